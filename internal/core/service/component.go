@@ -1,0 +1,155 @@
+package service
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Component is one part of a service (engine, decoder, router, transformer):
+// what runs and how many of it.
+type Component struct {
+	// Pod holds the containers and everything else of the pod; containers may
+	// be partial in a service, since they are laid over the runtime's by name.
+	Pod corev1.PodSpec `json:"pod,omitzero"`
+	// Main is the name of the container that serves ("kserve-container",
+	// "ome-container"). In a service it may name a container the runtime has.
+	Main        string            `json:"main,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Scaling     Scaling           `json:"scaling,omitzero"`
+	// Leader and Worker are set for a multi-node component.
+	Leader *Node `json:"leader,omitempty"`
+	Worker *Node `json:"worker,omitempty"`
+	// Config is OME's routerConfig.config: free settings handed to the router.
+	Config map[string]string `json:"config,omitempty"`
+	// Local is how the component runs as a process; nil means derive it.
+	Local *Local `json:"local,omitempty"`
+}
+
+// Node is one side of a multi-node component.
+type Node struct {
+	Pod  corev1.PodSpec `json:"pod,omitzero"`
+	Main string         `json:"main,omitempty"`
+	// Size is how many nodes of this side one replica has; 0 means 1.
+	Size int `json:"size,omitempty"`
+}
+
+// Local says how a runtime's component runs as a process on one machine.
+// Strings are templates over {{.Port}}, {{.GRPCPort}}, {{.ModelPath}},
+// {{.Name}} and the object's metadata.
+type Local struct {
+	// Command is the program and its arguments; the program is looked up on
+	// PATH, and "roundhouse" is this binary.
+	Command    []string        `json:"command"`
+	Env        []corev1.EnvVar `json:"env,omitempty"`
+	WorkingDir string          `json:"workingDir,omitempty"`
+	// Install is the line a person types to get a missing program, for
+	// example "pip install vllm".
+	Install        string        `json:"install,omitempty"`
+	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
+	LivenessProbe  *corev1.Probe `json:"livenessProbe,omitempty"`
+}
+
+// ScaleMetric is what a scale target counts.
+type ScaleMetric string
+
+// The scale metrics of KServe and OME.
+const (
+	MetricConcurrency ScaleMetric = "concurrency" // requests in flight per replica
+	MetricRPS         ScaleMetric = "rps"         // requests per second per replica
+	MetricCPU         ScaleMetric = "cpu"         // percent of the request
+	MetricMemory      ScaleMetric = "memory"      // percent of the request
+)
+
+// Scaling bounds and steers a component's replica count. Nil fields are
+// unset: the runtime's value, then the default of Settled, takes their place.
+type Scaling struct {
+	MinReplicas *int `json:"minReplicas,omitempty"`
+	MaxReplicas *int `json:"maxReplicas,omitempty"`
+	// ScaleTarget is the wanted value of ScaleMetric per replica.
+	ScaleTarget *float64    `json:"scaleTarget,omitempty"`
+	ScaleMetric ScaleMetric `json:"scaleMetric,omitempty"`
+	// MaxConcurrency limits requests in flight per replica; nil or 0 is no limit.
+	MaxConcurrency *int `json:"maxConcurrency,omitempty"`
+	// ScaleToZeroAfter is how long a service stays idle before it stops.
+	ScaleToZeroAfter *time.Duration `json:"scaleToZeroAfter,omitempty"`
+	// StartupTimeout is the budget from start to ready of one replica.
+	StartupTimeout *time.Duration `json:"startupTimeout,omitempty"`
+}
+
+// Defaults of Settled. ScaleToZeroAfter and StartupTimeout follow ModelZ's
+// figures of 3 and 10 minutes, the former lengthened to the quickstart's 5.
+const (
+	DefaultScaleTarget      = 10
+	DefaultScaleToZeroAfter = 5 * time.Minute
+	DefaultStartupTimeout   = 10 * time.Minute
+)
+
+// Over lays s over base: what s states wins, field by field.
+func (s Scaling) Over(base Scaling) Scaling {
+	out := base
+	if s.MinReplicas != nil {
+		out.MinReplicas = s.MinReplicas
+	}
+	if s.MaxReplicas != nil {
+		out.MaxReplicas = s.MaxReplicas
+	}
+	if s.ScaleTarget != nil {
+		out.ScaleTarget = s.ScaleTarget
+	}
+	if s.ScaleMetric != "" {
+		out.ScaleMetric = s.ScaleMetric
+	}
+	if s.MaxConcurrency != nil {
+		out.MaxConcurrency = s.MaxConcurrency
+	}
+	if s.ScaleToZeroAfter != nil {
+		out.ScaleToZeroAfter = s.ScaleToZeroAfter
+	}
+	if s.StartupTimeout != nil {
+		out.StartupTimeout = s.StartupTimeout
+	}
+	return out
+}
+
+// Limits is a Scaling with every field settled.
+type Limits struct {
+	Min, Max         int // 0 <= Min <= Max, Max >= 1
+	Target           float64
+	Metric           ScaleMetric
+	MaxConcurrency   int // 0: no limit
+	ScaleToZeroAfter time.Duration
+	StartupTimeout   time.Duration
+}
+
+// Settled fills what is unset: min 1, max max(min, 1), target 10 concurrent
+// requests, no concurrency limit, 5 minutes to zero, 10 minutes to start.
+// A stated max of 0 means no stated bound above min, as in Knative.
+func (s Scaling) Settled() Limits {
+	l := Limits{Min: 1, Target: DefaultScaleTarget, Metric: MetricConcurrency,
+		ScaleToZeroAfter: DefaultScaleToZeroAfter, StartupTimeout: DefaultStartupTimeout}
+	if s.MinReplicas != nil {
+		l.Min = max(0, *s.MinReplicas)
+	}
+	if s.MaxReplicas != nil {
+		l.Max = *s.MaxReplicas
+	}
+	l.Max = max(l.Max, l.Min, 1)
+	if s.ScaleTarget != nil && *s.ScaleTarget > 0 {
+		l.Target = *s.ScaleTarget
+	}
+	if s.ScaleMetric != "" {
+		l.Metric = s.ScaleMetric
+	}
+	if s.MaxConcurrency != nil {
+		l.MaxConcurrency = max(0, *s.MaxConcurrency)
+	}
+	if s.ScaleToZeroAfter != nil {
+		l.ScaleToZeroAfter = *s.ScaleToZeroAfter
+	}
+	if s.StartupTimeout != nil && *s.StartupTimeout > 0 {
+		l.StartupTimeout = *s.StartupTimeout
+	}
+	return l
+}

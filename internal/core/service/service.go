@@ -1,0 +1,160 @@
+// Package service is the hub: the words every dialect's manifests are read
+// into (Service, Runtime, Model) and every decision is made from. It holds no
+// behaviour beyond its own invariants; pod-shaped parts are k8s.io/api types,
+// because they are the field's words for them.
+package service
+
+import (
+	"strings"
+	"time"
+)
+
+// DefaultNamespace holds objects whose manifest names none.
+const DefaultNamespace = "default"
+
+// Key identifies a namespaced object of one kind.
+type Key struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// String is "namespace/name".
+func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// ParseKey reads "name" (in DefaultNamespace) or "namespace/name".
+func ParseKey(s string) Key {
+	if ns, name, ok := strings.Cut(s, "/"); ok {
+		return Key{Namespace: ns, Name: name}
+	}
+	return Key{Namespace: DefaultNamespace, Name: s}
+}
+
+// Origin says where an object was read, so that messages and status can be
+// given in the words, and at the place, its author knows.
+type Origin struct {
+	APIVersion string `json:"apiVersion,omitempty"`
+	Kind       string `json:"kind,omitempty"`
+	File       string `json:"file,omitempty"` // as the user named it; "" when it did not come from a file
+	Line       int    `json:"line,omitempty"` // 1-based line of the document's start
+}
+
+// Dialect names the family of an API version.
+type Dialect string
+
+// The dialects the hub is read from.
+const (
+	DialectRoundhouse Dialect = "roundhouse"
+	DialectKServe     Dialect = "kserve"
+	DialectOME        Dialect = "ome"
+)
+
+// Dialect is the family of the API version the object was written in.
+func (o Origin) Dialect() Dialect {
+	switch group, _, _ := strings.Cut(o.APIVersion, "/"); group {
+	case "serving.kserve.io":
+		return DialectKServe
+	case "ome.io":
+		return DialectOME
+	default:
+		return DialectRoundhouse
+	}
+}
+
+// Meta is what every object carries, whatever dialect it came from.
+// Namespace is empty for cluster-scoped objects.
+type Meta struct {
+	Key         `json:",inline"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	// Created is when the object was first applied; it survives re-apply and
+	// restart. Zero for an object still in a file.
+	Created time.Time `json:"created,omitzero"`
+	Origin  Origin    `json:"origin,omitzero"`
+}
+
+// Service is what every dialect's service kind is read into: one logical
+// model name and how to serve it.
+type Service struct {
+	Meta `json:",inline"`
+	// Model is nil when the service brings its own containers and no model.
+	Model *ModelSource `json:"model,omitempty"`
+	// Runtime is the runtime asked for by name; nil means choose one.
+	Runtime *ObjectRef `json:"runtime,omitempty"`
+	// RuntimeVersion replaces the tag of the serving container's image.
+	RuntimeVersion string `json:"runtimeVersion,omitempty"`
+	// Protocol is the protocol asked for; "" when the manifest states none.
+	Protocol Protocol `json:"protocol,omitempty"`
+	// ProtocolDefault is what "unset" means in the manifest's dialect: v1 for
+	// KServe, openAI for OME, "" (the runtime's best) for ours.
+	ProtocolDefault Protocol `json:"protocolDefault,omitempty"`
+	// MultiModel asks for a runtime that holds several models.
+	MultiModel bool `json:"multiModel,omitempty"`
+	// Custom says that the engine's containers are complete and no runtime is
+	// to be selected (KServe's predictor with only containers).
+	Custom bool `json:"custom,omitempty"`
+	// AcceleratorClass names required accelerator classes (OME).
+	AcceleratorClass []string `json:"acceleratorClass,omitempty"`
+	// Stopped is a service its owner has switched off (KServe force-stop).
+	Stopped    bool       `json:"stopped,omitempty"`
+	Components Components `json:"components,omitzero"`
+}
+
+// ObjectRef names another object. An empty Kind means "the namespaced kind
+// first, then the cluster-scoped one".
+type ObjectRef struct {
+	Name string `json:"name"`
+	Kind string `json:"kind,omitempty"`
+}
+
+// Role is the part a component plays in a service.
+type Role string
+
+// The roles. A service without disaggregation has an engine alone; a
+// predictor (KServe) is an engine.
+const (
+	RoleEngine      Role = "engine"
+	RoleDecoder     Role = "decoder"
+	RoleRouter      Role = "router"
+	RoleTransformer Role = "transformer"
+)
+
+// Roles lists every role in the order components start and are printed.
+var Roles = []Role{RoleEngine, RoleDecoder, RoleRouter, RoleTransformer}
+
+// Components are the parts of a service or the defaults a runtime gives them.
+// A nil component is absent.
+type Components struct {
+	Engine      *Component `json:"engine,omitempty"`
+	Decoder     *Component `json:"decoder,omitempty"`
+	Router      *Component `json:"router,omitempty"`
+	Transformer *Component `json:"transformer,omitempty"`
+}
+
+// Get returns the component of a role, nil when absent.
+func (c Components) Get(r Role) *Component {
+	switch r {
+	case RoleEngine:
+		return c.Engine
+	case RoleDecoder:
+		return c.Decoder
+	case RoleRouter:
+		return c.Router
+	case RoleTransformer:
+		return c.Transformer
+	}
+	return nil
+}
+
+// Set puts a component in its role's place.
+func (c *Components) Set(r Role, v *Component) {
+	switch r {
+	case RoleEngine:
+		c.Engine = v
+	case RoleDecoder:
+		c.Decoder = v
+	case RoleRouter:
+		c.Router = v
+	case RoleTransformer:
+		c.Transformer = v
+	}
+}
