@@ -1,0 +1,64 @@
+// Package replica holds the words for one running copy of a component: its
+// identity, its addresses and where it is in its life.
+package replica
+
+import (
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Phase is where a replica is in its life.
+type Phase string
+
+// The phases. A replica goes Pending → Fetching → Starting → Ready, then
+// Draining and away; a process that exits goes to Failed and, after a backoff,
+// to Starting again.
+const (
+	Pending  Phase = "Pending"  // waits for something: an accelerator, a program; Message says what
+	Fetching Phase = "Fetching" // its model files are being fetched
+	Starting Phase = "Starting" // runs, not yet ready
+	Ready    Phase = "Ready"    // passes its readiness probe
+	Draining Phase = "Draining" // takes no new requests; ends when idle or at its deadline
+	Failed   Phase = "Failed"   // ended or never started; Restart says when it is tried again
+)
+
+// Replica is one running copy. Values are snapshots: the owner replaces them,
+// nobody changes one in place.
+type Replica struct {
+	ID       string       `json:"id"` // unique within a data directory or namespace
+	Service  service.Key  `json:"service"`
+	Role     service.Role `json:"role"`
+	Revision string       `json:"revision"` // workload.Revision.Hash
+	Phase    Phase        `json:"phase"`
+	// Reason is one CamelCase word, Message one line a person can act on.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// HTTP and GRPC are "host:port"; "" when not served.
+	HTTP string `json:"http,omitempty"`
+	GRPC string `json:"grpc,omitempty"`
+	// PID is the process's id on one machine, 0 in a cluster.
+	PID      int       `json:"pid,omitempty"`
+	Created  time.Time `json:"created,omitzero"`
+	Started  time.Time `json:"started,omitzero"` // of the present process
+	ReadyAt  time.Time `json:"readyAt,omitzero"`
+	Restarts int       `json:"restarts,omitempty"`
+	ExitCode int       `json:"exitCode,omitempty"` // of the last process that ended
+	// GPUs are the indexes of the accelerators it holds.
+	GPUs     []int     `json:"gpus,omitempty"`
+	Progress *Progress `json:"progress,omitempty"` // of the fetch, while Fetching
+	Restart  time.Time `json:"restart,omitzero"`   // when a Failed replica is tried again
+}
+
+// Progress counts bytes of a transfer; Total is 0 while unknown.
+type Progress struct {
+	Done  int64 `json:"done"`
+	Total int64 `json:"total"`
+}
+
+// Serving says whether new requests may be sent to the replica.
+func (r Replica) Serving() bool { return r.Phase == Ready }
+
+// Alive says whether the replica counts against the wanted number: it runs,
+// or will as soon as what it waits for is there.
+func (r Replica) Alive() bool { return r.Phase != Draining }

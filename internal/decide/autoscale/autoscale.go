@@ -1,0 +1,60 @@
+// Package autoscale decides how many replicas a component should have: a pure
+// step over cumulative demand, the present replicas and the time.
+package autoscale
+
+import (
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Demand is what gateways have seen for one pool. Counters are cumulative
+// since the reporter started, so a lost report loses nothing.
+type Demand struct {
+	// Queued and Running are requests waiting for a replica and in flight now.
+	Queued  int `json:"queued"`
+	Running int `json:"running"`
+	// Arrived and Done count requests ever admitted and ever finished.
+	Arrived uint64 `json:"arrived"`
+	Done    uint64 `json:"done"`
+	// LoadSeconds is the integral of queued + running over time.
+	LoadSeconds float64 `json:"loadSeconds"`
+	// LastDone is when the last request finished; zero when none has.
+	LastDone time.Time `json:"lastDone,omitzero"`
+}
+
+// Replica is what the decision needs of one replica.
+type Replica struct {
+	ID       string
+	Ready    bool
+	InFlight int
+	ReadyAt  time.Time
+}
+
+// Input is everything one step looks at besides its state.
+type Input struct {
+	Demand   Demand
+	Replicas []Replica // alive ones: starting and ready
+	Limits   service.Limits
+	// Wake is the least count a gateway has asked for; 0 for none.
+	Wake int
+	// Stopped forces zero.
+	Stopped bool
+}
+
+// State is carried from step to step; the zero State is a fresh start.
+type State struct {
+	Count     int       // last decided
+	Last      time.Time // of the last step
+	LastLoad  float64   // Demand.LoadSeconds at the last step
+	LastSeen  uint64    // Demand.Arrived at the last step
+	IdleSince time.Time // when nothing was queued, in flight or starting any more; zero while busy
+}
+
+// Decision is what should happen and why.
+type Decision struct {
+	Count   int
+	Victims []string      // replicas to end first, when Count is fewer than now
+	Again   time.Duration // when to step again if nothing happens before; 0 for never
+	Why     string
+}

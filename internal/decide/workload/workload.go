@@ -1,0 +1,108 @@
+// Package workload renders a revision: what to run for a service, from the
+// service, the runtime chosen for it and its model. Pure: the same inputs give
+// the same revision and the same hash.
+package workload
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Ref names one scalable thing: a role of a service.
+type Ref struct {
+	Service service.Key  `json:"service"`
+	Role    service.Role `json:"role"`
+}
+
+// String is "namespace/name/role".
+func (r Ref) String() string { return r.Service.String() + "/" + string(r.Role) }
+
+// Revision is what to run for one service. It is a durable decision: stored
+// as rendered and rendered anew only when an input changes.
+type Revision struct {
+	Service service.Key `json:"service"`
+	// Name is the service's name and the hash's first characters.
+	Name string `json:"name"`
+	// Hash covers every input: the service's spec, the runtime's spec, the
+	// model. Scaling is not part of it: a change of counts restarts nothing.
+	Hash     string                `json:"hash"`
+	Runtime  service.RuntimeChoice `json:"runtime,omitzero"`
+	Protocol service.Protocol      `json:"protocol"`
+	Model    Model                 `json:"model,omitzero"`
+	// Components in the order of service.Roles.
+	Components  []Component       `json:"components"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// Component returns the component of a role, nil when absent.
+func (r *Revision) Component(role service.Role) *Component {
+	for i := range r.Components {
+		if r.Components[i].Role == role {
+			return &r.Components[i]
+		}
+	}
+	return nil
+}
+
+// Model is where a replica's model comes from.
+type Model struct {
+	// URI is "" when there is no model to fetch.
+	URI string `json:"uri,omitempty"`
+	// Verbatim: the URI is handed to the runtime as {{.ModelPath}} and nothing
+	// is fetched (storageHelper.disabled).
+	Verbatim bool   `json:"verbatim,omitempty"`
+	Format   string `json:"format,omitempty"`
+}
+
+// Component is one role of a revision.
+type Component struct {
+	Role service.Role `json:"role"`
+	// Pod is the merged pod, object templates resolved. Main is its serving
+	// container.
+	Pod         corev1.PodSpec    `json:"pod,omitzero"`
+	Main        string            `json:"main,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Leader      *Node             `json:"leader,omitempty"`
+	Worker      *Node             `json:"worker,omitempty"`
+	Config      map[string]string `json:"config,omitempty"`
+	// Process is how the component runs on one machine; nil on a cluster.
+	Process *Process `json:"process,omitempty"`
+	// Limits is the settled scaling; not part of the hash.
+	Limits service.Limits `json:"limits"`
+}
+
+// Node is one side of a multi-node component.
+type Node struct {
+	Pod  corev1.PodSpec `json:"pod"`
+	Main string         `json:"main"`
+	Size int            `json:"size"`
+}
+
+// Process is a component as a child process. Object templates are resolved;
+// {{.Port}}, {{.GRPCPort}} and {{.ModelPath}} remain, since they are the
+// replica's: Process.Resolve fills them.
+type Process struct {
+	Command    []string        `json:"command"`
+	Env        []corev1.EnvVar `json:"env,omitempty"`
+	WorkingDir string          `json:"workingDir,omitempty"`
+	Install    string          `json:"install,omitempty"`
+	Readiness  *corev1.Probe   `json:"readiness,omitempty"` // nil: TCP connect to the port
+	Liveness   *corev1.Probe   `json:"liveness,omitempty"`
+	// GPUs is how many accelerators one replica holds exclusively.
+	GPUs int `json:"gpus,omitempty"`
+	// MemoryBytes limits one replica's memory; 0 is no limit.
+	MemoryBytes int64 `json:"memoryBytes,omitempty"`
+	// TerminationGrace is SIGTERM to SIGKILL; 0 means 30 s.
+	TerminationGrace time.Duration `json:"terminationGrace,omitempty"`
+}
+
+// Place is what a replica alone knows and its command line may name.
+type Place struct {
+	Port, GRPCPort int
+	ModelPath      string
+}
