@@ -1,0 +1,279 @@
+package openai
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+)
+
+// Span is the half-open byte range [Start, End) of a body. The zero Span means
+// that the member is absent.
+type Span struct{ Start, End int }
+
+// Of returns the bytes of body that the span covers, aliasing body.
+func (p Span) Of(body []byte) []byte { return body[p.Start:p.End] }
+
+// Empty reports whether the span covers nothing: the member was absent.
+func (p Span) Empty() bool { return p.Start == p.End }
+
+// Request is what a proxy needs to know of a request body. Spans are of raw
+// JSON, quotes and brackets included.
+type Request struct {
+	// Model is the value of "model", escapes decoded. It aliases the body unless
+	// it held escapes: it is valid while the body is, and must not be changed.
+	Model []byte
+	// ModelSpan is the string token of "model", quotes included.
+	ModelSpan Span
+	// Stream is true when "stream" is the literal true.
+	Stream bool
+	// IncludeUsage is true when "stream_options" asks for "include_usage".
+	IncludeUsage bool
+	// MaxTokens is "max_completion_tokens", else "max_tokens", else 0. Values
+	// that are no non-negative integer are left to the engine to refuse and read
+	// as absent.
+	MaxTokens int64
+
+	Messages Span // chat and Anthropic messages
+	Prompt   Span // completions
+	Input    Span // embeddings, responses
+	System   Span // Anthropic's system prompt
+	Tools    Span // tool definitions: part of the prompt for prefix affinity
+}
+
+// PromptSpan is the member that holds the prompt: messages, prompt or input, in
+// this order; the zero Span when there is none.
+func (r *Request) PromptSpan() Span {
+	for _, p := range [...]Span{r.Messages, r.Prompt, r.Input} {
+		if !p.Empty() {
+			return p
+		}
+	}
+	return Span{}
+}
+
+// What can be wrong with a body, to be tested with errors.Is.
+var (
+	ErrSyntax         = errors.New("body is not valid JSON")
+	ErrDepth          = fmt.Errorf("body nests deeper than %d levels", MaxDepth)
+	ErrNotObject      = errors.New("body is not a JSON object")
+	ErrTrailingData   = errors.New("body has data after the JSON object")
+	ErrMissingModel   = errors.New(`body has no "model"`)
+	ErrModelType      = errors.New(`"model" is not a string`)
+	ErrModelEncoding  = errors.New(`"model" is not valid UTF-8`)
+	ErrDuplicateModel = errors.New(`"model" appears twice`)
+)
+
+// BodyError says what is wrong with a body and where.
+type BodyError struct {
+	Cause  error // one of the Err values of this package
+	Offset int   // bytes from the start of the body
+}
+
+// Error gives the cause and the offset.
+func (e *BodyError) Error() string {
+	if errors.Is(e.Cause, ErrMissingModel) {
+		return e.Cause.Error()
+	}
+	return fmt.Sprintf("%v (byte %d)", e.Cause, e.Offset)
+}
+
+// Unwrap returns the cause.
+func (e *BodyError) Unwrap() error { return e.Cause }
+
+// JSON is the body to answer with, under status 400, in OpenAI's error form.
+func (e *BodyError) JSON() []byte {
+	param, code := "", "invalid_json"
+	switch {
+	case errors.Is(e.Cause, ErrMissingModel):
+		param, code = "model", "missing_required_parameter"
+	case errors.Is(e.Cause, ErrModelType), errors.Is(e.Cause, ErrModelEncoding):
+		param, code = "model", "invalid_type"
+	case errors.Is(e.Cause, ErrDuplicateModel):
+		param, code = "model", "duplicate_parameter"
+	}
+	return ErrorJSON(e.Error(), TypeInvalidRequest, param, code)
+}
+
+// Parse validates body and finds what a proxy needs, in one pass and without
+// allocating unless a key or the model's name holds escapes.
+//
+// The error is a *BodyError. Beside invalid JSON it refuses a body that is not
+// an object, or whose "model" is missing, no string, not UTF-8, or given twice
+// (parsers disagree on which one wins, so a proxy and an engine could route by
+// different names). Key comparison is exact, unlike encoding/json's. Of other
+// members given twice the last wins.
+func Parse(body []byte) (Request, error) {
+	p := requestParser{s: scanner{data: body}}
+	p.run()
+	if p.s.err != nil {
+		return Request{}, p.s.err
+	}
+	return p.req, nil
+}
+
+// requestParser fills a Request while its scanner passes over the body.
+type requestParser struct {
+	s   scanner
+	req Request
+	// max_tokens and max_completion_tokens may come in either order.
+	maxTokens, maxCompletion int64
+}
+
+func (p *requestParser) run() {
+	s := &p.s
+	if s.peek() != '{' {
+		if s.value() {
+			s.fail(ErrNotObject, 0)
+		}
+		return
+	}
+	if !s.object(p.member) {
+		return
+	}
+	if s.peek(); s.pos != len(s.data) {
+		s.fail(ErrTrailingData, s.pos)
+		return
+	}
+	if p.req.ModelSpan.Empty() {
+		s.fail(ErrMissingModel, 0)
+		return
+	}
+	p.req.MaxTokens = p.maxTokens
+	if p.maxCompletion > 0 {
+		p.req.MaxTokens = p.maxCompletion
+	}
+}
+
+// member consumes one member of the outermost object.
+func (p *requestParser) member(key []byte, at int) bool {
+	s := &p.s
+	switch string(key) {
+	case "model":
+		return p.model(at)
+	case "stream":
+		return readBool(s, &p.req.Stream)
+	case "stream_options":
+		p.req.IncludeUsage = false
+		if s.peek() != '{' {
+			return s.value()
+		}
+		return s.object(p.streamOption)
+	case "max_tokens":
+		return readCount(s, &p.maxTokens)
+	case "max_completion_tokens":
+		return readCount(s, &p.maxCompletion)
+	case "messages":
+		return readSpan(s, &p.req.Messages)
+	case "prompt":
+		return readSpan(s, &p.req.Prompt)
+	case "input":
+		return readSpan(s, &p.req.Input)
+	case "system":
+		return readSpan(s, &p.req.System)
+	case "tools":
+		return readSpan(s, &p.req.Tools)
+	}
+	return s.value()
+}
+
+func (p *requestParser) streamOption(key []byte, _ int) bool {
+	if string(key) == "include_usage" {
+		return readBool(&p.s, &p.req.IncludeUsage)
+	}
+	return p.s.value()
+}
+
+func (p *requestParser) model(keyAt int) bool {
+	s := &p.s
+	if !p.req.ModelSpan.Empty() {
+		return s.fail(ErrDuplicateModel, keyAt)
+	}
+	at := s.pos
+	if s.peek() != '"' {
+		if !s.value() {
+			return false
+		}
+		return s.fail(ErrModelType, at)
+	}
+	raw, escaped, ok := s.str()
+	if !ok {
+		return false
+	}
+	if !utf8.Valid(raw) {
+		return s.fail(ErrModelEncoding, at)
+	}
+	p.req.ModelSpan = Span{at, s.pos}
+	if escaped {
+		raw = unquote(s.data[at:s.pos])
+	}
+	p.req.Model = raw
+	return true
+}
+
+// readSpan consumes a value and records where it is.
+func readSpan(s *scanner, to *Span) bool {
+	at := s.pos
+	if !s.value() {
+		return false
+	}
+	*to = Span{at, s.pos}
+	return true
+}
+
+// readBool consumes a value and records whether it is the literal true.
+func readBool(s *scanner, to *bool) bool {
+	var p Span
+	ok := readSpan(s, &p)
+	*to = ok && string(p.Of(s.data)) == "true"
+	return ok
+}
+
+// readCount consumes a value and records it if it is a non-negative integer of
+// at most 18 digits, else 0.
+func readCount(s *scanner, to *int64) bool {
+	var p Span
+	if !readSpan(s, &p) {
+		return false
+	}
+	*to = 0
+	digits := p.Of(s.data)
+	if len(digits) > 18 {
+		return true
+	}
+	var n int64
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return true
+		}
+		n = n*10 + int64(c-'0')
+	}
+	*to = n
+	return true
+}
+
+// SpliceModel returns body with the value of "model" replaced by name, every
+// other byte as it was. body is not changed; the result does not alias it.
+// Errors are those of [Parse].
+func SpliceModel(body []byte, name string) ([]byte, error) {
+	req, err := Parse(body)
+	if err != nil {
+		return nil, err
+	}
+	return req.AppendSpliced(make([]byte, 0, len(body)+len(name)+2), body, name), nil
+}
+
+// AppendSpliced appends to dst the body that r was parsed from, with the value
+// of "model" replaced by name.
+func (r *Request) AppendSpliced(dst, body []byte, name string) []byte {
+	dst = append(dst, body[:r.ModelSpan.Start]...)
+	dst = AppendQuoted(dst, name)
+	return append(dst, body[r.ModelSpan.End:]...)
+}
+
+// SplicedHead returns the bytes that replace body[:r.ModelSpan.End] when the
+// model is renamed, so that a proxy can send them followed by
+// body[r.ModelSpan.End:] without copying a long prompt.
+func (r *Request) SplicedHead(body []byte, name string) []byte {
+	return AppendQuoted(bytes.Clone(body[:r.ModelSpan.Start]), name)
+}
