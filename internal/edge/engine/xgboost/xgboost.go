@@ -1,0 +1,262 @@
+// Package xgboost reads XGBoost models from JSON and UBJSON files, written by
+// XGBoost 1.0 up to current releases: the boosters gbtree, dart and gblinear,
+// numerical and categorical splits, random forests, several targets with one
+// tree each or with vector leaves.
+//
+// Predictions are those of Python's Booster.predict(DMatrix(rows)) over all
+// boosting rounds, in float32: gbdt.Predict for the default,
+// gbdt.Margin for output_margin=True. The scikit-learn classes differ in two
+// ways a caller can follow: they stop at the best iteration where early
+// stopping recorded one (Model.BestIteration, Model.Limit), and a classifier's
+// predict gives labels of the probabilities.
+//
+// Categorical features are given as their codes. The legacy binary format is
+// refused with the line that converts it.
+package xgboost
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/edge/engine/gbdt"
+)
+
+// MaxFileSize bounds a model file, in bytes.
+const MaxFileSize = 1 << 31
+
+// ErrLegacy says that a file has XGBoost's old binary format.
+var ErrLegacy = errors.New("this is XGBoost's legacy binary format, which is not read; convert it once, with " +
+	"XGBoost before 3.1: xgb.Booster(model_file='model.bst').save_model('model.ubj')")
+
+// Load reads the model file at path, whatever its extension. Errors name the
+// path.
+func Load(path string) (*gbdt.Model, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, fmt.Errorf("xgboost model: %w", err)
+	}
+	m, err := Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return m, nil
+}
+
+// read reads a regular file of at most MaxFileSize bytes.
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read from
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file: name the model file itself", path)
+	}
+	if info.Size() > MaxFileSize {
+		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, info.Size(), MaxFileSize)
+	}
+	data := make([]byte, info.Size())
+	if _, err := io.ReadFull(f, data); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
+}
+
+// Parse reads a model from the bytes of its file, telling JSON from UBJSON by
+// content. It keeps no reference to data. Malformed input of any kind is an
+// error that says where.
+func Parse(data []byte) (*gbdt.Model, error) {
+	if len(data) > MaxFileSize {
+		return nil, fmt.Errorf("xgboost model: %d bytes, more than %d", len(data), MaxFileSize)
+	}
+	var document value
+	var err error
+	format := gbdt.Sniff(data[:min(len(data), gbdt.SniffLen)])
+	switch format {
+	case gbdt.FormatXGBoostJSON:
+		document, err = parseJSON(data)
+	case gbdt.FormatXGBoostUBJ:
+		document, err = parseUBJ(data)
+	case gbdt.FormatXGBoostLegacy:
+		return nil, ErrLegacy
+	case gbdt.FormatLightGBMText:
+		return nil, errors.New("this is a LightGBM text model, not an XGBoost one: use the format lightgbm")
+	default:
+		return nil, errors.New("this is no XGBoost model: neither its JSON nor its UBJSON format; " +
+			"a model in the legacy binary format is converted, with XGBoost before 3.1, by " +
+			"xgb.Booster(model_file='model.bst').save_model('model.ubj')")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", format, err)
+	}
+	m, err := newModel(&document)
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", format, err)
+	}
+	return m, nil
+}
+
+// newModel makes a model of a document.
+func newModel(document *value) (*gbdt.Model, error) {
+	root := newCursor(document)
+	learner := root.field("learner")
+	spec := readSpec(root, learner)
+	booster := learner.field("gradient_booster")
+	name := booster.field("name").text()
+	if *root.err != nil {
+		return nil, *root.err
+	}
+	switch name {
+	case "gbtree":
+		return newTrees(spec, booster.field("model"))
+	case "dart":
+		return newTrees(spec, readDart(booster))
+	case "gblinear":
+		weights := booster.field("model").field("weights").numbers((spec.Features + 1) * spec.Margins)
+		if *root.err != nil {
+			return nil, *root.err
+		}
+		// The linear booster has one intercept for all outputs, the first.
+		spec.Base = spec.Base[:1]
+		return gbdt.NewLinear(spec, weights)
+	}
+	booster.field("name").fail("booster %q is not supported: one of gbtree, dart, gblinear", name)
+	return nil, *root.err
+}
+
+// readDart gives the tree model of a dart booster with its tree weights inside,
+// where XGBoost 3.4 and later keep them.
+func readDart(booster cursor) cursor {
+	if !booster.has("gbtree") {
+		return booster.field("model")
+	}
+	model := booster.field("gbtree").field("model")
+	if booster.has("weight_drop") && model.want(kindObject) {
+		model.v.fields["weight_drop"] = *booster.field("weight_drop").v
+	}
+	return model
+}
+
+// readSpec reads what is common to all boosters.
+func readSpec(root, learner cursor) gbdt.Spec {
+	spec := gbdt.Spec{Single: true, BestIteration: -1}
+	params := learner.field("learner_model_param")
+	spec.Features = params.field("num_feature").parameter(1, gbdt.MaxFeatures)
+	spec.Margins = max(1, params.field("num_class").parameter(0, gbdt.MaxOutputs))
+	if params.has("num_target") {
+		spec.Margins = max(spec.Margins, params.field("num_target").parameter(0, gbdt.MaxOutputs))
+	}
+	if learner.has("feature_names") {
+		spec.FeatureNames = learner.field("feature_names").texts()
+	}
+	if learner.has("feature_types") {
+		spec.FeatureTypes = learner.field("feature_types").texts()
+	}
+	if learner.has("attributes") && learner.field("attributes").has("best_iteration") {
+		spec.BestIteration = learner.field("attributes").field("best_iteration").parameter(0, math.MaxInt32)
+	}
+	objective := learner.field("objective").field("name")
+	spec.Objective = objective.text()
+	o, ok := objectives[spec.Objective]
+	if !ok {
+		objective.fail("%q is not supported", spec.Objective)
+	}
+	spec.Link = o.link
+	base := params.field("base_score")
+	spec.Base = readBaseScore(base)
+	if toMargin := o.toMargin; toMargin != nil && !(spec.Objective == "binary:logitraw" && major(root) >= 2) {
+		for i, score := range spec.Base {
+			spec.Base[i] = toMargin(score)
+		}
+	}
+	for _, score := range spec.Base {
+		if math.IsNaN(score) || math.IsInf(score, 0) {
+			base.fail("%s has no finite margin under %s", base.v.text, spec.Objective)
+		}
+	}
+	return spec
+}
+
+// major is the major version of the XGBoost that wrote the file, 0 if it does
+// not say.
+func major(root cursor) int {
+	if !root.has("version") {
+		return 0
+	}
+	if version := root.field("version").numbers(-1); len(version) > 0 {
+		return int(min(max(version[0], 0), 1000))
+	}
+	return 0
+}
+
+// readBaseScore reads the intercept: a number ("5E-1"), or from XGBoost 3.1 a
+// bracketed list with one number for each output.
+func readBaseScore(c cursor) []float64 {
+	text := strings.TrimSpace(c.text())
+	if inner, ok := strings.CutPrefix(text, "["); ok {
+		text = strings.TrimSuffix(inner, "]")
+	}
+	var scores []float64
+	for part := range strings.SplitSeq(text, ",") {
+		score, err := strconv.ParseFloat(strings.TrimSpace(part), 32)
+		if err != nil {
+			c.fail("%q is not a number", part)
+			return []float64{0}
+		}
+		scores = append(scores, score)
+	}
+	return scores
+}
+
+// objective is what a training objective means for predictions.
+type objective struct {
+	link gbdt.Link
+	// toMargin takes base_score, stored in the space of the prediction, to a
+	// margin; nil if they are the same.
+	toMargin func(float64) float64
+}
+
+// objectives are the objectives whose predictions are known. reg:expectileerror
+// is left out: its outputs depend on each other.
+var objectives = map[string]objective{
+	"reg:squarederror":     {},
+	"reg:linear":           {},
+	"reg:squaredlogerror":  {},
+	"reg:pseudohubererror": {},
+	"reg:absoluteerror":    {},
+	"reg:quantileerror":    {},
+	"reg:logistic":         {gbdt.LinkSigmoid, logit},
+	"reg:gamma":            {gbdt.LinkExp, log},
+	"reg:tweedie":          {gbdt.LinkExp, log},
+	"count:poisson":        {gbdt.LinkExp, log},
+	"binary:logistic":      {gbdt.LinkSigmoid, logit},
+	"binary:logitraw":      {gbdt.LinkIdentity, logit}, // before version 2 only
+	"binary:hinge":         {gbdt.LinkStep, nil},
+	"multi:softmax":        {gbdt.LinkArgmax, nil},
+	"multi:softprob":       {gbdt.LinkSoftmax, nil},
+	"rank:pairwise":        {},
+	"rank:ndcg":            {},
+	"rank:map":             {},
+	"survival:cox":         {gbdt.LinkExp, log},
+	"survival:aft":         {gbdt.LinkExp, log},
+}
+
+// logit is the inverse of the sigmoid, of a probability kept from 0 and 1 as
+// XGBoost keeps it, in float32.
+func logit(p float64) float64 {
+	const epsilon = 1e-6
+	p = min(max(p, epsilon), 1-epsilon)
+	return float64(float32(-math.Log(1/p - 1)))
+}
+
+// log is the natural logarithm in float32.
+func log(x float64) float64 { return float64(float32(math.Log(x))) }
