@@ -49,6 +49,9 @@ type Local struct {
 	Install        string        `json:"install,omitempty"`
 	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
 	LivenessProbe  *corev1.Probe `json:"livenessProbe,omitempty"`
+	// Derived says that nobody wrote this: it was found for the present host,
+	// and is no part of what the object says.
+	Derived bool `json:"-"`
 }
 
 // ScaleMetric is what a scale target counts.

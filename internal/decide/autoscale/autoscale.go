@@ -27,6 +27,7 @@ type Demand struct {
 type Replica struct {
 	ID       string
 	Ready    bool
+	Starting bool // neither ready nor failed
 	InFlight int
 	ReadyAt  time.Time
 }
@@ -49,6 +50,8 @@ type State struct {
 	LastLoad  float64   // Demand.LoadSeconds at the last step
 	LastSeen  uint64    // Demand.Arrived at the last step
 	IdleSince time.Time // when nothing was queued, in flight or starting any more; zero while busy
+	LowSince  time.Time // since when fewer than Count would do; zero when they would not
+	LowPeak   int       // the most wanted since LowSince
 }
 
 // Decision is what should happen and why.

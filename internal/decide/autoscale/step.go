@@ -1,0 +1,176 @@
+package autoscale
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+const (
+	// tick is how often a busy pool is looked at again.
+	tick = time.Second
+	// settle is how long fewer replicas must have been enough before any is
+	// ended; the highest count wanted within it is what remains. Half of
+	// Knative's stable window, since the load is measured, not sampled.
+	settle = 30 * time.Second
+)
+
+// Step decides the count. It is ceil(load / target) within [min, max], where
+// load is the greater of the average since the last step and what is queued
+// and in flight right now, so that growth is answered at once; from zero it is
+// therefore ceil(queued / target). A count falls only after settle, and to
+// zero only when the pool has been idle for ScaleToZeroAfter, counted from the
+// last completion or readiness, never during startup.
+func Step(s State, in Input, now time.Time) (State, Decision) {
+	next := State{Last: now, LastLoad: in.Demand.LoadSeconds, LastSeen: in.Demand.Arrived,
+		IdleSince: idleSince(s, in, now), Count: s.Count}
+	if s.Last.IsZero() {
+		next.Count = len(in.Replicas) // a returning owner starts from what runs
+	}
+	if in.Stopped {
+		next.Count = 0
+		return next, decide(next, in, 0, "stopped by its owner")
+	}
+	want, why := wanted(s, in, now)
+	wait := time.Duration(0)
+	if busy(in) || next.Count > max(in.Limits.Min, 1) || next.IdleSince.IsZero() {
+		wait = tick
+	}
+	if want == 0 && next.Count > 0 {
+		left := in.Limits.ScaleToZeroAfter - now.Sub(next.IdleSince)
+		switch {
+		case next.IdleSince.IsZero():
+			want, why = 1, "starting"
+		case left <= 0:
+			next.Count = 0
+			return next, decide(next, in, 0, fmt.Sprintf("idle for %s", round(now.Sub(next.IdleSince))))
+		default:
+			want, why = 1, fmt.Sprintf("idle for %s, stops after %s", round(now.Sub(next.IdleSince)), in.Limits.ScaleToZeroAfter)
+			if wait == 0 || left < wait {
+				wait = left
+			}
+		}
+	}
+	if want < next.Count {
+		next.Count = fall(s, &next, want, now)
+	} else {
+		next.Count = want
+	}
+	return next, decide(next, in, wait, why)
+}
+
+// wanted is the count the load alone calls for, within the limits.
+func wanted(s State, in Input, now time.Time) (int, string) {
+	l := in.Limits
+	load, unit := float64(in.Demand.Queued+in.Demand.Running), "in flight"
+	if dt := now.Sub(s.Last).Seconds(); !s.Last.IsZero() && dt > 0 {
+		if l.Metric == service.MetricRPS {
+			load, unit = float64(in.Demand.Arrived-min(s.LastSeen, in.Demand.Arrived))/dt, "per second"
+		} else {
+			load = max(load, (in.Demand.LoadSeconds-s.LastLoad)/dt)
+		}
+	}
+	n := int(min(math.Ceil(load/l.Target), 1<<20))
+	// The average of a short gap rounds a finished request up to a replica;
+	// with nothing there now, that is no reason to keep one awake.
+	if !busy(in) && n <= 1 {
+		n = 0
+	}
+	if busy(in) {
+		n = max(n, 1)
+	}
+	why := fmt.Sprintf("%.3g %s, target %g each", load, unit, l.Target)
+	switch bounded := min(max(n, l.Min, in.Wake), l.Max); {
+	case bounded > n && in.Wake > max(n, l.Min):
+		return bounded, "asked to wake"
+	case bounded > n:
+		return bounded, fmt.Sprintf("minReplicas %d", l.Min)
+	case bounded < n:
+		return bounded, fmt.Sprintf("maxReplicas %d (%s)", l.Max, why)
+	default:
+		return bounded, why
+	}
+}
+
+// fall is the count after a wish for fewer: the present one until fewer has
+// been enough for settle, then the most that was wanted meanwhile.
+func fall(s State, next *State, want int, now time.Time) int {
+	next.LowSince, next.LowPeak = s.LowSince, max(s.LowPeak, want)
+	if s.LowSince.IsZero() {
+		next.LowSince, next.LowPeak = now, want
+	}
+	if now.Sub(next.LowSince) < settle {
+		return next.Count
+	}
+	count := min(next.LowPeak, next.Count)
+	next.LowSince, next.LowPeak = time.Time{}, 0
+	return count
+}
+
+func busy(in Input) bool { return in.Demand.Queued+in.Demand.Running > 0 }
+
+// idleSince is when the pool fell idle; zero while it is busy or starting.
+func idleSince(s State, in Input, now time.Time) time.Time {
+	if busy(in) {
+		return time.Time{}
+	}
+	newest := in.Demand.LastDone
+	for _, r := range in.Replicas {
+		if r.Starting {
+			return time.Time{}
+		}
+		if r.ReadyAt.After(newest) {
+			newest = r.ReadyAt
+		}
+	}
+	// What happened before this owner came says nothing of the demand since:
+	// the clock holds from its first step.
+	if s.Last.IsZero() || newest.IsZero() && s.IdleSince.IsZero() {
+		return now
+	}
+	if s.IdleSince.After(newest) {
+		return s.IdleSince
+	}
+	return newest
+}
+
+func decide(s State, in Input, again time.Duration, why string) Decision {
+	d := Decision{Count: s.Count, Again: again, Why: why}
+	if n := len(in.Replicas) - s.Count; n > 0 {
+		d.Victims = victims(in.Replicas, n)
+	}
+	return d
+}
+
+// victims are the n replicas whose end costs least: not yet ready, then fewest
+// in flight, then the youngest, whose caches are coldest.
+func victims(rs []Replica, n int) []string {
+	order := slices.Clone(rs)
+	slices.SortStableFunc(order, func(a, b Replica) int {
+		if a.Ready != b.Ready {
+			if b.Ready {
+				return -1
+			}
+			return 1
+		}
+		if a.InFlight != b.InFlight {
+			return a.InFlight - b.InFlight
+		}
+		return b.ReadyAt.Compare(a.ReadyAt)
+	})
+	out := make([]string, n)
+	for i := range out {
+		out[i] = order[i].ID
+	}
+	return out
+}
+
+func round(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Second)
+}

@@ -1,0 +1,206 @@
+package autoscale
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func limits(lo, hi int, target float64) service.Limits {
+	return service.Limits{Min: lo, Max: hi, Target: target, Metric: service.MetricConcurrency, ScaleToZeroAfter: time.Minute}
+}
+
+func ready(at time.Duration, ids ...string) []Replica {
+	var out []Replica
+	for _, id := range ids {
+		out = append(out, Replica{ID: id, Ready: true, ReadyAt: t0.Add(at)})
+	}
+	return out
+}
+
+func TestFromZero(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		queued int
+		limits service.Limits
+		wake   int
+		want   int
+	}{
+		{"nothing asked, min 0", 0, limits(0, 5, 10), 0, 0},
+		{"nothing asked, min 2", 0, limits(2, 5, 10), 0, 2},
+		{"one queued", 1, limits(0, 5, 10), 0, 1},
+		{"ceil of queued over target", 31, limits(0, 5, 10), 0, 4},
+		{"bounded by max", 1000, limits(0, 5, 10), 0, 5},
+		{"asked to wake", 0, limits(0, 5, 10), 1, 1},
+		{"wake is bounded by max", 0, limits(0, 1, 10), 7, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, d := Step(State{}, Input{Demand: Demand{Queued: c.queued, Arrived: uint64(c.queued)}, Limits: c.limits, Wake: c.wake}, t0)
+			if d.Count != c.want {
+				t.Fatalf("count %d (%s), want %d", d.Count, d.Why, c.want)
+			}
+		})
+	}
+}
+
+func TestIdleClockStartsAtReadinessAndLastCompletion(t *testing.T) {
+	l := limits(0, 3, 10)
+	s, d := Step(State{}, Input{Demand: Demand{Queued: 1, Arrived: 1}, Limits: l}, t0)
+	// Ten minutes of startup: never idle.
+	starting := []Replica{{ID: "a", Starting: true}}
+	for m := 1; m <= 10; m++ {
+		if s, d = Step(s, Input{Limits: l, Replicas: starting}, t0.Add(time.Duration(m)*time.Minute)); d.Count != 1 {
+			t.Fatalf("minute %d of startup: count %d (%s)", m, d.Count, d.Why)
+		}
+	}
+	up := ready(10*time.Minute, "a")
+	s, d = Step(s, Input{Limits: l, Replicas: up}, t0.Add(10*time.Minute+59*time.Second))
+	if d.Count != 1 || d.Again != time.Second {
+		t.Fatalf("59 s after readiness: %+v", d)
+	}
+	done := t0.Add(10*time.Minute + 59*time.Second + 500*time.Millisecond)
+	demand := Demand{Arrived: 2, Done: 2, LastDone: done, LoadSeconds: 0.01}
+	s, d = Step(s, Input{Limits: l, Replicas: up, Demand: demand}, t0.Add(11*time.Minute))
+	if d.Count != 1 {
+		t.Fatalf("a completion did not restart the clock: %+v", d)
+	}
+	s, d = Step(s, Input{Limits: l, Replicas: up, Demand: demand}, done.Add(time.Minute))
+	if d.Count != 0 || len(d.Victims) != 1 {
+		t.Fatalf("idle for a minute: %+v", d)
+	}
+	if _, d = Step(s, Input{Limits: l, Demand: demand}, done.Add(2*time.Minute)); d.Count != 0 || d.Again != 0 {
+		t.Fatalf("asleep: %+v", d)
+	}
+}
+
+func TestReturningOwnerHoldsTheClock(t *testing.T) {
+	l := limits(0, 3, 10)
+	s, d := Step(State{}, Input{Limits: l, Replicas: ready(-time.Hour, "a", "b")}, t0)
+	if d.Count != 2 {
+		t.Fatalf("first step of a new owner: %+v", d)
+	}
+	if _, d = Step(s, Input{Limits: l, Replicas: ready(-time.Hour, "a", "b")}, t0.Add(time.Minute)); d.Count != 0 {
+		t.Fatalf("a minute after it came: %+v", d)
+	}
+}
+
+func TestFallsOnlyAfterSettleAndToTheMostWantedMeanwhile(t *testing.T) {
+	l := limits(1, 10, 1)
+	rs := ready(0, "a", "b", "c", "d", "e")
+	s, d := Step(State{}, Input{Limits: l, Replicas: rs, Demand: Demand{Running: 5}}, t0)
+	if d.Count != 5 {
+		t.Fatal(d)
+	}
+	at := t0
+	for i := range 29 {
+		at = at.Add(time.Second)
+		running := 2
+		if i == 20 {
+			running = 3
+		}
+		if s, d = Step(s, Input{Limits: l, Replicas: rs, Demand: Demand{Running: running}}, at); d.Count != 5 {
+			t.Fatalf("second %d: %+v", i+1, d)
+		}
+	}
+	at = at.Add(2 * time.Second)
+	rs[0].InFlight, rs[1].InFlight = 1, 1
+	s, d = Step(s, Input{Limits: l, Replicas: rs, Demand: Demand{Running: 2}}, at)
+	if d.Count != 3 || len(d.Victims) != 2 {
+		t.Fatalf("after settle: %+v", d)
+	}
+	for _, v := range d.Victims {
+		if v == "a" || v == "b" {
+			t.Fatalf("a busy replica is a victim: %v", d.Victims)
+		}
+	}
+	if _, d = Step(s, Input{Limits: l, Replicas: ready(0, "a", "b", "c"), Demand: Demand{Running: 9}}, at.Add(time.Second)); d.Count != 9 {
+		t.Fatalf("growth waits: %+v", d)
+	}
+}
+
+func TestAverageCatchesWhatTheMomentMisses(t *testing.T) {
+	l := limits(1, 10, 1)
+	s, _ := Step(State{}, Input{Limits: l, Replicas: ready(0, "a")}, t0)
+	_, d := Step(s, Input{Limits: l, Replicas: ready(0, "a"), Demand: Demand{Running: 1, LoadSeconds: 4}}, t0.Add(time.Second))
+	if d.Count != 4 {
+		t.Fatalf("4 request-seconds in a second: %+v", d)
+	}
+}
+
+func TestRPS(t *testing.T) {
+	l := limits(1, 10, 20)
+	l.Metric = service.MetricRPS
+	s, _ := Step(State{}, Input{Limits: l, Replicas: ready(0, "a"), Demand: Demand{Arrived: 100}}, t0)
+	_, d := Step(s, Input{Limits: l, Replicas: ready(0, "a"), Demand: Demand{Arrived: 150, Running: 1}}, t0.Add(time.Second))
+	if d.Count != 3 {
+		t.Fatalf("50 per second over 20: %+v", d)
+	}
+}
+
+func TestStoppedAndFailing(t *testing.T) {
+	l := limits(2, 5, 1)
+	if _, d := Step(State{}, Input{Limits: l, Stopped: true, Replicas: ready(0, "a"), Demand: Demand{Queued: 9}}, t0); d.Count != 0 || len(d.Victims) != 1 {
+		t.Fatalf("stopped: %+v", d)
+	}
+	// A replica that only fails is idle too, and is given up in time.
+	l = limits(0, 1, 1)
+	failing := []Replica{{ID: "a"}}
+	s, _ := Step(State{}, Input{Limits: l, Wake: 1}, t0)
+	s, d := Step(s, Input{Limits: l, Replicas: failing}, t0.Add(time.Second))
+	if d.Count != 1 {
+		t.Fatal(d)
+	}
+	if _, d = Step(s, Input{Limits: l, Replicas: failing}, t0.Add(62*time.Second)); d.Count != 0 {
+		t.Fatalf("never given up: %+v", d)
+	}
+}
+
+// Whatever the demand, the count stays in its limits, never falls to zero
+// while anything is asked, and the victims are distinct replicas.
+func TestProperties(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		lo := r.IntN(4)
+		l := limits(lo, max(1, lo+r.IntN(5)), 1+float64(r.IntN(20)))
+		s, now, demand := State{}, t0, Demand{}
+		var rs []Replica
+		for range 40 {
+			now = now.Add(time.Duration(r.IntN(20_000)) * time.Millisecond)
+			demand.Queued, demand.Running = r.IntN(3)*r.IntN(50), r.IntN(3)*r.IntN(50)
+			demand.LoadSeconds += r.Float64() * 10
+			if r.IntN(3) == 0 {
+				demand.Done, demand.LastDone = demand.Done+1, now
+			}
+			var d Decision
+			s, d = Step(s, Input{Demand: demand, Limits: l, Replicas: rs}, now)
+			if d.Count < l.Min || d.Count > l.Max {
+				t.Fatalf("count %d outside [%d, %d]: %+v", d.Count, l.Min, l.Max, d)
+			}
+			if d.Count == 0 && demand.Queued+demand.Running > 0 {
+				t.Fatalf("asleep with demand: %+v", d)
+			}
+			gone := map[string]bool{}
+			for _, v := range d.Victims {
+				if gone[v] {
+					t.Fatalf("victim twice: %v", d.Victims)
+				}
+				gone[v] = true
+			}
+			var next []Replica
+			for _, x := range rs {
+				if !gone[x.ID] {
+					x.Ready, x.Starting = true, false
+					next = append(next, x)
+				}
+			}
+			for i := len(next); i < d.Count; i++ {
+				next = append(next, Replica{ID: now.String() + string(rune('a'+i)), Starting: r.IntN(2) == 0, Ready: false})
+			}
+			rs = next
+		}
+	}
+}

@@ -1,0 +1,34 @@
+package workload
+
+import "strings"
+
+// splitImage cuts an image reference into repository, tag and digest
+// ("registry:5000/a/b:v1@sha256:…"). A colon before the last slash is a
+// registry's port.
+func splitImage(image string) (repository, tag, digest string) {
+	repository, digest, _ = strings.Cut(image, "@")
+	slash := strings.LastIndexByte(repository, '/')
+	if colon := strings.LastIndexByte(repository, ':'); colon > slash {
+		return repository[:colon], repository[colon+1:], digest
+	}
+	return repository, "", digest
+}
+
+// withVersion puts version in the place of the image's tag. An image pinned
+// by digest stays as it is: the digest says exactly what runs.
+func withVersion(image, version string) string {
+	repository, _, digest := splitImage(image)
+	if version == "" || digest != "" || image == "" {
+		return image
+	}
+	return repository + ":" + version
+}
+
+// Repository is the image's repository without tag and digest, and without
+// the registry's default names, so that "vllm/vllm-openai:v0.9" and
+// "docker.io/vllm/vllm-openai@sha256:…" are one.
+func Repository(image string) string {
+	r, _, _ := splitImage(image)
+	r = strings.TrimPrefix(strings.TrimPrefix(r, "docker.io/"), "index.docker.io/")
+	return strings.TrimPrefix(r, "library/")
+}

@@ -1,0 +1,219 @@
+package workload
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/selection"
+)
+
+// mountPath is where KServe and OME put a model inside a container.
+const mountPath = "/mnt/models"
+
+// Localize fills in how a runtime's components run as processes where the
+// runtime does not say: by the main container's own command, if its program is
+// on this host; else as the catalog runtime with the same image repository
+// does. A component that stays without Local cannot run here, and selection
+// says so. The runtime given is not changed.
+func Localize(rt service.Runtime, catalog []service.Runtime, host selection.Host) service.Runtime {
+	for _, role := range service.Roles {
+		c := rt.Components.Get(role)
+		if c == nil || c.Local != nil {
+			continue
+		}
+		if l := localOf(*c, role, catalog, host); l != nil {
+			filled := *c
+			l.Derived = true
+			filled.Local = l
+			rt.Components.Set(role, &filled)
+		}
+	}
+	return rt
+}
+
+// LocalizeService does the same for a service that brings its own containers.
+func LocalizeService(s service.Service, catalog []service.Runtime, host selection.Host) service.Service {
+	rt := Localize(service.Runtime{Components: s.Components}, catalog, host)
+	s.Components = rt.Components
+	return s
+}
+
+func localOf(c service.Component, role service.Role, catalog []service.Runtime, host selection.Host) *service.Local {
+	m := container(c.Pod, c.Main)
+	if m == nil {
+		return nil
+	}
+	if len(m.Command) > 0 && (host.Programs[m.Command[0]] || strings.Contains(m.Command[0], "/") && !inImage(m.Command[0])) {
+		return fromContainer(m)
+	}
+	if m.Image == "" {
+		return nil
+	}
+	for i := range catalog {
+		other := catalog[i].Components.Get(role)
+		if other == nil || other.Local == nil {
+			continue
+		}
+		if o := container(other.Pod, other.Main); o != nil && Repository(o.Image) == Repository(m.Image) {
+			l := *other.Local
+			l.Command = MergeArgs(l.Command, portable(m.Args))
+			return &l
+		}
+	}
+	return nil
+}
+
+// inImage says whether an absolute program path means a place inside an image
+// rather than on this machine. Relative paths and paths below a home or /opt
+// could be either; only the well-known shells and interpreters are certain to
+// be here too, and those a host lists by name.
+func inImage(program string) bool {
+	return strings.HasPrefix(program, "/") && !strings.HasPrefix(program, "/bin/") && !strings.HasPrefix(program, "/usr/bin/")
+}
+
+// fromContainer reads a container's command line as a process: the model's
+// mount path and the declared port become the replica's own.
+func fromContainer(m *corev1.Container) *service.Local {
+	words := slices.Concat(m.Command, m.Args)
+	port := ""
+	if len(m.Ports) > 0 {
+		port = strconv.Itoa(int(m.Ports[0].ContainerPort))
+	}
+	for i, w := range words {
+		w = strings.ReplaceAll(w, mountPath, "{{.ModelPath}}")
+		if port != "" && (w == port || strings.HasSuffix(w, "="+port)) {
+			w = strings.TrimSuffix(w, port) + "{{.Port}}"
+		}
+		words[i] = w
+	}
+	return &service.Local{Command: words, WorkingDir: m.WorkingDir}
+}
+
+// portable keeps of a container's arguments those that mean the same outside
+// the container: not ports, hosts and paths, which the replica's own replace.
+func portable(args []string) []string {
+	var out []string
+	for _, f := range parseArgs(args) {
+		name := strings.TrimLeft(f.name, "-")
+		switch {
+		case f.name == "", strings.HasSuffix(name, "port"), name == "host", name == "model-dir", name == "model", name == "model-path":
+			continue
+		case strings.Contains(strings.Join(f.words, " "), mountPath):
+			continue
+		}
+		out = append(out, f.words...)
+	}
+	return out
+}
+
+// process derives how a merged component runs on one machine. own is the
+// service's part of it, whose arguments go over the local command's.
+func process(merged Component, local *service.Local, own *service.Component) *Process {
+	if local == nil {
+		return nil
+	}
+	p := &Process{Command: slices.Clone(local.Command), WorkingDir: local.WorkingDir, Install: local.Install,
+		Readiness: local.ReadinessProbe, Liveness: local.LivenessProbe}
+	m := container(merged.Pod, merged.Main)
+	if own != nil && own.Local == nil {
+		if c := container(own.Pod, own.Main); c != nil && len(c.Command) == 0 && len(p.Command) > 0 {
+			p.Command = append(p.Command[:1:1], MergeArgs(p.Command[1:], c.Args)...)
+		}
+	}
+	if m != nil {
+		p.Env = slices.Clone(m.Env)
+		p.Readiness = first(p.Readiness, m.ReadinessProbe)
+		p.Liveness = first(p.Liveness, m.LivenessProbe)
+		if m.WorkingDir != "" && p.WorkingDir == "" && own != nil && container(own.Pod, own.Main) != nil {
+			p.WorkingDir = container(own.Pod, own.Main).WorkingDir
+		}
+		for _, name := range []corev1.ResourceName{"nvidia.com/gpu", "amd.com/gpu"} {
+			if q, ok := m.Resources.Limits[name]; ok {
+				p.GPUs += int(q.Value())
+			}
+		}
+		if q, ok := m.Resources.Limits[corev1.ResourceMemory]; ok {
+			p.MemoryBytes = q.Value()
+		}
+	}
+	for _, e := range local.Env {
+		i := slices.IndexFunc(p.Env, func(have corev1.EnvVar) bool { return have.Name == e.Name })
+		if i < 0 {
+			p.Env = append(p.Env, e)
+		}
+	}
+	if s := merged.Pod.TerminationGracePeriodSeconds; s != nil {
+		p.TerminationGrace = time.Duration(*s) * time.Second
+	}
+	return p
+}
+
+func first(a, b *corev1.Probe) *corev1.Probe {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// Resolve fills what only the replica knows into the command, the environment,
+// the working directory and the probes, and expands $(VAR) in the command as
+// Kubernetes does, from the process's own variables.
+func (p Process) Resolve(pl Place) (Process, error) {
+	data := map[string]any{"Port": strconv.Itoa(pl.Port), "GRPCPort": strconv.Itoa(pl.GRPCPort), "ModelPath": pl.ModelPath}
+	out, err := expandAll(p, data, nil, "process")
+	if err != nil {
+		return Process{}, err
+	}
+	env := map[string]string{"PORT": strconv.Itoa(pl.Port), "MODEL_PATH": pl.ModelPath}
+	for _, e := range out.Env {
+		if e.ValueFrom == nil {
+			env[e.Name] = e.Value
+		}
+	}
+	out.Command = slices.Clone(out.Command)
+	for i, w := range out.Command {
+		out.Command[i] = expandVars(w, env)
+	}
+	if len(out.Command) == 0 || out.Command[0] == "" {
+		return Process{}, fmt.Errorf("process: empty command: the runtime's local.command must name a program")
+	}
+	return out, nil
+}
+
+// expandVars replaces $(NAME) by the variable's value; $$(NAME) is a literal
+// $(NAME), and an unknown name stays as written (Kubernetes' rules).
+func expandVars(s string, env map[string]string) string {
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '$' || i+1 == len(s) {
+			out.WriteByte(s[i])
+			continue
+		}
+		switch s[i+1] {
+		case '$':
+			out.WriteByte('$')
+			i++
+		case '(':
+			end := strings.IndexByte(s[i:], ')')
+			if end < 0 {
+				out.WriteByte('$')
+				continue
+			}
+			if v, ok := env[s[i+2:i+end]]; ok {
+				out.WriteString(v)
+			} else {
+				out.WriteString(s[i : i+end+1])
+			}
+			i += end
+		default:
+			out.WriteByte('$')
+		}
+	}
+	return out.String()
+}

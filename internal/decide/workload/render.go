@@ -1,0 +1,146 @@
+package workload
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Input is everything a revision is made of.
+type Input struct {
+	Service *service.Service
+	// Runtime is nil for a service that brings its own containers.
+	Runtime  *service.Runtime
+	Choice   service.RuntimeChoice
+	Protocol service.Protocol
+	// Model is the resolved model: its URI and attributes.
+	URI        string
+	Attributes service.Attributes
+	// Cluster: replicas are pods, and Process is left out.
+	Cluster bool
+}
+
+// Hash covers the inputs that call for a new revision when they change. A
+// runtime of the catalog counts by name alone, so that a new binary restarts
+// nothing; scaling does not count at all.
+func (in Input) Hash() string {
+	svc := *in.Service
+	svc.Meta = service.Meta{Key: svc.Key, Labels: svc.Labels, Annotations: svc.Annotations}
+	svc.Components = unscaled(svc.Components)
+	var rt any = in.Choice.Name
+	if in.Runtime != nil && in.Runtime.Scope != service.ScopeCatalog {
+		spec := *in.Runtime
+		spec.Meta = service.Meta{Key: spec.Key}
+		spec.Components = unscaled(spec.Components)
+		rt = spec
+	}
+	return hash(svc, rt, in.Protocol, in.URI, in.Attributes.Format)
+}
+
+// unscaled drops the counts, and Local where it only repeats what Localize
+// found on this host.
+func unscaled(c service.Components) service.Components {
+	var out service.Components
+	for _, r := range service.Roles {
+		if part := c.Get(r); part != nil {
+			p := *part
+			p.Scaling = service.Scaling{}
+			if p.Local != nil && p.Local.Derived {
+				p.Local = nil
+			}
+			out.Set(r, &p)
+		}
+	}
+	return out
+}
+
+func hash(parts ...any) string {
+	h := sha256.New()
+	enc := json.NewEncoder(h)
+	for _, p := range parts {
+		// Encoding these plain structs cannot fail; a hash of nothing would
+		// only cost a restart.
+		_ = enc.Encode(p)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16]
+}
+
+// Render makes the revision. Errors name the field that cannot be rendered.
+func Render(in Input) (Revision, error) {
+	s := in.Service
+	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol,
+		Model:  Model{URI: in.URI, Format: in.Attributes.Format.Name},
+		Labels: s.Labels, Annotations: s.Annotations}
+	rev.Name = s.Name + "-" + rev.Hash[:8]
+	base := service.Components{}
+	if in.Runtime != nil {
+		base = in.Runtime.Components
+		rev.Model.Verbatim = in.Runtime.StorageHelperDisabled
+		rev.Labels = overlay(in.Runtime.Labels, s.Labels)
+		rev.Annotations = overlay(in.Runtime.Annotations, s.Annotations)
+	}
+	for _, role := range service.Roles {
+		b, o := base.Get(role), s.Components.Get(role)
+		if b == nil && o == nil {
+			continue
+		}
+		c, err := component(in, role, b, o)
+		if err != nil {
+			return Revision{}, fmt.Errorf("%s: %s: %w", s.Key, role, err)
+		}
+		rev.Components = append(rev.Components, c)
+	}
+	if len(rev.Components) == 0 {
+		return Revision{}, fmt.Errorf("%s: nothing to run: neither the service nor its runtime has a component", s.Key)
+	}
+	return rev, nil
+}
+
+func component(in Input, role service.Role, base, over *service.Component) (Component, error) {
+	s := in.Service
+	if base == nil {
+		base = &service.Component{}
+	}
+	own := over
+	if over == nil {
+		over = &service.Component{}
+	}
+	pod, main, err := mergePod(base.Pod, base.Main, over.Pod, over.Main)
+	if err != nil {
+		return Component{}, err
+	}
+	c := Component{Role: role, Pod: pod, Main: main,
+		Labels:      overlay(base.Labels, s.Labels, over.Labels),
+		Annotations: overlay(base.Annotations, s.Annotations, over.Annotations),
+		Config:      overlay(base.Config, over.Config),
+		Limits:      over.Scaling.Over(base.Scaling).Settled()}
+	if c.Leader, err = mergeNode(base.Leader, over.Leader); err != nil {
+		return Component{}, fmt.Errorf("leader: %w", err)
+	}
+	if c.Worker, err = mergeNode(base.Worker, over.Worker); err != nil {
+		return Component{}, fmt.Errorf("worker: %w", err)
+	}
+	if m := container(c.Pod, c.Main); m != nil {
+		m.Image = withVersion(m.Image, s.RuntimeVersion)
+	}
+	if !in.Cluster {
+		local := base.Local
+		if over.Local != nil {
+			local = over.Local
+		}
+		c.Process = process(c, local, own)
+	}
+	data := map[string]any{"Name": s.Name, "Namespace": s.Namespace, "Labels": labels(s.Labels), "Annotations": labels(s.Annotations)}
+	return expandAll(c, data, placeFields, string(role))
+}
+
+// labels is m, never nil, so that a template's missing key is reported as one.
+func labels(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return m
+}
