@@ -1,0 +1,327 @@
+package tensor
+
+import (
+	"math"
+
+	"github.com/x448/float16"
+)
+
+// elements reads the data of a tensor: an array nested to any depth, or one
+// scalar, flattened in row-major order. Arrays at one depth must be of one
+// length, as numpy demands.
+type elements[T any] struct {
+	scanner *scanner
+	one     func(*scanner) (T, *Error)
+	values  []T
+	limit   int64 // elements the shape allows; -1: no shape is known
+	dims    []int // lengths of the arrays at each depth, -1 while unknown
+	leaf    int   // depth at which scalars stand, -1 while unknown
+}
+
+// minElement is the fewest bytes an element takes in a JSON array.
+const minElement = 2
+
+// readElements reads a value at pos. Space is reserved by the smaller of what
+// the shape declares and what the rest of the body can hold.
+func readElements[T any](s *scanner, limit int64, one func(*scanner) (T, *Error)) ([]T, []int, *Error) {
+	e := &elements[T]{scanner: s, one: one, limit: limit, leaf: -1}
+	if limit >= 0 {
+		e.values = make([]T, 0, min(limit, int64(len(s.data)-s.pos)/minElement+1))
+	}
+	if s.space() != '[' {
+		v, err := one(s)
+		return append(e.values, v), nil, err
+	}
+	err := e.array(0)
+	return e.values, e.dims, err
+}
+
+func (e *elements[T]) array(depth int) *Error {
+	s := e.scanner
+	if err := s.enter(); err != nil {
+		return err
+	}
+	if len(e.dims) == depth {
+		e.dims = append(e.dims, -1)
+	}
+	c := s.space()
+	if c == ']' {
+		s.pos++
+		s.depth--
+		return e.closed(depth, 0, false)
+	}
+	nested := c == '['
+	for n := 1; ; n++ {
+		if (c == '[') != nested {
+			return raggedError(s)
+		}
+		var err *Error
+		if nested {
+			err = e.array(depth + 1)
+		} else {
+			err = e.scalar()
+		}
+		if err != nil {
+			return err
+		}
+		done, err := s.next(']', "',' or ']'")
+		if err != nil {
+			return err
+		}
+		if done {
+			return e.closed(depth, n, nested)
+		}
+		c = s.space()
+	}
+}
+
+func (e *elements[T]) scalar() *Error {
+	v, err := e.one(e.scanner)
+	if err != nil {
+		if err.Kind == KindInvalid && err.Path == nil {
+			err.Path = []any{len(e.values)}
+		}
+		return err
+	}
+	if int64(len(e.values)) == e.limit {
+		return &Error{Kind: KindInvalid, Type: tooMany}
+	}
+	e.values = append(e.values, v)
+	return nil
+}
+
+// tooMany marks the error of data beyond its shape, which readData words.
+const tooMany = "too_many"
+
+// closed checks the array of n that ended at depth against its siblings.
+func (e *elements[T]) closed(depth, n int, nested bool) *Error {
+	if e.dims[depth] < 0 {
+		e.dims[depth] = n
+	}
+	if e.dims[depth] != n || (nested && e.leaf == depth) {
+		return raggedError(e.scanner)
+	}
+	if !nested && n > 0 {
+		if len(e.dims) > depth+1 {
+			return raggedError(e.scanner)
+		}
+		e.leaf = depth
+	}
+	return nil
+}
+
+func raggedError(s *scanner) *Error {
+	e := Errorf(KindInvalid, "data is ragged: arrays at one depth differ in length or kind, at byte %d", s.pos)
+	e.Path = []any{}
+	return e
+}
+
+// mismatch is the error for a value at pos that is not of the datatype.
+func mismatch(s *scanner, d Datatype) *Error {
+	found, err := s.skip()
+	if err != nil {
+		return err
+	}
+	if len(found) > maxInput {
+		found = append(found[:maxInput:maxInput], "…"...)
+	}
+	return Errorf(KindInvalid, "%s is no %s", found, d)
+}
+
+// numeric reports whether a number stands at pos.
+func (s *scanner) numeric() bool {
+	c := s.space()
+	return c-'0' <= 9 || c == '-'
+}
+
+func outOfRange(text []byte, d Datatype) *Error {
+	if len(text) > maxInput {
+		text = append(text[:maxInput:maxInput], "…"...)
+	}
+	return Errorf(KindInvalid, "%s does not fit %s", text, d)
+}
+
+func readFloat32(s *scanner) (float32, *Error) {
+	if !s.numeric() {
+		if s.literal("null") {
+			return float32(math.NaN()), nil
+		}
+		return 0, mismatch(s, FP32)
+	}
+	d, err := s.decimal()
+	if err != nil {
+		return 0, err
+	}
+	f, ok := d.float32()
+	if !ok {
+		return 0, outOfRange(d.text, FP32)
+	}
+	return f, nil
+}
+
+func readFloat64(s *scanner) (float64, *Error) {
+	if !s.numeric() {
+		if s.literal("null") {
+			return math.NaN(), nil
+		}
+		return 0, mismatch(s, FP64)
+	}
+	d, err := s.decimal()
+	if err != nil {
+		return 0, err
+	}
+	f, ok := d.float64()
+	if !ok {
+		return 0, outOfRange(d.text, FP64)
+	}
+	return f, nil
+}
+
+// readHalf reads FP16 and BF16, which round to the nearest value they hold.
+func readHalf(d Datatype) func(*scanner) (float32, *Error) {
+	return func(s *scanner) (float32, *Error) {
+		start := s.pos
+		f, err := readFloat32(s)
+		if err != nil {
+			return 0, err
+		}
+		half := roundHalf(d, f)
+		if math.IsInf(float64(half), 0) {
+			return 0, outOfRange(s.data[start:s.pos], d)
+		}
+		return half, nil
+	}
+}
+
+// roundHalf rounds f to the nearest FP16 or BF16, ties to even.
+func roundHalf(d Datatype, f float32) float32 {
+	if d == FP16 {
+		return float16.Fromfloat32(f).Float32()
+	}
+	return math.Float32frombits(uint32(bf16(f)) << 16)
+}
+
+// bf16 is the upper half of f's bits, rounded to the nearest, ties to even.
+func bf16(f float32) uint16 {
+	bits := math.Float32bits(f)
+	if f != f {
+		return uint16(bits>>16) | 0x40
+	}
+	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
+}
+
+// readSigned reads an integer of the datatype, whose range is [-limit-1,
+// limit].
+func readSigned[T int8 | int16 | int32 | int64](d Datatype, limit uint64) func(*scanner) (T, *Error) {
+	return func(s *scanner) (T, *Error) {
+		if !s.numeric() {
+			return 0, mismatch(s, d)
+		}
+		number, err := s.decimal()
+		if err != nil {
+			return 0, err
+		}
+		n, whole, fits := number.integer()
+		switch {
+		case !whole:
+			return 0, Errorf(KindInvalid, "%s is no whole number, as %s needs", number.text, d)
+		case !fits, !number.negative && n > limit, number.negative && n > limit+1:
+			return 0, outOfRange(number.text, d)
+		case number.negative:
+			return T(-n), nil
+		}
+		return T(n), nil
+	}
+}
+
+// readUnsigned reads an integer of the datatype, at most limit.
+func readUnsigned[T uint8 | uint16 | uint32 | uint64](d Datatype, limit uint64) func(*scanner) (T, *Error) {
+	return func(s *scanner) (T, *Error) {
+		if !s.numeric() {
+			return 0, mismatch(s, d)
+		}
+		number, err := s.decimal()
+		if err != nil {
+			return 0, err
+		}
+		n, whole, fits := number.integer()
+		switch {
+		case !whole:
+			return 0, Errorf(KindInvalid, "%s is no whole number, as %s needs", number.text, d)
+		case !fits, n > limit, number.negative && n > 0:
+			return 0, outOfRange(number.text, d)
+		}
+		return T(n), nil
+	}
+}
+
+// readBool reads true or false, or numpy's 1 and 0.
+func readBool(s *scanner) (bool, *Error) {
+	switch {
+	case s.space() == 0:
+		return false, s.syntax("a value")
+	case s.literal("true"):
+		return true, nil
+	case s.literal("false"):
+		return false, nil
+	}
+	if s.numeric() {
+		d, err := s.decimal()
+		if err != nil {
+			return false, err
+		}
+		if n, whole, fits := d.integer(); whole && fits && n <= 1 && (n == 0 || !d.negative) {
+			return n == 1, nil
+		}
+		return false, outOfRange(d.text, Bool)
+	}
+	return false, mismatch(s, Bool)
+}
+
+// readBytes reads a string or null, which is a nil element.
+func readBytes(s *scanner) ([]byte, *Error) {
+	if s.space() != '"' {
+		if s.literal("null") {
+			return nil, nil
+		}
+		return nil, mismatch(s, Bytes)
+	}
+	text, err := s.text()
+	if err != nil {
+		return nil, err
+	}
+	return append(make([]byte, 0, len(text)), text...), nil
+}
+
+// readValues reads data at pos into v; dims are the lengths of its arrays.
+func readValues(s *scanner, d Datatype, v *Values, limit int64) (dims []int, err *Error) {
+	switch d {
+	case Bool:
+		v.Bool, dims, err = readElements(s, limit, readBool)
+	case Uint8:
+		v.Uint8, dims, err = readElements(s, limit, readUnsigned[uint8](d, math.MaxUint8))
+	case Uint16:
+		v.Uint16, dims, err = readElements(s, limit, readUnsigned[uint16](d, math.MaxUint16))
+	case Uint32:
+		v.Uint32, dims, err = readElements(s, limit, readUnsigned[uint32](d, math.MaxUint32))
+	case Uint64:
+		v.Uint64, dims, err = readElements(s, limit, readUnsigned[uint64](d, math.MaxUint64))
+	case Int8:
+		v.Int8, dims, err = readElements(s, limit, readSigned[int8](d, math.MaxInt8))
+	case Int16:
+		v.Int16, dims, err = readElements(s, limit, readSigned[int16](d, math.MaxInt16))
+	case Int32:
+		v.Int32, dims, err = readElements(s, limit, readSigned[int32](d, math.MaxInt32))
+	case Int64:
+		v.Int64, dims, err = readElements(s, limit, readSigned[int64](d, math.MaxInt64))
+	case FP16, BF16:
+		v.Float32, dims, err = readElements(s, limit, readHalf(d))
+	case FP32:
+		v.Float32, dims, err = readElements(s, limit, readFloat32)
+	case FP64:
+		v.Float64, dims, err = readElements(s, limit, readFloat64)
+	case Bytes:
+		v.Bytes, dims, err = readElements(s, limit, readBytes)
+	}
+	return dims, err
+}

@@ -1,0 +1,189 @@
+package tensor
+
+import (
+	"math"
+	"strconv"
+	"unsafe"
+)
+
+// decimal is a JSON number taken apart: ±mantissa × 10^exponent. When more
+// digits were written than a mantissa holds it is not exact, and text alone
+// has the value.
+type decimal struct {
+	mantissa uint64
+	exponent int
+	negative bool
+	exact    bool
+	text     []byte // aliases the body
+}
+
+// maxExponent bounds the exponent that is counted; beyond it every number is
+// zero or out of range, whatever its digits.
+const maxExponent = 100_000
+
+// decimal reads a number at pos. It follows JSON's grammar: no leading zeros
+// or plus sign, digits on both sides of a point.
+func (s *scanner) decimal() (d decimal, err *Error) {
+	data, start, i := s.data, s.pos, s.pos
+	if i < len(data) && data[i] == '-' {
+		d.negative = true
+		i++
+	}
+	first := i
+	var m uint64
+	for i < len(data) && data[i]-'0' <= 9 {
+		m = m*10 + uint64(data[i]-'0')
+		i++
+	}
+	digits := i - first
+	if digits == 0 || (digits > 1 && data[first] == '0') {
+		s.pos = min(i, len(data))
+		return d, s.syntax("a number")
+	}
+	if i < len(data) && data[i] == '.' {
+		i++
+		point := i
+		for i < len(data) && data[i]-'0' <= 9 {
+			m = m*10 + uint64(data[i]-'0')
+			i++
+		}
+		if i == point {
+			s.pos = i
+			return d, s.syntax("a digit")
+		}
+		d.exponent = point - i
+		digits += i - point
+	}
+	if i < len(data) && data[i]|0x20 == 'e' {
+		e, end := exponent(data, i+1)
+		if end < 0 {
+			s.pos = i + 1
+			return d, s.syntax("an exponent")
+		}
+		d.exponent += e
+		i = end
+	}
+	d.mantissa, d.exact = m, digits <= 19
+	d.text = data[start:i]
+	s.pos = i
+	return d, nil
+}
+
+// exponent reads what follows an 'e'; end is -1 if that is not a number.
+func exponent(data []byte, i int) (e, end int) {
+	negative := false
+	if i < len(data) && (data[i] == '-' || data[i] == '+') {
+		negative = data[i] == '-'
+		i++
+	}
+	first := i
+	for i < len(data) && data[i]-'0' <= 9 {
+		if e < maxExponent {
+			e = e*10 + int(data[i]-'0')
+		}
+		i++
+	}
+	if i == first {
+		return 0, -1
+	}
+	if negative {
+		e = -e
+	}
+	return e, i
+}
+
+// pow10 holds the powers of ten that are exact as float64.
+var pow10 = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
+	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
+
+// scale holds 10^-22 to 10^18, each rounded once. No 64-bit mantissa times one
+// of them leaves the range of normal float32s.
+var scale = [...]float64{1e-22, 1e-21, 1e-20, 1e-19, 1e-18, 1e-17, 1e-16, 1e-15, 1e-14, 1e-13,
+	1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1,
+	1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18}
+
+// float64 is d correctly rounded; ok is false out of range. One operation on
+// two exact operands rounds once.
+func (d *decimal) float64() (f float64, ok bool) {
+	if d.exact && d.mantissa <= 1<<53 && d.exponent >= -22 && d.exponent <= 22 {
+		f = float64(d.mantissa)
+		if d.exponent < 0 {
+			f /= pow10[-d.exponent]
+		} else {
+			f *= pow10[d.exponent]
+		}
+		if d.negative {
+			f = -f
+		}
+		return f, true
+	}
+	f, err := strconv.ParseFloat(alias(d.text), 64)
+	return f, err == nil
+}
+
+// float32 is d correctly rounded; ok is false out of range.
+//
+// A float64 is computed that is wrong by less than three units in its last
+// place: the mantissa, the power and the product each round once. Rounding it
+// again gives the right answer unless it lies that close to the middle between
+// two float32s, which shows in the 29 bits that the conversion drops.
+func (d *decimal) float32() (float32, bool) {
+	if d.exact && d.exponent >= -22 && d.exponent <= 18 {
+		f := float64(d.mantissa) * scale[d.exponent+22]
+		const middle, slack = 1 << 28, 4
+		low := int64(math.Float64bits(f) & (1<<29 - 1))
+		if low > middle+slack || low < middle-slack {
+			if d.negative {
+				f = -f
+			}
+			return float32(f), true
+		}
+	}
+	f, err := strconv.ParseFloat(alias(d.text), 32)
+	return float32(f), err == nil
+}
+
+// integer is the magnitude of d if it is whole; whole is false for a fraction
+// and fits is false beyond uint64.
+func (d *decimal) integer() (n uint64, whole, fits bool) {
+	if d.exact && d.exponent == 0 {
+		return d.mantissa, true, true
+	}
+	digits, exp := d.digits()
+	if len(digits) == 0 {
+		return 0, true, true
+	}
+	if exp < 0 {
+		return 0, false, true
+	}
+	if len(digits)+exp > 20 {
+		return 0, true, false
+	}
+	for ; exp > 0; exp-- {
+		digits = append(digits, '0')
+	}
+	n, err := strconv.ParseUint(string(digits), 10, 64)
+	return n, true, err == nil
+}
+
+// digits are those of d's text without leading and trailing zeros, and the
+// exponent of the last.
+func (d *decimal) digits() (digits []byte, exp int) {
+	exp = d.exponent
+	for _, c := range d.text {
+		if c|0x20 == 'e' {
+			break
+		}
+		if c >= '0' && c <= '9' && (c != '0' || len(digits) > 0) {
+			digits = append(digits, c)
+		}
+	}
+	for len(digits) > 0 && digits[len(digits)-1] == '0' {
+		digits = digits[:len(digits)-1]
+		exp++
+	}
+	return digits, exp
+}
+
+// alias views b as a string without a copy; b must not change while it lives.
+func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

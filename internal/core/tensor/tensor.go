@@ -1,0 +1,217 @@
+// Package tensor holds the words of the Open Inference Protocol (OIP, KServe
+// v2) and of KServe's v1 protocol: tensors, requests, responses, metadata,
+// with their JSON and binary forms.
+//
+// The JSON reader is written by hand because tensor data is nearly all of a
+// request's cost; everything it reads is checked, so a Tensor that comes out
+// of it always has as many elements as its shape says. It is fuzzed against
+// encoding/json. The rest of the protocol's JSON (parameters, metadata) goes
+// through encoding/json.
+//
+// Nothing that is decoded aliases the bytes it was decoded from.
+package tensor
+
+import "math"
+
+// Parameters are a request's, response's or tensor's open parameters: any
+// JSON. Numbers decode as json.Number, so large integers stay whole.
+type Parameters map[string]any
+
+// Values holds the elements of one tensor, in row-major order. Only the slice
+// of the tensor's Datatype is used. FP16 and BF16 are held as float32, which
+// is exact. In Bytes a nil element is JSON's null.
+type Values struct {
+	Bool    []bool
+	Uint8   []uint8
+	Uint16  []uint16
+	Uint32  []uint32
+	Uint64  []uint64
+	Int8    []int8
+	Int16   []int16
+	Int32   []int32
+	Int64   []int64
+	Float32 []float32
+	Float64 []float64
+	Bytes   [][]byte
+}
+
+// Tensor is one named array.
+type Tensor struct {
+	Name       string
+	Datatype   Datatype
+	Shape      []int64 // of a decoded or computed tensor: no negative sizes
+	Parameters Parameters
+	Data       Values
+}
+
+// RequestedOutput names an output the client wants.
+type RequestedOutput struct {
+	Name       string
+	Parameters Parameters
+}
+
+// Request is an inference request. ModelName and ModelVersion are not part of
+// the JSON: the edge fills them from the path.
+type Request struct {
+	ID           string
+	ModelName    string
+	ModelVersion string
+	Parameters   Parameters
+	Inputs       []Tensor
+	Outputs      []RequestedOutput // empty: what the model gives by default
+}
+
+// Response is an inference response.
+type Response struct {
+	ModelName    string
+	ModelVersion string
+	ID           string
+	Parameters   Parameters
+	Outputs      []Tensor
+}
+
+// ModelMetadata describes a model, as GET /v2/models/{m} answers.
+type ModelMetadata struct {
+	Name       string           `json:"name"`
+	Versions   []string         `json:"versions,omitempty"`
+	Platform   string           `json:"platform"`
+	Inputs     []TensorMetadata `json:"inputs"`
+	Outputs    []TensorMetadata `json:"outputs"`
+	Parameters Parameters       `json:"parameters"`
+}
+
+// TensorMetadata describes an input or output. A size of -1 in Shape varies.
+type TensorMetadata struct {
+	Name       string     `json:"name"`
+	Datatype   Datatype   `json:"datatype"`
+	Shape      []int64    `json:"shape"`
+	Parameters Parameters `json:"parameters,omitempty"`
+}
+
+// Elements is the number of elements a shape holds; ok is false when a size
+// is negative or the product does not fit an int64. The empty shape is a
+// scalar: one element.
+func Elements(shape []int64) (n int64, ok bool) {
+	n = 1
+	zero := false
+	for _, size := range shape {
+		switch {
+		case size < 0:
+			return 0, false
+		case size == 0:
+			zero = true
+		case !zero && n > math.MaxInt64/size:
+			// Keep looking: a later zero makes the product zero.
+			if !hasZero(shape) {
+				return 0, false
+			}
+			zero = true
+		case !zero:
+			n *= size
+		}
+	}
+	if zero {
+		return 0, true
+	}
+	return n, true
+}
+
+func hasZero(shape []int64) bool {
+	for _, size := range shape {
+		if size == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Len is the number of elements t holds.
+func (t *Tensor) Len() int {
+	switch t.Datatype {
+	case Bool:
+		return len(t.Data.Bool)
+	case Uint8:
+		return len(t.Data.Uint8)
+	case Uint16:
+		return len(t.Data.Uint16)
+	case Uint32:
+		return len(t.Data.Uint32)
+	case Uint64:
+		return len(t.Data.Uint64)
+	case Int8:
+		return len(t.Data.Int8)
+	case Int16:
+		return len(t.Data.Int16)
+	case Int32:
+		return len(t.Data.Int32)
+	case Int64:
+		return len(t.Data.Int64)
+	case FP16, BF16, FP32:
+		return len(t.Data.Float32)
+	case FP64:
+		return len(t.Data.Float64)
+	case Bytes:
+		return len(t.Data.Bytes)
+	}
+	return 0
+}
+
+// AppendFloat64 appends t's elements to dst as float64; false and true are 0
+// and 1. It fails for BYTES, which have no value as a number. Integers beyond
+// 2^53 are rounded, as numpy's astype does.
+func (t *Tensor) AppendFloat64(dst []float64) ([]float64, error) {
+	return appendFloats(dst, t)
+}
+
+// AppendFloat32 is AppendFloat64 in single precision.
+func (t *Tensor) AppendFloat32(dst []float32) ([]float32, error) {
+	return appendFloats(dst, t)
+}
+
+func appendFloats[D float32 | float64](dst []D, t *Tensor) ([]D, error) {
+	v := &t.Data
+	switch t.Datatype {
+	case Bool:
+		for _, b := range v.Bool {
+			if b {
+				dst = append(dst, 1)
+			} else {
+				dst = append(dst, 0)
+			}
+		}
+		return dst, nil
+	case Uint8:
+		return convert(dst, v.Uint8), nil
+	case Uint16:
+		return convert(dst, v.Uint16), nil
+	case Uint32:
+		return convert(dst, v.Uint32), nil
+	case Uint64:
+		return convert(dst, v.Uint64), nil
+	case Int8:
+		return convert(dst, v.Int8), nil
+	case Int16:
+		return convert(dst, v.Int16), nil
+	case Int32:
+		return convert(dst, v.Int32), nil
+	case Int64:
+		return convert(dst, v.Int64), nil
+	case FP16, BF16, FP32:
+		return convert(dst, v.Float32), nil
+	case FP64:
+		return convert(dst, v.Float64), nil
+	}
+	return dst, Errorf(KindInvalid, "input %q: %s holds no numbers", t.Name, t.Datatype)
+}
+
+// number is what a tensor can hold as numbers.
+type number interface {
+	uint8 | uint16 | uint32 | uint64 | int8 | int16 | int32 | int64 | float32 | float64
+}
+
+func convert[D float32 | float64, S number](dst []D, src []S) []D {
+	for _, x := range src {
+		dst = append(dst, D(x))
+	}
+	return dst
+}
