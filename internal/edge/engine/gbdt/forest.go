@@ -127,6 +127,9 @@ func NewForest(features, outputs int) (*Forest, error) {
 // Trees is the number of trees added so far.
 func (f *Forest) Trees() int { return len(f.trees) }
 
+// Outputs is the number of outputs the trees add to.
+func (f *Forest) Outputs() int { return f.outputs }
+
 // Add checks a tree and appends it: every feature, child, leaf and category
 // must be within bounds and no split may be reached twice (a cycle or a shared
 // branch). Splits that the root does not reach are ignored. After an error the

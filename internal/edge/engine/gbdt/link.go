@@ -1,6 +1,9 @@
 package gbdt
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Link turns the margins of a row into the prediction its objective promises.
 type Link uint8
@@ -16,7 +19,9 @@ const (
 	LinkStep             // 1 if x > 0, else 0
 	LinkSoftplus         // log(1+exp(x))
 	LinkSquare           // sign(x)*x², for a target trained under a square root
-	linkLast        = LinkSquare
+	LinkSort             // the margins in ascending order: quantiles that do not cross
+	LinkIncrease         // each output is the one before plus softplus(x) and a sliver
+	linkLast        = LinkIncrease
 )
 
 // apply transforms one row's margins in place and returns the prediction, a
@@ -28,6 +33,12 @@ func (m *Model) apply(row []float64) []float64 {
 	case LinkArgmax:
 		row[0] = float64(argmax(row))
 		return row[:1]
+	case LinkSort:
+		slices.Sort(row)
+	case LinkIncrease:
+		for i := 1; i < len(row); i++ {
+			row[i] = row[i-1] + sliver + softplus(row[i])
+		}
 	case LinkIdentity:
 	default:
 		for i, x := range row {
@@ -50,12 +61,18 @@ func (l Link) scalar(x, slope float64) float64 {
 		}
 		return 0
 	case LinkSoftplus:
-		return math.Log1p(math.Exp(x))
+		return softplus(x)
 	case LinkSquare:
 		return math.Copysign(x*x, x)
 	}
 	return x
 }
+
+// sliver keeps the outputs of LinkIncrease apart, as in XGBoost.
+const sliver = 1e-6
+
+// softplus is log(1+exp(x)) without overflow.
+func softplus(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }
 
 // softmax normalises a row of scores to probabilities, shifted by the largest
 // so that the exponentials cannot overflow.

@@ -38,7 +38,8 @@ type Spec struct {
 	// all, or one per margin. It is in margin space.
 	Base []float64
 
-	// Average divides the sum of the trees by the number of iterations.
+	// Average makes predictions divide the sum of the trees by the number of
+	// iterations before the link (random forests of LightGBM).
 	Average bool
 	// Single makes the model compute in float32, as XGBoost does.
 	Single bool

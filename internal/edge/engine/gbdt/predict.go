@@ -102,11 +102,6 @@ func score[T Number](m *Model, sums []float64, rows []T) {
 			add(m.forest, tree, rows[i:i+features:i+features], sums[j:j+margins:j+margins], m.spec.Single)
 		}
 	}
-	if m.spec.Average && m.rounds > 0 {
-		for i := range sums {
-			sums[i] /= float64(m.rounds)
-		}
-	}
 }
 
 // linear adds the linear booster's answer for a row: bias, then every present
@@ -125,9 +120,14 @@ func linear[T Number](m *Model, sums []float64, row []T) {
 	}
 }
 
-// emit moves finished sums to dst, through the link if asked, and returns the
-// rest of dst.
+// emit moves finished sums to dst, averaged and through the link if asked, and
+// returns the rest of dst.
 func emit[Out Number](m *Model, dst []Out, sums []float64, link bool) []Out {
+	if link && m.spec.Average && m.rounds > 0 {
+		for i := range sums {
+			sums[i] /= float64(m.rounds)
+		}
+	}
 	for len(sums) > 0 {
 		row := sums[:m.spec.Margins]
 		sums = sums[m.spec.Margins:]

@@ -166,17 +166,15 @@ func readSpec(root, learner cursor) gbdt.Spec {
 	}
 	objective := learner.field("objective").field("name")
 	spec.Objective = objective.text()
-	o, ok := objectives[spec.Objective]
+	o, ok := meaning(spec.Objective, root)
 	if !ok {
 		objective.fail("%q is not supported", spec.Objective)
 	}
 	spec.Link = o.link
 	base := params.field("base_score")
 	spec.Base = readBaseScore(base)
-	if toMargin := o.toMargin; toMargin != nil && !(spec.Objective == "binary:logitraw" && major(root) >= 2) {
-		for i, score := range spec.Base {
-			spec.Base[i] = toMargin(score)
-		}
+	if o.toMargin != nil {
+		o.toMargin(spec.Base)
 	}
 	for _, score := range spec.Base {
 		if math.IsNaN(score) || math.IsInf(score, 0) {
@@ -186,16 +184,18 @@ func readSpec(root, learner cursor) gbdt.Spec {
 	return spec
 }
 
-// major is the major version of the XGBoost that wrote the file, 0 if it does
-// not say.
-func major(root cursor) int {
+// version is the XGBoost release that wrote the file, as major*1000 + minor, 0
+// if it does not say.
+func version(root cursor) int {
 	if !root.has("version") {
 		return 0
 	}
-	if version := root.field("version").numbers(-1); len(version) > 0 {
-		return int(min(max(version[0], 0), 1000))
+	parts := root.field("version").numbers(-1)
+	if len(parts) < 2 {
+		return 0
 	}
-	return 0
+	part := func(i int) int { return int(min(max(parts[i], 0), 999)) }
+	return part(0)*1000 + part(1)
 }
 
 // readBaseScore reads the intercept: a number ("5E-1"), or from XGBoost 3.1 a
@@ -216,47 +216,3 @@ func readBaseScore(c cursor) []float64 {
 	}
 	return scores
 }
-
-// objective is what a training objective means for predictions.
-type objective struct {
-	link gbdt.Link
-	// toMargin takes base_score, stored in the space of the prediction, to a
-	// margin; nil if they are the same.
-	toMargin func(float64) float64
-}
-
-// objectives are the objectives whose predictions are known. reg:expectileerror
-// is left out: its outputs depend on each other.
-var objectives = map[string]objective{
-	"reg:squarederror":     {},
-	"reg:linear":           {},
-	"reg:squaredlogerror":  {},
-	"reg:pseudohubererror": {},
-	"reg:absoluteerror":    {},
-	"reg:quantileerror":    {},
-	"reg:logistic":         {gbdt.LinkSigmoid, logit},
-	"reg:gamma":            {gbdt.LinkExp, log},
-	"reg:tweedie":          {gbdt.LinkExp, log},
-	"count:poisson":        {gbdt.LinkExp, log},
-	"binary:logistic":      {gbdt.LinkSigmoid, logit},
-	"binary:logitraw":      {gbdt.LinkIdentity, logit}, // before version 2 only
-	"binary:hinge":         {gbdt.LinkStep, nil},
-	"multi:softmax":        {gbdt.LinkArgmax, nil},
-	"multi:softprob":       {gbdt.LinkSoftmax, nil},
-	"rank:pairwise":        {},
-	"rank:ndcg":            {},
-	"rank:map":             {},
-	"survival:cox":         {gbdt.LinkExp, log},
-	"survival:aft":         {gbdt.LinkExp, log},
-}
-
-// logit is the inverse of the sigmoid, of a probability kept from 0 and 1 as
-// XGBoost keeps it, in float32.
-func logit(p float64) float64 {
-	const epsilon = 1e-6
-	p = min(max(p, epsilon), 1-epsilon)
-	return float64(float32(-math.Log(1/p - 1)))
-}
-
-// log is the natural logarithm in float32.
-func log(x float64) float64 { return float64(float32(math.Log(x))) }
