@@ -62,3 +62,9 @@ func (r Replica) Serving() bool { return r.Phase == Ready }
 // Alive says whether the replica counts against the wanted number: it runs,
 // or will as soon as what it waits for is there.
 func (r Replica) Alive() bool { return r.Phase != Draining }
+
+// Reasons that others than the platform act on.
+const (
+	ReasonProgramMissing = "ProgramMissing" // the command is not on PATH; Message has the install line
+	ReasonStartupTimeout = "StartupTimeout" // not ready within Limits.StartupTimeout
+)

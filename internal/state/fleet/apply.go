@@ -1,0 +1,206 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/selection"
+)
+
+// Change is what Apply or Delete did with one object.
+type Change struct {
+	ID     ID
+	Action string // "created", "configured", "unchanged", "deleted"
+}
+
+// ApplyOptions steer one Apply.
+type ApplyOptions struct {
+	// Reselect chooses the runtime anew although it is pinned.
+	Reselect bool
+}
+
+// Apply makes objects the desired ones: all of them or, when any is refused,
+// none. It returns once they are stored; what follows shows in their status.
+func (f *Fleet) Apply(_ context.Context, objects []Object, o ApplyOptions) ([]Change, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.admit(objects); err != nil {
+		return nil, err
+	}
+	var out []Change
+	for _, obj := range objects {
+		change, err := f.put(obj, o)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, change)
+	}
+	return out, nil
+}
+
+// admit refuses runtimes between which a choice would be arbitrary.
+func (f *Fleet) admit(objects []Object) error {
+	all := map[ID]service.Runtime{}
+	for id, o := range f.mu.runtimes {
+		all[id] = *o.Runtime
+	}
+	fresh := map[service.Key]bool{}
+	for _, o := range objects {
+		if o.Runtime != nil {
+			all[o.ID()] = *o.Runtime
+			fresh[o.Key] = true
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, c := range selection.Conflicts(slices.Collect(maps.Values(all))) {
+		if fresh[c.Runtime] || fresh[c.Other] {
+			errs = append(errs, errors.New(c.String()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
+	id := obj.ID()
+	before, known := f.object(id)
+	stamp(&obj, before, known, f)
+	change := Change{ID: id, Action: "created"}
+	same := known && bytes.Equal(before.Original, obj.Original) && maps.Equal(before.URIs, obj.URIs) && before.Source == obj.Source
+	switch {
+	case same:
+		change.Action = "unchanged"
+	case known:
+		change.Action = "configured"
+	}
+	if same && !o.Reselect {
+		return change, nil
+	}
+	if err := f.cfg.Store.PutObject(obj); err != nil {
+		return change, fmt.Errorf("%s: %w", id, err)
+	}
+	switch id.Kind {
+	case "service":
+		e := f.mu.services[id.Key]
+		if e == nil || e.deleted {
+			e = newEntry(obj)
+			f.mu.services[id.Key] = e
+		} else {
+			e.object, e.generation = obj, e.generation+1
+		}
+		e.stale, e.reselect = true, e.reselect || o.Reselect
+		f.queue.add(id.Key)
+	case "runtime":
+		f.mu.runtimes[id] = obj
+		f.touch(func(e *entry) bool { return uses(e, obj.Name) })
+	case "model":
+		f.mu.models[id] = obj
+		f.touch(func(e *entry) bool { return modelRef(e.object) == obj.Name || e.failure != nil })
+	}
+	return change, nil
+}
+
+// stamp keeps the first creation time over every re-apply.
+func stamp(obj *Object, before Object, known bool, f *Fleet) {
+	created := f.cfg.Now().UTC().Truncate(1e9)
+	if known {
+		created = before.Created()
+	}
+	obj.SetCreated(created)
+}
+
+// uses says whether a change of the runtime of this name could matter to e:
+// it runs on it, asks for it, or has none.
+func uses(e *entry, name string) bool {
+	s := e.object.Service
+	return e.failure != nil || e.record == nil || e.record.Revision.Runtime.Name == name ||
+		s.Runtime != nil && s.Runtime.Name == name
+}
+
+func modelRef(o Object) string {
+	if m := o.Service.Model; m != nil && m.Ref != nil {
+		return m.Ref.Name
+	}
+	return ""
+}
+
+// touch has every service that matches looked at again.
+func (f *Fleet) touch(match func(*entry) bool) {
+	for k, e := range f.mu.services {
+		if match(e) {
+			e.stale = true
+			f.queue.add(k)
+		}
+	}
+}
+
+func (f *Fleet) object(id ID) (Object, bool) {
+	switch id.Kind {
+	case "runtime":
+		o, ok := f.mu.runtimes[id]
+		return o, ok
+	case "model":
+		o, ok := f.mu.models[id]
+		return o, ok
+	}
+	if e := f.mu.services[id.Key]; e != nil && !e.deleted {
+		return e.object, true
+	}
+	return Object{}, false
+}
+
+// Delete makes an object no longer desired. A service's replicas end in the
+// background; a runtime in use stays in the revisions pinned to it.
+func (f *Fleet) Delete(_ context.Context, id ID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, ok := f.object(id); !ok {
+		return &NotFoundError{ID: id}
+	}
+	if err := f.cfg.Store.DeleteObject(id); err != nil {
+		return fmt.Errorf("%s: %w", id, err)
+	}
+	switch id.Kind {
+	case "runtime":
+		delete(f.mu.runtimes, id)
+	case "model":
+		delete(f.mu.models, id)
+	default:
+		f.mu.services[id.Key].deleted = true
+		f.queue.add(id.Key)
+	}
+	return nil
+}
+
+// Sourced lists the objects that came from a watched source, in order.
+func (f *Fleet) Sourced(source string) []ID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []ID
+	add := func(o Object) {
+		if o.Source == source {
+			out = append(out, o.ID())
+		}
+	}
+	for _, e := range f.mu.services {
+		if !e.deleted {
+			add(e.object)
+		}
+	}
+	for _, o := range f.mu.runtimes {
+		add(o)
+	}
+	for _, o := range f.mu.models {
+		add(o)
+	}
+	slices.SortFunc(out, func(a, b ID) int { return strings.Compare(a.String(), b.String()) })
+	return out
+}

@@ -1,0 +1,285 @@
+// Package fleet owns what is desired: the services, runtimes and models people
+// applied, the revision pinned for each service, and the reconciler that makes
+// a platform agree with them.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/selection"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// Config is what a fleet needs to know. Platform, Store, Models and Traffic
+// are required.
+type Config struct {
+	Platform Platform
+	Store    Store
+	Models   Models
+	Traffic  Traffic
+	// Catalog are the runtimes shipped with the product.
+	Catalog []service.Runtime
+	// URL is the address people reach a service at.
+	URL func(service.Key) string
+	// Cluster: replicas are pods.
+	Cluster bool
+	Now     func() time.Time
+	Log     *slog.Logger
+}
+
+// Validate names what is missing.
+func (c Config) Validate() error {
+	if c.Platform == nil || c.Store == nil || c.Models == nil || c.Traffic == nil {
+		return errors.New("fleet: Platform, Store, Models and Traffic are required")
+	}
+	return nil
+}
+
+// Store keeps what must survive a restart. Writes are atomic: a crash leaves
+// the old or the new value.
+type Store interface {
+	PutObject(Object) error
+	DeleteObject(ID) error
+	PutRecord(Record) error
+	DeleteRecord(service.Key) error
+	// Load returns all of both. An object that cannot be read any more is
+	// reported in the error and left out; the rest is still returned.
+	Load() ([]Object, []Record, error)
+}
+
+// Models reads what a model's files say of themselves.
+type Models interface {
+	// Inspect returns the attributes found at uri, with where each was found,
+	// without fetching weights. An error says that the model is not there or
+	// cannot be read.
+	Inspect(ctx context.Context, uri string) (service.Attributes, error)
+}
+
+// Traffic is the live side: it is told where requests may go and tells what
+// is asked for.
+type Traffic interface {
+	Publish(View)
+	Withdraw(service.Key)
+	Demand(service.Key) autoscale.Demand
+	InFlight(replicaID string) int
+}
+
+// View is what the request path needs to know of one service.
+type View struct {
+	Service  *service.Service
+	Protocol service.Protocol
+	URL      string
+	Limits   service.Limits
+	// Replicas are those of the role that traffic enters through.
+	Replicas []replica.Replica
+	// Cause says why nothing is ready, in words for the caller of a request.
+	Cause string
+	// Blocked: waiting will not help until somebody changes something.
+	Blocked bool
+}
+
+// Record is the durable decision about one service.
+type Record struct {
+	Service service.Key `json:"service"`
+	// Selection hashes what the runtime was chosen for; while it stays, so
+	// does the choice.
+	Selection string            `json:"selection"`
+	Revision  workload.Revision `json:"revision"`
+}
+
+// Fleet is safe for concurrent use.
+type Fleet struct {
+	cfg   Config
+	queue *queue
+
+	mu struct {
+		sync.Mutex
+		services map[service.Key]*entry
+		runtimes map[ID]Object
+		models   map[ID]Object
+	}
+}
+
+// entry is all that is known of one service. Fleet.mu guards it; a reconcile
+// works on a copy and stores what it found.
+type entry struct {
+	object     Object
+	generation int64
+	record     *Record
+	// stale: the inputs changed since the record was made.
+	stale, reselect bool
+	// applied: the platform has the record's revision.
+	applied bool
+	// failure is why the present inputs cannot be run, nil when they can.
+	failure *service.Failure
+	blocked bool
+	roles   map[service.Role]*roleState
+	wake    int
+	asleep  bool // put to sleep by hand until the next request
+	deleted bool
+	status  service.Status
+	usage   map[service.Role]*usage
+}
+
+// roleState carries the autoscaler from step to step.
+type roleState struct {
+	state    autoscale.State
+	decision autoscale.Decision
+	scaled   int // last count given to the platform; -1 before the first
+}
+
+// New makes a fleet. Call Restore before Run.
+func New(cfg Config) (*Fleet, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.URL == nil {
+		cfg.URL = func(service.Key) string { return "" }
+	}
+	f := &Fleet{cfg: cfg, queue: newQueue()}
+	f.mu.services = map[service.Key]*entry{}
+	f.mu.runtimes = map[ID]Object{}
+	f.mu.models = map[ID]Object{}
+	return f, nil
+}
+
+// Restore loads what the store holds and hands every pinned revision back to
+// the platform, which adopts the replicas that still match. It writes nothing.
+// What the platform holds and nobody wants any more is removed. Unreadable
+// objects are reported in the error; everything else is restored all the same.
+func (f *Fleet) Restore(ctx context.Context) error {
+	objects, records, err := f.cfg.Store.Load()
+	errs := []error{err}
+	pinned := map[service.Key]*Record{}
+	for i := range records {
+		pinned[records[i].Service] = &records[i]
+	}
+	f.mu.Lock()
+	for _, o := range objects {
+		switch {
+		case o.Service != nil:
+			e := newEntry(o)
+			e.record = pinned[o.Key]
+			f.mu.services[o.Key] = e
+		case o.Runtime != nil:
+			f.mu.runtimes[o.ID()] = o
+		case o.Model != nil:
+			f.mu.models[o.ID()] = o
+		}
+	}
+	for k, e := range f.mu.services {
+		e.stale = e.record == nil || e.record.Selection != f.selectionHash(e.object)
+		f.queue.add(k)
+	}
+	f.mu.Unlock()
+	held, err := f.cfg.Platform.Services(ctx)
+	errs = append(errs, err)
+	for _, k := range held {
+		if f.entry(k) == nil {
+			errs = append(errs, f.cfg.Platform.Remove(ctx, k))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func newEntry(o Object) *entry {
+	return &entry{object: o, generation: 1, stale: true,
+		roles: map[service.Role]*roleState{}, usage: map[service.Role]*usage{}}
+}
+
+func (f *Fleet) entry(k service.Key) *entry {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.services[k]
+}
+
+// Wake asks for at least n replicas of a service; it is remembered, so it may
+// come before the service's first reconcile. The gateway calls it.
+func (f *Fleet) Wake(_ context.Context, k service.Key, n int) error {
+	f.mu.Lock()
+	e := f.mu.services[k]
+	if e != nil {
+		e.wake, e.asleep = max(e.wake, n), false
+	}
+	f.mu.Unlock()
+	if e == nil {
+		return errNotFound("service", k)
+	}
+	f.queue.add(k)
+	return nil
+}
+
+// Sleep ends a service's replicas until the next request or Wake.
+func (f *Fleet) Sleep(_ context.Context, k service.Key) error {
+	f.mu.Lock()
+	e := f.mu.services[k]
+	if e != nil {
+		e.wake, e.asleep = 0, true
+	}
+	f.mu.Unlock()
+	if e == nil {
+		return errNotFound("service", k)
+	}
+	f.queue.add(k)
+	return nil
+}
+
+// Demanded says that a service's demand grew; it is looked at again at once.
+func (f *Fleet) Demanded(k service.Key) { f.queue.add(k) }
+
+// Run reconciles until ctx ends: what is queued, what the platform says has
+// changed, and what asked to be looked at again. workers run at once; one
+// service is never reconciled twice at a time.
+func (f *Fleet) Run(ctx context.Context, workers int) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case k := <-f.cfg.Platform.Changed():
+				f.queue.add(k)
+			case <-ctx.Done():
+				f.queue.close()
+				return
+			}
+		}
+	})
+	for range max(workers, 1) {
+		wg.Go(func() {
+			for {
+				k, ok := f.queue.next()
+				if !ok {
+					return
+				}
+				again, err := f.Reconcile(ctx, k)
+				if err != nil && ctx.Err() == nil {
+					f.cfg.Log.Error("reconcile failed, will be tried again", "service", k.String(), "error", err)
+					again = retryAfter
+				}
+				f.queue.done(k, again)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// retryAfter is when a failed reconcile is tried again, and how often what
+// this host lacked is looked for.
+const retryAfter = 5 * time.Second
+
+// hostOf is the platform's host; an error is a host that runs nothing.
+func (f *Fleet) hostOf(ctx context.Context) (selection.Host, error) {
+	return f.cfg.Platform.Host(ctx)
+}

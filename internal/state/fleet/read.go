@@ -1,0 +1,119 @@
+package fleet
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/selection"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// ServiceState is a service as it is now.
+type ServiceState struct {
+	Object   Object
+	Status   service.Status
+	Revision *workload.Revision // nil before the first
+	Replicas []replica.Replica
+	// Scaling says, by role, why the count is what it is.
+	Scaling map[service.Role]string
+}
+
+// Get returns a service as it is now.
+func (f *Fleet) Get(ctx context.Context, k service.Key) (ServiceState, error) {
+	f.mu.Lock()
+	e := f.mu.services[k]
+	if e == nil || e.deleted {
+		f.mu.Unlock()
+		return ServiceState{}, errNotFound("service", k)
+	}
+	st := f.stateOf(e)
+	f.mu.Unlock()
+	var err error
+	st.Replicas, err = f.cfg.Platform.Observe(ctx, k)
+	return st, err
+}
+
+func (f *Fleet) stateOf(e *entry) ServiceState {
+	st := ServiceState{Object: e.object, Status: e.priced(f.cfg.Now()), Scaling: map[service.Role]string{}}
+	if e.record != nil {
+		rev := e.record.Revision
+		st.Revision = &rev
+	}
+	for r, s := range e.roles {
+		st.Scaling[r] = s.decision.Why
+	}
+	return st
+}
+
+// List returns every service, by namespace and name. Replicas are left out.
+func (f *Fleet) List() []ServiceState {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []ServiceState
+	for _, e := range f.mu.services {
+		if !e.deleted {
+			out = append(out, f.stateOf(e))
+		}
+	}
+	slices.SortFunc(out, func(a, b ServiceState) int { return strings.Compare(a.Object.Key.String(), b.Object.Key.String()) })
+	return out
+}
+
+// Objects lists the applied objects of one kind other than services.
+func (f *Fleet) Objects(kind string) []Object {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	from := f.mu.runtimes
+	if kind == "model" {
+		from = f.mu.models
+	}
+	var out []Object
+	for _, o := range from {
+		out = append(out, o)
+	}
+	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+	return out
+}
+
+// Catalog are the runtimes shipped with the product.
+func (f *Fleet) Catalog() []service.Runtime { return f.cfg.Catalog }
+
+// Explanation is why a service runs on what it does.
+type Explanation struct {
+	Result     selection.Result      `json:"result"`
+	Attributes service.Attributes    `json:"attributes"`
+	URI        string                `json:"uri,omitempty"`
+	Pinned     service.RuntimeChoice `json:"pinned,omitzero"` // what runs, when it was chosen before
+}
+
+// Explain selects as a reconcile would, without pinning anything. With an
+// object given, it explains that one as if it were applied, next to what is.
+func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
+	host, err := f.hostOf(ctx)
+	if err != nil {
+		return Explanation{}, err
+	}
+	m, err := f.model(ctx, o)
+	if err != nil {
+		return Explanation{}, err
+	}
+	ex := Explanation{Attributes: m.attributes, URI: m.uri}
+	if e := f.entry(o.Key); e != nil {
+		f.mu.Lock()
+		if e.record != nil {
+			ex.Pinned = e.record.Revision.Runtime
+		}
+		f.mu.Unlock()
+	}
+	ex.Result = selection.Choose(selection.Request{Service: o.Service, Attributes: m.attributes}, f.runtimesFor(o.Key.Namespace, host), host)
+	return ex, nil
+}
+
+// Logs opens a replica's output; the caller closes it.
+func (f *Fleet) Logs(ctx context.Context, id string, o LogOptions) (io.ReadCloser, error) {
+	return f.cfg.Platform.Logs(ctx, id, o)
+}

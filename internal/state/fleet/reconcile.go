@@ -1,0 +1,179 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+)
+
+// work is one reconcile's copy of an entry: read under the lock at the start,
+// stored under it at the end.
+type work struct {
+	key        service.Key
+	object     Object
+	generation int64
+	record     *Record
+	stale      bool
+	reselect   bool
+	applied    bool
+	failure    *service.Failure
+	blocked    bool
+	wake       int
+	asleep     bool
+	roles      map[service.Role]roleState
+	replicas   []replica.Replica
+}
+
+// Reconcile makes the platform agree with what is desired of one service:
+// resolve the revision if its inputs changed, apply it, tell the request path
+// where its replicas are, and set their number. It says when to come again;
+// 0 means when something changes. Only one Reconcile of a key may run at a
+// time.
+func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, error) {
+	w, wanted := f.begin(k)
+	if !wanted {
+		return 0, f.forget(ctx, k)
+	}
+	again := time.Duration(0)
+	if w.stale {
+		again = f.resolve(ctx, w)
+	}
+	if w.record != nil && !w.applied {
+		if err := f.cfg.Platform.Apply(ctx, w.record.Revision); err != nil {
+			return 0, fmt.Errorf("apply revision %s: %w", w.record.Revision.Name, err)
+		}
+		w.applied = true
+	}
+	if err := f.observe(ctx, w); err != nil {
+		return 0, err
+	}
+	f.cfg.Traffic.Publish(f.view(w))
+	if w.record != nil {
+		next, err := f.scale(ctx, w)
+		if err != nil {
+			return 0, err
+		}
+		again = sooner(again, next)
+	}
+	f.finish(w)
+	return again, nil
+}
+
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// begin copies what is known of a service; wanted is false when it is to go.
+func (f *Fleet) begin(k service.Key) (w *work, wanted bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.mu.services[k]
+	if e == nil || e.deleted {
+		return nil, false
+	}
+	w = &work{key: k, object: e.object, generation: e.generation, record: e.record, stale: e.stale,
+		reselect: e.reselect, applied: e.applied, failure: e.failure, blocked: e.blocked,
+		wake: e.wake, asleep: e.asleep, roles: map[service.Role]roleState{}}
+	for r, s := range e.roles {
+		w.roles[r] = *s
+	}
+	// What comes in from now on is for the next reconcile.
+	e.stale, e.reselect, e.wake = false, false, 0
+	return w, true
+}
+
+// forget ends a deleted service. The entry goes last, so that a failure is
+// tried again.
+func (f *Fleet) forget(ctx context.Context, k service.Key) error {
+	f.cfg.Traffic.Withdraw(k)
+	if err := f.cfg.Platform.Remove(ctx, k); err != nil {
+		return fmt.Errorf("remove %s: %w", k, err)
+	}
+	if err := f.cfg.Store.DeleteRecord(k); err != nil {
+		return fmt.Errorf("forget %s: %w", k, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.mu.services[k]; e != nil && e.deleted {
+		delete(f.mu.services, k)
+	}
+	return nil
+}
+
+func (f *Fleet) observe(ctx context.Context, w *work) (err error) {
+	if w.replicas, err = f.cfg.Platform.Observe(ctx, w.key); err != nil {
+		return fmt.Errorf("observe %s: %w", w.key, err)
+	}
+	return nil
+}
+
+// scale steps the autoscaler of each role and hands changed counts on.
+func (f *Fleet) scale(ctx context.Context, w *work) (time.Duration, error) {
+	again := time.Duration(0)
+	demand := f.cfg.Traffic.Demand(w.key)
+	for i := range w.record.Revision.Components {
+		c := &w.record.Revision.Components[i]
+		rs, ok := w.roles[c.Role]
+		if !ok {
+			rs.scaled = -1
+		}
+		in := autoscale.Input{Demand: demand, Limits: f.limits(w, c.Role), Wake: w.wake, Stopped: w.object.Service.Stopped || w.asleep,
+			Replicas: f.alive(w, c.Role)}
+		rs.state, rs.decision = autoscale.Step(rs.state, in, f.cfg.Now())
+		if rs.scaled != rs.decision.Count || len(rs.decision.Victims) > 0 {
+			ref := ref(w.key, c.Role)
+			if err := f.cfg.Platform.Scale(ctx, ref, rs.decision.Count, rs.decision.Victims); err != nil {
+				return 0, fmt.Errorf("scale %s to %d: %w", ref, rs.decision.Count, err)
+			}
+			if rs.scaled != rs.decision.Count {
+				f.cfg.Log.Info("scaled", "service", w.key.String(), "role", c.Role, "replicas", rs.decision.Count, "was", max(rs.scaled, 0), "why", rs.decision.Why)
+			}
+			rs.scaled = rs.decision.Count
+		}
+		w.roles[c.Role] = rs
+		again = sooner(again, rs.decision.Again)
+	}
+	return again, nil
+}
+
+// limits are the present ones: a change of scaling alone makes no revision.
+func (f *Fleet) limits(w *work, role service.Role) service.Limits {
+	return w.record.Revision.Component(role).Limits
+}
+
+// alive are the replicas of a role that count against its number.
+func (f *Fleet) alive(w *work, role service.Role) []autoscale.Replica {
+	var out []autoscale.Replica
+	for _, r := range w.replicas {
+		if r.Role != role || !r.Alive() || r.Revision != w.record.Revision.Hash {
+			continue
+		}
+		out = append(out, autoscale.Replica{ID: r.ID, Ready: r.Phase == replica.Ready, ReadyAt: r.ReadyAt,
+			Starting: r.Phase == replica.Starting || r.Phase == replica.Fetching, InFlight: f.cfg.Traffic.InFlight(r.ID)})
+	}
+	return out
+}
+
+// finish stores what a reconcile found, unless the service went meanwhile.
+func (f *Fleet) finish(w *work) {
+	status := f.statusOf(w)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.mu.services[w.key]
+	if e == nil || e.deleted {
+		return
+	}
+	e.record, e.applied, e.failure, e.blocked = w.record, w.applied, w.failure, w.blocked
+	for r, s := range w.roles {
+		e.roles[r] = &s
+	}
+	e.status = transitioned(e.status, status, f.cfg.Now())
+	e.account(w, f.cfg.Now(), f.cfg.Traffic.InFlight)
+}

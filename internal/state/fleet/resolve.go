@@ -1,0 +1,232 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/selection"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// failureReasons beyond selection's own.
+const (
+	reasonModelLoadFailed = "ModelLoadFailed"
+	reasonInvalidSpec     = "InvalidPredictorSpec"
+	reasonStore           = "StoreFailed"
+)
+
+// resolve turns changed inputs into a revision: model, runtime, rendering. On
+// failure the record before stays and goes on serving; the failure says what
+// is lacking. It returns when to try again, 0 when only a change can help.
+func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
+	w.failure, w.blocked = nil, false
+	next, again, failure := f.resolved(ctx, w)
+	if failure != nil {
+		failure.Time = f.cfg.Now()
+		w.failure, w.blocked = failure, true
+		f.cfg.Log.Warn("cannot be run", "service", w.key.String(), "reason", failure.Reason, "message", failure.Message)
+		if again > 0 {
+			f.restale(w.key)
+		}
+		return again
+	}
+	if w.record != nil && w.record.Revision.Hash == next.Revision.Hash && w.record.Selection == next.Selection {
+		// The same to run: only counts may differ, and they live in the limits.
+		if !sameLimits(w.record.Revision, next.Revision) {
+			w.applied = false
+		}
+	} else {
+		w.applied = false
+	}
+	if w.record != nil && w.applied {
+		return 0
+	}
+	if err := f.cfg.Store.PutRecord(*next); err != nil {
+		w.failure = &service.Failure{Reason: reasonStore, Message: err.Error(), Time: f.cfg.Now()}
+		w.applied = w.record != nil
+		f.restale(w.key)
+		return retryAfter
+	}
+	w.record = next
+	return 0
+}
+
+// restale has the inputs resolved again next time although they stay.
+func (f *Fleet) restale(k service.Key) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.mu.services[k]; e != nil {
+		e.stale = true
+	}
+}
+
+func sameLimits(a, b workload.Revision) bool {
+	return slices.EqualFunc(a.Components, b.Components, func(x, y workload.Component) bool {
+		return x.Role == y.Role && x.Limits == y.Limits
+	})
+}
+
+// resolved makes the record for w's inputs, or says why it cannot be made.
+func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, *service.Failure) {
+	host, err := f.hostOf(ctx)
+	if err != nil {
+		return nil, retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}
+	}
+	svc := w.object.Service
+	m, err := f.model(ctx, w.object)
+	if err != nil {
+		return nil, retryAfter, &service.Failure{Reason: reasonModelLoadFailed, Message: err.Error()}
+	}
+	in := workload.Input{Service: svc, URI: m.uri, Attributes: m.attributes, Cluster: f.cfg.Cluster}
+	req := selection.Request{Service: svc, Attributes: m.attributes}
+	hash := f.selectionHash(w.object)
+	if svc.Custom {
+		local := workload.LocalizeService(*svc, f.cfg.Catalog, host)
+		in.Service, in.Protocol = &local, svc.Protocol
+	} else {
+		choice, protocol, again, failure := f.choose(w, req, host, hash)
+		if failure != nil {
+			return nil, again, failure
+		}
+		in.Runtime, in.Protocol = choice.runtime, protocol
+		in.Choice = choice.RuntimeChoice
+	}
+	rev, err := workload.Render(in)
+	if err != nil {
+		return nil, 0, &service.Failure{Reason: reasonInvalidSpec, Message: err.Error()}
+	}
+	if !f.cfg.Cluster {
+		for _, c := range rev.Components {
+			if c.Process == nil {
+				return nil, retryAfter, &service.Failure{Reason: selection.NoSupportingRuntime,
+					Message: fmt.Sprintf("%s has no command for this machine: give it `local.command`, or a container command that is on PATH", c.Role)}
+			}
+		}
+	}
+	return &Record{Service: w.key, Selection: hash, Revision: rev}, 0, nil
+}
+
+type choice struct {
+	service.RuntimeChoice
+	runtime *service.Runtime
+}
+
+// choose keeps the pinned runtime while what it was chosen for stays, and
+// selects otherwise.
+func (f *Fleet) choose(w *work, req selection.Request, host selection.Host, hash string) (choice, service.Protocol, time.Duration, *service.Failure) {
+	runtimes := f.runtimesFor(w.key.Namespace, host)
+	if w.record != nil && w.record.Selection == hash && !w.reselect {
+		pin := w.record.Revision.Runtime
+		for i := range runtimes {
+			r := &runtimes[i]
+			if r.Name == pin.Name && r.Scope == pin.Scope && r.Namespace == pin.Namespace {
+				return choice{pin, r}, w.record.Revision.Protocol, 0, nil
+			}
+		}
+	}
+	result := selection.Choose(req, runtimes, host)
+	if result.Chosen == nil {
+		return choice{}, "", retryAfter, &service.Failure{Reason: result.Reason, Message: result.Message}
+	}
+	r := result.Chosen.Runtime
+	return choice{service.RuntimeChoice{Name: r.Name, Namespace: r.Namespace, Scope: r.Scope, Why: result.Chosen.Why}, r}, result.Protocol, 0, nil
+}
+
+// runtimesFor are the runtimes a namespace sees, with how they run here.
+func (f *Fleet) runtimesFor(namespace string, host selection.Host) []service.Runtime {
+	f.mu.Lock()
+	objects := slices.Collect(maps.Values(f.mu.runtimes))
+	f.mu.Unlock()
+	var out []service.Runtime
+	for _, o := range objects {
+		if o.Runtime.Namespace == "" || o.Runtime.Namespace == namespace {
+			out = append(out, *o.Runtime)
+		}
+	}
+	out = append(out, f.cfg.Catalog...)
+	if !f.cfg.Cluster {
+		for i := range out {
+			out[i] = workload.Localize(out[i], f.cfg.Catalog, host)
+		}
+	}
+	return out
+}
+
+// resolvedModel is a service's model after references and inspection.
+type resolvedModel struct {
+	uri        string
+	attributes service.Attributes
+}
+
+// model follows a service's model to its URI and attributes, and fills what
+// the manifest does not state from the files.
+func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
+	src := o.Service.Model
+	if src == nil {
+		return resolvedModel{}, nil
+	}
+	m := resolvedModel{uri: o.uri(src.URI), attributes: src.Attributes}
+	if src.Ref != nil {
+		obj, ok := f.findModel(*src.Ref, o.Key.Namespace)
+		if !ok {
+			return m, fmt.Errorf("spec.model.name: no model named %q in namespace %q or the cluster: apply a BaseModel or ClusterBaseModel of that name", src.Ref.Name, o.Key.Namespace)
+		}
+		if obj.Model.Disabled {
+			return m, fmt.Errorf("spec.model.name: model %q is disabled", src.Ref.Name)
+		}
+		m.attributes = m.attributes.Fill(obj.Model.Attributes, obj.Origin.Kind+" "+obj.Name)
+		if m.uri == "" {
+			m.uri = obj.uri(obj.Model.URI)
+		}
+	}
+	if m.uri == "" {
+		return m, nil
+	}
+	found, err := f.cfg.Models.Inspect(ctx, m.uri)
+	if err != nil {
+		var missing interface{ NotExist() bool }
+		if errors.As(err, &missing) && missing.NotExist() || m.attributes.Format.Name == "" {
+			return m, err
+		}
+		// What the manifest says is enough to choose by; fetching will tell.
+		f.cfg.Log.Warn("model not inspected", "service", o.Key.String(), "error", err)
+		return m, nil
+	}
+	m.attributes = m.attributes.Fill(found, "model files")
+	return m, nil
+}
+
+func (o Object) uri(written string) string {
+	if at, ok := o.URIs[written]; ok {
+		return at
+	}
+	return written
+}
+
+func (f *Fleet) findModel(ref service.ObjectRef, namespace string) (Object, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, ns := range []string{namespace, ""} {
+		if o, ok := f.mu.models[ID{Kind: "model", Key: service.Key{Namespace: ns, Name: ref.Name}}]; ok &&
+			(ref.Kind == "" || ref.Kind == o.Origin.Kind) {
+			return o, true
+		}
+	}
+	return Object{}, false
+}
+
+func (f *Fleet) selectionHash(o Object) string {
+	return selection.InputsHash(selection.Request{Service: o.Service, Attributes: modelAttributes(o)})
+}
+
+func modelAttributes(o Object) service.Attributes {
+	if o.Service.Model == nil {
+		return service.Attributes{}
+	}
+	return o.Service.Model.Attributes
+}

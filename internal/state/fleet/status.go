@@ -1,0 +1,238 @@
+package fleet
+
+import (
+	"fmt"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+func ref(k service.Key, role service.Role) workload.Ref { return workload.Ref{Service: k, Role: role} }
+
+// entrance is the role that traffic enters through: the transformer, else the
+// router, else the engine.
+func entrance(r *workload.Revision) service.Role {
+	for _, role := range []service.Role{service.RoleTransformer, service.RoleRouter} {
+		if r.Component(role) != nil {
+			return role
+		}
+	}
+	return service.RoleEngine
+}
+
+// view is what the request path is told.
+func (f *Fleet) view(w *work) View {
+	v := View{Service: w.object.Service, URL: f.cfg.URL(w.key)}
+	if w.record == nil {
+		v.Cause, v.Blocked = "not yet resolved", false
+		if w.failure != nil {
+			v.Cause, v.Blocked = w.failure.Message, w.blocked
+		}
+		return v
+	}
+	role := entrance(&w.record.Revision)
+	v.Protocol, v.Limits = w.record.Revision.Protocol, w.record.Revision.Component(role).Limits
+	for _, r := range w.replicas {
+		if r.Role != role {
+			continue
+		}
+		v.Replicas = append(v.Replicas, r)
+	}
+	if bad := worst(w.replicas); bad != nil {
+		v.Cause = bad.Reason + ": " + bad.Message
+		// A program that is not there does not come by waiting; a crash or a
+		// busy accelerator may pass.
+		v.Blocked = bad.Reason == replica.ReasonProgramMissing
+	}
+	if w.object.Service.Stopped {
+		v.Cause, v.Blocked = "stopped by its owner", true
+	}
+	return v
+}
+
+// worst is the replica whose trouble explains the service's, nil when none.
+func worst(rs []replica.Replica) *replica.Replica {
+	var out *replica.Replica
+	for i := range rs {
+		if r := &rs[i]; r.Message != "" && (r.Phase == replica.Failed || r.Phase == replica.Pending && out == nil) {
+			out = r
+		}
+	}
+	return out
+}
+
+// statusOf recomputes the whole status from the record and the replicas.
+func (f *Fleet) statusOf(w *work) service.Status {
+	st := service.Status{URL: f.cfg.URL(w.key), Generation: w.generation}
+	if w.record != nil {
+		st.Runtime, st.Protocol, st.Revision = w.record.Revision.Runtime, w.record.Revision.Protocol, w.record.Revision.Name
+		for _, c := range w.record.Revision.Components {
+			st.Components = append(st.Components, componentStatus(w, c.Role))
+		}
+	}
+	st.Model = modelStatus(w)
+	st.Conditions = conditions(w, st)
+	return st
+}
+
+func componentStatus(w *work, role service.Role) service.ComponentStatus {
+	cs := service.ComponentStatus{Role: role, Desired: max(w.roles[role].scaled, 0)}
+	for _, r := range w.replicas {
+		if r.Role != role {
+			continue
+		}
+		if r.PID != 0 || r.Phase == replica.Starting || r.Phase == replica.Ready {
+			cs.Running++
+		}
+		if r.Phase == replica.Ready {
+			cs.Ready++
+			if d := r.ReadyAt.Sub(r.Started).Seconds(); d > 0 {
+				cs.StartupSeconds = d
+			}
+		}
+		if p := r.Progress; p != nil && r.Phase == replica.Fetching {
+			cs.Progress = progress(*p)
+		}
+	}
+	return cs
+}
+
+func progress(p replica.Progress) string {
+	if p.Total <= 0 {
+		return size(p.Done)
+	}
+	return size(p.Done) + " of " + size(p.Total)
+}
+
+func size(n int64) string {
+	switch {
+	case n >= 1e9:
+		return fmt.Sprintf("%.1f GB", float64(n)/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+	default:
+		return fmt.Sprintf("%.0f kB", float64(n)/1e3)
+	}
+}
+
+func modelStatus(w *work) service.ModelStatus {
+	ms := service.ModelStatus{Transition: service.UpToDate, Target: service.ModelLoaded}
+	ready, starting := 0, 0
+	for _, r := range w.replicas {
+		switch r.Phase {
+		case replica.Ready:
+			ready++
+		case replica.Starting, replica.Fetching:
+			starting++
+		case replica.Failed:
+			ms.Failed++
+			ms.LastFailure = &service.Failure{Reason: r.Reason, Message: r.Message, ExitCode: r.ExitCode, Replica: r.ID}
+		}
+	}
+	ms.Copies = ready
+	if w.failure != nil {
+		ms.LastFailure = w.failure
+	}
+	switch {
+	case w.failure != nil && w.record == nil:
+		ms.Transition, ms.Active = service.InvalidSpec, service.ModelFailedToLoad
+		if w.failure.Reason == reasonModelLoadFailed {
+			ms.Transition = service.BlockedByFailedLoad
+		}
+	case ready > 0:
+		ms.Active = service.ModelLoaded
+	case ms.Failed > 0:
+		ms.Transition, ms.Active = service.BlockedByFailedLoad, service.ModelFailedToLoad
+	case starting > 0:
+		ms.Transition, ms.Active = service.InProgress, service.ModelLoading
+	case sleeping(w):
+		ms.Active, ms.Target = service.ModelStandby, service.ModelStandby
+	default:
+		ms.Transition, ms.Active = service.InProgress, service.ModelPending
+	}
+	return ms
+}
+
+// sleeping says that nothing runs because nothing is wanted to.
+func sleeping(w *work) bool {
+	if w.record == nil {
+		return false
+	}
+	for _, c := range w.record.Revision.Components {
+		if w.roles[c.Role].scaled > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func conditions(w *work, st service.Status) []service.Condition {
+	cond := func(kind string, ok bool, reason, message string) service.Condition {
+		status := "False"
+		if ok {
+			status = "True"
+		}
+		return service.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+	}
+	stopped := w.object.Service.Stopped
+	selected := cond(service.ConditionSelected, w.record != nil, "Selected", st.Runtime.Why)
+	if w.record == nil && w.failure != nil {
+		selected = cond(service.ConditionSelected, false, w.failure.Reason, w.failure.Message)
+	} else if w.failure != nil {
+		selected = cond(service.ConditionSelected, false, w.failure.Reason, w.failure.Message+"; the revision before goes on serving")
+	}
+	predictor := predictorReady(w, cond)
+	ingress := cond(service.ConditionIngressReady, true, "Routed", "")
+	ready := cond(service.ConditionReady, predictor.Status == "True" && w.record != nil && !stopped, predictor.Reason, predictor.Message)
+	if selected.Status == "False" && w.record == nil {
+		ready = cond(service.ConditionReady, false, selected.Reason, selected.Message)
+	}
+	out := []service.Condition{ready, selected, predictor, ingress}
+	if stopped {
+		out = append(out, cond(service.ConditionStopped, true, "Stopped", "stopped by its owner"))
+	}
+	return out
+}
+
+func predictorReady(w *work, cond func(string, bool, string, string) service.Condition) service.Condition {
+	kind := service.ConditionPredictorReady
+	if w.record == nil {
+		return cond(kind, false, "NoRevision", "")
+	}
+	if w.object.Service.Stopped {
+		return cond(kind, false, "Stopped", "stopped by its owner")
+	}
+	for _, c := range w.record.Revision.Components {
+		cs := componentStatus(w, c.Role)
+		if cs.Ready > 0 || cs.Desired == 0 {
+			continue
+		}
+		if bad := worst(w.replicas); bad != nil {
+			return cond(kind, false, bad.Reason, bad.Message)
+		}
+		if cs.Progress != "" {
+			return cond(kind, false, "Fetching", "fetching the model: "+cs.Progress)
+		}
+		return cond(kind, false, "Starting", fmt.Sprintf("%s: 0 of %d ready", c.Role, cs.Desired))
+	}
+	if sleeping(w) {
+		return cond(kind, true, "Asleep", "starts at the first request")
+	}
+	return cond(kind, true, "Serving", "")
+}
+
+// transitioned carries over since when each condition has been as it is.
+func transitioned(before, now service.Status, at time.Time) service.Status {
+	for i := range now.Conditions {
+		c := &now.Conditions[i]
+		c.Since = at.UTC().Truncate(time.Second)
+		for _, b := range before.Conditions {
+			if b.Type == c.Type && b.Status == c.Status {
+				c.Since = b.Since
+			}
+		}
+	}
+	return now
+}
