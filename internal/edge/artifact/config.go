@@ -1,0 +1,73 @@
+package artifact
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config bounds a [Store]. The zero value of every field but Dir means its
+// default, see [Config.WithDefaults].
+type Config struct {
+	// Dir is the folder of the store, created with mode 0700.
+	Dir string
+	// MaxBytes bounds one artifact, all its files together. Default 1 TiB.
+	MaxBytes int64
+	// MaxFiles bounds the files of one artifact. Default 10000.
+	MaxFiles int
+	// MaxExpansion bounds how many times larger than itself an archive may
+	// unpack; archives may always unpack to 1 GiB. Default 50.
+	MaxExpansion int
+	// Concurrency is the number of files downloaded at a time over all
+	// fetches. Default 4.
+	Concurrency int
+	// Attempts is how often a request is tried when the network or the server
+	// fails. Attempts that brought bytes are not counted. Default 5.
+	Attempts int
+	// RetryWait is the wait before the second attempt; it doubles up to 30 s.
+	// Default 500 ms.
+	RetryWait time.Duration
+	// StallTimeout ends a request that brings no byte for this long. Default
+	// 60 s.
+	StallTimeout time.Duration
+}
+
+// WithDefaults returns c with every zero field replaced by its default.
+func (c Config) WithDefaults() Config {
+	orDefault(&c.MaxBytes, 1<<40)
+	orDefault(&c.MaxFiles, 10_000)
+	orDefault(&c.MaxExpansion, 50)
+	orDefault(&c.Concurrency, 4)
+	orDefault(&c.Attempts, 5)
+	orDefault(&c.RetryWait, 500*time.Millisecond)
+	orDefault(&c.StallTimeout, time.Minute)
+	return c
+}
+
+func orDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// Validate reports every field that cannot be used.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Dir == "" {
+		errs = append(errs, errors.New("artifact: dir: is empty; name a folder for downloads"))
+	}
+	positive := func(field string, v int64) {
+		if v <= 0 {
+			errs = append(errs, fmt.Errorf("artifact: %s: is %d; it must be above 0", field, v))
+		}
+	}
+	positive("maxBytes", c.MaxBytes)
+	positive("maxFiles", int64(c.MaxFiles))
+	positive("maxExpansion", int64(c.MaxExpansion))
+	positive("concurrency", int64(c.Concurrency))
+	positive("attempts", int64(c.Attempts))
+	positive("retryWait", int64(c.RetryWait))
+	positive("stallTimeout", int64(c.StallTimeout))
+	return errors.Join(errs...)
+}

@@ -1,0 +1,20 @@
+// Package artifact turns model URIs into local files and says what those files
+// are.
+//
+// A [Store] fetches file://, http(s)://, s3://, gs:// and upload:// URIs. Local
+// files are served in place. Remote ones are downloaded once, resumed after an
+// interruption, verified, and kept in the store's folder under a name derived
+// from their URI and content, so a running replica never sees its files change.
+//
+// [Inspect] reads the headers of model files (transformers' config.json,
+// safetensors, XGBoost, LightGBM, GGUF, …) into [Facts]; [Store.Peek] does the
+// same for a remote folder without downloading its weights. Every file is
+// treated as hostile: all lengths are checked and all reads bounded.
+//
+// The store's folder holds
+//
+//	models/<uri key>/record.json      what the current copy is
+//	models/<uri key>/<version>/…      complete copies, renamed into place
+//	partial/<uri key>/…               downloads under way, resumable
+//	uploads/<sha256>/…                files given by clients
+package artifact

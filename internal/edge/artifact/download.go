@@ -1,0 +1,251 @@
+package artifact
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// downloadAll brings every object into the location's partial folder and
+// returns the objects with their sizes, validators and digests.
+func (s *Store) downloadAll(ctx context.Context, loc location, src source, objects []object, m *meter) ([]object, error) {
+	dir := s.partialDir(loc)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("artifact: %w", err)
+	}
+	var need int64
+	for _, o := range objects {
+		have := int64(0)
+		if info, err := os.Stat(partPath(dir, o.Name)); err == nil {
+			have = info.Size()
+		}
+		need += max(o.Size-have, 0)
+		m.add(0, max(o.Size, 0))
+	}
+	if err := s.checkSpace(need); err != nil {
+		return nil, err
+	}
+	out := make([]object, len(objects))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(s.cfg.Concurrency)
+	for i, o := range objects {
+		g.Go(func() error {
+			select {
+			case s.slots <- struct{}{}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			defer func() { <-s.slots }()
+			var err error
+			out[i], err = s.download(ctx, loc, src, o, m)
+			return err
+		})
+	}
+	return out, g.Wait()
+}
+
+// download brings one object, resuming what an earlier attempt left.
+func (s *Store) download(ctx context.Context, loc location, src source, o object, m *meter) (object, error) {
+	p, err := s.openPart(ctx, loc, o, m)
+	if err != nil {
+		return o, err
+	}
+	best := p.at
+	err = s.retry(ctx, func() error { return s.attempt(ctx, loc, src, p) }, func() bool {
+		further := p.at >= best+minProgress
+		best = max(best, p.at)
+		return further
+	})
+	if err = errors.Join(err, p.close()); err != nil {
+		return o, err
+	}
+	o.Size, o.Validator = p.at, p.state.Validator
+	o.SHA256 = hex.EncodeToString(p.sha.Sum(nil))
+	err = checkDigest(loc, o.SHA256)
+	if o.crc32c != nil && *o.crc32c != p.crc.Sum32() {
+		err = fmt.Errorf("artifact: %s: %s arrived with crc32c %08x instead of %08x; fetch again", loc, o.Name, p.crc.Sum32(), *o.crc32c)
+	}
+	if err != nil {
+		_ = os.Remove(p.path)
+	}
+	return o, err
+}
+
+// minProgress is how many new bytes make an attempt worth not counting.
+const minProgress = 64 << 10
+
+// attempt asks for the rest of an object once.
+func (s *Store) attempt(ctx context.Context, loc location, src source, p *part) error {
+	if p.complete() {
+		return nil
+	}
+	ctx, w := watch(ctx, s.cfg.StallTimeout)
+	defer w.stop()
+	want := p.object
+	want.Validator = p.state.Validator
+	req, err := src.request(ctx, loc, want, p.at)
+	if err != nil {
+		return err
+	}
+	// Bytes are stored as they are; a transfer coding would break offsets.
+	req.Header.Set("Accept-Encoding", "identity")
+	resp, err := s.send(req, loc.String(), sourceHints(src))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	size, err := p.accept(resp, loc)
+	if err != nil {
+		return err
+	}
+	if p.finished {
+		return nil
+	}
+	if err := s.admit(loc, p, size); err != nil {
+		return err
+	}
+	return s.drain(ctx, loc, p, resp.Body, w)
+}
+
+// admit checks the size an answer promises and makes the part resumable.
+func (s *Store) admit(loc location, p *part, size int64) error {
+	if p.object.Size >= 0 && size >= 0 && size != p.object.Size {
+		return fmt.Errorf("artifact: %s: %s has %d bytes where %d were listed: %w", loc, p.object.Name, size, p.object.Size, errChanged)
+	}
+	if size > s.cfg.MaxBytes {
+		return fmt.Errorf("artifact: %s: %s is larger than %s (maxBytes)", loc, formatBytes(size), formatBytes(s.cfg.MaxBytes))
+	}
+	if size >= 0 {
+		if err := s.checkSpace(size - p.at); err != nil {
+			return err
+		}
+	}
+	return p.expect(size)
+}
+
+// drain copies a body to the part. A body that ends early is an unreachable
+// source: the next attempt goes on from there.
+func (s *Store) drain(ctx context.Context, loc location, p *part, body io.Reader, w *watchdog) error {
+	buf := make([]byte, 256<<10)
+	for {
+		if err := ctx.Err(); err != nil {
+			return transportError(ctx, loc.String(), err)
+		}
+		n, rerr := body.Read(buf)
+		if n > 0 {
+			w.feed()
+			if err := s.store(loc, p, buf[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(rerr, io.EOF) {
+			break
+		}
+		if rerr != nil {
+			return transportError(ctx, loc.String(), rerr)
+		}
+	}
+	if p.state.Size >= 0 && p.at != p.state.Size {
+		return fmt.Errorf("artifact: %s: ended after %d of %d bytes: %w", loc, p.at, p.state.Size, errUnreachable)
+	}
+	p.finished = true
+	return nil
+}
+
+func (s *Store) store(loc location, p *part, b []byte) error {
+	end := p.at + int64(len(b))
+	if p.state.Size >= 0 && end > p.state.Size {
+		return fmt.Errorf("artifact: %s: %s brought more than the promised %d bytes", loc, p.object.Name, p.state.Size)
+	}
+	if end > s.cfg.MaxBytes {
+		return fmt.Errorf("artifact: %s: larger than %s (maxBytes)", loc, formatBytes(s.cfg.MaxBytes))
+	}
+	if err := p.write(b); err != nil {
+		return s.explainWrite(err, p.state.Size-p.at)
+	}
+	return nil
+}
+
+// accept checks that an answer continues the part, or starts it over, and
+// returns the size of the whole object, -1 when unknown.
+func (p *part) accept(resp *http.Response, loc location) (size int64, err error) {
+	switch resp.StatusCode {
+	case http.StatusOK:
+		if enc := resp.Header.Get("Content-Encoding"); enc != "" && enc != "identity" && !strings.HasSuffix(p.object.Name, "gz") {
+			return 0, fmt.Errorf("artifact: %s: the server sends the file with Content-Encoding %s; store it unencoded", loc, enc)
+		}
+		if err := p.restart(); err != nil {
+			return 0, err
+		}
+		p.state.Validator = cmp.Or(p.object.Validator, responseValidator(resp.Header))
+		return resp.ContentLength, nil
+	case http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable:
+		return p.acceptRange(resp, loc)
+	}
+	return 0, &answerError{uri: loc.String(), status: resp.StatusCode, hint: "unexpected answer"}
+}
+
+// acceptRange handles the answers to a Range. One that does not continue the
+// part exactly makes the next attempt begin at byte 0.
+func (p *part) acceptRange(resp *http.Response, loc location) (int64, error) {
+	start, total := parseContentRange(resp.Header.Get("Content-Range"))
+	if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable && total == p.at && p.at > 0 {
+		p.finished = true // the killed attempt had everything
+		return total, nil
+	}
+	known := p.state.Size
+	same := p.object.Validator != "" || p.state.Validator == responseValidator(resp.Header)
+	if resp.StatusCode == http.StatusPartialContent && start == p.at && total >= p.at && same && (known < 0 || known == total) {
+		return total, nil
+	}
+	if err := p.restart(); err != nil {
+		return 0, err
+	}
+	return 0, fmt.Errorf("artifact: %s: the server's range does not continue the download: %w", loc, errUnreachable)
+}
+
+// parseContentRange reads "bytes 5-9/10" and "bytes */10"; what is absent or
+// malformed is -1.
+func parseContentRange(h string) (start, total int64) {
+	rest, ok := strings.CutPrefix(h, "bytes ")
+	if !ok {
+		return -1, -1
+	}
+	span, size, _ := strings.Cut(rest, "/")
+	first, _, _ := strings.Cut(span, "-")
+	return parseSize(first), parseSize(size)
+}
+
+func parseSize(s string) int64 {
+	v, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || v < 0 {
+		return -1
+	}
+	return v
+}
+
+// responseValidator prefers a strong ETag, the only kind that may condition a
+// range, then the modification date.
+func responseValidator(h http.Header) string {
+	if tag := h.Get("ETag"); strings.HasPrefix(tag, `"`) {
+		return tag
+	}
+	if date := h.Get("Last-Modified"); date != "" {
+		return date
+	}
+	return h.Get("ETag")
+}
+
+func partPath(dir, name string) string {
+	return filepath.Join(dir, digest(name)[:16]+".part")
+}

@@ -1,0 +1,167 @@
+package artifact
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/google"
+)
+
+// gcsSource reads Google Cloud Storage over its JSON API, as the application
+// default credentials say, or anonymously where there are none.
+type gcsSource struct {
+	s *Store
+
+	mu      sync.Mutex
+	tokens  oauth2.TokenSource
+	noCreds time.Time // when credentials could last not be had
+}
+
+const gcsReadScope = "https://www.googleapis.com/auth/devstorage.read_only"
+
+// hints are those of a download: its object was listed a moment ago.
+func (g *gcsSource) hints() hints {
+	h := gcsListHints
+	h.missingIsChange = true
+	return h
+}
+
+var gcsListHints = hints{
+	denied: "access denied; run `gcloud auth application-default login` or set GOOGLE_APPLICATION_CREDENTIALS " +
+		"(public buckets need neither)",
+	missing: "no such bucket or object; check the URI",
+}
+
+func (g *gcsSource) list(ctx context.Context, loc location, prior *record) (listing, error) {
+	return g.s.listBucket(ctx, loc, prior, func(ctx context.Context, prefix, token string) (bucketPage, error) {
+		return g.page(ctx, loc, prefix, token)
+	})
+}
+
+// gcsList is the part of an objects.list answer that is read here. Size and
+// generation are decimal strings, crc32c is base64 of four big-endian bytes.
+type gcsList struct {
+	NextPageToken string `json:"nextPageToken"`
+	Items         []struct {
+		Name            string `json:"name"`
+		Size            string `json:"size"`
+		Generation      string `json:"generation"`
+		CRC32C          string `json:"crc32c"`
+		ContentEncoding string `json:"contentEncoding"`
+	} `json:"items"`
+}
+
+func (g *gcsSource) page(ctx context.Context, loc location, prefix, token string) (bucketPage, error) {
+	query := url.Values{
+		"prefix": {prefix}, "maxResults": {"1000"},
+		"fields": {"nextPageToken,items(name,size,generation,crc32c,contentEncoding)"},
+	}
+	if token != "" {
+		query.Set("pageToken", token)
+	}
+	body, _, err := g.s.fetchSmall(ctx, loc.String(), gcsListHints, maxPage, func(ctx context.Context) (*http.Request, error) {
+		return g.authorised(ctx, loc, "", query)
+	})
+	if err != nil {
+		return bucketPage{}, err
+	}
+	var l gcsList
+	if err := json.Unmarshal(body, &l); err != nil {
+		return bucketPage{}, fmt.Errorf("artifact: %s: the answer is no Cloud Storage listing: %w", loc, err)
+	}
+	page := bucketPage{next: l.NextPageToken}
+	for _, i := range l.Items {
+		o := object{key: i.Name, Size: parseSize(i.Size), Validator: i.Generation}
+		if o.Size < 0 || o.Validator == "" {
+			return bucketPage{}, fmt.Errorf("artifact: %s: the listing says no size or generation of %q", loc, i.Name)
+		}
+		if i.ContentEncoding == "gzip" {
+			return bucketPage{}, fmt.Errorf("artifact: %s: %q is stored with Content-Encoding gzip; upload it unencoded", loc, i.Name)
+		}
+		if raw, err := base64.StdEncoding.DecodeString(i.CRC32C); err == nil && len(raw) == 4 {
+			sum := binary.BigEndian.Uint32(raw)
+			o.crc32c = &sum
+		}
+		page.objects = append(page.objects, o)
+	}
+	return page, nil
+}
+
+// request pins the object's generation, so a download never mixes two.
+func (g *gcsSource) request(ctx context.Context, loc location, o object, from int64) (*http.Request, error) {
+	req, err := g.authorised(ctx, loc, o.key, url.Values{"alt": {"media"}, "generation": {o.Validator}})
+	if err == nil {
+		setRange(req, from)
+	}
+	return req, err
+}
+
+// authorised makes a request for an object, or for the bucket's listing when
+// key is empty.
+func (g *gcsSource) authorised(ctx context.Context, loc location, key string, query url.Values) (*http.Request, error) {
+	base, emulated := gcsBase()
+	address := base + "/storage/v1/b/" + url.PathEscape(loc.url.Host) + "/o"
+	if key != "" {
+		address += "/" + strings.ReplaceAll(escapeKey(key), "/", "%2F")
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?"+query.Encode(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("artifact: %s: STORAGE_EMULATOR_HOST is not an address such as localhost:4443", loc)
+	}
+	if emulated {
+		return req, nil
+	}
+	if t := g.token(ctx); t != nil {
+		t.SetAuthHeader(req)
+	}
+	return req, nil
+}
+
+func gcsBase() (base string, emulated bool) {
+	host := strings.TrimSuffix(os.Getenv("STORAGE_EMULATOR_HOST"), "/")
+	switch {
+	case host == "":
+		return "https://storage.googleapis.com", false
+	case strings.Contains(host, "://"):
+		return host, true
+	}
+	return "http://" + host, true
+}
+
+// token returns nil when there are no credentials: the bucket may be public.
+func (g *gcsSource) token(ctx context.Context) *oauth2.Token {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if time.Since(g.noCreds) < time.Minute {
+		return nil
+	}
+	if g.tokens == nil {
+		// The token source outlives this request, so it gets the store's
+		// client and no deadline of the caller.
+		lasting := context.WithValue(context.WithoutCancel(ctx), oauth2.HTTPClient, g.s.client)
+		creds, err := google.FindDefaultCredentials(lasting, gcsReadScope)
+		if err != nil {
+			g.noCreds = time.Now()
+			g.s.log.DebugContext(ctx, "no Google credentials found; asking Cloud Storage anonymously", "error", err)
+			return nil
+		}
+		g.tokens = oauth2.ReuseTokenSource(nil, creds.TokenSource)
+	}
+	t, err := g.tokens.Token()
+	if err != nil {
+		g.noCreds = time.Now()
+		g.s.log.WarnContext(ctx, "the Google credentials give no token; asking Cloud Storage anonymously", "error", err)
+		return nil
+	}
+	return t
+}

@@ -1,0 +1,143 @@
+package artifact
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"os"
+	"strings"
+)
+
+// part is one object on its way: a file that only grows, and beside it a small
+// record of which version of the object it belongs to.
+//
+// Invariant: sha and crc cover exactly the first at bytes of the file.
+type part struct {
+	object   object
+	path     string
+	state    partState
+	at       int64
+	finished bool // all bytes are here
+	file     diskFile
+	sha      hash.Hash
+	crc      hash.Hash32
+	meter    *meter
+	promised int64 // bytes added to the meter's total for this object
+}
+
+type partState struct {
+	Validator string `json:"validator"`
+	Size      int64  `json:"size"`
+}
+
+// openPart opens an object's part and takes over what is there of the same
+// version.
+func (s *Store) openPart(ctx context.Context, loc location, o object, m *meter) (*part, error) {
+	path := partPath(s.partialDir(loc), o.Name)
+	f, err := s.disk.open(path)
+	if err != nil {
+		return nil, s.explainWrite(err, o.Size)
+	}
+	p := &part{
+		object: o, path: path, file: f, meter: m, promised: max(o.Size, 0),
+		state: partState{Validator: o.Validator, Size: o.Size},
+		sha:   sha256.New(), crc: crc32.New(crc32.MakeTable(crc32.Castagnoli)),
+	}
+	if err := p.resume(ctx); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("artifact: %s: %w", loc, err)
+	}
+	return p, nil
+}
+
+func (p *part) statePath() string { return p.path + ".json" }
+
+func (p *part) resume(ctx context.Context) error {
+	var old partState
+	raw, err := os.ReadFile(p.statePath())
+	if err != nil || json.Unmarshal(raw, &old) != nil || !p.resumable(old) {
+		return p.restart()
+	}
+	if old.Size >= 0 {
+		p.state.Size = old.Size
+		p.promise(old.Size)
+	}
+	p.state.Validator = old.Validator
+	n, err := io.Copy(io.MultiWriter(p.sha, p.crc), &contextReader{ctx: ctx, r: p.file})
+	if err != nil {
+		return err
+	}
+	if p.state.Size >= 0 && n > p.state.Size {
+		return p.restart()
+	}
+	p.at = n
+	p.meter.add(n, 0)
+	return nil
+}
+
+// resumable reports whether bytes of version old may be continued: the source
+// must be able to say that the object is still that version.
+func (p *part) resumable(old partState) bool {
+	if old.Validator == "" || strings.HasPrefix(old.Validator, "W/") {
+		return false
+	}
+	return p.object.Validator == "" || p.object.Validator == old.Validator
+}
+
+// complete reports whether every byte is here. Without a listed version the
+// source must confirm it, so a part that was only resumed is not complete.
+func (p *part) complete() bool {
+	return p.finished || p.object.Validator != "" && p.object.Size == p.at
+}
+
+// restart drops all bytes.
+func (p *part) restart() error {
+	if _, err := p.file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	if err := p.file.Truncate(0); err != nil {
+		return err
+	}
+	p.sha.Reset()
+	p.crc.Reset()
+	p.meter.add(-p.at, 0)
+	p.at = 0
+	p.state = partState{Validator: p.object.Validator, Size: p.object.Size}
+	return nil
+}
+
+// expect notes the size of the whole object and writes the state down before
+// the bytes it speaks of.
+func (p *part) expect(size int64) error {
+	if size >= 0 {
+		p.state.Size = size
+		p.promise(size)
+	}
+	return writeJSON(p.statePath(), p.state)
+}
+
+func (p *part) promise(size int64) {
+	p.meter.add(0, size-p.promised)
+	p.promised = size
+}
+
+func (p *part) write(b []byte) error {
+	n, err := p.file.Write(b)
+	_, _ = p.sha.Write(b[:n]) // hashes never fail
+	_, _ = p.crc.Write(b[:n])
+	p.at += int64(n)
+	p.meter.add(int64(n), 0)
+	return err
+}
+
+func (p *part) close() error {
+	if err := errors.Join(p.file.Sync(), p.file.Close()); err != nil {
+		return fmt.Errorf("artifact: %s: %w", p.path, err)
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package artifact
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// object is one remote file of an artifact.
+type object struct {
+	// Name is the slash-separated path of the file below the artifact.
+	Name string `json:"name"`
+	// Size is in bytes, -1 while unknown.
+	Size int64 `json:"size"`
+	// Validator tells versions apart: an ETag, a generation or a Last-Modified
+	// date; empty when the server gives none.
+	Validator string `json:"validator,omitempty"`
+	// SHA256 is the hex digest of the content, known once downloaded.
+	SHA256 string `json:"sha256,omitempty"`
+
+	key    string  // full name at the source
+	crc32c *uint32 // Castagnoli checksum promised by the source
+}
+
+// listing is what a URI stands for at its source.
+type listing struct {
+	objects   []object
+	folder    bool // the URI names a folder rather than the one object
+	unchanged bool // the copy described by the prior record is current
+}
+
+// source reads one URI scheme. Everything it reads comes over HTTP, so that
+// one downloader serves all.
+type source interface {
+	// list names the objects of loc. prior is the record of the newest complete
+	// copy, or nil.
+	list(ctx context.Context, loc location, prior *record) (listing, error)
+	// request asks for an object's bytes from an offset on, on condition that
+	// it is still the version of o.Validator.
+	request(ctx context.Context, loc location, o object, from int64) (*http.Request, error)
+}
+
+// sources is the table of remote schemes: a new scheme is one entry.
+func (s *Store) sources() map[string]source {
+	return map[string]source{
+		"http":  &httpSource{s: s},
+		"https": &httpSource{s: s},
+		"s3":    &s3Source{s: s},
+		"gs":    &gcsSource{s: s},
+	}
+}
+
+// Schemes lists the URI schemes this build reads, sorted.
+func (s *Store) Schemes() []string {
+	names := []string{"file", "upload"}
+	for name := range s.byScheme {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (s *Store) source(loc location) (source, error) {
+	if src, ok := s.byScheme[loc.scheme]; ok {
+		return src, nil
+	}
+	return nil, fmt.Errorf("artifact: %s: the scheme %s:// is not read by this build; use one of %s",
+		loc, loc.scheme, strings.Join(s.Schemes(), ", "))
+}
+
+// checkListing refuses listings that are too large, empty, or would write
+// outside their folder.
+func (s *Store) checkListing(loc location, objects []object) error {
+	if len(objects) > s.cfg.MaxFiles {
+		return fmt.Errorf("artifact: %s: more than %d files (maxFiles)", loc, s.cfg.MaxFiles)
+	}
+	var total int64
+	seen := make(map[string]bool, len(objects))
+	for _, o := range objects {
+		if !localName(o.Name) {
+			return fmt.Errorf("artifact: %s: the object name %q would leave the model's folder; rename it at the source", loc, o.Name)
+		}
+		if seen[o.Name] {
+			return fmt.Errorf("artifact: %s: two objects would be written to %q", loc, o.Name)
+		}
+		seen[o.Name] = true
+		total += max(o.Size, 0)
+		if total < 0 || total > s.cfg.MaxBytes {
+			return fmt.Errorf("artifact: %s: larger than %s (maxBytes)", loc, formatBytes(s.cfg.MaxBytes))
+		}
+	}
+	return nil
+}
+
+// localName reports whether name is a clean relative slash path that stays
+// below the folder it is joined to.
+func localName(name string) bool {
+	return name != "." && filepath.IsLocal(name) && !strings.ContainsAny(name, "\\\x00") &&
+		len(name) < 4096 && filepath.ToSlash(filepath.Clean(name)) == name
+}

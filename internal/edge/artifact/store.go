@@ -1,0 +1,222 @@
+package artifact
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// Store fetches artifacts into a folder and keeps them. It is safe for
+// concurrent use, also by several processes over one folder.
+type Store struct {
+	cfg      Config
+	client   *http.Client
+	log      *slog.Logger
+	byScheme map[string]source
+	slots    chan struct{} // one token per file being downloaded
+	disk     disk
+
+	mu      sync.Mutex
+	flights map[string]*flight // by location key and pinned checksum
+}
+
+// New makes a store over cfg.Dir, creating the folder. A nil client means one
+// with the proxy settings of the environment; a nil logger means silence. The
+// client is used as it is and not closed.
+func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	abs, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("artifact: dir %s: %w", cfg.Dir, err)
+	}
+	cfg.Dir = abs
+	for _, sub := range []string{"", "models", "partial", "uploads"} {
+		if err := os.MkdirAll(filepath.Join(cfg.Dir, sub), 0o700); err != nil {
+			return nil, fmt.Errorf("artifact: cannot create the store's folder: %w", err)
+		}
+	}
+	if client == nil {
+		client = &http.Client{}
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{
+		cfg: cfg, client: guardRedirects(client), log: log, disk: realDisk{},
+		slots: make(chan struct{}, cfg.Concurrency), flights: map[string]*flight{},
+	}
+	s.byScheme = s.sources()
+	return s, nil
+}
+
+// Fetch returns the local path of an artifact: of the file when the URI names
+// one, of the folder when it names a folder or an archive. A remote file lies
+// alone in its folder. The path stays valid until [Store.Prune] removes it.
+//
+// Concurrent fetches of one URI share a download, which ends early only when
+// nobody waits for it any more. progress, when not nil, is called from Fetch's
+// goroutine. A remote copy is checked with its source at most once a fetch;
+// when the source cannot be reached, a complete copy is used with a warning.
+func (s *Store) Fetch(ctx context.Context, req Request, progress func(Progress)) (string, error) {
+	loc, err := parse(req)
+	if err != nil {
+		return "", err
+	}
+	switch loc.scheme {
+	case "file":
+		return s.inPlace(ctx, loc)
+	case "upload":
+		return s.uploaded(loc)
+	}
+	src, err := s.source(loc)
+	if err != nil {
+		return "", err
+	}
+	return s.share(ctx, loc, progress, func(ctx context.Context, m *meter) (string, error) {
+		return s.fetchRemote(ctx, loc, src, m)
+	})
+}
+
+// Lookup returns the path of an artifact that is here already, without asking
+// its source. It reports false for anything that Fetch would have to download.
+func (s *Store) Lookup(req Request) (path string, ok bool) {
+	loc, err := parse(req)
+	if err != nil {
+		return "", false
+	}
+	switch loc.scheme {
+	case "file":
+		_, err := os.Stat(loc.path)
+		return loc.path, err == nil
+	case "upload":
+		path, err := s.uploaded(loc)
+		return path, err == nil
+	}
+	rec := s.readRecord(loc)
+	if rec == nil || !rec.pinnedTo(loc.sha256) {
+		return "", false
+	}
+	return s.recordPath(loc, rec), true
+}
+
+// inPlace checks that a local path exists and, when pinned, has its content.
+func (s *Store) inPlace(ctx context.Context, loc location) (string, error) {
+	info, err := os.Stat(loc.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("artifact: no file or folder at %s: %w", loc.path, os.ErrNotExist)
+	}
+	if err != nil {
+		return "", fmt.Errorf("artifact: %w", err)
+	}
+	if loc.sha256 == "" {
+		return loc.path, nil
+	}
+	if info.IsDir() {
+		return "", fmt.Errorf("artifact: %s: #sha256= pins one file, and this is a folder", loc.path)
+	}
+	got, err := hashFile(ctx, loc.path)
+	if err != nil {
+		return "", err
+	}
+	return loc.path, checkDigest(loc, got)
+}
+
+// fetchRemote runs under single-flight: it brings loc up to date.
+func (s *Store) fetchRemote(ctx context.Context, loc location, src source, m *meter) (string, error) {
+	unlock, err := s.lock(ctx, loc.key())
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	rec := s.readRecord(loc)
+	if rec != nil && loc.sha256 != "" && rec.pinnedTo(loc.sha256) {
+		return s.recordPath(loc, rec), nil
+	}
+	path, err := s.refresh(ctx, loc, src, rec, m)
+	if errors.Is(err, errChanged) {
+		path, err = s.refresh(ctx, loc, src, rec, m)
+	}
+	if err == nil || rec == nil || loc.sha256 != "" || ctx.Err() != nil || !errors.Is(err, errUnreachable) {
+		return path, err
+	}
+	s.log.WarnContext(ctx, "the source of a model cannot be reached; using the copy of an earlier download",
+		"uri", loc.String(), "fetched", rec.Fetched.Format(time.RFC3339), "error", err)
+	return s.recordPath(loc, rec), nil
+}
+
+// refresh lists the source and downloads what is not here yet.
+func (s *Store) refresh(ctx context.Context, loc location, src source, rec *record, m *meter) (string, error) {
+	l, err := src.list(ctx, loc, rec)
+	if err != nil {
+		return "", err
+	}
+	if l.unchanged {
+		return s.recordPath(loc, rec), checkDigest(loc, rec.Objects[0].SHA256)
+	}
+	if err := s.checkListing(loc, l.objects); err != nil {
+		return "", err
+	}
+	if loc.sha256 != "" && len(l.objects) != 1 {
+		return "", fmt.Errorf("artifact: %s: #sha256= pins one file, and this is a folder of %d", loc, len(l.objects))
+	}
+	objects, err := s.downloadAll(ctx, loc, src, l.objects, m)
+	if err != nil {
+		return "", err
+	}
+	l.objects = objects
+	rec, err = s.install(ctx, loc, l)
+	if err != nil {
+		return "", err
+	}
+	return s.recordPath(loc, rec), nil
+}
+
+func checkDigest(loc location, got string) error {
+	if loc.sha256 == "" || loc.sha256 == got {
+		return nil
+	}
+	return fmt.Errorf("artifact: %s: the content has sha256 %s, but the URI pins %s", loc, got, loc.sha256)
+}
+
+func digest(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+func hashFile(ctx context.Context, path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("artifact: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	h := sha256.New()
+	if _, err := io.Copy(h, &contextReader{ctx: ctx, r: f}); err != nil {
+		return "", fmt.Errorf("artifact: %s: %w", path, err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// contextReader ends reading with the context's error.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c *contextReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}

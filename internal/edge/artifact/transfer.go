@@ -1,0 +1,227 @@
+package artifact
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var (
+	// errUnreachable marks failures that say nothing about the artifact: the
+	// network, or a server in trouble. They are retried.
+	errUnreachable = errors.New("source unreachable")
+	// errChanged marks an object that changed between listing and download.
+	errChanged = errors.New("changed at the source during the download")
+	errStalled = errors.New("no byte arrived in time")
+)
+
+// answerError is an answer other than the one asked for.
+type answerError struct {
+	uri    string // redacted
+	status int
+	detail string        // what the server said, bounded; may be empty
+	hint   string        // what to do
+	after  time.Duration // Retry-After, or 0
+	region string        // where S3 says the bucket is; may be empty
+	moved  bool          // the answer means that the object changed
+}
+
+func (e *answerError) Error() string {
+	msg := fmt.Sprintf("artifact: %s: %d %s", e.uri, e.status, http.StatusText(e.status))
+	if e.detail != "" {
+		msg += " (" + e.detail + ")"
+	}
+	if e.hint != "" {
+		msg += ": " + e.hint
+	}
+	return msg
+}
+
+func (e *answerError) Is(target error) bool {
+	switch target {
+	case errUnreachable:
+		return e.status >= 500 && e.status != http.StatusNotImplemented ||
+			e.status == http.StatusTooManyRequests || e.status == http.StatusRequestTimeout
+	case errChanged:
+		return e.status == http.StatusPreconditionFailed || e.moved
+	}
+	return false
+}
+
+// hints answers refusals of a source.
+type hints struct {
+	denied, missing string
+	missingIsChange bool // what is missing was listed a moment ago
+}
+
+var webHints = hints{
+	denied:  "access denied; put credentials in the URI, or request headers as JSON in the environment variable HOST-headers",
+	missing: "nothing there; check the URI",
+}
+
+// send performs a request. It succeeds for the statuses 2xx, 304 and 416; every
+// other answer, and every failure, is an error free of secrets.
+func (s *Store) send(req *http.Request, uri string, h hints) (*http.Response, error) {
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, transportError(req.Context(), uri, err)
+	}
+	switch {
+	case resp.StatusCode/100 == 2, resp.StatusCode == http.StatusNotModified,
+		resp.StatusCode == http.StatusRequestedRangeNotSatisfiable:
+		return resp, nil
+	}
+	e := &answerError{uri: uri, status: resp.StatusCode, detail: errorDetail(resp), after: retryAfter(resp),
+		region: resp.Header.Get("X-Amz-Bucket-Region")}
+	_ = resp.Body.Close()
+	switch e.status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		e.hint = h.denied
+	case http.StatusNotFound, http.StatusGone:
+		e.hint, e.moved = h.missing, h.missingIsChange
+	}
+	return nil, e
+}
+
+// transportError strips the URL, which may hold a signature, from a client's
+// error.
+func transportError(ctx context.Context, uri string, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		if errors.Is(cause, errStalled) {
+			return fmt.Errorf("artifact: %s: %w: %w", uri, errUnreachable, cause)
+		}
+		return cause
+	}
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	if errors.Is(err, errRedirect) {
+		return fmt.Errorf("artifact: %s: %w", uri, err)
+	}
+	return fmt.Errorf("artifact: %s: %w: %w", uri, errUnreachable, err)
+}
+
+// errorDetail picks the code out of an S3 (XML) or the message out of a Google
+// (JSON) error body.
+func errorDetail(resp *http.Response) string {
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	text := string(body)
+	for _, mark := range [][2]string{{"<Code>", "</Code>"}, {`"message": "`, `"`}, {`"message":"`, `"`}} {
+		if _, after, ok := strings.Cut(text, mark[0]); ok {
+			detail, _, _ := strings.Cut(after, mark[1])
+			return strings.ToValidUTF8(detail[:min(len(detail), 200)], "")
+		}
+	}
+	return ""
+}
+
+func retryAfter(resp *http.Response) time.Duration {
+	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return time.Duration(min(seconds, 30)) * time.Second
+}
+
+// retry calls do until it succeeds, fails for good, or has been tried often
+// enough. progressed reports whether the last call got further than any before;
+// such calls do not count.
+func (s *Store) retry(ctx context.Context, do func() error, progressed func() bool) error {
+	wait := s.cfg.RetryWait
+	for attempt := 1; ; attempt++ {
+		err := do()
+		if err == nil || ctx.Err() != nil || !errors.Is(err, errUnreachable) {
+			return err
+		}
+		if progressed() {
+			attempt, wait = 0, s.cfg.RetryWait
+		}
+		if attempt >= s.cfg.Attempts {
+			return err
+		}
+		var answer *answerError
+		pause := wait
+		if errors.As(err, &answer) {
+			pause = max(pause, answer.after)
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+		wait = min(2*wait, 30*time.Second)
+	}
+}
+
+// fetchSmall reads a whole answer of at most limit bytes, with retries. build
+// makes a new request for every attempt.
+func (s *Store) fetchSmall(ctx context.Context, uri string, h hints, limit int64, build func(context.Context) (*http.Request, error)) ([]byte, http.Header, error) {
+	var body []byte
+	var header http.Header
+	err := s.retry(ctx, func() error {
+		ctx, w := watch(ctx, s.cfg.StallTimeout)
+		defer w.stop()
+		req, err := build(ctx)
+		if err != nil {
+			return err
+		}
+		resp, err := s.send(req, uri, h)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		header = resp.Header
+		body, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+		if err != nil {
+			return transportError(ctx, uri, err)
+		}
+		if int64(len(body)) > limit {
+			return fmt.Errorf("artifact: %s: the answer is larger than %s", uri, formatBytes(limit))
+		}
+		return nil
+	}, func() bool { return false })
+	return body, header, err
+}
+
+// watchdog cancels a context when it has not been fed for a while.
+type watchdog struct {
+	timer  *time.Timer
+	every  time.Duration
+	cancel context.CancelCauseFunc
+}
+
+func watch(ctx context.Context, every time.Duration) (context.Context, *watchdog) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	t := time.AfterFunc(every, func() { cancel(errStalled) })
+	return ctx, &watchdog{timer: t, every: every, cancel: cancel}
+}
+
+func (w *watchdog) feed() { w.timer.Reset(w.every) }
+
+func (w *watchdog) stop() {
+	w.timer.Stop()
+	w.cancel(nil)
+}
+
+var errRedirect = errors.New("refused redirect")
+
+// guardRedirects returns a copy of client that follows at most ten redirects
+// and none from https to http.
+func guardRedirects(client *http.Client) *http.Client {
+	c := *client
+	c.CheckRedirect = func(req *http.Request, via []*http.Request) error {
+		if len(via) >= 10 {
+			return fmt.Errorf("%w: more than 10 in a row", errRedirect)
+		}
+		if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
+			return fmt.Errorf("%w: from https to %s", errRedirect, req.URL.Scheme)
+		}
+		return nil
+	}
+	return &c
+}

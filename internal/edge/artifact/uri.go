@@ -1,0 +1,153 @@
+package artifact
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// Request names an artifact.
+type Request struct {
+	// URI is a plain path, or a URI of a scheme in [Schemes]. A fragment
+	// "#sha256=<64 hex digits>" pins the content of a single file.
+	URI string
+	// Base is the folder that relative local paths start from: the folder of
+	// the manifest that names the URI. Empty means the working directory.
+	Base string
+}
+
+// location is a parsed Request. Exactly one of path and url is set.
+type location struct {
+	scheme string   // "file" for plain paths
+	path   string   // local path, for scheme "file"
+	url    *url.URL // without fragment, for every other scheme
+	sha256 string   // lower-case hex of the pinned content, or empty
+}
+
+const sha256Fragment = "#sha256="
+
+// parse splits a request into a location. Its errors never quote secrets.
+func parse(req Request) (location, error) {
+	uri := strings.TrimSpace(req.URI)
+	if uri == "" {
+		return location{}, errors.New("artifact: the URI is empty")
+	}
+	rest, sum, err := splitChecksum(uri)
+	if err != nil {
+		return location{}, err
+	}
+	scheme, after, found := strings.Cut(rest, "://")
+	if !found || strings.ContainsAny(scheme, `/\.`) {
+		return localLocation(rest, req.Base, sum)
+	}
+	scheme = strings.ToLower(scheme)
+	if scheme == "file" {
+		return localLocation(after, req.Base, sum)
+	}
+	u, err := remoteURL(scheme, after)
+	if err != nil {
+		return location{}, fmt.Errorf("artifact: %s: %w", Redact(uri), err)
+	}
+	return location{scheme: scheme, url: u, sha256: sum}, nil
+}
+
+// remoteURL reads what follows "scheme://". Outside of http and https a path is
+// an object's key, taken letter by letter: no escapes, query or fragment.
+func remoteURL(scheme, after string) (*url.URL, error) {
+	host, key, _ := strings.Cut(after, "/")
+	u := &url.URL{Scheme: scheme, Host: host, Path: "/" + key}
+	if scheme == "http" || scheme == "https" {
+		parsed, err := url.Parse(scheme + "://" + after)
+		if err != nil {
+			return nil, errors.New("not a URL")
+		}
+		u = parsed
+		u.Fragment, u.RawFragment = "", ""
+	} else if strings.Contains(host, "@") {
+		return nil, errors.New("credentials belong in the environment, not in the URI")
+	}
+	if u.Host == "" {
+		return nil, fmt.Errorf("the URI names no host or bucket after %s://", scheme)
+	}
+	return u, nil
+}
+
+func splitChecksum(uri string) (rest, sum string, err error) {
+	rest, sum, found := strings.Cut(uri, sha256Fragment)
+	if !found {
+		return uri, "", nil
+	}
+	sum = strings.ToLower(sum)
+	if !isSHA256(sum) {
+		return "", "", fmt.Errorf("artifact: %s: #sha256= must be followed by 64 hex digits", Redact(uri))
+	}
+	return rest, sum, nil
+}
+
+func isSHA256(s string) bool {
+	raw, err := hex.DecodeString(s)
+	return err == nil && len(raw) == 32 && s == strings.ToLower(s)
+}
+
+func localLocation(p, base, sum string) (location, error) {
+	if p == "" || strings.ContainsRune(p, 0) {
+		return location{}, errors.New("artifact: file://: the path is empty or holds a zero byte")
+	}
+	if !filepath.IsAbs(p) {
+		p = filepath.Join(base, p)
+	}
+	abs, err := filepath.Abs(p)
+	if err != nil {
+		return location{}, fmt.Errorf("artifact: %s: %w", p, err)
+	}
+	return location{scheme: "file", path: abs, sha256: sum}, nil
+}
+
+// String is the location without anything secret.
+func (l location) String() string {
+	if l.scheme == "file" {
+		return l.path
+	}
+	return Redact(l.url.String())
+}
+
+// key names the location's folder in the store. It covers the whole URI: two
+// users' credentials may see different content at one address.
+func (l location) key() string { return digest(l.url.String())[:32] }
+
+// fileName is the last element of the URI's path, or empty.
+func (l location) fileName() string {
+	if strings.HasSuffix(l.url.Path, "/") {
+		return ""
+	}
+	name := path.Base(l.url.Path) // of the decoded path
+	if name == "." || name == "/" || name == ".." {
+		return ""
+	}
+	return name
+}
+
+// Redact returns uri without user information, query values or anything else
+// that may be secret, fit for logs and errors.
+func Redact(uri string) string {
+	rest, _, _ := strings.Cut(uri, "#")
+	rest, _, hasQuery := strings.Cut(rest, "?")
+	if scheme, after, found := strings.Cut(rest, "://"); found {
+		authority, tail, slash := strings.Cut(after, "/")
+		if i := strings.LastIndexByte(authority, '@'); i >= 0 {
+			authority = authority[i+1:]
+		}
+		rest = scheme + "://" + authority
+		if slash {
+			rest += "/" + tail
+		}
+	}
+	if hasQuery {
+		rest += "?…"
+	}
+	return rest
+}
