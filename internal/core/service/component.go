@@ -25,6 +25,9 @@ type Component struct {
 	Config map[string]string `json:"config,omitempty"`
 	// Local is how the component runs as a process; nil means derive it.
 	Local *Local `json:"local,omitempty"`
+	// LocalDerived says that nobody wrote Local: it was found for the present
+	// host, and is no part of what the object says.
+	LocalDerived bool `json:"-"`
 }
 
 // Node is one side of a multi-node component.
@@ -49,9 +52,6 @@ type Local struct {
 	Install        string        `json:"install,omitempty"`
 	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
 	LivenessProbe  *corev1.Probe `json:"livenessProbe,omitempty"`
-	// Derived says that nobody wrote this: it was found for the present host,
-	// and is no part of what the object says.
-	Derived bool `json:"-"`
 }
 
 // ScaleMetric is what a scale target counts.

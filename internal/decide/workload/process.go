@@ -29,8 +29,7 @@ func Localize(rt service.Runtime, catalog []service.Runtime, host selection.Host
 		}
 		if l := localOf(*c, role, catalog, host); l != nil {
 			filled := *c
-			l.Derived = true
-			filled.Local = l
+			filled.Local, filled.LocalDerived = l, true
 			rt.Components.Set(role, &filled)
 		}
 	}

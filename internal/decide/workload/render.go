@@ -48,7 +48,7 @@ func unscaled(c service.Components) service.Components {
 		if part := c.Get(r); part != nil {
 			p := *part
 			p.Scaling = service.Scaling{}
-			if p.Local != nil && p.Local.Derived {
+			if p.LocalDerived {
 				p.Local = nil
 			}
 			out.Set(r, &p)
