@@ -1,0 +1,80 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ServingRuntime is a runtime for the services of its own namespace.
+type ServingRuntime struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta  `json:"metadata"`
+	Spec            ServingRuntimeSpec `json:"spec"`
+}
+
+// ClusterServingRuntime is a runtime for every namespace. It has none itself.
+type ClusterServingRuntime struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta  `json:"metadata"`
+	Spec            ServingRuntimeSpec `json:"spec"`
+}
+
+// ServingRuntimeSpec is what a runtime can serve and how it runs.
+type ServingRuntimeSpec struct {
+	Disabled   bool `json:"disabled,omitempty"`
+	MultiModel bool `json:"multiModel,omitempty"`
+	// MultiNode: the runtime is for services that span nodes. A leader or a
+	// worker implies it.
+	MultiNode             bool              `json:"multiNode,omitempty"`
+	SupportedModelFormats []SupportedFormat `json:"supportedModelFormats,omitempty"`
+	// ProtocolVersions it speaks: v1, v2, grpc-v1, grpc-v2, openAI, cohere;
+	// none means any.
+	ProtocolVersions []string `json:"protocolVersions,omitempty"`
+	// ModelSizeRange is the range of parameter counts it is meant for.
+	ModelSizeRange *SizeRange `json:"modelSizeRange,omitempty"`
+	// AcceleratorClasses it runs on; none means any.
+	AcceleratorClasses []string       `json:"acceleratorClasses,omitempty"`
+	StorageHelper      *StorageHelper `json:"storageHelper,omitempty"`
+	Engine             *Component     `json:"engine,omitempty"`
+	Decoder            *Component     `json:"decoder,omitempty"`
+	Router             *Component     `json:"router,omitempty"`
+	// Local is short for engine.local.
+	Local *Local `json:"local,omitempty"`
+}
+
+// SupportedFormat is one kind of model a runtime serves: the union of KServe's
+// entries (name, version) and OME's (modelFormat, modelFramework,
+// modelArchitecture, quantization). What is absent matches any model.
+type SupportedFormat struct {
+	// Name and Version are short for modelFormat.
+	Name              string         `json:"name,omitempty"`
+	Version           string         `json:"version,omitempty"`
+	ModelFormat       *VersionedName `json:"modelFormat,omitempty"`
+	ModelFramework    *VersionedName `json:"modelFramework,omitempty"`
+	ModelArchitecture string         `json:"modelArchitecture,omitempty"`
+	Quantization      string         `json:"quantization,omitempty"`
+	// AutoSelect lets the entry be chosen for services that name no runtime.
+	AutoSelect bool `json:"autoSelect,omitempty"`
+	// Priority is 1 or more; the highest wins, and absent is below any.
+	Priority *int `json:"priority,omitempty"`
+}
+
+// VersionedName is a name and how its version is compared.
+type VersionedName struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+	// Operator is Equal (default), GreaterThan or GreaterThanOrEqual: the
+	// runtime's version against the model's.
+	Operator string `json:"operator,omitempty"`
+}
+
+// SizeRange bounds a parameter count ("5B", "9B"), both ends included.
+type SizeRange struct {
+	Min string `json:"min,omitempty"`
+	Max string `json:"max,omitempty"`
+}
+
+// StorageHelper is what fetches a model before the runtime starts.
+type StorageHelper struct {
+	// Disabled hands the model's URI to the runtime as written.
+	Disabled bool `json:"disabled,omitempty"`
+}

@@ -1,0 +1,56 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ModelServiceStatus is what is known of a service now; written by Roundhouse
+// and ignored when read from a manifest.
+type ModelServiceStatus struct {
+	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
+	Conditions         []metav1.Condition `json:"conditions,omitempty"`
+	URL                string             `json:"url,omitempty"`
+	Runtime            *RuntimeStatus     `json:"runtime,omitempty"`
+	Protocol           string             `json:"protocol,omitempty"`
+	Revision           string             `json:"revision,omitempty"`
+	Model              *ModelStatus       `json:"model,omitempty"`
+	Components         []ComponentStatus  `json:"components,omitempty"`
+}
+
+// RuntimeStatus is the runtime chosen and why.
+type RuntimeStatus struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace,omitempty"`
+	Scope     string `json:"scope,omitempty"`
+	Why       string `json:"why,omitempty"`
+}
+
+// ModelStatus is where the model is in its life.
+type ModelStatus struct {
+	Transition  string   `json:"transition,omitempty"`
+	State       string   `json:"state,omitempty"`
+	Copies      int      `json:"copies"`
+	Failed      int      `json:"failed"`
+	LastFailure *Failure `json:"lastFailure,omitempty"`
+}
+
+// Failure is the last thing that went wrong.
+type Failure struct {
+	Reason   string       `json:"reason,omitempty"`
+	Message  string       `json:"message,omitempty"`
+	ExitCode int          `json:"exitCode,omitempty"`
+	Replica  string       `json:"replica,omitempty"`
+	Time     *metav1.Time `json:"time,omitempty"`
+}
+
+// ComponentStatus counts one component's replicas.
+type ComponentStatus struct {
+	Role           string  `json:"role"`
+	Desired        int     `json:"desired"`
+	Running        int     `json:"running"`
+	Ready          int     `json:"ready"`
+	ReplicaSeconds float64 `json:"replicaSeconds"`
+	IdleSeconds    float64 `json:"idleSeconds"`
+	StartupSeconds float64 `json:"startupSeconds"`
+	Progress       string  `json:"progress,omitempty"`
+}

@@ -1,0 +1,147 @@
+// Package v1alpha1 holds Roundhouse's own kinds, group roundhouse.dev: small
+// on purpose. A ModelService is a model and how to serve it; a ServingRuntime
+// or ClusterServingRuntime is what a server can serve and how it runs. The
+// types carry json tags and no behaviour; internal/decide/dialect reads them
+// into the hub.
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// APIVersion is the group and version of every kind in this package.
+const APIVersion = "roundhouse.dev/v1alpha1"
+
+// The kinds of this package.
+const (
+	KindModelService          = "ModelService"
+	KindServingRuntime        = "ServingRuntime"
+	KindClusterServingRuntime = "ClusterServingRuntime"
+)
+
+// ModelService serves one model under one name. An absent
+// metadata.namespace means "default".
+type ModelService struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta  `json:"metadata"`
+	Spec            ModelServiceSpec   `json:"spec"`
+	Status          ModelServiceStatus `json:"status,omitzero"`
+}
+
+// ModelServiceSpec is what is wanted of a service.
+type ModelServiceSpec struct {
+	// Model is what to serve; it may be absent when the engine's containers
+	// bring their own.
+	Model *Model `json:"model,omitempty"`
+	// Runtime asks for a runtime by name; absent means choose the best.
+	Runtime *ObjectRef `json:"runtime,omitempty"`
+	// RuntimeVersion replaces the tag of the serving container's image.
+	RuntimeVersion string `json:"runtimeVersion,omitempty"`
+	// Protocol is v1, v2, grpc-v1, grpc-v2, openAI or cohere; "" takes the
+	// runtime's best.
+	Protocol string `json:"protocol,omitempty"`
+	// Scaling is the engine's; engine.scaling wins over it field by field.
+	Scaling *Scaling `json:"scaling,omitempty"`
+	// Engine, Decoder and Router lie over the runtime's components of the same
+	// name. A decoder asks for prefill and decode apart.
+	Engine  *Component `json:"engine,omitempty"`
+	Decoder *Component `json:"decoder,omitempty"`
+	Router  *Component `json:"router,omitempty"`
+	// Stopped switches the service off without deleting it.
+	Stopped bool `json:"stopped,omitempty"`
+}
+
+// Model is a model in place (URI) or by reference (Ref), not both. What is
+// not stated is read from the model's files where they say it.
+type Model struct {
+	// URI is where the files are; a relative file:// URI is resolved against
+	// the manifest's folder.
+	URI          string        `json:"uri,omitempty"`
+	Format       *NamedVersion `json:"format,omitempty"`
+	Framework    *NamedVersion `json:"framework,omitempty"`
+	Architecture string        `json:"architecture,omitempty"`
+	Quantization string        `json:"quantization,omitempty"`
+	// Parameters is the parameter count: "7B", "350M" or a plain number in
+	// quotes.
+	Parameters string `json:"parameters,omitempty"`
+	// Ref names a BaseModel or ClusterBaseModel.
+	Ref *ObjectRef `json:"ref,omitempty"`
+}
+
+// NamedVersion is a name with an optional version.
+type NamedVersion struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+}
+
+// ObjectRef names another object. Without a kind the namespaced kind is
+// looked for first, then the cluster-scoped one.
+type ObjectRef struct {
+	Name string `json:"name"`
+	Kind string `json:"kind,omitempty"`
+}
+
+// Scaling bounds and steers a replica count. What is absent comes from the
+// runtime, then from the defaults in docs/limits.md.
+type Scaling struct {
+	// MinReplicas of 0 lets the component stop while nothing asks for it.
+	MinReplicas *int `json:"minReplicas,omitempty"`
+	MaxReplicas *int `json:"maxReplicas,omitempty"`
+	// TargetConcurrency is short for scaleTarget with scaleMetric concurrency.
+	TargetConcurrency *float64 `json:"targetConcurrency,omitempty"`
+	// ScaleTarget is the wanted value of ScaleMetric per replica.
+	ScaleTarget *float64 `json:"scaleTarget,omitempty"`
+	// ScaleMetric is concurrency, rps, cpu or memory.
+	ScaleMetric string `json:"scaleMetric,omitempty"`
+	// MaxConcurrency limits requests in flight per replica; 0 is no limit.
+	MaxConcurrency *int `json:"maxConcurrency,omitempty"`
+	// ScaleToZeroAfter is how long a service stays idle before it stops.
+	ScaleToZeroAfter *metav1.Duration `json:"scaleToZeroAfter,omitempty"`
+	// StartupTimeout is the budget from start to ready of one replica.
+	StartupTimeout *metav1.Duration `json:"startupTimeout,omitempty"`
+}
+
+// Component is one part of a service or of a runtime: a pod's fields, and
+// Image, Command, Args, Env and Resources as a short way to write those of its
+// serving container.
+type Component struct {
+	corev1.PodSpec `json:",inline"`
+	Image          string          `json:"image,omitempty"`
+	Command        []string        `json:"command,omitempty"`
+	Args           []string        `json:"args,omitempty"`
+	Env            []corev1.EnvVar `json:"env,omitempty"`
+	// Resources are the serving container's, unlike a PodSpec's.
+	Resources   *corev1.ResourceRequirements `json:"resources,omitempty"`
+	Labels      map[string]string            `json:"labels,omitempty"`
+	Annotations map[string]string            `json:"annotations,omitempty"`
+	Scaling     *Scaling                     `json:"scaling,omitempty"`
+	// Leader and Worker spread one replica over several nodes.
+	Leader *Node `json:"leader,omitempty"`
+	Worker *Node `json:"worker,omitempty"`
+	// Config is handed to a router.
+	Config map[string]string `json:"config,omitempty"`
+	// Local is how the component runs as a process.
+	Local *Local `json:"local,omitempty"`
+}
+
+// Node is one side of a component that spans nodes.
+type Node struct {
+	corev1.PodSpec `json:",inline"`
+	// Size is how many nodes of this side one replica has; absent means 1.
+	Size *int `json:"size,omitempty"`
+}
+
+// Local says how a component runs as a process on one machine. Strings are
+// templates over {{.Port}}, {{.GRPCPort}}, {{.ModelPath}}, {{.Name}} and the
+// service's metadata.
+type Local struct {
+	// Command is the program and its arguments; "roundhouse" is this binary.
+	Command    []string        `json:"command"`
+	Env        []corev1.EnvVar `json:"env,omitempty"`
+	WorkingDir string          `json:"workingDir,omitempty"`
+	// Install is the line a person types to get a missing program.
+	Install        string        `json:"install,omitempty"`
+	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
+	LivenessProbe  *corev1.Probe `json:"livenessProbe,omitempty"`
+}

@@ -1,0 +1,107 @@
+package dialect
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+var update = flag.Bool("update", false, "write golden files anew")
+
+const examples = "../../../examples/manifests"
+
+// object is an Object as golden files hold it.
+type object struct {
+	Kind    Kind
+	Service *service.Service `json:",omitempty"`
+	Runtime *service.Runtime `json:",omitempty"`
+	Model   *service.Model   `json:",omitempty"`
+}
+
+// TestExamples reads every example manifest and compares what the hub holds,
+// and every warning, with a golden file.
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob(examples + "/*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples in %s: %v", examples, err)
+	}
+	for _, f := range files {
+		name := filepath.Base(f)
+		t.Run(name, func(t *testing.T) {
+			data, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got struct {
+				Problems []string
+				Objects  []object
+			}
+			res := Read(name, data)
+			for _, p := range res.Problems {
+				got.Problems = append(got.Problems, p.String())
+			}
+			if errs := res.Errors(Process); len(errs) > 0 {
+				t.Errorf("an example has errors: %v", errs)
+			}
+			for _, o := range res.Objects {
+				got.Objects = append(got.Objects, object{o.Kind, o.Service, o.Runtime, o.Model})
+			}
+			golden(t, filepath.Join("testdata", name+".golden.json"), got)
+		})
+	}
+}
+
+// golden compares v as JSON with a file.
+func golden(t *testing.T, file string, v any) {
+	t.Helper()
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: make it with -update", err)
+	}
+	if got, want := strings.Split(b.String(), "\n"), strings.Split(string(want), "\n"); !equalLines(got, want) {
+		for i := range got {
+			if i >= len(want) || got[i] != want[i] {
+				t.Fatalf("%s:%d: got %q; rerun with -update and read the diff", file, i+1, got[i])
+			}
+		}
+		t.Fatalf("%s has more lines than were got", file)
+	}
+}
+
+func equalLines(a, b []string) bool {
+	return strings.Join(a, "\n") == strings.Join(b, "\n")
+}
+
+func TestResolveFile(t *testing.T) {
+	for _, c := range []struct{ uri, want string }{
+		{"file://models/iris.ubj", "file:///srv/app/models/iris.ubj"},
+		{"file://./models/../iris.ubj", "file:///srv/app/iris.ubj"},
+		{"file:///abs/iris.ubj", "file:///abs/iris.ubj"},
+		{"file://", "file://"},
+		{"s3://bucket/iris", "s3://bucket/iris"},
+		{"", ""},
+	} {
+		if got := ResolveFile(c.uri, "/srv/app"); got != c.want {
+			t.Errorf("ResolveFile(%q) = %q, want %q", c.uri, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package dialect
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
+)
+
+// Read reads a manifest file: YAML or JSON, any number of documents. file is
+// how the user named it and appears in problems alone. A document with an
+// error gives no object; the others are read all the same.
+func Read(file string, data []byte) Result {
+	f := &reader{file: file, seen: map[string]int{}}
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	if len(data) > MaxBytes {
+		f.add(Problem{File: file, Message: fmt.Sprintf("%d bytes are more than a manifest may have (%d)", len(data), MaxBytes)})
+		return f.result
+	}
+	pieces := split(data)
+	if len(pieces) > MaxDocuments {
+		f.add(Problem{File: file, Line: pieces[MaxDocuments].line,
+			Message: fmt.Sprintf("more than %d documents in one file: split it", MaxDocuments)})
+		pieces = pieces[:MaxDocuments]
+	}
+	for _, p := range pieces {
+		f.document(p)
+	}
+	if len(pieces) == 0 {
+		f.add(Problem{File: file, Line: 1, Message: "no manifest in here", Warning: true})
+	}
+	sortProblems(f.result.Problems)
+	return f.result
+}
+
+// reader is one Read under way.
+type reader struct {
+	file   string
+	result Result
+	seen   map[string]int // object's identity → its line
+}
+
+func (f *reader) add(p Problem) {
+	switch n := len(f.result.Problems); {
+	case n < MaxProblems:
+		f.result.Problems = append(f.result.Problems, p)
+	case n == MaxProblems:
+		p.Path, p.Message, p.Warning, p.Platform = "", "and more problems after these", false, AnyPlatform
+		f.result.Problems = append(f.result.Problems, p)
+	}
+}
+
+// piece is one document's bytes and the line of the file they begin on.
+type piece struct {
+	data []byte
+	line int
+}
+
+// split cuts a file at its document markers, which YAML allows at the start
+// of a line only, so that a document that cannot be parsed does not take the
+// others with it. Documents of nothing but comments are left out.
+func split(data []byte) []piece {
+	var out []piece
+	start, startLine, content := 0, 1, false
+	flush := func(end int) {
+		if content {
+			out = append(out, piece{data[start:end], startLine})
+		}
+		content = false
+	}
+	line := 1
+	for at := 0; at < len(data); line++ {
+		next := len(data)
+		if i := bytes.IndexByte(data[at:], '\n'); i >= 0 {
+			next = at + i + 1
+		}
+		l := data[at:next]
+		rest := bytes.TrimSpace(l)
+		switch {
+		case marker(l, "---"):
+			flush(at)
+			start, startLine = at, line
+			if rest = bytes.TrimSpace(rest[3:]); len(rest) == 0 {
+				start, startLine = next, line+1
+			}
+		case marker(l, "..."):
+			flush(at)
+			rest, start, startLine = nil, next, line+1
+		case !content && (len(rest) == 0 || rest[0] == '%'):
+			// Blank lines and directives before a document are not of it.
+			rest, start, startLine = nil, next, line+1
+		}
+		if len(rest) > 0 && rest[0] != '#' {
+			content = true
+		}
+		at = next
+	}
+	flush(len(data))
+	return out
+}
+
+// marker says whether a line is a document marker.
+func marker(line []byte, m string) bool {
+	return bytes.HasPrefix(line, []byte(m)) &&
+		(len(line) == 3 || bytes.IndexByte([]byte(" \t\r\n"), line[3]) >= 0)
+}
+
+// document reads one document.
+func (f *reader) document(p piece) {
+	root, bad := parse(p.data)
+	if bad != nil {
+		bad.File, bad.Line = f.file, max(bad.Line, 1)+p.line-1
+		f.add(*bad)
+		return
+	}
+	origin := service.Origin{File: f.file, Line: p.line}
+	if root == nil {
+		return
+	}
+	k, bad := f.kindOf(root, p.line-1, &origin)
+	if bad != nil {
+		f.add(*bad)
+	}
+	if k == nil {
+		return
+	}
+	into := reflect.New(k.shape)
+	doc, problems := strict.Decode(root, p.line-1, into.Interface())
+	r := &reading{origin: origin, doc: doc}
+	for _, sp := range problems {
+		r.problems = append(r.problems, Problem{Line: sp.Line, Column: sp.Column, Path: sp.Path, Message: sp.Message})
+	}
+	r.notes()
+	o := Object{Origin: origin, Original: bytes.TrimRight(p.data, " \t\r\n")}
+	k.read(r, into.Interface(), &o)
+	if first, twice := f.seen[identity(o)]; twice {
+		r.errorf("metadata.name", "%s %s is already defined on line %d", strings.ToLower(string(o.Kind)), o.Key.Name, first)
+	} else {
+		f.seen[identity(o)] = p.line
+	}
+	for _, p := range r.problems {
+		p.File = f.file
+		f.add(p)
+	}
+	if !r.failed() {
+		f.result.Objects = append(f.result.Objects, o)
+	}
+}
+
+// identity is what may be defined once: a hub object, whatever dialect it is
+// written in.
+func identity(o Object) string { return string(o.Kind) + " " + o.Key.String() }
+
+var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
+
+// parse parses one document. A nil node without a problem is an empty one.
+func parse(data []byte) (root *yaml.Node, bad *Problem) {
+	// The parser is another's; a fault of it on hostile input must cost one
+	// document and not the program.
+	defer func() {
+		if e := recover(); e != nil {
+			root, bad = nil, &Problem{Message: fmt.Sprintf("is not YAML: %v", e)}
+		}
+	}()
+	if t := bytes.TrimSpace(data); len(t) > 0 && t[0] == '{' {
+		data = fromJSON(data)
+	}
+	var n yaml.Node
+	if err := yaml.Unmarshal(data, &n); err != nil {
+		m := yamlLine.FindStringSubmatch(err.Error())
+		line, _ := strconv.Atoi(m[1])
+		return nil, &Problem{Line: line, Message: "is not YAML: " + m[2]}
+	}
+	if n.Kind != yaml.DocumentNode || len(n.Content) != 1 {
+		return nil, nil
+	}
+	return n.Content[0], nil
+}
+
+var surrogates = regexp.MustCompile(`\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}`)
+
+// fromJSON makes of JSON what a YAML parser takes: spaces for tabs (a JSON
+// string holds none) and characters for pairs of surrogates.
+func fromJSON(data []byte) []byte {
+	data = bytes.ReplaceAll(data, []byte("\t"), []byte(" "))
+	return surrogates.ReplaceAllFunc(data, func(b []byte) []byte {
+		s, err := strconv.Unquote(`"` + string(utf16Escape(b)) + `"`)
+		if err != nil {
+			return b
+		}
+		return []byte(s)
+	})
+}
+
+// utf16Escape turns \ud83d\ude00 into \U0001f600.
+func utf16Escape(b []byte) []byte {
+	hi, _ := strconv.ParseUint(string(b[2:6]), 16, 32)
+	lo, _ := strconv.ParseUint(string(b[8:12]), 16, 32)
+	return fmt.Appendf(nil, `\U%08x`, 0x10000+(hi-0xd800)<<10+(lo-0xdc00))
+}
+
+// kindOf finds how to read a document by its apiVersion and kind; nil with a
+// problem, an error or a warning, when it is not read.
+func (f *reader) kindOf(root *yaml.Node, offset int, origin *service.Origin) (*kind, *Problem) {
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+	}
+	at := func(n *yaml.Node, path, format string, args ...any) *Problem {
+		return &Problem{File: f.file, Line: n.Line + offset, Column: n.Column, Path: path, Message: fmt.Sprintf(format, args...)}
+	}
+	if root.Kind != yaml.MappingNode {
+		return nil, at(root, "", "is not a manifest: expected apiVersion, kind, metadata and spec")
+	}
+	places := map[string]*yaml.Node{"apiVersion": root, "kind": root}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		k, v := root.Content[i], root.Content[i+1]
+		if places[k.Value] != root || v.Kind != yaml.ScalarNode {
+			continue
+		}
+		places[k.Value] = k
+		switch k.Value {
+		case "apiVersion":
+			head.APIVersion = v.Value
+		case "kind":
+			head.Kind = v.Value
+		}
+	}
+	origin.APIVersion, origin.Kind = head.APIVersion, head.Kind
+	for i := range kinds {
+		if kinds[i].apiVersion == head.APIVersion && kinds[i].kind == head.Kind {
+			return &kinds[i], nil
+		}
+	}
+	return nil, f.unread(head.APIVersion, head.Kind, places, at)
+}
+
+// unread says why a document is not read and what is.
+func (f *reader) unread(apiVersion, kindName string, places map[string]*yaml.Node,
+	at func(*yaml.Node, string, string, ...any) *Problem) *Problem {
+	switch {
+	case apiVersion == "":
+		return at(places["apiVersion"], "apiVersion", "is missing: write one of %s", strings.Join(versions(), ", "))
+	case kindName == "":
+		return at(places["kind"], "kind", "is missing: write one of %s", strings.Join(kindsOf(apiVersion), ", "))
+	}
+	id := apiVersion + " " + kindName
+	if why, ok := foreign[id]; ok {
+		p := at(places["kind"], "kind", "%s %s", kindName, why.message)
+		p.Warning, p.Platform = why.warning, why.platform
+		return p
+	}
+	if known := kindsOf(apiVersion); len(known) > 0 {
+		if near := strict.Nearest(kindName, known); near != "" {
+			return at(places["kind"], "kind", "unknown kind %q; did you mean %q?", clip(kindName), near)
+		}
+		return at(places["kind"], "kind", "unknown kind %q; of %s these are read: %s", clip(kindName), apiVersion, strings.Join(known, ", "))
+	}
+	var ids []string
+	for _, k := range kinds {
+		if k.kind == kindName {
+			ids = append(ids, k.apiVersion)
+		}
+	}
+	if near := strict.Nearest(apiVersion, versions()); near != "" && (len(ids) == 0 || slices.Contains(ids, near)) {
+		return at(places["apiVersion"], "apiVersion", "unknown version %q; did you mean %q?", clip(apiVersion), near)
+	}
+	if len(ids) == 0 {
+		ids = versions()
+	}
+	return at(places["apiVersion"], "apiVersion", "%s %s is not read; of apiVersion these are: %s",
+		clip(apiVersion), clip(kindName), strings.Join(ids, ", "))
+}
+
+// clip keeps a message to one line of bearable length.
+func clip(s string) string {
+	if r := []rune(s); len(r) > 80 {
+		return string(r[:80]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,141 @@
+package strict
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+
+// table is what a struct type takes, embedded structs included.
+type table struct {
+	name   string
+	fields map[string]field
+}
+
+type field struct {
+	typ   reflect.Type
+	owner reflect.Type
+}
+
+// table lists a struct's fields by json name. As in encoding/json a shallower
+// field hides a deeper one.
+func (d *decoder) table(t reflect.Type) *table {
+	if tab, ok := d.tables[t]; ok {
+		return tab
+	}
+	tab := &table{name: t.Name(), fields: map[string]field{}}
+	d.tables[t] = tab
+	var embedded []reflect.Type
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-" || !f.IsExported() && !f.Anonymous:
+			continue
+		case name == "" && f.Anonymous:
+			e := f.Type
+			if e.Kind() == reflect.Pointer {
+				e = e.Elem()
+			}
+			embedded = append(embedded, e)
+			continue
+		case name == "":
+			name = f.Name
+		}
+		tab.fields[name] = field{f.Type, t}
+	}
+	for _, e := range embedded {
+		for name, f := range d.table(e).fields {
+			if _, hidden := tab.fields[name]; !hidden {
+				tab.fields[name] = f
+			}
+		}
+	}
+	return tab
+}
+
+// unknown says what is wrong with a field the struct does not take, and what
+// was probably meant: a near spelling, or the level that does take it.
+func (d *decoder) unknown(name string, tab *table) string {
+	if best := Nearest(name, tab.names()); best != "" {
+		return fmt.Sprintf("unknown field; did you mean %q?", best)
+	}
+	for i := len(d.parents) - 2; i >= 0; i-- {
+		p := d.parents[i]
+		if _, ok := p.table.fields[name]; ok && p.path != "" {
+			return fmt.Sprintf("unknown field here; %s takes it: is the indentation right?", p.path)
+		}
+	}
+	var below []string
+	for _, n := range tab.names() {
+		t := tab.fields[n].typ
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(unmarshaler) {
+			continue
+		}
+		if _, ok := d.table(t).fields[name]; ok {
+			below = append(below, n)
+		}
+	}
+	if len(below) == 1 {
+		return fmt.Sprintf("unknown field here; %s takes it: is the indentation right?", below[0])
+	}
+	if names := tab.names(); len(names) > 0 && len(names) <= 12 {
+		return "unknown field; known here: " + strings.Join(names, ", ")
+	}
+	return "unknown field"
+}
+
+func (t *table) names() []string {
+	out := make([]string, 0, len(t.fields))
+	for n := range t.fields {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Nearest is the candidate that s is most likely a misspelling of, or "". Case
+// counts for nothing; otherwise up to a third of the letters may differ.
+func Nearest(s string, candidates []string) string {
+	if len(s) > 64 {
+		return ""
+	}
+	best, bound := "", max(1, len(s)/3)+1
+	for _, c := range candidates {
+		if n := distance(strings.ToLower(s), strings.ToLower(c)); n < bound {
+			best, bound = c, n
+		}
+	}
+	return best
+}
+
+// distance is the edit distance of two strings in bytes, a swap of neighbours
+// counting one (the restricted Damerau-Levenshtein distance).
+func distance(a, b string) int {
+	before, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(prev[j]+1, row[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, prev, row = prev, row, before
+	}
+	return prev[len(b)]
+}
