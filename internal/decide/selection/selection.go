@@ -4,13 +4,21 @@
 // in one total order (docs/runtime-selection.md).
 package selection
 
-import "roundhouse.dev/roundhouse/internal/core/service"
+import (
+	"cmp"
+	"slices"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
 
 // Host is what a platform can run. The zero Host runs nothing.
 type Host struct {
 	// Cluster: replicas are pods, so any image runs and Programs is unused.
 	Cluster bool
 	// Programs are the names found on PATH; "roundhouse" is always among them.
+	// A Python module that can be run is there too, in the form Program gives
+	// ("python3 -m vllm"): an interpreter alone does not make its modules
+	// present.
 	Programs map[string]bool
 	// Accelerators is how many GPUs there are in all, busy or not.
 	Accelerators int
@@ -24,6 +32,19 @@ type Request struct {
 	Service    *service.Service
 	Attributes service.Attributes
 }
+
+// The rules in the order they are checked and printed.
+const (
+	RuleEnabled     = "enabled"
+	RuleMultiModel  = "multiModel"
+	RuleFormat      = "format"
+	RuleAutoSelect  = "autoSelect"
+	RuleShape       = "shape"
+	RuleAccelerator = "accelerator"
+	RuleSize        = "size"
+	RuleProtocol    = "protocol"
+	RuleHost        = "host"
+)
 
 // Rule is one check of one runtime, passed or failed, with the reason in
 // words.
@@ -57,12 +78,150 @@ const (
 	NoSupportingRuntime  = "NoSupportingRuntime"
 )
 
-// Result is every candidate, ranked ones first, and the choice.
+// Result is every candidate, ranked ones first, and the choice. It keeps its
+// sense through JSON: Explain prints the same on both sides.
 type Result struct {
+	// Service and Attributes are what was asked for.
+	Service    service.Key        `json:"service"`
+	Attributes service.Attributes `json:"attributes"`
+	// Named is the runtime the service asks for by name, "" when one is chosen.
+	Named string `json:"named,omitempty"`
+	// NotNeeded: the service brings its own containers. Nothing is chosen and
+	// Reason is empty; whether the host can run them is HostRule's to say.
+	NotNeeded bool `json:"notNeeded,omitempty"`
 	// Chosen is nil when no runtime will do; Reason and Message then say why.
-	Chosen     *Candidate       `json:"chosen,omitempty"`
-	Protocol   service.Protocol `json:"protocol,omitempty"` // settled: asked for, else the default, else the runtime's best
-	Candidates []Candidate      `json:"candidates"`
-	Reason     string           `json:"reason,omitempty"`
-	Message    string           `json:"message,omitempty"` // one line: what is lacking and what to do
+	// It points into Candidates.
+	Chosen *Candidate `json:"chosen,omitempty"`
+	// Protocol is settled: asked for, else the default, else the runtime's
+	// best, else "" for a runtime that lists none.
+	Protocol service.Protocol `json:"protocol,omitempty"`
+	// Candidates holds the ranked in order, then the failed: those with the
+	// fewest failed rules first, so that the nearest miss leads.
+	Candidates []Candidate `json:"candidates"`
+	Reason     string      `json:"reason,omitempty"`
+	Message    string      `json:"message,omitempty"` // one line: what is lacking and what to do
+}
+
+// Choose ranks the runtimes for the request and takes the first. Runtimes of
+// other namespaces are no candidates; names are unique within a scope. The
+// order of runtimes has no influence. Nothing given is changed, and the
+// result's Candidate.Runtime points into runtimes.
+func Choose(req Request, runtimes []service.Runtime, host Host) Result {
+	s := newSubject(req, host)
+	res := Result{Service: s.svc.Key, Attributes: s.model}
+	if s.svc.Custom {
+		res.NotNeeded = true
+		res.Protocol = cmp.Or(s.svc.Protocol, s.svc.ProtocolDefault)
+		return res
+	}
+	all := visible(runtimes, s.namespace)
+	if ref := s.svc.Runtime; ref != nil {
+		s.named = true
+		res.Named = ref.Name
+		rt := lookup(all, *ref)
+		if rt == nil {
+			res.Reason, res.Message = RuntimeNotRecognized, s.unrecognized(*ref, runtimes)
+			return res
+		}
+		all = []*service.Runtime{rt}
+	}
+	ranked := s.assess(all)
+	res.Candidates = make([]Candidate, len(ranked))
+	for i := range ranked {
+		res.Candidates[i] = ranked[i].Candidate
+	}
+	if len(ranked) > 0 && ranked[0].Eligible() {
+		res.Chosen = &res.Candidates[0]
+		res.Protocol = s.protocol(res.Chosen.Runtime)
+		return res
+	}
+	res.Reason, res.Message = s.lacking(ranked)
+	return res
+}
+
+// subject is the request, settled once for all runtimes.
+type subject struct {
+	svc       *service.Service
+	model     service.Attributes
+	namespace string
+	named     bool // the runtime was asked for by name
+	shape     shape
+	host      Host
+}
+
+func newSubject(req Request, host Host) *subject {
+	s := &subject{svc: req.Service, model: req.Attributes, host: host}
+	if s.svc == nil {
+		s.svc = &service.Service{}
+	}
+	s.namespace = cmp.Or(s.svc.Namespace, service.DefaultNamespace)
+	s.shape = shapeOf(s.svc.Components)
+	return s
+}
+
+// visible keeps what a service in namespace may use.
+func visible(runtimes []service.Runtime, namespace string) []*service.Runtime {
+	out := make([]*service.Runtime, 0, len(runtimes))
+	for i := range runtimes {
+		rt := &runtimes[i]
+		if rt.Scope != service.ScopeNamespace || cmp.Or(rt.Namespace, service.DefaultNamespace) == namespace {
+			out = append(out, rt)
+		}
+	}
+	return out
+}
+
+// lookup finds a runtime by name: the namespace's, else the cluster's, else
+// the catalog's. A reference's kind narrows the search.
+func lookup(runtimes []*service.Runtime, ref service.ObjectRef) *service.Runtime {
+	var found *service.Runtime
+	for _, rt := range runtimes {
+		namespaced := rt.Scope == service.ScopeNamespace
+		if rt.Name != ref.Name || ref.Kind == "ServingRuntime" && !namespaced || ref.Kind == "ClusterServingRuntime" && namespaced {
+			continue
+		}
+		if found == nil || scopeRank(rt.Scope) < scopeRank(found.Scope) {
+			found = rt
+		}
+	}
+	return found
+}
+
+// assessed is a candidate with what places it.
+type assessed struct {
+	Candidate
+	standing standing
+	failed   int // rules failed
+	first    int // index of the first failed rule
+}
+
+// assess checks every runtime against every rule and sorts: the eligible by
+// the total order, then the failed, nearest miss first.
+func (s *subject) assess(runtimes []*service.Runtime) []assessed {
+	applied := map[string]bool{}
+	for _, rt := range runtimes {
+		if rt.Scope != service.ScopeCatalog {
+			applied[rt.Name] = true
+		}
+	}
+	out := make([]assessed, len(runtimes))
+	for i, rt := range runtimes {
+		shadowed := rt.Scope == service.ScopeCatalog && applied[rt.Name]
+		out[i] = s.check(rt, shadowed)
+	}
+	slices.SortStableFunc(out, func(a, b assessed) int {
+		return cmp.Or(
+			cmp.Compare(a.failed, b.failed),
+			cmp.Compare(b.first, a.first),
+			compare(&a.standing, &b.standing))
+	})
+	n := 0
+	for n < len(out) && out[n].failed == 0 {
+		n++
+	}
+	for i := range n {
+		out[i].Rank = i + 1
+		out[i].Why = s.placed(out[:n], i)
+	}
+	return out
 }

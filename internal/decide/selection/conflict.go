@@ -1,0 +1,141 @@
+package selection
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Conflict is a fault in how runtimes are declared: one that leaves the choice
+// between two of them to chance, or a priority that means nothing.
+type Conflict struct {
+	// Runtime is the one at fault, the later in the list of a pair. Both point
+	// into the runtimes given.
+	Runtime *service.Runtime
+	// Other is the runtime it conflicts with, nil when it is at fault alone.
+	Other *service.Runtime
+	// Field is the path in Runtime's manifest.
+	Field string
+	// Message says what is wrong and what to do, in one line.
+	Message string
+}
+
+// Conflicts checks the constraints that both guides lay on priorities: above
+// zero; the same for all versions of one format in one runtime; never the same
+// in two runtimes that can be chosen for the same model. Disabled runtimes are
+// left out. The result is in the order of runtimes.
+func Conflicts(runtimes []service.Runtime) []Conflict {
+	var out []Conflict
+	for i := range runtimes {
+		rt := &runtimes[i]
+		if rt.Disabled {
+			continue
+		}
+		out = append(out, within(rt)...)
+		for j := range i {
+			if other := &runtimes[j]; rivals(rt, other) {
+				out = append(out, between(rt, other)...)
+			}
+		}
+	}
+	return out
+}
+
+func priorityField(i int) string {
+	return fmt.Sprintf("spec.supportedModelFormats[%d].priority", i)
+}
+
+// within checks one runtime by itself.
+func within(rt *service.Runtime) []Conflict {
+	var out []Conflict
+	for i := range rt.Formats {
+		f := &rt.Formats[i]
+		if f.Priority != nil && *f.Priority <= 0 {
+			out = append(out, Conflict{Runtime: rt, Field: priorityField(i),
+				Message: fmt.Sprintf("priority %d: it must be above 0; leave it out for none", *f.Priority)})
+		}
+		for j := range i {
+			g := &rt.Formats[j]
+			if f.AutoSelect && g.AutoSelect && sameButVersion(f, g) && priority(f) != priority(g) {
+				out = append(out, Conflict{Runtime: rt, Field: priorityField(i),
+					Message: fmt.Sprintf("%s has priority %s and %s priority %s: give all versions of a format in one runtime the same",
+						named(f.Format), number(priority(f)), named(g.Format), number(priority(g)))})
+				break
+			}
+		}
+	}
+	return out
+}
+
+// rivals says whether some service could have either of two runtimes, format
+// aside.
+func rivals(a, b *service.Runtime) bool {
+	return !b.Disabled && a.Scope == b.Scope && a.Namespace == b.Namespace &&
+		a.MultiModel == b.MultiModel && runtimeShape(a) == runtimeShape(b) &&
+		intersect(a.Protocols, b.Protocols) && overlap(a.Size, b.Size)
+}
+
+// intersect: a runtime that lists no protocol speaks any.
+func intersect(a, b []service.Protocol) bool {
+	if len(a) == 0 || len(b) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(a, func(p service.Protocol) bool { return slices.Contains(b, p) })
+}
+
+func overlap(a, b *service.SizeRange) bool {
+	if unbounded(a) || unbounded(b) {
+		return true
+	}
+	return (b.Max == 0 || a.Min <= b.Max) && (a.Max == 0 || b.Min <= a.Max)
+}
+
+// between checks the entries of two rivals against each other.
+func between(rt, other *service.Runtime) []Conflict {
+	var out []Conflict
+	for i := range rt.Formats {
+		f := &rt.Formats[i]
+		p := priority(f)
+		if p == 0 {
+			continue
+		}
+		for j := range other.Formats {
+			if g := &other.Formats[j]; p == priority(g) && sameEntry(f, g) {
+				out = append(out, Conflict{Runtime: rt, Other: other, Field: priorityField(i),
+					Message: fmt.Sprintf("priority %d for %s is also that of %s: give one of them another", p, listed(f), other.Name)})
+				break
+			}
+		}
+	}
+	return out
+}
+
+// sameButVersion says whether two entries differ in versions at most.
+func sameButVersion(f, g *service.SupportedFormat) bool {
+	return strings.EqualFold(f.Format.Name, g.Format.Name) &&
+		strings.EqualFold(f.Framework.Name, g.Framework.Name) &&
+		strings.EqualFold(f.Architecture, g.Architecture) &&
+		strings.EqualFold(f.Quantization, g.Quantization)
+}
+
+func sameEntry(f, g *service.SupportedFormat) bool {
+	return sameButVersion(f, g) &&
+		sameVersion(f.Format.Version, f.FormatOperator, g.Format.Version, g.FormatOperator) &&
+		sameVersion(f.Framework.Version, f.FrameworkOperator, g.Framework.Version, g.FrameworkOperator)
+}
+
+func sameVersion(v string, vop service.Operator, w string, wop service.Operator) bool {
+	if v == "" || w == "" {
+		return v == w
+	}
+	return equalOr(vop) == equalOr(wop) && versionMeets(v, service.OperatorEqual, w)
+}
+
+func equalOr(op service.Operator) service.Operator {
+	if op == "" {
+		return service.OperatorEqual
+	}
+	return op
+}

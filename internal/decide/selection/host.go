@@ -1,0 +1,268 @@
+package selection
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// HostRule says whether a host can run components that are complete in
+// themselves, such as those of a service that brings its own containers. Their
+// Local must be resolved.
+func HostRule(c service.Components, h Host) Rule {
+	return hostRule(c, service.Components{}, h)
+}
+
+func (s *subject) runs(rt *service.Runtime) Rule {
+	return hostRule(rt.Components, s.svc.Components, s.host)
+}
+
+// hostRule checks base with over laid on it. On a cluster everything runs. On
+// one machine every component needs a command whose program is there, and all
+// of them together, one replica each, must fit its accelerators and memory.
+func hostRule(base, over service.Components, h Host) Rule {
+	if h.Cluster {
+		return pass(RuleHost, "runs on a cluster")
+	}
+	var lacks []string
+	var gpus, memory int64
+	parts := 0
+	for _, role := range service.Roles {
+		p := part{role, base.Get(role), over.Get(role)}
+		if p.base == nil && p.over == nil {
+			continue
+		}
+		parts++
+		if why := p.lacks(h); why != "" {
+			lacks = append(lacks, why)
+		}
+		g, m := p.needs()
+		gpus, memory = plus(gpus, g), plus(memory, m)
+	}
+	if parts == 0 {
+		lacks = append(lacks, "it has no component to run")
+	}
+	if gpus > int64(h.Accelerators) {
+		lacks = append(lacks, "it needs "+strconv.FormatInt(gpus, 10)+" GPUs, this machine has "+strconv.Itoa(h.Accelerators))
+	}
+	if h.MemoryBytes > 0 && memory > h.MemoryBytes {
+		lacks = append(lacks, "it needs "+gibibytes(memory)+" of memory, this machine has "+gibibytes(h.MemoryBytes))
+	}
+	if len(lacks) > 0 {
+		return fail(RuleHost, strings.Join(lacks, "; "))
+	}
+	return pass(RuleHost, "runs on this machine")
+}
+
+// part is one role's component: the runtime's and the service's, either nil.
+type part struct {
+	role       service.Role
+	base, over *service.Component
+}
+
+// lacks says why this machine cannot start the part, "" when it can.
+func (p part) lacks(h Host) string {
+	if nodes := p.nodes(); nodes > 0 {
+		return "its " + string(p.role) + " runs on " + strconv.Itoa(nodes) + " nodes, this is one machine"
+	}
+	local := p.local()
+	if local == nil || len(local.Command) == 0 {
+		if image := p.image(); image != "" {
+			return "no command for image " + image + " on this machine"
+		}
+		return "no command for its " + string(p.role) + " on this machine"
+	}
+	program := Program(local.Command)
+	if program == "" || h.Programs[program] {
+		return ""
+	}
+	why := program + " is not on PATH"
+	if local.Install != "" {
+		why += ": " + local.Install
+	}
+	return why
+}
+
+// Program is what Host.Programs must hold for a command to start: its first
+// word, or interpreter and module for "python3 -m MODULE". It is "" for an
+// empty command and for one whose program is given as a path or a template,
+// which is taken as it is.
+func Program(command []string) string {
+	if len(command) == 0 || strings.Contains(command[0], "/") || strings.HasPrefix(command[0], "{{") {
+		return ""
+	}
+	program := command[0]
+	if strings.HasPrefix(program, "python") {
+		for i := 1; i+1 < len(command) && strings.HasPrefix(command[i], "-"); i++ {
+			if command[i] == "-m" {
+				return program + " -m " + command[i+1]
+			}
+		}
+	}
+	return program
+}
+
+func (p part) local() *service.Local {
+	if p.over != nil && p.over.Local != nil {
+		return p.over.Local
+	}
+	if p.base != nil {
+		return p.base.Local
+	}
+	return nil
+}
+
+// image is the serving container's image without tag and digest.
+func (p part) image() string {
+	for _, c := range []*service.Component{p.over, p.base} {
+		if c == nil {
+			continue
+		}
+		if m := container(c.Pod, c.Main); m != nil && m.Image != "" {
+			return repository(m.Image)
+		}
+	}
+	return ""
+}
+
+// nodes is how many machines a multi-node part asks for, 0 for any other.
+func (p part) nodes() int {
+	n := 0
+	for _, side := range p.sides() {
+		n += min(side.size, math.MaxInt16)
+	}
+	return n
+}
+
+// side is the leader's or the workers' part, the runtime's and the service's.
+type side struct {
+	base, over *service.Node
+	size       int
+}
+
+func (p part) sides() []side {
+	var leader, worker side
+	if p.base != nil {
+		leader.base, worker.base = p.base.Leader, p.base.Worker
+	}
+	if p.over != nil {
+		leader.over, worker.over = p.over.Leader, p.over.Worker
+	}
+	var out []side
+	for _, s := range []side{leader, worker} {
+		if s.base == nil && s.over == nil {
+			continue
+		}
+		s.size = 1
+		for _, n := range []*service.Node{s.base, s.over} {
+			if n != nil && n.Size > 0 {
+				s.size = n.Size
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// needs sums GPUs and bytes of memory over the main containers of one replica.
+func (p part) needs() (gpus, memory int64) {
+	var base, over *corev1.Container
+	if p.base != nil {
+		base = container(p.base.Pod, p.base.Main)
+	}
+	if p.over != nil {
+		over = container(p.over.Pod, p.over.Main)
+	}
+	gpus, memory = asks(base, over)
+	for _, s := range p.sides() {
+		base, over = nil, nil
+		if s.base != nil {
+			base = container(s.base.Pod, s.base.Main)
+		}
+		if s.over != nil {
+			over = container(s.over.Pod, s.over.Main)
+		}
+		g, m := asks(base, over)
+		gpus, memory = plus(gpus, times(g, s.size)), plus(memory, times(m, s.size))
+	}
+	return gpus, memory
+}
+
+// asks reads one container's resources, what the service states in place of
+// what the runtime does. GPUs are limits (Kubernetes has no others); memory is
+// the request, which is the limit where only that is stated.
+func asks(base, over *corev1.Container) (gpus, memory int64) {
+	for _, name := range []corev1.ResourceName{"nvidia.com/gpu", "amd.com/gpu"} {
+		gpus = plus(gpus, stated(name, limits(over), limits(base), requests(over), requests(base)))
+	}
+	return gpus, stated(corev1.ResourceMemory, requests(over), requests(base), limits(over), limits(base))
+}
+
+func limits(c *corev1.Container) corev1.ResourceList {
+	if c == nil {
+		return nil
+	}
+	return c.Resources.Limits
+}
+
+func requests(c *corev1.Container) corev1.ResourceList {
+	if c == nil {
+		return nil
+	}
+	return c.Resources.Requests
+}
+
+// stated is the first list's value that has one, never below 0.
+func stated(name corev1.ResourceName, lists ...corev1.ResourceList) int64 {
+	for _, l := range lists {
+		if q, ok := l[name]; ok {
+			return max(q.Value(), 0)
+		}
+	}
+	return 0
+}
+
+// plus and times saturate, so that no manifest's figures wrap around.
+func plus(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+func times(a int64, n int) int64 {
+	if n > 0 && a > math.MaxInt64/int64(n) {
+		return math.MaxInt64
+	}
+	return a * int64(n)
+}
+
+// container is the named container, or the first where none is named.
+func container(p corev1.PodSpec, name string) *corev1.Container {
+	for i := range p.Containers {
+		if name == "" || p.Containers[i].Name == name {
+			return &p.Containers[i]
+		}
+	}
+	return nil
+}
+
+// repository is an image reference without tag and digest; a colon before the
+// last slash is a registry's port.
+func repository(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	if colon := strings.LastIndexByte(image, ':'); colon > strings.LastIndexByte(image, '/') {
+		return image[:colon]
+	}
+	return image
+}
+
+// gibibytes prints bytes in Kubernetes' unit ("30Gi", "1.5Gi").
+func gibibytes(n int64) string {
+	gi := math.Round(float64(n)/(1<<30)*10) / 10
+	return strconv.FormatFloat(gi, 'f', -1, 64) + "Gi"
+}
