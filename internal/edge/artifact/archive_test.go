@@ -168,3 +168,5 @@ func TestArchiveExpansionIsBounded(t *testing.T) {
 	u := &unpacker{ctx: t.Context(), s: s, root: root, bytes: 1000, budget: 1000}
 	wantError(t, u.file("a", zeros{}), "unpacks to more than 1000 B")
 }
+
+func tarFile(name, content string) tar.Header { return tar.Header{Name: name, Uname: content} }
