@@ -1,0 +1,188 @@
+package simulate
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	"roundhouse.dev/roundhouse/internal/core/openai"
+)
+
+// pin holds figures that the metrics report instead of the true ones; nil
+// members are not pinned. It changes what is reported, not what happens.
+type pin struct {
+	Waiting         *int      `json:"waiting,omitempty"`
+	Running         *int      `json:"running,omitempty"`
+	KVUsage         *float64  `json:"kv_usage,omitempty"`
+	RunningAdapters *[]string `json:"running_lora_adapters,omitempty"`
+	WaitingAdapters *[]string `json:"waiting_lora_adapters,omitempty"`
+}
+
+// The faults that can be injected into inference requests.
+const (
+	faultBeforeHeaders = "before_headers" // the connection ends without an answer
+	faultMidStream     = "mid_stream"     // it ends within the answer
+	faultHang          = "hang"           // no answer, until the client gives up
+	faultExit          = "exit"           // the process ends
+	faultStatus        = "status"         // an error answer
+)
+
+var faultModes = []string{faultBeforeHeaders, faultMidStream, faultHang, faultExit, faultStatus}
+
+// fault is what will happen to the next Count inference requests.
+type fault struct {
+	Mode        string `json:"mode"`
+	Count       int    `json:"count"`        // 0 ends the faults
+	AfterTokens int    `json:"after_tokens"` // mid_stream: in a stream, after so many tokens
+	Status      int    `json:"status"`       // status: 400 to 599
+}
+
+// guarded refuses requests that a web page sent: pages of any origin can reach
+// loopback, and these end processes.
+func guarded(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
+			writeError(w, &refusal{http.StatusForbidden, r.URL.Path + " is not for browsers", openai.TypePermission, "", "forbidden"})
+			return
+		}
+		h(w, r)
+	}
+}
+
+// servePin replaces the pinned figures by those of the body.
+func (e *Engine) servePin(w http.ResponseWriter, r *http.Request) {
+	var p pin
+	if err := readAdmin(w, r, &p); err != nil {
+		writeError(w, err)
+		return
+	}
+	e.mu.Lock()
+	e.mu.pinned = p
+	e.mu.Unlock()
+	respond(w, p)
+}
+
+func (e *Engine) serveUnpin(w http.ResponseWriter, _ *http.Request) {
+	e.mu.Lock()
+	e.mu.pinned = pin{}
+	e.mu.Unlock()
+	respond(w, pin{})
+}
+
+func (e *Engine) serveFail(w http.ResponseWriter, r *http.Request) {
+	f := fault{Count: 1, AfterTokens: 3, Status: http.StatusServiceUnavailable}
+	if err := readAdmin(w, r, &f); err != nil {
+		writeError(w, err)
+		return
+	}
+	switch {
+	case !slices.Contains(faultModes, f.Mode):
+		writeError(w, invalid("mode", "mode is %q: want one of %q", f.Mode, faultModes))
+		return
+	case f.Count < 0 || f.AfterTokens < 0:
+		writeError(w, invalid("count", "count and after_tokens must not be negative"))
+		return
+	case f.Status < 400 || f.Status > 599:
+		writeError(w, invalid("status", "status is %d: want 400 to 599", f.Status))
+		return
+	}
+	e.mu.Lock()
+	e.mu.faults = f
+	e.mu.Unlock()
+	respond(w, f)
+}
+
+// takeFault is the fault of one inference request; Mode is empty for none.
+func (e *Engine) takeFault() fault {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.faults.Count == 0 {
+		return fault{}
+	}
+	e.mu.faults.Count--
+	return e.mu.faults
+}
+
+// failEarly carries out a fault that comes before any answer. True means that
+// the request is dealt with. It panics with http.ErrAbortHandler, which is how
+// net/http cuts a connection.
+func (e *Engine) failEarly(w http.ResponseWriter, r *http.Request, f fault) bool {
+	switch f.Mode {
+	case faultBeforeHeaders:
+		panic(http.ErrAbortHandler)
+	case faultExit:
+		e.log.Warn("exit: a fault was asked for")
+		e.cfg.Exit(1)
+		panic(http.ErrAbortHandler) // where Exit is a test's
+	case faultHang:
+		<-r.Context().Done()
+		return true
+	case faultStatus:
+		writeError(w, &refusal{f.Status, fmt.Sprintf("status %d: a fault was asked for", f.Status), openai.TypeServer, "", "injected_fault"})
+		return true
+	}
+	return false
+}
+
+// shownStats are the figures that metrics report: the scheduler's, or the pinned.
+type shownStats struct {
+	waiting, running                 int
+	usage                            float64 // 0 to 1
+	runningAdapters, waitingAdapters []string
+	totals                           Totals
+}
+
+func (e *Engine) shown() shownStats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	st := e.mu.scheduler.Stats()
+	s := shownStats{
+		waiting: st.Waiting, running: st.Running,
+		usage:           float64(st.BlocksHeld) / float64(st.BlocksTotal),
+		runningAdapters: st.RunningAdapters, waitingAdapters: st.WaitingAdapters,
+		totals: st.Totals,
+	}
+	override(&s.waiting, e.mu.pinned.Waiting)
+	override(&s.running, e.mu.pinned.Running)
+	override(&s.usage, e.mu.pinned.KVUsage)
+	override(&s.runningAdapters, e.mu.pinned.RunningAdapters)
+	override(&s.waitingAdapters, e.mu.pinned.WaitingAdapters)
+	return s
+}
+
+func override[T any](value *T, pinned *T) {
+	if pinned != nil {
+		*value = *pinned
+	}
+}
+
+// serveState tells the truth, pinned figures apart.
+func (e *Engine) serveState(w http.ResponseWriter, _ *http.Request) {
+	e.mu.Lock()
+	st := e.mu.scheduler.Stats()
+	state := map[string]any{
+		"now_seconds":           e.now().Seconds(),
+		"waiting":               st.Waiting,
+		"running":               st.Running,
+		"kv_blocks":             st.BlocksTotal,
+		"kv_blocks_held":        st.BlocksHeld,
+		"kv_blocks_cached":      st.BlocksCached,
+		"most_running":          st.MostRunning,
+		"most_kv_blocks_held":   st.MostBlocksHeld,
+		"running_lora_adapters": append([]string{}, st.RunningAdapters...),
+		"waiting_lora_adapters": append([]string{}, st.WaitingAdapters...),
+		"lora_adapters":         append([]string{}, e.mu.adapters...),
+		"prompt_tokens":         st.Totals.PromptTokens,
+		"output_tokens":         st.Totals.OutputTokens,
+		"prefix_queries":        st.Totals.PrefixQueries,
+		"prefix_hits":           st.Totals.PrefixHits,
+		"preemptions":           st.Totals.Preemptions,
+		"lora_loads":            st.Totals.AdapterLoads,
+		"role":                  e.cfg.Role,
+		"pinned":                e.mu.pinned,
+		"fault":                 e.mu.faults,
+		"draining":              e.mu.draining,
+	}
+	e.mu.Unlock()
+	respond(w, state)
+}

@@ -1,0 +1,303 @@
+package simulate
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/openai"
+)
+
+// writeTimeout bounds one write to a client that does not read.
+const writeTimeout = time.Minute
+
+// surface is what differs between the two completion APIs.
+type surface struct {
+	chat          bool
+	idPrefix      string
+	object, chunk string // of the whole answer and of an event
+}
+
+var (
+	chatSurface = surface{chat: true, idPrefix: "chatcmpl-", object: "chat.completion", chunk: "chat.completion.chunk"}
+	textSurface = surface{idPrefix: "cmpl-", object: "text_completion", chunk: "text_completion"}
+)
+
+func (e *Engine) serveChat(w http.ResponseWriter, r *http.Request) {
+	e.serveCompletion(w, r, chatSurface)
+}
+
+func (e *Engine) serveText(w http.ResponseWriter, r *http.Request) {
+	e.serveCompletion(w, r, textSurface)
+}
+
+func (e *Engine) serveCompletion(w http.ResponseWriter, r *http.Request, s surface) {
+	in, err := e.read(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	var prompts []string
+	if s.chat {
+		prompts, err = in.params.chatPrompt()
+	} else {
+		prompts, err = texts("prompt", in.params.Prompt)
+	}
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	j, err := e.newJob(in, prompts)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	f := e.takeFault()
+	if e.failEarly(w, r, f) {
+		return
+	}
+	if err := e.submit(j); err != nil {
+		writeError(w, err)
+		return
+	}
+	defer e.abandon(j)
+	out := &response{
+		engine: e, w: w, job: j, surface: s, in: in, fault: f,
+		id: s.idPrefix + fmt.Sprintf("%016x", j.calls[0].sequence.ID), created: time.Now().Unix(),
+	}
+	if in.stream {
+		out.stream(r)
+	} else {
+		out.whole(r)
+	}
+}
+
+// response writes the answer to one completion request.
+type response struct {
+	engine  *Engine
+	w       http.ResponseWriter
+	job     *job
+	surface surface
+	in      *inference
+	fault   fault
+	id      string
+	created int64 // Unix seconds
+}
+
+type usage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+	TotalTokens      int `json:"total_tokens"`
+	Details          struct {
+		CachedTokens int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// usage sums over the choices; the n choices of one prompt read it once.
+func (o *response) usage(now []standing) usage {
+	var u usage
+	n := 1
+	if o.in.params.N != nil {
+		n = *o.in.params.N
+	}
+	for i, c := range o.job.calls {
+		u.CompletionTokens += now[i].tokens
+		if i%n == 0 {
+			u.PromptTokens += c.sequence.PromptTokens
+			u.Details.CachedTokens += now[i].cached
+		}
+	}
+	u.TotalTokens = u.PromptTokens + u.CompletionTokens
+	return u
+}
+
+type wholeAnswer struct {
+	ID         string      `json:"id"`
+	Object     string      `json:"object"`
+	Created    int64       `json:"created"`
+	Model      string      `json:"model"`
+	Choices    []any       `json:"choices"`
+	Usage      usage       `json:"usage"`
+	KVTransfer *kvTransfer `json:"kv_transfer_params,omitempty"`
+}
+
+type chatChoice struct {
+	Index   int `json:"index"`
+	Message struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+	} `json:"message"`
+	FinishReason string `json:"finish_reason"`
+}
+
+type textChoice struct {
+	Index        int    `json:"index"`
+	Text         string `json:"text"`
+	FinishReason string `json:"finish_reason"`
+}
+
+func (o *response) choice(i int) any {
+	a := o.job.calls[i].answer
+	if !o.surface.chat {
+		return textChoice{Index: i, Text: a.text, FinishReason: a.reason}
+	}
+	c := chatChoice{Index: i, FinishReason: a.reason}
+	c.Message.Role, c.Message.Content = "assistant", a.text
+	return c
+}
+
+// whole answers with one body when every choice has ended.
+func (o *response) whole(r *http.Request) {
+	var now []standing
+	for ended := false; !ended; {
+		if o.job.wait(r.Context()) != nil {
+			return
+		}
+		now = o.engine.look(o.job, now[:0])
+		ended = allEnded(now)
+	}
+	answer := wholeAnswer{ID: o.id, Object: o.surface.object, Created: o.created, Model: o.in.model, Usage: o.usage(now)}
+	for i := range o.job.calls {
+		answer.Choices = append(answer.Choices, o.choice(i))
+	}
+	if o.engine.prefillOnly(&o.in.params) {
+		answer.KVTransfer = o.handOver(r)
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		writeError(o.w, err)
+		return
+	}
+	if o.fault.Mode == faultMidStream {
+		o.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		_, _ = o.w.Write(body[:len(body)/2])
+		_ = http.NewResponseController(o.w).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	writeJSON(o.w, http.StatusOK, body)
+}
+
+func allEnded(now []standing) bool {
+	for _, s := range now {
+		if !s.ended {
+			return false
+		}
+	}
+	return true
+}
+
+// handOver tells a decoding engine where to pull the prompt's KV from.
+func (o *response) handOver(r *http.Request) *kvTransfer {
+	id := fmt.Sprintf("simulated-%d", o.engine.cfg.Seed)
+	kv := &kvTransfer{DoRemotePrefill: true, RemoteEngineID: &id, RemoteBlockIDs: []int{}}
+	for i := range blocksFor(o.job.calls[0].sequence.PromptTokens) {
+		kv.RemoteBlockIDs = append(kv.RemoteBlockIDs, i)
+	}
+	if addr, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
+		host, port := addr.IP.String(), addr.Port
+		kv.RemoteHost, kv.RemotePort = &host, &port
+	}
+	return kv
+}
+
+// stream answers with an event for every token, as they are computed.
+func (o *response) stream(r *http.Request) {
+	head := o.w.Header()
+	head.Set("Content-Type", "text/event-stream; charset=utf-8")
+	head.Set("Cache-Control", "no-cache")
+	sent := make([]standing, len(o.job.calls)) // ended: the finish_reason has been sent
+	var now []standing
+	var buf []byte
+	for !allEnded(sent) {
+		if o.job.wait(r.Context()) != nil {
+			return
+		}
+		now = o.engine.look(o.job, now[:0])
+		buf = buf[:0]
+		for i := range now {
+			buf = o.appendNews(buf, i, &sent[i], now[i])
+		}
+		if !o.send(buf) {
+			return
+		}
+		if o.fault.Mode == faultMidStream && o.usage(sent).CompletionTokens >= o.fault.AfterTokens {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	buf = buf[:0]
+	if o.in.usage {
+		u, err := json.Marshal(o.usage(now))
+		if err != nil {
+			return
+		}
+		buf = o.appendHead(buf)
+		buf = append(append(append(buf, `],"usage":`...), u...), "}\n\n"...)
+	}
+	o.send(append(buf, "data: [DONE]\n\n"...))
+}
+
+// appendNews appends the events of one choice since sent, and updates sent.
+func (o *response) appendNews(b []byte, i int, sent *standing, now standing) []byte {
+	a := o.job.calls[i].answer
+	if sent.tokens == 0 && now.tokens > 0 && o.surface.chat {
+		b = o.appendEvent(b, i, `"delta":{"role":"assistant","content":""}`, "", "")
+	}
+	for ; sent.tokens < now.tokens; sent.tokens++ {
+		b = o.appendEvent(b, i, "", a.token(sent.tokens), "")
+	}
+	if now.ended && !sent.ended {
+		sent.ended = true
+		b = o.appendEvent(b, i, "", "", a.reason)
+	}
+	return b
+}
+
+// appendHead appends an event up to the beginning of its list of choices.
+func (o *response) appendHead(b []byte) []byte {
+	b = append(append(b, `data: {"id":"`...), o.id...)
+	b = append(append(b, `","object":"`...), o.surface.chunk...)
+	b = strconv.AppendInt(append(b, `","created":`...), o.created, 10)
+	b = openai.AppendQuoted(append(b, `,"model":`...), o.in.model)
+	return append(b, `,"choices":[`...)
+}
+
+// appendEvent appends an event with one choice: the given member, or else text.
+func (o *response) appendEvent(b []byte, index int, member, text, reason string) []byte {
+	b = o.appendHead(b)
+	b = strconv.AppendInt(append(b, `{"index":`...), int64(index), 10)
+	b = append(b, ',')
+	switch {
+	case member != "":
+		b = append(b, member...)
+	case !o.surface.chat:
+		b = openai.AppendQuoted(append(b, `"text":`...), text)
+	case text == "":
+		b = append(b, `"delta":{}`...)
+	default:
+		b = openai.AppendQuoted(append(b, `"delta":{"content":`...), text)
+		b = append(b, '}')
+	}
+	b = append(b, `,"finish_reason":`...)
+	if reason == "" {
+		b = append(b, "null"...)
+	} else {
+		b = openai.AppendQuoted(b, reason)
+	}
+	return append(b, "}]}\n\n"...)
+}
+
+// send writes and flushes; false when the client has gone.
+func (o *response) send(b []byte) bool {
+	if len(b) == 0 {
+		return true
+	}
+	control := http.NewResponseController(o.w)
+	_ = control.SetWriteDeadline(time.Now().Add(writeTimeout)) // a recorder has no deadlines
+	if _, err := o.w.Write(b); err != nil {
+		return false
+	}
+	return control.Flush() == nil
+}

@@ -1,0 +1,160 @@
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"time"
+)
+
+// Role says which half of a request an engine computes when prefill and decode
+// are disaggregated.
+type Role string
+
+// The roles.
+const (
+	// RoleBoth computes whole requests, and either half when the request's
+	// kv_transfer_params ask for it.
+	RoleBoth Role = "both"
+	// RolePrefill stops every completion after its first token and hands over
+	// kv_transfer_params.
+	RolePrefill Role = "prefill"
+	// RoleDecode pulls the prompt's KV from the prefiller that
+	// kv_transfer_params name, and prefills itself without them.
+	RoleDecode Role = "decode"
+)
+
+// Physics is what the simulated machine can do. Rates are per simulated second.
+type Physics struct {
+	PrefillTokensPerSecond  float64       // prompt tokens not found in the prefix cache
+	DecodeTokensPerSecond   float64       // of one sequence alone
+	BatchSlowdown           float64       // load factor per further decoding sequence
+	TransferTokensPerSecond float64       // prompt tokens pulled from a remote prefiller
+	MaxSequences            int           // running at once
+	MaxWaiting              int           // queued at once; an arrival beyond it is rejected
+	MaxBatchedTokens        int           // computed in one iteration; at least MaxSequences
+	KVBlocks                int           // KV memory in blocks of BlockTokens
+	MaxAdapters             int           // LoRA adapters in one batch; 0: no LoRA
+	AdapterLoadTime         time.Duration // of one adapter into a free slot
+}
+
+// DefaultPhysics is roughly an 8B model on one current data-centre GPU.
+func DefaultPhysics() Physics {
+	return Physics{
+		PrefillTokensPerSecond:  10_000,
+		DecodeTokensPerSecond:   60,
+		BatchSlowdown:           0.01,
+		TransferTokensPerSecond: 200_000,
+		MaxSequences:            256,
+		MaxWaiting:              1024,
+		MaxBatchedTokens:        2048,
+		KVBlocks:                8192,
+		MaxAdapters:             0,
+		AdapterLoadTime:         500 * time.Millisecond,
+	}
+}
+
+// LoadFactor is how much slower an iteration with n decoding sequences is than
+// one with a single sequence; at least 1.
+func (p Physics) LoadFactor(n int) float64 {
+	return 1 + p.BatchSlowdown*float64(max(n-1, 0))
+}
+
+// Validate reports every value that has no physical sense.
+func (p Physics) Validate() error {
+	var errs []error
+	rate := func(name string, v float64) {
+		if !(v > 0) || math.IsInf(v, 0) {
+			errs = append(errs, fmt.Errorf("%s is %v: want a positive number", name, v))
+		}
+	}
+	between := func(name string, v, low, high int) {
+		if v < low || v > high {
+			errs = append(errs, fmt.Errorf("%s is %d: want %d to %d", name, v, low, high))
+		}
+	}
+	rate("prefill-tokens-per-second", p.PrefillTokensPerSecond)
+	rate("decode-tokens-per-second", p.DecodeTokensPerSecond)
+	rate("transfer-tokens-per-second", p.TransferTokensPerSecond)
+	if !(p.BatchSlowdown >= 0) || math.IsInf(p.BatchSlowdown, 0) {
+		errs = append(errs, fmt.Errorf("batch-slowdown is %v: want 0 or more", p.BatchSlowdown))
+	}
+	between("max-num-seqs", p.MaxSequences, 1, 1<<16)
+	between("max-waiting", p.MaxWaiting, 1, 1<<24)
+	between("max-num-batched-tokens", p.MaxBatchedTokens, p.MaxSequences, 1<<24)
+	between("kv-blocks", p.KVBlocks, 1, 1<<26)
+	between("max-loras", p.MaxAdapters, 0, 1024)
+	if p.AdapterLoadTime < 0 {
+		errs = append(errs, fmt.Errorf("lora-load-time is %v: want 0 or more", p.AdapterLoadTime))
+	}
+	return errors.Join(errs...)
+}
+
+// Config is what an Engine is made of. DefaultConfig holds the defaults.
+type Config struct {
+	// Models are the names served; the first is the base model's, the others are
+	// aliases. At least one.
+	Models []string
+	// Adapters are the LoRA adapters known at the start.
+	Adapters []string
+	Physics  Physics
+	Role     Role
+
+	Address      string        // host:port to listen on; port 0 takes a free one
+	StartupDelay time.Duration // before listening: the loading of weights; simulated
+	Grace        time.Duration // real time that requests get to finish on shutdown
+
+	Seed  uint64  // of answers and their lengths
+	Speed float64 // simulated seconds per real second
+
+	DefaultMaxTokens int   // of a request that gives none
+	MeanOutputTokens int   // answers end by themselves around this length
+	MaxBodyBytes     int64 // a longer request is answered 413
+
+	// Exit ends the process for the injected fault "exit".
+	Exit func(code int)
+}
+
+// DefaultConfig serves the model "simulated" on loopback.
+func DefaultConfig() Config {
+	return Config{
+		Models:           []string{"simulated"},
+		Physics:          DefaultPhysics(),
+		Role:             RoleBoth,
+		Address:          "127.0.0.1:8000",
+		Grace:            30 * time.Second,
+		Seed:             1,
+		Speed:            1,
+		DefaultMaxTokens: 512,
+		MeanOutputTokens: 128,
+		MaxBodyBytes:     32 << 20,
+		Exit:             os.Exit,
+	}
+}
+
+// Validate reports everything that is wrong with c, by the names of the flags.
+func (c Config) Validate() error {
+	errs := []error{c.Physics.Validate()}
+	bad := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	bad(len(c.Models) == 0, "model is not given: name at least one")
+	names := slices.Concat(c.Models, c.Adapters)
+	for i, name := range names {
+		bad(name == "", "model and lora names must not be empty")
+		bad(slices.Contains(names[:i], name), "name %q is given twice among model and lora", name)
+	}
+	bad(len(c.Adapters) > 0 && c.Physics.MaxAdapters == 0, "lora is given but max-loras is 0")
+	bad(!slices.Contains([]Role{RoleBoth, RolePrefill, RoleDecode}, c.Role), "role is %q: want both, prefill or decode", c.Role)
+	bad(!(c.Speed > 0) || math.IsInf(c.Speed, 0), "speed is %v: want a positive number", c.Speed)
+	bad(c.StartupDelay < 0, "startup-delay is %v: want 0 or more", c.StartupDelay)
+	bad(c.Grace < 0, "grace is %v: want 0 or more", c.Grace)
+	bad(c.DefaultMaxTokens < 1, "default-max-tokens is %d: want 1 or more", c.DefaultMaxTokens)
+	bad(c.MeanOutputTokens < 1, "mean-output-tokens is %d: want 1 or more", c.MeanOutputTokens)
+	bad(c.MaxBodyBytes < 1, "max-body-bytes is %d: want 1 or more", c.MaxBodyBytes)
+	return errors.Join(errs...)
+}

@@ -1,0 +1,127 @@
+package simulate
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// metrics are the figures of an engine under vLLM's names. Times are simulated
+// seconds. It is a prometheus.Collector for those read from the scheduler.
+type metrics struct {
+	engine   *Engine
+	registry *prometheus.Registry
+
+	firstToken prometheus.Histogram
+	nextToken  prometheus.Histogram
+	whole      prometheus.Histogram
+	success    *prometheus.CounterVec
+
+	waiting, running, usage      *prometheus.Desc
+	queries, hits, preemptions   *prometheus.Desc
+	promptTokens, generated      *prometheus.Desc
+	adapters, cacheConfiguration *prometheus.Desc
+}
+
+func newMetrics(e *Engine) *metrics {
+	labels := prometheus.Labels{"model_name": e.cfg.Models[0], "engine": "0"}
+	desc := func(name, help string, variable ...string) *prometheus.Desc {
+		return prometheus.NewDesc("vllm:"+name, help, variable, labels)
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "vllm:" + name, Help: help, Buckets: buckets, ConstLabels: labels,
+		})
+	}
+	m := &metrics{
+		engine:   e,
+		registry: prometheus.NewRegistry(),
+		firstToken: histogram("time_to_first_token_seconds", "From arrival to the first output token.",
+			[]float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}),
+		nextToken: histogram("inter_token_latency_seconds", "From one output token to the next.",
+			[]float64{.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}),
+		whole: histogram("e2e_request_latency_seconds", "From arrival to the last output token.",
+			[]float64{.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}),
+		success: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "vllm:request_success_total", Help: "Requests that ended, by reason.", ConstLabels: labels,
+		}, []string{"finished_reason"}),
+		waiting:      desc("num_requests_waiting", "Requests in the queue."),
+		running:      desc("num_requests_running", "Requests being computed."),
+		usage:        desc("kv_cache_usage_perc", "Part of KV memory that requests hold, 0 to 1."),
+		queries:      desc("prefix_cache_queries_total", "Tokens looked up in the prefix cache."),
+		hits:         desc("prefix_cache_hits_total", "Tokens found in the prefix cache."),
+		preemptions:  desc("num_preemptions_total", "Requests returned to the queue for want of KV memory."),
+		promptTokens: desc("prompt_tokens_total", "Prompt tokens of requests whose prefill is done."),
+		generated:    desc("generation_tokens_total", "Output tokens."),
+		adapters: prometheus.NewDesc("vllm:lora_requests_info", "LoRA adapters in use; the value is a Unix time in seconds.",
+			[]string{"max_lora", "running_lora_adapters", "waiting_lora_adapters"}, nil),
+		cacheConfiguration: desc("cache_config_info", "Shape of KV memory.", "block_size", "num_gpu_blocks"),
+	}
+	for _, reason := range []string{"stop", "length", "abort"} {
+		m.success.WithLabelValues(reason)
+	}
+	m.registry.MustRegister(m.firstToken, m.nextToken, m.whole, m.success, m)
+	return m
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 16})
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		m.waiting, m.running, m.usage, m.queries, m.hits, m.preemptions,
+		m.promptTokens, m.generated, m.cacheConfiguration, m.adapters,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	st := m.engine.shown()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v uint64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
+	}
+	gauge(m.waiting, float64(st.waiting))
+	gauge(m.running, float64(st.running))
+	gauge(m.usage, st.usage)
+	gauge(m.cacheConfiguration, 1, strconv.Itoa(BlockTokens), strconv.Itoa(m.engine.cfg.Physics.KVBlocks))
+	counter(m.queries, st.totals.PrefixQueries)
+	counter(m.hits, st.totals.PrefixHits)
+	counter(m.preemptions, st.totals.Preemptions)
+	counter(m.promptTokens, st.totals.PromptTokens)
+	counter(m.generated, st.totals.OutputTokens)
+	if n := m.engine.cfg.Physics.MaxAdapters; n > 0 {
+		gauge(m.adapters, float64(time.Now().UnixNano())/1e9, strconv.Itoa(n),
+			strings.Join(st.runningAdapters, ","), strings.Join(st.waitingAdapters, ","))
+	}
+}
+
+// token observes an output token computed at the given simulated time.
+func (m *metrics) token(c *call, at time.Duration) {
+	if c.tokens == 1 {
+		m.firstToken.Observe((at - c.arrived).Seconds())
+		return
+	}
+	m.nextToken.Observe((at - c.lastToken).Seconds())
+}
+
+// end observes the end of a call.
+func (m *metrics) end(c *call, effect Effect) {
+	switch effect.Kind {
+	case Finished:
+		m.whole.Observe((effect.At - c.arrived).Seconds())
+		m.success.WithLabelValues(c.answer.reason).Inc()
+	case Cancelled:
+		m.success.WithLabelValues("abort").Inc()
+	}
+}

@@ -1,0 +1,173 @@
+package simulate
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+
+	"roundhouse.dev/roundhouse/internal/core/openai"
+)
+
+// maxAdminBody bounds the body of everything but inference, in bytes.
+const maxAdminBody = 64 << 10
+
+// maxAdapters bounds the adapters that may be registered, in use or not.
+const maxAdapters = 4096
+
+// Handler serves the engine's API. Calls of it share the one engine.
+func (e *Engine) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", e.serveChat)
+	mux.HandleFunc("POST /v1/completions", e.serveText)
+	mux.HandleFunc("POST /v1/embeddings", e.serveEmbeddings)
+	mux.HandleFunc("GET /v1/models", e.serveModels)
+	mux.HandleFunc("POST /v1/load_lora_adapter", e.loadAdapter)
+	mux.HandleFunc("POST /v1/unload_lora_adapter", e.unloadAdapter)
+	mux.HandleFunc("GET /health", e.serveHealth)
+	mux.HandleFunc("GET /healthz", e.serveHealth)
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, []byte(`{"version":"roundhouse-simulator"}`+"\n"))
+	})
+	mux.Handle("GET /metrics", e.metrics.handler())
+	mux.HandleFunc("GET /simulate/state", e.serveState)
+	mux.HandleFunc("POST /simulate/pin", guarded(e.servePin))
+	mux.HandleFunc("DELETE /simulate/pin", guarded(e.serveUnpin))
+	mux.HandleFunc("POST /simulate/fail", guarded(e.serveFail))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, &refusal{http.StatusNotFound, fmt.Sprintf("no %s %s here", r.Method, r.URL.Path), openai.TypeNotFound, "", "not_found"})
+	})
+	return mux
+}
+
+func (e *Engine) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	e.mu.Lock()
+	draining := e.mu.draining
+	e.mu.Unlock()
+	if draining {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+}
+
+// resolve finds the adapter that a model name means: none for the base model.
+func (e *Engine) resolve(model string) (adapter string, err error) {
+	if slices.Contains(e.cfg.Models, model) {
+		return "", nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.Contains(e.mu.adapters, model) {
+		return model, nil
+	}
+	return "", &refusal{http.StatusNotFound, fmt.Sprintf("the model %q does not exist", model), openai.TypeNotFound, "model", "model_not_found"}
+}
+
+type modelCard struct {
+	ID        string  `json:"id"`
+	Object    string  `json:"object"`
+	Created   int64   `json:"created"`
+	OwnedBy   string  `json:"owned_by"`
+	Root      string  `json:"root"`
+	Parent    *string `json:"parent"`
+	MaxLength *int    `json:"max_model_len"`
+}
+
+func (e *Engine) serveModels(w http.ResponseWriter, _ *http.Request) {
+	e.mu.Lock()
+	adapters := slices.Clone(e.mu.adapters)
+	e.mu.Unlock()
+	base, length := e.cfg.Models[0], e.cfg.Physics.KVBlocks*BlockTokens
+	card := modelCard{Object: "model", Created: e.started.Unix(), OwnedBy: "roundhouse"}
+	var cards []modelCard
+	for _, name := range e.cfg.Models {
+		card.ID, card.Root, card.MaxLength = name, base, &length
+		cards = append(cards, card)
+	}
+	card.Parent, card.MaxLength = &base, nil
+	for _, name := range adapters {
+		card.ID, card.Root = name, name
+		cards = append(cards, card)
+	}
+	respond(w, map[string]any{"object": "list", "data": cards})
+}
+
+// respond answers 200 with v as JSON.
+func respond(w http.ResponseWriter, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, append(body, '\n'))
+}
+
+// readAdmin decodes the small body of an administrative request.
+func readAdmin(w http.ResponseWriter, r *http.Request, v any) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAdminBody))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return invalid("", "%s: %v", r.URL.Path, err)
+	}
+	return nil
+}
+
+type adapterRequest struct {
+	Name string `json:"lora_name"`
+	Path string `json:"lora_path"`
+}
+
+func (e *Engine) loadAdapter(w http.ResponseWriter, r *http.Request) {
+	var in adapterRequest
+	if err := readAdmin(w, r, &in); err != nil {
+		writeError(w, err)
+		return
+	}
+	if err := e.register(in); err != nil {
+		writeError(w, err)
+		return
+	}
+	_, _ = fmt.Fprintf(w, "adapter %q can be asked for\n", in.Name)
+}
+
+func (e *Engine) register(in adapterRequest) error {
+	if in.Name == "" || in.Path == "" {
+		return invalid("lora_name", "lora_name and lora_path are both needed")
+	}
+	if e.cfg.Physics.MaxAdapters == 0 {
+		return invalid("lora_name", "this engine was started without LoRA: set --max-loras")
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.Contains(e.mu.adapters, in.Name) || slices.Contains(e.cfg.Models, in.Name) {
+		return invalid("lora_name", "%q is loaded already", in.Name)
+	}
+	if len(e.mu.adapters) >= maxAdapters {
+		return invalid("lora_name", "%d adapters are loaded: unload one first", maxAdapters)
+	}
+	e.mu.adapters = append(e.mu.adapters, in.Name)
+	return nil
+}
+
+// unloadAdapter lets requests under way finish.
+func (e *Engine) unloadAdapter(w http.ResponseWriter, r *http.Request) {
+	var in adapterRequest
+	if err := readAdmin(w, r, &in); err != nil {
+		writeError(w, err)
+		return
+	}
+	e.mu.Lock()
+	at := slices.Index(e.mu.adapters, in.Name)
+	if at >= 0 {
+		e.mu.adapters = slices.Delete(e.mu.adapters, at, at+1)
+		e.step(Forget{in.Name})
+	}
+	e.mu.Unlock()
+	if at < 0 {
+		writeError(w, &refusal{http.StatusNotFound, fmt.Sprintf("no adapter %q is loaded", in.Name), openai.TypeNotFound, "lora_name", "adapter_not_found"})
+		return
+	}
+	_, _ = fmt.Fprintf(w, "adapter %q is gone\n", in.Name)
+}
