@@ -78,13 +78,13 @@ type Tree struct {
 	Weight float64
 }
 
-// node is one place of a flat forest. Siblings are adjacent, so a split keeps
-// only its left child; a leaf has left < 0 and ^left is the place of its value
-// in Forest.values. Invariant: left > own index for every split, hence every
-// walk ends.
+// node is one place of a flat forest. Siblings are adjacent, right before left,
+// so a split keeps only its right child; a leaf has child < 0 and ^child is the
+// place of its value in Forest.values. Invariant: child > own index for every
+// split, hence every walk ends.
 type node struct {
 	threshold float64
-	left      int32
+	child     int32
 	feature   uint32
 }
 
@@ -228,11 +228,11 @@ func (p *placer) place(at placement) error {
 	if err != nil {
 		return fmt.Errorf("split %d: %w", at.child, err)
 	}
-	left := len(p.forest.nodes)
-	n.left = int32(left)
+	right := len(p.forest.nodes)
+	n.child = int32(right)
 	p.forest.nodes[at.at] = n
 	p.forest.nodes = append(p.forest.nodes, node{}, node{})
-	p.queue = append(p.queue, placement{s.Left, left}, placement{s.Right, left + 1})
+	p.queue = append(p.queue, placement{s.Right, right}, placement{s.Left, right + 1})
 	return nil
 }
 
@@ -243,7 +243,7 @@ func (p *placer) placeLeaf(leaf, at int) error {
 		return fmt.Errorf("leaf %d of %d", leaf, len(p.tree.Leaves)/width)
 	}
 	value := int32(p.valueBase + leaf*width)
-	n := node{left: ^value}
+	n := node{child: ^value}
 	if p.tree.Vector {
 		n.feature = wideLeaf
 	} else {
@@ -287,12 +287,28 @@ func (f *Forest) splitNode(s *Split) (node, error) {
 	return n, nil
 }
 
-// add adds one tree's answer for a row to the outputs, rounding to float32
-// where the model computes in it.
-func add[T Number](f *Forest, t *treeEntry, row []T, out []float64, single bool) {
-	n := walk(f, t.root, row, single)
+// lanes is how many trees a row walks at once. A walk is a chain of loads that
+// wait for each other; several chains keep the processor busy meanwhile.
+const lanes = 8
+
+// add adds the answers of at most lanes trees for a row to the outputs, in the
+// trees' order, rounding to float32 where the model computes in it.
+func add[T Number](f *Forest, trees []treeEntry, row []T, out []float64, single bool) {
+	var at [lanes]int32
+	for i := range trees {
+		at[i] = trees[i].root
+	}
+	walk(f, at[:len(trees)], row, single)
+	for i := range trees {
+		answer(f, &trees[i], at[i], row, out, single)
+	}
+}
+
+// answer adds the value of the leaf that a row reached in a tree.
+func answer[T Number](f *Forest, t *treeEntry, leaf int32, row []T, out []float64, single bool) {
+	n := &f.nodes[leaf]
 	if n.feature&wideLeaf != 0 {
-		base := int(^n.left)
+		base := int(^n.child)
 		for j, v := range f.values[base : base+len(out)] {
 			out[j] = accumulate(out[j], v, t.weight, single)
 		}
@@ -300,7 +316,7 @@ func add[T Number](f *Forest, t *treeEntry, row []T, out []float64, single bool)
 	}
 	v := n.threshold
 	if t.linear {
-		v = linearValue(f.linear[^n.left], row, v)
+		v = linearValue(f.linear[^n.child], row, v)
 	}
 	out[t.output] = accumulate(out[t.output], v, t.weight, single)
 }
@@ -314,27 +330,35 @@ func accumulate(sum, v, weight float64, single bool) float64 {
 	return sum + v*weight
 }
 
-// walk follows a row from a root to its leaf.
-func walk[T Number](f *Forest, root int32, row []T, single bool) *node {
+// walk takes a row from each of the nodes at to the leaf below it.
+func walk[T Number](f *Forest, at []int32, row []T, single bool) {
 	nodes := f.nodes
-	n := &nodes[root]
-	for n.left >= 0 {
-		x := float64(row[n.feature&featureMask])
-		right := int32(1)
-		if n.feature&(categorical|missingZero) == 0 && x == x {
-			if x <= n.threshold {
-				right = 0
+	for walking := true; walking; {
+		walking = false
+		for i, a := range at {
+			n := &nodes[a]
+			if n.child < 0 {
+				continue
 			}
-		} else {
-			right = f.rare(n, x, single)
+			walking = true
+			x := float64(row[n.feature&featureMask])
+			if n.feature&(categorical|missingZero) != 0 || x != x {
+				at[i] = n.child + f.rare(n, x, single)
+				continue
+			}
+			// Kept in this shape the compiler sets the bit without a branch,
+			// which no predictor could foresee.
+			var left int32
+			if x <= n.threshold {
+				left = 1
+			}
+			at[i] = n.child + left
 		}
-		n = &nodes[n.left+right]
 	}
-	return n
 }
 
 // rare decides the splits the fast path leaves: categories, and values that
-// may be missing. It returns 0 for left and 1 for right.
+// may be missing. It returns 1 for left and 0 for right.
 func (f *Forest) rare(n *node, x float64, single bool) int32 {
 	if n.feature&categorical != 0 {
 		if math.IsNaN(x) {
@@ -369,12 +393,12 @@ func (f *Forest) member(n *node, x float64, single bool) bool {
 	return f.bits[s.begin+int32(c>>5)]&(1<<(c&31)) != 0
 }
 
-// side is 0 for left.
+// side is 1 for left, the distance from the right child.
 func side(left bool) int32 {
 	if left {
-		return 0
+		return 1
 	}
-	return 1
+	return 0
 }
 
 // linearValue evaluates a linear leaf, or gives fallback where the row lacks a

@@ -8,8 +8,9 @@ import (
 // Number is the element type of rows and of predictions.
 type Number interface{ float32 | float64 }
 
-// block is how many rows pass through a tree before the next tree: enough to
-// keep a large forest's tree in cache, few enough for the sums to stay there.
+// block is how many rows pass through a group of trees before the next group:
+// enough to use what a large forest brings into the cache, few enough for the
+// sums to stay there.
 const block = 32
 
 // Predict writes the predictions of n rows into dst: NumOutputs values a row,
@@ -96,10 +97,11 @@ func score[T Number](m *Model, sums []float64, rows []T) {
 		}
 		return
 	}
-	for t := range m.forest.trees[:m.trees] {
-		tree := &m.forest.trees[t]
+	for trees := m.forest.trees[:m.trees]; len(trees) > 0; {
+		group := trees[:min(len(trees), lanes)]
+		trees = trees[len(group):]
 		for i, j := 0, 0; i < len(rows); i, j = i+features, j+margins {
-			add(m.forest, tree, rows[i:i+features:i+features], sums[j:j+margins:j+margins], m.spec.Single)
+			add(m.forest, group, rows[i:i+features:i+features], sums[j:j+margins:j+margins], m.spec.Single)
 		}
 	}
 }
