@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"roundhouse.dev/roundhouse/internal/edge/engine/gbdt"
+	"roundhouse.dev/roundhouse/internal/edge/engine/lightgbm"
+	"roundhouse.dev/roundhouse/internal/edge/engine/trees"
+	"roundhouse.dev/roundhouse/internal/edge/engine/xgboost"
+	"roundhouse.dev/roundhouse/internal/edge/modelserver"
+)
+
+// The names MLServer gives to the runtimes that engines here replace.
+const (
+	mlserverXGBoost  = "mlserver_xgboost.XGBoostModel"
+	mlserverLightGBM = "mlserver_lightgbm.LightGBMModel"
+)
+
+// nativeEngines lists the engines of the model server, in the order in which
+// a folder is searched for their files.
+func nativeEngines() []modelserver.Engine {
+	return []modelserver.Engine{{
+		Name:            "xgboost",
+		Implementations: []string{mlserverXGBoost},
+		Files:           []string{"model.bst", "model.json", "model.ubj"},
+		Match: func(head []byte) bool {
+			f := gbdt.Sniff(head)
+			return f == gbdt.FormatXGBoostJSON || f == gbdt.FormatXGBoostUBJ || f == gbdt.FormatXGBoostLegacy
+		},
+		Loader: treeLoader("xgboost", xgboost.Load),
+	}, {
+		Name:            "lightgbm",
+		Implementations: []string{mlserverLightGBM},
+		Files:           []string{"model.bst", "model.txt"},
+		Match:           func(head []byte) bool { return gbdt.Sniff(head) == gbdt.FormatLightGBMText },
+		Loader:          treeLoader("lightgbm", lightgbm.Load),
+	}}
+}
+
+// treeLoader serves tree models that load reads. A model that names MLServer's
+// runtime gets its conventions, which package trees explains.
+func treeLoader(platform string, load func(path string) (*gbdt.Model, error)) modelserver.Loader {
+	return modelserver.LoaderFunc(func(_ context.Context, s modelserver.Settings) (modelserver.Model, error) {
+		m, err := load(s.Parameters.URI)
+		if err != nil {
+			return nil, err
+		}
+		o := trees.Options{Name: s.Name, Version: s.Parameters.Version, Platform: s.Platform, Inputs: s.Inputs, Outputs: s.Outputs}
+		if o.Platform == "" {
+			o.Platform = platform
+		}
+		o.Columns = strings.HasPrefix(s.Implementation, "mlserver_")
+		if s.Implementation == mlserverXGBoost {
+			o.Labels = true
+			if best, ok := m.BestIteration(); ok {
+				m = m.Limit(best + 1)
+			}
+		}
+		return trees.New(m, o), nil
+	})
+}
+
+// serveCommand is `roundhouse serve`.
+type serveCommand struct {
+	path   string
+	name   string
+	format string
+	config modelserver.Config
+	flags  modelserver.Config // what the flags say
+}
+
+func newServeCommand() *cobra.Command {
+	c := &serveCommand{flags: modelserver.DefaultConfig()}
+	cmd := &cobra.Command{
+		Use:   "serve FOLDER|FILE",
+		Short: "Serve models over the Open Inference Protocol and KServe's v1",
+		Long: `Serve models over the Open Inference Protocol and KServe's v1 protocol.
+
+FILE is one model: XGBoost (JSON, UBJSON) or LightGBM (text).
+FOLDER is a model repository as MLServer reads it (model-settings.json files at
+any depth, settings.json at the top, MLSERVER_ variables), or holds one model.
+Flags win over settings.json, which wins over the environment.`,
+		Example: "  roundhouse serve iris.ubj --name iris\n  roundhouse serve models/",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.path = args[0]
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			return c.run(ctx, cmd, log)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.name, "name", "", "name of the model (default: the file's or folder's name)")
+	f.StringVar(&c.format, "format", "", "format of the model: xgboost or lightgbm (default: by its first bytes)")
+	f.StringVar(&c.flags.Host, "host", c.flags.Host, "address to listen on")
+	f.IntVar(&c.flags.HTTPPort, "http-port", c.flags.HTTPPort, "port for HTTP; 0 for any free one")
+	f.IntVar(&c.flags.MaxConcurrency, "max-concurrency", c.flags.MaxConcurrency, "inference requests under way at once, 0 for no limit; more are answered 429")
+	f.Int64Var(&c.flags.MaxBodyBytes, "max-body-bytes", c.flags.MaxBodyBytes, "largest request body, in bytes")
+	f.DurationVar(&c.flags.DrainTimeout, "drain-timeout", c.flags.DrainTimeout, "how long requests under way may finish when the server stops")
+	return cmd
+}
+
+// run serves until ctx ends.
+func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command, log *slog.Logger) error {
+	repository, err := c.repository(log)
+	if err != nil {
+		return err
+	}
+	c.applyFlags(cmd.Flags().Changed)
+	server, err := modelserver.New(c.config, repository, nativeEngines(), log)
+	if err != nil {
+		return err
+	}
+	address, err := server.Listen()
+	if err != nil {
+		return err
+	}
+	if out, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(out.Fd())) {
+		c.greet(out, address)
+	}
+	return server.Run(ctx)
+}
+
+// repository finds the models and reads the configuration beside them.
+func (c *serveCommand) repository(log *slog.Logger) (modelserver.Repository, error) {
+	path, err := filepath.Abs(c.path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("nothing to serve: %w", err)
+	}
+	c.config = modelserver.DefaultConfig()
+	if !info.IsDir() {
+		s := modelserver.Settings{Name: c.name}
+		if s.Name == "" {
+			s.Name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+		}
+		s.Parameters.URI, s.Parameters.Format = path, c.format
+		c.config.Strict = true
+		return modelserver.Single(s), nil
+	}
+	env := modelserver.ReadEnvironment(os.Environ())
+	config, root, err := modelserver.ReadConfig(c.config, path, env, log)
+	if err != nil {
+		return nil, err
+	}
+	c.config = config
+	folder := modelserver.Folder{Root: root, Name: c.name, Format: c.format, Engines: nativeEngines(), Env: env, Log: log}
+	// A server of one model is of no use without it.
+	entries, err := folder.Scan()
+	c.config.Strict = len(entries) == 1
+	return folder, err
+}
+
+// applyFlags puts the flags that were given over the configuration.
+func (c *serveCommand) applyFlags(given func(flag string) bool) {
+	if given("host") {
+		c.config.Host = c.flags.Host
+	}
+	if given("http-port") {
+		c.config.HTTPPort = c.flags.HTTPPort
+	}
+	c.config.MaxConcurrency = c.flags.MaxConcurrency
+	c.config.MaxBodyBytes = c.flags.MaxBodyBytes
+	c.config.DrainTimeout = c.flags.DrainTimeout
+}
+
+// greet tells a person where to look.
+func (c *serveCommand) greet(w io.Writer, address net.Addr) {
+	url := "http://" + address.String()
+	_, _ = fmt.Fprintf(w, "Serving %s\n  models     %s/v1/models\n  ready      %s/v2/health/ready\n  inference  %s/v2/models/{model}/infer\n",
+		c.path, url, url, url)
+}

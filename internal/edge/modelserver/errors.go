@@ -1,0 +1,154 @@
+package modelserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
+)
+
+// notReadyError is a model that is there and does not serve.
+type notReadyError struct {
+	name   string
+	state  State
+	reason string
+}
+
+func (e *notReadyError) Error() string {
+	text := fmt.Sprintf("Model %s is not ready yet (%s)", e.name, e.state)
+	if e.reason != "" {
+		text += ": " + e.reason
+	}
+	return text
+}
+
+// uriError is a model whose settings or URI lead nowhere.
+type uriError struct{ err error }
+
+func (e *uriError) Error() string { return e.err.Error() }
+func (e *uriError) Unwrap() error { return e.err }
+
+// httpError is an error of HTTP itself.
+type httpError struct {
+	status  int
+	message string
+}
+
+func (e *httpError) Error() string { return e.message }
+
+// errBusy is the answer beyond the limit on concurrency.
+var errBusy = &httpError{http.StatusTooManyRequests, "too many requests under way; try again"}
+
+// statusOf is the HTTP status for an error.
+func statusOf(err error) int {
+	var request *tensor.Error
+	var direct *httpError
+	var notReady *notReadyError
+	var uri *uriError
+	switch {
+	case errors.As(err, &request):
+		switch request.Kind {
+		case tensor.KindSchema:
+			return http.StatusUnprocessableEntity
+		case tensor.KindNotFound:
+			return http.StatusNotFound
+		case tensor.KindTooLarge:
+			return http.StatusRequestEntityTooLarge
+		}
+		return http.StatusBadRequest
+	case errors.As(err, &direct):
+		return direct.status
+	case errors.As(err, &notReady):
+		return http.StatusBadRequest
+	case errors.As(err, &uri):
+		return http.StatusUnprocessableEntity
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusBadRequest
+}
+
+// errorBody is the JSON of an error; detail is for schema faults, as MLServer
+// words them.
+type errorBody struct {
+	Error  string        `json:"error"`
+	Detail []errorDetail `json:"detail,omitempty"`
+}
+
+type errorDetail struct {
+	Type    string          `json:"type"`
+	Loc     []any           `json:"loc"`
+	Message string          `json:"msg"`
+	Input   json.RawMessage `json:"input,omitempty"`
+}
+
+// where is the path to a schema fault, before its message: inputs.0.shape.
+func where(e *tensor.Error) string {
+	if len(e.Path) == 0 || e.Type == "json_invalid" {
+		return ""
+	}
+	var b strings.Builder
+	for i, step := range e.Path {
+		if i > 0 {
+			b.WriteByte('.')
+		}
+		_, _ = fmt.Fprint(&b, step)
+	}
+	return b.String() + ": "
+}
+
+// bounded cuts a message to maxErrorBytes, between two characters.
+func bounded(message string) string {
+	if len(message) <= maxErrorBytes {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxErrorBytes], "") + "…"
+}
+
+// maxErrorBytes bounds a message, which may repeat what a client sent.
+const maxErrorBytes = 2048
+
+// writeError answers with err.
+func (s *Server) writeError(w http.ResponseWriter, err error) {
+	writeErrorStatus(w, statusOf(err), err)
+}
+
+func writeErrorStatus(w http.ResponseWriter, status int, err error) {
+	body := errorBody{Error: bounded(err.Error())}
+	var request *tensor.Error
+	if errors.As(err, &request) && request.Kind == tensor.KindSchema {
+		detail := errorDetail{Type: request.Type, Loc: []any{"body"}, Message: body.Error, Input: request.Input}
+		body.Error = bounded(where(request) + body.Error)
+		detail.Loc = append(detail.Loc, request.Path...)
+		if !json.Valid(detail.Input) {
+			detail.Input = nil
+		}
+		body.Detail = []errorDetail{detail}
+	}
+	if status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
+	writeJSON(w, status, body)
+}
+
+// writeJSON answers with v.
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		status, text = http.StatusInternalServerError, []byte(`{"error":"the answer has no JSON form"}`)
+	}
+	writeBytes(w, status, text)
+}
+
+// jsonType is shared by all answers: a header map wants a slice.
+var jsonType = []string{"application/json"}
+
+func writeBytes(w http.ResponseWriter, status int, text []byte) {
+	w.Header()["Content-Type"] = jsonType
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // a client that left needs no answer
+}

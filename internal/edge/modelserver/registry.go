@@ -1,0 +1,394 @@
+package modelserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
+)
+
+// State is where a model stands, in the words of the repository extension.
+type State string
+
+// The states.
+const (
+	StateUnknown     State = "UNKNOWN"
+	StateReady       State = "READY"
+	StateUnavailable State = "UNAVAILABLE"
+	StateLoading     State = "LOADING"
+	StateUnloading   State = "UNLOADING"
+)
+
+// slot is one version of a model: what is known of it, and the instance that
+// serves it, nil if none does.
+type slot struct {
+	name, version string
+	state         State
+	reason        string
+	failed        bool // its last load failed
+	live          *instance
+	meter         *meter
+}
+
+// registry holds the models by name and version. Loads and unloads come one
+// after the other; requests only take the read lock.
+type registry struct {
+	repository   Repository
+	engines      []Engine
+	loadTimeout  time.Duration
+	drainTimeout time.Duration
+	log          *slog.Logger
+
+	changing chan struct{} // holds a token while a load or unload is under way
+	retiring sync.WaitGroup
+
+	mu struct {
+		sync.RWMutex
+		models map[string][]*slot // by name; the default version first
+	}
+}
+
+func newRegistry(repository Repository, engines []Engine, c Config, log *slog.Logger) *registry {
+	r := &registry{repository: repository, engines: engines, loadTimeout: c.LoadTimeout, drainTimeout: c.DrainTimeout,
+		log: log, changing: make(chan struct{}, 1)}
+	r.mu.models = map[string][]*slot{}
+	return r
+}
+
+// acquire finds the instance for a name and version ("": the default) and
+// begins a use of it, which the caller ends with release.
+func (r *registry) acquire(name, version string) (*instance, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	s, err := r.find(name, version)
+	if err != nil {
+		return nil, err
+	}
+	if s.live == nil || !s.live.acquire() {
+		return nil, &notReadyError{name: name, state: s.state, reason: s.reason}
+	}
+	return s.live, nil
+}
+
+// find finds a slot; the lock is held. Without a version it is the first that
+// serves, else the first.
+func (r *registry) find(name, version string) (*slot, error) {
+	slots := r.mu.models[name]
+	if len(slots) == 0 {
+		return nil, tensor.Errorf(tensor.KindNotFound, "Model %s not found", name)
+	}
+	if version == "" {
+		for _, s := range slots {
+			if s.live != nil {
+				return s, nil
+			}
+		}
+		return slots[0], nil
+	}
+	for _, s := range slots {
+		if s.version == version {
+			return s, nil
+		}
+	}
+	return nil, tensor.Errorf(tensor.KindNotFound, "Model %s with version %s not found", name, version)
+}
+
+// slot finds or makes the slot of a version; the lock is held.
+func (r *registry) slot(name, version string) *slot {
+	for _, s := range r.mu.models[name] {
+		if s.version == version {
+			return s
+		}
+	}
+	s := &slot{name: name, version: version, state: StateUnknown, meter: &meter{}}
+	slots := append(slices.Clone(r.mu.models[name]), s)
+	slices.SortFunc(slots, func(a, b *slot) int { return compareVersions(a.version, b.version) })
+	r.mu.models[name] = slots
+	return s
+}
+
+// compareVersions orders versions, the default first: none, then the highest,
+// numbers in them compared as numbers.
+func compareVersions(a, b string) int {
+	if a == "" || b == "" {
+		return cmp.Compare(len(a), len(b))
+	}
+	for a != "" && b != "" {
+		x, restA := leading(a)
+		y, restB := leading(b)
+		if c := compareParts(y, x); c != 0 {
+			return c
+		}
+		a, b = restA, restB
+	}
+	return cmp.Compare(len(b), len(a))
+}
+
+// leading splits off the digits or the other characters a version begins with.
+func leading(s string) (part, rest string) {
+	digit := func(c byte) bool { return c >= '0' && c <= '9' }
+	n := 1
+	for n < len(s) && digit(s[n]) == digit(s[0]) {
+		n++
+	}
+	return s[:n], s[n:]
+}
+
+// compareParts compares numbers by value and others by their bytes.
+func compareParts(a, b string) int {
+	if a[0] >= '0' && a[0] <= '9' && b[0] >= '0' && b[0] <= '9' {
+		x, y := strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
+		return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y))
+	}
+	return cmp.Compare(a, b)
+}
+
+// status is a slot as others see it.
+type status struct {
+	name, version string
+	state         State
+	reason        string
+}
+
+// index lists every version, by name and then the default first.
+func (r *registry) index() []status {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var list []status
+	for _, name := range slices.Sorted(maps.Keys(r.mu.models)) {
+		for _, s := range r.mu.models[name] {
+			list = append(list, status{s.name, s.version, s.state, s.reason})
+		}
+	}
+	return list
+}
+
+// versions lists those of a model that serve.
+func (r *registry) versions(name string) []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	list := []string{}
+	for _, s := range r.mu.models[name] {
+		if s.live != nil && s.version != "" {
+			list = append(list, s.version)
+		}
+	}
+	return list
+}
+
+// modelReady reports whether a version serves; an error if it is unknown.
+func (r *registry) modelReady(name, version string) (bool, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	s, err := r.find(name, version)
+	return err == nil && s.live != nil, err
+}
+
+// ready reports whether something serves, or nothing failed to.
+func (r *registry) ready() bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	failed := false
+	for _, slots := range r.mu.models {
+		for _, s := range slots {
+			if s.live != nil {
+				return true
+			}
+			failed = failed || s.failed
+		}
+	}
+	return !failed
+}
+
+// change runs f while no other load or unload runs.
+func (r *registry) change(ctx context.Context, f func() error) error {
+	select {
+	case r.changing <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-r.changing }()
+	return f()
+}
+
+// loadAll loads every model of the repository, a few at once.
+func (r *registry) loadAll(ctx context.Context) error {
+	return r.change(ctx, func() error {
+		entries, err := r.repository.Scan()
+		if err != nil {
+			return &RepositoryError{err}
+		}
+		if len(entries) == 0 {
+			r.log.Warn("the model repository is empty")
+		}
+		return r.loadEntries(ctx, entries)
+	})
+}
+
+// loadEntries loads entries, as many at once as there are processors.
+func (r *registry) loadEntries(ctx context.Context, entries []Entry) error {
+	r.mu.Lock()
+	for _, e := range entries {
+		r.slot(e.Settings.Name, e.Settings.Parameters.Version).state = StateLoading
+	}
+	r.mu.Unlock()
+	errs := make([]error, len(entries))
+	seen := map[[2]string]string{}
+	free := make(chan struct{}, runtime.GOMAXPROCS(0))
+	var wg sync.WaitGroup
+	for i, e := range entries {
+		key := [2]string{e.Settings.Name, e.Settings.Parameters.Version}
+		if first, twice := seen[key]; twice {
+			errs[i] = fmt.Errorf("%s: model %q is also in %s; the first counts", e.Settings.Source, key[0], first)
+			r.log.Warn("model is in the repository twice", "model", key[0], "file", e.Settings.Source, "first", first)
+			continue
+		}
+		seen[key] = e.Settings.Source
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			errs[i] = r.loadEntry(ctx, e)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// loadEntry loads one entry and puts it in the place of the one before.
+func (r *registry) loadEntry(ctx context.Context, e Entry) error {
+	name, version := e.Settings.Name, e.Settings.Parameters.Version
+	began := time.Now()
+	model, err := r.loadModel(ctx, e)
+	r.mu.Lock()
+	s := r.slot(name, version)
+	before := s.live
+	s.failed = err != nil
+	switch {
+	case err == nil:
+		s.live = newInstance(model, name, version, s.meter)
+		s.state, s.reason = StateReady, ""
+	case before != nil:
+		s.state, s.reason = StateReady, "the last reload failed: "+err.Error()
+	default:
+		s.state, s.reason = StateUnavailable, err.Error()
+	}
+	r.mu.Unlock()
+	if err != nil {
+		r.log.Error("model cannot be loaded", "model", name, "version", version, "error", err)
+		return fmt.Errorf("model %q: %w", name, err)
+	}
+	r.log.Info("model loaded", "model", name, "version", version, "took", time.Since(began))
+	if before != nil {
+		r.retire(before)
+	}
+	return nil
+}
+
+// loadModel finds the engine and loads; a panicking loader is an error.
+func (r *registry) loadModel(ctx context.Context, e Entry) (m Model, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the loader panicked: %v", p)
+		}
+	}()
+	if e.Err != nil {
+		return nil, &uriError{e.Err}
+	}
+	engine, settings, err := choose(e.Settings, r.engines)
+	if err != nil {
+		return nil, &uriError{err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.loadTimeout)
+	defer cancel()
+	return engine.Loader.Load(ctx, settings)
+}
+
+// retire lets an instance finish in the background.
+func (r *registry) retire(i *instance) {
+	r.retiring.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), r.drainTimeout)
+		defer cancel()
+		if err := i.retire(ctx); err != nil {
+			r.log.Warn("model did not close cleanly", "model", i.name, "version", i.version, "error", err)
+		}
+	})
+}
+
+// load loads all versions of a model that the repository now has, and unloads
+// those it no longer has.
+func (r *registry) load(ctx context.Context, name string) error {
+	return r.change(ctx, func() error {
+		entries, err := r.repository.Scan()
+		if err != nil {
+			return err
+		}
+		entries = slices.DeleteFunc(entries, func(e Entry) bool { return e.Settings.Name != name })
+		if len(entries) == 0 {
+			return tensor.Errorf(tensor.KindNotFound, "Model %s not found", name)
+		}
+		err = r.loadEntries(ctx, entries)
+		r.stop(name, "no longer in the repository", func(version string) bool {
+			return !slices.ContainsFunc(entries, func(e Entry) bool { return e.Settings.Parameters.Version == version })
+		})
+		return err
+	})
+}
+
+// unload ends all versions of a model.
+func (r *registry) unload(ctx context.Context, name string) error {
+	return r.change(ctx, func() error {
+		r.mu.RLock()
+		_, err := r.find(name, "")
+		r.mu.RUnlock()
+		if err != nil {
+			return err
+		}
+		r.stop(name, "unloaded", func(string) bool { return true })
+		return nil
+	})
+}
+
+// stop ends the versions of a model for which gone is true.
+func (r *registry) stop(name, reason string, gone func(version string) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.mu.models[name] {
+		if !gone(s.version) {
+			continue
+		}
+		if s.live != nil {
+			r.retire(s.live)
+			r.log.Info("model unloaded", "model", name, "version", s.version, "reason", reason)
+		}
+		s.live, s.state, s.reason, s.failed = nil, StateUnavailable, reason, false
+	}
+}
+
+// close ends every model and waits for them.
+func (r *registry) close(ctx context.Context) error {
+	return r.change(ctx, func() error {
+		r.mu.RLock()
+		list := slices.Collect(maps.Keys(r.mu.models))
+		r.mu.RUnlock()
+		for _, name := range list {
+			r.stop(name, "the server is shutting down", func(string) bool { return true })
+		}
+		done := make(chan struct{})
+		go func() { r.retiring.Wait(); close(done) }()
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("models did not close in time: %w", ctx.Err())
+		}
+	})
+}

@@ -1,0 +1,259 @@
+package modelserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Repository knows the models there are. Scan is called at the start and at
+// every load, so what was added since is found.
+type Repository interface {
+	Scan() ([]Entry, error)
+}
+
+// RepositoryError is a repository that cannot be read at all.
+type RepositoryError struct{ Err error }
+
+// Error is the reason.
+func (e *RepositoryError) Error() string { return "model repository: " + e.Err.Error() }
+
+// Unwrap gives the reason.
+func (e *RepositoryError) Unwrap() error { return e.Err }
+
+// Entry is one version of a model in a repository, or why it cannot be read;
+// its Name and Source are set in any case.
+type Entry struct {
+	Settings Settings
+	Err      error
+}
+
+// Single is a repository of one model that is known already.
+type Single Settings
+
+// Scan gives the model.
+func (s Single) Scan() ([]Entry, error) { return []Entry{{Settings: Settings(s)}}, nil }
+
+// Folder is a repository laid out as MLServer's: model-settings.json files at
+// any depth. A folder without any is one model: that of its well-known or only
+// file an engine knows, else that of the environment.
+type Folder struct {
+	Root    string
+	Name    string // of a model without settings; default: the folder's name
+	Format  string // of a model without settings; default: by its first bytes
+	Engines []Engine
+	Env     Environment
+	Log     *slog.Logger
+}
+
+// The bounds on what Scan looks at.
+const (
+	maxFolderDepth = 16
+	maxFolderFiles = 100_000
+)
+
+// Scan reads the settings files, in order of their paths.
+func (f Folder) Scan() ([]Entry, error) {
+	paths, err := f.settingsFiles()
+	if err != nil {
+		return nil, err
+	}
+	var entries []Entry
+	for _, path := range paths {
+		s, err := readModelSettings(path, f.Env, f.Log)
+		if err != nil {
+			f.Log.Warn("model settings cannot be read", "file", path, "error", err)
+		}
+		entries = append(entries, Entry{Settings: s, Err: err})
+	}
+	if len(entries) > 0 {
+		return entries, nil
+	}
+	s := Settings{Name: f.Name}
+	s.Parameters.URI, s.Parameters.Format = f.Root, f.Format
+	if s.Name == "" {
+		s.Name = filepath.Base(f.Root)
+	}
+	if list, err := os.ReadDir(f.Root); err == nil && len(list) == 0 && f.Env[modelPrefix+"IMPLEMENTATION"] == "" {
+		return nil, nil // models may be put here later
+	}
+	_, _, err = findModel(f.Root, f.Engines)
+	switch {
+	case err == nil:
+		return []Entry{{Settings: s}}, nil
+	case f.Env[modelPrefix+"IMPLEMENTATION"] == "":
+		return nil, err
+	}
+	// As MLServer: one model that the environment describes.
+	s, err = newSettings(map[string]json.RawMessage{}, f.Root, "environment", f.Env, f.Log)
+	return []Entry{{Settings: s, Err: err}}, nil
+}
+
+// settingsFiles finds them, without following links to folders.
+func (f Folder) settingsFiles() ([]string, error) {
+	var paths []string
+	files := 0
+	err := filepath.WalkDir(f.Root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if path == f.Root {
+				return err
+			}
+			f.Log.Warn("folder of the repository cannot be read", "path", path, "error", err)
+			return nil
+		}
+		if files++; files > maxFolderFiles {
+			return fmt.Errorf("%s: more than %d files; is it a model repository?", f.Root, maxFolderFiles)
+		}
+		if d.IsDir() && path != f.Root {
+			within, _ := filepath.Rel(f.Root, path)
+			if strings.Count(within, string(filepath.Separator)) >= maxFolderDepth {
+				return fs.SkipDir
+			}
+		}
+		if d.Name() == modelSettingsFile && !d.IsDir() {
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	return paths, err
+}
+
+// SniffBytes is how much of a file an engine's Match sees.
+const SniffBytes = 512
+
+// findModel finds the model a path stands for: the file itself, or in a folder
+// the first well-known name, else its only file that an engine knows.
+func findModel(path string, engines []Engine) (string, *Engine, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", nil, err
+	}
+	if !info.IsDir() {
+		engine, err := match(path, engines)
+		if err != nil {
+			return "", nil, err
+		}
+		if engine == nil {
+			return "", nil, fmt.Errorf("%s: not a model of a known format (%s)", path, names(engines))
+		}
+		return path, engine, nil
+	}
+	for i := range engines {
+		for _, name := range engines[i].Files {
+			file := filepath.Join(path, name)
+			if engine, err := match(file, engines); err == nil && engine != nil {
+				return file, engine, nil
+			}
+		}
+	}
+	return onlyModel(path, engines)
+}
+
+// onlyModel finds the one file in a folder that an engine knows.
+func onlyModel(folder string, engines []Engine) (file string, engine *Engine, err error) {
+	list, err := os.ReadDir(folder)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, d := range list[:min(len(list), maxFolderFiles)] {
+		path := filepath.Join(folder, d.Name())
+		found, err := match(path, engines)
+		if err != nil || found == nil {
+			continue
+		}
+		if engine != nil {
+			return "", nil, fmt.Errorf("%s: several model files (%s, %s): name one in model-settings.json", folder, filepath.Base(file), d.Name())
+		}
+		file, engine = path, found
+	}
+	if engine == nil {
+		return "", nil, fmt.Errorf("%s: no model-settings.json and no model file of a known format (%s)", folder, names(engines))
+	}
+	return file, engine, nil
+}
+
+// match finds the engine for a regular file by its first bytes; nil if none
+// knows it.
+func match(path string, engines []Engine) (*Engine, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // only read from
+	head := make([]byte, SniffBytes)
+	n, err := io.ReadFull(file, head)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	for i := range engines {
+		if engines[i].Match != nil && engines[i].Match(head[:n]) {
+			return &engines[i], nil
+		}
+	}
+	return nil, nil
+}
+
+func names(engines []Engine) string {
+	list := make([]string, len(engines))
+	for i, e := range engines {
+		list[i] = e.Name
+	}
+	return strings.Join(list, ", ")
+}
+
+// choose finds the engine for s and the file it should read: by
+// implementation, else format, else the file's first bytes.
+func choose(s Settings, engines []Engine) (*Engine, Settings, error) {
+	find := func(known func(Engine) bool) *Engine {
+		if i := slices.IndexFunc(engines, known); i >= 0 {
+			return &engines[i]
+		}
+		return nil
+	}
+	var engine *Engine
+	switch {
+	case s.Implementation != "":
+		engine = find(func(e Engine) bool { return slices.Contains(e.Implementations, s.Implementation) })
+		if engine == nil {
+			return nil, s, fmt.Errorf("no engine for implementation %q (formats served here: %s)", s.Implementation, names(engines))
+		}
+	case s.Parameters.Format != "":
+		engine = find(func(e Engine) bool { return e.Name == s.Parameters.Format })
+		if engine == nil {
+			return nil, s, fmt.Errorf("no engine for format %q (have %s)", s.Parameters.Format, names(engines))
+		}
+	}
+	if hasScheme(s.Parameters.URI) {
+		return nil, s, fmt.Errorf("%s: only local files are loaded here; download the model first", s.Parameters.URI)
+	}
+	among := engines
+	if engine != nil {
+		among = []Engine{*engine}
+	}
+	file, found, err := findModel(s.Parameters.URI, among)
+	if err != nil {
+		info, statErr := os.Stat(s.Parameters.URI)
+		if engine == nil || statErr != nil || info.IsDir() {
+			return nil, s, err
+		}
+		// The file was named and so was its format: let the engine say what
+		// is wrong with it.
+		file, found = s.Parameters.URI, engine
+	}
+	s.Parameters.URI = file
+	return found, s, nil
+}

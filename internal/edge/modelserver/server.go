@@ -1,0 +1,153 @@
+// Package modelserver serves models over HTTP: the Open Inference Protocol
+// (KServe v2) with its model repository extension, and KServe's v1 protocol.
+// It reads model repositories laid out for MLServer.
+//
+// Models are loaded through Engines, which the program that makes the server
+// passes in. One model that cannot be loaded never stops the others: it stays
+// in the repository's index as UNAVAILABLE, with the reason. A model that is
+// loaded again serves until its successor does.
+package modelserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
+)
+
+// Model is a loaded model.
+type Model interface {
+	// Metadata describes the model. The caller does not change it.
+	Metadata() tensor.ModelMetadata
+	// Infer answers a request, concurrently with other calls. A fault of the
+	// request is a *tensor.Error.
+	Infer(context.Context, *tensor.Request) (*tensor.Response, error)
+	// Close frees the model, after the last Infer has returned.
+	Close(context.Context) error
+}
+
+// Loader loads models of one kind.
+type Loader interface {
+	Load(context.Context, Settings) (Model, error)
+}
+
+// LoaderFunc is a function as a Loader.
+type LoaderFunc func(context.Context, Settings) (Model, error)
+
+// Load calls f.
+func (f LoaderFunc) Load(ctx context.Context, s Settings) (Model, error) { return f(ctx, s) }
+
+// Engine is a Loader and how to know the models that are for it.
+type Engine struct {
+	Name            string                 // the format's name: xgboost
+	Implementations []string               // in model-settings.json: mlserver_xgboost.XGBoostModel
+	Files           []string               // well-known names in a model's folder, best first
+	Match           func(head []byte) bool // whether a file that begins so is one; head is at most SniffBytes
+	Loader          Loader
+}
+
+// Server serves the models of a repository.
+type Server struct {
+	config   Config
+	registry *registry
+	log      *slog.Logger
+	slots    chan struct{} // nil without a limit on concurrency
+	started  atomic.Bool   // the models of the start have been tried
+	draining atomic.Bool
+	listener net.Listener
+}
+
+// New makes a server. Nothing is loaded before Run or LoadAll.
+func New(c Config, repository Repository, engines []Engine, log *slog.Logger) (*Server, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{config: c, log: log, registry: newRegistry(repository, engines, c, log)}
+	if c.MaxConcurrency > 0 {
+		s.slots = make(chan struct{}, c.MaxConcurrency)
+	}
+	return s, nil
+}
+
+// LoadAll loads every model of the repository, unless the configuration says
+// not to. The error names those that failed; the others serve.
+func (s *Server) LoadAll(ctx context.Context) error {
+	var err error
+	if s.config.LoadAtStartup {
+		err = s.registry.loadAll(ctx)
+	}
+	s.started.Store(true)
+	return err
+}
+
+// Ready reports whether the server takes requests: its models have been tried,
+// at least one of those serves (or none is there, or all were unloaded by
+// request), and it is not shutting down.
+func (s *Server) Ready() bool {
+	return s.started.Load() && !s.draining.Load() && s.registry.ready()
+}
+
+// Listen binds the address. Run does it if need be; callers do it to know the
+// port, or to fail early.
+func (s *Server) Listen() (net.Addr, error) {
+	if s.listener == nil {
+		l, err := net.Listen("tcp", net.JoinHostPort(s.config.Host, fmt.Sprint(s.config.HTTPPort)))
+		if err != nil {
+			return nil, fmt.Errorf("cannot listen for HTTP on port %d: %w; choose another with --http-port", s.config.HTTPPort, err)
+		}
+		s.listener = l
+	}
+	return s.listener.Addr(), nil
+}
+
+// Run serves until ctx ends, then drains: readiness goes false, no connection
+// is accepted, and requests under way finish within the configured time. A
+// repository that cannot be read, and with Strict a model that cannot be
+// loaded, ends it at once with the reason.
+func (s *Server) Run(ctx context.Context) error {
+	if _, err := s.Listen(); err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       s.config.ReadTimeout,
+		IdleTimeout:       5 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, 2)
+	go func() { failed <- server.Serve(s.listener) }()
+	go func() {
+		err := s.LoadAll(ctx)
+		_, unreadable := errors.AsType[*RepositoryError](err)
+		if err != nil && (s.config.Strict || unreadable) && ctx.Err() == nil {
+			failed <- err
+		}
+	}()
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	return errors.Join(err, s.drain(server))
+}
+
+// drain ends Run.
+func (s *Server) drain(server *http.Server) error {
+	s.draining.Store(true)
+	ctx, cancel := context.WithTimeout(context.Background(), s.config.DrainTimeout)
+	defer cancel()
+	err := server.Shutdown(ctx)
+	if err != nil {
+		err = fmt.Errorf("requests under way did not finish within %v and were cut off", s.config.DrainTimeout)
+		_ = server.Close() // what matters was said
+	}
+	return errors.Join(err, s.registry.close(ctx))
+}

@@ -1,0 +1,153 @@
+package modelserver
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
+)
+
+func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
+	writeBytes(w, http.StatusOK, []byte(`{"live":true}`))
+}
+
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	if !s.Ready() {
+		// MLServer's clients expect 400.
+		writeBytes(w, http.StatusBadRequest, []byte(`{"ready":false,"live":true,"error":"the server is not ready"}`))
+		return
+	}
+	writeBytes(w, http.StatusOK, []byte(`{"ready":true,"live":true}`))
+}
+
+func (s *Server) serverMetadata(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, struct {
+		Name       string   `json:"name"`
+		Version    string   `json:"version"`
+		Extensions []string `json:"extensions"`
+	}{s.config.ServerName, s.config.ServerVersion, []string{"model_repository"}})
+}
+
+func (s *Server) modelMetadata(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("model")
+	i, err := s.registry.acquire(name, r.PathValue("version"))
+	if err != nil {
+		s.writeError(w, err)
+		return
+	}
+	defer i.release()
+	meta := i.model.Metadata()
+	writeJSON(w, http.StatusOK, struct {
+		Name       string                  `json:"name"`
+		Versions   []string                `json:"versions"` // present even when there are none
+		Platform   string                  `json:"platform"`
+		Inputs     []tensor.TensorMetadata `json:"inputs"`
+		Outputs    []tensor.TensorMetadata `json:"outputs"`
+		Parameters tensor.Parameters       `json:"parameters"`
+	}{name, s.registry.versions(name), meta.Platform, notNil(meta.Inputs), notNil(meta.Outputs), notNilMap(meta.Parameters)})
+}
+
+// notNil makes JSON's [] of no tensors, notNilMap {} of no parameters.
+func notNil(list []tensor.TensorMetadata) []tensor.TensorMetadata {
+	return append([]tensor.TensorMetadata{}, list...)
+}
+
+func notNilMap(p tensor.Parameters) tensor.Parameters {
+	if p == nil {
+		return tensor.Parameters{}
+	}
+	return p
+}
+
+func (s *Server) modelReady(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("model")
+	ready, err := s.registry.modelReady(name, r.PathValue("version"))
+	if err != nil {
+		s.writeError(w, err)
+		return
+	}
+	status := http.StatusOK
+	if !ready {
+		status = http.StatusBadRequest
+	}
+	writeReady(w, status, name, ready)
+}
+
+func writeReady(w http.ResponseWriter, status int, name string, ready bool) {
+	writeJSON(w, status, struct {
+		Name  string `json:"name"`
+		Ready bool   `json:"ready"`
+	}{name, ready})
+}
+
+func (s *Server) index(w http.ResponseWriter, r *http.Request) {
+	body, err := s.readBody(w, r)
+	if err != nil {
+		s.writeError(w, err)
+		return
+	}
+	defer body.free()
+	var filter struct {
+		Ready bool `json:"ready"`
+	}
+	if len(body.data) > 0 {
+		if err := json.Unmarshal(body.data, &filter); err != nil {
+			s.writeError(w, &tensor.Error{Kind: tensor.KindSchema, Type: "json_invalid", Message: "JSON decode error: " + err.Error()})
+			return
+		}
+	}
+	type item struct {
+		Name    string `json:"name"`
+		Version string `json:"version,omitempty"`
+		State   State  `json:"state"`
+		Reason  string `json:"reason"`
+	}
+	list := []item{}
+	for _, m := range s.registry.index() {
+		if !filter.Ready || m.state == StateReady {
+			list = append(list, item{m.name, m.version, m.state, m.reason})
+		}
+	}
+	writeJSON(w, http.StatusOK, list)
+}
+
+func (s *Server) load(w http.ResponseWriter, r *http.Request) {
+	if err := s.registry.load(r.Context(), r.PathValue("model")); err != nil {
+		s.writeError(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+func (s *Server) unload(w http.ResponseWriter, r *http.Request) {
+	if err := s.registry.unload(r.Context(), r.PathValue("model")); err != nil {
+		s.writeError(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+func (s *Server) infer(w http.ResponseWriter, r *http.Request) {
+	s.serveInference(w, r, r.PathValue("model"), r.PathValue("version"), &protocolV2)
+}
+
+// protocolV2 answers 400 for a model that does not serve, as MLServer does.
+var protocolV2 = protocol{tensor.DecodeRequest, tensor.AppendResponse, http.StatusBadRequest}
+
+// newID is a random UUID (version 4).
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	var out [36]byte
+	hex.Encode(out[0:8], b[0:4])
+	hex.Encode(out[9:13], b[4:6])
+	hex.Encode(out[14:18], b[6:8])
+	hex.Encode(out[19:23], b[8:10])
+	hex.Encode(out[24:36], b[10:16])
+	out[8], out[13], out[18], out[23] = '-', '-', '-', '-'
+	return string(out[:])
+}
