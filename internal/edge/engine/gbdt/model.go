@@ -102,7 +102,29 @@ func checkIterations(iterations []int, trees int) error {
 
 // init checks the rest of the spec and fills what follows from it.
 func (m *Model) init() error {
-	s := &m.spec
+	if err := m.spec.check(); err != nil {
+		return err
+	}
+	if m.spec.Slope == 0 {
+		m.spec.Slope = 1
+	}
+	base := m.spec.Base
+	switch len(base) {
+	case 0:
+		base = []float64{0}
+	case 1, m.spec.Margins:
+	default:
+		return fmt.Errorf("%d base scores for %d outputs", len(base), m.spec.Margins)
+	}
+	m.base = make([]float64, m.spec.Margins)
+	for i := range m.base {
+		m.base[i] = base[i%len(base)]
+	}
+	return nil
+}
+
+// check checks what does not depend on trees or weights.
+func (s *Spec) check() error {
 	switch {
 	case s.Features < 1 || s.Features > MaxFeatures:
 		return fmt.Errorf("%d features: must be 1 to %d", s.Features, MaxFeatures)
@@ -116,21 +138,6 @@ func (m *Model) init() error {
 		return fmt.Errorf("unknown link function %d", s.Link)
 	case math.IsNaN(s.Slope) || math.IsInf(s.Slope, 0):
 		return fmt.Errorf("slope %v of the sigmoid is not finite", s.Slope)
-	}
-	if s.Slope == 0 {
-		s.Slope = 1
-	}
-	m.base = make([]float64, s.Margins)
-	switch len(s.Base) {
-	case 0:
-	case 1:
-		for i := range m.base {
-			m.base[i] = s.Base[0]
-		}
-	case s.Margins:
-		copy(m.base, s.Base)
-	default:
-		return fmt.Errorf("%d base scores for %d outputs", len(s.Base), s.Margins)
 	}
 	return nil
 }

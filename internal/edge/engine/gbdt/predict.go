@@ -114,7 +114,7 @@ func linear[T Number](m *Model, sums []float64, row []T) {
 	for j := range sums {
 		sum := float32(bias[j]) + float32(sums[j])
 		for i, x := range row {
-			if x == x {
+			if !math.IsNaN(float64(x)) {
 				sum += float32(x) * float32(m.weights[i*margins+j])
 			}
 		}

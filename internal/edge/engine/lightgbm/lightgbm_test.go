@@ -1,9 +1,12 @@
 package lightgbm
 
 import (
+	"bytes"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -189,21 +192,64 @@ func FuzzParse(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m, err := Parse(data)
-		if err != nil || m.NumFeatures() > 1<<16 {
-			return
-		}
-		row := make([]float64, m.NumFeatures())
-		for _, x := range []float64{0, 1, -1, 1e9, math.NaN(), math.Inf(1), math.Inf(-1)} {
-			for i := range row {
-				row[i] = x
-			}
-			if err := gbdt.Margin(m, make([]float64, m.NumMargins()), row, 1); err != nil {
-				t.Fatal(err)
-			}
-			if err := gbdt.Predict(m.Limit(1), make([]float32, m.NumOutputs()), row, 1); err != nil {
-				t.Fatal(err)
-			}
+		if m, err := Parse(data); err == nil {
+			predictOdd(t, m)
 		}
 	})
+}
+
+// TestMutations damages the fixtures where a byte fuzzer seldom gets: in the
+// numbers of a well-formed file. Nothing may panic, and what is still taken
+// must predict.
+func TestMutations(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no fixtures: %v", err)
+	}
+	number := regexp.MustCompile(`-?\d+(\.\d+)?`)
+	odd := []string{"-1", "0", "1", "2", "7", "33", "-8", "1000000", "2147483648", "1e300", "0.5", "nan", "inf", ""}
+	taken, refused := 0, 0
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, _, _ = bytes.Cut(data, []byte("end of trees"))
+		places := number.FindAllIndex(data, -1)
+		for seed := range uint64(200) {
+			r := rand.New(rand.NewPCG(seed, 5))
+			at := places[r.IntN(len(places))]
+			damaged := slices.Concat(data[:at[0]], []byte(odd[r.IntN(len(odd))]), data[at[1]:])
+			m, err := Parse(damaged)
+			if err != nil {
+				refused++
+				continue
+			}
+			taken++
+			predictOdd(t, m)
+		}
+	}
+	if taken == 0 || refused == 0 {
+		t.Errorf("%d taken, %d refused: the mutations do not reach both", taken, refused)
+	}
+}
+
+// predictOdd predicts rows of odd values.
+func predictOdd(t *testing.T, m *gbdt.Model) {
+	t.Helper()
+	if m.NumFeatures() > 1<<16 {
+		return
+	}
+	row := make([]float64, m.NumFeatures())
+	for _, x := range []float64{0, 1, -0.5, -1, 40, 1e9, math.NaN(), math.Inf(1), math.Inf(-1)} {
+		for i := range row {
+			row[i] = x
+		}
+		if err := gbdt.Margin(m, make([]float64, m.NumMargins()), row, 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := gbdt.Predict(m.Limit(1), make([]float32, m.NumOutputs()), row, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"roundhouse.dev/roundhouse/internal/edge/engine/gbdt"
 )
@@ -210,12 +211,8 @@ func readColumns(c cursor, sets *setBudget) columns {
 // categories_nodes[i] has categories_sizes[i] of them from
 // categories_segments[i] on.
 func readCategories(c cursor, n int, col *columns, sets *setBudget) {
-	categorical := false
 	types := c.field("split_type").numbers(n)
-	for _, t := range types {
-		categorical = categorical || t != 0
-	}
-	if !categorical {
+	if !slices.ContainsFunc(types, isCategorical) {
 		return
 	}
 	nodes := c.field("categories_nodes").ints(-1)
@@ -227,24 +224,32 @@ func readCategories(c cursor, n int, col *columns, sets *setBudget) {
 	}
 	col.categories = make(map[int][]uint32, len(nodes))
 	for i, node := range nodes {
-		begin, size := segments[i], sizes[i]
-		if node < 0 || node >= n || begin < 0 || size < 0 || begin > len(codes) || size > len(codes)-begin {
-			c.fail("categories %d to %d of %d at node %d of %d", begin, begin+size, len(codes), node, n)
-			return
+		part, err := segment(codes, segments[i], sizes[i])
+		if err == nil {
+			col.categories[node], err = sets.bitSet(part)
 		}
-		set, err := sets.bitSet(codes[begin : begin+size])
 		if err != nil {
 			c.fail("node %d: %w", node, err)
 			return
 		}
-		col.categories[node] = set
 	}
 	for node, t := range types {
-		if _, ok := col.categories[node]; (t != 0) != ok && col.left[node] >= 0 {
+		if _, ok := col.categories[node]; isCategorical(t) != ok && col.left[node] >= 0 {
 			c.fail("node %d has split type %v but its categories say otherwise", node, t)
 			return
 		}
 	}
+}
+
+// isCategorical reads a split type.
+func isCategorical(splitType float64) bool { return splitType != 0 }
+
+// segment is codes[begin:begin+size], checked.
+func segment(codes []int, begin, size int) ([]int, error) {
+	if begin < 0 || size < 0 || begin > len(codes) || size > len(codes)-begin {
+		return nil, fmt.Errorf("categories %d to %d of %d", begin, begin+size, len(codes))
+	}
+	return codes[begin : begin+size], nil
 }
 
 // setBudget bounds the memory of a model's category sets, in words of 32 codes.

@@ -43,7 +43,8 @@ func TestQuickstart(t *testing.T) {
 }
 
 // TestFixtures compares with predictions of the real package. The fixtures are
-// made by test/peers/gbdt/train.py --fixtures.
+// made by test/peers/gbdt/train.py --fixtures; dart_3_2 is the dart of XGBoost
+// 3.2, whose layout later releases left.
 func TestFixtures(t *testing.T) { gbdttest.Run(t, "testdata", Load) }
 
 // TestLoadRefuses gives paths that hold no model.
