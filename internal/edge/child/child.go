@@ -1,0 +1,202 @@
+// Package child runs child processes done right: each leads its own process
+// group, writes to a bounded log file rather than a pipe (so that its output
+// survives the death of its parent), is ended with everything it started, and
+// can be adopted by a later parent without ever mistaking a stranger for it.
+//
+// No parent-death signal is set: a child must outlive a parent that is killed,
+// for the next parent to adopt; and on Linux that signal follows the death of
+// the creating thread, which in a Go program is not the death of the program.
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// ErrGone says that a process to be adopted is no longer there, or that its
+// process id now belongs to another.
+var ErrGone = errors.New("the process is gone")
+
+// Spec is what to start.
+type Spec struct {
+	Path string   // the program file, already looked up
+	Args []string // the whole command line, Args[0] included
+	Env  []string // "NAME=value"; nothing is inherited
+	Dir  string   // working directory; "" is the caller's
+	// Output receives standard output and error. It is opened for appending
+	// and not truncated; "" discards.
+	Output string
+}
+
+// Exit is how a process ended.
+type Exit struct {
+	// Known is false for an adopted process, whose status only its real
+	// parent is told.
+	Known  bool
+	Code   int            // 0-255; -1 when a signal ended it or Known is false
+	Signal syscall.Signal // 0 when none
+	At     time.Time
+}
+
+// String is the exit in words.
+func (e Exit) String() string {
+	switch {
+	case !e.Known:
+		return "ended, exit status unknown"
+	case e.Signal != 0:
+		return fmt.Sprintf("ended by signal %d (%s)", int(e.Signal), e.Signal)
+	}
+	return fmt.Sprintf("exited with code %d", e.Code)
+}
+
+// Process is one child, started here or adopted. Its methods are safe for
+// concurrent use.
+type Process struct {
+	id   Identity
+	done chan struct{} // closed once the process ended and its group is empty
+	exit Exit          // valid after done
+	// leaderGone is set before the leader is reaped: from then on its number
+	// is kept from reuse only by the rest of the group.
+	leaderGone atomic.Bool
+	ended      chan struct{} // closed when the leader alone ended
+}
+
+// Start starts s as the leader of a new process group.
+func Start(s Spec) (*Process, error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = null.Close() }()
+	out, err := openOutput(s.Output)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = out.Close() }()
+	p, err := os.StartProcess(s.Path, s.Args, &os.ProcAttr{
+		Dir: s.Dir, Env: s.Env, Files: []*os.File{null, out, out},
+		Sys: &syscall.SysProcAttr{Setpgid: true},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", s.Path, err)
+	}
+	id, err := identify(p.Pid)
+	if err != nil {
+		// The child is ours and not yet reaped, so the number is its own even
+		// if it has ended; without a start time it cannot be adopted later.
+		id = Identity{PID: p.Pid}
+	}
+	c := newProcess(id)
+	go c.wait(p)
+	return c, nil
+}
+
+// Adopt takes charge of a process that an earlier parent started. It returns
+// ErrGone unless the very same process still runs.
+func Adopt(id Identity) (*Process, error) {
+	w, err := watch(id)
+	if err != nil {
+		return nil, err
+	}
+	c := newProcess(id)
+	go func() {
+		w.wait()
+		c.finish(Exit{Code: -1, At: time.Now()})
+	}()
+	return c, nil
+}
+
+func newProcess(id Identity) *Process {
+	return &Process{id: id, done: make(chan struct{}), ended: make(chan struct{})}
+}
+
+// wait reaps the leader, then whatever it left behind in its group.
+func (c *Process) wait(p *os.Process) {
+	awaitChild(p.Pid)
+	c.leaderGone.Store(true)
+	e := Exit{Known: true, Code: -1, At: time.Now()}
+	st, err := p.Wait()
+	if err != nil {
+		e.Known = false
+	} else if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		e.Signal = ws.Signal()
+	} else {
+		e.Code = st.ExitCode()
+	}
+	c.finish(e)
+}
+
+// finish ends the rest of the group, as a container ends with its first
+// process, and then reports.
+func (c *Process) finish(e Exit) {
+	c.leaderGone.Store(true)
+	c.exit = e
+	close(c.ended)
+	endGroup(c.id.PID)
+	close(c.done)
+}
+
+// Identity is what Adopt needs to find the process again.
+func (c *Process) Identity() Identity { return c.id }
+
+// PID is the process's id, which is its group's too.
+func (c *Process) PID() int { return c.id.PID }
+
+// Done is closed when the process has ended and nothing of its group is left.
+func (c *Process) Done() <-chan struct{} { return c.done }
+
+// Exit is how it ended; valid once Done is closed.
+func (c *Process) Exit() Exit {
+	<-c.done
+	return c.exit
+}
+
+// Signal sends sig to the whole group. A process that has ended is no error.
+func (c *Process) Signal(sig syscall.Signal) error {
+	select {
+	case <-c.done:
+		return nil
+	default:
+	}
+	if c.leaderGone.Load() {
+		return nil // finish is ending the group already
+	}
+	if err := syscall.Kill(-c.id.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("signal process group %d: %w", c.id.PID, err)
+	}
+	return nil
+}
+
+// Stop asks the group to end with SIGTERM and, after grace or when ctx ends,
+// makes it end with SIGKILL. It returns when nothing of the group is left.
+func (c *Process) Stop(ctx context.Context, grace time.Duration) Exit {
+	_ = c.Signal(syscall.SIGTERM)
+	t := time.NewTimer(grace)
+	defer t.Stop()
+	select {
+	case <-c.ended:
+	case <-t.C:
+		_ = c.Signal(syscall.SIGKILL)
+	case <-ctx.Done():
+		_ = c.Signal(syscall.SIGKILL)
+	}
+	return c.Exit()
+}
+
+// Kill ends the group at once and returns when nothing of it is left.
+func (c *Process) Kill() Exit {
+	_ = c.Signal(syscall.SIGKILL)
+	return c.Exit()
+}
+
+func openOutput(path string) (*os.File, error) {
+	if path == "" {
+		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	}
+	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+}

@@ -1,0 +1,389 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/child"
+)
+
+// replicaVariable marks every process of a replica with its id.
+const replicaVariable = "ROUNDHOUSE_REPLICA"
+
+// defaultGrace is SIGTERM to SIGKILL where the component does not say.
+const defaultGrace = 30 * time.Second
+
+// running is one process of a replica and what it holds.
+type running struct {
+	proc           *child.Process
+	spec           workload.Process // resolved
+	env            []string
+	port, grpcPort int // grpcPort is 0 when the command names none
+	gpus           []int
+	model          string // path
+	memory         string // control group, "" when none
+	started        time.Time
+	adopted        bool
+	note           string // a warning for people
+}
+
+func (r *running) grace() time.Duration {
+	if r.spec.TerminationGrace > 0 {
+		return r.spec.TerminationGrace
+	}
+	return defaultGrace
+}
+
+// launch waits for what the replica needs and starts its process.
+func (u *unit) launch() (*running, error) {
+	c := u.component.Load()
+	if c.Process == nil {
+		return nil, troublef("NotRunnable", "%s has no command to run on one machine: give its runtime's %s a local.command", u.o.key, u.role)
+	}
+	program, err := u.program(*c.Process)
+	if err != nil {
+		return nil, err
+	}
+	model, err := u.fetch()
+	if err != nil {
+		return nil, err
+	}
+	r := &running{model: model}
+	if err := u.takeGPUs(r, c.Process.GPUs); err != nil {
+		return nil, err
+	}
+	if err := u.start(r, program, *c.Process); err != nil {
+		u.release(r)
+		return nil, err
+	}
+	return r, nil
+}
+
+// program finds the file to run, waiting until it is there.
+func (u *unit) program(s workload.Process) (string, error) {
+	if len(s.Command) == 0 || s.Command[0] == "" {
+		return "", troublef("NotRunnable", "%s: the command of its %s is empty", u.o.key, u.role)
+	}
+	name := s.Command[0]
+	for said := false; ; said = true {
+		path, err := u.lookUp(name, s.WorkingDir)
+		if err == nil {
+			return path, nil
+		}
+		if !said {
+			u.pending("ProgramMissing", missingProgram(name, s.Install))
+		}
+		if err := u.wait(u.p.cfg.Restart.Recheck, nil); err != nil {
+			return "", err
+		}
+	}
+}
+
+func (u *unit) lookUp(name, dir string) (string, error) {
+	if name == ownName {
+		return u.p.cfg.Executable, nil
+	}
+	if strings.Contains(name, "{{") {
+		return name, nil // resolved later
+	}
+	if strings.Contains(name, "/") && !filepath.IsAbs(name) && dir != "" {
+		name = filepath.Join(dir, name)
+	}
+	return exec.LookPath(name)
+}
+
+func missingProgram(name, install string) string {
+	m := name + " is not on PATH"
+	if strings.Contains(name, "/") {
+		m = name + " is not a program on this machine"
+	}
+	if install != "" {
+		m += ": " + install
+	}
+	return m
+}
+
+// fetch brings the model and returns its path.
+func (u *unit) fetch() (string, error) {
+	if u.model.URI == "" || u.model.Verbatim {
+		return u.model.URI, nil
+	}
+	ctx, cancel := context.WithCancel(u.ending)
+	defer cancel()
+	go func() {
+		select {
+		case <-u.p.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	u.o.update(u, func(v *replica.Replica) {
+		v.Phase, v.Reason, v.Message, v.Progress = replica.Fetching, "", "", nil
+	})
+	var shown time.Time
+	path, err := u.p.fetches.get(ctx, u.model.URI, func(pr replica.Progress) {
+		if now := time.Now(); now.Sub(shown) >= progressInterval || pr.Done == pr.Total {
+			shown = now
+			u.o.update(u, func(v *replica.Replica) {
+				if v.Phase == replica.Fetching {
+					v.Progress = &pr
+				}
+			})
+		}
+	})
+	if ctx.Err() != nil {
+		return "", errEnding
+	}
+	if err != nil {
+		return "", troublef("ModelLoadFailed", "%s", oneLine(err.Error()))
+	}
+	return path, nil
+}
+
+// progressInterval bounds how often a fetch's progress is published.
+const progressInterval = 100 * time.Millisecond
+
+// takeGPUs waits for n accelerators.
+func (u *unit) takeGPUs(r *running, n int) error {
+	if n <= 0 {
+		return nil
+	}
+	total := len(u.p.gpus.names)
+	for {
+		got, free, retry := u.p.gpus.take(n)
+		if got != nil {
+			r.gpus = got
+			u.o.update(u, func(v *replica.Replica) { v.GPUs = got; u.waiting = 0 })
+			return nil
+		}
+		message := fmt.Sprintf("needs %s, %d of %d free", count(n, "GPU"), free, total)
+		u.o.update(u, func(v *replica.Replica) {
+			v.Phase, v.Reason, v.Message, v.Progress = replica.Pending, "InsufficientGPUs", message, nil
+			if n <= total {
+				u.waiting = n
+			}
+		})
+		if err := u.wait(time.Hour, retry); err != nil {
+			return err
+		}
+	}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
+}
+
+// start starts the process with everything it needs at hand.
+func (u *unit) start(r *running, program string, s workload.Process) error {
+	ports, err := u.p.ports.take(1 + boolInt(namesGRPC(s)))
+	if err != nil {
+		return err
+	}
+	if r.port = ports[0]; len(ports) > 1 {
+		r.grpcPort = ports[1]
+	}
+	if r.spec, err = s.Resolve(workload.Place{Port: r.port, GRPCPort: r.grpcPort, ModelPath: r.model}); err != nil {
+		return troublef("InvalidCommand", "%s", oneLine(err.Error()))
+	}
+	if program, err = u.lookUp(r.spec.Command[0], r.spec.WorkingDir); err != nil {
+		return troublef("ProgramMissing", "%s", missingProgram(r.spec.Command[0], s.Install))
+	}
+	if r.env, err = u.environment(r); err != nil {
+		return err
+	}
+	if err := u.prepare(r); err != nil {
+		return troublef("StateUnwritable", "%s", oneLine(err.Error()))
+	}
+	r.started = u.p.cfg.Now()
+	r.proc, err = child.Start(child.Spec{Path: program, Args: r.spec.Command, Env: r.env,
+		Dir: r.spec.WorkingDir, Output: u.log.Path})
+	if err != nil {
+		return err
+	}
+	if r.memory != "" {
+		if err := u.p.memory.enter(r.memory, r.proc.PID()); err != nil {
+			r.note = notEnforced(r.spec.MemoryBytes, err)
+		}
+	}
+	if err := u.p.records.write(u.record(r)); err != nil {
+		u.p.cfg.Logger.Warn("a replica cannot be adopted later: its record is not written", "replica", u.id, "error", err)
+	}
+	u.started(r)
+	return nil
+}
+
+// prepare makes the log and the record ready, so that a process is on record
+// before it exists, and its memory limit.
+func (u *unit) prepare(r *running) error {
+	if err := os.MkdirAll(filepath.Dir(u.log.Path), 0o700); err != nil {
+		return err
+	}
+	if err := u.log.Retire(); err != nil {
+		return err
+	}
+	if r.spec.MemoryBytes > 0 {
+		var err error
+		if r.memory, err = u.p.memory.make(u.id, r.spec.MemoryBytes); err != nil {
+			r.note = notEnforced(r.spec.MemoryBytes, err)
+			u.p.cfg.Logger.Warn("a memory limit is not enforced", "replica", u.id, "error", err)
+		}
+	}
+	return u.p.records.write(u.record(r))
+}
+
+func notEnforced(bytes int64, err error) string {
+	return fmt.Sprintf("its memory limit of %d MiB is not enforced: %s", bytes>>20, oneLine(err.Error()))
+}
+
+func (u *unit) record(r *running) record {
+	u.o.mu.Lock()
+	created, restarts := u.view.Created, u.view.Restarts
+	u.o.mu.Unlock()
+	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort,
+		GPUs: r.gpus, Model: r.model, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts}
+	if r.proc != nil {
+		rec.Process = r.proc.Identity()
+	}
+	return rec
+}
+
+// started publishes a process that runs.
+func (u *unit) started(r *running) {
+	u.o.update(u, func(v *replica.Replica) {
+		v.Phase, v.Reason, v.Message, v.Progress = replica.Starting, "", r.note, nil
+		v.PID, v.Started, v.GPUs = r.proc.PID(), r.started, r.gpus
+		v.HTTP = u.p.address(r.port)
+		if r.grpcPort > 0 {
+			v.GRPC = u.p.address(r.grpcPort)
+		}
+	})
+}
+
+func (p *Platform) address(port int) string {
+	return net.JoinHostPort(p.cfg.Host, strconv.Itoa(port))
+}
+
+// adopt makes a held process this unit's own.
+func (u *unit) adopt(r *running) error {
+	c := u.component.Load()
+	if c.Process == nil {
+		return errors.New("it has no command")
+	}
+	var err error
+	if r.spec, err = c.Process.Resolve(workload.Place{Port: r.port, GRPCPort: r.grpcPort, ModelPath: r.model}); err != nil {
+		return err
+	}
+	if r.env, err = u.environment(r); err != nil {
+		return err
+	}
+	r.adopted = true
+	u.started(r)
+	return nil
+}
+
+// environment is what the process is given: this process's own environment
+// without ROUNDHOUSE_ variables, which may hold secrets, then the component's,
+// then what the platform decides.
+func (u *unit) environment(r *running) ([]string, error) {
+	var env []string
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "ROUNDHOUSE_") {
+			env = append(env, e)
+		}
+	}
+	env = append(env, "PORT="+strconv.Itoa(r.port))
+	if r.grpcPort > 0 {
+		env = append(env, "GRPC_PORT="+strconv.Itoa(r.grpcPort))
+	}
+	if r.model != "" {
+		env = append(env, "MODEL_PATH="+r.model)
+	}
+	if len(u.p.gpus.names) > 0 && len(r.gpus) == 0 {
+		env = append(env, visibleDevices+"=")
+	}
+	for _, e := range r.spec.Env {
+		v, ok, err := u.value(e)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			env = append(env, e.Name+"="+v)
+		}
+	}
+	if len(r.gpus) > 0 {
+		env = append(env, visibleDevices+"="+u.p.gpus.visible(r.gpus))
+	}
+	return append(lastOfEach(env), replicaVariable+"="+u.id), nil
+}
+
+// value is a variable's value; ok is false for an optional one that is not
+// there.
+func (u *unit) value(e corev1.EnvVar) (v string, ok bool, err error) {
+	from := e.ValueFrom
+	if from == nil {
+		return e.Value, true, nil
+	}
+	if f := from.FieldRef; f != nil {
+		switch f.FieldPath {
+		case "metadata.name":
+			return u.id, true, nil
+		case "metadata.namespace":
+			return u.o.key.Namespace, true, nil
+		case "status.podIP", "status.hostIP":
+			return u.p.cfg.Host, true, nil
+		}
+	}
+	if s := from.SecretKeyRef; s != nil && s.Optional != nil && *s.Optional {
+		return "", false, nil
+	}
+	if m := from.ConfigMapKeyRef; m != nil && m.Optional != nil && *m.Optional {
+		return "", false, nil
+	}
+	return "", false, troublef("InvalidEnv", "variable %s takes its value from what only a cluster has: give it a value", e.Name)
+}
+
+// lastOfEach keeps the last of several values of one variable.
+func lastOfEach(env []string) []string {
+	seen := map[string]bool{}
+	var out []string
+	for _, e := range slices.Backward(env) {
+		if name, _, _ := strings.Cut(e, "="); !seen[name] {
+			seen[name] = true
+			out = append(out, e)
+		}
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// namesGRPC says whether the process is told a port for gRPC.
+func namesGRPC(s workload.Process) bool {
+	has := func(t string) bool { return strings.Contains(t, "GRPCPort") }
+	return slices.ContainsFunc(s.Command, has) ||
+		slices.ContainsFunc(s.Env, func(e corev1.EnvVar) bool { return has(e.Value) })
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -1,0 +1,165 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// memoryGroups makes one control group per replica with a memory limit, below
+// or beside the group this process runs in, where the kernel lets us write.
+// Address-space limits (RLIMIT_AS) are no substitute: runtimes reserve far
+// more than they use.
+type memoryGroups struct{ place func() (cgroupPlace, error) }
+
+// cgroupPlace is a folder in which groups with a memory controller can be
+// made, and the names of that controller's files.
+type cgroupPlace struct {
+	dir, limit, events string
+}
+
+func newMemoryGroups() memoryGroups {
+	return memoryGroups{sync.OnceValues(findCgroupPlace)}
+}
+
+// make creates the group of a replica and returns its folder.
+func (m memoryGroups) make(id string, bytes int64) (string, error) {
+	p, err := m.place()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(p.dir, "roundhouse-"+id)
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	if err := write(dir, p.limit, strconv.FormatInt(bytes, 10)); err != nil {
+		m.remove(dir)
+		return "", err
+	}
+	// One process of the group out of memory ends the group, and pages are not
+	// moved to swap instead. Not every kernel has both.
+	_ = write(dir, "memory.oom.group", "1")
+	_ = write(dir, "memory.swap.max", "0")
+	return dir, nil
+}
+
+// enter moves a process that has just started into the group.
+func (m memoryGroups) enter(dir string, pid int) error {
+	return write(dir, "cgroup.procs", strconv.Itoa(pid))
+}
+
+// killed says how many processes of the group the kernel ended for want of
+// memory.
+func (m memoryGroups) killed(dir string) int {
+	p, err := m.place()
+	if err != nil || dir == "" {
+		return 0
+	}
+	b, err := os.ReadFile(filepath.Join(dir, p.events))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
+			v, _ := strconv.Atoi(n)
+			return v
+		}
+	}
+	return 0
+}
+
+// remove deletes an empty group. Only a folder of our own making is touched.
+func (m memoryGroups) remove(dir string) {
+	if dir != "" && strings.HasPrefix(filepath.Base(dir), "roundhouse-") {
+		_ = os.Remove(dir)
+	}
+}
+
+func write(dir, file, value string) error {
+	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}
+
+func findCgroupPlace() (cgroupPlace, error) {
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return cgroupPlace{}, err
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return cgroupPlace{}, err
+	}
+	for _, p := range cgroupCandidates(string(own), string(mounts)) {
+		if p.usable() {
+			return p, nil
+		}
+	}
+	return cgroupPlace{}, errors.New("no control group with a memory controller can be written here")
+}
+
+// cgroupCandidates reads /proc/self/cgroup and mountinfo (cgroups(7)).
+func cgroupCandidates(own, mounts string) []cgroupPlace {
+	unified, memory := "", ""
+	for line := range strings.Lines(mounts) {
+		head, tail, ok := strings.Cut(line, " - ")
+		f, t := strings.Fields(head), strings.Fields(tail)
+		if !ok || len(f) < 5 || len(t) < 3 {
+			continue
+		}
+		switch {
+		case t[0] == "cgroup2":
+			unified = f[4]
+		case t[0] == "cgroup" && hasWord(t[2], ",", "memory"):
+			memory = f[4]
+		}
+	}
+	var out []cgroupPlace
+	for line := range strings.Lines(own) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		if f[0] == "0" && unified != "" {
+			dir := filepath.Join(unified, f[2])
+			for _, d := range []string{dir, filepath.Dir(dir)} {
+				out = append(out, cgroupPlace{d, "memory.max", "memory.events"})
+			}
+		}
+		if memory != "" && hasWord(f[1], ",", "memory") {
+			out = append(out, cgroupPlace{filepath.Join(memory, f[2]), "memory.limit_in_bytes", "memory.oom_control"})
+		}
+	}
+	return out
+}
+
+func hasWord(s, sep, word string) bool {
+	for _, w := range strings.Split(s, sep) {
+		if w == word {
+			return true
+		}
+	}
+	return false
+}
+
+// usable says whether a group made here gets a memory limit, by making one.
+func (p cgroupPlace) usable() bool {
+	dir := filepath.Join(p.dir, fmt.Sprintf("roundhouse-probe-%d", os.Getpid()))
+	if os.Mkdir(dir, 0o755) != nil {
+		return false
+	}
+	defer func() { _ = os.Remove(dir) }()
+	if write(dir, p.limit, "1073741824") == nil {
+		return true
+	}
+	// The controller may only have to be handed down; a group that itself
+	// holds processes refuses.
+	return write(p.dir, "cgroup.subtree_control", "+memory") == nil && write(dir, p.limit, "1073741824") == nil
+}

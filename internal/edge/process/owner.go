@@ -1,0 +1,223 @@
+package process
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// owner holds what is wanted of one service and its replicas. Nothing waits
+// while it holds the lock: whatever takes time is a unit's.
+type owner struct {
+	p   *Platform
+	key service.Key
+	// snapshot is what Observe returns; replaced, never changed in place.
+	snapshot atomic.Pointer[[]replica.Replica]
+
+	mu       sync.Mutex
+	removed  bool
+	revision *workload.Revision // nil while only held replicas are known
+	want     map[service.Role]int
+	victims  map[service.Role][]string
+	units    []*unit // oldest first
+}
+
+func newOwner(p *Platform, k service.Key) *owner {
+	o := &owner{p: p, key: k, want: map[service.Role]int{}, victims: map[service.Role][]string{}}
+	o.snapshot.Store(&[]replica.Replica{})
+	return o
+}
+
+// apply makes r the revision and moves the replicas towards it.
+func (o *owner) apply(r workload.Revision) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.removed = false
+	o.revision = &r
+	adopted := map[service.Role]int{}
+	for _, u := range o.units {
+		c := r.Component(u.role)
+		if u.view.Phase == replica.Draining {
+			continue
+		}
+		switch {
+		case u.revision == r.Hash && c != nil:
+			if u.held() {
+				adopted[u.role]++
+				u.settle(c, r.Model)
+			}
+			u.component.Store(c) // limits may differ
+		case u.held():
+			u.end()
+		}
+	}
+	for i := range r.Components {
+		role := r.Components[i].Role
+		if _, known := o.want[role]; !known {
+			o.want[role] = adopted[role]
+		}
+	}
+	maps.DeleteFunc(o.want, func(role service.Role, _ int) bool { return r.Component(role) == nil })
+	o.converge()
+	o.publish()
+}
+
+// scale sets a role's count.
+func (o *owner) scale(role service.Role, n int, victims []string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, known := o.want[role]; !known || o.removed {
+		return fmt.Errorf("process: scale %s/%s: the applied revision has no such role", o.key, role)
+	}
+	o.want[role], o.victims[role] = n, slices.Clone(victims)
+	o.converge()
+	o.publish()
+	return nil
+}
+
+// remove ends all replicas; the owner goes with the last of them.
+func (o *owner) remove() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.removed, o.revision = true, nil
+	clear(o.want)
+	for _, u := range o.units {
+		u.end()
+	}
+	o.publish()
+	if len(o.units) == 0 {
+		go o.p.forget(o) // needs the platform's lock, which the caller has
+	}
+}
+
+// sweep ends held replicas, since their service was not applied.
+func (o *owner) sweep() {
+	o.mu.Lock()
+	applied := o.revision != nil
+	o.mu.Unlock()
+	if !applied {
+		o.remove()
+	}
+}
+
+// converge starts and ends replicas as plan says, role by role. The lock is
+// held.
+func (o *owner) converge() {
+	if o.revision == nil {
+		return
+	}
+	roles := map[service.Role][]member{}
+	for role := range o.want {
+		roles[role] = nil
+	}
+	byID := map[string]*unit{}
+	for _, u := range o.units {
+		if u.held() {
+			continue
+		}
+		byID[u.id] = u
+		roles[u.role] = append(roles[u.role], member{id: u.id, phase: u.view.Phase, created: u.view.Created,
+			current: u.revision == o.revision.Hash, waiting: u.waiting, gpus: len(u.view.GPUs)})
+	}
+	for role, members := range roles {
+		start, drain := plan(o.want[role], members, o.victims[role])
+		for _, id := range drain {
+			byID[id].end()
+		}
+		for range start {
+			o.start(o.revision.Component(role))
+		}
+	}
+}
+
+// start adds a replica of the present revision. The lock is held.
+func (o *owner) start(c *workload.Component) {
+	select {
+	case <-o.p.closing:
+		return
+	default:
+	}
+	id := newID(o.key.Name, c.Role)
+	u := newUnit(o, replica.Replica{ID: id, Service: o.key, Role: c.Role, Revision: o.revision.Hash,
+		Phase: replica.Pending, Created: o.p.cfg.Now()})
+	u.settle(c, o.revision.Model)
+	o.add(u)
+}
+
+// add takes a unit in and lets it run.
+func (o *owner) add(u *unit) {
+	o.units = append(o.units, u)
+	o.p.units.Add(1)
+	go u.run()
+}
+
+// update changes what is known of a replica and acts on it. A replica that is
+// going stays so, whatever is still reported of it.
+func (o *owner) update(u *unit, change func(v *replica.Replica)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := u.view.Phase
+	change(&u.view)
+	if before == replica.Draining {
+		u.view.Phase = before
+	}
+	o.converge()
+	o.publish()
+}
+
+// gone takes a replica out whose goroutine ends.
+func (o *owner) gone(u *unit) {
+	o.mu.Lock()
+	o.units = slices.DeleteFunc(o.units, func(v *unit) bool { return v == u })
+	o.converge()
+	o.publish()
+	last := o.removed && len(o.units) == 0
+	o.mu.Unlock()
+	if last {
+		o.p.forget(o)
+	}
+}
+
+// publish makes the replicas' state seen. The lock is held.
+func (o *owner) publish() {
+	views := make([]replica.Replica, len(o.units))
+	for i, u := range o.units {
+		views[i] = u.view
+	}
+	o.snapshot.Store(&views)
+	o.p.notify.changed(o.key)
+}
+
+func (o *owner) isRemoved() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.removed
+}
+
+// empty says whether nothing is left of a removed service.
+func (o *owner) empty() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.removed && len(o.units) == 0
+}
+
+func (o *owner) list() []*unit {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.units)
+}
+
+func (o *owner) unit(id string) *unit {
+	for _, u := range o.list() {
+		if u.id == id {
+			return u
+		}
+	}
+	return nil
+}

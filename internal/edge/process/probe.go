@@ -1,0 +1,300 @@
+package process
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// prober asks one process, over and over, one of its probes.
+type prober struct {
+	check   func(context.Context) error
+	verdict chan bool // readiness: each change
+	failed  chan struct{}
+	why     atomic.Pointer[string]
+
+	delay, period, timeout time.Duration
+	successes, patience    int
+}
+
+// Kubernetes' defaults for what a probe leaves out.
+const (
+	defaultPeriod   = 10 * time.Second
+	defaultTimeout  = time.Second
+	defaultFailures = 3
+)
+
+// The readiness of a starting process is asked at a twentieth of its age, so
+// that what is lost by asking late is 5 % of its start, within these bounds.
+const (
+	minPoll = 10 * time.Millisecond
+	maxPoll = 200 * time.Millisecond
+)
+
+func (u *unit) prober(r *running, p *corev1.Probe, readiness bool) *prober {
+	b := &prober{verdict: make(chan bool), failed: make(chan struct{}), period: defaultPeriod,
+		timeout: defaultTimeout, successes: 1, patience: defaultFailures}
+	if p == nil {
+		b.check = checkTCP(u.p.address(r.port))
+		return b
+	}
+	seconds := func(d *time.Duration, n int32) {
+		if n > 0 {
+			*d = time.Duration(n) * time.Second
+		}
+	}
+	seconds(&b.delay, p.InitialDelaySeconds)
+	seconds(&b.period, p.PeriodSeconds)
+	seconds(&b.timeout, p.TimeoutSeconds)
+	if p.SuccessThreshold > 0 && readiness {
+		b.successes = int(p.SuccessThreshold)
+	}
+	if p.FailureThreshold > 0 {
+		b.patience = int(p.FailureThreshold)
+	}
+	if r.adopted {
+		b.delay = 0
+	}
+	b.check = u.check(r, p)
+	return b
+}
+
+// check is what a probe asks.
+func (u *unit) check(r *running, p *corev1.Probe) func(context.Context) error {
+	host := u.p.cfg.Host
+	switch {
+	case p.HTTPGet != nil:
+		h := *p.HTTPGet
+		if h.Host != "" {
+			host = h.Host
+		}
+		return checkHTTP(h, net.JoinHostPort(host, r.probePort(h.Port)))
+	case p.TCPSocket != nil:
+		if p.TCPSocket.Host != "" {
+			host = p.TCPSocket.Host
+		}
+		return checkTCP(net.JoinHostPort(host, r.probePort(p.TCPSocket.Port)))
+	case p.Exec != nil:
+		return checkExec(p.Exec.Command, r.env, r.spec.WorkingDir)
+	case p.GRPC != nil:
+		port := r.grpcPort
+		if port == 0 {
+			port = r.port
+		}
+		name := ""
+		if p.GRPC.Service != nil {
+			name = *p.GRPC.Service
+		}
+		return checkGRPC(u.p.address(port), name)
+	}
+	return checkTCP(u.p.address(r.port))
+}
+
+// probePort is the port a probe means. A manifest names a port of the
+// container, which on this machine is the replica's own; only a name of gRPC,
+// or the gRPC port itself, means that one.
+func (r *running) probePort(p intstr.IntOrString) string {
+	if r.grpcPort > 0 {
+		grpcPort := strconv.Itoa(r.grpcPort)
+		if s := p.String(); s == grpcPort || strings.HasPrefix(s, "grpc") || strings.HasPrefix(s, "h2c") {
+			return grpcPort
+		}
+	}
+	return strconv.Itoa(r.port)
+}
+
+// last is why the probe failed most recently, "" when it did not.
+func (b *prober) last() string {
+	if s := b.why.Load(); s != nil {
+		return *s
+	}
+	return ""
+}
+
+// failures is closed when the liveness probe failed; nil without one.
+func (b *prober) failures() <-chan struct{} {
+	if b == nil {
+		return nil
+	}
+	return b.failed
+}
+
+// ask asks once.
+func (b *prober) ask(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	err := b.check(ctx)
+	why := ""
+	if errors.Is(err, context.DeadlineExceeded) {
+		why = fmt.Sprintf("no answer within %s", b.timeout)
+	} else if err != nil {
+		why = oneLine(err.Error())
+	}
+	b.why.Store(&why)
+	return err == nil
+}
+
+// watchReadiness tells verdict when the process becomes ready and when it
+// ceases to be: often until it is, then once a period.
+func (b *prober) watchReadiness(ctx context.Context) {
+	start, ready, run := time.Now(), false, 0
+	for wait := max(b.delay, minPoll); sleep(ctx, wait); {
+		ok := b.ask(ctx)
+		if ok == ready {
+			run = 0
+		} else {
+			run++
+		}
+		if !ready && run >= b.successes || ready && run >= b.patience {
+			ready, run, start = ok, 0, time.Now()
+			select {
+			case b.verdict <- ready:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if wait = b.period; !ready {
+			wait = min(max(time.Since(start)/20, minPoll), maxPoll)
+		}
+	}
+}
+
+// watchLiveness closes failed after as many failures in a row as allowed.
+func (b *prober) watchLiveness(ctx context.Context) {
+	run := 0
+	for wait := max(b.delay, b.period); sleep(ctx, wait); wait = b.period {
+		if b.ask(ctx) {
+			run = 0
+			continue
+		}
+		if run++; run >= b.patience && ctx.Err() == nil {
+			close(b.failed)
+			return
+		}
+	}
+}
+
+// sleep waits for d; false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func checkTCP(address string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+}
+
+// probeClient takes certificates as they come, as Kubernetes' probes do, and
+// keeps no connection, which would hold a replica's drain up.
+var probeClient = &http.Client{
+	Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, //nolint:gosec // see above
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+// probeBody bounds what is read of an answer, in bytes.
+const probeBody = 10 << 10
+
+func checkHTTP(h corev1.HTTPGetAction, address string) func(context.Context) error {
+	scheme := "http"
+	if h.Scheme == corev1.URISchemeHTTPS {
+		scheme = "https"
+	}
+	path := "/" + strings.TrimPrefix(h.Path, "/")
+	target := scheme + "://" + address + path
+	return func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+		if err != nil {
+			return err
+		}
+		for _, hd := range h.HTTPHeaders {
+			if strings.EqualFold(hd.Name, "Host") {
+				req.Host = hd.Value
+			}
+			req.Header.Add(hd.Name, hd.Value)
+		}
+		resp, err := probeClient.Do(req)
+		if err != nil {
+			var ue *url.Error
+			if errors.As(err, &ue) {
+				err = ue.Err
+			}
+			return fmt.Errorf("GET %s: %w", path, err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, probeBody))
+		if resp.StatusCode < 200 || resp.StatusCode >= 400 {
+			return fmt.Errorf("GET %s: %s", path, resp.Status)
+		}
+		return nil
+	}
+}
+
+func checkExec(command, env []string, dir string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if len(command) == 0 {
+			return errors.New("exec probe: empty command")
+		}
+		c := exec.CommandContext(ctx, command[0], command[1:]...)
+		c.Env, c.Dir = env, dir
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+		if err := c.Run(); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("%s: %w", command[0], err)
+		}
+		return nil
+	}
+}
+
+func checkGRPC(address, name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		// A connection per question: a kept one backs off while the process
+		// starts, and would be late.
+		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithNoProxy())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: name})
+		if err != nil {
+			return fmt.Errorf("gRPC health: %w", err)
+		}
+		if s := resp.GetStatus(); s != grpc_health_v1.HealthCheckResponse_SERVING {
+			return fmt.Errorf("gRPC health: %s", s)
+		}
+		return nil
+	}
+}

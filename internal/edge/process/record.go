@@ -1,0 +1,102 @@
+package process
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/child"
+)
+
+// record is what a returning owner needs to adopt a replica's process. A file
+// per replica, while it has a process.
+type record struct {
+	ID       string         `json:"id"`
+	Service  service.Key    `json:"service"`
+	Role     service.Role   `json:"role"`
+	Revision string         `json:"revision"`
+	Process  child.Identity `json:"process"`
+	Port     int            `json:"port"`
+	GRPCPort int            `json:"grpcPort,omitempty"`
+	GPUs     []int          `json:"gpus,omitempty"`
+	Model    string         `json:"modelPath,omitempty"`
+	Memory   string         `json:"memoryGroup,omitempty"`
+	Created  time.Time      `json:"created"`
+	Started  time.Time      `json:"started"`
+	Restarts int            `json:"restarts,omitempty"`
+}
+
+// records is the folder of them.
+type records string
+
+func (d records) path(id string) string { return filepath.Join(string(d), id+".json") }
+
+// write replaces the record at once or not at all. It is not forced to the
+// disk: what it must outlive is this process, and after the machine's own
+// death there is no process to adopt.
+func (d records) write(r record) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	tmp := d.path(r.ID) + ".tmp"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		_ = os.Remove(tmp)
+		return err
+	}
+	return os.Rename(tmp, d.path(r.ID))
+}
+
+func (d records) remove(id string) error {
+	if err := os.Remove(d.path(id)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// read returns every record that can be read; the others are reported and
+// deleted, since nothing can ever be done with them.
+func (d records) read() ([]record, error) {
+	entries, err := os.ReadDir(string(d))
+	if err != nil {
+		return nil, err
+	}
+	var out []record
+	var errs []error
+	for _, e := range entries {
+		id, isRecord := strings.CutSuffix(e.Name(), ".json")
+		if !isRecord {
+			_ = os.Remove(filepath.Join(string(d), e.Name()))
+			continue
+		}
+		r, err := d.readOne(id)
+		if err != nil {
+			errs = append(errs, err)
+			_ = d.remove(id)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out, errors.Join(errs...)
+}
+
+func (d records) readOne(id string) (record, error) {
+	b, err := os.ReadFile(d.path(id))
+	if err != nil {
+		return record{}, err
+	}
+	var r record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return record{}, fmt.Errorf("%s: %w", d.path(id), err)
+	}
+	if r.ID != id || r.Service.Name == "" || r.Role == "" || r.Port <= 0 {
+		return record{}, fmt.Errorf("%s: not a replica's record", d.path(id))
+	}
+	return r, nil
+}

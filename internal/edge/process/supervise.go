@@ -1,0 +1,198 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/child"
+)
+
+// watchman is what supervise knows of the process it watches over.
+type watchman struct {
+	u     *unit
+	r     *running
+	ready time.Time // since when it is ready; zero while not
+	ever  bool      // it has been ready
+	readyProbe,
+	liveProbe *prober
+	oom int // processes ended for want of memory before this one started
+}
+
+// supervise watches over a process until it has ended, or, when this platform
+// closes and keeps its replicas, until then (kept). No trouble means that the
+// replica is to go.
+func (u *unit) supervise(r *running) (tr *trouble, lasted time.Duration, kept bool) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	w := &watchman{u: u, r: r, readyProbe: u.prober(r, r.spec.Readiness, true), oom: u.p.memory.killed(r.memory)}
+	go w.readyProbe.watchReadiness(ctx)
+	if r.spec.Liveness != nil {
+		w.liveProbe = u.prober(r, r.spec.Liveness, false)
+	}
+	limit := u.component.Load().Limits.StartupTimeout
+	if limit <= 0 {
+		limit = service.DefaultStartupTimeout
+	}
+	startup := time.NewTimer(limit)
+	defer startup.Stop()
+	for {
+		select {
+		case <-u.ending.Done():
+			kept = u.drain(r, w.ever)
+			return nil, w.lasted(), kept
+		case <-u.p.closing:
+			return nil, w.lasted(), u.closeDown(r)
+		case <-r.proc.Done():
+			return w.exited(), w.lasted(), false
+		case <-startup.C:
+			if !w.ever {
+				return w.tooSlow(limit), 0, false
+			}
+		case ok := <-w.readyProbe.verdict:
+			w.turned(ctx, ok)
+		case <-w.liveProbe.failures():
+			return w.unhealthy(), w.lasted(), false
+		}
+	}
+}
+
+// lasted is how long it has been ready.
+func (w *watchman) lasted() time.Duration {
+	if w.ready.IsZero() {
+		return 0
+	}
+	return time.Since(w.ready)
+}
+
+// turned takes in that it became ready or ceased to be.
+func (w *watchman) turned(ctx context.Context, ok bool) {
+	if !ok {
+		w.ready = time.Time{}
+		message := "no longer ready: " + w.readyProbe.last()
+		w.u.o.update(w.u, func(v *replica.Replica) {
+			v.Phase, v.Reason, v.Message, v.ReadyAt = replica.Starting, "NotReady", message, time.Time{}
+		})
+		return
+	}
+	if !w.ever && w.liveProbe != nil {
+		go w.liveProbe.watchLiveness(ctx)
+	}
+	w.ready, w.ever = time.Now(), true
+	at := w.u.p.cfg.Now()
+	w.u.o.update(w.u, func(v *replica.Replica) {
+		v.Phase, v.Reason, v.Message, v.ReadyAt = replica.Ready, "", w.r.note, at
+	})
+}
+
+// exited says why a process ended that nobody asked to.
+func (w *watchman) exited() *trouble {
+	e := w.r.proc.Exit()
+	lines := w.u.log.LastLines(20)
+	tr := &trouble{reason: "Exited", exit: e.Code, message: withOutput(e.String(), last(lines, 1))}
+	killed := e.Signal == syscall.SIGKILL || !e.Known
+	switch {
+	case w.u.p.memory.killed(w.r.memory) > w.oom:
+		tr.reason = "OOMKilled"
+		tr.message = fmt.Sprintf("used more than its memory limit of %d MiB: raise resources.limits.memory", w.r.spec.MemoryBytes>>20)
+	case killed && e.Known:
+		tr.reason = "Killed"
+		tr.message = withOutput(e.String()+", by a person or for want of memory on this machine", last(lines, 1))
+	case !w.ever && portTaken(lines):
+		tr.reason, tr.again = "PortTaken", true
+	}
+	return tr
+}
+
+// portTaken says whether the output speaks of a listening address in use.
+func portTaken(lines []string) bool {
+	for _, l := range lines {
+		l = strings.ToLower(l)
+		if strings.Contains(l, "address already in use") || strings.Contains(l, "eaddrinuse") ||
+			strings.Contains(l, "port is already in use") {
+			return true
+		}
+	}
+	return false
+}
+
+// tooSlow ends a process that did not become ready in time.
+func (w *watchman) tooSlow(limit time.Duration) *trouble {
+	why := fmt.Sprintf("not ready within %s", limit)
+	if l := w.readyProbe.last(); l != "" {
+		why += " (" + l + ")"
+	}
+	message := withOutput(why, last(w.u.log.LastLines(20), 3))
+	e := w.stop()
+	return &trouble{reason: "StartupTimeout", message: message, exit: e.Code}
+}
+
+// unhealthy ends a process whose liveness probe failed.
+func (w *watchman) unhealthy() *trouble {
+	message := withOutput("liveness probe failed: "+w.liveProbe.last(), last(w.u.log.LastLines(20), 1))
+	w.u.o.update(w.u, func(v *replica.Replica) {
+		v.Phase, v.Reason, v.Message = replica.Failed, "Unhealthy", message
+	})
+	e := w.stop()
+	return &trouble{reason: "Unhealthy", message: message, exit: e.Code}
+}
+
+func (w *watchman) stop() child.Exit { return w.r.proc.Stop(w.u.p.hard, w.r.grace()) }
+
+func last(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
+
+func withOutput(why string, lines []string) string {
+	if len(lines) == 0 {
+		return why
+	}
+	return why + ": " + strings.Join(lines, " | ")
+}
+
+// idleFor is how long a draining replica must have answered nothing before it
+// is ended: a request may have been sent its way as it was announced.
+const idleFor = 50 * time.Millisecond
+
+// drain ends a replica that is to go: it waits, up to the grace, until it
+// answers nothing any more, then stops the process. kept says that instead the
+// platform closed and left it running.
+func (u *unit) drain(r *running, served bool) (kept bool) {
+	if served && u.p.cfg.InFlight != nil {
+		deadline := time.NewTimer(r.grace())
+		defer deadline.Stop()
+		look := time.NewTicker(idleFor / 5)
+		defer look.Stop()
+		for busy := time.Now(); time.Since(busy) < idleFor; {
+			select {
+			case <-look.C:
+				if u.p.cfg.InFlight(u.id) > 0 {
+					busy = time.Now()
+				}
+			case <-deadline.C:
+				busy = time.Time{}
+			case <-r.proc.Done():
+				return false
+			case <-u.p.closing:
+				return u.closeDown(r)
+			}
+		}
+	}
+	r.proc.Stop(u.p.hard, r.grace())
+	return false
+}
+
+// closeDown ends a process with its platform, or leaves it for the next.
+func (u *unit) closeDown(r *running) (kept bool) {
+	if u.p.keep.Load() {
+		return true
+	}
+	u.o.mu.Lock()
+	u.end()
+	u.o.publish()
+	u.o.mu.Unlock()
+	r.proc.Stop(u.p.hard, r.grace())
+	return false
+}

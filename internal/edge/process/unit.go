@@ -1,0 +1,319 @@
+package process
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/child"
+)
+
+// unit takes one replica through its life, in one goroutine (run):
+//
+//	held ─────────────(its revision applied)──┐
+//	Pending → Fetching → Pending → Starting ⇄ Ready
+//	   ▲                              │         │
+//	   └────(after a backoff)── Failed ◄────────┘
+//	any of them ──(end)→ Draining → gone
+//
+// A held unit is one that an earlier owner started.
+type unit struct {
+	p        *Platform
+	o        *owner
+	id       string
+	role     service.Role
+	revision string
+	log      child.Log
+
+	settled   chan struct{} // closed when component and model are known
+	component atomic.Pointer[workload.Component]
+	model     workload.Model
+	running   *running // given to a held unit; then run's alone
+
+	ending context.Context // done: the replica is to go
+	cancel context.CancelFunc
+	gone   chan struct{} // closed when run has returned
+
+	// Guarded by the owner's lock.
+	view    replica.Replica
+	waiting int // accelerators it waits for
+}
+
+func newUnit(o *owner, v replica.Replica) *unit {
+	u := &unit{p: o.p, o: o, id: v.ID, role: v.Role, revision: v.Revision, log: o.p.log(o.key, v.ID),
+		settled: make(chan struct{}), gone: make(chan struct{}), view: v}
+	u.ending, u.cancel = context.WithCancel(context.Background())
+	return u
+}
+
+// newID is a name for a replica that no other has or had: 8 characters of
+// base 32 after what a person recognizes.
+func newID(name string, role service.Role) string {
+	name = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '-'
+	}, name)
+	return name[:min(len(name), 60)] + "-" + string(role) + "-" + strings.ToLower(rand.Text()[:8])
+}
+
+// held says whether the replica's revision has not been applied yet.
+func (u *unit) held() bool { return u.component.Load() == nil }
+
+// settle says what the replica is of. Once, with the owner's lock held.
+func (u *unit) settle(c *workload.Component, m workload.Model) {
+	u.component.Store(c)
+	u.model = m
+	close(u.settled)
+}
+
+// end begins the replica's end. The owner's lock is held.
+func (u *unit) end() {
+	if u.view.Phase != replica.Draining {
+		u.view.Phase, u.view.Reason, u.view.Message = replica.Draining, "", ""
+		u.view.Progress, u.view.Restart = nil, time.Time{}
+	}
+	u.waiting = 0
+	u.cancel()
+}
+
+// trouble is why a replica is not running: a reason and a line for people.
+type trouble struct {
+	reason, message string
+	exit            int
+	again           bool // try at once, with other ports
+}
+
+// errEnding says that the replica is to go, or the platform closes.
+var errEnding = errors.New("the replica is ending")
+
+// run is the replica's life.
+func (u *unit) run() {
+	defer u.p.units.Done()
+	defer close(u.gone)
+	defer u.o.gone(u)
+	defer u.cancel()
+	defer u.o.prune()
+	if u.running != nil && !u.awaitRevision() {
+		return
+	}
+	backoff, clashes := u.p.cfg.Restart.Min, 0
+	for {
+		tr, lasted := u.once()
+		if tr == nil {
+			return
+		}
+		if tr.again && clashes < maxClashes {
+			clashes++
+			continue
+		}
+		clashes = 0
+		if lasted >= u.p.cfg.Restart.Settled {
+			backoff = u.p.cfg.Restart.Min
+		}
+		if !u.failed(tr, backoff) {
+			return
+		}
+		backoff = min(2*backoff, u.p.cfg.Restart.Max)
+	}
+}
+
+// maxClashes is how often a replica whose port was taken is tried at once.
+const maxClashes = 4
+
+// once runs one process of the replica to its end. No trouble means that the
+// replica is to go; lasted is how long it was ready.
+func (u *unit) once() (tr *trouble, lasted time.Duration) {
+	r := u.running
+	u.running = nil
+	if r == nil {
+		var err error
+		if r, err = u.launch(); errors.Is(err, errEnding) {
+			return nil, 0
+		} else if err != nil {
+			return asTrouble(err), 0
+		}
+	}
+	tr, lasted, kept := u.supervise(r)
+	if !kept {
+		u.release(r)
+	}
+	return tr, lasted
+}
+
+// failed reports trouble and waits until it is time to try again; false when
+// the replica is to go.
+func (u *unit) failed(tr *trouble, backoff time.Duration) bool {
+	at := u.p.cfg.Now().Add(backoff)
+	u.p.cfg.Logger.Warn("a replica failed", "replica", u.id, "reason", tr.reason, "message", tr.message, "again", backoff)
+	u.o.update(u, func(v *replica.Replica) {
+		v.Phase, v.Reason, v.Message, v.ExitCode = replica.Failed, tr.reason, tr.message, tr.exit
+		v.Restart, v.Progress, v.ReadyAt = at, nil, time.Time{}
+		v.Restarts++
+	})
+	if u.wait(backoff, nil) != nil {
+		return false
+	}
+	u.o.update(u, func(v *replica.Replica) { v.Restart = time.Time{} })
+	return true
+}
+
+// wait waits for d or until early is closed; errEnding when the replica is to
+// go.
+func (u *unit) wait(d time.Duration, early <-chan struct{}) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-early:
+	case <-u.ending.Done():
+		return errEnding
+	case <-u.p.closing:
+		return errEnding
+	}
+	return nil
+}
+
+// pending says what the replica waits for.
+func (u *unit) pending(reason, message string) {
+	u.o.update(u, func(v *replica.Replica) {
+		v.Phase, v.Reason, v.Message, v.Progress = replica.Pending, reason, message, nil
+	})
+}
+
+// awaitRevision watches over a held replica until its revision is applied;
+// false when it ended or is to go.
+func (u *unit) awaitRevision() bool {
+	r := u.running
+	select {
+	case <-u.settled:
+		if err := u.adopt(r); err != nil {
+			u.p.cfg.Logger.Warn("a replica that ran cannot be adopted", "replica", u.id, "error", err)
+			r.proc.Stop(u.p.hard, r.grace())
+			u.release(r)
+			u.running = nil
+		}
+		return true
+	case <-r.proc.Done():
+	case <-u.ending.Done():
+		r.proc.Stop(u.p.hard, r.grace())
+	case <-u.p.closing:
+		if u.p.keep.Load() {
+			return false
+		}
+		r.proc.Stop(u.p.hard, r.grace())
+	}
+	u.release(r)
+	return false
+}
+
+// release gives back what a process held that has ended.
+func (u *unit) release(r *running) {
+	if err := u.p.records.remove(u.id); err != nil {
+		u.p.cfg.Logger.Warn("a replica's record stays", "replica", u.id, "error", err)
+	}
+	u.p.memory.remove(r.memory)
+	u.p.ports.free(r.port, r.grpcPort)
+	u.o.update(u, func(v *replica.Replica) {
+		v.GPUs, v.PID, v.HTTP, v.GRPC = nil, 0, "", ""
+		if v.Phase == replica.Ready {
+			v.Phase = replica.Starting
+		}
+	})
+	u.p.gpus.free(r.gpus)
+}
+
+// prune keeps the number of dead replicas' logs within its bound.
+func (o *owner) prune() {
+	o.p.pruneLogs(o.key, func(id string) bool { return o.unit(id) != nil })
+}
+
+func asTrouble(err error) *trouble {
+	var tr troubleError
+	if errors.As(err, &tr) {
+		return &trouble{reason: tr.reason, message: tr.message}
+	}
+	return &trouble{reason: "StartFailed", message: err.Error()}
+}
+
+// troubleError is trouble on the way through functions that return errors.
+type troubleError struct{ reason, message string }
+
+func (e troubleError) Error() string { return e.message }
+
+func troublef(reason, format string, args ...any) error {
+	return troubleError{reason, fmt.Sprintf(format, args...)}
+}
+
+// load takes hold of what the records say is running.
+func (p *Platform) load() error {
+	recs, err := p.records.read()
+	if recs == nil && err != nil {
+		return err
+	}
+	if err != nil {
+		p.cfg.Logger.Warn("records of replicas could not be read and are dropped", "error", err)
+	}
+	var lost []record
+	for _, rec := range recs {
+		proc, err := child.Adopt(rec.Process)
+		if err != nil {
+			lost = append(lost, rec)
+			continue
+		}
+		p.take(rec, proc)
+	}
+	p.endStrays(lost)
+	return nil
+}
+
+// take makes a held unit of a process that still runs.
+func (p *Platform) take(rec record, proc *child.Process) {
+	o := p.owners[rec.Service]
+	if o == nil {
+		o = newOwner(p, rec.Service)
+		p.owners[rec.Service] = o
+	}
+	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, gpus: rec.GPUs, memory: rec.Memory,
+		model: rec.Model, started: rec.Started}
+	p.gpus.hold(rec.GPUs)
+	p.ports.hold(rec.Port, rec.GRPCPort)
+	u := newUnit(o, replica.Replica{ID: rec.ID, Service: rec.Service, Role: rec.Role, Revision: rec.Revision,
+		Phase: replica.Starting, Reason: "Held", Message: "runs from before; its service is not applied yet",
+		PID: proc.PID(), Created: rec.Created, Started: rec.Started, Restarts: rec.Restarts, GPUs: rec.GPUs})
+	u.running = r
+	o.mu.Lock()
+	o.add(u)
+	o.publish()
+	o.mu.Unlock()
+}
+
+// endStrays ends processes whose replica's main process is gone, or whose
+// start was never fully recorded. They are known by the replica's id in their
+// environment, so nobody else's can be meant.
+func (p *Platform) endStrays(lost []record) {
+	if len(lost) == 0 {
+		return
+	}
+	marked := child.Marked(replicaVariable)
+	for _, rec := range lost {
+		for _, pid := range marked[rec.ID] {
+			if proc, err := os.FindProcess(pid); err == nil {
+				_ = proc.Kill()
+			}
+		}
+		p.memory.remove(rec.Memory)
+		if err := p.records.remove(rec.ID); err != nil {
+			p.cfg.Logger.Warn("a stale record stays", "replica", rec.ID, "error", err)
+		}
+	}
+}

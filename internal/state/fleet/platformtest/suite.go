@@ -1,0 +1,454 @@
+// Package platformtest is the conformance suite of fleet.Platform: what every
+// platform must do, whether its replicas are processes or pods.
+package platformtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// Harness is a platform under test.
+type Harness struct {
+	// New makes an empty platform that is closed when the test ends.
+	New func(t *testing.T) fleet.Platform
+	// Revision makes a revision of k that runs s, with a hash of s.
+	Revision func(k service.Key, s Server) workload.Revision
+	Can      Capabilities
+}
+
+// Capabilities are what a platform, where it is tested, does beyond the
+// bookkeeping. A cluster without nodes has none of them.
+type Capabilities struct {
+	Runs    bool // replicas really run and become ready
+	Reached bool // their addresses answer this test
+	Logs    bool // their output can be read
+	Fails   bool // one that ends by itself is Failed, then tried again
+}
+
+// patience bounds every wait of the suite.
+const patience = 30 * time.Second
+
+// Run holds the platform to the contract of fleet.Platform.
+func Run(t *testing.T, h Harness) {
+	for _, c := range []struct {
+		name  string
+		needs bool
+		run   func(*testing.T, Harness)
+	}{
+		{"Host", true, testHost},
+		{"ApplyStartsNothing", true, testApplyStartsNothing},
+		{"UnknownIsNoError", true, testUnknown},
+		{"ScaleUpAndDown", h.Can.Runs, testScale},
+		{"VictimsGoFirst", h.Can.Runs, testVictims},
+		{"ApplyAgainChangesNothing", h.Can.Runs, testApplyAgain},
+		{"NewRevisionReplaces", h.Can.Runs, testReplace},
+		{"FailingRevisionKeepsOld", h.Can.Runs && h.Can.Fails, testFailingRevision},
+		{"RolesComeAndGo", h.Can.Runs, testRoles},
+		{"Remove", h.Can.Runs, testRemove},
+		{"ApplyAfterRemove", h.Can.Runs, testApplyAfterRemove},
+		{"OneDelaysNoOther", h.Can.Runs, testIndependence},
+		{"Reached", h.Can.Runs && h.Can.Reached, testReached},
+		{"Restarted", h.Can.Fails, testRestarted},
+		{"Logs", h.Can.Runs && h.Can.Logs, testLogs},
+		{"LogsFollow", h.Can.Runs && h.Can.Logs, testLogsFollow},
+		{"LogsPrevious", h.Can.Fails && h.Can.Logs, testLogsPrevious},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if !c.needs {
+				t.Skip("the platform cannot do this here")
+			}
+			c.run(t, h)
+		})
+	}
+}
+
+// Subject is a platform and what a test does with it, failing the test at
+// every error. It owns the platform's Changed channel.
+type Subject struct {
+	fleet.Platform
+	t *testing.T
+}
+
+// On wraps a platform for a test.
+func On(t *testing.T, p fleet.Platform) Subject { return Subject{p, t} }
+
+// Key is a service of the suite's namespace.
+func Key(name string) service.Key { return service.Key{Namespace: "suite", Name: name} }
+
+// MustApply applies r.
+func (s Subject) MustApply(r workload.Revision) {
+	s.t.Helper()
+	if err := s.Apply(s.t.Context(), r); err != nil {
+		s.t.Fatalf("Apply: %v", err)
+	}
+}
+
+// MustScale scales the service's engine.
+func (s Subject) MustScale(k service.Key, n int, victims ...string) {
+	s.t.Helper()
+	s.MustScaleRole(k, service.RoleEngine, n, victims...)
+}
+
+// MustScaleRole scales a role.
+func (s Subject) MustScaleRole(k service.Key, role service.Role, n int, victims ...string) {
+	s.t.Helper()
+	if err := s.Scale(s.t.Context(), workload.Ref{Service: k, Role: role}, n, victims); err != nil {
+		s.t.Fatalf("Scale: %v", err)
+	}
+}
+
+// See observes the service.
+func (s Subject) See(k service.Key) []replica.Replica {
+	s.t.Helper()
+	rs, err := s.Observe(s.t.Context(), k)
+	if err != nil {
+		s.t.Fatalf("Observe: %v", err)
+	}
+	return rs
+}
+
+// Await waits until the service's replicas are as wanted. It looks only when
+// the platform says that something changed, so a change that is not announced
+// is a failure.
+func (s Subject) Await(k service.Key, what string, ok func([]replica.Replica) bool) []replica.Replica {
+	s.t.Helper()
+	deadline := time.After(patience)
+	for {
+		rs := s.See(k)
+		if ok(rs) {
+			return rs
+		}
+		for changed := false; !changed; {
+			select {
+			case c := <-s.Changed():
+				changed = c == k
+			case <-deadline:
+				rs = s.See(k)
+				s.t.Fatalf("%s: %s: not within %s (now: %v): %s", k, what, patience, ok(rs), Describe(rs))
+			}
+		}
+	}
+}
+
+// AwaitReady waits for exactly n replicas, all ready.
+func (s Subject) AwaitReady(k service.Key, n int) []replica.Replica {
+	s.t.Helper()
+	return s.Await(k, fmt.Sprintf("%d ready", n), AllReady(n))
+}
+
+// AwaitNone waits until no replica is left.
+func (s Subject) AwaitNone(k service.Key) {
+	s.t.Helper()
+	s.Await(k, "none left", func(rs []replica.Replica) bool { return len(rs) == 0 })
+}
+
+// AllReady wants exactly n replicas, all ready.
+func AllReady(n int) func([]replica.Replica) bool {
+	return func(rs []replica.Replica) bool { return len(rs) == n && Count(rs, replica.Ready) == n }
+}
+
+// Count counts the replicas in a phase.
+func Count(rs []replica.Replica, ph replica.Phase) int {
+	n := 0
+	for _, r := range rs {
+		if r.Phase == ph {
+			n++
+		}
+	}
+	return n
+}
+
+// Describe prints replicas for a failure.
+func Describe(rs []replica.Replica) string {
+	var out []string
+	for _, r := range rs {
+		out = append(out, fmt.Sprintf("{%s %s %s %s %q restarts=%d}", r.ID, r.Revision, r.Phase, r.Reason, r.Message, r.Restarts))
+	}
+	return "[" + strings.Join(out, " ") + "]"
+}
+
+// IDs are the replicas' ids in order.
+func IDs(rs []replica.Replica) []string {
+	var out []string
+	for _, r := range rs {
+		out = append(out, r.ID)
+	}
+	return out
+}
+
+func testHost(t *testing.T, h Harness) {
+	host, err := h.New(t).Host(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !host.Cluster && !host.Programs["roundhouse"] {
+		t.Errorf("a machine has no program roundhouse: %v", host.Programs)
+	}
+	if host.Accelerators < 0 || host.MemoryBytes < 0 {
+		t.Errorf("negative resources: %+v", host)
+	}
+}
+
+func testApplyStartsNothing(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("still")
+	s.MustApply(h.Revision(k, Server{}))
+	if rs := s.See(k); len(rs) != 0 {
+		t.Errorf("a new role has count 0, got %s", Describe(rs))
+	}
+	keys, err := s.Services(t.Context())
+	if err != nil || !slices.Contains(keys, k) {
+		t.Errorf("Services = %v, %v; want %s among them", keys, err, k)
+	}
+}
+
+func testUnknown(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("nobody")
+	if err := s.Remove(t.Context(), k); err != nil {
+		t.Errorf("removing what is not there: %v", err)
+	}
+	if rs := s.See(k); len(rs) != 0 {
+		t.Errorf("replicas of an unknown service: %s", Describe(rs))
+	}
+	if err := s.Scale(t.Context(), workload.Ref{Service: k, Role: service.RoleEngine}, 1, nil); err == nil {
+		t.Error("scaling an unknown service is no error")
+	}
+	s.MustApply(h.Revision(k, Server{}))
+	if err := s.Scale(t.Context(), workload.Ref{Service: k, Role: service.RoleDecoder}, 1, nil); err == nil {
+		t.Error("scaling a role the revision does not have is no error")
+	}
+	for _, id := range []string{"nobody-engine-1", "", "../x", "*"} {
+		if l, err := s.Logs(t.Context(), id, fleet.LogOptions{}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("Logs(%q) = %v, %v; want fs.ErrNotExist", id, l, err)
+		}
+	}
+}
+
+func testScale(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("scaled")
+	r := h.Revision(k, Server{})
+	s.MustApply(r)
+	before := time.Now()
+	s.MustScale(k, 1)
+	first := s.AwaitReady(k, 1)[0]
+	if first.ID == "" || first.Service != k || first.Role != service.RoleEngine || first.Revision != r.Hash {
+		t.Errorf("identity: %+v", first)
+	}
+	if first.HTTP == "" || first.Created.Before(before.Add(-2*time.Second)) || first.ReadyAt.Before(first.Started) {
+		t.Errorf("address or times: %+v", first)
+	}
+	s.MustScale(k, 3)
+	rs := s.AwaitReady(k, 3)
+	if rs[0].ID != first.ID {
+		t.Errorf("oldest first: %v, want %s at the front", IDs(rs), first.ID)
+	}
+	if ids := slices.Compact(slices.Sorted(slices.Values(IDs(rs)))); len(ids) != 3 {
+		t.Errorf("ids are not unique: %v", IDs(rs))
+	}
+	s.MustScale(k, 1)
+	s.AwaitReady(k, 1)
+	s.MustScale(k, 0)
+	s.AwaitNone(k)
+	s.MustScale(k, 1)
+	s.AwaitReady(k, 1)
+}
+
+func testVictims(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("victims")
+	s.MustApply(h.Revision(k, Server{}))
+	s.MustScale(k, 3)
+	ids := IDs(s.AwaitReady(k, 3))
+	s.MustScale(k, 2, ids[0])
+	if left := IDs(s.AwaitReady(k, 2)); !slices.Equal(left, ids[1:]) {
+		t.Errorf("left %v, want %v", left, ids[1:])
+	}
+}
+
+func testApplyAgain(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("again")
+	r := h.Revision(k, Server{})
+	s.MustApply(r)
+	s.MustScale(k, 2)
+	before := s.AwaitReady(k, 2)
+	r.Components[0].Limits.Max = 7 // scaling is no part of the revision
+	s.MustApply(r)
+	after := s.See(k)
+	if !slices.Equal(IDs(before), IDs(after)) || Count(after, replica.Ready) != 2 {
+		t.Errorf("applying the same revision changed %s to %s", Describe(before), Describe(after))
+	}
+}
+
+func testReplace(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("replaced")
+	r1, r2 := h.Revision(k, Server{Salt: "1"}), h.Revision(k, Server{Salt: "2", ReadyAfter: 100 * time.Millisecond})
+	s.MustApply(r1)
+	s.MustScale(k, 2)
+	s.AwaitReady(k, 2)
+	s.MustApply(r2)
+	s.Await(k, "2 ready of the new revision alone", func(rs []replica.Replica) bool {
+		if n := Count(rs, replica.Ready); n < 2 {
+			t.Errorf("only %d ready while the revision changes: %s", n, Describe(rs))
+		}
+		return AllReady(2)(rs) && !slices.ContainsFunc(rs, func(r replica.Replica) bool { return r.Revision != r2.Hash })
+	})
+}
+
+func testFailingRevision(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("failing")
+	good := h.Revision(k, Server{Salt: "good"})
+	s.MustApply(good)
+	s.MustScale(k, 1)
+	old := s.AwaitReady(k, 1)[0]
+	s.MustApply(h.Revision(k, Server{CrashAfter: -1, CrashCode: 1}))
+	s.Await(k, "the new one failed twice", func(rs []replica.Replica) bool {
+		if rs[0].ID != old.ID || rs[0].Phase != replica.Ready {
+			t.Fatalf("the old replica does not serve any more: %s", Describe(rs))
+		}
+		return slices.ContainsFunc(rs[1:], func(r replica.Replica) bool { return r.Restarts >= 2 })
+	})
+	s.MustApply(good)
+	if rs := s.AwaitReady(k, 1); rs[0].ID != old.ID {
+		t.Errorf("after going back: %s, want %s alone", Describe(rs), old.ID)
+	}
+}
+
+func testRoles(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("roles")
+	s.MustApply(h.Revision(k, Server{Roles: []string{"engine", "decoder"}}))
+	s.MustScale(k, 1)
+	s.MustScaleRole(k, service.RoleDecoder, 1)
+	s.AwaitReady(k, 2)
+	s.MustApply(h.Revision(k, Server{Roles: []string{"engine", "router"}}))
+	s.Await(k, "the decoder gone, the engine of the new revision", func(rs []replica.Replica) bool {
+		return AllReady(1)(rs) && rs[0].Role == service.RoleEngine
+	})
+	s.MustScaleRole(k, service.RoleRouter, 1)
+	s.AwaitReady(k, 2)
+}
+
+func testRemove(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("removed")
+	s.MustApply(h.Revision(k, Server{}))
+	s.MustScale(k, 2)
+	s.AwaitReady(k, 2)
+	if err := s.Remove(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := s.Services(t.Context()); err != nil || slices.Contains(keys, k) {
+		t.Errorf("Services = %v, %v after Remove", keys, err)
+	}
+	s.AwaitNone(k)
+	if err := s.Scale(t.Context(), workload.Ref{Service: k, Role: service.RoleEngine}, 1, nil); err == nil {
+		t.Error("scaling a removed service is no error")
+	}
+}
+
+func testApplyAfterRemove(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("back")
+	r := h.Revision(k, Server{})
+	s.MustApply(r)
+	s.MustScale(k, 1)
+	old := s.AwaitReady(k, 1)[0]
+	if err := s.Remove(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	s.MustApply(r)
+	s.AwaitNone(k)
+	s.MustScale(k, 1)
+	if now := s.AwaitReady(k, 1)[0]; now.ID == old.ID {
+		t.Errorf("a removed replica came back: %s", now.ID)
+	}
+}
+
+func testIndependence(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	slow := Key("slow")
+	s.MustApply(h.Revision(slow, Server{NeverReady: true}))
+	s.MustScale(slow, 2)
+	var keys []service.Key
+	for i := range 8 {
+		k := Key(fmt.Sprintf("quick-%d", i))
+		keys = append(keys, k)
+		s.MustApply(h.Revision(k, Server{}))
+		s.MustScale(k, 1)
+	}
+	for _, k := range keys {
+		s.AwaitReady(k, 1)
+	}
+	if rs := s.See(slow); Count(rs, replica.Ready) != 0 {
+		t.Errorf("never ready, yet %s", Describe(rs))
+	}
+}
+
+func testReached(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("reached")
+	s.MustApply(h.Revision(k, Server{}))
+	s.MustScale(k, 2)
+	answers := map[string]bool{}
+	for _, r := range s.AwaitReady(k, 2) {
+		answers[Get(t, r, "/")] = true
+	}
+	if len(answers) != 2 {
+		t.Errorf("two replicas answered as %v", answers)
+	}
+}
+
+// Get asks a replica and returns its answer, which must be 200.
+func Get(t *testing.T, r replica.Replica, path string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.HTTP+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("GET %s: %s, %v", path, resp.Status, err)
+	}
+	return string(b)
+}
+
+func testRestarted(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("restarted")
+	s.MustApply(h.Revision(k, Server{CrashAfter: 300 * time.Millisecond, CrashCode: 7}))
+	s.MustScale(k, 1)
+	id := s.AwaitReady(k, 1)[0].ID
+	r := s.Await(k, "failed", func(rs []replica.Replica) bool { return Count(rs, replica.Failed) == 1 })[0]
+	if r.ID != id || r.ExitCode != 7 || r.Reason == "" || !strings.Contains(r.Message, "7") || r.Restart.IsZero() {
+		t.Errorf("a failed replica says too little: %+v", r)
+	}
+	r = s.AwaitReady(k, 1)[0]
+	if r.ID != id || r.Restarts < 1 {
+		t.Errorf("ready again as %+v", r)
+	}
+}
