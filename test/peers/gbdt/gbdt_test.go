@@ -26,7 +26,7 @@ func TestPeers(t *testing.T) {
 	interpreter := os.Getenv(python)
 	if interpreter == "" {
 		t.Fatalf("%s is not set: python3 -m venv VENV && VENV/bin/pip install -r test/peers/requirements.txt, "+
-			"then %s=VENV/bin/python (make test-peers does both)", python, python)
+			"then %s=$PWD/VENV/bin/python (an absolute path; make test-peers does both)", python, python)
 	}
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
