@@ -555,3 +555,10 @@ func TestRequestHeadersFromEnvironment(t *testing.T) {
 	_, err := s.Fetch(t.Context(), Request{URI: o.URL + "/other.bin"}, nil)
 	wantError(t, err, "127.0.0.1-headers", "JSON")
 }
+
+// newFiles serves a folder.
+func newFiles(t *testing.T, dir string) string {
+	srv := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}

@@ -1,0 +1,377 @@
+package artifact
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// safetensorsOf makes a file from a header, padded with data bytes.
+func safetensorsOf(header string, data int) string {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	return string(b) + header + strings.Repeat("\x00", data)
+}
+
+const llama = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","torch_dtype":"bfloat16","transformers_version":"4.48.3",
+"hidden_size":4096,"num_hidden_layers":32,"intermediate_size":14336,"vocab_size":128256,"num_attention_heads":32,"num_key_value_heads":8,
+"rope":[NaN,-Infinity,"NaN \" Infinity"]}`
+
+// ggufOf writes a GGUF file's header of version 3.
+func ggufOf(fileType uint32, shapes ...[]uint64) string {
+	var b bytes.Buffer
+	le := binary.LittleEndian
+	text := func(s string) {
+		_ = binary.Write(&b, le, uint64(len(s)))
+		b.WriteString(s)
+	}
+	num := func(v any) { _ = binary.Write(&b, le, v) }
+	b.WriteString("GGUF")
+	num(uint32(3))
+	num(uint64(len(shapes)))
+	num(uint64(4))
+	text("general.architecture")
+	num(uint32(8))
+	text("qwen2")
+	text("tokenizer.ggml.tokens")
+	num(uint32(9))
+	num(uint32(8))
+	num(uint64(2))
+	text("<s>")
+	text(strings.Repeat("x", 1000))
+	text("tokenizer.ggml.scores")
+	num(uint32(9))
+	num(uint32(6))
+	num(uint64(2))
+	num([2]float32{1, 2})
+	text("general.file_type")
+	num(uint32(4))
+	num(fileType)
+	for i, shape := range shapes {
+		text(fmt.Sprintf("blk.%d.weight", i))
+		num(uint32(len(shape)))
+		num(shape)
+		num(uint32(12))
+		num(uint64(0))
+	}
+	return b.String()
+}
+
+func legacyOf() string {
+	return "binf" + strings.Repeat("\x00", 136) + "\x0f\x00\x00\x00\x00\x00\x00\x00binary:logistic" + "\x06\x00\x00\x00\x00\x00\x00\x00gbtree"
+}
+
+const xgboostJSON = `{"learner":{"gradient_booster":{"model":{"trees":[]},"name":"gbtree"},"learner_model_param":{"base_score":"5E-1","num_class":"3","num_feature":"4"},"objective":{"name":"multi:softprob"}},"version":[3,0,2]}`
+
+const lightgbmText = "tree\nversion=v4\nnum_class=3\nnum_tree_per_iteration=3\nlabel_index=0\nmax_feature_idx=3\nobjective=multiclass num_class:3\n"
+
+// ubjOf writes the head and the tail of a UBJSON document as XGBoost does.
+func ubjOf() string {
+	k := func(s string) string { return "L\x00\x00\x00\x00\x00\x00\x00" + string(rune(len(s))) + s }
+	v := func(s string) string { return "S" + k(s) }
+	return "{" + k("learner") + "{" + k("attributes") + "{}" + strings.Repeat(" ", 5000) + k("name") + v("gbtree") + "}" +
+		k("learner_model_param") + "{" + k("num_class") + v("0") + k("num_feature") + v("30") + "}" +
+		k("objective") + "{" + k("name") + v("binary:logistic") + "}}" + k("version") + "[#L\x00\x00\x00\x00\x00\x00\x00\x03i\x03i\x01i\x00}"
+}
+
+func TestInspect(t *testing.T) {
+	header := `{"__metadata__":{"format":"pt"},"a.weight":{"dtype":"BF16","shape":[10,5],"data_offsets":[0,100]},"b":{"dtype":"F32","shape":[],"data_offsets":[100,104]}}`
+	gptq := `{"a.qweight":{"dtype":"I32","shape":[4,8],"data_offsets":[0,128]},"a.scales":{"dtype":"F16","shape":[8],"data_offsets":[128,144]},"n.weight":{"dtype":"F16","shape":[3],"data_offsets":[144,150]}}`
+	for name, tc := range map[string]struct {
+		files   map[string]string
+		want    Facts  // Bytes, Files, From and Details are compared apart
+		from    string // "field=file"
+		details map[string]string
+	}{
+		"index parameters": {
+			files: map[string]string{"config.json": llama, "model-00001-of-00002.safetensors": safetensorsOf(header, 104),
+				"model.safetensors.index.json": `{"metadata":{"total_parameters":8030261248,"total_size":16060522496.0},"weight_map":{}}`},
+			want: Facts{Format: "safetensors", Framework: "transformers", FrameworkVersion: "4.48.3", Architecture: "LlamaForCausalLM", Parameters: 8030261248},
+			from: "parameters=model.safetensors.index.json", details: map[string]string{"dtype": "bfloat16", "model_type": "llama"},
+		},
+		"headers of the shards": {
+			files: map[string]string{"config.json": llama, "model-1.safetensors": safetensorsOf(header, 104), "model-2.safetensors": safetensorsOf(header, 104),
+				"consolidated.safetensors": safetensorsOf(header, 104), "model.safetensors.index.json": `{"metadata":{"total_size":208}}`},
+			want: Facts{Format: "safetensors", Framework: "transformers", FrameworkVersion: "4.48.3", Architecture: "LlamaForCausalLM", Parameters: 102},
+			from: "architecture=config.json",
+		},
+		"estimate": {
+			files: map[string]string{"config.json": llama, "pytorch_model.bin": "PK"},
+			want:  Facts{Format: "pytorch", Framework: "transformers", FrameworkVersion: "4.48.3", Architecture: "LlamaForCausalLM", Parameters: 8029995008},
+			from:  "parameters=config.json (estimated)",
+		},
+		"gptq": {
+			files: map[string]string{"config.json": `{"model_type":"llama","architectures":["L"],"quantization_config":{"quant_method":"GPTQ","bits":4}}`, "model.safetensors": safetensorsOf(gptq, 150)},
+			want:  Facts{Format: "safetensors", Framework: "transformers", Architecture: "L", Quantization: "gptq", Parameters: 259},
+			from:  "quantization=config.json",
+		},
+		"nested text config": {
+			files: map[string]string{"config.json": `{"model_type":"mm","text_config":{"dtype":"float16","quantization_config":{"quant_method":"fbgemm_fp8"}}}`, "model.safetensors": safetensorsOf("{}", 0)},
+			want:  Facts{Format: "safetensors", Framework: "transformers", Quantization: "fbgemm_fp8"},
+		},
+		"safetensors alone": {files: map[string]string{"w.safetensors": safetensorsOf(header, 104)}, want: Facts{Format: "safetensors", Parameters: 51}, from: "parameters=w.safetensors"},
+		"gguf": {
+			files: map[string]string{"m.gguf": ggufOf(15, []uint64{10, 5}, []uint64{7})},
+			want:  Facts{Format: "gguf", FormatVersion: "3", Architecture: "qwen2", Quantization: "Q4_K_M", Parameters: 57}, from: "quantization=m.gguf",
+		},
+		"xgboost json": {
+			files: map[string]string{"model.json": xgboostJSON}, want: Facts{Format: "xgboost", Framework: "xgboost", FrameworkVersion: "3.0.2"},
+			details: map[string]string{"objective": "multi:softprob", "num_class": "3", "num_feature": "4", "booster": "gbtree"},
+		},
+		"xgboost ubj": {
+			files: map[string]string{"model.bst": ubjOf()}, want: Facts{Format: "xgboost", Framework: "xgboost", FrameworkVersion: "3.1.0"},
+			details: map[string]string{"objective": "binary:logistic", "num_class": "0", "num_feature": "30", "booster": "gbtree"},
+		},
+		"xgboost legacy": {files: map[string]string{"model.bst": legacyOf()}, want: Facts{Format: "xgboost", FormatVersion: "legacy-binary", Framework: "xgboost"}},
+		"lightgbm": {
+			files: map[string]string{"model.txt": lightgbmText, "README.md": "tree"}, want: Facts{Format: "lightgbm", FormatVersion: "v4", Framework: "lightgbm"},
+			details: map[string]string{"num_class": "3", "max_feature_idx": "3"}, from: "format=model.txt",
+		},
+		"onnx": {files: map[string]string{"m.onnx": "\x08\x08\x12\x07pytorch\x1a\x052.1.0:"}, want: Facts{Format: "onnx"},
+			details: map[string]string{"ir_version": "8", "producer": "pytorch", "producer_version": "2.1.0"}},
+		"sklearn joblib": {files: map[string]string{"m.joblib": "\x80\x04\x95sklearn.linear\x94_sklearn_version\x94\x8c\x051.5.2\x94"}, want: Facts{Format: "sklearn", Framework: "sklearn", FrameworkVersion: "1.5.2"}},
+		"pickle":         {files: map[string]string{"m.pkl": "\x80\x04\x95something"}, want: Facts{Format: "pickle"}},
+		"catboost":       {files: map[string]string{"m.cbm": "CBM1xxxx"}, want: Facts{Format: "catboost", Framework: "catboost"}},
+		"savedmodel":     {files: map[string]string{"1/saved_model.pb": "x", "1/variables/v": "y"}, want: Facts{Format: "tensorflow", Framework: "tensorflow"}, from: "format=1/saved_model.pb"},
+		"pmml":           {files: map[string]string{"m.pmml": "<?xml?><PMML>"}, want: Facts{Format: "pmml"}},
+		"mar":            {files: map[string]string{"m.mar": "PK"}, want: Facts{Format: "pytorch", Framework: "pytorch"}},
+		"triton":         {files: map[string]string{"config.pbtxt": "name", "1/model.onnx": ""}, want: Facts{Format: "triton"}},
+		"mlflow": {
+			files: map[string]string{"MLmodel": "mlflow_version: 2.9.2\nflavors:\n  python_function: {loader_module: x}\n  xgboost: {xgb_version: 2.0.3, data: model.xgb}\n", "model.ubj": ubjOf()},
+			want:  Facts{Format: "mlflow", Framework: "xgboost", FrameworkVersion: "2.0.3"}, details: map[string]string{"mlflow_version": "2.9.2"},
+		},
+		"mlserver": {
+			files: map[string]string{"model-settings.json": `{"name":"iris","implementation":"mlserver_sklearn.SKLearnModel","parameters":{"uri":"./m.joblib","version":"v1"}}`, "m.joblib": "x"},
+			want:  Facts{Format: "sklearn"}, from: "format=model-settings.json", details: map[string]string{"uri": "./m.joblib"},
+		},
+		"nothing known": {files: map[string]string{"a": "b", "c.txt": "d"}},
+		"empty":         {files: map[string]string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			var size int64
+			for f, content := range tc.files {
+				mustWrite(t, filepath.Join(dir, f), content)
+				size += int64(len(content))
+			}
+			got, err := Inspect(t.Context(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Bytes != size || got.Files != len(tc.files) {
+				t.Errorf("%d bytes in %d files; want %d in %d", got.Bytes, got.Files, size, len(tc.files))
+			}
+			if field, file, ok := strings.Cut(tc.from, "="); ok && got.From[field] != file {
+				t.Errorf("%s comes from %q, want %q", field, got.From[field], file)
+			}
+			for k, v := range tc.details {
+				if got.Details[k] != v {
+					t.Errorf("detail %s = %q, want %q", k, got.Details[k], v)
+				}
+			}
+			got.Bytes, got.Files, got.From, got.Details = 0, 0, nil, nil
+			if fmt.Sprint(got) != fmt.Sprint(tc.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestInspectOneFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "whatever.xyz")
+	mustWrite(t, path, xgboostJSON)
+	if got, err := Inspect(t.Context(), path); err != nil || got.Format != "xgboost" || got.Files != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	_, err := Inspect(t.Context(), path+".none")
+	wantError(t, err, path+".none")
+}
+
+func TestInspectFollowsLinks(t *testing.T) {
+	dir := t.TempDir() // as Hugging Face's cache: names are links to blobs
+	mustWrite(t, filepath.Join(dir, "blobs", "b1"), llama)
+	snapshot := filepath.Join(dir, "snapshot")
+	if err := os.MkdirAll(snapshot, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("../blobs/b1", filepath.Join(snapshot, "config.json")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Inspect(t.Context(), snapshot)
+	if err != nil || got.Architecture != "LlamaForCausalLM" || got.Bytes != int64(len(llama)) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestInspectHostileFiles(t *testing.T) {
+	huge := binary.LittleEndian.AppendUint64(nil, 1<<63)
+	for name, tc := range map[string]struct{ file, content, word string }{
+		"header length":   {"m.safetensors", string(huge), "bytes long in a file of 8"},
+		"short":           {"m.safetensors", "abc", "shorter than 8"},
+		"no object":       {"m.safetensors", safetensorsOf("[]", 0), "no JSON object"},
+		"overflow":        {"m.safetensors", safetensorsOf(`{"a":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]}}`, 0), "too large"},
+		"outside":         {"m.safetensors", safetensorsOf(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 3), "outside the file"},
+		"backwards":       {"m.safetensors", safetensorsOf(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}`, 4), "outside the file"},
+		"does not fit":    {"m.safetensors", safetensorsOf(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "do not fit"},
+		"cut":             {"m.safetensors", safetensorsOf(`{"a":{"dtype":"F32"`, 0), "malformed"},
+		"negative":        {"m.safetensors", safetensorsOf(`{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}`, 4), "malformed"},
+		"config":          {"config.json", `{"architectures":`, "config.json"},
+		"gguf version":    {"m.gguf", "GGUF\x09\x00\x00\x00" + strings.Repeat("\x00", 16), "version 9"},
+		"gguf cut":        {"m.gguf", ggufOf(1, []uint64{3})[:100], "GGUF header"},
+		"gguf huge":       {"m.gguf", "GGUF\x03\x00\x00\x00" + strings.Repeat("\x00", 8) + "\xff\xff\xff\xff\xff\xff\xff\x7f" + "\xff\xff\xff\xff\xff\xff\xff\x7f", "GGUF header"},
+		"model settings":  {"model-settings.json", `{}`, "implementation"},
+		"mlmodel":         {"MLmodel", "\t:", "MLmodel"},
+		"mlmodel aliases": {"MLmodel", "a: &a [x,x,x,x,x,x,x,x,x]\n" + aliases(), "MLmodel"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			mustWrite(t, filepath.Join(dir, tc.file), tc.content)
+			_, err := Inspect(t.Context(), dir)
+			wantError(t, err, tc.word)
+		})
+	}
+}
+
+// aliases is YAML that would expand to 9^9 values.
+func aliases() string {
+	var b strings.Builder
+	for c := 'b'; c < 'j'; c++ {
+		fmt.Fprintf(&b, "%c: &%c [%s]\n", c, c, strings.TrimSuffix(strings.Repeat("*"+string(c-1)+",", 9), ","))
+	}
+	return b.String() + "flavors: {x: {y: *i}}\n"
+}
+
+func TestPeek(t *testing.T) {
+	header := `{"a.weight":{"dtype":"BF16","shape":[10,5],"data_offsets":[0,100]}}`
+	eachBucket(t, func(t *testing.T, b *bucketServer) {
+		b.put("one/config.json", []byte(llama))
+		b.put("one/model.safetensors", []byte(safetensorsOf(header, 100)))
+		for i := range 3 {
+			b.put(fmt.Sprintf("many/model-%d.safetensors", i), make([]byte, 1000))
+		}
+		b.put("many/config.json", []byte(llama))
+		b.put("many/model.safetensors.index.json", []byte(`{"metadata":{"total_size":3000}}`))
+		b.put("iris/model.bst", []byte(xgboostJSON))
+		s := newStore(t, nil)
+		for folder, want := range map[string]Facts{
+			"one":  {Format: "safetensors", Architecture: "LlamaForCausalLM", Parameters: 50, Files: 2},
+			"many": {Format: "safetensors", Architecture: "LlamaForCausalLM", Parameters: 1500, Files: 5},
+			"iris": {Format: "xgboost", Files: 1},
+		} {
+			got, err := s.Peek(t.Context(), Request{URI: b.scheme + "://bucket/" + folder})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Format != want.Format || got.Architecture != want.Architecture || got.Parameters != want.Parameters || got.Files != want.Files {
+				t.Errorf("%s: %+v", folder, got)
+			}
+		}
+		for _, r := range b.requests() {
+			if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "model-0") {
+				t.Errorf("weights were downloaded: %s", r.URL)
+			}
+		}
+	})
+}
+
+func TestPeekWeb(t *testing.T) {
+	dir := t.TempDir()
+	mustWrite(t, filepath.Join(dir, "m", "config.json"), llama)
+	mustWrite(t, filepath.Join(dir, "m", indexName), `{"metadata":{"total_size":16060522496}}`)
+	srv := newFiles(t, dir)
+	s := newStore(t, nil)
+	got, err := s.Peek(t.Context(), Request{URI: srv + "/m/"})
+	if err != nil || got.Format != "safetensors" || got.Parameters != 8030261248 || got.From["parameters"] != indexName {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := s.Peek(t.Context(), Request{URI: srv + "/none/"}); err != nil || got.Format != "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestJSONLike(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"a":NaN}`:                `{"a":null}`,
+		`["NaN",-Infinity]`:        `["NaN",null]`,
+		`["a\"NaN",Infinity,1]`:    `["a\"NaN",null,1]`,
+		`{"Infinity":"-Infinity"}`: `{"Infinity":"-Infinity"}`,
+	} {
+		if got := string(jsonLike([]byte(in))); got != want {
+			t.Errorf("%s: %s", in, got)
+		}
+	}
+}
+
+// FuzzInspect feeds every reader with hostile bytes under every name.
+func FuzzInspect(f *testing.F) {
+	names := []string{"config.json", indexName, "m.safetensors", "m.gguf", "model-settings.json", "MLmodel", "m.bst", "m.txt", "m.onnx", "m.joblib"}
+	for i, s := range []string{llama, `{"metadata":{"total_size":1e9}}`, safetensorsOf(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4),
+		ggufOf(1, []uint64{2, 3}), `{"implementation":"mlserver_xgboost.X"}`, "flavors: {sklearn: {sklearn_version: 1.0}}", ubjOf(), lightgbmText,
+		"\x08\x08\x12\x07pytorch", "\x80\x04sklearn_sklearn_version\x94\x8c\x051.5.2"} {
+		f.Add(uint8(i), []byte(s))
+	}
+	f.Add(uint8(6), []byte(legacyOf()))
+	f.Add(uint8(6), []byte(xgboostJSON))
+	f.Fuzz(func(t *testing.T, which uint8, content []byte) {
+		name := names[int(which)%len(names)]
+		tree := memoryTree{name: content}
+		facts, err := inspect(t.Context(), tree, []treeFile{{name, int64(len(content))}})
+		if err != nil {
+			if !strings.Contains(err.Error(), name) {
+				t.Errorf("the error names no file: %v", err)
+			}
+			return
+		}
+		if facts.Parameters < 0 || facts.Bytes != int64(len(content)) {
+			t.Errorf("%+v", facts)
+		}
+		for v := range maps.Values(facts.Details) {
+			if len(v) > 200 || strings.ContainsAny(v, "\n\x00") {
+				t.Errorf("detail %q", v)
+			}
+		}
+	})
+}
+
+// FuzzCountSafetensors checks the streaming reader against one that decodes the
+// whole header at once.
+func FuzzCountSafetensors(f *testing.F) {
+	f.Add([]byte(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`), uint16(4))
+	f.Add([]byte(`{"__metadata__":{"a":"b"},"a":{"dtype":"I8","shape":[2,3],"data_offsets":[1,7]}}`), uint16(9))
+	f.Add([]byte(`{"a":{"dtype":"F99","shape":[],"data_offsets":[0,0]}} x`), uint16(0))
+	f.Fuzz(func(t *testing.T, header []byte, data uint16) {
+		file := safetensorsOf(string(header), int(data))
+		got, err := countSafetensors(strings.NewReader(file), int64(len(file)), 0)
+		if err != nil {
+			return
+		}
+		var whole map[string]json.RawMessage
+		if json.NewDecoder(bytes.NewReader(header)).Decode(&whole) != nil {
+			t.Fatalf("accepted a header that is no JSON: %q", header)
+		}
+		if bytes.Count(header, []byte(`"shape"`)) > len(whole) {
+			return // a key that is there twice counts twice
+		}
+		var want uint64
+		for name, raw := range whole {
+			var info tensorInfo
+			if name == "__metadata__" || json.Unmarshal(raw, &info) != nil {
+				continue
+			}
+			n := uint64(1)
+			for _, d := range info.Shape {
+				n *= d
+			}
+			want += weights(name, info.Dtype, n, 0)
+		}
+		if uint64(got) != want && len(whole) == bytes.Count(header, []byte("data_offsets")) {
+			t.Errorf("%q: %d, want %d", header, got, want)
+		}
+	})
+}

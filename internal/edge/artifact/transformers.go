@@ -1,0 +1,320 @@
+package artifact
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// hfConfig is the part of transformers' config.json that is read here. Models
+// with several parts keep the sizes of the language model in text_config.
+type hfConfig struct {
+	Architectures       []string        `json:"architectures"`
+	ModelType           string          `json:"model_type"`
+	TorchDtype          json.RawMessage `json:"torch_dtype"`
+	Dtype               json.RawMessage `json:"dtype"`
+	TransformersVersion string          `json:"transformers_version"`
+	Quantization        *hfQuantization `json:"quantization_config"`
+	Compression         *hfQuantization `json:"compression_config"`
+	Text                *hfConfig       `json:"text_config"`
+	hfSizes
+}
+
+type hfQuantization struct {
+	Method string  `json:"quant_method"`
+	Bits   float64 `json:"bits"`
+	In4Bit bool    `json:"load_in_4bit"`
+}
+
+// hfSizes are the dimensions of a decoder, as float64 because files hold such
+// figures in every notation.
+type hfSizes struct {
+	Hidden       float64 `json:"hidden_size"`
+	Layers       float64 `json:"num_hidden_layers"`
+	Intermediate float64 `json:"intermediate_size"`
+	Vocabulary   float64 `json:"vocab_size"`
+	Heads        float64 `json:"num_attention_heads"`
+	KVHeads      float64 `json:"num_key_value_heads"`
+	HeadDim      float64 `json:"head_dim"`
+	Experts      float64 `json:"num_local_experts"`
+	MoreExperts  float64 `json:"num_experts"`
+	ExpertWidth  float64 `json:"moe_intermediate_size"`
+	Tied         *bool   `json:"tie_word_embeddings"`
+}
+
+// parseConfig reads a config.json. It reports false for the config.json of
+// something else.
+func parseConfig(raw []byte) (hfConfig, bool, error) {
+	var c hfConfig
+	if err := json.Unmarshal(jsonLike(raw), &c); err != nil {
+		return c, false, err
+	}
+	return c, len(c.Architectures) > 0 || c.ModelType != "", nil
+}
+
+// quantization is the model's, wherever the file keeps it.
+func (c *hfConfig) quantization() hfQuantization {
+	for _, q := range []*hfQuantization{c.Quantization, c.Compression} {
+		if q != nil {
+			return *q
+		}
+	}
+	if c.Text != nil {
+		return c.Text.quantization()
+	}
+	return hfQuantization{}
+}
+
+// dtype is the type of the weights, "bfloat16", without torch's prefix.
+func (c *hfConfig) dtype() string {
+	for _, raw := range []json.RawMessage{c.Dtype, c.TorchDtype} {
+		var s string
+		if len(raw) > 0 && json.Unmarshal(raw, &s) == nil && s != "" {
+			return strings.TrimPrefix(s, "torch.")
+		}
+	}
+	if c.Text != nil {
+		return c.Text.dtype()
+	}
+	return ""
+}
+
+// estimate counts the weights of a decoder of these sizes: embeddings,
+// attention projections and gated feed-forward layers. It returns 0 when a size
+// is missing or absurd.
+func (c *hfConfig) estimate() int64 {
+	s := c.hfSizes
+	if s.Hidden <= 0 && c.Text != nil {
+		return c.Text.estimate()
+	}
+	if s.Hidden <= 0 || s.Layers <= 0 || s.Intermediate <= 0 || s.Vocabulary <= 0 || s.Heads <= 0 {
+		return 0
+	}
+	headDim := cmp.Or(s.HeadDim, s.Hidden/s.Heads)
+	kv := cmp.Or(s.KVHeads, s.Heads)
+	attention := 2*s.Hidden*s.Heads*headDim + 2*s.Hidden*kv*headDim
+	feed := 3 * s.Hidden * s.Intermediate
+	if experts := cmp.Or(s.Experts, s.MoreExperts); experts > 0 {
+		feed = 3 * s.Hidden * cmp.Or(s.ExpertWidth, s.Intermediate) * experts
+	}
+	embeddings := s.Vocabulary * s.Hidden
+	if s.Tied == nil || !*s.Tied {
+		embeddings *= 2
+	}
+	n := embeddings + s.Layers*(attention+feed)
+	if !(n > 0 && n < 1e15) {
+		return 0
+	}
+	return int64(n)
+}
+
+const indexName = "model.safetensors.index.json"
+
+// hfIndex is the part of model.safetensors.index.json that is read here.
+type hfIndex struct {
+	Metadata struct {
+		TotalSize       json.Number `json:"total_size"`
+		TotalParameters json.Number `json:"total_parameters"`
+	} `json:"metadata"`
+	WeightMap map[string]string `json:"weight_map"`
+}
+
+func parseIndex(raw []byte) (hfIndex, error) {
+	var x hfIndex
+	err := json.Unmarshal(jsonLike(raw), &x)
+	return x, err
+}
+
+// whole reads a count that Python may have written as a float.
+func whole(n json.Number) int64 {
+	v, err := strconv.ParseFloat(n.String(), 64)
+	if err != nil || !(v > 0 && v < 1e18) {
+		return 0
+	}
+	return int64(v)
+}
+
+// dtypeBits is the width of a weight in bits, by config.json's names.
+var dtypeBits = map[string]int64{
+	"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "float8_e5m2": 8, "int8": 8,
+}
+
+// transformers reads folders and files of Hugging Face's libraries.
+func (in *inspector) transformers(ctx context.Context) error {
+	var config hfConfig
+	known := false
+	f, ok := in.find("config.json")
+	if ok && f.size <= maxConfig {
+		raw, err := in.read(ctx, f, maxConfig)
+		if err != nil {
+			return err
+		}
+		if config, known, err = parseConfig(raw); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	if known {
+		in.config(&config, f.name)
+	}
+	weights := in.top(".safetensors", indexName)
+	if len(weights) > 0 {
+		in.facts.setFormat("safetensors", weights[0].name)
+		weights = in.top(".safetensors")
+		if err := in.countParameters(ctx, &config, weights); err != nil {
+			return err
+		}
+	} else if bin := in.top("pytorch_model.bin", "pytorch_model.bin.index.json"); known && len(bin) > 0 {
+		in.facts.setFormat("pytorch", bin[0].name)
+	}
+	if known && in.facts.Parameters == 0 {
+		in.facts.setParameters(config.estimate(), f.name+" (estimated)")
+	}
+	return nil
+}
+
+// config notes what config.json states.
+func (in *inspector) config(c *hfConfig, file string) {
+	facts := &in.facts
+	facts.setFramework("transformers", file)
+	facts.set(&facts.FrameworkVersion, "frameworkversion", c.TransformersVersion, file)
+	if len(c.Architectures) > 0 {
+		facts.set(&facts.Architecture, "architecture", c.Architectures[0], file)
+	}
+	facts.setQuantization(strings.ToLower(c.quantization().Method), file)
+	facts.detail("model_type", c.ModelType)
+	facts.detail("dtype", c.dtype())
+}
+
+// countParameters asks the index, then the headers, then derives the number
+// from the bytes of the weights.
+func (in *inspector) countParameters(ctx context.Context, c *hfConfig, weights []treeFile) error {
+	var index hfIndex
+	if f, ok := in.find(indexName); ok && !strings.Contains(f.name, "/") {
+		raw, err := in.read(ctx, f, maxIndex)
+		if err != nil {
+			return err
+		}
+		if index, err = parseIndex(raw); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		in.facts.setParameters(whole(index.Metadata.TotalParameters), f.name)
+	}
+	if in.facts.Parameters > 0 {
+		return nil
+	}
+	shards := chooseShards(weights, index.WeightMap)
+	if len(shards) > 0 && in.tree.local() || len(shards) == 1 {
+		return in.countHeaders(ctx, c, shards)
+	}
+	total, source := whole(index.Metadata.TotalSize), indexName
+	if total == 0 {
+		source = "size of the weights"
+		for _, w := range shards {
+			total += w.size
+		}
+	}
+	if bits := dtypeBits[c.dtype()]; bits > 0 && c.quantization().Method == "" {
+		in.facts.setParameters(total/(bits/8), source)
+	}
+	return nil
+}
+
+// chooseShards leaves out second copies of the weights: what the index does not
+// name, or, without an index, what is not called model*.
+func chooseShards(weights []treeFile, byTensor map[string]string) []treeFile {
+	named := map[string]bool{}
+	for _, file := range byTensor {
+		named[file] = true
+	}
+	pick := func(keep func(string) bool) []treeFile {
+		return slices.DeleteFunc(slices.Clone(weights), func(f treeFile) bool { return !keep(f.name) })
+	}
+	if shards := pick(func(n string) bool { return named[n] }); len(shards) > 0 {
+		return shards
+	}
+	if shards := pick(func(n string) bool { return strings.HasPrefix(n, "model") }); len(shards) > 0 {
+		return shards
+	}
+	return weights
+}
+
+func (in *inspector) countHeaders(ctx context.Context, c *hfConfig, shards []treeFile) error {
+	q := c.quantization()
+	bits := int64(q.Bits)
+	if q.In4Bit {
+		bits = 4
+	}
+	var total int64
+	for _, f := range shards {
+		n, err := in.countHeader(ctx, f, bits)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		if total += n; total < 0 || total > 1e15 {
+			return fmt.Errorf("%s: the headers state an absurd number of parameters", f.name)
+		}
+	}
+	source := "safetensors headers"
+	if len(shards) == 1 {
+		source = shards[0].name
+	}
+	in.facts.setParameters(total, source)
+	return nil
+}
+
+func (in *inspector) countHeader(ctx context.Context, f treeFile, bits int64) (int64, error) {
+	r, err := in.tree.open(ctx, f.name, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = r.Close() }()
+	return countSafetensors(&contextReader{ctx: ctx, r: r}, f.size, bits)
+}
+
+// mlserverFormats are the formats of MLServer's own implementations, by the
+// package that holds them.
+var mlserverFormats = map[string]string{
+	"mlserver_sklearn": "sklearn", "mlserver_xgboost": "xgboost", "mlserver_lightgbm": "lightgbm",
+	"mlserver_catboost": "catboost", "mlserver_mlflow": "mlflow", "mlserver_huggingface": "huggingface",
+	"mlserver_onnx": "onnx",
+}
+
+// mlserver reads model-settings.json.
+func (in *inspector) mlserver(ctx context.Context) error {
+	f, ok := in.find("model-settings.json")
+	if !ok || path.Dir(f.name) != "." {
+		return nil
+	}
+	raw, err := in.read(ctx, f, maxConfig)
+	if err != nil {
+		return err
+	}
+	var settings struct {
+		Implementation string `json:"implementation"`
+		Parameters     struct {
+			URI     string `json:"uri"`
+			Version string `json:"version"`
+		} `json:"parameters"`
+	}
+	if err := json.Unmarshal(bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf")), &settings); err != nil {
+		return fmt.Errorf("%s: %w", f.name, err)
+	}
+	if settings.Implementation == "" {
+		return fmt.Errorf("%s: implementation: is missing", f.name)
+	}
+	pkg, _, _ := strings.Cut(settings.Implementation, ".")
+	in.facts.setFormat(cmp.Or(mlserverFormats[pkg], "mlserver"), f.name)
+	in.facts.detail("implementation", settings.Implementation)
+	in.facts.detail("uri", settings.Parameters.URI)
+	in.facts.detail("version", settings.Parameters.Version)
+	return nil
+}
+
+var errHeader = errors.New("malformed header")
