@@ -1,0 +1,180 @@
+package modelserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
+)
+
+// fakes makes models of files that begin with "fake". The rest of the file is
+// a word that says how loading or inference goes: "double" multiplies by two,
+// "triple" by three, "broken" cannot be loaded, "explode" panics while it is,
+// "panic" at inference, "wait" answers when it is let go.
+type fakes struct {
+	loads   atomic.Int64
+	closed  atomic.Int64
+	entered chan struct{} // one for every waiting inference
+	leave   chan struct{} // one lets one go
+}
+
+func newFakes() *fakes {
+	return &fakes{entered: make(chan struct{}, 100), leave: make(chan struct{})}
+}
+
+func (f *fakes) engine() Engine {
+	return Engine{Name: "fake", Implementations: []string{"test.Fake"}, Files: []string{"model.fake"},
+		Match: func(head []byte) bool { return bytes.HasPrefix(head, []byte("fake")) }, Loader: LoaderFunc(f.load)}
+}
+
+func (f *fakes) load(_ context.Context, s Settings) (Model, error) {
+	f.loads.Add(1)
+	text, err := os.ReadFile(s.Parameters.URI)
+	if err != nil {
+		return nil, err
+	}
+	switch word := strings.TrimSpace(strings.TrimPrefix(string(text), "fake")); word {
+	case "broken":
+		return nil, errors.New("the file is broken")
+	case "explode":
+		panic("boom")
+	default:
+		return &fakeModel{fakes: f, word: word}, nil
+	}
+}
+
+type fakeModel struct {
+	fakes *fakes
+	word  string
+}
+
+func (m *fakeModel) Metadata() tensor.ModelMetadata {
+	return tensor.ModelMetadata{Platform: "fake", Inputs: []tensor.TensorMetadata{{Name: "x", Datatype: tensor.FP32, Shape: []int64{-1}}}}
+}
+
+func (m *fakeModel) Close(context.Context) error {
+	m.fakes.closed.Add(1)
+	return nil
+}
+
+func (m *fakeModel) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response, error) {
+	factor := float32(2)
+	switch m.word {
+	case "triple":
+		factor = 3
+	case "panic":
+		panic("boom")
+	case "wait":
+		m.fakes.entered <- struct{}{}
+		select {
+		case <-m.fakes.leave:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if len(r.Inputs) == 0 {
+		return nil, tensor.Errorf(tensor.KindInvalid, "expected 1 input, got 0")
+	}
+	values, err := r.Inputs[0].AppendFloat32(nil)
+	for i := range values {
+		values[i] *= factor
+	}
+	return &tensor.Response{Outputs: []tensor.Tensor{{Name: "y", Datatype: tensor.FP32, Shape: r.Inputs[0].Shape, Data: tensor.Values{Float32: values}}}}, err
+}
+
+// write makes files below dir, by path and content.
+func write(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// site is a server of a folder, behind an HTTP test server.
+type site struct {
+	*fakes
+	*Server
+	url    string
+	folder string
+	log    *bytes.Buffer
+}
+
+func newSite(t *testing.T, files map[string]string, change ...func(*Config)) *site {
+	t.Helper()
+	s := &site{fakes: newFakes(), folder: t.TempDir(), log: &bytes.Buffer{}}
+	write(t, s.folder, files)
+	config := DefaultConfig()
+	for _, f := range change {
+		f(&config)
+	}
+	log := slog.New(slog.NewTextHandler(s.log, nil))
+	engines := []Engine{s.engine()}
+	var err error
+	s.Server, err = New(config, Folder{Root: s.folder, Name: "only", Engines: engines, Log: log}, engines, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(s.Handler())
+	t.Cleanup(server.Close)
+	s.url = server.URL
+	return s
+}
+
+// loaded is newSite with its models loaded; failures are left to the index.
+func loaded(t *testing.T, files map[string]string, change ...func(*Config)) *site {
+	t.Helper()
+	s := newSite(t, files, change...)
+	_ = s.LoadAll(context.Background())
+	return s
+}
+
+// do makes a request, given as "METHOD path", and returns the answer.
+func (s *site) do(t *testing.T, line, body string) (status int, answer string, header http.Header) {
+	t.Helper()
+	method, path, _ := strings.Cut(line, " ")
+	r, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text), response.Header
+}
+
+func (s *site) want(t *testing.T, line, body string, status int, says string) {
+	t.Helper()
+	got, answer, _ := s.do(t, line, body)
+	if got != status || !strings.Contains(answer, says) {
+		t.Errorf("%s: %d %s\nwant %d with %s", line, got, answer, status, says)
+	}
+}
+
+func settings(implementation, uri, version string) string {
+	return fmt.Sprintf(`{"implementation":%q,"parameters":{"uri":%q,"version":%q}}`, implementation, uri, version)
+}
+
+const ask = `{"id":"7","inputs":[{"name":"x","shape":[2],"datatype":"FP32","data":[1,2]}]}`

@@ -1,0 +1,312 @@
+package modelserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRoutes(t *testing.T) {
+	s := loaded(t, map[string]string{
+		"good/model-settings.json":   settings("test.Fake", "./model.fake", "v3"),
+		"good/model.fake":            "fake triple",
+		"older/model-settings.json":  `{"name":"good","implementation":"test.Fake","parameters":{"uri":"../good/double","version":"v2"}}`,
+		"good/double":                "fake double",
+		"broken/model-settings.json": settings("test.Fake", "model.fake", ""),
+		"broken/model.fake":          "fake broken",
+		"panics/model-settings.json": settings("test.Fake", "model.fake", ""),
+		"panics/model.fake":          "fake panic",
+	})
+	tests := []struct {
+		line, body string
+		status     int
+		says       string
+	}{
+		{"GET /", "", 200, `{"live":true}`},
+		{"GET /v2", "", 200, `{"name":"roundhouse","version":"","extensions":["model_repository"]}`},
+		{"GET /v2/health/live", "", 200, `{"live":true}`},
+		{"GET /v2/health/ready", "", 200, `{"ready":true,"live":true}`},
+		{"GET /v2/models/good", "", 200, `{"name":"good","versions":["v3","v2"],"platform":"fake","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}],"outputs":[],"parameters":{}}`},
+		{"GET /v2/models/good/versions/v2", "", 200, `"name":"good"`},
+		{"GET /v2/models/good/ready", "", 200, `{"name":"good","ready":true}`},
+		{"GET /v2/models/good/versions/v2/ready", "", 200, `{"name":"good","ready":true}`},
+		{"GET /v2/models/good/versions/v9/ready", "", 404, `{"error":"Model good with version v9 not found"}`},
+		{"GET /v2/models/none/ready", "", 404, `{"error":"Model none not found"}`},
+		{"GET /v2/models/broken/ready", "", 400, `{"name":"broken","ready":false}`},
+		{"GET /v2/models/broken", "", 400, `the file is broken`},
+		{"POST /v2/models/good/infer", ask, 200, `{"model_name":"good","model_version":"v3","id":"7","outputs":[{"name":"y","shape":[2],"datatype":"FP32","data":[3.0,6.0]}]}`},
+		{"POST /v2/models/good/versions/v2/infer", ask, 200, `"model_version":"v2","id":"7","outputs":[{"name":"y","shape":[2],"datatype":"FP32","data":[2.0,4.0]}]`},
+		{"POST /v2/models/good/versions/v9/infer", ask, 404, `not found`},
+		{"POST /v2/models/none/infer", ask, 404, `{"error":"Model none not found"}`},
+		{"POST /v2/models/broken/infer", ask, 400, `Model broken is not ready yet (UNAVAILABLE): the file is broken`},
+		{"POST /v2/models/panics/infer", ask, 500, `{"error":"internal error: boom"}`},
+		{"POST /v2/models/good/infer", `{"inputs":[]}`, 400, `{"error":"expected 1 input, got 0"}`},
+		{"POST /v2/models/good/infer", `{`, 422, `"detail":[{"type":"json_invalid","loc":["body",1]`},
+		{"POST /v2/models/good/infer", `{}`, 422, `{"error":"inputs: Field required: inputs","detail":[{"type":"missing","loc":["body","inputs"]`},
+		{"POST /v2/models/good/infer", `{"inputs":[{"name":"x","shape":[1.5],"datatype":"FP32","data":[1]}]}`, 422, `"type":"int_from_float","loc":["body","inputs",0,"shape",0]`},
+		{"POST /v2/models/good/infer", `{"inputs":[{"name":"x","shape":[3],"datatype":"FP32","data":[1]}]}`, 400, `{"error":"input \"x\": shape [3] holds 3 elements, data has 1"}`},
+		{"GET /v2/models/good/infer", "", 405, `{"error":"GET is not allowed here, only POST"}`},
+		{"POST /v2/health/live", "", 405, `{"error":"POST is not allowed here, only GET"}`},
+		{"GET /v3", "", 404, `{"error":"no such path: /v3"}`},
+		{"POST /v2/repository/index", "", 200, `[{"name":"broken","state":"UNAVAILABLE","reason":"the file is broken"},{"name":"good","version":"v3","state":"READY","reason":""},{"name":"good","version":"v2","state":"READY","reason":""},{"name":"panics"`},
+		{"POST /v2/repository/index", `{"ready":true}`, 200, `[{"name":"good","version":"v3"`},
+		{"POST /v2/repository/index", `{"ready":`, 422, `json_invalid`},
+		{"POST /v2/repository/models/none/load", "", 404, `{"error":"Model none not found"}`},
+		{"POST /v2/repository/models/none/unload", "", 404, `{"error":"Model none not found"}`},
+		{"POST /v2/repository/models/broken/load", "", 400, `the file is broken`},
+		{"GET /v1/models", "", 200, `{"models":["broken","good","panics"]}`},
+		{"GET /v1/models/good", "", 200, `{"name":"good","ready":true}`},
+		{"GET /v1/models/broken", "", 503, `not ready`},
+		{"GET /v1/models/none", "", 404, `not found`},
+		{"POST /v1/models/good:predict", `{"instances":[1,2]}`, 200, `{"predictions":[3.0,6.0]}`},
+		{"POST /v1/models/broken:predict", `{"instances":[1,2]}`, 503, `not ready`},
+		{"POST /v1/models/none:predict", `{"instances":[1,2]}`, 404, `not found`},
+		{"POST /v1/models/good:explain", `{"instances":[1,2]}`, 404, `no such path`},
+		{"POST /v1/models/good:predict", `{"instances":3}`, 422, `list_type`},
+		{"GET /metrics", "", 200, `model_infer_request_success_total{model_name="good",model_version="v3",model="good",version="v3"}`},
+	}
+	for _, test := range tests {
+		t.Run(test.line, func(t *testing.T) {
+			status, answer, header := s.do(t, test.line, test.body)
+			if status != test.status || !strings.Contains(answer, test.says) {
+				t.Errorf("%s: %d %s\nwant %d with %s", test.body, status, answer, test.status, test.says)
+			}
+			if got := header.Get("Content-Type"); got != "application/json" && !strings.HasSuffix(test.line, "/metrics") {
+				t.Errorf("Content-Type %q", got)
+			}
+		})
+	}
+}
+
+func TestGeneratedID(t *testing.T) {
+	s := loaded(t, map[string]string{"m.fake": "fake double"})
+	seen := map[string]bool{}
+	for range 3 {
+		_, answer, _ := s.do(t, "POST /v2/models/only/infer", strings.Replace(ask, `"id":"7",`, "", 1))
+		var response struct{ ID string }
+		if err := json.Unmarshal([]byte(answer), &response); err != nil {
+			t.Fatal(err)
+		}
+		if !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`).MatchString(response.ID) || seen[response.ID] {
+			t.Errorf("id %q", response.ID)
+		}
+		seen[response.ID] = true
+	}
+}
+
+func TestBodyLimit(t *testing.T) {
+	s := loaded(t, map[string]string{"m.fake": "fake double"}, func(c *Config) { c.MaxBodyBytes = 200 })
+	s.want(t, "POST /v2/models/only/infer", ask, 200, "4.0")
+	s.want(t, "POST /v2/models/only/infer", ask+strings.Repeat(" ", 200), 413, "larger than 200 bytes")
+	// Without a Content-Length the limit shows only while reading.
+	chunked, err := http.NewRequest(http.MethodPost, s.url+"/v2/models/only/infer", struct{ *strings.Reader }{strings.NewReader(strings.Repeat(" ", 300))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chunked.ContentLength = -1
+	response, err := http.DefaultClient.Do(chunked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("chunked: %s", response.Status)
+	}
+	encoded, err := http.NewRequest(http.MethodPost, s.url+"/v2/models/only/infer", strings.NewReader(ask))
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded.Header.Set("Content-Encoding", "gzip")
+	response, err = http.DefaultClient.Do(encoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusUnsupportedMediaType {
+		t.Errorf("gzip: %s", response.Status)
+	}
+}
+
+func TestMaxConcurrency(t *testing.T) {
+	s := loaded(t, map[string]string{"m.fake": "fake wait"}, func(c *Config) { c.MaxConcurrency = 1 })
+	first := make(chan int)
+	go func() {
+		status, _, _ := s.do(t, "POST /v2/models/only/infer", ask)
+		first <- status
+	}()
+	<-s.entered
+	status, answer, header := s.do(t, "POST /v2/models/only/infer", ask)
+	if status != 429 || header.Get("Retry-After") == "" || !strings.Contains(answer, `{"error":`) {
+		t.Errorf("beyond the limit: %d %s %v", status, answer, header)
+	}
+	s.leave <- struct{}{}
+	if status := <-first; status != 200 {
+		t.Errorf("within the limit: %d", status)
+	}
+}
+
+func TestReload(t *testing.T) {
+	s := loaded(t, map[string]string{"m/model-settings.json": settings("test.Fake", "model.fake", ""), "m/model.fake": "fake wait"})
+	first := make(chan string)
+	go func() {
+		_, answer, _ := s.do(t, "POST /v2/models/m/infer", ask)
+		first <- answer
+	}()
+	<-s.entered
+	write(t, s.folder, map[string]string{"m/model.fake": "fake triple"})
+	s.want(t, "POST /v2/repository/models/m/load", "", 200, "")
+	s.want(t, "POST /v2/models/m/infer", ask, 200, "[3.0,6.0]")
+	if s.closed.Load() != 0 {
+		t.Error("the old instance was closed while it was in use")
+	}
+	s.leave <- struct{}{}
+	if answer := <-first; !strings.Contains(answer, "[2.0,4.0]") {
+		t.Errorf("the request under way got %s", answer)
+	}
+	s.registry.retiring.Wait()
+	if s.closed.Load() != 1 {
+		t.Error("the old instance was not closed")
+	}
+
+	write(t, s.folder, map[string]string{"m/model.fake": "fake explode"})
+	s.want(t, "POST /v2/repository/models/m/load", "", 400, "the loader panicked: boom")
+	s.want(t, "POST /v2/models/m/infer", ask, 200, "[3.0,6.0]")
+	s.want(t, "POST /v2/repository/index", "", 200, `"state":"READY","reason":"the last reload failed: the loader panicked: boom"`)
+
+	s.want(t, "POST /v2/repository/models/m/unload", "", 200, "")
+	s.want(t, "POST /v2/models/m/infer", ask, 400, "not ready")
+	s.want(t, "GET /v2/health/ready", "", 200, "true")
+	write(t, s.folder, map[string]string{"m/model.fake": "fake double",
+		"n/model-settings.json": settings("test.Fake", "model.fake", ""), "n/model.fake": "fake double"})
+	s.want(t, "POST /v2/repository/models/m/load", "", 200, "")
+	s.want(t, "POST /v2/models/m/infer", ask, 200, "[2.0,4.0]")
+	s.want(t, "POST /v2/repository/models/n/load", "", 200, "")
+	s.want(t, "POST /v2/models/n/infer", ask, 200, "[2.0,4.0]")
+}
+
+func TestReady(t *testing.T) {
+	s := newSite(t, map[string]string{"m.fake": "fake broken"})
+	s.want(t, "GET /v2/health/ready", "", 400, `"ready":false`)
+	if err := s.LoadAll(context.Background()); err == nil || !strings.Contains(err.Error(), "the file is broken") {
+		t.Errorf("LoadAll: %v", err)
+	}
+	s.want(t, "GET /v2/health/ready", "", 400, `"ready":false`)
+	s.want(t, "GET /v2/health/live", "", 200, "true")
+	write(t, s.folder, map[string]string{"m.fake": "fake double"})
+	s.want(t, "POST /v2/repository/models/only/load", "", 200, "")
+	s.want(t, "GET /v2/health/ready", "", 200, `"ready":true`)
+}
+
+// running starts Run on a free port.
+func running(t *testing.T, s *site) (url string, stop func(), done chan error) {
+	t.Helper()
+	s.config.HTTPPort = 0
+	address, err := s.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(stop)
+	done = make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	return "http://" + address.String(), stop, done
+}
+
+func TestDrain(t *testing.T) {
+	s := loaded(t, map[string]string{"m.fake": "fake wait"})
+	url, stop, done := running(t, s)
+	s.url = url
+	first := make(chan int)
+	go func() {
+		status, _, _ := s.do(t, "POST /v2/models/only/infer", ask)
+		first <- status
+	}()
+	<-s.entered
+	stop()
+	select {
+	case err := <-done:
+		t.Fatalf("Run returned %v with a request under way", err)
+	case s.leave <- struct{}{}:
+	}
+	if status := <-first; status != 200 {
+		t.Errorf("the request under way got %d", status)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if s.Ready() {
+		t.Error("ready after the end")
+	}
+	if _, err := net.Dial("tcp", strings.TrimPrefix(url, "http://")); err == nil {
+		t.Error("the port still accepts connections")
+	}
+	if s.closed.Load() != s.loads.Load() {
+		t.Errorf("%d models loaded, %d closed", s.loads.Load(), s.closed.Load())
+	}
+}
+
+func TestDrainBound(t *testing.T) {
+	s := loaded(t, map[string]string{"m.fake": "fake wait"}, func(c *Config) { c.DrainTimeout = 20 * time.Millisecond })
+	url, stop, done := running(t, s)
+	first := make(chan error)
+	go func() {
+		response, err := http.Post(url+"/v2/models/only/infer", "application/json", strings.NewReader(ask))
+		if err == nil {
+			_ = response.Body.Close()
+		}
+		first <- err
+	}()
+	<-s.entered
+	stop()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "cut off") {
+		t.Errorf("Run: %v", err)
+	}
+	if err := <-first; err == nil {
+		t.Error("the request that hung was answered")
+	}
+}
+
+func TestStrict(t *testing.T) {
+	s := newSite(t, map[string]string{"m.fake": "fake broken"}, func(c *Config) { c.Strict = true })
+	_, _, done := running(t, s)
+	if err := <-done; err == nil || !strings.Contains(err.Error(), `model "only": the file is broken`) {
+		t.Errorf("Run: %v", err)
+	}
+	several := newSite(t, map[string]string{"a.fake": "fake double", "b.fake": "fake double"})
+	_, _, done = running(t, several)
+	if _, ok := errors.AsType[*RepositoryError](<-done); !ok {
+		t.Error("an ambiguous folder did not end Run")
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	port := taken.Addr().(*net.TCPAddr).Port
+	s := newSite(t, nil, func(c *Config) { c.HTTPPort = port })
+	if err := s.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "port "+strconv.Itoa(port)) {
+		t.Errorf("Run: %v, want the port named", err)
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Error(err)
+	}
+	err := Config{HTTPPort: 70000, MaxConcurrency: -1, MetricsPath: "metrics"}.Validate()
+	for _, want := range []string{"http_port 70000", "maximum body", "maximum concurrency", "read timeout", "load timeout", "drain timeout", "metrics_endpoint"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+}
