@@ -1,6 +1,7 @@
 package selection
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +12,7 @@ import (
 // Conflict is a fault in how runtimes are declared: one that leaves the choice
 // between two of them to chance, or a priority that means nothing.
 type Conflict struct {
-	// Runtime is the one at fault, the later in the list of a pair. Both point
+	// Runtime is the one at fault; of a pair, the later by name. Both point
 	// into the runtimes given.
 	Runtime *service.Runtime
 	// Other is the runtime it conflicts with, nil when it is at fault alone.
@@ -25,17 +26,24 @@ type Conflict struct {
 // Conflicts checks the constraints that both guides lay on priorities: above
 // zero; the same for all versions of one format in one runtime; never the same
 // in two runtimes that can be chosen for the same model. Disabled runtimes are
-// left out. The result is in the order of runtimes.
+// left out. The result is ordered by scope, namespace and name, whatever the
+// order of runtimes.
 func Conflicts(runtimes []service.Runtime) []Conflict {
-	var out []Conflict
+	var sorted []*service.Runtime
 	for i := range runtimes {
-		rt := &runtimes[i]
-		if rt.Disabled {
-			continue
+		if !runtimes[i].Disabled {
+			sorted = append(sorted, &runtimes[i])
 		}
+	}
+	slices.SortStableFunc(sorted, func(a, b *service.Runtime) int {
+		return cmp.Or(cmp.Compare(scopeRank(a.Scope), scopeRank(b.Scope)),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	var out []Conflict
+	for i, rt := range sorted {
 		out = append(out, within(rt)...)
-		for j := range i {
-			if other := &runtimes[j]; rivals(rt, other) {
+		for _, other := range sorted[:i] {
+			if rivals(rt, other) {
 				out = append(out, between(rt, other)...)
 			}
 		}
@@ -72,7 +80,7 @@ func within(rt *service.Runtime) []Conflict {
 // rivals says whether some service could have either of two runtimes, format
 // aside.
 func rivals(a, b *service.Runtime) bool {
-	return !b.Disabled && a.Scope == b.Scope && a.Namespace == b.Namespace &&
+	return a.Scope == b.Scope && a.Namespace == b.Namespace &&
 		a.MultiModel == b.MultiModel && runtimeShape(a) == runtimeShape(b) &&
 		intersect(a.Protocols, b.Protocols) && overlap(a.Size, b.Size)
 }
@@ -130,7 +138,7 @@ func sameVersion(v string, vop service.Operator, w string, wop service.Operator)
 	if v == "" || w == "" {
 		return v == w
 	}
-	return equalOr(vop) == equalOr(wop) && versionMeets(v, service.OperatorEqual, w)
+	return equalOr(vop) == equalOr(wop) && ask(v).metBy(w, service.OperatorEqual)
 }
 
 func equalOr(op service.Operator) service.Operator {

@@ -76,15 +76,25 @@ func (p part) lacks(h Host) string {
 		}
 		return "no command for its " + string(p.role) + " on this machine"
 	}
+	return missing(local, h)
+}
+
+// missing names the program that a command lacks, with its install line, ""
+// when nothing is lacking.
+func missing(local *service.Local, h Host) string {
 	program := Program(local.Command)
 	if program == "" || h.Programs[program] {
 		return ""
 	}
-	why := program + " is not on PATH"
 	if local.Install != "" {
-		why += ": " + local.Install
+		return program + " is not on PATH: " + local.Install
 	}
-	return why
+	// Nobody says that this module has to be installed, and the host may not
+	// know every module: its interpreter will do.
+	if _, known := h.Programs[program]; !known && h.Programs[local.Command[0]] {
+		return ""
+	}
+	return program + " is not on PATH"
 }
 
 // Program is what Host.Programs must hold for a command to start: its first
@@ -130,10 +140,15 @@ func (p part) image() string {
 }
 
 // nodes is how many machines a multi-node part asks for, 0 for any other.
+// Without a leader the component's own pod leads (KServe's workerSpec).
 func (p part) nodes() int {
-	n := 0
+	n, led := 0, false
 	for _, side := range p.sides() {
 		n += min(side.size, math.MaxInt16)
+		led = led || side.leads
+	}
+	if n > 0 && !led {
+		n++
 	}
 	return n
 }
@@ -141,11 +156,12 @@ func (p part) nodes() int {
 // side is the leader's or the workers' part, the runtime's and the service's.
 type side struct {
 	base, over *service.Node
+	leads      bool
 	size       int
 }
 
 func (p part) sides() []side {
-	var leader, worker side
+	leader, worker := side{leads: true}, side{}
 	if p.base != nil {
 		leader.base, worker.base = p.base.Leader, p.base.Worker
 	}

@@ -98,13 +98,13 @@ func (s *subject) compare(f *service.SupportedFormat) match {
 	s.name(&m, faultQuantization, f.Quantization, s.model.Quantization)
 	// A version says nothing beside another name. An entry without a format
 	// version never meets a model that states one.
-	if want := s.model.Format.Version; want != "" && m.faults&faultFormat == 0 {
-		m.note(faultFormatVersion, f.Format.Version != "" && versionMeets(f.Format.Version, f.FormatOperator, want))
+	if s.format.text != "" && m.faults&faultFormat == 0 {
+		m.note(faultFormatVersion, f.Format.Version != "" && s.format.metBy(f.Format.Version, f.FormatOperator))
 	}
 	// Framework versions are read from the model's files whether anyone asks
 	// for them or not, so an entry may leave them out.
-	if want := s.model.Framework.Version; want != "" && f.Framework.Version != "" && m.faults&faultFramework == 0 {
-		m.note(faultFrameworkVersion, versionMeets(f.Framework.Version, f.FrameworkOperator, want))
+	if s.framework.text != "" && f.Framework.Version != "" && m.faults&faultFramework == 0 {
+		m.note(faultFrameworkVersion, s.framework.metBy(f.Framework.Version, f.FrameworkOperator))
 	}
 	return m
 }
@@ -129,22 +129,27 @@ func (m *match) note(bit faults, met bool) {
 
 // named is a name and version as people write it ("sklearn 1").
 func named(v service.NamedVersion) string {
+	if v.Version == "" {
+		return v.Name
+	}
 	return strings.TrimSpace(v.Name + " " + v.Version)
 }
 
 // listed is the entry in words ("safetensors 1.0.0, transformers 4.36.2,
 // MistralForCausalLM").
 func listed(f *service.SupportedFormat) string {
-	var parts []string
-	for _, p := range []string{named(f.Format), named(f.Framework), f.Architecture, f.Quantization} {
+	var parts [4]string
+	n := 0
+	for _, p := range [...]string{named(f.Format), named(f.Framework), f.Architecture, f.Quantization} {
 		if p != "" {
-			parts = append(parts, p)
+			parts[n] = p
+			n++
 		}
 	}
-	if len(parts) == 0 {
+	if n == 0 {
 		return "any model"
 	}
-	return strings.Join(parts, ", ")
+	return strings.Join(parts[:n], ", ")
 }
 
 // differs says in words where an entry and the model disagree.
@@ -165,6 +170,8 @@ func (s *subject) differs(f *service.SupportedFormat, set faults) string {
 		case set&a.bit == 0:
 		case a.entry == "":
 			parts = append(parts, "lists no "+strings.TrimSpace(a.what)+", the model asks for "+a.model)
+		case a.model == "" && a.bit == faultQuantization:
+			parts = append(parts, "wants "+a.what+" "+a.entry+", the model states none")
 		case a.model == "":
 			parts = append(parts, "wants "+a.what+" "+a.entry+", the model's is not known")
 		default:

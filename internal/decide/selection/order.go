@@ -113,16 +113,16 @@ func decide(a, b *standing) (criterion, int) {
 
 // placed says what put ranked[i] in its place: for the first what sets it
 // above the second, for the others what the one before has over it.
-func (s *subject) placed(ranked []assessed, i int) string {
+func (s *subject) placed(ranked []*assessed, i int) string {
 	switch {
 	case s.named:
 		return "named by the service"
 	case len(ranked) == 1:
 		return "the only runtime that can serve it"
 	case i == 0:
-		return s.over(&ranked[0], &ranked[1]) + " (next: " + ranked[1].Name + ")"
+		return s.over(ranked[0], ranked[1]) + " (next: " + ranked[1].Name + ")"
 	}
-	return "after " + ranked[i-1].Name + ": " + s.over(&ranked[i-1], &ranked[i])
+	return "after " + ranked[i-1].Name + ": " + s.over(ranked[i-1], ranked[i])
 }
 
 // over says in words what the winner has over the loser.

@@ -10,55 +10,83 @@ import (
 
 // lacking explains in one line why none of the candidates (sorted, none
 // eligible) will do, and what to do about it.
-func (s *subject) lacking(ranked []assessed) (reason, message string) {
+func (s *subject) lacking(ranked []*assessed) (reason, message string) {
 	switch {
 	case s.named:
-		return s.refused(&ranked[0])
+		return s.refused(ranked[0])
 	case len(ranked) == 0:
 		return NoSupportingRuntime, "no runtime is known: apply a ServingRuntime or ClusterServingRuntime that lists " + s.wants()
 	}
-	if nearest := &ranked[0]; nearest.failed == 1 {
-		if why := s.nearMiss(ranked); why != "" {
-			return NoSupportingRuntime, why
+	for i, a := range ranked {
+		if a.failed == 1 && a.Rules[a.first].Name != RuleFormat {
+			return NoSupportingRuntime, nearMiss(ranked[i:])
 		}
 	}
 	if s.model.Format.Name == "" {
 		return NoSupportingRuntime, "the model's format is neither stated nor found in its files: set " + s.formatField()
 	}
-	known := knownFormats(ranked)
-	if !slices.ContainsFunc(known, func(f string) bool { return strings.EqualFold(f, s.model.Format.Name) }) {
-		msg := fmt.Sprintf("no runtime lists the format %q", s.model.Format.Name)
-		if near := closest(s.model.Format.Name, known); near != "" {
-			return NoSupportingRuntime, msg + fmt.Sprintf(": did you mean %q?", near)
-		}
-		return NoSupportingRuntime, msg + ": known are " + strings.Join(known, ", ")
+	if why := s.unlisted(ranked); why != "" {
+		return NoSupportingRuntime, why
 	}
-	return NoSupportingRuntime, "no runtime can serve " + s.wants() + "; the nearest, " + ranked[0].Name + ": " + failures(&ranked[0])
+	return NoSupportingRuntime, "no runtime can serve " + s.wants() + "; the nearest, " + ranked[0].Name + ": " + failures(ranked[0])
 }
 
-// nearMiss words the runtimes that a single rule keeps out, where that rule
-// leaves something plain to do; "" otherwise.
-func (s *subject) nearMiss(ranked []assessed) string {
-	a := &ranked[0]
-	r := a.Rules[a.first]
-	switch r.Name {
-	case RuleHost:
-		more := 0
-		for i := range ranked[1:] {
-			if ranked[i+1].failed == 1 && ranked[i+1].first == a.first {
-				more++
+// unlisted words a format that no enabled runtime lists, "" when one does.
+func (s *subject) unlisted(ranked []*assessed) string {
+	var known []string
+	for _, a := range ranked {
+		if a.Runtime.Disabled {
+			continue
+		}
+		for i := range a.Runtime.Formats {
+			name := a.Runtime.Formats[i].Format.Name
+			if name == "" || strings.EqualFold(name, s.model.Format.Name) {
+				return ""
 			}
+			known = append(known, name)
 		}
-		if more > 0 {
-			return fmt.Sprintf("%s could serve it (and %d more), but %s", a.Name, more, r.Why)
-		}
-		return a.Name + " could serve it, but " + r.Why
-	case RuleAutoSelect:
-		return a.Name + " could serve it, but is not marked autoSelect: name it as the service's runtime"
-	case RuleProtocol:
-		return a.Name + " could serve it, but " + r.Why + ": ask for a protocol that it speaks"
 	}
-	return ""
+	slices.Sort(known)
+	known = slices.CompactFunc(known, strings.EqualFold)
+	msg := fmt.Sprintf("no enabled runtime lists the format %q", s.model.Format.Name)
+	if near := closest(s.model.Format.Name, known); near != "" {
+		return msg + fmt.Sprintf(": did you mean %q?", near)
+	}
+	if len(known) > 0 {
+		msg += " (listed are " + strings.Join(known, ", ") + ")"
+	}
+	return msg + ": apply a ServingRuntime or ClusterServingRuntime that does"
+}
+
+// nearMiss words the first of the runtimes, which a single rule keeps out, and
+// counts those after it that the same rule alone keeps out.
+func nearMiss(ranked []*assessed) string {
+	a := ranked[0]
+	more := 0
+	for _, b := range ranked[1:] {
+		if b.failed == 1 && b.first == a.first {
+			more++
+		}
+	}
+	subject := a.Name + " could serve it"
+	if more > 0 {
+		subject += fmt.Sprintf(" (and %d more)", more)
+	}
+	switch r := a.Rules[a.first]; r.Name {
+	case RuleEnabled:
+		if a.Runtime.Disabled {
+			return a.Name + " could serve it, but is disabled: enable it"
+		}
+		return a.Name + " of the catalog could serve it, but " + r.Why
+	case RuleAutoSelect:
+		return subject + ", but is not marked autoSelect: name it as the service's runtime"
+	case RuleProtocol:
+		return subject + ", but " + r.Why + ": ask for a protocol that it speaks"
+	case RuleSize:
+		return subject + ", but " + r.Why + ": apply a runtime for that size"
+	default:
+		return subject + ", but " + r.Why
+	}
 }
 
 // refused words the failure of a runtime asked for by name.
@@ -79,16 +107,18 @@ func (s *subject) unrecognized(ref service.ObjectRef, runtimes []service.Runtime
 		what = ref.Kind
 	}
 	msg := fmt.Sprintf("%s %q is not known", what, ref.Name)
-	var names []string
+	if rt := lookup(visible(runtimes, s.namespace), service.ObjectRef{Name: ref.Name}); rt != nil {
+		return msg + fmt.Sprintf(": there is one of %s scope, leave out the kind or correct it", rt.Scope)
+	}
+	var names, elsewhere []string
 	for i := range runtimes {
-		rt := &runtimes[i]
-		if rt.Name == ref.Name {
-			if rt.Scope == service.ScopeNamespace {
-				return msg + fmt.Sprintf(" in namespace %s: there is one in namespace %s", s.namespace, rt.Namespace)
-			}
-			return msg + fmt.Sprintf(": there is one of %s scope, leave out the kind or set ClusterServingRuntime", rt.Scope)
+		names = append(names, runtimes[i].Name)
+		if runtimes[i].Name == ref.Name {
+			elsewhere = append(elsewhere, runtimes[i].Namespace)
 		}
-		names = append(names, rt.Name)
+	}
+	if len(elsewhere) > 0 {
+		return msg + fmt.Sprintf(" in namespace %s: there is one in namespace %s", s.namespace, slices.Min(elsewhere))
 	}
 	if near := closest(ref.Name, names); near != "" {
 		return msg + fmt.Sprintf(": did you mean %q?", near)
@@ -125,18 +155,6 @@ func (s *subject) formatField() string {
 		return "spec.modelFormat.name of the BaseModel"
 	}
 	return "spec.model.format.name"
-}
-
-// knownFormats lists, sorted, the format names of enabled runtimes.
-func knownFormats(ranked []assessed) []string {
-	var out []string
-	for i := range ranked {
-		if !ranked[i].Runtime.Disabled {
-			out = append(out, formatNames(ranked[i].Runtime)...)
-		}
-	}
-	slices.Sort(out)
-	return slices.CompactFunc(out, strings.EqualFold)
 }
 
 // closest is the known word fewest edits away, at most a third of the word's

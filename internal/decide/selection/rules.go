@@ -10,13 +10,13 @@ import (
 
 // check holds one runtime against every rule. shadowed: an applied runtime
 // bears this catalog runtime's name.
-func (s *subject) check(rt *service.Runtime, shadowed bool) assessed {
+func (s *subject) check(rt *service.Runtime, shadowed bool) *assessed {
 	m, ok := s.matched(rt)
-	a := assessed{Candidate: Candidate{Runtime: rt, Name: rt.Name, Scope: rt.Scope, Entry: -1}}
+	a := &assessed{Candidate: Candidate{Runtime: rt, Name: rt.Name, Scope: rt.Scope, Entry: -1}}
 	a.Rules = []Rule{
 		enabled(rt, shadowed),
 		s.multiModel(rt),
-		s.format(rt, m, ok),
+		s.formatRule(rt, m, ok),
 		s.autoSelect(rt, m, ok),
 		s.sameShape(rt),
 		s.accelerator(rt),
@@ -66,8 +66,8 @@ func (s *subject) multiModel(rt *service.Runtime) Rule {
 	return pass(RuleMultiModel, "one model, as asked")
 }
 
-// format: some entry agrees with all that is known of the model.
-func (s *subject) format(rt *service.Runtime, m match, ok bool) Rule {
+// formatRule: some entry agrees with all that is known of the model.
+func (s *subject) formatRule(rt *service.Runtime, m match, ok bool) Rule {
 	switch {
 	case m.entry < 0:
 		return fail(RuleFormat, "lists no supported format")
@@ -88,7 +88,7 @@ func (s *subject) autoSelect(rt *service.Runtime, m match, ok bool) Rule {
 	case ok && m.admitted, !ok && autoSelects(rt):
 		return pass(RuleAutoSelect, "on")
 	case autoSelects(rt):
-		return fail(RuleAutoSelect, "off for "+named(rt.Formats[m.entry].Format))
+		return fail(RuleAutoSelect, "off for "+listed(&rt.Formats[m.entry]))
 	}
 	return fail(RuleAutoSelect, "off")
 }

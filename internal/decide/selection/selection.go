@@ -17,8 +17,8 @@ type Host struct {
 	Cluster bool
 	// Programs are the names found on PATH; "roundhouse" is always among them.
 	// A Python module that can be run is there too, in the form Program gives
-	// ("python3 -m vllm"): an interpreter alone does not make its modules
-	// present.
+	// ("python3 -m vllm"): for a command with an install line the interpreter
+	// alone is not enough.
 	Programs map[string]bool
 	// Accelerators is how many GPUs there are in all, busy or not.
 	Accelerators int
@@ -143,6 +143,8 @@ func Choose(req Request, runtimes []service.Runtime, host Host) Result {
 type subject struct {
 	svc       *service.Service
 	model     service.Attributes
+	format    asked // the versions of model
+	framework asked
 	namespace string
 	named     bool // the runtime was asked for by name
 	shape     shape
@@ -154,6 +156,7 @@ func newSubject(req Request, host Host) *subject {
 	if s.svc == nil {
 		s.svc = &service.Service{}
 	}
+	s.format, s.framework = ask(s.model.Format.Version), ask(s.model.Framework.Version)
 	s.namespace = cmp.Or(s.svc.Namespace, service.DefaultNamespace)
 	s.shape = shapeOf(s.svc.Components)
 	return s
@@ -197,19 +200,19 @@ type assessed struct {
 
 // assess checks every runtime against every rule and sorts: the eligible by
 // the total order, then the failed, nearest miss first.
-func (s *subject) assess(runtimes []*service.Runtime) []assessed {
+func (s *subject) assess(runtimes []*service.Runtime) []*assessed {
 	applied := map[string]bool{}
 	for _, rt := range runtimes {
 		if rt.Scope != service.ScopeCatalog {
 			applied[rt.Name] = true
 		}
 	}
-	out := make([]assessed, len(runtimes))
+	out := make([]*assessed, len(runtimes))
 	for i, rt := range runtimes {
 		shadowed := rt.Scope == service.ScopeCatalog && applied[rt.Name]
 		out[i] = s.check(rt, shadowed)
 	}
-	slices.SortStableFunc(out, func(a, b assessed) int {
+	slices.SortStableFunc(out, func(a, b *assessed) int {
 		return cmp.Or(
 			cmp.Compare(a.failed, b.failed),
 			cmp.Compare(b.first, a.first),

@@ -122,17 +122,31 @@ func compareRuns(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// versionMeets says whether a runtime's version meets a model's under an
+// asked is a model's version, taken apart once for all entries.
+type asked struct {
+	text   string // "" when the model states none
+	parsed version
+	ok     bool
+}
+
+func ask(text string) asked {
+	v, ok := parseVersion(text)
+	return asked{strings.TrimSpace(text), v, ok}
+}
+
+// metBy says whether a runtime's version meets the one asked for under an
 // operator (runtime = / > / >= model). Versions that do not begin with a
 // number can only be equal, as text without regard to case.
-func versionMeets(runtime string, op service.Operator, model string) bool {
-	v, ok1 := parseVersion(runtime)
-	w, ok2 := parseVersion(model)
+func (a asked) metBy(runtime string, op service.Operator) bool {
 	c := 0
-	if ok1 && ok2 {
-		c = v.compare(w)
-	} else if !strings.EqualFold(strings.TrimSpace(runtime), strings.TrimSpace(model)) {
-		return false
+	if runtime != a.text {
+		v, ok := parseVersion(runtime)
+		switch {
+		case ok && a.ok:
+			c = v.compare(a.parsed)
+		case !strings.EqualFold(strings.TrimSpace(runtime), a.text):
+			return false
+		}
 	}
 	switch op {
 	case service.OperatorGreaterThan:

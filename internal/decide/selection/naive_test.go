@@ -1,0 +1,454 @@
+package selection
+
+import (
+	"math/big"
+	"regexp"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// This file is selection a second time, written from the sentences of
+// docs/runtime-selection.md without regard to speed and sharing no code with
+// Choose. The two are held against each other in fuzz_test.go.
+
+// verdict is what the naive selection makes of one runtime.
+type verdict struct {
+	rt    service.Runtime
+	rules map[string]bool
+	entry int // -1: none matches
+	rank  int // 0: fails a rule
+}
+
+type naive struct {
+	svc      service.Service
+	model    service.Attributes
+	host     Host
+	explicit bool
+}
+
+// naiveChoose returns a verdict per candidate, the settled protocol of the
+// first and the reason when there is none.
+func naiveChoose(req Request, runtimes []service.Runtime, host Host) (vs []verdict, protocol service.Protocol, reason string) {
+	n := naive{svc: *req.Service, model: req.Attributes, host: host, explicit: req.Service.Runtime != nil}
+	candidates := n.candidates(runtimes)
+	if n.explicit && len(candidates) == 0 {
+		return nil, "", "RuntimeNotRecognized"
+	}
+	for _, rt := range candidates {
+		vs = append(vs, n.judge(rt, candidates))
+	}
+	reason = "NoSupportingRuntime"
+	if n.explicit && vs[0].rt.Disabled {
+		reason = "RuntimeDisabled"
+	}
+	for i := range vs {
+		if !passes(vs[i]) {
+			continue
+		}
+		vs[i].rank = 1
+		for j := range vs {
+			if j != i && passes(vs[j]) && n.before(vs[j], vs[i]) {
+				vs[i].rank++
+			}
+		}
+		if vs[i].rank == 1 {
+			reason, protocol = "", n.settle(vs[i].rt)
+		}
+	}
+	return vs, protocol, reason
+}
+
+func passes(v verdict) bool {
+	for _, ok := range v.rules {
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// candidates: runtimes of other namespaces are not considered at all. By name,
+// the namespace's of that name, else the cluster's, else the catalog's.
+func (n naive) candidates(all []service.Runtime) []service.Runtime {
+	var visible []service.Runtime
+	for _, rt := range all {
+		if rt.Scope == "namespace" && rt.Namespace != n.svc.Namespace {
+			continue
+		}
+		visible = append(visible, rt)
+	}
+	if !n.explicit {
+		return visible
+	}
+	scopes := []service.Scope{"namespace", "cluster", "catalog"}
+	switch n.svc.Runtime.Kind {
+	case "ServingRuntime":
+		scopes = scopes[:1]
+	case "ClusterServingRuntime":
+		scopes = scopes[1:]
+	}
+	for _, scope := range scopes {
+		for _, rt := range visible {
+			if rt.Scope == scope && rt.Name == n.svc.Runtime.Name {
+				return []service.Runtime{rt}
+			}
+		}
+	}
+	return nil
+}
+
+func (n naive) judge(rt service.Runtime, candidates []service.Runtime) verdict {
+	v := verdict{rt: rt, entry: n.entry(rt), rules: map[string]bool{}}
+
+	v.rules["enabled"] = !rt.Disabled
+	for _, other := range candidates {
+		if rt.Scope == "catalog" && other.Scope != "catalog" && other.Name == rt.Name {
+			v.rules["enabled"] = false
+		}
+	}
+	v.rules["multiModel"] = rt.MultiModel == n.svc.MultiModel
+	v.rules["format"] = v.entry >= 0
+	v.rules["autoSelect"] = n.explicit || n.autoSelected(rt, v.entry)
+
+	decoder, workers := parts(rt.Components)
+	workers = workers || rt.MultiNode
+	wantDecoder, wantWorkers := parts(n.svc.Components)
+	v.rules["shape"] = decoder == wantDecoder && workers == wantWorkers
+	if n.explicit {
+		v.rules["shape"] = !(wantDecoder && !decoder) && !(wantWorkers && !workers)
+	}
+
+	v.rules["accelerator"] = true
+	for _, want := range n.svc.AcceleratorClass {
+		found := len(rt.AcceleratorClasses) == 0
+		for _, have := range rt.AcceleratorClasses {
+			if strings.ToLower(have) == strings.ToLower(want) {
+				found = true
+			}
+		}
+		if !found {
+			v.rules["accelerator"] = false
+		}
+	}
+
+	lo, hi, bounded := n.sizeRange(rt)
+	v.rules["size"] = !bounded || n.model.Parameters == 0 || lo <= n.model.Parameters && (hi < 0 || n.model.Parameters <= hi)
+
+	asked := n.svc.Protocol
+	if asked == "" && !n.explicit {
+		asked = n.svc.ProtocolDefault
+	}
+	v.rules["protocol"] = asked == "" || speaks(rt, asked)
+	v.rules["host"] = n.runsHere(rt)
+	return v
+}
+
+func parts(c service.Components) (decoder, workers bool) {
+	if c.Engine != nil && (c.Engine.Leader != nil || c.Engine.Worker != nil) {
+		workers = true
+	}
+	if c.Decoder != nil && (c.Decoder.Leader != nil || c.Decoder.Worker != nil) {
+		workers = true
+	}
+	return c.Decoder != nil, workers
+}
+
+func speaks(rt service.Runtime, p service.Protocol) bool {
+	if len(rt.Protocols) == 0 {
+		return true
+	}
+	for _, q := range rt.Protocols {
+		if p == q {
+			return true
+		}
+	}
+	return false
+}
+
+// sizeRange: without a minimum it begins at 0; hi is -1 without a maximum.
+func (n naive) sizeRange(rt service.Runtime) (lo, hi int64, bounded bool) {
+	if rt.Size == nil || rt.Size.Min == 0 && rt.Size.Max == 0 {
+		return 0, -1, false
+	}
+	hi = rt.Size.Max
+	if hi == 0 {
+		hi = -1
+	}
+	return rt.Size.Min, hi, true
+}
+
+// autoSelected: the matched entry's, or any entry's where the runtime says so;
+// where none matches, any entry's.
+func (n naive) autoSelected(rt service.Runtime, entry int) bool {
+	if entry >= 0 && !rt.AutoSelectAny {
+		return rt.Formats[entry].AutoSelect
+	}
+	for _, f := range rt.Formats {
+		if f.AutoSelect {
+			return true
+		}
+	}
+	return false
+}
+
+// entry: of those that match, one with autoSelect before one without, then by
+// priority, then by specificity, then the first listed.
+func (n naive) entry(rt service.Runtime) int {
+	chosen := -1
+	for i, f := range rt.Formats {
+		if _, ok := n.matches(f); !ok {
+			continue
+		}
+		if chosen < 0 || n.entryBefore(rt, f, rt.Formats[chosen]) {
+			chosen = i
+		}
+	}
+	return chosen
+}
+
+func (n naive) entryBefore(rt service.Runtime, a, b service.SupportedFormat) bool {
+	if a.AutoSelect != b.AutoSelect && !rt.AutoSelectAny {
+		return a.AutoSelect
+	}
+	if pa, pb := naivePriority(a), naivePriority(b); pa != pb {
+		return pa > pb
+	}
+	sa, _ := n.matches(a)
+	sb, _ := n.matches(b)
+	return sa > sb
+}
+
+// naivePriority: counts only on an entry with autoSelect and only above 0.
+func naivePriority(f service.SupportedFormat) int {
+	if !f.AutoSelect || f.Priority == nil || *f.Priority < 1 {
+		return 0
+	}
+	return *f.Priority
+}
+
+// matches goes through the table of attributes and counts those met.
+func (n naive) matches(f service.SupportedFormat) (met int, ok bool) {
+	for _, pair := range [][2]string{
+		{f.Format.Name, n.model.Format.Name},
+		{f.Framework.Name, n.model.Framework.Name},
+		{f.Architecture, n.model.Architecture},
+		{f.Quantization, n.model.Quantization},
+	} {
+		entry, model := strings.ToLower(pair[0]), strings.ToLower(pair[1])
+		switch {
+		case entry == "":
+		case model == "":
+			if !n.explicit {
+				return 0, false
+			}
+		case entry != model:
+			return 0, false
+		default:
+			met++
+		}
+	}
+	if n.model.Format.Version != "" {
+		if f.Format.Version == "" || !naiveVersions(f.Format.Version, f.FormatOperator, n.model.Format.Version) {
+			return 0, false
+		}
+		met++
+	}
+	if n.model.Framework.Version != "" && f.Framework.Version != "" {
+		if !naiveVersions(f.Framework.Version, f.FrameworkOperator, n.model.Framework.Version) {
+			return 0, false
+		}
+		met++
+	}
+	return met, true
+}
+
+var versionForm = regexp.MustCompile(`^v?([0-9]+(?:\.[0-9]+)*)([^+]*)`)
+
+// naiveVersions: 1 = 1.0 = v1; a pre-release before its release, a post
+// release after; the part after + does not count; words are equal or not.
+func naiveVersions(runtime string, op service.Operator, model string) bool {
+	a, b := strings.ToLower(runtime), strings.ToLower(model)
+	ma, mb := versionForm.FindStringSubmatch(a), versionForm.FindStringSubmatch(b)
+	if ma == nil || mb == nil {
+		return a == b && op != "GreaterThan"
+	}
+	c := 0
+	na, nb := strings.Split(ma[1], "."), strings.Split(mb[1], ".")
+	for i := 0; i < 10 && c == 0; i++ {
+		x, y := new(big.Int), new(big.Int)
+		if i < len(na) {
+			x.SetString(na[i], 10)
+		}
+		if i < len(nb) {
+			y.SetString(nb[i], 10)
+		}
+		c = x.Cmp(y)
+	}
+	if c == 0 {
+		c = stage(ma[2]) - stage(mb[2])
+	}
+	if c == 0 { // the vocabulary's suffixes carry single digits
+		strip := strings.NewReplacer(".", "", "-", "")
+		c = strings.Compare(strip.Replace(ma[2]), strip.Replace(mb[2]))
+	}
+	switch op {
+	case "GreaterThan":
+		return c > 0
+	case "GreaterThanOrEqual":
+		return c >= 0
+	}
+	return c == 0
+}
+
+func stage(suffix string) int {
+	switch {
+	case suffix == "":
+		return 1
+	case strings.Contains(suffix, "post"):
+		return 2
+	}
+	return 0
+}
+
+// before is the order, line by line.
+func (n naive) before(a, b verdict) bool {
+	scope := map[service.Scope]int{"namespace": 1, "cluster": 2, "catalog": 3}
+	if scope[a.rt.Scope] != scope[b.rt.Scope] {
+		return scope[a.rt.Scope] < scope[b.rt.Scope]
+	}
+	if n.model.Parameters != 0 {
+		if c := n.closer(a.rt, b.rt); c != 0 {
+			return c > 0
+		}
+	}
+	ea, eb := a.rt.Formats[a.entry], b.rt.Formats[b.entry]
+	if pa, pb := naivePriority(ea), naivePriority(eb); pa != pb {
+		return pa > pb
+	}
+	sa, _ := n.matches(ea)
+	sb, _ := n.matches(eb)
+	if sa != sb {
+		return sa > sb
+	}
+	if ra, rb := protocolPlace(a.rt), protocolPlace(b.rt); ra != rb {
+		return ra < rb
+	}
+	if !a.rt.Created.Equal(b.rt.Created) {
+		return a.rt.Created.After(b.rt.Created)
+	}
+	return a.rt.Name < b.rt.Name
+}
+
+// closer is 1 when a's range lies closer around the model than b's, -1 for the
+// opposite. Both contain it.
+func (n naive) closer(a, b service.Runtime) int {
+	grade := func(rt service.Runtime) (class int, distance *big.Int) {
+		lo, hi, bounded := n.sizeRange(rt)
+		size := big.NewInt(n.model.Parameters)
+		below := new(big.Int).Sub(size, big.NewInt(lo))
+		switch {
+		case !bounded:
+			return 3, new(big.Int)
+		case hi < 0:
+			return 2, below
+		}
+		above := new(big.Int).Sub(big.NewInt(hi), size)
+		return 1, new(big.Int).Add(below.Abs(below), above.Abs(above))
+	}
+	ca, da := grade(a)
+	cb, db := grade(b)
+	if ca != cb {
+		return cb - ca
+	}
+	return db.Cmp(da)
+}
+
+// protocolPlace is the place of the best protocol listed.
+func protocolPlace(rt service.Runtime) int {
+	for i, p := range []service.Protocol{"v1", "v2", "grpc-v1", "grpc-v2", "openAI", "cohere"} {
+		for _, q := range rt.Protocols {
+			if p == q {
+				return i
+			}
+		}
+	}
+	return 6
+}
+
+// settle: asked for, else the default where the runtime speaks it, else the
+// best that it speaks.
+func (n naive) settle(rt service.Runtime) service.Protocol {
+	if n.svc.Protocol != "" {
+		return n.svc.Protocol
+	}
+	if n.svc.ProtocolDefault != "" && speaks(rt, n.svc.ProtocolDefault) {
+		return n.svc.ProtocolDefault
+	}
+	if i := protocolPlace(rt); i < 6 {
+		return []service.Protocol{"v1", "v2", "grpc-v1", "grpc-v2", "openAI", "cohere"}[i]
+	}
+	return ""
+}
+
+// runsHere: what the host can run. The generator gives every component one
+// container and every node the component's own.
+func (n naive) runsHere(rt service.Runtime) bool {
+	if n.host.Cluster {
+		return true
+	}
+	var gpus, memory int64
+	any := false
+	for _, pair := range [][2]*service.Component{
+		{rt.Components.Engine, n.svc.Components.Engine},
+		{rt.Components.Decoder, n.svc.Components.Decoder},
+		{rt.Components.Router, n.svc.Components.Router},
+		{rt.Components.Transformer, n.svc.Components.Transformer},
+	} {
+		var command []string
+		install := ""
+		var g, m int64
+		for _, c := range pair { // the service's stands in place of the runtime's
+			if c == nil {
+				continue
+			}
+			any = true
+			if c.Leader != nil || c.Worker != nil {
+				return false
+			}
+			if c.Local != nil {
+				command, install = c.Local.Command, c.Local.Install
+			}
+			for _, k := range c.Pod.Containers {
+				if q, ok := k.Resources.Limits["nvidia.com/gpu"]; ok {
+					g = q.Value()
+				}
+				if q, ok := k.Resources.Requests["memory"]; ok {
+					m = q.Value()
+				}
+			}
+		}
+		if pair[0] == nil && pair[1] == nil {
+			continue
+		}
+		if !n.present(command, install) {
+			return false
+		}
+		gpus, memory = gpus+g, memory+m
+	}
+	return any && gpus <= int64(n.host.Accelerators) && (n.host.MemoryBytes == 0 || memory <= n.host.MemoryBytes)
+}
+
+func (n naive) present(command []string, install string) bool {
+	if len(command) == 0 {
+		return false
+	}
+	line := strings.Join(command, " ")
+	switch {
+	case strings.HasPrefix(line, "/"):
+		return true
+	case strings.HasPrefix(line, "python3 -m "):
+		return n.host.Programs[line] || install == "" && n.host.Programs["python3"]
+	}
+	return n.host.Programs[command[0]]
+}
