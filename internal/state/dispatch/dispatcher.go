@@ -193,6 +193,12 @@ func (d *Dispatcher) Resolve(r Request) (Status, error) {
 	return v.pools[t.Service].status(v.table), nil
 }
 
+// Key is the service a request is for. Errors are those of package route.
+func (d *Dispatcher) Key(r Request) (service.Key, error) {
+	t, err := d.view.Load().table.Resolve(route.Query{Host: r.Host, Model: r.Model})
+	return t.Service, err
+}
+
 // Admit finds the pool a request is for and reserves a place on one of its
 // replicas, waiting for one if need be. The caller must call Done on the grant
 // exactly once. The error is one of package route, the context's, or an

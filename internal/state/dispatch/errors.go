@@ -48,7 +48,8 @@ func (e unsentError) Unwrap() error { return e.error }
 // first.
 func Unsent(err error) error { return unsentError{err} }
 
-func isUnsent(err error) bool {
+// IsUnsent says whether err is marked so.
+func IsUnsent(err error) bool {
 	var u unsentError
 	return errors.As(err, &u)
 }

@@ -39,6 +39,9 @@ func (g *Grant) Address() string { return g.address }
 // Replica is the replica's ID.
 func (g *Grant) Replica() string { return g.replica }
 
+// Service is the service's "namespace/name".
+func (g *Grant) Service() string { return g.pool.id }
+
 // Pool is the pool's facts at the time a place was found. Not to be changed.
 func (g *Grant) Pool() *Pool { return g.facts }
 
@@ -76,7 +79,7 @@ func (g *Grant) Retry(ctx context.Context, failed error) error {
 			return nil
 		}
 	}
-	if err == nil && !isUnsent(failed) {
+	if err == nil && !IsUnsent(failed) {
 		err = p.unavailable(fmt.Sprintf("replica %s failed before it answered and no other is ready: %v", last.id, failed), failed)
 	}
 	if err != nil {

@@ -1,0 +1,102 @@
+package gateway
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/decide/route"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// surface is whose form an error takes.
+type surface int
+
+const (
+	surfaceOpenAI surface = iota // {"error":{"message","type","param","code"}}
+	surfaceV1                    // {"error":"…"}
+	surfaceOIP                   // {"error":"…"}
+)
+
+// statusClientGone is what is counted for a request whose client left. It is
+// never sent.
+const statusClientGone = 499
+
+func (x *exchange) plain(text string) {
+	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	x.write(http.StatusOK, []byte(text))
+}
+
+// reply answers v as JSON.
+func (x *exchange) reply(status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		x.fail(http.StatusInternalServerError, err.Error())
+		return
+	}
+	x.w.Header().Set("Content-Type", "application/json")
+	x.write(status, append(b, '\n'))
+}
+
+func (x *exchange) write(status int, body []byte) {
+	x.code = status
+	x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	x.w.WriteHeader(status)
+	_, _ = x.w.Write(body) // the client is gone; there is nobody to tell
+}
+
+// fail answers with an error in the surface's form.
+func (x *exchange) fail(status int, message string) { x.failWith(status, message, "", "") }
+
+func (x *exchange) failWith(status int, message, param, code string) {
+	x.w.Header().Set("Content-Type", "application/json")
+	x.write(status, errorBody(x.surface, status, message, param, code))
+}
+
+// errorBody is an error in the surface's form.
+func errorBody(s surface, status int, message, param, code string) []byte {
+	if s == surfaceOpenAI {
+		return openai.ErrorJSON(message, errorType(status), param, code)
+	}
+	b := openai.AppendQuoted([]byte(`{"error":`), message)
+	return append(b, "}\n"...)
+}
+
+func errorType(status int) string {
+	switch {
+	case status == http.StatusNotFound:
+		return openai.TypeNotFound
+	case status == http.StatusTooManyRequests:
+		return openai.TypeRateLimit
+	case status >= 500:
+		return openai.TypeServer
+	default:
+		return openai.TypeInvalidRequest
+	}
+}
+
+// refuse answers an error of routing or admission.
+func (x *exchange) refuse(err error) {
+	var notFound *route.NotFoundError
+	var ambiguous *route.AmbiguousError
+	var refused *dispatch.Error
+	switch {
+	case x.r.Context().Err() != nil:
+		x.code = statusClientGone
+	case errors.As(err, &notFound), errors.As(err, &ambiguous):
+		x.failWith(http.StatusNotFound, err.Error(), "model", "model_not_found")
+	case errors.As(err, &refused):
+		if refused.RetryAfter > 0 {
+			x.w.Header().Set("Retry-After", strconv.Itoa(int(refused.RetryAfter.Seconds())))
+		}
+		if errors.Is(err, dispatch.ErrBusy) {
+			x.failWith(http.StatusTooManyRequests, err.Error(), "", "queue_full")
+			return
+		}
+		x.failWith(http.StatusServiceUnavailable, err.Error(), "", "model_unavailable")
+	default:
+		x.fail(http.StatusInternalServerError, err.Error())
+	}
+}

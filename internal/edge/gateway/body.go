@@ -1,0 +1,209 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// budget counts bytes held, up to a limit.
+type budget struct {
+	limit int64
+	held  atomic.Int64
+}
+
+func (b *budget) take(n int64) bool {
+	if b.held.Add(n) > b.limit {
+		b.held.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (b *budget) give(n int64) { b.held.Add(-n) }
+
+// errNoMemory: the bodies held reach MaxBufferedBytes.
+var errNoMemory = errors.New("the gateway holds as many request bytes as it may")
+
+// body is a request's body: what has been read of it, and what follows.
+type body struct {
+	head   []byte
+	tail   *tailReader // nil when head is everything
+	length int64       // -1 when unknown
+	held   int64       // taken from the budget
+}
+
+// replayable says whether the body can be sent from its start (again).
+func (b *body) replayable() bool { return b.tail == nil || !b.tail.begun.Load() }
+
+// tailReader reads the part of a body that is not held, once. It remembers
+// failures of the client's side, which would else look like the replica's.
+type tailReader struct {
+	from  io.Reader
+	begun atomic.Bool
+	err   atomic.Pointer[error]
+}
+
+func (t *tailReader) Read(p []byte) (int, error) {
+	t.begun.Store(true)
+	n, err := t.from.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		t.err.Store(&err)
+	}
+	return n, err
+}
+
+// clientError is what went wrong while reading the tail from the client.
+func (b *body) clientError() error {
+	if b.tail == nil {
+		return nil
+	}
+	if err := b.tail.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// patientReader gives every read its own deadline.
+type patientReader struct {
+	rc      *http.ResponseController
+	from    io.Reader
+	timeout time.Duration
+}
+
+func (p *patientReader) Read(b []byte) (int, error) {
+	// Not every ResponseWriter has deadlines (HTTP servers' do).
+	_ = p.rc.SetReadDeadline(time.Now().Add(p.timeout))
+	n, err := p.from.Read(b)
+	if err != nil {
+		// The server goes on watching the connection for a client that leaves.
+		_ = p.rc.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// readBody reads the request's body: all of it, or, unless whole, at most
+// MaxReplayBytes and leaves a longer one to be streamed.
+func (x *exchange) readBody(whole bool) error {
+	r, cfg := x.r, x.gw.cfg
+	x.body.length = r.ContentLength
+	if r.ContentLength == 0 || r.Body == nil || r.Body == http.NoBody {
+		x.body.length = 0
+		return nil
+	}
+	if r.ContentLength > cfg.MaxBodyBytes {
+		return &http.MaxBytesError{Limit: cfg.MaxBodyBytes}
+	}
+	from := &patientReader{x.rc, http.MaxBytesReader(x.w, r.Body, cfg.MaxBodyBytes), cfg.ClientTimeout}
+	if !whole && r.ContentLength > cfg.MaxReplayBytes {
+		x.body.tail = &tailReader{from: from}
+		return nil
+	}
+	limit := cfg.MaxBodyBytes
+	if !whole {
+		limit = min(limit, cfg.MaxReplayBytes)
+	}
+	ended, err := x.fill(from, limit)
+	if err != nil {
+		return err
+	}
+	if ended {
+		x.body.length = int64(len(x.body.head))
+		return nil
+	}
+	x.body.tail = &tailReader{from: from}
+	return nil
+}
+
+// Sizes of the buffer a body is read into, in bytes. It grows as bytes arrive,
+// so that a stated length costs nothing.
+const (
+	firstBuffer   = 16 << 10
+	largestBuffer = 1 << 20 // at first, for a stated length
+)
+
+// fill reads into the body's head until the end or limit bytes. ended says
+// that the end was seen.
+func (x *exchange) fill(from io.Reader, limit int64) (ended bool, err error) {
+	size := int64(firstBuffer)
+	if n := x.r.ContentLength; n > 0 {
+		size = min(n+1, largestBuffer) // one more, to see the end without growing
+	}
+	var buf []byte
+	for {
+		if len(buf) == cap(buf) {
+			if int64(len(buf)) >= limit+1 {
+				x.body.head = buf
+				return false, nil
+			}
+			if len(buf) > 0 {
+				size = min(2*int64(cap(buf)), limit+1)
+			}
+			size = min(size, limit+1)
+			if !x.gw.buffered.take(size - int64(cap(buf))) {
+				return false, errNoMemory
+			}
+			x.body.held += size - int64(cap(buf))
+			buf = append(make([]byte, 0, size), buf...)[:len(buf):size]
+		}
+		n, err := from.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if errors.Is(err, io.EOF) {
+			x.body.head = buf
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+}
+
+// reader reads the body from its start, with head in place of the bytes up to
+// cut.
+func (b *body) reader(head []byte, cut int) (io.ReadCloser, int64) {
+	length := b.length
+	if length >= 0 {
+		length += int64(len(head) - cut)
+	}
+	if length == 0 {
+		return http.NoBody, 0
+	}
+	parts := make([]io.Reader, 0, 3)
+	if len(head) > 0 {
+		parts = append(parts, bytes.NewReader(head))
+	}
+	if cut < len(b.head) {
+		parts = append(parts, bytes.NewReader(b.head[cut:]))
+	}
+	if b.tail != nil {
+		parts = append(parts, b.tail)
+	}
+	if len(parts) == 1 {
+		return io.NopCloser(parts[0]), length
+	}
+	return io.NopCloser(io.MultiReader(parts...)), length
+}
+
+// refuseBody answers a body that could not be read.
+func (x *exchange) refuseBody(err error) {
+	var large *http.MaxBytesError
+	var timeout interface{ Timeout() bool }
+	switch {
+	case x.r.Context().Err() != nil:
+		x.code = statusClientGone
+	case errors.As(err, &large):
+		x.w.Header().Set("Connection", "close")
+		x.fail(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes, the most this gateway takes", large.Limit))
+	case errors.Is(err, errNoMemory):
+		x.w.Header().Set("Retry-After", "1")
+		x.fail(http.StatusTooManyRequests, err.Error())
+	case errors.As(err, &timeout) && timeout.Timeout():
+		x.fail(http.StatusRequestTimeout, fmt.Sprintf("nothing more of the body came for %v", x.gw.cfg.ClientTimeout))
+	default:
+		x.fail(http.StatusBadRequest, "the body could not be read: "+err.Error())
+	}
+}

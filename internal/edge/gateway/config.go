@@ -1,0 +1,113 @@
+// Package gateway is the HTTP door to every model: it finds the model a
+// request names, has package dispatch find a replica, and forwards bytes. It
+// never translates a protocol and never re-encodes a body; the one change it
+// makes is the model's name, where the replica knows the model by another.
+//
+// Three surfaces are served on one port:
+//
+//   - OpenAI: POST /v1/… with a "model" in the body, GET /v1/models; the prefix
+//     /openai of KServe's own servers is accepted before /v1.
+//   - KServe v1: POST /v1/models/{name}:predict and :explain,
+//     GET /v1/models and /v1/models/{name}.
+//   - Open Inference Protocol: /v2/models/{name}/…, /v2, /v2/health/…, and
+//     the repository extension over all services.
+//
+// A name is bare while it is unique, else "namespace/name" ("namespace%2Fname"
+// within a path), or the Host of the service's URL decides.
+//
+// What is asked of a service with no replica: readiness (GET
+// /v2/models/{name}/ready, GET /v1/models/{name}) starts nothing and says
+// ready, since the next request is answered; the repository index says
+// UNAVAILABLE with the reason "asleep", since nothing is loaded. Every other
+// request for the model, its metadata too, wakes it. POST
+// /v2/repository/models/{name}/load wakes it and waits until it is ready;
+// /unload puts it to sleep until the next request.
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Config bounds what the gateway accepts and for how long it waits. Start from
+// DefaultConfig.
+type Config struct {
+	// Listen is "host:port".
+	Listen string
+	// MaxHeaderBytes and MaxBodyBytes bound one request. Bodies in which the
+	// model is looked for are held in memory whole; of others the first
+	// MaxReplayBytes are, and only requests that fit can be sent again.
+	MaxHeaderBytes int
+	MaxBodyBytes   int64
+	MaxReplayBytes int64
+	// MaxBufferedBytes bounds the bodies of all requests held in memory.
+	MaxBufferedBytes int64
+	// HeaderTimeout is the time to send a request's header, IdleTimeout the
+	// time between two requests on a connection.
+	HeaderTimeout, IdleTimeout time.Duration
+	// ClientTimeout is how long one read of a request's body, or one write of
+	// an answer, may make no progress.
+	ClientTimeout time.Duration
+	// AnswerTimeout is how long a replica may take to begin its answer,
+	// StallTimeout how long it may pause within it.
+	AnswerTimeout, StallTimeout time.Duration
+	// DialTimeout is the time to connect to a replica.
+	DialTimeout time.Duration
+	// MaxIdleConns is how many idle connections are kept per replica.
+	MaxIdleConns int
+	// DrainTimeout is how long requests in flight may go on when the gateway
+	// stops.
+	DrainTimeout time.Duration
+	// Version is told by GET /v2.
+	Version string
+}
+
+// DefaultConfig listens on loopback and takes bodies up to 64 MiB.
+func DefaultConfig() Config {
+	return Config{
+		Listen:           "127.0.0.1:8080",
+		MaxHeaderBytes:   64 << 10,
+		MaxBodyBytes:     64 << 20,
+		MaxReplayBytes:   1 << 20,
+		MaxBufferedBytes: 1 << 30,
+		HeaderTimeout:    10 * time.Second,
+		IdleTimeout:      2 * time.Minute,
+		ClientTimeout:    time.Minute,
+		AnswerTimeout:    30 * time.Minute,
+		StallTimeout:     10 * time.Minute,
+		DialTimeout:      5 * time.Second,
+		MaxIdleConns:     256,
+		DrainTimeout:     30 * time.Second,
+		Version:          "dev",
+	}
+}
+
+// Validate reports every field that is out of range.
+func (c Config) Validate() error {
+	var errs []error
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		errs = append(errs, fmt.Errorf("gateway: Listen %q is not host:port: %w", c.Listen, err))
+	}
+	for _, f := range []struct {
+		name string
+		n    int64
+	}{
+		{"MaxHeaderBytes", int64(c.MaxHeaderBytes)}, {"MaxBodyBytes", c.MaxBodyBytes},
+		{"MaxReplayBytes", c.MaxReplayBytes}, {"MaxBufferedBytes", c.MaxBufferedBytes},
+		{"HeaderTimeout", int64(c.HeaderTimeout)}, {"IdleTimeout", int64(c.IdleTimeout)},
+		{"ClientTimeout", int64(c.ClientTimeout)}, {"AnswerTimeout", int64(c.AnswerTimeout)},
+		{"StallTimeout", int64(c.StallTimeout)}, {"DialTimeout", int64(c.DialTimeout)},
+		{"MaxIdleConns", int64(c.MaxIdleConns)}, {"DrainTimeout", int64(c.DrainTimeout)},
+	} {
+		if f.n <= 0 {
+			errs = append(errs, fmt.Errorf("gateway: %s must be more than 0, is %d", f.name, f.n))
+		}
+	}
+	if c.MaxBufferedBytes < c.MaxBodyBytes {
+		errs = append(errs, fmt.Errorf("gateway: MaxBufferedBytes (%d) must hold one body of MaxBodyBytes (%d)",
+			c.MaxBufferedBytes, c.MaxBodyBytes))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,74 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"mime"
+	"net/textproto"
+
+	"roundhouse.dev/roundhouse/internal/core/openai"
+)
+
+// What can be wrong with a multipart form, as audio and image requests are.
+var (
+	errForm           = errors.New("the body is no multipart/form-data as its Content-Type says")
+	errFormModel      = errors.New(`the form has no field "model"`)
+	errFormModelTwice = errors.New(`the form has two fields "model"`)
+)
+
+// maxPartHeader bounds one part's header, in bytes.
+const maxPartHeader = 8 << 10
+
+// parseForm finds the field "model" of a multipart form (RFC 7578) without
+// copying it. ModelSpan is the bare value, without quotes.
+func parseForm(body []byte, boundary string) (*openai.Request, error) {
+	if boundary == "" {
+		return nil, errForm
+	}
+	delimiter := []byte("\r\n--" + boundary)
+	rest, ok := bytes.CutPrefix(body, delimiter[2:])
+	if !ok {
+		_, after, found := bytes.Cut(body, delimiter)
+		if !found {
+			return nil, errForm
+		}
+		rest = after
+	}
+	var req *openai.Request
+	for {
+		if bytes.HasPrefix(rest, []byte("--")) {
+			break // the closing delimiter
+		}
+		part, after, found := bytes.Cut(rest, delimiter)
+		header, value, split := bytes.Cut(part, []byte("\r\n\r\n"))
+		if !found || !split || len(header) > maxPartHeader {
+			return nil, errForm
+		}
+		if fieldName(header) == "model" {
+			if req != nil {
+				return nil, errFormModelTwice
+			}
+			at := len(body) - len(rest) + len(header) + len("\r\n\r\n")
+			req = &openai.Request{Model: value, ModelSpan: openai.Span{Start: at, End: at + len(value)}}
+		}
+		rest = after
+	}
+	if req == nil || len(req.Model) == 0 {
+		return nil, errFormModel
+	}
+	return req, nil
+}
+
+// fieldName is the name in a part's Content-Disposition, "" if there is none.
+func fieldName(header []byte) string {
+	for line := range bytes.SplitSeq(header, []byte("\r\n")) {
+		key, value, ok := bytes.Cut(line, []byte(":"))
+		if !ok || textproto.CanonicalMIMEHeaderKey(string(bytes.TrimSpace(key))) != "Content-Disposition" {
+			continue
+		}
+		if _, params, err := mime.ParseMediaType(string(bytes.TrimSpace(value))); err == nil {
+			return params["name"]
+		}
+	}
+	return ""
+}

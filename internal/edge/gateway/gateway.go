@@ -1,0 +1,117 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// Gateway serves the inference port.
+type Gateway struct {
+	cfg      Config
+	dispatch *dispatch.Dispatcher
+	log      *slog.Logger
+	metrics  *metrics
+	upstream upstream
+	buffered budget
+	draining atomic.Bool
+}
+
+// New makes a gateway in front of d and registers its metrics.
+func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Registerer) (*Gateway, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d), upstream: newTransport(cfg)}
+	g.buffered.limit = cfg.MaxBufferedBytes
+	if err := reg.Register(g.metrics); err != nil {
+		return nil, fmt.Errorf("gateway: register metrics: %w", err)
+	}
+	return g, nil
+}
+
+// Handler serves the three surfaces.
+func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
+
+// Serve answers on l until ctx ends, then lets requests in flight finish for
+// at most DrainTimeout. It closes l. The error is nil after a stop by ctx,
+// even if requests had to be cut.
+func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{
+		Handler:           g.Handler(),
+		ReadHeaderTimeout: g.cfg.HeaderTimeout,
+		IdleTimeout:       g.cfg.IdleTimeout,
+		MaxHeaderBytes:    g.cfg.MaxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("gateway on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	g.draining.Store(true)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.cfg.DrainTimeout)
+	defer cancel()
+	if err := srv.Shutdown(limit); err != nil {
+		g.log.Warn("requests were cut at the end of the drain", "timeout", g.cfg.DrainTimeout, "error", err)
+		_ = srv.Close() // closes what Shutdown left; nothing to do about its error
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// serve finds the surface a path belongs to.
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
+	x := newExchange(g, w, r)
+	defer x.finish()
+	path := r.URL.EscapedPath()
+	switch {
+	case path == "/":
+		x.banner()
+	case path == "/healthz":
+		x.only(x.healthz, http.MethodGet, http.MethodHead)
+	case path == "/v2" || strings.HasPrefix(path, "/v2/"):
+		x.surface = surfaceOIP
+		x.serveOIP(strings.TrimPrefix(strings.TrimPrefix(path, "/v2"), "/"))
+	case strings.HasPrefix(path, "/openai/v1/"):
+		x.serveV1(strings.TrimPrefix(path, "/openai/v1/"))
+	case strings.HasPrefix(path, "/v1/"):
+		x.serveV1(strings.TrimPrefix(path, "/v1/"))
+	default:
+		x.fail(http.StatusNotFound, fmt.Sprintf("nothing is served at %s; inference is at %s", r.URL.Path, surfacePaths))
+	}
+}
+
+const surfacePaths = "/v1/chat/completions and other OpenAI paths, /v1/models/{name}:predict, /v2/models/{name}/infer; names at /v1/models"
+
+func (x *exchange) banner() {
+	x.plain("roundhouse " + x.gw.cfg.Version + ": models are at /v1/models; inference is at " + surfacePaths + "\n")
+}
+
+func (x *exchange) healthz() { x.plain("ok\n") }
+
+// only calls f for the methods listed and answers 405 otherwise.
+func (x *exchange) only(f func(), methods ...string) {
+	for _, m := range methods {
+		if x.r.Method == m {
+			f()
+			return
+		}
+	}
+	x.w.Header().Set("Allow", strings.Join(methods, ", "))
+	x.fail(http.StatusMethodNotAllowed, fmt.Sprintf("%s %s: this path takes %s",
+		x.r.Method, x.r.URL.Path, strings.Join(methods, " or ")))
+}
