@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const serveModels = "../../examples/quickstart/models"
+
+// servePort is a port that was free a moment ago.
+func servePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// askServe asks until the server answers at all, and returns the answer.
+func askServe(t *testing.T, url, body string) string {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		response, err := http.Post(url, "application/json", strings.NewReader(body))
+		if err == nil {
+			text, err := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer := string(text); !strings.Contains(answer, "LOADING") && !strings.Contains(answer, "not found") {
+				return answer
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: no answer: %v", url, err)
+		}
+	}
+}
+
+// startServe runs `serve` with arguments and a port, and returns its URL and how to
+// stop it and read its end.
+func startServe(t *testing.T, args ...string) (url string, stop func() error) {
+	t.Helper()
+	port := servePort(t)
+	cmd := newServeCommand()
+	cmd.SetErr(io.Discard)
+	cmd.SetOut(io.Discard)
+	cmd.SetArgs(append(args, "--http-port", port))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- cmd.ExecuteContext(ctx) }()
+	stopped := false
+	stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		return <-done
+	}
+	t.Cleanup(func() { _ = stop() })
+	return "http://127.0.0.1:" + port, stop
+}
+
+const serveRow = `{"id":"1","inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[5.1,3.5,1.4,0.2]}]}`
+
+func TestServeFile(t *testing.T) {
+	url, stop := startServe(t, filepath.Join(serveModels, "iris.ubj"), "--name", "flowers", "--format", "xgboost")
+	if got := askServe(t, url+"/v2/models/flowers/infer", serveRow); !strings.Contains(got, `"name":"predict","shape":[1,3],"datatype":"FP32","data":[0.9918`) {
+		t.Errorf("infer: %s", got)
+	}
+	if got := askServe(t, url+"/v1/models/flowers:predict", `{"instances":[[5.1,3.5,1.4,0.2]]}`); !strings.HasPrefix(got, `{"predictions":[[0.9918`) {
+		t.Errorf("predict: %s", got)
+	}
+	if err := stop(); err != nil {
+		t.Errorf("end: %v", err)
+	}
+}
+
+// TestServeFolder serves a repository as MLServer reads it, with its
+// conventions.
+func TestServeFolder(t *testing.T) {
+	models, err := filepath.Abs(serveModels)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"iris/model-settings.json":   `{"implementation":"mlserver_xgboost.XGBoostModel","parameters":{"uri":"` + models + `/iris.ubj","version":"v0.1.0"}}`,
+		"digits/model-settings.json": `{"implementation":"mlserver_lightgbm.LightGBMModel","parameters":{"uri":"` + models + `/digits.txt"}}`,
+		"bad/model-settings.json":    `{"implementation":"mlserver_xgboost.XGBoostModel","parameters":{"uri":"none.ubj"}}`,
+		"settings.json":              `{"server_name":"test","http_port":1}`,
+	} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	url, _ := startServe(t, root)
+	want := `{"model_name":"iris","model_version":"v0.1.0","id":"1","outputs":[{"name":"predict","shape":[1,1],"datatype":"INT64","data":[0]}]}`
+	if got := askServe(t, url+"/v2/models/iris/infer", serveRow); got != want {
+		t.Errorf("infer: %s\nwant %s", got, want)
+	}
+	row := `{"instances":[[` + strings.Repeat("0,", 63) + `0]]}`
+	if got := askServe(t, url+"/v1/models/digits:predict", row); !strings.HasPrefix(got, `{"predictions":[[`) || strings.Count(got, ",") != 9 {
+		t.Errorf("digits: %s", got)
+	}
+	if got := askServe(t, url+"/v2/repository/index", "{}"); !strings.Contains(got, `{"name":"bad","state":"UNAVAILABLE","reason":"stat `) {
+		t.Errorf("index: %s", got)
+	}
+}
+
+func TestServeErrors(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
+	iris := filepath.Join(serveModels, "iris.ubj")
+	tests := []struct {
+		name string
+		args []string
+		says string
+	}{
+		{"port in use", []string{iris, "--http-port", port}, "port " + port},
+		{"no file", []string{"none.ubj"}, "none.ubj"},
+		{"another format", []string{iris, "--format", "onnx", "--http-port", "0"}, `no engine for format "onnx" (have xgboost, lightgbm)`},
+		{"the wrong format", []string{iris, "--format", "lightgbm", "--http-port", "0"}, "iris.ubj"},
+		{"no model", []string{"serve.go", "--http-port", "0"}, "not a model of a known format"},
+		{"several models", []string{serveModels, "--http-port", "0"}, "several model files (digits.txt, iris.ubj)"},
+		{"no port", []string{iris, "--http-port", "70000"}, "70000"},
+		{"no argument", nil, "accepts 1 arg"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			cmd := newServeCommand()
+			cmd.SetErr(io.Discard)
+			cmd.SetOut(io.Discard)
+			cmd.SetArgs(test.args)
+			if test.args == nil {
+				cmd.SetArgs([]string{})
+			}
+			if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("error %v does not say %q", err, test.says)
+			}
+		})
+	}
+}
