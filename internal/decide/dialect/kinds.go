@@ -48,6 +48,17 @@ var kinds = []kind{
 		r.runtime(m.Metadata, service.ScopeCluster, o)
 		readKServeRuntime(r, &m.Spec, o.Runtime)
 	}),
+	read1(omeV1beta1, "InferenceService", readOMEService),
+	read1(omeV1beta1, "ServingRuntime", func(r *reading, m *omeRuntime, o *Object) {
+		r.runtime(m.Metadata, service.ScopeNamespace, o)
+		readOMERuntime(r, &m.Spec, o.Runtime)
+	}),
+	read1(omeV1beta1, "ClusterServingRuntime", func(r *reading, m *omeRuntime, o *Object) {
+		r.runtime(m.Metadata, service.ScopeCluster, o)
+		readOMERuntime(r, &m.Spec, o.Runtime)
+	}),
+	read1(omeV1beta1, "BaseModel", func(r *reading, m *omeBaseModel, o *Object) { readOMEModel(r, m, false, o) }),
+	read1(omeV1beta1, "ClusterBaseModel", func(r *reading, m *omeBaseModel, o *Object) { readOMEModel(r, m, true, o) }),
 }
 
 // versions lists the API versions that are read.
@@ -81,10 +92,11 @@ type note struct {
 
 // foreign are kinds that are known and not read, by "apiVersion kind".
 var foreign = map[string]note{
-	"v1 Namespace": {"has no effect here: namespaces need not be made", true, Process},
-	"v1 List":      {"is not read: write its items as documents of their own, with --- between", false, AnyPlatform},
-	"v1 Secret":    {"is not read: give credentials to the program's own environment", false, AnyPlatform},
-	"v1 ConfigMap": {"is not read: only services, runtimes and models are", false, AnyPlatform},
+	"v1 Namespace":      {"has no effect here: namespaces need not be made", true, Process},
+	"v1 ServiceAccount": {"has no effect here: a process runs as the user who started it", true, Process},
+	"v1 List":           {"is not read: write its items as documents of their own, with --- between", false, AnyPlatform},
+	"v1 Secret":         {"is not read: give credentials to the program's own environment", false, AnyPlatform},
+	"v1 ConfigMap":      {"is not read: only services, runtimes and models are", false, AnyPlatform},
 
 	"serving.kserve.io/v1alpha1 InferenceGraph":          {"is not served yet: each of its services can be, alone", false, AnyPlatform},
 	"serving.kserve.io/v1alpha1 TrainedModel":            {"is not served yet: write an InferenceService for the model", false, AnyPlatform},

@@ -154,10 +154,9 @@ func (r *reading) knative(c *service.Component, annotations map[string]string) {
 			s.ScaleToZeroAfter = &d
 		}
 	}
+	apart := c.Scaling
 	c.Scaling = c.Scaling.Over(s)
-	if lo, hi := c.Scaling.MinReplicas, c.Scaling.MaxReplicas; lo != nil && hi != nil && *hi > 0 && *lo > *hi && !r.failed() {
-		r.errorf("metadata.annotations", "together with the spec they ask for at least %d and at most %d replicas", *lo, *hi)
-	}
+	r.together("metadata.annotations", c.Scaling, apart, s)
 }
 
 // kserveModel reads what the predictor serves: its one model, or its
@@ -358,14 +357,13 @@ func (r *reading) kserveWorker(w *kserveWorker, engine *service.Component) {
 }
 
 // workers is how many nodes follow the leader: one per pipeline stage but the
-// first.
+// first. One stage spread over nodes (tensor parallelism alone) does not say;
+// nil leaves it to the default.
 func (r *reading) workers(path string, p *kserveParallel) *int {
 	r.positive(path+".tensorParallelSize", p.TensorParallelSize)
-	if p.PipelineParallelSize == nil {
+	r.positive(path+".pipelineParallelSize", p.PipelineParallelSize)
+	if p.PipelineParallelSize == nil || *p.PipelineParallelSize < 2 {
 		return nil
-	}
-	if *p.PipelineParallelSize < 2 {
-		r.errorf(path+".pipelineParallelSize", "%d leaves no stage to a worker: write 2 or more", *p.PipelineParallelSize)
 	}
 	n := *p.PipelineParallelSize - 1
 	return &n

@@ -13,7 +13,6 @@ type kserveService struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        metav1.ObjectMeta `json:"metadata"`
 	Spec            kserveServiceSpec `json:"spec"`
-	Status          any               `json:"status,omitempty"`
 }
 
 type kserveServiceSpec struct {
@@ -112,7 +111,6 @@ type kserveRuntime struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        metav1.ObjectMeta `json:"metadata"`
 	Spec            kserveRuntimeSpec `json:"spec"`
-	Status          any               `json:"status,omitempty"`
 }
 
 type kserveRuntimeSpec struct {

@@ -23,6 +23,9 @@ const (
 	noImage     = "has no effect on one machine: no image is pulled"
 	noMount     = "has no effect on one machine: nothing is mounted, so paths must exist as they are"
 	noMesh      = "has no effect: it is ModelMesh's"
+	noKEDA      = "has no effect: write scaleMetric and scaleTarget"
+
+	noRequirement = "has no effect yet: name acceleratorClasses"
 )
 
 // podNotes are the fields of a pod that mean nothing to a process.
@@ -105,6 +108,48 @@ var fieldNotes = map[reflect.Type]map[string]note{
 	},
 	reflect.TypeFor[kserveRuntimePod](): only(podNotes, "volumes", "nodeSelector", "affinity",
 		"tolerations", "imagePullSecrets", "hostIPC", "schedulerName", "resourceClaims"),
+
+	reflect.TypeFor[omeServiceSpec](): {"kedaConfig": never(noKEDA)},
+	reflect.TypeFor[omeExtension](): {
+		"timeoutSeconds":     never("has no effect yet: the gateway's own deadlines hold"),
+		"kedaConfig":         never(noKEDA),
+		"minAvailable":       onProcess(noPod),
+		"maxUnavailable":     onProcess(noPod),
+		"deploymentStrategy": onProcess(noPod),
+	},
+	reflect.TypeFor[omeAccelerator](): {
+		"constraints": never("has no effect yet: name an acceleratorClass"),
+		"policy":      never("has no effect yet: name an acceleratorClass"),
+	},
+	reflect.TypeFor[omeSupportedFormat](): {
+		"modelType":         never("has no effect: runtimes are matched by format, framework, architecture and quantization"),
+		"diffusionPipeline": never("has no effect yet: the pipeline is not matched"),
+		"acceleratorConfig": never("has no effect yet: give the settings in engineConfig"),
+	},
+	reflect.TypeFor[omeVersioned](): {
+		"weight": never("has no effect: size, priority and the number of attributes that match rank runtimes"),
+	},
+	reflect.TypeFor[omeRequirements](): {
+		"minMemory":                   never(noRequirement),
+		"minComputePerformanceTFLOPS": never(noRequirement),
+		"minArchitectureVersion":      never(noRequirement),
+		"requiredFeatures":            never(noRequirement),
+		"preferredPrecisions":         never(noRequirement),
+	},
+	reflect.TypeFor[omeBaseModelSpec](): {
+		"diffusionPipeline": never("has no effect yet: the pipeline is not matched"),
+	},
+	reflect.TypeFor[omeStorage](): {
+		"path":           onProcess("has no effect on one machine: models are kept in its own cache"),
+		"schemaPath":     never("has no effect"),
+		"parameters":     never("has no effect: give settings to this program's own environment"),
+		"key":            never("has no effect: give credentials to this program's own environment"),
+		"nodeSelector":   onProcess(noPlacement),
+		"nodeAffinity":   onProcess(noPlacement),
+		"downloadPolicy": never("has no effect: a model is fetched anew only when its source has changed"),
+	},
+	reflect.TypeFor[omeRuntimePod](): only(podNotes, "volumes", "nodeSelector", "affinity", "tolerations",
+		"imagePullSecrets", "schedulerName", "hostIPC", "dnsPolicy", "hostNetwork"),
 }
 
 // only is the part of a table for the names given.

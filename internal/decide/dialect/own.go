@@ -31,7 +31,9 @@ func readModelService(r *reading, m *api.ModelService, o *Object) {
 	if engine == nil {
 		engine = &service.Component{}
 	}
-	engine.Scaling = engine.Scaling.Over(r.ownScaling("spec.scaling", spec.Scaling))
+	apart, all := engine.Scaling, r.ownScaling("spec.scaling", spec.Scaling)
+	engine.Scaling = apart.Over(all)
+	r.together("spec.engine.scaling", engine.Scaling, apart, all)
 	s.Components.Engine = engine
 	s.Components.Decoder = r.ownComponent("spec.decoder", spec.Decoder)
 	s.Components.Router = r.ownComponent("spec.router", spec.Router)

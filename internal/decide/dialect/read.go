@@ -132,6 +132,8 @@ func (f *reader) document(p piece) {
 	if k == nil {
 		return
 	}
+	// Status is the server's to write, whatever it holds.
+	root = without(root, "status")
 	into := reflect.New(k.shape)
 	doc, problems := strict.Decode(root, p.line-1, into.Interface())
 	r := &reading{origin: origin, doc: doc}
@@ -185,13 +187,32 @@ func parse(data []byte) (root *yaml.Node, bad *Problem) {
 	return n.Content[0], nil
 }
 
-var surrogates = regexp.MustCompile(`\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}`)
+// without is a mapping less one key. The node given stays as it is.
+func without(n *yaml.Node, key string) *yaml.Node {
+	out := *n
+	out.Content = nil
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value != key {
+			out.Content = append(out.Content, n.Content[i], n.Content[i+1])
+		}
+	}
+	return &out
+}
+
+var jsonEscape = regexp.MustCompile(`\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)`)
 
 // fromJSON makes of JSON what a YAML parser takes: spaces for tabs (a JSON
-// string holds none) and characters for pairs of surrogates.
+// string holds none) and characters for the escapes YAML has not, a slash's
+// and pairs of surrogates.
 func fromJSON(data []byte) []byte {
 	data = bytes.ReplaceAll(data, []byte("\t"), []byte(" "))
-	return surrogates.ReplaceAllFunc(data, func(b []byte) []byte {
+	return jsonEscape.ReplaceAllFunc(data, func(b []byte) []byte {
+		switch {
+		case len(b) == 2 && b[1] == '/':
+			return b[1:]
+		case len(b) < 12:
+			return b
+		}
 		s, err := strconv.Unquote(`"` + string(utf16Escape(b)) + `"`)
 		if err != nil {
 			return b
@@ -257,6 +278,12 @@ func (f *reader) unread(apiVersion, kindName string, places map[string]*yaml.Nod
 		p := at(places["kind"], "kind", "%s %s", kindName, why.message)
 		p.Warning, p.Platform = why.warning, why.platform
 		return p
+	}
+	group, _, _ := strings.Cut(apiVersion, "/")
+	for _, k := range kinds {
+		if g, _, _ := strings.Cut(k.apiVersion, "/"); g == group && k.kind == kindName {
+			return at(places["apiVersion"], "apiVersion", "%s has no %s that is read; did you mean %q?", clip(apiVersion), kindName, k.apiVersion)
+		}
 	}
 	if known := kindsOf(apiVersion); len(known) > 0 {
 		if near := strict.Nearest(kindName, known); near != "" {

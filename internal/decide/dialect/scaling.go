@@ -1,7 +1,6 @@
 package dialect
 
 import (
-	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,7 +17,7 @@ var metrics = []service.ScaleMetric{
 func (r *reading) scaling(path string, s service.Scaling) service.Scaling {
 	r.notNegative(path+".minReplicas", s.MinReplicas)
 	r.notNegative(path+".maxReplicas", s.MaxReplicas)
-	if s.MinReplicas != nil && s.MaxReplicas != nil && *s.MaxReplicas > 0 && *s.MinReplicas > *s.MaxReplicas {
+	if crossed(s) {
 		r.errorf(path+".minReplicas", "%d is more than maxReplicas %d", *s.MinReplicas, *s.MaxReplicas)
 	}
 	if s.ScaleTarget != nil && *s.ScaleTarget <= 0 {
@@ -28,6 +27,23 @@ func (r *reading) scaling(path string, s service.Scaling) service.Scaling {
 		r.errorf(path+".scaleMetric", "unknown metric %q: write one of %s", clip(string(s.ScaleMetric)), joined(metrics))
 	}
 	return s
+}
+
+// crossed says whether min is above max. A max of 0 is no stated bound.
+func crossed(s service.Scaling) bool {
+	return s.MinReplicas != nil && s.MaxReplicas != nil && *s.MaxReplicas > 0 && *s.MinReplicas > *s.MaxReplicas
+}
+
+// together reports bounds that cross only once two places are read together.
+func (r *reading) together(path string, whole service.Scaling, parts ...service.Scaling) {
+	for _, p := range parts {
+		if crossed(p) {
+			return // reported where it stands
+		}
+	}
+	if crossed(whole) {
+		r.errorf(path, "asks, with what is stated elsewhere, for at least %d and at most %d replicas", *whole.MinReplicas, *whole.MaxReplicas)
+	}
 }
 
 func (r *reading) notNegative(path string, n *int) {
@@ -53,7 +69,7 @@ func priority[I ~int | ~int32](r *reading, path string, p *I) *int {
 	return &n
 }
 
-// seconds checks a duration that must be more than 0.
+// duration checks a duration that must be more than 0.
 func (r *reading) duration(path string, d *metav1.Duration) {
 	if d != nil && d.Duration <= 0 {
 		r.errorf(path, "%v is not more than 0", d.Duration)
@@ -68,6 +84,3 @@ func (r *reading) operator(path, s string) service.Operator {
 	}
 	return service.Operator(s)
 }
-
-// oneOf says "exactly one" of stated things, for messages.
-func oneOf(stated []string) string { return fmt.Sprintf("%q", stated) }

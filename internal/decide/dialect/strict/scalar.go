@@ -96,7 +96,9 @@ func (d *decoder) integer(n *yaml.Node, t reflect.Type, path string) (any, bool)
 
 // boolean reads YAML 1.1's words too, as Kubernetes does.
 func boolean(n *yaml.Node) (v, ok bool) {
-	if n.Kind != yaml.ScalarNode || n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0 {
+	tag := n.ShortTag()
+	if n.Kind != yaml.ScalarNode || tag != "!!bool" && tag != "!!str" ||
+		n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0 {
 		return false, false
 	}
 	switch strings.ToLower(n.Value) {

@@ -162,6 +162,7 @@ func (d *decoder) position(n *yaml.Node) Position {
 }
 
 func (d *decoder) problem(n *yaml.Node, path, format string, args ...any) {
+	path = shorten(path, 240)
 	switch {
 	case len(d.problems) < MaxProblems:
 		d.problems = append(d.problems, Problem{d.position(n), path, fmt.Sprintf(format, args...)})
@@ -175,7 +176,7 @@ func (d *decoder) problem(n *yaml.Node, path, format string, args ...any) {
 func (d *decoder) enter(n *yaml.Node, path string) *yaml.Node {
 	d.nodes++
 	if d.nodes == MaxNodes+1 {
-		d.problem(n, path, "the document unfolds to more than %d values: aliases repeat too much", MaxNodes)
+		d.problem(n, path, "the document holds more than %d values, aliases unfolded: make it smaller", MaxNodes)
 	}
 	if d.nodes > MaxNodes {
 		return nil
@@ -287,7 +288,7 @@ func (d *decoder) list(n *yaml.Node, t reflect.Type, path string) (any, bool) {
 		if d.nodes > MaxNodes {
 			return nil, false
 		}
-		if c.Kind == yaml.ScalarNode && c.ShortTag() == "!!null" {
+		if c.Kind == yaml.ScalarNode && c.ShortTag() == "!!null" && t.Elem().Kind() != reflect.Interface {
 			d.problem(c, Index(path, i), "an empty item: fill it in or remove it")
 		}
 		out = append(out, v)

@@ -1,0 +1,90 @@
+package dialect
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// FuzzRead holds Read to its promises on any input: it returns, within its
+// bounds; every object is whole and reads back from its Original as itself;
+// every problem has a line of the file.
+func FuzzRead(f *testing.F) {
+	files, err := filepath.Glob(examples + "/*")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range append(files, "testdata/bad.txt") {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+		for _, doc := range bytes.Split(data, []byte("\n---\n")) {
+			f.Add(doc)
+		}
+	}
+	for _, block := range strings.Split(badManifests(f), "\n== ") {
+		manifest, _, _ := strings.Cut(block, "\n-- problems")
+		_, manifest, _ = strings.Cut(manifest, "\n")
+		f.Add([]byte(manifest))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		res := Read("f.yaml", data)
+		lines := bytes.Count(data, []byte("\n")) + bytes.Count(data, []byte("\r")) + 2
+		if len(res.Problems) > MaxProblems+1 {
+			t.Errorf("%d problems", len(res.Problems))
+		}
+		for _, p := range res.Problems {
+			if p.Line < 0 || p.Line > lines || p.Message == "" {
+				t.Errorf("a problem beyond the file's %d lines: %+v", lines, p)
+			}
+		}
+		for _, o := range res.Objects {
+			check(t, o)
+		}
+	})
+}
+
+// check holds one object to what every caller counts on.
+func check(t *testing.T, o Object) {
+	t.Helper()
+	set := 0
+	for _, part := range []bool{o.Service != nil, o.Runtime != nil, o.Model != nil} {
+		if part {
+			set++
+		}
+	}
+	if set != 1 || o.Key.Name == "" {
+		t.Fatalf("an object that is not whole: %+v", o)
+	}
+	if s := o.Service; s != nil {
+		if s.Namespace == "" || s.Components.Engine == nil || s.Model == nil && s.Runtime == nil && !s.Custom {
+			t.Errorf("a service with nothing to serve: %+v", s)
+		}
+		for _, role := range service.Roles {
+			if c := s.Components.Get(role); c != nil && crossed(c.Scaling) {
+				t.Errorf("%s: min above max", role)
+			}
+		}
+	}
+	again := Read("f.yaml", o.Original)
+	if len(again.Errors(AnyPlatform)) > 0 || len(again.Objects) != 1 {
+		t.Fatalf("the original reads back with %v:\n%s", again.Problems, o.Original)
+	}
+	if !sameHub(o, again.Objects[0]) {
+		t.Errorf("the original reads back as another object:\n%s", o.Original)
+	}
+}
+
+func badManifests(f *testing.F) string {
+	data, err := os.ReadFile("testdata/bad.txt")
+	if err != nil {
+		f.Fatal(err)
+	}
+	return string(data)
+}

@@ -1,0 +1,138 @@
+package dialect
+
+import (
+	"encoding/json"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	api "roundhouse.dev/roundhouse/api/v1alpha1"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// served is a status with every part set.
+func served() service.Status {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	return service.Status{
+		Conditions: []service.Condition{
+			{Type: service.ConditionReady, Status: "False", Reason: "PredictorNotReady", Message: "the replica ended", Since: at},
+			{Type: service.ConditionSelected, Status: "True"},
+			{Type: service.ConditionPredictorReady, Status: "False", Reason: "RuntimeUnhealthy", Since: at},
+			{Type: service.ConditionIngressReady, Status: "True", Since: at},
+			{Type: service.ConditionStopped, Status: "False"},
+		},
+		URL:      "http://iris.default.localhost:8080",
+		Runtime:  service.RuntimeChoice{Name: "kserve-xgbserver", Scope: service.ScopeCluster, Why: "the only one"},
+		Protocol: service.ProtocolV1, Revision: "iris-0a1b2c", Generation: 3,
+		Model: service.ModelStatus{Transition: service.BlockedByFailedLoad, Active: service.ModelLoaded,
+			Target: service.ModelFailedToLoad, Copies: 2, Failed: 1,
+			LastFailure: &service.Failure{Reason: "ModelLoadFailed", Message: "no such file", ExitCode: 1, Time: at, Replica: "iris-1"}},
+		Components: []service.ComponentStatus{
+			{Role: service.RoleEngine, Desired: 2, Running: 2, Ready: 1, ReplicaSeconds: 12.5, IdleSeconds: 3, StartupSeconds: 0.2, Progress: "1 GB of 2 GB"},
+			{Role: service.RoleDecoder, Desired: 1},
+			{Role: service.RoleRouter, Desired: 1, Running: 1, Ready: 1},
+			{Role: service.RoleTransformer, Desired: 1},
+		},
+	}
+}
+
+// TestStatus compares a full and an empty status in every dialect's words
+// with golden files.
+func TestStatus(t *testing.T) {
+	for dialect, version := range map[string]string{
+		"kserve": kserveV1beta1, "ome": omeV1beta1, "own": api.APIVersion,
+	} {
+		origin := service.Origin{APIVersion: version}
+		golden(t, "testdata/status."+dialect+".golden.json", map[string]any{
+			"full": Status(origin, served()), "empty": Status(origin, service.Status{}),
+		})
+	}
+}
+
+// TestOwnStatusIsTheAPI holds ownStatus to the published type: every field it
+// writes is one, and every one is written.
+func TestOwnStatusIsTheAPI(t *testing.T) {
+	raw, err := json.Marshal(ownStatus(served()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dec := json.NewDecoder(strings.NewReader(string(raw)))
+	dec.DisallowUnknownFields()
+	var got api.ModelServiceStatus
+	if err := dec.Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	if v := reflect.ValueOf(got); true {
+		for i := range v.NumField() {
+			if v.Field(i).IsZero() {
+				t.Errorf("%s is not written", v.Type().Field(i).Name)
+			}
+		}
+	}
+}
+
+// TestRender renders every example with its status: it must read back as the
+// same object, with its comments, and a second status must replace the first.
+func TestRender(t *testing.T) {
+	for _, name := range []string{"roundhouse.yaml", "kserve-new-schema.yaml", "ome-service.yaml", "kserve.json"} {
+		data, err := os.ReadFile(examples + "/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range Read(name, data).Objects {
+			st := served()
+			once, err := Render(o, &st)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again := Read(name, once)
+			if len(again.Errors(AnyPlatform)) > 0 || len(again.Objects) != 1 {
+				t.Fatalf("%s %s: rendered\n%s\nreads back with %v", name, o.Key, once, again.Problems)
+			}
+			if !sameHub(o, again.Objects[0]) {
+				t.Errorf("%s %s: rendered\n%s\nis another object", name, o.Key, once)
+			}
+			if !strings.Contains(string(once), "no such file") || strings.Contains(string(o.Original), "#") && !strings.Contains(string(once), "#") {
+				t.Errorf("%s %s: lost the status or a comment:\n%s", name, o.Key, once)
+			}
+			st.Model.LastFailure.Message = "another"
+			twice, err := Render(again.Objects[0], &st)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(twice), "no such file") || strings.Count(string(twice), "another") != 1 {
+				t.Errorf("%s %s: the status was not replaced:\n%s", name, o.Key, twice)
+			}
+			bare, err := Render(again.Objects[0], nil)
+			if err != nil || strings.Contains(string(bare), "status:") {
+				t.Errorf("%s %s: a status without one: %v\n%s", name, o.Key, err, bare)
+			}
+		}
+	}
+}
+
+// sameHub compares what two objects are, not where they were written.
+func sameHub(a, b Object) bool {
+	hub := func(o Object) string {
+		j, err := json.Marshal(object{o.Kind, o.Service, o.Runtime, o.Model})
+		if err != nil {
+			return err.Error()
+		}
+		var m map[string]map[string]any
+		_ = json.Unmarshal(j, &m)
+		for _, part := range m {
+			delete(part, "origin")
+		}
+		j, _ = json.Marshal(m)
+		return string(j)
+	}
+	return a.Key == b.Key && hub(a) == hub(b)
+}
+
+func TestRenderOfNonsense(t *testing.T) {
+	if _, err := Render(Object{Original: []byte("{")}, nil); err == nil {
+		t.Error("nonsense was rendered")
+	}
+}
