@@ -31,6 +31,7 @@ type origin struct {
 	header   http.Header
 	requests []*http.Request
 	hold     chan struct{} // bodies wait for it after the first byte
+	mute     chan struct{} // no answer before it is closed
 	gone     chan struct{} // gets a value when a client leaves a held body
 }
 
@@ -44,7 +45,7 @@ func newOrigin(t *testing.T, content []byte) *origin {
 func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o.mu.Lock()
 	o.requests = append(o.requests, r.Clone(context.Background()))
-	content, tag, status, hold := o.content, o.tag, o.status, o.hold
+	content, tag, status, hold, mute := o.content, o.tag, o.status, o.hold, o.mute
 	cut := 0
 	if o.cuts > 0 {
 		o.cuts--
@@ -57,6 +58,9 @@ func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Range")
 	}
 	o.mu.Unlock()
+	if mute != nil {
+		<-mute
+	}
 	if status != 0 {
 		http.Error(w, "no", status)
 		return
@@ -230,6 +234,21 @@ func TestOfflineReuse(t *testing.T) {
 	}
 	_, err = s.Fetch(t.Context(), req, nil)
 	wantError(t, err, "unreachable")
+}
+
+func TestSilentSourceDoesNotHoldUpACopy(t *testing.T) {
+	o := newOrigin(t, []byte("one"))
+	s := newStore(t, func(c *Config) { c.StallTimeout = 100 * time.Millisecond })
+	req := Request{URI: o.URL + "/model.bin"}
+	first, err := s.Fetch(t.Context(), req, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.set(func() { o.mute = make(chan struct{}) })
+	defer close(o.mute)
+	if p, err := s.Fetch(t.Context(), req, nil); p != first || err != nil {
+		t.Errorf("%q, %v", p, err)
+	}
 }
 
 // TestResume breaks the connection at every interesting byte, in one process

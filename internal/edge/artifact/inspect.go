@@ -84,7 +84,8 @@ func clip(s string) string {
 const (
 	sniffBytes   = 4 << 10   // enough to tell every format
 	tailBytes    = 64 << 10  // where XGBoost and pickles keep their versions
-	maxConfig    = 4 << 20   // config.json, model-settings.json, MLmodel
+	maxConfig    = 4 << 20   // config.json, model-settings.json
+	maxYAML      = 256 << 10 // MLmodel
 	maxIndex     = 32 << 20  // model.safetensors.index.json; 9 MiB are the largest seen
 	maxHeader    = 100 << 20 // of a safetensors file, the format's own limit
 	maxTreeFiles = 100_000

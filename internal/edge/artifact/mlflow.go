@@ -18,7 +18,7 @@ func (in *inspector) mlflow(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	raw, err := in.read(ctx, f, maxConfig)
+	raw, err := in.read(ctx, f, maxYAML)
 	if err != nil {
 		return err
 	}

@@ -158,7 +158,7 @@ func (s *Store) fetchRemote(ctx context.Context, loc location, src source, m *me
 
 // refresh lists the source and downloads what is not here yet.
 func (s *Store) refresh(ctx context.Context, loc location, src source, rec *record, m *meter) (string, error) {
-	l, err := src.list(ctx, loc, rec)
+	l, err := s.list(ctx, loc, src, rec)
 	if err != nil {
 		return "", err
 	}
@@ -181,6 +181,24 @@ func (s *Store) refresh(ctx context.Context, loc location, src source, rec *reco
 		return "", err
 	}
 	return s.recordPath(loc, rec), nil
+}
+
+// revalidateWithin bounds the question whether a copy that is here is still
+// current, retries included: beyond it the copy is used as it is.
+const revalidateWithin = 5 * time.Second
+
+// list asks the source what loc is, with less patience when a copy is here.
+func (s *Store) list(ctx context.Context, loc location, src source, rec *record) (listing, error) {
+	if rec == nil {
+		return src.list(ctx, loc, nil)
+	}
+	hurry, cancel := context.WithTimeoutCause(ctx, min(revalidateWithin, s.cfg.StallTimeout), errStalled)
+	defer cancel()
+	l, err := src.list(hurry, loc, rec)
+	if err != nil && hurry.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("artifact: %s: %w: %w", loc, errUnreachable, errStalled)
+	}
+	return l, err
 }
 
 func checkDigest(loc location, got string) error {

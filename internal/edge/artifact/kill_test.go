@@ -1,0 +1,57 @@
+package artifact
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+)
+
+// TestMain lets the test binary be a process that fetches and is killed.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("ARTIFACT_TEST_DIR"); dir != "" {
+		fetchAndDie(dir, os.Getenv("ARTIFACT_TEST_URI"))
+	}
+	os.Exit(m.Run())
+}
+
+// fetchAndDie kills its own process as soon as the first bytes are here.
+func fetchAndDie(dir, uri string) {
+	s, err := New(Config{Dir: dir}, nil, nil)
+	if err == nil {
+		_, err = s.Fetch(context.Background(), Request{URI: uri}, func(p Progress) {
+			if p.Done > 0 {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {}
+			}
+		})
+	}
+	if err != nil {
+		_, _ = os.Stderr.WriteString(err.Error())
+	}
+	os.Exit(3)
+}
+
+func TestResumeAfterKill(t *testing.T) {
+	data := randomBytes(200<<10, 40)
+	o := newOrigin(t, data)
+	hold := make(chan struct{})
+	o.set(func() { o.hold = hold }) // the first byte comes, the others never
+	s := newStore(t, nil)
+	uri := o.URL + "/model.bin"
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), "ARTIFACT_TEST_DIR="+s.cfg.Dir, "ARTIFACT_TEST_URI="+uri)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil || cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("the process was not killed: %v\n%s", err, out)
+	}
+	close(hold)
+	path, err := s.Fetch(t.Context(), Request{URI: uri}, nil)
+	if err != nil || mustRead(t, path) != string(data) {
+		t.Fatal(path, err)
+	}
+	if got := o.last().Header.Get("Range"); got != "bytes=1-" {
+		t.Errorf("resumed with Range %q", got)
+	}
+}
