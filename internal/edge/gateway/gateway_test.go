@@ -55,6 +55,7 @@ type rig struct {
 	gw     *Gateway
 	reg    *prometheus.Registry
 	url    string
+	client *http.Client
 }
 
 func newRig(t *testing.T, mutate func(*Config, *dispatch.Config)) *rig {
@@ -63,7 +64,8 @@ func newRig(t *testing.T, mutate func(*Config, *dispatch.Config)) *rig {
 	if mutate != nil {
 		mutate(&cfg, &dcfg)
 	}
-	r := &rig{t: t, demand: &demand{}, reg: prometheus.NewRegistry()}
+	r := &rig{t: t, demand: &demand{}, reg: prometheus.NewRegistry(),
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	var err error
 	if r.d, err = dispatch.New(dcfg, r.demand, nil, func(int) int { return 0 }); err != nil {
 		t.Fatal(err)
@@ -80,6 +82,7 @@ func newRig(t *testing.T, mutate func(*Config, *dispatch.Config)) *rig {
 	served := make(chan error, 1)
 	go func() { served <- r.gw.Serve(ctx, l) }()
 	t.Cleanup(func() {
+		r.client.CloseIdleConnections()
 		cancel()
 		if err := <-served; err != nil {
 			t.Errorf("Serve: %v", err)
@@ -107,6 +110,16 @@ func pool(name string, addresses ...string) dispatch.Pool {
 	return p
 }
 
+// until waits for what only counters tell.
+func until(t *testing.T, is func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("it did not come to pass within 10 s")
+		}
+	}
+}
+
 // answer is what a client got.
 type answer struct {
 	code   int
@@ -127,7 +140,7 @@ func (r *rig) send(method, path, body string, header ...string) answer {
 	if h := req.Header.Get("Host"); h != "" {
 		req.Host = h
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := r.client.Do(req)
 	if err != nil {
 		return answer{err: err}
 	}
@@ -270,7 +283,7 @@ func TestErrors(t *testing.T) {
 	a.want(t, 415, "gzip")
 	// A body without a stated length meets the same bound, held or streamed.
 	for _, path := range []string{"/v1/completions", "/v2/models/digits/infer"} {
-		resp, err := http.Post(r.url+path, "application/json", io.MultiReader(strings.NewReader(long)))
+		resp, err := r.client.Post(r.url+path, "application/json", io.MultiReader(strings.NewReader(long)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -324,7 +337,7 @@ func TestHeaders(t *testing.T) {
 		"Inference-Header-Content-Length": "2", "X-Forwarded-For": "10.0.0.1", "Traceparent": "00-1-2-01"} {
 		req.Header.Set(k, v)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := r.client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,15 +389,7 @@ func TestMetrics(t *testing.T) {
 		}
 		return b.String()
 	}
-	// finish runs just after the client has its answer.
-	deadline := time.After(5 * time.Second)
-	for !strings.Contains(series(), `value:"404"`) {
-		select {
-		case <-deadline:
-			t.Fatal(series())
-		default:
-		}
-	}
+	until(t, func() bool { return strings.Contains(series(), `value:"404"`) }) // counted after the client has its answer
 	got := series()
 	for _, want := range []string{"requests_total", "queued", "in_flight", "wait_seconds", `value:"default/iris"`, `value:"200"`} {
 		if !strings.Contains(got, want) {
