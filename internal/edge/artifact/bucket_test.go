@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
@@ -403,6 +404,24 @@ func TestS3Addresses(t *testing.T) {
 	}
 	if got := e.url("b", "", "eu-west-1").String(); got != "https://b.s3.eu-west-1.amazonaws.com/" {
 		t.Error(got)
+	}
+}
+
+func TestS3EndpointVariables(t *testing.T) {
+	for _, tc := range []struct{ name, value, https, want string }{
+		{"S3_ENDPOINT", "minio:9000", "", "https://minio:9000"},
+		{"S3_ENDPOINT", "minio:9000", "0", "http://minio:9000"},
+		{"S3_ENDPOINT", "http://minio:9000", "1", "http://minio:9000"},
+		{"AWS_ENDPOINT_URL_S3", "http://a:1", "", "http://a:1"},
+	} {
+		t.Run(tc.value+tc.https, func(t *testing.T) {
+			t.Setenv("AWS_ENDPOINT_URL_S3", "")
+			t.Setenv("S3_USE_HTTPS", tc.https)
+			t.Setenv(tc.name, tc.value)
+			if got := s3Address(aws.Config{}); got != tc.want {
+				t.Errorf("%q, want %q", got, tc.want)
+			}
+		})
 	}
 }
 

@@ -188,20 +188,7 @@ func (c *s3Source) connect(ctx context.Context) (*s3Endpoint, error) {
 	if isTrue(os.Getenv("awsAnonymousCredential")) {
 		e.creds = nil
 	}
-	address := os.Getenv("AWS_ENDPOINT_URL_S3")
-	if address == "" && cfg.BaseEndpoint != nil {
-		address = *cfg.BaseEndpoint
-	}
-	if host := os.Getenv("S3_ENDPOINT"); address == "" && host != "" {
-		scheme := "https://"
-		if v := os.Getenv("S3_USE_HTTPS"); v != "" && !isTrue(v) {
-			scheme = "http://"
-		}
-		address = scheme + host
-		if strings.Contains(host, "://") {
-			address = host
-		}
-	}
+	address := s3Address(cfg)
 	if address != "" {
 		if e.base, err = url.Parse(strings.TrimSuffix(address, "/")); err != nil || e.base.Host == "" {
 			return nil, errors.New("AWS_ENDPOINT_URL or S3_ENDPOINT is not a URL such as http://localhost:9000")
@@ -210,6 +197,25 @@ func (c *s3Source) connect(ctx context.Context) (*s3Endpoint, error) {
 	e.virtual = address == "" || isTrue(os.Getenv("S3_USER_VIRTUAL_BUCKET"))
 	c.endpoint = e
 	return e, nil
+}
+
+// s3Address is the endpoint asked for: AWS's variables and files first, then
+// KServe's, which name a host. Empty means Amazon.
+func s3Address(cfg aws.Config) string {
+	if v := os.Getenv("AWS_ENDPOINT_URL_S3"); v != "" {
+		return v
+	}
+	if v := aws.ToString(cfg.BaseEndpoint); v != "" {
+		return v
+	}
+	host := os.Getenv("S3_ENDPOINT")
+	if host == "" || strings.Contains(host, "://") {
+		return host
+	}
+	if v := os.Getenv("S3_USE_HTTPS"); v != "" && !isTrue(v) {
+		return "http://" + host
+	}
+	return "https://" + host
 }
 
 func isTrue(v string) bool { return v == "1" || strings.EqualFold(v, "true") }
