@@ -89,9 +89,8 @@ func missing(local *service.Local, h Host) string {
 	if local.Install != "" {
 		return program + " is not on PATH: " + local.Install
 	}
-	// Nobody says that this module has to be installed, and the host may not
-	// know every module: its interpreter will do.
-	if _, known := h.Programs[program]; !known && h.Programs[local.Command[0]] {
+	// Nobody says that this module has to be installed: its interpreter will do.
+	if h.Programs[local.Command[0]] {
 		return ""
 	}
 	return program + " is not on PATH"

@@ -99,7 +99,7 @@ func (s *subject) compare(f *service.SupportedFormat) match {
 	// A version says nothing beside another name. An entry without a format
 	// version never meets a model that states one.
 	if s.format.text != "" && m.faults&faultFormat == 0 {
-		m.note(faultFormatVersion, f.Format.Version != "" && s.format.metBy(f.Format.Version, f.FormatOperator))
+		m.note(faultFormatVersion, s.format.metBy(f.Format.Version, f.FormatOperator))
 	}
 	// Framework versions are read from the model's files whether anyone asks
 	// for them or not, so an entry may leave them out.

@@ -111,27 +111,8 @@ func (n naive) judge(rt service.Runtime, candidates []service.Runtime) verdict {
 	v.rules["format"] = v.entry >= 0
 	v.rules["autoSelect"] = n.explicit || n.autoSelected(rt, v.entry)
 
-	decoder, workers := parts(rt.Components)
-	workers = workers || rt.MultiNode
-	wantDecoder, wantWorkers := parts(n.svc.Components)
-	v.rules["shape"] = decoder == wantDecoder && workers == wantWorkers
-	if n.explicit {
-		v.rules["shape"] = !(wantDecoder && !decoder) && !(wantWorkers && !workers)
-	}
-
-	v.rules["accelerator"] = true
-	for _, want := range n.svc.AcceleratorClass {
-		found := len(rt.AcceleratorClasses) == 0
-		for _, have := range rt.AcceleratorClasses {
-			if strings.ToLower(have) == strings.ToLower(want) {
-				found = true
-			}
-		}
-		if !found {
-			v.rules["accelerator"] = false
-		}
-	}
-
+	v.rules["shape"] = n.shaped(rt)
+	v.rules["accelerator"] = n.accelerated(rt)
 	lo, hi, bounded := n.sizeRange(rt)
 	v.rules["size"] = !bounded || n.model.Parameters == 0 || lo <= n.model.Parameters && (hi < 0 || n.model.Parameters <= hi)
 
@@ -142,6 +123,27 @@ func (n naive) judge(rt service.Runtime, candidates []service.Runtime) verdict {
 	v.rules["protocol"] = asked == "" || speaks(rt, asked)
 	v.rules["host"] = n.runsHere(rt)
 	return v
+}
+
+func (n naive) accelerated(rt service.Runtime) bool {
+	listed := strings.ToLower(strings.Join(rt.AcceleratorClasses, " "))
+	for _, want := range n.svc.AcceleratorClass {
+		if listed != "" && !strings.Contains(listed, strings.ToLower(want)) {
+			return false
+		}
+	}
+	return true
+}
+
+// shaped: one if and only if the other; by name the runtime may bring more.
+func (n naive) shaped(rt service.Runtime) bool {
+	decoder, workers := parts(rt.Components)
+	workers = workers || rt.MultiNode
+	wantDecoder, wantWorkers := parts(n.svc.Components)
+	if n.explicit {
+		return !(wantDecoder && !decoder) && !(wantWorkers && !workers)
+	}
+	return decoder == wantDecoder && workers == wantWorkers
 }
 
 func parts(c service.Components) (decoder, workers bool) {
@@ -398,45 +400,50 @@ func (n naive) runsHere(rt service.Runtime) bool {
 		return true
 	}
 	var gpus, memory int64
-	any := false
+	found := false
 	for _, pair := range [][2]*service.Component{
 		{rt.Components.Engine, n.svc.Components.Engine},
 		{rt.Components.Decoder, n.svc.Components.Decoder},
 		{rt.Components.Router, n.svc.Components.Router},
 		{rt.Components.Transformer, n.svc.Components.Transformer},
 	} {
-		var command []string
-		install := ""
-		var g, m int64
-		for _, c := range pair { // the service's stands in place of the runtime's
-			if c == nil {
-				continue
-			}
-			any = true
-			if c.Leader != nil || c.Worker != nil {
-				return false
-			}
-			if c.Local != nil {
-				command, install = c.Local.Command, c.Local.Install
-			}
-			for _, k := range c.Pod.Containers {
-				if q, ok := k.Resources.Limits["nvidia.com/gpu"]; ok {
-					g = q.Value()
-				}
-				if q, ok := k.Resources.Requests["memory"]; ok {
-					m = q.Value()
-				}
-			}
-		}
 		if pair[0] == nil && pair[1] == nil {
 			continue
 		}
-		if !n.present(command, install) {
+		found = true
+		g, m, ok := n.one(pair)
+		if !ok {
 			return false
 		}
 		gpus, memory = gpus+g, memory+m
 	}
-	return any && gpus <= int64(n.host.Accelerators) && (n.host.MemoryBytes == 0 || memory <= n.host.MemoryBytes)
+	return found && gpus <= int64(n.host.Accelerators) && (n.host.MemoryBytes == 0 || memory <= n.host.MemoryBytes)
+}
+
+// one component: the service's figures stand in place of the runtime's.
+func (n naive) one(pair [2]*service.Component) (gpus, memory int64, ok bool) {
+	var command []string
+	install := ""
+	for _, c := range pair {
+		if c == nil {
+			continue
+		}
+		if c.Leader != nil || c.Worker != nil {
+			return 0, 0, false
+		}
+		if c.Local != nil {
+			command, install = c.Local.Command, c.Local.Install
+		}
+		for _, k := range c.Pod.Containers {
+			if q, ok := k.Resources.Limits["nvidia.com/gpu"]; ok {
+				gpus = q.Value()
+			}
+			if q, ok := k.Resources.Requests["memory"]; ok {
+				memory = q.Value()
+			}
+		}
+	}
+	return gpus, memory, n.present(command, install)
 }
 
 func (n naive) present(command []string, install string) bool {

@@ -294,16 +294,16 @@ func readComponents(f fieldList) (c service.Components, err error) {
 		}
 		main.Resources.Limits[name] = q
 	}
-	make := func() *service.Component {
+	fresh := func() *service.Component {
 		part := &service.Component{Main: "main", Pod: corev1.PodSpec{Containers: []corev1.Container{main}}}
 		if f.has("local") {
 			part.Local = &service.Local{Command: strings.Fields(f["local"]), Install: f["install"]}
 		}
 		return part
 	}
-	c.Engine = make()
+	c.Engine = fresh()
 	if f.has("decoder") {
-		c.Decoder = make()
+		c.Decoder = fresh()
 	}
 	if f.has("workers") {
 		n, err := strconv.Atoi(f["workers"])

@@ -161,3 +161,52 @@ func TestFitOpenSides(t *testing.T) {
 		t.Errorf("an unknown size must not order: %d, %d", c, d)
 	}
 }
+
+func TestVersionOrder(t *testing.T) {
+	// Each line is one version in several spellings; the lines ascend.
+	ascending := []string{
+		"0 0.0 v0.0.0 00",
+		"0.9",
+		"1.0.dev0 1-dev0 1.0.0.DEV0",
+		"1.0rc2 1.0.0-rc.2 v1-RC2",
+		"1.0rc10 1.0.0-rc.10",
+		"1 1.0 1.0.0 v1 V1.0 1.0+cu121 1.0.0+build.5 01",
+		"1.0.post1 1-post1",
+		"1.0.post2",
+		"1.0.1",
+		"1.9.9",
+		"1.10",
+		"99999999999999999999999998",
+		"99999999999999999999999999",
+	}
+	for i, low := range ascending {
+		for j, high := range ascending {
+			for _, a := range strings.Fields(low) {
+				for _, b := range strings.Fields(high) {
+					equal := ask(a).metBy(b, service.OperatorEqual)
+					above := ask(a).metBy(b, service.OperatorGreaterThan)
+					atLeast := ask(a).metBy(b, service.OperatorGreaterThanOrEqual)
+					if equal != (i == j) || above != (j > i) || atLeast != (j >= i) {
+						t.Errorf("%s against %s: = %v, > %v, >= %v", b, a, equal, above, atLeast)
+					}
+				}
+			}
+		}
+	}
+	for _, c := range []struct {
+		runtime, model string
+		op             service.Operator
+		want           bool
+	}{
+		{"Beta", "beta", "", true},
+		{"beta", "gamma", service.OperatorGreaterThanOrEqual, false},
+		{"beta", "beta", service.OperatorGreaterThan, false},
+		{"beta", "beta", service.OperatorGreaterThanOrEqual, true},
+		{"2", "beta", service.OperatorGreaterThan, false},
+		{"", "1", service.OperatorGreaterThanOrEqual, false},
+	} {
+		if got := ask(c.model).metBy(c.runtime, c.op); got != c.want {
+			t.Errorf("runtime %q %s model %q: %v, want %v", c.runtime, c.op, c.model, got, c.want)
+		}
+	}
+}

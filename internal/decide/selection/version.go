@@ -21,21 +21,7 @@ func parseVersion(s string) (v version, ok bool) {
 	s = strings.ToLower(strings.TrimSpace(s))
 	s = strings.TrimPrefix(s, "v")
 	s, _, _ = strings.Cut(s, "+") // build metadata orders nothing
-	for {
-		n := 0
-		for n < len(s) && isDigit(s[n]) {
-			n++
-		}
-		if n == 0 {
-			break
-		}
-		v.release = append(v.release, strings.TrimLeft(s[:n], "0"))
-		s = s[n:]
-		if len(s) < 2 || s[0] != '.' || !isDigit(s[1]) {
-			break
-		}
-		s = s[1:]
-	}
+	v.release, s = components(s)
 	if len(v.release) == 0 {
 		return version{}, false
 	}
@@ -50,6 +36,25 @@ func parseVersion(s string) (v version, ok bool) {
 		}
 	}
 	return v, true
+}
+
+// components takes the leading dotted numbers off s.
+func components(s string) (numbers []string, rest string) {
+	for {
+		n := 0
+		for n < len(s) && isDigit(s[n]) {
+			n++
+		}
+		if n == 0 {
+			return numbers, s
+		}
+		numbers = append(numbers, strings.TrimLeft(s[:n], "0"))
+		s = s[n:]
+		if len(s) < 2 || s[0] != '.' || !isDigit(s[1]) {
+			return numbers, s
+		}
+		s = s[1:]
+	}
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
@@ -136,7 +141,7 @@ func ask(text string) asked {
 
 // metBy says whether a runtime's version meets the one asked for under an
 // operator (runtime = / > / >= model). Versions that do not begin with a
-// number can only be equal, as text without regard to case.
+// number can only be equal, as text without regard to case; so "" meets none.
 func (a asked) metBy(runtime string, op service.Operator) bool {
 	c := 0
 	if runtime != a.text {
