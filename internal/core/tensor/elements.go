@@ -64,11 +64,11 @@ func (e *elements[T]) array(depth int) *Error {
 		if err != nil {
 			return err
 		}
-		done, err := s.next(']', "',' or ']'")
-		if err != nil {
+		if s.pos < len(s.data) && s.data[s.pos] == ',' { // as nearly always
+			s.pos++
+		} else if done, err := s.next(']', "',' or ']'"); err != nil {
 			return err
-		}
-		if done {
+		} else if done {
 			return e.closed(depth, n, nested)
 		}
 		c = s.space()
@@ -148,8 +148,8 @@ func readFloat32(s *scanner) (float32, *Error) {
 		}
 		return 0, mismatch(s, FP32)
 	}
-	d, err := s.decimal()
-	if err != nil {
+	var d decimal
+	if err := s.decimal(&d); err != nil {
 		return 0, err
 	}
 	f, ok := d.float32()
@@ -166,8 +166,8 @@ func readFloat64(s *scanner) (float64, *Error) {
 		}
 		return 0, mismatch(s, FP64)
 	}
-	d, err := s.decimal()
-	if err != nil {
+	var d decimal
+	if err := s.decimal(&d); err != nil {
 		return 0, err
 	}
 	f, ok := d.float64()
@@ -217,8 +217,8 @@ func readSigned[T int8 | int16 | int32 | int64](d Datatype, limit uint64) func(*
 		if !s.numeric() {
 			return 0, mismatch(s, d)
 		}
-		number, err := s.decimal()
-		if err != nil {
+		var number decimal
+		if err := s.decimal(&number); err != nil {
 			return 0, err
 		}
 		n, whole, fits := number.integer()
@@ -240,8 +240,8 @@ func readUnsigned[T uint8 | uint16 | uint32 | uint64](d Datatype, limit uint64) 
 		if !s.numeric() {
 			return 0, mismatch(s, d)
 		}
-		number, err := s.decimal()
-		if err != nil {
+		var number decimal
+		if err := s.decimal(&number); err != nil {
 			return 0, err
 		}
 		n, whole, fits := number.integer()
@@ -266,8 +266,8 @@ func readBool(s *scanner) (bool, *Error) {
 		return false, nil
 	}
 	if s.numeric() {
-		d, err := s.decimal()
-		if err != nil {
+		var d decimal
+		if err := s.decimal(&d); err != nil {
 			return false, err
 		}
 		if n, whole, fits := d.integer(); whole && fits && n <= 1 && (n == 0 || !d.negative) {

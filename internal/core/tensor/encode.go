@@ -155,8 +155,13 @@ func (t *Tensor) appendFlat(dst []byte, from, to int) ([]byte, error) {
 	case FP64:
 		return appendList(dst, v.Float64[from:to], appendFloat64), nil
 	}
+	return t.appendTexts(dst, from, to)
+}
+
+// appendTexts is appendFlat of BYTES.
+func (t *Tensor) appendTexts(dst []byte, from, to int) ([]byte, error) {
 	dst = append(dst, '[')
-	for i, text := range v.Bytes[from:to] {
+	for i, text := range t.Data.Bytes[from:to] {
 		if i > 0 {
 			dst = append(dst, ',')
 		}

@@ -67,30 +67,36 @@ func FuzzDecodeRequest(f *testing.F) {
 			}
 			return
 		}
-		if !json.Valid(body) || !utf8.Valid(body) {
-			t.Fatalf("%q: accepted, encoding/json refuses it", body)
-		}
-		var n naive
-		if err := json.Unmarshal(body, &n); err != nil {
-			t.Fatalf("%q: accepted, encoding/json says %v", body, err)
-		}
-		if foldedKeys(body) {
-			return
-		}
-		if n.ID != r.ID || len(n.Inputs) != len(r.Inputs) {
-			t.Fatalf("%q: id %q and %d inputs, encoding/json has %q and %d", body, r.ID, len(r.Inputs), n.ID, len(n.Inputs))
-		}
-		for i := range r.Inputs {
-			got, want := &r.Inputs[i], n.Inputs[i]
-			if got.Name != want.Name || got.Datatype.String() != want.Datatype {
-				t.Fatalf("%q: input %s, want %q %s", body, got, want.Name, want.Datatype)
-			}
-			if elements, ok := Elements(got.Shape); !ok || elements != int64(got.Len()) {
-				t.Fatalf("%q: shape %v, %d elements", body, got.Shape, got.Len())
-			}
-			compare(t, got, flatten(want.Data))
-		}
+		accepted(t, body, r)
 	})
+}
+
+// accepted checks a request that was decoded against encoding/json's.
+func accepted(t *testing.T, body []byte, r *Request) {
+	t.Helper()
+	if !json.Valid(body) || !utf8.Valid(body) {
+		t.Fatalf("%q: accepted, encoding/json refuses it", body)
+	}
+	var n naive
+	if err := json.Unmarshal(body, &n); err != nil {
+		t.Fatalf("%q: accepted, encoding/json says %v", body, err)
+	}
+	if foldedKeys(body) {
+		return
+	}
+	if n.ID != r.ID || len(n.Inputs) != len(r.Inputs) {
+		t.Fatalf("%q: id %q and %d inputs, encoding/json has %q and %d", body, r.ID, len(r.Inputs), n.ID, len(n.Inputs))
+	}
+	for i := range r.Inputs {
+		got, want := &r.Inputs[i], n.Inputs[i]
+		if got.Name != want.Name || got.Datatype.String() != want.Datatype {
+			t.Fatalf("%q: input %s, want %q %s", body, got, want.Name, want.Datatype)
+		}
+		if elements, ok := Elements(got.Shape); !ok || elements != int64(got.Len()) {
+			t.Fatalf("%q: shape %v, %d elements", body, got.Shape, got.Len())
+		}
+		compare(t, got, flatten(want.Data))
+	}
 }
 
 // surrogates reports whether body has an escaped surrogate, which
@@ -192,7 +198,8 @@ func FuzzFloat(f *testing.F) {
 		if !s.numeric() {
 			return
 		}
-		d, err := s.decimal()
+		var d decimal
+		err := s.decimal(&d)
 		if err != nil || s.pos != len(text) {
 			if json.Valid([]byte(text)) && err != nil {
 				t.Fatalf("%q refused: %v", text, err)
@@ -221,8 +228,8 @@ func TestFloatMiddles(t *testing.T) {
 		for _, f := range []float64{middle, math.Nextafter(middle, 0), math.Nextafter(middle, math.Inf(1)), low} {
 			for _, format := range []byte{'f', 'e'} {
 				text := strconv.AppendFloat(nil, f, format, -1, 64)
-				d, err := (&scanner{data: text}).decimal()
-				if err != nil {
+				var d decimal
+				if err := (&scanner{data: text}).decimal(&d); err != nil {
 					t.Fatal(err)
 				}
 				want, _ := strconv.ParseFloat(string(text), 32)

@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"encoding/binary"
 	"math"
 	"strconv"
 	"unsafe"
@@ -21,9 +22,9 @@ type decimal struct {
 // zero or out of range, whatever its digits.
 const maxExponent = 100_000
 
-// decimal reads a number at pos. It follows JSON's grammar: no leading zeros
+// decimal reads a number at pos into d, which is zero. It follows JSON's grammar: no leading zeros
 // or plus sign, digits on both sides of a point.
-func (s *scanner) decimal() (d decimal, err *Error) {
+func (s *scanner) decimal(d *decimal) *Error {
 	data, start, i := s.data, s.pos, s.pos
 	if i < len(data) && data[i] == '-' {
 		d.negative = true
@@ -38,18 +39,15 @@ func (s *scanner) decimal() (d decimal, err *Error) {
 	digits := i - first
 	if digits == 0 || (digits > 1 && data[first] == '0') {
 		s.pos = min(i, len(data))
-		return d, s.syntax("a number")
+		return s.syntax("a number")
 	}
 	if i < len(data) && data[i] == '.' {
 		i++
 		point := i
-		for i < len(data) && data[i]-'0' <= 9 {
-			m = m*10 + uint64(data[i]-'0')
-			i++
-		}
+		m, i = fraction(data, i, m)
 		if i == point {
 			s.pos = i
-			return d, s.syntax("a digit")
+			return s.syntax("a digit")
 		}
 		d.exponent = point - i
 		digits += i - point
@@ -58,7 +56,7 @@ func (s *scanner) decimal() (d decimal, err *Error) {
 		e, end := exponent(data, i+1)
 		if end < 0 {
 			s.pos = i + 1
-			return d, s.syntax("an exponent")
+			return s.syntax("an exponent")
 		}
 		d.exponent += e
 		i = end
@@ -66,7 +64,36 @@ func (s *scanner) decimal() (d decimal, err *Error) {
 	d.mantissa, d.exact = m, digits <= 19
 	d.text = data[start:i]
 	s.pos = i
-	return d, nil
+	return nil
+}
+
+// fraction reads the digits at i, four at once while there are so many, behind
+// those in m; end is the place after them.
+func fraction(data []byte, i int, m uint64) (extended uint64, end int) {
+	for len(data)-i >= 4 {
+		n, ok := fourDigits(binary.LittleEndian.Uint32(data[i:]))
+		if !ok {
+			break
+		}
+		m = m*10_000 + n
+		i += 4
+	}
+	for i < len(data) && data[i]-'0' <= 9 {
+		m = m*10 + uint64(data[i]-'0')
+		i++
+	}
+	return m, i
+}
+
+// fourDigits reads four digits at once, the first in w's lowest byte: a digit
+// is a byte of 0x30 to 0x39, which adding 6 leaves among the 0x30s.
+func fourDigits(w uint32) (n uint64, ok bool) {
+	if w&0xf0f0f0f0 != 0x30303030 || (w+0x06060606)&0xf0f0f0f0 != 0x30303030 {
+		return 0, false
+	}
+	w -= 0x30303030
+	w = (w*10 + w>>8) & 0x00ff00ff // two pairs
+	return uint64((w*100 + w>>16) & 0xffff), true
 }
 
 // exponent reads what follows an 'e'; end is -1 if that is not a number.

@@ -15,13 +15,7 @@ func (t *Tensor) AppendRaw(dst []byte) []byte {
 	v := &t.Data
 	switch t.Datatype {
 	case Bool:
-		for _, x := range v.Bool {
-			if x {
-				dst = append(dst, 1)
-			} else {
-				dst = append(dst, 0)
-			}
-		}
+		dst = appendEach(dst, v.Bool, appendBit)
 	case Uint8:
 		dst = append(dst, v.Uint8...)
 	case Int8:
@@ -54,6 +48,13 @@ func (t *Tensor) AppendRaw(dst []byte) []byte {
 		})
 	}
 	return dst
+}
+
+func appendBit(dst []byte, x bool) []byte {
+	if x {
+		return append(dst, 1)
+	}
+	return append(dst, 0)
 }
 
 func appendEach[T any](dst []byte, values []T, one func([]byte, T) []byte) []byte {

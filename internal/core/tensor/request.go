@@ -14,9 +14,9 @@ import (
 func DecodeRequest(body []byte) (*Request, error) {
 	s := &scanner{data: body}
 	r := &Request{}
-	var seen fields
+	seen := fields{known: requestFields}
 	err := s.mapping(func(key []byte) *Error {
-		name := seen.note(key, "id", "parameters", "inputs", "outputs")
+		name := seen.note(key)
 		return s.fieldOf(name, func() *Error { return s.requestField(r, name) })
 	})
 	if err == nil {
@@ -49,9 +49,9 @@ func (s *scanner) requestField(r *Request, name string) (err *Error) {
 func DecodeResponse(body []byte) (*Response, error) {
 	s := &scanner{data: body}
 	r := &Response{}
-	var seen fields
+	seen := fields{known: responseFields}
 	err := s.mapping(func(key []byte) *Error {
-		name := seen.note(key, "model_name", "model_version", "id", "parameters", "outputs")
+		name := seen.note(key)
 		return s.fieldOf(name, func() *Error { return s.responseField(r, name) })
 	})
 	if err == nil {
@@ -82,22 +82,33 @@ func (s *scanner) responseField(r *Response, name string) (err *Error) {
 	return err
 }
 
-// fields records which of an object's known fields were seen.
+// The fields of the protocol's objects.
+var (
+	requestFields  = []string{"id", "parameters", "inputs", "outputs"}
+	responseFields = []string{"model_name", "model_version", "id", "parameters", "outputs"}
+	tensorFields   = []string{"name", "shape", "datatype", "parameters", "data"}
+	outputFields   = []string{"name", "parameters"}
+	fieldsV1       = []string{"instances", "inputs"}
+)
+
+// fields records which of an object's known fields were seen, as bits.
 type fields struct {
-	names []string
+	known []string
+	seen  uint
 	twice string
 }
 
-// note returns which of known the key is, "" if none, and records it.
-func (f *fields) note(key []byte, known ...string) string {
-	for _, name := range known {
+// note returns which of the known fields the key is, "" if none, and records
+// it.
+func (f *fields) note(key []byte) string {
+	for i, name := range f.known {
 		if string(key) != name {
 			continue
 		}
-		if slices.Contains(f.names, name) {
+		if f.seen&(1<<i) != 0 {
 			f.twice = name
 		}
-		f.names = append(f.names, name)
+		f.seen |= 1 << i
 		return name
 	}
 	return ""
@@ -110,7 +121,7 @@ func (f *fields) need(names ...string) *Error {
 		return schemaError("value_error", fmt.Sprintf("Field %q is given twice", f.twice), nil).within(f.twice)
 	}
 	for _, name := range names {
-		if !slices.Contains(f.names, name) {
+		if f.seen&(1<<slices.Index(f.known, name)) == 0 {
 			return schemaError("missing", fmt.Sprintf("Field required: %s", name), nil).within(name)
 		}
 	}
@@ -197,9 +208,9 @@ func (s *scanner) requestedOutputs() ([]RequestedOutput, *Error) {
 	var outputs []RequestedOutput
 	err := s.list(func(int) *Error {
 		var o RequestedOutput
-		var seen fields
+		seen := fields{known: outputFields}
 		if err := s.mapping(func(key []byte) *Error {
-			name := seen.note(key, "name", "parameters")
+			name := seen.note(key)
 			return s.fieldOf(name, func() (err *Error) {
 				if name == "name" {
 					o.Name, err = s.str()
@@ -241,10 +252,10 @@ func (s *scanner) tensors(role string) ([]Tensor, *Error) {
 // tensor reads one tensor. Data that comes before its shape or datatype is
 // stepped over and read at the end.
 func (s *scanner) tensor(role string, t *Tensor) *Error {
-	var seen fields
+	seen := fields{known: tensorFields}
 	later := -1
 	err := s.mapping(func(key []byte) *Error {
-		name := seen.note(key, "name", "shape", "datatype", "parameters", "data")
+		name := seen.note(key)
 		return s.fieldOf(name, func() (err *Error) {
 			switch name {
 			case "name":
@@ -316,8 +327,8 @@ func (s *scanner) shape() ([]int64, *Error) {
 
 func (s *scanner) size() (int64, *Error) {
 	if s.numeric() {
-		d, err := s.decimal()
-		if err != nil {
+		var d decimal
+		if err := s.decimal(&d); err != nil {
 			return 0, err
 		}
 		n, whole, fits := d.integer()

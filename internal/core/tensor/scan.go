@@ -144,7 +144,7 @@ func (s *scanner) skip() ([]byte, *Error) {
 	case c == '"':
 		_, err = s.text()
 	case c == '-' || (c >= '0' && c <= '9'):
-		_, err = s.decimal()
+		err = s.decimal(new(decimal))
 	case s.literal("null"), s.literal("true"), s.literal("false"):
 	default:
 		err = s.syntax("a value")

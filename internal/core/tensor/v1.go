@@ -19,9 +19,9 @@ const InputV1 = "input-0"
 func DecodeV1(body []byte) (*Request, error) {
 	s := &scanner{data: body}
 	r := &Request{}
-	var seen fields
+	seen := fields{known: fieldsV1}
 	err := s.mapping(func(key []byte) *Error {
-		name := seen.note(key, "instances", "inputs")
+		name := seen.note(key)
 		return s.fieldOf(name, func() (err *Error) {
 			r.Inputs, err = s.instances()
 			return err
@@ -30,10 +30,10 @@ func DecodeV1(body []byte) (*Request, error) {
 	if err == nil {
 		err = s.end()
 	}
-	if err == nil && len(seen.names) == 2 {
+	if err == nil && (seen.seen == 3 || seen.twice != "") {
 		err = schemaError("value_error", `Give "instances" or "inputs", not both or either twice`, nil).within("instances")
 	}
-	if err == nil && len(seen.names) == 0 {
+	if err == nil && seen.seen == 0 {
 		err = seen.need("instances")
 	}
 	if err != nil {

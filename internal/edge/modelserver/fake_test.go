@@ -94,7 +94,7 @@ func (m *fakeModel) Infer(ctx context.Context, r *tensor.Request) (*tensor.Respo
 }
 
 // write makes files below dir, by path and content.
-func write(t *testing.T, dir string, files map[string]string) {
+func write(t testing.TB, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
 		path := filepath.Join(dir, name)

@@ -54,17 +54,15 @@ func TestScan(t *testing.T) {
 	if bee.Platform != "p" || bee.Parameters.URI != filepath.Join(f.Root, "b") || len(bee.Inputs) != 1 {
 		t.Errorf("bee: %+v", bee)
 	}
-	if err := got["bad"].Err; err == nil || !strings.Contains(err.Error(), "model-settings.json:2:") {
-		t.Errorf("bad: %v, want the line", err)
+	for name, says := range map[string]string{"bad": "model-settings.json:2:", "typed": "FLOAT"} {
+		if err := got[name].Err; err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: error %v does not say %q", name, err, says)
+		}
 	}
-	if err := got["typed"].Err; err == nil || !strings.Contains(err.Error(), "FLOAT") {
-		t.Errorf("typed: %v", err)
-	}
-	if got := got["remote"].Settings.Parameters.URI; got != "s3://bucket/x" {
-		t.Errorf("remote: %s", got)
-	}
-	if got := got["local"].Settings.Parameters.URI; got != "/tmp/x" {
-		t.Errorf("local: %s", got)
+	for name, uri := range map[string]string{"remote": "s3://bucket/x", "local": "/tmp/x"} {
+		if got := got[name].Settings.Parameters.URI; got != uri {
+			t.Errorf("%s: %s, want %s", name, got, uri)
+		}
 	}
 	if !strings.Contains(log.String(), "max_batch_size") {
 		t.Errorf("no warning of max_batch_size: %s", log)
