@@ -71,6 +71,9 @@ func (f *fetches) join(uri string, progress func(replica.Progress)) (*flight, in
 	defer fl.mu.Unlock()
 	fl.next++
 	fl.users[fl.next] = progress
+	if fl.progress != (replica.Progress{}) {
+		progress(fl.progress)
+	}
 	return fl, fl.next
 }
 

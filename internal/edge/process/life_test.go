@@ -1,0 +1,336 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
+)
+
+// runs says whether a process exists and has not ended.
+func runs(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return false
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || !regexp.MustCompile(`\) [ZX] `).Match(b)
+}
+
+// one starts one replica of s and returns it ready.
+func one(t *testing.T, p *Platform, name string, s platformtest.Server) (platformtest.Subject, service.Key, replica.Replica) {
+	t.Helper()
+	sub, k := platformtest.On(t, p), platformtest.Key(name)
+	sub.MustApply(revision(k, s))
+	sub.MustScale(k, 1)
+	return sub, k, sub.AwaitReady(k, 1)[0]
+}
+
+func phase(ph replica.Phase, reason string) func([]replica.Replica) bool {
+	return func(rs []replica.Replica) bool { return len(rs) == 1 && rs[0].Phase == ph && rs[0].Reason == reason }
+}
+
+func TestKilledReplicaIsRestarted(t *testing.T) {
+	sub, k, r := one(t, open(t, Config{}), "killed", platformtest.Server{})
+	if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	f := sub.Await(k, "killed", phase(replica.Failed, "Killed"))[0]
+	if f.PID != 0 || f.HTTP != "" || !strings.Contains(f.Message, "signal 9") {
+		t.Errorf("a failed replica: %+v", f)
+	}
+	again := sub.AwaitReady(k, 1)[0]
+	if again.ID != r.ID || again.PID == r.PID || again.Restarts != 1 {
+		t.Errorf("after the restart: %+v, before: %+v", again, r)
+	}
+}
+
+func grandchild(t *testing.T, sub platformtest.Subject, id string) int {
+	t.Helper()
+	m := regexp.MustCompile(`grandchild (\d+)`).FindStringSubmatch(sub.ReadLogs(id, fleet.LogOptions{}))
+	if m == nil {
+		t.Fatal("no grandchild in the log")
+	}
+	pid, err := strconv.Atoi(m[1])
+	if err != nil || !runs(pid) {
+		t.Fatalf("grandchild %s does not run: %v", m[1], err)
+	}
+	return pid
+}
+
+func TestGrandchildrenEnd(t *testing.T) {
+	p := open(t, Config{})
+	t.Run("scaled down", func(t *testing.T) {
+		sub, k, r := one(t, p, "family", platformtest.Server{Spawn: true})
+		pid := grandchild(t, sub, r.ID)
+		sub.MustScale(k, 0)
+		sub.AwaitNone(k)
+		if runs(r.PID) || runs(pid) {
+			t.Errorf("still there: child %v, grandchild %v", runs(r.PID), runs(pid))
+		}
+	})
+	t.Run("crashed", func(t *testing.T) {
+		sub, k, r := one(t, p, "orphans", platformtest.Server{Spawn: true})
+		pid := grandchild(t, sub, r.ID)
+		if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		sub.Await(k, "killed", phase(replica.Failed, "Killed"))
+		if runs(pid) {
+			t.Error("the grandchild outlived its parent")
+		}
+	})
+}
+
+func TestIgnoredSIGTERM(t *testing.T) {
+	sub, k, r := one(t, open(t, Config{}), "stubborn", platformtest.Server{IgnoreTerm: true, Grace: 200 * time.Millisecond})
+	start := time.Now()
+	sub.MustScale(k, 0)
+	sub.AwaitNone(k)
+	if took := time.Since(start); took < 200*time.Millisecond || took > 5*time.Second || runs(r.PID) {
+		t.Errorf("ended after %s, runs: %v", took, runs(r.PID))
+	}
+}
+
+func TestStartupTimeout(t *testing.T) {
+	p := open(t, Config{Restart: Restart{Min: time.Hour, Max: time.Hour}})
+	sub, k := platformtest.On(t, p), platformtest.Key("never")
+	sub.MustApply(revision(k, platformtest.Server{NeverReady: true, Print: "loading shard 1 of 9", Startup: 300 * time.Millisecond}))
+	sub.MustScale(k, 1)
+	r := sub.Await(k, "timed out", phase(replica.Failed, "StartupTimeout"))[0]
+	for _, want := range []string{"300ms", "loading shard 1 of 9", "503"} {
+		if !strings.Contains(r.Message, want) {
+			t.Errorf("message %q lacks %q", r.Message, want)
+		}
+	}
+}
+
+func TestLiveness(t *testing.T) {
+	live := httpProbe("/livez")
+	live.PeriodSeconds, live.FailureThreshold = 1, 1
+	sub, k, r := one(t, open(t, Config{}), "unwell", platformtest.Server{UnliveAfter: 400 * time.Millisecond, Liveness: live})
+	f := sub.Await(k, "unhealthy", func(rs []replica.Replica) bool { return rs[0].Phase == replica.Failed && rs[0].Restarts == 1 })[0]
+	if f.Reason != "Unhealthy" || !strings.Contains(f.Message, "503") {
+		t.Errorf("unhealthy as %+v", f)
+	}
+	if now := sub.AwaitReady(k, 1)[0]; now.PID == r.PID {
+		t.Error("the same process is back")
+	}
+}
+
+func TestReadinessLost(t *testing.T) {
+	ready := httpProbe("/healthz")
+	ready.PeriodSeconds, ready.FailureThreshold = 1, 1
+	sub, k, r := one(t, open(t, Config{}), "fickle", platformtest.Server{UnreadyAfter: 500 * time.Millisecond, Readiness: ready})
+	now := sub.Await(k, "not ready", phase(replica.Starting, "NotReady"))[0]
+	if now.PID != r.PID || now.Restarts != 0 {
+		t.Errorf("losing readiness restarted it: %+v", now)
+	}
+}
+
+func TestProbes(t *testing.T) {
+	p := open(t, Config{})
+	for name, s := range map[string]platformtest.Server{
+		"tcp":  {Readiness: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("http")}}}},
+		"none": {Readiness: &corev1.Probe{}},
+		"grpc": {GRPC: true, Readiness: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 9000}}}},
+		"exec": {Readiness: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{
+			Command: []string{"/bin/sh", "-c", "test {{.Port}} = $PORT"}}}}},
+		"successes": {Readiness: &corev1.Probe{SuccessThreshold: 3, ProbeHandler: httpProbe("healthz").ProbeHandler}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := platformtest.Key(name)
+			if err := p.Apply(t.Context(), revision(k, s)); err != nil {
+				t.Fatal(err)
+			}
+			await(t, p, k, s)
+		})
+	}
+}
+
+// await waits for one ready replica without the platform's Changed channel,
+// which parallel tests cannot share.
+func await(t *testing.T, p *Platform, k service.Key, s platformtest.Server) {
+	t.Helper()
+	if err := p.owners[k].scale(service.RoleEngine, 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		rs, err := p.Observe(t.Context(), k)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("%v %s", err, platformtest.Describe(rs))
+		}
+		if platformtest.AllReady(1)(rs) {
+			if (rs[0].GRPC != "") != s.GRPC {
+				t.Errorf("gRPC address %q", rs[0].GRPC)
+			}
+			return
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func TestFailingProbeSaysWhy(t *testing.T) {
+	p := open(t, Config{Restart: Restart{Min: time.Hour, Max: time.Hour}})
+	sub, k := platformtest.On(t, p), platformtest.Key("exec")
+	sub.MustApply(revision(k, platformtest.Server{Startup: 300 * time.Millisecond, Readiness: &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", "exit 4"}}}}}))
+	sub.MustScale(k, 1)
+	r := sub.Await(k, "timed out", phase(replica.Failed, "StartupTimeout"))[0]
+	if !strings.Contains(r.Message, "exit status 4") {
+		t.Errorf("message: %q", r.Message)
+	}
+}
+
+func TestMissingProgram(t *testing.T) {
+	bin := t.TempDir()
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	p := open(t, Config{})
+	sub, k := platformtest.On(t, p), platformtest.Key("missing")
+	sub.MustApply(revision(k, platformtest.Server{Program: "acme-serve"}))
+	sub.MustScale(k, 1)
+	r := sub.Await(k, "pending", phase(replica.Pending, "ProgramMissing"))[0]
+	if r.Message != "acme-serve is not on PATH: pip install it" {
+		t.Errorf("message: %q", r.Message)
+	}
+	if host, _ := p.Host(t.Context()); host.Programs["acme-serve"] {
+		t.Error("Host lists a program that is not there")
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(exe, filepath.Join(bin, "acme-serve")); err != nil {
+		t.Fatal(err)
+	}
+	if r = sub.AwaitReady(k, 1)[0]; r.Restarts != 0 {
+		t.Errorf("a program that came late counts as a restart: %+v", r)
+	}
+	p.programs.looked = time.Time{}
+	if host, _ := p.Host(t.Context()); !host.Programs["acme-serve"] {
+		t.Error("Host does not list a program that came")
+	}
+}
+
+func TestPortTaken(t *testing.T) {
+	s := platformtest.Server{ClashOnce: filepath.Join(t.TempDir(), "clash")}
+	p := open(t, Config{Restart: Restart{Min: time.Hour, Max: time.Hour}})
+	if _, _, r := one(t, p, "clash", s); r.Restarts != 0 {
+		t.Errorf("a port that was taken counts as a restart: %+v", r)
+	}
+}
+
+func TestBackoffGrows(t *testing.T) {
+	p := open(t, Config{Restart: Restart{Min: 20 * time.Millisecond, Max: 100 * time.Millisecond}})
+	sub, k := platformtest.On(t, p), platformtest.Key("loop")
+	sub.MustApply(revision(k, platformtest.Server{CrashAfter: -1, CrashCode: 9}))
+	before := time.Now()
+	sub.MustScale(k, 1)
+	r := sub.Await(k, "5 restarts", func(rs []replica.Replica) bool { return len(rs) == 1 && rs[0].Restarts >= 5 })[0]
+	if took := time.Since(before); took < 240*time.Millisecond {
+		t.Errorf("20 + 40 + 80 + 100 ms passed in %s", took)
+	}
+	if r.ExitCode != 9 || !strings.Contains(r.Message, "exited with code 9: fatal: told to crash") {
+		t.Errorf("message: %+v", r)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Setenv("ROUNDHOUSE_TOKEN", "secret")
+	t.Setenv("HF_HOME", "/models/hf")
+	p := open(t, Config{})
+	_, _, r := one(t, p, "env", platformtest.Server{})
+	port := r.HTTP[strings.LastIndex(r.HTTP, ":")+1:]
+	for name, want := range map[string]string{"ROUNDHOUSE_TOKEN": "", "HF_HOME": "/models/hf", "PORT": port,
+		replicaVariable: r.ID, "GRPC_PORT": ""} {
+		if got := platformtest.Get(t, r, "/env?n="+name); got != want {
+			t.Errorf("%s = %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestEnvFromClusterOnly(t *testing.T) {
+	p := open(t, Config{Restart: Restart{Min: time.Hour, Max: time.Hour}})
+	sub, k := platformtest.On(t, p), platformtest.Key("secret")
+	r := revision(k, platformtest.Server{})
+	r.Components[0].Process.Env = append(r.Components[0].Process.Env, corev1.EnvVar{Name: "TOKEN",
+		ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k"}}})
+	sub.MustApply(r)
+	sub.MustScale(k, 1)
+	if got := sub.Await(k, "failed", phase(replica.Failed, "InvalidEnv"))[0]; !strings.Contains(got.Message, "TOKEN") {
+		t.Errorf("message: %q", got.Message)
+	}
+}
+
+func TestDrainWaitsForRequests(t *testing.T) {
+	busy := make(chan struct{})
+	asked := make(chan struct{}, 1)
+	p := open(t, Config{InFlight: func(string) int {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		select {
+		case <-busy:
+			return 0
+		default:
+			return 1
+		}
+	}})
+	sub, k, r := one(t, p, "busy", platformtest.Server{})
+	sub.MustScale(k, 0)
+	if rs := sub.See(k); len(rs) != 1 || rs[0].Phase != replica.Draining {
+		t.Fatalf("draining is not seen at once: %s", platformtest.Describe(rs))
+	}
+	<-asked
+	<-asked
+	if !runs(r.PID) {
+		t.Fatal("ended with a request in flight")
+	}
+	close(busy)
+	sub.AwaitNone(k)
+}
+
+func TestDrainDeadline(t *testing.T) {
+	p := open(t, Config{InFlight: func(string) int { return 1 }})
+	sub, k, _ := one(t, p, "endless", platformtest.Server{Grace: 200 * time.Millisecond})
+	start := time.Now()
+	sub.MustScale(k, 0)
+	sub.AwaitNone(k)
+	if took := time.Since(start); took < 200*time.Millisecond {
+		t.Errorf("gave up on requests after %s", took)
+	}
+}
+
+func TestLogsAreBounded(t *testing.T) {
+	p := open(t, Config{LogLimit: 64 << 10, DeadLogs: 2})
+	sub, k, r := one(t, p, "chatty", platformtest.Server{Spew: 1 << 20})
+	p.trimLogs()
+	if n := len(sub.ReadLogs(r.ID, fleet.LogOptions{})); n == 0 || n > 3*(64<<10) {
+		t.Errorf("%d bytes are kept of 1 MiB, want at most 128 KiB and a little", n)
+	}
+	for range 5 {
+		sub.MustScale(k, 0)
+		sub.AwaitNone(k)
+		sub.MustScale(k, 1)
+		sub.AwaitReady(k, 1)
+	}
+	logs, err := filepath.Glob(filepath.Join(p.serviceLogs(k), "*"+logSuffix))
+	if err != nil || len(logs) > 4 {
+		t.Errorf("%d logs are kept, want 1 of the living and about 2 of the dead: %v", len(logs), err)
+	}
+}
