@@ -78,7 +78,7 @@ func (t *remoteTree) open(ctx context.Context, name string, offset int64) (io.Re
 		return nil, err
 	}
 	req.Header.Set("Accept-Encoding", "identity")
-	resp, err := t.s.send(req, t.loc.String(), sourceHints(t.src))
+	resp, err := t.s.send(req, t.loc.String(), sourceHints(t.src)) //nolint:bodyclose // the caller closes it, as watchedBody
 	if err != nil {
 		w.stop()
 		return nil, err
