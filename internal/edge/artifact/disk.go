@@ -34,7 +34,7 @@ func (realDisk) free(dir string) (int64, error) {
 	if err := syscall.Statfs(dir, &fs); err != nil {
 		return 0, fmt.Errorf("artifact: %s: %w", dir, err)
 	}
-	blocks := min(fs.Bavail, 1<<40) // the unit is at least 512 bytes; no overflow
+	blocks := min(fs.Bavail, 1<<40)             // the unit is at least 512 bytes; no overflow
 	return int64(blocks) * int64(fs.Bsize), nil //nolint:unconvert // Bsize is 32 bits wide on macOS
 }
 
