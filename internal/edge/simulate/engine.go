@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -59,7 +60,7 @@ type call struct {
 // discards.
 func New(cfg Config, log *slog.Logger) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("simulate engine: %w", err)
+		return nil, fmt.Errorf("simulate engine: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

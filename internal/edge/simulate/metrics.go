@@ -21,17 +21,38 @@ type metrics struct {
 	whole      prometheus.Histogram
 	success    *prometheus.CounterVec
 
+	read readFigures
+}
+
+// readFigures describe what is read from the scheduler when it is asked for.
+type readFigures struct {
 	waiting, running, usage      *prometheus.Desc
 	queries, hits, preemptions   *prometheus.Desc
 	promptTokens, generated      *prometheus.Desc
 	adapters, cacheConfiguration *prometheus.Desc
 }
 
-func newMetrics(e *Engine) *metrics {
-	labels := prometheus.Labels{"model_name": e.cfg.Models[0], "engine": "0"}
+func newReadFigures(labels prometheus.Labels) readFigures {
 	desc := func(name, help string, variable ...string) *prometheus.Desc {
 		return prometheus.NewDesc("vllm:"+name, help, variable, labels)
 	}
+	return readFigures{
+		waiting:      desc("num_requests_waiting", "Requests in the queue."),
+		running:      desc("num_requests_running", "Requests being computed."),
+		usage:        desc("kv_cache_usage_perc", "Part of KV memory that requests hold, 0 to 1."),
+		queries:      desc("prefix_cache_queries_total", "Tokens looked up in the prefix cache."),
+		hits:         desc("prefix_cache_hits_total", "Tokens found in the prefix cache."),
+		preemptions:  desc("num_preemptions_total", "Requests returned to the queue for want of KV memory."),
+		promptTokens: desc("prompt_tokens_total", "Prompt tokens of requests whose prefill is done."),
+		generated:    desc("generation_tokens_total", "Output tokens."),
+		adapters: prometheus.NewDesc("vllm:lora_requests_info", "LoRA adapters in use; the value is a Unix time in seconds.",
+			[]string{"max_lora", "running_lora_adapters", "waiting_lora_adapters"}, nil),
+		cacheConfiguration: desc("cache_config_info", "Shape of KV memory.", "block_size", "num_gpu_blocks"),
+	}
+}
+
+func newMetrics(e *Engine) *metrics {
+	labels := prometheus.Labels{"model_name": e.cfg.Models[0], "engine": "0"}
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "vllm:" + name, Help: help, Buckets: buckets, ConstLabels: labels,
@@ -49,17 +70,7 @@ func newMetrics(e *Engine) *metrics {
 		success: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "vllm:request_success_total", Help: "Requests that ended, by reason.", ConstLabels: labels,
 		}, []string{"finished_reason"}),
-		waiting:      desc("num_requests_waiting", "Requests in the queue."),
-		running:      desc("num_requests_running", "Requests being computed."),
-		usage:        desc("kv_cache_usage_perc", "Part of KV memory that requests hold, 0 to 1."),
-		queries:      desc("prefix_cache_queries_total", "Tokens looked up in the prefix cache."),
-		hits:         desc("prefix_cache_hits_total", "Tokens found in the prefix cache."),
-		preemptions:  desc("num_preemptions_total", "Requests returned to the queue for want of KV memory."),
-		promptTokens: desc("prompt_tokens_total", "Prompt tokens of requests whose prefill is done."),
-		generated:    desc("generation_tokens_total", "Output tokens."),
-		adapters: prometheus.NewDesc("vllm:lora_requests_info", "LoRA adapters in use; the value is a Unix time in seconds.",
-			[]string{"max_lora", "running_lora_adapters", "waiting_lora_adapters"}, nil),
-		cacheConfiguration: desc("cache_config_info", "Shape of KV memory.", "block_size", "num_gpu_blocks"),
+		read: newReadFigures(labels),
 	}
 	for _, reason := range []string{"stop", "length", "abort"} {
 		m.success.WithLabelValues(reason)
@@ -74,11 +85,12 @@ func (m *metrics) handler() http.Handler {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		m.waiting, m.running, m.usage, m.queries, m.hits, m.preemptions,
-		m.promptTokens, m.generated, m.cacheConfiguration, m.adapters,
+	d := m.read
+	for _, desc := range []*prometheus.Desc{
+		d.waiting, d.running, d.usage, d.queries, d.hits, d.preemptions,
+		d.promptTokens, d.generated, d.cacheConfiguration, d.adapters,
 	} {
-		ch <- d
+		ch <- desc
 	}
 }
 
@@ -91,17 +103,17 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v uint64) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
 	}
-	gauge(m.waiting, float64(st.waiting))
-	gauge(m.running, float64(st.running))
-	gauge(m.usage, st.usage)
-	gauge(m.cacheConfiguration, 1, strconv.Itoa(BlockTokens), strconv.Itoa(m.engine.cfg.Physics.KVBlocks))
-	counter(m.queries, st.totals.PrefixQueries)
-	counter(m.hits, st.totals.PrefixHits)
-	counter(m.preemptions, st.totals.Preemptions)
-	counter(m.promptTokens, st.totals.PromptTokens)
-	counter(m.generated, st.totals.OutputTokens)
+	gauge(m.read.waiting, float64(st.waiting))
+	gauge(m.read.running, float64(st.running))
+	gauge(m.read.usage, st.usage)
+	gauge(m.read.cacheConfiguration, 1, strconv.Itoa(BlockTokens), strconv.Itoa(m.engine.cfg.Physics.KVBlocks))
+	counter(m.read.queries, st.totals.PrefixQueries)
+	counter(m.read.hits, st.totals.PrefixHits)
+	counter(m.read.preemptions, st.totals.Preemptions)
+	counter(m.read.promptTokens, st.totals.PromptTokens)
+	counter(m.read.generated, st.totals.OutputTokens)
 	if n := m.engine.cfg.Physics.MaxAdapters; n > 0 {
-		gauge(m.adapters, float64(time.Now().UnixNano())/1e9, strconv.Itoa(n),
+		gauge(m.read.adapters, float64(time.Now().UnixNano())/1e9, strconv.Itoa(n),
 			strings.Join(st.runningAdapters, ","), strings.Join(st.waitingAdapters, ","))
 	}
 }

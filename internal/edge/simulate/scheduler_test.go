@@ -225,6 +225,21 @@ func TestRemotePrefill(t *testing.T) {
 	near(t, "first token", find(t, all, Token, 1, 1).At, 101*time.Millisecond) // the pull, and one token computed
 }
 
+// TestPreemptedPullIsComputedHere: the prefiller need not keep what was pulled
+// once, so the prompt is not pulled again.
+func TestPreemptedPullIsComputedHere(t *testing.T) {
+	p := smallPhysics()
+	p.KVBlocks, p.TransferTokensPerSecond = 8, 10
+	s := NewScheduler(p)
+	all := replay(t, s, make([]time.Duration, 2), []Event{
+		Arrive{Sequence{ID: 1, PromptTokens: 48, OutputTokens: 60}},
+		Arrive{Sequence{ID: 2, PromptTokens: 48, OutputTokens: 60, RemotePrefill: true}},
+	}, nil)
+	find(t, all, Preempted, 2, 0)
+	freed := find(t, all, Finished, 1, 60).At
+	near(t, "first token", find(t, all, Token, 2, 1).At, freed+48*time.Millisecond)
+}
+
 // TestSchedulerProperties throws random loads at small engines.
 func TestSchedulerProperties(t *testing.T) {
 	for seed := range uint64(300) {
