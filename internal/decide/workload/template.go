@@ -3,6 +3,8 @@ package workload
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"text/template"
 )
@@ -137,7 +139,8 @@ func walk(v any, path string, f func(string) (string, error)) (any, error) {
 			}
 		}
 	case map[string]any:
-		for k := range v {
+		// In order, so that the same mistake is always reported at one place.
+		for _, k := range slices.Sorted(maps.Keys(v)) {
 			if v[k], err = walk(v[k], path+"."+k, f); err != nil {
 				return nil, err
 			}

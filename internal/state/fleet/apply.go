@@ -62,8 +62,8 @@ func (f *Fleet) admit(objects []Object) error {
 	}
 	var errs []error
 	for _, c := range selection.Conflicts(slices.Collect(maps.Values(all))) {
-		if fresh[c.Runtime] || fresh[c.Other] {
-			errs = append(errs, errors.New(c.String()))
+		if fresh[c.Runtime.Key] || c.Other != nil && fresh[c.Other.Key] {
+			errs = append(errs, fmt.Errorf("%s: %s: %s", c.Runtime.Name, c.Field, c.Message))
 		}
 	}
 	return errors.Join(errs...)
@@ -100,10 +100,10 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 		f.queue.add(id.Key)
 	case "runtime":
 		f.mu.runtimes[id] = obj
-		f.touch(func(e *entry) bool { return uses(e, obj.Name) })
+		f.touch(func(e *entry) bool { return uses(e, obj.Key.Name) })
 	case "model":
 		f.mu.models[id] = obj
-		f.touch(func(e *entry) bool { return modelRef(e.object) == obj.Name || e.failure != nil })
+		f.touch(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })
 	}
 	return change, nil
 }
@@ -180,13 +180,13 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 	return nil
 }
 
-// Sourced lists the objects that came from a watched source, in order.
-func (f *Fleet) Sourced(source string) []ID {
+// Sourced lists the objects whose source matches, in order.
+func (f *Fleet) Sourced(match func(source string) bool) []ID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []ID
 	add := func(o Object) {
-		if o.Source == source {
+		if o.Source != "" && match(o.Source) {
 			out = append(out, o.ID())
 		}
 	}

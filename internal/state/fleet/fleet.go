@@ -77,10 +77,13 @@ type View struct {
 	Protocol service.Protocol
 	URL      string
 	Limits   service.Limits
-	// Replicas are those of the role that traffic enters through.
+	// Role is the one that traffic enters through.
+	Role service.Role
+	// Replicas are the service's, of every role.
 	Replicas []replica.Replica
-	// Cause says why nothing is ready, in words for the caller of a request.
-	Cause string
+	// Reason and Cause say why nothing is ready, in a word and in words for
+	// the caller of a request.
+	Reason, Cause string
 	// Blocked: waiting will not help until somebody changes something.
 	Blocked bool
 }
@@ -119,13 +122,14 @@ type entry struct {
 	applied bool
 	// failure is why the present inputs cannot be run, nil when they can.
 	failure *service.Failure
-	blocked bool
 	roles   map[service.Role]*roleState
 	wake    int
 	asleep  bool // put to sleep by hand until the next request
 	deleted bool
 	status  service.Status
 	usage   map[service.Role]*usage
+	// lastReplica is the newest there has been, for its logs.
+	lastReplica string
 }
 
 // roleState carries the autoscaler from step to step.
@@ -157,7 +161,7 @@ func New(cfg Config) (*Fleet, error) {
 }
 
 // Restore loads what the store holds and hands every pinned revision back to
-// the platform, which adopts the replicas that still match. It writes nothing.
+// the platform, which adopts the replicas that still match. It stores nothing.
 // What the platform holds and nobody wants any more is removed. Unreadable
 // objects are reported in the error; everything else is restored all the same.
 func (f *Fleet) Restore(ctx context.Context) error {
@@ -181,7 +185,11 @@ func (f *Fleet) Restore(ctx context.Context) error {
 		}
 	}
 	for k, e := range f.mu.services {
-		e.stale = e.record == nil || e.record.Selection != f.selectionHash(e.object)
+		if e.stale = e.record == nil || e.record.Selection != f.selectionHash(e.object); e.record != nil {
+			err := f.cfg.Platform.Apply(ctx, e.record.Revision)
+			e.applied = err == nil
+			errs = append(errs, err)
+		}
 		f.queue.add(k)
 	}
 	f.mu.Unlock()

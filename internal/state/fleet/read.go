@@ -14,10 +14,15 @@ import (
 
 // ServiceState is a service as it is now.
 type ServiceState struct {
-	Object   Object
-	Status   service.Status
-	Revision *workload.Revision // nil before the first
-	Replicas []replica.Replica
+	Object Object
+	Status service.Status
+	// Generation counts changes of the manifest; Status.Generation is the one
+	// the status speaks of.
+	Generation int64
+	Revision   *workload.Revision // nil before the first
+	Replicas   []replica.Replica
+	// LastReplica is the newest replica there has been, whose logs may remain.
+	LastReplica string
 	// Scaling says, by role, why the count is what it is.
 	Scaling map[service.Role]string
 }
@@ -38,7 +43,7 @@ func (f *Fleet) Get(ctx context.Context, k service.Key) (ServiceState, error) {
 }
 
 func (f *Fleet) stateOf(e *entry) ServiceState {
-	st := ServiceState{Object: e.object, Status: e.priced(f.cfg.Now()), Scaling: map[service.Role]string{}}
+	st := ServiceState{Object: e.object, Generation: e.generation, LastReplica: e.lastReplica, Status: e.priced(f.cfg.Now()), Scaling: map[service.Role]string{}}
 	if e.record != nil {
 		rev := e.record.Revision
 		st.Revision = &rev

@@ -21,7 +21,6 @@ type work struct {
 	reselect   bool
 	applied    bool
 	failure    *service.Failure
-	blocked    bool
 	wake       int
 	asleep     bool
 	roles      map[service.Role]roleState
@@ -79,7 +78,7 @@ func (f *Fleet) begin(k service.Key) (w *work, wanted bool) {
 		return nil, false
 	}
 	w = &work{key: k, object: e.object, generation: e.generation, record: e.record, stale: e.stale,
-		reselect: e.reselect, applied: e.applied, failure: e.failure, blocked: e.blocked,
+		reselect: e.reselect, applied: e.applied, failure: e.failure,
 		wake: e.wake, asleep: e.asleep, roles: map[service.Role]roleState{}}
 	for r, s := range e.roles {
 		w.roles[r] = *s
@@ -170,9 +169,12 @@ func (f *Fleet) finish(w *work) {
 	if e == nil || e.deleted {
 		return
 	}
-	e.record, e.applied, e.failure, e.blocked = w.record, w.applied, w.failure, w.blocked
+	e.record, e.applied, e.failure = w.record, w.applied, w.failure
 	for r, s := range w.roles {
 		e.roles[r] = &s
+	}
+	if n := len(w.replicas); n > 0 {
+		e.lastReplica = w.replicas[n-1].ID
 	}
 	e.status = transitioned(e.status, status, f.cfg.Now())
 	e.account(w, f.cfg.Now(), f.cfg.Traffic.InFlight)

@@ -24,11 +24,11 @@ const (
 // failure the record before stays and goes on serving; the failure says what
 // is lacking. It returns when to try again, 0 when only a change can help.
 func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
-	w.failure, w.blocked = nil, false
+	w.failure = nil
 	next, again, failure := f.resolved(ctx, w)
 	if failure != nil {
 		failure.Time = f.cfg.Now()
-		w.failure, w.blocked = failure, true
+		w.failure = failure
 		f.cfg.Log.Warn("cannot be run", "service", w.key.String(), "reason", failure.Reason, "message", failure.Message)
 		if again > 0 {
 			f.restale(w.key)
@@ -179,7 +179,7 @@ func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
 		if obj.Model.Disabled {
 			return m, fmt.Errorf("spec.model.name: model %q is disabled", src.Ref.Name)
 		}
-		m.attributes = m.attributes.Fill(obj.Model.Attributes, obj.Origin.Kind+" "+obj.Name)
+		m.attributes = m.attributes.Fill(obj.Model.Attributes, obj.Origin.Kind+" "+obj.Key.Name)
 		if m.uri == "" {
 			m.uri = obj.uri(obj.Model.URI)
 		}

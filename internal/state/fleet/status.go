@@ -24,30 +24,23 @@ func entrance(r *workload.Revision) service.Role {
 
 // view is what the request path is told.
 func (f *Fleet) view(w *work) View {
-	v := View{Service: w.object.Service, URL: f.cfg.URL(w.key)}
+	v := View{Service: w.object.Service, URL: f.cfg.URL(w.key), Replicas: w.replicas}
 	if w.record == nil {
-		v.Cause, v.Blocked = "not yet resolved", false
+		v.Cause = "not yet resolved"
 		if w.failure != nil {
-			v.Cause, v.Blocked = w.failure.Message, w.blocked
+			v.Reason, v.Cause, v.Blocked = w.failure.Reason, w.failure.Message, true
 		}
 		return v
 	}
-	role := entrance(&w.record.Revision)
-	v.Protocol, v.Limits = w.record.Revision.Protocol, w.record.Revision.Component(role).Limits
-	for _, r := range w.replicas {
-		if r.Role != role {
-			continue
-		}
-		v.Replicas = append(v.Replicas, r)
-	}
+	v.Role = entrance(&w.record.Revision)
+	v.Protocol, v.Limits = w.record.Revision.Protocol, w.record.Revision.Component(v.Role).Limits
 	if bad := worst(w.replicas); bad != nil {
-		v.Cause = bad.Reason + ": " + bad.Message
 		// A program that is not there does not come by waiting; a crash or a
 		// busy accelerator may pass.
-		v.Blocked = bad.Reason == replica.ReasonProgramMissing
+		v.Reason, v.Cause, v.Blocked = bad.Reason, bad.Message, bad.Reason == replica.ReasonProgramMissing
 	}
 	if w.object.Service.Stopped {
-		v.Cause, v.Blocked = "stopped by its owner", true
+		v.Reason, v.Cause, v.Blocked = "Stopped", "stopped by its owner", true
 	}
 	return v
 }

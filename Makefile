@@ -1,0 +1,75 @@
+# Roundhouse's targets. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+GOFLAGS_BUILD := -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+PEERS := .venv/peers
+LINT := bin/golangci-lint
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## build bin/roundhouse
+	@CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/roundhouse ./cmd/roundhouse
+
+.PHONY: run
+run: build ## build, start everything with examples/quickstart, print what can be asked
+	@exec bin/roundhouse up -f examples/quickstart
+
+.PHONY: test
+test: ## run the tests (race detector on; nothing to install but Go's modules)
+	go test -race -timeout 14m ./...
+
+.PHONY: test-peers
+test-peers: $(PEERS)/.installed ## compare with the real packages from PyPI
+	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python go test -count=1 -timeout 30m -tags peers ./test/peers/...
+
+$(PEERS)/.installed: test/peers/requirements.txt
+	python3 -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.PHONY: verify
+verify: generate format lint cross dirty ## regenerate, format, lint, cross-compile, fail on a dirty tree
+
+.PHONY: generate
+generate:
+	go mod tidy
+	go generate ./...
+
+.PHONY: format
+format:
+	gofmt -l -w $$(git ls-files '*.go')
+
+$(LINT): tools/go.mod tools/go.sum
+	cd tools && go build -o ../$(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+.PHONY: lint
+lint: $(LINT)
+	go vet ./...
+	$(LINT) run ./...
+
+.PHONY: cross
+cross:
+	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/roundhouse
+
+.PHONY: dirty
+dirty:
+	@test -z "$$(git status --porcelain)" || { git status --short; git diff | head -50; echo "verify: the tree is dirty: commit what was regenerated"; exit 1; }
+
+.PHONY: bench
+bench: build $(PEERS)/.installed ## measure; docs/benchmarks.md says what and how
+	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python go run ./bench -binary bin/roundhouse
+
+.PHONY: fuzz
+fuzz: ## fuzz every target for 20 s
+	@for p in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
+	  for f in $$(grep -h '^func Fuzz' $$p/*_test.go | sed 's/func \(Fuzz[A-Za-z0-9]*\).*/\1/'); do \
+	    go test -run '^$$' -fuzz "^$$f$$" -fuzztime 20s $$p || exit 1; done; done
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin .venv

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+)
+
+func newApplyCommand() *cobra.Command {
+	var r remote
+	var files []string
+	var reselect, wait bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE|FOLDER…",
+		Short: "Make manifests the desired state, and say what came of each",
+		Long: `Make manifests the desired state: Roundhouse's own, KServe's (v1beta1
+InferenceService, v1alpha1 runtimes) and OME's (v1beta1), as they are. All
+objects of one call are applied, or, when any has a problem, none.
+
+Model files given as file:// are read in place where the server can, and
+uploaded where it cannot.`,
+		Example: `  roundhouse apply -f iris.yaml
+  roundhouse apply -f manifests/ --wait
+  cat iris.yaml | roundhouse apply -f -`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(files) == 0 {
+				return usagef("-f FILE is required")
+			}
+			manifests, err := readManifests(files, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			c, err := r.client()
+			if err != nil {
+				return err
+			}
+			return apply(cmd.Context(), c, applyOptions{files: manifests, reselect: reselect, wait: wait, timeout: timeout,
+				out: cmd.OutOrStdout(), progress: newProgress(os.Stderr)})
+		},
+	}
+	r.flags(cmd)
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "manifest file or folder, or - for standard input; may be repeated")
+	cmd.Flags().BoolVar(&reselect, "reselect", false, "choose the runtime anew although one is pinned")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until every service is ready or asleep")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long --wait waits")
+	return cmd
+}
+
+type applyOptions struct {
+	files    []admin.File
+	reselect bool
+	wait     bool
+	timeout  time.Duration
+	out      io.Writer
+	progress *progress
+}
+
+func apply(ctx context.Context, c *admin.Client, o applyOptions) error {
+	for i := range o.files {
+		if err := uploads(ctx, c, &o.files[i], o.progress.upload); err != nil {
+			return err
+		}
+	}
+	resp, err := c.Apply(ctx, admin.ApplyRequest{Files: o.files, Reselect: o.reselect})
+	if err != nil {
+		return err
+	}
+	for _, w := range resp.Warnings {
+		fmt.Fprintln(os.Stderr, w)
+	}
+	failed := 0
+	for _, ch := range resp.Changes {
+		if ch.Kind != "service" {
+			_, _ = fmt.Fprintf(o.out, "%s %s %s\n", ch.Kind, key(ch), ch.Action)
+			continue
+		}
+		until, limit := resolved, 10*time.Second
+		if o.wait {
+			until, limit = settled, o.timeout
+		}
+		svc, err := await(ctx, c, key(ch), until, limit, o.progress)
+		if err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(o.out, "service %s %s: %s\n", key(ch), ch.Action, statusLine(svc))
+		if o.wait && svc.Ready().Status != "True" {
+			failed++
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of the services applied did not become ready within %s: `roundhouse describe` says more", failed, o.timeout)
+	}
+	return nil
+}
+
+func key(c admin.Change) service.Key { return service.Key{Namespace: c.Namespace, Name: c.Name} }
+
+// resolved: what runs is known, or why nothing can.
+func resolved(s admin.Service) bool {
+	return len(s.Status.Conditions) > 0 && s.Status.Generation == s.Generation
+}
+
+// settled: it answers requests, or will not without help.
+func settled(s admin.Service) bool {
+	ready := s.Ready()
+	switch {
+	case !resolved(s):
+		return false
+	case ready.Status == "True":
+		return true
+	case ready.Status == "False":
+		return ready.Reason != "Starting" && ready.Reason != "Fetching" && ready.Reason != "Pending"
+	}
+	return false
+}
+
+// await polls a service until it is as wanted or the limit is over, and
+// returns it as it then is.
+func await(ctx context.Context, c *admin.Client, k service.Key, until func(admin.Service) bool, limit time.Duration, p *progress) (admin.Service, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	defer p.done()
+	var last admin.Service
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		svc, err := c.Service(ctx, k)
+		switch {
+		case ctx.Err() == context.DeadlineExceeded && last.Name != "":
+			return last, nil
+		case err != nil:
+			return svc, err
+		case until(svc):
+			return svc, nil
+		}
+		last = svc
+		p.service(svc)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			if ctx.Err() == context.Canceled {
+				return last, ctx.Err()
+			}
+			return last, nil
+		}
+	}
+}
+
+// statusLine says in one line what a service runs on and how it is.
+func statusLine(s admin.Service) string {
+	ready := s.Ready()
+	on := ""
+	if r := s.Status.Runtime; r.Name != "" {
+		on = "on " + r.Name + ", "
+	}
+	switch {
+	case ready.Status == "True" && ready.Reason == "Asleep":
+		return on + "asleep, starts at the first request"
+	case ready.Status == "True":
+		return on + "ready"
+	case ready.Message != "":
+		return on + "not ready: " + ready.Message
+	case ready.Status == "":
+		return "not yet looked at"
+	default:
+		return on + "not ready: " + ready.Reason
+	}
+}

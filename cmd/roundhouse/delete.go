@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+)
+
+func newDeleteCommand() *cobra.Command {
+	var r remote
+	var n namespaced
+	var files []string
+	cmd := &cobra.Command{
+		Use:   "delete [services|runtimes|models] NAME… | -f FILE",
+		Short: "Stop serving: end the replicas and forget the object",
+		Example: `  roundhouse delete iris
+  roundhouse delete runtime my-runtime
+  roundhouse delete -f manifests/`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := r.client()
+			if err != nil {
+				return err
+			}
+			kind, names := kindAndNames(args)
+			if len(names) == 0 && len(files) == 0 {
+				return usagef("name what to delete, or give -f FILE")
+			}
+			if len(files) > 0 {
+				return deleteFiles(cmd, c, files)
+			}
+			for _, name := range names {
+				k := n.key(name)
+				if kind != "services" {
+					if k, err = objectKey(cmd, c, kind, k, cmd.Flags().Changed("namespace")); err != nil {
+						return err
+					}
+				}
+				if err := deleteOne(cmd, c, kind, k); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	r.flags(cmd)
+	n.flags(cmd)
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "delete the objects of a manifest file or folder; may be repeated")
+	return cmd
+}
+
+// objectKey finds whether a runtime or model of this name is cluster-scoped.
+func objectKey(cmd *cobra.Command, c *admin.Client, kind string, k service.Key, namespaceGiven bool) (service.Key, error) {
+	list, err := c.Objects(cmd.Context(), kind)
+	if err != nil {
+		return k, err
+	}
+	cluster := service.Key{Name: k.Name}
+	for _, o := range list {
+		at := service.Key{Namespace: o.Namespace, Name: o.Name}
+		switch {
+		case at == k:
+			return k, nil
+		case at == cluster && !namespaceGiven && o.Scope != service.ScopeCatalog:
+			return cluster, nil
+		case at == cluster && o.Scope == service.ScopeCatalog:
+			return k, fmt.Errorf("runtime %s belongs to the catalog and cannot be deleted: a service can name another, or a runtime of your own can come before it", k.Name)
+		}
+	}
+	return k, nil
+}
+
+func deleteOne(cmd *cobra.Command, c *admin.Client, kind string, k service.Key) error {
+	ch, err := c.Delete(cmd.Context(), kind, k)
+	if err != nil {
+		return err
+	}
+	name := ch.Name
+	if ch.Namespace != "" {
+		name = ch.Namespace + "/" + ch.Name
+	}
+	_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s %s deleted\n", ch.Kind, name)
+	return nil
+}
+
+func deleteFiles(cmd *cobra.Command, c *admin.Client, files []string) error {
+	manifests, err := readManifests(files, cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	objects, _, err := admin.Objects(manifests, "")
+	if err != nil {
+		return err
+	}
+	plural := map[dialect.Kind]string{dialect.KindService: "services", dialect.KindRuntime: "runtimes", dialect.KindModel: "models"}
+	for _, o := range objects {
+		if err := deleteOne(cmd, c, plural[o.Kind], o.Key); err != nil {
+			return err
+		}
+	}
+	return nil
+}

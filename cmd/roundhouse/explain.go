@@ -1,0 +1,118 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+)
+
+func newExplainCommand() *cobra.Command {
+	var r remote
+	var n namespaced
+	var files []string
+	var output string
+	cmd := &cobra.Command{
+		Use:   "explain NAME… | FILE | -f FILE",
+		Short: "Say for every runtime why it was or was not chosen, and its rank",
+		Long: `Say for every runtime why it was or was not chosen, and its rank, for a service
+that is applied or one still in a file. With no server running, a file is
+explained against this machine and the catalog.`,
+		Example: `  roundhouse explain iris
+  roundhouse explain iris.yaml
+  roundhouse explain iris -o json`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "" && output != "json" {
+				return usagef("-o %s: choose json, or nothing for text", output)
+			}
+			var names []string
+			for _, a := range args {
+				if isFile(a) {
+					files = append(files, a)
+					continue
+				}
+				names = append(names, a)
+			}
+			if len(names)+len(files) == 0 {
+				return usagef("name a service, or a manifest file")
+			}
+			c, err := r.client()
+			if err != nil {
+				return err
+			}
+			out, err := explanations(cmd, c, &n, names, files)
+			if err != nil {
+				return err
+			}
+			return printExplanations(cmd.OutOrStdout(), out, output)
+		},
+	}
+	r.flags(cmd)
+	n.flags(cmd)
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	return cmd
+}
+
+func isFile(arg string) bool {
+	_, err := os.Stat(arg)
+	return err == nil && (strings.ContainsAny(arg, "/.") || arg == "-")
+}
+
+func explanations(cmd *cobra.Command, c *admin.Client, n *namespaced, names, files []string) ([]admin.Explanation, error) {
+	var out []admin.Explanation
+	for _, name := range names {
+		ex, err := c.Explain(cmd.Context(), n.key(name))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, ex...)
+	}
+	if len(files) == 0 {
+		return out, nil
+	}
+	manifests, err := readManifests(files, cmd.InOrStdin())
+	if err != nil {
+		return nil, err
+	}
+	ex, err := c.ExplainFiles(cmd.Context(), admin.ApplyRequest{Files: manifests})
+	var nobody *admin.UnreachableError
+	if errors.As(err, &nobody) {
+		ex, err = explainHere(cmd.Context(), manifests)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(ex) == 0 {
+		return nil, fmt.Errorf("%s: no service in it to explain", strings.Join(files, ", "))
+	}
+	return append(out, ex...), nil
+}
+
+func printExplanations(w io.Writer, list []admin.Explanation, output string) error {
+	if output == "json" {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		if len(list) == 1 {
+			return enc.Encode(list[0].Facts)
+		}
+		facts := make([]json.RawMessage, len(list))
+		for i := range list {
+			facts[i] = list[i].Facts
+		}
+		return enc.Encode(facts)
+	}
+	for i, e := range list {
+		if i > 0 {
+			_, _ = fmt.Fprintln(w)
+		}
+		_, _ = fmt.Fprint(w, e.Text)
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+)
+
+func newLogsCommand() *cobra.Command {
+	var r remote
+	var n namespaced
+	var q admin.LogQuery
+	cmd := &cobra.Command{
+		Use:   "logs NAME",
+		Short: "Print what a service's replica writes",
+		Example: `  roundhouse logs iris
+  roundhouse logs -f --tail 20 chat
+  roundhouse logs --previous iris`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if q.Tail < 0 {
+				return usagef("--tail %d: a number of lines", q.Tail)
+			}
+			c, err := r.client()
+			if err != nil {
+				return err
+			}
+			out, err := c.Logs(cmd.Context(), n.key(args[0]), q)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = out.Close() }()
+			_, err = io.Copy(cmd.OutOrStdout(), out)
+			if q.Follow && errors.Is(err, context.Canceled) {
+				return nil // Ctrl-C is how following ends
+			}
+			return err
+		},
+	}
+	r.flags(cmd)
+	n.flags(cmd)
+	cmd.Flags().BoolVarP(&q.Follow, "follow", "f", false, "go on as more is written")
+	cmd.Flags().IntVar(&q.Tail, "tail", 0, "only the last lines, so many; 0 for all that is kept")
+	cmd.Flags().StringVar(&q.Replica, "replica", "", "one replica by its id, as describe shows it; the newest otherwise")
+	cmd.Flags().BoolVarP(&q.Previous, "previous", "p", false, "of the process before the present one")
+	return cmd
+}

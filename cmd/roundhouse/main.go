@@ -1,0 +1,109 @@
+// Command roundhouse serves models: see `roundhouse --help`.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the build.
+var version = "dev"
+
+func main() { os.Exit(run()) }
+
+// run executes the command line. Exit codes: 0 done, 1 failed, 2 wrong usage,
+// 130 interrupted.
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := newRootCommand()
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	var failed *failure
+	if !errors.As(err, &failed) {
+		fmt.Fprintf(os.Stderr, "roundhouse: %s\nSee `%s --help`.\n", strings.TrimSpace(err.Error()), cmd.CommandPath())
+		return 2
+	}
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return 130
+	}
+	fmt.Fprintf(os.Stderr, "roundhouse: %s\n", strings.TrimRight(failed.Error(), "\n"))
+	return 1
+}
+
+// failure marks an error of a command that was rightly called, as against a
+// wrong command line.
+type failure struct{ error }
+
+func (f *failure) Unwrap() error { return f.error }
+
+// usageError is found out only while a command runs, and is wrong usage all
+// the same.
+type usageError struct{ error }
+
+func (u *usageError) Unwrap() error { return u.error }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "roundhouse",
+		Short: "Serve models: from a manifest to an answer",
+		Long: `Roundhouse serves models. It reads manifests of its own, of KServe and of OME,
+picks the serving runtime for each model and says why, starts replicas, scales
+them to zero and back, and sends every request to one that will answer it.`,
+		Example: `  roundhouse up -f examples/quickstart     start everything on this machine
+  roundhouse apply -f iris.yaml            serve one more model
+  roundhouse explain iris                  why it runs on what it does
+  roundhouse infer iris -d @request.json   ask it`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.AddGroup(
+		&cobra.Group{ID: "servers", Title: "Servers:"},
+		&cobra.Group{ID: "objects", Title: "Working with what is served:"},
+	)
+	grouped := func(id string, cmds ...*cobra.Command) {
+		for _, c := range cmds {
+			c.GroupID = id
+			root.AddCommand(c)
+		}
+	}
+	grouped("servers", newUpCommand(), newServeCommand(), newSimulateCommand())
+	grouped("objects", newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(),
+		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand())
+	markFailures(root)
+	return root
+}
+
+// markFailures has every error of a command's own work marked as a failure,
+// so that what is left is wrong usage.
+func markFailures(cmd *cobra.Command) {
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(c *cobra.Command, args []string) error {
+			err := run(c, args)
+			var usage *usageError
+			if err == nil || errors.As(err, &usage) {
+				return err
+			}
+			return &failure{err}
+		}
+	}
+	for _, c := range cmd.Commands() {
+		markFailures(c)
+	}
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"roundhouse.dev/roundhouse/catalog"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
+	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/edge/process"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// node is everything of one machine, put together. The seams between its
+// parts are the small adapters below.
+type node struct {
+	cfg        nodeConfig
+	log        *slog.Logger
+	platform   *process.Platform
+	fleet      *fleet.Fleet
+	dispatcher *dispatch.Dispatcher
+	gateway    *gateway.Gateway
+	admin      *admin.Server
+}
+
+type nodeConfig struct {
+	dir              *datadir.Dir
+	inference, admin *net.TCPAddr
+	log              *slog.Logger
+}
+
+func newNode(cfg nodeConfig) (*node, error) {
+	n := &node{cfg: cfg, log: cfg.log}
+	runtimes, err := catalog.Runtimes()
+	if err != nil {
+		return nil, fmt.Errorf("catalog: %w", err)
+	}
+	store, err := artifact.New(artifact.Config{Dir: cfg.dir.Path("models")}, nil, cfg.log)
+	if err != nil {
+		return nil, err
+	}
+	demands := &demands{}
+	n.dispatcher, err = dispatch.New(dispatch.DefaultConfig(), demands, dispatch.SystemClock{}, rand.IntN)
+	if err != nil {
+		return nil, err
+	}
+	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: executable(), Fetcher: fetcher{store},
+		InFlight: n.dispatcher.InFlight, Logger: cfg.log})
+	if err != nil {
+		return nil, err
+	}
+	n.fleet, err = fleet.New(fleet.Config{Platform: n.platform, Store: cfg.dir, Models: inspector{store}, Traffic: traffic{n.dispatcher},
+		Catalog: runtimes, URL: n.url, Log: cfg.log})
+	if err != nil {
+		return nil, err
+	}
+	demands.fleet = n.fleet
+	return n, n.servers(store)
+}
+
+// servers makes what listens: the gateway and the admin API.
+func (n *node) servers(store *artifact.Store) error {
+	metrics := prometheus.NewRegistry()
+	gw := gateway.DefaultConfig()
+	gw.Listen, gw.Version, gw.DrainTimeout = n.cfg.inference.String(), version, drainGrace
+	var err error
+	if n.gateway, err = gateway.New(gw, n.dispatcher, n.log, metrics); err != nil {
+		return err
+	}
+	token, err := n.cfg.dir.Token()
+	if err != nil {
+		return err
+	}
+	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: store, Version: version,
+		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), Log: n.log})
+	return err
+}
+
+// close ends the replicas, or with keep leaves them to the next owner.
+func (n *node) close(keep bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), drainGrace+10*time.Second)
+	defer cancel()
+	n.dispatcher.Close()
+	if err := n.platform.Close(ctx, keep); err != nil {
+		return fmt.Errorf("ending the replicas: %w", err)
+	}
+	return nil
+}
+
+// base is the address people reach the gateway at.
+func (n *node) base() string {
+	a := *n.cfg.inference
+	if a.IP.IsUnspecified() {
+		a.IP = net.IPv4(127, 0, 0, 1)
+	}
+	return "http://" + a.String()
+}
+
+// url is a service's own address: its host tells it from namesakes.
+func (n *node) url(k service.Key) string {
+	return fmt.Sprintf("http://%s.%s.localhost:%d", k.Name, k.Namespace, n.cfg.inference.Port)
+}
+
+// greet tells on standard output what can be asked and how.
+func (n *node) greet(ctx context.Context, w io.Writer) {
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
+	say("Roundhouse answers at  %s", n.base())
+	say("Admin API and metrics  http://%s", n.cfg.admin)
+	for _, st := range n.fleet.List() {
+		if st, err := n.resolved(ctx, st.Object.Key); err == nil {
+			greetService(say, n.base(), st)
+		}
+	}
+	say("")
+}
+
+// resolved waits for a service's first reconcile, which is a moment after the
+// start.
+func (n *node) resolved(ctx context.Context, k service.Key) (st fleet.ServiceState, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for {
+		if st, err = n.fleet.Get(ctx, k); err != nil || len(st.Status.Conditions) > 0 {
+			return st, err
+		}
+		select {
+		case <-ctx.Done():
+			return st, ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func greetService(say func(string, ...any), base string, st fleet.ServiceState) {
+	k := st.Object.Key
+	say("\n%s: %s", k, statusLine(admin.Service{Status: st.Status}))
+	switch st.Status.Protocol {
+	case service.ProtocolOpenAI:
+		say(`  curl -N %s/v1/chat/completions -d '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello"}]}'`, base, modelName(k))
+	case service.ProtocolV1, service.ProtocolV2:
+		name := strings.ReplaceAll(modelName(k), "/", "%2F")
+		sample := "REQUEST.json"
+		if s := sampleRequest(st.Object); s != "" {
+			sample = s
+		}
+		say("  curl %s/v2/models/%s", base, name)
+		say("  curl %s/v2/models/%s/infer -d @%s", base, name, sample)
+	}
+}
+
+// sampleRequest is a request kept beside a service's manifest, if any:
+// NAME-request.json.
+func sampleRequest(o fleet.Object) string {
+	if o.Origin.File == "" {
+		return ""
+	}
+	path := filepath.Join(filepath.Dir(o.Origin.File), o.Key.Name+"-request.json")
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
+}
+
+// demands carries what the request path asks for to the fleet. Its fleet is
+// set once, before anything runs.
+type demands struct{ fleet *fleet.Fleet }
+
+func (d *demands) Wake(ctx context.Context, pool string, atLeast int) error {
+	return d.fleet.Wake(ctx, service.ParseKey(pool), atLeast)
+}
+
+func (d *demands) Sleep(ctx context.Context, pool string) error {
+	return d.fleet.Sleep(ctx, service.ParseKey(pool))
+}
+
+func (d *demands) Report(pool string, _ autoscale.Demand) { d.fleet.Demanded(service.ParseKey(pool)) }
+
+// traffic carries the fleet's facts to the request path.
+type traffic struct{ *dispatch.Dispatcher }
+
+func (t traffic) Publish(v fleet.View) {
+	host := strings.TrimPrefix(v.URL, "http://")
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	t.SetPool(dispatch.Pool{Key: v.Service.Key, Protocol: v.Protocol, Created: v.Service.Created, Host: host, Entry: v.Role, Limits: v.Limits,
+		Replicas: v.Replicas, Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked}})
+}
+
+func (t traffic) Withdraw(k service.Key) { t.RemovePool(k) }
+
+func (t traffic) Demand(k service.Key) autoscale.Demand {
+	st, _ := t.Snapshot(k.String())
+	return st.Demand
+}
+
+// fetcher brings models for the platform.
+type fetcher struct{ *artifact.Store }
+
+func (f fetcher) Fetch(ctx context.Context, uri string, progress func(done, total int64)) (string, error) {
+	return f.Store.Fetch(ctx, artifact.Request{URI: uri}, func(p artifact.Progress) {
+		if progress != nil {
+			progress(p.Done, p.Total)
+		}
+	})
+}
+
+// inspector reads models' attributes for the fleet.
+type inspector struct{ *artifact.Store }
+
+// inspectTimeout bounds how long a remote model's own files may take to read.
+const inspectTimeout = 15 * time.Second
+
+func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes, error) {
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	f, err := i.Peek(ctx, artifact.Request{URI: uri})
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = missing{err}
+		}
+		return service.Attributes{}, err
+	}
+	return service.Attributes{Format: service.NamedVersion{Name: f.Format}, Framework: service.NamedVersion{Name: f.Framework, Version: f.FrameworkVersion},
+		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, From: f.From}, nil
+}
+
+// missing says that the model is certainly not there.
+type missing struct{ error }
+
+func (missing) NotExist() bool  { return true }
+func (m missing) Unwrap() error { return m.error }

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"io"
+	"os"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+)
+
+// progress draws bars on a terminal, and nothing elsewhere.
+type progress struct {
+	w   io.Writer
+	on  bool
+	bar *progressbar.ProgressBar
+	of  string
+}
+
+func newProgress(f *os.File) *progress {
+	return &progress{w: f, on: term.IsTerminal(int(f.Fd()))}
+}
+
+func (p *progress) start(name string, total int64) {
+	p.of = name
+	p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(p.w), progressbar.OptionShowBytes(true),
+		progressbar.OptionSetDescription(name), progressbar.OptionSetWidth(30), progressbar.OptionThrottle(50e6),
+		progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(true))
+}
+
+// service shows the download of the replica that is being fetched.
+func (p *progress) service(s admin.Service) {
+	if !p.on {
+		return
+	}
+	for _, r := range s.Replicas {
+		if r.Phase != replica.Fetching || r.Progress == nil || r.Progress.Total <= 0 {
+			continue
+		}
+		if p.bar == nil || p.of != r.ID {
+			p.done()
+			p.start(s.Name, r.Progress.Total)
+			p.of = r.ID
+		}
+		_ = p.bar.Set64(r.Progress.Done)
+		return
+	}
+	p.done()
+}
+
+// upload shows bytes on their way to the server.
+func (p *progress) upload(name string, size int64) io.WriteCloser {
+	if !p.on {
+		return nopCloser{io.Discard}
+	}
+	p.start("upload "+name, size)
+	return p.bar
+}
+
+// done clears the bar.
+func (p *progress) done() {
+	if p.bar != nil {
+		_ = p.bar.Finish()
+		p.bar = nil
+	}
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
+)
+
+// The addresses `up` listens on unless told otherwise.
+const (
+	defaultListen     = "127.0.0.1:8080"
+	defaultGRPCListen = "127.0.0.1:8081"
+	defaultAdmin      = "127.0.0.1:8090"
+)
+
+// remote is where the server is that a command talks to.
+type remote struct {
+	server, gateway, dataDir, token string
+}
+
+func (r *remote) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.server, "server", envOr("ROUNDHOUSE_SERVER", "http://"+defaultAdmin), "admin address of the running `roundhouse up`")
+	cmd.Flags().StringVar(&r.dataDir, "data-dir", datadir.Default(), "its data directory, which holds the admin token")
+}
+
+func (r *remote) gatewayFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.gateway, "gateway", envOr("ROUNDHOUSE_GATEWAY", "http://"+defaultListen), "inference address of the running `roundhouse up`")
+}
+
+func envOr(name, value string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return value
+}
+
+// client opens the admin API with the token of the data directory, or the one
+// in ROUNDHOUSE_TOKEN.
+func (r *remote) client() (*admin.Client, error) {
+	token := os.Getenv("ROUNDHOUSE_TOKEN")
+	if token == "" {
+		var err error
+		if token, err = datadir.ReadToken(r.dataDir); os.IsNotExist(err) || isNotExist(err) {
+			// Without a token the server will say what is needed; without a
+			// server the client will.
+			token = ""
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return &admin.Client{Base: r.server, Token: token}, nil
+}
+
+// namespaced adds the namespace flag and reads "name" or "namespace/name".
+type namespaced struct{ namespace string }
+
+func (n *namespaced) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&n.namespace, "namespace", "n", service.DefaultNamespace, "namespace of names given without one")
+}
+
+func (n *namespaced) key(name string) service.Key {
+	k := service.ParseKey(name)
+	if k.Name == name {
+		k.Namespace = n.namespace
+	}
+	return k
+}
+
+// age is how long ago t was, as kubectl prints it.
+func age(t, now time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	d := now.Sub(t)
+	switch {
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < time.Hour:
+		return d.Round(time.Minute).Truncate(time.Minute).String()[:len(d.Truncate(time.Minute).String())-2]
+	case d < 48*time.Hour:
+		return itoa(int(d.Hours())) + "h"
+	default:
+		return itoa(int(d.Hours()/24)) + "d"
+	}
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
+)
+
+// upOptions are what `roundhouse up` is told.
+type upOptions struct {
+	files         []string
+	watch         bool
+	listen, admin string
+	dataDir       string
+	keep          bool
+	verbose       bool
+}
+
+func newUpCommand() *cobra.Command {
+	var o upOptions
+	cmd := &cobra.Command{
+		Use:   "up [-f FILE|FOLDER]…",
+		Short: "Start everything on this machine: gateway, autoscaler, admin API, replicas as processes",
+		Long: `Start everything on this machine: the gateway that answers requests, the
+autoscaler, the admin API behind the other commands, and replicas as processes.
+
+Manifests given with -f are the desired state of those files: what a file no
+longer holds is deleted. With --watch they are read again when they change; a
+file with a problem keeps what it said before.`,
+		Example: `  roundhouse up -f examples/quickstart
+  roundhouse up -f models/ --watch
+  roundhouse up --listen 127.0.0.1:9000 --admin-listen 127.0.0.1:9090`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return up(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVarP(&o.files, "filename", "f", nil, "manifest file or folder; may be repeated")
+	f.BoolVar(&o.watch, "watch", false, "read the manifests again when they change")
+	f.StringVar(&o.listen, "listen", defaultListen, "address for inference over HTTP")
+	f.StringVar(&o.admin, "admin-listen", defaultAdmin, "address of the admin API and metrics")
+	f.StringVar(&o.dataDir, "data-dir", datadir.Default(), "where the desired state, models and logs are kept")
+	f.BoolVar(&o.keep, "keep-replicas", false, "leave replicas running when stopped; the next up takes them over")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
+	return cmd
+}
+
+// drainGrace is how long a stopping `up` lets requests and replicas finish.
+const drainGrace = 30 * time.Second
+
+func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
+	if o.watch && len(o.files) == 0 {
+		return usagef("--watch needs -f: there is nothing to watch")
+	}
+	level := slog.LevelInfo
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: level}))
+	inference, err := listen(o.listen, "--listen")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = inference.Close() }()
+	adminListener, err := listen(o.admin, "--admin-listen")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = adminListener.Close() }()
+	dir, err := datadir.Open(o.dataDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	n, err := newNode(nodeConfig{dir: dir, inference: inference.Addr().(*net.TCPAddr), admin: adminListener.Addr().(*net.TCPAddr), log: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close(o.keep)) }()
+	if err := n.fleet.Restore(ctx); err != nil {
+		log.Error("not everything could be restored", "error", err)
+	}
+	src := &sources{fleet: n.fleet, log: log, roots: o.files}
+	if err := src.sync(ctx); err != nil {
+		if !o.watch {
+			return err
+		}
+		log.Error("a manifest keeps what it said before", "error", err)
+	}
+	n.platform.Sweep()
+	return n.run(ctx, inference, adminListener, func(ctx context.Context) {
+		n.greet(ctx, out)
+		if o.watch {
+			src.watch(ctx)
+		}
+	})
+}
+
+// listen opens a TCP address; flag is where another can be chosen.
+func listen(addr, flag string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s is in use: stop what listens there, or choose another with %s", addr, flag)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("%s: permission denied: choose a port above 1023 with %s", addr, flag)
+	case err != nil:
+		return nil, usagef("%s %s: %w", flag, addr, err)
+	}
+	return l, nil
+}
+
+// run serves until ctx ends or a server fails. Requests in flight finish
+// before the fleet stops, so that one waiting for a replica still gets it.
+func (n *node) run(ctx context.Context, inference, adminListener net.Listener, started func(context.Context)) error {
+	serving, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	fleetCtx, stopFleet := context.WithCancel(context.WithoutCancel(ctx))
+	var servers, fleet sync.WaitGroup
+	fleet.Go(func() { n.fleet.Run(fleetCtx, 4) })
+	serve := func(name string, f func() error) {
+		servers.Go(func() {
+			if err := f(); err != nil {
+				stop(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	serve("gateway", func() error { return n.gateway.Serve(serving, inference) })
+	serve("admin", func() error { return n.admin.Serve(serving, adminListener, 2*time.Second) })
+	servers.Go(func() { started(serving) })
+	<-serving.Done()
+	n.log.Info("stopping: requests in flight may finish")
+	servers.Wait()
+	stopFleet()
+	fleet.Wait()
+	if ctx.Err() != nil {
+		return nil // asked to stop
+	}
+	return context.Cause(serving)
+}
+
+func executable() string {
+	if exe, err := os.Executable(); err == nil {
+		return exe
+	}
+	return filepath.Clean(os.Args[0])
+}

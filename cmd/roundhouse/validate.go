@@ -1,0 +1,49 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+)
+
+func newValidateCommand() *cobra.Command {
+	var files []string
+	cmd := &cobra.Command{
+		Use:     "validate FILE|FOLDER…",
+		Short:   "Check manifests without a server: every problem with file, line and field",
+		Example: "  roundhouse validate iris.yaml manifests/",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args = append(files, args...); len(args) == 0 {
+				return usagef("name a manifest file or folder")
+			}
+			manifests, err := readManifests(args, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			objects, warnings, err := admin.Objects(manifests, "")
+			for _, w := range warnings {
+				_, _ = fmt.Fprintln(os.Stderr, w)
+			}
+			var bad *admin.ManifestError
+			if errors.As(err, &bad) {
+				for _, p := range bad.Problems {
+					_, _ = fmt.Fprintln(os.Stderr, p)
+				}
+				return fmt.Errorf("%d problems in %d files", len(bad.Problems), len(manifests))
+			}
+			if err != nil {
+				return err
+			}
+			for _, o := range objects {
+				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s:%d: %s is valid\n", o.Origin.File, o.Origin.Line, o.ID())
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")
+	return cmd
+}

@@ -1,0 +1,234 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+)
+
+// Client speaks to a running server's admin API.
+type Client struct {
+	// Base is the server's address, "http://127.0.0.1:8090".
+	Base  string
+	Token string
+	HTTP  *http.Client // nil: http.DefaultClient
+}
+
+// APIError is an answer that was not a success.
+type APIError struct {
+	Status int
+	Error_ Error
+}
+
+// Error is the server's one line, then a manifest's problems, one line each.
+func (e *APIError) Error() string {
+	if len(e.Error_.Problems) > 0 {
+		return strings.Join(e.Error_.Problems, "\n")
+	}
+	return e.Error_.Message
+}
+
+// UnreachableError says that nobody answers at the address.
+type UnreachableError struct {
+	Base string
+	Err  error
+}
+
+// Error names the address and how to start a server there.
+func (e *UnreachableError) Error() string {
+	if errors.Is(e.Err, syscall.ECONNREFUSED) {
+		return fmt.Sprintf("nobody listens at %s: start `roundhouse up`, or say where it is with --server", e.Base)
+	}
+	return fmt.Sprintf("%s does not answer: %v", e.Base, e.Err)
+}
+
+// Unwrap is the network's error.
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+func (c *Client) do(ctx context.Context, method, path string, body io.Reader, size int64) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.Base, "/")+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if size >= 0 {
+		req.ContentLength = size
+	}
+	req.Header.Set("Authorization", "Bearer "+c.Token)
+	client := c.HTTP
+	if client == nil {
+		client = http.DefaultClient
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, &UnreachableError{Base: c.Base, Err: err}
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	e := &APIError{Status: resp.StatusCode}
+	raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if json.Unmarshal(raw, &e.Error_) != nil || e.Error_.Message == "" {
+		e.Error_.Message = fmt.Sprintf("%s answers %s to %s %s: is that the admin port of a roundhouse?", c.Base, resp.Status, method, path)
+	}
+	return nil, e
+}
+
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	size := int64(-1)
+	if in != nil {
+		raw, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body, size = bytes.NewReader(raw), int64(len(raw))
+	}
+	resp, err := c.do(ctx, method, path, body, size)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		return fmt.Errorf("%s: answer to %s %s: %w", c.Base, method, path, err)
+	}
+	return nil
+}
+
+func servicePath(k service.Key) string {
+	return "/api/v1/services/" + url.PathEscape(k.Namespace) + "/" + url.PathEscape(k.Name)
+}
+
+// Apply makes manifests the desired state.
+func (c *Client) Apply(ctx context.Context, req ApplyRequest) (out ApplyResponse, err error) {
+	return out, c.call(ctx, http.MethodPost, "/api/v1/apply", req, &out)
+}
+
+// ExplainFiles explains the services of manifests that are not applied.
+func (c *Client) ExplainFiles(ctx context.Context, req ApplyRequest) (out []Explanation, err error) {
+	return out, c.call(ctx, http.MethodPost, "/api/v1/explain", req, &out)
+}
+
+// Explain says why an applied service runs on what it does.
+func (c *Client) Explain(ctx context.Context, k service.Key) (out []Explanation, err error) {
+	return out, c.call(ctx, http.MethodGet, servicePath(k)+"/explain", nil, &out)
+}
+
+// Services lists services, of one namespace or, with "", of all.
+func (c *Client) Services(ctx context.Context, namespace string, rendered bool) (out []Service, err error) {
+	q := url.Values{}
+	if namespace != "" {
+		q.Set("namespace", namespace)
+	}
+	if rendered {
+		q.Set("rendered", "")
+	}
+	return out, c.call(ctx, http.MethodGet, "/api/v1/services?"+q.Encode(), nil, &out)
+}
+
+// Service is one service with its replicas.
+func (c *Client) Service(ctx context.Context, k service.Key) (out Service, err error) {
+	return out, c.call(ctx, http.MethodGet, servicePath(k), nil, &out)
+}
+
+// Objects lists "runtimes" or "models".
+func (c *Client) Objects(ctx context.Context, kinds string) (out []Object, err error) {
+	return out, c.call(ctx, http.MethodGet, "/api/v1/"+kinds, nil, &out)
+}
+
+// Delete removes an object; kinds is "services", "runtimes" or "models". A
+// cluster-scoped object has no namespace.
+func (c *Client) Delete(ctx context.Context, kinds string, k service.Key) (out Change, err error) {
+	ns := k.Namespace
+	if ns == "" {
+		ns = "_cluster"
+	}
+	return out, c.call(ctx, http.MethodDelete, "/api/v1/"+kinds+"/"+url.PathEscape(ns)+"/"+url.PathEscape(k.Name), nil, &out)
+}
+
+// LogQuery says which output is wanted.
+type LogQuery struct {
+	Replica  string // "" for the newest
+	Tail     int    // 0 for all that is kept
+	Follow   bool
+	Previous bool
+}
+
+// Logs opens a replica's output; the caller closes it.
+func (c *Client) Logs(ctx context.Context, k service.Key, q LogQuery) (io.ReadCloser, error) {
+	v := url.Values{"tail": {strconv.Itoa(q.Tail)}}
+	if q.Replica != "" {
+		v.Set("replica", q.Replica)
+	}
+	if q.Follow {
+		v.Set("follow", "")
+	}
+	if q.Previous {
+		v.Set("previous", "")
+	}
+	resp, err := c.do(ctx, http.MethodGet, servicePath(k)+"/logs?"+v.Encode(), nil, -1)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// Reads says whether the server reads a local file of this size by itself.
+func (c *Client) Reads(ctx context.Context, path string, size int64, dir bool) (bool, error) {
+	var out struct {
+		Size int64 `json:"size"`
+		Dir  bool  `json:"dir"`
+	}
+	err := c.call(ctx, http.MethodGet, "/api/v1/readable?path="+url.QueryEscape(path), nil, &out)
+	var api *APIError
+	if errors.As(err, &api) && api.Status == http.StatusNotFound {
+		return false, nil
+	}
+	return err == nil && out.Dir == dir && (dir || out.Size == size), err
+}
+
+// Upload hands bytes to the server unless it has them already, and returns the
+// URI to name them by. open is called only when they must be sent.
+func (c *Client) Upload(ctx context.Context, u artifact.Upload, open func() (io.ReadCloser, error)) (string, error) {
+	var out struct {
+		URI string `json:"uri"`
+	}
+	path := "/api/v1/uploads/" + u.SHA256 + "/" + url.PathEscape(u.Name)
+	err := c.call(ctx, http.MethodGet, path, nil, &out)
+	if err == nil {
+		return out.URI, nil
+	}
+	var api *APIError
+	if !errors.As(err, &api) || api.Status != http.StatusNotFound {
+		return "", err
+	}
+	body, err := open()
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = body.Close() }()
+	resp, err := c.do(ctx, http.MethodPut, path, body, u.Size)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return out.URI, json.NewDecoder(resp.Body).Decode(&out)
+}

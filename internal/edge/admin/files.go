@@ -1,0 +1,136 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// Files keeps the model files that clients upload because the server cannot
+// read them where they are.
+type Files interface {
+	HasUpload(u artifact.Upload) bool
+	PutUpload(ctx context.Context, u artifact.Upload, r io.Reader) (uri string, err error)
+}
+
+// readable says whether the server itself can read a path the client names,
+// so that a local model needs no copy.
+func (s *Server) readable(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.Query().Get("path")
+	if !filepath.IsAbs(path) {
+		fail(w, http.StatusBadRequest, "path %q is not absolute", path)
+		return
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		fail(w, http.StatusNotFound, "%s", err)
+		return
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		fail(w, http.StatusNotFound, "%s", err)
+		return
+	}
+	// The size tells a path of the same name on two machines apart.
+	answer(w, map[string]any{"size": info.Size(), "dir": info.IsDir()})
+}
+
+func uploadOf(r *http.Request, size int64) artifact.Upload {
+	return artifact.Upload{SHA256: r.PathValue("sha256"), Name: r.PathValue("name"), Size: size}
+}
+
+func (s *Server) hasUpload(w http.ResponseWriter, r *http.Request) {
+	if s.cfg.Files == nil {
+		fail(w, http.StatusNotImplemented, "this server takes no uploads")
+		return
+	}
+	u := uploadOf(r, 0)
+	if !s.cfg.Files.HasUpload(u) {
+		fail(w, http.StatusNotFound, "not uploaded")
+		return
+	}
+	answer(w, map[string]string{"uri": u.URI()})
+}
+
+func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
+	if s.cfg.Files == nil {
+		fail(w, http.StatusNotImplemented, "this server takes no uploads")
+		return
+	}
+	if r.ContentLength < 0 {
+		fail(w, http.StatusLengthRequired, "an upload needs a Content-Length")
+		return
+	}
+	uri, err := s.cfg.Files.PutUpload(r.Context(), uploadOf(r, r.ContentLength), r.Body)
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, map[string]string{"uri": uri})
+}
+
+// logs streams the output of a service's replicas: the one named, else the
+// newest.
+func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	id := q.Get("replica")
+	if id == "" {
+		st, err := s.cfg.Fleet.Get(r.Context(), key(r))
+		if err != nil {
+			failError(w, err)
+			return
+		}
+		if len(st.Replicas) == 0 {
+			id = st.LastReplica
+		} else {
+			id = st.Replicas[len(st.Replicas)-1].ID
+		}
+		if id == "" {
+			fail(w, http.StatusNotFound, "%s has no replica and has had none: it starts at the first request", key(r))
+			return
+		}
+	}
+	tail, err := strconv.Atoi(orZero(q.Get("tail")))
+	if err != nil || tail < 0 {
+		fail(w, http.StatusBadRequest, "tail %q is not a number of lines", q.Get("tail"))
+		return
+	}
+	out, err := s.cfg.Fleet.Logs(r.Context(), id, fleet.LogOptions{Follow: q.Has("follow"), Tail: tail, Previous: q.Has("previous")})
+	if err != nil {
+		failError(w, fmt.Errorf("logs of %s: %w", id, err))
+		return
+	}
+	defer func() { _ = out.Close() }()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Roundhouse-Replica", id)
+	_, _ = io.Copy(flushing{w, http.NewResponseController(w)}, out)
+}
+
+func orZero(s string) string {
+	if s == "" {
+		return "0"
+	}
+	return s
+}
+
+// flushing sends each write on at once: a log that is followed is read live.
+type flushing struct {
+	io.Writer
+	rc *http.ResponseController
+}
+
+func (f flushing) Write(p []byte) (int, error) {
+	n, err := f.Writer.Write(p)
+	if err == nil {
+		err = f.rc.Flush()
+	}
+	return n, err
+}

@@ -1,0 +1,267 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// ManifestError is every problem of the manifests of one request.
+type ManifestError struct{ Problems []string }
+
+// Error is the problems, one a line.
+func (e *ManifestError) Error() string { return strings.Join(e.Problems, "\n") }
+
+// Objects reads manifest files into what the fleet applies, with warnings.
+// source is the watched file or folder they came from, "" for none. It is
+// also the way `up -f` takes. The error is a *ManifestError.
+func Objects(files []File, source string) (objects []fleet.Object, warnings []string, err error) {
+	var problems []string
+	seen := map[fleet.ID]string{}
+	for _, f := range files {
+		read := dialect.Read(f.Name, []byte(f.Data))
+		for _, p := range read.Errors(dialect.Process) {
+			problems = append(problems, p.String())
+		}
+		for _, p := range read.Warnings(dialect.Process) {
+			warnings = append(warnings, p.String())
+		}
+		for _, o := range read.Objects {
+			obj := fleet.Object{Object: o, Source: source, URIs: f.URIs}
+			at := fmt.Sprintf("%s:%d", o.Origin.File, o.Origin.Line)
+			if first, twice := seen[obj.ID()]; twice {
+				problems = append(problems, fmt.Sprintf("%s: metadata.name: %s is also at %s: give one of them another name", at, obj.ID(), first))
+			}
+			seen[obj.ID()] = at
+			objects = append(objects, obj)
+		}
+	}
+	if len(problems) > 0 {
+		return nil, warnings, &ManifestError{Problems: problems}
+	}
+	return objects, warnings, nil
+}
+
+func (s *Server) read(w http.ResponseWriter, r *http.Request) (req ApplyRequest, objects []fleet.Object, warnings []string, ok bool) {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, s.cfg.MaxManifestBytes)).Decode(&req); err != nil {
+		failError(w, err)
+		return req, nil, nil, false
+	}
+	objects, warnings, err := Objects(req.Files, "")
+	var bad *ManifestError
+	if errors.As(err, &bad) {
+		failWith(w, http.StatusUnprocessableEntity, Error{Message: fmt.Sprintf("%d problems in the manifests", len(bad.Problems)), Problems: bad.Problems})
+		return req, nil, nil, false
+	}
+	return req, objects, warnings, true
+}
+
+func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
+	req, objects, warnings, ok := s.read(w, r)
+	if !ok {
+		return
+	}
+	changes, err := s.cfg.Fleet.Apply(r.Context(), objects, fleet.ApplyOptions{Reselect: req.Reselect})
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, ApplyResponse{Changes: wireChanges(changes), Warnings: warnings})
+}
+
+func wireChanges(changes []fleet.Change) []Change {
+	out := make([]Change, len(changes))
+	for i, c := range changes {
+		out[i] = Change{Kind: c.ID.Kind, Namespace: c.ID.Namespace, Name: c.ID.Name, Action: c.Action}
+	}
+	return out
+}
+
+func (s *Server) remove(kind string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		k := key(r)
+		if kind != "service" && k.Namespace == "_cluster" {
+			k.Namespace = ""
+		}
+		if err := s.cfg.Fleet.Delete(r.Context(), fleet.ID{Kind: kind, Key: k}); err != nil {
+			failError(w, err)
+			return
+		}
+		answer(w, Change{Kind: kind, Namespace: k.Namespace, Name: k.Name, Action: "deleted"})
+	}
+}
+
+func key(r *http.Request) service.Key {
+	return service.Key{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
+}
+
+func (s *Server) services(w http.ResponseWriter, r *http.Request) {
+	namespace := r.URL.Query().Get("namespace")
+	out := []Service{}
+	for _, st := range s.cfg.Fleet.List() {
+		if namespace == "" || st.Object.Key.Namespace == namespace {
+			out = append(out, wireService(st, r.URL.Query().Has("rendered")))
+		}
+	}
+	answer(w, out)
+}
+
+func (s *Server) service(w http.ResponseWriter, r *http.Request) {
+	st, err := s.cfg.Fleet.Get(r.Context(), key(r))
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, wireService(st, true))
+}
+
+func wireService(st fleet.ServiceState, rendered bool) Service {
+	o := st.Object
+	out := Service{Namespace: o.Key.Namespace, Name: o.Key.Name, APIVersion: o.Origin.APIVersion, Kind: o.Origin.Kind,
+		File: o.Origin.File, Created: o.Created(), Generation: st.Generation, Status: st.Status, Scaling: st.Scaling, Replicas: st.Replicas}
+	if m := o.Service.Model; m != nil {
+		out.Model = m.URI
+		if m.Ref != nil {
+			out.Model = m.Ref.Name
+		}
+	}
+	if st.Revision != nil {
+		out.Limits = map[service.Role]ScaleLimits{}
+		for _, c := range st.Revision.Components {
+			l := c.Limits
+			out.Limits[c.Role] = ScaleLimits{Min: l.Min, Max: l.Max, Target: l.Target, Metric: string(l.Metric),
+				ScaleToZeroAfter: l.ScaleToZeroAfter.String(), StartupTimeout: l.StartupTimeout.String()}
+		}
+	}
+	if rendered {
+		out.Rendered = render(o, &st.Status)
+	}
+	return out
+}
+
+// render gives a manifest back; one that was read once renders again, so an
+// error is only worth a comment in its place.
+func render(o fleet.Object, st *service.Status) string {
+	out, err := dialect.Render(o.Object, st)
+	if err != nil {
+		return "# " + err.Error() + "\n"
+	}
+	return string(out)
+}
+
+func (s *Server) runtimes(w http.ResponseWriter, _ *http.Request) {
+	out := []Object{}
+	for _, o := range s.cfg.Fleet.Objects("runtime") {
+		wire := wireRuntime(*o.Runtime)
+		wire.Rendered = render(o, nil)
+		out = append(out, wire)
+	}
+	for _, rt := range s.cfg.Fleet.Catalog() {
+		out = append(out, wireRuntime(rt))
+	}
+	answer(w, out)
+}
+
+func wireRuntime(rt service.Runtime) Object {
+	o := Object{Kind: "runtime", Namespace: rt.Namespace, Name: rt.Name, Scope: rt.Scope, Disabled: rt.Disabled, Created: rt.Created}
+	var formats, protocols []string
+	for _, f := range rt.Formats {
+		name := f.Format.Name
+		if f.Format.Version != "" {
+			name += ":" + f.Format.Version
+		}
+		if f.Architecture != "" {
+			name += "(" + f.Architecture + ")"
+		}
+		formats = append(formats, name)
+	}
+	for _, p := range rt.Protocols {
+		protocols = append(protocols, string(p))
+	}
+	o.Formats, o.Protocols = strings.Join(formats, ","), strings.Join(protocols, ",")
+	return o
+}
+
+func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
+	out := []Object{}
+	for _, o := range s.cfg.Fleet.Objects("model") {
+		wire := Object{Kind: "model", Namespace: o.Key.Namespace, Name: o.Key.Name, Formats: o.Model.Format.Name,
+			Disabled: o.Model.Disabled, Created: o.Created()}
+		wire.Rendered = render(o, nil)
+		out = append(out, wire)
+	}
+	answer(w, out)
+}
+
+func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
+	st, err := s.cfg.Fleet.Get(r.Context(), key(r))
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	ex, err := Explain(r.Context(), s.cfg.Fleet, st.Object)
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, []Explanation{ex})
+}
+
+// explainFiles explains the services of manifests that are not applied, as if
+// everything in them were.
+func (s *Server) explainFiles(w http.ResponseWriter, r *http.Request) {
+	_, objects, _, ok := s.read(w, r)
+	if !ok {
+		return
+	}
+	out, err := ExplainAll(r.Context(), s.cfg.Fleet, objects)
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, out)
+}
+
+// ExplainAll explains each service among objects, next to what f has.
+func ExplainAll(ctx context.Context, f *fleet.Fleet, objects []fleet.Object) ([]Explanation, error) {
+	draft, err := f.Draft(ctx, objects)
+	if err != nil {
+		return nil, err
+	}
+	out := []Explanation{}
+	for _, o := range objects {
+		if o.Service == nil {
+			continue
+		}
+		ex, err := Explain(ctx, draft, o)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", o.Origin.File, o.Origin.Line, err)
+		}
+		out = append(out, ex)
+	}
+	return out, nil
+}
+
+// Explain puts a fleet's explanation of one service into words.
+func Explain(ctx context.Context, f *fleet.Fleet, o fleet.Object) (Explanation, error) {
+	ex, err := f.Explain(ctx, o)
+	if err != nil {
+		return Explanation{}, err
+	}
+	facts, err := json.Marshal(ex)
+	if err != nil {
+		return Explanation{}, err
+	}
+	out := Explanation{Service: o.Key.String(), Text: explainText(o, ex), Facts: facts}
+	if ex.Result.Chosen != nil {
+		out.Chosen = ex.Result.Chosen.Name
+	}
+	return out, nil
+}

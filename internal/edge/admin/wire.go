@@ -1,0 +1,105 @@
+package admin
+
+import (
+	"encoding/json"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// File is one manifest file of an ApplyRequest.
+type File struct {
+	// Name is the file as its user named it; messages say it again.
+	Name string `json:"name"`
+	Data string `json:"data"`
+	// URIs maps model URIs as written to where they are for the server.
+	URIs map[string]string `json:"uris,omitempty"`
+}
+
+// ApplyRequest asks for manifests to be the desired state, all or none.
+type ApplyRequest struct {
+	Files    []File `json:"files"`
+	Reselect bool   `json:"reselect,omitempty"`
+}
+
+// Change is what was done with one object.
+type Change struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	Action    string `json:"action"` // created, configured, unchanged, deleted
+}
+
+// ApplyResponse lists what was done, and what is worth knowing about it.
+type ApplyResponse struct {
+	Changes  []Change `json:"changes"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Service is a service as the CLI and the console show it.
+type Service struct {
+	Namespace  string                       `json:"namespace"`
+	Name       string                       `json:"name"`
+	APIVersion string                       `json:"apiVersion"`
+	Kind       string                       `json:"kind"`
+	File       string                       `json:"file,omitempty"`
+	Created    time.Time                    `json:"created"`
+	Generation int64                        `json:"generation"`
+	Model      string                       `json:"model,omitempty"`
+	Status     service.Status               `json:"status"`
+	Scaling    map[service.Role]string      `json:"scaling,omitempty"`
+	Limits     map[service.Role]ScaleLimits `json:"limits,omitempty"`
+	Replicas   []replica.Replica            `json:"replicas,omitempty"`
+	// Rendered is the manifest as written, in YAML, with its status in the
+	// words of its own dialect.
+	Rendered string `json:"rendered,omitempty"`
+}
+
+// ScaleLimits are the settled scaling of one role, for people to read.
+type ScaleLimits struct {
+	Min, Max         int
+	Target           float64
+	Metric           string
+	ScaleToZeroAfter string
+	StartupTimeout   string
+}
+
+// Ready is the service's Ready condition, zero when it has none yet.
+func (s Service) Ready() service.Condition {
+	for _, c := range s.Status.Conditions {
+		if c.Type == service.ConditionReady {
+			return c
+		}
+	}
+	return service.Condition{}
+}
+
+// Object is a runtime or model as the CLI shows it.
+type Object struct {
+	Kind      string        `json:"kind"`
+	Namespace string        `json:"namespace,omitempty"`
+	Name      string        `json:"name"`
+	Scope     service.Scope `json:"scope,omitempty"`
+	Disabled  bool          `json:"disabled,omitempty"`
+	Formats   string        `json:"formats,omitempty"`
+	Protocols string        `json:"protocols,omitempty"`
+	Created   time.Time     `json:"created,omitzero"`
+	Rendered  string        `json:"rendered,omitempty"`
+}
+
+// Explanation is why a service runs on what it does: the text people read and
+// the facts behind it.
+type Explanation struct {
+	Service string          `json:"service"`
+	Text    string          `json:"text"`
+	Facts   json.RawMessage `json:"facts"`
+	Chosen  string          `json:"chosen,omitempty"`
+}
+
+// Error is the body of every answer that is not a success.
+type Error struct {
+	Message string `json:"error"`
+	// Problems are a manifest's, one line each.
+	Problems []string `json:"problems,omitempty"`
+}

@@ -1,0 +1,162 @@
+// Package datadir is the data directory of `roundhouse up`: the applied
+// manifests and the pinned revisions as plain YAML, one file each, written
+// atomically; a lock, so that two never share it; a version, so that a newer
+// layout is never misread.
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Version is the layout this build reads and writes.
+const Version = 1
+
+const (
+	versionFile = "VERSION"
+	lockFile    = "lock"
+	tokenFile   = "admin-token"
+)
+
+// Dir is an open, locked data directory.
+type Dir struct {
+	path string
+	lock *os.File
+}
+
+// Open makes or opens the directory, takes its lock and checks its version.
+// Everything in it is for the owner's eyes alone (0700).
+func Open(path string) (*Dir, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("data directory %s: %w", path, err)
+	}
+	if err := os.MkdirAll(abs, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w: choose another with --data-dir", err)
+	}
+	lock, err := takeLock(filepath.Join(abs, lockFile))
+	if err != nil {
+		return nil, err
+	}
+	d := &Dir{path: abs, lock: lock}
+	if err := d.checkVersion(); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	for _, sub := range []string{objectsDir, recordsDir} {
+		if err := os.MkdirAll(filepath.Join(abs, sub), 0o700); err != nil {
+			return nil, errors.Join(fmt.Errorf("data directory: %w", err), lock.Close())
+		}
+	}
+	return d, nil
+}
+
+// takeLock holds the lock for as long as the file is open; the file names the
+// holder for whoever finds it taken.
+func takeLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("data directory lock: %w: choose another with --data-dir", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		held, _ := os.ReadFile(path)
+		who := "another roundhouse"
+		if pid := strings.TrimSpace(string(held)); pid != "" {
+			who = "the roundhouse with pid " + pid
+		}
+		return nil, errors.Join(fmt.Errorf("data directory %s is in use by %s: stop it, or choose another with --data-dir", filepath.Dir(path), who), f.Close())
+	}
+	if err := f.Truncate(0); err == nil {
+		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("data directory lock: %w", err), f.Close())
+		}
+	}
+	return f, nil
+}
+
+// migrations take a directory from the version they are filed under to the
+// next. Version 1 is the first, so there are none yet.
+var migrations = map[int]func(dir string) error{}
+
+func (d *Dir) checkVersion() error {
+	file := filepath.Join(d.path, versionFile)
+	raw, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return writeFile(file, []byte(strconv.Itoa(Version)+"\n"))
+	}
+	if err != nil {
+		return fmt.Errorf("data directory version: %w", err)
+	}
+	have, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil || have < 1 {
+		return fmt.Errorf("%s: %q is no version: this does not look like a roundhouse data directory; choose another with --data-dir", file, strings.TrimSpace(string(raw)))
+	}
+	if have > Version {
+		return fmt.Errorf("data directory %s has version %d, this roundhouse reads %d: use the newer roundhouse that wrote it, or choose another with --data-dir", d.path, have, Version)
+	}
+	if have < Version {
+		return d.migrate(have)
+	}
+	return nil
+}
+
+// migrate copies the directory to a sibling first, so that a failed step
+// loses nothing.
+func (d *Dir) migrate(from int) error {
+	backup := fmt.Sprintf("%s.v%d.backup", d.path, from)
+	if err := os.CopyFS(backup, os.DirFS(d.path)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("data directory: backup to %s before migrating from version %d: %w", backup, from, err)
+	}
+	for v := from; v < Version; v++ {
+		step := migrations[v]
+		if step == nil {
+			return fmt.Errorf("data directory %s has version %d, which this roundhouse cannot migrate", d.path, v)
+		}
+		if err := step(d.path); err != nil {
+			return fmt.Errorf("data directory: migrate from version %d: %w: the state before is in %s", v, err, backup)
+		}
+	}
+	return writeFile(filepath.Join(d.path, versionFile), []byte(strconv.Itoa(Version)+"\n"))
+}
+
+// Path joins elements below the directory.
+func (d *Dir) Path(elem ...string) string {
+	return filepath.Join(append([]string{d.path}, elem...)...)
+}
+
+// Close gives up the lock.
+func (d *Dir) Close() error { return d.lock.Close() }
+
+// writeFile replaces a file atomically: a crash leaves the old or the new
+// content, never a part.
+func writeFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}

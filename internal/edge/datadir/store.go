@@ -1,0 +1,172 @@
+package datadir
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+const (
+	objectsDir = "objects"
+	recordsDir = "revisions"
+)
+
+// stored is an object's file: where it came from, and the manifest as it was
+// applied.
+type stored struct {
+	Created  time.Time         `yaml:"created"`
+	File     string            `yaml:"file,omitempty"`
+	Source   string            `yaml:"source,omitempty"`
+	URIs     map[string]string `yaml:"uris,omitempty"`
+	Manifest string            `yaml:"manifest"`
+}
+
+// PutObject implements fleet.Store.
+func (d *Dir) PutObject(o fleet.Object) error {
+	data, err := yaml.Marshal(stored{Created: o.Created(), File: o.Origin.File, Source: o.Source, URIs: o.URIs, Manifest: string(o.Original)})
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.ID(), err)
+	}
+	return put(d.objectPath(o.ID()), data)
+}
+
+// DeleteObject implements fleet.Store.
+func (d *Dir) DeleteObject(id fleet.ID) error { return remove(d.objectPath(id)) }
+
+// PutRecord implements fleet.Store.
+func (d *Dir) PutRecord(r fleet.Record) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("revision of %s: %w", r.Service, err)
+	}
+	// Kubernetes' types carry JSON tags alone: their YAML is their JSON's.
+	var tree any
+	if err := json.Unmarshal(raw, &tree); err != nil {
+		return fmt.Errorf("revision of %s: %w", r.Service, err)
+	}
+	data, err := yaml.Marshal(tree)
+	if err != nil {
+		return fmt.Errorf("revision of %s: %w", r.Service, err)
+	}
+	return put(d.recordPath(r.Service), data)
+}
+
+// DeleteRecord implements fleet.Store.
+func (d *Dir) DeleteRecord(k service.Key) error { return remove(d.recordPath(k)) }
+
+// Load implements fleet.Store. What cannot be read is left where it is and
+// reported.
+func (d *Dir) Load() ([]fleet.Object, []fleet.Record, error) {
+	var objects []fleet.Object
+	var records []fleet.Record
+	errs := []error{
+		each(d.Path(objectsDir), func(path string, data []byte) error {
+			o, err := readObject(data)
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			objects = append(objects, o)
+			return nil
+		}),
+		each(d.Path(recordsDir), func(path string, data []byte) error {
+			r, err := readRecord(data)
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			records = append(records, r)
+			return nil
+		}),
+	}
+	return objects, records, errors.Join(errs...)
+}
+
+func readObject(data []byte) (fleet.Object, error) {
+	var s stored
+	if err := yaml.Unmarshal(data, &s); err != nil {
+		return fleet.Object{}, err
+	}
+	read := dialect.Read(s.File, []byte(s.Manifest))
+	if len(read.Objects) != 1 {
+		var why []string
+		for _, p := range read.Errors(dialect.Process) {
+			why = append(why, p.String())
+		}
+		return fleet.Object{}, fmt.Errorf("the manifest kept here is not one object any more: %s: apply it again", strings.Join(why, "; "))
+	}
+	o := fleet.Object{Object: read.Objects[0], Source: s.Source, URIs: s.URIs}
+	o.SetCreated(s.Created)
+	return o, nil
+}
+
+func readRecord(data []byte) (fleet.Record, error) {
+	var tree any
+	var r fleet.Record
+	if err := yaml.Unmarshal(data, &tree); err != nil {
+		return r, err
+	}
+	raw, err := json.Marshal(tree)
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(raw, &r)
+}
+
+func (d *Dir) objectPath(id fleet.ID) string {
+	return d.Path(objectsDir, id.Kind+"s", namespaceDir(id.Namespace), id.Name+".yaml")
+}
+
+func (d *Dir) recordPath(k service.Key) string {
+	return d.Path(recordsDir, namespaceDir(k.Namespace), k.Name+".yaml")
+}
+
+// namespaceDir is a folder name no namespace can have for what has none.
+func namespaceDir(ns string) string {
+	if ns == "" {
+		return "_cluster"
+	}
+	return ns
+}
+
+func put(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return writeFile(path, data)
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// each calls f for every YAML file below dir and goes on after an error.
+func each(dir string, f func(path string, data []byte) error) error {
+	var errs []error
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err == nil {
+			err = f(path, data)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return nil
+	})
+	return errors.Join(append(errs, err)...)
+}
