@@ -7,8 +7,11 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -189,6 +192,36 @@ func TestReload(t *testing.T) {
 	s.want(t, "POST /v2/models/m/infer", ask, 200, "[2.0,4.0]")
 	s.want(t, "POST /v2/repository/models/n/load", "", 200, "")
 	s.want(t, "POST /v2/models/n/infer", ask, 200, "[2.0,4.0]")
+}
+
+// TestReloadUnderLoad checks that no request fails while its model is loaded
+// again and again.
+func TestReloadUnderLoad(t *testing.T) {
+	s := loaded(t, map[string]string{"m.fake": "fake double"})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var clients sync.WaitGroup
+	var answered atomic.Int64
+	for range 4 {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				s.want(t, "POST /v2/models/only/infer", ask, 200, "[2.0,4.0]")
+				answered.Add(1)
+			}
+		})
+	}
+	for range 20 {
+		s.want(t, "POST /v2/repository/models/only/load", "", 200, "")
+	}
+	for seen := answered.Load(); answered.Load() < seen+4; {
+		runtime.Gosched()
+	}
+	cancel()
+	clients.Wait()
+	s.registry.retiring.Wait()
+	if got := s.closed.Load(); got != 20 {
+		t.Errorf("%d instances closed, want 20", got)
+	}
 }
 
 func TestReady(t *testing.T) {
