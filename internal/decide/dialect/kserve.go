@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -40,7 +39,7 @@ func readKServeService(r *reading, m *kserveService, o *Object) {
 		return
 	}
 	s.Components.Engine = r.kserveComponent("spec.predictor", p.PodSpec, &p.kserveExtension)
-	r.knative(s.Components.Engine, s.Annotations)
+	r.annotated("spec.predictor.annotations", "serving.kserve.io/", s.Components.Engine, s.Annotations)
 	r.kserveModel(p, s)
 	if p.WorkerSpec != nil {
 		r.kserveWorker(p.WorkerSpec, s.Components.Engine)
@@ -101,62 +100,6 @@ func (r *reading) commonScaling(path string, in commonScaling) service.Scaling {
 	}
 	r.notNegative(path+".containerConcurrency", in.concurrency)
 	return r.scaling(path, out)
-}
-
-// knative reads the Knative annotations people scale KServe's services with.
-// What the spec states wins.
-func (r *reading) knative(c *service.Component, annotations map[string]string) {
-	var s service.Scaling
-	get := func(names ...string) (path, v string) {
-		for _, n := range names {
-			n = "autoscaling.knative.dev/" + n
-			if v, ok := c.Annotations[n]; ok {
-				return strict.Key("spec.predictor.annotations", n), v
-			}
-			if v, ok := annotations[n]; ok {
-				return strict.Key("metadata.annotations", n), v
-			}
-		}
-		return "", ""
-	}
-	count := func(names ...string) *int {
-		path, v := get(names...)
-		if path == "" {
-			return nil
-		}
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 0 {
-			r.errorf(path, "%q is not a count", clip(v))
-		}
-		return &n
-	}
-	s.MinReplicas = count("min-scale", "minScale")
-	s.MaxReplicas = count("max-scale", "maxScale")
-	if path, v := get("target"); path != "" {
-		f, err := strconv.ParseFloat(v, 64)
-		if err != nil || !(f > 0) || f > 1e9 {
-			r.errorf(path, "%q is not a target above 0", clip(v))
-		}
-		s.ScaleTarget = &f
-	}
-	if path, v := get("metric"); path != "" {
-		s.ScaleMetric = service.ScaleMetric(v)
-		if !slices.Contains(metrics, s.ScaleMetric) {
-			r.errorf(path, "unknown metric %q: write one of %s", clip(v), joined(metrics))
-		}
-	}
-	if path, v := get("scale-to-zero-pod-retention-period"); path != "" {
-		d, err := time.ParseDuration(v)
-		switch {
-		case err != nil || d < 0:
-			r.errorf(path, "%q is not a duration such as 5m", clip(v))
-		case d > 0:
-			s.ScaleToZeroAfter = &d
-		}
-	}
-	apart := c.Scaling
-	c.Scaling = c.Scaling.Over(s)
-	r.together("metadata.annotations", c.Scaling, apart, s)
 }
 
 // kserveModel reads what the predictor serves: its one model, or its

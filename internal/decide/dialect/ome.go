@@ -48,6 +48,7 @@ func readOMEService(r *reading, m *omeService, o *Object) {
 	if s.Components.Engine == nil {
 		s.Components.Engine = &service.Component{Main: omeMain}
 	}
+	r.annotated("spec.engine.annotations", "ome.io/", s.Components.Engine, s.Annotations)
 	if spec.Model != nil {
 		s.Model = &service.ModelSource{Ref: r.omeRef("spec.model", spec.Model.Name, spec.Model.Kind, spec.Model.APIGroup, "BaseModel", "ClusterBaseModel")}
 		r.fineTuned("spec.model", spec.Model.FineTunedWeights)

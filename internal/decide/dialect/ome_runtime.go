@@ -81,7 +81,8 @@ func (r *reading) omeFormat(path string, f omeSupportedFormat) service.Supported
 			r.errorf(path+".name", "%q disagrees with modelFormat.name %q: remove name, which is deprecated", clip(f.Name), clip(mf.Name))
 		}
 		if f.Version != "" && mf.Version != "" && f.Version != mf.Version {
-			r.errorf(path+".version", "%q disagrees with modelFormat.version %q: remove version, which is deprecated", clip(f.Version), clip(mf.Version))
+			// OME's own manifests have such entries and match modelFormat alone.
+			r.warnf(path+".version", "%q has no effect: modelFormat.version %q counts", clip(f.Version), clip(mf.Version))
 		}
 		out.Format.Name = mf.Name
 		if mf.Version != "" {

@@ -136,10 +136,7 @@ func (f *reader) document(p piece) {
 	root = without(root, "status")
 	into := reflect.New(k.shape)
 	doc, problems := strict.Decode(root, p.line-1, into.Interface())
-	r := &reading{origin: origin, doc: doc}
-	for _, sp := range problems {
-		r.problems = append(r.problems, Problem{Line: sp.Line, Column: sp.Column, Path: sp.Path, Message: sp.Message})
-	}
+	r := newReading(origin, doc, problems)
 	r.notes()
 	o := Object{Origin: origin, Original: bytes.TrimRight(p.data, " \t\r\n")}
 	k.read(r, into.Interface(), &o)
@@ -161,6 +158,10 @@ func (f *reader) document(p piece) {
 // written in.
 func identity(o Object) string { return string(o.Kind) + " " + o.Key.String() }
 
+// grammar is what the YAML package says of a document whose tokens are right
+// and their order is not. It counts those lines from 0, others from 1.
+var grammar = regexp.MustCompile(`^did not find expected (key|node content|'-'|',' or|<document)|^found (duplicate %|incompatible|undefined)`)
+
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
 
 // parse parses one document. A nil node without a problem is an empty one.
@@ -179,6 +180,9 @@ func parse(data []byte) (root *yaml.Node, bad *Problem) {
 	if err := yaml.Unmarshal(data, &n); err != nil {
 		m := yamlLine.FindStringSubmatch(err.Error())
 		line, _ := strconv.Atoi(m[1])
+		if line > 0 && grammar.MatchString(m[2]) {
+			line++
+		}
 		return nil, &Problem{Line: line, Message: "is not YAML: " + m[2]}
 	}
 	if n.Kind != yaml.DocumentNode || len(n.Content) != 1 {
@@ -279,6 +283,26 @@ func (f *reader) unread(apiVersion, kindName string, places map[string]*yaml.Nod
 		p.Warning, p.Platform = why.warning, why.platform
 		return p
 	}
+	if p := misspelt(apiVersion, kindName, places, at); p != nil {
+		return p
+	}
+	var ids []string
+	for _, k := range kinds {
+		if k.kind == kindName {
+			ids = append(ids, k.apiVersion)
+		}
+	}
+	if len(ids) == 0 {
+		ids = versions()
+	}
+	return at(places["apiVersion"], "apiVersion", "%s %s is not read; of apiVersion these are: %s",
+		clip(apiVersion), clip(kindName), strings.Join(ids, ", "))
+}
+
+// misspelt says which kind or version was probably meant, nil when none is
+// near.
+func misspelt(apiVersion, kindName string, places map[string]*yaml.Node,
+	at func(*yaml.Node, string, string, ...any) *Problem) *Problem {
 	group, _, _ := strings.Cut(apiVersion, "/")
 	for _, k := range kinds {
 		if g, _, _ := strings.Cut(k.apiVersion, "/"); g == group && k.kind == kindName {
@@ -291,20 +315,10 @@ func (f *reader) unread(apiVersion, kindName string, places map[string]*yaml.Nod
 		}
 		return at(places["kind"], "kind", "unknown kind %q; of %s these are read: %s", clip(kindName), apiVersion, strings.Join(known, ", "))
 	}
-	var ids []string
-	for _, k := range kinds {
-		if k.kind == kindName {
-			ids = append(ids, k.apiVersion)
-		}
-	}
-	if near := strict.Nearest(apiVersion, versions()); near != "" && (len(ids) == 0 || slices.Contains(ids, near)) {
+	if near := strict.Nearest(apiVersion, versions()); near != "" && slices.Contains(kindsOf(near), kindName) {
 		return at(places["apiVersion"], "apiVersion", "unknown version %q; did you mean %q?", clip(apiVersion), near)
 	}
-	if len(ids) == 0 {
-		ids = versions()
-	}
-	return at(places["apiVersion"], "apiVersion", "%s %s is not read; of apiVersion these are: %s",
-		clip(apiVersion), clip(kindName), strings.Join(ids, ", "))
+	return nil
 }
 
 // clip keeps a message to one line of bearable length.

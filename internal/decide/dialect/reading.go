@@ -18,6 +18,20 @@ type reading struct {
 	origin   service.Origin
 	doc      *strict.Document
 	problems []Problem
+	// unread are the paths that decoding has already reported: what stands
+	// there is unknown, so that nothing more can be said of it.
+	unread map[string]bool
+}
+
+// newReading begins a reading with the problems that decoding found.
+func newReading(origin service.Origin, doc *strict.Document, problems []strict.Problem) *reading {
+	r := &reading{origin: origin, doc: doc, unread: map[string]bool{}}
+	for _, p := range problems {
+		r.problems = append(r.problems, Problem{Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message})
+		r.unread[p.Path], r.unread[p.Meant] = true, true
+	}
+	delete(r.unread, "")
+	return r
 }
 
 func (r *reading) problem(path, message string) *Problem {
@@ -26,7 +40,14 @@ func (r *reading) problem(path, message string) *Problem {
 	return &r.problems[len(r.problems)-1]
 }
 
+// errorf reports an error, unless decoding has reported the same place or one
+// above it.
 func (r *reading) errorf(path, format string, args ...any) {
+	for at := path; at != ""; at = strict.Parent(at) {
+		if r.unread[at] {
+			return
+		}
+	}
 	r.problem(path, fmt.Sprintf(format, args...))
 }
 

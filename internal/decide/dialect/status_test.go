@@ -73,7 +73,7 @@ func TestOwnStatusIsTheAPI(t *testing.T) {
 	}
 }
 
-// TestRender renders every example with its status: it must read back as the
+// TestRender renders examples with their status: each must read back as the
 // same object, with its comments, and a second status must replace the first.
 func TestRender(t *testing.T) {
 	for _, name := range []string{"roundhouse.yaml", "kserve-new-schema.yaml", "ome-service.yaml", "kserve.json"} {
@@ -82,35 +82,44 @@ func TestRender(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, o := range Read(name, data).Objects {
-			st := served()
-			once, err := Render(o, &st)
-			if err != nil {
-				t.Fatal(err)
-			}
-			again := Read(name, once)
-			if len(again.Errors(AnyPlatform)) > 0 || len(again.Objects) != 1 {
-				t.Fatalf("%s %s: rendered\n%s\nreads back with %v", name, o.Key, once, again.Problems)
-			}
-			if !sameHub(o, again.Objects[0]) {
-				t.Errorf("%s %s: rendered\n%s\nis another object", name, o.Key, once)
-			}
-			if !strings.Contains(string(once), "no such file") || strings.Contains(string(o.Original), "#") && !strings.Contains(string(once), "#") {
-				t.Errorf("%s %s: lost the status or a comment:\n%s", name, o.Key, once)
-			}
-			st.Model.LastFailure.Message = "another"
-			twice, err := Render(again.Objects[0], &st)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(string(twice), "no such file") || strings.Count(string(twice), "another") != 1 {
-				t.Errorf("%s %s: the status was not replaced:\n%s", name, o.Key, twice)
-			}
-			bare, err := Render(again.Objects[0], nil)
-			if err != nil || strings.Contains(string(bare), "status:") {
-				t.Errorf("%s %s: a status without one: %v\n%s", name, o.Key, err, bare)
-			}
+			t.Run(name+"/"+o.Key.Name, func(t *testing.T) { rendered(t, o) })
 		}
 	}
+}
+
+func rendered(t *testing.T, o Object) {
+	st := served()
+	text, again := renderAndRead(t, o, &st)
+	if !strings.Contains(text, "no such file") {
+		t.Errorf("the status is missing:\n%s", text)
+	}
+	if strings.Contains(string(o.Original), "#") && !strings.Contains(text, "#") {
+		t.Errorf("a comment is lost:\n%s", text)
+	}
+	st.Model.LastFailure.Message = "another"
+	if text, _ = renderAndRead(t, again, &st); strings.Contains(text, "no such file") || strings.Count(text, "another") != 1 {
+		t.Errorf("the status was not replaced:\n%s", text)
+	}
+	if text, _ = renderAndRead(t, again, nil); strings.Contains(text, "status:") {
+		t.Errorf("a status without one:\n%s", text)
+	}
+}
+
+// renderAndRead renders an object and reads it back: the same object.
+func renderAndRead(t *testing.T, o Object, st *service.Status) (string, Object) {
+	t.Helper()
+	text, err := Render(o, st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res := Read("rendered.yaml", text)
+	if len(res.Errors(AnyPlatform)) > 0 || len(res.Objects) != 1 {
+		t.Fatalf("rendered\n%s\nreads back with %v", text, res.Problems)
+	}
+	if !sameHub(o, res.Objects[0]) {
+		t.Errorf("rendered\n%s\nis another object", text)
+	}
+	return string(text), res.Objects[0]
 }
 
 // sameHub compares what two objects are, not where they were written.

@@ -33,6 +33,9 @@ type Problem struct {
 	Position
 	Path    string // "spec.predictor.minReplicas"; "" for the document itself
 	Message string
+	// Meant is the path of the known field that an unknown one was probably
+	// meant to be; "" otherwise.
+	Meant string
 }
 
 // Field is one field of a struct that the document stated, in its order.
@@ -165,9 +168,9 @@ func (d *decoder) problem(n *yaml.Node, path, format string, args ...any) {
 	path = shorten(path, 240)
 	switch {
 	case len(d.problems) < MaxProblems:
-		d.problems = append(d.problems, Problem{d.position(n), path, fmt.Sprintf(format, args...)})
+		d.problems = append(d.problems, Problem{Position: d.position(n), Path: path, Message: fmt.Sprintf(format, args...)})
 	case len(d.problems) == MaxProblems:
-		d.problems = append(d.problems, Problem{d.position(n), path, "and more problems after these"})
+		d.problems = append(d.problems, Problem{Position: d.position(n), Path: path, Message: "and more problems after these"})
 	}
 }
 
@@ -244,7 +247,11 @@ func (d *decoder) structure(n *yaml.Node, t reflect.Type, path string) (any, boo
 		f, known := tab.fields[p.name]
 		at := Join(path, p.name)
 		if !known {
-			d.problem(p.key, Join(path, shorten(p.name, 80)), "%s", d.unknown(p.name, tab))
+			best := Nearest(p.name, tab.names())
+			d.problem(p.key, Join(path, shorten(p.name, 80)), "%s", d.unknown(p.name, best, tab))
+			if best != "" {
+				d.problems[len(d.problems)-1].Meant = Join(path, best)
+			}
 			continue
 		}
 		v, ok := d.value(p.value, f.typ, at)

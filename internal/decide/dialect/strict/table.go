@@ -59,9 +59,10 @@ func (d *decoder) table(t reflect.Type) *table {
 }
 
 // unknown says what is wrong with a field the struct does not take, and what
-// was probably meant: a near spelling, or the level that does take it.
-func (d *decoder) unknown(name string, tab *table) string {
-	if best := Nearest(name, tab.names()); best != "" {
+// was probably meant: best, the nearest spelling if there is one, or the level
+// that does take it.
+func (d *decoder) unknown(name, best string, tab *table) string {
+	if best != "" {
 		return fmt.Sprintf("unknown field; did you mean %q?", best)
 	}
 	for i := len(d.parents) - 2; i >= 0; i-- {
@@ -83,8 +84,8 @@ func (d *decoder) unknown(name string, tab *table) string {
 			below = append(below, n)
 		}
 	}
-	if len(below) == 1 {
-		return fmt.Sprintf("unknown field here; %s takes it: is the indentation right?", below[0])
+	if n := len(below); n > 0 && n <= 3 {
+		return fmt.Sprintf("unknown field here; it belongs in %s: is the indentation right?", strings.Join(below, " or "))
 	}
 	if names := tab.names(); len(names) > 0 && len(names) <= 12 {
 		return "unknown field; known here: " + strings.Join(names, ", ")
