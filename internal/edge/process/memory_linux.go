@@ -129,8 +129,9 @@ func cgroupCandidates(own, mounts string) []cgroupPlace {
 		}
 		if f[0] == "0" && unified != "" {
 			dir := filepath.Join(unified, f[2])
-			for _, d := range []string{dir, filepath.Dir(dir)} {
-				out = append(out, cgroupPlace{d, "memory.max", "memory.events"})
+			out = append(out, cgroupPlace{dir, "memory.max", "memory.events"})
+			if dir != filepath.Clean(unified) {
+				out = append(out, cgroupPlace{filepath.Dir(dir), "memory.max", "memory.events"})
 			}
 		}
 		if memory != "" && hasWord(f[1], ",", "memory") {

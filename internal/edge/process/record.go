@@ -61,13 +61,14 @@ func (d records) remove(id string) error {
 }
 
 // read returns every record that can be read; the others are reported and
-// deleted, since nothing can ever be done with them.
+// deleted, since nothing can ever be done with them. It returns nil only when
+// the folder itself cannot be read.
 func (d records) read() ([]record, error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
 		return nil, err
 	}
-	var out []record
+	out := []record{}
 	var errs []error
 	for _, e := range entries {
 		id, isRecord := strings.CutSuffix(e.Name(), ".json")

@@ -21,6 +21,9 @@ import (
 
 func TestMain(m *testing.M) {
 	platformtest.Main()
+	if dir, ok := os.LookupEnv(ownerVariable); ok {
+		os.Exit(runOwner(dir))
+	}
 	os.Exit(m.Run())
 }
 

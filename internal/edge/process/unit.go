@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -257,12 +258,13 @@ func troublef(reason, format string, args ...any) error {
 // load takes hold of what the records say is running.
 func (p *Platform) load() error {
 	recs, err := p.records.read()
-	if recs == nil && err != nil {
+	if recs == nil {
 		return err
 	}
 	if err != nil {
 		p.cfg.Logger.Warn("records of replicas could not be read and are dropped", "error", err)
 	}
+	slices.SortFunc(recs, func(a, b record) int { return a.Created.Compare(b.Created) })
 	var lost []record
 	for _, rec := range recs {
 		proc, err := child.Adopt(rec.Process)

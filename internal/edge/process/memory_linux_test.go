@@ -1,0 +1,23 @@
+package process
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestCgroupCandidates(t *testing.T) {
+	const v2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
+	const v1 = "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
+		"32 23 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+	for _, c := range []struct{ own, mounts, want string }{
+		{"", "", "[]"},
+		{"0::/\n", v2, "[{/sys/fs/cgroup memory.max memory.events}]"},
+		{"0::/user.slice/a.scope\n", v2, "[{/sys/fs/cgroup/user.slice/a.scope memory.max memory.events} {/sys/fs/cgroup/user.slice memory.max memory.events}]"},
+		{"4:memory:/x\n1:cpu:/y\n", v1, "[{/sys/fs/cgroup/memory/x memory.limit_in_bytes memory.oom_control}]"},
+		{"4:memory\n", "garbage\n - \n", "[]"},
+	} {
+		if got := fmt.Sprint(cgroupCandidates(c.own, c.mounts)); got != c.want {
+			t.Errorf("%q: %s, want %s", c.own, got, c.want)
+		}
+	}
+}

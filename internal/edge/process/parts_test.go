@@ -1,0 +1,213 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+func TestConfigValidate(t *testing.T) {
+	for _, c := range []Config{
+		{}, {Dir: "d", Host: "localhost"}, {Dir: "d", LogLimit: -1}, {Dir: "d", DeadLogs: -1},
+		{Dir: "d", Restart: Restart{Min: -1}}, {Dir: "d", Restart: Restart{Min: 2, Max: 1}},
+	} {
+		if c.Validate() == nil {
+			t.Errorf("%+v is valid", c)
+		}
+	}
+	if err := (Config{Dir: "d", Host: "::1"}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNotifierCoalesces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNotifier()
+		defer close(n.stop)
+		a, b := service.Key{Name: "a"}, service.Key{Name: "b"}
+		for range 100 {
+			n.changed(a)
+			n.changed(b)
+			synctest.Wait() // a is on offer now: a further change is another one
+		}
+		var got []string
+		for more := true; more; synctest.Wait() {
+			select {
+			case k := <-n.out:
+				got = append(got, k.Name)
+			default:
+				more = false
+			}
+		}
+		if s := strings.Join(got, ""); s != "aba" {
+			t.Errorf("got %s, want each once and a once more", s)
+		}
+		n.changed(a)
+		if k := <-n.out; k != a {
+			t.Errorf("the last change is lost: %v", k)
+		}
+	})
+}
+
+func TestGPUPool(t *testing.T) {
+	g := newGPUs([]string{"0", "1", "2"})
+	g.hold([]int{1, 7, -1})
+	got, free, _ := g.take(2)
+	if !slices.Equal(got, []int{0, 2}) || free != 2 || g.visible(got) != "0,2" {
+		t.Errorf("took %v of %d", got, free)
+	}
+	none, free, retry := g.take(1)
+	if none != nil || free != 0 {
+		t.Errorf("took %v of %d", none, free)
+	}
+	g.free([]int{2})
+	<-retry
+	if got, _, _ = g.take(1); !slices.Equal(got, []int{2}) {
+		t.Errorf("took %v after one came back", got)
+	}
+}
+
+func TestDiscover(t *testing.T) {
+	ctx := context.Background()
+	t.Setenv(devicesVariable, "3")
+	if got := Discover(ctx); !slices.Equal(got, []string{"0", "1", "2"}) {
+		t.Errorf("told 3: %v", got)
+	}
+	t.Setenv(devicesVariable, "")
+	for value, want := range map[string][]string{"": nil, "-1": nil, "4, 5": {"4", "5"}, "GPU-x,-1,3": {"GPU-x"}} {
+		t.Setenv(visibleDevices, value)
+		if got := Discover(ctx); !slices.Equal(got, want) {
+			t.Errorf("CUDA_VISIBLE_DEVICES=%s: %v, want %v", value, got, want)
+		}
+	}
+}
+
+func TestDiscoverAsksTheDriver(t *testing.T) {
+	if _, err := os.Stat("/proc/driver/nvidia/gpus"); err == nil {
+		t.Skip("this machine has the driver itself")
+	}
+	bin := t.TempDir()
+	script := "#!/bin/sh\necho 'GPU 0: Acme (UUID: GPU-1)'\necho 'GPU 1: Acme (UUID: GPU-2)'\n"
+	if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin)
+	t.Setenv(devicesVariable, "")
+	if old, ok := os.LookupEnv(visibleDevices); ok {
+		_ = os.Unsetenv(visibleDevices)
+		defer func() { _ = os.Setenv(visibleDevices, old) }()
+	}
+	if got := Discover(t.Context()); len(got) != 2 {
+		t.Errorf("nvidia-smi lists 2: %v", got)
+	}
+}
+
+func TestPorts(t *testing.T) {
+	p := &ports{host: "127.0.0.1"}
+	seen := map[int]bool{}
+	for range 100 {
+		got, err := p.take(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, port := range got {
+			if seen[port] {
+				t.Fatalf("port %d is given twice", port)
+			}
+			seen[port] = true
+		}
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(func() int {
+		got, err := p.take(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got[0]
+	}())))
+	if err != nil {
+		t.Fatalf("a port that was given is not free: %v", err)
+	}
+	_ = l.Close()
+	if _, err := (&ports{host: "192.0.2.1"}).take(1); err == nil {
+		t.Error("a port at an address that is not ours")
+	}
+}
+
+func TestProgramsFollowPATH(t *testing.T) {
+	a, b := t.TempDir(), t.TempDir()
+	put := func(dir, name string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		// A folder's time is coarse on some file systems.
+		later := time.Now().Add(time.Duration(len(name)) * time.Second)
+		if err := os.Chtimes(dir, later, later); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(a, "one")
+	t.Setenv("PATH", a+":/no/such/folder:")
+	var p programs
+	now := time.Now()
+	if got := p.list(now); !got["one"] || !got[ownName] || len(got) != 2 {
+		t.Errorf("listed %v", got)
+	}
+	put(a, "three")
+	if got := p.list(now.Add(lookInterval / 2)); got["three"] {
+		t.Errorf("looked again too soon: %v", got)
+	}
+	if got := p.list(now.Add(lookInterval)); !got["three"] {
+		t.Errorf("a new program is not listed: %v", got)
+	}
+	put(b, "four")
+	t.Setenv("PATH", b)
+	if got := p.list(now.Add(lookInterval)); !got["four"] || got["one"] {
+		t.Errorf("with another PATH: %v", got)
+	}
+}
+
+func TestNames(t *testing.T) {
+	if a, b := newID("iris", "engine"), newID("iris", "engine"); a == b || !strings.HasPrefix(a, "iris-engine-") {
+		t.Errorf("ids %s, %s", a, b)
+	}
+	if id := newID("../../etc/x y", "engine"); fileName(id) != id || strings.ContainsAny(id, "/ .") {
+		t.Errorf("id %q is no file name", id)
+	}
+	for _, s := range []string{"", ".", "..", "a/b", "../x", "a\x00b"} {
+		if f := fileName(s); f == "" || f == "." || f == ".." || strings.ContainsAny(f, "/\x00") {
+			t.Errorf("%q as file name: %q", s, f)
+		}
+	}
+}
+
+func TestLastOfEach(t *testing.T) {
+	got := lastOfEach([]string{"A=1", "B=2", "A=3", "C=", "B=2"})
+	if want := fmt.Sprint([]string{"A=3", "C=", "B=2"}); fmt.Sprint(got) != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestPortTakenWords(t *testing.T) {
+	for line, want := range map[string]bool{
+		"listen tcp 127.0.0.1:80: bind: address already in use":        true,
+		"OSError: [Errno 98] Address already in use":                   true,
+		"Error: listen EADDRINUSE: address already in use :::3000":     true,
+		"ERROR: [Errno 48] error while attempting to bind on address":  false,
+		"CUDA error: all CUDA-capable devices are busy or unavailable": false,
+	} {
+		if portTaken([]string{"x", line}) != want {
+			t.Errorf("%q: want %v", line, want)
+		}
+	}
+}
