@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"math"
+	"unsafe"
 
 	"github.com/x448/float16"
 )
@@ -18,15 +19,13 @@ type elements[T any] struct {
 	leaf    int   // depth at which scalars stand, -1 while unknown
 }
 
-// minElement is the fewest bytes an element takes in a JSON array.
-const minElement = 2
-
-// readElements reads a value at pos. Space is reserved by the smaller of what
-// the shape declares and what the rest of the body can hold.
+// readElements reads a value at pos. Space is reserved for what the shape
+// declares, but no more bytes than the rest of the body has.
 func readElements[T any](s *scanner, limit int64, one func(*scanner) (T, *Error)) ([]T, []int, *Error) {
 	e := &elements[T]{scanner: s, one: one, limit: limit, leaf: -1}
 	if limit >= 0 {
-		e.values = make([]T, 0, min(limit, int64(len(s.data)-s.pos)/minElement+1))
+		var element T
+		e.values = make([]T, 0, min(limit, int64(len(s.data)-s.pos)/int64(unsafe.Sizeof(element))+1))
 	}
 	if s.space() != '[' {
 		v, err := one(s)

@@ -25,6 +25,8 @@ type Config struct {
 	MaxConcurrency int
 	// ReadTimeout bounds reading a request.
 	ReadTimeout time.Duration
+	// WriteTimeout bounds sending an answer to a client that reads slowly.
+	WriteTimeout time.Duration
 	// LoadTimeout bounds loading one model.
 	LoadTimeout time.Duration
 	// DrainTimeout bounds how long requests under way are waited for, at the
@@ -43,6 +45,7 @@ func DefaultConfig() Config {
 		LoadAtStartup: true,
 		MaxBodyBytes:  64 << 20,
 		ReadTimeout:   time.Minute,
+		WriteTimeout:  time.Minute,
 		LoadTimeout:   10 * time.Minute,
 		DrainTimeout:  30 * time.Second,
 		MetricsPath:   "/metrics",
@@ -64,7 +67,7 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"read", c.ReadTimeout}, {"load", c.LoadTimeout}, {"drain", c.DrainTimeout}} {
+	}{{"read", c.ReadTimeout}, {"write", c.WriteTimeout}, {"load", c.LoadTimeout}, {"drain", c.DrainTimeout}} {
 		if d.value <= 0 {
 			errs = append(errs, fmt.Errorf("%s timeout %v: must be above 0", d.name, d.value))
 		}

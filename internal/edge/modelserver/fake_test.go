@@ -21,7 +21,7 @@ import (
 // fakes makes models of files that begin with "fake". The rest of the file is
 // a word that says how loading or inference goes: "double" multiplies by two,
 // "triple" by three, "broken" cannot be loaded, "explode" panics while it is,
-// "panic" at inference, "wait" answers when it is let go.
+// "panic" at inference, "wait" answers when it is let go, "large" answers 16 MiB.
 type fakes struct {
 	loads   atomic.Int64
 	closed  atomic.Int64
@@ -75,6 +75,9 @@ func (m *fakeModel) Infer(ctx context.Context, r *tensor.Request) (*tensor.Respo
 		factor = 3
 	case "panic":
 		panic("boom")
+	case "large":
+		n := int64(1 << 22)
+		return &tensor.Response{Outputs: []tensor.Tensor{{Name: "y", Datatype: tensor.FP32, Shape: []int64{n}, Data: tensor.Values{Float32: make([]float32, n)}}}}, nil
 	case "wait":
 		m.fakes.entered <- struct{}{}
 		select {

@@ -50,8 +50,28 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, name, ve
 		return
 	}
 	defer out.free()
-	w.Header()["Content-Length"] = []string{strconv.Itoa(len(out.data))}
-	writeBytes(w, http.StatusOK, out.data)
+	s.send(w, out.data)
+}
+
+// alwaysBuffered is the largest answer, in bytes, that a connection takes at
+// once even if its client does not read: less than any system's socket buffer.
+const alwaysBuffered = 4 << 10
+
+// send writes an answer within the time for it. Few are long enough to wait,
+// so few pay for a deadline.
+func (s *Server) send(w http.ResponseWriter, text []byte) {
+	w.Header()["Content-Length"] = []string{strconv.Itoa(len(text))}
+	if len(text) <= alwaysBuffered {
+		writeBytes(w, http.StatusOK, text)
+		return
+	}
+	control := http.NewResponseController(w)
+	// A writer without deadlines, as in tests, is not a connection.
+	bounded := control.SetWriteDeadline(time.Now().Add(s.config.WriteTimeout)) == nil
+	writeBytes(w, http.StatusOK, text)
+	if bounded && control.Flush() == nil {
+		_ = control.SetWriteDeadline(time.Time{}) // the next answer sets its own
+	}
 }
 
 // answer reads, infers and encodes; the caller frees the result.

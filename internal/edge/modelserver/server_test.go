@@ -306,6 +306,28 @@ func TestDrainBound(t *testing.T) {
 	}
 }
 
+// TestSlowReader checks that a client which asks and does not read lets go of
+// the model.
+func TestSlowReader(t *testing.T) {
+	s := loaded(t, map[string]string{"m.fake": "fake large"}, func(c *Config) { c.WriteTimeout = 20 * time.Millisecond })
+	c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.Write([]byte("POST /v2/models/only/infer HTTP/1.1\r\nHost: x\r\nContent-Length: " + strconv.Itoa(len(ask)) + "\r\n\r\n" + ask)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil { // it has begun to answer
+		t.Fatal(err)
+	}
+	s.want(t, "POST /v2/repository/models/only/unload", "", 200, "")
+	s.registry.retiring.Wait()
+	if s.closed.Load() != 1 {
+		t.Error("the model was not let go")
+	}
+}
+
 func TestStrict(t *testing.T) {
 	s := newSite(t, map[string]string{"m.fake": "fake broken"}, func(c *Config) { c.Strict = true })
 	_, _, done := running(t, s)
@@ -337,7 +359,7 @@ func TestConfigValidate(t *testing.T) {
 		t.Error(err)
 	}
 	err := Config{HTTPPort: 70000, MaxConcurrency: -1, MetricsPath: "metrics"}.Validate()
-	for _, want := range []string{"http_port 70000", "maximum body", "maximum concurrency", "read timeout", "load timeout", "drain timeout", "metrics_endpoint"} {
+	for _, want := range []string{"http_port 70000", "maximum body", "maximum concurrency", "read timeout", "write timeout", "load timeout", "drain timeout", "metrics_endpoint"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
 		}
