@@ -35,6 +35,15 @@ type body struct {
 	tail   *tailReader // nil when head is everything
 	length int64       // -1 when unknown
 	held   int64       // taken from the budget
+	from   *patientReader
+}
+
+// unread says whether some of r's body was not read.
+func (b *body) unread(r *http.Request) bool {
+	if b.from == nil {
+		return r.ContentLength != 0
+	}
+	return !b.from.ended.Load()
 }
 
 // replayable says whether the body can be sent from its start (again).
@@ -73,13 +82,15 @@ type patientReader struct {
 	rc      *http.ResponseController
 	from    io.Reader
 	timeout time.Duration
+	ended   atomic.Bool // the end was read
 }
 
 func (p *patientReader) Read(b []byte) (int, error) {
 	// Not every ResponseWriter has deadlines (HTTP servers' do).
 	_ = p.rc.SetReadDeadline(time.Now().Add(p.timeout))
 	n, err := p.from.Read(b)
-	if err != nil {
+	if errors.Is(err, io.EOF) {
+		p.ended.Store(true)
 		// The server goes on watching the connection for a client that leaves.
 		_ = p.rc.SetReadDeadline(time.Time{})
 	}
@@ -98,7 +109,8 @@ func (x *exchange) readBody(whole bool) error {
 	if r.ContentLength > cfg.MaxBodyBytes {
 		return &http.MaxBytesError{Limit: cfg.MaxBodyBytes}
 	}
-	from := &patientReader{x.rc, http.MaxBytesReader(x.w, r.Body, cfg.MaxBodyBytes), cfg.ClientTimeout}
+	from := &patientReader{rc: x.rc, from: http.MaxBytesReader(x.w, r.Body, cfg.MaxBodyBytes), timeout: cfg.ClientTimeout}
+	x.body.from = from
 	if !whole && r.ContentLength > cfg.MaxReplayBytes {
 		x.body.tail = &tailReader{from: from}
 		return nil
@@ -193,6 +205,9 @@ func (x *exchange) refuseBody(err error) {
 	var large *http.MaxBytesError
 	var timeout interface{ Timeout() bool }
 	switch {
+	case errors.As(err, &timeout) && timeout.Timeout(): // before the context, which the server ends too
+		x.w.Header().Set("Connection", "close")
+		x.fail(http.StatusRequestTimeout, fmt.Sprintf("nothing more of the body came for %v", x.gw.cfg.ClientTimeout))
 	case x.r.Context().Err() != nil:
 		x.code = statusClientGone
 	case errors.As(err, &large):
@@ -201,8 +216,6 @@ func (x *exchange) refuseBody(err error) {
 	case errors.Is(err, errNoMemory):
 		x.w.Header().Set("Retry-After", "1")
 		x.fail(http.StatusTooManyRequests, err.Error())
-	case errors.As(err, &timeout) && timeout.Timeout():
-		x.fail(http.StatusRequestTimeout, fmt.Sprintf("nothing more of the body came for %v", x.gw.cfg.ClientTimeout))
 	default:
 		x.fail(http.StatusBadRequest, "the body could not be read: "+err.Error())
 	}

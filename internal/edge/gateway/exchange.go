@@ -40,9 +40,6 @@ func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
 		x.id = randomHex(16)
 	}
 	w.Header().Set(headerRequestID, x.id)
-	// The connection may have the deadline of its last answer. Not every
-	// ResponseWriter has deadlines (HTTP servers' do).
-	_ = x.rc.SetWriteDeadline(time.Time{})
 	return x
 }
 
@@ -55,7 +52,14 @@ func (x *exchange) finish() {
 	}
 	x.gw.buffered.give(x.body.held)
 	x.gw.metrics.answered(x.service, x.code)
-	_ = x.rc.SetWriteDeadline(time.Now().Add(x.gw.cfg.ClientTimeout)) // for what is still buffered
+	// The server still has to send what it holds, and discards what is left of
+	// a body; it lifts the deadlines afterwards. Not every ResponseWriter has
+	// them (HTTP servers' do).
+	limit := time.Now().Add(x.gw.cfg.ClientTimeout)
+	_ = x.rc.SetWriteDeadline(limit)
+	if x.body.unread(x.r) {
+		_ = x.rc.SetReadDeadline(limit)
+	}
 }
 
 // validID accepts up to 128 printable ASCII characters.

@@ -41,7 +41,7 @@ func parseForm(body []byte, boundary string) (*openai.Request, error) {
 		}
 		part, after, found := bytes.Cut(rest, delimiter)
 		header, value, split := bytes.Cut(part, []byte("\r\n\r\n"))
-		if !found || !split || len(header) > maxPartHeader {
+		if !found || !split || len(header) > maxPartHeader || !endsLine(header) {
 			return nil, errForm
 		}
 		if fieldName(header) == "model" {
@@ -59,6 +59,13 @@ func parseForm(body []byte, boundary string) (*openai.Request, error) {
 	return req, nil
 }
 
+// endsLine says whether what follows a delimiter ends the line, white space
+// aside. (A part without a header ends it with its value's separator.)
+func endsLine(b []byte) bool {
+	b = bytes.TrimLeft(b, " \t")
+	return len(b) == 0 || bytes.HasPrefix(b, []byte("\r\n"))
+}
+
 // fieldName is the name in a part's Content-Disposition, "" if there is none.
 func fieldName(header []byte) string {
 	for line := range bytes.SplitSeq(header, []byte("\r\n")) {
@@ -66,9 +73,11 @@ func fieldName(header []byte) string {
 		if !ok || textproto.CanonicalMIMEHeaderKey(string(bytes.TrimSpace(key))) != "Content-Disposition" {
 			continue
 		}
-		if _, params, err := mime.ParseMediaType(string(bytes.TrimSpace(value))); err == nil {
-			return params["name"]
+		_, params, err := mime.ParseMediaType(string(bytes.TrimSpace(value)))
+		if err != nil {
+			return ""
 		}
+		return params["name"]
 	}
 	return ""
 }

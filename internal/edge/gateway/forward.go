@@ -130,12 +130,12 @@ func (x *exchange) renamed(name string) (head []byte, cut int) {
 // elsewhere moves the request to another replica after err; false when it has
 // been answered instead.
 func (x *exchange) elsewhere(err error) bool {
-	if x.r.Context().Err() != nil {
-		x.code = statusClientGone
-		return false
-	}
 	if lost := x.body.clientError(); lost != nil {
 		x.refuseBody(lost)
+		return false
+	}
+	if x.r.Context().Err() != nil {
+		x.code = statusClientGone
 		return false
 	}
 	x.gw.log.Warn("replica failed before it answered", x.attrs("error", err)...)
