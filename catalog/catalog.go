@@ -1,0 +1,110 @@
+// Package catalog holds the runtimes that come with the program, as YAML: those
+// of KServe (kserve), of OME (ome), and Roundhouse's own (builtin). The first
+// two are written in their own dialects, as KServe and OME read them; how they
+// run as processes is therefore said beside them (kserve/local.yaml) or follows
+// from the builtin runtime of the same image.
+package catalog
+
+import (
+	"cmp"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/selection"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// Files are the manifests, by folder.
+//
+//go:embed kserve/*.yaml builtin/*.yaml
+var Files embed.FS
+
+// localFile of a folder holds documents of our own kind that only say, by
+// name, how that folder's runtimes run as processes.
+const localFile = "local.yaml"
+
+// Runtimes are the runtimes of the catalog, ordered by name, with
+// service.ScopeCatalog and no creation time. They are read once; the slice is
+// the caller's, what its elements point to is shared and must not be changed.
+// An error is a fault of this binary and names file and line.
+func Runtimes() ([]service.Runtime, error) {
+	all, err := load()
+	return slices.Clone(all), err
+}
+
+var load = sync.OnceValues(func() ([]service.Runtime, error) { return read(Files) })
+
+// read reads every manifest of a file system laid out as Files is.
+func read(files fs.FS) ([]service.Runtime, error) {
+	names, err := fs.Glob(files, "*/*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	var all []service.Runtime
+	locals := map[string]*service.Local{}
+	for _, name := range names {
+		rts, err := readFile(files, name)
+		if err != nil {
+			return nil, err
+		}
+		if path.Base(name) != localFile {
+			all = append(all, rts...)
+			continue
+		}
+		for _, rt := range rts {
+			locals[rt.Name] = rt.Components.Engine.Local
+		}
+	}
+	builtin := slices.DeleteFunc(slices.Clone(all), func(rt service.Runtime) bool {
+		return rt.Origin.Dialect() != service.DialectRoundhouse
+	})
+	for i := range all {
+		rt := &all[i]
+		if l := locals[rt.Name]; l != nil {
+			rt.Components.Engine.Local = l
+			delete(locals, rt.Name)
+		}
+		// The host is unknown here, so that only images are compared.
+		if rt.Origin.Dialect() == service.DialectOME {
+			*rt = workload.Localize(*rt, builtin, selection.Host{})
+		}
+	}
+	for name := range locals {
+		return nil, fmt.Errorf("catalog: %s speaks of %s, which no file defines", localFile, name)
+	}
+	slices.SortFunc(all, func(a, b service.Runtime) int { return cmp.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// readFile reads one file's runtimes.
+func readFile(files fs.FS, name string) ([]service.Runtime, error) {
+	data, err := fs.ReadFile(files, name)
+	if err != nil {
+		return nil, err
+	}
+	res := dialect.Read("catalog/"+name, data)
+	var faults []string
+	for _, p := range res.Errors(dialect.AnyPlatform) {
+		faults = append(faults, p.String())
+	}
+	if len(faults) > 0 {
+		return nil, errors.New(strings.Join(faults, "\n"))
+	}
+	var out []service.Runtime
+	for _, o := range res.Objects {
+		if o.Runtime == nil {
+			return nil, fmt.Errorf("%s:%d: %s is not a runtime", o.Origin.File, o.Origin.Line, o.Key.Name)
+		}
+		o.Runtime.Scope = service.ScopeCatalog
+		out = append(out, *o.Runtime)
+	}
+	return out, nil
+}
