@@ -19,6 +19,9 @@ func explainText(o fleet.Object, ex fleet.Explanation) string {
 	for _, a := range attributes(ex.Attributes) {
 		fmt.Fprintf(&b, "  %-14s %s  (from %s)\n", a[0], a[1], a[2])
 	}
+	if ex.Problem != "" {
+		fmt.Fprintf(&b, "  %-14s %s\n", "problem", ex.Problem)
+	}
 	if p := ex.Pinned; p.Name != "" {
 		note := ""
 		if ex.Result.Chosen == nil || ex.Result.Chosen.Name != p.Name {

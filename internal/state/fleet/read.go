@@ -89,10 +89,13 @@ func (f *Fleet) Catalog() []service.Runtime { return f.cfg.Catalog }
 
 // Explanation is why a service runs on what it does.
 type Explanation struct {
-	Result     selection.Result      `json:"result"`
-	Attributes service.Attributes    `json:"attributes"`
-	URI        string                `json:"uri,omitempty"`
-	Pinned     service.RuntimeChoice `json:"pinned,omitzero"` // what runs, when it was chosen before
+	Result     selection.Result   `json:"result"`
+	Attributes service.Attributes `json:"attributes"`
+	URI        string             `json:"uri,omitempty"`
+	// Problem is what keeps the model from being known; the result then goes
+	// by what the manifest says alone.
+	Problem string                `json:"problem,omitempty"`
+	Pinned  service.RuntimeChoice `json:"pinned,omitzero"` // what runs, when it was chosen before
 }
 
 // Explain selects as a reconcile would, without pinning anything. With an
@@ -103,10 +106,10 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 		return Explanation{}, err
 	}
 	m, err := f.model(ctx, o)
-	if err != nil {
-		return Explanation{}, err
-	}
 	ex := Explanation{Attributes: m.attributes, URI: m.uri}
+	if err != nil {
+		ex.Problem = err.Error()
+	}
 	if e := f.entry(o.Key); e != nil {
 		f.mu.Lock()
 		if e.record != nil {

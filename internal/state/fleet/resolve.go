@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -87,6 +88,9 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 	hash := f.selectionHash(w.object)
 	if svc.Custom {
 		local := workload.LocalizeService(*svc, f.cfg.Catalog, host)
+		if rule := selection.HostRule(local.Components, host); !rule.Pass {
+			return nil, retryAfter, &service.Failure{Reason: selection.NoSupportingRuntime, Message: rule.Why}
+		}
 		in.Service, in.Protocol = &local, svc.Protocol
 	} else {
 		choice, protocol, again, failure := f.choose(w, req, host, hash)
@@ -99,14 +103,6 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 	rev, err := workload.Render(in)
 	if err != nil {
 		return nil, 0, &service.Failure{Reason: reasonInvalidSpec, Message: err.Error()}
-	}
-	if !f.cfg.Cluster {
-		for _, c := range rev.Components {
-			if c.Process == nil {
-				return nil, retryAfter, &service.Failure{Reason: selection.NoSupportingRuntime,
-					Message: fmt.Sprintf("%s has no command for this machine: give it `local.command`, or a container command that is on PATH", c.Role)}
-			}
-		}
 	}
 	return &Record{Service: w.key, Selection: hash, Revision: rev}, 0, nil
 }
@@ -184,7 +180,7 @@ func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
 			m.uri = obj.uri(obj.Model.URI)
 		}
 	}
-	if m.uri == "" {
+	if m.uri == "" || !worthInspecting(m) {
 		return m, nil
 	}
 	found, err := f.cfg.Models.Inspect(ctx, m.uri)
@@ -199,6 +195,25 @@ func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
 	}
 	m.attributes = m.attributes.Fill(found, "model files")
 	return m, nil
+}
+
+// worthInspecting says whether the files could tell what selection needs. Ones
+// on this machine are always looked at, which also finds out early that they
+// are missing; remote ones only where the manifest leaves open what a runtime
+// of that format is chosen by.
+func worthInspecting(m resolvedModel) bool {
+	scheme, _, _ := strings.Cut(m.uri, "://")
+	if scheme == "file" || scheme == "upload" {
+		return true
+	}
+	a := m.attributes
+	switch strings.ToLower(a.Format.Name) {
+	case "":
+		return true
+	case "safetensors", "huggingface", "pytorch", "gguf":
+		return a.Architecture == "" || a.Parameters == 0
+	}
+	return false
 }
 
 func (o Object) uri(written string) string {

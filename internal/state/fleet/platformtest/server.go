@@ -41,11 +41,12 @@ type Server struct {
 	IgnoreTerm bool
 	// Spawn starts a process that ignores SIGTERM and never ends by itself;
 	// its id is printed as "grandchild N".
-	Spawn bool
-	Print string // a line it prints at its start
-	Spew  int    // bytes of output it writes at its start
-	EatMB int    // memory it takes and touches
-	GRPC  bool   // serves gRPC health on $GRPC_PORT, and no HTTP
+	Spawn  bool
+	Escape bool   // what is spawned leaves the process group
+	Print  string // a line it prints at its start
+	Spew   int    // bytes of output it writes at its start
+	EatMB  int    // memory it takes and touches
+	GRPC   bool   // serves gRPC health on $GRPC_PORT, and no HTTP
 
 	// The following are for the maker of the revision.
 
@@ -163,6 +164,7 @@ func (s Server) prepare() {
 		}
 		c := exec.Command(self)
 		c.Env = append(os.Environ(), variable+"=sleep")
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: s.Escape}
 		if err := c.Start(); err != nil {
 			fail("spawn: %v", err)
 		}
