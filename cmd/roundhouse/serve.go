@@ -98,6 +98,7 @@ Flags win over settings.json, which wins over the environment.`,
 			c.path = args[0]
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
+			context.AfterFunc(ctx, stop) // a second signal ends it at once
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			return c.run(ctx, cmd, log)
 		},
