@@ -60,8 +60,9 @@ type Process struct {
 	id   Identity
 	done chan struct{} // closed once the process ended and its group is empty
 	exit Exit          // valid after done
-	// leaderGone is set before the leader is reaped: from then on its number
-	// is kept from reuse only by the rest of the group.
+	// leaderGone is set before the leader is reaped, where that can be known
+	// in time: from then on only the rest of the group keeps its number from
+	// being given to another.
 	leaderGone atomic.Bool
 	ended      chan struct{} // closed when the leader alone ended
 }
@@ -117,10 +118,11 @@ func newProcess(id Identity) *Process {
 
 // wait reaps the leader, then whatever it left behind in its group.
 func (c *Process) wait(p *os.Process) {
-	awaitChild(p.Pid)
-	c.leaderGone.Store(true)
-	e := Exit{Known: true, Code: -1, At: time.Now()}
+	if awaitChild(p.Pid) {
+		c.leaderGone.Store(true)
+	}
 	st, err := p.Wait()
+	e := Exit{Known: true, Code: -1, At: time.Now()}
 	if err != nil {
 		e.Known = false
 	} else if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {

@@ -316,3 +316,25 @@ func TestLastLines(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+func TestReapOrphans(t *testing.T) {
+	if err := BecomeReaper(); err != nil {
+		t.Skip(err)
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	// The middle process ends first, so its child comes to us, and ends too.
+	p := sh(t, `sh -c 'sh -c "echo \$\$; exec sleep 0.05" &' ; sleep 60`, out)
+	pid, err := strconv.Atoi(awaitLine(t, out, 1)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); syscall.Kill(pid, 0) == nil; ReapOrphans() {
+		if time.Now().After(deadline) {
+			t.Fatal("the orphan stays a zombie")
+		}
+		<-time.After(time.Millisecond)
+	}
+	if e := p.Stop(t.Context(), time.Second); !e.Known || e.Signal != syscall.SIGTERM {
+		t.Errorf("the leader's status was taken: %s", e)
+	}
+}

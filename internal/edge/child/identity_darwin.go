@@ -51,6 +51,3 @@ func verify(id Identity) error {
 
 // groupRuns says whether any member of the group still exists.
 func groupRuns(pgid int) bool { return !errors.Is(syscall.Kill(-pgid, 0), syscall.ESRCH) }
-
-// BecomeReaper does nothing: launchd is the parent of every orphan.
-func BecomeReaper() error { return nil }

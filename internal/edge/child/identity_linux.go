@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
 
 // Identity tells one process from every other that had or will have its id:
@@ -105,7 +103,3 @@ func groupRuns(pgid int) bool {
 	}
 	return false
 }
-
-// BecomeReaper makes this process the parent of orphans among its
-// descendants, so that none is left a zombie or escapes being waited for.
-func BecomeReaper() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }

@@ -24,5 +24,5 @@ func (w watcher) wait() {
 	}
 }
 
-// awaitChild returns at once: the caller's wait blocks.
-func awaitChild(int) {}
+// awaitChild is false at once: the caller's wait blocks.
+func awaitChild(int) bool { return false }

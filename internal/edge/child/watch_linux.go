@@ -34,8 +34,11 @@ func watch(id Identity) (watcher, error) {
 	return w, nil
 }
 
+// pidfdOpen is changed by a test that stands for an older kernel.
+var pidfdOpen = unix.PidfdOpen
+
 func openPidfd(pid int) *os.File {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	fd, err := pidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return nil
 	}
@@ -68,10 +71,12 @@ func awaitPidfd(f *os.File) bool {
 }
 
 // awaitChild waits, without a thread, for a child of ours to end; the caller
-// reaps it. Without pidfds it returns at once and the caller's wait blocks.
-func awaitChild(pid int) {
-	if f := openPidfd(pid); f != nil {
-		awaitPidfd(f)
-		_ = f.Close()
+// reaps it. Without pidfds it is false at once and the caller's wait blocks.
+func awaitChild(pid int) bool {
+	f := openPidfd(pid)
+	if f == nil {
+		return false
 	}
+	defer func() { _ = f.Close() }()
+	return awaitPidfd(f)
 }

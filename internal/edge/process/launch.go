@@ -20,9 +20,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/child"
 )
 
-// replicaVariable marks every process of a replica with its id.
-const replicaVariable = "ROUNDHOUSE_REPLICA"
-
 // defaultGrace is SIGTERM to SIGKILL where the component does not say.
 const defaultGrace = 30 * time.Second
 
@@ -208,7 +205,7 @@ func (u *unit) start(r *running, program string, s workload.Process) error {
 		return err
 	}
 	if err := u.prepare(r); err != nil {
-		return troublef("StateUnwritable", "%s", oneLine(err.Error()))
+		return err
 	}
 	r.started = u.p.cfg.Now()
 	r.proc, err = child.Start(child.Spec{Path: program, Args: r.spec.Command, Env: r.env,
@@ -228,14 +225,13 @@ func (u *unit) start(r *running, program string, s workload.Process) error {
 	return nil
 }
 
-// prepare makes the log and the record ready, so that a process is on record
-// before it exists, and its memory limit.
+// prepare makes ready what the process needs besides its command line. It is
+// on record before it exists.
 func (u *unit) prepare(r *running) error {
-	if err := os.MkdirAll(filepath.Dir(u.log.Path), 0o700); err != nil {
-		return err
-	}
-	if err := u.log.Retire(); err != nil {
-		return err
+	if dir := r.spec.WorkingDir; dir != "" {
+		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+			return troublef("InvalidCommand", "workingDir %s is not a folder on this machine", dir)
+		}
 	}
 	if r.spec.MemoryBytes > 0 {
 		var err error
@@ -243,6 +239,20 @@ func (u *unit) prepare(r *running) error {
 			r.note = notEnforced(r.spec.MemoryBytes, err)
 			u.p.cfg.Logger.Warn("a memory limit is not enforced", "replica", u.id, "error", err)
 		}
+	}
+	if err := u.files(r); err != nil {
+		return troublef("StateUnwritable", "%s", oneLine(err.Error()))
+	}
+	return nil
+}
+
+// files makes the replica's log and record.
+func (u *unit) files(r *running) error {
+	if err := os.MkdirAll(filepath.Dir(u.log.Path), 0o700); err != nil {
+		return err
+	}
+	if err := u.log.Retire(); err != nil {
+		return err
 	}
 	return u.p.records.write(u.record(r))
 }
@@ -292,84 +302,8 @@ func (u *unit) adopt(r *running) error {
 	if r.env, err = u.environment(r); err != nil {
 		return err
 	}
-	r.adopted = true
 	u.started(r)
 	return nil
-}
-
-// environment is what the process is given: this process's own environment
-// without ROUNDHOUSE_ variables, which may hold secrets, then the component's,
-// then what the platform decides.
-func (u *unit) environment(r *running) ([]string, error) {
-	var env []string
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "ROUNDHOUSE_") {
-			env = append(env, e)
-		}
-	}
-	env = append(env, "PORT="+strconv.Itoa(r.port))
-	if r.grpcPort > 0 {
-		env = append(env, "GRPC_PORT="+strconv.Itoa(r.grpcPort))
-	}
-	if r.model != "" {
-		env = append(env, "MODEL_PATH="+r.model)
-	}
-	if len(u.p.gpus.names) > 0 && len(r.gpus) == 0 {
-		env = append(env, visibleDevices+"=")
-	}
-	for _, e := range r.spec.Env {
-		v, ok, err := u.value(e)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			env = append(env, e.Name+"="+v)
-		}
-	}
-	if len(r.gpus) > 0 {
-		env = append(env, visibleDevices+"="+u.p.gpus.visible(r.gpus))
-	}
-	return append(lastOfEach(env), replicaVariable+"="+u.id), nil
-}
-
-// value is a variable's value; ok is false for an optional one that is not
-// there.
-func (u *unit) value(e corev1.EnvVar) (v string, ok bool, err error) {
-	from := e.ValueFrom
-	if from == nil {
-		return e.Value, true, nil
-	}
-	if f := from.FieldRef; f != nil {
-		switch f.FieldPath {
-		case "metadata.name":
-			return u.id, true, nil
-		case "metadata.namespace":
-			return u.o.key.Namespace, true, nil
-		case "status.podIP", "status.hostIP":
-			return u.p.cfg.Host, true, nil
-		}
-	}
-	if s := from.SecretKeyRef; s != nil && s.Optional != nil && *s.Optional {
-		return "", false, nil
-	}
-	if m := from.ConfigMapKeyRef; m != nil && m.Optional != nil && *m.Optional {
-		return "", false, nil
-	}
-	return "", false, troublef("InvalidEnv", "variable %s takes its value from what only a cluster has: give it a value", e.Name)
-}
-
-// lastOfEach keeps the last of several values of one variable.
-func lastOfEach(env []string) []string {
-	seen := map[string]bool{}
-	var out []string
-	for _, e := range slices.Backward(env) {
-		if name, _, _ := strings.Cut(e, "="); !seen[name] {
-			seen[name] = true
-			out = append(out, e)
-		}
-	}
-	slices.Reverse(out)
-	return out
 }
 
 // namesGRPC says whether the process is told a port for gRPC.

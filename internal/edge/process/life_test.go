@@ -82,6 +82,15 @@ func TestGrandchildrenEnd(t *testing.T) {
 			t.Errorf("still there: child %v, grandchild %v", runs(r.PID), runs(pid))
 		}
 	})
+	t.Run("in a session of its own", func(t *testing.T) {
+		sub, k, r := one(t, p, "daemon", platformtest.Server{Spawn: true, Escape: true})
+		pid := grandchild(t, sub, r.ID)
+		sub.MustScale(k, 0)
+		sub.AwaitNone(k)
+		if runs(pid) {
+			t.Error("it escaped")
+		}
+	})
 	t.Run("crashed", func(t *testing.T) {
 		sub, k, r := one(t, p, "orphans", platformtest.Server{Spawn: true})
 		pid := grandchild(t, sub, r.ID)
@@ -122,7 +131,7 @@ func TestLiveness(t *testing.T) {
 	live := httpProbe("/livez")
 	live.PeriodSeconds, live.FailureThreshold = 1, 1
 	sub, k, r := one(t, open(t, Config{}), "unwell", platformtest.Server{UnliveAfter: 400 * time.Millisecond, Liveness: live})
-	f := sub.Await(k, "unhealthy", func(rs []replica.Replica) bool { return rs[0].Phase == replica.Failed && rs[0].Restarts == 1 })[0]
+	f := sub.Await(k, "unhealthy", func(rs []replica.Replica) bool { return rs[0].Phase == replica.Failed && !rs[0].Restart.IsZero() })[0]
 	if f.Reason != "Unhealthy" || !strings.Contains(f.Message, "503") {
 		t.Errorf("unhealthy as %+v", f)
 	}
@@ -260,6 +269,18 @@ func TestEnvironment(t *testing.T) {
 		if got := platformtest.Get(t, r, "/env?n="+name); got != want {
 			t.Errorf("%s = %q, want %q", name, got, want)
 		}
+	}
+}
+
+func TestWorkingDir(t *testing.T) {
+	p := open(t, Config{Restart: Restart{Min: time.Hour, Max: time.Hour}})
+	sub, k := platformtest.On(t, p), platformtest.Key("dir")
+	r := revision(k, platformtest.Server{})
+	r.Components[0].Process.WorkingDir = "/no/such/folder"
+	sub.MustApply(r)
+	sub.MustScale(k, 1)
+	if got := sub.Await(k, "failed", phase(replica.Failed, "InvalidCommand"))[0]; !strings.Contains(got.Message, "/no/such/folder") {
+		t.Errorf("message: %q", got.Message)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // memoryGroups makes one control group per replica with a memory limit, below
@@ -74,8 +75,15 @@ func (m memoryGroups) killed(dir string) int {
 
 // remove deletes an empty group. Only a folder of our own making is touched.
 func (m memoryGroups) remove(dir string) {
-	if dir != "" && strings.HasPrefix(filepath.Base(dir), "roundhouse-") {
-		_ = os.Remove(dir)
+	if !strings.HasPrefix(filepath.Base(dir), "roundhouse-") {
+		return
+	}
+	// A process that has just ended may still be counted in for a moment.
+	for range 20 {
+		if err := os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 

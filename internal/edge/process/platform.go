@@ -234,14 +234,17 @@ func (p *Platform) Close(ctx context.Context, keep bool) error {
 	return nil
 }
 
-// housekeeping keeps the logs within their bound.
+// housekeeping keeps the logs within their bound and collects orphans.
 func (p *Platform) housekeeping() {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
-	for {
+	for n := 0; ; n++ {
 		select {
 		case <-t.C:
 			p.trimLogs()
+			if n%5 == 0 {
+				child.ReapOrphans()
+			}
 		case <-p.closing:
 			return
 		}

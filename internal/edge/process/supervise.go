@@ -9,7 +9,6 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/edge/child"
 )
 
 // watchman is what supervise knows of the process it watches over.
@@ -126,22 +125,24 @@ func (w *watchman) tooSlow(limit time.Duration) *trouble {
 	if l := w.readyProbe.last(); l != "" {
 		why += " (" + l + ")"
 	}
-	message := withOutput(why, last(w.u.log.LastLines(20), 3))
-	e := w.stop()
-	return &trouble{reason: "StartupTimeout", message: message, exit: e.Code}
+	return w.end("StartupTimeout", withOutput(why, last(w.u.log.LastLines(20), 3)))
 }
 
 // unhealthy ends a process whose liveness probe failed.
 func (w *watchman) unhealthy() *trouble {
-	message := withOutput("liveness probe failed: "+w.liveProbe.last(), last(w.u.log.LastLines(20), 1))
-	w.u.o.update(w.u, func(v *replica.Replica) {
-		v.Phase, v.Reason, v.Message = replica.Failed, "Unhealthy", message
-	})
-	e := w.stop()
-	return &trouble{reason: "Unhealthy", message: message, exit: e.Code}
+	why := "liveness probe failed: " + w.liveProbe.last()
+	return w.end("Unhealthy", withOutput(why, last(w.u.log.LastLines(20), 1)))
 }
 
-func (w *watchman) stop() child.Exit { return w.r.proc.Stop(w.u.p.hard, w.r.grace()) }
+// end ends a process that failed without ending. That it failed is said first,
+// since its end may take its grace.
+func (w *watchman) end(reason, message string) *trouble {
+	w.u.o.update(w.u, func(v *replica.Replica) {
+		v.Phase, v.Reason, v.Message = replica.Failed, reason, message
+	})
+	e := w.r.proc.Stop(w.u.p.hard, w.r.grace())
+	return &trouble{reason: reason, message: message, exit: e.Code}
+}
 
 func last(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
 

@@ -159,12 +159,14 @@ func (u *unit) failed(tr *trouble, backoff time.Duration) bool {
 	u.o.update(u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message, v.ExitCode = replica.Failed, tr.reason, tr.message, tr.exit
 		v.Restart, v.Progress, v.ReadyAt = at, nil, time.Time{}
-		v.Restarts++
 	})
 	if u.wait(backoff, nil) != nil {
 		return false
 	}
-	u.o.update(u, func(v *replica.Replica) { v.Restart = time.Time{} })
+	u.o.update(u, func(v *replica.Replica) {
+		v.Restart = time.Time{}
+		v.Restarts++
+	})
 	return true
 }
 
@@ -221,6 +223,9 @@ func (u *unit) awaitRevision() bool {
 func (u *unit) release(r *running) {
 	if err := u.p.records.remove(u.id); err != nil {
 		u.p.cfg.Logger.Warn("a replica's record stays", "replica", u.id, "error", err)
+	}
+	if r.proc != nil {
+		child.EndMarked(replicaVariable, u.id, !r.adopted)
 	}
 	u.p.memory.remove(r.memory)
 	u.p.ports.free(r.port, r.grpcPort)
@@ -286,7 +291,7 @@ func (p *Platform) take(rec record, proc *child.Process) {
 		p.owners[rec.Service] = o
 	}
 	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, gpus: rec.GPUs, memory: rec.Memory,
-		model: rec.Model, started: rec.Started}
+		model: rec.Model, started: rec.Started, adopted: true}
 	p.gpus.hold(rec.GPUs)
 	p.ports.hold(rec.Port, rec.GRPCPort)
 	u := newUnit(o, replica.Replica{ID: rec.ID, Service: rec.Service, Role: rec.Role, Revision: rec.Revision,
