@@ -216,6 +216,11 @@ func (t traffic) Demand(k service.Key) autoscale.Demand {
 type fetcher struct{ *artifact.Store }
 
 func (f fetcher) Fetch(ctx context.Context, uri string, progress func(done, total int64)) (string, error) {
+	// A revision's model was settled when it was made: what is here is not
+	// compared with its source again, so a wake waits for nobody.
+	if path, ok := f.Lookup(artifact.Request{URI: uri}); ok {
+		return path, nil
+	}
 	return f.Store.Fetch(ctx, artifact.Request{URI: uri}, func(p artifact.Progress) {
 		if progress != nil {
 			progress(p.Done, p.Total)
@@ -238,6 +243,9 @@ func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes,
 			err = missing{err}
 		}
 		return service.Attributes{}, err
+	}
+	if from, ok := f.From["frameworkversion"]; ok {
+		f.From["framework.version"] = from
 	}
 	return service.Attributes{Format: service.NamedVersion{Name: f.Format}, Framework: service.NamedVersion{Name: f.Framework, Version: f.FrameworkVersion},
 		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, From: f.From}, nil
