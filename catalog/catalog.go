@@ -24,7 +24,7 @@ import (
 
 // Files are the manifests, by folder.
 //
-//go:embed kserve/*.yaml builtin/*.yaml
+//go:embed kserve/*.yaml ome/*.yaml builtin/*.yaml
 var Files embed.FS
 
 // localFile of a folder holds documents of our own kind that only say, by

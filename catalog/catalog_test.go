@@ -39,6 +39,50 @@ var folders = map[string][]string{
 	"builtin": {"llama-cpp", "roundhouse-lightgbm", "roundhouse-simulator", "roundhouse-xgboost", "sglang", "vllm"},
 	"kserve": {"kserve-lgbserver", "kserve-mlserver", "kserve-paddleserver", "kserve-pmmlserver", "kserve-sklearnserver",
 		"kserve-tensorflow-serving", "kserve-torchserve", "kserve-tritonserver", "kserve-xgbserver"},
+	"ome": append(rows("srt-", `
+deepseek-rdma-pd-rt
+deepseek-rdma-rt
+e5-mistral-7b-instruct-rt
+llama-3-1-70b-instruct-pd-rt
+llama-3-1-70b-instruct-rt
+llama-3-2-11b-vision-instruct-rt
+llama-3-2-1b-instruct-pd-rt
+llama-3-2-1b-instruct-rt
+llama-3-2-3b-instruct-pd-rt
+llama-3-2-3b-instruct-rt
+llama-3-2-90b-vision-instruct-rt
+llama-3-3-70b-instruct-pd-rt
+llama-3-3-70b-instruct-rt
+llama-4-maverick-17b-128e-instruct-fp8-pd-rt
+llama-4-maverick-17b-128e-instruct-fp8-rt
+llama-4-scout-17b-16e-instruct-pd-rt
+llama-4-scout-17b-16e-instruct-rt
+mistral-7b-instruct-pd-rt
+mistral-7b-instruct-rt
+mixtral-8x7b-instruct-pd-rt
+mixtral-8x7b-instruct-rt`), rows("vllm-", `
+e5-mistral-7b-instruct-rt
+llama-3-1-405b-instruct-fp8-rt
+llama-3-1-nemotron-nano-8b-v1-rt
+llama-3-1-nemotron-ultra-253b-v1-rt
+llama-3-2-11b-vision-instruct-rt
+llama-3-2-1b-instruct-rt
+llama-3-2-3b-instruct-rt
+llama-3-3-70b-instruct-rt
+llama-3-3-nemotron-super-49b-v1-rt
+llama-4-maverick-17b-128e-instruct-fp8-rt
+llama-4-scout-17b-16e-instruct-rt
+mistral-7b-instruct-rt
+mixtral-8x7b-instruct-rt`)...),
+}
+
+// rows makes names of the rows of OME's tables, as its guide does.
+func rows(prefix, table string) []string {
+	var out []string
+	for _, row := range strings.Fields(table) {
+		out = append(out, prefix+strings.TrimSuffix(row, "-rt"))
+	}
+	return out
 }
 
 func TestNames(t *testing.T) {
