@@ -70,6 +70,11 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: level}))
+	dir, err := datadir.Open(o.dataDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
 	inference, err := listen(o.listen, "--listen")
 	if err != nil {
 		return err
@@ -80,11 +85,6 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 		return err
 	}
 	defer func() { _ = adminListener.Close() }()
-	dir, err := datadir.Open(o.dataDir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, dir.Close()) }()
 	n, err := newNode(nodeConfig{dir: dir, inference: inference.Addr().(*net.TCPAddr), admin: adminListener.Addr().(*net.TCPAddr), log: log})
 	if err != nil {
 		return err

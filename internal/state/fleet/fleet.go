@@ -13,7 +13,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
-	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
@@ -286,8 +285,3 @@ func (f *Fleet) Run(ctx context.Context, workers int) {
 // retryAfter is when a failed reconcile is tried again, and how often what
 // this host lacked is looked for.
 const retryAfter = 5 * time.Second
-
-// hostOf is the platform's host; an error is a host that runs nothing.
-func (f *Fleet) hostOf(ctx context.Context) (selection.Host, error) {
-	return f.cfg.Platform.Host(ctx)
-}

@@ -101,7 +101,7 @@ type Explanation struct {
 // Explain selects as a reconcile would, without pinning anything. With an
 // object given, it explains that one as if it were applied, next to what is.
 func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
-	host, err := f.hostOf(ctx)
+	host, err := f.cfg.Platform.Host(ctx)
 	if err != nil {
 		return Explanation{}, err
 	}

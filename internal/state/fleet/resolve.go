@@ -74,7 +74,7 @@ func sameLimits(a, b workload.Revision) bool {
 
 // resolved makes the record for w's inputs, or says why it cannot be made.
 func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, *service.Failure) {
-	host, err := f.hostOf(ctx)
+	host, err := f.cfg.Platform.Host(ctx)
 	if err != nil {
 		return nil, retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}
 	}
