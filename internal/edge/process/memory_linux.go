@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -113,22 +114,10 @@ func findCgroupPlace() (cgroupPlace, error) {
 	return cgroupPlace{}, errors.New("no control group with a memory controller can be written here")
 }
 
-// cgroupCandidates reads /proc/self/cgroup and mountinfo (cgroups(7)).
+// cgroupCandidates reads /proc/self/cgroup and mountinfo (cgroups(7)): the
+// group this process is in and, of version 2, the one above it.
 func cgroupCandidates(own, mounts string) []cgroupPlace {
-	unified, memory := "", ""
-	for line := range strings.Lines(mounts) {
-		head, tail, ok := strings.Cut(line, " - ")
-		f, t := strings.Fields(head), strings.Fields(tail)
-		if !ok || len(f) < 5 || len(t) < 3 {
-			continue
-		}
-		switch {
-		case t[0] == "cgroup2":
-			unified = f[4]
-		case t[0] == "cgroup" && hasWord(t[2], ",", "memory"):
-			memory = f[4]
-		}
-	}
+	unified, memory := cgroupMounts(mounts)
 	var out []cgroupPlace
 	for line := range strings.Lines(own) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -142,21 +131,34 @@ func cgroupCandidates(own, mounts string) []cgroupPlace {
 				out = append(out, cgroupPlace{filepath.Dir(dir), "memory.max", "memory.events"})
 			}
 		}
-		if memory != "" && hasWord(f[1], ",", "memory") {
+		if memory != "" && hasWord(f[1], "memory") {
 			out = append(out, cgroupPlace{filepath.Join(memory, f[2]), "memory.limit_in_bytes", "memory.oom_control"})
 		}
 	}
 	return out
 }
 
-func hasWord(s, sep, word string) bool {
-	for _, w := range strings.Split(s, sep) {
-		if w == word {
-			return true
+// cgroupMounts finds where version 2, and version 1's memory controller, are
+// mounted; "" when they are not.
+func cgroupMounts(mountinfo string) (unified, memory string) {
+	for line := range strings.Lines(mountinfo) {
+		head, tail, ok := strings.Cut(line, " - ")
+		f, t := strings.Fields(head), strings.Fields(tail)
+		if !ok || len(f) < 5 || len(t) < 3 {
+			continue
+		}
+		switch {
+		case t[0] == "cgroup2":
+			unified = f[4]
+		case t[0] == "cgroup" && hasWord(t[2], "memory"):
+			memory = f[4]
 		}
 	}
-	return false
+	return unified, memory
 }
+
+// hasWord says whether word is in a list with commas.
+func hasWord(list, word string) bool { return slices.Contains(strings.Split(list, ","), word) }
 
 // usable says whether a group made here gets a memory limit, by making one.
 func (p cgroupPlace) usable() bool {

@@ -1,8 +1,11 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"testing"
+
+	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
 )
 
 func TestCgroupCandidates(t *testing.T) {
@@ -19,5 +22,14 @@ func TestCgroupCandidates(t *testing.T) {
 		if got := fmt.Sprint(cgroupCandidates(c.own, c.mounts)); got != c.want {
 			t.Errorf("%q: %s, want %s", c.own, got, c.want)
 		}
+	}
+}
+
+func TestMemoryLimitNotEnforced(t *testing.T) {
+	p := open(t, Config{})
+	p.memory.place = func() (cgroupPlace, error) { return cgroupPlace{}, errors.New("nothing to write") }
+	_, _, r := one(t, p, "unlimited", platformtest.Server{Memory: 64 << 20})
+	if r.Message != "its memory limit of 64 MiB is not enforced: nothing to write" {
+		t.Errorf("message: %q", r.Message)
 	}
 }

@@ -39,6 +39,7 @@ func (o *owner) apply(r workload.Revision) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.removed = false
+	r.Components = slices.Clone(r.Components) // the caller may change its own
 	o.revision = &r
 	adopted := map[service.Role]int{}
 	for _, u := range o.units {

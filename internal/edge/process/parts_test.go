@@ -13,6 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -208,6 +211,54 @@ func TestPortTakenWords(t *testing.T) {
 	} {
 		if portTaken([]string{"x", line}) != want {
 			t.Errorf("%q: want %v", line, want)
+		}
+	}
+}
+
+func TestProbePort(t *testing.T) {
+	r := &running{port: 1000, grpcPort: 2000}
+	for _, c := range []struct {
+		port intstr.IntOrString
+		want string
+	}{
+		{intstr.FromInt32(8080), "1000"}, {intstr.FromString("http"), "1000"}, {intstr.FromString("1000"), "1000"},
+		{intstr.FromString("2000"), "2000"}, {intstr.FromInt32(2000), "2000"}, {intstr.FromString("grpc"), "2000"},
+		{intstr.FromString("h2c"), "2000"}, {intstr.IntOrString{}, "1000"},
+	} {
+		if got := r.probePort(c.port); got != c.want {
+			t.Errorf("port %s is %s, want %s", c.port.String(), got, c.want)
+		}
+	}
+	if got := (&running{port: 1000}).probePort(intstr.FromString("grpc")); got != "1000" {
+		t.Errorf("without a gRPC port: %s", got)
+	}
+}
+
+func TestEnvValue(t *testing.T) {
+	p := &Platform{cfg: Config{Host: "127.0.0.1"}}
+	u := &unit{p: p, id: "iris-1", o: &owner{key: service.Key{Namespace: "ns", Name: "iris"}}}
+	field := func(path string) *corev1.EnvVarSource {
+		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
+	}
+	yes := true
+	for _, c := range []struct {
+		e    corev1.EnvVar
+		want string
+		ok   bool
+		err  bool
+	}{
+		{corev1.EnvVar{Value: "v"}, "v", true, false},
+		{corev1.EnvVar{ValueFrom: field("metadata.name")}, "iris-1", true, false},
+		{corev1.EnvVar{ValueFrom: field("metadata.namespace")}, "ns", true, false},
+		{corev1.EnvVar{ValueFrom: field("status.podIP")}, "127.0.0.1", true, false},
+		{corev1.EnvVar{ValueFrom: field("spec.nodeName")}, "", false, true},
+		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Optional: &yes}}}, "", false, false},
+		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{Optional: &yes}}}, "", false, false},
+		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{}}}, "", false, true},
+	} {
+		got, ok, err := u.value(c.e)
+		if got != c.want || ok != c.ok || (err != nil) != c.err {
+			t.Errorf("%+v: %q, %v, %v", c.e, got, ok, err)
 		}
 	}
 }

@@ -68,7 +68,9 @@ func TestReplaceOnFullGPUs(t *testing.T) {
 
 func TestMemoryLimit(t *testing.T) {
 	p := open(t, Config{Restart: Restart{Min: time.Hour, Max: time.Hour}})
-	if _, err := p.memory.make("probe", 1<<30); err != nil {
+	dir, err := p.memory.make("probe", 1<<30)
+	p.memory.remove(dir)
+	if err != nil {
 		_, _, r := one(t, p, "unlimited", platformtest.Server{Memory: 64 << 20})
 		if !strings.Contains(r.Message, "not enforced") {
 			t.Errorf("no warning: %+v", r)
