@@ -42,12 +42,18 @@ func (p *ports) take(n int) ([]int, error) {
 			out = append(out, port)
 		}
 	}
-	p.hold(out...)
+	p.mark(out)
 	return out, nil
 }
 
-// hold marks ports as given; the lock is held, or nobody else is there yet.
+// hold marks the ports of a process that runs as given.
 func (p *ports) hold(ports ...int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mark(ports)
+}
+
+func (p *ports) mark(ports []int) {
 	if p.given == nil {
 		p.given = map[int]bool{}
 	}

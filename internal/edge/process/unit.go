@@ -285,6 +285,8 @@ func (p *Platform) load() error {
 
 // take makes a held unit of a process that still runs.
 func (p *Platform) take(rec record, proc *child.Process) {
+	p.mu.Lock() // those taken before run already
+	defer p.mu.Unlock()
 	o := p.owners[rec.Service]
 	if o == nil {
 		o = newOwner(p, rec.Service)
