@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
@@ -48,21 +50,35 @@ func read(files fs.FS) ([]service.Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Side by side: this is on the way to the first request.
+	var group errgroup.Group
+	read := make([][]service.Runtime, len(names))
+	for i, name := range names {
+		group.Go(func() (err error) {
+			read[i], err = readFile(files, name)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
 	var all []service.Runtime
 	locals := map[string]*service.Local{}
-	for _, name := range names {
-		rts, err := readFile(files, name)
-		if err != nil {
-			return nil, err
-		}
+	for i, name := range names {
 		if path.Base(name) != localFile {
-			all = append(all, rts...)
+			all = append(all, read[i]...)
 			continue
 		}
-		for _, rt := range rts {
+		for _, rt := range read[i] {
 			locals[rt.Name] = rt.Components.Engine.Local
 		}
 	}
+	return joined(all, locals)
+}
+
+// joined gives the runtimes their local commands, by name or by image, and
+// orders them.
+func joined(all []service.Runtime, locals map[string]*service.Local) ([]service.Runtime, error) {
 	builtin := slices.DeleteFunc(slices.Clone(all), func(rt service.Runtime) bool {
 		return rt.Origin.Dialect() != service.DialectRoundhouse
 	})
