@@ -63,7 +63,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: executable(), Fetcher: fetcher{store},
-		InFlight: n.dispatcher.InFlight, Logger: cfg.log})
+		Drain: n.dispatcher.Drain, Logger: cfg.log})
 	if err != nil {
 		return nil, err
 	}

@@ -306,7 +306,7 @@ func TestCloseKeeps(t *testing.T) {
 }
 
 func TestCloseEndsAll(t *testing.T) {
-	p := open(t, Config{InFlight: func(string) int { return 1 }})
+	p := open(t, Config{Drain: endless})
 	sub, k, r := one(t, p, "family", platformtest.Server{Spawn: true, IgnoreTerm: true, Grace: time.Hour})
 	pid := grandchild(t, sub, r.ID)
 	never := platformtest.Key("never")

@@ -33,9 +33,9 @@ type Config struct {
 	// Devices are the accelerators' names as CUDA_VISIBLE_DEVICES takes them;
 	// a replica's GPUs are indexes into it. nil means look (Discover).
 	Devices []string
-	// InFlight says how many requests a replica still answers, for draining;
-	// nil means none ever.
-	InFlight func(id string) int
+	// Drain sends a replica no more requests and waits until those it has are
+	// answered, or for ctx; nil means none ever come.
+	Drain func(ctx context.Context, id string) error
 	// LogLimit bounds a log file, in bytes; a replica keeps at most four.
 	// Default 8 MiB.
 	LogLimit int64

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -299,25 +300,17 @@ func TestEnvFromClusterOnly(t *testing.T) {
 
 func TestDrainWaitsForRequests(t *testing.T) {
 	busy := make(chan struct{})
-	asked := make(chan struct{}, 1)
-	p := open(t, Config{InFlight: func(string) int {
-		select {
-		case asked <- struct{}{}:
-		default:
-		}
-		select {
-		case <-busy:
-			return 0
-		default:
-			return 1
-		}
+	asked := make(chan struct{})
+	p := open(t, Config{Drain: func(ctx context.Context, _ string) error {
+		close(asked)
+		<-busy
+		return nil
 	}})
 	sub, k, r := one(t, p, "busy", platformtest.Server{})
 	sub.MustScale(k, 0)
 	if rs := sub.See(k); len(rs) != 1 || rs[0].Phase != replica.Draining {
 		t.Fatalf("draining is not seen at once: %s", platformtest.Describe(rs))
 	}
-	<-asked
 	<-asked
 	if !runs(r.PID) {
 		t.Fatal("ended with a request in flight")
@@ -326,8 +319,14 @@ func TestDrainWaitsForRequests(t *testing.T) {
 	sub.AwaitNone(k)
 }
 
+// endless is a replica that never falls idle.
+func endless(ctx context.Context, _ string) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 func TestDrainDeadline(t *testing.T) {
-	p := open(t, Config{InFlight: func(string) int { return 1 }})
+	p := open(t, Config{Drain: endless})
 	sub, k, _ := one(t, p, "endless", platformtest.Server{Grace: 200 * time.Millisecond})
 	start := time.Now()
 	sub.MustScale(k, 0)

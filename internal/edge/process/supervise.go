@@ -153,32 +153,25 @@ func withOutput(why string, lines []string) string {
 	return why + ": " + strings.Join(lines, " | ")
 }
 
-// idleFor is how long a draining replica must have answered nothing before it
-// is ended: a request may have been sent its way as it was announced.
-const idleFor = 50 * time.Millisecond
-
 // drain ends a replica that is to go: it waits, up to the grace, until it
 // answers nothing any more, then stops the process. kept says that instead the
 // platform closed and left it running.
 func (u *unit) drain(r *running, served bool) (kept bool) {
-	if served && u.p.cfg.InFlight != nil {
-		deadline := time.NewTimer(r.grace())
-		defer deadline.Stop()
-		look := time.NewTicker(idleFor / 5)
-		defer look.Stop()
-		for busy := time.Now(); time.Since(busy) < idleFor; {
-			select {
-			case <-look.C:
-				if u.p.cfg.InFlight(u.id) > 0 {
-					busy = time.Now()
-				}
-			case <-deadline.C:
-				busy = time.Time{}
-			case <-r.proc.Done():
-				return false
-			case <-u.p.closing:
-				return u.closeDown(r)
-			}
+	if served && u.p.cfg.Drain != nil {
+		ctx, cancel := context.WithTimeout(u.p.hard, r.grace())
+		defer cancel()
+		idle := make(chan struct{})
+		go func() {
+			defer close(idle)
+			// Over the deadline the requests left are cut.
+			_ = u.p.cfg.Drain(ctx, u.id)
+		}()
+		select {
+		case <-idle:
+		case <-r.proc.Done():
+			return false
+		case <-u.p.closing:
+			return u.closeDown(r)
 		}
 	}
 	r.proc.Stop(u.p.hard, r.grace())
