@@ -107,10 +107,14 @@ Flags win over settings.json, which wins over the environment.`,
 	f.StringVar(&c.name, "name", "", "name of the model (default: the file's or folder's name)")
 	f.StringVar(&c.format, "format", "", "format of the model: xgboost or lightgbm (default: by its first bytes)")
 	f.StringVar(&c.flags.Host, "host", c.flags.Host, "address to listen on")
-	f.IntVar(&c.flags.HTTPPort, "http-port", c.flags.HTTPPort, "port for HTTP; 0 for any free one")
-	f.IntVar(&c.flags.MaxConcurrency, "max-concurrency", c.flags.MaxConcurrency, "inference requests under way at once, 0 for no limit; more are answered 429")
-	f.Int64Var(&c.flags.MaxBodyBytes, "max-body-bytes", c.flags.MaxBodyBytes, "largest request body, in bytes")
-	f.DurationVar(&c.flags.DrainTimeout, "drain-timeout", c.flags.DrainTimeout, "how long requests under way may finish when the server stops")
+	f.IntVar(&c.flags.HTTP.Port, "http-port", c.flags.HTTP.Port, "port for HTTP; 0 for any free one")
+	f.IntVar(&c.flags.GRPC.Port, "grpc-port", c.flags.GRPC.Port, "port for gRPC; 0 for any free one, -1 for none (default with --http-port: none)")
+	f.IntVar(&c.flags.Metrics.Port, "metrics-port", c.flags.Metrics.Port, "port for metrics; -1 for that of HTTP (default with --http-port: that of HTTP)")
+	f.StringVar(&c.flags.TLS.CertFile, "tls-cert-file", "", "certificate for HTTP and gRPC, PEM; with --tls-key-file")
+	f.StringVar(&c.flags.TLS.KeyFile, "tls-key-file", "", "private key of the certificate, PEM")
+	f.IntVar(&c.flags.Limits.MaxConcurrency, "max-concurrency", c.flags.Limits.MaxConcurrency, "inference requests under way at once, 0 for no limit; more are answered 429")
+	f.Int64Var(&c.flags.Limits.MaxBodyBytes, "max-body-bytes", c.flags.Limits.MaxBodyBytes, "largest request body, in bytes")
+	f.DurationVar(&c.flags.Limits.DrainTimeout, "drain-timeout", c.flags.Limits.DrainTimeout, "how long requests under way may finish when the server stops")
 	return cmd
 }
 
@@ -173,12 +177,26 @@ func (c *serveCommand) applyFlags(given func(flag string) bool) {
 	if given("host") {
 		c.config.Host = c.flags.Host
 	}
+	// Several servers on one machine get one port each, not two that collide.
 	if given("http-port") {
-		c.config.HTTPPort = c.flags.HTTPPort
+		c.config.HTTP.Port = c.flags.HTTP.Port
+		c.config.GRPC.Port, c.config.Metrics.Port = modelserver.NoPort, modelserver.NoPort
 	}
-	c.config.MaxConcurrency = c.flags.MaxConcurrency
-	c.config.MaxBodyBytes = c.flags.MaxBodyBytes
-	c.config.DrainTimeout = c.flags.DrainTimeout
+	if given("grpc-port") {
+		c.config.GRPC.Port = c.flags.GRPC.Port
+	}
+	if given("metrics-port") {
+		c.config.Metrics.Port = c.flags.Metrics.Port
+	}
+	if given("tls-cert-file") {
+		c.config.TLS.CertFile = c.flags.TLS.CertFile
+	}
+	if given("tls-key-file") {
+		c.config.TLS.KeyFile = c.flags.TLS.KeyFile
+	}
+	c.config.Limits.MaxConcurrency = c.flags.Limits.MaxConcurrency
+	c.config.Limits.MaxBodyBytes = c.flags.Limits.MaxBodyBytes
+	c.config.Limits.DrainTimeout = c.flags.Limits.DrainTimeout
 }
 
 // greet tells a person where to look.

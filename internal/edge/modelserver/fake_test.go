@@ -124,6 +124,7 @@ func newSite(t *testing.T, files map[string]string, change ...func(*Config)) *si
 	s := &site{fakes: newFakes(), folder: t.TempDir(), log: &bytes.Buffer{}}
 	write(t, s.folder, files)
 	config := DefaultConfig()
+	config.HTTP.Port, config.GRPC.Port, config.Metrics.Port = 0, 0, NoPort
 	for _, f := range change {
 		f(&config)
 	}

@@ -23,30 +23,19 @@ type protocol struct {
 
 // serveInference answers one inference request of either protocol.
 func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, name, version string, p *protocol) {
-	if s.slots != nil {
-		select {
-		case s.slots <- struct{}{}:
-			defer func() { <-s.slots }()
-		default:
-			s.writeError(w, errBusy)
-			return
-		}
+	release, err := s.admit()
+	if err != nil {
+		s.writeError(w, err)
+		return
 	}
-	i, err := s.registry.acquire(name, version)
+	defer release()
+	out, err := s.answer(w, r, name, version, p)
 	if err != nil {
 		status := statusOf(err)
-		if _, ok := errors.AsType[*notReadyError](err); ok {
+		if NotReady(err) {
 			status = p.notReady
 		}
 		writeErrorStatus(w, status, err)
-		return
-	}
-	defer i.release()
-	began := time.Now()
-	out, err := s.answer(w, r, i, p)
-	i.meter.observe(time.Since(began), err == nil)
-	if err != nil {
-		s.writeError(w, err)
 		return
 	}
 	defer out.free()
@@ -67,7 +56,7 @@ func (s *Server) send(w http.ResponseWriter, text []byte) {
 	}
 	control := http.NewResponseController(w)
 	// A writer without deadlines, as in tests, is not a connection.
-	bounded := control.SetWriteDeadline(time.Now().Add(s.config.WriteTimeout)) == nil
+	bounded := control.SetWriteDeadline(time.Now().Add(s.config.Limits.WriteTimeout)) == nil
 	writeBytes(w, http.StatusOK, text)
 	if bounded && control.Flush() == nil {
 		_ = control.SetWriteDeadline(time.Time{}) // the next answer sets its own
@@ -75,7 +64,7 @@ func (s *Server) send(w http.ResponseWriter, text []byte) {
 }
 
 // answer reads, infers and encodes; the caller frees the result.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, i *instance, p *protocol) (*buffer, error) {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, name, version string, p *protocol) (*buffer, error) {
 	body, err := s.readBody(w, r)
 	if err != nil {
 		return nil, err
@@ -85,15 +74,10 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, i *instance, p *
 	if err != nil {
 		return nil, err
 	}
-	request.ModelName, request.ModelVersion = i.name, i.version
-	if request.ID == "" {
-		request.ID = newID()
-	}
-	response, err := i.model.Infer(r.Context(), request)
+	response, err := s.infer(r.Context(), name, version, request)
 	if err != nil {
 		return nil, err
 	}
-	response.ModelName, response.ModelVersion, response.ID = i.name, i.version, request.ID
 	out := newBuffer()
 	if out.data, err = p.encode(out.data, response); err != nil {
 		out.free()
@@ -130,7 +114,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (*buffer, erro
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		return nil, &httpError{http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Encoding %q is not read; send the body plain", e)}
 	}
-	limit := s.config.MaxBodyBytes
+	limit := s.config.Limits.MaxBodyBytes
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
 	}

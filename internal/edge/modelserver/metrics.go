@@ -35,9 +35,9 @@ func (m *meter) observe(took time.Duration, ok bool) {
 	}
 }
 
-// metrics writes Prometheus' text format. Labels are the guide's
+// getMetrics writes Prometheus' text format. Labels are the guide's
 // (model_name, model_version) and MLServer's own (model, version).
-func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) getMetrics(w http.ResponseWriter, _ *http.Request) {
 	type row struct {
 		labels string
 		meter  *meter

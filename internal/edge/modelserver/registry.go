@@ -57,7 +57,7 @@ type registry struct {
 	}
 }
 
-func newRegistry(repository Repository, engines []Engine, c Config, log *slog.Logger) *registry {
+func newRegistry(repository Repository, engines []Engine, c Limits, log *slog.Logger) *registry {
 	r := &registry{repository: repository, engines: engines, loadTimeout: c.LoadTimeout, drainTimeout: c.DrainTimeout,
 		log: log, changing: make(chan struct{}, 1)}
 	r.mu.models = map[string][]*slot{}
@@ -152,21 +152,14 @@ func compareParts(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// status is a slot as others see it.
-type status struct {
-	name, version string
-	state         State
-	reason        string
-}
-
 // index lists every version, by name and then the default first.
-func (r *registry) index() []status {
+func (r *registry) index() []ModelStatus {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	var list []status
+	var list []ModelStatus
 	for _, name := range slices.Sorted(maps.Keys(r.mu.models)) {
 		for _, s := range r.mu.models[name] {
-			list = append(list, status{s.name, s.version, s.state, s.reason})
+			list = append(list, ModelStatus{s.name, s.version, s.state, s.reason})
 		}
 	}
 	return list

@@ -137,7 +137,7 @@ func TestReadConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.HTTPPort != 9000 || c.ServerName != "env" || c.LoadAtStartup || c.MetricsPath != "" || c.Host != "127.0.0.1" || root != filepath.Join(f.Root, "models") {
+	if c.HTTP.Port != 9000 || c.ServerName != "env" || c.LoadAtStartup || c.Metrics.Path != "" || c.Host != "127.0.0.1" || root != filepath.Join(f.Root, "models") {
 		t.Errorf("%+v, root %s", c, root)
 	}
 	if !strings.Contains(log.String(), "grpc_port") {
@@ -192,7 +192,7 @@ func TestMetrics(t *testing.T) {
 	for range 3 {
 		s.want(t, "POST /v2/models/only/infer", ask, 200, "4.0")
 	}
-	s.want(t, "POST /v2/models/only/infer", "{", 422, "error")
+	s.want(t, "POST /v2/models/only/infer", `{"inputs":[]}`, 400, "error")
 	_, answer, _ := s.do(t, "GET /metrics", "")
 	labels := `{model_name="only",model_version="",model="only",version=""`
 	for _, want := range []string{

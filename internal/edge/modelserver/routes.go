@@ -10,34 +10,44 @@ import (
 // routes is the whole of the HTTP interface. Names in braces are path values.
 func (s *Server) routes() map[string]methods {
 	table := map[string]methods{
-		"/{$}":             {http.MethodGet: s.live},
-		"/v2":              {http.MethodGet: s.serverMetadata},
-		"/v2/{$}":          {http.MethodGet: s.serverMetadata},
-		"/v2/health/live":  {http.MethodGet: s.live},
-		"/v2/health/ready": {http.MethodGet: s.ready},
+		"/{$}":             {http.MethodGet: s.getLive},
+		"/v2":              {http.MethodGet: s.getServer},
+		"/v2/{$}":          {http.MethodGet: s.getServer},
+		"/v2/health/live":  {http.MethodGet: s.getLive},
+		"/v2/health/ready": {http.MethodGet: s.getReady},
 
-		"/v2/repository/index":                 {http.MethodPost: s.index},
-		"/v2/repository/models/{model}/load":   {http.MethodPost: s.load},
-		"/v2/repository/models/{model}/unload": {http.MethodPost: s.unload},
+		"/v2/repository/index":                 {http.MethodPost: s.postIndex},
+		"/v2/repository/models/{model}/load":   {http.MethodPost: s.postLoad},
+		"/v2/repository/models/{model}/unload": {http.MethodPost: s.postUnload},
 
 		"/v1/models":         {http.MethodGet: s.listV1},
 		"/v1/models/{model}": {http.MethodGet: s.statusV1, http.MethodPost: s.predictV1},
 	}
 	for _, prefix := range []string{"/v2/models/{model}", "/v2/models/{model}/versions/{version}"} {
-		table[prefix] = methods{http.MethodGet: s.modelMetadata}
-		table[prefix+"/ready"] = methods{http.MethodGet: s.modelReady}
-		table[prefix+"/infer"] = methods{http.MethodPost: s.infer}
+		table[prefix] = methods{http.MethodGet: s.getModel}
+		table[prefix+"/ready"] = methods{http.MethodGet: s.getModelReady}
+		table[prefix+"/infer"] = methods{http.MethodPost: s.postInfer}
 	}
-	if s.config.MetricsPath != "" {
-		table[s.config.MetricsPath] = methods{http.MethodGet: s.metrics}
+	if s.config.Metrics.Path != "" && s.config.Metrics.Port == NoPort {
+		table[s.config.Metrics.Path] = methods{http.MethodGet: s.getMetrics}
 	}
 	return table
 }
 
 // Handler is the HTTP interface.
 func (s *Server) Handler() http.Handler {
+	return s.handler(s.routes())
+}
+
+// metricsHandler is the HTTP interface of the metrics' own port.
+func (s *Server) metricsHandler() http.Handler {
+	return s.handler(map[string]methods{s.config.Metrics.Path: {http.MethodGet: s.getMetrics}})
+}
+
+// handler serves a table of routes, and errors elsewhere.
+func (s *Server) handler(table map[string]methods) http.Handler {
 	mux := http.NewServeMux()
-	for path, m := range s.routes() {
+	for path, m := range table {
 		mux.Handle(path, m)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

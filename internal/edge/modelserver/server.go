@@ -10,13 +10,13 @@ package modelserver
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
+	"sync"
 	"sync/atomic"
-	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
@@ -60,7 +60,10 @@ type Server struct {
 	slots    chan struct{} // nil without a limit on concurrency
 	started  atomic.Bool   // the models of the start have been tried
 	draining atomic.Bool
-	listener net.Listener
+	tls      *tls.Config // nil: plain text
+
+	transports []transport // HTTP first
+	address    net.Addr    // of HTTP, once it listens
 }
 
 // New makes a server. Nothing is loaded before Run or LoadAll.
@@ -68,9 +71,19 @@ func New(c Config, repository Repository, engines []Engine, log *slog.Logger) (*
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, log: log, registry: newRegistry(repository, engines, c, log)}
-	if c.MaxConcurrency > 0 {
-		s.slots = make(chan struct{}, c.MaxConcurrency)
+	secure, err := c.TLS.load()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{config: c, log: log, registry: newRegistry(repository, engines, c.Limits, log), tls: secure}
+	if c.Limits.MaxConcurrency > 0 {
+		s.slots = make(chan struct{}, c.Limits.MaxConcurrency)
+	}
+	s.transports = append(s.transports, &httpTransport{name: "HTTP", flag: "--http-port", host: c.Host, port: c.HTTP.Port,
+		server: newHTTPServer(s.Handler(), c.Limits, log), tls: secure})
+	if c.Metrics.Path != "" && c.Metrics.Port != NoPort {
+		s.transports = append(s.transports, &httpTransport{name: "metrics", flag: "--metrics-port", host: c.Host, port: c.Metrics.Port,
+			server: newHTTPServer(s.metricsHandler(), c.Limits, log)})
 	}
 	return s, nil
 }
@@ -93,17 +106,25 @@ func (s *Server) Ready() bool {
 	return s.started.Load() && !s.draining.Load() && s.registry.ready()
 }
 
-// Listen binds the address. Run does it if need be; callers do it to know the
-// port, or to fail early.
+// Listen binds all addresses and returns that of HTTP. Run does it if need be;
+// callers do it to know the port, or to fail early.
 func (s *Server) Listen() (net.Addr, error) {
-	if s.listener == nil {
-		l, err := net.Listen("tcp", net.JoinHostPort(s.config.Host, fmt.Sprint(s.config.HTTPPort)))
-		if err != nil {
-			return nil, fmt.Errorf("cannot listen for HTTP on port %d: %w; choose another with --http-port", s.config.HTTPPort, err)
-		}
-		s.listener = l
+	if s.address != nil {
+		return s.address, nil
 	}
-	return s.listener.Addr(), nil
+	for n, t := range s.transports {
+		address, err := t.listen()
+		if err != nil {
+			for _, bound := range s.transports[:n] {
+				_ = bound.shutdown(context.Background()) // nothing is under way
+			}
+			return nil, err
+		}
+		if n == 0 {
+			s.address = address
+		}
+	}
+	return s.address, nil
 }
 
 // Run serves until ctx ends, then drains: readiness goes false, no connection
@@ -114,16 +135,14 @@ func (s *Server) Run(ctx context.Context) error {
 	if _, err := s.Listen(); err != nil {
 		return err
 	}
-	server := &http.Server{
-		Handler:           s.Handler(),
-		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       s.config.ReadTimeout,
-		IdleTimeout:       5 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	failed := make(chan error, len(s.transports)+1)
+	for _, t := range s.transports {
+		go func() {
+			if err := t.serve(); err != nil {
+				failed <- err
+			}
+		}()
 	}
-	failed := make(chan error, 2)
-	go func() { failed <- server.Serve(s.listener) }()
 	go func() {
 		err := s.LoadAll(ctx)
 		_, unreadable := errors.AsType[*RepositoryError](err)
@@ -136,18 +155,27 @@ func (s *Server) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
-	return errors.Join(err, s.drain(server))
+	return errors.Join(err, s.drain())
 }
 
 // drain ends Run.
-func (s *Server) drain(server *http.Server) error {
+func (s *Server) drain() error {
 	s.draining.Store(true)
-	ctx, cancel := context.WithTimeout(context.Background(), s.config.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.config.Limits.DrainTimeout)
 	defer cancel()
-	err := server.Shutdown(ctx)
-	if err != nil {
-		err = fmt.Errorf("requests under way did not finish within %v and were cut off", s.config.DrainTimeout)
-		_ = server.Close() // what matters was said
+	var cut atomic.Bool
+	var ending sync.WaitGroup
+	for _, t := range s.transports {
+		ending.Go(func() {
+			if t.shutdown(ctx) != nil {
+				cut.Store(true)
+			}
+		})
+	}
+	ending.Wait()
+	var err error
+	if cut.Load() {
+		err = fmt.Errorf("requests under way did not finish within %v and were cut off", s.config.Limits.DrainTimeout)
 	}
 	return errors.Join(err, s.registry.close(ctx))
 }

@@ -33,7 +33,7 @@ func TestRoutes(t *testing.T) {
 		says       string
 	}{
 		{"GET /", "", 200, `{"live":true}`},
-		{"GET /v2", "", 200, `{"name":"roundhouse","version":"","extensions":["model_repository"]}`},
+		{"GET /v2", "", 200, `{"name":"mlserver","version":"","extensions":["model_repository"]}`},
 		{"GET /v2/health/live", "", 200, `{"live":true}`},
 		{"GET /v2/health/ready", "", 200, `{"ready":true,"live":true}`},
 		{"GET /v2/models/good", "", 200, `{"name":"good","versions":["v3","v2"],"platform":"fake","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}],"outputs":[],"parameters":{}}`},
@@ -105,7 +105,7 @@ func TestGeneratedID(t *testing.T) {
 }
 
 func TestBodyLimit(t *testing.T) {
-	s := loaded(t, map[string]string{"m.fake": "fake double"}, func(c *Config) { c.MaxBodyBytes = 200 })
+	s := loaded(t, map[string]string{"m.fake": "fake double"}, func(c *Config) { c.Limits.MaxBodyBytes = 200 })
 	s.want(t, "POST /v2/models/only/infer", ask, 200, "4.0")
 	s.want(t, "POST /v2/models/only/infer", ask+strings.Repeat(" ", 200), 413, "larger than 200 bytes")
 	// Without a Content-Length the limit shows only while reading.
@@ -138,7 +138,7 @@ func TestBodyLimit(t *testing.T) {
 }
 
 func TestMaxConcurrency(t *testing.T) {
-	s := loaded(t, map[string]string{"m.fake": "fake wait"}, func(c *Config) { c.MaxConcurrency = 1 })
+	s := loaded(t, map[string]string{"m.fake": "fake wait"}, func(c *Config) { c.Limits.MaxConcurrency = 1 })
 	first := make(chan int)
 	go func() {
 		status, _, _ := s.do(t, "POST /v2/models/only/infer", ask)
@@ -240,7 +240,6 @@ func TestReady(t *testing.T) {
 // running starts Run on a free port.
 func running(t *testing.T, s *site) (url string, stop func(), done chan error) {
 	t.Helper()
-	s.config.HTTPPort = 0
 	address, err := s.Listen()
 	if err != nil {
 		t.Fatal(err)
@@ -286,7 +285,7 @@ func TestDrain(t *testing.T) {
 }
 
 func TestDrainBound(t *testing.T) {
-	s := loaded(t, map[string]string{"m.fake": "fake wait"}, func(c *Config) { c.DrainTimeout = 20 * time.Millisecond })
+	s := loaded(t, map[string]string{"m.fake": "fake wait"}, func(c *Config) { c.Limits.DrainTimeout = 20 * time.Millisecond })
 	url, stop, done := running(t, s)
 	first := make(chan error)
 	go func() {
@@ -309,7 +308,7 @@ func TestDrainBound(t *testing.T) {
 // TestSlowReader checks that a client which asks and does not read lets go of
 // the model.
 func TestSlowReader(t *testing.T) {
-	s := loaded(t, map[string]string{"m.fake": "fake large"}, func(c *Config) { c.WriteTimeout = 20 * time.Millisecond })
+	s := loaded(t, map[string]string{"m.fake": "fake large"}, func(c *Config) { c.Limits.WriteTimeout = 20 * time.Millisecond })
 	c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -348,7 +347,7 @@ func TestPortInUse(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	port := taken.Addr().(*net.TCPAddr).Port
-	s := newSite(t, nil, func(c *Config) { c.HTTPPort = port })
+	s := newSite(t, nil, func(c *Config) { c.HTTP.Port = port })
 	if err := s.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "port "+strconv.Itoa(port)) {
 		t.Errorf("Run: %v, want the port named", err)
 	}
@@ -358,7 +357,7 @@ func TestConfigValidate(t *testing.T) {
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Error(err)
 	}
-	err := Config{HTTPPort: 70000, MaxConcurrency: -1, MetricsPath: "metrics"}.Validate()
+	err := Config{HTTP: HTTPConfig{Port: 70000}, Limits: Limits{MaxConcurrency: -1}, Metrics: MetricsConfig{Path: "metrics"}}.Validate()
 	for _, want := range []string{"http_port 70000", "maximum body", "maximum concurrency", "read timeout", "write timeout", "load timeout", "drain timeout", "metrics_endpoint"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)

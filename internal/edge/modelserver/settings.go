@@ -98,12 +98,12 @@ func ReadConfig(base Config, folder string, env Environment, log *slog.Logger) (
 		ServerName    *string `json:"server_name"`
 		ServerVersion *string `json:"server_version"`
 		Metrics       *string `json:"metrics_endpoint"`
-	}{&base.Host, &base.HTTPPort, ".", &base.LoadAtStartup, &base.ServerName, &base.ServerVersion, &base.MetricsPath}
+	}{&base.Host, &base.HTTP.Port, ".", &base.LoadAtStartup, &base.ServerName, &base.ServerVersion, &base.Metrics.Path}
 	if err := fill(&s, raw, path); err != nil {
 		return base, "", err
 	}
 	if s.Metrics == nil { // null turns them off
-		base.MetricsPath = ""
+		base.Metrics.Path = ""
 	}
 	root := s.Root
 	if !filepath.IsAbs(root) {

@@ -14,8 +14,8 @@ var protocolV1 = protocol{tensor.DecodeV1, tensor.AppendV1, http.StatusServiceUn
 func (s *Server) listV1(w http.ResponseWriter, _ *http.Request) {
 	list := []string{}
 	for _, m := range s.registry.index() {
-		if len(list) == 0 || list[len(list)-1] != m.name {
-			list = append(list, m.name)
+		if len(list) == 0 || list[len(list)-1] != m.Name {
+			list = append(list, m.Name)
 		}
 	}
 	writeJSON(w, http.StatusOK, struct {
@@ -27,7 +27,7 @@ func (s *Server) listV1(w http.ResponseWriter, _ *http.Request) {
 // expect.
 func (s *Server) statusV1(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("model")
-	ready, err := s.registry.modelReady(name, "")
+	ready, err := s.ModelReady(name, "")
 	switch {
 	case err != nil:
 		s.writeError(w, err)

@@ -9,11 +9,11 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
-func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) getLive(w http.ResponseWriter, _ *http.Request) {
 	writeBytes(w, http.StatusOK, []byte(`{"live":true}`))
 }
 
-func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) getReady(w http.ResponseWriter, _ *http.Request) {
 	if !s.Ready() {
 		// MLServer's clients expect 400.
 		writeBytes(w, http.StatusBadRequest, []byte(`{"ready":false,"live":true,"error":"the server is not ready"}`))
@@ -22,23 +22,16 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	writeBytes(w, http.StatusOK, []byte(`{"ready":true,"live":true}`))
 }
 
-func (s *Server) serverMetadata(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, struct {
-		Name       string   `json:"name"`
-		Version    string   `json:"version"`
-		Extensions []string `json:"extensions"`
-	}{s.config.ServerName, s.config.ServerVersion, []string{"model_repository"}})
+func (s *Server) getServer(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.Metadata())
 }
 
-func (s *Server) modelMetadata(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("model")
-	i, err := s.registry.acquire(name, r.PathValue("version"))
+func (s *Server) getModel(w http.ResponseWriter, r *http.Request) {
+	meta, err := s.ModelMetadata(r.PathValue("model"), r.PathValue("version"))
 	if err != nil {
 		s.writeError(w, err)
 		return
 	}
-	defer i.release()
-	meta := i.model.Metadata()
 	writeJSON(w, http.StatusOK, struct {
 		Name       string                  `json:"name"`
 		Versions   []string                `json:"versions"` // present even when there are none
@@ -46,7 +39,7 @@ func (s *Server) modelMetadata(w http.ResponseWriter, r *http.Request) {
 		Inputs     []tensor.TensorMetadata `json:"inputs"`
 		Outputs    []tensor.TensorMetadata `json:"outputs"`
 		Parameters tensor.Parameters       `json:"parameters"`
-	}{name, s.registry.versions(name), meta.Platform, notNil(meta.Inputs), notNil(meta.Outputs), notNilMap(meta.Parameters)})
+	}{meta.Name, meta.Versions, meta.Platform, notNil(meta.Inputs), notNil(meta.Outputs), notNilMap(meta.Parameters)})
 }
 
 // notNil makes JSON's [] of no tensors, notNilMap {} of no parameters.
@@ -61,9 +54,9 @@ func notNilMap(p tensor.Parameters) tensor.Parameters {
 	return p
 }
 
-func (s *Server) modelReady(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getModelReady(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("model")
-	ready, err := s.registry.modelReady(name, r.PathValue("version"))
+	ready, err := s.ModelReady(name, r.PathValue("version"))
 	if err != nil {
 		s.writeError(w, err)
 		return
@@ -82,7 +75,7 @@ func writeReady(w http.ResponseWriter, status int, name string, ready bool) {
 	}{name, ready})
 }
 
-func (s *Server) index(w http.ResponseWriter, r *http.Request) {
+func (s *Server) postIndex(w http.ResponseWriter, r *http.Request) {
 	body, err := s.readBody(w, r)
 	if err != nil {
 		s.writeError(w, err)
@@ -98,38 +91,26 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	type item struct {
-		Name    string `json:"name"`
-		Version string `json:"version,omitempty"`
-		State   State  `json:"state"`
-		Reason  string `json:"reason"`
-	}
-	list := []item{}
-	for _, m := range s.registry.index() {
-		if !filter.Ready || m.state == StateReady {
-			list = append(list, item{m.name, m.version, m.state, m.reason})
-		}
-	}
-	writeJSON(w, http.StatusOK, list)
+	writeJSON(w, http.StatusOK, s.Index(filter.Ready))
 }
 
-func (s *Server) load(w http.ResponseWriter, r *http.Request) {
-	if err := s.registry.load(r.Context(), r.PathValue("model")); err != nil {
+func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) {
+	if err := s.Load(r.Context(), r.PathValue("model")); err != nil {
 		s.writeError(w, err)
 		return
 	}
 	w.WriteHeader(http.StatusOK)
 }
 
-func (s *Server) unload(w http.ResponseWriter, r *http.Request) {
-	if err := s.registry.unload(r.Context(), r.PathValue("model")); err != nil {
+func (s *Server) postUnload(w http.ResponseWriter, r *http.Request) {
+	if err := s.Unload(r.Context(), r.PathValue("model")); err != nil {
 		s.writeError(w, err)
 		return
 	}
 	w.WriteHeader(http.StatusOK)
 }
 
-func (s *Server) infer(w http.ResponseWriter, r *http.Request) {
+func (s *Server) postInfer(w http.ResponseWriter, r *http.Request) {
 	s.serveInference(w, r, r.PathValue("model"), r.PathValue("version"), &protocolV2)
 }
 

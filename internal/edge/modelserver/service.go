@@ -1,0 +1,236 @@
+package modelserver
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/http"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
+)
+
+// This file is the protocol-neutral interface of the server: what REST and
+// gRPC both say, in the same words. Requests come with their headers already
+// in parameters.headers (SetHeaders); what a response carries there becomes
+// headers or metadata again (TakeHeaders).
+
+// Requests are the messages of a call, in order. An error ends them.
+type Requests = iter.Seq2[*tensor.Request, error]
+
+// Streamer is a Model that reads or writes several messages a call. One method
+// serves all four combinations: a model may read one request and send many
+// responses, read all and send one, or send while it reads. Models without it
+// answer each request of a stream with one response.
+type Streamer interface {
+	// Stream reads requests from in, at most once and not after it returned,
+	// and calls send for every response, from one goroutine at a time. An
+	// error of send or in means that the client has gone: Stream returns it.
+	// What was sent belongs to the caller.
+	Stream(ctx context.Context, in Requests, send func(*tensor.Response) error) error
+}
+
+// Router is a Model with HTTP routes of its own, served while it is loaded.
+type Router interface {
+	// Routes lists the routes, the same ones every time.
+	Routes() []Route
+}
+
+// Route is an HTTP route of a model.
+type Route struct {
+	Method string // GET, POST …
+	// Path is absolute. A step in braces matches any one step: /items/{id},
+	// and the last, written {rest:path}, all that is left.
+	Path    string
+	Handler http.Handler
+}
+
+// ServerMetadata describes the server, as GET /v2 answers.
+type ServerMetadata struct {
+	Name       string   `json:"name"`
+	Version    string   `json:"version"`
+	Extensions []string `json:"extensions"`
+}
+
+// ModelStatus is where one version of a model stands.
+type ModelStatus struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+	State   State  `json:"state"`
+	Reason  string `json:"reason"` // why it is not ready, or did not reload
+}
+
+// Metadata describes the server.
+func (s *Server) Metadata() ServerMetadata {
+	return ServerMetadata{s.config.ServerName, s.config.ServerVersion, append([]string{"model_repository"}, s.config.Extensions...)}
+}
+
+// ModelMetadata describes a model; version "" is the default one. Its Name and
+// Versions are the repository's. A model that is not there is a *tensor.Error
+// of KindNotFound; one that does not serve is NotReady.
+func (s *Server) ModelMetadata(name, version string) (tensor.ModelMetadata, error) {
+	i, err := s.registry.acquire(name, version)
+	if err != nil {
+		return tensor.ModelMetadata{}, err
+	}
+	defer i.release()
+	m := i.model.Metadata()
+	m.Name, m.Versions = name, s.registry.versions(name)
+	return m, nil
+}
+
+// ModelReady reports whether a model serves; an unknown one is a *tensor.Error
+// of KindNotFound.
+func (s *Server) ModelReady(name, version string) (bool, error) {
+	return s.registry.modelReady(name, version)
+}
+
+// Index lists the models of the repository, by name and then the default
+// version first; with readyOnly those that serve.
+func (s *Server) Index(readyOnly bool) []ModelStatus {
+	list := []ModelStatus{}
+	for _, m := range s.registry.index() {
+		if !readyOnly || m.State == StateReady {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// Load loads all versions of a model that the repository now has. What served
+// before serves until its successor does.
+func (s *Server) Load(ctx context.Context, name string) error {
+	return s.registry.load(ctx, name)
+}
+
+// Unload ends all versions of a model.
+func (s *Server) Unload(ctx context.Context, name string) error {
+	return s.registry.unload(ctx, name)
+}
+
+// NotReady reports whether err is of a model that is there and does not serve.
+func NotReady(err error) bool {
+	_, ok := errors.AsType[*notReadyError](err)
+	return ok
+}
+
+// admit takes one of the places for inference requests; the caller gives it
+// back with the function, once.
+func (s *Server) admit() (release func(), err error) {
+	if s.slots == nil {
+		return func() {}, nil
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return func() { <-s.slots }, nil
+	default:
+		return nil, errBusy
+	}
+}
+
+// Infer answers one request. It fills the request's model and, if it has none,
+// its id, which the response repeats. Every error has an HTTP status: statusOf.
+func (s *Server) Infer(ctx context.Context, name, version string, r *tensor.Request) (*tensor.Response, error) {
+	release, err := s.admit()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return s.infer(ctx, name, version, r)
+}
+
+// infer is Infer of a request that was admitted.
+func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Request) (*tensor.Response, error) {
+	i, err := s.registry.acquire(name, version)
+	if err != nil {
+		return nil, err
+	}
+	defer i.release()
+	began := time.Now()
+	answered := false // false too when the model panics
+	defer func() { i.meter.observe(time.Since(began), answered) }()
+	if r.ID == "" {
+		r.ID = newID()
+	}
+	r.ModelName, r.ModelVersion = i.name, i.version
+	response, err := i.model.Infer(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	answered = true
+	response.ModelName, response.ModelVersion, response.ID = i.name, i.version, r.ID
+	return response, nil
+}
+
+// InferStream answers the requests of in with what the model sends. All
+// responses repeat the id of the first request, which gets one if it has none.
+// The model is looked for before in is read, so that an unknown one is an
+// error at once. It counts as one inference request.
+func (s *Server) InferStream(ctx context.Context, name, version string, in Requests, send func(*tensor.Response) error) error {
+	release, err := s.admit()
+	if err != nil {
+		return err
+	}
+	defer release()
+	return s.inferStream(ctx, name, version, in, send)
+}
+
+// inferStream is InferStream of a call that was admitted.
+func (s *Server) inferStream(ctx context.Context, name, version string, in Requests, send func(*tensor.Response) error) error {
+	i, err := s.registry.acquire(name, version)
+	if err != nil {
+		return err
+	}
+	defer i.release()
+	began := time.Now()
+	answered := false
+	defer func() { i.meter.observe(time.Since(began), answered) }()
+	var first string
+	requests := func(yield func(*tensor.Request, error) bool) {
+		for r, err := range in {
+			if err == nil {
+				if first == "" {
+					if first = r.ID; first == "" {
+						first = newID()
+					}
+				}
+				if r.ID == "" {
+					r.ID = first
+				}
+				r.ModelName, r.ModelVersion = i.name, i.version
+			}
+			if !yield(r, err) {
+				return
+			}
+		}
+	}
+	err = stream(ctx, i.model, requests, func(r *tensor.Response) error {
+		if first == "" { // sent before anything was read
+			first = newID()
+		}
+		r.ModelName, r.ModelVersion, r.ID = i.name, i.version, first
+		return send(r)
+	})
+	answered = err == nil
+	return err
+}
+
+// stream is the model's own Stream, or Infer for every request.
+func stream(ctx context.Context, m Model, in Requests, send func(*tensor.Response) error) error {
+	if streamer, ok := m.(Streamer); ok {
+		return streamer.Stream(ctx, in, send)
+	}
+	for r, err := range in {
+		if err != nil {
+			return err
+		}
+		response, err := m.Infer(ctx, r)
+		if err != nil {
+			return err
+		}
+		if err := send(response); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package modelserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// transport is a protocol that the server speaks on a port of its own.
+type transport interface {
+	// listen binds the port; at most once.
+	listen() (net.Addr, error)
+	// serve answers calls until shutdown; listen came before.
+	serve() error
+	// shutdown accepts no new calls and waits for those under way; when ctx
+	// ends first it cuts them off and is an error.
+	shutdown(ctx context.Context) error
+}
+
+// httpTransport is an HTTP server.
+type httpTransport struct {
+	name     string // of the protocol, for errors
+	flag     string // that chooses another port
+	host     string
+	port     int
+	server   *http.Server
+	tls      *tls.Config // nil: plain text
+	listener net.Listener
+}
+
+func (t *httpTransport) listen() (net.Addr, error) {
+	l, err := listen(t.host, t.port, t.name, t.flag)
+	if err != nil {
+		return nil, err
+	}
+	t.listener = l
+	return l.Addr(), nil
+}
+
+// listen binds a TCP port. The error names the flag that chooses another.
+func listen(host string, port int, name, flag string) (net.Listener, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port)))
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for %s on port %d: %w; choose another with %s", name, port, err, flag)
+	}
+	return l, nil
+}
+
+func (t *httpTransport) serve() error {
+	t.server.TLSConfig = t.tls
+	var err error
+	if t.tls != nil {
+		err = t.server.ServeTLS(t.listener, "", "")
+	} else {
+		err = t.server.Serve(t.listener)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+func (t *httpTransport) shutdown(ctx context.Context) error {
+	err := t.server.Shutdown(ctx)
+	if err != nil {
+		_ = t.server.Close() // what matters is said by the caller
+		_ = t.listener.Close()
+	}
+	return err
+}
+
+// newHTTPServer is a server with bounds on what a slow client may hold.
+func newHTTPServer(handler http.Handler, l Limits, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       l.ReadTimeout,
+		IdleTimeout:       5 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
