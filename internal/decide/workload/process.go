@@ -120,17 +120,19 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 	p := &Process{Command: slices.Clone(local.Command), WorkingDir: local.WorkingDir, Install: local.Install,
 		Readiness: local.ReadinessProbe, Liveness: local.LivenessProbe}
 	m := container(merged.Pod, merged.Main)
-	if own != nil && own.Local == nil {
-		if c := container(own.Pod, own.Main); c != nil && len(c.Command) == 0 && len(p.Command) > 0 {
-			p.Command = append(p.Command[:1:1], MergeArgs(p.Command[1:], c.Args)...)
-		}
+	var ownMain *corev1.Container
+	if own != nil {
+		ownMain = container(own.Pod, own.Main)
 	}
+	if ownMain != nil && own.Local == nil && len(ownMain.Command) == 0 && len(p.Command) > 0 {
+		p.Command = append(p.Command[:1:1], MergeArgs(p.Command[1:], ownMain.Args)...)
+	}
+	p.Env = environment(m, local, ownMain)
 	if m != nil {
-		p.Env = slices.Clone(m.Env)
 		p.Readiness = first(p.Readiness, m.ReadinessProbe)
 		p.Liveness = first(p.Liveness, m.LivenessProbe)
-		if m.WorkingDir != "" && p.WorkingDir == "" && own != nil && container(own.Pod, own.Main) != nil {
-			p.WorkingDir = container(own.Pod, own.Main).WorkingDir
+		if ownMain != nil && p.WorkingDir == "" {
+			p.WorkingDir = ownMain.WorkingDir
 		}
 		for _, name := range []corev1.ResourceName{"nvidia.com/gpu", "amd.com/gpu"} {
 			if q, ok := m.Resources.Limits[name]; ok {
@@ -141,16 +143,39 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 			p.MemoryBytes = q.Value()
 		}
 	}
-	for _, e := range local.Env {
-		i := slices.IndexFunc(p.Env, func(have corev1.EnvVar) bool { return have.Name == e.Name })
-		if i < 0 {
-			p.Env = append(p.Env, e)
-		}
-	}
 	if s := merged.Pod.TerminationGracePeriodSeconds; s != nil {
 		p.TerminationGrace = time.Duration(*s) * time.Second
 	}
 	return p
+}
+
+// environment is a process's: what the runtime says of its container, over it
+// what it says of the process, and over both what the service says.
+func environment(merged *corev1.Container, local *service.Local, own *corev1.Container) []corev1.EnvVar {
+	var out []corev1.EnvVar
+	set := func(vars []corev1.EnvVar) {
+		for _, e := range vars {
+			if i := slices.IndexFunc(out, func(have corev1.EnvVar) bool { return have.Name == e.Name }); i >= 0 {
+				out[i] = e
+				continue
+			}
+			out = append(out, e)
+		}
+	}
+	if merged != nil {
+		set(merged.Env)
+	}
+	set(local.Env)
+	if own != nil && merged != nil {
+		// The merged ones: their templates are filled.
+		for _, e := range own.Env {
+			i := slices.IndexFunc(merged.Env, func(have corev1.EnvVar) bool { return have.Name == e.Name })
+			if i >= 0 {
+				set(merged.Env[i : i+1])
+			}
+		}
+	}
+	return out
 }
 
 func first(a, b *corev1.Probe) *corev1.Probe {

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -133,8 +135,34 @@ func component(in Input, role service.Role, base, over *service.Component) (Comp
 		}
 		c.Process = process(c, local, own)
 	}
-	data := map[string]any{"Name": s.Name, "Namespace": s.Namespace, "Labels": labels(s.Labels), "Annotations": labels(s.Annotations)}
+	data := map[string]any{"Name": s.Name, "Namespace": s.Namespace, "Labels": templateLabels(in), "Annotations": labels(s.Annotations)}
 	return expandAll(c, data, placeFields, string(role))
+}
+
+// modelClasses are the values KServe's webhook gives the label modelClass,
+// which its mlserver runtime names in a template.
+var modelClasses = map[string]string{
+	"sklearn":  "mlserver_sklearn.SKLearnModel",
+	"xgboost":  "mlserver_xgboost.XGBoostModel",
+	"lightgbm": "mlserver_lightgbm.LightGBMModel",
+	"mlflow":   "mlserver_mlflow.MLflowRuntime",
+}
+
+// templateLabels are the service's labels with those KServe's webhook adds, so
+// that KServe's own runtimes render.
+func templateLabels(in Input) map[string]string {
+	out := map[string]string{}
+	if class, ok := modelClasses[strings.ToLower(in.Attributes.Format.Name)]; ok {
+		out["modelClass"] = class
+	}
+	switch in.Protocol {
+	case service.ProtocolV1:
+		out["serviceEnvelope"] = "kserve"
+	case service.ProtocolV2:
+		out["serviceEnvelope"] = "kservev2"
+	}
+	maps.Copy(out, in.Service.Labels)
+	return out
 }
 
 // labels is m, never nil, so that a template's missing key is reported as one.

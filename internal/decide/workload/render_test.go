@@ -228,3 +228,26 @@ func TestShapesAreCarriedThrough(t *testing.T) {
 		t.Errorf("router config %v", r.Config)
 	}
 }
+
+func TestEnvironmentPrecedence(t *testing.T) {
+	rt := runtime()
+	rt.Components.Engine.Pod.Containers[0].Env = []corev1.EnvVar{{Name: "PORT_IS", Value: "8080"}, {Name: "B", Value: "container"}, {Name: "K", Value: "{{.Labels.modelClass}}"}}
+	rt.Components.Engine.Local.Env = []corev1.EnvVar{{Name: "PORT_IS", Value: "{{.Port}}"}, {Name: "B", Value: "local"}}
+	s := svc()
+	rev, err := Render(Input{Service: s, Runtime: &rt, Attributes: service.Attributes{Format: service.NamedVersion{Name: "SKLearn"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := rev.Components[0].Process.Resolve(Place{Port: 99})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, e := range p.Env {
+		got[e.Name] = e.Value
+	}
+	// The service's B is a template over its annotations.
+	if got["PORT_IS"] != "99" || got["B"] != "dashed" || got["K"] != "mlserver_sklearn.SKLearnModel" {
+		t.Fatalf("env %v", got)
+	}
+}
