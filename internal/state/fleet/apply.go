@@ -93,6 +93,7 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 		if e == nil || e.deleted {
 			e = newEntry(obj)
 			f.mu.services[id.Key] = e
+			f.cfg.Traffic.Publish(f.view(workOn(id.Key, e))) // requests wait from now on
 		} else {
 			e.object, e.generation = obj, e.generation+1
 		}

@@ -5,13 +5,14 @@ import (
 	"maps"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 )
 
 // Draft is a copy of what is desired with objects applied to it, to explain
 // them by. It stores nothing and must not be run.
 func (f *Fleet) Draft(ctx context.Context, objects []Object) (*Fleet, error) {
 	cfg := f.cfg
-	cfg.Store = discard{}
+	cfg.Store, cfg.Traffic = discard{}, nowhere{}
 	d, err := New(cfg)
 	if err != nil {
 		return nil, err
@@ -23,6 +24,14 @@ func (f *Fleet) Draft(ctx context.Context, objects []Object) (*Fleet, error) {
 	_, err = d.Apply(ctx, objects, ApplyOptions{})
 	return d, err
 }
+
+// nowhere is the traffic of drafts.
+type nowhere struct{}
+
+func (nowhere) Publish(View)                        {}
+func (nowhere) Withdraw(service.Key)                {}
+func (nowhere) Demand(service.Key) autoscale.Demand { return autoscale.Demand{} }
+func (nowhere) InFlight(string) int                 { return 0 }
 
 // discard is a store for drafts.
 type discard struct{}

@@ -63,6 +63,8 @@ type Models interface {
 
 // Traffic is the live side: it is told where requests may go and tells what
 // is asked for.
+// The fleet may hold its lock while it calls Publish: a Traffic does not call
+// back from there.
 type Traffic interface {
 	Publish(View)
 	Withdraw(service.Key)
@@ -189,6 +191,7 @@ func (f *Fleet) Restore(ctx context.Context) error {
 			e.applied = err == nil
 			errs = append(errs, err)
 		}
+		f.cfg.Traffic.Publish(f.view(workOn(k, e))) // requests wait from now on
 		f.queue.add(k)
 	}
 	f.mu.Unlock()

@@ -25,6 +25,19 @@ type work struct {
 	asleep     bool
 	roles      map[service.Role]roleState
 	replicas   []replica.Replica
+	// trouble is what the platform refused.
+	trouble error
+}
+
+// workOn copies e; Fleet.mu is held.
+func workOn(k service.Key, e *entry) *work {
+	w := &work{key: k, object: e.object, generation: e.generation, record: e.record, stale: e.stale,
+		reselect: e.reselect, applied: e.applied, failure: e.failure,
+		wake: e.wake, asleep: e.asleep, roles: map[service.Role]roleState{}}
+	for r, s := range e.roles {
+		w.roles[r] = *s
+	}
+	return w
 }
 
 // Reconcile makes the platform agree with what is desired of one service:
@@ -37,6 +50,15 @@ func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, er
 	if !wanted {
 		return 0, f.forget(ctx, k)
 	}
+	again, err := f.converge(ctx, w)
+	w.trouble = err
+	f.finish(w)
+	return again, err
+}
+
+// converge does the work of a reconcile. After an error w holds how far it
+// came.
+func (f *Fleet) converge(ctx context.Context, w *work) (time.Duration, error) {
 	again := time.Duration(0)
 	if w.stale {
 		again = f.resolve(ctx, w)
@@ -58,7 +80,6 @@ func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, er
 		}
 		again = sooner(again, next)
 	}
-	f.finish(w)
 	return again, nil
 }
 
@@ -77,12 +98,7 @@ func (f *Fleet) begin(k service.Key) (w *work, wanted bool) {
 	if e == nil || e.deleted {
 		return nil, false
 	}
-	w = &work{key: k, object: e.object, generation: e.generation, record: e.record, stale: e.stale,
-		reselect: e.reselect, applied: e.applied, failure: e.failure,
-		wake: e.wake, asleep: e.asleep, roles: map[service.Role]roleState{}}
-	for r, s := range e.roles {
-		w.roles[r] = *s
-	}
+	w = workOn(k, e)
 	// What comes in from now on is for the next reconcile.
 	e.stale, e.reselect, e.wake = false, false, 0
 	return w, true
@@ -160,7 +176,8 @@ func (f *Fleet) alive(w *work, role service.Role) []autoscale.Replica {
 	return out
 }
 
-// finish stores what a reconcile found, unless the service went meanwhile.
+// finish stores what a reconcile found and how far it came, unless the service
+// went meanwhile.
 func (f *Fleet) finish(w *work) {
 	status := f.statusOf(w)
 	f.mu.Lock()
@@ -173,9 +190,13 @@ func (f *Fleet) finish(w *work) {
 	for r, s := range w.roles {
 		e.roles[r] = &s
 	}
+	e.status = transitioned(e.status, status, f.cfg.Now())
+	if w.trouble != nil {
+		e.wake = max(e.wake, w.wake) // for the next try
+		return
+	}
 	if n := len(w.replicas); n > 0 {
 		e.lastReplica = w.replicas[n-1].ID
 	}
-	e.status = transitioned(e.status, status, f.cfg.Now())
 	e.account(w, f.cfg.Now(), f.cfg.Traffic.InFlight)
 }

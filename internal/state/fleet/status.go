@@ -81,9 +81,6 @@ func componentStatus(w *work, role service.Role) service.ComponentStatus {
 		}
 		if r.Phase == replica.Ready {
 			cs.Ready++
-			if d := r.ReadyAt.Sub(r.Started).Seconds(); d > 0 {
-				cs.StartupSeconds = d
-			}
 		}
 		if p := r.Progress; p != nil && r.Phase == replica.Fetching {
 			cs.Progress = progress(*p)
@@ -196,6 +193,9 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 	}
 	if w.object.Service.Stopped {
 		return cond(kind, false, "Stopped", "stopped by its owner")
+	}
+	if w.trouble != nil {
+		return cond(kind, false, "PlatformFailed", w.trouble.Error())
 	}
 	for _, c := range w.record.Revision.Components {
 		cs := componentStatus(w, c.Role)

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -14,6 +15,7 @@ type usage struct {
 	running, idle int // at last
 	replicaSecs   float64
 	idleSecs      float64
+	startup       float64 // seconds that the last start took
 }
 
 // add closes the interval since the last look.
@@ -41,6 +43,9 @@ func (e *entry) account(w *work, now time.Time, inFlight func(string) int) {
 			continue
 		}
 		u.running++
+		if d := r.ReadyAt.Sub(r.Started).Seconds(); r.Phase == replica.Ready && d > 0 {
+			u.startup = d
+		}
 		if r.Phase == replica.Ready && inFlight(r.ID) == 0 {
 			u.idle++
 		}
@@ -58,6 +63,7 @@ func (e *entry) account(w *work, now time.Time, inFlight func(string) int) {
 		u.running, u.idle = 0, 0
 		if c != nil {
 			u.running, u.idle = c.running, c.idle
+			u.startup = cmp.Or(c.startup, u.startup)
 		}
 	}
 }
@@ -71,7 +77,7 @@ func (e *entry) priced(now time.Time) service.Status {
 		if u := e.usage[c.Role]; u != nil {
 			open := *u
 			open.add(now)
-			c.ReplicaSeconds, c.IdleSeconds = open.replicaSecs, open.idleSecs
+			c.ReplicaSeconds, c.IdleSeconds, c.StartupSeconds = open.replicaSecs, open.idleSecs, u.startup
 		}
 	}
 	return st
