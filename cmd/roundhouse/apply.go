@@ -11,6 +11,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 func newApplyCommand() *cobra.Command {
@@ -80,7 +81,7 @@ func apply(ctx context.Context, c *admin.Client, o applyOptions) error {
 	failed := 0
 	for _, ch := range resp.Changes {
 		if ch.Kind != "service" {
-			_, _ = fmt.Fprintf(o.out, "%s %s %s\n", ch.Kind, key(ch), ch.Action)
+			_, _ = fmt.Fprintf(o.out, "%s %s\n", objectName(ch), ch.Action)
 			continue
 		}
 		until, limit := resolved, 10*time.Second
@@ -100,6 +101,12 @@ func apply(ctx context.Context, c *admin.Client, o applyOptions) error {
 		return fmt.Errorf("%d of the services applied did not become ready within %s: `roundhouse describe` says more", failed, o.timeout)
 	}
 	return nil
+}
+
+// objectName is "kind namespace/name"; cluster-scoped objects have no
+// namespace.
+func objectName(c admin.Change) string {
+	return fleet.ID{Kind: c.Kind, Key: key(c)}.String()
 }
 
 func key(c admin.Change) service.Key { return service.Key{Namespace: c.Namespace, Name: c.Name} }

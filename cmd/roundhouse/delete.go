@@ -78,11 +78,7 @@ func deleteOne(cmd *cobra.Command, c *admin.Client, kind string, k service.Key) 
 	if err != nil {
 		return err
 	}
-	name := ch.Name
-	if ch.Namespace != "" {
-		name = ch.Namespace + "/" + ch.Name
-	}
-	_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s %s deleted\n", ch.Kind, name)
+	_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s deleted\n", objectName(ch))
 	return nil
 }
 

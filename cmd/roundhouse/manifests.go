@@ -43,12 +43,21 @@ func manifestPaths(args []string) ([]string, error) {
 			return nil, err
 		}
 		if len(found) == 0 {
-			return nil, fmt.Errorf("%s: no manifest in this folder (.yaml, .yml or .json with apiVersion and kind)", arg)
+			return nil, &noManifestError{arg}
 		}
 		out = append(out, found...)
 	}
 	return out, nil
 }
+
+// noManifestError says that a folder holds none; it matches fs.ErrNotExist.
+type noManifestError struct{ folder string }
+
+func (e *noManifestError) Error() string {
+	return e.folder + ": no manifest in this folder (.yaml, .yml or .json with apiVersion and kind)"
+}
+
+func (e *noManifestError) Is(target error) bool { return target == fs.ErrNotExist }
 
 func folderManifests(dir string) ([]string, error) {
 	var out []string

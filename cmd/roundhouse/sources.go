@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -22,6 +21,8 @@ type sources struct {
 	fleet *fleet.Fleet
 	log   *slog.Logger
 	roots []string
+	// watched: a root may go, and come again, without that being a problem.
+	watched bool
 }
 
 // sync applies every file and deletes what a file below the roots no longer
@@ -35,11 +36,8 @@ func (s *sources) sync(ctx context.Context) error {
 	bad := map[string]bool{}
 	for _, root := range s.roots {
 		paths, err := manifestPaths([]string{root})
-		if err != nil && !isNotExist(err) {
+		if err != nil && (!s.watched || !isNotExist(err)) {
 			errs = append(errs, err)
-		}
-		if isNotExist(err) {
-			errs = append(errs, fmt.Errorf("%s: no such file or folder", root))
 		}
 		for _, p := range paths {
 			read, err := s.read(p)

@@ -65,6 +65,12 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 	if o.watch && len(o.files) == 0 {
 		return usagef("--watch needs -f: there is nothing to watch")
 	}
+	for _, f := range o.files {
+		// Its objects stay: a mistyped name deletes nothing.
+		if _, err := os.Stat(f); err != nil {
+			return fmt.Errorf("%s: %w", f, bare(err))
+		}
+	}
 	level := slog.LevelInfo
 	if o.verbose {
 		level = slog.LevelDebug
@@ -93,7 +99,7 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 	if err := n.fleet.Restore(ctx); err != nil {
 		log.Error("not everything could be restored", "error", err)
 	}
-	src := &sources{fleet: n.fleet, log: log, roots: o.files}
+	src := &sources{fleet: n.fleet, log: log, roots: o.files, watched: o.watch}
 	if err := src.sync(ctx); err != nil {
 		if !o.watch {
 			return err
