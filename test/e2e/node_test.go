@@ -42,7 +42,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
-	n := &node{t: t, dir: dir, cwd: root, mark: "ROUNDHOUSE_E2E=" + dir}
+	n := &node{t: t, dir: dir, cwd: root, mark: "E2E_DATA_DIR=" + dir}
 	t.Cleanup(n.end)
 	return n
 }
@@ -53,6 +53,13 @@ func startNode(t *testing.T, args ...string) *node {
 	n := newNode(t)
 	n.up(args...)
 	return n
+}
+
+// on is the node for a subtest, which fails instead of the whole.
+func (n *node) on(t *testing.T) *node {
+	sub := *n
+	sub.t = t
+	return &sub
 }
 
 // up starts `roundhouse up` on free ports and waits until it serves.

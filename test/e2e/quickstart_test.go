@@ -46,12 +46,14 @@ func TestQuickstart(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, "-f", "examples/quickstart")
 	t.Run("iris over v2", func(t *testing.T) {
+		n := n.on(t)
 		row := n.infer("/v2/models/iris/infer", read(t, filepath.Join(root, "examples/quickstart/iris-request.json")))
 		if len(row) != 3 || argmax(t, row) != 0 {
 			t.Errorf("the sample is a setosa, class 0 of 3; got %v", row)
 		}
 	})
 	t.Run("iris over v1", func(t *testing.T) {
+		n := n.on(t)
 		a := n.post("/v1/models/iris:predict", irisRow)
 		var out struct{ Predictions [][]float64 }
 		if err := json.Unmarshal([]byte(a.body), &out); err != nil || len(out.Predictions) != 1 || argmax(t, out.Predictions[0]) != 0 {
@@ -59,16 +61,17 @@ func TestQuickstart(t *testing.T) {
 		}
 	})
 	t.Run("digits, a manifest of KServe's", func(t *testing.T) {
+		n := n.on(t)
 		row := n.infer("/v2/models/digits/infer", read(t, filepath.Join(root, "examples/quickstart/digits-request.json")))
 		if len(row) != 10 || argmax(t, row) != 0 {
 			t.Errorf("the sample is the digit 0 of 10; got %v", row)
 		}
 	})
-	t.Run("chat", n.chatsWhole)
-	t.Run("chat streaming", n.chatsStreaming)
-	t.Run("what is printed works", n.printedCommandsAreTrue)
-	t.Run("lists", n.listsModels)
-	t.Run("repository", n.loadsAndUnloads)
+	t.Run("chat", func(t *testing.T) { n.on(t).chatsWhole(t) })
+	t.Run("chat streaming", func(t *testing.T) { n.on(t).chatsStreaming(t) })
+	t.Run("what is printed works", func(t *testing.T) { n.on(t).printedCommandsAreTrue(t) })
+	t.Run("lists", func(t *testing.T) { n.on(t).listsModels(t) })
+	t.Run("repository", func(t *testing.T) { n.on(t).loadsAndUnloads(t) })
 }
 
 func (n *node) chatsWhole(t *testing.T) {

@@ -1,0 +1,161 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// TestReplicaKilled kills a replica under load: its requests move to another
+// or fail with one clean error, and it is started again.
+func TestReplicaKilled(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "iris.yaml", irisManifest("iris", "{minReplicas: 1, maxReplicas: 1}")))
+	pid := n.pid("iris")
+	var load sync.WaitGroup
+	stop, failed := make(chan struct{}), &capture{}
+	counts := make([]int, 4)
+	for i := range counts {
+		load.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				a, err := try("POST", n.gateway+"/v1/models/iris:predict", irisRow)
+				counts[i]++
+				if err != nil || a.status != 200 {
+					_, _ = fmt.Fprintf(failed, "%s (%v)\n", strings.TrimSpace(a.String()), err)
+				}
+			}
+		})
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another process is ready", func() (bool, string) {
+		s := n.service("default/iris")
+		return len(s.Replicas) == 1 && s.Replicas[0].Phase == "Ready" && s.Replicas[0].PID != pid, n.run("describe", "iris").out
+	})
+	close(stop)
+	load.Wait()
+	total := 0
+	for _, c := range counts {
+		total += c
+	}
+	errs := strings.Split(strings.TrimSpace(failed.String()), "\n")
+	for _, e := range errs {
+		if e != "" && !strings.HasPrefix(e, `502 {"error":`) && !strings.HasPrefix(e, `503 {"error":`) {
+			t.Errorf("not a clean error: %s", e)
+		}
+	}
+	t.Logf("%d requests over the kill, failed: %q", total, failed)
+	if r := n.service("default/iris").Replicas[0]; r.Restarts < 1 {
+		t.Errorf("the replica counts %d restarts", r.Restarts)
+	}
+}
+
+// TestStop ends up with SIGTERM and with SIGINT: children and grandchildren go
+// within the grace, and the exit code is 0.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := write(t, dir, "files.yaml", fileServer("files", dir, "{minReplicas: 1, maxReplicas: 1}"))
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(s.String(), func(t *testing.T) {
+			n := startNode(t, "-f", file)
+			n.pid("files")
+			before := n.processes()
+			if len(before) < 4 && exists("/proc/self") { // up, sh, sleep, python3
+				t.Errorf("want a grandchild, got %v", before)
+			}
+			if code := n.signal(s); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			if left := n.processes(); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// TestKilledUpReturns kills up with -9 and starts another over the same data:
+// it adopts what still matches, and ends what was changed or deleted meanwhile.
+func TestKilledUpReturns(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	manifests := filepath.Join(dir, "manifests")
+	names := []string{"same", "changed", "deleted", "files"}
+	for _, name := range names[:3] {
+		write(t, manifests, name+".yaml", irisManifest(name, "{minReplicas: 1, maxReplicas: 1}"))
+	}
+	write(t, manifests, "files.yaml", fileServer("files", dir, "{minReplicas: 1, maxReplicas: 1}"))
+	n := startNode(t, "-f", manifests)
+	pids := map[string]int{}
+	for _, name := range names {
+		pids[name] = n.pid(name)
+	}
+	if code := n.signal(syscall.SIGKILL); code != -1 {
+		t.Fatalf("exit code %d after SIGKILL", code)
+	}
+	for name, pid := range pids {
+		if !alive(pid) {
+			t.Fatalf("%s went with up", name)
+		}
+	}
+	write(t, manifests, "changed.yaml", strings.Replace(irisManifest("changed", "{minReplicas: 1, maxReplicas: 1}"), "spec:\n",
+		"spec:\n  engine: {env: [{name: CHANGED, value: \"yes\"}]}\n", 1))
+	if err := os.Remove(filepath.Join(manifests, "deleted.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	n.up("-f", manifests)
+	gone(t, pids["changed"])
+	gone(t, pids["deleted"])
+	for _, name := range []string{"same", "files"} {
+		if now := n.pid(name); now != pids[name] {
+			t.Errorf("%s has process %d, had %d", name, now, pids[name])
+		}
+	}
+	n.pid("changed")
+	for _, name := range []string{"same", "changed"} {
+		n.infer("/v2/models/"+name+"/infer", irisTensor)
+	}
+	if r := n.run("get", "deleted"); r.code != 1 {
+		t.Errorf("the deleted service is still there: %s", r)
+	}
+	// What was adopted is ended like any other, its grandchildren too: the
+	// node's end looks.
+	if code := n.signal(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestOneRestarts: a changed service restarts alone.
+func TestOneRestarts(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	dir := t.TempDir()
+	n.do("apply", "--wait", "-f", write(t, dir, "a.yaml", irisManifest("a", "{minReplicas: 1, maxReplicas: 1}")),
+		"-f", write(t, dir, "b.yaml", irisManifest("b", "{minReplicas: 1, maxReplicas: 1}")))
+	a, b := n.pid("a"), n.pid("b")
+	contains(t, n.do("apply", "-f", dir), "service default/a unchanged", "service default/b unchanged")
+	write(t, dir, "b.yaml", irisManifest("b", "{minReplicas: 1, maxReplicas: 2}"))
+	contains(t, n.do("apply", "-f", dir), "service default/a unchanged", "service default/b configured")
+	if n.pid("a") != a || n.pid("b") != b {
+		t.Error("a change of scaling alone restarted a replica")
+	}
+	write(t, dir, "b.yaml", strings.Replace(irisManifest("b", "{minReplicas: 1, maxReplicas: 1}"), "spec:\n",
+		"spec:\n  engine: {args: [--max-body-bytes=1000000]}\n", 1))
+	n.do("apply", "-f", dir)
+	gone(t, b)
+	n.pid("b")
+	if n.pid("a") != a {
+		t.Error("another service's change restarted a")
+	}
+}
