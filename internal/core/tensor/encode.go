@@ -13,6 +13,10 @@ import (
 // The only errors are *Error, for what JSON cannot say: BYTES that are not
 // UTF-8, parameters of Go types it has no form for.
 func AppendResponse(dst []byte, r *Response) ([]byte, error) {
+	return appendResponse(dst, r, nil)
+}
+
+func appendResponse(dst []byte, r *Response, binary func(output string) bool) ([]byte, error) {
 	var err error
 	dst = append(dst, `{"model_name":`...)
 	if dst, err = appendString(dst, r.ModelName); err != nil {
@@ -32,7 +36,7 @@ func AppendResponse(dst []byte, r *Response) ([]byte, error) {
 		return dst, err
 	}
 	dst = append(dst, `,"outputs":`...)
-	if dst, err = appendTensors(dst, r.Outputs); err != nil {
+	if dst, err = appendTensors(dst, r.Outputs, binary); err != nil {
 		return dst, err
 	}
 	return append(dst, '}'), nil
@@ -50,7 +54,7 @@ func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 		dst = append(dst, ',')
 	}
 	dst = append(dst, `"inputs":`...)
-	if dst, err = appendTensors(dst, r.Inputs); err != nil {
+	if dst, err = appendTensors(dst, r.Inputs, nil); err != nil {
 		return dst, err
 	}
 	if dst, err = appendParameters(dst, r.Parameters); err != nil {
@@ -76,21 +80,23 @@ func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-func appendTensors(dst []byte, list []Tensor) ([]byte, error) {
+// appendTensors appends a list; those that binary, if not nil, picks have
+// their binary_data_size in place of data.
+func appendTensors(dst []byte, list []Tensor, binary func(name string) bool) ([]byte, error) {
 	var err error
 	dst = append(dst, '[')
 	for i := range list {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		if dst, err = appendTensor(dst, &list[i]); err != nil {
+		if dst, err = appendTensor(dst, &list[i], binary != nil && binary(list[i].Name)); err != nil {
 			return dst, err
 		}
 	}
 	return append(dst, ']'), nil
 }
 
-func appendTensor(dst []byte, t *Tensor) ([]byte, error) {
+func appendTensor(dst []byte, t *Tensor, binary bool) ([]byte, error) {
 	var err error
 	dst = append(dst, `{"name":`...)
 	if dst, err = appendString(dst, t.Name); err != nil {
@@ -106,6 +112,10 @@ func appendTensor(dst []byte, t *Tensor) ([]byte, error) {
 	dst = append(dst, `],"datatype":"`...)
 	dst = append(dst, t.Datatype.String()...)
 	dst = append(dst, '"')
+	if binary {
+		dst, err = appendParameters(dst, withSize(t.Parameters, t.RawSize()))
+		return append(dst, '}'), err
+	}
 	if dst, err = appendParameters(dst, t.Parameters); err != nil {
 		return dst, err
 	}

@@ -12,7 +12,10 @@ import (
 // dropped, except inside parameters. Errors are *Error, with a path of the
 // form inputs, 0, shape.
 func DecodeRequest(body []byte) (*Request, error) {
-	s := &scanner{data: body}
+	return decodeRequest(&scanner{data: body})
+}
+
+func decodeRequest(s *scanner) (*Request, error) {
 	r := &Request{}
 	seen := fields{known: requestFields}
 	err := s.mapping(func(key []byte) *Error {
@@ -24,6 +27,9 @@ func DecodeRequest(body []byte) (*Request, error) {
 	}
 	if err == nil {
 		err = seen.need("inputs")
+	}
+	if err == nil {
+		err = s.endOfTail()
 	}
 	if err != nil {
 		return nil, err
@@ -47,7 +53,10 @@ func (s *scanner) requestField(r *Request, name string) (err *Error) {
 
 // DecodeResponse reads the JSON of an inference response.
 func DecodeResponse(body []byte) (*Response, error) {
-	s := &scanner{data: body}
+	return decodeResponse(&scanner{data: body})
+}
+
+func decodeResponse(s *scanner) (*Response, error) {
 	r := &Response{}
 	seen := fields{known: responseFields}
 	err := s.mapping(func(key []byte) *Error {
@@ -59,6 +68,9 @@ func DecodeResponse(body []byte) (*Response, error) {
 	}
 	if err == nil {
 		err = seen.need("outputs")
+	}
+	if err == nil {
+		err = s.endOfTail()
 	}
 	if err != nil {
 		return nil, err
@@ -114,6 +126,9 @@ func (f *fields) note(key []byte) string {
 	return ""
 }
 
+// has reports whether a known field was seen.
+func (f *fields) has(name string) bool { return f.seen&(1<<slices.Index(f.known, name)) != 0 }
+
 // need checks that no field came twice, since readers disagree about which
 // counts, and that the named ones came.
 func (f *fields) need(names ...string) *Error {
@@ -121,7 +136,7 @@ func (f *fields) need(names ...string) *Error {
 		return schemaError("value_error", fmt.Sprintf("Field %q is given twice", f.twice), nil).within(f.twice)
 	}
 	for _, name := range names {
-		if f.seen&(1<<slices.Index(f.known, name)) == 0 {
+		if !f.has(name) {
 			return schemaError("missing", fmt.Sprintf("Field required: %s", name), nil).within(name)
 		}
 	}
@@ -279,7 +294,17 @@ func (s *scanner) tensor(role string, t *Tensor) *Error {
 	if err != nil {
 		return err
 	}
-	if err := seen.need("name", "shape", "datatype", "data"); err != nil {
+	if err := seen.need("name", "shape", "datatype"); err != nil {
+		return err
+	}
+	if binary, err := s.binaryValues(role, t); err != nil {
+		return err
+	} else if binary && !seen.has("data") {
+		return nil
+	} else if binary {
+		return Errorf(KindInvalid, "%s %q has both data and %s", role, t.Name, binarySizeParameter)
+	}
+	if err := seen.need("data"); err != nil {
 		return err
 	}
 	if later >= 0 {

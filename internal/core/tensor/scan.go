@@ -15,6 +15,7 @@ type scanner struct {
 	data  []byte
 	pos   int
 	depth int
+	tail  *binaryTail // nil without the binary extension
 }
 
 // space skips white space and returns the byte at pos, 0 at the end.
