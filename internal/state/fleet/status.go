@@ -35,15 +35,22 @@ func (f *Fleet) view(w *work) View {
 	v.Role = entrance(&w.record.Revision)
 	v.Protocol, v.Limits = w.record.Revision.Protocol, w.record.Revision.Component(v.Role).Limits
 	if bad := worst(w.replicas); bad != nil {
-		// A program that is not there does not come by waiting; a crash or a
-		// busy accelerator may pass.
-		v.Reason, v.Cause, v.Blocked = bad.Reason, bad.Message, bad.Reason == replica.ReasonProgramMissing
+		// A program that is not there does not come by waiting, nor does a
+		// process that ends at every start; one crash or a busy accelerator
+		// may pass.
+		v.Reason, v.Cause = bad.Reason, bad.Message
+		v.Blocked = bad.Reason == replica.ReasonProgramMissing || bad.Phase == replica.Failed && bad.Restart.Sub(f.cfg.Now()) > patience
 	}
 	if w.object.Service.Stopped {
 		v.Reason, v.Cause, v.Blocked = "Stopped", "stopped by its owner", true
 	}
 	return v
 }
+
+// patience is how far off a failed replica's next start may be for requests to
+// wait for it. Platforms wait longer after each failure, so that beyond it
+// several starts in a row have failed.
+const patience = 3 * time.Second
 
 // worst is the replica whose trouble explains the service's, nil when none.
 func worst(rs []replica.Replica) *replica.Replica {
