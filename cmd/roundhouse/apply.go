@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -77,6 +78,9 @@ func apply(ctx context.Context, c *admin.Client, o applyOptions) error {
 	}
 	for _, w := range resp.Warnings {
 		fmt.Fprintln(os.Stderr, w)
+	}
+	if len(resp.Changes) == 0 {
+		return errors.New("nothing was applied: no manifest was given")
 	}
 	failed := 0
 	for _, ch := range resp.Changes {

@@ -28,6 +28,7 @@ func (p *progress) start(name string, total int64) {
 	p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(p.w), progressbar.OptionShowBytes(true),
 		progressbar.OptionSetDescription(name), progressbar.OptionSetWidth(30), progressbar.OptionThrottle(50e6),
 		progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(true))
+	_ = p.bar.RenderBlank() // a download may stall before its first byte
 }
 
 // service shows the download of the replica that is being fetched.

@@ -38,6 +38,9 @@ func newValidateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if len(objects) == 0 {
+				return errors.New("nothing was checked: no manifest was given")
+			}
 			for _, o := range objects {
 				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s:%d: %s is valid\n", o.Origin.File, o.Origin.Line, o.ID())
 			}
