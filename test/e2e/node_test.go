@@ -254,7 +254,7 @@ func try(method, url, body string, header ...string) (answer, error) {
 	return answer{resp.StatusCode, resp.Header, string(raw)}, err
 }
 
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: patience}}
 
 // capture holds what a process writes; its bound is the test's length.
 type capture struct {

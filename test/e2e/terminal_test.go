@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// slowModels serves the quickstart's models, trickling whole downloads until
+// release.
+type slowModels struct {
+	*httptest.Server
+	released chan struct{}
+	release  func()
+}
+
+func newSlowModels(t *testing.T) *slowModels {
+	s := &slowModels{released: make(chan struct{})}
+	s.release = sync.OnceFunc(func() { close(s.released) })
+	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(func() { s.release(); s.Close() })
+	return s
+}
+
+func (s *slowModels) serve(w http.ResponseWriter, r *http.Request) {
+	f, err := os.Open(filepath.Join(root, "examples", "quickstart", "models", filepath.Base(r.URL.Path)))
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	defer func() { _ = f.Close() }()
+	var to http.ResponseWriter = w
+	if r.Method == http.MethodGet && r.Header.Get("Range") == "" {
+		to = &trickle{w, r.Context(), s.released}
+	}
+	http.ServeContent(to, r, "model", time.Time{}, f)
+}
+
+// trickle writes some 10 kB a second until it is released.
+type trickle struct {
+	http.ResponseWriter
+	ctx      context.Context
+	released chan struct{}
+}
+
+func (t *trickle) Write(p []byte) (n int, err error) {
+	for chunk := range slices.Chunk(p, 256) {
+		m, err := t.ResponseWriter.Write(chunk)
+		if n += m; err == nil {
+			err = http.NewResponseController(t.ResponseWriter).Flush()
+		}
+		if err != nil {
+			return n, err
+		}
+		select {
+		case <-time.After(25 * time.Millisecond):
+		case <-t.released:
+		case <-t.ctx.Done():
+			return n, t.ctx.Err()
+		}
+	}
+	return n, nil
+}
+
+// bar is a progress bar that has got somewhere.
+var bar = regexp.MustCompile(`[1-9]\d?% \|█`)
+
+// TestDownload applies a model whose download takes long: a terminal shows its
+// progress, a pipe does not, and `get` says what is awaited.
+func TestDownload(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	models := newSlowModels(t)
+	manifest := strings.Replace(irisManifest("far", "{minReplicas: 1, maxReplicas: 1}"), modelURI("iris.ubj"), models.URL+"/iris.ubj", 1)
+	cmd := exec.Command(binary, "apply", "--wait", "-f", write(t, t.TempDir(), "far.yaml", manifest))
+	cmd.Env = n.environ()
+	screen := onTerminal(t, cmd)
+	eventually(t, "the bar is drawn", func() (bool, string) {
+		s := screen.String()
+		return strings.Contains(s, "far") && bar.MatchString(s), s + n.run("get").out
+	})
+	matches(t, n.status("far"), `Fetching: fetching the model: [1-9]\d* kB of \d+ kB`)
+	models.release()
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("apply --wait: %v\n%s", err, screen)
+	}
+	eventually(t, "the last line says it is ready", func() (bool, string) {
+		s := screen.String()
+		return strings.Contains(s, "service default/far created: on roundhouse-xgboost, ready"), s
+	})
+	n.infer("/v2/models/far/infer", irisTensor)
+	r := n.run("apply", "--wait", "-f", write(t, t.TempDir(), "far2.yaml", strings.Replace(manifest, "{name: far}", "{name: far2}", 1)))
+	if r.code != 0 || r.err != "" {
+		t.Errorf("through a pipe: %s", r)
+	}
+}
+
+// TestChatOnTerminal holds a conversation.
+func TestChatOnTerminal(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "-f", "examples/quickstart")
+	cmd := exec.Command(binary, "chat", "chat", "--max-tokens", "12")
+	cmd.Env = n.environ()
+	screen := onTerminal(t, cmd)
+	for i := 1; i <= 2; i++ {
+		eventually(t, "the prompt is there", func() (bool, string) {
+			return strings.Count(screen.String(), "> ") == i, screen.String()
+		})
+		screen.say(t, "Hello\n")
+	}
+	eventually(t, "both are answered", func() (bool, string) {
+		return strings.Count(screen.String(), "simulator") == 2 && strings.Count(screen.String(), "> ") == 3, screen.String()
+	})
+	screen.say(t, "\x04") // end of input
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("at the end of input: %v\n%s", err, screen)
+	}
+}
+
+// screen is a pseudoterminal and what was written to it.
+type screen struct {
+	capture
+	keyboard *os.File
+}
+
+// onTerminal starts a command with a terminal as its standard streams.
+func onTerminal(t *testing.T, cmd *exec.Cmd) *screen {
+	t.Helper()
+	ours, theirs, err := terminal()
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("no pseudoterminal is opened on this system")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = theirs.Close()
+	s := &screen{keyboard: ours}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(s, ours) // until the program's side is closed
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // no harm when it has ended
+		<-done
+		_ = ours.Close()
+	})
+	return s
+}
+
+func (s *screen) say(t *testing.T, text string) {
+	t.Helper()
+	if _, err := s.keyboard.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
