@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -47,6 +49,24 @@ func nativeEngines() []modelserver.Engine {
 		Match:           func(head []byte) bool { return gbdt.Sniff(head) == gbdt.FormatLightGBMText },
 		Loader:          treeLoader("lightgbm", lightgbm.Load),
 	}}
+}
+
+// returnDelay is how long after the last load the memory that loads took goes
+// back to the system: late enough for the request that waits for the model,
+// and once for many.
+const returnDelay = 100 * time.Millisecond
+
+// afterLoads has f called once no engine has loaded a model for that long.
+func afterLoads(engines []modelserver.Engine, quiet time.Duration, f func()) {
+	timer := time.AfterFunc(quiet, f)
+	timer.Stop() // until there was a load
+	for i := range engines {
+		load := engines[i].Loader.Load
+		engines[i].Loader = modelserver.LoaderFunc(func(ctx context.Context, s modelserver.Settings) (modelserver.Model, error) {
+			defer timer.Reset(quiet)
+			return load(ctx, s)
+		})
+	}
 }
 
 // treeLoader serves tree models that load reads. A model that names MLServer's
@@ -125,7 +145,11 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command, log *slog.Lo
 		return err
 	}
 	c.applyFlags(cmd.Flags().Changed)
-	server, err := modelserver.New(c.config, repository, nativeEngines(), log)
+	engines := nativeEngines()
+	// Reading a model takes several times the memory it has then, and a replica
+	// that nobody asks has no other reason to collect it.
+	afterLoads(engines, returnDelay, debug.FreeOSMemory)
+	server, err := modelserver.New(c.config, repository, engines, log)
 	if err != nil {
 		return err
 	}
