@@ -23,6 +23,9 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// The first signal asks to stop; the next one finds the default again, or
+	// whatever the command set up meanwhile.
+	context.AfterFunc(ctx, stop)
 	root := newRootCommand()
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {

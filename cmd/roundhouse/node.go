@@ -95,8 +95,8 @@ func (n *node) servers(store *artifact.Store) error {
 }
 
 // close ends the replicas, or with keep leaves them to the next owner.
-func (n *node) close(keep bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), drainGrace+10*time.Second)
+func (n *node) close(hurry context.Context, keep bool) error {
+	ctx, cancel := context.WithTimeout(hurry, drainGrace+10*time.Second)
 	defer cancel()
 	n.dispatcher.Close()
 	if err := n.platform.Close(ctx, keep); err != nil {
@@ -157,12 +157,10 @@ func greetService(say func(string, ...any), base string, st fleet.ServiceState) 
 		say(`  curl -N %s/v1/chat/completions -d '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello"}]}'`, base, modelName(k))
 	case service.ProtocolV1, service.ProtocolV2:
 		name := strings.ReplaceAll(modelName(k), "/", "%2F")
-		sample := "REQUEST.json"
-		if s := sampleRequest(st.Object); s != "" {
-			sample = s
-		}
 		say("  curl %s/v2/models/%s", base, name)
-		say("  curl %s/v2/models/%s/infer -d @%s", base, name, sample)
+		if sample := sampleRequest(st.Object); sample != "" {
+			say("  curl %s/v2/models/%s/infer -d @%s", base, name, sample)
+		}
 	}
 }
 

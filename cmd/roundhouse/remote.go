@@ -24,12 +24,12 @@ type remote struct {
 }
 
 func (r *remote) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&r.server, "server", envOr("ROUNDHOUSE_SERVER", "http://"+defaultAdmin), "admin address of the running `roundhouse up`")
+	cmd.Flags().StringVar(&r.server, "server", envOr("ROUNDHOUSE_SERVER", "http://"+defaultAdmin), "admin address of the running roundhouse up")
 	cmd.Flags().StringVar(&r.dataDir, "data-dir", datadir.Default(), "its data directory, which holds the admin token")
 }
 
 func (r *remote) gatewayFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&r.gateway, "gateway", envOr("ROUNDHOUSE_GATEWAY", "http://"+defaultListen), "inference address of the running `roundhouse up`")
+	cmd.Flags().StringVar(&r.gateway, "gateway", envOr("ROUNDHOUSE_GATEWAY", "http://"+defaultListen), "inference address of the running roundhouse up")
 }
 
 func envOr(name, value string) string {

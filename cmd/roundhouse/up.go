@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -87,6 +88,10 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 	}
 	defer func() { _ = inference.Close() }()
 	adminListener, err := listen(o.admin, "--admin-listen")
+	if err == nil && !adminListener.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		// It starts processes, and its token would travel in the clear.
+		return errors.Join(usagef("--admin-listen %s: the admin API is served on loopback alone: reach it from elsewhere through a tunnel", o.admin), adminListener.Close())
+	}
 	if err != nil {
 		return err
 	}
@@ -95,7 +100,9 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, n.close(o.keep)) }()
+	hurry, calm := again(ctx)
+	defer calm()
+	defer func() { err = errors.Join(err, n.close(hurry, o.keep)) }()
 	if err := n.fleet.Restore(ctx); err != nil {
 		log.Error("not everything could be restored", "error", err)
 	}
@@ -107,7 +114,7 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 		log.Error("a manifest keeps what it said before", "error", err)
 	}
 	n.platform.Sweep()
-	return n.run(ctx, inference, adminListener, func(ctx context.Context) {
+	return n.run(ctx, hurry, inference, adminListener, func(ctx context.Context) {
 		n.greet(ctx, out)
 		if o.watch {
 			src.watch(ctx)
@@ -129,9 +136,27 @@ func listen(addr, flag string) (net.Listener, error) {
 	return l, nil
 }
 
+// again is a context that ends at the first signal after ctx has ended: asked
+// to stop a second time.
+func again(ctx context.Context) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+		defer signal.Stop(signals)
+		select {
+		case <-signals:
+			cancel()
+		case <-out.Done():
+		}
+	})
+	return out, cancel
+}
+
 // run serves until ctx ends or a server fails. Requests in flight finish
-// before the fleet stops, so that one waiting for a replica still gets it.
-func (n *node) run(ctx context.Context, inference, adminListener net.Listener, started func(context.Context)) error {
+// before the fleet stops, so that one waiting for a replica still gets it;
+// hurry ends that.
+func (n *node) run(ctx, hurry context.Context, inference, adminListener net.Listener, started func(context.Context)) error {
 	serving, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	fleetCtx, stopFleet := context.WithCancel(context.WithoutCancel(ctx))
@@ -148,8 +173,13 @@ func (n *node) run(ctx context.Context, inference, adminListener net.Listener, s
 	serve("admin", func() error { return n.admin.Serve(serving, adminListener, 2*time.Second) })
 	servers.Go(func() { started(serving) })
 	<-serving.Done()
-	n.log.Info("stopping: requests in flight may finish")
-	servers.Wait()
+	n.log.Info("stopping: requests in flight may finish; asked again, it ends at once")
+	drained := make(chan struct{})
+	go func() { servers.Wait(); close(drained) }()
+	select {
+	case <-drained:
+	case <-hurry.Done():
+	}
 	stopFleet()
 	fleet.Wait()
 	if ctx.Err() != nil {

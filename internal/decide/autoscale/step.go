@@ -65,6 +65,9 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 // wanted is the count the load alone calls for, within the limits.
 func wanted(s State, in Input, now time.Time) (int, string) {
 	l := in.Limits
+	if l.Metric == service.MetricCPU || l.Metric == service.MetricMemory {
+		l.Target = service.DefaultScaleTarget // a percentage is no number of requests
+	}
 	load, unit := float64(in.Demand.Queued+in.Demand.Running), "in flight"
 	if dt := now.Sub(s.Last).Seconds(); !s.Last.IsZero() && dt > 0 {
 		if l.Metric == service.MetricRPS {

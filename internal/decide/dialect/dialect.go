@@ -1,5 +1,5 @@
 // Package dialect reads manifests as people write them (Roundhouse's own,
-// KServe's, OME's) into the hub, and prints status back in the words they came
+// KServe's, OME's, Seldon's) into the hub, and prints status back in the words they came
 // in. Nothing is dropped in silence: a field that is unknown, or that would
 // change answers and is not supported, is an error; one that has no effect is
 // a warning that names it. Two things are read past without a word: status,

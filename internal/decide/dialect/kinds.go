@@ -13,6 +13,10 @@ const (
 	kserveV1beta1  = "serving.kserve.io/v1beta1"
 	kserveV1alpha1 = "serving.kserve.io/v1alpha1"
 	omeV1beta1     = "ome.io/v1beta1"
+	// SeldonDeployment's versions differ in name alone.
+	seldonV1       = "machinelearning.seldon.io/v1"
+	seldonV1alpha3 = "machinelearning.seldon.io/v1alpha3"
+	seldonV1alpha2 = "machinelearning.seldon.io/v1alpha2"
 )
 
 // kind is one kind of manifest: the type it is decoded into and how that goes
@@ -59,6 +63,9 @@ var kinds = []kind{
 	}),
 	read1(omeV1beta1, "BaseModel", func(r *reading, m *omeBaseModel, o *Object) { readOMEModel(r, m, false, o) }),
 	read1(omeV1beta1, "ClusterBaseModel", func(r *reading, m *omeBaseModel, o *Object) { readOMEModel(r, m, true, o) }),
+	read1(seldonV1, "SeldonDeployment", readSeldon),
+	read1(seldonV1alpha3, "SeldonDeployment", readSeldon),
+	read1(seldonV1alpha2, "SeldonDeployment", readSeldon),
 }
 
 // versions lists the API versions that are read.
@@ -109,4 +116,8 @@ var foreign = map[string]note{
 	"ome.io/v1beta1 FineTunedWeight":  {"is not served yet: publish the merged weights as a BaseModel", false, AnyPlatform},
 	"ome.io/v1beta1 AcceleratorClass": {"has no effect: accelerators are found on the machine", true, Process},
 	"ome.io/v1beta1 BenchmarkJob":     {"is not read: use \"roundhouse infer -i FILE\"", false, AnyPlatform},
+
+	"mlops.seldon.io/v1alpha1 Model":      {"is not read: write a SeldonDeployment or an InferenceService for the model", false, AnyPlatform},
+	"mlops.seldon.io/v1alpha1 Pipeline":   {"is not served yet: each of its models can be, alone", false, AnyPlatform},
+	"mlops.seldon.io/v1alpha1 Experiment": {"is not served yet: each of its models can be, alone", false, AnyPlatform},
 }

@@ -196,17 +196,16 @@ func (r *reading) kserveURI(path string, m *kserveModel) string {
 
 // kserveRuntimes are the out-of-the-box runtimes the legacy schema pins.
 var kserveRuntimes = map[string]string{
-	"sklearn":     "kserve-sklearnserver",
-	"xgboost":     "kserve-xgbserver",
-	"lightgbm":    "kserve-lgbserver",
-	"pmml":        "kserve-pmmlserver",
-	"paddle":      "kserve-paddleserver",
-	"tensorflow":  "kserve-tensorflow-serving",
-	"pytorch":     "kserve-torchserve",
-	"onnx":        "kserve-tritonserver",
-	"triton":      "kserve-tritonserver",
-	"huggingface": "kserve-huggingfaceserver",
-	"mlflow":      "kserve-mlserver",
+	"sklearn":    "kserve-sklearnserver",
+	"xgboost":    "kserve-xgbserver",
+	"lightgbm":   "kserve-lgbserver",
+	"pmml":       "kserve-pmmlserver",
+	"paddle":     "kserve-paddleserver",
+	"tensorflow": "kserve-tensorflow-serving",
+	"pytorch":    "kserve-torchserve",
+	"onnx":       "kserve-tritonserver",
+	"triton":     "kserve-tritonserver",
+	"mlflow":     "kserve-mlserver",
 }
 
 // kserveLegacy turns the legacy schema into the new one: the key becomes the
@@ -221,6 +220,10 @@ func (r *reading) kserveLegacy(path, framework string, s *service.Service) {
 		mlserver := framework == "sklearn" || framework == "xgboost" || framework == "lightgbm"
 		if mlserver && (s.Protocol == service.ProtocolV2 || s.Protocol == service.ProtocolGRPCV2) {
 			runtime = "kserve-mlserver"
+		}
+		if runtime == "" { // huggingface came after the nine: its runtime is chosen
+			r.warnf(path, "is the legacy schema: read as model with modelFormat.name %s", framework)
+			return
 		}
 		s.Runtime = &service.ObjectRef{Name: runtime}
 	}

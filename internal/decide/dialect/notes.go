@@ -25,6 +25,10 @@ const (
 	noMesh      = "has no effect: it is ModelMesh's"
 	noKEDA      = "has no effect: write scaleMetric and scaleTarget"
 
+	noTriggers     = "has no effect: a service is scaled on the requests it has in flight"
+	noOrchestrator = "has no effect: there is no service orchestrator, the gateway does its work"
+	bothTransports = "has no effect: HTTP and gRPC are both served"
+
 	noRequirement = "has no effect yet: name acceleratorClasses"
 )
 
@@ -147,6 +151,35 @@ var fieldNotes = map[reflect.Type]map[string]note{
 		"nodeSelector":   onProcess(noPlacement),
 		"nodeAffinity":   onProcess(noPlacement),
 		"downloadPolicy": never("has no effect: a model is fetched anew only when its source has changed"),
+	},
+	reflect.TypeFor[seldonSpec](): {
+		"name":         never("has no effect: metadata.name names the service"),
+		"oauth_key":    never("has no effect, as in Seldon Core 1: guard the gateway"),
+		"oauth_secret": never("has no effect, as in Seldon Core 1: guard the gateway"),
+		"transport":    never(bothTransports),
+	},
+	reflect.TypeFor[seldonPredictor](): {
+		"engineResources": never(noOrchestrator),
+		"svcOrchSpec":     never(noOrchestrator),
+		"explainer":       refused("is not served yet: remove it, or serve the explainer as a service of its own"),
+		"ssl":             refused("is not supported: remove it, and give the gateway the certificate"),
+	},
+	reflect.TypeFor[seldonUnit](): {
+		"serviceAccountName":      onProcess(noAccount),
+		"envSecretRefName":        never("has no effect: give credentials to this program's own environment"),
+		"storageInitializerImage": never("has no effect: models are fetched by Roundhouse itself"),
+		"logger":                  refused("is not supported yet: remove it; requests are logged by the gateway"),
+	},
+	reflect.TypeFor[seldonEndpoint](): {
+		"type":         never(bothTransports),
+		"service_port": never("has no effect: write httpPort or grpcPort"),
+	},
+	reflect.TypeFor[seldonPod](): {
+		"pdbSpec": onProcess(noPod),
+	},
+	reflect.TypeFor[seldonKEDA](): {
+		"pollingInterval": never(noTriggers), "advanced": never(noTriggers),
+		"triggers": never(noTriggers), "fallback": never(noTriggers),
 	},
 	reflect.TypeFor[omeRuntimePod](): only(podNotes, "volumes", "nodeSelector", "affinity", "tolerations",
 		"imagePullSecrets", "schedulerName", "hostIPC", "dnsPolicy", "hostNetwork"),

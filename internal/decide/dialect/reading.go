@@ -211,6 +211,17 @@ func (r *reading) containers(path string, in []corev1.Container) {
 	}
 }
 
+// needsCluster says whether a variable cannot do without what only a cluster
+// keeps.
+func needsCluster(from *corev1.EnvVarSource) bool {
+	if from == nil {
+		return false
+	}
+	needed := func(optional *bool) bool { return optional == nil || !*optional }
+	return from.SecretKeyRef != nil && needed(from.SecretKeyRef.Optional) ||
+		from.ConfigMapKeyRef != nil && needed(from.ConfigMapKeyRef.Optional)
+}
+
 func (r *reading) container(path string, c corev1.Container) {
 	for i, p := range c.Ports {
 		if p.ContainerPort < 1 || p.ContainerPort > 65535 {
@@ -222,10 +233,14 @@ func (r *reading) container(path string, c corev1.Container) {
 		if e.Name == "" || strings.ContainsAny(e.Name, "=\x00") {
 			r.errorf(at+".name", "%q is not a variable's name", clip(e.Name))
 		}
-		if e.ValueFrom != nil {
-			r.problem(at+".valueFrom", "has no effect here: the variable keeps what this program's environment gives it").Warning = true
-			r.problems[len(r.problems)-1].Platform = Process
+		if needsCluster(e.ValueFrom) {
+			p := r.problem(at+".valueFrom", "names a secret or config map, and one machine has none: no replica starts until there is a value, or optional is true")
+			p.Warning, p.Platform = true, Process
 		}
+	}
+	if _, limited := c.Resources.Limits[corev1.ResourceCPU]; limited {
+		p := r.problem(path+".resources.limits.cpu", "has no effect on one machine: replicas share its processors")
+		p.Warning, p.Platform = true, Process
 	}
 	for name, q := range c.Resources.Limits {
 		if q.Sign() < 0 {

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +26,10 @@ func (r *reading) scaling(path string, s service.Scaling) service.Scaling {
 	}
 	if s.ScaleMetric != "" && !slices.Contains(metrics, s.ScaleMetric) {
 		r.errorf(path+".scaleMetric", "unknown metric %q: write one of %s", clip(string(s.ScaleMetric)), joined(metrics))
+	}
+	if s.ScaleMetric == service.MetricCPU || s.ScaleMetric == service.MetricMemory {
+		p := r.problem(path+".scaleMetric", fmt.Sprintf("%s is not measured on one machine: replicas are counted by %d requests in flight each", s.ScaleMetric, service.DefaultScaleTarget))
+		p.Warning, p.Platform = true, Process
 	}
 	return s
 }

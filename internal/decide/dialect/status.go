@@ -19,6 +19,8 @@ func Status(origin service.Origin, st service.Status) map[string]any {
 		return kserveStatus(st)
 	case service.DialectOME:
 		return omeStatus(st)
+	case service.DialectSeldon:
+		return seldonStatus(st)
 	}
 	return ownStatus(st)
 }

@@ -61,7 +61,11 @@ func localOf(c service.Component, role service.Role, catalog []service.Runtime, 
 		}
 		if o := container(other.Pod, other.Main); o != nil && Repository(o.Image) == Repository(m.Image) {
 			l := *other.Local
-			l.Command = MergeArgs(l.Command, portable(m.Args))
+			// Arguments belong to the image's program; where this binary stands
+			// in for it, they would mean nothing to it.
+			if l.Command[0] != "roundhouse" {
+				l.Command = MergeArgs(l.Command, portable(m.Args))
+			}
 			return &l
 		}
 	}

@@ -104,6 +104,10 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 	if err != nil {
 		return nil, 0, &service.Failure{Reason: reasonInvalidSpec, Message: err.Error()}
 	}
+	if !f.cfg.Cluster && rev.Component(service.RoleTransformer) != nil {
+		return nil, 0, &service.Failure{Reason: reasonInvalidSpec,
+			Message: "spec.transformer: not run on one machine yet: serve it as a service of its own that calls this one"}
+	}
 	return &Record{Service: w.key, Selection: hash, Revision: rev}, 0, nil
 }
 

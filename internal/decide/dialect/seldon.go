@@ -1,0 +1,401 @@
+package dialect
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
+)
+
+// seldonFormats are the model formats of Seldon's pre-packaged servers that
+// speak the V2 protocol, by graph.implementation.
+var seldonFormats = map[string]string{
+	"SKLEARN_SERVER":     "sklearn",
+	"XGBOOST_SERVER":     "xgboost",
+	"MLFLOW_SERVER":      "mlflow",
+	"HUGGINGFACE_SERVER": "huggingface",
+	"TRITON_SERVER":      "triton",
+	"TENSORFLOW_SERVER":  "tensorflow",
+}
+
+// seldonHuggingFace alone needs no modelUri: it fetches from the hub what its
+// parameters name.
+const seldonHuggingFace = "HUGGINGFACE_SERVER"
+
+// seldonBuiltin are the implementations of Seldon's orchestrator itself.
+var seldonBuiltin = []string{"SIMPLE_MODEL", "SIMPLE_ROUTER", "RANDOM_ABTEST", "AVERAGE_COMBINER"}
+
+// seldonParameters is the variable in which Seldon hands a node's parameters
+// to its server; MLServer's HuggingFace runtime reads it.
+const seldonParameters = "PREDICTIVE_UNIT_PARAMETERS"
+
+// readSeldon reads a SeldonDeployment whose requests one node answers: a
+// pre-packaged server, which names the model's format, or a container of its
+// own. Graphs of several nodes and split traffic are refused.
+func readSeldon(r *reading, m *seldonDeployment, o *Object) {
+	s := r.service(m.Metadata, o)
+	s.Protocol = r.seldonProtocol(m.Spec.Protocol)
+	s.ProtocolDefault = service.ProtocolV2
+	if t := m.Spec.ServerType; t != "" && t != "rpc" {
+		r.errorf("spec.serverType", "%q is not served: requests come over HTTP and gRPC (rpc)", clip(t))
+	}
+	r.seldonAnnotations("metadata.annotations", m.Metadata.Annotations)
+	r.seldonAnnotations("spec.annotations", m.Spec.Annotations)
+	i := r.seldonLive(m.Spec.Predictors)
+	if i < 0 {
+		return
+	}
+	path, p := strict.Index("spec.predictors", i), &m.Spec.Predictors[i]
+	r.seldonAnnotations(path+".annotations", p.Annotations)
+	engine := r.seldonComponent(path, p)
+	engine.Annotations = joinedMaps(m.Spec.Annotations, p.Annotations, engine.Annotations)
+	s.Components.Engine = engine
+	r.seldonScaling(path, &m.Spec, p, s)
+	r.seldonUnit(path+".graph", &p.Graph, s)
+}
+
+// seldonProtocol reads the protocol. Seldon's default is its own.
+func (r *reading) seldonProtocol(protocol string) service.Protocol {
+	const at = "spec.protocol"
+	switch protocol {
+	case "v2", "kfserving":
+		return service.ProtocolV2
+	case "":
+		r.errorf(at, "is missing, which stands for Seldon's own protocol, and that is not served: write v2, and send requests to /v2/models/NAME/infer")
+	case "seldon":
+		r.errorf(at, "Seldon's own is not served: write v2, and send requests to /v2/models/NAME/infer")
+	case "tensorflow":
+		r.errorf(at, "tensorflow is not served from a SeldonDeployment: write v2, or an InferenceService with modelFormat tensorflow and protocolVersion v1, which takes the same requests")
+	default:
+		r.errorf(at, "unknown protocol %q: write v2 (or kfserving, its older name)", clip(protocol))
+	}
+	return ""
+}
+
+// seldonAnnotations warns of those that steer Seldon's orchestrator.
+func (r *reading) seldonAnnotations(path string, in map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(in)) {
+		if strings.HasPrefix(name, "seldon.io/") {
+			r.warnf(strict.Key(path, name), "has no effect: there is no service orchestrator, and the gateway's own settings hold")
+		}
+	}
+}
+
+// seldonLive is the index of the one predictor that answers requests, -1 with
+// a problem if there is none or several.
+func (r *reading) seldonLive(all []seldonPredictor) int {
+	live, several := -1, false
+	for i, p := range all {
+		path := strict.Index("spec.predictors", i)
+		switch {
+		case p.Traffic < 0 || p.Traffic > 100:
+			r.errorf(path+".traffic", "%d is not a percentage", p.Traffic)
+		case p.Shadow || len(all) > 1 && p.Traffic == 0:
+			continue
+		case live >= 0:
+			several = true
+			r.errorf(path+".traffic", "is split between predictors, which is not served yet: keep one predictor, or write each as a SeldonDeployment of its own")
+		case len(all) == 1 && p.Traffic != 0 && p.Traffic != 100:
+			r.errorf(path+".traffic", "%d leaves requests unanswered: write 100, or nothing", p.Traffic)
+		}
+		if live < 0 {
+			live = i
+		}
+	}
+	if live < 0 {
+		r.errorf("spec.predictors", "has none that answers requests: write one, not a shadow, with all traffic")
+		return -1
+	}
+	for i, p := range all {
+		if i == live || several && p.Traffic > 0 {
+			continue
+		}
+		what := "gets no traffic"
+		if p.Shadow {
+			what = "is a shadow, whose answers nobody gets"
+		}
+		r.warnf(strict.Index("spec.predictors", i), "%s: it is not started", what)
+	}
+	return live
+}
+
+// seldonComponent reads the pod of a predictor's one node.
+func (r *reading) seldonComponent(path string, p *seldonPredictor) *service.Component {
+	c := &service.Component{Main: p.Graph.Name, Labels: p.Labels}
+	used := false
+	for i := range p.ComponentSpecs {
+		at, pod := strict.Index(path+".componentSpecs", i), &p.ComponentSpecs[i]
+		r.containers(at+".spec.containers", pod.Spec.Containers)
+		if used && len(pod.Spec.Containers) > 0 {
+			r.errorf(at, "is a second pod, which is not served: a graph of one node has one")
+			continue
+		}
+		if used {
+			continue
+		}
+		used = len(pod.Spec.Containers) > 0
+		c.Pod = pod.Spec
+		c.Labels = joinedMaps(p.Labels, pod.Metadata.Labels)
+		c.Annotations = pod.Metadata.Annotations
+	}
+	return c
+}
+
+// joinedMaps lays maps over one another; nil if all are empty.
+func joinedMaps(in ...map[string]string) map[string]string {
+	var out map[string]string
+	for _, m := range in {
+		if len(m) > 0 && out == nil {
+			out = map[string]string{}
+		}
+		maps.Copy(out, m)
+	}
+	return out
+}
+
+// seldonUnit reads the node: what it serves and how.
+func (r *reading) seldonUnit(path string, u *seldonUnit, s *service.Service) {
+	engine := s.Components.Engine
+	if u.Name == "" {
+		r.errorf(path+".name", "is missing: name the node, and the container if it has one")
+	}
+	r.seldonShape(path, u)
+	at := slices.IndexFunc(engine.Pod.Containers, func(c corev1.Container) bool { return c.Name == u.Name && u.Name != "" })
+	if u.ModelURI != "" {
+		s.Model = &service.ModelSource{URI: u.ModelURI}
+	}
+	switch format := seldonFormats[u.Implementation]; {
+	case format != "":
+		if u.ModelURI == "" && u.Implementation != seldonHuggingFace {
+			r.errorf(path+".modelUri", "is missing: say where the model is")
+		}
+		if s.Model == nil {
+			s.Model = &service.ModelSource{}
+		}
+		s.Model.Format.Name = format
+		if u.Name != s.Name && u.Name != "" {
+			r.warnf(path+".name", "has no effect on requests: the model is asked for as %s", s.Name)
+		}
+	case u.Implementation != "" && u.Implementation != "UNKNOWN_IMPLEMENTATION":
+		r.seldonImplementation(path+".implementation", u.Implementation)
+	case at < 0:
+		r.errorf(path+".implementation", "is missing: name a pre-packaged server such as SKLEARN_SERVER, or describe the container %q in componentSpecs", clip(u.Name))
+	default:
+		r.seldonCustom(path, at, s)
+	}
+	r.seldonEndpoint(path+".endpoint", u.Endpoint, s)
+	if len(u.Parameters) > 0 {
+		value, _ := json.Marshal(u.Parameters) // strings always encode
+		engine.Pod.Containers = withEnv(engine.Pod.Containers, u.Name, []corev1.EnvVar{{Name: seldonParameters, Value: string(value)}})
+	}
+}
+
+// seldonShape refuses what is not a single model.
+func (r *reading) seldonShape(path string, u *seldonUnit) {
+	if u.Type != "" && u.Type != "MODEL" && u.Type != "UNKNOWN_TYPE" {
+		r.errorf(path+".type", "%s is not served: a graph is one MODEL", clip(u.Type))
+	}
+	if len(u.Methods) > 0 {
+		r.errorf(path+".methods", "(%s) are not served: a graph is one MODEL, which predicts", clip(strings.Join(u.Methods, ", ")))
+	}
+	if len(u.Children) == 0 {
+		return
+	}
+	var names []string
+	for _, c := range u.Children {
+		kind := c.Type
+		if kind == "" {
+			kind = "MODEL"
+		}
+		names = append(names, c.Name+" "+kind)
+	}
+	r.errorf(path+".children", "(%s) are not served: write each model as a SeldonDeployment of its own, and combine them in the client or in one custom server", clip(strings.Join(names, ", ")))
+}
+
+// seldonImplementation says why an implementation is not served.
+func (r *reading) seldonImplementation(path, name string) {
+	known := slices.Sorted(maps.Keys(seldonFormats))
+	switch near := strict.Nearest(name, known); {
+	case slices.Contains(seldonBuiltin, name):
+		r.errorf(path, "%s is a part of Seldon's orchestrator and is not served: serve a model", name)
+	case near != "":
+		r.errorf(path, "unknown server %q; did you mean %q?", clip(name), near)
+	default:
+		r.errorf(path, "unknown server %q: write one of %s, or leave it out and describe the container in componentSpecs", clip(name), strings.Join(known, ", "))
+	}
+}
+
+// seldonCustom reads a node that is a container of its own, at an index.
+func (r *reading) seldonCustom(path string, at int, s *service.Service) {
+	s.Custom = true
+	for i, c := range s.Components.Engine.Pod.Containers {
+		if c.Image != "" || len(c.Command) > 0 {
+			continue
+		}
+		if i == at {
+			r.errorf(path+".implementation", "is missing, and the container %q has no image: write one of them", clip(c.Name))
+		} else {
+			r.errorf(path, "stands beside the container %q, which has no image", clip(c.Name))
+		}
+	}
+}
+
+// seldonEndpoint reads the ports of a container of the user's own. Those of
+// other servers are known.
+func (r *reading) seldonEndpoint(path string, e *seldonEndpoint, s *service.Service) {
+	if e == nil {
+		return
+	}
+	if e.ServiceHost != "" && e.ServiceHost != "localhost" {
+		r.errorf(path+".service_host", "%q is not served: requests go to the replicas that are started", clip(e.ServiceHost))
+	}
+	for _, p := range []struct {
+		field, name string
+		number      int32
+	}{{"httpPort", "http", e.HTTPPort}, {"grpcPort", "grpc", e.GRPCPort}} {
+		at := path + "." + p.field
+		switch {
+		case p.number == 0:
+		case p.number < 0 || p.number > 65535:
+			r.errorf(at, "%d is not a port: 1 to 65535", p.number)
+		case !s.Custom:
+			r.warnf(at, "has no effect: a pre-packaged server's ports are known")
+		default:
+			r.seldonPort(at, corev1.ContainerPort{Name: p.name, ContainerPort: p.number}, s.Components.Engine)
+		}
+	}
+}
+
+// seldonPort gives the serving container a port.
+func (r *reading) seldonPort(path string, port corev1.ContainerPort, c *service.Component) {
+	for i := range c.Pod.Containers {
+		main := &c.Pod.Containers[i]
+		if main.Name != c.Main {
+			continue
+		}
+		same := func(q corev1.ContainerPort) bool { return q.Name == port.Name }
+		have := slices.IndexFunc(main.Ports, same)
+		switch {
+		case have < 0:
+			main.Ports = append(main.Ports, port)
+		case main.Ports[have].ContainerPort != port.ContainerPort:
+			r.errorf(path, "%d is not the container's port %q, %d: keep one", port.ContainerPort, port.Name, main.Ports[have].ContainerPort)
+		}
+	}
+}
+
+// seldonScaling reads how many replicas there are: a number, the most
+// specific of three, or the bounds of an autoscaler. A number of 0 stops the
+// service, as it does there.
+func (r *reading) seldonScaling(path string, spec *seldonSpec, p *seldonPredictor, s *service.Service) {
+	at, count := "spec.replicas", spec.Replicas
+	r.notNegative(at, count)
+	if p.Replicas != nil {
+		at, count = path+".replicas", p.Replicas
+		r.notNegative(at, count)
+	}
+	var out service.Scaling
+	scaled := ""
+	for i := range p.ComponentSpecs {
+		pod, in := &p.ComponentSpecs[i], strict.Index(path+".componentSpecs", i)
+		if pod.Replicas != nil {
+			at, count = in+".replicas", pod.Replicas
+			r.notNegative(at, count)
+		}
+		if pod.HPA != nil {
+			scaled = in + ".hpaSpec"
+			out = r.seldonHPA(scaled, pod.HPA)
+		}
+		if pod.KEDA != nil {
+			if pod.HPA != nil {
+				r.errorf(in+".kedaSpec", "and hpaSpec both scale the pod: keep one")
+			}
+			scaled = in + ".kedaSpec"
+			out = r.seldonKEDA(scaled, pod.KEDA)
+		}
+	}
+	switch {
+	case count != nil && *count == 0:
+		s.Stopped = true
+	case scaled != "" && count != nil:
+		r.warnf(at, "has no effect: %s says how many", scaled[strings.LastIndexByte(scaled, '.')+1:])
+	case count != nil:
+		out.MinReplicas, out.MaxReplicas = count, count
+	}
+	if d := p.ProgressDeadlineSeconds; d != nil {
+		r.positive(path+".progressDeadlineSeconds", d)
+		timeout := time.Duration(*d) * time.Second
+		out.StartupTimeout = &timeout
+	}
+	if scaled == "" {
+		scaled = path
+	}
+	s.Components.Engine.Scaling = r.scaling(scaled, out)
+}
+
+// seldonHPA reads a HorizontalPodAutoscaler's bounds and the one metric of it
+// that is scaled on.
+func (r *reading) seldonHPA(path string, h *seldonHPA) service.Scaling {
+	out := service.Scaling{MinReplicas: h.MinReplicas, MaxReplicas: h.MaxReplicas}
+	if h.MaxReplicas == nil {
+		r.errorf(path+".maxReplicas", "is missing: say how many replicas there may be")
+	} else {
+		r.positive(path+".maxReplicas", h.MaxReplicas)
+	}
+	r.seldonMetrics(path+".metrics", h.Metrics, &out)
+	r.seldonMetrics(path+".metricsv2", h.MetricsV2, &out)
+	return out
+}
+
+func (r *reading) seldonMetrics(path string, in []seldonMetric, out *service.Scaling) {
+	for i, m := range in {
+		at := strict.Index(path, i)
+		target := m.target()
+		switch {
+		case target == nil:
+			r.warnf(at, "has no effect: of metrics the average utilization of cpu or memory is scaled on")
+		case out.ScaleTarget != nil:
+			r.warnf(at, "has no effect: one metric is scaled on, and one is stated before it")
+		default:
+			r.positive(at+".resource", target)
+			f := float64(*target)
+			out.ScaleTarget, out.ScaleMetric = &f, service.ScaleMetric(m.Resource.Name)
+		}
+	}
+}
+
+// target is a metric's average utilization in percent, nil if it is of
+// another kind.
+func (m *seldonMetric) target() *int {
+	if m.Resource == nil || m.Resource.Name != string(service.MetricCPU) && m.Resource.Name != string(service.MetricMemory) {
+		return nil
+	}
+	if t := m.Resource.Target; t != nil {
+		return t.AverageUtilization
+	}
+	return m.Resource.TargetAverageUtilization
+}
+
+// seldonKEDA reads a ScaledObject's bounds. An idle count of 0 lets the
+// service sleep, which a least count of 0 does here.
+func (r *reading) seldonKEDA(path string, k *seldonKEDA) service.Scaling {
+	out := service.Scaling{MinReplicas: k.MinReplicaCount, MaxReplicas: k.MaxReplicaCount}
+	if k.IdleReplicaCount != nil {
+		if *k.IdleReplicaCount != 0 {
+			r.errorf(path+".idleReplicaCount", "%d is not 0, the only count a service idles at", *k.IdleReplicaCount)
+		}
+		out.MinReplicas = k.IdleReplicaCount
+	}
+	if k.CooldownPeriod != nil {
+		r.positive(path+".cooldownPeriod", k.CooldownPeriod)
+		after := time.Duration(*k.CooldownPeriod) * time.Second
+		out.ScaleToZeroAfter = &after
+	}
+	return out
+}
