@@ -46,6 +46,7 @@ const (
 	DialectRoundhouse Dialect = "roundhouse"
 	DialectKServe     Dialect = "kserve"
 	DialectOME        Dialect = "ome"
+	DialectSeldon     Dialect = "seldon"
 )
 
 // Dialect is the family of the API version the object was written in.
@@ -55,6 +56,8 @@ func (o Origin) Dialect() Dialect {
 		return DialectKServe
 	case "ome.io":
 		return DialectOME
+	case "machinelearning.seldon.io":
+		return DialectSeldon
 	default:
 		return DialectRoundhouse
 	}
