@@ -18,6 +18,7 @@ func (s *scanner) values(role string, t *Tensor) *Error {
 	if s.space() == 'n' && want == 0 && s.literal("null") {
 		return nil
 	}
+	t.Text = t.Datatype == Bytes
 	start := *s
 	if _, err := readValues(s, t.Datatype, &t.Data, limit); err != nil {
 		if err.Type != tooMany {

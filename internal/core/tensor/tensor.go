@@ -41,7 +41,10 @@ type Tensor struct {
 	Datatype   Datatype
 	Shape      []int64 // of a decoded or computed tensor: no negative sizes
 	Parameters Parameters
-	Data       Values
+	// Text says that BYTES came as, or will be, JSON strings: a model's code
+	// is given characters rather than bytes.
+	Text bool
+	Data Values
 }
 
 // RequestedOutput names an output the client wants.

@@ -83,7 +83,7 @@ func (s *scanner) firstLeaf() byte {
 
 // nested reads arrays of one datatype; the shape is theirs.
 func (s *scanner) nested(d Datatype) ([]Tensor, *Error) {
-	t := Tensor{Name: InputV1, Datatype: d}
+	t := Tensor{Name: InputV1, Datatype: d, Text: d == Bytes}
 	dims, err := readValues(s, d, &t.Data, -1)
 	if err != nil {
 		return nil, named("instances", &t, err)
@@ -154,7 +154,7 @@ func (s *scanner) cell(i int, column *Tensor) *Error {
 	if column.Datatype == NoDatatype {
 		column.Datatype = FP64
 		if c == '"' {
-			column.Datatype = Bytes
+			column.Datatype, column.Text = Bytes, true
 		}
 	}
 	var err *Error
