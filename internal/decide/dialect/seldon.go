@@ -382,10 +382,19 @@ func (m *seldonMetric) target() *int {
 	return m.Resource.TargetAverageUtilization
 }
 
-// seldonKEDA reads a ScaledObject's bounds. An idle count of 0 lets the
-// service sleep, which a least count of 0 does here.
+// seldonKEDA reads a ScaledObject's bounds, which are 0 and 100 unless it says
+// otherwise. An idle count of 0 lets the service sleep, which a least count of
+// 0 does here.
 func (r *reading) seldonKEDA(path string, k *seldonKEDA) service.Scaling {
-	out := service.Scaling{MinReplicas: k.MinReplicaCount, MaxReplicas: k.MaxReplicaCount}
+	least, most := 0, 100
+	out := service.Scaling{MinReplicas: &least, MaxReplicas: &most}
+	if k.MinReplicaCount != nil {
+		out.MinReplicas = k.MinReplicaCount
+	}
+	if k.MaxReplicaCount != nil {
+		r.positive(path+".maxReplicaCount", k.MaxReplicaCount)
+		out.MaxReplicas = k.MaxReplicaCount
+	}
 	if k.IdleReplicaCount != nil {
 		if *k.IdleReplicaCount != 0 {
 			r.errorf(path+".idleReplicaCount", "%d is not 0, the only count a service idles at", *k.IdleReplicaCount)

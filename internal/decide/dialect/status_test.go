@@ -42,7 +42,7 @@ func served() service.Status {
 // with golden files.
 func TestStatus(t *testing.T) {
 	for dialect, version := range map[string]string{
-		"kserve": kserveV1beta1, "ome": omeV1beta1, "own": api.APIVersion,
+		"kserve": kserveV1beta1, "ome": omeV1beta1, "own": api.APIVersion, "seldon": seldonV1,
 	} {
 		origin := service.Origin{APIVersion: version}
 		golden(t, "testdata/status."+dialect+".golden.json", map[string]any{
@@ -76,7 +76,7 @@ func TestOwnStatusIsTheAPI(t *testing.T) {
 // TestRender renders examples with their status: each must read back as the
 // same object, with its comments, and a second status must replace the first.
 func TestRender(t *testing.T) {
-	for _, name := range []string{"roundhouse.yaml", "kserve-new-schema.yaml", "ome-service.yaml", "kserve.json"} {
+	for _, name := range []string{"roundhouse.yaml", "kserve-new-schema.yaml", "ome-service.yaml", "kserve.json", "seldon-servers.yaml", "seldon-custom.yaml"} {
 		data, err := os.ReadFile(examples + "/" + name)
 		if err != nil {
 			t.Fatal(err)
