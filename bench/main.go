@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // bench is what every measurement is given.
@@ -44,6 +45,9 @@ var measurements = []measurement{
 	{"rows", rows},
 	{"requests", requests},
 }
+
+// limit bounds a whole run; one takes about a minute.
+const limit = 5 * time.Minute
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -77,6 +81,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(b.scratch) }()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	printFacts(out, b.binary)
 	var failed []error
 	for _, m := range chosen {

@@ -31,7 +31,7 @@ func memory(ctx context.Context, b *bench) error {
 	t.add("up, all asleep after each was asked", asleep, 60)
 	t.add("one replica (iris), just started", started, 25)
 	t.add(fmt.Sprintf("one replica (iris), after %d requests", memoryRequests), worked, 25)
-	t.notes = []string{"RSS counts the binary's pages in every process; PSS shares them out among the processes that use them."}
+	t.notes = []string{"RSS counts pages of the binary in every process; PSS shares them out among the processes that map them."}
 	t.print(b.out)
 	return nil
 }

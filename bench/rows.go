@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/edge/engine/gbdt"
@@ -33,10 +34,32 @@ type comparison struct {
 	ours, theirs []float64
 }
 
+// elapsed says that what is compared is the time that passes. It is CPU time
+// where both sides have one thread: neighbours on the machine then count for
+// nothing.
+func (c *comparison) elapsed() bool { return c.threads > 1 }
+
 func (c *comparison) title() string {
 	call := map[string]string{"dmatrix": "DMatrix + predict", "inplace": "inplace_predict"}[c.way]
-	return fmt.Sprintf("%s, %s of xgboost", counted(c.rows, "row"), call) + map[bool]string{true: ", all cores"}[c.threads > 1]
+	title := fmt.Sprintf("%s, xgboost's %s", counted(c.rows, "row"), call)
+	if c.elapsed() {
+		title += " on all cores, elapsed"
+	}
+	return title
 }
+
+// add appends a round.
+func (c *comparison) add(ours, theirs cost) {
+	perRow := 1e6 / float64(c.rows)
+	if c.elapsed() {
+		c.ours, c.theirs = append(c.ours, ours.elapsed*perRow), append(c.theirs, theirs.elapsed*perRow)
+		return
+	}
+	c.ours, c.theirs = append(c.ours, ours.cpu*perRow), append(c.theirs, theirs.cpu*perRow)
+}
+
+// cost is what one call took, in seconds.
+type cost struct{ cpu, elapsed float64 }
 
 func counted(n int, what string) string {
 	if n == 1 {
@@ -74,13 +97,12 @@ func rows(ctx context.Context, b *bench) error {
 			if err != nil {
 				return err
 			}
-			perRow := 1e6 / float64(c.rows)
-			c.ours, c.theirs = append(c.ours, ours*perRow), append(c.theirs, theirs*perRow)
+			c.add(ours, theirs)
 		}
 	}
 	t := table{
 		title: fmt.Sprintf("XGBoost in process, 100 trees of depth 6, 28 features, against Python xgboost %s (%d paired rounds)", peer.version, b.rounds),
-		notes: []string{fmt.Sprintf("Largest difference of a prediction: %.1g. Ours uses one core.", p.difference)},
+		notes: []string{fmt.Sprintf("CPU time, one thread, unless said otherwise. Largest difference of a prediction: %.1g.", p.difference)},
 	}
 	for _, c := range all {
 		t.rows = append(t.rows, row{what: c.title(), samples: c.theirs, unit: "µs/row"}, row{what: "  ours", samples: c.ours, unit: "µs/row"},
@@ -141,17 +163,26 @@ func readFloats(path string) ([]float32, error) {
 // sampleTime is how long calls are repeated for one sample, as in rows.py.
 const sampleTime = 100 * time.Millisecond
 
-// sample gives the seconds of one call with n rows.
-func (p *predictor) sample(n int) (float64, error) {
+// sample measures one call with n rows, over enough of them.
+func (p *predictor) sample(n int) (c cost, err error) {
 	rows, out := p.rows[:n*p.model.NumFeatures()], p.out[:n*p.model.NumOutputs()]
-	calls, begin := 0, time.Now()
+	calls, begin, used := 0.0, time.Now(), ownCPU()
 	for time.Since(begin) < sampleTime {
 		if err := gbdt.Predict(p.model, out, rows, n); err != nil {
-			return 0, err
+			return c, err
 		}
 		calls++
 	}
-	return time.Since(begin).Seconds() / float64(calls), nil
+	return cost{cpu: (ownCPU() - used) / calls, elapsed: time.Since(begin).Seconds() / calls}, nil
+}
+
+// ownCPU is the CPU time this process has used, in seconds.
+func ownCPU() float64 {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return math.NaN() // it fails for wrong arguments alone
+	}
+	return float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
 }
 
 // peer is a running rows.py.
@@ -166,6 +197,9 @@ type peer struct {
 func startPeer(ctx context.Context, python, folder string) (*peer, error) {
 	p := &peer{cmd: exec.CommandContext(ctx, python, "-c", rowsScript, folder)}
 	p.cmd.Stderr = &p.logs
+	// Threads that wait for each other must not do so by spinning where others
+	// want the cores too: xgboost would be ten times slower than it is.
+	p.cmd.Env = append(os.Environ(), "OMP_WAIT_POLICY=passive")
 	in, err := p.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -190,16 +224,19 @@ func (p *peer) line() (string, error) {
 	return strings.TrimSpace(line), err
 }
 
-// sample gives the seconds of one call in Python.
-func (p *peer) sample(c *comparison) (float64, error) {
+// sample measures one call in Python.
+func (p *peer) sample(c *comparison) (took cost, err error) {
 	if _, err := fmt.Fprintln(p.in, c.way, c.rows, c.threads); err != nil {
-		return 0, fmt.Errorf("python: %w", err)
+		return took, fmt.Errorf("python: %w", err)
 	}
 	line, err := p.line()
 	if err != nil {
-		return 0, fmt.Errorf("python: %w", err)
+		return took, fmt.Errorf("python: %w: %s", err, strings.TrimSpace(p.logs.String()))
 	}
-	return strconv.ParseFloat(line, 64)
+	if _, err = fmt.Sscan(line, &took.cpu, &took.elapsed); err != nil {
+		return took, fmt.Errorf("python says %q: %w", line, err)
+	}
+	return took, nil
 }
 
 // close ends the script, which stops when its input does.
