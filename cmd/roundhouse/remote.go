@@ -20,7 +20,7 @@ const (
 
 // remote is where the server is that a command talks to.
 type remote struct {
-	server, gateway, dataDir, token string
+	server, gateway, dataDir string
 }
 
 func (r *remote) flags(cmd *cobra.Command) {

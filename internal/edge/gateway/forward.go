@@ -40,7 +40,7 @@ func (x *exchange) forward() {
 		ctx, cancel := context.WithCancelCause(x.r.Context())
 		limit := x.gw.cfg.AnswerTimeout
 		wd := watch{cancel: cancel, timer: time.AfterFunc(limit, func() { cancel(errSlow) })}
-		resp, n, err := x.try(ctx, *buf)
+		resp, n, err := x.try(ctx, *buf) //nolint:bodyclose // answer closes it
 		if resp != nil {
 			x.answer(ctx, resp, *buf, n, err, wd)
 			return

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -176,7 +177,7 @@ func FuzzParseForm(f *testing.F) {
 		var models []string
 		for r := multipart.NewReader(bytes.NewReader(body), "b"); ; {
 			p, err := r.NextRawPart()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {

@@ -8,5 +8,5 @@ func machineMemory() int64 {
 	if err := unix.Sysinfo(&s); err != nil {
 		return 0
 	}
-	return int64(uint64(s.Totalram) * uint64(s.Unit))
+	return int64(s.Totalram * uint64(s.Unit))
 }

@@ -50,8 +50,8 @@ func (u *unit) launch() (*running, error) {
 	if c.Process == nil {
 		return nil, troublef("NotRunnable", "%s has no command to run on one machine: give its runtime's %s a local.command", u.o.key, u.role)
 	}
-	program, err := u.program(*c.Process)
-	if err != nil {
+	// Looked for before the model is fetched: without it the files are no use.
+	if _, err := u.program(*c.Process); err != nil {
 		return nil, err
 	}
 	model, err := u.fetch()
@@ -62,7 +62,7 @@ func (u *unit) launch() (*running, error) {
 	if err := u.takeGPUs(r, c.Process.GPUs); err != nil {
 		return nil, err
 	}
-	if err := u.start(r, program, *c.Process); err != nil {
+	if err := u.start(r, *c.Process); err != nil {
 		u.release(r)
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func count(n int, what string) string {
 }
 
 // start starts the process with everything it needs at hand.
-func (u *unit) start(r *running, program string, s workload.Process) error {
+func (u *unit) start(r *running, s workload.Process) error {
 	ports, err := u.p.ports.take(1 + boolInt(namesGRPC(s)))
 	if err != nil {
 		return err
@@ -198,7 +198,8 @@ func (u *unit) start(r *running, program string, s workload.Process) error {
 	if r.spec, err = s.Resolve(workload.Place{Port: r.port, GRPCPort: r.grpcPort, ModelPath: r.model}); err != nil {
 		return troublef("InvalidCommand", "%s", oneLine(err.Error()))
 	}
-	if program, err = u.lookUp(r.spec.Command[0], r.spec.WorkingDir); err != nil {
+	program, err := u.lookUp(r.spec.Command[0], r.spec.WorkingDir)
+	if err != nil {
 		return troublef("ProgramMissing", "%s", missingProgram(r.spec.Command[0], s.Install))
 	}
 	if r.env, err = u.environment(r); err != nil {

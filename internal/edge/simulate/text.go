@@ -53,9 +53,6 @@ func (a answer) token(i int) string {
 	return a.text[i*TokenBytes : min((i+1)*TokenBytes, len(a.text))]
 }
 
-// upTo returns the text of the first n tokens.
-func (a answer) upTo(n int) string { return a.text[:min(n*TokenBytes, len(a.text))] }
-
 // wish is what a request says about its answer.
 type wish struct {
 	maxTokens int  // at least 1
