@@ -261,4 +261,6 @@ func (r *rig) took() []string {
 
 func key(name string) service.Key { return service.ParseKey(name) }
 
-func engine(name string) workload.Ref { return workload.Ref{Service: key(name), Role: service.RoleEngine} }
+func engine(name string) workload.Ref {
+	return workload.Ref{Service: key(name), Role: service.RoleEngine}
+}
