@@ -53,7 +53,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("catalog: %w", err)
 	}
-	store, err := artifact.New(artifact.Config{Dir: cfg.dir.Path("models")}, nil, cfg.log)
+	store, err := artifact.New(artifact.Config{Dir: cfg.dir.Models()}, nil, cfg.log)
 	if err != nil {
 		return nil, err
 	}

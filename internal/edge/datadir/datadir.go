@@ -22,6 +22,7 @@ const (
 	versionFile = "VERSION"
 	lockFile    = "lock"
 	tokenFile   = "admin-token"
+	modelsDir   = "models" // the owner's, see Models
 )
 
 // Dir is an open, locked data directory.
@@ -45,7 +46,7 @@ func Open(path string) (*Dir, error) {
 		return nil, err
 	}
 	d := &Dir{path: abs, lock: lock}
-	if err := d.checkVersion(); err != nil {
+	if err := present.check(abs); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	for _, sub := range []string{objectsDir, recordsDir} {
@@ -80,15 +81,23 @@ func takeLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// migrations take a directory from the version they are filed under to the
-// next. Version 1 is the first, so there are none yet.
-var migrations = map[int]func(dir string) error{}
+// layout is what a directory should be: its version, and the steps that take
+// an older one from the version they are filed under to the next. A step
+// leaves modelsDir alone and may run twice, when it was interrupted.
+type layout struct {
+	version int
+	steps   map[int]func(dir string) error
+}
 
-func (d *Dir) checkVersion() error {
-	file := filepath.Join(d.path, versionFile)
+// present is this build's. Version 1 is the first, so there are no steps yet.
+var present = layout{version: Version}
+
+// check brings dir to the layout's version; a newer one is refused.
+func (l layout) check(dir string) error {
+	file := filepath.Join(dir, versionFile)
 	raw, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return writeFile(file, []byte(strconv.Itoa(Version)+"\n"))
+		return l.mark(dir, l.version)
 	}
 	if err != nil {
 		return fmt.Errorf("data directory version: %w", err)
@@ -97,38 +106,86 @@ func (d *Dir) checkVersion() error {
 	if err != nil || have < 1 {
 		return fmt.Errorf("%s: %q is no version: this does not look like a roundhouse data directory; choose another with --data-dir", file, strings.TrimSpace(string(raw)))
 	}
-	if have > Version {
-		return fmt.Errorf("data directory %s has version %d, this roundhouse reads %d: use the newer roundhouse that wrote it, or choose another with --data-dir", d.path, have, Version)
+	if have > l.version {
+		return fmt.Errorf("data directory %s has version %d, this roundhouse reads %d: use the newer roundhouse that wrote it, or choose another with --data-dir", dir, have, l.version)
 	}
-	if have < Version {
-		return d.migrate(have)
+	if have < l.version {
+		return l.migrate(dir, have)
 	}
 	return nil
 }
 
+func (l layout) mark(dir string, version int) error {
+	return writeFile(filepath.Join(dir, versionFile), []byte(strconv.Itoa(version)+"\n"))
+}
+
 // migrate copies the directory to a sibling first, so that a failed step
-// loses nothing.
-func (d *Dir) migrate(from int) error {
-	backup := fmt.Sprintf("%s.v%d.backup", d.path, from)
-	if err := os.CopyFS(backup, os.DirFS(d.path)); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("data directory: backup to %s before migrating from version %d: %w", backup, from, err)
+// loses nothing. What has been done is marked after every step.
+func (l layout) migrate(dir string, from int) error {
+	kept := fmt.Sprintf("%s.v%d.backup", dir, from)
+	if err := backup(dir, kept); err != nil {
+		return fmt.Errorf("data directory: backup to %s before migrating from version %d: %w", kept, from, err)
 	}
-	for v := from; v < Version; v++ {
-		step := migrations[v]
+	for v := from; v < l.version; v++ {
+		step := l.steps[v]
 		if step == nil {
-			return fmt.Errorf("data directory %s has version %d, which this roundhouse cannot migrate", d.path, v)
+			return fmt.Errorf("data directory %s has version %d, which this roundhouse cannot migrate", dir, v)
 		}
-		if err := step(d.path); err != nil {
-			return fmt.Errorf("data directory: migrate from version %d: %w: the state before is in %s", v, err, backup)
+		err := step(dir)
+		if err == nil {
+			err = l.mark(dir, v+1)
+		}
+		if err != nil {
+			return fmt.Errorf("data directory: migrate from version %d: %w: the state before is in %s", v, err, kept)
 		}
 	}
-	return writeFile(filepath.Join(d.path, versionFile), []byte(strconv.Itoa(Version)+"\n"))
+	return nil
+}
+
+// backup copies what is in dir to a new folder, once: one that is there is
+// whole. Models are left out: they are large, and no step touches them.
+func backup(dir, to string) error {
+	if _, err := os.Stat(to); err == nil {
+		return nil
+	}
+	partial := to + ".partial"
+	if err := os.RemoveAll(partial); err != nil {
+		return err
+	}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		switch {
+		case err != nil:
+			return err
+		case rel == modelsDir:
+			return fs.SkipDir
+		case e.IsDir():
+			return os.MkdirAll(filepath.Join(partial, rel), 0o700)
+		case !e.Type().IsRegular():
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(partial, rel), data, 0o600)
+	})
+	if err != nil {
+		return err
+	}
+	return os.Rename(partial, to)
 }
 
 // Path joins elements below the directory.
 func (d *Dir) Path(elem ...string) string {
 	return filepath.Join(append([]string{d.path}, elem...)...)
 }
+
+// Models is the folder for model files, which is the caller's to fill.
+func (d *Dir) Models() string { return d.Path(modelsDir) }
 
 // Close gives up the lock.
 func (d *Dir) Close() error { return d.lock.Close() }
