@@ -1,0 +1,5 @@
+"""Requests merged into one, and responses split again."""
+
+from .requests import BatchedRequests
+
+__all__ = ["BatchedRequests"]

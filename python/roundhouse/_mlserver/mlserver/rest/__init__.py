@@ -1,0 +1,1 @@
+"""What runtimes import from MLServer's REST server."""

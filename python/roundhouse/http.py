@@ -1,0 +1,146 @@
+"""Custom handlers: an HTTP request in a frame, answered by a model's method.
+
+With FastAPI installed a handler is called through it, so that everything its
+signature may say (Request, Depends, Header, models) works. Without it the
+plain cases do: no arguments, the request, path and query values by name, and
+a JSON body.
+"""
+
+import inspect
+import json
+from typing import Any, Callable, Dict, List, Tuple, get_type_hints
+from urllib.parse import parse_qsl
+
+from .faults import Fault
+
+MARK = "__custom_handler__"
+Answer = Tuple[int, List[Tuple[str, str]], bytes]
+
+
+class Request:
+    """As much of starlette's request as handlers without it need."""
+
+    def __init__(self, call: dict, body: bytes):
+        self.method: str = call.get("method", "GET")
+        self.path: str = call.get("path", "/")
+        self.path_params: Dict[str, str] = call.get("path_params") or {}
+        self.query_params = dict(parse_qsl(call.get("query") or ""))
+        self.headers = {k.lower(): v for k, v in call.get("headers") or []}
+        self._body = body
+
+    async def body(self) -> bytes:
+        """The body's bytes."""
+        return self._body
+
+    async def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self._body)
+
+
+def handlers(model: Any) -> Dict[str, Tuple[Any, Callable]]:
+    """The model's handlers by method name."""
+    found = {}
+    for name in dir(type(model)):
+        mark = getattr(inspect.getattr_static(type(model), name), MARK, None)
+        if mark is not None:
+            found[name] = (mark, getattr(model, name))
+    return found
+
+
+async def call(found: Dict[str, Any], frame: dict, body: bytes) -> Answer:
+    """Calls the handler that the frame names."""
+    name = frame.get("handler")
+    if name not in found:
+        raise Fault("not_found", f"the model has no handler called {name!r}")
+    mark, method = found[name]
+    try:
+        import fastapi
+    except ImportError:
+        return _plain_answer(await _call_plain(method, Request(frame, body)))
+    app = fastapi.FastAPI()
+    app.add_api_route(mark.rest_path, method, methods=[mark.rest_method])
+    return await _call_asgi(app, frame, body)
+
+
+async def _call_asgi(app: Any, frame: dict, body: bytes) -> Answer:
+    path = frame.get("path", "/")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": frame.get("method", "GET"),
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": (frame.get("query") or "").encode(),
+        "headers": [(k.encode(), v.encode()) for k, v in frame.get("headers") or []],
+    }
+    sent: Dict[str, Any] = {"status": 500, "headers": [], "body": []}
+    given = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> dict:
+        return next(given, {"type": "http.disconnect"})
+
+    async def send(message: dict) -> None:
+        if message["type"] == "http.response.start":
+            sent["status"], sent["headers"] = message["status"], message["headers"]
+        else:
+            sent["body"].append(message.get("body", b""))
+
+    await app(scope, receive, send)
+    named = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in sent["headers"]]
+    return sent["status"], named, b"".join(sent["body"])
+
+
+async def _call_plain(method: Callable, request: Request) -> Any:
+    arguments: Dict[str, Any] = {}
+    hints = get_type_hints(method)
+    for name, parameter in inspect.signature(method).parameters.items():
+        hint = hints.get(name, parameter.annotation)
+        if name in request.path_params:
+            arguments[name] = request.path_params[name]
+        elif hint is Request or name == "request" or _named_request(hint):
+            arguments[name] = request
+        elif name in request.query_params:
+            arguments[name] = _typed(request.query_params[name], hint)
+        elif parameter.default is inspect.Parameter.empty:
+            arguments[name] = await _body_as(request, hint)
+    result = method(**arguments)
+    return await result if inspect.isawaitable(result) else result
+
+
+def _named_request(hint: Any) -> bool:
+    return getattr(hint, "__name__", "") == "Request"
+
+
+def _typed(text: str, hint: Any) -> Any:
+    try:
+        return hint(text) if hint in (int, float) else text
+    except ValueError as error:
+        raise Fault("invalid", f"the query's value {text!r}: {error}") from error
+
+
+async def _body_as(request: Request, hint: Any) -> Any:
+    try:
+        value = await request.json()
+    except ValueError as error:
+        raise Fault("invalid", f"the body is not JSON: {error}") from error
+    validate = getattr(hint, "model_validate", None)
+    if validate is None:
+        return value
+    try:
+        return validate(value)
+    except ValueError as error:
+        raise Fault("invalid", str(error)) from error
+
+
+def _plain_answer(result: Any) -> Answer:
+    body = getattr(result, "body", None)
+    if isinstance(body, bytes):
+        items = result.headers.items()
+        return result.status_code, [(k.lower(), v) for k, v in items], body
+    if hasattr(result, "model_dump"):
+        result = result.model_dump(mode="json")
+    encoded = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+    return 200, [("content-type", "application/json")], encoded.encode("utf-8")
