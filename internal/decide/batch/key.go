@@ -11,8 +11,8 @@ import (
 type Key string
 
 // KeyOf is a request's key and its number of rows. The key holds the model
-// and its version, each input's name, datatype, shape without the rows and
-// content type, in the request's order, the request's content type and the
+// and its version, each input's name, datatype (text apart from bytes), shape
+// without the rows and content type, in the request's order, the request's content type and the
 // requested outputs with their parameters. Custom parameters and headers are
 // not in it.
 //
@@ -33,6 +33,9 @@ func KeyOf(r *tensor.Request) (key Key, rows int, ok bool) {
 		t := &r.Inputs[i]
 		b = appendText(b, t.Name)
 		b = append(b, byte(t.Datatype))
+		if t.Text {
+			b = append(b, 't')
+		}
 		b = binary.AppendUvarint(b, uint64(len(t.Shape)))
 		for _, size := range t.Shape[1:] {
 			b = binary.AppendUvarint(b, uint64(size))

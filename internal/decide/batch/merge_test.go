@@ -104,7 +104,7 @@ func TestParameters(t *testing.T) {
 	}{
 		{"alike", []string{`{"a":1}`, `{"a":1}`}, []string{`{"a":1}`, `{"a":1}`}, `{"a":1}`, ""},
 		{"differing", []string{`{"a":1}`, `{"a":2}`}, []string{`{"a":1}`, `{"a":2}`}, `{"a":[1,1,2,2]}`, ""},
-		{"one without", []string{`{}`, `{"a":"123"}`}, []string{`{}`, `{"a":"123"}`}, `{"a":[null,null,"123","123"]}`, ""},
+		{"one without", []string{`{}`, `{"a":"123"}`}, []string{`null`, `{"a":"123"}`}, `{"a":[null,null,"123","123"]}`, ""},
 		{"lists", []string{`{"a":[1]}`, `{"a":[2,3]}`}, []string{`{"a":[1]}`, `{"a":[2,3]}`}, `{"a":[[1],[1],[2,3],[2,3]]}`, ""},
 		{"headers", []string{`{"headers":{"a":"1"},"content_type":"np"}`, `{"headers":{"a":"2"},"content_type":"np"}`},
 			[]string{`{"content_type":"np","headers":{"a":"2"}}`, `{"content_type":"np","headers":{"a":"2"}}`},
@@ -182,6 +182,10 @@ func TestKey(t *testing.T) {
 		if _, _, err := Merge(in); (err == nil) != c.share {
 			t.Errorf("%s: merged with error %v", c.name, err)
 		}
+	}
+	same := requests(t, base, base)
+	if same[1].Inputs[0].Text = true; alike(same) == nil {
+		t.Error("text shares a batch with bytes")
 	}
 	for _, alone := range []string{
 		`{"inputs":[]}`,

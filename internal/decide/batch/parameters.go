@@ -61,7 +61,8 @@ func (l Layout) unlist(p tensor.Parameters) (left bool) {
 }
 
 // at is what a batch's parameters are to the request that begins at a row;
-// byRow says which lists hold a value for each row.
+// byRow says which lists hold a value for each row. One that is left none has
+// none, as a request without parameters.
 func at(p tensor.Parameters, row int, byRow func([]any) bool) tensor.Parameters {
 	if p == nil {
 		return nil
@@ -75,6 +76,9 @@ func at(p tensor.Parameters, row int, byRow func([]any) bool) tensor.Parameters 
 		case row < len(values) && values[row] != nil:
 			out[name] = values[row]
 		}
+	}
+	if len(out) == 0 && len(p) > 0 {
+		return nil
 	}
 	return out
 }

@@ -27,11 +27,16 @@ func (r *reading) scaling(path string, s service.Scaling) service.Scaling {
 	if s.ScaleMetric != "" && !slices.Contains(metrics, s.ScaleMetric) {
 		r.errorf(path+".scaleMetric", "unknown metric %q: write one of %s", clip(string(s.ScaleMetric)), joined(metrics))
 	}
-	if s.ScaleMetric == service.MetricCPU || s.ScaleMetric == service.MetricMemory {
-		p := r.problem(path+".scaleMetric", fmt.Sprintf("%s is not measured on one machine: replicas are counted by %d requests in flight each", s.ScaleMetric, service.DefaultScaleTarget))
+	r.measured(path+".scaleMetric", s.ScaleMetric)
+	return s
+}
+
+// measured warns of a metric that one machine does not have.
+func (r *reading) measured(path string, m service.ScaleMetric) {
+	if m == service.MetricCPU || m == service.MetricMemory {
+		p := r.problem(path, fmt.Sprintf("%s is not measured on one machine: replicas are counted by %d requests in flight each", m, service.DefaultScaleTarget))
 		p.Warning, p.Platform = true, Process
 	}
-	return s
 }
 
 // crossed says whether min is above max. A max of 0 is no stated bound.

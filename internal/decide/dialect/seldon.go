@@ -88,39 +88,30 @@ func (r *reading) seldonAnnotations(path string, in map[string]string) {
 }
 
 // seldonLive is the index of the one predictor that answers requests, -1 with
-// a problem if there is none or several.
+// a problem if there is none. Of several it is the first, with a problem.
 func (r *reading) seldonLive(all []seldonPredictor) int {
-	live, several := -1, false
-	for i, p := range all {
-		path := strict.Index("spec.predictors", i)
+	live := -1
+	for i := range all {
+		p, at := &all[i], strict.Index("spec.predictors", i)
+		if p.Traffic < 0 || p.Traffic > 100 {
+			r.errorf(at+".traffic", "%d is not a percentage", p.Traffic)
+		}
 		switch {
-		case p.Traffic < 0 || p.Traffic > 100:
-			r.errorf(path+".traffic", "%d is not a percentage", p.Traffic)
-		case p.Shadow || len(all) > 1 && p.Traffic == 0:
-			continue
-		case live >= 0:
-			several = true
-			r.errorf(path+".traffic", "is split between predictors, which is not served yet: keep one predictor, or write each as a SeldonDeployment of its own")
-		case len(all) == 1 && p.Traffic != 0 && p.Traffic != 100:
-			r.errorf(path+".traffic", "%d leaves requests unanswered: write 100, or nothing", p.Traffic)
-		}
-		if live < 0 {
+		case p.Shadow:
+			r.warnf(at, "is a shadow, whose answers nobody gets: it is not started")
+		case len(all) > 1 && p.Traffic == 0:
+			r.warnf(at, "gets no traffic: it is not started")
+		case live < 0:
 			live = i
+		default:
+			r.errorf(at+".traffic", "is split between predictors, which is not served yet: keep one predictor, or write each as a SeldonDeployment of its own")
 		}
 	}
-	if live < 0 {
+	switch {
+	case live < 0:
 		r.errorf("spec.predictors", "has none that answers requests: write one, not a shadow, with all traffic")
-		return -1
-	}
-	for i, p := range all {
-		if i == live || several && p.Traffic > 0 {
-			continue
-		}
-		what := "gets no traffic"
-		if p.Shadow {
-			what = "is a shadow, whose answers nobody gets"
-		}
-		r.warnf(strict.Index("spec.predictors", i), "%s: it is not started", what)
+	case len(all) == 1 && all[0].Traffic > 0 && all[0].Traffic < 100:
+		r.errorf("spec.predictors[0].traffic", "%d leaves requests unanswered: write 100, or nothing", all[0].Traffic)
 	}
 	return live
 }
@@ -290,41 +281,16 @@ func (r *reading) seldonPort(path string, port corev1.ContainerPort, c *service.
 	}
 }
 
-// seldonScaling reads how many replicas there are: a number, the most
-// specific of three, or the bounds of an autoscaler. A number of 0 stops the
-// service, as it does there.
+// seldonScaling reads how many replicas there are: a number, or the bounds of
+// an autoscaler. A number of 0 stops the service, as it does there.
 func (r *reading) seldonScaling(path string, spec *seldonSpec, p *seldonPredictor, s *service.Service) {
-	at, count := "spec.replicas", spec.Replicas
-	r.notNegative(at, count)
-	if p.Replicas != nil {
-		at, count = path+".replicas", p.Replicas
-		r.notNegative(at, count)
-	}
-	var out service.Scaling
-	scaled := ""
-	for i := range p.ComponentSpecs {
-		pod, in := &p.ComponentSpecs[i], strict.Index(path+".componentSpecs", i)
-		if pod.Replicas != nil {
-			at, count = in+".replicas", pod.Replicas
-			r.notNegative(at, count)
-		}
-		if pod.HPA != nil {
-			scaled = in + ".hpaSpec"
-			out = r.seldonHPA(scaled, pod.HPA)
-		}
-		if pod.KEDA != nil {
-			if pod.HPA != nil {
-				r.errorf(in+".kedaSpec", "and hpaSpec both scale the pod: keep one")
-			}
-			scaled = in + ".kedaSpec"
-			out = r.seldonKEDA(scaled, pod.KEDA)
-		}
-	}
+	at, count := r.seldonCount(path, spec, p)
+	scaler, out := r.seldonScaler(path, p)
 	switch {
 	case count != nil && *count == 0:
 		s.Stopped = true
-	case scaled != "" && count != nil:
-		r.warnf(at, "has no effect: %s says how many", scaled[strings.LastIndexByte(scaled, '.')+1:])
+	case count != nil && scaler != "":
+		r.warnf(at, "has no effect: %s says how many", scaler)
 	case count != nil:
 		out.MinReplicas, out.MaxReplicas = count, count
 	}
@@ -333,16 +299,50 @@ func (r *reading) seldonScaling(path string, spec *seldonSpec, p *seldonPredicto
 		timeout := time.Duration(*d) * time.Second
 		out.StartupTimeout = &timeout
 	}
-	if scaled == "" {
-		scaled = path
+	s.Components.Engine.Scaling = out
+}
+
+// seldonCount is the most specific number of replicas and where it stands.
+func (r *reading) seldonCount(path string, spec *seldonSpec, p *seldonPredictor) (at string, count *int) {
+	note := func(in string, n *int) {
+		r.notNegative(in, n)
+		if n != nil {
+			at, count = in, n
+		}
 	}
-	s.Components.Engine.Scaling = r.scaling(scaled, out)
+	note("spec.replicas", spec.Replicas)
+	note(path+".replicas", p.Replicas)
+	for i := range p.ComponentSpecs {
+		note(strict.Index(path+".componentSpecs", i)+".replicas", p.ComponentSpecs[i].Replicas)
+	}
+	return at, count
+}
+
+// seldonScaler reads a predictor's autoscaler; "" is none.
+func (r *reading) seldonScaler(path string, p *seldonPredictor) (name string, out service.Scaling) {
+	for i := range p.ComponentSpecs {
+		pod, at := &p.ComponentSpecs[i], strict.Index(path+".componentSpecs", i)
+		if pod.HPA != nil {
+			name, out = "hpaSpec", r.seldonHPA(at+".hpaSpec", pod.HPA)
+		}
+		if pod.KEDA != nil {
+			if pod.HPA != nil {
+				r.errorf(at+".kedaSpec", "and hpaSpec both scale the pod: keep one")
+			}
+			name, out = "kedaSpec", r.seldonKEDA(at+".kedaSpec", pod.KEDA)
+		}
+		if crossed(out) {
+			r.errorf(at+"."+name, "asks for at least %d and at most %d replicas", *out.MinReplicas, *out.MaxReplicas)
+		}
+	}
+	return name, out
 }
 
 // seldonHPA reads a HorizontalPodAutoscaler's bounds and the one metric of it
 // that is scaled on.
 func (r *reading) seldonHPA(path string, h *seldonHPA) service.Scaling {
 	out := service.Scaling{MinReplicas: h.MinReplicas, MaxReplicas: h.MaxReplicas}
+	r.notNegative(path+".minReplicas", h.MinReplicas)
 	if h.MaxReplicas == nil {
 		r.errorf(path+".maxReplicas", "is missing: say how many replicas there may be")
 	} else {
@@ -364,6 +364,7 @@ func (r *reading) seldonMetrics(path string, in []seldonMetric, out *service.Sca
 			r.warnf(at, "has no effect: one metric is scaled on, and one is stated before it")
 		default:
 			r.positive(at+".resource", target)
+			r.measured(at+".resource.name", service.ScaleMetric(m.Resource.Name))
 			f := float64(*target)
 			out.ScaleTarget, out.ScaleMetric = &f, service.ScaleMetric(m.Resource.Name)
 		}
@@ -388,6 +389,7 @@ func (m *seldonMetric) target() *int {
 func (r *reading) seldonKEDA(path string, k *seldonKEDA) service.Scaling {
 	least, most := 0, 100
 	out := service.Scaling{MinReplicas: &least, MaxReplicas: &most}
+	r.notNegative(path+".minReplicaCount", k.MinReplicaCount)
 	if k.MinReplicaCount != nil {
 		out.MinReplicas = k.MinReplicaCount
 	}
