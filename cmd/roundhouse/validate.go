@@ -33,7 +33,7 @@ func newValidateCommand() *cobra.Command {
 				for _, p := range bad.Problems {
 					_, _ = fmt.Fprintln(os.Stderr, p)
 				}
-				return fmt.Errorf("%d problems in %d files", len(bad.Problems), len(manifests))
+				return fmt.Errorf("%s in %s", counted(len(bad.Problems), "problem"), counted(len(manifests), "file"))
 			}
 			if err != nil {
 				return err
@@ -49,4 +49,12 @@ func newValidateCommand() *cobra.Command {
 	}
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")
 	return cmd
+}
+
+// counted is "1 file" or "2 files".
+func counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return itoa(n) + " " + noun
 }

@@ -163,7 +163,7 @@ spec:
 		t.Errorf("want exit code 1, got %s", r)
 	}
 	contains(t, r.err, bad+":3: metadata.name:", bad+`:5: spec.modle: unknown field; did you mean "model"?`,
-		bad+":6: spec.scaling.minReplicas: expected an integer", "in 1 file")
+		bad+":6: spec.scaling.minReplicas: expected an integer", "roundhouse: 3 problems in 1 file\n")
 	fails(t, n.run("validate"), 2, "name a manifest file")
 	fails(t, n.run("validate", "no-such.yaml"), 1, "no-such.yaml: no such file")
 }

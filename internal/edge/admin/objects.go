@@ -57,7 +57,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) (req ApplyRequest,
 	objects, warnings, err := Objects(req.Files, "")
 	var bad *ManifestError
 	if errors.As(err, &bad) {
-		failWith(w, http.StatusUnprocessableEntity, Error{Message: fmt.Sprintf("%d problems in the manifests", len(bad.Problems)), Problems: bad.Problems})
+		failWith(w, http.StatusUnprocessableEntity, Error{Message: fmt.Sprintf("problems in the manifests: %d", len(bad.Problems)), Problems: bad.Problems})
 		return req, nil, nil, false
 	}
 	return req, objects, warnings, true
