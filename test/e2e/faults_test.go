@@ -61,30 +61,6 @@ func TestReplicaKilled(t *testing.T) {
 	}
 }
 
-// TestStop ends up with SIGTERM and with SIGINT: children and grandchildren go
-// within the grace, and the exit code is 0.
-func TestStop(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	file := write(t, dir, "files.yaml", fileServer("files", dir, "{minReplicas: 1, maxReplicas: 1}"))
-	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
-		t.Run(s.String(), func(t *testing.T) {
-			n := startNode(t, "-f", file)
-			n.pid("files")
-			before := n.processes()
-			if len(before) < 4 && exists("/proc/self") { // up, sh, sleep, python3
-				t.Errorf("want a grandchild, got %v", before)
-			}
-			if code := n.signal(s); code != 0 {
-				t.Errorf("exit code %d", code)
-			}
-			if left := n.processes(); len(left) > 0 {
-				t.Errorf("left behind: %v", left)
-			}
-		})
-	}
-}
-
 // TestKilledUpReturns kills up with -9 and starts another over the same data:
 // it adopts what still matches, and ends what was changed or deleted meanwhile.
 func TestKilledUpReturns(t *testing.T) {

@@ -28,6 +28,8 @@ type node struct {
 	dir     string // the data directory
 	cwd     string // where up and the CLI run
 	mark    string // in the environment of every process it caused
+	program string // what up is run from
+	as      *syscall.SysProcAttr
 	gateway string // base URLs, while up
 	admin   string
 
@@ -42,7 +44,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
-	n := &node{t: t, dir: dir, cwd: root, mark: "E2E_DATA_DIR=" + dir}
+	n := &node{t: t, dir: dir, cwd: root, mark: "E2E_DATA_DIR=" + dir, program: binary}
 	t.Cleanup(n.end)
 	return n
 }
@@ -88,7 +90,8 @@ func (n *node) launch(args ...string) {
 	n.out, n.logs, n.exited = &capture{}, &capture{}, make(chan struct{})
 	n.gateway, n.admin = "", ""
 	args = append([]string{"up", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", n.dir}, args...)
-	n.cmd = exec.Command(binary, args...)
+	n.cmd = exec.Command(n.program, args...)
+	n.cmd.SysProcAttr = n.as
 	n.cmd.Dir, n.cmd.Stdout, n.cmd.Stderr, n.cmd.Env = n.cwd, n.out, n.logs, n.environ()
 	if err := n.cmd.Start(); err != nil {
 		n.t.Fatal(err)
