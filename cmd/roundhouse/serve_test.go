@@ -110,7 +110,7 @@ func TestServeFolder(t *testing.T) {
 		}
 	}
 	url, _ := startServe(t, root)
-	want := `{"model_name":"iris","model_version":"v0.1.0","id":"1","outputs":[{"name":"predict","shape":[1,1],"datatype":"INT64","data":[0]}]}`
+	want := `{"model_name":"iris","model_version":"v0.1.0","id":"1","parameters":{},"outputs":[{"name":"predict","shape":[1,1],"datatype":"INT64","data":[0]}]}`
 	if got := askServe(t, url+"/v2/models/iris/infer", serveRow); got != want {
 		t.Errorf("infer: %s\nwant %s", got, want)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // AppendResponse appends r's JSON to dst. Fields come in MLServer's order;
-// unset ones are left out, except the id. Floats are as short as they can be
+// unset ones are left out, except the id; empty parameters that are not nil stay. Floats are as short as they can be
 // and read back the same; NaN and the infinities, which JSON lacks, are null.
 // The only errors are *Error, for what JSON cannot say: BYTES that are not
 // UTF-8, parameters of Go types it has no form for.
@@ -126,10 +126,13 @@ func appendTensor(dst []byte, t *Tensor, binary bool) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// appendParameters appends a ,"parameters" member if there are any.
+// appendParameters appends a ,"parameters" member, unless p is nil.
 func appendParameters(dst []byte, p Parameters) ([]byte, error) {
-	if len(p) == 0 {
+	switch {
+	case p == nil:
 		return dst, nil
+	case len(p) == 0:
+		return append(dst, `,"parameters":{}`...), nil
 	}
 	text, err := json.Marshal(p)
 	if err != nil {

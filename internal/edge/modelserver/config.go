@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
 )
 
 // NoPort in place of a port turns a listener off.
@@ -68,6 +70,8 @@ type MetricsConfig struct {
 	// interface.
 	Port       int
 	RESTPrefix string // of the metrics of the HTTP interface
+	// Registry has further metrics, as those of models; nil: one of its own.
+	Registry *metrics.Registry
 }
 
 // TLSConfig makes all listeners but the metrics' speak TLS, if it names files.

@@ -118,6 +118,14 @@ func (s *Server) writeError(w http.ResponseWriter, err error) {
 }
 
 func writeErrorStatus(w http.ResponseWriter, status int, err error) {
+	if status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
+	writeJSON(w, status, errorOf(err))
+}
+
+// errorOf is the JSON of err.
+func errorOf(err error) errorBody {
 	body := errorBody{Error: bounded(err.Error())}
 	var request *tensor.Error
 	if errors.As(err, &request) && request.Kind == tensor.KindSchema {
@@ -129,17 +137,17 @@ func writeErrorStatus(w http.ResponseWriter, status int, err error) {
 		}
 		body.Detail = []errorDetail{detail}
 	}
-	if status == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", "1")
-	}
-	writeJSON(w, status, body)
+	return body
 }
+
+// noJSON is the error for what has no JSON form.
+const noJSON = `{"error":"the answer has no JSON form"}`
 
 // writeJSON answers with v.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	text, err := json.Marshal(v)
 	if err != nil {
-		status, text = http.StatusInternalServerError, []byte(`{"error":"the answer has no JSON form"}`)
+		status, text = http.StatusInternalServerError, []byte(noJSON)
 	}
 	writeBytes(w, status, text)
 }

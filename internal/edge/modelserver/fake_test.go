@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -21,7 +22,11 @@ import (
 // fakes makes models of files that begin with "fake". The rest of the file is
 // a word that says how loading or inference goes: "double" multiplies by two,
 // "triple" by three, "broken" cannot be loaded, "explode" panics while it is,
-// "panic" at inference, "wait" answers when it is let go, "large" answers 16 MiB.
+// "panic" at inference, "wait" answers when it is let go, "large" answers 16
+// MiB, "echo" gives its inputs and headers back. Streams: "stream" sends an
+// event, then one more whenever it is let go, "stall" sends one and fails when
+// it is let go, "sum" answers all requests with one response. "routes" has
+// routes of its own, "conflict" some that cannot be.
 type fakes struct {
 	loads   atomic.Int64
 	closed  atomic.Int64
@@ -49,6 +54,10 @@ func (f *fakes) load(_ context.Context, s Settings) (Model, error) {
 		return nil, errors.New("the file is broken")
 	case "explode":
 		panic("boom")
+	case "stream", "stall", "sum":
+		return &fakeStreamer{fakeModel{fakes: f, word: word}}, nil
+	case "routes", "conflict":
+		return &fakeRouter{fakeModel{fakes: f, word: word}}, nil
 	default:
 		return &fakeModel{fakes: f, word: word}, nil
 	}
@@ -78,6 +87,10 @@ func (m *fakeModel) Infer(ctx context.Context, r *tensor.Request) (*tensor.Respo
 	case "large":
 		n := int64(1 << 22)
 		return &tensor.Response{Outputs: []tensor.Tensor{{Name: "y", Datatype: tensor.FP32, Shape: []int64{n}, Data: tensor.Values{Float32: make([]float32, n)}}}}, nil
+	case "echo":
+		headers, _ := r.Parameters["headers"].(map[string]any)
+		asked := map[string]any{"X-Seen": headers["x-ask"], "Content-Length": "1", "ce-type": "mine", "X-Number": 5}
+		return &tensor.Response{Outputs: r.Inputs, Parameters: tensor.Parameters{"own": true, "headers": asked}}, nil
 	case "wait":
 		m.fakes.entered <- struct{}{}
 		select {
@@ -94,6 +107,62 @@ func (m *fakeModel) Infer(ctx context.Context, r *tensor.Request) (*tensor.Respo
 		values[i] *= factor
 	}
 	return &tensor.Response{Outputs: []tensor.Tensor{{Name: "y", Datatype: tensor.FP32, Shape: r.Inputs[0].Shape, Data: tensor.Values{Float32: values}}}}, err
+}
+
+// fakeStreamer is a fakeModel that streams.
+type fakeStreamer struct{ fakeModel }
+
+func (m *fakeStreamer) Stream(ctx context.Context, in Requests, send func(*tensor.Response) error) error {
+	if m.word == "sum" {
+		return m.sum(in, send)
+	}
+	for r, err := range in {
+		if err != nil {
+			return err
+		}
+		for n := range 3 {
+			if n > 0 {
+				select {
+				case <-m.fakes.leave:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			if n > 0 && m.word == "stall" {
+				return errors.New("it stalled")
+			}
+			out := tensor.Tensor{Name: "y", Datatype: tensor.Int64, Shape: []int64{1}, Data: tensor.Values{Int64: []int64{int64(n)}}}
+			if err := send(&tensor.Response{Outputs: []tensor.Tensor{out}, Parameters: tensor.Parameters{"headers": map[string]string{"X-Event": fmt.Sprint(n)}}}); err != nil {
+				return err
+			}
+		}
+		_ = r
+	}
+	return nil
+}
+
+func (m *fakeStreamer) sum(in Requests, send func(*tensor.Response) error) error {
+	total := int64(0)
+	for r, err := range in {
+		if err != nil {
+			return err
+		}
+		total += int64(len(r.Inputs))
+	}
+	return send(&tensor.Response{Outputs: []tensor.Tensor{{Name: "y", Datatype: tensor.Int64, Shape: []int64{1}, Data: tensor.Values{Int64: []int64{total}}}}})
+}
+
+// fakeRouter is a fakeModel with routes.
+type fakeRouter struct{ fakeModel }
+
+func (m *fakeRouter) Routes() []Route {
+	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "%s %s %s", r.Method, r.PathValue("id"), r.PathValue("rest"))
+	})
+	if m.word == "conflict" {
+		return []Route{{"GET", "/a/{x}/b", answer}, {"GET", "/a/b/{x}", answer}}
+	}
+	return []Route{{"POST", "/items/{id}", answer}, {"GET", "/items/{id}", answer}, {"GET", "/files/{rest:path}", answer}, {"GET", "/v2/health/live", answer}}
 }
 
 // write makes files below dir, by path and content.
@@ -116,19 +185,37 @@ type site struct {
 	*Server
 	url    string
 	folder string
-	log    *bytes.Buffer
+	log    *logText
+}
+
+// logText is a log that requests write while a test reads.
+type logText struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func newSite(t *testing.T, files map[string]string, change ...func(*Config)) *site {
 	t.Helper()
-	s := &site{fakes: newFakes(), folder: t.TempDir(), log: &bytes.Buffer{}}
+	s := &site{fakes: newFakes(), folder: t.TempDir(), log: &logText{}}
 	write(t, s.folder, files)
 	config := DefaultConfig()
 	config.HTTP.Port, config.GRPC.Port, config.Metrics.Port = 0, 0, NoPort
 	for _, f := range change {
 		f(&config)
 	}
-	log := slog.New(slog.NewTextHandler(s.log, nil))
+	log := slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	engines := []Engine{s.engine()}
 	var err error
 	s.Server, err = New(config, Folder{Root: s.folder, Name: "only", Engines: engines, Log: log}, engines, log)

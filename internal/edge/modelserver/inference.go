@@ -1,14 +1,8 @@
 package modelserver
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"strconv"
-	"sync"
-	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
@@ -18,8 +12,13 @@ import (
 type protocol struct {
 	decode   func(body []byte) (*tensor.Request, error)
 	encode   func(dst []byte, r *tensor.Response) ([]byte, error)
+	binary   bool // has the binary tensor extension
 	notReady int
 }
+
+// jsonLength is the header of the binary tensor extension, canonical: how many
+// bytes of a body are JSON.
+const jsonLength = "Inference-Header-Content-Length"
 
 // serveInference answers one inference request of either protocol.
 func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, name, version string, p *protocol) {
@@ -29,118 +28,107 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, name, ve
 		return
 	}
 	defer release()
-	out, err := s.answer(w, r, name, version, p)
-	if err != nil {
-		status := statusOf(err)
-		if NotReady(err) {
-			status = p.notReady
-		}
-		writeErrorStatus(w, status, err)
-		return
-	}
-	defer out.free()
-	s.send(w, out.data)
-}
-
-// alwaysBuffered is the largest answer, in bytes, that a connection takes at
-// once even if its client does not read: less than any system's socket buffer.
-const alwaysBuffered = 4 << 10
-
-// send writes an answer within the time for it. Few are long enough to wait,
-// so few pay for a deadline.
-func (s *Server) send(w http.ResponseWriter, text []byte) {
-	w.Header()["Content-Length"] = []string{strconv.Itoa(len(text))}
-	if len(text) <= alwaysBuffered {
-		writeBytes(w, http.StatusOK, text)
-		return
-	}
-	control := http.NewResponseController(w)
-	// A writer without deadlines, as in tests, is not a connection.
-	bounded := control.SetWriteDeadline(time.Now().Add(s.config.Limits.WriteTimeout)) == nil
-	writeBytes(w, http.StatusOK, text)
-	if bounded && control.Flush() == nil {
-		_ = control.SetWriteDeadline(time.Time{}) // the next answer sets its own
+	if err := s.answer(w, r, name, version, p); err != nil {
+		p.writeError(w, err)
 	}
 }
 
-// answer reads, infers and encodes; the caller frees the result.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, name, version string, p *protocol) (*buffer, error) {
-	body, err := s.readBody(w, r)
-	if err != nil {
-		return nil, err
+func (p *protocol) writeError(w http.ResponseWriter, err error) {
+	status := statusOf(err)
+	if NotReady(err) {
+		status = p.notReady
 	}
-	request, err := p.decode(body.data)
-	body.free()
+	writeErrorStatus(w, status, err)
+}
+
+// answer reads, infers, encodes and sends; on an error nothing was sent.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, name, version string, p *protocol) error {
+	request, err := s.readRequest(w, r, p)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	response, err := s.infer(r.Context(), name, version, request)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	headers := TakeHeaders(response)
 	out := newBuffer()
+	defer out.free()
+	if p.binary && anyBinary(request, response) {
+		return s.answerBinary(w, r, request, response, headers, out)
+	}
 	if out.data, err = p.encode(out.data, response); err != nil {
-		out.free()
-		return nil, err
+		return err
 	}
-	return out, nil
+	s.setHeaders(w.Header(), response, headers)
+	w.Header()["Content-Type"] = jsonType
+	s.send(w, r, out.data)
+	return nil
 }
 
-// buffer is pooled memory for bodies.
-type buffer struct{ data []byte }
-
-// The sizes a buffer has at first, grows to before a body has been seen to be
-// as long as it says, and may have to be kept, in bytes.
-const (
-	firstBuffer    = 4 << 10
-	believedLength = 1 << 20
-	keptBuffer     = 1 << 20
-)
-
-var buffers = sync.Pool{New: func() any { return &buffer{data: make([]byte, 0, firstBuffer)} }}
-
-func newBuffer() *buffer { return buffers.Get().(*buffer) }
-
-// free gives b back; its data must not be used any more.
-func (b *buffer) free() {
-	if cap(b.data) <= keptBuffer {
-		b.data = b.data[:0]
-		buffers.Put(b)
+// readRequest reads a request with its headers.
+func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, p *protocol) (*tensor.Request, error) {
+	var request *tensor.Request
+	if lengths := r.Header[jsonLength]; p.binary && len(lengths) > 0 {
+		head, tail, err := s.readBinary(w, r, lengths[0])
+		if err != nil {
+			return nil, err
+		}
+		request, err = tensor.DecodeBinaryRequest(head.data, tail)
+		head.free()
+		if err != nil {
+			return nil, err
+		}
+	} else {
+		body, err := s.readBody(w, r)
+		if err != nil {
+			return nil, err
+		}
+		request, err = p.decode(body.data)
+		body.free()
+		if err != nil {
+			return nil, err
+		}
 	}
+	SetHeaders(request, requestHeaders(r))
+	return request, nil
 }
 
-// readBody reads a request's body within the limit; the caller frees it.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (*buffer, error) {
-	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return nil, &httpError{http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Encoding %q is not read; send the body plain", e)}
+// anyBinary reports whether a request asks for any of the outputs in binary
+// form.
+func anyBinary(q *tensor.Request, r *tensor.Response) bool {
+	for i := range r.Outputs {
+		if q.WantsBinary(r.Outputs[i].Name) {
+			return true
+		}
 	}
-	limit := s.config.Limits.MaxBodyBytes
-	if r.ContentLength > limit {
-		return nil, tooLarge(limit)
-	}
-	b := newBuffer()
-	reader := bytes.NewBuffer(b.data)
-	if r.ContentLength > 0 {
-		// One byte more than there is lets ReadFrom see the end without
-		// growing.
-		reader.Grow(int(min(r.ContentLength, believedLength)) + bytes.MinRead)
-	}
-	_, err := reader.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
-	b.data = reader.Bytes()
-	if err == nil {
-		return b, nil
-	}
-	b.free()
-	var over *http.MaxBytesError
-	switch {
-	case errors.As(err, &over):
-		return nil, tooLarge(limit)
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, &httpError{http.StatusBadRequest, "the body ended before its Content-Length"}
-	}
-	return nil, &httpError{http.StatusRequestTimeout, "the body could not be read: " + err.Error()}
+	return false
 }
 
-func tooLarge(limit int64) error {
-	return tensor.Errorf(tensor.KindTooLarge, "the body is larger than %d bytes, the limit", limit)
+// binaryType is the media type of JSON with binary data behind it.
+var binaryType = []string{"application/octet-stream"}
+
+// answerBinary sends a response with some of its outputs in binary form.
+func (s *Server) answerBinary(w http.ResponseWriter, r *http.Request, q *tensor.Request, response *tensor.Response, headers map[string]string, out *buffer) error {
+	var err error
+	if out.data, err = tensor.AppendBinaryResponse(out.data, response, q.WantsBinary); err != nil {
+		return err
+	}
+	parts := [][]byte{out.data}
+	for i := range response.Outputs {
+		t := &response.Outputs[i]
+		if !q.WantsBinary(t.Name) {
+			continue
+		}
+		raw, ok := t.RawMemory()
+		if !ok {
+			raw = t.AppendRaw(make([]byte, 0, t.RawSize()))
+		}
+		parts = append(parts, raw)
+	}
+	s.setHeaders(w.Header(), response, headers)
+	w.Header()["Content-Type"] = binaryType
+	w.Header()[jsonLength] = []string{strconv.Itoa(len(out.data))}
+	s.send(w, r, parts...)
+	return nil
 }

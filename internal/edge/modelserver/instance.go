@@ -12,13 +12,14 @@ type instance struct {
 	model   Model
 	name    string
 	version string
-	meter   *meter
+	meter   meter
+	routes  *customRoutes // nil: none
 	users   atomic.Int64
 	drained chan struct{}
 }
 
-func newInstance(m Model, name, version string, meter *meter) *instance {
-	i := &instance{model: m, name: name, version: version, meter: meter, drained: make(chan struct{})}
+func newInstance(m Model, routes *customRoutes, name, version string, meter meter) *instance {
+	i := &instance{model: m, routes: routes, name: name, version: version, meter: meter, drained: make(chan struct{})}
 	i.users.Store(1)
 	return i
 }

@@ -1,22 +1,50 @@
 package modelserver
 
 import (
-	"net/http"
-	"strconv"
-	"sync/atomic"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
 )
 
-// buckets are the upper bounds of the durations counted, in seconds.
-var buckets = [...]float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10}
+// appName is MLServer's label of its REST metrics.
+const appName = "mlserver"
 
-// meter counts the requests of one version of a model. It outlives the
-// version's instances, so that counters never fall. The metrics are written by
-// hand: a collector library would double a small replica's memory.
-type meter struct {
-	success, failure atomic.Uint64
-	nanoseconds      atomic.Uint64 // of successes
-	counts           [len(buckets)]atomic.Uint64
+// modelLabels are the guide's labels of a model's metrics and, beside them,
+// those that MLServer uses.
+var modelLabels = []string{"model_name", "model_version", "model", "version"}
+
+// modelMeters counts inference requests by model and version.
+type modelMeters struct{ success, failure, duration *metrics.Family }
+
+func newModelMeters(r *metrics.Registry) (m modelMeters, err error) {
+	return m, registerAll(r,
+		registration{&m.success, metrics.Desc{Name: "model_infer_request_success_total", Help: "Inference requests answered.", Kind: metrics.Counter, Labels: modelLabels}},
+		registration{&m.failure, metrics.Desc{Name: "model_infer_request_failure_total", Help: "Inference requests that failed.", Kind: metrics.Counter, Labels: modelLabels}},
+		registration{&m.duration, metrics.Desc{Name: "model_infer_request_duration", Help: "Seconds of inference requests answered.", Kind: metrics.Histogram, Labels: modelLabels}})
+}
+
+// registration is a family to be and where to put it.
+type registration struct {
+	family **metrics.Family
+	desc   metrics.Desc
+}
+
+func registerAll(r *metrics.Registry, list ...registration) (err error) {
+	for _, item := range list {
+		if *item.family, err = r.Register(item.desc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meter is modelMeters of one version of a model. It outlives the version's
+// instances, so that counters never fall.
+type meter struct{ success, failure, duration *metrics.Series }
+
+func (m modelMeters) of(name, version string) meter {
+	values := []string{name, version, name, version}
+	return meter{m.success.With(values...), m.failure.With(values...), m.duration.With(values...)}
 }
 
 // observe counts one request.
@@ -26,72 +54,17 @@ func (m *meter) observe(took time.Duration, ok bool) {
 		return
 	}
 	m.success.Add(1)
-	m.nanoseconds.Add(uint64(took))
-	for i, bound := range buckets {
-		if took.Seconds() <= bound {
-			m.counts[i].Add(1)
-			return
-		}
-	}
+	m.duration.Observe(took.Seconds())
 }
 
-// getMetrics writes Prometheus' text format. Labels are the guide's
-// (model_name, model_version) and MLServer's own (model, version).
-func (s *Server) getMetrics(w http.ResponseWriter, _ *http.Request) {
-	type row struct {
-		labels string
-		meter  *meter
-	}
-	var rows []row
-	s.registry.mu.RLock()
-	for _, slots := range s.registry.mu.models {
-		for _, slot := range slots {
-			name, version := quoteLabel(slot.name), quoteLabel(slot.version)
-			rows = append(rows, row{"model_name=" + name + ",model_version=" + version + ",model=" + name + ",version=" + version, slot.meter})
-		}
-	}
-	s.registry.mu.RUnlock()
-	var b []byte
-	line := func(name, labels string, value string) {
-		b = append(append(append(append(append(append(b, name...), '{'), labels...), "} "...), value...), '\n')
-	}
-	count := func(n uint64) string { return strconv.FormatUint(n, 10) }
-	b = append(b, "# HELP model_infer_request_success_total Inference requests answered.\n# TYPE model_infer_request_success_total counter\n"...)
-	for _, r := range rows {
-		line("model_infer_request_success_total", r.labels, count(r.meter.success.Load()))
-	}
-	b = append(b, "# HELP model_infer_request_failure_total Inference requests that failed.\n# TYPE model_infer_request_failure_total counter\n"...)
-	for _, r := range rows {
-		line("model_infer_request_failure_total", r.labels, count(r.meter.failure.Load()))
-	}
-	b = append(b, "# HELP model_infer_request_duration Seconds of inference requests answered.\n# TYPE model_infer_request_duration histogram\n"...)
-	for _, r := range rows {
-		var sum uint64
-		for i, bound := range buckets {
-			sum += r.meter.counts[i].Load()
-			line("model_infer_request_duration_bucket", r.labels+`,le="`+strconv.FormatFloat(bound, 'g', -1, 64)+`"`, count(sum))
-		}
-		total := max(sum, r.meter.success.Load())
-		line("model_infer_request_duration_bucket", r.labels+`,le="+Inf"`, count(total))
-		line("model_infer_request_duration_sum", r.labels, strconv.FormatFloat(float64(r.meter.nanoseconds.Load())/1e9, 'g', -1, 64))
-		line("model_infer_request_duration_count", r.labels, count(total))
-	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(b) // a scraper that left needs no answer
-}
+// restMeters counts HTTP requests, by the pattern of their paths.
+type restMeters struct{ requests, duration, inProgress *metrics.Family }
 
-// quoteLabel quotes a label's value.
-func quoteLabel(s string) string {
-	b := []byte{'"'}
-	for i := range len(s) {
-		switch c := s[i]; c {
-		case '\\', '"':
-			b = append(b, '\\', c)
-		case '\n':
-			b = append(b, '\\', 'n')
-		default:
-			b = append(b, c)
-		}
-	}
-	return string(append(b, '"'))
+func newRESTMeters(r *metrics.Registry, prefix string) (m restMeters, err error) {
+	labels := []string{"app_name", "method", "path", "status_code"}
+	return m, registerAll(r,
+		registration{&m.requests, metrics.Desc{Name: prefix + "_requests_total", Help: "REST requests.", Kind: metrics.Counter, Labels: labels}},
+		registration{&m.duration, metrics.Desc{Name: prefix + "_request_duration_seconds", Aliases: []string{prefix + "_requests_duration_seconds"},
+			Help: "Seconds of REST requests.", Kind: metrics.Histogram, Labels: labels}},
+		registration{&m.inProgress, metrics.Desc{Name: prefix + "_requests_in_progress", Help: "REST requests under way.", Kind: metrics.Gauge, Labels: []string{"app_name", "method"}}})
 }

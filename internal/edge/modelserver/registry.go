@@ -36,7 +36,7 @@ type slot struct {
 	reason        string
 	failed        bool // its last load failed
 	live          *instance
-	meter         *meter
+	meter         meter
 }
 
 // registry holds the models by name and version. Loads and unloads come one
@@ -46,6 +46,7 @@ type registry struct {
 	engines      []Engine
 	loadTimeout  time.Duration
 	drainTimeout time.Duration
+	meters       modelMeters
 	log          *slog.Logger
 
 	changing chan struct{} // holds a token while a load or unload is under way
@@ -53,13 +54,14 @@ type registry struct {
 
 	mu struct {
 		sync.RWMutex
-		models map[string][]*slot // by name; the default version first
+		models  map[string][]*slot // by name; the default version first
+		routers []*instance        // those with routes, in that order; never changed in place
 	}
 }
 
-func newRegistry(repository Repository, engines []Engine, c Limits, log *slog.Logger) *registry {
+func newRegistry(repository Repository, engines []Engine, c Limits, meters modelMeters, log *slog.Logger) *registry {
 	r := &registry{repository: repository, engines: engines, loadTimeout: c.LoadTimeout, drainTimeout: c.DrainTimeout,
-		log: log, changing: make(chan struct{}, 1)}
+		meters: meters, log: log, changing: make(chan struct{}, 1)}
 	r.mu.models = map[string][]*slot{}
 	return r
 }
@@ -109,7 +111,7 @@ func (r *registry) slot(name, version string) *slot {
 			return s
 		}
 	}
-	s := &slot{name: name, version: version, state: StateUnknown, meter: &meter{}}
+	s := &slot{name: name, version: version, state: StateUnknown, meter: r.meters.of(name, version)}
 	slots := append(slices.Clone(r.mu.models[name]), s)
 	slices.SortFunc(slots, func(a, b *slot) int { return compareVersions(a.version, b.version) })
 	r.mu.models[name] = slots
@@ -202,6 +204,26 @@ func (r *registry) ready() bool {
 	return !failed
 }
 
+// listRouters finds the instances with routes; the lock is held.
+func (r *registry) listRouters() {
+	var list []*instance
+	for _, name := range slices.Sorted(maps.Keys(r.mu.models)) {
+		for _, s := range r.mu.models[name] {
+			if s.live != nil && s.live.routes != nil {
+				list = append(list, s.live)
+			}
+		}
+	}
+	r.mu.routers = list
+}
+
+// routers are the instances with routes, by name and version.
+func (r *registry) routers() []*instance {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.mu.routers
+}
+
 // change runs f while no other load or unload runs.
 func (r *registry) change(ctx context.Context, f func() error) error {
 	select {
@@ -261,18 +283,27 @@ func (r *registry) loadEntry(ctx context.Context, e Entry) error {
 	name, version := e.Settings.Name, e.Settings.Parameters.Version
 	began := time.Now()
 	model, err := r.loadModel(ctx, e)
+	var routes *customRoutes
+	if err == nil {
+		if routes, err = newCustomRoutes(model); err != nil {
+			_ = model.Close(ctx) // the routes' error is the one to show
+		}
+	}
 	r.mu.Lock()
 	s := r.slot(name, version)
 	before := s.live
 	s.failed = err != nil
 	switch {
 	case err == nil:
-		s.live = newInstance(model, name, version, s.meter)
+		s.live = newInstance(model, routes, name, version, s.meter)
 		s.state, s.reason = StateReady, ""
 	case before != nil:
 		s.state, s.reason = StateReady, "the last reload failed: "+err.Error()
 	default:
 		s.state, s.reason = StateUnavailable, err.Error()
+	}
+	if routes != nil || before != nil && before.routes != nil {
+		r.listRouters()
 	}
 	r.mu.Unlock()
 	if err != nil {
@@ -363,6 +394,9 @@ func (r *registry) stop(name, reason string, gone func(version string) bool) {
 			r.log.Info("model unloaded", "model", name, "version", s.version, "reason", reason)
 		}
 		s.live, s.state, s.reason, s.failed = nil, StateUnavailable, reason, false
+	}
+	if len(r.mu.routers) > 0 {
+		r.listRouters()
 	}
 }
 

@@ -2,61 +2,176 @@ package modelserver
 
 import (
 	"fmt"
+	"log/slog"
+	"maps"
 	"net/http"
 	"runtime/debug"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
+)
+
+// The path values, named as in MLServer's metrics and documents.
+const (
+	modelName    = "model_name"
+	modelVersion = "model_version"
 )
 
 // routes is the whole of the HTTP interface. Names in braces are path values.
 func (s *Server) routes() map[string]methods {
+	get := func(h http.HandlerFunc) methods { return methods{http.MethodGet: h} }
+	post := func(h http.HandlerFunc) methods { return methods{http.MethodPost: h} }
 	table := map[string]methods{
-		"/{$}":             {http.MethodGet: s.getLive},
-		"/v2":              {http.MethodGet: s.getServer},
-		"/v2/{$}":          {http.MethodGet: s.getServer},
-		"/v2/health/live":  {http.MethodGet: s.getLive},
-		"/v2/health/ready": {http.MethodGet: s.getReady},
+		"/{$}":             get(s.getLive),
+		"/v2":              get(s.getServer),
+		"/v2/{$}":          get(s.getServer),
+		"/v2/health/live":  get(s.getLive),
+		"/v2/health/ready": get(s.getReady),
 
-		"/v2/repository/index":                 {http.MethodPost: s.postIndex},
-		"/v2/repository/models/{model}/load":   {http.MethodPost: s.postLoad},
-		"/v2/repository/models/{model}/unload": {http.MethodPost: s.postUnload},
+		"/v2/docs":                       get(s.getDocs),
+		"/v2/docs/dataplane.json":        get(s.getDataplane),
+		"/v2/docs/model_repository.json": get(s.getModelRepository),
+		"/v2/docs/assets/{file}":         get(s.getAsset),
 
-		"/v1/models":         {http.MethodGet: s.listV1},
-		"/v1/models/{model}": {http.MethodGet: s.statusV1, http.MethodPost: s.predictV1},
+		"/v2/repository/index":                      post(s.postIndex),
+		"/v2/repository/models/{model_name}/load":   post(s.postLoad),
+		"/v2/repository/models/{model_name}/unload": post(s.postUnload),
+
+		"/v1/models":              get(s.listV1),
+		"/v1/models/{model_name}": {http.MethodGet: s.statusV1, http.MethodPost: s.predictV1},
 	}
-	for _, prefix := range []string{"/v2/models/{model}", "/v2/models/{model}/versions/{version}"} {
-		table[prefix] = methods{http.MethodGet: s.getModel}
-		table[prefix+"/ready"] = methods{http.MethodGet: s.getModelReady}
-		table[prefix+"/infer"] = methods{http.MethodPost: s.postInfer}
+	for _, prefix := range []string{"/v2/models/{model_name}", "/v2/models/{model_name}/versions/{model_version}"} {
+		table[prefix] = get(s.getModel)
+		table[prefix+"/ready"] = get(s.getModelReady)
+		table[prefix+"/infer"] = post(s.postInfer)
+		table[prefix+"/generate"] = post(s.postInfer)
+		table[prefix+"/infer_stream"] = post(s.postStream)
+		table[prefix+"/generate_stream"] = post(s.postStream)
+		table[prefix+"/docs"] = get(s.getDocs)
+		table[prefix+"/docs/dataplane.json"] = get(s.getDataplane)
 	}
 	if s.config.Metrics.Path != "" && s.config.Metrics.Port == NoPort {
-		table[s.config.Metrics.Path] = methods{http.MethodGet: s.getMetrics}
+		table[s.config.Metrics.Path] = get(s.config.Metrics.Registry.ServeHTTP)
 	}
 	return table
 }
 
 // Handler is the HTTP interface.
 func (s *Server) Handler() http.Handler {
-	return s.handler(s.routes())
+	handler := newMux(s.routes(), func(w http.ResponseWriter, r *http.Request) {
+		if !s.serveCustom(w, r) {
+			notFound(w, r)
+		}
+	})
+	if s.config.HTTP.CORS != nil {
+		handler = newCrossOrigin(*s.config.HTTP.CORS).wrap(handler)
+	}
+	root := strings.TrimSuffix(s.config.HTTP.RootPath, "/")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if rest, ok := strings.CutPrefix(r.URL.Path, root+"/"); ok && root != "" {
+			r = r.Clone(r.Context())
+			r.URL.Path, r.URL.RawPath = "/"+rest, strings.TrimPrefix(r.URL.RawPath, root)
+		}
+		s.observe(w, r, handler)
+	})
 }
 
 // metricsHandler is the HTTP interface of the metrics' own port.
 func (s *Server) metricsHandler() http.Handler {
-	return s.handler(map[string]methods{s.config.Metrics.Path: {http.MethodGet: s.getMetrics}})
+	return newMux(map[string]methods{s.config.Metrics.Path: {http.MethodGet: s.config.Metrics.Registry.ServeHTTP}}, notFound)
 }
 
-// handler serves a table of routes, and errors elsewhere.
-func (s *Server) handler(table map[string]methods) http.Handler {
+// newMux serves a table of routes, and elsewhere what other answers.
+func newMux(table map[string]methods, other http.HandlerFunc) http.Handler {
 	mux := http.NewServeMux()
 	for path, m := range table {
 		mux.Handle(path, m)
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeErrorStatus(w, http.StatusNotFound, fmt.Errorf("no such path: %s", r.URL.Path))
-	})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("/", other)
+	return mux
+}
+
+func notFound(w http.ResponseWriter, r *http.Request) {
+	writeErrorStatus(w, http.StatusNotFound, fmt.Errorf("no such path: %s", r.URL.Path))
+}
+
+// answered notes the status of an answer.
+type answered struct {
+	http.ResponseWriter
+	status int // 0: not yet
+}
+
+// WriteHeader notes the first status.
+func (a *answered) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Write notes the status that net/http implies.
+func (a *answered) Write(p []byte) (int, error) {
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	return a.ResponseWriter.Write(p)
+}
+
+// Unwrap leads http.ResponseController to the connection.
+func (a *answered) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// observe lets next answer and counts it. Probes and scrapes are not counted.
+func (s *Server) observe(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if strings.HasPrefix(r.URL.Path, "/v2/health/") || r.URL.Path == s.config.Metrics.Path {
 		defer s.recovered(w, r)
-		mux.ServeHTTP(w, r)
-	})
+		next.ServeHTTP(w, r)
+		return
+	}
+	began := time.Now()
+	a := &answered{ResponseWriter: w}
+	method := knownMethod(r.Method)
+	inProgress := s.rest.inProgress.With(appName, method)
+	inProgress.Add(1)
+	defer func() {
+		inProgress.Add(-1)
+		took := time.Since(began)
+		path, status := template(r.Pattern), strconv.Itoa(a.status)
+		s.rest.requests.With(appName, method, path, status).Add(1)
+		s.rest.duration.With(appName, method, path, status).Observe(took.Seconds())
+		s.logRequest(r, a.status, took)
+	}()
+	defer s.recovered(a, r)
+	next.ServeHTTP(a, r)
+}
+
+// logRequest logs an answered request with what ties it to others' logs.
+func (s *Server) logRequest(r *http.Request, status int, took time.Duration) {
+	if !s.log.Enabled(r.Context(), slog.LevelDebug) {
+		return
+	}
+	s.log.Debug("request answered", "method", r.Method, "path", r.URL.Path, "status", status, "took", took,
+		"request_id", r.Header.Get("X-Request-Id"), "traceparent", r.Header.Get("Traceparent"))
+}
+
+// knownMethod keeps methods that clients make up out of the metrics.
+func knownMethod(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return method
+	}
+	return "OTHER"
+}
+
+// template is the path of a route's pattern, as metrics name it.
+func template(pattern string) string {
+	switch pattern {
+	case "", "/":
+		return "__unknown__"
+	case "/{$}":
+		return "/"
+	}
+	return strings.TrimSuffix(pattern, "/{$}")
 }
 
 // recovered turns a panic into an answer, and lets net/http's own pass.
@@ -75,22 +190,22 @@ func (s *Server) recovered(w http.ResponseWriter, r *http.Request) {
 // methods holds the handler of each method of a path.
 type methods map[string]http.HandlerFunc
 
-// ServeHTTP answers 405, with what is allowed, to other methods.
+// ServeHTTP answers OPTIONS with what is allowed, and 405 with the same to
+// other methods.
 func (m methods) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	method := r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
-	if handle, ok := m[method]; ok {
+	if handle, ok := m[r.Method]; ok {
 		handle(w, r)
 		return
 	}
-	var allowed []string
-	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		if m[method] != nil {
-			allowed = append(allowed, method)
-		}
+	if handle, ok := m[http.MethodGet]; ok && r.Method == http.MethodHead {
+		handle(w, r)
+		return
 	}
-	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	writeErrorStatus(w, http.StatusMethodNotAllowed, fmt.Errorf("%s is not allowed here, only %s", r.Method, strings.Join(allowed, ", ")))
+	allowed := strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+	w.Header().Set("Allow", allowed)
+	if r.Method == http.MethodOptions {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	writeErrorStatus(w, http.StatusMethodNotAllowed, fmt.Errorf("%s is not allowed here, only %s", r.Method, allowed))
 }

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
+	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
 )
 
 // Model is a loaded model.
@@ -61,6 +62,8 @@ type Server struct {
 	started  atomic.Bool   // the models of the start have been tried
 	draining atomic.Bool
 	tls      *tls.Config // nil: plain text
+	rest     restMeters
+	events   cloudEvents
 
 	transports []transport // HTTP first
 	address    net.Addr    // of HTTP, once it listens
@@ -75,7 +78,19 @@ func New(c Config, repository Repository, engines []Engine, log *slog.Logger) (*
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, log: log, registry: newRegistry(repository, engines, c.Limits, log), tls: secure}
+	if c.Metrics.Registry == nil {
+		c.Metrics.Registry = &metrics.Registry{}
+	}
+	models, err := newModelMeters(c.Metrics.Registry)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := newRESTMeters(c.Metrics.Registry, c.Metrics.RESTPrefix)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{config: c, log: log, registry: newRegistry(repository, engines, c.Limits, models, log), rest: rest, tls: secure,
+		events: newCloudEvents(c.ServerName)}
 	if c.Limits.MaxConcurrency > 0 {
 		s.slots = make(chan struct{}, c.Limits.MaxConcurrency)
 	}

@@ -33,7 +33,7 @@ func TestRoutes(t *testing.T) {
 		says       string
 	}{
 		{"GET /", "", 200, `{"live":true}`},
-		{"GET /v2", "", 200, `{"name":"mlserver","version":"","extensions":["model_repository"]}`},
+		{"GET /v2", "", 200, `{"name":"mlserver","version":"","extensions":["model_repository","binary_tensor_data"]}`},
 		{"GET /v2/health/live", "", 200, `{"live":true}`},
 		{"GET /v2/health/ready", "", 200, `{"ready":true,"live":true}`},
 		{"GET /v2/models/good", "", 200, `{"name":"good","versions":["v3","v2"],"platform":"fake","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}],"outputs":[],"parameters":{}}`},
@@ -44,8 +44,8 @@ func TestRoutes(t *testing.T) {
 		{"GET /v2/models/none/ready", "", 404, `{"error":"Model none not found"}`},
 		{"GET /v2/models/broken/ready", "", 400, `{"name":"broken","ready":false}`},
 		{"GET /v2/models/broken", "", 400, `the file is broken`},
-		{"POST /v2/models/good/infer", ask, 200, `{"model_name":"good","model_version":"v3","id":"7","outputs":[{"name":"y","shape":[2],"datatype":"FP32","data":[3.0,6.0]}]}`},
-		{"POST /v2/models/good/versions/v2/infer", ask, 200, `"model_version":"v2","id":"7","outputs":[{"name":"y","shape":[2],"datatype":"FP32","data":[2.0,4.0]}]`},
+		{"POST /v2/models/good/infer", ask, 200, `{"model_name":"good","model_version":"v3","id":"7","parameters":{},"outputs":[{"name":"y","shape":[2],"datatype":"FP32","data":[3.0,6.0]}]}`},
+		{"POST /v2/models/good/versions/v2/infer", ask, 200, `"model_version":"v2","id":"7","parameters":{},"outputs":[{"name":"y","shape":[2],"datatype":"FP32","data":[2.0,4.0]}]`},
 		{"POST /v2/models/good/versions/v9/infer", ask, 404, `not found`},
 		{"POST /v2/models/none/infer", ask, 404, `{"error":"Model none not found"}`},
 		{"POST /v2/models/broken/infer", ask, 400, `Model broken is not ready yet (UNAVAILABLE): the file is broken`},
@@ -55,12 +55,26 @@ func TestRoutes(t *testing.T) {
 		{"POST /v2/models/good/infer", `{}`, 422, `{"error":"inputs: Field required: inputs","detail":[{"type":"missing","loc":["body","inputs"]`},
 		{"POST /v2/models/good/infer", `{"inputs":[{"name":"x","shape":[1.5],"datatype":"FP32","data":[1]}]}`, 422, `"type":"int_from_float","loc":["body","inputs",0,"shape",0]`},
 		{"POST /v2/models/good/infer", `{"inputs":[{"name":"x","shape":[3],"datatype":"FP32","data":[1]}]}`, 400, `{"error":"input \"x\": shape [3] holds 3 elements, data has 1"}`},
+		{"POST /v2/models/good/generate", ask, 200, `[3.0,6.0]`},
+		{"POST /v2/models/good/versions/v2/generate", ask, 200, `[2.0,4.0]`},
+		{"POST /v2/models/none/infer_stream", ask, 404, `{"error":"Model none not found"}`},
+		{"POST /v2/models/broken/generate_stream", ask, 400, `is not ready`},
+		{"POST /v2/models/good/versions/v9/generate_stream", ask, 404, `not found`},
+		{"POST /v2/models/panics/infer_stream", ask, 500, `{"error":"internal error: boom"}`},
+		{"POST /v2/models/good/infer_stream", `{}`, 422, `"type":"missing"`},
+		{"POST /v2/models/none/infer", `{`, 422, `json_invalid`},
+		{"GET /v2/models/none/docs", "", 404, `{"error":"Model none not found"}`},
+		{"GET /v2/models/good/versions/v9/docs/dataplane.json", "", 404, `not found`},
+		{"GET /v2/docs/assets/none.js", "", 404, `no such path`},
+		{"DELETE /v2/models/good", "", 405, `{"error":"DELETE is not allowed here, only GET"}`},
 		{"GET /v2/models/good/infer", "", 405, `{"error":"GET is not allowed here, only POST"}`},
 		{"POST /v2/health/live", "", 405, `{"error":"POST is not allowed here, only GET"}`},
 		{"GET /v3", "", 404, `{"error":"no such path: /v3"}`},
 		{"POST /v2/repository/index", "", 200, `[{"name":"broken","state":"UNAVAILABLE","reason":"the file is broken"},{"name":"good","version":"v3","state":"READY","reason":""},{"name":"good","version":"v2","state":"READY","reason":""},{"name":"panics"`},
 		{"POST /v2/repository/index", `{"ready":true}`, 200, `[{"name":"good","version":"v3"`},
 		{"POST /v2/repository/index", `{"ready":`, 422, `json_invalid`},
+		{"POST /v2/repository/index", `{"ready":"perhaps"}`, 422, `"type":"bool_parsing","loc":["body","ready"]`},
+		{"POST /v2/repository/index", `[]`, 422, `model_attributes_type`},
 		{"POST /v2/repository/models/none/load", "", 404, `{"error":"Model none not found"}`},
 		{"POST /v2/repository/models/none/unload", "", 404, `{"error":"Model none not found"}`},
 		{"POST /v2/repository/models/broken/load", "", 400, `the file is broken`},
@@ -126,14 +140,14 @@ func TestBodyLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	encoded.Header.Set("Content-Encoding", "gzip")
+	encoded.Header.Set("Content-Encoding", "br")
 	response, err = http.DefaultClient.Do(encoded)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusUnsupportedMediaType {
-		t.Errorf("gzip: %s", response.Status)
+		t.Errorf("br: %s", response.Status)
 	}
 }
 

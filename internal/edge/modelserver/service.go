@@ -3,8 +3,10 @@ package modelserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"net/http"
+	"runtime/debug"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
@@ -62,7 +64,7 @@ type ModelStatus struct {
 
 // Metadata describes the server.
 func (s *Server) Metadata() ServerMetadata {
-	return ServerMetadata{s.config.ServerName, s.config.ServerVersion, append([]string{"model_repository"}, s.config.Extensions...)}
+	return ServerMetadata{s.config.ServerName, s.config.ServerVersion, append([]string{"model_repository", "binary_tensor_data"}, s.config.Extensions...)}
 }
 
 // ModelMetadata describes a model; version "" is the default one. Its Name and
@@ -140,15 +142,19 @@ func (s *Server) Infer(ctx context.Context, name, version string, r *tensor.Requ
 }
 
 // infer is Infer of a request that was admitted.
-func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Request) (*tensor.Response, error) {
+func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Request) (_ *tensor.Response, err error) {
 	i, err := s.registry.acquire(name, version)
 	if err != nil {
 		return nil, err
 	}
 	defer i.release()
 	began := time.Now()
-	answered := false // false too when the model panics
-	defer func() { i.meter.observe(time.Since(began), answered) }()
+	defer func() {
+		if p := recover(); p != nil {
+			err = s.panicked(p, i)
+		}
+		i.meter.observe(time.Since(began), err == nil)
+	}()
 	if r.ID == "" {
 		r.ID = newID()
 	}
@@ -157,7 +163,6 @@ func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Requ
 	if err != nil {
 		return nil, err
 	}
-	answered = true
 	response.ModelName, response.ModelVersion, response.ID = i.name, i.version, r.ID
 	return response, nil
 }
@@ -176,15 +181,19 @@ func (s *Server) InferStream(ctx context.Context, name, version string, in Reque
 }
 
 // inferStream is InferStream of a call that was admitted.
-func (s *Server) inferStream(ctx context.Context, name, version string, in Requests, send func(*tensor.Response) error) error {
+func (s *Server) inferStream(ctx context.Context, name, version string, in Requests, send func(*tensor.Response) error) (err error) {
 	i, err := s.registry.acquire(name, version)
 	if err != nil {
 		return err
 	}
 	defer i.release()
 	began := time.Now()
-	answered := false
-	defer func() { i.meter.observe(time.Since(began), answered) }()
+	defer func() {
+		if p := recover(); p != nil {
+			err = s.panicked(p, i)
+		}
+		i.meter.observe(time.Since(began), err == nil)
+	}()
 	var first string
 	requests := func(yield func(*tensor.Request, error) bool) {
 		for r, err := range in {
@@ -204,15 +213,19 @@ func (s *Server) inferStream(ctx context.Context, name, version string, in Reque
 			}
 		}
 	}
-	err = stream(ctx, i.model, requests, func(r *tensor.Response) error {
+	return stream(ctx, i.model, requests, func(r *tensor.Response) error {
 		if first == "" { // sent before anything was read
 			first = newID()
 		}
 		r.ModelName, r.ModelVersion, r.ID = i.name, i.version, first
 		return send(r)
 	})
-	answered = err == nil
-	return err
+}
+
+// panicked makes an error of a model's panic.
+func (s *Server) panicked(p any, i *instance) error {
+	s.log.Error("model panicked", "model", i.name, "version", i.version, "panic", p, "stack", string(debug.Stack()))
+	return &httpError{http.StatusInternalServerError, fmt.Sprintf("internal error: %v", p)}
 }
 
 // stream is the model's own Stream, or Infer for every request.

@@ -9,7 +9,7 @@ import (
 )
 
 // protocolV1 answers 503 for a model that does not serve, as KServe does.
-var protocolV1 = protocol{tensor.DecodeV1, tensor.AppendV1, http.StatusServiceUnavailable}
+var protocolV1 = protocol{tensor.DecodeV1, tensor.AppendV1, false, http.StatusServiceUnavailable}
 
 func (s *Server) listV1(w http.ResponseWriter, _ *http.Request) {
 	list := []string{}
@@ -26,7 +26,7 @@ func (s *Server) listV1(w http.ResponseWriter, _ *http.Request) {
 // statusV1 answers 503 for a model that does not serve, as KServe's probes
 // expect.
 func (s *Server) statusV1(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("model")
+	name := r.PathValue(modelName)
 	ready, err := s.ModelReady(name, "")
 	switch {
 	case err != nil:
@@ -39,7 +39,7 @@ func (s *Server) statusV1(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) predictV1(w http.ResponseWriter, r *http.Request) {
-	name, verb, _ := cutLast(r.PathValue("model"), ":")
+	name, verb, _ := cutLast(r.PathValue(modelName), ":")
 	if verb != "predict" {
 		writeErrorStatus(w, http.StatusNotFound, errors.New("no such path: POST takes /v1/models/{model}:predict"))
 		return

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
@@ -27,7 +28,7 @@ func (s *Server) getServer(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) getModel(w http.ResponseWriter, r *http.Request) {
-	meta, err := s.ModelMetadata(r.PathValue("model"), r.PathValue("version"))
+	meta, err := s.ModelMetadata(r.PathValue(modelName), r.PathValue(modelVersion))
 	if err != nil {
 		s.writeError(w, err)
 		return
@@ -55,8 +56,8 @@ func notNilMap(p tensor.Parameters) tensor.Parameters {
 }
 
 func (s *Server) getModelReady(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("model")
-	ready, err := s.ModelReady(name, r.PathValue("version"))
+	name := r.PathValue(modelName)
+	ready, err := s.ModelReady(name, r.PathValue(modelVersion))
 	if err != nil {
 		s.writeError(w, err)
 		return
@@ -87,15 +88,27 @@ func (s *Server) postIndex(w http.ResponseWriter, r *http.Request) {
 	}
 	if len(body.data) > 0 {
 		if err := json.Unmarshal(body.data, &filter); err != nil {
-			s.writeError(w, &tensor.Error{Kind: tensor.KindSchema, Type: "json_invalid", Message: "JSON decode error: " + err.Error()})
+			s.writeError(w, filterError(err))
 			return
 		}
 	}
 	writeJSON(w, http.StatusOK, s.Index(filter.Ready))
 }
 
+// filterError says what is wrong with the body of an index request.
+func filterError(err error) error {
+	if field, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		if field.Field == "" {
+			return &tensor.Error{Kind: tensor.KindSchema, Type: "model_attributes_type", Message: "Input should be a valid dictionary or object to extract fields from"}
+		}
+		return &tensor.Error{Kind: tensor.KindSchema, Type: "bool_parsing", Path: []any{field.Field}, Message: "Input should be a valid boolean, unable to interpret input"}
+	}
+	return &tensor.Error{Kind: tensor.KindSchema, Type: "json_invalid", Message: "JSON decode error: " + err.Error()}
+}
+
 func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) {
-	if err := s.Load(r.Context(), r.PathValue("model")); err != nil {
+	s.unhurried(w)
+	if err := s.Load(r.Context(), r.PathValue(modelName)); err != nil {
 		s.writeError(w, err)
 		return
 	}
@@ -103,7 +116,8 @@ func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) postUnload(w http.ResponseWriter, r *http.Request) {
-	if err := s.Unload(r.Context(), r.PathValue("model")); err != nil {
+	s.unhurried(w)
+	if err := s.Unload(r.Context(), r.PathValue(modelName)); err != nil {
 		s.writeError(w, err)
 		return
 	}
@@ -111,11 +125,11 @@ func (s *Server) postUnload(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) postInfer(w http.ResponseWriter, r *http.Request) {
-	s.serveInference(w, r, r.PathValue("model"), r.PathValue("version"), &protocolV2)
+	s.serveInference(w, r, r.PathValue(modelName), r.PathValue(modelVersion), &protocolV2)
 }
 
 // protocolV2 answers 400 for a model that does not serve, as MLServer does.
-var protocolV2 = protocol{tensor.DecodeRequest, tensor.AppendResponse, http.StatusBadRequest}
+var protocolV2 = protocol{tensor.DecodeRequest, tensor.AppendResponse, true, http.StatusBadRequest}
 
 // newID is a random UUID (version 4).
 func newID() string {

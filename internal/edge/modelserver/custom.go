@@ -1,0 +1,74 @@
+package modelserver
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// customRoutes are the HTTP routes of one loaded model.
+type customRoutes struct{ mux *http.ServeMux }
+
+// newCustomRoutes prepares a model's routes; nil if it has none.
+func newCustomRoutes(m Model) (*customRoutes, error) {
+	router, ok := m.(Router)
+	if !ok {
+		return nil, nil
+	}
+	table := map[string]methods{}
+	for _, route := range router.Routes() {
+		if !strings.HasPrefix(route.Path, "/") || route.Method == "" || route.Handler == nil {
+			return nil, fmt.Errorf("route %s %q: needs a method, a path that begins with / and a handler", route.Method, route.Path)
+		}
+		path := pattern(route.Path)
+		if table[path] == nil {
+			table[path] = methods{}
+		}
+		table[path][strings.ToUpper(route.Method)] = route.Handler.ServeHTTP
+	}
+	if len(table) == 0 {
+		return nil, nil
+	}
+	c := &customRoutes{http.NewServeMux()}
+	for path, m := range table {
+		if err := handle(c.mux, path, m); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// handle is mux.Handle with its panic over a pattern as an error.
+func handle(mux *http.ServeMux, path string, h http.Handler) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("route %q: %v", path, p)
+		}
+	}()
+	mux.Handle(path, h)
+	return nil
+}
+
+// pattern writes a path as net/http does: {rest:path} as {rest...}, and a
+// path that ends in / as that path alone.
+func pattern(path string) string {
+	path = strings.ReplaceAll(path, ":path}", "...}")
+	if strings.HasSuffix(path, "/") {
+		path += "{$}"
+	}
+	return path
+}
+
+// serveCustom answers with the route of a loaded model, and reports whether
+// there is one. Where several models have it, the first by name answers.
+func (s *Server) serveCustom(w http.ResponseWriter, r *http.Request) bool {
+	for _, i := range s.registry.routers() {
+		if _, pattern := i.routes.mux.Handler(r); pattern == "" || !i.acquire() {
+			continue
+		}
+		defer i.release()
+		i.routes.mux.ServeHTTP(w, r)
+		return true
+	}
+	return false
+}
