@@ -11,7 +11,9 @@ import json
 from typing import Any, Callable, Dict, List, Tuple, get_type_hints
 from urllib.parse import parse_qsl
 
-from .faults import Fault
+from pydantic import TypeAdapter, ValidationError
+
+from .faults import Fault, pydantic_fault
 
 MARK = "__custom_handler__"
 Answer = Tuple[int, List[Tuple[str, str]], bytes]
@@ -126,13 +128,12 @@ async def _body_as(request: Request, hint: Any) -> Any:
         value = await request.json()
     except ValueError as error:
         raise Fault("invalid", f"the body is not JSON: {error}") from error
-    validate = getattr(hint, "model_validate", None)
-    if validate is None:
+    if hint is inspect.Parameter.empty:
         return value
     try:
-        return validate(value)
-    except ValueError as error:
-        raise Fault("invalid", str(error)) from error
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        raise pydantic_fault(error, "unprocessable", "the body") from error
 
 
 def _plain_answer(result: Any) -> Answer:

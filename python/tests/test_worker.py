@@ -334,6 +334,7 @@ def test_frames_cut_anywhere(worker, model):
         frame({"kind": "ping", "id": -1}),
         frame({"kind": "ping", "id": "x"}),
     ],
+    ids=["size", "header", "lengths", "json", "object", "depth", "negative", "name"],
 )
 def test_a_violation_ends_the_connection_with_a_reason(worker, bad):
     worker.socket.sendall(bad)

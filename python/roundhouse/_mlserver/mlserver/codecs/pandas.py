@@ -82,7 +82,11 @@ def _column(series: pd.Series, use_bytes: bool) -> dict:
 
 
 def _frame(tensors: List[InputOrOutput]) -> pd.DataFrame:
-    return pd.DataFrame({tensor.name: _to_series(tensor) for tensor in tensors})
+    columns = {tensor.name: _to_series(tensor) for tensor in tensors}
+    if len({len(column) for column in columns.values()}) > 1:
+        rows = ", ".join(f"'{name}' {len(c)}" for name, c in columns.items())
+        raise CodecError(f"the columns differ in their numbers of rows: {rows}")
+    return pd.DataFrame(columns)
 
 
 @register_request_codec
