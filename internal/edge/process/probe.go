@@ -52,7 +52,7 @@ func (u *unit) prober(r *running, p *corev1.Probe, readiness bool) *prober {
 	b := &prober{verdict: make(chan bool), failed: make(chan struct{}), period: defaultPeriod,
 		timeout: defaultTimeout, successes: 1, patience: defaultFailures}
 	if p == nil {
-		b.check = checkTCP(u.p.address(r.port))
+		b.check = checkUnstated(u.p.address(r.port))
 		return b
 	}
 	seconds := func(d *time.Duration, n int32) {
@@ -104,7 +104,7 @@ func (u *unit) check(r *running, p *corev1.Probe) func(context.Context) error {
 		}
 		return checkGRPC(u.p.address(port), name)
 	}
-	return checkTCP(u.p.address(r.port))
+	return checkUnstated(u.p.address(r.port))
 }
 
 // probePort is the port a probe means. A manifest names a port of the
@@ -213,6 +213,31 @@ func checkTCP(address string) func(context.Context) error {
 	}
 }
 
+// checkUnstated is for a process of which nobody said how to tell that it is
+// ready. It has to listen; and since a model server may listen while its models
+// still load, it is asked as the Open Inference Protocol does. One that does
+// not know the question is taken to be ready, and not asked again.
+func checkUnstated(address string) func(context.Context) error {
+	var foreign atomic.Bool
+	listens := checkTCP(address)
+	ready := checkHTTP(corev1.HTTPGetAction{Path: "/v2/health/ready"}, address)
+	return func(ctx context.Context) error {
+		if err := listens(ctx); err != nil || foreign.Load() {
+			return err
+		}
+		err := ready(ctx)
+		var answer *statusError
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return err
+		case errors.As(err, &answer) && (answer.code == http.StatusBadRequest || answer.code == http.StatusServiceUnavailable):
+			return err
+		}
+		foreign.Store(true)
+		return nil
+	}
+}
+
 // probeClient takes certificates as they come, as Kubernetes' probes do, and
 // keeps no connection, which would hold a replica's drain up.
 var probeClient = &http.Client{
@@ -223,6 +248,14 @@ var probeClient = &http.Client{
 
 // probeBody bounds what is read of an answer, in bytes.
 const probeBody = 10 << 10
+
+// statusError is an answer that is no success.
+type statusError struct {
+	path, status string
+	code         int
+}
+
+func (e *statusError) Error() string { return "GET " + e.path + ": " + e.status }
 
 func checkHTTP(h corev1.HTTPGetAction, address string) func(context.Context) error {
 	scheme := "http"
@@ -253,7 +286,7 @@ func checkHTTP(h corev1.HTTPGetAction, address string) func(context.Context) err
 		defer func() { _ = resp.Body.Close() }()
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, probeBody))
 		if resp.StatusCode < 200 || resp.StatusCode >= 400 {
-			return fmt.Errorf("GET %s: %s", path, resp.Status)
+			return &statusError{path: path, status: resp.Status, code: resp.StatusCode}
 		}
 		return nil
 	}
