@@ -3,7 +3,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-GOFLAGS_BUILD := -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+# Without gRPC's trace pages nothing calls methods by their names, and the linker
+# leaves out those that nobody calls: a quarter of the binary.
+GOFLAGS_BUILD := -trimpath -tags grpcnotrace -ldflags "-s -w -X main.version=$(VERSION)"
 PEERS := .venv/peers
 LINT := bin/golangci-lint
 

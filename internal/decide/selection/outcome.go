@@ -153,6 +153,8 @@ func (s *subject) formatField() string {
 		return "spec.predictor.model.modelFormat.name"
 	case service.DialectOME:
 		return "spec.modelFormat.name of the BaseModel"
+	case service.DialectSeldon:
+		return "spec.predictors[].graph.implementation"
 	}
 	return "spec.model.format.name"
 }

@@ -2,11 +2,13 @@ package workload
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
-	"text/template"
 )
 
 // placeFields are the names only a replica can fill; Render leaves their
@@ -57,39 +59,46 @@ func keeps(body string, keep []string) bool {
 	return false
 }
 
+// evaluate fills one expression, as text/template would: ".Field", ".Field.key",
+// or `index .Field "key"` where the key is no name. It is not text/template,
+// which calls methods by their names: a program that does so keeps every
+// exported method of everything it links, a quarter of this one, and each
+// replica of the model server pays for that in memory.
 func evaluate(body string, data map[string]any) (string, error) {
-	t, err := template.New("").Option("missingkey=error").Funcs(template.FuncMap{"index": index}).Parse("{{" + body + "}}")
+	field, key, err := parse(body)
 	if err != nil {
-		return "", fmt.Errorf("template {{%s}}: %s", body, plain(err))
+		return "", fmt.Errorf("template {{%s}}: %w", body, err)
 	}
-	var b strings.Builder
-	if err := t.Execute(&b, data); err != nil {
-		return "", fmt.Errorf("template {{%s}}: %s; known are .Name, .Namespace, .Labels and .Annotations of the service", body, plain(err))
+	switch v := data[field].(type) {
+	case string:
+		if key == "" {
+			return v, nil
+		}
+		err = fmt.Errorf("%s is one text and has no keys", field)
+	case map[string]string:
+		if value, ok := v[key]; ok {
+			return value, nil
+		}
+		err = fmt.Errorf("no key %q", key)
+	default:
+		err = fmt.Errorf("no field %q", field)
 	}
-	return b.String(), nil
+	return "", fmt.Errorf("template {{%s}}: %w; known are .Name, .Namespace, .Labels and .Annotations of the service", body, err)
 }
 
-// plain strips text/template's own position prefix, which names a template
-// nobody wrote.
-func plain(err error) string {
-	s := err.Error()
-	if i := strings.LastIndex(s, ">: "); i >= 0 {
-		return s[i+3:]
-	}
-	return strings.TrimPrefix(s, "template: ")
-}
+// expression is what parse reads: a field and its key, by name or quoted.
+var expression = regexp.MustCompile("^(?:index\\s+\\.(\\w+)\\s+(\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`)|\\.(\\w+)(?:\\.(\\w+))?)$")
 
-// index is text/template's, but a missing key is an error.
-func index(m any, keys ...string) (string, error) {
-	labels, ok := m.(map[string]string)
-	if !ok || len(keys) != 1 {
-		return "", fmt.Errorf("index takes .Labels or .Annotations and one key")
+func parse(body string) (field, key string, err error) {
+	m := expression.FindStringSubmatch(body)
+	switch {
+	case m == nil:
+		return "", "", errors.New(`want .Field, .Field.key or index .Field "key"`)
+	case m[1] == "":
+		return m[3], m[4], nil
 	}
-	v, ok := labels[keys[0]]
-	if !ok {
-		return "", fmt.Errorf("no key %q", keys[0])
-	}
-	return v, nil
+	key, err = strconv.Unquote(m[2])
+	return m[1], key, err
 }
 
 // expandAll fills the templates of every string inside v, keys excepted, and
