@@ -3,7 +3,8 @@ package openapi
 import (
 	"bytes"
 	"compress/gzip"
-	"html/template"
+	"encoding/json"
+	"html"
 	"io"
 	"net/http"
 	"path"
@@ -14,22 +15,25 @@ import (
 
 // page shows documents with Swagger UI (Apache-2.0), whose files the binary
 // carries through the module github.com/swaggest/swgui.
-var page = template.Must(template.New("page").Parse(`<!DOCTYPE html>
+// A template package would call methods by name, which keeps them all in the
+// binary: TITLE and ASSETS are put in escaped for HTML, DOCUMENTS as JSON, which
+// escapes what could end a script.
+const page = `<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{.Title}}</title>
-<link rel="icon" type="image/png" href="{{.Assets}}/favicon-32x32.png">
-<link rel="stylesheet" href="{{.Assets}}/swagger-ui.css">
+<title>TITLE</title>
+<link rel="icon" type="image/png" href="ASSETS/favicon-32x32.png">
+<link rel="stylesheet" href="ASSETS/swagger-ui.css">
 </head>
 <body>
 <div id="swagger-ui"></div>
-<script src="{{.Assets}}/swagger-ui-bundle.js"></script>
-<script src="{{.Assets}}/swagger-ui-standalone-preset.js"></script>
+<script src="ASSETS/swagger-ui-bundle.js"></script>
+<script src="ASSETS/swagger-ui-standalone-preset.js"></script>
 <script>
 window.ui = SwaggerUIBundle({
-  urls: {{.Documents}},
+  urls: DOCUMENTS,
   dom_id: "#swagger-ui",
   deepLinking: true,
   presets: [SwaggerUIBundle.presets.apis, SwaggerUIStandalonePreset],
@@ -38,7 +42,7 @@ window.ui = SwaggerUIBundle({
 </script>
 </body>
 </html>
-`))
+`
 
 // link is a document that the page offers.
 type link struct {
@@ -60,11 +64,11 @@ func (s Subject) Page() []byte {
 		}
 	}
 	assets := strings.TrimPrefix(s.root(), "../") + "/v2/docs/assets"
-	var b bytes.Buffer
-	if err := page.Execute(&b, map[string]any{"Title": title, "Assets": assets, "Documents": documents}); err != nil {
-		panic("openapi: " + err.Error()) // the template is tested
+	list, err := json.Marshal(documents)
+	if err != nil {
+		panic("openapi: " + err.Error()) // strings alone are always JSON
 	}
-	return b.Bytes()
+	return []byte(strings.NewReplacer("TITLE", html.EscapeString(title), "ASSETS", html.EscapeString(assets), "DOCUMENTS", string(list)).Replace(page))
 }
 
 // assetTypes are the files of Swagger UI that are served, and their media
