@@ -82,6 +82,7 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 		change.Action = "configured"
 	}
 	if same && !o.Reselect {
+		f.nudge(id)
 		return change, nil
 	}
 	if err := f.cfg.Store.PutObject(obj); err != nil {
@@ -97,7 +98,7 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 		} else {
 			e.object, e.generation = obj, e.generation+1
 		}
-		e.stale, e.reselect = true, e.reselect || o.Reselect
+		e.stale, e.retry, e.reselect = true, retry{}, e.reselect || o.Reselect
 		f.queue.add(id.Key)
 	case "runtime":
 		f.mu.runtimes[id] = obj
@@ -107,6 +108,15 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 		f.touch(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })
 	}
 	return change, nil
+}
+
+// nudge has a service that could not be run looked at now: whoever applies it
+// again has often just mended what it lacked.
+func (f *Fleet) nudge(id ID) {
+	if e := f.mu.services[id.Key]; id.Kind == "service" && e != nil && e.failure != nil {
+		e.stale, e.retry = true, retry{}
+		f.queue.add(id.Key)
+	}
 }
 
 // stamp keeps the first creation time over every re-apply.
@@ -137,7 +147,7 @@ func modelRef(o Object) string {
 func (f *Fleet) touch(match func(*entry) bool) {
 	for k, e := range f.mu.services {
 		if match(e) {
-			e.stale = true
+			e.stale, e.retry = true, retry{}
 			f.queue.add(k)
 		}
 	}

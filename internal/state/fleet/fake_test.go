@@ -117,9 +117,13 @@ func (s *store) Load() ([]fleet.Object, []fleet.Record, error) {
 }
 
 // models finds nothing in any model, or an error.
-type models struct{ fail error }
+type models struct {
+	fail  error
+	asked int
+}
 
 func (m *models) Inspect(context.Context, string) (service.Attributes, error) {
+	m.asked++
 	return service.Attributes{}, m.fail
 }
 

@@ -129,8 +129,16 @@ type entry struct {
 	deleted bool
 	status  service.Status
 	usage   map[service.Role]*usage
+	retry   retry
 	// lastReplica is the newest there has been, for its logs.
 	lastReplica string
+}
+
+// retry is when inputs that could not be resolved are looked at again unless
+// they change.
+type retry struct {
+	at    time.Time
+	tries int // in a row that could not read the model
 }
 
 // roleState carries the autoscaler from step to step.
@@ -288,3 +296,7 @@ func (f *Fleet) Run(ctx context.Context, workers int) {
 // retryAfter is when a failed reconcile is tried again, and how often what
 // this host lacked is looked for.
 const retryAfter = 5 * time.Second
+
+// maxRetryAfter is how far retryAfter grows for a model that cannot be read:
+// asking for it may itself take long.
+const maxRetryAfter = time.Minute

@@ -202,6 +202,7 @@ func TestFailureKeepsTheOldRevision(t *testing.T) {
 				t.Errorf("it serves on, and Ready is %+v", c)
 			}
 			breaks.unmake(r)
+			r.now = r.now.Add(again)
 			r.reconcile("a")
 			if r.platform.revisions[key("a")].Hash == before {
 				t.Error("the cause is gone and nothing was resolved")
@@ -221,7 +222,8 @@ func TestLackingProgram(t *testing.T) {
 	r := newRig(t)
 	r.platform.programs = nil
 	r.apply(serviceYAML("a", one))
-	if again := r.reconcile("a"); again == 0 {
+	again := r.reconcile("a")
+	if again == 0 {
 		t.Error("it is not looked for again")
 	}
 	if c := r.ready("a"); c.Status != "False" || !strings.Contains(c.Message, "oak is not on PATH: grow oak") {
@@ -231,9 +233,63 @@ func TestLackingProgram(t *testing.T) {
 		t.Errorf("published was %+v", v)
 	}
 	r.platform.programs = []string{"elm"}
+	r.now = r.now.Add(again)
 	r.reconcile("a")
 	if r.runs("a") != "elm" {
 		t.Errorf("with elm there it runs %q", r.runs("a"))
+	}
+}
+
+// TestUnreadableModel: asking for it again waits longer and longer, whatever
+// else has the service looked at, until it is applied again.
+func TestUnreadableModel(t *testing.T) {
+	r := newRig(t)
+	r.models.fail = notThere{}
+	r.apply(serviceYAML("a", one))
+	for _, want := range []time.Duration{5, 10, 20, 40, 60, 60} {
+		if again := r.reconcile("a"); again != want*time.Second {
+			t.Errorf("looked at again after %s, want %ds", again, want)
+		}
+		asked := r.models.asked
+		r.now = r.now.Add(2 * time.Second)
+		if again := r.reconcile("a"); again != (want-2)*time.Second || r.models.asked != asked {
+			t.Errorf("2s later: again after %s, asked %d times", again, r.models.asked-asked)
+		}
+		r.now = r.now.Add((want - 2) * time.Second)
+	}
+	r.reconcile("a")
+	r.models.fail = nil
+	if got := r.apply(serviceYAML("a", one)); got[0] != "unchanged" {
+		t.Errorf("actions %v", got)
+	}
+	r.reconcile("a")
+	if r.runs("a") != "oak" {
+		t.Error("applied again, it was not looked at")
+	}
+}
+
+// TestStartingAfterFailure: while a replica is tried again, the status still
+// says what went wrong.
+func TestStartingAfterFailure(t *testing.T) {
+	r := newRig(t)
+	r.apply(serviceYAML("a", one))
+	r.reconcile("a")
+	rep := replica.Replica{ID: "a-0", Role: service.RoleEngine, Revision: r.platform.revisions[key("a")].Hash,
+		Phase: replica.Failed, Reason: "Exited", Message: "exited with code 3", Restart: r.now}
+	for _, c := range []struct {
+		phase  replica.Phase
+		reason string
+	}{{replica.Failed, "Exited"}, {replica.Fetching, "Fetching"}, {replica.Starting, "Starting"}, {replica.Ready, "Serving"}} {
+		rep.Phase = c.phase
+		if c.phase != replica.Failed {
+			rep.Reason, rep.Message = "", ""
+		}
+		r.platform.replicas[key("a")] = []replica.Replica{rep}
+		r.reconcile("a")
+		got := r.ready("a")
+		if got.Reason != c.reason || strings.Contains(got.Message, "exited with code 3") != (c.phase != replica.Ready) {
+			t.Errorf("%s: Ready is %+v", c.phase, got)
+		}
 	}
 }
 

@@ -27,6 +27,10 @@ type work struct {
 	replicas   []replica.Replica
 	// trouble is what the platform refused.
 	trouble error
+	// past is why a replica of this revision failed before, and later when
+	// inputs that could not be resolved are looked at again; 0 for neither.
+	past  *service.Failure
+	later time.Duration
 }
 
 // workOn copies e; Fleet.mu is held.
@@ -36,6 +40,9 @@ func workOn(k service.Key, e *entry) *work {
 		wake: e.wake, asleep: e.asleep, roles: map[service.Role]roleState{}}
 	for r, s := range e.roles {
 		w.roles[r] = *s
+	}
+	if past := e.status.Model.LastFailure; past != nil && past.Replica != "" && e.record != nil && e.record.Revision.Name == e.status.Revision {
+		w.past = past
 	}
 	return w
 }
@@ -59,7 +66,7 @@ func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, er
 // converge does the work of a reconcile. After an error w holds how far it
 // came.
 func (f *Fleet) converge(ctx context.Context, w *work) (time.Duration, error) {
-	again := time.Duration(0)
+	again := w.later
 	if w.stale {
 		again = f.resolve(ctx, w)
 	}
@@ -100,7 +107,12 @@ func (f *Fleet) begin(k service.Key) (w *work, wanted bool) {
 	}
 	w = workOn(k, e)
 	// What comes in from now on is for the next reconcile.
-	e.stale, e.reselect, e.wake = false, false, 0
+	e.wake = 0
+	if left := e.retry.at.Sub(f.cfg.Now()); w.stale && left > 0 {
+		w.stale, w.later = false, left
+		return w, true
+	}
+	e.stale, e.reselect = false, false
 	return w, true
 }
 
@@ -187,6 +199,9 @@ func (f *Fleet) finish(w *work) {
 		return
 	}
 	e.record, e.applied, e.failure = w.record, w.applied, w.failure
+	if w.failure == nil {
+		e.retry = retry{}
+	}
 	for r, s := range w.roles {
 		e.roles[r] = &s
 	}

@@ -25,17 +25,11 @@ const (
 // failure the record before stays and goes on serving; the failure says what
 // is lacking. It returns when to try again, 0 when only a change can help.
 func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
-	w.failure = nil
 	next, again, failure := f.resolved(ctx, w)
 	if failure != nil {
-		failure.Time = f.cfg.Now()
-		w.failure = failure
-		f.cfg.Log.Warn("cannot be run", "service", w.key.String(), "reason", failure.Reason, "message", failure.Message)
-		if again > 0 {
-			f.restale(w.key)
-		}
-		return again
+		return f.fail(w, failure, again)
 	}
+	w.failure = nil
 	if w.record != nil && w.record.Revision.Hash == next.Revision.Hash && w.record.Selection == next.Selection {
 		// The same to run: only counts may differ, and they live in the limits.
 		if !sameLimits(w.record.Revision, next.Revision) {
@@ -48,22 +42,35 @@ func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
 		return 0
 	}
 	if err := f.cfg.Store.PutRecord(*next); err != nil {
-		w.failure = &service.Failure{Reason: reasonStore, Message: err.Error(), Time: f.cfg.Now()}
 		w.applied = w.record != nil
-		f.restale(w.key)
-		return retryAfter
+		return f.fail(w, &service.Failure{Reason: reasonStore, Message: err.Error()}, retryAfter)
 	}
 	w.record = next
 	return 0
 }
 
-// restale has the inputs resolved again next time although they stay.
-func (f *Fleet) restale(k service.Key) {
+// fail notes why w cannot be run, and has its inputs resolved again after
+// again although they stay; 0 when only a change can help. It returns when.
+func (f *Fleet) fail(w *work, failure *service.Failure, again time.Duration) time.Duration {
+	failure.Time = f.cfg.Now()
+	if old := w.failure; old != nil && old.Message == failure.Message {
+		failure.Time = old.Time
+	} else {
+		f.cfg.Log.Warn("cannot be run", "service", w.key.String(), "reason", failure.Reason, "message", failure.Message)
+	}
+	w.failure = failure
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if e := f.mu.services[k]; e != nil {
-		e.stale = true
+	e := f.mu.services[w.key]
+	if again == 0 || e == nil || e.stale { // stale again: they changed meanwhile
+		return again
 	}
+	if failure.Reason == reasonModelLoadFailed {
+		again = min(again<<min(e.retry.tries, 8), maxRetryAfter)
+		e.retry.tries++
+	}
+	e.stale, e.retry.at = true, f.cfg.Now().Add(again)
+	return again
 }
 
 func sameLimits(a, b workload.Revision) bool {

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -129,6 +130,9 @@ func modelStatus(w *work) service.ModelStatus {
 		}
 	}
 	ms.Copies = ready
+	if ms.LastFailure == nil && ready == 0 && !sleeping(w) {
+		ms.LastFailure = w.past
+	}
 	if w.failure != nil {
 		ms.LastFailure = w.failure
 	}
@@ -212,15 +216,28 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 		if bad := worst(w.replicas); bad != nil {
 			return cond(kind, false, bad.Reason, bad.Message)
 		}
-		if cs.Progress != "" {
-			return cond(kind, false, "Fetching", "fetching the model: "+cs.Progress)
-		}
-		return cond(kind, false, "Starting", fmt.Sprintf("%s: 0 of %d ready", c.Role, cs.Desired))
+		return starting(w, cs, cond)
 	}
 	if sleeping(w) {
 		return cond(kind, true, "Asleep", "starts at the first request")
 	}
 	return cond(kind, true, "Serving", "")
+}
+
+// starting says how far a role without a ready replica is, and what went wrong
+// before.
+func starting(w *work, cs service.ComponentStatus, cond func(string, bool, string, string) service.Condition) service.Condition {
+	reason, message := "Starting", fmt.Sprintf("%s: 0 of %d ready", cs.Role, cs.Desired)
+	if slices.ContainsFunc(w.replicas, func(r replica.Replica) bool { return r.Role == cs.Role && r.Phase == replica.Fetching }) {
+		reason, message = "Fetching", "fetching the model"
+		if cs.Progress != "" {
+			message += ": " + cs.Progress
+		}
+	}
+	if w.past != nil {
+		message += "; the try before failed: " + w.past.Message
+	}
+	return cond(service.ConditionPredictorReady, false, reason, message)
 }
 
 // transitioned carries over since when each condition has been as it is.
