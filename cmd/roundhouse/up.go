@@ -59,6 +59,10 @@ file with a problem keeps what it said before.`,
 	return cmd
 }
 
+// reconcilers is how many services are looked at at once. Most of a look is
+// waiting, for a model's source above all.
+const reconcilers = 32
+
 // drainGrace is how long a stopping `up` lets requests and replicas finish.
 const drainGrace = 30 * time.Second
 
@@ -161,7 +165,7 @@ func (n *node) run(ctx, hurry context.Context, inference, adminListener net.List
 	defer stop(nil)
 	fleetCtx, stopFleet := context.WithCancel(context.WithoutCancel(ctx))
 	var servers, fleet sync.WaitGroup
-	fleet.Go(func() { n.fleet.Run(fleetCtx, 4) })
+	fleet.Go(func() { n.fleet.Run(fleetCtx, reconcilers) })
 	serve := func(name string, f func() error) {
 		servers.Go(func() {
 			if err := f(); err != nil {
