@@ -1,0 +1,24 @@
+// Package python serves models of Python code. It runs them in worker
+// processes and speaks docs/design/python-workers.md's frame protocol with
+// each over a unix socket of its own.
+//
+// An Engine keeps one pool of workers per environment: the default
+// interpreter, a venv or conda folder, an unpacked tarball, each again by
+// inference_pool_gid. A pool begins with its first model and ends with its
+// last. Every model is in every worker of its pool unless its settings name
+// fewer; then it is in those that hold the fewest models. A request goes to
+// the ready worker with the fewest requests in flight. One that was not yet
+// sent moves to another worker when its worker ends; one that was sent fails,
+// because nobody knows how far it came.
+//
+// A worker that ends, breaks the protocol or is stuck is replaced, and the
+// models are loaded again in the new one. Until then a model is ready as long
+// as another of its workers has it.
+//
+//	Engine ─ pools ─ slots (one per worker) ─ worker (process + conn)
+//	   └ Model ─ placements (one per slot that has it) ─┘
+//
+// Goroutines: each slot has one that starts and replaces its worker; each
+// worker has a reader, a writer, one for its output and one that watches its
+// heartbeat.
+package python

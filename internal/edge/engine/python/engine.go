@@ -1,0 +1,276 @@
+package python
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+)
+
+// Settings is what a model needs to be loaded.
+type Settings struct {
+	Name    string
+	Version string
+	// Document is model-settings.json as the server resolved it, a JSON object
+	// with MLServer's field names. Its implementation is an import path.
+	Document json.RawMessage
+	// Folder is what relative paths are relative to, and where the model's own
+	// modules are found. It is absolute; "" for none.
+	Folder string
+	// Workers is in how many workers of its pool the model is loaded; 0 is in
+	// all of them.
+	Workers int
+
+	// MLServer's settings of the pool. A tarball wins over a path.
+	EnvironmentPath              string
+	EnvironmentTarball           string
+	InferencePoolGID             string
+	AutogenerateInferencePoolGID bool
+}
+
+// Engine runs the workers and loads models in them.
+type Engine struct {
+	config  Config
+	report  report
+	log     *slog.Logger
+	dir     string // for sockets
+	started atomic.Int64
+	keys    atomic.Int64
+
+	packageDir func() (string, error)
+	tarballs   *tarballs
+
+	mu struct {
+		sync.Mutex
+		pools   map[poolKey]*pool
+		number  int
+		closed  bool
+		closing sync.WaitGroup
+	}
+}
+
+// New makes an engine. No worker is started before the first Load. Metrics may
+// be nil.
+func New(c Config, metrics Metrics, log *slog.Logger) (*Engine, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	dir, err := runtimeDir(c.RuntimeDir)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{config: c, report: report{metrics}, log: log, dir: dir,
+		tarballs: &tarballs{dir: c.EnvironmentsDir, limits: c.Limits, log: log}}
+	e.packageDir = sync.OnceValues(func() (string, error) { return unpackPackage(c) })
+	e.mu.pools = map[poolKey]*pool{}
+	return e, nil
+}
+
+// maxSocketPath is what the address of a unix socket holds on every system.
+const maxSocketPath = 100
+
+// runtimeDir makes a folder for sockets, whose paths have a short limit.
+func runtimeDir(parent string) (string, error) {
+	dir, err := os.MkdirTemp(parent, "roundhouse-")
+	if err == nil && parent == "" && len(dir) > maxSocketPath-40 {
+		_ = os.Remove(dir)
+		dir, err = os.MkdirTemp("/tmp", "roundhouse-")
+	}
+	if err != nil {
+		return "", fmt.Errorf("python: no folder for sockets: %w", err)
+	}
+	if len(dir) > maxSocketPath-40 {
+		_ = os.Remove(dir)
+		return "", fmt.Errorf("python: runtimeDir: %s is too long a path for sockets; name a shorter one", parent)
+	}
+	return dir, nil
+}
+
+// Load loads a model in as many workers as its settings say. It is ready to
+// answer when Load returns, unless its code says that it is not.
+func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
+	if !json.Valid(s.Document) {
+		return nil, newError(kindUnprocessable, fmt.Sprintf("model %q: its settings are not JSON", s.Name))
+	}
+	if s.Workers < 0 {
+		return nil, newError(kindUnprocessable, fmt.Sprintf("model %q: parallel_workers is %d; it must be above 0", s.Name, s.Workers))
+	}
+	number := e.keys.Add(1)
+	m := &Model{engine: e, settings: s, key: cut(s.Name, 400) + "#" + strconv.FormatInt(number, 10)}
+	key := poolKey{group: s.InferencePoolGID}
+	switch {
+	case s.EnvironmentTarball != "":
+		key.environment, key.tarball = absolute(s.EnvironmentTarball, s.Folder), true
+	case s.EnvironmentPath != "":
+		key.environment = absolute(s.EnvironmentPath, s.Folder)
+	}
+	if key.group == "" && s.AutogenerateInferencePoolGID {
+		key.group = "\x00" + strconv.FormatInt(number, 10) // nobody else's
+	}
+	p, err := e.acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	m.pool = p
+	m.chosen = p.choose(s.Workers)
+	var answer *message
+	if m.placements, answer, err = p.place(ctx, m, m.chosen); err == nil {
+		if err = m.describe(answer); err == nil {
+			return m, nil
+		}
+		_ = unloadAll(context.WithoutCancel(ctx), m.placements) // what matters is said already
+	}
+	p.leave(m.chosen)
+	e.release(p)
+	return nil, err
+}
+
+// absolute is path, relative to folder.
+func absolute(path, folder string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(folder, path)
+}
+
+// acquire finds or makes a pool and begins a use of it.
+func (e *Engine) acquire(ctx context.Context, key poolKey) (*pool, error) {
+	e.mu.Lock()
+	if e.mu.closed {
+		e.mu.Unlock()
+		return nil, errClosed
+	}
+	p := e.mu.pools[key]
+	if p == nil {
+		e.mu.number++
+		p = &pool{key: key, engine: e, prepared: make(chan struct{}), log: e.log}
+		if key.environment != "" {
+			p.log = e.log.With("environment", key.environment)
+		}
+		e.mu.pools[key] = p
+		// The first load's context must not end what others wait for.
+		go p.prepare(context.WithoutCancel(ctx), e.mu.number)
+	}
+	p.users++
+	e.mu.Unlock()
+	select {
+	case <-p.prepared:
+	case <-ctx.Done():
+		e.release(p)
+		return nil, ctx.Err()
+	}
+	if p.err != nil {
+		e.release(p)
+		return nil, p.err
+	}
+	return p, nil
+}
+
+// release ends a use of a pool. With the last one its workers are stopped, in
+// the background.
+func (e *Engine) release(p *pool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p.users--; p.users > 0 {
+		return
+	}
+	if e.mu.pools[p.key] == p {
+		delete(e.mu.pools, p.key)
+		e.mu.closing.Go(p.close)
+	}
+}
+
+// Close stops every worker: they finish what they have for at most the worker
+// timeout. Models of the engine answer no more.
+func (e *Engine) Close(ctx context.Context) error {
+	e.mu.Lock()
+	e.mu.closed = true
+	for key, p := range e.mu.pools {
+		delete(e.mu.pools, key)
+		e.mu.closing.Go(p.close)
+	}
+	e.mu.Unlock()
+	done := make(chan struct{})
+	go func() { e.mu.closing.Wait(); close(done) }()
+	select {
+	case <-done:
+		return os.RemoveAll(e.dir)
+	case <-ctx.Done():
+		return fmt.Errorf("python: workers did not stop in time: %w", ctx.Err())
+	}
+}
+
+// WorkerStatus is how a worker stands.
+type WorkerStatus struct {
+	Worker      string
+	Environment string // "" is the default one
+	PID         int    // 0: it is being replaced
+	InFlight    int
+	Models      int
+	Restarts    int
+	RSS         int64 // bytes, as of the last heartbeat
+}
+
+// Status lists the workers, by name.
+func (e *Engine) Status() []WorkerStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := []WorkerStatus{}
+	for _, p := range e.mu.pools {
+		select {
+		case <-p.prepared:
+		default:
+			continue
+		}
+		for _, s := range p.slots {
+			list = append(list, s.status())
+		}
+	}
+	slices.SortFunc(list, func(a, b WorkerStatus) int { return compareNames(a.Worker, b.Worker) })
+	return list
+}
+
+func compareNames(a, b string) int {
+	if len(a) != len(b) {
+		return len(a) - len(b)
+	}
+	if a < b {
+		return -1
+	}
+	return 1
+}
+
+func (s *slot) status() WorkerStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := WorkerStatus{Worker: s.name, Environment: s.pool.key.environment, Models: len(s.mu.placements), Restarts: int(s.restarts.Load())}
+	if w := s.mu.live; w != nil {
+		status.PID, status.InFlight, status.RSS = w.process.PID(), int(w.conn.inFlight.Load()), w.rss.Load()
+	}
+	return status
+}
+
+// describe keeps what the first worker said of the model.
+func (m *Model) describe(answer *message) error {
+	if answer.Metadata == nil {
+		answer.Metadata = &wireMetadata{}
+	}
+	metadata, err := answer.Metadata.metadata()
+	if err != nil {
+		return err
+	}
+	if metadata.Name == "" {
+		metadata.Name = m.settings.Name
+	}
+	if metadata.Versions == nil && m.settings.Version != "" {
+		metadata.Versions = []string{m.settings.Version}
+	}
+	m.metadata, m.handlers, m.streams = metadata, answer.Handlers, answer.Streams
+	return nil
+}

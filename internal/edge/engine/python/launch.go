@@ -1,0 +1,190 @@
+package python
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/child"
+)
+
+// tokenVariable holds the secret that a worker shows.
+const tokenVariable = "ROUNDHOUSE_WORKER_TOKEN"
+
+// launch is what a worker is started with.
+type launch struct {
+	name   string   // of the worker, unique among those running
+	dir    string   // for its socket and pipe
+	python string   // the interpreter
+	env    []string // of the process
+	grace  time.Duration
+	limits Limits
+	log    *slog.Logger
+	report report
+}
+
+// start starts a worker and greets it.
+func (l launch) start(ctx context.Context) (*worker, error) {
+	socket := filepath.Join(l.dir, l.name+".sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("python: cannot listen on %s: %w", socket, err)
+	}
+	defer func() { _ = listener.Close() }()
+	token := rand.Text()
+	process, out, err := l.spawn(socket, token)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.limits.StartTimeout)
+	defer cancel()
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() { // ends Accept
+		select {
+		case <-ctx.Done():
+		case <-process.Done():
+		case <-ended:
+		}
+		_ = listener.Close()
+	}()
+	nc, reader, hi, err := l.accept(listener, token)
+	if err == nil {
+		return l.newWorker(process, out, nc, reader, hi), nil
+	}
+	select {
+	case <-process.Done():
+		err = l.explain(process.Exit(), out)
+	default:
+		process.Kill()
+		if errors.Is(err, net.ErrClosed) {
+			err = newError(kindUnavailable, fmt.Sprintf("worker did not connect within %s%s", l.limits.StartTimeout, quoted(out)))
+		}
+	}
+	out.close()
+	return nil, err
+}
+
+// spawn starts the process.
+func (l launch) spawn(socket, token string) (*child.Process, *output, error) {
+	out, err := newOutput(filepath.Join(l.dir, l.name+".out"), l.limits.OutputLines, l.log)
+	if err != nil {
+		return nil, nil, fmt.Errorf("python: %w", err)
+	}
+	process, err := child.Start(child.Spec{
+		Path:   l.python,
+		Args:   []string{l.python, "-m", "roundhouse.worker", "--socket", socket, "--grace", strconv.FormatFloat(l.grace.Seconds(), 'f', -1, 64)},
+		Env:    append(slices.Clone(l.env), tokenVariable+"="+token),
+		Output: out.path,
+	})
+	if err != nil {
+		close(out.done)
+		out.close()
+		_ = os.Remove(out.path)
+		return nil, nil, fmt.Errorf("python: %w", err)
+	}
+	go out.read()
+	return process, out, nil
+}
+
+// maxStrangers bounds the connections that show no valid token.
+const maxStrangers = 16
+
+// accept waits for the worker among those who connect.
+func (l launch) accept(listener net.Listener, token string) (net.Conn, *frameReader, hello, error) {
+	for strangers := 0; ; strangers++ {
+		nc, err := listener.Accept()
+		if err != nil {
+			return nil, nil, hello{}, err
+		}
+		reader := newFrameReader(nc)
+		_ = nc.SetDeadline(time.Now().Add(l.limits.HandshakeTimeout))
+		hi, err := greet(nc, reader, token, l.limits)
+		if err == nil {
+			_ = nc.SetDeadline(time.Time{})
+			return nc, reader, hi, nil
+		}
+		_ = writeFrame(nc, control(kindGoodbye, "reason", cut(err.Error(), 1024)))
+		_ = nc.Close()
+		if !errors.Is(err, errStranger) || strangers == maxStrangers {
+			return nil, nil, hello{}, newError(kindUnavailable, "worker: "+err.Error())
+		}
+	}
+}
+
+var errStranger = errors.New("no such token")
+
+// greet shakes hands.
+func greet(nc net.Conn, reader *frameReader, token string, l Limits) (hello, error) {
+	var hi hello
+	header, _, err := reader.next()
+	if err != nil {
+		return hi, fmt.Errorf("no hello within %s: %w", l.HandshakeTimeout, err)
+	}
+	if err := checkNesting(header); err != nil {
+		return hi, err
+	}
+	if err := json.Unmarshal(header, &hi); err != nil {
+		return hi, violation("a hello that cannot be read: %v", err)
+	}
+	switch {
+	case hi.Kind != kindHello:
+		return hi, violation("%s before hello", strconv.Quote(cut(hi.Kind, 64)))
+	case subtle.ConstantTimeCompare([]byte(hi.Token), []byte(token)) != 1:
+		return hi, errStranger
+	case !slices.Contains(hi.Protocols, protocolHere):
+		return hi, fmt.Errorf("the worker speaks protocols %v, the server %d", hi.Protocols[:min(len(hi.Protocols), 16)], protocolHere)
+	}
+	return hi, writeFrame(nc, control(kindWelcome, "protocol", protocolHere, "server", map[string]string{"name": "roundhouse"},
+		"limits", map[string]int64{"max_frame_bytes": l.MaxFrameBytes, "max_in_flight": int64(l.MaxInFlight)}, "features", []string{}))
+}
+
+// writeFrame writes a small frame where no conn does.
+func writeFrame(nc net.Conn, f *frame) error {
+	if err := f.seal(maxHandshakeBytes); err != nil {
+		return err
+	}
+	_, err := nc.Write(f.head)
+	return err
+}
+
+// explain says why a worker ended before it said hello.
+func (l launch) explain(exit child.Exit, out *output) error {
+	select { // what it last wrote
+	case <-out.done:
+	case <-time.After(outputWait):
+	}
+	for _, line := range slices.Backward(out.tail()) {
+		if _, rest, ok := strings.Cut(line, "No module named "); ok {
+			module, _, _ := strings.Cut(strings.Trim(rest, `'"; `), "'")
+			module, _, _ = strings.Cut(module, ".")
+			e := newError(kindMissing, "")
+			if e.Install = l.python + " -m pip install " + module; module == "numpy" || module == "pydantic" {
+				e.Install = l.python + " -m pip install numpy pydantic"
+			}
+			e.Message = fmt.Sprintf("%s lacks the package %q; install it: %s", l.python, module, e.Install)
+			return e
+		}
+	}
+	return newError(kindUnavailable, fmt.Sprintf("worker ended before it connected (%s %s)%s", l.python, exit, quoted(out)))
+}
+
+// quoted is the last lines of output, for an error.
+func quoted(out *output) string {
+	lines := out.tail()
+	if len(lines) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(lines[max(0, len(lines)-3):], " | ")
+}

@@ -1,0 +1,140 @@
+package python
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+)
+
+// errClosed is the answer once the engine or a pool has been closed.
+var errClosed = newError(kindUnavailable, "the python workers are shutting down")
+
+// poolKey tells pools apart.
+type poolKey struct {
+	environment string // "", a folder, or a tarball
+	tarball     bool
+	group       string // inference_pool_gid
+}
+
+// pool is the workers of one environment.
+type pool struct {
+	key      poolKey
+	engine   *Engine
+	log      *slog.Logger
+	users    int           // models, and loads under way; guarded by the engine's lock
+	prepared chan struct{} // closed once the rest is set
+	err      error         // why there are no workers
+
+	environment *environment
+	slots       []*slot
+	cancel      context.CancelFunc
+
+	mu struct {
+		sync.Mutex
+		placed []int // models in each slot, with those being loaded
+	}
+}
+
+// prepare finds the environment and starts the workers.
+func (p *pool) prepare(ctx context.Context, number int) {
+	defer close(p.prepared)
+	if p.environment, p.err = p.engine.environment(ctx, p.key); p.err != nil {
+		return
+	}
+	ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	n := p.engine.config.workers()
+	p.mu.placed = make([]int, n)
+	for i := range n {
+		s := newSlot(p, strconv.Itoa(number)+"-"+strconv.Itoa(i))
+		p.slots = append(p.slots, s)
+		go s.run(ctx)
+	}
+}
+
+// start starts a worker.
+func (p *pool) start(ctx context.Context, name string) (*worker, error) {
+	c := &p.engine.config
+	dir, err := p.engine.packageDir()
+	if err != nil {
+		return nil, err
+	}
+	name += "-" + strconv.FormatInt(p.engine.started.Add(1), 10)
+	return launch{
+		name: name, dir: p.engine.dir, python: p.environment.python, env: p.environment.variables(c.Environ, dir),
+		grace: c.WorkerTimeout, limits: c.Limits, report: p.engine.report, log: p.log.With("worker", name),
+	}.start(ctx)
+}
+
+// choose takes n slots, 0 for all: those with the fewest models. The caller
+// gives them back with leave.
+func (p *pool) choose(n int) []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]int, len(p.slots))
+	for i := range all {
+		all[i] = i
+	}
+	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(p.mu.placed[a], p.mu.placed[b]) })
+	if n > 0 && n < len(all) {
+		all = all[:n]
+	}
+	for _, i := range all {
+		p.mu.placed[i]++
+	}
+	return all
+}
+
+func (p *pool) leave(chosen []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, i := range chosen {
+		p.mu.placed[i]--
+	}
+}
+
+// place loads m in the chosen slots, in all or in none.
+func (p *pool) place(ctx context.Context, m *Model, chosen []int) ([]*placement, *message, error) {
+	placements := make([]*placement, len(chosen))
+	answers := make([]*message, len(chosen))
+	errs := make([]error, len(chosen))
+	var wg sync.WaitGroup
+	for n, i := range chosen {
+		wg.Go(func() { placements[n], answers[n], errs[n] = p.slots[i].load(ctx, m) })
+	}
+	wg.Wait()
+	if first := slices.IndexFunc(errs, func(err error) bool { return err != nil }); first >= 0 {
+		placements = slices.DeleteFunc(placements, func(o *placement) bool { return o == nil })
+		// The load's context may have ended; the workers are well.
+		return nil, nil, errors.Join(errs[first], unloadAll(context.WithoutCancel(ctx), placements))
+	}
+	return placements, answers[0], nil
+}
+
+// unloadAll unloads placements side by side.
+func unloadAll(ctx context.Context, placements []*placement) error {
+	errs := make([]error, len(placements))
+	var wg sync.WaitGroup
+	for n, o := range placements {
+		wg.Go(func() { errs[n] = o.slot.unload(ctx, o) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// close stops the workers and gives the environment back.
+func (p *pool) close() {
+	<-p.prepared
+	if p.cancel != nil {
+		p.cancel()
+	}
+	for _, s := range p.slots {
+		<-s.stopped
+	}
+	if p.environment != nil {
+		p.environment.release()
+	}
+}

@@ -1,0 +1,188 @@
+package python
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/bzip2"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+)
+
+// contextReader ends reading when ctx ends.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c contextReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
+
+// hashFile is the SHA-256 of a file, in hexadecimal.
+func hashFile(ctx context.Context, path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	h := sha256.New()
+	if _, err := io.Copy(h, contextReader{ctx, f}); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// unpackTarball unpacks a tar file, plain or compressed with gzip or bzip2,
+// into dir, which it makes.
+//
+// Nothing is written outside dir: os.Root refuses every name and link that
+// leads there. Links may not point outside either, except that of the
+// interpreter (bin/python…), which in a venv is the one of the machine.
+// Devices, pipes and set-id bits are refused or dropped.
+func unpackTarball(ctx context.Context, archive, dir string, l Limits) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	content, err := decompress(contextReader{ctx, f})
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	u := &unpacker{root: root, files: l.MaxEnvironmentFiles, bytes: l.MaxEnvironmentBytes}
+	for archive := tar.NewReader(content); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return u.checkLinks()
+		}
+		if err == nil {
+			err = u.entry(h, archive)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func decompress(r io.Reader) (io.Reader, error) {
+	b := bufio.NewReaderSize(r, 1<<20)
+	head, _ := b.Peek(3) // a short file is no archive, which the reader says
+	switch {
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		return gzip.NewReader(b)
+	case bytes.HasPrefix(head, []byte("BZh")):
+		return bzip2.NewReader(b), nil
+	}
+	return b, nil
+}
+
+// unpacker writes entries below root, within its bounds.
+type unpacker struct {
+	root  *os.Root
+	files int   // entries left
+	bytes int64 // bytes left
+	links []string
+}
+
+// interpreterLink matches the links that may point anywhere.
+var interpreterLink = regexp.MustCompile(`^bin/python[0-9.]*$`)
+
+func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
+	if u.files--; u.files < 0 {
+		return errors.New("more entries than maxEnvironmentFiles")
+	}
+	name, err := local(h.Name)
+	if err != nil || name == "." {
+		return err
+	}
+	if err := u.root.MkdirAll(path.Dir(name), 0o700); err != nil {
+		return fmt.Errorf("%q: %w", h.Name, err)
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		err = u.root.MkdirAll(name, 0o700)
+	case tar.TypeReg:
+		err = u.file(name, h.FileInfo().Mode(), content)
+	case tar.TypeSymlink:
+		if !interpreterLink.MatchString(name) {
+			u.links = append(u.links, name)
+			if path.IsAbs(h.Linkname) || !filepath.IsLocal(path.Join(path.Dir(name), h.Linkname)) {
+				return fmt.Errorf("the link %q points outside the environment", h.Name)
+			}
+		}
+		err = u.root.Symlink(h.Linkname, name)
+	case tar.TypeLink:
+		var target string
+		if target, err = local(h.Linkname); err == nil {
+			err = u.root.Link(target, name)
+		}
+	case tar.TypeXGlobalHeader:
+	default:
+		err = fmt.Errorf("is neither a file, a folder nor a link (type %q)", h.Typeflag)
+	}
+	if err != nil {
+		return fmt.Errorf("%q: %w", h.Name, err)
+	}
+	return nil
+}
+
+// local cleans the name of an entry and refuses one outside the archive.
+func local(raw string) (string, error) {
+	name := path.Clean(raw)
+	if name == "" || !filepath.IsLocal(name) {
+		return "", fmt.Errorf("the entry %q would be outside the environment", raw)
+	}
+	return name, nil
+}
+
+func (u *unpacker) file(name string, mode fs.FileMode, content io.Reader) error {
+	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode.Perm()&0o755|0o600)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(f, io.LimitReader(content, u.bytes+1))
+	if u.bytes -= n; u.bytes < 0 && err == nil {
+		err = errors.New("the environment unpacks to more than maxEnvironmentBytes")
+	}
+	return errors.Join(err, f.Close())
+}
+
+// checkLinks looks at the finished folder: a chain of harmless links can still
+// lead out, which Root notices. A link to nothing is harmless, and so is one
+// to the interpreter.
+func (u *unpacker) checkLinks() error {
+	for _, name := range u.links {
+		_, err := u.root.Stat(name)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		target, readErr := u.root.Readlink(name)
+		if readErr == nil && interpreterLink.MatchString(path.Join(path.Dir(name), target)) {
+			continue
+		}
+		return fmt.Errorf("the link %q points outside the environment", name)
+	}
+	return nil
+}
