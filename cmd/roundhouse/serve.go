@@ -99,6 +99,7 @@ type serveCommand struct {
 	format string
 	config modelserver.Config
 	flags  modelserver.Config // what the flags say
+	log    *slog.Logger
 }
 
 func newServeCommand() *cobra.Command {
@@ -119,8 +120,7 @@ Flags win over settings.json, which wins over the environment.`,
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second signal ends it at once
-			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			return c.run(ctx, cmd, log)
+			return c.run(ctx, cmd)
 		},
 	}
 	f := cmd.Flags()
@@ -139,8 +139,9 @@ Flags win over settings.json, which wins over the environment.`,
 }
 
 // run serves until ctx ends.
-func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command, log *slog.Logger) error {
-	repository, err := c.repository(log)
+func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) error {
+	c.log = newServeLog(cmd.ErrOrStderr(), false, false)
+	repository, err := c.repository(cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -149,7 +150,7 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command, log *slog.Lo
 	// Reading a model takes several times the memory it has then, and a replica
 	// that nobody asks has no other reason to collect it.
 	afterLoads(engines, returnDelay, debug.FreeOSMemory)
-	server, err := modelserver.New(c.config, repository, engines, log)
+	server, err := modelserver.New(c.config, repository, engines, c.log)
 	if err != nil {
 		return err
 	}
@@ -163,8 +164,21 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command, log *slog.Lo
 	return server.Run(ctx)
 }
 
-// repository finds the models and reads the configuration beside them.
-func (c *serveCommand) repository(log *slog.Logger) (modelserver.Repository, error) {
+// newServeLog is the server's log, as text or JSON.
+func newServeLog(w io.Writer, structured, debug bool) *slog.Logger {
+	options := &slog.HandlerOptions{}
+	if debug {
+		options.Level = slog.LevelDebug
+	}
+	if structured {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// repository finds the models and reads the configuration beside them, which
+// says how to log to w.
+func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 	path, err := filepath.Abs(c.path)
 	if err != nil {
 		return nil, err
@@ -183,13 +197,17 @@ func (c *serveCommand) repository(log *slog.Logger) (modelserver.Repository, err
 		c.config.Strict = true
 		return modelserver.Single(s), nil
 	}
-	env := modelserver.ReadEnvironment(os.Environ())
-	config, root, err := modelserver.ReadConfig(c.config, path, env, log)
+	env, err := modelserver.ReadEnvironment(os.Environ(), ".env", filepath.Join(path, ".env"))
 	if err != nil {
 		return nil, err
 	}
-	c.config = config
-	folder := modelserver.Folder{Root: root, Name: c.name, Format: c.format, Engines: nativeEngines(), Env: env, Log: log}
+	settings, err := modelserver.ReadServerSettings(path, env, c.log)
+	if err != nil {
+		return nil, err
+	}
+	c.config = settings.Config(c.config)
+	c.log = newServeLog(w, settings.UseStructuredLogging, settings.Debug)
+	folder := modelserver.Folder{Root: settings.ModelRepositoryRoot, Name: c.name, Format: c.format, Engines: nativeEngines(), Env: env, Log: c.log}
 	// A server of one model is of no use without it.
 	entries, err := folder.Scan()
 	c.config.Strict = len(entries) == 1

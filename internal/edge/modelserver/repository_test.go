@@ -13,8 +13,12 @@ import (
 
 func folder(t *testing.T, files map[string]string, env ...string) (Folder, *bytes.Buffer) {
 	t.Helper()
+	variables, err := ReadEnvironment(env)
+	if err != nil {
+		t.Fatal(err)
+	}
 	f := Folder{Root: t.TempDir(), Engines: []Engine{newFakes().engine(), {Name: "other",
-		Match: func(head []byte) bool { return bytes.HasPrefix(head, []byte("other")) }}}, Env: ReadEnvironment(env)}
+		Match: func(head []byte) bool { return bytes.HasPrefix(head, []byte("other")) }}}, Env: variables}
 	log := &bytes.Buffer{}
 	f.Log = slog.New(slog.NewTextHandler(log, nil))
 	write(t, f.Root, files)
@@ -127,29 +131,6 @@ func TestChooseErrors(t *testing.T) {
 		if _, _, err := choose(test.settings, f.Engines); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("error %v does not say %q", err, test.says)
 		}
-	}
-}
-
-func TestReadConfig(t *testing.T) {
-	f, log := folder(t, map[string]string{"settings.json": `{"http_port": 9000, "model_repository_root": "models", "grpc_port": 1, "metrics_endpoint": null}`},
-		"MLSERVER_HTTP_PORT=7", "MLSERVER_SERVER_NAME=env", "mlserver_load_models_at_startup=false", "OTHER=1")
-	c, root, err := ReadConfig(DefaultConfig(), f.Root, f.Env, f.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.HTTP.Port != 9000 || c.ServerName != "env" || c.LoadAtStartup || c.Metrics.Path != "" || c.Host != "127.0.0.1" || root != filepath.Join(f.Root, "models") {
-		t.Errorf("%+v, root %s", c, root)
-	}
-	if !strings.Contains(log.String(), "grpc_port") {
-		t.Errorf("no warning of grpc_port: %s", log)
-	}
-	bad, _ := folder(t, map[string]string{"settings.json": `{"http_port": "x"}`})
-	if _, _, err := ReadConfig(DefaultConfig(), bad.Root, nil, bad.Log); err == nil || !strings.Contains(err.Error(), "settings.json") {
-		t.Errorf("bad port: %v", err)
-	}
-	empty, _ := folder(t, nil, "MLSERVER_HTTP_PORT=x")
-	if _, _, err := ReadConfig(DefaultConfig(), empty.Root, empty.Env, empty.Log); err == nil || !strings.Contains(err.Error(), "MLSERVER_HTTP_PORT") {
-		t.Errorf("bad variable: %v", err)
 	}
 }
 

@@ -1,0 +1,40 @@
+package modelserver
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+)
+
+// This file is what a protocol needs that another package speaks for the
+// server. Package oipgrpc is the one there is; it is apart so that the packages
+// which know HTTP alone need not carry gRPC.
+
+// Transport is a protocol spoken on a port of its own.
+type Transport interface {
+	// Listen binds the port; at most once.
+	Listen() (net.Addr, error)
+	// Serve answers calls until Shutdown; Listen came before.
+	Serve() error
+	// Shutdown accepts no new calls and waits for those under way; when ctx
+	// ends first it cuts them off and is an error. It is called without Serve
+	// too, to give back the port.
+	Shutdown(ctx context.Context) error
+}
+
+// AddTransport has the server speak another protocol, from Listen to the end of
+// Run. It is called before Listen.
+func (s *Server) AddTransport(t Transport) { s.transports = append(s.transports, added{t}) }
+
+// added is a Transport among the server's own.
+type added struct{ t Transport }
+
+func (a added) listen() (net.Addr, error)          { return a.t.Listen() }
+func (a added) serve() error                       { return a.t.Serve() }
+func (a added) shutdown(ctx context.Context) error { return a.t.Shutdown(ctx) }
+
+// TLS is the configuration for listeners; nil without a certificate.
+func (s *Server) TLS() *tls.Config { return s.tls.Clone() }
+
+// StatusOf is the HTTP status of an error that a method of Server gave.
+func StatusOf(err error) int { return statusOf(err) }

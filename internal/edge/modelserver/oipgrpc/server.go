@@ -1,0 +1,198 @@
+// Package oipgrpc serves the Open Inference Protocol over gRPC: the inference
+// service, MLServer's deprecated repository service, gRPC's health service and
+// reflection. What is asked for is answered by a Service, which
+// *modelserver.Server is; this package knows the protocol alone.
+//
+// Inference requests and responses are nearly all of the bytes, so they are
+// read into tensors and written from them directly (decode.go, encode.go); the
+// messages of package oip are what that is tested against. All else goes
+// through the generated code.
+package oipgrpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/gzip" // clients may compress
+	encodingproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"roundhouse.dev/roundhouse/api/oip"
+	"roundhouse.dev/roundhouse/api/oip/modelrepository"
+	"roundhouse.dev/roundhouse/internal/core/tensor"
+	"roundhouse.dev/roundhouse/internal/edge/modelserver"
+	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
+)
+
+// Service is what is served. Its errors are those that modelserver.StatusOf
+// knows.
+type Service interface {
+	Ready() bool
+	Metadata() modelserver.ServerMetadata
+	ModelMetadata(name, version string) (tensor.ModelMetadata, error)
+	ModelReady(name, version string) (bool, error)
+	Infer(ctx context.Context, name, version string, r *tensor.Request) (*tensor.Response, error)
+	InferStream(ctx context.Context, name, version string, in modelserver.Requests, send func(*tensor.Response) error) error
+	Index(readyOnly bool) []modelserver.ModelStatus
+	Load(ctx context.Context, name string) error
+	Unload(ctx context.Context, name string) error
+}
+
+// Config is how a Server runs.
+type Config struct {
+	Host string
+	Port int // 0: any free port
+	// MaxMessageBytes bounds a request's message, decompressed.
+	MaxMessageBytes int
+	TLS             *tls.Config       // nil: plain text
+	Metrics         *metrics.Registry // nil: none
+}
+
+// DefaultConfig is MLServer's, on loopback.
+func DefaultConfig() Config {
+	return Config{Host: "127.0.0.1", Port: 8081, MaxMessageBytes: 4 << 20}
+}
+
+// Validate reports everything that is wrong with c.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Port < 0 || c.Port > 65535 {
+		errs = append(errs, fmt.Errorf("grpc_port %d: must be 0 to 65535", c.Port))
+	}
+	if c.MaxMessageBytes <= 0 {
+		errs = append(errs, fmt.Errorf("grpc_max_message_length %d: must be above 0", c.MaxMessageBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// The bounds of a connection.
+const (
+	maxCalls       = 1000             // under way at once
+	maxHeaderBytes = 64 << 10         // of a request
+	handshakeTime  = 10 * time.Second // for a new connection to say what it is
+	pingInterval   = 10 * time.Second // at which a client may ask whether the server is there
+	idlePing       = time.Minute      // after which the server asks whether the client is
+	pingTime       = 20 * time.Second // for the client to answer that
+	// window is what a client may send ahead of being read, in bytes, of a call
+	// and of a connection. It is larger than HTTP/2's 64 KiB so that tensors do
+	// not wait for permission, and fixed, which costs no probing.
+	window = 1 << 20
+)
+
+// Server speaks gRPC. It is a modelserver.Transport.
+type Server struct {
+	config   Config
+	service  Service
+	log      *slog.Logger
+	server   *grpc.Server
+	listener net.Listener
+	ending   chan struct{} // closed when shutdown begins
+	meters   meters
+}
+
+// New makes a server of a service.
+func New(c Config, service Service, log *slog.Logger) (*Server, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{config: c, service: service, log: log, ending: make(chan struct{})}
+	if c.Metrics != nil {
+		var err error
+		if s.meters, err = newMeters(c.Metrics); err != nil {
+			return nil, err
+		}
+	}
+	options := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(encodingproto.Name)}),
+		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
+		grpc.UnaryInterceptor(s.unary),
+		grpc.StreamInterceptor(s.stream),
+		grpc.SharedWriteBuffer(true), // idle connections keep none
+		grpc.StaticStreamWindowSize(window),
+		grpc.StaticConnWindowSize(window),
+		grpc.MaxConcurrentStreams(maxCalls),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(handshakeTime),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: idlePing, Timeout: pingTime}),
+	}
+	if c.TLS != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(c.TLS)))
+	}
+	s.server = grpc.NewServer(options...)
+	s.server.RegisterService(inferenceService(), &inference{server: s})
+	modelrepository.RegisterModelRepositoryServiceServer(s.server, &repository{server: s})
+	grpc_health_v1.RegisterHealthServer(s.server, &health{server: s})
+	reflection.Register(s.server)
+	return s, nil
+}
+
+// inferenceService is the generated description of the service with the two
+// calls that carry tensors replaced by our own.
+func inferenceService() *grpc.ServiceDesc {
+	d := oip.GRPCInferenceService_ServiceDesc
+	d.Methods = append([]grpc.MethodDesc(nil), d.Methods...)
+	for i := range d.Methods {
+		if d.Methods[i].MethodName == "ModelInfer" {
+			d.Methods[i].Handler = handleInfer
+		}
+	}
+	d.Streams = append([]grpc.StreamDesc(nil), d.Streams...)
+	for i := range d.Streams {
+		if d.Streams[i].StreamName == "ModelStreamInfer" {
+			d.Streams[i].Handler = handleStream
+		}
+	}
+	return &d
+}
+
+// Listen binds the port.
+func (s *Server) Listen() (net.Addr, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(s.config.Host, fmt.Sprint(s.config.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for gRPC on port %d: %w; choose another with --grpc-port", s.config.Port, err)
+	}
+	s.listener = l
+	return l.Addr(), nil
+}
+
+// Serve answers calls until Shutdown.
+func (s *Server) Serve() error {
+	err := s.server.Serve(s.listener)
+	if errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return err
+}
+
+// Shutdown accepts no new calls and waits for those under way; when ctx ends
+// first it cuts them off and is an error.
+func (s *Server) Shutdown(ctx context.Context) error {
+	close(s.ending)
+	done := make(chan struct{})
+	go func() {
+		s.server.GracefulStop()
+		if s.listener != nil {
+			_ = s.listener.Close() // of a server that never served; else closed already
+		}
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		s.server.Stop()
+		<-done
+		return ctx.Err()
+	}
+}
