@@ -160,3 +160,36 @@ func TestServeErrors(t *testing.T) {
 		})
 	}
 }
+
+// TestServeSettings checks what settings.json says of the ports and the log.
+func TestServeSettings(t *testing.T) {
+	root := t.TempDir()
+	http, metrics := servePort(t), servePort(t)
+	settings := `{"http_port":` + http + `,"grpc_port":0,"metrics_port":` + metrics + `,"use_structured_logging":true,"debug":true}`
+	if err := os.WriteFile(filepath.Join(root, "settings.json"), []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, writer := io.Pipe()
+	cmd := newServeCommand()
+	cmd.SetErr(writer)
+	cmd.SetOut(io.Discard)
+	cmd.SetArgs([]string{root})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		err := cmd.ExecuteContext(ctx)
+		done <- err
+		_ = writer.Close()
+	}()
+	first := make([]byte, 100)
+	if _, err := reader.Read(first); err != nil || first[0] != '{' {
+		t.Fatalf("the log begins %q (%v)", first, err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, reader) }()
+	askServe(t, "http://127.0.0.1:"+http+"/v2/repository/index", "")
+	askServe(t, "http://127.0.0.1:"+metrics+"/metrics", "") // POST: 405, but an answer
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -81,7 +81,7 @@ func (f Folder) Scan() ([]Entry, error) {
 	if s.Name == "" {
 		s.Name = filepath.Base(f.Root)
 	}
-	if list, err := os.ReadDir(f.Root); err == nil && len(list) == 0 && f.Env[modelPrefix+"IMPLEMENTATION"] == "" {
+	if emptyFolder(f.Root) && f.Env[modelPrefix+"IMPLEMENTATION"] == "" {
 		return nil, nil // models may be put here later
 	}
 	_, _, err = findModel(f.Root, f.Engines)
@@ -94,6 +94,15 @@ func (f Folder) Scan() ([]Entry, error) {
 	// As MLServer: one model that the environment describes.
 	s, err = newSettings(map[string]json.RawMessage{}, f.Root, "environment", f.Env, f.Log)
 	return []Entry{{Settings: s, Err: err}}, nil
+}
+
+// emptyFolder reports whether a folder holds nothing, or only what is no model:
+// the server's settings and hidden files.
+func emptyFolder(path string) bool {
+	list, err := os.ReadDir(path)
+	return err == nil && !slices.ContainsFunc(list, func(d fs.DirEntry) bool {
+		return d.Name() != serverSettingsFile && !strings.HasPrefix(d.Name(), ".")
+	})
 }
 
 // settingsFiles finds them, without following links to folders.

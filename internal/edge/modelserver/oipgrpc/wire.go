@@ -28,6 +28,9 @@ func (r *reader) next() bool {
 		return false
 	}
 	number, kind, n := protowire.ConsumeTag(r.rest)
+	if number > protowire.MaxValidNumber {
+		n = -1
+	}
 	if n >= 0 {
 		r.rest, r.number, r.kind = r.rest[n:], number, kind
 		switch kind {
