@@ -55,6 +55,9 @@ func TestReplicaKilled(t *testing.T) {
 			t.Errorf("not a clean error: %s", e)
 		}
 	}
+	if len(errs) > len(counts) {
+		t.Errorf("%d requests failed, at most the %d in flight may", len(errs), len(counts))
+	}
 	t.Logf("%d requests over the kill, failed: %q", total, failed)
 	if r := n.service("default/iris").Replicas[0]; r.Restarts < 1 {
 		t.Errorf("the replica counts %d restarts", r.Restarts)
