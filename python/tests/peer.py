@@ -48,20 +48,20 @@ def packed(*values):
 class Peer:
     """A worker process and the server's end of its socket."""
 
-    def __init__(self, folder, grace=5.0, python=sys.executable, stdout=None):
+    def __init__(self, folder, grace=5.0, python=sys.executable, stdout=None, path=None):
         folder.mkdir(parents=True, exist_ok=True)
-        path = os.path.relpath(folder / "s")
+        place = os.path.relpath(folder / "s")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(path)
+        listener.bind(place)
         listener.listen(1)
         listener.settimeout(WAIT)
         environment = {
             **os.environ,
-            "PYTHONPATH": os.path.dirname(HERE),
+            "PYTHONPATH": os.pathsep.join(filter(None, (os.path.dirname(HERE), path))),
             "ROUNDHOUSE_WORKER_TOKEN": TOKEN,
         }
         self.process = subprocess.Popen(
-            [python, "-m", "roundhouse.worker", "--socket", path, "--grace", str(grace)],
+            [python, "-m", "roundhouse.worker", "--socket", place, "--grace", str(grace)],
             env=environment,
             stdout=stdout,
         )

@@ -53,12 +53,18 @@ def outputs(answer, payload):
 
 
 @pytest.fixture
-def both(start, tmp_path):
+def path():
+    """More folders for the workers' PYTHONPATH."""
+    return None
+
+
+@pytest.fixture
+def both(start, tmp_path, path):
     """Asks a worker here, and one with MLServer where there is one."""
-    peers = [start()]
+    peers = [start(path=path)]
     other = os.environ.get("ROUNDHOUSE_MLSERVER_PYTHON")
     if other:
-        peers.append(start(python=other))
+        peers.append(start(python=other, path=path))
     for peer in peers:
         peer.welcome()
     folder = tmp_path / "model"
@@ -224,16 +230,6 @@ def test_mlflow_custom_handlers(both):
             method="GET", path="/version")
         got = bytes(payload[: answer["http"]["body"]["length"]])
         assert json.loads(got) == mlflow.__version__
-
-
-def test_huggingface(both):
-    needs("torch", "tensorflow", "optimum", "transformers", "mlserver_huggingface")
-    pytest.importorskip("transformers.pipelines", reason="transformers has no pipelines")
-    from transformers import pipelines
-
-    if not hasattr(pipelines, "Conversation"):
-        pytest.skip("mlserver_huggingface imports transformers.pipelines.Conversation, "
-                    "which transformers dropped in 4.42")
 
 
 def test_a_package_that_is_missing_says_what_to_install(worker, tmp_path):
