@@ -155,6 +155,8 @@ class Connection(asyncio.BufferedProtocol):
             self._cut()
         except ProtocolError as error:
             self._end(error)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self._end(ProtocolError(f"a frame that makes no sense: {error!r}"))
 
     def _cut(self) -> None:
         """Takes the whole frames out of the scratch buffer."""

@@ -25,6 +25,7 @@ from .reports import Reports
 from .streams import Stream
 
 PROTOCOL = 1
+_HANDSHAKE = 10.0
 log = logging.getLogger("roundhouse")
 
 _PACKAGES = (
@@ -82,6 +83,11 @@ class Worker:
                 "features": ["streams", "custom"],
             }
         )
+
+    def expect_welcome(self) -> None:
+        """Ends a connection on which no welcome has come in time."""
+        if not self._welcomed:
+            self._ended(ProtocolError(f"no welcome within {_HANDSHAKE:.0f} seconds"))
 
     # Frames arriving.
 
@@ -399,10 +405,19 @@ async def serve(peer: socket.socket, token: str, grace: float) -> int:
         loop.add_signal_handler(number, worker.stop)
     await loop.create_unix_connection(lambda: worker.connection, sock=peer)
     worker.hello()
+    loop.call_later(_HANDSHAKE, worker.expect_welcome)
     status = await worker.status
     worker.connection.transport.close()
     await asyncio.sleep(0)
     return status
+
+
+def _drop_working_directory() -> None:
+    """Undoes what ``-m`` did: files that happen to lie in the server's working
+    directory are no modules. PYTHONPATH's own entries stay."""
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if sys.path and sys.path[0] in ("", os.getcwd()) and sys.path[0] not in named:
+        del sys.path[0]
 
 
 def _leave(status: int) -> None:
@@ -421,6 +436,7 @@ def main() -> None:
     where.add_argument("--socket-fd", type=int, help="an inherited, connected socket")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds to stop in")
     arguments = parser.parse_args()
+    _drop_working_directory()
     token = os.environ.pop("ROUNDHOUSE_WORKER_TOKEN", "")
     try:
         peer = _connect(arguments)

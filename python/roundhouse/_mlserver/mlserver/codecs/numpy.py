@@ -99,7 +99,8 @@ def _bytes_array(data: Any, shape: List[int]) -> np.ndarray:
 def _numeric_array(data: Any, name: str) -> np.ndarray:
     dtype = np.dtype(_DTYPES[name])
     try:
-        array = np.array(data, dtype=dtype)
+        with np.errstate(over="ignore"):
+            array = np.array(data, dtype=dtype)
         if dtype.kind == "f":
             _check_overflow(array, data)
         else:
