@@ -22,6 +22,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/engine/trees"
 	"roundhouse.dev/roundhouse/internal/edge/engine/xgboost"
 	"roundhouse.dev/roundhouse/internal/edge/modelserver"
+	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
+	"roundhouse.dev/roundhouse/internal/edge/modelserver/oipgrpc"
 )
 
 // The names MLServer gives to the runtimes that engines here replace.
@@ -114,9 +116,11 @@ FOLDER is a model repository as MLServer reads it (model-settings.json files at
 any depth, settings.json at the top, MLSERVER_ variables), or holds one model.
 Flags win over settings.json, which wins over the environment.`,
 		Example: "  roundhouse serve iris.ubj --name iris\n  roundhouse serve models/",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c.path = args[0]
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if c.path, err = servedPath(args, os.Getenv("MLSERVER_MODELS_DIR"), "."); err != nil {
+				return err
+			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second signal ends it at once
@@ -150,8 +154,12 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) error {
 	// Reading a model takes several times the memory it has then, and a replica
 	// that nobody asks has no other reason to collect it.
 	afterLoads(engines, returnDelay, debug.FreeOSMemory)
+	c.config.Metrics.Registry = &metrics.Registry{}
 	server, err := modelserver.New(c.config, repository, engines, c.log)
 	if err != nil {
+		return err
+	}
+	if err := c.addGRPC(server); err != nil {
 		return err
 	}
 	address, err := server.Listen()
@@ -162,6 +170,20 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) error {
 		c.greet(out, address)
 	}
 	return server.Run(ctx)
+}
+
+// addGRPC has the server speak gRPC, unless it has no port.
+func (c *serveCommand) addGRPC(server *modelserver.Server) error {
+	if c.config.GRPC.Port == modelserver.NoPort {
+		return nil
+	}
+	g, err := oipgrpc.New(oipgrpc.Config{Host: c.config.Host, Port: c.config.GRPC.Port, MaxMessageBytes: c.config.GRPC.MaxMessageBytes,
+		TLS: server.TLS(), Metrics: c.config.Metrics.Registry}, server, c.log)
+	if err != nil {
+		return err
+	}
+	server.AddTransport(g)
+	return nil
 }
 
 // newServeLog is the server's log, as text or JSON.

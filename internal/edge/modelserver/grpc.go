@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
 // This file is what a protocol needs that another package speaks for the
@@ -35,6 +37,19 @@ func (a added) shutdown(ctx context.Context) error { return a.t.Shutdown(ctx) }
 
 // TLS is the configuration for listeners; nil without a certificate.
 func (s *Server) TLS() *tls.Config { return s.tls.Clone() }
+
+// AddCloudEvents adds the CloudEvents headers of a response to metadata. The
+// values are shared and not to be changed.
+func (s *Server) AddCloudEvents(metadata map[string][]string, r *tensor.Response) {
+	e := &s.events
+	models, ids := []string{r.ModelName}, []string{r.ID}
+	metadata["ce-specversion"], metadata["ce-source"], metadata["ce-type"] = e.specVersion, e.source, e.kind
+	metadata["ce-modelid"], metadata["ce-inferenceservicename"], metadata["ce-endpoint"] = models, e.service, models
+	metadata["ce-id"], metadata["ce-requestid"] = ids, ids
+	if e.namespace != nil {
+		metadata["ce-namespace"] = e.namespace
+	}
+}
 
 // StatusOf is the HTTP status of an error that a method of Server gave.
 func StatusOf(err error) int { return statusOf(err) }

@@ -36,15 +36,16 @@ func (s *Server) infer(ctx context.Context, in *inferRequest) (*inferResponse, e
 	if err != nil {
 		return nil, err
 	}
-	trailer := metadata.MD{}
+	trailer := make(metadata.MD, trailerSize)
 	s.addTrailer(trailer, response)
-	if len(trailer) > 0 {
-		if err := grpc.SetTrailer(ctx, trailer); err != nil {
-			return nil, err
-		}
+	if err := grpc.SetTrailer(ctx, trailer); err != nil {
+		return nil, err
 	}
 	return encode(response, in.raw)
 }
+
+// trailerSize is how many headers a response has by itself.
+const trailerSize = 9
 
 // handleStream is the handler of ModelStreamInfer.
 func handleStream(service any, stream grpc.ServerStream) error {
@@ -122,8 +123,9 @@ func requestHeaders(ctx context.Context) map[string]any {
 }
 
 // addTrailer adds the headers that a response asks for to the trailing
-// metadata, by lower-case name, over those of earlier ones. A name or value that
-// metadata cannot hold, or that gRPC keeps for itself, is left out.
+// metadata, by lower-case name, over those of earlier ones, and those of
+// CloudEvents. A name or value that metadata cannot hold, or that gRPC keeps for
+// itself, is left out.
 func (s *Server) addTrailer(trailer metadata.MD, r *tensor.Response) {
 	for name, value := range modelserver.TakeHeaders(r) {
 		name = strings.ToLower(name)
@@ -141,6 +143,7 @@ func (s *Server) addTrailer(trailer metadata.MD, r *tensor.Response) {
 		}
 		trailer[name] = []string{value}
 	}
+	s.service.AddCloudEvents(trailer, r)
 }
 
 // validName reports whether a model may set the metadata of a name.

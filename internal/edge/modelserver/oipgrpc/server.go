@@ -43,6 +43,7 @@ type Service interface {
 	ModelReady(name, version string) (bool, error)
 	Infer(ctx context.Context, name, version string, r *tensor.Request) (*tensor.Response, error)
 	InferStream(ctx context.Context, name, version string, in modelserver.Requests, send func(*tensor.Response) error) error
+	AddCloudEvents(metadata map[string][]string, r *tensor.Response)
 	Index(readyOnly bool) []modelserver.ModelStatus
 	Load(ctx context.Context, name string) error
 	Unload(ctx context.Context, name string) error
