@@ -7,6 +7,7 @@ import (
 	"compress/zlib"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -338,8 +339,8 @@ func TestInferStream(t *testing.T) {
 			}
 		}
 	}
-	gone := fmt.Errorf("gone")
-	if err := s.InferStream(t.Context(), "plain", "", in, func(*tensor.Response) error { return gone }); err != gone {
+	gone := errors.New("gone")
+	if err := s.InferStream(t.Context(), "plain", "", in, func(*tensor.Response) error { return gone }); !errors.Is(err, gone) {
 		t.Errorf("failed send: %v", err)
 	}
 	if err := s.InferStream(t.Context(), "none", "", in, nil); statusOf(err) != 404 {

@@ -1,6 +1,7 @@
 package modelserver
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -180,7 +181,7 @@ func (s *Server) recovered(w http.ResponseWriter, r *http.Request) {
 	if p == nil {
 		return
 	}
-	if p == http.ErrAbortHandler {
+	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(p)
 	}
 	s.log.Error("request panicked", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))

@@ -52,9 +52,9 @@ func listen(host string, port int, name, flag string) (net.Listener, error) {
 }
 
 func (t *httpTransport) serve() error {
-	t.server.TLSConfig = t.tls
 	var err error
 	if t.tls != nil {
+		t.server.TLSConfig = t.tls.Clone() // net/http changes it
 		err = t.server.ServeTLS(t.listener, "", "")
 	} else {
 		err = t.server.Serve(t.listener)
