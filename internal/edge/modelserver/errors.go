@@ -130,7 +130,10 @@ func errorOf(err error) errorBody {
 	var request *tensor.Error
 	if errors.As(err, &request) && request.Kind == tensor.KindSchema {
 		detail := errorDetail{Type: request.Type, Loc: []any{"body"}, Message: body.Error, Input: request.Input}
-		body.Error = bounded(where(request) + body.Error)
+		if request.Type == "missing" {
+			detail.Message = "Field required" // the path says which
+		}
+		body.Error = bounded(where(request) + detail.Message)
 		detail.Loc = append(detail.Loc, request.Path...)
 		if !json.Valid(detail.Input) {
 			detail.Input = nil

@@ -1,6 +1,8 @@
 package modelserver
 
 import (
+	"strconv"
+	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
@@ -58,13 +60,40 @@ func (m *meter) observe(took time.Duration, ok bool) {
 }
 
 // restMeters counts HTTP requests, by the pattern of their paths.
-type restMeters struct{ requests, duration, inProgress *metrics.Family }
+type restMeters struct {
+	requests, duration, inProgress *metrics.Family
 
-func newRESTMeters(r *metrics.Registry, prefix string) (m restMeters, err error) {
+	known sync.Map // restKey → restSeries: one look-up a request in place of two
+}
+
+// restKey is what the series of requests differ in. All three come from small
+// sets.
+type restKey struct {
+	method, path string
+	status       int
+}
+
+type restSeries struct{ requests, duration *metrics.Series }
+
+func newRESTMeters(r *metrics.Registry, prefix string) (*restMeters, error) {
 	labels := []string{"app_name", "method", "path", "status_code"}
+	m := &restMeters{}
 	return m, registerAll(r,
 		registration{&m.requests, metrics.Desc{Name: prefix + "_requests_total", Help: "REST requests.", Kind: metrics.Counter, Labels: labels}},
 		registration{&m.duration, metrics.Desc{Name: prefix + "_request_duration_seconds", Aliases: []string{prefix + "_requests_duration_seconds"},
 			Help: "Seconds of REST requests.", Kind: metrics.Histogram, Labels: labels}},
 		registration{&m.inProgress, metrics.Desc{Name: prefix + "_requests_in_progress", Help: "REST requests under way.", Kind: metrics.Gauge, Labels: []string{"app_name", "method"}}})
+}
+
+// observe counts one request; pattern is the one that matched its path.
+func (m *restMeters) observe(method, pattern string, status int, took time.Duration) {
+	key := restKey{method, pattern, status}
+	found, ok := m.known.Load(key)
+	if !ok {
+		values := []string{appName, method, template(pattern), strconv.Itoa(status)}
+		found, _ = m.known.LoadOrStore(key, restSeries{m.requests.With(values...), m.duration.With(values...)})
+	}
+	series := found.(restSeries)
+	series.requests.Add(1)
+	series.duration.Observe(took.Seconds())
 }

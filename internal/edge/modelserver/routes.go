@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -137,9 +136,7 @@ func (s *Server) observe(w http.ResponseWriter, r *http.Request, next http.Handl
 	defer func() {
 		inProgress.Add(-1)
 		took := time.Since(began)
-		path, status := template(r.Pattern), strconv.Itoa(a.status)
-		s.rest.requests.With(appName, method, path, status).Add(1)
-		s.rest.duration.With(appName, method, path, status).Observe(took.Seconds())
+		s.rest.observe(method, r.Pattern, a.status, took)
 		s.logRequest(r, a.status, took)
 	}()
 	defer s.recovered(a, r)

@@ -62,7 +62,7 @@ type Server struct {
 	started  atomic.Bool   // the models of the start have been tried
 	draining atomic.Bool
 	tls      *tls.Config // nil: plain text
-	rest     restMeters
+	rest     *restMeters
 	events   cloudEvents
 
 	transports []transport // HTTP first
