@@ -79,6 +79,7 @@ them to zero and back, and sends every request to one that will answer it.`,
 	root.AddGroup(
 		&cobra.Group{ID: "servers", Title: "Servers:"},
 		&cobra.Group{ID: "objects", Title: "Working with what is served:"},
+		&cobra.Group{ID: "images", Title: "Runtimes of your own:"},
 	)
 	grouped := func(id string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
@@ -89,6 +90,8 @@ them to zero and back, and sends every request to one that will answer it.`,
 	grouped("servers", newUpCommand(), newServeCommand(), newSimulateCommand())
 	grouped("objects", newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(),
 		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand())
+	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
+	root.AddCommand(newONNXWorkerCommand())
 	markFailures(root)
 	return root
 }
