@@ -82,10 +82,15 @@ class Scope:
         return None
 
     def _owns(self, path: Any) -> bool:
+        """Whether a path is of the model's own files: in the folder, but in
+        no environment that lies there too."""
         if not isinstance(path, str):
             return False
         real = os.path.realpath(path)
-        return real == self.folder or real.startswith(self.folder + os.sep)
+        if real == self.folder:
+            return True
+        inside = real.startswith(self.folder + os.sep)
+        return inside and not _installed(real[len(self.folder) :])
 
     def _holds(self, module: Any) -> bool:
         names = _names(module)
@@ -95,7 +100,7 @@ class Scope:
         places = [getattr(names.get("__spec__"), "origin", None)]
         if places[0] is None:
             places = list(names.get("__path__") or ())
-        return any(self._owns(place) and not _installed(place) for place in places)
+        return any(self._owns(place) for place in places)
 
     def _leave(self) -> None:
         held = {n: m for n, m in list(sys.modules.items()) if self._holds(m)}
@@ -134,7 +139,7 @@ def _names(module: Any) -> Dict[str, Any]:
 
 
 def _installed(path: str) -> bool:
-    """Whether a path is in an environment that lies inside the folder."""
+    """Whether a path is among installed packages."""
     return "site-packages" in path or "dist-packages" in path
 
 

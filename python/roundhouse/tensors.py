@@ -153,8 +153,12 @@ class Reader:
             return self.types.RequestInput(**fields)
         if item["datatype"] == "BF16":
             fields["datatype"] = "FP32"
-        fields["data"] = _with_null(array)
-        return self.types.RequestInput(**fields)
+        fields["data"] = []
+        made = self.types.RequestInput(**fields)
+        # Set afterwards: checking each of the elements again would cost more
+        # than everything else.
+        made.data = self.types.TensorData.model_construct(_with_null(array))
+        return made
 
 
 def _with_null(array: np.ndarray) -> List[Any]:
@@ -228,10 +232,11 @@ def _raw(item: dict, root: Any) -> Any:
         return None
     datatype = item["datatype"]
     if datatype == "BYTES":
-        if all(isinstance(e, str) or e is None for e in root):
-            item["text"] = True
-        elif not all(isinstance(e, (bytes, str)) or e is None for e in root):
+        kinds = set(map(type, root))
+        if not kinds <= {str, bytes, type(None)}:
             return None
+        if bytes not in kinds:
+            item["text"] = True
         return join_bytes(root)
     if datatype == "BF16":
         return _bfloat16(root)
@@ -241,19 +246,15 @@ def _raw(item: dict, root: Any) -> Any:
 def _exact(root: List[Any], dtype: Optional[np.dtype]) -> Optional[np.ndarray]:
     if dtype is None:
         return None
-    kinds = {"f": (float, int), "b": (bool,)}.get(dtype.kind, (int,))
-    nullable = dtype.kind == "f"
-    for element in root:
-        if element is None and nullable:
-            continue
-        if type(element) not in kinds:
-            return None
+    allowed = {"f": {float, int, type(None)}, "b": {bool}}.get(dtype.kind, {int})
+    if not set(map(type, root)) <= allowed:
+        return None
     try:
         with np.errstate(over="ignore"):
             array = np.array(root, dtype=dtype)
     except (OverflowError, ValueError, TypeError):
         return None
-    if nullable and np.isinf(array).any():
+    if dtype.kind == "f" and np.isinf(array).any():
         return None
     return array
 

@@ -401,8 +401,9 @@ async def serve(peer: socket.socket, token: str, grace: float) -> int:
     watcher = threading.Thread(target=_watch, args=(os.dup(peer.fileno()), 10.0))
     watcher.daemon = True
     watcher.start()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.stop)
+    loop.add_signal_handler(signal.SIGTERM, worker.stop)
+    # A terminal sends SIGINT to the whole group; the server decides what ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     await loop.create_unix_connection(lambda: worker.connection, sock=peer)
     worker.hello()
     loop.call_later(_HANDSHAKE, worker.expect_welcome)

@@ -122,3 +122,21 @@ def test_tasks_of_two_models_interleave_without_mixing(worker, model, tmp_path):
         header, _ = worker.receive()
         text = header["response"]["parameters"]["said"]
         assert text == wanted[header["id"]]
+
+
+def test_an_environment_inside_the_folder_is_not_the_models_own(worker, model, tmp_path):
+    folder = tmp_path / "m"
+    installed = folder / "env" / "lib" / "site-packages"
+    installed.mkdir(parents=True)
+    (installed / "shared.py").write_text("loads = []")
+    (installed / "package").mkdir()
+    (installed / "package" / "__init__.py").write_text("")
+    (installed / "package" / "part.py").write_text("")
+    imports = f"""import sys
+sys.path.append({str(installed)!r}) if {str(installed)!r} not in sys.path else None
+import shared, package.part
+shared.loads.append(1)"""
+    for turn in (1, 2):
+        model(source("len(shared.loads)", imports), key=f"m@{turn}", folder=folder)
+        assert said(worker, f"m@{turn}") == turn
+    assert not (folder / "__pycache__").exists()

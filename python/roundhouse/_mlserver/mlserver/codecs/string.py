@@ -25,7 +25,9 @@ def decode_str(encoded: Any, str_codec: str = "utf-8") -> Optional[str]:
     try:
         return encoded.decode(str_codec)
     except UnicodeDecodeError as error:
-        raise CodecError(f"an element is not valid {str_codec}: {error.reason} at byte {error.start}") from error
+        raise CodecError(
+            f"an element is not valid {str_codec}: {error.reason} at byte {error.start}"
+        ) from error
 
 
 @register_input_codec
