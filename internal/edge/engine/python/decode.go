@@ -90,6 +90,9 @@ func (w *wireTensor) read(t *tensor.Tensor, payload []byte) error {
 
 // readJSON fills t from "data", as the protocol's JSON would.
 func (w *wireTensor) readJSON(t *tensor.Tensor) error {
+	if n, _ := tensor.Elements(w.Shape); w.Data == nil && n != 0 {
+		return answerError("output %q: shape %v without data", w.Name, w.Shape)
+	}
 	body, err := json.Marshal(map[string]any{"outputs": []any{map[string]any{
 		"name": w.Name, "shape": w.Shape, "datatype": w.Datatype, "parameters": w.Parameters, "data": w.Data}}})
 	if err != nil {

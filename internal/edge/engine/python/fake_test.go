@@ -39,6 +39,9 @@ type fakeStream struct {
 	do     string
 	credit int
 	left   int // responses still to send
+
+	waiting []func() // echoes for which there is no credit yet
+	closed  bool     // no more requests come
 }
 
 type object = map[string]any
@@ -238,10 +241,19 @@ func (f *fake) stream(id float64, m object, payload []byte) {
 		case "die":
 			os.Exit(1)
 		}
-		f.echo(id, "item", request, payload)
+		s.waiting = append(s.waiting, func() { f.echo(id, "item", request, payload) })
+	}
+	s.closed = m["last"] == true
+	f.echoes(id, s)
+}
+
+// echoes sends the echoes there is credit for.
+func (f *fake) echoes(id float64, s *fakeStream) {
+	for ; len(s.waiting) > 0 && s.credit > 0; s.waiting = s.waiting[1:] {
+		s.waiting[0]()
 		s.credit--
 	}
-	if m["last"] == true {
+	if s.closed && len(s.waiting) == 0 {
 		f.end(id)
 	}
 }
@@ -274,17 +286,19 @@ func (f *fake) streamFrame(id float64, m object, payload []byte) {
 	switch m["kind"] {
 	case "credit":
 		s.credit += int(m["n"].(float64))
-		if s.do == "count" {
-			f.count(id, s)
-		}
 	case "end":
-		if s.do != "count" {
-			f.end(id)
-		}
+		s.closed = true
 	case "item":
-		f.send(object{"kind": "credit", "id": id, "n": 1}, nil)
-		f.echo(id, "item", m["request"].(object), payload)
+		s.waiting = append(s.waiting, func() {
+			f.send(object{"kind": "credit", "id": id, "n": 1}, nil)
+			f.echo(id, "item", m["request"].(object), payload)
+		})
 	}
+	if s.do == "count" {
+		f.count(id, s)
+		return
+	}
+	f.echoes(id, s)
 }
 
 // observe tells the test that something has come to pass.

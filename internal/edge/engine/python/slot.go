@@ -202,13 +202,14 @@ func (s *slot) adopt(p *placement, w *worker) bool {
 	return true
 }
 
-// await waits for a worker. When one cannot be started that is the error.
-func (s *slot) await(ctx context.Context) (*worker, error) {
+// await waits for a worker other than gone. When one cannot be started that is
+// the error.
+func (s *slot) await(ctx context.Context, gone *worker) (*worker, error) {
 	for {
 		s.mu.Lock()
 		w, err, changed := s.mu.live, s.mu.startErr, s.mu.changed
 		s.mu.Unlock()
-		if w != nil || err != nil {
+		if w != nil && w != gone || err != nil {
 			return w, err
 		}
 		select {
@@ -221,14 +222,18 @@ func (s *slot) await(ctx context.Context) (*worker, error) {
 	}
 }
 
-// load loads a model for the first time.
+// load loads a model for the first time. A worker that ended before it was
+// asked is not the model's affair: the next one is.
 func (s *slot) load(ctx context.Context, m *Model) (*placement, *message, error) {
-	w, err := s.await(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
 	p := &placement{model: m, slot: s}
-	answer, err := w.load(ctx, p)
+	var w *worker
+	var answer *message
+	err := errGone
+	for errors.Is(err, errGone) || errors.Is(err, errNotSent) {
+		if w, err = s.await(ctx, w); err == nil {
+			answer, err = w.load(ctx, p)
+		}
+	}
 	if err != nil {
 		var e *Error
 		if errors.As(err, &e) && e.Kind == kindDied {
