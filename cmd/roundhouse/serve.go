@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -229,7 +230,7 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 	}
 	c.config = settings.Config(c.config)
 	c.log = newServeLog(w, settings.UseStructuredLogging, settings.Debug)
-	folder := modelserver.Folder{Root: settings.ModelRepositoryRoot, Name: c.name, Format: c.format, Engines: nativeEngines(), Env: env, Log: c.log}
+	folder := modelserver.Folder{Root: settings.ModelRepositoryRoot, Name: cmp.Or(c.name, env["MLSERVER_MODEL_NAME"]), Format: c.format, Engines: nativeEngines(), Env: env, Log: c.log}
 	// A server of one model is of no use without it.
 	entries, err := folder.Scan()
 	c.config.Strict = len(entries) == 1

@@ -1,6 +1,7 @@
 package modelserver
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,24 +77,21 @@ func (f Folder) Scan() ([]Entry, error) {
 	if len(entries) > 0 {
 		return entries, nil
 	}
-	s := Settings{Name: f.Name}
-	s.Parameters.URI, s.Parameters.Format = f.Root, f.Format
-	if s.Name == "" {
-		s.Name = filepath.Base(f.Root)
+	if f.Format == "" && f.Env[modelPrefix+"IMPLEMENTATION"] != "" {
+		// As MLServer: one model that the environment describes.
+		s, err := newSettings(map[string]json.RawMessage{}, f.Root, "environment", f.Env, f.Log)
+		s.Name = cmp.Or(f.Name, s.Name)
+		return []Entry{{Settings: s, Err: err}}, nil
 	}
-	if emptyFolder(f.Root) && f.Env[modelPrefix+"IMPLEMENTATION"] == "" {
+	if emptyFolder(f.Root) {
 		return nil, nil // models may be put here later
 	}
-	_, _, err = findModel(f.Root, f.Engines)
-	switch {
-	case err == nil:
-		return []Entry{{Settings: s}}, nil
-	case f.Env[modelPrefix+"IMPLEMENTATION"] == "":
+	if _, _, err = findModel(f.Root, f.Engines); err != nil {
 		return nil, err
 	}
-	// As MLServer: one model that the environment describes.
-	s, err = newSettings(map[string]json.RawMessage{}, f.Root, "environment", f.Env, f.Log)
-	return []Entry{{Settings: s, Err: err}}, nil
+	s := Settings{Name: cmp.Or(f.Name, filepath.Base(f.Root))}
+	s.Parameters.URI, s.Parameters.Format = f.Root, f.Format
+	return []Entry{{Settings: s}}, nil
 }
 
 // emptyFolder reports whether a folder holds nothing, or only what is no model:

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"roundhouse.dev/roundhouse/internal/edge/image"
+)
+
+// staticProgram is the build without ONNX, which needs no C library. It is
+// looked for beside this program, for images that hold nothing else.
+const staticProgram = "roundhouse-static"
+
+// buildCommand is `roundhouse build`.
+type buildCommand struct {
+	tag     string
+	noCache bool
+	output  string
+	base    string
+	binary  string
+}
+
+func newBuildCommand() *cobra.Command {
+	c := &buildCommand{}
+	cmd := &cobra.Command{
+		Use:   "build FOLDER -t TAG",
+		Short: "Build an image that serves a folder",
+		Long: `Build an image that serves a folder as "roundhouse serve" would: with the
+environment of its environment.yaml, conda.yaml or requirements.txt, and its
+settings.json and model-settings.json as defaults that variables and settings
+files from outside win over.
+
+docker (with BuildKit) or buildah builds it where one is found. Without them, or
+with -o, an OCI image layout is written as a tar, for docker load, podman load or
+ctr images import: of the program and the folder alone, which native formats
+need, or on top of --base.`,
+		Example: `  roundhouse build . -t my-server
+  roundhouse build models/iris -t iris:1 -o iris.tar
+  roundhouse build . -t my-server --base python.tar -o my-server.tar`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringVarP(&c.tag, "tag", "t", "", "name of the image, NAME[:TAG]")
+	f.BoolVar(&c.noCache, "no-cache", false, "build every step of the Dockerfile anew")
+	f.StringVarP(&c.output, "output", "o", "", "write an OCI image layout to this file, - for standard output")
+	f.StringVar(&c.base, "base", "", "image to build the layout on: an OCI layout or what docker save writes, as a tar")
+	f.StringVar(&c.binary, "binary", "", "roundhouse for Linux that the image runs (default: this one, or roundhouse-static beside it for an image of nothing else)")
+	_ = cmd.MarkFlagRequired("tag") // the flag is there
+	return cmd
+}
+
+// nativeImplementations are those that no Python is needed for.
+func nativeImplementations() []string {
+	var names []string
+	for _, e := range nativeEngines() {
+		names = append(names, e.Implementations...)
+	}
+	return names
+}
+
+func (c *buildCommand) run(cmd *cobra.Command, folder string) error {
+	if err := image.ParseTag(c.tag); err != nil {
+		return usagef("--tag: %w", err)
+	}
+	plan, err := image.ReadFolder(folder, nativeImplementations())
+	if err != nil {
+		return err
+	}
+	if c.binary == "" {
+		if c.binary, err = os.Executable(); err != nil {
+			return err
+		}
+	} else if _, err := os.Stat(c.binary); err != nil {
+		return fmt.Errorf("--binary: %w", err)
+	}
+	ctx, says := cmd.Context(), cmd.ErrOrStderr()
+	if c.output == "" && c.base == "" {
+		builder, err := image.FindBuilder(ctx)
+		if err == nil {
+			build := image.Build{Plan: plan, Tag: c.tag, Program: c.binary, NoCache: c.noCache, Out: says}
+			if err := builder.Run(ctx, build); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(says, "Built %s with %s.\n", c.tag, builder.Name)
+			return err
+		}
+		if !errors.Is(err, exec.ErrNotFound) {
+			_, _ = fmt.Fprintf(says, "%v\n", err)
+		}
+	}
+	if c.output == "" {
+		c.output = plan.Name + ".tar"
+	}
+	if static := filepath.Join(filepath.Dir(c.binary), staticProgram); c.base == "" && !cmd.Flags().Changed("binary") && image.Static(static) {
+		c.binary = static
+	}
+	layout := image.Layout{Plan: plan, Tag: c.tag, Program: c.binary, Base: c.base}
+	if c.output == "-" {
+		if out, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(out.Fd())) {
+			return usagef("an image is no text: send standard output somewhere, as in | docker load")
+		}
+		return image.WriteLayout(ctx, cmd.OutOrStdout(), layout)
+	}
+	if err := writeLayout(ctx, c.output, layout); err != nil {
+		return err
+	}
+	return c.greet(says, plan)
+}
+
+// writeLayout puts the whole layout in its place, or nothing.
+func writeLayout(ctx context.Context, path string, layout image.Layout) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	err = errors.Join(image.WriteLayout(ctx, f, layout), f.Chmod(0o644), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// greet says what was written and what to do with it.
+func (c *buildCommand) greet(w io.Writer, plan *image.Plan) error {
+	info, err := os.Stat(c.output)
+	if err != nil {
+		return err
+	}
+	if plan.Pip != "" || plan.Conda != "" {
+		_, _ = fmt.Fprintf(w, "Nothing of %s was installed: %s is to have it.\n", strings.TrimSpace(plan.Conda+" "+plan.Pip), c.base)
+	}
+	_, err = fmt.Fprintf(w, `Wrote %s (%d MiB), the image %s.
+  docker load < %[1]s
+  podman load -i %[1]s
+  ctr images import %[1]s
+`, c.output, (info.Size()+1<<20-1)>>20, c.tag)
+	return err
+}
