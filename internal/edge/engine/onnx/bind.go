@@ -87,8 +87,8 @@ func (m *model) value(t *wireTensor, want *ort.Type, payload []byte, convert boo
 }
 
 // fits reports whether a tensor of the shape can be an input of that shape.
-// An empty one may mean a scalar or that the model says nothing: ONNX Runtime
-// knows.
+// An empty one means a scalar or that the model says nothing, which ONNX
+// Runtime does not tell apart: then the operators have the last word.
 func fits(shape, want []int64) bool {
 	if len(shape) > maxRank {
 		return false

@@ -66,7 +66,8 @@ func (w *worker) open(ctx context.Context, m *message) (*model, error) {
 			if missing := new(ort.NotFoundError); errors.As(err, &missing) {
 				return nil, err
 			}
-			return nil, fault(kindMissing, "%v; install it: %s", err, ort.Install)
+			return nil, &wireError{Kind: kindMissing, Install: ort.Install,
+				Message: err.Error() + "; set ROUNDHOUSE_ONNXRUNTIME to a library that can be loaded, or unset it and " + ort.Install}
 		}
 		w.library = l
 		w.log("ONNX Runtime " + l.Version + " of " + l.Path)
@@ -129,14 +130,26 @@ func (w *worker) unload(m *message) {
 	w.reply(m, map[string]any{"kind": "result", "id": *m.ID}, payload{})
 }
 
-// infer answers an inference request.
-func (w *worker) infer(ctx context.Context, m *message, raw []byte) {
+// beginInfer finds the model at once, so that an unload that comes later waits
+// for the request, and answers in the background.
+func (w *worker) beginInfer(m *message, raw []byte) error {
 	e, model, err := w.use(m.Model)
 	if err != nil {
-		w.fail(m, err)
-		return
+		w.refuse(*m.ID, err)
+		return nil
 	}
-	defer e.active.Done()
+	began, err := w.begin(m, true, func(ctx context.Context) {
+		defer e.active.Done()
+		w.infer(ctx, e, model, m, raw)
+	})
+	if !began {
+		e.active.Done()
+	}
+	return err
+}
+
+// infer answers an inference request.
+func (w *worker) infer(ctx context.Context, e *entry, model *model, m *message, raw []byte) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()

@@ -201,13 +201,16 @@ func (w *worker) take(m *message, raw []byte) error {
 		}
 		w.mu.Unlock()
 	case "infer":
-		return w.begin(m, true, func(ctx context.Context) { w.infer(ctx, m, raw) })
+		return w.beginInfer(m, raw)
 	case "load":
-		return w.begin(m, false, func(ctx context.Context) { w.load(ctx, m) })
+		_, err := w.begin(m, false, func(ctx context.Context) { w.load(ctx, m) })
+		return err
 	case "unload":
-		return w.begin(m, false, func(context.Context) { w.unload(m) })
+		_, err := w.begin(m, false, func(context.Context) { w.unload(m) })
+		return err
 	case "metadata":
-		return w.begin(m, false, func(context.Context) { w.describe(m) })
+		_, err := w.begin(m, false, func(context.Context) { w.describe(m) })
+		return err
 	case "custom":
 		w.refuse(*m.ID, fault(kindNotFound, "an ONNX model has no handlers of its own"))
 	case "item", "credit", "end": // of a stream that was refused
@@ -223,8 +226,9 @@ func seconds(s float64) time.Duration {
 }
 
 // begin runs f in a goroutine of its own, under a context that a cancel of the
-// message's id ends.
-func (w *worker) begin(m *message, inference bool, f func(context.Context)) error {
+// message's id ends. False says that it did not, because the worker is stopping
+// or full, which is answered, or the id is taken, which is the error.
+func (w *worker) begin(m *message, inference bool, f func(context.Context)) (bool, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	id := *m.ID
 	w.mu.Lock()
@@ -241,7 +245,7 @@ func (w *worker) begin(m *message, inference bool, f func(context.Context)) erro
 	switch {
 	case twice:
 		cancel()
-		return violation("the id %d is in flight", id)
+		return false, violation("the id %d is in flight", id)
 	case stopping:
 		w.refuse(id, fault(kindUnavailable, "the worker is stopping"))
 	case full:
@@ -249,14 +253,14 @@ func (w *worker) begin(m *message, inference bool, f func(context.Context)) erro
 	}
 	if stopping || full {
 		cancel()
-		return nil
+		return false, nil
 	}
 	go func() {
 		defer w.work.Done()
 		defer cancel()
 		f(ctx)
 	}()
-	return nil
+	return true, nil
 }
 
 // reply answers a call and forgets it first: its id is free once the server

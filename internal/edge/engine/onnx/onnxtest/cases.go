@@ -1,6 +1,7 @@
 package onnxtest
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
@@ -30,10 +32,12 @@ func Search() ort.Search {
 	return s
 }
 
+var library = sync.OnceValues(func() (*ort.Library, error) { return Search().Open(context.Background(), 2) })
+
 // Library loads ONNX Runtime, or skips the test and says why.
 func Library(t *testing.T) *ort.Library {
 	t.Helper()
-	l, err := Search().Open(t.Context(), 2)
+	l, err := library()
 	if err != nil {
 		t.Skipf("ONNX models are not tested: %v", err)
 	}
@@ -53,7 +57,7 @@ func (s *Server) Start(t *testing.T) *Server {
 		go func() { ended <- onnx.Run(t.Context(), c) }()
 	})
 	t.Cleanup(func() {
-		_ = s.conn.Close()
+		s.Close()
 		<-ended
 	})
 	return s

@@ -35,6 +35,7 @@ type Server struct {
 	conn net.Conn
 	in   *bufio.Reader
 
+	sending sync.Mutex
 	mu      sync.Mutex
 	last    uint64
 	waiting map[uint64]chan Answer
@@ -149,6 +150,9 @@ func (s *Server) dispatch() {
 	}
 }
 
+// Close cuts the connection.
+func (s *Server) Close() { _ = s.conn.Close() }
+
 // Send writes a frame as it is.
 func (s *Server) Send(header map[string]any, payload []byte) {
 	s.t.Helper()
@@ -166,6 +170,8 @@ func (s *Server) Send(header map[string]any, payload []byte) {
 
 // SendBytes writes bytes that need not be a frame.
 func (s *Server) SendBytes(b []byte) {
+	s.sending.Lock()
+	defer s.sending.Unlock()
 	_ = s.conn.SetWriteDeadline(time.Now().Add(Wait))
 	_, _ = s.conn.Write(b) // a worker that has gone is found when an answer is waited for
 }

@@ -126,8 +126,9 @@ func Open(path string, threads int) (*Library, error) {
 	return l, nil
 }
 
-// The severities of the library's log.
-const logError = 3
+// logFatal is the severity from which the library logs. Errors come back from
+// the call that met them; in the log they would stand once more.
+const logFatal = 4
 
 // prepare makes what all sessions share.
 func (l *Library) prepare(threads int) error {
@@ -142,7 +143,7 @@ func (l *Library) prepare(threads int) error {
 		l.call(fnSetGlobalInterOpNumThreads, uintptr(options), 1),
 		// Threads that wait must not burn what other models could use.
 		l.call(fnSetGlobalSpinControl, uintptr(options), 0),
-		l.call(fnCreateEnvWithGlobalThreadPools, logError, uintptr(unsafe.Pointer(name)), uintptr(options), uintptr(unsafe.Pointer(&l.env))),
+		l.call(fnCreateEnvWithGlobalThreadPools, logFatal, uintptr(unsafe.Pointer(name)), uintptr(options), uintptr(unsafe.Pointer(&l.env))),
 		l.call(fnCreateCPUMemoryInfo, 0, 0, uintptr(unsafe.Pointer(&l.memory))),
 		l.call(fnGetAllocatorWithDefaultOptions, uintptr(unsafe.Pointer(&l.allocator))),
 	} {
