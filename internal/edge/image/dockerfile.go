@@ -28,8 +28,8 @@ func (p *Plan) Dockerfile() string {
 	say(`# syntax=docker/dockerfile:1
 # The image of %s, as "roundhouse build" builds it. By hand:
 #   DOCKER_BUILDKIT=1 docker build --build-context roundhouse=DIR -t TAG .
-# where DIR holds usr/local/bin/roundhouse for Linux; or leave
-# --build-context out where there is an image called roundhouse that holds it.`, oneLine(p.Name))
+# where DIR holds usr/local/bin/roundhouse for Linux; or leave --build-context
+# out where there is an image called roundhouse that holds it.`, oneLine(p.Name))
 	base := otherImage
 	if len(p.Needs) > 0 && p.Conda == "" {
 		base = pythonImage
