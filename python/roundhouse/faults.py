@@ -120,6 +120,6 @@ def pydantic_fault(error: Any, kind: str, what: str) -> Fault:
     """A pydantic ValidationError as one line: each field and its fault."""
     parts = [
         f"{'.'.join(str(p) for p in e['loc']) or 'value'}: {e['msg']}"
-        for e in error.errors(include_url=False, include_input=False)
+        for e in error.errors(include_url=False)
     ]
     return Fault(kind, f"{what}: " + "; ".join(parts))

@@ -182,8 +182,8 @@ class Host:
             "metadata": described,
             "ready": bool(instance.ready),
             "handlers": [
-                {"name": name, **mark.model_dump()}
-                for name, (mark, _) in hosted.handlers.items()
+                {"name": name, **handler.mark.model_dump()}
+                for name, handler in hosted.handlers.items()
             ],
             "streams": type(instance).predict_stream is not base.predict_stream,
         }

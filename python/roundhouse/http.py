@@ -39,29 +39,50 @@ class Request:
         return json.loads(self._body)
 
 
-def handlers(model: Any) -> Dict[str, Tuple[Any, Callable]]:
+class Handler:
+    """One of a model's custom handlers: where it answers, and its method."""
+
+    def __init__(self, mark: Any, method: Callable):
+        self.mark = mark
+        self._method = method
+        self._app: Any = None
+
+    async def call(self, frame: dict, body: bytes) -> Answer:
+        """The answer to one HTTP request."""
+        app = self._app or self._through_fastapi()
+        if app is not None:
+            return await _call_asgi(app, frame, body)
+        return _plain_answer(await _call_plain(self._method, Request(frame, body)))
+
+    def _through_fastapi(self) -> Any:
+        try:
+            from fastapi import FastAPI
+        except ImportError:
+            return None
+        self._app = FastAPI(openapi_url=None)
+        self._app.add_api_route(
+            self.mark.rest_path, self._method, methods=[self.mark.rest_method]
+        )
+        return self._app
+
+
+def handlers(model: Any) -> Dict[str, Handler]:
     """The model's handlers by method name."""
     found = {}
     for name in dir(type(model)):
         mark = getattr(inspect.getattr_static(type(model), name), MARK, None)
         if mark is not None:
-            found[name] = (mark, getattr(model, name))
+            found[name] = Handler(mark, getattr(model, name))
     return found
 
 
-async def call(found: Dict[str, Any], frame: dict, body: bytes) -> Answer:
+async def call(found: Dict[str, Handler], frame: dict, body: bytes) -> Answer:
     """Calls the handler that the frame names."""
-    name = frame.get("handler")
-    if name not in found:
+    handler = found.get(str(frame.get("handler")))
+    if handler is None:
+        name = frame.get("handler")
         raise Fault("not_found", f"the model has no handler called {name!r}")
-    mark, method = found[name]
-    try:
-        import fastapi
-    except ImportError:
-        return _plain_answer(await _call_plain(method, Request(frame, body)))
-    app = fastapi.FastAPI()
-    app.add_api_route(mark.rest_path, method, methods=[mark.rest_method])
-    return await _call_asgi(app, frame, body)
+    return await handler.call(frame, body)
 
 
 async def _call_asgi(app: Any, frame: dict, body: bytes) -> Answer:
