@@ -23,8 +23,8 @@ type Settings struct {
 	// Folder is what relative paths are relative to, and where the model's own
 	// modules are found. It is absolute; "" for none.
 	Folder string
-	// Workers is in how many workers of its pool the model is loaded; 0 is in
-	// all of them.
+	// Workers is in how many workers of its pool the model is loaded; 0 is what
+	// the document's parameters.parallel_workers says, or else all of them.
 	Workers int
 
 	// MLServer's settings of the pool. A tarball wins over a path.
@@ -39,7 +39,9 @@ type Engine struct {
 	config  Config
 	report  report
 	log     *slog.Logger
-	dir     string // for sockets
+	dir     string          // for sockets
+	ctx     context.Context // of every worker
+	cancel  context.CancelFunc
 	started atomic.Int64
 	keys    atomic.Int64
 
@@ -67,6 +69,7 @@ func New(c Config, metrics Metrics, log *slog.Logger) (*Engine, error) {
 	}
 	e := &Engine{config: c, report: report{metrics}, log: log, dir: dir,
 		tarballs: &tarballs{dir: c.EnvironmentsDir, limits: c.Limits, log: log}}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.packageDir = sync.OnceValues(func() (string, error) { return unpackPackage(c) })
 	e.mu.pools = map[poolKey]*pool{}
 	return e, nil
@@ -95,11 +98,8 @@ func runtimeDir(parent string) (string, error) {
 // Load loads a model in as many workers as its settings say. It is ready to
 // answer when Load returns, unless its code says that it is not.
 func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
-	if !json.Valid(s.Document) {
-		return nil, newError(kindUnprocessable, fmt.Sprintf("model %q: its settings are not JSON", s.Name))
-	}
-	if s.Workers < 0 {
-		return nil, newError(kindUnprocessable, fmt.Sprintf("model %q: parallel_workers is %d; it must be above 0", s.Name, s.Workers))
+	if err := s.takeWorkers(); err != nil {
+		return nil, newError(kindUnprocessable, fmt.Sprintf("model %q: %v", s.Name, err))
 	}
 	number := e.keys.Add(1)
 	m := &Model{engine: e, settings: s, key: cut(s.Name, 400) + "#" + strconv.FormatInt(number, 10)}
@@ -131,6 +131,46 @@ func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
 	return nil, err
 }
 
+// takeWorkers moves parameters.parallel_workers, which is ours, from the
+// document to Workers.
+func (s *Settings) takeWorkers() error {
+	var document, parameters map[string]json.RawMessage
+	if err := json.Unmarshal(s.Document, &document); err != nil {
+		return fmt.Errorf("its settings are not a JSON object: %w", err)
+	}
+	if raw := document["parameters"]; raw != nil {
+		if err := json.Unmarshal(raw, &parameters); err != nil {
+			return fmt.Errorf("parameters: %w", err)
+		}
+	}
+	if raw, ok := parameters[workersField]; ok {
+		var n *int
+		if err := json.Unmarshal(raw, &n); err != nil {
+			return fmt.Errorf("parameters.%s: %w", workersField, err)
+		}
+		if n != nil && s.Workers == 0 {
+			s.Workers = *n
+		}
+		delete(parameters, workersField)
+		var err error
+		if document["parameters"], err = json.Marshal(parameters); err == nil {
+			s.Document, err = json.Marshal(document)
+		}
+		if err != nil {
+			return err
+		}
+		if n != nil && *n == 0 {
+			return fmt.Errorf("parameters.%s is 0; it must be above 0", workersField)
+		}
+	}
+	if s.Workers < 0 {
+		return fmt.Errorf("parameters.%s is %d; it must be above 0", workersField, s.Workers)
+	}
+	return nil
+}
+
+const workersField = "parallel_workers"
+
 // absolute is path, relative to folder.
 func absolute(path, folder string) string {
 	if filepath.IsAbs(path) {
@@ -154,8 +194,7 @@ func (e *Engine) acquire(ctx context.Context, key poolKey) (*pool, error) {
 			p.log = e.log.With("environment", key.environment)
 		}
 		e.mu.pools[key] = p
-		// The first load's context must not end what others wait for.
-		go p.prepare(context.WithoutCancel(ctx), e.mu.number)
+		go p.prepare(e.ctx, e.mu.number) // no load's context: others wait for it too
 	}
 	p.users++
 	e.mu.Unlock()
@@ -196,6 +235,7 @@ func (e *Engine) Close(ctx context.Context) error {
 		e.mu.closing.Go(p.close)
 	}
 	e.mu.Unlock()
+	e.cancel()
 	done := make(chan struct{})
 	go func() { e.mu.closing.Wait(); close(done) }()
 	select {

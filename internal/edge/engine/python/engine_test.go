@@ -332,164 +332,6 @@ func TestPushed(t *testing.T) {
 	wantError(t, err, kindUnavailable, 503, "its code says so")
 }
 
-// TestFaults breaks the worker in every way there is while another request is
-// in flight: both fail with the reason, and the next one is answered.
-func TestFaults(t *testing.T) {
-	for what, says := range map[string]string{
-		"die": "exited with code 1", "garbage": "broke the protocol", "huge": "broke the protocol: a frame of 4294967299 bytes",
-		"claims": "unexpected EOF", "deep": "nested deeper", "unknown-id": "not in flight", "item": "item in answer to infer",
-		"hang": "was stuck",
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, "good", func(c *Config) {
-				c.Limits.PongTimeout, c.Limits.RequestTimeout = 100*time.Millisecond, 300*time.Millisecond
-				if what != "hang" {
-					c.Limits.RequestTimeout = time.Minute
-				}
-			})
-			m, other := r.load(t, "m", ""), r.load(t, "other", "")
-			before := pid(t, m)
-			bystander := make(chan error, 1)
-			go func() {
-				_, err := other.Infer(context.Background(), do("slow"))
-				bystander <- err
-			}()
-			r.saw.await(t, " slow")
-			_, err := m.Infer(t.Context(), do(what))
-			wantError(t, err, kindDied, 500, "died while answering")
-			if what != "claims" && !strings.Contains(fmt.Sprint(err), says) {
-				t.Errorf("%v does not say %q", err, says)
-			}
-			if err := <-bystander; what != "hang" || !strings.Contains(fmt.Sprint(err), "no answer within") {
-				wantError(t, err, kindDied, 500, "")
-			}
-			r.awaitReady(t, m, true)
-			r.awaitReady(t, other, true)
-			if after := pid(t, m); after == before {
-				t.Error("the same process answers")
-			}
-		})
-	}
-}
-
-func TestHandshakeFaults(t *testing.T) {
-	for how, says := range map[string]string{
-		"exit": "exited with code 3): about to fail", "module": "-m pip install numpy pydantic", "silent": "did not connect within",
-		"mute": "no hello within", "future": "speaks protocols [7]", "garbage": "broke the protocol", "long": "broke the protocol",
-	} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, how, func(c *Config) {
-				c.Limits.StartTimeout, c.Limits.HandshakeTimeout = 2*time.Second, 200*time.Millisecond
-			})
-			_, err := r.Load(t.Context(), settings("m", ""))
-			if err == nil || !strings.Contains(err.Error(), says) {
-				t.Errorf("error %v does not say %q", err, says)
-			}
-		})
-	}
-	t.Run("stranger", func(t *testing.T) {
-		pid(t, newRig(t, "stranger", nil).load(t, "m", ""))
-	})
-	t.Run("no interpreter", func(t *testing.T) {
-		r := newRig(t, "good", func(c *Config) { c.Python = "no-such-python" })
-		_, err := r.Load(t.Context(), settings("m", ""))
-		wantError(t, err, kindMissing, 500, "pip install numpy pydantic")
-	})
-}
-
-func TestLoadFaults(t *testing.T) {
-	r := newRig(t, "good", nil)
-	good := r.load(t, "good", "")
-	_, err := r.Load(t.Context(), settings("bad", "fails"))
-	wantError(t, err, kindUnprocessable, 422, "no such import")
-	_, err = r.Load(t.Context(), settings("worse", "dies"))
-	wantError(t, err, kindDied, 500, `the model "worse" was being loaded: segmentation fault, or so`)
-	r.awaitReady(t, good, true)
-	pid(t, good)
-	unready := r.load(t, "unready", "unready")
-	if unready.Ready() {
-		t.Error("ready, though load said no")
-	}
-	_, err = r.Load(t.Context(), Settings{Name: "m", Document: json.RawMessage("{")})
-	wantError(t, err, kindUnprocessable, 422, "not JSON")
-}
-
-// TestBadReload has a model that takes its worker down whenever it is loaded
-// again. The others come back all the same.
-func TestBadReload(t *testing.T) {
-	r := newRig(t, "good", func(c *Config) { c.Limits.MinBackoff, c.Limits.MaxBackoff = 50*time.Millisecond, 100*time.Millisecond })
-	bad := r.load(t, "bad", "dies-again:"+filepath.Join(t.TempDir(), "mark"))
-	good := r.load(t, "good", "")
-	if _, err := good.Infer(t.Context(), do("die")); err == nil {
-		t.Fatal("it did not die")
-	}
-	r.awaitReady(t, good, true)
-	pid(t, good)
-	if bad.Ready() {
-		t.Error("the bad one is ready")
-	}
-	_, err := bad.Infer(t.Context(), do(""))
-	wantError(t, err, kindUnavailable, 503, "being replaced")
-}
-
-func TestCancel(t *testing.T) {
-	r := newRig(t, "good", nil)
-	m := r.load(t, "m", "")
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		r.saw.await(t, " slow")
-		cancel()
-	}()
-	if _, err := m.Infer(ctx, do("slow")); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
-	r.saw.await(t, " cancelled")
-	pid(t, m)
-	if n := r.Status()[0].InFlight; n != 0 {
-		t.Errorf("%d in flight", n)
-	}
-}
-
-func TestRequestTimeout(t *testing.T) {
-	r := newRig(t, "good", func(c *Config) { c.Limits.RequestTimeout = 50 * time.Millisecond })
-	m := r.load(t, "m", "")
-	_, err := m.Infer(t.Context(), do("slow"))
-	wantError(t, err, kindTimeout, 504, "no answer within 50ms")
-	r.saw.await(t, " cancelled")
-	pid(t, m)
-}
-
-func TestBoundOfRequests(t *testing.T) {
-	r := newRig(t, "good", func(c *Config) { c.Limits.MaxInFlight = 2 })
-	m := r.load(t, "m", "")
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Go(func() { _, _ = m.Infer(ctx, do("slow")) })
-		r.saw.await(t, " slow")
-	}
-	_, err := m.Infer(t.Context(), do(""))
-	wantError(t, err, kindUnavailable, 503, "take no more")
-	cancel()
-	wg.Wait()
-	r.saw.await(t, " cancelled")
-}
-
-func TestFrameBound(t *testing.T) {
-	r := newRig(t, "good", func(c *Config) { c.Limits.MaxFrameBytes = 1 << 20 })
-	m := r.load(t, "m", "")
-	_, err := m.Infer(t.Context(), &tensor.Request{Inputs: []tensor.Tensor{floats(make([]float32, 1<<18)...)}})
-	if e, ok := errors.AsType[*tensor.Error](err); !ok || e.Kind != tensor.KindTooLarge {
-		t.Errorf("error %v", err)
-	}
-	got, err := m.Infer(t.Context(), &tensor.Request{Inputs: []tensor.Tensor{floats(make([]float32, 1<<17)...)}})
-	if err != nil || got.Outputs[0].Len() != 1<<17 {
-		t.Errorf("half of it: %v", err)
-	}
-}
-
 func TestPlacement(t *testing.T) {
 	r := newRig(t, "good", func(c *Config) { c.ParallelWorkers = 3 })
 	all := r.load(t, "all", "")
@@ -524,6 +366,35 @@ func TestPlacement(t *testing.T) {
 		t.Errorf("ready %v after one of three died (%v)", all.Ready(), err)
 	}
 	pid(t, all)
+}
+
+func TestWorkersSetting(t *testing.T) {
+	for document, want := range map[string]struct {
+		workers int
+		rest    string
+		says    string
+	}{
+		`{"parameters":{"parallel_workers":2,"uri":"x"}}`: {2, `{"parameters":{"uri":"x"}}`, ""},
+		`{"parameters":{"parallel_workers":null}}`:        {0, `{"parameters":{}}`, ""},
+		`{"name":"m"}`:                              {0, `{"name":"m"}`, ""},
+		`{"parameters":{"parallel_workers":0}}`:     {says: "is 0; it must be above 0"},
+		`{"parameters":{"parallel_workers":-1}}`:    {says: "is -1"},
+		`{"parameters":{"parallel_workers":"two"}}`: {says: "parameters.parallel_workers"},
+		`{"parameters":[]}`:                         {says: "parameters"},
+		`[]`:                                        {says: "not a JSON object"},
+	} {
+		s := Settings{Document: json.RawMessage(document)}
+		err := s.takeWorkers()
+		if want.says != "" {
+			if err == nil || !strings.Contains(err.Error(), want.says) {
+				t.Errorf("%s: error %v does not say %q", document, err, want.says)
+			}
+			continue
+		}
+		if err != nil || s.Workers != want.workers || string(s.Document) != want.rest {
+			t.Errorf("%s: %d workers, %s, %v", document, s.Workers, s.Document, err)
+		}
+	}
 }
 
 func TestPools(t *testing.T) {

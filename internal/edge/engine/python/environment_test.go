@@ -186,7 +186,7 @@ func TestTarballs(t *testing.T) {
 func TestUnpackPackage(t *testing.T) {
 	c := DefaultConfig()
 	c.CacheDir = filepath.Join(t.TempDir(), "cache")
-	files := fstest.MapFS{"roundhouse/worker.py": {Data: []byte("1")}, "roundhouse/a/b.py": {Data: []byte("2")}, "other/c.py": {Data: []byte("3")}}
+	files := fstest.MapFS{"roundhouse/worker.py": {Data: []byte("1")}, "roundhouse/a/b.py": {Data: []byte("2")}, "roundhouse/__pycache__/x.pyc": {Data: []byte("3")}, "other/c.py": {Data: []byte("3")}}
 	c.Package = files
 	first, err := unpackPackage(c)
 	if err != nil {
@@ -203,6 +203,9 @@ func TestUnpackPackage(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(changed, "roundhouse", "a", "b.py")); err != nil || string(text) != "4" {
 		t.Errorf("%q, %v", text, err)
+	}
+	if _, err := os.Stat(filepath.Join(changed, "roundhouse", "__pycache__")); err == nil {
+		t.Error("byte code was unpacked")
 	}
 	if info, err := os.Stat(changed); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info, err)

@@ -96,7 +96,7 @@ func readBounded(r io.Reader, dst []byte, n int64) ([]byte, error) {
 		end := min(n, int64(cap(dst)))
 		dst = dst[:end]
 		if _, err := io.ReadFull(r, dst[at:end]); err != nil {
-			if err == io.EOF { //nolint:errorlint // ReadFull returns it unwrapped
+			if err == io.EOF {
 				err = io.ErrUnexpectedEOF
 			}
 			return nil, err

@@ -41,19 +41,22 @@ type message struct {
 	Response *wireResponse `json:"response"`
 	HTTP     *wireHTTP     `json:"http"`
 
-	// Of a load.
-	Metadata *wireMetadata `json:"metadata"`
-	Ready    *bool         `json:"ready"`
-	Handlers []Handler     `json:"handlers"`
-	Streams  bool          `json:"streams"`
-
 	N        int64  `json:"n"`         // of a credit
 	RSS      int64  `json:"rss_bytes"` // of a pong
 	Reason   string `json:"reason"`    // of a goodbye
+	wireLoad        // of a load; of ready, whether it is
 	wirePush        // of metrics and log
 
 	payload []byte
 	err     error // in place of an answer
+}
+
+// wireLoad is what the answer to a load says of the model.
+type wireLoad struct {
+	Metadata *wireMetadata `json:"metadata"`
+	Ready    *bool         `json:"ready"`
+	Handlers []Handler     `json:"handlers"`
+	Streams  bool          `json:"streams"`
 }
 
 // wirePush is what metrics and log messages carry.

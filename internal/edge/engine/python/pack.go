@@ -1,6 +1,7 @@
 package python
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -46,12 +47,21 @@ func unpackPackage(c Config) (string, error) {
 	return dir, nil
 }
 
+// skipped is fs.SkipDir for a folder of byte code, which is no part of the
+// package.
+func skipped(d fs.DirEntry) error {
+	if d.IsDir() && d.Name() == "__pycache__" {
+		return fs.SkipDir
+	}
+	return nil
+}
+
 // hashPackage is a hash of the names and contents of the package's files.
 func hashPackage(files fs.FS) (string, error) {
 	h := sha256.New()
 	err := fs.WalkDir(files, packageName, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
-			return err
+			return cmp.Or(err, skipped(d))
 		}
 		text, err := fs.ReadFile(files, name)
 		if err == nil {
@@ -80,6 +90,8 @@ func unpackTo(files fs.FS, parent, dir string) error {
 		switch {
 		case err != nil:
 			return err
+		case skipped(d) != nil:
+			return fs.SkipDir
 		case d.IsDir():
 			return os.Mkdir(to, 0o700)
 		}

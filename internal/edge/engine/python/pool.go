@@ -45,7 +45,7 @@ func (p *pool) prepare(ctx context.Context, number int) {
 	if p.environment, p.err = p.engine.environment(ctx, p.key); p.err != nil {
 		return
 	}
-	ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	ctx, p.cancel = context.WithCancel(ctx)
 	n := p.engine.config.workers()
 	p.mu.placed = make([]int, n)
 	for i := range n {
