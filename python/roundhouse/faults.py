@@ -68,7 +68,7 @@ def describe(error: BaseException) -> dict:
     """The ``error`` object of a frame."""
     kind, install = "failed", None
     status = getattr(error, "status_code", None)
-    message = str(error)
+    message = _text(error)
     if isinstance(error, asyncio.CancelledError):
         kind, message = "cancelled", "the request was cancelled"
     elif isinstance(error, Fault):
@@ -98,6 +98,14 @@ def describe(error: BaseException) -> dict:
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         described["traceback"] = _cut_middle("".join(lines))
     return described
+
+
+def _text(error: BaseException) -> str:
+    """The error's message, whatever its own code does."""
+    try:
+        return str(error)
+    except Exception:
+        return f"{type(error).__name__}, which cannot be shown"
 
 
 def _known(module: str) -> bool:

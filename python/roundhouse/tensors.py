@@ -62,9 +62,16 @@ def split_bytes(raw: memoryview, text: bool) -> List[Any]:
         if at + length > end:
             raise BadTensor("a BYTES payload that ends in an element")
         element = bytes(raw[at : at + length])
-        elements.append(element.decode("utf-8") if text else element)
+        elements.append(_as_text(element) if text else element)
         at += length
     return elements
+
+
+def _as_text(element: bytes) -> str:
+    try:
+        return element.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadTensor("an element marked as text is not UTF-8") from error
 
 
 def join_bytes(elements: List[Any]) -> bytes:
@@ -81,7 +88,7 @@ def join_bytes(elements: List[Any]) -> bytes:
 
 
 def _array(item: dict, raw: memoryview) -> np.ndarray:
-    datatype = item["datatype"]
+    datatype = item.get("datatype")
     if datatype == "BF16":
         halves = np.frombuffer(raw, dtype="<u2") if len(raw) % 2 == 0 else None
         if halves is None:
@@ -141,7 +148,7 @@ class Reader:
             fields["data"] = item.get("data")
             return self.types.RequestInput(**fields)
         raw = cut(item, payload)
-        if item["datatype"] == "BYTES":
+        if item.get("datatype") == "BYTES":
             elements = split_bytes(raw, bool(item.get("text")))
             fields["shape"] = _check_shape(item, len(elements))
             fields["data"] = elements
