@@ -106,7 +106,7 @@ func newRig(t *testing.T, how string, change func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	c.EnvironmentsDir = filepath.Join(t.TempDir(), "envs")
-	c.Environ = []string{fakeVariable + "=" + how}
+	c.Environ = []string{fakeVariable + "=" + how, "GORACE=atexit_sleep_ms=0"} // the race detector waits a second
 	c.Limits.MinBackoff, c.Limits.MaxBackoff = time.Millisecond, 10*time.Millisecond
 	c.Limits.PingInterval = 20 * time.Millisecond
 	if change != nil {
