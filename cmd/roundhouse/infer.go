@@ -26,30 +26,43 @@ const maxRequestBytes = 64 << 20
 func newInferCommand() *cobra.Command {
 	var r remote
 	var n namespaced
+	var b batchInfer
 	var data string
-	var timeout time.Duration
+	timeout := seconds(10 * time.Minute)
 	cmd := &cobra.Command{
 		Use:   "infer NAME -d REQUEST",
-		Short: "Ask a model once",
+		Short: "Ask a model once, or about every line of a file",
 		Long: `Ask a model once and print its answer. The request is the JSON of the protocol
 the model speaks, sent as it is: {"inputs": …} goes to the Open Inference
 Protocol, {"instances": …} to KServe v1, and {"messages": …}, {"prompt": …} or
-{"input": …} to OpenAI's paths. A model that is asleep is started first.`,
+{"input": …} to OpenAI's paths. A model that is asleep is started first.
+
+With -i and -o, every line of a file is a request, and the answers are the lines
+of another, in the same order; a request that fails leaves a line with "error".
+The flags and the MLSERVER_INFER_ variables are those of mlserver infer.`,
 		Example: `  roundhouse infer iris -d @examples/quickstart/iris-request.json
   roundhouse infer iris -d '{"instances": [[5.1, 3.5, 1.4, 0.2]]}'
-  cat request.json | roundhouse infer iris`,
-		Args: cobra.ExactArgs(1),
+  cat request.json | roundhouse infer iris
+  roundhouse infer iris -i requests.jsonl -o answers.jsonl --workers 32
+  roundhouse infer -u localhost:8080 -m iris -i requests.jsonl -o answers.jsonl`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			k, err := b.subject(cmd, args, &r, n)
+			if err != nil {
+				return err
+			}
+			if b.on() {
+				return b.command(cmd, k, r.gateway, time.Duration(timeout))
+			}
 			body, err := requestBody(data, cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
-			k := n.key(args[0])
 			path, body, err := surface(k, modelName(k), body)
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			ctx, cancel := context.WithTimeout(cmd.Context(), time.Duration(timeout))
 			defer cancel()
 			stop := watchDownload(ctx, &r, k)
 			resp, err := r.ask(ctx, path, body)
@@ -65,7 +78,8 @@ Protocol, {"instances": …} to KServe v1, and {"messages": …}, {"prompt": …
 	r.gatewayFlag(cmd)
 	n.flags(cmd)
 	cmd.Flags().StringVarP(&data, "data", "d", "", "the request's JSON, or @FILE; standard input otherwise")
-	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long to wait, a start included")
+	cmd.Flags().Var(&timeout, "timeout", "how long to wait, a start included; with -i, for one try")
+	b.flags(cmd)
 	return cmd
 }
 

@@ -60,6 +60,13 @@ func (p *progress) upload(name string, size int64) io.WriteCloser {
 	return p.bar
 }
 
+// add moves the bar on.
+func (p *progress) add(n int64) {
+	if p.bar != nil {
+		_ = p.bar.Add64(n)
+	}
+}
+
 // done clears the bar.
 func (p *progress) done() {
 	if p.bar != nil {
