@@ -177,6 +177,27 @@ func TestFrameBound(t *testing.T) {
 	}
 }
 
+// TestLoadsTogether loads one model that takes its worker down among others,
+// all at once: it alone fails.
+func TestLoadsTogether(t *testing.T) {
+	r := newRig(t, "good", nil)
+	r.load(t, "first", "")
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			implementation := ""
+			if i%5 == 2 {
+				implementation = "dies"
+			}
+			_, err := r.Load(t.Context(), settings(fmt.Sprint("m", i), implementation))
+			if (err == nil) != (implementation == "") {
+				t.Errorf("model %d (%q): %v", i, implementation, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // TestNotSent has a connection end while one request is being written and
 // another waits behind it: that one may be sent elsewhere.
 func TestNotSent(t *testing.T) {

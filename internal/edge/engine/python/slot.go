@@ -16,6 +16,10 @@ type slot struct {
 	name    string
 	pool    *pool
 	stopped chan struct{} // closed when run has returned
+	// loading holds a token while a load is under way. A worker loads one
+	// model after the other anyway; so one that takes the worker down while it
+	// is loaded takes no other load with it.
+	loading chan struct{}
 
 	mu struct {
 		sync.Mutex
@@ -62,7 +66,7 @@ func (p *placement) ready() *worker {
 }
 
 func newSlot(p *pool, name string) *slot {
-	s := &slot{name: name, pool: p, stopped: make(chan struct{})}
+	s := &slot{name: name, pool: p, stopped: make(chan struct{}), loading: make(chan struct{}, 1)}
 	s.mu.changed = make(chan struct{})
 	return s
 }
@@ -159,7 +163,10 @@ func (s *slot) reload(ctx context.Context, w *worker) time.Duration {
 			next = min(next, wait)
 			continue
 		}
-		if _, err := w.load(ctx, p); err != nil {
+		if _, err := s.loadAlone(ctx, w, p, func() bool { return s.adopt(p, w) }); errors.Is(err, errGone) {
+			_ = w.unload(ctx, p) // it was unloaded meanwhile
+			continue
+		} else if err != nil {
 			if ctx.Err() != nil {
 				return idle
 			}
@@ -179,10 +186,6 @@ func (s *slot) reload(ctx context.Context, w *worker) time.Duration {
 			continue
 		}
 		p.failures, p.due = 0, time.Time{}
-		if !s.adopt(p, w) { // unloaded meanwhile
-			_ = w.unload(ctx, p)
-			continue
-		}
 		w.log.Info("model loaded again", "model", p.model.settings.Name)
 	}
 	return next
@@ -222,32 +225,51 @@ func (s *slot) await(ctx context.Context, gone *worker) (*worker, error) {
 	}
 }
 
+// loadAlone loads the placement's model in w once no other load is under way,
+// and then notes it with keep, which is false where that came too late.
+func (s *slot) loadAlone(ctx context.Context, w *worker, p *placement, keep func() bool) (*message, error) {
+	select {
+	case s.loading <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-s.loading }()
+	m, err := w.load(ctx, p)
+	if err == nil && !keep() {
+		err = errGone
+	}
+	return m, err
+}
+
 // load loads a model for the first time. A worker that ended before it was
-// asked is not the model's affair: the next one is.
+// asked, or after it had answered, is not the model's affair: the next one is.
 func (s *slot) load(ctx context.Context, m *Model) (*placement, *message, error) {
 	p := &placement{model: m, slot: s}
 	var w *worker
 	var answer *message
+	keep := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.mu.live != w {
+			return false
+		}
+		p.live.Store(w)
+		s.mu.placements = append(s.mu.placements, p)
+		return true
+	}
 	err := errGone
 	for errors.Is(err, errGone) || errors.Is(err, errNotSent) {
 		if w, err = s.await(ctx, w); err == nil {
-			answer, err = w.load(ctx, p)
+			answer, err = s.loadAlone(ctx, w, p, keep)
 		}
+	}
+	var e *Error
+	if errors.As(err, &e) && e.Kind == kindDied {
+		err = newError(kindDied, fmt.Sprintf("%s; the model %q was being loaded%s", e.Message, m.settings.Name, quoted(w.output)))
 	}
 	if err != nil {
-		var e *Error
-		if errors.As(err, &e) && e.Kind == kindDied {
-			err = newError(kindDied, fmt.Sprintf("%s; the model %q was being loaded%s", e.Message, m.settings.Name, quoted(w.output)))
-		}
 		return nil, nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.live != w {
-		return nil, nil, newError(kindDied, fmt.Sprintf("worker %d ended just after it had loaded the model", w.process.PID()))
-	}
-	p.live.Store(w)
-	s.mu.placements = append(s.mu.placements, p)
 	return p, answer, nil
 }
 
