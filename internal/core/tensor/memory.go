@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"encoding/binary"
+	"slices"
 	"unsafe"
 )
 
@@ -108,4 +109,19 @@ func (t *Tensor) RawSize() int {
 		n += lengthBytes + len(text)
 	}
 	return n
+}
+
+// Clone is t with a shape and elements of its own; it shares the parameters.
+func (t *Tensor) Clone() Tensor {
+	out, v := *t, t.Data
+	out.Shape = slices.Clone(t.Shape)
+	out.Data = Values{
+		Bool: slices.Clone(v.Bool), Uint8: slices.Clone(v.Uint8), Uint16: slices.Clone(v.Uint16), Uint32: slices.Clone(v.Uint32), Uint64: slices.Clone(v.Uint64),
+		Int8: slices.Clone(v.Int8), Int16: slices.Clone(v.Int16), Int32: slices.Clone(v.Int32), Int64: slices.Clone(v.Int64),
+		Float32: slices.Clone(v.Float32), Float64: slices.Clone(v.Float64), Bytes: slices.Clone(v.Bytes),
+	}
+	for i, text := range out.Data.Bytes {
+		out.Data.Bytes[i] = slices.Clone(text)
+	}
+	return out
 }

@@ -26,6 +26,7 @@ type Config struct {
 	GRPC    GRPCConfig
 	Metrics MetricsConfig
 	TLS     TLSConfig
+	Cache   CacheConfig
 	Limits  Limits
 
 	// LoadAtStartup loads every model of the repository when Run begins.
@@ -106,6 +107,7 @@ func DefaultConfig() Config {
 		HTTP:          HTTPConfig{Port: 8080, Gzip: true},
 		GRPC:          GRPCConfig{Port: 8081, MaxMessageBytes: 4 << 20},
 		Metrics:       MetricsConfig{Path: "/metrics", Port: 8082, RESTPrefix: "rest_server"},
+		Cache:         CacheConfig{Bytes: 64 << 20},
 		LoadAtStartup: true,
 		Limits: Limits{
 			MaxBodyBytes: 64 << 20,
@@ -147,6 +149,12 @@ func (c Config) Validate() error {
 	}
 	if c.HTTP.CORS != nil {
 		errs = append(errs, c.HTTP.CORS.validate())
+	}
+	if c.Cache.Entries < 0 {
+		wrong("cache_size %d: must be 0 (no cache) or above", c.Cache.Entries)
+	}
+	if c.Cache.Bytes <= 0 {
+		wrong("cache of %d bytes: must be above 0", c.Cache.Bytes)
 	}
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		wrong("tls_cert_file %q, tls_key_file %q: TLS needs both", c.TLS.CertFile, c.TLS.KeyFile)

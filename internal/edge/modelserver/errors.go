@@ -49,6 +49,7 @@ func statusOf(err error) int {
 	var direct *httpError
 	var notReady *notReadyError
 	var uri *uriError
+	var own interface{ HTTPStatus() int } // an engine's
 	switch {
 	case errors.As(err, &request):
 		switch request.Kind {
@@ -62,6 +63,8 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case errors.As(err, &direct):
 		return direct.status
+	case errors.As(err, &own):
+		return own.HTTPStatus()
 	case errors.As(err, &notReady):
 		return http.StatusBadRequest
 	case errors.As(err, &uri):

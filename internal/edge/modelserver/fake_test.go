@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,7 +24,9 @@ import (
 // a word that says how loading or inference goes: "double" multiplies by two,
 // "triple" by three, "broken" cannot be loaded, "explode" panics while it is,
 // "panic" at inference, "wait" answers when it is let go, "large" answers 16
-// MiB, "echo" gives its inputs and headers back. Streams: "stream" sends an
+// MiB, "echo" gives its inputs and headers back, "gather" waits as "wait" and
+// gives inputs and parameters back, unless some value is 13, "short" answers one
+// row to any number. Streams: "stream" sends an
 // event, then one more whenever it is let go, "stall" sends one and fails when
 // it is let go, "sum" answers all requests with one response. "routes" has
 // routes of its own, "conflict" some that cannot be.
@@ -32,6 +35,9 @@ type fakes struct {
 	closed  atomic.Int64
 	entered chan struct{} // one for every waiting inference
 	leave   chan struct{} // one lets one go
+	busy    atomic.Int64  // inferences under way
+	most    atomic.Int64  // of them at once
+	infers  atomic.Int64  // inferences there were
 }
 
 func newFakes() *fakes {
@@ -77,7 +83,13 @@ func (m *fakeModel) Close(context.Context) error {
 	return nil
 }
 
+// Parallelism has a batcher run one batch at a time.
+func (m *fakeModel) Parallelism() int { return 1 }
+
 func (m *fakeModel) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response, error) {
+	m.fakes.infers.Add(1)
+	m.fakes.most.Store(max(m.fakes.most.Load(), m.fakes.busy.Add(1)))
+	defer m.fakes.busy.Add(-1)
 	factor := float32(2)
 	switch m.word {
 	case "triple":
@@ -91,13 +103,21 @@ func (m *fakeModel) Infer(ctx context.Context, r *tensor.Request) (*tensor.Respo
 		headers, _ := r.Parameters["headers"].(map[string]any)
 		asked := map[string]any{"X-Seen": headers["x-ask"], "Content-Length": "1", "ce-type": "mine", "X-Number": 5}
 		return &tensor.Response{Outputs: r.Inputs, Parameters: tensor.Parameters{"own": true, "headers": asked}}, nil
-	case "wait":
+	case "short":
+		return &tensor.Response{Outputs: []tensor.Tensor{{Name: "y", Datatype: tensor.FP32, Shape: []int64{1}, Data: tensor.Values{Float32: []float32{1}}}}}, nil
+	case "wait", "gather":
 		m.fakes.entered <- struct{}{}
 		select {
 		case <-m.fakes.leave:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
+	}
+	if m.word == "gather" {
+		if slices.Contains(r.Inputs[0].Data.Float32, 13) {
+			return nil, tensor.Errorf(tensor.KindInvalid, "13 is not served")
+		}
+		return &tensor.Response{Outputs: r.Inputs, Parameters: tensor.Parameters{"own": r.Parameters["own"]}}, nil
 	}
 	if len(r.Inputs) == 0 {
 		return nil, tensor.Errorf(tensor.KindInvalid, "expected 1 input, got 0")

@@ -3,6 +3,8 @@ package modelserver
 import (
 	"context"
 	"sync/atomic"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
 // instance is one loaded model and how many use it. The registry's own use
@@ -14,14 +16,33 @@ type instance struct {
 	version string
 	meter   meter
 	routes  *customRoutes // nil: none
+	batcher *batcher      // nil: every request runs alone
+	number  uint64        // its own, never given again
+	cached  bool          // responses may be kept
 	users   atomic.Int64
 	drained chan struct{}
 }
 
-func newInstance(m Model, routes *customRoutes, name, version string, meter meter) *instance {
-	i := &instance{model: m, routes: routes, name: name, version: version, meter: meter, drained: make(chan struct{})}
+var instances atomic.Uint64 // that there have been
+
+func newInstance(m Model, name, version string) *instance {
+	i := &instance{model: m, name: name, version: version, number: instances.Add(1), drained: make(chan struct{})}
 	i.users.Store(1)
 	return i
+}
+
+// infer answers a request. The caller holds a use.
+func (i *instance) infer(ctx context.Context, r *tensor.Request) (*tensor.Response, error) {
+	if i.batcher != nil {
+		return i.batcher.infer(ctx, r)
+	}
+	return i.model.Infer(ctx, r)
+}
+
+// ready reports whether the model says that it can answer.
+func (i *instance) ready() bool {
+	r, ok := i.model.(Readier)
+	return !ok || r.Ready()
 }
 
 // acquire begins a use; false if the instance is drained.

@@ -16,13 +16,14 @@ const appName = "mlserver"
 var modelLabels = []string{"model_name", "model_version", "model", "version"}
 
 // modelMeters counts inference requests by model and version.
-type modelMeters struct{ success, failure, duration *metrics.Family }
+type modelMeters struct{ success, failure, duration, queue *metrics.Family }
 
 func newModelMeters(r *metrics.Registry) (m modelMeters, err error) {
 	return m, registerAll(r,
 		registration{&m.success, metrics.Desc{Name: "model_infer_request_success_total", Help: "Inference requests answered.", Kind: metrics.Counter, Labels: modelLabels}},
 		registration{&m.failure, metrics.Desc{Name: "model_infer_request_failure_total", Help: "Inference requests that failed.", Kind: metrics.Counter, Labels: modelLabels}},
-		registration{&m.duration, metrics.Desc{Name: "model_infer_request_duration", Help: "Seconds of inference requests answered.", Kind: metrics.Histogram, Labels: modelLabels}})
+		registration{&m.duration, metrics.Desc{Name: "model_infer_request_duration", Help: "Seconds of inference requests answered.", Kind: metrics.Histogram, Labels: modelLabels}},
+		registration{&m.queue, metrics.Desc{Name: "batch_request_queue", Help: "Requests that wait to be batched.", Kind: metrics.Gauge, Labels: modelLabels}})
 }
 
 // registration is a family to be and where to put it.
@@ -47,6 +48,11 @@ type meter struct{ success, failure, duration *metrics.Series }
 func (m modelMeters) of(name, version string) meter {
 	values := []string{name, version, name, version}
 	return meter{m.success.With(values...), m.failure.With(values...), m.duration.With(values...)}
+}
+
+// waiting counts the requests of a version that wait to be batched.
+func (m modelMeters) waiting(name, version string) *metrics.Series {
+	return m.queue.With(name, version, name, version)
 }
 
 // observe counts one request.

@@ -47,6 +47,7 @@ type registry struct {
 	loadTimeout  time.Duration
 	drainTimeout time.Duration
 	meters       modelMeters
+	cache        *responseCache // nil: none
 	log          *slog.Logger
 
 	changing chan struct{} // holds a token while a load or unload is under way
@@ -59,9 +60,9 @@ type registry struct {
 	}
 }
 
-func newRegistry(repository Repository, engines []Engine, c Limits, meters modelMeters, log *slog.Logger) *registry {
-	r := &registry{repository: repository, engines: engines, loadTimeout: c.LoadTimeout, drainTimeout: c.DrainTimeout,
-		meters: meters, log: log, changing: make(chan struct{}, 1)}
+func newRegistry(repository Repository, engines []Engine, c Config, meters modelMeters, log *slog.Logger) *registry {
+	r := &registry{repository: repository, engines: engines, loadTimeout: c.Limits.LoadTimeout, drainTimeout: c.Limits.DrainTimeout,
+		meters: meters, cache: newResponseCache(c.Cache), log: log, changing: make(chan struct{}, 1)}
 	r.mu.models = map[string][]*slot{}
 	return r
 }
@@ -161,10 +162,19 @@ func (r *registry) index() []ModelStatus {
 	var list []ModelStatus
 	for _, name := range slices.Sorted(maps.Keys(r.mu.models)) {
 		for _, s := range r.mu.models[name] {
-			list = append(list, ModelStatus{s.name, s.version, s.state, s.reason})
+			list = append(list, s.status())
 		}
 	}
 	return list
+}
+
+// status is where the version stands; a model that serves may say for itself
+// that it does not, now.
+func (s *slot) status() ModelStatus {
+	if s.live != nil && !s.live.ready() {
+		return ModelStatus{s.name, s.version, StateUnavailable, "the model is loaded, but says that it is not ready"}
+	}
+	return ModelStatus{s.name, s.version, s.state, s.reason}
 }
 
 // versions lists those of a model that serve.
@@ -185,7 +195,7 @@ func (r *registry) modelReady(name, version string) (bool, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	s, err := r.find(name, version)
-	return err == nil && s.live != nil, err
+	return err == nil && s.live != nil && s.live.ready(), err
 }
 
 // ready reports whether something serves, or nothing failed to.
@@ -195,10 +205,10 @@ func (r *registry) ready() bool {
 	failed := false
 	for _, slots := range r.mu.models {
 		for _, s := range slots {
-			if s.live != nil {
+			if s.live != nil && s.live.ready() {
 				return true
 			}
-			failed = failed || s.failed
+			failed = failed || s.failed || s.live != nil
 		}
 	}
 	return !failed
@@ -282,27 +292,22 @@ func (r *registry) loadEntries(ctx context.Context, entries []Entry) error {
 func (r *registry) loadEntry(ctx context.Context, e Entry) error {
 	name, version := e.Settings.Name, e.Settings.Parameters.Version
 	began := time.Now()
-	model, err := r.loadModel(ctx, e)
-	var routes *customRoutes
-	if err == nil {
-		if routes, err = newCustomRoutes(model); err != nil {
-			_ = model.Close(ctx) // the routes' error is the one to show
-		}
-	}
+	loaded, err := r.open(ctx, e)
 	r.mu.Lock()
 	s := r.slot(name, version)
 	before := s.live
 	s.failed = err != nil
 	switch {
 	case err == nil:
-		s.live = newInstance(model, routes, name, version, s.meter)
+		loaded.meter = s.meter
+		s.live = loaded
 		s.state, s.reason = StateReady, ""
 	case before != nil:
 		s.state, s.reason = StateReady, "the last reload failed: "+err.Error()
 	default:
 		s.state, s.reason = StateUnavailable, err.Error()
 	}
-	if routes != nil || before != nil && before.routes != nil {
+	if loaded != nil && loaded.routes != nil || before != nil && before.routes != nil {
 		r.listRouters()
 	}
 	r.mu.Unlock()
@@ -315,6 +320,35 @@ func (r *registry) loadEntry(ctx context.Context, e Entry) error {
 		r.retire(before)
 	}
 	return nil
+}
+
+// open loads an entry and makes it ready to serve.
+func (r *registry) open(ctx context.Context, e Entry) (_ *instance, err error) {
+	model, err := r.loadModel(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = model.Close(ctx) // what is wrong was found first
+		}
+	}()
+	i := newInstance(model, e.Settings.Name, e.Settings.Parameters.Version)
+	if i.routes, err = newCustomRoutes(model); err != nil {
+		return nil, err
+	}
+	c, err := batchConfig(e.Settings, model)
+	if err != nil {
+		return nil, err
+	}
+	if c.Enabled() {
+		i.batcher = newBatcher(c, i, r.meters.waiting(i.name, i.version), r.log)
+	}
+	i.cached = e.Settings.CacheEnabled && r.cache != nil
+	if e.Settings.CacheEnabled && r.cache == nil {
+		r.log.Warn("setting has no effect: the server's cache_enabled is off", "file", e.Settings.Source, "field", "cache_enabled")
+	}
+	return i, nil
 }
 
 // loadModel finds the engine and loads; a panicking loader is an error.
@@ -341,7 +375,9 @@ func (r *registry) retire(i *instance) {
 	r.retiring.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), r.drainTimeout)
 		defer cancel()
-		if err := i.retire(ctx); err != nil {
+		err := i.retire(ctx)
+		r.cache.forget(i.number)
+		if err != nil {
 			r.log.Warn("model did not close cleanly", "model", i.name, "version", i.version, "error", err)
 		}
 	})

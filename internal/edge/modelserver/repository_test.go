@@ -27,7 +27,7 @@ func folder(t *testing.T, files map[string]string, env ...string) (Folder, *byte
 
 func TestScan(t *testing.T) {
 	f, log := folder(t, map[string]string{
-		"a/deep/model-settings.json":  `{"implementation":"test.Fake","parameters":{"uri":"./x.fake","extra":{"k":1}},"max_batch_size":4}`,
+		"a/deep/model-settings.json":  `{"implementation":"test.Fake","parameters":{"uri":"./x.fake","extra":{"k":1}},"max_batch_size":4,"warm_workers":true}`,
 		"b/model-settings.json":       `{"name":"bee","implementation":"test.Fake","platform":"p","inputs":[{"name":"x","datatype":"FP32","shape":[-1,4]}]}`,
 		"bad/model-settings.json":     "{\n\"name\": }",
 		"remote/model-settings.json":  `{"parameters":{"uri":"s3://bucket/x"}}`,
@@ -68,8 +68,8 @@ func TestScan(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, uri)
 		}
 	}
-	if !strings.Contains(log.String(), "max_batch_size") {
-		t.Errorf("no warning of max_batch_size: %s", log)
+	if !strings.Contains(log.String(), "field=warm_workers") || strings.Contains(log.String(), "max_batch_size") {
+		t.Errorf("warnings: %s", log)
 	}
 }
 

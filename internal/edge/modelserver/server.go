@@ -89,7 +89,7 @@ func New(c Config, repository Repository, engines []Engine, log *slog.Logger) (*
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, log: log, registry: newRegistry(repository, engines, c.Limits, models, log), rest: rest, tls: secure,
+	s := &Server{config: c, log: log, registry: newRegistry(repository, engines, c, models, log), rest: rest, tls: secure,
 		events: newCloudEvents(c.ServerName)}
 	if c.Limits.MaxConcurrency > 0 {
 		s.slots = make(chan struct{}, c.Limits.MaxConcurrency)

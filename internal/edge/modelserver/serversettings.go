@@ -93,7 +93,7 @@ var (
 		"allow_methods": kindJSON, "allow_headers": kindJSON, "expose_headers": kindJSON, "max_age": kindNumber}
 	// serverIneffective are the fields that are read and change nothing.
 	serverIneffective = []string{"model_repository_implementation", "model_repository_implementation_args", "logging_settings",
-		"cache_enabled", "cache_size", "metrics_dir", "parallel_workers", "parallel_workers_timeout", "environments_dir",
+		"metrics_dir",
 		"kafka_enabled", "kafka_servers", "kafka_topic_input", "kafka_topic_output", "tracing_server"}
 )
 
@@ -184,6 +184,9 @@ func (s ServerSettings) Config(base Config) Config {
 		if *n == -1 {
 			base.GRPC.MaxMessageBytes = math.MaxInt32
 		}
+	}
+	if s.CacheEnabled {
+		base.Cache.Entries = s.CacheSize
 	}
 	base.TLS = TLSConfig{CertFile: s.TLSCertFile, KeyFile: s.TLSKeyFile}
 	base.Metrics.Path = ""

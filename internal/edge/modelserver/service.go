@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -31,6 +32,10 @@ type Streamer interface {
 	// What was sent belongs to the caller.
 	Stream(ctx context.Context, in Requests, send func(*tensor.Response) error) error
 }
+
+// Readier is a Model that may be loaded and not ready, as while the process it
+// is in starts again. Others are ready until they are closed.
+type Readier interface{ Ready() bool }
 
 // Router is a Model with HTTP routes of its own, served while it is loaded.
 type Router interface {
@@ -151,7 +156,7 @@ func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Requ
 	began := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
-			err = s.panicked(p, i)
+			err = panicked(s.log, p, i)
 		}
 		i.meter.observe(time.Since(began), err == nil)
 	}()
@@ -159,12 +164,33 @@ func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Requ
 		r.ID = newID()
 	}
 	r.ModelName, r.ModelVersion = i.name, i.version
-	response, err := i.model.Infer(ctx, r)
+	response, err := s.respond(ctx, i, r)
 	if err != nil {
 		return nil, err
 	}
 	response.ModelName, response.ModelVersion, response.ID = i.name, i.version, r.ID
 	return response, nil
+}
+
+// respond answers a request that has its id and model, from the cache if it
+// can.
+func (s *Server) respond(ctx context.Context, i *instance, r *tensor.Request) (*tensor.Response, error) {
+	if !i.cached {
+		return i.infer(ctx, r)
+	}
+	cache := s.registry.cache
+	key, ok := cacheKeyOf(i.number, r)
+	if !ok {
+		return i.infer(ctx, r)
+	}
+	if response := cache.get(key); response != nil {
+		return response, nil
+	}
+	response, err := i.infer(ctx, r)
+	if err == nil {
+		cache.put(key, response)
+	}
+	return response, err
 }
 
 // InferStream answers the requests of in with what the model sends. All
@@ -190,7 +216,7 @@ func (s *Server) inferStream(ctx context.Context, name, version string, in Reque
 	began := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
-			err = s.panicked(p, i)
+			err = panicked(s.log, p, i)
 		}
 		i.meter.observe(time.Since(began), err == nil)
 	}()
@@ -223,8 +249,8 @@ func (s *Server) inferStream(ctx context.Context, name, version string, in Reque
 }
 
 // panicked makes an error of a model's panic.
-func (s *Server) panicked(p any, i *instance) error {
-	s.log.Error("model panicked", "model", i.name, "version", i.version, "panic", p, "stack", string(debug.Stack()))
+func panicked(log *slog.Logger, p any, i *instance) error {
+	log.Error("model panicked", "model", i.name, "version", i.version, "panic", p, "stack", string(debug.Stack()))
 	return &httpError{http.StatusInternalServerError, fmt.Sprintf("internal error: %v", p)}
 }
 

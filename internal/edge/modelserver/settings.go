@@ -24,7 +24,10 @@ type Settings struct {
 	MaxBatchTime   float64                 `json:"max_batch_time"` // seconds
 	MaxBatchRows   int                     `json:"max_batch_rows"` // ours; 0: no bound
 	CacheEnabled   bool                    `json:"cache_enabled"`
-	Parameters     SettingsParameters      `json:"parameters"`
+	// ParallelWorkers is in how many of the Python workers the model is loaded,
+	// ours; 0: in all.
+	ParallelWorkers int                `json:"parallel_workers"`
+	Parameters      SettingsParameters `json:"parameters"`
 
 	// Source is the file the settings were read from; "" if from none.
 	Source string `json:"-"`
@@ -60,7 +63,7 @@ var (
 	parameterFields = map[string]kind{"uri": kindText, "version": kindText, "format": kindText, "content_type": kindText, "environment_path": kindText,
 		"environment_tarball": kindText, "inference_pool_gid": kindText, "autogenerate_inference_pool_gid": kindBoolean, "extra": kindJSON}
 	// modelIneffective are the fields that are read and change nothing.
-	modelIneffective = []string{"max_batch_size", "max_batch_time", "max_batch_rows", "cache_enabled", "parallel_workers", "warm_workers"}
+	modelIneffective = []string{"warm_workers"}
 )
 
 // readModelSettings reads a model-settings.json over the environment.

@@ -97,6 +97,7 @@ func TestServerConfig(t *testing.T) {
 		AllowMethods: []string{"GET"}, AllowHeaders: []string{"h"}, ExposeHeaders: []string{"e"}, MaxAge: 600}}
 	want.GRPC = GRPCConfig{Port: 2, MaxMessageBytes: 3}
 	want.Metrics = MetricsConfig{Path: "/m", Port: 4, RESTPrefix: "p"}
+	want.Cache.Entries = 7
 	want.TLS = TLSConfig{CertFile: filepath.Join(f.Root, "c.pem"), KeyFile: "/k.pem"}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("%+v\nwant %+v", c, want)
@@ -190,7 +191,7 @@ func TestSettingsErrors(t *testing.T) {
 }
 
 func TestModelSettings(t *testing.T) {
-	f, log := folder(t, map[string]string{"m/model-settings.json": `{"implementation": "a.B", "max_batch_size": "8", "max_batch_time": 0.5, "max_batch_rows": 64, "cache_enabled": true, "warm_workers": false, "own": 1,
+	f, log := folder(t, map[string]string{"m/model-settings.json": `{"implementation": "a.B", "max_batch_size": "8", "max_batch_time": 0.5, "max_batch_rows": 64, "cache_enabled": true, "parallel_workers": 2, "warm_workers": true, "own": 1,
 		"parameters": {"uri": "x", "environment_path": "env", "environment_tarball": "/e.tar.gz", "inference_pool_gid": "g", "autogenerate_inference_pool_gid": true, "content_type": "np", "extra": {"k": 1}, "threshold": 0.5}}`},
 		"MLSERVER_MODEL_VERSION=v1", "MLSERVER_MODEL_PLATFORM=p")
 	entries, err := f.Scan()
@@ -201,7 +202,7 @@ func TestModelSettings(t *testing.T) {
 	root := filepath.Join(f.Root, "m")
 	want := SettingsParameters{URI: filepath.Join(root, "x"), Version: "v1", ContentType: "np", EnvironmentPath: filepath.Join(root, "env"), EnvironmentTarball: "/e.tar.gz",
 		InferencePoolGID: "g", AutogenerateInferencePoolGID: true, Extra: map[string]any{"k": 1.0}}
-	if !reflect.DeepEqual(s.Parameters, want) || s.MaxBatchSize != 8 || s.MaxBatchTime != 0.5 || s.MaxBatchRows != 64 || !s.CacheEnabled || s.Platform != "p" {
+	if !reflect.DeepEqual(s.Parameters, want) || s.MaxBatchSize != 8 || s.MaxBatchTime != 0.5 || s.MaxBatchRows != 64 || !s.CacheEnabled || s.ParallelWorkers != 2 || s.Platform != "p" {
 		t.Errorf("%+v", s)
 	}
 	var raw struct {
@@ -215,13 +216,13 @@ func TestModelSettings(t *testing.T) {
 	if err := json.Unmarshal(s.Raw, &raw); err != nil || raw.Own != 1 || raw.Parameters.Threshold != 0.5 || raw.Parameters.Version != "v1" || raw.Platform != "p" {
 		t.Errorf("raw %s (%v)", s.Raw, err)
 	}
-	for _, field := range []string{"max_batch_size", "max_batch_time", "max_batch_rows", "cache_enabled", "own"} {
+	for _, field := range []string{"warm_workers", "own"} {
 		if !strings.Contains(log.String(), "field="+field+"\n") {
 			t.Errorf("no warning of %s: %s", field, log)
 		}
 	}
-	if strings.Contains(log.String(), "warm_workers") || strings.Contains(log.String(), "threshold") {
-		t.Errorf("log: %s", log)
+	if n := strings.Count(log.String(), "level=WARN"); n != 2 {
+		t.Errorf("%d warnings: %s", n, log)
 	}
 }
 

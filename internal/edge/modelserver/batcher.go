@@ -1,0 +1,201 @@
+package modelserver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
+	"roundhouse.dev/roundhouse/internal/decide/batch"
+	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
+)
+
+// Parallel is a Model that says how many requests it works on at once. Others
+// are taken to work on as many as there are processors.
+type Parallel interface {
+	// Parallelism is at least 1, and always the same.
+	Parallelism() int
+}
+
+// maxBatchTime is the longest wait there is, in seconds: what is longer means
+// for ever.
+const maxBatchTime = 24 * 60 * 60
+
+// batchConfig is how the requests of a model are batched.
+func batchConfig(s Settings, m Model) (batch.Config, error) {
+	c := batch.DefaultConfig()
+	c.MaxSize, c.MaxRows = s.MaxBatchSize, s.MaxBatchRows
+	c.MaxTime = time.Duration(min(s.MaxBatchTime, maxBatchTime) * float64(time.Second))
+	c.Executors = runtime.GOMAXPROCS(0)
+	if p, ok := m.(Parallel); ok {
+		c.Executors = p.Parallelism()
+	}
+	if err := c.Validate(); err != nil {
+		return c, &uriError{err}
+	}
+	return c, nil
+}
+
+// batcher runs the requests of an instance in batches. It performs what a
+// batch.Machine decides: every event is a step under the lock, and the runs
+// that follow have goroutines of their own.
+type batcher struct {
+	instance *instance
+	log      *slog.Logger
+	waiting  *metrics.Series // requests that have arrived and not begun
+
+	mu struct {
+		sync.Mutex
+		machine  *batch.Machine
+		last     uint64 // id of a request
+		waiters  map[uint64]*waiter
+		runs     map[uint64]context.CancelFunc // by batch
+		timer    *time.Timer
+		due      time.Time // of the timer; zero: it is off
+		reported int       // in waiting
+	}
+}
+
+// waiter is a request whose caller waits.
+type waiter struct {
+	answered chan struct{} // closed once the rest is set
+	response *tensor.Response
+	err      error
+}
+
+func newBatcher(c batch.Config, i *instance, waiting *metrics.Series, log *slog.Logger) *batcher {
+	b := &batcher{instance: i, log: log, waiting: waiting}
+	b.mu.machine = batch.New(c)
+	b.mu.waiters, b.mu.runs = map[uint64]*waiter{}, map[uint64]context.CancelFunc{}
+	b.mu.timer = time.AfterFunc(time.Hour, b.tick)
+	b.mu.timer.Stop() // until something waits
+	return b
+}
+
+// infer answers a request, by itself or with others. The caller holds a use of
+// the instance. When ctx ends, the request leaves its batch; a batch that all
+// have left is cancelled.
+func (b *batcher) infer(ctx context.Context, r *tensor.Request) (*tensor.Response, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	w := &waiter{answered: make(chan struct{})}
+	arrive := batch.NewArrive(0, r) // reads the request: not under the lock
+	b.mu.Lock()
+	b.mu.last++
+	arrive.ID = b.mu.last
+	b.mu.waiters[arrive.ID] = w
+	b.step(arrive, nil, nil)
+	b.mu.Unlock()
+	select {
+	case <-w.answered:
+		return w.response, w.err
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	delete(b.mu.waiters, arrive.ID)
+	b.step(batch.Cancel{ID: arrive.ID}, nil, nil)
+	b.mu.Unlock()
+	return nil, ctx.Err()
+}
+
+func (b *batcher) tick() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.due = time.Time{}
+	b.step(batch.Tick{}, nil, nil)
+}
+
+// step has the machine decide what follows from an event, and does it. The
+// event of a batch that ended comes with its responses or its error. The lock
+// is held.
+func (b *batcher) step(e batch.Event, responses []*tensor.Response, err error) {
+	out := b.mu.machine.Step(e, time.Now())
+	for _, m := range out.Answers {
+		b.finish(m.ID, responses[m.Index], nil)
+	}
+	for _, m := range out.Failures {
+		b.finish(m.ID, nil, err)
+	}
+	for _, r := range out.Rejects {
+		b.finish(r.ID, nil, &httpError{http.StatusTooManyRequests, "model " + b.instance.name + ": " + string(r.Reason) + "; try again"})
+	}
+	for _, run := range out.Runs {
+		b.begin(run)
+	}
+	for _, id := range out.Aborts {
+		b.mu.runs[id]()
+	}
+	if !out.Timer.Equal(b.mu.due) {
+		b.mu.timer.Stop() // a tick too many does no harm
+		if b.mu.due = out.Timer; !out.Timer.IsZero() {
+			b.mu.timer.Reset(time.Until(out.Timer))
+		}
+	}
+	if n := b.mu.machine.Waiting(); n != b.mu.reported {
+		b.waiting.Add(int64(n - b.mu.reported))
+		b.mu.reported = n
+	}
+}
+
+// finish answers a request; the lock is held.
+func (b *batcher) finish(id uint64, r *tensor.Response, err error) {
+	if w := b.mu.waiters[id]; w != nil {
+		delete(b.mu.waiters, id)
+		w.response, w.err = r, err
+		close(w.answered)
+	}
+}
+
+// begin starts a batch; the lock is held. The batch uses the instance by
+// itself, since its requests may all leave before it ends.
+func (b *batcher) begin(run batch.Run) {
+	b.instance.acquire() // some request of the batch holds a use: it cannot fail
+	ctx, cancel := context.WithCancel(context.Background())
+	b.mu.runs[run.Batch] = cancel
+	go func() {
+		defer b.instance.release()
+		responses, err := b.run(ctx, run.Requests)
+		cancel()
+		var ended batch.Event = batch.Done{Batch: run.Batch}
+		if err != nil {
+			ended = batch.Failed{Batch: run.Batch, Final: hopeless(err)}
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.mu.runs, run.Batch)
+		b.step(ended, responses, err)
+	}()
+}
+
+// run answers the requests of a batch, in their order.
+func (b *batcher) run(ctx context.Context, requests []*tensor.Request) (_ []*tensor.Response, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicked(b.log, p, b.instance)
+		}
+	}()
+	merged, layout, err := batch.Merge(requests)
+	if err != nil {
+		return nil, err
+	}
+	response, err := b.instance.model.Infer(ctx, merged)
+	if err != nil {
+		return nil, err
+	}
+	return batch.Split(response, layout)
+}
+
+// hopeless reports whether the members of a batch that failed so would fail
+// alone, too: the model is not there, or out of time.
+func hopeless(err error) bool {
+	if errors.Is(err, context.Canceled) {
+		return true // nobody waits any more
+	}
+	status := statusOf(err)
+	return status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
+}
