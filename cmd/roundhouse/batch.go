@@ -28,7 +28,7 @@ import (
 // Bounds on a batch of lines.
 const (
 	// maxBatchBytes bounds the lines that are read and not yet written.
-	maxBatchBytes = 4 * maxRequestBytes
+	maxBatchBytes = 256 << 20
 	// maxAnswerBytes bounds one answer.
 	maxAnswerBytes = 256 << 20
 	// linesAhead is how many groups of lines per worker may wait for an
