@@ -27,6 +27,7 @@ const (
 	serverSettings = "settings.json"
 	modelSettings  = "model-settings.json"
 	ignoreFile     = ".dockerignore"
+	pipFile        = "requirements.txt"
 )
 
 // condaFiles are the names of a Conda environment, first wins.
@@ -200,11 +201,17 @@ func (p *Plan) readDefaults() error {
 	for _, d := range p.Defaults {
 		named = named || strings.HasPrefix(d, "MLSERVER_MODEL_NAME=")
 	}
-	if !named && !nested {
+	if !named && !nested && slices.ContainsFunc(p.Files, isContent) {
 		p.Defaults = append(p.Defaults, "MLSERVER_MODEL_NAME="+p.Name)
 	}
 	slices.Sort(p.Defaults)
 	return nil
+}
+
+// isContent tells what may belong to a model from what only says what the
+// image is to have: an image of that alone is for the models of others.
+func isContent(f File) bool {
+	return f.Path != pipFile && !slices.Contains(condaFiles, f.Path)
 }
 
 // findNeeds looks for what the native engines do not serve.
@@ -224,7 +231,7 @@ func (p *Plan) findNeeds(native []string) error {
 		case slices.Contains(condaFiles, f.Path) && p.Conda == "":
 			p.Conda = f.Path
 			need("%s states a Conda environment", f.Path)
-		case f.Path == "requirements.txt":
+		case f.Path == pipFile:
 			p.Pip = f.Path
 			need("%s states Python packages", f.Path)
 		case path.Base(f.Path) == modelSettings:

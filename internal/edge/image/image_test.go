@@ -104,6 +104,23 @@ func TestReadFolder(t *testing.T) {
 	}
 }
 
+// TestNameOfTheModel gives a model its folder's name where that is what serve
+// would do, and to models of others none.
+func TestNameOfTheModel(t *testing.T) {
+	for want, files := range map[string]map[string]string{
+		"MLSERVER_MODEL_NAME=iris":    {"iris.ubj": "x"},
+		"MLSERVER_MODEL_NAME=mine":    {"iris.ubj": "x", "model-settings.json": `{"name": "mine"}`},
+		"MLSERVER_MODEL_PLATFORM=p":   {"a/model-settings.json": "{}", "model-settings.json": `{"platform": "p"}`},
+		"":                            {"requirements.txt": "torch"},
+		"MLSERVER_PARALLEL_WORKERS=2": {"environment.yaml": "", "settings.json": `{"parallel_workers": 2}`},
+	} {
+		p, err := ReadFolder(tree(t, files), native)
+		if got := strings.Join(p.Defaults, " "); err != nil || got != want {
+			t.Errorf("%v: %s %v, want %s", files, got, err, want)
+		}
+	}
+}
+
 func TestNeeds(t *testing.T) {
 	tests := []struct {
 		name  string
