@@ -22,8 +22,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
 )
 
-// fakeModel does what its word says: "echo" gives the inputs back, "headers"
-// does too and sets some, "fault", "error", "panic" and "deadline" fail, "wait"
+// fakeModel does what its word says: "echo" gives inputs and parameters back,
+// "plain" the inputs alone, "headers" gives them back and sets some, "fault", "error", "panic" and "deadline" fail, "wait"
 // waits for the end of the call, "half" answers FP16, "large" 16 MiB.
 type fakeModel struct {
 	word    string
@@ -41,6 +41,8 @@ func (m *fakeModel) Close(context.Context) error { return nil }
 func (m *fakeModel) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response, error) {
 	out := &tensor.Response{Outputs: r.Inputs, Parameters: r.Parameters}
 	switch m.word {
+	case "plain":
+		out.Parameters = nil
 	case "fault":
 		return nil, tensor.Errorf(tensor.KindInvalid, "expected 4 features")
 	case "schema":

@@ -45,7 +45,7 @@ func (s *Server) infer(ctx context.Context, in *inferRequest) (*inferResponse, e
 }
 
 // trailerSize is how many headers a response has by itself.
-const trailerSize = 9
+const trailerSize = 8
 
 // handleStream is the handler of ModelStreamInfer.
 func handleStream(service any, stream grpc.ServerStream) error {

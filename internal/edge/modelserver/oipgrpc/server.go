@@ -88,6 +88,9 @@ const (
 	// and of a connection. It is larger than HTTP/2's 64 KiB so that tensors do
 	// not wait for permission, and fixed, which costs no probing.
 	window = 1 << 20
+	// workers are the goroutines that answer call after call, with stacks that
+	// have grown already; calls beyond them get one of their own.
+	workers = 16
 )
 
 // Server speaks gRPC. It is a modelserver.Transport.
@@ -119,6 +122,7 @@ func New(c Config, service Service, log *slog.Logger) (*Server, error) {
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 		grpc.SharedWriteBuffer(true), // idle connections keep none
+		grpc.NumStreamWorkers(workers),
 		grpc.StaticStreamWindowSize(window),
 		grpc.StaticConnWindowSize(window),
 		grpc.MaxConcurrentStreams(maxCalls),
