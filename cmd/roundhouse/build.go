@@ -83,38 +83,50 @@ func (c *buildCommand) run(cmd *cobra.Command, folder string) error {
 	} else if _, err := os.Stat(c.binary); err != nil {
 		return fmt.Errorf("--binary: %w", err)
 	}
-	ctx, says := cmd.Context(), cmd.ErrOrStderr()
 	if c.output == "" && c.base == "" {
-		builder, err := image.FindBuilder(ctx)
-		if err == nil {
-			build := image.Build{Plan: plan, Tag: c.tag, Program: c.binary, NoCache: c.noCache, Out: says}
-			if err := builder.Run(ctx, build); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(says, "Built %s with %s.\n", c.tag, builder.Name)
+		if built, err := c.build(cmd.Context(), cmd.ErrOrStderr(), plan); built || err != nil {
 			return err
 		}
-		if !errors.Is(err, exec.ErrNotFound) {
-			_, _ = fmt.Fprintf(says, "%v\n", err)
-		}
-	}
-	if c.output == "" {
-		c.output = plan.Name + ".tar"
 	}
 	if static := filepath.Join(filepath.Dir(c.binary), staticProgram); c.base == "" && !cmd.Flags().Changed("binary") && image.Static(static) {
 		c.binary = static
 	}
+	return c.layout(cmd, plan)
+}
+
+// build has docker or buildah build the image, if one of them can.
+func (c *buildCommand) build(ctx context.Context, says io.Writer, plan *image.Plan) (built bool, err error) {
+	builder, err := image.FindBuilder(ctx)
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return false, nil
+	case err != nil:
+		_, _ = fmt.Fprintln(says, err)
+		return false, nil
+	}
+	if err := builder.Run(ctx, image.Build{Plan: plan, Tag: c.tag, Program: c.binary, NoCache: c.noCache, Out: says}); err != nil {
+		return false, err
+	}
+	_, err = fmt.Fprintf(says, "Built %s with %s.\n", c.tag, builder.Name)
+	return true, err
+}
+
+// layout writes an OCI image layout.
+func (c *buildCommand) layout(cmd *cobra.Command, plan *image.Plan) error {
 	layout := image.Layout{Plan: plan, Tag: c.tag, Program: c.binary, Base: c.base}
 	if c.output == "-" {
 		if out, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(out.Fd())) {
 			return usagef("an image is no text: send standard output somewhere, as in | docker load")
 		}
-		return image.WriteLayout(ctx, cmd.OutOrStdout(), layout)
+		return image.WriteLayout(cmd.Context(), cmd.OutOrStdout(), layout)
 	}
-	if err := writeLayout(ctx, c.output, layout); err != nil {
+	if c.output == "" {
+		c.output = plan.Name + ".tar"
+	}
+	if err := writeLayout(cmd.Context(), c.output, layout); err != nil {
 		return err
 	}
-	return c.greet(says, plan)
+	return c.greet(cmd.ErrOrStderr(), plan)
 }
 
 // writeLayout puts the whole layout in its place, or nothing.

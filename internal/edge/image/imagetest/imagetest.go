@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -42,7 +43,7 @@ func Read(t testing.TB, archive []byte) *Image {
 	i := &Image{members: map[string][]byte{}}
 	for r := tar.NewReader(bytes.NewReader(archive)); ; {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -171,7 +172,7 @@ func (i *Image) Unpack(t testing.TB, root string) {
 		content := unpacked(t, l.MediaType, i.members["blobs/sha256/"+l.Digest.Encoded()])
 		for r := tar.NewReader(bytes.NewReader(content)); ; {
 			h, err := r.Next()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err == nil {
