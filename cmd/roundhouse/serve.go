@@ -84,7 +84,9 @@ func treeLoader(platform string, load func(path string) (*gbdt.Model, error)) mo
 		if o.Platform == "" {
 			o.Platform = platform
 		}
-		o.Columns = strings.HasPrefix(s.Implementation, "mlserver_")
+		if strings.HasPrefix(s.Implementation, "mlserver_") {
+			o.Columns, o.ContentType = true, "np"
+		}
 		if s.Implementation == mlserverXGBoost {
 			o.Labels = true
 			if best, ok := m.BestIteration(); ok {

@@ -23,7 +23,7 @@ func (s *Server) routes() map[string]methods {
 	get := func(h http.HandlerFunc) methods { return methods{http.MethodGet: h} }
 	post := func(h http.HandlerFunc) methods { return methods{http.MethodPost: h} }
 	table := map[string]methods{
-		"/{$}":             get(s.getLive),
+		"/{$}":             get(s.getAlive),
 		"/v2":              get(s.getServer),
 		"/v2/{$}":          get(s.getServer),
 		"/v2/health/live":  get(s.getLive),

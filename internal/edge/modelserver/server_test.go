@@ -32,7 +32,7 @@ func TestRoutes(t *testing.T) {
 		status     int
 		says       string
 	}{
-		{"GET /", "", 200, `{"live":true}`},
+		{"GET /", "", 200, `{"status":"alive"}`},
 		{"GET /v2", "", 200, `{"name":"mlserver","version":"","extensions":["model_repository","binary_tensor_data"]}`},
 		{"GET /v2/health/live", "", 200, `{"live":true}`},
 		{"GET /v2/health/ready", "", 200, `{"ready":true,"live":true}`},

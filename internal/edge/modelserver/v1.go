@@ -11,6 +11,11 @@ import (
 // protocolV1 answers 503 for a model that does not serve, as KServe does.
 var protocolV1 = protocol{tensor.DecodeV1, tensor.AppendV1, false, http.StatusServiceUnavailable}
 
+// getAlive answers with what KServe's clients read.
+func (s *Server) getAlive(w http.ResponseWriter, _ *http.Request) {
+	writeBytes(w, http.StatusOK, []byte(`{"status":"alive"}`))
+}
+
 func (s *Server) listV1(w http.ResponseWriter, _ *http.Request) {
 	list := []string{}
 	for _, m := range s.registry.index() {

@@ -5,8 +5,8 @@
 //
 // One tensor of numbers, [N, F]: N rows of F features; [N] is N rows of one
 // feature. Or F tensors, [N] or [N, 1] each, one per feature, by the names in
-// the model file in any order; a file without names takes them in the order
-// given. NaN (JSON's null) is a missing value.
+// the model file in any order; a file without names, or with those that lightgbm
+// makes up, takes them in the order given. NaN (JSON's null) is a missing value.
 //
 // # Outputs
 //
@@ -57,6 +57,9 @@ type Options struct {
 	Labels   bool   // "predict" of a classifier gives classes
 	Columns  bool   // one value a row has shape [N, 1]
 
+	// ContentType is the content_type parameter of every output; "" for none.
+	ContentType string
+
 	// Inputs and Outputs replace the metadata that follows from the model.
 	Inputs, Outputs []tensor.TensorMetadata
 }
@@ -73,7 +76,7 @@ type Model struct {
 // New presents m.
 func New(m *gbdt.Model, o Options) *Model {
 	t := &Model{model: m, options: o}
-	if names := m.FeatureNames(); len(names) > 0 {
+	if names := m.FeatureNames(); len(names) > 0 && !madeUp(names) {
 		t.index = make(map[string]int, len(names))
 		for i, name := range names {
 			t.index[name] = i
@@ -81,6 +84,17 @@ func New(m *gbdt.Model, o Options) *Model {
 	}
 	t.metadata = t.describe()
 	return t
+}
+
+// madeUp tells whether names are those that lightgbm gives to the columns of a
+// table without any.
+func madeUp(names []string) bool {
+	for i, name := range names {
+		if name != fmt.Sprintf("Column_%d", i) {
+			return false
+		}
+	}
+	return true
 }
 
 // describe derives the metadata.
@@ -96,8 +110,8 @@ func (m *Model) describe() tensor.ModelMetadata {
 	}
 	if len(meta.Inputs) == 0 {
 		in := tensor.TensorMetadata{Name: tensor.InputV1, Datatype: d, Shape: []int64{-1, int64(m.model.NumFeatures())}}
-		if names := m.model.FeatureNames(); len(names) > 0 {
-			in.Parameters = tensor.Parameters{"feature_names": names}
+		if m.index != nil {
+			in.Parameters = tensor.Parameters{"feature_names": m.model.FeatureNames()}
 		}
 		meta.Inputs = []tensor.TensorMetadata{in}
 	}
@@ -152,6 +166,11 @@ func (m *Model) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response,
 	}
 	if err != nil {
 		return nil, err
+	}
+	if m.options.ContentType != "" {
+		for i := range response.Outputs {
+			response.Outputs[i].Parameters = tensor.Parameters{"content_type": m.options.ContentType}
+		}
 	}
 	return response, nil
 }

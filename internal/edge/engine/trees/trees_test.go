@@ -85,10 +85,13 @@ func TestIris(t *testing.T) {
 	if len(both) != 2 || !near(both[1].Data.Float32, iris...) {
 		t.Errorf("predict and predict_proba = %v", both)
 	}
-	sk := New(load(t, "iris.ubj"), Options{Labels: true, Columns: true})
+	sk := New(load(t, "iris.ubj"), Options{Labels: true, Columns: true, ContentType: "np"})
 	label := ask(t, sk, rows(2, 4)(5.1, 3.5, 1.4, 0.2, 6.7, 3.0, 5.2, 2.3))
 	if got := label[0]; got.String() != `"predict" INT64[2 1]` || !reflect.DeepEqual(got.Data.Int64, []int64{0, 2}) {
 		t.Errorf("labels = %s %v, want 0 and 2", &got, got.Data.Int64)
+	}
+	if got := label[0].Parameters; !reflect.DeepEqual(got, tensor.Parameters{"content_type": "np"}) || out[0].Parameters != nil {
+		t.Errorf("parameters of outputs: %v, and %v without a content type", got, out[0].Parameters)
 	}
 }
 
@@ -120,6 +123,11 @@ func TestColumns(t *testing.T) {
 	out = ask(t, unnamed, []tensor.Tensor{column("b", 3, 1), column("a", 4, 1)})
 	if !near(out[0].Data.Float32, 34) {
 		t.Errorf("in order: %v, want 34", out[0].Data.Float32)
+	}
+	madeUp := New(linear(t, gbdt.Spec{Features: 2, Margins: 1, Single: true, FeatureNames: []string{"Column_0", "Column_1"}}, 10, 1), Options{})
+	out = ask(t, madeUp, []tensor.Tensor{column("b", 3, 1), column("Column_0", 4, 1)})
+	if !near(out[0].Data.Float32, 34) || madeUp.Metadata().Inputs[0].Parameters != nil {
+		t.Errorf("names that nobody chose: %v, want 34; metadata %v", out[0].Data.Float32, madeUp.Metadata().Inputs)
 	}
 }
 

@@ -165,8 +165,10 @@ func TestInfer(t *testing.T) {
 	if err != nil || len(r.RawOutputContents) != 1 || string(r.RawOutputContents[0]) != "\x00\x3c\x00\xc0" {
 		t.Errorf("FP16: %v %v", r, err)
 	}
-	if r, err = s.ModelInfer(ctx, floats("echo", 1, 2), grpc.UseCompressor(gzip.Name)); err != nil || len(r.GetOutputs()) != 1 {
-		t.Errorf("gzip: %v %v", r, err)
+	for _, compressor := range []string{gzip.Name, "deflate", "deflate"} { // the second with what the first left
+		if r, err = s.ModelInfer(ctx, floats("echo", 1, 2), grpc.UseCompressor(compressor)); err != nil || len(r.GetOutputs()) != 1 {
+			t.Errorf("%s: %v %v", compressor, r, err)
+		}
 	}
 	r, err = s.ModelInfer(ctx, floats("large", 1), grpc.MaxCallRecvMsgSize(32<<20))
 	if err != nil || len(r.Outputs[0].Contents.Fp32Contents) != 1<<22 {
@@ -259,8 +261,10 @@ func TestLimits(t *testing.T) {
 	s := start(t, everything)
 	_, err := s.ModelInfer(t.Context(), large)
 	wantCode(t, "above 4 MiB", err, codes.ResourceExhausted, "larger than max")
-	_, err = s.ModelInfer(t.Context(), large, grpc.UseCompressor(gzip.Name))
-	wantCode(t, "above 4 MiB once it is decompressed", err, codes.ResourceExhausted, "larger than")
+	for _, compressor := range []string{gzip.Name, "deflate"} {
+		_, err = s.ModelInfer(t.Context(), large, grpc.UseCompressor(compressor))
+		wantCode(t, "above 4 MiB once "+compressor+" is undone", err, codes.ResourceExhausted, "larger than")
+	}
 	if _, err := s.ModelInfer(t.Context(), floats("echo", make([]float32, 1<<20-100)...), grpc.MaxCallRecvMsgSize(8<<20)); err != nil {
 		t.Error(err)
 	}
