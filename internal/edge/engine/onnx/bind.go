@@ -55,7 +55,7 @@ func (m *model) value(t *wireTensor, want *ort.Type, payload []byte, convert boo
 	if !ok {
 		return nil, fault(kindInvalid, "input %q: %q is no datatype", t.Name, t.Datatype)
 	}
-	if d != want.Datatype && (!convert || d != tensor.FP64 || want.Datatype == tensor.Bool || want.Datatype == tensor.Bytes) {
+	if d != want.Datatype && !(convert && d == tensor.FP64 && want.Datatype != tensor.Bool && want.Datatype != tensor.Bytes) {
 		return nil, fault(kindInvalid, "input %q is %s; the model takes %s", t.Name, d, want.Datatype)
 	}
 	if !fits(t.Shape, want.Shape) {
@@ -73,17 +73,24 @@ func (m *model) value(t *wireTensor, want *ort.Type, payload []byte, convert boo
 	case d == tensor.Bytes:
 		return m.strings(t, raw, n)
 	case d == tensor.Bool:
-		for i, b := range raw {
-			if b > 1 {
-				return nil, fault(kindInvalid, "input %q: element %d is the byte %d; a BOOL is 0 or 1", t.Name, i, b)
-			}
-		}
+		err = checkBools(t.Name, raw)
 	case d != want.Datatype:
-		if raw, err = converted(t.Name, raw, want.Datatype); err != nil {
-			return nil, err
-		}
+		raw, err = converted(t.Name, raw, want.Datatype)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return m.library.NewTensor(want.Datatype, t.Shape, raw)
+}
+
+// checkBools keeps bytes from native code that are no bool of C++.
+func checkBools(name string, raw []byte) error {
+	for i, b := range raw {
+		if b > 1 {
+			return fault(kindInvalid, "input %q: element %d is the byte %d; a BOOL is 0 or 1", name, i, b)
+		}
+	}
+	return nil
 }
 
 // fits reports whether a tensor of the shape can be an input of that shape.

@@ -58,7 +58,9 @@ func (s *Server) Start(t *testing.T) *Server {
 	})
 	t.Cleanup(func() {
 		s.Close()
-		<-ended
+		if err := <-ended; err != nil {
+			t.Logf("the worker ended with %v", err)
+		}
 	})
 	return s
 }

@@ -102,7 +102,8 @@ func escape(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// compareVersions orders names with numbers in them by those numbers.
+// compareVersions puts 1.20.1 after 1.9.0: of names that differ in a version
+// alone the longer is almost always the newer.
 func compareVersions(a, b string) int {
 	if len(a) != len(b) {
 		return len(a) - len(b)
