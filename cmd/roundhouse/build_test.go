@@ -77,7 +77,7 @@ func TestBuiltImageRuns(t *testing.T) {
 		url := runImage(t, i, root)
 		// The settings of the folder hold, but for what the variables say.
 		want := `"model_name":"flowers","model_version":"v7"`
-		if got := askServe(t, url+"/v2/models/flowers/infer", serveRow); !strings.Contains(got, want) || !strings.Contains(got, `"datatype":"INT64","data":[0]`) {
+		if got := askServe(t, url+"/v2/models/flowers/infer", serveRow); !strings.Contains(got, want) || !strings.Contains(got, `"datatype":"INT64"`) || !strings.Contains(got, `"data":[0]`) {
 			t.Errorf("infer: %s\nwant %s", got, want)
 		}
 	})
