@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -104,6 +105,7 @@ type serveCommand struct {
 	format string
 	config modelserver.Config
 	flags  modelserver.Config // what the flags say
+	python pythonWorkers
 	log    *slog.Logger
 }
 
@@ -114,9 +116,12 @@ func newServeCommand() *cobra.Command {
 		Short: "Serve models over the Open Inference Protocol and KServe's v1",
 		Long: `Serve models over the Open Inference Protocol and KServe's v1 protocol.
 
-FILE is one model: XGBoost (JSON, UBJSON) or LightGBM (text).
+FILE is one model: XGBoost (JSON, UBJSON) or LightGBM (text), or one that Python
+serves: sklearn, CatBoost, MLflow, PyTorch, TensorFlow, Paddle, PMML.
 FOLDER is a model repository as MLServer reads it (model-settings.json files at
 any depth, settings.json at the top, MLSERVER_ variables), or holds one model.
+Models that Python serves run in processes of --python, which needs numpy and
+pydantic and what the model needs.
 Flags win over settings.json, which wins over the environment.`,
 		Example: "  roundhouse serve iris.ubj --name iris\n  roundhouse serve models/",
 		Args:    cobra.MaximumNArgs(1),
@@ -132,7 +137,8 @@ Flags win over settings.json, which wins over the environment.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.name, "name", "", "name of the model (default: the file's or folder's name)")
-	f.StringVar(&c.format, "format", "", "format of the model: xgboost or lightgbm (default: by its first bytes)")
+	f.StringVar(&c.format, "format", "", "format of the model: xgboost, lightgbm, sklearn, mlflow … (default: by its first bytes or its name)")
+	f.StringVar(&c.python.python, "python", cmp.Or(os.Getenv("ROUNDHOUSE_PYTHON"), "python3"), "interpreter for models that Python serves")
 	f.StringVar(&c.flags.Host, "host", c.flags.Host, "address to listen on")
 	f.IntVar(&c.flags.HTTP.Port, "http-port", c.flags.HTTP.Port, "port for HTTP; 0 for any free one")
 	f.IntVar(&c.flags.GRPC.Port, "grpc-port", c.flags.GRPC.Port, "port for gRPC; 0 for any free one, -1 for none (default with --http-port: none)")
@@ -146,18 +152,20 @@ Flags win over settings.json, which wins over the environment.`,
 }
 
 // run serves until ctx ends.
-func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) error {
+func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	c.log = newServeLog(cmd.ErrOrStderr(), false, false)
 	repository, err := c.repository(cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
 	c.applyFlags(cmd.Flags().Changed)
-	engines := nativeEngines()
+	c.config.Metrics.Registry = &metrics.Registry{}
+	c.python.registry, c.python.log = c.config.Metrics.Registry, c.log
+	defer func() { err = errors.Join(err, c.python.close()) }()
+	engines := c.engines()
 	// Reading a model takes several times the memory it has then, and a replica
 	// that nobody asks has no other reason to collect it.
 	afterLoads(engines, returnDelay, debug.FreeOSMemory)
-	c.config.Metrics.Registry = &metrics.Registry{}
 	server, err := modelserver.New(c.config, repository, engines, c.log)
 	if err != nil {
 		return err
@@ -173,6 +181,11 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) error {
 		c.greet(out, address)
 	}
 	return server.Run(ctx)
+}
+
+// engines lists all engines, the native ones first.
+func (c *serveCommand) engines() []modelserver.Engine {
+	return append(nativeEngines(), c.python.engines()...)
 }
 
 // addGRPC has the server speak gRPC, unless it has no port.
@@ -213,6 +226,7 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 		return nil, fmt.Errorf("nothing to serve: %w", err)
 	}
 	c.config = modelserver.DefaultConfig()
+	c.python.settings = modelserver.DefaultWorkerSettings()
 	if !info.IsDir() {
 		s := modelserver.Settings{Name: c.name}
 		if s.Name == "" {
@@ -231,8 +245,9 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 		return nil, err
 	}
 	c.config = settings.Config(c.config)
+	c.python.settings, c.python.root = settings.WorkerSettings, settings.ModelRepositoryRoot
 	c.log = newServeLog(w, settings.UseStructuredLogging, settings.Debug)
-	folder := modelserver.Folder{Root: settings.ModelRepositoryRoot, Name: cmp.Or(c.name, env["MLSERVER_MODEL_NAME"]), Format: c.format, Engines: nativeEngines(), Env: env, Log: c.log}
+	folder := modelserver.Folder{Root: settings.ModelRepositoryRoot, Name: cmp.Or(c.name, env["MLSERVER_MODEL_NAME"]), Format: c.format, Engines: c.engines(), Env: env, Log: c.log}
 	// A server of one model is of no use without it.
 	entries, err := folder.Scan()
 	c.config.Strict = len(entries) == 1

@@ -136,7 +136,8 @@ func (f Folder) settingsFiles() ([]string, error) {
 const SniffBytes = 512
 
 // findModel finds the model a path stands for: the file itself, or in a folder
-// the first well-known name, else its only file that an engine knows.
+// the first well-known name, else its only file that an engine knows. For an
+// engine that finds models itself it is the path.
 func findModel(path string, engines []Engine) (string, *Engine, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -144,18 +145,22 @@ func findModel(path string, engines []Engine) (string, *Engine, error) {
 	}
 	if !info.IsDir() {
 		engine, err := match(path, engines)
-		if err != nil {
-			return "", nil, err
+		if err == nil && engine == nil {
+			engine = named(path, engines)
 		}
-		if engine == nil {
-			return "", nil, fmt.Errorf("%s: not a model of a known format (%s)", path, names(engines))
+		if err == nil && engine == nil {
+			err = fmt.Errorf("%s: not a model of a known format (%s)", path, names(engines))
 		}
-		return path, engine, nil
+		return path, engine, err
 	}
 	for i := range engines {
 		for _, name := range engines[i].Files {
 			file := filepath.Join(path, name)
-			if engine, err := match(file, engines); err == nil && engine != nil {
+			if engines[i].Match == nil {
+				if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+					return path, &engines[i], nil
+				}
+			} else if engine, err := match(file, engines); err == nil && engine != nil {
 				return file, engine, nil
 			}
 		}
@@ -163,16 +168,33 @@ func findModel(path string, engines []Engine) (string, *Engine, error) {
 	return onlyModel(path, engines)
 }
 
-// onlyModel finds the one file in a folder that an engine knows.
-func onlyModel(folder string, engines []Engine) (file string, engine *Engine, err error) {
+// onlyModel finds the one file in a folder that an engine knows, by what is in
+// it or else by its name.
+func onlyModel(folder string, engines []Engine) (string, *Engine, error) {
 	list, err := os.ReadDir(folder)
 	if err != nil {
 		return "", nil, err
 	}
-	for _, d := range list[:min(len(list), maxFolderFiles)] {
+	list = list[:min(len(list), maxFolderFiles)]
+	file, engine, err := only(folder, list, func(path string) *Engine {
+		found, _ := match(path, engines) // what cannot be read is no model
+		return found
+	})
+	if engine == nil && err == nil {
+		file, engine, err = only(folder, list, func(path string) *Engine { return named(path, engines) })
+	}
+	if engine == nil && err == nil {
+		err = fmt.Errorf("%s: no model-settings.json and no model file of a known format (%s)", folder, names(engines))
+	}
+	return file, engine, err
+}
+
+// only finds the one file among list that is known.
+func only(folder string, list []fs.DirEntry, known func(path string) *Engine) (file string, engine *Engine, err error) {
+	for _, d := range list {
 		path := filepath.Join(folder, d.Name())
-		found, err := match(path, engines)
-		if err != nil || found == nil {
+		found := known(path)
+		if found == nil {
 			continue
 		}
 		if engine != nil {
@@ -180,10 +202,21 @@ func onlyModel(folder string, engines []Engine) (file string, engine *Engine, er
 		}
 		file, engine = path, found
 	}
-	if engine == nil {
-		return "", nil, fmt.Errorf("%s: no model-settings.json and no model file of a known format (%s)", folder, names(engines))
-	}
 	return file, engine, nil
+}
+
+// named finds the engine that goes by names for a file; nil if there is none.
+func named(path string, engines []Engine) *Engine {
+	for i := range engines {
+		known := func(name string) bool {
+			extension := filepath.Ext(name)
+			return filepath.Base(path) == name || extension != "" && filepath.Ext(path) == extension
+		}
+		if engines[i].Match == nil && slices.ContainsFunc(engines[i].Files, known) {
+			return &engines[i]
+		}
+	}
+	return nil
 }
 
 // match finds the engine for a regular file by its first bytes; nil if none
@@ -236,6 +269,9 @@ func choose(s Settings, engines []Engine) (*Engine, Settings, error) {
 	case s.Implementation != "":
 		engine = find(func(e Engine) bool { return slices.Contains(e.Implementations, s.Implementation) })
 		if engine == nil {
+			engine = find(func(e Engine) bool { return e.Others })
+		}
+		if engine == nil {
 			return nil, s, fmt.Errorf("no engine for implementation %q (formats served here: %s)", s.Implementation, names(engines))
 		}
 	case s.Parameters.Format != "":
@@ -243,6 +279,9 @@ func choose(s Settings, engines []Engine) (*Engine, Settings, error) {
 		if engine == nil {
 			return nil, s, fmt.Errorf("no engine for format %q (have %s)", s.Parameters.Format, names(engines))
 		}
+	}
+	if engine != nil && engine.Match == nil {
+		return engine, s, nil
 	}
 	if hasScheme(s.Parameters.URI) {
 		return nil, s, fmt.Errorf("%s: only local files are loaded here; download the model first", s.Parameters.URI)

@@ -46,11 +46,17 @@ func (f LoaderFunc) Load(ctx context.Context, s Settings) (Model, error) { retur
 
 // Engine is a Loader and how to know the models that are for it.
 type Engine struct {
-	Name            string                 // the format's name: xgboost
-	Implementations []string               // in model-settings.json: mlserver_xgboost.XGBoostModel
-	Files           []string               // well-known names in a model's folder, best first
-	Match           func(head []byte) bool // whether a file that begins so is one; head is at most SniffBytes
-	Loader          Loader
+	Name            string   // the format's name: xgboost
+	Implementations []string // in model-settings.json: mlserver_xgboost.XGBoostModel
+	Files           []string // well-known names in a model's folder, best first
+	// Match reports whether a file that begins so is one; head is at most
+	// SniffBytes. Without it names are all there is to go by: those of Files,
+	// or their extensions. The Loader of such an engine is given URIs as they
+	// are, folders and remote ones too, and finds the model there.
+	Match func(head []byte) bool
+	// Others has the engine take the implementations that none names.
+	Others bool
+	Loader Loader
 }
 
 // Server serves the models of a repository.

@@ -40,6 +40,9 @@ func (m *Model) Ready() bool {
 	return false
 }
 
+// Workers is in how many workers the model is.
+func (m *Model) Workers() int { return len(m.placements) }
+
 // Close unloads the model. With a pool's last model its workers end.
 func (m *Model) Close(ctx context.Context) error {
 	if m.closed.Swap(true) {

@@ -1,0 +1,312 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	carried "roundhouse.dev/roundhouse/python"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
+	"roundhouse.dev/roundhouse/internal/edge/engine/python"
+	"roundhouse.dev/roundhouse/internal/edge/modelserver"
+	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
+)
+
+// pythonFormat is a format whose models Python code serves.
+type pythonFormat struct {
+	name string
+	// own is the runtime of ours, "" for none; mlserver is MLServer's, which
+	// serves the models that name it, where it is installed.
+	own, mlserver string
+	packages      string // what pip installs for it, beside what every worker needs
+	files         []string
+	// folder says that the files only mark a folder, which is the model.
+	folder bool
+}
+
+// pythonFormats are those formats, in the order in which a folder is searched
+// for their files.
+var pythonFormats = []pythonFormat{
+	{name: "sklearn", packages: "scikit-learn", own: "roundhouse.runtimes.sklearn.SKLearn", mlserver: "mlserver_sklearn.SKLearnModel", files: []string{"model.joblib", "model.pickle", "model.pkl"}},
+	{name: "catboost", packages: "catboost", own: "roundhouse.runtimes.catboost.CatBoost", mlserver: "mlserver_catboost.CatboostModel", files: []string{"model.cbm"}},
+	{name: "mlflow", packages: "mlflow", own: "roundhouse.runtimes.mlflow.MLflow", mlserver: "mlserver_mlflow.MLflowRuntime", files: []string{"MLmodel"}, folder: true},
+	{name: "pytorch", packages: "torch", own: "roundhouse.runtimes.pytorch.TorchScript", files: []string{"model.pt", "model.pth"}},
+	{name: "tensorflow", packages: "tensorflow", own: "roundhouse.runtimes.tensorflow.SavedModel", files: []string{"saved_model.pb"}, folder: true},
+	{name: "paddle", packages: "paddlepaddle", own: "roundhouse.runtimes.paddle.Paddle", files: []string{"model.pdmodel", "inference.pdmodel"}},
+	{name: "pmml", packages: "pypmml pandas", own: "roundhouse.runtimes.pmml.PMML", files: []string{"model.pmml"}},
+	{name: "huggingface", packages: "mlserver-huggingface", mlserver: "mlserver_huggingface.HuggingFaceRuntime"},
+	{name: "custom"}, // any other code
+}
+
+// pythonWorkers runs the models of Python code. Nothing is made for it, and no
+// process started, before the first of them is loaded.
+type pythonWorkers struct {
+	settings modelserver.WorkerSettings
+	python   string // the interpreter; "": python3
+	root     string // of the repository, whose modules all models share; "" for none
+	registry *metrics.Registry
+	log      *slog.Logger
+
+	once    sync.Once
+	engine  *python.Engine
+	cleanup func()
+	err     error // of the start
+}
+
+// engines lists the engines that Python serves.
+func (w *pythonWorkers) engines() []modelserver.Engine {
+	var list []modelserver.Engine
+	for _, f := range pythonFormats {
+		e := modelserver.Engine{Name: f.name, Files: f.files, Others: f.own == "" && f.mlserver == "",
+			Loader: modelserver.LoaderFunc(func(ctx context.Context, s modelserver.Settings) (modelserver.Model, error) { return w.load(ctx, s, f) })}
+		for _, implementation := range []string{f.own, f.mlserver} {
+			if implementation != "" {
+				e.Implementations = append(e.Implementations, implementation)
+			}
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// start makes the engine, once.
+func (w *pythonWorkers) start() (*python.Engine, error) {
+	w.once.Do(func() {
+		c := python.DefaultConfig()
+		c.Python = w.python
+		c.ParallelWorkers, c.EnvironmentsDir = w.settings.ParallelWorkers, w.settings.EnvironmentsDir
+		c.WorkerTimeout = time.Duration(w.settings.ParallelWorkersTimeout) * time.Second
+		c.Package = carried.Files
+		c.Environ = os.Environ()
+		if w.root != "" {
+			shared := w.root
+			if given := os.Getenv("PYTHONPATH"); given != "" {
+				shared = given + string(filepath.ListSeparator) + shared
+			}
+			c.Environ = append(c.Environ, "PYTHONPATH="+shared)
+		}
+		if c.CacheDir, w.cleanup, w.err = packageCache(); w.err != nil {
+			return
+		}
+		w.engine, w.err = python.New(c, &pythonMetrics{registry: w.registry, log: w.log}, w.log)
+	})
+	return w.engine, w.err
+}
+
+// packageCache is where the package is unpacked: below the user's cache folder,
+// or where there is none, as in images that any user may run, in a folder of
+// this process's own.
+func packageCache() (dir string, cleanup func(), err error) {
+	if home, err := os.UserCacheDir(); err == nil {
+		dir = filepath.Join(home, "roundhouse")
+		if os.MkdirAll(dir, 0o700) == nil {
+			if probe, err := os.CreateTemp(dir, ".probe-"); err == nil {
+				_ = probe.Close()
+				return dir, func() {}, os.Remove(probe.Name())
+			}
+		}
+	}
+	dir, err = os.MkdirTemp("", "roundhouse-package-")
+	return dir, func() { _ = os.RemoveAll(dir) }, err
+}
+
+// close stops the workers, if there are any, within the time they have.
+func (w *pythonWorkers) close() error {
+	w.once.Do(func() { w.err = errors.New("the server is shutting down") })
+	if w.cleanup != nil {
+		defer w.cleanup()
+	}
+	if w.engine == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Duration(w.settings.ParallelWorkersTimeout)*time.Second)
+	defer cancel()
+	return w.engine.Close(ctx)
+}
+
+// load loads a model. One that names MLServer's runtime is served by ours of
+// the same format where MLServer's is not installed.
+func (w *pythonWorkers) load(ctx context.Context, s modelserver.Settings, f pythonFormat) (modelserver.Model, error) {
+	engine, err := w.start()
+	if err != nil {
+		return nil, err
+	}
+	implementation := s.Implementation
+	if implementation == "" {
+		implementation = f.own
+	}
+	if implementation == "" {
+		implementation = f.mlserver
+	}
+	if implementation == "" {
+		return nil, fmt.Errorf("model %q: name the class that serves it as implementation in model-settings.json", s.Name)
+	}
+	settings, err := pythonSettings(s, f, implementation)
+	if err != nil {
+		return nil, err
+	}
+	m, err := engine.Load(ctx, settings)
+	if lacking(err) && f.own != "" && implementation != f.own {
+		w.log.Info("model is served by our own runtime, since MLServer's is not installed", "model", s.Name, "implementation", implementation, "runtime", f.own)
+		if settings, err = pythonSettings(s, f, f.own); err == nil {
+			m, err = engine.Load(ctx, settings)
+		}
+	}
+	if err != nil {
+		return nil, f.needs(err)
+	}
+	queue, err := w.registry.Register(metrics.Desc{Name: "parallel_request_queue", Help: "Requests that Python workers have or wait for.", Kind: metrics.Gauge, Labels: modelLabels})
+	if err != nil {
+		return nil, errors.Join(err, m.Close(ctx))
+	}
+	return &pythonModel{Model: m, queue: queue.With(s.Name, s.Parameters.Version, s.Name, s.Parameters.Version)}, nil
+}
+
+// needs adds to an error about a package that is missing all that the format
+// needs, so that nobody is sent for one after the other.
+func (f pythonFormat) needs(err error) error {
+	e, ok := errors.AsType[*python.Error](err)
+	if !ok || f.packages == "" {
+		return err
+	}
+	if interpreter, _, pip := strings.Cut(e.Install, " -m pip install "); pip {
+		return fmt.Errorf("%w (all that %s models need: %s -m pip install numpy pydantic %s)", err, f.name, interpreter, f.packages)
+	}
+	return err
+}
+
+// lacking reports whether a package has to be installed first.
+func lacking(err error) bool {
+	e, ok := errors.AsType[*python.Error](err)
+	return ok && e.Install != ""
+}
+
+// pythonSettings are a model's settings as its code is to see them.
+func pythonSettings(s modelserver.Settings, f pythonFormat, implementation string) (python.Settings, error) {
+	p := s.Parameters
+	out := python.Settings{Name: s.Name, Version: p.Version, Workers: s.ParallelWorkers, EnvironmentPath: p.EnvironmentPath, EnvironmentTarball: p.EnvironmentTarball,
+		InferencePoolGID: p.InferencePoolGID, AutogenerateInferencePoolGID: p.AutogenerateInferencePoolGID}
+	uri := p.URI
+	if f.folder && fileAt(uri) {
+		uri = filepath.Dir(uri)
+	}
+	switch {
+	case s.Source != "":
+		out.Folder = filepath.Dir(s.Source)
+	case fileAt(uri):
+		out.Folder = filepath.Dir(uri)
+	case filepath.IsAbs(uri):
+		out.Folder = uri
+	}
+	document, parameters := map[string]any{}, map[string]any{}
+	if s.Raw != nil {
+		if err := json.Unmarshal(s.Raw, &document); err != nil {
+			return out, fmt.Errorf("model %q: its settings: %w", s.Name, err)
+		}
+		if given, ok := document["parameters"].(map[string]any); ok {
+			parameters = given
+		}
+	}
+	delete(document, "parallel_workers") // said by Workers
+	document["name"], document["implementation"], document["parameters"] = s.Name, implementation, parameters
+	if given, _ := parameters["uri"].(string); given == "" || f.folder {
+		parameters["uri"] = uri
+	}
+	if p.Version != "" {
+		parameters["version"] = p.Version
+	}
+	if f.name == "huggingface" && uri != "" {
+		extra, _ := parameters["extra"].(map[string]any)
+		if extra == nil {
+			extra = map[string]any{}
+		}
+		if extra["pretrained_model"] == nil && s.Raw == nil {
+			extra["pretrained_model"] = uri
+		}
+		parameters["extra"] = extra
+	}
+	var err error
+	out.Document, err = json.Marshal(document)
+	return out, err
+}
+
+// fileAt reports whether a path is a file's.
+func fileAt(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
+}
+
+// pythonModel is a python.Model as the model server wants it.
+type pythonModel struct {
+	*python.Model
+	queue *metrics.Series
+}
+
+// Infer answers a request.
+func (m *pythonModel) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response, error) {
+	m.queue.Add(1)
+	defer m.queue.Add(-1)
+	return m.Model.Infer(ctx, r)
+}
+
+// Parallelism is one request, or batch of them, in each worker.
+func (m *pythonModel) Parallelism() int { return m.Workers() }
+
+// Routes are those of the model's custom handlers.
+func (m *pythonModel) Routes() []modelserver.Route {
+	var list []modelserver.Route
+	for _, r := range m.Model.Routes() {
+		list = append(list, modelserver.Route(r))
+	}
+	return list
+}
+
+// modelLabels are those of a model's metrics: the guide's, and MLServer's.
+var modelLabels = []string{"model_name", "model_version", "model", "version"}
+
+// pythonMetrics keeps what models' code measures, as histograms.
+type pythonMetrics struct {
+	registry *metrics.Registry
+	log      *slog.Logger
+	families sync.Map  // name → *metrics.Family
+	refused  sync.Once // a word about the first that cannot be kept
+}
+
+// Register makes a metric.
+func (m *pythonMetrics) Register(_, _, name, description string) {
+	m.family(name, description)
+}
+
+// Observe counts a value of a metric.
+func (m *pythonMetrics) Observe(model, version, name string, value float64) {
+	if f := m.family(name, ""); f != nil {
+		f.With(model, version, model, version).Observe(value)
+	}
+}
+
+// family finds or makes a metric; nil if its name is taken or is none, or there
+// are too many.
+func (m *pythonMetrics) family(name, description string) *metrics.Family {
+	if f, ok := m.families.Load(name); ok {
+		return f.(*metrics.Family)
+	}
+	help := strings.TrimSpace(description)
+	if help == "" {
+		help = "Measured by models' code."
+	}
+	f, err := m.registry.Register(metrics.Desc{Name: name, Help: help, Kind: metrics.Histogram, Labels: modelLabels})
+	if err != nil {
+		m.refused.Do(func() { m.log.Warn("metrics of models are left out, the first for this", "error", err) })
+		return nil
+	}
+	m.families.Store(name, f)
+	return f
+}
