@@ -121,7 +121,6 @@ func New(c Config, service Service, log *slog.Logger) (*Server, error) {
 		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
-		grpc.SharedWriteBuffer(true), // idle connections keep none
 		grpc.NumStreamWorkers(workers),
 		grpc.StaticStreamWindowSize(window),
 		grpc.StaticConnWindowSize(window),
