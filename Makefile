@@ -7,6 +7,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # leaves out those that nobody calls: a quarter of the binary.
 GOFLAGS_BUILD := -trimpath -tags grpcnotrace -ldflags "-s -w -X main.version=$(VERSION)"
 PEERS := .venv/peers
+# MLServer's dependencies exclude those of the clients in PEERS.
+MLSERVER := .venv/mlserver
 LINT := bin/golangci-lint
 
 .PHONY: help
@@ -14,8 +16,8 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 .PHONY: build
-build: ## build bin/roundhouse
-	@CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/roundhouse ./cmd/roundhouse
+build: ## build bin/roundhouse and its ONNX worker
+	@CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/ ./cmd/...
 
 .PHONY: run
 run: build ## build, start everything with examples/quickstart, print what can be asked
@@ -26,12 +28,19 @@ test: ## run the tests (race detector on; nothing to install but Go's modules)
 	go test -race -timeout 14m ./...
 
 .PHONY: test-peers
-test-peers: $(PEERS)/.installed ## compare with the real packages from PyPI
-	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python go test -count=1 -timeout 30m -tags peers ./test/peers/...
+test-peers: $(PEERS)/.installed $(MLSERVER)/.installed ## compare with the real packages from PyPI
+	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python \
+	  go test -count=1 -timeout 30m -tags peers ./test/peers/...
 
 $(PEERS)/.installed: test/peers/requirements.txt
 	python3 -m venv $(PEERS)
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(MLSERVER)/.installed: test/peers/requirements-mlserver.txt test/peers/requirements-mlserver-runtimes.txt
+	python3 -m venv $(MLSERVER)
+	$(MLSERVER)/bin/pip install --quiet --disable-pip-version-check -r $<
+	$(MLSERVER)/bin/pip install --quiet --disable-pip-version-check --no-deps -r $(word 2,$^)
 	@touch $@
 
 .PHONY: verify
@@ -57,6 +66,7 @@ lint: $(LINT)
 .PHONY: cross
 cross:
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/roundhouse
+	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/roundhouse-onnx
 
 .PHONY: dirty
 dirty:
