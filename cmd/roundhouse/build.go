@@ -16,10 +16,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/image"
 )
 
-// staticProgram is the build without ONNX, which needs no C library. It is
-// looked for beside this program, for images that hold nothing else.
-const staticProgram = "roundhouse-static"
-
 // buildCommand is `roundhouse build`.
 type buildCommand struct {
 	tag     string
@@ -54,7 +50,7 @@ need, or on top of --base.`,
 	f.BoolVar(&c.noCache, "no-cache", false, "build every step of the Dockerfile anew")
 	f.StringVarP(&c.output, "output", "o", "", "write an OCI image layout to this file, - for standard output")
 	f.StringVar(&c.base, "base", "", "image to build the layout on: an OCI layout or what docker save writes, as a tar")
-	f.StringVar(&c.binary, "binary", "", "roundhouse for Linux that the image runs (default: this one, or roundhouse-static beside it for an image of nothing else)")
+	f.StringVar(&c.binary, "binary", "", "roundhouse for Linux that the image runs (default: this one)")
 	_ = cmd.MarkFlagRequired("tag") // the flag is there
 	return cmd
 }
@@ -87,9 +83,6 @@ func (c *buildCommand) run(cmd *cobra.Command, folder string) error {
 		if built, err := c.build(cmd.Context(), cmd.ErrOrStderr(), plan); built || err != nil {
 			return err
 		}
-	}
-	if static := filepath.Join(filepath.Dir(c.binary), staticProgram); c.base == "" && !cmd.Flags().Changed("binary") && image.Static(static) {
-		c.binary = static
 	}
 	return c.layout(cmd, plan)
 }

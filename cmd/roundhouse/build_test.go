@@ -56,7 +56,7 @@ func TestBuiltImageRuns(t *testing.T) {
 		t.Skip("builds the program")
 	}
 	program := filepath.Join(t.TempDir(), "roundhouse")
-	build := exec.Command("go", "build", "-tags", "noonnx", "-o", program, ".")
+	build := exec.Command("go", "build", "-o", program, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

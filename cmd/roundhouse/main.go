@@ -91,7 +91,6 @@ them to zero and back, and sends every request to one that will answer it.`,
 	grouped("objects", newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(),
 		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
-	root.AddCommand(newONNXWorkerCommand())
 	markFailures(root)
 	return root
 }

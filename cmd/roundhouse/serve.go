@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -105,19 +106,22 @@ type serveCommand struct {
 	format string
 	config modelserver.Config
 	flags  modelserver.Config // what the flags say
-	python pythonWorkers
+	python workers
+	onnx   workers
 	log    *slog.Logger
 }
 
 func newServeCommand() *cobra.Command {
 	c := &serveCommand{flags: modelserver.DefaultConfig()}
+	c.python.formats = pythonFormats
+	c.onnx.formats, c.onnx.command = onnxFormats, c.onnxCommand
 	cmd := &cobra.Command{
 		Use:   "serve FOLDER|FILE",
 		Short: "Serve models over the Open Inference Protocol and KServe's v1",
 		Long: `Serve models over the Open Inference Protocol and KServe's v1 protocol.
 
-FILE is one model: XGBoost (JSON, UBJSON) or LightGBM (text), or one that Python
-serves: sklearn, CatBoost, MLflow, PyTorch, TensorFlow, Paddle, PMML.
+FILE is one model: XGBoost (JSON, UBJSON), LightGBM (text) or ONNX, or one that
+Python serves: sklearn, CatBoost, MLflow, PyTorch, TensorFlow, Paddle, PMML.
 FOLDER is a model repository as MLServer reads it (model-settings.json files at
 any depth, settings.json at the top, MLSERVER_ variables), or holds one model.
 Models that Python serves run in processes of --python, which needs numpy and
@@ -161,7 +165,9 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) 
 	c.applyFlags(cmd.Flags().Changed)
 	c.config.Metrics.Registry = &metrics.Registry{}
 	c.python.registry, c.python.log = c.config.Metrics.Registry, c.log
-	defer func() { err = errors.Join(err, c.python.close()) }()
+	c.onnx.python, c.onnx.settings = c.python.python, c.python.settings
+	c.onnx.registry, c.onnx.log = c.config.Metrics.Registry, c.log
+	defer func() { err = errors.Join(err, c.python.close(), c.onnx.close()) }()
 	engines := c.engines()
 	// Reading a model takes several times the memory it has then, and a replica
 	// that nobody asks has no other reason to collect it.
@@ -185,7 +191,7 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) 
 
 // engines lists all engines, the native ones first.
 func (c *serveCommand) engines() []modelserver.Engine {
-	return append(nativeEngines(), c.python.engines()...)
+	return slices.Concat(nativeEngines(), c.onnx.engines(), c.python.engines())
 }
 
 // addGRPC has the server speak gRPC, unless it has no port.

@@ -28,6 +28,7 @@ type pythonFormat struct {
 	own, mlserver string
 	packages      string // what pip installs for it, beside what every worker needs
 	files         []string
+	match         func(head []byte) bool
 	// folder says that the files only mark a folder, which is the model.
 	folder bool
 }
@@ -46,9 +47,13 @@ var pythonFormats = []pythonFormat{
 	{name: "custom"}, // any other code
 }
 
-// pythonWorkers runs the models of Python code. Nothing is made for it, and no
-// process started, before the first of them is loaded.
-type pythonWorkers struct {
+// workers runs the models of one kind of worker process: Python's, or with a
+// command another. Nothing is made for it, and no process started, before the
+// first of them is loaded.
+type workers struct {
+	formats []pythonFormat
+	// command finds the program that a worker is; nil: the interpreter.
+	command  func() ([]string, error)
 	settings modelserver.WorkerSettings
 	python   string // the interpreter; "": python3
 	root     string // of the repository, whose modules all models share; "" for none
@@ -61,11 +66,11 @@ type pythonWorkers struct {
 	err     error // of the start
 }
 
-// engines lists the engines that Python serves.
-func (w *pythonWorkers) engines() []modelserver.Engine {
+// engines lists the engines that the workers serve.
+func (w *workers) engines() []modelserver.Engine {
 	var list []modelserver.Engine
-	for _, f := range pythonFormats {
-		e := modelserver.Engine{Name: f.name, Files: f.files, Others: f.own == "" && f.mlserver == "",
+	for _, f := range w.formats {
+		e := modelserver.Engine{Name: f.name, Files: f.files, Match: f.match, Others: f.own == "" && f.mlserver == "",
 			Loader: modelserver.LoaderFunc(func(ctx context.Context, s modelserver.Settings) (modelserver.Model, error) { return w.load(ctx, s, f) })}
 		for _, implementation := range []string{f.own, f.mlserver} {
 			if implementation != "" {
@@ -78,7 +83,7 @@ func (w *pythonWorkers) engines() []modelserver.Engine {
 }
 
 // start makes the engine, once.
-func (w *pythonWorkers) start() (*python.Engine, error) {
+func (w *workers) start() (*python.Engine, error) {
 	w.once.Do(func() {
 		c := python.DefaultConfig()
 		c.Python = w.python
@@ -92,6 +97,11 @@ func (w *pythonWorkers) start() (*python.Engine, error) {
 				shared = given + string(filepath.ListSeparator) + shared
 			}
 			c.Environ = append(c.Environ, "PYTHONPATH="+shared)
+		}
+		if w.command != nil {
+			if c.Command, w.err = w.command(); w.err != nil {
+				return
+			}
 		}
 		if c.CacheDir, w.cleanup, w.err = packageCache(); w.err != nil {
 			return
@@ -119,7 +129,7 @@ func packageCache() (dir string, cleanup func(), err error) {
 }
 
 // close stops the workers, if there are any, within the time they have.
-func (w *pythonWorkers) close() error {
+func (w *workers) close() error {
 	w.once.Do(func() { w.err = errors.New("the server is shutting down") })
 	if w.cleanup != nil {
 		defer w.cleanup()
@@ -134,7 +144,7 @@ func (w *pythonWorkers) close() error {
 
 // load loads a model. One that names MLServer's runtime is served by ours of
 // the same format where MLServer's is not installed.
-func (w *pythonWorkers) load(ctx context.Context, s modelserver.Settings, f pythonFormat) (modelserver.Model, error) {
+func (w *workers) load(ctx context.Context, s modelserver.Settings, f pythonFormat) (modelserver.Model, error) {
 	engine, err := w.start()
 	if err != nil {
 		return nil, err

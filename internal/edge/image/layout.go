@@ -54,7 +54,7 @@ func WriteLayout(ctx context.Context, w io.Writer, l Layout) error {
 		return err
 	}
 	if l.Base == "" && !prog.static {
-		return fmt.Errorf("%s needs the C library, which an image of the program alone has not: name a program built with CGO_ENABLED=0 and -tags noonnx (--binary), or an image to build on (--base)", l.Program)
+		return fmt.Errorf("%s needs the C library, which an image of the program alone has not: name a program built with CGO_ENABLED=0 (--binary), or an image to build on (--base)", l.Program)
 	}
 	under := &base{config: v1.Image{Platform: v1.Platform{OS: "linux", Architecture: prog.architecture}}}
 	if l.Base != "" {

@@ -13,14 +13,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/engine/onnx/ort"
 )
 
-// Files are the names under which a folder's model is looked for.
-var Files = []string{"model.onnx"}
-
-// Match reports whether a file that begins with head may be an ONNX model: a
-// protobuf whose first field is ModelProto's ir_version.
-func Match(head []byte) bool {
-	return len(head) > 2 && head[0] == 0x08 && head[1] >= 1 && head[1] <= 0x7f
-}
+// files are the names under which a folder's model is looked for.
+var files = []string{"model.onnx"}
 
 const defaultPlatform = "onnxruntime_onnx"
 
@@ -70,7 +64,7 @@ func find(uri, folder string) (string, error) {
 	case !info.IsDir():
 		return "", fault(kindUnprocessable, "parameters.uri: %s is neither a file nor a folder", path)
 	}
-	for _, name := range Files {
+	for _, name := range files {
 		if info, err := os.Stat(filepath.Join(path, name)); err == nil && info.Mode().IsRegular() {
 			return filepath.Join(path, name), nil
 		}
@@ -81,7 +75,7 @@ func find(uri, folder string) (string, error) {
 	}
 	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return e.IsDir() || filepath.Ext(e.Name()) != ".onnx" })
 	if len(entries) != 1 {
-		return "", fault(kindUnprocessable, "parameters.uri: %s has %d files *.onnx and none of them is %s; name the file", path, len(entries), strings.Join(Files, " or "))
+		return "", fault(kindUnprocessable, "parameters.uri: %s has %d files *.onnx and none of them is %s; name the file", path, len(entries), strings.Join(files, " or "))
 	}
 	return filepath.Join(path, entries[0].Name()), nil
 }

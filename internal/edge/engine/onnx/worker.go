@@ -134,7 +134,7 @@ func (w *worker) greet() error {
 	executable, _ := os.Executable() // only for logs
 	if err := w.wire.write(map[string]any{
 		"kind": "hello", "protocols": []int{1}, "token": w.config.Token, "pid": os.Getpid(),
-		"worker": map[string]string{"language": "go", "version": runtime.Version(), "implementation": "roundhouse onnx-worker",
+		"worker": map[string]string{"language": "go", "version": runtime.Version(), "implementation": "roundhouse-onnx",
 			"platform": runtime.GOOS + "-" + runtime.GOARCH, "executable": executable},
 		"packages": map[string]string{"roundhouse": w.config.Version}, "features": []string{},
 	}, payload{}); err != nil {

@@ -21,6 +21,10 @@ type Config struct {
 	// Python is the interpreter of the default environment: a path, or a name
 	// on PATH.
 	Python string
+	// Command, where it is given, is what workers of the default environment
+	// run in place of the interpreter and the package: a program in any
+	// language that speaks the protocol. --socket and --grace are added.
+	Command []string
 	// Package holds the roundhouse package, in a folder of that name. It is
 	// unpacked below CacheDir, once for each content. Leave it nil where
 	// PackageDir is given.
@@ -99,7 +103,7 @@ func (c Config) Validate() error {
 	check(c.WorkerTimeout > 0, "parallel_workers_timeout", "is %s; it must be above 0", c.WorkerTimeout)
 	check(c.EnvironmentsDir != "", "environments_dir", "is empty; name a folder for unpacked environments")
 	check(c.Python != "", "python", "is empty; name an interpreter")
-	check((c.Package == nil) != (c.PackageDir == ""), "package", "give the package or its folder, not both")
+	check(len(c.Command) > 0 || (c.Package == nil) != (c.PackageDir == ""), "package", "give the package or its folder, not both")
 	check(c.Package == nil || c.CacheDir != "", "cacheDir", "is empty; name a folder for the unpacked package")
 	l := c.Limits
 	check(l.MaxFrameBytes >= maxHandshakeBytes && l.MaxFrameBytes <= maxFrame, "limits.maxFrameBytes", "is %d; %d to %d", l.MaxFrameBytes, maxHandshakeBytes, maxFrame)

@@ -21,6 +21,9 @@ type environment struct {
 // environment finds what the key of a pool names. Errors are *Error with the
 // status 422, or say what to install.
 func (e *Engine) environment(ctx context.Context, key poolKey) (*environment, error) {
+	if key.environment == "" && len(e.config.Command) > 0 {
+		return &environment{release: func() {}}, nil
+	}
 	if key.environment == "" {
 		return defaultEnvironment(e.config.Python)
 	}

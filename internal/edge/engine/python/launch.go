@@ -24,14 +24,14 @@ const tokenVariable = "ROUNDHOUSE_WORKER_TOKEN"
 
 // launch is what a worker is started with.
 type launch struct {
-	name   string   // of the worker, unique among those running
-	dir    string   // for its socket and pipe
-	python string   // the interpreter
-	env    []string // of the process
-	grace  time.Duration
-	limits Limits
-	log    *slog.Logger
-	report report
+	name    string   // of the worker, unique among those running
+	dir     string   // for its socket and pipe
+	command []string // the program and its arguments before --socket
+	env     []string // of the process
+	grace   time.Duration
+	limits  Limits
+	log     *slog.Logger
+	report  report
 }
 
 // start starts a worker and greets it.
@@ -83,8 +83,8 @@ func (l launch) spawn(socket, token string) (*child.Process, *output, error) {
 		return nil, nil, fmt.Errorf("python: %w", err)
 	}
 	process, err := child.Start(child.Spec{
-		Path:   l.python,
-		Args:   []string{l.python, "-m", "roundhouse.worker", "--socket", socket, "--grace", strconv.FormatFloat(l.grace.Seconds(), 'f', -1, 64)},
+		Path:   l.command[0],
+		Args:   append(slices.Clone(l.command), "--socket", socket, "--grace", strconv.FormatFloat(l.grace.Seconds(), 'f', -1, 64)),
 		Env:    append(slices.Clone(l.env), tokenVariable+"="+token),
 		Output: out.path,
 	})
@@ -170,14 +170,14 @@ func (l launch) explain(exit child.Exit, out *output) error {
 			module, _, _ := strings.Cut(strings.Trim(rest, `'"; `), "'")
 			module, _, _ = strings.Cut(module, ".")
 			e := newError(kindMissing, "")
-			if e.Install = l.python + " -m pip install " + module; module == "numpy" || module == "pydantic" {
-				e.Install = l.python + " -m pip install numpy pydantic"
+			if e.Install = l.command[0] + " -m pip install " + module; module == "numpy" || module == "pydantic" {
+				e.Install = l.command[0] + " -m pip install numpy pydantic"
 			}
-			e.Message = fmt.Sprintf("%s lacks the package %q; install it: %s", l.python, module, e.Install)
+			e.Message = fmt.Sprintf("%s lacks the package %q; install it: %s", l.command[0], module, e.Install)
 			return e
 		}
 	}
-	return newError(kindUnavailable, fmt.Sprintf("worker ended before it connected (%s %s)%s", l.python, exit, quoted(out)))
+	return newError(kindUnavailable, fmt.Sprintf("worker ended before it connected (%s %s)%s", l.command[0], exit, quoted(out)))
 }
 
 // quoted is the last lines of output, for an error.

@@ -58,13 +58,17 @@ func (p *pool) prepare(ctx context.Context, number int) {
 // start starts a worker.
 func (p *pool) start(ctx context.Context, name string) (*worker, error) {
 	c := &p.engine.config
-	dir, err := p.engine.packageDir()
-	if err != nil {
-		return nil, err
+	command, env := c.Command, c.Environ
+	if p.environment.python != "" {
+		dir, err := p.engine.packageDir()
+		if err != nil {
+			return nil, err
+		}
+		command, env = []string{p.environment.python, "-m", "roundhouse.worker"}, p.environment.variables(c.Environ, dir)
 	}
 	name += "-" + strconv.FormatInt(p.engine.started.Add(1), 10)
 	return launch{
-		name: name, dir: p.engine.dir, python: p.environment.python, env: p.environment.variables(c.Environ, dir),
+		name: name, dir: p.engine.dir, command: command, env: env,
 		grace: c.WorkerTimeout, limits: c.Limits, report: p.engine.report, log: p.log.With("worker", name),
 	}.start(ctx)
 }
