@@ -63,7 +63,6 @@ type world struct {
 	config  Config
 	m       *Machine
 	now     time.Time
-	busy    time.Time // since when every executor is taken; zero: not
 	timer   time.Time
 	last    uint64
 	pending map[uint64]*account
