@@ -21,12 +21,12 @@ func (s *subject) runs(rt *service.Runtime) Rule {
 	return hostRule(rt.Components, s.svc.Components, s.host)
 }
 
-// hostRule checks base with over laid on it. On a cluster everything runs. On
-// one machine every component needs a command whose program is there, and all
+// hostRule checks base with over laid on it. On a cluster everything runs but
+// what is a command for one machine alone. On one machine every component needs a command whose program is there, and all
 // of them together, one replica each, must fit its accelerators and memory.
 func hostRule(base, over service.Components, h Host) Rule {
 	if h.Cluster {
-		return pass(RuleHost, "runs on a cluster")
+		return clusterRule(base, over)
 	}
 	var lacks []string
 	var gpus, memory int64
@@ -56,6 +56,17 @@ func hostRule(base, over service.Components, h Host) Rule {
 		return fail(RuleHost, strings.Join(lacks, "; "))
 	}
 	return pass(RuleHost, "runs on this machine")
+}
+
+// clusterRule fails for components that only say how they run on one machine.
+func clusterRule(base, over service.Components) Rule {
+	for _, role := range service.Roles {
+		p := part{role, base.Get(role), over.Get(role)}
+		if p.local() != nil && !p.contained() {
+			return fail(RuleHost, "its "+string(role)+" is a command for one machine and has no container")
+		}
+	}
+	return pass(RuleHost, "runs on a cluster")
 }
 
 // part is one role's component: the runtime's and the service's, either nil.
@@ -123,6 +134,16 @@ func (p part) local() *service.Local {
 		return p.base.Local
 	}
 	return nil
+}
+
+// contained reports whether the part says anything of pods.
+func (p part) contained() bool {
+	for _, c := range []*service.Component{p.base, p.over} {
+		if c != nil && (len(c.Pod.Containers) > 0 || c.Leader != nil || c.Worker != nil) {
+			return true
+		}
+	}
+	return false
 }
 
 // image is the serving container's image without tag and digest.

@@ -397,6 +397,24 @@ func (n naive) settle(rt service.Runtime) service.Protocol {
 // container and every node the component's own.
 func (n naive) runsHere(rt service.Runtime) bool {
 	if n.host.Cluster {
+		for _, role := range service.Roles {
+			a, b := rt.Components.Get(role), n.svc.Components.Get(role)
+			commands, pods := 0, 0
+			for _, c := range []*service.Component{a, b} {
+				if c == nil {
+					continue
+				}
+				if c.Local != nil {
+					commands++
+				}
+				if len(c.Pod.Containers) > 0 || c.Leader != nil || c.Worker != nil {
+					pods++
+				}
+			}
+			if commands > 0 && pods == 0 {
+				return false
+			}
+		}
 		return true
 	}
 	var gpus, memory int64

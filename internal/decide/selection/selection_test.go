@@ -55,6 +55,13 @@ func TestHostRuleOfOwnContainers(t *testing.T) {
 	if r := HostRule(service.Components{}, Host{Cluster: true}); !r.Pass {
 		t.Errorf("on a cluster: %+v", r)
 	}
+	if r := HostRule(service.Components{Engine: engine}, Host{Cluster: true}); !r.Pass {
+		t.Errorf("a container on a cluster: %+v", r)
+	}
+	engine.Pod = corev1.PodSpec{}
+	if r := HostRule(service.Components{Engine: engine}, Host{Cluster: true}); r.Pass || r.Why != "its engine is a command for one machine and has no container" {
+		t.Errorf("a command on a cluster: %+v", r)
+	}
 }
 
 // Figures no machine has must neither wrap around nor fit.
