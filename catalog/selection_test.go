@@ -141,7 +141,15 @@ func TestSelection(t *testing.T) {
 		{"tensorrt", format("tensorrt", ""), v2, plain, cluster, "kserve-tritonserver"},
 		{"triton", format("triton", "2"), v2, plain, cluster, "kserve-tritonserver"},
 		{"the simulator", format("simulator", ""), openAI, plain, bare, "roundhouse-simulator"},
-		{"sklearn on a bare machine", format("sklearn", ""), v1, plain, bare, ""},
+		{"sklearn on a bare machine", format("sklearn", ""), v1, plain, bare, "roundhouse-sklearn"},
+		{"sklearn 1 over v2 with MLServer", format("sklearn", "1"), v2, plain, gpus("mlserver"), "roundhouse-sklearn"},
+		{"mlflow on a bare machine", format("mlflow", "2"), v2, plain, bare, "roundhouse-mlflow"},
+		{"catboost", format("catboost", ""), v2, plain, bare, "roundhouse-catboost"},
+		{"paddle on a bare machine", format("paddle", "2"), v1, plain, bare, "roundhouse-paddle"},
+		{"pmml on a bare machine", format("pmml", ""), v1, plain, bare, "roundhouse-pmml"},
+		{"tensorflow on a bare machine", format("tensorflow", "2"), v1, plain, bare, "roundhouse-tensorflow"},
+		{"tensorflow with its own server", format("tensorflow", ""), v1, plain, gpus("tensorflow_model_server"), "kserve-tensorflow-serving"},
+		{"pytorch on a bare machine", format("pytorch", ""), v1, plain, bare, ""},
 	} {
 		all, err := catalog.Runtimes()
 		if err != nil {
@@ -175,8 +183,8 @@ func TestMissingProgram(t *testing.T) {
 		{hf("MistralForCausalLM", "4.42.0.dev0", "7.25B"), service.ProtocolOpenAI, `sglang is not on PATH: pip install "sglang[all]"`},
 		{hf("Qwen2ForCausalLM", "4.43.1", "7.6B"), service.ProtocolOpenAI, "vllm is not on PATH: pip install vllm"},
 		{format("gguf", ""), service.ProtocolOpenAI, "llama-server is not on PATH: brew install llama.cpp"},
-		{format("mlflow", ""), service.ProtocolV2, "mlserver is not on PATH: pip install mlserver mlserver-sklearn mlserver-xgboost mlserver-lightgbm mlserver-mlflow"},
-		{format("sklearn", ""), service.ProtocolV1, "no command for image docker.io/kserve/sklearnserver on this machine"},
+		{format("tensorrt", ""), service.ProtocolV2, "tritonserver is not on PATH: NVIDIA ships Triton in its image"},
+		{format("pytorch", ""), service.ProtocolV1, "no command for image docker.io/pytorch/torchserve-kfs on this machine"},
 	} {
 		res := selection.Choose(request(c.model, c.p, plain), all, gpus())
 		if res.Chosen != nil || !strings.Contains(res.Message, c.want) {

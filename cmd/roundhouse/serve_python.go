@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -180,17 +181,22 @@ func (w *workers) load(ctx context.Context, s modelserver.Settings, f pythonForm
 	return &pythonModel{Model: m, queue: queue.With(s.Name, s.Parameters.Version, s.Name, s.Parameters.Version)}, nil
 }
 
-// needs adds to an error about a package that is missing all that the format
-// needs, so that nobody is sent for one after the other.
+// needs has an error about one package that every model of the format needs
+// name all of those, so that nobody is sent for one after the other.
 func (f pythonFormat) needs(err error) error {
 	e, ok := errors.AsType[*python.Error](err)
 	if !ok || f.packages == "" {
 		return err
 	}
-	if interpreter, _, pip := strings.Cut(e.Install, " -m pip install "); pip {
-		return fmt.Errorf("%w (all that %s models need: %s -m pip install numpy pydantic %s)", err, f.name, interpreter, f.packages)
+	interpreter, lacks, pip := strings.Cut(e.Install, " -m pip install ")
+	all := "numpy pydantic " + f.packages
+	for _, name := range strings.Fields(lacks) {
+		pip = pip && slices.Contains(strings.Fields(all), name)
 	}
-	return err
+	if !pip {
+		return err
+	}
+	return fmt.Errorf("%s lacks packages that %s models need: %s -m pip install %s", interpreter, f.name, interpreter, all)
 }
 
 // lacking reports whether a package has to be installed first.

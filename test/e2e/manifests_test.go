@@ -150,14 +150,6 @@ func (n *node) lacking(t *testing.T) {
 	folder := t.TempDir()
 	write(t, folder, "config.json", `{"architectures":["Qwen2ForCausalLM"],"torch_dtype":"bfloat16","hidden_size":8}`)
 	for _, c := range []struct{ name, manifest, want string }{
-		{"sklearn", `apiVersion: serving.kserve.io/v1beta1
-kind: InferenceService
-metadata: {name: sklearn}
-spec:
-  predictor:
-    minReplicas: 1
-    model: {modelFormat: {name: sklearn}, protocolVersion: v2, storageUri: "` + modelURI("iris.ubj") + `"}
-`, `not ready: .*mlserver is not on PATH: pip install mlserver`},
 		{"legacy", `apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService
 metadata: {name: legacy}
