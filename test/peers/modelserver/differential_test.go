@@ -30,7 +30,8 @@ func TestMLServer(t *testing.T) {
 			t.Errorf("%s\n  %s", r, d)
 		}
 	}
-	counts.report(t, len(g.all))
+	calls := compareCalls(t, g, theirs, ours, counts)
+	counts.report(t, len(g.all)+calls)
 }
 
 // ready fails unless a server has loaded every model of the repository.

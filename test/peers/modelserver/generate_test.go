@@ -185,6 +185,9 @@ func (g *generator) special(n int) {
 			g.post("special/no-inputs", m, object{"inputs": []any{}})
 			g.post("special/unknown-output", m, object{"inputs": []any{table("FP32")}, "outputs": []any{object{"name": "nope"}}})
 			g.post("special/no-outputs", m, object{"inputs": []any{table("FP32")}, "outputs": []any{}})
+			if len(m.outputs) > 1 {
+				g.post("special/size", m, object{"inputs": []any{g.tensor("x", 7, m.features, "FP32")}, "outputs": []any{object{"name": m.outputs[1]}}}, with("Accept-Encoding", "gzip"))
+			}
 			g.post("special/unknown-content-type", m, object{"inputs": []any{table("FP32")}, "parameters": object{"content_type": "nope"}})
 			g.post("special/str", m, object{"inputs": []any{object{"name": "x", "shape": []any{1}, "datatype": "BYTES", "data": []any{"hello"}, "parameters": object{"content_type": "str"}}}})
 			columns := []any{}
@@ -246,7 +249,7 @@ func (g *generator) malformed(n int) {
 		g.post("malformed/type", m, text, with("Content-Type", pick(g, "text/plain", "", "application/x-www-form-urlencoded")))
 	}
 	m := models[0]
-	for _, text := range []string{"[]", "1", `"x"`, "null", "true", "{}", `{"inputs":null}`, `{"inputs":[1]}`, `{"inputs":[[]]}`, `{"inputs":{}}`, `{"inputs":"x"}`, "\x00", "\xff\xfe", `{"inputs":[{"name":"\ud800"}]}`} {
+	for _, text := range []string{"[]", "1", `"x"`, "null", "true", "{}", `{"inputs":null}`, `{"inputs":[1]}`, `{"inputs":[[]]}`, `{"inputs":{}}`, `{"inputs":"x"}`, "\x00", "\xff\xfe", `{"inputs":[{"name":"\ud800"}]}`, `{"inputs":[{}]}`} {
 		g.post("malformed/other", m, text)
 	}
 	number := `{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[%s,1,1,1]}]}`
