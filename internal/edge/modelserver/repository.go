@@ -86,11 +86,11 @@ func (f Folder) Scan() ([]Entry, error) {
 	if emptyFolder(f.Root) {
 		return nil, nil // models may be put here later
 	}
-	if _, _, err = findModel(f.Root, f.Engines); err != nil {
-		return nil, err
-	}
 	s := Settings{Name: cmp.Or(f.Name, filepath.Base(f.Root))}
 	s.Parameters.URI, s.Parameters.Format = f.Root, f.Format
+	if _, _, err = choose(s, f.Engines); err != nil {
+		return nil, err
+	}
 	return []Entry{{Settings: s}}, nil
 }
 
