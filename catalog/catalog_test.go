@@ -36,7 +36,7 @@ func runtimes(t testing.TB) map[string]service.Runtime {
 // folders are the names that each folder must hold: those of the guides'
 // tables, and our own.
 var folders = map[string][]string{
-	"builtin": {"llama-cpp", "roundhouse-catboost", "roundhouse-lightgbm", "roundhouse-mlflow", "roundhouse-paddle", "roundhouse-pmml", "roundhouse-pytorch",
+	"builtin": {"llama-cpp", "roundhouse-catboost", "roundhouse-lightgbm", "roundhouse-mlflow", "roundhouse-onnx", "roundhouse-paddle", "roundhouse-pmml", "roundhouse-pytorch",
 		"roundhouse-simulator", "roundhouse-sklearn", "roundhouse-tensorflow", "roundhouse-xgboost", "sglang", "vllm"},
 	"kserve": {"kserve-lgbserver", "kserve-mlserver", "kserve-paddleserver", "kserve-pmmlserver", "kserve-sklearnserver",
 		"kserve-tensorflow-serving", "kserve-torchserve", "kserve-tritonserver", "kserve-xgbserver"},

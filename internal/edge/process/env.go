@@ -12,13 +12,17 @@ import (
 // replicaVariable marks every process of a replica with its id.
 const replicaVariable = "ROUNDHOUSE_REPLICA"
 
+// passed are the variables of ours that say where a model server finds what it
+// needs, and hold no secret.
+var passed = []string{"ROUNDHOUSE_PYTHON", "ROUNDHOUSE_ONNXRUNTIME"}
+
 // environment is what the process is given: this process's own environment
 // without ROUNDHOUSE_ variables, which may hold secrets, then the component's,
 // then what the platform decides.
 func (u *unit) environment(r *running) ([]string, error) {
 	var env []string
 	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "ROUNDHOUSE_") {
+		if name, _, _ := strings.Cut(e, "="); !strings.HasPrefix(name, "ROUNDHOUSE_") || slices.Contains(passed, name) {
 			env = append(env, e)
 		}
 	}
