@@ -73,8 +73,9 @@ dirty:
 	@test -z "$$(git status --porcelain)" || { git status --short; git diff | head -50; echo "verify: the tree is dirty: commit what was regenerated"; exit 1; }
 
 .PHONY: bench
-bench: build $(PEERS)/.installed ## measure; docs/benchmarks.md says what and how
-	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python go run ./bench -binary bin/roundhouse
+bench: build $(PEERS)/.installed $(MLSERVER)/.installed ## measure; docs/benchmarks.md says what and how
+	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python \
+	  go run ./bench -binary bin/roundhouse
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for 20 s

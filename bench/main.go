@@ -44,9 +44,10 @@ var measurements = []measurement{
 	{"start", start},
 	{"rows", rows},
 	{"requests", requests},
+	{"servers", servers},
 }
 
-// limit bounds a whole run; one takes about a minute.
+// limit bounds a whole run; one takes about two minutes.
 const limit = 5 * time.Minute
 
 func main() {

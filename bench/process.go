@@ -31,7 +31,12 @@ type process struct {
 
 // spawn starts the binary. It ends with ctx, and by stop.
 func (b *bench) spawn(ctx context.Context, args ...string) (*process, error) {
-	p := &process{cmd: exec.CommandContext(ctx, b.binary, args...), done: make(chan struct{})}
+	return launch(exec.CommandContext(ctx, b.binary, args...))
+}
+
+// launch starts a command, made with a context.
+func launch(cmd *exec.Cmd) (*process, error) {
+	p := &process{cmd: cmd, done: make(chan struct{})}
 	p.cmd.Stderr = &p.logs
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = stopTimeout
