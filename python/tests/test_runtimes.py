@@ -3,6 +3,9 @@ skipped, and asked for its install line instead."""
 
 import importlib
 import importlib.util
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -128,3 +131,88 @@ def test_pytorch(load, infer, tmp_path):
     assert load("pytorch.TorchScript")["ready"]
     found = infer(tensor("x", np.array([1, 2], "<f4")))
     assert next(iter(found.values()))[1] == [2.0, 4.0]
+
+
+def build(folder, module, code):
+    """Runs code that makes a model, in a process of its own: two such libraries in
+    one process do not bear each other."""
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+
+
+_TENSORFLOW = """
+import tensorflow as tf
+
+class Module(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+    def sums(self, x):
+        return {"y": tf.reduce_sum(x, axis=1)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int8, name="n")])
+    def twice(self, n):
+        return {"y": n * tf.constant(2, tf.int8)}
+
+module = Module()
+signatures = {"serving_default": module.sums, "twice": module.twice}
+for version in ("1", "10", "9"):
+    tf.saved_model.save(module, "saved/" + version, signatures=signatures)
+"""
+
+_PADDLE = """
+import paddle
+
+net = paddle.nn.Linear(2, 1)
+net.weight.set_value(paddle.to_tensor([[2.0], [3.0]]))
+net.bias.set_value(paddle.to_tensor([1.0]))
+spec = [paddle.static.InputSpec([None, 2], "float32", "x")]
+paddle.jit.save(net, "model", input_spec=spec)
+"""
+
+
+def test_tensorflow(load, infer, worker, tmp_path):
+    build(tmp_path, "tensorflow", _TENSORFLOW)
+    loaded = load("tensorflow.SavedModel", uri="./saved")
+    inputs = loaded["metadata"]["inputs"]
+    assert inputs == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+    rows = np.array([[1, 2], [3, 4]])
+    assert infer(tensor("x", rows.astype("<f4")))["y"] == ([2, 1], [3.0, 7.0], "FP32")
+    assert infer(tensor("input-0", rows.astype("<f8")))["y"][1] == [3.0, 7.0]
+    assert worker.ask(kind="unload", model="m")["kind"] == "result"
+    load("tensorflow.SavedModel", uri="./saved/9", signature="twice")
+    assert worker.infer("m", [tensor("input-0", np.array([3.0]))])["kind"] == "result"
+    for numbers in ([0.5], [200.0], [float("nan")]):
+        error = worker.infer("m", [tensor("input-0", np.array(numbers))])["error"]
+        assert error["status"] == 400 and "int8" in error["message"]
+    assert worker.ask(kind="unload", model="m")["kind"] == "result"
+    error = load("tensorflow.SavedModel", uri="./saved/9", signature="none")["error"]
+    assert "has no signature 'none'; it has serving_default, twice" in error["message"]
+
+
+def test_paddle(load, infer, tmp_path):
+    build(tmp_path, "paddle", _PADDLE)
+    assert load("paddle.Paddle")["ready"]
+    rows = np.array([[1, 1], [2, 3]])
+    for given in (tensor("x", rows.astype("<f4")), tensor("input-0", rows.astype("<f8"))):
+        assert next(iter(infer(given).values())) == ([2, 1], [6.0, 14.0], "FP32")
+
+
+def test_pmml(load, infer, tmp_path):
+    needs("pypmml", "pandas")
+    if shutil.which("java") is None:
+        pytest.skip("java is not installed")
+    field = '<DataField name="{}" optype="continuous" dataType="double"/>'
+    (tmp_path / "model.pmml").write_text(
+        '<PMML version="4.2" xmlns="http://www.dmg.org/PMML-4_2"><Header/>'
+        f'<DataDictionary>{"".join(map(field.format, "aby"))}</DataDictionary>'
+        '<RegressionModel functionName="regression" targetFieldName="y"><MiningSchema>'
+        '<MiningField name="a"/><MiningField name="b"/>'
+        '<MiningField name="y" usageType="target"/></MiningSchema>'
+        '<RegressionTable intercept="1"><NumericPredictor name="a" coefficient="2"/>'
+        '<NumericPredictor name="b" coefficient="0.5"/></RegressionTable>'
+        "</RegressionModel></PMML>")
+    assert load("pmml.PMML")["ready"]
+    rows = np.array([[1.0, 1.0], [2.0, 3.0]])
+    assert infer(tensor("input-0", rows))["predicted_y"][1] == [3.5, 6.5]
+    columns = [tensor("b", rows[:, 1]), tensor("a", rows[:, 0])]
+    assert infer(*columns)["predicted_y"][1] == [3.5, 6.5]

@@ -87,14 +87,35 @@ class FileRuntime(MLModel):
         )
 
 
+# What the server calls the one input that KServe v1 instances become. Their
+# numbers have no type of their own and arrive as FP64.
+_INSTANCES = "input-0"
+
+
+def converted(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """Numbers of instances as the model's: rounded to a floating type, whole and
+    in range for an integer one."""
+    if array.dtype != np.float64 or np.dtype(dtype).kind not in "fiu":
+        return array
+    with np.errstate(invalid="ignore", over="ignore"):
+        result = array.astype(dtype)
+    if np.dtype(dtype).kind != "f" and not np.array_equal(result, array):
+        raise InferenceError(
+            f"the model takes {np.dtype(dtype)}: numbers must be whole and in its range"
+        )
+    return result
+
+
 class TensorRuntime(FileRuntime):
     """A model that maps named arrays to named arrays.
 
     ``names`` are the inputs in the model's own order. A request may name them,
-    or, where it names none of them, give as many in the same order.
+    or, where it names none of them, give as many in the same order. ``dtypes``
+    are the numpy types of the inputs, as far as they are known.
     """
 
     names: Optional[List[str]] = None
+    dtypes: Dict[str, Any] = {}
 
     def run(self, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
         """Runs the model."""
@@ -113,14 +134,25 @@ class TensorRuntime(FileRuntime):
 
     def _arrays(self, inputs: List[RequestInput]) -> Dict[str, np.ndarray]:
         given = {tensor.name: decode(self, tensor) for tensor in inputs}
-        if self.names is None or set(given) == set(self.names):
+        if self.names is None:
             return given
+        if set(given) == set(self.names):
+            return self._typed(given, given)
         if len(given) == len(self.names) and not set(given) & set(self.names):
-            return dict(zip(self.names, given.values()))
+            return self._typed(given, dict(zip(self.names, given.values())))
         raise InferenceError(
             f"{self.name} takes the inputs {', '.join(map(repr, self.names))}; "
             f"the request has {', '.join(map(repr, given)) or 'none'}"
         )
+
+
+    def _typed(self, given: Dict[str, Any], placed: Dict[str, Any]) -> Dict[str, Any]:
+        """The arrays as the model takes them, if they were instances."""
+        if list(given) == [_INSTANCES]:
+            for name in placed:
+                if name in self.dtypes:
+                    placed[name] = converted(placed[name], self.dtypes[name])
+        return placed
 
 
 def _encode(name: str, value: Any) -> ResponseOutput:

@@ -25,6 +25,8 @@ class Paddle(TensorRuntime):
             )
         predictor = inference.create_predictor(inference.Config(program, parameters))
         self.names = list(predictor.get_input_names())
+        # The predictor does not tell; KServe's server takes all for float32.
+        self.dtypes = dict.fromkeys(self.names, np.float32)
         return predictor
 
     def run(self, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:

@@ -19,6 +19,11 @@ class TorchScript(TensorRuntime):
         model = torch.jit.load(path, map_location=self._device).eval()
         arguments = [a.name for a in model.forward.schema.arguments]
         self.names = [name for name in arguments if name != "self"]
+        # TorchScript has no types of elements: its parameters tell.
+        floating = [p.dtype for p in model.parameters() if p.is_floating_point()]
+        dtype = str((floating or [torch.get_default_dtype()])[0]).rpartition(".")[2]
+        if hasattr(np, dtype):  # not bfloat16
+            self.dtypes = dict.fromkeys(self.names, dtype)
         return model
 
     def run(self, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:

@@ -28,6 +28,7 @@ class SavedModel(TensorRuntime):
         call = loaded.signatures[name]
         self._specs = call.structured_input_signature[1]
         self.names = list(self._specs)
+        self.dtypes = {n: s.dtype.as_numpy_dtype for n, s in self._specs.items()}
         self.inputs = [
             metadata_tensor(n, s.dtype.name, s.shape.as_list() if s.shape.rank else [])
             for n, s in self._specs.items()
