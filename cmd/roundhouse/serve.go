@@ -163,6 +163,7 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) 
 		return err
 	}
 	c.applyFlags(cmd.Flags().Changed)
+	c.config.ServerVersion = cmp.Or(c.config.ServerVersion, version)
 	c.config.Metrics.Registry = &metrics.Registry{}
 	c.python.registry, c.python.log = c.config.Metrics.Registry, c.log
 	c.onnx.python, c.onnx.settings = c.python.python, c.python.settings
@@ -232,7 +233,6 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 		return nil, fmt.Errorf("nothing to serve: %w", err)
 	}
 	c.config = modelserver.DefaultConfig()
-	c.python.settings = modelserver.DefaultWorkerSettings()
 	if !info.IsDir() {
 		s := modelserver.Settings{Name: c.name}
 		if s.Name == "" {
@@ -251,7 +251,7 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 		return nil, err
 	}
 	c.config = settings.Config(c.config)
-	c.python.settings, c.python.root = settings.WorkerSettings, settings.ModelRepositoryRoot
+	c.python.settings, c.python.root = &settings.WorkerSettings, settings.ModelRepositoryRoot
 	c.log = newServeLog(w, settings.UseStructuredLogging, settings.Debug)
 	folder := modelserver.Folder{Root: settings.ModelRepositoryRoot, Name: cmp.Or(c.name, env["MLSERVER_MODEL_NAME"]), Format: c.format, Engines: c.engines(), Env: env, Log: c.log}
 	// A server of one model is of no use without it.
