@@ -55,14 +55,15 @@ type workers struct {
 	formats []pythonFormat
 	// command finds the program that a worker is; nil: the interpreter.
 	command  func() ([]string, error)
-	settings modelserver.WorkerSettings
-	python   string // the interpreter; "": python3
-	root     string // of the repository, whose modules all models share; "" for none
+	settings *modelserver.WorkerSettings // nil: the defaults
+	python   string                      // the interpreter
+	root     string                      // of the repository, whose modules all models share; "" for none
 	registry *metrics.Registry
 	log      *slog.Logger
 
 	once    sync.Once
 	engine  *python.Engine
+	grace   time.Duration // for the workers to end
 	cleanup func()
 	err     error // of the start
 }
@@ -88,8 +89,11 @@ func (w *workers) start() (*python.Engine, error) {
 	w.once.Do(func() {
 		c := python.DefaultConfig()
 		c.Python = w.python
-		c.ParallelWorkers, c.EnvironmentsDir = w.settings.ParallelWorkers, w.settings.EnvironmentsDir
-		c.WorkerTimeout = time.Duration(w.settings.ParallelWorkersTimeout) * time.Second
+		if s := w.settings; s != nil {
+			c.ParallelWorkers, c.EnvironmentsDir = s.ParallelWorkers, s.EnvironmentsDir
+			c.WorkerTimeout = time.Duration(s.ParallelWorkersTimeout) * time.Second
+		}
+		w.grace = 2 * c.WorkerTimeout
 		c.Package = carried.Files
 		c.Environ = os.Environ()
 		if w.root != "" {
@@ -138,7 +142,7 @@ func (w *workers) close() error {
 	if w.engine == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Duration(w.settings.ParallelWorkersTimeout)*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), w.grace)
 	defer cancel()
 	return w.engine.Close(ctx)
 }

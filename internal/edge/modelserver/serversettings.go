@@ -69,11 +69,6 @@ type WorkerSettings struct {
 	EnvironmentsDir        string `json:"environments_dir"`
 }
 
-// DefaultWorkerSettings are MLServer's.
-func DefaultWorkerSettings() WorkerSettings {
-	return WorkerSettings{ParallelWorkers: 1, ParallelWorkersTimeout: 5, EnvironmentsDir: ".envs"}
-}
-
 // PeerSettings are the other services the server speaks to.
 type PeerSettings struct {
 	KafkaEnabled     bool    `json:"kafka_enabled"`
@@ -109,7 +104,7 @@ func defaultServerSettings() ServerSettings {
 	s.ServerName, s.ModelRepositoryRoot, s.LoadModelsAtStartup, s.CacheSize = c.ServerName, ".", c.LoadAtStartup, 100
 	s.Host, s.HTTPPort, s.GRPCPort, s.GzipEnabled = c.Host, c.HTTP.Port, c.GRPC.Port, c.HTTP.Gzip
 	s.MetricsEndpoint, s.MetricsPort, s.MetricsRESTServerPrefix, s.MetricsDir = &c.Metrics.Path, c.Metrics.Port, c.Metrics.RESTPrefix, ".metrics"
-	s.WorkerSettings = DefaultWorkerSettings()
+	s.WorkerSettings = WorkerSettings{ParallelWorkers: 1, ParallelWorkersTimeout: 5, EnvironmentsDir: ".envs"}
 	s.PeerSettings = PeerSettings{KafkaServers: "localhost:9092", KafkaTopicInput: "mlserver-input", KafkaTopicOutput: "mlserver-output"}
 	return s
 }
