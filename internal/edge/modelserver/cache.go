@@ -21,6 +21,9 @@ type CacheConfig struct {
 	Bytes   int64 // of the responses' data
 }
 
+// cacheSize is how many responses the cache holds unless settings.json says.
+const cacheSize = 100
+
 // responseCache keeps the answers of models by the content of the requests.
 type responseCache struct {
 	config CacheConfig

@@ -101,7 +101,7 @@ var (
 func defaultServerSettings() ServerSettings {
 	c := DefaultConfig()
 	s := ServerSettings{}
-	s.ServerName, s.ModelRepositoryRoot, s.LoadModelsAtStartup, s.CacheSize = c.ServerName, ".", c.LoadAtStartup, 100
+	s.ServerName, s.ModelRepositoryRoot, s.LoadModelsAtStartup, s.CacheSize = c.ServerName, ".", c.LoadAtStartup, cacheSize
 	s.Host, s.HTTPPort, s.GRPCPort, s.GzipEnabled = c.Host, c.HTTP.Port, c.GRPC.Port, c.HTTP.Gzip
 	s.MetricsEndpoint, s.MetricsPort, s.MetricsRESTServerPrefix, s.MetricsDir = &c.Metrics.Path, c.Metrics.Port, c.Metrics.RESTPrefix, ".metrics"
 	s.WorkerSettings = WorkerSettings{ParallelWorkers: 1, ParallelWorkersTimeout: 5, EnvironmentsDir: ".envs"}
