@@ -31,10 +31,14 @@ test: ## run the tests (race detector on; nothing to install but Go's modules)
 test-peers: $(PEERS)/.installed $(MLSERVER)/.installed ## compare with the real packages from PyPI
 	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python \
 	  go test -count=1 -timeout 30m -tags peers ./test/peers/...
+	ROUNDHOUSE_PYTHON=$(abspath $(PEERS))/bin/python ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python \
+	  go test -count=1 -timeout 20m ./cmd/roundhouse ./internal/edge/engine/python ./internal/edge/engine/onnx/... ./test/e2e
+	ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python $(PEERS)/bin/python -m pytest -q -rs python/tests
 
-$(PEERS)/.installed: test/peers/requirements.txt
+$(PEERS)/.installed: test/peers/requirements.txt test/peers/requirements-mlserver-runtimes.txt
 	python3 -m venv $(PEERS)
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -r $<
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps -r $(word 2,$^)
 	@touch $@
 
 $(MLSERVER)/.installed: test/peers/requirements-mlserver.txt test/peers/requirements-mlserver-runtimes.txt
