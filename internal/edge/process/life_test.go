@@ -18,6 +18,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
 )
@@ -176,7 +177,7 @@ func TestProbes(t *testing.T) {
 // which parallel tests cannot share.
 func await(t *testing.T, p *Platform, k service.Key, s platformtest.Server) {
 	t.Helper()
-	if err := p.owners[k].scale(service.RoleEngine, 1, nil); err != nil {
+	if err := p.Scale(t.Context(), workload.Ref{Service: k, Role: service.RoleEngine}, 1, nil); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(20 * time.Second); ; {
