@@ -2,11 +2,13 @@ package child
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,20 +43,57 @@ func EndMarked(variable, value string, orphaned bool) {
 		if orphaned {
 			pids = children
 		}
-		found := false
+		var killed []int
 		for _, pid := range pids() {
 			if v, ok := mark(pid, variable); !ok || v != value {
 				continue
 			}
-			found = syscall.Kill(pid, syscall.SIGKILL) == nil || found
+			if syscall.Kill(pid, syscall.SIGKILL) == nil {
+				killed = append(killed, pid)
+			}
 			if orphaned {
 				_, _ = syscall.Wait4(pid, nil, 0, nil)
 			}
 		}
-		if !found {
+		if len(killed) == 0 {
+			return
+		}
+		for _, pid := range killed {
+			awaitEnd(pid)
+		}
+	}
+}
+
+// endWait is how long a killed process is given to end: on a busy machine the
+// signal takes a while to be heard, and rounds of looking would run out.
+const endWait = time.Second
+
+// awaitEnd waits until a process that was killed has ended, whosever child it
+// is.
+func awaitEnd(pid int) {
+	fd, err := pidfdOpen(pid, 0)
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		return // gone
+	case err != nil: // an older kernel
+		for end := time.Now().Add(endWait); time.Now().Before(end) && hasEnvironment(pid); time.Sleep(time.Millisecond) {
+		}
+		return
+	}
+	defer func() { _ = unix.Close(fd) }()
+	for end := time.Now().Add(endWait); ; {
+		left := max(time.Until(end), 0).Milliseconds()
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left)); !errors.Is(err, unix.EINTR) {
 			return
 		}
 	}
+}
+
+// hasEnvironment reports whether a process still has its memory, which a dead
+// one has not, collected or not.
+func hasEnvironment(pid int) bool {
+	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	return err == nil && len(env) > 0
 }
 
 // Marked finds every process whose environment has the variable, by the
