@@ -49,14 +49,6 @@ func (v *view) all(yield func(*pool) bool) {
 	}
 }
 
-// Request is what admission needs to know of a request.
-type Request struct {
-	Host  string // of the request
-	Model string // as the request names it; may be empty if Host decides
-	// Bytes is how much body the request holds in memory while it waits.
-	Bytes int64
-}
-
 // New makes a Dispatcher without pools. A nil clock is the machine's; random
 // gives a number in [0, n) and may be nil for a seeded source of its own.
 func New(cfg Config, demand Demand, clock Clock, random func(n int) int) (*Dispatcher, error) {

@@ -12,6 +12,7 @@ import (
 type endpoint struct {
 	id       string
 	address  string // "host:port" of its HTTP surface
+	grpc     string // "host:port" of its gRPC surface; "" when it has none
 	phase    replica.Phase
 	inFlight int // >= 0
 	// draining stays set: a replica that drains never comes back.
@@ -30,7 +31,7 @@ func (e *endpoint) update(r replica.Replica) {
 		e.failures.Store(0)
 		e.suspectUntil = time.Time{}
 	}
-	e.phase, e.address, e.gone = r.Phase, r.HTTP, false
+	e.phase, e.address, e.grpc, e.gone = r.Phase, r.HTTP, r.GRPC, false
 }
 
 // ready says whether the replica serves at all, busy or not.

@@ -19,6 +19,7 @@ type Grant struct {
 	at       *endpoint // nil while no place is held
 	replica  string    // ID of the last one
 	address  string
+	grpc     string
 	deadline time.Time // of waiting
 	waited   time.Duration
 	tried    []*endpoint // replicas that failed it
@@ -26,15 +27,24 @@ type Grant struct {
 	settled  bool        // counted as done
 }
 
-// Outcome is how a request ended.
-type Outcome struct {
-	// Failed is the replica's failure after its answer began; nil when it
-	// answered, whatever the answer, and when the client left.
-	Failed error
-}
-
 // Address is the replica's "host:port".
 func (g *Grant) Address() string { return g.address }
+
+// GRPCAddress is the "host:port" of the replica's gRPC surface; "" when it has
+// none.
+func (g *Grant) GRPCAddress() string { return g.grpc }
+
+// Prefill is the "host:port" of the replica that computes the prompt for the
+// one at Address (prefill and decode apart); "" when Address does both.
+func (g *Grant) Prefill() string { return "" }
+
+// Model is the name to give the replica; "" leaves the request's as it is.
+func (g *Grant) Model() string {
+	if !g.named {
+		return ""
+	}
+	return g.facts.ServedName
+}
 
 // Replica is the replica's ID.
 func (g *Grant) Replica() string { return g.replica }

@@ -193,7 +193,7 @@ func (p *pool) pick(now time.Time, tried []*endpoint) *endpoint {
 func (p *pool) reserve(g *Grant, e *endpoint, now time.Time) {
 	p.load.start(now)
 	e.inFlight++
-	g.at, g.replica, g.address, g.facts = e, e.id, e.address, p.facts
+	g.at, g.replica, g.address, g.grpc, g.facts = e, e.id, e.address, e.grpc, p.facts
 }
 
 // release takes g off its replica; it is counted as queued again until it is

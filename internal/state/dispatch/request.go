@@ -1,0 +1,51 @@
+package dispatch
+
+import "time"
+
+// Request is what admission needs to know of a request. Everything but Host
+// and Model may be left out. Admit keeps nothing of it beyond its return.
+type Request struct {
+	Host string // of the request; a port is ignored
+	Path string // of its URL, unescaped
+	// Header gives the first value of a header by its canonical name, "" when
+	// there is none; nil means the request has no headers.
+	Header func(name string) string
+	Model  string // as the request names it; may be empty if Host decides
+	// Bytes is how much body the request holds in memory while it waits.
+	Bytes int64
+	// Prompt is the prompt as raw bytes of the body, in order (system, tools,
+	// messages, prompt or input), to find the replica that has computed most
+	// of it before. It is only read within Admit.
+	Prompt [][]byte
+	// MaxTokens bounds the answer; 0 when the request states no bound.
+	MaxTokens int64
+	// Objective names the InferenceObjective that gives the priority
+	// (x-gateway-inference-objective), FairnessID whose turn the request is
+	// among those of its priority (x-gateway-inference-fairness-id).
+	Objective  string
+	FairnessID string
+	// Session is a key whose requests are to meet the same replica while that
+	// can take them; "" for none.
+	Session string
+	// Subset are the addresses the request may go to; nil for any.
+	Subset []string
+	// Deadline is when the request has no use any more; zero for never. It
+	// shortens the wait and nothing else.
+	Deadline time.Time
+}
+
+// Outcome is how a request ended.
+type Outcome struct {
+	// Failed is the replica's failure after its answer began; nil when it
+	// answered, whatever the answer, and when the client left.
+	Failed error
+	// Usage is what the answer says it has cost; zero when it does not say.
+	Usage Usage
+}
+
+// Usage counts the tokens of one request.
+type Usage struct {
+	Prompt     int64 // in the prompt
+	Completion int64 // in the answer
+	Cached     int64 // of Prompt, found in the replica's prefix cache
+}
