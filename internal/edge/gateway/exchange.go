@@ -31,10 +31,12 @@ type exchange struct {
 
 	service string // for metrics: a known service or ""
 	code    int    // answered; 0 when nothing was
+
+	seen observation
 }
 
 func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
-	x := &exchange{gw: g, w: w, r: r, rc: http.NewResponseController(w)}
+	x := &exchange{gw: g, w: w, r: r, rc: http.NewResponseController(w), seen: observation{begun: time.Now()}}
 	x.id = r.Header.Get(headerRequestID)
 	if !validID(x.id) {
 		x.id = randomHex(16)

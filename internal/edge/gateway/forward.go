@@ -40,12 +40,14 @@ func (x *exchange) forward() {
 		ctx, cancel := context.WithCancelCause(x.r.Context())
 		limit := x.gw.cfg.AnswerTimeout
 		wd := watch{cancel: cancel, timer: time.AfterFunc(limit, func() { cancel(errSlow) })}
+		x.sending()
 		resp, n, err := x.try(ctx, *buf) //nolint:bodyclose // answer closes it
 		if resp != nil {
 			x.answer(ctx, resp, *buf, n, err, wd)
 			return
 		}
 		slow := errors.Is(context.Cause(ctx), errSlow)
+		x.failed(err)
 		wd.stop()
 		if slow {
 			x.gw.log.Warn("replica did not answer in time", x.attrs("timeout", limit)...)
@@ -170,6 +172,7 @@ func (x *exchange) answer(ctx context.Context, resp *http.Response, buf []byte, 
 	x.grant.FirstByte()
 	x.code = resp.StatusCode
 	announced := len(resp.Trailer)
+	x.answering(resp.StatusCode, resp.Header)
 	x.copyHeader(resp)
 	x.w.WriteHeader(resp.StatusCode)
 

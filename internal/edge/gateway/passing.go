@@ -43,6 +43,7 @@ func (p *passing) send(b []byte) bool {
 	if len(b) == 0 {
 		return true
 	}
+	p.x.passed(b)
 	// Not every ResponseWriter has deadlines (HTTP servers' do).
 	_ = p.x.rc.SetWriteDeadline(time.Now().Add(p.x.gw.cfg.ClientTimeout))
 	if _, err := p.x.w.Write(b); err != nil {
