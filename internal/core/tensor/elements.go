@@ -13,16 +13,19 @@ import (
 type elements[T any] struct {
 	scanner *scanner
 	one     func(*scanner) (T, *Error)
-	values  []T
-	limit   int64 // elements the shape allows; -1: no shape is known
-	dims    []int // lengths of the arrays at each depth, -1 while unknown
-	leaf    int   // depth at which scalars stand, -1 while unknown
+	// many appends elements of the most common form to values, and stops
+	// before any other and at the limit; nil: there is no such form.
+	many   func(s *scanner, values []T, limit int64) []T
+	values []T
+	limit  int64 // elements the shape allows; -1: no shape is known
+	dims   []int // lengths of the arrays at each depth, -1 while unknown
+	leaf   int   // depth at which scalars stand, -1 while unknown
 }
 
 // readElements reads a value at pos. Space is reserved for what the shape
 // declares, but no more bytes than the rest of the body has.
-func readElements[T any](s *scanner, limit int64, one func(*scanner) (T, *Error)) ([]T, []int, *Error) {
-	e := &elements[T]{scanner: s, one: one, limit: limit, leaf: -1}
+func readElements[T any](s *scanner, limit int64, one func(*scanner) (T, *Error), many func(*scanner, []T, int64) []T) ([]T, []int, *Error) {
+	e := &elements[T]{scanner: s, one: one, many: many, limit: limit, leaf: -1}
 	if limit >= 0 {
 		var element T
 		e.values = make([]T, 0, min(limit, int64(len(s.data)-s.pos)/int64(unsafe.Sizeof(element))+1))
@@ -51,6 +54,12 @@ func (e *elements[T]) array(depth int) *Error {
 	}
 	nested := c == '['
 	for n := 1; ; n++ {
+		if e.many != nil && !nested {
+			before := len(e.values)
+			e.values = e.many(s, e.values, e.limit)
+			n += len(e.values) - before
+			c = s.space()
+		}
 		if (c == '[') != nested {
 			return raggedError(s)
 		}
@@ -296,31 +305,31 @@ func readBytes(s *scanner) ([]byte, *Error) {
 func readValues(s *scanner, d Datatype, v *Values, limit int64) (dims []int, err *Error) {
 	switch d {
 	case Bool:
-		v.Bool, dims, err = readElements(s, limit, readBool)
+		v.Bool, dims, err = readElements(s, limit, readBool, nil)
 	case Uint8:
-		v.Uint8, dims, err = readElements(s, limit, readUnsigned[uint8](d, math.MaxUint8))
+		v.Uint8, dims, err = readElements(s, limit, readUnsigned[uint8](d, math.MaxUint8), nil)
 	case Uint16:
-		v.Uint16, dims, err = readElements(s, limit, readUnsigned[uint16](d, math.MaxUint16))
+		v.Uint16, dims, err = readElements(s, limit, readUnsigned[uint16](d, math.MaxUint16), nil)
 	case Uint32:
-		v.Uint32, dims, err = readElements(s, limit, readUnsigned[uint32](d, math.MaxUint32))
+		v.Uint32, dims, err = readElements(s, limit, readUnsigned[uint32](d, math.MaxUint32), nil)
 	case Uint64:
-		v.Uint64, dims, err = readElements(s, limit, readUnsigned[uint64](d, math.MaxUint64))
+		v.Uint64, dims, err = readElements(s, limit, readUnsigned[uint64](d, math.MaxUint64), nil)
 	case Int8:
-		v.Int8, dims, err = readElements(s, limit, readSigned[int8](d, math.MaxInt8))
+		v.Int8, dims, err = readElements(s, limit, readSigned[int8](d, math.MaxInt8), nil)
 	case Int16:
-		v.Int16, dims, err = readElements(s, limit, readSigned[int16](d, math.MaxInt16))
+		v.Int16, dims, err = readElements(s, limit, readSigned[int16](d, math.MaxInt16), nil)
 	case Int32:
-		v.Int32, dims, err = readElements(s, limit, readSigned[int32](d, math.MaxInt32))
+		v.Int32, dims, err = readElements(s, limit, readSigned[int32](d, math.MaxInt32), nil)
 	case Int64:
-		v.Int64, dims, err = readElements(s, limit, readSigned[int64](d, math.MaxInt64))
+		v.Int64, dims, err = readElements(s, limit, readSigned[int64](d, math.MaxInt64), nil)
 	case FP16, BF16:
-		v.Float32, dims, err = readElements(s, limit, readHalf(d))
+		v.Float32, dims, err = readElements(s, limit, readHalf(d), nil)
 	case FP32:
-		v.Float32, dims, err = readElements(s, limit, readFloat32)
+		v.Float32, dims, err = readElements(s, limit, readFloat32, plainFloat32s)
 	case FP64:
-		v.Float64, dims, err = readElements(s, limit, readFloat64)
+		v.Float64, dims, err = readElements(s, limit, readFloat64, plainFloat64s)
 	case Bytes:
-		v.Bytes, dims, err = readElements(s, limit, readBytes)
+		v.Bytes, dims, err = readElements(s, limit, readBytes, nil)
 	}
 	return dims, err
 }

@@ -49,6 +49,7 @@ func flatten(raw json.RawMessage) []any {
 
 func FuzzDecodeRequest(f *testing.F) {
 	f.Add([]byte(input("[2,2]", "FP32", "[[1,2.5],[null,-3e-7]]")))
+	f.Add([]byte(input("[12]", "FP32", "[1.5,-0.25,12.125,3.14159265,1.5e3,2.5, 0.5 ,7,null,9.75,0.1234567890123456,1.25]")))
 	f.Add([]byte(input("[3]", "FP64", "[0.1,1e308,123456789012345678901234567890]")))
 	f.Add([]byte(input("[3]", "INT64", "[1,-9007199254740993,1.5e1]")))
 	f.Add([]byte(input(`["2"]`, "BYTES", `["a\u00e9\ud83d\ude00",null]`)))
