@@ -1,0 +1,199 @@
+// Package admission decides what becomes of a request that has found its
+// pool: it goes on at once, waits, or is shed.
+//
+// A Machine holds one pool's waiting requests. It takes events with the time
+// they happen at and gives verdicts with reasons; it has no clock and does no
+// I/O.
+//
+// # Policy
+//
+// A request has a priority: an InferenceObjective's number, or an
+// InferenceModel's criticality (Critical 1, Standard 0, Sheddable -1). Unset
+// is 0, and what is negative is sheddable.
+//
+//   - Whoever finds room goes on at once, past those only for whom there is
+//     none (they may be bound to other endpoints, or held).
+//   - A sheddable request is shed when the pool is saturated. A pool without a
+//     ready replica is not saturated: a request of any priority waits there,
+//     and so keeps the pool's wake-up going.
+//   - Everybody else waits, within bounds of requests and bytes. At a bound, a
+//     request of higher priority takes the places of the newest ones of the
+//     lowest priority; without such it is shed.
+//
+// Room goes to the highest priority that waits. Within one priority the
+// fairness ids take turns, and the requests of one id go in the order they
+// came. A lower priority is passed over at most Config.MaxPassed times in a
+// row; then its oldest request goes, so that it always moves, if slowly.
+//
+// The order of bands, turns and arrival is that of the flow control of the
+// Gateway API Inference Extension; the saturation is its detector's.
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+)
+
+// The priorities that stand for an InferenceModel's criticality.
+const (
+	Critical  int32 = 1
+	Standard  int32 = 0
+	Sheddable int32 = -1
+)
+
+// PriorityOf is the priority of an InferenceModel's criticality; "" is
+// Standard. ok is false for any other word.
+func PriorityOf(criticality string) (priority int32, ok bool) {
+	switch criticality {
+	case "Critical":
+		return Critical, true
+	case "Standard", "":
+		return Standard, true
+	case "Sheddable":
+		return Sheddable, true
+	}
+	return 0, false
+}
+
+// Config bounds a Machine and says when a pool is saturated. Start from
+// DefaultConfig.
+type Config struct {
+	// MaxQueue and MaxBytes bound what waits, in requests and in bytes.
+	MaxQueue int
+	MaxBytes int64
+	// MaxFlows is how many fairness ids are told apart at a time; those beyond
+	// share one turn.
+	MaxFlows int
+	// MaxPassed is how often in a row a priority that waits is passed over by
+	// higher ones; 0 for any number.
+	MaxPassed int
+	// HoldAt is the saturation from which requests of priority 0 and less
+	// wait here, where priority and turns count, and not in the endpoints'
+	// own queues; 0 for never.
+	HoldAt float64
+	// QueueDepth and KVUsage are what one endpoint's queue and memory for keys
+	// and values are at when it is saturated.
+	QueueDepth float64
+	KVUsage    float64
+	// LoadStale is the age up to which an endpoint's word counts in full; it
+	// fades until twice that.
+	LoadStale time.Duration
+}
+
+// DefaultConfig holds 1,000 requests or 256 MiB and calls a pool saturated
+// where the endpoint picker of the Gateway API Inference Extension does.
+func DefaultConfig() Config {
+	return Config{MaxQueue: 1000, MaxBytes: 256 << 20, MaxFlows: 1024, MaxPassed: 20,
+		QueueDepth: 5, KVUsage: 0.8, LoadStale: 5 * time.Second}
+}
+
+// Validate reports every field that is out of range.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(ok bool, field, want string, is any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("admission: %s must be %s, is %v", field, want, is))
+		}
+	}
+	check(c.MaxQueue > 0, "MaxQueue", "more than 0", c.MaxQueue)
+	check(c.MaxBytes > 0, "MaxBytes", "more than 0", c.MaxBytes)
+	check(c.MaxFlows > 0, "MaxFlows", "more than 0", c.MaxFlows)
+	check(c.MaxPassed >= 0, "MaxPassed", "0 or more", c.MaxPassed)
+	check(c.HoldAt >= 0, "HoldAt", "0 or more", c.HoldAt)
+	check(c.QueueDepth > 0, "QueueDepth", "more than 0", c.QueueDepth)
+	check(c.KVUsage > 0 && c.KVUsage <= 1, "KVUsage", "more than 0 and at most 1", c.KVUsage)
+	check(c.LoadStale > 0, "LoadStale", "more than 0", c.LoadStale)
+	return errors.Join(errs...)
+}
+
+// Decision is what becomes of a request.
+type Decision string
+
+// The decisions.
+const (
+	Admit Decision = "Admit"
+	Queue Decision = "Queue"
+	Shed  Decision = "Shed"
+)
+
+// Reason is why, in one CamelCase word.
+type Reason string
+
+// The reasons. Admit has Room; Queue has NoRoom, Starting or Held; Shed has
+// the others.
+const (
+	Room      Reason = "Room"      // an endpoint can take it
+	NoRoom    Reason = "NoRoom"    // every endpoint it may go to is at its limit or suspect
+	Starting  Reason = "Starting"  // no replica is ready
+	Held      Reason = "Held"      // saturated: it waits here and not at an endpoint
+	Saturated Reason = "Saturated" // saturated, and the request is sheddable
+	QueueFull Reason = "QueueFull" // as many wait as may, none of a lower priority
+	BytesFull Reason = "BytesFull" // their bodies hold as much as they may
+	Evicted   Reason = "Evicted"   // its place in the queue went to a higher priority
+	Overdue   Reason = "Overdue"   // its deadline is over
+)
+
+// Verdict is a decision on a request that arrives.
+type Verdict struct {
+	Decision Decision
+	Reason   Reason
+	// Evicted are those who lost their place to it: they are out of the queue
+	// and shed. The slice is the machine's, good until its next call.
+	Evicted []*Waiter
+}
+
+// State is the pool at the time of an event.
+type State struct {
+	// Room: some endpoint can take the request now.
+	Room bool
+	// Starting: no replica is ready, so that Saturation says nothing.
+	Starting bool
+	// Saturation is the pool's, 1 for saturated. It is read only for sheddable
+	// requests and with Config.HoldAt.
+	Saturation float64
+}
+
+// Saturation averages endpoints. The zero value has none.
+type Saturation struct {
+	sum float64
+	n   int
+}
+
+// Add counts an endpoint that is ready. load is what it last said, nil when
+// unknown. inFlight requests are on it now, of at most limit (0: any number).
+// An endpoint of which nothing is known counts as idle.
+func (s *Saturation) Add(c *Config, load *replica.Load, inFlight, limit int, now time.Time) {
+	s.n++
+	value := 0.0
+	if limit > 0 {
+		value = float64(inFlight) / float64(limit)
+	}
+	if load != nil {
+		if w := c.weight(now.Sub(load.At)); w > 0 {
+			value = max(value, w*max(float64(load.Waiting)/c.QueueDepth, load.KV/c.KVUsage))
+		}
+	}
+	s.sum += value
+}
+
+// Mean is the pool's saturation; 0 without endpoints.
+func (s *Saturation) Mean() float64 {
+	if s.n == 0 {
+		return 0
+	}
+	return s.sum / float64(s.n)
+}
+
+// weight is how much a word of this age counts, from 1 down to 0.
+func (c *Config) weight(age time.Duration) float64 {
+	switch {
+	case age <= c.LoadStale:
+		return 1
+	case age >= 2*c.LoadStale:
+		return 0
+	}
+	return 1 - float64(age-c.LoadStale)/float64(c.LoadStale)
+}
