@@ -29,27 +29,57 @@ type Request struct {
 	Stream bool
 	// IncludeUsage is true when "stream_options" asks for "include_usage".
 	IncludeUsage bool
-	// MaxTokens is "max_completion_tokens", else "max_tokens", else 0. Values
-	// that are no non-negative integer are left to the engine to refuse and read
-	// as absent.
+	// MaxTokens is "max_completion_tokens" or "max_output_tokens", else
+	// "max_tokens", else 0. Values that are no non-negative integer are left to
+	// the engine to refuse and read as absent.
 	MaxTokens int64
 
-	Messages Span // chat and Anthropic messages
-	Prompt   Span // completions
-	Input    Span // embeddings, responses
-	System   Span // Anthropic's system prompt
-	Tools    Span // tool definitions: part of the prompt for prefix affinity
+	spans [memberCount]Span
 }
 
-// PromptSpan is the member that holds the prompt: messages, prompt or input, in
-// this order; the zero Span when there is none.
-func (r *Request) PromptSpan() Span {
-	for _, p := range [...]Span{r.Messages, r.Prompt, r.Input} {
+// Member is a member of a body that makes up its prompt.
+type Member int
+
+// The members that make up a prompt, in the order in which servers render
+// them.
+const (
+	CacheSalt    Member = iota // keeps apart the caches of those who must not share one
+	System                     // Anthropic
+	Instructions               // Responses
+	Preamble                   // Cohere v1
+	Tools
+	ChatHistory // Cohere v1
+	Messages    // chat of OpenAI, Anthropic and Cohere v2
+	Message     // Cohere v1
+	Prompt      // completions, images: a string, strings, or token ids
+	Input       // embeddings, responses, speech
+	Query       // rerank
+	Documents   // rerank
+	Texts       // Cohere's embed
+	Inputs      // Cohere's embed
+	memberCount
+)
+
+var memberNames = [memberCount]string{"cache_salt", "system", "instructions", "preamble", "tools", "chat_history",
+	"messages", "message", "prompt", "input", "query", "documents", "texts", "inputs"}
+
+// String is the member's key.
+func (m Member) String() string { return memberNames[m] }
+
+// Span is where the value of a member is; the zero Span when it is absent.
+func (r *Request) Span(m Member) Span { return r.spans[m] }
+
+// AppendPrompt appends the raw bytes of the members that make up the prompt of
+// body, which r was parsed from, in the order servers render them. They alias
+// body. Two requests that share a prefix of these bytes share a prefix of the
+// prompt.
+func (r *Request) AppendPrompt(dst [][]byte, body []byte) [][]byte {
+	for _, p := range r.spans {
 		if !p.Empty() {
-			return p
+			dst = append(dst, p.Of(body))
 		}
 	}
-	return Span{}
+	return dst
 }
 
 // What can be wrong with a body, to be tested with errors.Is.
@@ -116,7 +146,7 @@ func Parse(body []byte) (Request, error) {
 type requestParser struct {
 	s   scanner
 	req Request
-	// max_tokens and max_completion_tokens may come in either order.
+	// max_tokens and its successors may come in either order.
 	maxTokens, maxCompletion int64
 }
 
@@ -161,18 +191,13 @@ func (p *requestParser) member(key []byte, at int) bool {
 		return s.object(p.streamOption)
 	case "max_tokens":
 		return readCount(s, &p.maxTokens)
-	case "max_completion_tokens":
+	case "max_completion_tokens", "max_output_tokens":
 		return readCount(s, &p.maxCompletion)
-	case "messages":
-		return readSpan(s, &p.req.Messages)
-	case "prompt":
-		return readSpan(s, &p.req.Prompt)
-	case "input":
-		return readSpan(s, &p.req.Input)
-	case "system":
-		return readSpan(s, &p.req.System)
-	case "tools":
-		return readSpan(s, &p.req.Tools)
+	}
+	for m, name := range memberNames {
+		if string(key) == name {
+			return readSpan(s, &p.req.spans[m])
+		}
 	}
 	return s.value()
 }

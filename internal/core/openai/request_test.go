@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -23,14 +24,48 @@ func TestParse(t *testing.T) {
 	if !req.Stream || !req.IncludeUsage || req.MaxTokens != 12 {
 		t.Errorf("got %+v", req)
 	}
-	if got := string(req.Messages.Of(body)); got != `[ {"role":"user","content":"a \"model\": \"x\" é"} ]` {
+	if got := string(req.Span(Messages).Of(body)); got != `[ {"role":"user","content":"a \"model\": \"x\" é"} ]` {
 		t.Errorf("messages %q", got)
 	}
-	if req.PromptSpan() != req.Messages || !req.Prompt.Empty() || !req.Input.Empty() {
-		t.Errorf("spans %+v", req)
+	var prompt []string
+	for _, part := range req.AppendPrompt(nil, body) {
+		prompt = append(prompt, string(part))
 	}
-	if string(req.Tools.Of(body)) != "[{}]" || string(req.System.Of(body)) != `"s"` {
-		t.Errorf("spans %+v", req)
+	if want := []string{`"s"`, "[{}]", string(req.Span(Messages).Of(body))}; !slices.Equal(prompt, want) {
+		t.Errorf("prompt %q, want %q", prompt, want)
+	}
+}
+
+// TestPromptMembers names the members of each API's prompt, in the order they
+// are rendered, whatever their order in the body.
+func TestPromptMembers(t *testing.T) {
+	for _, c := range []struct {
+		api, body string
+		want      []string
+		max       int64
+	}{
+		{"chat", `{"messages":[1],"tools":[2],"model":"m","max_completion_tokens":3,"cache_salt":"x"}`, []string{`"x"`, "[2]", "[1]"}, 3},
+		{"completions", `{"model":"m","prompt":"a","max_tokens":4}`, []string{`"a"`}, 4},
+		{"completions of several", `{"model":"m","prompt":["a","b"]}`, []string{`["a","b"]`}, 0},
+		{"completions of token ids", `{"model":"m","prompt":[[1,2],[3]]}`, []string{"[[1,2],[3]]"}, 0},
+		{"responses", `{"model":"m","input":"i","instructions":"s","max_output_tokens":5,"tools":[]}`, []string{`"s"`, "[]", `"i"`}, 5},
+		{"embeddings", `{"model":"m","input":[1,2]}`, []string{"[1,2]"}, 0},
+		{"Anthropic", `{"model":"m","max_tokens":6,"messages":[],"system":[{"text":"s"}]}`, []string{`[{"text":"s"}]`, "[]"}, 6},
+		{"Cohere v1", `{"model":"m","message":"u","chat_history":[0],"preamble":"p"}`, []string{`"p"`, "[0]", `"u"`}, 0},
+		{"Cohere embed", `{"model":"m","texts":["t"],"input_type":"x"}`, []string{`["t"]`}, 0},
+		{"rerank", `{"model":"m","documents":["d"],"query":"q"}`, []string{`"q"`, `["d"]`}, 0},
+	} {
+		req, err := Parse([]byte(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, part := range req.AppendPrompt(nil, []byte(c.body)) {
+			got = append(got, string(part))
+		}
+		if !slices.Equal(got, c.want) || req.MaxTokens != c.max {
+			t.Errorf("%s: prompt %q, max %d", c.api, got, req.MaxTokens)
+		}
 	}
 }
 
@@ -223,13 +258,13 @@ func checkSpans(t *testing.T, body []byte, req Request) {
 	if err := json.Unmarshal(body, &members); err != nil {
 		t.Fatal(err)
 	}
-	for key, span := range map[string]Span{
-		"messages": req.Messages, "prompt": req.Prompt, "input": req.Input,
-		"system": req.System, "tools": req.Tools, "model": req.ModelSpan,
-	} {
-		if want := members[key]; string(span.Of(body)) != string(want) {
-			t.Fatalf("%q: %s is %q, want %q", body, key, span.Of(body), want)
+	for m := range memberCount {
+		if span, want := req.Span(m), members[m.String()]; string(span.Of(body)) != string(want) {
+			t.Fatalf("%q: %s is %q, want %q", body, m, span.Of(body), want)
 		}
+	}
+	if want := members["model"]; string(req.ModelSpan.Of(body)) != string(want) {
+		t.Fatalf("%q: model is %q, want %q", body, req.ModelSpan.Of(body), want)
 	}
 }
 

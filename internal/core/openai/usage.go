@@ -4,16 +4,23 @@ import "bytes"
 
 // Usage is what an answer cost, in tokens.
 type Usage struct {
-	PromptTokens     int64 // prompt_tokens, or input_tokens
-	CompletionTokens int64 // completion_tokens, or output_tokens
-	TotalTokens      int64 // total_tokens; the sum of the two when absent
+	PromptTokens     int64 // all of the prompt, cached tokens included
+	CompletionTokens int64
+	TotalTokens      int64 // as stated; the sum of the two when it is not
 	CachedTokens     int64 // prompt tokens that were read from a prefix cache
 }
 
-// ReadUsage finds the usage of an answer's JSON body: member "usage" of the
-// outermost object, or of its "response" or "message" (the last events of the
-// Responses and Anthropic streams). ok is false when there is none, when it is
-// null, or when body is not valid JSON.
+// ReadUsage finds the usage of an answer's JSON body in any of the APIs' words:
+//
+//   - OpenAI's "usage" with prompt_tokens and completion_tokens, or input_tokens
+//     and output_tokens; of a rerank total_tokens alone;
+//   - Anthropic's, whose input_tokens leave out what the cache gave
+//     (cache_read_input_tokens) and took (cache_creation_input_tokens);
+//   - Cohere's "usage" or "meta" with billed_units, else tokens.
+//
+// It is a member of the outermost object, or of its "response", "message" or
+// "delta" (the last events of streams). ok is false when no count is found or
+// body is not valid JSON.
 func ReadUsage(body []byte) (u Usage, ok bool) {
 	var r usageReader
 	if !r.read(body) {
@@ -25,16 +32,23 @@ func ReadUsage(body []byte) (u Usage, ok bool) {
 // usageReader merges the usage objects it meets, field by field: Anthropic's
 // stream gives the input in its first event and the output in a later one.
 type usageReader struct {
-	s     scanner
-	sum   Usage
-	total bool // total_tokens was given
-	seen  bool
+	s   scanner
+	sum Usage
+	// Anthropic's cached tokens, which its input_tokens leave out.
+	cacheRead, cacheWritten int64
+	// total, billed: total_tokens, billed_units were given; seen: any count.
+	total, billed, seen bool
 }
 
 func (r *usageReader) usage() Usage {
 	u := r.sum
-	if !r.total {
+	u.PromptTokens += r.cacheRead + r.cacheWritten
+	u.CachedTokens += r.cacheRead
+	switch {
+	case !r.total || r.cacheRead+r.cacheWritten > 0:
 		u.TotalTokens = u.PromptTokens + u.CompletionTokens
+	case u.PromptTokens == 0:
+		u.PromptTokens = max(u.TotalTokens-u.CompletionTokens, 0)
 	}
 	return u
 }
@@ -58,7 +72,7 @@ func (r *usageReader) read(body []byte) bool {
 func (r *usageReader) outer(key []byte, at int) bool {
 	s := &r.s
 	switch string(key) {
-	case "response", "message":
+	case "response", "message", "delta":
 		if s.peek() == '{' {
 			return s.object(r.inner)
 		}
@@ -68,38 +82,74 @@ func (r *usageReader) outer(key []byte, at int) bool {
 
 func (r *usageReader) inner(key []byte, _ int) bool {
 	s := &r.s
-	if string(key) == "usage" && s.peek() == '{' {
-		r.seen = true
-		return s.object(r.field)
-	}
-	return s.value()
-}
-
-func (r *usageReader) field(key []byte, _ int) bool {
-	s := &r.s
-	switch string(key) {
-	case "prompt_tokens", "input_tokens":
-		return readCount(s, &r.sum.PromptTokens)
-	case "completion_tokens", "output_tokens":
-		return readCount(s, &r.sum.CompletionTokens)
-	case "total_tokens":
-		r.total = true
-		return readCount(s, &r.sum.TotalTokens)
-	case "cache_read_input_tokens":
-		return readCount(s, &r.sum.CachedTokens)
-	case "prompt_tokens_details", "input_tokens_details":
-		if s.peek() == '{' {
-			return s.object(r.detail)
+	if s.peek() == '{' {
+		switch string(key) {
+		case "usage":
+			return s.object(r.field)
+		case "meta":
+			return s.object(r.cohere)
 		}
 	}
 	return s.value()
 }
 
-func (r *usageReader) detail(key []byte, _ int) bool {
-	if string(key) == "cached_tokens" {
-		return readCount(&r.s, &r.sum.CachedTokens)
+func (r *usageReader) field(key []byte, at int) bool {
+	switch string(key) {
+	case "total_tokens":
+		r.total = true
+		return r.count(&r.sum.TotalTokens)
+	case "cache_read_input_tokens":
+		return r.count(&r.cacheRead)
+	case "cache_creation_input_tokens":
+		return r.count(&r.cacheWritten)
+	case "cached_tokens":
+		return r.count(&r.sum.CachedTokens)
+	case "prompt_tokens_details", "input_tokens_details":
+		if r.s.peek() == '{' {
+			return r.s.object(r.detail)
+		}
+	case "tokens", "billed_units":
+		return r.cohere(key, at)
+	}
+	return r.pair(key, at)
+}
+
+// pair reads the two counts every API has.
+func (r *usageReader) pair(key []byte, _ int) bool {
+	switch string(key) {
+	case "prompt_tokens", "input_tokens":
+		return r.count(&r.sum.PromptTokens)
+	case "completion_tokens", "output_tokens":
+		return r.count(&r.sum.CompletionTokens)
 	}
 	return r.s.value()
+}
+
+// cohere reads a member of Cohere's usage: what is billed goes before what was
+// used, as OpenTelemetry's conventions ask.
+func (r *usageReader) cohere(key []byte, _ int) bool {
+	s := &r.s
+	billed := string(key) == "billed_units"
+	if s.peek() != '{' || !billed && (r.billed || string(key) != "tokens") {
+		return s.value()
+	}
+	r.billed = r.billed || billed
+	return s.object(r.pair)
+}
+
+func (r *usageReader) detail(key []byte, _ int) bool {
+	if string(key) == "cached_tokens" {
+		return r.count(&r.sum.CachedTokens)
+	}
+	return r.s.value()
+}
+
+// count reads one count; null is none.
+func (r *usageReader) count(to *int64) bool {
+	if c := r.s.peek(); c >= '0' && c <= '9' {
+		r.seen = true
+	}
+	return readCount(&r.s, to)
 }
 
 // Bounds of a StreamReader, in bytes.
@@ -125,11 +175,17 @@ type StreamReader struct {
 	hasData  bool
 	skipLine bool // the line is over the bound
 	skip     bool // the event is over the bound
+
+	events int64
 }
 
 // Usage returns the usage seen so far, last values winning; ok is false while
 // none has been seen.
 func (r *StreamReader) Usage() (u Usage, ok bool) { return r.usage.usage(), r.usage.seen }
+
+// Events is how many events with data have passed, "[DONE]" aside: about one
+// for every token of most engines.
+func (r *StreamReader) Events() int64 { return r.events }
 
 // Done reports whether "data: [DONE]" has passed.
 func (r *StreamReader) Done() bool { return r.done }
@@ -230,10 +286,14 @@ func (r *StreamReader) takeLine(line []byte) {
 }
 
 func (r *StreamReader) endEvent() {
-	if !r.skip && r.hasData {
+	if r.skip {
+		r.events++
+	} else if r.hasData {
+		r.events++
 		if string(bytes.TrimSpace(r.data)) == "[DONE]" {
 			r.done = true
-		} else if bytes.Contains(r.data, []byte(`"usage"`)) {
+			r.events--
+		} else if bytes.Contains(r.data, []byte(`_tokens"`)) {
 			r.usage.read(r.data)
 		}
 	}

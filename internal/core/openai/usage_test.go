@@ -19,6 +19,15 @@ func TestReadUsage(t *testing.T) {
 		{`{"usage":{"input_tokens":7,"output_tokens":2,"input_tokens_details":{"cached_tokens":3}}}`, Usage{7, 2, 9, 3}, true},
 		{`{"type":"response.completed","response":{"usage":{"input_tokens":1,"output_tokens":2,"total_tokens":3}}}`, Usage{1, 2, 3, 0}, true},
 		{`{"choices":[{"usage":{"prompt_tokens":7}}]}`, Usage{}, false},
+		{`{"usage":{"total_tokens":56},"results":[]}`, Usage{56, 0, 56, 0}, true},
+		{`{"usage":{"input_tokens":3,"cache_read_input_tokens":20,"cache_creation_input_tokens":7,"output_tokens":2}}`, Usage{30, 2, 32, 20}, true},
+		{`{"usage":{"tokens":{"input_tokens":9,"output_tokens":8},"billed_units":{"input_tokens":5,"output_tokens":4},"cached_tokens":2}}`, Usage{5, 4, 9, 2}, true},
+		{`{"usage":{"billed_units":{"input_tokens":5,"output_tokens":4},"tokens":{"input_tokens":9}}}`, Usage{5, 4, 9, 0}, true},
+		{`{"meta":{"api_version":{"version":"1"},"tokens":{"input_tokens":9,"output_tokens":1}}}`, Usage{9, 1, 10, 0}, true},
+		{`{"type":"message-end","delta":{"usage":{"billed_units":{"input_tokens":1,"output_tokens":2}}}}`, Usage{1, 2, 3, 0}, true},
+		{`{"event_type":"stream-end","response":{"meta":{"billed_units":{"input_tokens":1,"output_tokens":2}}}}`, Usage{1, 2, 3, 0}, true},
+		{`{"meta":{"billed_units":{"search_units":1}},"usage":{"type":"duration","seconds":4}}`, Usage{}, false},
+		{`{"usage":{"prompt_tokens":null}}`, Usage{}, false},
 		{`{"usage":null}`, Usage{}, false},
 		{`{"usage":{"prompt_tokens":7}`, Usage{}, false},
 		{`{"usage":{"prompt_tokens":7}} x`, Usage{}, false},
@@ -72,7 +81,7 @@ func TestStreamAnthropic(t *testing.T) {
 	var r StreamReader
 	_, _ = r.Write([]byte("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":5,\"output_tokens\":1}}}\n\n" +
 		"event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":15}}\n\n"))
-	if u, ok := r.Usage(); !ok || u != (Usage{25, 15, 40, 5}) {
+	if u, ok := r.Usage(); !ok || u != (Usage{30, 15, 45, 5}) {
 		t.Errorf("got %+v %v", u, ok)
 	}
 }
@@ -135,7 +144,7 @@ func naiveStream(stream []byte) (Usage, bool, bool) {
 		case line == "":
 			if event := strings.Join(data, "\n"); strings.TrimSpace(event) == "[DONE]" && data != nil {
 				done = true
-			} else if strings.Contains(event, `"usage"`) && json.Valid([]byte(event)) {
+			} else if strings.Contains(event, `_tokens"`) && json.Valid([]byte(event)) {
 				r.read([]byte(event))
 			}
 			data = nil

@@ -1,0 +1,136 @@
+package openai
+
+import "bytes"
+
+// MaxUsage is the longest member "usage" or "meta" of an answer that is looked
+// into, in bytes.
+const MaxUsage = 16 << 10
+
+// BodyReader watches a JSON answer of any length as it passes by and remembers
+// its usage. Write it every chunk, cut anywhere. It looks for members "usage"
+// and "meta" of the outermost object and keeps nothing else, so an answer's
+// length costs time but no memory. Bodies that are no JSON give nothing or
+// nonsense. The zero value is ready. Not for concurrent use.
+type BodyReader struct {
+	usage usageReader
+
+	depth    int
+	inString bool
+	escaped  bool   // the next byte is escaped
+	key      []byte // the last string of the outermost object, at most longestKey of it
+	value    []byte // the member so far, from its key on
+	keeping  bool   // a member is being kept
+}
+
+// longestKey is more than any key that is looked for.
+const longestKey = 8
+
+// Usage returns the usage seen so far; ok is false while none has been seen.
+func (r *BodyReader) Usage() (u Usage, ok bool) { return r.usage.usage(), r.usage.seen }
+
+// Write takes the next chunk. It never fails.
+func (r *BodyReader) Write(p []byte) (int, error) {
+	n := len(p)
+	for len(p) > 0 {
+		if r.inString {
+			p = p[r.string(p):]
+			continue
+		}
+		// Between strings only these bytes change what is going on; deeper
+		// down, commas and colons do not either.
+		marks := "\"{}[],:"
+		if r.depth > 1 {
+			marks = "\"{}[]"
+		}
+		at := bytes.IndexAny(p, marks)
+		if at < 0 {
+			r.keep(p)
+			break
+		}
+		r.keep(p[:at])
+		r.mark(p[at])
+		p = p[at+1:]
+	}
+	return n, nil
+}
+
+// string takes the bytes of a string up to its end or the chunk's, and returns
+// how many.
+func (r *BodyReader) string(p []byte) int {
+	start := 0
+	if r.escaped {
+		r.escaped, start = false, 1
+	}
+	for start < len(p) {
+		at := bytes.IndexAny(p[start:], `"\`)
+		if at < 0 {
+			start = len(p)
+			break
+		}
+		start += at + 1
+		if p[start-1] == '"' {
+			r.inString = false
+			break
+		}
+		if start == len(p) {
+			r.escaped = true
+			break
+		}
+		start++ // the escaped byte
+	}
+	r.keep(p[:start])
+	if r.depth == 1 && !r.keeping {
+		text := p[:start]
+		if !r.inString {
+			text = p[:start-1]
+		}
+		r.key = append(r.key, text[:min(len(text), longestKey-len(r.key))]...)
+	}
+	return start
+}
+
+// mark takes a byte of structure.
+func (r *BodyReader) mark(c byte) {
+	switch c {
+	case '"':
+		r.inString = true
+		if !r.keeping {
+			r.key = r.key[:0]
+		}
+	case '{', '[':
+		r.depth++
+	case '}', ']':
+		if r.depth == 1 {
+			r.endMember()
+		}
+		r.depth = max(r.depth-1, 0)
+	case ',':
+		if r.depth == 1 {
+			r.endMember()
+		}
+	case ':':
+		if r.depth == 1 && !r.keeping && (string(r.key) == "usage" || string(r.key) == "meta") {
+			r.keeping = true
+			r.value = append(append(append(r.value[:0], `{"`...), r.key...), '"')
+		}
+	}
+	r.keep([]byte{c})
+}
+
+func (r *BodyReader) keep(p []byte) {
+	switch {
+	case !r.keeping || r.value == nil:
+	case len(r.value)+len(p) > MaxUsage:
+		r.value = nil // too long: pass over it
+	default:
+		r.value = append(r.value, p...)
+	}
+}
+
+// endMember reads the member that has been kept.
+func (r *BodyReader) endMember() {
+	if r.keeping && r.value != nil {
+		r.usage.read(append(r.value, '}'))
+	}
+	r.keeping = false
+}
