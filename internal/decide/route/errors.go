@@ -1,10 +1,14 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // Bounds of what an error lists.
@@ -15,9 +19,11 @@ const (
 	maxQuoted    = 128 // bytes of the asked name that are repeated
 )
 
-// NotFoundError says that no service has the model's name.
+// NotFoundError says that nothing answers to the model's name.
 type NotFoundError struct {
 	Model string
+	// Pool is the pool that was asked, "namespace/name"; "" when none was.
+	Pool string
 	// Near are names that differ from Model by few letters, nearest first;
 	// Known are the first names there are, and Total how many there are.
 	Near  []string
@@ -28,7 +34,11 @@ type NotFoundError struct {
 // Error names the model, what may have been meant and what there is.
 func (e *NotFoundError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "model %q is not served here", shorten(e.Model))
+	where := "here"
+	if e.Pool != "" {
+		where = "by pool " + e.Pool
+	}
+	fmt.Fprintf(&b, "model %q is not served %s", shorten(e.Model), where)
 	switch {
 	case len(e.Near) > 0:
 		fmt.Fprintf(&b, "; did you mean %s?", strings.Join(e.Near, " or "))
@@ -40,17 +50,45 @@ func (e *NotFoundError) Error() string {
 	return b.String()
 }
 
-// AmbiguousError says that several services have the model's bare name.
+// AmbiguousError says that the model's name means several things.
 type AmbiguousError struct {
 	Model      string
 	Candidates []string // "namespace/name", sorted
+	// Hosts are those of pools that each know the full name; then they tell
+	// and Candidates do not.
+	Hosts []string
 }
 
 // Error lists the candidates.
 func (e *AmbiguousError) Error() string {
+	if len(e.Hosts) > 0 {
+		return fmt.Sprintf("model %q is served by %d pools; send the request to the host of one: %s",
+			shorten(e.Model), len(e.Hosts), listed(e.Hosts, len(e.Hosts)))
+	}
 	return fmt.Sprintf("model %q is served in %d namespaces; name one as namespace/name: %s",
 		shorten(e.Model), len(e.Candidates), listed(e.Candidates, len(e.Candidates)))
 }
+
+// MissingModelError says that a request names no model and its pool goes by
+// models.
+type MissingModelError struct {
+	Pool  service.Key
+	Known []string
+}
+
+// Error lists what may be named.
+func (e *MissingModelError) Error() string {
+	return fmt.Sprintf("the request names no model, and pool %s serves %s: set \"model\"", e.Pool, listed(e.Known, len(e.Known)))
+}
+
+// BackendError says that an object sends the request where nothing is.
+type BackendError struct {
+	Object  string // "HTTPRoute default/llm-route"
+	Message string
+}
+
+// Error names the object and what it lacks.
+func (e *BackendError) Error() string { return e.Object + ": " + e.Message }
 
 // listed joins at most maxListed of the names and counts the rest of total.
 func listed(names []string, total int) string {
@@ -74,41 +112,104 @@ func shorten(s string) string {
 }
 
 func (t *Table) notFound(model string) *NotFoundError {
-	e := &NotFoundError{Model: model, Total: len(t.keys), Near: t.near(model)}
-	for _, k := range t.keys[:min(len(t.keys), maxListed)] {
-		e.Known = append(e.Known, t.Name(k))
+	e := &NotFoundError{Model: model}
+	full := strings.Contains(model, "/")
+	var near []string
+	shown := func(c *claim) string {
+		if len(t.bare[c.key.Name]) > 1 {
+			return c.key.String()
+		}
+		return c.key.Name
+	}
+	all := t.claims()
+	e.Total = len(all)
+	for _, c := range all {
+		compare := c.key.Name
+		if full {
+			compare = c.key.String()
+		}
+		near = append(near, compare)
+	}
+	for _, c := range all[:min(len(all), maxListed)] {
+		e.Known = append(e.Known, shown(c))
+	}
+	for _, i := range nearest(model, near) {
+		e.Near = append(e.Near, shown(all[i]))
 	}
 	return e
 }
 
-// near finds the names closest to model, compared with full names if model
-// holds a slash, else with bare ones.
-func (t *Table) near(model string) []string {
-	if model == "" || len(model) > maxQuoted {
+// claims lists all names there are, sorted.
+func (t *Table) claims() []*claim {
+	var out []*claim
+	for _, list := range t.bare {
+		out = append(out, list...)
+	}
+	slices.SortFunc(out, compareClaims)
+	return out
+}
+
+func (p *pool) notFound(model string) *NotFoundError {
+	e := &NotFoundError{Model: model, Pool: p.ref.Key.String(), Total: len(p.names)}
+	e.Known = p.names[:min(len(p.names), maxListed)]
+	for _, i := range nearest(model, p.names) {
+		e.Near = append(e.Near, p.names[i])
+	}
+	return e
+}
+
+func (t *Table) ambiguous(model string, claims []*claim) *AmbiguousError {
+	e := &AmbiguousError{Model: model}
+	for _, c := range claims {
+		e.Candidates = append(e.Candidates, c.key.String())
+	}
+	if e.Candidates = slices.Compact(e.Candidates); len(e.Candidates) == 1 {
+		for _, c := range claims {
+			e.Hosts = append(e.Hosts, Host(c.pool.ref.Key, t.domain))
+		}
+	}
+	return e
+}
+
+// notThere says that ref is not among those there are, with what may have been
+// meant.
+func notThere(ref routing.Ref, there []service.Key) string {
+	kind, same := "service", make([]string, 0, len(there))
+	if ref.Pool {
+		kind = "pool"
+	}
+	for _, k := range there {
+		if k.Namespace == ref.Namespace {
+			same = append(same, k.Name)
+		}
+	}
+	text := fmt.Sprintf("there is no %s %s", kind, ref.Key)
+	if i := nearest(ref.Name, same); len(i) > 0 {
+		return text + fmt.Sprintf("; did you mean %s?", same[i[0]])
+	}
+	for _, name := range same {
+		if strings.HasPrefix(name, ref.Name+"-") || strings.HasPrefix(ref.Name, name+"-") {
+			return text + fmt.Sprintf("; did you mean %s?", name)
+		}
+	}
+	return text
+}
+
+// nearest are the indexes of the names closest to one, at most maxSuggested.
+func nearest(name string, names []string) []int {
+	if name == "" || len(name) > maxQuoted {
 		return nil
 	}
-	type near struct {
-		name string
-		dist int
-	}
-	limit := min(maxDistance, max(1, len(model)/3))
-	full := strings.Contains(model, "/")
-	var found []near
-	for _, k := range t.keys {
-		compare := k.Name
-		if full {
-			compare = k.String()
-		}
-		if d := distance(model, compare, limit); d <= limit {
-			found = append(found, near{t.Name(k), d})
+	limit := min(maxDistance, max(1, len(name)/3))
+	var found []int
+	dist := map[int]int{}
+	for i, n := range names {
+		if d := distance(name, n, limit); d <= limit {
+			found, dist[i] = append(found, i), d
 		}
 	}
-	slices.SortStableFunc(found, func(a, b near) int { return a.dist - b.dist })
-	var out []string
-	for _, n := range found[:min(len(found), maxSuggested)] {
-		out = append(out, n.name)
-	}
-	return out
+	slices.SortStableFunc(found, func(a, b int) int { return cmp.Compare(dist[a], dist[b]) })
+	return found[:min(len(found), maxSuggested)]
 }
 
 // distance is the Levenshtein distance of a and b in bytes, or limit+1 as soon

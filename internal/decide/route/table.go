@@ -1,17 +1,24 @@
-// Package route decides which service a request is for, from the host it was
-// sent to and the model it names. A Table is immutable: it is built anew for
-// every change of the services and read without locks.
+// Package route decides where a request goes, from the host it was sent to,
+// its path and headers, and the model it names: to a service or a pool, under
+// which name of the model, and how urgently. It also says what is wrong with
+// the objects it decides by. A Table is immutable: it is built anew for every
+// change of the services and routing objects, and read without locks.
 package route
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // DefaultDomain ends the hosts of services whose URL is not stated.
 const DefaultDomain = "localhost"
+
+// ObjectiveHeader names the InferenceObjective of a request.
+const ObjectiveHeader = "X-Gateway-Inference-Objective"
 
 // Entry is one service to route to.
 type Entry struct {
@@ -25,27 +32,46 @@ type Entry struct {
 type Query struct {
 	// Host is the request's Host header; a port is ignored.
 	Host string
+	// Path, RawQuery and Method are for HTTPRoutes alone; Path has no query.
+	Path, RawQuery, Method string
+	// Header gives the first value of a header; nil is a request without any.
+	Header func(canonicalName string) string
 	// Model is the name in the body or path: "name" or "namespace/name".
-	// It may be empty when the Host decides.
+	// It may be empty when the Host or an HTTPRoute decides.
 	Model string
+	// Objective is the value of ObjectiveHeader; "" has Header asked for it.
+	Objective string
 }
 
 // Target is where a request goes.
 type Target struct {
-	Service service.Key
-	// Named says that Model named the service, so that a replica is to be
-	// given its own name for the model instead. It is false when the Host
-	// alone decided and Model is a name only the server behind knows (an
-	// adapter, one model of many).
+	// Pool is the service or shared pool whose endpoints may answer.
+	Pool routing.Ref
+	// Model is the name to give the replica; "" leaves the request's, unless
+	// Named.
+	Model string
+	// Named says that the request named the service, so that a replica is to
+	// be given its own name for the model instead. It is false when the Host
+	// alone decided and the model is a name only the server behind knows (an
+	// adapter, one model of many), and when Model is set.
 	Named bool
+	// Priority is the request's: above 0 critical, below 0 sheddable.
+	Priority int32
+
+	by reasons
 }
 
-// Table resolves queries in constant time. The zero Table knows no service.
+// Table resolves queries: by host and name in constant time, by HTTPRoutes in
+// the order of their precedence. The zero Table knows no service.
 type Table struct {
-	hosts map[string]service.Key   // the zero Key marks a host that two services claim
-	full  map[string]service.Key   // "namespace/name"
-	bare  map[string][]service.Key // "name", each list sorted
-	keys  []service.Key            // sorted by name, then namespace
+	hosts  map[string]routing.Ref // the zero Ref marks a host that two services claim
+	full   map[string][]*claim    // "namespace/name"; more than one is ambiguous
+	bare   map[string][]*claim    // "name", sorted by namespace
+	keys   []service.Key          // services, sorted by name, then namespace
+	pools  map[service.Key]*pool
+	http   httpTable
+	named  []*claim // of routing objects, sorted like keys
+	domain string
 }
 
 // Host is the host of a service's URL: "name.namespace.domain". An empty
@@ -57,14 +83,16 @@ func Host(k service.Key, domain string) string {
 	return strings.ToLower(k.Name + "." + k.Namespace + "." + domain)
 }
 
-// NewTable builds the table of entries; domain ends the hosts of entries that
-// state none. Of entries with the same Key the last counts. A host that two
-// services claim decides for neither.
-func NewTable(entries []Entry, domain string) *Table {
+// NewTable builds the table of services and of routing objects, which it reads
+// and keeps; domain ends the hosts of entries that state none. Of entries with
+// the same Key the last counts. A host that two services claim decides for
+// neither. Objects that are not accepted (see Statuses) route nothing.
+func NewTable(entries []Entry, domain string, objects ...routing.Object) *Table {
 	t := &Table{
-		hosts: make(map[string]service.Key, len(entries)),
-		full:  make(map[string]service.Key, len(entries)),
-		bare:  make(map[string][]service.Key, len(entries)),
+		hosts:  make(map[string]routing.Ref, len(entries)),
+		full:   make(map[string][]*claim, len(entries)),
+		bare:   make(map[string][]*claim, len(entries)),
+		domain: domain,
 	}
 	hostOf := make(map[service.Key]string, len(entries))
 	for _, e := range entries {
@@ -73,52 +101,71 @@ func NewTable(entries []Entry, domain string) *Table {
 			host = Host(e.Key, domain)
 		}
 		hostOf[e.Key] = host
-		t.full[e.Key.String()] = e.Key
 	}
 	for k, host := range hostOf {
 		t.keys = append(t.keys, k)
+		ref := routing.Service(k)
 		if _, claimed := t.hosts[host]; claimed {
-			k = service.Key{}
+			ref = routing.Ref{}
 		}
-		t.hosts[host] = k
+		t.hosts[host] = ref
 	}
 	slices.SortFunc(t.keys, compareKeys)
-	for _, k := range t.keys {
-		t.bare[k.Name] = append(t.bare[k.Name], k)
-	}
+	set := accept(objects)
+	t.addPools(set)
+	t.addClaims(set)
+	t.http = t.compileHTTP(set)
 	return t
 }
 
 func compareKeys(a, b service.Key) int {
-	if c := strings.Compare(a.Name, b.Name); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Namespace, b.Namespace)
+	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Namespace, b.Namespace))
 }
 
-// Resolve finds the service of a query. A Host that is a service's decides; a
-// full name comes next; a bare name works while one service has it. The error
-// is a *NotFoundError or an *AmbiguousError.
-func (t *Table) Resolve(q Query) (Target, error) {
-	if k, ok := t.hosts[normalHost(q.Host)]; ok && k.Name != "" {
-		named := q.Model == "" || q.Model == k.Name || q.Model == k.String()
-		return Target{Service: k, Named: named}, nil
+// Resolve finds where a query goes. A Host that is a service's or a pool's
+// decides; then an HTTPRoute that asks for anything in particular; then the
+// model's name, full before bare, which works while it means one thing; then
+// an HTTPRoute that takes everything. random gives a number in [0, n) and
+// chooses among weighted targets.
+//
+// The error is a *NotFoundError, *AmbiguousError, *MissingModelError or
+// *BackendError.
+func (t *Table) Resolve(q Query, random func(n int) int) (Target, error) {
+	host := normalHost(q.Host)
+	if ref, ok := t.hosts[host]; ok && ref.Name != "" {
+		if ref.Pool {
+			return t.pools[ref.Key].resolve(&q, q.Model, random, Target{})
+		}
+		named := q.Model == "" || q.Model == ref.Name || isFull(q.Model, ref.Key)
+		return Target{Pool: ref, Named: named}, nil
 	}
-	if k, ok := t.full[q.Model]; ok {
-		return Target{Service: k, Named: true}, nil
+	match := t.http.find(&q, host)
+	if match != nil && !match.everything {
+		return t.forward(match, &q, random)
 	}
-	switch found := t.bare[q.Model]; len(found) {
-	case 0:
+	claims, ok := t.full[q.Model]
+	if !ok {
+		claims = t.bare[q.Model]
+	}
+	switch {
+	case len(claims) == 1:
+		return t.claimed(claims[0], &q, random)
+	case match != nil:
+		return t.forward(match, &q, random)
+	case len(claims) == 0:
 		return Target{}, t.notFound(q.Model)
-	case 1:
-		return Target{Service: found[0], Named: true}, nil
-	default:
-		return Target{}, &AmbiguousError{Model: q.Model, Candidates: names(found)}
 	}
+	return Target{}, t.ambiguous(q.Model, claims)
 }
 
-// Name is the shortest name that resolves to k: its bare name while that is
-// unique, else "namespace/name".
+// isFull says whether name is the key's "namespace/name".
+func isFull(name string, k service.Key) bool {
+	n := len(k.Namespace)
+	return len(name) == n+1+len(k.Name) && name[:n] == k.Namespace && name[n] == '/' && name[n+1:] == k.Name
+}
+
+// Name is the shortest name that resolves to the service k: its bare name
+// while that is unique, else "namespace/name".
 func (t *Table) Name(k service.Key) string {
 	if len(t.bare[k.Name]) > 1 {
 		return k.String()
@@ -137,12 +184,4 @@ func normalHost(h string) string {
 		h = h[:i]
 	}
 	return strings.ToLower(strings.TrimSuffix(h, "."))
-}
-
-func names(keys []service.Key) []string {
-	out := make([]string, len(keys))
-	for i, k := range keys {
-		out[i] = k.String()
-	}
-	return out
 }

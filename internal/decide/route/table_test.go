@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -37,8 +38,8 @@ func TestResolve(t *testing.T) {
 		{"digits.team-a.example.com", "digits", "team-a/digits", true}, // unknown host: the name decides
 		{"[::1]:8080", "digits", "team-a/digits", true},
 	} {
-		got, err := table().Resolve(Query{Host: c.host, Model: c.model})
-		if err != nil || got.Service.String() != c.want || got.Named != c.named {
+		got, err := table().Resolve(Query{Host: c.host, Model: c.model}, nil)
+		if err != nil || got.Pool != routing.Service(key(c.want)) || got.Named != c.named {
 			t.Errorf("Resolve(%q, %q) = %v, %v; want %s, named %v", c.host, c.model, got, err, c.want, c.named)
 		}
 	}
@@ -53,13 +54,13 @@ func TestResolveErrors(t *testing.T) {
 		{"llama", `model "llama" is not served here; there is chat, digits, default/iris, team-a/iris`},
 		{"", `model "" is not served here; there is chat, digits, default/iris, team-a/iris`},
 	} {
-		_, err := table().Resolve(Query{Model: c.model})
+		_, err := table().Resolve(Query{Model: c.model}, nil)
 		if err == nil || err.Error() != c.want {
 			t.Errorf("Resolve(%q):\n got %v\nwant %s", c.model, err, c.want)
 		}
 	}
 	var nf *NotFoundError
-	if _, err := new(Table).Resolve(Query{Host: "x", Model: "m"}); !errors.As(err, &nf) ||
+	if _, err := new(Table).Resolve(Query{Host: "x", Model: "m"}, nil); !errors.As(err, &nf) ||
 		!strings.Contains(err.Error(), "no service has been applied") {
 		t.Errorf("zero table: %v", err)
 	}
@@ -72,7 +73,7 @@ func TestErrorsAreBounded(t *testing.T) {
 	}
 	tab := NewTable(entries, "")
 	for _, name := range []string{"model", "other", strings.Repeat("é", 1<<16), "m-1000"} {
-		_, err := tab.Resolve(Query{Model: name})
+		_, err := tab.Resolve(Query{Model: name}, nil)
 		if err == nil || len(err.Error()) > 1000 {
 			t.Errorf("Resolve(%.20q): %d bytes of error: %.200v", name, len(err.Error()), err)
 		}
@@ -87,10 +88,10 @@ func TestHostClaimedTwiceDecidesForNobody(t *testing.T) {
 		{Key: key("a/y")}, {Key: key("a/y"), Host: "late.example"},
 	}, "")
 	var amb *AmbiguousError
-	if _, err := tab.Resolve(Query{Host: "same.example", Model: "x"}); !errors.As(err, &amb) || len(amb.Candidates) != 3 {
+	if _, err := tab.Resolve(Query{Host: "same.example", Model: "x"}, nil); !errors.As(err, &amb) || len(amb.Candidates) != 3 {
 		t.Errorf("got %v, want three candidates", err)
 	}
-	if got, err := tab.Resolve(Query{Host: "late.example"}); err != nil || got.Service != key("a/y") {
+	if got, err := tab.Resolve(Query{Host: "late.example"}, nil); err != nil || got.Pool != routing.Service(key("a/y")) {
 		t.Errorf("last entry of a key: got %v, %v", got, err)
 	}
 	if n := len(tab.Keys()); n != 4 {
@@ -124,7 +125,7 @@ func TestDistance(t *testing.T) {
 func TestResolveAllocatesNothing(t *testing.T) {
 	tab := table()
 	n := testing.AllocsPerRun(100, func() {
-		if _, err := tab.Resolve(Query{Host: "localhost:8080", Model: "chat"}); err != nil {
+		if _, err := tab.Resolve(Query{Host: "localhost:8080", Model: "chat"}, nil); err != nil {
 			t.Fatal(err)
 		}
 	})

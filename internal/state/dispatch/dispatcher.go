@@ -178,17 +178,17 @@ func (d *Dispatcher) publish(pools map[service.Key]*pool, removed ...*pool) {
 // those of package route.
 func (d *Dispatcher) Resolve(r Request) (Status, error) {
 	v := d.view.Load()
-	t, err := v.table.Resolve(route.Query{Host: r.Host, Model: r.Model})
+	t, err := v.table.Resolve(route.Query{Host: r.Host, Model: r.Model}, d.random)
 	if err != nil {
 		return Status{}, err
 	}
-	return v.pools[t.Service].status(v.table), nil
+	return v.pools[t.Pool.Key].status(v.table), nil
 }
 
 // Key is the service a request is for. Errors are those of package route.
 func (d *Dispatcher) Key(r Request) (service.Key, error) {
-	t, err := d.view.Load().table.Resolve(route.Query{Host: r.Host, Model: r.Model})
-	return t.Service, err
+	t, err := d.view.Load().table.Resolve(route.Query{Host: r.Host, Model: r.Model}, d.random)
+	return t.Pool.Key, err
 }
 
 // Admit finds the pool a request is for and reserves a place on one of its
@@ -197,11 +197,11 @@ func (d *Dispatcher) Key(r Request) (service.Key, error) {
 // *Error.
 func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 	v := d.view.Load()
-	t, err := v.table.Resolve(route.Query{Host: r.Host, Model: r.Model})
+	t, err := v.table.Resolve(route.Query{Host: r.Host, Model: r.Model}, d.random)
 	if err != nil {
 		return nil, err
 	}
-	p := v.pools[t.Service]
+	p := v.pools[t.Pool.Key]
 	g := &Grant{pool: p, named: t.Named, bytes: r.Bytes}
 	if err := p.admit(ctx, g); err != nil {
 		return nil, err

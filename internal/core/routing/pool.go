@@ -1,0 +1,56 @@
+package routing
+
+import (
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Pool is a set of endpoints that one picker chooses among: the replicas of
+// services found by label (InferencePool, and ours), and servers that run
+// already (ours alone).
+type Pool struct {
+	service.Meta `json:",inline"`
+	// Selector matches the labels of services, or those their replicas would
+	// have as pods, in the pool's namespace. nil selects none.
+	Selector map[string]string `json:"selector,omitempty"`
+	// Ports are those of a pod, each an endpoint of its own. A process's port
+	// is its own whatever they say.
+	Ports []int32 `json:"ports,omitempty"`
+	// Addresses are "host:port"; a host that is a name is looked up, and each
+	// address found is an endpoint.
+	Addresses []string         `json:"addresses,omitempty"`
+	Protocol  service.Protocol `json:"protocol,omitempty"`
+	Metrics   Metrics          `json:"metrics,omitzero"`
+	Picker    Picker           `json:"picker,omitzero"`
+	Bounds    Bounds           `json:"bounds,omitzero"`
+}
+
+// Metrics says which metrics a pool's endpoints export.
+type Metrics struct {
+	// Engine names the set of metrics ("vllm", "sglang", …); "" means find out.
+	Engine string `json:"engine,omitempty"`
+	Path   string `json:"path,omitempty"` // "" means /metrics
+}
+
+// Picker says how an endpoint is chosen.
+type Picker struct {
+	Preset string `json:"preset,omitempty"` // "" means the default
+	// Weights replace those of the preset's scorers, by name.
+	Weights map[string]float64 `json:"weights,omitempty"`
+}
+
+// Bounds replace those that hold for every pool; 0 keeps them.
+type Bounds struct {
+	MaxQueue      int           `json:"maxQueue,omitempty"`
+	MaxQueueBytes int64         `json:"maxQueueBytes,omitempty"`
+	MaxWait       time.Duration `json:"maxWait,omitempty"`
+	// MaxConcurrency limits requests in flight per endpoint.
+	MaxConcurrency int `json:"maxConcurrency,omitempty"`
+}
+
+// RoutingKind is KindPool.
+func (*Pool) RoutingKind() Kind { return KindPool }
+
+// Common is the metadata.
+func (o *Pool) Common() *service.Meta { return &o.Meta }

@@ -1,0 +1,145 @@
+// Package routing is the hub's words for how requests find replicas: pools,
+// and the objects that say which requests go to which. Every dialect's routing
+// kinds are read into them. It holds no behaviour beyond their own invariants.
+package routing
+
+import (
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Kind is one of the hub's routing kinds.
+type Kind string
+
+// The kinds.
+const (
+	KindPool      Kind = "Pool"
+	KindRoute     Kind = "Route"
+	KindHTTPRoute Kind = "HTTPRoute"
+	KindModel     Kind = "InferenceModel"
+	KindObjective Kind = "InferenceObjective"
+	KindRewrite   Kind = "InferenceModelRewrite"
+)
+
+// Kinds lists every kind in the order they are printed.
+var Kinds = []Kind{KindPool, KindRoute, KindHTTPRoute, KindModel, KindObjective, KindRewrite}
+
+// Object is a *Pool, *Route, *HTTPRoute, *Model, *Objective or *Rewrite.
+type Object interface {
+	RoutingKind() Kind
+	// Common is the object's metadata, for whoever made the object to set.
+	Common() *service.Meta
+}
+
+// Ref names what requests are sent to: a service, or a pool over several.
+type Ref struct {
+	// Pool says that a pool is meant, otherwise a service.
+	Pool        bool `json:"pool,omitempty"`
+	service.Key `json:",inline"`
+}
+
+// Service is the reference of a service.
+func Service(k service.Key) Ref { return Ref{Key: k} }
+
+// PoolRef is the reference of a pool.
+func PoolRef(k service.Key) Ref { return Ref{Pool: true, Key: k} }
+
+// String is "service namespace/name" or "pool namespace/name".
+func (r Ref) String() string {
+	if r.Pool {
+		return "pool " + r.Key.String()
+	}
+	return "service " + r.Key.String()
+}
+
+// The priorities of InferenceModel's criticalities. Requests above 0 are
+// critical, those below may be shed.
+const (
+	PriorityCritical  = 1
+	PriorityStandard  = 0
+	PrioritySheddable = -1
+)
+
+// DefaultWeight is the weight of a backend or target that states none.
+const DefaultWeight = 1
+
+// WeightedModel is a model name for a replica, and its share.
+type WeightedModel struct {
+	Name   string `json:"name"`
+	Weight uint32 `json:"weight"`
+}
+
+// Model is an InferenceModel: one name that a pool answers to.
+type Model struct {
+	service.Meta `json:",inline"`
+	// ModelName is what requests name.
+	ModelName string      `json:"modelName"`
+	Pool      service.Key `json:"pool"`
+	// Targets are what replicas are asked for; none leaves the name as it is.
+	Targets     []WeightedModel `json:"targets,omitempty"`
+	Criticality string          `json:"criticality,omitempty"` // Critical, Standard, Sheddable or ""
+	Priority    int32           `json:"priority,omitempty"`
+}
+
+// Objective is an InferenceObjective: a priority that requests ask for by the
+// object's name.
+type Objective struct {
+	service.Meta `json:",inline"`
+	Pool         service.Key `json:"pool"`
+	Priority     int32       `json:"priority"`
+}
+
+// Rewrite is an InferenceModelRewrite: model names of requests to a pool and
+// what they become.
+type Rewrite struct {
+	service.Meta `json:",inline"`
+	Pool         service.Key   `json:"pool"`
+	Rules        []RewriteRule `json:"rules"`
+}
+
+// RewriteRule replaces the names it lists, or every name if it lists none.
+type RewriteRule struct {
+	Models  []string        `json:"models,omitempty"`
+	Targets []WeightedModel `json:"targets"`
+}
+
+// Route is Roundhouse's own: model names and where requests for them go.
+type Route struct {
+	service.Meta `json:",inline"`
+	// Models are the names requests may use; never empty.
+	Models   []string `json:"models"`
+	Targets  []Target `json:"targets"`
+	Priority int32    `json:"priority,omitempty"`
+}
+
+// Target is one of several places a Route's requests go.
+type Target struct {
+	Ref `json:"ref"`
+	// Model is what the replica is asked for, an adapter perhaps; "" is the
+	// service's own name, or for a pool the name in the request.
+	Model  string `json:"model,omitempty"`
+	Weight uint32 `json:"weight"`
+}
+
+// RoutingKind is KindModel.
+func (*Model) RoutingKind() Kind { return KindModel }
+
+// RoutingKind is KindObjective.
+func (*Objective) RoutingKind() Kind { return KindObjective }
+
+// RoutingKind is KindRewrite.
+func (*Rewrite) RoutingKind() Kind { return KindRewrite }
+
+// RoutingKind is KindRoute.
+func (*Route) RoutingKind() Kind { return KindRoute }
+
+// Common is the metadata.
+func (o *Model) Common() *service.Meta { return &o.Meta }
+
+// Common is the metadata.
+func (o *Objective) Common() *service.Meta { return &o.Meta }
+
+// Common is the metadata.
+func (o *Rewrite) Common() *service.Meta { return &o.Meta }
+
+// Common is the metadata.
+func (o *Route) Common() *service.Meta { return &o.Meta }

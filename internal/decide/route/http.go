@@ -1,0 +1,238 @@
+package route
+
+import (
+	"cmp"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// httpTable holds the matches of all HTTPRoutes, each list in the order of the
+// Gateway API's precedence.
+type httpTable struct {
+	exact    map[string][]*httpMatch // by host
+	wildcard map[string][]*httpMatch // by the host's suffix, ".example.com"
+	any      []*httpMatch
+}
+
+// httpMatch is one match of one rule.
+type httpMatch struct {
+	route *routing.HTTPRoute
+	rule  int // index
+	spec  *routing.HTTPMatch
+	// prefix is the path without the slash at its end.
+	prefix  string
+	path    *regexp.Regexp
+	headers []valueMatch
+	query   []valueMatch
+	split   split
+	// everything: the match asks for nothing in particular, and its route for
+	// no host.
+	everything bool
+}
+
+type valueMatch struct {
+	name, value string
+	pattern     *regexp.Regexp // nil for an exact value
+}
+
+func (v *valueMatch) holds(value string) bool {
+	if v.pattern != nil {
+		return v.pattern.MatchString(value)
+	}
+	return v.value == value
+}
+
+// Whole compiles a regular expression (RE2) that must match a whole value.
+func Whole(pattern string) (*regexp.Regexp, error) {
+	if _, err := regexp.Compile(pattern); err != nil { // before the brackets hide a fault
+		return nil, err
+	}
+	return regexp.Compile(`\A(?:` + pattern + `)\z`)
+}
+
+func (t *Table) compileHTTP(set *accepted) httpTable {
+	h := httpTable{exact: map[string][]*httpMatch{}, wildcard: map[string][]*httpMatch{}}
+	for _, r := range set.http {
+		for i := range r.Rules {
+			for j := range r.Rules[i].Matches {
+				m := compileMatch(r, i, &r.Rules[i].Matches[j])
+				if m == nil {
+					continue
+				}
+				for _, name := range r.Hostnames {
+					if suffix, ok := strings.CutPrefix(name, "*"); ok {
+						h.wildcard[suffix] = append(h.wildcard[suffix], m)
+					} else {
+						h.exact[name] = append(h.exact[name], m)
+					}
+				}
+				if len(r.Hostnames) == 0 {
+					h.any = append(h.any, m)
+				}
+			}
+		}
+	}
+	for _, lists := range []map[string][]*httpMatch{h.exact, h.wildcard} {
+		for _, list := range lists {
+			slices.SortStableFunc(list, precedence)
+		}
+	}
+	slices.SortStableFunc(h.any, precedence)
+	return h
+}
+
+// compileMatch is nil for a pattern that does not compile, which reading a
+// manifest refuses.
+func compileMatch(r *routing.HTTPRoute, rule int, spec *routing.HTTPMatch) *httpMatch {
+	m := &httpMatch{route: r, rule: rule, spec: spec, prefix: strings.TrimSuffix(spec.Path.Value, "/"),
+		everything: len(r.Hostnames) == 0 && spec.CatchAll()}
+	for _, b := range r.Rules[rule].Backends {
+		m.split.add(b.Weight)
+	}
+	var err error
+	if spec.Path.Type == routing.MatchRegexp {
+		if m.path, err = Whole(spec.Path.Value); err != nil {
+			return nil
+		}
+	}
+	compile := func(in []routing.NamedMatch) (out []valueMatch) {
+		for _, n := range in {
+			v := valueMatch{name: n.Name, value: n.Value}
+			if n.Type == routing.MatchRegexp {
+				pattern, e := Whole(n.Value)
+				v.pattern, err = pattern, cmp.Or(err, e)
+			}
+			out = append(out, v)
+		}
+		return out
+	}
+	m.headers, m.query = compile(spec.Headers), compile(spec.Query)
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+// precedence is the Gateway API's for matches of the same host: an exact path,
+// a pattern (which the API leaves open; the longest first), the longest
+// prefix, a method, the most headers, the most query parameters, the oldest
+// route, its name; then the order in the route.
+func precedence(a, b *httpMatch) int {
+	rank := map[routing.MatchType]int{routing.MatchExact: 0, routing.MatchRegexp: 1, routing.MatchPrefix: 2}
+	method := func(m *httpMatch) int {
+		if m.spec.Method != "" {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(
+		cmp.Compare(rank[a.spec.Path.Type], rank[b.spec.Path.Type]),
+		cmp.Compare(len(b.prefix), len(a.prefix)),
+		cmp.Compare(method(a), method(b)),
+		cmp.Compare(len(b.spec.Headers), len(a.spec.Headers)),
+		cmp.Compare(len(b.spec.Query), len(a.spec.Query)),
+		a.route.Created.Compare(b.route.Created),
+		strings.Compare(a.route.Key.String(), b.route.Key.String()),
+		cmp.Compare(a.rule, b.rule),
+	)
+}
+
+// find is the match that takes the request, nil for none. The most specific
+// host that has one decides.
+func (h *httpTable) find(q *Query, host string) *httpMatch {
+	if len(h.exact)+len(h.wildcard)+len(h.any) == 0 {
+		return nil
+	}
+	var params url.Values
+	first := func(list []*httpMatch) *httpMatch {
+		for _, m := range list {
+			if m.holds(q, &params) {
+				return m
+			}
+		}
+		return nil
+	}
+	if m := first(h.exact[host]); m != nil {
+		return m
+	}
+	for at := strings.IndexByte(host, '.'); at > 0 && len(h.wildcard) > 0; {
+		if m := first(h.wildcard[host[at:]]); m != nil {
+			return m
+		}
+		next := strings.IndexByte(host[at+1:], '.')
+		if next < 0 {
+			break
+		}
+		at += 1 + next
+	}
+	return first(h.any)
+}
+
+// holds says whether a request meets the match. params are the query's, parsed
+// when they are first needed.
+func (m *httpMatch) holds(q *Query, params *url.Values) bool {
+	if m.spec.Method != "" && m.spec.Method != q.Method || !m.holdsPath(q.Path) {
+		return false
+	}
+	for i := range m.headers {
+		if q.Header == nil || !m.headers[i].holds(q.Header(m.headers[i].name)) {
+			return false
+		}
+	}
+	if len(m.query) > 0 && *params == nil {
+		*params, _ = url.ParseQuery(q.RawQuery) // what can be read counts
+	}
+	for i := range m.query {
+		values := (*params)[m.query[i].name]
+		if len(values) == 0 || !m.query[i].holds(values[0]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *httpMatch) holdsPath(path string) bool {
+	if path == "" {
+		path = "/"
+	}
+	switch m.spec.Path.Type {
+	case routing.MatchExact:
+		return path == m.spec.Path.Value
+	case routing.MatchRegexp:
+		return m.path.MatchString(path)
+	}
+	return strings.HasPrefix(path, m.prefix) && (len(path) == len(m.prefix) || path[len(m.prefix)] == '/')
+}
+
+// forward sends a request to one of the rule's backends. One that is not there
+// keeps its share, which fails, as the Gateway API has it.
+func (t *Table) forward(m *httpMatch, q *Query, random func(n int) int) (Target, error) {
+	backends := m.route.Rules[m.rule].Backends
+	i := m.split.pick(random)
+	if i < 0 {
+		return Target{}, &BackendError{Object: "HTTPRoute " + m.route.Key.String(), Message: "no backend has a weight above 0"}
+	}
+	b := &backends[i]
+	if lost := t.missing(b.Ref); lost != "" {
+		return Target{}, &BackendError{Object: "HTTPRoute " + m.route.Key.String(), Message: lost}
+	}
+	out := Target{Pool: b.Ref, by: reasons{http: m, index: i}}
+	if b.Pool {
+		return t.pools[b.Key].resolve(q, q.Model, random, out)
+	}
+	// Services that a rule splits between have names of their own: each is
+	// given its.
+	out.Named = q.Model == ""
+	for j := range backends {
+		out.Named = out.Named || !backends[j].Pool && names(backends[j].Key, q.Model)
+	}
+	return out, nil
+}
+
+// names says whether a model's name is the service's, bare or full.
+func names(k service.Key, model string) bool { return model == k.Name || isFull(model, k) }

@@ -1,0 +1,203 @@
+package route
+
+import (
+	"slices"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// claim is a model's name in one namespace and where requests for it go: to
+// the service of that name, to the targets of a Route, or to the pool of an
+// InferenceModel. Of one namespace's, a Route comes before an InferenceModel
+// and that before a service, since they say what a name means and a service
+// only has one.
+type claim struct {
+	key   service.Key // namespace and name
+	route *routing.Route
+	split split // of the route's targets
+	pool  *pool // of an InferenceModel
+}
+
+// rank is which claim of a namespace holds.
+func (c *claim) rank() int {
+	switch {
+	case c.route != nil:
+		return 0
+	case c.pool != nil:
+		return 1
+	}
+	return 2
+}
+
+// addClaims fills full and bare.
+func (t *Table) addClaims(set *accepted) {
+	for _, k := range t.keys {
+		t.claim(&claim{key: k})
+	}
+	for _, m := range set.models {
+		if p := t.pools[m.Pool]; p != nil {
+			t.claim(&claim{key: service.Key{Namespace: m.Namespace, Name: m.ModelName}, pool: p})
+		}
+	}
+	for _, r := range set.routes {
+		c := claim{route: r}
+		for _, target := range r.Targets {
+			c.split.add(target.Weight)
+		}
+		for _, name := range r.Models {
+			if set.routeOf[service.Key{Namespace: r.Namespace, Name: name}] != r {
+				continue
+			}
+			one := c
+			one.key = service.Key{Namespace: r.Namespace, Name: name}
+			t.claim(&one)
+		}
+	}
+	for _, list := range t.full {
+		for _, c := range list {
+			t.bare[c.key.Name] = append(t.bare[c.key.Name], c)
+			if c.rank() < 2 {
+				t.named = append(t.named, c)
+			}
+		}
+	}
+	for _, list := range t.bare {
+		slices.SortFunc(list, compareClaims)
+	}
+	slices.SortFunc(t.named, compareClaims)
+}
+
+func compareClaims(a, b *claim) int {
+	if c := compareKeys(a.key, b.key); c != 0 {
+		return c
+	}
+	return strings.Compare(a.at(), b.at())
+}
+
+// at is the pool of an InferenceModel's claim.
+func (c *claim) at() string {
+	if c.pool == nil {
+		return ""
+	}
+	return c.pool.ref.Key.String()
+}
+
+// claim takes the name unless one of a better rank has it. Pools of equal rank
+// share it, which makes it ambiguous.
+func (t *Table) claim(c *claim) {
+	name := c.key.String()
+	list := t.full[name]
+	switch {
+	case len(list) > 0 && list[0].rank() < c.rank():
+	case len(list) > 0 && list[0].rank() == c.rank():
+		t.full[name] = append(list, c)
+	default:
+		t.full[name] = []*claim{c}
+	}
+}
+
+// claimed resolves a query whose model is c's.
+func (t *Table) claimed(c *claim, q *Query, random func(n int) int) (Target, error) {
+	if c.route == nil && c.pool == nil {
+		return Target{Pool: routing.Service(c.key), Named: true}, nil
+	}
+	if c.pool != nil {
+		return c.pool.resolve(q, c.key.Name, random, Target{by: reasons{claim: c}})
+	}
+	i := c.split.pick(random)
+	if i < 0 {
+		return Target{}, &BackendError{Object: "Route " + c.route.Key.String(), Message: "every target has weight 0"}
+	}
+	at := &c.route.Targets[i]
+	out := Target{Pool: at.Ref, Model: at.Model, Priority: c.route.Priority, by: reasons{claim: c, index: i}}
+	if err := t.missing(at.Ref); err != "" {
+		return Target{}, &BackendError{Object: "Route " + c.route.Key.String(), Message: err}
+	}
+	switch {
+	case at.Model != "":
+	case !at.Pool:
+		out.Named = true
+	default:
+		// A pool may map the name further; the route's own priority stays.
+		return t.pools[at.Key].resolve(q, c.key.Name, random, out)
+	}
+	if at.Pool {
+		t.pools[at.Key].prioritize(q, &out)
+	}
+	return out.leave(q), nil
+}
+
+// leave empties a Model that is what the request says already.
+func (t Target) leave(q *Query) Target {
+	if t.Model == q.Model {
+		t.Model = ""
+	}
+	return t
+}
+
+// missing says that what ref names is not there, "" when it is.
+func (t *Table) missing(ref routing.Ref) string {
+	if ref.Pool {
+		if t.pools[ref.Key] != nil {
+			return ""
+		}
+		return notThere(ref, slices.SortedFunc(poolKeys(t.pools), compareKeys))
+	}
+	if _, ok := slices.BinarySearchFunc(t.keys, ref.Key, compareKeys); ok {
+		return ""
+	}
+	return notThere(ref, t.keys)
+}
+
+func poolKeys(pools map[service.Key]*pool) func(func(service.Key) bool) {
+	return func(yield func(service.Key) bool) {
+		for k := range pools {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// Name of a model and what answers to it.
+type Name struct {
+	// Model is the shortest name that resolves.
+	Model string
+	// Pool is where requests for it go first; of several targets, the one with
+	// the greatest weight.
+	Pool routing.Ref
+	// Created is when whatever gave the name was first applied.
+	Origin service.Meta
+}
+
+// Names lists the model names that routing objects give, services' own
+// excepted, by name, then namespace. A name that several pools have is left
+// out: it needs a pool's host.
+func (t *Table) Names() []Name {
+	var out []Name
+	for _, c := range t.named {
+		if len(t.full[c.key.String()]) > 1 {
+			continue
+		}
+		n := Name{Model: c.key.Name}
+		if len(t.bare[c.key.Name]) > 1 {
+			n.Model = c.key.String()
+		}
+		switch {
+		case c.pool != nil:
+			n.Pool, n.Origin = c.pool.ref, c.pool.models[c.key.Name].object.Meta
+		default:
+			best := 0
+			for i, target := range c.route.Targets {
+				if target.Weight > c.route.Targets[best].Weight {
+					best = i
+				}
+			}
+			n.Pool, n.Origin = c.route.Targets[best].Ref, c.route.Meta
+		}
+		out = append(out, n)
+	}
+	return out
+}
