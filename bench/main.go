@@ -45,10 +45,12 @@ var measurements = []measurement{
 	{"rows", rows},
 	{"requests", requests},
 	{"servers", servers},
+	{"workers", workers},
+	{"repository", repository},
 }
 
-// limit bounds a whole run; one takes about two minutes.
-const limit = 5 * time.Minute
+// limit bounds a whole run; one takes several minutes.
+const limit = 20 * time.Minute
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
