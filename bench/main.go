@@ -47,6 +47,7 @@ var measurements = []measurement{
 	{"servers", servers},
 	{"workers", workers},
 	{"repository", repository},
+	{"stock", stock},
 }
 
 // limit bounds a whole run; one takes several minutes.
@@ -72,9 +73,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.StringVar(&b.binary, "binary", "bin/roundhouse", "the binary to measure")
 	flags.StringVar(&b.examples, "examples", "examples/quickstart", "the quickstart's folder")
 	flags.IntVar(&b.rounds, "rounds", 7, "paired rounds of each measurement")
+	plain := flags.String("stock", "", "be the stock gRPC server on this port, for the chapter of that name")
 	only := flags.String("only", "", "measure these alone, separated by commas: "+names())
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *plain != "" {
+		return serveStock(ctx, *plain)
 	}
 	chosen, err := choose(*only)
 	if err != nil {

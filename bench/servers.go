@@ -102,14 +102,21 @@ func startServer(ctx context.Context, name, folder string, command func(port int
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	s := &modelServer{process: p, name: name, http: loopback(ports[0]), grpc: loopback(ports[1])}
-	err = s.until(ctx, 20*time.Millisecond, func() error { return get(ctx, "http://"+s.http+"/v2/health/ready") })
+	err = s.until(ctx, readyPause, func() error { return get(ctx, "http://"+s.http+"/v2/health/ready") })
 	if err == nil {
-		s.connection, err = grpc.NewClient("passthrough:///"+s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		s.connection, err = connect(s.grpc)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), s.stop())
 	}
 	return s, nil
+}
+
+// readyPause is the time between two looks at whether a server is ready.
+const readyPause = 20 * time.Millisecond
+
+func connect(address string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
 func (s *modelServer) close() error { return errors.Join(s.connection.Close(), s.stop()) }
