@@ -1,0 +1,110 @@
+package datadir
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"go.yaml.in/yaml/v3"
+
+	"roundhouse.dev/roundhouse/internal/core/apikey"
+)
+
+// keysFile holds the hashes of the API keys; it is there once there was a key.
+const keysFile = "api-keys.yaml"
+
+// maxKeysFile bounds a file of API keys, in bytes.
+const maxKeysFile = 64 << 20
+
+// KeyFile is a file of API keys, as hashes. Several processes may share it.
+type KeyFile struct{ Path string }
+
+// Keys is the data directory's file of API keys.
+func (d *Dir) Keys() KeyFile { return KeyFile{d.Path(keysFile)} }
+
+// keyList is the file's content.
+type keyList struct {
+	Keys []apikey.Key `yaml:"keys"`
+}
+
+// Load reads the keys; ok is false when the file is not there.
+func (f KeyFile) Load() (keys []apikey.Key, ok bool, err error) {
+	if info, err := os.Stat(f.Path); err == nil && info.Size() > maxKeysFile {
+		return nil, false, fmt.Errorf("%s: %d bytes are too much for API keys", f.Path, info.Size())
+	}
+	raw, err := os.ReadFile(f.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("API keys: %w", err)
+	}
+	var list keyList
+	d := yaml.NewDecoder(bytes.NewReader(raw))
+	d.KnownFields(true)
+	if err := d.Decode(&list); err != nil {
+		return nil, false, fmt.Errorf("%s: %w", f.Path, err)
+	}
+	if err := check(list.Keys); err != nil {
+		return nil, false, fmt.Errorf("%s: %w", f.Path, err)
+	}
+	return list.Keys, true, nil
+}
+
+func check(keys []apikey.Key) error {
+	seen := map[string]bool{}
+	for _, k := range keys {
+		if err := k.Validate(); err != nil {
+			return err
+		}
+		if seen[k.ID] {
+			return fmt.Errorf("key %s is there twice", k.ID)
+		}
+		seen[k.ID] = true
+	}
+	return nil
+}
+
+// Update replaces the keys under the file's lock, atomically.
+func (f KeyFile) Update(change func([]apikey.Key) ([]apikey.Key, error)) (err error) {
+	lock, err := os.OpenFile(f.Path+".lock", os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fmt.Errorf("API keys: %w", err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("API keys: lock %s: %w", lock.Name(), err)
+	}
+	keys, _, err := f.Load()
+	if err != nil {
+		return err
+	}
+	if keys, err = change(keys); err != nil {
+		return err
+	}
+	if err := check(keys); err != nil {
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	raw, err := yaml.Marshal(keyList{keys})
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	return writeFile(f.Path, raw) // CreateTemp makes it 0600
+}
+
+// Stamp changes when the file has.
+func (f KeyFile) Stamp() string {
+	info, err := os.Stat(f.Path)
+	if err != nil {
+		return ""
+	}
+	// Every update is a new file, so its inode tells what a coarse clock hides.
+	inode := uint64(0)
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		inode = s.Ino
+	}
+	return fmt.Sprint(info.ModTime().UnixNano(), info.Size(), inode)
+}
