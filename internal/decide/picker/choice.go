@@ -1,0 +1,91 @@
+package picker
+
+// Outcome is how a decision ended.
+type Outcome uint8
+
+// The outcomes.
+const (
+	None    Outcome = iota // no open endpoint is allowed
+	Picked                 // Slot is the endpoint
+	Dropped                // the policy sheds the request
+)
+
+func (o Outcome) String() string {
+	return [...]string{"none", "picked", "dropped"}[o]
+}
+
+// Choice is a decision. One that is used again and again allocates nothing;
+// it must not be shared by Picks at once. The zero value is ready.
+type Choice struct {
+	// Explain asks for a table of what every filter and scorer said. The
+	// caller sets it; Pick leaves it.
+	Explain bool
+
+	Outcome Outcome
+	Slot    int // -1 unless Picked
+	// Open and Left are how many endpoints were open, and how many the filters
+	// left.
+	Open, Left int
+	// Score is the chosen one's, 0 where nothing was scored.
+	Score float64
+	// Matched is how many leading blocks of the prompt the chosen one was sent
+	// before, Uncached how many of its tokens are new to it: what the owner
+	// adds to Endpoint.Tokens until the answer begins.
+	Matched  int
+	Uncached int64
+
+	matches Matches
+	bound   float64 // requests at which affinity ends
+	set     []int32
+	est     []estimate
+	raw     []float64
+	total   []float64
+	trace   trace
+	table   *table // only with Explain
+}
+
+func (c *Choice) reset(p *Policy, in *Input) {
+	c.Outcome, c.Slot, c.Open, c.Left = None, -1, 0, 0
+	c.Score, c.Matched, c.Uncached, c.bound = 0, 0, 0, 0
+	c.matches.reset()
+	c.trace = trace{policy: p}
+	c.table = nil
+	if n := len(in.Endpoints); cap(c.set) < n {
+		n += n / 4
+		c.set, c.est = make([]int32, n), make([]estimate, n)
+		c.raw, c.total = make([]float64, n), make([]float64, n)
+	}
+	if c.Explain {
+		c.table = newTable(p, in)
+	}
+}
+
+// open lists the slots that may be chosen.
+func (c *Choice) open(in *Input) []int32 {
+	set := c.set[:0]
+	for i := range in.Endpoints {
+		if in.Endpoints[i].Open && (in.Allowed == nil || in.Allowed.Has(i)) {
+			set = append(set, int32(i))
+		}
+	}
+	for _, tried := range in.Tried {
+		for i, slot := range set {
+			if int(slot) == tried {
+				set = append(set[:i], set[i+1:]...)
+				break
+			}
+		}
+	}
+	c.Open = len(set)
+	return set
+}
+
+// pick notes the endpoint that was chosen.
+func (c *Choice) pick(slot int, ix *Index, in *Input) {
+	c.Outcome, c.Slot = Picked, slot
+	c.Matched = c.matches.At(slot)
+	c.Uncached = max(0, in.Tokens)
+	if c.Matched > 0 {
+		c.Uncached = max(0, c.Uncached-int64(c.Matched*ix.config.BlockBytes/bytesPerToken))
+	}
+}

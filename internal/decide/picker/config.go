@@ -1,0 +1,211 @@
+package picker
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config composes a policy. A field that is zero has its default.
+type Config struct {
+	// Name is for people.
+	Name string `json:"name,omitempty"`
+	// Filters are applied one after the other to the open endpoints.
+	Filters []Step `json:"filters,omitempty"`
+	// Scorers rate what the filters leave.
+	Scorers []Scorer `json:"scorers,omitempty"`
+	// Choice takes one: the best score ("best", the default; ties are broken
+	// at random), any ("random"), or the next by turn ("round-robin").
+	Choice string `json:"choice,omitempty"`
+
+	// Balance bounds affinity: an endpoint's prefixes and sessions count only
+	// while it has fewer requests than Balance times the mean. >= 1
+	Balance float64 `json:"balance,omitempty"`
+	// Slack is how many requests an endpoint may have whatever the mean. >= 1
+	Slack int `json:"slack,omitempty"`
+	// Fresh is up to which age a load is trusted in full, Stale from which on
+	// it counts for nothing; its weight falls in between.
+	Fresh time.Duration `json:"fresh,omitempty"`
+	Stale time.Duration `json:"stale,omitempty"`
+}
+
+// Step is one filter. When it leaves something, that is what Then goes on
+// with, else Else goes on with what the filter was given. What they leave goes
+// to the next step.
+type Step struct {
+	// Filter is a filter's name; see docs/design/picking.md.
+	Filter string `json:"filter"`
+	// Waiting, KV and Probability are the thresholds of those filters that
+	// have them: a number of requests, a part of the cache from 0 to 1, and
+	// how often a soft filter does as it should.
+	Waiting     int     `json:"waiting,omitempty"`
+	KV          float64 `json:"kv,omitempty"`
+	Probability float64 `json:"probability,omitempty"`
+
+	Then []Step `json:"then,omitempty"`
+	Else []Step `json:"else,omitempty"`
+}
+
+// Scorer rates endpoints from 0 to 1; the sum of all, times their weights, is
+// what "best" compares.
+type Scorer struct {
+	// Name is a scorer's name; see docs/design/picking.md.
+	Name string `json:"name"`
+	// Weight is >= 0.
+	Weight float64 `json:"weight"`
+	// Scale is, for scorers of load, the difference that counts in full; a
+	// wider spread in the pool counts in its place. In requests or tokens; for
+	// prefix, the least number of blocks that a match is measured against.
+	Scale float64 `json:"scale,omitempty"`
+}
+
+// The bounds of a configuration.
+const (
+	maxSteps   = 64
+	maxDepth   = 8
+	maxScorers = 16
+)
+
+// The choices.
+const (
+	choiceBest       = "best"
+	choiceRandom     = "random"
+	choiceRoundRobin = "round-robin"
+)
+
+var choices = []string{choiceBest, choiceRandom, choiceRoundRobin}
+
+func (c Config) withDefaults() Config {
+	def(&c.Choice, choiceBest)
+	def(&c.Balance, 1.25)
+	def(&c.Slack, 2)
+	def(&c.Fresh, 2*time.Second)
+	def(&c.Stale, 20*time.Second)
+	return c
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+// Validate says what is wrong, with the field's path and what may have been
+// meant.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	if !slices.Contains(choices, c.Choice) {
+		return unknown("choice", c.Choice, choices)
+	}
+	n := 0
+	if err := validSteps("filters", c.Filters, 1, &n); err != nil {
+		return err
+	}
+	if len(c.Scorers) > maxScorers {
+		return fmt.Errorf("scorers: %d of them, at most %d are allowed", len(c.Scorers), maxScorers)
+	}
+	for i, s := range c.Scorers {
+		path := fmt.Sprintf("scorers[%d]", i)
+		if _, ok := scorers[s.Name]; !ok {
+			return unknown(path+".name", s.Name, names(scorers))
+		}
+		if !(s.Weight >= 0) || s.Weight > 1e6 {
+			return fmt.Errorf("%s.weight is %v: write a number from 0 to 1000000", path, s.Weight)
+		}
+		if !(s.Scale >= 0) || math.IsInf(s.Scale, 1) {
+			return fmt.Errorf("%s.scale is %v: write a number above 0, or leave it out", path, s.Scale)
+		}
+	}
+	switch {
+	case !(c.Balance >= 1) || c.Balance > 1e6:
+		return fmt.Errorf("balance is %v: write a factor of at least 1", c.Balance)
+	case c.Slack < 0:
+		return fmt.Errorf("slack is %d: write a number of requests above 0", c.Slack)
+	case c.Fresh < 0:
+		return fmt.Errorf("fresh is %v: write a duration above 0", c.Fresh)
+	case c.Stale <= c.Fresh:
+		return fmt.Errorf("stale is %v: write more than fresh, which is %v", c.Stale, c.Fresh)
+	}
+	return nil
+}
+
+func validSteps(path string, steps []Step, depth int, n *int) error {
+	if depth > maxDepth && len(steps) > 0 {
+		return fmt.Errorf("%s: filters nest deeper than %d levels", path, maxDepth)
+	}
+	for i, s := range steps {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if *n++; *n > maxSteps {
+			return fmt.Errorf("%s: more than %d filters", at, maxSteps)
+		}
+		f, ok := filters[s.Filter]
+		if !ok {
+			return unknown(at+".filter", s.Filter, names(filters))
+		}
+		if err := f.takes(s); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+		if err := validSteps(at+".then", s.Then, depth+1, n); err != nil {
+			return err
+		}
+		if err := validSteps(at+".else", s.Else, depth+1, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unknown names what there is and, if one is near, what was probably meant.
+func unknown(path, got string, have []string) error {
+	hint := "write one of " + strings.Join(have, ", ")
+	for _, h := range have {
+		if near(got, h) {
+			hint = fmt.Sprintf("did you mean %q?", h)
+		}
+	}
+	if len(got) > 64 {
+		got = got[:64] + "…"
+	}
+	return fmt.Errorf("%s: there is no %q; %s", path, got, hint)
+}
+
+// near says whether a is b but for case, punctuation, or up to two edits.
+func near(a, b string) bool {
+	if len(a) > 64 {
+		return false
+	}
+	plain := strings.NewReplacer("-", "", "_", "", " ", "", ".", "")
+	a, b = plain.Replace(strings.ToLower(a)), plain.Replace(strings.ToLower(b))
+	if a == b {
+		return true
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)] <= min(2, len(b)/3)
+}
+
+func names[T any](m map[string]T) []string {
+	var out []string
+	for n := range m {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,307 @@
+package picker
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// IndexConfig sizes an Index and says how prompts are cut into blocks.
+type IndexConfig struct {
+	// BlockBytes is how many bytes of a prompt make a block, 16 to 4096.
+	BlockBytes int `json:"blockBytes,omitempty"`
+	// PromptBlocks is how many blocks of a prompt are looked at.
+	PromptBlocks int `json:"promptBlocks,omitempty"`
+	// EndpointBlocks is how many blocks an endpoint is taken to hold; the
+	// least recently used ones are forgotten.
+	EndpointBlocks int `json:"endpointBlocks,omitempty"`
+	// MaxBlocks is how many blocks of endpoints are held, all endpoints
+	// together: one that three endpoints hold counts three times.
+	MaxBlocks int `json:"maxBlocks,omitempty"`
+}
+
+// DefaultIndexConfig has blocks of about 64 tokens; 31,250 of them, 2 million
+// tokens, per endpoint.
+func DefaultIndexConfig() IndexConfig {
+	return IndexConfig{BlockBytes: 256, PromptBlocks: 1024, EndpointBlocks: 31250, MaxBlocks: 1 << 20}
+}
+
+const maxBlockBytes = 4096
+
+// Validate says what is wrong.
+func (c IndexConfig) Validate() error {
+	switch {
+	case c.BlockBytes < 16 || c.BlockBytes > maxBlockBytes:
+		return fmt.Errorf("blockBytes is %d: write a number from 16 to %d", c.BlockBytes, maxBlockBytes)
+	case c.PromptBlocks < 1 || c.PromptBlocks > 1<<16:
+		return fmt.Errorf("promptBlocks is %d: write a number from 1 to 65536", c.PromptBlocks)
+	case c.EndpointBlocks < 1 || c.EndpointBlocks > 1<<24:
+		return fmt.Errorf("endpointBlocks is %d: write a number from 1 to %d", c.EndpointBlocks, 1<<24)
+	case c.MaxBlocks < 1 || c.MaxBlocks > 1<<28:
+		return fmt.Errorf("maxBlocks is %d: write a number from 1 to %d", c.MaxBlocks, 1<<28)
+	}
+	return nil
+}
+
+// maxSlots bounds the slots of an Index; prompts sent to others are not
+// remembered.
+const maxSlots = 1 << 14
+
+// Index remembers which endpoints were sent which blocks of prompts, and so
+// probably hold their keys and values. It is one table from a block's hash to
+// the set of endpoints, not a table per endpoint: a prompt that all endpoints
+// know is one entry per block.
+//
+// Per endpoint the blocks stand in a queue, oldest first. When one must go, it
+// is the oldest that was not sent again since (second chance, an approximation
+// of least recently used that costs one bit). A prompt's end goes before its
+// beginning, as in an engine.
+//
+// Match may be called by many at once while nobody calls anything else.
+type Index struct {
+	config IndexConfig
+	table  hashTable
+	nodes  nodes
+	dense  sets
+	slots  []queue // by slot
+	pool   chunks
+	blocks int // pairs of block and endpoint; = Σ slots[i].n <= config.MaxBlocks
+}
+
+// NewIndex makes an empty index. It fails where Validate does.
+func NewIndex(c IndexConfig) (*Index, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &Index{config: c, dense: sets{words: 1}}, nil
+}
+
+// Config is what the index was made from.
+func (ix *Index) Config() IndexConfig { return ix.config }
+
+// Blocks is how many blocks a slot holds.
+func (ix *Index) Blocks(slot int) int {
+	if slot < 0 || slot >= len(ix.slots) {
+		return 0
+	}
+	return ix.slots[slot].n
+}
+
+// Len is how many blocks are held in all, and how many of them differ.
+func (ix *Index) Len() (blocks, distinct int) { return ix.blocks, ix.table.n }
+
+// Bytes is the memory the index takes.
+func (ix *Index) Bytes() int {
+	return len(ix.table.cells)*8 + len(ix.nodes.pages)*int(nodePage*nodeBytes) +
+		cap(ix.dense.bits)*8 + cap(ix.dense.free)*4 +
+		len(ix.pool.chunks)*chunkBytes + cap(ix.slots)*24
+}
+
+// Matches is how many leading blocks of a prompt each slot holds.
+type Matches struct {
+	// Longest is the most of any slot.
+	Longest int
+	n       []uint32 // by slot
+	live    []uint64
+}
+
+// At is the slot's number of leading blocks.
+func (m *Matches) At(slot int) int {
+	if slot < 0 || slot >= len(m.n) {
+		return 0
+	}
+	return int(m.n[slot])
+}
+
+func (m *Matches) reset() {
+	m.Longest = 0
+	m.n = m.n[:0]
+}
+
+// Match finds how many leading blocks each slot holds. It stops where no slot
+// is left.
+func (ix *Index) Match(blocks []uint64, m *Matches) {
+	m.reset()
+	if len(blocks) == 0 || len(ix.slots) == 0 {
+		return
+	}
+	if cap(m.n) < len(ix.slots) {
+		m.n = make([]uint32, len(ix.slots)+64)
+	}
+	m.n = m.n[:len(ix.slots)]
+	clear(m.n)
+	words := ix.dense.words
+	if cap(m.live) < words {
+		m.live = make([]uint64, words)
+	}
+	live := m.live[:words]
+	for i, h := range blocks {
+		id, ok := ix.table.find(&ix.nodes, h)
+		if !ok {
+			m.settle(live, i)
+			return
+		}
+		left := false
+		n := ix.nodes.at(id)
+		switch {
+		case i == 0:
+			clear(live)
+			ix.each(n, func(slot int) { live[slot>>6] |= 1 << (slot & 63) })
+			left = true
+		case n.dense:
+			set := ix.dense.set(n.set)
+			for w := range live {
+				if lost := live[w] &^ set[w]; lost != 0 {
+					m.put(w, lost, i)
+					live[w] &= set[w]
+				}
+				left = left || live[w] != 0
+			}
+		default:
+			left = ix.narrow(n, m, live, i)
+		}
+		if !left {
+			return
+		}
+	}
+	m.settle(live, len(blocks))
+}
+
+// narrow is Match's step for a block that few slots hold.
+func (ix *Index) narrow(n *node, m *Matches, live []uint64, at int) bool {
+	var keep [few]int32
+	kept := 0
+	for i := range n.count {
+		slot := int(n.set >> (16 * i) & slotMask)
+		if live[slot>>6]>>(slot&63)&1 != 0 {
+			keep[kept] = int32(slot)
+			live[slot>>6] &^= 1 << (slot & 63)
+			kept++
+		}
+	}
+	m.settle(live, at)
+	clear(live)
+	for _, slot := range keep[:kept] {
+		live[slot>>6] |= 1 << (slot & 63)
+	}
+	return kept > 0
+}
+
+// settle ends the match of all that are left.
+func (m *Matches) settle(live []uint64, at int) {
+	for w, lost := range live {
+		if lost != 0 {
+			m.put(w, lost, at)
+		}
+	}
+}
+
+func (m *Matches) put(w int, lost uint64, at int) {
+	m.Longest = max(m.Longest, at)
+	for ; lost != 0; lost &= lost - 1 {
+		m.n[w<<6|bits.TrailingZeros64(lost)] = uint32(at)
+	}
+}
+
+// Sent notes that a slot was sent a prompt with these blocks.
+func (ix *Index) Sent(slot int, blocks []uint64) {
+	if slot < 0 || slot >= maxSlots || len(blocks) == 0 {
+		return
+	}
+	blocks = blocks[:min(len(blocks), ix.config.EndpointBlocks, ix.config.MaxBlocks)]
+	ix.grow(slot)
+	// What it holds already gets its second chance before anything is evicted.
+	missing := 0
+	for _, h := range blocks {
+		if id, ok := ix.table.find(&ix.nodes, h); !ok || !ix.refer(ix.nodes.at(id), slot) {
+			missing++
+		}
+	}
+	if missing == 0 {
+		return
+	}
+	// The end goes in first, so that it goes out first.
+	rich := -1
+	for i := len(blocks) - 1; i >= 0; i-- {
+		id, ok := ix.table.find(&ix.nodes, blocks[i])
+		if ok && ix.has(ix.nodes.at(id), slot) {
+			continue
+		}
+		q := &ix.slots[slot]
+		if q.n >= ix.config.EndpointBlocks {
+			ix.evict(slot)
+		} else if ix.blocks >= ix.config.MaxBlocks {
+			if rich < 0 || ix.slots[rich].n == 0 {
+				rich = ix.richest()
+			}
+			ix.evict(rich)
+		}
+		ix.add(slot, blocks[i])
+	}
+}
+
+// Forget empties a slot, which may then be another endpoint's: to be called
+// when one has left, or its process restarted.
+func (ix *Index) Forget(slot int) {
+	if slot < 0 || slot >= len(ix.slots) {
+		return
+	}
+	q := &ix.slots[slot]
+	for q.n > 0 {
+		ix.remove(slot, q.pop(&ix.pool))
+	}
+}
+
+func (ix *Index) add(slot int, h uint64) {
+	id, ok := ix.table.find(&ix.nodes, h)
+	if !ok {
+		id = ix.nodes.alloc(h)
+		ix.table.insert(&ix.nodes, h, id)
+	}
+	ix.include(ix.nodes.at(id), slot)
+	ix.slots[slot].push(&ix.pool, id)
+	ix.blocks++
+}
+
+// evict takes the oldest block that was not sent again from a slot.
+func (ix *Index) evict(slot int) {
+	q := &ix.slots[slot]
+	for q.n > 0 {
+		id := q.pop(&ix.pool)
+		if n := ix.nodes.at(id); ix.unrefer(n, slot) {
+			q.push(&ix.pool, id)
+			continue
+		}
+		ix.remove(slot, id)
+		return
+	}
+}
+
+// remove takes a block that has left its queue out of the table.
+func (ix *Index) remove(slot int, id uint32) {
+	n := ix.nodes.at(id)
+	ix.exclude(n, slot)
+	ix.blocks--
+	if n.count == 0 {
+		ix.table.remove(&ix.nodes, n.hash)
+		ix.nodes.free(id)
+	}
+}
+
+func (ix *Index) richest() int {
+	best := 0
+	for i := range ix.slots {
+		if ix.slots[i].n > ix.slots[best].n {
+			best = i
+		}
+	}
+	return best
+}
+
+func (ix *Index) grow(slot int) {
+	for len(ix.slots) <= slot {
+		ix.slots = append(ix.slots, queue{})
+	}
+	if words := (len(ix.slots) + 63) / 64; words > ix.dense.words {
+		ix.dense.widen(words)
+	}
+}

@@ -1,0 +1,193 @@
+package picker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// naiveIndex is the index as one would write it first: a list of blocks with
+// a flag per endpoint.
+type naiveIndex struct {
+	c     IndexConfig
+	slots map[int][]naiveBlock
+}
+
+type naiveBlock struct {
+	hash  uint64
+	again bool
+}
+
+func (ix *naiveIndex) find(slot int, h uint64) int {
+	return slices.IndexFunc(ix.slots[slot], func(b naiveBlock) bool { return b.hash == h })
+}
+
+func (ix *naiveIndex) total() (n int) {
+	for _, s := range ix.slots {
+		n += len(s)
+	}
+	return n
+}
+
+func (ix *naiveIndex) evict(slot int) {
+	for {
+		b := ix.slots[slot][0]
+		ix.slots[slot] = ix.slots[slot][1:]
+		if !b.again {
+			return
+		}
+		b.again = false
+		ix.slots[slot] = append(ix.slots[slot], b)
+	}
+}
+
+func (ix *naiveIndex) sent(slot int, blocks []uint64) {
+	blocks = blocks[:min(len(blocks), ix.c.EndpointBlocks, ix.c.MaxBlocks)]
+	for _, h := range blocks {
+		if i := ix.find(slot, h); i >= 0 {
+			ix.slots[slot][i].again = true
+		}
+	}
+	rich := -1
+	for _, h := range slices.Backward(blocks) {
+		if ix.find(slot, h) >= 0 {
+			continue
+		}
+		if len(ix.slots[slot]) >= ix.c.EndpointBlocks {
+			ix.evict(slot)
+		} else if ix.total() >= ix.c.MaxBlocks {
+			if rich < 0 || len(ix.slots[rich]) == 0 {
+				rich = 0
+				for i := range maxSlots {
+					if len(ix.slots[i]) > len(ix.slots[rich]) {
+						rich = i
+					}
+				}
+			}
+			ix.evict(rich)
+		}
+		ix.slots[slot] = append(ix.slots[slot], naiveBlock{hash: h})
+	}
+}
+
+func (ix *naiveIndex) match(slot int, blocks []uint64) int {
+	for i, h := range blocks {
+		if ix.find(slot, h) < 0 {
+			return i
+		}
+	}
+	return len(blocks)
+}
+
+// check verifies what must hold between the index's parts.
+func (ix *Index) check() error {
+	pairs := 0
+	for slot := range ix.slots {
+		q := ix.slots[slot]
+		pairs += q.n
+		if q.n > ix.config.EndpointBlocks {
+			return fmt.Errorf("slot %d holds %d blocks", slot, q.n)
+		}
+		n := q.n
+		for range n {
+			id := q.pop(&ix.pool)
+			q.push(&ix.pool, id)
+			if !ix.has(ix.nodes.at(id), slot) {
+				return fmt.Errorf("slot %d has a block in its queue that is not in the set", slot)
+			}
+		}
+		ix.slots[slot] = q
+	}
+	if pairs != ix.blocks || pairs > ix.config.MaxBlocks {
+		return fmt.Errorf("%d blocks in queues, %d counted, %d allowed", pairs, ix.blocks, ix.config.MaxBlocks)
+	}
+	found := 0
+	for _, c := range ix.table.cells {
+		if c == 0 {
+			continue
+		}
+		n := ix.nodes.at(uint32(c) - 1)
+		members := 0
+		ix.each(n, func(int) { members++ })
+		if id, ok := ix.table.find(&ix.nodes, n.hash); !ok || id != uint32(c)-1 || members != int(n.count) || members == 0 {
+			return fmt.Errorf("block %x: found %v, %d in its set, %d counted", n.hash, ok, members, n.count)
+		}
+		found += members
+	}
+	if found != pairs {
+		return fmt.Errorf("%d blocks in sets, %d in queues", found, pairs)
+	}
+	return nil
+}
+
+// runIndex does what data says to an index and a naive one and compares them.
+func runIndex(t *testing.T, c IndexConfig, data []byte) {
+	t.Helper()
+	ix, err := NewIndex(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	naive := &naiveIndex{c: c, slots: map[int][]naiveBlock{}}
+	var m Matches
+	next := func() int {
+		if len(data) == 0 {
+			return 0
+		}
+		b := data[0]
+		data = data[1:]
+		return int(b)
+	}
+	for len(data) > 0 {
+		// Prompts are paths in a tree, some of the hashes' lower halves equal.
+		slot := next() % 140
+		var blocks []uint64
+		h := uint64(next()%3 + 1)
+		for range next() % 12 {
+			blocks = append(blocks, h)
+			h = mix(h*3+uint64(next()%3)) &^ 0xfffff000
+		}
+		if next()%16 == 0 {
+			ix.Forget(slot)
+			delete(naive.slots, slot)
+		} else {
+			ix.Sent(slot, blocks)
+			naive.sent(slot, blocks)
+		}
+		ix.Match(blocks, &m)
+		longest := 0
+		for s := range 200 {
+			want := naive.match(s, blocks)
+			longest = max(longest, want)
+			if m.At(s) != want {
+				t.Fatalf("slot %d holds %d leading blocks of %x, the naive index says %d", s, m.At(s), blocks, want)
+			}
+		}
+		if m.Longest != longest {
+			t.Fatalf("longest is %d, want %d", m.Longest, longest)
+		}
+	}
+	if err := ix.check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestIndexIsTheNaiveOne(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 300 {
+		data := make([]byte, 300)
+		for j := range data {
+			data[j] = byte(r.Uint32())
+		}
+		c := IndexConfig{BlockBytes: 16, PromptBlocks: 16, EndpointBlocks: 1 + i%20, MaxBlocks: 1 + i%150}
+		runIndex(t, c, data)
+	}
+}
+
+func FuzzIndex(f *testing.F) {
+	f.Add(uint8(3), uint8(9), []byte("\x01\x02\x05abcdefgh\x01\x02\x05abcdefgh"))
+	f.Fuzz(func(t *testing.T, per, all uint8, data []byte) {
+		c := IndexConfig{BlockBytes: 16, PromptBlocks: 16, EndpointBlocks: 1 + int(per), MaxBlocks: 1 + int(all)}
+		runIndex(t, c, data[:min(len(data), 2000)])
+	})
+}

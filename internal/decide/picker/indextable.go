@@ -1,0 +1,144 @@
+package picker
+
+// hashTable finds the node of a hash: open addressing with linear probing. A
+// cell holds the hash's upper half and the node's id+1; 0 is empty. The hashes
+// are good ones, so their lower half is the place to start.
+type hashTable struct {
+	cells []uint64 // a power of two of them, at most 3/4 in use
+	n     int
+}
+
+const upper = 0xffffffff << 32
+
+func (t *hashTable) find(ns *nodes, h uint64) (id uint32, ok bool) {
+	if len(t.cells) == 0 {
+		return 0, false
+	}
+	mask := uint64(len(t.cells) - 1)
+	for i := h & mask; ; i = (i + 1) & mask {
+		c := t.cells[i]
+		if c == 0 {
+			return 0, false
+		}
+		if (c^h)&upper == 0 {
+			if id := uint32(c) - 1; ns.at(id).hash == h {
+				return id, true
+			}
+		}
+	}
+}
+
+// insert puts a hash in that is not.
+func (t *hashTable) insert(ns *nodes, h uint64, id uint32) {
+	if (t.n+1)*4 > len(t.cells)*3 {
+		old := t.cells
+		t.cells = make([]uint64, max(64, 2*len(old)))
+		for _, c := range old {
+			if c != 0 {
+				t.place(ns.at(uint32(c)-1).hash, c)
+			}
+		}
+	}
+	t.place(h, h&upper|uint64(id+1))
+	t.n++
+}
+
+func (t *hashTable) place(h, cell uint64) {
+	mask := uint64(len(t.cells) - 1)
+	i := h & mask
+	for t.cells[i] != 0 {
+		i = (i + 1) & mask
+	}
+	t.cells[i] = cell
+}
+
+// remove takes a hash out that is in, and moves what follows up, so that no
+// search ends too early.
+func (t *hashTable) remove(ns *nodes, h uint64) {
+	mask := uint64(len(t.cells) - 1)
+	i := h & mask
+	for (t.cells[i]^h)&upper != 0 || ns.at(uint32(t.cells[i])-1).hash != h {
+		i = (i + 1) & mask
+	}
+	t.n--
+	for j := i; ; {
+		j = (j + 1) & mask
+		c := t.cells[j]
+		if c == 0 {
+			break
+		}
+		home := ns.at(uint32(c)-1).hash & mask
+		if (j-home)&mask >= (j-i)&mask {
+			t.cells[i] = c
+			i = j
+		}
+	}
+	t.cells[i] = 0
+}
+
+// queue is a slot's blocks, oldest first, in chunks that all queues share.
+type queue struct {
+	head, tail uint32 // chunk ids+1; 0 while empty
+	first, end uint16 // places in the head and the tail chunk
+	n          int
+}
+
+const (
+	chunkLen   = 63
+	chunkBytes = 4 * (chunkLen + 1)
+)
+
+// chunk is a part of a queue; next is the id+1 of the following, or of the
+// next free one.
+type chunk struct {
+	next uint32
+	ids  [chunkLen]uint32
+}
+
+type chunks struct {
+	chunks []*chunk
+	freed  uint32
+}
+
+func (cs *chunks) alloc() uint32 {
+	if cs.freed != 0 {
+		id := cs.freed
+		cs.freed = cs.chunks[id-1].next
+		cs.chunks[id-1].next = 0
+		return id
+	}
+	cs.chunks = append(cs.chunks, new(chunk))
+	return uint32(len(cs.chunks))
+}
+
+func (q *queue) push(cs *chunks, id uint32) {
+	if q.tail == 0 {
+		q.head = cs.alloc()
+		q.tail, q.first, q.end = q.head, 0, 0
+	} else if q.end == chunkLen {
+		next := cs.alloc()
+		cs.chunks[q.tail-1].next = next
+		q.tail, q.end = next, 0
+	}
+	cs.chunks[q.tail-1].ids[q.end] = id
+	q.end++
+	q.n++
+}
+
+// pop takes the oldest; the queue must not be empty.
+func (q *queue) pop(cs *chunks) uint32 {
+	c := cs.chunks[q.head-1]
+	id := c.ids[q.first]
+	q.first++
+	q.n--
+	if q.n == 0 || q.first == chunkLen {
+		old := q.head
+		q.head, q.first = c.next, 0
+		if q.n == 0 {
+			q.head, q.tail, q.end = 0, 0, 0
+		}
+		c.next = cs.freed
+		cs.freed = old
+	}
+	return id
+}

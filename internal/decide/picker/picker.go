@@ -1,0 +1,104 @@
+// Package picker decides which endpoint of a pool answers a request.
+//
+// A Policy is filters, scorers and a choice, composed by a Config, which is
+// data. Filters narrow the open endpoints down, scorers rate what is left, the
+// choice takes one. Preset has the ones that come with the product: default,
+// round-robin, least-request, and the two filter trees of the Gateway API
+// Inference Extension, seed-50 and v0.3-128. docs/design/picking.md says what
+// they do and why.
+//
+// Pick reads an Input, which describes the pool and the request, and an Index,
+// which remembers which endpoint was sent which prompts; it writes nothing but
+// its Choice. Time and randomness are in the Input. There are no locks: any
+// number of Picks may run at once, each with a Choice of its own, while nobody
+// changes the Input's endpoints, their Residency or the Index. The owner sees
+// to that.
+package picker
+
+import (
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+)
+
+// Endpoint is one address of a pool as the owner sees it. Its place in
+// Input.Endpoints is its slot, which is also its number in the Index.
+type Endpoint struct {
+	// Name is for people, and what rendezvous hashing of sessions goes by: it
+	// must be the same for the same endpoint in every gateway. An address is a
+	// good one.
+	Name string
+	// Open says that a request may be sent there now: ready, not suspected,
+	// below its limit. An unused slot is not open.
+	Open bool
+	// InFlight counts our own requests there: reserved and not done. >= 0
+	InFlight int
+	// AtLoad is what InFlight was when Load was taken. What Load counts beyond
+	// it is others' work, so none of our requests is counted twice.
+	AtLoad int
+	// Tokens are the uncached prompt tokens of our requests there that have
+	// not begun to answer: the sum of their Choice.Uncached. >= 0
+	Tokens int64
+	// Load is what the endpoint last said of itself; nil when it never did.
+	Load *replica.Load
+	// Resident remembers which LoRA adapters are loaded there; nil when nobody
+	// keeps it, and then only what Load says counts.
+	Resident *Residency
+}
+
+// Input is what a decision is made from. Pick changes nothing of it.
+type Input struct {
+	Now time.Time
+	// Endpoints are the pool's, by slot.
+	Endpoints []Endpoint
+	// Allowed are the slots that may be chosen; nil for all.
+	Allowed Set
+	// Tried are slots that are not chosen, since the request failed there.
+	Tried []int
+
+	// Adapter is the LoRA adapter's name, "" for the base model.
+	Adapter string
+	// Critical and Priority say how important the request is; negative
+	// priorities are sheddable.
+	Critical bool
+	Priority int
+	// Blocks are the prompt's, of IndexConfig.AppendBlocks; nil when prompts
+	// do not matter.
+	Blocks []uint64
+	// Tokens is the prompt's length, estimated.
+	Tokens int64
+	// Session is a key: requests that share it go to the same endpoint as long
+	// as that is open and not overloaded. "" for none.
+	Session string
+
+	// Turn is counted up by the owner with every pick; round-robin goes by it.
+	Turn uint64
+	// Random returns a number in [0, n), n > 0. It is called at most once per
+	// soft filter and once for the choice. nil draws 0.
+	Random func(n uint32) uint32
+}
+
+// Set is a set of slots: slot i is bit i%64 of word i/64.
+type Set []uint64
+
+// Add puts a slot in, growing the set as needed, and returns the set.
+func (s Set) Add(slot int) Set {
+	for len(s) <= slot>>6 {
+		s = append(s, 0)
+	}
+	s[slot>>6] |= 1 << (slot & 63)
+	return s
+}
+
+// Has says whether a slot is in.
+func (s Set) Has(slot int) bool {
+	return slot>>6 < len(s) && s[slot>>6]>>(slot&63)&1 != 0
+}
+
+// random draws from [0, n).
+func (in *Input) random(n int) int {
+	if in.Random == nil || n <= 1 {
+		return 0
+	}
+	return min(int(in.Random(uint32(n))), n-1)
+}

@@ -1,0 +1,151 @@
+package picker
+
+import "math"
+
+// Policy is a compiled Config. It never changes, so it may be shared.
+type Policy struct {
+	config  Config
+	steps   []step
+	names   []string // of the filters, by step.id
+	scorers []scoring
+	// Which work the scorers need.
+	prefix, session bool
+}
+
+// step is a Step with its filter found.
+type step struct {
+	Step
+	id         int
+	run        func(p *pick, s *step, set []int32) int
+	then, alse []step
+}
+
+// New makes a policy. It fails where Validate does.
+func New(c Config) (*Policy, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	c = c.withDefaults()
+	p := &Policy{config: c}
+	p.steps = p.compile(c.Filters)
+	for _, s := range c.Scorers {
+		if s.Weight == 0 {
+			continue
+		}
+		k := scorers[s.Name]
+		def(&s.Scale, k.scale)
+		p.scorers = append(p.scorers, scoring{Scorer: s, scorer: k})
+		p.prefix = p.prefix || s.Name == "prefix"
+		p.session = p.session || s.Name == "session"
+	}
+	return p, nil
+}
+
+func (p *Policy) compile(steps []Step) []step {
+	var out []step
+	for _, s := range steps {
+		id := len(p.names)
+		p.names = append(p.names, s.Filter)
+		out = append(out, step{Step: s, id: id, run: filters[s.Filter].run,
+			then: p.compile(s.Then), alse: p.compile(s.Else)})
+	}
+	return out
+}
+
+// Config is what the policy was made from, with its defaults.
+func (p *Policy) Config() Config { return p.config }
+
+// Affinity says whether the policy looks at prompts and at sessions: where it
+// does not, the owner need not hash them, nor keep an Index.
+func (p *Policy) Affinity() (prefix, session bool) { return p.prefix, p.session }
+
+// pick is one decision under way.
+type pick struct {
+	*Policy
+	in  *Input
+	out *Choice
+}
+
+// Pick chooses an endpoint. It allocates nothing once out has served for a
+// pool of the size, unless out.Explain is set. ix may be nil.
+func (p *Policy) Pick(in *Input, ix *Index, out *Choice) {
+	out.reset(p, in)
+	set := out.open(in)
+	if len(set) == 0 {
+		return
+	}
+	r := pick{Policy: p, in: in, out: out}
+	if set = r.filter(p.steps, set); len(set) == 0 {
+		out.Outcome = Dropped
+		return
+	}
+	if p.prefix && ix != nil {
+		ix.Match(in.Blocks, &out.matches)
+	}
+	out.Left = len(set)
+	at := 0
+	switch {
+	case p.config.Choice == choiceRoundRobin:
+		at = int(in.Turn % uint64(len(set)))
+	case p.config.Choice == choiceRandom:
+		at = in.random(len(set))
+	case len(set) > 1 || out.Explain:
+		at = r.best(set)
+	}
+	out.pick(int(set[at]), ix, in)
+}
+
+// filter runs a chain. It returns nothing when the request is to be dropped,
+// which only the filter "drop" does.
+func (p *pick) filter(steps []step, set []int32) []int32 {
+	for i := range steps {
+		s := &steps[i]
+		before := p.out.before(set)
+		kept := s.run(p, s, set)
+		p.out.passed(s, before, set[:kept])
+		if kept > 0 {
+			set = p.filter(s.then, set[:kept])
+		} else if s.Filter == "drop" {
+			return nil
+		} else {
+			set = p.filter(s.alse, set)
+		}
+		if len(set) == 0 {
+			return nil
+		}
+	}
+	return set
+}
+
+// best scores the set and returns the place in it of the highest score, one
+// of them at random when several are highest.
+func (p *pick) best(set []int32) int {
+	p.estimate(set)
+	total := p.out.total[:len(set)]
+	clear(total)
+	for i := range p.scorers {
+		p.score(&p.scorers[i], i, set, total)
+	}
+	top, n, at := math.Inf(-1), 0, 0
+	for i, v := range total {
+		if v > top {
+			top, n, at = v, 1, i
+		} else if v == top {
+			n++
+		}
+	}
+	if n > 1 {
+		k := p.in.random(n)
+		for i, v := range total {
+			if v == top {
+				if k == 0 {
+					at = i
+					break
+				}
+				k--
+			}
+		}
+	}
+	p.out.Score = top
+	return at
+}
