@@ -1,0 +1,237 @@
+package scrape
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+)
+
+// errUnknown: an answer has no known engine's metrics.
+var errUnknown = errors.New("no metrics of a known engine")
+
+// plan is what to look for in an answer: the names of one engine, or of all
+// while it is not known which one it is.
+type plan struct {
+	names   names
+	engines []*engine
+	uses    [][]use // by index in names
+	slots   int
+}
+
+// engine is an Engine with its figures' slots.
+type engine struct {
+	*Engine
+	figures [figures][]int // slots, in order of preference
+}
+
+// The figures, as indexes.
+const (
+	waiting = iota
+	running
+	kv
+	blocks
+	blockTokens
+	figures
+)
+
+// use is what a sample's name means to one figure.
+type use struct {
+	metric *Metric // nil: adapters
+	first  []string
+	slot   int // for adapters: the engine
+}
+
+// newPlan makes a plan for engines. The list is not kept, its engines are.
+func newPlan(list []*Engine) *plan {
+	p := &plan{}
+	var found []string
+	add := func(name string, u use) {
+		at := slices.Index(found, name)
+		if at < 0 {
+			at = len(found)
+			found = append(found, name)
+			p.uses = append(p.uses, nil)
+		}
+		p.uses[at] = append(p.uses[at], u)
+	}
+	for i, e := range list {
+		own := &engine{Engine: e}
+		for f, metrics := range [figures][]Metric{waiting: e.Waiting, running: e.Running, kv: e.KV, blocks: e.Blocks, blockTokens: e.BlockTokens} {
+			for at := range metrics {
+				add(metrics[at].Name, use{metric: &metrics[at], first: e.First, slot: p.slots})
+				own.figures[f] = append(own.figures[f], p.slots)
+				p.slots++
+			}
+		}
+		if e.Adapters != "" {
+			add(e.Adapters, use{slot: i})
+		}
+		p.engines = append(p.engines, own)
+	}
+	p.names = newNames(found)
+	return p
+}
+
+// gathering collects the figures of one answer. It is reused.
+type gathering struct {
+	plan     *plan
+	slots    []slot
+	adapters []adapters
+}
+
+type slot struct {
+	sum float64
+	n   int
+}
+
+// adapters are the labels of the newest series so far.
+type adapters struct {
+	seen             bool
+	at               float64
+	max              string
+	running, waiting []byte
+}
+
+func (g *gathering) start(p *plan) {
+	g.plan = p
+	g.slots = append(g.slots[:0], make([]slot, p.slots)...)
+	if len(g.adapters) < len(p.engines) {
+		g.adapters = make([]adapters, len(p.engines))
+	}
+	for i := range g.adapters {
+		g.adapters[i].seen = false
+	}
+}
+
+// take takes one sample.
+func (g *gathering) take(s *sample) {
+	for i := range g.plan.uses[s.name] {
+		u := &g.plan.uses[s.name][i]
+		if u.metric == nil {
+			g.adapters[u.slot].take(s)
+			continue
+		}
+		if x, ok := u.value(s); ok {
+			g.slots[u.slot].sum += x
+			g.slots[u.slot].n++
+		}
+	}
+}
+
+// value is the sample's figure, if it counts and is one.
+func (u *use) value(s *sample) (x float64, ok bool) {
+	if u.metric.Label != "" {
+		if v, _ := s.get(u.metric.Label); string(v) != u.metric.Equals {
+			return 0, false
+		}
+	}
+	for _, rank := range u.first {
+		if v, there := s.get(rank); there && string(v) != "0" {
+			return 0, false
+		}
+	}
+	x = s.value
+	if u.metric.Value != "" {
+		v, _ := s.get(u.metric.Value)
+		var err error
+		if x, err = number(v); err != nil {
+			return 0, false // "None", in vLLM
+		}
+	}
+	return max(0, x), !math.IsNaN(x)
+}
+
+func (a *adapters) take(s *sample) {
+	if math.IsNaN(s.value) || (a.seen && s.value < a.at) {
+		return
+	}
+	of := func(name string) []byte { v, _ := s.get(name); return v }
+	a.seen, a.at, a.max = true, s.value, string(of("max_lora"))
+	a.running = append(a.running[:0], of("running_lora_adapters")...)
+	a.waiting = append(a.waiting[:0], of("waiting_lora_adapters")...)
+}
+
+// load is what the answer said, and whose names it used. The error is
+// errUnknown when it used nobody's.
+func (g *gathering) load(at time.Time) (*replica.Load, *Engine, error) {
+	best, most := -1, 0
+	for i, e := range g.plan.engines {
+		n := 0
+		for _, slots := range e.figures[:blocks] {
+			if _, ok := g.figure(slots); ok {
+				n++
+			}
+		}
+		if n > most {
+			best, most = i, n
+		}
+	}
+	if best < 0 {
+		return nil, nil, g.plan.unknown()
+	}
+	e := g.plan.engines[best]
+	l := &replica.Load{At: at}
+	l.Waiting, l.Running = g.count(e.figures[waiting]), g.count(e.figures[running])
+	l.Blocks = g.count(e.figures[blocks])
+	if s, ok := g.figure(e.figures[kv]); ok {
+		l.KV = min(1, s.sum/float64(s.n))
+	}
+	if s, ok := g.figure(e.figures[blockTokens]); ok {
+		l.BlockTokens = whole(s.sum / float64(s.n))
+	}
+	if a := &g.adapters[best]; e.Adapters != "" && a.seen {
+		l.Adapters = a.value()
+	}
+	return l, e.Engine, nil
+}
+
+// unknown is errUnknown with what was looked for.
+func (p *plan) unknown() error {
+	known := make([]string, len(p.engines))
+	for i, e := range p.engines {
+		known[i] = e.Name
+	}
+	return fmt.Errorf("%w (%s)", errUnknown, strings.Join(known, ", "))
+}
+
+// figure is the first slot that something was found for.
+func (g *gathering) figure(slots []int) (slot, bool) {
+	for _, i := range slots {
+		if g.slots[i].n > 0 {
+			return g.slots[i], true
+		}
+	}
+	return slot{}, false
+}
+
+func (g *gathering) count(slots []int) int {
+	s, _ := g.figure(slots)
+	return whole(s.sum)
+}
+
+func whole(x float64) int { return int(min(math.MaxInt32, math.Round(x))) }
+
+func (a *adapters) value() *replica.Adapters {
+	limit, err := strconv.Atoi(a.max)
+	if err != nil {
+		limit = 0
+	}
+	return &replica.Adapters{Running: split(a.running), Waiting: split(a.waiting), Max: max(0, limit)}
+}
+
+// split reads "a, b".
+func split(list []byte) (out []string) {
+	for name := range bytes.SplitSeq(list, []byte(",")) {
+		if name = bytes.TrimSpace(name); len(name) > 0 {
+			out = append(out, string(name))
+		}
+	}
+	return out
+}

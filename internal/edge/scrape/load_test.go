@@ -1,0 +1,97 @@
+package scrape
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+)
+
+// understand reads text as a worker would.
+func understand(p *plan, text string) (*replica.Load, string, error) {
+	var w worker
+	w.gathering.start(p)
+	if err := w.reader.read(strings.NewReader(text), 1<<20, &p.names, w.gathering.take); err != nil {
+		return nil, "", err
+	}
+	l, e, err := w.gathering.load(time.Time{})
+	if err != nil {
+		return nil, "", err
+	}
+	return l, e.Name, nil
+}
+
+func TestEnginesAreFoundOut(t *testing.T) {
+	for _, c := range []struct {
+		name, text, engine string
+		want               replica.Load
+	}{
+		{"vLLM", exposition(3, 100<<10), "vllm", replica.Load{Waiting: 3, Running: 7, KV: 0.375, Blocks: 27816, BlockTokens: 16,
+			Adapters: &replica.Adapters{Running: []string{"sql", "chat"}, Waiting: []string{"law"}, Max: 4}}},
+		{"vLLM before 0.10", "vllm:num_requests_waiting{model_name=\"m\"} 1\nvllm:num_requests_running{model_name=\"m\"} 2\nvllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\nvllm:cpu_cache_usage_perc{model_name=\"m\"} 0.9\n",
+			"vllm", replica.Load{Waiting: 1, Running: 2, KV: 0.5}},
+		{"both names: the newer counts", "vllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.5\n", "vllm", replica.Load{KV: 0.5}},
+		{"two engines in one server", "vllm:num_requests_waiting{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"1\"} 4\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.2\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.4\n" +
+			"vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\",engine=\"0\"} 1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\",engine=\"1\"} 1\n",
+			"vllm", replica.Load{Waiting: 5, KV: 0.30000000000000004, Blocks: 200, BlockTokens: 16}},
+		{"not known yet", "vllm:num_requests_waiting 0\nvllm:cache_config_info{block_size=\"None\",num_gpu_blocks=\"None\"} 1\n", "vllm", replica.Load{}},
+		{"SGLang", "sglang:num_queue_reqs{tp_rank=\"0\"} 2\nsglang:num_queue_reqs{tp_rank=\"1\"} 2\nsglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_running_reqs{tp_rank=\"1\"} 3\nsglang:token_usage{tp_rank=\"0\"} 0.25\nsglang:cache_config_info{page_size=\"64\",num_pages=\"1000\"} 1\n",
+			"sglang", replica.Load{Waiting: 2, Running: 3, KV: 0.25, Blocks: 1000, BlockTokens: 64}},
+		{"trtllm-serve", "trtllm_num_requests_waiting{model_name=\"m\"} 2\ntrtllm_num_requests_running 3\ntrtllm_kv_cache_utilization 0.25\ntrtllm_kv_cache_max_blocks 900\ntrtllm_kv_cache_tokens_per_block 32\n",
+			"trtllm-serve", replica.Load{Waiting: 2, Running: 3, KV: 0.25, Blocks: 900, BlockTokens: 32}},
+		{"Triton", "nv_trt_llm_request_metrics{model=\"tensorrt_llm\",request_type=\"waiting\",version=\"1\"} 2\nnv_trt_llm_request_metrics{model=\"tensorrt_llm\",request_type=\"scheduled\",version=\"1\"} 3\n" +
+			"nv_trt_llm_request_metrics{request_type=\"max\"} 512\nnv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"fraction\"} 0.25\nnv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"tokens_per\"} 64\n" +
+			"nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"used\"} 10\nnv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"max\"} 40\n",
+			"triton-trtllm", replica.Load{Waiting: 2, Running: 3, KV: 0.25, Blocks: 40, BlockTokens: 64}},
+		{"roundhouse serve", "batch_request_queue{model=\"a\"} 2\nbatch_request_queue{model=\"b\"} 1\nrest_server_requests_in_progress{app_name=\"mlserver\",method=\"POST\"} 5\n",
+			"roundhouse", replica.Load{Waiting: 3, Running: 5}},
+		{"out of range", "vllm:num_requests_waiting -4\nvllm:num_requests_running 1e300\nvllm:kv_cache_usage_perc 7\n", "vllm", replica.Load{Running: 1<<31 - 1, KV: 1}},
+		{"no number", "vllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc NaN\n", "vllm", replica.Load{Waiting: 2}},
+		{"no adapters", "vllm:num_requests_waiting 2\nvllm:lora_requests_info{max_lora=\"x\",running_lora_adapters=\" , \"} 1\n", "vllm", replica.Load{Waiting: 2, Adapters: &replica.Adapters{}}},
+	} {
+		got, engine, err := understand(everything, c.text)
+		if err != nil || engine != c.engine || !reflect.DeepEqual(*got, c.want) {
+			t.Errorf("%s: %+v of %s, %v; want %+v", c.name, got, engine, err, c.want)
+			continue
+		}
+		if again, _, err := understand(own[engine], c.text); err != nil || !reflect.DeepEqual(again, got) {
+			t.Errorf("%s, stated: %+v, %v", c.name, again, err)
+		}
+	}
+}
+
+func TestUnknownEngine(t *testing.T) {
+	text := "go_goroutines 4\nvllm:cache_config_info{block_size=\"16\"} 1\n" // says nothing of the load
+	if _, _, err := understand(everything, text); !errors.Is(err, errUnknown) || !strings.Contains(err.Error(), "sglang") {
+		t.Errorf("%v", err)
+	}
+	if _, _, err := understand(own["vllm"], text); !errors.Is(err, errUnknown) || !strings.Contains(err.Error(), "(vllm)") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestReadingAgain: nothing of one answer is left for the next.
+func TestReadingAgain(t *testing.T) {
+	var w worker
+	read := func(p *plan, text string) *replica.Load {
+		w.gathering.start(p)
+		if err := w.reader.read(strings.NewReader(text), 1<<20, &p.names, w.gathering.take); err != nil {
+			t.Fatal(err)
+		}
+		l, _, err := w.gathering.load(time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	first := read(everything, exposition(3, 1000))
+	if second := read(own["vllm"], "vllm:num_requests_waiting 1\n"); !reflect.DeepEqual(*second, replica.Load{Waiting: 1}) {
+		t.Errorf("%+v", second)
+	}
+	if first.Waiting != 3 || first.Adapters.Running[1] != "chat" {
+		t.Errorf("the first has changed: %+v %+v", first, first.Adapters)
+	}
+}

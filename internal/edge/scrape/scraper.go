@@ -1,0 +1,301 @@
+package scrape
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/orca"
+	"roundhouse.dev/roundhouse/internal/core/replica"
+)
+
+// Scraper reads servers' metrics and tells a Sink. Its methods are safe for
+// concurrent use.
+type Scraper struct {
+	cfg     Config
+	metrics *metrics
+	buffers sync.Pool // of *worker
+	stop    context.CancelFunc
+	ctx     context.Context
+	done    sync.WaitGroup
+
+	pools atomic.Pointer[map[string]*pool] // what Wake reads without a lock
+
+	mu struct {
+		sync.Mutex
+		servers map[string]*server
+		due     dueHeap
+		held    []*server   // due, and waiting for a worker for those that failed
+		working int         // goroutines
+		failing int         // of them, how many read servers that failed
+		timer   func() bool // stops the timer; nil when none is set
+		wakeAt  time.Time   // when it ends
+		closed  bool
+	}
+}
+
+// pool is a set of servers that requests are spread over.
+type pool struct {
+	servers map[string]*server // guarded by Scraper.mu
+	asked   atomic.Int64       // when the last request came, in Unix nanoseconds
+	parked  atomic.Int64       // how many of the servers are parked
+}
+
+// server is one target's state. Scraper.mu guards every field, except that
+// place belongs to the worker while phase is busy.
+type server struct {
+	target   Target
+	place    place
+	pools    []*pool
+	phase    phase
+	due      time.Time
+	index    int // in the heap
+	gone     bool
+	pause    time.Duration
+	failures int
+	err      error
+	load     *replica.Load
+	told     sync.Mutex // orders the sink's calls
+}
+
+// phase is where a server is: parked → queued → busy → queued or parked.
+type phase int
+
+const (
+	parked phase = iota
+	queued
+	busy
+)
+
+// Status is how the readings of one server go.
+type Status struct {
+	Target Target
+	// Load is the last that was read, nil for none.
+	Load *replica.Load
+	// Engine is whose metrics they are; "" while not known.
+	Engine string
+	// Failures counts those in a row, Err is the last.
+	Failures int
+	Err      error
+	// Idle says that nothing is read, since there is no traffic.
+	Idle bool
+}
+
+// New makes a Scraper that has nothing to read yet.
+func New(cfg Config) (*Scraper, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.settle()
+	s := &Scraper{cfg: cfg, metrics: newMetrics()}
+	s.buffers.New = func() any { return &worker{} }
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.pools.Store(&map[string]*pool{})
+	s.mu.servers = map[string]*server{}
+	return s, nil
+}
+
+// SetPool makes these the servers of a pool; none removes it. A server may be
+// in several pools; the last target given for its ID counts. New servers are
+// read at once, whether there is traffic or not. The error names the targets
+// that cannot be read; the others are.
+func (s *Scraper) SetPool(name string, targets []Target) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		return nil
+	}
+	old := (*s.pools.Load())[name]
+	next := &pool{servers: make(map[string]*server, len(targets))}
+	if old != nil {
+		next.asked.Store(old.asked.Load())
+	}
+	var failed error
+	for _, t := range targets {
+		srv, err := s.add(t)
+		if err != nil && failed == nil {
+			failed = err
+		}
+		if err == nil {
+			next.servers[t.ID] = srv
+			srv.pools = append(srv.pools, next)
+			if srv.phase == parked {
+				next.parked.Add(1)
+			}
+		}
+	}
+	pools := maps.Clone(*s.pools.Load())
+	if pools[name] = next; len(next.servers) == 0 {
+		delete(pools, name)
+	}
+	s.pools.Store(&pools)
+	if old != nil {
+		s.leave(old)
+	}
+	s.pump()
+	return failed
+}
+
+// add finds or makes a target's server.
+func (s *Scraper) add(t Target) (*server, error) {
+	srv := s.mu.servers[t.ID]
+	if srv != nil && srv.target == t {
+		return srv, nil
+	}
+	at, err := t.places()
+	if err != nil {
+		return nil, err
+	}
+	if srv == nil && len(s.mu.servers) >= s.cfg.MaxTargets {
+		return nil, fmt.Errorf("scrape: target %s is one more than may be read (%d)", t.ID, s.cfg.MaxTargets)
+	}
+	next := &server{target: t, place: at, index: -1}
+	if srv != nil { // it has moved: what was known is about another server
+		next.pools = srv.pools
+		for _, p := range srv.pools {
+			p.servers[t.ID] = next
+			if srv.phase != parked {
+				p.parked.Add(1)
+			}
+		}
+		s.remove(srv)
+	}
+	s.mu.servers[t.ID] = next
+	s.unpark(next, s.cfg.Clock.Now())
+	return next, nil
+}
+
+// leave takes a pool that is no more from its servers.
+func (s *Scraper) leave(old *pool) {
+	for id, srv := range old.servers {
+		rest := srv.pools[:0:0]
+		for _, p := range srv.pools {
+			if p != old {
+				rest = append(rest, p)
+			}
+		}
+		if srv.pools = rest; len(rest) == 0 && s.mu.servers[id] == srv {
+			delete(s.mu.servers, id)
+			s.remove(srv)
+		}
+	}
+}
+
+func (s *Scraper) remove(srv *server) {
+	srv.gone = true
+	if srv.index >= 0 {
+		heap.Remove(&s.mu.due, srv.index)
+	}
+}
+
+// Wake tells that a request came for a pool. It is meant to be called for
+// every request: while the pool is read anyway it costs some 50 ns.
+func (s *Scraper) Wake(name string) {
+	p := (*s.pools.Load())[name]
+	if p == nil {
+		return
+	}
+	now := s.cfg.Clock.Now()
+	if n := now.UnixNano(); n-p.asked.Load() > int64(s.cfg.Fast)/2 {
+		p.asked.Store(n)
+	}
+	// A server that is about to park counts itself as parked first and looks
+	// at asked then, so one of the two sees the other.
+	if p.parked.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, srv := range p.servers {
+		if srv.phase == parked && !srv.gone {
+			s.unpark(srv, now)
+		}
+	}
+	s.pump()
+}
+
+// Heard tells what an answer's header said of a server's load. It is laid over
+// what was read last.
+func (s *Scraper) Heard(id string, r orca.Report) {
+	s.mu.Lock()
+	srv := s.mu.servers[id]
+	s.mu.Unlock()
+	if srv != nil {
+		s.tell(srv, func(last *replica.Load) *replica.Load { return r.Over(last, s.cfg.Clock.Now()) })
+	}
+}
+
+// tell has the sink told the next load of a server.
+func (s *Scraper) tell(srv *server, next func(last *replica.Load) *replica.Load) {
+	srv.told.Lock()
+	defer srv.told.Unlock()
+	s.mu.Lock()
+	l := next(srv.load)
+	srv.load = l
+	gone := srv.gone
+	s.mu.Unlock()
+	if !gone {
+		s.cfg.Sink.SetLoad(srv.target.ID, l)
+	}
+}
+
+// Status is how the readings of a server go.
+func (s *Scraper) Status(id string) (Status, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	srv := s.mu.servers[id]
+	if srv == nil {
+		return Status{}, false
+	}
+	st := Status{Target: srv.target, Load: srv.load, Failures: srv.failures, Err: srv.err, Idle: srv.phase == parked}
+	if srv.phase != busy && len(srv.place.plan.engines) == 1 {
+		st.Engine = srv.place.plan.engines[0].Name
+	}
+	return st, true
+}
+
+// Close stops reading and waits until nothing runs. The sink is told nothing
+// afterwards.
+func (s *Scraper) Close() {
+	s.mu.Lock()
+	s.mu.closed = true
+	s.mu.due, s.mu.held = nil, nil
+	for _, srv := range s.mu.servers {
+		srv.gone, srv.index = true, -1
+	}
+	if s.mu.timer != nil {
+		s.mu.timer()
+		s.mu.timer = nil
+	}
+	s.mu.Unlock()
+	s.stop()
+	s.done.Wait()
+	if t, ok := s.cfg.Transport.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
+}
+
+// log tells of the first failure in a row, and of its end.
+func (s *Scraper) log(srv *server, err error) {
+	if err != nil && srv.failures == 1 {
+		s.cfg.Log.Warn("a server's metrics cannot be read; its load is unknown", slog.String("server", srv.target.ID), slog.Any("error", err))
+	}
+	if err == nil && srv.failures > 0 {
+		s.cfg.Log.Info("a server's metrics can be read again", slog.String("server", srv.target.ID))
+	}
+}
+
+// wanted says whether a pool of the server had a request lately.
+func (s *Scraper) wanted(srv *server, now time.Time) bool {
+	for _, p := range srv.pools {
+		if now.UnixNano()-p.asked.Load() < int64(s.cfg.IdleAfter) {
+			return true
+		}
+	}
+	return false
+}
