@@ -1,0 +1,173 @@
+package tracing
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// The protocols of OTLP.
+const (
+	ProtocolGRPC = "grpc"
+	ProtocolHTTP = "http/protobuf"
+)
+
+// Config is where spans go and which there are.
+type Config struct {
+	// Endpoint is the collector: "host:port" speaks OTLP over gRPC without TLS,
+	// as MLServer's tracing_server; a URL of http or https speaks OTLP over HTTP
+	// (at /v1/traces unless it has a path), or gRPC where Protocol says so or
+	// its port is 4317, gRPC's. "" records nothing.
+	Endpoint string
+	Protocol string // "": as Endpoint says
+	// Headers are sent with every export.
+	Headers map[string]string
+	Gzip    bool // compress exports
+	TLS     TLSConfig
+
+	// Service and Version are what the spans say of who made them; Attributes
+	// what else.
+	Service, Version string
+	Attributes       map[string]string
+
+	Sampler Sampler
+	Batch   BatchConfig
+	Limits  Limits
+}
+
+// TLSConfig is how a collector of https is trusted; PEM files, "" for the
+// system's certificates and for none of our own.
+type TLSConfig struct {
+	CAFile, CertFile, KeyFile string
+}
+
+// Sampler chooses the traces that are recorded.
+type Sampler struct {
+	// Parent has a span whose caller decided already follow it.
+	Parent bool
+	// Ratio is the part of the other traces that are recorded, 0 to 1, chosen
+	// by their ids as OpenTelemetry's TraceIdRatioBased does.
+	Ratio float64
+}
+
+// BatchConfig bounds the export.
+type BatchConfig struct {
+	// MaxQueue is how many ended spans wait; more are dropped and counted.
+	MaxQueue int
+	MaxSize  int           // spans in one export
+	Delay    time.Duration // from a span's end to its export, at most, while the collector takes them
+	Timeout  time.Duration // of one try
+	// RetryFor is how long a batch that the collector did not take is tried
+	// again, with growing pauses, before it is dropped.
+	RetryFor time.Duration
+}
+
+// Limits bound one span. What is beyond them is dropped and counted in it.
+type Limits struct {
+	MaxAttributes, MaxEvents, MaxLinks int
+	MaxValueBytes                      int // of a text, which is cut
+}
+
+// DefaultConfig records every trace of which no caller decided otherwise, once
+// it has an endpoint.
+func DefaultConfig() Config {
+	return Config{
+		Service: "roundhouse",
+		Sampler: Sampler{Parent: true, Ratio: 1},
+		Batch:   BatchConfig{MaxQueue: 2048, MaxSize: 512, Delay: 5 * time.Second, Timeout: 10 * time.Second, RetryFor: time.Minute},
+		Limits:  Limits{MaxAttributes: 64, MaxEvents: 32, MaxLinks: 128, MaxValueBytes: 4096},
+	}
+}
+
+// Validate reports everything that is wrong with c.
+func (c Config) Validate() error {
+	if c.Endpoint == "" {
+		return nil
+	}
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf("tracing: "+format, args...)) }
+	if _, err := c.target(); err != nil {
+		errs = append(errs, err)
+	}
+	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
+		wrong("client certificate %q, key %q: give both or none", c.TLS.CertFile, c.TLS.KeyFile)
+	}
+	if !(c.Sampler.Ratio >= 0 && c.Sampler.Ratio <= 1) {
+		wrong("sampler's ratio is %v; 0 to 1", c.Sampler.Ratio)
+	}
+	for _, n := range []struct {
+		name  string
+		value int
+	}{{"batch.maxQueue", c.Batch.MaxQueue}, {"batch.maxSize", c.Batch.MaxSize}, {"limits.maxAttributes", c.Limits.MaxAttributes},
+		{"limits.maxEvents", c.Limits.MaxEvents}, {"limits.maxLinks", c.Limits.MaxLinks}, {"limits.maxValueBytes", c.Limits.MaxValueBytes}} {
+		if n.value <= 0 || n.value > 1<<20 {
+			wrong("%s is %d; 1 to %d", n.name, n.value, 1<<20)
+		}
+	}
+	for name, d := range map[string]time.Duration{"delay": c.Batch.Delay, "timeout": c.Batch.Timeout, "retryFor": c.Batch.RetryFor} {
+		if d <= 0 {
+			wrong("batch.%s is %s; it must be above 0", name, d)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// target is an endpoint taken apart.
+type target struct {
+	protocol string
+	secure   bool
+	address  string // host:port, for gRPC
+	url      string // for HTTP
+}
+
+// grpcPort is the one registered for OTLP over gRPC.
+const grpcPort = "4317"
+
+// tracesPath is where collectors take spans over HTTP.
+const tracesPath = "/v1/traces"
+
+// target reads the endpoint.
+func (c Config) target() (target, error) {
+	wrong := func(says string) (target, error) {
+		return target{}, fmt.Errorf("tracing: endpoint %q: %s; write host:port for gRPC or http://host:port", c.Endpoint, says)
+	}
+	if c.Protocol != "" && c.Protocol != ProtocolGRPC && c.Protocol != ProtocolHTTP {
+		return target{}, fmt.Errorf("tracing: protocol %q is not spoken; have %s and %s", c.Protocol, ProtocolGRPC, ProtocolHTTP)
+	}
+	if !strings.Contains(c.Endpoint, "://") {
+		u, err := url.Parse("//" + c.Endpoint)
+		if err != nil || u.Hostname() == "" || u.Path != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+			return wrong("not an address")
+		}
+		if u.Port() == "" {
+			return wrong("no port")
+		}
+		if c.Protocol == ProtocolHTTP {
+			return target{protocol: ProtocolHTTP, url: "http://" + u.Host + tracesPath}, nil
+		}
+		return target{protocol: ProtocolGRPC, address: u.Host}, nil
+	}
+	u, err := url.Parse(c.Endpoint)
+	if err != nil || u.Hostname() == "" {
+		return wrong("not a URL")
+	}
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return wrong("scheme " + u.Scheme + " is not spoken")
+	}
+	t := target{protocol: ProtocolHTTP, secure: u.Scheme == "https"}
+	bare := strings.Trim(u.Path, "/") == ""
+	if c.Protocol == ProtocolGRPC || c.Protocol == "" && bare && u.Port() == grpcPort {
+		t.protocol, t.address = ProtocolGRPC, u.Host
+		if u.Port() == "" {
+			t.address += ":" + grpcPort
+		}
+		return t, nil
+	}
+	if bare {
+		u.Path = tracesPath
+	}
+	t.url = u.String()
+	return t, nil
+}
