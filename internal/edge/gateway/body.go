@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -36,6 +35,14 @@ type body struct {
 	length int64       // -1 when unknown
 	held   int64       // taken from the budget
 	from   *patientReader
+	spent  bool // some of the tail was sent
+}
+
+// splice replaces the bytes [start, end) of a body by name. The zero splice
+// changes nothing.
+type splice struct {
+	start, end int
+	name       []byte
 }
 
 // unread says whether some of r's body was not read.
@@ -47,7 +54,15 @@ func (b *body) unread(r *http.Request) bool {
 }
 
 // replayable says whether the body can be sent from its start (again).
-func (b *body) replayable() bool { return b.tail == nil || !b.tail.begun.Load() }
+func (b *body) replayable() bool {
+	return b.tail == nil || !b.spent && !b.tail.begun.Load()
+}
+
+// release gives back what is held, when it will not be sent any more.
+func (b *body) release(g *Gateway) {
+	g.buffered.give(b.held)
+	b.head, b.held = nil, 0
+}
 
 // tailReader reads the part of a body that is not held, once. It remembers
 // failures of the client's side, which would else look like the replica's.
@@ -174,30 +189,17 @@ func (x *exchange) fill(from io.Reader, limit int64) (ended bool, err error) {
 	}
 }
 
-// reader reads the body from its start, with head in place of the bytes up to
-// cut.
-func (b *body) reader(head []byte, cut int) (io.ReadCloser, int64) {
+// parts appends to dst the parts of the body that are held, spliced, and
+// returns the length of the whole body, -1 when it is not known.
+func (b *body) parts(dst [][]byte, s splice) ([][]byte, int64) {
 	length := b.length
 	if length >= 0 {
-		length += int64(len(head) - cut)
+		length += int64(len(s.name) - (s.end - s.start))
 	}
-	if length == 0 {
-		return http.NoBody, 0
+	if s.end > 0 {
+		dst = append(dst, b.head[:s.start], s.name)
 	}
-	parts := make([]io.Reader, 0, 3)
-	if len(head) > 0 {
-		parts = append(parts, bytes.NewReader(head))
-	}
-	if cut < len(b.head) {
-		parts = append(parts, bytes.NewReader(b.head[cut:]))
-	}
-	if b.tail != nil {
-		parts = append(parts, b.tail)
-	}
-	if len(parts) == 1 {
-		return io.NopCloser(parts[0]), length
-	}
-	return io.NopCloser(io.MultiReader(parts...)), length
+	return append(dst, b.head[s.end:]), length
 }
 
 // refuseBody answers a body that could not be read.

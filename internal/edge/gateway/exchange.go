@@ -2,12 +2,12 @@ package gateway
 
 import (
 	"context"
-	"encoding/hex"
 	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -29,8 +29,13 @@ type exchange struct {
 	form   bool // the body is a form, not JSON
 	grant  *dispatch.Grant
 
-	service string // for metrics: a known service or ""
-	code    int    // answered; 0 when nothing was
+	outgoing http1.Request
+	parts    [3][]byte // of the body
+	fields   []byte    // of the request to the replica, encoded
+
+	service string    // for metrics: a known service or ""
+	code    int       // answered; 0 when nothing was
+	writeBy time.Time // what the connection to the client was told
 
 	seen observation
 }
@@ -52,15 +57,26 @@ func (x *exchange) finish() {
 		x.grant.Done(dispatch.Outcome{})
 		x.gw.metrics.waited(x.service, x.grant.Waited())
 	}
-	x.gw.buffered.give(x.body.held)
+	x.body.release(x.gw)
 	x.gw.metrics.answered(x.service, x.code)
 	// The server still has to send what it holds, and discards what is left of
 	// a body; it lifts the deadlines afterwards. Not every ResponseWriter has
 	// them (HTTP servers' do).
-	limit := time.Now().Add(x.gw.cfg.ClientTimeout)
-	_ = x.rc.SetWriteDeadline(limit)
+	now := time.Now()
+	x.writeDeadline(now)
 	if x.body.unread(x.r) {
-		_ = x.rc.SetReadDeadline(limit)
+		_ = x.rc.SetReadDeadline(now.Add(x.gw.cfg.ClientTimeout))
+	}
+}
+
+// writeDeadline gives the next writes ClientTimeout, or up to an eighth more:
+// the deadline is touched only when the present one comes too early.
+func (x *exchange) writeDeadline(now time.Time) {
+	limit := x.gw.cfg.ClientTimeout
+	if x.writeBy.Sub(now) < limit {
+		x.writeBy = now.Add(limit + limit/8)
+		// Not every ResponseWriter has deadlines (HTTP servers' do).
+		_ = x.rc.SetWriteDeadline(x.writeBy)
 	}
 }
 
@@ -78,16 +94,19 @@ func validID(id string) bool {
 }
 
 // randomHex is n random bytes in hex: an identifier, not a secret.
-func randomHex(n int) string {
-	b := make([]byte, 0, 32)
-	for len(b) < n {
+func randomHex(n int) string { return string(appendRandomHex(make([]byte, 0, 2*n), n)) }
+
+// appendRandomHex appends n random bytes in hex, n a multiple of 8.
+func appendRandomHex(b []byte, n int) []byte {
+	const digits = "0123456789abcdef"
+	for ; n > 0; n -= 8 {
 		v := rand.Uint64()
-		for range 8 {
-			b = append(b, byte(v))
-			v >>= 8
+		for range 16 {
+			b = append(b, digits[v&15])
+			v >>= 4
 		}
 	}
-	return hex.EncodeToString(b[:n])
+	return b
 }
 
 // serveModel admits the request for x.model and forwards it. The body has been

@@ -31,7 +31,11 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d), upstream: newTransport(cfg)}
+	up, err := newUpstream(cfg)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d), upstream: up}
 	g.buffered.limit = cfg.MaxBufferedBytes
 	if err := reg.Register(g.metrics); err != nil {
 		return nil, fmt.Errorf("gateway: register metrics: %w", err)

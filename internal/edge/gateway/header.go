@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 )
 
 const (
@@ -39,8 +41,7 @@ func (x *exchange) requestHeader() http.Header {
 	dropHopByHop(h)
 	h.Set(headerRequestID, x.id)
 	if h.Get(headerTraceparent) == "" {
-		// W3C trace context: version, trace, parent, not sampled.
-		h.Set(headerTraceparent, "00-"+randomHex(16)+"-"+randomHex(8)+"-00")
+		h.Set(headerTraceparent, string(appendTraceparent(nil)))
 	}
 	if ip, _, err := net.SplitHostPort(x.r.RemoteAddr); err == nil {
 		if before := h["X-Forwarded-For"]; len(before) > 0 {
@@ -52,11 +53,7 @@ func (x *exchange) requestHeader() http.Header {
 		h.Set("X-Forwarded-Host", x.r.Host)
 	}
 	if h.Get("X-Forwarded-Proto") == "" {
-		proto := "http"
-		if x.r.TLS != nil {
-			proto = "https"
-		}
-		h.Set("X-Forwarded-Proto", proto)
+		h.Set("X-Forwarded-Proto", x.scheme())
 	}
 	if _, ok := h["User-Agent"]; !ok {
 		h["User-Agent"] = nil // else net/http adds its own
@@ -64,32 +61,148 @@ func (x *exchange) requestHeader() http.Header {
 	return h
 }
 
+// scheme is how the client asked.
+func (x *exchange) scheme() string {
+	if x.r.TLS != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// appendTraceparent appends a W3C trace context: version, trace, parent, not
+// sampled.
+func appendTraceparent(b []byte) []byte {
+	b = append(b, "00-"...)
+	b = appendRandomHex(b, 16)
+	b = append(b, '-')
+	b = appendRandomHex(b, 8)
+	return append(b, "-00"...)
+}
+
+// requestFields is requestHeader, encoded. It is the same for every replica.
+func (x *exchange) requestFields() []byte {
+	if len(x.fields) > 0 {
+		return x.fields
+	}
+	b := x.fields[:0]
+	in := x.r.Header
+	dropped := in["Connection"]
+	for name, values := range in {
+		if !passedOn(name) || len(dropped) > 0 && listed(dropped, name) {
+			continue
+		}
+		for _, v := range values {
+			b = http1.AppendField(b, name, v)
+		}
+	}
+	b = http1.AppendField(b, headerRequestID, x.id)
+	if in.Get(headerTraceparent) == "" || listed(dropped, headerTraceparent) {
+		b = appendTraceparent(append(b, headerTraceparent+": "...))
+		b = append(b, "\r\n"...)
+	}
+	before := in["X-Forwarded-For"]
+	if listed(dropped, "X-Forwarded-For") {
+		before = nil
+	}
+	if ip, _, err := net.SplitHostPort(x.r.RemoteAddr); err == nil {
+		if len(before) > 0 {
+			ip = strings.Join(before, ", ") + ", " + ip
+		}
+		b = http1.AppendField(b, "X-Forwarded-For", ip)
+	} else {
+		for _, v := range before {
+			b = http1.AppendField(b, "X-Forwarded-For", v)
+		}
+	}
+	if in.Get("X-Forwarded-Host") == "" || listed(dropped, "X-Forwarded-Host") {
+		b = http1.AppendField(b, "X-Forwarded-Host", x.r.Host)
+	}
+	if in.Get("X-Forwarded-Proto") == "" || listed(dropped, "X-Forwarded-Proto") {
+		b = http1.AppendField(b, "X-Forwarded-Proto", x.scheme())
+	}
+	x.fields = b
+	return b
+}
+
+// passedOn is false for fields of one connection, for those the upstream's
+// client writes, and for those that requestFields makes anew.
+func passedOn(name string) bool {
+	switch name {
+	case "Expect", "Host", "Content-Length", headerRequestID, "X-Forwarded-For":
+		return false
+	}
+	return !http1.HopByHop(name)
+}
+
+// listed says whether the values of a Connection field name a field.
+func listed(connection []string, name string) bool {
+	for _, list := range connection {
+		for token := range strings.SplitSeq(list, ",") {
+			if strings.EqualFold(textproto.TrimString(token), name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // copyHeader copies a replica's answer header, announcing its trailers.
-func (x *exchange) copyHeader(resp *http.Response) {
-	dropHopByHop(resp.Header)
+func (x *exchange) copyHeader(in *incoming) {
 	to := x.w.Header()
-	for name, values := range resp.Header {
-		to[name] = values
+	var connection []string
+	for _, f := range in.fields {
+		if f.Name == "Connection" {
+			connection = append(connection, f.Value)
+		}
+	}
+	values := make([]string, len(in.fields)) // one array for all
+	for i, f := range in.fields {
+		if http1.HopByHop(f.Name) || connection != nil && listed(connection, f.Name) {
+			continue
+		}
+		switch again := named(in.fields[:i], f.Name); {
+		case !again:
+			values[i] = f.Value
+			to[f.Name] = values[i : i+1 : i+1]
+		case f.Name != "Content-Length": // which is the same
+			to[f.Name] = append(to[f.Name], f.Value)
+		}
 	}
 	if to.Get(headerRequestID) == "" {
-		to.Set(headerRequestID, x.id)
+		to[headerRequestID] = []string{x.id}
 	}
-	for name := range resp.Trailer {
-		to.Add("Trailer", name)
+	if in.announced != "" {
+		to["Trailer"] = []string{in.announced}
 	}
 }
 
-// copyTrailer passes on the trailers that followed the body; announced is how
-// many were announced before it.
-func (x *exchange) copyTrailer(resp *http.Response, announced int) {
-	if len(resp.Trailer) == 0 {
+// named says whether one of the fields has the name.
+func named(fields []http1.Field, name string) bool {
+	for i := range fields {
+		if fields[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// copyTrailer passes on the trailers that followed the body.
+func (x *exchange) copyTrailer(in *incoming) {
+	fields := in.body.Trailer()
+	if len(fields) == 0 {
 		return
 	}
+	announced := []string{in.announced}
 	to := x.w.Header()
-	for name, values := range resp.Trailer {
-		if announced != len(resp.Trailer) {
+	for i, f := range fields {
+		name := f.Name
+		if !listed(announced, name) {
 			name = http.TrailerPrefix + name
 		}
-		to[name] = values
+		if named(fields[:i], f.Name) {
+			to[name] = append(to[name], f.Value)
+		} else {
+			to[name] = []string{f.Value}
+		}
 	}
 }

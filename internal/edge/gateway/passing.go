@@ -2,40 +2,102 @@ package gateway
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"net/http"
+	"sync"
 	"time"
 )
 
-// passing writes an answer to the client as it comes.
+// Sizes of the buffers answers pass through, in bytes. A stream keeps the
+// small one, of which there may be thousands, until an event is longer.
+const (
+	smallChunk = 4 << 10
+	// chunkSize is also the longest event that is held back until it is whole.
+	chunkSize = 32 << 10
+)
+
+var (
+	smallChunks = sync.Pool{New: func() any { b := make([]byte, smallChunk); return &b }}
+	chunks      = sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }}
+)
+
+func putChunk(b *[]byte) {
+	if len(*b) == smallChunk {
+		smallChunks.Put(b)
+	} else {
+		chunks.Put(b)
+	}
+}
+
+// passing reads an answer and writes it to the client as it comes.
 type passing struct {
-	x      *exchange
+	x    *exchange
+	body incomingBody
+	buf  *[]byte
+	n    int   // bytes of buf that are not written yet
+	err  error // of the last read: io.EOF at the answer's end
+
 	flush  bool // after every write: the answer has no stated length
 	events bool // such an answer is a text/event-stream: pass on whole events
 	// broken: the last bytes written do not end an event.
 	broken bool
 }
 
-// write passes on buf[:*n] and sets *n to how many bytes it kept at buf's
-// start: the beginning of an event whose end is not there yet, so that a
-// stream that fails never shows half an event. At the end of the answer
-// nothing is kept. It is false when the client is gone.
-func (p *passing) write(buf []byte, n *int, end bool) bool {
-	out := buf[:*n]
-	if p.events && !end {
+// begin settles how in is passed on.
+func (p *passing) begin(in *incoming) {
+	p.flush = in.length < 0
+	p.events = p.flush && isEventStream(in.fields)
+	if p.events || in.length >= 0 && in.length < smallChunk {
+		p.buf = smallChunks.Get().(*[]byte)
+	} else {
+		p.buf = chunks.Get().(*[]byte)
+	}
+}
+
+func (p *passing) close() {
+	_ = p.body.Close() // what matters was read
+	putChunk(p.buf)
+}
+
+// read reads what has come, behind what is kept.
+func (p *passing) read() {
+	var n int
+	n, p.err = p.body.Read((*p.buf)[p.n:])
+	p.n += n
+}
+
+// write passes on what was read, but for the beginning of an event whose end
+// is not there yet, so that a stream that fails never shows half an event. At
+// the end of the answer nothing is kept. It is false when the client is gone.
+func (p *passing) write() bool {
+	out := (*p.buf)[:p.n]
+	if p.events && !errors.Is(p.err, io.EOF) {
 		switch whole := eventEnd(out); {
 		case whole > 0:
 			out, p.broken = out[:whole], false
-		case *n == len(buf):
-			p.broken = true // longer than the buffer: pass it on in parts
-		default:
+		case p.n < len(*p.buf):
 			return true
+		case p.n < chunkSize:
+			p.grow()
+			return true
+		default:
+			p.broken = true // longer than the buffer: pass it on in parts
 		}
 	}
 	if !p.send(out) {
 		return false
 	}
-	*n = copy(buf, buf[len(out):*n])
+	p.n = copy(*p.buf, (*p.buf)[len(out):p.n])
 	return true
+}
+
+// grow makes room for a long event.
+func (p *passing) grow() {
+	bigger := chunks.Get().(*[]byte)
+	copy(*bigger, (*p.buf)[:p.n])
+	putChunk(p.buf)
+	p.buf = bigger
 }
 
 // send writes b and flushes it if the answer is a stream.
@@ -43,9 +105,7 @@ func (p *passing) send(b []byte) bool {
 	if len(b) == 0 {
 		return true
 	}
-	p.x.passed(b)
-	// Not every ResponseWriter has deadlines (HTTP servers' do).
-	_ = p.x.rc.SetWriteDeadline(time.Now().Add(p.x.gw.cfg.ClientTimeout))
+	p.x.writeDeadline(time.Now())
 	if _, err := p.x.w.Write(b); err != nil {
 		return false
 	}

@@ -1,56 +1,133 @@
 package gateway
 
 import (
-	"net"
-	"net/http"
-	"net/http/httptrace"
-	"sync/atomic"
+	"context"
+	"errors"
+	"io"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
-// upstream sends one request to a replica and returns when its answer's header
-// is there. A failure before anything was sent is marked dispatch.Unsent. The
-// caller closes the answer's body.
+// upstream sends the exchange's request to its granted replica and returns
+// when the answer's header is there. A failure before anything was sent is
+// marked dispatch.Unsent; errSlow is a replica that did not answer within
+// AnswerTimeout. The caller closes the answer's body.
 type upstream interface {
-	do(*http.Request) (*http.Response, error)
+	do(x *exchange) (incoming, error)
+	closeIdle()
 }
 
-// transport is an upstream over net/http.
-type transport struct{ rt *http.Transport }
+// incoming is a replica's answer.
+type incoming struct {
+	status int
+	length int64 // of the body; -1 when it is not known
+	fields []http1.Field
+	// announced is the value of the field Trailer.
+	announced string
+	body      incomingBody
+}
+
+// incomingBody is the body of an answer. Until SetPause is called the time of
+// AnswerTimeout goes on; afterwards each read has d. Close may be called twice.
+type incomingBody interface {
+	io.ReadCloser
+	SetPause(d time.Duration)
+	Trailer() []http1.Field // after io.EOF
+}
 
 // upstreamIdle is how long an idle connection to a replica is kept: less than
 // the 5 s after which uvicorn, behind most Python servers, closes it.
 const upstreamIdle = 4 * time.Second
 
-func newTransport(c Config) *transport {
-	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 30 * time.Second}
-	return &transport{rt: &http.Transport{
-		DialContext:            dialer.DialContext,
-		MaxIdleConnsPerHost:    c.MaxIdleConns,
-		IdleConnTimeout:        upstreamIdle,
-		DisableCompression:     true, // bytes pass as they are
-		MaxResponseHeaderBytes: 1 << 20,
-		WriteBufferSize:        16 << 10,
-		ReadBufferSize:         16 << 10,
-	}}
+// maxUpstreamHeader bounds the header of a replica's answer, in bytes.
+const maxUpstreamHeader = 256 << 10
+
+// errSlow is a replica that kept silent.
+var errSlow = errors.New("the replica kept silent for too long")
+
+// newUpstream makes the client that the configuration names.
+func newUpstream(c Config) (upstream, error) {
+	if c.Upstream == UpstreamNetHTTP {
+		return newTransport(c), nil
+	}
+	cfg := http1.DefaultConfig()
+	cfg.DialTimeout, cfg.MaxIdlePerHost, cfg.IdleTimeout = c.DialTimeout, c.MaxIdleConns, upstreamIdle
+	cfg.MaxHeaderBytes = maxUpstreamHeader
+	client, err := http1.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &direct{client}, nil
 }
 
-func (t *transport) do(req *http.Request) (*http.Response, error) {
-	if req.GetBody != nil || req.Body == http.NoBody {
-		// A replica may close an idle connection just as it is used again;
-		// net/http then sends the request on a new one, if it may be sent
-		// twice. An empty value says so and is not sent itself.
-		if _, ok := req.Header["Idempotency-Key"]; !ok {
-			req.Header["X-Idempotency-Key"] = nil
+// direct is an upstream over package http1.
+type direct struct{ client *http1.Client }
+
+func (d *direct) closeIdle() { d.client.CloseIdle() }
+
+func (d *direct) do(x *exchange) (incoming, error) {
+	address := x.grant.Address()
+	q := &x.outgoing
+	*q = http1.Request{Address: address, Host: address, Method: x.r.Method, Target: x.target(),
+		Fields: x.requestFields(), Timeout: x.gw.cfg.AnswerTimeout}
+	q.Body, q.Length = x.body.parts(x.parts[:0], x.splice())
+	if x.body.tail != nil {
+		q.Tail = x.body.tail
+	}
+	resp, err := d.client.Do(x.r.Context(), q)
+	if err != nil {
+		if q.TailRead {
+			x.body.spent = true
 		}
+		return incoming{}, unsent(slow(err))
 	}
-	var sent atomic.Bool
-	trace := &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }}
-	resp, err := t.rt.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
-	if err != nil && !sent.Load() {
-		return nil, dispatch.Unsent(err)
+	return incoming{status: resp.Status, length: resp.Length, fields: resp.Fields, announced: resp.Announced, body: quiet{resp}}, nil
+}
+
+// unsent marks a failure before anything was sent.
+func unsent(err error) error {
+	var failed *http1.Error
+	if errors.As(err, &failed) && failed.Unsent {
+		return dispatch.Unsent(err)
 	}
-	return resp, err
+	return err
+}
+
+// slow names a timeout as the gateway does.
+func slow(err error) error {
+	if errors.Is(err, http1.ErrTimeout) {
+		return errSlow
+	}
+	return err
+}
+
+// quiet names its timeouts as the gateway does.
+type quiet struct{ *http1.Response }
+
+func (q quiet) Read(p []byte) (int, error) {
+	n, err := q.Response.Read(p)
+	if err != nil && err != io.EOF { //nolint:errorlint // io.EOF comes as it is, and often
+		err = slow(err)
+	}
+	return n, err
+}
+
+// patience ends a request of net/http that makes no progress.
+type patience struct {
+	timer *time.Timer
+	pause time.Duration // for every read; 0: the first limit goes on
+	end   context.CancelCauseFunc
+}
+
+// newPatience returns a context that ends after limit unless it is renewed.
+func newPatience(ctx context.Context, limit time.Duration) (context.Context, *patience) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	return ctx, &patience{end: cancel, timer: time.AfterFunc(limit, func() { cancel(errSlow) })}
+}
+
+func (p *patience) stop() {
+	p.timer.Stop()
+	p.end(nil)
 }

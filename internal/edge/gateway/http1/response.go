@@ -18,8 +18,6 @@ type Response struct {
 	Fields []Field
 	// Length is the body's, in bytes; -1 when it is not known before its end.
 	Length int64
-	// Trailer are the fields that followed a body in chunks, once it has ended.
-	Trailer []Field
 	// Announced is the value of the header's field Trailer.
 	Announced string
 
@@ -33,6 +31,7 @@ type Response struct {
 	close   bool // the connection cannot be used again
 	state   state
 	left    int64         // bytes of the body, or of the chunk
+	trailer []Field
 	trailed int           // bytes of the trailer
 	pause   time.Duration // for every read; 0: the request's Timeout goes on
 	err     error         // of the body, once it failed or ended
@@ -74,6 +73,9 @@ func (x *Response) begin(h *head, method string) {
 		x.end()
 	}
 }
+
+// Trailer are the fields that followed a body in chunks, once it has ended.
+func (x *Response) Trailer() []Field { return x.trailer }
 
 // SetPause limits every later read to d, or up to an eighth more.
 func (x *Response) SetPause(d time.Duration) { x.pause = d }
@@ -265,13 +267,13 @@ func (x *Response) trailerLine(line string) error {
 	if err != nil {
 		return err
 	}
-	if len(x.Trailer) == maxFields || x.trailed > maxTrailerBytes {
+	if len(x.trailer) == maxFields || x.trailed > maxTrailerBytes {
 		return malformed("a trailer of more than %d fields or %d bytes", maxFields, maxTrailerBytes)
 	}
 	// What frames a message, or routes or authenticates it, has no place
 	// behind it (RFC 9110 6.5.1).
 	if f.Name != "Content-Length" && f.Name != "Host" && !HopByHop(f.Name) {
-		x.Trailer = append(x.Trailer, f)
+		x.trailer = append(x.trailer, f)
 	}
 	return nil
 }

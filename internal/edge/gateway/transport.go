@@ -1,0 +1,154 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// transport is an upstream over net/http: slower than direct, for those who
+// doubt it, and what TLS and HTTP/2 to replicas will need.
+type transport struct{ rt *http.Transport }
+
+func newTransport(c Config) *transport {
+	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 30 * time.Second}
+	return &transport{rt: &http.Transport{
+		DialContext:            dialer.DialContext,
+		MaxIdleConnsPerHost:    c.MaxIdleConns,
+		IdleConnTimeout:        upstreamIdle,
+		DisableCompression:     true, // bytes pass as they are
+		MaxResponseHeaderBytes: maxUpstreamHeader,
+		WriteBufferSize:        16 << 10,
+		ReadBufferSize:         16 << 10,
+	}}
+}
+
+func (t *transport) closeIdle() { t.rt.CloseIdleConnections() }
+
+func (t *transport) do(x *exchange) (incoming, error) {
+	ctx, p := newPatience(x.r.Context(), x.gw.cfg.AnswerTimeout)
+	var sent atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
+	req, err := x.upstreamRequest()
+	var resp *http.Response
+	if err == nil {
+		resp, err = t.rt.RoundTrip(req.WithContext(ctx))
+	}
+	if err != nil {
+		if errors.Is(context.Cause(ctx), errSlow) {
+			err = errSlow
+		}
+		p.stop()
+		if x.body.tail != nil && x.body.tail.begun.Load() {
+			x.body.spent = true
+		}
+		if !sent.Load() {
+			err = dispatch.Unsent(err)
+		}
+		return incoming{}, err
+	}
+	in := incoming{status: resp.StatusCode, length: resp.ContentLength, body: &transportBody{ctx: ctx, patience: p, resp: resp},
+		fields: flatten(resp.Header)}
+	if x.r.Method == http.MethodHead {
+		in.length = max(in.length, 0) // no body, whatever its length
+	}
+	for name := range resp.Trailer {
+		in.announced += name + ","
+	}
+	in.announced = strings.TrimSuffix(in.announced, ",")
+	return in, nil
+}
+
+// upstreamRequest is the request in the form of net/http.
+func (x *exchange) upstreamRequest() (*http.Request, error) {
+	escaped := x.path(x.grant.Pool())
+	path, err := url.PathUnescape(escaped)
+	if err != nil {
+		return nil, fmt.Errorf("path %q: %w", escaped, err)
+	}
+	address := x.grant.Address()
+	req := &http.Request{
+		Method: x.r.Method,
+		URL:    &url.URL{Scheme: "http", Host: address, Path: path, RawPath: escaped, RawQuery: x.r.URL.RawQuery},
+		Host:   address,
+		Header: x.requestHeader(),
+		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}
+	parts, length := x.body.parts(nil, x.splice())
+	req.ContentLength = length
+	req.Body = x.body.reader(parts, length)
+	if x.body.tail == nil {
+		req.GetBody = func() (io.ReadCloser, error) { return x.body.reader(parts, length), nil }
+		// A replica may close an idle connection just as it is used again;
+		// net/http then sends the request on a new one, if it may be sent
+		// twice. An empty value says so and is not sent itself.
+		if _, ok := req.Header["Idempotency-Key"]; !ok {
+			req.Header["X-Idempotency-Key"] = nil
+		}
+	}
+	return req, nil
+}
+
+// reader reads the body's parts and what follows them.
+func (b *body) reader(parts [][]byte, length int64) io.ReadCloser {
+	if length == 0 {
+		return http.NoBody
+	}
+	all := make([]io.Reader, 0, len(parts)+1)
+	for _, p := range parts {
+		all = append(all, bytes.NewReader(p))
+	}
+	if b.tail != nil {
+		all = append(all, b.tail)
+	}
+	return io.NopCloser(io.MultiReader(all...))
+}
+
+func flatten(h http.Header) []http1.Field {
+	fields := make([]http1.Field, 0, len(h))
+	for name, values := range h {
+		for _, v := range values {
+			fields = append(fields, http1.Field{Name: name, Value: v})
+		}
+	}
+	return fields
+}
+
+// transportBody is an answer's body that keeps time.
+type transportBody struct {
+	ctx      context.Context
+	patience *patience
+	resp     *http.Response
+}
+
+func (b *transportBody) SetPause(d time.Duration) { b.patience.pause = d }
+
+func (b *transportBody) Read(p []byte) (int, error) {
+	if b.patience.pause > 0 {
+		b.patience.timer.Reset(b.patience.pause)
+	}
+	n, err := b.resp.Body.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && errors.Is(context.Cause(b.ctx), errSlow) {
+		err = errSlow
+	}
+	return n, err
+}
+
+func (b *transportBody) Close() error {
+	b.patience.stop()
+	return b.resp.Body.Close()
+}
+
+func (b *transportBody) Trailer() []http1.Field { return flatten(http.Header(b.resp.Trailer)) }
