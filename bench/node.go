@@ -31,7 +31,7 @@ func (b *bench) up(ctx context.Context, dataDir string, files string) (*node, er
 	}
 	n := &node{gateway: loopback(inference), admin: admin.Client{Base: "http://" + loopback(adminPort)}}
 	var err error
-	n.process, err = b.spawn(ctx, "up", "-f", files, "--listen", n.gateway, "--admin-listen", loopback(adminPort), "--data-dir", dataDir)
+	n.process, err = b.spawn(ctx, "up", "-f", files, "--listen", n.gateway, "--grpc-listen", "", "--admin-listen", loopback(adminPort), "--data-dir", dataDir)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
 	"roundhouse.dev/roundhouse/internal/edge/process"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -38,12 +40,14 @@ type node struct {
 	fleet      *fleet.Fleet
 	dispatcher *dispatch.Dispatcher
 	gateway    *gateway.Gateway
+	grpc       *rawgrpc.Server // nil without an address
 	admin      *admin.Server
 }
 
 type nodeConfig struct {
 	dir              *datadir.Dir
 	inference, admin *net.TCPAddr
+	grpc             net.Listener // nil: no gRPC
 	log              *slog.Logger
 }
 
@@ -76,7 +80,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 	return n, n.servers(store)
 }
 
-// servers makes what listens: the gateway and the admin API.
+// servers makes what listens: the gateways and the admin API.
 func (n *node) servers(store *artifact.Store) error {
 	metrics := prometheus.NewRegistry()
 	gw := gateway.DefaultConfig()
@@ -84,6 +88,13 @@ func (n *node) servers(store *artifact.Store) error {
 	var err error
 	if n.gateway, err = gateway.New(gw, n.dispatcher, n.log, metrics); err != nil {
 		return err
+	}
+	if n.cfg.grpc != nil {
+		raw := rawgrpc.DefaultConfig()
+		raw.Version, raw.DrainTimeout = version, drainGrace
+		if n.grpc, err = rawgrpc.New(raw, n.dispatcher, n.log, metrics); err != nil {
+			return err
+		}
 	}
 	token, err := n.cfg.dir.Token()
 	if err != nil {
@@ -106,12 +117,14 @@ func (n *node) close(hurry context.Context, keep bool) error {
 }
 
 // base is the address people reach the gateway at.
-func (n *node) base() string {
-	a := *n.cfg.inference
+func (n *node) base() string { return "http://" + reachable(n.cfg.inference) }
+
+// reachable is where what listens at a is reached on this machine.
+func reachable(a *net.TCPAddr) string {
 	if a.IP.IsUnspecified() {
-		a.IP = net.IPv4(127, 0, 0, 1)
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.Port))
 	}
-	return "http://" + a.String()
+	return a.String()
 }
 
 // url is a service's own address: its host tells it from namesakes.
@@ -123,6 +136,9 @@ func (n *node) url(k service.Key) string {
 func (n *node) greet(ctx context.Context, w io.Writer) {
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	say("Roundhouse answers at  %s", n.base())
+	if n.cfg.grpc != nil {
+		say("gRPC                   %s", reachable(n.cfg.grpc.Addr().(*net.TCPAddr)))
+	}
 	say("Admin API and metrics  http://%s", n.cfg.admin)
 	for _, st := range n.fleet.List() {
 		if st, err := n.resolved(ctx, st.Object.Key); err == nil {

@@ -24,6 +24,7 @@ type upOptions struct {
 	files         []string
 	watch         bool
 	listen, admin string
+	grpc          string
 	dataDir       string
 	keep          bool
 	verbose       bool
@@ -42,7 +43,7 @@ longer holds is deleted. With --watch they are read again when they change; a
 file with a problem keeps what it said before.`,
 		Example: `  roundhouse up -f examples/quickstart
   roundhouse up -f models/ --watch
-  roundhouse up --listen 127.0.0.1:9000 --admin-listen 127.0.0.1:9090`,
+  roundhouse up --listen 127.0.0.1:9000 --grpc-listen 127.0.0.1:9001 --admin-listen 127.0.0.1:9090`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return up(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -52,6 +53,7 @@ file with a problem keeps what it said before.`,
 	f.StringArrayVarP(&o.files, "filename", "f", nil, "manifest file or folder; may be repeated")
 	f.BoolVar(&o.watch, "watch", false, "read the manifests again when they change")
 	f.StringVar(&o.listen, "listen", defaultListen, "address for inference over HTTP")
+	f.StringVar(&o.grpc, "grpc-listen", defaultGRPCListen, "address for inference over gRPC; empty for none")
 	f.StringVar(&o.admin, "admin-listen", defaultAdmin, "address of the admin API and metrics")
 	f.StringVar(&o.dataDir, "data-dir", datadir.Default(), "where the desired state, models and logs are kept")
 	f.BoolVar(&o.keep, "keep-replicas", false, "leave replicas running when stopped; the next up takes them over")
@@ -91,6 +93,13 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 		return err
 	}
 	defer func() { _ = inference.Close() }()
+	grpcListener, err := listenGRPC(o.grpc)
+	if err != nil {
+		return err
+	}
+	if grpcListener != nil {
+		defer func() { _ = grpcListener.Close() }()
+	}
 	adminListener, err := listen(o.admin, "--admin-listen")
 	if err == nil && !adminListener.Addr().(*net.TCPAddr).IP.IsLoopback() {
 		// It starts processes, and its token would travel in the clear.
@@ -100,7 +109,7 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 		return err
 	}
 	defer func() { _ = adminListener.Close() }()
-	n, err := newNode(nodeConfig{dir: dir, inference: inference.Addr().(*net.TCPAddr), admin: adminListener.Addr().(*net.TCPAddr), log: log})
+	n, err := newNode(nodeConfig{dir: dir, inference: inference.Addr().(*net.TCPAddr), grpc: grpcListener, admin: adminListener.Addr().(*net.TCPAddr), log: log})
 	if err != nil {
 		return err
 	}
@@ -140,6 +149,14 @@ func listen(addr, flag string) (net.Listener, error) {
 	return l, nil
 }
 
+// listenGRPC opens the address for gRPC; nil when there is none.
+func listenGRPC(addr string) (net.Listener, error) {
+	if addr == "" {
+		return nil, nil
+	}
+	return listen(addr, "--grpc-listen")
+}
+
 // again is a context that ends at the first signal after ctx has ended: asked
 // to stop a second time.
 func again(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -174,6 +191,9 @@ func (n *node) run(ctx, hurry context.Context, inference, adminListener net.List
 		})
 	}
 	serve("gateway", func() error { return n.gateway.Serve(serving, inference) })
+	if n.grpc != nil {
+		serve("gRPC", func() error { return n.grpc.Serve(serving, n.cfg.grpc) })
+	}
 	serve("admin", func() error { return n.admin.Serve(serving, adminListener, 2*time.Second) })
 	servers.Go(func() { started(serving) })
 	<-serving.Done()

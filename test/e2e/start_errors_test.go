@@ -20,11 +20,12 @@ func TestUpRefuses(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	port := taken.Addr().String()
-	free := []string{"--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}
+	free := []string{"--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}
 	up := func(dir string, args ...string) result {
 		return n.run(append(append([]string{"up", "--data-dir", dir}, free...), args...)...)
 	}
 	fails(t, up(t.TempDir(), "--listen", port), 1, port+" is in use", "--listen")
+	fails(t, up(t.TempDir(), "--grpc-listen", port), 1, port+" is in use", "--grpc-listen")
 	fails(t, up(t.TempDir(), "--admin-listen", port), 1, port+" is in use", "--admin-listen")
 	fails(t, up(n.dir), 1, "data directory "+n.dir+" is in use by the roundhouse with pid "+itoa(n.cmd.Process.Pid), "--data-dir")
 	newer := t.TempDir()

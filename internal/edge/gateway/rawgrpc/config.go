@@ -1,0 +1,106 @@
+// Package rawgrpc is the gateway's door for the Open Inference Protocol over
+// gRPC. What concerns the gateway itself (liveness, readiness, the repository)
+// is answered here, as its HTTP surface answers it; inference and a model's
+// metadata go to a replica, which package dispatch finds.
+//
+// A forwarded message is never decoded: it passes as the pieces in which it
+// arrived. The gateway reads its model_name, by stepping over the fields of
+// the message (scan.go), and where the replica knows the model by another name
+// puts that in its place (frame.go).
+//
+// A call moves to another replica while no message of its answer is here. What
+// a client does not take within Config.ClientTimeout ends its connection, since
+// gRPC's server cannot give up one answer of several on it.
+package rawgrpc
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config bounds what is accepted and for how long is waited. Start from
+// DefaultConfig.
+type Config struct {
+	// TLS has the server speak TLS; nil is plain text.
+	TLS *tls.Config
+	// MaxMessageBytes bounds one message, decompressed, in either direction.
+	MaxMessageBytes int
+	// MaxBufferedBytes bounds the messages of all calls held in memory: whole
+	// requests, and answers until they have left.
+	MaxBufferedBytes int64
+	// MaxMetadataBytes bounds the metadata of a call.
+	MaxMetadataBytes uint32
+	// MaxConnections is how many clients may be connected, MaxCalls how many
+	// calls each may have under way.
+	MaxConnections int
+	MaxCalls       uint32
+	// HandshakeTimeout is the time a new connection has to say what it is.
+	HandshakeTimeout time.Duration
+	// IdleTimeout is after how long a connection without a call is closed: a
+	// client's, and the gateway's own to a replica.
+	IdleTimeout time.Duration
+	// RequestTimeout is the time for a unary call's message to arrive whole.
+	RequestTimeout time.Duration
+	// ClientTimeout is how long a client may take nothing of an answer.
+	ClientTimeout time.Duration
+	// AnswerTimeout is how long a replica may take to begin its answer,
+	// StallTimeout how long a stream may pause in both directions.
+	AnswerTimeout, StallTimeout time.Duration
+	// DialTimeout is the time to connect to a replica.
+	DialTimeout time.Duration
+	// DrainTimeout is how long calls in flight may go on when the server stops.
+	DrainTimeout time.Duration
+	// Private are names of metadata, in lower case, that are for the gateway
+	// alone and never reach a replica.
+	Private []string
+	// Version is told by ServerMetadata.
+	Version string
+}
+
+// DefaultConfig is as the gateway's for HTTP.
+func DefaultConfig() Config {
+	return Config{
+		MaxMessageBytes:  64 << 20,
+		MaxBufferedBytes: 1 << 30,
+		MaxMetadataBytes: 64 << 10,
+		MaxConnections:   1000,
+		MaxCalls:         250,
+		HandshakeTimeout: 10 * time.Second,
+		IdleTimeout:      2 * time.Minute,
+		RequestTimeout:   5 * time.Minute,
+		ClientTimeout:    time.Minute,
+		AnswerTimeout:    30 * time.Minute,
+		StallTimeout:     10 * time.Minute,
+		DialTimeout:      5 * time.Second,
+		DrainTimeout:     30 * time.Second,
+		Version:          "dev",
+	}
+}
+
+// Validate reports every field that is out of range.
+func (c Config) Validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name string
+		n    int64
+	}{
+		{"MaxMessageBytes", int64(c.MaxMessageBytes)}, {"MaxBufferedBytes", c.MaxBufferedBytes},
+		{"MaxMetadataBytes", int64(c.MaxMetadataBytes)}, {"MaxConnections", int64(c.MaxConnections)},
+		{"MaxCalls", int64(c.MaxCalls)}, {"HandshakeTimeout", int64(c.HandshakeTimeout)},
+		{"IdleTimeout", int64(c.IdleTimeout)}, {"RequestTimeout", int64(c.RequestTimeout)},
+		{"ClientTimeout", int64(c.ClientTimeout)}, {"AnswerTimeout", int64(c.AnswerTimeout)},
+		{"StallTimeout", int64(c.StallTimeout)}, {"DialTimeout", int64(c.DialTimeout)},
+		{"DrainTimeout", int64(c.DrainTimeout)},
+	} {
+		if f.n <= 0 {
+			errs = append(errs, fmt.Errorf("rawgrpc: %s must be more than 0, is %d", f.name, f.n))
+		}
+	}
+	if c.MaxBufferedBytes < int64(c.MaxMessageBytes) {
+		errs = append(errs, fmt.Errorf("rawgrpc: MaxBufferedBytes (%d) must hold one message of MaxMessageBytes (%d)",
+			c.MaxBufferedBytes, c.MaxMessageBytes))
+	}
+	return errors.Join(errs...)
+}

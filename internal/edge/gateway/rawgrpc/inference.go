@@ -1,0 +1,144 @@
+package rawgrpc
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	"roundhouse.dev/roundhouse/api/oip"
+	"roundhouse.dev/roundhouse/api/oip/modelrepository"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// inference is inference.GRPCInferenceService, but for the calls that are
+// forwarded.
+type inference struct {
+	oip.UnimplementedGRPCInferenceServiceServer
+	server *Server
+}
+
+// ServerLive is true.
+func (i *inference) ServerLive(context.Context, *oip.ServerLiveRequest) (*oip.ServerLiveResponse, error) {
+	return &oip.ServerLiveResponse{Live: true}, nil
+}
+
+// ServerReady is false only while the gateway stops.
+func (i *inference) ServerReady(context.Context, *oip.ServerReadyRequest) (*oip.ServerReadyResponse, error) {
+	return &oip.ServerReadyResponse{Ready: !i.server.draining.Load()}, nil
+}
+
+// ServerMetadata names the gateway.
+func (i *inference) ServerMetadata(context.Context, *oip.ServerMetadataRequest) (*oip.ServerMetadataResponse, error) {
+	return &oip.ServerMetadataResponse{Name: "roundhouse", Version: i.server.cfg.Version, Extensions: []string{"model_repository"}}, nil
+}
+
+// ModelReady says whether a request would be answered. It wakes nothing.
+func (i *inference) ModelReady(ctx context.Context, r *oip.ModelReadyRequest) (*oip.ModelReadyResponse, error) {
+	s, err := i.server.dispatch.Resolve(query(ctx, r.GetName()))
+	if err != nil {
+		err, _ = refusal(ctx, err)
+		return nil, err
+	}
+	return &oip.ModelReadyResponse{Ready: s.Answers() && mayAnswer(s.Pool.Protocol)}, nil
+}
+
+// RepositoryIndex lists all services.
+func (i *inference) RepositoryIndex(_ context.Context, r *oip.RepositoryIndexRequest) (*oip.RepositoryIndexResponse, error) {
+	out := &oip.RepositoryIndexResponse{}
+	for _, s := range i.server.index(r.GetReady()) {
+		out.Models = append(out.Models, &oip.RepositoryIndexResponse_ModelIndex{Name: s.Name, State: repositoryState(s.State), Reason: s.Message})
+	}
+	return out, nil
+}
+
+// RepositoryModelLoad wakes a service and waits until it is ready.
+func (i *inference) RepositoryModelLoad(ctx context.Context, r *oip.RepositoryModelLoadRequest) (*oip.RepositoryModelLoadResponse, error) {
+	return &oip.RepositoryModelLoadResponse{}, i.server.load(ctx, r.GetModelName())
+}
+
+// RepositoryModelUnload puts a service to sleep until its next request.
+func (i *inference) RepositoryModelUnload(ctx context.Context, r *oip.RepositoryModelUnloadRequest) (*oip.RepositoryModelUnloadResponse, error) {
+	return &oip.RepositoryModelUnloadResponse{}, i.server.unload(ctx, r.GetModelName())
+}
+
+// repository is the deprecated inference.model_repository service.
+type repository struct {
+	modelrepository.UnimplementedModelRepositoryServiceServer
+	server *Server
+}
+
+// RepositoryIndex lists all services.
+func (r *repository) RepositoryIndex(_ context.Context, in *modelrepository.RepositoryIndexRequest) (*modelrepository.RepositoryIndexResponse, error) {
+	out := &modelrepository.RepositoryIndexResponse{}
+	for _, s := range r.server.index(in.GetReady()) {
+		out.Models = append(out.Models, &modelrepository.RepositoryIndexResponse_ModelIndex{Name: s.Name, State: repositoryState(s.State), Reason: s.Message})
+	}
+	return out, nil
+}
+
+// RepositoryModelLoad wakes a service and waits until it is ready.
+func (r *repository) RepositoryModelLoad(ctx context.Context, in *modelrepository.RepositoryModelLoadRequest) (*modelrepository.RepositoryModelLoadResponse, error) {
+	return &modelrepository.RepositoryModelLoadResponse{}, r.server.load(ctx, in.GetModelName())
+}
+
+// RepositoryModelUnload puts a service to sleep until its next request.
+func (r *repository) RepositoryModelUnload(ctx context.Context, in *modelrepository.RepositoryModelUnloadRequest) (*modelrepository.RepositoryModelUnloadResponse, error) {
+	return &modelrepository.RepositoryModelUnloadResponse{}, r.server.unload(ctx, in.GetModelName())
+}
+
+// query asks for a model by its name and the host that was called.
+func query(ctx context.Context, model string) dispatch.Request {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return dispatch.Request{Host: first(md[keyAuthority]), Model: model}
+}
+
+// index is the state of all services, or of those that are loaded.
+func (s *Server) index(loaded bool) []dispatch.Status {
+	all := s.dispatch.Pools()
+	if !loaded {
+		return all
+	}
+	var out []dispatch.Status
+	for _, st := range all {
+		if st.State == dispatch.StateReady {
+			out = append(out, st)
+		}
+	}
+	return out
+}
+
+// repositoryState is a service's state in the words of the repository.
+func repositoryState(s dispatch.State) string {
+	switch s {
+	case dispatch.StateReady:
+		return "READY"
+	case dispatch.StateLoading:
+		return "LOADING"
+	default: // asleep or failed
+		return "UNAVAILABLE"
+	}
+}
+
+// load waits until a replica is ready, as a request would.
+func (s *Server) load(ctx context.Context, model string) error {
+	g, err := s.dispatch.Admit(ctx, query(ctx, model))
+	if err != nil {
+		err, _ = refusal(ctx, err)
+		return err
+	}
+	g.Done(dispatch.Outcome{})
+	return nil
+}
+
+func (s *Server) unload(ctx context.Context, model string) error {
+	st, err := s.dispatch.Resolve(query(ctx, model))
+	if err != nil {
+		err, _ = refusal(ctx, err)
+		return err
+	}
+	if err := s.dispatch.Sleep(ctx, st.Pool.Key.String()); err != nil {
+		return errorf(codes.InvalidArgument, "%s cannot be unloaded: %v", model, err)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package rawgrpc
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc/peer"
+)
+
+// listener accepts up to a number of connections at once; further ones wait
+// with the system.
+type listener struct {
+	net.Listener
+	slots  chan struct{}
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newListener(l net.Listener, connections int) *listener {
+	return &listener{Listener: l, slots: make(chan struct{}, connections), closed: make(chan struct{})}
+}
+
+// Accept waits for a place and a connection.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.slots
+		return nil, err
+	}
+	return &connection{Conn: c, leave: sync.OnceFunc(func() { <-l.slots })}, nil
+}
+
+// Close ends Accept.
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+// connection gives its place back when it is closed.
+type connection struct {
+	net.Conn
+	leave func()
+}
+
+// Close closes the connection.
+func (c *connection) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
+// RemoteAddr is the client's address, which knows its connection: gRPC tells a
+// call the one and not the other.
+func (c *connection) RemoteAddr() net.Addr { return clientAddr{c.Conn.RemoteAddr(), c} }
+
+type clientAddr struct {
+	net.Addr
+	*connection
+}
+
+// Network and String are the address's.
+func (a clientAddr) Network() string { return a.Addr.Network() }
+func (a clientAddr) String() string  { return a.Addr.String() }
+
+// client is where a call comes from.
+func client(ctx context.Context) (address string, c interface{ Close() error }) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return "", nobody{}
+	}
+	address = p.Addr.String()
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		address = host
+	}
+	if a, ok := p.Addr.(clientAddr); ok {
+		return address, a.connection
+	}
+	return address, nobody{}
+}
+
+// nobody stands for a connection that is not known.
+type nobody struct{}
+
+// Close does nothing.
+func (nobody) Close() error { return nil }

@@ -1,0 +1,88 @@
+package rawgrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"roundhouse.dev/roundhouse/internal/decide/route"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// maxErrorBytes bounds a message, which may repeat what a client or a replica
+// sent: clients take 8 KiB of trailers, where a byte may be written as three.
+const maxErrorBytes = 2048
+
+// errorf is a status with a bounded message.
+func errorf(code codes.Code, format string, args ...any) error {
+	message := fmt.Sprintf(format, args...)
+	if len(message) > maxErrorBytes {
+		message = message[:maxErrorBytes] + "…"
+	}
+	return status.Error(code, strings.ToValidUTF8(message, "\ufffd"))
+}
+
+// errSlow is the cause of a context that ended because nothing came from the
+// replica, or in a stream from either side, for too long.
+var errSlow = errors.New("the replica kept silent for too long")
+
+// refusal is the status of an error of routing or admission, with trailers
+// that say when to ask again.
+func refusal(ctx context.Context, err error) (error, metadata.MD) {
+	var notFound *route.NotFoundError
+	var ambiguous *route.AmbiguousError
+	var refused *dispatch.Error
+	switch {
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err(), nil
+	case errors.As(err, &notFound), errors.As(err, &ambiguous):
+		return errorf(codes.NotFound, "%v", err), nil
+	case errors.As(err, &refused):
+		var later metadata.MD
+		if refused.RetryAfter > 0 {
+			later = metadata.Pairs(keyRetryAfter, strconv.Itoa(int(refused.RetryAfter.Seconds())))
+		}
+		if errors.Is(err, dispatch.ErrBusy) {
+			return errorf(codes.ResourceExhausted, "%v", err), later
+		}
+		return errorf(codes.Unavailable, "%v", err), later
+	default:
+		return errorf(codes.Internal, "%v", err), nil
+	}
+}
+
+// full is the answer when the budget has no room.
+func full() (error, metadata.MD) {
+	return errorf(codes.ResourceExhausted, "the gateway holds as many bytes of messages as it may"), metadata.Pairs(keyRetryAfter, "1")
+}
+
+// upstreamError tells how a call to a replica ended: by the replica's own
+// status, or because the replica failed, which failed then says in dispatch's
+// terms. header, trailer and p are what the call left.
+func upstreamError(err error, header, trailer metadata.MD, p *peer.Peer) (failed error) {
+	code := status.Code(err)
+	switch {
+	case len(trailer["content-type"]) > 0: // the status alone, as servers refuse
+		return nil
+	case code == codes.ResourceExhausted: // a message over our bound
+		return nil
+	case len(header) > 0:
+		// The answer had begun. Servers that say UNAVAILABLE themselves by then
+		// look like those that died; either is worth another replica.
+		if code != codes.Unavailable || len(trailer) > 0 {
+			return nil
+		}
+	}
+	failed = errors.New(status.Convert(err).Message())
+	if p.Addr == nil { // no connection was found for it
+		return dispatch.Unsent(failed)
+	}
+	return failed
+}

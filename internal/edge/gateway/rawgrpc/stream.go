@@ -1,0 +1,373 @@
+package rawgrpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"roundhouse.dev/roundhouse/api/oip"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// streamHandler is the handler of ModelStreamInfer.
+func streamHandler(service any, stream grpc.ServerStream) error {
+	s := service.(*inference).server
+	c := s.newCall(stream.Context(), oip.GRPCInferenceService_ModelStreamInfer_FullMethodName)
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	c.ctx = ctx
+	st := &inbound{call: c, stream: stream, first: make(chan *frame, 1), end: cancel, attached: make(chan struct{})}
+	go st.pump()
+	err := c.stream(stream, st)
+	if err != nil {
+		_ = stream.SetHeader(metadata.Pairs(keyRequestID, c.id)) // fails when a header was sent
+		stream.SetTrailer(c.trailer)
+	}
+	st.release()
+	c.finish(err)
+	return err
+}
+
+// stream waits for the first message, which says which model the stream is
+// for, and passes messages on in both directions.
+func (c *call) stream(stream grpc.ServerStream, in *inbound) error {
+	timer := time.NewTimer(c.server.cfg.StallTimeout)
+	defer timer.Stop()
+	select {
+	case f := <-in.first:
+		if err := in.begin(f); err != nil {
+			return err
+		}
+	case <-timer.C:
+		return errorf(codes.DeadlineExceeded, "no request came within %v", c.server.cfg.StallTimeout)
+	case <-c.ctx.Done():
+		return in.cause()
+	}
+	for {
+		failed, err := c.relay(stream, in)
+		if failed == nil {
+			return err
+		}
+		if err := c.elsewhere(failed); err != nil {
+			return err
+		}
+	}
+}
+
+// relay passes messages between the client and the granted replica until one
+// ends. failed says that the replica failed before it answered.
+func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) {
+	up, err := c.replica()
+	if err != nil {
+		return nil, err
+	}
+	defer c.server.upstreams.put(up)
+	ctx, w := c.watched(c.server.cfg.AnswerTimeout, errSlow)
+	defer w.stop()
+	var p peer.Peer
+	out, err := up.NewStream(ctx, &oip.GRPCInferenceService_ServiceDesc.Streams[0], c.method, grpc.Peer(&p))
+	if err != nil {
+		return c.broken(ctx, in, nil, nil, &p, err)
+	}
+	in.attach(out, w)
+	for answered := false; ; answered = true {
+		var reply frame
+		if err := out.RecvMsg(&reply); errors.Is(err, io.EOF) {
+			if !answered {
+				c.grant.FirstByte()
+				c.sendHeader(stream, out)
+			}
+			stream.SetTrailer(passed(out.Trailer()))
+			return nil, nil
+		} else if err != nil {
+			return c.cut(ctx, stream, in, out, &p, err, answered)
+		}
+		if !answered {
+			c.grant.FirstByte()
+			in.settle()
+			c.sendHeader(stream, out)
+		}
+		w.timer.Reset(c.server.cfg.StallTimeout)
+		a := newAnswer(&reply, &c.server.buffered, c.server.cfg.ClientTimeout, c.conn)
+		if a == nil {
+			err, c.trailer = full()
+			return nil, err
+		}
+		if err := stream.SendMsg(a); err != nil {
+			return nil, err // the client is gone
+		}
+	}
+}
+
+// sendHeader passes on the metadata before the answer.
+func (c *call) sendHeader(stream grpc.ServerStream, out grpc.ClientStream) {
+	md, err := out.Header()
+	if err == nil {
+		_ = stream.SetHeader(c.header(md)) // fails only for a client that is gone
+	}
+}
+
+// cut ends a stream that the replica ended with err.
+func (c *call) cut(ctx context.Context, stream grpc.ServerStream, in *inbound, out grpc.ClientStream, p *peer.Peer, err error, answered bool) (failed, final error) {
+	header, _ := out.Header() // there is none if this fails
+	trailer := out.Trailer()
+	if !answered {
+		if failed, final = c.broken(ctx, in, header, trailer, p, err); failed == nil && final == err {
+			c.sendHeader(stream, out)
+			stream.SetTrailer(passed(trailer))
+		}
+		if failed != nil && !in.replayable() {
+			c.grant.Done(dispatch.Outcome{Failed: failed})
+			return nil, errorf(codes.Unavailable, "the replica failed and the stream's requests, over %d bytes, cannot be sent again: %v",
+				c.server.cfg.MaxMessageBytes, failed)
+		}
+		return failed, final
+	}
+	if ended := in.ended(); ended != nil {
+		return nil, ended
+	}
+	if isSlow(ctx) {
+		return nil, errorf(codes.DeadlineExceeded, "neither a request nor an answer passed for %v", c.server.cfg.StallTimeout)
+	}
+	// Within an answer only a status that comes with trailers is the replica's.
+	if len(trailer) == 0 && status.Code(err) == codes.Unavailable {
+		c.server.log.Warn("replica failed within its answer", c.attrs("error", err)...)
+		c.server.metrics.cut(c.service)
+		c.grant.Done(dispatch.Outcome{Failed: err})
+		return nil, errorf(codes.Unavailable, "the replica failed within its answer: %s", status.Convert(err).Message())
+	}
+	stream.SetTrailer(passed(trailer))
+	return nil, err
+}
+
+// broken tells what a stream that ended without an answer means: failed for a
+// replica that failed, else the stream's status.
+func (c *call) broken(ctx context.Context, in *inbound, header, trailer metadata.MD, p *peer.Peer, err error) (failed, final error) {
+	if ended := in.ended(); ended != nil {
+		return nil, ended
+	}
+	if isSlow(ctx) {
+		return nil, c.late()
+	}
+	if failed := upstreamError(err, header, trailer, p); failed != nil {
+		return failed, nil
+	}
+	c.grant.FirstByte()
+	return nil, err
+}
+
+// inbound carries a client's messages to the replica that has the stream. Until
+// the first answer it keeps them, so that another replica can be given them.
+type inbound struct {
+	call   *call
+	stream grpc.ServerStream
+	first  chan *frame // the first message; its buffer of one is never blocked on
+	end    context.CancelCauseFunc
+	// attached is closed once there is a replica; until then no second message
+	// is read.
+	attached chan struct{}
+
+	mu      sync.Mutex
+	to      grpc.ClientStream
+	watch   watch
+	name    string // to give the replica
+	rename  bool
+	kept    []*frame // in the order they came; nil once settled
+	bytes   int      // of kept, counted in the budget
+	settled bool     // the stream belongs to its replica
+	half    bool     // the client has sent all
+	failure error    // of the client's side: why no more is read
+}
+
+// begin takes the first message: it finds a replica.
+func (in *inbound) begin(f *frame) error {
+	c := in.call
+	size := f.size()
+	at, err := c.scan(f)
+	if err == nil {
+		err = c.hold(size)
+	}
+	if err != nil {
+		f.free()
+		return err
+	}
+	in.bytes, in.kept = size, []*frame{f}
+	c.model = at.name
+	if err := c.admit(size); err != nil {
+		return err
+	}
+	if in.name, in.rename = c.rename(); in.rename {
+		in.kept[0] = f.renamed(at, in.name)
+		f.free()
+	}
+	return nil
+}
+
+// pump reads the client's messages until the stream ends.
+func (in *inbound) pump() {
+	for first := true; ; first = false {
+		f := &frame{}
+		switch err := in.stream.RecvMsg(f); {
+		case errors.Is(err, io.EOF) && first:
+			in.fail(errorf(codes.InvalidArgument, "the stream has no request"))
+			return
+		case errors.Is(err, io.EOF):
+			in.closeSend()
+			return
+		case err != nil:
+			in.fail(err)
+			return
+		case first:
+			in.first <- f
+			select {
+			case <-in.attached:
+			case <-in.call.ctx.Done():
+				return
+			}
+		default:
+			if err := in.deliver(f); err != nil {
+				in.fail(err)
+				return
+			}
+		}
+	}
+}
+
+// fail ends the stream because of the client.
+func (in *inbound) fail(err error) {
+	in.mu.Lock()
+	in.failure = err
+	in.mu.Unlock()
+	in.end(err)
+}
+
+// deliver sends one more message to the replica. The error is the client's.
+func (in *inbound) deliver(f *frame) error {
+	defer func() { f.free() }()
+	at, err := in.call.scan(f)
+	if err != nil {
+		return err
+	}
+	if at.name != in.call.model && at.name != "" {
+		return errorf(codes.InvalidArgument, "the stream is for model %q, and a request in it names %q: open a stream for each", in.call.model, at.name)
+	}
+	if in.rename {
+		renamed := f.renamed(at, in.name)
+		f.free()
+		f = renamed
+	}
+	in.mu.Lock()
+	to := in.to
+	if in.settled {
+		in.watch.timer.Reset(in.call.server.cfg.StallTimeout)
+	}
+	in.keep(f)
+	in.mu.Unlock()
+	_ = to.SendMsg(f) // fails when the stream has ended: its reader learns why
+	return nil
+}
+
+// keep keeps a share of f for another replica while there is room. The mutex
+// is held.
+func (in *inbound) keep(f *frame) {
+	if in.settled {
+		return
+	}
+	size := f.size()
+	if in.kept == nil || in.bytes+size > in.call.server.cfg.MaxMessageBytes || !in.call.server.buffered.take(size) {
+		in.drop()
+		return
+	}
+	f.parts.Ref()
+	in.kept = append(in.kept, &frame{f.parts})
+	in.bytes += size
+}
+
+// drop forgets what was kept. The mutex is held.
+func (in *inbound) drop() {
+	for _, f := range in.kept {
+		f.free()
+	}
+	in.kept = nil
+	in.call.server.buffered.give(in.bytes)
+	in.bytes = 0
+}
+
+// attach gives the stream to a replica: what was kept, and all that follows.
+func (in *inbound) attach(to grpc.ClientStream, w watch) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, f := range in.kept {
+		if to.SendMsg(f) != nil {
+			break // its reader learns why
+		}
+	}
+	if in.half {
+		_ = to.CloseSend() // is always nil
+	}
+	if in.to == nil {
+		close(in.attached)
+	}
+	in.to, in.watch = to, w
+}
+
+func (in *inbound) closeSend() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.half = true
+	if in.to != nil {
+		_ = in.to.CloseSend() // is always nil
+	}
+}
+
+// settle leaves the stream to its replica for good.
+func (in *inbound) settle() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.settled = true
+	in.drop()
+}
+
+// replayable says whether another replica can be given all that came.
+func (in *inbound) replayable() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.kept != nil
+}
+
+// release gives back what the stream holds at its end.
+func (in *inbound) release() {
+	in.settle()
+	select {
+	case f := <-in.first:
+		f.free()
+	default:
+	}
+}
+
+// ended is why the client's side is over before the answer is; nil while it is
+// not.
+func (in *inbound) ended() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.failure != nil {
+		return in.failure
+	}
+	return in.call.ended()
+}
+
+// cause is ended for a context that is over.
+func (in *inbound) cause() error {
+	if err := in.ended(); err != nil {
+		return err
+	}
+	return status.FromContextError(context.Cause(in.call.ctx)).Err()
+}

@@ -1,0 +1,115 @@
+package rawgrpc
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// unaryHandler handles a method that is forwarded.
+func unaryHandler(method string) grpc.MethodHandler {
+	return func(service any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		c := service.(*inference).server.newCall(ctx, method)
+		a, err := c.unary(decode)
+		if err != nil {
+			c.fail(ctx)
+			c.finish(err)
+			return nil, err
+		}
+		c.finish(nil)
+		return a, nil
+	}
+}
+
+// fail sends the metadata of a call that failed.
+func (c *call) fail(ctx context.Context) {
+	// The client is gone if this fails; there is nobody to tell.
+	_ = grpc.SetHeader(ctx, metadata.Pairs(keyRequestID, c.id))
+	if len(c.trailer) > 0 {
+		_ = grpc.SetTrailer(ctx, c.trailer)
+	}
+}
+
+// unary reads one request and answers it.
+func (c *call) unary(decode func(any) error) (*answer, error) {
+	in := &frame{}
+	// A message that never ends cannot be given up by itself.
+	guard := time.AfterFunc(c.server.cfg.RequestTimeout, func() { _ = c.conn.Close() })
+	err := decode(in)
+	guard.Stop()
+	if err != nil {
+		return nil, err
+	}
+	defer in.free()
+	size := in.size()
+	if err := c.hold(size); err != nil {
+		return nil, err
+	}
+	defer c.server.buffered.give(size)
+	at, err := c.scan(in)
+	if err != nil {
+		return nil, err
+	}
+	c.model = at.name
+	if err := c.admit(size); err != nil {
+		return nil, err
+	}
+	request := in
+	if name, ok := c.rename(); ok {
+		request = in.renamed(at, name)
+		defer request.free()
+	}
+	for {
+		a, failed, err := c.try(request)
+		if failed == nil {
+			return a, err
+		}
+		if err := c.elsewhere(failed); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// try sends the request to the granted replica once. failed says that the
+// replica failed; else a and err are the answer.
+func (c *call) try(request *frame) (a *answer, failed, err error) {
+	up, err := c.replica()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer c.server.upstreams.put(up)
+	ctx, w := c.watched(c.server.cfg.AnswerTimeout, errSlow)
+	defer w.stop()
+	var reply frame
+	var header, trailer metadata.MD
+	var p peer.Peer
+	err = up.Invoke(ctx, c.method, request, &reply, grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&p))
+	if err != nil {
+		switch ended := c.ended(); {
+		case ended != nil:
+			return nil, nil, ended
+		case isSlow(ctx):
+			return nil, nil, c.late()
+		}
+		if failed := upstreamError(err, header, trailer, &p); failed != nil {
+			return nil, failed, nil
+		}
+	}
+	c.grant.FirstByte()
+	_ = grpc.SetTrailer(c.ctx, passed(trailer)) // fails only after the end
+	if err != nil {
+		return nil, nil, err
+	}
+	_ = grpc.SetHeader(c.ctx, c.header(header))
+	if a = newAnswer(&reply, &c.server.buffered, c.server.cfg.ClientTimeout, c.conn); a == nil {
+		err, c.trailer = full()
+		return nil, nil, err
+	}
+	c.grant.Done(dispatch.Outcome{})
+	return a, nil, nil
+}

@@ -1,0 +1,110 @@
+package rawgrpc
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+)
+
+// upstreams holds the connections to replicas: one each, made at the first
+// call and closed when it had none for Config.IdleTimeout. A replica that ends
+// closes its side at once; what is left until then holds no connection.
+type upstreams struct {
+	cfg   Config
+	codec codec
+
+	mu     sync.Mutex
+	closed bool
+	byAddr map[string]*upstream
+}
+
+// upstream is a connection and who uses it.
+type upstream struct {
+	*grpc.ClientConn
+	calls int
+	since time.Time // of the end of the last call
+}
+
+// window is what may be sent ahead of being read, in bytes, of a call and of a
+// connection. It is larger than HTTP/2's 64 KiB so that tensors do not wait for
+// permission, and fixed, which costs no probing.
+const window = 1 << 20
+
+// retryDial is the least and retryDialMax the most time between two attempts
+// to connect. Dispatch avoids a replica that failed for about as long.
+const (
+	retryDial    = 50 * time.Millisecond
+	retryDialMax = time.Second
+)
+
+// Keepalive of the connections to replicas: a replica that vanished is noticed
+// within a minute. Servers of grpc-core take no pings more often than that
+// while no message passes.
+const (
+	pingReplica        = 5 * time.Minute
+	pingReplicaTimeout = 20 * time.Second
+)
+
+// get is the connection to an address, until put.
+func (u *upstreams) get(address string) (*upstream, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if up := u.byAddr[address]; up != nil {
+		up.calls++
+		return up, nil
+	}
+	if u.closed {
+		return nil, fmt.Errorf("connect to %s: the gateway is shutting down", address)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(u.codec), grpc.MaxCallRecvMsgSize(u.cfg.MaxMessageBytes)),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: u.cfg.DialTimeout,
+			Backoff: backoff.Config{BaseDelay: retryDial, Multiplier: 2, Jitter: 0.2, MaxDelay: retryDialMax}}),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
+		grpc.WithMaxHeaderListSize(u.cfg.MaxMetadataBytes),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingReplica, Timeout: pingReplicaTimeout}),
+		grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", address, err)
+	}
+	up := &upstream{ClientConn: conn, calls: 1}
+	u.byAddr[address] = up
+	return up, nil
+}
+
+// put ends one use.
+func (u *upstreams) put(up *upstream) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	up.calls--
+	up.since = time.Now()
+}
+
+// sweep closes what nobody used since then.
+func (u *upstreams) sweep(then time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for address, up := range u.byAddr {
+		if up.calls == 0 && up.since.Before(then) {
+			_ = up.Close() // nothing is under way on it
+			delete(u.byAddr, address)
+		}
+	}
+}
+
+// close closes all connections, with what is under way on them.
+func (u *upstreams) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.closed = true
+	for address, up := range u.byAddr {
+		_ = up.Close()
+		delete(u.byAddr, address)
+	}
+}
