@@ -10,9 +10,10 @@
 // serves. A server that fails is left alone for longer each time, and gets no
 // more than a part of the workers, so that it holds up nobody else.
 //
-// There is no goroutine per server, and none at all between two readings: a
-// heap holds what is due, one timer waits for its head, and at most
-// Config.Workers goroutines read, with a buffer each.
+// No server has a goroutine of its own: a heap holds what is due, one timer
+// waits for its head, and at most Config.Workers goroutines read, with a buffer
+// each. Kept connections have those of net/http until they are closed, after
+// four times Config.Slow without use.
 package scrape
 
 import (
