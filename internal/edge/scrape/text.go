@@ -180,13 +180,9 @@ func (r *reader) labels(rest []byte) ([]byte, error) {
 		if len(rest) > 0 && rest[0] == '}' {
 			return rest[1:], nil
 		}
-		n := 0
-		for n < len(rest) && (rest[n] == '_' || isLetter(rest[n]) || (n > 0 && rest[n] >= '0' && rest[n] <= '9')) {
-			n++
-		}
-		name := rest[:n]
-		rest = blanks(rest[n:])
-		if n == 0 || len(rest) == 0 || rest[0] != '=' {
+		name := labelName(rest)
+		rest = blanks(rest[len(name):])
+		if len(name) == 0 || len(rest) == 0 || rest[0] != '=' {
 			return nil, fmt.Errorf("%w: want a label, =, and a value in quotes", errLine)
 		}
 		rest = blanks(rest[1:])
@@ -207,6 +203,15 @@ func (r *reader) labels(rest []byte) ([]byte, error) {
 			return nil, fmt.Errorf("%w: want , or } after a label", errLine)
 		}
 	}
+}
+
+// labelName is the name that b begins with.
+func labelName(b []byte) []byte {
+	n := 0
+	for n < len(b) && (b[n] == '_' || isLetter(b[n]) || (n > 0 && b[n] >= '0' && b[n] <= '9')) {
+		n++
+	}
+	return b[:n]
 }
 
 // quoted reads a value in quotes and what follows it.
