@@ -34,14 +34,13 @@ type Choice struct {
 	Matched  int
 	Uncached int64
 
+	run     pick
 	matches Matches
 	bound   float64 // requests at which affinity ends
 	set     []int32
-	est     []estimate
-	raw     []float64
-	total   []float64
-	trace   trace
-	table   *table // only with Explain
+	columns
+	trace trace
+	table *table // only with Explain
 }
 
 func (c *Choice) reset(p *Policy, in *Input) {
@@ -52,8 +51,8 @@ func (c *Choice) reset(p *Policy, in *Input) {
 	c.table = nil
 	if n := len(in.Endpoints); cap(c.set) < n {
 		n += n / 4
-		c.set, c.est = make([]int32, n), make([]estimate, n)
-		c.raw, c.total = make([]float64, n), make([]float64, n)
+		c.set = make([]int32, n)
+		c.columns.grow(n)
 	}
 	if c.Explain {
 		c.table = newTable(p, in)

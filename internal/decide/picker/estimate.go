@@ -5,12 +5,25 @@ import (
 	"time"
 )
 
-// estimate is what an endpoint is believed to have to do now.
-type estimate struct {
-	waiting  float64 // requests in its queue
-	requests float64 // all of them
-	kv       float64 // part of its cache in use
-	fresh    float64 // weight of what it said, 0 to 1
+// columns are what the endpoints of a set are believed to have to do now, by
+// place in the set. They are columns, not a slice of structs, because scorers
+// run down one at a time.
+type columns struct {
+	waiting  []float64 // requests in its queue
+	running  []float64 // requests being computed
+	requests []float64 // all of them
+	kv       []float64 // part of its cache in use
+	tokens   []float64 // uncached prompt tokens of ours on the way
+	fresh    []float64 // weight of what it said, 0 to 1
+	values   []float64 // scratch of scorers
+	total    []float64 // the scores' sum
+}
+
+func (c *columns) grow(n int) {
+	all := make([]float64, 8*n)
+	for i, p := range []*[]float64{&c.waiting, &c.running, &c.requests, &c.kv, &c.tokens, &c.fresh, &c.values, &c.total} {
+		*p = all[i*n : (i+1)*n : (i+1)*n]
+	}
 }
 
 // estimate works out, for every endpoint of the set, what is scraped and
@@ -21,59 +34,91 @@ type estimate struct {
 // is neither favoured nor avoided; when nobody knows anything of any, our own
 // requests in flight decide.
 func (p *pick) estimate(set []int32) {
-	est := p.out.est[:len(set)]
-	var weight, others, waiting, kv, requests float64
+	c := &p.out.columns
+	n := len(set)
+	waiting, running, requests, kv := c.waiting[:n], c.running[:n], c.requests[:n], c.kv[:n]
+	tokens, fresh := c.tokens[:n], c.fresh[:n]
+	var sum, mean columnsMean
 	for i, slot := range set {
 		e := &p.in.Endpoints[slot]
-		est[i] = estimate{requests: float64(max(0, e.InFlight))}
+		ours := float64(max(0, e.InFlight))
+		tokens[i] = float64(max(0, e.Tokens))
 		l := e.Load
-		if l == nil {
-			continue
+		var f float64
+		if l != nil {
+			f = p.freshness(p.in.Now.Sub(l.At))
 		}
-		f := p.freshness(p.in.Now.Sub(l.At))
 		if f == 0 {
+			waiting[i], running[i], requests[i], kv[i], fresh[i] = 0, ours, ours, 0, 0
+			sum.requests += ours
 			continue
 		}
-		x := &est[i]
-		x.fresh = f
-		x.waiting = float64(max(0, l.Waiting))
+		then := float64(max(0, e.AtLoad))
+		w := float64(max(0, l.Waiting))
 		// Others' are what it counts beyond our own of that time.
-		o := max(0, x.waiting+float64(max(0, l.Running))-float64(max(0, e.AtLoad)))
-		if x.waiting > 0 {
+		others := w + float64(max(0, l.Running)) - then
+		if others < 0 {
+			others = 0
+		}
+		if w > 0 {
 			// Where requests wait, one more waits too and one less lets one in.
-			x.waiting = max(0, x.waiting+x.requests-float64(max(0, e.AtLoad)))
+			if w += ours - then; w < 0 {
+				w = 0
+			}
 		}
-		x.kv = part(l.KV)
-		weight += f
-		others += f * o
-		waiting += f * x.waiting
-		kv += f * x.kv
-		x.waiting *= f
-		x.kv *= f
-		x.requests += f * o
-	}
-	if weight > 0 {
-		others, waiting, kv = others/weight, waiting/weight, kv/weight
-	}
-	for i := range est {
-		x := &est[i]
-		if missing := 1 - x.fresh; missing > 0 {
-			x.waiting += missing * waiting
-			x.kv += missing * kv
-			x.requests += missing * others
+		used := part(l.KV)
+		mean.add(f, w, others, used)
+		w, others = f*w, ours+f*others
+		waiting[i], requests[i], kv[i], fresh[i] = w, others, f*used, f
+		sum.requests += others
+		if others -= w; others < 0 {
+			others = 0
 		}
-		requests += x.requests
+		running[i] = others
+	}
+	if mean.weight > 0 && mean.weight < float64(n) {
+		sum.requests += p.complete(mean, n)
 	}
 	// As in consistent hashing with bounded loads (Mirrokni, Thorup,
 	// Zadimoghaddam 2016): the bound counts the request that is to come.
-	p.out.bound = max(float64(p.config.Slack), math.Ceil(p.config.Balance*(requests+1)/float64(len(set))))
+	p.out.bound = max(float64(p.config.Slack), math.Ceil(p.config.Balance*(sum.requests+1)/float64(n)))
+}
+
+// columnsMean sums up what is known, by its weight.
+type columnsMean struct{ weight, waiting, requests, kv float64 }
+
+func (m *columnsMean) add(f, waiting, requests, kv float64) {
+	m.weight += f
+	m.waiting += f * waiting
+	m.requests += f * requests
+	m.kv += f * kv
+}
+
+// complete makes up for what is not known, and returns the requests added.
+func (p *pick) complete(m columnsMean, n int) (added float64) {
+	c := &p.out.columns
+	waiting, others, kv := m.waiting/m.weight, m.requests/m.weight, m.kv/m.weight
+	for i := range n {
+		missing := 1 - c.fresh[i]
+		if missing <= 0 {
+			continue
+		}
+		c.waiting[i] += missing * waiting
+		c.kv[i] += missing * kv
+		c.requests[i] += missing * others
+		c.running[i] = max(0, c.requests[i]-c.waiting[i])
+		added += missing * others
+	}
+	return added
 }
 
 // freshness is a load's weight. A load of the future, as when a clock was set
 // back, is as doubtful as one of the past.
 func (p *pick) freshness(age time.Duration) float64 {
-	age = max(age, -age, 0)
 	c := &p.config
+	if age < 0 {
+		age = max(-age, 0) // the least duration has no opposite
+	}
 	switch {
 	case age <= c.Fresh:
 		return 1
@@ -88,5 +133,8 @@ func part(v float64) float64 {
 	if !(v > 0) {
 		return 0
 	}
-	return min(v, 1)
+	if v > 1 {
+		return 1
+	}
+	return v
 }

@@ -81,18 +81,18 @@ func (c *Choice) passed(s *step, given int, left []int32) {
 	}
 }
 
-// scored notes what a scorer said. per is 0 where raw is the score.
-func (c *Choice) scored(p *Policy, column int, set []int32, raw []float64, lo, per float64) {
+// scored notes what a scorer said. per is 0 where the values are scores.
+func (c *Choice) scored(p *Policy, column int, set []int32, values []float64, lo, per float64) {
 	if c.table == nil {
 		return
 	}
 	for i, slot := range set {
-		score := raw[i]
+		score := values[i]
 		if per > 0 {
-			score = 1 - (raw[i]-lo)*per
+			score = 1 - (values[i]-lo)*per
 		}
 		r := &c.table.rows[slot]
-		r.cells[column] = cell{said: true, raw: raw[i], score: score}
+		r.cells[column] = cell{said: true, raw: values[i], score: score}
 		r.total += p.scorers[column].Weight * score
 	}
 }

@@ -140,33 +140,45 @@ func (ix *Index) Match(blocks []uint64, m *Matches) {
 			m.settle(live, i)
 			return
 		}
-		left := false
 		n := ix.nodes.at(id)
 		switch {
 		case i == 0:
 			clear(live)
 			ix.each(n, func(slot int) { live[slot>>6] |= 1 << (slot & 63) })
-			left = true
-		case n.dense:
-			set := ix.dense.set(n.set)
-			for w := range live {
-				if lost := live[w] &^ set[w]; lost != 0 {
-					m.put(w, lost, i)
-					live[w] &= set[w]
-				}
-				left = left || live[w] != 0
+		case !n.dense:
+			if !ix.narrow(n, m, live, i) {
+				return
 			}
-		default:
-			left = ix.narrow(n, m, live, i)
-		}
-		if !left {
+		case !ix.narrowDense(n, m, live, i):
 			return
 		}
 	}
 	m.settle(live, len(blocks))
 }
 
-// narrow is Match's step for a block that few slots hold.
+// narrowDense is Match's step for a block that many slots hold: it ends the
+// match of those that do not hold it, and says whether any are left.
+func (ix *Index) narrowDense(n *node, m *Matches, live []uint64, at int) bool {
+	set := ix.dense.set(n.set)[:len(live)]
+	var lost uint64
+	for w, v := range live {
+		lost |= v &^ set[w]
+	}
+	if lost == 0 {
+		return true
+	}
+	left := false
+	for w, v := range live {
+		if lost := v &^ set[w]; lost != 0 {
+			m.put(w, lost, at)
+			live[w] = v & set[w]
+		}
+		left = left || live[w] != 0
+	}
+	return left
+}
+
+// narrow is narrowDense for a block that few slots hold.
 func (ix *Index) narrow(n *node, m *Matches, live []uint64, at int) bool {
 	var keep [few]int32
 	kept := 0

@@ -4,7 +4,7 @@ package picker
 // cell holds the hash's upper half and the node's id+1; 0 is empty. The hashes
 // are good ones, so their lower half is the place to start.
 type hashTable struct {
-	cells []uint64 // a power of two of them, at most 3/4 in use
+	cells []uint64 // a power of two of them, at most half in use
 	n     int
 }
 
@@ -30,7 +30,7 @@ func (t *hashTable) find(ns *nodes, h uint64) (id uint32, ok bool) {
 
 // insert puts a hash in that is not.
 func (t *hashTable) insert(ns *nodes, h uint64, id uint32) {
-	if (t.n+1)*4 > len(t.cells)*3 {
+	if (t.n+1)*2 > len(t.cells) {
 		old := t.cells
 		t.cells = make([]uint64, max(64, 2*len(old)))
 		for _, c := range old {

@@ -74,7 +74,9 @@ func (p *Policy) Pick(in *Input, ix *Index, out *Choice) {
 	if len(set) == 0 {
 		return
 	}
-	r := pick{Policy: p, in: in, out: out}
+	r := &out.run // not on the stack, from where it would escape
+	*r = pick{Policy: p, in: in, out: out}
+	defer func() { *r = pick{} }()
 	if set = r.filter(p.steps, set); len(set) == 0 {
 		out.Outcome = Dropped
 		return

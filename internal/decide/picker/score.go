@@ -2,13 +2,13 @@ package picker
 
 import "github.com/cespare/xxhash/v2"
 
-// scorer fills raw with a value per endpoint of the set, and says whether it
-// has anything to say of this request.
+// scorer gives a value per endpoint of the set; none when it has nothing to
+// say of this request.
 type scorer struct {
-	raw   func(p *pick, s *scoring, set []int32, raw []float64) bool
-	scale float64 // the default
-	// load says that raw is an amount of which less is better, measured
-	// against the least in the set; otherwise it is a score already.
+	values func(p *pick, s *scoring, set []int32) []float64
+	scale  float64 // the default
+	// load says that the values are amounts of which less is better, measured
+	// against the least in the set; otherwise they are scores already.
 	load bool
 }
 
@@ -20,120 +20,109 @@ type scoring struct {
 
 // scorers are what a Scorer can name.
 var scorers = map[string]scorer{
-	"queue":   {raw: waiting, scale: 5, load: true},
-	"running": {raw: running, scale: 8, load: true},
-	"tokens":  {raw: tokens, scale: 8192, load: true},
-	"kv":      {raw: cache},
-	"prefix":  {raw: prefix, scale: 4},
-	"lora":    {raw: lora},
-	"session": {raw: session},
+	"queue":   {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.waiting }, scale: 5, load: true},
+	"running": {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.running }, scale: 8, load: true},
+	"tokens":  {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.tokens }, scale: 8192, load: true},
+	"kv":      {values: unused},
+	"prefix":  {values: prefix, scale: 4},
+	"lora":    {values: lora},
+	"session": {values: session},
 }
 
 // score adds a scorer's part to the totals.
 func (p *pick) score(s *scoring, column int, set []int32, total []float64) {
-	raw := p.out.raw[:len(set)]
-	if !s.raw(p, s, set, raw) {
+	values := s.values(p, s, set)
+	if values == nil {
 		return
 	}
+	values = values[:len(total)]
 	if !s.load {
-		for i, v := range raw {
+		for i, v := range values {
 			total[i] += s.Weight * v
 		}
-		p.out.scored(p.Policy, column, set, raw, 0, 0)
+		p.out.scored(p.Policy, column, set, values, 0, 0)
 		return
 	}
-	lo, hi := raw[0], raw[0]
-	for _, v := range raw {
-		lo, hi = min(lo, v), max(hi, v)
+	lo, hi := values[0], values[0]
+	for _, v := range values {
+		if v < lo {
+			lo = v
+		} else if v > hi {
+			hi = v
+		}
 	}
 	per := 1 / max(hi-lo, s.Scale)
-	for i, v := range raw {
-		total[i] += s.Weight * (1 - (v-lo)*per)
+	w := s.Weight * per
+	for i, v := range values {
+		total[i] += s.Weight - (v-lo)*w
 	}
-	p.out.scored(p.Policy, column, set, raw, lo, per)
+	p.out.scored(p.Policy, column, set, values, lo, per)
 }
 
-func waiting(p *pick, _ *scoring, set []int32, raw []float64) bool {
-	for i := range set {
-		raw[i] = p.out.est[i].waiting
+func unused(p *pick, _ *scoring, set []int32) []float64 {
+	values := p.out.values[:len(set)]
+	for i, v := range p.out.kv[:len(set)] {
+		values[i] = 1 - v
 	}
-	return true
-}
-
-func running(p *pick, _ *scoring, set []int32, raw []float64) bool {
-	for i := range set {
-		raw[i] = max(0, p.out.est[i].requests-p.out.est[i].waiting)
-	}
-	return true
-}
-
-func tokens(p *pick, _ *scoring, set []int32, raw []float64) bool {
-	for i, slot := range set {
-		raw[i] = float64(max(0, p.in.Endpoints[slot].Tokens))
-	}
-	return true
-}
-
-func cache(p *pick, _ *scoring, set []int32, raw []float64) bool {
-	for i := range set {
-		raw[i] = 1 - p.out.est[i].kv
-	}
-	return true
+	return values
 }
 
 // prefix is the part of the prompt that an endpoint was sent before, while it
 // is not overloaded.
-func prefix(p *pick, s *scoring, set []int32, raw []float64) bool {
+func prefix(p *pick, s *scoring, set []int32) []float64 {
 	m := &p.out.matches
 	if m.Longest == 0 {
-		return false
+		return nil
 	}
 	per := 1 / max(float64(len(p.in.Blocks)), s.Scale)
+	values, requests := p.out.values[:len(set)], p.out.requests[:len(set)]
 	for i, slot := range set {
-		raw[i] = 0
-		if n := m.At(int(slot)); n > 0 && p.out.est[i].requests < p.out.bound {
-			raw[i] = min(1, float64(n)*per)
+		values[i] = 0
+		if n := m.At(int(slot)); n > 0 && requests[i] < p.out.bound {
+			values[i] = float64(n) * per
 		}
 	}
-	return true
+	return values
 }
 
 // lora is 1 where the adapter is loaded, 0.8 where there is room, 0.6 where an
 // idle one must go first, 0 where all are in use.
-func lora(p *pick, _ *scoring, set []int32, raw []float64) bool {
+func lora(p *pick, _ *scoring, set []int32) []float64 {
 	if p.in.Adapter == "" {
-		return false
+		return nil
 	}
 	h := xxhash.Sum64String(p.in.Adapter)
+	values := p.out.values[:len(set)]
 	for i, slot := range set {
 		e := &p.in.Endpoints[slot]
 		if e.Resident != nil {
-			raw[i] = e.Resident.score(h)
+			values[i] = e.Resident.score(h)
 			continue
 		}
 		switch a := p.adapter(e); {
 		case a.active:
-			raw[i] = 1
+			values[i] = 1
 		case a.room:
-			raw[i] = 0.8
+			values[i] = 0.8
 		default:
-			raw[i] = 0
+			values[i] = 0
 		}
 	}
-	return true
+	return values
 }
 
 // session is 1 for the endpoint that rendezvous hashing gives the key among
 // those that are not overloaded, else 0. When none is left, nobody is favoured.
-func session(p *pick, _ *scoring, set []int32, raw []float64) bool {
+func session(p *pick, _ *scoring, set []int32) []float64 {
 	if p.in.Session == "" {
-		return false
+		return nil
 	}
 	key := xxhash.Sum64String(p.in.Session)
+	values := p.out.values[:len(set)]
 	best, top := -1, uint64(0)
 	for i, slot := range set {
-		raw[i] = 0
-		if p.out.est[i].requests >= p.out.bound {
+		values[i] = 0
+		if p.out.requests[i] >= p.out.bound {
 			continue
 		}
 		h := mix(key ^ xxhash.Sum64String(p.in.Endpoints[slot].Name))
@@ -142,8 +131,8 @@ func session(p *pick, _ *scoring, set []int32, raw []float64) bool {
 		}
 	}
 	if best < 0 {
-		return false
+		return nil
 	}
-	raw[best] = 1
-	return true
+	values[best] = 1
+	return values
 }
