@@ -26,6 +26,9 @@ type Pool struct {
 	Bounds    Bounds           `json:"bounds,omitzero"`
 }
 
+// Engines are the names that Metrics.Engine may have.
+var Engines = []string{"vllm", "sglang", "trtllm-serve", "triton-trtllm", "roundhouse"}
+
 // Metrics says which metrics a pool's endpoints export.
 type Metrics struct {
 	// Engine names the set of metrics ("vllm", "sglang", …); "" means find out.
@@ -36,8 +39,15 @@ type Metrics struct {
 // Picker says how an endpoint is chosen.
 type Picker struct {
 	Preset string `json:"preset,omitempty"` // "" means the default
-	// Weights replace those of the preset's scorers, by name.
-	Weights map[string]float64 `json:"weights,omitempty"`
+	// Scorers take the place of the preset's; none keeps them.
+	Scorers []Scorer `json:"scorers,omitempty"`
+}
+
+// Scorer is one part of a picker's rating.
+type Scorer struct {
+	Name   string  `json:"name"`
+	Weight float64 `json:"weight"`
+	Scale  float64 `json:"scale,omitempty"` // 0 is the scorer's own
 }
 
 // Bounds replace those that hold for every pool; 0 keeps them.

@@ -47,6 +47,7 @@ const (
 	DialectKServe     Dialect = "kserve"
 	DialectOME        Dialect = "ome"
 	DialectSeldon     Dialect = "seldon"
+	DialectGateway    Dialect = "gateway" // the Gateway API and its inference extension
 )
 
 // Dialect is the family of the API version the object was written in.
@@ -58,6 +59,8 @@ func (o Origin) Dialect() Dialect {
 		return DialectOME
 	case "machinelearning.seldon.io":
 		return DialectSeldon
+	case "inference.networking.x-k8s.io", "inference.networking.k8s.io", "gateway.networking.k8s.io":
+		return DialectGateway
 	default:
 		return DialectRoundhouse
 	}

@@ -1,5 +1,5 @@
 // Package dialect reads manifests as people write them (Roundhouse's own,
-// KServe's, OME's, Seldon's) into the hub, and prints status back in the words they came
+// KServe's, OME's, Seldon's, the Gateway API's) into the hub, and prints status back in the words they came
 // in. Nothing is dropped in silence: a field that is unknown, or that would
 // change answers and is not supported, is an error; one that has no effect is
 // a warning that names it. Two things are read past without a word: status,
@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -35,10 +36,12 @@ const (
 	KindService Kind = "Service"
 	KindRuntime Kind = "Runtime"
 	KindModel   Kind = "Model"
+	// KindRouting is every kind of package routing.
+	KindRouting Kind = "Routing"
 )
 
-// Object is one document read into the hub. Exactly one of Service, Runtime
-// and Model is set.
+// Object is one document read into the hub. Exactly one of Service,
+// Runtime, Model and Routing is set.
 type Object struct {
 	Origin service.Origin
 	// Key has no namespace for cluster-scoped objects.
@@ -47,6 +50,7 @@ type Object struct {
 	Service *service.Service
 	Runtime *service.Runtime
 	Model   *service.Model
+	Routing routing.Object
 	// Original is the document as written, without its separator. Its first
 	// line is Origin.Line of the file. It is a slice of what Read was given.
 	Original []byte

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -22,6 +23,7 @@ type object struct {
 	Service *service.Service `json:",omitempty"`
 	Runtime *service.Runtime `json:",omitempty"`
 	Model   *service.Model   `json:",omitempty"`
+	Routing routing.Object   `json:",omitempty"`
 }
 
 // TestExamples reads every example manifest and compares what the hub holds,
@@ -50,7 +52,7 @@ func TestExamples(t *testing.T) {
 				t.Errorf("an example has errors: %v", errs)
 			}
 			for _, o := range res.Objects {
-				got.Objects = append(got.Objects, object{o.Kind, o.Service, o.Runtime, o.Model})
+				got.Objects = append(got.Objects, object{o.Kind, o.Service, o.Runtime, o.Model, o.Routing})
 			}
 			golden(t, filepath.Join("testdata", name+".golden.json"), got)
 		})

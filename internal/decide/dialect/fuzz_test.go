@@ -53,9 +53,10 @@ func FuzzRead(f *testing.F) {
 func check(t *testing.T, o Object) {
 	t.Helper()
 	whole := map[Kind]bool{
-		KindService: o.Service != nil && o.Runtime == nil && o.Model == nil,
+		KindService: o.Service != nil && o.Runtime == nil && o.Model == nil && o.Routing == nil,
 		KindRuntime: o.Service == nil && o.Runtime != nil && o.Model == nil,
 		KindModel:   o.Service == nil && o.Runtime == nil && o.Model != nil,
+		KindRouting: o.Service == nil && o.Runtime == nil && o.Model == nil && o.Routing != nil && o.Routing.Common().Key == o.Key,
 	}
 	if !whole[o.Kind] || o.Key.Name == "" {
 		t.Fatalf("an object that is not whole: %+v", o)

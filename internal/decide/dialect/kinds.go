@@ -17,6 +17,12 @@ const (
 	seldonV1       = "machinelearning.seldon.io/v1"
 	seldonV1alpha3 = "machinelearning.seldon.io/v1alpha3"
 	seldonV1alpha2 = "machinelearning.seldon.io/v1alpha2"
+	// The Gateway API Inference Extension's, before and since its kinds settled.
+	gieV1alpha2 = "inference.networking.x-k8s.io/v1alpha2"
+	gieV1       = "inference.networking.k8s.io/v1"
+	gatewayV1   = "gateway.networking.k8s.io/v1"
+	// HTTPRoute's versions differ in name alone.
+	gatewayV1beta1 = "gateway.networking.k8s.io/v1beta1"
 )
 
 // kind is one kind of manifest: the type it is decoded into and how that goes
@@ -66,6 +72,15 @@ var kinds = []kind{
 	read1(seldonV1, "SeldonDeployment", readSeldon),
 	read1(seldonV1alpha3, "SeldonDeployment", readSeldon),
 	read1(seldonV1alpha2, "SeldonDeployment", readSeldon),
+	read1(api.APIVersion, api.KindRoute, readRoute),
+	read1(api.APIVersion, api.KindPool, readPool),
+	read1(gieV1alpha2, "InferenceModel", readInferenceModel),
+	read1(gieV1alpha2, "InferencePool", readInferencePoolV1alpha2),
+	read1(gieV1, "InferencePool", readInferencePoolV1),
+	read1(gieV1alpha2, "InferenceObjective", readInferenceObjective),
+	read1(gieV1alpha2, "InferenceModelRewrite", readInferenceModelRewrite),
+	read1(gatewayV1, "HTTPRoute", readHTTPRoute),
+	read1(gatewayV1beta1, "HTTPRoute", readHTTPRoute),
 }
 
 // versions lists the API versions that are read.
@@ -116,6 +131,12 @@ var foreign = map[string]note{
 	"ome.io/v1beta1 FineTunedWeight":  {"is not served yet: publish the merged weights as a BaseModel", false, AnyPlatform},
 	"ome.io/v1beta1 AcceleratorClass": {"has no effect: accelerators are found on the machine", true, Process},
 	"ome.io/v1beta1 BenchmarkJob":     {"is not read: use \"roundhouse infer -i FILE\"", false, AnyPlatform},
+
+	gatewayV1 + " Gateway":             {"has no effect on one machine: up is the one gateway", true, Process},
+	gatewayV1 + " GatewayClass":        {"has no effect on one machine: up is the one gateway", true, Process},
+	gatewayV1beta1 + " Gateway":        {"has no effect on one machine: up is the one gateway", true, Process},
+	gatewayV1beta1 + " ReferenceGrant": {"has no effect on one machine: references may cross namespaces", true, Process},
+	gatewayV1 + " GRPCRoute":           {"is not read: write an HTTPRoute with a match of the path /inference.GRPCInferenceService", false, AnyPlatform},
 
 	"mlops.seldon.io/v1alpha1 Model":      {"is not read: write a SeldonDeployment or an InferenceService for the model", false, AnyPlatform},
 	"mlops.seldon.io/v1alpha1 Pipeline":   {"is not served yet: each of its models can be, alone", false, AnyPlatform},

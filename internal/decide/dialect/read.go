@@ -141,7 +141,7 @@ func (f *reader) document(p piece) {
 	o := Object{Origin: origin, Original: bytes.TrimRight(p.data, " \t\r\n")}
 	k.read(r, into.Interface(), &o)
 	if first, twice := f.seen[identity(o)]; twice {
-		r.errorf("metadata.name", "%s %s is already defined on line %d", strings.ToLower(string(o.Kind)), o.Key.Name, first)
+		r.errorf("metadata.name", "%s %s is already defined on line %d", strings.ToLower(o.kindName()), o.Key.Name, first)
 	} else {
 		f.seen[identity(o)] = p.line
 	}
@@ -156,7 +156,15 @@ func (f *reader) document(p piece) {
 
 // identity is what may be defined once: a hub object, whatever dialect it is
 // written in.
-func identity(o Object) string { return string(o.Kind) + " " + o.Key.String() }
+func identity(o Object) string { return o.kindName() + " " + o.Key.String() }
+
+// kindName is the object's kind in the hub, routing kinds each by itself.
+func (o Object) kindName() string {
+	if o.Routing != nil {
+		return string(o.Routing.RoutingKind())
+	}
+	return string(o.Kind)
+}
 
 // grammar is what the YAML package says of a document whose tokens are right
 // and their order is not. It counts those lines from 0, others from 1.
@@ -175,6 +183,8 @@ func parse(data []byte) (root *yaml.Node, bad *Problem) {
 	}()
 	if t := bytes.TrimSpace(data); len(t) > 0 && t[0] == '{' {
 		data = fromJSON(data)
+	} else {
+		data = fromPage(data)
 	}
 	var n yaml.Node
 	if err := yaml.Unmarshal(data, &n); err != nil {
@@ -201,6 +211,19 @@ func without(n *yaml.Node, key string) *yaml.Node {
 		}
 	}
 	return &out
+}
+
+// pageSpace is the no-break space that web pages put after a key, or the
+// question mark some turn it into, in front of what is an API version.
+var pageSpace = regexp.MustCompile(`(?m)^([ \t]*(?:- )?[A-Za-z][A-Za-z0-9._/-]*:)\x{a0}|^(apiVersion:)\?([a-z0-9.-]+/v[0-9a-z]+[ \t\r]*)$`)
+
+// fromPage makes of a manifest copied from a web page what was meant: a space
+// after the colon.
+func fromPage(data []byte) []byte {
+	if !bytes.Contains(data, []byte("\u00a0")) && !bytes.Contains(data, []byte("apiVersion:?")) {
+		return data
+	}
+	return pageSpace.ReplaceAll(data, []byte("$1$2 $3"))
 }
 
 var jsonEscape = regexp.MustCompile(`\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)`)

@@ -70,6 +70,9 @@ func (r *reading) notes() {
 	for _, f := range r.doc.Fields {
 		n, ok := fieldNotes[f.Owner][f.Name]
 		if !ok {
+			n, ok = gatewayNotes[f.Owner][f.Name]
+		}
+		if !ok {
 			continue
 		}
 		r.problems = append(r.problems, Problem{Line: f.Line, Column: f.Column, Path: f.Path,

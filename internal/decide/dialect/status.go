@@ -28,14 +28,22 @@ func Status(origin service.Origin, st service.Status) map[string]any {
 // Render is an object's manifest as it was written, comments and order
 // included, with its status in place of any it had; nil leaves the status out.
 func Render(o Object, st *service.Status) ([]byte, error) {
+	if st == nil {
+		return render(o, nil)
+	}
+	return render(o, Status(o.Origin, *st))
+}
+
+// render is Render with the status as it is to stand there, nil for none.
+func render(o Object, status map[string]any) ([]byte, error) {
 	root, bad := parse(o.Original)
 	if bad != nil || root == nil || root.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("render %s %s: its stored manifest cannot be parsed: apply it again", o.Kind, o.Key)
 	}
 	root = without(root, "status")
-	if st != nil {
+	if status != nil {
 		var v yaml.Node
-		if err := v.Encode(Status(o.Origin, *st)); err != nil {
+		if err := v.Encode(status); err != nil {
 			return nil, fmt.Errorf("render %s %s: %w", o.Kind, o.Key, err)
 		}
 		root.Style &^= yaml.FlowStyle

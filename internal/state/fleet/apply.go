@@ -34,6 +34,11 @@ func (f *Fleet) Apply(_ context.Context, objects []Object, o ApplyOptions) ([]Ch
 		return nil, err
 	}
 	var out []Change
+	defer func() {
+		if slices.ContainsFunc(out, func(c Change) bool { return c.Action != "unchanged" }) {
+			f.reroute()
+		}
+	}()
 	for _, obj := range objects {
 		change, err := f.put(obj, o)
 		if err != nil {
@@ -44,8 +49,12 @@ func (f *Fleet) Apply(_ context.Context, objects []Object, o ApplyOptions) ([]Ch
 	return out, nil
 }
 
-// admit refuses runtimes between which a choice would be arbitrary.
+// admit refuses runtimes between which a choice would be arbitrary, and changes
+// of what may not change.
 func (f *Fleet) admit(objects []Object) error {
+	if err := f.admitRouting(objects); err != nil {
+		return err
+	}
 	all := map[ID]service.Runtime{}
 	for id, o := range f.mu.runtimes {
 		all[id] = *o.Runtime
@@ -106,6 +115,8 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 	case "model":
 		f.mu.models[id] = obj
 		f.touch(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })
+	default:
+		f.mu.routing[id] = obj
 	}
 	return change, nil
 }
@@ -161,6 +172,10 @@ func (f *Fleet) object(id ID) (Object, bool) {
 	case "model":
 		o, ok := f.mu.models[id]
 		return o, ok
+	case "service":
+	default:
+		o, ok := f.mu.routing[id]
+		return o, ok
 	}
 	if e := f.mu.services[id.Key]; e != nil && !e.deleted {
 		return e.object, true
@@ -184,10 +199,13 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 		delete(f.mu.runtimes, id)
 	case "model":
 		delete(f.mu.models, id)
-	default:
+	case "service":
 		f.mu.services[id.Key].deleted = true
 		f.queue.add(id.Key)
+	default:
+		delete(f.mu.routing, id)
 	}
+	f.reroute()
 	return nil
 }
 
@@ -210,6 +228,9 @@ func (f *Fleet) Sourced(match func(source string) bool) []ID {
 		add(o)
 	}
 	for _, o := range f.mu.models {
+		add(o)
+	}
+	for _, o := range f.mu.routing {
 		add(o)
 	}
 	slices.SortFunc(out, func(a, b ID) int { return strings.Compare(a.String(), b.String()) })

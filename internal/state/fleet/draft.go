@@ -12,7 +12,7 @@ import (
 // them by. It stores nothing and must not be run.
 func (f *Fleet) Draft(ctx context.Context, objects []Object) (*Fleet, error) {
 	cfg := f.cfg
-	cfg.Store, cfg.Traffic = discard{}, nowhere{}
+	cfg.Store, cfg.Traffic, cfg.Routing = discard{}, nowhere{}, nil
 	d, err := New(cfg)
 	if err != nil {
 		return nil, err

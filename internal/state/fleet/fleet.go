@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
@@ -23,6 +24,8 @@ type Config struct {
 	Store    Store
 	Models   Models
 	Traffic  Traffic
+	// Routing is told of routing objects; nil tells nobody.
+	Routing Routing
 	// Catalog are the runtimes shipped with the product.
 	Catalog []service.Runtime
 	// URL is the address people reach a service at.
@@ -108,6 +111,9 @@ type Fleet struct {
 		services map[service.Key]*entry
 		runtimes map[ID]Object
 		models   map[ID]Object
+		routing  map[ID]Object
+		routed   map[routing.ID]routing.Status
+		troubles map[service.Key]string // of pools' addresses
 	}
 }
 
@@ -166,6 +172,8 @@ func New(cfg Config) (*Fleet, error) {
 	f.mu.services = map[service.Key]*entry{}
 	f.mu.runtimes = map[ID]Object{}
 	f.mu.models = map[ID]Object{}
+	f.mu.routing = map[ID]Object{}
+	f.mu.troubles = map[service.Key]string{}
 	return f, nil
 }
 
@@ -191,6 +199,8 @@ func (f *Fleet) Restore(ctx context.Context) error {
 			f.mu.runtimes[o.ID()] = o
 		case o.Model != nil:
 			f.mu.models[o.ID()] = o
+		case o.Routing != nil:
+			f.mu.routing[o.ID()] = o
 		}
 	}
 	for k, e := range f.mu.services {
@@ -202,6 +212,7 @@ func (f *Fleet) Restore(ctx context.Context) error {
 		f.cfg.Traffic.Publish(f.view(workOn(k, e))) // requests wait from now on
 		f.queue.add(k)
 	}
+	f.reroute()
 	f.mu.Unlock()
 	held, err := f.cfg.Platform.Services(ctx)
 	errs = append(errs, err)

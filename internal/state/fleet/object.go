@@ -21,7 +21,9 @@ type Object struct {
 
 // ID names an object among all kinds.
 type ID struct {
-	Kind string // "service", "runtime", "model"
+	// Kind is "service", "runtime", "model", or a routing kind in lower case:
+	// "pool", "route", "httproute", "inferencemodel", …
+	Kind string
 	service.Key
 }
 
@@ -40,6 +42,8 @@ func (o Object) ID() ID {
 		return ID{Kind: "runtime", Key: o.Key}
 	case o.Model != nil:
 		return ID{Kind: "model", Key: o.Key}
+	case o.Routing != nil:
+		return ID{Kind: routingKind(o.Routing.RoutingKind()), Key: o.Key}
 	default:
 		return ID{Kind: "service", Key: o.Key}
 	}
@@ -52,6 +56,8 @@ func (o Object) meta() *service.Meta {
 		return &o.Runtime.Meta
 	case o.Model != nil:
 		return &o.Model.Meta
+	case o.Routing != nil:
+		return o.Routing.Common()
 	default:
 		return &o.Service.Meta
 	}

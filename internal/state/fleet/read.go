@@ -72,10 +72,7 @@ func (f *Fleet) List() []ServiceState {
 func (f *Fleet) Objects(kind string) []Object {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	from := f.mu.runtimes
-	if kind == "model" {
-		from = f.mu.models
-	}
+	from := map[string]map[ID]Object{"runtime": f.mu.runtimes, "model": f.mu.models}[kind]
 	var out []Object
 	for _, o := range from {
 		out = append(out, o)

@@ -1,0 +1,108 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The kinds that say where requests go.
+const (
+	KindRoute = "Route"
+	KindPool  = "Pool"
+)
+
+// Route gives model names to targets: services and pools, by weight.
+type Route struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            RouteSpec         `json:"spec"`
+	Status          RoutingStatus     `json:"status,omitzero"`
+}
+
+// RouteSpec is which names go where.
+type RouteSpec struct {
+	// Models are the names requests use; absent means metadata.name.
+	Models []string `json:"models,omitempty"`
+	// Targets are 1 to 16, all in the route's namespace. All of them state a
+	// weight or none does.
+	Targets []RouteTarget `json:"targets"`
+	// Criticality is Critical, Standard or Sheddable: priority 1, 0 or -1.
+	Criticality string `json:"criticality,omitempty"`
+	// Priority is any: above 0 is critical, below 0 is shed first.
+	Priority *int32 `json:"priority,omitempty"`
+}
+
+// RouteTarget is a service or a pool, one of them.
+type RouteTarget struct {
+	Service string `json:"service,omitempty"`
+	Pool    string `json:"pool,omitempty"`
+	// Model is the name the replica is given: a LoRA adapter's perhaps. Absent
+	// means a service's own, and for a pool the name in the request.
+	Model string `json:"model,omitempty"`
+	// Weight is 0 to 1,000,000; of none stated all are equal.
+	Weight *int32 `json:"weight,omitempty"`
+}
+
+// Pool is a set of endpoints that requests are balanced over: the replicas of
+// the services that Selector finds, and the servers at Addresses.
+type Pool struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            PoolSpec          `json:"spec"`
+	Status          RoutingStatus     `json:"status,omitzero"`
+}
+
+// PoolSpec is which endpoints, and how one is chosen.
+type PoolSpec struct {
+	// Selector is compared with the labels of services, and of the pods they
+	// would have, in the pool's namespace.
+	Selector map[string]string `json:"selector,omitempty"`
+	// Addresses are "host:port" of servers that run already; every address a
+	// name stands for is an endpoint.
+	Addresses []string `json:"addresses,omitempty"`
+	// Protocol the servers speak: v1, v2, openAI or cohere; absent is openAI.
+	Protocol string       `json:"protocol,omitempty"`
+	Metrics  *PoolMetrics `json:"metrics,omitempty"`
+	Picker   *PoolPicker  `json:"picker,omitempty"`
+	Queue    *PoolQueue   `json:"queue,omitempty"`
+	// MaxConcurrency limits requests in flight per endpoint; 0 is no limit.
+	MaxConcurrency *int `json:"maxConcurrency,omitempty"`
+}
+
+// PoolMetrics says how endpoints tell their load.
+type PoolMetrics struct {
+	// Engine is vllm, sglang, trtllm-serve, triton-trtllm or roundhouse;
+	// absent means find out.
+	Engine string `json:"engine,omitempty"`
+	// Path is that of the metrics; absent means the engine's own.
+	Path string `json:"path,omitempty"`
+}
+
+// PoolPicker says how an endpoint is chosen.
+type PoolPicker struct {
+	// Preset is default, least-request, round-robin, seed-50 or v0.3-128.
+	Preset string `json:"preset,omitempty"`
+	// Scorers take the place of the preset's.
+	Scorers []PoolScorer `json:"scorers,omitempty"`
+}
+
+// PoolScorer rates endpoints from 0 to 1, times a weight.
+type PoolScorer struct {
+	Name   string   `json:"name"`
+	Weight *float64 `json:"weight,omitempty"`
+	// Scale is the difference in load that counts in full.
+	Scale float64 `json:"scale,omitempty"`
+}
+
+// PoolQueue bounds the requests that wait for an endpoint.
+type PoolQueue struct {
+	MaxRequests *int               `json:"maxRequests,omitempty"`
+	MaxBytes    *resource.Quantity `json:"maxBytes,omitempty"`
+	MaxWait     *metav1.Duration   `json:"maxWait,omitempty"`
+}
+
+// RoutingStatus is what is known of a Route or Pool now; written by
+// Roundhouse and ignored when read from a manifest.
+type RoutingStatus struct {
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}

@@ -1,0 +1,186 @@
+package dialect
+
+import (
+	"reflect"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The Gateway API Inference Extension's kinds, as far as their published
+// schemas go.
+
+type gieModel struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            struct {
+		ModelName    string           `json:"modelName"`
+		Criticality  string           `json:"criticality"`
+		TargetModels []gieTargetModel `json:"targetModels"`
+		PoolRef      *gieRef          `json:"poolRef"`
+	} `json:"spec"`
+}
+
+type gieTargetModel struct {
+	Name   string `json:"name"`
+	Weight *int32 `json:"weight"`
+}
+
+type gieRef struct {
+	Group string `json:"group"`
+	Kind  string `json:"kind"`
+	Name  string `json:"name"`
+}
+
+type giePoolV1alpha2 struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta   `json:"metadata"`
+	Spec            giePoolSpecV1alpha2 `json:"spec"`
+}
+
+type giePoolSpecV1alpha2 struct {
+	Selector         map[string]string `json:"selector"`
+	TargetPortNumber *int32            `json:"targetPortNumber"`
+	ExtensionRef     *gieExtension     `json:"extensionRef"`
+}
+
+type gieExtension struct {
+	Group       string `json:"group"`
+	Kind        string `json:"kind"`
+	Name        string `json:"name"`
+	PortNumber  *int32 `json:"portNumber"`
+	FailureMode string `json:"failureMode"`
+}
+
+type giePoolV1 struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            giePoolSpecV1     `json:"spec"`
+}
+
+type giePoolSpecV1 struct {
+	Selector *struct {
+		MatchLabels map[string]string `json:"matchLabels"`
+	} `json:"selector"`
+	TargetPorts []struct {
+		Number int32 `json:"number"`
+	} `json:"targetPorts"`
+	AppProtocol       string        `json:"appProtocol"`
+	EndpointPickerRef *giePickerRef `json:"endpointPickerRef"`
+}
+
+type giePickerRef struct {
+	Group string `json:"group"`
+	Kind  string `json:"kind"`
+	Name  string `json:"name"`
+	Port  *struct {
+		Number int32 `json:"number"`
+	} `json:"port"`
+	// PortNumber is what the port was called before v1 settled.
+	PortNumber  *int32 `json:"portNumber"`
+	FailureMode string `json:"failureMode"`
+}
+
+type gieObjective struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            struct {
+		Priority *int32  `json:"priority"`
+		PoolRef  *gieRef `json:"poolRef"`
+	} `json:"spec"`
+}
+
+type gieRewrite struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            struct {
+		PoolRef *gieRef          `json:"poolRef"`
+		Rules   []gieRewriteRule `json:"rules"`
+	} `json:"spec"`
+}
+
+type gieRewriteRule struct {
+	Matches []struct {
+		Model *struct {
+			Type  string `json:"type"`
+			Value string `json:"value"`
+		} `json:"model"`
+	} `json:"matches"`
+	Targets []struct {
+		ModelRewrite string `json:"modelRewrite"`
+		Weight       *int32 `json:"weight"`
+	} `json:"targets"`
+}
+
+// The Gateway API's HTTPRoute.
+
+type httpRoute struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            httpRouteSpec     `json:"spec"`
+}
+
+type httpRouteSpec struct {
+	ParentRefs []httpParentRef `json:"parentRefs"`
+	Hostnames  []string        `json:"hostnames"`
+	Rules      []httpRule      `json:"rules"`
+}
+
+type httpParentRef struct {
+	Group       string `json:"group"`
+	Kind        string `json:"kind"`
+	Namespace   string `json:"namespace"`
+	Name        string `json:"name"`
+	SectionName string `json:"sectionName"`
+	Port        *int32 `json:"port"`
+}
+
+type httpRule struct {
+	Name        string      `json:"name"`
+	Matches     []httpMatch `json:"matches"`
+	Filters     []any       `json:"filters"`
+	BackendRefs []httpRef   `json:"backendRefs"`
+	Timeouts    any         `json:"timeouts"`
+	Retry       any         `json:"retry"`
+	// SessionPersistence keeps a session on one endpoint.
+	SessionPersistence any `json:"sessionPersistence"`
+}
+
+type httpMatch struct {
+	Path        *httpValue  `json:"path"`
+	Headers     []httpValue `json:"headers"`
+	QueryParams []httpValue `json:"queryParams"`
+	Method      string      `json:"method"`
+}
+
+// httpValue is a match of a path (without a name), header or parameter.
+type httpValue struct {
+	Type  string  `json:"type"`
+	Name  string  `json:"name"`
+	Value *string `json:"value"`
+}
+
+type httpRef struct {
+	Group     string `json:"group"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Port      *int32 `json:"port"`
+	Weight    *int32 `json:"weight"`
+	Filters   []any  `json:"filters"`
+}
+
+const ownPicker = "has no effect on one machine: endpoints are picked here"
+
+// gatewayNotes are fieldNotes of these kinds.
+var gatewayNotes = map[reflect.Type]map[string]note{
+	reflect.TypeFor[giePoolSpecV1alpha2](): {"extensionRef": onProcess(ownPicker)},
+	reflect.TypeFor[giePoolSpecV1]():       {"endpointPickerRef": onProcess(ownPicker)},
+	reflect.TypeFor[httpRule](): {
+		"timeouts":           never("has no effect yet: the gateway's own deadlines hold"),
+		"retry":              never("has no effect: a request goes to another replica until its answer begins"),
+		"sessionPersistence": never("has no effect yet: requests with a common prefix stay together by themselves"),
+	},
+	reflect.TypeFor[httpRef](): {
+		"filters": refused("is not supported: remove it; requests are forwarded as they are"),
+	},
+}

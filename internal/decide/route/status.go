@@ -1,0 +1,292 @@
+package route
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// maxParents is how many gateways a pool's status lists, as the published
+// schema bounds it.
+const maxParents = 32
+
+// Statuses says what is true of every routing object, given all of them and
+// the services there are. troubles are what is wrong with the addresses of a
+// pool, by its key: that a name cannot be looked up, say.
+func Statuses(services []Member, objects []routing.Object, troubles map[service.Key]string) map[routing.ID]routing.Status {
+	s := statuses{set: accept(objects), services: services, troubles: troubles, members: map[service.Key][]service.Key{}}
+	for _, m := range services {
+		s.keys = append(s.keys, m.Key)
+	}
+	slices.SortFunc(s.keys, compareKeys)
+	s.poolNames = slices.SortedFunc(maps.Keys(s.set.pools), compareKeys)
+	out := make(map[routing.ID]routing.Status, len(objects))
+	for _, o := range objects {
+		out[routing.IDOf(o)] = s.of(o)
+	}
+	return out
+}
+
+// statuses is one call of Statuses under way.
+type statuses struct {
+	set       *accepted
+	services  []Member
+	keys      []service.Key // of services, sorted
+	poolNames []service.Key
+	troubles  map[service.Key]string
+	members   map[service.Key][]service.Key
+}
+
+func (s *statuses) of(o routing.Object) routing.Status {
+	switch o := o.(type) {
+	case *routing.Pool:
+		return s.pool(o)
+	case *routing.Route:
+		return s.route(o)
+	case *routing.HTTPRoute:
+		return s.httpRoute(o)
+	case *routing.Model:
+		return s.model(o)
+	case *routing.Objective:
+		return s.inPool(o.Pool, "priority "+fmt.Sprint(o.Priority))
+	case *routing.Rewrite:
+		return s.rewrite(o)
+	}
+	return routing.Status{}
+}
+
+func condition(kind, status, reason, message string) service.Condition {
+	return service.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
+func (s *statuses) membersOf(p *routing.Pool) []service.Key {
+	out, ok := s.members[p.Key]
+	if !ok {
+		out = Members(p, s.services)
+		s.members[p.Key] = out
+	}
+	return out
+}
+
+func (s *statuses) pool(p *routing.Pool) routing.Status {
+	out := routing.Status{Members: s.membersOf(p), Parents: s.parents(p.Key)}
+	var has []string
+	if n := len(out.Members); n > 0 {
+		names := make([]string, n)
+		for i, k := range out.Members {
+			names[i] = k.Name
+		}
+		has = append(has, plural(n, "service")+": "+listed(names[:min(n, maxListed)], n))
+	}
+	if n := len(p.Addresses); n > 0 {
+		has = append(has, plural(n, "address"))
+	}
+	message := strings.Join(has, "; ")
+	trouble := s.troubles[p.Key]
+	ready := condition(routing.ConditionReady, "True", routing.ReasonAccepted, message)
+	switch {
+	case len(has) == 0:
+		ready = condition(routing.ConditionReady, "False", routing.ReasonNoEndpoints, s.noMembers(p))
+	case trouble != "" && len(out.Members) == 0:
+		ready = condition(routing.ConditionReady, "False", routing.ReasonNoEndpoints, message+"; "+trouble)
+	case trouble != "":
+		ready.Message += "; " + trouble
+	}
+	accepted := condition(routing.ConditionAccepted, "True", routing.ReasonAccepted, ready.Message)
+	if len(out.Parents) == 0 {
+		accepted = condition(routing.ConditionAccepted, "Unknown", routing.ReasonPending, "no HTTPRoute refers to it; its host and the names of its models reach it all the same")
+	}
+	out.Conditions = []service.Condition{ready, accepted, condition(routing.ConditionResolvedRefs, "True", routing.ReasonResolvedRefs, "")}
+	return out
+}
+
+// noMembers says what was looked for and what comes near.
+func (s *statuses) noMembers(p *routing.Pool) string {
+	var labels []string
+	for _, k := range slices.Sorted(maps.Keys(p.Selector)) {
+		labels = append(labels, k+"="+p.Selector[k])
+	}
+	text := "no service of namespace " + p.Namespace + " has the labels " + strings.Join(labels, ",")
+	for _, m := range s.services {
+		for k, v := range p.Selector {
+			have := m.Labels[k]
+			if m.Namespace == p.Namespace && have != "" && have != v && len(nearest(v, []string{have})) > 0 {
+				return text + fmt.Sprintf("; %s has %s=%s", m.Name, k, have)
+			}
+		}
+	}
+	return text
+}
+
+// parents are the gateways whose HTTPRoutes send requests to the pool.
+func (s *statuses) parents(pool service.Key) []routing.Parent {
+	var out []routing.Parent
+	for _, r := range s.set.http {
+		uses := slices.ContainsFunc(r.Rules, func(rule routing.HTTPRule) bool {
+			return slices.ContainsFunc(rule.Backends, func(b routing.Backend) bool { return b.Ref == routing.PoolRef(pool) })
+		})
+		for _, p := range r.Parents {
+			p.SectionName, p.Port = "", 0 // a pool's parent is a gateway as a whole
+			if p.Namespace == "" && r.Namespace != pool.Namespace {
+				p.Namespace = r.Namespace
+			}
+			if uses && !slices.Contains(out, p) && len(out) < maxParents {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// lacks lists what of refs is not there, once each.
+func (s *statuses) lacks(refs []routing.Ref) []string {
+	var out []string
+	for _, ref := range refs {
+		there := s.keys
+		if ref.Pool {
+			there = s.poolNames
+		}
+		if _, ok := slices.BinarySearchFunc(there, ref.Key, compareKeys); ok {
+			continue
+		}
+		if text := notThere(ref, there); !slices.Contains(out, text) {
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+func (s *statuses) httpRoute(r *routing.HTTPRoute) routing.Status {
+	var refs []routing.Ref
+	for _, rule := range r.Rules {
+		for _, b := range rule.Backends {
+			refs = append(refs, b.Ref)
+		}
+	}
+	resolved := condition(routing.ConditionResolvedRefs, "True", routing.ReasonResolvedRefs, "")
+	ready := condition(routing.ConditionReady, "True", routing.ReasonRouted, "to "+summary(refs))
+	if lost := s.lacks(refs); len(lost) > 0 {
+		resolved = condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, strings.Join(lost, "; "))
+		ready = condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, resolved.Message)
+	}
+	return routing.Status{Parents: r.Parents, Conditions: []service.Condition{ready,
+		condition(routing.ConditionAccepted, "True", routing.ReasonAccepted, ""), resolved}}
+}
+
+// summary names each of refs once.
+func summary(refs []routing.Ref) string {
+	var out []string
+	for _, ref := range refs {
+		text := "service " + ref.Name
+		if ref.Pool {
+			text = "pool " + ref.Name
+		}
+		if !slices.Contains(out, text) {
+			out = append(out, text)
+		}
+	}
+	return listed(out[:min(len(out), maxListed)], len(out))
+}
+
+func (s *statuses) route(r *routing.Route) routing.Status {
+	var refs []routing.Ref
+	for _, t := range r.Targets {
+		refs = append(refs, t.Ref)
+	}
+	var taken []string
+	for _, name := range r.Models {
+		if by := s.set.routeOf[service.Key{Namespace: r.Namespace, Name: name}]; by != nil && by != r {
+			taken = append(taken, fmt.Sprintf("%s is the older route %s's", name, by.Name))
+		}
+	}
+	names := listed(r.Models[:min(len(r.Models), maxListed)], len(r.Models))
+	ready := condition(routing.ConditionReady, "True", routing.ReasonRouted, names+" to "+summary(refs))
+	lost := s.lacks(refs)
+	switch {
+	case len(taken) == len(r.Models) && len(taken) > 0:
+		ready = condition(routing.ConditionReady, "False", routing.ReasonModelNameInUse, strings.Join(taken, "; "))
+	case len(lost) > 0:
+		ready = condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, strings.Join(append(lost, taken...), "; "))
+	case len(taken) > 0:
+		ready.Message += "; " + strings.Join(taken, "; ")
+	}
+	return routing.Status{Conditions: []service.Condition{ready}}
+}
+
+// inPool is the status of an object that belongs to a pool and has no other
+// trouble; note is what it does there.
+func (s *statuses) inPool(pool service.Key, note string) routing.Status {
+	if lost := s.lacks([]routing.Ref{routing.PoolRef(pool)}); len(lost) > 0 {
+		return routing.Status{Conditions: []service.Condition{
+			condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, lost[0]),
+			condition(routing.ConditionAccepted, "Unknown", routing.ReasonPending, lost[0]),
+			condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, lost[0])}}
+	}
+	return routing.Status{Conditions: []service.Condition{
+		condition(routing.ConditionReady, "True", routing.ReasonAccepted, note),
+		condition(routing.ConditionAccepted, "True", routing.ReasonAccepted, ""),
+		condition(routing.ConditionResolvedRefs, "True", routing.ReasonResolvedRefs, "")}}
+}
+
+func (s *statuses) model(m *routing.Model) routing.Status {
+	by := s.set.modelOf[poolModel{m.Pool, m.ModelName}]
+	if by == nil || by == m {
+		return s.inPool(m.Pool, m.ModelName+" in pool "+m.Pool.Name)
+	}
+	message := fmt.Sprintf("model %s of pool %s is InferenceModel %s's, which is older; this one takes its place when that goes", m.ModelName, m.Pool.Name, by.Key)
+	return routing.Status{Conditions: []service.Condition{
+		condition(routing.ConditionReady, "False", routing.ReasonModelNameInUse, message),
+		condition(routing.ConditionAccepted, "False", routing.ReasonModelNameInUse, message)}}
+}
+
+// rewrite tells of names that an older object rewrites already.
+func (s *statuses) rewrite(o *routing.Rewrite) routing.Status {
+	taken := map[string]string{} // name → whose
+	for _, other := range s.set.rewrites {
+		if other == o {
+			break
+		}
+		for _, rule := range other.Rules {
+			names := rule.Models
+			if len(names) == 0 {
+				names = []string{""}
+			}
+			for _, name := range names {
+				if _, ok := taken[name]; !ok && other.Pool == o.Pool {
+					taken[name] = other.Name
+				}
+			}
+		}
+	}
+	note := "in pool " + o.Pool.Name
+	for _, rule := range o.Rules {
+		names := rule.Models
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		for _, name := range names {
+			if by := taken[name]; by != "" {
+				what := name
+				if name == "" {
+					what = "every other name"
+				}
+				note += fmt.Sprintf("; %s is rewritten by the older %s", what, by)
+			}
+		}
+	}
+	return s.inPool(o.Pool, note)
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	if strings.HasSuffix(noun, "s") {
+		noun += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
