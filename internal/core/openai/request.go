@@ -113,7 +113,14 @@ func (e *BodyError) Unwrap() error { return e.Cause }
 
 // JSON is the body to answer with, under status 400, in OpenAI's error form.
 func (e *BodyError) JSON() []byte {
-	param, code := "", "invalid_json"
+	param, code := e.Code()
+	return ErrorJSON(e.Error(), TypeInvalidRequest, param, code)
+}
+
+// Code is the member that is wrong, "" when it is the body as a whole, and
+// OpenAI's code of the error.
+func (e *BodyError) Code() (param, code string) {
+	param, code = "", "invalid_json"
 	switch {
 	case errors.Is(e.Cause, ErrMissingModel):
 		param, code = "model", "missing_required_parameter"
@@ -122,7 +129,7 @@ func (e *BodyError) JSON() []byte {
 	case errors.Is(e.Cause, ErrDuplicateModel):
 		param, code = "model", "duplicate_parameter"
 	}
-	return ErrorJSON(e.Error(), TypeInvalidRequest, param, code)
+	return param, code
 }
 
 // Parse validates body and finds what a proxy needs, in one pass and without

@@ -6,18 +6,8 @@ import (
 	"net/http"
 	"strconv"
 
-	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
-)
-
-// surface is whose form an error takes.
-type surface int
-
-const (
-	surfaceOpenAI surface = iota // {"error":{"message","type","param","code"}}
-	surfaceV1                    // {"error":"…"}
-	surfaceOIP                   // {"error":"…"}
 )
 
 // statusClientGone is what is counted for a request whose client left. It is
@@ -55,28 +45,6 @@ func (x *exchange) failWith(status int, message, param, code string) {
 	x.write(status, errorBody(x.surface, status, message, param, code))
 }
 
-// errorBody is an error in the surface's form.
-func errorBody(s surface, status int, message, param, code string) []byte {
-	if s == surfaceOpenAI {
-		return openai.ErrorJSON(message, errorType(status), param, code)
-	}
-	b := openai.AppendQuoted([]byte(`{"error":`), message)
-	return append(b, "}\n"...)
-}
-
-func errorType(status int) string {
-	switch {
-	case status == http.StatusNotFound:
-		return openai.TypeNotFound
-	case status == http.StatusTooManyRequests:
-		return openai.TypeRateLimit
-	case status >= 500:
-		return openai.TypeServer
-	default:
-		return openai.TypeInvalidRequest
-	}
-}
-
 // refuse answers an error of routing or admission.
 func (x *exchange) refuse(err error) {
 	var notFound *route.NotFoundError
@@ -89,7 +57,7 @@ func (x *exchange) refuse(err error) {
 		x.failWith(http.StatusNotFound, err.Error(), "model", "model_not_found")
 	case errors.As(err, &refused):
 		if refused.RetryAfter > 0 {
-			x.w.Header().Set("Retry-After", strconv.Itoa(int(refused.RetryAfter.Seconds())))
+			x.retryAfter(refused.RetryAfter)
 		}
 		if errors.Is(err, dispatch.ErrBusy) {
 			x.failWith(http.StatusTooManyRequests, err.Error(), "", "queue_full")

@@ -3,10 +3,12 @@
 // never translates a protocol and never re-encodes a body; the one change it
 // makes is the model's name, where the replica knows the model by another.
 //
-// Three surfaces are served on one port:
+// The surfaces served on one port:
 //
 //   - OpenAI: POST /v1/… with a "model" in the body, GET /v1/models; the prefix
 //     /openai of KServe's own servers is accepted before /v1.
+//   - Anthropic: POST /v1/messages and /v1/messages/count_tokens.
+//   - Cohere: POST /v1/chat, /v1/embed, /v2/chat, /v2/embed, /v2/rerank.
 //   - KServe v1: POST /v1/models/{name}:predict and :explain,
 //     GET /v1/models and /v1/models/{name}.
 //   - Open Inference Protocol: /v2/models/{name}/…, /v2, /v2/health/…, and
@@ -25,10 +27,15 @@
 package gateway
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
 // Config bounds what the gateway accepts and for how long it waits. Start from
@@ -63,6 +70,18 @@ type Config struct {
 	// DrainTimeout is how long requests in flight may go on when the gateway
 	// stops.
 	DrainTimeout time.Duration
+	// SessionHeader names the header whose value keeps a client's requests on
+	// one replica; "" for none.
+	SessionHeader string
+	// TLS serves HTTPS; nil serves plain HTTP. Both serve HTTP/2.
+	TLS *tls.Config
+	// CORS lets web pages ask.
+	CORS CORS
+	// Keys are the API keys; nil needs none.
+	Keys *keys.Ring
+	// AccessLog is told of every request; nil for none. Tracer likewise.
+	AccessLog *AccessLog
+	Tracer    trace.Tracer
 	// Version is told by GET /v2.
 	Version string
 }
@@ -122,5 +141,5 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("gateway: MaxBufferedBytes (%d) must hold one body of MaxBodyBytes (%d)",
 			c.MaxBufferedBytes, c.MaxBodyBytes))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.CORS.validate())...)
 }

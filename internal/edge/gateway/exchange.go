@@ -9,6 +9,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
 // exchange is one request and its answer. One goroutine owns it.
@@ -37,7 +38,9 @@ type exchange struct {
 	code    int       // answered; 0 when nothing was
 	writeBy time.Time // what the connection to the client was told
 
-	seen observation
+	pass   *keys.Pass // of its API key; nil when none is needed
+	prompt [][]byte   // raw parts of the body, in order
+	seen   observation
 }
 
 func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
@@ -54,11 +57,11 @@ func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
 // aborts the connection.
 func (x *exchange) finish() {
 	if x.grant != nil {
-		x.grant.Done(dispatch.Outcome{})
+		x.grant.Done(x.outcome())
 		x.gw.metrics.waited(x.service, x.grant.Waited())
 	}
 	x.body.release(x.gw)
-	x.gw.metrics.answered(x.service, x.code)
+	x.settle()
 	// The server still has to send what it holds, and discards what is left of
 	// a body; it lifts the deadlines afterwards. Not every ResponseWriter has
 	// them (HTTP servers' do).
@@ -112,6 +115,10 @@ func appendRandomHex(b []byte, n int) []byte {
 // serveModel admits the request for x.model and forwards it. The body has been
 // read.
 func (x *exchange) serveModel() {
+	if !x.mayUse() {
+		return
+	}
+	x.expect()
 	g, err := x.admit(x.r.Context())
 	if err != nil {
 		x.refuse(err)
@@ -124,7 +131,9 @@ func (x *exchange) serveModel() {
 func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 	q := x.query()
 	q.Bytes = x.body.held
+	ended := x.startQueue()
 	g, err := x.gw.dispatch.Admit(ctx, q)
+	ended()
 	if err == nil {
 		x.service = g.Service()
 	} else if k, unknown := x.gw.dispatch.Key(q); unknown == nil {
@@ -133,6 +142,28 @@ func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 	return g, err
 }
 
+// query is what the dispatcher is to know of the request.
 func (x *exchange) query() dispatch.Request {
-	return dispatch.Request{Host: x.r.Host, Model: x.model}
+	h := x.r.Header
+	q := dispatch.Request{Host: x.r.Host, Path: x.r.URL.Path, Header: h.Get, Model: x.model, Prompt: x.prompt,
+		Objective: h.Get(headerObjective), FairnessID: h.Get(headerFairness)}
+	if x.parsed != nil {
+		q.MaxTokens = x.parsed.MaxTokens
+	}
+	if name := x.gw.cfg.SessionHeader; name != "" {
+		q.Session = h.Get(name)
+	}
+	if x.pass != nil {
+		q.FairnessID = x.pass.Key() // a client must not choose whose turn it takes
+	}
+	return q
 }
+
+// Headers of the Gateway API Inference Extension that requests may carry.
+// X-Gateway-Model-Name-Rewrite is not among them: it is for a filter between a
+// gateway and an endpoint picker, and would let a client choose a name past its
+// key's models.
+const (
+	headerObjective = "X-Gateway-Inference-Objective"
+	headerFairness  = "X-Gateway-Inference-Fairness-Id"
+)

@@ -35,7 +35,7 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d), upstream: up}
+	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d, cfg.AccessLog), upstream: up}
 	g.buffered.limit = cfg.MaxBufferedBytes
 	if err := reg.Register(g.metrics); err != nil {
 		return nil, fmt.Errorf("gateway: register metrics: %w", err)
@@ -43,22 +43,22 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	return g, nil
 }
 
-// Handler serves the three surfaces.
+// Handler serves the surfaces.
 func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
 
 // Serve answers on l until ctx ends, then lets requests in flight finish for
 // at most DrainTimeout. It closes l. The error is nil after a stop by ctx,
 // even if requests had to be cut.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
-	srv := &http.Server{
-		Handler:           g.Handler(),
-		ReadHeaderTimeout: g.cfg.HeaderTimeout,
-		IdleTimeout:       g.cfg.IdleTimeout,
-		MaxHeaderBytes:    g.cfg.MaxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
-	}
+	srv := g.server()
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
+	go func() {
+		if srv.TLSConfig != nil {
+			served <- srv.ServeTLS(l, "", "")
+		} else {
+			served <- srv.Serve(l)
+		}
+	}()
 	select {
 	case err := <-served:
 		return fmt.Errorf("gateway on %s: %w", l.Addr(), err)
@@ -77,18 +77,48 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
+// maxStreams is how many requests one HTTP/2 connection may have in flight.
+const maxStreams = 1000
+
+// server speaks HTTP/1.1 and HTTP/2, the latter over TLS and, with prior
+// knowledge, in plain text.
+func (g *Gateway) server() *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	srv := &http.Server{
+		Handler:           g.Handler(),
+		ReadHeaderTimeout: g.cfg.HeaderTimeout,
+		IdleTimeout:       g.cfg.IdleTimeout,
+		MaxHeaderBytes:    g.cfg.MaxHeaderBytes,
+		Protocols:         &protocols,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: g.cfg.IdleTimeout / 2, PingTimeout: g.cfg.HeaderTimeout,
+			WriteByteTimeout: g.cfg.ClientTimeout},
+		ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+	}
+	if g.cfg.TLS != nil {
+		srv.TLSConfig = g.cfg.TLS.Clone() // net/http changes it
+	}
+	return srv
+}
+
 // serve finds the surface a path belongs to.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	x := newExchange(g, w, r)
 	defer x.finish()
 	path := r.URL.EscapedPath()
+	x.classify(path)
+	x.startSpans(path)
+	if x.cors() || !open(path) && !x.enter() {
+		return
+	}
 	switch {
 	case path == "/":
 		x.banner()
 	case path == "/healthz":
 		x.only(x.healthz, http.MethodGet, http.MethodHead)
 	case path == "/v2" || strings.HasPrefix(path, "/v2/"):
-		x.surface = surfaceOIP
 		x.serveOIP(strings.TrimPrefix(strings.TrimPrefix(path, "/v2"), "/"))
 	case strings.HasPrefix(path, "/openai/v1/"):
 		x.serveV1(strings.TrimPrefix(path, "/openai/v1/"))

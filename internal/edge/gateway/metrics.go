@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -17,14 +18,21 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	cuts     *prometheus.CounterVec
 	waits    *prometheus.HistogramVec
+	seconds  *prometheus.HistogramVec
+	tokens   *prometheus.CounterVec
+	retries  *prometheus.CounterVec
+	refused  *prometheus.CounterVec
+	genAI    genAI
 	queued   *prometheus.Desc
 	inFlight *prometheus.Desc
+	dropped  *prometheus.Desc
+	log      *AccessLog // nil: none
 
 	mu   sync.Mutex
 	seen map[string]bool // services with series
 }
 
-func newMetrics(d *dispatch.Dispatcher) *metrics {
+func newMetrics(d *dispatch.Dispatcher, log *AccessLog) *metrics {
 	const prefix = "roundhouse_gateway_"
 	label := []string{"service"}
 	return &metrics{
@@ -36,19 +44,46 @@ func newMetrics(d *dispatch.Dispatcher) *metrics {
 		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "wait_seconds",
 			Help:    "Time admitted requests waited for a replica.",
 			Buckets: []float64{0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}}, label),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "request_seconds",
+			Help:    "Time from a request's header to the end of its answer, by service (empty for none).",
+			Buckets: []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}}, label),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "tokens_total",
+			Help: "Tokens that answers say they cost: prompt, cached (of the prompt), completion."}, []string{"service", "type"}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "retries_total",
+			Help: "Times a request was sent to another replica."}, label),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "refused_total",
+			Help: "Requests refused for their API key: no_key, bad_key, limit, model."}, []string{"reason"}),
+		genAI:    newGenAI(),
 		queued:   prometheus.NewDesc(prefix+"queued", "Requests waiting for a replica now.", label, nil),
 		inFlight: prometheus.NewDesc(prefix+"in_flight", "Requests replicas work on now.", label, nil),
+		dropped:  prometheus.NewDesc(prefix+"access_log_dropped_total", "Lines of the access log that were not written.", nil, nil),
+		log:      log,
 		seen:     map[string]bool{},
 	}
 }
 
-func (m *metrics) answered(service string, code int) {
-	label := "other"
-	if code >= 100 && code <= 599 {
-		label = strconv.Itoa(code)
+// observe counts a request that has ended.
+func (m *metrics) observe(x *exchange, u openai.Usage, known bool, now time.Time) {
+	code := "other"
+	if x.code >= 100 && x.code <= 599 {
+		code = strconv.Itoa(x.code)
 	}
-	m.requests.WithLabelValues(service, label).Inc()
+	m.requests.WithLabelValues(x.service, code).Inc()
+	m.seconds.WithLabelValues(x.service).Observe(now.Sub(x.seen.begun).Seconds())
+	if x.seen.tries > 1 {
+		m.retries.WithLabelValues(x.service).Add(float64(x.seen.tries - 1))
+	}
+	if known {
+		m.tokens.WithLabelValues(x.service, "prompt").Add(float64(u.PromptTokens))
+		m.tokens.WithLabelValues(x.service, "cached").Add(float64(u.CachedTokens))
+		m.tokens.WithLabelValues(x.service, "completion").Add(float64(u.CompletionTokens))
+	}
+	if x.seen.operation != "" {
+		m.genAI.observe(x, code, u, known, now)
+	}
 }
+
+func (m *metrics) refuse(reason string) { m.refused.WithLabelValues(reason).Inc() }
 
 func (m *metrics) cut(service string) { m.cuts.WithLabelValues(service).Inc() }
 
@@ -61,6 +96,12 @@ func (m *metrics) Describe(c chan<- *prometheus.Desc) {
 	m.requests.Describe(c)
 	m.cuts.Describe(c)
 	m.waits.Describe(c)
+	m.seconds.Describe(c)
+	m.tokens.Describe(c)
+	m.retries.Describe(c)
+	m.refused.Describe(c)
+	m.genAI.each(func(h *prometheus.HistogramVec) { h.Describe(c) })
+	c <- m.dropped
 	c <- m.queued
 	c <- m.inFlight
 }
@@ -77,6 +118,14 @@ func (m *metrics) Collect(c chan<- prometheus.Metric) {
 	m.requests.Collect(c)
 	m.cuts.Collect(c)
 	m.waits.Collect(c)
+	m.seconds.Collect(c)
+	m.tokens.Collect(c)
+	m.retries.Collect(c)
+	m.refused.Collect(c)
+	m.genAI.each(func(h *prometheus.HistogramVec) { h.Collect(c) })
+	if m.log != nil {
+		c <- prometheus.MustNewConstMetric(m.dropped, prometheus.CounterValue, float64(m.log.Dropped()))
+	}
 }
 
 // forget deletes the series of services seen before and gone now.
@@ -93,6 +142,10 @@ func (m *metrics) forget(pools []dispatch.Status) {
 			m.requests.DeletePartialMatch(gone)
 			m.cuts.DeletePartialMatch(gone)
 			m.waits.DeletePartialMatch(gone)
+			m.seconds.DeletePartialMatch(gone)
+			m.tokens.DeletePartialMatch(gone)
+			m.retries.DeletePartialMatch(gone)
+			m.genAI.forget(name)
 		}
 	}
 	m.seen = now

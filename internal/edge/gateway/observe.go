@@ -1,8 +1,15 @@
 package gateway
 
 import (
+	"mime"
+	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // What the forwarding tells of a request as it goes: sending, failed,
@@ -17,23 +24,141 @@ type observation struct {
 	sent      int64     // bytes of the answer's body
 	tries     int
 	retried   string // why the last try that failed did
+	operation string // a value of operations; "" when the path names the model
+	key       string // id of a key that was refused
+	spans     spans
+
+	// What reads the answer's usage, if anything does.
+	stream *openai.StreamReader
+	whole  *openai.BodyReader
+	ended  bool // the stream was told that it ended
 }
 
 // sending says that the request is about to be sent to the granted replica.
-func (x *exchange) sending() { x.seen.tries++ }
+func (x *exchange) sending() {
+	x.seen.tries++
+	x.startUpstream()
+}
 
 // failed says that the try failed before its answer began.
-func (x *exchange) failed(err error) { x.seen.retried = err.Error() }
+func (x *exchange) failed(err error) {
+	x.seen.retried = err.Error()
+	x.seen.spans.endUpstream(0, err)
+}
 
-// answering says that a replica's answer begins: h is its header as the
-// replica sent it, not to be kept or changed.
-func (x *exchange) answering(status int, h http.Header) {}
+// answering says that a replica's answer begins: h is its header, which is
+// passed on afterwards.
+func (x *exchange) answering(status int, h http.Header) {
+	x.seen.spans.endUpstream(status, nil)
+	if len(x.gw.cfg.CORS.Origins) > 0 {
+		for _, name := range corsHeaders {
+			delete(h, name)
+		}
+		if vary := x.w.Header()["Vary"]; len(vary) > 0 && len(h["Vary"]) > 0 {
+			h["Vary"] = append(slices.Clone(h["Vary"]), vary...)
+		}
+	}
+	if x.seen.operation == "" || status/100 != 2 || h.Get("Content-Encoding") != "" {
+		return
+	}
+	t, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	switch {
+	case err != nil:
+	case t == "text/event-stream":
+		x.seen.stream = &openai.StreamReader{}
+	case t == "application/json" || strings.HasSuffix(t, "+json"):
+		x.seen.whole = &openai.BodyReader{}
+	}
+}
 
 // passed says that b, a part of a replica's answer, is about to be sent to the
-// client. b is not to be kept.
+// client. b is not kept.
 func (x *exchange) passed(b []byte) {
 	if x.seen.sent == 0 && len(b) > 0 {
 		x.seen.firstByte = time.Now()
 	}
 	x.seen.sent += int64(len(b))
+	switch {
+	case x.seen.stream != nil:
+		_, _ = x.seen.stream.Write(b) // never fails
+	case x.seen.whole != nil:
+		_, _ = x.seen.whole.Write(b)
+	}
+}
+
+// usage is what the answer says that it cost; ok is false when it does not
+// say.
+func (x *exchange) usage() (u openai.Usage, ok bool) {
+	switch {
+	case x.seen.stream != nil:
+		if !x.seen.ended {
+			x.seen.stream.Finish()
+			x.seen.ended = true
+		}
+		return x.seen.stream.Usage()
+	case x.seen.whole != nil:
+		return x.seen.whole.Usage()
+	}
+	return openai.Usage{}, false
+}
+
+// outcome is the request's for the dispatcher.
+func (x *exchange) outcome() dispatch.Outcome {
+	u, _ := x.usage()
+	return dispatch.Outcome{Usage: dispatch.Usage{Prompt: u.PromptTokens, Completion: u.CompletionTokens, Cached: u.CachedTokens}}
+}
+
+// estimate is what a request without stated usage is taken to have cost: its
+// prompt by its length, and of a stream one token an event.
+func (x *exchange) estimate() int64 {
+	if x.code/100 != 2 || x.seen.operation == "" {
+		return 0
+	}
+	n := 0
+	for _, part := range x.prompt {
+		n += len(part)
+	}
+	tokens := int64(n / bytesPerToken)
+	if x.seen.stream != nil {
+		tokens += x.seen.stream.Events()
+	}
+	return tokens
+}
+
+// settle ends what watches the request. It is the exchange's last step.
+func (x *exchange) settle() {
+	now := time.Now()
+	u, known := x.usage()
+	cost := u.TotalTokens
+	if !known {
+		cost = x.estimate()
+	}
+	x.pass.Leave(cost)
+	x.gw.metrics.observe(x, u, known, now)
+	x.endSpans(u, known)
+	if x.gw.cfg.AccessLog != nil {
+		x.gw.cfg.AccessLog.Write(x.logged(u, known, now))
+	}
+}
+
+// logged is the request's entry in the access log.
+func (x *exchange) logged(u openai.Usage, known bool, now time.Time) Entry {
+	e := Entry{Time: x.seen.begun, Request: x.id, Key: x.pass.Key(), Method: x.r.Method, Path: x.r.URL.EscapedPath(),
+		Model: x.model, Service: x.service, Status: x.code, Duration: now.Sub(x.seen.begun),
+		Received: max(x.body.length, int64(len(x.body.head))), Sent: x.seen.sent, Tries: x.seen.tries, Retried: x.seen.retried}
+	if e.Key == "" {
+		e.Key = x.seen.key
+	}
+	e.Trace = x.traceID()
+	e.Client, _, _ = net.SplitHostPort(x.r.RemoteAddr)
+	if x.grant != nil {
+		e.Replica, e.Queued = x.grant.Replica(), x.grant.Waited()
+	}
+	if !x.seen.firstByte.IsZero() {
+		e.FirstByte = x.seen.firstByte.Sub(x.seen.begun)
+	}
+	if known {
+		e.Usage = &u
+	}
+	return e
 }

@@ -9,10 +9,12 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
-// serveOIP serves the Open Inference Protocol: rest is the escaped path after
-// "/v2/".
+// serveOIP serves the Open Inference Protocol and what Cohere has beside it:
+// rest is the escaped path after "/v2/".
 func (x *exchange) serveOIP(rest string) {
 	switch rest = strings.TrimSuffix(rest, "/"); rest {
+	case "chat", "embed", "rerank":
+		x.only(func() { x.complete("/v2/" + rest) }, http.MethodPost)
 	case "":
 		x.only(x.serverMetadata, http.MethodGet, http.MethodHead)
 	case "health/live":
@@ -79,6 +81,9 @@ func (x *exchange) serveOIPModel(rest string) {
 // modelReady says whether a request would be answered. It wakes nothing, so
 // that a probe does not keep a model awake.
 func (x *exchange) modelReady() {
+	if !x.mayUse() {
+		return
+	}
 	s, err := x.gw.dispatch.Resolve(x.query())
 	if err != nil {
 		x.refuse(err)
@@ -132,7 +137,7 @@ func (x *exchange) repositoryIndex() {
 	}
 	index := []indexEntry{}
 	for _, s := range x.gw.dispatch.Pools() {
-		if !want.Ready || s.State == dispatch.StateReady {
+		if x.sees(s) && (!want.Ready || s.State == dispatch.StateReady) {
 			index = append(index, newIndexEntry(s))
 		}
 	}
@@ -152,7 +157,7 @@ func (x *exchange) repositoryModel(rest string) {
 		x.fail(http.StatusNotFound, fmt.Sprintf("nothing is served at %s; the repository's verbs are load and unload", x.r.URL.Path))
 		return
 	}
-	if x.setModel(name) {
+	if x.setModel(name) && x.mayUse() {
 		x.only(act, http.MethodPost)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -19,18 +20,19 @@ func (x *exchange) serveV1(rest string) {
 	switch {
 	case rest == "models" || rest == "models/":
 		x.only(x.listModels, http.MethodGet, http.MethodHead)
-	case isModel && (strings.HasSuffix(name, ":predict") || strings.HasSuffix(name, ":explain")):
-		x.surface = surfaceV1
+	case x.surface == surfaceV1:
 		x.only(func() { x.predict(name) }, http.MethodPost)
 	case isModel:
 		x.only(func() { x.describeModel(name) }, http.MethodGet, http.MethodHead)
 	default:
-		x.only(func() { x.complete(rest) }, http.MethodPost)
+		x.only(func() { x.complete("/v1/" + rest) }, http.MethodPost)
 	}
 }
 
-// complete forwards an OpenAI request by the model its body names.
-func (x *exchange) complete(rest string) {
+// complete forwards a request by the model its body names; path is "/v1/…" or
+// "/v2/…".
+func (x *exchange) complete(path string) {
+	x.setOperation(path)
 	if enc := x.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		x.fail(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Encoding %q: send the body uncompressed, so that its model can be read", enc))
 		return
@@ -41,18 +43,25 @@ func (x *exchange) complete(rest string) {
 	}
 	parsed, err := x.parse()
 	if err != nil {
+		param, code := "model", ""
 		var bad *openai.BodyError
 		if errors.As(err, &bad) {
-			x.w.Header().Set("Content-Type", "application/json")
-			x.write(http.StatusBadRequest, bad.JSON())
-			return
+			param, code = bad.Code()
 		}
-		x.failWith(http.StatusBadRequest, err.Error(), "model", "")
+		x.failWith(http.StatusBadRequest, err.Error(), param, code)
 		return
 	}
 	x.parsed = parsed
 	x.model = string(parsed.Model)
-	x.path = func(p *dispatch.Pool) string { return p.OpenAIPrefix + "/v1/" + rest }
+	if !x.form {
+		x.prompt = parsed.AppendPrompt(nil, x.body.head)
+	}
+	x.path = func(p *dispatch.Pool) string {
+		if strings.HasPrefix(path, "/v1/") {
+			return p.OpenAIPrefix + path
+		}
+		return path
+	}
 	x.serveModel()
 }
 
@@ -114,35 +123,63 @@ type modelInfo struct {
 	// State is Ready, Loading, Asleep or Failed; Reason says why it is not Ready.
 	State  dispatch.State `json:"state"`
 	Reason string         `json:"reason,omitempty"`
+	*anthropicModel
 }
 
-func newModelInfo(s dispatch.Status) modelInfo {
+func (x *exchange) modelInfo(s dispatch.Status) modelInfo {
 	m := modelInfo{ID: s.Name, Object: "model", OwnedBy: s.Pool.Key.Namespace, Name: s.Name,
 		Ready: s.Answers(), State: s.State, Reason: s.Message}
 	if !s.Pool.Created.IsZero() {
 		m.Created = s.Pool.Created.Unix()
 	}
+	if x.surface == surfaceAnthropic {
+		m.anthropicModel = &anthropicModel{"model", s.Name, time.Unix(m.Created, 0).UTC().Format(time.RFC3339)}
+	}
 	return m
 }
 
-// listModels is OpenAI's list and KServe's in one object.
+// listModels is OpenAI's list, KServe's and, for its clients, Anthropic's in
+// one object: those the request's key is for.
 func (x *exchange) listModels() {
 	list := struct {
 		Object string      `json:"object"`
 		Data   []modelInfo `json:"data"`
 		Models []string    `json:"models"`
+		*anthropicPage
 	}{Object: "list", Data: []modelInfo{}, Models: []string{}}
 	for _, s := range x.gw.dispatch.Pools() {
-		list.Data = append(list.Data, newModelInfo(s))
-		list.Models = append(list.Models, s.Name)
+		if x.sees(s) {
+			list.Data = append(list.Data, x.modelInfo(s))
+			list.Models = append(list.Models, s.Name)
+		}
+	}
+	if x.surface == surfaceAnthropic {
+		list.anthropicPage = &anthropicPage{}
+		if n := len(list.Models); n > 0 {
+			list.FirstID, list.LastID = &list.Models[0], &list.Models[n-1]
+		}
 	}
 	x.reply(http.StatusOK, list)
+}
+
+// anthropicPage says that the list is whole.
+type anthropicPage struct {
+	FirstID *string `json:"first_id"`
+	LastID  *string `json:"last_id"`
+	HasMore bool    `json:"has_more"`
+}
+
+// anthropicModel is what Anthropic's model object has besides.
+type anthropicModel struct {
+	Type        string `json:"type"`
+	DisplayName string `json:"display_name"`
+	CreatedAt   string `json:"created_at"`
 }
 
 // describeModel is OpenAI's model object and KServe v1's readiness. It wakes
 // nothing.
 func (x *exchange) describeModel(name string) {
-	if !x.setModel(name) {
+	if !x.setModel(name) || !x.mayUse() {
 		return
 	}
 	s, err := x.gw.dispatch.Resolve(x.query())
@@ -150,7 +187,7 @@ func (x *exchange) describeModel(name string) {
 		x.refuse(err)
 		return
 	}
-	info := newModelInfo(s)
+	info := x.modelInfo(s)
 	info.ID, info.Name = x.model, x.model
 	x.reply(http.StatusOK, info)
 }

@@ -1,0 +1,136 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/apikey"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/keys"
+)
+
+// secretHeaders are where clients put their key: OpenAI's, Anthropic's and
+// Azure's.
+var secretHeaders = []string{"Authorization", "X-Api-Key", "Api-Key"}
+
+// takeSecret finds the request's key and takes it out of the header, so that
+// no replica and no log sees it. A value that has not the form of our keys is
+// returned only if there is none, and stays: it may be the replica's.
+func takeSecret(h http.Header) string {
+	var ours, other string
+	for _, name := range secretHeaders {
+		kept := h[name][:0]
+		for _, value := range h[name] {
+			secret := value
+			if name == "Authorization" {
+				scheme, rest, _ := strings.Cut(value, " ")
+				if secret = strings.TrimSpace(rest); !strings.EqualFold(scheme, "Bearer") {
+					secret = ""
+				}
+			}
+			switch {
+			case strings.HasPrefix(secret, apikey.Prefix):
+				if ours == "" {
+					ours = secret
+				}
+				continue
+			case other == "":
+				other = secret
+			}
+			kept = append(kept, value)
+		}
+		if len(kept) == 0 {
+			delete(h, name)
+		} else {
+			h[name] = kept
+		}
+	}
+	if ours != "" {
+		return ours
+	}
+	return other
+}
+
+// enter lets the request in by its key; false when it has been refused.
+func (x *exchange) enter() bool {
+	ring := x.gw.cfg.Keys
+	if ring == nil || !ring.Required() {
+		return true
+	}
+	var err error
+	if x.pass, err = ring.Enter(takeSecret(x.r.Header)); err == nil {
+		return true
+	}
+	var limited *keys.Refusal
+	switch {
+	case errors.As(err, &limited):
+		x.seen.key = limited.Key
+		x.gw.metrics.refuse("limit")
+		x.retryAfter(limited.RetryAfter)
+		x.failWith(http.StatusTooManyRequests, limited.Message, "", "rate_limit_exceeded")
+	case errors.Is(err, keys.ErrNoKey):
+		x.gw.metrics.refuse("no_key")
+		x.w.Header().Set("WWW-Authenticate", `Bearer realm="roundhouse"`)
+		x.failWith(http.StatusUnauthorized, "an API key is needed: send Authorization: Bearer KEY, or x-api-key: KEY", "", "missing_api_key")
+	default:
+		x.gw.metrics.refuse("bad_key")
+		x.w.Header().Set("WWW-Authenticate", `Bearer realm="roundhouse", error="invalid_token"`)
+		x.failWith(http.StatusUnauthorized, "the API key is not valid: it is mistyped, revoked or expired", "", "invalid_api_key")
+	}
+	return false
+}
+
+// retryAfter says when to ask again, in whole seconds, at least one.
+func (x *exchange) retryAfter(d time.Duration) {
+	x.w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))))
+}
+
+// mayUse says whether the request's key is for the model it names, and answers
+// 403 if it is not. An unknown model is for anyone: it will not be found.
+func (x *exchange) mayUse() bool {
+	if len(x.pass.Models()) == 0 {
+		return true
+	}
+	q := x.query()
+	k, err := x.gw.dispatch.Key(q)
+	if err != nil {
+		return true
+	}
+	names := []string{k.String(), strings.TrimPrefix(k.String(), defaultPrefix)}
+	if _, err := x.gw.dispatch.Key(dispatch.Request{Host: q.Host, Path: q.Path, Header: q.Header}); err != nil {
+		// The Host does not decide by itself, so the name it is asked by is the
+		// model's.
+		names = append(names, x.model)
+	}
+	if x.pass.Allows(names...) {
+		return true
+	}
+	x.gw.metrics.refuse("model")
+	x.failWith(http.StatusForbidden, fmt.Sprintf("API key %s is not for model %q", x.pass.Key(), x.model), "model", "model_not_allowed")
+	return false
+}
+
+// sees says whether the request's key is for a service.
+func (x *exchange) sees(s dispatch.Status) bool {
+	k := s.Pool.Key.String()
+	return x.pass.Allows(s.Name, k, strings.TrimPrefix(k, defaultPrefix))
+}
+
+// bytesPerToken is what a prompt's length is taken for until its answer tells.
+const bytesPerToken = 4
+
+// expect takes from the key's tokens what the prompt will cost at least.
+func (x *exchange) expect() {
+	if x.pass != nil && x.parsed != nil && !x.form {
+		n := 0
+		for _, part := range x.prompt {
+			n += len(part)
+		}
+		x.pass.Expect(int64(n / bytesPerToken))
+	}
+}

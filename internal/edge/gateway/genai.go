@@ -1,0 +1,86 @@
+package gateway
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// genAI are the metrics of OpenTelemetry's conventions for generative AI, with
+// their buckets, named as OpenTelemetry's exporter to Prometheus names them.
+// The model is a known service; what is asked for others is under "other".
+type genAI struct {
+	duration, firstToken, perToken, usage *prometheus.HistogramVec
+}
+
+const (
+	labelOperation = "gen_ai_operation_name"
+	labelProvider  = "gen_ai_provider_name"
+	labelModel     = "gen_ai_request_model"
+	labelToken     = "gen_ai_token_type"
+	labelError     = "error_type"
+	modelOther     = "other"
+)
+
+func newGenAI() genAI {
+	histogram := func(name, help string, buckets []float64, more ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets},
+			append([]string{labelOperation, labelProvider, labelModel}, more...))
+	}
+	return genAI{
+		duration: histogram("gen_ai_server_request_duration_seconds", "Time from a request's header to the end of its answer.",
+			prometheus.ExponentialBuckets(0.01, 2, 14), labelError),
+		firstToken: histogram("gen_ai_server_time_to_first_token_seconds", "Time from a request's header to the first byte of a streamed answer that succeeds.",
+			[]float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}),
+		perToken: histogram("gen_ai_server_time_per_output_token_seconds", "Time per token after the first, of streamed answers that succeed and say how many tokens they hold.",
+			[]float64{0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5}),
+		usage: histogram("gen_ai_client_token_usage", "Tokens of one request, where its answer says.",
+			prometheus.ExponentialBuckets(1, 4, 14), labelToken),
+	}
+}
+
+func (g *genAI) each(f func(*prometheus.HistogramVec)) {
+	for _, h := range []*prometheus.HistogramVec{g.duration, g.firstToken, g.perToken, g.usage} {
+		f(h)
+	}
+}
+
+// defaultPrefix begins the names of services that need none.
+const defaultPrefix = service.DefaultNamespace + "/"
+
+// modelLabel is the model of a service, "" for none, as a label.
+func modelLabel(service string) string {
+	if service == "" {
+		return modelOther
+	}
+	return strings.TrimPrefix(service, defaultPrefix)
+}
+
+func (g *genAI) observe(x *exchange, code string, u openai.Usage, known bool, now time.Time) {
+	op, provider, model := x.seen.operation, x.surface.provider(), modelLabel(x.service)
+	failed := ""
+	if x.code < 200 || x.code >= 400 {
+		failed = code
+	}
+	g.duration.WithLabelValues(op, provider, model, failed).Observe(now.Sub(x.seen.begun).Seconds())
+	if known {
+		g.usage.WithLabelValues(op, provider, model, "input").Observe(float64(u.PromptTokens))
+		g.usage.WithLabelValues(op, provider, model, "output").Observe(float64(u.CompletionTokens))
+	}
+	if x.seen.stream == nil || x.seen.firstByte.IsZero() {
+		return
+	}
+	g.firstToken.WithLabelValues(op, provider, model).Observe(x.seen.firstByte.Sub(x.seen.begun).Seconds())
+	if known && u.CompletionTokens > 1 {
+		g.perToken.WithLabelValues(op, provider, model).Observe(now.Sub(x.seen.firstByte).Seconds() / float64(u.CompletionTokens-1))
+	}
+}
+
+func (g *genAI) forget(service string) {
+	gone := prometheus.Labels{labelModel: modelLabel(service)}
+	g.each(func(h *prometheus.HistogramVec) { h.DeletePartialMatch(gone) })
+}
