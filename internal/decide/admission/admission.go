@@ -7,9 +7,9 @@
 //
 // # Policy
 //
-// A request has a priority: an InferenceObjective's number, or an
-// InferenceModel's criticality (Critical 1, Standard 0, Sheddable -1). Unset
-// is 0, and what is negative is sheddable.
+// A request has a priority: an InferenceObjective's number, or what stands for
+// an InferenceModel's criticality. Unset is 0, and what is negative is
+// sheddable.
 //
 //   - Whoever finds room goes on at once, past those only for whom there is
 //     none (they may be bound to other endpoints, or held).
@@ -37,33 +37,12 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 )
 
-// The priorities that stand for an InferenceModel's criticality.
-const (
-	Critical  int32 = 1
-	Standard  int32 = 0
-	Sheddable int32 = -1
-)
-
-// PriorityOf is the priority of an InferenceModel's criticality; "" is
-// Standard. ok is false for any other word.
-func PriorityOf(criticality string) (priority int32, ok bool) {
-	switch criticality {
-	case "Critical":
-		return Critical, true
-	case "Standard", "":
-		return Standard, true
-	case "Sheddable":
-		return Sheddable, true
-	}
-	return 0, false
-}
-
 // Config bounds a Machine and says when a pool is saturated. Start from
 // DefaultConfig.
 type Config struct {
-	// MaxQueue and MaxBytes bound what waits, in requests and in bytes.
-	MaxQueue int
-	MaxBytes int64
+	// MaxQueue and MaxQueueBytes bound what waits, in requests and in bytes.
+	MaxQueue      int
+	MaxQueueBytes int64
 	// MaxFlows is how many fairness ids are told apart at a time; those beyond
 	// share one turn.
 	MaxFlows int
@@ -86,7 +65,7 @@ type Config struct {
 // DefaultConfig holds 1,000 requests or 256 MiB and calls a pool saturated
 // where the endpoint picker of the Gateway API Inference Extension does.
 func DefaultConfig() Config {
-	return Config{MaxQueue: 1000, MaxBytes: 256 << 20, MaxFlows: 1024, MaxPassed: 20,
+	return Config{MaxQueue: 1000, MaxQueueBytes: 256 << 20, MaxFlows: 1024, MaxPassed: 20,
 		QueueDepth: 5, KVUsage: 0.8, LoadStale: 5 * time.Second}
 }
 
@@ -99,7 +78,7 @@ func (c Config) Validate() error {
 		}
 	}
 	check(c.MaxQueue > 0, "MaxQueue", "more than 0", c.MaxQueue)
-	check(c.MaxBytes > 0, "MaxBytes", "more than 0", c.MaxBytes)
+	check(c.MaxQueueBytes > 0, "MaxQueueBytes", "more than 0", c.MaxQueueBytes)
 	check(c.MaxFlows > 0, "MaxFlows", "more than 0", c.MaxFlows)
 	check(c.MaxPassed >= 0, "MaxPassed", "0 or more", c.MaxPassed)
 	check(c.HoldAt >= 0, "HoldAt", "0 or more", c.HoldAt)

@@ -67,6 +67,13 @@ type Machine struct {
 // New is a Machine without requests. The Config must be valid.
 func New(c Config) *Machine { return &Machine{config: c} }
 
+// Configure replaces the bounds; who waits already goes on waiting. The Config
+// must be valid.
+func (m *Machine) Configure(c Config) { m.config = c }
+
+// Config is what the machine decides by. Not to be changed.
+func (m *Machine) Config() *Config { return &m.config }
+
 // Len is how many requests wait.
 func (m *Machine) Len() int { return m.queued }
 
@@ -105,7 +112,7 @@ func (m *Machine) Judge(w *Waiter, s State, now time.Time) (Decision, Reason) {
 		return Admit, Room
 	case m.queued >= c.MaxQueue && m.bands[len(m.bands)-1].priority >= w.Priority:
 		return Shed, QueueFull
-	case m.bytes+w.Bytes > c.MaxBytes && m.bytes-m.bytesBelow(w.Priority)+w.Bytes > c.MaxBytes:
+	case m.bytes+w.Bytes > c.MaxQueueBytes && m.bytes-m.bytesBelow(w.Priority)+w.Bytes > c.MaxQueueBytes:
 		return Shed, BytesFull
 	case s.Starting:
 		return Queue, Starting
@@ -175,7 +182,9 @@ func (m *Machine) Next(s State, place func(*Waiter) Trial) *Waiter {
 		return skipped == maxSkip
 	}
 	if w := m.overlooked(s); w != nil && try(w) {
-		m.passed = 0
+		if !w.Waiting() {
+			m.passed = 0
+		}
 		return placed(w)
 	}
 	for _, b := range m.bands {
@@ -279,7 +288,7 @@ func (m *Machine) Drain() *Waiter {
 func (m *Machine) makeRoom(w *Waiter) []*Waiter {
 	clear(m.evicted) // not kept alive by the slice
 	m.evicted = m.evicted[:0]
-	for m.queued >= m.config.MaxQueue || m.bytes+w.Bytes > m.config.MaxBytes {
+	for m.queued >= m.config.MaxQueue || m.bytes+w.Bytes > m.config.MaxQueueBytes {
 		out := m.bands[len(m.bands)-1].newest()
 		m.counts.Evicted++
 		m.take(out, false)

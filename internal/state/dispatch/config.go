@@ -18,21 +18,28 @@ import (
 	"fmt"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
 // Config bounds what a Dispatcher holds. Start from DefaultConfig.
 type Config struct {
-	// MaxQueue is how many requests may wait for one service.
-	MaxQueue int
-	// MaxQueueBytes is how many body bytes the waiting requests of one service
-	// may hold in memory.
-	MaxQueueBytes int64
+	// Config bounds each pool's queue.
+	admission.Config
+	// Index sizes each pool's memory of prompts.
+	Index picker.IndexConfig
 	// MaxWait is the longest a request waits for a replica; a service's
 	// startup timeout shortens it.
 	MaxWait time.Duration
 	// MaxTries is how many replicas a request is sent to at most.
 	MaxTries int
+	// RetryRatio is how many retries each recent request of a pool pays for,
+	// RetryRate how many a second a pool may have beside those.
+	RetryRatio, RetryRate float64
+	// PrefillTokens is how many tokens of a prompt a decode replica must lack
+	// for a prefill replica to compute them.
+	PrefillTokens int64
 	// ReportEvery is the least time between two reports of one pool's demand;
 	// the first waiting request is reported at once.
 	ReportEvery time.Duration
@@ -50,10 +57,13 @@ type Config struct {
 // 10 minutes.
 func DefaultConfig() Config {
 	return Config{
-		MaxQueue:      1000,
-		MaxQueueBytes: 256 << 20,
+		Config:        admission.DefaultConfig(),
+		Index:         picker.DefaultIndexConfig(),
 		MaxWait:       10 * time.Minute,
 		MaxTries:      3,
+		RetryRatio:    0.2,
+		RetryRate:     10,
+		PrefillTokens: 256,
 		ReportEvery:   time.Second,
 		WakeTimeout:   30 * time.Second,
 		WakeRetry:     2 * time.Second,
@@ -70,31 +80,40 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("dispatch: %s must be more than 0, is %d", field, n))
 		}
 	}
-	positive("MaxQueue", int64(c.MaxQueue))
-	positive("MaxQueueBytes", c.MaxQueueBytes)
+	errs = append(errs, c.Config.Validate())
+	if err := c.Index.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("dispatch: Index: %w", err))
+	}
 	positive("MaxWait", int64(c.MaxWait))
 	positive("MaxTries", int64(c.MaxTries))
 	positive("ReportEvery", int64(c.ReportEvery))
 	positive("WakeTimeout", int64(c.WakeTimeout))
 	positive("WakeRetry", int64(c.WakeRetry))
 	positive("Suspicion", int64(c.Suspicion))
+	if !(c.RetryRatio >= 0 && c.RetryRate >= 0) {
+		errs = append(errs, fmt.Errorf("dispatch: RetryRatio (%v) and RetryRate (%v) must be 0 or more", c.RetryRatio, c.RetryRate))
+	}
+	if c.PrefillTokens < 0 {
+		errs = append(errs, fmt.Errorf("dispatch: PrefillTokens must be 0 or more, is %d", c.PrefillTokens))
+	}
 	if c.MaxSuspicion < c.Suspicion {
 		errs = append(errs, fmt.Errorf("dispatch: MaxSuspicion (%v) must not be less than Suspicion (%v)", c.MaxSuspicion, c.Suspicion))
 	}
 	return errors.Join(errs...)
 }
 
-// Demand is who decides the counts. Pools are named "namespace/name".
+// Demand is who decides the counts. Services are named "namespace/name".
 type Demand interface {
-	// Wake asks for at least atLeast replicas of a pool that has none. It
+	// Wake asks for at least atLeast replicas of a service that has none. It
 	// returns when the request is heard, not when replicas are ready.
-	Wake(ctx context.Context, pool string, atLeast int) error
+	Wake(ctx context.Context, service string, atLeast int) error
 	// Sleep asks for no replica until the next request.
-	Sleep(ctx context.Context, pool string) error
-	// Report tells the demand of a pool. Reports of one pool never overlap and
-	// come in order. While requests wait or run they keep coming, at least
-	// every Config.ReportEvery.
-	Report(pool string, d autoscale.Demand)
+	Sleep(ctx context.Context, service string) error
+	// Report tells the demand of a service, through its own pool and shared
+	// ones. Reports of one service never overlap and come in order. While
+	// requests wait or run they keep coming, at least every
+	// Config.ReportEvery.
+	Report(service string, d autoscale.Demand)
 }
 
 // Clock is the time a Dispatcher lives by.

@@ -5,48 +5,44 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 )
 
 // Dispatcher admits requests to replicas. All its methods are safe for
 // concurrent use.
+//
+// Mutexes are taken in this order: mu, a pool's, and then one of those of
+// accounts, endpoints or a single endpoint.
 type Dispatcher struct {
-	cfg    Config
-	demand Demand
-	clock  Clock
-	random func(n int) int // in [0, n)
+	cfg       Config
+	demand    Demand
+	clock     Clock
+	random    func(n int) int // in [0, n)
+	endpoints registry
 
 	view atomic.Pointer[view] // what Admit reads without a lock
 	mu   sync.Mutex           // serializes changes of the view
+
+	accounts struct {
+		sync.Mutex
+		byKey map[service.Key]*account
+	}
 }
 
 // view is an immutable picture of which pools there are.
 type view struct {
-	table *route.Table
-	pools map[service.Key]*pool
-	// leaving are removed pools that still had requests in flight.
-	leaving []*pool
+	table   *route.Table
+	pools   map[routing.Ref]*pool
+	objects []routing.Object
 	closed  bool
-}
-
-// all iterates over the pools there are and those that leave.
-func (v *view) all(yield func(*pool) bool) {
-	for _, p := range v.pools {
-		if !yield(p) {
-			return
-		}
-	}
-	for _, p := range v.leaving {
-		if !yield(p) {
-			return
-		}
-	}
 }
 
 // New makes a Dispatcher without pools. A nil clock is the machine's; random
@@ -62,7 +58,9 @@ func New(cfg Config, demand Demand, clock Clock, random func(n int) int) (*Dispa
 		random = rand.IntN
 	}
 	d := &Dispatcher{cfg: cfg, demand: demand, clock: clock, random: random}
-	d.view.Store(&view{table: &route.Table{}})
+	d.endpoints.byID = map[string]*endpoint{}
+	d.accounts.byKey = map[service.Key]*account{}
+	d.view.Store(&view{table: &route.Table{}, pools: map[routing.Ref]*pool{}})
 	return d, nil
 }
 
@@ -76,16 +74,14 @@ func (d *Dispatcher) SetPool(f Pool) {
 		return
 	}
 	f.settle()
-	if p := old.pools[f.Key]; p != nil && p.host() == f.Host {
-		p.set(&f)
+	ref := f.Ref()
+	if p := old.pools[ref]; p != nil && p.host() == f.Host {
+		d.put(old.pools, &f)
 		return
 	}
 	pools := maps.Clone(old.pools)
-	if pools == nil {
-		pools = map[service.Key]*pool{}
-	}
 	d.put(pools, &f)
-	d.publish(pools)
+	d.publish(pools, old.objects)
 }
 
 // SetPools makes these the only pools there are.
@@ -96,35 +92,42 @@ func (d *Dispatcher) SetPools(facts []Pool) {
 	if old.closed {
 		return
 	}
-	pools := make(map[service.Key]*pool, len(facts))
+	pools := make(map[routing.Ref]*pool, len(facts))
 	for _, f := range facts {
 		f.settle()
-		if p := old.pools[f.Key]; p != nil {
-			pools[f.Key] = p
+		if p := old.pools[f.Ref()]; p != nil {
+			pools[f.Ref()] = p
 		}
 		d.put(pools, &f)
 	}
-	var removed []*pool
-	for k, p := range old.pools {
-		if pools[k] == nil {
-			removed = append(removed, p)
-		}
-	}
-	d.publish(pools, removed...)
+	d.publish(pools, old.objects)
 }
 
-// RemovePool forgets a pool. Requests that wait fail; those in flight go on.
-func (d *Dispatcher) RemovePool(k service.Key) {
+// SetObjects makes these the routing objects that requests are routed by. The
+// caller must not change them any more.
+func (d *Dispatcher) SetObjects(objects []routing.Object) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if old := d.view.Load(); !old.closed {
+		d.publish(old.pools, objects)
+	}
+}
+
+// RemovePool forgets a service's pool. Requests that wait fail; those in
+// flight go on.
+func (d *Dispatcher) RemovePool(k service.Key) { d.Remove(routing.Service(k)) }
+
+// Remove forgets a pool. Requests that wait fail; those in flight go on.
+func (d *Dispatcher) Remove(r routing.Ref) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	old := d.view.Load()
-	p := old.pools[k]
-	if p == nil || old.closed {
+	if old.pools[r] == nil || old.closed {
 		return
 	}
 	pools := maps.Clone(old.pools)
-	delete(pools, k)
-	d.publish(pools, p)
+	delete(pools, r)
+	d.publish(pools, old.objects)
 }
 
 // Close refuses every waiting and every later request. Requests in flight go
@@ -132,62 +135,92 @@ func (d *Dispatcher) RemovePool(k service.Key) {
 func (d *Dispatcher) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	old := d.view.Load()
-	closed := *old
+	closed := *d.view.Load()
 	closed.closed = true
 	d.view.Store(&closed)
-	for _, p := range old.pools {
+	for _, p := range closed.pools {
 		p.remove("the gateway is shutting down")
 	}
 }
 
-func (f *Pool) settle() {
-	if f.Entry == "" {
-		f.Entry = service.RoleEngine
-	}
-	if f.ServedName == "" {
-		f.ServedName = f.Key.Name
-	}
-}
-
-func (d *Dispatcher) put(pools map[service.Key]*pool, f *Pool) {
-	p := pools[f.Key]
+// put gives a pool its facts; it is made if need be.
+func (d *Dispatcher) put(pools map[routing.Ref]*pool, f *Pool) {
+	p := pools[f.Ref()]
 	if p == nil {
-		p = newPool(d, f.Key.String())
-		pools[f.Key] = p
+		p = newPool(d, f.Ref())
+		pools[f.Ref()] = p
 	}
 	p.set(f)
+	p.share()
 }
 
-// publish makes pools the view and closes those removed.
-func (d *Dispatcher) publish(pools map[service.Key]*pool, removed ...*pool) {
+// publish makes pools the view and closes those that were.
+func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Object) {
+	old := d.view.Load()
 	entries := make([]route.Entry, 0, len(pools))
-	for k, p := range pools {
-		entries = append(entries, route.Entry{Key: k, Host: p.host()})
-	}
-	next := &view{table: route.NewTable(entries, d.cfg.Domain), pools: pools}
-	for _, p := range append(slices.Clone(d.view.Load().leaving), removed...) {
-		if p.remove("the service was deleted") {
-			next.leaving = append(next.leaving, p)
+	for r, p := range pools {
+		if !r.Pool {
+			entries = append(entries, route.Entry{Key: r.Key, Host: p.host()})
 		}
 	}
-	d.view.Store(next)
+	d.view.Store(&view{table: route.NewTable(entries, d.cfg.Domain, objects...), pools: pools, objects: objects})
+	for r, p := range old.pools {
+		if pools[r] == p {
+			continue
+		}
+		if r.Pool {
+			p.remove("the pool was deleted")
+		} else {
+			p.remove("the service was deleted")
+			d.accounts.Lock()
+			delete(d.accounts.byKey, r.Key)
+			d.accounts.Unlock()
+		}
+		p.part()
+	}
+}
+
+// account is a service's; it is made if need be.
+func (d *Dispatcher) account(k service.Key) *account {
+	d.accounts.Lock()
+	defer d.accounts.Unlock()
+	a := d.accounts.byKey[k]
+	if a == nil {
+		a = newAccount(d, k.String())
+		d.accounts.byKey[k] = a
+	}
+	return a
+}
+
+// route finds the pool of a request and the target that led to it.
+func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
+	v := d.view.Load()
+	t, err := v.table.Resolve(route.Query{Host: r.Host, Path: r.Path, RawQuery: r.RawQuery, Method: r.Method,
+		Header: r.Header, Model: r.Model, Objective: r.Objective}, d.random)
+	if err != nil {
+		return v, nil, t, err
+	}
+	p := v.pools[t.Pool]
+	if p == nil {
+		return v, nil, t, &Error{Kind: ErrUnavailable, Pool: id(t.Pool), Message: "there is no such " + t.Pool.String()}
+	}
+	return v, p, t, nil
 }
 
 // Resolve finds the pool a request is for without admitting it. Errors are
-// those of package route.
+// those of package route, or an *Error.
 func (d *Dispatcher) Resolve(r Request) (Status, error) {
-	v := d.view.Load()
-	t, err := v.table.Resolve(route.Query{Host: r.Host, Model: r.Model}, d.random)
+	v, p, _, err := d.route(&r)
 	if err != nil {
 		return Status{}, err
 	}
-	return v.pools[t.Pool.Key].status(v.table), nil
+	return p.status(v.table), nil
 }
 
-// Key is the service a request is for. Errors are those of package route.
+// Key is the service or shared pool a request is for. Errors are those of
+// package route.
 func (d *Dispatcher) Key(r Request) (service.Key, error) {
-	t, err := d.view.Load().table.Resolve(route.Query{Host: r.Host, Model: r.Model}, d.random)
+	_, _, t, err := d.route(&r)
 	return t.Pool.Key, err
 }
 
@@ -196,53 +229,87 @@ func (d *Dispatcher) Key(r Request) (service.Key, error) {
 // exactly once. The error is one of package route, the context's, or an
 // *Error.
 func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
-	v := d.view.Load()
-	t, err := v.table.Resolve(route.Query{Host: r.Host, Model: r.Model}, d.random)
+	_, p, t, err := d.route(&r)
 	if err != nil {
 		return nil, err
 	}
-	p := v.pools[t.Pool.Key]
-	g := &Grant{pool: p, named: t.Named, bytes: r.Bytes}
+	g := p.grant(&r, t)
 	if err := p.admit(ctx, g); err != nil {
 		return nil, err
 	}
 	return g, nil
 }
 
-// Sleep asks for the pool's replicas to end until the next request.
-func (d *Dispatcher) Sleep(ctx context.Context, pool string) error {
-	return d.demand.Sleep(ctx, pool)
+// grant describes a request to its pool. Prompts are hashed here, without a
+// lock.
+func (p *pool) grant(r *Request, t route.Target) *Grant {
+	g := &Grant{pool: p, named: t.Named, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline}
+	g.waiter.Priority, g.waiter.Fairness, g.waiter.Bytes, g.waiter.Owner = t.Priority, r.FairnessID, max(0, r.Bytes), g
+	if !t.Named {
+		g.adapter = t.Model
+		if g.adapter == "" {
+			g.adapter = r.Model
+		}
+	}
+	g.hash = scratch.Get().(*hashes)
+	g.hash.blocks = g.hash.blocks[:0]
+	for _, part := range r.Prompt {
+		g.tokens += int64(len(part))
+	}
+	g.tokens /= bytesPerToken
+	if p.hashes.Load() && len(r.Prompt) > 0 {
+		model := g.adapter
+		if model == "" {
+			model = p.id
+		}
+		g.hash.blocks = p.d.cfg.Index.AppendBlocks(g.hash.blocks, picker.Seed(model, r.CacheSalt), r.Prompt)
+	}
+	return g
 }
 
-// Snapshot is the state of one pool, named "namespace/name", now.
-func (d *Dispatcher) Snapshot(pool string) (Status, bool) {
-	v := d.view.Load()
-	p := v.pools[service.ParseKey(pool)]
-	if p == nil {
-		return Status{}, false
-	}
-	return p.status(v.table), true
+// bytesPerToken is the usual length of a token of text.
+const bytesPerToken = 4
+
+// Sleep asks for a service's replicas to end until the next request.
+func (d *Dispatcher) Sleep(ctx context.Context, service string) error {
+	return d.demand.Sleep(ctx, service)
 }
 
-// Pools is the state of every pool, by namespace and name.
-func (d *Dispatcher) Pools() []Status {
-	v := d.view.Load()
-	out := make([]Status, 0, len(v.pools))
-	for _, p := range v.pools {
-		out = append(out, p.status(v.table))
+// Demand is what is asked of a service, through its own pool and shared ones.
+func (d *Dispatcher) Demand(k service.Key) autoscale.Demand {
+	d.accounts.Lock()
+	a := d.accounts.byKey[k]
+	d.accounts.Unlock()
+	if a == nil {
+		return autoscale.Demand{}
 	}
-	slices.SortFunc(out, func(a, b Status) int {
-		return strings.Compare(a.Pool.Key.String(), b.Pool.Key.String())
+	return a.demand(d.clock.Now())
+}
+
+// SetLoad notes what a replica has said of itself; nil forgets it. A replica
+// that no pool has is ignored.
+func (d *Dispatcher) SetLoad(replicaID string, l *replica.Load) {
+	e := d.endpoints.get(replicaID)
+	if e == nil {
+		return
+	}
+	e.said.Store(&said{load: l, inFlight: int(e.inFlight.Load())})
+	e.offer()
+}
+
+// suspect gives an endpoint that failed no requests for a while.
+func (d *Dispatcher) suspect(e *endpoint) {
+	round, after := e.fail(&d.cfg)
+	d.clock.AfterFunc(after, func() {
+		e.clear(round)
+		e.offer()
 	})
-	return out
 }
 
 // InFlight is how many requests a replica works on.
 func (d *Dispatcher) InFlight(replicaID string) int {
-	for p := range d.view.Load().all {
-		if n, ok := p.inFlight(replicaID); ok {
-			return n
-		}
+	if e := d.endpoints.get(replicaID); e != nil {
+		return int(e.inFlight.Load())
 	}
 	return 0
 }
@@ -251,28 +318,23 @@ func (d *Dispatcher) InFlight(replicaID string) int {
 // and waits until those it has are settled. An unknown replica is idle. The
 // error is the context's.
 func (d *Dispatcher) Drain(ctx context.Context, replicaID string) error {
-	for p := range d.view.Load().all {
-		idle := p.drain(replicaID)
-		if idle == nil {
-			continue
-		}
-		select {
-		case <-idle:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	e := d.endpoints.get(replicaID)
+	if e == nil {
+		return nil
 	}
-	return nil
+	idle := e.drain()
+	for _, p := range e.listed() {
+		p.recount()
+	}
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
-// entries lists the replicas of the pool's entry role.
-func (f *Pool) entries() []replica.Replica {
-	out := make([]replica.Replica, 0, len(f.Replicas))
-	for _, r := range f.Replicas {
-		if r.Role == f.Entry {
-			out = append(out, r)
-		}
-	}
-	return out
+// sorted lists the pools by kind, namespace and name.
+func (v *view) sorted() []*pool {
+	return slices.SortedFunc(maps.Values(v.pools), func(a, b *pool) int { return compareRefs(a.ref, b.ref) })
 }

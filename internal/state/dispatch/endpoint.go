@@ -1,64 +1,191 @@
 package dispatch
 
 import (
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 )
 
-// endpoint is one replica as its pool sees it. The pool's mutex guards every
-// field but failures.
+// endpoint is one replica, or one server by its address, as all the pools that
+// list it share it: what is in flight there counts whichever pool it came
+// through.
 type endpoint struct {
 	id       string
-	address  string // "host:port" of its HTTP surface
-	grpc     string // "host:port" of its gRPC surface; "" when it has none
-	phase    replica.Phase
-	inFlight int // >= 0
+	inFlight atomic.Int64 // >= 0
+	// tokens are the uncached prompt tokens of the requests in flight that
+	// have not begun to answer.
+	tokens atomic.Int64
+	said   atomic.Pointer[said]
 	// draining stays set: a replica that drains never comes back.
-	draining bool
-	gone     bool // not among the facts any more; kept while inFlight > 0
+	draining atomic.Bool
+	// suspect: it has just failed a request and gets no other. It is ended by
+	// a timer and not by comparing times, so that a clock that jumps cannot
+	// keep an endpoint out.
+	suspect atomic.Bool
 	// failures counts failed requests since the last answer.
-	failures     atomic.Int32
-	suspectUntil time.Time     // zero when not suspected
-	idle         chan struct{} // closed when inFlight falls to 0; nil when nobody waits
+	failures atomic.Int32
+	// pools are those that list it. The slice is replaced, not changed.
+	pools atomic.Pointer[[]*pool]
+	turn  atomic.Uint32 // which pool is offered a freed place first
+
+	mu    sync.Mutex
+	round uint64        // of suspicion
+	idle  chan struct{} // closed when inFlight falls to 0; nil when nobody waits
 }
 
-// update takes new facts. A process that has just become ready starts with a
-// clean record.
-func (e *endpoint) update(r replica.Replica) {
-	if r.Serving() && (e.phase != r.Phase || e.address != r.HTTP) {
-		e.failures.Store(0)
-		e.suspectUntil = time.Time{}
+// said is what an endpoint has said of itself.
+type said struct {
+	load *replica.Load
+	// inFlight is how many of our requests it had then.
+	inFlight int
+}
+
+// enter takes a place if the endpoint has fewer than limit requests (0: any
+// number) and is not draining.
+func (e *endpoint) enter(limit int) bool {
+	for {
+		n := e.inFlight.Load()
+		if limit > 0 && n >= int64(limit) {
+			return false
+		}
+		if e.inFlight.CompareAndSwap(n, n+1) {
+			break
+		}
 	}
-	e.phase, e.address, e.grpc, e.gone = r.Phase, r.HTTP, r.GRPC, false
-}
-
-// ready says whether the replica serves at all, busy or not.
-func (e *endpoint) ready() bool {
-	return e.phase == replica.Ready && !e.draining && !e.gone && e.address != ""
-}
-
-// alive says whether the replica serves or will.
-func (e *endpoint) alive() bool {
-	return e.phase != replica.Draining && !e.draining && !e.gone
-}
-
-// open says whether the replica can take one more request.
-func (e *endpoint) open(limit int, now time.Time) bool {
-	if !e.ready() || (limit > 0 && e.inFlight >= limit) {
+	// Drain sets the mark before it reads the count, so one of the two sees
+	// the other.
+	if e.draining.Load() {
+		e.leave()
 		return false
 	}
-	return e.suspectUntil.IsZero() || !now.Before(e.suspectUntil)
+	return true
 }
 
-// suspect notes a failure and returns for how long the replica is avoided.
-func (e *endpoint) suspect(c Config, now time.Time) time.Duration {
-	n := e.failures.Add(1)
-	d := c.MaxSuspicion
-	if n < 16 {
-		d = min(d, c.Suspicion<<(n-1))
+// leave gives a place back.
+func (e *endpoint) leave() {
+	if e.inFlight.Add(-1) > 0 || !e.draining.Load() {
+		return
 	}
-	e.suspectUntil = now.Add(d)
-	return d
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.idle != nil && e.inFlight.Load() == 0 {
+		close(e.idle)
+		e.idle = nil
+	}
+}
+
+// drain closes the endpoint for good. The channel is closed once it has
+// nothing in flight.
+func (e *endpoint) drain() <-chan struct{} {
+	e.draining.Store(true)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.idle != nil {
+		return e.idle
+	}
+	idle := make(chan struct{})
+	if e.inFlight.Load() == 0 {
+		close(idle)
+		return idle
+	}
+	e.idle = idle
+	return idle
+}
+
+// fail notes a failure; the endpoint gets no requests until round is cleared,
+// which is due after the time returned.
+func (e *endpoint) fail(c *Config) (round uint64, after time.Duration) {
+	n := e.failures.Add(1)
+	after = c.MaxSuspicion
+	if n < 16 {
+		after = min(after, c.Suspicion<<(n-1))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.round++
+	e.suspect.Store(true)
+	return e.round, after
+}
+
+// clear ends the suspicion of a round, unless another has begun.
+func (e *endpoint) clear(round uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.round == round {
+		e.suspect.Store(false)
+	}
+}
+
+// renew gives a process that has just become ready a clean record.
+func (e *endpoint) renew() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.round++
+	e.failures.Store(0)
+	e.suspect.Store(false)
+}
+
+// listed are the pools that list the endpoint.
+func (e *endpoint) listed() []*pool {
+	if ps := e.pools.Load(); ps != nil {
+		return *ps
+	}
+	return nil
+}
+
+// registry holds the endpoints of all pools, and those that no pool lists any
+// more while they are busy.
+type registry struct {
+	mu   sync.Mutex
+	byID map[string]*endpoint
+}
+
+// join adds p to those that list the endpoint, which is made if need be.
+func (r *registry) join(id string, p *pool) *endpoint {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.byID[id]
+	if e == nil {
+		e = &endpoint{id: id}
+		r.byID[id] = e
+	}
+	if ps := e.listed(); !slices.Contains(ps, p) {
+		ps = append(slices.Clone(ps), p)
+		e.pools.Store(&ps)
+	}
+	return e
+}
+
+// part takes p out of those that list the endpoint.
+func (r *registry) part(e *endpoint, p *pool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ps := slices.DeleteFunc(slices.Clone(e.listed()), func(q *pool) bool { return q == p })
+	e.pools.Store(&ps)
+	r.drop(e)
+}
+
+// left forgets an endpoint that nobody lists and that has become idle.
+func (r *registry) left(e *endpoint) {
+	if len(e.listed()) > 0 || e.inFlight.Load() > 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop(e)
+}
+
+func (r *registry) drop(e *endpoint) {
+	if len(e.listed()) == 0 && e.inFlight.Load() == 0 && r.byID[e.id] == e {
+		delete(r.byID, e.id)
+	}
+}
+
+func (r *registry) get(id string) *endpoint {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byID[id]
 }

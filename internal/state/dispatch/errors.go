@@ -3,13 +3,16 @@ package dispatch
 import (
 	"errors"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/decide/admission"
 )
 
 // Why a request was not admitted, to be tested with errors.Is. Beside these
 // Admit returns the errors of package route and of the request's context.
 var (
-	// ErrBusy: as many requests wait as may (429).
-	ErrBusy = errors.New("too many requests are waiting")
+	// ErrBusy: as many requests wait as may, or the pool is saturated and the
+	// request is one that can be shed (429).
+	ErrBusy = errors.New("too many requests")
 	// ErrUnavailable: no replica could take the request in time, or none will
 	// (503).
 	ErrUnavailable = errors.New("no replica is available")
@@ -20,6 +23,8 @@ type Error struct {
 	Kind    error // ErrBusy or ErrUnavailable
 	Pool    string
 	Message string // one line a person can act on
+	// Reason is admission's; "" when the request never came that far.
+	Reason admission.Reason
 	// RetryAfter is when to ask again; 0 when asking again will not help.
 	RetryAfter time.Duration
 	// Cause is the failure behind it, if it was an error.

@@ -1,35 +1,128 @@
 package dispatch
 
 import (
+	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 )
 
-// Pool is what is known of one service: facts that the owner of the services
-// and the platform tell, replaced as a whole by SetPool.
+// Pool is what is known of one pool: facts that the owner of the services, the
+// platform and the routing objects tell, replaced as a whole by SetPool. A
+// service is a pool of its own replicas. A shared pool is made of Members, and
+// of servers that no service owns.
 type Pool struct {
 	Key      service.Key
 	Protocol service.Protocol
 	Created  time.Time
 	// Host is the host of the service's URL; "" means route.Host.
 	Host string
-	// ServedName is the model's name at the replicas; "" means Key.Name.
+	// ServedName is the model's name at the replicas; "" means Key.Name for a
+	// service, and for a shared pool the name in the request.
 	ServedName string
 	// OpenAIPrefix goes before "/v1" in the paths of the replicas' OpenAI
 	// surface ("/openai" for KServe's own servers).
 	OpenAIPrefix string
 	// Entry is the role that takes requests; "" means the engine.
 	Entry service.Role
+	// Prefill is the role that computes prompts for Entry; "" when Entry does
+	// that itself.
+	Prefill service.Role
 	// Limits are the entry role's.
 	Limits service.Limits
-	// Replicas are the service's, of every role. SetPool keeps the slice: the
-	// caller must not change it any more.
+	// Replicas are the service's, of every role. Those of a shared pool are
+	// servers that run already, by their addresses, always of the entry role.
+	// SetPool keeps the slice: the caller must not change it any more.
 	Replicas []replica.Replica
 	// Cause says what is wrong with the service as a whole.
 	Cause Cause
+
+	// Shared says that this is no service. Its Members are the facts of the
+	// services whose replicas it takes, each with those replicas it takes.
+	// What is in flight on a replica counts in every pool that has it, and the
+	// demand is its service's; while nothing is ready the first member that
+	// can start is woken.
+	Shared  bool
+	Members []Pool
+	// Picker says how an endpoint is chosen, Bounds what replaces the
+	// Config's; zero values leave the defaults.
+	Picker routing.Picker
+	Bounds routing.Bounds
+}
+
+// Ref is what the pool is routed to by.
+func (f *Pool) Ref() routing.Ref { return routing.Ref{Pool: f.Shared, Key: f.Key} }
+
+// id names the pool: "namespace/name" of a service, "pool namespace/name" of a
+// shared one.
+func id(r routing.Ref) string {
+	if r.Pool {
+		return r.String()
+	}
+	return r.Key.String()
+}
+
+// settle puts what unset fields mean in their place.
+func (f *Pool) settle() {
+	if f.Entry == "" {
+		f.Entry = service.RoleEngine
+	}
+	if f.Shared {
+		f.Members = slices.Clone(f.Members)
+		for i := range f.Members {
+			f.Members[i].Shared = false
+			f.Members[i].settle()
+		}
+		return
+	}
+	if f.ServedName == "" {
+		f.ServedName = f.Key.Name
+	}
+}
+
+// parts iterates over the facts that the pool's replicas belong to: a
+// service's own, a shared pool's members and itself.
+func (f *Pool) parts(yield func(*Pool) bool) {
+	for i := range f.Members {
+		if f.Shared && !yield(&f.Members[i]) {
+			return
+		}
+	}
+	yield(f)
+}
+
+// starter is the service to wake when nothing is ready: the pool's own, or the
+// first member that can start; nil when nothing will.
+func (f *Pool) starter() *Pool {
+	for m := range f.parts {
+		if !m.Shared && !m.Cause.Permanent {
+			return m
+		}
+	}
+	return nil
+}
+
+// role is a replica's in the pool.
+func (f *Pool) role(r *replica.Replica) service.Role {
+	if f.Shared {
+		return f.Entry
+	}
+	return r.Role
+}
+
+// hopeless says why waiting makes no sense while nothing is ready.
+func (f *Pool) hopeless() string {
+	for m := range f.parts {
+		if !m.Shared && m.Cause.Permanent {
+			return m.Cause.text()
+		}
+	}
+	if text := f.Cause.text(); text != "" {
+		return text
+	}
+	return "it has no endpoint, and no service that could start one"
 }
 
 // Cause is why a service does not serve.
@@ -41,14 +134,24 @@ type Cause struct {
 }
 
 // EntryRole is the role that takes a service's requests: the router of a
-// disaggregated service, else the transformer, else the engine.
+// disaggregated service, else the transformer, else the decoder, else the
+// engine.
 func EntryRole(c service.Components) service.Role {
-	for _, r := range []service.Role{service.RoleRouter, service.RoleTransformer} {
+	for _, r := range []service.Role{service.RoleRouter, service.RoleTransformer, service.RoleDecoder} {
 		if c.Get(r) != nil {
 			return r
 		}
 	}
 	return service.RoleEngine
+}
+
+// PrefillRole is the role that computes prompts for those who take the
+// requests: the engine of a service whose decoder does; "" for any other.
+func PrefillRole(c service.Components) service.Role {
+	if EntryRole(c) == service.RoleDecoder && c.Engine != nil {
+		return service.RoleEngine
+	}
+	return ""
 }
 
 // State is a pool's condition in one word.
@@ -62,44 +165,33 @@ const (
 	StateFailed  State = "Failed"  // no replica is ready and something is wrong
 )
 
-// Status is a pool at one moment.
-type Status struct {
-	Pool  *Pool  // not to be changed
-	Name  string // the shortest name that routes to it
-	State State
-	// Message says what a pool that is not ready waits for.
-	Message  string
-	Demand   autoscale.Demand
-	InFlight map[string]int // by replica ID, entry role only
-}
-
-// Answers says whether a request will be answered, at once or after a wake.
-func (s Status) Answers() bool { return s.State == StateReady || s.State == StateAsleep }
-
 // state derives the pool's state and what to say about it.
 func (f *Pool) state() (State, string) {
 	var starting, failed *replica.Replica
-	for i := range f.Replicas {
-		r := &f.Replicas[i]
-		switch {
-		case r.Role != f.Entry || !r.Alive():
-		case r.Serving():
-			return StateReady, ""
-		case r.Phase == replica.Failed:
-			failed = r
-		case starting == nil:
-			starting = r
+	for m := range f.parts {
+		for i := range m.Replicas {
+			r := &m.Replicas[i]
+			switch {
+			case m.role(r) != m.Entry || !r.Alive():
+			case r.Serving():
+				return StateReady, ""
+			case r.Phase == replica.Failed:
+				failed = r
+			case starting == nil:
+				starting = r
+			}
 		}
 	}
+	start := f.starter()
 	switch {
-	case f.Cause.Permanent:
-		return StateFailed, f.Cause.text()
+	case start == nil && (starting == nil || !f.Shared):
+		return StateFailed, f.hopeless()
 	case starting != nil:
 		return StateLoading, phaseText(starting)
 	case failed != nil:
 		return StateFailed, phaseText(failed)
-	case f.Cause.Message != "":
-		return StateFailed, f.Cause.text()
+	case start.Cause.Message != "":
+		return StateFailed, start.Cause.text()
 	default:
 		return StateAsleep, "asleep: the next request starts it"
 	}

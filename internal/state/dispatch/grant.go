@@ -3,29 +3,53 @@ package dispatch
 import (
 	"context"
 	"fmt"
-	"slices"
+	"sync"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/decide/admission"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
 // Grant is one admitted request's place on a replica. Its methods are for the
 // one goroutine that holds it.
 type Grant struct {
-	pool  *pool
-	named bool
-	bytes int64
+	pool *pool
+	// What the request is and where it may go; see Request.
+	named   bool
+	model   string
+	adapter string
+	session string
+	subset  []string
+	tokens  int64 // of the prompt, estimated
+	hash    *hashes
 
 	// Guarded by the pool's mutex while the request waits.
-	facts    *Pool
-	at       *endpoint // nil while no place is held
-	replica  string    // ID of the last one
+	waiter   admission.Waiter
+	until    time.Time // the request's own deadline; zero without
+	since    time.Time // of waiting
+	left     chan error
+	stage    stage
+	member   *account // of the service it counts for beside the pool's own
+	at       *slot    // nil while no place is held
+	prefill  *slot    // nil without
+	uncached int64    // counted in the endpoint's tokens
+	part     *Pool
+	replica  string // ID of the last one
 	address  string
 	grpc     string
-	deadline time.Time // of waiting
+	before   string // the prefill replica's address
 	waited   time.Duration
-	tried    []*endpoint // replicas that failed it
+	tried    []*endpoint // that failed it
 	answered bool        // the first byte is here
-	settled  bool        // counted as done
 }
+
+// hashes are a request's scratch, used again by later ones.
+type hashes struct {
+	blocks  []uint64
+	allowed picker.Set
+}
+
+var scratch = sync.Pool{New: func() any { return new(hashes) }}
 
 // Address is the replica's "host:port".
 func (g *Grant) Address() string { return g.address }
@@ -36,24 +60,29 @@ func (g *Grant) GRPCAddress() string { return g.grpc }
 
 // Prefill is the "host:port" of the replica that computes the prompt for the
 // one at Address (prefill and decode apart); "" when Address does both.
-func (g *Grant) Prefill() string { return "" }
+func (g *Grant) Prefill() string { return g.before }
 
 // Model is the name to give the replica; "" leaves the request's as it is.
 func (g *Grant) Model() string {
-	if !g.named {
-		return ""
+	if g.named && g.part != nil {
+		return g.part.ServedName
 	}
-	return g.facts.ServedName
+	return g.model
 }
 
 // Replica is the replica's ID.
 func (g *Grant) Replica() string { return g.replica }
 
-// Service is the service's "namespace/name".
+// Service is the pool's name: "namespace/name" of a service, "pool
+// namespace/name" of a shared pool.
 func (g *Grant) Service() string { return g.pool.id }
 
-// Pool is the pool's facts at the time a place was found. Not to be changed.
-func (g *Grant) Pool() *Pool { return g.facts }
+// Priority is the request's.
+func (g *Grant) Priority() int32 { return g.waiter.Priority }
+
+// Pool is the facts of the service whose replica was found, or of the pool if
+// the replica is no service's, as they were then. Not to be changed.
+func (g *Grant) Pool() *Pool { return g.part }
 
 // Named says that the request named the service, so that the replica is to be
 // given Pool().ServedName instead of the request's name.
@@ -70,22 +99,23 @@ func (g *Grant) Waited() time.Duration { return g.waited }
 func (g *Grant) Retry(ctx context.Context, failed error) error {
 	p := g.pool
 	p.mu.Lock()
-	if g.settled || g.answered || g.at == nil {
+	if g.stage != running || g.answered || g.at == nil {
 		p.mu.Unlock()
 		return p.unavailable("the answer has begun, so the request cannot be sent again", failed)
 	}
 	now := p.d.clock.Now()
-	last := g.at
-	p.fail(last, now)
-	p.release(g, now)
+	last := g.at.e
+	p.d.suspect(last)
+	freed := p.release(g)
+	p.advance(g, queued, now)
 	g.tried = append(g.tried, last)
 
-	err := p.mayRetry(ctx, g, last, failed)
+	err := p.mayRetry(ctx, g, last, failed, now)
 	if err == nil && p.queue.Len() == 0 {
-		if e := p.pick(now, g.tried); e != nil {
-			p.reserve(g, e, now)
-			p.changed(now, false)
+		if x, _ := p.main.take(g, g.tried, now); x != nil {
+			p.reserve(g, x, now)
 			p.mu.Unlock()
+			freed.offer()
 			return nil
 		}
 	}
@@ -94,17 +124,20 @@ func (g *Grant) Retry(ctx context.Context, failed error) error {
 	}
 	if err != nil {
 		p.settle(g, now)
-		p.pump(now)
-		p.mu.Unlock()
+	} else {
+		p.again(g, now)
+	}
+	p.pump(now)
+	p.mu.Unlock()
+	freed.offer()
+	if err != nil {
 		return err
 	}
-	w := p.enqueue(g, now, true)
-	p.mu.Unlock()
-	return p.wait(ctx, w)
+	return p.wait(ctx, g)
 }
 
 // mayRetry says why the request may not be sent once more.
-func (p *pool) mayRetry(ctx context.Context, g *Grant, last *endpoint, failed error) error {
+func (p *pool) mayRetry(ctx context.Context, g *Grant, last *endpoint, failed error, now time.Time) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -112,7 +145,12 @@ func (p *pool) mayRetry(ctx context.Context, g *Grant, last *endpoint, failed er
 		return p.unavailable(p.closed, failed)
 	case len(g.tried) >= p.d.cfg.MaxTries:
 		return p.unavailable(fmt.Sprintf("%d tries failed, the last on replica %s: %v", len(g.tried), last.id, failed), failed)
+	case !p.budget.Take(now):
+		p.counts.RetriesRefused++
+		return p.unavailable(fmt.Sprintf("replica %s failed before it answered, and too many of the pool's requests have been sent again of late: %v",
+			last.id, failed), failed)
 	}
+	p.counts.Retries++
 	return nil
 }
 
@@ -120,9 +158,20 @@ func (p *pool) mayRetry(ctx context.Context, g *Grant, last *endpoint, failed er
 // belongs to this replica.
 func (g *Grant) FirstByte() {
 	g.answered = true
-	if g.at != nil && g.at.failures.Load() != 0 {
-		g.at.failures.Store(0)
+	if g.at == nil {
+		return
 	}
+	if g.at.e.failures.Load() != 0 {
+		g.at.e.failures.Store(0)
+	}
+	if g.uncached == 0 && g.prefill == nil {
+		return
+	}
+	p := g.pool
+	p.mu.Lock()
+	f := freed{p.unprefill(g)}
+	p.mu.Unlock()
+	f.offer()
 }
 
 // Done settles the request: its place goes to the next. Calls after the first
@@ -130,22 +179,23 @@ func (g *Grant) FirstByte() {
 func (g *Grant) Done(o Outcome) {
 	p := g.pool
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if g.settled {
+	if g.stage == done {
+		p.mu.Unlock()
 		return
 	}
 	now := p.d.clock.Now()
+	var freed freed
 	if g.at != nil {
 		if o.Failed != nil {
-			p.fail(g.at, now)
+			p.d.suspect(g.at.e)
 		}
-		p.release(g, now)
+		freed = p.release(g)
 	}
 	p.settle(g, now)
-	p.pump(now)
-}
-
-// hasTried says whether e already failed the request.
-func hasTried(tried []*endpoint, e *endpoint) bool {
-	return len(tried) > 0 && slices.Contains(tried, e)
+	p.counts.add(o.Usage)
+	if !freed.shared() {
+		p.pump(now)
+	}
+	p.mu.Unlock()
+	freed.offer()
 }

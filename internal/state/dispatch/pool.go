@@ -1,51 +1,72 @@
 package dispatch
 
 import (
-	"container/list"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"roundhouse.dev/roundhouse/internal/decide/route"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/admission"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
-// pool is the live state of one service. mu guards everything below it and is
-// never held while something is waited for.
+// pool is the live state of one pool. mu guards everything below it and is
+// never held while something is waited for, nor while another pool's is taken.
 type pool struct {
-	d  *Dispatcher
-	id string // "namespace/name"
+	d   *Dispatcher
+	ref routing.Ref
+	id  string
+	// account counts the pool's requests: a service's own account, which
+	// shared pools count in too, or one that nobody else counts in.
+	account *account
 
-	mu        sync.Mutex
-	facts     *Pool
-	endpoints []*endpoint          // of the entry role, in the order of the facts
-	byID      map[string]*endpoint // those and what is gone but still busy
-	next      int                  // where the next pick starts, so that ties rotate
-	closed    string               // why no request is taken any more; "" while open
+	// hashes: prompts make a difference here.
+	hashes atomic.Bool
 
-	queue       list.List // of *waiter, oldest first
-	queuedBytes int64
-
-	load    load
-	reports reports
+	mu      sync.Mutex
+	facts   *Pool
+	closed  string // why no request is taken any more; "" while open
+	main    side   // of the entry role
+	prefill side   // of the role that computes prompts for it, if there is one
+	queue   *admission.Machine
+	alarm   alarm
+	budget  admission.Budget
 	waking  waking
+	counts  Counts
+	// policy is what both sides were made from.
+	policy routing.Picker
+	fault  string // what was wrong with the facts' policy or bounds; "" if nothing
 }
 
-// waiter is a request in the queue.
-type waiter struct {
-	g     *Grant
-	since time.Time
-	place *list.Element // nil once it has left the queue
-	// left receives nil once g holds a place, else why it never will. Its
-	// buffer of one is filled exactly once, by whoever takes the waiter out of
-	// the queue.
-	left chan error
+// Counts are events of one pool since it began.
+type Counts struct {
+	Dropped        uint64 `json:"dropped"`        // by the picker's policy
+	Retries        uint64 `json:"retries"`        // requests sent to one more replica
+	RetriesRefused uint64 `json:"retriesRefused"` // for want of budget
+	Usage          Usage  `json:"usage"`          // of the answers that said
 }
 
-func newPool(d *Dispatcher, id string) *pool {
-	p := &pool{d: d, id: id, facts: &Pool{}, byID: map[string]*endpoint{}, next: -1}
-	p.load.since = d.clock.Now()
-	p.reports.turn = make(chan struct{}, 1)
+func (c *Counts) add(u Usage) {
+	c.Usage.Prompt += u.Prompt
+	c.Usage.Completion += u.Completion
+	c.Usage.Cached += u.Cached
+}
+
+func newPool(d *Dispatcher, ref routing.Ref) *pool {
+	p := &pool{d: d, ref: ref, id: id(ref), facts: &Pool{}}
+	p.queue = admission.New(d.cfg.Config)
+	p.budget = admission.Budget{Ratio: d.cfg.RetryRatio, Rate: d.cfg.RetryRate}
+	if ref.Pool {
+		p.account = newAccount(d, "")
+	} else {
+		p.account = d.account(ref.Key)
+	}
+	random := func(n uint32) uint32 { return uint32(d.random(int(n))) }
+	p.main.in.Random, p.prefill.in.Random = random, random
+	p.setPolicy(routing.Picker{})
 	return p
 }
 
@@ -60,43 +81,143 @@ func (p *pool) set(f *Pool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
-	p.facts = f
-	for _, e := range p.endpoints {
-		e.gone = true
-	}
-	p.endpoints = p.endpoints[:0:0]
-	for _, r := range f.entries() {
-		e := p.byID[r.ID]
-		if e == nil {
-			e = &endpoint{id: r.ID}
-			p.byID[r.ID] = e
+	p.facts, p.fault = f, ""
+	p.setPolicy(f.Picker)
+	p.setBounds(f.Bounds)
+	var entry, prefill []listed
+	for part := range f.parts {
+		limit := part.Limits.MaxConcurrency
+		if n := f.Bounds.MaxConcurrency; n > 0 && (limit == 0 || n < limit) {
+			limit = n
 		}
-		e.update(r)
-		p.endpoints = append(p.endpoints, e)
-	}
-	for id, e := range p.byID {
-		if e.gone && e.inFlight == 0 {
-			delete(p.byID, id)
+		var owner *account
+		if f.Shared && !part.Shared {
+			owner = p.d.account(part.Key)
+		}
+		for i := range part.Replicas {
+			r := &part.Replicas[i]
+			switch l := (listed{r, part, owner, limit}); part.role(r) {
+			case part.Entry:
+				entry = append(entry, l)
+			case part.Prefill:
+				prefill = append(prefill, l)
+			}
 		}
 	}
-	if p.alive() > 0 {
+	p.main.set(p, entry)
+	p.prefill.set(p, prefill)
+	p.hashes.Store(p.main.index != nil && len(entry)+len(prefill) > 1)
+	p.changed(now)
+}
+
+// setPolicy makes the sides pick as pc says.
+func (p *pool) setPolicy(pc routing.Picker) {
+	if p.main.policy != nil && p.policy.Preset == pc.Preset && slices.Equal(p.policy.Scorers, pc.Scorers) {
+		return
+	}
+	policy, err := compile(pc)
+	if err != nil {
+		p.fault = "picker: " + err.Error()
+		if policy, err = compile(routing.Picker{}); err != nil {
+			panic("dispatch: the default policy: " + err.Error())
+		}
+	}
+	p.policy = pc
+	for _, s := range []*side{&p.main, &p.prefill} {
+		s.policy = policy
+		if prefix, _ := policy.Affinity(); !prefix {
+			s.index = nil
+		} else if s.index == nil {
+			s.index, _ = picker.NewIndex(p.d.cfg.Index) // Config.Validate has checked it
+		}
+	}
+}
+
+// compile makes a policy of a preset, with other scorers if there are any.
+func compile(pc routing.Picker) (*picker.Policy, error) {
+	c, err := picker.Preset(pc.Preset)
+	if err != nil {
+		return nil, err
+	}
+	if len(pc.Scorers) > 0 {
+		c.Scorers = nil
+		for _, s := range pc.Scorers {
+			c.Scorers = append(c.Scorers, picker.Scorer{Name: s.Name, Weight: s.Weight, Scale: s.Scale})
+		}
+	}
+	return picker.New(c)
+}
+
+// setBounds lays a pool's own bounds over the Config's.
+func (p *pool) setBounds(b routing.Bounds) {
+	c := p.d.cfg.Config
+	if b.MaxQueue != 0 {
+		c.MaxQueue = b.MaxQueue
+	}
+	if b.MaxQueueBytes != 0 {
+		c.MaxQueueBytes = b.MaxQueueBytes
+	}
+	if err := c.Validate(); err != nil {
+		p.fault = err.Error()
+		return
+	}
+	p.queue.Configure(c)
+}
+
+// share tells the other pools of shared endpoints that they are.
+func (p *pool) share() {
+	p.mu.Lock()
+	others := map[*pool]bool{}
+	for _, s := range []*side{&p.main, &p.prefill} {
+		for _, n := range s.shared {
+			for _, q := range s.slots[n].e.listed() {
+				others[q] = true
+			}
+		}
+	}
+	p.mu.Unlock()
+	delete(others, p)
+	for q := range others {
+		q.recount()
+	}
+}
+
+// recount looks at all endpoints anew, after some have changed for all pools.
+func (p *pool) recount() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.main.recount()
+	p.prefill.recount()
+	p.wakeIfNeeded()
+}
+
+// changed lets go on whoever can, after the endpoints have changed.
+func (p *pool) changed(now time.Time) {
+	if p.main.alive > 0 {
 		p.waking.started()
 	}
 	p.pump(now)
 	if why := p.hopeless(); why != "" {
-		p.flush(why, 0, now)
+		p.flush(why, now)
 	}
 	p.wakeIfNeeded()
 }
 
-// remove refuses all waiting and later requests and says whether some are
-// still in flight.
-func (p *pool) remove(why string) (busy bool) {
+// remove refuses all waiting and later requests and lets the endpoints go.
+// Requests in flight go on.
+func (p *pool) remove(why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = why
-	p.flush(why, 0, p.d.clock.Now())
-	return p.load.running > 0
+	p.flush(why, p.d.clock.Now())
+}
+
+// part lets the endpoints go; those that are busy stay until they are idle.
+func (p *pool) part() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.main.set(p, nil)
+	p.prefill.set(p, nil)
 }
 
 // admit gives g a place, now or after waiting.
@@ -106,26 +227,60 @@ func (p *pool) admit(ctx context.Context, g *Grant) error {
 	}
 	p.mu.Lock()
 	now := p.d.clock.Now()
-	if p.closed == "" && p.queue.Len() == 0 {
-		if e := p.pick(now, nil); e != nil {
-			p.load.arrive(now)
-			p.reserve(g, e, now)
-			p.changed(now, false)
-			p.mu.Unlock()
-			return nil
-		}
-	}
-	if err := p.refuse(g); err != nil {
+	p.pump(now)
+	x, err := p.arrive(g, now)
+	switch {
+	case err != nil:
 		p.mu.Unlock()
 		return err
+	case x == nil:
+		p.mu.Unlock()
+		return p.wait(ctx, g)
 	}
-	p.load.arrive(now)
-	w := p.enqueue(g, now, false)
+	p.reserve(g, x, now)
 	p.mu.Unlock()
-	return p.wait(ctx, w)
+	return nil
 }
 
-// refuse says why g may not wait.
+// arrive gives g a place or has it wait, and says why it gets neither.
+func (p *pool) arrive(g *Grant, now time.Time) (*slot, error) {
+	if err := p.refuse(g); err != nil {
+		return nil, err
+	}
+	w := &g.waiter
+	w.Deadline = now.Add(p.patience())
+	if !g.until.IsZero() && g.until.Before(w.Deadline) {
+		w.Deadline = g.until
+	}
+	s := p.condition(w.Priority, now)
+	s.Room = true
+	var x *slot
+	if d, _ := p.queue.Judge(w, s, now); d == admission.Admit {
+		var dropped bool
+		if x, dropped = p.main.take(g, nil, now); dropped {
+			p.counts.Dropped++
+			return nil, p.busy("the pool's policy sheds the request: "+p.main.choice.Reason(), admission.Saturated)
+		}
+		s.Room = x != nil
+	}
+	v := p.queue.Arrive(w, s, now)
+	if v.Decision == admission.Shed {
+		return nil, p.shed(w, v.Reason)
+	}
+	p.budget.Request(now)
+	g.member = p.counted()
+	if v.Decision == admission.Admit {
+		return x, nil
+	}
+	p.advance(g, queued, now)
+	p.enqueued(g, now)
+	for _, out := range v.Evicted {
+		p.end(out.Owner.(*Grant), p.shed(out, admission.Evicted), now)
+	}
+	return nil, nil
+}
+
+// refuse says why g may neither go on nor wait.
 func (p *pool) refuse(g *Grant) error {
 	if p.closed != "" {
 		return p.unavailable(p.closed, nil)
@@ -133,295 +288,211 @@ func (p *pool) refuse(g *Grant) error {
 	if why := p.hopeless(); why != "" {
 		return p.unavailable(why, nil)
 	}
-	cfg, n := p.d.cfg, p.queue.Len()
-	if n >= cfg.MaxQueue {
-		return p.busy(fmt.Sprintf("%d requests are waiting, as many as may", n))
-	}
-	if p.queuedBytes+g.bytes > cfg.MaxQueueBytes {
-		return p.busy(fmt.Sprintf("waiting requests hold %d bytes, with this one's %d more than the %d that may wait",
-			p.queuedBytes, g.bytes, cfg.MaxQueueBytes))
+	if g.subset != nil {
+		set, n := p.main.allowed(g.hash.allowed[:0], g.subset)
+		if g.hash.allowed = set; n == 0 {
+			return p.unavailable(fmt.Sprintf("none of the %d addresses the request may go to is an endpoint of the pool", len(g.subset)), nil)
+		}
 	}
 	return nil
 }
 
+// shed says why a request gets no place.
+func (p *pool) shed(w *admission.Waiter, why admission.Reason) *Error {
+	c := p.queue.Config()
+	switch why {
+	case admission.QueueFull:
+		return p.busy(fmt.Sprintf("%d requests are waiting, as many as may", p.queue.Len()), why)
+	case admission.BytesFull:
+		return p.busy(fmt.Sprintf("waiting requests hold %d bytes, with this one's %d more than the %d that may wait",
+			p.queue.Bytes(), w.Bytes, c.MaxQueueBytes), why)
+	case admission.Saturated:
+		return p.busy(fmt.Sprintf("its replicas are saturated, and requests of priority %d are shed then", w.Priority), why)
+	case admission.Evicted:
+		return p.busy(fmt.Sprintf("as many requests wait as may, and one of a priority above %d came", w.Priority), why)
+	}
+	err := p.unavailable("the request's deadline is over", nil)
+	err.Reason = why
+	return err
+}
+
 // hopeless says why waiting makes no sense; "" when it does.
 func (p *pool) hopeless() string {
-	if !p.facts.Cause.Permanent {
+	if p.main.ready > 0 || p.facts.starter() != nil || p.facts.Shared && p.main.alive > 0 {
 		return ""
 	}
-	for _, e := range p.endpoints {
-		if e.ready() {
-			return ""
-		}
-	}
-	return p.facts.Cause.text()
+	return p.facts.hopeless()
 }
 
-// pick chooses, among the replicas that are open and not in tried, one with
-// the fewest requests in flight; nil if there is none. Ties rotate, from a
-// random start so that several gateways do not move in step.
-func (p *pool) pick(now time.Time, tried []*endpoint) *endpoint {
-	n := len(p.endpoints)
-	if n == 0 {
+// condition is the pool's state for a request of a priority; for the lowest
+// when pumping.
+func (p *pool) condition(priority int32, now time.Time) admission.State {
+	s := admission.State{Starting: p.main.ready == 0}
+	if !s.Starting && (priority < 0 || p.queue.Config().HoldAt > 0) {
+		s.Saturation = p.saturation(now)
+	}
+	return s
+}
+
+func (p *pool) saturation(now time.Time) float64 {
+	var s admission.Saturation
+	c := p.queue.Config()
+	for n, x := range p.main.slots {
+		if x != nil && x.serves() {
+			ep := &p.main.in.Endpoints[n]
+			s.Add(c, ep.Load, int(x.e.inFlight.Load()), x.limit, now)
+		}
+	}
+	return s.Mean()
+}
+
+// reserve puts g in flight on x, where it has a place, and on a prefill
+// replica if one is to help.
+func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
+	if p.ref.Pool && g.member != x.owner {
+		if g.stage != outside {
+			g.member.move(g.stage, handed, now)
+			x.owner.move(outside, g.stage, now)
+		}
+		g.member = x.owner
+	}
+	g.at, g.replica, g.address, g.grpc, g.part = x, x.e.id, x.address, x.grpc, x.part
+	g.uncached = p.main.choice.Uncached
+	x.e.tokens.Add(g.uncached)
+	g.prefill, g.before = nil, ""
+	if p.prefill.ready > 0 && g.uncached >= p.d.cfg.PrefillTokens {
+		subset := g.subset
+		g.subset = nil // it names those that may answer
+		if y, _ := p.prefill.take(g, nil, now); y != nil {
+			g.prefill, g.before = y, y.address
+			y.e.tokens.Add(g.uncached)
+			p.prefill.refresh(y)
+		}
+		g.subset = subset
+	}
+	p.main.refresh(x)
+	p.advance(g, running, now)
+}
+
+// advance takes g to another stage of its life, in all accounts it counts in.
+func (p *pool) advance(g *Grant, to stage, now time.Time) {
+	p.account.move(g.stage, to, now)
+	g.member.move(g.stage, to, now)
+	g.stage = to
+}
+
+// counted is the account that a shared pool's waiting request counts in: that
+// of the service that would be woken for it.
+func (p *pool) counted() *account {
+	if !p.ref.Pool {
 		return nil
 	}
-	if p.next < 0 {
-		p.next = p.d.random(n)
+	if m := p.facts.starter(); m != nil {
+		return p.d.account(m.Key)
 	}
-	var best *endpoint
-	at, limit := p.next%n, p.facts.Limits.MaxConcurrency
-	chosen := at
-	for range n {
-		e := p.endpoints[at]
-		if (best == nil || e.inFlight < best.inFlight) && e.open(limit, now) && !hasTried(tried, e) {
-			best, chosen = e, at
-			if e.inFlight == 0 {
-				break
-			}
-		}
-		if at++; at == n {
-			at = 0
-		}
-	}
-	if best != nil {
-		p.next = chosen + 1
-	}
-	return best
+	return nil
 }
 
-// reserve puts g, counted as queued, in flight on e.
-func (p *pool) reserve(g *Grant, e *endpoint, now time.Time) {
-	p.load.start(now)
-	e.inFlight++
-	g.at, g.replica, g.address, g.grpc, g.facts = e, e.id, e.address, e.grpc, p.facts
+// freed are endpoints with a place that other pools may use too.
+type freed [2]*endpoint
+
+func (f freed) shared() bool { return f[0] != nil }
+
+// offer tells those pools. No pool's mutex is held.
+func (f freed) offer() {
+	for _, e := range f {
+		if e != nil {
+			e.offer()
+		}
+	}
 }
 
-// release takes g off its replica; it is counted as queued again until it is
-// reserved or settled.
-func (p *pool) release(g *Grant, now time.Time) {
-	e := g.at
+// offer tells every pool that lists the endpoint that it has changed, each
+// time another one first.
+func (e *endpoint) offer() {
+	ps := e.listed()
+	first := int(e.turn.Add(1))
+	for i := range ps {
+		ps[(first+i)%len(ps)].touched(e)
+	}
+}
+
+// touched looks at an endpoint anew and lets go on whoever can.
+func (p *pool) touched(e *endpoint) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range []*side{&p.main, &p.prefill} {
+		if n, ok := s.byID[e.id]; ok {
+			s.refresh(s.slots[n])
+		}
+	}
+	p.pump(p.d.clock.Now())
+}
+
+// release takes g off its replicas.
+func (p *pool) release(g *Grant) (f freed) {
+	f[1] = p.unprefill(g)
+	x := g.at
 	g.at = nil
-	p.load.stop(now)
-	e.inFlight--
-	if e.inFlight > 0 {
-		return
+	f[0] = p.drop(&p.main, x)
+	if f[0] == nil {
+		f[0], f[1] = f[1], nil
 	}
-	if e.idle != nil {
-		close(e.idle)
-		e.idle = nil
+	return f
+}
+
+// unprefill ends what g has before its answer begins: its tokens, and its
+// place on the prefill replica.
+func (p *pool) unprefill(g *Grant) *endpoint {
+	g.at.e.tokens.Add(-g.uncached)
+	p.main.refresh(g.at)
+	y := g.prefill
+	if g.prefill = nil; y == nil {
+		g.uncached = 0
+		return nil
 	}
-	if e.gone {
-		delete(p.byID, e.id)
+	y.e.tokens.Add(-g.uncached)
+	g.uncached = 0
+	return p.drop(&p.prefill, y)
+}
+
+// drop gives a place back; it returns the endpoint if others have use for it.
+func (p *pool) drop(s *side, x *slot) *endpoint {
+	x.e.leave()
+	s.refresh(x)
+	ps := x.e.listed()
+	if len(ps) == 0 {
+		p.d.endpoints.left(x.e)
+		return nil
 	}
+	if len(ps) > 1 || ps[0] != p {
+		return x.e
+	}
+	return nil
 }
 
 // settle counts g, off its replica and out of the queue, as done.
 func (p *pool) settle(g *Grant, now time.Time) {
-	if g.settled {
+	if g.stage == done {
 		return
 	}
-	g.settled = true
-	p.load.finish(now)
-	p.changed(now, false)
-}
-
-// fail makes a replica suspect and sees that the queue moves on afterwards.
-func (p *pool) fail(e *endpoint, now time.Time) {
-	d := e.suspect(p.d.cfg, now)
-	p.d.clock.AfterFunc(d, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.pump(p.d.clock.Now())
-	})
-}
-
-// enqueue makes g wait, before all others if first.
-func (p *pool) enqueue(g *Grant, now time.Time, first bool) *waiter {
-	if g.deadline.IsZero() {
-		g.deadline = now.Add(p.budget())
-	}
-	w := &waiter{g: g, since: now, left: make(chan error, 1)}
-	if first {
-		w.place = p.queue.PushFront(w)
-	} else {
-		w.place = p.queue.PushBack(w)
-	}
-	p.queuedBytes += g.bytes
-	p.changed(now, p.queue.Len() == 1)
-	p.wakeIfNeeded()
-	return w
-}
-
-func (p *pool) budget() time.Duration {
-	if t := p.facts.Limits.StartupTimeout; t > 0 {
-		return min(t, p.d.cfg.MaxWait)
-	}
-	return p.d.cfg.MaxWait
-}
-
-// wait blocks until w has left the queue, at its deadline at the latest.
-func (p *pool) wait(ctx context.Context, w *waiter) error {
-	stop := p.d.clock.AfterFunc(w.g.deadline.Sub(w.since), func() { p.expire(w) })
-	defer stop()
-	select {
-	case err := <-w.left:
-		return err
-	case <-ctx.Done():
-		return p.abandon(w, ctx.Err())
-	}
-}
-
-// expire ends the waiting of w with what stands in its way.
-func (p *pool) expire(w *waiter) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if w.place == nil {
-		return
-	}
-	now := p.d.clock.Now()
-	err := p.unavailable(fmt.Sprintf("no replica took the request within %v: %s", p.budget(), p.obstacle()), p.waking.err)
-	err.RetryAfter = p.retryAfter()
-	p.leave(w, now, err)
-	p.settle(w.g, now)
-}
-
-// abandon takes w out because its client is gone; a place it was given just
-// now goes to the next.
-func (p *pool) abandon(w *waiter, why error) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := p.d.clock.Now()
-	if w.place != nil {
-		p.leave(w, now, why)
-	}
-	if w.g.at != nil {
-		p.release(w.g, now)
-	}
-	p.settle(w.g, now)
-	p.pump(now)
-	return why
-}
-
-// leave takes w out of the queue and tells it why.
-func (p *pool) leave(w *waiter, now time.Time, why error) {
-	p.queue.Remove(w.place)
-	w.place = nil
-	p.queuedBytes -= w.g.bytes
-	w.g.waited += now.Sub(w.since)
-	w.left <- why
-}
-
-// pump hands free places to the oldest waiting requests.
-func (p *pool) pump(now time.Time) {
-	for p.queue.Len() > 0 {
-		e := p.pick(now, nil)
-		if e == nil {
-			return
-		}
-		w := p.queue.Front().Value.(*waiter)
-		p.reserve(w.g, e, now)
-		p.leave(w, now, nil)
-		p.changed(now, false)
-	}
-}
-
-// flush ends the waiting of all.
-func (p *pool) flush(why string, retryAfter time.Duration, now time.Time) {
-	for p.queue.Len() > 0 {
-		w := p.queue.Front().Value.(*waiter)
-		err := p.unavailable(why, nil)
-		err.RetryAfter = retryAfter
-		p.leave(w, now, err)
-		p.settle(w.g, now)
-	}
-}
-
-// obstacle says what the waiting requests wait for.
-func (p *pool) obstacle() string {
-	state, message := p.facts.state()
-	switch {
-	case state == StateReady:
-		return fmt.Sprintf("every ready replica is at its limit of %d requests or has just failed", p.facts.Limits.MaxConcurrency)
-	case state == StateAsleep && p.waking.err != nil:
-		return "it could not be started: " + p.waking.err.Error()
-	case state == StateAsleep:
-		return "it was asked to start, and no replica has appeared"
-	default:
-		return message
+	p.advance(g, done, now)
+	if h := g.hash; h != nil {
+		g.hash, g.subset = nil, nil
+		scratch.Put(h)
 	}
 }
 
 // retryAfter estimates when the queue has moved: a request's mean time here,
 // in whole seconds from 1 to 60.
 func (p *pool) retryAfter() time.Duration {
-	mean := 0.0
-	if p.load.done > 0 {
-		mean = p.load.seconds / float64(p.load.done)
-	}
-	return time.Duration(min(max(mean, 1), 60)) * time.Second
+	return min(max(p.account.meanTime().Truncate(time.Second), time.Second), time.Minute)
 }
 
-func (p *pool) busy(message string) *Error {
-	return &Error{Kind: ErrBusy, Pool: p.id, Message: message, RetryAfter: p.retryAfter()}
+func (p *pool) busy(message string, why admission.Reason) *Error {
+	return &Error{Kind: ErrBusy, Pool: p.id, Message: message, Reason: why, RetryAfter: p.retryAfter()}
 }
 
 func (p *pool) unavailable(message string, cause error) *Error {
 	return &Error{Kind: ErrUnavailable, Pool: p.id, Message: message, Cause: cause}
-}
-
-// alive counts the replicas that serve or will.
-func (p *pool) alive() (n int) {
-	for _, e := range p.endpoints {
-		if e.alive() {
-			n++
-		}
-	}
-	return n
-}
-
-func (p *pool) inFlight(id string) (n int, known bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if e := p.byID[id]; e != nil {
-		return e.inFlight, true
-	}
-	return 0, false
-}
-
-// drain closes a replica to new requests. The channel is closed once it has
-// none in flight; nil if the pool does not know it.
-func (p *pool) drain(id string) <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	e := p.byID[id]
-	if e == nil {
-		return nil
-	}
-	e.draining = true
-	p.wakeIfNeeded()
-	if e.idle == nil {
-		idle := make(chan struct{})
-		if e.inFlight == 0 {
-			close(idle)
-			return idle
-		}
-		e.idle = idle
-	}
-	return e.idle
-}
-
-func (p *pool) status(t *route.Table) Status {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := p.d.clock.Now()
-	s := Status{Pool: p.facts, Name: t.Name(p.facts.Key), Demand: p.load.demand(now),
-		InFlight: make(map[string]int, len(p.byID))}
-	s.State, s.Message = p.facts.state()
-	if s.State == StateAsleep && p.queue.Len() > 0 {
-		s.State, s.Message = StateLoading, p.obstacle()
-	}
-	for id, e := range p.byID {
-		s.InFlight[id] = e.inFlight
-	}
-	return s
 }

@@ -3,10 +3,12 @@ package dispatch
 import "time"
 
 // Request is what admission needs to know of a request. Everything but Host
-// and Model may be left out. Admit keeps nothing of it beyond its return.
+// and Model may be left out.
 type Request struct {
 	Host string // of the request; a port is ignored
-	Path string // of its URL, unescaped
+	Path string // of its URL, unescaped; it, RawQuery and Method are for HTTPRoutes alone
+	// RawQuery is the URL's without the question mark.
+	RawQuery, Method string
 	// Header gives the first value of a header by its canonical name, "" when
 	// there is none; nil means the request has no headers.
 	Header func(name string) string
@@ -17,6 +19,9 @@ type Request struct {
 	// messages, prompt or input), to find the replica that has computed most
 	// of it before. It is only read within Admit.
 	Prompt [][]byte
+	// CacheSalt keeps prompts apart that would otherwise share what replicas
+	// remember of them.
+	CacheSalt string
 	// MaxTokens bounds the answer; 0 when the request states no bound.
 	MaxTokens int64
 	// Objective names the InferenceObjective that gives the priority
@@ -27,7 +32,8 @@ type Request struct {
 	// Session is a key whose requests are to meet the same replica while that
 	// can take them; "" for none.
 	Session string
-	// Subset are the addresses the request may go to; nil for any.
+	// Subset are the addresses the request may go to; nil for any. They must
+	// not change until Done.
 	Subset []string
 	// Deadline is when the request has no use any more; zero for never. It
 	// shortens the wait and nothing else.
@@ -45,7 +51,7 @@ type Outcome struct {
 
 // Usage counts the tokens of one request.
 type Usage struct {
-	Prompt     int64 // in the prompt
-	Completion int64 // in the answer
-	Cached     int64 // of Prompt, found in the replica's prefix cache
+	Prompt     int64 `json:"prompt"`     // in the prompt
+	Completion int64 `json:"completion"` // in the answer
+	Cached     int64 `json:"cached"`     // of Prompt, found in the replica's prefix cache
 }

@@ -1,0 +1,160 @@
+package dispatch
+
+import (
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+)
+
+// stage is where a request is in its life.
+type stage uint8
+
+const (
+	outside stage = iota // not counted yet
+	queued
+	running
+	done
+	handed // to another service's account: no more here, and not the end
+)
+
+// account counts one service's requests, whichever pools they come through,
+// and integrates their number over time. Its mutex is taken last, with a
+// pool's held or without.
+//
+//	arrived == done + queued + running
+type account struct {
+	d      *Dispatcher
+	id     string // the service; "" for what nobody asks about
+	turn   chan struct{}
+	mu     sync.Mutex
+	counts counts
+	pace   pace
+}
+
+type counts struct {
+	queued, running int
+	arrived, done   uint64
+	seconds         float64   // integral of queued + running up to since
+	since           time.Time // of the last change
+	lastDone        time.Time
+}
+
+// pace is that of an account's reports. A change leads to a report at most
+// Config.ReportEvery later; bursts share one.
+type pace struct {
+	last    time.Time
+	pending bool // a paced report is due
+	urgent  bool // an immediate report is under way
+}
+
+func newAccount(d *Dispatcher, id string) *account {
+	a := &account{d: d, id: id, turn: make(chan struct{}, 1)}
+	a.counts.since = d.clock.Now()
+	return a
+}
+
+func (c *counts) advance(now time.Time) {
+	if d := now.Sub(c.since); d > 0 {
+		c.seconds += float64(c.queued+c.running) * d.Seconds()
+	}
+	c.since = now
+}
+
+// move takes one request from a stage to another and sees that it is told.
+func (a *account) move(from, to stage, now time.Time) {
+	if a == nil || from == to {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := &a.counts
+	c.advance(now)
+	c.shift(from, -1)
+	c.shift(to, 1)
+	if from == outside {
+		c.arrived++
+	}
+	if to == done {
+		c.lastDone = now
+	}
+	a.changed(now, from == outside && to == queued && c.queued == 1)
+}
+
+func (c *counts) shift(s stage, by int) {
+	switch s {
+	case queued:
+		c.queued += by
+	case running:
+		c.running += by
+	case done, handed:
+		c.done++
+	case outside:
+	}
+}
+
+// demand is what the account has counted up to now.
+func (a *account) demand(now time.Time) autoscale.Demand {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.counts.demand(now)
+}
+
+func (c *counts) demand(now time.Time) autoscale.Demand {
+	c.advance(now)
+	return autoscale.Demand{Queued: c.queued, Running: c.running, Arrived: c.arrived, Done: c.done,
+		LoadSeconds: c.seconds, LastDone: c.lastDone}
+}
+
+// meanTime is how long a request has taken on average, from its arrival.
+func (a *account) meanTime() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.counts.done == 0 {
+		return 0
+	}
+	return time.Duration(a.counts.seconds / float64(a.counts.done) * float64(time.Second))
+}
+
+// changed paces a report. The account's mutex is held.
+func (a *account) changed(now time.Time, urgent bool) {
+	if a.id == "" {
+		return
+	}
+	r := &a.pace
+	if urgent && !r.urgent {
+		r.urgent = true
+		a.d.clock.AfterFunc(0, func() { a.report(true) })
+		return
+	}
+	if r.pending || r.urgent {
+		return
+	}
+	r.pending = true
+	every := a.d.cfg.ReportEvery
+	a.d.clock.AfterFunc(min(every, max(0, r.last.Add(every).Sub(now))), func() { a.report(false) })
+}
+
+// report makes one report, after the one before it, of the demand as it is
+// when its turn comes.
+func (a *account) report(urgent bool) {
+	a.turn <- struct{}{}
+	defer func() { <-a.turn }()
+
+	a.mu.Lock()
+	now := a.d.clock.Now()
+	r := &a.pace
+	r.last = now
+	if urgent {
+		r.urgent = false
+	} else {
+		r.pending = false
+	}
+	d := a.counts.demand(now)
+	if d.Queued+d.Running > 0 && !r.pending {
+		r.pending = true
+		a.d.clock.AfterFunc(a.d.cfg.ReportEvery, func() { a.report(false) })
+	}
+	a.mu.Unlock()
+	a.d.demand.Report(a.id, d)
+}

@@ -1,0 +1,245 @@
+package dispatch
+
+import (
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
+)
+
+// side is the endpoints of one role that a pool picks from. The pool's mutex
+// guards it.
+type side struct {
+	slots  []*slot        // by number, which is the picker's; nil where one is free
+	byID   map[string]int // slot numbers
+	shared []int          // slots whose endpoint other pools have too
+	// byAddress finds slots by either of their addresses; made when asked for.
+	byAddress map[string]int
+	ready     int // how many serve, busy or not
+	alive     int // how many serve or will
+
+	policy *picker.Policy
+	index  *picker.Index // nil when the policy has no use for prompts
+	in     picker.Input  // in.Endpoints are the slots'
+	choice picker.Choice
+}
+
+// slot is an endpoint as its pool sees it.
+type slot struct {
+	n       int
+	e       *endpoint
+	phase   replica.Phase
+	address string // "host:port" of its HTTP surface
+	grpc    string // "host:port" of its gRPC surface; "" when it has none
+	limit   int    // of requests in flight there, from all pools; 0 for none
+	part    *Pool  // whose facts it belongs to
+	owner   *account
+	said    *said
+}
+
+// listed is a replica among the facts.
+type listed struct {
+	*replica.Replica
+	part  *Pool
+	owner *account // of its service; nil when it has none
+	limit int
+}
+
+// serves says whether the endpoint serves at all, busy or not.
+func (s *slot) serves() bool {
+	return s.phase == replica.Ready && s.address != "" && !s.e.draining.Load()
+}
+
+// set makes these the side's endpoints. Those that stay keep their slots.
+func (s *side) set(p *pool, all []listed) {
+	gone := s.byID
+	s.byID = make(map[string]int, len(all))
+	s.byAddress = nil
+	var fresh []listed
+	for _, l := range all {
+		n, ok := gone[l.ID]
+		if !ok {
+			fresh = append(fresh, l)
+			continue
+		}
+		delete(gone, l.ID)
+		s.byID[l.ID] = n
+		s.update(s.slots[n], l)
+	}
+	for _, n := range gone {
+		s.free(p, n)
+	}
+	n := 0
+	for _, l := range fresh {
+		if _, twice := s.byID[l.ID]; twice {
+			continue
+		}
+		for n < len(s.slots) && s.slots[n] != nil {
+			n++
+		}
+		if n == len(s.slots) {
+			s.slots = append(s.slots, nil)
+			s.in.Endpoints = append(s.in.Endpoints, picker.Endpoint{})
+		}
+		x := &slot{n: n, e: p.d.endpoints.join(l.ID, p)}
+		s.slots[n], s.byID[l.ID] = x, n
+		s.update(x, l)
+	}
+	s.recount()
+}
+
+// free forgets a slot's endpoint.
+func (s *side) free(p *pool, n int) {
+	p.d.endpoints.part(s.slots[n].e, p)
+	s.slots[n], s.in.Endpoints[n] = nil, picker.Endpoint{}
+	if s.index != nil {
+		s.index.Forget(n)
+	}
+}
+
+// recount renews what is derived from the slots.
+func (s *side) recount() {
+	s.ready, s.alive, s.shared = 0, 0, s.shared[:0]
+	for n, x := range s.slots {
+		if x == nil {
+			continue
+		}
+		if x.serves() {
+			s.ready++
+		}
+		if x.phase != replica.Draining && !x.e.draining.Load() {
+			s.alive++
+		}
+		if len(x.e.listed()) > 1 {
+			s.shared = append(s.shared, n)
+		}
+		s.refresh(x)
+	}
+}
+
+// update takes new facts. A process that has just become ready starts with a
+// clean record and knows no prompts.
+func (s *side) update(x *slot, l listed) {
+	if l.Serving() && (x.phase != l.Phase || x.address != l.HTTP) {
+		x.e.renew()
+		s.in.Endpoints[x.n].Resident = nil
+		if s.index != nil {
+			s.index.Forget(x.n)
+		}
+	}
+	x.phase, x.address, x.grpc = l.Phase, l.HTTP, l.GRPC
+	x.limit, x.part, x.owner = l.limit, l.part, l.owner
+}
+
+// refresh shows the picker the endpoint as it is now.
+func (s *side) refresh(x *slot) {
+	if s.slots[x.n] != x {
+		return // a request of a time before
+	}
+	ep := &s.in.Endpoints[x.n]
+	n := int(x.e.inFlight.Load())
+	ep.Name, ep.InFlight, ep.Tokens = x.address, n, x.e.tokens.Load()
+	ep.Open = x.serves() && !x.e.suspect.Load() && (x.limit == 0 || n < x.limit)
+	if now := x.e.said.Load(); now != x.said {
+		x.said = now
+		ep.Load, ep.AtLoad = now.load, now.inFlight
+		if now.load != nil && now.load.Adapters != nil {
+			s.resident(x.n).Observe(now.load.Adapters)
+		}
+	}
+}
+
+// resident is the memory of an endpoint's adapters.
+func (s *side) resident(n int) *picker.Residency {
+	ep := &s.in.Endpoints[n]
+	if ep.Resident == nil {
+		ep.Resident = &picker.Residency{}
+	}
+	return ep.Resident
+}
+
+// take reserves a place for g on the endpoint the policy chooses, not one of
+// tried; nil if there is none. dropped: the policy sheds the request.
+func (s *side) take(g *Grant, tried []*endpoint, now time.Time) (x *slot, dropped bool) {
+	for range len(s.slots) + 1 {
+		switch s.choose(g, tried, now); s.choice.Outcome {
+		case picker.Dropped:
+			return nil, true
+		case picker.Picked:
+		default:
+			return nil, false
+		}
+		x := s.slots[s.choice.Slot]
+		if x.e.enter(x.limit) {
+			s.sent(g, x)
+			return x, false
+		}
+		s.refresh(x) // another pool was faster, or it drains
+	}
+	return nil, false
+}
+
+// choose lets the policy choose among the endpoints g may go to.
+func (s *side) choose(g *Grant, tried []*endpoint, now time.Time) {
+	for _, n := range s.shared {
+		s.refresh(s.slots[n])
+	}
+	in := &s.in
+	in.Now = now
+	in.Allowed = nil
+	if g.subset != nil {
+		in.Allowed, _ = s.allowed(g.hash.allowed[:0], g.subset)
+		g.hash.allowed = in.Allowed
+	}
+	in.Tried = in.Tried[:0]
+	for _, e := range tried {
+		if n, ok := s.byID[e.id]; ok {
+			in.Tried = append(in.Tried, n)
+		}
+	}
+	in.Adapter, in.Session = g.adapter, g.session
+	in.Priority, in.Critical = int(g.waiter.Priority), g.waiter.Priority > 0
+	in.Blocks, in.Tokens = g.hash.blocks, g.tokens
+	s.policy.Pick(in, s.index, &s.choice)
+}
+
+// sent notes that g goes to x.
+func (s *side) sent(g *Grant, x *slot) {
+	if s.index != nil && len(s.in.Blocks) > 0 {
+		s.index.Sent(x.n, s.in.Blocks)
+	}
+	if g.adapter != "" {
+		s.resident(x.n).Used(g.adapter)
+	}
+	s.in.Turn++
+	s.refresh(x)
+}
+
+// allowed adds the slots of these addresses to set, and says how many there
+// are.
+func (s *side) allowed(set picker.Set, addresses []string) (picker.Set, int) {
+	if s.byAddress == nil {
+		s.byAddress = make(map[string]int, len(s.slots))
+		for n, x := range s.slots {
+			if x == nil {
+				continue
+			}
+			s.byAddress[x.address] = n
+			if x.grpc != "" {
+				s.byAddress[x.grpc] = n
+			}
+		}
+	}
+	clear(set[:cap(set)])
+	found := 0
+	for _, a := range addresses {
+		if n, ok := s.byAddress[a]; ok && a != "" {
+			set = set.Add(n)
+			found++
+		}
+	}
+	if set == nil {
+		set = picker.Set{} // nil would allow all
+	}
+	return set, found
+}

@@ -1,0 +1,168 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/admission"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/route"
+)
+
+// Status is a pool at one moment.
+type Status struct {
+	Pool  *Pool  // not to be changed
+	Name  string // the shortest name that routes to it
+	State State
+	// Message says what a pool that is not ready waits for.
+	Message string
+	// Fault is what is wrong with the pool's own policy or bounds, so that the
+	// defaults hold; "" when nothing is.
+	Fault string
+	// Demand is the service's, through all pools; a shared pool's is its own.
+	Demand   autoscale.Demand
+	InFlight map[string]int // by replica ID, entry role only
+	// Queue is what waits, by priority, the highest first.
+	Queue []admission.Band
+	// Saturation is 1 where requests that can be shed are.
+	Saturation float64
+	// Admission counts requests by what became of them, Counts other events.
+	Admission admission.Counts
+	Counts    Counts
+}
+
+// Answers says whether a request will be answered, at once or after a wake.
+func (s Status) Answers() bool { return s.State == StateReady || s.State == StateAsleep }
+
+// Endpoint is a replica, or a server by its address, at one moment.
+type Endpoint struct {
+	ID       string           `json:"id"`
+	Service  service.Key      `json:"service,omitzero"` // whose it is; zero when no service's
+	Role     service.Role     `json:"role"`
+	Phase    replica.Phase    `json:"phase"`
+	Address  string           `json:"address,omitempty"`     // "host:port" of its HTTP surface
+	GRPC     string           `json:"grpcAddress,omitempty"` // of its gRPC surface
+	Protocol service.Protocol `json:"protocol,omitempty"`
+	InFlight int              `json:"inFlight"`
+	Limit    int              `json:"limit,omitempty"` // of InFlight; 0 for none
+	// Tokens are the uncached prompt tokens it has yet to compute.
+	Tokens int64 `json:"tokens"`
+	// Open says that a request may be sent there now, Suspect that it has just
+	// failed one.
+	Open    bool `json:"open"`
+	Suspect bool `json:"suspect,omitempty"`
+	// Load is what it last said of itself; nil when it never did.
+	Load *replica.Load `json:"load,omitempty"`
+	// Blocks are those of prompts that it is taken to hold.
+	Blocks int `json:"blocks"`
+}
+
+// Snapshot is the state of one service's pool, named "namespace/name", now.
+func (d *Dispatcher) Snapshot(name string) (Status, bool) {
+	return d.Status(routing.Service(service.ParseKey(name)))
+}
+
+// Status is the state of one pool now.
+func (d *Dispatcher) Status(r routing.Ref) (Status, bool) {
+	v := d.view.Load()
+	p := v.pools[r]
+	if p == nil {
+		return Status{}, false
+	}
+	return p.status(v.table), true
+}
+
+// Pools is the state of every pool: services by namespace and name, then
+// shared pools likewise.
+func (d *Dispatcher) Pools() []Status {
+	v := d.view.Load()
+	out := make([]Status, 0, len(v.pools))
+	for _, p := range v.sorted() {
+		out = append(out, p.status(v.table))
+	}
+	return out
+}
+
+// Endpoints are a pool's, of both roles.
+func (d *Dispatcher) Endpoints(r routing.Ref) []Endpoint {
+	p := d.view.Load().pools[r]
+	if p == nil {
+		return nil
+	}
+	return p.list(nil, map[string]bool{})
+}
+
+// AllEndpoints are those of all pools, each once.
+func (d *Dispatcher) AllEndpoints() []Endpoint {
+	var out []Endpoint
+	seen := map[string]bool{}
+	for _, p := range d.view.Load().sorted() {
+		out = p.list(out, seen)
+	}
+	return out
+}
+
+func compareRefs(a, b routing.Ref) int {
+	if a.Pool != b.Pool {
+		if b.Pool {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
+func (p *pool) status(t *route.Table) Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.d.clock.Now()
+	s := Status{Pool: p.facts, Demand: p.account.demand(now), InFlight: make(map[string]int, len(p.main.byID)),
+		Fault: p.fault, Queue: p.queue.Bands(), Saturation: p.saturation(now), Admission: p.queue.Counts(), Counts: p.counts}
+	if s.Name = t.Name(p.facts.Key); p.ref.Pool {
+		s.Name = p.facts.Key.String()
+	}
+	s.State, s.Message = p.facts.state()
+	if s.State == StateAsleep && p.queue.Len() > 0 {
+		s.State, s.Message = StateLoading, p.obstacle()
+	}
+	for _, x := range p.main.slots {
+		if x != nil {
+			s.InFlight[x.e.id] = int(x.e.inFlight.Load())
+		}
+	}
+	return s
+}
+
+// list appends the pool's endpoints that are not among seen.
+func (p *pool) list(out []Endpoint, seen map[string]bool) []Endpoint {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range []*side{&p.main, &p.prefill} {
+		for n, x := range s.slots {
+			if x == nil || seen[x.e.id] {
+				continue
+			}
+			seen[x.e.id] = true
+			s.refresh(x)
+			ep := &s.in.Endpoints[n]
+			e := Endpoint{ID: x.e.id, Role: x.part.Entry, Phase: x.phase, Address: x.address, GRPC: x.grpc, Protocol: x.part.Protocol,
+				InFlight: ep.InFlight, Limit: x.limit, Tokens: ep.Tokens, Open: ep.Open, Suspect: x.e.suspect.Load(), Load: ep.Load}
+			if !x.part.Shared {
+				e.Service = x.part.Key
+			}
+			if s == &p.prefill {
+				e.Role = x.part.Prefill
+			}
+			if s.index != nil {
+				e.Blocks = s.index.Blocks(n)
+			}
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
