@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,10 +83,14 @@ func apply(ctx context.Context, c *admin.Client, o applyOptions) error {
 	if len(resp.Changes) == 0 {
 		return errors.New("nothing was applied: no manifest was given")
 	}
+	routed, err := routedNow(ctx, c, resp.Changes)
+	if err != nil {
+		return err
+	}
 	failed := 0
 	for _, ch := range resp.Changes {
 		if ch.Kind != "service" {
-			_, _ = fmt.Fprintf(o.out, "%s %s\n", objectName(ch), ch.Action)
+			_, _ = fmt.Fprintf(o.out, "%s %s%s\n", objectName(ch), ch.Action, routed[fleet.ID{Kind: ch.Kind, Key: key(ch)}])
 			continue
 		}
 		until, limit := resolved, 10*time.Second
@@ -105,6 +110,21 @@ func apply(ctx context.Context, c *admin.Client, o applyOptions) error {
 		return fmt.Errorf("%d of the services applied did not become ready within %s: `roundhouse describe` says more", failed, o.timeout)
 	}
 	return nil
+}
+
+// routedNow says how the routing objects among changes are, ": " before.
+func routedNow(ctx context.Context, c *admin.Client, changes []admin.Change) (map[fleet.ID]string, error) {
+	out := map[fleet.ID]string{}
+	if !slices.ContainsFunc(changes, func(ch admin.Change) bool {
+		return ch.Kind != "service" && ch.Kind != "runtime" && ch.Kind != "model"
+	}) {
+		return out, nil
+	}
+	list, err := c.Routing(ctx, "")
+	for _, o := range list {
+		out[fleet.ID{Kind: o.Type, Key: service.Key{Namespace: o.Namespace, Name: o.Name}}] = ": " + routingLine(o)
+	}
+	return out, err
 }
 
 // objectName is "kind namespace/name"; cluster-scoped objects have no

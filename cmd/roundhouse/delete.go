@@ -15,7 +15,7 @@ func newDeleteCommand() *cobra.Command {
 	var n namespaced
 	var files []string
 	cmd := &cobra.Command{
-		Use:   "delete [services|runtimes|models] NAME… | -f FILE",
+		Use:   "delete [services|runtimes|models|routes|pools] NAME… | -f FILE",
 		Short: "Stop serving: end the replicas and forget the object",
 		Example: `  roundhouse delete iris
   roundhouse delete runtime my-runtime
@@ -31,6 +31,9 @@ func newDeleteCommand() *cobra.Command {
 			}
 			if len(files) > 0 {
 				return deleteFiles(cmd, c, files)
+			}
+			if routingKinds[kind] != nil {
+				return deleteRouting(cmd, c, kind, &n, names)
 			}
 			for _, name := range names {
 				k := n.key(name)
@@ -93,6 +96,12 @@ func deleteFiles(cmd *cobra.Command, c *admin.Client, files []string) error {
 	}
 	plural := map[dialect.Kind]string{dialect.KindService: "services", dialect.KindRuntime: "runtimes", dialect.KindModel: "models"}
 	for _, o := range objects {
+		if o.Routing != nil {
+			if err := deleteRoutingObject(cmd, c, o.ID().Kind, o.Key); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := deleteOne(cmd, c, plural[o.Kind], o.Key); err != nil {
 			return err
 		}

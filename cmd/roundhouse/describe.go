@@ -16,16 +16,20 @@ func newDescribeCommand() *cobra.Command {
 	var r remote
 	var n namespaced
 	cmd := &cobra.Command{
-		Use:     "describe NAME…",
-		Short:   "Tell everything known of a service: choice, scaling, replicas, trouble",
-		Example: "  roundhouse describe iris",
-		Args:    cobra.MinimumNArgs(1),
+		Use:   "describe [services|routes|pools] NAME…",
+		Short: "Tell everything known of a service, route or pool: choice, scaling, replicas, trouble",
+		Example: `  roundhouse describe iris
+  roundhouse describe pool llama`,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := r.client()
 			if err != nil {
 				return err
 			}
-			_, names := kindAndNames(args)
+			kind, names := kindAndNames(args)
+			if routingKinds[kind] != nil {
+				return describeAll(cmd, c, kind, &n, names)
+			}
 			for i, name := range names {
 				s, err := c.Service(cmd.Context(), n.key(name))
 				if err != nil {
@@ -42,6 +46,20 @@ func newDescribeCommand() *cobra.Command {
 	r.flags(cmd)
 	n.flags(cmd)
 	return cmd
+}
+
+func describeAll(cmd *cobra.Command, c *admin.Client, kind string, n *namespaced, names []string) error {
+	list, err := listRouting(cmd, c, kind, n, names, false)
+	if err != nil {
+		return err
+	}
+	for i, o := range list {
+		if i > 0 {
+			_, _ = fmt.Fprintln(cmd.OutOrStdout())
+		}
+		describeRouting(cmd.OutOrStdout(), o, time.Now())
+	}
+	return nil
 }
 
 func describe(w io.Writer, s admin.Service, now time.Time) {

@@ -25,6 +25,12 @@ var kinds = map[string]string{
 	"clusterservingruntime": "runtimes", "clusterservingruntimes": "runtimes",
 	"model": "models", "models": "models", "basemodel": "models", "basemodels": "models",
 	"clusterbasemodel": "models", "clusterbasemodels": "models",
+	"route": "routes", "routes": "routes", "pool": "pools", "pools": "pools",
+	"inferencepool": "inferencepools", "inferencepools": "inferencepools", "infpool": "inferencepools",
+	"httproute": "httproutes", "httproutes": "httproutes",
+	"inferencemodel": "inferencemodels", "inferencemodels": "inferencemodels",
+	"inferenceobjective": "inferenceobjectives", "inferenceobjectives": "inferenceobjectives",
+	"inferencemodelrewrite": "inferencemodelrewrites", "inferencemodelrewrites": "inferencemodelrewrites",
 }
 
 // kindAndNames reads "[KIND] [NAME…]", "KIND/NAME" included: without a kind,
@@ -49,12 +55,14 @@ func newGetCommand() *cobra.Command {
 	var all bool
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get [services|runtimes|models] [NAME…]",
+		Use:   "get [services|runtimes|models|routes|pools] [NAME…]",
 		Short: "List what is served, or what it can be served with",
 		Example: `  roundhouse get
   roundhouse get iris -o yaml
   roundhouse get -o wide
-  roundhouse get runtimes`,
+  roundhouse get runtimes
+  roundhouse get routes
+  roundhouse get inferencepools -A`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains([]string{"", "wide", "json", "yaml", "name"}, output) {
 				return usagef("-o %s: choose wide, json, yaml or name", output)
@@ -64,6 +72,13 @@ func newGetCommand() *cobra.Command {
 				return err
 			}
 			kind, names := kindAndNames(args)
+			if routingKinds[kind] != nil {
+				list, err := listRouting(cmd, c, kind, &n, names, all)
+				if err != nil {
+					return err
+				}
+				return printRouting(cmd.OutOrStdout(), list, kind, output, len(names) == 1)
+			}
 			if kind != "services" {
 				return getObjects(cmd, c, kind, names, output)
 			}
@@ -76,7 +91,7 @@ func newGetCommand() *cobra.Command {
 	}
 	r.flags(cmd)
 	n.flags(cmd)
-	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "services of every namespace")
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "those of every namespace")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "wide, json, yaml or name")
 	return cmd
 }

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -242,7 +243,7 @@ func (r *reading) backend(path, namespace string, in httpRef) routing.Backend {
 // backendKind says what was asked for, and what was probably meant.
 func backendKind(group, kind string) string {
 	text := fmt.Sprintf("%q of group %q", clip(kind), clip(group))
-	for known := range backends {
+	for _, known := range slices.Sorted(maps.Keys(backends)) {
 		g, k, _ := strings.Cut(known, " ")
 		if k == kind && group == "" {
 			text += fmt.Sprintf(" (did you leave out group: %s?)", g)

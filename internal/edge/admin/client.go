@@ -164,6 +164,20 @@ func (c *Client) Delete(ctx context.Context, kinds string, k service.Key) (out C
 	return out, c.call(ctx, http.MethodDelete, "/api/v1/"+kinds+"/"+url.PathEscape(ns)+"/"+url.PathEscape(k.Name), nil, &out)
 }
 
+// Routing lists routing objects, of one namespace or, with "", of all.
+func (c *Client) Routing(ctx context.Context, namespace string) (out []RoutingObject, err error) {
+	q := url.Values{}
+	if namespace != "" {
+		q.Set("namespace", namespace)
+	}
+	return out, c.call(ctx, http.MethodGet, "/api/v1/routing?"+q.Encode(), nil, &out)
+}
+
+// DeleteRouting removes a routing object; kind is fleet.ID's.
+func (c *Client) DeleteRouting(ctx context.Context, kind string, k service.Key) (out Change, err error) {
+	return out, c.call(ctx, http.MethodDelete, "/api/v1/routing/"+kind+"/"+url.PathEscape(k.Namespace)+"/"+url.PathEscape(k.Name), nil, &out)
+}
+
 // LogQuery says which output is wanted.
 type LogQuery struct {
 	Replica  string // "" for the newest

@@ -87,7 +87,7 @@ func wireChanges(changes []fleet.Change) []Change {
 func (s *Server) remove(kind string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		k := key(r)
-		if kind != "service" && k.Namespace == "_cluster" {
+		if (kind == "runtime" || kind == "model") && k.Namespace == "_cluster" {
 			k.Namespace = ""
 		}
 		if err := s.cfg.Fleet.Delete(r.Context(), fleet.ID{Kind: kind, Key: k}); err != nil {

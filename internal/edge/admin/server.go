@@ -79,6 +79,8 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("DELETE /api/v1/services/{namespace}/{name}", s.remove("service"))
 	mux.HandleFunc("DELETE /api/v1/runtimes/{namespace}/{name}", s.remove("runtime"))
 	mux.HandleFunc("DELETE /api/v1/models/{namespace}/{name}", s.remove("model"))
+	mux.HandleFunc("GET /api/v1/routing", s.routing)
+	mux.HandleFunc("DELETE /api/v1/routing/{kind}/{namespace}/{name}", s.removeRouting)
 	mux.HandleFunc("GET /api/v1/runtimes", s.runtimes)
 	mux.HandleFunc("GET /api/v1/models", s.models)
 	mux.HandleFunc("GET /api/v1/uploads/{sha256}/{name...}", s.hasUpload)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -86,6 +87,26 @@ type Object struct {
 	Protocols string        `json:"protocols,omitempty"`
 	Created   time.Time     `json:"created,omitzero"`
 	Rendered  string        `json:"rendered,omitempty"`
+}
+
+// RoutingObject is a pool, a route or one of the inference gateway's objects as
+// the CLI and the console show it.
+type RoutingObject struct {
+	// Type is the kind as fleet.ID spells it: "pool", "httproute", …
+	Type       string    `json:"type"`
+	Namespace  string    `json:"namespace"`
+	Name       string    `json:"name"`
+	APIVersion string    `json:"apiVersion"`
+	Kind       string    `json:"kind"`
+	File       string    `json:"file,omitempty"`
+	Created    time.Time `json:"created"`
+	// From is which requests it takes, To where they go, each in a few words.
+	From   string         `json:"from,omitempty"`
+	To     string         `json:"to,omitempty"`
+	Status routing.Status `json:"status"`
+	// Rendered is the manifest as written, with its status in the words of its
+	// own kind.
+	Rendered string `json:"rendered,omitempty"`
 }
 
 // Explanation is why a service runs on what it does: the text people read and
