@@ -360,7 +360,7 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	g.uncached = p.main.choice.Uncached
 	x.e.tokens.Add(g.uncached)
 	g.prefill, g.before = nil, ""
-	if p.prefill.ready > 0 && g.uncached >= p.d.cfg.PrefillTokens {
+	if p.prefills(g.uncached) {
 		subset := g.subset
 		g.subset = nil // it names those that may answer
 		if y, _ := p.prefill.take(g, nil, now); y != nil {
@@ -372,6 +372,12 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	}
 	p.main.refresh(x)
 	p.advance(g, running, now)
+}
+
+// prefills says whether a prompt is for a prefill replica to compute, of which
+// so many tokens are new to the replica that answers.
+func (p *pool) prefills(uncached int64) bool {
+	return p.prefill.ready > 0 && uncached >= p.d.cfg.PrefillTokens
 }
 
 // advance takes g to another stage of its life, in all accounts it counts in.

@@ -162,7 +162,9 @@ func (s *side) resident(n int) *picker.Residency {
 // tried; nil if there is none. dropped: the policy sheds the request.
 func (s *side) take(g *Grant, tried []*endpoint, now time.Time) (x *slot, dropped bool) {
 	for range len(s.slots) + 1 {
-		switch s.choose(g, tried, now); s.choice.Outcome {
+		s.input(g, tried, now)
+		s.policy.Pick(&s.in, s.index, &s.choice)
+		switch s.choice.Outcome {
 		case picker.Dropped:
 			return nil, true
 		case picker.Picked:
@@ -179,8 +181,8 @@ func (s *side) take(g *Grant, tried []*endpoint, now time.Time) (x *slot, droppe
 	return nil, false
 }
 
-// choose lets the policy choose among the endpoints g may go to.
-func (s *side) choose(g *Grant, tried []*endpoint, now time.Time) {
+// input shows the picker g, and the endpoints as they are now.
+func (s *side) input(g *Grant, tried []*endpoint, now time.Time) {
 	for _, n := range s.shared {
 		s.refresh(s.slots[n])
 	}
@@ -200,7 +202,6 @@ func (s *side) choose(g *Grant, tried []*endpoint, now time.Time) {
 	in.Adapter, in.Session = g.adapter, g.session
 	in.Priority, in.Critical = int(g.waiter.Priority), g.waiter.Priority > 0
 	in.Blocks, in.Tokens = g.hash.blocks, g.tokens
-	s.policy.Pick(in, s.index, &s.choice)
 }
 
 // sent notes that g goes to x.
