@@ -1,0 +1,285 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Lookups keeps the endpoints of pools. Set may be called at any time, from
+// any goroutine; Run does the work.
+type Lookups struct {
+	cfg  Config
+	sink Sink
+
+	wanted struct {
+		sync.Mutex
+		pools map[service.Key][]string
+	}
+	changed chan struct{} // holds one: wanted has changed
+	answers chan answer
+	slots   chan struct{} // of look-ups under way
+}
+
+// answer is a look-up's.
+type answer struct {
+	host  string
+	round *name // who asked: a name that went and came again is another
+	found []netip.Addr
+	err   error
+}
+
+// name is one host that pools name. The goroutine of Run owns every field but
+// stop's effect.
+type name struct {
+	stop  context.CancelFunc
+	found []netip.Addr // the last answer
+	err   string       // of the last look-up
+}
+
+// maxTroubles is how many of a pool's names one line tells of.
+const maxTroubles = 3
+
+// published is what the sink was last told of a pool.
+type published struct {
+	addresses []string
+	trouble   string
+}
+
+// New makes Lookups of no pool.
+func New(cfg Config, sink Sink) (*Lookups, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if sink == nil {
+		return nil, errors.New("endpoints: a Sink is required")
+	}
+	if cfg.Resolver == nil {
+		cfg.Resolver = net.DefaultResolver
+	}
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Lookups{cfg: cfg, sink: sink, changed: make(chan struct{}, 1), answers: make(chan answer), slots: make(chan struct{}, cfg.MaxLookups)}, nil
+}
+
+// Set makes these the addresses ("host:port") there are, by pool. It returns
+// at once; the sink is told from Run. A pool that goes is not told of.
+func (l *Lookups) Set(pools map[service.Key][]string) {
+	l.wanted.Lock()
+	l.wanted.pools = maps.Clone(pools)
+	l.wanted.Unlock()
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run looks names up and tells the sink, until ctx ends.
+func (l *Lookups) Run(ctx context.Context) {
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &run{Lookups: l, names: map[string]*name{}, told: map[service.Key]published{}}
+	for {
+		select {
+		case <-l.changed:
+			l.wanted.Lock()
+			r.pools = l.wanted.pools
+			l.wanted.Unlock()
+			r.follow(ctx, &asking)
+		case a := <-l.answers:
+			r.note(a)
+		case <-ctx.Done():
+			return
+		}
+		r.publish()
+	}
+}
+
+// run is one Run's state, its goroutine's alone.
+type run struct {
+	*Lookups
+	pools map[service.Key][]string
+	names map[string]*name
+	told  map[service.Key]published
+}
+
+// follow starts to ask for the names that pools have now, and stops for those
+// they no longer have.
+func (r *run) follow(ctx context.Context, asking *sync.WaitGroup) {
+	there := map[string]bool{}
+	for _, addresses := range r.pools {
+		for _, a := range addresses {
+			if host, _, ok := split(a); ok {
+				there[host] = true
+			}
+		}
+	}
+	for host, n := range r.names {
+		if !there[host] {
+			n.stop()
+			delete(r.names, host)
+		}
+	}
+	for host := range there {
+		if r.names[host] != nil {
+			continue
+		}
+		asked, stop := context.WithCancel(ctx)
+		n := &name{stop: stop}
+		r.names[host] = n
+		asking.Go(func() { r.ask(asked, host, n) })
+	}
+	for k := range r.told {
+		if _, ok := r.pools[k]; !ok {
+			delete(r.told, k)
+		}
+	}
+}
+
+// split cuts an address; ok says that its host is a name.
+func split(address string) (host string, port uint16, ok bool) {
+	if _, err := netip.ParseAddrPort(address); err == nil {
+		return "", 0, false
+	}
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, false
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	return host, uint16(n), err == nil && n > 0
+}
+
+// ask looks one name up until ctx ends.
+func (l *Lookups) ask(ctx context.Context, host string, n *name) {
+	failures := 0
+	for {
+		found, err := l.lookup(ctx, host)
+		if ctx.Err() != nil {
+			return
+		}
+		wait := l.cfg.Every
+		if failures++; err == nil {
+			failures = 0
+		} else {
+			wait = l.backoff(failures)
+		}
+		select {
+		case l.answers <- answer{host, n, found, err}:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(wait - time.Duration(l.cfg.Random()*float64(wait/10))):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// backoff is the wait after so many failures in a row.
+func (l *Lookups) backoff(failures int) time.Duration {
+	wait := l.cfg.Retry
+	for ; failures > 1 && wait < l.cfg.Every; failures-- {
+		wait *= 2
+	}
+	return min(wait, l.cfg.Every)
+}
+
+func (l *Lookups) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	select {
+	case l.slots <- struct{}{}:
+		defer func() { <-l.slots }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.LookupTimeout)
+	defer cancel()
+	found, err := l.cfg.Resolver.LookupNetIP(ctx, "ip", host)
+	if err == nil && len(found) == 0 {
+		err = errors.New("it has no address")
+	}
+	return found, err
+}
+
+// note keeps an answer; a failure keeps the one before.
+func (r *run) note(a answer) {
+	n := r.names[a.host]
+	if n != a.round {
+		return
+	}
+	if a.err != nil {
+		text := reason(a.err)
+		if n.err != text {
+			r.cfg.Log.Warn("looking up endpoints", "host", a.host, "error", text)
+		}
+		n.err = text
+		return
+	}
+	n.found, n.err = a.found, ""
+}
+
+// publish tells the sink of every pool whose endpoints or trouble changed.
+func (r *run) publish() {
+	for _, k := range slices.SortedFunc(maps.Keys(r.pools), func(a, b service.Key) int { return strings.Compare(a.String(), b.String()) }) {
+		now := r.of(r.pools[k])
+		before, known := r.told[k]
+		if known && before.trouble == now.trouble && slices.Equal(before.addresses, now.addresses) {
+			continue
+		}
+		r.told[k] = now
+		r.sink.Endpoints(k, now.addresses, now.trouble)
+	}
+}
+
+// of is what addresses stand for, as far as it is known.
+func (r *run) of(addresses []string) published {
+	out := published{addresses: Literals(addresses)}
+	var troubles []string
+	for _, a := range addresses {
+		host, port, ok := split(a)
+		if !ok {
+			continue
+		}
+		n := r.names[host]
+		for _, ip := range n.found {
+			out.addresses = append(out.addresses, endpoint(ip, port))
+		}
+		switch {
+		case n.err != "" && len(n.found) > 0:
+			troubles = append(troubles, fmt.Sprintf("%s: %s; its last answer is kept", host, n.err))
+		case n.err != "":
+			troubles = append(troubles, fmt.Sprintf("%s: %s", host, n.err))
+		}
+	}
+	slices.Sort(out.addresses)
+	out.addresses = slices.Compact(out.addresses)
+	if n := len(out.addresses); n > r.cfg.MaxAddresses {
+		out.addresses = out.addresses[:r.cfg.MaxAddresses]
+		troubles = append(troubles, fmt.Sprintf("only the first %d of %d addresses are used", r.cfg.MaxAddresses, n))
+	}
+	slices.Sort(troubles)
+	troubles = slices.Compact(troubles)
+	if n := len(troubles); n > maxTroubles {
+		troubles = append(troubles[:maxTroubles], fmt.Sprintf("and %d more", n-maxTroubles))
+	}
+	out.trouble = strings.Join(troubles, "; ")
+	return out
+}
