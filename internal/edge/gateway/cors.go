@@ -7,7 +7,10 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 )
 
 // CORS says which web pages may ask from a browser. The zero CORS allows none.
@@ -82,6 +85,17 @@ func (x *exchange) cors() bool {
 	return true
 }
 
-// corsHeaders are the gateway's to decide, not a replica's.
-var corsHeaders = []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Methods", "Access-Control-Allow-Headers",
-	"Access-Control-Max-Age", "Access-Control-Expose-Headers", "Access-Control-Allow-Credentials"}
+// corsPrefix begins the headers that are the gateway's to decide, not a
+// replica's.
+const corsPrefix = "Access-Control-"
+
+// ownCORS drops what a replica says of web pages, and keeps what its answer
+// and the gateway's vary by.
+func (x *exchange) ownCORS(in *incoming) {
+	in.fields = slices.DeleteFunc(in.fields, func(f http1.Field) bool { return strings.HasPrefix(f.Name, corsPrefix) })
+	if named(in.fields, "Vary") {
+		for _, v := range x.w.Header()["Vary"] {
+			in.fields = append(in.fields, http1.Field{Name: "Vary", Value: v})
+		}
+	}
+}

@@ -50,6 +50,7 @@ func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
 		x.id = randomHex(16)
 	}
 	w.Header().Set(headerRequestID, x.id)
+	g.running.Add(1)
 	return x
 }
 

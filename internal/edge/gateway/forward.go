@@ -17,11 +17,13 @@ import (
 // fails before its answer begins, and passes the answer on.
 func (x *exchange) forward() {
 	for {
+		x.sending()
 		in, out, err := x.try()
 		if err == nil {
 			x.answer(&in, out)
 			return
 		}
+		x.failed(err)
 		if errors.Is(err, errSlow) {
 			limit := x.gw.cfg.AnswerTimeout
 			x.gw.log.Warn("replica did not answer in time", x.attrs("timeout", limit)...)
@@ -123,6 +125,7 @@ func (x *exchange) answer(in *incoming, out passing) {
 	x.grant.FirstByte()
 	x.body.release(x.gw) // it will not be sent again
 	x.code = in.status
+	x.answering(in)
 	x.copyHeader(in)
 	x.w.WriteHeader(in.status)
 	for {

@@ -24,6 +24,7 @@ type Gateway struct {
 	upstream upstream
 	buffered budget
 	draining atomic.Bool
+	running  atomic.Int64 // requests that have not been settled
 }
 
 // New makes a gateway in front of d and registers its metrics.

@@ -3,8 +3,6 @@ package gateway
 import (
 	"mime"
 	"net"
-	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,9 +10,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
-// What the forwarding tells of a request as it goes: sending, failed,
-// answering and passed are called in this order, the first two once for every
-// try. They never block and never fail; they are the only way that usage,
+// What the forwarding tells of a request as it goes: sending and failed are
+// called for every try, then answering, and passed for every part of the answer. They never block and never fail; they are the only way that usage,
 // metrics, the access log and traces learn of an upstream.
 
 // observation is what is known of an exchange besides what forwarding needs.
@@ -46,22 +43,26 @@ func (x *exchange) failed(err error) {
 	x.seen.spans.endUpstream(0, err)
 }
 
-// answering says that a replica's answer begins: h is its header, which is
-// passed on afterwards.
-func (x *exchange) answering(status int, h http.Header) {
-	x.seen.spans.endUpstream(status, nil)
+// answering says that a replica's answer begins. Its header is passed on
+// afterwards.
+func (x *exchange) answering(in *incoming) {
+	x.seen.spans.endUpstream(in.status, nil)
 	if len(x.gw.cfg.CORS.Origins) > 0 {
-		for _, name := range corsHeaders {
-			delete(h, name)
-		}
-		if vary := x.w.Header()["Vary"]; len(vary) > 0 && len(h["Vary"]) > 0 {
-			h["Vary"] = append(slices.Clone(h["Vary"]), vary...)
-		}
+		x.ownCORS(in)
 	}
-	if x.seen.operation == "" || status/100 != 2 || h.Get("Content-Encoding") != "" {
+	if x.seen.operation == "" || in.status/100 != 2 {
 		return
 	}
-	t, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	var kind string
+	for _, f := range in.fields {
+		switch f.Name {
+		case "Content-Encoding":
+			return // not to be read
+		case "Content-Type":
+			kind = f.Value
+		}
+	}
+	t, _, err := mime.ParseMediaType(kind)
 	switch {
 	case err != nil:
 	case t == "text/event-stream":
@@ -127,6 +128,7 @@ func (x *exchange) estimate() int64 {
 
 // settle ends what watches the request. It is the exchange's last step.
 func (x *exchange) settle() {
+	defer x.gw.running.Add(-1)
 	now := time.Now()
 	u, known := x.usage()
 	cost := u.TotalTokens

@@ -61,6 +61,7 @@ func (x *exchange) startUpstream() {
 	if !c.IsValid() {
 		return
 	}
+	x.fields = x.fields[:0] // each replica is told of its own try
 	x.r.Header[headerTraceparent] = []string{"00-" + c.TraceID().String() + "-" + c.SpanID().String() + "-" + c.TraceFlags().String()}
 }
 

@@ -1,0 +1,213 @@
+package gateway
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/apikey"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/keys"
+)
+
+// keyStore keeps keys in memory.
+type keyStore struct {
+	mu   sync.Mutex
+	keys []apikey.Key
+}
+
+func (s *keyStore) Load() ([]apikey.Key, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.keys), s.keys != nil, nil
+}
+
+func (s *keyStore) Update(f func([]apikey.Key) ([]apikey.Key, error)) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys, err = f(s.keys)
+	return err
+}
+
+func (s *keyStore) Stamp() string { return "" }
+
+// newKeyRig is a gateway that knows keys, and what makes one.
+func newKeyRig(t *testing.T, mutate func(*Config, *dispatch.Config)) (*rig, func(apikey.Limits) (apikey.Key, string)) {
+	t.Helper()
+	ring, err := keys.Open(keys.DefaultConfig(), &keyStore{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, func(c *Config, d *dispatch.Config) {
+		c.Keys = ring
+		if mutate != nil {
+			mutate(c, d)
+		}
+	})
+	return r, func(l apikey.Limits) (apikey.Key, string) {
+		t.Helper()
+		k, secret, err := ring.Create("test", l, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k, secret
+	}
+}
+
+const ask = `{"model":"chat","messages":[]}`
+
+func TestKeys(t *testing.T) {
+	r, create := newKeyRig(t, nil)
+	got := make(chan http.Header, 1)
+	r.d.SetPool(pool("chat", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+		got <- req.Header
+		echo(w, req)
+	})))
+	// Without keys everything passes, a client's own Authorization too.
+	r.send("POST", "/v1/completions", ask, "Authorization", "Bearer upstream", "X-Api-Key", "rh-looks-like-one").want(t, 200)
+	if h := <-got; h.Get("Authorization") != "Bearer upstream" || h.Get("X-Api-Key") != "rh-looks-like-one" {
+		t.Errorf("replica got %v", h)
+	}
+	k, secret := create(apikey.Limits{})
+	for _, c := range []struct{ path, form string }{
+		{"/v1/chat/completions", `{"error":{"message":"`}, {"/v1/messages", `{"type":"error","error":{"type":"authentication_error","message":"`},
+		{"/v2/rerank", `{"message":"`}, {"/v2/models/chat/infer", `{"error":"`}, {"/v1/models/chat:predict", `{"error":"`},
+	} {
+		a := r.send("POST", c.path, ask)
+		a.want(t, 401, c.form, "an API key is needed")
+		if a.header.Get("Www-Authenticate") != `Bearer realm="roundhouse"` {
+			t.Errorf("%s: %v", c.path, a.header)
+		}
+		a = r.send("POST", c.path, ask, "Authorization", "Bearer sk-123")
+		a.want(t, 401, c.form, "not valid")
+		if !strings.Contains(a.header.Get("Www-Authenticate"), "invalid_token") || strings.Contains(a.body, "sk-123") {
+			t.Errorf("%s: %v %s", c.path, a.header, a.body)
+		}
+	}
+	for _, path := range []string{"/v1/models", "/v2", "/v2/models/chat/ready", "/nothing"} {
+		r.send("GET", path, "").want(t, 401)
+	}
+	for _, path := range []string{"/", "/healthz", "/v2/health/live", "/v2/health/ready"} {
+		r.send("GET", path, "").want(t, 200)
+	}
+	for _, header := range [][]string{{"Authorization", "Bearer " + secret}, {"Authorization", "bearer  " + secret}, {"X-Api-Key", secret}, {"Api-Key", secret},
+		{"Authorization", "Bearer upstream", "X-Api-Key", secret}, {"Authorization", "Bearer " + secret, "X-Api-Key", secret}} {
+		r.send("POST", "/v1/chat/completions", ask, header...).want(t, 200)
+		h := <-got
+		if strings.Contains(fmt.Sprint(h), secret) {
+			t.Errorf("%v: the key reached the replica: %v", header, h)
+		}
+		if header[1] == "Bearer upstream" && h.Get("Authorization") != "Bearer upstream" {
+			t.Errorf("what is the replica's was taken: %v", h)
+		}
+	}
+	if _, err := r.gw.cfg.Keys.Revoke(k.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.send("POST", "/v1/completions", ask, "X-Api-Key", secret).want(t, 401, "revoked")
+	if s := r.series(); !strings.Contains(s, `refused_total label:{name:"reason" value:"no_key"}`) || !strings.Contains(s, `value:"bad_key"`) {
+		t.Errorf("metrics: %s", s)
+	}
+}
+
+func TestKeyModels(t *testing.T) {
+	r, create := newKeyRig(t, nil)
+	addr := replicaServer(t, echo)
+	r.d.SetPools([]dispatch.Pool{pool("chat", addr), pool("team/iris", addr), pool("secret", addr)})
+	_, secret := create(apikey.Limits{Models: []string{"chat", "iris"}})
+	auth := []string{"X-Api-Key", secret}
+	r.send("POST", "/v1/completions", ask, auth...).want(t, 200)
+	r.send("POST", "/v1/completions", `{"model":"default/chat"}`, auth...).want(t, 200)
+	r.send("POST", "/v2/models/iris/infer", "{}", auth...).want(t, 200)
+	r.send("POST", "/v1/completions", `{"model":"adapter"}`, append(auth, "Host", "chat.default.localhost")...).want(t, 200)
+	r.send("POST", "/v1/completions", `{"model":"secret"}`, auth...).want(t, 403, "permission_error", "model_not_allowed", "is not for model")
+	r.send("POST", "/v1/messages", `{"model":"secret"}`, auth...).want(t, 403, `"type":"permission_error"`)
+	// A Host that decides does not let a name through that it would not serve.
+	r.send("POST", "/v1/completions", ask, append(auth, "Host", "secret.default.localhost")...).want(t, 403)
+	for _, c := range []struct{ method, path string }{{"GET", "/v1/models/secret"}, {"GET", "/v2/models/secret/ready"}, {"GET", "/v2/models/secret"},
+		{"POST", "/v2/models/secret/infer"}, {"POST", "/v1/models/secret:predict"}, {"POST", "/v2/repository/models/secret/load"},
+		{"POST", "/v2/repository/models/secret/unload"}, {"PUT", "/v2/models/secret/anything"}} {
+		r.send(c.method, c.path, "{}", auth...).want(t, 403)
+	}
+	r.send("POST", "/v1/completions", `{"model":"nope"}`, auth...).want(t, 404)
+	for _, a := range []answer{r.send("GET", "/v1/models", "", auth...), r.send("POST", "/v2/repository/index", "", auth...)} {
+		if a.want(t, 200, "chat", "iris"); strings.Contains(a.body, "secret") {
+			t.Errorf("lists what the key is not for: %s", a.body)
+		}
+	}
+	if r.demand.slept.Load() != 0 {
+		t.Error("a key put a model to sleep that it is not for")
+	}
+}
+
+func TestKeyLimits(t *testing.T) {
+	r, create := newKeyRig(t, nil)
+	inside, release := make(chan struct{}, 9), make(chan struct{})
+	r.d.SetPools([]dispatch.Pool{pool("chat", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":60,"completion_tokens":40}}`)
+	})), pool("slow", replicaServer(t, func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release })),
+		pool("silent", replicaServer(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, strings.Repeat("data: {}\n\n", 50)+"data: [DONE]\n\n")
+		}))})
+	limited := func(a answer, want, seconds string) {
+		t.Helper()
+		a.want(t, 429, want, "rate_limit_error", "rate_limit_exceeded")
+		if a.header.Get("Retry-After") != seconds {
+			t.Errorf("Retry-After %q, want %q", a.header.Get("Retry-After"), seconds)
+		}
+	}
+	_, secret := create(apikey.Limits{RequestsPerMinute: 1})
+	r.send("POST", "/v1/completions", ask, "X-Api-Key", secret).want(t, 200)
+	limited(r.send("POST", "/v1/completions", ask, "X-Api-Key", secret), "1 requests per minute", "60")
+
+	// Tokens: the answer's usage settles; an answer that says nothing costs an
+	// estimate.
+	_, secret = create(apikey.Limits{TokensPerMinute: 150})
+	r.send("POST", "/v1/completions", ask, "X-Api-Key", secret).want(t, 200)
+	r.waitSettled()
+	r.send("POST", "/v1/completions", ask, "X-Api-Key", secret).want(t, 200)
+	r.waitSettled()
+	limited(r.send("POST", "/v1/completions", ask, "X-Api-Key", secret), "150 tokens per minute", "21") // overdrawn by 50, and one: 51/150 of a minute
+	_, secret = create(apikey.Limits{TokensPerMinute: 60})
+	r.send("POST", "/v1/completions", `{"model":"silent","stream":true,"prompt":"`+strings.Repeat("word", 60)+`"}`, "X-Api-Key", secret).want(t, 200, "[DONE]")
+	r.waitSettled()
+	limited(r.send("POST", "/v1/completions", ask, "X-Api-Key", secret), "60 tokens per minute", "51") // 60 for the prompt, 50 events
+
+	_, secret = create(apikey.Limits{Concurrent: 1})
+	done := make(chan answer)
+	go func() { done <- r.send("POST", "/v1/completions", `{"model":"slow"}`, "X-Api-Key", secret) }()
+	<-inside
+	limited(r.send("POST", "/v1/completions", ask, "X-Api-Key", secret), "1 requests run", "1")
+	close(release)
+	(<-done).want(t, 200)
+	r.waitSettled()
+	r.send("POST", "/v1/completions", ask, "X-Api-Key", secret).want(t, 200)
+}
+
+func FuzzTakeSecret(f *testing.F) {
+	f.Add("Bearer rh-a", "rh-b", "x")
+	f.Add("Basic eA==", "", "rh-")
+	f.Add("bearer", "  ", " rh-x")
+	f.Fuzz(func(t *testing.T, auth, x, y string) {
+		h := http.Header{"Authorization": {auth}, "X-Api-Key": {x, y}, "Api-Key": {y}, "Other": {"rh-mine"}}
+		secret := takeSecret(h)
+		for _, name := range secretHeaders {
+			for _, v := range h[name] {
+				if strings.HasPrefix(v, apikey.Prefix) || secret != "" && strings.HasPrefix(secret, apikey.Prefix) && v == secret {
+					t.Fatalf("%q stays in %v", v, h)
+				}
+			}
+		}
+		if h.Get("Other") != "rh-mine" {
+			t.Fatal("took what is no key's header")
+		}
+	})
+}
