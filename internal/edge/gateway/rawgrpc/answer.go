@@ -90,8 +90,8 @@ func newAnswer(f *frame, b *budget, limit time.Duration, c interface{ Close() er
 	}
 	a.timer = time.AfterFunc(limit, func() {
 		if a.over.CompareAndSwap(false, true) {
-			b.give(a.size)
 			_ = c.Close() // of a client that is to go anyway
+			b.give(a.size)
 		}
 	})
 	return a
