@@ -59,6 +59,9 @@ func newKeyRig(t *testing.T, mutate func(*Config, *dispatch.Config)) (*rig, func
 	}
 }
 
+// noLimits are those of a key that allows everything.
+var noLimits apikey.Limits
+
 const ask = `{"model":"chat","messages":[]}`
 
 func TestKeys(t *testing.T) {
