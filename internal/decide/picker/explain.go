@@ -27,6 +27,7 @@ type table struct {
 	policy *Policy
 	rows   []row // by slot
 	given  []int32
+	none   string // the last filter that left nothing
 }
 
 type row struct {
@@ -71,7 +72,19 @@ func (c *Choice) passed(s *step, given int, left []int32) {
 	t := &c.trace
 	t.steps[t.n] = traced{id: uint8(s.id), in: int32(given), left: int32(len(left))}
 	t.n++
-	if c.table == nil || len(left) == 0 {
+	if c.table == nil {
+		return
+	}
+	if len(left) == 0 {
+		// Only if the request is dropped does it matter which filter left none.
+		why := c.table.none
+		if s.Filter != "drop" {
+			c.table.none = s.describe()
+			return
+		}
+		for _, slot := range c.table.given {
+			c.table.rows[slot].out = why
+		}
 		return
 	}
 	for _, slot := range c.table.given {

