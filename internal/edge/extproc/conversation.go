@@ -1,0 +1,266 @@
+package extproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "roundhouse.dev/roundhouse/api/extproc"
+	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// conversation is the state of one stream. It belongs to the goroutine that
+// reads the stream.
+type conversation struct {
+	s    *Server
+	pool service.Key
+	full bool // too many streams: refuse
+	send func(*pb.ProcessingResponse) error
+
+	phase phase
+	// How Envoy sends the bodies of requests and of answers.
+	requestMode, responseMode pb.BodySendMode
+	observed                  bool // nobody listens to what is sent
+
+	head   head
+	body   []byte
+	pooled int64 // of Server.buffered
+	subset subset
+
+	grant   Grant // nil before it is given and after it is settled
+	failure error
+	usage   usage
+	echo    *pb.ProcessingResponse // of a piece of the answer; reused
+}
+
+// phase is how far a conversation has come.
+type phase int
+
+const (
+	beginning  phase = iota // nothing has come
+	collecting              // the request's body is on its way
+	forwarded               // the request has an endpoint
+	answering               // the answer has begun
+	over                    // nothing more is answered
+)
+
+// take answers one message. An error ends the stream.
+func (c *conversation) take(ctx context.Context, r *pb.ProcessingRequest) error {
+	if c.phase == beginning {
+		c.observed = r.ObservabilityMode
+		c.requestMode, c.responseMode = pb.BodySendMode_FULL_DUPLEX_STREAMED, pb.BodySendMode_FULL_DUPLEX_STREAMED
+		if p := r.ProtocolConfig; p != nil {
+			c.requestMode, c.responseMode = p.RequestBodyMode, p.ResponseBodyMode
+		}
+	}
+	if c.observed || c.phase == over {
+		return nil
+	}
+	if c.full {
+		return c.refuse(tooMany("requests are under way"))
+	}
+	if c.phase <= collecting {
+		c.subset.read(r.MetadataContext)
+	}
+	switch m := r.Request.(type) {
+	case *pb.ProcessingRequest_RequestHeaders:
+		return c.requestHeaders(ctx, m.RequestHeaders)
+	case *pb.ProcessingRequest_RequestBody:
+		return c.requestBody(ctx, m.RequestBody)
+	case *pb.ProcessingRequest_RequestTrailers:
+		return c.requestTrailers(ctx)
+	case *pb.ProcessingRequest_ResponseHeaders:
+		return c.responseHeaders(m.ResponseHeaders, r.MetadataContext)
+	case *pb.ProcessingRequest_ResponseBody:
+		return c.responseBody(m.ResponseBody)
+	case *pb.ProcessingRequest_ResponseTrailers:
+		return c.responseTrailers()
+	}
+	// A message of a kind that is not known, such as of flow control: Envoy
+	// waits for no answer.
+	return nil
+}
+
+// misplaced is the error of a message that cannot come now.
+func misplaced(what string) error {
+	return status.Errorf(codes.InvalidArgument, "%s at a place in the conversation where none can come", what)
+}
+
+func (c *conversation) requestHeaders(ctx context.Context, h *pb.HttpHeaders) error {
+	if c.phase != beginning {
+		return misplaced("request_headers")
+	}
+	c.phase = collecting
+	c.head.read(h.GetHeaders())
+	switch c.requestMode {
+	case pb.BodySendMode_FULL_DUPLEX_STREAMED, pb.BodySendMode_BUFFERED, pb.BodySendMode_NONE:
+	default:
+		return c.refuse(&refusal{500, "request_body_mode is " + c.requestMode.String() + ": set FULL_DUPLEX_STREAMED or BUFFERED in the filter's processing_mode", openai.TypeServer, "", "", 0})
+	}
+	if v := c.head.get("content-encoding"); v != "" && !strings.EqualFold(v, "identity") {
+		return c.refuse(&refusal{415, fmt.Sprintf("Content-Encoding %.40q: send the body uncompressed, so that its model can be read", v), openai.TypeInvalidRequest, "", "unsupported_encoding", 0})
+	}
+	if h.GetEndOfStream() || c.requestMode == pb.BodySendMode_NONE {
+		p, err := c.admit(ctx, false)
+		if err != nil {
+			return c.refuse(err)
+		}
+		return c.sendHeaders(p)
+	}
+	if c.head.contentLength > c.s.cfg.MaxBodyBytes {
+		return c.refuse(tooLarge(c.s.cfg.MaxBodyBytes))
+	}
+	if c.requestMode == pb.BodySendMode_BUFFERED {
+		return c.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestHeaders{RequestHeaders: &pb.HeadersResponse{}}})
+	}
+	return nil // the answer is given with the body's end
+}
+
+func (c *conversation) requestBody(ctx context.Context, b *pb.HttpBody) error {
+	if c.phase != collecting {
+		return misplaced("request_body")
+	}
+	if err := c.collect(b.GetBody()); err != nil {
+		return c.refuse(err)
+	}
+	if !b.GetEndOfStream() {
+		return nil
+	}
+	p, err := c.admit(ctx, true)
+	if err != nil {
+		return c.refuse(err)
+	}
+	if c.requestMode == pb.BodySendMode_BUFFERED {
+		return c.sendBuffered(p)
+	}
+	return c.sendStreamed(p, true)
+}
+
+// requestTrailers end a body that no end_of_stream has ended.
+func (c *conversation) requestTrailers(ctx context.Context) error {
+	if c.phase == forwarded { // after a buffered body
+		return c.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestTrailers{RequestTrailers: &pb.TrailersResponse{}}})
+	}
+	if c.phase != collecting || c.requestMode != pb.BodySendMode_FULL_DUPLEX_STREAMED {
+		return misplaced("request_trailers")
+	}
+	p, err := c.admit(ctx, true)
+	if err != nil {
+		return c.refuse(err)
+	}
+	if err := c.sendStreamed(p, false); err != nil {
+		return err
+	}
+	return c.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestTrailers{RequestTrailers: &pb.TrailersResponse{}}})
+}
+
+// collect adds a piece to the body.
+func (c *conversation) collect(piece []byte) error {
+	n := int64(len(piece))
+	if int64(len(c.body))+n > c.s.cfg.MaxBodyBytes {
+		return tooLarge(c.s.cfg.MaxBodyBytes)
+	}
+	c.pooled += n
+	if c.s.buffered.Add(n) > c.s.cfg.MaxBufferedBytes {
+		return tooMany("bodies are in memory")
+	}
+	if c.body == nil {
+		c.body = piece // the message was made for us
+		return nil
+	}
+	if len(c.body)+len(piece) > cap(c.body) {
+		// The length that was promised saves copies; it is not trusted far.
+		size := max(2*len(c.body), len(c.body)+len(piece), int(min(c.head.contentLength, 1<<20)))
+		c.body = append(make([]byte, 0, size), c.body...)
+	}
+	c.body = append(c.body, piece...)
+	return nil
+}
+
+// release gives back the memory of the body.
+func (c *conversation) release() {
+	c.body = nil
+	c.s.buffered.Add(-c.pooled)
+	c.pooled = 0
+}
+
+// placed is a request with its endpoint and the body to send there: two parts,
+// so that a model's name is replaced without copying the prompt.
+type placed struct {
+	destination string
+	head, tail  []byte
+	changed     bool // the body is not what came
+}
+
+// admit finds a place for the request.
+func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error) {
+	if c.subset.given && len(c.subset.addresses) == 0 {
+		return nil, &refusal{503, "the gateway allows no endpoint for this request: " + subsetNamespace + " lists none", openai.TypeServer, "", "no_endpoints", 0}
+	}
+	r := dispatch.Request{Host: c.head.host, Path: c.head.path, Header: c.head.get, Objective: c.head.objective, FairnessID: c.head.fairness,
+		Session: c.head.session, Subset: c.subset.addresses, Bytes: int64(len(c.body))}
+	var parsed openai.Request
+	isJSON := hasBody && c.head.json()
+	if isJSON {
+		var err error
+		if parsed, err = openai.Parse(c.body); err != nil {
+			return nil, err
+		}
+		r.Model, r.MaxTokens, r.Prompt = string(parsed.Model), parsed.MaxTokens, parsed.AppendPrompt(nil, c.body)
+	}
+	if c.head.rewrite != "" {
+		r.Model = c.head.rewrite
+	}
+	begun := time.Now()
+	g, err := c.s.admitter.Admit(ctx, c.pool, r)
+	c.s.metrics.admitted(begun)
+	if err != nil {
+		return nil, err
+	}
+	c.grant = g
+	p := &placed{destination: strings.Join(append([]string{g.Address()}, g.Alternatives()...), ","), tail: c.body}
+	name := g.Model()
+	if name == "" {
+		name = c.head.rewrite
+	}
+	if isJSON && name != "" && name != string(parsed.Model) {
+		p.changed, p.head, p.tail = true, parsed.SplicedHead(c.body, name), c.body[parsed.ModelSpan.End:]
+	}
+	return p, nil
+}
+
+// refuse answers the request in the endpoint's place.
+func (c *conversation) refuse(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return status.FromContextError(err).Err() // Envoy has left
+	}
+	c.phase = over
+	c.release()
+	r := refusalOf(err)
+	c.s.metrics.answered(r.status)
+	return c.send(r.response())
+}
+
+// end settles what the stream has not.
+func (c *conversation) end() {
+	c.release()
+	c.settle()
+}
+
+// settle gives the grant back, once.
+func (c *conversation) settle() {
+	if g := c.grant; g != nil {
+		c.grant = nil
+		g.Done(dispatch.Outcome{Failed: c.failure, Usage: c.usage.finish()})
+		if c.phase == forwarded {
+			c.s.metrics.answered(0)
+		}
+	}
+}
