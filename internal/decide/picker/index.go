@@ -44,7 +44,7 @@ func (c IndexConfig) Validate() error {
 
 // maxSlots bounds the slots of an Index; prompts sent to others are not
 // remembered.
-const maxSlots = 1 << 14
+const maxSlots = 4096
 
 // Index remembers which endpoints were sent which blocks of prompts, and so
 // probably hold their keys and values. It is one table from a block's hash to

@@ -192,3 +192,123 @@ func FuzzIndex(f *testing.F) {
 		runIndex(t, c, data[:min(len(data), 2000)])
 	})
 }
+
+// TestIndexOfAThousand is the case that an index per endpoint does badly.
+func TestIndexOfAThousand(t *testing.T) {
+	c := DefaultIndexConfig()
+	r := rand.New(rand.NewPCG(1, 1))
+	blocks := c.AppendBlocks(nil, 1, [][]byte{prompt(256*c.BlockBytes, r)})
+	ix, err := NewIndex(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for slot := range 1000 {
+		ix.Sent(slot, blocks)
+	}
+	pairs, distinct := ix.Len()
+	t.Logf("256 blocks that 1,000 endpoints hold: %.2f MB", float64(ix.Bytes())/1e6)
+	if pairs != 256_000 || distinct != 256 || ix.Bytes() > 2<<20 {
+		t.Errorf("%d pairs, %d distinct, %d bytes", pairs, distinct, ix.Bytes())
+	}
+	for slot := range 1000 {
+		if slot%2 == 1 {
+			ix.Forget(slot)
+		}
+	}
+	var m Matches
+	ix.Match(append(blocks[:200:200], 1), &m)
+	if m.Longest != 200 || m.At(0) != 200 || m.At(1) != 0 || ix.Blocks(1) != 0 || ix.Blocks(998) != 256 {
+		t.Errorf("%d, %d, %d", m.Longest, m.At(0), m.At(1))
+	}
+	for slot := range 1000 {
+		ix.Forget(slot)
+	}
+	if pairs, distinct = ix.Len(); pairs != 0 || distinct != 0 {
+		t.Errorf("%d pairs, %d distinct are left", pairs, distinct)
+	}
+	if err := ix.check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestIndexIsBounded fills an index with blocks that nobody shares, and with
+// blocks that a few share, which takes the most memory.
+func TestIndexIsBounded(t *testing.T) {
+	c := DefaultIndexConfig()
+	c.MaxBlocks = 1 << 17
+	for _, sharers := range []int{1, 5} {
+		ix, err := NewIndex(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := rand.New(rand.NewPCG(1, 1))
+		blocks := make([]uint64, 100)
+		for i := range 3 * c.MaxBlocks / 100 / sharers {
+			for j := range blocks {
+				blocks[j] = r.Uint64()
+			}
+			for k := range sharers {
+				ix.Sent((i*7+k*100)%1000, blocks)
+			}
+		}
+		pairs, _ := ix.Len()
+		t.Logf("%d pairs, %d to a block: %.1f MB, %d bytes each", pairs, sharers, float64(ix.Bytes())/1e6, ix.Bytes()/pairs)
+		if pairs != c.MaxBlocks || ix.Bytes() > 100*pairs {
+			t.Errorf("%d pairs take %d bytes", pairs, ix.Bytes())
+		}
+		if err := ix.check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestIndexKeepsWhatIsUsed: a prefix that comes again and again outlives what
+// came once.
+func TestIndexKeepsWhatIsUsed(t *testing.T) {
+	c := IndexConfig{BlockBytes: 16, PromptBlocks: 100, EndpointBlocks: 50, MaxBlocks: 1000}
+	ix, err := NewIndex(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	system := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	var m Matches
+	for range 1000 {
+		chat := slices.Clone(system)
+		for range 10 {
+			chat = append(chat, r.Uint64())
+		}
+		ix.Sent(3, chat)
+		if ix.Match(chat, &m); m.At(3) != 20 {
+			t.Fatalf("%d of a prompt that was just sent", m.At(3))
+		}
+	}
+	if ix.Blocks(3) != 50 {
+		t.Errorf("%d blocks", ix.Blocks(3))
+	}
+}
+
+func TestIndexTakesAnySlot(t *testing.T) {
+	ix, err := NewIndex(DefaultIndexConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m Matches
+	for _, slot := range []int{-1, maxSlots, 1 << 40} {
+		ix.Sent(slot, []uint64{1})
+		ix.Forget(slot)
+		ix.Match([]uint64{1}, &m)
+		if m.At(slot) != 0 || ix.Blocks(slot) != 0 {
+			t.Errorf("slot %d holds something", slot)
+		}
+	}
+	ix.Sent(maxSlots-1, []uint64{1})
+	ix.Sent(2, []uint64{1, 1, 2, 1})
+	ix.Match([]uint64{1, 2}, &m)
+	if m.At(maxSlots-1) != 1 || m.At(2) != 2 {
+		t.Errorf("%d, %d", m.At(maxSlots-1), m.At(2))
+	}
+	if err := ix.check(); err != nil {
+		t.Error(err)
+	}
+}

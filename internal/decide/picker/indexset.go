@@ -2,8 +2,8 @@ package picker
 
 import "math/bits"
 
-// few is how many slots a node names itself: 16 bits each, 14 of the slot and
-// the highest for the second chance. More take a bitset.
+// few is how many slots a node names itself: 16 bits each, the slot and in
+// the highest the second chance. More take a bitset.
 const (
 	few      = 4
 	slotMask = maxSlots - 1

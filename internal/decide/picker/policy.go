@@ -17,7 +17,7 @@ type step struct {
 	Step
 	id         int
 	run        func(p *pick, s *step, set []int32) int
-	then, alse []step
+	passed, failed []step
 }
 
 // New makes a policy. It fails where Validate does.
@@ -47,7 +47,7 @@ func (p *Policy) compile(steps []Step) []step {
 		id := len(p.names)
 		p.names = append(p.names, s.Filter)
 		out = append(out, step{Step: s, id: id, run: filters[s.Filter].run,
-			then: p.compile(s.Then), alse: p.compile(s.Else)})
+			passed: p.compile(s.Then), failed: p.compile(s.Else)})
 	}
 	return out
 }
@@ -106,11 +106,11 @@ func (p *pick) filter(steps []step, set []int32) []int32 {
 		kept := s.run(p, s, set)
 		p.out.passed(s, before, set[:kept])
 		if kept > 0 {
-			set = p.filter(s.then, set[:kept])
+			set = p.filter(s.passed, set[:kept])
 		} else if s.Filter == "drop" {
 			return nil
 		} else {
-			set = p.filter(s.alse, set)
+			set = p.filter(s.failed, set)
 		}
 		if len(set) == 0 {
 			return nil
