@@ -24,6 +24,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
+	"roundhouse.dev/roundhouse/internal/edge/endpoints"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
 	"roundhouse.dev/roundhouse/internal/edge/process"
@@ -39,6 +40,7 @@ type node struct {
 	platform   *process.Platform
 	fleet      *fleet.Fleet
 	dispatcher *dispatch.Dispatcher
+	traffic    *traffic
 	gateway    *gateway.Gateway
 	grpc       *rawgrpc.Server // nil without an address
 	admin      *admin.Server
@@ -71,12 +73,18 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.fleet, err = fleet.New(fleet.Config{Platform: n.platform, Store: cfg.dir, Models: inspector{store}, Traffic: traffic{n.dispatcher},
+	n.traffic = newTraffic(n.dispatcher)
+	lookups := endpoints.DefaultConfig()
+	lookups.Log = cfg.log
+	if n.traffic.lookups, err = endpoints.New(lookups, n.traffic); err != nil {
+		return nil, err
+	}
+	n.fleet, err = fleet.New(fleet.Config{Platform: n.platform, Store: cfg.dir, Models: inspector{store}, Traffic: n.traffic, Routing: n.traffic,
 		Catalog: runtimes, URL: n.url, Log: cfg.log})
 	if err != nil {
 		return nil, err
 	}
-	demands.fleet = n.fleet
+	demands.fleet, n.traffic.troubled = n.fleet, n.fleet.Troubled
 	return n, n.servers(store)
 }
 
@@ -206,25 +214,6 @@ func (d *demands) Sleep(ctx context.Context, pool string) error {
 }
 
 func (d *demands) Report(pool string, _ autoscale.Demand) { d.fleet.Demanded(service.ParseKey(pool)) }
-
-// traffic carries the fleet's facts to the request path.
-type traffic struct{ *dispatch.Dispatcher }
-
-func (t traffic) Publish(v fleet.View) {
-	host := strings.TrimPrefix(v.URL, "http://")
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	t.SetPool(dispatch.Pool{Key: v.Service.Key, Protocol: v.Protocol, Created: v.Service.Created, Host: host, Entry: v.Role, Limits: v.Limits,
-		Replicas: v.Replicas, Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked}})
-}
-
-func (t traffic) Withdraw(k service.Key) { t.RemovePool(k) }
-
-func (t traffic) Demand(k service.Key) autoscale.Demand {
-	st, _ := t.Snapshot(k.String())
-	return st.Demand
-}
 
 // fetcher brings models for the platform.
 type fetcher struct{ *artifact.Store }

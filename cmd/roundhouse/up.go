@@ -183,6 +183,7 @@ func (n *node) run(ctx, hurry context.Context, inference, adminListener net.List
 	fleetCtx, stopFleet := context.WithCancel(context.WithoutCancel(ctx))
 	var servers, fleet sync.WaitGroup
 	fleet.Go(func() { n.fleet.Run(fleetCtx, reconcilers) })
+	fleet.Go(func() { n.traffic.lookups.Run(fleetCtx) })
 	serve := func(name string, f func() error) {
 		servers.Go(func() {
 			if err := f(); err != nil {

@@ -49,12 +49,15 @@ func (x *exchange) failWith(status int, message, param, code string) {
 func (x *exchange) refuse(err error) {
 	var notFound *route.NotFoundError
 	var ambiguous *route.AmbiguousError
+	var unnamed *route.MissingModelError
 	var refused *dispatch.Error
 	switch {
 	case x.r.Context().Err() != nil:
 		x.code = statusClientGone
 	case errors.As(err, &notFound), errors.As(err, &ambiguous):
 		x.failWith(http.StatusNotFound, err.Error(), "model", "model_not_found")
+	case errors.As(err, &unnamed):
+		x.failWith(http.StatusBadRequest, err.Error(), "model", "")
 	case errors.As(err, &refused):
 		if refused.RetryAfter > 0 {
 			x.retryAfter(refused.RetryAfter)

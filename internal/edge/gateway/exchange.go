@@ -146,7 +146,7 @@ func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 // query is what the dispatcher is to know of the request.
 func (x *exchange) query() dispatch.Request {
 	h := x.r.Header
-	q := dispatch.Request{Host: x.r.Host, Path: x.r.URL.Path, Header: h.Get, Model: x.model, Prompt: x.prompt,
+	q := dispatch.Request{Host: x.r.Host, Path: x.r.URL.Path, RawQuery: x.r.URL.RawQuery, Method: x.r.Method, Header: h.Get, Model: x.model, Prompt: x.prompt,
 		Objective: h.Get(headerObjective), FairnessID: h.Get(headerFairness)}
 	if x.parsed != nil {
 		q.MaxTokens = x.parsed.MaxTokens

@@ -72,8 +72,8 @@ func (x *exchange) target() string {
 // splice is how the body is changed so that it names the model as the replica
 // does.
 func (x *exchange) splice() splice {
-	name := x.grant.Pool().ServedName
-	if x.parsed == nil || !x.grant.Named() || x.model == name {
+	name := x.grant.Model()
+	if x.parsed == nil || name == "" || x.model == name {
 		return splice{}
 	}
 	at := x.parsed.ModelSpan

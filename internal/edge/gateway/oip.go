@@ -136,7 +136,7 @@ func (x *exchange) repositoryIndex() {
 		}
 	}
 	index := []indexEntry{}
-	for _, s := range x.gw.dispatch.Pools() {
+	for _, s := range x.gw.dispatch.Models() {
 		if x.sees(s) && (!want.Ready || s.State == dispatch.StateReady) {
 			index = append(index, newIndexEntry(s))
 		}

@@ -103,9 +103,9 @@ func (x *exchange) forwardPath(before, name, after string) {
 		x.refuseBody(err)
 		return
 	}
-	x.path = func(p *dispatch.Pool) string {
-		if x.grant.Named() {
-			return before + url.PathEscape(p.ServedName) + after
+	x.path = func(*dispatch.Pool) string {
+		if to := x.grant.Model(); to != "" {
+			return before + url.PathEscape(to) + after
 		}
 		return before + name + after
 	}
@@ -147,7 +147,7 @@ func (x *exchange) listModels() {
 		Models []string    `json:"models"`
 		*anthropicPage
 	}{Object: "list", Data: []modelInfo{}, Models: []string{}}
-	for _, s := range x.gw.dispatch.Pools() {
+	for _, s := range x.gw.dispatch.Models() {
 		if x.sees(s) {
 			list.Data = append(list.Data, x.modelInfo(s))
 			list.Models = append(list.Models, s.Name)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 )
@@ -204,6 +205,9 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 		f.queue.add(id.Key)
 	default:
 		delete(f.mu.routing, id)
+		if id.Kind == routingKind(routing.KindPool) {
+			delete(f.mu.troubles, id.Key)
+		}
 	}
 	f.reroute()
 	return nil

@@ -116,7 +116,7 @@ func (f *Fleet) members() []route.Member {
 func (f *Fleet) Troubled(pool service.Key, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.mu.troubles[pool] == text {
+	if _, ok := f.mu.routing[ID{Kind: routingKind(routing.KindPool), Key: pool}]; !ok || f.mu.troubles[pool] == text {
 		return
 	}
 	f.mu.troubles[pool] = text

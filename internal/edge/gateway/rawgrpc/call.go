@@ -110,8 +110,8 @@ func replicaAddress(g *dispatch.Grant) string {
 
 // rename says which name the replica is to be given in the place of the call's.
 func (c *call) rename() (name string, ok bool) {
-	name = c.grant.Pool().ServedName
-	return name, c.grant.Named() && name != c.model
+	name = c.grant.Model()
+	return name, name != "" && name != c.model
 }
 
 // elsewhere moves the call to another replica after failed; nil means that it

@@ -95,7 +95,7 @@ func query(ctx context.Context, model string) dispatch.Request {
 
 // index is the state of all services, or of those that are loaded.
 func (s *Server) index(loaded bool) []dispatch.Status {
-	all := s.dispatch.Pools()
+	all := s.dispatch.Models()
 	if !loaded {
 		return all
 	}

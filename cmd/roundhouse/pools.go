@@ -1,0 +1,144 @@
+package main
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/edge/endpoints"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// traffic carries the fleet's facts to the request path: services as they
+// come, and pools put together from the services they select and the servers
+// at their addresses. The fleet calls it with its lock held, so it calls the
+// fleet back only from Endpoints.
+type traffic struct {
+	*dispatch.Dispatcher
+	lookups *endpoints.Lookups
+	// troubled tells what is wrong with a pool's addresses.
+	troubled func(pool service.Key, text string)
+
+	mu struct {
+		sync.Mutex
+		services map[service.Key]dispatch.Pool
+		pools    map[service.Key]*routing.Pool
+		members  map[service.Key][]service.Key
+		found    map[service.Key][]string // endpoints of addresses, by pool
+	}
+}
+
+func newTraffic(d *dispatch.Dispatcher) *traffic {
+	t := &traffic{Dispatcher: d}
+	t.mu.services, t.mu.pools = map[service.Key]dispatch.Pool{}, map[service.Key]*routing.Pool{}
+	t.mu.found = map[service.Key][]string{}
+	return t
+}
+
+// Publish implements fleet.Traffic.
+func (t *traffic) Publish(v fleet.View) {
+	host := strings.TrimPrefix(v.URL, "http://")
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	f := dispatch.Pool{Key: v.Service.Key, Protocol: v.Protocol, Created: v.Service.Created, Host: host, Entry: v.Role, Limits: v.Limits,
+		Replicas: v.Replicas, Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked}}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.services[f.Key] = f
+	t.SetPool(f)
+	t.shared(func(k service.Key) bool { return slices.Contains(t.mu.members[k], f.Key) })
+}
+
+// Withdraw implements fleet.Traffic.
+func (t *traffic) Withdraw(k service.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.mu.services, k)
+	t.shared(func(pool service.Key) bool { return slices.Contains(t.mu.members[pool], k) })
+	t.RemovePool(k)
+}
+
+// Demand implements fleet.Traffic.
+func (t *traffic) Demand(k service.Key) autoscale.Demand { return t.Dispatcher.Demand(k) }
+
+// Route implements fleet.Routing.
+func (t *traffic) Route(v fleet.RoutingView) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.mu.pools
+	t.mu.pools, t.mu.members = map[service.Key]*routing.Pool{}, v.Members
+	addresses := map[service.Key][]string{}
+	for _, o := range v.Objects {
+		p, ok := o.(*routing.Pool)
+		if !ok {
+			continue
+		}
+		t.mu.pools[p.Key] = p
+		if len(p.Addresses) > 0 {
+			addresses[p.Key] = p.Addresses
+		}
+		if old := before[p.Key]; old == nil || !slices.Equal(old.Addresses, p.Addresses) {
+			delete(t.mu.found, p.Key)
+		}
+	}
+	// A pool is there before anything leads to it, and until nothing does.
+	t.shared(func(service.Key) bool { return true })
+	t.SetObjects(v.Objects)
+	for k := range before {
+		if t.mu.pools[k] == nil {
+			delete(t.mu.found, k)
+			t.Remove(routing.PoolRef(k))
+		}
+	}
+	t.lookups.Set(addresses)
+}
+
+// Endpoints implements endpoints.Sink.
+func (t *traffic) Endpoints(pool service.Key, addresses []string, trouble string) {
+	t.mu.Lock()
+	if t.mu.pools[pool] != nil {
+		t.mu.found[pool] = addresses
+		t.shared(func(k service.Key) bool { return k == pool })
+	}
+	t.mu.Unlock()
+	t.troubled(pool, trouble)
+}
+
+// shared publishes the pools that match; t.mu is held.
+func (t *traffic) shared(match func(service.Key) bool) {
+	for k, p := range maps.All(t.mu.pools) {
+		if match(k) {
+			t.SetPool(t.compose(p))
+		}
+	}
+}
+
+// compose puts a pool together; t.mu is held.
+func (t *traffic) compose(p *routing.Pool) dispatch.Pool {
+	f := dispatch.Pool{Key: p.Key, Shared: true, Protocol: p.Protocol, Created: p.Created, Picker: p.Picker, Bounds: p.Bounds}
+	for _, k := range t.mu.members[p.Key] {
+		if m, ok := t.mu.services[k]; ok {
+			f.Members = append(f.Members, m)
+			if f.Protocol == "" {
+				f.Protocol = m.Protocol
+			}
+		}
+	}
+	addresses, ok := t.mu.found[p.Key]
+	if !ok {
+		addresses = endpoints.Literals(p.Addresses) // names come as they are found
+	}
+	for _, a := range addresses {
+		// One server is one endpoint in all pools that have it.
+		f.Replicas = append(f.Replicas, replica.Replica{ID: "address-" + a, Role: service.RoleEngine, Phase: replica.Ready, HTTP: a, Created: p.Created})
+	}
+	return f
+}

@@ -1,0 +1,36 @@
+package dispatch
+
+import (
+	"slices"
+	"strings"
+)
+
+// Models is what requests can name, by name: services, and the names that
+// routing objects give, each with the state of the pool that most of its
+// requests go to. A name that a routing object takes from a service is listed
+// once, as the object's.
+func (d *Dispatcher) Models() []Status {
+	v := d.view.Load()
+	seen := map[string]bool{}
+	var out []Status
+	for _, n := range v.table.Names() {
+		p := v.pools[n.Pool]
+		if p == nil {
+			continue
+		}
+		s := p.status(v.table)
+		s.Name = n.Model
+		seen[s.Name] = true
+		out = append(out, s)
+	}
+	for _, p := range v.pools {
+		if p.ref.Pool {
+			continue
+		}
+		if s := p.status(v.table); !seen[s.Name] {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
