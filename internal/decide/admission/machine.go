@@ -103,6 +103,7 @@ func (m *Machine) Bands() []Band {
 // Judge says what Arrive would decide, and changes nothing.
 func (m *Machine) Judge(w *Waiter, s State, now time.Time) (Decision, Reason) {
 	c := &m.config
+	below, bytesBelow := m.below(w.Priority)
 	switch {
 	case !w.Deadline.IsZero() && !now.Before(w.Deadline):
 		return Shed, Overdue
@@ -110,9 +111,9 @@ func (m *Machine) Judge(w *Waiter, s State, now time.Time) (Decision, Reason) {
 		return Shed, Saturated
 	case s.Room && !m.held(w.Priority, s):
 		return Admit, Room
-	case m.queued >= c.MaxQueue && m.bands[len(m.bands)-1].priority >= w.Priority:
+	case m.queued-below >= c.MaxQueue:
 		return Shed, QueueFull
-	case m.bytes+w.Bytes > c.MaxQueueBytes && m.bytes-m.bytesBelow(w.Priority)+w.Bytes > c.MaxQueueBytes:
+	case m.bytes-bytesBelow+w.Bytes > c.MaxQueueBytes:
 		return Shed, BytesFull
 	case s.Starting:
 		return Queue, Starting
@@ -126,6 +127,8 @@ func (m *Machine) Judge(w *Waiter, s State, now time.Time) (Decision, Reason) {
 // Drain or Leave takes it out.
 func (m *Machine) Arrive(w *Waiter, s State, now time.Time) Verdict {
 	m.counts.Arrived++
+	m.seq++
+	w.seq = m.seq
 	v := Verdict{}
 	v.Decision, v.Reason = m.Judge(w, s, now)
 	switch v.Decision {
@@ -136,21 +139,15 @@ func (m *Machine) Arrive(w *Waiter, s State, now time.Time) Verdict {
 		m.counts.Shed++
 	case Queue:
 		v.Evicted = m.makeRoom(w)
-		m.seq++
-		w.seq = m.seq
 		m.put(w, false)
 	}
 	return v
 }
 
-// Return makes a request wait again that had gone on: before all others of its
-// priority, whatever the bounds.
+// Return makes a request wait again that has arrived and gone on: before all
+// others of its priority, whatever the bounds.
 func (m *Machine) Return(w *Waiter) {
 	m.counts.Returned++
-	if w.seq == 0 {
-		m.seq++
-		w.seq = m.seq
-	}
 	m.put(w, true)
 }
 
@@ -297,15 +294,16 @@ func (m *Machine) makeRoom(w *Waiter) []*Waiter {
 	return m.evicted
 }
 
-// bytesBelow is what those of lower priorities hold.
-func (m *Machine) bytesBelow(priority int32) (n int64) {
+// below is what waits of lower priorities.
+func (m *Machine) below(priority int32) (n int, bytes int64) {
 	for _, b := range slices.Backward(m.bands) {
 		if b.priority >= priority {
 			break
 		}
-		n += b.bytes
+		n += b.queued
+		bytes += b.bytes
 	}
-	return n
+	return n, bytes
 }
 
 // deadlines is a heap of waiters.

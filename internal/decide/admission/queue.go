@@ -25,7 +25,7 @@ type flow struct {
 	first, last *Waiter
 }
 
-// newest is the request that came last.
+// newest is, of the last of every flow, the one that came last.
 func (b *band) newest() *Waiter {
 	out := b.flows[0].last
 	for _, f := range b.flows[1:] {
