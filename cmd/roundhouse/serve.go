@@ -106,9 +106,11 @@ type serveCommand struct {
 	format string
 	config modelserver.Config
 	flags  modelserver.Config // what the flags say
-	python workers
-	onnx   workers
-	log    *slog.Logger
+	// settings are those of the repository; nil without one.
+	settings *modelserver.ServerSettings
+	python   workers
+	onnx     workers
+	log      *slog.Logger
 }
 
 func newServeCommand() *cobra.Command {
@@ -177,7 +179,7 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) 
 	if err != nil {
 		return err
 	}
-	if err := c.addGRPC(server); err != nil {
+	if err := errors.Join(c.addGRPC(server), c.addKafka(server)); err != nil {
 		return err
 	}
 	address, err := server.Listen()
@@ -250,6 +252,7 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.settings = &settings
 	c.config = settings.Config(c.config)
 	c.python.settings, c.python.root = &settings.WorkerSettings, settings.ModelRepositoryRoot
 	c.log = newServeLog(w, settings.UseStructuredLogging, settings.Debug)

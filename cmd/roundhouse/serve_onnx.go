@@ -21,11 +21,18 @@ func isONNX(head []byte) bool {
 
 // onnxCommand finds the worker.
 func (c *serveCommand) onnxCommand() ([]string, error) {
-	program := filepath.Join(filepath.Dir(executable()), onnxProgram)
-	if _, err := exec.LookPath(program); err != nil {
-		if program, err = exec.LookPath(onnxProgram); err != nil {
-			return nil, errors.New("ONNX models need the program roundhouse-onnx beside roundhouse or on PATH: `make build` makes both")
-		}
+	program, err := companion(onnxProgram)
+	if err != nil {
+		return nil, errors.New("ONNX models need the program roundhouse-onnx beside roundhouse or on PATH: `make build` makes both")
 	}
 	return []string{program, "--python", c.python.python}, nil
+}
+
+// companion finds a program that comes with this one: beside it, or on PATH.
+func companion(name string) (string, error) {
+	program := filepath.Join(filepath.Dir(executable()), name)
+	if _, err := exec.LookPath(program); err == nil {
+		return program, nil
+	}
+	return exec.LookPath(name)
 }

@@ -9,12 +9,13 @@ import (
 )
 
 // This file is what a protocol needs that another package speaks for the
-// server. Package oipgrpc is the one there is; it is apart so that the packages
-// which know HTTP alone need not carry gRPC.
+// server: oipgrpc and kafka. They are apart so that the packages which know HTTP
+// alone need not carry gRPC.
 
-// Transport is a protocol spoken on a port of its own.
+// Transport is a protocol spoken on a port of its own, or on none.
 type Transport interface {
-	// Listen binds the port; at most once.
+	// Listen binds the port; at most once. The address is nil where there is
+	// none.
 	Listen() (net.Addr, error)
 	// Serve answers calls until Shutdown; Listen came before.
 	Serve() error

@@ -66,6 +66,7 @@ type Server struct {
 	log      *slog.Logger
 	slots    chan struct{} // nil without a limit on concurrency
 	started  atomic.Bool   // the models of the start have been tried
+	loaded   chan struct{} // closed then
 	draining atomic.Bool
 	tls      *tls.Config // nil: plain text
 	rest     *restMeters
@@ -96,7 +97,7 @@ func New(c Config, repository Repository, engines []Engine, log *slog.Logger) (*
 		return nil, err
 	}
 	s := &Server{config: c, log: log, registry: newRegistry(repository, engines, c, models, log), rest: rest, tls: secure,
-		events: newCloudEvents(c.ServerName)}
+		events: newCloudEvents(c.ServerName), loaded: make(chan struct{})}
 	if c.Limits.MaxConcurrency > 0 {
 		s.slots = make(chan struct{}, c.Limits.MaxConcurrency)
 	}
@@ -116,9 +117,14 @@ func (s *Server) LoadAll(ctx context.Context) error {
 	if s.config.LoadAtStartup {
 		err = s.registry.loadAll(ctx)
 	}
-	s.started.Store(true)
+	if s.started.CompareAndSwap(false, true) {
+		close(s.loaded)
+	}
 	return err
 }
+
+// Loaded is closed once the models of the start have been tried.
+func (s *Server) Loaded() <-chan struct{} { return s.loaded }
 
 // Ready reports whether the server takes requests: its models have been tried,
 // at least one of those serves (or none is there, or all were unloaded by

@@ -75,6 +75,8 @@ type PeerSettings struct {
 	KafkaServers     string  `json:"kafka_servers"`
 	KafkaTopicInput  string  `json:"kafka_topic_input"`
 	KafkaTopicOutput string  `json:"kafka_topic_output"`
+	KafkaGroup       string  `json:"kafka_group"`             // ours; "": the server's name
+	KafkaOffsetReset string  `json:"kafka_auto_offset_reset"` // ours: latest or earliest
 	TracingServer    *string `json:"tracing_server"`
 }
 
@@ -87,14 +89,13 @@ var (
 		"cors_settings": kindJSON, "gzip_enabled": kindBoolean, "tls_cert_file": kindText, "tls_key_file": kindText,
 		"metrics_endpoint": kindText, "metrics_port": kindNumber, "metrics_rest_server_prefix": kindText, "metrics_dir": kindText,
 		"parallel_workers": kindNumber, "parallel_workers_timeout": kindNumber, "environments_dir": kindText,
-		"kafka_enabled": kindBoolean, "kafka_servers": kindText, "kafka_topic_input": kindText, "kafka_topic_output": kindText, "tracing_server": kindText,
+		"kafka_enabled": kindBoolean, "kafka_servers": kindText, "kafka_topic_input": kindText, "kafka_topic_output": kindText, "kafka_group": kindText, "kafka_auto_offset_reset": kindText, "tracing_server": kindText,
 	}
 	corsFields = map[string]kind{"allow_origins": kindJSON, "allow_origin_regex": kindText, "allow_credentials": kindBoolean,
 		"allow_methods": kindJSON, "allow_headers": kindJSON, "expose_headers": kindJSON, "max_age": kindNumber}
 	// serverIneffective are the fields that are read and change nothing.
 	serverIneffective = []string{"model_repository_implementation", "model_repository_implementation_args", "logging_settings",
-		"metrics_dir",
-		"kafka_enabled", "kafka_servers", "kafka_topic_input", "kafka_topic_output", "tracing_server"}
+		"metrics_dir", "tracing_server"}
 )
 
 // defaultServerSettings are MLServer's, but on loopback.
@@ -105,7 +106,7 @@ func defaultServerSettings() ServerSettings {
 	s.Host, s.HTTPPort, s.GRPCPort, s.GzipEnabled = c.Host, c.HTTP.Port, c.GRPC.Port, c.HTTP.Gzip
 	s.MetricsEndpoint, s.MetricsPort, s.MetricsRESTServerPrefix, s.MetricsDir = &c.Metrics.Path, c.Metrics.Port, c.Metrics.RESTPrefix, ".metrics"
 	s.WorkerSettings = WorkerSettings{ParallelWorkers: 1, ParallelWorkersTimeout: 5, EnvironmentsDir: ".envs"}
-	s.PeerSettings = PeerSettings{KafkaServers: "localhost:9092", KafkaTopicInput: "mlserver-input", KafkaTopicOutput: "mlserver-output"}
+	s.PeerSettings = PeerSettings{KafkaServers: "localhost:9092", KafkaTopicInput: "mlserver-input", KafkaTopicOutput: "mlserver-output", KafkaOffsetReset: "latest"}
 	return s
 }
 
