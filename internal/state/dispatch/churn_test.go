@@ -141,20 +141,3 @@ func churn(d *Dispatcher, limit int, stop <-chan struct{}) {
 		}
 	}
 }
-
-func BenchmarkAdmitDone(b *testing.B) {
-	d, err := New(DefaultConfig(), &recorder{}, nil, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	d.SetPool(pool1(0, ready("a", "b", "c", "d")...))
-	b.ReportAllocs()
-	for b.Loop() {
-		g, err := d.Admit(b.Context(), Request{Host: "localhost:8080", Model: "iris"})
-		if err != nil {
-			b.Fatal(err)
-		}
-		g.FirstByte()
-		g.Done(Outcome{})
-	}
-}
