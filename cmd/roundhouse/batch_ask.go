@@ -281,6 +281,7 @@ func (a *asker) once(ctx context.Context, path, id string, body []byte) (answer 
 		return nil, -1, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	authorize(req.Header)
 	if id != "" {
 		req.Header.Set("X-Request-Id", id)
 		req.Header.Set("Seldon-Puid", id)

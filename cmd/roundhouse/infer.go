@@ -151,6 +151,7 @@ func (r *remote) ask(ctx context.Context, path string, body []byte) (*http.Respo
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	authorize(req.Header)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		var u *url.Error

@@ -51,6 +51,7 @@ type nodeConfig struct {
 	inference, admin *net.TCPAddr
 	grpc             net.Listener // nil: no gRPC
 	log              *slog.Logger
+	front            *front
 }
 
 func newNode(cfg nodeConfig) (*node, error) {
@@ -93,6 +94,7 @@ func (n *node) servers(store *artifact.Store) error {
 	metrics := prometheus.NewRegistry()
 	gw := gateway.DefaultConfig()
 	gw.Listen, gw.Version, gw.DrainTimeout = n.cfg.inference.String(), version, drainGrace
+	n.cfg.front.configure(&gw)
 	var err error
 	if n.gateway, err = gateway.New(gw, n.dispatcher, n.log, metrics); err != nil {
 		return err
@@ -100,6 +102,7 @@ func (n *node) servers(store *artifact.Store) error {
 	if n.cfg.grpc != nil {
 		raw := rawgrpc.DefaultConfig()
 		raw.Version, raw.DrainTimeout = version, drainGrace
+		n.cfg.front.configureGRPC(&raw)
 		if n.grpc, err = rawgrpc.New(raw, n.dispatcher, n.log, metrics); err != nil {
 			return err
 		}
@@ -108,7 +111,7 @@ func (n *node) servers(store *artifact.Store) error {
 	if err != nil {
 		return err
 	}
-	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: store, Version: version,
+	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: store, Version: version, Keys: n.cfg.front.keys,
 		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), Log: n.log})
 	return err
 }
@@ -125,7 +128,7 @@ func (n *node) close(hurry context.Context, keep bool) error {
 }
 
 // base is the address people reach the gateway at.
-func (n *node) base() string { return "http://" + reachable(n.cfg.inference) }
+func (n *node) base() string { return n.cfg.front.scheme() + "://" + reachable(n.cfg.inference) }
 
 // reachable is where what listens at a is reached on this machine.
 func reachable(a *net.TCPAddr) string {
@@ -137,7 +140,7 @@ func reachable(a *net.TCPAddr) string {
 
 // url is a service's own address: its host tells it from namesakes.
 func (n *node) url(k service.Key) string {
-	return fmt.Sprintf("http://%s.%s.localhost:%d", k.Name, k.Namespace, n.cfg.inference.Port)
+	return fmt.Sprintf("%s://%s.%s.localhost:%d", n.cfg.front.scheme(), k.Name, k.Namespace, n.cfg.inference.Port)
 }
 
 // greet tells on standard output what can be asked and how.

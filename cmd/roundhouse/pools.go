@@ -44,7 +44,7 @@ func newTraffic(d *dispatch.Dispatcher) *traffic {
 
 // Publish implements fleet.Traffic.
 func (t *traffic) Publish(v fleet.View) {
-	host := strings.TrimPrefix(v.URL, "http://")
+	_, host, _ := strings.Cut(v.URL, "://")
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}

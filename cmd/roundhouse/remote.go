@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"os"
 	"time"
 
@@ -37,6 +38,13 @@ func envOr(name, value string) string {
 		return v
 	}
 	return value
+}
+
+// authorize sends the API key in ROUNDHOUSE_API_KEY along, if there is one.
+func authorize(h http.Header) {
+	if key := os.Getenv("ROUNDHOUSE_API_KEY"); key != "" {
+		h.Set("Authorization", "Bearer "+key)
+	}
 }
 
 // client opens the admin API with the token of the data directory, or the one

@@ -28,6 +28,7 @@ type upOptions struct {
 	dataDir       string
 	keep          bool
 	verbose       bool
+	front         frontOptions
 }
 
 func newUpCommand() *cobra.Command {
@@ -56,6 +57,7 @@ file with a problem keeps what it said before.`,
 	f.StringVar(&o.grpc, "grpc-listen", defaultGRPCListen, "address for inference over gRPC; empty for none")
 	f.StringVar(&o.admin, "admin-listen", defaultAdmin, "address of the admin API and metrics")
 	f.StringVar(&o.dataDir, "data-dir", datadir.Default(), "where the desired state, models and logs are kept")
+	o.front.flags(f)
 	f.BoolVar(&o.keep, "keep-replicas", false, "leave replicas running when stopped; the next up takes them over")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	return cmd
@@ -109,7 +111,13 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 		return err
 	}
 	defer func() { _ = adminListener.Close() }()
-	n, err := newNode(nodeConfig{dir: dir, inference: inference.Addr().(*net.TCPAddr), grpc: grpcListener, admin: adminListener.Addr().(*net.TCPAddr), log: log})
+	fr, err := o.front.open(ctx, dir.Keys(), logs, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, fr.close()) }()
+	fr.warn(log, inference, grpcListener)
+	n, err := newNode(nodeConfig{dir: dir, inference: inference.Addr().(*net.TCPAddr), grpc: grpcListener, admin: adminListener.Addr().(*net.TCPAddr), log: log, front: fr})
 	if err != nil {
 		return err
 	}
@@ -184,6 +192,7 @@ func (n *node) run(ctx, hurry context.Context, inference, adminListener net.List
 	var servers, fleet sync.WaitGroup
 	fleet.Go(func() { n.fleet.Run(fleetCtx, reconcilers) })
 	fleet.Go(func() { n.traffic.lookups.Run(fleetCtx) })
+	fleet.Go(func() { n.cfg.front.keys.Follow(fleetCtx, n.log) })
 	serve := func(name string, f func() error) {
 		servers.Go(func() {
 			if err := f(); err != nil {

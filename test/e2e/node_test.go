@@ -30,7 +30,8 @@ type node struct {
 	mark    string // in the environment of every process it caused
 	program string // what up is run from
 	as      *syscall.SysProcAttr
-	gateway string // base URLs, while up
+	env     []string // besides
+	gateway string   // base URLs, while up
 	admin   string
 
 	cmd    *exec.Cmd
@@ -104,7 +105,7 @@ func (n *node) launch(args ...string) {
 }
 
 func (n *node) environ() []string {
-	return append(os.Environ(), n.mark, "ROUNDHOUSE_SERVER="+n.admin, "ROUNDHOUSE_GATEWAY="+n.gateway, "ROUNDHOUSE_DATA_DIR="+n.dir)
+	return append(append(os.Environ(), n.env...), n.mark, "ROUNDHOUSE_SERVER="+n.admin, "ROUNDHOUSE_GATEWAY="+n.gateway, "ROUNDHOUSE_DATA_DIR="+n.dir)
 }
 
 // signal sends one to up and waits until it has ended; it returns the exit

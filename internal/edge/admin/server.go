@@ -23,6 +23,8 @@ type Config struct {
 	Host string
 	// Files reads and keeps model files; nil refuses uploads.
 	Files Files
+	// Keys are the inference port's API keys; nil leaves their paths out.
+	Keys Keys
 	// Metrics serves GET /metrics; nil leaves the path out.
 	Metrics http.Handler
 	// Version and URLs are told at GET /api/v1.
@@ -68,6 +70,9 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	if s.cfg.Metrics != nil {
 		mux.Handle("GET /metrics", s.cfg.Metrics)
+	}
+	if s.cfg.Keys != nil {
+		s.keys(mux)
 	}
 	mux.HandleFunc("GET /api/v1", s.about)
 	mux.HandleFunc("POST /api/v1/apply", s.apply)
