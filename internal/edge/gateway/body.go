@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 )
 
 // budget counts bytes held, up to a limit.
@@ -35,8 +38,12 @@ type body struct {
 	length int64       // -1 when unknown
 	held   int64       // taken from the budget
 	from   *patientReader
-	spent  bool // some of the tail was sent
+	spent  bool    // some of the tail was sent
+	pooled *[]byte // what head is a part of; nil when it is its own
 }
+
+// long says whether sending the body on may outlast the answer.
+func (b *body) long() bool { return b.tail != nil || b.length < 0 || b.length > http1.InlineBytes }
 
 // splice replaces the bytes [start, end) of a body by name. The zero splice
 // changes nothing.
@@ -61,7 +68,10 @@ func (b *body) replayable() bool {
 // release gives back what is held, when it will not be sent any more.
 func (b *body) release(g *Gateway) {
 	g.buffered.give(b.held)
-	b.head, b.held = nil, 0
+	if b.pooled != nil && g.cfg.Upstream == UpstreamOwn { // net/http may still be reading
+		putBuffer(b.pooled)
+	}
+	b.head, b.held, b.pooled = nil, 0, nil
 }
 
 // tailReader reads the part of a body that is not held, once. It remembers
@@ -96,6 +106,7 @@ func (b *body) clientError() error {
 type patientReader struct {
 	rc      *http.ResponseController
 	from    io.Reader
+	http2   bool
 	timeout time.Duration
 	ended   atomic.Bool // the end was read
 }
@@ -107,7 +118,10 @@ func (p *patientReader) Read(b []byte) (int, error) {
 	if errors.Is(err, io.EOF) {
 		p.ended.Store(true)
 		// The server goes on watching the connection for a client that leaves.
-		_ = p.rc.SetReadDeadline(time.Time{})
+		// That of HTTP/1 lifts the deadline itself.
+		if p.http2 {
+			_ = p.rc.SetReadDeadline(time.Time{})
+		}
 	}
 	return n, err
 }
@@ -124,8 +138,12 @@ func (x *exchange) readBody(whole bool) error {
 	if r.ContentLength > cfg.MaxBodyBytes {
 		return &http.MaxBytesError{Limit: cfg.MaxBodyBytes}
 	}
-	from := &patientReader{rc: x.rc, from: http.MaxBytesReader(x.w, r.Body, cfg.MaxBodyBytes), timeout: cfg.ClientTimeout}
+	from := &x.reader
 	x.body.from = from
+	from.rc, from.from, from.http2, from.timeout = &x.rc, r.Body, r.ProtoMajor != 1, cfg.ClientTimeout
+	if r.ContentLength < 0 {
+		from.from = http.MaxBytesReader(x.w, r.Body, cfg.MaxBodyBytes)
+	}
 	if !whole && r.ContentLength > cfg.MaxReplayBytes {
 		x.body.tail = &tailReader{from: from}
 		return nil
@@ -153,6 +171,36 @@ const (
 	largestBuffer = 1 << 20 // at first, for a stated length
 )
 
+// bufferSizes are those of buffers that are used again. Longer bodies may still
+// be read when their answer is there.
+var bufferSizes = [...]int64{4 << 10, 16 << 10, http1.InlineBytes + 1}
+
+var bufferPools [len(bufferSizes)]sync.Pool
+
+// getBuffer returns a buffer of at least n bytes; pooled is what to give to
+// putBuffer, nil when it is too long for that.
+func getBuffer(n int64) (b []byte, pooled *[]byte) {
+	for i, size := range bufferSizes {
+		if n > size {
+			continue
+		}
+		if p, ok := bufferPools[i].Get().(*[]byte); ok {
+			return (*p)[:0], p
+		}
+		b = make([]byte, 0, size)
+		return b, &b
+	}
+	return make([]byte, 0, n), nil
+}
+
+func putBuffer(p *[]byte) {
+	for i, size := range bufferSizes {
+		if int64(cap(*p)) == size {
+			bufferPools[i].Put(p)
+		}
+	}
+}
+
 // fill reads into the body's head until the end or limit bytes. ended says
 // that the end was seen.
 func (x *exchange) fill(from io.Reader, limit int64) (ended bool, err error) {
@@ -162,22 +210,19 @@ func (x *exchange) fill(from io.Reader, limit int64) (ended bool, err error) {
 	}
 	var buf []byte
 	for {
-		if len(buf) == cap(buf) {
-			if int64(len(buf)) >= limit+1 {
-				x.body.head = buf
-				return false, nil
-			}
-			if len(buf) > 0 {
-				size = min(2*int64(cap(buf)), limit+1)
-			}
-			size = min(size, limit+1)
-			if !x.gw.buffered.take(size - int64(cap(buf))) {
-				return false, errNoMemory
-			}
-			x.body.held += size - int64(cap(buf))
-			buf = append(make([]byte, 0, size), buf...)[:len(buf):size]
+		if int64(len(buf)) >= limit+1 {
+			x.body.head = buf
+			return false, nil
 		}
-		n, err := from.Read(buf[len(buf):cap(buf)])
+		if len(buf) == cap(buf) {
+			if len(buf) > 0 {
+				size = 2 * int64(cap(buf))
+			}
+			if buf, err = x.grow(buf, min(size, limit+1)); err != nil {
+				return false, err
+			}
+		}
+		n, err := from.Read(buf[len(buf):min(int64(cap(buf)), limit+1)])
 		buf = buf[:len(buf)+n]
 		if errors.Is(err, io.EOF) {
 			x.body.head = buf
@@ -187,6 +232,22 @@ func (x *exchange) fill(from io.Reader, limit int64) (ended bool, err error) {
 			return false, err
 		}
 	}
+}
+
+// grow moves buf to a buffer of size bytes or more.
+func (x *exchange) grow(buf []byte, size int64) ([]byte, error) {
+	bigger, pooled := getBuffer(size)
+	if more := int64(cap(bigger) - cap(buf)); !x.gw.buffered.take(more) {
+		return nil, errNoMemory
+	} else {
+		x.body.held += more
+	}
+	bigger = append(bigger, buf...)
+	if x.body.pooled != nil {
+		putBuffer(x.body.pooled)
+	}
+	x.body.pooled = pooled
+	return bigger, nil
 }
 
 // parts appends to dst the parts of the body that are held, spliced, and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
@@ -17,7 +18,7 @@ type exchange struct {
 	gw *Gateway
 	w  http.ResponseWriter
 	r  *http.Request
-	rc *http.ResponseController
+	rc http.ResponseController
 
 	surface surface
 	id      string // of the request, passed on and answered
@@ -30,6 +31,8 @@ type exchange struct {
 	form   bool // the body is a form, not JSON
 	grant  *dispatch.Grant
 
+	reader   patientReader
+	request  openai.Request // what parsed points to
 	outgoing http1.Request
 	parts    [3][]byte // of the body
 	fields   []byte    // of the request to the replica, encoded
@@ -43,8 +46,24 @@ type exchange struct {
 	seen   observation
 }
 
+// exchanges that have ended, cleared but for the memory of their lists.
+var exchanges = sync.Pool{New: func() any { return &exchange{} }}
+
+// recycle lets another request use the exchange. One whose body may still be
+// read, by whoever sends it on, is left to the garbage collector.
+func (x *exchange) recycle() {
+	if x.body.long() {
+		return
+	}
+	clear(x.prompt)
+	*x = exchange{fields: x.fields[:0], prompt: x.prompt[:0]}
+	exchanges.Put(x)
+}
+
 func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
-	x := &exchange{gw: g, w: w, r: r, rc: http.NewResponseController(w), seen: observation{begun: time.Now()}}
+	x := exchanges.Get().(*exchange)
+	x.gw, x.w, x.r, x.rc = g, w, r, *http.NewResponseController(w)
+	x.seen.begun = time.Now()
 	x.id = r.Header.Get(headerRequestID)
 	if !validID(x.id) {
 		x.id = randomHex(16)
@@ -52,6 +71,12 @@ func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
 	w.Header().Set(headerRequestID, x.id)
 	g.running.Add(1)
 	return x
+}
+
+// end finishes the exchange, which must not be used afterwards.
+func (x *exchange) end() {
+	x.finish()
+	x.recycle()
 }
 
 // finish gives back what the request held. It also runs when the handler

@@ -274,7 +274,7 @@ func TestSilentReplica(t *testing.T) {
 }
 
 func TestBufferedBytesAreBounded(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.MaxBodyBytes, c.MaxBufferedBytes = 1000, 1500 })
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.MaxBodyBytes, c.MaxBufferedBytes = 1000, 5000 })
 	inside, release := make(chan struct{}), make(chan struct{})
 	r.d.SetPool(pool("iris", replicaServer(t, func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release })))
 	body := `{"model":"iris","x":"` + strings.Repeat("x", 900) + `"}`

@@ -107,7 +107,7 @@ func (g *Gateway) server() *http.Server {
 // serve finds the surface a path belongs to.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	x := newExchange(g, w, r)
-	defer x.finish()
+	defer x.end()
 	path := r.URL.EscapedPath()
 	x.classify(path)
 	x.startSpans(path)

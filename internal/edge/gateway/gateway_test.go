@@ -49,7 +49,7 @@ func (d *demand) Report(string, autoscale.Demand) {}
 
 // rig is a gateway on loopback.
 type rig struct {
-	t      *testing.T
+	t      testing.TB
 	d      *dispatch.Dispatcher
 	demand *demand
 	gw     *Gateway
@@ -58,7 +58,7 @@ type rig struct {
 	client *http.Client
 }
 
-func newRig(t *testing.T, mutate func(*Config, *dispatch.Config)) *rig {
+func newRig(t testing.TB, mutate func(*Config, *dispatch.Config)) *rig {
 	t.Helper()
 	cfg, dcfg := DefaultConfig(), dispatch.DefaultConfig()
 	if mutate != nil {
@@ -93,7 +93,7 @@ func newRig(t *testing.T, mutate func(*Config, *dispatch.Config)) *rig {
 }
 
 // replicaServer serves h on loopback and returns its address.
-func replicaServer(t *testing.T, h http.HandlerFunc) string {
+func replicaServer(t testing.TB, h http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
@@ -111,7 +111,7 @@ func pool(name string, addresses ...string) dispatch.Pool {
 }
 
 // until waits for what only counters tell.
-func until(t *testing.T, is func() bool) {
+func until(t testing.TB, is func() bool) {
 	t.Helper()
 	for limit := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {

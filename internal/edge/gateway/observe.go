@@ -62,7 +62,10 @@ func (x *exchange) answering(in *incoming) {
 			kind = f.Value
 		}
 	}
-	t, _, err := mime.ParseMediaType(kind)
+	t, err := kind, error(nil)
+	if kind != typeJSON {
+		t, _, err = mime.ParseMediaType(kind)
+	}
 	switch {
 	case err != nil:
 	case t == "text/event-stream":

@@ -54,7 +54,7 @@ func (x *exchange) complete(path string) {
 	x.parsed = parsed
 	x.model = string(parsed.Model)
 	if !x.form {
-		x.prompt = parsed.AppendPrompt(nil, x.body.head)
+		x.prompt = parsed.AppendPrompt(x.prompt, x.body.head)
 	}
 	x.path = func(p *dispatch.Pool) string {
 		if strings.HasPrefix(path, "/v1/") {
@@ -67,13 +67,19 @@ func (x *exchange) complete(path string) {
 
 // parse finds the model in the body, by its content type.
 func (x *exchange) parse() (*openai.Request, error) {
-	if t, params, err := mime.ParseMediaType(x.r.Header.Get("Content-Type")); err == nil && t == "multipart/form-data" {
-		x.form = true
-		return parseForm(x.body.head, params["boundary"])
+	if kind := x.r.Header.Get("Content-Type"); kind != typeJSON {
+		if t, params, err := mime.ParseMediaType(kind); err == nil && t == "multipart/form-data" {
+			x.form = true
+			return parseForm(x.body.head, params["boundary"])
+		}
 	}
-	r, err := openai.Parse(x.body.head)
-	return &r, err
+	var err error
+	x.request, err = openai.Parse(x.body.head)
+	return &x.request, err
 }
+
+// typeJSON is the usual Content-Type, which need not be parsed.
+const typeJSON = "application/json"
 
 // predict forwards KServe v1's name:verb.
 func (x *exchange) predict(nameVerb string) {

@@ -30,7 +30,7 @@ type Response struct {
 	interim bool // a 1xx answer came
 	close   bool // the connection cannot be used again
 	state   state
-	left    int64         // bytes of the body, or of the chunk
+	left    int64 // bytes of the body, or of the chunk
 	trailer []Field
 	trailed int           // bytes of the trailer
 	pause   time.Duration // for every read; 0: the request's Timeout goes on
