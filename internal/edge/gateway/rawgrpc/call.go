@@ -3,6 +3,9 @@ package rawgrpc
 import (
 	"context"
 	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -10,7 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
 // call is one call that is forwarded. One goroutine owns it.
@@ -25,14 +30,23 @@ type call struct {
 	md      metadata.MD // as it came
 	out     metadata.MD // for the replica
 
-	model   string // as the call names it
-	service string // for metrics: a known service or ""
+	pass    *keys.Pass
+	model   string      // as the call names it
+	service string      // for metrics: a known service or ""
+	key     service.Key // what the route says
 	grant   *dispatch.Grant
 	trailer metadata.MD // that an error of ours brings
+
+	// For the access log.
+	begun, firstByte time.Time
+	received         atomic.Int64 // bytes of messages
+	sent             int64
+	tries            int
+	retried          string // why the last try that failed did
 }
 
 func (s *Server) newCall(ctx context.Context, method string) *call {
-	c := &call{server: s, ctx: ctx, method: method}
+	c := &call{server: s, ctx: ctx, method: method, begun: time.Now()}
 	c.md, _ = metadata.FromIncomingContext(ctx)
 	c.address, c.conn = client(ctx)
 	c.host = first(c.md[keyAuthority])
@@ -48,25 +62,65 @@ func (c *call) finish(err error) {
 		c.grant.Done(dispatch.Outcome{})
 		c.server.metrics.waited(c.service, c.grant.Waited())
 	}
+	c.pass.Leave(0)
 	c.server.metrics.answered(c.service, c.method, status.Code(err))
+	if c.server.cfg.AccessLog != nil {
+		c.server.cfg.AccessLog.Write(c.logged(err))
+	}
+}
+
+// enter lets the call in by its key.
+func (c *call) enter() (err error) {
+	c.pass, c.trailer, err = c.server.enter(c.md)
+	return err
+}
+
+// query is what the dispatcher is to know of the call.
+func (c *call) query(size int) dispatch.Request {
+	get := func(name string) string { return first(c.md[strings.ToLower(name)]) }
+	q := dispatch.Request{Host: c.host, Path: c.method, Method: http.MethodPost, Header: get, Model: c.model, Bytes: int64(size),
+		Objective: get(keyObjective), FairnessID: get(keyFairness)}
+	if name := c.server.cfg.SessionKey; name != "" {
+		q.Session = get(name)
+	}
+	if c.pass != nil {
+		q.FairnessID = c.pass.Key() // a client must not choose whose turn it takes
+	}
+	q.Deadline, _ = c.ctx.Deadline()
+	return q
 }
 
 // admit finds the model's replica. size is how many bytes wait with the call.
 func (c *call) admit(size int) error {
-	q := dispatch.Request{Host: c.host, Model: c.model, Bytes: int64(size)}
-	if st, err := c.server.dispatch.Resolve(q); err == nil && !mayAnswer(st.Pool.Protocol) {
-		c.service = st.Pool.Key.String()
-		return httpOnly(c.service) // without waking it
+	q := c.query(size)
+	if err := c.server.mayUse(c.pass, q); err != nil {
+		return err
+	}
+	if k, err := c.server.dispatch.Key(q); err == nil {
+		c.key, c.service = k, k.String()
+		if err := c.speaks(q); err != nil {
+			return err
+		}
 	}
 	g, err := c.server.dispatch.Admit(c.ctx, q)
 	if err != nil {
-		if k, unknown := c.server.dispatch.Key(q); unknown == nil {
-			c.service = k.String()
-		}
 		return c.refused(err)
 	}
 	c.grant, c.service = g, g.Service()
 	c.out = c.outgoing(c.md)
+	return nil
+}
+
+// speaks is an error for a service that certainly has no gRPC, which is then
+// not woken. To ask what a service is costs more than to forward to it, so it
+// is asked once in a while.
+func (c *call) speaks(q dispatch.Request) error {
+	if _, known := c.server.speaks.Load(c.key); known {
+		return nil
+	}
+	if st, err := c.server.dispatch.Resolve(q); err == nil && !mayAnswer(st.Pool.Protocol) {
+		return httpOnly(c.service)
+	}
 	return nil
 }
 
@@ -87,10 +141,11 @@ func (c *call) refused(err error) error {
 
 // replica is the connection to the granted replica.
 func (c *call) replica() (*upstream, error) {
-	address := replicaAddress(c.grant)
+	address := c.grant.GRPCAddress()
 	if address == "" {
 		return nil, httpOnly(c.service)
 	}
+	c.tries++
 	up, err := c.server.upstreams.get(address)
 	if err != nil {
 		return nil, errorf(codes.Unavailable, "%v", err)
@@ -98,14 +153,14 @@ func (c *call) replica() (*upstream, error) {
 	return up, nil
 }
 
-// replicaAddress is where the granted replica speaks gRPC; "" if it does not.
-func replicaAddress(g *dispatch.Grant) string {
-	for i := range g.Pool().Replicas {
-		if r := &g.Pool().Replicas[i]; r.ID == g.Replica() {
-			return r.GRPC
-		}
+// answering notes that the replica's answer is here: from now on the call is
+// this replica's.
+func (c *call) answering() {
+	c.grant.FirstByte()
+	c.firstByte = time.Now()
+	if _, known := c.server.speaks.Load(c.key); !known {
+		c.server.speaks.Store(c.key, true)
 	}
-	return ""
 }
 
 // rename says which name the replica is to be given in the place of the call's.
@@ -118,6 +173,7 @@ func (c *call) rename() (name string, ok bool) {
 // holds a place again.
 func (c *call) elsewhere(failed error) error {
 	c.server.log.Warn("replica failed before it answered", c.attrs("error", failed)...)
+	c.retried = failed.Error()
 	if err := c.grant.Retry(c.ctx, failed); err != nil {
 		return c.refused(err)
 	}
@@ -130,6 +186,20 @@ func (c *call) late() error {
 	c.server.log.Warn("replica did not answer in time", c.attrs("timeout", limit)...)
 	c.grant.Done(dispatch.Outcome{Failed: errSlow})
 	return errorf(codes.DeadlineExceeded, "the model did not begin its answer within %v", limit)
+}
+
+// logged is the call's entry in the access log.
+func (c *call) logged(err error) gateway.Entry {
+	e := gateway.Entry{Time: c.begun, Request: c.id, Key: c.pass.Key(), Client: c.address, Method: "gRPC", Path: c.method, Model: c.model,
+		Service: c.service, Status: httpStatus(status.Code(err)), Duration: time.Since(c.begun),
+		Received: c.received.Load(), Sent: c.sent, Tries: c.tries, Retried: c.retried}
+	if c.grant != nil {
+		e.Replica, e.Queued = c.grant.Replica(), c.grant.Waited()
+	}
+	if !c.firstByte.IsZero() {
+		e.FirstByte = c.firstByte.Sub(c.begun)
+	}
+	return e
 }
 
 // scan finds the model that a message names.

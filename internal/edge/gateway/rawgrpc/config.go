@@ -18,6 +18,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
 // Config bounds what is accepted and for how long is waited. Start from
@@ -52,9 +55,13 @@ type Config struct {
 	DialTimeout time.Duration
 	// DrainTimeout is how long calls in flight may go on when the server stops.
 	DrainTimeout time.Duration
-	// Private are names of metadata, in lower case, that are for the gateway
-	// alone and never reach a replica.
-	Private []string
+	// SessionKey names the metadata whose value keeps a client's calls on one
+	// replica; "" for none.
+	SessionKey string
+	// Keys are the API keys; nil needs none.
+	Keys *keys.Ring
+	// AccessLog is told of every call for a model; nil for none.
+	AccessLog *gateway.AccessLog
 	// Version is told by ServerMetadata.
 	Version string
 }

@@ -196,3 +196,16 @@ func until(t testing.TB, is func() bool) {
 }
 
 var plain = insecure.NewCredentials()
+
+// credential is metadata that a call option adds.
+type credential []string
+
+func (c credential) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	out := map[string]string{}
+	for i := 0; i+1 < len(c); i += 2 {
+		out[c[i]] = c[i+1]
+	}
+	return out, nil
+}
+
+func (credential) RequireTransportSecurity() bool { return false }

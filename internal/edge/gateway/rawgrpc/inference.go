@@ -2,6 +2,8 @@ package rawgrpc
 
 import (
 	"context"
+	"net/http"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -35,7 +37,11 @@ func (i *inference) ServerMetadata(context.Context, *oip.ServerMetadataRequest) 
 
 // ModelReady says whether a request would be answered. It wakes nothing.
 func (i *inference) ModelReady(ctx context.Context, r *oip.ModelReadyRequest) (*oip.ModelReadyResponse, error) {
-	s, err := i.server.dispatch.Resolve(query(ctx, r.GetName()))
+	q := query(ctx, oip.GRPCInferenceService_ModelReady_FullMethodName, r.GetName())
+	if err := i.server.mayUse(passOf(ctx), q); err != nil {
+		return nil, err
+	}
+	s, err := i.server.dispatch.Resolve(q)
 	if err != nil {
 		err, _ = refusal(ctx, err)
 		return nil, err
@@ -44,9 +50,9 @@ func (i *inference) ModelReady(ctx context.Context, r *oip.ModelReadyRequest) (*
 }
 
 // RepositoryIndex lists all services.
-func (i *inference) RepositoryIndex(_ context.Context, r *oip.RepositoryIndexRequest) (*oip.RepositoryIndexResponse, error) {
+func (i *inference) RepositoryIndex(ctx context.Context, r *oip.RepositoryIndexRequest) (*oip.RepositoryIndexResponse, error) {
 	out := &oip.RepositoryIndexResponse{}
-	for _, s := range i.server.index(r.GetReady()) {
+	for _, s := range i.server.index(ctx, r.GetReady()) {
 		out.Models = append(out.Models, &oip.RepositoryIndexResponse_ModelIndex{Name: s.Name, State: repositoryState(s.State), Reason: s.Message})
 	}
 	return out, nil
@@ -69,9 +75,9 @@ type repository struct {
 }
 
 // RepositoryIndex lists all services.
-func (r *repository) RepositoryIndex(_ context.Context, in *modelrepository.RepositoryIndexRequest) (*modelrepository.RepositoryIndexResponse, error) {
+func (r *repository) RepositoryIndex(ctx context.Context, in *modelrepository.RepositoryIndexRequest) (*modelrepository.RepositoryIndexResponse, error) {
 	out := &modelrepository.RepositoryIndexResponse{}
-	for _, s := range r.server.index(in.GetReady()) {
+	for _, s := range r.server.index(ctx, in.GetReady()) {
 		out.Models = append(out.Models, &modelrepository.RepositoryIndexResponse_ModelIndex{Name: s.Name, State: repositoryState(s.State), Reason: s.Message})
 	}
 	return out, nil
@@ -88,20 +94,19 @@ func (r *repository) RepositoryModelUnload(ctx context.Context, in *modelreposit
 }
 
 // query asks for a model by its name and the host that was called.
-func query(ctx context.Context, model string) dispatch.Request {
+func query(ctx context.Context, method, model string) dispatch.Request {
 	md, _ := metadata.FromIncomingContext(ctx)
-	return dispatch.Request{Host: first(md[keyAuthority]), Model: model}
+	return dispatch.Request{Host: first(md[keyAuthority]), Path: method, Method: http.MethodPost, Model: model,
+		Header: func(name string) string { return first(md[strings.ToLower(name)]) }}
 }
 
-// index is the state of all services, or of those that are loaded.
-func (s *Server) index(loaded bool) []dispatch.Status {
-	all := s.dispatch.Models()
-	if !loaded {
-		return all
-	}
+// index is the state of all services that the caller's key is for, or of those
+// of them that are loaded.
+func (s *Server) index(ctx context.Context, loaded bool) []dispatch.Status {
+	pass := passOf(ctx)
 	var out []dispatch.Status
-	for _, st := range all {
-		if st.State == dispatch.StateReady {
+	for _, st := range s.dispatch.Pools() {
+		if sees(pass, &st) && (!loaded || st.State == dispatch.StateReady) {
 			out = append(out, st)
 		}
 	}
@@ -122,7 +127,11 @@ func repositoryState(s dispatch.State) string {
 
 // load waits until a replica is ready, as a request would.
 func (s *Server) load(ctx context.Context, model string) error {
-	g, err := s.dispatch.Admit(ctx, query(ctx, model))
+	q := query(ctx, oip.GRPCInferenceService_RepositoryModelLoad_FullMethodName, model)
+	if err := s.mayUse(passOf(ctx), q); err != nil {
+		return err
+	}
+	g, err := s.dispatch.Admit(ctx, q)
 	if err != nil {
 		err, _ = refusal(ctx, err)
 		return err
@@ -132,12 +141,16 @@ func (s *Server) load(ctx context.Context, model string) error {
 }
 
 func (s *Server) unload(ctx context.Context, model string) error {
-	st, err := s.dispatch.Resolve(query(ctx, model))
+	q := query(ctx, oip.GRPCInferenceService_RepositoryModelUnload_FullMethodName, model)
+	if err := s.mayUse(passOf(ctx), q); err != nil {
+		return err
+	}
+	k, err := s.dispatch.Key(q)
 	if err != nil {
 		err, _ = refusal(ctx, err)
 		return err
 	}
-	if err := s.dispatch.Sleep(ctx, st.Pool.Key.String()); err != nil {
+	if err := s.dispatch.Sleep(ctx, k.String()); err != nil {
 		return errorf(codes.InvalidArgument, "%s cannot be unloaded: %v", model, err)
 	}
 	return nil

@@ -16,6 +16,8 @@ const (
 	keyForwarded   = "x-forwarded-for"
 	keyHost        = "x-forwarded-host"
 	keyRetryAfter  = "retry-after"
+	keyObjective   = "x-gateway-inference-objective"
+	keyFairness    = "x-gateway-inference-fairness-id"
 )
 
 // framing are the names of one connection or one message (RFC 9110 7.6.1, the
@@ -48,7 +50,7 @@ func passed(md metadata.MD) metadata.MD {
 func (c *call) outgoing(md metadata.MD) metadata.MD {
 	out := make(metadata.MD, len(md)+4)
 	for name, values := range md {
-		if passes(name) && !slices.Contains(c.server.cfg.Private, name) {
+		if passes(name) {
 			out[name] = values
 		}
 	}

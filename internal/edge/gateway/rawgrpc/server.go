@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +46,8 @@ type Server struct {
 	server    *grpc.Server
 	draining  atomic.Bool
 	ending    chan struct{} // closed when the server begins to stop
+	// speaks are services that have answered over gRPC of late.
+	speaks sync.Map // of service.Key
 }
 
 // New makes a server in front of d and registers its metrics.
@@ -62,6 +65,8 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(c),
 		grpc.MaxRecvMsgSize(cfg.MaxMessageBytes),
+		grpc.UnaryInterceptor(s.guardUnary),
+		grpc.StreamInterceptor(s.guardStream),
 		grpc.NumStreamWorkers(workers),
 		grpc.StaticStreamWindowSize(window),
 		grpc.StaticConnWindowSize(window),
@@ -117,6 +122,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			return fmt.Errorf("gRPC gateway on %s: %w", l.Addr(), err)
 		case now := <-sweep.C:
 			s.upstreams.sweep(now.Add(-s.cfg.IdleTimeout))
+			s.speaks.Clear()
 		case <-ctx.Done():
 			s.stop()
 			if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {

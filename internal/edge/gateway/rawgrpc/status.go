@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"net/http"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -47,7 +47,7 @@ func refusal(ctx context.Context, err error) (error, metadata.MD) {
 	case errors.As(err, &refused):
 		var later metadata.MD
 		if refused.RetryAfter > 0 {
-			later = metadata.Pairs(keyRetryAfter, strconv.Itoa(int(refused.RetryAfter.Seconds())))
+			later = metadata.Pairs(keyRetryAfter, seconds(refused.RetryAfter))
 		}
 		if errors.Is(err, dispatch.ErrBusy) {
 			return errorf(codes.ResourceExhausted, "%v", err), later
@@ -55,6 +55,36 @@ func refusal(ctx context.Context, err error) (error, metadata.MD) {
 		return errorf(codes.Unavailable, "%v", err), later
 	default:
 		return errorf(codes.Internal, "%v", err), nil
+	}
+}
+
+// httpStatus is a code as HTTP's surface would have said it, for the log.
+func httpStatus(code codes.Code) int {
+	switch code {
+	case codes.OK:
+		return http.StatusOK
+	case codes.Canceled:
+		return 499 // a client that left, as for HTTP
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange:
+		return http.StatusBadRequest
+	case codes.DeadlineExceeded:
+		return http.StatusGatewayTimeout
+	case codes.NotFound:
+		return http.StatusNotFound
+	case codes.AlreadyExists, codes.Aborted:
+		return http.StatusConflict
+	case codes.PermissionDenied:
+		return http.StatusForbidden
+	case codes.Unauthenticated:
+		return http.StatusUnauthorized
+	case codes.ResourceExhausted:
+		return http.StatusTooManyRequests
+	case codes.Unimplemented:
+		return http.StatusNotImplemented
+	case codes.Unavailable:
+		return http.StatusServiceUnavailable
+	default:
+		return http.StatusInternalServerError
 	}
 }
 

@@ -39,6 +39,9 @@ func streamHandler(service any, stream grpc.ServerStream) error {
 // stream waits for the first message, which says which model the stream is
 // for, and passes messages on in both directions.
 func (c *call) stream(stream grpc.ServerStream, in *inbound) error {
+	if err := c.enter(); err != nil {
+		return err
+	}
 	timer := time.NewTimer(c.server.cfg.StallTimeout)
 	defer timer.Stop()
 	select {
@@ -82,7 +85,7 @@ func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) 
 		var reply frame
 		if err := out.RecvMsg(&reply); errors.Is(err, io.EOF) {
 			if !answered {
-				c.grant.FirstByte()
+				c.answering()
 				c.sendHeader(stream, out)
 			}
 			stream.SetTrailer(passed(out.Trailer()))
@@ -91,7 +94,7 @@ func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) 
 			return c.cut(ctx, stream, in, out, &p, err, answered)
 		}
 		if !answered {
-			c.grant.FirstByte()
+			c.answering()
 			in.settle()
 			c.sendHeader(stream, out)
 		}
@@ -101,6 +104,7 @@ func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) 
 			err, c.trailer = full()
 			return nil, err
 		}
+		c.sent += int64(a.size)
 		if err := stream.SendMsg(a); err != nil {
 			return nil, err // the client is gone
 		}
@@ -160,7 +164,7 @@ func (c *call) broken(ctx context.Context, in *inbound, header, trailer metadata
 	if failed := upstreamError(err, header, trailer, p); failed != nil {
 		return failed, nil
 	}
-	c.grant.FirstByte()
+	c.answering()
 	return nil, err
 }
 
@@ -215,7 +219,9 @@ func (in *inbound) begin(f *frame) error {
 func (in *inbound) pump() {
 	for first := true; ; first = false {
 		f := &frame{}
-		switch err := in.stream.RecvMsg(f); {
+		err := in.stream.RecvMsg(f)
+		in.call.received.Add(int64(f.size()))
+		switch {
 		case errors.Is(err, io.EOF) && first:
 			in.fail(errorf(codes.InvalidArgument, "the stream has no request"))
 			return

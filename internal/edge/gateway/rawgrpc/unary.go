@@ -37,6 +37,9 @@ func (c *call) fail(ctx context.Context) {
 
 // unary reads one request and answers it.
 func (c *call) unary(decode func(any) error) (*answer, error) {
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
 	in := &frame{}
 	// A message that never ends cannot be given up by itself.
 	guard := time.AfterFunc(c.server.cfg.RequestTimeout, func() { _ = c.conn.Close() })
@@ -47,6 +50,7 @@ func (c *call) unary(decode func(any) error) (*answer, error) {
 	}
 	defer in.free()
 	size := in.size()
+	c.received.Store(int64(size))
 	if err := c.hold(size); err != nil {
 		return nil, err
 	}
@@ -100,7 +104,7 @@ func (c *call) try(request *frame) (a *answer, failed, err error) {
 			return nil, failed, nil
 		}
 	}
-	c.grant.FirstByte()
+	c.answering()
 	_ = grpc.SetTrailer(c.ctx, passed(trailer)) // fails only after the end
 	if err != nil {
 		return nil, nil, err
@@ -110,6 +114,7 @@ func (c *call) try(request *frame) (a *answer, failed, err error) {
 		err, c.trailer = full()
 		return nil, nil, err
 	}
+	c.sent = int64(a.size)
 	c.grant.Done(dispatch.Outcome{})
 	return a, nil, nil
 }

@@ -102,20 +102,6 @@ func TestInferPassesEverything(t *testing.T) {
 	}
 }
 
-// TestPrivateMetadata: what is the gateway's stays with it.
-func TestPrivateMetadata(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.Private = []string{"authorization"} })
-	f := startFake(t, nil)
-	r.d.SetPool(pool("iris", f.address))
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret", "x-other", "1")
-	if _, err := r.ModelInfer(ctx, request("iris")); err != nil {
-		t.Fatal(err)
-	}
-	if _, md := f.seen(); len(md["authorization"]) > 0 || len(md["x-other"]) != 1 {
-		t.Errorf("the replica got %v", md)
-	}
-}
-
 // TestStatusPasses: a replica's refusal comes as it is, details and trailers
 // included, and is asked for once.
 func TestStatusPasses(t *testing.T) {
