@@ -46,6 +46,8 @@ const (
 	fetches        = 2                // that wait to be worked on
 	commitEvery    = time.Second      // of what was answered
 	leaveTimeout   = 5 * time.Second  // for the last commit and the good-bye
+	session        = 10 * time.Second // without a sign of life until a member's partitions go to others
+	heartbeat      = 3 * time.Second
 	revokeWait     = 20 * time.Second // for answers of partitions that another takes over
 	minProduceWait = 250 * time.Millisecond
 	maxProduceWait = 10 * time.Second // between two tries to write an answer
@@ -120,6 +122,8 @@ func newBridge(c Config, a asker, log *slog.Logger) (*bridge, error) {
 		kgo.SeedBrokers(c.Servers...),
 		kgo.ClientID("roundhouse"),
 		kgo.ConsumerGroup(c.Group),
+		kgo.SessionTimeout(session),
+		kgo.HeartbeatInterval(heartbeat),
 		kgo.ConsumeTopics(c.Input),
 		kgo.ConsumeResetOffset(begin),
 		kgo.FetchMaxBytes(fetchBytes),
