@@ -114,39 +114,29 @@ func shorten(s string) string {
 func (t *Table) notFound(model string) *NotFoundError {
 	e := &NotFoundError{Model: model}
 	full := strings.Contains(model, "/")
-	var near []string
+	var compared []string
 	shown := func(c *claim) string {
 		if len(t.bare[c.key.Name]) > 1 {
 			return c.key.String()
 		}
 		return c.key.Name
 	}
-	all := t.claims()
+	all := t.all
 	e.Total = len(all)
 	for _, c := range all {
 		compare := c.key.Name
 		if full {
 			compare = c.key.String()
 		}
-		near = append(near, compare)
+		compared = append(compared, compare)
 	}
 	for _, c := range all[:min(len(all), maxListed)] {
 		e.Known = append(e.Known, shown(c))
 	}
-	for _, i := range nearest(model, near) {
+	for _, i := range nearest(model, compared) {
 		e.Near = append(e.Near, shown(all[i]))
 	}
 	return e
-}
-
-// claims lists all names there are, sorted.
-func (t *Table) claims() []*claim {
-	var out []*claim
-	for _, list := range t.bare {
-		out = append(out, list...)
-	}
-	slices.SortFunc(out, compareClaims)
-	return out
 }
 
 func (p *pool) notFound(model string) *NotFoundError {

@@ -58,15 +58,13 @@ func (t *Table) addClaims(set *accepted) {
 	for _, list := range t.full {
 		for _, c := range list {
 			t.bare[c.key.Name] = append(t.bare[c.key.Name], c)
-			if c.rank() < 2 {
-				t.named = append(t.named, c)
-			}
+			t.all = append(t.all, c)
 		}
 	}
 	for _, list := range t.bare {
 		slices.SortFunc(list, compareClaims)
 	}
-	slices.SortFunc(t.named, compareClaims)
+	slices.SortFunc(t.all, compareClaims)
 }
 
 func compareClaims(a, b *claim) int {
@@ -168,7 +166,7 @@ type Name struct {
 	// Pool is where requests for it go first; of several targets, the one with
 	// the greatest weight.
 	Pool routing.Ref
-	// Created is when whatever gave the name was first applied.
+	// Origin is the metadata of the object that gives the name.
 	Origin service.Meta
 }
 
@@ -177,8 +175,8 @@ type Name struct {
 // out: it needs a pool's host.
 func (t *Table) Names() []Name {
 	var out []Name
-	for _, c := range t.named {
-		if len(t.full[c.key.String()]) > 1 {
+	for _, c := range t.all {
+		if c.rank() == 2 || len(t.full[c.key.String()]) > 1 {
 			continue
 		}
 		n := Name{Model: c.key.Name}

@@ -70,7 +70,7 @@ type Table struct {
 	keys   []service.Key          // services, sorted by name, then namespace
 	pools  map[service.Key]*pool
 	http   httpTable
-	named  []*claim // of routing objects, sorted like keys
+	all    []*claim // every name, sorted
 	domain string
 }
 
