@@ -60,20 +60,12 @@ func modelLabel(service string) string {
 	return strings.TrimPrefix(service, defaultPrefix)
 }
 
-func (g *genAI) observe(x *exchange, code string, u openai.Usage, known bool, now time.Time) {
-	op, provider, model := x.seen.operation, x.surface.provider(), modelLabel(x.service)
-	failed := ""
-	if x.code < 200 || x.code >= 400 {
-		failed = code
-	}
-	g.duration.WithLabelValues(op, provider, model, failed).Observe(now.Sub(x.seen.begun).Seconds())
-	if known {
-		g.usage.WithLabelValues(op, provider, model, "input").Observe(float64(u.PromptTokens))
-		g.usage.WithLabelValues(op, provider, model, "output").Observe(float64(u.CompletionTokens))
-	}
+// streamed counts what streamed answers alone have.
+func (g *genAI) streamed(x *exchange, u openai.Usage, known bool, now time.Time) {
 	if x.seen.stream == nil || x.seen.firstByte.IsZero() {
 		return
 	}
+	op, provider, model := x.seen.operation, x.surface.provider(), modelLabel(x.service)
 	g.firstToken.WithLabelValues(op, provider, model).Observe(x.seen.firstByte.Sub(x.seen.begun).Seconds())
 	if known && u.CompletionTokens > 1 {
 		g.perToken.WithLabelValues(op, provider, model).Observe(now.Sub(x.seen.firstByte).Seconds() / float64(u.CompletionTokens-1))

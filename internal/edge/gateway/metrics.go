@@ -1,13 +1,11 @@
 package gateway
 
 import (
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -28,6 +26,8 @@ type metrics struct {
 	dropped  *prometheus.Desc
 	log      *AccessLog // nil: none
 
+	found found
+
 	mu   sync.Mutex
 	seen map[string]bool // services with series
 }
@@ -35,7 +35,7 @@ type metrics struct {
 func newMetrics(d *dispatch.Dispatcher, log *AccessLog) *metrics {
 	const prefix = "roundhouse_gateway_"
 	label := []string{"service"}
-	return &metrics{
+	m := &metrics{
 		dispatch: d,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "requests_total",
 			Help: "Requests answered, by service (empty for none) and status code; 499 is a client that left."}, []string{"service", "code"}),
@@ -60,27 +60,8 @@ func newMetrics(d *dispatch.Dispatcher, log *AccessLog) *metrics {
 		log:      log,
 		seen:     map[string]bool{},
 	}
-}
-
-// observe counts a request that has ended.
-func (m *metrics) observe(x *exchange, u openai.Usage, known bool, now time.Time) {
-	code := "other"
-	if x.code >= 100 && x.code <= 599 {
-		code = strconv.Itoa(x.code)
-	}
-	m.requests.WithLabelValues(x.service, code).Inc()
-	m.seconds.WithLabelValues(x.service).Observe(now.Sub(x.seen.begun).Seconds())
-	if x.seen.tries > 1 {
-		m.retries.WithLabelValues(x.service).Add(float64(x.seen.tries - 1))
-	}
-	if known {
-		m.tokens.WithLabelValues(x.service, "prompt").Add(float64(u.PromptTokens))
-		m.tokens.WithLabelValues(x.service, "cached").Add(float64(u.CachedTokens))
-		m.tokens.WithLabelValues(x.service, "completion").Add(float64(u.CompletionTokens))
-	}
-	if x.seen.operation != "" {
-		m.genAI.observe(x, code, u, known, now)
-	}
+	m.found.Store(&sync.Map{})
+	return m
 }
 
 func (m *metrics) refuse(reason string) { m.refused.WithLabelValues(reason).Inc() }
@@ -146,6 +127,7 @@ func (m *metrics) forget(pools []dispatch.Status) {
 			m.tokens.DeletePartialMatch(gone)
 			m.retries.DeletePartialMatch(gone)
 			m.genAI.forget(name)
+			m.found.Store(&sync.Map{})
 		}
 	}
 	m.seen = now

@@ -30,7 +30,7 @@ type incoming struct {
 }
 
 // incomingBody is the body of an answer. Until SetPause is called the time of
-// AnswerTimeout goes on; afterwards each read has d. Close may be called twice.
+// AnswerTimeout goes on; afterwards each read has d. Close is called once.
 type incomingBody interface {
 	io.ReadCloser
 	SetPause(d time.Duration)

@@ -45,8 +45,7 @@ func (e *Error) Error() string { return e.Address + ": " + e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
 // Do sends a request and returns when the answer's header is there; 1xx
-// answers are skipped. The caller reads the answer's body to its end, or
-// closes it. When ctx ends, whatever the request waits for fails with its
+// answers are skipped. The caller closes the answer. When ctx ends, whatever the request waits for fails with its
 // error.
 //
 // A server may close a kept connection just as a request is sent on it. If
@@ -67,7 +66,8 @@ func (c *Client) Do(ctx context.Context, q *Request) (*Response, error) {
 				return nil, &Error{q.Address, !sent, cause(ctx, err)}
 			}
 		}
-		x := &Response{conn: cn, client: c}
+		x := responses.Get().(*Response)
+		x.conn, x.client = cn, c
 		err := x.exchange(ctx, q, now)
 		if err == nil {
 			return x, nil

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync"
 	"time"
 )
 
 // Response is an answer. One goroutine reads it. Its Body is read by Read
 // until io.EOF, which may come with the last bytes; the connection is then
-// used for other requests. Close before the end closes the connection.
+// used for other requests. Close gives the answer back; before the end it
+// closes the connection.
 type Response struct {
 	Status int
 	// Fields are the header, in its order; framing and hop-by-hop fields are
@@ -319,13 +321,20 @@ func (x *Response) abandon() {
 	x.conn.close()
 }
 
-// Close ends the use of an answer that was not read to its end. It may be
-// called more than once.
+// Close ends the use of an answer, read to its end or not. It must be called
+// once; the answer and its Fields must not be used afterwards.
 func (x *Response) Close() error {
 	if x.err == nil {
 		x.fail(errClosed)
 	}
+	if x.written == nil { // nobody else knows it
+		*x = Response{}
+		responses.Put(x)
+	}
 	return nil
 }
+
+// responses that were closed.
+var responses = sync.Pool{New: func() any { return &Response{} }}
 
 var errClosed = errors.New("http1: the answer was closed")
