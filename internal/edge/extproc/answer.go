@@ -14,10 +14,13 @@ import (
 // responseHeaders are the first of the answer: from the endpoint, or Envoy's
 // own when it could not reach one.
 func (c *conversation) responseHeaders(h *pb.HttpHeaders, m *pb.Metadata) error {
-	if c.phase != forwarded {
+	// While the body is collected it is an answer of Envoy's own: a filter or a
+	// timeout has ended the request.
+	if c.phase != forwarded && c.phase != collecting {
 		return misplaced("response_headers")
 	}
 	c.phase = answering
+	c.release()
 	var a answer
 	a.read(h.GetHeaders())
 	c.s.metrics.answered(a.status)
@@ -93,14 +96,7 @@ func (a *answer) read(m *pb.HeaderMap) {
 	}
 }
 
-func (a *answer) get(name string) string {
-	for _, v := range a.headers.GetHeaders() {
-		if strings.EqualFold(v.Key, name) {
-			return text(v)
-		}
-	}
-	return ""
-}
+func (a *answer) get(name string) string { return find(a.headers, name) }
 
 // failure is the endpoint's: Envoy answers 502, 503 or 504 itself when it
 // cannot reach one or gets no answer, without the header of an upstream's.

@@ -80,6 +80,9 @@ type Config struct {
 	MaxStreams int
 	// DrainTimeout is how long requests under way may go on at the end.
 	DrainTimeout time.Duration
+	// SessionHeader names the header whose value keeps a client's requests on
+	// one endpoint; "" for none.
+	SessionHeader string
 	// Ready says whether requests can be placed; nil is always.
 	Ready func() bool
 	// Heard is told load reports in answers' headers; nil: nobody is.

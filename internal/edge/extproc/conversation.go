@@ -13,6 +13,7 @@ import (
 	pb "roundhouse.dev/roundhouse/api/extproc"
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -53,8 +54,8 @@ const (
 
 // take answers one message. An error ends the stream.
 func (c *conversation) take(ctx context.Context, r *pb.ProcessingRequest) error {
+	c.observed = c.observed || r.ObservabilityMode
 	if c.phase == beginning {
-		c.observed = r.ObservabilityMode
 		c.requestMode, c.responseMode = pb.BodySendMode_FULL_DUPLEX_STREAMED, pb.BodySendMode_FULL_DUPLEX_STREAMED
 		if p := r.ProtocolConfig; p != nil {
 			c.requestMode, c.responseMode = p.RequestBodyMode, p.ResponseBodyMode
@@ -204,8 +205,7 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error)
 	if c.subset.given && len(c.subset.addresses) == 0 {
 		return nil, &refusal{503, "the gateway allows no endpoint for this request: " + subsetNamespace + " lists none", openai.TypeServer, "", "no_endpoints", 0}
 	}
-	r := dispatch.Request{Host: c.head.host, Path: c.head.path, Header: c.head.get, Objective: c.head.objective, FairnessID: c.head.fairness,
-		Session: c.head.session, Subset: c.subset.addresses, Bytes: int64(len(c.body))}
+	r := c.query()
 	var parsed openai.Request
 	isJSON := hasBody && c.head.json()
 	if isJSON {
@@ -220,6 +220,13 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error)
 	}
 	begun := time.Now()
 	g, err := c.s.admitter.Admit(ctx, c.pool, r)
+	var missing *route.MissingModelError
+	if !isJSON && errors.As(err, &missing) && len(missing.Known) > 0 {
+		// A request that cannot name a model, such as for a list of them: each
+		// endpoint of the pool will do, so any of its models names the right ones.
+		r.Model = missing.Known[0]
+		g, err = c.s.admitter.Admit(ctx, c.pool, r)
+	}
 	c.s.metrics.admitted(begun)
 	if err != nil {
 		return nil, err
@@ -234,6 +241,17 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error)
 		p.changed, p.head, p.tail = true, parsed.SplicedHead(c.body, name), c.body[parsed.ModelSpan.End:]
 	}
 	return p, nil
+}
+
+// query is what admission is to know beside the body.
+func (c *conversation) query() dispatch.Request {
+	h := &c.head
+	r := dispatch.Request{Host: h.host, Path: h.path, RawQuery: h.query, Method: h.method, Header: h.get,
+		Objective: h.objective, FairnessID: h.fairness, Subset: c.subset.addresses, Bytes: c.pooled}
+	if name := c.s.cfg.SessionHeader; name != "" {
+		r.Session = h.get(name)
+	}
+	return r
 }
 
 // refuse answers the request in the endpoint's place.

@@ -29,13 +29,13 @@ const (
 // head is what is of interest in a request's headers.
 type head struct {
 	headers       *pb.HeaderMap
-	host, path    string
+	method, host  string
+	path, query   string
 	contentType   string
 	contentLength int64 // as promised; 0 when not
 	objective     string
 	fairness      string
 	rewrite       string
-	session       string
 }
 
 func (h *head) read(m *pb.HeaderMap) {
@@ -47,10 +47,12 @@ func (h *head) read(m *pb.HeaderMap) {
 				h.host = text(v)
 			}
 		case ":path":
-			h.path, _, _ = strings.Cut(text(v), "?")
+			h.path, h.query, _ = strings.Cut(text(v), "?")
 			if clean, err := url.PathUnescape(h.path); err == nil {
 				h.path = clean
 			}
+		case ":method":
+			h.method = text(v)
 		case "content-type":
 			h.contentType = text(v)
 		case "content-length":
@@ -67,10 +69,12 @@ func (h *head) read(m *pb.HeaderMap) {
 	}
 }
 
-// get is the first value of a header by its canonical name. Envoy's names are
+func (h *head) get(name string) string { return find(h.headers, name) }
+
+// find is the first value of a header by its canonical name. Envoy's names are
 // in lower case.
-func (h *head) get(name string) string {
-	for _, v := range h.headers.GetHeaders() {
+func find(m *pb.HeaderMap, name string) string {
+	for _, v := range m.GetHeaders() {
 		if strings.EqualFold(v.Key, name) {
 			return text(v)
 		}

@@ -1,0 +1,573 @@
+package extproc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// These tests play Envoy with Envoy's own generated API, so that what is on
+// the wire is what Envoy reads.
+
+// serve runs a Server and returns connections to its two ports.
+func serve(t testing.TB, a Admitter, change func(*Config)) (s *Server, main, health *grpc.ClientConn, stop func() error) {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.Listen, cfg.HealthListen = "127.0.0.1:0", "127.0.0.1:0"
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := New(cfg, a, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, healthAt, err := s.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	var once sync.Once
+	var result error
+	stop = func() error {
+		once.Do(func() { cancel(); result = <-ended })
+		return result
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	dial := func(at string) *grpc.ClientConn {
+		conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	return s, dial(at.String()), dial(healthAt.String()), stop
+}
+
+// duplex is what Envoy says of its modes.
+var duplex = &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED, ResponseBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED}
+
+// envoy is one stream, as Envoy leads it.
+type envoy struct {
+	t      testing.TB
+	stream extprocv3.ExternalProcessor_ProcessClient
+}
+
+func begin(t testing.TB, ctx context.Context, conn *grpc.ClientConn) *envoy {
+	t.Helper()
+	stream, err := extprocv3.NewExternalProcessorClient(conn).Process(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &envoy{t, stream}
+}
+
+func (e *envoy) send(r *extprocv3.ProcessingRequest) {
+	e.t.Helper()
+	if err := e.stream.Send(r); err != nil && !errors.Is(err, io.EOF) { // the reason comes with Recv
+		e.t.Fatal(err)
+	}
+}
+
+func (e *envoy) recv() *extprocv3.ProcessingResponse {
+	e.t.Helper()
+	r, err := e.stream.Recv()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return r
+}
+
+// headersOf builds Envoy's header map, from pairs.
+func headersOf(pairs ...string) *corev3.HeaderMap {
+	m := &corev3.HeaderMap{}
+	for i := 0; i < len(pairs); i += 2 {
+		m.Headers = append(m.Headers, &corev3.HeaderValue{Key: pairs[i], RawValue: []byte(pairs[i+1])})
+	}
+	return m
+}
+
+func requestHeaders(end bool, pairs ...string) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{ProtocolConfig: duplex,
+		Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: headersOf(pairs...), EndOfStream: end}}}
+}
+
+func requestBody(body []byte, end bool) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: body, EndOfStream: end}}}
+}
+
+func responseHeaders(pairs ...string) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headersOf(pairs...)}}}
+}
+
+func responseBody(body []byte, end bool) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: body, EndOfStream: end}}}
+}
+
+// directed checks what sends a request to its endpoint.
+func (e *envoy) directed(r *extprocv3.ProcessingResponse, address string, length int) {
+	e.t.Helper()
+	h := r.GetRequestHeaders().GetResponse()
+	got := map[string]string{}
+	for _, o := range h.GetHeaderMutation().GetSetHeaders() {
+		got[o.Header.Key] = string(o.Header.RawValue)
+		if o.AppendAction != corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD {
+			e.t.Errorf("%s is not replaced: %v", o.Header.Key, o.AppendAction)
+		}
+	}
+	inner := r.GetDynamicMetadata().GetFields()["envoy.lb"].GetStructValue().GetFields()["x-gateway-destination-endpoint"].GetStringValue()
+	if got["x-gateway-destination-endpoint"] != address || inner != address || !h.GetClearRouteCache() || got["content-length"] != fmt.Sprint(length) {
+		e.t.Errorf("headers %v, metadata %q, clear %v; want %s and %d bytes", got, inner, h.GetClearRouteCache(), address, length)
+	}
+}
+
+// body reads the pieces of a body up to its end.
+func (e *envoy) body(of func(*extprocv3.ProcessingResponse) *extprocv3.BodyResponse) []byte {
+	e.t.Helper()
+	var all []byte
+	for {
+		r := e.recv()
+		p := of(r).GetResponse().GetBodyMutation().GetStreamedResponse()
+		if p == nil || len(p.Body) > 62_000 {
+			e.t.Fatalf("not a piece of a body: %.200v", r)
+		}
+		all = append(all, p.Body...)
+		if p.EndOfStream {
+			return all
+		}
+	}
+}
+
+// TestWholeConversation leads one from headers to the end of a stream.
+func TestWholeConversation(t *testing.T) {
+	f := newFake()
+	f.answer = func(service.Key, dispatch.Request) (*grant, error) {
+		return &grant{address: "10.0.0.1:8000", alternatives: []string{"10.0.0.2:8000"}, model: "llama-v2"}, nil
+	}
+	_, conn, _, _ := serve(t, f, nil)
+	e := begin(t, t.Context(), conn)
+	h := requestHeaders(false, ":method", "POST", ":path", "/v1/completions", ":authority", "gw")
+	list, err := structpb.NewStruct(map[string]any{"x-gateway-destination-endpoint-subset": []any{"10.0.0.1:8000", "10.0.0.2:8000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.lb.subset_hint": list}}
+	e.send(h)
+	prompt := strings.Repeat("Once upon a time. ", 12_000) // 216 KB
+	sent := []byte(`{"model":"llama","seed":9007199254740993,"prompt":"` + prompt + `"}`)
+	for at := 0; at < len(sent); at += 16 << 10 {
+		to := min(len(sent), at+16<<10)
+		e.send(requestBody(sent[at:to], to == len(sent)))
+	}
+	want := bytes.Replace(sent, []byte(`"llama"`), []byte(`"llama-v2"`), 1)
+	e.directed(e.recv(), "10.0.0.1:8000,10.0.0.2:8000", len(want))
+	if got := e.body((*extprocv3.ProcessingResponse).GetRequestBody); !bytes.Equal(got, want) {
+		t.Errorf("the body has changed: %d bytes, want %d", len(got), len(want))
+	}
+	if log := f.taken(); len(log) != 1 || !strings.Contains(log[0], "subset=10.0.0.1:8000,10.0.0.2:8000") {
+		t.Errorf("%q", log)
+	}
+
+	r := responseHeaders(":status", "200", "content-type", "text/event-stream")
+	by, err := structpb.NewStruct(map[string]any{"x-gateway-destination-endpoint-served": "10.0.0.2:8000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.lb": by}}
+	e.send(r)
+	if e.recv().GetResponseHeaders() == nil {
+		t.Error("no answer to the answer's headers")
+	}
+	events := []byte("data: {\"choices\":[]}\n\ndata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":10}}\n\ndata: [DONE]\n\n")
+	for i, b := range events {
+		e.send(responseBody([]byte{b}, i == len(events)-1))
+	}
+	if got := e.body((*extprocv3.ProcessingResponse).GetResponseBody); !bytes.Equal(got, events) {
+		t.Errorf("the answer has changed: %q", got)
+	}
+	g := f.settled(t)
+	if g.outcome.Usage != (dispatch.Usage{Prompt: 7, Completion: 10}) || g.firstBytes != 1 || g.servedBy != "10.0.0.2:8000" {
+		t.Errorf("%+v", g)
+	}
+	if err := e.stream.CloseSend(); err != nil {
+		t.Error(err)
+	}
+	if _, err := e.stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("the stream ended with %v", err)
+	}
+}
+
+// TestBodySplitAnywhere: wherever Envoy cuts a body, the same comes out.
+func TestBodySplitAnywhere(t *testing.T) {
+	f := newFake()
+	f.answer = func(service.Key, dispatch.Request) (*grant, error) {
+		return &grant{address: "10.0.0.1:8000", model: "llama-v2"}, nil
+	}
+	_, conn, _, _ := serve(t, f, nil)
+	sent := []byte(`{"model":"ll\u0061ma","prompt":"h\"i","n":1.0}`)
+	want := `{"model":"llama-v2","prompt":"h\"i","n":1.0}`
+	for cut := range len(sent) + 1 {
+		e := begin(t, t.Context(), conn)
+		e.send(requestHeaders(false, ":method", "POST", ":path", "/v1/completions"))
+		e.send(requestBody(sent[:cut], false))
+		e.send(requestBody(sent[cut:], true))
+		e.directed(e.recv(), "10.0.0.1:8000", len(want))
+		if got := e.body((*extprocv3.ProcessingResponse).GetRequestBody); string(got) != want {
+			t.Errorf("cut at %d: %q", cut, got)
+		}
+		_ = e.stream.CloseSend()
+		f.settled(t)
+		if log := f.taken(); !strings.Contains(log[0], "model=llama ") {
+			t.Errorf("cut at %d: %q", cut, log)
+		}
+	}
+}
+
+func TestPieces(t *testing.T) {
+	whole := make([]byte, 3*maxPiece+5)
+	for i := range whole {
+		whole[i] = byte(rand.Uint32())
+	}
+	for _, head := range []int{0, 1, 20, maxPiece - 1, maxPiece, maxPiece + 1, 2 * maxPiece, len(whole)} {
+		for _, tail := range []int{0, 1, maxPiece - 20, maxPiece, maxPiece + 1, 2*maxPiece + 3} {
+			if head+tail > len(whole) {
+				continue
+			}
+			var got []byte
+			ends := 0
+			err := pieces(bytes.Clone(whole[:head]), whole[head:head+tail], func(p []byte, last bool) error {
+				if len(p) > maxPiece || (len(p) == 0 && !last) || ends > 0 {
+					t.Errorf("%d+%d: a piece of %d", head, tail, len(p))
+				}
+				if got = append(got, p...); last {
+					ends++
+				}
+				return nil
+			})
+			if err != nil || ends != 1 || !bytes.Equal(got, whole[:head+tail]) {
+				t.Errorf("%d+%d: %d bytes in the end, %d ends", head, tail, len(got), ends)
+			}
+		}
+	}
+}
+
+// TestCancelled: whenever Envoy leaves, the place is given back once and the
+// memory is free.
+func TestCancelled(t *testing.T) {
+	steps := []*extprocv3.ProcessingRequest{
+		requestHeaders(false, ":method", "POST", ":path", "/v1/completions"),
+		requestBody([]byte(`{"model":"llama"`), false), requestBody([]byte(`}`), true),
+		responseHeaders(":status", "200", "content-type", "text/event-stream"),
+		responseBody([]byte("data: {}\n\n"), false), responseBody(nil, true),
+	}
+	f := newFake()
+	s, conn, _, _ := serve(t, f, nil)
+	for n := range len(steps) + 1 {
+		ctx, cancel := context.WithCancel(t.Context())
+		e := begin(t, ctx, conn)
+		for _, r := range steps[:n] {
+			e.send(r)
+		}
+		if n >= 3 {
+			e.recv() // it has a place
+		}
+		cancel()
+		if n >= 3 {
+			f.settled(t)
+		}
+	}
+	wait(t, func() bool { return s.streams.Load() == 0 && s.buffered.Load() == 0 })
+	if f.open != 0 {
+		t.Errorf("%d places are not given back", f.open)
+	}
+}
+
+// wait waits until something is so.
+func wait(t testing.TB, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !so(); {
+		if time.Now().After(end) {
+			t.Fatal("it never came to be")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestCancelledInQueue: Envoy leaves while the request waits for a place.
+func TestCancelledInQueue(t *testing.T) {
+	waits := make(chan struct{})
+	left := make(chan struct{})
+	a := admitFunc(func(ctx context.Context) (Grant, error) {
+		close(waits)
+		<-ctx.Done()
+		close(left)
+		return nil, ctx.Err()
+	})
+	s, conn, _, _ := serve(t, a, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	e := begin(t, ctx, conn)
+	e.send(requestHeaders(true, ":method", "GET", ":path", "/v1/models"))
+	<-waits
+	cancel()
+	<-left
+	wait(t, func() bool { return s.streams.Load() == 0 })
+}
+
+type admitFunc func(context.Context) (Grant, error)
+
+func (f admitFunc) Admit(ctx context.Context, _ service.Key, _ dispatch.Request) (Grant, error) {
+	return f(ctx)
+}
+
+// TestHostile: what no Envoy sends.
+func TestHostile(t *testing.T) {
+	f := newFake()
+	s, conn, _, _ := serve(t, f, func(c *Config) { c.MaxBodyBytes, c.MaxBufferedBytes = 1<<20, 3<<20 })
+	open := func() grpc.ClientStream {
+		stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{StreamName: "Process", ServerStreams: true, ClientStreams: true},
+			"/"+ServiceName+"/Process", grpc.ForceCodec(rawCodec{}), grpc.MaxCallRecvMsgSize(8<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream
+	}
+	for name, bad := range map[string][]byte{"no protobuf": []byte("\xff\xff\xff"), "a truncated field": {0x12, 0x7f, 0x0a}} {
+		stream := open()
+		_ = stream.SendMsg(bad)
+		if err := stream.RecvMsg(&[]byte{}); status.Code(err) != codes.Internal {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	stream := open()
+	_ = stream.SendMsg(make([]byte, 1<<20+maxMessageExtra+1))
+	if err := stream.RecvMsg(&[]byte{}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a message that is too long: %v", err)
+	}
+
+	e := begin(t, t.Context(), conn)
+	e.send(requestHeaders(false, ":method", "POST", ":path", "/v1/completions"))
+	e.send(requestBody(make([]byte, 1<<20+1), false))
+	if got := e.recv().GetImmediateResponse(); got.GetStatus().GetCode() != 413 {
+		t.Errorf("a body that is too long: %v", got)
+	}
+
+	// Several streams' bodies are too much together.
+	var all []*envoy
+	for range 3 {
+		e := begin(t, t.Context(), conn)
+		e.send(requestHeaders(false, ":method", "POST", ":path", "/v1/completions"))
+		e.send(requestBody(make([]byte, 1<<20), false))
+		all = append(all, e)
+	}
+	wait(t, func() bool { return s.buffered.Load() == 3<<20 })
+	e = begin(t, t.Context(), conn)
+	e.send(requestHeaders(false, ":method", "POST", ":path", "/v1/completions"))
+	e.send(requestBody([]byte("x"), false))
+	if got := e.recv().GetImmediateResponse(); got.GetStatus().GetCode() != 429 {
+		t.Errorf("memory is full: %v", got)
+	}
+	for _, e := range all {
+		_ = e.stream.CloseSend()
+	}
+	wait(t, func() bool { return s.buffered.Load() == 0 })
+}
+
+// rawCodec sends and receives bytes.
+type rawCodec struct{}
+
+func (rawCodec) Marshal(v any) ([]byte, error)      { return v.([]byte), nil }
+func (rawCodec) Unmarshal(data []byte, v any) error { *v.(*[]byte) = bytes.Clone(data); return nil }
+func (rawCodec) Name() string                       { return "proto" }
+
+func TestPoolOfAStream(t *testing.T) {
+	for _, c := range []struct {
+		authority, metadata string
+		flag                service.Key
+		want                string
+	}{
+		{"127.0.0.1:9002", "", service.Key{}, "/"},
+		{"127.0.0.1:9002", "", service.Key{Namespace: "a", Name: "b"}, "a/b"},
+		{"127.0.0.1:9002", "c/d", service.Key{Namespace: "a", Name: "b"}, "c/d"},
+		{"llama-epp.prod.svc.cluster.local:9002", "", service.Key{Namespace: "a", Name: "b"}, "prod/llama"},
+		{"llama-epp.prod:9002", "", service.Key{}, "prod/llama"},
+		{"llama-epp:9002", "", service.Key{Namespace: "a", Name: "b"}, "a/b"},
+		{"llama.prod.svc:9002", "", service.Key{}, "/"},
+		{"-epp.prod", "", service.Key{}, "/"},
+		{"llama-epp.prod", "c/d", service.Key{}, "c/d"},
+		{"llama-epp.prod", "d", service.Key{}, "default/d"},
+		{"llama-epp.prod", "a/b/c", service.Key{}, "InvalidArgument"},
+		{"llama-epp.prod", "/b", service.Key{}, "InvalidArgument"},
+	} {
+		md := metadata.Pairs(":authority", c.authority)
+		if c.metadata != "" {
+			md.Set(PoolMetadata, c.metadata)
+		}
+		s := &Server{cfg: Config{Pool: c.flag}}
+		k, err := s.pool(metadata.NewIncomingContext(t.Context(), md))
+		got := k.Namespace + "/" + k.Name
+		if err != nil {
+			got = status.Code(err).String()
+		}
+		if got != c.want {
+			t.Errorf("authority %q, metadata %q: %s, want %s", c.authority, c.metadata, got, c.want)
+		}
+	}
+	// And over the wire.
+	f := newFake()
+	_, conn, _, _ := serve(t, f, nil)
+	e := begin(t, metadata.AppendToOutgoingContext(t.Context(), PoolMetadata, "prod/llama"), conn)
+	e.send(requestHeaders(true, ":method", "GET", ":path", "/v1/models"))
+	e.recv()
+	if log := f.taken(); !strings.HasPrefix(log[0], "admit pool=prod/llama ") {
+		t.Errorf("%q", log)
+	}
+	_ = e.stream.CloseSend()
+	f.settled(t)
+}
+
+func TestHealthAndDrain(t *testing.T) {
+	f := newFake()
+	ready := make(chan bool, 1)
+	ready <- false
+	_, conn, health, stop := serve(t, f, func(c *Config) {
+		c.Ready = func() bool { r := <-ready; ready <- r; return r }
+	})
+	check := func(conn *grpc.ClientConn, service string) string {
+		r, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
+		if err != nil {
+			return status.Code(err).String()
+		}
+		return r.Status.String()
+	}
+	for _, name := range []string{"", "readiness", ServiceName} {
+		if got := check(health, name); got != "NOT_SERVING" {
+			t.Errorf("%q: %s before there is an endpoint", name, got)
+		}
+	}
+	if got := check(health, "liveness"); got != "SERVING" {
+		t.Errorf("liveness: %s", got)
+	}
+	if got := check(health, "other"); got != "NotFound" {
+		t.Errorf("other: %s", got)
+	}
+	<-ready
+	ready <- true
+	if got := check(conn, "readiness"); got != "SERVING" {
+		t.Errorf("on the main port: %s", got)
+	}
+	watch, err := grpc_health_v1.NewHealthClient(health).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "readiness"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := watch.Recv(); err != nil || r.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+		t.Fatalf("%v, %v", r, err)
+	}
+
+	// A request under way is finished while the server ends.
+	e := begin(t, t.Context(), conn)
+	e.send(requestHeaders(true, ":method", "GET", ":path", "/v1/models"))
+	e.recv()
+	ended := make(chan error, 1)
+	go func() { ended <- stop() }()
+	if r, err := watch.Recv(); err != nil || r.Status != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("while draining: %v, %v", r, err)
+	}
+	if got := check(health, "liveness"); got != "SERVING" {
+		t.Errorf("liveness while draining: %s", got)
+	}
+	e.send(responseHeaders(":status", "200"))
+	if e.recv().GetResponseHeaders() == nil {
+		t.Error("no answer while draining")
+	}
+	_ = e.stream.CloseSend()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	f.settled(t)
+}
+
+// TestDrainIsBounded: a stream that never ends is cut off.
+func TestDrainIsBounded(t *testing.T) {
+	f := newFake()
+	_, conn, _, stop := serve(t, f, func(c *Config) { c.DrainTimeout = 10 * time.Millisecond })
+	e := begin(t, t.Context(), conn)
+	e.send(requestHeaders(true, ":method", "GET", ":path", "/v1/models"))
+	e.recv()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	f.settled(t)
+}
+
+// TestMany leads conversations in parallel that end anywhere.
+func TestMany(t *testing.T) {
+	f := newFake()
+	s, conn, _, _ := serve(t, f, nil)
+	var all sync.WaitGroup
+	for i := range 200 {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(i)))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			e := begin(t, ctx, conn)
+			steps := []*extprocv3.ProcessingRequest{requestHeaders(false, ":method", "POST", ":path", "/v1/completions"),
+				requestBody([]byte(`{"model":"llama"}`), true), responseHeaders(":status", "200"), responseBody([]byte("x"), false), responseBody(nil, true)}
+			for _, step := range steps[:r.IntN(len(steps)+1)] {
+				e.send(step)
+			}
+			if r.IntN(2) == 0 {
+				_ = e.stream.CloseSend()
+				for {
+					if _, err := e.stream.Recv(); err != nil {
+						break
+					}
+				}
+			}
+		})
+	}
+	settled := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-f.done:
+			case <-settled:
+				return
+			}
+		}
+	}()
+	all.Wait()
+	wait(t, func() bool { return s.streams.Load() == 0 && s.buffered.Load() == 0 })
+	close(settled)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.open != 0 {
+		t.Errorf("%d places are not given back", f.open)
+	}
+}
