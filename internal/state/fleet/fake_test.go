@@ -132,7 +132,10 @@ type traffic struct {
 	views     map[service.Key]fleet.View
 	withdrawn []service.Key
 	demand    autoscale.Demand
+	routed    fleet.RoutingView
 }
+
+func (t *traffic) Route(v fleet.RoutingView) { t.routed = v }
 
 func (t *traffic) Publish(v fleet.View) { t.views[v.Service.Key] = v }
 func (t *traffic) Withdraw(k service.Key) {
@@ -175,7 +178,7 @@ func newRig(t *testing.T) *rig {
 // restart is a new fleet over the same store and platform, restored.
 func (r *rig) restart() {
 	r.t.Helper()
-	f, err := fleet.New(fleet.Config{Platform: r.platform, Store: r.store, Models: r.models, Traffic: r.traffic, Catalog: r.catalog,
+	f, err := fleet.New(fleet.Config{Platform: r.platform, Store: r.store, Models: r.models, Traffic: r.traffic, Routing: r.traffic, Catalog: r.catalog,
 		Now: func() time.Time { return r.now }})
 	if err != nil {
 		r.t.Fatal(err)

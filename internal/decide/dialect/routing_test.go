@@ -1,0 +1,102 @@
+package dialect
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// TestCopiedFromAPage reads a manifest as web pages hand it out: a no-break
+// space after the colon, or the question mark that some make of it. Values
+// that hold either stay as they are.
+func TestCopiedFromAPage(t *testing.T) {
+	const plain = `apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceModel
+metadata:
+  name: m
+  annotations: {note: "a` + "\u00a0" + `b: c?"}
+spec:
+  modelName: llama2
+  poolRef:
+    name: p
+`
+	want := Read("f.yaml", []byte(plain)).Objects
+	if len(want) != 1 {
+		t.Fatal("the plain manifest is not read")
+	}
+	for name, text := range map[string]string{
+		"question mark":   strings.Replace(plain, "apiVersion: ", "apiVersion:?", 1),
+		"no-break spaces": strings.NewReplacer("apiVersion: ", "apiVersion:\u00a0", "kind: ", "kind:\u00a0", "  modelName: ", "  modelName:\u00a0", "    name: p", "    name:\u00a0p").Replace(plain),
+		"after a marker":  "---\n" + strings.Replace(plain, "apiVersion: ", "apiVersion:?", 1),
+		"carriage return": strings.ReplaceAll(strings.Replace(plain, "apiVersion: ", "apiVersion:?", 1), "\n", "\r\n"),
+	} {
+		got := Read("f.yaml", []byte(text))
+		if len(got.Problems) > 0 || len(got.Objects) != 1 || !sameHub(got.Objects[0], want[0]) {
+			t.Errorf("%s: %v", name, got.Problems)
+		}
+	}
+	note := want[0].Routing.Common().Annotations["note"]
+	if note != "a\u00a0b: c?" {
+		t.Errorf("a value was changed: %q", note)
+	}
+	if got := Read("f.yaml", []byte("apiVersion:?what is this\nkind: X\n")); len(got.Objects) > 0 || len(got.Problems) == 0 {
+		t.Errorf("a question is no version: %+v", got)
+	}
+}
+
+// TestRoutingStatus compares every routing kind's status, in its own words,
+// with a golden file.
+func TestRoutingStatus(t *testing.T) {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	st := routing.Status{
+		Conditions: []service.Condition{
+			{Type: routing.ConditionReady, Status: "False", Reason: routing.ReasonBackendNotFound, Message: "there is no pool p", Since: at},
+			{Type: routing.ConditionAccepted, Status: "True", Reason: routing.ReasonAccepted, Since: at},
+			{Type: routing.ConditionResolvedRefs, Status: "False", Reason: routing.ReasonBackendNotFound, Message: "there is no pool p", Since: at},
+		},
+		Parents: []routing.Parent{{Group: "gateway.networking.k8s.io", Kind: "Gateway", Namespace: "infra", Name: "gw", SectionName: "http", Port: 80}},
+		Members: []service.Key{{Namespace: "default", Name: "chat"}},
+	}
+	got := map[string]any{}
+	for _, name := range []string{"inference-gateway.yaml", "inference-gateway-v1.yaml", "routes.yaml"} {
+		data, err := os.ReadFile(examples + "/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range Read(name, data).Objects {
+			key := o.Origin.APIVersion + " " + o.Origin.Kind
+			got[key] = RoutingStatus(o.Routing, st)
+			got[key+", empty"] = RoutingStatus(o.Routing, routing.Status{})
+			text, err := RenderRouting(o, st)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again := Read("rendered.yaml", text)
+			if len(again.Objects) != 1 || !sameHub(o, again.Objects[0]) || strings.Count(string(text), "\nstatus:") != 1 {
+				t.Errorf("rendered\n%s\nreads back with %v", text, again.Problems)
+			}
+		}
+	}
+	golden(t, "testdata/status.routing.golden.json", got)
+}
+
+// TestPriorities: criticality is a priority, in both dialects that have it.
+func TestPriorities(t *testing.T) {
+	for criticality, want := range map[string]int32{"Critical": 1, "Standard": 0, "Sheddable": -1, `""`: 0} {
+		res := Read("f.yaml", []byte("apiVersion: inference.networking.x-k8s.io/v1alpha2\nkind: InferenceModel\nmetadata: {name: m}\nspec: {modelName: m, poolRef: {name: p}, criticality: "+criticality+"}\n---\n"+
+			"apiVersion: roundhouse.dev/v1alpha1\nkind: Route\nmetadata: {name: m}\nspec: {targets: [{pool: p}], criticality: "+criticality+"}\n"))
+		if len(res.Objects) != 2 {
+			t.Fatal(res.Problems)
+		}
+		if got := res.Objects[0].Routing.(*routing.Model).Priority; got != want {
+			t.Errorf("%s is priority %d of a model, want %d", criticality, got, want)
+		}
+		if got := res.Objects[1].Routing.(*routing.Route).Priority; got != want {
+			t.Errorf("%s is priority %d of a route, want %d", criticality, got, want)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package fleet_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+const poolYAML = `apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: p}
+spec: {selector: {matchLabels: {app: x}}, targetPorts: [{number: 8000}]}
+`
+
+func modelYAML(name, model string) string {
+	return fmt.Sprintf(`apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceModel
+metadata: {name: %s}
+spec: {modelName: %s, poolRef: {name: p}}
+`, name, model)
+}
+
+func labelled(name, app string) string {
+	return strings.Replace(serviceYAML(name, one), "metadata: {name: "+name+"}", "metadata: {name: "+name+", labels: {app: "+app+"}}", 1)
+}
+
+// conditionOf is "Status Reason" of a routing object's condition.
+func (r *rig) conditionOf(kind, name, condition string) string {
+	r.t.Helper()
+	for _, o := range r.RoutingObjects() {
+		if o.Object.ID() != (fleet.ID{Kind: kind, Key: key(name)}) {
+			continue
+		}
+		for _, c := range o.Status.Conditions {
+			if c.Type == condition {
+				if c.Since.IsZero() {
+					r.t.Errorf("%s of %s has no time", condition, name)
+				}
+				return c.Status + " " + c.Reason
+			}
+		}
+	}
+	return ""
+}
+
+// TestRoutingObjects: they are stored, published with the members of pools as
+// services come and go, restored, and deleted.
+func TestRoutingObjects(t *testing.T) {
+	r := newRig(t)
+	r.apply(poolYAML)
+	if got := r.conditionOf("pool", "p", "Ready"); got != "False NoEndpoints" {
+		t.Errorf("a pool without services is %s", got)
+	}
+	r.apply(labelled("a", "x"))
+	r.apply(labelled("b", "y"))
+	if got := r.conditionOf("pool", "p", "Ready"); got != "True Accepted" {
+		t.Errorf("a pool with a service is %s", got)
+	}
+	if m := r.traffic.routed.Members[key("p")]; len(m) != 1 || m[0] != key("a") || len(r.traffic.routed.Objects) != 1 {
+		t.Errorf("published %+v", r.traffic.routed)
+	}
+	r.apply(labelled("b", "x"))
+	if m := r.traffic.routed.Members[key("p")]; len(m) != 2 {
+		t.Errorf("a label changed and members are %v", m)
+	}
+	r.restart()
+	if m := r.traffic.routed.Members[key("p")]; len(m) != 2 || r.conditionOf("pool", "p", "Ready") != "True Accepted" {
+		t.Errorf("after a restart the members are %v", m)
+	}
+	if err := r.Delete(t.Context(), fleet.ID{Kind: "service", Key: key("a")}); err != nil {
+		t.Fatal(err)
+	}
+	if m := r.traffic.routed.Members[key("p")]; len(m) != 1 {
+		t.Errorf("a service went and members are %v", m)
+	}
+	if err := r.Delete(t.Context(), fleet.ID{Kind: "pool", Key: key("p")}); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.traffic.routed.Objects)+len(r.RoutingObjects()) > 0 || r.store.objects[fleet.ID{Kind: "pool", Key: key("p")}].Routing != nil {
+		t.Errorf("a deleted pool is still there: %+v", r.traffic.routed)
+	}
+	err := r.Delete(t.Context(), fleet.ID{Kind: "pool", Key: key("p")})
+	if err == nil || !strings.Contains(err.Error(), "no pool default/p: `roundhouse get pools -A`") {
+		t.Errorf("again: %v", err)
+	}
+}
+
+// TestModelNames: the oldest keeps a name, its heir is promoted, and the name
+// of an object that is there does not change.
+func TestModelNames(t *testing.T) {
+	r := newRig(t)
+	r.apply(poolYAML)
+	r.apply(modelYAML("b", "llama"))
+	r.now = r.now.Add(time.Minute)
+	r.apply(modelYAML("a", "llama"))
+	if got := r.conditionOf("inferencemodel", "a", "Accepted"); got != "False ModelNameInUse" {
+		t.Errorf("the younger is %s", got)
+	}
+	writes := r.store.writes
+	_, err := r.Apply(t.Context(), parse(t, modelYAML("b", "other")), fleet.ApplyOptions{})
+	if err == nil || !strings.Contains(err.Error(), `spec.modelName: cannot change, from "llama" to "other"`) || r.store.writes != writes {
+		t.Errorf("a changed name: %v, %d writes", err, r.store.writes-writes)
+	}
+	if err := r.Delete(t.Context(), fleet.ID{Kind: "inferencemodel", Key: key("b")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.conditionOf("inferencemodel", "a", "Accepted"); got != "True Accepted" {
+		t.Errorf("the heir is %s", got)
+	}
+	// Deleted and applied again it may have another name.
+	if got := r.apply(modelYAML("b", "other")); got[0] != "created" {
+		t.Errorf("actions %v", got)
+	}
+}
+
+// TestTroubled: what is wrong with a pool's addresses shows in its status until
+// it is mended.
+func TestTroubled(t *testing.T) {
+	r := newRig(t)
+	r.apply("apiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: p}\nspec: {addresses: [\"llama.test:80\"]}\n")
+	r.Troubled(key("p"), "llama.test: no such host")
+	r.Troubled(service.Key{Namespace: "default", Name: "gone"}, "nobody asks")
+	if got := r.conditionOf("pool", "p", "Ready"); got != "False NoEndpoints" {
+		t.Errorf("a pool in trouble is %s", got)
+	}
+	r.Troubled(key("p"), "")
+	if got := r.conditionOf("pool", "p", "Ready"); got != "True Accepted" {
+		t.Errorf("mended it is %s", got)
+	}
+}
+
+// TestSourcedRouting: what came from a watched file is known by it.
+func TestSourcedRouting(t *testing.T) {
+	r := newRig(t)
+	objects := parse(t, poolYAML)
+	objects[0].Source = "/manifests/p.yaml"
+	if _, err := r.Apply(t.Context(), objects, fleet.ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	got := r.Sourced(func(s string) bool { return s == "/manifests/p.yaml" })
+	if len(got) != 1 || got[0] != (fleet.ID{Kind: strings.ToLower(string(routing.KindPool)), Key: key("p")}) {
+		t.Errorf("sourced are %v", got)
+	}
+}
