@@ -36,7 +36,7 @@ type Choice struct {
 
 	run     pick
 	matches Matches
-	bound   float64 // requests at which affinity ends
+	mean    float64 // requests per endpoint, with the one to come
 	set     []int32
 	columns
 	trace trace
@@ -45,7 +45,7 @@ type Choice struct {
 
 func (c *Choice) reset(p *Policy, in *Input) {
 	c.Outcome, c.Slot, c.Open, c.Left = None, -1, 0, 0
-	c.Score, c.Matched, c.Uncached, c.bound = 0, 0, 0, 0
+	c.Score, c.Matched, c.Uncached, c.mean = 0, 0, 0, 0
 	c.matches.reset()
 	c.trace = trace{policy: p}
 	c.table = nil

@@ -20,9 +20,12 @@ type Config struct {
 	// at random), any ("random"), or the next by turn ("round-robin").
 	Choice string `json:"choice,omitempty"`
 
-	// Balance bounds affinity: an endpoint's prefixes and sessions count only
-	// while it has fewer requests than Balance times the mean. >= 1
+	// Balance bounds affinity: what an endpoint knows of prompts and sessions
+	// counts in full up to the mean of requests, and for nothing from Balance
+	// times the mean. Sole takes its place where the prompt goes on from
+	// what no other knows as much of. > 1
 	Balance float64 `json:"balance,omitempty"`
+	Sole    float64 `json:"sole,omitempty"`
 	// Slack is how many requests an endpoint may have whatever the mean. >= 1
 	Slack int `json:"slack,omitempty"`
 	// Fresh is up to which age a load is trusted in full, Stale from which on
@@ -79,7 +82,8 @@ var choices = []string{choiceBest, choiceRandom, choiceRoundRobin}
 
 func (c Config) withDefaults() Config {
 	def(&c.Choice, choiceBest)
-	def(&c.Balance, 1.25)
+	def(&c.Balance, 1.5)
+	def(&c.Sole, 4)
 	def(&c.Slack, 2)
 	def(&c.Fresh, 2*time.Second)
 	def(&c.Stale, 20*time.Second)
@@ -120,8 +124,10 @@ func (c Config) Validate() error {
 		}
 	}
 	switch {
-	case !(c.Balance >= 1) || c.Balance > 1e6:
-		return fmt.Errorf("balance is %v: write a factor of at least 1", c.Balance)
+	case !(c.Balance > 1) || c.Balance > 1e6:
+		return fmt.Errorf("balance is %v: write a factor above 1", c.Balance)
+	case !(c.Sole > 1) || c.Sole > 1e6:
+		return fmt.Errorf("sole is %v: write a factor above 1", c.Sole)
 	case c.Slack < 0:
 		return fmt.Errorf("slack is %d: write a number of requests above 0", c.Slack)
 	case c.Fresh < 0:

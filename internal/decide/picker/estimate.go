@@ -1,9 +1,6 @@
 package picker
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // columns are what the endpoints of a set are believed to have to do now, by
 // place in the set. They are columns, not a slice of structs, because scorers
@@ -79,9 +76,24 @@ func (p *pick) estimate(set []int32) {
 	if mean.weight > 0 && mean.weight < float64(n) {
 		sum.requests += p.complete(mean, n)
 	}
-	// As in consistent hashing with bounded loads (Mirrokni, Thorup,
-	// Zadimoghaddam 2016): the bound counts the request that is to come.
-	p.out.bound = max(float64(p.config.Slack), math.Ceil(p.config.Balance*(sum.requests+1)/float64(n)))
+	p.out.mean = (sum.requests + 1) / float64(n)
+}
+
+// affinity is how much it counts that an endpoint with so many requests has
+// something the request wants. One more than the mean is full, balance times
+// the mean nothing, so that what is wanted by many spreads: consistent hashing
+// with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016) with a soft edge.
+// As there, the request that is to come counts in the mean and in the load.
+func (p *pick) affinity(requests, balance float64) float64 {
+	mean, load := p.out.mean, requests+1
+	if load <= mean || load <= float64(p.config.Slack) {
+		return 1
+	}
+	bound := balance * mean
+	if load >= bound {
+		return 0
+	}
+	return (bound - load) / (bound - mean)
 }
 
 // columnsMean sums up what is known, by its weight.

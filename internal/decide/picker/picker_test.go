@@ -80,6 +80,7 @@ func TestConfigsThatAreWrong(t *testing.T) {
 		{Config{Choice: "roundrobin"}, `did you mean "round-robin"?`},
 		{Config{Balance: 0.5}, `balance is 0.5`},
 		{Config{Balance: math.NaN()}, `balance is NaN`},
+		{Config{Sole: 1}, `sole is 1`},
 		{Config{Slack: -1}, `slack is -1`},
 		{Config{Fresh: -time.Second}, `fresh is -1s`},
 		{Config{Fresh: time.Minute}, `stale is 20s: write more than fresh, which is 1m0s`},

@@ -15,8 +15,8 @@ type Policy struct {
 // step is a Step with its filter found.
 type step struct {
 	Step
-	id         int
-	run        func(p *pick, s *step, set []int32) int
+	id             int
+	run            func(p *pick, s *step, set []int32) int
 	passed, failed []step
 }
 

@@ -21,7 +21,7 @@ func Preset(name string) (Config, error) {
 			{Name: "running", Weight: 1},
 			{Name: "tokens", Weight: 1.5},
 			{Name: "kv", Weight: 1},
-			{Name: "prefix", Weight: 3},
+			{Name: "prefix", Weight: 5},
 			{Name: "lora", Weight: 3},
 			{Name: "session", Weight: 10},
 		}

@@ -67,19 +67,32 @@ func unused(p *pick, _ *scoring, set []int32) []float64 {
 	return values
 }
 
-// prefix is the part of the prompt that an endpoint was sent before, while it
-// is not overloaded.
+// prefix is the part of the prompt that an endpoint was sent before, the less
+// the more it is loaded.
 func prefix(p *pick, s *scoring, set []int32) []float64 {
 	m := &p.out.matches
 	if m.Longest == 0 {
 		return nil
 	}
+	// A prefix that several know as far, or a prompt that is known to its end,
+	// is what many ask for, and had better spread. What one alone knows, and
+	// that goes on, is a conversation.
+	most := 0
+	for _, slot := range set {
+		if m.At(int(slot)) == m.Longest {
+			most++
+		}
+	}
 	per := 1 / max(float64(len(p.in.Blocks)), s.Scale)
 	values, requests := p.out.values[:len(set)], p.out.requests[:len(set)]
 	for i, slot := range set {
 		values[i] = 0
-		if n := m.At(int(slot)); n > 0 && requests[i] < p.out.bound {
-			values[i] = float64(n) * per
+		if n := m.At(int(slot)); n > 0 {
+			balance := p.config.Balance
+			if n == m.Longest && most == 1 && n < len(p.in.Blocks) {
+				balance = p.config.Sole
+			}
+			values[i] = float64(n) * per * p.affinity(requests[i], balance)
 		}
 	}
 	return values
@@ -122,7 +135,7 @@ func session(p *pick, _ *scoring, set []int32) []float64 {
 	best, top := -1, uint64(0)
 	for i, slot := range set {
 		values[i] = 0
-		if p.out.requests[i] >= p.out.bound {
+		if p.affinity(p.out.requests[i], p.config.Balance) == 0 {
 			continue
 		}
 		h := mix(key ^ xxhash.Sum64String(p.in.Endpoints[slot].Name))
