@@ -166,8 +166,10 @@ func (s *Saturation) Mean() float64 {
 	return s.sum / float64(s.n)
 }
 
-// weight is how much a word of this age counts, from 1 down to 0.
+// weight is how much a word of this age counts, from 1 down to 0. One of the
+// future, as when a clock was set back, is as doubtful as one of the past.
 func (c *Config) weight(age time.Duration) float64 {
+	age = max(age, -age, 0)
 	switch {
 	case age <= c.LoadStale:
 		return 1

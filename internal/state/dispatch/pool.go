@@ -38,7 +38,9 @@ type pool struct {
 	counts  Counts
 	// policy is what both sides were made from.
 	policy routing.Picker
-	fault  string // what was wrong with the facts' policy or bounds; "" if nothing
+	// badPolicy and badBounds say what is wrong with the facts', so that the
+	// defaults hold; "" when nothing is.
+	badPolicy, badBounds string
 }
 
 // Counts are events of one pool since it began.
@@ -81,7 +83,7 @@ func (p *pool) set(f *Pool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
-	p.facts, p.fault = f, ""
+	p.facts = f
 	p.setPolicy(f.Picker)
 	p.setBounds(f.Bounds)
 	var entry, prefill []listed
@@ -116,8 +118,9 @@ func (p *pool) setPolicy(pc routing.Picker) {
 		return
 	}
 	policy, err := compile(pc)
+	p.badPolicy = ""
 	if err != nil {
-		p.fault = "picker: " + err.Error()
+		p.badPolicy = "picker: " + err.Error()
 		if policy, err = compile(routing.Picker{}); err != nil {
 			panic("dispatch: the default policy: " + err.Error())
 		}
@@ -157,9 +160,10 @@ func (p *pool) setBounds(b routing.Bounds) {
 	if b.MaxQueueBytes != 0 {
 		c.MaxQueueBytes = b.MaxQueueBytes
 	}
+	p.badBounds = ""
 	if err := c.Validate(); err != nil {
-		p.fault = err.Error()
-		return
+		p.badBounds = err.Error()
+		c = p.d.cfg.Config
 	}
 	p.queue.Configure(c)
 }
@@ -289,12 +293,16 @@ func (p *pool) refuse(g *Grant) error {
 		return p.unavailable(why, nil)
 	}
 	if g.subset != nil {
-		set, n := p.main.allowed(g.hash.allowed[:0], g.subset)
-		if g.hash.allowed = set; n == 0 {
-			return p.unavailable(fmt.Sprintf("none of the %d addresses the request may go to is an endpoint of the pool", len(g.subset)), nil)
+		if p.main.allowed(g); p.main.within == 0 {
+			return p.outside(g)
 		}
 	}
 	return nil
+}
+
+// outside says that g may go to none of the pool's endpoints.
+func (p *pool) outside(g *Grant) *Error {
+	return p.unavailable(fmt.Sprintf("none of the %d addresses the request may go to is an endpoint of the pool", len(g.subset)), nil)
 }
 
 // shed says why a request gets no place.

@@ -125,28 +125,38 @@ func (p *pool) end(g *Grant, why error, now time.Time) {
 	g.left <- why
 }
 
-// pump hands free places to the waiting requests.
+// pump hands free places to the waiting requests, and ends the waiting of
+// those whose every endpoint has gone.
 func (p *pool) pump(now time.Time) {
 	for p.queue.Len() > 0 {
 		var x *slot
+		var lost *Grant
 		w := p.queue.Next(p.condition(0, now), func(w *admission.Waiter) admission.Trial {
 			g := w.Owner.(*Grant)
 			var dropped bool
 			switch x, dropped = p.main.take(g, nil, now); {
 			case x != nil:
 				return admission.Placed
+			case g.subset != nil && p.main.within == 0:
+				lost = g
+				return admission.Full
 			case dropped || g.subset != nil:
 				return admission.Blocked
 			}
 			return admission.Full
 		})
-		if w == nil {
+		switch {
+		case w != nil:
+			g := w.Owner.(*Grant)
+			p.reserve(g, x, now)
+			g.waited += now.Sub(g.since)
+			g.left <- nil
+		case lost != nil:
+			p.queue.Leave(&lost.waiter)
+			p.end(lost, p.outside(lost), now)
+		default:
 			return
 		}
-		g := w.Owner.(*Grant)
-		p.reserve(g, x, now)
-		g.waited += now.Sub(g.since)
-		g.left <- nil
 	}
 }
 

@@ -22,6 +22,7 @@ type side struct {
 	index  *picker.Index // nil when the policy has no use for prompts
 	in     picker.Input  // in.Endpoints are the slots'
 	choice picker.Choice
+	within int // how many endpoints the last request's subset left
 }
 
 // slot is an endpoint as its pool sees it.
@@ -190,8 +191,7 @@ func (s *side) input(g *Grant, tried []*endpoint, now time.Time) {
 	in.Now = now
 	in.Allowed = nil
 	if g.subset != nil {
-		in.Allowed, _ = s.allowed(g.hash.allowed[:0], g.subset)
-		g.hash.allowed = in.Allowed
+		in.Allowed = s.allowed(g)
 	}
 	in.Tried = in.Tried[:0]
 	for _, e := range tried {
@@ -216,9 +216,8 @@ func (s *side) sent(g *Grant, x *slot) {
 	s.refresh(x)
 }
 
-// allowed adds the slots of these addresses to set, and says how many there
-// are.
-func (s *side) allowed(set picker.Set, addresses []string) (picker.Set, int) {
+// allowed is the slots g may go to; within is how many they are.
+func (s *side) allowed(g *Grant) picker.Set {
 	if s.byAddress == nil {
 		s.byAddress = make(map[string]int, len(s.slots))
 		for n, x := range s.slots {
@@ -231,16 +230,19 @@ func (s *side) allowed(set picker.Set, addresses []string) (picker.Set, int) {
 			}
 		}
 	}
+	set := g.hash.allowed
 	clear(set[:cap(set)])
-	found := 0
-	for _, a := range addresses {
+	set = set[:0]
+	s.within = 0
+	for _, a := range g.subset {
 		if n, ok := s.byAddress[a]; ok && a != "" {
 			set = set.Add(n)
-			found++
+			s.within++
 		}
 	}
 	if set == nil {
 		set = picker.Set{} // nil would allow all
 	}
-	return set, found
+	g.hash.allowed = set
+	return set
 }

@@ -121,7 +121,7 @@ func (p *pool) status(t *route.Table) Status {
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
 	s := Status{Pool: p.facts, Demand: p.account.demand(now), InFlight: make(map[string]int, len(p.main.byID)),
-		Fault: p.fault, Queue: p.queue.Bands(), Saturation: p.saturation(now), Admission: p.queue.Counts(), Counts: p.counts}
+		Fault: strings.Trim(p.badPolicy+"; "+p.badBounds, "; "), Queue: p.queue.Bands(), Saturation: p.saturation(now), Admission: p.queue.Counts(), Counts: p.counts}
 	if s.Name = t.Name(p.facts.Key); p.ref.Pool {
 		s.Name = p.facts.Key.String()
 	}

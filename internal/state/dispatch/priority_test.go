@@ -1,0 +1,269 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/admission"
+)
+
+// ranked lets requests for "vip" and "spot" reach iris with priorities 1 and
+// -1.
+func ranked(d *Dispatcher) {
+	way := func(name string, priority int32) routing.Object {
+		return &routing.Route{Meta: service.Meta{Key: service.Key{Namespace: "default", Name: name}}, Models: []string{name},
+			Targets: []routing.Target{{Ref: routing.Service(iris), Weight: 1}}, Priority: priority}
+	}
+	d.SetObjects([]routing.Object{way("vip", 1), way("spot", -1)})
+}
+
+func TestHigherPriorityGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, func(c *Config) { c.MaxQueue = 2 })
+		d.SetPool(pool1(1, ready("a")...))
+		ranked(d)
+		g := mustAdmit(t, d)
+		first, second := background(t.Context(), d, Request{Model: "iris"}), (<-chan admitted)(nil)
+		synctest.Wait()
+		second = background(t.Context(), d, Request{Model: "iris"})
+		synctest.Wait()
+		vip := background(t.Context(), d, Request{Model: "vip"})
+		synctest.Wait()
+		var e *Error
+		if x := <-second; !errors.As(x.err, &e) || !errors.Is(e, ErrBusy) || e.Reason != admission.Evicted || e.RetryAfter < time.Second {
+			t.Fatalf("the newest of the lowest priority: %v", x.err)
+		}
+		balance(t, d, 2, 1, 4)
+		s, _ := d.Snapshot(iris.String())
+		if !slices.Equal(s.Queue, []admission.Band{{Priority: 1, Queued: 1, Flows: 1}, {Priority: 0, Queued: 1, Flows: 1}}) || s.Admission.Evicted != 1 {
+			t.Errorf("%+v %+v", s.Queue, s.Admission)
+		}
+		g.Done(Outcome{Usage: Usage{Prompt: 7, Completion: 10, Cached: 2}})
+		x := <-vip
+		if x.err != nil || x.g.Priority() != 1 {
+			t.Fatal(x.err)
+		}
+		x.g.Done(Outcome{Usage: Usage{Prompt: 1}})
+		y := <-first
+		y.g.Done(Outcome{})
+		balance(t, d, 0, 0, 4)
+		if s, _ := d.Snapshot(iris.String()); s.Counts.Usage != (Usage{8, 10, 2}) {
+			t.Errorf("%+v", s.Counts.Usage)
+		}
+	})
+}
+
+func TestSheddable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, rec := start(t, nil)
+		d.SetPool(pool1(0))
+		ranked(d)
+		spot := Request{Model: "spot"}
+		c := background(t.Context(), d, spot) // a sleeping pool is not saturated
+		synctest.Wait()
+		if len(rec.woken()) != 1 {
+			t.Fatalf("wakes %v", rec.woken())
+		}
+		time.Sleep(5 * time.Second)
+		if len(rec.woken()) != 3 {
+			t.Errorf("wakes %v: a sheddable request keeps the wake going", rec.woken())
+		}
+		d.SetPool(pool1(0, ready("a", "b")...))
+		x := <-c
+		if x.err != nil {
+			t.Fatal(x.err)
+		}
+		x.g.Done(Outcome{})
+
+		full := &replica.Load{At: time.Now(), Waiting: 9, KV: 0.5}
+		d.SetLoad("a", full)
+		grantOf(t, d, spot).Done(Outcome{}) // b is idle: 9/5 and 0 are 0.9
+		d.SetLoad("b", full)
+		var e *Error
+		if _, err := d.Admit(t.Context(), spot); !errors.As(err, &e) || !errors.Is(e, ErrBusy) || e.Reason != admission.Saturated || e.RetryAfter < time.Second {
+			t.Fatalf("saturated: %v", err)
+		}
+		if x, _ := d.Explain(spot); x.Decision != admission.Shed || x.Because != admission.Saturated || x.Saturation != 1.8 {
+			t.Errorf("%v", x)
+		}
+		mustAdmit(t, d).Done(Outcome{})
+		time.Sleep(20 * time.Second) // what they said is too old
+		grantOf(t, d, spot).Done(Outcome{})
+
+		// Without a word from the replicas their places count.
+		d.SetPool(pool1(1, ready("c")...))
+		g := mustAdmit(t, d)
+		if _, err := d.Admit(t.Context(), spot); !errors.Is(err, ErrBusy) {
+			t.Errorf("every place is taken: %v", err)
+		}
+		g.Done(Outcome{})
+	})
+}
+
+// TestHold: with HoldAt what is not critical waits here while the pool is
+// saturated, and goes on when the load falls or is too old to be believed.
+func TestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, func(c *Config) { c.HoldAt = 1 })
+		d.SetPool(pool1(0, ready("a")...))
+		ranked(d)
+		full := func() *replica.Load { return &replica.Load{At: time.Now(), Waiting: 5} }
+		d.SetLoad("a", full())
+		first := background(t.Context(), d, Request{Model: "iris"})
+		synctest.Wait()
+		grantOf(t, d, Request{Model: "vip"}).Done(Outcome{})
+		balance(t, d, 1, 0, 2)
+		d.SetLoad("a", &replica.Load{At: time.Now(), Waiting: 4})
+		(<-first).g.Done(Outcome{})
+		d.SetLoad("a", full())
+		begin := time.Now()
+		mustAdmit(t, d).Done(Outcome{}) // no word comes any more
+		if waited := time.Since(begin); waited < 5*time.Second || waited > 7*time.Second {
+			t.Errorf("held for %v, want what makes a load stale", waited)
+		}
+	})
+}
+
+func TestDeadlineOfTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		d.SetPool(pool1(1, ready("a")...))
+		g := mustAdmit(t, d)
+		begin := time.Now()
+		r := Request{Model: "iris", Deadline: begin.Add(3 * time.Second)}
+		long := admit(t.Context(), d)
+		synctest.Wait()
+		if _, err := d.Admit(t.Context(), r); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "3s") || time.Since(begin) != 3*time.Second {
+			t.Errorf("after %v: %v", time.Since(begin), err)
+		}
+		if _, err := d.Admit(t.Context(), r); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "deadline") {
+			t.Errorf("too late: %v", err)
+		}
+		g.Done(Outcome{})
+		(<-long).g.Done(Outcome{})
+		balance(t, d, 0, 0, 3)
+	})
+}
+
+func TestLoadSteersThePick(t *testing.T) {
+	d, _ := start(t, nil)
+	d.SetPool(pool1(0, ready("a", "b", "c")...))
+	for id, waiting := range map[string]int{"a": 40, "b": 0, "c": 40} {
+		d.SetLoad(id, &replica.Load{At: time.Now(), Waiting: waiting, Running: waiting})
+	}
+	for range 10 {
+		g := mustAdmit(t, d)
+		defer g.Done(Outcome{})
+		if g.Replica() != "b" {
+			t.Fatalf("picked %s, which has a queue", g.Replica())
+		}
+	}
+}
+
+func TestRetryBudget(t *testing.T) {
+	d, _ := start(t, func(c *Config) { c.RetryRatio, c.RetryRate = 0.5, 0 })
+	d.SetPool(pool1(0, ready("a", "b", "c")...))
+	boom := errors.New("reset")
+	refused := 0
+	for range 20 {
+		g := mustAdmit(t, d)
+		if err := g.Retry(t.Context(), boom); err != nil {
+			if !errors.Is(err, ErrUnavailable) || !errors.Is(err, boom) || !strings.Contains(err.Error(), "too many") {
+				t.Fatal(err)
+			}
+			refused++
+		}
+		g.Done(Outcome{})
+		for _, id := range []string{"a", "b", "c"} { // as if none had failed
+			d.endpoints.get(id).renew()
+		}
+		d.endpoints.get("a").offer()
+		d.SetPool(pool1(0, ready("a", "b", "c")...))
+	}
+	s, _ := d.Snapshot(iris.String())
+	if refused != 10 || s.Counts.Retries != 10 || s.Counts.RetriesRefused != 10 {
+		t.Errorf("%d refused, %+v", refused, s.Counts)
+	}
+}
+
+// TestPolicies: a pool's own policy is obeyed, and one that is not there leaves
+// the default and says so.
+func TestPolicies(t *testing.T) {
+	d, _ := start(t, nil)
+	p := pool1(0, ready("a", "b")...)
+	p.Picker.Preset = "round-robin"
+	d.SetPool(p)
+	var order []string
+	for range 4 {
+		g := mustAdmit(t, d)
+		order = append(order, g.Replica())
+		g.Done(Outcome{})
+	}
+	if got := strings.Join(order, ""); got != "abab" {
+		t.Errorf("by turns: %s", got)
+	}
+	// seed-50 drops what is not critical when no replica has room.
+	p.Picker.Preset = "seed-50"
+	d.SetPool(p)
+	ranked(d)
+	for _, id := range []string{"a", "b"} {
+		d.SetLoad(id, &replica.Load{At: time.Now(), Waiting: 6})
+	}
+	if _, err := d.Admit(t.Context(), Request{Model: "iris"}); !errors.Is(err, ErrBusy) {
+		t.Errorf("standard: %v", err)
+	}
+	if x, _ := d.Explain(Request{Model: "iris"}); x.Decision != admission.Shed || x.Pick == nil {
+		t.Errorf("%v", x)
+	}
+	grantOf(t, d, Request{Model: "vip"}).Done(Outcome{})
+	p.Picker.Preset, p.Bounds.MaxQueue = "least-reqest", -1
+	d.SetPool(p)
+	mustAdmit(t, d).Done(Outcome{})
+	if s, _ := d.Snapshot(iris.String()); !strings.Contains(s.Fault, "MaxQueue") || !strings.Contains(s.Fault, "least-request") || s.Counts.Dropped != 1 {
+		t.Errorf("fault %q, %+v", s.Fault, s.Counts)
+	}
+	p.Bounds.MaxQueue = 0
+	d.SetPool(p)
+	if s, _ := d.Snapshot(iris.String()); !strings.Contains(s.Fault, "least-request") || strings.Contains(s.Fault, "MaxQueue") {
+		t.Errorf("fault %q", s.Fault)
+	}
+	p.Picker.Preset = ""
+	d.SetPool(p)
+	if s, _ := d.Snapshot(iris.String()); s.Fault != "" {
+		t.Errorf("fault %q", s.Fault)
+	}
+}
+
+// TestAbandonedPlaceGoesOn: a client that leaves frees its place in the queue
+// and, if it was given one just then, on the replica.
+func TestAbandonedPlaceGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, func(c *Config) { c.MaxQueue = 1 })
+		d.SetPool(pool1(1, ready("a")...))
+		g := mustAdmit(t, d)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := background(ctx, d, Request{Model: "iris", Bytes: 5})
+		synctest.Wait()
+		cancel()
+		if x := <-gone; !errors.Is(x.err, context.Canceled) {
+			t.Fatal(x.err)
+		}
+		next := admit(t.Context(), d) // there is room for it
+		synctest.Wait()
+		g.Done(Outcome{})
+		(<-next).g.Done(Outcome{})
+		s, _ := d.Snapshot(iris.String())
+		if s.Admission.Left != 1 || s.Admission.Shed != 0 {
+			t.Errorf("%+v", s.Admission)
+		}
+		balance(t, d, 0, 0, 3)
+	})
+}
