@@ -162,8 +162,8 @@ func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 	ended()
 	if err == nil {
 		x.service = g.Service()
-	} else if k, unknown := x.gw.dispatch.Key(q); unknown == nil {
-		x.service = k.String()
+	} else if s, unknown := x.gw.dispatch.Resolve(q); unknown == nil {
+		x.service = poolName(s.Pool)
 	}
 	return g, err
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,7 +13,7 @@ import (
 
 // genAI are the metrics of OpenTelemetry's conventions for generative AI, with
 // their buckets, named as OpenTelemetry's exporter to Prometheus names them.
-// The model is a known service; what is asked for others is under "other".
+// The model is a name that is listed; what is asked for others is under "other".
 type genAI struct {
 	duration, firstToken, perToken, usage *prometheus.HistogramVec
 }
@@ -52,27 +53,68 @@ func (g *genAI) each(f func(*prometheus.HistogramVec)) {
 // defaultPrefix begins the names of services that need none.
 const defaultPrefix = service.DefaultNamespace + "/"
 
-// modelLabel is the model of a service, "" for none, as a label.
+// modelLabel is what a service or pool is called as a model, where the name that
+// was asked for is none that is listed.
 func modelLabel(service string) string {
 	if service == "" {
 		return modelOther
 	}
-	return strings.TrimPrefix(service, defaultPrefix)
+	return strings.TrimPrefix(strings.TrimPrefix(service, poolPrefix), defaultPrefix)
+}
+
+// poolPrefix begins what the dispatcher calls shared pools.
+const poolPrefix = "pool "
+
+// names are the models that requests can name, as far as is known.
+type names struct {
+	known atomic.Pointer[map[string]bool]
+	read  atomic.Int64 // when, in nanoseconds
+}
+
+// namesEvery is how often the names are read for the sake of one that is not
+// among them.
+const namesEvery = time.Second
+
+// model is the label of a request's model: the name asked for if it is a listed
+// one, so that what clients make up is no label.
+func (m *metrics) model(service, asked string, now time.Time) string {
+	if service == "" {
+		return modelOther
+	}
+	if known := m.names.known.Load(); known != nil && (*known)[asked] {
+		return asked
+	}
+	last := m.names.read.Load()
+	if now.UnixNano()-last > int64(namesEvery) && m.names.read.CompareAndSwap(last, now.UnixNano()) {
+		if m.readNames()[asked] {
+			return asked
+		}
+	}
+	return modelLabel(service)
+}
+
+func (m *metrics) readNames() map[string]bool {
+	known := map[string]bool{}
+	for _, s := range m.dispatch.Models() {
+		known[s.Name] = true
+	}
+	m.names.known.Store(&known)
+	return known
 }
 
 // streamed counts what streamed answers alone have.
-func (g *genAI) streamed(x *exchange, u openai.Usage, known bool, now time.Time) {
+func (g *genAI) streamed(x *exchange, model string, u openai.Usage, known bool, now time.Time) {
 	if x.seen.stream == nil || x.seen.firstByte.IsZero() {
 		return
 	}
-	op, provider, model := x.seen.operation, x.surface.provider(), modelLabel(x.service)
+	op, provider := x.seen.operation, x.surface.provider()
 	g.firstToken.WithLabelValues(op, provider, model).Observe(x.seen.firstByte.Sub(x.seen.begun).Seconds())
 	if known && u.CompletionTokens > 1 {
 		g.perToken.WithLabelValues(op, provider, model).Observe(now.Sub(x.seen.firstByte).Seconds() / float64(u.CompletionTokens-1))
 	}
 }
 
-func (g *genAI) forget(service string) {
-	gone := prometheus.Labels{labelModel: modelLabel(service)}
+func (g *genAI) forget(model string) {
+	gone := prometheus.Labels{labelModel: model}
 	g.each(func(h *prometheus.HistogramVec) { h.DeletePartialMatch(gone) })
 }

@@ -21,15 +21,15 @@ type metrics struct {
 	retries  *prometheus.CounterVec
 	refused  *prometheus.CounterVec
 	genAI    genAI
-	queued   *prometheus.Desc
-	inFlight *prometheus.Desc
+	pools    poolDescs
 	dropped  *prometheus.Desc
 	log      *AccessLog // nil: none
 
 	found found
+	names names
 
 	mu   sync.Mutex
-	seen map[string]bool // services with series
+	seen struct{ services, models map[string]bool } // that may have series
 }
 
 func newMetrics(d *dispatch.Dispatcher, log *AccessLog) *metrics {
@@ -53,12 +53,10 @@ func newMetrics(d *dispatch.Dispatcher, log *AccessLog) *metrics {
 			Help: "Times a request was sent to another replica."}, label),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "refused_total",
 			Help: "Requests refused for their API key: no_key, bad_key, limit, model."}, []string{"reason"}),
-		genAI:    newGenAI(),
-		queued:   prometheus.NewDesc(prefix+"queued", "Requests waiting for a replica now.", label, nil),
-		inFlight: prometheus.NewDesc(prefix+"in_flight", "Requests replicas work on now.", label, nil),
-		dropped:  prometheus.NewDesc(prefix+"access_log_dropped_total", "Lines of the access log that were not written.", nil, nil),
-		log:      log,
-		seen:     map[string]bool{},
+		genAI:   newGenAI(),
+		pools:   newPoolDescs(prefix),
+		dropped: prometheus.NewDesc(prefix+"access_log_dropped_total", "Lines of the access log that were not written.", nil, nil),
+		log:     log,
 	}
 	m.found.Store(&sync.Map{})
 	return m
@@ -83,8 +81,7 @@ func (m *metrics) Describe(c chan<- *prometheus.Desc) {
 	m.refused.Describe(c)
 	m.genAI.each(func(h *prometheus.HistogramVec) { h.Describe(c) })
 	c <- m.dropped
-	c <- m.queued
-	c <- m.inFlight
+	m.pools.each(func(d *prometheus.Desc) { c <- d })
 }
 
 // Collect implements prometheus.Collector.
@@ -92,9 +89,7 @@ func (m *metrics) Collect(c chan<- prometheus.Metric) {
 	pools := m.dispatch.Pools()
 	m.forget(pools)
 	for _, s := range pools {
-		name := s.Pool.Key.String()
-		c <- prometheus.MustNewConstMetric(m.queued, prometheus.GaugeValue, float64(s.Demand.Queued), name)
-		c <- prometheus.MustNewConstMetric(m.inFlight, prometheus.GaugeValue, float64(s.Demand.Running), name)
+		m.pools.collect(c, s)
 	}
 	m.requests.Collect(c)
 	m.cuts.Collect(c)
@@ -109,16 +104,17 @@ func (m *metrics) Collect(c chan<- prometheus.Metric) {
 	}
 }
 
-// forget deletes the series of services seen before and gone now.
+// forget deletes the series of services and models seen before and gone now.
 func (m *metrics) forget(pools []dispatch.Status) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := make(map[string]bool, len(pools))
+	services, models := make(map[string]bool, len(pools)), m.readNames()
 	for _, s := range pools {
-		now[s.Pool.Key.String()] = true
+		services[poolName(s.Pool)] = true
+		models[modelLabel(poolName(s.Pool))] = true
 	}
-	for name := range m.seen {
-		if !now[name] {
+	for name := range m.seen.services {
+		if !services[name] {
 			gone := prometheus.Labels{"service": name}
 			m.requests.DeletePartialMatch(gone)
 			m.cuts.DeletePartialMatch(gone)
@@ -126,9 +122,14 @@ func (m *metrics) forget(pools []dispatch.Status) {
 			m.seconds.DeletePartialMatch(gone)
 			m.tokens.DeletePartialMatch(gone)
 			m.retries.DeletePartialMatch(gone)
+			m.found.Store(&sync.Map{})
+		}
+	}
+	for name := range m.seen.models {
+		if !models[name] {
 			m.genAI.forget(name)
 			m.found.Store(&sync.Map{})
 		}
 	}
-	m.seen = now
+	m.seen.services, m.seen.models = services, models
 }

@@ -11,7 +11,8 @@ import (
 )
 
 // What the forwarding tells of a request as it goes: sending and failed are
-// called for every try, then answering, and passed for every part of the answer. They never block and never fail; they are the only way that usage,
+// called for every try, then answering, and passed for every part of the
+// answer. They never block and never fail; they are the only way that usage,
 // metrics, the access log and traces learn of an upstream.
 
 // observation is what is known of an exchange besides what forwarding needs.

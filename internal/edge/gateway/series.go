@@ -14,9 +14,9 @@ import (
 // kind is what decides which series a request counts in. There are as many as
 // there are combinations of labels.
 type kind struct {
-	service, operation, provider string
-	code                         int
-	known                        bool // the answer says what it cost
+	service, model, operation, provider string
+	code                                int
+	known                               bool // the answer says what it cost
 }
 
 // series are those of one kind, found once: to find a series by its labels
@@ -48,7 +48,7 @@ func (m *metrics) series(k kind) *series {
 			m.tokens.WithLabelValues(k.service, "completion")
 	}
 	if k.operation != "" {
-		model, failed := modelLabel(k.service), ""
+		model, failed := k.model, ""
 		if k.code < 200 || k.code >= 400 {
 			failed = code
 		}
@@ -64,7 +64,11 @@ func (m *metrics) series(k kind) *series {
 
 // observe counts a request that has ended.
 func (m *metrics) observe(x *exchange, u openai.Usage, known bool, now time.Time) {
-	s := m.series(kind{x.service, x.seen.operation, x.surface.provider(), x.code, known})
+	model := ""
+	if x.seen.operation != "" {
+		model = m.model(x.service, x.model, now)
+	}
+	s := m.series(kind{x.service, model, x.seen.operation, x.surface.provider(), x.code, known})
 	took := now.Sub(x.seen.begun).Seconds()
 	s.requests.Inc()
 	s.seconds.Observe(took)
@@ -84,5 +88,5 @@ func (m *metrics) observe(x *exchange, u openai.Usage, known bool, now time.Time
 		s.input.Observe(float64(u.PromptTokens))
 		s.output.Observe(float64(u.CompletionTokens))
 	}
-	m.genAI.streamed(x, u, known, now)
+	m.genAI.streamed(x, model, u, known, now)
 }
