@@ -107,10 +107,11 @@ type serveCommand struct {
 	config modelserver.Config
 	flags  modelserver.Config // what the flags say
 	// settings are those of the repository; nil without one.
-	settings *modelserver.ServerSettings
-	python   workers
-	onnx     workers
-	log      *slog.Logger
+	settings      *modelserver.ServerSettings
+	tracingServer string
+	python        workers
+	onnx          workers
+	log           *slog.Logger
 }
 
 func newServeCommand() *cobra.Command {
@@ -153,6 +154,7 @@ Flags win over settings.json, which wins over the environment.`,
 	f.StringVar(&c.flags.TLS.KeyFile, "tls-key-file", "", "private key of the certificate, PEM")
 	f.IntVar(&c.flags.Limits.MaxConcurrency, "max-concurrency", c.flags.Limits.MaxConcurrency, "inference requests under way at once, 0 for no limit; more are answered 429")
 	f.Int64Var(&c.flags.Limits.MaxBodyBytes, "max-body-bytes", c.flags.Limits.MaxBodyBytes, "largest request body, in bytes")
+	f.StringVar(&c.tracingServer, "tracing-server", "", "OTLP collector for traces: host:port (gRPC) or http://host:port; default: tracing_server, or OTEL_EXPORTER_OTLP_ENDPOINT")
 	f.DurationVar(&c.flags.Limits.DrainTimeout, "drain-timeout", c.flags.Limits.DrainTimeout, "how long requests under way may finish when the server stops")
 	return cmd
 }
@@ -167,6 +169,11 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) 
 	c.applyFlags(cmd.Flags().Changed)
 	c.config.ServerVersion = cmp.Or(c.config.ServerVersion, version)
 	c.config.Metrics.Registry = &metrics.Registry{}
+	closeTracer, err := c.openTracer(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeTracer()) }()
 	c.python.registry, c.python.log = c.config.Metrics.Registry, c.log
 	c.onnx.python, c.onnx.settings = c.python.python, c.python.settings
 	c.onnx.registry, c.onnx.log = c.config.Metrics.Registry, c.log
@@ -203,7 +210,7 @@ func (c *serveCommand) addGRPC(server *modelserver.Server) error {
 		return nil
 	}
 	g, err := oipgrpc.New(oipgrpc.Config{Host: c.config.Host, Port: c.config.GRPC.Port, MaxMessageBytes: c.config.GRPC.MaxMessageBytes,
-		TLS: server.TLS(), Metrics: c.config.Metrics.Registry}, server, c.log)
+		TLS: server.TLS(), Metrics: c.config.Metrics.Registry, Tracer: c.config.Tracer}, server, c.log)
 	if err != nil {
 		return err
 	}

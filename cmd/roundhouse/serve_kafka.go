@@ -32,6 +32,7 @@ func (c *serveCommand) addKafka(server *modelserver.Server) error {
 	k.Input, k.Output, k.Debug = s.KafkaTopicInput, s.KafkaTopicOutput, s.Debug
 	k.Group, k.Reset = cmp.Or(s.KafkaGroup, c.config.ServerName), s.KafkaOffsetReset
 	k.Limits.MaxMessageBytes = int(min(c.config.Limits.MaxBodyBytes, 1<<30))
+	k.Tracer = c.config.Tracer
 	bridge, err := kafka.New(k, server, c.config.Metrics.Registry, c.log)
 	if err != nil {
 		return err

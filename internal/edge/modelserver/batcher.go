@@ -6,8 +6,12 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 	"roundhouse.dev/roundhouse/internal/decide/batch"
@@ -47,6 +51,7 @@ type batcher struct {
 	instance *instance
 	log      *slog.Logger
 	waiting  *metrics.Series // requests that have arrived and not begun
+	tracer   trace.Tracer    // nil: no spans
 
 	mu struct {
 		sync.Mutex
@@ -62,13 +67,15 @@ type batcher struct {
 
 // waiter is a request whose caller waits.
 type waiter struct {
+	request  *tensor.Request
+	span     trace.SpanContext
 	answered chan struct{} // closed once the rest is set
 	response *tensor.Response
 	err      error
 }
 
-func newBatcher(c batch.Config, i *instance, waiting *metrics.Series, log *slog.Logger) *batcher {
-	b := &batcher{instance: i, log: log, waiting: waiting}
+func newBatcher(c batch.Config, i *instance, waiting *metrics.Series, tracer trace.Tracer, log *slog.Logger) *batcher {
+	b := &batcher{instance: i, log: log, waiting: waiting, tracer: tracer}
 	b.mu.machine = batch.New(c)
 	b.mu.waiters, b.mu.runs = map[uint64]*waiter{}, map[uint64]context.CancelFunc{}
 	b.mu.timer = time.AfterFunc(time.Hour, b.tick)
@@ -83,7 +90,7 @@ func (b *batcher) infer(ctx context.Context, r *tensor.Request) (*tensor.Respons
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	w := &waiter{answered: make(chan struct{})}
+	w := &waiter{request: r, span: trace.SpanContextFromContext(ctx), answered: make(chan struct{})}
 	arrive := batch.NewArrive(0, r) // reads the request: not under the lock
 	b.mu.Lock()
 	b.mu.last++
@@ -157,9 +164,12 @@ func (b *batcher) begin(run batch.Run) {
 	b.instance.acquire() // some request of the batch holds a use: it cannot fail
 	ctx, cancel := context.WithCancel(context.Background())
 	b.mu.runs[run.Batch] = cancel
+	members := b.spans(run.Requests)
 	go func() {
 		defer b.instance.release()
+		ctx, end := b.trace(ctx, members)
 		responses, err := b.run(ctx, run.Requests)
+		end(err)
 		cancel()
 		var ended batch.Event = batch.Done{Batch: run.Batch}
 		if err != nil {
@@ -170,6 +180,39 @@ func (b *batcher) begin(run batch.Run) {
 		delete(b.mu.runs, run.Batch)
 		b.step(ended, responses, err)
 	}()
+}
+
+// spans are those of requests that still wait; the lock is held.
+func (b *batcher) spans(requests []*tensor.Request) []trace.SpanContext {
+	if b.tracer == nil {
+		return nil
+	}
+	var list []trace.SpanContext
+	for _, w := range b.mu.waiters {
+		if w.span.IsValid() && slices.Contains(requests, w.request) {
+			list = append(list, w.span)
+		}
+	}
+	return list
+}
+
+// trace begins the span of a batch: the child of one of its requests' that is
+// recorded, if one is, with links to all.
+func (b *batcher) trace(ctx context.Context, members []trace.SpanContext) (context.Context, func(error)) {
+	if len(members) == 0 {
+		return ctx, func(error) {}
+	}
+	parent := members[0]
+	var links []trace.Link
+	for _, m := range members {
+		if m.IsSampled() {
+			parent = m
+			links = append(links, trace.Link{SpanContext: m})
+		}
+	}
+	ctx, span := b.tracer.Start(trace.ContextWithSpanContext(ctx, parent), "batch "+b.instance.name, trace.WithLinks(links...),
+		trace.WithAttributes(attribute.String("model.name", b.instance.name), attribute.Int("batch.size", len(members))))
+	return ctx, func(err error) { endSpan(span, err) }
 }
 
 // run answers the requests of a batch, in their order.
@@ -183,6 +226,7 @@ func (b *batcher) run(ctx context.Context, requests []*tensor.Request) (_ []*ten
 	if err != nil {
 		return nil, err
 	}
+	passTrace(ctx, merged)
 	response, err := b.instance.model.Infer(ctx, merged)
 	if err != nil {
 		return nil, err

@@ -230,7 +230,7 @@ func TestBatchFull(t *testing.T) {
 	c := batch.DefaultConfig()
 	c.MaxSize, c.MaxTime, c.MaxWaiting = 8, time.Hour, 1
 	i := newInstance(&fakeModel{fakes: f, word: "wait"}, "m", "")
-	b := newBatcher(c, i, family.With(), slog.New(slog.DiscardHandler))
+	b := newBatcher(c, i, family.With(), nil, slog.New(slog.DiscardHandler))
 	request := func() *tensor.Request {
 		return &tensor.Request{Inputs: []tensor.Tensor{{Name: "x", Datatype: tensor.FP32, Shape: []int64{1}, Data: tensor.Values{Float32: []float32{1}}}}}
 	}
@@ -263,7 +263,7 @@ func TestBatchTimeout(t *testing.T) {
 	}
 	c := batch.DefaultConfig()
 	c.MaxSize, c.MaxTime, c.Executors = 8, 20*time.Millisecond, 2
-	b := newBatcher(c, newInstance(&fakeModel{fakes: f, word: "wait"}, "m", ""), family.With(), slog.New(slog.DiscardHandler))
+	b := newBatcher(c, newInstance(&fakeModel{fakes: f, word: "wait"}, "m", ""), family.With(), nil, slog.New(slog.DiscardHandler))
 	var clients sync.WaitGroup
 	for range 2 {
 		clients.Go(func() {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
 )
 
@@ -28,6 +30,9 @@ type Config struct {
 	TLS     TLSConfig
 	Cache   CacheConfig
 	Limits  Limits
+
+	// Tracer records spans; nil: none are.
+	Tracer trace.Tracer
 
 	// LoadAtStartup loads every model of the repository when Run begins.
 	LoadAtStartup bool

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
@@ -48,6 +50,7 @@ type registry struct {
 	drainTimeout time.Duration
 	meters       modelMeters
 	cache        *responseCache // nil: none
+	tracer       trace.Tracer   // nil: no spans
 	log          *slog.Logger
 
 	changing chan struct{} // holds a token while a load or unload is under way
@@ -62,7 +65,7 @@ type registry struct {
 
 func newRegistry(repository Repository, engines []Engine, c Config, meters modelMeters, log *slog.Logger) *registry {
 	r := &registry{repository: repository, engines: engines, loadTimeout: c.Limits.LoadTimeout, drainTimeout: c.Limits.DrainTimeout,
-		meters: meters, cache: newResponseCache(c.Cache), log: log, changing: make(chan struct{}, 1)}
+		meters: meters, cache: newResponseCache(c.Cache), tracer: c.Tracer, log: log, changing: make(chan struct{}, 1)}
 	r.mu.models = map[string][]*slot{}
 	return r
 }
@@ -342,7 +345,7 @@ func (r *registry) open(ctx context.Context, e Entry) (_ *instance, err error) {
 		return nil, err
 	}
 	if c.Enabled() {
-		i.batcher = newBatcher(c, i, r.meters.waiting(i.name, i.version), r.log)
+		i.batcher = newBatcher(c, i, r.meters.waiting(i.name, i.version), r.tracer, r.log)
 	}
 	i.cached = e.Settings.CacheEnabled && r.cache != nil
 	if e.Settings.CacheEnabled && r.cache == nil {

@@ -133,9 +133,11 @@ func (s *Server) observe(w http.ResponseWriter, r *http.Request, next http.Handl
 	method := knownMethod(r.Method)
 	inProgress := s.rest.inProgress.With(appName, method)
 	inProgress.Add(1)
+	r, end := s.beginRequest(r)
 	defer func() {
 		inProgress.Add(-1)
 		took := time.Since(began)
+		end(a.status)
 		s.rest.observe(method, r.Pattern, a.status, took)
 		s.logRequest(r, a.status, took)
 	}()

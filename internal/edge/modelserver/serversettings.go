@@ -77,7 +77,7 @@ type PeerSettings struct {
 	KafkaTopicOutput string  `json:"kafka_topic_output"`
 	KafkaGroup       string  `json:"kafka_group"`             // ours; "": the server's name
 	KafkaOffsetReset string  `json:"kafka_auto_offset_reset"` // ours: latest or earliest
-	TracingServer    *string `json:"tracing_server"`
+	TracingServer    *string `json:"tracing_server"`          // an OTLP collector; nil: none
 }
 
 var (
@@ -95,7 +95,7 @@ var (
 		"allow_methods": kindJSON, "allow_headers": kindJSON, "expose_headers": kindJSON, "max_age": kindNumber}
 	// serverIneffective are the fields that are read and change nothing.
 	serverIneffective = []string{"model_repository_implementation", "model_repository_implementation_args", "logging_settings",
-		"metrics_dir", "tracing_server"}
+		"metrics_dir"}
 )
 
 // defaultServerSettings are MLServer's, but on loopback.

@@ -154,15 +154,18 @@ func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Requ
 	}
 	defer i.release()
 	began := time.Now()
+	ctx, end := s.beginModel(ctx, i)
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(s.log, p, i)
 		}
 		i.meter.observe(time.Since(began), err == nil)
+		end(err)
 	}()
 	if r.ID == "" {
 		r.ID = newID()
 	}
+	passTrace(ctx, r)
 	r.ModelName, r.ModelVersion = i.name, i.version
 	response, err := s.respond(ctx, i, r)
 	if err != nil {
@@ -214,11 +217,13 @@ func (s *Server) inferStream(ctx context.Context, name, version string, in Reque
 	}
 	defer i.release()
 	began := time.Now()
+	ctx, end := s.beginModel(ctx, i)
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(s.log, p, i)
 		}
 		i.meter.observe(time.Since(began), err == nil)
+		end(err)
 	}()
 	var first string
 	requests := func(yield func(*tensor.Request, error) bool) {
@@ -232,6 +237,7 @@ func (s *Server) inferStream(ctx context.Context, name, version string, in Reque
 				if r.ID == "" {
 					r.ID = first
 				}
+				passTrace(ctx, r)
 				r.ModelName, r.ModelVersion = i.name, i.version
 			}
 			if !yield(r, err) {

@@ -17,6 +17,11 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 	"roundhouse.dev/roundhouse/internal/edge/modelserver"
 	"roundhouse.dev/roundhouse/internal/edge/modelserver/kafka/wire"
@@ -38,7 +43,9 @@ var errUnanswered = errors.New("the server stops")
 func (b *Bridge) answer(ctx context.Context, m wire.Message) (wire.Message, error) {
 	b.meters.open.Add(1)
 	began := time.Now()
-	out, err := b.attempt(ctx, m)
+	traced, end := b.beginRecord(ctx, m)
+	out, err := b.attempt(traced, m)
+	end(err)
 	b.meters.open.Add(-1)
 	if ctx.Err() != nil {
 		return wire.Message{}, ctx.Err()
@@ -55,6 +62,27 @@ func (b *Bridge) answer(ctx context.Context, m wire.Message) (wire.Message, erro
 	b.meters.observe(status, time.Since(began))
 	out.ID = m.ID
 	return out, nil
+}
+
+// beginRecord begins the span of a record, as a child of that in its headers;
+// end completes it.
+func (b *Bridge) beginRecord(ctx context.Context, m wire.Message) (_ context.Context, end func(error)) {
+	if b.config.Tracer == nil {
+		return ctx, func(error) {}
+	}
+	from := propagation.MapCarrier{}
+	for _, h := range m.Headers {
+		from[strings.ToLower(h.Name)] = string(h.Value)
+	}
+	ctx, span := b.config.Tracer.Start(propagation.TraceContext{}.Extract(ctx, from), "process "+b.config.Input, trace.WithSpanKind(trace.SpanKindConsumer),
+		trace.WithAttributes(attribute.String("messaging.system", "kafka"), attribute.String("messaging.destination.name", b.config.Input),
+			attribute.String("messaging.consumer.group.name", b.config.Group)))
+	return ctx, func(err error) {
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+		span.End()
+	}
 }
 
 // attempt asks the model, again while it is not there or too busy.

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Config is which topics are served and how.
@@ -32,6 +34,8 @@ type Config struct {
 	Reset string
 	// Debug has the bridge log more.
 	Debug bool
+	// Tracer records a span for every record; nil: none.
+	Tracer trace.Tracer
 
 	Limits Limits
 }

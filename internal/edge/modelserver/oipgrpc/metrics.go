@@ -119,6 +119,7 @@ func (c *methodMeters) sentMessage() {
 func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (out any, err error) {
 	m, began := s.meters.begin(info.FullMethod), time.Now()
 	m.gotMessage()
+	ctx, endSpan := s.beginCall(ctx, info.FullMethod)
 	defer func() {
 		if p := recover(); p != nil {
 			err = s.panicked(info.FullMethod, p)
@@ -131,6 +132,7 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 			m.sentMessage()
 		}
 		m.end(code, time.Since(began))
+		endSpan(code, err)
 	}()
 	return handle(ctx, in)
 }
@@ -138,6 +140,7 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 // stream is unary of streams.
 func (s *Server) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
 	m, began := s.meters.begin(info.FullMethod), time.Now()
+	ctx, endSpan := s.beginCall(stream.Context(), info.FullMethod)
 	defer func() {
 		if p := recover(); p != nil {
 			err = s.panicked(info.FullMethod, p)
@@ -148,7 +151,11 @@ func (s *Server) stream(service any, stream grpc.ServerStream, info *grpc.Stream
 			err, code = state.Err(), state.Code()
 		}
 		m.end(code, time.Since(began))
+		endSpan(code, err)
 	}()
+	if ctx != stream.Context() {
+		stream = &tracedStream{stream, ctx}
+	}
 	return handle(service, &countedStream{stream, m})
 }
 

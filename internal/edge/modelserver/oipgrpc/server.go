@@ -18,6 +18,7 @@ import (
 	"net"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
@@ -57,6 +58,7 @@ type Config struct {
 	MaxMessageBytes int
 	TLS             *tls.Config       // nil: plain text
 	Metrics         *metrics.Registry // nil: none
+	Tracer          trace.Tracer      // nil: no spans
 }
 
 // DefaultConfig is MLServer's, on loopback.
