@@ -36,13 +36,7 @@ func (r *BodyReader) Write(p []byte) (int, error) {
 			p = p[r.string(p):]
 			continue
 		}
-		// Between strings only these bytes change what is going on; deeper
-		// down, commas and colons do not either.
-		marks := "\"{}[],:"
-		if r.depth > 1 {
-			marks = "\"{}[]"
-		}
-		at := bytes.IndexAny(p, marks)
+		at := r.nextMark(p)
 		if at < 0 {
 			r.keep(p)
 			break
@@ -54,6 +48,22 @@ func (r *BodyReader) Write(p []byte) (int, error) {
 	return n, nil
 }
 
+// nextMark is the offset of the next byte that changes what is going on between
+// strings, -1 if there is none. Deeper down, commas and colons do not.
+func (r *BodyReader) nextMark(p []byte) int {
+	for i, c := range p {
+		switch c {
+		case '"', '{', '}', '[', ']':
+			return i
+		case ',', ':':
+			if r.depth <= 1 {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
 // string takes the bytes of a string up to its end or the chunk's, and returns
 // how many.
 func (r *BodyReader) string(p []byte) int {
@@ -61,17 +71,21 @@ func (r *BodyReader) string(p []byte) int {
 	if r.escaped {
 		r.escaped, start = false, 1
 	}
-	for start < len(p) {
-		at := bytes.IndexAny(p[start:], `"\`)
-		if at < 0 {
-			start = len(p)
+	for quote := -1; start < len(p); {
+		if quote < start {
+			if quote = bytes.IndexByte(p[start:], '"'); quote < 0 {
+				quote = len(p)
+			} else {
+				quote += start
+			}
+		}
+		escape := bytes.IndexByte(p[start:quote], '\\')
+		if escape < 0 {
+			r.inString = quote == len(p)
+			start = min(quote+1, len(p))
 			break
 		}
-		start += at + 1
-		if p[start-1] == '"' {
-			r.inString = false
-			break
-		}
+		start += escape + 1
 		if start == len(p) {
 			r.escaped = true
 			break
