@@ -18,11 +18,11 @@ import (
 func newSimulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate",
-		Short: "Simulate engines",
+		Short: "Simulate engines, and routing to them",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newSimulateEngineCommand())
+	cmd.AddCommand(newSimulateEngineCommand(), newSimulateRoutingCommand())
 	return cmd
 }
 

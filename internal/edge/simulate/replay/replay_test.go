@@ -1,0 +1,142 @@
+package replay
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/decide/picker"
+)
+
+// replayed runs a workload and sums it up.
+func replayed(t *testing.T, cfg Config, workload string, n int, rate float64, seed uint64) Summary {
+	t.Helper()
+	w, err := FindWorkload(workload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trace, err := w.Generate(n, rate, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.Adapters > 0 {
+		cfg.Physics.MaxAdapters = 4
+	}
+	cfg.Seed = seed
+	r, err := Run(cfg, trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Summarize(2 * time.Second)
+}
+
+// medianP90 is the median over three seeds of the p90 of the time to the first
+// token.
+func medianP90(t *testing.T, policy, workload string, n int, rate float64) float64 {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.Policy = policy
+	var all []float64
+	for seed := range uint64(3) {
+		s := replayed(t, cfg, workload, n, rate, seed+1)
+		all = append(all, s.First.P90)
+	}
+	slices.Sort(all)
+	return all[1]
+}
+
+// TestDefaultAgainstLeastRequest are the goals of the default policy: time is
+// virtual and every draw is seeded, so they hold or do not, everywhere alike.
+func TestDefaultAgainstLeastRequest(t *testing.T) {
+	for _, c := range []struct {
+		workload string
+		rates    []float64
+		most     float64 // default's p90 ÷ least-request's
+	}{{"shared-prefix", []float64{8, 24}, 1.0 / 3}, {"unique", []float64{20, 60}, 1.05}} {
+		for _, rate := range c.rates {
+			least, ours := medianP90(t, "least-request", c.workload, 1000, rate), medianP90(t, picker.Default, c.workload, 1000, rate)
+			t.Logf("%s at %g/s: p90 %.3f s against %.3f s", c.workload, rate, ours, least)
+			if ours > c.most*least {
+				t.Errorf("%s at %g/s: p90 %.3f s, least-request's is %.3f s: %.2f times, want at most %.2f", c.workload, rate, ours, least, ours/least, c.most)
+			}
+		}
+	}
+}
+
+// TestIdenticalPromptsSpread: a burst of one prompt must not herd onto the
+// endpoint that had it first.
+func TestIdenticalPromptsSpread(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Engines, cfg.Concurrency = 4, 8
+	s := replayed(t, cfg, "identical", 1000, 1, 1)
+	if s.Answered != 1000 || s.Most > 0.4 {
+		t.Errorf("%d answered, the busiest of 4 engines had %.0f %%: %+v", s.Answered, 100*s.Most, s)
+	}
+}
+
+// TestEveryRequestEndsOnce counts over all presets and workloads.
+func TestEveryRequestEndsOnce(t *testing.T) {
+	for _, policy := range picker.Presets() {
+		for _, w := range Workloads() {
+			t.Run(policy+"/"+w.Name, func(t *testing.T) {
+				cfg := DefaultConfig()
+				cfg.Policy, cfg.Engines = policy, 3
+				s := replayed(t, cfg, w.Name, 300, 30, 3)
+				if s.Answered+s.Shed != 300 || s.Answered == 0 {
+					t.Errorf("%d answered and %d shed of 300", s.Answered, s.Shed)
+				}
+				if again := replayed(t, cfg, w.Name, 300, 30, 3); !reflect.DeepEqual(again, s) {
+					t.Errorf("the same again gives %+v, was %+v", again, s)
+				}
+			})
+		}
+	}
+}
+
+func TestReadMooncake(t *testing.T) {
+	text := `{"timestamp": 0, "input_length": 1030, "output_length": 4, "hash_ids": [46, 47, 48]}
+
+{"timestamp": 1500, "input_length": 520, "output_length": 0, "hash_ids": [46, 50]}
+`
+	trace, err := ReadMooncake("t.jsonl", strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := trace.Requests[0], trace.Requests[1]
+	if len(trace.Requests) != 2 || b.At != 1500*time.Millisecond || a.Prompt != 1030 || b.Output != 1 || len(a.Keys) != 64 || len(b.Keys) != 32 {
+		t.Fatalf("read %+v", trace.Requests)
+	}
+	if !slices.Equal(a.Keys[:32], b.Keys) || a.Keys[32] == a.Keys[0] {
+		t.Error("equal hash ids do not share keys, or different ones do")
+	}
+	trace.Scale(3)
+	if trace.Requests[1].At != 500*time.Millisecond {
+		t.Errorf("scaled to %v", trace.Requests[1].At)
+	}
+	for _, bad := range []struct{ text, want string }{
+		{"", "0 requests"},
+		{`{"timestamp":1,"input_length":0,"output_length":1}`, "t.jsonl:1: want"},
+		{text + "{", "t.jsonl:4: unexpected end"},
+		{`{"timestamp":-1,"input_length":1,"output_length":1}`, "t.jsonl:1: want"},
+		{`{"timestamp":5,"input_length":1,"output_length":1}` + "\n" + `{"timestamp":4,"input_length":1,"output_length":1}`, "before the one ahead"},
+		{strings.Repeat("x", maxLine+1), "longer than"},
+	} {
+		if _, err := ReadMooncake("t.jsonl", strings.NewReader(bad.text)); err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%.60q: error %v, want %q", bad.text, err, bad.want)
+		}
+	}
+}
+
+func TestConfigErrors(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Engines, cfg.Scrape, cfg.Policy, cfg.Concurrency = 0, 0, "lest-request", -1
+	_, err := Run(cfg, &Trace{})
+	for _, want := range []string{"engines is 0", "scrape is 0s", "least-request", "concurrency is -1", "0 requests"} {
+		if !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("error %v does not say %q", err, want)
+		}
+	}
+}
