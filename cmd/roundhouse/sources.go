@@ -23,6 +23,8 @@ type sources struct {
 	roots []string
 	// watched: a root may go, and come again, without that being a problem.
 	watched bool
+	// refuse says what is wrong with a file's objects; nil takes all.
+	refuse func([]fleet.Object) error
 }
 
 // sync applies every file and deletes what a file below the roots no longer
@@ -63,6 +65,9 @@ func (s *sources) read(path string) ([]fleet.Object, error) {
 	objects, warnings, err := admin.Objects([]admin.File{file}, absolute(path))
 	for _, w := range warnings {
 		s.log.Warn(w)
+	}
+	if err == nil && s.refuse != nil {
+		err = s.refuse(objects)
 	}
 	return objects, err
 }

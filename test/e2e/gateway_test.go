@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// serving starts a command of roundhouse that serves, and waits until its
+// output matches re; the test's end stops it.
+func serving(t *testing.T, re string, args ...string) (matched string, cmd *exec.Cmd, out *capture) {
+	t.Helper()
+	out = &capture{}
+	cmd = exec.Command(binary, args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Errorf("%v has not ended %s after SIGTERM", args, patience)
+			_ = cmd.Process.Kill()
+			<-ended
+		}
+		if t.Failed() {
+			t.Logf("%v printed:\n%s", args, out)
+		}
+	})
+	pattern := regexp.MustCompile(re)
+	eventually(t, args[0]+" says where it listens", func() (bool, string) {
+		m := pattern.FindStringSubmatch(out.String())
+		if m == nil {
+			return false, out.String()
+		}
+		matched = m[1]
+		return true, ""
+	})
+	return matched, cmd, out
+}
+
+// TestGatewayAlone: `roundhouse gateway` over two engines that run already: a
+// route's names, both engines used, an engine that dies, manifests that change,
+// and no service of its own.
+func TestGatewayAlone(t *testing.T) {
+	t.Parallel()
+	engine := func() (string, *exec.Cmd) {
+		address, cmd, _ := serving(t, `url=http://(\S+)`, "simulate", "engine", "--port", "0", "--model", "sim", "--speed", "1000")
+		return address, cmd
+	}
+	first, dies := engine()
+	second, _ := engine()
+	dir := t.TempDir()
+	manifest := func(models string) {
+		write(t, dir, "pools.yaml", `apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: engines}
+spec:
+  addresses: ["`+first+`", "`+second+`"]
+  picker: {preset: round-robin}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Route
+metadata: {name: chat}
+spec:
+  models: [`+models+`]
+  targets: [{pool: engines, model: sim}]
+`)
+	}
+	manifest("chat")
+	n := newNode(t)
+	var out *capture
+	n.gateway, _, out = serving(t, `Roundhouse answers at +(\S+)`, "gateway", "-f", dir, "--watch",
+		"--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--access-log", "-")
+	eventually(t, "the metrics have an address", func() (bool, string) {
+		n.admin = after(out.String(), "Metrics                ")
+		return n.admin != "", out.String()
+	})
+	const ask = `{"model":"chat","max_tokens":4,"messages":[{"role":"user","content":"Hello"}]}`
+	for range 4 {
+		if a := n.post("/v1/chat/completions", ask); a.status != 200 || !strings.Contains(a.body, `"model":"sim"`) {
+			t.Fatalf("chat: %s", a)
+		}
+	}
+	if a := n.get(n.gateway + "/v1/models"); !strings.Contains(a.body, `"models":["chat"]`) {
+		t.Errorf("models: %s", a)
+	}
+	eventually(t, "the log names both engines", func() (bool, string) {
+		log := out.String()
+		return strings.Contains(log, `"replica":"address-`+first) && strings.Contains(log, `"replica":"address-`+second), log
+	})
+	got := n.get(n.admin).body
+	for _, want := range []string{
+		`gen_ai_client_token_usage_count{gen_ai_operation_name="chat",gen_ai_provider_name="openai",gen_ai_request_model="chat",gen_ai_token_type="output"} 4`,
+		`roundhouse_gateway_admission_total{outcome="admitted",service="pool default/engines"} 4`,
+		`roundhouse_gateway_endpoint_in_flight{endpoint="address-` + first + `",service="pool default/engines"} 0`,
+		`roundhouse_gateway_saturation{service="pool default/engines"} `,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("metrics lack %s:\n%s", want, got)
+		}
+	}
+	if err := dies.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for range 6 {
+		if a := n.post("/v1/chat/completions", ask); a.status != 200 {
+			t.Errorf("with one engine dead: %s", a)
+		}
+	}
+	manifest("chat, talk")
+	eventually(t, "the new name is known", func() (bool, string) {
+		a := n.post("/v1/chat/completions", strings.Replace(ask, `"chat"`, `"talk"`, 1))
+		return a.status == 200, a.String()
+	})
+	r := n.run("gateway", "-f", "examples/quickstart/iris.yaml", "--listen", "127.0.0.1:0", "--grpc-listen", "", "--metrics-listen", "")
+	if r.code != 1 || !strings.Contains(r.err, "iris.yaml:") || !strings.Contains(r.err, "a gateway alone starts nothing") {
+		t.Errorf("a service: %s", r)
+	}
+	if r := n.run("gateway"); r.code != 2 || !strings.Contains(r.err, "-f") {
+		t.Errorf("without manifests: %s", r)
+	}
+}
