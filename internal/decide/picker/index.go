@@ -36,8 +36,8 @@ func (c IndexConfig) Validate() error {
 		return fmt.Errorf("promptBlocks is %d: write a number from 1 to 65536", c.PromptBlocks)
 	case c.EndpointBlocks < 1 || c.EndpointBlocks > 1<<24:
 		return fmt.Errorf("endpointBlocks is %d: write a number from 1 to %d", c.EndpointBlocks, 1<<24)
-	case c.MaxBlocks < 1 || c.MaxBlocks > 1<<28:
-		return fmt.Errorf("maxBlocks is %d: write a number from 1 to %d", c.MaxBlocks, 1<<28)
+	case c.MaxBlocks < 1 || c.MaxBlocks > 1<<23:
+		return fmt.Errorf("maxBlocks is %d: write a number from 1 to %d", c.MaxBlocks, 1<<23)
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func (ix *Index) Len() (blocks, distinct int) { return ix.blocks, ix.table.n }
 
 // Bytes is the memory the index takes.
 func (ix *Index) Bytes() int {
-	return len(ix.table.cells)*8 + len(ix.nodes.pages)*int(nodePage*nodeBytes) +
+	return len(ix.table.cells)*4 + len(ix.nodes.pages)*int(nodePage*nodeBytes) +
 		cap(ix.dense.bits)*8 + cap(ix.dense.free)*4 +
 		len(ix.pool.chunks)*chunkBytes + cap(ix.slots)*24
 }
@@ -145,7 +145,7 @@ func (ix *Index) Match(blocks []uint64, m *Matches) {
 		case i == 0:
 			clear(live)
 			ix.each(n, func(slot int) { live[slot>>6] |= 1 << (slot & 63) })
-		case !n.dense:
+		case !n.dense():
 			if !ix.narrow(n, m, live, i) {
 				return
 			}
@@ -159,7 +159,7 @@ func (ix *Index) Match(blocks []uint64, m *Matches) {
 // narrowDense is Match's step for a block that many slots hold: it ends the
 // match of those that do not hold it, and says whether any are left.
 func (ix *Index) narrowDense(n *node, m *Matches, live []uint64, at int) bool {
-	set := ix.dense.set(n.set)[:len(live)]
+	set := ix.dense.set(n.bitset())[:len(live)]
 	var lost uint64
 	for w, v := range live {
 		lost |= v &^ set[w]
@@ -182,8 +182,11 @@ func (ix *Index) narrowDense(n *node, m *Matches, live []uint64, at int) bool {
 func (ix *Index) narrow(n *node, m *Matches, live []uint64, at int) bool {
 	var keep [few]int32
 	kept := 0
-	for i := range n.count {
-		slot := int(n.set >> (16 * i) & slotMask)
+	for i := range few {
+		slot := n.slot(i)
+		if slot < 0 {
+			break
+		}
 		if live[slot>>6]>>(slot&63)&1 != 0 {
 			keep[kept] = int32(slot)
 			live[slot>>6] &^= 1 << (slot & 63)
@@ -293,7 +296,7 @@ func (ix *Index) remove(slot int, id uint32) {
 	n := ix.nodes.at(id)
 	ix.exclude(n, slot)
 	ix.blocks--
-	if n.count == 0 {
+	if n.set == 0 {
 		ix.table.remove(&ix.nodes, n.hash)
 		ix.nodes.free(id)
 	}

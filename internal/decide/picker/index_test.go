@@ -108,11 +108,11 @@ func (ix *Index) check() error {
 		if c == 0 {
 			continue
 		}
-		n := ix.nodes.at(uint32(c) - 1)
+		n := ix.nodes.at(idOf(c))
 		members := 0
 		ix.each(n, func(int) { members++ })
-		if id, ok := ix.table.find(&ix.nodes, n.hash); !ok || id != uint32(c)-1 || members != int(n.count) || members == 0 {
-			return fmt.Errorf("block %x: found %v, %d in its set, %d counted", n.hash, ok, members, n.count)
+		if id, ok := ix.table.find(&ix.nodes, n.hash); !ok || id != idOf(c) || members == 0 {
+			return fmt.Errorf("block %x: found %v, %d in its set", n.hash, ok, members)
 		}
 		found += members
 	}

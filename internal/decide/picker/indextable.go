@@ -1,27 +1,33 @@
 package picker
 
 // hashTable finds the node of a hash: open addressing with linear probing. A
-// cell holds the hash's upper half and the node's id+1; 0 is empty. The hashes
-// are good ones, so their lower half is the place to start.
+// cell is 0 while empty, else the node's id+1 and, in the highest 8 bits, the
+// hash's. The hashes are good ones, so their lower half is the place to start.
 type hashTable struct {
-	cells []uint64 // a power of two of them, at most half in use
+	cells []uint32 // a power of two of them, at most half in use
 	n     int
 }
 
-const upper = 0xffffffff << 32
+const idBits = 1<<24 - 1
+
+// cellOf is what a cell of the node says. Ids are below 1<<23.
+func cellOf(h uint64, id uint32) uint32 { return uint32(h>>56)<<24 | (id + 1) }
+
+func idOf(cell uint32) uint32 { return cell&idBits - 1 }
 
 func (t *hashTable) find(ns *nodes, h uint64) (id uint32, ok bool) {
 	if len(t.cells) == 0 {
 		return 0, false
 	}
-	mask := uint64(len(t.cells) - 1)
+	cells, tag := t.cells, uint32(h>>56)
+	mask := uint64(len(cells) - 1)
 	for i := h & mask; ; i = (i + 1) & mask {
-		c := t.cells[i]
+		c := cells[i]
 		if c == 0 {
 			return 0, false
 		}
-		if (c^h)&upper == 0 {
-			if id := uint32(c) - 1; ns.at(id).hash == h {
+		if c>>24 == tag {
+			if id := idOf(c); ns.at(id).hash == h {
 				return id, true
 			}
 		}
@@ -30,20 +36,19 @@ func (t *hashTable) find(ns *nodes, h uint64) (id uint32, ok bool) {
 
 // insert puts a hash in that is not.
 func (t *hashTable) insert(ns *nodes, h uint64, id uint32) {
-	if (t.n+1)*2 > len(t.cells) {
+	if t.n++; t.n*2 > len(t.cells) {
 		old := t.cells
-		t.cells = make([]uint64, max(64, 2*len(old)))
+		t.cells = make([]uint32, max(64, 2*len(old)))
 		for _, c := range old {
 			if c != 0 {
-				t.place(ns.at(uint32(c)-1).hash, c)
+				t.place(ns.at(idOf(c)).hash, c)
 			}
 		}
 	}
-	t.place(h, h&upper|uint64(id+1))
-	t.n++
+	t.place(h, cellOf(h, id))
 }
 
-func (t *hashTable) place(h, cell uint64) {
+func (t *hashTable) place(h uint64, cell uint32) {
 	mask := uint64(len(t.cells) - 1)
 	i := h & mask
 	for t.cells[i] != 0 {
@@ -57,7 +62,7 @@ func (t *hashTable) place(h, cell uint64) {
 func (t *hashTable) remove(ns *nodes, h uint64) {
 	mask := uint64(len(t.cells) - 1)
 	i := h & mask
-	for (t.cells[i]^h)&upper != 0 || ns.at(uint32(t.cells[i])-1).hash != h {
+	for ns.at(idOf(t.cells[i])).hash != h {
 		i = (i + 1) & mask
 	}
 	t.n--
@@ -67,7 +72,7 @@ func (t *hashTable) remove(ns *nodes, h uint64) {
 		if c == 0 {
 			break
 		}
-		home := ns.at(uint32(c)-1).hash & mask
+		home := ns.at(idOf(c)).hash & mask
 		if (j-home)&mask >= (j-i)&mask {
 			t.cells[i] = c
 			i = j
