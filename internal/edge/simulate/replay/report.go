@@ -35,7 +35,7 @@ type Quantiles struct {
 	P99 float64 `json:"p99"`
 }
 
-// Criticalities, as Good has them.
+// Criticalities are the keys of Summary.Good.
 var Criticalities = []string{"critical", "standard", "sheddable"}
 
 func criticality(priority int32) string { return Criticalities[1-cmp.Compare(priority, 0)] }
