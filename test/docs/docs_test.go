@@ -182,7 +182,7 @@ func TestCommandsAndFlagsExist(t *testing.T) {
 }
 
 func TestManifestsAreRead(t *testing.T) {
-	manifest := regexp.MustCompile(`(?m)^apiVersion: *(roundhouse\.dev|serving\.kserve\.io|ome\.io)/`)
+	manifest := regexp.MustCompile(`(?m)^apiVersion: *(roundhouse\.dev|serving\.kserve\.io|ome\.io|(inference|gateway)\.networking\.(x-)?k8s\.io)/`)
 	read := 0
 	for _, p := range pages(t) {
 		for _, b := range blocks(p, "yaml") {
@@ -236,7 +236,7 @@ func TestEveryFieldIsDescribed(t *testing.T) {
 		}
 	}
 	seen := map[reflect.Type]bool{}
-	for _, kind := range []any{v1alpha1.ModelService{}, v1alpha1.ServingRuntime{}, v1alpha1.ClusterServingRuntime{}} {
+	for _, kind := range []any{v1alpha1.ModelService{}, v1alpha1.ServingRuntime{}, v1alpha1.ClusterServingRuntime{}, v1alpha1.Route{}, v1alpha1.Pool{}} {
 		fields(reflect.TypeOf(kind), seen, func(owner reflect.Type, name string) {
 			if !regexp.MustCompile(`\b` + name + `\b`).MatchString(text.String()) {
 				t.Errorf("docs/manifests.md does not describe %s of %s", name, owner.Name())
