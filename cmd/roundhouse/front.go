@@ -143,7 +143,7 @@ func (fr *front) configure(c *gateway.Config) {
 
 // configureGRPC does so for gRPC.
 func (fr *front) configureGRPC(c *rawgrpc.Config) {
-	c.Keys, c.TLS, c.AccessLog, c.SessionKey = fr.keys, fr.tls, fr.accessLog, strings.ToLower(fr.session)
+	c.Keys, c.TLS, c.AccessLog, c.Tracer, c.SessionKey = fr.keys, fr.tls, fr.accessLog, fr.tracer, strings.ToLower(fr.session)
 }
 
 // scheme is how the inference port is asked.

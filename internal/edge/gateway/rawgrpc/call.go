@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -43,6 +44,7 @@ type call struct {
 	sent             int64
 	tries            int
 	retried          string // why the last try that failed did
+	span             trace.Span
 }
 
 func (s *Server) newCall(ctx context.Context, method string) *call {
@@ -53,6 +55,7 @@ func (s *Server) newCall(ctx context.Context, method string) *call {
 	if c.id = first(c.md[keyRequestID]); !validID(c.id) {
 		c.id = randomHex(16)
 	}
+	c.startSpan()
 	return c
 }
 
@@ -64,6 +67,7 @@ func (c *call) finish(err error) {
 	}
 	c.pass.Leave(0)
 	c.server.metrics.answered(c.service, c.method, status.Code(err))
+	c.endSpan(err)
 	if c.server.cfg.AccessLog != nil {
 		c.server.cfg.AccessLog.Write(c.logged(err))
 	}
@@ -190,7 +194,7 @@ func (c *call) late() error {
 
 // logged is the call's entry in the access log.
 func (c *call) logged(err error) gateway.Entry {
-	e := gateway.Entry{Time: c.begun, Request: c.id, Key: c.pass.Key(), Client: c.address, Method: "gRPC", Path: c.method, Model: c.model,
+	e := gateway.Entry{Time: c.begun, Request: c.id, Trace: c.traceID(), Key: c.pass.Key(), Client: c.address, Method: "gRPC", Path: c.method, Model: c.model,
 		Service: c.service, Status: httpStatus(status.Code(err)), Duration: time.Since(c.begun),
 		Received: c.received.Load(), Sent: c.sent, Tries: c.tries, Retried: c.retried}
 	if c.grant != nil {

@@ -19,6 +19,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -62,6 +64,9 @@ type Config struct {
 	Keys *keys.Ring
 	// AccessLog is told of every call for a model; nil for none.
 	AccessLog *gateway.AccessLog
+	// Tracer records a span of every call for a model and of its tries; nil for
+	// none.
+	Tracer trace.Tracer
 	// Version is told by ServerMetadata.
 	Version string
 }

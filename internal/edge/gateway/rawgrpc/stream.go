@@ -1,6 +1,7 @@
 package rawgrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -73,6 +74,8 @@ func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) 
 		return nil, err
 	}
 	defer c.server.upstreams.put(up)
+	ended := c.startTry()
+	defer func() { ended(cmp.Or(failed, err)) }()
 	ctx, w := c.watched(c.server.cfg.AnswerTimeout, errSlow)
 	defer w.stop()
 	var p peer.Peer

@@ -87,12 +87,14 @@ func (c *call) try(request *frame) (a *answer, failed, err error) {
 		return nil, nil, err
 	}
 	defer c.server.upstreams.put(up)
+	ended := c.startTry()
 	ctx, w := c.watched(c.server.cfg.AnswerTimeout, errSlow)
 	defer w.stop()
 	var reply frame
 	var header, trailer metadata.MD
 	var p peer.Peer
 	err = up.Invoke(ctx, c.method, request, &reply, grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&p))
+	ended(err)
 	if err != nil {
 		switch ended := c.ended(); {
 		case ended != nil:
