@@ -45,8 +45,8 @@ func (e *Error) Error() string { return e.Address + ": " + e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
 // Do sends a request and returns when the answer's header is there; 1xx
-// answers are skipped. The caller closes the answer. When ctx ends, whatever the request waits for fails with its
-// error.
+// answers are skipped. The caller closes the answer. When ctx ends, whatever
+// the request waits for fails with its error.
 //
 // A server may close a kept connection just as a request is sent on it. If
 // none of the answer came and the request can be sent again it goes over a new

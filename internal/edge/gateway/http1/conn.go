@@ -16,8 +16,8 @@ import (
 // goroutine at a time owns it; cancel alone may come from others.
 type conn struct {
 	address string
-	tcp     *net.TCPConn
-	raw     syscall.RawConn
+	tcp     net.Conn
+	raw     syscall.RawConn // of tcp
 
 	buf  *[]byte // of bufferSize or, for a long header, more; nil while idle
 	r, w int     // buf[r:w] was read and not yet used
