@@ -133,6 +133,8 @@ const (
 	maxPiece = 62_000
 	// maxMessageExtra is what a message may hold beside a body.
 	maxMessageExtra = 1 << 20
+	// maxPromise is how much memory a body gets by its Content-Length alone.
+	maxPromise = 1 << 20
 	// maxUsageBody is the longest answer, no event stream, that usage is read
 	// of.
 	maxUsageBody = 1 << 20

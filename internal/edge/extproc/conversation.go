@@ -128,9 +128,11 @@ func (c *conversation) requestBody(ctx context.Context, b *pb.HttpBody) error {
 	if c.phase != collecting {
 		return misplaced("request_body")
 	}
-	if err := c.collect(b.GetBody()); err != nil {
+	to, err := c.room(len(b.GetBody()))
+	if err != nil {
 		return c.refuse(err)
 	}
+	copy(to, b.GetBody())
 	if !b.GetEndOfStream() {
 		return nil
 	}
@@ -162,27 +164,26 @@ func (c *conversation) requestTrailers(ctx context.Context) error {
 	return c.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestTrailers{RequestTrailers: &pb.TrailersResponse{}}})
 }
 
-// collect adds a piece to the body.
-func (c *conversation) collect(piece []byte) error {
-	n := int64(len(piece))
-	if int64(len(c.body))+n > c.s.cfg.MaxBodyBytes {
-		return tooLarge(c.s.cfg.MaxBodyBytes)
+// room makes the body longer by n bytes and returns where they go.
+func (c *conversation) room(n int) ([]byte, error) {
+	if int64(len(c.body))+int64(n) > c.s.cfg.MaxBodyBytes {
+		return nil, tooLarge(c.s.cfg.MaxBodyBytes)
 	}
-	c.pooled += n
-	if c.s.buffered.Add(n) > c.s.cfg.MaxBufferedBytes {
-		return tooMany("bodies are in memory")
+	c.pooled += int64(n)
+	if c.s.buffered.Add(int64(n)) > c.s.cfg.MaxBufferedBytes {
+		return nil, tooMany("bodies are in memory")
 	}
-	if c.body == nil {
-		c.body = piece // the message was made for us
-		return nil
-	}
-	if len(c.body)+len(piece) > cap(c.body) {
+	at := len(c.body)
+	if at+n > cap(c.body) {
 		// The length that was promised saves copies; it is not trusted far.
-		size := max(2*len(c.body), len(c.body)+len(piece), int(min(c.head.contentLength, 1<<20)))
+		size := max(at+n, int(min(c.head.contentLength, maxPromise)))
+		if at > 0 {
+			size = max(size, 2*at)
+		}
 		c.body = append(make([]byte, 0, size), c.body...)
 	}
-	c.body = append(c.body, piece...)
-	return nil
+	c.body = c.body[:at+n]
+	return c.body[at:], nil
 }
 
 // release gives back the memory of the body.

@@ -72,6 +72,7 @@ func New(cfg Config, a Admitter, r prometheus.Registerer) (*Server, error) {
 	}
 	s.health = newHealth(cfg.Ready)
 	options := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(int(cfg.MaxBodyBytes) + maxMessageExtra),
 		grpc.NumStreamWorkers(workers),
 		grpc.StaticStreamWindowSize(window),
@@ -174,11 +175,17 @@ func (s *Server) process(stream grpc.ServerStream) error {
 	defer c.end()
 	for {
 		// A message of its own each time: parts of the last may still be in use.
-		var r pb.ProcessingRequest
-		if err := stream.RecvMsg(&r); err != nil {
+		r := &inbound{to: &c}
+		err := stream.RecvMsg(r)
+		switch {
+		case err != nil:
 			return ended(err)
+		case r.err != nil:
+			err = c.refuse(r.err)
+		default:
+			err = c.take(ctx, &r.ProcessingRequest)
 		}
-		if err := c.take(ctx, &r); err != nil {
+		if err != nil {
 			return err
 		}
 	}
