@@ -195,8 +195,14 @@ func (d *Dispatcher) account(k service.Key) *account {
 // route finds the pool of a request and the target that led to it.
 func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 	v := d.view.Load()
-	t, err := v.table.Resolve(route.Query{Host: r.Host, Path: r.Path, RawQuery: r.RawQuery, Method: r.Method,
-		Header: r.Header, Model: r.Model, Objective: r.Objective}, d.random)
+	q := route.Query{Host: r.Host, Path: r.Path, RawQuery: r.RawQuery, Method: r.Method, Header: r.Header, Model: r.Model, Objective: r.Objective}
+	var t route.Target
+	var err error
+	if r.To.Name != "" {
+		t, err = v.table.ResolveIn(r.To, q, d.random)
+	} else {
+		t, err = v.table.Resolve(q, d.random)
+	}
 	if err != nil {
 		return v, nil, t, err
 	}

@@ -28,7 +28,7 @@ type Pool struct {
 	// Entry is the role that takes requests; "" means the engine.
 	Entry service.Role
 	// Prefill is the role that computes prompts for Entry; "" when Entry does
-	// that itself.
+	// that itself, and for decoders the engine.
 	Prefill service.Role
 	// Limits are the entry role's.
 	Limits service.Limits
@@ -68,6 +68,9 @@ func id(r routing.Ref) string {
 func (f *Pool) settle() {
 	if f.Entry == "" {
 		f.Entry = service.RoleEngine
+	}
+	if f.Entry == service.RoleDecoder && f.Prefill == "" {
+		f.Prefill = service.RoleEngine
 	}
 	if f.Shared {
 		f.Members = slices.Clone(f.Members)
@@ -143,15 +146,6 @@ func EntryRole(c service.Components) service.Role {
 		}
 	}
 	return service.RoleEngine
-}
-
-// PrefillRole is the role that computes prompts for those who take the
-// requests: the engine of a service whose decoder does; "" for any other.
-func PrefillRole(c service.Components) service.Role {
-	if EntryRole(c) == service.RoleDecoder && c.Engine != nil {
-		return service.RoleEngine
-	}
-	return ""
 }
 
 // State is a pool's condition in one word.

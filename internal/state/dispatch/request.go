@@ -1,10 +1,17 @@
 package dispatch
 
-import "time"
+import (
+	"time"
 
-// Request is what admission needs to know of a request. Everything but Host
-// and Model may be left out.
+	"roundhouse.dev/roundhouse/internal/core/routing"
+)
+
+// Request is what admission needs to know of a request. Everything but what
+// routes it may be left out.
 type Request struct {
+	// To is where the request goes if somebody has settled that already; zero
+	// has Host, the HTTPRoutes and Model decide.
+	To   routing.Ref
 	Host string // of the request; a port is ignored
 	Path string // of its URL, unescaped; it, RawQuery and Method are for HTTPRoutes alone
 	// RawQuery is the URL's without the question mark.

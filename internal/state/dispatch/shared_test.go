@@ -240,7 +240,7 @@ func TestPrefillAndDecode(t *testing.T) {
 	p := pool1(0, ready("e1", "e2", "d1")...)
 	p.Replicas[2].Role = service.RoleDecoder
 	c := service.Components{Engine: &service.Component{}, Decoder: &service.Component{}}
-	p.Entry, p.Prefill = EntryRole(c), PrefillRole(c)
+	p.Entry = EntryRole(c)
 	d.SetPool(p)
 	long := Request{Model: "iris", Prompt: [][]byte{[]byte(strings.Repeat("once ", 200))}}
 	x, err := d.Explain(long)
@@ -376,6 +376,46 @@ func TestSubset(t *testing.T) {
 		y.g.Done(Outcome{})
 		balance(t, d, 0, 0, 4)
 	})
+}
+
+// TestOuterGateway: somebody else has settled the pool and forwards by itself,
+// to an alternative where the endpoint does not answer.
+func TestOuterGateway(t *testing.T) {
+	d, _ := start(t, nil)
+	a := of("a", 2, "a1", "a2", "a3")
+	d.SetPools([]Pool{a, of("b", 0, "b1"), sharing(a)})
+	g := grantOf(t, d, Request{To: routing.PoolRef(both), Model: "whatever", Subset: []string{"a1:80", "a2:80"}})
+	others := g.Alternatives(5)
+	if len(others) != 1 || others[0] == g.Address() || !slices.Contains([]string{"a1:80", "a2:80"}, others[0]) {
+		t.Fatalf("%s, else %q", g.Address(), others)
+	}
+	first := g.Replica()
+	g.Served("elsewhere:80") // no endpoint of ours: the place stays
+	g.Served(others[0])
+	if g.Address() != others[0] || d.InFlight(first) != 0 || d.InFlight(g.Replica()) != 1 {
+		t.Errorf("%s has %d, %s has %d", first, d.InFlight(first), g.Replica(), d.InFlight(g.Replica()))
+	}
+	demandOf(t, d, "a", 0, 1, 1)
+	g.FirstByte()
+	g.Done(Outcome{})
+	g.Served(others[0])
+	if n := g.Alternatives(5); n != nil {
+		t.Errorf("alternatives %q after the end", n)
+	}
+	demandOf(t, d, "a", 0, 0, 1)
+	for _, e := range d.AllEndpoints() {
+		if e.InFlight != 0 || e.Tokens != 0 {
+			t.Errorf("%+v", e)
+		}
+	}
+	h := grantOf(t, d, Request{To: routing.Service(a.Key), Model: "an adapter"})
+	if h.Named() || h.Model() != "" || len(h.Alternatives(1)) != 1 {
+		t.Errorf("%v %q", h.Named(), h.Model())
+	}
+	h.Done(Outcome{})
+	if _, err := d.Admit(t.Context(), Request{To: routing.PoolRef(iris)}); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestEndpoints(t *testing.T) {

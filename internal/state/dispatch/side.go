@@ -22,6 +22,7 @@ type side struct {
 	index  *picker.Index // nil when the policy has no use for prompts
 	in     picker.Input  // in.Endpoints are the slots'
 	choice picker.Choice
+	spare  picker.Choice // of Grant.Alternatives
 	within int // how many endpoints the last request's subset left
 }
 
@@ -216,8 +217,8 @@ func (s *side) sent(g *Grant, x *slot) {
 	s.refresh(x)
 }
 
-// allowed is the slots g may go to; within is how many they are.
-func (s *side) allowed(g *Grant) picker.Set {
+// find is the slot of an address; nil when there is none.
+func (s *side) find(address string) *slot {
 	if s.byAddress == nil {
 		s.byAddress = make(map[string]int, len(s.slots))
 		for n, x := range s.slots {
@@ -225,18 +226,24 @@ func (s *side) allowed(g *Grant) picker.Set {
 				continue
 			}
 			s.byAddress[x.address] = n
-			if x.grpc != "" {
-				s.byAddress[x.grpc] = n
-			}
+			s.byAddress[x.grpc] = n
 		}
 	}
+	if n, ok := s.byAddress[address]; ok && address != "" {
+		return s.slots[n]
+	}
+	return nil
+}
+
+// allowed is the slots g may go to; within is how many they are.
+func (s *side) allowed(g *Grant) picker.Set {
 	set := g.hash.allowed
 	clear(set[:cap(set)])
 	set = set[:0]
 	s.within = 0
 	for _, a := range g.subset {
-		if n, ok := s.byAddress[a]; ok && a != "" {
-			set = set.Add(n)
+		if x := s.find(a); x != nil {
+			set = set.Add(x.n)
 			s.within++
 		}
 	}

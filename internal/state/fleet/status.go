@@ -13,9 +13,9 @@ import (
 func ref(k service.Key, role service.Role) workload.Ref { return workload.Ref{Service: k, Role: role} }
 
 // entrance is the role that traffic enters through: the transformer, else the
-// router, else the engine.
+// router, else the decoder, else the engine.
 func entrance(r *workload.Revision) service.Role {
-	for _, role := range []service.Role{service.RoleTransformer, service.RoleRouter} {
+	for _, role := range []service.Role{service.RoleTransformer, service.RoleRouter, service.RoleDecoder} {
 		if r.Component(role) != nil {
 			return role
 		}
