@@ -2,7 +2,6 @@ package route
 
 import (
 	"cmp"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -148,10 +147,9 @@ func (h *httpTable) find(q *Query, host string) *httpMatch {
 	if len(h.exact)+len(h.wildcard)+len(h.any) == 0 {
 		return nil
 	}
-	var params url.Values
 	first := func(list []*httpMatch) *httpMatch {
 		for _, m := range list {
-			if m.holds(q, &params) {
+			if m.holds(q) {
 				return m
 			}
 		}
@@ -173,9 +171,8 @@ func (h *httpTable) find(q *Query, host string) *httpMatch {
 	return first(h.any)
 }
 
-// holds says whether a request meets the match. params are the query's, parsed
-// when they are first needed.
-func (m *httpMatch) holds(q *Query, params *url.Values) bool {
+// holds says whether a request meets the match.
+func (m *httpMatch) holds(q *Query) bool {
 	if m.spec.Method != "" && m.spec.Method != q.Method || !m.holdsPath(q.Path) {
 		return false
 	}
@@ -184,12 +181,9 @@ func (m *httpMatch) holds(q *Query, params *url.Values) bool {
 			return false
 		}
 	}
-	if len(m.query) > 0 && *params == nil {
-		*params, _ = url.ParseQuery(q.RawQuery) // what can be read counts
-	}
 	for i := range m.query {
-		values := (*params)[m.query[i].name]
-		if len(values) == 0 || !m.query[i].holds(values[0]) {
+		value, ok := param(q.RawQuery, m.query[i].name)
+		if !ok || !m.query[i].holds(value) {
 			return false
 		}
 	}

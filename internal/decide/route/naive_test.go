@@ -1,6 +1,7 @@
 package route
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
@@ -371,14 +372,18 @@ func matchHolds(m *routing.HTTPMatch, q Query) bool {
 }
 
 func outcomeOf(t Target, err error) outcome {
-	switch err.(type) {
-	case *NotFoundError:
+	var notFound *NotFoundError
+	var ambiguous *AmbiguousError
+	var missing *MissingModelError
+	var backend *BackendError
+	switch {
+	case errors.As(err, &notFound):
 		return outcome{err: "not found"}
-	case *AmbiguousError:
+	case errors.As(err, &ambiguous):
 		return outcome{err: "ambiguous"}
-	case *MissingModelError:
+	case errors.As(err, &missing):
 		return outcome{err: "missing"}
-	case *BackendError:
+	case errors.As(err, &backend):
 		return outcome{err: "backend"}
 	}
 	return outcome{pool: t.Pool, model: t.Model, named: t.Named, priority: t.Priority}
