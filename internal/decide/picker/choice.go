@@ -37,6 +37,7 @@ type Choice struct {
 	run     pick
 	matches Matches
 	mean    float64 // requests per endpoint, with the one to come
+	same    float64 // of the scores, what all endpoints have alike
 	set     []int32
 	columns
 	trace trace

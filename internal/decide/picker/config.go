@@ -26,7 +26,8 @@ type Config struct {
 	// what no other knows as much of. > 1
 	Balance float64 `json:"balance,omitempty"`
 	Sole    float64 `json:"sole,omitempty"`
-	// Slack is how many requests an endpoint may have whatever the mean. >= 1
+	// Slack is how many requests, with the one to come, an endpoint may have
+	// whatever the mean. >= 1
 	Slack int `json:"slack,omitempty"`
 	// Fresh is up to which age a load is trusted in full, Stale from which on
 	// it counts for nothing; its weight falls in between.

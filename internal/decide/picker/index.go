@@ -98,10 +98,11 @@ func (ix *Index) Bytes() int {
 
 // Matches is how many leading blocks of a prompt each slot holds.
 type Matches struct {
-	// Longest is the most of any slot.
-	Longest int
-	n       []uint32 // by slot
-	live    []uint64
+	// Longest is the most of any slot, Most how many slots hold that many; 0
+	// and 0 when none holds any.
+	Longest, Most int
+	n             []uint32 // by slot
+	live          []uint64
 }
 
 // At is the slot's number of leading blocks.
@@ -113,7 +114,7 @@ func (m *Matches) At(slot int) int {
 }
 
 func (m *Matches) reset() {
-	m.Longest = 0
+	m.Longest, m.Most = 0, 0
 	m.n = m.n[:0]
 }
 
@@ -137,11 +138,15 @@ func (ix *Index) Match(blocks []uint64, m *Matches) {
 	for i, h := range blocks {
 		id, ok := ix.table.find(&ix.nodes, h)
 		if !ok {
-			m.settle(live, i)
+			if i > 0 { // before, live is of another Match
+				m.settle(live, i)
+			}
 			return
 		}
 		n := ix.nodes.at(id)
 		switch {
+		case i == 0 && n.dense():
+			copy(live, ix.dense.set(n.bitset()))
 		case i == 0:
 			clear(live)
 			ix.each(n, func(slot int) { live[slot>>6] |= 1 << (slot & 63) })
@@ -211,7 +216,10 @@ func (m *Matches) settle(live []uint64, at int) {
 }
 
 func (m *Matches) put(w int, lost uint64, at int) {
-	m.Longest = max(m.Longest, at)
+	if at > m.Longest {
+		m.Longest, m.Most = at, 0
+	}
+	m.Most += bits.OnesCount64(lost) // at never falls
 	for ; lost != 0; lost &= lost - 1 {
 		m.n[w<<6|bits.TrailingZeros64(lost)] = uint32(at)
 	}

@@ -156,16 +156,21 @@ func runIndex(t *testing.T, c IndexConfig, data []byte) {
 			naive.sent(slot, blocks)
 		}
 		ix.Match(blocks, &m)
-		longest := 0
+		longest, most := 0, 0
 		for s := range 141 {
 			want := naive.match(s, blocks)
-			longest = max(longest, want)
+			if want > longest {
+				longest, most = want, 0
+			}
+			if want == longest && want > 0 {
+				most++
+			}
 			if m.At(s) != want {
 				t.Fatalf("slot %d holds %d leading blocks of %x, the naive index says %d", s, m.At(s), blocks, want)
 			}
 		}
-		if m.Longest != longest {
-			t.Fatalf("longest is %d, want %d", m.Longest, longest)
+		if m.Longest != longest || m.Most != most {
+			t.Fatalf("longest is %d of %d slots, want %d of %d", m.Longest, m.Most, longest, most)
 		}
 	}
 	if err := ix.check(); err != nil {

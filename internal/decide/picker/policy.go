@@ -125,6 +125,7 @@ func (p *pick) best(set []int32) int {
 	p.estimate(set)
 	total := p.out.total[:len(set)]
 	clear(total)
+	p.out.same = 0
 	for i := range p.scorers {
 		p.score(&p.scorers[i], i, set, total)
 	}
@@ -148,6 +149,6 @@ func (p *pick) best(set []int32) int {
 			}
 		}
 	}
-	p.out.Score = top
+	p.out.Score = top + p.out.same
 	return at
 }

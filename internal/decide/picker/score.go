@@ -52,11 +52,15 @@ func (p *pick) score(s *scoring, column int, set []int32, total []float64) {
 		}
 	}
 	per := 1 / max(hi-lo, s.Scale)
+	p.out.scored(p.Policy, column, set, values, lo, per)
+	if lo == hi {
+		p.out.same += s.Weight
+		return
+	}
 	w := s.Weight * per
 	for i, v := range values {
 		total[i] += s.Weight - (v-lo)*w
 	}
-	p.out.scored(p.Policy, column, set, values, lo, per)
 }
 
 func unused(p *pick, _ *scoring, set []int32) []float64 {
@@ -77,11 +81,9 @@ func prefix(p *pick, s *scoring, set []int32) []float64 {
 	// A prefix that several know as far, or a prompt that is known to its end,
 	// is what many ask for, and had better spread. What one alone knows, and
 	// that goes on, is a conversation.
-	most := 0
-	for _, slot := range set {
-		if m.At(int(slot)) == m.Longest {
-			most++
-		}
+	sole := p.config.Balance
+	if m.Most == 1 && m.Longest < len(p.in.Blocks) {
+		sole = p.config.Sole
 	}
 	per := 1 / max(float64(len(p.in.Blocks)), s.Scale)
 	values, requests := p.out.values[:len(set)], p.out.requests[:len(set)]
@@ -89,8 +91,8 @@ func prefix(p *pick, s *scoring, set []int32) []float64 {
 		values[i] = 0
 		if n := m.At(int(slot)); n > 0 {
 			balance := p.config.Balance
-			if n == m.Longest && most == 1 && n < len(p.in.Blocks) {
-				balance = p.config.Sole
+			if n == m.Longest {
+				balance = sole
 			}
 			values[i] = float64(n) * per * p.affinity(requests[i], balance)
 		}
