@@ -49,6 +49,9 @@ type Config struct {
 	// Suspicion is how long a replica that failed a request gets no other; it
 	// doubles with every failure in a row up to MaxSuspicion.
 	Suspicion, MaxSuspicion time.Duration
+	// Asked is told of every request, by the name of its pool as Grant.Service
+	// gives it, before a replica is picked; nil tells nobody. It must not block.
+	Asked func(pool string)
 	// Domain ends the hosts of services ("name.namespace.domain").
 	Domain string
 }

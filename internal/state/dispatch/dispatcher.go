@@ -239,6 +239,9 @@ func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d.cfg.Asked != nil {
+		d.cfg.Asked(p.id)
+	}
 	g := p.grant(&r, t)
 	if err := p.admit(ctx, g); err != nil {
 		return nil, err

@@ -168,6 +168,59 @@ func TestLoadSteersThePick(t *testing.T) {
 	}
 }
 
+// TestAdapters: an adapter's requests go where it is loaded, idle or not; a
+// name that no endpoint calls an adapter is the base model's and sticks nowhere.
+func TestAdapters(t *testing.T) {
+	d, _ := start(t, nil)
+	d.SetPool(pool1(0, ready("a", "b", "c")...))
+	say := func(id string, running ...string) {
+		d.SetLoad(id, &replica.Load{At: time.Now(), Adapters: &replica.Adapters{Running: running, Max: 1}})
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		say(id)
+	}
+	say("c", "sql")
+	say("c")
+	base := map[string]int{}
+	for range 9 {
+		g := grantOf(t, d, Request{To: routing.Service(iris), Model: "base"})
+		defer g.Done(Outcome{})
+		base[g.Replica()]++
+	}
+	if base["a"] != 3 || base["b"] != 3 || base["c"] != 3 {
+		t.Errorf("the base model's requests: %v", base)
+	}
+	for range 2 {
+		g := grantOf(t, d, Request{To: routing.Service(iris), Model: "sql"})
+		if g.Replica() != "c" {
+			t.Errorf("sql went to %s", g.Replica())
+		}
+		g.Done(Outcome{})
+	}
+}
+
+// TestBackAgain: a busy replica that leaves the facts and comes back is one
+// endpoint still, and its places are found when they come free.
+func TestBackAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		d.SetPool(pool1(1, ready("a")...))
+		g := mustAdmit(t, d)
+		d.SetPool(pool1(1, inPhase("b", replica.Starting, "")))
+		d.SetPool(pool1(1, append([]replica.Replica{inPhase("b", replica.Starting, "")}, ready("a")...)...))
+		next := admit(t.Context(), d)
+		synctest.Wait()
+		balance(t, d, 1, 1, 2)
+		g.Done(Outcome{})
+		x := <-next
+		if x.err != nil || x.g.Waited() != 0 {
+			t.Fatal(x.err, x.g.Waited())
+		}
+		x.g.Done(Outcome{})
+		balance(t, d, 0, 0, 2)
+	})
+}
+
 func TestRetryBudget(t *testing.T) {
 	d, _ := start(t, func(c *Config) { c.RetryRatio, c.RetryRate = 0.5, 0 })
 	d.SetPool(pool1(0, ready("a", "b", "c")...))

@@ -126,6 +126,7 @@ func TestSharedPoolWakesWhoCanStart(t *testing.T) {
 		d.demand = &named{recorder: &recorder{}, woken: woken}
 		a, b := of("a", 0), of("b", 0)
 		a.Cause = Cause{Reason: "NoRuntime", Message: "vllm is not on PATH", Permanent: true}
+		a.Replicas = []replica.Replica{inPhase("a1", replica.Failed, "vllm is not on PATH")}
 		d.SetPools([]Pool{a, b, sharing(a, b)})
 		routed(d)
 		c := background(t.Context(), d, toBoth)

@@ -15,15 +15,18 @@ type side struct {
 	shared []int          // slots whose endpoint other pools have too
 	// byAddress finds slots by either of their addresses; made when asked for.
 	byAddress map[string]int
-	ready     int // how many serve, busy or not
-	alive     int // how many serve or will
+	// adapters are the names that endpoints have said are LoRA adapters: any
+	// other is the base model's, which every endpoint has.
+	adapters map[string]bool
+	ready    int // how many serve, busy or not
+	alive    int // how many serve or will
 
 	policy *picker.Policy
 	index  *picker.Index // nil when the policy has no use for prompts
 	in     picker.Input  // in.Endpoints are the slots'
 	choice picker.Choice
 	spare  picker.Choice // of Grant.Alternatives
-	within int // how many endpoints the last request's subset left
+	within int           // how many endpoints the last request's subset left
 }
 
 // slot is an endpoint as its pool sees it.
@@ -109,7 +112,8 @@ func (s *side) recount() {
 		if x.serves() {
 			s.ready++
 		}
-		if x.phase != replica.Draining && !x.e.draining.Load() {
+		hopeless := x.phase == replica.Failed && x.part.Cause.Permanent
+		if x.phase != replica.Draining && !x.e.draining.Load() && !hopeless {
 			s.alive++
 		}
 		if len(x.e.listed()) > 1 {
@@ -135,8 +139,12 @@ func (s *side) update(x *slot, l listed) {
 
 // refresh shows the picker the endpoint as it is now.
 func (s *side) refresh(x *slot) {
-	if s.slots[x.n] != x {
-		return // a request of a time before
+	if s.slots[x.n] != x { // a request of before it had left; it may be back
+		n, ok := s.byID[x.e.id]
+		if !ok {
+			return
+		}
+		x = s.slots[n]
 	}
 	ep := &s.in.Endpoints[x.n]
 	n := int(x.e.inFlight.Load())
@@ -146,7 +154,26 @@ func (s *side) refresh(x *slot) {
 		x.said = now
 		ep.Load, ep.AtLoad = now.load, now.inFlight
 		if now.load != nil && now.load.Adapters != nil {
-			s.resident(x.n).Observe(now.load.Adapters)
+			s.observe(x.n, now.load.Adapters)
+		}
+	}
+}
+
+// maxKnown is how many adapters' names a side knows at a time.
+const maxKnown = 4096
+
+// observe notes what an endpoint says of its adapters.
+func (s *side) observe(n int, a *replica.Adapters) {
+	s.resident(n).Observe(a)
+	for _, names := range [][]string{a.Running, a.Waiting} {
+		for _, name := range names {
+			if s.adapters[name] {
+				continue
+			}
+			if s.adapters == nil || len(s.adapters) >= maxKnown {
+				s.adapters = map[string]bool{}
+			}
+			s.adapters[name] = true
 		}
 	}
 }
@@ -200,7 +227,10 @@ func (s *side) input(g *Grant, tried []*endpoint, now time.Time) {
 			in.Tried = append(in.Tried, n)
 		}
 	}
-	in.Adapter, in.Session = g.adapter, g.session
+	in.Adapter, in.Session = "", g.session
+	if s.adapters[g.adapter] {
+		in.Adapter = g.adapter
+	}
 	in.Priority, in.Critical = int(g.waiter.Priority), g.waiter.Priority > 0
 	in.Blocks, in.Tokens = g.hash.blocks, g.tokens
 }
@@ -210,8 +240,8 @@ func (s *side) sent(g *Grant, x *slot) {
 	if s.index != nil && len(s.in.Blocks) > 0 {
 		s.index.Sent(x.n, s.in.Blocks)
 	}
-	if g.adapter != "" {
-		s.resident(x.n).Used(g.adapter)
+	if s.in.Adapter != "" {
+		s.resident(x.n).Used(s.in.Adapter)
 	}
 	s.in.Turn++
 	s.refresh(x)
