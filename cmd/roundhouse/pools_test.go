@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/edge/endpoints"
+	"roundhouse.dev/roundhouse/internal/edge/scrape"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// TestEnginesAreTheScrapers: what a Pool's metrics.engine may be is what can be
+// scraped.
+func TestEnginesAreTheScrapers(t *testing.T) {
+	var have []string
+	for _, e := range scrape.Engines {
+		have = append(have, e.Name)
+	}
+	if !slices.Equal(have, routing.Engines) {
+		t.Errorf("manifests may name %v, the scraper knows %v", routing.Engines, have)
+	}
+}
+
+// nobody hears no demand.
+type nobody struct{}
+
+func (nobody) Wake(context.Context, string, int) error {
+	return errors.New("nobody starts anything here")
+}
+func (nobody) Sleep(context.Context, string) error { return nil }
+func (nobody) Report(string, autoscale.Demand)     {}
+
+// TestTrafficComposesPools follows a pool through what the fleet and the
+// look-ups tell: members come and go, addresses are found, the pool goes.
+func TestTrafficComposesPools(t *testing.T) {
+	d, err := dispatch.New(dispatch.DefaultConfig(), nobody{}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	tr := newTraffic(d)
+	troubles := map[service.Key]string{}
+	tr.troubled = func(k service.Key, text string) { troubles[k] = text }
+	if tr.lookups, err = endpoints.New(endpoints.DefaultConfig(), tr); err != nil {
+		t.Fatal(err)
+	}
+	chat, pool := service.ParseKey("chat"), service.ParseKey("p")
+	publish := func(addresses ...string) {
+		v := fleet.View{Service: &service.Service{Meta: service.Meta{Key: chat}}, Protocol: service.ProtocolOpenAI, Role: service.RoleEngine}
+		for _, a := range addresses {
+			v.Replicas = append(v.Replicas, replica.Replica{ID: "chat-" + a, Service: chat, Role: service.RoleEngine, Phase: replica.Ready, HTTP: a})
+		}
+		tr.Publish(v)
+	}
+	route := func(members []service.Key, addresses ...string) {
+		p := &routing.Pool{Meta: service.Meta{Key: pool}, Addresses: addresses}
+		m := &routing.Model{Meta: service.Meta{Key: service.ParseKey("m")}, ModelName: "m", Pool: pool}
+		tr.Route(fleet.RoutingView{Objects: []routing.Object{p, m}, Members: map[service.Key][]service.Key{pool: members}})
+	}
+	expect := func(when string, want ...string) {
+		t.Helper()
+		var got []string
+		for _, e := range d.Endpoints(routing.PoolRef(pool)) {
+			got = append(got, e.Address)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%s: endpoints %v, want %v", when, got, want)
+		}
+	}
+
+	publish("127.0.0.1:1")
+	route([]service.Key{chat}, "127.0.0.9:9", "name.test:9")
+	expect("what needs no look-up is there at once", "127.0.0.1:1", "127.0.0.9:9")
+	g, err := d.Admit(t.Context(), dispatch.Request{Model: "m"})
+	if err != nil || g.Service() != "pool default/p" {
+		t.Fatalf("a routed request: %v, %v", g, err)
+	}
+	g.Done(dispatch.Outcome{})
+	tr.Endpoints(pool, []string{"127.0.0.8:9", "127.0.0.9:9"}, "name.test: slow")
+	expect("the name is found", "127.0.0.1:1", "127.0.0.8:9", "127.0.0.9:9")
+	if troubles[pool] != "name.test: slow" {
+		t.Errorf("troubles %v", troubles)
+	}
+	publish("127.0.0.1:1", "127.0.0.1:2")
+	expect("a replica came", "127.0.0.1:1", "127.0.0.1:2", "127.0.0.8:9", "127.0.0.9:9")
+	route([]service.Key{chat}, "127.0.0.9:9", "name.test:9")
+	expect("other objects changed and answers stay", "127.0.0.1:1", "127.0.0.1:2", "127.0.0.8:9", "127.0.0.9:9")
+	route(nil, "127.0.0.7:9")
+	expect("labels and addresses changed", "127.0.0.7:9")
+	route([]service.Key{chat})
+	tr.Withdraw(chat)
+	expect("the service went")
+	tr.Route(fleet.RoutingView{})
+	if _, ok := d.Status(routing.PoolRef(pool)); ok {
+		t.Error("a deleted pool is still there")
+	}
+	tr.Endpoints(pool, []string{"127.0.0.8:9"}, "")
+	if _, ok := d.Status(routing.PoolRef(pool)); ok {
+		t.Error("a late answer brought a deleted pool back")
+	}
+}
