@@ -139,7 +139,7 @@ func httpOnly(name string) error {
 
 // refused is the status for an error of routing or admission.
 func (c *call) refused(err error) error {
-	err, c.trailer = refusal(c.ctx, err)
+	c.trailer, err = refusal(c.ctx, err)
 	return err
 }
 
@@ -259,7 +259,7 @@ func (c *call) hold(size int) error {
 		return nil
 	}
 	var err error
-	err, c.trailer = full()
+	c.trailer, err = full()
 	return err
 }
 

@@ -35,26 +35,26 @@ var errSlow = errors.New("the replica kept silent for too long")
 
 // refusal is the status of an error of routing or admission, with trailers
 // that say when to ask again.
-func refusal(ctx context.Context, err error) (error, metadata.MD) {
+func refusal(ctx context.Context, err error) (metadata.MD, error) {
 	var notFound *route.NotFoundError
 	var ambiguous *route.AmbiguousError
 	var refused *dispatch.Error
 	switch {
 	case ctx.Err() != nil:
-		return status.FromContextError(ctx.Err()).Err(), nil
+		return nil, status.FromContextError(ctx.Err()).Err()
 	case errors.As(err, &notFound), errors.As(err, &ambiguous):
-		return errorf(codes.NotFound, "%v", err), nil
+		return nil, errorf(codes.NotFound, "%v", err)
 	case errors.As(err, &refused):
 		var later metadata.MD
 		if refused.RetryAfter > 0 {
 			later = metadata.Pairs(keyRetryAfter, seconds(refused.RetryAfter))
 		}
 		if errors.Is(err, dispatch.ErrBusy) {
-			return errorf(codes.ResourceExhausted, "%v", err), later
+			return later, errorf(codes.ResourceExhausted, "%v", err)
 		}
-		return errorf(codes.Unavailable, "%v", err), later
+		return later, errorf(codes.Unavailable, "%v", err)
 	default:
-		return errorf(codes.Internal, "%v", err), nil
+		return nil, errorf(codes.Internal, "%v", err)
 	}
 }
 
@@ -89,8 +89,8 @@ func httpStatus(code codes.Code) int {
 }
 
 // full is the answer when the budget has no room.
-func full() (error, metadata.MD) {
-	return errorf(codes.ResourceExhausted, "the gateway holds as many bytes of messages as it may"), metadata.Pairs(keyRetryAfter, "1")
+func full() (metadata.MD, error) {
+	return metadata.Pairs(keyRetryAfter, "1"), errorf(codes.ResourceExhausted, "the gateway holds as many bytes of messages as it may")
 }
 
 // upstreamError tells how a call to a replica ended: by the replica's own

@@ -81,7 +81,7 @@ func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) 
 	var p peer.Peer
 	out, err := up.NewStream(ctx, &oip.GRPCInferenceService_ServiceDesc.Streams[0], c.method, grpc.Peer(&p))
 	if err != nil {
-		return c.broken(ctx, in, nil, nil, &p, err)
+		return c.broken(ctx, stream, in, nil, &p, err)
 	}
 	in.attach(out, w)
 	for answered := false; ; answered = true {
@@ -93,8 +93,10 @@ func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) 
 			}
 			stream.SetTrailer(passed(out.Trailer()))
 			return nil, nil
+		} else if err != nil && !answered {
+			return c.broken(ctx, stream, in, out, &p, err)
 		} else if err != nil {
-			return c.cut(ctx, stream, in, out, &p, err, answered)
+			return nil, c.cut(ctx, stream, in, out, err)
 		}
 		if !answered {
 			c.answering()
@@ -104,7 +106,7 @@ func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) 
 		w.timer.Reset(c.server.cfg.StallTimeout)
 		a := newAnswer(&reply, &c.server.buffered, c.server.cfg.ClientTimeout, c.conn)
 		if a == nil {
-			err, c.trailer = full()
+			c.trailer, err = full()
 			return nil, err
 		}
 		c.sent += int64(a.size)
@@ -122,53 +124,54 @@ func (c *call) sendHeader(stream grpc.ServerStream, out grpc.ClientStream) {
 	}
 }
 
-// cut ends a stream that the replica ended with err.
-func (c *call) cut(ctx context.Context, stream grpc.ServerStream, in *inbound, out grpc.ClientStream, p *peer.Peer, err error, answered bool) (failed, final error) {
-	header, _ := out.Header() // there is none if this fails
-	trailer := out.Trailer()
-	if !answered {
-		if failed, final = c.broken(ctx, in, header, trailer, p, err); failed == nil && final == err {
-			c.sendHeader(stream, out)
-			stream.SetTrailer(passed(trailer))
-		}
-		if failed != nil && !in.replayable() {
-			c.grant.Done(dispatch.Outcome{Failed: failed})
-			return nil, errorf(codes.Unavailable, "the replica failed and the stream's requests, over %d bytes, cannot be sent again: %v",
-				c.server.cfg.MaxMessageBytes, failed)
-		}
-		return failed, final
-	}
-	if ended := in.ended(); ended != nil {
-		return nil, ended
-	}
-	if isSlow(ctx) {
-		return nil, errorf(codes.DeadlineExceeded, "neither a request nor an answer passed for %v", c.server.cfg.StallTimeout)
-	}
-	// Within an answer only a status that comes with trailers is the replica's.
-	if len(trailer) == 0 && status.Code(err) == codes.Unavailable {
-		c.server.log.Warn("replica failed within its answer", c.attrs("error", err)...)
-		c.server.metrics.cut(c.service)
-		c.grant.Done(dispatch.Outcome{Failed: err})
-		return nil, errorf(codes.Unavailable, "the replica failed within its answer: %s", status.Convert(err).Message())
-	}
-	stream.SetTrailer(passed(trailer))
-	return nil, err
-}
-
 // broken tells what a stream that ended without an answer means: failed for a
-// replica that failed, else the stream's status.
-func (c *call) broken(ctx context.Context, in *inbound, header, trailer metadata.MD, p *peer.Peer, err error) (failed, final error) {
+// replica that failed and can be replaced, else err is the stream's status. out
+// is nil if it never began.
+func (c *call) broken(ctx context.Context, stream grpc.ServerStream, in *inbound, out grpc.ClientStream, p *peer.Peer, cause error) (failed, err error) {
 	if ended := in.ended(); ended != nil {
 		return nil, ended
 	}
 	if isSlow(ctx) {
 		return nil, c.late()
 	}
-	if failed := upstreamError(err, header, trailer, p); failed != nil {
-		return failed, nil
+	var header, trailer metadata.MD
+	if out != nil {
+		header, _ = out.Header() // there is none if this fails
+		trailer = out.Trailer()
+	}
+	if failed := upstreamError(cause, header, trailer, p); failed != nil {
+		if in.replayable() {
+			return failed, nil
+		}
+		c.grant.Done(dispatch.Outcome{Failed: failed})
+		return nil, errorf(codes.Unavailable, "the replica failed and the stream's requests, over %d bytes, cannot be sent again: %v",
+			c.server.cfg.MaxMessageBytes, failed)
 	}
 	c.answering()
-	return nil, err
+	_ = stream.SetHeader(c.header(header)) // fails only for a client that is gone
+	stream.SetTrailer(passed(trailer))
+	return nil, cause
+}
+
+// cut is the status of a stream that the replica ended with cause within its
+// answer.
+func (c *call) cut(ctx context.Context, stream grpc.ServerStream, in *inbound, out grpc.ClientStream, cause error) error {
+	if ended := in.ended(); ended != nil {
+		return ended
+	}
+	if isSlow(ctx) {
+		return errorf(codes.DeadlineExceeded, "neither a request nor an answer passed for %v", c.server.cfg.StallTimeout)
+	}
+	// Only a status that comes with trailers is certainly the replica's.
+	trailer := out.Trailer()
+	if len(trailer) == 0 && status.Code(cause) == codes.Unavailable {
+		c.server.log.Warn("replica failed within its answer", c.attrs("error", cause)...)
+		c.server.metrics.cut(c.service)
+		c.grant.Done(dispatch.Outcome{Failed: cause})
+		return errorf(codes.Unavailable, "the replica failed within its answer: %s", status.Convert(cause).Message())
+	}
+	stream.SetTrailer(passed(trailer))
+	return cause
 }
 
 // inbound carries a client's messages to the replica that has the stream. Until

@@ -113,7 +113,7 @@ func (c *call) try(request *frame) (a *answer, failed, err error) {
 	}
 	_ = grpc.SetHeader(c.ctx, c.header(header))
 	if a = newAnswer(&reply, &c.server.buffered, c.server.cfg.ClientTimeout, c.conn); a == nil {
-		err, c.trailer = full()
+		c.trailer, err = full()
 		return nil, nil, err
 	}
 	c.sent = int64(a.size)
