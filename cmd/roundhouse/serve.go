@@ -161,7 +161,7 @@ Flags win over settings.json, which wins over the environment.`,
 
 // run serves until ctx ends.
 func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) {
-	c.log = newServeLog(cmd.ErrOrStderr(), false, false)
+	c.log = newServeLog(cmd.ErrOrStderr(), modelserver.Logging{})
 	repository, err := c.repository(cmd.ErrOrStderr())
 	if err != nil {
 		return err
@@ -219,15 +219,30 @@ func (c *serveCommand) addGRPC(server *modelserver.Server) error {
 }
 
 // newServeLog is the server's log, as text or JSON.
-func newServeLog(w io.Writer, structured, debug bool) *slog.Logger {
-	options := &slog.HandlerOptions{}
-	if debug {
-		options.Level = slog.LevelDebug
-	}
-	if structured {
+func newServeLog(w io.Writer, l modelserver.Logging) *slog.Logger {
+	options := &slog.HandlerOptions{Level: l.Level}
+	if l.JSON {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// workerEnvironment is what Python's workers are told of the settings.
+func workerEnvironment(s modelserver.ServerSettings, l modelserver.Logging) ([]string, error) {
+	var environ []string
+	if s.Debug {
+		environ = append(environ, "ROUNDHOUSE_DEBUG=1")
+	}
+	if l.Python != "" {
+		environ = append(environ, "ROUNDHOUSE_LOGGING="+l.Python)
+	}
+	if s.MetricsDir == "" {
+		return environ, nil
+	}
+	if err := os.MkdirAll(s.MetricsDir, 0o750); err != nil {
+		return nil, fmt.Errorf("metrics_dir: %w", err)
+	}
+	return append(environ, "PROMETHEUS_MULTIPROC_DIR="+s.MetricsDir), nil
 }
 
 // repository finds the models and reads the configuration beside them, which
@@ -262,7 +277,11 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 	c.settings = &settings
 	c.config = settings.Config(c.config)
 	c.python.settings, c.python.root = &settings.WorkerSettings, settings.ModelRepositoryRoot
-	c.log = newServeLog(w, settings.UseStructuredLogging, settings.Debug)
+	logging := settings.Logging(c.log)
+	c.log = newServeLog(w, logging)
+	if c.python.environ, err = workerEnvironment(settings, logging); err != nil {
+		return nil, err
+	}
 	folder := modelserver.Folder{Root: settings.ModelRepositoryRoot, Name: cmp.Or(c.name, env["MLSERVER_MODEL_NAME"]), Format: c.format, Engines: c.engines(), Env: env, Log: c.log}
 	// A server of one model is of no use without it.
 	entries, err := folder.Scan()

@@ -58,6 +58,7 @@ type workers struct {
 	settings *modelserver.WorkerSettings // nil: the defaults
 	python   string                      // the interpreter
 	root     string                      // of the repository, whose modules all models share; "" for none
+	environ  []string                    // over this process's
 	registry *metrics.Registry
 	log      *slog.Logger
 
@@ -92,10 +93,13 @@ func (w *workers) start() (*python.Engine, error) {
 		if s := w.settings; s != nil {
 			c.ParallelWorkers, c.EnvironmentsDir = s.ParallelWorkers, s.EnvironmentsDir
 			c.WorkerTimeout = time.Duration(s.ParallelWorkersTimeout) * time.Second
+			if s.InferenceTimeout != 0 {
+				c.Limits.RequestTimeout = time.Duration(s.InferenceTimeout * float64(time.Second))
+			}
 		}
 		w.grace = 2 * c.WorkerTimeout
 		c.Package = carried.Files
-		c.Environ = os.Environ()
+		c.Environ = append(os.Environ(), w.environ...)
 		if w.root != "" {
 			shared := w.root
 			if given := os.Getenv("PYTHONPATH"); given != "" {
@@ -212,7 +216,7 @@ func lacking(err error) bool {
 // pythonSettings are a model's settings as its code is to see them.
 func pythonSettings(s modelserver.Settings, f pythonFormat, implementation string) (python.Settings, error) {
 	p := s.Parameters
-	out := python.Settings{Name: s.Name, Version: p.Version, Workers: s.ParallelWorkers, EnvironmentPath: p.EnvironmentPath, EnvironmentTarball: p.EnvironmentTarball,
+	out := python.Settings{Name: s.Name, Version: p.Version, Workers: s.ParallelWorkers, RequestTimeout: time.Duration(s.InferenceTimeout * float64(time.Second)), EnvironmentPath: p.EnvironmentPath, EnvironmentTarball: p.EnvironmentTarball,
 		InferencePoolGID: p.InferencePoolGID, AutogenerateInferencePoolGID: p.AutogenerateInferencePoolGID}
 	uri := p.URI
 	if f.folder && fileAt(uri) {
@@ -236,6 +240,7 @@ func pythonSettings(s modelserver.Settings, f pythonFormat, implementation strin
 		}
 	}
 	delete(document, "parallel_workers") // said by Workers
+	delete(document, "inference_timeout")
 	document["name"], document["implementation"], document["parameters"] = s.Name, implementation, parameters
 	if given, _ := parameters["uri"].(string); given == "" || f.folder {
 		parameters["uri"] = uri

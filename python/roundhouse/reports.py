@@ -8,6 +8,7 @@ import traceback
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
+from . import logs
 from .faults import cut
 
 _BOUND = 1024
@@ -39,6 +40,7 @@ class Reports(logging.Handler):
             logger.propagate = False
         quiet = _AtLeast(self, logging.WARNING)
         logging.getLogger().addHandler(quiet)
+        logs.configure()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keeps a record. Never raises."""

@@ -35,7 +35,7 @@ type GeneralSettings struct {
 	RepositoryClass      string          `json:"model_repository_implementation"`
 	RepositoryClassArgs  json.RawMessage `json:"model_repository_implementation_args"`
 	UseStructuredLogging bool            `json:"use_structured_logging"` // log JSON
-	LoggingSettings      json.RawMessage `json:"logging_settings"`       // for Python's logging
+	LoggingSettings      json.RawMessage `json:"logging_settings"`       // for Python's logging: a file's path, absolute once read, or a dictionary
 	CacheEnabled         bool            `json:"cache_enabled"`
 	CacheSize            int             `json:"cache_size"`
 }
@@ -57,16 +57,21 @@ type NetworkSettings struct {
 // MetricsSettings are where metrics are.
 type MetricsSettings struct {
 	MetricsEndpoint         *string `json:"metrics_endpoint"` // nil: nowhere
-	MetricsPort             int     `json:"metrics_port"`
+	MetricsPort             *int    `json:"metrics_port"`     // nil or http_port: beside the HTTP interface
 	MetricsRESTServerPrefix string  `json:"metrics_rest_server_prefix"`
-	MetricsDir              string  `json:"metrics_dir"`
+	// MetricsDir is where Python's prometheus_client keeps the metrics that
+	// models' code makes with it; absolute once read; "": in memory.
+	MetricsDir string `json:"metrics_dir"`
 }
 
 // WorkerSettings are those of the processes that run Python.
 type WorkerSettings struct {
 	ParallelWorkers        int    `json:"parallel_workers"`
-	ParallelWorkersTimeout int    `json:"parallel_workers_timeout"` // seconds
+	ParallelWorkersTimeout int    `json:"parallel_workers_timeout"` // seconds that workers have to end
 	EnvironmentsDir        string `json:"environments_dir"`
+	// InferenceTimeout is how many seconds a model in a worker may take for one
+	// answer, ours; 0: the default.
+	InferenceTimeout float64 `json:"inference_timeout"`
 }
 
 // PeerSettings are the other services the server speaks to.
@@ -88,14 +93,13 @@ var (
 		"host": kindText, "http_port": kindNumber, "root_path": kindText, "grpc_port": kindNumber, "grpc_max_message_length": kindNumber,
 		"cors_settings": kindJSON, "gzip_enabled": kindBoolean, "tls_cert_file": kindText, "tls_key_file": kindText,
 		"metrics_endpoint": kindText, "metrics_port": kindNumber, "metrics_rest_server_prefix": kindText, "metrics_dir": kindText,
-		"parallel_workers": kindNumber, "parallel_workers_timeout": kindNumber, "environments_dir": kindText,
+		"parallel_workers": kindNumber, "parallel_workers_timeout": kindNumber, "environments_dir": kindText, "inference_timeout": kindNumber,
 		"kafka_enabled": kindBoolean, "kafka_servers": kindText, "kafka_topic_input": kindText, "kafka_topic_output": kindText, "kafka_group": kindText, "kafka_auto_offset_reset": kindText, "tracing_server": kindText,
 	}
 	corsFields = map[string]kind{"allow_origins": kindJSON, "allow_origin_regex": kindText, "allow_credentials": kindBoolean,
 		"allow_methods": kindJSON, "allow_headers": kindJSON, "expose_headers": kindJSON, "max_age": kindNumber}
 	// serverIneffective are the fields that are read and change nothing.
-	serverIneffective = []string{"model_repository_implementation", "model_repository_implementation_args", "logging_settings",
-		"metrics_dir"}
+	serverIneffective = []string{"model_repository_implementation", "model_repository_implementation_args"}
 )
 
 // defaultServerSettings are MLServer's, but on loopback.
@@ -104,7 +108,7 @@ func defaultServerSettings() ServerSettings {
 	s := ServerSettings{}
 	s.ServerName, s.ModelRepositoryRoot, s.LoadModelsAtStartup, s.CacheSize = c.ServerName, ".", c.LoadAtStartup, cacheSize
 	s.Host, s.HTTPPort, s.GRPCPort, s.GzipEnabled = c.Host, c.HTTP.Port, c.GRPC.Port, c.HTTP.Gzip
-	s.MetricsEndpoint, s.MetricsPort, s.MetricsRESTServerPrefix, s.MetricsDir = &c.Metrics.Path, c.Metrics.Port, c.Metrics.RESTPrefix, ".metrics"
+	s.MetricsEndpoint, s.MetricsPort, s.MetricsRESTServerPrefix = &c.Metrics.Path, &c.Metrics.Port, c.Metrics.RESTPrefix
 	s.WorkerSettings = WorkerSettings{ParallelWorkers: 1, ParallelWorkersTimeout: 5, EnvironmentsDir: ".envs"}
 	s.PeerSettings = PeerSettings{KafkaServers: "localhost:9092", KafkaTopicInput: "mlserver-input", KafkaTopicOutput: "mlserver-output", KafkaOffsetReset: "latest"}
 	return s
@@ -131,14 +135,14 @@ func ReadServerSettings(folder string, env Environment, log *slog.Logger) (Serve
 	if err := fill(&s, raw, path); err != nil {
 		return s, err
 	}
-	for _, file := range []*string{&s.ModelRepositoryRoot, &s.TLSCertFile, &s.TLSKeyFile} {
+	for _, file := range []*string{&s.ModelRepositoryRoot, &s.TLSCertFile, &s.TLSKeyFile, &s.MetricsDir} {
 		if *file != "" && !filepath.IsAbs(*file) {
 			if *file, err = filepath.Abs(filepath.Join(folder, *file)); err != nil {
 				return s, err
 			}
 		}
 	}
-	return s, nil
+	return s, s.resolveLogging(folder)
 }
 
 // readCORS puts the environment and the defaults under the CORS settings.
@@ -194,7 +198,10 @@ func (s ServerSettings) Config(base Config) Config {
 	if s.MetricsEndpoint != nil {
 		base.Metrics.Path = *s.MetricsEndpoint
 	}
-	base.Metrics.Port, base.Metrics.RESTPrefix = s.MetricsPort, s.MetricsRESTServerPrefix
+	base.Metrics.Port, base.Metrics.RESTPrefix = NoPort, s.MetricsRESTServerPrefix
+	if n := s.MetricsPort; n != nil && (*n != s.HTTPPort || *n == 0) {
+		base.Metrics.Port = *n
+	}
 	return base
 }
 

@@ -26,8 +26,11 @@ type Settings struct {
 	CacheEnabled   bool                    `json:"cache_enabled"`
 	// ParallelWorkers is in how many of the Python workers the model is loaded,
 	// ours; 0: in all.
-	ParallelWorkers int                `json:"parallel_workers"`
-	Parameters      SettingsParameters `json:"parameters"`
+	ParallelWorkers int `json:"parallel_workers"`
+	// InferenceTimeout is how many seconds the model may take for one answer
+	// where a worker runs it, ours; 0: what the server's settings say.
+	InferenceTimeout float64            `json:"inference_timeout"`
+	Parameters       SettingsParameters `json:"parameters"`
 
 	// Source is the file the settings were read from; "" if from none.
 	Source string `json:"-"`
@@ -59,7 +62,7 @@ type SettingsParameters struct {
 var (
 	settingsFields = map[string]kind{"name": kindText, "implementation": kindText, "platform": kindText, "versions": kindJSON, "inputs": kindJSON, "outputs": kindJSON,
 		"max_batch_size": kindNumber, "max_batch_time": kindNumber, "max_batch_rows": kindNumber, "cache_enabled": kindBoolean, "parameters": kindJSON,
-		"parallel_workers": kindNumber, "warm_workers": kindBoolean}
+		"parallel_workers": kindNumber, "inference_timeout": kindNumber, "warm_workers": kindBoolean}
 	parameterFields = map[string]kind{"uri": kindText, "version": kindText, "format": kindText, "content_type": kindText, "environment_path": kindText,
 		"environment_tarball": kindText, "inference_pool_gid": kindText, "autogenerate_inference_pool_gid": kindBoolean, "extra": kindJSON}
 	// modelIneffective are the fields that are read and change nothing.

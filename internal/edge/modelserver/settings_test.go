@@ -18,7 +18,7 @@ const everyServerSetting = `{"debug": true, "server_name": "n", "server_version"
 	"host": "0.0.0.0", "http_port": 1, "root_path": "/r", "grpc_port": 2, "grpc_max_message_length": 3,
 	"cors_settings": {"allow_origins": ["o"], "allow_origin_regex": "r", "allow_credentials": true, "allow_headers": ["h"], "expose_headers": ["e"]},
 	"gzip_enabled": false, "tls_cert_file": "c.pem", "tls_key_file": "/k.pem", "metrics_endpoint": "/m", "metrics_port": 4,
-	"metrics_rest_server_prefix": "p", "metrics_dir": "d", "parallel_workers": 5, "parallel_workers_timeout": 6, "environments_dir": "e",
+	"metrics_rest_server_prefix": "p", "metrics_dir": "d", "parallel_workers": 5, "parallel_workers_timeout": 6, "environments_dir": "e", "inference_timeout": 7.5,
 	"kafka_enabled": true, "kafka_servers": "k", "kafka_topic_input": "i", "kafka_topic_output": "o", "kafka_group": "g",
 	"kafka_auto_offset_reset": "earliest", "tracing_server": "t"}`
 
@@ -56,7 +56,7 @@ func TestEveryServerSetting(t *testing.T) {
 			}
 		}
 	}
-	if s.ModelRepositoryRoot != filepath.Join(f.Root, "models") || s.TLSCertFile != filepath.Join(f.Root, "c.pem") || s.TLSKeyFile != "/k.pem" {
+	if s.ModelRepositoryRoot != filepath.Join(f.Root, "models") || s.TLSCertFile != filepath.Join(f.Root, "c.pem") || s.TLSKeyFile != "/k.pem" || s.MetricsDir != filepath.Join(f.Root, "d") {
 		t.Errorf("paths: %+v", s)
 	}
 	for _, field := range serverIneffective {
@@ -77,7 +77,7 @@ func TestEveryServerSetting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fromEnv.ModelRepositoryRoot, fromEnv.TLSCertFile = s.ModelRepositoryRoot, s.TLSCertFile
+	fromEnv.ModelRepositoryRoot, fromEnv.TLSCertFile, fromEnv.MetricsDir = s.ModelRepositoryRoot, s.TLSCertFile, s.MetricsDir
 	fromEnv.LoggingSettings, fromEnv.RepositoryClassArgs = s.LoggingSettings, s.RepositoryClassArgs
 	if !reflect.DeepEqual(fromEnv, s) {
 		t.Errorf("environment %+v\nfile        %+v", fromEnv, s)
@@ -140,7 +140,7 @@ func TestPrecedence(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.HTTPPort != 9000 || !s.Debug || s.ServerName != "env" || s.LoadModelsAtStartup || s.ServerVersion != `a "b"` || s.Host != "#not" ||
-		s.RootPath != "/x" || !slices.Equal(s.Extensions, []string{"e"}) || s.MetricsPort != 77 || s.GRPCPort != 8081 {
+		s.RootPath != "/x" || !slices.Equal(s.Extensions, []string{"e"}) || *s.MetricsPort != 77 || s.GRPCPort != 8081 {
 		t.Errorf("%+v", s)
 	}
 	if c := s.CORS; c == nil || c.AllowOrigins != nil || c.MaxAge != 5 || !slices.Equal(c.AllowMethods, []string{"PUT"}) {
@@ -192,7 +192,7 @@ func TestSettingsErrors(t *testing.T) {
 }
 
 func TestModelSettings(t *testing.T) {
-	f, log := folder(t, map[string]string{"m/model-settings.json": `{"implementation": "a.B", "max_batch_size": "8", "max_batch_time": 0.5, "max_batch_rows": 64, "cache_enabled": true, "parallel_workers": 2, "warm_workers": true, "own": 1,
+	f, log := folder(t, map[string]string{"m/model-settings.json": `{"implementation": "a.B", "max_batch_size": "8", "max_batch_time": 0.5, "max_batch_rows": 64, "cache_enabled": true, "parallel_workers": 2, "inference_timeout": 1.5, "warm_workers": true, "own": 1,
 		"parameters": {"uri": "x", "environment_path": "env", "environment_tarball": "/e.tar.gz", "inference_pool_gid": "g", "autogenerate_inference_pool_gid": true, "content_type": "np", "extra": {"k": 1}, "threshold": 0.5}}`},
 		"MLSERVER_MODEL_VERSION=v1", "MLSERVER_MODEL_PLATFORM=p")
 	entries, err := f.Scan()
@@ -203,7 +203,7 @@ func TestModelSettings(t *testing.T) {
 	root := filepath.Join(f.Root, "m")
 	want := SettingsParameters{URI: filepath.Join(root, "x"), Version: "v1", ContentType: "np", EnvironmentPath: filepath.Join(root, "env"), EnvironmentTarball: "/e.tar.gz",
 		InferencePoolGID: "g", AutogenerateInferencePoolGID: true, Extra: map[string]any{"k": 1.0}}
-	if !reflect.DeepEqual(s.Parameters, want) || s.MaxBatchSize != 8 || s.MaxBatchTime != 0.5 || s.MaxBatchRows != 64 || !s.CacheEnabled || s.ParallelWorkers != 2 || s.Platform != "p" {
+	if !reflect.DeepEqual(s.Parameters, want) || s.MaxBatchSize != 8 || s.MaxBatchTime != 0.5 || s.MaxBatchRows != 64 || !s.CacheEnabled || s.ParallelWorkers != 2 || s.InferenceTimeout != 1.5 || s.Platform != "p" {
 		t.Errorf("%+v", s)
 	}
 	var raw struct {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Settings is what a model needs to be loaded.
@@ -26,6 +27,9 @@ type Settings struct {
 	// Workers is in how many workers of its pool the model is loaded; 0 is what
 	// the document's parameters.parallel_workers says, or else all of them.
 	Workers int
+	// RequestTimeout is how long the model may take for one answer; 0: the
+	// engine's.
+	RequestTimeout time.Duration
 
 	// MLServer's settings of the pool. A tarball wins over a path.
 	EnvironmentPath              string
@@ -98,6 +102,12 @@ func runtimeDir(parent string) (string, error) {
 // Load loads a model in as many workers as its settings say. It is ready to
 // answer when Load returns, unless its code says that it is not.
 func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
+	if s.RequestTimeout < 0 {
+		return nil, newError(kindUnprocessable, fmt.Sprintf("model %q: inference_timeout is %s; it must be above 0", s.Name, s.RequestTimeout))
+	}
+	if s.RequestTimeout == 0 {
+		s.RequestTimeout = e.config.Limits.RequestTimeout
+	}
 	if err := s.takeWorkers(); err != nil {
 		return nil, newError(kindUnprocessable, fmt.Sprintf("model %q: %v", s.Name, err))
 	}

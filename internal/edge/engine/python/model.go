@@ -107,19 +107,35 @@ func (m *Model) notReady() error {
 // none has seen it.
 func (m *Model) ask(ctx context.Context, kind string, build func(id uint64) (*frame, error)) (*message, error) {
 	for range len(m.placements) + 1 {
-		call := newCall(kind, m.engine.config.Limits.RequestTimeout)
+		call := newCall(kind, m.settings.RequestTimeout)
 		w, err := m.begin(call, build)
 		if err != nil {
 			return nil, err
 		}
-		answer, err := w.conn.wait(ctx, call)
+		within, cancel := context.WithTimeout(ctx, m.settings.RequestTimeout)
+		answer, err := w.conn.wait(within, call)
+		cancel()
+		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+			err = w.overdue(call)
+		}
 		if errors.Is(err, errNotSent) {
 			continue
 		}
 		m.logFailure(err)
-		return answer, err
+		return answer, m.explain(err)
 	}
 	return nil, m.notReady()
+}
+
+// explain has the error of an answer that took too long say whose it was and
+// what allows it more time.
+func (m *Model) explain(err error) error {
+	var e *Error
+	if !errors.As(err, &e) || e.Kind != kindTimeout {
+		return err
+	}
+	return newError(kindTimeout, fmt.Sprintf("model %q gave no answer within %s; inference_timeout, in its model-settings.json or in settings.json, allows more seconds",
+		m.settings.Name, m.settings.RequestTimeout))
 }
 
 // logFailure logs what the model's code raised, with its traceback, which no
