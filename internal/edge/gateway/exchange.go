@@ -30,6 +30,7 @@ type exchange struct {
 	parsed *openai.Request
 	form   bool // the body is a form, not JSON
 	grant  *dispatch.Grant
+	waited bool // for a replica, after one was lost that had been sent the request
 
 	reader   patientReader
 	request  openai.Request // what parsed points to

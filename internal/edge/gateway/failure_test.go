@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -65,9 +66,32 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 			hijack("")(w, req)
 		})))
 		r.send("POST", "/v1/completions", `{"model":"iris"}`).want(t, 502, "iris-0", "no other is ready", "replica_failed")
-		if n := calls.Load(); n != 1 {
+		if n := calls.Load(); n != 2 {
 			t.Errorf("sent %d times to the replica that may have died of it", n)
 		}
+	})
+	t.Run("killed alone, it waits for the restart", func(t *testing.T) {
+		r := newRig(t, nil)
+		inside, killed := make(chan struct{}), make(chan struct{})
+		first := pool("iris", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+			close(inside)
+			<-killed
+			hijack("")(w, req)
+		}))
+		r.d.SetPool(first)
+		got := make(chan answer, 1)
+		go func() { got <- r.send("POST", "/v1/completions", `{"model":"iris"}`) }()
+		<-inside
+		down := pool("iris", first.Replicas[0].HTTP)
+		down.Replicas[0].Phase = replica.Failed
+		r.d.SetPool(down)
+		close(killed)
+		until(t, func() bool {
+			s, _ := r.d.Snapshot("default/iris")
+			return s.Demand.Queued == 1
+		})
+		r.d.SetPool(pool("iris", replicaServer(t, echo)))
+		(<-got).want(t, 200, `POST /v1/completions {"model":"iris"}`)
 	})
 	t.Run("refused connections wait for a replica that works", func(t *testing.T) {
 		r := newRig(t, nil)

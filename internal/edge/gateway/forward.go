@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"syscall"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
@@ -101,6 +102,12 @@ func (x *exchange) elsewhere(err error) bool {
 			x.gw.cfg.MaxReplayBytes, err), "", "replica_failed")
 		return false
 	}
+	if !x.waited && isLost(err) {
+		// The replica may have been killed, and be restarted: wait for one as if
+		// nothing was sent. Once, for the request may be what killed it.
+		x.waited = true
+		err = dispatch.Unsent(err)
+	}
 	retry := x.grant.Retry(x.r.Context(), err)
 	switch {
 	case retry == nil:
@@ -111,6 +118,12 @@ func (x *exchange) elsewhere(err error) bool {
 		x.failWith(http.StatusBadGateway, retry.Error(), "", "replica_failed")
 	}
 	return false
+}
+
+// isLost says whether the connection to a replica ended, as it does when the
+// replica does.
+func isLost(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 func (x *exchange) attrs(more ...any) []any {

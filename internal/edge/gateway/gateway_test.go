@@ -61,6 +61,7 @@ type rig struct {
 func newRig(t testing.TB, mutate func(*Config, *dispatch.Config)) *rig {
 	t.Helper()
 	cfg, dcfg := DefaultConfig(), dispatch.DefaultConfig()
+	cfg.Upstream = upstreamOfTests
 	if mutate != nil {
 		mutate(&cfg, &dcfg)
 	}

@@ -75,6 +75,9 @@ func (c *Client) Do(ctx context.Context, q *Request) (*Response, error) {
 		x.abandon()
 		sent = sent || x.sent.Load()
 		q.TailRead = !x.tail.CompareAndSwap(tailUnread, tailSpared)
+		if q.TailRead && ctx.Err() != nil {
+			<-x.written // why the Tail failed, if it did, is known afterwards
+		}
 		if kept == nil || q.TailRead || !x.stale(err) || ctx.Err() != nil {
 			return nil, &Error{q.Address, !sent, cause(ctx, err)}
 		}

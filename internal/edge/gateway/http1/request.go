@@ -23,8 +23,9 @@ type Request struct {
 	// change until the answer's body is closed, and not ever if they are more
 	// than InlineBytes or Tail is set.
 	Body [][]byte
-	// Tail is read once for what follows Body; nil when nothing does. It may
-	// still be read after the answer was closed, until its next Read returns.
+	// Tail is read once for what follows Body; nil when nothing does. Its Reads
+	// must end when the context does. It may still be read after the answer was
+	// closed, until its next Read returns.
 	Tail io.Reader
 	// TailRead is set by Do when it fails: some of Tail was read, so the
 	// request cannot be sent again.
