@@ -15,13 +15,18 @@ var t0 = time.Now()
 
 func dice(seed uint64) func(uint32) uint32 { return rand.New(rand.NewPCG(seed, 1)).Uint32N }
 
-// pool is n endpoints with different loads, the adapters among them.
+// pool is n endpoints with different loads, the adapters among them. One in 20
+// has said nothing for a while.
 func pool(n int, r *rand.Rand) []Endpoint {
 	out := make([]Endpoint, n)
 	for i := range out {
+		age := time.Duration(r.IntN(1000)) * time.Millisecond
+		if i%20 == 7 {
+			age *= 10
+		}
 		out[i] = Endpoint{Name: fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250), Open: true,
 			InFlight: r.IntN(9), AtLoad: r.IntN(9), Tokens: int64(r.IntN(9000)),
-			Load: &replica.Load{At: t0.Add(-time.Duration(r.IntN(3000)) * time.Millisecond),
+			Load: &replica.Load{At: t0.Add(-age),
 				Waiting: r.IntN(4), Running: r.IntN(20), KV: r.Float64(),
 				Adapters: &replica.Adapters{Running: []string{"a", fmt.Sprint(i % 7)}, Max: 4}},
 			Resident: &Residency{}}
@@ -70,7 +75,7 @@ func BenchmarkPick(b *testing.B) {
 	for _, n := range []int{4, 100, 1000} {
 		for name, cached := range map[string]func(int, int) bool{"some": some, "many": many} {
 			in, ix, text := scene(b, n, cached)
-			for _, preset := range []string{Default, "seed-50", "least-request"} {
+			for _, preset := range []string{Default, "seed-50", "v0.3-128", "least-request", "round-robin"} {
 				b.Run(fmt.Sprintf("%s/endpoints=%d/cached=%s", preset, n, name), func(b *testing.B) {
 					p := mustPolicy(b, preset)
 					var out Choice
