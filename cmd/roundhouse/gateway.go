@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
@@ -108,6 +109,7 @@ func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err
 		return err
 	}
 	defer a.dispatcher.Close()
+	defer a.traffic.scraping.Close()
 	src := &sources{fleet: a.fleet, log: a.log, roots: o.files, watched: o.watch, refuse: refuseServices}
 	if err := src.sync(ctx); err != nil {
 		if !o.watch {
@@ -156,10 +158,18 @@ func (a *alone) closeListeners() {
 
 // build puts the parts together.
 func (a *alone) build() (err error) {
-	if a.dispatcher, err = dispatch.New(dispatch.DefaultConfig(), nothing{}, dispatch.SystemClock{}, rand.IntN); err != nil {
+	dispatching := dispatch.DefaultConfig()
+	dispatching.Asked = func(r routing.Ref) { a.traffic.scraping.wake(r) }
+	if a.dispatcher, err = dispatch.New(dispatching, nothing{}, dispatch.SystemClock{}, rand.IntN); err != nil {
 		return err
 	}
 	a.traffic = newTraffic(a.dispatcher)
+	if a.traffic.scraping, err = newScraping(a.dispatcher, a.log); err != nil {
+		return err
+	}
+	if err := a.metrics.Register(a.traffic.scraping); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	lookups := endpoints.DefaultConfig()
 	lookups.Log = a.log
 	if a.traffic.lookups, err = endpoints.New(lookups, a.traffic); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"roundhouse.dev/roundhouse/catalog"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
@@ -65,7 +66,9 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	demands := &demands{}
-	n.dispatcher, err = dispatch.New(dispatch.DefaultConfig(), demands, dispatch.SystemClock{}, rand.IntN)
+	dispatching := dispatch.DefaultConfig()
+	dispatching.Asked = func(r routing.Ref) { n.traffic.scraping.wake(r) }
+	n.dispatcher, err = dispatch.New(dispatching, demands, dispatch.SystemClock{}, rand.IntN)
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +78,9 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	n.traffic = newTraffic(n.dispatcher)
+	if n.traffic.scraping, err = newScraping(n.dispatcher, cfg.log); err != nil {
+		return nil, err
+	}
 	lookups := endpoints.DefaultConfig()
 	lookups.Log = cfg.log
 	if n.traffic.lookups, err = endpoints.New(lookups, n.traffic); err != nil {
@@ -92,6 +98,9 @@ func newNode(cfg nodeConfig) (*node, error) {
 // servers makes what listens: the gateways and the admin API.
 func (n *node) servers(store *artifact.Store) error {
 	metrics := prometheus.NewRegistry()
+	if err := metrics.Register(n.traffic.scraping); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	gw := gateway.DefaultConfig()
 	gw.Listen, gw.Version, gw.DrainTimeout = n.cfg.inference.String(), version, drainGrace
 	n.cfg.front.configure(&gw)
@@ -121,6 +130,7 @@ func (n *node) close(hurry context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(hurry, drainGrace+10*time.Second)
 	defer cancel()
 	n.dispatcher.Close()
+	n.traffic.scraping.Close()
 	if err := n.platform.Close(ctx, keep); err != nil {
 		return fmt.Errorf("ending the replicas: %w", err)
 	}

@@ -25,7 +25,6 @@ type traffic struct {
 	lookups *endpoints.Lookups
 	// scraping reads the endpoints' metrics; nil: nobody does.
 	scraping *scraping
-	loads    *loads // nil: nobody's metrics are read
 	// troubled tells what is wrong with a pool's addresses.
 	troubled func(pool service.Key, text string)
 
@@ -57,7 +56,6 @@ func (t *traffic) Publish(v fleet.View) {
 	defer t.mu.Unlock()
 	t.mu.services[f.Key] = f
 	t.SetPool(f)
-	t.loads.set(f, routing.Metrics{})
 	t.shared(func(k service.Key) bool { return slices.Contains(t.mu.members[k], f.Key) })
 }
 
@@ -68,7 +66,6 @@ func (t *traffic) Withdraw(k service.Key) {
 	delete(t.mu.services, k)
 	t.shared(func(pool service.Key) bool { return slices.Contains(t.mu.members[pool], k) })
 	t.RemovePool(k)
-	t.loads.remove(routing.Service(k))
 }
 
 // Demand implements fleet.Traffic.
@@ -101,7 +98,6 @@ func (t *traffic) Route(v fleet.RoutingView) {
 		if t.mu.pools[k] == nil {
 			delete(t.mu.found, k)
 			t.Remove(routing.PoolRef(k))
-			t.loads.remove(routing.PoolRef(k))
 		}
 	}
 	t.lookups.Set(addresses)
@@ -122,9 +118,7 @@ func (t *traffic) Endpoints(pool service.Key, addresses []string, trouble string
 func (t *traffic) shared(match func(service.Key) bool) {
 	for k, p := range maps.All(t.mu.pools) {
 		if match(k) {
-			f := t.compose(p)
-			t.SetPool(f)
-			t.loads.set(f, p.Metrics)
+			t.SetPool(t.compose(p))
 		}
 	}
 }

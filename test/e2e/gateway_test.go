@@ -107,6 +107,12 @@ spec:
 			t.Errorf("metrics lack %s:\n%s", want, got)
 		}
 	}
+	// The engines' own metrics are read while there are requests.
+	eventually(t, "both engines' load is read", func() (bool, string) {
+		n.post("/v1/chat/completions", ask)
+		m := n.get(n.admin).body
+		return regexp.MustCompile(`(?m)^roundhouse_scrape_servers\{state="active"\} 2`).MatchString(m), m
+	})
 	if err := dies.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

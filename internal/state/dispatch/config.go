@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
@@ -49,9 +50,9 @@ type Config struct {
 	// Suspicion is how long a replica that failed a request gets no other; it
 	// doubles with every failure in a row up to MaxSuspicion.
 	Suspicion, MaxSuspicion time.Duration
-	// Asked is told of every request, by the name of its pool as Grant.Service
-	// gives it, before a replica is picked; nil tells nobody. It must not block.
-	Asked func(pool string)
+	// Asked is told of every request's pool, before a replica is picked; nil
+	// tells nobody. It must not block.
+	Asked func(pool routing.Ref)
 	// Domain ends the hosts of services ("name.namespace.domain").
 	Domain string
 }

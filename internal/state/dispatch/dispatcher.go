@@ -240,7 +240,7 @@ func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 		return nil, err
 	}
 	if d.cfg.Asked != nil {
-		d.cfg.Asked(p.id)
+		d.cfg.Asked(p.ref)
 	}
 	g := p.grant(&r, t)
 	if err := p.admit(ctx, g); err != nil {
