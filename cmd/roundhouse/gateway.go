@@ -183,6 +183,7 @@ func (a *alone) build() (err error) {
 	a.traffic.troubled = a.fleet.Troubled
 	gw := gateway.DefaultConfig()
 	gw.Listen, gw.Version, gw.DrainTimeout = a.inference.Addr().String(), version, drainGrace
+	gw.Heard = a.traffic.scraping.Heard
 	a.front.configure(&gw)
 	if a.gateway, err = gateway.New(gw, a.dispatcher, a.log, a.metrics); err != nil || a.grpcListener == nil {
 		return err

@@ -103,6 +103,7 @@ func (n *node) servers(store *artifact.Store) error {
 	}
 	gw := gateway.DefaultConfig()
 	gw.Listen, gw.Version, gw.DrainTimeout = n.cfg.inference.String(), version, drainGrace
+	gw.Heard = n.traffic.scraping.Heard
 	n.cfg.front.configure(&gw)
 	var err error
 	if n.gateway, err = gateway.New(gw, n.dispatcher, n.log, metrics); err != nil {

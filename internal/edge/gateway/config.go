@@ -35,6 +35,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"roundhouse.dev/roundhouse/internal/core/orca"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
@@ -79,6 +80,9 @@ type Config struct {
 	CORS CORS
 	// Keys are the API keys; nil needs none.
 	Keys *keys.Ring
+	// Heard is told what replicas say of their load in answers' headers; nil
+	// tells nobody.
+	Heard func(replica string, r orca.Report)
 	// AccessLog is told of every request; nil for none. Tracer likewise.
 	AccessLog *AccessLog
 	Tracer    trace.Tracer

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/core/orca"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -48,6 +50,9 @@ func (x *exchange) failed(err error) {
 // afterwards.
 func (x *exchange) answering(in *incoming) {
 	x.seen.spans.endUpstream(in.status, nil)
+	if x.gw.cfg.Heard != nil {
+		x.hear(in.fields)
+	}
 	if len(x.gw.cfg.CORS.Origins) > 0 {
 		x.ownCORS(in)
 	}
@@ -73,6 +78,25 @@ func (x *exchange) answering(in *incoming) {
 		x.seen.stream = &openai.StreamReader{}
 	case t == "application/json" || strings.HasSuffix(t, "+json"):
 		x.seen.whole = &openai.BodyReader{}
+	}
+}
+
+// hear passes on what a replica says of its load in its answer's header, which
+// clients get as well.
+func (x *exchange) hear(fields []http1.Field) {
+	if !named(fields, orca.Header) && !named(fields, orca.BinaryHeader) {
+		return
+	}
+	report, ok := orca.Parse(func(name string) string {
+		for _, f := range fields {
+			if f.Name == name {
+				return f.Value
+			}
+		}
+		return ""
+	})
+	if ok {
+		x.gw.cfg.Heard(x.grant.Replica(), report)
 	}
 }
 

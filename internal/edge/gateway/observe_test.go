@@ -14,6 +14,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/core/orca"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -175,6 +176,29 @@ func TestUsage(t *testing.T) {
 	r.d.RemovePool(service.ParseKey("frames"))
 	if got := r.series(); strings.Contains(got, "frames") {
 		t.Error("series of a deleted service stay")
+	}
+}
+
+// TestHeard: what a replica says of its load in a header is told with its name,
+// and the client has the header as well.
+func TestHeard(t *testing.T) {
+	heard := make(chan string, 2)
+	r := newRig(t, func(c *Config, _ *dispatch.Config) {
+		c.Heard = func(id string, o orca.Report) { heard <- fmt.Sprint(id, " ", o.Waiting, " ", o.KV) }
+	})
+	r.d.SetPool(pool("chat", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.Header.Get("Quiet") == "" {
+			w.Header().Set("endpoint-load-metrics", "TEXT named_metrics.kv_cache_usage_perc=0.5, named_metrics.num_requests_waiting=3")
+		}
+		echo(w, req)
+	})))
+	r.send("POST", "/v1/completions", ask, "Quiet", "1").want(t, 200)
+	a := r.send("POST", "/v1/completions", ask)
+	if a.want(t, 200); a.header.Get("Endpoint-Load-Metrics") == "" {
+		t.Error("the client lacks the header")
+	}
+	if got := <-heard; got != "chat-0 3 0.5" || len(heard) > 0 {
+		t.Errorf("heard %q and %d more", got, len(heard))
 	}
 }
 
