@@ -1,0 +1,84 @@
+package main
+
+import (
+	"log/slog"
+	"slices"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/scrape"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// scraping reads the metrics of the endpoints of shared pools, and of services
+// that speak OpenAI's protocol, for the pickers.
+type scraping struct {
+	*scrape.Scraper
+	log *slog.Logger
+}
+
+// newScraping tells d what endpoints say of themselves.
+func newScraping(d *dispatch.Dispatcher, log *slog.Logger) (*scraping, error) {
+	cfg := scrape.DefaultConfig()
+	cfg.Sink, cfg.Traffic, cfg.Log = d, d, log
+	s, err := scrape.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &scraping{s, log}, nil
+}
+
+// pool follows a pool: its facts have changed. m is what its manifest says of
+// its metrics.
+func (s *scraping) pool(f *dispatch.Pool, m routing.Metrics) {
+	var targets []scrape.Target
+	parts := append(slices.Clone(f.Members), *f)
+	for i := range parts {
+		if !f.Shared && f.Protocol != service.ProtocolOpenAI {
+			continue
+		}
+		for _, r := range parts[i].Replicas {
+			if r.HTTP != "" && r.Serving() {
+				targets = append(targets, scrape.Target{ID: r.ID, URL: "http://" + r.HTTP + m.Path, Engine: m.Engine})
+			}
+		}
+	}
+	if err := s.SetPool(f.Ref().String(), targets); err != nil {
+		s.log.Warn("an endpoint's metrics are not read", slog.Any("error", err))
+	}
+}
+
+// wake tells that a request came for a pool.
+func (s *scraping) wake(r routing.Ref) { s.Wake(r.String()) }
+
+// forget ends what pool began.
+func (s *scraping) forget(r routing.Ref) {
+	_ = s.SetPool(r.String(), nil) // there is nothing to be wrong with no targets
+}
+
+// The three methods below stand before the Dispatcher's own, so that what
+// traffic tells it is followed.
+
+// SetPool tells the request path of a pool; t.mu is held.
+func (t *traffic) SetPool(f dispatch.Pool) {
+	t.Dispatcher.SetPool(f)
+	if t.scraping == nil {
+		return
+	}
+	var m routing.Metrics
+	if p := t.mu.pools[f.Key]; p != nil && f.Shared {
+		m = p.Metrics
+	}
+	t.scraping.pool(&f, m)
+}
+
+// Remove tells it that a pool is gone.
+func (t *traffic) Remove(r routing.Ref) {
+	t.Dispatcher.Remove(r)
+	if t.scraping != nil {
+		t.scraping.forget(r)
+	}
+}
+
+// RemovePool tells it that a service is gone.
+func (t *traffic) RemovePool(k service.Key) { t.Remove(routing.Service(k)) }
