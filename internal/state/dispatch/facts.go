@@ -96,15 +96,32 @@ func (f *Pool) parts(yield func(*Pool) bool) {
 	yield(f)
 }
 
-// starter is the service to wake when nothing is ready: the pool's own, or the
-// first member that can start; nil when nothing will.
-func (f *Pool) starter() *Pool {
+// starter is the service that more replicas are asked of: the pool's own, or
+// the first member that can start and has fewer than it may, or else the first
+// that can start; nil when none can.
+func (f *Pool) starter() (first *Pool) {
 	for m := range f.parts {
-		if !m.Shared && !m.Cause.Permanent {
+		if m.Shared || m.Cause.Permanent {
+			continue
+		}
+		if !f.Shared || m.count() < max(1, m.Limits.Max) {
 			return m
 		}
+		if first == nil {
+			first = m
+		}
 	}
-	return nil
+	return first
+}
+
+// count is how many replicas serve or will, of the entry role.
+func (f *Pool) count() (n int) {
+	for i := range f.Replicas {
+		if r := &f.Replicas[i]; f.role(r) == f.Entry && r.Alive() {
+			n++
+		}
+	}
+	return n
 }
 
 // role is a replica's in the pool.

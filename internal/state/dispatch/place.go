@@ -49,7 +49,7 @@ func (p *pool) counted() *account {
 	if !p.ref.Pool {
 		return nil
 	}
-	if m := p.facts.starter(); m != nil {
+	if m := p.starter; m != nil {
 		return p.d.account(m.Key)
 	}
 	return nil

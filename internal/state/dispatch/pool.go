@@ -28,6 +28,7 @@ type pool struct {
 
 	mu      sync.Mutex
 	facts   *Pool
+	starter *Pool  // of the facts
 	closed  string // why no request is taken any more; "" while open
 	main    side   // of the entry role
 	prefill side   // of the role that computes prompts for it, if there is one
@@ -83,7 +84,7 @@ func (p *pool) set(f *Pool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
-	p.facts = f
+	p.facts, p.starter = f, f.starter()
 	p.setPolicy(f.Picker)
 	p.setBounds(f.Bounds)
 	var entry, prefill []listed
@@ -326,7 +327,7 @@ func (p *pool) shed(w *admission.Waiter, why admission.Reason) *Error {
 
 // hopeless says why waiting makes no sense; "" when it does.
 func (p *pool) hopeless() string {
-	if p.main.ready > 0 || p.facts.starter() != nil || p.facts.Shared && p.main.alive > 0 {
+	if p.main.ready > 0 || p.starter != nil || p.facts.Shared && p.main.alive > 0 {
 		return ""
 	}
 	return p.facts.hopeless()

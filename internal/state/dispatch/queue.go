@@ -43,7 +43,7 @@ func (p *pool) patience() time.Duration {
 	if w := p.facts.Bounds.MaxWait; w > 0 {
 		d = w
 	}
-	if m := p.facts.starter(); m != nil && m.Limits.StartupTimeout > 0 {
+	if m := p.starter; m != nil && m.Limits.StartupTimeout > 0 {
 		d = min(d, m.Limits.StartupTimeout)
 	}
 	return d
@@ -210,7 +210,7 @@ func (p *pool) wakeIfNeeded() {
 	if w.asked || p.queue.Len() == 0 || p.main.alive > 0 || p.closed != "" {
 		return
 	}
-	m := p.facts.starter()
+	m := p.starter
 	if m == nil {
 		return
 	}

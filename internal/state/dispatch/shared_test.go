@@ -70,7 +70,7 @@ func TestSharedPoolSharesPlaces(t *testing.T) {
 		a, b := of("a", 1, "a1"), of("b", 1, "b1")
 		d.SetPools([]Pool{a, b, sharing(a, b)})
 		routed(d)
-		own := grantOf(t, d, Request{Model: "a"})
+		own := grantOf(t, d, Request{Model: "a"}) // each may have one replica and has it
 		g := grantOf(t, d, toBoth)
 		if g.Replica() != "b1" || g.Pool().Key.Name != "b" || g.Service() != "pool default/both" {
 			t.Fatalf("got %s of %s in %s, want b1: a1 is full", g.Replica(), g.Pool().Key, g.Service())
@@ -152,6 +152,34 @@ func TestSharedPoolWakesWhoCanStart(t *testing.T) {
 		if _, err := d.Admit(t.Context(), toBoth); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "not on PATH") {
 			t.Errorf("got %v", err)
 		}
+	})
+}
+
+// TestQueuedDemandGoesToWhoCanGrow: requests that wait for a shared pool count
+// for the first member that may have more replicas.
+func TestQueuedDemandGoesToWhoCanGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		a, b := of("a", 1, "a1"), of("b", 1, "b1")
+		b.Limits.Max = 2
+		d.SetPools([]Pool{a, b, sharing(a, b)})
+		routed(d)
+		g, h := grantOf(t, d, toBoth), grantOf(t, d, toBoth)
+		c := background(t.Context(), d, toBoth)
+		synctest.Wait()
+		demandOf(t, d, "a", 0, 1, 1)
+		demandOf(t, d, "b", 1, 1, 2)
+		if g.Pool().Key.Name == "b" {
+			g, h = h, g
+		}
+		g.Done(Outcome{})
+		x := <-c
+		demandOf(t, d, "a", 0, 1, 2) // it was a's place that came free
+		demandOf(t, d, "b", 0, 1, 2)
+		x.g.Done(Outcome{})
+		h.Done(Outcome{})
+		demandOf(t, d, "a", 0, 0, 2)
+		demandOf(t, d, "b", 0, 0, 2)
 	})
 }
 
