@@ -118,6 +118,10 @@ func external(t *testing.T) (port string, asked func() []string) {
 	t.Helper()
 	models := make(chan string, 1000)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost { // its metrics are looked for
+			http.NotFound(w, r)
+			return
+		}
 		var in struct {
 			Model string `json:"model"`
 		}
