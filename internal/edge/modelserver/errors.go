@@ -87,7 +87,11 @@ type errorDetail struct {
 	Loc     []any           `json:"loc"`
 	Message string          `json:"msg"`
 	Input   json.RawMessage `json:"input,omitempty"`
+	Context map[string]any  `json:"ctx,omitempty"`
 }
+
+// jsonFault is how the decoder's message for broken JSON begins.
+const jsonFault = "JSON decode error: "
 
 // where is the path to a schema fault, before its message: inputs.0.shape.
 func where(e *tensor.Error) string {
@@ -130,6 +134,9 @@ func writeErrorStatus(w http.ResponseWriter, status int, err error) {
 // errorOf is the JSON of err.
 func errorOf(err error) errorBody {
 	body := errorBody{Error: bounded(err.Error())}
+	if faulty, ok := errors.AsType[*schemaError](err); ok {
+		return errorBody{Error: bounded(faulty.summary()), Detail: faulty.all}
+	}
 	var request *tensor.Error
 	if errors.As(err, &request) && request.Kind == tensor.KindSchema {
 		detail := errorDetail{Type: request.Type, Loc: []any{"body"}, Message: body.Error, Input: request.Input}
@@ -140,6 +147,9 @@ func errorOf(err error) errorBody {
 		detail.Loc = append(detail.Loc, request.Path...)
 		if !json.Valid(detail.Input) {
 			detail.Input = nil
+		}
+		if reason, ok := strings.CutPrefix(detail.Message, jsonFault); ok && request.Type == "json_invalid" {
+			detail.Message, detail.Input, detail.Context = "JSON decode error", json.RawMessage("{}"), map[string]any{"error": reason}
 		}
 		body.Detail = []errorDetail{detail}
 	}

@@ -85,6 +85,9 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, p *protocol
 			return nil, err
 		}
 		request, err = p.decode(body.data)
+		if err != nil && p.binary {
+			err = allFaults(err, body.data)
+		}
 		body.free()
 		if err != nil {
 			return nil, err

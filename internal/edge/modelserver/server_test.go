@@ -52,7 +52,7 @@ func TestRoutes(t *testing.T) {
 		{"POST /v2/models/panics/infer", ask, 500, `{"error":"internal error: boom"}`},
 		{"POST /v2/models/good/infer", `{"inputs":[]}`, 400, `{"error":"expected 1 input, got 0"}`},
 		{"POST /v2/models/good/infer", `{`, 422, `"detail":[{"type":"json_invalid","loc":["body",1]`},
-		{"POST /v2/models/good/infer", `{}`, 422, `{"error":"inputs: Field required","detail":[{"type":"missing","loc":["body","inputs"],"msg":"Field required"}]}`},
+		{"POST /v2/models/good/infer", `{}`, 422, `{"error":"inputs: Field required","detail":[{"type":"missing","loc":["body","inputs"],"msg":"Field required","input":{}}]}`},
 		{"POST /v2/models/good/infer", `{"inputs":[{"name":"x","shape":[1.5],"datatype":"FP32","data":[1]}]}`, 422, `"type":"int_from_float","loc":["body","inputs",0,"shape",0]`},
 		{"POST /v2/models/good/infer", `{"inputs":[{"name":"x","shape":[3],"datatype":"FP32","data":[1]}]}`, 400, `{"error":"input \"x\": shape [3] holds 3 elements, data has 1"}`},
 		{"POST /v2/models/good/generate", ask, 200, `[3.0,6.0]`},
