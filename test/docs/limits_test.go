@@ -46,7 +46,7 @@ func TestLimitsAreTheCodes(t *testing.T) {
 // noBounds are settings that look like bounds and are none.
 var noBounds = []string{"simulate.Config.MeanOutputTokens"}
 
-var setting = regexp.MustCompile("^`([a-zA-Z]+\\.[a-zA-Z.]+)`$")
+var setting = regexp.MustCompile("^`([a-zA-Z0-9]+\\.[a-zA-Z.]+)`$")
 
 // readLimits reads the rows of docs/limits.md: what is set by, and the bound.
 func readLimits(t *testing.T) map[string]float64 {

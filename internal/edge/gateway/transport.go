@@ -23,13 +23,14 @@ import (
 type transport struct{ rt *http.Transport }
 
 func newTransport(c Config) *transport {
+	bounds := http1.DefaultConfig()
 	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 30 * time.Second}
 	return &transport{rt: &http.Transport{
 		DialContext:            dialer.DialContext,
 		MaxIdleConnsPerHost:    c.MaxIdleConns,
-		IdleConnTimeout:        upstreamIdle,
+		IdleConnTimeout:        bounds.IdleTimeout,
 		DisableCompression:     true, // bytes pass as they are
-		MaxResponseHeaderBytes: maxUpstreamHeader,
+		MaxResponseHeaderBytes: int64(bounds.MaxHeaderBytes),
 		WriteBufferSize:        16 << 10,
 		ReadBufferSize:         16 << 10,
 	}}

@@ -37,13 +37,6 @@ type incomingBody interface {
 	Trailer() []http1.Field // after io.EOF
 }
 
-// upstreamIdle is how long an idle connection to a replica is kept: less than
-// the 5 s after which uvicorn, behind most Python servers, closes it.
-const upstreamIdle = 4 * time.Second
-
-// maxUpstreamHeader bounds the header of a replica's answer, in bytes.
-const maxUpstreamHeader = 256 << 10
-
 // errSlow is a replica that kept silent.
 var errSlow = errors.New("the replica kept silent for too long")
 
@@ -53,8 +46,7 @@ func newUpstream(c Config) (upstream, error) {
 		return newTransport(c), nil
 	}
 	cfg := http1.DefaultConfig()
-	cfg.DialTimeout, cfg.MaxIdlePerHost, cfg.IdleTimeout = c.DialTimeout, c.MaxIdleConns, upstreamIdle
-	cfg.MaxHeaderBytes = maxUpstreamHeader
+	cfg.DialTimeout, cfg.MaxIdlePerHost = c.DialTimeout, c.MaxIdleConns
 	client, err := http1.New(cfg)
 	if err != nil {
 		return nil, err
