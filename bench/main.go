@@ -26,6 +26,7 @@ type bench struct {
 	binary   string // the roundhouse that is measured
 	examples string // examples/quickstart
 	python   string // an interpreter with xgboost, or ""
+	gateways string // where Caddy and Portkey are installed
 	scratch  string // a folder that is removed at the end
 	rounds   int
 	out      io.Writer
@@ -48,12 +49,17 @@ var measurements = []measurement{
 	{"workers", workers},
 	{"repository", repository},
 	{"stock", stock},
+	{"gateways", gateways},
 }
 
 // limit bounds a whole run; one takes several minutes.
 const limit = 20 * time.Minute
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "part" { // ends by a signal alone
+		fmt.Fprintf(os.Stderr, "bench: %v\n", part(os.Args[2:]))
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
@@ -74,6 +80,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.StringVar(&b.examples, "examples", "examples/quickstart", "the quickstart's folder")
 	flags.IntVar(&b.rounds, "rounds", 7, "paired rounds of each measurement")
 	plain := flags.String("stock", "", "be the stock gRPC server on this port, for the chapter of that name")
+	flags.StringVar(&b.gateways, "gateways", ".venv/gateways", "where `make bench-gateways` installs other gateways")
 	only := flags.String("only", "", "measure these alone, separated by commas: "+names())
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -108,6 +115,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 func (b *bench) prepare() (err error) {
 	if b.rounds < 1 {
 		return fmt.Errorf("-rounds %d: want at least 1", b.rounds)
+	}
+	if b.gateways, err = filepath.Abs(b.gateways); err != nil {
+		return err
 	}
 	for _, path := range []*string{&b.binary, &b.examples} {
 		if *path, err = filepath.Abs(*path); err != nil {
