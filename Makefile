@@ -9,6 +9,10 @@ GOFLAGS_BUILD := -trimpath -tags grpcnotrace -ldflags "-s -w -X main.version=$(V
 PEERS := .venv/peers
 # MLServer's dependencies exclude those of the clients in PEERS.
 MLSERVER := .venv/mlserver
+# Gateways that Debian does not have: for the benchmark's table alone.
+GATEWAYS := .venv/gateways
+CADDY := github.com/caddyserver/caddy/v2/cmd/caddy@v2.11.9
+PORTKEY := @portkey-ai/gateway@1.15.2
 LINT := bin/golangci-lint
 
 .PHONY: help
@@ -80,6 +84,11 @@ dirty:
 bench: build $(PEERS)/.installed $(MLSERVER)/.installed ## measure; docs/benchmarks.md says what and how
 	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python \
 	  go run ./bench -binary bin/roundhouse
+
+.PHONY: bench-gateways
+bench-gateways: ## install Caddy and Portkey for `make bench`; nginx and haproxy come from the system
+	GOBIN=$(abspath $(GATEWAYS)) GOFLAGS= go install $(CADDY)
+	npm install --ignore-scripts --no-audit --no-fund --loglevel=error --prefix $(GATEWAYS) $(PORTKEY)
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for 20 s
