@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -180,6 +181,25 @@ func TestTwoPoolsOneName(t *testing.T) {
 	}
 	if names := tab.Names(); len(names) != 0 {
 		t.Errorf("names %+v", names)
+	}
+}
+
+// TestNames: what routing objects name is listed with the shortest name that
+// resolves, and every listed name does.
+func TestNames(t *testing.T) {
+	tab := NewTable([]Entry{{Key: key("default/chat")}, {Key: key("team/big")}}, "", append(seed(),
+		&routing.Route{Meta: meta("default/r", 0), Models: []string{"chat", "big"}, Targets: []routing.Target{
+			{Ref: routing.Service(key("default/chat")), Weight: 1}, {Ref: routing.Service(key("team/big")), Weight: 9}}})...)
+	var got []string
+	for _, n := range tab.Names() {
+		got = append(got, n.Model+" "+n.Pool.String()+" "+n.Origin.Name)
+		if target, err := tab.Resolve(Query{Model: n.Model}, func(total int) int { return total - 1 }); err != nil || target.Pool != n.Pool {
+			t.Errorf("%s: %v, %v", n.Model, target.Pool, err)
+		}
+	}
+	want := []string{"default/big service team/big r", "chat service team/big r", "llama2 pool default/vllm-llama2-7b-pool inferencemodel-llama2"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -38,12 +38,15 @@ var errSlow = errors.New("the replica kept silent for too long")
 func refusal(ctx context.Context, err error) (metadata.MD, error) {
 	var notFound *route.NotFoundError
 	var ambiguous *route.AmbiguousError
+	var unnamed *route.MissingModelError
 	var refused *dispatch.Error
 	switch {
 	case ctx.Err() != nil:
 		return nil, status.FromContextError(ctx.Err()).Err()
 	case errors.As(err, &notFound), errors.As(err, &ambiguous):
 		return nil, errorf(codes.NotFound, "%v", err)
+	case errors.As(err, &unnamed):
+		return nil, errorf(codes.InvalidArgument, "%v", err)
 	case errors.As(err, &refused):
 		var later metadata.MD
 		if refused.RetryAfter > 0 {
