@@ -185,7 +185,7 @@ func (s *Server) process(stream grpc.ServerStream) error {
 		default:
 			err = c.take(ctx, &r.ProcessingRequest)
 		}
-		if err != nil {
+		if err != nil || c.phase == over {
 			return err
 		}
 	}
