@@ -140,7 +140,7 @@ func (HeaderValueOption_HeaderAppendAction) EnumDescriptor() ([]byte, []int) {
 	return file_api_extproc_external_processor_proto_rawDescGZIP(), []int{13, 0}
 }
 
-// In the first request of a stream; absent from Envoys before 1.33.
+// In the first request of a stream; older Envoys leave it out.
 type ProtocolConfiguration struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	RequestBodyMode  BodySendMode           `protobuf:"varint,1,opt,name=request_body_mode,json=requestBodyMode,proto3,enum=roundhouse.extproc.BodySendMode" json:"request_body_mode,omitempty"`
