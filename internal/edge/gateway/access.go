@@ -102,9 +102,9 @@ func (x *exchange) mayUse() bool {
 		return true
 	}
 	names := []string{k.String(), strings.TrimPrefix(k.String(), defaultPrefix)}
-	if _, err := x.gw.dispatch.Key(dispatch.Request{Host: q.Host, Path: q.Path, Header: q.Header}); err != nil {
-		// The Host does not decide by itself, so the name it is asked by is the
-		// model's.
+	q.Model = ""
+	if _, err := x.gw.dispatch.Key(q); err != nil {
+		// Nothing but the name decides, so it is the model's.
 		names = append(names, x.model)
 	}
 	if x.pass.Allows(names...) {

@@ -55,7 +55,7 @@ func (r *recorder) Start(ctx context.Context, name string, opts ...trace.SpanSta
 
 func (s *recorded) set(kv []attribute.KeyValue) {
 	for _, a := range kv {
-		s.attrs[string(a.Key)] = a.Value.Emit()
+		s.attrs[string(a.Key)] = a.Value.String()
 	}
 }
 
