@@ -26,7 +26,9 @@ that is applied or one still in a file. With no server running, a file is
 explained against this machine and the catalog.`,
 		Example: `  roundhouse explain iris
   roundhouse explain iris.yaml
-  roundhouse explain iris -o json`,
+  roundhouse explain iris -o json
+  roundhouse explain request chat.json   # which replica would answer it, and why`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "" && output != "json" {
 				return usagef("-o %s: choose json, or nothing for text", output)
@@ -53,6 +55,7 @@ explained against this machine and the catalog.`,
 			return printExplanations(cmd.OutOrStdout(), out, output)
 		},
 	}
+	cmd.AddCommand(newExplainRequestCommand())
 	r.flags(cmd)
 	n.flags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -122,7 +123,8 @@ func (n *node) servers(store *artifact.Store) error {
 		return err
 	}
 	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: store, Version: version, Keys: n.cfg.front.keys,
-		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), Log: n.log})
+		ExplainRequest: func(r *http.Request) (fmt.Stringer, error) { return n.gateway.Explain(r) },
+		Metrics:        promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), Log: n.log})
 	return err
 }
 

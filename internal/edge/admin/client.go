@@ -132,6 +132,11 @@ func (c *Client) Explain(ctx context.Context, k service.Key) (out []Explanation,
 	return out, c.call(ctx, http.MethodGet, servicePath(k)+"/explain", nil, &out)
 }
 
+// ExplainRequest says what would become of a request now.
+func (c *Client) ExplainRequest(ctx context.Context, r InferenceRequest) (out Explanation, err error) {
+	return out, c.call(ctx, http.MethodPost, "/api/v1/explain-request", r, &out)
+}
+
 // Services lists services, of one namespace or, with "", of all.
 func (c *Client) Services(ctx context.Context, namespace string, rendered bool) (out []Service, err error) {
 	q := url.Values{}

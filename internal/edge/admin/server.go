@@ -25,17 +25,25 @@ type Config struct {
 	Files Files
 	// Keys are the inference port's API keys; nil leaves their paths out.
 	Keys Keys
+	// ExplainRequest says what would become of a request to the inference
+	// port: JSON, and text for people. nil leaves the path out.
+	ExplainRequest func(*http.Request) (fmt.Stringer, error)
 	// Metrics serves GET /metrics; nil leaves the path out.
 	Metrics http.Handler
 	// Version and URLs are told at GET /api/v1.
 	Version string
 	// MaxManifestBytes bounds one apply, all files together.
 	MaxManifestBytes int64
-	Log              *slog.Logger
+	// MaxRequestBytes bounds a request that is to be explained.
+	MaxRequestBytes int64
+	Log             *slog.Logger
 }
 
 // DefaultMaxManifestBytes bounds one apply unless told otherwise.
 const DefaultMaxManifestBytes = 16 << 20
+
+// DefaultMaxRequestBytes bounds a request to be explained unless told otherwise.
+const DefaultMaxRequestBytes = 128 << 20
 
 // Validate names what is missing.
 func (c Config) Validate() error {
@@ -58,6 +66,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.MaxManifestBytes == 0 {
 		cfg.MaxManifestBytes = DefaultMaxManifestBytes
 	}
+	if cfg.MaxRequestBytes == 0 {
+		cfg.MaxRequestBytes = DefaultMaxRequestBytes
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -73,6 +84,9 @@ func (s *Server) Handler() http.Handler {
 	}
 	if s.cfg.Keys != nil {
 		s.keys(mux)
+	}
+	if s.cfg.ExplainRequest != nil {
+		mux.HandleFunc("POST /api/v1/explain-request", s.explainRequest)
 	}
 	mux.HandleFunc("GET /api/v1", s.about)
 	mux.HandleFunc("POST /api/v1/apply", s.apply)

@@ -142,7 +142,7 @@ func appendRandomHex(b []byte, n int) []byte {
 // serveModel admits the request for x.model and forwards it. The body has been
 // read.
 func (x *exchange) serveModel() {
-	if !x.mayUse() {
+	if x.explains() || !x.mayUse() {
 		return
 	}
 	x.expect()

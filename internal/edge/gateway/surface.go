@@ -62,7 +62,10 @@ func (x *exchange) classify(path string) {
 	path = strings.TrimPrefix(path, "/openai")
 	rest, v1 := strings.CutPrefix(path, "/v1/")
 	model, isModel := strings.CutPrefix(rest, "models/")
+	_, explained := x.w.(*explained)
 	switch {
+	case explained:
+		x.surface = surfaceOIP
 	case v1 && isModel && (strings.HasSuffix(model, ":predict") || strings.HasSuffix(model, ":explain")):
 		x.surface = surfaceV1
 	case v1 && (rest == "messages" || strings.HasPrefix(rest, "messages/")),
