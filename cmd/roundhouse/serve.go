@@ -210,7 +210,8 @@ func (c *serveCommand) addGRPC(server *modelserver.Server) error {
 		return nil
 	}
 	g, err := oipgrpc.New(oipgrpc.Config{Host: c.config.Host, Port: c.config.GRPC.Port, MaxMessageBytes: c.config.GRPC.MaxMessageBytes,
-		TLS: server.TLS(), Metrics: c.config.Metrics.Registry, Tracer: c.config.Tracer}, server, c.log)
+		TLS: server.TLS(), Metrics: c.config.Metrics.Registry, Tracer: c.config.Tracer,
+		WriteTimeout: c.config.Limits.WriteTimeout}, server, c.log)
 	if err != nil {
 		return err
 	}

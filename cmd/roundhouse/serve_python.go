@@ -282,6 +282,9 @@ func (m *pythonModel) Infer(ctx context.Context, r *tensor.Request) (*tensor.Res
 	return m.Model.Infer(ctx, r)
 }
 
+// ReadsHeaders says that the model's code is shown its requests' headers.
+func (m *pythonModel) ReadsHeaders() bool { return true }
+
 // Parallelism is one request, or batch of them, in each worker.
 func (m *pythonModel) Parallelism() int { return m.Workers() }
 

@@ -24,8 +24,8 @@ class Model(MLModel):
         if payload.inputs[0].data[0] == 13:
             await asyncio.sleep(60)
         headers = payload.parameters.headers
-        text = [headers.get("traceparent", ""), os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")]
-        return types.InferenceResponse(model_name=self.name, outputs=[types.ResponseOutput(name="y", shape=[2], datatype="BYTES", data=text)])
+        text = [headers.get("traceparent", ""), os.environ.get("PROMETHEUS_MULTIPROC_DIR", ""), headers.get("Ce-Type", "") + headers.get("Ce-Id", "") + headers.get("ce-id", "")]
+        return types.InferenceResponse(model_name=self.name, outputs=[types.ResponseOutput(name="y", shape=[3], datatype="BYTES", data=text)])
 `
 
 // lineLog is a log that is read while it is written.
@@ -61,7 +61,7 @@ func TestServeWorkerSettings(t *testing.T) {
 	interpreter := servePython(t)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	receiver, collector := receiveSpans(t)
-	const request = `{"inputs":[{"name":"x","shape":[1],"datatype":"INT64","data":[1]}]}`
+	const request = `{"id":"own","inputs":[{"name":"x","shape":[1],"datatype":"INT64","data":[1]}]}`
 	for _, c := range []struct{ name, settings, says, lacks string }{
 		{"debug", `"debug":true`, "debugging", "info of another"},
 		{"quiet", `"debug":false`, "model loaded", "debugging"},
@@ -101,6 +101,7 @@ func TestServeWorkerSettings(t *testing.T) {
 				t.Fatal(err)
 			}
 			q.Header.Set("traceparent", callerSpan)
+			q.Header.Set("Ce-Id", "client")
 			response, err := http.DefaultClient.Do(q)
 			if err != nil {
 				t.Fatal(err)
@@ -108,7 +109,8 @@ func TestServeWorkerSettings(t *testing.T) {
 			text, err := io.ReadAll(response.Body)
 			_ = response.Body.Close()
 			// The trace is the caller's, the span in it the server's.
-			if got := string(text); err != nil || !strings.Contains(got, `"00-0af7651916cd43dd8448eb211c80319c-`) || strings.Contains(got, "b7ad6b7169203331") || !strings.Contains(got, filepath.Join(root, "kept")) {
+			if got := string(text); err != nil || !strings.Contains(got, `"00-0af7651916cd43dd8448eb211c80319c-`) || strings.Contains(got, "b7ad6b7169203331") || !strings.Contains(got, filepath.Join(root, "kept")) ||
+				!strings.Contains(got, "io.seldon.serving.inference.requestownclient") {
 				t.Errorf("%s (%v)", got, err)
 			}
 			if info, err := os.Stat(filepath.Join(root, "kept")); err != nil || !info.IsDir() {

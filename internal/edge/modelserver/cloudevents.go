@@ -1,9 +1,12 @@
 package modelserver
 
 import (
+	"maps"
 	"net/http"
 	"os"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
 // namespaceFile holds the namespace of a pod.
@@ -25,6 +28,31 @@ func newCloudEvents(server string) cloudEvents {
 	}
 	e.source = []string{source}
 	return e
+}
+
+// HeaderReader is a Model whose code reads its requests' headers. It is given
+// those of CloudEvents among them, as MLServer gives them.
+type HeaderReader interface{ ReadsHeaders() bool }
+
+// announce puts the headers that describe a request as an event into it, where
+// the model reads them. The names are as MLServer writes them; those that a
+// client sends are in lower case, and stay.
+func (e *cloudEvents) announce(i *instance, r *tensor.Request) {
+	if m, ok := i.model.(HeaderReader); !ok || !m.ReadsHeaders() {
+		return
+	}
+	given, _ := r.Parameters[headersParameter].(map[string]any)
+	headers := make(map[string]any, len(given)+9)
+	maps.Copy(headers, given)
+	for name, value := range map[string]string{"Ce-Specversion": e.specVersion[0], "Ce-Source": e.source[0], "Ce-Type": "io.seldon.serving.inference.request",
+		"Ce-Modelid": i.name, "Ce-Inferenceservicename": e.service[0], "Ce-Endpoint": i.name, "Ce-Id": r.ID, "Ce-Requestid": r.ID} {
+		headers[name] = value
+	}
+	if e.namespace != nil {
+		headers["Ce-Namespace"] = e.namespace[0]
+	}
+	r.Parameters = maps.Clone(r.Parameters)
+	SetHeaders(r, headers)
 }
 
 // set writes the headers of a model's response under their canonical names.

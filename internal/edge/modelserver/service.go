@@ -179,10 +179,12 @@ func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Requ
 // can.
 func (s *Server) respond(ctx context.Context, i *instance, r *tensor.Request) (*tensor.Response, error) {
 	if !i.cached {
+		s.events.announce(i, r)
 		return i.infer(ctx, r)
 	}
 	cache := s.registry.cache
 	key, ok := cacheKeyOf(i.number, r)
+	s.events.announce(i, r) // which is not what answers depend on
 	if !ok {
 		return i.infer(ctx, r)
 	}
@@ -238,6 +240,7 @@ func (s *Server) inferStream(ctx context.Context, name, version string, in Reque
 					r.ID = first
 				}
 				passTrace(ctx, r)
+				s.events.announce(i, r)
 				r.ModelName, r.ModelVersion = i.name, i.version
 			}
 			if !yield(r, err) {

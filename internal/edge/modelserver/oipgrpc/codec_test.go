@@ -11,6 +11,7 @@ import (
 
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/internal/core/tensor"
+	"roundhouse.dev/roundhouse/internal/edge/modelserver"
 )
 
 // FuzzDecode reads any bytes as the generated code does.
@@ -121,6 +122,33 @@ func checkResponse(t *testing.T, r *tensor.Response, raw bool) {
 	}
 }
 
+// TestEncodeNull: a null has no form, and is not made an empty string.
+func TestEncodeNull(t *testing.T) {
+	r := &tensor.Response{Outputs: []tensor.Tensor{{Name: "y", Datatype: tensor.Bytes, Shape: []int64{3}, Data: tensor.Values{Bytes: [][]byte{[]byte("a"), {}, nil}}}}}
+	for _, raw := range []bool{false, true} {
+		if _, err := encode(r, raw); err == nil || modelserver.StatusOf(err) != 400 || !strings.Contains(err.Error(), `output "y": element 2 is null`) {
+			t.Errorf("raw %v: %v", raw, err)
+		}
+	}
+	// Empty strings that came are not taken for nulls.
+	for _, message := range []*oip.ModelInferRequest{
+		{Inputs: []*oip.ModelInferRequest_InferInputTensor{{Datatype: "BYTES", Shape: []int64{2}, Contents: &oip.InferTensorContents{BytesContents: [][]byte{{}, {}}}}}},
+		{Inputs: []*oip.ModelInferRequest_InferInputTensor{{Datatype: "BYTES", Shape: []int64{2}}}, RawInputContents: [][]byte{make([]byte, 8)}},
+	} {
+		bytes, err := proto.Marshal(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := &inferRequest{}
+		if err := in.decode(bytes); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := encode(&tensor.Response{Outputs: in.Inputs}, in.raw); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestEncodeLarge sends tensors whose memory is shared.
 func TestEncodeLarge(t *testing.T) {
 	floats := make([]float32, 5000)
@@ -131,7 +159,7 @@ func TestEncodeLarge(t *testing.T) {
 	r := &tensor.Response{Outputs: []tensor.Tensor{
 		{Name: "a", Datatype: tensor.FP32, Shape: []int64{5000}, Data: tensor.Values{Float32: floats}},
 		{Name: "b", Datatype: tensor.Int64, Shape: []int64{2, 2500}, Data: tensor.Values{Int64: ints}},
-		{Name: "c", Datatype: tensor.Bytes, Shape: []int64{2}, Data: tensor.Values{Bytes: [][]byte{make([]byte, 10_000), nil}}},
+		{Name: "c", Datatype: tensor.Bytes, Shape: []int64{2}, Data: tensor.Values{Bytes: [][]byte{make([]byte, 10_000), {}}}},
 	}}
 	checkResponse(t, r, false)
 	checkResponse(t, r, true)

@@ -59,6 +59,9 @@ const headBytes = 256
 func encode(r *tensor.Response, raw bool) (*inferResponse, error) {
 	for i := range r.Outputs {
 		raw = raw || !hasField(r.Outputs[i].Datatype)
+		if at := slices.IndexFunc(r.Outputs[i].Data.Bytes, func(b []byte) bool { return b == nil }); at >= 0 {
+			return nil, tensor.Errorf(tensor.KindInvalid, "output %q: element %d is null, which gRPC has no form for; ask over REST", r.Outputs[i].Name, at)
+		}
 	}
 	w := writer{small: make([]byte, 0, headBytes)}
 	w.small = appendString(w.small, responseModel, r.ModelName)

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/internal/core/tensor"
@@ -91,12 +94,27 @@ func (s *Server) inferStream(stream grpc.ServerStream) error {
 		if err != nil {
 			return err
 		}
-		return stream.SendMsg(out)
+		return s.send(stream, out)
 	})
 	if len(trailer) > 0 {
 		stream.SetTrailer(trailer)
 	}
 	return err
+}
+
+// send sends a message of a stream within the time for it. After an error the
+// stream is to end, which lets go of a message that could not be sent.
+func (s *Server) send(stream grpc.ServerStream, out *inferResponse) error {
+	sent := make(chan error, 1)
+	go func() { sent <- stream.SendMsg(out) }()
+	timer := time.NewTimer(s.config.WriteTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-sent:
+		return err
+	case <-timer.C:
+		return status.Errorf(codes.DeadlineExceeded, "the client took no message within %v", s.config.WriteTimeout)
+	}
 }
 
 // binarySuffix ends the names of metadata that hold any bytes.

@@ -56,14 +56,17 @@ type Config struct {
 	Port int // 0: any free port
 	// MaxMessageBytes bounds a request's message, decompressed.
 	MaxMessageBytes int
-	TLS             *tls.Config       // nil: plain text
-	Metrics         *metrics.Registry // nil: none
-	Tracer          trace.Tracer      // nil: no spans
+	// WriteTimeout bounds sending one message of a stream to a client that
+	// reads slowly.
+	WriteTimeout time.Duration
+	TLS          *tls.Config       // nil: plain text
+	Metrics      *metrics.Registry // nil: none
+	Tracer       trace.Tracer      // nil: no spans
 }
 
 // DefaultConfig is MLServer's, on loopback.
 func DefaultConfig() Config {
-	return Config{Host: "127.0.0.1", Port: 8081, MaxMessageBytes: 4 << 20}
+	return Config{Host: "127.0.0.1", Port: 8081, MaxMessageBytes: 4 << 20, WriteTimeout: time.Minute}
 }
 
 // Validate reports everything that is wrong with c.
@@ -74,6 +77,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxMessageBytes <= 0 {
 		errs = append(errs, fmt.Errorf("grpc_max_message_length %d: must be above 0", c.MaxMessageBytes))
+	}
+	if c.WriteTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("gRPC's write timeout %v: must be above 0", c.WriteTimeout))
 	}
 	return errors.Join(errs...)
 }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 
 	"roundhouse.dev/roundhouse/api/oip"
 )
@@ -165,4 +168,32 @@ func TestStreamLeaves(t *testing.T) {
 		t.Error(err)
 	}
 	// The server's end waits for the model: see start's Cleanup.
+}
+
+// TestSlowReader: a client that takes nothing does not hold a model for ever.
+func TestSlowReader(t *testing.T) {
+	s := start(t, models{"m": "forever"}, func(o *options) { o.grpc.WriteTimeout = 50 * time.Millisecond })
+	stream, err := s.ModelStreamInfer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(floats("m", 1)); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); s.metrics != nil; time.Sleep(5 * time.Millisecond) {
+		w := httptest.NewRecorder()
+		s.metrics.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		if strings.Contains(w.Body.String(), `grpc_method="ModelStreamInfer",grpc_code="DEADLINE_EXCEEDED"} 1`) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the stream goes on")
+		}
+	}
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "took no message") {
+		t.Errorf("the client is told %v", err)
+	}
 }
