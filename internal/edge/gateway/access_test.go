@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -213,4 +215,30 @@ func FuzzTakeSecret(f *testing.F) {
 			t.Fatal("took what is no key's header")
 		}
 	})
+}
+
+// TestPrefill: a decode replica is told who computes a long prompt, and no
+// client can name anybody.
+func TestPrefill(t *testing.T) {
+	r := newRig(t, nil)
+	got := make(chan []string, 1)
+	p := pool("chat", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+		got <- req.Header["X-Prefiller-Host-Port"]
+		echo(w, req)
+	}))
+	forged := []string{"X-Prefiller-Host-Port", "169.254.169.254:80"}
+	r.d.SetPool(p)
+	r.send("POST", "/v1/completions", ask, forged...).want(t, 200)
+	if h := <-got; h != nil {
+		t.Errorf("without a prefill replica the replica is told %v", h)
+	}
+	p.Entry = service.RoleDecoder
+	p.Replicas[0].Role = service.RoleDecoder
+	p.Replicas = append(p.Replicas, replica.Replica{ID: "prefill", Service: p.Key, Role: service.RoleEngine, Phase: replica.Ready, HTTP: "127.0.0.1:9"})
+	r.d.SetPool(p)
+	long := `{"model":"chat","prompt":"` + strings.Repeat("word ", 2000) + `"}`
+	r.send("POST", "/v1/completions", long, forged...).want(t, 200)
+	if h := <-got; len(h) != 1 || h[0] != "127.0.0.1:9" {
+		t.Errorf("the replica is told %v", h)
+	}
 }

@@ -191,6 +191,23 @@ func (x *exchange) query() dispatch.Request {
 // gateway and an endpoint picker, and would let a client choose a name past its
 // key's models.
 const (
+	// headerPrefill tells a decode replica (the sidecar before it) who computes
+	// the prompt. It is the gateway's to say: a client's would have the replica
+	// call wherever the client likes.
+	headerPrefill   = "X-Prefiller-Host-Port"
 	headerObjective = "X-Gateway-Inference-Objective"
 	headerFairness  = "X-Gateway-Inference-Fairness-Id"
 )
+
+// namePrefill says in the request's header who computes the prompt.
+func (x *exchange) namePrefill() {
+	h := x.r.Header
+	to := x.grant.Prefill()
+	if before, ok := h[headerPrefill]; to == "" && !ok || len(before) == 1 && before[0] == to {
+		return
+	}
+	x.fields = x.fields[:0] // they are encoded anew
+	if delete(h, headerPrefill); to != "" {
+		h[headerPrefill] = []string{to}
+	}
+}

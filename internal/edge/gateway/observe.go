@@ -37,6 +37,7 @@ type observation struct {
 // sending says that the request is about to be sent to the granted replica.
 func (x *exchange) sending() {
 	x.seen.tries++
+	x.namePrefill()
 	x.startUpstream()
 }
 
