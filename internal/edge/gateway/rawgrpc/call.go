@@ -146,6 +146,9 @@ func (c *call) refused(err error) error {
 // replica is the connection to the granted replica.
 func (c *call) replica() (*upstream, error) {
 	address := c.grant.GRPCAddress()
+	if address == "" && c.grant.Pool().Protocol == service.ProtocolGRPCV2 {
+		address = c.grant.Address() // a server that runs already has the one address that its pool states
+	}
 	if address == "" {
 		return nil, httpOnly(c.service)
 	}

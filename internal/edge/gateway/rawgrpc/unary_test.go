@@ -221,6 +221,18 @@ func TestWake(t *testing.T) {
 	}
 }
 
+// TestOneAddress: of a pool that speaks gRPC, an endpoint's only address is the
+// gRPC one.
+func TestOneAddress(t *testing.T) {
+	r := newRig(t, nil)
+	p := pool("iris", "")
+	p.Protocol, p.Replicas[0].HTTP = service.ProtocolGRPCV2, startFake(t, nil).address
+	r.d.SetPool(p)
+	if _, err := r.ModelInfer(t.Context(), request("iris")); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestHost: the authority decides between namesakes, and a name in the message
 // is then the replica's affair.
 func TestHost(t *testing.T) {
