@@ -83,6 +83,7 @@ type alone struct {
 }
 
 func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err error) {
+	makeHeadroom()
 	if len(o.files) == 0 {
 		return usagef("give the manifests of routes and pools with -f")
 	}

@@ -71,6 +71,7 @@ const reconcilers = 32
 const drainGrace = 30 * time.Second
 
 func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
+	makeHeadroom()
 	if o.watch && len(o.files) == 0 {
 		return usagef("--watch needs -f: there is nothing to watch")
 	}
