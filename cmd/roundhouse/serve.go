@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -82,7 +81,8 @@ func treeLoader(platform string, load func(path string) (*gbdt.Model, error)) mo
 		if err != nil {
 			return nil, err
 		}
-		o := trees.Options{Name: s.Name, Version: s.Parameters.Version, Platform: s.Platform, Inputs: s.Inputs, Outputs: s.Outputs}
+		o := trees.Options{Name: s.Name, Version: s.Parameters.Version, Platform: s.Platform, Inputs: s.Inputs, Outputs: s.Outputs,
+			RequestContentType: s.Parameters.ContentType}
 		if o.Platform == "" {
 			o.Platform = platform
 		}
@@ -189,12 +189,11 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) 
 	if err := errors.Join(c.addGRPC(server), c.addKafka(server)); err != nil {
 		return err
 	}
-	address, err := server.Listen()
-	if err != nil {
+	if _, err := server.Listen(); err != nil {
 		return err
 	}
 	if out, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(out.Fd())) {
-		c.greet(out, address)
+		c.greet(out, server.Addresses())
 	}
 	return server.Run(ctx)
 }
@@ -318,8 +317,29 @@ func (c *serveCommand) applyFlags(given func(flag string) bool) {
 }
 
 // greet tells a person where to look.
-func (c *serveCommand) greet(w io.Writer, address net.Addr) {
-	url := "http://" + address.String()
-	_, _ = fmt.Fprintf(w, "Serving %s\n  models     %s/v1/models\n  ready      %s/v2/health/ready\n  inference  %s/v2/models/{model}/infer\n",
-		c.path, url, url, url)
+func (c *serveCommand) greet(w io.Writer, list []modelserver.Listening) {
+	scheme := "http://"
+	if c.config.TLS.CertFile != "" {
+		scheme = "https://"
+	}
+	_, _ = fmt.Fprintf(w, "Serving %s\n", c.path)
+	rest := ""
+	for _, l := range list {
+		switch l.Protocol {
+		case "HTTP":
+			rest = scheme + l.Address.String()
+			_, _ = fmt.Fprintf(w, "  REST       %s\n", rest)
+		case "metrics":
+			_, _ = fmt.Fprintf(w, "  metrics    http://%s%s\n", l.Address, c.config.Metrics.Path)
+		default:
+			_, _ = fmt.Fprintf(w, "  %-10s %s\n", l.Protocol, l.Address)
+		}
+	}
+	if c.config.Metrics.Path != "" && c.config.Metrics.Port == modelserver.NoPort {
+		_, _ = fmt.Fprintf(w, "  metrics    %s%s\n", rest, c.config.Metrics.Path)
+	}
+	if s := c.settings; s != nil && s.KafkaEnabled {
+		_, _ = fmt.Fprintf(w, "  Kafka      %s: %s, answers in %s\n", s.KafkaServers, s.KafkaTopicInput, s.KafkaTopicOutput)
+	}
+	_, _ = fmt.Fprintf(w, "  models     %s/v1/models\n  ready      %s/v2/health/ready\n  inference  %s/v2/models/{model}/infer\n", rest, rest, rest)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/modelserver"
 )
 
 const loggingModel = `
@@ -141,5 +144,24 @@ func TestServeKafkaProgram(t *testing.T) {
 	cmd.SetArgs([]string{root, "--http-port", "0"})
 	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "roundhouse-kafka") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestServeGreeting names every address.
+func TestServeGreeting(t *testing.T) {
+	address := func(port int) net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port} }
+	c := serveCommand{path: "models", config: modelserver.DefaultConfig()}
+	var out strings.Builder
+	c.greet(&out, []modelserver.Listening{{Protocol: "HTTP", Address: address(1)}, {Protocol: "metrics", Address: address(3)}, {Protocol: "gRPC", Address: address(2)}})
+	want := "Serving models\n  REST       http://127.0.0.1:1\n  metrics    http://127.0.0.1:3/metrics\n  gRPC       127.0.0.1:2\n" +
+		"  models     http://127.0.0.1:1/v1/models\n  ready      http://127.0.0.1:1/v2/health/ready\n  inference  http://127.0.0.1:1/v2/models/{model}/infer\n"
+	if out.String() != want {
+		t.Errorf("%s", out.String())
+	}
+	out.Reset()
+	c.config.Metrics.Port, c.config.TLS.CertFile = modelserver.NoPort, "c.pem"
+	c.greet(&out, []modelserver.Listening{{Protocol: "HTTP", Address: address(1)}})
+	if got := out.String(); !strings.Contains(got, "  REST       https://127.0.0.1:1\n  metrics    https://127.0.0.1:1/metrics\n") {
+		t.Errorf("%s", got)
 	}
 }

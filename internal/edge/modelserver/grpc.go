@@ -23,6 +23,8 @@ type Transport interface {
 	// ends first it cuts them off and is an error. It is called without Serve
 	// too, to give back the port.
 	Shutdown(ctx context.Context) error
+	// Protocol names it, for people.
+	Protocol() string
 }
 
 // AddTransport has the server speak another protocol, from Listen to the end of
@@ -35,6 +37,8 @@ type added struct{ t Transport }
 func (a added) listen() (net.Addr, error)          { return a.t.Listen() }
 func (a added) serve() error                       { return a.t.Serve() }
 func (a added) shutdown(ctx context.Context) error { return a.t.Shutdown(ctx) }
+
+func (a added) protocol() string { return a.t.Protocol() }
 
 // TLS is the configuration for listeners; nil without a certificate.
 func (s *Server) TLS() *tls.Config { return s.tls.Clone() }

@@ -74,6 +74,7 @@ type Server struct {
 
 	transports []transport // HTTP first
 	address    net.Addr    // of HTTP, once it listens
+	addresses  []Listening // all, once they listen
 }
 
 // New makes a server. Nothing is loaded before Run or LoadAll.
@@ -150,9 +151,21 @@ func (s *Server) Listen() (net.Addr, error) {
 		if n == 0 {
 			s.address = address
 		}
+		if address != nil {
+			s.addresses = append(s.addresses, Listening{t.protocol(), address})
+		}
 	}
 	return s.address, nil
 }
+
+// Listening is an address of the server.
+type Listening struct {
+	Protocol string // HTTP, gRPC, metrics
+	Address  net.Addr
+}
+
+// Addresses are those that Listen bound, HTTP first.
+func (s *Server) Addresses() []Listening { return s.addresses }
 
 // Run serves until ctx ends, then drains: readiness goes false, no connection
 // is accepted, and requests under way finish within the configured time. A

@@ -20,6 +20,7 @@ type transport interface {
 	// shutdown accepts no new calls and waits for those under way; when ctx
 	// ends first it cuts them off and is an error.
 	shutdown(ctx context.Context) error
+	protocol() string
 }
 
 // httpTransport is an HTTP server.
@@ -32,6 +33,8 @@ type httpTransport struct {
 	tls      *tls.Config // nil: plain text
 	listener net.Listener
 }
+
+func (t *httpTransport) protocol() string { return t.name }
 
 func (t *httpTransport) listen() (net.Addr, error) {
 	l, err := listen(t.host, t.port, t.name, t.flag)

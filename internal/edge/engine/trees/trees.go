@@ -60,6 +60,9 @@ type Options struct {
 	// ContentType is the content_type parameter of every output; "" for none.
 	ContentType string
 
+	// RequestContentType is that of requests that name none; "" for none.
+	RequestContentType string
+
 	// Inputs and Outputs replace the metadata that follows from the model.
 	Inputs, Outputs []tensor.TensorMetadata
 }
@@ -145,6 +148,9 @@ func (m *Model) Close(context.Context) error { return nil }
 // Infer answers r. Errors about the request are *tensor.Error; the context's
 // error comes when it ends first.
 func (m *Model) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response, error) {
+	if err := m.checkContent(r); err != nil {
+		return nil, err
+	}
 	wanted := []string{Predict}
 	if len(r.Outputs) > 0 {
 		wanted = wanted[:0]

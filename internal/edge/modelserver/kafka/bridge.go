@@ -64,6 +64,9 @@ func New(c Config, service Service, registry *metrics.Registry, log *slog.Logger
 	return b, nil
 }
 
+// Protocol is Kafka.
+func (b *Bridge) Protocol() string { return "Kafka" }
+
 // Listen does nothing: a bridge has no address.
 func (b *Bridge) Listen() (net.Addr, error) { return nil, nil }
 

@@ -168,6 +168,9 @@ func inferenceService() *grpc.ServiceDesc {
 	return &d
 }
 
+// Protocol is gRPC.
+func (s *Server) Protocol() string { return "gRPC" }
+
 // Listen binds the port.
 func (s *Server) Listen() (net.Addr, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(s.config.Host, fmt.Sprint(s.config.Port)))
