@@ -73,8 +73,12 @@ func gateways(ctx context.Context, b *bench) (err error) {
 	others, err := proxies(ctx, b, target)
 	defer func() {
 		for _, p := range others {
-			if p.process != nil {
-				_ = p.stop() // how a proxy ends is not what is measured
+			if p.process == nil {
+				continue
+			}
+			_ = p.stop() // how a proxy ends is not what is measured
+			if said := p.logs.String(); err != nil && said != "" {
+				err = fmt.Errorf("%w\n%s said: %s", err, p.name, said[max(0, len(said)-500):])
 			}
 		}
 	}()

@@ -45,7 +45,7 @@ func (t *transport) do(x *exchange) (incoming, error) {
 	req, err := x.upstreamRequest()
 	var resp *http.Response
 	if err == nil {
-		resp, err = t.rt.RoundTrip(req.WithContext(ctx))
+		resp, err = t.rt.RoundTrip(req.WithContext(ctx)) //nolint:bodyclose // transportBody closes it
 	}
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errSlow) {
@@ -152,4 +152,4 @@ func (b *transportBody) Close() error {
 	return b.resp.Body.Close()
 }
 
-func (b *transportBody) Trailer() []http1.Field { return flatten(http.Header(b.resp.Trailer)) }
+func (b *transportBody) Trailer() []http1.Field { return flatten(b.resp.Trailer) }

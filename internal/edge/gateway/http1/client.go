@@ -76,7 +76,7 @@ func (c *Client) Do(ctx context.Context, q *Request) (*Response, error) {
 		sent = sent || x.sent.Load()
 		q.TailRead = !x.tail.CompareAndSwap(tailUnread, tailSpared)
 		if q.TailRead && ctx.Err() != nil {
-			<-x.written // why the Tail failed, if it did, is known afterwards
+			_ = <-x.written // whoever reads the Tail knows why it failed, from here on
 		}
 		if kept == nil || q.TailRead || !x.stale(err) || ctx.Err() != nil {
 			return nil, &Error{q.Address, !sent, cause(ctx, err)}
