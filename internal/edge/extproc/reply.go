@@ -15,10 +15,15 @@ func (c *conversation) sendHeaders(p *placed) error {
 	})
 }
 
-// sendBuffered answers a whole body. Envoy sets its new length.
+// sendBuffered answers a whole body. Envoy refuses a changed one whose length is
+// not that of the header.
 func (c *conversation) sendBuffered(p *placed) error {
 	c.phase = forwarded
-	r := directed(p, -1)
+	length := -1
+	if p.changed {
+		length = len(p.head) + len(p.tail)
+	}
+	r := directed(p, length)
 	if p.changed {
 		r.BodyMutation = &pb.BodyMutation{Mutation: &pb.BodyMutation_Body{Body: append(p.head, p.tail...)}}
 	}
@@ -82,7 +87,7 @@ func streamed(s *pb.StreamedBodyResponse) *pb.CommonResponse {
 }
 
 // directed sends a request to its endpoint; length is that of its body, -1 for
-// one that Envoy counts.
+// one that is as it was.
 func directed(p *placed, length int) *pb.CommonResponse {
 	set := []*pb.HeaderValueOption{header(destination, p.destination)}
 	if length >= 0 {
