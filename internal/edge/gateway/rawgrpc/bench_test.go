@@ -227,3 +227,19 @@ func BenchmarkScanName(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkCall is one small call through the gateway, with client and replica
+// in the same process.
+func BenchmarkCall(b *testing.B) {
+	r := newRig(b, nil)
+	p := pool("iris", startFake(b, nil).address)
+	p.ServedName = "m"
+	r.d.SetPool(p)
+	in := request("iris")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := r.ModelInfer(b.Context(), in); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
