@@ -86,6 +86,7 @@ type listed struct {
 	}
 	Replicas []struct {
 		ID, Phase, Message string
+		HTTP, GRPC         string
 		PID, Restarts      int
 	}
 }
