@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -22,8 +23,11 @@ func (x *Response) exchange(ctx context.Context, q *Request, now time.Time) erro
 	if q.inline() {
 		failed = x.writeWhole(q, now)
 	} else {
+		// The writer may outlast a failure, after which q is the caller's again.
+		long := *q
+		long.Body = slices.Clone(q.Body)
 		x.written = make(chan error, 1)
-		go x.write(q)
+		go x.write(&long, q.appendHead(nil))
 	}
 	// A server may refuse a request and close before it has read all of it:
 	// its answer is then there although the writing failed.
@@ -95,8 +99,8 @@ func (x *Response) readHead(method string) error {
 // write writes a long request while its answer is awaited. An error of the
 // Tail ends the exchange; one of the connection is left to the reader, who
 // finds an answer or the same error.
-func (x *Response) write(q *Request) {
-	err := x.writeLong(q)
+func (x *Response) write(q *Request, head []byte) {
+	err := x.writeLong(q, head)
 	var tail *TailError
 	if errors.As(err, &tail) || errors.Is(err, ErrTimeout) {
 		x.aborted.Store(&err)
@@ -113,9 +117,8 @@ func (e *TailError) Error() string { return "reading the request's body: " + e.E
 // Unwrap returns the reader's error.
 func (e *TailError) Unwrap() error { return e.Err }
 
-func (x *Response) writeLong(q *Request) error {
+func (x *Response) writeLong(q *Request, head []byte) error {
 	w := &longWriter{x: x, limit: q.Timeout}
-	head := q.appendHead(nil)
 	chunked := q.Length < 0
 	held := int64(0)
 	for _, b := range q.Body {

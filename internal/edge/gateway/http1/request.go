@@ -19,9 +19,9 @@ type Request struct {
 	// Fields are encoded by AppendField, without Host, Content-Length,
 	// Transfer-Encoding and Connection, which the client writes itself.
 	Fields []byte
-	// Body is the body's parts in memory; empty ones are allowed. They must not
-	// change until the answer's body is closed, and not ever if they are more
-	// than InlineBytes or Tail is set.
+	// Body is the body's parts in memory; empty ones are allowed. Their bytes
+	// must not change until Do returns, and not ever if they are more than
+	// InlineBytes or Tail is set.
 	Body [][]byte
 	// Tail is read once for what follows Body; nil when nothing does. Its Reads
 	// must end when the context does. It may still be read after the answer was
@@ -52,9 +52,9 @@ func (q *Request) check() error {
 	switch {
 	case q.Method == "" || !isToken(q.Method):
 		return fmt.Errorf("%w: method %q", errRequest, q.Method)
-	case q.Target == "" || !validTarget(q.Target):
+	case q.Target == "" || !ValidTarget(q.Target):
 		return fmt.Errorf("%w: target %q", errRequest, q.Target)
-	case !validTarget(q.Host):
+	case !ValidTarget(q.Host):
 		return fmt.Errorf("%w: host %q", errRequest, q.Host)
 	case len(q.Body) > maxParts:
 		return fmt.Errorf("%w: a body in %d parts, at most %d", errRequest, len(q.Body), maxParts)
@@ -80,8 +80,9 @@ func isToken(s string) bool {
 	return true
 }
 
-// validTarget says whether s has neither spaces nor control characters.
-func validTarget(s string) bool {
+// ValidTarget says whether s has neither spaces nor control characters, so that
+// it can stand on a request line.
+func ValidTarget(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] == 0x7f {
 			return false
