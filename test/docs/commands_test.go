@@ -16,6 +16,7 @@ type known struct {
 	uses     map[string]string   // constructor → the command's name
 	children map[string][]string // constructor → constructors it calls
 	flags    map[string]bool     // of any command, as typed
+	takes    map[string]bool     // constructors of commands that take arguments
 }
 
 const rootConstructor = "newRootCommand"
@@ -28,7 +29,7 @@ func readCommands(t *testing.T) known {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := known{map[string]string{}, map[string][]string{}, map[string]bool{"--help": true, "-h": true, "--version": true}}
+	k := known{map[string]string{}, map[string][]string{}, map[string]bool{"--help": true, "-h": true, "--version": true}, map[string]bool{}}
 	for _, path := range files {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
@@ -54,8 +55,8 @@ func (k known) read(fn *ast.FuncDecl) {
 		switch n := n.(type) {
 		case *ast.KeyValueExpr:
 			if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Use" {
-				name, _, _ := strings.Cut(text(n.Value), " ")
-				k.uses[fn.Name.Name] = name
+				name, arguments, _ := strings.Cut(text(n.Value), " ")
+				k.uses[fn.Name.Name], k.takes[fn.Name.Name] = name, arguments != ""
 			}
 		case *ast.CallExpr:
 			switch callee := n.Fun.(type) {
@@ -116,9 +117,13 @@ func (k known) check(words []string) string {
 			}
 			continue
 		}
-		// A command that has subcommands is followed by one of them.
+		// A command that has subcommands is followed by one of them, unless it
+		// takes arguments too.
 		if i == 0 || at != rootConstructor && k.parent(at) && i == 1 {
 			next := k.child(at, w)
+			if next == "" && k.takes[at] {
+				continue
+			}
 			if next == "" {
 				return "there is no command " + w
 			}
