@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -106,9 +107,10 @@ type Server struct {
 	config   Config
 	service  Service
 	log      *slog.Logger
-	server   *grpc.Server
 	listener net.Listener
 	ending   chan struct{} // closed when shutdown begins
+	mu       sync.Mutex
+	server   *grpc.Server // nil before the first connection; mu guards it
 	meters   meters
 }
 
@@ -124,6 +126,12 @@ func New(c Config, service Service, log *slog.Logger) (*Server, error) {
 			return nil, err
 		}
 	}
+	return s, nil
+}
+
+// build makes gRPC's own server.
+func (s *Server) build() *grpc.Server {
+	c := s.config
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(encodingproto.Name)}),
 		grpc.MaxRecvMsgSize(c.MaxMessageBytes),
@@ -141,12 +149,12 @@ func New(c Config, service Service, log *slog.Logger) (*Server, error) {
 	if c.TLS != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(c.TLS)))
 	}
-	s.server = grpc.NewServer(options...)
-	s.server.RegisterService(inferenceService(), &inference{server: s})
-	modelrepository.RegisterModelRepositoryServiceServer(s.server, &repository{server: s})
-	grpc_health_v1.RegisterHealthServer(s.server, &health{server: s})
-	reflection.Register(s.server)
-	return s, nil
+	server := grpc.NewServer(options...)
+	server.RegisterService(inferenceService(), &inference{server: s})
+	modelrepository.RegisterModelRepositoryServiceServer(server, &repository{server: s})
+	grpc_health_v1.RegisterHealthServer(server, &health{server: s})
+	reflection.Register(server)
+	return server
 }
 
 // inferenceService is the generated description of the service with the two
@@ -181,32 +189,79 @@ func (s *Server) Listen() (net.Addr, error) {
 	return l.Addr(), nil
 }
 
-// Serve answers calls until Shutdown.
+// Serve answers calls until Shutdown. gRPC's server is made for the first
+// connection: without one, a replica that is asked over HTTP alone keeps the
+// memory.
 func (s *Server) Serve() error {
-	err := s.server.Serve(s.listener)
+	first, err := s.listener.Accept()
+	if err != nil {
+		select {
+		case <-s.ending:
+			return nil
+		default:
+			return err
+		}
+	}
+	server := s.build()
+	s.mu.Lock()
+	select {
+	case <-s.ending:
+		s.mu.Unlock()
+		return first.Close()
+	default:
+	}
+	s.server = server
+	s.mu.Unlock()
+	l := &accepted{Listener: s.listener, first: first}
+	err = server.Serve(l)
+	if l.first != nil {
+		_ = l.first.Close() // the server was stopped before it began
+	}
 	if errors.Is(err, grpc.ErrServerStopped) {
 		return nil
 	}
 	return err
 }
 
+// accepted is a listener of which one connection was accepted before. Accept is
+// for one goroutine.
+type accepted struct {
+	net.Listener
+	first net.Conn // nil once it is handed over
+}
+
+// Accept hands the first connection over, then accepts.
+func (a *accepted) Accept() (net.Conn, error) {
+	if c := a.first; c != nil {
+		a.first = nil
+		return c, nil
+	}
+	return a.Listener.Accept()
+}
+
 // Shutdown accepts no new calls and waits for those under way; when ctx ends
 // first it cuts them off and is an error.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
 	close(s.ending)
+	server := s.server
+	s.mu.Unlock()
+	if server == nil {
+		if s.listener != nil {
+			_ = s.listener.Close() // nobody is connected
+		}
+		return nil
+	}
 	done := make(chan struct{})
 	go func() {
-		s.server.GracefulStop()
-		if s.listener != nil {
-			_ = s.listener.Close() // of a server that never served; else closed already
-		}
+		server.GracefulStop()
 		close(done)
 	}()
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		s.server.Stop()
+		server.Stop()
 		<-done
 		return ctx.Err()
 	}
