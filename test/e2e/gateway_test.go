@@ -1,6 +1,10 @@
 package e2e
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -13,9 +17,15 @@ import (
 // output matches re; the test's end stops it.
 func serving(t *testing.T, re string, args ...string) (matched string, cmd *exec.Cmd, out *capture) {
 	t.Helper()
+	return servingWith(t, nil, re, args...)
+}
+
+// servingWith is serving with more in its environment.
+func servingWith(t *testing.T, env []string, re string, args ...string) (matched string, cmd *exec.Cmd, out *capture) {
+	t.Helper()
 	out = &capture{}
 	cmd = exec.Command(binary, args...)
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout, cmd.Stderr, cmd.Env = out, out, append(os.Environ(), env...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -132,5 +142,68 @@ spec:
 	}
 	if r := n.run("gateway"); r.code != 2 || !strings.Contains(r.err, "-f") {
 		t.Errorf("without manifests: %s", r)
+	}
+}
+
+// TestGatewayTraces: spans reach a collector, the engine is told of its part of
+// the trace, and a collector that is not there costs nothing.
+func TestGatewayTraces(t *testing.T) {
+	t.Parallel()
+	exports := make(chan string, 16)
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		raw, _ := io.ReadAll(r.Body)
+		select {
+		case exports <- r.URL.Path + " " + string(raw):
+		default: // nobody waits any more
+		}
+	}))
+	defer collector.Close()
+	told := make(chan string, 1)
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet { // its metrics are looked for
+			http.NotFound(w, r)
+			return
+		}
+		told <- r.Header.Get("Traceparent")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":3,"completion_tokens":4}}`)
+	}))
+	defer engine.Close()
+	dir := t.TempDir()
+	write(t, dir, "pools.yaml", `apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: engines}
+spec:
+  addresses: ["`+strings.TrimPrefix(engine.URL, "http://")+`"]
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Route
+metadata: {name: talk}
+spec:
+  targets: [{pool: engines}]
+`)
+	n := newNode(t)
+	n.gateway, _, _ = servingWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_BSP_SCHEDULE_DELAY=50"},
+		`Roundhouse answers at +(\S+)`, "gateway", "-f", dir, "--listen", "127.0.0.1:0", "--grpc-listen", "", "--metrics-listen", "")
+	const id = "0af7651916cd43dd8448eb211c80319c"
+	if a := n.post("/v1/chat/completions", `{"model":"talk"}`, "Traceparent", "00-"+id+"-b7ad6b7169203331-01"); a.status != 200 {
+		t.Fatalf("chat: %s", a)
+	}
+	if tp := <-told; !strings.HasPrefix(tp, "00-"+id+"-") || strings.Contains(tp, "b7ad6b7169203331") || !strings.HasSuffix(tp, "-01") {
+		t.Errorf("the engine is told %q", tp)
+	}
+	var got string
+	for limit := time.After(patience); !strings.Contains(got, "chat talk"); {
+		select {
+		case e := <-exports:
+			got += e
+		case <-limit:
+			t.Fatalf("no span of the server was exported: %q", got)
+		}
+	}
+	for _, want := range []string{"/v1/traces ", "queue", "gen_ai.request.model", "gen_ai.usage.output_tokens", "http.request.resend_count"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the export lacks %s: %q", want, got)
+		}
 	}
 }
