@@ -37,6 +37,9 @@ type ServingRuntimeSpec struct {
 	Engine             *Component     `json:"engine,omitempty"`
 	Decoder            *Component     `json:"decoder,omitempty"`
 	Router             *Component     `json:"router,omitempty"`
+	// Disaggregation is what the engines expect beside a decoder: header, vllm
+	// or sglang; absent means header.
+	Disaggregation string `json:"disaggregation,omitempty"`
 	// Local is short for engine.local.
 	Local *Local `json:"local,omitempty"`
 }

@@ -48,6 +48,9 @@ type ModelServiceSpec struct {
 	Engine  *Component `json:"engine,omitempty"`
 	Decoder *Component `json:"decoder,omitempty"`
 	Router  *Component `json:"router,omitempty"`
+	// Disaggregation is how prefill and decode replicas are brought together:
+	// header, vllm or sglang; absent means the runtime's.
+	Disaggregation string `json:"disaggregation,omitempty"`
 	// Stopped switches the service off without deleting it.
 	Stopped bool `json:"stopped,omitempty"`
 }

@@ -33,6 +33,9 @@ type Request struct {
 	// "max_tokens", else 0. Values that are no non-negative integer are left to
 	// the engine to refuse and read as absent.
 	MaxTokens int64
+	// Transfer is true when the body says where prompts' KV is to be fetched:
+	// vLLM's kv_transfer_params, SGLang's bootstrap_host, _port and _room.
+	Transfer bool
 
 	spans [memberCount]Span
 }
@@ -196,6 +199,9 @@ func (p *requestParser) member(key []byte, at int) bool {
 			return s.value()
 		}
 		return s.object(p.streamOption)
+	case "kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room":
+		p.req.Transfer = true
+		return s.value()
 	case "max_tokens":
 		return readCount(s, &p.maxTokens)
 	case "max_completion_tokens", "max_output_tokens":

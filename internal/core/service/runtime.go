@@ -29,6 +29,9 @@ type Runtime struct {
 	AcceleratorClasses []string `json:"acceleratorClasses,omitempty"`
 	// StorageHelperDisabled: the model URI goes to the runtime verbatim.
 	StorageHelperDisabled bool `json:"storageHelperDisabled,omitempty"`
+	// Disaggregation is what its engines expect where a decoder stands beside
+	// them; "" means DisaggregationHeader.
+	Disaggregation Disaggregation `json:"disaggregation,omitempty"`
 	// MultiNode says the runtime is for leader / worker services (KServe's
 	// workerSpec; OME's leader and worker).
 	MultiNode  bool       `json:"multiNode,omitempty"`

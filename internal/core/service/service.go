@@ -100,6 +100,8 @@ type Service struct {
 	Custom bool `json:"custom,omitempty"`
 	// AcceleratorClass names required accelerator classes (OME).
 	AcceleratorClass []string `json:"acceleratorClass,omitempty"`
+	// Disaggregation overrides the runtime's; "" leaves it.
+	Disaggregation Disaggregation `json:"disaggregation,omitempty"`
 	// Stopped is a service its owner has switched off (KServe force-stop).
 	Stopped    bool       `json:"stopped,omitempty"`
 	Components Components `json:"components,omitzero"`

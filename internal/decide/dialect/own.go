@@ -24,6 +24,7 @@ func readModelService(r *reading, m *api.ModelService, o *Object) {
 	s.RuntimeVersion = spec.RuntimeVersion
 	s.Protocol = r.protocol("spec.protocol", spec.Protocol)
 	s.Stopped = spec.Stopped
+	s.Disaggregation = r.disaggregation("spec.disaggregation", spec.Disaggregation)
 	if spec.Model != nil {
 		s.Model = r.ownModel(spec.Model)
 	}
@@ -220,6 +221,7 @@ func readOwnRuntime(r *reading, spec *api.ServingRuntimeSpec, out *service.Runti
 	out.Disabled, out.MultiModel = spec.Disabled, spec.MultiModel
 	out.Protocols = r.protocols("spec.protocolVersions", spec.ProtocolVersions)
 	out.AcceleratorClasses = spec.AcceleratorClasses
+	out.Disaggregation = r.disaggregation("spec.disaggregation", spec.Disaggregation)
 	out.StorageHelperDisabled = spec.StorageHelper != nil && spec.StorageHelper.Disabled
 	if spec.ModelSizeRange != nil {
 		out.Size = r.sizeRange("spec.modelSizeRange", spec.ModelSizeRange.Min, spec.ModelSizeRange.Max)

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"slices"
 	"regexp"
 	"strings"
 
@@ -150,6 +151,14 @@ func (r *reading) protocol(path, s string) service.Protocol {
 		r.errorf(path, "unknown protocol %q: write one of %s", clip(s), joined(service.Protocols))
 	}
 	return p
+}
+
+func (r *reading) disaggregation(path, s string) service.Disaggregation {
+	d := service.Disaggregation(s)
+	if d != "" && !slices.Contains(service.Disaggregations, d) {
+		r.errorf(path, "unknown protocol %q: write one of %s", clip(s), joined(service.Disaggregations))
+	}
+	return d
 }
 
 func (r *reading) protocols(path string, in []string) []service.Protocol {

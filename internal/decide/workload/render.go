@@ -74,13 +74,16 @@ func hash(parts ...any) string {
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol,
-		Model:  Model{URI: in.URI, Format: in.Attributes.Format.Name},
-		Labels: s.Labels, Annotations: s.Annotations}
+		Model:          Model{URI: in.URI, Format: in.Attributes.Format.Name},
+		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: s.Annotations}
 	rev.Name = s.Name + "-" + rev.Hash[:8]
 	base := service.Components{}
 	if in.Runtime != nil {
 		base = in.Runtime.Components
 		rev.Model.Verbatim = in.Runtime.StorageHelperDisabled
+		if rev.Disaggregation == "" {
+			rev.Disaggregation = in.Runtime.Disaggregation
+		}
 		rev.Labels = overlay(in.Runtime.Labels, s.Labels)
 		rev.Annotations = overlay(in.Runtime.Annotations, s.Annotations)
 	}

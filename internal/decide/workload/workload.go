@@ -32,6 +32,8 @@ type Revision struct {
 	Runtime  service.RuntimeChoice `json:"runtime,omitzero"`
 	Protocol service.Protocol      `json:"protocol"`
 	Model    Model                 `json:"model,omitzero"`
+	// Disaggregation is the service's, else the runtime's.
+	Disaggregation service.Disaggregation `json:"disaggregation,omitempty"`
 	// Components in the order of service.Roles.
 	Components  []Component       `json:"components"`
 	Labels      map[string]string `json:"labels,omitempty"`

@@ -61,6 +61,9 @@ type Config struct {
 	// AnswerTimeout is how long a replica may take to begin its answer,
 	// StallTimeout how long it may pause within it.
 	AnswerTimeout, StallTimeout time.Duration
+	// PrefillTimeout is how long a prefill replica may take where the gateway
+	// asks it; the decode replica then computes the prompt.
+	PrefillTimeout time.Duration
 	// DialTimeout is the time to connect to a replica.
 	DialTimeout time.Duration
 	// MaxIdleConns is how many idle connections are kept per replica.
@@ -109,6 +112,7 @@ func DefaultConfig() Config {
 		ClientTimeout:    time.Minute,
 		AnswerTimeout:    30 * time.Minute,
 		StallTimeout:     10 * time.Minute,
+		PrefillTimeout:   2 * time.Minute,
 		DialTimeout:      5 * time.Second,
 		MaxIdleConns:     256,
 		Upstream:         UpstreamOwn,
@@ -131,7 +135,7 @@ func (c Config) Validate() error {
 		{"MaxReplayBytes", c.MaxReplayBytes}, {"MaxBufferedBytes", c.MaxBufferedBytes},
 		{"HeaderTimeout", int64(c.HeaderTimeout)}, {"IdleTimeout", int64(c.IdleTimeout)},
 		{"ClientTimeout", int64(c.ClientTimeout)}, {"AnswerTimeout", int64(c.AnswerTimeout)},
-		{"StallTimeout", int64(c.StallTimeout)}, {"DialTimeout", int64(c.DialTimeout)},
+		{"StallTimeout", int64(c.StallTimeout)}, {"DialTimeout", int64(c.DialTimeout)}, {"PrefillTimeout", int64(c.PrefillTimeout)},
 		{"MaxIdleConns", int64(c.MaxIdleConns)}, {"DrainTimeout", int64(c.DrainTimeout)},
 	} {
 		if f.n <= 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
@@ -36,6 +37,7 @@ type exchange struct {
 	request  openai.Request // what parsed points to
 	outgoing http1.Request
 	parts    [3][]byte // of the body
+	replaced []byte    // sent in place of the body; nil: the body is
 	fields   []byte    // of the request to the replica, encoded
 
 	service string    // for metrics: a known service or ""
@@ -53,7 +55,7 @@ var exchanges = sync.Pool{New: func() any { return &exchange{} }}
 // recycle lets another request use the exchange. One whose body may still be
 // read, by whoever sends it on, is left to the garbage collector.
 func (x *exchange) recycle() {
-	if x.body.long() {
+	if x.body.long() || len(x.replaced) > http1.InlineBytes {
 		return
 	}
 	clear(x.prompt)
@@ -202,7 +204,10 @@ const (
 // namePrefill says in the request's header who computes the prompt.
 func (x *exchange) namePrefill() {
 	h := x.r.Header
-	to := x.grant.Prefill()
+	to := ""
+	if x.disaggregation() == service.DisaggregationHeader {
+		to = x.grant.Prefill()
+	}
 	if before, ok := h[headerPrefill]; to == "" && !ok || len(before) == 1 && before[0] == to {
 		return
 	}

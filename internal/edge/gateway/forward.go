@@ -17,6 +17,10 @@ import (
 // forward sends the request to the granted replica, and to others while it
 // fails before its answer begins, and passes the answer on.
 func (x *exchange) forward() {
+	if !http1.ValidTarget(x.target()) { // no replica is to blame
+		x.fail(http.StatusBadRequest, "the path or query holds spaces or control characters: escape them")
+		return
+	}
 	for {
 		x.sending()
 		in, out, err := x.try()
@@ -42,6 +46,7 @@ func (x *exchange) forward() {
 // body, so that a replica that dies before them can be replaced. They are in
 // out, with what came with them.
 func (x *exchange) try() (in incoming, out passing, err error) {
+	x.prefill()
 	in, err = x.gw.upstream.do(x)
 	if err != nil {
 		return in, out, err

@@ -20,6 +20,7 @@ type metrics struct {
 	tokens   *prometheus.CounterVec
 	retries  *prometheus.CounterVec
 	refused  *prometheus.CounterVec
+	prefills *prometheus.CounterVec
 	genAI    genAI
 	pools    poolDescs
 	dropped  *prometheus.Desc
@@ -53,6 +54,8 @@ func newMetrics(d *dispatch.Dispatcher, log *AccessLog) *metrics {
 			Help: "Times a request was sent to another replica."}, label),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "refused_total",
 			Help: "Requests refused for their API key: no_key, bad_key, limit, model."}, []string{"reason"}),
+		prefills: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "prefills_total",
+			Help: "Prompts that the gateway asked a prefill replica to compute: computed, or refused or failed, so that the decode replica did."}, []string{"service", "outcome"}),
 		genAI:   newGenAI(),
 		pools:   newPoolDescs(prefix),
 		dropped: prometheus.NewDesc(prefix+"access_log_dropped_total", "Lines of the access log that were not written.", nil, nil),
@@ -79,6 +82,7 @@ func (m *metrics) Describe(c chan<- *prometheus.Desc) {
 	m.tokens.Describe(c)
 	m.retries.Describe(c)
 	m.refused.Describe(c)
+	m.prefills.Describe(c)
 	m.genAI.each(func(h *prometheus.HistogramVec) { h.Describe(c) })
 	c <- m.dropped
 	m.pools.each(func(d *prometheus.Desc) { c <- d })
@@ -98,6 +102,7 @@ func (m *metrics) Collect(c chan<- prometheus.Metric) {
 	m.tokens.Collect(c)
 	m.retries.Collect(c)
 	m.refused.Collect(c)
+	m.prefills.Collect(c)
 	m.genAI.each(func(h *prometheus.HistogramVec) { h.Collect(c) })
 	if m.log != nil {
 		c <- prometheus.MustNewConstMetric(m.dropped, prometheus.CounterValue, float64(m.log.Dropped()))
@@ -122,6 +127,7 @@ func (m *metrics) forget(pools []dispatch.Status) {
 			m.seconds.DeletePartialMatch(gone)
 			m.tokens.DeletePartialMatch(gone)
 			m.retries.DeletePartialMatch(gone)
+			m.prefills.DeletePartialMatch(gone)
 			m.found.Store(&sync.Map{})
 		}
 	}

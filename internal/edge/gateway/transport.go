@@ -39,10 +39,21 @@ func newTransport(c Config) *transport {
 func (t *transport) closeIdle() { t.rt.CloseIdleConnections() }
 
 func (t *transport) do(x *exchange) (incoming, error) {
-	ctx, p := newPatience(x.r.Context(), x.gw.cfg.AnswerTimeout)
+	parts, length := x.sentBody(nil)
+	req, err := x.upstreamRequest(x.grant.Address(), parts, length)
+	return t.send(x, req, err, x.gw.cfg.AnswerTimeout)
+}
+
+func (t *transport) post(x *exchange, address string, body []byte, limit time.Duration) (incoming, error) {
+	req, err := x.upstreamRequest(address, [][]byte{body}, int64(len(body)))
+	return t.send(x, req, err, limit)
+}
+
+// send sends a request unless err says why it could not be made.
+func (t *transport) send(x *exchange, req *http.Request, err error, limit time.Duration) (incoming, error) {
+	ctx, p := newPatience(x.r.Context(), limit)
 	var sent atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
-	req, err := x.upstreamRequest()
 	var resp *http.Response
 	if err == nil {
 		resp, err = t.rt.RoundTrip(req.WithContext(ctx)) //nolint:bodyclose // transportBody closes it
@@ -72,14 +83,14 @@ func (t *transport) do(x *exchange) (incoming, error) {
 	return in, nil
 }
 
-// upstreamRequest is the request in the form of net/http.
-func (x *exchange) upstreamRequest() (*http.Request, error) {
+// upstreamRequest is the request in the form of net/http, with the parts of a
+// body that are held.
+func (x *exchange) upstreamRequest(address string, parts [][]byte, length int64) (*http.Request, error) {
 	escaped := x.path(x.grant.Pool())
 	path, err := url.PathUnescape(escaped)
 	if err != nil {
 		return nil, fmt.Errorf("path %q: %w", escaped, err)
 	}
-	address := x.grant.Address()
 	req := &http.Request{
 		Method: x.r.Method,
 		URL:    &url.URL{Scheme: "http", Host: address, Path: path, RawPath: escaped, RawQuery: x.r.URL.RawQuery},
@@ -87,7 +98,6 @@ func (x *exchange) upstreamRequest() (*http.Request, error) {
 		Header: x.requestHeader(),
 		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}
-	parts, length := x.body.parts(nil, x.splice())
 	req.ContentLength = length
 	req.Body = x.body.reader(parts, length)
 	if x.body.tail == nil {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -16,6 +17,9 @@ import (
 // AnswerTimeout. The caller closes the answer's body.
 type upstream interface {
 	do(x *exchange) (incoming, error)
+	// post sends the exchange's request with another body to another replica.
+	// The body must not be changed any more.
+	post(x *exchange, address string, body []byte, limit time.Duration) (incoming, error)
 	closeIdle()
 }
 
@@ -64,7 +68,7 @@ func (d *direct) do(x *exchange) (incoming, error) {
 	q := &x.outgoing
 	*q = http1.Request{Address: address, Host: address, Method: x.r.Method, Target: x.target(),
 		Fields: x.requestFields(), Timeout: x.gw.cfg.AnswerTimeout}
-	q.Body, q.Length = x.body.parts(x.parts[:0], x.splice())
+	q.Body, q.Length = x.sentBody(x.parts[:0])
 	if x.body.tail != nil {
 		q.Tail = x.body.tail
 	}
@@ -75,7 +79,21 @@ func (d *direct) do(x *exchange) (incoming, error) {
 		}
 		return incoming{}, unsent(slow(err))
 	}
-	return incoming{status: resp.Status, length: resp.Length, fields: resp.Fields, announced: resp.Announced, body: quiet{resp}}, nil
+	return answered(resp), nil
+}
+
+func (d *direct) post(x *exchange, address string, body []byte, limit time.Duration) (incoming, error) {
+	q := &http1.Request{Address: address, Host: address, Method: x.r.Method, Target: x.target(),
+		Fields: bytes.Clone(x.requestFields()), Body: [][]byte{body}, Length: int64(len(body)), Timeout: limit}
+	resp, err := d.client.Do(x.r.Context(), q)
+	if err != nil {
+		return incoming{}, slow(err)
+	}
+	return answered(resp), nil
+}
+
+func answered(resp *http1.Response) incoming {
+	return incoming{status: resp.Status, length: resp.Length, fields: resp.Fields, announced: resp.Announced, body: quiet{resp}}
 }
 
 // unsent marks a failure before anything was sent.

@@ -84,7 +84,7 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 		x.Decision, x.Because = p.queue.Judge(&g.waiter, s, now)
 		return x, nil
 	}
-	if p.prefills(c.Uncached) {
+	if p.prefills(p.main.slots[c.Slot].part, c.Uncached) {
 		g.subset = nil
 		p.prefill.input(g, nil, now)
 		x.Prefill = p.prefill.explain(&picker.Choice{})

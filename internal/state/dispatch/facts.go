@@ -30,6 +30,10 @@ type Pool struct {
 	// Prefill is the role that computes prompts for Entry; "" when Entry does
 	// that itself, and for decoders the engine.
 	Prefill service.Role
+	// Disaggregation is how Prefill's replicas and Entry's are brought
+	// together; "" means by header. With SGLang's no replica answers without
+	// the other kind.
+	Disaggregation service.Disaggregation
 	// Limits are the entry role's.
 	Limits service.Limits
 	// Replicas are the service's, of every role. Those of a shared pool are

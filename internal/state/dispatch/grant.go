@@ -154,6 +154,30 @@ func (p *pool) mayRetry(ctx context.Context, g *Grant, last *endpoint, failed er
 	return nil
 }
 
+// Prefilled says that the replica at Prefill has computed the prompt, or has
+// failed to: it is then avoided for a while. Its place goes to the next.
+func (g *Grant) Prefilled(failed error) {
+	p := g.pool
+	p.mu.Lock()
+	y := g.prefill
+	if y == nil {
+		p.mu.Unlock()
+		return
+	}
+	var f freed
+	if failed == nil {
+		y.e.failures.Store(0)
+		f[0] = p.unprefill(g)
+	} else {
+		p.d.suspect(y.e)
+		g.prefill = nil
+		y.e.tokens.Add(-g.uncached)
+		f[0] = p.drop(&p.prefill, y)
+	}
+	p.mu.Unlock()
+	f.offer()
+}
+
 // FirstByte says that the replica's answer has begun: from here on the request
 // belongs to this replica.
 func (g *Grant) FirstByte() {

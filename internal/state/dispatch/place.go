@@ -1,6 +1,10 @@
 package dispatch
 
-import "time"
+import (
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
 
 // reserve puts g in flight on x, where it has a place, and on a prefill
 // replica if one is to help.
@@ -16,7 +20,7 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	g.uncached = p.main.choice.Uncached
 	x.e.tokens.Add(g.uncached)
 	g.prefill, g.before = nil, ""
-	if p.prefills(g.uncached) {
+	if p.prefills(g.part, g.uncached) {
 		subset := g.subset
 		g.subset = nil // it names those that may answer
 		if y, _ := p.prefill.take(g, nil, now); y != nil {
@@ -31,9 +35,9 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 }
 
 // prefills says whether a prompt is for a prefill replica to compute, of which
-// so many tokens are new to the replica that answers.
-func (p *pool) prefills(uncached int64) bool {
-	return p.prefill.ready > 0 && uncached >= p.d.cfg.PrefillTokens
+// so many tokens are new to the replica that answers, one of part's.
+func (p *pool) prefills(part *Pool, uncached int64) bool {
+	return p.prefill.ready > 0 && (uncached >= p.d.cfg.PrefillTokens || part.Disaggregation == service.DisaggregationSGLang)
 }
 
 // advance takes g to another stage of its life, in all accounts it counts in.

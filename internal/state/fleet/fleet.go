@@ -83,6 +83,9 @@ type View struct {
 	Limits   service.Limits
 	// Role is the one that traffic enters through.
 	Role service.Role
+	// Disaggregation is how its prefill and decode replicas are brought
+	// together.
+	Disaggregation service.Disaggregation
 	// Replicas are the service's, of every role.
 	Replicas []replica.Replica
 	// Reason and Cause say why nothing is ready, in a word and in words for

@@ -33,7 +33,7 @@ func (f *Fleet) view(w *work) View {
 		}
 		return v
 	}
-	v.Role = entrance(&w.record.Revision)
+	v.Role, v.Disaggregation = entrance(&w.record.Revision), w.record.Revision.Disaggregation
 	v.Protocol, v.Limits = w.record.Revision.Protocol, w.record.Revision.Component(v.Role).Limits
 	if bad := worst(w.replicas); bad != nil {
 		// A program that is not there does not come by waiting, nor does a
