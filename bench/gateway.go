@@ -15,7 +15,7 @@ import (
 
 const (
 	proxyTime     = time.Second            // of each peer, each round, at busyConnections
-	proxyCalmTime = 400 * time.Millisecond // at one connection
+	proxyCalmTime = 600 * time.Millisecond // at one connection
 )
 
 // upstreamService is the upstream as a replica.

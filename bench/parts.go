@@ -93,7 +93,7 @@ const (
 	wantEvents = `{"stream":true` // an event every eventPause, eventCount of them
 	wantHold   = `{"stream":1`    // one event, then silence until the client leaves
 	eventPause = 2 * time.Millisecond
-	eventCount = 100
+	eventCount = 300
 )
 
 // answerOfOneKB is an answer of about 1 KB.
