@@ -130,44 +130,56 @@ const tracesPath = "/v1/traces"
 
 // target reads the endpoint.
 func (c Config) target() (target, error) {
-	wrong := func(says string) (target, error) {
-		return target{}, fmt.Errorf("tracing: endpoint %q: %s; write host:port for gRPC or http://host:port", c.Endpoint, says)
-	}
 	if c.Protocol != "" && c.Protocol != ProtocolGRPC && c.Protocol != ProtocolHTTP {
 		return target{}, fmt.Errorf("tracing: protocol %q is not spoken; have %s and %s", c.Protocol, ProtocolGRPC, ProtocolHTTP)
 	}
-	if !strings.Contains(c.Endpoint, "://") {
-		u, err := url.Parse("//" + c.Endpoint)
-		if err != nil || u.Hostname() == "" || u.Path != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return wrong("not an address")
-		}
-		if u.Port() == "" {
-			return wrong("no port")
-		}
-		if c.Protocol == ProtocolHTTP {
-			return target{protocol: ProtocolHTTP, url: "http://" + u.Host + tracesPath}, nil
-		}
-		return target{protocol: ProtocolGRPC, address: u.Host}, nil
+	read := c.addressTarget
+	if strings.Contains(c.Endpoint, "://") {
+		read = c.urlTarget
 	}
+	t, wrong := read()
+	if wrong != "" {
+		return target{}, fmt.Errorf("tracing: endpoint %q: %s; write host:port for gRPC or http://host:port", c.Endpoint, wrong)
+	}
+	return t, nil
+}
+
+// addressTarget reads an endpoint of host and port, or says what is wrong.
+func (c Config) addressTarget() (t target, wrong string) {
+	u, err := url.Parse("//" + c.Endpoint)
+	if err != nil || u.Hostname() == "" || u.User != nil || u.Path+u.RawQuery+u.Fragment != "" {
+		return t, "not an address"
+	}
+	if u.Port() == "" {
+		return t, "no port"
+	}
+	if c.Protocol == ProtocolHTTP {
+		return target{protocol: ProtocolHTTP, url: "http://" + u.Host + tracesPath}, ""
+	}
+	return target{protocol: ProtocolGRPC, address: u.Host}, ""
+}
+
+// urlTarget reads an endpoint that is a URL.
+func (c Config) urlTarget() (t target, wrong string) {
 	u, err := url.Parse(c.Endpoint)
 	if err != nil || u.Hostname() == "" {
-		return wrong("not a URL")
+		return t, "not a URL"
 	}
 	if u.Scheme != "http" && u.Scheme != "https" {
-		return wrong("scheme " + u.Scheme + " is not spoken")
+		return t, "scheme " + u.Scheme + " is not spoken"
 	}
-	t := target{protocol: ProtocolHTTP, secure: u.Scheme == "https"}
+	t.protocol, t.secure = ProtocolHTTP, u.Scheme == "https"
 	bare := strings.Trim(u.Path, "/") == ""
 	if c.Protocol == ProtocolGRPC || c.Protocol == "" && bare && u.Port() == grpcPort {
 		t.protocol, t.address = ProtocolGRPC, u.Host
 		if u.Port() == "" {
 			t.address += ":" + grpcPort
 		}
-		return t, nil
+		return t, ""
 	}
 	if bare {
 		u.Path = tracesPath
 	}
 	t.url = u.String()
-	return t, nil
+	return t, ""
 }

@@ -185,7 +185,7 @@ func (m *message) value(v attribute.Value) {
 	case attribute.STRINGSLICE:
 		list(m, v.AsStringSlice(), func(m *message, s string) { m.bytes(1, []byte(s)) })
 	default:
-		m.bytes(1, []byte(v.Emit()))
+		m.bytes(1, []byte(v.String()))
 	}
 }
 

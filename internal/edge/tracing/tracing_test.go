@@ -69,7 +69,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if q.Header.Get("Content-Encoding") == "gzip" {
 		z, err := gzip.NewReader(q.Body)
 		if err != nil {
-			http.Error(w, err.Error(), 400)
+			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
 		body = z
@@ -80,7 +80,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		err = proto.Unmarshal(text, request)
 	}
 	if err != nil || q.URL.Path != "/v1/traces" || q.Method != "POST" || q.Header.Get("Content-Type") != "application/x-protobuf" {
-		http.Error(w, "not an export", 400)
+		http.Error(w, "not an export", http.StatusBadRequest)
 		return
 	}
 	headers := map[string]string{}
@@ -89,7 +89,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 	if err := r.take(request, headers); err != nil {
 		w.Header().Set("Retry-After", "0")
-		http.Error(w, err.Error(), 503)
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	answer, _ := proto.Marshal(&collector.ExportTraceServiceResponse{})

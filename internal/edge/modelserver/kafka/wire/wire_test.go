@@ -28,7 +28,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("%+v (%v), want %+v", got, err, want)
 		}
 	}
-	if _, err := r.Next(); err != io.EOF {
+	if _, err := r.Next(); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: %v", err)
 	}
 	if err := w.Write(Message{Value: make([]byte, 11)}); !errors.Is(err, ErrTooLarge) || pipe.Len() != 0 {
