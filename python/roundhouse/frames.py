@@ -107,6 +107,32 @@ def unpack(frame: Any) -> Tuple[dict, memoryview]:
     return header, view[8 + length :]
 
 
+def receive(peer: Any, limit: int) -> Optional[dict]:
+    """The header of the next frame of a blocking socket, None at its end. A
+    payload is dropped."""
+    prefix = _receive(peer, _PREFIX.size)
+    if prefix is None:
+        return None
+    size, length = _PREFIX.unpack(prefix)
+    if size + 4 > limit or length + 4 > size:
+        raise ProtocolError(f"a frame of {size + 4} bytes; {limit} are allowed")
+    rest = _receive(peer, size - 4)
+    if rest is None:
+        raise ProtocolError("a frame that is cut short")
+    return unpack(prefix + rest)[0]
+
+
+def _receive(peer: Any, size: int) -> Optional[bytes]:
+    """So many bytes, None where the end comes first."""
+    parts = bytearray()
+    while len(parts) < size:
+        part = peer.recv(size - len(parts))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
 class Connection(asyncio.BufferedProtocol):
     """Reads frames from a socket and writes frames to it.
 

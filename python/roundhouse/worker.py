@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import functools
 import logging
 import os
 import platform
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from importlib import metadata
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from pydantic import ValidationError
 
@@ -25,7 +26,7 @@ from .reports import Reports
 from .streams import Stream
 
 PROTOCOL = 1
-_HANDSHAKE = 10.0
+HANDSHAKE = 10.0
 log = logging.getLogger("roundhouse")
 
 _PACKAGES = (
@@ -65,29 +66,12 @@ class Worker:
 
     def hello(self) -> None:
         """The first frame."""
-        system = f"{sys.platform}-{platform.machine()}"
-        self.connection.send(
-            {
-                "kind": "hello",
-                "protocols": [PROTOCOL],
-                "token": self._token,
-                "pid": os.getpid(),
-                "worker": {
-                    "language": "python",
-                    "version": platform.python_version(),
-                    "implementation": platform.python_implementation(),
-                    "platform": system,
-                    "executable": sys.executable,
-                },
-                "packages": _installed(),
-                "features": ["streams", "custom"],
-            }
-        )
+        self.connection.send(hello(self._token, ["streams", "custom"]))
 
     def expect_welcome(self) -> None:
         """Ends a connection on which no welcome has come in time."""
         if not self._welcomed:
-            self._ended(ProtocolError(f"no welcome within {_HANDSHAKE:.0f} seconds"))
+            self._ended(ProtocolError(f"no welcome within {HANDSHAKE:.0f} seconds"))
 
     # Frames arriving.
 
@@ -354,6 +338,26 @@ def _from_model(error: BaseException) -> bool:
     return False
 
 
+def hello(token: str, features: List[str]) -> dict:
+    """The header of the first frame."""
+    return {
+        "kind": "hello",
+        "protocols": [PROTOCOL],
+        "token": token,
+        "pid": os.getpid(),
+        "worker": {
+            "language": "python",
+            "version": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "platform": f"{sys.platform}-{platform.machine()}",
+            "executable": sys.executable,
+        },
+        "packages": _installed(),
+        "features": features,
+    }
+
+
+@functools.lru_cache(maxsize=None)  # a forked worker need not look again
 def _installed() -> Dict[str, str]:
     found = {"roundhouse": __version__}
     for name in _PACKAGES:
@@ -384,12 +388,14 @@ def _watch(descriptor: int, limit: float) -> None:
     os._exit(1)
 
 
-def _connect(arguments: argparse.Namespace) -> socket.socket:
-    if arguments.socket_fd is not None:
-        return socket.socket(fileno=arguments.socket_fd)
+def connect(path: str) -> socket.socket:
+    """A connection to the server. Where there is none the process ends."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     peer.settimeout(10)
-    peer.connect(arguments.socket)
+    try:
+        peer.connect(path)
+    except OSError as error:
+        sys.exit(f"roundhouse.worker: cannot reach {path}: {error}")
     return peer
 
 
@@ -406,14 +412,14 @@ async def serve(peer: socket.socket, token: str, grace: float) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     await loop.create_unix_connection(lambda: worker.connection, sock=peer)
     worker.hello()
-    loop.call_later(_HANDSHAKE, worker.expect_welcome)
+    loop.call_later(HANDSHAKE, worker.expect_welcome)
     status = await worker.status
     worker.connection.transport.close()
     await asyncio.sleep(0)
     return status
 
 
-def _drop_working_directory() -> None:
+def drop_working_directory() -> None:
     """Undoes what ``-m`` did: files that happen to lie in the server's working
     directory are no modules. PYTHONPATH's own entries stay."""
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -429,6 +435,11 @@ def _leave(status: int) -> None:
     sys.exit(status)
 
 
+def run(peer: socket.socket, token: str, grace: float) -> None:
+    """Serves, then exits."""
+    _leave(asyncio.run(serve(peer, token, grace)))
+
+
 def main() -> None:
     """Reads the arguments, connects and serves."""
     parser = argparse.ArgumentParser(prog="python -m roundhouse.worker")
@@ -437,13 +448,13 @@ def main() -> None:
     where.add_argument("--socket-fd", type=int, help="an inherited, connected socket")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds to stop in")
     arguments = parser.parse_args()
-    _drop_working_directory()
+    drop_working_directory()
     token = os.environ.pop("ROUNDHOUSE_WORKER_TOKEN", "")
-    try:
-        peer = _connect(arguments)
-    except OSError as error:
-        sys.exit(f"roundhouse.worker: cannot reach {arguments.socket}: {error}")
-    _leave(asyncio.run(serve(peer, token, arguments.grace)))
+    if arguments.socket_fd is not None:
+        peer = socket.socket(fileno=arguments.socket_fd)
+    else:
+        peer = connect(arguments.socket)
+    run(peer, token, arguments.grace)
 
 
 if __name__ == "__main__":

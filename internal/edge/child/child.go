@@ -86,6 +86,11 @@ func Start(s Spec) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", s.Path, err)
 	}
+	return ours(p), nil
+}
+
+// ours is a child of this process, which waits for it.
+func ours(p *os.Process) *Process {
 	id, err := identify(p.Pid)
 	if err != nil {
 		// The child is ours and not yet reaped, so the number is its own even
@@ -94,7 +99,7 @@ func Start(s Spec) (*Process, error) {
 	}
 	c := newProcess(id)
 	go c.wait(p)
-	return c, nil
+	return c
 }
 
 // Adopt takes charge of a process that an earlier parent started. It returns

@@ -39,9 +39,10 @@ func identify(pid int) (Identity, error) {
 
 // stat is the part of /proc/PID/stat used here (proc_pid_stat(5)).
 type stat struct {
-	state byte
-	group int
-	start uint64
+	state  byte
+	parent int
+	group  int
+	start  uint64
 }
 
 func readStat(pid int) (stat, error) {
@@ -60,9 +61,10 @@ func parseStat(b []byte) (stat, error) {
 	if i < 0 || len(f) < 20 {
 		return stat{}, errors.New("malformed /proc stat line")
 	}
-	group, err1 := strconv.Atoi(f[2])
-	start, err2 := strconv.ParseUint(f[19], 10, 64)
-	return stat{state: f[0][0], group: group, start: start}, errors.Join(err1, err2)
+	parent, err1 := strconv.Atoi(f[1])
+	group, err2 := strconv.Atoi(f[2])
+	start, err3 := strconv.ParseUint(f[19], 10, 64)
+	return stat{state: f[0][0], parent: parent, group: group, start: start}, errors.Join(err1, err2, err3)
 }
 
 // ended says whether a state letter means that the process no longer runs.

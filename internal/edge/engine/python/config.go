@@ -13,6 +13,10 @@ type Config struct {
 	// MLServer runs in its own process runs in one worker here, so that a
 	// model that crashes never takes the server with it.
 	ParallelWorkers int
+	// ForkWorkers has the workers of a pool, where it has more than one and on
+	// Linux, forked from a process that has imported what their models use, so
+	// that they share that memory. Workers of a Command never are.
+	ForkWorkers bool
 	// WorkerTimeout is how long a worker that is asked to stop may finish its
 	// requests and unload its models, before it is killed.
 	WorkerTimeout time.Duration
@@ -73,6 +77,7 @@ type Limits struct {
 func DefaultConfig() Config {
 	return Config{
 		ParallelWorkers: 1,
+		ForkWorkers:     true,
 		WorkerTimeout:   5 * time.Second,
 		EnvironmentsDir: ".envs",
 		Python:          "python3",

@@ -123,7 +123,7 @@ func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
 	if key.group == "" && s.AutogenerateInferencePoolGID {
 		key.group = "\x00" + strconv.FormatInt(number, 10) // nobody else's
 	}
-	p, err := e.acquire(ctx, key)
+	p, err := e.acquire(ctx, key, m)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
 		_ = unloadAll(context.WithoutCancel(ctx), m.placements) // what matters is said already
 	}
 	p.leave(m.chosen)
-	e.release(p)
+	e.release(p, m)
 	return nil, err
 }
 
@@ -189,8 +189,8 @@ func absolute(path, folder string) string {
 	return filepath.Join(folder, path)
 }
 
-// acquire finds or makes a pool and begins a use of it.
-func (e *Engine) acquire(ctx context.Context, key poolKey) (*pool, error) {
+// acquire finds or makes a pool and adds m to its models.
+func (e *Engine) acquire(ctx context.Context, key poolKey, m *Model) (*pool, error) {
 	e.mu.Lock()
 	if e.mu.closed {
 		e.mu.Unlock()
@@ -199,34 +199,34 @@ func (e *Engine) acquire(ctx context.Context, key poolKey) (*pool, error) {
 	p := e.mu.pools[key]
 	if p == nil {
 		e.mu.number++
-		p = &pool{key: key, engine: e, prepared: make(chan struct{}), log: e.log}
+		p = &pool{key: key, engine: e, models: map[*Model]struct{}{}, prepared: make(chan struct{}), log: e.log}
 		if key.environment != "" {
 			p.log = e.log.With("environment", key.environment)
 		}
 		e.mu.pools[key] = p
 		go p.prepare(e.ctx, e.mu.number) // no load's context: others wait for it too
 	}
-	p.users++
+	p.models[m] = struct{}{}
 	e.mu.Unlock()
 	select {
 	case <-p.prepared:
 	case <-ctx.Done():
-		e.release(p)
+		e.release(p, m)
 		return nil, ctx.Err()
 	}
 	if p.err != nil {
-		e.release(p)
+		e.release(p, m)
 		return nil, p.err
 	}
 	return p, nil
 }
 
-// release ends a use of a pool. With the last one its workers are stopped, in
-// the background.
-func (e *Engine) release(p *pool) {
+// release takes a model out of a pool. With the last one its workers are
+// stopped, in the background.
+func (e *Engine) release(p *pool, m *Model) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if p.users--; p.users > 0 {
+	if delete(p.models, m); len(p.models) > 0 {
 		return
 	}
 	if e.mu.pools[p.key] == p {

@@ -98,7 +98,7 @@ func newRig(t *testing.T, how string, change func(*Config)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Python, c.PackageDir = self, t.TempDir()
+	c.Python, c.PackageDir, c.ForkWorkers = self, t.TempDir(), false
 	if err := os.MkdirAll(filepath.Join(c.PackageDir, packageName), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,10 +31,30 @@ type launch struct {
 	limits  Limits
 	log     *slog.Logger
 	report  report
+	forks   *forkServer // nil: the command is run for each worker
 }
 
 // start starts a worker and greets it.
 func (l launch) start(ctx context.Context) (*worker, error) {
+	if l.forks != nil {
+		g, err := l.begin(ctx, l.forked)
+		if err == nil {
+			return l.newWorker(g), nil
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		l.forks.giveUp(err)
+	}
+	g, err := l.begin(ctx, l.spawn)
+	if err != nil {
+		return nil, err
+	}
+	return l.newWorker(g), nil
+}
+
+// begin starts a process and greets it.
+func (l launch) begin(ctx context.Context, start starter) (*greeted, error) {
 	socket := filepath.Join(l.dir, l.name+".sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
@@ -43,7 +62,7 @@ func (l launch) start(ctx context.Context) (*worker, error) {
 	}
 	defer func() { _ = listener.Close() }()
 	token := rand.Text()
-	process, out, err := l.spawn(socket, token)
+	process, out, err := start(ctx, socket, token)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +80,7 @@ func (l launch) start(ctx context.Context) (*worker, error) {
 	}()
 	nc, reader, hi, err := l.accept(listener, token)
 	if err == nil {
-		return l.newWorker(process, out, nc, reader, hi), nil
+		return &greeted{process: process, output: out, conn: nc, reader: reader, hello: hi}, nil
 	}
 	select {
 	case <-process.Done():
@@ -76,8 +95,8 @@ func (l launch) start(ctx context.Context) (*worker, error) {
 	return nil, err
 }
 
-// spawn starts the process.
-func (l launch) spawn(socket, token string) (*child.Process, *output, error) {
+// spawn is the starter that starts a program.
+func (l launch) spawn(_ context.Context, socket, token string) (*child.Process, *output, error) {
 	out, err := newOutput(filepath.Join(l.dir, l.name+".out"), l.limits.OutputLines, l.log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("python: %w", err)
@@ -89,9 +108,7 @@ func (l launch) spawn(socket, token string) (*child.Process, *output, error) {
 		Output: out.path,
 	})
 	if err != nil {
-		close(out.done)
-		out.close()
-		_ = os.Remove(out.path)
+		out.discard()
 		return nil, nil, fmt.Errorf("python: %w", err)
 	}
 	go out.read()

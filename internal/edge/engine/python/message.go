@@ -29,6 +29,7 @@ const (
 	kindLog      = "log"
 	kindReady    = "ready"
 	kindStop     = "stop"
+	kindFork     = "fork"
 	protocolHere = 1
 )
 

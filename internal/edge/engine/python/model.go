@@ -50,7 +50,7 @@ func (m *Model) Close(ctx context.Context) error {
 	}
 	err := unloadAll(ctx, m.placements)
 	m.pool.leave(m.chosen)
-	m.engine.release(m.pool)
+	m.engine.release(m.pool, m)
 	return err
 }
 

@@ -106,6 +106,13 @@ func (o *output) tail() []string {
 	return append([]string(nil), o.last...)
 }
 
+// discard undoes newOutput where nothing is to be read.
+func (o *output) discard() {
+	close(o.done)
+	o.close()
+	_ = os.Remove(o.path)
+}
+
 // outputWait is how long output is read on once its process has ended: one
 // that left the process group may still hold the pipe.
 const outputWait = time.Second

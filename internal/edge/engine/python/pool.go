@@ -3,6 +3,7 @@ package python
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -25,11 +26,12 @@ type pool struct {
 	key      poolKey
 	engine   *Engine
 	log      *slog.Logger
-	users    int           // models, and loads under way; guarded by the engine's lock
-	prepared chan struct{} // closed once the rest is set
-	err      error         // why there are no workers
+	models   map[*Model]struct{} // loaded, or being loaded; guarded by the engine's lock
+	prepared chan struct{}       // closed once the rest is set
+	err      error               // why there are no workers
 
 	environment *environment
+	forks       *forkServer // nil: none
 	slots       []*slot
 	cancel      context.CancelFunc
 
@@ -46,6 +48,7 @@ func (p *pool) prepare(ctx context.Context, number int) {
 		return
 	}
 	ctx, p.cancel = context.WithCancel(ctx)
+	p.forks = p.newForkServer(strconv.Itoa(number))
 	n := p.engine.config.workers()
 	p.mu.placed = make([]int, n)
 	for i := range n {
@@ -57,20 +60,60 @@ func (p *pool) prepare(ctx context.Context, number int) {
 
 // start starts a worker.
 func (p *pool) start(ctx context.Context, name string) (*worker, error) {
+	l, err := p.launch(name, "roundhouse.worker")
+	if err != nil {
+		return nil, err
+	}
+	l.forks = p.forks
+	return l.start(ctx)
+}
+
+// launch is what a process of the pool is started with.
+func (p *pool) launch(name, module string) (launch, error) {
 	c := &p.engine.config
 	command, env := c.Command, c.Environ
 	if p.environment.python != "" {
 		dir, err := p.engine.packageDir()
 		if err != nil {
-			return nil, err
+			return launch{}, err
 		}
-		command, env = []string{p.environment.python, "-m", "roundhouse.worker"}, p.environment.variables(c.Environ, dir)
+		command, env = []string{p.environment.python, "-m", module}, p.environment.variables(c.Environ, dir)
 	}
 	name += "-" + strconv.FormatInt(p.engine.started.Add(1), 10)
 	return launch{
 		name: name, dir: p.engine.dir, command: command, env: env,
 		grace: c.WorkerTimeout, limits: c.Limits, report: p.engine.report, log: p.log.With("worker", name),
-	}.start(ctx)
+	}, nil
+}
+
+// newForkServer is the fork server of a pool whose workers it can fork, nil
+// for others: one worker alone shares nothing.
+func (p *pool) newForkServer(number string) *forkServer {
+	c := &p.engine.config
+	if !c.ForkWorkers || !forks() || c.workers() < 2 || p.environment.python == "" {
+		return nil
+	}
+	return &forkServer{log: p.log, models: p.forkModels,
+		launch: func() (launch, error) { return p.launch(number+"-fork", forkModule) }}
+}
+
+// forkModels is what a fork server is told of the pool's models.
+func (p *pool) forkModels() []forkModel {
+	p.engine.mu.Lock()
+	defer p.engine.mu.Unlock()
+	seen := map[forkModel]bool{}
+	list := []forkModel{}
+	for m := range p.models {
+		var o forkModel
+		if json.Unmarshal(m.settings.Document, &o) != nil {
+			continue // its load will say so
+		}
+		if o.Folder = m.settings.Folder; !seen[o] && len(list) < maxForkModels {
+			seen[o] = true
+			list = append(list, o)
+		}
+	}
+	return list
 }
 
 // choose takes n slots, 0 for all: those with the fewest models. The caller
@@ -137,6 +180,9 @@ func (p *pool) close() {
 	}
 	for _, s := range p.slots {
 		<-s.stopped
+	}
+	if p.forks != nil {
+		p.forks.close()
 	}
 	if p.environment != nil {
 		p.environment.release()

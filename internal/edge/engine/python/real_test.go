@@ -41,7 +41,7 @@ func newRealRig(t *testing.T, change func(*Config)) *rig {
 	t.Helper()
 	python := realPython(t)
 	return newRig(t, "", func(c *Config) {
-		c.Python, c.Environ = python, os.Environ()
+		c.Python, c.Environ, c.ForkWorkers = python, os.Environ(), true
 		c.Package, c.PackageDir = os.DirFS(filepath.Join("..", "..", "..", "..", "python")), ""
 		c.CacheDir = t.TempDir()
 		c.Limits.PingInterval = DefaultConfig().Limits.PingInterval

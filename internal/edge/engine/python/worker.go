@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,11 +35,11 @@ type worker struct {
 	}
 }
 
-func (l launch) newWorker(p *child.Process, out *output, nc net.Conn, reader *frameReader, hi hello) *worker {
-	w := &worker{name: l.name, process: p, output: out, limits: l.limits, grace: l.grace, report: l.report, hello: hi,
-		log: l.log.With("pid", p.PID())}
+func (l launch) newWorker(g *greeted) *worker {
+	w := &worker{name: l.name, process: g.process, output: g.output, limits: l.limits, grace: l.grace, report: l.report, hello: g.hello,
+		log: l.log.With("pid", g.process.PID())}
 	w.mu.placements = map[string]*placement{}
-	w.conn = newConn(nc, reader, l.limits, w.pushed)
+	w.conn = newConn(g.conn, g.reader, l.limits, w.pushed)
 	go w.conn.write()
 	go w.run()
 	go w.watch()
