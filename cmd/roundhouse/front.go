@@ -30,6 +30,7 @@ type frontOptions struct {
 	accessLog       string
 	sessionHeader   string
 	upstream        string
+	tracingServer   string
 }
 
 func (o *frontOptions) flags(f *pflag.FlagSet) {
@@ -39,6 +40,7 @@ func (o *frontOptions) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.corsOrigins, "cors-origin", nil, "origin of web pages that may ask, as https://chat.example.com, or * for all; may be repeated")
 	f.StringVar(&o.accessLog, "access-log", "", "file to write a line of JSON per request to; - for standard error")
 	f.StringVar(&o.sessionHeader, "session-header", "", "header whose value keeps a client's requests on one replica")
+	f.StringVar(&o.tracingServer, "tracing-server", "", "OTLP collector for traces of this process and its replicas: host:port (gRPC) or http://host:port; default: OTEL_EXPORTER_OTLP_ENDPOINT")
 	f.StringVar(&o.upstream, "upstream-client", gateway.UpstreamOwn, "HTTP client that asks replicas: own, or net/http, which costs more than twice the CPU time")
 }
 
@@ -57,6 +59,12 @@ type front struct {
 // open reads the keys and certificates; standard is the file of keys unless
 // another is named. The caller closes the front.
 func (o *frontOptions) open(ctx context.Context, standard datadir.KeyFile, logs io.Writer, log *slog.Logger) (fr *front, err error) {
+	if o.tracingServer != "" {
+		// The one place that this process and its replicas both read.
+		if err := os.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", o.tracingServer); err != nil {
+			return nil, err
+		}
+	}
 	fr = &front{cors: gateway.CORS{Origins: o.corsOrigins}, session: o.sessionHeader, upstream: o.upstream}
 	defer func() {
 		if err != nil {
