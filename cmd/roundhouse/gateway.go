@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"time"
 
@@ -87,10 +86,8 @@ func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err
 	if len(o.files) == 0 {
 		return usagef("give the manifests of routes and pools with -f")
 	}
-	for _, f := range o.files {
-		if _, err := os.Stat(f); err != nil {
-			return fmt.Errorf("%s: %w", f, bare(err))
-		}
+	if err := exist(o.files); err != nil {
+		return err
 	}
 	level := slog.LevelInfo
 	if o.verbose {

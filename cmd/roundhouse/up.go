@@ -75,11 +75,8 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 	if o.watch && len(o.files) == 0 {
 		return usagef("--watch needs -f: there is nothing to watch")
 	}
-	for _, f := range o.files {
-		// Its objects stay: a mistyped name deletes nothing.
-		if _, err := os.Stat(f); err != nil {
-			return fmt.Errorf("%s: %w", f, bare(err))
-		}
+	if err := exist(o.files); err != nil {
+		return err
 	}
 	level := slog.LevelInfo
 	if o.verbose {
@@ -142,6 +139,17 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 			src.watch(ctx)
 		}
 	})
+}
+
+// exist refuses roots that are not there. Their objects stay: a mistyped name
+// deletes nothing.
+func exist(files []string) error {
+	for _, f := range files {
+		if _, err := os.Stat(f); err != nil {
+			return fmt.Errorf("%s: %w", f, bare(err))
+		}
+	}
+	return nil
 }
 
 // listen opens a TCP address; flag is where another can be chosen.
