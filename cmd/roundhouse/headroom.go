@@ -4,7 +4,7 @@ import "os"
 
 // headroomBytes is how much more than the heap itself may be allocated before
 // the garbage collector runs, twice.
-const headroomBytes = 16 << 20
+const headroomBytes = 8 << 20
 
 // headroom is never touched, so it takes address space and no memory. The
 // collector takes it for a part of the heap and waits until as much again has
