@@ -117,10 +117,10 @@ type usage struct {
 
 func (u *usage) start(contentType string) {
 	form, _, _ := strings.Cut(contentType, ";")
-	switch form = strings.ToLower(strings.TrimSpace(form)); {
-	case form == "text/event-stream":
+	switch strings.ToLower(strings.TrimSpace(form)) {
+	case "text/event-stream":
 		u.stream = &openai.StreamReader{}
-	case form == "application/json":
+	case "application/json":
 		u.read = true
 	}
 }

@@ -3,10 +3,12 @@ package extproc
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"runtime/pprof"
 	"strconv"
 	"strings"
@@ -43,6 +45,7 @@ func TestMain(m *testing.M) {
 // benchServer picks among 10 endpoints with the real dispatcher, and answers
 // every line of its input with the CPU time it has used, in µs.
 func benchServer() error {
+	debug.SetGCPercent(400) // as the command does
 	d, err := dispatch.New(dispatch.DefaultConfig(), nobody{}, nil, nil)
 	if err != nil {
 		return err
@@ -189,7 +192,7 @@ func converse(b *testing.B, conn *grpc.ClientConn, body []byte) {
 	e.recv()
 	e.body((*extprocv3.ProcessingResponse).GetResponseBody)
 	_ = e.stream.CloseSend()
-	if _, err := e.stream.Recv(); err != io.EOF {
+	if _, err := e.stream.Recv(); !errors.Is(err, io.EOF) {
 		b.Fatal(err)
 	}
 }
