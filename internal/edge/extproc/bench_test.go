@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime/debug"
-	"runtime/pprof"
 	"strconv"
 	"strings"
 	"sync"
@@ -69,8 +68,6 @@ func benchServer() error {
 		return err
 	}
 	fmt.Println(at)
-	pf, _ := os.Create("/tmp/epp.prof")
-	_ = pprof.StartCPUProfile(pf)
 	go func() {
 		lines := bufio.NewScanner(os.Stdin)
 		for lines.Scan() {
@@ -78,7 +75,6 @@ func benchServer() error {
 			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
 			fmt.Println((r.Utime.Nano() + r.Stime.Nano()) / 1000)
 		}
-		pprof.StopCPUProfile()
 		os.Exit(0)
 	}()
 	return s.Run(context.Background())
