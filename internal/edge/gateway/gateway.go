@@ -52,6 +52,7 @@ func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
 // even if requests had to be cut.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	srv := g.server()
+	defer g.upstream.closeIdle()
 	served := make(chan error, 1)
 	go func() {
 		if srv.TLSConfig != nil {

@@ -76,7 +76,9 @@ func (c *Client) Do(ctx context.Context, q *Request) (*Response, error) {
 		sent = sent || x.sent.Load()
 		q.TailRead = !x.tail.CompareAndSwap(tailUnread, tailSpared)
 		if q.TailRead && ctx.Err() != nil {
-			_ = <-x.written // whoever reads the Tail knows why it failed, from here on
+			if failed := <-x.written; failed != nil { // from here on the Tail's reader knows why
+				err = failed
+			}
 		}
 		if kept == nil || q.TailRead || !x.stale(err) || ctx.Err() != nil {
 			return nil, &Error{q.Address, !sent, cause(ctx, err)}
