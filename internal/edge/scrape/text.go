@@ -102,7 +102,7 @@ func (r *reader) read(in io.Reader, limit int64, wanted *names, found func(*samp
 		if total += int64(n); total > limit {
 			return fmt.Errorf("%w: over %d bytes", errTooLong, limit)
 		}
-		rest := r.buf[:end+n]
+		rest, old := r.buf[:end+n], end // no line ends in the old part
 		if skipping {
 			at := bytes.IndexByte(rest, '\n')
 			if skipping = at < 0; skipping {
@@ -110,20 +110,24 @@ func (r *reader) read(in io.Reader, limit int64, wanted *names, found func(*samp
 			} else {
 				number++
 			}
-			rest = rest[at+1:]
+			rest, old = rest[at+1:], 0
 		}
 		for !skipping {
-			at := bytes.IndexByte(rest, '\n')
+			at := bytes.IndexByte(rest[old:], '\n')
 			if at < 0 {
 				break
 			}
+			at, old = at+old, 0
 			number++
 			if err := r.line(rest[:at], wanted, found); err != nil {
 				return fmt.Errorf("line %d: %w", number, err)
 			}
 			rest = rest[at+1:]
 		}
-		if end = copy(r.buf[:], rest); end == len(r.buf) {
+		if len(rest) < end+n {
+			copy(r.buf[:], rest)
+		}
+		if end = len(rest); end == len(r.buf) {
 			if _, _, ok := wanted.match(rest); ok {
 				return fmt.Errorf("line %d: %w: over %d bytes", number+1, errLongLine, len(r.buf))
 			}
