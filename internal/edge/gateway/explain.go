@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -14,6 +15,10 @@ import (
 // it and why. It is read as any other, but nobody is asked or woken, nothing
 // is counted, and no key is needed. The error is what its sender would be told.
 func (g *Gateway) Explain(r *http.Request) (dispatch.Explanation, error) {
+	own := errors.New(r.Method + " " + r.URL.Path + " is answered by the gateway itself")
+	if strings.HasPrefix(r.URL.EscapedPath(), "/v2/repository/") {
+		return dispatch.Explanation{}, own // it would load and unload
+	}
 	cfg := g.cfg
 	cfg.Keys, cfg.AccessLog, cfg.Tracer, cfg.CORS = nil, nil, nil, CORS{}
 	apart := &Gateway{cfg: cfg, dispatch: g.dispatch, log: g.log, metrics: newMetrics(g.dispatch, nil)}
@@ -26,7 +31,7 @@ func (g *Gateway) Explain(r *http.Request) (dispatch.Explanation, error) {
 	case w.err != nil:
 		return dispatch.Explanation{}, w.err
 	case w.code < http.StatusBadRequest:
-		return dispatch.Explanation{}, errors.New(r.Method + " " + r.URL.Path + " is answered by the gateway itself")
+		return dispatch.Explanation{}, own
 	}
 	var said struct {
 		Error string `json:"error"`

@@ -64,10 +64,10 @@ func (x *exchange) classify(path string) {
 	model, isModel := strings.CutPrefix(rest, "models/")
 	_, explained := x.w.(*explained)
 	switch {
-	case explained:
-		x.surface = surfaceOIP
 	case v1 && isModel && (strings.HasSuffix(model, ":predict") || strings.HasSuffix(model, ":explain")):
 		x.surface = surfaceV1
+	case explained:
+		x.surface = surfaceOIP // whose errors are one string
 	case v1 && (rest == "messages" || strings.HasPrefix(rest, "messages/")),
 		v1 && (rest == "models" || isModel) && x.r.Header.Get("Anthropic-Version") != "":
 		x.surface = surfaceAnthropic

@@ -131,7 +131,11 @@ func (p *Pick) write(b *strings.Builder, what string) {
 	if p == nil {
 		return
 	}
-	fmt.Fprintf(b, "%s: %s %s (%s)\n", what, p.Replica, p.Address, p.Reason)
+	chosen := "none"
+	if p.Replica != "" {
+		chosen = p.Replica + " " + p.Address
+	}
+	fmt.Fprintf(b, "%s: %s (%s)\n", what, chosen, p.Reason)
 	for _, line := range p.Table {
 		fmt.Fprintf(b, "  %s\n", line)
 	}
