@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -93,26 +94,45 @@ func (x *exchange) retryAfter(d time.Duration) {
 // mayUse says whether the request's key is for the model it names, and answers
 // 403 if it is not. An unknown model is for anyone: it will not be found.
 func (x *exchange) mayUse() bool {
-	if len(x.pass.Models()) == 0 {
+	if !x.limited() {
 		return true
 	}
-	q := x.query()
-	k, err := x.gw.dispatch.Key(q)
+	k, err := x.gw.dispatch.Key(x.query())
+	if err == nil {
+		err = x.may(k)
+	} else {
+		err = nil
+	}
 	if err != nil {
-		return true
+		x.refuse(err)
 	}
+	return err == nil
+}
+
+// limited says whether the request's key is for some models only.
+func (x *exchange) limited() bool { return len(x.pass.Models()) > 0 }
+
+// forbiddenError says that a key is not for a model.
+type forbiddenError struct{ key, model string }
+
+func (e *forbiddenError) Error() string {
+	return fmt.Sprintf("API key %s is not for model %q", e.key, e.model)
+}
+
+// may is an error if the request's key is not for the service or shared pool
+// that it is routed to.
+func (x *exchange) may(k service.Key) error {
 	names := []string{k.String(), strings.TrimPrefix(k.String(), defaultPrefix)}
+	q := x.query()
 	q.Model = ""
 	if _, err := x.gw.dispatch.Key(q); err != nil {
 		// Nothing but the name decides, so it is the model's.
 		names = append(names, x.model)
 	}
 	if x.pass.Allows(names...) {
-		return true
+		return nil
 	}
-	x.gw.metrics.refuse("model")
-	x.failWith(http.StatusForbidden, fmt.Sprintf("API key %s is not for model %q", x.pass.Key(), x.model), "model", "model_not_allowed")
-	return false
+	return &forbiddenError{x.pass.Key(), x.model}
 }
 
 // sees says whether the request's key is for a service.

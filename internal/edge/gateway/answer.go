@@ -51,6 +51,7 @@ func (x *exchange) refuse(err error) {
 	var ambiguous *route.AmbiguousError
 	var unnamed *route.MissingModelError
 	var refused *dispatch.Error
+	var forbidden *forbiddenError
 	switch {
 	case x.r.Context().Err() != nil:
 		x.code = statusClientGone
@@ -58,6 +59,9 @@ func (x *exchange) refuse(err error) {
 		x.failWith(http.StatusNotFound, err.Error(), "model", "model_not_found")
 	case errors.As(err, &unnamed):
 		x.failWith(http.StatusBadRequest, err.Error(), "model", "")
+	case errors.As(err, &forbidden):
+		x.gw.metrics.refuse("model")
+		x.failWith(http.StatusForbidden, err.Error(), "model", "model_not_allowed")
 	case errors.As(err, &refused):
 		if refused.RetryAfter > 0 {
 			x.retryAfter(refused.RetryAfter)

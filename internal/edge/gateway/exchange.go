@@ -144,7 +144,7 @@ func appendRandomHex(b []byte, n int) []byte {
 // serveModel admits the request for x.model and forwards it. The body has been
 // read.
 func (x *exchange) serveModel() {
-	if x.explains() || !x.mayUse() {
+	if x.explains() {
 		return
 	}
 	x.expect()
@@ -160,6 +160,9 @@ func (x *exchange) serveModel() {
 func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 	q := x.query()
 	q.Bytes = x.body.held
+	if x.limited() {
+		q.May = x.may
+	}
 	ended := x.startQueue()
 	g, err := x.gw.dispatch.Admit(ctx, q)
 	ended()

@@ -232,12 +232,17 @@ func (d *Dispatcher) Key(r Request) (service.Key, error) {
 
 // Admit finds the pool a request is for and reserves a place on one of its
 // replicas, waiting for one if need be. The caller must call Done on the grant
-// exactly once. The error is one of package route, the context's, or an
-// *Error.
+// exactly once. The error is one of package route, the context's, an
+// *Error, or Request.May's.
 func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 	_, p, t, err := d.route(&r)
 	if err != nil {
 		return nil, err
+	}
+	if r.May != nil {
+		if err := r.May(p.ref.Key); err != nil {
+			return nil, err
+		}
 	}
 	if d.cfg.Asked != nil {
 		d.cfg.Asked(p.ref)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // Request is what admission needs to know of a request. Everything but what
@@ -42,6 +43,9 @@ type Request struct {
 	// Subset are the addresses the request may go to; nil for any. They must
 	// not change until Done.
 	Subset []string
+	// May says whether the request may use the service or shared pool it is
+	// routed to; its error is Admit's. nil allows every one.
+	May func(service.Key) error
 	// Deadline is when the request has no use any more; zero for never. It
 	// shortens the wait and nothing else.
 	Deadline time.Time

@@ -138,23 +138,34 @@ const defaultPrefix = service.DefaultNamespace + "/"
 // mayUse is an error if a key is not for the model that q names. An unknown
 // model is for anyone: it will not be found.
 func (s *Server) mayUse(pass *keys.Pass, q dispatch.Request) error {
-	if len(pass.Models()) == 0 {
+	may := s.may(pass, q)
+	if may == nil {
 		return nil
 	}
 	k, err := s.dispatch.Key(q)
 	if err != nil {
 		return nil
 	}
-	names := []string{k.String(), strings.TrimPrefix(k.String(), defaultPrefix)}
-	if _, err := s.dispatch.Key(dispatch.Request{Host: q.Host, Path: q.Path, Header: q.Header}); err != nil {
-		// The host does not decide by itself, so the name it is asked by is the
-		// model's.
-		names = append(names, q.Model)
-	}
-	if pass.Allows(names...) {
+	return may(k)
+}
+
+// may says which services and shared pools a key lets q use; nil for any.
+func (s *Server) may(pass *keys.Pass, q dispatch.Request) func(service.Key) error {
+	if len(pass.Models()) == 0 {
 		return nil
 	}
-	return errorf(codes.PermissionDenied, "API key %s is not for model %q", pass.Key(), q.Model)
+	return func(k service.Key) error {
+		names := []string{k.String(), strings.TrimPrefix(k.String(), defaultPrefix)}
+		if _, err := s.dispatch.Key(dispatch.Request{Host: q.Host, Path: q.Path, Header: q.Header}); err != nil {
+			// The host does not decide by itself, so the name it is asked by is the
+			// model's.
+			names = append(names, q.Model)
+		}
+		if pass.Allows(names...) {
+			return nil
+		}
+		return errorf(codes.PermissionDenied, "API key %s is not for model %q", pass.Key(), q.Model)
+	}
 }
 
 // sees says whether a key is for a service.

@@ -97,10 +97,8 @@ func (c *call) query(size int) dispatch.Request {
 // admit finds the model's replica. size is how many bytes wait with the call.
 func (c *call) admit(size int) error {
 	q := c.query(size)
-	if err := c.server.mayUse(c.pass, q); err != nil {
-		return err
-	}
-	if k, err := c.server.dispatch.Key(q); err == nil {
+	q.May = c.server.may(c.pass, q)
+	if k, err := c.server.dispatch.Key(q); err == nil && (q.May == nil || q.May(k) == nil) {
 		c.key, c.service = k, k.String()
 		if err := c.speaks(q); err != nil {
 			return err

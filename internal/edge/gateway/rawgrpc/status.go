@@ -56,6 +56,8 @@ func refusal(ctx context.Context, err error) (metadata.MD, error) {
 			return later, errorf(codes.ResourceExhausted, "%v", err)
 		}
 		return later, errorf(codes.Unavailable, "%v", err)
+	case status.Code(err) == codes.PermissionDenied: // of Request.May
+		return nil, err
 	default:
 		return nil, errorf(codes.Internal, "%v", err)
 	}
