@@ -155,3 +155,66 @@ func TestPrefillAndDecodeApart(t *testing.T) {
 	}
 	t.Logf("prefills: %v computed, %v failed", outcomes("computed"), outcomes("failed"))
 }
+
+// TestRouterOfAService: a service with a router of its own. It runs beside the
+// engine and the decoder, and requests enter through it, even after it died.
+// Here it is another gateway, which is told of the decoder once that is there.
+func TestRouterOfAService(t *testing.T) {
+	t.Parallel()
+	routes := t.TempDir()
+	lead := func(to string) {
+		write(t, routes, "routes.yaml", `apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: decoders}
+spec: {addresses: ["`+to+`"]}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Route
+metadata: {name: chat}
+spec: {targets: [{pool: decoders}]}
+`)
+	}
+	lead(refusing(t))
+	n := startNode(t)
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "chat.yaml", apart+`  router:
+    local:
+      command: [roundhouse, gateway, -f, "`+routes+`", --watch, --listen, "127.0.0.1:{{.Port}}", --grpc-listen, "", --metrics-listen, ""]
+      readinessProbe: {httpGet: {path: /healthz, port: 8080}}
+`))
+	prefill, decode, router := n.part("chat", "engine", 0), n.part("chat", "decoder", 0), n.part("chat", "router", 0)
+	lead(decode.HTTP)
+	eventually(t, "the router knows the decoder", func() (bool, string) {
+		a := n.send("POST", "http://"+router.HTTP+"/v1/completions", shortAsk)
+		return ok(a), a.String()
+	})
+	requests := func(p part) float64 {
+		return n.figure("http://"+p.HTTP+"/metrics", "vllm:request_success_total")
+	}
+	ask := write(t, t.TempDir(), "ask.json", fresh(4000))
+	out := n.do("explain", "request", ask)
+	contains(t, out, "replica: ", router.HTTP)
+	if strings.Contains(out, "prefill: ") || strings.Contains(out, decode.HTTP) {
+		t.Errorf("the gateway picks past the router:\n%s", out)
+	}
+	before := requests(decode)
+	for range 3 {
+		if a := n.post("/v1/completions", fresh(4000)); !ok(a) {
+			t.Errorf("through the router: %s", a)
+		}
+	}
+	if p, d := requests(prefill), requests(decode)-before; p != 0 || d != 3 {
+		t.Errorf("of 3 requests the decoder has answered %v and the engine %v: who computes a prompt is the router's to say", d, p)
+	}
+	if err := syscall.Kill(router.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if a := n.post("/v1/completions", fresh(64)); !ok(a) { // it waits for the restart
+		t.Errorf("with the router killed: %s", a)
+	}
+	if next := n.part("chat", "router", router.PID); next.HTTP == "" {
+		t.Error("the router's next process has no address")
+	}
+	if now := n.part("chat", "decoder", 0); now.PID != decode.PID {
+		t.Error("the decoder was restarted with the router")
+	}
+}
