@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any, Optional
 
-from . import preload, worker
+from . import preload, scope, worker
 from .bridge import Bridge
 from .faults import cut
 from .frames import MAX_HEADER, ProtocolError, pack, receive
@@ -70,6 +70,7 @@ class ForkServer:
         if preload.load(preload.wanted(header.get("models") or ())) or not self._frozen:
             # What lives on is never looked at by a collection, in no process:
             # a look is a write, and each page written to is a page of one's own.
+            scope.settle()
             gc.collect()
             gc.freeze()
             self._frozen = True

@@ -15,7 +15,8 @@ import importlib.util
 import os
 import sys
 import threading
-from typing import Any, Dict, List, Optional
+from itertools import islice
+from typing import Any, Dict, List, Optional, Tuple
 
 _MARK = "__roundhouse_scope__"
 _current: "contextvars.ContextVar[Optional[Scope]]" = contextvars.ContextVar(
@@ -103,7 +104,7 @@ class Scope:
         return any(self._owns(place) for place in places)
 
     def _leave(self) -> None:
-        held = {n: m for n, m in list(sys.modules.items()) if self._holds(m)}
+        held = {n: m for n, m in _recent() if self._holds(m)}
         for name in held:
             del sys.modules[name]
         self.modules = held
@@ -128,6 +129,28 @@ class Scope:
             if _active is self:
                 activate(None)
             self.modules.clear()
+
+
+# The modules of no scope that were there at first: how many, and the last.
+_settled: Tuple[int, Optional[str]] = (0, None)
+
+
+def settle() -> None:
+    """Says that all modules there are now belong to no scope."""
+    global _settled
+    _settled = (len(sys.modules), next(reversed(sys.modules)))
+
+
+def _recent() -> List[Tuple[str, Any]]:
+    """The modules that came since ``settle``. A look at the others would cost
+    more than time: it writes to their reference counts, and so to the memory
+    that forked workers share. All modules where the order has changed."""
+    count, last = _settled
+    new = max(len(sys.modules) - count, 0)
+    recent = list(islice(reversed(sys.modules.items()), new + 1))
+    if last is None or not recent or recent.pop()[0] != last:
+        return list(sys.modules.items())
+    return recent[::-1]
 
 
 def _names(module: Any) -> Dict[str, Any]:

@@ -45,26 +45,38 @@ def packed(*values):
     return b"".join(parts)
 
 
+def listen(folder):
+    """A socket in a folder: its path and itself."""
+    place = os.path.relpath(folder / "s")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(place)
+    listener.listen(1)
+    listener.settimeout(WAIT)
+    return place, listener
+
+
 class Peer:
     """A worker process and the server's end of its socket."""
 
+    MODULE = "roundhouse.worker"
+
     def __init__(self, folder, grace=5.0, python=sys.executable, stdout=None, path=None):
         folder.mkdir(parents=True, exist_ok=True)
-        place = os.path.relpath(folder / "s")
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(place)
-        listener.listen(1)
-        listener.settimeout(WAIT)
+        place, listener = listen(folder)
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, (os.path.dirname(HERE), path))),
             "ROUNDHOUSE_WORKER_TOKEN": TOKEN,
         }
         self.process = subprocess.Popen(
-            [python, "-m", "roundhouse.worker", "--socket", place, "--grace", str(grace)],
+            [python, "-m", self.MODULE, "--socket", place, "--grace", str(grace)],
             env=environment,
             stdout=stdout,
         )
+        self.accept(listener)
+
+    def accept(self, listener):
+        """Takes the connection and the first frame."""
         self.socket, _ = listener.accept()
         listener.close()
         self.socket.settimeout(WAIT)
@@ -146,3 +158,48 @@ class Peer:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+class Forked(Peer):
+    """A forked worker; it is nobody's child here and ends with its socket."""
+
+    def __init__(self, listener):
+        self.accept(listener)
+
+
+class ForkPeer(Peer):
+    """A fork server."""
+
+    MODULE = "roundhouse.forkserver"
+
+    def __init__(self, folder, **options):
+        super().__init__(folder, **options)
+        self.folder = folder
+        self.workers = []
+        self.welcome()
+        pipe = str(folder / "pipe")
+        os.mkfifo(pipe)
+        self.output = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    def ask_fork(self, models, place="nowhere", **fields):
+        """Asks for a worker; the answer."""
+        pipe = str(self.folder / "pipe")
+        wanted = {"socket": place, "token": "of a worker", "output": pipe, "grace": 5}
+        return self.ask(kind="fork", models=models, **{**wanted, **fields})
+
+    def fork(self, models):
+        """A worker."""
+        folder = self.folder / f"worker{len(self.workers)}"
+        folder.mkdir()
+        place, listener = listen(folder)
+        answer = self.ask_fork(models, place)
+        assert answer["kind"] == "result", answer
+        self.forked = answer["pid"]
+        self.workers.append(Forked(listener))
+        return self.workers[-1]
+
+    def close(self):
+        for worker in self.workers:
+            worker.socket.close()
+        super().close()
+        os.close(self.output)

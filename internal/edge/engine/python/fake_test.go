@@ -22,6 +22,9 @@ func TestMain(m *testing.M) {
 		fakeMain(how)
 		return
 	}
+	if job := os.Getenv(serverVariable); job != "" {
+		forkingServer(job)
+	}
 	os.Exit(m.Run())
 }
 
@@ -129,6 +132,17 @@ func (f *fake) serve() {
 			body, _ := json.Marshal(m)
 			f.send(object{"kind": "result", "id": id, "http": object{"status": 201, "headers": [][2]string{{"x-model", "fake"}, {"content-length", "7"}},
 				"body": object{"offset": 0, "length": len(body)}}}, body)
+		case "fork":
+			switch os.Getenv(fakeVariable) {
+			case "fork-dies":
+				os.Exit(1)
+			case "fork-lies":
+				f.send(object{"kind": "result", "id": id, "pid": 1}, nil)
+			case "fork-babbles":
+				f.send(object{"kind": "result", "id": id + 1, "pid": 1}, nil)
+			default:
+				f.send(object{"kind": "error", "id": id, "error": object{"kind": "unsupported", "message": "threads run on"}}, nil)
+			}
 		case "stop":
 			f.send(object{"kind": "goodbye"}, nil)
 			os.Exit(0)
