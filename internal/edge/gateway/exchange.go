@@ -38,6 +38,7 @@ type exchange struct {
 	outgoing http1.Request
 	parts    [3][]byte // of the body
 	replaced []byte    // sent in place of the body; nil: the body is
+	pair     *pairing  // with a prefill replica that works at the same time; nil without
 	fields   []byte    // of the request to the replica, encoded
 
 	service string    // for metrics: a known service or ""
@@ -90,6 +91,7 @@ func (x *exchange) finish() {
 		x.gw.metrics.waited(x.service, x.grant.Waited())
 	}
 	x.body.release(x.gw)
+	x.unpair()
 	x.settle()
 	// The server still has to send what it holds, and discards what is left of
 	// a body; it lifts the deadlines afterwards. Not every ResponseWriter has

@@ -46,10 +46,12 @@ func (x *exchange) forward() {
 // body, so that a replica that dies before them can be replaced. They are in
 // out, with what came with them.
 func (x *exchange) try() (in incoming, out passing, err error) {
-	x.prefill()
+	if err = x.prefill(); err != nil {
+		return in, out, err
+	}
 	in, err = x.gw.upstream.do(x)
 	if err != nil {
-		return in, out, err
+		return in, out, x.blame(err)
 	}
 	out = passing{x: x, body: in.body}
 	out.begin(&in)
@@ -58,7 +60,7 @@ func (x *exchange) try() (in incoming, out passing, err error) {
 	}
 	if out.n == 0 && !errors.Is(out.err, io.EOF) {
 		out.close()
-		return in, out, out.err
+		return in, out, x.blame(out.err)
 	}
 	return in, out, nil
 }
@@ -106,6 +108,9 @@ func (x *exchange) elsewhere(err error) bool {
 		x.failWith(http.StatusBadGateway, fmt.Sprintf("the replica failed and the body, over %d bytes, cannot be sent again: %v",
 			x.gw.cfg.MaxReplayBytes, err), "", "replica_failed")
 		return false
+	}
+	if x.again(err) {
+		return true
 	}
 	if !x.waited && isLost(err) {
 		// The replica may have been killed, and be restarted: wait for one as if

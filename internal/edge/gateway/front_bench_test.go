@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -18,8 +19,8 @@ import (
 // canned is an upstream that answers at once.
 type canned struct{ body []byte }
 
-func (c canned) post(x *exchange, _ string, _ []byte, _ time.Duration) (incoming, error) {
-	return c.do(x)
+func (c canned) post(x *exchange, _ string, _ []byte, _ time.Duration) func(context.Context) (incoming, error) {
+	return func(context.Context) (incoming, error) { return c.do(x) }
 }
 
 func (c canned) closeIdle() {}

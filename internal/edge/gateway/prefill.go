@@ -57,16 +57,31 @@ func (x *exchange) replace(b []byte) {
 	x.replaced = b
 }
 
-// prefill has the grant's prefill replica compute the prompt, if there is one
-// and its engines want to be asked, and tells the decode replica where the KV
-// is. When that fails the decode replica computes the prompt.
-func (x *exchange) prefill() {
-	if x.replaced != nil {
-		x.replace(nil) // it was for another replica
+// prefill prepares what is to be sent to the granted replica where another
+// computes the prompt for it and the gateway has to ask that. An error is the
+// try's.
+func (x *exchange) prefill() error {
+	if x.replaced != nil { // it was for another replica
+		x.replace(nil)
+		x.unpair()
 	}
-	if x.parsed == nil || x.form || x.disaggregation() != service.DisaggregationVLLM {
-		return
+	if x.parsed == nil || x.form {
+		return nil
 	}
+	switch x.disaggregation() {
+	case service.DisaggregationVLLM:
+		x.prefillFirst()
+	case service.DisaggregationSGLang:
+		return x.prefillBoth()
+	case service.DisaggregationHeader: // namePrefill
+	}
+	return nil
+}
+
+// prefillFirst has the grant's prefill replica compute the prompt, if there is
+// one, and tells the decode replica where the KV is. When that fails the
+// decode replica computes the prompt.
+func (x *exchange) prefillFirst() {
 	params := []byte("null") // where KV is fetched is not the client's to say
 	to := x.grant.Prefill()
 	if to != "" && x.splits() {
@@ -139,20 +154,19 @@ func (x *exchange) computed(address string) ([]byte, error) {
 	}
 	x.gw.buffered.held.Add(int64(len(body)))
 	defer x.gw.buffered.give(int64(len(body)))
-	in, err := x.gw.upstream.post(x, address, body, x.gw.cfg.PrefillTimeout)
+	in, err := x.gw.upstream.post(x, address, body, x.gw.cfg.PrefillTimeout)(x.r.Context())
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = in.body.Close() }() // what matters was read
 	answer, err := io.ReadAll(io.LimitReader(in.body, maxPrefillAnswer+1))
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case in.status/100 == 4:
-		return nil, fmt.Errorf("%w: %d", errPrefillRefused, in.status)
-	case in.status != http.StatusOK:
-		return nil, fmt.Errorf("it answers %d", in.status)
-	case len(answer) > maxPrefillAnswer:
+	}
+	if err := prefillStatus(in.status); err != nil {
+		return nil, err
+	}
+	if len(answer) > maxPrefillAnswer {
 		return nil, fmt.Errorf("its answer is over %d bytes", maxPrefillAnswer)
 	}
 	at, err := openai.Find(answer, memberTransfer)
@@ -164,4 +178,15 @@ func (x *exchange) computed(address string) ([]byte, error) {
 		return nil, fmt.Errorf("its answer has no %s: the engine transfers no KV", memberTransfer)
 	}
 	return params, nil
+}
+
+// prefillStatus is what a prefill replica's status says.
+func prefillStatus(code int) error {
+	switch {
+	case code/100 == 4:
+		return fmt.Errorf("%w: %d", errPrefillRefused, code)
+	case code != http.StatusOK:
+		return fmt.Errorf("it answers %d", code)
+	}
+	return nil
 }

@@ -41,17 +41,21 @@ func (t *transport) closeIdle() { t.rt.CloseIdleConnections() }
 func (t *transport) do(x *exchange) (incoming, error) {
 	parts, length := x.sentBody(nil)
 	req, err := x.upstreamRequest(x.grant.Address(), parts, length)
-	return t.send(x, req, err, x.gw.cfg.AnswerTimeout)
+	in, err := t.send(x.context(), req, err, x.gw.cfg.AnswerTimeout)
+	if err != nil && x.body.tail != nil && x.body.tail.begun.Load() {
+		x.body.spent = true
+	}
+	return in, err
 }
 
-func (t *transport) post(x *exchange, address string, body []byte, limit time.Duration) (incoming, error) {
+func (t *transport) post(x *exchange, address string, body []byte, limit time.Duration) func(context.Context) (incoming, error) {
 	req, err := x.upstreamRequest(address, [][]byte{body}, int64(len(body)))
-	return t.send(x, req, err, limit)
+	return func(ctx context.Context) (incoming, error) { return t.send(ctx, req, err, limit) }
 }
 
 // send sends a request unless err says why it could not be made.
-func (t *transport) send(x *exchange, req *http.Request, err error, limit time.Duration) (incoming, error) {
-	ctx, p := newPatience(x.r.Context(), limit)
+func (t *transport) send(ctx context.Context, req *http.Request, err error, limit time.Duration) (incoming, error) {
+	ctx, p := newPatience(ctx, limit)
 	var sent atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
 	var resp *http.Response
@@ -63,9 +67,6 @@ func (t *transport) send(x *exchange, req *http.Request, err error, limit time.D
 			err = errSlow
 		}
 		p.stop()
-		if x.body.tail != nil && x.body.tail.begun.Load() {
-			x.body.spent = true
-		}
 		if !sent.Load() {
 			err = dispatch.Unsent(err)
 		}
@@ -73,7 +74,7 @@ func (t *transport) send(x *exchange, req *http.Request, err error, limit time.D
 	}
 	in := incoming{status: resp.StatusCode, length: resp.ContentLength, body: &transportBody{ctx: ctx, patience: p, resp: resp},
 		fields: flatten(resp.Header)}
-	if x.r.Method == http.MethodHead {
+	if req.Method == http.MethodHead {
 		in.length = max(in.length, 0) // no body, whatever its length
 	}
 	for name := range resp.Trailer {

@@ -17,9 +17,10 @@ import (
 // AnswerTimeout. The caller closes the answer's body.
 type upstream interface {
 	do(x *exchange) (incoming, error)
-	// post sends the exchange's request with another body to another replica.
-	// The body must not be changed any more.
-	post(x *exchange, address string, body []byte, limit time.Duration) (incoming, error)
+	// post makes the exchange's request, with another body, to another replica.
+	// What it returns sends it, on whatever goroutine, and does not touch the
+	// exchange. The body must not be changed any more.
+	post(x *exchange, address string, body []byte, limit time.Duration) func(ctx context.Context) (incoming, error)
 	closeIdle()
 }
 
@@ -72,7 +73,7 @@ func (d *direct) do(x *exchange) (incoming, error) {
 	if x.body.tail != nil {
 		q.Tail = x.body.tail
 	}
-	resp, err := d.client.Do(x.r.Context(), q)
+	resp, err := d.client.Do(x.context(), q)
 	if err != nil {
 		if q.TailRead {
 			x.body.spent = true
@@ -82,14 +83,16 @@ func (d *direct) do(x *exchange) (incoming, error) {
 	return answered(resp), nil
 }
 
-func (d *direct) post(x *exchange, address string, body []byte, limit time.Duration) (incoming, error) {
+func (d *direct) post(x *exchange, address string, body []byte, limit time.Duration) func(context.Context) (incoming, error) {
 	q := &http1.Request{Address: address, Host: address, Method: x.r.Method, Target: x.target(),
 		Fields: bytes.Clone(x.requestFields()), Body: [][]byte{body}, Length: int64(len(body)), Timeout: limit}
-	resp, err := d.client.Do(x.r.Context(), q)
-	if err != nil {
-		return incoming{}, slow(err)
+	return func(ctx context.Context) (incoming, error) {
+		resp, err := d.client.Do(ctx, q)
+		if err != nil {
+			return incoming{}, slow(err)
+		}
+		return answered(resp), nil
 	}
-	return answered(resp), nil
 }
 
 func answered(resp *http1.Response) incoming {

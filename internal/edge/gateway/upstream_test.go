@@ -19,6 +19,7 @@ func TestNetHTTP(t *testing.T) {
 		"retries": TestRetriesBeforeFirstByte, "events": TestEventsAreFlushedOneByOne, "failures": TestFailureWithinAnAnswer,
 		"cancellation": TestCancellationReachesTheReplica, "silence": TestSilentReplica, "headers": TestHeaders,
 		"slow client": TestClientThatStopsSending, "load": TestMixedLoad, "drain": TestStopDrains,
+		"prefill": TestPrefillFirst, "prefill fails": TestPrefillFails, "pairs": TestPrefillBoth, "pairs fail": TestPrefillBothFails,
 	} {
 		t.Run(name, test)
 	}

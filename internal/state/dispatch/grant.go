@@ -37,7 +37,9 @@ type Grant struct {
 	replica  string // ID of the last one
 	address  string
 	grpc     string
+	pairs    int    // how often PrefillAgain was asked
 	before   string // the prefill replica's address
+	beforeIn string // its gRPC address
 	waited   time.Duration
 	tried    []*endpoint // that failed it
 	answered bool        // the first byte is here
@@ -61,6 +63,10 @@ func (g *Grant) GRPCAddress() string { return g.grpc }
 // Prefill is the "host:port" of the replica that computes the prompt for the
 // one at Address (prefill and decode apart); "" when Address does both.
 func (g *Grant) Prefill() string { return g.before }
+
+// PrefillGRPC is the "host:port" of that replica's second port; "" when it has
+// none.
+func (g *Grant) PrefillGRPC() string { return g.beforeIn }
 
 // Model is the name to give the replica; "" leaves the request's as it is.
 func (g *Grant) Model() string {
@@ -176,6 +182,28 @@ func (g *Grant) Prefilled(failed error) {
 	}
 	p.mu.Unlock()
 	f.offer()
+}
+
+// PrefillAgain puts another replica in the place of the one at Prefill, which
+// has failed (Prefilled); false when none is ready or too many have failed.
+func (g *Grant) PrefillAgain() bool {
+	p := g.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.d.clock.Now()
+	g.pairs++
+	if g.stage != running || g.answered || g.prefill != nil || g.pairs >= p.d.cfg.MaxTries {
+		return false
+	}
+	if !p.budget.Take(now) {
+		p.counts.RetriesRefused++
+		return false
+	}
+	if p.precede(g, now); g.prefill == nil {
+		return false
+	}
+	p.counts.Retries++
+	return true
 }
 
 // FirstByte says that the replica's answer has begun: from here on the request

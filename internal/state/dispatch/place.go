@@ -19,19 +19,25 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	g.at, g.replica, g.address, g.grpc, g.part = x, x.e.id, x.address, x.grpc, x.part
 	g.uncached = p.main.choice.Uncached
 	x.e.tokens.Add(g.uncached)
-	g.prefill, g.before = nil, ""
-	if p.prefills(g.part, g.uncached) {
-		subset := g.subset
-		g.subset = nil // it names those that may answer
-		if y, _ := p.prefill.take(g, nil, now); y != nil {
-			g.prefill, g.before = y, y.address
-			y.e.tokens.Add(g.uncached)
-			p.prefill.refresh(y)
-		}
-		g.subset = subset
-	}
+	p.precede(g, now)
 	p.main.refresh(x)
 	p.advance(g, running, now)
+}
+
+// precede gives g a place on a prefill replica if one is to help.
+func (p *pool) precede(g *Grant, now time.Time) {
+	g.prefill, g.before, g.beforeIn = nil, "", ""
+	if !p.prefills(g.part, g.uncached) {
+		return
+	}
+	subset := g.subset
+	g.subset = nil // it names those that may answer
+	if y, _ := p.prefill.take(g, nil, now); y != nil {
+		g.prefill, g.before, g.beforeIn = y, y.address, y.grpc
+		y.e.tokens.Add(g.uncached)
+		p.prefill.refresh(y)
+	}
+	g.subset = subset
 }
 
 // prefills says whether a prompt is for a prefill replica to compute, of which

@@ -306,6 +306,61 @@ func TestPrefillAndDecode(t *testing.T) {
 	}
 }
 
+// TestPrefilled: a prefill replica's place ends with its part, one that failed
+// is avoided and another found, as often as may be tried; engines that cannot
+// do without have one for short prompts too.
+func TestPrefilled(t *testing.T) {
+	d, _ := start(t, func(c *Config) { c.PrefillTokens, c.MaxTries, c.Suspicion, c.MaxSuspicion = 100, 3, time.Hour, time.Hour })
+	p := pool1(0, ready("e1", "e2", "d1")...)
+	p.Replicas[2].Role = service.RoleDecoder
+	p.Entry = service.RoleDecoder
+	d.SetPool(p)
+	busy := func() int { return d.InFlight("e1") + d.InFlight("e2") }
+	ask := func(text string) *Grant {
+		return grantOf(t, d, Request{Model: "iris", Prompt: [][]byte{[]byte(strings.Repeat(text, 200))}})
+	}
+	g := ask("once ")
+	if g.Prefilled(nil); busy() != 0 || d.InFlight("d1") != 1 {
+		t.Errorf("%d on engines after the prompt, %d on the decoder", busy(), d.InFlight("d1"))
+	}
+	g.Done(Outcome{})
+	g.Prefilled(nil) // late: nothing
+
+	alone := p
+	alone.Disaggregation = service.DisaggregationSGLang
+	d.SetPool(alone)
+	short := grantOf(t, d, Request{Model: "iris", Prompt: [][]byte{[]byte("hi")}})
+	if short.Prefill() == "" || busy() != 1 {
+		t.Error("SGLang's decoders answer nothing alone")
+	}
+	short.Done(Outcome{})
+	d.SetPool(p)
+
+	g = ask("twice ")
+	first := g.Prefill()
+	g.Prefilled(errors.New("broken"))
+	if busy() != 0 {
+		t.Errorf("%d on engines after a failure", busy())
+	}
+	if !g.PrefillAgain() || g.Prefill() == first || g.Prefill() == "" {
+		t.Errorf("after %s failed: %q", first, g.Prefill())
+	}
+	g.Prefilled(errors.New("broken"))
+	if g.PrefillAgain() || g.Prefill() != "" || busy() != 0 {
+		t.Errorf("both have failed: %q, %d on engines", g.Prefill(), busy())
+	}
+	g.FirstByte()
+	if g.PrefillAgain() {
+		t.Error("a prefill replica for an answer that has begun")
+	}
+	g.Done(Outcome{})
+	for _, e := range d.Endpoints(routing.Service(iris)) {
+		if e.InFlight != 0 || e.Tokens != 0 {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
 // TestAffinity: prompts and sessions meet the replica that knows them, and
 // what is explained is what is done.
 func TestAffinity(t *testing.T) {
