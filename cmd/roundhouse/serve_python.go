@@ -91,7 +91,7 @@ func (w *workers) start() (*python.Engine, error) {
 		c := python.DefaultConfig()
 		c.Python = w.python
 		if s := w.settings; s != nil {
-			c.ParallelWorkers, c.EnvironmentsDir = s.ParallelWorkers, s.EnvironmentsDir
+			c.ParallelWorkers, c.EnvironmentsDir, c.ForkWorkers = s.ParallelWorkers, s.EnvironmentsDir, s.ForkWorkers
 			c.WorkerTimeout = time.Duration(s.ParallelWorkersTimeout) * time.Second
 			if s.InferenceTimeout != 0 {
 				c.Limits.RequestTimeout = time.Duration(s.InferenceTimeout * float64(time.Second))

@@ -72,6 +72,8 @@ type WorkerSettings struct {
 	// InferenceTimeout is how many seconds a model in a worker may take for one
 	// answer, ours; 0: the default.
 	InferenceTimeout float64 `json:"inference_timeout"`
+	// ForkWorkers has workers share what they have imported, ours.
+	ForkWorkers bool `json:"fork_workers"`
 }
 
 // PeerSettings are the other services the server speaks to.
@@ -93,7 +95,7 @@ var (
 		"host": kindText, "http_port": kindNumber, "root_path": kindText, "grpc_port": kindNumber, "grpc_max_message_length": kindNumber,
 		"cors_settings": kindJSON, "gzip_enabled": kindBoolean, "tls_cert_file": kindText, "tls_key_file": kindText,
 		"metrics_endpoint": kindText, "metrics_port": kindNumber, "metrics_rest_server_prefix": kindText, "metrics_dir": kindText,
-		"parallel_workers": kindNumber, "parallel_workers_timeout": kindNumber, "environments_dir": kindText, "inference_timeout": kindNumber,
+		"parallel_workers": kindNumber, "parallel_workers_timeout": kindNumber, "environments_dir": kindText, "inference_timeout": kindNumber, "fork_workers": kindBoolean,
 		"kafka_enabled": kindBoolean, "kafka_servers": kindText, "kafka_topic_input": kindText, "kafka_topic_output": kindText, "kafka_group": kindText, "kafka_auto_offset_reset": kindText, "tracing_server": kindText,
 	}
 	corsFields = map[string]kind{"allow_origins": kindJSON, "allow_origin_regex": kindText, "allow_credentials": kindBoolean,
@@ -109,7 +111,7 @@ func defaultServerSettings() ServerSettings {
 	s.ServerName, s.ModelRepositoryRoot, s.LoadModelsAtStartup, s.CacheSize = c.ServerName, ".", c.LoadAtStartup, cacheSize
 	s.Host, s.HTTPPort, s.GRPCPort, s.GzipEnabled = c.Host, c.HTTP.Port, c.GRPC.Port, c.HTTP.Gzip
 	s.MetricsEndpoint, s.MetricsPort, s.MetricsRESTServerPrefix = &c.Metrics.Path, &c.Metrics.Port, c.Metrics.RESTPrefix
-	s.WorkerSettings = WorkerSettings{ParallelWorkers: 1, ParallelWorkersTimeout: 5, EnvironmentsDir: ".envs"}
+	s.WorkerSettings = WorkerSettings{ParallelWorkers: 1, ParallelWorkersTimeout: 5, EnvironmentsDir: ".envs", ForkWorkers: true}
 	s.PeerSettings = PeerSettings{KafkaServers: "localhost:9092", KafkaTopicInput: "mlserver-input", KafkaTopicOutput: "mlserver-output", KafkaOffsetReset: "latest"}
 	return s
 }

@@ -18,7 +18,7 @@ const everyServerSetting = `{"debug": true, "server_name": "n", "server_version"
 	"host": "0.0.0.0", "http_port": 1, "root_path": "/r", "grpc_port": 2, "grpc_max_message_length": 3,
 	"cors_settings": {"allow_origins": ["o"], "allow_origin_regex": "r", "allow_credentials": true, "allow_headers": ["h"], "expose_headers": ["e"]},
 	"gzip_enabled": false, "tls_cert_file": "c.pem", "tls_key_file": "/k.pem", "metrics_endpoint": "/m", "metrics_port": 4,
-	"metrics_rest_server_prefix": "p", "metrics_dir": "d", "parallel_workers": 5, "parallel_workers_timeout": 6, "environments_dir": "e", "inference_timeout": 7.5,
+	"metrics_rest_server_prefix": "p", "metrics_dir": "d", "parallel_workers": 5, "parallel_workers_timeout": 6, "environments_dir": "e", "inference_timeout": 7.5, "fork_workers": false,
 	"kafka_enabled": true, "kafka_servers": "k", "kafka_topic_input": "i", "kafka_topic_output": "o", "kafka_group": "g",
 	"kafka_auto_offset_reset": "earliest", "tracing_server": "t"}`
 
