@@ -166,11 +166,14 @@ func (o Object) kindName() string {
 	return string(o.Kind)
 }
 
+// The expressions are compiled where they are used, which is seldom: a replica
+// links this package too.
+
 // grammar is what the YAML package says of a document whose tokens are right
 // and their order is not. It counts those lines from 0, others from 1.
-var grammar = regexp.MustCompile(`^did not find expected (key|node content|'-'|',' or|<document)|^found (duplicate %|incompatible|undefined)`)
+const grammar = `^did not find expected (key|node content|'-'|',' or|<document)|^found (duplicate %|incompatible|undefined)`
 
-var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
+const yamlLine = `^(?:yaml: )?(?:line (\d+): )?(.*)$`
 
 // parse parses one document. A nil node without a problem is an empty one.
 func parse(data []byte) (root *yaml.Node, bad *Problem) {
@@ -188,9 +191,9 @@ func parse(data []byte) (root *yaml.Node, bad *Problem) {
 	}
 	var n yaml.Node
 	if err := yaml.Unmarshal(data, &n); err != nil {
-		m := yamlLine.FindStringSubmatch(err.Error())
+		m := regexp.MustCompile(yamlLine).FindStringSubmatch(err.Error())
 		line, _ := strconv.Atoi(m[1])
-		if line > 0 && grammar.MatchString(m[2]) {
+		if line > 0 && regexp.MustCompile(grammar).MatchString(m[2]) {
 			line++
 		}
 		return nil, &Problem{Line: line, Message: "is not YAML: " + m[2]}
@@ -215,7 +218,7 @@ func without(n *yaml.Node, key string) *yaml.Node {
 
 // pageSpace is the no-break space that web pages put after a key, or the
 // question mark some turn it into, in front of what is an API version.
-var pageSpace = regexp.MustCompile(`(?m)^([ \t]*(?:- )?[A-Za-z][A-Za-z0-9._/-]*:)\x{a0}|^(apiVersion:)\?([a-z0-9.-]+/v[0-9a-z]+[ \t\r]*)$`)
+const pageSpace = `(?m)^([ \t]*(?:- )?[A-Za-z][A-Za-z0-9._/-]*:)\x{a0}|^(apiVersion:)\?([a-z0-9.-]+/v[0-9a-z]+[ \t\r]*)$`
 
 // fromPage makes of a manifest copied from a web page what was meant: a space
 // after the colon.
@@ -223,17 +226,17 @@ func fromPage(data []byte) []byte {
 	if !bytes.Contains(data, []byte("\u00a0")) && !bytes.Contains(data, []byte("apiVersion:?")) {
 		return data
 	}
-	return pageSpace.ReplaceAll(data, []byte("$1$2 $3"))
+	return regexp.MustCompile(pageSpace).ReplaceAll(data, []byte("$1$2 $3"))
 }
 
-var jsonEscape = regexp.MustCompile(`\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)`)
+const jsonEscape = `\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)`
 
 // fromJSON makes of JSON what a YAML parser takes: spaces for tabs (a JSON
 // string holds none) and characters for the escapes YAML has not, a slash's
 // and pairs of surrogates.
 func fromJSON(data []byte) []byte {
 	data = bytes.ReplaceAll(data, []byte("\t"), []byte(" "))
-	return jsonEscape.ReplaceAllFunc(data, func(b []byte) []byte {
+	return regexp.MustCompile(jsonEscape).ReplaceAllFunc(data, func(b []byte) []byte {
 		switch {
 		case len(b) == 2 && b[1] == '/':
 			return b[1:]

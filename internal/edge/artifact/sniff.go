@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -71,10 +70,10 @@ func isLegacyXGBoost(head []byte) bool {
 	if n < 4 || n > 64 || uint64(len(rest)) < n {
 		return false
 	}
-	return legacyObjective.Match(rest[:n])
+	return legacyObjective().Match(rest[:n])
 }
 
-var legacyObjective = regexp.MustCompile(`^(reg|binary|multi|rank|count|survival):[a-z_]+$`)
+var legacyObjective = pattern(`^(reg|binary|multi|rank|count|survival):[a-z_]+$`)
 
 func isLightGBM(head []byte) bool {
 	rest, ok := bytes.CutPrefix(head, []byte("tree"))
@@ -111,9 +110,9 @@ func describe(f *Facts, name, format string, head, tail []byte) {
 		describeONNX(f, name, head)
 	case "sklearn":
 		f.setFramework("sklearn", name)
-		m := sklearnVersion.FindSubmatch(tail)
+		m := sklearnVersion().FindSubmatch(tail)
 		if m == nil {
-			m = sklearnVersion.FindSubmatch(head)
+			m = sklearnVersion().FindSubmatch(head)
 		}
 		if m != nil {
 			f.set(&f.FrameworkVersion, "frameworkversion", string(m[1]), name)
@@ -123,7 +122,7 @@ func describe(f *Facts, name, format string, head, tail []byte) {
 	}
 }
 
-var sklearnVersion = regexp.MustCompile(`(?s)_sklearn_version.{1,14}?([0-9]{1,4}\.[0-9]{1,4}(?:\.[0-9a-z]{1,8})?)`)
+var sklearnVersion = pattern(`(?s)_sklearn_version.{1,14}?([0-9]{1,4}\.[0-9]{1,4}(?:\.[0-9a-z]{1,8})?)`)
 
 func after(b []byte, mark string) []byte {
 	if i := bytes.LastIndex(b, []byte(mark)); i >= 0 {
@@ -150,7 +149,7 @@ func xgboostText(b []byte, key string) string {
 		return ""
 	}
 	rest := b[i+len(key):]
-	if m := jsonText.FindSubmatch(rest[:min(len(rest), 256)]); m != nil {
+	if m := jsonText().FindSubmatch(rest[:min(len(rest), 256)]); m != nil {
 		return string(m[1])
 	}
 	if len(rest) < 2 || rest[0] != 'S' {
@@ -168,7 +167,7 @@ func xgboostText(b []byte, key string) string {
 	return string(rest[:n])
 }
 
-var jsonText = regexp.MustCompile(`^"\s*:\s*"([^"\\]{0,200})"`)
+var jsonText = pattern(`^"\s*:\s*"([^"\\]{0,200})"`)
 
 func bigEndian(b []byte) (v uint64) {
 	for _, c := range b {
@@ -178,16 +177,16 @@ func bigEndian(b []byte) (v uint64) {
 }
 
 var (
-	jsonVersion = regexp.MustCompile(`"version"\s*:\s*\[\s*(\d{1,5})\s*,\s*(\d{1,5})\s*,\s*(\d{1,5})\s*\]`)
-	ubjVersion  = regexp.MustCompile(`(?s)version\[(?:#(?:L.{8}|i.|U.))?[iU](.)[iU](.)[iU](.)\]?\}`)
+	jsonVersion = pattern(`"version"\s*:\s*\[\s*(\d{1,5})\s*,\s*(\d{1,5})\s*,\s*(\d{1,5})\s*\]`)
+	ubjVersion  = pattern(`(?s)version\[(?:#(?:L.{8}|i.|U.))?[iU](.)[iU](.)[iU](.)\]?\}`)
 )
 
 // xgboostVersion reads the document's last key, "version": [major, minor, patch].
 func xgboostVersion(tail []byte) string {
-	if m := jsonVersion.FindSubmatch(tail); m != nil {
+	if m := jsonVersion().FindSubmatch(tail); m != nil {
 		return string(m[1]) + "." + string(m[2]) + "." + string(m[3])
 	}
-	if m := ubjVersion.FindSubmatch(tail); m != nil && len(m[1]) == 1 && len(m[2]) == 1 && len(m[3]) == 1 {
+	if m := ubjVersion().FindSubmatch(tail); m != nil && len(m[1]) == 1 && len(m[2]) == 1 && len(m[3]) == 1 {
 		return strconv.Itoa(int(m[1][0])) + "." + strconv.Itoa(int(m[2][0])) + "." + strconv.Itoa(int(m[3][0]))
 	}
 	return ""

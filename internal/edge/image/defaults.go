@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 )
 
-var fieldName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*$`)
+var fieldName = pattern(`^[A-Za-z][A-Za-z0-9_]*$`)
 
 // settingsEnv reads a settings file as the variables that mean the same:
 // the prefix and the field's name in capitals, with text as it is and anything
@@ -39,7 +38,7 @@ func settingsEnv(file, prefix string) ([]string, error) {
 	}
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if !fieldName.MatchString(name) {
+		if !fieldName().MatchString(name) {
 			return nil, fmt.Errorf("%s: %q cannot be a setting: letters, digits and underscores can", file, name)
 		}
 		value, err := envValue(fields[name])
