@@ -50,6 +50,8 @@ type Engine struct {
 	keys    atomic.Int64
 
 	packageDir func() (string, error)
+	reaper     func() error  // makes orphans of workers children of this process
+	orphans    time.Duration // between two looks for those that have ended
 	tarballs   *tarballs
 
 	mu struct {
@@ -74,6 +76,7 @@ func New(c Config, metrics Metrics, log *slog.Logger) (*Engine, error) {
 	e := &Engine{config: c, report: report{metrics}, log: log, dir: dir,
 		tarballs: &tarballs{dir: c.EnvironmentsDir, limits: c.Limits, log: log}}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.reaper, e.orphans = sync.OnceValue(e.becomeReaper), orphanInterval
 	e.packageDir = sync.OnceValues(func() (string, error) { return unpackPackage(c) })
 	e.mu.pools = map[poolKey]*pool{}
 	return e, nil

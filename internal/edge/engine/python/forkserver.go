@@ -28,6 +28,7 @@ const maxForkModels = 1024
 type forkServer struct {
 	launch func() (launch, error) // its own
 	models func() []forkModel
+	reaper func() error
 	log    *slog.Logger
 
 	mu   sync.Mutex
@@ -86,7 +87,7 @@ func (f *forkServer) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := child.BecomeReaper(); err != nil {
+	if err := f.reaper(); err != nil {
 		return err
 	}
 	g, err := l.begin(ctx, l.spawn)
@@ -133,6 +134,30 @@ func (f *forkServer) ask(ctx context.Context, l launch, socket, token, output st
 		return 0, answer.Error.err()
 	}
 	return answer.PID, nil
+}
+
+// orphanInterval is how often ended orphans are collected.
+const orphanInterval = 5 * time.Second
+
+// becomeReaper makes this process the parent of orphans, which forked workers
+// are. Others that models leave behind come to it too, and are collected.
+func (e *Engine) becomeReaper() error {
+	if err := child.BecomeReaper(); err != nil {
+		return err
+	}
+	go func() {
+		t := time.NewTicker(e.orphans)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				child.ReapOrphans()
+			case <-e.ctx.Done():
+				return
+			}
+		}
+	}()
+	return nil
 }
 
 // giveUp has workers started one by one from now on.

@@ -270,6 +270,41 @@ func forkingServer(job string) {
 	select {}
 }
 
+// TestForkOrphans has a forked worker leave a process behind, in a session of
+// its own, that ends: it does not stay a zombie.
+func TestForkOrphans(t *testing.T) {
+	r := newForkRig(t)
+	r.orphans = 10 * time.Millisecond
+	m := r.loadCode(t, "daemon", `
+import os
+from mlserver import MLModel, types
+class Model(MLModel):
+    async def predict(self, payload):
+        reader, writer = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.write(writer, str(os.getpid()).encode())
+            os._exit(0)
+        os.waitpid(middle, 0)
+        return types.InferenceResponse(model_name=self.name, parameters=types.Parameters(orphan=int(os.read(reader, 32))), outputs=[])
+`)
+	got, err := m.Infer(t.Context(), &tensor.Request{Inputs: []tensor.Tensor{floats(1)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphan, err := strconv.Atoi(fmt.Sprint(got.Parameters["orphan"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(testWait); state(orphan) != ""; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("process %d is %s, a child of %d", orphan, state(orphan), parent(orphan))
+		}
+	}
+}
+
 // TestForkRandom has forked workers draw numbers.
 func TestForkRandom(t *testing.T) {
 	r := newForkRig(t)

@@ -93,7 +93,7 @@ func (p *pool) newForkServer(number string) *forkServer {
 	if !c.ForkWorkers || !forks() || c.workers() < 2 || p.environment.python == "" {
 		return nil
 	}
-	return &forkServer{log: p.log, models: p.forkModels,
+	return &forkServer{log: p.log, models: p.forkModels, reaper: p.engine.reaper,
 		launch: func() (launch, error) { return p.launch(number+"-fork", forkModule) }}
 }
 
