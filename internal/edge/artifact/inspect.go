@@ -86,8 +86,7 @@ const (
 	tailBytes    = 64 << 10  // where XGBoost and pickles keep their versions
 	maxConfig    = 4 << 20   // config.json, model-settings.json
 	maxYAML      = 256 << 10 // MLmodel
-	maxIndex     = 32 << 20  // model.safetensors.index.json; 9 MiB are the largest seen
-	maxHeader    = 100 << 20 // of a safetensors file, the format's own limit
+	maxHeader    = 100 << 20 // of a GGUF file
 	maxTreeFiles = 100_000
 	maxSniffed   = 16 // files opened to find the format of a folder
 )

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/safetensors"
 )
 
 // Peek reads what a model says about itself without downloading its weights:
@@ -109,7 +111,7 @@ func (b *watchedBody) Close() error {
 var webFiles = []struct {
 	name  string
 	limit int64
-}{{"config.json", maxConfig}, {"model.safetensors.index.json", maxIndex}}
+}{{"config.json", maxConfig}, {safetensors.IndexName, safetensors.MaxIndex}}
 
 // peekWeb asks for the describing files below a URI that names a folder. A URI
 // that names a file with an extension is not looked into.

@@ -9,8 +9,9 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/safetensors"
 )
 
 // hfConfig is the part of transformers' config.json that is read here. Models
@@ -115,32 +116,6 @@ func (c *hfConfig) estimate() int64 {
 	return int64(n)
 }
 
-const indexName = "model.safetensors.index.json"
-
-// hfIndex is the part of model.safetensors.index.json that is read here.
-type hfIndex struct {
-	Metadata struct {
-		TotalSize       json.Number `json:"total_size"`
-		TotalParameters json.Number `json:"total_parameters"`
-	} `json:"metadata"`
-	WeightMap map[string]string `json:"weight_map"`
-}
-
-func parseIndex(raw []byte) (hfIndex, error) {
-	var x hfIndex
-	err := json.Unmarshal(jsonLike(raw), &x)
-	return x, err
-}
-
-// whole reads a count that Python may have written as a float.
-func whole(n json.Number) int64 {
-	v, err := strconv.ParseFloat(n.String(), 64)
-	if err != nil || !(v > 0 && v < 1e18) {
-		return 0
-	}
-	return int64(v)
-}
-
 // dtypeBits is the width of a weight in bits, by config.json's names.
 var dtypeBits = map[string]int64{
 	"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "float8_e5m2": 8, "int8": 8,
@@ -163,7 +138,7 @@ func (in *inspector) transformers(ctx context.Context) error {
 	if known {
 		in.config(&config, f.name)
 	}
-	weights := in.top(".safetensors", indexName)
+	weights := in.top(".safetensors", safetensors.IndexName)
 	if len(weights) > 0 {
 		in.facts.setFormat("safetensors", weights[0].name)
 		weights = in.top(".safetensors")
@@ -195,16 +170,16 @@ func (in *inspector) config(c *hfConfig, file string) {
 // countParameters asks the index, then the headers, then derives the number
 // from the bytes of the weights.
 func (in *inspector) countParameters(ctx context.Context, c *hfConfig, weights []treeFile) error {
-	var index hfIndex
-	if f, ok := in.find(indexName); ok && !strings.Contains(f.name, "/") {
-		raw, err := in.read(ctx, f, maxIndex)
+	index := &safetensors.Index{}
+	if f, ok := in.find(safetensors.IndexName); ok && !strings.Contains(f.name, "/") {
+		raw, err := in.read(ctx, f, safetensors.MaxIndex)
 		if err != nil {
 			return err
 		}
-		if index, err = parseIndex(raw); err != nil {
+		if index, err = safetensors.ParseIndex(raw); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
-		in.facts.setParameters(whole(index.Metadata.TotalParameters), f.name)
+		in.facts.setParameters(index.TotalParameters, f.name)
 	}
 	if in.facts.Parameters > 0 {
 		return nil
@@ -213,7 +188,7 @@ func (in *inspector) countParameters(ctx context.Context, c *hfConfig, weights [
 	if len(shards) > 0 && in.tree.local() || len(shards) == 1 {
 		return in.countHeaders(ctx, c, shards)
 	}
-	total, source := whole(index.Metadata.TotalSize), indexName
+	total, source := index.TotalSize, safetensors.IndexName
 	if total == 0 {
 		source = "size of the weights"
 		for _, w := range shards {
