@@ -214,7 +214,7 @@ func TestInspectFollowsLinks(t *testing.T) {
 func TestInspectHostileFiles(t *testing.T) {
 	huge := binary.LittleEndian.AppendUint64(nil, 1<<63)
 	for name, tc := range map[string]struct{ file, content, word string }{
-		"header length":   {"m.safetensors", string(huge), "bytes long in a file of 8"},
+		"header length":   {"m.safetensors", string(huge), "bytes long; at most"},
 		"short":           {"m.safetensors", "abc", "shorter than 8"},
 		"no object":       {"m.safetensors", safetensorsOf("[]", 0), "does not begin with {"},
 		"overflow":        {"m.safetensors", safetensorsOf(`{"a":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]}}`, 0), "too large"},
