@@ -215,7 +215,7 @@ func TestBatchCancel(t *testing.T) {
 	if s.closed.Load() != 1 || s.busy.Load() != 0 {
 		t.Errorf("closed %d times, %d under way", s.closed.Load(), s.busy.Load())
 	}
-	if err := ask(t.Context(), 5); !NotReady(err) {
+	if err := ask(t.Context(), 5); err == nil || statusOf(err) != http.StatusNotFound {
 		t.Errorf("after the unload: %v", err)
 	}
 }

@@ -37,6 +37,7 @@ type slot struct {
 	state         State
 	reason        string
 	failed        bool // its last load failed
+	gone          bool // it was unloaded, or its entry went
 	live          *instance
 	meter         meter
 }
@@ -75,7 +76,7 @@ func newRegistry(repository Repository, engines []Engine, c Config, meters model
 func (r *registry) acquire(name, version string) (*instance, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	s, err := r.find(name, version)
+	s, err := r.seek(name, version)
 	if err != nil {
 		return nil, err
 	}
@@ -83,6 +84,16 @@ func (r *registry) acquire(name, version string) (*instance, error) {
 		return nil, &notReadyError{name: name, state: s.state, reason: s.reason}
 	}
 	return s.live, nil
+}
+
+// seek is find of what may be asked: what was unloaded is there to be loaded and
+// in the index, and to those who ask it is not, as in MLServer.
+func (r *registry) seek(name, version string) (*slot, error) {
+	s, err := r.find(name, version)
+	if err == nil && s.gone {
+		return nil, tensor.Errorf(tensor.KindNotFound, "Model %s not found: %s", name, s.reason)
+	}
+	return s, err
 }
 
 // find finds a slot; the lock is held. Without a version it is the first that
@@ -197,7 +208,7 @@ func (r *registry) versions(name string) []string {
 func (r *registry) modelReady(name, version string) (bool, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	s, err := r.find(name, version)
+	s, err := r.seek(name, version)
 	return err == nil && s.live != nil && s.live.ready(), err
 }
 
@@ -299,7 +310,7 @@ func (r *registry) loadEntry(ctx context.Context, e Entry) error {
 	r.mu.Lock()
 	s := r.slot(name, version)
 	before := s.live
-	s.failed = err != nil
+	s.failed, s.gone = err != nil, false
 	switch {
 	case err == nil:
 		loaded.meter = s.meter
@@ -432,12 +443,16 @@ func (r *registry) stop(name, reason string, gone func(version string) bool) {
 			r.retire(s.live)
 			r.log.Info("model unloaded", "model", name, "version", s.version, "reason", reason)
 		}
-		s.live, s.state, s.reason, s.failed = nil, StateUnavailable, reason, false
+		s.live, s.state, s.reason, s.failed, s.gone = nil, StateUnavailable, reason, false, reason != shuttingDown
 	}
 	if len(r.mu.routers) > 0 {
 		r.listRouters()
 	}
 }
+
+// shuttingDown is why a model ends with the server; it is not gone, but not
+// ready, so that balancers ask another server.
+const shuttingDown = "the server is shutting down"
 
 // close ends every model and waits for them.
 func (r *registry) close(ctx context.Context) error {
@@ -446,7 +461,7 @@ func (r *registry) close(ctx context.Context) error {
 		list := slices.Collect(maps.Keys(r.mu.models))
 		r.mu.RUnlock()
 		for _, name := range list {
-			r.stop(name, "the server is shutting down", func(string) bool { return true })
+			r.stop(name, shuttingDown, func(string) bool { return true })
 		}
 		done := make(chan struct{})
 		go func() { r.retiring.Wait(); close(done) }()

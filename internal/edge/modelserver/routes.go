@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/url"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -88,8 +89,30 @@ func newMux(table map[string]methods, other http.HandlerFunc) http.Handler {
 	for path, m := range table {
 		mux.Handle(path, m)
 	}
-	mux.HandleFunc("/", other)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if !redirectSlash(mux, w, r) {
+			other(w, r)
+		}
+	})
 	return mux
+}
+
+// redirectSlash sends a path with a slash too many at its end to the one
+// without, if there is one, as MLServer does: probes are written so.
+func redirectSlash(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) bool {
+	path, slashed := strings.CutSuffix(r.URL.Path, "/")
+	if !slashed || path == "" {
+		return false
+	}
+	without := &http.Request{Method: r.Method, Host: r.Host, URL: &url.URL{Path: path}}
+	if _, pattern := mux.Handler(without); pattern == "" || strings.HasSuffix(pattern, "/") {
+		return false
+	}
+	// Relative, so that it holds wherever a proxy shows the server.
+	to := url.URL{Path: "../" + path[strings.LastIndexByte(path, '/')+1:], RawQuery: r.URL.RawQuery}
+	w.Header().Set("Location", to.String())
+	w.WriteHeader(http.StatusTemporaryRedirect)
+	return true
 }
 
 func notFound(w http.ResponseWriter, r *http.Request) {

@@ -70,6 +70,10 @@ func TestRoutes(t *testing.T) {
 		{"GET /v2/models/good/infer", "", 405, `{"error":"GET is not allowed here, only POST"}`},
 		{"POST /v2/health/live", "", 405, `{"error":"POST is not allowed here, only GET"}`},
 		{"GET /v3", "", 404, `{"error":"no such path: /v3"}`},
+		{"GET /v2/health/live/?x=1", "", 200, `{"live":true}`},      // redirected
+		{"POST /v2/models/good/infer/", ask, 200, `"outputs"`},      // so is a body
+		{"GET /v2/models/none/", "", 404, `"Model none not found"`}, // and a name
+		{"GET /v3/", "", 404, `{"error":"no such path: /v3/"}`},
 		{"POST /v2/repository/index", "", 200, `[{"name":"broken","state":"UNAVAILABLE","reason":"the file is broken"},{"name":"good","version":"v3","state":"READY","reason":""},{"name":"good","version":"v2","state":"READY","reason":""},{"name":"panics"`},
 		{"POST /v2/repository/index", `{"ready":true}`, 200, `[{"name":"good","version":"v3"`},
 		{"POST /v2/repository/index", `{"ready":`, 422, `json_invalid`},
@@ -198,7 +202,8 @@ func TestReload(t *testing.T) {
 	s.want(t, "POST /v2/repository/index", "", 200, `"state":"READY","reason":"the last reload failed: the loader panicked: boom"`)
 
 	s.want(t, "POST /v2/repository/models/m/unload", "", 200, "")
-	s.want(t, "POST /v2/models/m/infer", ask, 400, "not ready")
+	s.want(t, "POST /v2/models/m/infer", ask, 404, "Model m not found: unloaded")
+	s.want(t, "GET /v2/models/m/ready", "", 404, "Model m not found: unloaded")
 	s.want(t, "GET /v2/health/ready", "", 200, "true")
 	write(t, s.folder, map[string]string{"m/model.fake": "fake double",
 		"n/model-settings.json": settings("test.Fake", "model.fake", ""), "n/model.fake": "fake double"})

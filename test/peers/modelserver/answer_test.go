@@ -79,27 +79,35 @@ var client = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// ask sends a request and reads the whole answer.
+// ask sends a request and reads the whole answer. A server that gives none has a
+// status of 0 and the reason as the body.
 func (s *server) ask(t *testing.T, r request) answer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), answerTimeout)
+	a, err := s.exchange(t.Context(), r)
+	if err != nil {
+		return answer{body: "no answer: " + err.Error()}
+	}
+	return a
+}
+
+// exchange is ask with an error where there is no answer.
+func (s *server) exchange(ctx context.Context, r request) (a answer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	sent, err := http.NewRequestWithContext(ctx, r.method, "http://"+s.http+r.path, strings.NewReader(r.body))
 	if err != nil {
-		t.Fatalf("%s: %v", r, err)
+		return a, err
 	}
 	for name, value := range r.header {
 		sent.Header.Set(name, value)
 	}
 	got, err := client.Do(sent)
 	if err != nil {
-		t.Fatalf("%s: %s: %v", s.name, r, err)
+		return a, err
 	}
+	defer func() { _ = got.Body.Close() }() // it was read
 	raw, err := io.ReadAll(io.LimitReader(got.Body, maxAnswer))
-	if closing := got.Body.Close(); closing != nil && err == nil {
-		t.Fatalf("%s: %s: %v", s.name, r, closing)
-	}
-	a := answer{status: got.StatusCode, header: map[string]string{}}
+	a = answer{status: got.StatusCode, header: map[string]string{}}
 	for name, values := range got.Header {
 		if compared(name) {
 			a.header[strings.ToLower(name)] = strings.Join(values, ", ")
@@ -107,18 +115,15 @@ func (s *server) ask(t *testing.T, r request) answer {
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		a.body = "broken off: " + string(raw)
-		return a
+		return a, nil
 	}
-	if err != nil {
-		t.Fatalf("%s: %s: %v", s.name, r, err)
-	}
-	if r.headOnly {
-		return a
+	if err != nil || r.headOnly {
+		return a, err
 	}
 	if a.body, err = decoded(a.header, raw); err != nil {
-		t.Fatalf("%s: %s: answered %d %v %q: %v", s.name, r, a.status, a.header, shortened(string(raw)), err)
+		return a, fmt.Errorf("answered %d %v %q: %w", a.status, a.header, shortened(string(raw)), err)
 	}
-	return a
+	return a, nil
 }
 
 // decoded reads a body as its headers say.

@@ -51,6 +51,21 @@ var datatypes = []string{"FP32", "FP32", "FP64", "FP64", "INT64", "INT32", "INT1
 
 // tensor makes an input of whole rows, its data flat or nested.
 func (g *generator) tensor(name string, rows, columns int, datatype string) object {
+	t, rowwise := g.table(name, rows, columns, datatype)
+	if g.chance(2) {
+		t["data"] = rowwise
+	}
+	return t
+}
+
+// flat is tensor of four columns, its data flat.
+func (g *generator) flat(name string, rows int, datatype string) object {
+	t, _ := g.table(name, rows, 4, datatype)
+	return t
+}
+
+// table makes an input with flat data, and the same data row by row.
+func (g *generator) table(name string, rows, columns int, datatype string) (object, []any) {
 	nested, flat := []any{}, []any{}
 	for range rows {
 		row := []any{}
@@ -63,11 +78,7 @@ func (g *generator) tensor(name string, rows, columns int, datatype string) obje
 		}
 		nested, flat = append(nested, row), append(flat, row...)
 	}
-	t := object{"name": name, "shape": []any{rows, columns}, "datatype": datatype, "data": flat}
-	if g.chance(2) {
-		t["data"] = nested
-	}
-	return t
+	return object{"name": name, "shape": []any{rows, columns}, "datatype": datatype, "data": flat}, nested
 }
 
 // body makes a valid request.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"strings"
@@ -25,14 +24,31 @@ import (
 // call is one gRPC call, made to several servers. Each may change what it is
 // given.
 type call struct {
-	kind string
-	text string
-	make func(context.Context, oip.GRPCInferenceServiceClient, ...grpc.CallOption) ([]proto.Message, error)
+	kind     string
+	method   string
+	messages []proto.Message
+	make     func(context.Context, oip.GRPCInferenceServiceClient, ...grpc.CallOption) ([]proto.Message, error)
+}
+
+// line is a call as a line for a shell, to a server that has the repository and
+// tells of its services.
+func (c call) line(address string) string {
+	var messages []string
+	for _, m := range c.messages {
+		text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+		if err != nil {
+			return err.Error()
+		}
+		messages = append(messages, string(text))
+	}
+	return "grpcurl -plaintext -H 'x-mine: 1' -d " + quoted(strings.Join(messages, " ")) + " " + address + " inference.GRPCInferenceService/" + c.method
 }
 
 // one makes a call without streams.
 func one[Q, A proto.Message](kind string, q Q, method func(oip.GRPCInferenceServiceClient, context.Context, Q, ...grpc.CallOption) (A, error)) call {
-	return call{"grpc/" + kind, fmt.Sprintf("%T %s", q, shortened(fmt.Sprint(q))),
+	// A request is named after its method.
+	name := strings.TrimSuffix(string(q.ProtoReflect().Descriptor().Name()), "Request")
+	return call{"grpc/" + kind, name, []proto.Message{q},
 		func(ctx context.Context, c oip.GRPCInferenceServiceClient, o ...grpc.CallOption) ([]proto.Message, error) {
 			a, err := method(c, ctx, q, o...)
 			return []proto.Message{a}, err
@@ -41,7 +57,11 @@ func one[Q, A proto.Message](kind string, q Q, method func(oip.GRPCInferenceServ
 
 // streamed sends several requests before it reads.
 func streamed(kind string, requests ...*oip.ModelInferRequest) call {
-	return call{"grpc/" + kind, shortened(fmt.Sprint(requests)),
+	var messages []proto.Message
+	for _, r := range requests {
+		messages = append(messages, r)
+	}
+	return call{"grpc/" + kind, "ModelStreamInfer", messages,
 		func(ctx context.Context, c oip.GRPCInferenceServiceClient, o ...grpc.CallOption) (answers []proto.Message, err error) {
 			s, err := c.ModelStreamInfer(ctx, o...)
 			if err != nil {
@@ -219,7 +239,53 @@ func calls(g *generator) (all []call) {
 			one("load", &oip.RepositoryModelLoadRequest{ModelName: m.name}, service.RepositoryModelLoad), index,
 			one("ready", &oip.ModelReadyRequest{Name: m.name}, service.ModelReady))
 	}
-	return append(all, refusals(g, models[0])...)
+	return append(append(all, contentCalls(g)...), refusals(g, models[0])...)
+}
+
+// contentCalls are calls with content types, to models that say what they
+// decoded or that have typed arguments.
+func contentCalls(g *generator) (all []call) {
+	add := func(kind, model string, contentType string, input *oip.ModelInferRequest_InferInputTensor) {
+		if contentType != "" {
+			input.Parameters = map[string]*oip.InferParameter{"content_type": {ParameterChoice: &oip.InferParameter_StringParam{StringParam: contentType}}}
+		}
+		r := &oip.ModelInferRequest{ModelName: model, Id: pick(g, "a", "42"), Inputs: []*oip.ModelInferRequest_InferInputTensor{input}}
+		all = append(all, one(kind, r, oip.GRPCInferenceServiceClient.ModelInfer))
+	}
+	text := func(name string, pool []string) *oip.ModelInferRequest_InferInputTensor {
+		c := &oip.InferTensorContents{}
+		for range 2 {
+			c.BytesContents = append(c.BytesContents, []byte(pick(g, pool...)))
+		}
+		return &oip.ModelInferRequest_InferInputTensor{Name: name, Datatype: "BYTES", Shape: []int64{2}, Contents: c}
+	}
+	number := func(name, datatype string) *oip.ModelInferRequest_InferInputTensor {
+		return inputs(g, model{features: 2}, datatype, false).Inputs[0]
+	}
+	for _, contentType := range []string{"", "np", "pd", "nope"} {
+		for _, datatype := range []string{"FP32", "FP64", "INT64", "INT32", "UINT8"} {
+			add("content", "decoded", contentType, number("x", datatype))
+		}
+	}
+	for range 3 {
+		add("content", "decoded", "str", text("x", words))
+		add("content", "decoded", "base64", text("x", base64Texts))
+		add("content", "decoded", "datetime", text("x", dates))
+		add("content", "typed", "", text("str", words))
+		add("content", "typed", "", number("np", "FP32"))
+		add("arguments", "array", "", number("x", "FP64"))
+		add("arguments", "binary", "", text("x", base64Texts))
+		add("arguments", "dates", "", text("x", dates))
+		add("arguments", "frame", "", text("c0", words))
+	}
+	add("headers", "headers", "", text("x", words))
+	for _, how := range []string{"inference", "value", "key"} {
+		input := text("x", []string{how})
+		input.Shape, input.Contents.BytesContents = []int64{1}, input.Contents.BytesContents[:1]
+		add("failing", "failing", "", input)
+	}
+	stream := &oip.ModelInferRequest{ModelName: "stream", Id: "a", Inputs: []*oip.ModelInferRequest_InferInputTensor{text("x", []string{"one two", "three"})}}
+	return append(all, streamed("words", stream), streamed("words", stream, stream))
 }
 
 // refusals are calls that no server should answer.
@@ -264,7 +330,7 @@ func compareCalls(t *testing.T, g *generator, theirs, ours *server, counts *tall
 	for _, c := range made {
 		a, b := theirs.perform(t, theirConnection, c), ours.perform(t, ourConnection, c)
 		for _, d := range counts.count(c.kind, compare(a, b)) {
-			t.Errorf("%s: %s\n  %s", c.kind, c.text, d)
+			t.Errorf("%s\n  %s\n  %s", c.kind, c.line(ours.grpc), d)
 		}
 	}
 	return len(made)

@@ -96,11 +96,12 @@ func run(t *testing.T, program string, args ...string) string {
 	return string(output)
 }
 
-// repository makes the model repository that every server here reads.
-func repository(t *testing.T) string {
+// repository makes the model repository that every server here reads; with
+// "more" it has a model for everything that is compared.
+func repository(t *testing.T, options ...string) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "models")
-	python(t, mlserverPython, "repository.py", folder)
+	python(t, mlserverPython, "repository.py", append([]string{folder}, options...)...)
 	return folder
 }
 
