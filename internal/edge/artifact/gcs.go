@@ -101,7 +101,7 @@ func (g *gcsSource) page(ctx context.Context, loc location, prefix, token string
 func (g *gcsSource) request(ctx context.Context, loc location, o object, from int64) (*http.Request, error) {
 	req, err := g.authorised(ctx, loc, o.key, url.Values{"alt": {"media"}, "generation": {o.Validator}})
 	if err == nil {
-		setRange(req, from)
+		setRange(req, from, o.to)
 	}
 	return req, err
 }

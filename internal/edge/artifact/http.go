@@ -56,15 +56,19 @@ func (h *httpSource) request(ctx context.Context, loc location, o object, from i
 	if err != nil {
 		return nil, err
 	}
-	if from > 0 {
-		setRange(req, from)
+	setRange(req, from, o.to)
+	if req.Header.Get("Range") != "" && o.Validator != "" && !strings.HasPrefix(o.Validator, "W/") {
 		req.Header.Set("If-Range", o.Validator)
 	}
 	return req, nil
 }
 
-func setRange(req *http.Request, from int64) {
-	if from > 0 {
+// setRange asks for the bytes from one offset up to another; 0 is the end.
+func setRange(req *http.Request, from, to int64) {
+	switch {
+	case to > 0:
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", from, to-1))
+	case from > 0:
 		req.Header.Set("Range", "bytes="+strconv.FormatInt(from, 10)+"-")
 	}
 }

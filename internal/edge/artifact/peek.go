@@ -88,18 +88,17 @@ func (t *remoteTree) open(ctx context.Context, name string, offset int64) (io.Re
 	return &watchedBody{ReadCloser: resp.Body, w: w}, nil
 }
 
-// watchedBody feeds its watchdog with every read.
+// watchedBody has its watchdog look on while it reads, and rest between reads:
+// a reader may have other things to wait for.
 type watchedBody struct {
 	io.ReadCloser
 	w *watchdog
 }
 
 func (b *watchedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if n > 0 {
-		b.w.feed()
-	}
-	return n, err
+	b.w.feed()
+	defer b.w.timer.Stop()
+	return b.ReadCloser.Read(p)
 }
 
 func (b *watchedBody) Close() error {

@@ -110,7 +110,7 @@ const maxPage = 8 << 20
 
 func (c *s3Source) request(ctx context.Context, loc location, o object, from int64) (*http.Request, error) {
 	return c.signed(ctx, loc, o.key, nil, func(req *http.Request) {
-		setRange(req, from)
+		setRange(req, from, o.to)
 		if o.Validator != "" {
 			req.Header.Set("If-Match", o.Validator)
 		}

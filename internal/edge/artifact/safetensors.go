@@ -14,7 +14,7 @@ import (
 func ReadSafetensors(r io.Reader, size int64) (*safetensors.Header, error) {
 	var prefix [safetensors.PrefixBytes]byte
 	if size < int64(len(prefix)) {
-		return nil, fmt.Errorf("%w: a file of %d bytes", safetensors.ErrMalformed, size)
+		return nil, fmt.Errorf("%w: shorter than %d bytes", safetensors.ErrMalformed, len(prefix))
 	}
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
 		return nil, fmt.Errorf("the length of the header: %w", err)

@@ -22,6 +22,7 @@ type object struct {
 	SHA256 string `json:"sha256,omitempty"`
 
 	key    string  // full name at the source
+	to     int64   // what is asked for ends here; 0 is the object's end
 	crc32c *uint32 // Castagnoli checksum promised by the source
 }
 

@@ -48,7 +48,9 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 		}
 	}
 	if client == nil {
-		client = &http.Client{}
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.MaxIdleConnsPerHost = 16 // several ranges of a file are read at a time
+		client = &http.Client{Transport: transport}
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
