@@ -286,6 +286,7 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 	// A server of one model is of no use without it.
 	entries, err := folder.Scan()
 	c.config.Strict = len(entries) == 1
+	c.python.expected = entries
 	return folder, err
 }
 

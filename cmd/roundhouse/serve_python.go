@@ -59,6 +59,7 @@ type workers struct {
 	python   string                      // the interpreter
 	root     string                      // of the repository, whose modules all models share; "" for none
 	environ  []string                    // over this process's
+	expected []modelserver.Entry         // models of the start, of any kind
 	registry *metrics.Registry
 	log      *slog.Logger
 
@@ -97,6 +98,10 @@ func (w *workers) start() (*python.Engine, error) {
 				c.Limits.RequestTimeout = time.Duration(s.InferenceTimeout * float64(time.Second))
 			}
 		}
+		if c.ForkWorkers && c.ParallelWorkers > 1 && w.command == nil {
+			c.Expected = w.expectedModels()
+		}
+		w.expected = nil
 		w.grace = 2 * c.WorkerTimeout
 		c.Package = carried.Files
 		c.Environ = append(os.Environ(), w.environ...)
@@ -118,6 +123,28 @@ func (w *workers) start() (*python.Engine, error) {
 		w.engine, w.err = python.New(c, &pythonMetrics{registry: w.registry, log: w.log}, w.log)
 	})
 	return w.engine, w.err
+}
+
+// expectedModels are those of the models there are that name a class which
+// these workers serve.
+func (w *workers) expectedModels() []python.Settings {
+	var list []python.Settings
+	for _, e := range w.expected {
+		implementation := e.Settings.Implementation
+		i := slices.IndexFunc(w.formats, func(f pythonFormat) bool { return f.own == implementation || f.mlserver == implementation })
+		code := !strings.HasPrefix(implementation, "mlserver_") && !strings.HasPrefix(implementation, "roundhouse.")
+		if e.Err != nil || implementation == "" || i < 0 && !code {
+			continue
+		}
+		f := pythonFormat{}
+		if i >= 0 {
+			f = w.formats[i]
+		}
+		if s, err := pythonSettings(e.Settings, f, implementation); err == nil {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // packageCache is where the package is unpacked: below the user's cache folder,

@@ -4,15 +4,20 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/modelserver"
 )
 
 // servePython is an interpreter with numpy, pydantic and more packages; without
@@ -321,5 +326,25 @@ func TestServeWorkers(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestExpectedModels: those that Python's workers serve are expected there.
+func TestExpectedModels(t *testing.T) {
+	w := &workers{formats: pythonFormats}
+	for _, implementation := range []string{"mlserver_sklearn.SKLearnModel", "roundhouse.runtimes.sklearn.SKLearn", "mlserver_xgboost.XGBoostModel", "models.Mine", ""} {
+		w.expected = append(w.expected, modelserver.Entry{Settings: modelserver.Settings{Name: "m", Implementation: implementation, Source: "/models/m/model-settings.json"}})
+	}
+	w.expected = append(w.expected, modelserver.Entry{Settings: modelserver.Settings{Implementation: "models.Bad"}, Err: errors.New("bad")})
+	var got []string
+	for _, s := range w.expectedModels() {
+		var document struct{ Implementation string }
+		if err := json.Unmarshal(s.Document, &document); err != nil || s.Folder != "/models/m" {
+			t.Fatal(s, err)
+		}
+		got = append(got, document.Implementation)
+	}
+	if want := []string{"mlserver_sklearn.SKLearnModel", "roundhouse.runtimes.sklearn.SKLearn", "models.Mine"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }

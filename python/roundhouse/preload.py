@@ -91,7 +91,10 @@ def _named(module: str, folder: Any) -> Iterator[str]:
     for path in (base + ".py", os.path.join(base, "__init__.py")):
         try:
             with open(path, "rb") as file:
-                tree = ast.parse(file.read(_MAX_SOURCE))
+                source = file.read(_MAX_SOURCE)
+            if b"environ" in source or b"putenv" in source:
+                return  # it may tell libraries something before it imports them
+            tree = ast.parse(source)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in ast.walk(tree):

@@ -101,10 +101,12 @@ def later():
     import scipy.stats as stats
 """)
     write(tmp_path / "broken", "def")
+    write(tmp_path / "early", "import os\nos.environ['X'] = '1'\nimport pandas")
     assert preload.wanted([
         {"implementation": "mlserver_xgboost.XGBoostModel"},
         {"implementation": "models:Model", "folder": folder},
         {"implementation": "models.Model", "folder": str(tmp_path / "broken")},
+        {"implementation": "models.Model", "folder": str(tmp_path / "early")},
         {"implementation": "nowhere.Model", "folder": folder},
         {"implementation": "torch.Model"},
         {},

@@ -17,6 +17,9 @@ type Config struct {
 	// Linux, forked from a process that has imported what their models use, so
 	// that they share that memory. Workers of a Command never are.
 	ForkWorkers bool
+	// Expected are models that will be loaded, or some of them. Workers are
+	// forked with the first model; what the others use is then there too.
+	Expected []Settings
 	// WorkerTimeout is how long a worker that is asked to stop may finish its
 	// requests and unload its models, before it is killed.
 	WorkerTimeout time.Duration

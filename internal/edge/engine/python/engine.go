@@ -116,13 +116,7 @@ func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
 	}
 	number := e.keys.Add(1)
 	m := &Model{engine: e, settings: s, key: cut(s.Name, 400) + "#" + strconv.FormatInt(number, 10)}
-	key := poolKey{group: s.InferencePoolGID}
-	switch {
-	case s.EnvironmentTarball != "":
-		key.environment, key.tarball = absolute(s.EnvironmentTarball, s.Folder), true
-	case s.EnvironmentPath != "":
-		key.environment = absolute(s.EnvironmentPath, s.Folder)
-	}
+	key := s.pool()
 	if key.group == "" && s.AutogenerateInferencePoolGID {
 		key.group = "\x00" + strconv.FormatInt(number, 10) // nobody else's
 	}
@@ -142,6 +136,18 @@ func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
 	p.leave(m.chosen)
 	e.release(p, m)
 	return nil, err
+}
+
+// pool is the key of the model's pool, but for a group of its own.
+func (s *Settings) pool() poolKey {
+	key := poolKey{group: s.InferencePoolGID}
+	switch {
+	case s.EnvironmentTarball != "":
+		key.environment, key.tarball = absolute(s.EnvironmentTarball, s.Folder), true
+	case s.EnvironmentPath != "":
+		key.environment = absolute(s.EnvironmentPath, s.Folder)
+	}
+	return key
 }
 
 // takeWorkers moves parameters.parallel_workers, which is ours, from the

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,6 +39,28 @@ func TestForkFaults(t *testing.T) {
 				t.Errorf("said %d times, %d workers", n, m.Workers())
 			}
 		})
+	}
+}
+
+// TestForkModels: a fork server is told of the models of its pool, there and to
+// come, each once.
+func TestForkModels(t *testing.T) {
+	folder := t.TempDir()
+	r := newRig(t, "good", func(c *Config) {
+		c.Expected = []Settings{
+			{Name: "a", Document: json.RawMessage(`{"implementation":"mlserver_sklearn.SKLearnModel"}`)},
+			{Name: "b", Document: json.RawMessage(`{"implementation":"mlserver_sklearn.SKLearnModel"}`)},
+			{Name: "c", Document: json.RawMessage(`{"implementation":"models.Model"}`), Folder: folder},
+			{Name: "d", Document: json.RawMessage(`{"implementation":"models.Elsewhere"}`), EnvironmentPath: folder},
+			{Name: "e", Document: json.RawMessage(`{"implementation":"models.Apart"}`), InferencePoolGID: "g"},
+			{Name: "f", Document: json.RawMessage(`{`)},
+		}
+	})
+	r.load(t, "m", "models.Loaded")
+	got := r.mu.pools[poolKey{}].forkModels()
+	want := []forkModel{{Implementation: "models.Loaded"}, {Implementation: "mlserver_sklearn.SKLearnModel"}, {Implementation: "models.Model", Folder: folder}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -97,20 +97,29 @@ func (p *pool) newForkServer(number string) *forkServer {
 		launch: func() (launch, error) { return p.launch(number+"-fork", forkModule) }}
 }
 
-// forkModels is what a fork server is told of the pool's models.
+// forkModels is what a fork server is told of the pool's models, there and to
+// come.
 func (p *pool) forkModels() []forkModel {
-	p.engine.mu.Lock()
-	defer p.engine.mu.Unlock()
 	seen := map[forkModel]bool{}
 	list := []forkModel{}
-	for m := range p.models {
+	add := func(s *Settings) {
 		var o forkModel
-		if json.Unmarshal(m.settings.Document, &o) != nil {
-			continue // its load will say so
+		if json.Unmarshal(s.Document, &o) != nil {
+			return // its load will say so
 		}
-		if o.Folder = m.settings.Folder; !seen[o] && len(list) < maxForkModels {
+		if o.Folder = s.Folder; !seen[o] && len(list) < maxForkModels {
 			seen[o] = true
 			list = append(list, o)
+		}
+	}
+	p.engine.mu.Lock()
+	for m := range p.models {
+		add(&m.settings)
+	}
+	p.engine.mu.Unlock()
+	for i := range p.engine.config.Expected {
+		if s := &p.engine.config.Expected[i]; s.pool() == p.key {
+			add(s)
 		}
 	}
 	return list
