@@ -40,10 +40,13 @@ type body struct {
 	from   *patientReader
 	spent  bool    // some of the tail was sent
 	pooled *[]byte // what head is a part of; nil when it is its own
+	grown  bool    // it was sent with a longer name, which made it long
 }
 
 // long says whether sending the body on may outlast the answer.
-func (b *body) long() bool { return b.tail != nil || b.length < 0 || b.length > http1.InlineBytes }
+func (b *body) long() bool {
+	return b.tail != nil || b.length < 0 || b.length > http1.InlineBytes || b.grown
+}
 
 // splice replaces the bytes [start, end) of a body by name. The zero splice
 // changes nothing.
@@ -68,7 +71,7 @@ func (b *body) replayable() bool {
 // release gives back what is held, when it will not be sent any more.
 func (b *body) release(g *Gateway) {
 	g.buffered.give(b.held)
-	if b.pooled != nil && g.cfg.Upstream == UpstreamOwn { // net/http may still be reading
+	if b.pooled != nil && !b.long() && g.cfg.Upstream == UpstreamOwn { // else it may still be read
 		putBuffer(b.pooled)
 	}
 	b.head, b.held, b.pooled = nil, 0, nil
@@ -256,6 +259,7 @@ func (b *body) parts(dst [][]byte, s splice) ([][]byte, int64) {
 	length := b.length
 	if length >= 0 {
 		length += int64(len(s.name) - (s.end - s.start))
+		b.grown = b.grown || length > http1.InlineBytes
 	}
 	if s.end > 0 {
 		dst = append(dst, b.head[:s.start], s.name)
