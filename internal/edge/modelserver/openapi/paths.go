@@ -87,15 +87,16 @@ func inferenceFaults() map[string]any {
 	return f
 }
 
+// inferenceBody is that of inference. Its binary form is told in words: a second
+// media type is beyond generators of clients, which could not ask at all then.
 func inferenceBody() object {
-	content := jsonContent("InferenceRequest")
-	content["application/octet-stream"] = object{"schema": object{"description": "The JSON of a request, of the length that the header Inference-Header-Content-Length says, and behind it the data of the inputs with the parameter binary_data_size."}}
-	return object{"required": true, "content": content}
+	return object{"required": true, "content": jsonContent("InferenceRequest"),
+		"description": "JSON; or, as application/octet-stream with the header Inference-Header-Content-Length, as many bytes of JSON and behind them the data of the inputs with the parameter binary_data_size."}
 }
 
 func inference(id, summary string) operation {
 	ok := answer("The response", "InferenceResponse")
-	ok["content"].(object)["application/octet-stream"] = object{"schema": object{"description": "The JSON of a response and behind it the data of the outputs with the parameter binary_data_size, where the request asks for binary data."}}
+	ok["content"].(object)["application/octet-stream"] = object{"schema": object{"type": "string", "format": "binary", "description": "The JSON of a response and behind it the data of the outputs with the parameter binary_data_size, where the request asks for binary data."}}
 	return operation{id, summary, "Ask a model. Without a version the default one answers.",
 		[]string{"inference", "model"}, inferenceBody(), with(inferenceFaults(), "200", ok)}
 }

@@ -32,9 +32,6 @@ func faultSchemas() object {
 	}
 }
 
-// values are the types of a tensor's elements, and of arrays of them.
-var values = []string{"array", "string", "number", "boolean", "null"}
-
 // dataplaneSchemas are those of inference.
 func dataplaneSchemas() object {
 	schemas := faultSchemas()
@@ -50,8 +47,10 @@ func dataplaneSchemas() object {
 		"content_type": object{"type": "string", "description": "How to read the data: np, pd, str, base64, datetime …"},
 		"headers":      object{"type": "object", "additionalProperties": true, "description": "HTTP headers or gRPC metadata; written by the server."},
 	}}
+	// A union rather than a list of types, of which generators of clients make
+	// nothing. An element is anything; to validators that is not null.
 	schemas["TensorData"] = object{"description": "The elements in row-major order, flat or nested as the shape; null is a missing value.",
-		"type": values, "items": object{"type": values}}
+		"anyOf": []any{list(object{"anyOf": []any{object{}, object{"type": "null"}}}), text, object{"type": "number"}, boolean, object{"type": "null"}}}
 	schemas["InferenceRequest"] = record([]string{"inputs"}, object{"id": text, "parameters": schema("Parameters"),
 		"inputs": list(schema("RequestInput")), "outputs": list(schema("RequestOutput"))})
 	schemas["InferenceRequest"].(object)["examples"] = []any{object{"id": "42",
