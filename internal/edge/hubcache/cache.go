@@ -1,0 +1,229 @@
+package hubcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
+)
+
+// Cache answers for the Hub. It is safe for concurrent use.
+type Cache struct {
+	cfg     Config
+	base    *url.URL
+	public  string // origin for links; "" is each request's own
+	store   *Store
+	hub     *hub
+	grants  *grants
+	metrics *metrics
+	log     *slog.Logger
+
+	background context.Context // of downloads, which outlive who began them
+	stop       context.CancelFunc
+	unlock     func()
+	running    sync.WaitGroup
+	asking     singleflight.Group // questions to the Hub, by who asks what
+	slots      chan struct{}      // one token per download
+
+	mu      sync.Mutex
+	flights map[string]*flight   // by hash
+	bad     map[string]time.Time // hashes whose content came wrong, and when
+	closed  bool                 // nothing new is begun
+}
+
+// New opens the cache's folder, which it keeps to itself, and registers its
+// metrics. Close must be called.
+func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	base, err := origin(cfg.Upstream)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cache{cfg: cfg, base: base, log: cfg.Log, hub: newHub(base, cfg.Transport), grants: newGrants(cfg.GrantLife, cfg.MaxGrants),
+		slots: make(chan struct{}, cfg.MaxDownloads), flights: map[string]*flight{}, bad: map[string]time.Time{}}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.PublicURL != "" {
+		u, err := origin(cfg.PublicURL)
+		if err != nil {
+			return nil, err
+		}
+		c.public = u.String()
+	}
+	if c.store, err = OpenStore(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if c.unlock, err = c.store.Lock(); err != nil {
+		return nil, err
+	}
+	c.store.minFree = cfg.MinFree
+	c.background, c.stop = context.WithCancel(context.Background())
+	c.metrics = newMetrics(c, reg)
+	c.running.Go(func() {
+		if err := c.store.count(); err != nil {
+			c.log.Error("the cache's folder cannot be read", "error", err)
+		}
+	})
+	return c, nil
+}
+
+// Close ends the downloads, which the next start resumes, and gives the folder
+// back.
+func (c *Cache) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.stop()
+	c.running.Wait()
+	c.unlock()
+}
+
+// ServeHTTP implements http.Handler. The writer must be the server's own, for
+// files to leave by sendfile.
+func (c *Cache) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	t, err := parseTarget(r.URL.EscapedPath(), r.URL.RawQuery)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	get := r.Method == http.MethodGet || r.Method == http.MethodHead
+	switch {
+	case t.route == "resolve" && get:
+		c.resolve(w, r, t)
+	case t.route == "paths-info" && r.Method == http.MethodPost, t.route != "" && t.route != "resolve" && t.route != "paths-info" && get:
+		c.api(w, r, t)
+	default:
+		c.pass(w, r)
+	}
+}
+
+// errNotHere is the failure of a cache that asks nobody.
+var errNotHere = errors.New("the cache is offline and does not have it")
+
+// refuse answers for an error of the Hub's or of ours. Only the Hub's own
+// refusals carry its codes: a client believes those.
+func (c *Cache) refuse(w http.ResponseWriter, r *http.Request, route string, err error) {
+	var e *refusal
+	if errors.As(err, &e) {
+		c.metrics.requests.WithLabelValues(route, "refused").Inc()
+		for k, v := range e.header {
+			w.Header()[k] = v
+		}
+		w.Header().Set("Content-Length", strconv.Itoa(len(e.body)))
+		w.WriteHeader(e.status)
+		if r.Method != http.MethodHead {
+			_, _ = w.Write(e.body)
+		}
+		return
+	}
+	c.metrics.requests.WithLabelValues(route, "failed").Inc()
+	status := http.StatusBadGateway
+	switch {
+	case errors.Is(err, errPath):
+		status = http.StatusBadRequest
+	case errors.Is(err, errNotHere), errors.Is(err, context.DeadlineExceeded), errors.Is(err, errStalled):
+		status = http.StatusGatewayTimeout
+	case errors.Is(err, os.ErrPermission):
+		status = http.StatusInternalServerError
+	}
+	http.Error(w, err.Error(), status)
+}
+
+// failed logs and counts what went wrong at the Hub.
+func (c *Cache) failed(t target, err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	reason := "other"
+	var e *refusal
+	switch {
+	case errors.Is(err, errNoRoom):
+		reason = "no room"
+	case errors.Is(err, errUnreachable):
+		reason = "unreachable"
+	case errors.Is(err, errOdd):
+		reason = "malformed"
+	case errors.As(err, &e):
+		reason = "refused"
+	}
+	if reason != "refused" {
+		c.log.Warn("the Hub could not be used", "repository", t.kind+"/"+t.name, "revision", t.revision, "file", t.file, "error", err)
+	}
+	c.metrics.errors.WithLabelValues(reason).Inc()
+}
+
+func (c *Cache) noteEvicted(all []entry) {
+	for _, e := range all {
+		c.metrics.evictions.Inc()
+		c.metrics.evicted.Add(float64(e.size))
+	}
+}
+
+// badFor is how long clients that ask for a part of a file are given all of it,
+// after its content came wrong: what they have of it may be wrong too.
+const (
+	badFor = 10 * time.Minute
+	maxBad = 1000
+)
+
+func (c *Cache) poison(etag string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.bad) < maxBad {
+		c.bad[etag] = time.Now()
+	}
+}
+
+func (c *Cache) poisoned(etag string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at, ok := c.bad[etag]
+	if ok && time.Since(at) > badFor {
+		delete(c.bad, etag)
+		return false
+	}
+	return ok
+}
+
+// put keeps a record, or says why not.
+func (c *Cache) put(path string, v any) {
+	if err := c.store.put(path, v, int64(c.cfg.MaxRecords)); err != nil {
+		c.log.Warn("metadata is not kept", "error", err)
+	}
+}
+
+// once runs a question to the Hub for all who ask it at the same time, with a
+// bound of its own: whoever began it may leave.
+func once[T any](ctx context.Context, c *Cache, key string, ask func(context.Context) (T, error)) (T, error) {
+	ch := c.asking.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeout(c.background, c.cfg.MetadataTimeout)
+		defer cancel()
+		return ask(ctx)
+	})
+	var zero T
+	select {
+	case got := <-ch:
+		if got.Err != nil {
+			return zero, got.Err
+		}
+		v, ok := got.Val.(T)
+		if !ok {
+			return zero, fmt.Errorf("hubcache: %T where %T was asked for", got.Val, zero)
+		}
+		return v, nil
+	case <-ctx.Done():
+		return zero, ctx.Err()
+	}
+}

@@ -1,0 +1,353 @@
+package hubcache
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// flight is one download of a blob and everybody who reads from it: they
+// follow the file as it grows.
+//
+// Invariant: the first at bytes of the file are written and hashed.
+type flight struct {
+	etag   string
+	size   int64
+	cancel context.CancelFunc
+
+	mu      sync.Mutex
+	at      int64
+	whole   bool // verified: the last byte may go out
+	over    bool // nothing more comes; err says why, nil when whole
+	err     error
+	changed chan struct{} // closed, and made anew, when any of the above changes
+	path    string        // where the file is now; "" before it is there
+	readers int           // guarded by Cache.mu
+	linger  *time.Timer   // likewise: runs while nobody reads
+	dead    bool          // likewise: nobody came back, do not join
+	ended   chan struct{} // closed when nothing of it is left
+}
+
+// set changes the flight and wakes its readers.
+func (f *flight) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// next waits until bytes after from are there and says up to where. The last
+// byte is held back until the content is verified: without it no client takes
+// the file for whole.
+func (f *flight) next(ctx context.Context, from int64) (int64, error) {
+	for {
+		f.mu.Lock()
+		ready, whole, over, err, changed := f.at, f.whole, f.over, f.err, f.changed
+		f.mu.Unlock()
+		if !whole {
+			ready = min(ready, f.size-1)
+		}
+		switch {
+		case ready > from || whole:
+			return ready, nil
+		case over:
+			return 0, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// open opens the file for one reader, held against eviction. There is one once
+// next has returned.
+func (f *flight) open() (*os.File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	file, err := os.Open(f.path)
+	if err == nil {
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_SH)
+	}
+	return file, err
+}
+
+// join finds the flight of a blob, or begins one with the caller's token;
+// began says which. leave must be called. A flight that is being torn down is
+// waited for: two must not write one file.
+func (c *Cache) join(ctx context.Context, t target, rec fileRecord, authorization string) (f *flight, began bool, err error) {
+	for {
+		c.mu.Lock()
+		f = c.flights[rec.ETag]
+		if c.closed {
+			c.mu.Unlock()
+			return nil, false, context.Canceled
+		}
+		if f == nil {
+			f = c.begin(t, rec, authorization)
+			c.mu.Unlock()
+			return f, true, nil
+		}
+		if !f.dead {
+			f.readers++
+			f.linger.Stop()
+			c.mu.Unlock()
+			return f, false, nil
+		}
+		c.mu.Unlock()
+		select {
+		case <-f.ended:
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		}
+	}
+}
+
+// begin starts a flight with one reader. c.mu is held.
+func (c *Cache) begin(t target, rec fileRecord, authorization string) *flight {
+	ctx, cancel := context.WithCancel(c.background)
+	f := &flight{etag: rec.ETag, size: rec.Size, cancel: cancel, changed: make(chan struct{}), ended: make(chan struct{}), readers: 1}
+	f.linger = time.AfterFunc(c.cfg.Linger, func() { c.abandon(f) })
+	f.linger.Stop()
+	c.flights[rec.ETag] = f
+	c.running.Go(func() {
+		defer cancel()
+		err := c.download(ctx, f, t, authorization)
+		c.mu.Lock()
+		delete(c.flights, f.etag)
+		f.linger.Stop()
+		c.mu.Unlock()
+		if err != nil {
+			c.failed(t, err)
+		}
+		f.set(func() { f.over, f.err = true, err })
+		close(f.ended)
+	})
+	return f
+}
+
+// leave ends one reader's part. A flight goes on for a while without any.
+func (c *Cache) leave(f *flight) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.readers--; f.readers == 0 && c.flights[f.etag] == f {
+		f.linger.Reset(c.cfg.Linger)
+	}
+}
+
+// abandon ends a flight that nobody came back to.
+func (c *Cache) abandon(f *flight) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.readers == 0 {
+		f.dead = true
+		f.cancel()
+	}
+}
+
+// near is how far ahead of a download a range may begin and still wait for it.
+const near = 8 << 20
+
+// reachable says whether a range can wait for the blob's download: for one that
+// runs, or would begin now.
+func (c *Cache) reachable(etag string, from int64) bool {
+	c.mu.Lock()
+	f := c.flights[etag]
+	c.mu.Unlock()
+	if f == nil {
+		return from < near
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return from < f.at+near
+}
+
+// download brings a blob into the store.
+func (c *Cache) download(ctx context.Context, f *flight, t target, authorization string) (err error) {
+	select {
+	case c.slots <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-c.slots }()
+	path := c.store.partPath(f.etag)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return noRoom(err)
+	}
+	defer func() { _ = file.Close() }()
+	if err := flock(ctx, file); err != nil {
+		return err
+	}
+	f.set(func() { f.path = path })
+	p := &part{flight: f, file: file, hash: newHash(f.etag, f.size)}
+	if err := p.resume(ctx); err != nil {
+		return err
+	}
+	had := p.at
+	done, evicted, err := c.store.reserve(f.size-had, c.cfg.MaxBytes, time.Now())
+	c.noteEvicted(evicted)
+	if err != nil {
+		return c.dropEmpty(path, had, err)
+	}
+	defer func() { done(p.at - had) }()
+	if err := c.fill(ctx, p, t, authorization); err != nil {
+		return c.dropEmpty(path, p.at, err)
+	}
+	if hex.EncodeToString(p.hash.Sum(nil)) != f.etag {
+		c.store.remove(path, p.at)
+		c.poison(f.etag)
+		return fmt.Errorf("%w: %d bytes came, %d of them in an earlier attempt: %w", errOdd, f.size, had, errCorrupt)
+	}
+	f.set(func() { f.whole = true })
+	// Readers go on while the disk settles.
+	if err := c.store.install(file, f.etag, time.Now()); err != nil {
+		return fmt.Errorf("hubcache: %w", err)
+	}
+	f.set(func() { f.path = c.store.blobPath(f.etag) })
+	return nil
+}
+
+// dropEmpty removes a partial file without bytes, for there is nothing in it
+// to resume.
+func (c *Cache) dropEmpty(path string, at int64, err error) error {
+	if at == 0 {
+		c.store.remove(path, 0)
+	}
+	return err
+}
+
+// part is the file of a flight, from the writer's side.
+type part struct {
+	*flight
+	file *os.File
+	hash hash.Hash
+	at   int64 // the flight's, which only we change
+}
+
+// resume hashes what an earlier attempt left. Readers follow already.
+func (p *part) resume(ctx context.Context) error {
+	info, err := p.file.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() > p.size {
+		return p.file.Truncate(0)
+	}
+	buf := make([]byte, chunk)
+	for {
+		n, err := p.file.Read(buf)
+		p.took(buf[:n])
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+	}
+}
+
+// chunk is how much is read from the Hub at a time.
+const chunk = 256 << 10
+
+func (p *part) took(b []byte) {
+	_, _ = p.hash.Write(b) // never fails
+	p.at += int64(len(b))
+	p.set(func() { p.flight.at = p.at })
+}
+
+// enoughProgress is how many new bytes make an attempt worth not counting.
+const enoughProgress = 64 << 10
+
+// maxRetryAfter is the longest pause that the Hub may ask a download for; with
+// more, clients are told.
+const maxRetryAfter = 5 * time.Second
+
+// fill asks for the rest until it is here.
+func (c *Cache) fill(ctx context.Context, p *part, t target, authorization string) error {
+	wait := c.cfg.RetryWait
+	for attempt := 1; p.at < p.size; attempt++ {
+		before := p.at
+		err := c.attempt(ctx, p, t, authorization)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		pause := wait
+		var r *refusal
+		if errors.As(err, &r) {
+			pause = max(pause, r.after)
+		}
+		again := errors.Is(err, errUnreachable) || r != nil && r.status == 429
+		if !again || pause > maxRetryAfter {
+			return err
+		}
+		if p.at-before >= enoughProgress {
+			attempt, wait = 0, c.cfg.RetryWait
+		}
+		if attempt >= c.cfg.Attempts {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		wait = min(2*wait, maxRetryAfter)
+	}
+	return nil
+}
+
+// attempt asks for the rest once.
+func (c *Cache) attempt(ctx context.Context, p *part, t target, authorization string) error {
+	ctx, dog := watch(ctx, c.cfg.StallTimeout)
+	defer dog.stop()
+	body, err := c.hub.get(ctx, t, authorization, span{p.at, p.size}, p.size)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }()
+	buf := make([]byte, chunk)
+	for p.at < p.size {
+		n, err := body.Read(buf)
+		if n > 0 {
+			dog.feed()
+			c.metrics.upstream.Add(float64(n))
+			n = int(min(int64(n), p.size-p.at))
+			if _, err := p.file.WriteAt(buf[:n], p.at); err != nil {
+				return noRoom(err)
+			}
+			p.took(buf[:n])
+		}
+		if errors.Is(err, io.EOF) && p.at < p.size {
+			return fmt.Errorf("%w: the content ended after %d of %d bytes", errUnreachable, p.at, p.size)
+		}
+		if err != nil && p.at < p.size {
+			return unreachable(ctx, err)
+		}
+	}
+	return nil
+}
+
+// flock takes a shared lock, which keeps the file from eviction.
+func flock(ctx context.Context, f *os.File) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH)
+		if !errors.Is(err, syscall.EINTR) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// noRoom turns a failed write into what its readers can go on from.
+func noRoom(err error) error {
+	return fmt.Errorf("%w: %w", errNoRoom, err)
+}

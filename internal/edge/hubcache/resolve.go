@@ -1,0 +1,366 @@
+package hubcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path"
+	"strconv"
+	"time"
+)
+
+// resolve answers a request for a file.
+func (c *Cache) resolve(w http.ResponseWriter, r *http.Request, t target) {
+	authorization := r.Header.Get("Authorization")
+	rec, result, err := c.lookup(r.Context(), t, authorization)
+	if errors.Is(err, errNoHash) {
+		c.metrics.requests.WithLabelValues("resolve", "upstream").Inc()
+		c.passFile(w, r, t)
+		return
+	}
+	if err != nil {
+		c.refuse(w, r, "resolve", err)
+		return
+	}
+	c.metrics.requests.WithLabelValues("resolve", result).Inc()
+	c.describe(w, t, rec)
+	switch {
+	case rec.ETag == "":
+		http.Error(w, rec.Message, http.StatusNotFound)
+	case matches(r.Header.Get("If-None-Match"), rec.ETag):
+		w.WriteHeader(http.StatusNotModified)
+	case r.Method == http.MethodHead:
+		w.Header().Set("Content-Length", strconv.FormatInt(rec.Size, 10))
+		w.WriteHeader(http.StatusOK)
+	default:
+		t.revision = rec.Commit
+		c.content(w, r, t, rec)
+	}
+}
+
+func matches(header, etag string) bool { return header != "" && normalETag(header) == etag }
+
+// describe sets the headers that clients read of a file.
+func (c *Cache) describe(w http.ResponseWriter, t target, rec fileRecord) {
+	h := w.Header()
+	h.Set("X-Repo-Commit", rec.Commit)
+	if rec.ETag == "" {
+		h.Set("X-Error-Code", rec.Code)
+		h.Set("X-Error-Message", rec.Message)
+		return
+	}
+	h.Set("Etag", `"`+rec.ETag+`"`)
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("Content-Type", "application/octet-stream")
+	if rec.Type != "" {
+		h.Set("Content-Type", rec.Type)
+	}
+	if rec.Name != "" {
+		h.Set("Content-Disposition", rec.Name)
+	} else {
+		h.Set("Content-Disposition", `inline; filename*=UTF-8''`+escape(path.Base(t.file)))
+	}
+	if rec.Linked {
+		h.Set("X-Linked-Etag", `"`+rec.ETag+`"`)
+		h.Set("X-Linked-Size", strconv.FormatInt(rec.Size, 10))
+	}
+	for k, v := range rec.Xet {
+		if k == "X-Xet-Refresh-Route" {
+			v = c.base.String() + v // clients put their own endpoint in its place
+		}
+		h.Set(k, v)
+	}
+}
+
+// lookup finds out what a file is, if the caller may know. result says where
+// from: "cache", "upstream", or "stale" when the Hub could not be asked.
+func (c *Cache) lookup(ctx context.Context, t target, authorization string) (rec fileRecord, result string, err error) {
+	now := time.Now()
+	who := c.grants.caller(authorization)
+	commit, fresh := t.revision, true
+	if !isCommit(commit) {
+		ref, ok := c.store.ref(t.repo, t.revision)
+		commit, fresh = ref.Commit, ok && now.Sub(ref.At) < c.cfg.RefLife
+	}
+	known := false
+	if commit != "" {
+		rec, known = c.store.file(t.repo, commit, t.file)
+	}
+	allowed := c.grants.allowed(grantKey{who, t.repo, t.revision, mayRead}, now)
+	if known && fresh && allowed && !c.cfg.Offline {
+		return rec, "cache", nil
+	}
+	if c.cfg.Offline {
+		if !known || !c.cfg.OfflinePrivate && !c.isPublic(t.repo) {
+			return rec, "", errNotHere
+		}
+		return rec, "cache", nil
+	}
+	asked, err := c.ask(ctx, t, who, authorization)
+	if err == nil {
+		return asked, "upstream", nil
+	}
+	if known && errors.Is(err, errUnreachable) && (allowed || c.isPublic(t.repo)) {
+		return rec, "stale", nil
+	}
+	return rec, "", err
+}
+
+func (c *Cache) isPublic(r repo) bool {
+	rec, ok := c.store.public(r)
+	return ok && rec.Public
+}
+
+// ask asks the Hub what a file is, and notes what that says of the branch, and
+// of who may read.
+func (c *Cache) ask(ctx context.Context, t target, who caller, authorization string) (fileRecord, error) {
+	key := "head\x00" + string(who[:]) + t.path() + asQuery(t.query)
+	return once(ctx, c, key, func(ctx context.Context) (fileRecord, error) {
+		rec, err := c.hub.head(ctx, t, authorization)
+		now := time.Now()
+		var e *refusal
+		switch {
+		case errors.As(err, &e) && e.denied():
+			c.denied(t.repo, who)
+		case err == nil && rec.ETag != "":
+			c.granted(t, who, rec.Commit, mayRead, now)
+		}
+		if err != nil {
+			if !errors.Is(err, errNoHash) {
+				c.failed(t, err)
+			}
+			return rec, err
+		}
+		if !isCommit(t.revision) {
+			c.put(c.store.refPath(t.repo, t.revision), refRecord{t.revision, rec.Commit, now})
+		}
+		c.put(c.store.filePath(t.repo, rec.Commit, t.file), rec)
+		return rec, nil
+	})
+}
+
+// granted notes that the Hub has just answered a caller. What everybody may
+// read is written down: it is read on when the Hub cannot be asked.
+func (c *Cache) granted(t target, who caller, commit string, what right, now time.Time) {
+	for _, revision := range []string{t.revision, commit} {
+		if revision != "" {
+			c.grants.allow(grantKey{who, t.repo, revision, what}, now)
+		}
+	}
+	if what != mayRead {
+		return
+	}
+	rec, ok := c.store.public(t.repo)
+	if who == anonymous && (!ok || !rec.Public) {
+		c.put(c.store.publicPath(t.repo), publicRecord{true, now})
+	} else if who != anonymous && (!ok || now.Sub(rec.At) > publicAgain) {
+		c.mu.Lock()
+		if !c.closed {
+			c.running.Go(func() { c.tryPublic(t) })
+		}
+		c.mu.Unlock()
+	}
+}
+
+// publicAgain is how often it is asked anew whether a repository is public that
+// only callers with tokens ask for.
+const publicAgain = 24 * time.Hour
+
+// tryPublic asks for a file without a token.
+func (c *Cache) tryPublic(t target) {
+	_, _ = once(c.background, c, "public\x00"+t.repo.key(), func(ctx context.Context) (struct{}, error) {
+		rec, err := c.hub.head(ctx, t, "")
+		var e *refusal
+		switch {
+		case err == nil && rec.ETag != "":
+			c.put(c.store.publicPath(t.repo), publicRecord{true, time.Now()})
+		case errors.As(err, &e) && e.denied():
+			c.put(c.store.publicPath(t.repo), publicRecord{false, time.Now()})
+		}
+		return struct{}{}, nil
+	})
+}
+
+// denied takes back what a caller was allowed; what nobody in particular may
+// read is public no more.
+func (c *Cache) denied(r repo, who caller) {
+	c.grants.revoke(who, r)
+	if who == anonymous && c.isPublic(r) {
+		c.put(c.store.publicPath(r), publicRecord{false, time.Now()})
+	}
+}
+
+// content sends a file that the caller may read.
+func (c *Cache) content(w http.ResponseWriter, r *http.Request, t target, rec fileRecord) {
+	part, ranged, err := parseRange(r.Header.Get("Range"), rec.Size)
+	if cond := r.Header.Get("If-Range"); ranged && cond != "" && normalETag(cond) != rec.ETag || ranged && c.poisoned(rec.ETag) {
+		part, ranged = span{0, rec.Size}, false
+	}
+	if err != nil {
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", rec.Size))
+		http.Error(w, "the file has no such bytes", http.StatusRequestedRangeNotSatisfiable)
+		return
+	}
+	s := &sending{c: c, w: w, r: r, rec: rec, at: part.from, part: part, ranged: ranged}
+	file, err := c.store.open(r.Context(), rec.ETag, rec.Size, time.Now())
+	if err == nil {
+		defer func() { _ = file.Close() }()
+		s.finish(t, s.from(file, "cache", func(context.Context, int64) (int64, error) { return rec.Size, nil }))
+		return
+	}
+	if errors.Is(err, errCorrupt) {
+		c.metrics.corrupt.Inc()
+		c.log.Error("a kept file was changed on the disk; it is fetched again", "hash", rec.ETag)
+	}
+	switch {
+	case r.Context().Err() != nil:
+	case c.cfg.Offline:
+		s.finish(t, errNotHere)
+	case !c.reachable(rec.ETag, part.from):
+		s.finish(t, s.direct(t))
+	default:
+		s.finish(t, s.follow(t))
+	}
+}
+
+// sending is the answer to one client.
+type sending struct {
+	c      *Cache
+	w      http.ResponseWriter
+	r      *http.Request
+	rec    fileRecord
+	part   span
+	ranged bool
+	at     int64 // the next byte to send
+	began  bool  // the header is out
+}
+
+// begin sends the header.
+func (s *sending) begin() {
+	if s.began {
+		return
+	}
+	s.began = true
+	s.w.Header().Set("Content-Length", strconv.FormatInt(s.part.to-s.part.from, 10))
+	status := http.StatusOK
+	if s.ranged {
+		status = http.StatusPartialContent
+		s.w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", s.part.from, s.part.to-1, s.rec.Size))
+	}
+	s.w.WriteHeader(status)
+}
+
+// piece is how many bytes a client is given ClientTimeout for.
+const piece = 4 << 20
+
+// from sends from a file as far as next says it reaches. The kernel copies:
+// nothing may stand between the file and the server's writer.
+func (s *sending) from(file *os.File, source string, next func(context.Context, int64) (int64, error)) error {
+	s.begin()
+	if _, err := file.Seek(s.at, io.SeekStart); err != nil {
+		return err
+	}
+	control := http.NewResponseController(s.w)
+	for s.at < s.part.to {
+		upto, err := next(s.r.Context(), s.at)
+		if err != nil {
+			return err
+		}
+		_ = control.SetWriteDeadline(time.Now().Add(s.c.cfg.ClientTimeout)) // a test's writer has none
+		n, err := io.CopyN(s.w, file, min(upto, s.part.to, s.at+piece)-s.at)
+		s.at += n
+		s.c.metrics.sent.WithLabelValues(source).Add(float64(n))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow sends a file while it is downloaded, by us or by somebody else.
+func (s *sending) follow(t target) error {
+	for {
+		f, began, err := s.c.join(s.r.Context(), t, s.rec, s.r.Header.Get("Authorization"))
+		if err != nil {
+			return err
+		}
+		err = s.followFlight(f)
+		s.c.leave(f)
+		var e *refusal
+		switch {
+		case err == nil || s.r.Context().Err() != nil:
+			return err
+		case errors.Is(err, errNoRoom):
+			return s.direct(t)
+		case !began && (errors.As(err, &e) || errors.Is(err, context.Canceled)):
+			// The token that the download began with is not ours.
+			continue
+		}
+		return err
+	}
+}
+
+func (s *sending) followFlight(f *flight) error {
+	if _, err := f.next(s.r.Context(), s.at); err != nil {
+		return err
+	}
+	file, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	return s.from(file, "download", f.next)
+}
+
+// direct sends what the Hub sends, and keeps nothing.
+func (s *sending) direct(t target) error {
+	ctx, dog := watch(s.r.Context(), s.c.cfg.StallTimeout)
+	defer dog.stop()
+	body, err := s.c.hub.get(ctx, t, s.r.Header.Get("Authorization"), span{s.at, s.part.to}, s.rec.Size)
+	if err != nil {
+		s.c.failed(t, err)
+		return err
+	}
+	defer func() { _ = body.Close() }()
+	s.begin()
+	control := http.NewResponseController(s.w)
+	for s.at < s.part.to {
+		_ = control.SetWriteDeadline(time.Now().Add(s.c.cfg.ClientTimeout)) // a test's writer has none
+		n, err := io.CopyN(s.w, body, min(s.part.to-s.at, chunk))
+		s.at += n
+		dog.feed()
+		s.c.metrics.sent.WithLabelValues("direct").Add(float64(n))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish ends the answer: one that has begun and cannot go on is broken off, so
+// that no client takes it for whole.
+func (s *sending) finish(t target, err error) {
+	switch {
+	case err == nil:
+		return
+	case s.began:
+		panic(http.ErrAbortHandler)
+	case s.r.Context().Err() != nil:
+		return // nobody is there
+	}
+	var e *refusal
+	if errors.Is(err, errOdd) || errors.As(err, &e) && e.status < 500 && e.status != http.StatusTooManyRequests {
+		// What was noted of the file may be what is wrong.
+		s.c.store.forget(t.repo, s.rec.Commit, s.rec.File)
+	}
+	if errors.As(err, &e) && e.denied() {
+		s.c.denied(t.repo, s.c.grants.caller(s.r.Header.Get("Authorization")))
+	}
+	for k := range s.w.Header() {
+		delete(s.w.Header(), k)
+	}
+	s.c.refuse(s.w, s.r, "resolve", err)
+}

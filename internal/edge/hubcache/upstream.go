@@ -1,0 +1,316 @@
+package hubcache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var (
+	// errUnreachable marks failures that say nothing of what was asked for.
+	errUnreachable = errors.New("the Hub cannot be reached")
+	errStalled     = errors.New("no byte arrived in time")
+	// errOdd marks answers of the Hub that cannot be right.
+	errOdd = errors.New("the Hub's answer is malformed")
+)
+
+// refusal is an answer of the Hub of status 400 or more, fit to be passed on.
+type refusal struct {
+	status int
+	header http.Header // those of refusalHeaders
+	body   []byte
+	after  time.Duration // Retry-After
+}
+
+// refusalHeaders are what clients read of a refusal.
+var refusalHeaders = []string{"Content-Type", "X-Error-Code", "X-Error-Message", "X-Repo-Commit", "X-Request-Id",
+	"Www-Authenticate", "Retry-After", "Ratelimit", "Ratelimit-Policy", "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset"}
+
+func (e *refusal) Error() string {
+	return fmt.Sprintf("the Hub answers %d %s", e.status, e.header.Get("X-Error-Code"))
+}
+
+// Is says that a server in trouble is as good as none.
+func (e *refusal) Is(target error) bool { return target == errUnreachable && e.status >= 500 }
+
+// denied says whether the caller may not read, as against: not now, or nothing
+// there.
+func (e *refusal) denied() bool {
+	return e.status == http.StatusUnauthorized || e.status == http.StatusForbidden || e.header.Get("X-Error-Code") == "RepoNotFound"
+}
+
+const (
+	maxRefusal   = 64 << 10 // bytes of a refusal's body that are passed on
+	maxRedirects = 8        // of one request
+)
+
+// refuse reads a refusal.
+func refuse(resp *http.Response) *refusal {
+	e := &refusal{status: resp.StatusCode, header: http.Header{}}
+	for _, k := range refusalHeaders {
+		if v := resp.Header.Values(k); len(v) > 0 {
+			e.header[k] = v
+		}
+	}
+	e.body, _ = io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // as far as it comes
+	_ = resp.Body.Close()
+	if n, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && n > 0 {
+		e.after = time.Duration(min(n, 3600)) * time.Second
+	}
+	return e
+}
+
+// hub speaks to the upstream.
+type hub struct {
+	base   *url.URL
+	client http.Client // follows no redirects by itself
+}
+
+func newHub(base *url.URL, t http.RoundTripper) *hub {
+	if t == nil {
+		own := http.DefaultTransport.(*http.Transport).Clone()
+		own.DisableCompression = true
+		own.MaxIdleConnsPerHost = 64
+		own.MaxResponseHeaderBytes = 256 << 10
+		t = own
+	}
+	return &hub{base, http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// question is a request to the Hub.
+type question struct {
+	method, path  string // with query, escaped
+	authorization string
+	body          []byte
+	contentType   string
+	from          int64 // first byte wanted, with ranged
+	to            int64 // and, when above 0, the one after the last
+	ranged        bool
+}
+
+// do sends a request and follows redirects: all of them when away, else only
+// those that stay at the Hub. Authorization goes to the Hub alone. What the
+// Hub's own answers said on the way is in said, the last word winning; of the
+// body's host, resp.
+func (h *hub) do(ctx context.Context, q question, away bool) (resp *http.Response, said http.Header, err error) {
+	at, err := h.base.Parse(q.path)
+	if err != nil || !sameOrigin(at, h.base) {
+		return nil, nil, errPath
+	}
+	said = http.Header{}
+	for range maxRedirects {
+		resp, err = h.send(ctx, q, at)
+		if err != nil {
+			return nil, nil, err
+		}
+		home := sameOrigin(at, h.base)
+		if home {
+			for k, v := range resp.Header {
+				said[k] = v
+			}
+		}
+		next := ""
+		switch resp.StatusCode {
+		case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+			next = resp.Header.Get("Location")
+		}
+		if next == "" {
+			return resp, said, nil
+		}
+		to, err := at.Parse(next)
+		if err != nil || to.Scheme != "http" && to.Scheme != "https" || at.Scheme == "https" && to.Scheme == "http" {
+			_ = resp.Body.Close()
+			return nil, nil, fmt.Errorf("%w: it redirects to where we do not follow", errOdd)
+		}
+		to.User = nil
+		if !sameOrigin(to, h.base) && !away {
+			return resp, said, nil
+		}
+		_, _ = io.CopyN(io.Discard, resp.Body, maxRefusal) // so that the connection can be used again
+		_ = resp.Body.Close()
+		at = to
+	}
+	return nil, nil, fmt.Errorf("%w: more than %d redirects", errOdd, maxRedirects)
+}
+
+func (h *hub) send(ctx context.Context, q question, at *url.URL) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, q.method, at.String(), bytes.NewReader(q.body))
+	if err != nil {
+		return nil, errPath
+	}
+	req.Header.Set("User-Agent", "roundhouse-hub-cache")
+	// Offsets and sizes are of the file as it is.
+	req.Header.Set("Accept-Encoding", "identity")
+	if q.contentType != "" {
+		req.Header.Set("Content-Type", q.contentType)
+	}
+	if q.ranged {
+		spec := "bytes=" + strconv.FormatInt(q.from, 10) + "-"
+		if q.to > 0 {
+			spec += strconv.FormatInt(q.to-1, 10)
+		}
+		req.Header.Set("Range", spec)
+	}
+	if q.authorization != "" && sameOrigin(at, h.base) {
+		req.Header.Set("Authorization", q.authorization)
+	}
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return nil, unreachable(ctx, err)
+	}
+	return resp, nil
+}
+
+// unreachable strips the URL, which may hold a signature, from a client's
+// error.
+func unreachable(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errStalled) && !errors.Is(cause, context.DeadlineExceeded) {
+		return cause
+	} else if cause != nil {
+		err = cause
+	}
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	return fmt.Errorf("%w: %w", errUnreachable, err)
+}
+
+// errNoHash is a file that the Hub gives no hash for: it cannot be kept.
+var errNoHash = errors.New("the file has no hash to keep it under")
+
+// head asks what a file is. A file that is not there is a record without ETag.
+func (h *hub) head(ctx context.Context, t target, authorization string) (fileRecord, error) {
+	q := question{method: http.MethodHead, path: t.path() + asQuery(t.query), authorization: authorization}
+	resp, said, err := h.do(ctx, q, false)
+	if err != nil {
+		return fileRecord{}, err
+	}
+	_ = resp.Body.Close()
+	rec := fileRecord{File: t.file, Commit: said.Get("X-Repo-Commit")}
+	switch {
+	case resp.StatusCode == http.StatusNotFound && said.Get("X-Error-Code") == "EntryNotFound" && isCommit(rec.Commit):
+		rec.Code, rec.Message = "EntryNotFound", said.Get("X-Error-Message")
+		return rec, nil
+	case resp.StatusCode >= 400:
+		return rec, refuse(resp)
+	case resp.StatusCode != http.StatusOK && resp.StatusCode/100 != 3:
+		return rec, fmt.Errorf("%w: status %d", errOdd, resp.StatusCode)
+	}
+	rec.ETag, rec.Size = normalETag(said.Get("X-Linked-Etag")), parseSize(said.Get("X-Linked-Size"))
+	rec.Linked = rec.ETag != ""
+	direct := resp.StatusCode == http.StatusOK
+	if !rec.Linked {
+		rec.ETag = normalETag(said.Get("Etag"))
+	}
+	if direct {
+		rec.Type, rec.Name = said.Get("Content-Type"), said.Get("Content-Disposition")
+		if rec.Size < 0 {
+			rec.Size = resp.ContentLength
+		}
+	}
+	if !isCommit(rec.Commit) || isCommit(t.revision) && rec.Commit != t.revision {
+		return rec, fmt.Errorf("%w: X-Repo-Commit is %.60q", errOdd, rec.Commit)
+	}
+	if !isBlob(rec.ETag) || rec.Size < 0 {
+		return rec, errNoHash
+	}
+	if rec.Size > xetOnly {
+		rec.Xet = h.xet(said)
+	}
+	return rec, nil
+}
+
+// xet keeps what leads to Xet, with the Hub's origin taken out of it.
+func (h *hub) xet(said http.Header) map[string]string {
+	out := map[string]string{}
+	for k := range said {
+		if isXet(k) && !strings.EqualFold(k, "X-Xet-Refresh-Route") {
+			out[k] = said.Get(k)
+		}
+	}
+	route := said.Get("X-Xet-Refresh-Route")
+	for _, l := range parseLinks(said.Values("Link")) {
+		if l.rel("xet-auth") {
+			route = l.to
+		}
+	}
+	if out["X-Xet-Refresh-Route"] = within(h.base, route); route == "" || out["X-Xet-Refresh-Route"] == "" {
+		return nil
+	}
+	return out
+}
+
+func asQuery(raw string) string {
+	if raw == "" {
+		return ""
+	}
+	return "?" + raw
+}
+
+// get asks for a file's content from a byte on, to the end or to another, and
+// returns its body at exactly that byte. A server that answers with the whole
+// file has the bytes before it read over.
+func (h *hub) get(ctx context.Context, t target, authorization string, part span, size int64) (io.ReadCloser, error) {
+	q := question{method: http.MethodGet, path: t.path() + asQuery(t.query), authorization: authorization, from: part.from}
+	if q.ranged = part.from > 0 || part.to < size; part.to < size {
+		q.to = part.to
+	}
+	resp, _, err := h.do(ctx, q, true)
+	if err != nil {
+		return nil, err
+	}
+	start, total := int64(0), resp.ContentLength
+	switch {
+	case resp.StatusCode == http.StatusPartialContent:
+		start, total = parseContentRange(resp.Header.Get("Content-Range"))
+	case resp.StatusCode != http.StatusOK:
+		e := refuse(resp)
+		if e.status < 400 || !sameOrigin(resp.Request.URL, h.base) {
+			// Not the Hub refuses, but where it sends us: the next try gets
+			// another address.
+			return nil, fmt.Errorf("%w: the storage answers %d", errUnreachable, e.status)
+		}
+		return nil, e
+	}
+	if enc := resp.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		err = fmt.Errorf("%w: the content comes with Content-Encoding %.40q", errOdd, enc)
+	} else if start < 0 || start > part.from || total >= 0 && total != size {
+		err = fmt.Errorf("%w: the content is %d bytes from %d on, and %d of %d were asked for", errOdd, total, start, size, part.from)
+	} else if start < part.from {
+		if _, err = io.CopyN(io.Discard, resp.Body, part.from-start); err != nil {
+			err = unreachable(ctx, err)
+		}
+	}
+	if err != nil {
+		_ = resp.Body.Close()
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// watchdog cancels a context when it has not been fed for a while.
+type watchdog struct {
+	timer  *time.Timer
+	every  time.Duration
+	cancel context.CancelCauseFunc
+}
+
+func watch(ctx context.Context, every time.Duration) (context.Context, *watchdog) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	return ctx, &watchdog{time.AfterFunc(every, func() { cancel(errStalled) }), every, cancel}
+}
+
+func (w *watchdog) feed() { w.timer.Reset(w.every) }
+
+func (w *watchdog) stop() {
+	w.timer.Stop()
+	w.cancel(nil)
+}
