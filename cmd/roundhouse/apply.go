@@ -33,7 +33,7 @@ uploaded where it cannot.`,
 		Example: `  roundhouse apply -f iris.yaml
   roundhouse apply -f manifests/ --wait
   cat iris.yaml | roundhouse apply -f -`,
-		Args: cobra.NoArgs,
+		Args: flagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {
 				return usagef("-f FILE is required")

@@ -42,7 +42,7 @@ need, or on top of --base.`,
 		Example: `  roundhouse build . -t my-server
   roundhouse build models/iris -t iris:1 -o iris.tar
   roundhouse build . -t my-server --base python.tar -o my-server.tar`,
-		Args: cobra.ExactArgs(1),
+		Args: wants(1, 1, "the folder to build an image of"),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args[0]) },
 	}
 	f := cmd.Flags()

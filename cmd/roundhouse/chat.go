@@ -33,7 +33,7 @@ func newChatCommand() *cobra.Command {
 		Example: `  roundhouse chat chat "What is a roundhouse?"
   roundhouse chat chat
   echo "Hello" | roundhouse chat chat`,
-		Args: cobra.MinimumNArgs(1),
+		Args: wants(1, -1, "the name of a model"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k := n.key(args[0])
 			c := &conversation{remote: &r, model: modelName(k), maxTokens: maxTokens, out: cmd.OutOrStdout()}
@@ -90,7 +90,7 @@ func (c *conversation) converse(ctx context.Context, in io.Reader) error {
 // say sends a message and prints the answer as it comes.
 func (c *conversation) say(ctx context.Context, text string) error {
 	if text == "" {
-		return errors.New("nothing to say: give a message")
+		return errors.New("nothing to say: give a message, as an argument or on standard input")
 	}
 	c.messages = append(c.messages, message{"user", text})
 	body := map[string]any{"model": c.model, "messages": c.messages, "stream": true}

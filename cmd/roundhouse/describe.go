@@ -20,7 +20,7 @@ func newDescribeCommand() *cobra.Command {
 		Short: "Tell everything known of a service, route or pool: choice, scaling, replicas, trouble",
 		Example: `  roundhouse describe iris
   roundhouse describe pool llama`,
-		Args: cobra.MinimumNArgs(1),
+		Args: wants(1, -1, "the name of a service, route or pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := r.client()
 			if err != nil {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"math/rand/v2"
 	"net"
 	"os"
 	"runtime/debug"
@@ -14,16 +12,13 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/edge/endpoints"
 	"roundhouse.dev/roundhouse/internal/edge/extproc"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
-	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // endpointPickerOptions are what `roundhouse endpoint-picker` is told.
@@ -53,7 +48,7 @@ POOL-epp.NAMESPACE…; else --pool names it, else the request's host, path and
 model decide as they do in the gateway.`,
 		Example: `  roundhouse endpoint-picker -f pools.yaml
   roundhouse endpoint-picker -f pools/ --watch --listen 0.0.0.0:9002 --pool prod/llama`,
-		Args: cobra.NoArgs,
+		Args: flagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runEndpointPicker(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -99,10 +94,8 @@ func (o *endpointPickerOptions) config() (cfg extproc.Config, err error) {
 			return cfg, usagef("--pool is %q: want NAMESPACE/NAME", o.pool)
 		}
 	}
-	for _, f := range o.files {
-		if _, err := os.Stat(f); err != nil {
-			return cfg, fmt.Errorf("%s: %w", f, bare(err))
-		}
+	if err := errors.Join(exist(o.files), headerName("--session-header", o.sessionHeader)); err != nil {
+		return cfg, err
 	}
 	if o.tlsCert != "" {
 		cfg.TLS, err = gateway.TLS(o.tlsCert, o.tlsKey)
@@ -112,12 +105,8 @@ func (o *endpointPickerOptions) config() (cfg extproc.Config, err error) {
 
 // endpointPicker is the process, put together.
 type endpointPicker struct {
-	log        *slog.Logger
-	fleet      *fleet.Fleet // of routing objects only
-	dispatcher *dispatch.Dispatcher
-	traffic    *traffic
-	server     *extproc.Server
-	metrics    *prometheus.Registry
+	borrowed
+	server *extproc.Server
 }
 
 func runEndpointPicker(ctx context.Context, o endpointPickerOptions, out, logs io.Writer) (err error) {
@@ -125,26 +114,18 @@ func runEndpointPicker(ctx context.Context, o endpointPickerOptions, out, logs i
 	if err != nil {
 		return err
 	}
-	level := slog.LevelInfo
-	if o.verbose {
-		level = slog.LevelDebug
-	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
 	}
-	p := &endpointPicker{log: slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: level})), metrics: prometheus.NewRegistry()}
+	p := &endpointPicker{borrowed: borrowed{log: newLog(logs, o.verbose)}}
 	cfg.Log = p.log
 	if err := p.build(cfg, o.fallbacks); err != nil {
 		return err
 	}
-	defer p.traffic.scraping.Close()
-	defer p.dispatcher.Close()
+	defer p.borrowed.close()
 	src := &sources{fleet: p.fleet, log: p.log, roots: o.files, watched: o.watch, refuse: refuseServices}
-	if err := src.sync(ctx); err != nil {
-		if !o.watch {
-			return err
-		}
-		p.log.Error("a manifest keeps what it said before", "error", err)
+	if err := src.first(ctx); err != nil {
+		return err
 	}
 	var metrics net.Listener
 	if o.metrics != "" {
@@ -170,34 +151,15 @@ func runEndpointPicker(ctx context.Context, o endpointPickerOptions, out, logs i
 
 // build puts the parts together.
 func (p *endpointPicker) build(cfg extproc.Config, fallbacks int) (err error) {
-	dispatching := dispatch.DefaultConfig()
-	dispatching.Asked = func(r routing.Ref) { p.traffic.scraping.wake(r) }
-	if p.dispatcher, err = dispatch.New(dispatching, nothing{}, dispatch.SystemClock{}, rand.IntN); err != nil {
+	if p.borrowed, err = newBorrowed(p.log); err != nil {
 		return err
 	}
-	p.traffic = newTraffic(p.dispatcher)
-	if p.traffic.scraping, err = newScraping(p.dispatcher, p.log); err != nil {
-		return err
-	}
-	lookups := endpoints.DefaultConfig()
-	lookups.Log = p.log
-	if p.traffic.lookups, err = endpoints.New(lookups, p.traffic); err != nil {
-		return err
-	}
-	p.fleet, err = fleet.New(fleet.Config{Platform: nothing{}, Store: nothing{}, Models: nothing{}, Traffic: p.traffic, Routing: p.traffic,
-		URL: func(service.Key) string { return "" }, Log: p.log})
-	if err != nil {
-		return err
-	}
-	p.traffic.troubled = p.fleet.Troubled
 	cfg.Heard = p.traffic.scraping.Heard
 	cfg.Ready = func() bool {
 		return slices.ContainsFunc(p.dispatcher.AllEndpoints(), func(e dispatch.Endpoint) bool { return e.Open })
 	}
-	if p.server, err = extproc.New(cfg, picking{p.dispatcher, fallbacks}, p.metrics); err != nil {
-		return err
-	}
-	return p.metrics.Register(p.traffic.scraping)
+	p.server, err = extproc.New(cfg, picking{p.dispatcher, fallbacks}, p.metrics)
+	return err
 }
 
 // run answers until ctx ends or a server fails; what keeps the pools, and the

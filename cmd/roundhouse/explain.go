@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,11 +37,14 @@ explained against this machine and the catalog.`,
 			}
 			var names []string
 			for _, a := range args {
-				if isFile(a) {
+				switch {
+				case isFile(a):
 					files = append(files, a)
-					continue
+				case looksLikeFile(a):
+					return fmt.Errorf("%s: no such file or directory", a)
+				default:
+					names = append(names, a)
 				}
-				names = append(names, a)
 			}
 			if len(names)+len(files) == 0 {
 				return usagef("name a service, or a manifest file")
@@ -66,6 +71,11 @@ explained against this machine and the catalog.`,
 func isFile(arg string) bool {
 	_, err := os.Stat(arg)
 	return err == nil && (strings.ContainsAny(arg, "/.") || arg == "-")
+}
+
+// looksLikeFile says whether no service can have the name.
+func looksLikeFile(arg string) bool {
+	return strings.HasPrefix(arg, ".") || strings.HasPrefix(arg, "/") || slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(arg))
 }
 
 func explanations(cmd *cobra.Command, c *admin.Client, n *namespaced, names, files []string) ([]admin.Explanation, error) {

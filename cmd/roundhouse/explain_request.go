@@ -25,7 +25,7 @@ body; - reads standard input.`,
 		Example: `  roundhouse explain request chat.json
   echo '{"model":"chat","messages":[{"role":"user","content":"Hello"}]}' | roundhouse explain request -
   roundhouse explain request rows.json --path /v2/models/iris/infer`,
-		Args: cobra.ExactArgs(1),
+		Args: wants(1, 1, "the file of a request's body"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "" && output != "json" {
 				return usagef("-o %s: choose json, or nothing for text", output)
@@ -35,7 +35,8 @@ body; - reads standard input.`,
 				return err
 			}
 			in.Body = string(body)
-			if in.Path == "" {
+			guessed := in.Path == ""
+			if guessed {
 				in.Path = openAIPath(body)
 			}
 			for _, h := range headers {
@@ -54,6 +55,9 @@ body; - reads standard input.`,
 			}
 			why, err := c.ExplainRequest(cmd.Context(), in)
 			if err != nil {
+				if guessed {
+					return fmt.Errorf("%w (on %s; --path names another)", err, in.Path)
+				}
 				return err
 			}
 			if output == "json" {

@@ -34,13 +34,13 @@ type frontOptions struct {
 }
 
 func (o *frontOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.apiKeys, "api-keys", "", "file of API keys, which requests then need; see `roundhouse keys`")
+	f.StringVar(&o.apiKeys, "api-keys", "", "file of API keys, which requests then need; see roundhouse keys")
 	f.StringVar(&o.tlsCert, "tls-cert", "", "PEM file of the certificate to serve inference over TLS with; read again when it changes")
 	f.StringVar(&o.tlsKey, "tls-key", "", "PEM file of its key")
 	f.StringArrayVar(&o.corsOrigins, "cors-origin", nil, "origin of web pages that may ask, as https://chat.example.com, or * for all; may be repeated")
 	f.StringVar(&o.accessLog, "access-log", "", "file to write a line of JSON per request to; - for standard error")
 	f.StringVar(&o.sessionHeader, "session-header", "", "header whose value keeps a client's requests on one replica")
-	f.StringVar(&o.tracingServer, "tracing-server", "", "OTLP collector for traces of this process and its replicas: host:port (gRPC) or http://host:port; default: OTEL_EXPORTER_OTLP_ENDPOINT")
+	f.StringVar(&o.tracingServer, "tracing-server", "", "OTLP collector for traces of this process and of replicas it starts: host:port (gRPC) or http://host:port; default: OTEL_EXPORTER_OTLP_ENDPOINT")
 	f.StringVar(&o.upstream, "upstream-client", gateway.UpstreamOwn, "HTTP client that asks replicas: own, or net/http, which costs more than twice the CPU time")
 }
 
@@ -71,6 +71,9 @@ func (o *frontOptions) open(ctx context.Context, standard datadir.KeyFile, logs 
 			err = errors.Join(err, fr.close())
 		}
 	}()
+	if err := headerName("--session-header", o.sessionHeader); err != nil {
+		return fr, err
+	}
 	if (o.tlsCert == "") != (o.tlsKey == "") {
 		return fr, usagef("--tls-cert and --tls-key go together")
 	}
@@ -86,6 +89,14 @@ func (o *frontOptions) open(ctx context.Context, standard datadir.KeyFile, logs 
 		return fr, err
 	}
 	return fr, fr.openTracer(ctx, log)
+}
+
+// headerName refuses what no header is called; "" names none.
+func headerName(flag, name string) error {
+	if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }) {
+		return usagef("%s is %q: want the name of a header, as X-Session-Id", flag, name)
+	}
+	return nil
 }
 
 func (fr *front) openKeys(named string, standard datadir.KeyFile) (err error) {

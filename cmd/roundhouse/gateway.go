@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
@@ -17,17 +15,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
-	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
-	"roundhouse.dev/roundhouse/internal/edge/endpoints"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
-	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -51,7 +46,7 @@ that asks for a service is an error. Metrics and /healthz have a port of their
 own.`,
 		Example: `  roundhouse gateway -f pools.yaml
   roundhouse gateway -f gateway/ --watch --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem --api-keys keys.yaml`,
-		Args: cobra.NoArgs,
+		Args: flagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runGateway(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -69,14 +64,10 @@ own.`,
 
 // alone is a gateway without a fleet of its own.
 type alone struct {
-	log        *slog.Logger
-	front      *front
-	fleet      *fleet.Fleet // of routing objects only
-	dispatcher *dispatch.Dispatcher
-	traffic    *traffic
-	gateway    *gateway.Gateway
-	grpc       *rawgrpc.Server // nil without a listener
-	metrics    *prometheus.Registry
+	borrowed
+	front   *front
+	gateway *gateway.Gateway
+	grpc    *rawgrpc.Server // nil without a listener
 
 	inference, grpcListener, metricsListener net.Listener
 }
@@ -89,11 +80,7 @@ func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err
 	if err := exist(o.files); err != nil {
 		return err
 	}
-	level := slog.LevelInfo
-	if o.verbose {
-		level = slog.LevelDebug
-	}
-	a := &alone{log: slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: level})), metrics: prometheus.NewRegistry()}
+	a := &alone{borrowed: borrowed{log: newLog(logs, o.verbose)}}
 	defer a.closeListeners()
 	if err := a.listen(o); err != nil {
 		return err
@@ -106,14 +93,10 @@ func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err
 	if err := a.build(); err != nil {
 		return err
 	}
-	defer a.dispatcher.Close()
-	defer a.traffic.scraping.Close()
+	defer a.borrowed.close()
 	src := &sources{fleet: a.fleet, log: a.log, roots: o.files, watched: o.watch, refuse: refuseServices}
-	if err := src.sync(ctx); err != nil {
-		if !o.watch {
-			return err
-		}
-		a.log.Error("a manifest keeps what it said before", "error", err)
+	if err := src.first(ctx); err != nil {
+		return err
 	}
 	return a.run(ctx, func(ctx context.Context) {
 		a.greet(out)
@@ -128,7 +111,7 @@ func refuseServices(objects []fleet.Object) error {
 	var errs []error
 	for _, o := range objects {
 		if o.Kind == dialect.KindService {
-			errs = append(errs, fmt.Errorf("%s:%d: %s: a gateway alone starts nothing: serve it with `roundhouse up`, and name its address in a Pool",
+			errs = append(errs, fmt.Errorf("%s:%d: %s: services are not started here: serve it with `roundhouse up`, and name its address in a Pool",
 				o.Origin.File, o.Origin.Line, o.ID()))
 		}
 	}
@@ -156,29 +139,9 @@ func (a *alone) closeListeners() {
 
 // build puts the parts together.
 func (a *alone) build() (err error) {
-	dispatching := dispatch.DefaultConfig()
-	dispatching.Asked = func(r routing.Ref) { a.traffic.scraping.wake(r) }
-	if a.dispatcher, err = dispatch.New(dispatching, nothing{}, dispatch.SystemClock{}, rand.IntN); err != nil {
+	if a.borrowed, err = newBorrowed(a.log); err != nil {
 		return err
 	}
-	a.traffic = newTraffic(a.dispatcher)
-	if a.traffic.scraping, err = newScraping(a.dispatcher, a.log); err != nil {
-		return err
-	}
-	if err := a.metrics.Register(a.traffic.scraping); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
-	lookups := endpoints.DefaultConfig()
-	lookups.Log = a.log
-	if a.traffic.lookups, err = endpoints.New(lookups, a.traffic); err != nil {
-		return err
-	}
-	a.fleet, err = fleet.New(fleet.Config{Platform: nothing{}, Store: nothing{}, Models: nothing{}, Traffic: a.traffic, Routing: a.traffic,
-		URL: func(service.Key) string { return "" }, Log: a.log})
-	if err != nil {
-		return err
-	}
-	a.traffic.troubled = a.fleet.Troubled
 	gw := gateway.DefaultConfig()
 	gw.Listen, gw.Version, gw.DrainTimeout = a.inference.Addr().String(), version, drainGrace
 	gw.Heard = a.traffic.scraping.Heard

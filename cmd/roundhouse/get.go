@@ -224,6 +224,10 @@ func getObjects(cmd *cobra.Command, c *admin.Client, kind string, names []string
 		}
 		return nil
 	}
+	if len(list) == 0 {
+		_, err := fmt.Fprintf(w, "There are no %s here. `roundhouse apply -f FILE` makes one.\n", kind)
+		return err
+	}
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	_, _ = fmt.Fprintln(tw, "NAMESPACE\tNAME\tSCOPE\tPROTOCOLS\tFORMATS")
 	for _, o := range list {

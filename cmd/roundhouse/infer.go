@@ -45,7 +45,7 @@ The flags and the MLSERVER_INFER_ variables are those of mlserver infer.`,
   cat request.json | roundhouse infer iris
   roundhouse infer iris -i requests.jsonl -o answers.jsonl --workers 32
   roundhouse infer -u localhost:8080 -m iris -i requests.jsonl -o answers.jsonl`,
-		Args: cobra.MaximumNArgs(1),
+		Args: wants(0, 1, "the name of the model"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := b.subject(cmd, args, &r, n)
 			if err != nil {
@@ -115,8 +115,15 @@ func modelName(k service.Key) string {
 // surface is the path a request goes to, told by what it holds. OpenAI's
 // bodies carry the model's name, so it is put in where it is missing.
 func surface(k service.Key, model string, body []byte) (string, []byte, error) {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return "", nil, errors.New("the request is empty: give it with -d JSON, -d @FILE or on standard input")
+	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
+		var kind *json.UnmarshalTypeError
+		if errors.As(err, &kind) {
+			return "", nil, fmt.Errorf("the request is no JSON object, but of kind %s: write {\"inputs\": …}, {\"instances\": …} or what the model's protocol asks for", kind.Value)
+		}
 		return "", nil, fmt.Errorf("the request is no JSON object: %w", err)
 	}
 	has := func(name string) bool { _, ok := fields[name]; return ok }
@@ -140,13 +147,17 @@ func surface(k service.Key, model string, body []byte) (string, []byte, error) {
 	case has("input"):
 		return openAI("/v1/embeddings")
 	}
-	return "", nil, fmt.Errorf("the request for %s has none of inputs, instances, messages, prompt and input: it says no protocol", k)
+	return "", nil, fmt.Errorf("the request for %s has none of inputs, instances, messages, prompt and input: one of them says which protocol it is of", k)
 }
 
 // ask sends one request through the gateway. An answer that is not a success
 // is an error in the server's words.
 func (r *remote) ask(ctx context.Context, path string, body []byte) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(r.gateway, "/")+path, bytes.NewReader(body))
+	base, err := baseURL("--gateway", r.gateway)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -160,18 +171,22 @@ func (r *remote) ask(ctx context.Context, path string, body []byte) (*http.Respo
 		}
 		switch {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return nil, fmt.Errorf("no answer within the --timeout")
+			return nil, fmt.Errorf("no answer within the --timeout: `roundhouse describe NAME` says whether the model is ready")
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		}
-		return nil, &admin.UnreachableError{Base: r.gateway, Err: err}
+		return nil, &admin.UnreachableError{Base: base, Flag: "--gateway", Err: err}
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
 	}
 	defer func() { _ = resp.Body.Close() }()
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	return nil, fmt.Errorf("%s: %s", resp.Status, errorText(raw))
+	text := errorText(raw)
+	if resp.StatusCode == http.StatusUnauthorized {
+		text += "; this command sends the key in ROUNDHOUSE_API_KEY"
+	}
+	return nil, fmt.Errorf("%s: %s", resp.Status, text)
 }
 
 // errorText is the message in an error body of any of the surfaces.

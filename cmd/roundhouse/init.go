@@ -35,7 +35,7 @@ is, too.
 Templates: custom, a runtime with code and weights of its own; sklearn, a
 classifier with the script that trains it.`,
 		Example: "  roundhouse init my-model\n  roundhouse init -t sklearn flowers",
-		Args:    cobra.ExactArgs(1),
+		Args:    wants(1, 1, "a new folder"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, known := templates[template]; !known {
 				return usagef("--template %s: the templates are custom and sklearn", template)

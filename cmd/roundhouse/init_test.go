@@ -110,7 +110,7 @@ func TestInitErrors(t *testing.T) {
 		{[]string{filepath.Join(full, "mine", "x")}, "not a directory"},
 		{[]string{"-t", "https://example.com/template", "x"}, "the templates are custom and sklearn"},
 		{[]string{filepath.Join(full, "…")}, "give it letters"},
-		{nil, "accepts 1 arg"},
+		{nil, "new folder"},
 	} {
 		if _, err := runInit(append([]string{}, test.args...)...); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%q: error %v does not say %q", test.args, err, test.says)

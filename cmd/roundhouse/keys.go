@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -35,9 +36,13 @@ func (o *keyOptions) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.file, "file", "", "the file given with --api-keys, instead of a running up; servers read it again by themselves")
 }
 
-func (o *keyOptions) open() (keyring, error) {
+// open finds the keys; a file that is not there yet can only be created.
+func (o *keyOptions) open(creating bool) (keyring, error) {
 	if o.file == "" {
 		return o.client()
+	}
+	if _, err := os.Stat(o.file); err != nil && !creating {
+		return nil, fmt.Errorf("--file %s: %w", o.file, bare(err))
 	}
 	ring, err := keys.Open(keys.DefaultConfig(), datadir.KeyFile{Path: o.file})
 	if err != nil {
@@ -69,7 +74,7 @@ stays so when all are revoked. A key is told once; only its hash is kept.`,
   roundhouse keys create gateway-only --file keys.yaml
   roundhouse keys list
   roundhouse keys revoke q3k7zmsw`,
-		Args: cobra.NoArgs,
+		Args: commandsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newKeysCreateCommand(), newKeysListCommand(), newKeysRevokeCommand())
@@ -83,13 +88,15 @@ func newKeysCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Make an API key and print it, this once",
-		Args:  cobra.ExactArgs(1),
+		Example: `  roundhouse keys create alice --models chat,iris --requests-per-minute 60
+  roundhouse keys create bob --expires 720h --file keys.yaml`,
+		Args: wants(1, 1, "whose key it is"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name = args[0]
 			if expires != 0 {
 				req.Expires = time.Now().Add(expires)
 			}
-			ring, err := o.open()
+			ring, err := o.open(true)
 			if err != nil {
 				return err
 			}
@@ -117,9 +124,11 @@ func newKeysListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the API keys, the newest first",
-		Args:  cobra.NoArgs,
+		Example: `  roundhouse keys list
+  roundhouse keys list --file keys.yaml`,
+		Args: flagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ring, err := o.open()
+			ring, err := o.open(false)
 			if err != nil {
 				return err
 			}
@@ -167,9 +176,11 @@ func newKeysRevokeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke ID…",
 		Short: "Make API keys of no use; what runs with them goes on",
-		Args:  cobra.MinimumNArgs(1),
+		Example: `  roundhouse keys revoke q3k7zmsw
+  roundhouse keys revoke q3k7zmsw --file keys.yaml`,
+		Args: wants(1, -1, "the ids of keys, as `roundhouse keys list` shows them"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ring, err := o.open()
+			ring, err := o.open(false)
 			if err != nil {
 				return err
 			}

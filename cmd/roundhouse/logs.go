@@ -20,10 +20,10 @@ func newLogsCommand() *cobra.Command {
 		Example: `  roundhouse logs iris
   roundhouse logs -f --tail 20 chat
   roundhouse logs --previous iris`,
-		Args: cobra.ExactArgs(1),
+		Args: wants(1, 1, "the name of a service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if q.Tail < 0 {
-				return usagef("--tail %d: a number of lines", q.Tail)
+				return usagef("--tail is %d: want a number of lines, or 0 for all that is kept", q.Tail)
 			}
 			c, err := r.client()
 			if err != nil {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"net/http"
+	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,7 +63,21 @@ func (r *remote) client() (*admin.Client, error) {
 			return nil, err
 		}
 	}
-	return &admin.Client{Base: r.server, Token: token}, nil
+	base, err := baseURL("--server", r.server)
+	return &admin.Client{Base: base, Token: token}, err
+}
+
+// baseURL reads an address given to flag: a URL, or HOST:PORT of one.
+func baseURL(flag, address string) (string, error) {
+	base := address
+	if !strings.Contains(base, "://") {
+		base = "http://" + base
+	}
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return "", usagef("%s is %q: want http://HOST:PORT", flag, address)
+	}
+	return strings.TrimSuffix(base, "/"), nil
 }
 
 // namespaced adds the namespace flag and reads "name" or "namespace/name".

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"roundhouse.dev/roundhouse/internal/edge/engine/gbdt"
@@ -104,8 +105,10 @@ type serveCommand struct {
 	path   string
 	name   string
 	format string
-	config modelserver.Config
-	flags  modelserver.Config // what the flags say
+	// modelDir is another way to say path: KServe's.
+	modelDir string
+	config   modelserver.Config
+	flags    modelserver.Config // what the flags say
 	// settings are those of the repository; nil without one.
 	settings      *modelserver.ServerSettings
 	tracingServer string
@@ -131,8 +134,11 @@ Models that Python serves run in processes of --python, which needs numpy and
 pydantic and what the model needs.
 Flags win over settings.json, which wins over the environment.`,
 		Example: "  roundhouse serve iris.ubj --name iris\n  roundhouse serve models/",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    wants(0, 1, "what to serve"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if c.modelDir != "" {
+				args = append(args, c.modelDir)
+			}
 			if c.path, err = servedPath(args, os.Getenv("MLSERVER_MODELS_DIR"), "."); err != nil {
 				return err
 			}
@@ -146,6 +152,10 @@ Flags win over settings.json, which wins over the environment.`,
 	f.StringVar(&c.name, "name", "", "name of the model (default: the file's or folder's name)")
 	f.StringVar(&c.format, "format", "", "format of the model: xgboost, lightgbm, sklearn, mlflow … (default: by its first bytes or its name)")
 	f.StringVar(&c.python.python, "python", cmp.Or(os.Getenv("ROUNDHOUSE_PYTHON"), "python3"), "interpreter for models that Python serves")
+	f.StringVar(&c.python.huggingFace.task, "task", "", "task of a Hugging Face model without settings: text-generation … (default: by its architecture)")
+	f.StringVar(&c.python.huggingFace.dtype, "dtype", "", "type of its numbers: float32, bfloat16 … (default: the checkpoint's own)")
+	f.StringVar(&c.modelDir, "model-dir", "", "FOLDER, as KServe's servers have it")
+	f.SetNormalizeFunc(kserveFlags)
 	f.StringVar(&c.flags.Host, "host", c.flags.Host, "address to listen on")
 	f.IntVar(&c.flags.HTTP.Port, "http-port", c.flags.HTTP.Port, "port for HTTP; 0 for any free one")
 	f.IntVar(&c.flags.GRPC.Port, "grpc-port", c.flags.GRPC.Port, "port for gRPC; 0 for any free one, -1 for none (default with --http-port: none)")
@@ -157,6 +167,16 @@ Flags win over settings.json, which wins over the environment.`,
 	f.StringVar(&c.tracingServer, "tracing-server", "", "OTLP collector for traces: host:port (gRPC) or http://host:port; default: tracing_server, or OTEL_EXPORTER_OTLP_ENDPOINT")
 	f.DurationVar(&c.flags.Limits.DrainTimeout, "drain-timeout", c.flags.Limits.DrainTimeout, "how long requests under way may finish when the server stops")
 	return cmd
+}
+
+// kserveFlags has the arguments of KServe's servers be flags: they are written
+// with underscores, and the name of the model has another.
+func kserveFlags(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	name = strings.ReplaceAll(name, "_", "-")
+	if name == "model-name" {
+		name = "name"
+	}
+	return pflag.NormalizedName(name)
 }
 
 // run serves until ctx ends.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"os/signal"
@@ -19,8 +18,10 @@ func newSimulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate",
 		Short: "Simulate engines, and routing to them",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Example: `  roundhouse simulate engine --port 8000
+  roundhouse simulate routing --workload chat`,
+		Args: commandsOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSimulateEngineCommand(), newSimulateRoutingCommand())
 	return cmd
@@ -44,14 +45,19 @@ POST /simulate/pin {"waiting":5,"running":2,"kv_usage":0.9} pins what the metric
 report; DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_stream",
 "count":1} makes requests fail: before_headers, mid_stream, hang, status or exit.
 GET /simulate/state tells the truth.`,
-		Args: cobra.NoArgs,
+		Example: `  roundhouse simulate engine --port 8000
+  roundhouse simulate engine --model llama --lora sql --max-loras 4 --speed 10`,
+		Args: flagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var logLevel slog.Level
 			if err := logLevel.UnmarshalText([]byte(level)); err != nil {
-				return errors.New("--log-level is " + strconv.Quote(level) + ": want debug, info, warn or error")
+				return usagef("--log-level is %q: want debug, info, warn or error", level)
 			}
 			cfg.Role = simulate.Role(role)
 			cfg.Address = net.JoinHostPort(host, strconv.Itoa(port))
+			if err := cfg.Validate(); err != nil {
+				return usagef("%w", err)
+			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: logLevel}))
 			engine, err := simulate.New(cfg, log)
 			if err != nil {

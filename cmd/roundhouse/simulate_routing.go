@@ -53,7 +53,7 @@ input_length, output_length, hash_ids), or a synthetic workload:
   roundhouse simulate routing --workload unique --rate 20,40 --seeds 5
   roundhouse simulate routing --trace mooncake_trace.jsonl --engines 16 --speed 2
   roundhouse simulate routing --workload identical --requests 1000 --concurrency 8 --engines 4`,
-		Args: cobra.NoArgs,
+		Args: flagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.OutOrStdout()) },
 	}
 	f := cmd.Flags()
@@ -87,10 +87,17 @@ const maxSeeds = 1000
 
 func (s *simulateRouting) run(out io.Writer) error {
 	if s.seeds < 1 || s.seeds > maxSeeds {
-		return fmt.Errorf("--seeds is %d: want 1 to %d", s.seeds, maxSeeds)
+		return usagef("--seeds is %d: want 1 to %d", s.seeds, maxSeeds)
 	}
 	if s.output != "" && s.output != "json" {
-		return fmt.Errorf("--output is %q: want json, or nothing for a table", s.output)
+		return usagef("--output is %q: want json, or nothing for a table", s.output)
+	}
+	for _, policy := range s.policies {
+		cfg := s.replay
+		cfg.Policy = policy
+		if err := cfg.Validate(); err != nil {
+			return usagef("%w", err)
+		}
 	}
 	traces, err := s.traces()
 	if err != nil {
@@ -125,11 +132,11 @@ type offered struct {
 func (s *simulateRouting) traces() ([]offered, error) {
 	if s.file != "" {
 		if !(s.speed > 0) {
-			return nil, fmt.Errorf("--speed is %v: want more than 0", s.speed)
+			return nil, usagef("--speed is %v: want more than 0", s.speed)
 		}
 		in, err := os.Open(s.file)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--trace %s: %w", s.file, bare(err))
 		}
 		t, err := replay.ReadMooncake(s.file, in)
 		if err := errors.Join(err, in.Close()); err != nil {
@@ -140,7 +147,7 @@ func (s *simulateRouting) traces() ([]offered, error) {
 	}
 	w, err := replay.FindWorkload(s.workload)
 	if err != nil {
-		return nil, err
+		return nil, usagef("--workload: %w", err)
 	}
 	if w.Adapters > 0 && s.replay.Physics.MaxAdapters == 0 {
 		s.replay.Physics.MaxAdapters = 4

@@ -27,6 +27,17 @@ type sources struct {
 	refuse func([]fleet.Object) error
 }
 
+// first is the sync at the start: problems end it, unless the files are watched
+// and may be put right.
+func (s *sources) first(ctx context.Context) error {
+	err := s.sync(ctx)
+	if err == nil || !s.watched {
+		return err
+	}
+	s.log.Error("a manifest keeps what it said before", "error", err)
+	return nil
+}
+
 // sync applies every file and deletes what a file below the roots no longer
 // holds. The error holds the problems of all files.
 func (s *sources) sync(ctx context.Context) error {

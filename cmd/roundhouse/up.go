@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -45,7 +44,7 @@ file with a problem keeps what it said before.`,
 		Example: `  roundhouse up -f examples/quickstart
   roundhouse up -f models/ --watch
   roundhouse up --listen 127.0.0.1:9000 --grpc-listen 127.0.0.1:9001 --admin-listen 127.0.0.1:9090`,
-		Args: cobra.NoArgs,
+		Args: flagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return up(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -78,11 +77,7 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 	if err := exist(o.files); err != nil {
 		return err
 	}
-	level := slog.LevelInfo
-	if o.verbose {
-		level = slog.LevelDebug
-	}
-	log := slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: level}))
+	log := newLog(logs, o.verbose)
 	dir, err := datadir.Open(o.dataDir)
 	if err != nil {
 		return err
@@ -126,11 +121,8 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 		log.Error("not everything could be restored", "error", err)
 	}
 	src := &sources{fleet: n.fleet, log: log, roots: o.files, watched: o.watch}
-	if err := src.sync(ctx); err != nil {
-		if !o.watch {
-			return err
-		}
-		log.Error("a manifest keeps what it said before", "error", err)
+	if err := src.first(ctx); err != nil {
+		return err
 	}
 	n.platform.Sweep()
 	return n.run(ctx, hurry, inference, adminListener, func(ctx context.Context) {

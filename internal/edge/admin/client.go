@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,13 +43,14 @@ func (e *APIError) Error() string {
 // UnreachableError says that nobody answers at the address.
 type UnreachableError struct {
 	Base string
+	Flag string // of the command line, that names the address; "" is --server
 	Err  error
 }
 
 // Error names the address and how to start a server there.
 func (e *UnreachableError) Error() string {
 	if errors.Is(e.Err, syscall.ECONNREFUSED) {
-		return fmt.Sprintf("nobody listens at %s: start `roundhouse up`, or say where it is with --server", e.Base)
+		return fmt.Sprintf("nobody listens at %s: start `roundhouse up`, or say where it is with %s", e.Base, cmp.Or(e.Flag, "--server"))
 	}
 	return fmt.Sprintf("%s does not answer: %v", e.Base, e.Err)
 }

@@ -2,8 +2,10 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -104,6 +106,10 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out, err := s.cfg.Fleet.Logs(r.Context(), id, fleet.LogOptions{Follow: q.Has("follow"), Tail: tail, Previous: q.Has("previous")})
+	if errors.Is(err, fs.ErrNotExist) {
+		fail(w, http.StatusNotFound, "no output of replica %q is kept: `roundhouse describe %s` shows the replicas there are", id, key(r))
+		return
+	}
 	if err != nil {
 		failError(w, fmt.Errorf("logs of %s: %w", id, err))
 		return

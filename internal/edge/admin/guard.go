@@ -32,7 +32,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		got := sha256.Sum256([]byte(token))
 		if !ok || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="roundhouse admin"`)
-			fail(w, http.StatusUnauthorized, "the admin API needs the token of the data directory: send Authorization: Bearer TOKEN from its file admin-token")
+			fail(w, http.StatusUnauthorized, "the admin API needs the token of the data directory: name that directory with --data-dir or the token with ROUNDHOUSE_TOKEN, or send Authorization: Bearer TOKEN from its file admin-token")
 			return
 		}
 		next.ServeHTTP(w, r)
