@@ -116,6 +116,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
+	case x.unsafe():
 	case path == "/":
 		x.banner()
 	case path == "/healthz":
