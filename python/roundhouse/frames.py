@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_frame, self._on_end = on_frame, on_end
         self._scratch = bytearray(_SCRATCH)
         self._have = 0
-        self._large: Optional[bytearray] = None
+        self._large: Optional[memoryview] = None
         self._ended = False
 
     def connection_made(self, transport: Any) -> None:
@@ -201,7 +201,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._on_frame(*unpack(frame))
                 continue
             if size + 4 > len(scratch) // 2:
-                self._large = bytearray(size + 4)
+                # numpy's memory is not cleared first, and comes in large pages.
+                self._large = memoryview(np.empty(size + 4, np.uint8))
                 self._have -= start
                 self._large[: self._have] = scratch[start : start + self._have]
                 return

@@ -11,11 +11,16 @@
 // sent moves to another worker when its worker ends; one that was sent fails,
 // because nobody knows how far it came.
 //
+// The workers of a pool of several are forked, on Linux, by a fork server that
+// has imported what the models use, so that they share that memory. The server
+// becomes their parent (package child), whatever becomes of the fork server.
+//
 // A worker that ends, breaks the protocol or is stuck is replaced, and the
 // models are loaded again in the new one. Until then a model is ready as long
 // as another of its workers has it.
 //
 //	Engine ─ pools ─ slots (one per worker) ─ worker (process + conn)
+//	   │        └ forkServer (process)
 //	   └ Model ─ placements (one per slot that has it) ─┘
 //
 // Goroutines: each slot has one that starts and replaces its worker; each
