@@ -81,7 +81,7 @@ func (r *rooms) decode(asked chan<- bootstrap) http.HandlerFunc {
 
 func TestPrefillBoth(t *testing.T) {
 	var meet rooms
-	asked := make(chan bootstrap, 10)
+	asked := make(chan bootstrap, 100)
 	r := newRig(t, nil)
 	prefill := replicaServer(t, meet.prefill)
 	p := apart(service.DisaggregationSGLang, prefill, replicaServer(t, meet.decode(asked)))
@@ -109,10 +109,10 @@ func TestPrefillBoth(t *testing.T) {
 }
 
 // TestPrefillBothFails: a pair of which the prefill replica fails is given up,
-// not waited for, and another is tried; without any the client is told.
+// not waited for, and another is tried; the client is told when all fail.
 func TestPrefillBothFails(t *testing.T) {
 	var meet rooms
-	asked := make(chan bootstrap, 10)
+	asked := make(chan bootstrap, 100)
 	var broken atomic.Int32
 	r := newRig(t, func(_ *Config, d *dispatch.Config) {
 		d.Suspicion, d.MaxSuspicion = 10*time.Millisecond, 10*time.Millisecond
@@ -137,9 +137,19 @@ func TestPrefillBothFails(t *testing.T) {
 		r.send("POST", "/v1/completions", ask).want(t, 200, "completion_tokens")
 	}
 
-	p.Replicas = p.Replicas[:1]
+	// Without any it waits for one.
+	all := p.Replicas
+	p.Replicas = all[:1:1]
 	r.d.SetPool(p)
-	r.send("POST", "/v1/completions", ask).want(t, 503, "no prefill replica is ready")
+	got := make(chan answer, 1)
+	go func() { got <- r.send("POST", "/v1/completions", ask) }()
+	until(t, func() bool {
+		s, _ := r.d.Snapshot("default/chat")
+		return s.Demand.Queued == 1
+	})
+	p.Replicas = []replica.Replica{all[0], all[2]}
+	r.d.SetPool(p)
+	(<-got).want(t, 200, "completion_tokens")
 	until(t, func() bool { return r.d.InFlight("chat-0") == 0 })
 }
 

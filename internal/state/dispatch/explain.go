@@ -86,6 +86,7 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 	}
 	if p.prefills(p.main.slots[c.Slot].part, c.Uncached) {
 		g.subset = nil
+		p.pairWith(p.main.slots[c.Slot].part)
 		p.prefill.input(g, nil, now)
 		x.Prefill = p.prefill.explain(&picker.Choice{})
 	}

@@ -87,6 +87,22 @@ func (f *Pool) settle() {
 	if f.ServedName == "" {
 		f.ServedName = f.Key.Name
 	}
+	f.pair()
+}
+
+// pair has replicas that cannot answer alone wait for one that computes
+// prompts: they are still starting until one is ready.
+func (f *Pool) pair() {
+	if f.Disaggregation != service.DisaggregationSGLang || f.Prefill == "" ||
+		slices.ContainsFunc(f.Replicas, func(r replica.Replica) bool { return r.Role == f.Prefill && r.Serving() }) {
+		return
+	}
+	f.Replicas = slices.Clone(f.Replicas)
+	for i := range f.Replicas {
+		if r := &f.Replicas[i]; r.Role == f.Entry && r.Serving() {
+			r.Phase, r.Message = replica.Starting, "no replica that computes prompts is ready"
+		}
+	}
 }
 
 // parts iterates over the facts that the pool's replicas belong to: a

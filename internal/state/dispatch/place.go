@@ -32,12 +32,21 @@ func (p *pool) precede(g *Grant, now time.Time) {
 	}
 	subset := g.subset
 	g.subset = nil // it names those that may answer
+	p.pairWith(g.part)
 	if y, _ := p.prefill.take(g, nil, now); y != nil {
 		g.prefill, g.before, g.beforeIn = y, y.address, y.grpc
 		y.e.tokens.Add(g.uncached)
 		p.prefill.refresh(y)
 	}
 	g.subset = subset
+}
+
+// pairWith has prefill replicas chosen from part's own: engines of another
+// service may hold another model.
+func (p *pool) pairWith(part *Pool) {
+	if p.prefill.only = nil; p.ref.Pool {
+		p.prefill.only = &part.Key
+	}
 }
 
 // prefills says whether a prompt is for a prefill replica to compute, of which

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
@@ -25,6 +26,7 @@ type side struct {
 	index  *picker.Index // nil when the policy has no use for prompts
 	in     picker.Input  // in.Endpoints are the slots'
 	choice picker.Choice
+	only   *service.Key  // whose endpoints are chosen from; nil for all
 	spare  picker.Choice // of Grant.Alternatives
 	within int           // how many endpoints the last request's subset left
 }
@@ -220,6 +222,8 @@ func (s *side) input(g *Grant, tried []*endpoint, now time.Time) {
 	in.Allowed = nil
 	if g.subset != nil {
 		in.Allowed = s.allowed(g)
+	} else if s.only != nil {
+		in.Allowed = s.owned(g)
 	}
 	in.Tried = in.Tried[:0]
 	for _, e := range tried {
@@ -263,6 +267,22 @@ func (s *side) find(address string) *slot {
 		return s.slots[n]
 	}
 	return nil
+}
+
+// owned is the slots of the service that only names.
+func (s *side) owned(g *Grant) picker.Set {
+	set := g.hash.allowed
+	clear(set[:cap(set)])
+	if set = set[:0]; set == nil {
+		set = picker.Set{} // nil would allow all
+	}
+	for n, x := range s.slots {
+		if x != nil && x.part.Key == *s.only {
+			set = set.Add(n)
+		}
+	}
+	g.hash.allowed = set
+	return set
 }
 
 // allowed is the slots g may go to; within is how many they are.
