@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -448,4 +449,12 @@ func mustTarget(t *testing.T, path string) target {
 		t.Fatal(err)
 	}
 	return got
+}
+
+func mustListen() net.Listener {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	return l
 }

@@ -28,7 +28,6 @@ type flight struct {
 	over    bool // nothing more comes; err says why, nil when whole
 	err     error
 	changed chan struct{} // closed, and made anew, when any of the above changes
-	path    string        // where the file is now; "" before it is there
 	readers int           // guarded by Cache.mu
 	linger  *time.Timer   // likewise: runs while nobody reads
 	dead    bool          // likewise: nobody came back, do not join
@@ -69,16 +68,21 @@ func (f *flight) next(ctx context.Context, from int64) (int64, error) {
 	}
 }
 
-// open opens the file for one reader, held against eviction. There is one once
-// next has returned.
-func (f *flight) open() (*os.File, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	file, err := os.Open(f.path)
-	if err == nil {
-		err = syscall.Flock(int(file.Fd()), syscall.LOCK_SH)
+// openFlight opens a download's file for one reader, held against eviction. There
+// is one once next has returned, under one of its two names.
+func (s *Store) openFlight(f *flight) (file *os.File, err error) {
+	for _, path := range []string{s.partPath(f.etag), s.blobPath(f.etag)} {
+		if file, err = os.Open(path); err == nil {
+			break
+		}
 	}
-	return file, err
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_SH); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 // join finds the flight of a blob, or begins one with the caller's token;
@@ -188,7 +192,6 @@ func (c *Cache) download(ctx context.Context, f *flight, t target, authorization
 	if err := flock(ctx, file); err != nil {
 		return err
 	}
-	f.set(func() { f.path = path })
 	p := &part{flight: f, file: file, hash: newHash(f.etag, f.size)}
 	if err := p.resume(ctx); err != nil {
 		return err
@@ -213,7 +216,6 @@ func (c *Cache) download(ctx context.Context, f *flight, t target, authorization
 	if err := c.store.install(file, f.etag, time.Now()); err != nil {
 		return fmt.Errorf("hubcache: %w", err)
 	}
-	f.set(func() { f.path = c.store.blobPath(f.etag) })
 	return nil
 }
 

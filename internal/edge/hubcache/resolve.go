@@ -307,7 +307,7 @@ func (s *sending) followFlight(f *flight) error {
 	if _, err := f.next(s.r.Context(), s.at); err != nil {
 		return err
 	}
-	file, err := f.open()
+	file, err := s.c.store.openFlight(f)
 	if err != nil {
 		return err
 	}

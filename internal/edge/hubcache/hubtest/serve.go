@@ -285,22 +285,15 @@ type sender struct {
 	hub    *Hub
 	faults Faults
 	cut    bool
+	held   bool
 	at     int
 	gone   <-chan struct{}
 }
 
 func (s *sender) Write(p []byte) (int, error) {
-	if s.cut && s.at+len(p) > s.faults.CutAfter {
-		n, _ := s.ResponseWriter.Write(p[:max(s.faults.CutAfter-s.at, 0)])
-		s.hub.sent.Add(int64(n))
-		_ = http.NewResponseController(s.ResponseWriter).Flush()
-		panic(http.ErrAbortHandler)
-	}
-	if s.faults.Hold != nil && s.at <= s.faults.HoldAfter && s.at+len(p) > s.faults.HoldAfter {
-		first := s.faults.HoldAfter - s.at
-		n, err := s.ResponseWriter.Write(p[:first])
-		s.at += n
-		s.hub.sent.Add(int64(n))
+	if at := s.faults.HoldAfter; s.faults.Hold != nil && !s.held && s.at+len(p) > at {
+		s.held = true
+		n, err := s.Write(p[:at-s.at])
 		if err != nil {
 			return n, err
 		}
@@ -310,14 +303,20 @@ func (s *sender) Write(p []byte) (int, error) {
 		case <-s.gone:
 			return n, http.ErrAbortHandler
 		}
-		m, err := s.ResponseWriter.Write(p[first:])
-		s.at += m
-		s.hub.sent.Add(int64(m))
+		m, err := s.Write(p[n:])
 		return n + m, err
+	}
+	cut := s.cut && s.at+len(p) > s.faults.CutAfter
+	if cut {
+		p = p[:s.faults.CutAfter-s.at]
 	}
 	n, err := s.ResponseWriter.Write(p)
 	s.at += n
 	s.hub.sent.Add(int64(n))
+	if cut {
+		_ = http.NewResponseController(s.ResponseWriter).Flush()
+		panic(http.ErrAbortHandler)
+	}
 	return n, err
 }
 
