@@ -229,6 +229,22 @@ func TestShapesAreCarriedThrough(t *testing.T) {
 	}
 }
 
+// TestDisaggregation: the service's word goes before the runtime's, and counts
+// as an input.
+func TestDisaggregation(t *testing.T) {
+	rt, s := runtime(), svc()
+	if rev := render(t, s, rt); rev.Disaggregation != "" {
+		t.Errorf("%q, stated nowhere", rev.Disaggregation)
+	}
+	rt.Disaggregation = service.DisaggregationVLLM
+	first := render(t, s, rt)
+	s.Disaggregation = service.DisaggregationSGLang
+	second := render(t, s, rt)
+	if first.Disaggregation != service.DisaggregationVLLM || second.Disaggregation != service.DisaggregationSGLang || first.Hash == second.Hash {
+		t.Errorf("the runtime's gives %q (%s), the service's %q (%s)", first.Disaggregation, first.Hash, second.Disaggregation, second.Hash)
+	}
+}
+
 func TestEnvironmentPrecedence(t *testing.T) {
 	rt := runtime()
 	rt.Components.Engine.Pod.Containers[0].Env = []corev1.EnvVar{{Name: "PORT_IS", Value: "8080"}, {Name: "B", Value: "container"}, {Name: "K", Value: "{{.Labels.modelClass}}"}}
