@@ -39,10 +39,11 @@ func identify(pid int) (Identity, error) {
 
 // stat is the part of /proc/PID/stat used here (proc_pid_stat(5)).
 type stat struct {
-	state  byte
-	parent int
-	group  int
-	start  uint64
+	state   byte
+	parent  int
+	group   int
+	session int
+	start   uint64
 }
 
 func readStat(pid int) (stat, error) {
@@ -63,8 +64,9 @@ func parseStat(b []byte) (stat, error) {
 	}
 	parent, err1 := strconv.Atoi(f[1])
 	group, err2 := strconv.Atoi(f[2])
-	start, err3 := strconv.ParseUint(f[19], 10, 64)
-	return stat{state: f[0][0], parent: parent, group: group, start: start}, errors.Join(err1, err2, err3)
+	session, err3 := strconv.Atoi(f[3])
+	start, err4 := strconv.ParseUint(f[19], 10, 64)
+	return stat{state: f[0][0], parent: parent, group: group, session: session, start: start}, errors.Join(err1, err2, err3, err4)
 }
 
 // ended says whether a state letter means that the process no longer runs.

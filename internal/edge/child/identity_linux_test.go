@@ -16,7 +16,7 @@ func TestParseStat(t *testing.T) {
 	fields := " S 1 42 42 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 10 11"
 	for _, name := range []string{"sh", "a b", "x) R 9 9 9", "(((", "\n"} {
 		got, err := parseStat([]byte("42 (" + name + ")" + fields))
-		if err != nil || got != (stat{state: 'S', parent: 1, group: 42, start: 987654}) {
+		if err != nil || got != (stat{state: 'S', parent: 1, group: 42, session: 42, start: 987654}) {
 			t.Errorf("%q: %+v, %v", name, got, err)
 		}
 	}

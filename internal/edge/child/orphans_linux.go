@@ -20,13 +20,18 @@ func BecomeReaper() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0,
 // ReapOrphans collects ended processes that came to this one as orphans while
 // the group they are in lives on. What this process itself started it leaves
 // to whoever waits for it: that is either in this process's own group or leads
-// one. Call it now and then.
+// one in its session. Call it now and then.
 func ReapOrphans() {
-	own := syscall.Getpgrp()
+	own, err := readStat(os.Getpid())
+	if err != nil {
+		return
+	}
 	for _, pid := range children() {
-		if st, err := readStat(pid); err == nil && st.state == 'Z' && st.group != own && st.group != pid {
-			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+		st, err := readStat(pid)
+		if err != nil || st.state != 'Z' || st.group == own.group || st.group == pid && st.session == own.session {
+			continue
 		}
+		_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
 	}
 }
 

@@ -306,8 +306,8 @@ class Model(MLModel):
         reader, writer = os.pipe()
         middle = os.fork()
         if middle == 0:
-            os.setsid()
             if os.fork() == 0:
+                os.setsid()
                 os.write(writer, str(os.getpid()).encode())
             os._exit(0)
         os.waitpid(middle, 0)
