@@ -95,6 +95,7 @@ var (
 	ErrModelType      = errors.New(`"model" is not a string`)
 	ErrModelEncoding  = errors.New(`"model" is not valid UTF-8`)
 	ErrDuplicateModel = errors.New(`"model" appears twice`)
+	ErrModelCase      = errors.New(`"model" is written with capital letters, which some servers read as well`)
 )
 
 // BodyError says what is wrong with a body and where.
@@ -129,7 +130,7 @@ func (e *BodyError) Code() (param, code string) {
 		param, code = "model", "missing_required_parameter"
 	case errors.Is(e.Cause, ErrModelType), errors.Is(e.Cause, ErrModelEncoding):
 		param, code = "model", "invalid_type"
-	case errors.Is(e.Cause, ErrDuplicateModel):
+	case errors.Is(e.Cause, ErrDuplicateModel), errors.Is(e.Cause, ErrModelCase):
 		param, code = "model", "duplicate_parameter"
 	}
 	return param, code
@@ -141,8 +142,8 @@ func (e *BodyError) Code() (param, code string) {
 // The error is a *BodyError. Beside invalid JSON it refuses a body that is not
 // an object, or whose "model" is missing, no string, not UTF-8, or given twice
 // (parsers disagree on which one wins, so a proxy and an engine could route by
-// different names). Key comparison is exact, unlike encoding/json's. Of other
-// members given twice the last wins.
+// different names), "Model" included, which servers in Go take for "model". Of
+// other members, whose keys are compared exactly, the last wins.
 func Parse(body []byte) (Request, error) {
 	p := requestParser{s: scanner{data: body}}
 	p.run()
@@ -211,6 +212,9 @@ func (p *requestParser) member(key []byte, at int) bool {
 		if string(key) == name {
 			return readSpan(s, &p.req.spans[m])
 		}
+	}
+	if len(key) == len("model") && bytes.EqualFold(key, []byte("model")) {
+		return s.fail(ErrModelCase, at)
 	}
 	return s.value()
 }

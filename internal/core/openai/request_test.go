@@ -80,7 +80,6 @@ func TestParseValues(t *testing.T) {
 		{`{"model":""}`, "", false, 0},
 		{`{"model":"a\/\u00e9\n\ud83d\ude00"}`, "a/é\n😀", false, 0},
 		{`{"mod\u0065l":"a"}`, "a", false, 0},
-		{`{"Model":"b","model":"a","MODEL":"c"}`, "a", false, 0},
 		{`{"x":{"model":"inner"},"model":"a"}`, "a", false, 0},
 		{`{"model":"a","stream":"true"}`, "a", false, 0},
 		{`{"model":"a","stream":true,"stream":false}`, "a", false, 0},
@@ -117,6 +116,9 @@ func TestParseErrors(t *testing.T) {
 		{`{"model": 12}`, ErrModelType, 10},
 		{`{"model":"a","model":"a"}`, ErrDuplicateModel, 13},
 		{`{"model":"a","mode\u006c":"b"}`, ErrDuplicateModel, 13},
+		{`{"model":"a","Model":"b"}`, ErrModelCase, 13},
+		{`{"MODEL":"a","model":"a"}`, ErrModelCase, 1},
+		{`{"model":"a","m\u004fdel":"b"}`, ErrModelCase, 13},
 		{"{\"model\":\"a\xff\"}", ErrModelEncoding, 9},
 		{`{"model":"a"} {}`, ErrTrailingData, 14},
 		{`{"model":"a"`, ErrSyntax, 12},
@@ -197,8 +199,10 @@ func naive(body []byte) (model string, models int, isString, isObject bool) {
 		if err := d.Decode(&raw); err != nil {
 			return "", 0, false, false
 		}
-		if key != "model" {
+		if name, _ := key.(string); !strings.EqualFold(name, "model") {
 			continue
+		} else if name != "model" {
+			models++ // refused, too
 		}
 		models++
 		isString = raw[0] == '"' && json.Unmarshal(raw, &model) == nil && utf8.Valid(raw)
