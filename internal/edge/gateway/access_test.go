@@ -139,7 +139,12 @@ func TestKeyModels(t *testing.T) {
 		{"POST", "/v2/repository/models/secret/unload"}, {"PUT", "/v2/models/secret/anything"}} {
 		r.send(c.method, c.path, "{}", auth...).want(t, 403)
 	}
-	r.send("POST", "/v1/completions", `{"model":"nope"}`, auth...).want(t, 404)
+	for _, unknown := range []string{"nope", "secre", "secrets"} {
+		a := r.send("POST", "/v1/completions", `{"model":"`+unknown+`"}`, auth...)
+		if a.want(t, 404, unknown); strings.Contains(strings.ReplaceAll(a.body, unknown, ""), "secret") {
+			t.Errorf("the error names what the key is not for: %s", a.body)
+		}
+	}
 	for _, a := range []answer{r.send("GET", "/v1/models", "", auth...), r.send("POST", "/v2/repository/index", "", auth...)} {
 		if a.want(t, 200, "chat", "iris"); strings.Contains(a.body, "secret") {
 			t.Errorf("lists what the key is not for: %s", a.body)

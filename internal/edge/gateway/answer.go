@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 
@@ -56,7 +57,11 @@ func (x *exchange) refuse(err error) {
 	case x.r.Context().Err() != nil:
 		x.code = statusClientGone
 	case errors.As(err, &notFound), errors.As(err, &ambiguous):
-		x.failWith(http.StatusNotFound, err.Error(), "model", "model_not_found")
+		message := err.Error()
+		if x.limited() { // it may not see what the error lists
+			message = fmt.Sprintf("model %q is not served here by this name", x.model)
+		}
+		x.failWith(http.StatusNotFound, message, "model", "model_not_found")
 	case errors.As(err, &unnamed):
 		x.failWith(http.StatusBadRequest, err.Error(), "model", "")
 	case errors.As(err, &forbidden):

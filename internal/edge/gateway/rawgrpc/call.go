@@ -137,7 +137,7 @@ func httpOnly(name string) error {
 
 // refused is the status for an error of routing or admission.
 func (c *call) refused(err error) error {
-	c.trailer, err = refusal(c.ctx, err)
+	c.trailer, err = refusal(c.ctx, c.pass, err)
 	return err
 }
 

@@ -43,7 +43,7 @@ func (i *inference) ModelReady(ctx context.Context, r *oip.ModelReadyRequest) (*
 	}
 	s, err := i.server.dispatch.Resolve(q)
 	if err != nil {
-		_, err = refusal(ctx, err)
+		_, err = refusal(ctx, passOf(ctx), err)
 		return nil, err
 	}
 	return &oip.ModelReadyResponse{Ready: s.Answers() && mayAnswer(s.Pool.Protocol)}, nil
@@ -133,7 +133,7 @@ func (s *Server) load(ctx context.Context, model string) error {
 	}
 	g, err := s.dispatch.Admit(ctx, q)
 	if err != nil {
-		_, err = refusal(ctx, err)
+		_, err = refusal(ctx, passOf(ctx), err)
 		return err
 	}
 	g.Done(dispatch.Outcome{})
@@ -147,7 +147,7 @@ func (s *Server) unload(ctx context.Context, model string) error {
 	}
 	k, err := s.dispatch.Key(q)
 	if err != nil {
-		_, err = refusal(ctx, err)
+		_, err = refusal(ctx, passOf(ctx), err)
 		return err
 	}
 	if err := s.dispatch.Sleep(ctx, k.String()); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
 // maxErrorBytes bounds a message, which may repeat what a client or a replica
@@ -34,8 +35,8 @@ func errorf(code codes.Code, format string, args ...any) error {
 var errSlow = errors.New("the replica kept silent for too long")
 
 // refusal is the status of an error of routing or admission, with trailers
-// that say when to ask again.
-func refusal(ctx context.Context, err error) (metadata.MD, error) {
+// that say when to ask again. Nothing is listed to a key that is not for all.
+func refusal(ctx context.Context, pass *keys.Pass, err error) (metadata.MD, error) {
 	var notFound *route.NotFoundError
 	var ambiguous *route.AmbiguousError
 	var unnamed *route.MissingModelError
@@ -43,6 +44,8 @@ func refusal(ctx context.Context, err error) (metadata.MD, error) {
 	switch {
 	case ctx.Err() != nil:
 		return nil, status.FromContextError(ctx.Err()).Err()
+	case (errors.As(err, &notFound) || errors.As(err, &ambiguous)) && len(pass.Models()) > 0:
+		return nil, errorf(codes.NotFound, "the model is not served here by this name")
 	case errors.As(err, &notFound), errors.As(err, &ambiguous):
 		return nil, errorf(codes.NotFound, "%v", err)
 	case errors.As(err, &unnamed):
