@@ -87,7 +87,7 @@ them to zero and back, and sends every request to one that will answer it.`,
 			root.AddCommand(c)
 		}
 	}
-	grouped("servers", newUpCommand(), newServeCommand(), newGatewayCommand(), newEndpointPickerCommand(), newKeysCommand(), newSimulateCommand())
+	grouped("servers", newUpCommand(), newServeCommand(), newGatewayCommand(), newEndpointPickerCommand(), newHubCacheCommand(), newKeysCommand(), newSimulateCommand())
 	grouped("objects", newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(),
 		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())

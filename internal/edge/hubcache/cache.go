@@ -76,6 +76,7 @@ func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
 			c.log.Error("the cache's folder cannot be read", "error", err)
 		}
 	})
+	c.running.Go(c.collect)
 	return c, nil
 }
 
