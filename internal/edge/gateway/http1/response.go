@@ -64,6 +64,9 @@ func (x *Response) begin(h *head, method string) {
 			x.Length = h.length
 		}
 		x.left = 0
+		// A server that writes a body all the same may do so when the next
+		// request is on its way, and would answer that with it.
+		x.close = x.close || h.chunked || h.length > 0
 	case h.chunked:
 		x.Length, x.state = -1, stateSize
 	case h.length >= 0:
