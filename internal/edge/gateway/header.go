@@ -160,6 +160,9 @@ func (x *exchange) copyHeader(in *incoming) {
 		if http1.HopByHop(f.Name) || connection != nil && listed(connection, f.Name) {
 			continue
 		}
+		if in.status == http.StatusNoContent && f.Name == "Content-Length" {
+			continue // there is no body to have a length, and a client might wait for one
+		}
 		switch again := named(in.fields[:i], f.Name); {
 		case !again:
 			values[i] = f.Value

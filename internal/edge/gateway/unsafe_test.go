@@ -60,3 +60,28 @@ func TestUnsafeRequests(t *testing.T) {
 		}
 	}
 }
+
+// TestNoContentHasNoLength: a client might wait for the bytes of one.
+func TestNoContentHasNoLength(t *testing.T) {
+	r := newRig(t, nil)
+	r.d.SetPool(pool("iris", replicaServer(t, hijack("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello"))))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	in := bufio.NewReader(conn)
+	for range 2 {
+		if _, err := fmt.Fprint(conn, "POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		for line := "x"; line != "\r\n"; {
+			if line, err = in.ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(line, "HTTP/1.1") && !strings.Contains(line, "204") || strings.HasPrefix(line, "Content-Length") {
+				t.Errorf("got %q", line)
+			}
+		}
+	}
+}
