@@ -39,6 +39,10 @@ test-peers: $(PEERS)/.installed $(MLSERVER)/.installed ## compare with the real 
 	  go test -count=1 -timeout 20m ./cmd/roundhouse ./internal/edge/engine/python ./internal/edge/engine/onnx/... ./test/e2e
 	ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python $(PEERS)/bin/python -m pytest -q -rs python/tests
 
+.PHONY: test-torch
+test-torch: $(PEERS)/.installed ## serve models of PyTorch and Hugging Face with ROUNDHOUSE_TORCH_PYTHON, which has their libraries
+	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python go test -count=1 -v -timeout 10m -tags peers -run TestTorch ./test/peers/modelserver
+
 $(PEERS)/.installed: test/peers/requirements.txt test/peers/requirements-mlserver-runtimes.txt
 	python3 -m venv $(PEERS)
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -r $<

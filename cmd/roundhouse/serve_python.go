@@ -44,7 +44,7 @@ var pythonFormats = []pythonFormat{
 	{name: "tensorflow", packages: "tensorflow", own: "roundhouse.runtimes.tensorflow.SavedModel", files: []string{"saved_model.pb"}, folder: true},
 	{name: "paddle", packages: "paddlepaddle", own: "roundhouse.runtimes.paddle.Paddle", files: []string{"model.pdmodel", "inference.pdmodel"}},
 	{name: "pmml", packages: "pypmml pandas", own: "roundhouse.runtimes.pmml.PMML", files: []string{"model.pmml"}},
-	{name: "huggingface", packages: "mlserver-huggingface", mlserver: "mlserver_huggingface.HuggingFaceRuntime"},
+	{name: "huggingface", packages: "mlserver-huggingface", mlserver: "mlserver_huggingface.HuggingFaceRuntime", files: []string{"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"}, folder: true},
 	{name: "custom"}, // any other code
 }
 
@@ -54,14 +54,15 @@ var pythonFormats = []pythonFormat{
 type workers struct {
 	formats []pythonFormat
 	// command finds the program that a worker is; nil: the interpreter.
-	command  func() ([]string, error)
-	settings *modelserver.WorkerSettings // nil: the defaults
-	python   string                      // the interpreter
-	root     string                      // of the repository, whose modules all models share; "" for none
-	environ  []string                    // over this process's
-	expected []modelserver.Entry         // models of the start, of any kind
-	registry *metrics.Registry
-	log      *slog.Logger
+	command     func() ([]string, error)
+	settings    *modelserver.WorkerSettings // nil: the defaults
+	python      string                      // the interpreter
+	root        string                      // of the repository, whose modules all models share; "" for none
+	environ     []string                    // over this process's
+	huggingFace huggingFace
+	expected    []modelserver.Entry // models of the start, of any kind
+	registry    *metrics.Registry
+	log         *slog.Logger
 
 	once    sync.Once
 	engine  *python.Engine
@@ -140,7 +141,7 @@ func (w *workers) expectedModels() []python.Settings {
 		if i >= 0 {
 			f = w.formats[i]
 		}
-		if s, err := pythonSettings(e.Settings, f, implementation); err == nil {
+		if s, err := w.pythonSettings(e.Settings, f, implementation); err == nil {
 			list = append(list, s)
 		}
 	}
@@ -195,14 +196,14 @@ func (w *workers) load(ctx context.Context, s modelserver.Settings, f pythonForm
 	if implementation == "" {
 		return nil, fmt.Errorf("model %q: name the class that serves it as implementation in model-settings.json", s.Name)
 	}
-	settings, err := pythonSettings(s, f, implementation)
+	settings, err := w.pythonSettings(s, f, implementation)
 	if err != nil {
 		return nil, err
 	}
 	m, err := engine.Load(ctx, settings)
 	if lacking(err) && f.own != "" && implementation != f.own {
 		w.log.Info("model is served by our own runtime, since MLServer's is not installed", "model", s.Name, "implementation", implementation, "runtime", f.own)
-		if settings, err = pythonSettings(s, f, f.own); err == nil {
+		if settings, err = w.pythonSettings(s, f, f.own); err == nil {
 			m, err = engine.Load(ctx, settings)
 		}
 	}
@@ -241,7 +242,7 @@ func lacking(err error) bool {
 }
 
 // pythonSettings are a model's settings as its code is to see them.
-func pythonSettings(s modelserver.Settings, f pythonFormat, implementation string) (python.Settings, error) {
+func (w *workers) pythonSettings(s modelserver.Settings, f pythonFormat, implementation string) (python.Settings, error) {
 	p := s.Parameters
 	out := python.Settings{Name: s.Name, Version: p.Version, Workers: s.ParallelWorkers, RequestTimeout: time.Duration(s.InferenceTimeout * float64(time.Second)), EnvironmentPath: p.EnvironmentPath, EnvironmentTarball: p.EnvironmentTarball,
 		InferencePoolGID: p.InferencePoolGID, AutogenerateInferencePoolGID: p.AutogenerateInferencePoolGID}
@@ -275,15 +276,9 @@ func pythonSettings(s modelserver.Settings, f pythonFormat, implementation strin
 	if p.Version != "" {
 		parameters["version"] = p.Version
 	}
-	if f.name == "huggingface" && uri != "" {
+	if f.name == "huggingface" {
 		extra, _ := parameters["extra"].(map[string]any)
-		if extra == nil {
-			extra = map[string]any{}
-		}
-		if extra["pretrained_model"] == nil && s.Raw == nil {
-			extra["pretrained_model"] = uri
-		}
-		parameters["extra"] = extra
+		parameters["extra"] = w.huggingFace.fill(extra, uri, s.Raw == nil)
 	}
 	var err error
 	out.Document, err = json.Marshal(document)
