@@ -38,7 +38,7 @@ uploaded where it cannot.`,
 			if len(files) == 0 {
 				return usagef("-f FILE is required")
 			}
-			manifests, err := readManifests(files, cmd.InOrStdin())
+			manifests, err := readManifests(files, stdin(cmd))
 			if err != nil {
 				return err
 			}

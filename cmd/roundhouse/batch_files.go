@@ -19,7 +19,7 @@ func (b *batchInfer) command(cmd *cobra.Command, k service.Key, gateway string, 
 	if err := b.check(); err != nil {
 		return err
 	}
-	in, size, err := b.openInput(cmd.InOrStdin())
+	in, size, err := b.openInput(stdin(cmd))
 	if err != nil {
 		return err
 	}

@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 )
 
 // maxEventBytes bounds one line of a streamed answer.
@@ -43,10 +41,11 @@ func newChatCommand() *cobra.Command {
 			if len(args) > 1 {
 				return c.say(cmd.Context(), strings.Join(args[1:], " "))
 			}
-			if f, ok := cmd.InOrStdin().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-				return c.converse(cmd.Context(), f)
+			in := stdin(cmd)
+			if isTerminal(in) {
+				return c.converse(cmd.Context(), in)
 			}
-			raw, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxRequestBytes))
+			raw, err := io.ReadAll(io.LimitReader(in, maxRequestBytes))
 			if err != nil {
 				return err
 			}

@@ -86,7 +86,7 @@ func deleteOne(cmd *cobra.Command, c *admin.Client, kind string, k service.Key) 
 }
 
 func deleteFiles(cmd *cobra.Command, c *admin.Client, files []string) error {
-	manifests, err := readManifests(files, cmd.InOrStdin())
+	manifests, err := readManifests(files, stdin(cmd))
 	if err != nil {
 		return err
 	}

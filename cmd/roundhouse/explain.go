@@ -90,7 +90,7 @@ func explanations(cmd *cobra.Command, c *admin.Client, n *namespaced, names, fil
 	if len(files) == 0 {
 		return out, nil
 	}
-	manifests, err := readManifests(files, cmd.InOrStdin())
+	manifests, err := readManifests(files, stdin(cmd))
 	if err != nil {
 		return nil, err
 	}

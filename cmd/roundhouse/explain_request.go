@@ -30,7 +30,7 @@ body; - reads standard input.`,
 			if output != "" && output != "json" {
 				return usagef("-o %s: choose json, or nothing for text", output)
 			}
-			body, err := requestBody("@"+args[0], cmd.InOrStdin())
+			body, err := requestBody("@"+args[0], stdin(cmd))
 			if err != nil {
 				return err
 			}

@@ -54,7 +54,7 @@ The flags and the MLSERVER_INFER_ variables are those of mlserver infer.`,
 			if b.on() {
 				return b.command(cmd, k, r.gateway, time.Duration(timeout))
 			}
-			body, err := requestBody(data, cmd.InOrStdin())
+			body, err := requestBody(data, stdin(cmd))
 			if err != nil {
 				return err
 			}
@@ -83,7 +83,7 @@ The flags and the MLSERVER_INFER_ variables are those of mlserver infer.`,
 	return cmd
 }
 
-func requestBody(data string, stdin io.Reader) ([]byte, error) {
+func requestBody(data string, in io.Reader) ([]byte, error) {
 	switch {
 	case strings.HasPrefix(data, "@") && data != "@-":
 		raw, err := os.ReadFile(data[1:])
@@ -94,10 +94,10 @@ func requestBody(data string, stdin io.Reader) ([]byte, error) {
 	case data != "" && data != "@-":
 		return []byte(data), nil
 	}
-	if f, ok := stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if isTerminal(in) {
 		return nil, usagef("give the request with -d JSON, -d @FILE or on standard input")
 	}
-	raw, err := io.ReadAll(io.LimitReader(stdin, maxRequestBytes+1))
+	raw, err := io.ReadAll(io.LimitReader(in, maxRequestBytes+1))
 	if err == nil && len(raw) > maxRequestBytes {
 		return nil, fmt.Errorf("the request is over %d bytes", maxRequestBytes)
 	}

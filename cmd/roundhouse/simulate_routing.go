@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ input_length, output_length, hash_ids), or a synthetic workload:
   roundhouse simulate routing --trace mooncake_trace.jsonl --engines 16 --speed 2
   roundhouse simulate routing --workload identical --requests 1000 --concurrency 8 --engines 4`,
 		Args: flagsOnly,
-		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.file, "trace", "", "file of requests in Mooncake's format, in place of a workload")
@@ -85,7 +86,7 @@ type replayed struct {
 // maxSeeds bounds the replays of one policy at one rate.
 const maxSeeds = 1000
 
-func (s *simulateRouting) run(out io.Writer) error {
+func (s *simulateRouting) run(ctx context.Context, out io.Writer) error {
 	if s.seeds < 1 || s.seeds > maxSeeds {
 		return usagef("--seeds is %d: want 1 to %d", s.seeds, maxSeeds)
 	}
@@ -105,7 +106,7 @@ func (s *simulateRouting) run(out io.Writer) error {
 	}
 	var all []replayed
 	for _, t := range traces {
-		done, err := s.compare(t)
+		done, err := s.compare(ctx, t)
 		if err != nil {
 			return err
 		}
@@ -163,7 +164,7 @@ func (s *simulateRouting) traces() ([]offered, error) {
 }
 
 // compare replays one traffic under every policy.
-func (s *simulateRouting) compare(t offered) ([]replayed, error) {
+func (s *simulateRouting) compare(ctx context.Context, t offered) ([]replayed, error) {
 	var all []replayed
 	for seed := range uint64(s.seeds) {
 		trace, err := t.trace(seed + 1)
@@ -171,6 +172,9 @@ func (s *simulateRouting) compare(t offered) ([]replayed, error) {
 			return nil, err
 		}
 		for _, policy := range s.policies {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
 			cfg := s.replay
 			cfg.Policy, cfg.Seed = policy, seed+1
 			result, err := replay.Run(cfg, trace)

@@ -20,7 +20,7 @@ func newValidateCommand() *cobra.Command {
 			if args = append(files, args...); len(args) == 0 {
 				return usagef("name a manifest file or folder")
 			}
-			manifests, err := readManifests(args, cmd.InOrStdin())
+			manifests, err := readManifests(args, stdin(cmd))
 			if err != nil {
 				return err
 			}
