@@ -20,7 +20,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 .PHONY: build
-build: ## build bin/roundhouse and its ONNX worker
+build: ## build bin/roundhouse and the programs beside it, for ONNX and Kafka
 	@CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/ ./cmd/...
 
 .PHONY: run
