@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -114,6 +115,7 @@ func (c *Cache) askAPI(ctx context.Context, t target, q question, who caller, re
 		return rec, err
 	}
 	rec.Request, rec.At = request, time.Now()
+	rec.Next = sameName(t, rec.Next)
 	var about struct {
 		SHA string `json:"sha"`
 	}
@@ -129,6 +131,18 @@ func (c *Cache) askAPI(ctx context.Context, t target, q question, who caller, re
 	}
 	c.put(c.store.answerPath(t.repo, request), rec)
 	return rec, nil
+}
+
+// sameName has the page after one of a renamed repository asked for by the name
+// that the first was: what is known of it, offline too, is known by that.
+func sameName(t target, next string) string {
+	path, query, _ := strings.Cut(next, "?")
+	n, err := parseTarget(path, query)
+	if next == "" || err != nil || n.route != t.route {
+		return next
+	}
+	n.repo = t.repo
+	return n.path() + asQuery(query)
 }
 
 func (c *Cache) fetchAnswer(ctx context.Context, q question) (rec answerRecord, err error) {
