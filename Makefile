@@ -9,6 +9,9 @@ GOFLAGS_BUILD := -trimpath -tags grpcnotrace -ldflags "-s -w -X main.version=$(V
 PEERS := .venv/peers
 # MLServer's dependencies exclude those of the clients in PEERS.
 MLSERVER := .venv/mlserver
+# Clients of the Hugging Face Hub: today's, and one from before Xet.
+HUB := .venv/hub
+HUB_OLD := .venv/hub-old
 # Gateways that Debian does not have: for the benchmark's table alone.
 GATEWAYS := .venv/gateways
 CADDY := github.com/caddyserver/caddy/v2/cmd/caddy@v2.11.9
@@ -32,7 +35,8 @@ test: ## run the tests (race detector on; nothing to install but Go's modules)
 	go test -race -timeout 14m ./...
 
 .PHONY: test-peers
-test-peers: $(PEERS)/.installed $(MLSERVER)/.installed ## compare with the real packages from PyPI
+test-peers: $(PEERS)/.installed $(MLSERVER)/.installed $(HUB)/.installed $(HUB_OLD)/.installed ## compare with the real packages from PyPI
+	ROUNDHOUSE_HUB_PYTHON=$(abspath $(HUB))/bin/python ROUNDHOUSE_HUB_OLD_PYTHON=$(abspath $(HUB_OLD))/bin/python \
 	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python \
 	  go test -count=1 -timeout 30m -tags peers ./test/peers/...
 	ROUNDHOUSE_PYTHON=$(abspath $(PEERS))/bin/python ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python \
@@ -53,6 +57,16 @@ $(MLSERVER)/.installed: test/peers/requirements-mlserver.txt test/peers/requirem
 	python3 -m venv $(MLSERVER)
 	$(MLSERVER)/bin/pip install --quiet --disable-pip-version-check -r $<
 	$(MLSERVER)/bin/pip install --quiet --disable-pip-version-check --no-deps -r $(word 2,$^)
+	@touch $@
+
+$(HUB)/.installed: test/peers/requirements-hub.txt
+	python3 -m venv $(HUB)
+	$(HUB)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(HUB_OLD)/.installed: test/peers/requirements-hub-old.txt
+	python3 -m venv $(HUB_OLD)
+	$(HUB_OLD)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 .PHONY: verify

@@ -22,7 +22,7 @@ import (
 
 // rig is a Hub and a cache of it.
 type rig struct {
-	t     *testing.T
+	t     testing.TB
 	hub   *hubtest.Hub
 	cache *Cache
 	url   string
@@ -38,7 +38,7 @@ func random(n int) []byte {
 	return out
 }
 
-func newRig(t *testing.T, edit func(*Config)) *rig {
+func newRig(t testing.TB, edit func(*Config)) *rig {
 	t.Helper()
 	hub := hubtest.New()
 	t.Cleanup(hub.Close)

@@ -1,0 +1,159 @@
+package hubcache
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// BenchmarkHit sends a file of 200 MiB from the cache, and, to compare, the same
+// file from a bare http.ServeContent. CPU time is of the whole process, which is
+// both server and client.
+func BenchmarkHit(b *testing.B) {
+	r := newRig(b, nil)
+	data := random(200 << 20)
+	r.hub.Add("models", "org/m").Commit("main", map[string][]byte{"w": data}, "w")
+	r.drain(b, r.url+"/org/m/resolve/main/w")
+	r.settle()
+	sum := sha256.Sum256(data)
+	path := r.cache.store.blobPath(hex.EncodeToString(sum[:]))
+	bare := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		f, err := os.Open(path)
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		defer f.Close()
+		http.ServeContent(w, q, "", time.Time{}, f)
+	}))
+	defer bare.Close()
+	for name, url := range map[string]string{"cache": r.url + "/org/m/resolve/main/w", "ServeContent": bare.URL} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(data)))
+			before := cpu()
+			for b.Loop() {
+				r.drain(b, url)
+			}
+			b.ReportMetric((cpu()-before).Seconds()/(float64(b.N)*float64(len(data))/1e9), "cpu-s/GB")
+		})
+	}
+}
+
+func BenchmarkHead(b *testing.B) {
+	r := newRig(b, nil)
+	r.hub.Add("models", "org/m").Commit("main", map[string][]byte{"w": random(1000)}, "w")
+	r.drain(b, r.url+"/org/m/resolve/main/w")
+	for b.Loop() {
+		resp, err := http.Head(r.url + "/org/m/resolve/main/w")
+		if err != nil || resp.StatusCode != 200 {
+			b.Fatal(resp, err)
+		}
+		resp.Body.Close()
+	}
+}
+
+// BenchmarkTee has 20 clients ask at once for 200 MiB that nobody has yet.
+func BenchmarkTee(b *testing.B) {
+	data := random(200 << 20)
+	for n := 0; b.Loop(); n++ {
+		r := newRig(b, nil)
+		r.hub.Add("models", "org/m").Commit("main", map[string][]byte{"w": data}, "w")
+		began := time.Now()
+		var mu sync.Mutex
+		var first, last time.Duration
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				r.drain(b, r.url+"/org/m/resolve/main/w")
+				mu.Lock()
+				defer mu.Unlock()
+				last = time.Since(began)
+				if first == 0 {
+					first = last
+				}
+			})
+		}
+		all.Wait()
+		b.ReportMetric(float64(r.hub.Sent())/float64(len(data)), "upstream/size")
+		b.ReportMetric(last.Seconds()/first.Seconds(), "last/first")
+		b.ReportMetric(last.Seconds(), "s")
+		r.close()
+	}
+}
+
+// BenchmarkStart opens a store of many blobs: how long until it answers, and
+// until all are counted.
+func BenchmarkStart(b *testing.B) {
+	for _, n := range []int{100_000, 1_000_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			dir := b.TempDir()
+			for i := range 256 {
+				if err := os.MkdirAll(filepath.Join(dir, "blobs", fmt.Sprintf("%02x", i)), 0o700); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for i := range n {
+				name := fmt.Sprintf("%02x%038x", i%256, i)
+				fd, err := syscall.Open(filepath.Join(dir, "blobs", name[:2], name), syscall.O_CREAT|syscall.O_WRONLY, 0o600)
+				if err != nil {
+					b.Fatal(err)
+				}
+				syscall.Close(fd)
+			}
+			cfg := DefaultConfig()
+			cfg.Dir, cfg.Upstream = dir, "http://127.0.0.1:9"
+			for b.Loop() {
+				began := time.Now()
+				c, err := New(cfg, prometheus.NewRegistry())
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(time.Since(began).Seconds(), "s-to-open")
+				if err := c.store.count(); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(time.Since(began).Seconds(), "s-to-count")
+				c.Close()
+			}
+		})
+	}
+}
+
+func cpu() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// drain reads a body as a client would that looks at none of it.
+func (r *rig) drain(t testing.TB, url string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer resp.Body.Close()
+	buf := make([]byte, 1<<20)
+	for {
+		_, err := resp.Body.Read(buf)
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+	}
+}
