@@ -89,7 +89,7 @@ them to zero and back, and sends every request to one that will answer it.`,
 	}
 	grouped("servers", newUpCommand(), newServeCommand(), newGatewayCommand(), newEndpointPickerCommand(), newHubCacheCommand(), newKeysCommand(), newSimulateCommand())
 	grouped("objects", newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(),
-		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand())
+		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
 	markFailures(root)
 	return root

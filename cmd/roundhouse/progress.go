@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -78,3 +79,23 @@ func (p *progress) done() {
 type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
+
+// fetch shows how far a download of this process is; total is -1 while unknown.
+func (p *progress) fetch(name string, done, total int64) {
+	if !p.on || total <= 0 {
+		return
+	}
+	if p.bar == nil || p.of != name {
+		p.done()
+		p.start(name, total)
+	}
+	_ = p.bar.Set64(done)
+}
+
+// stderrFile is where bars of a command are drawn; nothing is drawn elsewhere.
+func stderrFile(cmd *cobra.Command) *os.File {
+	if f, ok := cmd.ErrOrStderr().(*os.File); ok {
+		return f
+	}
+	return os.Stderr
+}
