@@ -125,7 +125,7 @@ func TestDatatypeText(t *testing.T) {
 	}
 }
 
-// body150k is a request of 150,000 FP32 values of 8 digits.
+// body150k is a request of 150,000 FP32 values around 0.
 func body150k() []byte {
 	source := rand.New(rand.NewPCG(1, 2))
 	body := []byte(`{"inputs":[{"name":"x","shape":[150000],"datatype":"FP32","data":[`)
@@ -133,7 +133,7 @@ func body150k() []byte {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = strconv.AppendFloat(body, float64(source.Float32()*10), 'f', -1, 32)
+		body = strconv.AppendFloat(body, float64(float32(source.NormFloat64())), 'f', -1, 32)
 	}
 	return append(body, "]}]}"...)
 }

@@ -151,7 +151,7 @@ func (d *decimal) float64() (f float64, ok bool) {
 // float32 is d correctly rounded; ok is false out of range.
 func (d *decimal) float32() (float32, bool) {
 	if d.exact && d.exponent >= -22 && d.exponent <= 18 {
-		if f, ok := toFloat32(d.mantissa, d.exponent); ok {
+		if f, ok := roundOnce(float64(d.mantissa) * scale[d.exponent+22]); ok {
 			if d.negative {
 				f = -f
 			}
@@ -162,15 +162,14 @@ func (d *decimal) float32() (float32, bool) {
 	return float32(f), err == nil
 }
 
-// toFloat32 is mantissa × 10^exponent, -22 to 18, correctly rounded; ok is
+// roundOnce rounds a mantissa times a power of ten to the nearest float32; ok is
 // false where that cannot be told.
 //
-// A float64 is computed that is wrong by less than three units in its last
-// place: the mantissa, the power and the product each round once. Rounding it
-// again gives the right answer unless it lies that close to the middle between
-// two float32s, which shows in the 29 bits that the conversion drops.
-func toFloat32(mantissa uint64, exponent int) (f float32, ok bool) {
-	wide := float64(mantissa) * scale[exponent+22]
+// wide is wrong by less than three units in its last place: the mantissa, the
+// power and the product each round once. Rounding it again gives the right
+// answer unless it lies that close to the middle between two float32s, which
+// shows in the 29 bits that the conversion drops.
+func roundOnce(wide float64) (f float32, ok bool) {
 	const middle, slack = 1 << 28, 4
 	low := int64(math.Float64bits(wide) & (1<<29 - 1))
 	return float32(wide), low > middle+slack || low < middle-slack

@@ -2,10 +2,11 @@ package tensor
 
 import (
 	"encoding/binary"
+	"math"
 	"math/bits"
 )
 
-// Long arrays hold numbers as "12.345,": plainNumber reads those, and leaves every
+// Long arrays hold numbers as "12.345,": plainNumber reads those and leaves every
 // other to the readers of elements.go.
 
 // power10 holds the powers of ten that eight digits can be moved up by.
@@ -18,25 +19,23 @@ const maxPlain = 16
 // plainNumber reads a number of one or two digits, a point and 1 to maxPlain digits,
 // with a comma behind it: mantissa × 10^-places. next is the place after the
 // comma and one space, if there is one; -1 if something else stands at i.
-func plainNumber(data []byte, i int) (mantissa uint64, places int, negative bool, next int) {
-	if len(data)-i < 3+maxPlain+8 { // so that nothing below looks beyond the end
-		return 0, 0, false, -1
+func plainNumber(data []byte, i int) (mantissa uint64, places int, sign uint32, next int) {
+	if i < 0 || len(data)-i < 3+maxPlain+8 { // so that nothing below looks beyond the end
+		return 0, 0, 0, -1
 	}
-	if data[i] == '-' {
-		negative = true
-		i++
-	}
+	// Signs follow no pattern, so they are computed with and not branched on.
+	sign = (uint32(data[i]^'-') - 1) >> 31
+	i += int(sign)
 	mantissa = uint64(data[i] - '0')
-	i++
-	if data[i] != '.' {
+	if i++; data[i] != '.' {
 		tens := mantissa
 		mantissa = uint64(data[i] - '0')
 		if i++; tens == 0 || tens > 9 || mantissa > 9 || data[i] != '.' {
-			return 0, 0, false, -1
+			return 0, 0, 0, -1
 		}
 		mantissa += tens * 10
 	} else if mantissa > 9 {
-		return 0, 0, false, -1
+		return 0, 0, 0, -1
 	}
 	i++
 	for {
@@ -44,24 +43,18 @@ func plainNumber(data []byte, i int) (mantissa uint64, places int, negative bool
 		mantissa = mantissa*power10[n] + digits
 		places += n
 		i += n
-		if n < 8 {
-			break
-		}
-		if places == maxPlain {
-			if data[i]-'0' <= 9 {
-				return 0, 0, false, -1
-			}
+		if n < 8 || places == maxPlain {
 			break
 		}
 	}
 	if places == 0 || data[i] != ',' {
-		return 0, 0, false, -1
+		return 0, 0, 0, -1
 	}
 	i++
 	if data[i] == ' ' {
 		i++
 	}
-	return mantissa, places, negative, i
+	return mantissa, places, sign, i
 }
 
 // eightDigits reads the digits that w begins with, the first in its lowest
@@ -81,42 +74,46 @@ func eightDigits(w uint64) (value uint64, n int) {
 	return ((w&lanes)*0x000f424000000064 + (w>>16&lanes)*0x0000271000000001) >> 32, n
 }
 
-// plainFloat32s appends numbers from pos as long as they are plain and fewer
-// than limit (-1: any number).
+// plainFloat32s appends numbers from pos as long as they are plain, fewer than
+// limit (-1: any number), and there is room for them.
 func plainFloat32s(s *scanner, values []float32, limit int64) []float32 {
-	data, pos := s.data, s.pos
-	for int64(len(values)) != limit {
-		m, places, negative, next := plainNumber(data, pos)
+	data, pos, n := s.data, s.pos, len(values)
+	room := values[:cap(values)]
+	if limit >= 0 && limit < int64(len(room)) {
+		room = room[:limit]
+	}
+	for n < len(room) {
+		m, places, sign, next := plainNumber(data, pos)
 		if next < 0 {
 			break
 		}
-		f, ok := toFloat32(m, -places)
+		f, ok := roundOnce(float64(int64(m)) * scale[22-places]) // m < 2^63
 		if !ok {
 			break
 		}
-		if negative {
-			f = -f
-		}
-		values, pos = append(values, f), next
+		room[n] = math.Float32frombits(math.Float32bits(f) | sign<<31)
+		n, pos = n+1, next
 	}
 	s.pos = pos
-	return values
+	return room[:n]
 }
 
 // plainFloat64s is plainFloat32s for doubles.
 func plainFloat64s(s *scanner, values []float64, limit int64) []float64 {
-	data, pos := s.data, s.pos
-	for int64(len(values)) != limit {
-		m, places, negative, next := plainNumber(data, pos)
+	data, pos, n := s.data, s.pos, len(values)
+	room := values[:cap(values)]
+	if limit >= 0 && limit < int64(len(room)) {
+		room = room[:limit]
+	}
+	for n < len(room) {
+		m, places, sign, next := plainNumber(data, pos)
 		if next < 0 || m > 1<<53 {
 			break
 		}
-		f := float64(m) / pow10[places]
-		if negative {
-			f = -f
-		}
-		values, pos = append(values, f), next
+		f := float64(int64(m)) / pow10[places]
+		room[n] = math.Float64frombits(math.Float64bits(f) | uint64(sign)<<63)
+		n, pos = n+1, next
 	}
 	s.pos = pos
-	return values
+	return room[:n]
 }
