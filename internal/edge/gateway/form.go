@@ -44,7 +44,11 @@ func parseForm(body []byte, boundary string) (*openai.Request, error) {
 		if !found || !split || len(header) > maxPartHeader || !endsLine(header) {
 			return nil, errForm
 		}
-		if fieldName(header) == "model" {
+		name, ok := fieldName(header)
+		if !ok {
+			return nil, errForm
+		}
+		if name == "model" {
 			if req != nil {
 				return nil, errFormModelTwice
 			}
@@ -67,17 +71,29 @@ func endsLine(b []byte) bool {
 }
 
 // fieldName is the name in a part's Content-Disposition, "" if there is none.
-func fieldName(header []byte) string {
-	for line := range bytes.SplitSeq(header, []byte("\r\n")) {
-		key, value, ok := bytes.Cut(line, []byte(":"))
-		if !ok || textproto.CanonicalMIMEHeaderKey(string(bytes.TrimSpace(key))) != "Content-Disposition" {
+// It is not ok where parsers disagree on whether it is "model": then the key
+// could be asked about one model and a replica for another.
+func fieldName(header []byte) (name string, ok bool) {
+	found := false
+	for i, line := range bytes.Split(header, []byte("\r\n")) {
+		if bytes.ContainsAny(line, "\r\n\x00") || i > 0 && len(line) > 0 && (line[0] == ' ' || line[0] == '\t') {
+			return "", false // a line end of some, or a folded line
+		}
+		key, value, split := bytes.Cut(line, []byte(":"))
+		if !split || textproto.CanonicalMIMEHeaderKey(string(bytes.TrimSpace(key))) != "Content-Disposition" {
 			continue
 		}
-		_, params, err := mime.ParseMediaType(string(bytes.TrimSpace(value)))
-		if err != nil {
-			return ""
+		if found {
+			return "", false
 		}
-		return params["name"]
+		found = true
+		_, params, err := mime.ParseMediaType(string(bytes.TrimSpace(value)))
+		if err != nil && bytes.Contains(bytes.ToLower(value), []byte("model")) {
+			return "", false
+		}
+		if err == nil {
+			name = params["name"]
+		}
 	}
-	return ""
+	return name, true
 }

@@ -236,6 +236,34 @@ func TestForms(t *testing.T) {
 	r.send("POST", "/v1/audio/transcriptions", form("a")[:60], header...).want(t, 400, "no multipart")
 	twice := strings.TrimSuffix(form("a"), "--XX--\r\n") + form("b")
 	r.send("POST", "/v1/audio/transcriptions", twice, header...).want(t, 400, "two fields")
+	for _, other := range []string{ // a second model, for some parsers
+		"Content-Disposition: form-data;\r\n name=model", "A: b\nContent-Disposition: form-data; name=model",
+		"Content-Disposition: form-data; name=x\r\nContent-Disposition: form-data; name=model",
+		"Content-Disposition: form-data; name=x; name=model", "Content-Disposition: form-data; name=Model; name",
+	} {
+		body := strings.TrimSuffix(form("whisper"), "--XX--\r\n") + "--XX\r\n" + other + "\r\n\r\nsecret\r\n--XX--\r\n"
+		r.send("POST", "/v1/audio/transcriptions", body, header...).want(t, 400, "no multipart")
+	}
+	odd := strings.Replace(form("whisper"), `"a.wav"`, `"a"b.wav"`, 1)
+	r.send("POST", "/v1/audio/transcriptions", odd, header...).want(t, 200)
+}
+
+// TestBodyOfTwoTypes: a replica might read it as the other.
+func TestBodyOfTwoTypes(t *testing.T) {
+	r := newRig(t, nil)
+	r.d.SetPool(pool("m", replicaServer(t, echo)))
+	for _, h := range []http.Header{
+		{"Content-Type": {"application/json", "multipart/form-data; boundary=x"}},
+		{"Content-Type": {"application/json"}, "Content-Encoding": {"identity", "deflate"}},
+	} {
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(`{"model":"m"}`))
+		req.Header = h
+		w := httptest.NewRecorder()
+		r.gw.Handler().ServeHTTP(w, req)
+		if w.Code != http.StatusUnsupportedMediaType {
+			t.Errorf("%v: %d %s", h, w.Code, w.Body)
+		}
+	}
 }
 
 func TestErrors(t *testing.T) {

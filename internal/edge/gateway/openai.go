@@ -33,8 +33,14 @@ func (x *exchange) serveV1(rest string) {
 // "/v2/…".
 func (x *exchange) complete(path string) {
 	x.setOperation(path)
-	if enc := x.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		x.fail(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Encoding %q: send the body uncompressed, so that its model can be read", enc))
+	for _, enc := range x.r.Header["Content-Encoding"] {
+		if enc != "" && enc != "identity" {
+			x.fail(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Encoding %q: send the body uncompressed, so that its model can be read", enc))
+			return
+		}
+	}
+	if kinds := x.r.Header["Content-Type"]; len(kinds) > 1 {
+		x.fail(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Type is given %d times: give it once", len(kinds)))
 		return
 	}
 	if err := x.readBody(true); err != nil {
