@@ -43,7 +43,7 @@ five minutes. Tokens are not kept, not logged, and sent to the Hub alone.`,
 		Example: `  roundhouse hub-cache
   roundhouse hub-cache --dir /data/hub --max-size 500GiB --listen 0.0.0.0:8083
   HF_ENDPOINT=http://127.0.0.1:8083 hf download Qwen/Qwen3-0.6B`,
-		Args: cobra.NoArgs,
+		Args: commandsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runHubCache(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -155,9 +155,10 @@ func serveHubCache(ctx context.Context, l net.Listener, cache http.Handler, reg 
 
 func newHubStatsCommand(o *hubCacheOptions) *cobra.Command {
 	return &cobra.Command{
-		Use:   "stats",
-		Short: "Say what the cache holds",
-		Args:  cobra.NoArgs,
+		Use:     "stats",
+		Short:   "Say what the cache holds",
+		Example: "  roundhouse hub-cache stats --dir /data/hub",
+		Args:    flagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			store, err := hubcache.OpenStore(o.cfg.Dir)
 			if err != nil {
@@ -201,7 +202,8 @@ func newHubGCCommand(o *hubCacheOptions) *cobra.Command {
 		Long: `Remove the least recently used files until the rest takes at most --max-size,
 downloads that nobody went on with for a week, and metadata older than three
 months. What is being read or is pinned stays. A cache may run meanwhile.`,
-		Args: cobra.NoArgs,
+		Example: "  roundhouse hub-cache gc --max-size 200GiB",
+		Args:    flagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			limit := int64(1) << 60
 			var err error
@@ -225,9 +227,10 @@ months. What is being read or is pinned stays. A cache may run meanwhile.`,
 
 func newHubVerifyCommand(o *hubCacheOptions) *cobra.Command {
 	return &cobra.Command{
-		Use:   "verify",
-		Short: "Hash everything that is kept, and remove what is wrong",
-		Args:  cobra.NoArgs,
+		Use:     "verify",
+		Short:   "Hash everything that is kept, and remove what is wrong",
+		Example: "  roundhouse hub-cache verify",
+		Args:    flagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			store, err := hubcache.OpenStore(o.cfg.Dir)
 			if err != nil {
@@ -250,19 +253,21 @@ const pinArguments = " [datasets/|spaces/]REPOSITORY[@REVISION]…"
 
 func newHubPinCommand(o *hubCacheOptions) *cobra.Command {
 	return &cobra.Command{
-		Use:   "pin" + pinArguments,
-		Short: "Keep a repository's files, however old",
-		Args:  cobra.MinimumNArgs(1),
-		RunE:  func(_ *cobra.Command, args []string) error { return setPins(o.cfg.Dir, args, true) },
+		Use:     "pin" + pinArguments,
+		Short:   "Keep a repository's files, however old",
+		Example: "  roundhouse hub-cache pin Qwen/Qwen3-0.6B datasets/squad",
+		Args:    wants(1, -1, "repositories"),
+		RunE:    func(_ *cobra.Command, args []string) error { return setPins(o.cfg.Dir, args, true) },
 	}
 }
 
 func newHubUnpinCommand(o *hubCacheOptions) *cobra.Command {
 	return &cobra.Command{
-		Use:   "unpin" + pinArguments,
-		Short: "Keep them no longer",
-		Args:  cobra.MinimumNArgs(1),
-		RunE:  func(_ *cobra.Command, args []string) error { return setPins(o.cfg.Dir, args, false) },
+		Use:     "unpin" + pinArguments,
+		Short:   "Keep them no longer",
+		Example: "  roundhouse hub-cache unpin Qwen/Qwen3-0.6B",
+		Args:    wants(1, -1, "repositories"),
+		RunE:    func(_ *cobra.Command, args []string) error { return setPins(o.cfg.Dir, args, false) },
 	}
 }
 

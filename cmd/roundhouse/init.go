@@ -60,7 +60,7 @@ func writeSkeleton(w io.Writer, template, folder string) error {
 		return usagef("%s: the folder's name is the model's: give it letters or digits", folder)
 	}
 	if found, err := os.ReadDir(full); err == nil && len(found) > 0 {
-		return fmt.Errorf("%s is not empty: it has %s", folder, found[0].Name())
+		return fmt.Errorf("%s is not empty, it has %s: name a new folder", folder, found[0].Name())
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

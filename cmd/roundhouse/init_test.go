@@ -106,7 +106,7 @@ func TestInitErrors(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{full}, "is not empty: it has mine"},
+		{[]string{full}, "is not empty, it has mine"},
 		{[]string{filepath.Join(full, "mine", "x")}, "not a directory"},
 		{[]string{"-t", "https://example.com/template", "x"}, "the templates are custom and sklearn"},
 		{[]string{filepath.Join(full, "…")}, "give it letters"},
