@@ -3,6 +3,7 @@ package artifact
 import (
 	"cmp"
 	"context"
+	"crypto/sha1"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -75,10 +76,35 @@ func (s *Store) download(ctx context.Context, loc location, src source, o object
 	if o.crc32c != nil && *o.crc32c != p.crc.Sum32() {
 		err = fmt.Errorf("artifact: %s: %s arrived with crc32c %08x instead of %08x; fetch again", loc, o.Name, p.crc.Sum32(), *o.crc32c)
 	}
+	if err == nil {
+		err = checkOID(ctx, loc, o, p.path)
+	}
 	if err != nil {
 		_ = os.Remove(p.path)
 	}
 	return o, err
+}
+
+// checkOID compares a file with the digest that its listing promised.
+func checkOID(ctx context.Context, loc location, o object, at string) error {
+	got := o.SHA256
+	if len(o.oid) == 2*sha1.Size {
+		f, err := os.Open(at)
+		if err != nil {
+			return fmt.Errorf("artifact: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		h := sha1.New()
+		_, _ = fmt.Fprintf(h, "blob %d\x00", o.Size)
+		if _, err := io.Copy(h, &contextReader{ctx: ctx, r: f}); err != nil {
+			return fmt.Errorf("artifact: %s: %w", at, err)
+		}
+		got = hex.EncodeToString(h.Sum(nil))
+	}
+	if o.oid == "" || o.oid == got {
+		return nil
+	}
+	return fmt.Errorf("artifact: %s: %s arrived with the digest %s instead of %s; fetch again", loc, o.Name, got, clip(o.oid))
 }
 
 // minProgress is how many new bytes make an attempt worth not counting.

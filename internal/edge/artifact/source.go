@@ -23,6 +23,7 @@ type object struct {
 
 	key    string  // full name at the source
 	to     int64   // what is asked for ends here; 0 is the object's end
+	oid    string  // SHA-256 of the content, or SHA-1 of it as a git blob, promised by the source
 	crc32c *uint32 // Castagnoli checksum promised by the source
 }
 
@@ -51,6 +52,7 @@ func (s *Store) sources() map[string]source {
 		"https": &httpSource{s: s},
 		"s3":    &s3Source{s: s},
 		"gs":    &gcsSource{s: s},
+		"hf":    &hfSource{s: s},
 	}
 }
 

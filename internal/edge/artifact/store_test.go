@@ -117,7 +117,7 @@ func TestFetchRefusesURIs(t *testing.T) {
 	s := newStore(t, nil)
 	for uri, words := range map[string][]string{
 		"":                               {"empty"},
-		"hf://org/model":                 {"hf://", "file, gs, http, https, s3, upload"},
+		"oci://org/model":                {"oci://", "file, gs, hf, http, https, s3, upload"},
 		"pvc://claim/model":              {"pvc://"},
 		"https://":                       {"names no host"},
 		"s3:///key":                      {"names no host or bucket"},

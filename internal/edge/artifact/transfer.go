@@ -80,6 +80,9 @@ func (s *Store) send(req *http.Request, uri string, h hints) (*http.Response, er
 	e := &answerError{uri: uri, status: resp.StatusCode, detail: errorDetail(resp), after: retryAfter(resp),
 		region: resp.Header.Get("X-Amz-Bucket-Region")}
 	_ = resp.Body.Close()
+	if said := resp.Header.Get("X-Error-Message"); said != "" {
+		e.detail = clip(said)
+	}
 	switch e.status {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		e.hint = h.denied
@@ -220,6 +223,9 @@ func guardRedirects(client *http.Client) *http.Client {
 		}
 		if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
 			return fmt.Errorf("%w: from https to %s", errRedirect, req.URL.Scheme)
+		}
+		if via[0].URL.Host != req.URL.Host && strings.HasPrefix(req.Header.Get("Authorization"), "Bearer ") {
+			req.Header.Del("Authorization") // net/http would let it go to other ports and subdomains
 		}
 		return nil
 	}

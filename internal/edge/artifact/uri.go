@@ -67,7 +67,7 @@ func remoteURL(scheme, after string) (*url.URL, error) {
 		}
 		u = parsed
 		u.Fragment, u.RawFragment = "", ""
-	} else if strings.Contains(host, "@") {
+	} else if scheme != "hf" && strings.Contains(host, "@") {
 		return nil, errors.New("credentials belong in the environment, not in the URI")
 	}
 	if u.Host == "" {
@@ -138,7 +138,7 @@ func Redact(uri string) string {
 	rest, _, hasQuery := strings.Cut(rest, "?")
 	if scheme, after, found := strings.Cut(rest, "://"); found {
 		authority, tail, slash := strings.Cut(after, "/")
-		if i := strings.LastIndexByte(authority, '@'); i >= 0 {
+		if i := strings.LastIndexByte(authority, '@'); i >= 0 && scheme != "hf" { // there it begins a revision
 			authority = authority[i+1:]
 		}
 		rest = scheme + "://" + authority
