@@ -15,7 +15,7 @@ import (
 // what the gateway has added.
 func (x *exchange) unsafe() bool {
 	if m := x.r.Method; m == http.MethodConnect || m == http.MethodTrace {
-		x.fail(http.StatusMethodNotAllowed, m+" is not served")
+		x.fail(http.StatusNotImplemented, m+" is not served")
 		return true
 	}
 	if !plainPath(x.r.URL.Path) {

@@ -38,8 +38,8 @@ func TestUnsafeRequests(t *testing.T) {
 		{"POST /v1/comp%00letions", 400},
 		{"POST /v1/completions%0d%0aX:%20y", 400},
 		{"POST /v1/completions%7f", 400},
-		{"CONNECT /v2/models/iris/x", 405},
-		{"TRACE /v2/models/iris/x", 405},
+		{"CONNECT /v2/models/iris/x", 501},
+		{"TRACE /v2/models/iris/x", 501},
 	} {
 		before := asked.Load()
 		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
