@@ -458,3 +458,101 @@ func mustListen() net.Listener {
 	}
 	return l
 }
+
+// readerFrom is a server's writer, as far as sendfile needs one: it notes what
+// it is given to copy from.
+type readerFrom struct {
+	*httptest.ResponseRecorder
+	files int
+}
+
+func (w *readerFrom) ReadFrom(src io.Reader) (int64, error) {
+	if l, ok := src.(*io.LimitedReader); ok {
+		if _, ok := l.R.(*os.File); ok {
+			w.files++
+		}
+	}
+	return io.Copy(w.ResponseRecorder, src)
+}
+
+// TestSendfile: nothing stands between a file and the server's writer, so that
+// the kernel copies; neither for a hit nor while a file is downloaded.
+func TestSendfile(t *testing.T) {
+	r := newRig(t, nil)
+	_, _, weights := r.example()
+	for range 2 {
+		w := &readerFrom{ResponseRecorder: httptest.NewRecorder()}
+		r.cache.ServeHTTP(w, httptest.NewRequest("GET", "/org/model/resolve/main/model.safetensors", nil))
+		if w.files == 0 || w.Body.String() != string(weights) {
+			t.Errorf("%d copies from a file, %d bytes", w.files, w.Body.Len())
+		}
+		r.settle()
+	}
+}
+
+// TestKeep: stats, gc and verify, beside a cache that runs.
+func TestKeep(t *testing.T) {
+	r := newRig(t, nil)
+	_, config, weights := r.example()
+	r.get(weightsPath)
+	r.get("/org/model/resolve/main/config.json")
+	r.settle()
+	store, err := OpenStore(r.cfg.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	etag := normalETag(r.head(weightsPath).header.Get("Etag"))
+	small := normalETag(r.head("/org/model/resolve/main/config.json").header.Get("Etag"))
+	path := store.blobPath(etag)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Spoilt behind everybody's back: the time says that it is verified.
+	if err := os.WriteFile(path, append(random(len(weights))[1:], 0), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, info.ModTime(), info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := store.Stats(); err != nil || st.Blobs != 2 || st.Bytes != int64(len(weights)+len(config)) || st.Unverified != 0 || st.Repositories != 1 {
+		t.Errorf("%+v %v", st, err)
+	}
+	var wrong []string
+	if n, _, removed, err := store.Verify(t.Context(), func(h string) { wrong = append(wrong, h) }); err != nil || n != 2 || removed != 1 || len(wrong) != 1 || wrong[0] != etag {
+		t.Errorf("verified %d, removed %d, %v (%v)", n, removed, wrong, err)
+	}
+	r.wants(r.get(weightsPath), 200, string(weights))
+	r.settle()
+	// A download left off long ago goes, and with no room everything that is not pinned.
+	old := time.Now().Add(-abandoned - time.Hour)
+	part := store.partPath(strings.Repeat("a", 64))
+	if err := os.WriteFile(part, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(part, old, old); err != nil {
+		t.Fatal(err)
+	}
+	if files, freed, err := store.GC(1<<40, time.Now()); err != nil || files != 1 || freed != 1 {
+		t.Errorf("gc: %d files, %d bytes, %v", files, freed, err)
+	}
+	if err := store.SetPin(Pin{Kind: "models", Repo: "org/model", Revision: "main"}, true); err != nil {
+		t.Fatal(err)
+	}
+	if files, _, err := store.GC(0, time.Now()); err != nil || files != 0 {
+		t.Errorf("gc took %d pinned files (%v)", files, err)
+	}
+	if err := store.SetPin(Pin{Kind: "models", Repo: "org/model", Revision: "main"}, false); err != nil {
+		t.Fatal(err)
+	}
+	if files, _, err := store.GC(0, time.Now().Add(forgotten+time.Hour)); err != nil || files != 2 {
+		t.Errorf("gc: %d files (%v)", files, err)
+	}
+	if _, err := os.Stat(store.blobPath(small)); err == nil {
+		t.Error("gc left a file")
+	}
+	if n, err := store.countRecords(); err != nil || n != 0 {
+		t.Errorf("gc left %d files of old metadata (%v)", n, err)
+	}
+	r.wants(r.get(weightsPath), 200, string(weights))
+}

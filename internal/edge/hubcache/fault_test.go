@@ -1,13 +1,11 @@
 package hubcache
 
 import (
-	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"net/http"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -405,6 +403,11 @@ func TestLocked(t *testing.T) {
 
 // TestMain lets the test binary be a cache that is killed.
 func TestMain(m *testing.M) {
+	if path := os.Getenv("HUBCACHE_TEST_BARE"); path != "" {
+		l := mustListen()
+		_, _ = os.Stdout.WriteString(l.Addr().String() + "\n")
+		_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) }))
+	}
 	if dir := os.Getenv("HUBCACHE_TEST_DIR"); dir != "" {
 		cfg := DefaultConfig()
 		cfg.Dir, cfg.Upstream = dir, os.Getenv("HUBCACHE_TEST_UPSTREAM")
@@ -429,33 +432,17 @@ func TestKilled(t *testing.T) {
 	hold := make(chan struct{})
 	const sent = 2 << 20
 	r.hub.Fail(hubtest.Faults{Hold: hold, HoldAfter: sent})
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), "HUBCACHE_TEST_DIR="+r.cfg.Dir, "HUBCACHE_TEST_UPSTREAM="+r.hub.URL)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line := make([]byte, 64)
-	n, err := out.Read(line)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.Get("http://" + strings.TrimSpace(string(line[:n])) + weightsPath)
+	pid, url := child(t, "HUBCACHE_TEST_DIR="+r.cfg.Dir, "HUBCACHE_TEST_UPSTREAM="+r.hub.URL)
+	resp, err := http.Get(url + weightsPath)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(resp.Body, make([]byte, sent)); err != nil { // what a client has is on the disk
 		t.Fatal(err)
 	}
-	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait()
 	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 		t.Error("the client took the file for whole")
 	}
