@@ -95,9 +95,18 @@ func (h huggingFace) fill(extra map[string]any, uri string, single bool) map[str
 			extra["task"] = task
 		}
 	}
-	optimum, _ := extra["optimum_model"].(bool)
-	if optimum || extra["framework"] == "tf" || extra["model_kwargs"] == nil && said("model_kwargs") || said("framework") && extra["framework"] == nil {
+	if extra["framework"] == nil && said("framework") || extra["model_kwargs"] == nil && said("model_kwargs") {
 		return extra
+	}
+	keepType(extra)
+	return extra
+}
+
+// keepType has torch load a checkpoint in its own type of numbers, unless a type
+// is said or something else than torch loads it.
+func keepType(extra map[string]any) {
+	if optimum, _ := extra["optimum_model"].(bool); optimum || extra["framework"] == "tf" {
+		return
 	}
 	kwargs, _ := extra["model_kwargs"].(map[string]any)
 	if kwargs == nil {
@@ -108,5 +117,4 @@ func (h huggingFace) fill(extra map[string]any, uri string, single bool) map[str
 		kwargs["torch_dtype"] = "auto"
 	}
 	extra["model_kwargs"] = kwargs
-	return extra
 }
