@@ -26,7 +26,7 @@ func newModelCommand() *cobra.Command {
 func newPullCommand() *cobra.Command {
 	var dataDir string
 	cmd := &cobra.Command{
-		Use:   "pull URI...",
+		Use:   "pull URI…",
 		Short: "Fetch models ahead of their use",
 		Long: `Fetch models into the data directory ahead of their use. A server over the same
 directory finds them there; one that is running may go on meanwhile. What was
