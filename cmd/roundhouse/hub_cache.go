@@ -23,10 +23,10 @@ import (
 
 // hubCacheOptions are what `roundhouse hub-cache` is told.
 type hubCacheOptions struct {
-	listen, publicURL string
-	size              string
-	verbose           bool
-	cfg               hubcache.Config
+	listen  string
+	size    string
+	verbose bool
+	cfg     hubcache.Config
 }
 
 func newHubCacheCommand() *cobra.Command {
