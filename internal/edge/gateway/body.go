@@ -112,11 +112,34 @@ type patientReader struct {
 	http2   bool
 	timeout time.Duration
 	ended   atomic.Bool // the end was read
+
+	mu   sync.Mutex
+	over bool // the handler is about to return
+}
+
+// stop sees that no later Read touches the connection, which is then the next
+// request's: whoever sends a body on may outlast its answer.
+func (p *patientReader) stop() {
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+}
+
+// wait gives the next read its deadline; false after stop.
+func (p *patientReader) wait() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.over {
+		// Not every ResponseWriter has deadlines (HTTP servers' do).
+		_ = p.rc.SetReadDeadline(time.Now().Add(p.timeout))
+	}
+	return !p.over
 }
 
 func (p *patientReader) Read(b []byte) (int, error) {
-	// Not every ResponseWriter has deadlines (HTTP servers' do).
-	_ = p.rc.SetReadDeadline(time.Now().Add(p.timeout))
+	if !p.wait() {
+		return 0, http.ErrBodyReadAfterClose
+	}
 	n, err := p.from.Read(b)
 	if errors.Is(err, io.EOF) {
 		p.ended.Store(true)

@@ -98,6 +98,7 @@ func (x *exchange) finish() {
 	// them (HTTP servers' do).
 	now := time.Now()
 	x.writeDeadline(now)
+	x.reader.stop()
 	if x.body.unread(x.r) {
 		_ = x.rc.SetReadDeadline(now.Add(x.gw.cfg.ClientTimeout))
 	}

@@ -3,12 +3,14 @@ package gateway
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 )
@@ -82,5 +84,27 @@ func TestBodyMadeLongByItsName(t *testing.T) {
 	close(goOn)
 	if b, want := <-got, strings.Replace(body("first", "a"), "first", renamed.ServedName, 1); b != want {
 		t.Errorf("the replica got %d bytes, %d of them another request's", len(b), strings.Count(b, "b")-strings.Count(want, "b"))
+	}
+}
+
+// deadlines is a ResponseWriter that counts them.
+type deadlines struct {
+	http.ResponseWriter
+	set int
+}
+
+func (d *deadlines) SetReadDeadline(time.Time) error { d.set++; return nil }
+
+// TestReaderLeavesTheNextRequestAlone: what reads a body past its answer does
+// not set the deadline of the connection's next request.
+func TestReaderLeavesTheNextRequestAlone(t *testing.T) {
+	d := &deadlines{}
+	p := &patientReader{rc: http.NewResponseController(d), from: strings.NewReader("body"), timeout: time.Second}
+	if n, err := p.Read(make([]byte, 2)); n != 2 || err != nil || d.set != 1 {
+		t.Fatal(n, err, d.set)
+	}
+	p.stop()
+	if n, err := p.Read(make([]byte, 2)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) || d.set != 1 {
+		t.Errorf("%d bytes, %v, %d deadlines", n, err, d.set)
 	}
 }
