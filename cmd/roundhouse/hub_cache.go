@@ -249,11 +249,9 @@ func newHubVerifyCommand(o *hubCacheOptions) *cobra.Command {
 	}
 }
 
-const pinArguments = " [datasets/|spaces/]REPOSITORY[@REVISION]…"
-
 func newHubPinCommand(o *hubCacheOptions) *cobra.Command {
 	return &cobra.Command{
-		Use:     "pin" + pinArguments,
+		Use:     "pin [datasets/|spaces/]REPOSITORY[@REVISION]…",
 		Short:   "Keep a repository's files, however old",
 		Example: "  roundhouse hub-cache pin Qwen/Qwen3-0.6B datasets/squad",
 		Args:    wants(1, -1, "repositories"),
@@ -263,7 +261,7 @@ func newHubPinCommand(o *hubCacheOptions) *cobra.Command {
 
 func newHubUnpinCommand(o *hubCacheOptions) *cobra.Command {
 	return &cobra.Command{
-		Use:     "unpin" + pinArguments,
+		Use:     "unpin [datasets/|spaces/]REPOSITORY[@REVISION]…",
 		Short:   "Keep them no longer",
 		Example: "  roundhouse hub-cache unpin Qwen/Qwen3-0.6B",
 		Args:    wants(1, -1, "repositories"),

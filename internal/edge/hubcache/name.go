@@ -106,7 +106,12 @@ func apiTarget(segments []string, query string) (target, error) {
 		return target{}, nil
 	}
 	t.name = strings.Join(rest[:at], "/")
-	rest = rest[at:]
+	return t.below(rest[at:]), nil
+}
+
+// below reads what follows a repository's name in the API; the zero target
+// stands for routes that are passed on.
+func (t target) below(rest []string) target {
 	switch {
 	case len(rest) == 0:
 		t.route = "info"
@@ -119,9 +124,9 @@ func apiTarget(segments []string, query string) (target, error) {
 	case len(rest) >= 2 && rest[0] == "tree" && rest[1] != "":
 		t.route, t.revision, t.file = "tree", rest[1], strings.Join(rest[2:], "/")
 	default:
-		return target{}, nil
+		return target{}
 	}
-	return t, nil
+	return t
 }
 
 func apiRoute(s string) bool {
