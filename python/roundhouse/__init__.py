@@ -6,3 +6,12 @@ needs numpy and pydantic; everything else is the models' own.
 """
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name):
+    # Workers import this package and most load no tensors.
+    if name in ("load_safetensors", "stream_safetensors"):
+        from . import weights
+
+        return getattr(weights, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
