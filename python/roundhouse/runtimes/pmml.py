@@ -16,6 +16,12 @@ class PMML(TensorRuntime):
     def open(self, path: str) -> Any:
         model = library("pypmml").Model.load(path)
         self._fields = list(model.inputNames)
+        # The library hands whole numbers over as integers, whatever the field.
+        self._floats = {
+            f.name: np.dtype("float64" if f.dataType == "double" else "float32")
+            for f in model.outputFields
+            if f.dataType in ("double", "float")
+        }
         return model
 
     def run(self, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
@@ -27,7 +33,12 @@ class PMML(TensorRuntime):
             columns = {name: array.reshape(-1) for name, array in arrays.items()}
             frame = pandas.DataFrame(columns)
         answer = self._model.predict(frame)
-        return {str(c): answer[c].to_numpy() for c in answer.columns}
+        return {str(c): self._typed(str(c), answer[c]) for c in answer.columns}
+
+    def _typed(self, name: str, column: Any) -> np.ndarray:
+        values = column.to_numpy()
+        whole = values.dtype.kind in "iu" and name in self._floats
+        return values.astype(self._floats[name]) if whole else values
 
     async def unload(self) -> bool:
         self._model.close()
