@@ -216,7 +216,9 @@ func (t *Tree) send(ctx context.Context, loc location, o object, from int64) (io
 	if err != nil {
 		return nil, err
 	}
-	if err = o.continues(resp, from); err == nil && resp.StatusCode == http.StatusOK {
+	// Other sources are asked for one version and answer with no other.
+	_, web := t.src.(*httpSource)
+	if err = o.continues(resp, from, web); err == nil && resp.StatusCode == http.StatusOK {
 		_, err = io.CopyN(io.Discard, resp.Body, from)
 	}
 	if err != nil {
@@ -226,10 +228,10 @@ func (t *Tree) send(ctx context.Context, loc location, o object, from int64) (io
 	return resp.Body, nil
 }
 
-// continues checks that an answer has the bytes that were asked for, of the
-// version that was listed.
-func (o object) continues(resp *http.Response, from int64) error {
-	if got := responseValidator(resp.Header); (isETag(got) || isETag(o.Validator)) && got != "" && o.Validator != "" && got != o.Validator {
+// continues checks that an answer has the bytes that were asked for, and
+// where the answer's own version counts, of the one that was listed.
+func (o object) continues(resp *http.Response, from int64, versioned bool) error {
+	if got := responseValidator(resp.Header); versioned && got != "" && o.Validator != "" && got != o.Validator {
 		return errChanged
 	}
 	start, total := parseContentRange(resp.Header.Get("Content-Range"))
