@@ -20,7 +20,10 @@ const maxQuestion = 1 << 20
 // api answers a question about a repository: what it is, what it has, where its
 // branches are.
 func (c *Cache) api(w http.ResponseWriter, r *http.Request, t target) {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(c.cfg.ClientTimeout)) // a test's writer has none
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxQuestion))
+	_ = control.SetReadDeadline(time.Time{})
 	if err != nil {
 		http.Error(w, fmt.Sprintf("the body is longer than %d bytes, or broke off", maxQuestion), http.StatusRequestEntityTooLarge)
 		return
@@ -32,6 +35,7 @@ func (c *Cache) api(w http.ResponseWriter, r *http.Request, t target) {
 	q := question{method: method, path: t.path() + asQuery(t.query), authorization: r.Header.Get("Authorization"),
 		body: body, contentType: r.Header.Get("Content-Type")}
 	rec, result, err := c.answer(r.Context(), t, q)
+	_ = control.SetWriteDeadline(time.Now().Add(c.cfg.ClientTimeout)) // the Hub has taken its time
 	if err != nil {
 		c.refuse(w, r, "api", err)
 		return

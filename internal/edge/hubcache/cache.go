@@ -99,6 +99,8 @@ func (c *Cache) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	// Longer answers have a deadline for each piece.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(c.cfg.ClientTimeout)) // a test's writer has none
 	get := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
 	case t.route == "resolve" && get:

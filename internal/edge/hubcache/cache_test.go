@@ -459,6 +459,40 @@ func mustListen() net.Listener {
 	return l
 }
 
+// TestPassed: what is not cached goes to the Hub as it came, and back.
+func TestPassed(t *testing.T) {
+	got := make(chan *http.Request, 1)
+	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body)
+		q.Header.Set("X-Body", string(body))
+		got <- q
+		w.Header().Set("Location", "/api/elsewhere?x=1")
+		w.Header().Set("Link", `<http://`+q.Host+`/api/models?cursor=2>; rel="next", <https://evil.example/>; rel="next"`)
+		w.WriteHeader(http.StatusFound)
+	}))
+	defer hub.Close()
+	r := newRig(t, func(c *Config) { c.Upstream = hub.URL })
+	req, err := http.NewRequest("POST", r.url+"/api/repos/create%2Fx?a=b", strings.NewReader("body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer hf_me")
+	req.Header.Set("Connection", "X-Hop")
+	req.Header.Set("X-Hop", "x")
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	q := <-got
+	if q.Method != "POST" || q.RequestURI != "/api/repos/create%2Fx?a=b" || q.Header.Get("X-Body") != "body" || q.Header.Get("Authorization") != "Bearer hf_me" || q.Header.Get("X-Hop") != "" {
+		t.Errorf("%s %s %v", q.Method, q.RequestURI, q.Header)
+	}
+	if resp.StatusCode != 302 || resp.Header.Get("Location") != r.url+"/api/elsewhere?x=1" || resp.Header.Get("Link") != "<"+r.url+`/api/models?cursor=2>; rel="next"` {
+		t.Errorf("%d %v", resp.StatusCode, resp.Header)
+	}
+}
+
 // readerFrom is a server's writer, as far as sendfile needs one: it notes what
 // it is given to copy from.
 type readerFrom struct {

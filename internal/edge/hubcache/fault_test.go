@@ -508,3 +508,16 @@ func (r *rig) wantsRange(want string) {
 		r.t.Errorf("the storage was asked for the ranges %q, want %q", ranges, want)
 	}
 }
+
+// TestXetOnly: a file too large for anything but Xet keeps what leads there.
+func TestXetOnly(t *testing.T) {
+	r := newRig(t, nil)
+	commit, _, _ := r.example()
+	r.hub.Fail(hubtest.Faults{Extra: xetOnly})
+	for range 2 { // asked, and known
+		got := r.head(weightsPath)
+		if got.header.Get("X-Xet-Hash") == "" || got.header.Get("X-Xet-Refresh-Route") != r.hub.URL+"/api/models/org/model/xet-read-token/"+commit {
+			t.Errorf("%v", got.header)
+		}
+	}
+}

@@ -76,9 +76,9 @@ func (s *Store) GC(limit int64, now time.Time) (files, freed int64, err error) {
 	if err != nil {
 		return files, freed, err
 	}
-	s.mu.Lock()
+	s.making.Lock()
 	evicted, err := s.evict(0, limit)
-	s.mu.Unlock()
+	s.making.Unlock()
 	for _, e := range evicted {
 		files, freed = files+1, freed+e.size
 	}

@@ -22,7 +22,7 @@ func (c *Cache) pass(w http.ResponseWriter, r *http.Request) {
 	at := &url.URL{Scheme: c.base.Scheme, Host: c.base.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
 	ctx, dog := watch(r.Context(), c.cfg.StallTimeout)
 	defer dog.stop()
-	body := http.MaxBytesReader(w, r.Body, c.cfg.MaxRequestBody)
+	body := io.NopCloser(&fedReader{http.MaxBytesReader(w, r.Body, c.cfg.MaxRequestBody), dog})
 	req, err := http.NewRequestWithContext(ctx, r.Method, at.String(), body)
 	if err != nil {
 		c.refuse(w, r, "pass", errPath)
@@ -43,6 +43,18 @@ func (c *Cache) pass(w http.ResponseWriter, r *http.Request) {
 	copyHeader(w.Header(), resp.Header)
 	c.relink(w, r, resp)
 	c.copyBody(w, resp, dog)
+}
+
+// fedReader tells a watchdog that bytes still come.
+type fedReader struct {
+	r   io.Reader
+	dog *watchdog
+}
+
+func (f *fedReader) Read(p []byte) (int, error) {
+	n, err := f.r.Read(p)
+	f.dog.feed()
+	return n, err
 }
 
 // relink points to us what points to the Hub.

@@ -16,6 +16,7 @@ import (
 func (c *Cache) resolve(w http.ResponseWriter, r *http.Request, t target) {
 	authorization := r.Header.Get("Authorization")
 	rec, result, err := c.lookup(r.Context(), t, authorization)
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(c.cfg.ClientTimeout)) // the Hub has taken its time
 	if errors.Is(err, errNoHash) {
 		c.metrics.requests.WithLabelValues("resolve", "upstream").Inc()
 		c.passFile(w, r, t)

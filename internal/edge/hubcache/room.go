@@ -84,30 +84,43 @@ func (s *Store) reserve(need, limit int64, now time.Time) (done func(used int64)
 	if need > limit {
 		return nil, nil, errNoRoom
 	}
-	fits := func() bool {
-		return s.total+s.reserved+need <= limit && s.free() >= s.reserved+need+s.minFree
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !fits() {
-		if now.Sub(s.fruitless) < fruitlessFor {
+	s.making.Lock()
+	defer s.making.Unlock()
+	if !s.take(need, limit) {
+		s.mu.Lock()
+		recently := now.Sub(s.fruitless) < fruitlessFor
+		s.mu.Unlock()
+		if recently {
 			return nil, nil, errNoRoom
 		}
 		if evicted, err = s.evict(need, limit); err != nil {
 			return nil, evicted, err
 		}
-		if !fits() {
+		if !s.take(need, limit) {
+			s.mu.Lock()
 			s.fruitless = now
+			s.mu.Unlock()
 			return nil, evicted, errNoRoom
 		}
 	}
-	s.reserved += need
 	return func(used int64) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.reserved -= need
 		s.total += used
 	}, evicted, nil
+}
+
+// take reserves need bytes if they fit.
+func (s *Store) take(need, limit int64) bool {
+	free := s.free()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.total+s.reserved+need > limit || free < s.reserved+need+s.minFree {
+		return false
+	}
+	s.reserved += need
+	return true
 }
 
 // fruitlessFor is how long a scan that could not make room is not repeated.
@@ -123,7 +136,7 @@ func (s *Store) free() int64 {
 }
 
 // evict removes the least recently used until need bytes fit, and a little
-// more, so that the next download need not look again. s.mu is held: the
+// more, so that the next download need not look again. s.making is held: the
 // downloads that wait want the same room.
 func (s *Store) evict(need, limit int64) (evicted []entry, err error) {
 	var all []entry
@@ -131,9 +144,12 @@ func (s *Store) evict(need, limit int64) (evicted []entry, err error) {
 	if err := s.scan(func(e entry) { all, total = append(all, e), total+e.size }); err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
 	s.total = total
-	goal := max(limit-limit/20, 0) - s.reserved - need
-	short := s.reserved + need + s.minFree - s.free()
+	reserved := s.reserved
+	s.mu.Unlock()
+	goal := max(limit-limit/20, 0) - reserved - need
+	short := reserved + need + s.minFree - s.free()
 	if total <= goal && short <= 0 {
 		return nil, nil
 	}
@@ -143,15 +159,18 @@ func (s *Store) evict(need, limit int64) (evicted []entry, err error) {
 	}
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.used, b.used) })
 	for _, e := range all {
-		if s.total <= goal && short <= 0 {
+		if total <= goal && short <= 0 {
 			break
 		}
 		if pinned[e.name] || !removeUnused(s.entryPath(e)) {
 			continue
 		}
-		s.total -= e.size
+		total -= e.size
 		short -= e.size
 		evicted = append(evicted, e)
+		s.mu.Lock()
+		s.total -= e.size
+		s.mu.Unlock()
 	}
 	return evicted, nil
 }

@@ -26,11 +26,13 @@ type Store struct {
 	dir     string
 	minFree int64
 
-	mu        sync.Mutex // over room
-	total     int64      // bytes of blobs and partial files; counted from the start on, exact after each scan
-	reserved  int64      // bytes that downloads will need
-	records   int64      // files of metadata
-	fruitless time.Time  // when a scan last found nothing to remove
+	making sync.Mutex // held by whoever makes room; taken before mu
+
+	mu        sync.Mutex
+	total     int64     // bytes of blobs and partial files; counted from the start on, exact after each scan
+	reserved  int64     // bytes that downloads will need
+	records   int64     // files of metadata
+	fruitless time.Time // when a scan last found nothing to remove
 }
 
 const (
