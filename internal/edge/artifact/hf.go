@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -307,37 +308,29 @@ func (h *hfSource) request(ctx context.Context, loc location, o object, from int
 // duplicates are the endings of files that repeat the weights in another form.
 var duplicates = []string{".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite", ".gguf", ".mlmodel"}
 
+// duplicateFolders hold the weights in other forms.
+var duplicateFolders = []string{"original", "onnx", "openvino", "coreml", "metal"}
+
 // neededFiles leaves out what no engine reads: the weights in other forms where
 // there are safetensors, and what Git alone needs.
 func neededFiles(objects []object) []object {
-	tensors := false
+	tensors, named := false, false
 	for _, o := range objects {
-		tensors = tensors || !strings.Contains(o.Name, "/") && strings.HasSuffix(o.Name, ".safetensors")
+		top := !strings.Contains(o.Name, "/") && strings.HasSuffix(o.Name, ".safetensors")
+		tensors = tensors || top
+		named = named || top && strings.HasPrefix(o.Name, "model")
 	}
-	var out []object
-	for _, o := range objects {
+	return slices.DeleteFunc(objects, func(o object) bool {
 		base := path.Base(o.Name)
-		drop := base == ".gitattributes" || base == ".gitignore"
-		if tensors {
-			top, _, inside := strings.Cut(o.Name, "/")
-			drop = drop || inside && (top == "original" || top == "onnx" || top == "openvino" || top == "coreml" || top == "metal") ||
-				strings.HasPrefix(base, "consolidated") && strings.HasSuffix(base, ".safetensors") && countTop(objects, "model") > 0
-			for _, d := range duplicates {
-				drop = drop || strings.HasSuffix(strings.ToLower(base), d) || strings.HasSuffix(base, d+".index.json")
-			}
-		}
-		if !drop {
-			out = append(out, o)
-		}
-	}
-	return out
+		return base == ".gitattributes" || base == ".gitignore" || tensors && duplicate(o.Name) ||
+			named && strings.HasPrefix(o.Name, "consolidated") && strings.HasSuffix(o.Name, ".safetensors")
+	})
 }
 
-func countTop(objects []object, prefix string) (n int) {
-	for _, o := range objects {
-		if strings.HasPrefix(o.Name, prefix) && strings.HasSuffix(o.Name, ".safetensors") {
-			n++
-		}
-	}
-	return n
+// duplicate says whether a file has the weights in a form besides safetensors.
+func duplicate(name string) bool {
+	folder, _, inside := strings.Cut(name, "/")
+	lower := strings.TrimSuffix(strings.ToLower(name), ".index.json")
+	return inside && slices.Contains(duplicateFolders, folder) ||
+		slices.ContainsFunc(duplicates, func(ending string) bool { return strings.HasSuffix(lower, ending) })
 }

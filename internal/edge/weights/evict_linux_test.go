@@ -20,7 +20,7 @@ func evict(t testing.TB, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Sync(); err == nil { // dirty pages stay
+		if err = f.Sync(); err == nil { // dirty pages stay
 			err = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 		}
 		f.Close()

@@ -50,7 +50,6 @@ func model(t testing.TB) (dir string, want map[string][]byte) {
 	t.Helper()
 	dir = t.TempDir()
 	want = map[string][]byte{}
-	var files []string
 	index := map[string]string{}
 	for name, sizes := range map[string]map[string]int{
 		"model-1.safetensors": {"a.0.w": 10, "a.0.b": 0, "a.1.w": 100_000, "z": 1, "tail": 4096},
@@ -65,7 +64,6 @@ func model(t testing.TB) (dir string, want map[string][]byte) {
 		for tensor, b := range write(t, filepath.Join(dir, name), sizes, order) {
 			want[name+" "+tensor] = b
 		}
-		files = append(files, name)
 	}
 	raw, _ := json.Marshal(map[string]any{"weight_map": index})
 	if err := os.WriteFile(filepath.Join(dir, safetensors.IndexName), raw, 0o600); err != nil {
