@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"runtime/debug"
@@ -78,7 +79,7 @@ const garbage = 400
 const maxFallbacks = 10
 
 // config is what the flags say.
-func (o *endpointPickerOptions) config() (cfg extproc.Config, err error) {
+func (o *endpointPickerOptions) config(log *slog.Logger) (cfg extproc.Config, err error) {
 	cfg = extproc.DefaultConfig()
 	cfg.Listen, cfg.HealthListen, cfg.SessionHeader, cfg.DrainTimeout = o.listen, o.health, o.sessionHeader, drainGrace
 	switch {
@@ -98,7 +99,7 @@ func (o *endpointPickerOptions) config() (cfg extproc.Config, err error) {
 		return cfg, err
 	}
 	if o.tlsCert != "" {
-		cfg.TLS, err = gateway.TLS(o.tlsCert, o.tlsKey)
+		cfg.TLS, err = gateway.TLS(o.tlsCert, o.tlsKey, log)
 	}
 	return cfg, err
 }
@@ -110,15 +111,16 @@ type endpointPicker struct {
 }
 
 func runEndpointPicker(ctx context.Context, o endpointPickerOptions, out, logs io.Writer) (err error) {
-	cfg, err := o.config()
+	log := newLog(logs, o.verbose)
+	cfg, err := o.config(log)
 	if err != nil {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
 	}
-	p := &endpointPicker{borrowed: borrowed{log: newLog(logs, o.verbose)}}
-	cfg.Log = p.log
+	p := &endpointPicker{borrowed: borrowed{log: log}}
+	cfg.Log = log
 	if err := p.build(cfg, o.fallbacks); err != nil {
 		return err
 	}

@@ -78,7 +78,7 @@ func (o *frontOptions) open(ctx context.Context, standard datadir.KeyFile, logs 
 		return fr, usagef("--tls-cert and --tls-key go together")
 	}
 	if o.tlsCert != "" {
-		if fr.tls, err = gateway.TLS(o.tlsCert, o.tlsKey); err != nil {
+		if fr.tls, err = gateway.TLS(o.tlsCert, o.tlsKey, log); err != nil {
 			return fr, err
 		}
 	}

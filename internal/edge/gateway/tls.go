@@ -3,6 +3,7 @@ package gateway
 import (
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
@@ -11,12 +12,14 @@ import (
 // certificate is a key pair that is read again when its files change.
 type certificate struct {
 	cert, key string
+	log       *slog.Logger
 
 	mu struct {
 		sync.Mutex
 		pair   *tls.Certificate
 		stamp  string
 		looked time.Time
+		told   string // the last failure that was logged
 	}
 }
 
@@ -25,9 +28,10 @@ type certificate struct {
 const certificateEvery = time.Second
 
 // TLS serves the certificate in two PEM files, and the new one once they
-// change. Files that cannot be read then leave the old one in place.
-func TLS(certFile, keyFile string) (*tls.Config, error) {
-	c := &certificate{cert: certFile, key: keyFile}
+// change. Files that cannot be read then leave the old one in place, and log is
+// told why, once.
+func TLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
+	c := &certificate{cert: certFile, key: keyFile, log: log}
 	if err := c.load(time.Now()); err != nil {
 		return nil, fmt.Errorf("TLS certificate: %w", err)
 	}
@@ -38,9 +42,21 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := time.Now(); now.Sub(c.mu.looked) >= certificateEvery {
-		_ = c.load(now) // the old one goes on
+		c.tell(c.load(now))
 	}
 	return c.mu.pair, nil
+}
+
+// tell logs why the old certificate goes on. The caller holds the lock.
+func (c *certificate) tell(err error) {
+	said := ""
+	if err != nil {
+		said = err.Error()
+	}
+	if said != "" && said != c.mu.told {
+		c.log.Warn("the changed TLS certificate cannot be read; the one before it goes on", "cert", c.cert, "key", c.key, "error", err)
+	}
+	c.mu.told = said
 }
 
 // load reads the files if they have changed. The caller holds the lock, or is

@@ -10,12 +10,14 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -109,16 +111,35 @@ func writeCert(t *testing.T, cert, key, name string) {
 	}
 }
 
+// lockedBuffer may be written by several.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // TestTLS: HTTP/1.1 and HTTP/2 over TLS, and a renewed certificate without a
 // restart.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	if _, err := TLS(cert, key); err == nil || !strings.Contains(err.Error(), "cert.pem") {
+	if _, err := TLS(cert, key, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "cert.pem") {
 		t.Errorf("no files: %v", err)
 	}
 	writeCert(t, cert, key, "first")
-	settings, err := TLS(cert, key)
+	var said lockedBuffer
+	settings, err := TLS(cert, key, slog.New(slog.NewTextHandler(&said, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,6 +184,10 @@ func TestTLS(t *testing.T) {
 	}
 	if cn, _ := name(false); cn != "second, and longer" {
 		t.Errorf("a broken file took the certificate away: %s", cn)
+	}
+	until(t, func() bool { _, _ = name(false); return strings.Contains(said.String(), "cannot be read") })
+	if strings.Count(said.String(), "cannot be read") != 1 {
+		t.Errorf("said %s", said.String())
 	}
 }
 
