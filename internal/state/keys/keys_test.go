@@ -239,7 +239,9 @@ func TestFollow(t *testing.T) {
 	if _, err := other.Revoke(k.ID); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { return slices.ContainsFunc(r.List(), func(k apikey.Key) bool { return !k.Revoked.IsZero() }) })
+	until(t, func() bool {
+		return slices.ContainsFunc(r.List(), func(k apikey.Key) bool { return !k.Revoked.IsZero() })
+	})
 }
 
 func until(t *testing.T, is func() bool) {
