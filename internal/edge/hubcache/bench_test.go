@@ -33,7 +33,7 @@ func BenchmarkHit(b *testing.B) {
 	r.close()
 	for _, c := range [][2]string{{"cache", "HUBCACHE_TEST_DIR=" + r.cfg.Dir}, {"ServeContent", "HUBCACHE_TEST_BARE=" + path}} {
 		b.Run(c[0], func(b *testing.B) {
-			pid, url := child(b, c[1], "HUBCACHE_TEST_UPSTREAM="+r.hub.URL)
+			server, url := child(b, c[1], "HUBCACHE_TEST_UPSTREAM="+r.hub.URL)
 			url += "/org/m/resolve/main/w"
 			for { // until it is from the disk
 				r.drain(b, url)
@@ -42,19 +42,19 @@ func BenchmarkHit(b *testing.B) {
 				}
 			}
 			b.SetBytes(int64(len(data)))
-			before := cpu(b, pid)
+			before := cpu(b, server.Process.Pid)
 			for b.Loop() {
 				r.drain(b, url)
 			}
-			b.ReportMetric((cpu(b, pid)-before)/(float64(b.N)*float64(len(data))/1e9), "cpu-s/GB")
+			b.ReportMetric((cpu(b, server.Process.Pid)-before)/(float64(b.N)*float64(len(data))/1e9), "cpu-s/GB")
 		})
 	}
 }
 
 // child starts the test binary as a server.
-func child(t testing.TB, env ...string) (pid int, url string) {
+func child(t testing.TB, env ...string) (cmd *exec.Cmd, url string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd = exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -69,7 +69,7 @@ func child(t testing.TB, env ...string) (pid int, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cmd.Process.Pid, "http://" + strings.TrimSpace(string(line[:n]))
+	return cmd, "http://" + strings.TrimSpace(string(line[:n]))
 }
 
 // cpu is the CPU time of a process in seconds, from Linux's /proc.

@@ -46,7 +46,11 @@ func newRig(t testing.TB, edit func(*Config)) *rig {
 	cfg.Dir, cfg.Upstream, cfg.RetryWait = t.TempDir(), hub.URL, time.Millisecond
 	r := &rig{t: t, hub: hub, cfg: cfg}
 	r.start(edit)
-	t.Cleanup(func() { r.close() })
+	t.Cleanup(func() {
+		if r.close != nil {
+			r.close()
+		}
+	})
 	return r
 }
 

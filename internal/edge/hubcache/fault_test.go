@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -432,7 +431,7 @@ func TestKilled(t *testing.T) {
 	hold := make(chan struct{})
 	const sent = 2 << 20
 	r.hub.Fail(hubtest.Faults{Hold: hold, HoldAfter: sent})
-	pid, url := child(t, "HUBCACHE_TEST_DIR="+r.cfg.Dir, "HUBCACHE_TEST_UPSTREAM="+r.hub.URL)
+	cmd, url := child(t, "HUBCACHE_TEST_DIR="+r.cfg.Dir, "HUBCACHE_TEST_UPSTREAM="+r.hub.URL)
 	resp, err := http.Get(url + weightsPath)
 	if err != nil {
 		t.Fatal(err)
@@ -440,9 +439,10 @@ func TestKilled(t *testing.T) {
 	if _, err := io.ReadFull(resp.Body, make([]byte, sent)); err != nil { // what a client has is on the disk
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
+	_ = cmd.Wait() // its lock goes with it
 	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 		t.Error("the client took the file for whole")
 	}
