@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -91,6 +92,32 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 			return s.Demand.Queued == 1
 		})
 		r.d.SetPool(pool("iris", replicaServer(t, echo)))
+		(<-got).want(t, 200, `POST /v1/completions {"model":"iris"}`)
+	})
+	t.Run("killed on a kept connection, before anybody noticed", func(t *testing.T) {
+		r := newRig(t, nil)
+		var calls atomic.Int32
+		var srv *httptest.Server
+		srv = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if calls.Add(1) == 1 {
+				echo(w, req)
+				return
+			}
+			_ = srv.Listener.Close() // so that a second try is refused
+			hijack("")(w, req)
+		}))
+		t.Cleanup(srv.Close)
+		r.d.SetPool(pool("iris", strings.TrimPrefix(srv.URL, "http://")))
+		r.send("POST", "/v1/completions", `{"model":"iris"}`).want(t, 200, "completions")
+		got := make(chan answer, 1)
+		go func() { got <- r.send("POST", "/v1/completions", `{"model":"iris"}`) }()
+		until(t, func() bool {
+			s, _ := r.d.Snapshot("default/iris")
+			return s.Demand.Queued == 1
+		})
+		p := pool("iris", replicaServer(t, echo))
+		p.Replicas[0].ID = "new"
+		r.d.SetPool(p)
 		(<-got).want(t, 200, `POST /v1/completions {"model":"iris"}`)
 	})
 	t.Run("refused connections wait for a replica that works", func(t *testing.T) {

@@ -133,7 +133,8 @@ func (x *exchange) elsewhere(err error) bool {
 // isLost says whether the connection to a replica ended, as it does when the
 // replica does.
 func isLost(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, syscall.ECONNREFUSED) // after a kept connection broke, so that the request may have been sent
 }
 
 func (x *exchange) attrs(more ...any) []any {
