@@ -53,8 +53,8 @@ func TestCache(t *testing.T) {
 	if err := s.Load(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
+	s.registry.retiring.Wait() // else what the old one left may push b's entry out
 	s.want(t, "POST /v2/models/a/infer", request("9", "[2]", "[1,2]"), 200, `"data":[3`)
-	s.registry.retiring.Wait()
 	if n := len(s.registry.cache.mu.entries); n != 2 {
 		t.Errorf("%d entries after the reload, want b's and the new one", n)
 	}
