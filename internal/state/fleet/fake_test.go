@@ -156,6 +156,8 @@ type rig struct {
 	traffic  *traffic
 	catalog  []service.Runtime
 	now      time.Time
+	follow   bool // the next restart follows
+	reports  []fleet.ServiceState
 	*fleet.Fleet
 }
 
@@ -179,7 +181,8 @@ func newRig(t *testing.T) *rig {
 func (r *rig) restart() {
 	r.t.Helper()
 	f, err := fleet.New(fleet.Config{Platform: r.platform, Store: r.store, Models: r.models, Traffic: r.traffic, Routing: r.traffic, Catalog: r.catalog,
-		Now: func() time.Time { return r.now }})
+		Now: func() time.Time { return r.now }, Follow: r.follow,
+		Report: func(_ context.Context, st fleet.ServiceState) error { r.reports = append(r.reports, st); return nil }})
 	if err != nil {
 		r.t.Fatal(err)
 	}

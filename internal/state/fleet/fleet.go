@@ -32,8 +32,14 @@ type Config struct {
 	URL func(service.Key) string
 	// Cluster: replicas are pods.
 	Cluster bool
-	Now     func() time.Time
-	Log     *slog.Logger
+	// Follow: another process decides. What it decided comes by Followed;
+	// nothing is resolved, stored, applied or scaled here.
+	Follow bool
+	// Report is told of a service after each reconcile that got to its end. An
+	// error has the service reconciled again. nil tells nobody.
+	Report func(context.Context, ServiceState) error
+	Now    func() time.Time
+	Log    *slog.Logger
 }
 
 // Validate names what is missing.
@@ -117,6 +123,7 @@ type Fleet struct {
 		routing  map[ID]Object
 		routed   map[routing.ID]routing.Status
 		troubles map[service.Key]string // of pools' addresses
+		followed map[service.Key]followed
 	}
 }
 
@@ -177,6 +184,7 @@ func New(cfg Config) (*Fleet, error) {
 	f.mu.models = map[ID]Object{}
 	f.mu.routing = map[ID]Object{}
 	f.mu.troubles = map[service.Key]string{}
+	f.mu.followed = map[service.Key]followed{}
 	return f, nil
 }
 

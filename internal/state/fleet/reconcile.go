@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,13 +55,39 @@ func workOn(k service.Key, e *entry) *work {
 // time.
 func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, error) {
 	w, wanted := f.begin(k)
-	if !wanted {
+	switch {
+	case !wanted && f.cfg.Follow:
+		f.cfg.Traffic.Withdraw(k)
+		f.drop(k)
+		return 0, nil
+	case !wanted:
 		return 0, f.forget(ctx, k)
+	case f.cfg.Follow:
+		return 0, f.follow(ctx, w)
 	}
 	again, err := f.converge(ctx, w)
 	w.trouble = err
 	f.finish(w)
+	if err == nil && f.cfg.Report != nil {
+		err = f.report(ctx, k)
+	}
 	return again, err
+}
+
+// report tells of a service as it is now, unless it went meanwhile.
+func (f *Fleet) report(ctx context.Context, k service.Key) error {
+	st, err := f.Get(ctx, k)
+	var gone *NotFoundError
+	if errors.As(err, &gone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := f.cfg.Report(ctx, st); err != nil {
+		return fmt.Errorf("report %s: %w", k, err)
+	}
+	return nil
 }
 
 // converge does the work of a reconcile. After an error w holds how far it
@@ -126,12 +153,17 @@ func (f *Fleet) forget(ctx context.Context, k service.Key) error {
 	if err := f.cfg.Store.DeleteRecord(k); err != nil {
 		return fmt.Errorf("forget %s: %w", k, err)
 	}
+	f.drop(k)
+	return nil
+}
+
+// drop forgets a deleted service here.
+func (f *Fleet) drop(k service.Key) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if e := f.mu.services[k]; e != nil && e.deleted {
 		delete(f.mu.services, k)
 	}
-	return nil
 }
 
 func (f *Fleet) observe(ctx context.Context, w *work) (err error) {
