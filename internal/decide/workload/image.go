@@ -1,6 +1,35 @@
 package workload
 
-import "strings"
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// ownImage as a container's image stands for the image of this program.
+const ownImage = "roundhouse"
+
+// place puts this program's image where the pods of c name it by its word.
+func (c *Component) place(image string) {
+	if image == "" {
+		return
+	}
+	pods := []*corev1.PodSpec{&c.Pod}
+	for _, n := range []*Node{c.Leader, c.Worker} {
+		if n != nil {
+			pods = append(pods, &n.Pod)
+		}
+	}
+	for _, p := range pods {
+		for _, list := range [][]corev1.Container{p.InitContainers, p.Containers} {
+			for i := range list {
+				if list[i].Image == ownImage {
+					list[i].Image = image
+				}
+			}
+		}
+	}
+}
 
 // splitImage cuts an image reference into repository, tag and digest
 // ("registry:5000/a/b:v1@sha256:…"). A colon before the last slash is a

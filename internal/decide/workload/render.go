@@ -23,6 +23,8 @@ type Input struct {
 	Attributes service.Attributes
 	// Cluster: replicas are pods, and Process is left out.
 	Cluster bool
+	// Image is this program's own, for pods; it takes the place of ownImage.
+	Image string
 }
 
 // Hash covers the inputs that call for a new revision when they change. A
@@ -74,7 +76,7 @@ func hash(parts ...any) string {
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol,
-		Model:          Model{URI: in.URI, Format: in.Attributes.Format.Name},
+		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name}, Image: in.Image,
 		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: s.Annotations}
 	rev.Name = s.Name + "-" + rev.Hash[:8]
 	base := service.Components{}
@@ -128,6 +130,7 @@ func component(in Input, role service.Role, base, over *service.Component) (Comp
 	if c.Worker, err = mergeNode(base.Worker, over.Worker); err != nil {
 		return Component{}, fmt.Errorf("worker: %w", err)
 	}
+	c.place(in.Image)
 	if m := container(c.Pod, c.Main); m != nil {
 		m.Image = withVersion(m.Image, s.RuntimeVersion)
 	}

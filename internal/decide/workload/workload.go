@@ -32,6 +32,9 @@ type Revision struct {
 	Runtime  service.RuntimeChoice `json:"runtime,omitzero"`
 	Protocol service.Protocol      `json:"protocol"`
 	Model    Model                 `json:"model,omitzero"`
+	// Image is this program's own when the revision was rendered, for pods; ""
+	// on one machine. It is no input of the hash: a newer program restarts nothing.
+	Image string `json:"image,omitempty"`
 	// Disaggregation is the service's, else the runtime's.
 	Disaggregation service.Disaggregation `json:"disaggregation,omitempty"`
 	// Components in the order of service.Roles.

@@ -1,0 +1,38 @@
+package shape
+
+// Labels of every object and pod of a service.
+const (
+	// LabelManagedBy is "app.kubernetes.io/managed-by", always [Manager].
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	// LabelService is the service's name, as [LabelValue] writes it.
+	LabelService = "roundhouse.dev/service"
+	// LabelRole is the service.Role.
+	LabelRole = "roundhouse.dev/role"
+	// LabelRevision is workload.Revision.Hash, on pods and on what has a template of them.
+	LabelRevision = "roundhouse.dev/revision"
+	// LabelRecord is "true" on ControllerRevisions that keep a service's record.
+	LabelRecord = "roundhouse.dev/record"
+
+	// Manager is the value of LabelManagedBy.
+	Manager = "roundhouse"
+	// FieldManager owns the fields that are applied.
+	FieldManager = "roundhouse-controller"
+)
+
+// Annotations of every object of a service.
+const (
+	// AnnotationService is the service's name in full.
+	AnnotationService = "roundhouse.dev/service"
+	// AnnotationApplied stands for everything an object was rendered from: where
+	// it equals that of the object rendered now, there is nothing to write.
+	AnnotationApplied = "roundhouse.dev/applied"
+)
+
+// Names of a Service's ports.
+const (
+	PortHTTP = "http"
+	PortGRPC = "grpc"
+)
+
+// OwnImage as a container's image stands for the image of this program.
+const OwnImage = "roundhouse"

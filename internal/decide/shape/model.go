@@ -1,0 +1,172 @@
+package shape
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+const (
+	// modelPath is where KServe and OME put a model inside a container.
+	modelPath = "/mnt/models"
+	// modelVolume holds the model in a pod.
+	modelVolume = "roundhouse-model"
+	// fetcher is the init container that brings it.
+	fetcher = "roundhouse-model"
+)
+
+// model puts the revision's model into the pod, at modelPath of the main
+// container.
+func (r *renderer) model(pod *corev1.PodSpec, main *corev1.Container) error {
+	uri := r.rev.Model.URI
+	if uri == "" || r.rev.Model.Verbatim || r.c.Role != service.RoleEngine && r.c.Role != service.RoleDecoder {
+		return nil
+	}
+	scheme, rest, found := strings.Cut(uri, "://")
+	switch {
+	case !found, scheme == "file":
+		return fmt.Errorf("model %s: a file of one machine is not there for pods: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", uri)
+	case scheme == "upload":
+		return fmt.Errorf("model %s: it was uploaded to one machine: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", uri)
+	case scheme == "pvc":
+		return mountClaim(pod, main, rest)
+	}
+	return r.fetch(pod, main, uri)
+}
+
+// mountClaim mounts the folder of a claim: "claim/path" or "namespace:claim/path"
+// of the pod's own namespace, the two forms KServe and OME write.
+func mountClaim(pod *corev1.PodSpec, main *corev1.Container, rest string) error {
+	claim, sub, _ := strings.Cut(rest, "/")
+	if claim == "" || strings.Contains(claim, ":") {
+		return fmt.Errorf("model pvc://%s: write pvc://CLAIM/PATH, with a claim of the service's own namespace", rest)
+	}
+	sub = strings.Trim(sub, "/")
+	if slices.Contains(strings.Split(sub, "/"), "..") {
+		return fmt.Errorf("model pvc://%s: the path leaves the volume", rest)
+	}
+	if mountAt(main, modelPath) != nil {
+		return fmt.Errorf("model pvc://%s: container %q mounts %s already: take its volumeMount or the model's URI away", rest, main.Name, modelPath)
+	}
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: modelVolume, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim, ReadOnly: true}}})
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: modelVolume, MountPath: modelPath, SubPath: sub, ReadOnly: true})
+	return nil
+}
+
+// fetch has an init container of our own image bring the model.
+func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, uri string) error {
+	if r.rev.Image == "" {
+		return fmt.Errorf("model %s: the image that fetches it is not known: give the controller --image", uri)
+	}
+	mount := corev1.VolumeMount{Name: modelVolume, MountPath: modelPath}
+	if own := mountAt(main, modelPath); own != nil {
+		mount = *own // a volume of the user's, such as a cache, takes the model
+		mount.ReadOnly = false
+	} else {
+		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: modelVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: modelVolume, MountPath: modelPath, ReadOnly: true})
+	}
+	env, mounts := credentials(main)
+	security := restricted()
+	security.ReadOnlyRootFilesystem = new(true)
+	c := corev1.Container{
+		Name: fetcher, Image: r.rev.Image,
+		Args:    []string{"pull", uri, "--out", modelPath},
+		Env:     env,
+		EnvFrom: slices.Clone(main.EnvFrom),
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+		},
+		VolumeMounts:    append([]corev1.VolumeMount{mount}, mounts...),
+		SecurityContext: security,
+	}
+	pod.InitContainers = append([]corev1.Container{c}, pod.InitContainers...)
+	return nil
+}
+
+// credentialNames are the variables that reading a model looks at, and
+// credentialPrefixes the families of them.
+var (
+	credentialNames = []string{"STORAGE_EMULATOR_HOST", "awsAnonymousCredential", "HUGGING_FACE_HUB_TOKEN",
+		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+	credentialPrefixes = []string{"AWS_", "S3_", "GOOGLE_", "HF_"}
+	// headers for one host of https, as KServe names them
+	credentialSuffix = "-headers"
+)
+
+func isCredential(name string) bool {
+	return slices.Contains(credentialNames, name) || strings.HasSuffix(name, credentialSuffix) ||
+		slices.ContainsFunc(credentialPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// credentials are the variables of a container that reading a model looks at,
+// and the mounts of files they name.
+func credentials(main *corev1.Container) (env []corev1.EnvVar, mounts []corev1.VolumeMount) {
+	for _, e := range main.Env {
+		if !isCredential(e.Name) {
+			continue
+		}
+		env = append(env, *e.DeepCopy())
+		if !strings.HasPrefix(e.Value, "/") {
+			continue
+		}
+		if m := mountOf(main, e.Value); m != nil && !slices.ContainsFunc(mounts, func(have corev1.VolumeMount) bool { return have.MountPath == m.MountPath }) {
+			copied := *m.DeepCopy()
+			copied.ReadOnly = true
+			mounts = append(mounts, copied)
+		}
+	}
+	return env, mounts
+}
+
+// mountOf is the innermost mount that holds a file, nil when none does or when
+// it is the model's own.
+func mountOf(c *corev1.Container, file string) *corev1.VolumeMount {
+	var best *corev1.VolumeMount
+	for i := range c.VolumeMounts {
+		m := &c.VolumeMounts[i]
+		at := path.Clean(m.MountPath)
+		if (file == at || strings.HasPrefix(file, strings.TrimSuffix(at, "/")+"/")) && at != modelPath &&
+			(best == nil || len(at) > len(path.Clean(best.MountPath))) {
+			best = m
+		}
+	}
+	return best
+}
+
+func mountAt(c *corev1.Container, at string) *corev1.VolumeMount {
+	for i := range c.VolumeMounts {
+		if path.Clean(c.VolumeMounts[i].MountPath) == at {
+			return &c.VolumeMounts[i]
+		}
+	}
+	return nil
+}
+
+// places fills what a manifest leaves to the replica: on a cluster it is known
+// before the pod is there.
+func (r *renderer) places(c *corev1.Container) {
+	http, grpc := portsOf(c, r.rev.Protocol)
+	at := modelPath
+	if r.rev.Model.Verbatim {
+		at = r.rev.Model.URI
+	}
+	fill := strings.NewReplacer("{{.ModelPath}}", at, "{{.Port}}", strconv.Itoa(int(http)), "{{.GRPCPort}}", strconv.Itoa(int(grpc)))
+	for _, words := range [][]string{c.Command, c.Args} {
+		for i := range words {
+			words[i] = fill.Replace(words[i])
+		}
+	}
+	for i := range c.Env {
+		c.Env[i].Value = fill.Replace(c.Env[i].Value)
+	}
+}

@@ -1,0 +1,63 @@
+package shape
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Longest names, in bytes.
+const (
+	// maxName leaves room for what Kubernetes appends where the whole must fit
+	// a label of 63: a group's index of up to five digits with its dash, and the
+	// eleven of a StatefulSet's revision.
+	maxName       = 46
+	maxLabelValue = 63
+	maxRecordName = 253
+)
+
+// Name is that of a role's Deployment (or LeaderWorkerSet), Service and
+// PodDisruptionBudget: "{service}-{role}", a DNS label of at most 46 bytes that
+// begins with a letter. Two services of a namespace never share one.
+func Name(k service.Key, role service.Role) string {
+	suffix := "-" + string(role)
+	stem := strings.ReplaceAll(k.Name, ".", "-")
+	if stem == "" || stem[0] < 'a' || stem[0] > 'z' {
+		stem = "s" + stem // a Service's name begins with a letter
+	}
+	return fit(k.Name, stem, maxName-len(suffix)) + suffix
+}
+
+// LabelValue is a service's name as the value of LabelService: itself, or cut
+// and with a hash where it is too long for one.
+func LabelValue(name string) string { return fit(name, name, maxLabelValue) }
+
+// RecordName is that of the ControllerRevision that keeps a service's record.
+func RecordName(k service.Key) string {
+	const prefix = Manager + "-"
+	return prefix + fit(k.Name, k.Name, maxRecordName-len(prefix))
+}
+
+// hashLength counts the hex digits a changed name ends in; marked finds them.
+// A name that happens to end so is changed, too, so that none can be taken for
+// another's.
+const hashLength = 10
+
+var marked = regexp.MustCompile(`-x[0-9a-f]{10}$`)
+
+// fit is stem where that is the name itself and short enough, else as much of
+// the stem as fits before a hash of the name.
+func fit(name, stem string, length int) string {
+	if stem == name && len(name) <= length && !marked.MatchString(name) {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	hash := "-x" + hex.EncodeToString(sum[:])[:hashLength]
+	if room := length - len(hash); len(stem) > room {
+		stem = strings.TrimRight(stem[:room], "-.")
+	}
+	return stem + hash
+}

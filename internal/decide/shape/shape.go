@@ -1,0 +1,212 @@
+// Package shape turns a revision into the objects a Kubernetes cluster runs it
+// as: for each role a Deployment or a LeaderWorkerSet, a headless Service and a
+// PodDisruptionBudget. They say nothing of counts: those have another writer.
+// Pure: the same revision and options give the same objects.
+package shape
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// Options are what a cluster adds to a revision.
+type Options struct {
+	// Owner is the manifest's object; nil leaves the objects without an owner.
+	Owner *metav1.OwnerReference
+	// LeaderWorkerSets says that the kind is installed.
+	LeaderWorkerSets bool
+}
+
+// Objects are what a revision is on a cluster, in the order of its roles.
+// Deployments and Groups have no replica count.
+type Objects struct {
+	Deployments []appsv1.Deployment
+	Services    []corev1.Service
+	Budgets     []policyv1.PodDisruptionBudget
+	Groups      []LeaderWorkerSet
+}
+
+// Render makes a revision's objects. Errors name the service, the role and
+// what to change. The objects share nothing with the revision.
+func Render(rev workload.Revision, o Options) (Objects, error) {
+	var out Objects
+	for i := range rev.Components {
+		r := renderer{rev: &rev, c: rev.Components[i], o: o}
+		if err := r.render(&out); err != nil {
+			return Objects{}, fmt.Errorf("%s: %s: %w", rev.Service, r.c.Role, err)
+		}
+	}
+	return out, nil
+}
+
+// renderer makes the objects of one role.
+type renderer struct {
+	rev *workload.Revision
+	c   workload.Component
+	o   Options
+}
+
+func (r *renderer) render(out *Objects) error {
+	if r.c.Leader != nil || r.c.Worker != nil {
+		g, err := r.group()
+		if err != nil {
+			return err
+		}
+		out.Groups = append(out.Groups, g)
+	} else {
+		d, err := r.deployment()
+		if err != nil {
+			return err
+		}
+		out.Deployments = append(out.Deployments, d)
+	}
+	out.Services = append(out.Services, r.service())
+	out.Budgets = append(out.Budgets, r.budget())
+	return nil
+}
+
+// deployment has a new revision take over only once it is ready: no pod goes
+// before another stands in for it.
+func (r *renderer) deployment() (appsv1.Deployment, error) {
+	pod, err := r.pod(r.c.Pod, r.c.Main, true)
+	if err != nil {
+		return appsv1.Deployment{}, err
+	}
+	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
+	deadline := seconds(r.c.Limits.StartupTimeout) + deadlineSlack
+	d := appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: r.meta(),
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: r.selector()},
+			Template: corev1.PodTemplateSpec{ObjectMeta: r.podMeta(), Spec: pod},
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &one}},
+			RevisionHistoryLimit:    new(int32(revisionHistory)),
+			ProgressDeadlineSeconds: &deadline,
+		},
+	}
+	r.pin(&d.ObjectMeta)
+	return d, nil
+}
+
+const (
+	// deadlineSlack is what a pod may take beyond its startup, in seconds: to be
+	// placed on a node, and to have its image pulled.
+	deadlineSlack = 120
+	// revisionHistory is how many old ReplicaSets stay. Ours are records of
+	// nothing: what a revision was is kept elsewhere.
+	revisionHistory = 2
+)
+
+// service is headless: requests go to pods, not to an address that spreads them.
+func (r *renderer) service() corev1.Service {
+	http, grpc := r.ports()
+	s := corev1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: r.meta(),
+		Spec: corev1.ServiceSpec{
+			Type:      corev1.ServiceTypeClusterIP,
+			ClusterIP: corev1.ClusterIPNone,
+			Selector:  r.selector(),
+		},
+	}
+	if r.grouped() {
+		s.Spec.Selector[labelWorkerIndex] = "0" // the leader answers
+	}
+	for _, p := range []struct {
+		name string
+		port int32
+	}{{PortHTTP, http}, {PortGRPC, grpc}} {
+		if p.port > 0 {
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: p.name, Port: p.port,
+				TargetPort: intstr.FromInt32(p.port), Protocol: corev1.ProtocolTCP})
+		}
+	}
+	r.applied(&s.ObjectMeta, s)
+	return s
+}
+
+// budget has nodes drained one pod of a role at a time.
+func (r *renderer) budget() policyv1.PodDisruptionBudget {
+	one := intstr.FromInt32(1)
+	b := policyv1.PodDisruptionBudget{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"},
+		ObjectMeta: r.meta(),
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: &one,
+			Selector:       &metav1.LabelSelector{MatchLabels: r.selector()},
+		},
+	}
+	r.applied(&b.ObjectMeta, b)
+	return b
+}
+
+func (r *renderer) grouped() bool { return r.c.Leader != nil || r.c.Worker != nil }
+
+// selector finds the role's pods; it can never change.
+func (r *renderer) selector() map[string]string {
+	return map[string]string{LabelService: LabelValue(r.rev.Service.Name), LabelRole: string(r.c.Role)}
+}
+
+func (r *renderer) meta() metav1.ObjectMeta {
+	m := metav1.ObjectMeta{
+		Name:        Name(r.rev.Service, r.c.Role),
+		Namespace:   r.rev.Service.Namespace,
+		Labels:      r.selector(),
+		Annotations: map[string]string{AnnotationService: r.rev.Service.Name},
+	}
+	m.Labels[LabelManagedBy] = Manager
+	if r.o.Owner != nil {
+		m.OwnerReferences = []metav1.OwnerReference{*r.o.Owner.DeepCopy()}
+	}
+	return m
+}
+
+// podMeta is that of the role's pods: what the manifests say, and over it what
+// the pods are found by.
+func (r *renderer) podMeta() metav1.ObjectMeta {
+	m := metav1.ObjectMeta{Labels: map[string]string{}, Annotations: map[string]string{}}
+	for k, v := range r.c.Labels {
+		m.Labels[k] = v
+	}
+	for k, v := range r.c.Annotations {
+		m.Annotations[k] = v
+	}
+	for k, v := range r.selector() {
+		m.Labels[k] = v
+	}
+	m.Labels[LabelManagedBy] = Manager
+	m.Labels[LabelRevision] = r.rev.Hash
+	m.Annotations[AnnotationService] = r.rev.Service.Name
+	return m
+}
+
+// applied notes what an object was rendered as.
+func (r *renderer) applied(m *metav1.ObjectMeta, object any) {
+	m.Annotations[AnnotationApplied] = digest(object)
+}
+
+// pin notes what pods were rendered from rather than as: where another version
+// of this package renders them otherwise, those that run are left alone.
+func (r *renderer) pin(m *metav1.ObjectMeta) {
+	m.Labels[LabelRevision] = r.rev.Hash
+	r.applied(m, []any{m.Name, m.Namespace, m.OwnerReferences, r.rev.Hash})
+}
+
+func digest(v any) string {
+	// Encoding these plain structs cannot fail.
+	raw, _ := json.Marshal(v)
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:])[:16]
+}
