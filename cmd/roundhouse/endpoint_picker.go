@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/extproc"
@@ -81,7 +82,7 @@ const maxFallbacks = 10
 // config is what the flags say.
 func (o *endpointPickerOptions) config(log *slog.Logger) (cfg extproc.Config, err error) {
 	cfg = extproc.DefaultConfig()
-	cfg.Listen, cfg.HealthListen, cfg.SessionHeader, cfg.DrainTimeout = o.listen, o.health, o.sessionHeader, drainGrace
+	cfg.Listen, cfg.HealthListen, cfg.SessionHeader, cfg.DrainTimeout = o.listen, o.health, o.sessionHeader, front.DrainGrace
 	switch {
 	case len(o.files) == 0:
 		return cfg, usagef("give the manifests of pools with -f")
@@ -95,7 +96,7 @@ func (o *endpointPickerOptions) config(log *slog.Logger) (cfg extproc.Config, er
 			return cfg, usagef("--pool is %q: want NAMESPACE/NAME", o.pool)
 		}
 	}
-	if err := errors.Join(exist(o.files), headerName("--session-header", o.sessionHeader)); err != nil {
+	if err := errors.Join(exist(o.files), front.HeaderName("--session-header", o.sessionHeader)); err != nil {
 		return cfg, err
 	}
 	if o.tlsCert != "" {
@@ -124,14 +125,14 @@ func runEndpointPicker(ctx context.Context, o endpointPickerOptions, out, logs i
 	if err := p.build(cfg, o.fallbacks); err != nil {
 		return err
 	}
-	defer p.borrowed.close()
+	defer p.traffic.Close()
 	src := &sources{fleet: p.fleet, log: p.log, roots: o.files, watched: o.watch, refuse: refuseServices}
 	if err := src.first(ctx); err != nil {
 		return err
 	}
 	var metrics net.Listener
 	if o.metrics != "" {
-		if metrics, err = listen(o.metrics, "--metrics-listen"); err != nil {
+		if metrics, err = front.Listen(o.metrics, "--metrics-listen"); err != nil {
 			return err
 		}
 		defer func() { _ = metrics.Close() }() // its server has closed it
@@ -156,11 +157,14 @@ func (p *endpointPicker) build(cfg extproc.Config, fallbacks int) (err error) {
 	if p.borrowed, err = newBorrowed(p.log); err != nil {
 		return err
 	}
-	cfg.Heard = p.traffic.scraping.Heard
-	cfg.Ready = func() bool {
-		return slices.ContainsFunc(p.dispatcher.AllEndpoints(), func(e dispatch.Endpoint) bool { return e.Open })
+	if err := p.traffic.Register(p.metrics); err != nil {
+		return err
 	}
-	p.server, err = extproc.New(cfg, picking{p.dispatcher, fallbacks}, p.metrics)
+	cfg.Heard = p.traffic.Heard
+	cfg.Ready = func() bool {
+		return slices.ContainsFunc(p.traffic.Dispatcher.AllEndpoints(), func(e dispatch.Endpoint) bool { return e.Open })
+	}
+	p.server, err = extproc.New(cfg, picking{p.traffic.Dispatcher, fallbacks}, p.metrics)
 	return err
 }
 
@@ -172,10 +176,10 @@ func (p *endpointPicker) run(ctx context.Context, metrics net.Listener, started 
 	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))
 	var servers, keepers sync.WaitGroup
 	keepers.Go(func() { p.fleet.Run(behind, 1) })
-	keepers.Go(func() { p.traffic.lookups.Run(behind) })
+	keepers.Go(func() { p.traffic.Run(behind) })
 	if metrics != nil {
 		keepers.Go(func() {
-			if err := serveMetrics(behind, metrics, p.metrics); err != nil {
+			if err := front.ServeMetrics(behind, metrics, p.metrics); err != nil {
 				stop(fmt.Errorf("metrics: %w", err))
 			}
 		})

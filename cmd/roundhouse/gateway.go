@@ -5,15 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
-	"sync"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
@@ -21,8 +16,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
-	"roundhouse.dev/roundhouse/internal/edge/gateway"
-	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -32,7 +25,7 @@ type gatewayOptions struct {
 	watch                 bool
 	listen, grpc, metrics string
 	verbose               bool
-	front                 frontOptions
+	front                 front.Options
 }
 
 func newGatewayCommand() *cobra.Command {
@@ -58,52 +51,49 @@ own.`,
 	f.StringVar(&o.grpc, "grpc-listen", defaultGRPCListen, "address for inference over gRPC; empty for none")
 	f.StringVar(&o.metrics, "metrics-listen", defaultAdmin, "address of /metrics and /healthz; empty for none")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
-	o.front.flags(f)
+	o.front.Flags(f)
 	return cmd
 }
 
-// alone is a gateway without a fleet of its own.
-type alone struct {
-	borrowed
-	front   *front
-	gateway *gateway.Gateway
-	grpc    *rawgrpc.Server // nil without a listener
-
-	inference, grpcListener, metricsListener net.Listener
-}
-
 func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err error) {
-	makeHeadroom()
+	front.MakeHeadroom()
 	if len(o.files) == 0 {
 		return usagef("give the manifests of routes and pools with -f")
 	}
 	if err := exist(o.files); err != nil {
 		return err
 	}
-	a := &alone{borrowed: borrowed{log: newLog(logs, o.verbose)}}
-	defer a.closeListeners()
-	if err := a.listen(o); err != nil {
+	log := newLog(logs, o.verbose)
+	listeners, err := front.OpenListeners(o.listen, o.grpc, o.metrics)
+	defer listeners.Close()
+	if err != nil {
 		return err
 	}
-	if a.front, err = o.front.open(ctx, datadir.KeyFile{}, logs, a.log); err != nil {
+	access, err := o.front.Open(ctx, datadir.KeyFile{}, version, logs, log)
+	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, a.front.close()) }()
-	a.front.warn(a.log, a.inference, a.grpcListener)
-	if err := a.build(); err != nil {
+	defer func() { err = errors.Join(err, access.Close()) }()
+	access.Warn(log, listeners.Inference, listeners.GRPC)
+	b, err := newBorrowed(log)
+	if err != nil {
 		return err
 	}
-	defer a.borrowed.close()
-	src := &sources{fleet: a.fleet, log: a.log, roots: o.files, watched: o.watch, refuse: refuseServices}
+	defer b.traffic.Close()
+	server, err := front.NewServer(front.ServerConfig{Traffic: b.traffic, Access: access, Listeners: listeners, Metrics: b.metrics, Version: version, Log: log})
+	if err != nil {
+		return err
+	}
+	src := &sources{fleet: b.fleet, log: log, roots: o.files, watched: o.watch, refuse: refuseServices}
 	if err := src.first(ctx); err != nil {
 		return err
 	}
-	return a.run(ctx, func(ctx context.Context) {
-		a.greet(out)
+	return server.Run(ctx, func(ctx context.Context) {
+		server.Greet(out)
 		if o.watch {
 			src.watch(ctx)
 		}
-	})
+	}, func(ctx context.Context) { b.fleet.Run(ctx, 1) })
 }
 
 // refuseServices says which objects ask for something to be started.
@@ -116,104 +106,6 @@ func refuseServices(objects []fleet.Object) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (a *alone) listen(o gatewayOptions) (err error) {
-	if a.inference, err = listen(o.listen, "--listen"); err != nil {
-		return err
-	}
-	if a.grpcListener, err = listenGRPC(o.grpc); err != nil || o.metrics == "" {
-		return err
-	}
-	a.metricsListener, err = listen(o.metrics, "--metrics-listen")
-	return err
-}
-
-func (a *alone) closeListeners() {
-	for _, l := range []net.Listener{a.inference, a.grpcListener, a.metricsListener} {
-		if l != nil {
-			_ = l.Close() // its server has closed it, or there was none
-		}
-	}
-}
-
-// build puts the parts together.
-func (a *alone) build() (err error) {
-	if a.borrowed, err = newBorrowed(a.log); err != nil {
-		return err
-	}
-	gw := gateway.DefaultConfig()
-	gw.Listen, gw.Version, gw.DrainTimeout = a.inference.Addr().String(), version, drainGrace
-	gw.Heard = a.traffic.scraping.Heard
-	a.front.configure(&gw)
-	if a.gateway, err = gateway.New(gw, a.dispatcher, a.log, a.metrics); err != nil || a.grpcListener == nil {
-		return err
-	}
-	raw := rawgrpc.DefaultConfig()
-	raw.Version, raw.DrainTimeout = version, drainGrace
-	a.front.configureGRPC(&raw)
-	a.grpc, err = rawgrpc.New(raw, a.dispatcher, a.log, a.metrics)
-	return err
-}
-
-func (a *alone) greet(w io.Writer) {
-	_, _ = fmt.Fprintf(w, "Roundhouse answers at  %s://%s\n", a.front.scheme(), reachable(a.inference.Addr().(*net.TCPAddr)))
-	if a.grpcListener != nil {
-		_, _ = fmt.Fprintf(w, "gRPC                   %s\n", reachable(a.grpcListener.Addr().(*net.TCPAddr)))
-	}
-	if a.metricsListener != nil {
-		_, _ = fmt.Fprintf(w, "Metrics                http://%s/metrics\n", reachable(a.metricsListener.Addr().(*net.TCPAddr)))
-	}
-}
-
-// run serves until ctx ends or a server fails; what keeps the pools goes on
-// until the last request has its answer.
-func (a *alone) run(ctx context.Context, started func(context.Context)) error {
-	serving, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))
-	var servers, keepers sync.WaitGroup
-	keepers.Go(func() { a.fleet.Run(behind, 1) })
-	keepers.Go(func() { a.traffic.lookups.Run(behind) })
-	if a.front.keys != nil {
-		keepers.Go(func() { a.front.keys.Follow(behind, a.log) })
-	}
-	serve := func(name string, f func() error) {
-		servers.Go(func() {
-			if err := f(); err != nil {
-				stop(fmt.Errorf("%s: %w", name, err))
-			}
-		})
-	}
-	serve("gateway", func() error { return a.gateway.Serve(serving, a.inference) })
-	if a.grpc != nil {
-		serve("gRPC", func() error { return a.grpc.Serve(serving, a.grpcListener) })
-	}
-	if a.metricsListener != nil {
-		serve("metrics", func() error { return serveMetrics(serving, a.metricsListener, a.metrics) })
-	}
-	servers.Go(func() { started(serving) })
-	servers.Wait()
-	stopBehind()
-	keepers.Wait()
-	if ctx.Err() != nil {
-		return nil // asked to stop
-	}
-	return context.Cause(serving)
-}
-
-// serveMetrics answers /metrics and /healthz until ctx ends.
-func serveMetrics(ctx context.Context, l net.Listener, reg *prometheus.Registry) error {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
-	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
-	defer stop()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
 }
 
 // nothing is the platform, store and models of a gateway alone: it has no

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache"
 )
 
@@ -94,14 +95,14 @@ func runHubCache(ctx context.Context, o hubCacheOptions, out, logs io.Writer) (e
 		return usagef("--offline-private goes with --offline")
 	}
 	if err := o.cfg.Validate(); err != nil {
-		return &usageError{err}
+		return usagef("%w", err)
 	}
 	level := slog.LevelInfo
 	if o.verbose {
 		level = slog.LevelDebug
 	}
 	o.cfg.Log = slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: level}))
-	l, err := listen(o.listen, "--listen")
+	l, err := front.Listen(o.listen, "--listen")
 	if err != nil {
 		return err
 	}
@@ -113,11 +114,11 @@ func runHubCache(ctx context.Context, o hubCacheOptions, out, logs io.Writer) (e
 	}
 	defer cache.Close()
 	_, _ = fmt.Fprintf(out, "Roundhouse caches  %s\nClients set        HF_ENDPOINT=http://%s\nKept in            %s\n",
-		o.cfg.Upstream, reachable(l.Addr().(*net.TCPAddr)), o.cfg.Dir)
+		o.cfg.Upstream, front.Reachable(l.Addr().(*net.TCPAddr)), o.cfg.Dir)
 	return serveHubCache(ctx, l, cache, reg)
 }
 
-// serveHubCache answers until ctx ends; then requests in flight have drainGrace.
+// serveHubCache answers until ctx ends; then requests in flight have front.DrainGrace.
 func serveHubCache(ctx context.Context, l net.Listener, cache http.Handler, reg *prometheus.Registry) error {
 	metrics := promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 	srv := &http.Server{
@@ -137,7 +138,7 @@ func serveHubCache(ctx context.Context, l net.Listener, cache http.Handler, reg 
 	drained := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(drained)
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainGrace)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), front.DrainGrace)
 		defer cancel()
 		if srv.Shutdown(grace) != nil {
 			_ = srv.Close()

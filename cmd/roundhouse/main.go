@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 )
 
 // version is set by the build.
@@ -49,15 +51,8 @@ type failure struct{ error }
 
 func (f *failure) Unwrap() error { return f.error }
 
-// usageError is found out only while a command runs, and is wrong usage all
-// the same.
-type usageError struct{ error }
-
-func (u *usageError) Unwrap() error { return u.error }
-
-func usagef(format string, args ...any) error {
-	return &usageError{fmt.Errorf(format, args...)}
-}
+// usagef is wrong usage that is found out only while a command runs.
+func usagef(format string, args ...any) error { return front.Usagef(format, args...) }
 
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
@@ -101,7 +96,7 @@ func markFailures(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(c *cobra.Command, args []string) error {
 			err := run(c, args)
-			var usage *usageError
+			var usage *front.UsageError
 			if err == nil || errors.As(err, &usage) {
 				return err
 			}

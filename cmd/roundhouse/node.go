@@ -7,12 +7,10 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,40 +18,34 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"roundhouse.dev/roundhouse/catalog"
-	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
-	"roundhouse.dev/roundhouse/internal/edge/endpoints"
-	"roundhouse.dev/roundhouse/internal/edge/gateway"
-	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
 	"roundhouse.dev/roundhouse/internal/edge/process"
-	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // node is everything of one machine, put together. The seams between its
 // parts are the small adapters below.
 type node struct {
-	cfg        nodeConfig
-	log        *slog.Logger
-	platform   *process.Platform
-	fleet      *fleet.Fleet
-	dispatcher *dispatch.Dispatcher
-	traffic    *traffic
-	gateway    *gateway.Gateway
-	grpc       *rawgrpc.Server // nil without an address
-	admin      *admin.Server
+	cfg      nodeConfig
+	log      *slog.Logger
+	platform *process.Platform
+	fleet    *fleet.Fleet
+	traffic  *front.Traffic
+	server   *front.Server
+	admin    *admin.Server
 }
 
 type nodeConfig struct {
-	dir              *datadir.Dir
-	inference, admin *net.TCPAddr
-	grpc             net.Listener // nil: no gRPC
-	log              *slog.Logger
-	front            *front
+	dir       *datadir.Dir
+	listeners front.Listeners
+	admin     *net.TCPAddr
+	log       *slog.Logger
+	access    *front.Access
 }
 
 func newNode(cfg nodeConfig) (*node, error) {
@@ -67,24 +59,12 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	demands := &demands{}
-	dispatching := dispatch.DefaultConfig()
-	dispatching.Asked = func(r routing.Ref) { n.traffic.scraping.wake(r) }
-	n.dispatcher, err = dispatch.New(dispatching, demands, dispatch.SystemClock{}, rand.IntN)
-	if err != nil {
+	if n.traffic, err = front.NewTraffic(demands, cfg.log); err != nil {
 		return nil, err
 	}
 	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: executable(), Fetcher: fetcher{store},
-		Drain: n.dispatcher.Drain, Logger: cfg.log})
+		Drain: n.traffic.Drain, Logger: cfg.log})
 	if err != nil {
-		return nil, err
-	}
-	n.traffic = newTraffic(n.dispatcher)
-	if n.traffic.scraping, err = newScraping(n.dispatcher, cfg.log); err != nil {
-		return nil, err
-	}
-	lookups := endpoints.DefaultConfig()
-	lookups.Log = cfg.log
-	if n.traffic.lookups, err = endpoints.New(lookups, n.traffic); err != nil {
 		return nil, err
 	}
 	n.fleet, err = fleet.New(fleet.Config{Platform: n.platform, Store: cfg.dir, Models: inspector{store}, Traffic: n.traffic, Routing: n.traffic,
@@ -92,48 +72,34 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	demands.fleet, n.traffic.troubled = n.fleet, n.fleet.Troubled
+	demands.fleet = n.fleet
+	n.traffic.Attach(n.fleet)
 	return n, n.servers(store)
 }
 
 // servers makes what listens: the gateways and the admin API.
 func (n *node) servers(store *artifact.Store) error {
 	metrics := prometheus.NewRegistry()
-	if err := metrics.Register(n.traffic.scraping); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
-	gw := gateway.DefaultConfig()
-	gw.Listen, gw.Version, gw.DrainTimeout = n.cfg.inference.String(), version, drainGrace
-	gw.Heard = n.traffic.scraping.Heard
-	n.cfg.front.configure(&gw)
 	var err error
-	if n.gateway, err = gateway.New(gw, n.dispatcher, n.log, metrics); err != nil {
+	n.server, err = front.NewServer(front.ServerConfig{Traffic: n.traffic, Access: n.cfg.access, Listeners: n.cfg.listeners, Metrics: metrics, Version: version, Log: n.log})
+	if err != nil {
 		return err
-	}
-	if n.cfg.grpc != nil {
-		raw := rawgrpc.DefaultConfig()
-		raw.Version, raw.DrainTimeout = version, drainGrace
-		n.cfg.front.configureGRPC(&raw)
-		if n.grpc, err = rawgrpc.New(raw, n.dispatcher, n.log, metrics); err != nil {
-			return err
-		}
 	}
 	token, err := n.cfg.dir.Token()
 	if err != nil {
 		return err
 	}
-	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: store, Version: version, Keys: n.cfg.front.keys,
-		ExplainRequest: func(r *http.Request) (fmt.Stringer, error) { return n.gateway.Explain(r) },
+	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: store, Version: version, Keys: n.cfg.access.Keys,
+		ExplainRequest: func(r *http.Request) (fmt.Stringer, error) { return n.server.Gateway.Explain(r) },
 		Metrics:        promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), Log: n.log})
 	return err
 }
 
 // close ends the replicas, or with keep leaves them to the next owner.
 func (n *node) close(hurry context.Context, keep bool) error {
-	ctx, cancel := context.WithTimeout(hurry, drainGrace+10*time.Second)
+	ctx, cancel := context.WithTimeout(hurry, front.DrainGrace+10*time.Second)
 	defer cancel()
-	n.dispatcher.Close()
-	n.traffic.scraping.Close()
+	n.traffic.Close()
 	if err := n.platform.Close(ctx, keep); err != nil {
 		return fmt.Errorf("ending the replicas: %w", err)
 	}
@@ -141,27 +107,21 @@ func (n *node) close(hurry context.Context, keep bool) error {
 }
 
 // base is the address people reach the gateway at.
-func (n *node) base() string { return n.cfg.front.scheme() + "://" + reachable(n.cfg.inference) }
+func (n *node) base() string { return n.cfg.access.Scheme() + "://" + front.Reachable(n.inference()) }
 
-// reachable is where what listens at a is reached on this machine.
-func reachable(a *net.TCPAddr) string {
-	if a.IP.IsUnspecified() {
-		return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.Port))
-	}
-	return a.String()
-}
+func (n *node) inference() *net.TCPAddr { return n.cfg.listeners.Inference.Addr().(*net.TCPAddr) }
 
 // url is a service's own address: its host tells it from namesakes.
 func (n *node) url(k service.Key) string {
-	return fmt.Sprintf("%s://%s.%s.localhost:%d", n.cfg.front.scheme(), k.Name, k.Namespace, n.cfg.inference.Port)
+	return fmt.Sprintf("%s://%s.%s.localhost:%d", n.cfg.access.Scheme(), k.Name, k.Namespace, n.inference().Port)
 }
 
 // greet tells on standard output what can be asked and how.
 func (n *node) greet(ctx context.Context, w io.Writer) {
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	say("Roundhouse answers at  %s", n.base())
-	if n.cfg.grpc != nil {
-		say("gRPC                   %s", reachable(n.cfg.grpc.Addr().(*net.TCPAddr)))
+	if n.cfg.listeners.GRPC != nil {
+		say("gRPC                   %s", front.Reachable(n.cfg.listeners.GRPC.Addr().(*net.TCPAddr)))
 	}
 	say("Admin API and metrics  http://%s", n.cfg.admin)
 	for _, st := range n.fleet.List() {

@@ -6,6 +6,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/edge/tracing"
 )
 
@@ -31,7 +32,7 @@ func (c *serveCommand) openTracer(ctx context.Context) (closer func() error, err
 	}
 	c.config.Tracer = provider.Tracer("roundhouse.dev/roundhouse/modelserver", trace.WithInstrumentationVersion(version))
 	return func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceShutdown)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), front.TraceShutdown)
 		defer cancel()
 		return shutdown(ctx)
 	}, nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 )
 
@@ -27,7 +28,7 @@ type upOptions struct {
 	dataDir       string
 	keep          bool
 	verbose       bool
-	front         frontOptions
+	front         front.Options
 }
 
 func newUpCommand() *cobra.Command {
@@ -56,7 +57,7 @@ file with a problem keeps what it said before.`,
 	f.StringVar(&o.grpc, "grpc-listen", defaultGRPCListen, "address for inference over gRPC; empty for none")
 	f.StringVar(&o.admin, "admin-listen", defaultAdmin, "address of the admin API and metrics")
 	f.StringVar(&o.dataDir, "data-dir", datadir.Default(), "where the desired state, models and logs are kept")
-	o.front.flags(f)
+	o.front.Flags(f)
 	f.BoolVar(&o.keep, "keep-replicas", false, "leave replicas running when stopped; the next up takes them over")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	return cmd
@@ -66,11 +67,8 @@ file with a problem keeps what it said before.`,
 // waiting, for a model's source above all.
 const reconcilers = 32
 
-// drainGrace is how long a stopping `up` lets requests and replicas finish.
-const drainGrace = 30 * time.Second
-
 func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
-	makeHeadroom()
+	front.MakeHeadroom()
 	if o.watch && len(o.files) == 0 {
 		return usagef("--watch needs -f: there is nothing to watch")
 	}
@@ -83,19 +81,19 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	inference, err := listen(o.listen, "--listen")
+	inference, err := front.Listen(o.listen, "--listen")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = inference.Close() }()
-	grpcListener, err := listenGRPC(o.grpc)
+	grpcListener, err := front.ListenGRPC(o.grpc)
 	if err != nil {
 		return err
 	}
 	if grpcListener != nil {
 		defer func() { _ = grpcListener.Close() }()
 	}
-	adminListener, err := listen(o.admin, "--admin-listen")
+	adminListener, err := front.Listen(o.admin, "--admin-listen")
 	if err == nil && !adminListener.Addr().(*net.TCPAddr).IP.IsLoopback() {
 		// It starts processes, and its token would travel in the clear.
 		return errors.Join(usagef("--admin-listen %s: the admin API is served on loopback alone: reach it from elsewhere through a tunnel", o.admin), adminListener.Close())
@@ -104,13 +102,13 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 		return err
 	}
 	defer func() { _ = adminListener.Close() }()
-	fr, err := o.front.open(ctx, dir.Keys(), logs, log)
+	access, err := o.front.Open(ctx, dir.Keys(), version, logs, log)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, fr.close()) }()
-	fr.warn(log, inference, grpcListener)
-	n, err := newNode(nodeConfig{dir: dir, inference: inference.Addr().(*net.TCPAddr), grpc: grpcListener, admin: adminListener.Addr().(*net.TCPAddr), log: log, front: fr})
+	defer func() { err = errors.Join(err, access.Close()) }()
+	access.Warn(log, inference, grpcListener)
+	n, err := newNode(nodeConfig{dir: dir, listeners: front.Listeners{Inference: inference, GRPC: grpcListener}, admin: adminListener.Addr().(*net.TCPAddr), log: log, access: access})
 	if err != nil {
 		return err
 	}
@@ -125,7 +123,7 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 		return err
 	}
 	n.platform.Sweep()
-	return n.run(ctx, hurry, inference, adminListener, func(ctx context.Context) {
+	return n.run(ctx, hurry, adminListener, func(ctx context.Context) {
 		n.greet(ctx, out)
 		if o.watch {
 			src.watch(ctx)
@@ -142,28 +140,6 @@ func exist(files []string) error {
 		}
 	}
 	return nil
-}
-
-// listen opens a TCP address; flag is where another can be chosen.
-func listen(addr, flag string) (net.Listener, error) {
-	l, err := net.Listen("tcp", addr)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s is in use: stop what listens there, or choose another with %s", addr, flag)
-	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("%s: permission denied: choose a port above 1023 with %s", addr, flag)
-	case err != nil:
-		return nil, usagef("%s %s: %w", flag, addr, err)
-	}
-	return l, nil
-}
-
-// listenGRPC opens the address for gRPC; nil when there is none.
-func listenGRPC(addr string) (net.Listener, error) {
-	if addr == "" {
-		return nil, nil
-	}
-	return listen(addr, "--grpc-listen")
 }
 
 // again is a context that ends at the first signal after ctx has ended: asked
@@ -186,14 +162,14 @@ func again(ctx context.Context) (context.Context, context.CancelFunc) {
 // run serves until ctx ends or a server fails. Requests in flight finish
 // before the fleet stops, so that one waiting for a replica still gets it;
 // hurry ends that.
-func (n *node) run(ctx, hurry context.Context, inference, adminListener net.Listener, started func(context.Context)) error {
+func (n *node) run(ctx, hurry context.Context, adminListener net.Listener, started func(context.Context)) error {
 	serving, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	fleetCtx, stopFleet := context.WithCancel(context.WithoutCancel(ctx))
 	var servers, fleet sync.WaitGroup
 	fleet.Go(func() { n.fleet.Run(fleetCtx, reconcilers) })
-	fleet.Go(func() { n.traffic.lookups.Run(fleetCtx) })
-	fleet.Go(func() { n.cfg.front.keys.Follow(fleetCtx, n.log) })
+	fleet.Go(func() { n.traffic.Run(fleetCtx) })
+	fleet.Go(func() { n.cfg.access.Keys.Follow(fleetCtx, n.log) })
 	serve := func(name string, f func() error) {
 		servers.Go(func() {
 			if err := f(); err != nil {
@@ -201,10 +177,7 @@ func (n *node) run(ctx, hurry context.Context, inference, adminListener net.List
 			}
 		})
 	}
-	serve("gateway", func() error { return n.gateway.Serve(serving, inference) })
-	if n.grpc != nil {
-		serve("gRPC", func() error { return n.grpc.Serve(serving, n.cfg.grpc) })
-	}
+	n.server.Serve(serving, serve)
 	serve("admin", func() error { return n.admin.Serve(serving, adminListener, 2*time.Second) })
 	servers.Go(func() { started(serving) })
 	<-serving.Done()

@@ -1,9 +1,10 @@
-package main
+package front
 
 import (
 	"log/slog"
 	"slices"
 
+	"roundhouse.dev/roundhouse/internal/core/orca"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/scrape"
@@ -60,7 +61,7 @@ func (s *scraping) forget(r routing.Ref) {
 // traffic tells it is followed.
 
 // SetPool tells the request path of a pool; t.mu is held.
-func (t *traffic) SetPool(f dispatch.Pool) {
+func (t *Traffic) SetPool(f dispatch.Pool) {
 	t.Dispatcher.SetPool(f)
 	if t.scraping == nil {
 		return
@@ -73,7 +74,7 @@ func (t *traffic) SetPool(f dispatch.Pool) {
 }
 
 // Remove tells it that a pool is gone.
-func (t *traffic) Remove(r routing.Ref) {
+func (t *Traffic) Remove(r routing.Ref) {
 	t.Dispatcher.Remove(r)
 	if t.scraping != nil {
 		t.scraping.forget(r)
@@ -81,4 +82,7 @@ func (t *traffic) Remove(r routing.Ref) {
 }
 
 // RemovePool tells it that a service is gone.
-func (t *traffic) RemovePool(k service.Key) { t.Remove(routing.Service(k)) }
+func (t *Traffic) RemovePool(k service.Key) { t.Remove(routing.Service(k)) }
+
+// Heard is told what a replica said of itself in an answer.
+func (t *Traffic) Heard(id string, r orca.Report) { t.scraping.Heard(id, r) }

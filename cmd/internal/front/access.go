@@ -1,4 +1,8 @@
-package main
+// Package front is what stands before requests in every process that answers
+// them: the inference port's options, the request path over a fleet's facts,
+// and the servers. `roundhouse up`, `roundhouse gateway` and the gateway of a
+// cluster are put together of it.
+package front
 
 import (
 	"context"
@@ -22,8 +26,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
-// frontOptions are what the inference port is told, by `up` and by `gateway`.
-type frontOptions struct {
+// Options are what the inference port is told by flags.
+type Options struct {
 	apiKeys         string
 	tlsCert, tlsKey string
 	corsOrigins     []string
@@ -33,7 +37,8 @@ type frontOptions struct {
 	tracingServer   string
 }
 
-func (o *frontOptions) flags(f *pflag.FlagSet) {
+// Flags adds the options' flags.
+func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.apiKeys, "api-keys", "", "file of API keys, which requests then need; see roundhouse keys")
 	f.StringVar(&o.tlsCert, "tls-cert", "", "PEM file of the certificate to serve inference over TLS with; read again when it changes")
 	f.StringVar(&o.tlsKey, "tls-key", "", "PEM file of its key")
@@ -44,9 +49,10 @@ func (o *frontOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.upstream, "upstream-client", gateway.UpstreamOwn, "HTTP client that asks replicas: own, or net/http, which costs more than twice the CPU time")
 }
 
-// front is what the options opened.
-type front struct {
-	keys      *keys.Ring
+// Access is what the options opened: who may ask, and how it is noted.
+type Access struct {
+	// Keys is nil where there is no file of keys.
+	Keys      *keys.Ring
 	tls       *tls.Config
 	cors      gateway.CORS
 	accessLog *gateway.AccessLog
@@ -56,26 +62,27 @@ type front struct {
 	closers   []func() error
 }
 
-// open reads the keys and certificates; standard is the file of keys unless
-// another is named. The caller closes the front.
-func (o *frontOptions) open(ctx context.Context, standard datadir.KeyFile, logs io.Writer, log *slog.Logger) (fr *front, err error) {
+// Open reads the keys and certificates; standard is the file of keys unless
+// another is named, and version is the binary's, for traces. The caller closes
+// what it opened.
+func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version string, logs io.Writer, log *slog.Logger) (fr *Access, err error) {
 	if o.tracingServer != "" {
 		// The one place that this process and its replicas both read.
 		if err := os.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", o.tracingServer); err != nil {
 			return nil, err
 		}
 	}
-	fr = &front{cors: gateway.CORS{Origins: o.corsOrigins}, session: o.sessionHeader, upstream: o.upstream}
+	fr = &Access{cors: gateway.CORS{Origins: o.corsOrigins}, session: o.sessionHeader, upstream: o.upstream}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, fr.close())
+			err = errors.Join(err, fr.Close())
 		}
 	}()
-	if err := headerName("--session-header", o.sessionHeader); err != nil {
+	if err := HeaderName("--session-header", o.sessionHeader); err != nil {
 		return fr, err
 	}
 	if (o.tlsCert == "") != (o.tlsKey == "") {
-		return fr, usagef("--tls-cert and --tls-key go together")
+		return fr, Usagef("--tls-cert and --tls-key go together")
 	}
 	if o.tlsCert != "" {
 		if fr.tls, err = gateway.TLS(o.tlsCert, o.tlsKey, log); err != nil {
@@ -88,18 +95,18 @@ func (o *frontOptions) open(ctx context.Context, standard datadir.KeyFile, logs 
 	if err := fr.openLog(o.accessLog, logs); err != nil {
 		return fr, err
 	}
-	return fr, fr.openTracer(ctx, log)
+	return fr, fr.openTracer(ctx, version, log)
 }
 
-// headerName refuses what no header is called; "" names none.
-func headerName(flag, name string) error {
+// HeaderName refuses what no header is called; "" names none.
+func HeaderName(flag, name string) error {
 	if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }) {
-		return usagef("%s is %q: want the name of a header, as X-Session-Id", flag, name)
+		return Usagef("%s is %q: want the name of a header, as X-Session-Id", flag, name)
 	}
 	return nil
 }
 
-func (fr *front) openKeys(named string, standard datadir.KeyFile) (err error) {
+func (fr *Access) openKeys(named string, standard datadir.KeyFile) (err error) {
 	file := standard
 	if named != "" {
 		file = datadir.KeyFile{Path: named}
@@ -107,16 +114,16 @@ func (fr *front) openKeys(named string, standard datadir.KeyFile) (err error) {
 	if file.Path == "" {
 		return nil
 	}
-	if fr.keys, err = keys.Open(keys.DefaultConfig(), file); err != nil {
+	if fr.Keys, err = keys.Open(keys.DefaultConfig(), file); err != nil {
 		return err
 	}
-	if named != "" && !fr.keys.Required() {
+	if named != "" && !fr.Keys.Required() {
 		return fmt.Errorf("--api-keys %s: no such file: make a key with `roundhouse keys create NAME --file %s`", named, named)
 	}
 	return nil
 }
 
-func (fr *front) openLog(name string, logs io.Writer) error {
+func (fr *Access) openLog(name string, logs io.Writer) error {
 	switch name {
 	case "":
 		return nil
@@ -134,11 +141,11 @@ func (fr *front) openLog(name string, logs io.Writer) error {
 	return nil
 }
 
-// traceShutdown is how long the last spans may take to be exported.
-const traceShutdown = 3 * time.Second
+// TraceShutdown is how long the last spans may take to be exported.
+const TraceShutdown = 3 * time.Second
 
 // openTracer exports spans where OpenTelemetry's variables say.
-func (fr *front) openTracer(ctx context.Context, log *slog.Logger) error {
+func (fr *Access) openTracer(ctx context.Context, version string, log *slog.Logger) error {
 	cfg := tracing.DefaultConfig()
 	cfg.Version = version
 	cfg, err := cfg.WithEnvironment(os.Environ())
@@ -151,42 +158,42 @@ func (fr *front) openTracer(ctx context.Context, log *slog.Logger) error {
 	}
 	fr.tracer = provider.Tracer("roundhouse.dev/roundhouse/gateway", trace.WithInstrumentationVersion(version))
 	fr.closers = append(fr.closers, func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceShutdown)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), TraceShutdown)
 		defer cancel()
 		return shutdown(ctx)
 	})
 	return nil
 }
 
-// configure puts what was opened into the gateway's configuration.
-func (fr *front) configure(c *gateway.Config) {
-	c.Keys, c.TLS, c.CORS, c.AccessLog, c.Tracer, c.SessionHeader = fr.keys, fr.tls, fr.cors, fr.accessLog, fr.tracer, fr.session
+// Configure puts what was opened into the gateway's configuration.
+func (fr *Access) Configure(c *gateway.Config) {
+	c.Keys, c.TLS, c.CORS, c.AccessLog, c.Tracer, c.SessionHeader = fr.Keys, fr.tls, fr.cors, fr.accessLog, fr.tracer, fr.session
 	c.Upstream = fr.upstream
 }
 
-// configureGRPC does so for gRPC.
-func (fr *front) configureGRPC(c *rawgrpc.Config) {
-	c.Keys, c.TLS, c.AccessLog, c.Tracer, c.SessionKey = fr.keys, fr.tls, fr.accessLog, fr.tracer, strings.ToLower(fr.session)
+// ConfigureGRPC does so for gRPC.
+func (fr *Access) ConfigureGRPC(c *rawgrpc.Config) {
+	c.Keys, c.TLS, c.AccessLog, c.Tracer, c.SessionKey = fr.Keys, fr.tls, fr.accessLog, fr.tracer, strings.ToLower(fr.session)
 }
 
-// scheme is how the inference port is asked.
-func (fr *front) scheme() string {
+// Scheme is how the inference port is asked.
+func (fr *Access) Scheme() string {
 	if fr.tls != nil {
 		return "https"
 	}
 	return "http"
 }
 
-// warn says in one line that a door is open to others than this machine's
+// Warn says in one line that a door is open to others than this machine's
 // users.
-func (fr *front) warn(log *slog.Logger, listeners ...net.Listener) {
+func (fr *Access) Warn(log *slog.Logger, listeners ...net.Listener) {
 	for _, l := range listeners {
 		if l == nil || l.Addr().(*net.TCPAddr).IP.IsLoopback() {
 			continue
 		}
 		a := l.Addr()
 		switch {
-		case fr.keys == nil || !fr.keys.Required():
+		case fr.Keys == nil || !fr.Keys.Required():
 			log.Warn("anyone who reaches this address may ask every model: make an API key with `roundhouse keys create NAME`", "address", a.String())
 		case fr.tls == nil:
 			log.Warn("API keys travel in the clear to this address: serve TLS with --tls-cert and --tls-key", "address", a.String())
@@ -194,7 +201,8 @@ func (fr *front) warn(log *slog.Logger, listeners ...net.Listener) {
 	}
 }
 
-func (fr *front) close() error {
+// Close ends what Open began.
+func (fr *Access) Close() error {
 	var errs []error
 	for _, c := range fr.closers {
 		errs = append(errs, c())

@@ -1,4 +1,4 @@
-package main
+package front
 
 import "os"
 
@@ -13,9 +13,9 @@ const headroomBytes = 8 << 20
 // multiply a heap of thousands of streams too.
 var headroom []byte
 
-// makeHeadroom is for commands that pass requests on. Who sets GOGC knows
+// MakeHeadroom is for commands that pass requests on. Who sets GOGC knows
 // better.
-func makeHeadroom() {
+func MakeHeadroom() {
 	if os.Getenv("GOGC") == "" && headroom == nil {
 		headroom = make([]byte, headroomBytes)
 	}

@@ -1,11 +1,17 @@
-package main
+package front
 
 import (
+	"context"
+	"fmt"
+	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -16,11 +22,11 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// traffic carries the fleet's facts to the request path: services as they
+// Traffic carries the fleet's facts to the request path: services as they
 // come, and pools put together from the services they select and the servers
 // at their addresses. The fleet calls it with its lock held, so it calls the
 // fleet back only from Endpoints.
-type traffic struct {
+type Traffic struct {
 	*dispatch.Dispatcher
 	lookups *endpoints.Lookups
 	// scraping reads the endpoints' metrics; nil: nobody does.
@@ -37,15 +43,57 @@ type traffic struct {
 	}
 }
 
-func newTraffic(d *dispatch.Dispatcher) *traffic {
-	t := &traffic{Dispatcher: d}
+// NewTraffic makes the request path: its dispatcher asks demand for replicas.
+// Attach it to its fleet before anything runs; the caller closes it.
+func NewTraffic(demand dispatch.Demand, log *slog.Logger) (*Traffic, error) {
+	cfg := dispatch.DefaultConfig()
+	var t *Traffic // asked once it is there
+	cfg.Asked = func(r routing.Ref) { t.scraping.wake(r) }
+	d, err := dispatch.New(cfg, demand, dispatch.SystemClock{}, rand.IntN)
+	if err != nil {
+		return nil, err
+	}
+	t = newTraffic(d)
+	if t.scraping, err = newScraping(d, log); err != nil {
+		return nil, err
+	}
+	lookups := endpoints.DefaultConfig()
+	lookups.Log = log
+	if t.lookups, err = endpoints.New(lookups, t); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Attach names the fleet that t is the Traffic and Routing of.
+func (t *Traffic) Attach(f *fleet.Fleet) { t.troubled = f.Troubled }
+
+// Run keeps the addresses of pools up to date until ctx ends.
+func (t *Traffic) Run(ctx context.Context) { t.lookups.Run(ctx) }
+
+// Close ends what waits and what is scraped.
+func (t *Traffic) Close() {
+	t.Dispatcher.Close()
+	t.scraping.Close()
+}
+
+// Register registers what t counts.
+func (t *Traffic) Register(reg prometheus.Registerer) error {
+	if err := reg.Register(t.scraping); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	return nil
+}
+
+func newTraffic(d *dispatch.Dispatcher) *Traffic {
+	t := &Traffic{Dispatcher: d}
 	t.mu.services, t.mu.pools = map[service.Key]dispatch.Pool{}, map[service.Key]*routing.Pool{}
 	t.mu.found = map[service.Key][]string{}
 	return t
 }
 
 // Publish implements fleet.Traffic.
-func (t *traffic) Publish(v fleet.View) {
+func (t *Traffic) Publish(v fleet.View) {
 	_, host, _ := strings.Cut(v.URL, "://")
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -61,7 +109,7 @@ func (t *traffic) Publish(v fleet.View) {
 }
 
 // Withdraw implements fleet.Traffic.
-func (t *traffic) Withdraw(k service.Key) {
+func (t *Traffic) Withdraw(k service.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.mu.services, k)
@@ -70,10 +118,10 @@ func (t *traffic) Withdraw(k service.Key) {
 }
 
 // Demand implements fleet.Traffic.
-func (t *traffic) Demand(k service.Key) autoscale.Demand { return t.Dispatcher.Demand(k) }
+func (t *Traffic) Demand(k service.Key) autoscale.Demand { return t.Dispatcher.Demand(k) }
 
 // Route implements fleet.Routing.
-func (t *traffic) Route(v fleet.RoutingView) {
+func (t *Traffic) Route(v fleet.RoutingView) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.mu.pools
@@ -105,7 +153,7 @@ func (t *traffic) Route(v fleet.RoutingView) {
 }
 
 // Endpoints implements endpoints.Sink.
-func (t *traffic) Endpoints(pool service.Key, addresses []string, trouble string) {
+func (t *Traffic) Endpoints(pool service.Key, addresses []string, trouble string) {
 	t.mu.Lock()
 	if t.mu.pools[pool] != nil {
 		t.mu.found[pool] = addresses
@@ -116,7 +164,7 @@ func (t *traffic) Endpoints(pool service.Key, addresses []string, trouble string
 }
 
 // shared publishes the pools that match; t.mu is held.
-func (t *traffic) shared(match func(service.Key) bool) {
+func (t *Traffic) shared(match func(service.Key) bool) {
 	for k, p := range maps.All(t.mu.pools) {
 		if match(k) {
 			t.SetPool(t.compose(p))
@@ -125,7 +173,7 @@ func (t *traffic) shared(match func(service.Key) bool) {
 }
 
 // compose puts a pool together; t.mu is held.
-func (t *traffic) compose(p *routing.Pool) dispatch.Pool {
+func (t *Traffic) compose(p *routing.Pool) dispatch.Pool {
 	f := dispatch.Pool{Key: p.Key, Shared: true, Protocol: p.Protocol, Created: p.Created, Picker: p.Picker, Bounds: p.Bounds}
 	for _, k := range t.mu.members[p.Key] {
 		if m, ok := t.mu.services[k]; ok {

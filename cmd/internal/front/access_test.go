@@ -1,4 +1,4 @@
-package main
+package front
 
 import (
 	"bytes"
@@ -29,12 +29,12 @@ func (a at) Addr() net.Addr { return a.addr }
 func TestWarnings(t *testing.T) {
 	file := datadir.KeyFile{Path: filepath.Join(t.TempDir(), "keys.yaml")}
 	loopback, open := at{addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}}, at{addr: &net.TCPAddr{IP: net.IPv4zero, Port: 2}}
-	said := func(fr *front, l ...net.Listener) string {
+	said := func(fr *Access, l ...net.Listener) string {
 		var b bytes.Buffer
-		fr.warn(slog.New(slog.NewTextHandler(&b, nil)), l...)
+		fr.Warn(slog.New(slog.NewTextHandler(&b, nil)), l...)
 		return b.String()
 	}
-	fr := &front{}
+	fr := &Access{}
 	if err := fr.openKeys("", file); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestWarnings(t *testing.T) {
 	if s := said(fr, open, loopback, nil); strings.Count(s, "\n") != 1 || !strings.Contains(s, "roundhouse keys create") || !strings.Contains(s, "0.0.0.0:2") {
 		t.Errorf("without keys: %q", s)
 	}
-	if s := said(&front{}, open); !strings.Contains(s, "roundhouse keys create") {
+	if s := said(&Access{}, open); !strings.Contains(s, "roundhouse keys create") {
 		t.Errorf("without a file of keys: %q", s)
 	}
 	ring, err := keys.Open(keys.DefaultConfig(), file)
@@ -70,14 +70,14 @@ func TestFrontRefuses(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("keys: [{id: x}]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for want, o := range map[string]frontOptions{
+	for want, o := range map[string]Options{
 		"go together":            {tlsCert: "x.pem"},
 		"none.pem":               {tlsCert: filepath.Join(dir, "none.pem"), tlsKey: filepath.Join(dir, "none.key")},
 		"roundhouse keys create": {apiKeys: filepath.Join(dir, "none.yaml")},
 		"bad.yaml":               {apiKeys: bad},
 		"--access-log":           {accessLog: filepath.Join(dir, "no", "log")},
 	} {
-		fr, err := o.open(context.Background(), datadir.KeyFile{}, &bytes.Buffer{}, slog.New(slog.DiscardHandler))
+		fr, err := o.Open(context.Background(), datadir.KeyFile{}, "test", &bytes.Buffer{}, slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", o, err, want)
 		}
@@ -86,11 +86,11 @@ func TestFrontRefuses(t *testing.T) {
 		}
 	}
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-	fr, err := (&frontOptions{accessLog: filepath.Join(dir, "log")}).open(t.Context(), datadir.KeyFile{}, nil, slog.New(slog.DiscardHandler))
-	if err != nil || fr.tracer == nil || fr.accessLog == nil || fr.scheme() != "http" {
+	fr, err := (&Options{accessLog: filepath.Join(dir, "log")}).Open(t.Context(), datadir.KeyFile{}, "test", nil, slog.New(slog.DiscardHandler))
+	if err != nil || fr.tracer == nil || fr.accessLog == nil || fr.Scheme() != "http" {
 		t.Fatalf("%+v %v", fr, err)
 	}
-	if err := fr.close(); err != nil {
+	if err := fr.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,0 +1,68 @@
+package front
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+)
+
+// Listen opens a TCP address; flag is where another can be chosen.
+func Listen(addr, flag string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s is in use: stop what listens there, or choose another with %s", addr, flag)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("%s: permission denied: choose a port above 1023 with %s", addr, flag)
+	case err != nil:
+		return nil, Usagef("%s %s: %w", flag, addr, err)
+	}
+	return l, nil
+}
+
+// ListenGRPC opens the address for gRPC; nil when there is none.
+func ListenGRPC(addr string) (net.Listener, error) {
+	if addr == "" {
+		return nil, nil
+	}
+	return Listen(addr, "--grpc-listen")
+}
+
+// Reachable is where what listens at a is reached on this machine.
+func Reachable(a *net.TCPAddr) string {
+	if a.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.Port))
+	}
+	return a.String()
+}
+
+// Listeners are what the servers answer on.
+type Listeners struct {
+	Inference     net.Listener
+	GRPC, Metrics net.Listener // nil: none
+}
+
+// OpenListeners opens the addresses that --listen, --grpc-listen and
+// --metrics-listen name; the latter two may be empty. The caller closes what
+// it returns, after an error too.
+func OpenListeners(inference, grpc, metrics string) (l Listeners, err error) {
+	if l.Inference, err = Listen(inference, "--listen"); err != nil {
+		return l, err
+	}
+	if l.GRPC, err = ListenGRPC(grpc); err != nil || metrics == "" {
+		return l, err
+	}
+	l.Metrics, err = Listen(metrics, "--metrics-listen")
+	return l, err
+}
+
+// Close closes those that their servers have not.
+func (l Listeners) Close() {
+	for _, l := range []net.Listener{l.Inference, l.GRPC, l.Metrics} {
+		if l != nil {
+			_ = l.Close() // its server has closed it, or there was none
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package front
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
+)
+
+// DrainGrace is how long a stopping server lets requests and replicas finish.
+const DrainGrace = 30 * time.Second
+
+// ServerConfig is what a Server is put together of. All but Version are
+// required.
+type ServerConfig struct {
+	Traffic   *Traffic
+	Access    *Access
+	Listeners Listeners
+	Metrics   *prometheus.Registry
+	Version   string
+	Log       *slog.Logger
+}
+
+// Server answers requests over HTTP and, with a listener for it, gRPC.
+type Server struct {
+	Gateway *gateway.Gateway
+	GRPC    *rawgrpc.Server // nil without a listener
+	cfg     ServerConfig
+}
+
+// NewServer makes the servers and registers their metrics.
+func NewServer(cfg ServerConfig) (*Server, error) {
+	s := &Server{cfg: cfg}
+	if err := cfg.Traffic.Register(cfg.Metrics); err != nil {
+		return nil, err
+	}
+	gw := gateway.DefaultConfig()
+	gw.Listen, gw.Version, gw.DrainTimeout = cfg.Listeners.Inference.Addr().String(), cfg.Version, DrainGrace
+	gw.Heard = cfg.Traffic.Heard
+	cfg.Access.Configure(&gw)
+	var err error
+	if s.Gateway, err = gateway.New(gw, cfg.Traffic.Dispatcher, cfg.Log, cfg.Metrics); err != nil || cfg.Listeners.GRPC == nil {
+		return s, err
+	}
+	raw := rawgrpc.DefaultConfig()
+	raw.Version, raw.DrainTimeout = cfg.Version, DrainGrace
+	cfg.Access.ConfigureGRPC(&raw)
+	s.GRPC, err = rawgrpc.New(raw, cfg.Traffic.Dispatcher, cfg.Log, cfg.Metrics)
+	return s, err
+}
+
+// Serve has serve run what answers requests, each until ctx ends and its last
+// request has its answer.
+func (s *Server) Serve(ctx context.Context, serve func(name string, f func() error)) {
+	serve("gateway", func() error { return s.Gateway.Serve(ctx, s.cfg.Listeners.Inference) })
+	if s.GRPC != nil {
+		serve("gRPC", func() error { return s.GRPC.Serve(ctx, s.cfg.Listeners.GRPC) })
+	}
+}
+
+// Run serves until ctx ends or a server fails. What keeps the pools, which
+// are the keepers and those of the Config, goes on until the last request has
+// its answer.
+func (s *Server) Run(ctx context.Context, started func(context.Context), keep ...func(context.Context)) error {
+	serving, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))
+	var servers, keepers sync.WaitGroup
+	for _, k := range append(keep, s.cfg.Traffic.Run) {
+		keepers.Go(func() { k(behind) })
+	}
+	if s.cfg.Access.Keys != nil {
+		keepers.Go(func() { s.cfg.Access.Keys.Follow(behind, s.cfg.Log) })
+	}
+	serve := func(name string, f func() error) {
+		servers.Go(func() {
+			if err := f(); err != nil {
+				stop(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	s.Serve(serving, serve)
+	if l := s.cfg.Listeners.Metrics; l != nil {
+		serve("metrics", func() error { return ServeMetrics(serving, l, s.cfg.Metrics) })
+	}
+	servers.Go(func() { started(serving) })
+	servers.Wait()
+	stopBehind()
+	keepers.Wait()
+	if ctx.Err() != nil {
+		return nil // asked to stop
+	}
+	return context.Cause(serving)
+}
+
+// Greet tells where what can be asked.
+func (s *Server) Greet(w io.Writer) {
+	l := s.cfg.Listeners
+	_, _ = fmt.Fprintf(w, "Roundhouse answers at  %s://%s\n", s.cfg.Access.Scheme(), Reachable(l.Inference.Addr().(*net.TCPAddr)))
+	if l.GRPC != nil {
+		_, _ = fmt.Fprintf(w, "gRPC                   %s\n", Reachable(l.GRPC.Addr().(*net.TCPAddr)))
+	}
+	if l.Metrics != nil {
+		_, _ = fmt.Fprintf(w, "Metrics                http://%s/metrics\n", Reachable(l.Metrics.Addr().(*net.TCPAddr)))
+	}
+}
+
+// ServeMetrics answers /metrics and /healthz until ctx ends.
+func ServeMetrics(ctx context.Context, l net.Listener, reg *prometheus.Registry) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
