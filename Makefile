@@ -17,10 +17,19 @@ GATEWAYS := .venv/gateways
 CADDY := github.com/caddyserver/caddy/v2/cmd/caddy@v2.11.9
 PORTKEY := @portkey-ai/gateway@1.15.2
 LINT := bin/golangci-lint
+# The programs of a Kubernetes that tests start, built from their modules.
+K8S := bin/k8s
+K8S_API := $(K8S)/etcd $(K8S)/kube-apiserver
+K8S_NODE := $(K8S_API) $(addprefix $(K8S)/,kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
+IMAGE ?= bin/roundhouse-image.tar
+IMAGE_TAG ?= roundhouse:$(VERSION)
+IMAGE_ARCHS ?= amd64 arm64
+# Not roundhouse-onnx: it needs the C library, and ONNX Runtime besides.
+IMAGE_PROGRAMS := $(wildcard cmd/roundhouse cmd/roundhouse-controller cmd/roundhouse-kafka)
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: ## build bin/roundhouse and the programs beside it, for ONNX and Kafka
@@ -31,7 +40,7 @@ run: build ## build, start everything with examples/quickstart, print what can b
 	@exec bin/roundhouse up -f examples/quickstart
 
 .PHONY: test
-test: ## run the tests (race detector on; nothing to install but Go's modules)
+test: $(K8S_API) ## run the tests (race detector on; nothing to install but Go's modules)
 	go test -race -timeout 14m ./...
 
 .PHONY: test-peers
@@ -68,6 +77,28 @@ $(HUB_OLD)/.installed: test/peers/requirements-hub-old.txt
 	python3 -m venv $(HUB_OLD)
 	$(HUB_OLD)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
+
+$(K8S)/%: tools/kubernetes/go.mod tools/kubernetes/go.sum tools/kubernetes/build.sh
+	tools/kubernetes/build.sh $(K8S) $*
+	@touch $@
+
+.PHONY: image
+image: ## write bin/roundhouse-image.tar, an OCI image for amd64 and arm64, without Docker
+	@rm -rf bin/image
+	@for a in $(IMAGE_ARCHS); do mkdir -p bin/image/linux_$$a && \
+	  GOOS=linux GOARCH=$$a CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/image/linux_$$a/ $(addprefix ./,$(IMAGE_PROGRAMS)) || exit 1; done
+	@mkdir -p $(dir $(IMAGE))
+	go run ./deploy/image -o $(IMAGE) -tag $(IMAGE_TAG) $(addprefix bin/image/linux_,$(IMAGE_ARCHS))
+
+# The image of this machine's architecture, under the name that the cluster's
+# tests import it by.
+.PHONY: e2e-image
+e2e-image:
+	@$(MAKE) --no-print-directory image IMAGE=$(K8S)/roundhouse-image.tar IMAGE_TAG=roundhouse.local/roundhouse:e2e IMAGE_ARCHS=$$(go env GOARCH)
+
+.PHONY: e2e-kubernetes
+e2e-kubernetes: $(K8S_NODE) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
+	go test -tags kubernetes -count=1 -v -timeout 30m ./test/kubernetes/...
 
 .PHONY: verify
 verify: generate format lint cross dirty ## regenerate, format, lint, cross-compile, fail on a dirty tree

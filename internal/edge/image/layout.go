@@ -112,32 +112,19 @@ func (b *base) add(l layer, id digest.Digest) {
 	b.config.RootFS.DiffIDs = append(b.config.RootFS.DiffIDs, id)
 }
 
-// write writes the layout of an image. It also has the manifest.json of
-// `docker save`, for programs that know nothing else.
-func write(ctx context.Context, w io.Writer, name reference, image *base) error {
-	config, err := jsonBlob(image.config)
-	if err != nil {
-		return err
-	}
-	m := v1.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest,
-		Config: v1.Descriptor{MediaType: v1.MediaTypeImageConfig, Digest: config.digest, Size: config.size}}
-	saved := dockerImage{Config: config.path(), RepoTags: []string{name.short()}}
-	for _, l := range image.layers {
-		m.Layers = append(m.Layers, v1.Descriptor{MediaType: l.mediaType, Digest: l.digest, Size: l.size})
-		saved.Layers = append(saved.Layers, l.path())
-	}
-	manifest, err := jsonBlob(m)
+// write writes the layout of an image, for one architecture or several. It also
+// has the manifest.json of `docker save`, for programs that know nothing else.
+func write(ctx context.Context, w io.Writer, name reference, images ...*base) error {
+	top, blobs, saved, err := describeAll(name, images)
 	if err != nil {
 		return err
 	}
 	index, err := jsonBlob(v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex,
-		Manifests: []v1.Descriptor{{MediaType: v1.MediaTypeImageManifest, Digest: manifest.digest, Size: manifest.size,
-			Platform:    &v1.Platform{OS: image.config.OS, Architecture: image.config.Architecture, Variant: image.config.Variant},
-			Annotations: map[string]string{v1.AnnotationRefName: name.tag, "io.containerd.image.name": name.full()}}}})
+		Manifests: []v1.Descriptor{top}})
 	if err != nil {
 		return err
 	}
-	docker, err := jsonBlob([]dockerImage{saved})
+	docker, err := jsonBlob(saved)
 	if err != nil {
 		return err
 	}
@@ -147,18 +134,7 @@ func write(ctx context.Context, w io.Writer, name reference, image *base) error 
 	}
 	entries := []entry{version.as(v1.ImageLayoutFile), index.as(v1.ImageIndexFile), docker.as(dockerManifest),
 		folderEntry(v1.ImageBlobsDir, 0o755, 0), folderEntry(v1.ImageBlobsDir+"/sha256", 0o755, 0)}
-	written := map[digest.Digest]bool{}
-	blobs := []blob{config, manifest}
-	for _, l := range image.layers {
-		blobs = append(blobs, l.blob)
-	}
-	for _, b := range blobs {
-		if !written[b.digest] {
-			written[b.digest] = true
-			entries = append(entries, b.entry())
-		}
-	}
-	return writeTar(ctx, w, entries)
+	return writeTar(ctx, w, append(entries, once(blobs)...))
 }
 
 // as is the blob under a name of its own.
