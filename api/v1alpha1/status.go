@@ -13,8 +13,19 @@ type ModelServiceStatus struct {
 	Runtime            *RuntimeStatus     `json:"runtime,omitempty"`
 	Protocol           string             `json:"protocol,omitempty"`
 	Revision           string             `json:"revision,omitempty"`
+	Canary             *CanaryStatus      `json:"canary,omitempty"`
 	Model              *ModelStatus       `json:"model,omitempty"`
 	Components         []ComponentStatus  `json:"components,omitempty"`
+}
+
+// CanaryStatus is the revision that takes a share of the requests beside the
+// status's own.
+type CanaryStatus struct {
+	Revision      string `json:"revision,omitempty"`
+	WantedPercent int    `json:"wantedPercent"`
+	Percent       int    `json:"percent"`
+	Ready         int    `json:"ready"`
+	Why           string `json:"why,omitempty"`
 }
 
 // RuntimeStatus is the runtime chosen and why.

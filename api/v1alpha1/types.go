@@ -51,6 +51,10 @@ type ModelServiceSpec struct {
 	// Disaggregation is how prefill and decode replicas are brought together:
 	// header, vllm or sglang; absent means the runtime's.
 	Disaggregation string `json:"disaggregation,omitempty"`
+	// CanaryTrafficPercent of the requests, 0 to 100, go to a changed manifest's
+	// revision, once it is ready, while the one before goes on serving; absent,
+	// or 100, it replaces that.
+	CanaryTrafficPercent *int `json:"canaryTrafficPercent,omitempty"`
 	// Stopped switches the service off without deleting it.
 	Stopped bool `json:"stopped,omitempty"`
 }

@@ -79,6 +79,9 @@ func describe(w io.Writer, s admin.Service, now time.Time) {
 	}
 	line("Protocol", "%s", orDash(string(s.Status.Protocol)))
 	line("Revision", "%s", orDash(s.Status.Revision))
+	if c := s.Status.Canary; c != nil {
+		line("Canary", "%s: %d %% of the requests, %d %% wanted, %d ready: %s", orDash(c.Revision), c.Percent, c.Wanted, c.Ready, c.Why)
+	}
 	line("URL", "%s", orDash(s.Status.URL))
 	if f := s.Status.Model.LastFailure; f != nil {
 		line("Last failure", "%s: %s", f.Reason, f.Message)

@@ -98,7 +98,7 @@ func (t *Traffic) Publish(v fleet.View) {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	f := dispatch.Pool{Key: v.Service.Key, Protocol: v.Protocol, Created: v.Service.Created, Host: host, Entry: v.Role,
+	f := dispatch.Pool{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Created: v.Service.Created, Host: host, Entry: v.Role,
 		Disaggregation: v.Disaggregation, Limits: v.Limits,
 		Replicas: v.Replicas, Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked}}
 	t.mu.Lock()

@@ -21,6 +21,19 @@ type Key struct {
 // String is "namespace/name".
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
 
+// canarySuffix is no part of any name that a manifest may give.
+const canarySuffix = "~canary"
+
+// Canary is the key that a service's canary runs under: the revision that
+// takes a share of the traffic beside the one before it.
+func (k Key) Canary() Key { return Key{k.Namespace, k.Name + canarySuffix} }
+
+// IsCanary says whether k is a service's canary.
+func (k Key) IsCanary() bool { return strings.HasSuffix(k.Name, canarySuffix) }
+
+// Stable is the service that k is, or is the canary of.
+func (k Key) Stable() Key { return Key{k.Namespace, strings.TrimSuffix(k.Name, canarySuffix)} }
+
 // ParseKey reads "name" (in DefaultNamespace) or "namespace/name".
 func ParseKey(s string) Key {
 	if ns, name, ok := strings.Cut(s, "/"); ok {
@@ -102,6 +115,9 @@ type Service struct {
 	AcceleratorClass []string `json:"acceleratorClass,omitempty"`
 	// Disaggregation overrides the runtime's; "" leaves it.
 	Disaggregation Disaggregation `json:"disaggregation,omitempty"`
+	// CanaryPercent is how much of the traffic a changed manifest is to take
+	// while the revision before it goes on serving; nil, or 100, replaces that.
+	CanaryPercent *int `json:"canaryPercent,omitempty"`
 	// Stopped is a service its owner has switched off (KServe force-stop).
 	Stopped    bool       `json:"stopped,omitempty"`
 	Components Components `json:"components,omitzero"`

@@ -15,6 +15,18 @@ type Status struct {
 	// Components in the order of Roles; absent roles are left out.
 	Components []ComponentStatus `json:"components,omitempty"`
 	Generation int64             `json:"observedGeneration,omitempty"`
+	// Canary is the revision that takes a share beside Revision; nil without
+	// one.
+	Canary *CanaryStatus `json:"canary,omitempty"`
+}
+
+// CanaryStatus is what is known of a service's canary.
+type CanaryStatus struct {
+	Revision string `json:"revision,omitempty"` // "" before the first
+	Wanted   int    `json:"wanted"`             // percent of the traffic, as the manifest says
+	Percent  int    `json:"percent"`            // as it is
+	Ready    int    `json:"ready"`              // replicas
+	Why      string `json:"why,omitempty"`      // Percent is what it is
 }
 
 // The condition types of a service. Ready is the conjunction of the others.

@@ -39,6 +39,7 @@ func readKServeService(r *reading, m *kserveService, o *Object) {
 		return
 	}
 	s.Components.Engine = r.kserveComponent("spec.predictor", p.PodSpec, &p.kserveExtension)
+	s.CanaryPercent = r.canary("spec.predictor", p.CanaryTrafficPercent)
 	r.annotated("spec.predictor.annotations", "serving.kserve.io/", s.Components.Engine, s.Annotations)
 	r.kserveModel(p, s)
 	if p.WorkerSpec != nil {
@@ -46,6 +47,7 @@ func readKServeService(r *reading, m *kserveService, o *Object) {
 	}
 	if t := m.Spec.Transformer; t != nil {
 		c := r.kserveComponent("spec.transformer", t.PodSpec, &t.kserveExtension)
+		r.oneCanary("spec.transformer", t.CanaryTrafficPercent, s)
 		if len(t.Containers) == 0 {
 			r.errorf("spec.transformer.containers", "is missing: say what transforms")
 		}
@@ -72,15 +74,24 @@ func (r *reading) kserveMode(s *service.Service) {
 // kserveComponent reads what predictor and transformer have in common.
 func (r *reading) kserveComponent(path string, pod corev1.PodSpec, e *kserveExtension) *service.Component {
 	r.containers(path+".containers", pod.Containers)
-	r.canary(path, e.CanaryTrafficPercent)
 	return &service.Component{Pod: pod, Labels: e.Labels, Annotations: e.Annotations,
 		Scaling: r.commonScaling(path, commonScaling{e.MinReplicas, e.MaxReplicas, e.ScaleTarget, e.ScaleMetric, e.ContainerConcurrency})}
 }
 
-// canary refuses a split of traffic: it would change who answers.
-func (r *reading) canary(path string, percent *int) {
-	if percent != nil && *percent != 100 {
-		r.errorf(path+".canaryTrafficPercent", "%d is not served yet: remove it to send all traffic to this revision", *percent)
+// canary reads how much of the traffic a changed manifest is to take.
+func (r *reading) canary(path string, percent *int) *int {
+	path += ".canaryTrafficPercent"
+	if percent != nil && (*percent < 0 || *percent > 100) {
+		r.errorf(path, "%d is no percentage: write 0 to 100", *percent)
+	}
+	return percent
+}
+
+// oneCanary refuses a component with a share of its own: a service's revision
+// is all of its components.
+func (r *reading) oneCanary(path string, percent *int, s *service.Service) {
+	if percent != nil && (s.CanaryPercent == nil && *percent != 100 || s.CanaryPercent != nil && *s.CanaryPercent != *percent) {
+		r.errorf(path+".canaryTrafficPercent", "%d is not what the first component says: all components of a service are one revision", *percent)
 	}
 }
 

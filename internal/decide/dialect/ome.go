@@ -48,6 +48,15 @@ func readOMEService(r *reading, m *omeService, o *Object) {
 	if s.Components.Engine == nil {
 		s.Components.Engine = &service.Component{Main: omeMain}
 	}
+	if e := spec.Engine; e != nil {
+		s.CanaryPercent = r.canary("spec.engine", e.CanaryTrafficPercent)
+	}
+	if d := spec.Decoder; d != nil {
+		r.oneCanary("spec.decoder", d.CanaryTrafficPercent, s)
+	}
+	if o := spec.Router; o != nil {
+		r.oneCanary("spec.router", o.CanaryTrafficPercent, s)
+	}
 	r.annotated("spec.engine.annotations", "ome.io/", s.Components.Engine, s.Annotations)
 	if spec.Model != nil {
 		s.Model = &service.ModelSource{Ref: r.omeRef("spec.model", spec.Model.Name, spec.Model.Kind, spec.Model.APIGroup, "BaseModel", "ClusterBaseModel")}
@@ -132,7 +141,6 @@ func (r *reading) omePart(path string, pod corev1.PodSpec, e *omeExtension, runn
 	out := &service.Component{Labels: e.Labels, Annotations: e.Annotations,
 		Scaling: r.commonScaling(path, commonScaling{e.MinReplicas, e.MaxReplicas, e.ScaleTarget, e.ScaleMetric, e.ContainerConcurrency})}
 	out.Pod, out.Main = r.omePod(path, pod, runner)
-	r.canary(path, e.CanaryTrafficPercent)
 	return out
 }
 
@@ -197,6 +205,7 @@ func (r *reading) omePredictor(p *omePredictor, s *service.Service) {
 		}
 	}
 	s.Components.Engine = r.omePart(path, p.PodSpec, &p.omeExtension, runner)
+	s.CanaryPercent = r.canary(path, p.CanaryTrafficPercent)
 	s.Components.Engine.Worker = r.omeNode(path+".workerSpec", p.WorkerSpec)
 	if p.Model == nil {
 		r.omeServed(s)

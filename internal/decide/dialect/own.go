@@ -24,6 +24,7 @@ func readModelService(r *reading, m *api.ModelService, o *Object) {
 	s.RuntimeVersion = spec.RuntimeVersion
 	s.Protocol = r.protocol("spec.protocol", spec.Protocol)
 	s.Stopped = spec.Stopped
+	s.CanaryPercent = r.canary("spec", spec.CanaryTrafficPercent)
 	s.Disaggregation = r.disaggregation("spec.disaggregation", spec.Disaggregation)
 	if spec.Model != nil {
 		s.Model = r.ownModel(spec.Model)

@@ -163,14 +163,39 @@ func common(st service.Status, names map[service.Role]string, rename map[string]
 		}
 		if c.Role == service.RoleEngine {
 			p.str("url", st.URL)
-			if st.Revision != "" {
-				p["traffic"] = []any{map[string]any{"revisionName": st.Revision, "latestRevision": true, "percent": 100}}
-			}
+			traffic(p, st)
 		}
 		parts.sub(name, p)
 	}
 	out.sub("components", parts)
 	return out
+}
+
+// traffic is how requests are split between revisions, in KServe's words,
+// which OME shares. A canary is the latest revision, and what serves beside it
+// the one rolled out.
+func traffic(p fields, st service.Status) {
+	if st.Revision == "" {
+		return
+	}
+	target := func(revision string, latest bool, percent int) any {
+		f := fields{"revisionName": revision, "latestRevision": latest, "percent": percent}
+		if latest && st.Canary != nil {
+			f["tag"] = "latest"
+		}
+		return map[string]any(f)
+	}
+	p.str("latestRolledoutRevision", st.Revision)
+	c := st.Canary
+	if c == nil || c.Revision == "" {
+		p["traffic"] = []any{target(st.Revision, c == nil, 100)}
+		return
+	}
+	p.str("latestCreatedRevision", c.Revision)
+	if c.Ready > 0 {
+		p.str("latestReadyRevision", c.Revision)
+	}
+	p["traffic"] = []any{target(c.Revision, true, c.Percent), target(st.Revision, false, 100-c.Percent)}
 }
 
 // partConditions are the conditions of the components beside the engine, which
@@ -231,6 +256,12 @@ func ownStatus(st service.Status) map[string]any {
 	out.sub("runtime", rt)
 	out.str("protocol", string(st.Protocol))
 	out.str("revision", st.Revision)
+	if c := st.Canary; c != nil {
+		f := fields{"wantedPercent": c.Wanted, "percent": c.Percent, "ready": c.Ready}
+		f.str("revision", c.Revision)
+		f.str("why", c.Why)
+		out.sub("canary", f)
+	}
 	m := fields{"copies": st.Model.Copies, "failed": st.Model.Failed}
 	m.str("transition", string(st.Model.Transition))
 	m.str("state", string(st.Model.Active))

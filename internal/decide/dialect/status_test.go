@@ -35,6 +35,7 @@ func served() service.Status {
 			{Role: service.RoleRouter, Desired: 1, Running: 1, Ready: 1},
 			{Role: service.RoleTransformer, Desired: 1},
 		},
+		Canary: &service.CanaryStatus{Revision: "iris-3d4e5f", Wanted: 10, Percent: 10, Ready: 1, Why: "ready, takes 10 %"},
 	}
 }
 

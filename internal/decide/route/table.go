@@ -20,7 +20,7 @@ const DefaultDomain = "localhost"
 // ObjectiveHeader names the InferenceObjective of a request.
 const ObjectiveHeader = "X-Gateway-Inference-Objective"
 
-// Entry is one service to route to.
+// Entry is one service to route to, or the canary of one.
 type Entry struct {
 	Key service.Key
 	// Host is the host of the service's URL, without a port; "" means
@@ -103,7 +103,9 @@ func NewTable(entries []Entry, domain string, objects ...routing.Object) *Table 
 		hostOf[e.Key] = host
 	}
 	for k, host := range hostOf {
-		t.keys = append(t.keys, k)
+		if !k.IsCanary() { // reached through its service, or by its host
+			t.keys = append(t.keys, k)
+		}
 		ref := routing.Service(k)
 		if _, claimed := t.hosts[host]; claimed {
 			ref = routing.Ref{}

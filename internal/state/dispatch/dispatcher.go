@@ -210,6 +210,11 @@ func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 	if p == nil {
 		return v, nil, t, &Error{Kind: ErrUnavailable, Pool: id(t.Pool), Message: "there is no such " + t.Pool.String()}
 	}
+	if share := int(p.canary.Load()); share > 0 && d.random(100) < share {
+		if c := v.pools[routing.Service(t.Pool.Key.Canary())]; c != nil {
+			p = c
+		}
+	}
 	return v, p, t, nil
 }
 
@@ -240,7 +245,7 @@ func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 		return nil, err
 	}
 	if r.May != nil {
-		if err := r.May(p.ref.Key); err != nil {
+		if err := r.May(p.ref.Key.Stable()); err != nil {
 			return nil, err
 		}
 	}

@@ -40,6 +40,9 @@ type Pool struct {
 	// servers that run already, by their addresses, always of the entry role.
 	// SetPool keeps the slice: the caller must not change it any more.
 	Replicas []replica.Replica
+	// CanaryPercent of the requests for a service go to the pool of its canary,
+	// Key.Canary(), if there is one.
+	CanaryPercent int
 	// Cause says what is wrong with the service as a whole.
 	Cause Cause
 
@@ -85,7 +88,7 @@ func (f *Pool) settle() {
 		return
 	}
 	if f.ServedName == "" {
-		f.ServedName = f.Key.Name
+		f.ServedName = f.Key.Stable().Name
 	}
 	f.pair()
 }

@@ -25,6 +25,8 @@ type pool struct {
 
 	// hashes: prompts make a difference here.
 	hashes atomic.Bool
+	// canary is the percentage of requests for the service's canary.
+	canary atomic.Int32
 
 	mu      sync.Mutex
 	facts   *Pool
@@ -85,6 +87,7 @@ func (p *pool) set(f *Pool) {
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
 	p.facts, p.starter = f, f.starter()
+	p.canary.Store(int32(min(max(f.CanaryPercent, 0), 100)))
 	p.setPolicy(f.Picker)
 	p.setBounds(f.Bounds)
 	var entry, prefill []listed

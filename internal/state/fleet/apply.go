@@ -104,7 +104,7 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 		if e == nil || e.deleted {
 			e = newEntry(obj)
 			f.mu.services[id.Key] = e
-			f.cfg.Traffic.Publish(f.view(workOn(id.Key, e))) // requests wait from now on
+			f.cfg.Traffic.Publish(f.view(f.workOn(id.Key, e))) // requests wait from now on
 		} else {
 			e.object, e.generation = obj, e.generation+1
 		}
@@ -203,6 +203,7 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 	case "service":
 		f.mu.services[id.Key].deleted = true
 		f.queue.add(id.Key)
+		f.pruneLocked(id.Key)
 	default:
 		delete(f.mu.routing, id)
 		if id.Kind == routingKind(routing.KindPool) {
@@ -223,8 +224,8 @@ func (f *Fleet) Sourced(match func(source string) bool) []ID {
 			out = append(out, o.ID())
 		}
 	}
-	for _, e := range f.mu.services {
-		if !e.deleted {
+	for k, e := range f.mu.services {
+		if !e.deleted && !k.IsCanary() {
 			add(e.object)
 		}
 	}

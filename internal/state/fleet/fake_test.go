@@ -137,7 +137,7 @@ type traffic struct {
 
 func (t *traffic) Route(v fleet.RoutingView) { t.routed = v }
 
-func (t *traffic) Publish(v fleet.View) { t.views[v.Service.Key] = v }
+func (t *traffic) Publish(v fleet.View) { t.views[v.Key] = v }
 func (t *traffic) Withdraw(k service.Key) {
 	delete(t.views, k)
 	t.withdrawn = append(t.withdrawn, k)

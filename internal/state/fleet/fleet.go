@@ -14,6 +14,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/rollout"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
@@ -83,6 +84,8 @@ type Traffic interface {
 
 // View is what the request path needs to know of one service.
 type View struct {
+	// Key is the service's, or its canary's.
+	Key      service.Key
 	Service  *service.Service
 	Protocol service.Protocol
 	URL      string
@@ -94,6 +97,9 @@ type View struct {
 	Disaggregation service.Disaggregation
 	// Replicas are the service's, of every role.
 	Replicas []replica.Replica
+	// CanaryPercent is how much of the traffic goes to the service's canary,
+	// which is published by itself under Key.Canary().
+	CanaryPercent int
 	// Reason and Cause say why nothing is ready, in a word and in words for
 	// the caller of a request.
 	Reason, Cause string
@@ -108,6 +114,8 @@ type Record struct {
 	// does the choice.
 	Selection string            `json:"selection"`
 	Revision  workload.Revision `json:"revision"`
+	// Proven says that a canary's replica has been ready once.
+	Proven bool `json:"proven,omitempty"`
 }
 
 // Fleet is safe for concurrent use.
@@ -146,6 +154,7 @@ type entry struct {
 	status  service.Status
 	usage   map[service.Role]*usage
 	retry   retry
+	canary  rollout.Canary // how far it has come, if it is one
 	// lastReplica is the newest there has been, for its logs.
 	lastReplica string
 }
@@ -214,17 +223,21 @@ func (f *Fleet) Restore(ctx context.Context) error {
 			f.mu.routing[o.ID()] = o
 		}
 	}
+	forgotten := f.restoreCanaries(pinned)
 	for k, e := range f.mu.services {
 		if e.stale = e.record == nil || e.record.Selection != f.selectionHash(e.object); e.record != nil {
 			err := f.cfg.Platform.Apply(ctx, e.record.Revision)
 			e.applied = err == nil
 			errs = append(errs, err)
 		}
-		f.cfg.Traffic.Publish(f.view(workOn(k, e))) // requests wait from now on
+		f.cfg.Traffic.Publish(f.view(f.workOn(k, e))) // requests wait from now on
 		f.queue.add(k)
 	}
 	f.reroute()
 	f.mu.Unlock()
+	for _, k := range forgotten {
+		errs = append(errs, f.cfg.Store.DeleteRecord(k))
+	}
 	held, err := f.cfg.Platform.Services(ctx)
 	errs = append(errs, err)
 	for _, k := range held {
@@ -266,14 +279,16 @@ func (f *Fleet) Wake(_ context.Context, k service.Key, n int) error {
 func (f *Fleet) Sleep(_ context.Context, k service.Key) error {
 	f.mu.Lock()
 	e := f.mu.services[k]
-	if e != nil {
-		e.wake, e.asleep = 0, true
+	for _, k := range []service.Key{k, k.Canary()} {
+		if e := f.mu.services[k]; e != nil {
+			e.wake, e.asleep = 0, true
+			f.queue.add(k)
+		}
 	}
 	f.mu.Unlock()
 	if e == nil {
 		return errNotFound("service", k)
 	}
-	f.queue.add(k)
 	return nil
 }
 

@@ -25,8 +25,10 @@ func (f *Fleet) Followed(k service.Key, record *Record, failure *service.Failure
 	} else {
 		f.mu.followed[k] = followed{record, failure, blocked}
 	}
-	if f.mu.services[k] != nil {
-		f.queue.add(k)
+	for _, k := range []service.Key{k, k.Stable()} {
+		if f.mu.services[k] != nil {
+			f.queue.add(k)
+		}
 	}
 }
 
@@ -39,6 +41,7 @@ func (f *Fleet) follow(ctx context.Context, w *work) error {
 	if err := f.observe(ctx, w); err != nil {
 		return err
 	}
+	f.followCanary(ctx, w)
 	v := f.view(w)
 	if v.Reason == "" && known.failure != nil {
 		v.Reason, v.Cause, v.Blocked = known.failure.Reason, known.failure.Message, known.blocked

@@ -20,7 +20,8 @@ type ServiceState struct {
 	// the status speaks of.
 	Generation int64
 	Revision   *workload.Revision // nil before the first
-	Replicas   []replica.Replica
+	// Replicas are the service's, then its canary's.
+	Replicas []replica.Replica
 	// LastReplica is the newest replica there has been, whose logs may remain.
 	LastReplica string
 	// Scaling says, by role, why the count is what it is.
@@ -38,7 +39,11 @@ func (f *Fleet) Get(ctx context.Context, k service.Key) (ServiceState, error) {
 	st := f.stateOf(e)
 	f.mu.Unlock()
 	var err error
-	st.Replicas, err = f.cfg.Platform.Observe(ctx, k)
+	if st.Replicas, err = f.cfg.Platform.Observe(ctx, k); err != nil || st.Status.Canary == nil {
+		return st, err
+	}
+	canary, err := f.cfg.Platform.Observe(ctx, k.Canary())
+	st.Replicas = append(st.Replicas, canary...)
 	return st, err
 }
 
@@ -54,13 +59,14 @@ func (f *Fleet) stateOf(e *entry) ServiceState {
 	return st
 }
 
-// List returns every service, by namespace and name. Replicas are left out.
+// List returns every service, by namespace and name. Replicas are left out,
+// and canaries, which are part of their services.
 func (f *Fleet) List() []ServiceState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []ServiceState
-	for _, e := range f.mu.services {
-		if !e.deleted {
+	for k, e := range f.mu.services {
+		if !e.deleted && !k.IsCanary() {
 			out = append(out, f.stateOf(e))
 		}
 	}

@@ -32,10 +32,14 @@ type work struct {
 	// inputs that could not be resolved are looked at again; 0 for neither.
 	past  *service.Failure
 	later time.Duration
+	// canary is the service's, as it was at the start, and what is wrong with
+	// it; nil without one.
+	canary        *service.CanaryStatus
+	canaryFailure *service.Failure
 }
 
 // workOn copies e; Fleet.mu is held.
-func workOn(k service.Key, e *entry) *work {
+func (f *Fleet) workOn(k service.Key, e *entry) *work {
 	w := &work{key: k, object: e.object, generation: e.generation, record: e.record, stale: e.stale,
 		reselect: e.reselect, applied: e.applied, failure: e.failure,
 		wake: e.wake, asleep: e.asleep, roles: map[service.Role]roleState{}}
@@ -45,6 +49,7 @@ func workOn(k service.Key, e *entry) *work {
 	if past := e.status.Model.LastFailure; past != nil && past.Replica != "" && e.record != nil && e.record.Revision.Name == e.status.Revision {
 		w.past = past
 	}
+	w.canary, w.canaryFailure = share(w, f.mu.services[k.Canary()])
 	return w
 }
 
@@ -68,7 +73,7 @@ func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, er
 	again, err := f.converge(ctx, w)
 	w.trouble = err
 	f.finish(w)
-	if err == nil && f.cfg.Report != nil {
+	if err == nil && f.cfg.Report != nil && !k.IsCanary() {
 		err = f.report(ctx, k)
 	}
 	return again, err
@@ -106,6 +111,9 @@ func (f *Fleet) converge(ctx context.Context, w *work) (time.Duration, error) {
 	if err := f.observe(ctx, w); err != nil {
 		return 0, err
 	}
+	if err := f.prove(w); err != nil {
+		return 0, fmt.Errorf("store that %s has been ready: %w", w.key, err)
+	}
 	f.cfg.Traffic.Publish(f.view(w))
 	if w.record != nil {
 		next, err := f.scale(ctx, w)
@@ -132,7 +140,7 @@ func (f *Fleet) begin(k service.Key) (w *work, wanted bool) {
 	if e == nil || e.deleted {
 		return nil, false
 	}
-	w = workOn(k, e)
+	w = f.workOn(k, e)
 	// What comes in from now on is for the next reconcile.
 	e.wake = 0
 	if left := e.retry.at.Sub(f.cfg.Now()); w.stale && left > 0 {
@@ -229,6 +237,10 @@ func (f *Fleet) finish(w *work) {
 	e := f.mu.services[w.key]
 	if e == nil || e.deleted {
 		return
+	}
+	if c := canaryOf(w); w.key.IsCanary() && (c != e.canary || e.record != w.record) {
+		e.canary = c
+		f.queue.add(w.key.Stable())
 	}
 	e.record, e.applied, e.failure = w.record, w.applied, w.failure
 	if w.failure == nil {

@@ -25,11 +25,19 @@ const (
 // failure the record before stays and goes on serving; the failure says what
 // is lacking. It returns when to try again, 0 when only a change can help.
 func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
+	if beside(w) {
+		w.failure = nil
+		f.branch(w)
+		return 0
+	}
 	next, again, failure := f.resolved(ctx, w)
 	if failure != nil {
 		return f.fail(w, failure, again)
 	}
 	w.failure = nil
+	if w.key.IsCanary() && f.redundant(w.key, next.Revision.Hash) {
+		return 0
+	}
 	if w.record != nil && w.record.Revision.Hash == next.Revision.Hash && w.record.Selection == next.Selection {
 		// The same to run: only counts may differ, and they live in the limits.
 		if !sameLimits(w.record.Revision, next.Revision) {
@@ -38,6 +46,7 @@ func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
 	} else {
 		w.applied = false
 	}
+	defer f.prune(w.key) // what it was the canary of, it is now
 	if w.record != nil && w.applied {
 		return 0
 	}
@@ -85,7 +94,9 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 	if err != nil {
 		return nil, retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}
 	}
-	svc := w.object.Service
+	plain := *w.object.Service
+	plain.CanaryPercent = nil // makes no other revision
+	svc := &plain
 	m, err := f.model(ctx, w.object)
 	if err != nil {
 		return nil, retryAfter, &service.Failure{Reason: reasonModelLoadFailed, Message: err.Error()}
@@ -115,6 +126,7 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 		return nil, 0, &service.Failure{Reason: reasonInvalidSpec,
 			Message: "spec.transformer: not run on one machine yet: serve it as a service of its own that calls this one"}
 	}
+	rev.Service = w.key
 	return &Record{Service: w.key, Selection: hash, Revision: rev}, 0, nil
 }
 

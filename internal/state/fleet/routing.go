@@ -103,8 +103,8 @@ func (f *Fleet) routingObjects() []routing.Object {
 
 func (f *Fleet) members() []route.Member {
 	var out []route.Member
-	for _, e := range f.mu.services {
-		if !e.deleted {
+	for k, e := range f.mu.services {
+		if !e.deleted && !k.IsCanary() {
 			out = append(out, route.NewMember(e.object.Service))
 		}
 	}

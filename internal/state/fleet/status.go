@@ -25,7 +25,10 @@ func entrance(r *workload.Revision) service.Role {
 
 // view is what the request path is told.
 func (f *Fleet) view(w *work) View {
-	v := View{Service: w.object.Service, URL: f.cfg.URL(w.key), Replicas: w.replicas}
+	v := View{Key: w.key, Service: w.object.Service, URL: f.cfg.URL(w.key), Replicas: w.replicas}
+	if w.canary != nil {
+		v.CanaryPercent = w.canary.Percent
+	}
 	if w.record == nil {
 		v.Cause = "not yet resolved"
 		if w.failure != nil {
@@ -73,7 +76,10 @@ func (f *Fleet) statusOf(w *work) service.Status {
 			st.Components = append(st.Components, componentStatus(w, c.Role))
 		}
 	}
-	st.Model = modelStatus(w)
+	st.Model, st.Canary = modelStatus(w), w.canary
+	if st.Model.LastFailure == nil {
+		st.Model.LastFailure = w.canaryFailure
+	}
 	st.Conditions = conditions(w, st)
 	return st
 }
