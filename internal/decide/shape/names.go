@@ -24,7 +24,7 @@ const (
 // begins with a letter. Two services of a namespace never share one.
 func Name(k service.Key, role service.Role) string {
 	suffix := "-" + string(role)
-	stem := strings.ReplaceAll(k.Name, ".", "-")
+	stem := strings.ReplaceAll(plain(k.Name), ".", "-")
 	if stem == "" || stem[0] < 'a' || stem[0] > 'z' {
 		stem = "s" + stem // a Service's name begins with a letter
 	}
@@ -33,13 +33,16 @@ func Name(k service.Key, role service.Role) string {
 
 // LabelValue is a service's name as the value of LabelService: itself, or cut
 // and with a hash where it is too long for one.
-func LabelValue(name string) string { return fit(name, name, maxLabelValue) }
+func LabelValue(name string) string { return fit(name, plain(name), maxLabelValue) }
 
 // RecordName is that of the ControllerRevision that keeps a service's record.
 func RecordName(k service.Key) string {
 	const prefix = Manager + "-"
-	return prefix + fit(k.Name, k.Name, maxRecordName-len(prefix))
+	return prefix + fit(k.Name, plain(k.Name), maxRecordName-len(prefix))
 }
+
+// plain replaces what a canary's key has in its name and no object may.
+func plain(name string) string { return strings.ReplaceAll(name, "~", "-") }
 
 // hashLength counts the hex digits a changed name ends in; marked finds them.
 // A name that happens to end so is changed, too, so that none can be taken for
