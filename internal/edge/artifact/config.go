@@ -18,9 +18,14 @@ type Config struct {
 	// MaxExpansion bounds how many times larger than itself an archive may
 	// unpack; archives may always unpack to 1 GiB. Default 50.
 	MaxExpansion int
-	// Concurrency is the number of files downloaded at a time over all
-	// fetches. Default 4.
+	// Concurrency is the number of connections that bring bytes at a time, over
+	// all fetches. Default 16.
 	Concurrency int
+	// Connections is how many of them one large file may have. Default 8.
+	Connections int
+	// PieceBytes is what such a connection asks for at a time. Files of less
+	// than two pieces come over one. Default 16 MiB.
+	PieceBytes int64
 	// Attempts is how often a request is tried when the network or the server
 	// fails. Attempts that brought bytes are not counted. Default 5.
 	Attempts int
@@ -37,7 +42,9 @@ func (c Config) WithDefaults() Config {
 	orDefault(&c.MaxBytes, 1<<40)
 	orDefault(&c.MaxFiles, 10_000)
 	orDefault(&c.MaxExpansion, 50)
-	orDefault(&c.Concurrency, 4)
+	orDefault(&c.Concurrency, 16)
+	orDefault(&c.Connections, 8)
+	orDefault(&c.PieceBytes, 16<<20)
 	orDefault(&c.Attempts, 5)
 	orDefault(&c.RetryWait, 500*time.Millisecond)
 	orDefault(&c.StallTimeout, time.Minute)
@@ -66,6 +73,8 @@ func (c Config) Validate() error {
 	positive("maxFiles", int64(c.MaxFiles))
 	positive("maxExpansion", int64(c.MaxExpansion))
 	positive("concurrency", int64(c.Concurrency))
+	positive("connections", int64(c.Connections))
+	positive("pieceBytes", c.PieceBytes)
 	positive("attempts", int64(c.Attempts))
 	positive("retryWait", int64(c.RetryWait))
 	positive("stallTimeout", int64(c.StallTimeout))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"syscall"
 )
@@ -18,6 +19,8 @@ type disk interface {
 
 type diskFile interface {
 	io.ReadWriteSeeker
+	io.ReaderAt
+	io.WriterAt
 	io.Closer
 	Truncate(size int64) error
 	Sync() error
@@ -36,6 +39,14 @@ func (realDisk) free(dir string) (int64, error) {
 	}
 	blocks := min(fs.Bavail, 1<<40)             // the unit is at least 512 bytes; no overflow
 	return int64(blocks) * int64(fs.Bsize), nil //nolint:unconvert // Bsize is 32 bits wide on macOS
+}
+
+// stored is how many bytes of a file are on the disk: one in pieces has gaps.
+func stored(info fs.FileInfo) int64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return min(info.Size(), st.Blocks*512)
+	}
+	return info.Size()
 }
 
 // checkSpace refuses a write of need bytes that the disk has no room for.

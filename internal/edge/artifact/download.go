@@ -28,7 +28,7 @@ func (s *Store) downloadAll(ctx context.Context, loc location, src source, objec
 	for _, o := range objects {
 		have := int64(0)
 		if info, err := os.Stat(partPath(dir, o.Name)); err == nil {
-			have = info.Size()
+			have = stored(info)
 		}
 		need += max(o.Size-have, 0)
 		m.add(0, max(o.Size, 0))
@@ -61,12 +61,7 @@ func (s *Store) download(ctx context.Context, loc location, src source, o object
 	if err != nil {
 		return o, err
 	}
-	best := p.at
-	err = s.retry(ctx, func() error { return s.attempt(ctx, loc, src, p) }, func() bool {
-		further := p.at >= best+minProgress
-		best = max(best, p.at)
-		return further
-	})
+	err = s.bring(ctx, loc, src, p)
 	if err = errors.Join(err, p.close()); err != nil {
 		return o, err
 	}
@@ -84,6 +79,42 @@ func (s *Store) download(ctx context.Context, loc location, src source, o object
 	}
 	return o, err
 }
+
+// bring fetches what is missing of a part: from its end on over one connection,
+// or where it is large and the source sends ranges, over several.
+func (s *Store) bring(ctx context.Context, loc location, src source, p *part) error {
+	split := p.state.Piece > 0 && p.at < p.state.Size || splits(src) && s.splittable(p)
+	for {
+		var err error
+		if split {
+			err = s.inPieces(ctx, loc, src, p)
+		} else {
+			err = s.inOne(ctx, loc, src, p)
+		}
+		switch {
+		case errors.Is(err, errSplit):
+			split = true
+		case errors.Is(err, errNoRanges):
+			split, p.whole = false, true
+		default:
+			return err
+		}
+	}
+}
+
+// inOne brings the rest of an object over one connection; errSplit says that
+// the rest of it can come in pieces.
+func (s *Store) inOne(ctx context.Context, loc location, src source, p *part) error {
+	best := p.at
+	return s.retry(ctx, func() error { return s.attempt(ctx, loc, src, p) }, func() bool {
+		further := p.at >= best+minProgress
+		best = max(best, p.at)
+		return further
+	})
+}
+
+// errSplit ends a body early: the rest comes in pieces.
+var errSplit = errors.New("the rest comes in pieces")
 
 // checkOID compares a file with the digest that its listing promised.
 func checkOID(ctx context.Context, loc location, o object, at string) error {
@@ -140,7 +171,20 @@ func (s *Store) attempt(ctx context.Context, loc location, src source, p *part) 
 	if err := s.admit(loc, p, size); err != nil {
 		return err
 	}
-	return s.drain(ctx, loc, p, resp.Body, w)
+	if stop := s.boundary(p, src, resp); stop > 0 {
+		if err := s.drain(ctx, loc, p, io.LimitReader(resp.Body, stop-p.at), w); err != nil || p.at < stop {
+			return cmp.Or(err, errUnreachable)
+		}
+		return errSplit
+	}
+	if err := s.drain(ctx, loc, p, resp.Body, w); err != nil {
+		return err
+	}
+	if p.state.Size >= 0 && p.at != p.state.Size {
+		return fmt.Errorf("artifact: %s: ended after %d of %d bytes: %w", loc, p.at, p.state.Size, errUnreachable)
+	}
+	p.finished = true
+	return nil
 }
 
 // admit checks the size an answer promises and makes the part resumable.
@@ -159,8 +203,7 @@ func (s *Store) admit(loc location, p *part, size int64) error {
 	return p.expect(size)
 }
 
-// drain copies a body to the part. A body that ends early is an unreachable
-// source: the next attempt goes on from there.
+// drain copies a body to the part.
 func (s *Store) drain(ctx context.Context, loc location, p *part, body io.Reader, w *watchdog) error {
 	buf := make([]byte, 256<<10)
 	for {
@@ -175,17 +218,12 @@ func (s *Store) drain(ctx context.Context, loc location, p *part, body io.Reader
 			}
 		}
 		if errors.Is(rerr, io.EOF) {
-			break
+			return nil
 		}
 		if rerr != nil {
 			return transportError(ctx, loc.String(), rerr)
 		}
 	}
-	if p.state.Size >= 0 && p.at != p.state.Size {
-		return fmt.Errorf("artifact: %s: ended after %d of %d bytes: %w", loc, p.at, p.state.Size, errUnreachable)
-	}
-	p.finished = true
-	return nil
 }
 
 func (s *Store) store(loc location, p *part, b []byte) error {

@@ -141,6 +141,13 @@ func hfURL(parts ...string) (*url.URL, error) {
 	return u, nil
 }
 
+// answersItself says whether bytes come from the endpoint, not from storage
+// that it leads to.
+func (h *hfSource) answersItself(resp *http.Response) bool {
+	u, err := hfEndpoint()
+	return err != nil || resp.Request.URL.Host == u.Host
+}
+
 func (h *hfSource) list(ctx context.Context, loc location, prior *record) (listing, error) {
 	repo, err := parseHF(loc)
 	if err != nil {

@@ -409,6 +409,13 @@ type tinyFile struct {
 	left *atomic.Int64
 }
 
+func (f *tinyFile) WriteAt(p []byte, at int64) (int, error) {
+	if f.left.Add(-int64(len(p))) < 0 {
+		return 0, &fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}
+	}
+	return f.diskFile.WriteAt(p, at)
+}
+
 func (f *tinyFile) Write(p []byte) (int, error) {
 	if room := f.left.Add(-int64(len(p))); room < 0 {
 		n, _ := f.diskFile.Write(p[:max(0, int64(len(p))+room)])

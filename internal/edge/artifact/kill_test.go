@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"strconv"
 	"syscall"
 	"testing"
 )
@@ -11,17 +12,18 @@ import (
 // TestMain lets the test binary be a process that fetches and is killed.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("ARTIFACT_TEST_DIR"); dir != "" {
-		fetchAndDie(dir, os.Getenv("ARTIFACT_TEST_URI"))
+		at, _ := strconv.ParseInt(os.Getenv("ARTIFACT_TEST_KILL_AT"), 10, 64)
+		fetchAndDie(dir, os.Getenv("ARTIFACT_TEST_URI"), at)
 	}
 	os.Exit(m.Run())
 }
 
-// fetchAndDie kills its own process as soon as the first bytes are here.
-func fetchAndDie(dir, uri string) {
-	s, err := New(Config{Dir: dir}, nil, nil)
+// fetchAndDie kills its own process as soon as more than some bytes are here.
+func fetchAndDie(dir, uri string, at int64) {
+	s, err := New(Config{Dir: dir, PieceBytes: testPiece}, nil, nil)
 	if err == nil {
 		_, err = s.Fetch(context.Background(), Request{URI: uri}, func(p Progress) {
-			if p.Done > 0 {
+			if p.Done > at {
 				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 				select {}
 			}

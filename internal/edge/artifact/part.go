@@ -11,10 +11,14 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 )
 
-// part is one object on its way: a file that only grows, and beside it a small
-// record of which version of the object it belongs to.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// part is one object on its way: a file, and beside it a small record of which
+// version of the object it belongs to. It grows from its beginning, or, with
+// an index of what is here, in [pieces].
 //
 // Invariant: sha and crc cover exactly the first at bytes of the file.
 type part struct {
@@ -23,16 +27,19 @@ type part struct {
 	state    partState
 	at       int64
 	finished bool // all bytes are here
+	whole    bool // the source was seen to send no ranges
 	file     diskFile
 	sha      hash.Hash
 	crc      hash.Hash32
 	meter    *meter
-	promised int64 // bytes added to the meter's total for this object
+	counted  atomic.Int64 // bytes added to what the meter has as done
+	promised int64        // and to its total
 }
 
 type partState struct {
 	Validator string `json:"validator"`
 	Size      int64  `json:"size"`
+	Piece     int64  `json:"piece,omitempty"` // size of a piece; 0: the file has no gaps
 }
 
 // openPart opens an object's part and takes over what is there of the same
@@ -46,7 +53,7 @@ func (s *Store) openPart(ctx context.Context, loc location, o object, m *meter) 
 	p := &part{
 		object: o, path: path, file: f, meter: m, promised: max(o.Size, 0),
 		state: partState{Validator: o.Validator, Size: o.Size},
-		sha:   sha256.New(), crc: crc32.New(crc32.MakeTable(crc32.Castagnoli)),
+		sha:   sha256.New(), crc: crc32.New(castagnoli),
 	}
 	if err := p.resume(ctx); err != nil {
 		_ = f.Close()
@@ -56,6 +63,11 @@ func (s *Store) openPart(ctx context.Context, loc location, o object, m *meter) 
 }
 
 func (p *part) statePath() string { return p.path + ".json" }
+
+func (p *part) indexPath() string { return p.path + ".index" }
+
+// sums is where bytes go to be hashed.
+func (p *part) sums() io.Writer { return io.MultiWriter(p.sha, p.crc) }
 
 func (p *part) resume(ctx context.Context) error {
 	var old partState
@@ -67,8 +79,11 @@ func (p *part) resume(ctx context.Context) error {
 		p.state.Size = old.Size
 		p.promise(old.Size)
 	}
-	p.state.Validator = old.Validator
-	n, err := io.Copy(io.MultiWriter(p.sha, p.crc), &contextReader{ctx: ctx, r: p.file})
+	p.state.Validator, p.state.Piece = old.Validator, old.Piece
+	if old.Piece > 0 {
+		return p.resumePieces(ctx)
+	}
+	n, err := io.Copy(p.sums(), &contextReader{ctx: ctx, r: p.file})
 	if err != nil {
 		return err
 	}
@@ -76,18 +91,23 @@ func (p *part) resume(ctx context.Context) error {
 		return p.restart()
 	}
 	p.at = n
-	p.meter.add(n, 0)
+	p.count(n)
 	return nil
 }
 
 // resumable reports whether bytes of version old may be continued: the source
 // must be able to say that the object is still that version.
 func (p *part) resumable(old partState) bool {
-	if old.Validator == "" || strings.HasPrefix(old.Validator, "W/") {
+	if !strongValidator(old.Validator) || old.Piece < 0 || old.Piece > 0 && old.Size <= 0 {
+		return false
+	}
+	if p.object.Size >= 0 && old.Size >= 0 && p.object.Size != old.Size {
 		return false
 	}
 	return p.object.Validator == "" || p.object.Validator == old.Validator
 }
+
+func strongValidator(v string) bool { return v != "" && !strings.HasPrefix(v, "W/") }
 
 // complete reports whether every byte is here. Without a listed version the
 // source must confirm it, so a part that was only resumed is not complete.
@@ -97,18 +117,32 @@ func (p *part) complete() bool {
 
 // restart drops all bytes.
 func (p *part) restart() error {
-	if _, err := p.file.Seek(0, io.SeekStart); err != nil {
+	if err := p.rewind(); err != nil {
 		return err
 	}
 	if err := p.file.Truncate(0); err != nil {
 		return err
 	}
-	p.sha.Reset()
-	p.crc.Reset()
-	p.meter.add(-p.at, 0)
+	_ = os.Remove(p.statePath()) // without them there is nothing to resume
+	_ = os.Remove(p.indexPath())
+	p.count(-p.counted.Load())
 	p.at = 0
 	p.state = partState{Validator: p.object.Validator, Size: p.object.Size}
 	return nil
+}
+
+// rewind goes back to the first byte, with nothing hashed.
+func (p *part) rewind() error {
+	p.sha.Reset()
+	p.crc.Reset()
+	_, err := p.file.Seek(0, io.SeekStart)
+	return err
+}
+
+// count tells the meter of n more bytes.
+func (p *part) count(n int64) {
+	p.counted.Add(n)
+	p.meter.add(n, 0)
 }
 
 // expect notes the size of the whole object and writes the state down before
@@ -126,12 +160,12 @@ func (p *part) promise(size int64) {
 	p.promised = size
 }
 
+// write appends bytes to a part that is not in pieces.
 func (p *part) write(b []byte) error {
 	n, err := p.file.Write(b)
-	_, _ = p.sha.Write(b[:n]) // hashes never fail
-	_, _ = p.crc.Write(b[:n])
+	_, _ = p.sums().Write(b[:n]) // hashes never fail
 	p.at += int64(n)
-	p.meter.add(int64(n), 0)
+	p.count(int64(n))
 	return err
 }
 

@@ -22,7 +22,7 @@ type Store struct {
 	client   *http.Client
 	log      *slog.Logger
 	byScheme map[string]source
-	slots    chan struct{} // one token per file being downloaded
+	slots    chan struct{} // one token per connection that brings bytes
 	disk     disk
 
 	mu      sync.Mutex
@@ -50,6 +50,9 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 	if client == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.MaxIdleConnsPerHost = 16 // several ranges of a file are read at a time
+		// Over HTTP/2 they would share one TCP connection and its losses.
+		transport.Protocols = new(http.Protocols)
+		transport.Protocols.SetHTTP1(true)
 		client = &http.Client{Transport: transport}
 	}
 	if log == nil {

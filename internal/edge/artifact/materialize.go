@@ -1,0 +1,269 @@
+package artifact
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// What [Materialize] leaves in its folder, and what is there meanwhile.
+const (
+	placedName = ".roundhouse-pull"
+	workName   = ".roundhouse-work"
+	// lostName is what a fresh volume of ext4 holds.
+	lostName = "lost+found"
+	// maxPlaced bounds the record of a folder.
+	maxPlaced = 16 << 20
+)
+
+// placed is the record of a folder that holds an artifact. It is written
+// before the first file is put there, so that a stop between two files is made
+// good, and again after the last.
+type placed struct {
+	Source string `json:"source"` // redacted
+	Key    string `json:"key"`    // of the whole URI
+	// Tree is where the files come from, below the folder; "" once all are there.
+	Tree    string   `json:"tree,omitempty"`
+	Entries []string `json:"entries"` // at the top of the folder
+	Files   int      `json:"files"`
+	Bytes   int64    `json:"bytes"`
+}
+
+// Materialize puts the files of a remote artifact into dir itself, without a
+// second copy: a folder's content, or the one file. Others can read what it
+// puts there. It waits for another call over dir, resumes what was interrupted,
+// and does nothing where dir holds the artifact. A dir that holds anything else
+// is refused. cfg.Dir is ignored. progress is as for [Store.Fetch].
+func Materialize(ctx context.Context, dir string, req Request, cfg Config, client *http.Client, log *slog.Logger, progress func(Progress)) error {
+	loc, err := parse(req)
+	if err != nil {
+		return err
+	}
+	if loc.scheme == "file" || loc.scheme == "upload" {
+		return fmt.Errorf("artifact: %s is on this machine already: copy it", Redact(req.URI))
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return fmt.Errorf("artifact: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("artifact: %w", err)
+	}
+	unlock, err := lockFolder(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	want := placed{Source: Redact(req.URI), Key: digest(strings.TrimSpace(req.URI))[:32]}
+	had, err := readPlaced(dir, want)
+	if err != nil {
+		return err
+	}
+	if had == nil {
+		cfg.Dir = filepath.Join(dir, workName)
+		if had, err = fetchInto(ctx, dir, req, cfg, client, log, want, progress); err != nil {
+			return err
+		}
+	}
+	return had.finish(dir)
+}
+
+// fetchInto downloads below dir and records what is to be put there.
+func fetchInto(ctx context.Context, dir string, req Request, cfg Config, client *http.Client, log *slog.Logger, p placed, progress func(Progress)) (*placed, error) {
+	s, err := New(cfg, client, log)
+	if err != nil {
+		return nil, err
+	}
+	path, err := s.Fetch(ctx, req, progress)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, fmt.Errorf("artifact: %w", err)
+	}
+	tree := path
+	if info.IsDir() {
+		list, err := os.ReadDir(path)
+		if err != nil {
+			return nil, fmt.Errorf("artifact: %w", err)
+		}
+		for _, e := range list {
+			p.Entries = append(p.Entries, e.Name())
+		}
+	} else {
+		tree, p.Entries = filepath.Dir(path), []string{filepath.Base(path)}
+	}
+	for _, name := range p.Entries {
+		if name == placedName || name == workName {
+			return nil, fmt.Errorf("artifact: %s: the model has a file %s, a name that is taken; rename it at the source", p.Source, name)
+		}
+	}
+	if p.Files, p.Bytes, err = open(tree); err != nil {
+		return nil, err
+	}
+	if p.Tree, err = filepath.Rel(dir, tree); err != nil {
+		return nil, fmt.Errorf("artifact: %w", err)
+	}
+	return &p, p.write(dir)
+}
+
+// open lets everybody read the files below a folder, and counts them: servers
+// run as other users than whoever fetches for them.
+func open(tree string) (files int, bytes int64, err error) {
+	err = filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Type()&fs.ModeSymlink != 0 {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		mode := info.Mode().Perm() | 0o444
+		if d.IsDir() {
+			mode |= 0o111
+		}
+		return os.Chmod(path, mode)
+	})
+	if err == nil {
+		files, bytes, err = measure(tree)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("artifact: %w", err)
+	}
+	return files, bytes, nil
+}
+
+// finish moves into the folder what is not there yet, and cleans up.
+func (p *placed) finish(dir string) error {
+	if p.Tree != "" {
+		for _, name := range p.Entries {
+			err := os.Rename(filepath.Join(dir, p.Tree, name), filepath.Join(dir, name))
+			if errors.Is(err, fs.ErrNotExist) {
+				_, err = os.Lstat(filepath.Join(dir, name)) // moved before an interruption
+			}
+			if err != nil {
+				return fmt.Errorf("artifact: %w", err)
+			}
+		}
+		p.Tree = ""
+		if err := p.write(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(dir, workName)); err != nil {
+		return fmt.Errorf("artifact: %w", err)
+	}
+	return syncDir(dir)
+}
+
+func (p *placed) write(dir string) error {
+	path := filepath.Join(dir, placedName)
+	if err := writeJSON(path, p); err != nil {
+		return err
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		return fmt.Errorf("artifact: %w", err)
+	}
+	return nil
+}
+
+// readPlaced is the record of a folder, nil for one where nothing was put yet.
+// It is an error for the folder to hold anything but what want asks for.
+func readPlaced(dir string, want placed) (*placed, error) {
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("artifact: %w", err)
+	}
+	p, err := decodePlaced(filepath.Join(dir, placedName))
+	if err != nil {
+		return nil, err
+	}
+	if p == nil {
+		for _, e := range list {
+			if name := e.Name(); name != workName && name != lostName && !strings.HasPrefix(name, ".json-") {
+				return nil, fmt.Errorf("artifact: %s is not empty (%s): name an empty folder", dir, name)
+			}
+		}
+		return nil, nil
+	}
+	if p.Key != want.Key {
+		return nil, fmt.Errorf("artifact: %s holds %s: name another folder for %s, or empty it", dir, p.Source, want.Source)
+	}
+	if p.Tree != "" {
+		return p, nil
+	}
+	var files int
+	var bytes int64
+	for _, name := range p.Entries {
+		n, b, err := measure(filepath.Join(dir, name))
+		if err != nil {
+			return nil, fmt.Errorf("artifact: %s: empty the folder to fetch the model again: %w", dir, err)
+		}
+		files, bytes = files+n, bytes+b
+	}
+	if files != p.Files || bytes != p.Bytes {
+		return nil, fmt.Errorf("artifact: %s has %d files of %d bytes, and %s has %d of %d: empty the folder to fetch it again",
+			dir, files, bytes, p.Source, p.Files, p.Bytes)
+	}
+	return p, nil
+}
+
+func decodePlaced(path string) (*placed, error) {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var raw []byte
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxPlaced) {
+		err = fmt.Errorf("%s: not a record of what was fetched", path)
+	}
+	if err == nil {
+		raw, err = os.ReadFile(path)
+	}
+	var p placed
+	if err == nil {
+		err = json.Unmarshal(raw, &p)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("artifact: %w; empty the folder to fetch the model again", err)
+	}
+	ok := p.Tree == "" || localName(filepath.ToSlash(p.Tree)) && strings.HasPrefix(p.Tree, workName)
+	for _, name := range p.Entries {
+		ok = ok && localName(name) && !strings.Contains(name, "/")
+	}
+	if !ok {
+		return nil, fmt.Errorf("artifact: %s: not a record of what was fetched; empty the folder to fetch the model again", path)
+	}
+	return &p, nil
+}
+
+// lockFolder keeps other processes off a folder until unlock. A process that
+// is killed lets go of it.
+func lockFolder(ctx context.Context, dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("artifact: %w", err)
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, 250*time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = sleep(ctx, wait)
+		}
+		if err != nil {
+			_ = f.Close()
+			return nil, fmt.Errorf("artifact: lock %s: %w", dir, err)
+		}
+	}
+}
