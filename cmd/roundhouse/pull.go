@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
+)
+
+// pullCommand is `roundhouse pull`.
+type pullCommand struct {
+	dataDir string
+	out     string
+}
+
+func newPullCommand() *cobra.Command {
+	var c pullCommand
+	cmd := &cobra.Command{
+		Use:   "pull URI…",
+		Short: "Fetch models ahead of their use",
+		Long: `Fetch models into the data directory ahead of their use. A server over the same
+directory finds them there; one that is running may go on meanwhile. What was
+interrupted is resumed.
+
+With --out the files of one model are put into a folder of your own, which must
+be empty or hold that model: its init containers fetch models for pods so.`,
+		Example: `  roundhouse pull hf://Qwen/Qwen2.5-0.5B-Instruct
+  roundhouse pull s3://models/iris https://example.com/model.bst
+  roundhouse pull s3://models/iris --out /mnt/models`,
+		Args: wants(1, -1, "the URIs of models"),
+		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args) },
+	}
+	cmd.Flags().StringVar(&c.dataDir, "data-dir", datadir.Default(), "where the desired state, models and logs are kept")
+	cmd.Flags().StringVar(&c.out, "out", "", "folder to put the files of one model into, instead of the data directory")
+	return cmd
+}
+
+func (c *pullCommand) run(cmd *cobra.Command, uris []string) error {
+	if c.out != "" {
+		if len(uris) > 1 {
+			return usagef("--out takes the files of one model, and %d are named", len(uris))
+		}
+		if cmd.Flags().Changed("data-dir") {
+			return usagef("--out and --data-dir are two places: give one of them")
+		}
+		return c.pull(cmd, uris[0], func(progress func(artifact.Progress)) (string, error) {
+			return c.out, artifact.Materialize(contextOf(cmd), c.out, artifact.Request{URI: uris[0]}, artifact.Config{}, nil, nil, progress)
+		})
+	}
+	store, err := openStore(c.dataDir)
+	if err != nil {
+		return err
+	}
+	for _, uri := range uris {
+		err := c.pull(cmd, uri, func(progress func(artifact.Progress)) (string, error) {
+			return store.Fetch(contextOf(cmd), artifact.Request{URI: uri}, progress)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pull fetches one model, says how far it is, and where it lies.
+func (c *pullCommand) pull(cmd *cobra.Command, uri string, fetch func(func(artifact.Progress)) (string, error)) error {
+	name := artifact.Redact(uri)
+	bar := newProgress(stderrFile(cmd))
+	defer bar.done()
+	lines := progressLines{w: cmd.ErrOrStderr(), name: name, now: time.Now}
+	path, err := fetch(func(p artifact.Progress) {
+		if bar.on {
+			bar.fetch(name, p.Done, p.Total)
+			return
+		}
+		lines.say(p)
+	})
+	bar.done()
+	if err != nil {
+		return err
+	}
+	cmd.Println(path)
+	return nil
+}
+
+// progressEvery is how long is between two lines of progress.
+const progressEvery = 5 * time.Second
+
+// progressLines says how far a download is where there is no terminal, such as
+// in the log of a pod.
+type progressLines struct {
+	w     io.Writer
+	name  string
+	now   func() time.Time
+	began time.Time
+	said  time.Time
+	first int64
+}
+
+func (l *progressLines) say(p artifact.Progress) {
+	now := l.now()
+	if l.began.IsZero() {
+		l.began, l.said, l.first = now, now, p.Done
+		return
+	}
+	if p.Total <= 0 || now.Sub(l.said) < progressEvery {
+		return
+	}
+	l.said = now
+	rate := float64(p.Done-l.first) / now.Sub(l.began).Seconds()
+	_, _ = fmt.Fprintf(l.w, "%s: %s of %s (%d %%), %s/s\n", l.name, mebibytes(float64(p.Done)), mebibytes(float64(p.Total)),
+		int(100*float64(p.Done)/float64(p.Total)), mebibytes(rate))
+}
+
+func mebibytes(n float64) string { return fmt.Sprintf("%.1f MiB", n/(1<<20)) }
