@@ -21,6 +21,9 @@ type Demand struct {
 	LoadSeconds float64 `json:"loadSeconds"`
 	// LastDone is when the last request finished; zero when none has.
 	LastDone time.Time `json:"lastDone,omitzero"`
+	// Unknown says that a gateway that takes requests has not told yet what is
+	// asked of it, so that there may be more than the counts say.
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // Replica is what the decision needs of one replica.
@@ -50,6 +53,7 @@ type State struct {
 	LastLoad  float64   // Demand.LoadSeconds at the last step
 	LastSeen  uint64    // Demand.Arrived at the last step
 	IdleSince time.Time // when nothing was queued, in flight or starting any more; zero while busy
+	Unknown   bool      // Demand.Unknown at the last step
 	LowSince  time.Time // since when fewer than Count would do; zero when they would not
 	LowPeak   int       // the most wanted since LowSince
 }

@@ -23,10 +23,11 @@ const (
 // and in flight right now, so that growth is answered at once; from zero it is
 // therefore ceil(queued / target). A count falls only after settle, and to
 // zero only when the pool has been idle for ScaleToZeroAfter, counted from the
-// last completion or readiness, never during startup.
+// last completion or readiness, never during startup. While the demand is
+// unknown a count only grows, and the idle clock stands still.
 func Step(s State, in Input, now time.Time) (State, Decision) {
 	next := State{Last: now, LastLoad: in.Demand.LoadSeconds, LastSeen: in.Demand.Arrived,
-		IdleSince: idleSince(s, in, now), Count: s.Count}
+		IdleSince: idleSince(s, in, now), Unknown: in.Demand.Unknown, Count: s.Count}
 	if s.Last.IsZero() {
 		next.Count = len(in.Replicas) // a returning owner starts from what runs
 	}
@@ -35,6 +36,10 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 		return next, decide(next, in, 0, "stopped by its owner")
 	}
 	want, why := wanted(s, in, now)
+	if in.Demand.Unknown {
+		next.Count = held(next.Count, want, in)
+		return next, decide(next, in, 0, "demand unknown until every gateway has told")
+	}
 	wait := time.Duration(0)
 	if busy(in) || next.Count > max(in.Limits.Min, 1) || next.IdleSince.IsZero() {
 		wait = tick
@@ -69,7 +74,9 @@ func wanted(s State, in Input, now time.Time) (int, string) {
 		l.Target = service.DefaultScaleTarget // a percentage is no number of requests
 	}
 	load, unit := float64(in.Demand.Queued+in.Demand.Running), "in flight"
-	if dt := now.Sub(s.Last).Seconds(); !s.Last.IsZero() && dt > 0 {
+	// What came to be known since the last step happened at an unknown time.
+	averaged := !s.Last.IsZero() && !s.Unknown && !in.Demand.Unknown
+	if dt := now.Sub(s.Last).Seconds(); averaged && dt > 0 {
 		if l.Metric == service.MetricRPS {
 			load, unit = float64(in.Demand.Arrived-min(s.LastSeen, in.Demand.Arrived))/dt, "per second"
 		} else {
@@ -96,6 +103,15 @@ func wanted(s State, in Input, now time.Time) (int, string) {
 	default:
 		return bounded, why
 	}
+}
+
+// held is the count while the demand is unknown: no less than before, and one
+// where a gateway has started a replica by itself.
+func held(count, want int, in Input) int {
+	if count == 0 && len(in.Replicas) > 0 {
+		count = min(1, in.Limits.Max)
+	}
+	return max(count, want)
 }
 
 // fall is the count after a wish for fewer: the present one until fewer has
@@ -130,8 +146,8 @@ func idleSince(s State, in Input, now time.Time) time.Time {
 		}
 	}
 	// What happened before this owner came says nothing of the demand since:
-	// the clock holds from its first step.
-	if s.Last.IsZero() || newest.IsZero() && s.IdleSince.IsZero() {
+	// the clock holds from its first step that knows the demand.
+	if s.Last.IsZero() || s.Unknown || in.Demand.Unknown || newest.IsZero() && s.IdleSince.IsZero() {
 		return now
 	}
 	if s.IdleSince.After(newest) {
