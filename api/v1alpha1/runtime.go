@@ -7,15 +7,17 @@ import (
 // ServingRuntime is a runtime for the services of its own namespace.
 type ServingRuntime struct {
 	metav1.TypeMeta `json:",inline"`
-	Metadata        metav1.ObjectMeta  `json:"metadata"`
-	Spec            ServingRuntimeSpec `json:"spec"`
+	Metadata        metav1.ObjectMeta    `json:"metadata"`
+	Spec            ServingRuntimeSpec   `json:"spec"`
+	Status          ServingRuntimeStatus `json:"status,omitzero"`
 }
 
 // ClusterServingRuntime is a runtime for every namespace. It has none itself.
 type ClusterServingRuntime struct {
 	metav1.TypeMeta `json:",inline"`
-	Metadata        metav1.ObjectMeta  `json:"metadata"`
-	Spec            ServingRuntimeSpec `json:"spec"`
+	Metadata        metav1.ObjectMeta    `json:"metadata"`
+	Spec            ServingRuntimeSpec   `json:"spec"`
+	Status          ServingRuntimeStatus `json:"status,omitzero"`
 }
 
 // ServingRuntimeSpec is what a runtime can serve and how it runs.

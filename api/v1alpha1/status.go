@@ -28,6 +28,12 @@ type CanaryStatus struct {
 	Why           string `json:"why,omitempty"`
 }
 
+// ServingRuntimeStatus says whether a runtime could be read; written by
+// Roundhouse and ignored when read from a manifest.
+type ServingRuntimeStatus struct {
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
 // RuntimeStatus is the runtime chosen and why.
 type RuntimeStatus struct {
 	Name      string `json:"name"`

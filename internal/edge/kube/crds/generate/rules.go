@@ -1,0 +1,318 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	apiext "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
+)
+
+// Bounds. Those that dialect has too bear its numbers; the others keep the
+// server's estimate of what a rule costs within its budget.
+const (
+	maxName       = 253
+	maxWord       = 64
+	maxModelName  = 256
+	maxContainers = 64
+	maxFormats    = 256
+	maxModels     = 100
+	maxTargets    = 16
+	maxAddresses  = 256
+	maxScorers    = 16
+	maxLabels     = 64
+	maxWeight     = 1_000_000
+)
+
+// Patterns, as dialect has them.
+const (
+	label     = `[a-z0-9]([-a-z0-9]*[a-z0-9])?`
+	subdomain = label + `(\.` + label + `)*`
+	host      = `[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*`
+	inet6     = `\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\]`
+	port      = `0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])`
+	quantity  = `^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?$`
+	span      = `^[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
+	// A model's name has no blank at its ends and no control character.
+	modelEdge = `[^\x00-\x20\x7f\x{85}\p{Z}]`
+	modelName = modelEdge + `([^\x00-\x1f\x7f]*` + modelEdge + `)?`
+	labelName = `([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)`
+	size      = `^\s*\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*[kKmMbBtT]?\s*$`
+)
+
+// parameters is the count that a size stands for; %s is a string of the form
+// of size.
+const parameters = `[%s.lowerAscii().trim()].map(s, double(s.matches('[kmbt]$') ? s.substring(0, size(s) - 1).trim() : s) * ` +
+	`(s.endsWith('k') ? 1e3 : s.endsWith('m') ? 1e6 : s.endsWith('b') ? 1e9 : s.endsWith('t') ? 1e12 : 1.0))[0]`
+
+// stated: a string is there and not empty; some: a list is. The optionals of
+// CEL would be shorter, but the server's estimate of their cost has no bounds.
+func stated(path string) string { return fmt.Sprintf("(has(%[1]s) && %[1]s != '')", path) }
+
+func some(path string) string { return fmt.Sprintf("(has(%[1]s) && size(%[1]s) > 0)", path) }
+
+// complete: a component can run without a runtime.
+func complete(c string) string {
+	return "(has(" + c + ".local) || " + stated(c+".image") + " || " + some(c+".command") +
+		" || has(" + c + ".containers) && " + c + ".containers.exists(c, " + stated("c.image") + " || " + some("c.command") + "))"
+}
+
+// cel adds a rule that must hold.
+func cel(expression, message string) rule {
+	return func(p *props) {
+		p.XValidations = append(p.XValidations, apiext.ValidationRule{Rule: expression, Message: message})
+	}
+}
+
+func require(names ...string) rule {
+	return func(p *props) { p.Required = append(p.Required, names...) }
+}
+
+func atLeast(n float64) rule { return func(p *props) { p.Minimum = number(n) } }
+
+func between(low, high float64) rule {
+	return func(p *props) { p.Minimum, p.Maximum = number(low), number(high) }
+}
+
+func above(n float64) rule {
+	return func(p *props) { p.Minimum, p.ExclusiveMinimum = number(n), true }
+}
+
+// form is a pattern of at most limit characters; what is not stated may be
+// written as "".
+func form(expr string, limit int64) rule {
+	return func(p *props) { p.Pattern, p.MaxLength = expr, count(limit) }
+}
+
+func length(limit int64) rule { return func(p *props) { p.MaxLength = count(limit) } }
+
+func atMost(n int64) rule { return func(p *props) { p.MaxItems = count(n) } }
+
+// set is a list whose items differ.
+func set(p *props) {
+	of := "set"
+	p.XListType = &of
+}
+
+// keyed is a list whose items differ in one field, so that several writers may
+// each have theirs.
+func keyed(by string) rule {
+	return func(p *props) {
+		of := "map"
+		p.XListType, p.XListMapKeys = &of, []string{by}
+	}
+}
+
+// items applies rules to what a list holds.
+func items(rules ...rule) rule {
+	return func(p *props) {
+		for _, r := range rules {
+			r(p.Items.Schema)
+		}
+	}
+}
+
+// oneOf is a choice; "" is none.
+func oneOf[S ~string](names ...S) rule {
+	return func(p *props) {
+		for _, n := range append([]S{""}, names...) {
+			p.Enum = append(p.Enum, apiext.JSON{Raw: fmt.Appendf(nil, "%q", string(n))})
+		}
+	}
+}
+
+// protocolOf is a choice in any dialect's spelling, whatever the case.
+func protocolOf(names ...service.Protocol) rule {
+	var all []string
+	for _, n := range names {
+		all = append(all, regexp.QuoteMeta(string(n)))
+	}
+	for _, spelt := range []string{"openinference-v1", "openinference-v2", "kfserving", "open-inference"} {
+		if p, ok := service.ParseProtocol(spelt); ok && slices.Contains(names, p) {
+			all = append(all, spelt)
+		}
+	}
+	return func(p *props) { p.Pattern = `^(?i:` + strings.Join(all, "|") + `)?$` }
+}
+
+var (
+	duration = []rule{form(span, maxWord), cel("duration(self) > duration('0s')", "must be more than 0")}
+	modelled = []rule{form(`^`+modelName+`$`, maxModelName),
+		cel(fmt.Sprintf("size(bytes(self)) <= %d", maxModelName), fmt.Sprintf("more than %d bytes", maxModelName))}
+	sized = []rule{length(maxWord), cel(
+		`self == '' || self.matches(r'`+size+`') && `+fmt.Sprintf(parameters, "self")+` >= 0.5 && `+fmt.Sprintf(parameters, "self")+` <= 1e18`,
+		"is not a parameter count: write a number such as 7B or 350M")}
+	operator = []rule{oneOf(service.OperatorEqual, service.OperatorGreaterThan, service.OperatorGreaterThanOrEqual)}
+)
+
+// containerRules are those of a list of containers.
+var containerRules = []rule{
+	atMost(maxContainers),
+	cel("size(self) < 2 || self.all(c, "+stated("c.name")+")", "of several containers each needs a name"),
+	cel("self.all(c, !"+stated("c.name")+" || self.exists_one(d, has(d.name) && d.name == c.name))", "two containers have the same name"),
+}
+
+// labelNamed: a service's name becomes part of others'.
+func labelNamed(p *props) {
+	p.Properties["metadata"] = props{Type: "object", Properties: map[string]props{
+		"name": {Type: "string", Pattern: "^" + label + "$", MaxLength: count(63)},
+	}}
+}
+
+// bounds are the replicas asked for where a component's scaling lies over the
+// service's.
+const bounds = `!has(self.scaling) || [[self.?engine.?scaling.?minReplicas.orValue(self.?scaling.?minReplicas.orValue(0)), ` +
+	`self.?engine.?scaling.?maxReplicas.orValue(self.?scaling.?maxReplicas.orValue(0))]].all(b, b[1] == 0 || b[0] <= b[1])`
+
+// rules are by "Type" or "Type.field".
+func rules() map[string][]rule {
+	all := map[string][]rule{}
+	for _, part := range []map[string][]rule{serviceRules(), runtimeRules(), routingRules(), statusRules()} {
+		for name, r := range part {
+			all[name] = r
+		}
+	}
+	return all
+}
+
+func serviceRules() map[string][]rule {
+	return map[string][]rule{
+		"ModelService": {labelNamed},
+		"ModelServiceSpec": {
+			cel("has(self.model) || has(self.runtime) || has(self.engine) && "+complete("self.engine"),
+				"model is missing: say what to serve, as model.uri or model.ref, or give engine.containers an image or engine.local a command"),
+			cel(bounds, "scaling and engine.scaling together ask for more minReplicas than maxReplicas"),
+		},
+		"ModelServiceSpec.canaryTrafficPercent": {between(0, 100)},
+		"ModelServiceSpec.runtimeVersion":       {length(maxName)},
+		"ModelServiceSpec.protocol":             {protocolOf(service.Protocols...)},
+		"ModelServiceSpec.disaggregation":       {oneOf(service.Disaggregations...)},
+		"Model": {
+			cel("!has(self.ref) || !"+stated("self.uri"), "uri and ref both say where the model is: remove one"),
+			cel("has(self.ref) || "+stated("self.uri")+" || has(self.format) && "+stated("self.format.name"),
+				"uri is missing: say where the model is, or name a model in ref"),
+			cel("!has(self.ref) || !has(self.ref.kind) || self.ref.kind in ['', 'BaseModel', 'ClusterBaseModel']",
+				"ref.kind: write BaseModel or ClusterBaseModel, or nothing for whichever there is"),
+		},
+		"Model.uri":        {length(4096)},
+		"Model.parameters": sized,
+		"ObjectRef":        {require("name")},
+		"ObjectRef.name":   {form(`^`+subdomain+`$`, maxName)},
+		"Scaling": {
+			cel("!has(self.minReplicas) || !has(self.maxReplicas) || self.maxReplicas == 0 || self.minReplicas <= self.maxReplicas",
+				"minReplicas is more than maxReplicas"),
+			cel("!has(self.targetConcurrency) || !has(self.scaleTarget) && (!has(self.scaleMetric) || self.scaleMetric in ['', 'concurrency'])",
+				"targetConcurrency and scaleTarget or scaleMetric both say what to scale on: remove one"),
+		},
+		"Scaling.minReplicas":       {atLeast(0)},
+		"Scaling.maxReplicas":       {atLeast(0)},
+		"Scaling.maxConcurrency":    {atLeast(0)},
+		"Scaling.targetConcurrency": {above(0)},
+		"Scaling.scaleTarget":       {above(0)},
+		"Scaling.scaleMetric":       {oneOf(service.MetricConcurrency, service.MetricRPS, service.MetricCPU, service.MetricMemory)},
+		"Scaling.scaleToZeroAfter":  duration,
+		"Scaling.startupTimeout":    duration,
+		"Component": {
+			cel("!"+some("self.containers")+" || !has(self.resources) && !"+stated("self.image")+" && !"+some("self.command")+" && !"+
+				some("self.args")+" && !"+some("self.env"),
+				"containers and the short form (image, command, args, env, resources) both describe the serving container: write one of them"),
+		},
+		"Node.size": {atLeast(1)},
+		"Local":     {require("command")},
+		"Local.command": {func(p *props) { p.MinItems = count(1) },
+			cel("self[0] != ''", "is missing: name the program to run and its arguments")},
+		"Local.env": {func(p *props) { *p = list(free()) }},
+	}
+}
+
+func runtimeRules() map[string][]rule {
+	return map[string][]rule{
+		"ServingRuntimeSpec": {
+			cel("has(self.local) || has(self.engine) && (has(self.engine.leader) || "+complete("self.engine")+")",
+				"engine is missing what to run: give engine.containers an image, or local a command"),
+			cel("!has(self.local) || !has(self.engine) || !has(self.engine.local)",
+				"local and engine.local both say how the engine runs: remove one"),
+		},
+		"ServingRuntimeSpec.protocolVersions":      {items(protocolOf(service.Protocols...))},
+		"ServingRuntimeSpec.disaggregation":        {oneOf(service.Disaggregations...)},
+		"ServingRuntimeSpec.supportedModelFormats": {atMost(maxFormats)},
+		"SizeRange": {cel("!"+stated("self.min")+" || !"+stated("self.max")+" || "+
+			fmt.Sprintf(parameters, "self.min")+" <= "+fmt.Sprintf(parameters, "self.max"), "min is more than max")},
+		"SizeRange.min": sized,
+		"SizeRange.max": sized,
+		"SupportedFormat": {
+			cel("has(self.modelFormat) ? "+stated("self.modelFormat.name")+" : "+stated("self.name"),
+				"name is missing: name the model format"),
+			cel("!has(self.modelFormat) || (!"+stated("self.name")+" || has(self.modelFormat.name) && self.name.lowerAscii() == self.modelFormat.name.lowerAscii()) && (!"+
+				stated("self.version")+" || has(self.modelFormat.version) && self.version == self.modelFormat.version)",
+				"name and version disagree with modelFormat: keep modelFormat"),
+		},
+		"SupportedFormat.name":     {length(maxName)},
+		"SupportedFormat.version":  {length(maxWord)},
+		"SupportedFormat.priority": {atLeast(1)},
+		"VersionedName.name":       {length(maxName)},
+		"VersionedName.version":    {length(maxWord)},
+		"VersionedName.operator":   operator,
+	}
+}
+
+func routingRules() map[string][]rule {
+	scorers, _ := picker.Preset(picker.Default) // every scorer there is has a weight in it
+	var names []string
+	for _, s := range scorers.Scorers {
+		names = append(names, s.Name)
+	}
+	return map[string][]rule{
+		"RouteSpec": {require("targets"),
+			cel("!has(self.priority) || !"+stated("self.criticality"), "priority and criticality both say how urgent requests are: remove one")},
+		"RouteSpec.models":      {atMost(maxModels), set, items(modelled...)},
+		"RouteSpec.criticality": {oneOf("Critical", "Standard", "Sheddable")},
+		"RouteSpec.targets": {atMost(maxTargets), func(p *props) { p.MinItems = count(1) },
+			cel("self.all(t, has(t.weight)) || !self.exists(t, has(t.weight))", "either every target has a weight or none has")},
+		"RouteTarget": {cel(stated("self.service")+" != "+stated("self.pool"),
+			"name a service or a pool, one of them")},
+		"RouteTarget.service": {form(`^(`+label+`)?$`, 63)},
+		"RouteTarget.pool":    {form(`^(`+subdomain+`)?$`, maxName)},
+		"RouteTarget.model": {form(`^(`+modelName+`)?$`, maxModelName),
+			cel(fmt.Sprintf("size(bytes(self)) <= %d", maxModelName), fmt.Sprintf("more than %d bytes", maxModelName))},
+		"RouteTarget.weight": {between(0, maxWeight)},
+
+		"PoolSpec": {cel("has(self.selector) || has(self.addresses) && size(self.addresses) > 0",
+			"selector is missing: write labels of services, or addresses of servers that run already"),
+			cel("!has(self.selector) || size(self.selector) > 0", "selector is empty: write the labels of the model servers, such as app: vllm")},
+		"PoolSpec.selector": {func(p *props) {
+			p.MaxProperties = count(maxLabels)
+			p.AdditionalProperties.Schema.Pattern = `^` + labelName + `?$`
+			p.AdditionalProperties.Schema.MaxLength = count(63)
+		}, cel(`self.all(k, k.matches(r'^([^/]{1,253}/)?`+labelName+`$'))`, "a key is not a label's name")},
+		"PoolSpec.addresses": {atMost(maxAddresses), set, items(form(`^(`+inet6+`|`+host+`):`+port+`$`, 2*maxName),
+			cel(fmt.Sprintf("self.lastIndexOf(':') <= %d || self.startsWith('[')", maxName), "the host's name is too long"))},
+		"PoolSpec.protocol":       {protocolOf(service.ProtocolV1, service.ProtocolV2, service.ProtocolOpenAI, service.ProtocolCohere)},
+		"PoolSpec.maxConcurrency": {atLeast(0)},
+		"PoolMetrics.engine":      {oneOf(routing.Engines...)},
+		"PoolMetrics.path":        {form(`^(/.*)?$`, 4096)},
+		"PoolPicker.preset":       {oneOf(picker.Presets()...)},
+		"PoolPicker.scorers":      {atMost(maxScorers)},
+		"PoolScorer":              {require("name")},
+		"PoolScorer.name":         {oneOf(names...), func(p *props) { p.Enum = p.Enum[1:] }},
+		"PoolScorer.weight":       {between(0, maxWeight)},
+		"PoolScorer.scale":        {atLeast(0)},
+		"PoolQueue.maxRequests":   {atLeast(1)},
+		"PoolQueue.maxBytes": {form(quantity, maxWord),
+			cel("type(self) == int ? self > 0 : quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0")},
+		"PoolQueue.maxWait": duration,
+	}
+}
+
+func statusRules() map[string][]rule {
+	return map[string][]rule{
+		"ModelServiceStatus.conditions":   {keyed("type")},
+		"ServingRuntimeStatus.conditions": {keyed("type")},
+		"RoutingStatus.conditions":        {keyed("type")},
+	}
+}
