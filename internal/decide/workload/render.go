@@ -29,29 +29,46 @@ type Input struct {
 
 // Hash covers the inputs that call for a new revision when they change. A
 // runtime of the catalog counts by name alone, so that a new binary restarts
-// nothing; scaling does not count at all.
+// nothing; scaling does not count at all, but for the time that pods get to
+// start, which stands in them.
 func (in Input) Hash() string {
 	svc := *in.Service
-	svc.Meta = service.Meta{Key: svc.Key, Labels: svc.Labels, Annotations: svc.Annotations}
-	svc.Components = unscaled(svc.Components)
+	svc.Meta = service.Meta{Key: svc.Key, Labels: svc.Labels, Annotations: annotations(svc.Annotations)}
+	svc.Components = in.unscaled(svc.Components)
 	var rt any = in.Choice.Name
 	if in.Runtime != nil && in.Runtime.Scope != service.ScopeCatalog {
 		spec := *in.Runtime
 		spec.Meta = service.Meta{Key: spec.Key}
-		spec.Components = unscaled(spec.Components)
+		spec.Components = in.unscaled(spec.Components)
 		rt = spec
 	}
 	return hash(svc, rt, in.Protocol, in.URI, in.Attributes.Format)
 }
 
+// lastApplied is kubectl's copy of the whole manifest, counts and all.
+const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
+// annotations are those of an object that say something of it.
+func annotations(m map[string]string) map[string]string {
+	if _, ok := m[lastApplied]; ok {
+		m = maps.Clone(m)
+		delete(m, lastApplied)
+	}
+	return m
+}
+
 // unscaled drops the counts, and Local where it only repeats what Localize
 // found on this host.
-func unscaled(c service.Components) service.Components {
+func (in Input) unscaled(c service.Components) service.Components {
 	var out service.Components
 	for _, r := range service.Roles {
 		if part := c.Get(r); part != nil {
 			p := *part
+			startup := p.Scaling.StartupTimeout
 			p.Scaling = service.Scaling{}
+			if in.Cluster {
+				p.Scaling.StartupTimeout = startup
+			}
 			if p.LocalDerived {
 				p.Local = nil
 			}
@@ -77,7 +94,7 @@ func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol,
 		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name}, Image: in.Image,
-		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: s.Annotations}
+		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = s.Name + "-" + rev.Hash[:8]
 	base := service.Components{}
 	if in.Runtime != nil {
@@ -87,7 +104,7 @@ func Render(in Input) (Revision, error) {
 			rev.Disaggregation = in.Runtime.Disaggregation
 		}
 		rev.Labels = overlay(in.Runtime.Labels, s.Labels)
-		rev.Annotations = overlay(in.Runtime.Annotations, s.Annotations)
+		rev.Annotations = overlay(in.Runtime.Annotations, rev.Annotations)
 	}
 	for _, role := range service.Roles {
 		b, o := base.Get(role), s.Components.Get(role)
@@ -121,7 +138,7 @@ func component(in Input, role service.Role, base, over *service.Component) (Comp
 	}
 	c := Component{Role: role, Pod: pod, Main: main,
 		Labels:      overlay(base.Labels, s.Labels, over.Labels),
-		Annotations: overlay(base.Annotations, s.Annotations, over.Annotations),
+		Annotations: overlay(base.Annotations, annotations(s.Annotations), over.Annotations),
 		Config:      overlay(base.Config, over.Config),
 		Limits:      over.Scaling.Over(base.Scaling).Settled()}
 	if c.Leader, err = mergeNode(base.Leader, over.Leader); err != nil {

@@ -4,6 +4,7 @@
 package workload
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,6 +52,25 @@ func (r *Revision) Component(role service.Role) *Component {
 		}
 	}
 	return nil
+}
+
+// Scaled is r with the limits of next, a rendering of the same inputs: what runs
+// stays as it was first rendered, whatever this program renders by now. Pods
+// keep the time they get to start, which stands in them.
+func (r Revision) Scaled(next Revision) Revision {
+	r.Components = slices.Clone(r.Components)
+	for i := range r.Components {
+		c := &r.Components[i]
+		n := next.Component(c.Role)
+		if n == nil {
+			continue
+		}
+		startup := c.Limits.StartupTimeout
+		if c.Limits = n.Limits; c.Process == nil {
+			c.Limits.StartupTimeout = startup
+		}
+	}
+	return r
 }
 
 // Model is where a replica's model comes from.
