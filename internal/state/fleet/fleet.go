@@ -33,11 +33,14 @@ type Config struct {
 	URL func(service.Key) string
 	// Cluster: replicas are pods.
 	Cluster bool
+	// Image is this program's own, for pods; see workload.Input.
+	Image string
 	// Follow: another process decides. What it decided comes by Followed;
 	// nothing is resolved, stored, applied or scaled here.
 	Follow bool
-	// Report is told of a service after each reconcile that got to its end. An
-	// error has the service reconciled again. nil tells nobody.
+	// Report is told of a service after each reconcile, also one that the
+	// platform refused something: the status says what. An error has the service
+	// reconciled again. nil tells nobody.
 	Report func(context.Context, ServiceState) error
 	Now    func() time.Time
 	Log    *slog.Logger

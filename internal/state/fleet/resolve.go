@@ -38,6 +38,9 @@ func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
 	if w.key.IsCanary() && f.redundant(w.key, next.Revision.Hash) {
 		return 0
 	}
+	if f.cfg.Cluster && w.record != nil && w.record.Revision.Hash == next.Revision.Hash {
+		next.Revision = w.record.Revision.Scaled(next.Revision) // pods stay as they are
+	}
 	if w.record != nil && w.record.Revision.Hash == next.Revision.Hash && w.record.Selection == next.Selection {
 		// The same to run: only counts may differ, and they live in the limits.
 		if !sameLimits(w.record.Revision, next.Revision) {
@@ -101,7 +104,7 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 	if err != nil {
 		return nil, retryAfter, &service.Failure{Reason: reasonModelLoadFailed, Message: err.Error()}
 	}
-	in := workload.Input{Service: svc, URI: m.uri, Attributes: m.attributes, Cluster: f.cfg.Cluster}
+	in := workload.Input{Service: svc, URI: m.uri, Attributes: m.attributes, Cluster: f.cfg.Cluster, Image: f.cfg.Image}
 	req := selection.Request{Service: svc, Attributes: m.attributes}
 	hash := f.selectionHash(w.object)
 	if svc.Custom {
