@@ -11,6 +11,12 @@ import (
 type Config struct {
 	// Dir is the folder of the store, created with mode 0700.
 	Dir string
+	// StoreBytes bounds everything in the store together; the least recently
+	// used goes when there is more. 0 is no bound.
+	StoreBytes int64
+	// InUse lists what must stay: URIs, whose present copies it means, and
+	// paths that Fetch or Lookup returned. A store without it removes nothing.
+	InUse func() []string
 	// MaxBytes bounds one artifact, all its files together. Default 1 TiB.
 	MaxBytes int64
 	// MaxFiles bounds the files of one artifact. Default 10000.
@@ -68,6 +74,9 @@ func (c Config) Validate() error {
 		if v <= 0 {
 			errs = append(errs, fmt.Errorf("artifact: %s: is %d; it must be above 0", field, v))
 		}
+	}
+	if c.StoreBytes < 0 {
+		errs = append(errs, fmt.Errorf("artifact: storeBytes: is %d; it must not be negative", c.StoreBytes))
 	}
 	positive("maxBytes", c.MaxBytes)
 	positive("maxFiles", int64(c.MaxFiles))

@@ -196,6 +196,11 @@ func (s *Store) admit(loc location, p *part, size int64) error {
 		return fmt.Errorf("artifact: %s: %s is larger than %s (maxBytes)", loc, formatBytes(size), formatBytes(s.cfg.MaxBytes))
 	}
 	if size >= 0 {
+		if p.object.Size < 0 { // no listing said it
+			if _, err := s.reserve(loc.key(), loc.String(), size); err != nil {
+				return err
+			}
+		}
 		if err := s.checkSpace(size - p.at); err != nil {
 			return err
 		}

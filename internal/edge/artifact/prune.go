@@ -1,69 +1,299 @@
 package artifact
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
-// abandoned is the age after which a download that nobody resumed is removed.
-const abandoned = 7 * 24 * time.Hour
+const (
+	// abandoned is the age after which a download that nobody resumed is removed.
+	abandoned = 7 * 24 * time.Hour
+	// settling is how long a copy stays that was just handed out: whoever asked
+	// for it may not have said yet that it is in use.
+	settling = time.Minute
+)
 
-// Prune removes every copy and upload that inUse does not claim, and downloads
-// left off for a week. inUse gets folders: those in use are the ones that
-// contain a path returned by Fetch or Lookup. It returns the bytes freed.
-func (s *Store) Prune(ctx context.Context, inUse func(folder string) bool) (freed int64, err error) {
-	var errs []error
-	for _, kind := range []string{"models", "uploads"} {
-		keys, err := os.ReadDir(filepath.Join(s.cfg.Dir, kind))
-		errs = append(errs, err)
-		for _, key := range keys {
-			n, err := s.pruneKey(ctx, kind, key.Name(), inUse)
-			freed += n
-			errs = append(errs, err)
-		}
-	}
-	n, err := s.prunePartial(ctx)
-	return freed + n, errors.Join(append(errs, err)...)
+// kept is a copy in the store: a version of a model, or an upload.
+type kept struct {
+	kind, key string // models or uploads, and the folder below it
+	path      string
+	bytes     int64
+	used      time.Time
+	current   bool // what the model's record speaks of; uploads are
 }
 
-// pruneKey removes the unused copies below one key while no download of it
-// runs.
-func (s *Store) pruneKey(ctx context.Context, kind, key string, inUse func(string) bool) (freed int64, err error) {
-	unlock, err := s.lock(ctx, key)
-	if err != nil {
-		return 0, err
+// Prune removes downloads left off for a week and copies that a newer one of
+// the same URI has replaced, and then the least recently used copies and
+// uploads until the rest is within Config.StoreBytes. What Config.InUse names,
+// what another process was given, and what was used within the last minute
+// stays. It returns the bytes freed, and does nothing without Config.InUse.
+func (s *Store) Prune(ctx context.Context) (freed int64, err error) {
+	if s.cfg.InUse == nil {
+		return 0, nil
 	}
-	defer unlock()
-	dir := filepath.Join(s.cfg.Dir, kind, key)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return 0, err
+	freed, err = s.prunePartial(ctx)
+	n, _, rerr := s.evict(0, true)
+	return freed + n, errors.Join(err, rerr)
+}
+
+// reserve makes room for need bytes of a download or upload, by removing others
+// where there is a bound, and keeps it until done is called. key names its
+// partial folder, what names it in errors.
+func (s *Store) reserve(key, what string, need int64) (done func(), err error) {
+	s.mu.Lock()
+	s.reserved[key] = max(need, s.reserved[key])
+	s.mu.Unlock()
+	done = func() {
+		s.mu.Lock()
+		delete(s.reserved, key)
+		s.mu.Unlock()
 	}
-	kept := 0
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		switch {
-		case !e.IsDir(): // the record goes with its copy
-		case inUse(path):
-			kept++
-		default:
-			_, n, _ := measure(path)
-			// A half-removed folder no longer measures as its record says, so
-			// it is never taken for whole.
-			if err := os.RemoveAll(path); err != nil {
-				return freed, err
+	if s.cfg.InUse == nil {
+		return done, nil
+	}
+	_, short, err := s.evict(need-onDisk(filepath.Join(s.cfg.Dir, "partial", key)), false)
+	if err == nil && short > 0 {
+		err = fmt.Errorf("artifact: %s: %s needed, which is %s more than there is beside the models in use (of %s): delete services, or raise --models-max-bytes",
+			what, formatBytes(need), formatBytes(short), formatBytes(s.cfg.StoreBytes))
+	}
+	if err != nil {
+		done()
+		return func() {}, err
+	}
+	return done, nil
+}
+
+// evict removes the least recently used until the store is within its bound
+// and the disk has room for need bytes; replaced removes old versions besides.
+// short is how far above the bound it still is.
+func (s *Store) evict(need int64, replaced bool) (freed, short int64, err error) {
+	s.evicting.Lock()
+	defer s.evicting.Unlock()
+	all, total, err := s.copies()
+	if err != nil {
+		return 0, 0, err
+	}
+	excess := func() int64 {
+		over := int64(0)
+		if s.cfg.StoreBytes > 0 {
+			over = total - freed - s.cfg.StoreBytes
+		}
+		if free, err := s.disk.free(s.cfg.Dir); err == nil && need > 0 {
+			over = max(over, need-free)
+		}
+		return over
+	}
+	used := s.inUse()
+	s.release(all, used)
+	if !replaced && excess() <= 0 {
+		return 0, 0, nil
+	}
+	slices.SortFunc(all, func(a, b kept) int {
+		if a.current != b.current {
+			return cmp.Compare(boolInt(a.current), boolInt(b.current))
+		}
+		return a.used.Compare(b.used)
+	})
+	for _, c := range all {
+		if over := excess(); over <= 0 && (c.current || !replaced) {
+			break
+		}
+		if used(c) || c.current && time.Since(c.used) < settling || !s.remove(c) {
+			continue
+		}
+		freed += c.bytes
+		s.log.Info("a model's copy was removed", "folder", c.path, "bytes", c.bytes, "used", c.used.UTC().Format(time.RFC3339))
+	}
+	if s.cfg.StoreBytes > 0 {
+		short = max(0, total-freed-s.cfg.StoreBytes)
+	}
+	return freed, short, nil
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// copies lists what is kept, and counts everything in the store, with what
+// downloads under way are going to need.
+func (s *Store) copies() (all []kept, total int64, err error) {
+	for _, kind := range []string{"models", "uploads"} {
+		keys, err := os.ReadDir(filepath.Join(s.cfg.Dir, kind))
+		if err != nil {
+			return nil, 0, fmt.Errorf("artifact: %w", err)
+		}
+		for _, key := range keys {
+			for _, c := range s.copiesOf(kind, key.Name()) {
+				all = append(all, c)
+				total += c.bytes
 			}
-			freed += n
 		}
 	}
-	if kept == 0 {
-		return freed, os.RemoveAll(dir)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	partial, err := os.ReadDir(filepath.Join(s.cfg.Dir, "partial"))
+	if err != nil {
+		return nil, 0, fmt.Errorf("artifact: %w", err)
 	}
-	return freed, nil
+	for _, e := range partial {
+		if _, active := s.reserved[e.Name()]; !active && e.IsDir() {
+			total += onDisk(filepath.Join(s.cfg.Dir, "partial", e.Name()))
+		}
+	}
+	for _, n := range s.reserved {
+		total += n
+	}
+	return all, total, nil
+}
+
+func (s *Store) copiesOf(kind, key string) (all []kept) {
+	dir := filepath.Join(s.cfg.Dir, kind, key)
+	version := ""
+	var used time.Time
+	if raw, err := readVersion(dir); err == nil {
+		version = raw
+	}
+	if info, err := os.Stat(filepath.Join(dir, "record.json")); err == nil {
+		used = info.ModTime()
+	}
+	entries, _ := os.ReadDir(dir) // removed meanwhile
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		c := kept{kind: kind, key: key, path: filepath.Join(dir, e.Name()), current: kind == "uploads" || e.Name() == version, used: used}
+		if info, err := e.Info(); err == nil && (kind == "uploads" || !c.current) {
+			c.used = info.ModTime()
+		}
+		_, c.bytes, _ = measure(c.path)
+		all = append(all, c)
+	}
+	return all
+}
+
+// inUse asks once who uses what.
+func (s *Store) inUse() func(kept) bool {
+	names := s.cfg.InUse()
+	keys, paths := map[string]bool{}, []string(nil)
+	for _, n := range names {
+		if !strings.Contains(n, "://") {
+			paths = append(paths, n)
+			continue
+		}
+		loc, err := parse(Request{URI: n})
+		switch {
+		case err != nil || loc.scheme == "file":
+		case loc.scheme == "upload":
+			keys[loc.url.Host] = true
+		default:
+			keys[loc.key()] = true
+		}
+	}
+	return func(c kept) bool {
+		return c.current && keys[c.key] || slices.ContainsFunc(paths, func(p string) bool {
+			return p == c.path || strings.HasPrefix(p, c.path+string(filepath.Separator))
+		})
+	}
+}
+
+// remove deletes a copy that nobody holds, in any process, and whose model is
+// not being fetched.
+func (s *Store) remove(c kept) bool {
+	unlock, err := s.tryLock(c.key)
+	if err != nil {
+		return false
+	}
+	defer unlock()
+	d, err := os.Open(c.path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = d.Close() }()
+	if syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		return false
+	}
+	dir := filepath.Dir(c.path)
+	if c.current {
+		_ = os.Remove(filepath.Join(dir, "record.json")) // first: a copy without a record does not exist
+	}
+	if os.RemoveAll(c.path) != nil {
+		return false
+	}
+	_ = os.Remove(dir) // fails while there are other versions
+	return true
+}
+
+// release lets other processes remove what this one was given and uses no more.
+func (s *Store) release(all []kept, used func(kept) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range all {
+		if f := s.held[c.path]; f != nil && !used(c) && (!c.current || time.Since(c.used) >= settling) {
+			_ = f.Close()
+			delete(s.held, c.path)
+		}
+	}
+}
+
+// hold keeps a copy from being removed by other processes, until it is released
+// or this one ends, and notes that it was used. path is the
+// copy's folder, or a file in it.
+func (s *Store) hold(path string) {
+	dir, touched := s.copyOf(path)
+	if dir == "" {
+		return
+	}
+	now := time.Now()
+	if info, err := os.Stat(touched); err == nil && now.Sub(info.ModTime()) > settling/2 {
+		_ = os.Chtimes(touched, now, now) // it only makes the copy look older
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[dir] != nil {
+		return
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	if syscall.Flock(int(d.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) != nil {
+		_ = d.Close() // it is just being removed
+		return
+	}
+	s.held[dir] = d
+}
+
+// copyOf is the folder of the copy that a path is in, and whose modification
+// time says when it was used.
+func (s *Store) copyOf(path string) (dir, touched string) {
+	rel, err := filepath.Rel(s.cfg.Dir, path)
+	if err != nil {
+		return "", ""
+	}
+	parts := strings.SplitN(rel, string(filepath.Separator), 4)
+	if len(parts) < 3 {
+		return "", ""
+	}
+	dir = filepath.Join(append([]string{s.cfg.Dir}, parts[:3]...)...)
+	switch parts[0] {
+	case "models":
+		return dir, filepath.Join(filepath.Dir(dir), "record.json")
+	case "uploads":
+		return dir, dir
+	}
+	return "", ""
 }
 
 func (s *Store) prunePartial(ctx context.Context) (freed int64, err error) {
@@ -74,22 +304,37 @@ func (s *Store) prunePartial(ctx context.Context) (freed int64, err error) {
 	}
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || !e.IsDir() || time.Since(info.ModTime()) < abandoned {
+		if err != nil || !e.IsDir() || time.Since(info.ModTime()) < abandoned || ctx.Err() != nil {
 			continue
 		}
 		path := filepath.Join(root, e.Name())
+		unlock := func() {}
 		if !strings.HasPrefix(e.Name(), "upload-") {
-			unlock, err := s.lock(ctx, e.Name())
-			if err != nil {
-				return freed, err
+			if unlock, err = s.tryLock(e.Name()); err != nil {
+				continue // being fetched
 			}
-			defer unlock()
 		}
-		_, n, _ := measure(path)
-		if err := os.RemoveAll(path); err != nil {
+		n := onDisk(path)
+		err = os.RemoveAll(path)
+		unlock()
+		if err != nil {
 			return freed, err
 		}
 		freed += n
 	}
-	return freed, nil
+	return freed, ctx.Err()
+}
+
+// onDisk counts what the files below a folder take.
+func onDisk(dir string) (bytes int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil //nolint:nilerr // what goes meanwhile takes nothing
+		}
+		if info, err := d.Info(); err == nil {
+			bytes += stored(info)
+		}
+		return nil
+	})
+	return bytes
 }

@@ -62,6 +62,16 @@ func (s *Store) readRecord(loc location) *record {
 	return &r
 }
 
+// readVersion is the version that a model's record names.
+func readVersion(dir string) (string, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, "record.json"))
+	if err != nil {
+		return "", err
+	}
+	var r record
+	return r.Version, json.Unmarshal(raw, &r)
+}
+
 // install moves the finished parts of a listing into the models folder and
 // records them.
 func (s *Store) install(ctx context.Context, loc location, l listing) (*record, error) {
@@ -197,25 +207,30 @@ func syncDir(path string) error {
 // lock keeps other processes, and a cancelled download still winding down, off
 // the partial folder of a location key.
 func (s *Store) lock(ctx context.Context, key string) (unlock func(), err error) {
+	for wait := time.Millisecond; ; wait = min(2*wait, 250*time.Millisecond) {
+		unlock, err := s.tryLock(key)
+		if err == nil || !errors.Is(err, syscall.EWOULDBLOCK) {
+			return unlock, err
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// tryLock is lock without waiting: the error is EWOULDBLOCK when somebody else
+// has it.
+func (s *Store) tryLock(key string) (unlock func(), err error) {
 	path := filepath.Join(s.cfg.Dir, "partial", key+".lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("artifact: %w", err)
 	}
-	for wait := time.Millisecond; ; wait = min(2*wait, 250*time.Millisecond) {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			_ = f.Close()
-			return nil, fmt.Errorf("artifact: lock %s: %w", path, err)
-		}
-		if err := sleep(ctx, wait); err != nil {
-			_ = f.Close()
-			return nil, err
-		}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("artifact: lock %s: %w", path, err)
 	}
+	return func() { _ = f.Close() }, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

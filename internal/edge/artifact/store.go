@@ -25,8 +25,12 @@ type Store struct {
 	slots    chan struct{} // one token per connection that brings bytes
 	disk     disk
 
-	mu      sync.Mutex
-	flights map[string]*flight // by location key and pinned checksum
+	evicting sync.Mutex // held by whoever removes copies; taken before mu
+
+	mu       sync.Mutex
+	flights  map[string]*flight  // by location key and pinned checksum
+	held     map[string]*os.File // folders of copies that were handed out
+	reserved map[string]int64    // what downloads need in all, by location key
 }
 
 // New makes a store over cfg.Dir, creating the folder. A nil client means one
@@ -60,7 +64,7 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, client: guardRedirects(client), log: log, disk: realDisk{},
-		slots: make(chan struct{}, cfg.Concurrency), flights: map[string]*flight{},
+		slots: make(chan struct{}, cfg.Concurrency), flights: map[string]*flight{}, held: map[string]*os.File{}, reserved: map[string]int64{},
 	}
 	s.byScheme = s.sources()
 	return s, nil
@@ -68,7 +72,8 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 
 // Fetch returns the local path of an artifact: of the file when the URI names
 // one, of the folder when it names a folder or an archive. A remote file lies
-// alone in its folder. The path stays valid until [Store.Prune] removes it.
+// alone in its folder. The path stays valid while Config.InUse names it, and in
+// a store without InUse as long as the process runs.
 //
 // Concurrent fetches of one URI share a download, which ends early only when
 // nobody waits for it any more. progress, when not nil, is called from Fetch's
@@ -90,7 +95,14 @@ func (s *Store) Fetch(ctx context.Context, req Request, progress func(Progress))
 		return "", err
 	}
 	return s.share(ctx, loc, progress, func(ctx context.Context, m *meter) (string, error) {
-		return s.fetchRemote(ctx, loc, src, m)
+		path, err := s.fetchRemote(ctx, loc, src, m)
+		if err != nil {
+			return "", err
+		}
+		if _, err := s.Prune(ctx); err != nil {
+			s.log.WarnContext(ctx, "models that are not used cannot be removed", "error", err)
+		}
+		return path, nil
 	})
 }
 
@@ -113,7 +125,9 @@ func (s *Store) Lookup(req Request) (path string, ok bool) {
 	if rec == nil || !rec.pinnedTo(loc.sha256) {
 		return "", false
 	}
-	return s.recordPath(loc, rec), true
+	path = s.recordPath(loc, rec)
+	s.hold(path)
+	return path, true
 }
 
 // inPlace checks that a local path exists and, when pinned, has its content.
@@ -139,17 +153,22 @@ func (s *Store) inPlace(ctx context.Context, loc location) (string, error) {
 }
 
 // fetchRemote runs under single-flight: it brings loc up to date.
-func (s *Store) fetchRemote(ctx context.Context, loc location, src source, m *meter) (string, error) {
+func (s *Store) fetchRemote(ctx context.Context, loc location, src source, m *meter) (path string, err error) {
 	unlock, err := s.lock(ctx, loc.key())
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
+	defer func() {
+		if err == nil {
+			s.hold(path)
+		}
+	}()
 	rec := s.readRecord(loc)
 	if rec != nil && loc.sha256 != "" && rec.pinnedTo(loc.sha256) {
 		return s.recordPath(loc, rec), nil
 	}
-	path, err := s.refresh(ctx, loc, src, rec, m)
+	path, err = s.refresh(ctx, loc, src, rec, m)
 	if errors.Is(err, errChanged) {
 		path, err = s.refresh(ctx, loc, src, rec, m)
 	}
@@ -176,6 +195,15 @@ func (s *Store) refresh(ctx context.Context, loc location, src source, rec *reco
 	if loc.sha256 != "" && len(l.objects) != 1 {
 		return "", fmt.Errorf("artifact: %s: #sha256= pins one file, and this is a folder of %d", loc, len(l.objects))
 	}
+	var need int64
+	for _, o := range l.objects {
+		need += max(o.Size, 0)
+	}
+	done, err := s.reserve(loc.key(), loc.String(), need)
+	if err != nil {
+		return "", err
+	}
+	defer done()
 	objects, err := s.downloadAll(ctx, loc, src, l.objects, m)
 	if err != nil {
 		return "", err

@@ -78,8 +78,14 @@ func (s *Store) PutUpload(ctx context.Context, u Upload, r io.Reader) (uri strin
 		return "", err
 	}
 	if s.HasUpload(u) {
+		s.hold(s.uploadPath(u))
 		return u.URI(), nil
 	}
+	done, err := s.reserve("upload-"+u.SHA256, "upload", u.Size)
+	if err != nil {
+		return "", err
+	}
+	defer done()
 	if err := s.checkSpace(u.Size); err != nil {
 		return "", err
 	}
@@ -174,7 +180,9 @@ func (s *Store) uploaded(loc location) (string, error) {
 	if !s.HasUpload(u) {
 		return "", fmt.Errorf("artifact: %s: not uploaded here, or removed since; apply the manifest again: %w", loc, fs.ErrNotExist)
 	}
-	return s.uploadPath(u), nil
+	path := s.uploadPath(u)
+	s.hold(path)
+	return path, nil
 }
 
 // WriteTar writes a folder as a tar archive that depends on names, contents and

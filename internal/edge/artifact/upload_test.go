@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,40 +110,5 @@ func TestUploadFolder(t *testing.T) {
 	}
 	if err := WriteTar(t.Context(), io.Discard, folder); err == nil {
 		t.Error("a link out of the folder was followed")
-	}
-}
-
-func TestPrune(t *testing.T) {
-	o := newOrigin(t, []byte("one"))
-	s := newStore(t, nil)
-	req := Request{URI: o.URL + "/m.bin"}
-	first, err := s.Fetch(t.Context(), req, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.set(func() { o.content, o.tag = []byte("second"), `"v2"` })
-	second, err := s.Fetch(t.Context(), req, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := Upload{SHA256: sum([]byte("u")), Size: 1, Name: "u"}
-	if _, err := s.PutUpload(t.Context(), u, strings.NewReader("u")); err != nil {
-		t.Fatal(err)
-	}
-	freed, err := s.Prune(t.Context(), func(dir string) bool { return strings.HasPrefix(second, dir) })
-	if err != nil || freed != 4 {
-		t.Errorf("freed %d, %v; want 4", freed, err)
-	}
-	if _, err := os.Stat(first); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("the old copy stays")
-	}
-	if got, ok := s.Lookup(req); !ok || got != second || s.HasUpload(u) {
-		t.Errorf("Lookup = %q, %v; upload %v", got, ok, s.HasUpload(u))
-	}
-	if _, err := s.Prune(t.Context(), func(string) bool { return false }); err != nil {
-		t.Error(err)
-	}
-	if _, ok := s.Lookup(req); ok {
-		t.Error("a removed copy is found")
 	}
 }
