@@ -9,11 +9,14 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
+
+	"roundhouse.dev/roundhouse/internal/edge/hubcache/peers"
 )
 
 // Cache answers for the Hub. It is safe for concurrent use.
@@ -24,6 +27,7 @@ type Cache struct {
 	store   *Store
 	hub     *hub
 	grants  *grants
+	ring    *peers.Group // nil: this node is alone
 	metrics *metrics
 	log     *slog.Logger
 
@@ -71,6 +75,11 @@ func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
 	c.store.minFree = cfg.MinFree
 	c.background, c.stop = context.WithCancel(context.Background())
 	c.metrics = newMetrics(c, reg)
+	if err := c.newRing(); err != nil {
+		c.stop()
+		c.unlock()
+		return nil, err
+	}
 	c.running.Go(func() {
 		if err := c.store.count(); err != nil {
 			c.log.Error("the cache's folder cannot be read", "error", err)
@@ -94,6 +103,10 @@ func (c *Cache) Close() {
 // ServeHTTP implements http.Handler. The writer must be the server's own, for
 // files to leave by sendfile.
 func (c *Cache) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasPrefix(r.URL.Path, peers.Prefix) {
+		c.peer(w, r)
+		return
+	}
 	t, err := parseTarget(r.URL.EscapedPath(), r.URL.RawQuery)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -109,6 +122,17 @@ func (c *Cache) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.api(w, r, t)
 	default:
 		c.pass(w, r)
+	}
+}
+
+// peer answers what only nodes of the ring ask.
+func (c *Cache) peer(w http.ResponseWriter, r *http.Request) {
+	if c.ring == nil {
+		http.Error(w, "this cache is in no ring: start it with --peers or --peers-dns", http.StatusNotFound)
+		return
+	}
+	if !c.ring.Serve(w, r, c.visited, c.accused) {
+		c.metrics.visits.WithLabelValues("refused").Inc()
 	}
 }
 
@@ -158,10 +182,12 @@ func (c *Cache) failed(t target, err error) {
 		reason = "unreachable"
 	case errors.Is(err, errOdd):
 		reason = "malformed"
-	case errors.As(err, &e):
+	case errors.As(err, &e), errors.Is(err, errStale):
 		reason = "refused"
 	}
-	if reason != "refused" {
+	if reason != "refused" && t.route == "" {
+		c.log.Warn("the storage could not be used for another node", "error", err)
+	} else if reason != "refused" {
 		c.log.Warn("the Hub could not be used", "repository", t.kind+"/"+t.name, "revision", t.revision, "file", t.file, "error", err)
 	}
 	c.metrics.errors.WithLabelValues(reason).Inc()

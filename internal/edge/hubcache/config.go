@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/hubcache/peers"
 )
 
 // Config says where a cache is, what it is a cache of, and bounds it. Start
@@ -59,6 +61,11 @@ type Config struct {
 	// Linger is how long a download goes on that nobody waits for.
 	Linger time.Duration
 
+	// Ring are the other nodes, if there are any: each blob of at least
+	// RingMinBytes is kept by one of them. Its Log and Changed are the cache's.
+	Ring         peers.Config
+	RingMinBytes int64
+
 	Transport http.RoundTripper // nil: connections of its own
 	Log       *slog.Logger      // nil: silent
 }
@@ -82,6 +89,8 @@ func DefaultConfig() Config {
 		Attempts:        5,
 		RetryWait:       200 * time.Millisecond,
 		Linger:          10 * time.Second,
+		Ring:            peers.DefaultConfig(),
+		RingMinBytes:    1 << 20,
 	}
 }
 
@@ -111,6 +120,14 @@ func (c Config) Validate() error {
 		if v <= 0 {
 			bad(field, "is %d; it must be above 0", v)
 		}
+	}
+	if c.Ring.Enabled() {
+		if err := c.Ring.Validate(); err != nil {
+			bad("ring", "%w", err)
+		}
+	}
+	if c.RingMinBytes < 0 {
+		bad("ringMinBytes", "is %d; it must not be negative", c.RingMinBytes)
 	}
 	if c.MinFree < 0 {
 		bad("minFree", "is %d; it must not be negative", c.MinFree)

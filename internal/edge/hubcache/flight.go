@@ -85,10 +85,10 @@ func (s *Store) openFlight(f *flight) (file *os.File, err error) {
 	return file, nil
 }
 
-// join finds the flight of a blob, or begins one with the caller's token;
-// began says which. leave must be called. A flight that is being torn down is
-// waited for: two must not write one file.
-func (c *Cache) join(ctx context.Context, t target, rec fileRecord, authorization string) (f *flight, began bool, err error) {
+// join finds the flight of a blob, or begins one from where it may be had; began
+// says which. leave must be called. A flight that is being torn down is waited
+// for: two must not write one file.
+func (c *Cache) join(ctx context.Context, rec fileRecord, from source) (f *flight, began bool, err error) {
 	for {
 		c.mu.Lock()
 		f = c.flights[rec.ETag]
@@ -96,8 +96,12 @@ func (c *Cache) join(ctx context.Context, t target, rec fileRecord, authorizatio
 			c.mu.Unlock()
 			return nil, false, context.Canceled
 		}
+		if f == nil && from.none() {
+			c.mu.Unlock()
+			return nil, false, errNoSource
+		}
 		if f == nil {
-			f = c.begin(t, rec, authorization)
+			f = c.begin(rec, from)
 			c.mu.Unlock()
 			return f, true, nil
 		}
@@ -117,7 +121,7 @@ func (c *Cache) join(ctx context.Context, t target, rec fileRecord, authorizatio
 }
 
 // begin starts a flight with one reader. c.mu is held.
-func (c *Cache) begin(t target, rec fileRecord, authorization string) *flight {
+func (c *Cache) begin(rec fileRecord, from source) *flight {
 	ctx, cancel := context.WithCancel(c.background)
 	f := &flight{etag: rec.ETag, size: rec.Size, cancel: cancel, changed: make(chan struct{}), ended: make(chan struct{}), readers: 1}
 	f.linger = time.AfterFunc(c.cfg.Linger, func() { c.abandon(f) })
@@ -125,13 +129,13 @@ func (c *Cache) begin(t target, rec fileRecord, authorization string) *flight {
 	c.flights[rec.ETag] = f
 	c.running.Go(func() {
 		defer cancel()
-		err := c.download(ctx, f, t, authorization)
+		err := c.download(ctx, f, from)
 		c.mu.Lock()
 		delete(c.flights, f.etag)
 		f.linger.Stop()
 		c.mu.Unlock()
 		if err != nil {
-			c.failed(t, err)
+			c.failed(from.t, err)
 		}
 		f.set(func() { f.over, f.err = true, err })
 		close(f.ended)
@@ -176,7 +180,7 @@ func (c *Cache) reachable(etag string, from int64) bool {
 }
 
 // download brings a blob into the store.
-func (c *Cache) download(ctx context.Context, f *flight, t target, authorization string) (err error) {
+func (c *Cache) download(ctx context.Context, f *flight, from source) (err error) {
 	select {
 	case c.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -203,7 +207,7 @@ func (c *Cache) download(ctx context.Context, f *flight, t target, authorization
 		return c.dropEmpty(path, had, err)
 	}
 	defer func() { done(p.at - had) }()
-	if err := c.fill(ctx, p, t, authorization); err != nil {
+	if err := c.fill(ctx, p, from); err != nil {
 		return c.dropEmpty(path, p.at, err)
 	}
 	if hex.EncodeToString(p.hash.Sum(nil)) != f.etag {
@@ -275,11 +279,11 @@ const enoughProgress = 64 << 10
 const maxRetryAfter = 5 * time.Second
 
 // fill asks for the rest until it is here.
-func (c *Cache) fill(ctx context.Context, p *part, t target, authorization string) error {
+func (c *Cache) fill(ctx context.Context, p *part, from source) error {
 	wait := c.cfg.RetryWait
 	for attempt := 1; p.at < p.size; attempt++ {
 		before := p.at
-		err := c.attempt(ctx, p, t, authorization)
+		err := c.attempt(ctx, p, from)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -309,10 +313,10 @@ func (c *Cache) fill(ctx context.Context, p *part, t target, authorization strin
 }
 
 // attempt asks for the rest once.
-func (c *Cache) attempt(ctx context.Context, p *part, t target, authorization string) error {
+func (c *Cache) attempt(ctx context.Context, p *part, from source) error {
 	ctx, dog := watch(ctx, c.cfg.StallTimeout)
 	defer dog.stop()
-	body, err := c.hub.get(ctx, t, authorization, span{p.at, p.size}, p.size)
+	body, err := c.hub.get(ctx, from, span{p.at, p.size}, p.size)
 	if err != nil {
 		return err
 	}

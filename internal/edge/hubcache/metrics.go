@@ -11,6 +11,9 @@ type metrics struct {
 	evictions prometheus.Counter
 	evicted   prometheus.Counter
 	corrupt   prometheus.Counter
+	hops      *prometheus.CounterVec // result
+	visits    *prometheus.CounterVec // result
+	carried   prometheus.Counter
 }
 
 const prefix = "roundhouse_hub_cache_"
@@ -20,7 +23,7 @@ func newMetrics(c *Cache, reg prometheus.Registerer) *metrics {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "requests_total",
 			Help: "Requests by route, and where the answer came from: cache, stale, upstream, refused, failed."}, []string{"route", "result"}),
 		sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "sent_bytes_total",
-			Help: "Bytes of files sent to clients: from the cache, from a download as it went on, or direct from the Hub."}, []string{"source"}),
+			Help: "Bytes of files sent to clients: from the cache, from a download as it went on, from another node of the ring, or direct from the Hub."}, []string{"source"}),
 		upstream: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "upstream_bytes_total",
 			Help: "Bytes of files that came from the Hub to be kept."}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "upstream_errors_total",
@@ -29,13 +32,24 @@ func newMetrics(c *Cache, reg prometheus.Registerer) *metrics {
 		evicted:   prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "evicted_bytes_total", Help: "Their bytes."}),
 		corrupt: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "corrupt_total",
 			Help: "Kept files found not to have their hash, and removed."}),
+		hops: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "hops_total",
+			Help: "Requests to other nodes of the ring: sent, declined, broken and asked again, or failed: dead, slow, refused, malformed, wrong."}, []string{"result"}),
+		visits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "visits_total",
+			Help: "Requests of other nodes: sent, broken, refused, or declined: source, far, room, upstream, offline, malformed."}, []string{"result"}),
+		carried: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "peer_sent_bytes_total", Help: "Bytes of files sent to other nodes of the ring."}),
+	}
+	for _, result := range []string{"sent", "declined", "broken", "dead", "slow", "refused", "malformed", "wrong"} {
+		m.hops.WithLabelValues(result)
+	}
+	for _, result := range []string{"sent", "broken", "refused", reasonSource, reasonFar, reasonRoom, reasonUpstream, reasonOffline, reasonBad} {
+		m.visits.WithLabelValues(result)
 	}
 	for _, r := range []string{"resolve", "api", "pass"} {
 		for _, result := range []string{"cache", "stale", "upstream", "refused", "failed"} {
 			m.requests.WithLabelValues(r, result)
 		}
 	}
-	reg.MustRegister(m.requests, m.sent, m.upstream, m.errors, m.evictions, m.evicted, m.corrupt,
+	reg.MustRegister(m.requests, m.sent, m.upstream, m.errors, m.evictions, m.evicted, m.corrupt, m.hops, m.visits, m.carried,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "stored_bytes", Help: "Bytes kept, downloads under way included."}, func() float64 {
 			c.store.mu.Lock()
 			defer c.store.mu.Unlock()
@@ -45,6 +59,27 @@ func newMetrics(c *Cache, reg prometheus.Registerer) *metrics {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			return float64(len(c.flights))
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "ring_nodes", Help: "Nodes of the ring, this one included; 0 without a ring."}, func() float64 {
+			nodes, _ := c.ringNodes()
+			return nodes
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "ring_nodes_left_alone", Help: "Nodes of the ring that failed and are not asked for now."}, func() float64 {
+			_, away := c.ringNodes()
+			return away
 		}))
 	return m
+}
+
+func (c *Cache) ringNodes() (nodes, away float64) {
+	if c.ring == nil {
+		return 0, 0
+	}
+	st := c.ring.State()
+	for _, n := range st.Nodes {
+		if !n.Asked {
+			away++
+		}
+	}
+	return float64(len(st.Nodes) + 1), away
 }

@@ -71,6 +71,14 @@ func readRecord(path string, v any) bool {
 	return err == nil && json.Unmarshal(raw, v) == nil
 }
 
+func writeRecord(path string, v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return writeFile(path, raw)
+}
+
 // put writes a record, unless there are limit of them. What cannot be written
 // is asked for again next time.
 func (s *Store) put(path string, v any, limit int64) error {

@@ -104,6 +104,11 @@ func (h *hub) do(ctx context.Context, q question, away bool) (resp *http.Respons
 	if err != nil || !sameOrigin(at, h.base) {
 		return nil, nil, errPath
 	}
+	return h.walk(ctx, q, at, away)
+}
+
+// walk is do from an address on.
+func (h *hub) walk(ctx context.Context, q question, at *url.URL, away bool) (resp *http.Response, said http.Header, err error) {
 	said = http.Header{}
 	for range maxRedirects {
 		resp, err = h.send(ctx, q, at)
@@ -258,12 +263,19 @@ func asQuery(raw string) string {
 // get asks for a file's content from a byte on, to the end or to another, and
 // returns its body at exactly that byte. A server that answers with the whole
 // file has the bytes before it read over.
-func (h *hub) get(ctx context.Context, t target, authorization string, part span, size int64) (io.ReadCloser, error) {
-	q := question{method: http.MethodGet, path: t.path() + asQuery(t.query), authorization: authorization, from: part.from}
+func (h *hub) get(ctx context.Context, from source, part span, size int64) (io.ReadCloser, error) {
+	q := question{method: http.MethodGet, from: part.from}
 	if q.ranged = part.from > 0 || part.to < size; part.to < size {
 		q.to = part.to
 	}
-	resp, _, err := h.do(ctx, q, true)
+	var resp *http.Response
+	var err error
+	if from.at != nil {
+		resp, _, err = h.walk(ctx, q, from.at, true)
+	} else {
+		q.path, q.authorization = from.t.path()+asQuery(from.t.query), from.authorization
+		resp, _, err = h.do(ctx, q, true)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -273,6 +285,9 @@ func (h *hub) get(ctx context.Context, t target, authorization string, part span
 		start, total = parseContentRange(resp.Header.Get("Content-Range"))
 	case resp.StatusCode != http.StatusOK:
 		e := refuse(resp)
+		if from.at != nil && e.status < 500 {
+			return nil, fmt.Errorf("%w: the storage answers %d", errStale, e.status)
+		}
 		if e.status < 400 || !sameOrigin(resp.Request.URL, h.base) {
 			// Not the Hub refuses, but where it sends us: the next try gets
 			// another address.

@@ -1,0 +1,45 @@
+package peers
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Serve answers a request below Prefix: blob sends what a believed peer asks
+// for, wrong is told of blobs that reached one wrong. Nobody else learns more
+// than that there is a ring.
+func (g *Group) Serve(w http.ResponseWriter, r *http.Request,
+	blob func(*Visit, http.ResponseWriter, *http.Request, Question), wrong func(hash string)) (believed bool) {
+	nonce, key, err := g.sign.check(r, time.Now())
+	if err != nil {
+		g.log.Warn("a request of another node is refused", "from", r.RemoteAddr, "error", err)
+		http.Error(w, err.Error(), http.StatusUnauthorized)
+		return false
+	}
+	v := &Visit{Source: r.Header.Get(sourceHeader), nonce: nonce, key: key}
+	hash, isBlob := strings.CutPrefix(r.URL.Path, Prefix+"blobs/")
+	suspect, isWrong := strings.CutPrefix(r.URL.Path, Prefix+"wrong/")
+	switch {
+	case r.Method != http.MethodGet:
+		v.Decline(w, http.StatusMethodNotAllowed, "method")
+	case r.URL.Path == Prefix+"ping", isWrong:
+		if isWrong {
+			wrong(suspect)
+		}
+		w.Header().Set("Content-Length", "0")
+		v.Sign(w.Header(), http.StatusOK)
+		w.WriteHeader(http.StatusOK)
+	case isBlob:
+		size, err := strconv.ParseInt(r.URL.Query().Get("size"), 10, 64)
+		if err != nil || size < 0 {
+			v.Decline(w, http.StatusBadRequest, "size")
+			break
+		}
+		blob(v, w, r, Question{Hash: hash, Size: size, Source: v.Source})
+	default:
+		v.Decline(w, http.StatusNotFound, "path")
+	}
+	return true
+}
