@@ -1,0 +1,221 @@
+//go:build kubernetes && linux
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// startPatience bounds the start of the whole node.
+const startPatience = 3 * time.Minute
+
+// Cluster is a running node. It lives as long as the test's process.
+type Cluster struct {
+	client.WithWatch              // of the administrator
+	Config           *rest.Config // the same, for other clients
+	daemons          map[string]*daemon
+}
+
+var shared struct {
+	sync.Mutex
+	cluster *Cluster
+	err     error
+}
+
+// Get gives the package's cluster, started by the first who asks; it skips the
+// test where there can be none.
+func Get(t *testing.T) *Cluster {
+	t.Helper()
+	if unavailable != nil {
+		t.Skipf("no Kubernetes node here: %v", unavailable)
+	}
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.cluster == nil && shared.err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), startPatience)
+		defer cancel()
+		began := time.Now()
+		if shared.cluster, shared.err = startCluster(ctx); shared.err == nil {
+			t.Logf("a node is ready after %.1f s", time.Since(began).Seconds())
+		}
+	}
+	if shared.err != nil {
+		t.Fatalf("the node: %v", shared.err)
+	}
+	return shared.cluster
+}
+
+// startCluster starts everything and waits until the node takes pods.
+func startCluster(ctx context.Context) (*Cluster, error) {
+	if err := writeCertificates(); err != nil {
+		return nil, err
+	}
+	c := &Cluster{daemons: map[string]*daemon{}}
+	if err := c.startPlane(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	if c.Config, err = clientcmd.BuildConfigFromFlags("", Kubeconfig); err != nil {
+		return nil, err
+	}
+	c.Config.QPS = -1 // the tests are few
+	if c.WithWatch, err = client.NewWithWatch(c.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
+		return nil, err
+	}
+	if err := c.startWorker(ctx); err != nil {
+		return nil, err
+	}
+	err = Await(ctx, c, "the node is ready", &corev1.NodeList{}, func(l *corev1.NodeList) bool {
+		for _, n := range l.Items {
+			for _, condition := range n.Status.Conditions {
+				if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue && len(n.Spec.Taints) == 0 {
+					return true
+				}
+			}
+		}
+		return false
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, tail("kubelet"))
+	}
+	return c, Await(ctx, c, "the default service account", &corev1.ServiceAccountList{},
+		func(l *corev1.ServiceAccountList) bool { return len(l.Items) > 0 }, client.InNamespace("default"))
+}
+
+// Await waits until the objects of a list are as wanted. It looks whenever one
+// of them changes, and goes on through an outage of the API server.
+func Await[L client.ObjectList](ctx context.Context, c client.WithWatch, what string, list L, ok func(L) bool, opts ...client.ListOption) error {
+	for {
+		err := c.List(ctx, list, opts...)
+		if err == nil && ok(list) {
+			return nil
+		}
+		if err == nil {
+			since := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}}
+			err = next(ctx, c, list, append([]client.ListOption{since}, opts...))
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s: %w (last: %v)", what, ctx.Err(), err)
+		}
+		if err != nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond): // before it is asked again what failed
+			}
+		}
+	}
+}
+
+// next waits for a change since the list was read.
+func next(ctx context.Context, c client.WithWatch, list client.ObjectList, opts []client.ListOption) error {
+	w, err := c.Watch(ctx, list, opts...)
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	select {
+	case <-w.ResultChan(): // closed is a change, too
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// AwaitRollout waits until a Deployment's replicas are those of its newest
+// template, and ready.
+func (c *Cluster) AwaitRollout(ctx context.Context, namespace, name string) error {
+	return Await(ctx, c, "the rollout of "+namespace+"/"+name, &appsv1.DeploymentList{}, func(l *appsv1.DeploymentList) bool {
+		if len(l.Items) != 1 {
+			return false
+		}
+		d := l.Items[0]
+		want := int32(1)
+		if d.Spec.Replicas != nil {
+			want = *d.Spec.Replicas
+		}
+		s := d.Status
+		return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == want && s.ReadyReplicas == want && s.Replicas == want
+	}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": name})
+}
+
+// Kubectl runs kubectl as the administrator, and gives what it printed.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return command(ctx, binary("kubectl"), append([]string{"--kubeconfig", Kubeconfig, "--cache-dir", runDir + "/kubectl"}, args...)...)
+}
+
+// ApplyYAML applies a manifest with kubectl.
+func (c *Cluster) ApplyYAML(ctx context.Context, manifest string) error {
+	f, err := os.CreateTemp("", "manifest-*.yaml")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // its folder goes with the namespaces
+	if _, err := f.WriteString(manifest); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	_, err = c.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-f", f.Name())
+	return err
+}
+
+// runTests runs the tests, and keeps the logs of those that failed.
+func runTests(m *testing.M) int {
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		s := <-interrupted
+		fmt.Fprintf(os.Stderr, "kubernetes: %v: the node ends\n", s)
+		collect()
+		os.Exit(1)
+	}()
+	code := m.Run()
+	if code != 0 {
+		collect()
+	}
+	return code
+}
+
+// collect copies the logs of everything, and what the cluster says of itself,
+// to a folder that stays.
+func collect() {
+	target := filepath.Join(filepath.Dir(Binaries()), "kubernetes-logs")
+	if err := os.RemoveAll(target); err == nil {
+		err = os.CopyFS(target, os.DirFS(logDir))
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "kubernetes: the logs:", err)
+		}
+	}
+	if c := shared.cluster; c != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		for file, args := range map[string][]string{
+			"objects.txt":   {"get", "all,pdb,endpointslices,controllerrevisions,pv,pvc", "-A", "-o", "wide"},
+			"pods.txt":      {"describe", "pods", "-A"},
+			"events.txt":    {"get", "events", "-A", "--sort-by=.lastTimestamp"},
+			"revisions.txt": {"get", "controllerrevisions", "-A", "-o", "yaml"},
+			"services.txt":  {"get", "modelservices,inferenceservices.serving.kserve.io,inferenceservices.ome.io", "-A", "-o", "yaml"},
+		} {
+			out, _ := c.Kubectl(ctx, args...) // what it says is kept, be it an error
+			_ = os.WriteFile(filepath.Join(target, file), []byte(out), 0o644)
+		}
+	}
+	fmt.Fprintln(os.Stderr, "kubernetes: logs are in", target)
+}
