@@ -1,0 +1,288 @@
+package platform
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// Apply makes r's objects those of its service: what differs from how it was
+// rendered before is written, what r no longer has is deleted, and nothing
+// else is sent. A controller of another version, which may render the same
+// revision otherwise, leaves its pods alone.
+func (p *Platform) Apply(ctx context.Context, r workload.Revision) error {
+	k := r.Service
+	if k.Name == "" || k.Namespace == "" || r.Hash == "" {
+		return errors.New("platform: apply: the revision has no service, no namespace or no hash")
+	}
+	if err := p.ready(ctx); err != nil {
+		return err
+	}
+	objects, err := p.render(ctx, r)
+	if err != nil {
+		return fmt.Errorf("platform: %w", err)
+	}
+	todo, gone := p.plan(k, objects)
+	for _, o := range todo {
+		if err := p.write(ctx, k, o); err != nil {
+			return fmt.Errorf("platform: apply %s %s/%s: %w", o.id.kind, k.Namespace, o.id.name, err)
+		}
+	}
+	for _, i := range gone {
+		if err := p.remove(ctx, k, i); err != nil {
+			return err
+		}
+	}
+	p.queue.Add(k)
+	return nil
+}
+
+// rendered is an object as it should be.
+type rendered struct {
+	id
+	role    service.Role
+	applied string
+	body    *unstructured.Unstructured
+}
+
+// render makes the objects of a revision and notes what its replicas are like.
+func (p *Platform) render(ctx context.Context, r workload.Revision) ([]rendered, error) {
+	o := shape.Options{Owner: p.cfg.Owner(r.Service)}
+	if slices.ContainsFunc(r.Components, func(c workload.Component) bool { return c.Leader != nil || c.Worker != nil }) {
+		var err error
+		if o.LeaderWorkerSets, err = p.groupsInstalled(ctx); err != nil {
+			return nil, err
+		}
+	}
+	objects, err := shape.Render(r, o)
+	if err != nil {
+		return nil, err
+	}
+	// What others find pods by comes before the pods.
+	var out []rendered
+	add := func(kd kind, m metav1.ObjectMeta, v any) {
+		if err != nil {
+			return
+		}
+		var u *unstructured.Unstructured
+		if u, err = unstructuredOf(v); err == nil {
+			out = append(out, rendered{id: id{kd, m.Name}, role: service.Role(m.Labels[shape.LabelRole]),
+				applied: m.Annotations[shape.AnnotationApplied], body: u})
+		}
+	}
+	for i := range objects.Services {
+		add(kindService, objects.Services[i].ObjectMeta, &objects.Services[i])
+	}
+	for i := range objects.Budgets {
+		add(kindBudget, objects.Budgets[i].ObjectMeta, &objects.Budgets[i])
+	}
+	for i := range objects.Deployments {
+		add(kindDeployment, objects.Deployments[i].ObjectMeta, &objects.Deployments[i])
+	}
+	for i := range objects.Groups {
+		add(kindGroups, objects.Groups[i].ObjectMeta, &objects.Groups[i])
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.note(r, out)
+	return out, nil
+}
+
+// note remembers what the watches do not tell.
+func (p *Platform) note(r workload.Revision, objects []rendered) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.of(r.Service)
+	h.removed, h.wanted, h.roles = false, map[id]bool{}, map[service.Role]role{}
+	for _, o := range objects {
+		h.wanted[o.id] = true
+	}
+	for _, c := range r.Components {
+		http, grpc := shape.Ports(c, r.Protocol)
+		main := c.Main
+		if c.Leader != nil {
+			main = c.Leader.Main
+		}
+		h.roles[c.Role] = role{http: http, grpc: grpc, main: main, startup: c.Limits.StartupTimeout}
+	}
+}
+
+// plan compares what should be with what is there.
+func (p *Platform) plan(k service.Key, objects []rendered) (todo []rendered, gone []id) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.of(k)
+	for _, o := range objects {
+		if there, ok := h.objects[o.id]; !ok || there.applied != o.applied || there.deleting {
+			todo = append(todo, o)
+		}
+	}
+	for _, i := range slices.SortedFunc(maps.Keys(h.objects), id.compare) {
+		if !h.wanted[i] {
+			gone = append(gone, i)
+		}
+	}
+	return todo, gone
+}
+
+// unstructuredOf makes of an object what an apply sends: no field that was not
+// set, since to send a field is to own it.
+func unstructuredOf(v any) (*unstructured.Unstructured, error) {
+	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(v)
+	if err != nil {
+		return nil, err
+	}
+	delete(raw, "status")
+	prune(raw)
+	return &unstructured.Unstructured{Object: raw}, nil
+}
+
+// prune takes nulls out.
+func prune(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, e := range v {
+			if e == nil {
+				delete(v, k)
+				continue
+			}
+			prune(e)
+		}
+	case []any:
+		for _, e := range v {
+			prune(e)
+		}
+	}
+}
+
+// write applies one object.
+func (p *Platform) write(ctx context.Context, k service.Key, o rendered) error {
+	if !o.kind.counted() {
+		return p.send(ctx, k, o, o.body)
+	}
+	for try := 0; ; try++ {
+		body := o.body.DeepCopy()
+		if err := p.count(ctx, k, o, body); err != nil {
+			return err
+		}
+		err := p.send(ctx, k, o, body)
+		if !apierrors.IsConflict(err) || try >= maxConflicts {
+			return err
+		}
+	}
+}
+
+// count puts the number of replicas into what is to be applied, or leaves it
+// out. The API server takes an absent number for 1, and an applied field that
+// is left out by the last who owned it falls back to that. So a new object is
+// made with 0, which we then own, until somebody sets another by the scale
+// subresource: from then on it is theirs and left out. As long as we own it,
+// it is sent as it is, on condition that the object is still the one that was
+// read, since between the two somebody may have raised it.
+func (p *Platform) count(ctx context.Context, k service.Key, o rendered, body *unstructured.Unstructured) error {
+	live := newUnstructured(body.GroupVersionKind())
+	err := p.cfg.Reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: o.name}, live)
+	switch {
+	case apierrors.IsNotFound(err):
+		return unstructured.SetNestedField(body.Object, int64(p.inherited(k, o)), "spec", "replicas")
+	case err != nil:
+		return err
+	case live.GetDeletionTimestamp() != nil:
+		return errors.New("somebody is deleting it: it is made anew once it is gone")
+	case ownsCount(live.GetManagedFields()):
+		body.SetResourceVersion(live.GetResourceVersion())
+		return unstructured.SetNestedField(body.Object, int64(countOf(live)), "spec", "replicas")
+	}
+	return nil
+}
+
+// inherited is the count a new object begins with: 0, or that of the other
+// kind's object which it takes the place of.
+func (p *Platform) inherited(k service.Key, o rendered) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, there := range p.of(k).objects {
+		if i.kind.counted() && i.kind != o.kind && there.role == o.role {
+			return there.count
+		}
+	}
+	return 0
+}
+
+// ownsCount says whether we are among those who own spec.replicas by apply.
+func ownsCount(entries []metav1.ManagedFieldsEntry) bool {
+	for _, e := range entries {
+		if e.Manager != shape.FieldManager || e.Operation != metav1.ManagedFieldsOperationApply || e.Subresource != "" || e.FieldsV1 == nil {
+			continue
+		}
+		var fields struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if err := json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields); err == nil {
+			if _, owned := fields.Spec["f:replicas"]; owned {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// send writes one object and takes the answer in.
+func (p *Platform) send(ctx context.Context, k service.Key, o rendered, body *unstructured.Unstructured) error {
+	body = body.DeepCopy() // becomes the answer
+	if err := p.cfg.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(body), client.FieldOwner(shape.FieldManager), client.ForceOwnership); err != nil {
+		return err
+	}
+	p.saw(k, o.id, known(body))
+	return nil
+}
+
+// remove deletes one object and what it made.
+func (p *Platform) remove(ctx context.Context, k service.Key, i id) error {
+	o := newUnstructured(i.kind.gvk())
+	o.SetNamespace(k.Namespace)
+	o.SetName(i.name)
+	err := p.cfg.Client.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if err = client.IgnoreNotFound(err); err != nil {
+		return fmt.Errorf("platform: delete %s %s/%s: %w", i.kind, k.Namespace, i.name, err)
+	}
+	return nil
+}
+
+// Remove deletes the service's objects; its pods go with them.
+func (p *Platform) Remove(ctx context.Context, k service.Key) error {
+	if err := p.ready(ctx); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	h := p.mu.held[k]
+	if h == nil {
+		p.mu.Unlock()
+		return nil
+	}
+	h.removed, h.wanted, h.roles = true, nil, nil
+	all := slices.SortedFunc(maps.Keys(h.objects), id.compare)
+	p.tidy(k, h)
+	p.mu.Unlock()
+	for _, i := range all {
+		if err := p.remove(ctx, k, i); err != nil {
+			return err
+		}
+	}
+	p.queue.Add(k)
+	return nil
+}

@@ -1,0 +1,207 @@
+package platform
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+)
+
+// kind is one of the kinds a service is made of.
+type kind string
+
+const (
+	kindDeployment kind = "Deployment"
+	kindGroups     kind = "LeaderWorkerSet"
+	kindService    kind = "Service"
+	kindBudget     kind = "PodDisruptionBudget"
+)
+
+// counted kinds have a number of replicas.
+func (k kind) counted() bool { return k == kindDeployment || k == kindGroups }
+
+// id names an object of a service's namespace.
+type id struct {
+	kind kind
+	name string
+}
+
+// compare puts what makes pods first: nothing makes any while the rest goes.
+func (i id) compare(j id) int {
+	rank := func(k kind) int {
+		return slices.Index([]kind{kindDeployment, kindGroups, kindService, kindBudget}, k)
+	}
+	return cmp.Or(cmp.Compare(rank(i.kind), rank(j.kind)), cmp.Compare(i.name, j.name))
+}
+
+func (k kind) gvk() schema.GroupVersionKind {
+	switch k {
+	case kindDeployment:
+		return appsv1.SchemeGroupVersion.WithKind(string(k))
+	case kindGroups:
+		return groupVersionKind
+	case kindBudget:
+		return policyv1.SchemeGroupVersion.WithKind(string(k))
+	}
+	return corev1.SchemeGroupVersion.WithKind(string(k))
+}
+
+// object is what is known of one object: from the watch, or from the answer
+// to a write of ours, whichever is newer.
+type object struct {
+	uid      types.UID
+	version  string // resourceVersion
+	role     service.Role
+	applied  string // shape.AnnotationApplied
+	revision string
+	deleting bool
+
+	// Of what has a count: the count, since when, what we are changing it to
+	// (-1: nothing), whether the manifest leaves it to others, and why pods
+	// could not be made.
+	count   int
+	since   time.Time
+	writing int
+	left    bool
+	refused string
+}
+
+// held is what the cluster holds of one service. Platform.mu guards it.
+type held struct {
+	objects map[id]object
+	// pods are shared with the watch's cache: nobody changes them.
+	pods map[string]*corev1.Pod
+	// wanted are the objects of the revision last applied.
+	wanted map[id]bool
+	roles  map[service.Role]role
+	// removed: what is still there is going.
+	removed bool
+}
+
+// role is what the revision last applied says of a role's replicas.
+type role struct {
+	http, grpc int32
+	main       string
+	startup    time.Duration
+}
+
+// of returns what is held of a service, made when absent. The lock is held.
+func (p *Platform) of(k service.Key) *held {
+	h := p.mu.held[k]
+	if h == nil {
+		h = &held{objects: map[id]object{}, pods: map[string]*corev1.Pod{}}
+		p.mu.held[k] = h
+	}
+	return h
+}
+
+// tidy forgets a service of which nothing is left. The lock is held.
+func (p *Platform) tidy(k service.Key, h *held) {
+	if len(h.objects) == 0 && len(h.pods) == 0 && len(h.wanted) == 0 {
+		delete(p.mu.held, k)
+	}
+}
+
+// keyOf is the service an object or pod belongs to.
+func keyOf(o metav1.Object) (service.Key, bool) {
+	k := service.Key{Namespace: o.GetNamespace(), Name: o.GetAnnotations()[shape.AnnotationService]}
+	if k.Name == "" {
+		k.Name = o.GetLabels()[shape.LabelService]
+	}
+	return k, k.Name != ""
+}
+
+// older says whether a comes before b in the order of the API server's writes.
+func older(a, b string) bool {
+	n, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && n < 0
+}
+
+// event is what is told outside the lock.
+type event struct {
+	raised  int // to this count
+	drifted bool
+}
+
+func (p *Platform) tell(k service.Key, e event) {
+	p.queue.Add(k)
+	if e.raised > 0 {
+		p.cfg.Raised(k, e.raised)
+	}
+	if e.drifted {
+		p.cfg.Drifted(k)
+	}
+}
+
+// saw takes in an object as a watch or an answer showed it.
+func (p *Platform) saw(k service.Key, i id, o object) {
+	p.mu.Lock()
+	h := p.of(k)
+	before, known := h.objects[i]
+	if known && older(o.version, before.version) {
+		p.mu.Unlock()
+		return
+	}
+	var e event
+	o.writing, o.since = -1, p.cfg.Now()
+	if known && before.uid == o.uid {
+		o.writing = before.writing
+		if o.count == before.count {
+			o.since = before.since
+		}
+		// Whoever scales it, it is not us that decide; and what is going has no
+		// count to keep.
+		if !p.scaledByOthers(k, i, o) && !o.deleting && o.count != o.writing {
+			switch {
+			case o.count > before.count:
+				e.raised = o.count
+			case o.count < before.count:
+				e.drifted = true
+			}
+		}
+	}
+	h.objects[i] = o
+	p.mu.Unlock()
+	p.tell(k, e)
+}
+
+// lost takes in that an object is gone.
+func (p *Platform) lost(k service.Key, i id, uid types.UID) {
+	p.mu.Lock()
+	h := p.of(k)
+	// One of the same name may have been made since.
+	if o, known := h.objects[i]; !known || o.uid != uid {
+		p.tidy(k, h)
+		p.mu.Unlock()
+		return
+	}
+	delete(h.objects, i)
+	e := event{drifted: h.wanted[i] && !h.removed}
+	p.tidy(k, h)
+	p.mu.Unlock()
+	p.tell(k, e)
+}
+
+// sawPod takes in a pod; nil is one that is gone.
+func (p *Platform) sawPod(k service.Key, name string, pod *corev1.Pod) {
+	p.mu.Lock()
+	h := p.of(k)
+	if pod != nil {
+		h.pods[name] = pod
+	} else {
+		delete(h.pods, name)
+		p.tidy(k, h)
+	}
+	p.mu.Unlock()
+	p.tell(k, event{})
+}

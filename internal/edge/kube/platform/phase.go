@@ -1,0 +1,306 @@
+package platform
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+)
+
+// fetcher is the init container that brings the model, as shape names it.
+const fetcher = "roundhouse-model"
+
+// Reasons of Kubernetes that are acted on.
+const (
+	reasonCrashLoop     = "CrashLoopBackOff"
+	reasonImageBackOff  = "ImagePullBackOff"
+	reasonImagePull     = "ErrImagePull"
+	reasonImageName     = "InvalidImageName"
+	reasonImageNever    = "ErrImageNeverPull"
+	reasonConfigError   = "CreateContainerConfigError"
+	reasonOOM           = "OOMKilled"
+	reasonInitializing  = "PodInitializing"
+	reasonCreatingState = "ContainerCreating"
+)
+
+// phaseOf reads where a pod is in its life. Pure.
+func phaseOf(pod *corev1.Pod, role role) replica.Replica {
+	r := replica.Replica{Phase: replica.Starting, Created: pod.CreationTimestamp.Time}
+	main := mainOf(pod, role.main)
+	for _, c := range pod.Status.ContainerStatuses {
+		r.Restarts += int(c.RestartCount)
+	}
+	if main != nil {
+		if main.State.Running != nil {
+			r.Started = main.State.Running.StartedAt.Time
+		}
+		if t := main.LastTerminationState.Terminated; t != nil {
+			r.ExitCode = int(t.ExitCode)
+		}
+	}
+	ready := condition(pod, corev1.PodReady)
+	switch {
+	case pod.DeletionTimestamp != nil:
+		r.Phase = replica.Draining
+	case ended(pod):
+		r.Phase, r.Reason = replica.Failed, cmp.Or(pod.Status.Reason, string(pod.Status.Phase))
+		r.Message = clip(strings.TrimSpace(cmp.Or(pod.Status.Message, "its pod ended and is replaced")))
+		if f := faultOf(pod, role); f != nil && pod.Status.Message == "" {
+			f.into(&r)
+		}
+	case ready != nil && ready.Status == corev1.ConditionTrue:
+		r.Phase, r.ReadyAt = replica.Ready, ready.LastTransitionTime.Time
+		if r.ReadyAt.Before(r.Started) {
+			r.ReadyAt = r.Started
+		}
+	case unplaced(pod, &r):
+	default:
+		if f := faultOf(pod, role); f != nil {
+			f.into(&r)
+		} else {
+			beginning(pod, main, &r)
+		}
+	}
+	return r
+}
+
+// mainOf is the status of the container that answers requests.
+func mainOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
+	list := pod.Status.ContainerStatuses
+	for i := range list {
+		if list[i].Name == name {
+			return &list[i]
+		}
+	}
+	if len(list) > 0 && len(pod.Spec.Containers) > 0 {
+		for i := range list {
+			if list[i].Name == pod.Spec.Containers[0].Name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// unplaced pods wait for a node, and say what they lack in the scheduler's
+// words: "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+func unplaced(pod *corev1.Pod, r *replica.Replica) bool {
+	if pod.Spec.NodeName != "" {
+		return false
+	}
+	r.Phase, r.Reason = replica.Pending, "Scheduling"
+	if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		words, _, _ := strings.Cut(c.Message, " preemption: ")
+		r.Reason, r.Message = cmp.Or(c.Reason, "Unschedulable"), clip("no node takes the pod: "+strings.TrimSpace(words))
+	}
+	return true
+}
+
+// beginning is what a placed pod without a fault is at.
+func beginning(pod *corev1.Pod, main *corev1.ContainerStatus, r *replica.Replica) {
+	for _, c := range pod.Status.InitContainerStatuses {
+		if c.State.Running != nil && !sidecar(pod, c.Name) {
+			r.Reason, r.Message = reasonInitializing, ""
+			if c.Name == fetcher {
+				r.Phase, r.Reason = replica.Fetching, ""
+			}
+			return
+		}
+	}
+	switch {
+	case main == nil:
+		r.Reason = reasonCreatingState
+	case main.State.Waiting != nil:
+		r.Reason = main.State.Waiting.Reason
+	}
+}
+
+func sidecar(pod *corev1.Pod, name string) bool {
+	for _, c := range pod.Spec.InitContainers {
+		if c.Name == name {
+			return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		}
+	}
+	return false
+}
+
+// fault is why a container does not run.
+type fault struct {
+	phase           replica.Phase
+	reason, message string
+	exit            int
+	restart         time.Time
+}
+
+func (f *fault) into(r *replica.Replica) {
+	r.Phase, r.Reason, r.Message, r.Restart = f.phase, f.reason, clip(f.message), f.restart
+	if f.exit != 0 {
+		r.ExitCode = f.exit
+	}
+}
+
+// faultOf finds the first container that does not run although it should.
+func faultOf(pod *corev1.Pod, role role) *fault {
+	for _, c := range pod.Status.InitContainerStatuses {
+		if f := containerFault(pod, &c, role); f != nil {
+			f.message = initName(c.Name) + f.message
+			return f
+		}
+	}
+	many := len(pod.Status.ContainerStatuses) > 1
+	for _, c := range pod.Status.ContainerStatuses {
+		if f := containerFault(pod, &c, role); f != nil {
+			if many {
+				f.message = "container " + c.Name + ": " + f.message
+			}
+			return f
+		}
+	}
+	return nil
+}
+
+func initName(name string) string {
+	if name == fetcher {
+		return "the model cannot be fetched: "
+	}
+	return "init container " + name + ": "
+}
+
+func containerFault(pod *corev1.Pod, c *corev1.ContainerStatus, role role) *fault {
+	last := c.LastTerminationState.Terminated
+	if t := c.State.Terminated; t != nil {
+		regular := t.ExitCode == 0 && isInit(pod, c.Name)
+		if regular {
+			return nil
+		}
+		return exitFault(t, role)
+	}
+	w := c.State.Waiting
+	if w == nil {
+		return nil
+	}
+	switch w.Reason {
+	case reasonCrashLoop:
+		f := &fault{phase: replica.Failed, reason: w.Reason, message: w.Message}
+		if last != nil {
+			f = exitFault(last, role)
+			f.restart = last.FinishedAt.Add(backOff(w.Message))
+		}
+		return f
+	case reasonImagePull, reasonImageBackOff, reasonImageName, reasonImageNever:
+		return &fault{phase: replica.Failed, reason: w.Reason, message: imageWords(c.Image, w.Reason, w.Message)}
+	case reasonConfigError: // it is made as soon as what it refers to is there
+		return &fault{phase: replica.Pending, reason: w.Reason, message: cmp.Or(w.Message, "the container refers to what is not there")}
+	case "", reasonInitializing, reasonCreatingState:
+		return nil
+	}
+	return &fault{phase: replica.Failed, reason: w.Reason, message: cmp.Or(w.Message, w.Reason)}
+}
+
+func isInit(pod *corev1.Pod, name string) bool {
+	for _, c := range pod.Spec.InitContainers {
+		if c.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// exitFault says how a process ended.
+func exitFault(t *corev1.ContainerStateTerminated, role role) *fault {
+	f := &fault{phase: replica.Failed, reason: cmp.Or(t.Reason, "Error"), exit: int(t.ExitCode), restart: t.FinishedAt.Time}
+	f.message = fmt.Sprintf("exit code %d", t.ExitCode)
+	ran := t.FinishedAt.Sub(t.StartedAt.Time)
+	killed := t.ExitCode == 128+int32(syscall.SIGKILL) || t.ExitCode == 128+int32(syscall.SIGTERM)
+	switch said := lastLine(t.Message); {
+	case t.Reason == reasonOOM:
+		f.message += ": out of memory: raise its memory limit"
+	case killed && role.startup > 0 && ran >= role.startup && ran < role.startup+startupSlack:
+		f.reason = replica.ReasonStartupTimeout
+		f.message += fmt.Sprintf(": not ready within %s: see its log, or raise startupTimeout", role.startup)
+	case said != "":
+		f.message += ": " + said
+	case killed:
+		f.message += fmt.Sprintf(": ended after %s: it no longer answered its liveness probe, or its node ended it", ran)
+	case t.ExitCode > 128 && t.ExitCode < 160:
+		f.message += ": " + syscall.Signal(t.ExitCode-128).String()
+	case t.ExitCode == 0:
+		f.message += ": a server must not end by itself"
+	default:
+		f.message += ": see its log"
+	}
+	return f
+}
+
+// startupSlack is how long after its startup timeout a container is still
+// thought to have been ended for it: the probe's period, and its grace.
+const startupSlack = time.Minute
+
+// imageWords says why an image is not there, and what to do.
+func imageWords(image, reason, message string) string {
+	switch reason {
+	case reasonImageName:
+		return fmt.Sprintf("%q is no name of an image", image)
+	case reasonImageNever:
+		return fmt.Sprintf("image %q is not on the node, and imagePullPolicy Never forbids to pull it", image)
+	}
+	why := message
+	if _, detail, found := strings.Cut(message, reasonImagePull+": "); found {
+		why = detail
+	}
+	what := fmt.Sprintf("image %q cannot be pulled: ", image)
+	lower := strings.ToLower(why)
+	switch {
+	case strings.Contains(lower, "unauthorized"), strings.Contains(lower, "authentication"), strings.Contains(lower, "denied"), strings.Contains(lower, "forbidden"):
+		what += "the registry refuses it: give the pod imagePullSecrets, or check the name: "
+	case strings.Contains(lower, "not found"), strings.Contains(lower, "manifest unknown"):
+		what += "the registry has none of this name: "
+	}
+	return what + cmp.Or(why, reason)
+}
+
+var backOffWords = regexp.MustCompile(`^back-off ([0-9hms.]+) restarting`)
+
+// backOff is how long the kubelet waits, of its words "back-off 40s restarting
+// failed container=main pod=…".
+func backOff(message string) time.Duration {
+	if m := backOffWords.FindStringSubmatch(message); m != nil {
+		if d, err := time.ParseDuration(m[1]); err == nil {
+			return d
+		}
+	}
+	return 0
+}
+
+// maxMessage bounds a replica's message, in bytes.
+const maxMessage = 512
+
+// clip makes of a message one line of bounded length.
+func clip(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) <= maxMessage {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxMessage], "") + "…"
+}
+
+// lastLine is the last line that says something.
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}

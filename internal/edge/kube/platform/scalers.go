@@ -1,0 +1,78 @@
+package platform
+
+import (
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Annotations by which a manifest leaves the count to an autoscaler of its
+// author's: of KServe, of OME, and ours. They come to the objects from there.
+const (
+	classKServe   = "serving.kserve.io/autoscalerClass"
+	classOME      = "ome.io/autoscalerClass"
+	classOurs     = "roundhouse.dev/autoscalerClass"
+	classExternal = "external"
+)
+
+func leftToOthers(annotations map[string]string) bool {
+	return annotations[classKServe] == classExternal || annotations[classOME] == classExternal || annotations[classOurs] == classExternal
+}
+
+// target is what a HorizontalPodAutoscaler scales. KEDA makes one for each of
+// its own objects.
+type target struct {
+	namespace string
+	id
+}
+
+// scaledByOthers says whether an object's count is another's to set. The lock
+// is held.
+func (p *Platform) scaledByOthers(k service.Key, i id, o object) bool {
+	return i.kind.counted() && (o.left || p.mu.scalers[target{k.Namespace, i}] > 0)
+}
+
+func trimScaler(raw any) (any, error) {
+	h, ok := raw.(*autoscalingv2.HorizontalPodAutoscaler)
+	if !ok {
+		return raw, nil
+	}
+	h.Labels, h.OwnerReferences = nil, nil
+	trimMeta(h)
+	h.Spec = autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: h.Spec.ScaleTargetRef}
+	h.Status = autoscalingv2.HorizontalPodAutoscalerStatus{}
+	return h, nil
+}
+
+func targetOf(raw any) (target, bool) {
+	if d, ok := raw.(toolscache.DeletedFinalStateUnknown); ok {
+		raw = d.Obj
+	}
+	h, ok := raw.(*autoscalingv2.HorizontalPodAutoscaler)
+	if !ok {
+		return target{}, false
+	}
+	ref := h.Spec.ScaleTargetRef
+	t := target{h.Namespace, id{kind(ref.Kind), ref.Name}}
+	return t, t.kind.counted()
+}
+
+func (p *Platform) scalerEvents() toolscache.ResourceEventHandler {
+	count := func(raw any, by int) {
+		t, ok := targetOf(raw)
+		if !ok {
+			return
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.mu.scalers[t] += by; p.mu.scalers[t] <= 0 {
+			delete(p.mu.scalers, t)
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(raw any) { count(raw, 1) },
+		UpdateFunc: func(before, now any) { count(now, 1); count(before, -1) },
+		DeleteFunc: func(raw any) { count(raw, -1) },
+	}
+}
