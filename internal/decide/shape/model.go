@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 const (
@@ -26,7 +27,7 @@ const (
 // container.
 func (r *renderer) model(pod *corev1.PodSpec, main *corev1.Container) error {
 	uri := r.rev.Model.URI
-	if uri == "" || r.rev.Model.Verbatim || r.c.Role != service.RoleEngine && r.c.Role != service.RoleDecoder {
+	if uri == "" || r.rev.Model.Verbatim || !r.bearsModel() {
 		return nil
 	}
 	scheme, rest, found := strings.Cut(uri, "://")
@@ -152,21 +153,23 @@ func mountAt(c *corev1.Container, at string) *corev1.VolumeMount {
 	return nil
 }
 
-// places fills what a manifest leaves to the replica: on a cluster it is known
-// before the pod is there.
-func (r *renderer) places(c *corev1.Container) {
-	http, grpc := portsOf(c, r.rev.Protocol)
-	at := modelPath
-	if r.rev.Model.Verbatim {
-		at = r.rev.Model.URI
+// environment gives a container the model's path in MODEL_PATH, as OME's
+// runtimes expect, and its port in PORT where its command line asks for that.
+func (r *renderer) environment(c *corev1.Container, at workload.Place) {
+	var known []corev1.EnvVar
+	if r.rev.Model.URI != "" && r.bearsModel() {
+		known = append(known, corev1.EnvVar{Name: "MODEL_PATH", Value: at.ModelPath})
 	}
-	fill := strings.NewReplacer("{{.ModelPath}}", at, "{{.Port}}", strconv.Itoa(int(http)), "{{.GRPCPort}}", strconv.Itoa(int(grpc)))
-	for _, words := range [][]string{c.Command, c.Args} {
-		for i := range words {
-			words[i] = fill.Replace(words[i])
-		}
+	if strings.Contains(strings.Join(slices.Concat(c.Command, c.Args), " "), "$(PORT)") {
+		known = append(known, corev1.EnvVar{Name: "PORT", Value: strconv.Itoa(at.Port)})
 	}
-	for i := range c.Env {
-		c.Env[i].Value = fill.Replace(c.Env[i].Value)
-	}
+	known = slices.DeleteFunc(known, func(e corev1.EnvVar) bool {
+		return slices.ContainsFunc(c.Env, func(have corev1.EnvVar) bool { return have.Name == e.Name })
+	})
+	c.Env = append(known, c.Env...) // first, so that others may refer to them
+}
+
+// bearsModel says whether the role has the model, rather than calling who has.
+func (r *renderer) bearsModel() bool {
+	return r.c.Role == service.RoleEngine || r.c.Role == service.RoleDecoder
 }

@@ -6,32 +6,42 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // pod completes a merged pod for a cluster: ports, probes, the model. answers
 // says that requests come to its main container.
 func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1.PodSpec, error) {
-	pod := *merged.DeepCopy()
-	if main == "" && len(pod.Containers) > 0 {
-		main = pod.Containers[0].Name
+	if main == "" && len(merged.Containers) > 0 {
+		main = merged.Containers[0].Name
 	}
-	m := container(&pod, main)
-	if m == nil {
-		return pod, fmt.Errorf("there is no container to run: runtime %q is not made for a cluster; name another in spec.runtime, or give containers", r.rev.Runtime.Name)
+	if container(&merged, main) == nil {
+		return merged, fmt.Errorf("there is no container to run: runtime %q is not made for a cluster: name another in spec.runtime, or give containers", r.rev.Runtime.Name)
+	}
+	http, grpc := portsOf(speaker(&merged, main), r.rev.Protocol)
+	place := workload.Place{Port: int(http), GRPCPort: int(grpc), ModelPath: modelPath}
+	if r.rev.Model.Verbatim {
+		place.ModelPath = r.rev.Model.URI
+	}
+	pod, err := workload.ResolvePod(merged, place)
+	if err != nil {
+		return pod, err
 	}
 	if err := r.images(&pod); err != nil {
 		return pod, err
 	}
 	if answers {
 		s := speaker(&pod, main)
-		http, grpc := portsOf(s, r.rev.Protocol)
 		declare(s, http, grpc)
 		r.probes(s, http, grpc)
 	}
+	m := container(&pod, main)
 	if err := r.model(&pod, m); err != nil {
 		return pod, err
 	}
-	r.places(m)
+	r.environment(m, place)
+	r.wire(&pod, m)
 	if pod.EnableServiceLinks == nil {
 		// Variables named after every Service of the namespace: a Service named
 		// vllm would give vLLM a VLLM_PORT that it cannot read.

@@ -15,8 +15,8 @@ const (
 	defaultGRPC = 8081
 )
 
-// Ports are those a component answers on; 0 is none. They are what its main
-// container states: a port named "grpc…" or "h2c" is gRPC's, the first other
+// Ports are those a component answers on; 0 is none. They are what the container
+// that is spoken to states: a port named "grpc…" or "h2c" is gRPC's, the first other
 // one is HTTP's. A container that states none listens on 8080, or on 8081 where
 // the revision's protocol is spoken over gRPC.
 func Ports(c workload.Component, p service.Protocol) (http, grpc int32) {
@@ -24,7 +24,7 @@ func Ports(c workload.Component, p service.Protocol) (http, grpc int32) {
 	if c.Leader != nil {
 		pod, main = c.Leader.Pod, c.Leader.Main
 	}
-	return portsOf(container(&pod, main), p)
+	return portsOf(speaker(&pod, main), p)
 }
 
 func portsOf(c *corev1.Container, p service.Protocol) (http, grpc int32) {

@@ -9,20 +9,17 @@ import (
 
 // How often and how patiently pods are asked, in seconds and tries.
 const (
-	probePeriod      = 1 // a wake waits for the first answer
-	probeTimeout     = 5
-	probeFailures    = 3
-	startupLongest   = 10  // period of startup probes
-	livenessPeriod   = 10  // of the liveness probe
-	livenessFailures = 6   // a minute without an answer
-	quickStart       = 600 // up to here a startup probe asks every second
+	probePeriod    = 1 // a wake waits for the first answer
+	probeTimeout   = 5
+	probeFailures  = 3
+	startupLongest = 10  // period of startup probes
+	quickStart     = 600 // up to here a startup probe asks every second
 )
 
 // probes asks for what the container does not say itself.
 func (r *renderer) probes(c *corev1.Container, http, grpc int32) {
-	handler := handlerFor(r.rev.Protocol, http, grpc)
 	if c.ReadinessProbe == nil {
-		c.ReadinessProbe = &corev1.Probe{ProbeHandler: handler, PeriodSeconds: probePeriod,
+		c.ReadinessProbe = &corev1.Probe{ProbeHandler: r.handler(http, grpc), PeriodSeconds: probePeriod,
 			TimeoutSeconds: probeTimeout, FailureThreshold: probeFailures}
 	}
 	if c.StartupProbe == nil {
@@ -41,17 +38,22 @@ func startup(h corev1.ProbeHandler, budget int32) *corev1.Probe {
 		FailureThreshold: max((budget+period-1)/period, 1)}
 }
 
-// handlerFor is how a server of the protocol is asked whether it is ready.
-func handlerFor(p service.Protocol, http, grpc int32) corev1.ProbeHandler {
-	if http == 0 {
-		return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: grpc}}
-	}
-	path := "/"
-	switch p {
-	case service.ProtocolV2, service.ProtocolGRPCV2:
+// handler is how a server is asked whether it is ready: by the path its protocol
+// has for that, else by a connection. KServe's v1 has none that all servers of it
+// answer (at "/" TensorFlow Serving has nothing), nor do all servers that speak
+// gRPC answer gRPC's own health checks; both listen once their model is loaded.
+func (r *renderer) handler(http, grpc int32) corev1.ProbeHandler {
+	path := ""
+	switch p := r.rev.Protocol; {
+	case http == 0:
+		http = grpc
+	case p == service.ProtocolV2:
 		path = "/v2/health/ready"
-	case service.ProtocolOpenAI, service.ProtocolCohere:
-		path = "/health"
+	case p == service.ProtocolOpenAI && r.rev.Runtime.Name != "":
+		path = "/health" // no part of the protocol, but every runtime's
+	}
+	if path == "" {
+		return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(http)}}
 	}
 	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(http), Scheme: corev1.URISchemeHTTP}}
 }

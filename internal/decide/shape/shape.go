@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -33,7 +34,12 @@ type Objects struct {
 	Deployments []appsv1.Deployment
 	Services    []corev1.Service
 	Budgets     []policyv1.PodDisruptionBudget
-	Groups      []LeaderWorkerSet
+	// Groups are LeaderWorkerSets, for roles whose replicas span nodes.
+	Groups []LeaderWorkerSet
+	// Accounts, Roles and Bindings let a router see pods that it looks for itself.
+	Accounts []corev1.ServiceAccount
+	Roles    []rbacv1.Role
+	Bindings []rbacv1.RoleBinding
 }
 
 // Render makes a revision's objects. Errors name the service, the role and
@@ -72,6 +78,7 @@ func (r *renderer) render(out *Objects) error {
 	}
 	out.Services = append(out.Services, r.service())
 	out.Budgets = append(out.Budgets, r.budget())
+	r.access(out)
 	return nil
 }
 
@@ -122,7 +129,7 @@ func (r *renderer) service() corev1.Service {
 		},
 	}
 	if r.grouped() {
-		s.Spec.Selector[labelWorkerIndex] = "0" // the leader answers
+		s.Spec.Selector[LabelWorkerIndex] = "0" // the leader answers
 	}
 	for _, p := range []struct {
 		name string

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
@@ -210,6 +211,31 @@ func (p Process) Resolve(pl Place) (Process, error) {
 	}
 	if len(out.Command) == 0 || out.Command[0] == "" {
 		return Process{}, fmt.Errorf("process: empty command: the runtime's local.command must name a program")
+	}
+	return out, nil
+}
+
+// ResolvePod fills what a replica alone knows into a pod: on a cluster that is
+// known before the pod is there. A probe's port that was a template is a number
+// then. Nothing is shared with the pod given.
+func ResolvePod(pod corev1.PodSpec, pl Place) (corev1.PodSpec, error) {
+	data := map[string]any{"Port": strconv.Itoa(pl.Port), "GRPCPort": strconv.Itoa(pl.GRPCPort), "ModelPath": pl.ModelPath}
+	out, err := expandAll(pod, data, nil, "pod")
+	if err != nil {
+		return corev1.PodSpec{}, err
+	}
+	out = *out.DeepCopy()
+	for i := range out.Containers {
+		c := &out.Containers[i]
+		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
+			switch {
+			case p == nil:
+			case p.HTTPGet != nil:
+				p.HTTPGet.Port = intstr.Parse(p.HTTPGet.Port.String())
+			case p.TCPSocket != nil:
+				p.TCPSocket.Port = intstr.Parse(p.TCPSocket.Port.String())
+			}
+		}
 	}
 	return out, nil
 }

@@ -151,7 +151,9 @@ func component(in Input, role service.Role, base, over *service.Component) (Comp
 	if m := container(c.Pod, c.Main); m != nil {
 		m.Image = withVersion(m.Image, s.RuntimeVersion)
 	}
-	if !in.Cluster {
+	if in.Cluster {
+		c.Labels = overlay(c.Labels, dialectLabels(in, role))
+	} else {
 		local := base.Local
 		if over.Local != nil {
 			local = over.Local

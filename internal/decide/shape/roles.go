@@ -1,0 +1,118 @@
+package shape
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// wire tells a router or a transformer where the components behind it are.
+func (r *renderer) wire(pod *corev1.PodSpec, m *corev1.Container) {
+	switch r.c.Role {
+	case service.RoleRouter:
+		r.wireRouter(m)
+		if discovers(m) && pod.ServiceAccountName == "" {
+			pod.ServiceAccountName = Name(r.rev.Service, r.c.Role)
+		}
+	case service.RoleTransformer:
+		r.wireTransformer(m)
+	case service.RoleEngine, service.RoleDecoder:
+	}
+}
+
+// wireRouter gives a router its configuration as OME does, in its environment,
+// and beside it the addresses of engine and decoder.
+func (r *renderer) wireRouter(m *corev1.Container) {
+	var first []corev1.EnvVar // what stands first others may refer to
+	for _, role := range []service.Role{service.RoleEngine, service.RoleDecoder} {
+		if at := r.address(role); at != "" {
+			first = append(first, corev1.EnvVar{Name: "ROUNDHOUSE_" + strings.ToUpper(string(role)) + "_ADDRESS", Value: at})
+		}
+	}
+	m.Env = append(first, m.Env...)
+	for _, name := range slices.Sorted(maps.Keys(r.c.Config)) {
+		setEnv(m, name, r.c.Config[name])
+	}
+}
+
+// wireTransformer gives a transformer the arguments KServe gives it, where it
+// does not state them itself.
+func (r *renderer) wireTransformer(m *corev1.Container) {
+	http, _ := r.ports()
+	for _, arg := range []struct{ flag, value string }{
+		{"--model_name", r.rev.Service.Stable().Name},
+		{"--predictor_host", r.address(r.predictor())},
+		{"--http_port", strconv.Itoa(int(http))},
+	} {
+		stated := slices.ContainsFunc(m.Args, func(a string) bool { return strings.HasPrefix(a, arg.flag) })
+		if !stated && arg.value != "" {
+			m.Args = append(m.Args, arg.flag, arg.value)
+		}
+	}
+}
+
+// predictor is the role that a transformer calls.
+func (r *renderer) predictor() service.Role {
+	for _, role := range []service.Role{service.RoleRouter, service.RoleDecoder} {
+		if r.rev.Component(role) != nil {
+			return role
+		}
+	}
+	return service.RoleEngine
+}
+
+// address is a role's Service and port, "" where there is no such role. Its name
+// stands for the ready pods.
+func (r *renderer) address(role service.Role) string {
+	c := r.rev.Component(role)
+	if c == nil {
+		return ""
+	}
+	http, grpc := Ports(*c, r.rev.Protocol)
+	if http == 0 {
+		http = grpc
+	}
+	return Name(r.rev.Service, role) + "." + r.rev.Service.Namespace + ".svc:" + strconv.Itoa(int(http))
+}
+
+func setEnv(c *corev1.Container, name, value string) {
+	if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name }) {
+		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value})
+	}
+}
+
+// discovers says whether a router looks for pods itself, as SGLang's does.
+func discovers(c *corev1.Container) bool {
+	words := slices.Concat(c.Command, c.Args)
+	return slices.ContainsFunc(words, func(w string) bool { return w == "--service-discovery" || w == "--service-discovery=true" })
+}
+
+// access lets a router that looks for pods see those of its namespace, where
+// its pod names no account of its own.
+func (r *renderer) access(out *Objects) {
+	m := container(&r.c.Pod, r.c.Main)
+	if r.c.Role != service.RoleRouter || m == nil || !discovers(m) || r.c.Pod.ServiceAccountName != "" {
+		return
+	}
+	account := corev1.ServiceAccount{ObjectMeta: r.meta()}
+	account.APIVersion, account.Kind = "v1", "ServiceAccount"
+	r.applied(&account.ObjectMeta, account)
+	role := rbacv1.Role{ObjectMeta: r.meta(), Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}}}}
+	role.APIVersion, role.Kind = "rbac.authorization.k8s.io/v1", "Role"
+	r.applied(&role.ObjectMeta, role)
+	binding := rbacv1.RoleBinding{ObjectMeta: r.meta(),
+		RoleRef:  rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: role.Name},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}}
+	binding.APIVersion, binding.Kind = "rbac.authorization.k8s.io/v1", "RoleBinding"
+	r.applied(&binding.ObjectMeta, binding)
+	out.Accounts = append(out.Accounts, account)
+	out.Roles = append(out.Roles, role)
+	out.Bindings = append(out.Bindings, binding)
+}
