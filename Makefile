@@ -29,7 +29,7 @@ IMAGE_PROGRAMS := $(wildcard cmd/roundhouse cmd/roundhouse-controller cmd/roundh
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: ## build bin/roundhouse and the programs beside it, for ONNX and Kafka

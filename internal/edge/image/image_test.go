@@ -56,11 +56,16 @@ func tree(t *testing.T, files map[string]string) string {
 // staticELF is the least that passes for a static program.
 func staticELF(t *testing.T) string {
 	t.Helper()
+	return fakeELF(t, 62, "roundhouse") // for amd64
+}
+
+func fakeELF(t *testing.T, machine byte, name string) string {
+	t.Helper()
 	head := make([]byte, 64)
 	copy(head, "\x7fELF\x02\x01\x01")
-	head[16], head[18], head[20] = 2, 62, 1 // an executable, for amd64, of version 1
+	head[16], head[18], head[20] = 2, machine, 1 // an executable, of version 1
 	head[52], head[54], head[58] = 64, 56, 64
-	path := filepath.Join(t.TempDir(), "roundhouse")
+	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, head, 0o700); err != nil {
 		t.Fatal(err)
 	}

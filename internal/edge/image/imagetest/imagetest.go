@@ -40,11 +40,78 @@ type Image struct {
 // unknown to the specification.
 func Read(t testing.TB, archive []byte) *Image {
 	t.Helper()
-	i := &Image{members: map[string][]byte{}}
+	images := ReadAll(t, archive)
+	if len(images) != 1 {
+		t.Fatalf("%d images", len(images))
+	}
+	return images[0]
+}
+
+// ReadAll reads a layout of one name, which stands for an image or for an index
+// over several. Their Descriptors are those of the index, but for its
+// annotations, which are the name's.
+func ReadAll(t testing.TB, archive []byte) []*Image {
+	t.Helper()
+	members := untar(t, archive)
+	layout := &Image{members: members}
+	var version v1.ImageLayout
+	strict(t, layout.member(t, v1.ImageLayoutFile), &version)
+	if version.Version != "1.0.0" {
+		t.Errorf("layout version %q", version.Version)
+	}
+	var index v1.Index
+	strict(t, layout.member(t, v1.ImageIndexFile), &index)
+	if index.SchemaVersion != 2 || index.MediaType != v1.MediaTypeImageIndex || len(index.Manifests) != 1 {
+		t.Fatalf("index: %+v", index)
+	}
+	used, name := map[string]bool{}, index.Manifests[0]
+	manifests := index.Manifests
+	if name.MediaType == v1.MediaTypeImageIndex {
+		var inner v1.Index
+		strict(t, layout.blob(t, name, used), &inner)
+		if inner.SchemaVersion != 2 || inner.MediaType != v1.MediaTypeImageIndex {
+			t.Fatalf("index: %+v", inner)
+		}
+		manifests = inner.Manifests
+	}
+	var images []*Image
+	for _, d := range manifests {
+		d.Annotations = name.Annotations
+		i := &Image{members: members, Descriptor: d}
+		i.read(t, used)
+		images = append(images, i)
+	}
+	for name := range members {
+		if strings.HasPrefix(name, "blobs/") && !used[name] {
+			t.Errorf("%s is of no use", name)
+		}
+	}
+	return images
+}
+
+// read follows the descriptor to everything of the image.
+func (i *Image) read(t testing.TB, used map[string]bool) {
+	t.Helper()
+	strict(t, i.blob(t, i.Descriptor, used), &i.Manifest)
+	if i.Manifest.SchemaVersion != 2 || i.Manifest.MediaType != v1.MediaTypeImageManifest || i.Manifest.Config.MediaType != v1.MediaTypeImageConfig {
+		t.Fatalf("manifest: %+v", i.Manifest)
+	}
+	strict(t, i.blob(t, i.Manifest.Config, used), &i.Config)
+	if p := i.Descriptor.Platform; p == nil || p.OS != i.Config.OS || p.Architecture != i.Config.Architecture {
+		t.Errorf("platform %+v of an image for %s/%s", p, i.Config.OS, i.Config.Architecture)
+	}
+	i.checkLayers(t, used)
+	strict(t, i.member(t, "manifest.json"), &i.Docker)
+}
+
+// untar reads an archive's files.
+func untar(t testing.TB, archive []byte) map[string][]byte {
+	t.Helper()
+	members := map[string][]byte{}
 	for r := tar.NewReader(bytes.NewReader(archive)); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			break
+			return members
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -52,37 +119,15 @@ func Read(t testing.TB, archive []byte) *Image {
 		if h.ModTime.Unix() != 0 {
 			t.Errorf("%s happened at %v", h.Name, h.ModTime)
 		}
+		if _, twice := members[h.Name]; twice {
+			t.Errorf("%s is there twice", h.Name)
+		}
 		if h.Typeflag == tar.TypeReg {
-			if i.members[h.Name], err = io.ReadAll(r); err != nil {
+			if members[h.Name], err = io.ReadAll(r); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	var version v1.ImageLayout
-	strict(t, i.member(t, v1.ImageLayoutFile), &version)
-	if version.Version != "1.0.0" {
-		t.Errorf("layout version %q", version.Version)
-	}
-	var index v1.Index
-	strict(t, i.member(t, v1.ImageIndexFile), &index)
-	if index.SchemaVersion != 2 || index.MediaType != v1.MediaTypeImageIndex || len(index.Manifests) != 1 {
-		t.Fatalf("index: %+v", index)
-	}
-	i.Descriptor = index.Manifests[0]
-	used := map[string]bool{}
-	strict(t, i.blob(t, i.Descriptor, used), &i.Manifest)
-	if i.Manifest.SchemaVersion != 2 || i.Manifest.MediaType != v1.MediaTypeImageManifest || i.Manifest.Config.MediaType != v1.MediaTypeImageConfig {
-		t.Fatalf("manifest: %+v", i.Manifest)
-	}
-	strict(t, i.blob(t, i.Manifest.Config, used), &i.Config)
-	i.checkLayers(t, used)
-	strict(t, i.member(t, "manifest.json"), &i.Docker)
-	for name := range i.members {
-		if strings.HasPrefix(name, "blobs/") && !used[name] {
-			t.Errorf("%s is of no use", name)
-		}
-	}
-	return i
 }
 
 // checkLayers compares the layers with the configuration and manifest.json.
