@@ -1,0 +1,176 @@
+package demand
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+)
+
+// How long certificates are valid, and how long before their end they are
+// replaced. Gateways read a new authority long before a certificate of it is
+// used: an authority is renewed alone, and signs when the certificate's own
+// time comes.
+const (
+	authorityLife  = 10 * 365 * 24 * time.Hour
+	authorityRenew = 365 * 24 * time.Hour
+	leafLife       = 90 * 24 * time.Hour
+	leafRenew      = 30 * 24 * time.Hour
+	clockSkew      = time.Hour
+	maxAuthorities = 4
+)
+
+// Keys of a Secret's data.
+const (
+	keyAuthorities  = "ca.crt" // the newest first
+	keyAuthorityKey = "ca.key" // of the newest
+	keyLeaf         = "tls.crt"
+	keyLeafKey      = "tls.key"
+)
+
+// renew makes what a Secret should hold from what it holds, which may be
+// nothing or nonsense. It returns nil where nothing is due.
+func renew(data map[string][]byte, now time.Time) (map[string][]byte, error) {
+	out := map[string][]byte{}
+	for k, v := range data {
+		out[k] = v
+	}
+	authorities := parse(data[keyAuthorities])
+	authority, key, err := pair(data[keyAuthorities], data[keyAuthorityKey])
+	first := err != nil || !authority.IsCA || now.Before(authority.NotBefore) || now.After(authority.NotAfter.Add(-leafLife))
+	due := first || now.After(authority.NotAfter.Add(-authorityRenew))
+	if due {
+		if authority, key, err = newAuthority(now); err != nil {
+			return nil, err
+		}
+		if err := store(out, keyAuthorities, keyAuthorityKey, authority, key); err != nil {
+			return nil, err
+		}
+		for i, old := range authorities {
+			if i < maxAuthorities-1 && now.Before(old.NotAfter) {
+				out[keyAuthorities] = append(out[keyAuthorities], encode("CERTIFICATE", old.Raw)...)
+			}
+		}
+	}
+	if due && !first {
+		return out, nil // gateways do not know the new authority yet
+	}
+	if leafDue(out, now) {
+		leaf, leafKey, err := newLeaf(authority, key, now)
+		if err != nil {
+			return nil, err
+		}
+		if err := store(out, keyLeaf, keyLeafKey, leaf, leafKey); err != nil {
+			return nil, err
+		}
+	} else if !due {
+		return nil, nil
+	}
+	return out, nil
+}
+
+// leafDue says whether the certificate is missing, of none of the authorities,
+// or near its end.
+func leafDue(data map[string][]byte, now time.Time) bool {
+	leaf, _, err := pair(data[keyLeaf], data[keyLeafKey])
+	if err != nil || now.After(leaf.NotAfter.Add(-leafRenew)) {
+		return true
+	}
+	_, err = leaf.Verify(x509.VerifyOptions{Roots: pool(data[keyAuthorities]), DNSName: ServerName, CurrentTime: now})
+	return err != nil
+}
+
+func newAuthority(now time.Time) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	t := &x509.Certificate{Subject: pkix.Name{CommonName: ServerName + "-ca"}, NotBefore: now.Add(-clockSkew), NotAfter: now.Add(authorityLife),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign}
+	return sign(t, nil, nil)
+}
+
+func newLeaf(authority *x509.Certificate, key *ecdsa.PrivateKey, now time.Time) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	t := &x509.Certificate{Subject: pkix.Name{CommonName: ServerName}, DNSNames: []string{ServerName}, NotBefore: now.Add(-clockSkew), NotAfter: now.Add(leafLife),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	return sign(t, authority, key)
+}
+
+// sign makes a certificate of its own key; by itself where there is no parent.
+func sign(t, parent *x509.Certificate, by *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
+		return nil, nil, err
+	}
+	if parent == nil {
+		parent, by = t, key
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, t, parent, &key.PublicKey, by)
+	if err != nil {
+		return nil, nil, err
+	}
+	made, err := x509.ParseCertificate(raw)
+	return made, key, err
+}
+
+func store(data map[string][]byte, certName, keyName string, cert *x509.Certificate, key *ecdsa.PrivateKey) error {
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	data[certName], data[keyName] = encode("CERTIFICATE", cert.Raw), encode("PRIVATE KEY", raw)
+	return nil
+}
+
+func encode(kind string, raw []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw})
+}
+
+// parse reads every certificate there is.
+func parse(text []byte) (out []*x509.Certificate) {
+	for len(out) < maxAuthorities {
+		var b *pem.Block
+		if b, text = pem.Decode(text); b == nil {
+			return out
+		}
+		if c, err := x509.ParseCertificate(b.Bytes); err == nil && b.Type == "CERTIFICATE" {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// pair reads the first certificate of text and its key.
+func pair(text, key []byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	both, err := tls.X509KeyPair(text, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	k, ok := both.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, nil, errors.New("the key is not of an elliptic curve")
+	}
+	c, err := x509.ParseCertificate(both.Certificate[0])
+	return c, k, err
+}
+
+func pool(text []byte) *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AppendCertsFromPEM(text)
+	return p
+}
+
+// Pool reads the authorities that a controller has published.
+func Pool(text []byte) (*x509.CertPool, error) {
+	if len(parse(text)) == 0 {
+		return nil, fmt.Errorf("no certificate among %d bytes", len(bytes.TrimSpace(text)))
+	}
+	return pool(text), nil
+}

@@ -1,0 +1,393 @@
+package demand
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+)
+
+// ServerName is the name in the certificate of every controller pod, however
+// it is reached.
+const ServerName = "roundhouse-controller"
+
+// ClientConfig is what a gateway's side is told. All but Log are required.
+type ClientConfig struct {
+	// Pod is this gateway's.
+	Pod string
+	// Token is the file of the ServiceAccount's token; it is read again, as
+	// the kubelet replaces it.
+	Token string
+	// Roots are the authorities that a controller's certificate may be of.
+	Roots func(context.Context) (*x509.CertPool, error)
+	// InFlight counts a service's requests by pod.
+	InFlight func(service string) map[string]int
+	// Every is the least time between two reports of changes, Heartbeat that
+	// between two when nothing changes. A service that falls busy is reported
+	// at once.
+	Every, Heartbeat time.Duration
+	// Timeout bounds one report, MaxBackoff the time to the next try.
+	Timeout, MaxBackoff time.Duration
+	Log                 *slog.Logger
+}
+
+// DefaultClientConfig reports changes each second.
+func DefaultClientConfig() ClientConfig {
+	return ClientConfig{Every: time.Second, Heartbeat: 5 * time.Second, Timeout: 5 * time.Second, MaxBackoff: 5 * time.Second}
+}
+
+// Validate names what is missing.
+func (c ClientConfig) Validate() error {
+	if c.Pod == "" || c.Token == "" || c.Roots == nil || c.InFlight == nil || c.Every <= 0 || c.Heartbeat <= 0 || c.Timeout <= 0 || c.MaxBackoff <= 0 {
+		return errors.New("demand: Pod, Token, Roots, InFlight and times above 0 are required")
+	}
+	return nil
+}
+
+// Client reports one gateway's demand to every controller pod. It is safe for
+// concurrent use.
+type Client struct {
+	cfg     ClientConfig
+	started time.Time
+	http    *http.Client
+
+	mu struct {
+		sync.Mutex
+		known   map[string]seen
+		targets map[string]*target
+		ctx     context.Context // of Run; nil before
+	}
+	running sync.WaitGroup
+}
+
+// seen is the demand last told of a service, and when that was.
+type seen struct {
+	demand autoscale.Demand
+	gone   bool
+}
+
+// target is one controller pod. Client.mu guards its fields but what only its
+// own goroutine touches.
+type target struct {
+	address string
+	dirty   map[string]struct{}
+	full    bool
+	urgent  bool
+	told    bool          // a report got an answer
+	wake    chan struct{} // something is to be done
+	stop    context.CancelFunc
+	number  uint64 // its goroutine's own
+	failing bool
+}
+
+// NewClient makes one that has nobody to tell.
+func NewClient(cfg ClientConfig) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{cfg: cfg, started: time.Now()}
+	c.mu.known, c.mu.targets = map[string]seen{}, map[string]*target{}
+	c.http = &http.Client{Timeout: cfg.Timeout, Transport: &http.Transport{DialTLSContext: c.dial, MaxIdleConnsPerHost: 1, IdleConnTimeout: idleTimeout,
+		DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes}}
+	return c, nil
+}
+
+// dial checks the controller's certificate against the authorities of now.
+func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	roots, err := c.cfg.Roots(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the controller's authorities: %w", err)
+	}
+	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: c.cfg.Timeout},
+		Config: &tls.Config{RootCAs: roots, ServerName: ServerName, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}}
+	return d.DialContext(ctx, network, address)
+}
+
+// Report notes a service's demand and sees that it is told. It does not block.
+func (c *Client) Report(service string, d autoscale.Demand) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, known := c.mu.known[service]
+	if !known && len(c.mu.known) >= maxServices {
+		return // the report would be refused as a whole
+	}
+	c.mu.known[service] = seen{demand: d}
+	c.changed(service, d.Queued+d.Running > 0 && before.demand.Queued+before.demand.Running == 0)
+}
+
+// Forget says that a service is no more.
+func (c *Client) Forget(service string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.mu.known[service]; known {
+		c.mu.known[service] = seen{gone: true}
+		c.changed(service, false)
+	}
+}
+
+// changed has every target told; c.mu is held.
+func (c *Client) changed(service string, urgent bool) {
+	for _, t := range c.mu.targets {
+		t.dirty[service] = struct{}{}
+		t.urgent = t.urgent || urgent
+		if urgent || len(t.dirty) == 1 {
+			t.poke()
+		}
+	}
+	if len(c.mu.targets) == 0 && c.mu.known[service].gone {
+		delete(c.mu.known, service)
+	}
+}
+
+func (t *target) poke() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// SetTargets names the controller pods to tell, as host:port. They are told
+// while Run runs.
+func (c *Client) SetTargets(addresses []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	want := map[string]bool{}
+	for _, a := range addresses {
+		want[a] = true
+		if c.mu.targets[a] == nil && len(c.mu.targets) < maxTargets {
+			t := &target{address: a, dirty: map[string]struct{}{}, full: true, urgent: true, wake: make(chan struct{}, 1)}
+			c.mu.targets[a] = t
+			c.start(t)
+		}
+	}
+	for a, t := range c.mu.targets {
+		if !want[a] {
+			if t.stop != nil {
+				t.stop()
+			}
+			delete(c.mu.targets, a)
+		}
+	}
+}
+
+// maxTargets is how many controller pods are told.
+const maxTargets = 32
+
+// start begins telling t; c.mu is held.
+func (c *Client) start(t *target) {
+	if c.mu.ctx == nil || c.mu.ctx.Err() != nil {
+		return
+	}
+	var ctx context.Context
+	ctx, t.stop = context.WithCancel(c.mu.ctx)
+	c.running.Go(func() { c.tell(ctx, t) })
+}
+
+// Run reports until ctx ends, and then once more what has changed since.
+func (c *Client) Run(ctx context.Context) {
+	c.mu.Lock()
+	c.mu.ctx = ctx
+	for _, t := range c.mu.targets {
+		c.start(t)
+	}
+	c.mu.Unlock()
+	<-ctx.Done()
+	c.running.Wait()
+	c.http.CloseIdleConnections()
+}
+
+// Told says whether every controller pod that is known has had an answer to a
+// report of this gateway.
+func (c *Client) Told() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.mu.targets {
+		if !t.told {
+			return false
+		}
+	}
+	return true
+}
+
+// tell reports to one target until ctx ends.
+func (c *Client) tell(ctx context.Context, t *target) {
+	var last time.Time
+	backoff := time.Duration(0)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		if wait := max(c.due(t, last), backoff); wait > 0 {
+			timer.Reset(wait)
+			select {
+			case <-timer.C:
+			case <-t.wake:
+				if backoff == 0 {
+					continue // it may be due now
+				}
+				<-timer.C // a target that fails is not asked more often for being needed
+			case <-ctx.Done():
+			}
+			if ctx.Err() != nil {
+				break
+			}
+			if backoff == 0 && c.due(t, last) > 0 {
+				continue
+			}
+		}
+		err := c.send(ctx, t)
+		last = time.Now()
+		if backoff = c.judge(ctx, t, err, backoff); err == nil {
+			backoff = 0
+		}
+	}
+	if !t.failing { // a last word, so that nothing is lost with this gateway
+		final, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = c.send(final, t) // a controller that is gone needs none
+	}
+}
+
+// due is how long until the next report.
+func (c *Client) due(t *target, last time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since := time.Since(last)
+	switch {
+	case t.urgent:
+		return 0
+	case len(t.dirty) > 0:
+		return c.cfg.Every - since
+	default:
+		return c.cfg.Heartbeat - since
+	}
+}
+
+const firstBackoff = 50 * time.Millisecond
+
+// judge logs the first failure of a row and its end, and says how long to wait.
+func (c *Client) judge(ctx context.Context, t *target, err error, backoff time.Duration) time.Duration {
+	switch {
+	case err == nil && t.failing:
+		t.failing = false
+		c.cfg.Log.Info("demand is reported again", "controller", t.address)
+	case err != nil && !t.failing && ctx.Err() == nil:
+		t.failing = true
+		c.cfg.Log.Warn("demand is not reported: the autoscaler keeps its counts until it is", "controller", t.address, "error", err)
+	}
+	return min(max(2*backoff, firstBackoff), c.cfg.MaxBackoff)
+}
+
+// send makes one report of what the target has not been told.
+func (c *Client) send(ctx context.Context, t *target) error {
+	t.number++
+	r, sent := c.compose(t)
+	answer, err := c.post(ctx, t.address, r)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		for _, name := range sent {
+			t.dirty[name] = struct{}{}
+		}
+		t.full = t.full || r.Full
+		return err
+	}
+	t.told = true
+	if answer.All && !r.Full {
+		t.full, t.urgent = true, true
+	}
+	for _, l := range r.Services {
+		if l.Gone && c.toldAll(l.Service) {
+			delete(c.mu.known, l.Service)
+		}
+	}
+	return nil
+}
+
+// toldAll says whether no target still has to hear of a service; c.mu is held.
+func (c *Client) toldAll(service string) bool {
+	for _, t := range c.mu.targets {
+		if _, dirty := t.dirty[service]; dirty {
+			return false
+		}
+	}
+	return c.mu.known[service].gone
+}
+
+// compose takes what a target is to be told.
+func (c *Client) compose(t *target) (Report, []string) {
+	c.mu.Lock()
+	now := time.Now()
+	r := Report{Pod: c.cfg.Pod, Instance: c.started.UnixNano(), Age: now.Sub(c.started).Milliseconds(), Number: t.number, Full: t.full}
+	if t.full {
+		for name := range c.mu.known {
+			t.dirty[name] = struct{}{}
+		}
+	}
+	sent := make([]string, 0, len(t.dirty))
+	for name := range t.dirty {
+		sent = append(sent, name)
+		v := c.mu.known[name]
+		l := line(name, v.demand, nil, now)
+		l.Gone = v.gone
+		r.Services = append(r.Services, l)
+	}
+	clear(t.dirty)
+	t.full, t.urgent = false, false
+	c.mu.Unlock()
+	for i := range r.Services {
+		if l := &r.Services[i]; l.Running > 0 {
+			l.InFlight = c.cfg.InFlight(l.Service)
+		}
+	}
+	return r, sent
+}
+
+// post sends a report and reads the answer.
+func (c *Client) post(ctx context.Context, address string, r Report) (Answer, error) {
+	var out Answer
+	body, err := json.Marshal(r)
+	if err != nil {
+		return out, err
+	}
+	token, err := os.ReadFile(c.cfg.Token) // a memory file; the kubelet may have replaced it
+	if err != nil {
+		return out, fmt.Errorf("token: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+address+Path, bytes.NewReader(body))
+	if err != nil {
+		return out, err
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return out, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
+	if err != nil {
+		return out, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return out, fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(answer)))
+	}
+	return out, json.Unmarshal(answer, &out)
+}
+
+const maxAnswerBytes = 4 << 10

@@ -1,0 +1,104 @@
+// Package demand carries what gateways see to the controller: how much is
+// asked of each service, and what is in flight on each pod. Every gateway
+// tells every controller pod, so that a new leader knows at once.
+//
+// A report is JSON over HTTPS, authenticated by the gateway's ServiceAccount
+// token. Counters are cumulative, so that a lost report loses nothing; a
+// report holds the services that changed since the last one this controller
+// answered, and all of them when it asks.
+package demand
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+)
+
+// Audience is that of the tokens gateways show.
+const Audience = "roundhouse-controller"
+
+// Path takes reports, by POST.
+const Path = "/v1/demand"
+
+// Bounds of a report. A gateway's are far below: a line is about 100 bytes.
+const (
+	maxReportBytes = 16 << 20
+	maxServices    = 50_000
+	maxPods        = 10_000 // of one service, in one report
+	maxNameBytes   = 512
+	maxGateways    = 1_000
+)
+
+// Report is what one gateway tells.
+type Report struct {
+	// Pod is the gateway's.
+	Pod string `json:"pod"`
+	// Instance tells a process from the one before it in the same pod: when it
+	// started, in nanoseconds since 1970 by its own clock.
+	Instance int64 `json:"instance"`
+	// Age is for how many milliseconds the instance has run.
+	Age int64 `json:"age"`
+	// Number counts the instance's reports to one controller pod, from 1.
+	Number uint64 `json:"number"`
+	// Full: services that are not listed have nothing waiting or in flight.
+	Full     bool   `json:"full,omitempty"`
+	Services []Line `json:"services,omitempty"`
+}
+
+// Line is one service in a report. Keys are short because there are thousands.
+type Line struct {
+	Service string  `json:"s"` // namespace/name
+	Queued  int     `json:"q,omitempty"`
+	Running int     `json:"r,omitempty"`
+	Arrived uint64  `json:"a,omitempty"`
+	Done    uint64  `json:"d,omitempty"`
+	Load    float64 `json:"l,omitempty"` // request-seconds
+	// Ago is for how many milliseconds the last request has been over, plus
+	// one; 0 when none has.
+	Ago int64 `json:"o,omitempty"`
+	// InFlight counts requests by pod.
+	InFlight map[string]int `json:"f,omitempty"`
+	// Gone: the service is no more.
+	Gone bool `json:"x,omitempty"`
+}
+
+func line(service string, d autoscale.Demand, inFlight map[string]int, now time.Time) Line {
+	l := Line{Service: service, Queued: d.Queued, Running: d.Running, Arrived: d.Arrived, Done: d.Done, Load: d.LoadSeconds, InFlight: inFlight}
+	if !d.LastDone.IsZero() {
+		l.Ago = max(0, now.Sub(d.LastDone).Milliseconds()) + 1
+	}
+	return l
+}
+
+// Validate reports what no gateway sends.
+func (r *Report) Validate() error {
+	switch {
+	case r.Pod == "" || len(r.Pod) > maxNameBytes:
+		return fmt.Errorf("pod is %.20q: must be a name of at most %d bytes", r.Pod, maxNameBytes)
+	case r.Instance <= 0 || r.Age < 0 || r.Number == 0:
+		return errors.New("instance and number must be above 0, age no less")
+	case len(r.Services) > maxServices:
+		return fmt.Errorf("%d services are more than %d", len(r.Services), maxServices)
+	}
+	for i := range r.Services {
+		l := &r.Services[i]
+		if l.Service == "" || len(l.Service) > maxNameBytes || l.Queued < 0 || l.Running < 0 || l.Load < 0 || l.Ago < 0 || len(l.InFlight) > maxPods {
+			return fmt.Errorf("services[%d] (%.40q): a name is missing or too long, or a number out of range", i, l.Service)
+		}
+		for pod, n := range l.InFlight {
+			if pod == "" || len(pod) > maxNameBytes || n < 0 {
+				return fmt.Errorf("services[%d] (%.40q): %.40q has %d in flight", i, l.Service, pod, n)
+			}
+		}
+	}
+	return nil
+}
+
+// Answer is what a controller says to a report.
+type Answer struct {
+	// All asks for a full report: the controller has not heard this instance
+	// before, or not for long.
+	All bool `json:"all,omitempty"`
+}

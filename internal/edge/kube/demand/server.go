@@ -1,0 +1,250 @@
+package demand
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// Config is what a controller pod's side is told. Reviewer and Accounts are
+// required.
+type Config struct {
+	// Reviewer says whose token it is.
+	Reviewer Reviewer
+	// Accounts may report: "system:serviceaccount:NAMESPACE:NAME".
+	Accounts []string
+	// Silence is for how long a gateway may say nothing before what it has in
+	// flight counts no more. Gateways say something every few seconds.
+	Silence time.Duration
+	// Demanded is told of a service whose demand has changed; nil tells
+	// nobody. It must not block.
+	Demanded func(service.Key)
+	Now      func() time.Time
+	Log      *slog.Logger
+}
+
+// DefaultConfig forgets what a gateway has in flight after 15 seconds.
+func DefaultConfig() Config { return Config{Silence: 15 * time.Second} }
+
+// Validate names what is missing.
+func (c Config) Validate() error {
+	if c.Reviewer == nil || len(c.Accounts) == 0 || c.Silence <= 0 {
+		return errors.New("demand: Reviewer, Accounts and a Silence above 0 are required")
+	}
+	return nil
+}
+
+// Server takes the reports of gateways. It is the fleet.Traffic of a
+// controller, and safe for concurrent use.
+type Server struct {
+	cfg     Config
+	allowed map[string]bool
+
+	mu struct {
+		sync.Mutex
+		book    *book
+		unknown bool
+		served  map[service.Key]bool // published
+	}
+}
+
+var _ fleet.Traffic = (*Server)(nil)
+
+// NewServer makes one that has heard nobody.
+func NewServer(cfg Config) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Demanded == nil {
+		cfg.Demanded = func(service.Key) {}
+	}
+	s := &Server{cfg: cfg, allowed: map[string]bool{}}
+	for _, a := range cfg.Accounts {
+		s.allowed[a] = true
+	}
+	s.mu.book, s.mu.unknown, s.mu.served = newBook(cfg.Now(), cfg.Silence), true, map[service.Key]bool{}
+	return s, nil
+}
+
+// SetLive names the gateway pods that take requests: ready in the gateway's
+// EndpointSlices. Before the first call, and until each of them has reported,
+// every demand is unknown.
+func (s *Server) SetLive(pods []string) {
+	live := map[string]bool{}
+	for _, p := range pods {
+		live[p] = true
+	}
+	s.update(func(b *book) []string { b.live = live; return nil })
+}
+
+// update changes the book and tells which demands changed by that.
+func (s *Server) update(change func(*book) []string) {
+	s.mu.Lock()
+	changed := change(s.mu.book)
+	var keys []service.Key
+	if was := s.mu.unknown; was != s.mu.book.unknown() {
+		if s.mu.unknown = !was; was { // the clocks may run
+			for k := range s.mu.served {
+				keys = append(keys, k)
+			}
+		}
+	}
+	s.mu.Unlock()
+	for _, name := range changed {
+		keys = append(keys, service.ParseKey(name))
+	}
+	for _, k := range keys {
+		s.cfg.Demanded(k)
+	}
+}
+
+// Publish implements fleet.Traffic: the service is there. The gateways have
+// watches of their own for everything else.
+func (s *Server) Publish(v fleet.View) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.served[v.Service.Key] = true
+}
+
+// Withdraw implements fleet.Traffic: what was asked of the service is
+// forgotten.
+func (s *Server) Withdraw(k service.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.served, k)
+	s.mu.book.forget(k.String())
+}
+
+// Demand implements fleet.Traffic. Its counters are what came about since this
+// process started, and reach what was reported a moment later; what is queued
+// and running is as last told.
+func (s *Server) Demand(k service.Key) autoscale.Demand {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.book.demand(k.String(), s.cfg.Now())
+}
+
+// InFlight implements fleet.Traffic. The id is a pod's name; pods of one name
+// in several namespaces are taken together.
+func (s *Server) InFlight(id string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.book.pods[id]
+}
+
+// Run drops gateways that have gone until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	t := time.NewTicker(max(s.cfg.Silence/15, time.Millisecond))
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			s.update(func(b *book) []string { return b.sweep(s.cfg.Now()) })
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Bounds of the server's connections.
+const (
+	readTimeout    = 10 * time.Second
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 32 << 10
+)
+
+// Serve takes reports on l until ctx ends; certificate gives the one of now.
+func (s *Server) Serve(ctx context.Context, l net.Listener, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) error {
+	srv := &http.Server{Handler: s.Handler(), ReadTimeout: readTimeout, WriteTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate},
+		ErrorLog:  slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug)}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("demand on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Handler takes reports.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+Path, s.report)
+	return mux
+}
+
+func (s *Server) report(w http.ResponseWriter, r *http.Request) {
+	who, status, err := s.authenticate(r)
+	if err != nil {
+		http.Error(w, err.Error(), status)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReportBytes))
+	if err != nil {
+		http.Error(w, fmt.Sprintf("report: %v", err), http.StatusRequestEntityTooLarge)
+		return
+	}
+	var in Report
+	if err = json.Unmarshal(body, &in); err == nil {
+		err = in.Validate()
+	}
+	if err != nil {
+		http.Error(w, fmt.Sprintf("report: %v", err), http.StatusBadRequest)
+		return
+	}
+	if who.Pod != "" && who.Pod != in.Pod {
+		http.Error(w, fmt.Sprintf("report of pod %q with the token of pod %q", in.Pod, who.Pod), http.StatusForbidden)
+		return
+	}
+	var out Answer
+	s.update(func(b *book) []string {
+		out.All = b.take(&in, s.cfg.Now())
+		changed := make([]string, len(in.Services))
+		for i := range in.Services {
+			changed[i] = in.Services[i].Service
+		}
+		return changed
+	})
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(out) // nobody hears of an error
+}
+
+// authenticate says who reports, or with which status that is refused.
+func (s *Server) authenticate(r *http.Request) (Identity, int, error) {
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok || token == "" {
+		return Identity{}, http.StatusUnauthorized, errors.New("a report needs a ServiceAccount's token: Authorization: Bearer TOKEN")
+	}
+	who, err := s.cfg.Reviewer.Review(r.Context(), token)
+	switch {
+	case errors.Is(err, ErrUnauthenticated):
+		s.cfg.Log.Warn("a report with a token that is not valid was refused", "from", r.RemoteAddr, "error", err)
+		return who, http.StatusUnauthorized, err
+	case err != nil:
+		return who, http.StatusServiceUnavailable, fmt.Errorf("the token could not be reviewed: %w", err)
+	case !s.allowed[who.User]:
+		s.cfg.Log.Warn("a report of an account that may not was refused", "from", r.RemoteAddr, "account", who.User)
+		return who, http.StatusForbidden, fmt.Errorf("%s may not report: the controller allows %s", who.User, strings.Join(slices.Sorted(slices.Values(s.cfg.Accounts)), ", "))
+	}
+	return who, 0, nil
+}
