@@ -42,11 +42,13 @@ func startup(h corev1.ProbeHandler, budget int32) *corev1.Probe {
 // has for that, else by a connection. KServe's v1 has none that all servers of it
 // answer (at "/" TensorFlow Serving has nothing), nor do all servers that speak
 // gRPC answer gRPC's own health checks; both listen once their model is loaded.
+// A router or a transformer speaks what it likes.
 func (r *renderer) handler(http, grpc int32) corev1.ProbeHandler {
 	path := ""
 	switch p := r.rev.Protocol; {
 	case http == 0:
 		http = grpc
+	case !r.bearsModel():
 	case p == service.ProtocolV2:
 		path = "/v2/health/ready"
 	case p == service.ProtocolOpenAI && r.rev.Runtime.Name != "":

@@ -1,6 +1,7 @@
 package shape
 
 import (
+	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
@@ -8,10 +9,13 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"roundhouse.dev/roundhouse/catalog"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
@@ -19,67 +23,220 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 const image = "registry.example/roundhouse:v1"
 
-// single is a service of one container.
-func single() workload.Revision {
-	return workload.Revision{
-		Service: service.Key{Namespace: "team", Name: "iris"}, Name: "iris-0123456789abcdef", Hash: "0123456789abcdef",
-		Protocol: service.ProtocolV2, Image: image, Model: workload.Model{URI: "s3://models/iris"},
-		Components: []workload.Component{{
-			Role: service.RoleEngine, Main: "kserve-container",
-			Pod: corev1.PodSpec{Containers: []corev1.Container{{
-				Name: "kserve-container", Image: "docker.io/kserve/xgbserver:v0.20.0",
-				Args: []string{"--model_name=iris", "--model_dir=/mnt/models", "--http_port=8080"},
-				Env: []corev1.EnvVar{{Name: "AWS_SECRET_ACCESS_KEY", ValueFrom: &corev1.EnvVarSource{
-					SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s3"}, Key: "secret"}}},
-					{Name: "OTHER", Value: "x"}},
-			}}},
-			Limits: service.Limits{Min: 1, Max: 3, StartupTimeout: 10 * time.Minute},
-		}},
+// everything is what a cluster can have installed.
+var everything = Options{LeaderWorkerSets: true, Owner: &metav1.OwnerReference{APIVersion: "serving.kserve.io/v1beta1",
+	Kind: "InferenceService", Name: "owner", UID: "11111111-2222-3333-4444-555555555555", Controller: new(true)}}
+
+// revision renders the one service of a manifest, on the runtimes in it and
+// those of the catalog.
+func revision(t *testing.T, file, manifest string) workload.Revision {
+	t.Helper()
+	read := dialect.Read(file, []byte(manifest))
+	if bad := read.Errors(dialect.Kubernetes); len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	runtimes, err := catalog.Runtimes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var svc *service.Service
+	for _, o := range read.Objects {
+		if o.Runtime != nil {
+			o.Runtime.Scope = service.ScopeCluster
+			runtimes = append(runtimes, *o.Runtime)
+		}
+		if o.Service != nil {
+			svc = o.Service
+		}
+	}
+	in := workload.Input{Service: svc, Cluster: true, Image: image, Protocol: svc.Protocol}
+	if m := svc.Model; m != nil {
+		in.URI, in.Attributes = m.URI, m.Attributes
+		if m.Ref != nil {
+			in.URI = "hf://org/" + m.Ref.Name
+		}
+	}
+	if !svc.Custom {
+		chosen := selection.Choose(selection.Request{Service: svc, Attributes: in.Attributes}, runtimes, selection.Host{Cluster: true})
+		if chosen.Chosen == nil {
+			t.Fatalf("%s: %s", file, chosen.Message)
+		}
+		in.Runtime, in.Protocol = chosen.Chosen.Runtime, chosen.Protocol
+		in.Choice = service.RuntimeChoice{Name: in.Runtime.Name, Scope: in.Runtime.Scope}
+	}
+	rev, err := workload.Render(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Stored and read again, as a controller has it.
+	raw, err := json.Marshal(rev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out workload.Revision
+	if err := json.Unmarshal(raw, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// each calls f for every object.
+func (o *Objects) each(f func(any, *metav1.ObjectMeta)) {
+	for i := range o.Deployments {
+		f(&o.Deployments[i], &o.Deployments[i].ObjectMeta)
+	}
+	for i := range o.Groups {
+		f(&o.Groups[i], &o.Groups[i].ObjectMeta)
+	}
+	for i := range o.Services {
+		f(&o.Services[i], &o.Services[i].ObjectMeta)
+	}
+	for i := range o.Budgets {
+		f(&o.Budgets[i], &o.Budgets[i].ObjectMeta)
+	}
+	for i := range o.Accounts {
+		f(&o.Accounts[i], &o.Accounts[i].ObjectMeta)
+	}
+	for i := range o.Roles {
+		f(&o.Roles[i], &o.Roles[i].ObjectMeta)
+	}
+	for i := range o.Bindings {
+		f(&o.Bindings[i], &o.Bindings[i].ObjectMeta)
 	}
 }
 
-func golden(t *testing.T, name string, objects Objects) {
-	t.Helper()
-	var out strings.Builder
-	add := func(v any) {
-		raw, err := yaml.Marshal(v)
+// TestGolden renders the manifests of testdata.
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.in")
+	if err != nil || len(files) < 8 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out.WriteString("---\n")
-		out.Write(raw)
-	}
-	for i := range objects.Deployments {
-		add(objects.Deployments[i])
-	}
-	for i := range objects.Groups {
-		add(objects.Groups[i])
-	}
-	for i := range objects.Services {
-		add(objects.Services[i])
-	}
-	for i := range objects.Budgets {
-		add(objects.Budgets[i])
-	}
-	path := filepath.Join("testdata", name+".yaml")
-	if *update {
-		if err := os.WriteFile(path, []byte(out.String()), 0o600); err != nil {
+		objects, err := Render(revision(t, file, string(raw)), everything)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if out.String() != string(want) {
-		t.Errorf("%s differs; run with -update and look at the difference:\n%s", path, out.String())
+		var out strings.Builder
+		objects.each(func(o any, _ *metav1.ObjectMeta) {
+			raw, err := yaml.Marshal(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out.WriteString("---\n" + string(raw))
+		})
+		golden := strings.TrimSuffix(file, ".in") + ".yaml"
+		if *update {
+			if err := os.WriteFile(golden, []byte(out.String()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.String() != string(want) {
+			t.Errorf("%s differs; run with -update and look at the difference:\n%s", golden, out.String())
+		}
 	}
 }
 
-func TestSingleNode(t *testing.T) {
-	objects, err := Render(single(), Options{})
-	if err != nil {
-		t.Fatal(err)
+// one is a service over a container and a model.
+func one(name, uri, extra string) string {
+	return `apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: ` + name + `, namespace: team}
+spec: {predictor: {model: {modelFormat: {name: xgboost}, protocolVersion: v2, runtime: kserve-xgbserver, storageUri: "` + uri + `"` + extra + `}}}
+`
+}
+
+func TestRefusals(t *testing.T) {
+	rev := func(uri string) workload.Revision {
+		r := revision(t, "x.yaml", one("iris", "s3://a/b", ""))
+		r.Model.URI = uri
+		return r
 	}
-	golden(t, "single", objects)
+	bare := rev("s3://a/b")
+	bare.Image = ""
+	nothing := rev("s3://a/b")
+	nothing.Components[0].Pod.Containers = nil
+	word := rev("s3://a/b")
+	word.Components[0].Pod.Containers[0].Image = OwnImage
+	nodes := rev("s3://a/b")
+	nodes.Components[0].Worker = &workload.Node{Pod: nodes.Components[0].Pod, Main: nodes.Components[0].Main, Size: 1}
+	for _, c := range []struct {
+		rev  workload.Revision
+		says string
+	}{
+		{rev("file:///models/iris"), "bucket"},
+		{rev("/models/iris"), "bucket"},
+		{rev("upload://abc"), "uploaded to one machine"},
+		{rev("pvc://"), "pvc://CLAIM/PATH"},
+		{rev("pvc://other:claim/x"), "own namespace"},
+		{rev("pvc://claim/../x"), "leaves the volume"},
+		{bare, "--image"},
+		{nothing, "no container to run"},
+		{word, "--image"},
+		{nodes, "install sigs.k8s.io/lws"},
+	} {
+		_, err := Render(c.rev, Options{})
+		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "team/iris: engine: ") {
+			t.Errorf("%q: %v, want %q", c.rev.Model.URI, err, c.says)
+		}
+	}
+}
+
+// TestPinned: what Deployments were applied from does not hang on how this
+// version renders, nor on counts.
+func TestPinned(t *testing.T) {
+	applied := func(rev workload.Revision, o Options) string {
+		objects, err := Render(rev, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return objects.Deployments[0].Annotations[AnnotationApplied]
+	}
+	rev := revision(t, "x.yaml", one("iris", "s3://a/b", ""))
+	base := applied(rev, Options{})
+	rev.Components[0].Limits.Max = 9
+	rev.Components[0].Limits.StartupTimeout = time.Hour
+	if applied(rev, Options{}) != base {
+		t.Error("limits count")
+	}
+	if applied(rev, everything) == base {
+		t.Error("the owner does not count")
+	}
+	rev.Hash = "another"
+	if applied(rev, Options{}) == base {
+		t.Error("the revision does not count")
+	}
+}
+
+func TestPorts(t *testing.T) {
+	for _, c := range []struct {
+		ports      string
+		protocol   service.Protocol
+		http, grpc int32
+	}{
+		{"", service.ProtocolV1, 8080, 0},
+		{"", service.ProtocolGRPCV2, 0, 8081},
+		{"[{containerPort: 9000}]", service.ProtocolV2, 9000, 0},
+		{"[{containerPort: 9000}]", service.ProtocolGRPCV1, 0, 9000},
+		{"[{name: h2c, containerPort: 9000}]", service.ProtocolV2, 0, 9000},
+		{"[{name: http1, containerPort: 8080}, {name: grpc-port, containerPort: 9000}]", service.ProtocolGRPCV2, 8080, 9000},
+		{"[{name: metrics, containerPort: 8002}, {containerPort: 8000}, {containerPort: 8001}]", service.ProtocolV2, 8000, 0},
+		{"[{name: rdma, containerPort: 1, protocol: UDP}]", service.ProtocolV2, 8080, 0},
+	} {
+		extra := ""
+		if c.ports != "" {
+			extra = ", ports: " + c.ports
+		}
+		rev := revision(t, "x.yaml", one("iris", "s3://a/b", extra))
+		if http, grpc := Ports(rev.Components[0], c.protocol); http != c.http || grpc != c.grpc {
+			t.Errorf("%s over %s: %d, %d, want %d, %d", c.ports, c.protocol, http, grpc, c.http, c.grpc)
+		}
+	}
 }
