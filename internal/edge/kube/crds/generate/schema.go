@@ -215,6 +215,7 @@ func containers() props {
 		"name":    {Type: "string", MaxLength: count(maxName)},
 		"image":   {Type: "string"},
 		"command": list(props{Type: "string"}),
+		"args":    list(props{Type: "string"}),
 		"env":     list(variable()),
 		"ports":   list(port),
 	}
