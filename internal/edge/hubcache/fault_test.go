@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -410,11 +411,18 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("HUBCACHE_TEST_DIR"); dir != "" {
 		cfg := DefaultConfig()
 		cfg.Dir, cfg.Upstream = dir, os.Getenv("HUBCACHE_TEST_UPSTREAM")
+		address := "127.0.0.1:0"
+		if all := os.Getenv("HUBCACHE_TEST_PEERS"); all != "" {
+			address = os.Getenv("HUBCACHE_TEST_LISTEN")
+			cfg.Ring.Self, cfg.Ring.Peers, cfg.Ring.Secrets = "http://"+address, strings.Split(all, ","), []string{ringSecret}
+		}
 		c, err := New(cfg, prometheus.NewRegistry())
 		if err == nil {
-			var l = mustListen()
-			_, _ = os.Stdout.WriteString(l.Addr().String() + "\n")
-			err = (&http.Server{Handler: c}).Serve(l)
+			var l net.Listener
+			if l, err = net.Listen("tcp", address); err == nil {
+				_, _ = os.Stdout.WriteString(l.Addr().String() + "\n")
+				err = (&http.Server{Handler: c}).Serve(l)
+			}
 		}
 		_, _ = os.Stderr.WriteString(err.Error())
 		os.Exit(3)

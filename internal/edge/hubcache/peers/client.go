@@ -63,8 +63,9 @@ func (g *Group) Get(ctx context.Context, name string, q Question) (*Answer, erro
 	resp, err := g.send(req, name)
 	v.end(0)
 	if err != nil {
+		err = failure(ctx, err)
 		v.stop()
-		return nil, failure(ctx, err)
+		return nil, err
 	}
 	if reason := resp.Header.Get(reasonHeader); reason != "" {
 		v.stop()
