@@ -1,0 +1,199 @@
+// Package kubetest starts a real API server, over a real etcd, for the tests of
+// a package: one for all of them, without nodes, controllers or a network
+// beyond loopback.
+package kubetest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/yaml"
+
+	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
+)
+
+// server is the one of this test binary; nil where its programs are missing.
+var server *rest.Config
+
+// lacking is the program that is missing.
+var lacking string
+
+// Main is a TestMain: it starts the server, with our CRDs, runs the tests and
+// stops it.
+func Main(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) (code int) {
+	logf.SetLogger(logr.Discard())
+	dir := programs()
+	for _, p := range []string{"etcd", "kube-apiserver"} {
+		if _, err := os.Stat(filepath.Join(dir, p)); err != nil {
+			lacking = p
+			return m.Run()
+		}
+	}
+	env := &envtest.Environment{BinaryAssetsDirectory: dir}
+	plane := &env.ControlPlane
+	plane.Etcd = &envtest.Etcd{}
+	plane.Etcd.Configure().Set("unsafe-no-fsync", "true")
+	cfg, err := env.Start()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "the API server does not start:", err)
+		return 1
+	}
+	defer func() {
+		if err := env.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "the API server does not stop:", err)
+			code = 1
+		}
+	}()
+	cfg.QPS, cfg.Burst = -1, 0
+	server = cfg
+	return m.Run()
+}
+
+// programs is bin/k8s of the module that the test is of.
+func programs() string {
+	dir, err := os.Getwd()
+	for err == nil && dir != filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return filepath.Join(dir, "bin", "k8s")
+}
+
+// Server is how to reach the API server. A test is skipped where there is none.
+func Server(t testing.TB) *rest.Config {
+	t.Helper()
+	if server == nil {
+		t.Skipf("no bin/k8s/%[1]s: make bin/k8s/%[1]s", lacking)
+	}
+	return rest.CopyConfig(server)
+}
+
+// Client reads and writes past every cache, as a person would. Our CRDs are
+// installed, and the stand-ins of the projects named.
+func Client(t testing.TB, projects ...string) client.Client {
+	t.Helper()
+	c, err := client.New(Server(t), client.Options{Scheme: kube.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := crds.Install(t.Context(), c, crds.Options{Foreign: projects, FieldManager: "test", Established: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Namespace makes a namespace of the test's own.
+func Namespace(t testing.TB, c client.Client, labels map[string]string) string {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-", Labels: labels}}
+	if err := c.Create(t.Context(), ns); err != nil {
+		t.Fatal(err)
+	}
+	return ns.Name
+}
+
+// Parse reads manifests of one file.
+func Parse(t testing.TB, text string) []*unstructured.Unstructured {
+	t.Helper()
+	var out []*unstructured.Unstructured
+	for _, doc := range strings.Split("\n"+text, "\n---") {
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		if len(u.Object) > 0 {
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
+// Apply applies manifests as kubectl does on the server's side. Those without
+// a namespace get the one given, unless their kind has none.
+func Apply(t testing.TB, c client.Client, namespace, text string) []*unstructured.Unstructured {
+	t.Helper()
+	out := Parse(t, text)
+	for _, u := range out {
+		if u.GetNamespace() == "" && !strings.HasPrefix(u.GetKind(), "Cluster") {
+			u.SetNamespace(namespace)
+		}
+		if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("kubectl"), client.ForceOwnership); err != nil {
+			t.Fatalf("apply %s %s: %v", u.GetKind(), u.GetName(), err)
+		}
+	}
+	return out
+}
+
+// Eventually waits until ok, which is asked again whenever a moment has
+// passed, says "" and not what is lacking.
+func Eventually(t testing.TB, ok func() string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		lacks := ok()
+		if lacks == "" {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("still lacking: %s", lacks)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Writes counts the requests that change something, leases and events apart.
+type Writes struct {
+	mu    sync.Mutex
+	calls []string
+}
+
+// Count has the writes of cfg's clients counted.
+func Count(cfg *rest.Config) *Writes {
+	w := &Writes{}
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method != http.MethodGet && !strings.Contains(r.URL.Path, "/leases") && !strings.HasPrefix(r.URL.Path, "/apis/authorization") {
+				w.mu.Lock()
+				w.calls = append(w.calls, r.Method+" "+r.URL.Path)
+				w.mu.Unlock()
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	return w
+}
+
+// Take returns the writes so far and forgets them.
+func (w *Writes) Take() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := w.calls
+	w.calls = nil
+	return out
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

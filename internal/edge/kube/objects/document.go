@@ -1,0 +1,133 @@
+package objects
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// Document is a manifest as its author wrote it, as far as the API server
+// keeps that: without status, without the metadata that servers and clients
+// add, and without the defaults that schemas put in. The same manifest makes
+// the same document whichever schema it passed through, so that a revision's
+// hash is that of the file.
+func Document(u *unstructured.Unstructured) ([]byte, error) {
+	doc := map[string]any{}
+	for k, v := range u.Object {
+		if k != "status" && k != "metadata" {
+			doc[k] = stated(v)
+		}
+	}
+	doc["metadata"] = metadata(u)
+	out, err := json.Marshal(doc) // keys sorted
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
+	}
+	return out, nil
+}
+
+func metadata(u *unstructured.Unstructured) map[string]any {
+	m := map[string]any{"name": u.GetName()}
+	if ns := u.GetNamespace(); ns != "" {
+		m["namespace"] = ns
+	}
+	if l := u.GetLabels(); len(l) > 0 {
+		m["labels"] = l
+	}
+	a := u.GetAnnotations()
+	delete(a, corev1.LastAppliedConfigAnnotation)
+	delete(a, kube.AnnotationTakeOver)
+	if len(a) > 0 {
+		m["annotations"] = a
+	}
+	return m
+}
+
+// stated is v without what schemas of pods default: a port's protocol, and a
+// gRPC probe's empty service. The value given stays as it is.
+func stated(v any) any {
+	switch v := v.(type) {
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = stated(v[i])
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		_, port := v["containerPort"]
+		_, probe := v["port"]
+		for k, e := range v {
+			if port && k == "protocol" && e == string(corev1.ProtocolTCP) || probe && k == "service" && e == "" {
+				continue
+			}
+			out[k] = stated(e)
+		}
+		return out
+	}
+	return v
+}
+
+// read reads a manifest's document into a fleet.Object. Problems are what is
+// wrong with it, warnings what has no effect.
+func read(doc []byte) (o *fleet.Object, problems, warnings []string) {
+	res := dialect.Read("", doc)
+	for _, p := range res.Errors(dialect.Kubernetes) {
+		problems = append(problems, say(p))
+	}
+	for _, p := range res.Warnings(dialect.Kubernetes) {
+		warnings = append(warnings, say(p))
+	}
+	if len(problems) > 0 || len(res.Objects) != 1 {
+		return nil, problems, warnings
+	}
+	o = &fleet.Object{Object: res.Objects[0]}
+	o.Origin.Line = 0 // of a document nobody has seen
+	if problems = foreignBackends(o.Routing); len(problems) > 0 {
+		return nil, problems, warnings
+	}
+	return o, nil, warnings
+}
+
+// say is a problem without a line: the document is ours, not the author's.
+func say(p dialect.Problem) string {
+	if p.Path == "" {
+		return p.Message
+	}
+	return p.Path + ": " + p.Message
+}
+
+// foreignBackends refuses routes into other namespaces: on a cluster these are
+// other people's, and no ReferenceGrant is read that could allow it.
+func foreignBackends(o routing.Object) []string {
+	r, ok := o.(*routing.HTTPRoute)
+	if !ok {
+		return nil
+	}
+	var out []string
+	for i, rule := range r.Rules {
+		for j, b := range rule.Backends {
+			if b.Namespace != r.Namespace {
+				out = append(out, fmt.Sprintf("spec.rules[%d].backendRefs[%d].namespace: %s is another namespace: put the route there, requests may not cross", i, j, b.Namespace))
+			}
+		}
+	}
+	return out
+}
+
+// listed joins problems into one message that a status can hold.
+func listed(problems []string) string {
+	const most = 5
+	if n := len(problems); n > most {
+		problems = append(problems[:most:most], fmt.Sprintf("and %d more", n-most))
+	}
+	return strings.Join(problems, "; ")
+}

@@ -1,0 +1,409 @@
+// Package objects reads the manifests in the API, of every dialect whose kinds
+// are installed and adopted, into a fleet. Kinds that are installed or removed
+// later are noticed; nothing is asked for again and again.
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// Sink is told of manifests; a fleet.Fleet is one.
+type Sink interface {
+	Apply(context.Context, []fleet.Object, fleet.ApplyOptions) ([]fleet.Change, error)
+	Delete(context.Context, fleet.ID) error
+	// Demanded has a service looked at again.
+	Demanded(service.Key)
+}
+
+// Records is what was decided before, as far as it says what to do with a
+// manifest that cannot be read now.
+type Records interface {
+	// Manifest is the document a service's record was made from, nil where
+	// there is no record.
+	Manifest(service.Key) []byte
+	// Services lists those with a record, canaries left out.
+	Services() []service.Key
+}
+
+// Reporter tells the authors of manifests.
+type Reporter interface {
+	// Refused says what is wrong with a manifest; an error has it said again.
+	Refused(context.Context, Refusal) error
+	// Accepted says that nothing is wrong with it any more.
+	Accepted(Ref)
+	// Warned says what of it has no effect.
+	Warned(Ref, []string)
+}
+
+// Config is what a Source needs. Cache, Mapper and Records are required.
+type Config struct {
+	Cache   cache.Cache
+	Mapper  meta.RESTMapper
+	Records Records
+	// Reporter is nil in a process that only follows.
+	Reporter Reporter
+	// Adopt are the foreign dialects that are read in every namespace. In
+	// others a namespace says so itself, with [LabelAdopt].
+	Adopt []service.Dialect
+	// Namespaces are the only ones that Cache watches; none means all. With
+	// some, namespaces are not watched themselves, and Adopt alone counts.
+	Namespaces []string
+	Log        *slog.Logger
+}
+
+// Source watches manifests. Run it once; Attach it to a sink once.
+type Source struct {
+	cfg   Config
+	queue workqueue.TypedRateLimitingInterface[item]
+	// based is closed when it is known which kinds there are, and which
+	// namespaces adopt.
+	based chan struct{}
+	// serial is held while manifests are read or handed on: one at a time, so
+	// that a sink learns of changes in their order.
+	serial sync.Mutex
+	sink   Sink // nil until attached; serial guards it
+	warned map[types.UID]int64
+
+	mu struct {
+		sync.Mutex
+		running map[*Kind]*running
+		// claims are the manifests that say something of one object of the
+		// fleet; all but one of them in vain.
+		claims map[fleet.ID]map[item]*claim
+		// applied says which manifest the sink has; a zero item stands for one
+		// that was kept by its record.
+		applied map[fleet.ID]item
+	}
+}
+
+// item is one manifest; the zero value stands for the kinds themselves.
+type item struct {
+	kind *Kind
+	types.NamespacedName
+}
+
+// running is a kind that is watched.
+type running struct {
+	list     *unstructured.UnstructuredList // empty, of the kind
+	object   *unstructured.Unstructured     // empty, of the kind
+	informer cache.Informer
+}
+
+// Between two tries of a manifest that could not be handed on, or a kind that
+// is not served yet.
+const (
+	minRetryWait = 200 * time.Millisecond
+	maxRetryWait = 30 * time.Second
+)
+
+// New makes a source. It reads nothing before Run.
+func New(cfg Config) (*Source, error) {
+	if cfg.Cache == nil || cfg.Mapper == nil || cfg.Records == nil {
+		return nil, errors.New("objects: Cache, Mapper and Records are required")
+	}
+	if err := validAdopt(cfg.Adopt); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Source{cfg: cfg, based: make(chan struct{}), warned: map[types.UID]int64{},
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[item](minRetryWait, maxRetryWait))}
+	s.mu.running = map[*Kind]*running{}
+	s.mu.claims = map[fleet.ID]map[item]*claim{}
+	s.mu.applied = map[fleet.ID]item{}
+	return s, nil
+}
+
+// Start watches until ctx ends. The cache must be running, or about to.
+func (s *Source) Start(ctx context.Context) error {
+	if err := s.base(ctx); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, s.queue.ShutDown)
+	defer stop()
+	s.queue.Add(item{})
+	for {
+		i, down := s.queue.Get()
+		if down {
+			return nil
+		}
+		if err := s.process(ctx, i); err != nil && ctx.Err() == nil {
+			s.cfg.Log.Warn("will be tried again", "manifest", i.String(), "error", err)
+			s.queue.AddRateLimited(i)
+		} else {
+			s.queue.Forget(i)
+		}
+		s.queue.Done(i)
+	}
+}
+
+// NeedLeaderElection is false: who does not lead keeps watching, so that it
+// can take over at once.
+func (s *Source) NeedLeaderElection() bool { return false }
+
+// String names the manifest.
+func (i item) String() string {
+	if i.kind == nil {
+		return "the kinds"
+	}
+	return i.kind.Kind + " " + i.NamespacedName.String()
+}
+
+func (s *Source) process(ctx context.Context, i item) error {
+	s.serial.Lock()
+	defer s.serial.Unlock()
+	if i.kind == nil {
+		return s.ensure(ctx)
+	}
+	if err := s.look(ctx, i); err != nil {
+		return err
+	}
+	return s.settle(ctx, i.id())
+}
+
+// id is what the manifest is in a fleet.
+func (i item) id() fleet.ID {
+	return fleet.ID{Kind: i.kind.ID, Key: service.Key{Namespace: i.Namespace, Name: i.Name}}
+}
+
+// Attach waits until every manifest there is has been read, calls restore,
+// which asks for them by Objects, and tells sink of every change from then
+// on.
+func (s *Source) Attach(ctx context.Context, sink Sink, restore func(context.Context) error) error {
+	if err := s.synced(ctx); err != nil {
+		return err
+	}
+	s.serial.Lock()
+	defer s.serial.Unlock()
+	items, err := s.all(ctx)
+	if err != nil {
+		return err
+	}
+	for _, i := range items {
+		if err := s.look(ctx, i); err != nil {
+			return err
+		}
+		s.quiet(i)
+	}
+	if err := restore(ctx); err != nil {
+		return err
+	}
+	s.sink = sink
+	for _, i := range items {
+		s.queue.Add(i)
+	}
+	if err := s.settleRefused(ctx); err != nil {
+		s.cfg.Log.Warn("will be tried again", "error", err)
+	}
+	return nil
+}
+
+// settleRefused says at once what is wrong with the manifests of services that
+// go on as they were, so that their first report has it.
+func (s *Source) settleRefused(ctx context.Context) error {
+	s.mu.Lock()
+	var ids []fleet.ID
+	for id := range s.mu.applied {
+		if _, c := s.winner(id); c != nil && c.object == nil {
+			ids = append(ids, id)
+		}
+	}
+	s.mu.Unlock()
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, s.settle(ctx, id))
+	}
+	return errors.Join(errs...)
+}
+
+// synced waits until every kind that is to be watched has been listed.
+func (s *Source) synced(ctx context.Context) error {
+	select {
+	case <-s.based:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.serial.Lock()
+	err := s.ensure(ctx)
+	s.serial.Unlock()
+	if err != nil {
+		// What such a kind's records say is kept until it can be read.
+		s.cfg.Log.Warn("not every kind can be watched yet", "error", err)
+	}
+	s.mu.Lock()
+	waits := map[*Kind]<-chan struct{}{}
+	for k, r := range s.mu.running {
+		waits[k] = r.informer.HasSyncedChecker().Done()
+	}
+	s.mu.Unlock()
+	for k, done := range waits {
+		if err := s.await(ctx, k, done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await waits for a kind's first list, and says so when that takes long.
+func (s *Source) await(ctx context.Context, k *Kind, done <-chan struct{}) error {
+	const long = 10 * time.Second
+	t := time.NewTicker(long)
+	defer t.Stop()
+	for {
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+			s.cfg.Log.Warn("waiting for the first list of a kind: may this account list and watch it?", "kind", k.CRD())
+		}
+	}
+}
+
+// all lists every manifest that is watched, adopted or not.
+func (s *Source) all(ctx context.Context) ([]item, error) {
+	s.mu.Lock()
+	lists := map[*Kind]*unstructured.UnstructuredList{}
+	for k, r := range s.mu.running {
+		lists[k] = r.list.DeepCopy()
+	}
+	s.mu.Unlock()
+	var out []item
+	for k, l := range lists {
+		if err := s.cfg.Cache.List(ctx, l, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list %s: %w", k.CRD(), err)
+		}
+		for i := range l.Items {
+			out = append(out, item{k, types.NamespacedName{Namespace: l.Items[i].GetNamespace(), Name: l.Items[i].GetName()}})
+		}
+	}
+	return out, nil
+}
+
+// Objects are what a fleet restores: every manifest that counts, and, in place
+// of those that cannot be read now, what their records were made from: what
+// runs is not ended because somebody made a mistake.
+func (s *Source) Objects() []fleet.Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.objects()
+	for _, o := range out {
+		at := item{}
+		if w, c := s.winner(o.ID()); c != nil {
+			at = w
+		}
+		s.mu.applied[o.ID()] = at
+	}
+	return out
+}
+
+func (s *Source) objects() []fleet.Object {
+	var out []fleet.Object
+	for id := range s.mu.claims {
+		if _, c := s.winner(id); c != nil && c.object != nil && !s.withheld(id, c) {
+			out = append(out, *c.object)
+		}
+	}
+	for _, k := range s.cfg.Records.Services() {
+		id := fleet.ID{Kind: serviceID, Key: k}
+		if i, c := s.winner(id); c != nil && c.object != nil || c == nil && s.absent(id) {
+			continue
+		} else if o := s.kept(i, c, k); o != nil {
+			out = append(out, *o)
+		}
+	}
+	return out
+}
+
+// kept reads the manifest that a record was made from.
+func (s *Source) kept(i item, c *claim, k service.Key) *fleet.Object {
+	o, problems, _ := read(s.cfg.Records.Manifest(k))
+	if o == nil || o.ID() != (fleet.ID{Kind: serviceID, Key: k}) {
+		s.cfg.Log.Error("what a record was made from cannot be read", "service", k.String(), "problems", problems)
+		return nil
+	}
+	if c != nil {
+		o.SetCreated(c.created)
+		s.cfg.Log.Warn("goes on as it was: its manifest is refused", "manifest", i.String(), "problems", c.problems)
+	}
+	return o
+}
+
+// absent says whether it is certain that there is no manifest any more behind
+// a record: its kind is watched and has none, or is not wanted or installed.
+func (s *Source) absent(id fleet.ID) bool {
+	var u unstructured.Unstructured
+	if u.UnmarshalJSON(s.cfg.Records.Manifest(id.Key)) != nil {
+		return true
+	}
+	k := KindOf(u.GroupVersionKind().GroupKind())
+	if k == nil {
+		return false // of a newer version's, which will be back
+	}
+	return s.mu.running[k] != nil || !s.wanted(context.Background(), k)
+}
+
+// Owner is the manifest that objects of a service belong to; false when there
+// is none any more.
+func (s *Source) Owner(k service.Key) (metav1.OwnerReference, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, c := s.winner(fleet.ID{Kind: serviceID, Key: k.Stable()})
+	if c == nil {
+		return metav1.OwnerReference{}, false
+	}
+	controls := true
+	return metav1.OwnerReference{APIVersion: c.ref.GroupVersion().String(), Kind: c.ref.Kind, Name: c.ref.Name, UID: c.ref.UID, Controller: &controls}, true
+}
+
+// Manifest is the document of a service's manifest, nil when there is none
+// that can be read.
+func (s *Source) Manifest(k service.Key) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, c := s.winner(fleet.ID{Kind: serviceID, Key: k.Stable()}); c != nil && c.object != nil {
+		return c.object.Original
+	}
+	return nil
+}
+
+// handler queues every manifest of a kind that changes.
+func (s *Source) handler(k *Kind) toolscache.ResourceEventHandler {
+	add := func(obj any) {
+		key, err := toolscache.DeletionHandlingObjectToName(obj)
+		if err == nil {
+			s.queue.Add(item{k, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}})
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, now any) { add(now) }, DeleteFunc: add}
+}
+
+// validAdopt refuses names of dialects there are not.
+func validAdopt(in []service.Dialect) error {
+	for _, d := range in {
+		if !slices.Contains(Foreign, d) {
+			return fmt.Errorf("%q is not a dialect to adopt: write some of %s", d, joined(Foreign))
+		}
+	}
+	return nil
+}

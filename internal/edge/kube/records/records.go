@@ -1,0 +1,331 @@
+// Package records keeps what was decided of each service in ControllerRevisions
+// beside its manifest: apps/v1's own kind for what is rendered and must
+// survive. Each belongs to the manifest's object and goes with it.
+//
+// The data of a ControllerRevision cannot change, so every decision is a new
+// one, named by its content and numbered; the highest number counts. Writing
+// the new one before the old one goes makes the change atomic.
+package records
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// Format is how records are written now. A reader refuses a higher one.
+const Format = 1
+
+// AnnotationFormat holds a record's format.
+const AnnotationFormat = "roundhouse.dev/record-format"
+
+// writeTimeout bounds one write, with its retries.
+const writeTimeout = 15 * time.Second
+
+// Objects are the manifests, which the API server keeps; an objects.Source is
+// one.
+type Objects interface {
+	Objects() []fleet.Object
+	// Owner is the manifest that a service's record belongs to.
+	Owner(service.Key) (metav1.OwnerReference, bool)
+	// Manifest is the document of a service's manifest, nil without one.
+	Manifest(service.Key) []byte
+}
+
+// Store is a fleet.Store. It is the only writer of records while it is used.
+type Store struct {
+	client  client.Client
+	objects Objects
+
+	mu struct {
+		sync.Mutex
+		known map[service.Key][]kept // ascending by number
+	}
+}
+
+// kept is one ControllerRevision, and of the newest what it holds.
+type kept struct {
+	name     string
+	number   int64
+	manifest []byte
+	owners   []metav1.OwnerReference
+}
+
+// stored is the data of a ControllerRevision: a record, and the manifest it
+// was made from, so that a service whose manifest has become unreadable goes
+// on after a restart.
+type stored struct {
+	fleet.Record
+	Manifest json.RawMessage `json:"manifest,omitempty"`
+}
+
+// New makes a store. c reads ControllerRevisions from a cache.
+func New(c client.Client) *Store {
+	s := &Store{client: c}
+	s.mu.known = map[service.Key][]kept{}
+	return s
+}
+
+// Use has the store know the manifests. Call it before anything else.
+func (s *Store) Use(o Objects) { s.objects = o }
+
+// Decode reads a record from its ControllerRevision.
+func Decode(cr *appsv1.ControllerRevision) (fleet.Record, error) {
+	st, err := decode(cr)
+	return st.Record, err
+}
+
+func decode(cr *appsv1.ControllerRevision) (stored, error) {
+	var st stored
+	format, err := strconv.Atoi(cr.Annotations[AnnotationFormat])
+	at := "ControllerRevision " + cr.Namespace + "/" + cr.Name
+	switch {
+	case err != nil:
+		return st, fmt.Errorf("%s: its annotation %s is no number: delete it, and the decision is made anew", at, AnnotationFormat)
+	case format > Format:
+		return st, &NewerError{at, format}
+	}
+	if err := json.Unmarshal(cr.Data.Raw, &st); err != nil {
+		return st, fmt.Errorf("%s: its data cannot be read (%w): delete it, and the decision is made anew", at, err)
+	}
+	if st.Service.Namespace != cr.Namespace || st.Service.Name == "" {
+		return st, fmt.Errorf("%s: it speaks of the service %s, which is not of its namespace: delete it", at, st.Service)
+	}
+	return st, nil
+}
+
+// NewerError says that a later version of the controller wrote a record.
+type NewerError struct {
+	At     string
+	Format int
+}
+
+// Error says what to do.
+func (e *NewerError) Error() string {
+	return fmt.Sprintf("%s was written by a later version of the controller (format %d; this one reads up to %d): run that version again, or delete the record, which may restart the service's pods", e.At, e.Format, Format)
+}
+
+// Newest picks of a namespace's or a cluster's records the one that counts for
+// each service.
+func Newest(list []appsv1.ControllerRevision) map[service.Key]*appsv1.ControllerRevision {
+	out := map[service.Key]*appsv1.ControllerRevision{}
+	for i := range list {
+		cr := &list[i]
+		k := service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
+		if b := out[k]; b == nil || b.Revision < cr.Revision {
+			out[k] = cr
+		}
+	}
+	return out
+}
+
+// Read reads every record into memory. A record of a later format is an error
+// to stop at: without it a service would be decided anew. One that cannot be
+// read otherwise is reported and left out.
+func (s *Store) Read(ctx context.Context) (records []fleet.Record, err error) {
+	var list appsv1.ControllerRevisionList
+	if err := s.client.List(ctx, &list, client.MatchingLabels{shape.LabelRecord: "true"}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the records: %w", err)
+	}
+	newest := Newest(list.Items)
+	known := map[service.Key][]kept{}
+	var errs []error
+	for i := range list.Items {
+		cr := &list.Items[i]
+		k := service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
+		one := kept{name: cr.Name, number: cr.Revision}
+		if newest[k] == cr {
+			st, err := decode(cr)
+			if err != nil {
+				errs = append(errs, err)
+			} else {
+				records = append(records, st.Record)
+				one.manifest, one.owners = st.Manifest, cr.OwnerReferences
+			}
+		}
+		known[k] = append(known[k], one)
+	}
+	for _, of := range known {
+		slices.SortFunc(of, func(a, b kept) int { return cmp.Compare(a.number, b.number) })
+	}
+	s.mu.Lock()
+	s.mu.known = known
+	s.mu.Unlock()
+	return records, errors.Join(errs...)
+}
+
+// Load implements fleet.Store.
+func (s *Store) Load() ([]fleet.Object, []fleet.Record, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+	defer cancel()
+	records, err := s.Read(ctx)
+	return s.objects.Objects(), records, err
+}
+
+// PutObject implements fleet.Store: the API server has the objects.
+func (s *Store) PutObject(fleet.Object) error { return nil }
+
+// DeleteObject implements fleet.Store.
+func (s *Store) DeleteObject(fleet.ID) error { return nil }
+
+// Manifest is the document a service's record was made from, nil where there
+// is no record.
+func (s *Store) Manifest(k service.Key) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of := s.mu.known[k]; len(of) > 0 {
+		return of[len(of)-1].manifest
+	}
+	return nil
+}
+
+// Services lists those with a record, canaries left out.
+func (s *Store) Services() []service.Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Collect(maps.Keys(s.mu.known)), service.Key.IsCanary)
+}
+
+// PutRecord implements fleet.Store.
+func (s *Store) PutRecord(r fleet.Record) error {
+	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+	defer cancel()
+	cr, one, err := s.render(r)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	of := slices.Clone(s.mu.known[r.Service])
+	s.mu.Unlock()
+	if n := len(of); n > 0 {
+		if of[n-1].name == one.name {
+			return nil
+		}
+		cr.Revision = of[n-1].number + 1
+	}
+	one.number = cr.Revision
+	if err := s.create(ctx, cr); err != nil {
+		return fmt.Errorf("store the decision of %s: %w", r.Service, err)
+	}
+	of = append(slices.DeleteFunc(of, func(k kept) bool { return k.name == one.name }), one)
+	left := s.drop(ctx, r.Service, of[:len(of)-1])
+	s.mu.Lock()
+	s.mu.known[r.Service] = append(left, one)
+	s.mu.Unlock()
+	return nil
+}
+
+// render makes the ControllerRevision of a record.
+func (s *Store) render(r fleet.Record) (*appsv1.ControllerRevision, kept, error) {
+	manifest := s.objects.Manifest(r.Service)
+	if manifest == nil {
+		manifest = s.Manifest(r.Service)
+	}
+	data, err := json.Marshal(stored{r, manifest})
+	if err != nil {
+		return nil, kept{}, fmt.Errorf("store the decision of %s: %w", r.Service, err)
+	}
+	one := kept{name: name(r.Service, data), manifest: manifest}
+	if owner, ok := s.objects.Owner(r.Service); ok {
+		one.owners = []metav1.OwnerReference{owner}
+	} else if one.owners = s.owners(r.Service); one.owners == nil {
+		return nil, one, fmt.Errorf("store the decision of %s: its manifest is no longer there", r.Service)
+	}
+	cr := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{Namespace: r.Service.Namespace, Name: one.name, OwnerReferences: one.owners,
+			Labels: map[string]string{shape.LabelRecord: "true", shape.LabelManagedBy: shape.Manager,
+				shape.LabelService: shape.LabelValue(r.Service.Stable().Name)},
+			Annotations: map[string]string{shape.AnnotationService: r.Service.Name, AnnotationFormat: strconv.Itoa(Format)}},
+		Data: runtime.RawExtension{Raw: data}, Revision: 1,
+	}
+	return cr, one, nil
+}
+
+func (s *Store) owners(k service.Key) []metav1.OwnerReference {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of := s.mu.known[k]; len(of) > 0 {
+		return of[len(of)-1].owners
+	}
+	return nil
+}
+
+// name is a record's: the service's and a hash of what it says.
+func name(k service.Key, data []byte) string {
+	sum := sha256.Sum256(data)
+	role := ""
+	if k.IsCanary() {
+		role = "-canary"
+	}
+	return shape.RecordName(k.Stable()) + role + "-" + hex.EncodeToString(sum[:])[:hashLength]
+}
+
+const hashLength = 10
+
+// create writes a record. One of the same content that is still there from
+// before is given the new number, which may change.
+func (s *Store) create(ctx context.Context, cr *appsv1.ControllerRevision) error {
+	err := s.client.Create(ctx, cr.DeepCopy(), client.FieldOwner(shape.FieldManager))
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"revision": cr.Revision,
+		"metadata": map[string]any{"ownerReferences": cr.OwnerReferences}})
+	if err != nil {
+		return err
+	}
+	return s.client.Patch(ctx, cr, client.RawPatch("application/merge-patch+json", patch), client.FieldOwner(shape.FieldManager))
+}
+
+// drop deletes records that no longer count, and returns those it could not:
+// they do no harm, and the next decision takes them along.
+func (s *Store) drop(ctx context.Context, k service.Key, of []kept) (left []kept) {
+	for _, one := range of {
+		cr := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: one.name}}
+		if err := s.client.Delete(ctx, cr); client.IgnoreNotFound(err) != nil {
+			left = append(left, one)
+		}
+	}
+	return left
+}
+
+// DeleteRecord implements fleet.Store.
+func (s *Store) DeleteRecord(k service.Key) error {
+	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+	defer cancel()
+	s.mu.Lock()
+	of := slices.Clone(s.mu.known[k])
+	s.mu.Unlock()
+	left := s.drop(ctx, k, of)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if delete(s.mu.known, k); len(left) > 0 {
+		s.mu.known[k] = left
+		names := make([]string, len(left))
+		for i := range left {
+			names[i] = left[i].name
+		}
+		return fmt.Errorf("the records %s of %s could not be deleted", strings.Join(names, ", "), k)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package status
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+)
+
+// plain is a status in the types that JSON from the API server is read into.
+func plain(m map[string]any) (map[string]any, error) {
+	text, err := json.Marshal(map[string]any{"status": m})
+	if err != nil {
+		return nil, err
+	}
+	var u unstructured.Unstructured
+	// Its own decoder wants a kind; numbers must become int64 as there.
+	if err := u.UnmarshalJSON(append([]byte(`{"apiVersion":"v1","kind":"x",`), text[1:]...)); err != nil {
+		return nil, err
+	}
+	out, _ := u.Object["status"].(map[string]any)
+	if out == nil {
+		out = map[string]any{}
+	}
+	return out, nil
+}
+
+// ticking are fields that change by themselves, and what they count begins
+// anew with every process.
+var ticking = []string{"replicaSeconds", "idleSeconds", "startupSeconds"}
+
+// still takes out what ticks.
+func still(status map[string]any) {
+	parts, _ := status["components"].([]any)
+	for _, p := range parts {
+		if m, ok := p.(map[string]any); ok {
+			for _, name := range ticking {
+				delete(m, name)
+			}
+		}
+	}
+}
+
+// keepTimes takes over when a condition became what it is, and when a failure
+// was, from what stands there already: a new process does not know.
+func keepTimes(want, have map[string]any) {
+	for name, v := range want {
+		switch v := v.(type) {
+		case map[string]any:
+			if was, ok := have[name].(map[string]any); ok {
+				keepTimes(v, was)
+				keepTime(v, was, "time")
+			}
+		case []any:
+			was, _ := have[name].([]any)
+			for i, e := range v {
+				m, ok := e.(map[string]any)
+				if !ok {
+					continue
+				}
+				if name == "conditions" {
+					for _, w := range was {
+						if w, ok := w.(map[string]any); ok && w["type"] == m["type"] && w["status"] == m["status"] {
+							keepIf(m, w, "lastTransitionTime")
+						}
+					}
+				} else if i < len(was) {
+					if w, ok := was[i].(map[string]any); ok && reflect.DeepEqual(w["parentRef"], m["parentRef"]) {
+						keepTimes(m, w)
+					}
+				}
+			}
+		}
+	}
+}
+
+// keepTime keeps a time when nothing else of the two differs.
+func keepTime(want, have map[string]any, name string) {
+	if _, timed := want[name]; !timed {
+		return
+	}
+	for k, v := range want {
+		if k != name && !reflect.DeepEqual(v, have[k]) {
+			return
+		}
+	}
+	keepIf(want, have, name)
+}
+
+func keepIf(want, have map[string]any, name string) {
+	if t, ok := have[name].(string); ok && want[name] != nil {
+		want[name] = t
+	}
+}
+
+// owned are the top-level fields of a status that we applied before.
+func owned(u *unstructured.Unstructured) map[string]bool {
+	out := map[string]bool{}
+	for _, f := range u.GetManagedFields() {
+		if f.Manager != shape.FieldManager || f.FieldsV1 == nil {
+			continue
+		}
+		var fields struct {
+			Status map[string]json.RawMessage `json:"f:status"`
+		}
+		if json.Unmarshal(f.FieldsV1.Raw, &fields) == nil {
+			for name := range fields.Status {
+				out[strings.TrimPrefix(name, "f:")] = true
+			}
+		}
+	}
+	return out
+}
+
+// same says whether a status stands as wanted: what is wanted is there, and
+// nothing else that we once wrote.
+func same(want, have map[string]any, owned map[string]bool) bool {
+	for name, v := range want {
+		if !reflect.DeepEqual(v, have[name]) {
+			return false
+		}
+	}
+	for name := range owned {
+		if _, wanted := want[name]; !wanted && have[name] != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// notCached says that nobody watches the kind any more.
+func notCached(err error) bool {
+	var e *cache.ErrResourceNotCached
+	return errors.As(err, &e)
+}
+
+// gone makes nothing of an object that is no more, or is another by now.
+func gone(err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) && strings.Contains(err.Error(), "UID") {
+		return nil
+	}
+	return err
+}

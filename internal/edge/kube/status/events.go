@@ -1,0 +1,104 @@
+package status
+
+import (
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// seen is what events have told of a service.
+type seen struct {
+	uid      types.UID
+	runtime  service.RuntimeChoice
+	revision string
+	canary   string
+	counts   map[service.Role]int
+	failure  string
+}
+
+// tell records events for what changed since the last report. Nothing is told
+// of what an earlier process has told: of a service whose status stood as it
+// is when this process first saw it.
+func (w *Writer) tell(u *unstructured.Unstructured, st fleet.ServiceState, told bool) {
+	k := st.Object.Key
+	now := seen{uid: u.GetUID(), runtime: st.Status.Runtime, revision: st.Status.Revision, counts: map[service.Role]int{}}
+	for _, c := range st.Status.Components {
+		now.counts[c.Role] = c.Desired
+	}
+	if st.Status.Canary != nil {
+		now.canary = st.Status.Canary.Revision
+	}
+	reason, message := failing(st.Status)
+	now.failure = message
+	w.mu.Lock()
+	before, known := w.mu.seen[k]
+	if known && before.uid != now.uid {
+		before, known = seen{}, false
+	}
+	w.mu.seen[k] = now
+	w.mu.Unlock()
+	if !known && told {
+		return
+	}
+	if r := now.runtime; r.Name != "" && (r.Name != before.runtime.Name || r.Namespace != before.runtime.Namespace || r.Scope != before.runtime.Scope) {
+		w.event(u, false, "RuntimeSelected", fmt.Sprintf("%s (%s): %s", r.Name, r.Scope, r.Why))
+	}
+	if now.revision != "" && now.revision != before.revision {
+		w.event(u, false, "RevisionMade", now.revision)
+	}
+	if now.canary != "" && now.canary != before.canary {
+		w.event(u, false, "CanaryMade", now.canary)
+	}
+	if !maps.Equal(now.counts, before.counts) {
+		for _, role := range service.Roles {
+			if n, was := now.counts[role], before.counts[role]; n != was {
+				w.event(u, false, "Scaled", fmt.Sprintf("%s: %d to %d replicas: %s", role, was, n, st.Scaling[role]))
+			}
+		}
+	}
+	if message != "" && message != before.failure {
+		w.event(u, true, reason, message)
+	}
+}
+
+// failing is what is wrong with a service, beyond its not being ready yet.
+func failing(st service.Status) (reason, message string) {
+	for _, c := range st.Conditions {
+		if c.Type == service.ConditionPredictorReady && c.Status == "False" && c.Reason == "PlatformFailed" {
+			return c.Reason, c.Message
+		}
+	}
+	if f := st.Model.LastFailure; f != nil && f.Message != "" {
+		return f.Reason, f.Message
+	}
+	return "", ""
+}
+
+// maxNote is what an event's note may have, in bytes; the API server refuses
+// more.
+const maxNote = 1024
+
+// event records one event. Of equal ones the recorder makes one that counts.
+func (w *Writer) event(u *unstructured.Unstructured, warning bool, reason, text string) {
+	kind := corev1.EventTypeNormal
+	if warning {
+		kind = corev1.EventTypeWarning
+	}
+	if reason == "" {
+		reason = "Failed"
+	}
+	if len(text) > maxNote {
+		cut := maxNote - len("…")
+		for cut > 0 && text[cut]&0xc0 == 0x80 {
+			cut--
+		}
+		text = text[:cut] + "…"
+	}
+	w.cfg.Events.Eventf(u, nil, kind, reason, "Reconcile", "%s", text)
+}

@@ -1,0 +1,102 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
+)
+
+// reasonInvalidSpec is KServe's word for what is wrong with a manifest.
+const reasonInvalidSpec = "InvalidPredictorSpec"
+
+// refusal is the status of a manifest that does not count; nil for a kind
+// whose status has no place to say so.
+func refusal(u *unstructured.Unstructured, r objects.Refusal) map[string]any {
+	origin := service.Origin{APIVersion: r.GroupVersion().String(), Kind: r.Kind}
+	bad := func(kind string) service.Condition {
+		return service.Condition{Type: kind, Status: "False", Reason: r.Reason, Message: r.Message, Since: time.Now().UTC().Truncate(time.Second)}
+	}
+	switch {
+	case r.Status == objects.ServiceStatus:
+		st := service.Status{Generation: u.GetGeneration(), Conditions: []service.Condition{bad(service.ConditionReady), bad(service.ConditionSelected)}}
+		st.Model = service.ModelStatus{Transition: service.InvalidSpec, Active: service.ModelFailedToLoad, Target: service.ModelLoaded,
+			LastFailure: &service.Failure{Reason: reasonInvalidSpec, Message: r.Message}}
+		return dialect.Status(origin, st)
+	case r.Status == objects.RoutingStatus && r.Kind != "InferencePool" && r.Kind != "HTTPRoute":
+		kind := routing.ConditionAccepted
+		if origin.Dialect() == service.DialectRoundhouse {
+			kind = routing.ConditionReady
+		}
+		return map[string]any{"conditions": []any{condition(bad(kind))}}
+	}
+	return nil
+}
+
+func condition(c service.Condition) map[string]any {
+	return map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message,
+		"lastTransitionTime": c.Since.UTC().Format(time.RFC3339)}
+}
+
+// spoilt is the status of a service that goes on as it was although its
+// manifest says something else, which is refused.
+func spoilt(st service.Status, r objects.Refusal) service.Status {
+	st.Conditions = slices.Clone(st.Conditions)
+	for i := range st.Conditions {
+		if c := &st.Conditions[i]; c.Type == service.ConditionSelected {
+			if c.Status != "False" {
+				c.Since = time.Now().UTC().Truncate(time.Second)
+			}
+			c.Status, c.Reason, c.Message = "False", r.Reason, r.Message+"; what was said before goes on being served"
+		}
+	}
+	st.Model.Transition = service.InvalidSpec
+	st.Model.LastFailure = &service.Failure{Reason: reasonInvalidSpec, Message: r.Message}
+	return st
+}
+
+// ConditionManaged is False on an object whose status somebody else keeps.
+const ConditionManaged = "ManagedByRoundhouse"
+
+// notice adds one condition to a status that somebody else keeps, once: were
+// it written again whenever the other drops it, both would write for ever.
+func (w *Writer) notice(ctx context.Context, u *unstructured.Unstructured, manager, message string) error {
+	w.mu.Lock()
+	noticed := w.mu.noticed[u.GetUID()] == manager
+	w.mu.noticed[u.GetUID()] = manager
+	w.mu.Unlock()
+	have, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	if noticed || slices.ContainsFunc(have, func(c any) bool {
+		m, ok := c.(map[string]any)
+		return ok && m["type"] == ConditionManaged
+	}) {
+		return nil
+	}
+	said := condition(service.Condition{Type: ConditionManaged, Status: string(metav1.ConditionFalse), Reason: objects.ReasonManaged, Message: message, Since: time.Now()})
+	// The version keeps a condition that was added meanwhile from being lost.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": u.GetResourceVersion()},
+		"status": map[string]any{"conditions": append(have, said)}})
+	if err == nil {
+		err = w.cfg.Client.Status().Patch(ctx, u.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(kube.NoticeManager))
+	}
+	if err = gone(err); err != nil {
+		w.mu.Lock()
+		delete(w.mu.noticed, u.GetUID())
+		w.mu.Unlock()
+		return fmt.Errorf("say that %s keeps the status of %s %s/%s: %w", manager, u.GetKind(), u.GetNamespace(), u.GetName(), err)
+	}
+	w.event(u, true, objects.ReasonManaged, message)
+	return nil
+}

@@ -1,0 +1,263 @@
+// Package status writes what is known back to the objects it is known of, in
+// the words of the dialect each was written in, and records events beside
+// them. It writes when something has changed and at no other time: nothing
+// that ticks is written, and times stay while what they date stays.
+package status
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// Config is what a Writer works with. Client and Events are required.
+type Config struct {
+	// Client reads manifests from a cache and writes their status.
+	Client client.Client
+	Events events.EventRecorder
+	Log    *slog.Logger
+}
+
+// Writer is told what is known; it is an objects.Reporter and its Report a
+// fleet.Config.Report. It is safe for concurrent use, where one object is
+// reported by one caller at a time.
+type Writer struct {
+	cfg Config
+
+	mu struct {
+		sync.Mutex
+		refused map[types.UID]objects.Refusal
+		written map[types.UID]written
+		seen    map[service.Key]seen
+		noticed map[types.UID]string // manager that we said keeps the status
+	}
+}
+
+// written is the last status that was applied, while the cache may not show it
+// yet: over is the version it was applied to.
+type written struct {
+	status []byte
+	over   string
+}
+
+// New makes a writer.
+func New(cfg Config) (*Writer, error) {
+	if cfg.Client == nil || cfg.Events == nil {
+		return nil, errors.New("status: Client and Events are required")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	w := &Writer{cfg: cfg}
+	w.mu.refused = map[types.UID]objects.Refusal{}
+	w.mu.written = map[types.UID]written{}
+	w.mu.seen = map[service.Key]seen{}
+	w.mu.noticed = map[types.UID]string{}
+	return w, nil
+}
+
+// Report writes a service's status. It is a fleet.Config.Report.
+func (w *Writer) Report(ctx context.Context, st fleet.ServiceState) error {
+	u, err := w.get(ctx, st.Object.Origin, st.Object.Key)
+	if u == nil || err != nil {
+		return err
+	}
+	had := u.Object["status"] != nil
+	changed, err := w.put(ctx, u, dialect.Status(st.Object.Origin, w.stated(u, st)))
+	if err != nil {
+		return err
+	}
+	w.tell(u, st, had && !changed)
+	return nil
+}
+
+// stated is a service's status as it is to be written: the API object's
+// generation where that is what the status speaks of, and what is wrong with a
+// manifest that is not served as it stands.
+func (w *Writer) stated(u *unstructured.Unstructured, st fleet.ServiceState) service.Status {
+	out := st.Status
+	out.Generation, _, _ = unstructured.NestedInt64(u.Object, "status", "observedGeneration")
+	if doc, err := objects.Document(u); err == nil && bytes.Equal(doc, st.Object.Original) && st.Status.Generation == st.Generation {
+		out.Generation = u.GetGeneration()
+	}
+	w.mu.Lock()
+	r, bad := w.mu.refused[u.GetUID()]
+	w.mu.Unlock()
+	if bad {
+		out.Generation = u.GetGeneration()
+		out = spoilt(out, r)
+	}
+	return out
+}
+
+// Refused writes what is wrong with a manifest. Where the service goes on as
+// it was, that comes with its next report.
+func (w *Writer) Refused(ctx context.Context, r objects.Refusal) error {
+	w.mu.Lock()
+	before, known := w.mu.refused[r.UID]
+	w.mu.refused[r.UID] = r
+	w.mu.Unlock()
+	u, err := w.find(ctx, r.GroupVersionKind, r.Key)
+	if u == nil || err != nil {
+		return err
+	}
+	var changed bool
+	switch {
+	case r.Reason == objects.ReasonManaged:
+		return w.notice(ctx, u, r.Manager, r.Message)
+	case r.Running:
+		changed = !known
+	default:
+		status := refusal(u, r)
+		if status == nil {
+			changed = !known
+			break
+		}
+		if changed, err = w.put(ctx, u, status); err != nil {
+			return err
+		}
+	}
+	if changed || known && before.Message != r.Message {
+		w.event(u, true, r.Reason, r.Message)
+	}
+	return nil
+}
+
+// Accepted says that nothing is wrong with a manifest any more; its service's
+// next report writes its status.
+func (w *Writer) Accepted(r objects.Ref) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.mu.refused, r.UID)
+}
+
+// Warned records events for what has no effect.
+func (w *Writer) Warned(r objects.Ref, warnings []string) {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(r.GroupVersionKind)
+	u.SetNamespace(r.Namespace)
+	u.SetName(r.Name)
+	u.SetUID(r.UID)
+	for i, text := range warnings {
+		if i == maxWarnings {
+			w.event(u, true, "ManifestWarning", fmt.Sprintf("and %d more: `roundhouse validate` lists them", len(warnings)-i))
+			return
+		}
+		w.event(u, true, "ManifestWarning", text)
+	}
+}
+
+// maxWarnings bounds the events about one manifest's warnings.
+const maxWarnings = 10
+
+// Routing writes the status of routing objects. Those of HTTPRoutes are shared
+// with other gateways, and are not written here.
+func (w *Writer) Routing(ctx context.Context, states []fleet.RoutingState) error {
+	var errs []error
+	for _, st := range states {
+		if st.Object.Routing.RoutingKind() == routing.KindHTTPRoute {
+			continue
+		}
+		u, err := w.get(ctx, st.Object.Origin, st.Object.Key)
+		if u == nil || err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		_, err = w.put(ctx, u, dialect.RoutingStatus(st.Object.Routing, st.Status))
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (w *Writer) get(ctx context.Context, o service.Origin, k service.Key) (*unstructured.Unstructured, error) {
+	gv, err := schema.ParseGroupVersion(o.APIVersion)
+	if err != nil {
+		return nil, fmt.Errorf("status of %s: %w", k, err)
+	}
+	return w.find(ctx, gv.WithKind(o.Kind), k)
+}
+
+// find reads a manifest from the cache; nil when it is no longer there.
+func (w *Writer) find(ctx context.Context, gvk schema.GroupVersionKind, k service.Key) (*unstructured.Unstructured, error) {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(gvk)
+	err := w.cfg.Client.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: k.Name}, u)
+	if apierrors.IsNotFound(err) || notCached(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("status of %s %s: %w", gvk.Kind, k, err)
+	}
+	return u, nil
+}
+
+// put applies a status unless the object has it, and says whether it did.
+func (w *Writer) put(ctx context.Context, u *unstructured.Unstructured, desired map[string]any) (bool, error) {
+	if (service.Origin{APIVersion: u.GetAPIVersion()}).Dialect() != service.DialectRoundhouse {
+		if other := kube.OtherWriter(u); other != nil {
+			return false, w.notice(ctx, u, other.Manager, fmt.Sprintf("%s keeps this object's status; what Roundhouse knows of it is in events", other.Manager))
+		}
+	}
+	desired, err := plain(desired)
+	if err != nil {
+		return false, fmt.Errorf("status of %s %s: %w", u.GetKind(), u.GetName(), err)
+	}
+	now, _, _ := unstructured.NestedMap(u.Object, "status")
+	still(desired)
+	keepTimes(desired, now)
+	if same(desired, now, owned(u)) {
+		return false, nil
+	}
+	text, err := json.Marshal(desired)
+	if err != nil {
+		return false, fmt.Errorf("status of %s %s: %w", u.GetKind(), u.GetName(), err)
+	}
+	w.mu.Lock()
+	last := w.mu.written[u.GetUID()]
+	w.mu.Unlock()
+	if last.over == u.GetResourceVersion() && bytes.Equal(last.status, text) {
+		return false, nil // and the cache will show it soon
+	}
+	apply := &unstructured.Unstructured{Object: map[string]any{"status": desired}}
+	apply.SetGroupVersionKind(u.GroupVersionKind())
+	apply.SetNamespace(u.GetNamespace())
+	apply.SetName(u.GetName())
+	apply.SetUID(u.GetUID()) // never another of the name
+	err = w.cfg.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(apply), client.FieldOwner(shape.FieldManager), client.ForceOwnership)
+	if err = gone(err); err != nil {
+		return false, fmt.Errorf("status of %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+	}
+	w.mu.Lock()
+	w.mu.written[u.GetUID()] = written{text, u.GetResourceVersion()}
+	w.mu.Unlock()
+	return true, nil
+}
+
+// Forget drops what is remembered of a service that is no more.
+func (w *Writer) Forget(r objects.Ref) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.mu.refused, r.UID)
+	delete(w.mu.written, r.UID)
+	delete(w.mu.noticed, r.UID)
+	delete(w.mu.seen, r.Key)
+}
