@@ -96,6 +96,6 @@ func TestConformance(t *testing.T) {
 	platformtest.Run(t, platformtest.Harness{
 		New:      func(t *testing.T) fleet.Platform { return open(t, Config{}) },
 		Revision: revision,
-		Can:      platformtest.Capabilities{Runs: true, Reached: true, Logs: true, Fails: true},
+		Can:      platformtest.Capabilities{Runs: true, Reached: true, Logs: true, Kept: true, Fails: true},
 	})
 }

@@ -79,13 +79,19 @@ type object struct {
 // held is what the cluster holds of one service. Platform.mu guards it.
 type held struct {
 	objects map[id]object
-	// pods are shared with the watch's cache: nobody changes them.
-	pods map[string]*corev1.Pod
+	pods    map[string]member
 	// wanted are the objects of the revision last applied.
 	wanted map[id]bool
 	roles  map[service.Role]role
 	// removed: what is still there is going.
 	removed bool
+}
+
+// member is a pod and its place in the order in which pods were seen: their
+// times of creation have whole seconds.
+type member struct {
+	*corev1.Pod // shared with the watch's cache: nobody changes it
+	order       int
 }
 
 // role is what the revision last applied says of a role's replicas.
@@ -99,7 +105,7 @@ type role struct {
 func (p *Platform) of(k service.Key) *held {
 	h := p.mu.held[k]
 	if h == nil {
-		h = &held{objects: map[id]object{}, pods: map[string]*corev1.Pod{}}
+		h = &held{objects: map[id]object{}, pods: map[string]member{}}
 		p.mu.held[k] = h
 	}
 	return h
@@ -197,7 +203,13 @@ func (p *Platform) sawPod(k service.Key, name string, pod *corev1.Pod) {
 	p.mu.Lock()
 	h := p.of(k)
 	if pod != nil {
-		h.pods[name] = pod
+		m, known := h.pods[name]
+		if !known || m.UID != pod.UID {
+			p.mu.order++
+			m.order = p.mu.order
+		}
+		m.Pod = pod
+		h.pods[name] = m
 	} else {
 		delete(h.pods, name)
 		p.tidy(k, h)

@@ -62,7 +62,7 @@ func (p *Platform) find(id string) (pod *corev1.Pod, main string, err error) {
 		if pod != nil {
 			return nil, "", fmt.Errorf("platform: there is a replica %q in %s and in %s: write %s/%s", name, pod.Namespace, k.Namespace, k.Namespace, name)
 		}
-		pod, main = found, h.roles[service.Role(found.Labels[shape.LabelRole])].main
+		pod, main = found.Pod, h.roles[service.Role(found.Labels[shape.LabelRole])].main
 	}
 	if pod == nil {
 		return nil, "", fmt.Errorf("platform: no output is kept of replica %q: %w", id, fs.ErrNotExist)

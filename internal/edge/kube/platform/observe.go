@@ -3,6 +3,7 @@ package platform
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -30,7 +31,7 @@ func (h *held) observe(k service.Key) []replica.Replica {
 	var out []replica.Replica
 	alive := map[service.Role]map[string]int{} // by revision
 	for _, pod := range h.pods {
-		r, shown := h.replica(k, pod)
+		r, shown := h.replica(k, pod.Pod)
 		if !shown {
 			continue
 		}
@@ -49,9 +50,17 @@ func (h *held) observe(k service.Key) []replica.Replica {
 		out = append(out, h.awaited(k, i, o, alive[o.role])...)
 	}
 	slices.SortFunc(out, func(a, b replica.Replica) int {
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(h.order(a), h.order(b)), cmp.Compare(a.ID, b.ID))
 	})
 	return out
+}
+
+// order is a replica's place among those of the same second.
+func (h *held) order(r replica.Replica) int {
+	if m, there := h.pods[r.ID]; there {
+		return m.order
+	}
+	return math.MaxInt // it has no pod yet
 }
 
 // awaited are the replicas that have no pod yet. alive counts those that do, by
@@ -128,7 +137,7 @@ func (h *held) replaced(pod *corev1.Pod) bool {
 	}
 	for _, other := range h.pods {
 		if other.Name != pod.Name && other.Labels[shape.LabelRole] == role && !other.CreationTimestamp.Before(&pod.CreationTimestamp) &&
-			(!ended(other) || other.Name > pod.Name) {
+			(!ended(other.Pod) || other.Name > pod.Name) {
 			return true
 		}
 	}
@@ -142,7 +151,7 @@ func (h *held) withWorkers(r *replica.Replica, leader *corev1.Pod, group string,
 		if pod.Name == leader.Name || pod.Labels[labelGroup] != group || pod.Labels[shape.LabelRole] != leader.Labels[shape.LabelRole] {
 			continue
 		}
-		w := phaseOf(pod, role)
+		w := phaseOf(pod.Pod, role)
 		worse := w.Phase == replica.Failed && r.Phase != replica.Failed && r.Phase != replica.Draining ||
 			w.Phase == replica.Pending && w.Message != "" && r.Phase != replica.Ready && r.Message == ""
 		if worse {

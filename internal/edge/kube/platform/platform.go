@@ -37,7 +37,8 @@ type Platform struct {
 
 	mu struct {
 		sync.Mutex
-		held map[service.Key]*held
+		held  map[service.Key]*held
+		order int // of the pod last seen
 		// scalers counts the HorizontalPodAutoscalers of what they scale.
 		scalers map[target]int
 	}

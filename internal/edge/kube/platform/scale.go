@@ -200,7 +200,7 @@ func (p *Platform) podsOf(ref workload.Ref) []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, pod := range h.pods {
 		if pod.Labels[shape.LabelRole] == string(ref.Role) && pod.DeletionTimestamp == nil {
-			out = append(out, pod)
+			out = append(out, pod.Pod)
 		}
 	}
 	return out

@@ -42,6 +42,16 @@ func testLogs(t *testing.T, h Harness) {
 	if tail := s.ReadLogs(id, fleet.LogOptions{Tail: 1000}); tail != all {
 		t.Errorf("last 1000 lines: %q", tail)
 	}
+}
+
+// testLogsKept wants the output of a replica that is gone.
+func testLogsKept(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("kept")
+	s.MustApply(h.Revision(k, Server{Print: "one\ntwo\nthree"}))
+	s.MustScale(k, 1)
+	id := s.AwaitReady(k, 1)[0].ID
+	all := s.ReadLogs(id, fleet.LogOptions{})
 	s.MustScale(k, 0)
 	s.AwaitNone(k)
 	if after := s.ReadLogs(id, fleet.LogOptions{}); !strings.HasPrefix(after, all) {

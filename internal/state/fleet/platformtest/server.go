@@ -1,6 +1,7 @@
 package platformtest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,8 +21,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Server is how a test's server behaves. The zero value listens on $PORT,
-// is ready and alive at once and ends on SIGTERM.
+// Server is how a test's server behaves. The zero value listens on $PORT of
+// $HOST, 127.0.0.1 when unset, is ready and alive at once and ends on SIGTERM.
 //
 //	GET /healthz  200 when ready, else 503
 //	GET /livez    200 while alive, else 503
@@ -121,7 +122,7 @@ func (s Server) run() error {
 	if s.GRPC {
 		port = os.Getenv("GRPC_PORT")
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+	l, err := net.Listen("tcp", net.JoinHostPort(cmp.Or(os.Getenv("HOST"), "127.0.0.1"), port))
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,7 @@ type Capabilities struct {
 	Runs    bool // replicas really run and become ready
 	Reached bool // their addresses answer this test
 	Logs    bool // their output can be read
+	Kept    bool // also once they are gone
 	Fails   bool // one that ends by itself is Failed, then tried again
 }
 
@@ -63,6 +64,7 @@ func Run(t *testing.T, h Harness) {
 		{"Reached", h.Can.Runs && h.Can.Reached, testReached},
 		{"Restarted", h.Can.Fails, testRestarted},
 		{"Logs", h.Can.Runs && h.Can.Logs, testLogs},
+		{"LogsKept", h.Can.Runs && h.Can.Kept, testLogsKept},
 		{"LogsFollow", h.Can.Runs && h.Can.Logs, testLogsFollow},
 		{"LogsPrevious", h.Can.Fails && h.Can.Logs, testLogsPrevious},
 	} {
