@@ -29,6 +29,8 @@ type Hub struct {
 	repos    map[string]*Repo
 	renamed  map[string]string // old key → new name
 	tokens   map[string]bool   // that exist
+	given    int               // addresses at the storage
+	used     map[string]int    // requests of each
 	faults   Faults
 	requests []Request
 }
@@ -60,6 +62,7 @@ type Faults struct {
 	Link      string          // instead of the right next page
 	Location  string          // instead of the storage's
 	MuteHub   <-chan struct{} // the Hub does not answer before it is closed
+	Addresses int             // each address at the storage is good for so many requests; 0: for all
 }
 
 // Repo is a repository.
@@ -101,7 +104,7 @@ func (f file) oid() string {
 
 // New starts a Hub without repositories. Close must be called.
 func New() *Hub {
-	h := &Hub{repos: map[string]*Repo{}, renamed: map[string]string{}, tokens: map[string]bool{}}
+	h := &Hub{repos: map[string]*Repo{}, renamed: map[string]string{}, tokens: map[string]bool{}, used: map[string]int{}}
 	h.hub = httptest.NewServer(http.HandlerFunc(h.serve))
 	h.storage = httptest.NewServer(http.HandlerFunc(h.serveStorage))
 	h.URL = h.hub.URL

@@ -184,7 +184,7 @@ func (h *Hub) resolve(w http.ResponseWriter, r *http.Request, path string, fault
 	w.Header().Set("X-Linked-Size", strconv.FormatInt(int64(len(f.data))+faults.Extra, 10))
 	w.Header().Set("X-Xet-Hash", strings.Repeat("ab", 32))
 	w.Header().Set("Link", `<`+h.URL+`/api/`+kind+`/`+name+`/xet-read-token/`+commit+`>; rel="xet-auth", <https://cas.example/x>; rel="xet-reconstruction-info"`)
-	to := h.storage.URL + "/" + repo.kind + "/" + repo.name + "/" + commit + "/" + f.etag() + "?Signature=secret"
+	to := h.storage.URL + "/" + repo.kind + "/" + repo.name + "/" + commit + "/" + f.etag() + "?Signature=secret&n=" + h.address()
 	if faults.Location != "" {
 		to = faults.Location
 	}
@@ -228,7 +228,7 @@ func (h *Hub) serveStorage(w http.ResponseWriter, r *http.Request) {
 	case r.Header.Get("Authorization") != "":
 		http.Error(w, "Only one auth mechanism allowed", http.StatusBadRequest)
 		return
-	case r.URL.Query().Get("Signature") != "secret" || len(segments) < 4:
+	case r.URL.Query().Get("Signature") != "secret" || len(segments) < 4 || faults.Addresses > 0 && h.uses(r.URL.Query().Get("n")) > faults.Addresses:
 		http.Error(w, "AccessDenied", http.StatusForbidden)
 		return
 	}
@@ -250,6 +250,21 @@ func (h *Hub) serveStorage(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	http.NotFound(w, r)
+}
+
+// address makes the address at the storage another each time.
+func (h *Hub) address() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.given++
+	return strconv.Itoa(h.given)
+}
+
+func (h *Hub) uses(address string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.used[address]++
+	return h.used[address]
 }
 
 // send sends a file, as wrongly as it is told to.
