@@ -19,8 +19,8 @@ const (
 	modelPath = "/mnt/models"
 	// modelVolume holds the model in a pod.
 	modelVolume = "roundhouse-model"
-	// fetcher is the init container that brings it.
-	fetcher = "roundhouse-model"
+	// Fetcher is the init container that brings it.
+	Fetcher = "roundhouse-model"
 )
 
 // model puts the revision's model into the pod, at modelPath of the main
@@ -79,7 +79,7 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, uri string
 	security := restricted()
 	security.ReadOnlyRootFilesystem = new(true)
 	c := corev1.Container{
-		Name: fetcher, Image: r.rev.Image,
+		Name: Fetcher, Image: r.rev.Image,
 		Args:    []string{"pull", uri, "--out", modelPath},
 		Env:     env,
 		EnvFrom: slices.Clone(main.EnvFrom),

@@ -35,6 +35,7 @@ func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1
 		s := speaker(&pod, main)
 		declare(s, http, grpc)
 		r.probes(s, http, grpc)
+		linger(&pod, s)
 	}
 	m := container(&pod, main)
 	if err := r.model(&pod, m); err != nil {

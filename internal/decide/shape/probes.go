@@ -14,17 +14,32 @@ const (
 	probeFailures  = 3
 	startupLongest = 10  // period of startup probes
 	quickStart     = 600 // up to here a startup probe asks every second
+	lingers        = 3   // how long a pod that goes still answers, in seconds
 )
 
-// probes asks for what the container does not say itself.
+// probes asks for what the container does not say itself. A probe of its that
+// does not say how to ask, as KServe allows, asks as ours.
 func (r *renderer) probes(c *corev1.Container, http, grpc int32) {
 	if c.ReadinessProbe == nil {
-		c.ReadinessProbe = &corev1.Probe{ProbeHandler: r.handler(http, grpc), PeriodSeconds: probePeriod,
-			TimeoutSeconds: probeTimeout, FailureThreshold: probeFailures}
+		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: probePeriod, TimeoutSeconds: probeTimeout, FailureThreshold: probeFailures}
+	}
+	for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
+		if p != nil && p.ProbeHandler == (corev1.ProbeHandler{}) {
+			p.ProbeHandler = r.handler(http, grpc)
+		}
 	}
 	if c.StartupProbe == nil {
 		c.StartupProbe = startup(c.ReadinessProbe.ProbeHandler, seconds(r.c.Limits.StartupTimeout))
 	}
+}
+
+// linger keeps a container answering for a moment after its pod is taken away,
+// until no gateway sends requests there any more.
+func linger(pod *corev1.PodSpec, c *corev1.Container) {
+	if c.Lifecycle != nil || pod.TerminationGracePeriodSeconds != nil && *pod.TerminationGracePeriodSeconds <= lingers {
+		return
+	}
+	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: lingers}}}
 }
 
 // startup holds the other probes off until the first answer, and has the

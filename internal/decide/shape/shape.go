@@ -89,7 +89,7 @@ func (r *renderer) deployment() (appsv1.Deployment, error) {
 	if err != nil {
 		return appsv1.Deployment{}, err
 	}
-	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
+	none, quarter := intstr.FromInt32(0), intstr.FromString("25%") // rounded up
 	deadline := seconds(r.c.Limits.StartupTimeout) + deadlineSlack
 	d := appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
@@ -98,7 +98,7 @@ func (r *renderer) deployment() (appsv1.Deployment, error) {
 			Selector: &metav1.LabelSelector{MatchLabels: r.selector()},
 			Template: corev1.PodTemplateSpec{ObjectMeta: r.podMeta(), Spec: pod},
 			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &one}},
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &quarter}},
 			RevisionHistoryLimit:    new(int32(revisionHistory)),
 			ProgressDeadlineSeconds: &deadline,
 		},
@@ -109,8 +109,8 @@ func (r *renderer) deployment() (appsv1.Deployment, error) {
 
 const (
 	// deadlineSlack is what a pod may take beyond its startup, in seconds: to be
-	// placed on a node, and to have its image pulled.
-	deadlineSlack = 120
+	// placed on a node, and to have its image and its model brought.
+	deadlineSlack = 3600
 	// revisionHistory is how many old ReplicaSets stay. Ours are records of
 	// nothing: what a revision was is kept elsewhere.
 	revisionHistory = 2

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -238,5 +239,40 @@ func TestPorts(t *testing.T) {
 		if http, grpc := Ports(rev.Components[0], c.protocol); http != c.http || grpc != c.grpc {
 			t.Errorf("%s over %s: %d, %d, want %d, %d", c.ports, c.protocol, http, grpc, c.http, c.grpc)
 		}
+	}
+}
+
+func TestProbesAndGoodbye(t *testing.T) {
+	pod := func(extra string, edit func(*corev1.PodSpec)) (corev1.PodSpec, *corev1.Container) {
+		rev := revision(t, "x.yaml", one("iris", "s3://a/b", extra))
+		rev.Components[0].Limits.StartupTimeout = 25 * time.Minute
+		if edit != nil {
+			edit(&rev.Components[0].Pod)
+		}
+		objects, err := Render(rev, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := objects.Deployments[0].Spec.Template.Spec
+		return p, container(&p, "kserve-container")
+	}
+	_, c := pod("", nil)
+	if s := c.StartupProbe; s.PeriodSeconds*s.FailureThreshold != 1500 || s.HTTPGet.Path != "/v2/health/ready" {
+		t.Errorf("a budget of 25 minutes is %+v", s)
+	}
+	if c.Lifecycle.PreStop.Sleep.Seconds != lingers || c.LivenessProbe != nil {
+		t.Errorf("%+v", c)
+	}
+	_, c = pod(", livenessProbe: {periodSeconds: 30}, readinessProbe: {httpGet: {path: /mine, port: 8080}, periodSeconds: 7}, lifecycle: {preStop: {exec: {command: [x]}}}", nil)
+	if c.LivenessProbe.HTTPGet == nil || c.LivenessProbe.PeriodSeconds != 30 || c.ReadinessProbe.PeriodSeconds != 7 ||
+		c.StartupProbe.HTTPGet.Path != "/mine" || c.Lifecycle.PreStop.Exec == nil {
+		t.Errorf("what the container says is not kept: %+v", c)
+	}
+	if _, c = pod("", func(p *corev1.PodSpec) { p.TerminationGracePeriodSeconds = new(int64(2)) }); c.Lifecycle != nil {
+		t.Error("the pod lingers longer than it may")
+	}
+	p, _ := pod("", func(p *corev1.PodSpec) { p.ServiceAccountName = "mine"; p.EnableServiceLinks = new(true) })
+	if p.AutomountServiceAccountToken != nil || !*p.EnableServiceLinks {
+		t.Error("what the pod says is not kept")
 	}
 }
