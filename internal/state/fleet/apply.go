@@ -131,8 +131,12 @@ func (f *Fleet) nudge(id ID) {
 	}
 }
 
-// stamp keeps the first creation time over every re-apply.
+// stamp keeps the first creation time over every re-apply, unless whoever
+// applies it knows better.
 func stamp(obj *Object, before Object, known bool, f *Fleet) {
+	if !obj.Created().IsZero() {
+		return
+	}
 	created := f.cfg.Now().UTC().Truncate(1e9)
 	if known {
 		created = before.Created()

@@ -146,8 +146,9 @@ type entry struct {
 	record     *Record
 	// stale: the inputs changed since the record was made.
 	stale, reselect bool
-	// applied: the platform has the record's revision.
-	applied bool
+	// applied: the platform has the record's revision. drifted: somebody else
+	// changed what it made of it.
+	applied, drifted bool
 	// failure is why the present inputs cannot be run, nil when they can.
 	failure *service.Failure
 	roles   map[service.Role]*roleState

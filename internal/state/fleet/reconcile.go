@@ -73,8 +73,8 @@ func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, er
 	again, err := f.converge(ctx, w)
 	w.trouble = err
 	f.finish(w)
-	if err == nil && f.cfg.Report != nil && !k.IsCanary() {
-		err = f.report(ctx, k)
+	if f.cfg.Report != nil && !k.IsCanary() {
+		err = errors.Join(err, f.report(ctx, k))
 	}
 	return again, err
 }
@@ -143,6 +143,10 @@ func (f *Fleet) begin(k service.Key) (w *work, wanted bool) {
 	w = f.workOn(k, e)
 	// What comes in from now on is for the next reconcile.
 	e.wake = 0
+	if e.drifted {
+		e.drifted = false
+		w.doubt()
+	}
 	if left := e.retry.at.Sub(f.cfg.Now()); w.stale && left > 0 {
 		w.stale, w.later = false, left
 		return w, true
