@@ -117,7 +117,8 @@ func (p *Platform) note(r workload.Revision, objects []rendered) {
 		if c.Leader != nil {
 			main = c.Leader.Main
 		}
-		h.roles[c.Role] = role{http: http, grpc: grpc, main: main, startup: c.Limits.StartupTimeout}
+		h.roles[c.Role] = role{http: http, grpc: grpc, main: main, startup: c.Limits.StartupTimeout,
+			left: leftToOthers(r.Annotations) || leftToOthers(c.Annotations)}
 	}
 }
 

@@ -17,11 +17,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
-// Labels that LeaderWorkerSet gives to its pods.
-const (
-	labelGroup  = "leaderworkerset.sigs.k8s.io/group-index"
-	labelWorker = "leaderworkerset.sigs.k8s.io/worker-index" // "0" is the leader
-)
+// labelGroup is which of its set's groups a pod is in.
+const labelGroup = "leaderworkerset.sigs.k8s.io/group-index"
 
 var groupVersionKind = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: string(kindGroups)}
 

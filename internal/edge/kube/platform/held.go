@@ -67,12 +67,10 @@ type object struct {
 	deleting bool
 
 	// Of what has a count: the count, since when, what we are changing it to
-	// (-1: nothing), whether the manifest leaves it to others, and why pods
-	// could not be made.
+	// (-1: nothing), and why pods could not be made.
 	count   int
 	since   time.Time
 	writing int
-	left    bool
 	refused string
 }
 
@@ -99,6 +97,7 @@ type role struct {
 	http, grpc int32
 	main       string
 	startup    time.Duration
+	left       bool // the count is left to others
 }
 
 // of returns what is held of a service, made when absent. The lock is held.

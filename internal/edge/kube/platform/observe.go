@@ -97,7 +97,7 @@ func refusal(message string) (reason, words string) {
 // replica reads one pod. Shown is false for what is no replica of its own: a
 // worker of a group, and a pod that ended for good and has been replaced.
 func (h *held) replica(k service.Key, pod *corev1.Pod) (r replica.Replica, shown bool) {
-	if w, grouped := pod.Labels[labelWorker]; grouped && w != "0" {
+	if w, grouped := pod.Labels[shape.LabelWorkerIndex]; grouped && w != "0" {
 		return r, false
 	}
 	role := h.roles[service.Role(pod.Labels[shape.LabelRole])]

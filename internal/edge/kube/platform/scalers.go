@@ -8,7 +8,7 @@ import (
 )
 
 // Annotations by which a manifest leaves the count to an autoscaler of its
-// author's: of KServe, of OME, and ours. They come to the objects from there.
+// author's: of KServe, of OME, and ours.
 const (
 	classKServe   = "serving.kserve.io/autoscalerClass"
 	classOME      = "ome.io/autoscalerClass"
@@ -30,7 +30,7 @@ type target struct {
 // scaledByOthers says whether an object's count is another's to set. The lock
 // is held.
 func (p *Platform) scaledByOthers(k service.Key, i id, o object) bool {
-	return i.kind.counted() && (o.left || p.mu.scalers[target{k.Namespace, i}] > 0)
+	return i.kind.counted() && (p.of(k).roles[o.role].left || p.mu.scalers[target{k.Namespace, i}] > 0)
 }
 
 func trimScaler(raw any) (any, error) {

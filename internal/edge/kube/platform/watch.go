@@ -153,7 +153,7 @@ func (p *Platform) podEvents() toolscache.ResourceEventHandler {
 func known(o client.Object) object {
 	out := object{uid: o.GetUID(), version: o.GetResourceVersion(), role: service.Role(o.GetLabels()[shape.LabelRole]),
 		applied: o.GetAnnotations()[shape.AnnotationApplied], revision: o.GetLabels()[shape.LabelRevision],
-		deleting: o.GetDeletionTimestamp() != nil, left: leftToOthers(o.GetAnnotations())}
+		deleting: o.GetDeletionTimestamp() != nil}
 	switch o := o.(type) {
 	case *appsv1.Deployment:
 		out.count = 1 // what the API server takes an absent one for
@@ -237,7 +237,7 @@ func chain(own, byDefault, last toolscache.TransformFunc) toolscache.TransformFu
 func trimMeta(o metav1.Object) {
 	o.SetManagedFields(nil)
 	var kept map[string]string
-	for _, name := range []string{shape.AnnotationService, shape.AnnotationApplied, deletionCost, classKServe, classOME, classOurs} {
+	for _, name := range []string{shape.AnnotationService, shape.AnnotationApplied, deletionCost} {
 		if v, ok := o.GetAnnotations()[name]; ok {
 			if kept == nil {
 				kept = map[string]string{}

@@ -42,6 +42,7 @@ func Harness(o Options) platformtest.Harness {
 		New:      func(t *testing.T) fleet.Platform { return Open(t, platform.Config{REST: o.REST}) },
 		Revision: func(k service.Key, s platformtest.Server) workload.Revision { return Revision(o, k, s) },
 		Can:      o.Can,
+		Crash:    3 * time.Second, // probes ask once a second, and not at once
 	}
 }
 

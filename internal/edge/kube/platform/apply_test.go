@@ -1,0 +1,370 @@
+package platform_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/kube/platform"
+	"roundhouse.dev/roundhouse/internal/edge/kube/platform/clustertest"
+	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
+)
+
+// fixture is a platform whose calls and callbacks are seen.
+type fixture struct {
+	platformtest.Subject
+	t       *testing.T
+	calls   *counter
+	direct  client.Client
+	raised  chan int
+	drifted chan service.Key
+}
+
+// open makes one that ends with the test.
+func open(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{t: t, calls: &counter{}, direct: direct(t), raised: make(chan int, 100), drifted: make(chan service.Key, 100)}
+	cfg := cluster(t)
+	f.calls.attach(cfg)
+	p := clustertest.Open(t, platform.Config{REST: cfg,
+		Raised:  func(_ service.Key, n int) { f.raised <- n },
+		Drifted: func(k service.Key) { f.drifted <- k }})
+	t.Cleanup(func() { f.calls.set(nil, false) }) // runs before what Open cleans
+	f.Subject = platformtest.On(t, p)
+	f.calls.writes()
+	return f
+}
+
+func revision(k service.Key, s platformtest.Server) workload.Revision {
+	return clustertest.Revision(clustertest.Options{Image: "test"}, k, s)
+}
+
+// overNodes makes a group of two of the engine.
+func overNodes(r workload.Revision) workload.Revision {
+	c := &r.Components[0]
+	c.Worker = &workload.Node{Pod: *c.Pod.DeepCopy(), Main: c.Main, Size: 1}
+	return r
+}
+
+var (
+	deployments = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
+	groups      = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"}
+)
+
+// live reads the engine's object past every cache.
+func (f *fixture) live(kind schema.GroupVersionKind, k service.Key) *unstructured.Unstructured {
+	f.t.Helper()
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(kind)
+	if err := f.direct.Get(f.t.Context(), client.ObjectKey{Namespace: k.Namespace, Name: shape.Name(k, service.RoleEngine)}, u); err != nil {
+		f.t.Fatal(err)
+	}
+	return u
+}
+
+func (f *fixture) wantCount(kind schema.GroupVersionKind, k service.Key, want int64, when string) {
+	f.t.Helper()
+	n, found, _ := unstructured.NestedInt64(f.live(kind, k).Object, "spec", "replicas")
+	if !found || n != want {
+		f.t.Errorf("%s: count %d (%v), want %d", when, n, found, want)
+	}
+}
+
+// scaleAs sets a count as somebody else, who always gets what he wants.
+func (f *fixture) scaleAs(manager string, kind schema.GroupVersionKind, k service.Key, n int) {
+	f.t.Helper()
+	u := f.live(kind, k)
+	body := &unstructured.Unstructured{}
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n)
+	if err := f.direct.SubResource("scale").Patch(f.t.Context(), u, client.RawPatch(types.MergePatchType, patch),
+		client.FieldOwner(manager), client.WithSubResourceBody(body)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// TestCount is never reset, nor owned once somebody else has set it.
+func TestCount(t *testing.T) {
+	for _, c := range []struct {
+		kind  schema.GroupVersionKind
+		shape func(workload.Revision) workload.Revision
+	}{
+		{deployments, func(r workload.Revision) workload.Revision { return r }},
+		{groups, overNodes},
+	} {
+		t.Run(c.kind.Kind, func(t *testing.T) {
+			f := open(t)
+			k := platformtest.Key("count-" + strings.ToLower(c.kind.Kind))
+			n := 0
+			next := func() workload.Revision {
+				n++
+				return c.shape(revision(k, platformtest.Server{NeverReady: true, Salt: fmt.Sprint(n)}))
+			}
+			f.MustApply(next())
+			f.wantCount(c.kind, k, 0, "new")
+			f.MustApply(next())
+			f.MustApply(next())
+			f.wantCount(c.kind, k, 0, "a new revision, never scaled")
+			f.scaleAs("somebody", c.kind, k, 3)
+			f.MustApply(next())
+			f.wantCount(c.kind, k, 3, "a new revision, scaled by somebody else")
+			f.MustApply(next())
+			f.wantCount(c.kind, k, 3, "and another")
+			if owners := countOwners(t, f.live(c.kind, k)); !slices.Equal(owners, []string{"somebody/Update"}) {
+				t.Errorf("owners of the count: %v", owners)
+			}
+			f.scaleAs("somebody", c.kind, k, 0)
+			f.MustApply(next())
+			f.wantCount(c.kind, k, 0, "a new revision, scaled to zero by somebody else")
+			f.MustScale(k, 2)
+			f.MustApply(next())
+			f.wantCount(c.kind, k, 2, "a new revision, scaled by us")
+			f.MustScale(k, 0)
+			f.MustApply(next())
+			f.wantCount(c.kind, k, 0, "a new revision, scaled to zero by us")
+			// Whoever wipes out who owns what does not move the count either.
+			f.scaleAs("somebody", c.kind, k, 1)
+			u := f.live(c.kind, k)
+			if err := f.direct.Patch(t.Context(), u, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`))); err != nil {
+				t.Fatal(err)
+			}
+			f.MustApply(next())
+			f.MustApply(next())
+			f.wantCount(c.kind, k, 1, "a new revision, once nobody owned anything")
+		})
+	}
+}
+
+// countOwners are those who own spec.replicas, as "manager/operation".
+func countOwners(t *testing.T, u *unstructured.Unstructured) []string {
+	t.Helper()
+	var out []string
+	for _, e := range u.GetManagedFields() {
+		var fields map[string]map[string]any
+		if err := json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields); err == nil && fields["f:spec"]["f:replicas"] != nil {
+			out = append(out, e.Manager+"/"+string(e.Operation))
+		}
+	}
+	return out
+}
+
+// TestRaceWithGateway: between our read and our apply a gateway raises a
+// sleeping service, which must not be lost, however often it is tried.
+func TestRaceWithGateway(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("raced")
+	f.MustApply(revision(k, platformtest.Server{Salt: "1"}))
+	raced := 0
+	f.calls.writes()
+	f.calls.set(func(call string) {
+		if call == "PATCH deployments" && raced == 0 {
+			raced++
+			f.scaleAs("roundhouse-gateway", deployments, k, 1)
+		}
+	}, false)
+	r := revision(k, platformtest.Server{Salt: "2"})
+	f.MustApply(r)
+	f.wantCount(deployments, k, 1, "raised meanwhile")
+	if raced != 1 {
+		t.Fatal("the test raised nothing")
+	}
+	if writes := f.calls.writes(); !slices.Equal(writes, []string{"PATCH deployments", "PATCH deployments"}) {
+		t.Errorf("calls: %v", writes)
+	}
+	f.wantRaised(1)
+	if rs := f.AwaitReady(k, 1); rs[0].Revision != r.Hash {
+		t.Errorf("runs revision %s, want %s", rs[0].Revision, r.Hash)
+	}
+}
+
+// TestWrites counts what a service costs.
+func TestWrites(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("written")
+	r := revision(k, platformtest.Server{})
+	want := func(when string, calls ...string) {
+		t.Helper()
+		if got := f.calls.writes(); !slices.Equal(got, calls) {
+			t.Errorf("%s: %d calls %v, want %v", when, len(got), got, calls)
+		}
+	}
+	f.MustApply(r)
+	f.MustScale(k, 1)
+	want("a new service", "PATCH services", "PATCH poddisruptionbudgets", "PATCH deployments", "PATCH deployments/scale")
+	f.AwaitReady(k, 1)
+	f.MustApply(r)
+	f.MustScale(k, 1)
+	want("the same again")
+	f.MustApply(revision(k, platformtest.Server{Salt: "2"}))
+	want("another revision", "PATCH deployments")
+	two := revision(k, platformtest.Server{Salt: "2", Roles: []string{"engine", "router"}})
+	f.MustApply(two)
+	f.calls.writes()
+	f.MustApply(revision(k, platformtest.Server{Salt: "2"}))
+	want("a role less", "PATCH deployments", "DELETE deployments", "DELETE services", "DELETE poddisruptionbudgets")
+
+	again := open(t) // a controller that starts
+	again.MustApply(revision(k, platformtest.Server{Salt: "2"}))
+	again.MustScale(k, 1)
+	if got := again.calls.writes(); len(got) != 0 {
+		t.Errorf("a restart wrote %v", got)
+	}
+}
+
+// TestOtherRendering: what another version of the controller rendered of the
+// same revision stays, but for what restarts nothing.
+func TestOtherRendering(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("rendered")
+	r := revision(k, platformtest.Server{})
+	f.MustApply(r)
+	f.MustScale(k, 1)
+	id := f.AwaitReady(k, 1)[0].ID
+	key := client.ObjectKey{Namespace: k.Namespace, Name: shape.Name(k, service.RoleEngine)}
+	var d appsv1.Deployment
+	var s corev1.Service
+	for _, o := range []client.Object{&d, &s} {
+		if err := f.direct.Get(t.Context(), key, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patch := func(o client.Object, p string) {
+		t.Helper()
+		if err := f.direct.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(p))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patch(&d, `{"metadata":{"labels":{"made-by":"older"}}}`)
+	patch(&s, `{"metadata":{"annotations":{"roundhouse.dev/applied":"0"}},"spec":{"publishNotReadyAddresses":true}}`)
+	again := open(t)
+	again.MustApply(r)
+	if got := again.calls.writes(); !slices.Equal(got, []string{"PATCH services"}) {
+		t.Errorf("calls: %v", got)
+	}
+	if rs := again.AwaitReady(k, 1); rs[0].ID != id {
+		t.Errorf("%s took the place of %s", rs[0].ID, id)
+	}
+}
+
+// TestDeletedByOthers comes back.
+func TestDeletedByOthers(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("deleted")
+	r := revision(k, platformtest.Server{})
+	f.MustApply(r)
+	f.MustScale(k, 1)
+	f.AwaitReady(k, 1)
+	for _, o := range []client.Object{&appsv1.Deployment{}, &corev1.Service{}} {
+		o.SetNamespace(k.Namespace)
+		o.SetName(shape.Name(k, service.RoleEngine))
+		if err := f.direct.Delete(t.Context(), o, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.driftedKey(); got != k {
+			t.Errorf("told of %s", got)
+		}
+		f.MustApply(r)
+		f.MustScale(k, 1)
+		if err := f.direct.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			t.Error(err)
+		}
+	}
+	f.AwaitReady(k, 1)
+	if err := f.Remove(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	f.AwaitNone(k)
+	select {
+	case k := <-f.drifted:
+		t.Errorf("%s was removed, and is said to have drifted", k)
+	default:
+	}
+}
+
+func (f *fixture) driftedKey() service.Key {
+	f.t.Helper()
+	select {
+	case k := <-f.drifted:
+		return k
+	case <-within(f.t).Done():
+		f.t.Fatal("nobody is told that an object was deleted, or a count lowered")
+		return service.Key{}
+	}
+}
+
+// TestShapeChanges: a Deployment that becomes a LeaderWorkerSet keeps its count.
+func TestShapeChanges(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("reshaped")
+	f.MustApply(revision(k, platformtest.Server{}))
+	f.MustScale(k, 2)
+	f.AwaitReady(k, 2)
+	f.MustApply(overNodes(revision(k, platformtest.Server{Salt: "2"})))
+	f.wantCount(groups, k, 2, "the new shape")
+	u := &appsv1.Deployment{}
+	err := f.direct.Get(t.Context(), client.ObjectKey{Namespace: k.Namespace, Name: shape.Name(k, service.RoleEngine)}, u)
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the Deployment: %v", err)
+	}
+}
+
+// TestAPIServerGone: what is known stays known, writes fail in words, and all
+// is well again once it is back.
+func TestAPIServerGone(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("lonely")
+	f.MustApply(revision(k, platformtest.Server{}))
+	f.MustScale(k, 1)
+	f.AwaitReady(k, 1)
+	f.calls.set(nil, true)
+	r := revision(k, platformtest.Server{Salt: "2"})
+	for what, err := range map[string]error{
+		"Apply":  f.Apply(t.Context(), r),
+		"Scale":  f.Scale(t.Context(), workload.Ref{Service: k, Role: service.RoleEngine}, 3, nil),
+		"Remove": f.Remove(t.Context(), platformtest.Key("nobody")),
+	} {
+		if what == "Remove" != (err == nil) || err != nil && !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if rs := f.See(k); len(rs) != 1 {
+		t.Errorf("observed %s", platformtest.Describe(rs))
+	}
+	f.calls.set(nil, false)
+	f.MustApply(r)
+	f.MustScale(k, 2)
+	f.AwaitReady(k, 2)
+}
+
+// TestLongNames of services stay apart, and are listed in full.
+func TestLongNames(t *testing.T) {
+	f := open(t)
+	var keys []service.Key
+	for _, end := range []string{"a", "b"} {
+		k := platformtest.Key(strings.Repeat("long-", 40) + end)
+		f.MustApply(revision(k, platformtest.Server{}))
+		f.MustScale(k, 1)
+		keys = append(keys, k)
+	}
+	for _, k := range keys {
+		f.AwaitReady(k, 1)
+	}
+	got, err := f.Services(context.Background())
+	if err != nil || !slices.Equal(got, keys) {
+		t.Errorf("Services = %v, %v", got, err)
+	}
+}

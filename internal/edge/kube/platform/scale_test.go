@@ -1,0 +1,232 @@
+package platform_test
+
+import (
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/kube/platform/clustertest"
+	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
+)
+
+func (f *fixture) wantRaised(n int) {
+	f.t.Helper()
+	select {
+	case got := <-f.raised:
+		if got != n {
+			f.t.Errorf("told of a count raised to %d, want %d", got, n)
+		}
+	case <-within(f.t).Done():
+		f.t.Fatalf("not told of a count raised to %d", n)
+	}
+}
+
+func (f *fixture) wantQuiet(when string) {
+	f.t.Helper()
+	select {
+	case n := <-f.raised:
+		f.t.Errorf("%s: told of a count raised to %d", when, n)
+	case k := <-f.drifted:
+		f.t.Errorf("%s: told that %s drifted", when, k)
+	default:
+	}
+}
+
+// TestScaledByOthers: a raise is a wake, a fall is mended, and what we do
+// ourselves is neither.
+func TestScaledByOthers(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("woken")
+	f.MustApply(revision(k, platformtest.Server{}))
+	f.scaleAs("roundhouse-gateway", deployments, k, 1)
+	f.wantRaised(1)
+	f.AwaitReady(k, 1)
+	f.MustScale(k, 3)
+	f.AwaitReady(k, 3)
+	f.MustScale(k, 2)
+	f.AwaitReady(k, 2)
+	f.wantQuiet("scaled by us")
+	f.scaleAs("somebody", deployments, k, 0)
+	if got := f.driftedKey(); got != k {
+		t.Errorf("told of %s", got)
+	}
+	f.MustScale(k, 2)
+	f.AwaitReady(k, 2)
+	f.wantQuiet("mended")
+}
+
+// TestSleepDoesNotUndoWake: a count that a gateway raised after we looked is
+// not lowered.
+func TestSleepDoesNotUndoWake(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("kept-awake")
+	f.MustApply(revision(k, platformtest.Server{}))
+	f.MustScale(k, 1)
+	f.AwaitReady(k, 1)
+	done := false
+	f.calls.set(func(call string) {
+		if call == "PATCH deployments/scale" && !done {
+			done = true
+			f.scaleAs("roundhouse-gateway", deployments, k, 2)
+		}
+	}, false)
+	f.MustScale(k, 0)
+	f.calls.set(nil, false)
+	f.wantCount(deployments, k, 2, "raised meanwhile")
+	f.wantRaised(2)
+	f.AwaitReady(k, 2)
+	// What changed may also be something else: then the count falls.
+	done = false
+	f.calls.set(func(call string) {
+		if call == "PATCH deployments/scale" && !done {
+			done = true
+			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: shape.Name(k, service.RoleEngine)}}
+			if err := f.direct.Patch(t.Context(), d, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"touched":"yes"}}}`))); err != nil {
+				t.Error(err)
+			}
+		}
+	}, false)
+	f.MustScale(k, 0)
+	f.calls.set(nil, false)
+	f.wantCount(deployments, k, 0, "touched meanwhile")
+	f.AwaitNone(k)
+}
+
+// TestVictimsForgiven: who was to end and did not is a pod like the others.
+func TestVictimsForgiven(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("forgiven")
+	f.MustApply(revision(k, platformtest.Server{}))
+	f.MustScale(k, 3)
+	ids := platformtest.IDs(f.AwaitReady(k, 3))
+	costs := func(set map[string]any) {
+		t.Helper()
+		for _, id := range ids[:2] {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: id}}
+			if err := f.direct.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := pod.Annotations[corev1.PodDeletionCost], set[id]; want != nil && got != want || want == nil && got != "" {
+				t.Errorf("pod %s costs %q, want %v", id, got, want)
+			}
+		}
+	}
+	f.calls.set(func(call string) {
+		if call == "PATCH deployments/scale" {
+			f.scaleAs("somebody", deployments, k, 4)
+		}
+	}, false)
+	f.MustScale(k, 2, ids[0])
+	f.calls.set(nil, false)
+	costs(map[string]any{ids[0]: "-1000000"})
+	f.wantRaised(4)
+	f.AwaitReady(k, 4)
+	f.MustScale(k, 3, ids[2])
+	f.AwaitReady(k, 3)
+	costs(nil)
+}
+
+// TestAutoscalerOfOthers: a Deployment that an HPA scales, or that a manifest
+// leaves to another autoscaler, is only woken by us.
+func TestAutoscalerOfOthers(t *testing.T) {
+	for _, how := range []string{"HorizontalPodAutoscaler", "annotation"} {
+		t.Run(how, func(t *testing.T) {
+			f := open(t)
+			k := platformtest.Key("left-" + strings.ToLower(how))
+			r := revision(k, platformtest.Server{})
+			typed, err := kubernetes.NewForConfig(cluster(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			scalers := typed.AutoscalingV2().HorizontalPodAutoscalers(k.Namespace)
+			name := shape.Name(k, service.RoleEngine)
+			if how == "annotation" {
+				r.Annotations = map[string]string{"serving.kserve.io/autoscalerClass": "external"}
+			} else if _, err := scalers.Create(t.Context(), &autoscalingv2.HorizontalPodAutoscaler{
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 9, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{
+					APIVersion: "apps/v1", Kind: "Deployment", Name: name}}}, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if how != "annotation" {
+				// A platform that starts now knows of it from the start.
+				f = open(t)
+			}
+			f.MustApply(r)
+			f.MustScale(k, 1)
+			f.wantCount(deployments, k, 1, "woken")
+			f.AwaitReady(k, 1)
+			f.MustScale(k, 3)
+			f.MustScale(k, 0)
+			f.wantCount(deployments, k, 1, "scaled by us")
+			f.scaleAs("horizontal-pod-autoscaler", deployments, k, 2)
+			f.AwaitReady(k, 2)
+			f.scaleAs("horizontal-pod-autoscaler", deployments, k, 1)
+			f.AwaitReady(k, 1)
+			f.wantQuiet("scaled by the autoscaler")
+			if how == "annotation" {
+				return
+			}
+			if err := scalers.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			again := open(t)
+			again.MustApply(r)
+			again.MustScale(k, 2)
+			again.wantCount(deployments, k, 2, "once it is gone")
+		})
+	}
+}
+
+// TestScaleRefused says why.
+func TestScaleRefused(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("refused")
+	f.MustApply(revision(k, platformtest.Server{}))
+	ref := workload.Ref{Service: k, Role: service.RoleEngine}
+	for _, n := range []int{-1, 1 << 30} {
+		if err := f.Scale(t.Context(), ref, n, nil); err == nil || !strings.Contains(err.Error(), "cannot be") {
+			t.Errorf("Scale to %d: %v", n, err)
+		}
+	}
+	if err := f.Apply(t.Context(), workload.Revision{}); err == nil {
+		t.Error("an empty revision is applied")
+	}
+}
+
+// TestQuota: what the namespace's quota refuses shows as a replica that waits,
+// and comes once there is room.
+func TestQuota(t *testing.T) {
+	f := open(t)
+	k := service.Key{Namespace: "narrow", Name: "squeezed"}
+	clustertest.MakeNamespace(t, f.direct, k.Namespace)
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: "few"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}}}
+	if err := f.direct.Create(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	f.MustApply(revision(k, platformtest.Server{}))
+	f.MustScale(k, 2)
+	rs := f.Await(k, "one refused", func(rs []replica.Replica) bool {
+		return len(rs) == 2 && platformtest.Count(rs, replica.Ready) == 1 && rs[1].Reason == "QuotaExceeded"
+	})
+	if r := rs[1]; r.Phase != replica.Pending || !strings.Contains(r.Message, "few") || !strings.Contains(r.Message, "limited: pods=1") || !strings.Contains(r.Message, "raise it") {
+		t.Errorf("refused: %+v", r)
+	}
+	if err := f.direct.Patch(t.Context(), quota, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"hard":{"pods":"5"}}}`))); err != nil {
+		t.Fatal(err)
+	}
+	f.AwaitReady(k, 2)
+}
