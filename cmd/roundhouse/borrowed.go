@@ -23,7 +23,7 @@ type borrowed struct {
 // newBorrowed puts the parts together. The caller closes the traffic.
 func newBorrowed(log *slog.Logger) (b borrowed, err error) {
 	b.log, b.metrics = log, prometheus.NewRegistry()
-	if b.traffic, err = front.NewTraffic(nothing{}, log); err != nil {
+	if b.traffic, err = front.NewTraffic(nothing{}, "", log); err != nil {
 		return b, err
 	}
 	b.fleet, err = fleet.New(fleet.Config{Platform: nothing{}, Store: nothing{}, Models: nothing{}, Traffic: b.traffic, Routing: b.traffic,

@@ -65,10 +65,10 @@ func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err
 	}
 	log := newLog(logs, o.verbose)
 	listeners, err := front.OpenListeners(o.listen, o.grpc, o.metrics)
-	defer listeners.Close()
 	if err != nil {
 		return err
 	}
+	defer listeners.Close()
 	access, err := o.front.Open(ctx, datadir.KeyFile{}, version, logs, log)
 	if err != nil {
 		return err
@@ -89,6 +89,7 @@ func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err
 		return err
 	}
 	return server.Run(ctx, func(ctx context.Context) {
+		server.SetReady()
 		server.Greet(out)
 		if o.watch {
 			src.watch(ctx)

@@ -38,6 +38,7 @@ type node struct {
 	traffic  *front.Traffic
 	server   *front.Server
 	admin    *admin.Server
+	store    *artifact.Store
 }
 
 type nodeConfig struct {
@@ -46,6 +47,8 @@ type nodeConfig struct {
 	admin     *net.TCPAddr
 	log       *slog.Logger
 	access    *front.Access
+	hub       *upHub
+	models    int64 // bytes that the store of models may have; 0: no bound
 }
 
 func newNode(cfg nodeConfig) (*node, error) {
@@ -54,32 +57,33 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("catalog: %w", err)
 	}
-	store, err := artifact.New(artifact.Config{Dir: cfg.dir.Models()}, nil, cfg.log)
+	n.store, err = artifact.New(artifact.Config{Dir: cfg.dir.Models(), StoreBytes: cfg.models, InUse: n.modelsInUse, HubEndpoint: cfg.hub.endpoint}, nil, cfg.log)
 	if err != nil {
 		return nil, err
 	}
 	demands := &demands{}
-	if n.traffic, err = front.NewTraffic(demands, cfg.log); err != nil {
+	if n.traffic, err = front.NewTraffic(demands, "", cfg.log); err != nil {
 		return nil, err
 	}
-	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: executable(), Fetcher: fetcher{store},
-		Drain: n.traffic.Drain, Logger: cfg.log})
+	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: executable(), Fetcher: fetcher{n.store},
+		Drain: n.traffic.Drain, Env: cfg.hub.environment(), Logger: cfg.log})
 	if err != nil {
 		return nil, err
 	}
-	n.fleet, err = fleet.New(fleet.Config{Platform: n.platform, Store: cfg.dir, Models: inspector{store}, Traffic: n.traffic, Routing: n.traffic,
+	n.fleet, err = fleet.New(fleet.Config{Platform: n.platform, Store: cfg.dir, Models: inspector{n.store}, Traffic: n.traffic, Routing: n.traffic,
 		Catalog: runtimes, URL: n.url, Log: cfg.log})
 	if err != nil {
 		return nil, err
 	}
 	demands.fleet = n.fleet
 	n.traffic.Attach(n.fleet)
-	return n, n.servers(store)
+	return n, n.servers()
 }
 
 // servers makes what listens: the gateways and the admin API.
-func (n *node) servers(store *artifact.Store) error {
+func (n *node) servers() error {
 	metrics := prometheus.NewRegistry()
+	n.cfg.hub.start(metrics, n.log)
 	var err error
 	n.server, err = front.NewServer(front.ServerConfig{Traffic: n.traffic, Access: n.cfg.access, Listeners: n.cfg.listeners, Metrics: metrics, Version: version, Log: n.log})
 	if err != nil {
@@ -89,7 +93,7 @@ func (n *node) servers(store *artifact.Store) error {
 	if err != nil {
 		return err
 	}
-	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: store, Version: version, Keys: n.cfg.access.Keys,
+	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: n.store, Version: version, Keys: n.cfg.access.Keys,
 		ExplainRequest: func(r *http.Request) (fmt.Stringer, error) { return n.server.Gateway.Explain(r) },
 		Metrics:        promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), Log: n.log})
 	return err
@@ -124,6 +128,9 @@ func (n *node) greet(ctx context.Context, w io.Writer) {
 		say("gRPC                   %s", front.Reachable(n.cfg.listeners.GRPC.Addr().(*net.TCPAddr)))
 	}
 	say("Admin API and metrics  http://%s", n.cfg.admin)
+	if n.cfg.hub.endpoint != "" {
+		say("Hugging Face Hub       %s", artifact.Redact(n.cfg.hub.endpoint))
+	}
 	for _, st := range n.fleet.List() {
 		if st, err := n.resolved(ctx, st.Object.Key); err == nil {
 			greetService(say, n.base(), st)

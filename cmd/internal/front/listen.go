@@ -45,9 +45,13 @@ type Listeners struct {
 }
 
 // OpenListeners opens the addresses that --listen, --grpc-listen and
-// --metrics-listen name; the latter two may be empty. The caller closes what
-// it returns, after an error too.
+// --metrics-listen name; the latter two may be empty. The caller closes them.
 func OpenListeners(inference, grpc, metrics string) (l Listeners, err error) {
+	defer func() {
+		if err != nil {
+			l.Close()
+		}
+	}()
 	if l.Inference, err = Listen(inference, "--listen"); err != nil {
 		return l, err
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,7 +30,11 @@ type ServerConfig struct {
 	Listeners Listeners
 	Metrics   *prometheus.Registry
 	Version   string
-	Log       *slog.Logger
+	// Leave is for how long requests are still taken after the server was
+	// asked to stop, while /readyz says no: whoever sends requests here needs a
+	// moment to hear of that.
+	Leave time.Duration
+	Log   *slog.Logger
 }
 
 // Server answers requests over HTTP and, with a listener for it, gRPC.
@@ -37,6 +42,7 @@ type Server struct {
 	Gateway *gateway.Gateway
 	GRPC    *rawgrpc.Server // nil without a listener
 	cfg     ServerConfig
+	ready   atomic.Bool
 }
 
 // NewServer makes the servers and registers their metrics.
@@ -69,11 +75,32 @@ func (s *Server) Serve(ctx context.Context, serve func(name string, f func() err
 	}
 }
 
+// SetReady has /readyz say yes. It says no before, and again when the server
+// is asked to stop.
+func (s *Server) SetReady() { s.ready.Store(true) }
+
+// leaving is done when the server is to take no more requests: some time after
+// ctx. Connections are closed with their next answer meanwhile, so that no
+// client sends a request into a connection that is being closed.
+func (s *Server) leaving(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	serving, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		s.ready.Store(false)
+		s.Gateway.Leave()
+		select {
+		case <-time.After(s.cfg.Leave):
+		case <-serving.Done():
+		}
+		stop(nil)
+	})
+	return serving, stop
+}
+
 // Run serves until ctx ends or a server fails. What keeps the pools, which
-// are the keepers and those of the Config, goes on until the last request has
-// its answer.
+// are the keepers and those of the Config, and the metrics go on until the last
+// request has its answer.
 func (s *Server) Run(ctx context.Context, started func(context.Context), keep ...func(context.Context)) error {
-	serving, stop := context.WithCancelCause(ctx)
+	serving, stop := s.leaving(ctx)
 	defer stop(nil)
 	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))
 	var servers, keepers sync.WaitGroup
@@ -92,7 +119,11 @@ func (s *Server) Run(ctx context.Context, started func(context.Context), keep ..
 	}
 	s.Serve(serving, serve)
 	if l := s.cfg.Listeners.Metrics; l != nil {
-		serve("metrics", func() error { return ServeMetrics(serving, l, s.cfg.Metrics) })
+		keepers.Go(func() {
+			if err := serveMetrics(behind, l, s.cfg.Metrics, s.ready.Load); err != nil {
+				stop(fmt.Errorf("metrics: %w", err))
+			}
+		})
 	}
 	servers.Go(func() { started(serving) })
 	servers.Wait()
@@ -118,7 +149,21 @@ func (s *Server) Greet(w io.Writer) {
 
 // ServeMetrics answers /metrics and /healthz until ctx ends.
 func ServeMetrics(ctx context.Context, l net.Listener, reg *prometheus.Registry) error {
+	return serveMetrics(ctx, l, reg, nil)
+}
+
+// serveMetrics answers /readyz too, where it is told what.
+func serveMetrics(ctx context.Context, l net.Listener, reg *prometheus.Registry, ready func() bool) error {
 	mux := http.NewServeMux()
+	if ready != nil {
+		mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+			if !ready() {
+				http.Error(w, "not ready", http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = fmt.Fprintln(w, "ok")
+		})
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}

@@ -44,9 +44,11 @@ type Traffic struct {
 }
 
 // NewTraffic makes the request path: its dispatcher asks demand for replicas.
+// The hosts of services end in domain, "" for that of this machine.
 // Attach it to its fleet before anything runs; the caller closes it.
-func NewTraffic(demand dispatch.Demand, log *slog.Logger) (*Traffic, error) {
+func NewTraffic(demand dispatch.Demand, domain string, log *slog.Logger) (*Traffic, error) {
 	cfg := dispatch.DefaultConfig()
+	cfg.Domain = domain
 	var t *Traffic // asked once it is there
 	cfg.Asked = func(r routing.Ref) { t.scraping.wake(r) }
 	d, err := dispatch.New(cfg, demand, dispatch.SystemClock{}, rand.IntN)

@@ -24,6 +24,7 @@ type Gateway struct {
 	upstream upstream
 	buffered budget
 	draining atomic.Bool
+	leaving  atomic.Bool
 	running  atomic.Int64 // requests that have not been settled
 }
 
@@ -79,6 +80,11 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
+// Leave says that Serve's context will end soon: requests are taken as before,
+// and HTTP/1.1 connections are closed with their next answer, so that clients
+// go elsewhere by themselves.
+func (g *Gateway) Leave() { g.leaving.Store(true) }
+
 // maxStreams is how many requests one HTTP/2 connection may have in flight.
 const maxStreams = 1000
 
@@ -107,6 +113,9 @@ func (g *Gateway) server() *http.Server {
 
 // serve finds the surface a path belongs to.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
+	if g.leaving.Load() && r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
+	}
 	x := newExchange(g, w, r)
 	defer x.end()
 	path := r.URL.EscapedPath()

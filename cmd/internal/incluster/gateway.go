@@ -1,0 +1,266 @@
+package incluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
+	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/edge/kube/demand"
+	"roundhouse.dev/roundhouse/internal/edge/kube/live"
+	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// Gateway is one gateway of a cluster.
+type Gateway struct {
+	Listeners front.Listeners
+
+	o        Options
+	log      *slog.Logger
+	access   *front.Access
+	traffic  *front.Traffic
+	server   *front.Server
+	fleet    *fleet.Fleet
+	cache    cache.Cache
+	view     *live.View
+	source   *objects.Source
+	reporter *demand.Client
+	targets  *controllers
+}
+
+// followers is how many services are looked at at once.
+const followers = 4
+
+// New puts a gateway together. It listens, and answers nobody before Run,
+// which closes what New opened.
+func New(ctx context.Context, o Options) (g *Gateway, err error) {
+	front.MakeHeadroom()
+	if err := o.settle(); err != nil {
+		return nil, err
+	}
+	level := slog.LevelInfo
+	if o.Verbose {
+		level = slog.LevelDebug
+	}
+	g = &Gateway{o: o, log: slog.New(slog.NewTextHandler(o.Logs, &slog.HandlerOptions{Level: level}))}
+	cfg := kube.DefaultConfig()
+	cfg.Kubeconfig = o.Kubeconfig
+	api, err := kube.Connect(cfg, "roundhouse-gateway/"+o.Version)
+	if err != nil {
+		return nil, err
+	}
+	if g.Listeners, err = front.OpenListeners(o.Listen, o.GRPC, o.Metrics); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			g.close()
+		}
+	}()
+	if g.access, err = g.o.Front.Open(ctx, datadir.KeyFile{}, o.Version, o.Logs, g.log); err != nil {
+		return nil, err
+	}
+	g.access.Warn(g.log, g.Listeners.Inference, g.Listeners.GRPC)
+	return g, g.build(api)
+}
+
+// build puts the parts together. It sends nothing.
+func (g *Gateway) build(api *rest.Config) (err error) {
+	direct, err := client.New(api, client.Options{Scheme: kube.Scheme()})
+	if err != nil {
+		return fmt.Errorf("API server: %w", err)
+	}
+	opts := kube.CacheOptions(g.o.Namespaces)
+	opts.Scheme, opts.Mapper = kube.Scheme(), direct.RESTMapper()
+	if g.cache, err = cache.New(api, opts); err != nil {
+		return fmt.Errorf("API server: %w", err)
+	}
+	view := live.DefaultConfig()
+	view.Client, view.Cache, view.Log = direct, g.cache, g.log
+	if g.view, err = live.New(view); err != nil {
+		return err
+	}
+	g.source, err = objects.New(objects.Config{Cache: g.cache, Mapper: direct.RESTMapper(), Records: g.view.Records(), Adopt: g.o.adopt, Namespaces: g.o.Namespaces, Log: g.log})
+	if err != nil {
+		return err
+	}
+	if err := g.demand(direct); err != nil {
+		return err
+	}
+	if g.targets, err = newControllers(api, direct.RESTMapper(), client.ObjectKey{Namespace: g.o.controller.Namespace, Name: g.o.controller.Name}, g.reporter.SetTargets); err != nil {
+		return err
+	}
+	if g.traffic, err = front.NewTraffic(asking{g.view, g.reporter}, g.o.Domain, g.log); err != nil {
+		return err
+	}
+	following := withdrawing{g.traffic, g.reporter}
+	g.fleet, err = fleet.New(fleet.Config{Platform: g.view, Store: manifests{g.source}, Models: manifests{}, Traffic: following, Routing: g.traffic,
+		URL: func(k service.Key) string { return g.o.url(g.access.Scheme(), k) }, Cluster: true, Follow: true, Log: g.log})
+	if err != nil {
+		return err
+	}
+	g.traffic.Attach(g.fleet)
+	g.view.Follow(g.fleet)
+	g.server, err = front.NewServer(front.ServerConfig{Traffic: g.traffic, Access: g.access, Listeners: g.Listeners, Metrics: prometheus.NewRegistry(),
+		Version: g.o.Version, Leave: g.o.Leave, Log: g.log})
+	return err
+}
+
+func (g *Gateway) demand(direct client.Client) (err error) {
+	cfg := demand.DefaultClientConfig()
+	cfg.Pod, cfg.Token, cfg.Log = g.o.Pod, g.o.Token, g.log
+	cfg.Roots = demand.NewAuthorities(direct, client.ObjectKey{Namespace: g.o.controller.Namespace, Name: g.o.controller.Name}).Pool
+	cfg.InFlight = func(name string) map[string]int {
+		out := map[string]int{}
+		for _, e := range g.traffic.Dispatcher.Endpoints(routing.Service(service.ParseKey(name))) {
+			if e.InFlight > 0 {
+				out[live.PodName(e.ID)] += e.InFlight
+			}
+		}
+		return out
+	}
+	g.reporter, err = demand.NewClient(cfg)
+	return err
+}
+
+func (g *Gateway) close() {
+	g.Listeners.Close()
+	if g.traffic != nil {
+		g.traffic.Close()
+	}
+	if g.view != nil {
+		g.view.Close()
+	}
+	if g.access != nil {
+		_ = g.access.Close() // it has served nobody
+	}
+}
+
+// Run serves until ctx ends, and lets the requests in flight finish. It is
+// ready once it knows what there is; without an API server it goes on with
+// what it knows.
+func (g *Gateway) Run(ctx context.Context) error {
+	defer g.close()
+	return g.server.Run(ctx, func(ctx context.Context) {
+		g.server.Greet(g.o.Out)
+		if err := g.attach(ctx); err != nil {
+			if ctx.Err() == nil {
+				g.log.Error("the cluster's objects cannot be followed", "error", err)
+			}
+			return
+		}
+		g.server.SetReady()
+		g.log.Info("ready")
+	}, func(ctx context.Context) { g.keep(ctx) })
+}
+
+// keep runs what must go on until the last request has its answer.
+func (g *Gateway) keep(ctx context.Context) {
+	var all sync.WaitGroup
+	run := func(name string, f func(context.Context) error) {
+		all.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				g.log.Error("stopped", "part", name, "error", err)
+			}
+		})
+	}
+	run("cache", g.cache.Start)
+	run("manifests", g.source.Start)
+	run("controllers", g.targets.Run)
+	run("fleet", func(ctx context.Context) error { g.fleet.Run(ctx, followers); return nil })
+	run("demand", func(ctx context.Context) error { g.reporter.Run(ctx); return nil })
+	all.Wait()
+}
+
+// attach follows what there is, and returns when all of it is known.
+func (g *Gateway) attach(ctx context.Context) error {
+	if err := g.view.Start(ctx); err != nil {
+		return err
+	}
+	if err := g.source.Attach(ctx, g.view.Sink(), g.fleet.Restore); err != nil {
+		return err
+	}
+	return g.told(ctx)
+}
+
+// tellFirst is for how long being ready waits until the controller knows of
+// this gateway. One that is not known when it takes requests stops the idle
+// clocks until it is, which costs something and breaks nothing.
+const tellFirst = 2 * time.Second
+
+func (g *Gateway) told(ctx context.Context) error {
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	limit := time.After(tellFirst)
+	for !g.reporter.Told() {
+		select {
+		case <-t.C:
+		case <-limit:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// asking is whom the request path asks for replicas.
+type asking struct {
+	view     *live.View
+	reporter *demand.Client
+}
+
+// Wake implements dispatch.Demand: 0→1 at once. More replicas come of what is
+// reported.
+func (a asking) Wake(ctx context.Context, name string, _ int) error {
+	return a.view.Wake(ctx, service.ParseKey(name))
+}
+
+// Sleep implements dispatch.Demand.
+func (asking) Sleep(context.Context, string) error { return errFollows }
+
+// Report implements dispatch.Demand.
+func (a asking) Report(name string, d autoscale.Demand) { a.reporter.Report(name, d) }
+
+// withdrawing tells the controller, too, that a service is gone.
+type withdrawing struct {
+	*front.Traffic
+	reporter *demand.Client
+}
+
+// Withdraw implements fleet.Traffic.
+func (w withdrawing) Withdraw(k service.Key) {
+	w.Traffic.Withdraw(k)
+	w.reporter.Forget(k.String())
+}
+
+var errFollows = errors.New("a gateway in a cluster decides nothing: the controller does")
+
+// manifests is the store and the models of a fleet that follows: the API
+// server has the manifests, and records come by watches.
+type manifests struct{ source *objects.Source }
+
+func (manifests) PutObject(fleet.Object) error   { return nil }
+func (manifests) DeleteObject(fleet.ID) error    { return nil }
+func (manifests) PutRecord(fleet.Record) error   { return errFollows }
+func (manifests) DeleteRecord(service.Key) error { return nil }
+func (m manifests) Load() ([]fleet.Object, []fleet.Record, error) {
+	return m.source.Objects(), nil, nil
+}
+func (manifests) Inspect(context.Context, string) (service.Attributes, error) {
+	return service.Attributes{}, errFollows
+}

@@ -1,0 +1,182 @@
+// Package live is a gateway's view of a cluster: where replicas are, from
+// EndpointSlices; what the controller decided, from its records and the status
+// it writes; and how a service at zero is started, by the scale subresource,
+// controller or not. It is the Platform of a fleet that follows.
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/selection"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// Config is what a gateway's view needs. Client and Cache are required.
+type Config struct {
+	// Client sends patches of counts, past every cache.
+	Client client.Client
+	// Cache watches EndpointSlices, ControllerRevisions and manifests; see
+	// kube.CacheOptions.
+	Cache cache.Cache
+	// ProbeEvery is how often a starting endpoint is asked whether it is ready,
+	// for ProbeWait; after that, once a second. ProbeTimeout bounds one answer.
+	ProbeEvery, ProbeWait, ProbeTimeout time.Duration
+	// MaxProbes is how many endpoints are asked at one time.
+	MaxProbes int
+	// Trust is for how long an endpoint that answered counts as ready although
+	// its EndpointSlice does not say so yet.
+	Trust time.Duration
+	Log   *slog.Logger
+}
+
+// DefaultConfig asks starting endpoints ten times a second for a minute.
+func DefaultConfig() Config {
+	return Config{ProbeEvery: 100 * time.Millisecond, ProbeWait: time.Minute, ProbeTimeout: 2 * time.Second, MaxProbes: 256, Trust: 10 * time.Second}
+}
+
+// Validate names what is missing.
+func (c Config) Validate() error {
+	if c.Client == nil || c.Cache == nil || c.ProbeEvery <= 0 || c.ProbeWait <= 0 || c.ProbeTimeout <= 0 || c.MaxProbes <= 0 || c.Trust <= 0 {
+		return errors.New("live: Client, Cache and bounds above 0 are required")
+	}
+	return nil
+}
+
+// Follower is told what the controller decided: a fleet.Fleet.
+type Follower interface {
+	objects.Sink
+	Followed(k service.Key, record *fleet.Record, failure *service.Failure, blocked bool)
+	Get(ctx context.Context, k service.Key) (fleet.ServiceState, error)
+}
+
+// View is a fleet.Platform. It is safe for concurrent use.
+type View struct {
+	cfg      Config
+	changed  *notifier
+	follower Follower
+	prober   *prober
+	waker    waker
+
+	mu struct {
+		sync.Mutex
+		slices map[objectID]*slice
+		sets   map[setID]*set
+		keys   map[setID]service.Key // asked for by Observe
+		decided
+	}
+}
+
+var _ fleet.Platform = (*View)(nil)
+
+// New makes a view that has seen nothing.
+func New(cfg Config) (*View, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	v := &View{cfg: cfg, changed: newNotifier()}
+	v.prober = newProber(cfg, v.probed)
+	v.waker.running = map[service.Key]chan struct{}{}
+	v.mu.slices, v.mu.sets, v.mu.keys = map[objectID]*slice{}, map[setID]*set{}, map[setID]service.Key{}
+	v.mu.decided = newDecided()
+	return v, nil
+}
+
+// Follow names who is told what the controller decided. Call it before Start.
+func (v *View) Follow(f Follower) { v.follower = f }
+
+// Start watches, through a cache that runs or is about to, and returns when
+// everything that is there has been seen.
+func (v *View) Start(ctx context.Context) error {
+	for _, w := range []struct {
+		object client.Object
+		seen   func(any, bool)
+	}{{&appsv1.ControllerRevision{}, v.sawRecord}, {&discoveryv1.EndpointSlice{}, v.sawSlice}} {
+		inf, err := v.cfg.Cache.GetInformer(ctx, w.object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("live: watch %T: %w", w.object, err)
+		}
+		reg, err := inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(o any) { w.seen(o, true) },
+			UpdateFunc: func(_, o any) { w.seen(o, true) },
+			DeleteFunc: func(o any) {
+				if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+					o = gone.Obj
+				}
+				w.seen(o, false)
+			}})
+		if err != nil {
+			return fmt.Errorf("live: watch %T: %w", w.object, err)
+		}
+		select {
+		case <-reg.HasSyncedChecker().Done():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// Close ends the probes.
+func (v *View) Close() {
+	v.prober.close()
+	v.changed.close()
+}
+
+var errFollows = errors.New("a gateway decides nothing: the controller does")
+
+// Host implements fleet.Platform.
+func (v *View) Host(context.Context) (selection.Host, error) { return selection.Host{}, errFollows }
+
+// Apply implements fleet.Platform.
+func (v *View) Apply(context.Context, workload.Revision) error { return errFollows }
+
+// Scale implements fleet.Platform.
+func (v *View) Scale(context.Context, workload.Ref, int, []string) error { return errFollows }
+
+// Remove implements fleet.Platform.
+func (v *View) Remove(context.Context, service.Key) error { return errFollows }
+
+// Services implements fleet.Platform: it holds none that a fleet could remove.
+func (v *View) Services(context.Context) ([]service.Key, error) { return nil, nil }
+
+// Logs implements fleet.Platform.
+func (v *View) Logs(context.Context, string, fleet.LogOptions) (io.ReadCloser, error) {
+	return nil, errFollows
+}
+
+// Changed implements fleet.Platform.
+func (v *View) Changed() <-chan service.Key { return v.changed.out }
+
+// Observe implements fleet.Platform. IDs are those of the pods with their
+// namespace before, "ml/iris-engine-5f7d", since pods of several namespaces
+// may share a name. When replicas were made is not known here: they come in
+// the order of their names.
+func (v *View) Observe(_ context.Context, k service.Key) ([]replica.Replica, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	id := setOf(k)
+	if _, known := v.mu.keys[id]; !known {
+		v.reprobe(k)
+	}
+	v.mu.keys[id] = k
+	return v.replicas(k, id), nil
+}
