@@ -94,7 +94,7 @@ image: ## write bin/roundhouse-image.tar, an OCI image for amd64 and arm64, with
 # tests import it by.
 .PHONY: e2e-image
 e2e-image:
-	@CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(K8S)/pause ./test/kubernetes/node/pause
+	@CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(K8S)/ ./test/kubernetes/node/pause ./test/kubernetes/node/server
 	@$(MAKE) --no-print-directory image IMAGE=$(K8S)/roundhouse-image.tar IMAGE_TAG=roundhouse.local/roundhouse:e2e IMAGE_ARCHS=$$(go env GOARCH)
 
 .PHONY: e2e-kubernetes

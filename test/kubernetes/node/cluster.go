@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 // startPatience bounds the start of the whole node.
@@ -186,6 +188,7 @@ func runTests(m *testing.M) int {
 		collect()
 		os.Exit(1)
 	}()
+	ctrllog.SetLogger(logr.Discard()) // it asks for one
 	code := m.Run()
 	if code != 0 {
 		collect()

@@ -41,7 +41,7 @@ func missing() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a node needs root: namespaces, mounts and cgroups are made for it")
 	}
-	for _, f := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "pause", imageArchive} {
+	for _, f := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "pause", "server", imageArchive} {
 		if _, err := os.Stat(binary(f)); err != nil {
 			return fmt.Errorf("%w: `make e2e-kubernetes` builds it", err)
 		}

@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -69,6 +70,7 @@ serializeImagePulls: false
 syncFrequency: 10s
 nodeStatusUpdateFrequency: 4s
 enforceNodeAllocatable: [pods]
+crashLoopBackOff: {maxContainerRestartPeriod: 2s}
 `
 
 const podLogs = logDir + "/pods"
@@ -93,7 +95,7 @@ func (c *Cluster) startWorker(ctx context.Context) error {
 	if err := c.daemon(ctx, "containerd", askContainerd, "--config", runDir+"/containerd.toml"); err != nil {
 		return err
 	}
-	if err := importPause(ctx); err != nil {
+	if err := c.ImportProgram(ctx, "pause", pauseImage); err != nil {
 		return err
 	}
 	if err := c.Import(ctx, binary(imageArchive)); err != nil {
@@ -126,22 +128,18 @@ func ctr(ctx context.Context, args ...string) (string, error) {
 	return command(ctx, "ctr", append([]string{"--address", containerdSocket, "--namespace", "k8s.io"}, args...)...)
 }
 
-// importPause makes and imports the image of what holds a pod's namespaces.
-func importPause(ctx context.Context) error {
-	path := filepath.Join(runDir, "pause.tar")
+// ImportProgram gives the node an image of one of Binaries' programs.
+func (c *Cluster) ImportProgram(ctx context.Context, name, tag string) error {
+	path := filepath.Join(runDir, name+".tar")
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	err = image.WriteRelease(ctx, f, image.Release{Tag: pauseImage, Programs: [][]string{{binary("pause")}}})
-	if err := f.Close(); err != nil {
+	err = image.WriteRelease(ctx, f, image.Release{Tag: tag, Programs: [][]string{{binary(name)}}})
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err != nil {
-		return err
-	}
-	_, err = ctr(ctx, "images", "import", path)
-	return err
+	return c.Import(ctx, path)
 }
 
 // containsWord reports whether a word stands alone in a text.

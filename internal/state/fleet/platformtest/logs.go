@@ -64,7 +64,7 @@ func testLogsFollow(t *testing.T, h Harness) {
 	k := Key("follow")
 	s.MustApply(h.Revision(k, Server{Print: "begin", ReadyAfter: 100 * time.Millisecond}))
 	s.MustScale(k, 1)
-	id := s.Await(k, "there", func(rs []replica.Replica) bool { return len(rs) == 1 })[0].ID
+	id := s.Await(k, "started", func(rs []replica.Replica) bool { return len(rs) == 1 && !rs[0].Started.IsZero() })[0].ID
 	l, err := s.Logs(t.Context(), id, fleet.LogOptions{Follow: true})
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func testLogsFollow(t *testing.T, h Harness) {
 func testLogsPrevious(t *testing.T, h Harness) {
 	s := On(t, h.New(t))
 	k := Key("previous")
-	s.MustApply(h.Revision(k, Server{Print: "hello", CrashAfter: 300 * time.Millisecond, CrashCode: 1}))
+	s.MustApply(h.Revision(k, Server{Print: "hello", CrashAfter: h.crash(), CrashCode: 1}))
 	s.MustScale(k, 1)
 	r := s.Await(k, "ready again", func(rs []replica.Replica) bool {
 		return len(rs) == 1 && rs[0].Phase == replica.Ready && rs[0].Restarts > 0

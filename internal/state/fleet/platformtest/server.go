@@ -27,7 +27,7 @@ import (
 //	GET /healthz  200 when ready, else 503
 //	GET /livez    200 while alive, else 503
 //	GET /env?n=X  the value of the variable X
-//	GET /         its process id
+//	GET /         its host and process id
 type Server struct {
 	ReadyAfter   time.Duration // from its start
 	NeverReady   bool
@@ -202,6 +202,9 @@ func (s Server) handler(started time.Time) http.Handler {
 	mux.HandleFunc("GET /env", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, os.Getenv(r.URL.Query().Get("n")))
 	})
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, os.Getpid()) })
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		host, _ := os.Hostname() // a pod's processes all have the id 1
+		_, _ = fmt.Fprint(w, host, " ", os.Getpid())
+	})
 	return mux
 }

@@ -3,6 +3,7 @@
 package platformtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,12 @@ type Harness struct {
 	// Revision makes a revision of k that runs s, with a hash of s.
 	Revision func(k service.Key, s Server) workload.Revision
 	Can      Capabilities
+	// Crash is after how long a server ends that is to be seen ready before; 0
+	// is 300 ms, too little where readiness is asked for once a second.
+	Crash time.Duration
 }
+
+func (h Harness) crash() time.Duration { return cmp.Or(h.Crash, 300*time.Millisecond) }
 
 // Capabilities are what a platform, where it is tested, does beyond the
 // bookkeeping. A cluster without nodes has none of them.
@@ -442,7 +448,7 @@ func Get(t *testing.T, r replica.Replica, path string) string {
 func testRestarted(t *testing.T, h Harness) {
 	s := On(t, h.New(t))
 	k := Key("restarted")
-	s.MustApply(h.Revision(k, Server{CrashAfter: 300 * time.Millisecond, CrashCode: 7}))
+	s.MustApply(h.Revision(k, Server{CrashAfter: h.crash(), CrashCode: 7}))
 	s.MustScale(k, 1)
 	id := s.AwaitReady(k, 1)[0].ID
 	r := s.Await(k, "failed", func(rs []replica.Replica) bool { return Count(rs, replica.Failed) == 1 })[0]
