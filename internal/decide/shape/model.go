@@ -37,15 +37,15 @@ func (r *renderer) model(pod *corev1.PodSpec, main *corev1.Container) error {
 	case scheme == "upload":
 		return fmt.Errorf("model %s: it was uploaded to one machine: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", uri)
 	case scheme == "pvc":
-		return mountClaim(pod, main, rest)
+		return mountClaim(pod, main, rest, r.rev.Service.Namespace)
 	}
 	return r.fetch(pod, main, uri)
 }
 
-// mountClaim mounts the folder of a claim: "claim/path" or "namespace:claim/path"
-// of the pod's own namespace, the two forms KServe and OME write.
-func mountClaim(pod *corev1.PodSpec, main *corev1.Container, rest string) error {
-	claim, sub, _ := strings.Cut(rest, "/")
+// mountClaim mounts the folder of a claim: "claim/path" as KServe writes it, or
+// OME's "namespace:claim/path" where that is the pod's own namespace.
+func mountClaim(pod *corev1.PodSpec, main *corev1.Container, rest, namespace string) error {
+	claim, sub, _ := strings.Cut(strings.TrimPrefix(rest, namespace+":"), "/")
 	if claim == "" || strings.Contains(claim, ":") {
 		return fmt.Errorf("model pvc://%s: write pvc://CLAIM/PATH, with a claim of the service's own namespace", rest)
 	}

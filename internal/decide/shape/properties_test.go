@@ -113,9 +113,13 @@ func TestCatalogRenders(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", rt.Name, err)
 			}
+			before := digest(rev)
 			objects, err := Render(rev, everything)
 			if err != nil {
 				t.Fatalf("%s over %s: %v", rt.Name, p, err)
+			}
+			if digest(rev) != before {
+				t.Errorf("%s: the revision was changed", rt.Name)
 			}
 			again, err := Render(rev, everything)
 			if err != nil || !reflect.DeepEqual(objects, again) {

@@ -36,10 +36,24 @@ func (r *renderer) wireRouter(m *corev1.Container) {
 		}
 	}
 	m.Env = append(first, m.Env...)
+	if r.rev.Service.IsCanary() {
+		for _, words := range [][]string{m.Command, m.Args} {
+			for i, w := range words {
+				if w == labelOME+"="+r.rev.Service.Stable().Name {
+					words[i] = labelOME + "=" + LabelValue(r.rev.Service.Name)
+				}
+			}
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.c.Config)) {
 		setEnv(m, name, r.c.Config[name])
 	}
 }
+
+// labelOME is what OME's routers look for pods by. A canary's pods have a value
+// of their own there, so that its router and that of the service it is the
+// canary of do not find each other's engines.
+const labelOME = "ome.io/inferenceservice"
 
 // wireTransformer gives a transformer the arguments KServe gives it, where it
 // does not state them itself.

@@ -193,6 +193,9 @@ func (r *renderer) podMeta() metav1.ObjectMeta {
 	for k, v := range r.selector() {
 		m.Labels[k] = v
 	}
+	if _, ok := m.Labels[labelOME]; ok && r.rev.Service.IsCanary() {
+		m.Labels[labelOME] = LabelValue(r.rev.Service.Name)
+	}
 	m.Labels[LabelManagedBy] = Manager
 	m.Labels[LabelRevision] = r.rev.Hash
 	m.Annotations[AnnotationService] = r.rev.Service.Name

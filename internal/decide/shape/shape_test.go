@@ -30,7 +30,7 @@ var everything = Options{LeaderWorkerSets: true, Owner: &metav1.OwnerReference{A
 
 // revision renders the one service of a manifest, on the runtimes in it and
 // those of the catalog.
-func revision(t *testing.T, file, manifest string) workload.Revision {
+func revision(t testing.TB, file, manifest string) workload.Revision {
 	t.Helper()
 	read := dialect.Read(file, []byte(manifest))
 	if bad := read.Errors(dialect.Kubernetes); len(bad) > 0 {
@@ -177,6 +177,7 @@ func TestRefusals(t *testing.T) {
 		{rev("upload://abc"), "uploaded to one machine"},
 		{rev("pvc://"), "pvc://CLAIM/PATH"},
 		{rev("pvc://other:claim/x"), "own namespace"},
+		{rev("pvc://team:/x"), "pvc://CLAIM/PATH"},
 		{rev("pvc://claim/../x"), "leaves the volume"},
 		{bare, "--image"},
 		{nothing, "no container to run"},
@@ -213,6 +214,45 @@ func TestPinned(t *testing.T) {
 	rev.Hash = "another"
 	if applied(rev, Options{}) == base {
 		t.Error("the revision does not count")
+	}
+}
+
+// TestCanaryRouter: a router finds its own revision's engines alone.
+func TestCanaryRouter(t *testing.T) {
+	raw, err := os.ReadFile("testdata/disaggregated.in")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rev := revision(t, "disaggregated.in", string(raw))
+	found := map[string]string{}
+	for _, k := range []service.Key{rev.Service, rev.Service.Canary()} {
+		rev.Service = k
+		objects, err := Render(rev, everything)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var label, args string
+		for _, d := range objects.Deployments {
+			if d.Labels[LabelRole] == string(service.RoleEngine) {
+				label = d.Spec.Template.Labels[labelOME]
+			}
+			if d.Labels[LabelRole] == string(service.RoleRouter) {
+				args = strings.Join(d.Spec.Template.Spec.Containers[0].Args, " ")
+			}
+		}
+		if strings.Count(args, labelOME+"="+label) != 2 || found[label] != "" {
+			t.Errorf("%s: engines are %q, the router looks for %s", k, label, args)
+		}
+		found[label] = args
+	}
+}
+
+func BenchmarkRender(b *testing.B) {
+	rev := revision(b, "x.yaml", one("iris", "s3://a/b", ""))
+	for b.Loop() {
+		if _, err := Render(rev, everything); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 
