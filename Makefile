@@ -19,6 +19,9 @@ PORTKEY := @portkey-ai/gateway@1.15.2
 LINT := bin/golangci-lint
 # The programs of a Kubernetes that tests start, built from their modules.
 K8S := bin/k8s
+# Helm, which renders the chart; built of this version it takes a Kubernetes of that one for granted.
+HELM := bin/helm
+HELM_K8S := -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=36 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36
 K8S_API := $(K8S)/etcd $(K8S)/kube-apiserver
 K8S_NODE := $(K8S_API) $(addprefix $(K8S)/,kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 IMAGE ?= bin/roundhouse-image.tar
@@ -40,7 +43,7 @@ run: build ## build, start everything with examples/quickstart, print what can b
 	@exec bin/roundhouse up -f examples/quickstart
 
 .PHONY: test
-test: $(K8S_API) ## run the tests (race detector on; nothing to install but Go's modules)
+test: $(K8S_API) $(HELM) ## run the tests (race detector on; nothing to install but Go's modules)
 	go test -race -timeout 14m ./...
 
 .PHONY: test-peers
@@ -78,6 +81,23 @@ $(HUB_OLD)/.installed: test/peers/requirements-hub-old.txt
 	$(HUB_OLD)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
+$(HELM): tools/helm/go.mod tools/helm/go.sum
+	cd tools/helm && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(HELM_K8S)" -o ../../$(HELM) helm.sh/helm/v3/cmd/helm
+
+.PHONY: published-crds
+published-crds: ## fetch other projects' CRDs, which tests compare our stand-ins with
+	go mod download github.com/kserve/kserve@v0.15.2 sigs.k8s.io/gateway-api-inference-extension@v1.1.0 sigs.k8s.io/gateway-api-inference-extension@v0.5.1
+
+$(K8S)/kwok: tools/kwok/go.mod tools/kwok/go.sum
+	cd tools/kwok && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(abspath $@) sigs.k8s.io/kwok/cmd/kwok
+
+# How KWOK's nodes and pods go on from one state to the next.
+$(K8S)/kwok-stages.yaml: tools/kwok/go.mod
+	@mkdir -p $(K8S)
+	stages=$$(cd tools/kwok && go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage && \
+	  for f in node/fast/node-initialize node/heartbeat-with-lease/node-heartbeat-with-lease pod/fast/pod-ready pod/fast/pod-complete pod/fast/pod-delete; do \
+	    cat $$stages/$$f.yaml && echo && echo --- || exit 1; done > $@
+
 $(K8S)/%: tools/kubernetes/go.mod tools/kubernetes/go.sum tools/kubernetes/build.sh
 	tools/kubernetes/build.sh $(K8S) $*
 	@touch $@
@@ -105,7 +125,7 @@ e2e-kubernetes: $(K8S_NODE) e2e-image ## run the product on a real Kubernetes no
 verify: generate format lint cross dirty ## regenerate, format, lint, cross-compile, fail on a dirty tree
 
 .PHONY: generate
-generate:
+generate: $(HELM)
 	go mod tidy
 	go generate ./...
 
