@@ -1,0 +1,191 @@
+package helm
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
+	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
+)
+
+// call is one request to the API server.
+type call struct{ verb, group, resource, namespace, name string }
+
+func (c call) String() string {
+	return strings.Join([]string{c.verb, c.resource + "." + c.group, c.namespace + "/" + c.name}, " ")
+}
+
+// spread is every verb on every resource ("group/resource").
+func spread(namespace string, verbs string, resources ...string) (out []call) {
+	for _, r := range resources {
+		group, resource, _ := strings.Cut(r, ":")
+		for _, v := range strings.Fields(verbs) {
+			out = append(out, call{v, group, resource, namespace, ""})
+		}
+	}
+	return out
+}
+
+// reads are those that both make in a namespace: of every kind of manifest
+// that there is, of what tells of replicas and of decisions.
+func reads(namespace string) []call {
+	out := spread(namespace, "list watch", "discovery.k8s.io:endpointslices", "apps:controllerrevisions")
+	for _, k := range objects.Kinds {
+		in := namespace
+		if strings.HasPrefix(k.Kind, "Cluster") {
+			in = ""
+		}
+		out = append(out, spread(in, "get list watch", k.Group+":"+k.Plural)...)
+	}
+	return out
+}
+
+// controllerCalls are those of the controller for services of a namespace.
+func controllerCalls(ns string) []call {
+	out := append(reads(ns), spread(ns, "get list watch create patch delete", "apps:deployments", ":services", "policy:poddisruptionbudgets", "leaderworkerset.x-k8s.io:leaderworkersets")...)
+	out = append(out, spread(ns, "get patch", "apps:deployments/scale", "leaderworkerset.x-k8s.io:leaderworkersets/scale")...)
+	out = append(out, spread(ns, "create update delete", "apps:controllerrevisions")...)
+	out = append(out, spread(ns, "list watch patch", ":pods")...)
+	out = append(out, spread(ns, "get", ":pods/log")...)
+	out = append(out, spread(ns, "list watch", "autoscaling:horizontalpodautoscalers")...)
+	out = append(out, spread(ns, "create patch", "events.k8s.io:events")...)
+	for _, k := range objects.Kinds {
+		if k.Status != objects.NoStatus {
+			out = append(out, spread(ns, "patch", k.Group+":"+k.Plural+"/status")...)
+		}
+		if k.Status == objects.ServiceStatus {
+			out = append(out, spread(ns, "update", k.Group+":"+k.Plural+"/finalizers")...)
+		}
+	}
+	return out
+}
+
+// ownCalls are the controller's in the release's namespace, and about what no
+// namespace holds.
+func ownCalls(name string) []call {
+	out := []call{{"create", "authentication.k8s.io", "tokenreviews", "", ""}}
+	out = append(out, spread("", "list watch", "apiextensions.k8s.io:customresourcedefinitions")...)
+	for _, r := range []string{"coordination.k8s.io:leases", ":secrets", ":configmaps"} {
+		group, resource, _ := strings.Cut(r, ":")
+		out = append(out, call{"create", group, resource, namespace, ""})
+		for _, verb := range []string{"get", "update"} {
+			out = append(out, call{verb, group, resource, namespace, name})
+		}
+	}
+	return out
+}
+
+func gatewayCalls(ns string) []call {
+	return append(reads(ns), spread(ns, "get patch", "apps:deployments/scale", "leaderworkerset.x-k8s.io:leaderworkersets/scale")...)
+}
+
+// TestRBAC asks an API server, of the chart's accounts, for every call that the
+// programs make, and for those that they must not make.
+func TestRBAC(t *testing.T) {
+	c := kubetest.Client(t)
+	place(t, c, namespace, "team-a", "team-b", "elsewhere")
+	const controller, gateway = "roundhouse-controller", "roundhouse-gateway"
+	never := func(ns string) []call {
+		out := spread(ns, "get list watch create update patch delete", ":secrets", ":configmaps", ":serviceaccounts",
+			"rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings", "rbac.authorization.k8s.io:clusterroles")
+		out = append(out, spread(ns, "create delete deletecollection", ":pods", ":pods/exec", ":nodes", ":persistentvolumes")...)
+		out = append(out, spread(ns, "deletecollection", "apps:deployments", ":services")...)
+		return append(out, spread("", "delete update patch", "apiextensions.k8s.io:customresourcedefinitions", ":namespaces", "roundhouse.dev:modelservices")...)
+	}
+	own := spread(namespace, "list watch", ":secrets", ":configmaps")
+	own = append(own, call{"get", "", "secrets", namespace, "somebody-elses"}, call{"update", "coordination.k8s.io", "leases", namespace, "somebody-elses"})
+	writes := spread("team-a", "create patch update delete", "apps:deployments", ":services", "apps:controllerrevisions", "policy:poddisruptionbudgets", ":pods")
+	writes = append(writes, spread("team-a", "patch", "roundhouse.dev:modelservices/status")...)
+	writes = append(writes, spread("team-a", "get list", ":pods", ":pods/log", ":secrets")...)
+	for _, set := range []struct {
+		name    string
+		values  string
+		allowed map[string][]call
+		denied  map[string][]call
+	}{
+		{"everywhere", "default",
+			map[string][]call{
+				controller: append(append(controllerCalls("elsewhere"), ownCalls(controller)...), spread("", "list watch", ":namespaces")...),
+				gateway:    append(gatewayCalls("elsewhere"), call{"get", "", "configmaps", namespace, controller}, call{"list", "", "namespaces", "", ""}),
+			},
+			map[string][]call{
+				controller: append(append(never("elsewhere"), own...), call{"create", "apiextensions.k8s.io", "customresourcedefinitions", "", ""}),
+				gateway:    append(append(never("elsewhere"), writes...), append(own, ownCalls(controller)[0])...),
+			}},
+		{"two namespaces", "namespaces",
+			map[string][]call{
+				controller: append(append(controllerCalls("team-a"), controllerCalls("team-b")...), ownCalls(controller)...),
+				gateway:    append(gatewayCalls("team-b"), call{"get", "", "configmaps", namespace, controller}, call{"watch", "discovery.k8s.io", "endpointslices", namespace, ""}),
+			},
+			map[string][]call{
+				controller: append(append(never("team-a"), own...), append(spread("", "list", "roundhouse.dev:modelservices", ":namespaces", "apps:deployments"), spread("elsewhere", "get list create", "apps:deployments", "roundhouse.dev:modelservices", ":pods")...)...),
+				gateway:    append(append(never("team-a"), writes...), spread("elsewhere", "get patch", "apps:deployments/scale", "roundhouse.dev:pools")...),
+			}},
+	} {
+		t.Run(set.name, func(t *testing.T) {
+			var rbac []*unstructured.Unstructured
+			for _, u := range kubetest.Parse(t, render(t, values[set.values])) {
+				if u.GroupVersionKind().Group == "rbac.authorization.k8s.io" {
+					rbac = append(rbac, u)
+				}
+			}
+			install(t, c, rbac, false)
+			defer func() {
+				for _, u := range rbac {
+					if err := c.Delete(t.Context(), u); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+			for account, calls := range set.allowed {
+				// Roles take effect as the server's caches learn of them.
+				kubetest.Eventually(t, func() string {
+					if !may(t, c, account, calls[0]) {
+						return "the roles are not in force"
+					}
+					return ""
+				})
+				for _, call := range calls {
+					if !may(t, c, account, call) {
+						t.Errorf("%s may not %s", account, call)
+					}
+				}
+			}
+			for account, calls := range set.denied {
+				for _, call := range calls {
+					if may(t, c, account, call) {
+						t.Errorf("%s may %s", account, call)
+					}
+				}
+			}
+		})
+	}
+}
+
+// may asks the API server whether an account's call is allowed.
+func may(t *testing.T, c client.Client, account string, want call) bool {
+	t.Helper()
+	resource, sub, _ := strings.Cut(want.resource, "/")
+	user := fmt.Sprintf("system:serviceaccount:%s:%s", namespace, account)
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user,
+		Groups: []string{"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:" + namespace},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: want.verb, Group: want.group, Resource: resource, Subresource: sub,
+			Namespace: want.namespace, Name: want.name}}}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(review)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := &unstructured.Unstructured{Object: fields}
+	raw.SetGroupVersionKind(authorizationv1.SchemeGroupVersion.WithKind("SubjectAccessReview"))
+	if err := c.Create(t.Context(), raw); err != nil {
+		t.Fatal(err)
+	}
+	allowed, _, _ := unstructured.NestedBool(raw.Object, "status", "allowed")
+	return allowed
+}

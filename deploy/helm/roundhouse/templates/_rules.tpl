@@ -1,0 +1,194 @@
+{{/*
+What is allowed, each rule with who needs it. "namespaced" rules go into a
+ClusterRole, or with watchNamespaces into a Role of each; "cluster" rules are
+about what no namespace holds; "own" rules hold in the release's namespace.
+*/}}
+
+{{- define "roundhouse.rules.manifests" -}}
+# Both read manifests of every dialect that is installed.
+- apiGroups: [roundhouse.dev]
+  resources: [modelservices, servingruntimes, routes, pools]
+  verbs: [get, list, watch]
+- apiGroups: [serving.kserve.io]
+  resources: [inferenceservices, servingruntimes]
+  verbs: [get, list, watch]
+- apiGroups: [ome.io]
+  resources: [inferenceservices, servingruntimes, basemodels]
+  verbs: [get, list, watch]
+- apiGroups: [machinelearning.seldon.io]
+  resources: [seldondeployments]
+  verbs: [get, list, watch]
+- apiGroups: [inference.networking.k8s.io, inference.networking.x-k8s.io]
+  resources: [inferencepools, inferencemodels, inferenceobjectives, inferencemodelrewrites]
+  verbs: [get, list, watch]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [gateways, httproutes]
+  verbs: [get, list, watch]
+# Both find replicas by EndpointSlices, and decisions in ControllerRevisions.
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [get, list, watch]
+{{- end }}
+
+{{- define "roundhouse.rules.manifests.cluster" -}}
+# Both learn which dialects are installed, and read what belongs to no namespace.
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  verbs: [get, list, watch]
+- apiGroups: [roundhouse.dev, serving.kserve.io, ome.io]
+  resources: [clusterservingruntimes]
+  verbs: [get, list, watch]
+- apiGroups: [ome.io]
+  resources: [clusterbasemodels]
+  verbs: [get, list, watch]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [gatewayclasses]
+  verbs: [get, list, watch]
+{{- if not .Values.watchNamespaces }}
+# Which namespaces adopt whose manifests.
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get, list, watch]
+{{- end }}
+{{- end }}
+
+{{- define "roundhouse.rules.controller" -}}
+{{ include "roundhouse.rules.manifests" . }}
+# Status, in the dialect a manifest came in.
+- apiGroups: [roundhouse.dev]
+  resources: [modelservices/status, servingruntimes/status, routes/status, pools/status]
+  verbs: [get, patch, update]
+- apiGroups: [serving.kserve.io, ome.io]
+  resources: [inferenceservices/status]
+  verbs: [get, patch, update]
+- apiGroups: [machinelearning.seldon.io]
+  resources: [seldondeployments/status]
+  verbs: [get, patch, update]
+- apiGroups: [inference.networking.k8s.io, inference.networking.x-k8s.io]
+  resources: [inferencepools/status, inferencemodels/status, inferenceobjectives/status, inferencemodelrewrites/status]
+  verbs: [get, patch, update]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [gateways/status, httproutes/status]
+  verbs: [get, patch, update]
+# Objects of a service belong to its manifest: some clusters let only those name
+# an owner who may write its finalizers.
+- apiGroups: [roundhouse.dev]
+  resources: [modelservices/finalizers]
+  verbs: [update]
+- apiGroups: [serving.kserve.io, ome.io]
+  resources: [inferenceservices/finalizers]
+  verbs: [update]
+- apiGroups: [machinelearning.seldon.io]
+  resources: [seldondeployments/finalizers]
+  verbs: [update]
+# Replicas.
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [deployments/scale]
+  verbs: [get, patch, update]
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets/scale]
+  verbs: [get, patch, update]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+# The records of what was decided.
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [create, patch, update, delete]
+# Pods are read, and marked as the first to go when a count falls; their logs
+# say why one failed.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, patch]
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+# A count that a HorizontalPodAutoscaler or KEDA keeps is left to it.
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]
+  verbs: [get, list, watch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch, update]
+{{- end }}
+
+{{- define "roundhouse.rules.controller.cluster" -}}
+{{ include "roundhouse.rules.manifests.cluster" . }}
+- apiGroups: [roundhouse.dev]
+  resources: [clusterservingruntimes/status]
+  verbs: [get, patch, update]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [gatewayclasses/status]
+  verbs: [get, patch, update]
+# Whose token a gateway's report shows.
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+{{- if .Values.installForeignCRDs }}
+# Stand-ins for the CRDs of other projects.
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  verbs: [create]
+{{- end }}
+{{- end }}
+
+{{- define "roundhouse.rules.controller.own" -}}
+# Who leads.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ include "roundhouse.name" . }}-controller]
+  verbs: [get, update, patch]
+# The certificate for gateways' reports, which the controller makes, and its
+# authority for gateways to read.
+- apiGroups: [""]
+  resources: [secrets, configmaps]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [secrets, configmaps]
+  resourceNames: [{{ include "roundhouse.name" . }}-controller]
+  verbs: [get, update]
+{{- end }}
+
+{{- define "roundhouse.rules.gateway" -}}
+{{ include "roundhouse.rules.manifests" . }}
+# A request to a sleeping service starts its first replica, whether or not a
+# controller is alive.
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch]
+- apiGroups: [apps]
+  resources: [deployments/scale]
+  verbs: [get, patch]
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]
+  verbs: [get, list, watch]
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets/scale]
+  verbs: [get, patch]
+{{- end }}
+
+{{- define "roundhouse.rules.gateway.own" -}}
+# The controller's authority, and where its pods take reports.
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [{{ include "roundhouse.name" . }}-controller]
+  verbs: [get]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+{{- end }}
