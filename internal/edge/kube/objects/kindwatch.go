@@ -164,6 +164,9 @@ func (s *Source) ensure(ctx context.Context) error {
 			errs = append(errs, s.unwatch(ctx, k, r))
 		}
 	}
+	s.mu.Lock()
+	s.mu.ensured = true
+	s.mu.Unlock()
 	return errors.Join(errs...)
 }
 

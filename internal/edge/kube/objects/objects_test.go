@@ -85,6 +85,8 @@ func (s *sink) Accepted(r objects.Ref) {
 	delete(s.refusals, r.Kind+" "+r.Key.String())
 }
 
+func (s *sink) Forget(r objects.Ref) { s.Accepted(r) }
+
 func (s *sink) Warned(r objects.Ref, w []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -71,6 +71,9 @@ func (s *Source) look(ctx context.Context, i item) error {
 	if c == nil {
 		if gone := claims[i]; gone != nil {
 			delete(s.warned, gone.ref.UID)
+			if s.cfg.Reporter != nil {
+				s.cfg.Reporter.Forget(gone.ref)
+			}
 		}
 		if delete(claims, i); len(claims) == 0 {
 			delete(s.mu.claims, id)

@@ -51,6 +51,8 @@ type Reporter interface {
 	Accepted(Ref)
 	// Warned says what of it has no effect.
 	Warned(Ref, []string)
+	// Forget says that a manifest is gone.
+	Forget(Ref)
 }
 
 // Config is what a Source needs. Cache, Mapper and Records are required.
@@ -85,6 +87,7 @@ type Source struct {
 	mu struct {
 		sync.Mutex
 		running map[*Kind]*running
+		ensured bool // running is complete
 		// claims are the manifests that say something of one object of the
 		// fleet; all but one of them in vain.
 		claims map[fleet.ID]map[item]*claim
@@ -233,6 +236,21 @@ func (s *Source) settleRefused(ctx context.Context) error {
 		errs = append(errs, s.settle(ctx, id))
 	}
 	return errors.Join(errs...)
+}
+
+// Ready says whether every kind that is watched has been listed.
+func (s *Source) Ready() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.mu.ensured {
+		return false
+	}
+	for _, r := range s.mu.running {
+		if !r.informer.HasSynced() {
+			return false
+		}
+	}
+	return true
 }
 
 // synced waits until every kind that is to be watched has been listed.

@@ -252,12 +252,14 @@ func (w *Writer) put(ctx context.Context, u *unstructured.Unstructured, desired 
 	return true, nil
 }
 
-// Forget drops what is remembered of a service that is no more.
+// Forget drops what is remembered of a manifest that is gone.
 func (w *Writer) Forget(r objects.Ref) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.mu.refused, r.UID)
 	delete(w.mu.written, r.UID)
 	delete(w.mu.noticed, r.UID)
-	delete(w.mu.seen, r.Key)
+	if w.mu.seen[r.Key].uid == r.UID {
+		delete(w.mu.seen, r.Key)
+	}
 }

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+)
+
+// inspector reads what models say of themselves, from where they are. A
+// manifest is a tenant's and the controller's network is not: it looks at
+// public addresses alone.
+type inspector struct{ store *artifact.Store }
+
+// inspectTimeout bounds how long a model's own files may take to read.
+const inspectTimeout = 15 * time.Second
+
+func newInspector(dir string, internal bool, log logger) (inspector, error) {
+	store, err := artifact.New(artifact.Config{Dir: dir}, modelClient(internal), log)
+	return inspector{store}, err
+}
+
+// Inspect implements fleet.Models.
+func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes, error) {
+	switch scheme, _, _ := strings.Cut(uri, "://"); scheme {
+	case "file", "upload", uri:
+		return service.Attributes{}, missing{fmt.Errorf("%s names a file of one machine, and pods run on any: put the model where all can read it, such as s3://, gs://, hf:// or pvc://", artifact.Redact(uri))}
+	}
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	f, err := i.store.Peek(ctx, artifact.Request{URI: uri})
+	if err != nil {
+		var refused *internalError
+		if errors.Is(err, fs.ErrNotExist) || errors.As(err, &refused) {
+			err = missing{err}
+		}
+		return service.Attributes{}, err
+	}
+	if from, ok := f.From["frameworkversion"]; ok {
+		f.From["framework.version"] = from
+	}
+	return service.Attributes{Format: service.NamedVersion{Name: f.Format}, Framework: service.NamedVersion{Name: f.Framework, Version: f.FrameworkVersion},
+		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, From: f.From}, nil
+}
+
+// missing says that the model can certainly not be served from there.
+type missing struct{ error }
+
+func (missing) NotExist() bool  { return true }
+func (m missing) Unwrap() error { return m.error }
+
+// modelClient asks for models. Unless internal addresses are allowed, every
+// connection is checked by the address it goes to, after names are resolved,
+// so that a name that changes between two looks gains nothing; and no proxy is
+// asked, which would resolve names itself.
+func modelClient(internal bool) *http.Client {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	if !internal {
+		d := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, Control: publicOnly}
+		t.DialContext, t.Proxy = d.DialContext, nil
+	}
+	return &http.Client{Transport: t}
+}
+
+func publicOnly(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("%s: not an address: %w", address, err)
+	}
+	if internalAddress(at.Addr()) {
+		return &internalError{at.Addr()}
+	}
+	return nil
+}
+
+// internalError says that a model's address is not looked at.
+type internalError struct{ at netip.Addr }
+
+// Error says what to do.
+func (e *internalError) Error() string {
+	return fmt.Sprintf("%s is an internal address, which the controller does not read models from: use a public one, or start the controller with --allow-internal-models", e.at)
+}
+
+// reserved are networks beyond those that netip knows as private which are not
+// public either: RFC 6598, 2544, 6890, and IPv4 inside IPv6 by RFC 6052 and 3056.
+var reserved = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
+}
+
+// internalAddress says whether an address is of the machine, the link, the
+// cluster or its neighbours.
+func internalAddress(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() {
+		return true
+	}
+	for _, p := range reserved {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
