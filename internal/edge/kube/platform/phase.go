@@ -11,10 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
-
-// fetcher is the init container that brings the model, as shape names it.
-const fetcher = "roundhouse-model"
 
 // Reasons of Kubernetes that are acted on.
 const (
@@ -105,8 +103,9 @@ func unplaced(pod *corev1.Pod, r *replica.Replica) bool {
 	}
 	r.Phase, r.Reason = replica.Pending, "Scheduling"
 	if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
-		words, _, _ := strings.Cut(c.Message, " preemption: ")
-		r.Reason, r.Message = cmp.Or(c.Reason, "Unschedulable"), clip("no node takes the pod: "+strings.TrimSpace(words))
+		words, _, _ := strings.Cut(c.Message, " preemption: ") // what follows says that ending others would not help
+		words, _, _ = strings.Cut(words, " no new claims to deallocate")
+		r.Reason, r.Message = cmp.Or(c.Reason, "Unschedulable"), clip("no node takes the pod: "+words)
 	}
 	return true
 }
@@ -116,7 +115,7 @@ func beginning(pod *corev1.Pod, main *corev1.ContainerStatus, r *replica.Replica
 	for _, c := range pod.Status.InitContainerStatuses {
 		if c.State.Running != nil && !sidecar(pod, c.Name) {
 			r.Reason, r.Message = reasonInitializing, ""
-			if c.Name == fetcher {
+			if c.Name == shape.Fetcher {
 				r.Phase, r.Reason = replica.Fetching, ""
 			}
 			return
@@ -175,7 +174,7 @@ func faultOf(pod *corev1.Pod, role role) *fault {
 }
 
 func initName(name string) string {
-	if name == fetcher {
+	if name == shape.Fetcher {
 		return "the model cannot be fetched: "
 	}
 	return "init container " + name + ": "

@@ -1,0 +1,91 @@
+package platform
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+)
+
+// typical is a pod of an LLM's engine, as large as they are.
+func typical(n int) *corev1.Pod {
+	name := fmt.Sprintf("llama-%d-engine-5c66b8574f-v9lxs", n)
+	p := with(placed(running(true)), func(p *corev1.Pod) {
+		p.Name = name
+		p.Annotations = map[string]string{shape.AnnotationService: fmt.Sprintf("llama-%d", n), "kubectl.kubernetes.io/last-applied-configuration": strings.Repeat("x", 2000)}
+		p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":"` + strings.Repeat("x", 4000) + `"}`)}}}
+	})
+	c := &p.Spec.Containers[0]
+	c.Image, c.Args = "example.com/vllm:v0.11.0", strings.Fields(strings.Repeat("--flag=value ", 30))
+	c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+	for i := range 30 {
+		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprintf("NAME_%d_%d", n, i), Value: strings.Repeat("v", 40)})
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: fmt.Sprintf("v%d", i), MountPath: fmt.Sprintf("/mnt/%d/%d", n, i)})
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("v%d", i)})
+	}
+	return p
+}
+
+// TestMemory: what is kept of 1,000 services with 2,000 pods.
+func TestMemory(t *testing.T) {
+	heap := func() float64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc) / (1 << 20)
+	}
+	const services, replicas, limit = 1000, 2, 20
+	p := &Platform{}
+	p.mu.held = map[service.Key]*held{}
+	before := heap()
+	for i := range services {
+		k := service.Key{Namespace: "default", Name: fmt.Sprintf("llama-%d", i)}
+		h := p.of(k)
+		for j := range replicas {
+			pod, err := trimPod(overTheWire(t, typical(i*replicas+j)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.pods[pod.(*corev1.Pod).Name] = member{pod.(*corev1.Pod), j}
+		}
+		d, _ := trimDeployment(overTheWireDeployment(t, i))
+		for _, kd := range []kind{kindDeployment, kindService, kindBudget} {
+			h.objects[id{kd, k.Name}] = known(d.(*appsv1.Deployment))
+		}
+	}
+	used := heap() - before
+	t.Logf("%d services with %d pods: %.1f MiB", services, services*replicas, used)
+	if used > limit {
+		t.Errorf("%d services with %d pods take %.1f MiB, want at most %d", services, services*replicas, used, limit)
+	}
+	runtime.KeepAlive(p)
+}
+
+// overTheWire makes a pod's strings its own, as decoding does.
+func overTheWire(t *testing.T, p *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	raw, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &corev1.Pod{}
+	if err := json.Unmarshal(raw, out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func overTheWireDeployment(t *testing.T, n int) *appsv1.Deployment {
+	t.Helper()
+	pod := overTheWire(t, typical(n))
+	return &appsv1.Deployment{ObjectMeta: pod.ObjectMeta, Spec: appsv1.DeploymentSpec{Replicas: new(int32(2)), Template: corev1.PodTemplateSpec{Spec: pod.Spec}}}
+}
