@@ -27,6 +27,7 @@ type hubCacheOptions struct {
 	listen  string
 	size    string
 	verbose bool
+	ring    ringFlags
 	cfg     hubcache.Config
 }
 
@@ -40,10 +41,16 @@ at, and nothing else changes for them: what one has downloaded, the others get
 from here, whatever the repository's name, once and verified.
 
 Who may read is asked of the Hub, with the caller's own token, and believed for
-five minutes. Tokens are not kept, not logged, and sent to the Hub alone.`,
+five minutes. Tokens are not kept, not logged, and sent to the Hub alone.
+
+With --peers or --peers-dns it is a node of a ring: each large file is kept by one
+of the nodes, and clients may ask any. A node that goes costs its share, and no
+client an error.`,
 		Example: `  roundhouse hub-cache
   roundhouse hub-cache --dir /data/hub --max-size 500GiB --listen 0.0.0.0:8083
-  HF_ENDPOINT=http://127.0.0.1:8083 hf download Qwen/Qwen3-0.6B`,
+  HF_ENDPOINT=http://127.0.0.1:8083 hf download Qwen/Qwen3-0.6B
+  roundhouse hub-cache --listen 0.0.0.0:8083 --self http://a.lan:8083 --peers http://a.lan:8083,http://b.lan:8083 --peers-secret-file ring.secret
+  roundhouse hub-cache --listen 0.0.0.0:8083 --self http://$POD_IP:8083 --peers-dns hub-cache.models.svc:8083 --peers-secret-file /secrets/ring`,
 		Args: commandsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runHubCache(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -58,6 +65,7 @@ five minutes. Tokens are not kept, not logged, and sent to the Hub alone.`,
 	f.StringVar(&o.size, "max-size", "1TiB", "how much to keep; the least recently used goes first")
 	f.BoolVar(&o.cfg.Offline, "offline", false, "ask the Hub nothing: answer what is here")
 	f.BoolVar(&o.cfg.OfflinePrivate, "offline-private", false, "with --offline: let everybody read gated and private repositories that are here")
+	o.ring.add(cmd)
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(newHubStatsCommand(&o), newHubGCCommand(&o), newHubVerifyCommand(&o), newHubPinCommand(&o), newHubUnpinCommand(&o))
 	return cmd
@@ -94,6 +102,9 @@ func runHubCache(ctx context.Context, o hubCacheOptions, out, logs io.Writer) (e
 	if o.cfg.OfflinePrivate && !o.cfg.Offline {
 		return usagef("--offline-private goes with --offline")
 	}
+	if err := o.ring.config(&o.cfg); err != nil {
+		return err
+	}
 	if err := o.cfg.Validate(); err != nil {
 		return usagef("%w", err)
 	}
@@ -115,6 +126,9 @@ func runHubCache(ctx context.Context, o hubCacheOptions, out, logs io.Writer) (e
 	defer cache.Close()
 	_, _ = fmt.Fprintf(out, "Roundhouse caches  %s\nClients set        HF_ENDPOINT=http://%s\nKept in            %s\n",
 		o.cfg.Upstream, front.Reachable(l.Addr().(*net.TCPAddr)), o.cfg.Dir)
+	if o.cfg.Ring.Enabled() {
+		_, _ = fmt.Fprintf(out, "In a ring as       %s\n", o.cfg.Ring.Self)
+	}
 	return serveHubCache(ctx, l, cache, reg)
 }
 
@@ -178,6 +192,9 @@ func newHubStatsCommand(o *hubCacheOptions) *cobra.Command {
 			}
 			if st.Blobs > 0 {
 				_, _ = fmt.Fprintf(w, "Last used     %s to %s\n", st.OldestUse.UTC().Format(time.DateTime), st.NewestUse.UTC().Format(time.DateTime))
+			}
+			if ring, ok := store.Ring(); ok {
+				printRing(w, ring)
 			}
 			return nil
 		},
