@@ -30,10 +30,10 @@ type controllers struct {
 }
 
 // newControllers tells set the addresses behind a Service's port for reports.
-func newControllers(api *rest.Config, mapper meta.RESTMapper, name client.ObjectKey, set func([]string)) (*controllers, error) {
+func newControllers(api *rest.Config, mapper meta.RESTMapper, name client.ObjectKey, transform toolscache.TransformFunc, set func([]string)) (*controllers, error) {
 	c, err := cache.New(api, cache.Options{Scheme: kube.Scheme(), Mapper: mapper, DefaultTransform: kube.Trim,
 		ByObject: map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: {Namespaces: map[string]cache.Config{name.Namespace: {}},
-			Label: labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: name.Name})}}})
+			Transform: transform, Label: labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: name.Name})}}})
 	if err != nil {
 		return nil, fmt.Errorf("API server: %w", err)
 	}

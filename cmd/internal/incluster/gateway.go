@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -86,6 +87,12 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	}
 	opts := kube.CacheOptions(g.o.Namespaces)
 	opts.Scheme, opts.Mapper = kube.Scheme(), direct.RESTMapper()
+	for kind, by := range opts.ByObject {
+		if _, ok := kind.(*discoveryv1.EndpointSlice); ok && g.o.transform != nil {
+			by.Transform = g.o.transform
+			opts.ByObject[kind] = by
+		}
+	}
 	if g.cache, err = cache.New(api, opts); err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
@@ -101,7 +108,7 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	if err := g.demand(direct); err != nil {
 		return err
 	}
-	if g.targets, err = newControllers(api, direct.RESTMapper(), client.ObjectKey{Namespace: g.o.controller.Namespace, Name: g.o.controller.Name}, g.reporter.SetTargets); err != nil {
+	if g.targets, err = newControllers(api, direct.RESTMapper(), client.ObjectKey{Namespace: g.o.controller.Namespace, Name: g.o.controller.Name}, g.o.transform, g.reporter.SetTargets); err != nil {
 		return err
 	}
 	if g.traffic, err = front.NewTraffic(asking{g.view, g.reporter}, g.o.Domain, g.log); err != nil {

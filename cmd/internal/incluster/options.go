@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	toolscache "k8s.io/client-go/tools/cache"
 
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -32,6 +33,9 @@ type Options struct {
 
 	controller service.Key // of Controller
 	adopt      []service.Dialect
+	// transform changes EndpointSlices on their way in. The API server takes
+	// none with loopback addresses, which tests have.
+	transform toolscache.TransformFunc
 }
 
 // Flags adds the options' flags.
