@@ -19,6 +19,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"roundhouse.dev/roundhouse/internal/decide/ring"
+	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
 )
 
 // BenchmarkHit sends a file of 200 MiB from a cache, and, to compare, the same
@@ -187,5 +190,49 @@ func (r *rig) drain(t testing.TB, url string) {
 			t.Error(err)
 			return
 		}
+	}
+}
+
+// BenchmarkHop sends a file of 200 MiB that another node keeps, and, to compare,
+// asks its owner. Both are processes of their own, whose CPU time is counted.
+func BenchmarkHop(b *testing.B) {
+	hub := hubtest.New()
+	defer hub.Close()
+	var all []string
+	for range 2 {
+		l := mustListen()
+		all = append(all, "http://"+l.Addr().String())
+		_ = l.Close()
+	}
+	data := random(200 << 20)
+	hub.Add("models", "org/m").Commit("main", map[string][]byte{"w": data}, "w")
+	owners := ring.New(all).Owners(hashOf(data), 2)
+	dir := map[string]string{}
+	pids := map[string]int{}
+	for _, name := range owners {
+		dir[name] = b.TempDir()
+		cmd, _ := child(b, "HUBCACHE_TEST_DIR="+dir[name], "HUBCACHE_TEST_UPSTREAM="+hub.URL, "HUBCACHE_TEST_LISTEN="+strings.TrimPrefix(name, "http://"),
+			"HUBCACHE_TEST_PEERS="+strings.Join(all, ","))
+		pids[name] = cmd.Process.Pid
+	}
+	r := &rig{t: b}
+	const path = "/org/m/resolve/main/w"
+	r.drain(b, owners[0]+path)
+	until(b, "the owner keeps it", func() bool {
+		_, err := os.Stat(filepath.Join(dir[owners[0]], "blobs", hashOf(data)[:2], hashOf(data)))
+		return err == nil
+	})
+	for i, name := range []string{"owner", "hop"} {
+		b.Run(name, func(b *testing.B) {
+			r.drain(b, owners[i]+path)
+			b.SetBytes(int64(len(data)))
+			first, second := cpu(b, pids[owners[0]]), cpu(b, pids[owners[1]])
+			for b.Loop() {
+				r.drain(b, owners[i]+path)
+			}
+			gb := float64(b.N) * float64(len(data)) / 1e9
+			b.ReportMetric((cpu(b, pids[owners[0]])-first)/gb, "owner-cpu-s/GB")
+			b.ReportMetric((cpu(b, pids[owners[1]])-second)/gb, "entry-cpu-s/GB")
+		})
 	}
 }
