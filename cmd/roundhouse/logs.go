@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
 
@@ -29,6 +33,9 @@ func newLogsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := fetchingFirst(cmd, c, n.key(args[0]), q); err != nil {
+				return err
+			}
 			out, err := c.Logs(cmd.Context(), n.key(args[0]), q)
 			if err != nil {
 				return err
@@ -48,4 +55,49 @@ func newLogsCommand() *cobra.Command {
 	cmd.Flags().StringVar(&q.Replica, "replica", "", "one replica by its id, as describe shows it; the newest otherwise")
 	cmd.Flags().BoolVarP(&q.Previous, "previous", "p", false, "of the process before the present one")
 	return cmd
+}
+
+// fetchingEvery is how often `logs -f` looks how far a fetch is.
+const fetchingEvery = 500 * time.Millisecond
+
+// fetchingFirst says how far the model of a replica is that is still being
+// fetched, and with -f until it is here: there is no output before.
+func fetchingFirst(cmd *cobra.Command, c *admin.Client, k service.Key, q admin.LogQuery) error {
+	bar, said := newProgress(stderrFile(cmd)), ""
+	defer bar.done()
+	for !q.Previous {
+		s, err := c.Service(cmd.Context(), k)
+		if err != nil {
+			return err
+		}
+		line := ""
+		for _, r := range s.Replicas { // the last is the newest
+			if q.Replica != "" && r.ID != q.Replica {
+				continue
+			}
+			line = ""
+			if r.Phase == replica.Fetching {
+				line = "fetching the model"
+				if p := r.Progress; p != nil && p.Total > 0 {
+					line += fmt.Sprintf(": %s of %s", sizeText(p.Done), sizeText(p.Total))
+				}
+			}
+		}
+		if line == "" {
+			return nil
+		}
+		if bar.service(s); !bar.on && line != said {
+			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), line)
+			said = line
+		}
+		if !q.Follow {
+			return nil
+		}
+		select {
+		case <-time.After(fetchingEvery):
+		case <-cmd.Context().Done():
+			return nil // Ctrl-C is how following ends
+		}
+	}
+	return nil
 }

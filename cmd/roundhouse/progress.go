@@ -46,7 +46,7 @@ func (p *progress) service(s admin.Service) {
 			p.start(s.Name, r.Progress.Total)
 			p.of = r.ID
 		}
-		_ = p.bar.Set64(r.Progress.Done)
+		p.at(r.Progress.Done, r.Progress.Total)
 		return
 	}
 	p.done()
@@ -89,7 +89,18 @@ func (p *progress) fetch(name string, done, total int64) {
 		p.done()
 		p.start(name, total)
 	}
+	p.at(done, total)
+}
+
+// at moves the bar to where a download is, whose total may have become known
+// better.
+func (p *progress) at(done, total int64) {
+	if p.bar.GetMax64() != total {
+		p.bar.ChangeMax64(total)
+	}
 	_ = p.bar.Set64(done)
+	// What came too soon after the last to be drawn may not change any more.
+	_ = p.bar.RenderBlank()
 }
 
 // stderrFile is where bars of a command are drawn; nothing is drawn elsewhere.

@@ -51,10 +51,11 @@ func (c *pullCommand) run(cmd *cobra.Command, uris []string) error {
 			return c.out, artifact.Materialize(contextOf(cmd), c.out, artifact.Request{URI: uris[0]}, artifact.Config{}, nil, nil, progress)
 		})
 	}
-	store, err := openStore(c.dataDir)
+	store, done, err := openModels(c.dataDir, uris)
 	if err != nil {
 		return err
 	}
+	defer done()
 	for _, uri := range uris {
 		err := c.pull(cmd, uri, func(progress func(artifact.Progress)) (string, error) {
 			return store.Fetch(contextOf(cmd), artifact.Request{URI: uri}, progress)
@@ -83,7 +84,7 @@ func (c *pullCommand) pull(cmd *cobra.Command, uri string, fetch func(func(artif
 	if err != nil {
 		return err
 	}
-	cmd.Println(path)
+	_, _ = fmt.Fprintln(cmd.OutOrStdout(), path)
 	return nil
 }
 

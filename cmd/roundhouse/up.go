@@ -26,6 +26,8 @@ type upOptions struct {
 	listen, admin string
 	grpc          string
 	dataDir       string
+	hub, hubBytes string
+	modelBytes    string
 	keep          bool
 	verbose       bool
 	front         front.Options
@@ -57,6 +59,9 @@ file with a problem keeps what it said before.`,
 	f.StringVar(&o.grpc, "grpc-listen", defaultGRPCListen, "address for inference over gRPC; empty for none")
 	f.StringVar(&o.admin, "admin-listen", defaultAdmin, "address of the admin API and metrics")
 	f.StringVar(&o.dataDir, "data-dir", datadir.Default(), "where the desired state, models and logs are kept")
+	f.StringVar(&o.hub, "hub-cache", "auto", "a cache of the Hugging Face Hub for replicas: on, off, HOST:PORT to listen at, or the URL of another cache; auto is on unless HF_ENDPOINT is set")
+	f.StringVar(&o.hubBytes, "hub-cache-max-bytes", defaultHubShare, "how much the cache may keep, as a size or a share of the disk; the least recently used goes first")
+	f.StringVar(&o.modelBytes, "models-max-bytes", defaultModelShare, "how much the models in the data directory may take, as a size or a share of the disk, 0 for no bound; the least recently used that nothing needs goes first")
 	o.front.Flags(f)
 	f.BoolVar(&o.keep, "keep-replicas", false, "leave replicas running when stopped; the next up takes them over")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
@@ -108,7 +113,16 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, access.Close()) }()
 	access.Warn(log, inference, grpcListener)
-	n, err := newNode(nodeConfig{dir: dir, listeners: front.Listeners{Inference: inference, GRPC: grpcListener}, admin: adminListener.Addr().(*net.TCPAddr), log: log, access: access})
+	hub, err := openHub(o.hub, o.hubBytes, dir, log)
+	if err != nil {
+		return err
+	}
+	defer hub.close()
+	models, err := o.modelBound(dir)
+	if err != nil {
+		return err
+	}
+	n, err := newNode(nodeConfig{dir: dir, hub: hub, models: models, listeners: front.Listeners{Inference: inference, GRPC: grpcListener}, admin: adminListener.Addr().(*net.TCPAddr), log: log, access: access})
 	if err != nil {
 		return err
 	}
@@ -125,10 +139,19 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 	n.platform.Sweep()
 	return n.run(ctx, hurry, adminListener, func(ctx context.Context) {
 		n.greet(ctx, out)
+		n.tidy(ctx)
 		if o.watch {
 			src.watch(ctx)
 		}
 	})
+}
+
+// modelBound is how many bytes the models may take; 0 is no bound.
+func (o *upOptions) modelBound(dir *datadir.Dir) (int64, error) {
+	if o.modelBytes == "0" {
+		return 0, nil
+	}
+	return parseShare("--models-max-bytes", o.modelBytes, dir.Models())
 }
 
 // exist refuses roots that are not there. Their objects stay: a mistyped name

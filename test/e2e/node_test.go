@@ -90,7 +90,7 @@ func (n *node) launch(args ...string) {
 	n.t.Helper()
 	n.out, n.logs, n.exited = &capture{}, &capture{}, make(chan struct{})
 	n.gateway, n.admin = "", ""
-	args = append([]string{"up", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", n.dir}, args...)
+	args = append([]string{"up", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--hub-cache", "off", "--data-dir", n.dir}, args...)
 	n.cmd = exec.Command(n.program, args...)
 	n.cmd.SysProcAttr = n.as
 	n.cmd.Dir, n.cmd.Stdout, n.cmd.Stderr, n.cmd.Env = n.cwd, n.out, n.logs, n.environ()

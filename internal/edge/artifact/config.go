@@ -11,6 +11,9 @@ import (
 type Config struct {
 	// Dir is the folder of the store, created with mode 0700.
 	Dir string
+	// HubEndpoint is the Hugging Face Hub that hf:// is read from. Empty: what
+	// HF_ENDPOINT names, else https://huggingface.co.
+	HubEndpoint string
 	// StoreBytes bounds everything in the store together; the least recently
 	// used goes when there is more. 0 is no bound.
 	StoreBytes int64

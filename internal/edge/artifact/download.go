@@ -24,15 +24,16 @@ func (s *Store) downloadAll(ctx context.Context, loc location, src source, objec
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("artifact: %w", err)
 	}
-	var need int64
+	var need, total int64
 	for _, o := range objects {
 		have := int64(0)
 		if info, err := os.Stat(partPath(dir, o.Name)); err == nil {
 			have = stored(info)
 		}
 		need += max(o.Size-have, 0)
-		m.add(0, max(o.Size, 0))
+		total += max(o.Size, 0)
 	}
+	m.add(0, total)
 	if err := s.checkSpace(need); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package artifact
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // Progress says how far a download is.
@@ -61,6 +62,9 @@ type flight struct {
 
 type work func(ctx context.Context, m *meter) (string, error)
 
+// reportEvery is how often progress is reported that has not changed.
+const reportEvery = time.Second
+
 // share runs do once for all concurrent callers with the same location. A
 // caller whose context ends leaves; the last to leave cancels the work.
 func (s *Store) share(ctx context.Context, loc location, progress func(Progress), do work) (string, error) {
@@ -72,10 +76,17 @@ func (s *Store) share(ctx context.Context, loc location, progress func(Progress)
 	defer s.leave(key, f)
 	figures := f.meter.listen()
 	defer f.meter.ignore(figures)
+	// Who shows no more than so many figures a second would else miss the last
+	// one before a download comes to a stop.
+	again := time.NewTicker(reportEvery)
+	defer again.Stop()
+	var last Progress
 	for {
 		select {
-		case p := <-figures:
-			report(progress, p)
+		case last = <-figures:
+			report(progress, last)
+		case <-again.C:
+			report(progress, last)
 		case <-f.done:
 			select {
 			case p := <-figures:

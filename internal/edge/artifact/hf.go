@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -65,8 +66,8 @@ func parseHF(loc location) (hfRepo, error) {
 }
 
 // endpoint is the Hub's address, without a slash at its end.
-func hfEndpoint() (*url.URL, error) {
-	raw := os.Getenv("HF_ENDPOINT")
+func (h *hfSource) endpoint() (*url.URL, error) {
+	raw := cmp.Or(h.s.cfg.HubEndpoint, os.Getenv("HF_ENDPOINT"))
 	if raw == "" {
 		raw = "https://huggingface.co"
 	}
@@ -123,10 +124,10 @@ func (h *hfSource) get(ctx context.Context, loc location, u *url.URL) (*http.Req
 	return req, nil
 }
 
-// hfURL makes an address of the endpoint from parts, each escaped but for its
+// url makes an address of the endpoint from parts, each escaped but for its
 // slashes.
-func hfURL(parts ...string) (*url.URL, error) {
-	u, err := hfEndpoint()
+func (h *hfSource) url(parts ...string) (*url.URL, error) {
+	u, err := h.endpoint()
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +145,7 @@ func hfURL(parts ...string) (*url.URL, error) {
 // answersItself says whether bytes come from the endpoint, not from storage
 // that it leads to.
 func (h *hfSource) answersItself(resp *http.Response) bool {
-	u, err := hfEndpoint()
+	u, err := h.endpoint()
 	return err != nil || resp.Request.URL.Host == u.Host
 }
 
@@ -184,7 +185,7 @@ func (h *hfSource) list(ctx context.Context, loc location, prior *record) (listi
 
 // commit resolves a revision, so that all files are of one.
 func (h *hfSource) commit(ctx context.Context, loc location, repo hfRepo) (string, error) {
-	u, err := hfURL("api", repo.kind, escapeKey(repo.name), "revision", url.PathEscape(repo.revision))
+	u, err := h.url("api", repo.kind, escapeKey(repo.name), "revision", url.PathEscape(repo.revision))
 	if err != nil {
 		return "", err
 	}
@@ -240,7 +241,7 @@ func (e hfEntry) object(name, key string) object {
 const maxTreePages = 1000
 
 func (h *hfSource) tree(ctx context.Context, loc location, repo hfRepo, commit string) ([]hfEntry, error) {
-	next, err := hfURL("api", repo.kind, escapeKey(repo.name), "tree", commit)
+	next, err := h.url("api", repo.kind, escapeKey(repo.name), "tree", commit)
 	if err != nil {
 		return nil, err
 	}
@@ -300,7 +301,7 @@ func hfResolve(repo hfRepo, commit, file string) string {
 }
 
 func (h *hfSource) request(ctx context.Context, loc location, o object, from int64) (*http.Request, error) {
-	u, err := hfURL(o.key)
+	u, err := h.url(o.key)
 	if err != nil {
 		return nil, err
 	}

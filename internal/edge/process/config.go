@@ -33,6 +33,9 @@ type Config struct {
 	// Devices are the accelerators' names as CUDA_VISIBLE_DEVICES takes them;
 	// a replica's GPUs are indexes into it. nil means look (Discover).
 	Devices []string
+	// Env are variables, as NAME=VALUE, that every replica is given; its
+	// component's come after them.
+	Env []string
 	// Drain sends a replica no more requests and waits until those it has are
 	// answered, or for ctx; nil means none ever come.
 	Drain func(ctx context.Context, id string) error

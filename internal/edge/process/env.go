@@ -26,6 +26,7 @@ func (u *unit) environment(r *running) ([]string, error) {
 			env = append(env, e)
 		}
 	}
+	env = append(env, u.p.cfg.Env...)
 	env = append(env, "PORT="+strconv.Itoa(r.port))
 	if r.grpcPort > 0 {
 		env = append(env, "GRPC_PORT="+strconv.Itoa(r.grpcPort))

@@ -87,6 +87,21 @@ func (d records) read() ([]record, error) {
 	return out, errors.Join(errs...)
 }
 
+// Models lists the paths of the models that processes were started with.
+func (p *Platform) Models() (paths []string) {
+	entries, err := os.ReadDir(string(p.records))
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		id, isRecord := strings.CutSuffix(e.Name(), ".json")
+		if r, err := p.records.readOne(id); isRecord && err == nil && r.Model != "" {
+			paths = append(paths, r.Model)
+		}
+	}
+	return paths
+}
+
 func (d records) readOne(id string) (record, error) {
 	b, err := os.ReadFile(d.path(id))
 	if err != nil {

@@ -97,7 +97,7 @@ func startUp(t *testing.T) *server {
 	}
 	s := &server{done: make(chan struct{})}
 	s.cmd = exec.Command(binary, "up", "-f", quickstart(t), "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0",
-		"--admin-listen", "127.0.0.1:0", "--data-dir", filepath.Join(t.TempDir(), "data"))
+		"--admin-listen", "127.0.0.1:0", "--hub-cache", "off", "--data-dir", filepath.Join(t.TempDir(), "data"))
 	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.logs
 	s.cmd.WaitDelay = time.Second
 	if err := s.cmd.Start(); err != nil {

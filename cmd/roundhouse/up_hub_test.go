@@ -1,0 +1,116 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/edge/hubcache"
+	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
+)
+
+func TestHubChoice(t *testing.T) {
+	for _, c := range []struct{ flag, env, listen, endpoint string }{
+		{"auto", "", defaultHubAddress, ""},
+		{"auto", "http://mirror", "", ""},
+		{"on", "http://mirror", defaultHubAddress, ""},
+		{"off", "", "", ""},
+		{"127.0.0.1:0", "", "127.0.0.1:0", ""},
+		{"https://cache.example/", "http://mirror", "", "https://cache.example"},
+	} {
+		t.Setenv(hubVariable, c.env)
+		if listen, endpoint, err := hubChoice(c.flag); err != nil || listen != c.listen || endpoint != c.endpoint {
+			t.Errorf("%s with %q: %q, %q, %v", c.flag, c.env, listen, endpoint, err)
+		}
+	}
+	for _, bad := range []string{"yes", "ftp://x", "http://", "http://u:p@x"} {
+		if _, _, err := hubChoice(bad); err == nil {
+			t.Errorf("%s: taken", bad)
+		}
+	}
+}
+
+// TestListenHub: the address of an earlier `up` is taken again, one that is in
+// use is not.
+func TestListenHub(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "endpoint")
+	first, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rememberEndpoint(file, "http://"+first.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := listenHub(defaultHubAddress, file)
+	if err != nil || again.Addr().String() != first.Addr().String() {
+		t.Fatal(again.Addr(), err)
+	}
+	other, err := listenHub(defaultHubAddress, file)
+	if err != nil || other.Addr().String() == first.Addr().String() {
+		t.Error(other.Addr(), err)
+	}
+	_, _ = again.Close(), other.Close()
+	if _, err := listenHub("127.0.0.1:99999", file); err == nil {
+		t.Error("taken")
+	}
+	if err := rememberEndpoint(file, ""); err != nil || readEndpoint(file) != "" {
+		t.Error(err)
+	}
+}
+
+// TestHubBeside fills the cache of a data directory that no `up` has open.
+func TestHubBeside(t *testing.T) {
+	hub := hubtest.New()
+	defer hub.Close()
+	hub.Add("models", "org/m").Commit("main", map[string][]byte{"w.bin": []byte("weights")}, "w.bin")
+	t.Setenv(hubVariable, "")
+	t.Setenv("HF_HOME", t.TempDir())
+	dir := t.TempDir()
+	cfg := hubConfig(dir, nil)
+	cfg.Upstream = hub.URL
+	for _, c := range []struct {
+		models string
+		sent   int64
+	}{{"a", 7}, {"b", 0}} { // the second comes from the cache
+		hub.Forget()
+		endpoint, done, err := hubBeside(dir, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, err := artifact.New(artifact.Config{Dir: filepath.Join(dir, c.models), HubEndpoint: endpoint}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, err := store.Fetch(t.Context(), artifact.Request{URI: "hf://org/m/w.bin"}, nil)
+		if raw, _ := os.ReadFile(path); err != nil || string(raw) != "weights" {
+			t.Errorf("%q %v", raw, err)
+		}
+		done()
+		if hub.Sent() != c.sent {
+			t.Errorf("%s: the Hub sent %d bytes, want %d", c.models, hub.Sent(), c.sent)
+		}
+	}
+	t.Setenv(hubVariable, hub.URL)
+	if endpoint, _, err := hubBeside(dir, hubcache.Config{}); endpoint != "" || err != nil {
+		t.Errorf("with HF_ENDPOINT: %q, %v", endpoint, err)
+	}
+}
+
+func TestParseShare(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "not", "there")
+	all, err := parseShare("x", "100%", dir)
+	if err != nil || all < 1<<20 {
+		t.Fatal(all, err)
+	}
+	for in, want := range map[string]int64{"50%": all / 2, "1GiB": 1 << 30, "12.5%": all / 8, "0%": 0, "101%": 0, "x%": 0, "": 0} {
+		got, err := parseShare("x", in, dir)
+		if (err == nil) != (want > 0) || want > 0 && (got < want-1 || got > want+1) {
+			t.Errorf("%q: %d, %v; want %d", in, got, err, want)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
+)
+
+// newHub is a Hub with the quickstart's iris model.
+func newHub(t *testing.T) *hubtest.Hub {
+	t.Helper()
+	hub := hubtest.New()
+	t.Cleanup(hub.Close)
+	model, err := os.ReadFile(filepath.Join(root, "examples/quickstart/models/iris.ubj"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub.Add("models", "org/iris").Commit("main", map[string][]byte{"iris.ubj": model}, "iris.ubj")
+	return hub
+}
+
+// environ is a replica's variable of this name, read from its process.
+func (n *node) variable(service, name string) string {
+	n.t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", n.pid(service)))
+	if err != nil {
+		n.t.Skipf("the environment of a process is read from /proc: %v", err)
+	}
+	for _, e := range bytes.Split(raw, []byte{0}) {
+		if v, ok := strings.CutPrefix(string(e), name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// TestHubCacheOfUp: models of the Hub come through the cache that up starts
+// when it is first asked, and replicas are pointed at it.
+func TestHubCacheOfUp(t *testing.T) {
+	t.Parallel()
+	hub := newHub(t)
+	n := newNode(t)
+	n.env = []string{"HF_ENDPOINT=" + hub.URL, "HF_TOKEN=", "HF_HOME=" + t.TempDir()}
+	n.up("--hub-cache", "127.0.0.1:0")
+	endpoint := after(n.out.String(), "Hugging Face Hub       ")
+	if endpoint == "" || endpoint == hub.URL {
+		t.Fatalf("up says:\n%s", n.out)
+	}
+	if _, err := os.Stat(filepath.Join(n.dir, "hub")); err == nil {
+		t.Error("the cache is opened before anybody asks")
+	}
+	from := func(uri string) string {
+		return strings.Replace(irisManifest("iris", "{minReplicas: 1, maxReplicas: 1}"), modelURI("iris.ubj"), uri, 1)
+	}
+	contains(t, n.do("apply", "--wait", "-f", write(t, t.TempDir(), "iris.yaml", from("hf://org/iris/iris.ubj"))), "ready")
+	n.infer("/v2/models/iris/infer", irisTensor)
+	if got := n.variable("iris", "HF_ENDPOINT"); got != endpoint {
+		t.Errorf("the replica's HF_ENDPOINT is %q, want %q", got, endpoint)
+	}
+	if blobs, err := filepath.Glob(filepath.Join(n.dir, "hub", "blobs", "*", "*")); err != nil || len(blobs) != 1 {
+		t.Errorf("in the cache: %v, %v", blobs, err)
+	}
+	hub.Forget()
+	if a := n.get(endpoint + "/org/iris/resolve/main/iris.ubj"); a.status != http.StatusOK || hub.Sent() != 0 {
+		t.Errorf("a second client: %d, and the Hub sent %d bytes", a.status, hub.Sent())
+	}
+	contains(t, n.get(n.admin+"/metrics").body, "roundhouse_hub_cache_upstream_bytes_total")
+	// A manifest that names another Hub is believed.
+	own := strings.Replace(from("hf://org/iris/iris.ubj"), "{name: iris}", "{name: own}", 1) + "  engine:\n    env: [{name: HF_ENDPOINT, value: \"http://127.0.0.1:9/own\"}]\n"
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "own.yaml", own))
+	if got := n.variable("own", "HF_ENDPOINT"); got != "http://127.0.0.1:9/own" {
+		t.Errorf("the replica's HF_ENDPOINT is %q", got)
+	}
+}
+
+// TestHubOfTheEnvironment: where HF_ENDPOINT is set, up starts no cache.
+func TestHubOfTheEnvironment(t *testing.T) {
+	t.Parallel()
+	hub := newHub(t)
+	n := newNode(t)
+	n.env = []string{"HF_ENDPOINT=" + hub.URL, "HF_TOKEN="}
+	n.up("--hub-cache", "auto")
+	if strings.Contains(n.out.String(), "Hugging Face Hub") {
+		t.Errorf("up says:\n%s", n.out)
+	}
+	manifest := strings.Replace(irisManifest("iris", "{minReplicas: 1, maxReplicas: 1}"), modelURI("iris.ubj"), "hf://org/iris/iris.ubj", 1)
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "iris.yaml", manifest))
+	if got := n.variable("iris", "HF_ENDPOINT"); got != hub.URL {
+		t.Errorf("the replica's HF_ENDPOINT is %q", got)
+	}
+	if _, err := os.Stat(filepath.Join(n.dir, "hub")); err == nil {
+		t.Error("there is a cache")
+	}
+}
+
+// TestPullThroughUp: pull fills the cache of the up that runs.
+func TestPullThroughUp(t *testing.T) {
+	t.Parallel()
+	hub := newHub(t)
+	n := newNode(t)
+	n.env = []string{"HF_ENDPOINT=" + hub.URL, "HF_TOKEN=", "HF_HOME=" + t.TempDir()}
+	n.up("--hub-cache", "127.0.0.1:0")
+	n.env[0] = "HF_ENDPOINT=" // what pull sees
+	path := strings.TrimSpace(n.do("pull", "hf://org/iris/iris.ubj"))
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+	if blobs, err := filepath.Glob(filepath.Join(n.dir, "hub", "blobs", "*", "*")); err != nil || len(blobs) != 1 {
+		t.Errorf("in the cache: %v, %v", blobs, err)
+	}
+}
+
+// TestProgressOfHub: get and a terminal say how far a model of the Hub is.
+func TestProgressOfHub(t *testing.T) {
+	t.Parallel()
+	hub := newHub(t)
+	model, err := os.ReadFile(filepath.Join(root, "examples/quickstart/models/iris.ubj"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub.Add("models", "org/large").Commit("main", map[string][]byte{"model.ubj": model, "notes.txt": bytes.Repeat([]byte("note "), 4<<20)}, "notes.txt")
+	hold := make(chan struct{})
+	hub.Fail(hubtest.Faults{Hold: hold, HoldAfter: 8 << 20})
+	n := newNode(t)
+	n.env = []string{"HF_ENDPOINT=" + hub.URL, "HF_TOKEN="}
+	n.up("--hub-cache", "127.0.0.1:0")
+	manifest := strings.Replace(irisManifest("far", "{minReplicas: 1, maxReplicas: 1}"), modelURI("iris.ubj"), "hf://org/large", 1)
+	cmd := exec.Command(binary, "apply", "--wait", "-f", write(t, t.TempDir(), "far.yaml", manifest))
+	cmd.Env = n.environ()
+	screen := onTerminal(t, cmd)
+	eventually(t, "the bar is drawn", func() (bool, string) {
+		return bar.MatchString(screen.String()), screen.String() + n.run("get").out
+	})
+	matches(t, n.status("far"), `Fetching: fetching the model: [1-9][.\d]* MB of 21.0 MB`)
+	matches(t, n.run("logs", "far").err, `fetching the model: [1-9][.\d]* MiB of 20.1 MiB`)
+	close(hold)
+	hub.Fail(hubtest.Faults{})
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("apply --wait: %v\n%s", err, screen)
+	}
+}
+
+// TestModelsBound: what no service needs goes when the models exceed their
+// bound.
+func TestModelsBound(t *testing.T) {
+	t.Parallel()
+	models := httptest.NewServer(http.FileServer(http.Dir(filepath.Join(root, "examples/quickstart/models"))))
+	t.Cleanup(models.Close)
+	info, err := os.Stat(filepath.Join(root, "examples/quickstart/models/iris.ubj"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t)
+	n.up("--models-max-bytes", fmt.Sprint(info.Size()*3/2))
+	manifest := func(name string) string {
+		uri := fmt.Sprintf("%s/iris.ubj?%s", models.URL, name)
+		return write(t, t.TempDir(), name+".yaml", strings.Replace(irisManifest(name, "{minReplicas: 1, maxReplicas: 1}"), modelURI("iris.ubj"), uri, 1))
+	}
+	n.do("apply", "--wait", "-f", manifest("one"))
+	n.do("apply", "-f", manifest("two"))
+	eventually(t, "two has no room beside one", func() (bool, string) {
+		s := n.status("two")
+		return strings.Contains(s, "--models-max-bytes"), s
+	})
+	n.do("delete", "one")
+	// What was in use a moment ago stays for a minute: make it look older.
+	records, err := filepath.Glob(filepath.Join(n.dir, "models", "models", "*", "record.json"))
+	if err != nil || len(records) != 1 {
+		t.Fatal(records, err)
+	}
+	touch(t, records[0])
+	eventually(t, "two is ready", func() (bool, string) {
+		s := n.run("get", "two").out
+		return strings.Contains(s, "True"), s
+	})
+	n.infer("/v2/models/two/infer", irisTensor)
+}
+
+// touch makes a file look old.
+func touch(t *testing.T, path string) {
+	t.Helper()
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(path, old, old); err != nil {
+		t.Fatal(err)
+	}
+}
