@@ -25,7 +25,8 @@ type inspector struct{ store *artifact.Store }
 const inspectTimeout = 15 * time.Second
 
 func newInspector(dir string, internal bool, log logger) (inspector, error) {
-	store, err := artifact.New(artifact.Config{Dir: dir}, modelClient(internal), log)
+	// Few attempts: the fleet looks again by itself, and later each time.
+	store, err := artifact.New(artifact.Config{Dir: dir, Attempts: 2, RetryWait: 200 * time.Millisecond}, modelClient(internal), log)
 	return inspector{store}, err
 }
 

@@ -60,6 +60,10 @@ const (
 	certificateName = "roundhouse-controller"
 )
 
+// leaseRetry is how often the lease is looked at: about as soon another leads
+// after one that stopped.
+const leaseRetry = 2 * time.Second
+
 // shutdownTimeout is how long what runs may take to end.
 const shutdownTimeout = 20 * time.Second
 
@@ -95,7 +99,7 @@ func (op *operator) manage(cfg *rest.Config) error {
 		}
 		return addr
 	}
-	grace, renew, retry := shutdownTimeout, o.lease*5/6, o.lease/18
+	grace, renew, retry := shutdownTimeout, o.lease*5/6, leaseRetry
 	var err error
 	op.manager, err = manager.New(cfg, manager.Options{
 		Scheme: kube.Scheme(), Cache: caches, Logger: logr.FromSlogHandler(op.log.Handler()),
@@ -239,6 +243,9 @@ type always func(context.Context) error
 func (a always) Start(ctx context.Context) error { return a(ctx) }
 func (always) NeedLeaderElection() bool          { return false }
 
+// listenAgain is when a certificate that could not be had is asked for again.
+const listenAgain = 5 * time.Second
+
 // listen takes the reports of gateways.
 func (op *operator) listen(ctx context.Context) error {
 	l, err := net.Listen("tcp", op.opts.report)
@@ -250,8 +257,17 @@ func (op *operator) listen(ctx context.Context) error {
 		return errors.Join(err, l.Close())
 	}
 	certs := demand.NewCertificates(api, client.ObjectKey{Namespace: op.opts.system, Name: certificateName}, op.log)
-	if err := certs.Ensure(ctx); err != nil {
-		return errors.Join(err, l.Close())
+	for {
+		err := certs.Ensure(ctx)
+		if err == nil {
+			break
+		}
+		op.log.Error("gateways cannot report yet, will be tried again", "error", err)
+		select {
+		case <-time.After(listenAgain):
+		case <-ctx.Done():
+			return l.Close()
+		}
 	}
 	go certs.Run(ctx)
 	return op.traffic.Serve(ctx, l, certs.Get)
