@@ -118,7 +118,7 @@ e2e-image:
 	@$(MAKE) --no-print-directory image IMAGE=$(K8S)/roundhouse-image.tar IMAGE_TAG=roundhouse.local/roundhouse:e2e IMAGE_ARCHS=$$(go env GOARCH)
 
 .PHONY: e2e-kubernetes
-e2e-kubernetes: $(K8S_NODE) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
+e2e-kubernetes: $(K8S_NODE) $(HELM) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
 	go test -tags kubernetes -count=1 -v -timeout 30m ./test/kubernetes/...
 
 .PHONY: verify

@@ -37,7 +37,15 @@ var identities = []identity{
 	{file: "proxy", user: "system:kube-proxy"},
 	{file: "kubelet", user: "system:node:" + name, groups: []string{"system:nodes"}, names: []string{name, Address}},
 	{file: "front-proxy", user: "front-proxy-client"},
+	{file: Controller, user: Controller, groups: []string{"system:masters"}},
 }
+
+// Controller is the user of our controller where it runs outside the cluster.
+// What it asks of the API server is audited.
+const Controller = "roundhouse-controller"
+
+// KubeconfigOf is the path of a user's kubeconfig.
+func KubeconfigOf(user string) string { return certificate(user + ".kubeconfig") }
 
 // certificate is the path of an identity's certificate or key.
 func certificate(file string) string { return filepath.Join(certDir, file) }

@@ -33,6 +33,7 @@ type Cluster struct {
 	client.WithWatch              // of the administrator
 	Config           *rest.Config // the same, for other clients
 	daemons          map[string]*daemon
+	apiServer        []string // further arguments
 }
 
 var shared struct {
@@ -45,6 +46,11 @@ var shared struct {
 // test where there can be none.
 func Get(t *testing.T) *Cluster {
 	t.Helper()
+	return get(t, startCluster)
+}
+
+func get(t *testing.T, start func(context.Context) (*Cluster, error)) *Cluster {
+	t.Helper()
 	if unavailable != nil {
 		t.Skipf("no Kubernetes node here: %v", unavailable)
 	}
@@ -54,51 +60,62 @@ func Get(t *testing.T) *Cluster {
 		ctx, cancel := context.WithTimeout(context.Background(), startPatience)
 		defer cancel()
 		began := time.Now()
-		if shared.cluster, shared.err = startCluster(ctx); shared.err == nil {
-			t.Logf("a node is ready after %.1f s", time.Since(began).Seconds())
+		if shared.cluster, shared.err = start(ctx); shared.err == nil {
+			t.Logf("the cluster is ready after %.1f s", time.Since(began).Seconds())
 		}
 	}
 	if shared.err != nil {
-		t.Fatalf("the node: %v", shared.err)
+		t.Fatalf("the cluster: %v", shared.err)
 	}
 	return shared.cluster
 }
 
 // startCluster starts everything and waits until the node takes pods.
 func startCluster(ctx context.Context) (*Cluster, error) {
-	if err := writeCertificates(); err != nil {
-		return nil, err
-	}
 	c := &Cluster{daemons: map[string]*daemon{}}
-	if err := c.startPlane(ctx); err != nil {
-		return nil, err
-	}
-	var err error
-	if c.Config, err = clientcmd.BuildConfigFromFlags("", Kubeconfig); err != nil {
-		return nil, err
-	}
-	c.Config.QPS = -1 // the tests are few
-	if c.WithWatch, err = client.NewWithWatch(c.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
+	if err := c.connect(ctx); err != nil {
 		return nil, err
 	}
 	if err := c.startWorker(ctx); err != nil {
 		return nil, err
 	}
-	err = Await(ctx, c, "the node is ready", &corev1.NodeList{}, func(l *corev1.NodeList) bool {
-		for _, n := range l.Items {
-			for _, condition := range n.Status.Conditions {
-				if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue && len(n.Spec.Taints) == 0 {
-					return true
-				}
-			}
-		}
-		return false
-	})
-	if err != nil {
+	if err := c.awaitNodes(ctx, 1); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, tail("kubelet"))
 	}
 	return c, Await(ctx, c, "the default service account", &corev1.ServiceAccountList{},
 		func(l *corev1.ServiceAccountList) bool { return len(l.Items) > 0 }, client.InNamespace("default"))
+}
+
+// connect starts the control plane and makes the administrator's clients.
+func (c *Cluster) connect(ctx context.Context) error {
+	if err := writeCertificates(); err != nil {
+		return err
+	}
+	if err := c.startPlane(ctx); err != nil {
+		return err
+	}
+	var err error
+	if c.Config, err = clientcmd.BuildConfigFromFlags("", Kubeconfig); err != nil {
+		return err
+	}
+	c.Config.QPS = -1 // the tests are few
+	c.WithWatch, err = client.NewWithWatch(c.Config, client.Options{Scheme: scheme.Scheme})
+	return err
+}
+
+// awaitNodes waits until n nodes take pods.
+func (c *Cluster) awaitNodes(ctx context.Context, n int) error {
+	return Await(ctx, c, "the nodes are ready", &corev1.NodeList{}, func(l *corev1.NodeList) bool {
+		ready := 0
+		for _, node := range l.Items {
+			for _, condition := range node.Status.Conditions {
+				if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue && len(node.Spec.Taints) == 0 {
+					ready++
+				}
+			}
+		}
+		return ready == n
+	})
 }
 
 // Await waits until the objects of a list are as wanted. It looks whenever one

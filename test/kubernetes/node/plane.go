@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// plain asks over loopback.
+var plain = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
 const etcdAddress = "http://127.0.0.1:2379"
 
 // stopPatience is what a program has to end by itself.
@@ -20,7 +23,7 @@ const stopPatience = 15 * time.Second
 
 // startPlane starts etcd, the API server and what drives it.
 func (c *Cluster) startPlane(ctx context.Context) error {
-	if err := c.daemon(ctx, "etcd", askHTTP(http.DefaultClient, etcdAddress+"/health"),
+	if err := c.daemon(ctx, "etcd", askHTTP(plain, etcdAddress+"/health"),
 		"--data-dir", runDir+"/etcd", "--unsafe-no-fsync",
 		"--listen-client-urls", etcdAddress, "--advertise-client-urls", etcdAddress,
 		"--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls", "http://127.0.0.1:2380",
@@ -50,7 +53,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.daemon(ctx, "kube-apiserver", askHTTP(client, server+"/readyz"),
+	return c.daemon(ctx, "kube-apiserver", askHTTP(client, server+"/readyz"), append(c.apiServer,
 		"--etcd-servers", etcdAddress, "--secure-port=6443", "--bind-address", Address, "--advertise-address", Address,
 		"--tls-cert-file", certificate("apiserver.crt"), "--tls-private-key-file", certificate("apiserver.key"),
 		"--client-ca-file", certificate("ca.crt"), "--authorization-mode=Node,RBAC", "--allow-privileged=true",
@@ -63,8 +66,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 		"--proxy-client-cert-file", certificate("front-proxy.crt"), "--proxy-client-key-file", certificate("front-proxy.key"),
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-username-headers=X-Remote-User",
-		// A minute's outage is a test's; watches that wait for the default 60 s are not.
-		"--shutdown-delay-duration=0s")
+		"--shutdown-delay-duration=0s")...)
 }
 
 // StopAPIServer ends the API server; etcd and everything else runs on.

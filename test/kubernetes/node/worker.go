@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -101,12 +100,12 @@ func (c *Cluster) startWorker(ctx context.Context) error {
 	if err := c.Import(ctx, binary(imageArchive)); err != nil {
 		return err
 	}
-	if err := c.daemon(ctx, "kubelet", askHTTP(http.DefaultClient, "http://127.0.0.1:10248/healthz"),
+	if err := c.daemon(ctx, "kubelet", askHTTP(plain, "http://127.0.0.1:10248/healthz"),
 		"--config", runDir+"/kubelet.yaml", "--kubeconfig", certificate("kubelet.kubeconfig"), "--root-dir", runDir+"/kubelet",
 		"--hostname-override", name, "--node-ip", Address, "-v=2"); err != nil {
 		return err
 	}
-	return c.daemon(ctx, "kube-proxy", askHTTP(http.DefaultClient, "http://127.0.0.1:10256/livez"),
+	return c.daemon(ctx, "kube-proxy", askHTTP(plain, "http://127.0.0.1:10256/livez"),
 		"--kubeconfig", certificate("proxy.kubeconfig"), "--proxy-mode=nftables", "--cluster-cidr", podRange,
 		"--conntrack-max-per-core=0", // the whole machine's
 		"--hostname-override", name, "--healthz-bind-address=127.0.0.1:10256", "--metrics-bind-address=127.0.0.1:10249")
