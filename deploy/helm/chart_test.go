@@ -70,9 +70,9 @@ crds: {install: false}
 fullnameOverride: serving
 image: {repository: registry.example/roundhouse, digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000", pullPolicy: Always, pullSecrets: [registry]}
 adopt: [kserve, gateway]
-installForeignCRDs: [kserve, gie]
+installCRDs: [kserve, gie]
 controller:
-  logLevel: debug
+  verbose: true
   serviceAccount: {annotations: {role: reader}}
   podAnnotations: {a: b}
   podLabels: {c: d}
@@ -80,11 +80,12 @@ controller:
   tolerations: [{operator: Exists}]
   priorityClassName: system-cluster-critical
   affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}
-  args: [--verbose]
+  args: [--allow-internal-models]
   env: [{name: A, value: "1"}]
 gateway:
   replicas: 3
-  logLevel: warn
+  verbose: true
+  url: "https://{name}.{namespace}.models.example.com"
   service: {port: 443, grpcPort: 8443}
   tls: {secret: certificate}
   apiKeys: {content: "keys: []\n"}
@@ -167,9 +168,9 @@ func TestLint(t *testing.T) {
 // TestSchema: a value that is misspelt or cannot be is refused.
 func TestSchema(t *testing.T) {
 	for _, set := range []string{"contoller.replicas=2", "controller.replica=2", "controller.replicas=two", "controller.replicas=-1",
-		"adopt={kubeflow}", "installForeignCRDs={knative}", "image.pullPolicy=Sometimes", "image.digest=sha1:0", "watchNamespaces={Team_A}",
+		"adopt={kubeflow}", "installCRDs={knative}", "image.pullPolicy=Sometimes", "image.digest=sha1:0", "watchNamespaces={Team_A}",
 		"gateway.service.type=External", "gateway.service.port=0", "gateway.service.prot=80", "gateway.preStopSeconds=0", "gateway.tls.cert=a",
-		"gateway.args={verbose}", "gateway.logLevel=loud", "metrics.dashboard.enabled=true", "crds.kepe=true", "fullnameOverride=9lives"} {
+		"gateway.args={verbose}", "gateway.verbose=loud", "metrics.dashboard.enabled=true", "crds.kepe=true", "fullnameOverride=9lives"} {
 		_, err := helm(t, "template", "roundhouse", "roundhouse", "--kube-version", "1.36.3", "--set", set)
 		if err == nil || !strings.Contains(err.Error(), "schema") {
 			t.Errorf("--set %s: %v", set, err)

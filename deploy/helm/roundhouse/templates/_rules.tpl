@@ -136,11 +136,18 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [authentication.k8s.io]
   resources: [tokenreviews]
   verbs: [create]
-{{- if .Values.installForeignCRDs }}
-# Stand-ins for the CRDs of other projects.
+{{- if .Values.installCRDs }}
+# CRDs: other projects' are made where they are absent, ours are kept up to date.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   verbs: [create]
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  resourceNames:
+    {{- range $file, $_ := .Files.Glob "files/crds/*.yaml" }}
+    - {{ ($.Files.Get $file | fromYaml).metadata.name }}
+    {{- end }}
+  verbs: [patch]
 {{- end }}
 {{- end }}
 
@@ -151,7 +158,7 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   verbs: [create]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  resourceNames: [{{ include "roundhouse.name" . }}-controller]
+  resourceNames: [roundhouse-controller]
   verbs: [get, update, patch]
 # The certificate for gateways' reports, which the controller makes, and its
 # authority for gateways to read.
@@ -160,8 +167,16 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   verbs: [create]
 - apiGroups: [""]
   resources: [secrets, configmaps]
-  resourceNames: [{{ include "roundhouse.name" . }}-controller]
+  resourceNames: [roundhouse-controller]
   verbs: [get, update]
+# Which gateways there are.
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+# Events about who leads.
+- apiGroups: ["", events.k8s.io]
+  resources: [events]
+  verbs: [create, patch, update]
 {{- end }}
 
 {{- define "roundhouse.rules.gateway" -}}
@@ -186,7 +201,7 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 # The controller's authority, and where its pods take reports.
 - apiGroups: [""]
   resources: [configmaps]
-  resourceNames: [{{ include "roundhouse.name" . }}-controller]
+  resourceNames: [roundhouse-controller]
   verbs: [get]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]

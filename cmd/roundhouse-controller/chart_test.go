@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// TestChart reads the flags that the Helm chart gives, in what its own test
+// renders of it, as these commands do.
+func TestChart(t *testing.T) {
+	files, err := filepath.Glob("../../deploy/helm/testdata/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no goldens of the chart: %v", err)
+	}
+	seen := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, doc := range strings.Split(string(text), "\n---") {
+			var d appsv1.Deployment
+			if !strings.Contains(doc, "kind: Deployment") || yaml.Unmarshal([]byte(doc), &d) != nil {
+				continue
+			}
+			c := d.Spec.Template.Spec.Containers[0]
+			args := append(c.Command[1:len(c.Command):len(c.Command)], c.Args...)
+			cmd, rest, err := newRootCommand().Find(args)
+			if err != nil || !cmd.HasParent() {
+				t.Errorf("%s: %s: no such command: %v", file, c.Command, err)
+				continue
+			}
+			seen[cmd.Name()] = true
+			if err := cmd.ParseFlags(rest); err != nil {
+				t.Errorf("%s: %s %s: %v", file, cmd.Name(), rest, err)
+			}
+			// A probe of a port asks where the program listens.
+			for flag, port := range map[string]string{"metrics-listen": "metrics", "health-listen": "health", "listen": "http", "grpc-listen": "grpc", "report-listen": "reports"} {
+				f := cmd.Flags().Lookup(flag)
+				for _, p := range c.Ports {
+					if p.Name == port && f == nil {
+						t.Errorf("%s: %s has the port %s and no flag --%s", file, cmd.Name(), port, flag)
+					}
+				}
+			}
+		}
+	}
+	for _, c := range newRootCommand().Commands() {
+		if (c.Name() == "controller" || c.Name() == "gateway") && !seen[c.Name()] {
+			t.Errorf("the chart does not run %s", c.Name())
+		}
+	}
+}
