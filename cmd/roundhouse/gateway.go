@@ -64,7 +64,7 @@ func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err
 		return err
 	}
 	log := newLog(logs, o.verbose)
-	listeners, err := front.OpenListeners(o.listen, o.grpc, o.metrics)
+	listeners, err := front.OpenListeners(o.listen, o.grpc, o.metrics, "")
 	if err != nil {
 		return err
 	}

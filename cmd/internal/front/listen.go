@@ -42,11 +42,13 @@ func Reachable(a *net.TCPAddr) string {
 type Listeners struct {
 	Inference     net.Listener
 	GRPC, Metrics net.Listener // nil: none
+	Health        net.Listener // nil: with the metrics, if anywhere
 }
 
-// OpenListeners opens the addresses that --listen, --grpc-listen and
-// --metrics-listen name; the latter two may be empty. The caller closes them.
-func OpenListeners(inference, grpc, metrics string) (l Listeners, err error) {
+// OpenListeners opens the addresses that --listen, --grpc-listen,
+// --metrics-listen and --health-listen name; all but the first may be empty.
+// The caller closes them.
+func OpenListeners(inference, grpc, metrics, health string) (l Listeners, err error) {
 	defer func() {
 		if err != nil {
 			l.Close()
@@ -55,16 +57,23 @@ func OpenListeners(inference, grpc, metrics string) (l Listeners, err error) {
 	if l.Inference, err = Listen(inference, "--listen"); err != nil {
 		return l, err
 	}
-	if l.GRPC, err = ListenGRPC(grpc); err != nil || metrics == "" {
+	if l.GRPC, err = ListenGRPC(grpc); err != nil {
 		return l, err
 	}
-	l.Metrics, err = Listen(metrics, "--metrics-listen")
+	if metrics != "" {
+		if l.Metrics, err = Listen(metrics, "--metrics-listen"); err != nil {
+			return l, err
+		}
+	}
+	if health != "" {
+		l.Health, err = Listen(health, "--health-listen")
+	}
 	return l, err
 }
 
 // Close closes those that their servers have not.
 func (l Listeners) Close() {
-	for _, l := range []net.Listener{l.Inference, l.GRPC, l.Metrics} {
+	for _, l := range []net.Listener{l.Inference, l.GRPC, l.Metrics, l.Health} {
 		if l != nil {
 			_ = l.Close() // its server has closed it, or there was none
 		}

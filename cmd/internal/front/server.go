@@ -118,12 +118,17 @@ func (s *Server) Run(ctx context.Context, started func(context.Context), keep ..
 		})
 	}
 	s.Serve(serving, serve)
-	if l := s.cfg.Listeners.Metrics; l != nil {
-		keepers.Go(func() {
-			if err := serveMetrics(behind, l, s.cfg.Metrics, s.ready.Load); err != nil {
-				stop(fmt.Errorf("metrics: %w", err))
-			}
-		})
+	for name, side := range map[string]struct {
+		at      net.Listener
+		metrics *prometheus.Registry
+	}{"metrics": {s.cfg.Listeners.Metrics, s.cfg.Metrics}, "health": {s.cfg.Listeners.Health, nil}} {
+		if side.at != nil {
+			keepers.Go(func() {
+				if err := serveMetrics(behind, side.at, side.metrics, s.ready.Load); err != nil {
+					stop(fmt.Errorf("%s: %w", name, err))
+				}
+			})
+		}
 	}
 	servers.Go(func() { started(serving) })
 	servers.Wait()
@@ -152,7 +157,8 @@ func ServeMetrics(ctx context.Context, l net.Listener, reg *prometheus.Registry)
 	return serveMetrics(ctx, l, reg, nil)
 }
 
-// serveMetrics answers /readyz too, where it is told what.
+// serveMetrics answers /readyz too, where it is told what, and /metrics where
+// there are any.
 func serveMetrics(ctx context.Context, l net.Listener, reg *prometheus.Registry, ready func() bool) error {
 	mux := http.NewServeMux()
 	if ready != nil {
@@ -165,7 +171,9 @@ func serveMetrics(ctx context.Context, l net.Listener, reg *prometheus.Registry,
 		})
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	if reg != nil {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	}
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()

@@ -53,7 +53,7 @@ func TestTrafficComposesPools(t *testing.T) {
 	}
 	chat, pool := service.ParseKey("chat"), service.ParseKey("p")
 	publish := func(addresses ...string) {
-		v := fleet.View{Service: &service.Service{Meta: service.Meta{Key: chat}}, Protocol: service.ProtocolOpenAI, Role: service.RoleEngine}
+		v := fleet.View{Key: chat, Service: &service.Service{Meta: service.Meta{Key: chat}}, Protocol: service.ProtocolOpenAI, Role: service.RoleEngine}
 		for _, a := range addresses {
 			v.Replicas = append(v.Replicas, replica.Replica{ID: "chat-" + a, Service: chat, Role: service.RoleEngine, Phase: replica.Ready, HTTP: a})
 		}

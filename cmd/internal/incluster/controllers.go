@@ -20,7 +20,7 @@ import (
 
 // PortDemand is the name of the port of the controller's Service that takes
 // reports.
-const PortDemand = "demand"
+const PortDemand = "reports"
 
 // controllers watches where the controller's pods are.
 type controllers struct {

@@ -64,7 +64,7 @@ func New(ctx context.Context, o Options) (g *Gateway, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if g.Listeners, err = front.OpenListeners(o.Listen, o.GRPC, o.Metrics); err != nil {
+	if g.Listeners, err = front.OpenListeners(o.Listen, o.GRPC, o.Metrics, o.Health); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -79,7 +79,7 @@ func New(ctx context.Context, o Options) (g *Gateway, err error) {
 	return g, g.build(api)
 }
 
-// build puts the parts together. It sends nothing.
+// build puts the parts together. It asks the API server which kinds there are.
 func (g *Gateway) build(api *rest.Config) (err error) {
 	direct, err := client.New(api, client.Options{Scheme: kube.Scheme()})
 	if err != nil {
@@ -108,15 +108,15 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	if err := g.demand(direct); err != nil {
 		return err
 	}
-	if g.targets, err = newControllers(api, direct.RESTMapper(), client.ObjectKey{Namespace: g.o.controller.Namespace, Name: g.o.controller.Name}, g.o.transform, g.reporter.SetTargets); err != nil {
+	if g.targets, err = newControllers(api, direct.RESTMapper(), client.ObjectKey{Namespace: g.o.System, Name: g.o.ControllerService}, g.o.transform, g.reporter.SetTargets); err != nil {
 		return err
 	}
-	if g.traffic, err = front.NewTraffic(asking{g.view, g.reporter}, g.o.Domain, g.log); err != nil {
+	if g.traffic, err = front.NewTraffic(asking{g.view, g.reporter}, g.o.domain(), g.log); err != nil {
 		return err
 	}
 	following := withdrawing{g.traffic, g.reporter}
 	g.fleet, err = fleet.New(fleet.Config{Platform: g.view, Store: manifests{g.source}, Models: manifests{}, Traffic: following, Routing: g.traffic,
-		URL: func(k service.Key) string { return g.o.url(g.access.Scheme(), k) }, Cluster: true, Follow: true, Log: g.log})
+		URL: g.o.address, Cluster: true, Follow: true, Log: g.log})
 	if err != nil {
 		return err
 	}
@@ -129,8 +129,8 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 
 func (g *Gateway) demand(direct client.Client) (err error) {
 	cfg := demand.DefaultClientConfig()
-	cfg.Pod, cfg.Token, cfg.Log = g.o.Pod, g.o.Token, g.log
-	cfg.Roots = demand.NewAuthorities(direct, client.ObjectKey{Namespace: g.o.controller.Namespace, Name: g.o.controller.Name}).Pool
+	cfg.Pod, cfg.Token, cfg.Log = g.o.Pod, g.o.ControllerToken, g.log
+	cfg.Roots = demand.NewAuthorities(direct, client.ObjectKey{Namespace: g.o.System, Name: demand.Authority}).Pool
 	cfg.InFlight = func(name string) map[string]int {
 		out := map[string]int{}
 		for _, e := range g.traffic.Dispatcher.Endpoints(routing.Service(service.ParseKey(name))) {

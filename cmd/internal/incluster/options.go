@@ -6,7 +6,9 @@ package incluster
 import (
 	"fmt"
 	"io"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,24 +17,30 @@ import (
 
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 )
 
 // Options are what the gateway of a cluster is told by flags.
 type Options struct {
-	Kubeconfig            string
-	Controller            string
-	Adopt, Namespaces     []string
-	Listen, GRPC, Metrics string
-	Domain                string
-	Pod, Token            string
-	Leave                 time.Duration
-	Verbose               bool
-	Front                 front.Options
-	Version               string
-	Out, Logs             io.Writer
+	Kubeconfig        string
+	System            string // namespace of the controller and its gateways
+	ControllerService string
+	ControllerToken   string
+	Adopt, Namespaces []string
+	// GatewayClass is taken, since the chart gives it, and says nothing here:
+	// the status of Gateways is the controller's to write.
+	GatewayClass string
+	Listen, GRPC      string
+	Metrics, Health   string
+	URL               string
+	Pod               string
+	Leave             time.Duration
+	Verbose           bool
+	Front             front.Options
+	Version           string
+	Out, Logs         io.Writer
 
-	controller service.Key // of Controller
-	adopt      []service.Dialect
+	adopt []service.Dialect
 	// transform changes EndpointSlices on their way in. The API server takes
 	// none with loopback addresses, which tests have.
 	transform toolscache.TransformFunc
@@ -41,16 +49,20 @@ type Options struct {
 // Flags adds the options' flags.
 func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "file that says how to reach the API server; default: the pod's own account")
-	f.StringVar(&o.Controller, "controller", "roundhouse-system/roundhouse-controller", "NAMESPACE/NAME of the controller's headless Service, and of the ConfigMap with its authorities")
+	f.StringVar(&o.System, "system-namespace", "", "namespace of the controller and its gateways (default: the pod's own, else roundhouse-system)")
+	f.StringVar(&o.ControllerService, "controller-service", "roundhouse-controller", "headless Service in the system namespace whose pods hear what is asked of services")
+	f.StringVar(&o.ControllerToken, "controller-token", "/var/run/secrets/roundhouse/token", "file of the ServiceAccount's token, of audience roundhouse-controller")
 	f.StringSliceVar(&o.Adopt, "adopt", nil, "foreign dialects whose manifests are read in every namespace, as the controller's: kserve, ome, seldon, gateway")
 	f.StringSliceVar(&o.Namespaces, "namespace", nil, "namespace to serve; may be repeated; default: all")
 	f.StringVar(&o.Listen, "listen", ":8080", "address for inference over HTTP")
 	f.StringVar(&o.GRPC, "grpc-listen", ":8081", "address for inference over gRPC; empty for none")
-	f.StringVar(&o.Metrics, "metrics-listen", ":8090", "address of /metrics, /healthz and /readyz; empty for none")
-	f.StringVar(&o.Domain, "domain", "localhost", "what the hosts of services end in: NAME.NAMESPACE.DOMAIN")
+	f.StringVar(&o.Metrics, "metrics-listen", ":8090", "address of /metrics; empty for none")
+	f.StringVar(&o.Health, "health-listen", ":8091", "address of /healthz and /readyz; empty for none")
+	f.StringVar(&o.URL, "gateway-url", DefaultURL, "where people reach a service, as the controller is told: the gateway answers for its host")
+	f.StringVar(&o.GatewayClass, "gateway-class", "", "GatewayClass of the Gateways that stand for this gateway")
+	_ = f.MarkHidden("gateway-class") // it is there
 	f.StringVar(&o.Pod, "pod", "", "name of this pod; default: POD_NAME, or else the host's name")
-	f.StringVar(&o.Token, "token", "/var/run/secrets/roundhouse/token", "file of the ServiceAccount's token for the controller")
-	f.DurationVar(&o.Leave, "leave", 5*time.Second, "for how long requests are still taken after the gateway was asked to stop, so that others hear of it")
+	f.DurationVar(&o.Leave, "leave", 3*time.Second, "for how long requests are still taken after the gateway was asked to stop, so that others hear of it")
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
 	o.Front.Flags(f)
 }
@@ -60,19 +72,23 @@ const maxLeave = 5 * time.Minute
 
 // settle checks the options and fills in what follows from others.
 func (o *Options) settle() error {
-	o.controller = service.ParseKey(o.Controller)
-	if !strings.Contains(o.Controller, "/") || o.controller.Name == "" || o.controller.Namespace == "" {
-		return front.Usagef("--controller is %q: want NAMESPACE/NAME", o.Controller)
+	if o.System == "" {
+		o.System = ownNamespace()
+	}
+	if o.ControllerService == "" || o.ControllerToken == "" {
+		return front.Usagef("--controller-service and --controller-token are needed to tell the controller what is asked")
 	}
 	if o.Leave < 0 || o.Leave > maxLeave {
 		return front.Usagef("--leave is %s: must be 0 to %s", o.Leave, maxLeave)
 	}
 	for _, d := range o.Adopt {
+		if !slices.Contains(objects.Foreign, service.Dialect(d)) {
+			return front.Usagef("--adopt %s: not a dialect: write some of %v", d, objects.Foreign)
+		}
 		o.adopt = append(o.adopt, service.Dialect(d))
 	}
-	o.Domain = strings.Trim(o.Domain, ".")
-	if o.Domain == "" || strings.ContainsAny(o.Domain, "/: ") {
-		return front.Usagef("--domain is %q: want a domain such as models.example.com", o.Domain)
+	if u, err := url.Parse(o.address(service.Key{Namespace: "namespace", Name: "name"})); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return front.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.URL)
 	}
 	if o.Pod == "" {
 		o.Pod = os.Getenv("POD_NAME")
@@ -87,7 +103,36 @@ func (o *Options) settle() error {
 	return nil
 }
 
-// url is where people reach a service.
-func (o *Options) url(scheme string, k service.Key) string {
-	return scheme + "://" + k.Name + "." + k.Namespace + "." + o.Domain
+// DefaultURL is where people reach a service unless they say otherwise.
+const DefaultURL = "http://{name}.{namespace}.example.com"
+
+// address is where people reach a service.
+func (o *Options) address(k service.Key) string {
+	return strings.NewReplacer("{name}", k.Name, "{namespace}", k.Namespace).Replace(o.URL)
+}
+
+// domain is what the hosts of services end in; "" where the URL is not of that
+// form, and for that of one machine.
+func (o *Options) domain() string {
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return ""
+	}
+	rest, ok := strings.CutPrefix(u.Hostname(), "{name}.{namespace}.")
+	if !ok {
+		return ""
+	}
+	return rest
+}
+
+// ownNamespace is the pod's, as the cluster tells it.
+func ownNamespace() string {
+	if ns := os.Getenv("POD_NAMESPACE"); ns != "" {
+		return ns
+	}
+	text, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	if ns := strings.TrimSpace(string(text)); err == nil && ns != "" {
+		return ns
+	}
+	return "roundhouse-system"
 }

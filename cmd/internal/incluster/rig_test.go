@@ -135,7 +135,7 @@ type running struct {
 
 func (g *running) address() string { return g.Listeners.Inference.Addr().String() }
 func (g *running) ready() bool {
-	resp, err := http.Get("http://" + g.Listeners.Metrics.Addr().String() + "/readyz")
+	resp, err := http.Get("http://" + g.Listeners.Health.Addr().String() + "/readyz")
 	if err != nil {
 		return false
 	}
@@ -146,8 +146,8 @@ func (g *running) ready() bool {
 // gateway starts one and waits until it is ready.
 func (r *rig) gateway(change func(*Options)) *running {
 	r.t.Helper()
-	o := Options{Kubeconfig: r.path("kubeconfig"), Controller: r.ns + "/roundhouse-controller", Namespaces: []string{r.ns}, Listen: "127.0.0.1:0", Metrics: "127.0.0.1:0",
-		Domain: "models.test", Pod: "gateway-1", Token: r.path("token"), Version: "test", Out: io.Discard, Logs: &testLog{t: r.t}, transform: toLoopback}
+	o := Options{Kubeconfig: r.path("kubeconfig"), System: r.ns, ControllerService: "roundhouse-controller", Namespaces: []string{r.ns}, Listen: "127.0.0.1:0", Metrics: "127.0.0.1:0", Health: "127.0.0.1:0",
+		URL: "http://{name}.{namespace}.models.test", Pod: "gateway-1", ControllerToken: r.path("token"), Version: "test", Out: io.Discard, Logs: &testLog{t: r.t}, transform: toLoopback}
 	o.Front = frontDefaults()
 	if change != nil {
 		change(&o)

@@ -19,6 +19,10 @@ import (
 // Audience is that of the tokens gateways show.
 const Audience = "roundhouse-controller"
 
+// Authority is the name of the Secret with the controller's certificate, and
+// of the ConfigMap with what gateways trust.
+const Authority = "roundhouse-controller"
+
 // Path takes reports, by POST.
 const Path = "/v1/demand"
 

@@ -123,7 +123,7 @@ func (s *Server) update(change func(*book) []string) {
 func (s *Server) Publish(v fleet.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.served[v.Service.Key] = true
+	s.mu.served[v.Key] = true
 }
 
 // Withdraw implements fleet.Traffic: what was asked of the service is

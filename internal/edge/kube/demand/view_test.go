@@ -6,5 +6,5 @@ import (
 )
 
 func viewOf(k service.Key) fleet.View {
-	return fleet.View{Service: &service.Service{Meta: service.Meta{Key: k}}}
+	return fleet.View{Key: k, Service: &service.Service{Meta: service.Meta{Key: k}}}
 }
