@@ -273,9 +273,9 @@ func (op *operator) listen(ctx context.Context) error {
 	return op.traffic.Serve(ctx, l, certs.Get)
 }
 
-// reconcilers is how many services are looked at at once. Most of a look is
+// controlled is how many services are looked at at once. Most of a look is
 // waiting, for the API server or a model's source.
-const reconcilers = 16
+const controlled = 16
 
 // lead decides until ctx ends. An error ends the program: another leads.
 func (op *operator) lead(ctx context.Context) error {
@@ -304,7 +304,7 @@ func (op *operator) lead(ctx context.Context) error {
 		defer close(done)
 		op.routes(ctx)
 	}()
-	op.fleet.Run(ctx, reconcilers)
+	op.fleet.Run(ctx, controlled)
 	<-done
 	return nil
 }
