@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -158,13 +159,46 @@ func TestNoPackageOfLeftovers(t *testing.T) {
 	}
 }
 
-func TestControllerRuntimeStaysInItsRoom(t *testing.T) {
+// kubernetes are the clients of Kubernetes: large, and no replica's business.
+var kubernetes = []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"}
+
+func isKubernetes(imported string) bool {
+	return slices.ContainsFunc(kubernetes, func(m string) bool { return imported == m || strings.HasPrefix(imported, m+"/") })
+}
+
+// inCluster are the rooms that speak to an API server, and what tests them.
+var inCluster = []string{"internal/edge/kube/", "cmd/roundhouse-controller/", "cmd/internal/incluster/", "test/"}
+
+func TestKubernetesStaysInItsRoom(t *testing.T) {
 	pkgs, _ := load(t)
 	for _, p := range pkgs {
+		if slices.ContainsFunc(inCluster, func(room string) bool { return strings.HasPrefix(p.path+"/", room) }) {
+			continue
+		}
 		for imported, file := range p.imports {
-			if strings.HasPrefix(imported, "sigs.k8s.io/controller-runtime") && p.path != "internal/edge/kube" && p.path != "cmd/roundhouse-controller" {
-				t.Errorf("%s imports %s: only internal/edge/kube and the controller may", file, imported)
+			if isKubernetes(imported) {
+				t.Errorf("%s imports %s: only %s may", file, imported, strings.Join(inCluster, ", "))
 			}
+		}
+	}
+}
+
+// TestReplicasCarryNoKubernetes: the program that is also every replica links
+// no client of Kubernetes, by whatever way it might come.
+func TestReplicasCarryNoKubernetes(t *testing.T) {
+	cmd := exec.Command("go", "list", "-deps", "./cmd/roundhouse")
+	cmd.Dir = filepath.Join("..", "..")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	deps := strings.Fields(string(out))
+	if len(deps) < 100 {
+		t.Fatalf("only %d packages: the list is broken", len(deps))
+	}
+	for _, d := range deps {
+		if isKubernetes(d) {
+			t.Errorf("cmd/roundhouse links %s: `go mod why -vendor %s` says how it comes", d, d)
 		}
 	}
 }
