@@ -54,13 +54,6 @@ func revision(k service.Key, s platformtest.Server) workload.Revision {
 	return clustertest.Revision(clustertest.Options{Image: "test"}, k, s)
 }
 
-// overNodes makes a group of two of the engine.
-func overNodes(r workload.Revision) workload.Revision {
-	c := &r.Components[0]
-	c.Worker = &workload.Node{Pod: *c.Pod.DeepCopy(), Main: c.Main, Size: 1}
-	return r
-}
-
 var (
 	deployments = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
 	groups      = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"}
@@ -99,54 +92,48 @@ func (f *fixture) scaleAs(manager string, kind schema.GroupVersionKind, k servic
 
 // TestCount is never reset, nor owned once somebody else has set it.
 func TestCount(t *testing.T) {
-	for _, c := range []struct {
-		kind  schema.GroupVersionKind
-		shape func(workload.Revision) workload.Revision
-	}{
-		{deployments, func(r workload.Revision) workload.Revision { return r }},
-		{groups, overNodes},
-	} {
-		t.Run(c.kind.Kind, func(t *testing.T) {
-			f := open(t)
-			k := platformtest.Key("count-" + strings.ToLower(c.kind.Kind))
-			n := 0
-			next := func() workload.Revision {
-				n++
-				return c.shape(revision(k, platformtest.Server{NeverReady: true, Salt: fmt.Sprint(n)}))
-			}
-			f.MustApply(next())
-			f.wantCount(c.kind, k, 0, "new")
-			f.MustApply(next())
-			f.MustApply(next())
-			f.wantCount(c.kind, k, 0, "a new revision, never scaled")
-			f.scaleAs("somebody", c.kind, k, 3)
-			f.MustApply(next())
-			f.wantCount(c.kind, k, 3, "a new revision, scaled by somebody else")
-			f.MustApply(next())
-			f.wantCount(c.kind, k, 3, "and another")
-			if owners := countOwners(t, f.live(c.kind, k)); !slices.Equal(owners, []string{"somebody/Update"}) {
-				t.Errorf("owners of the count: %v", owners)
-			}
-			f.scaleAs("somebody", c.kind, k, 0)
-			f.MustApply(next())
-			f.wantCount(c.kind, k, 0, "a new revision, scaled to zero by somebody else")
-			f.MustScale(k, 2)
-			f.MustApply(next())
-			f.wantCount(c.kind, k, 2, "a new revision, scaled by us")
-			f.MustScale(k, 0)
-			f.MustApply(next())
-			f.wantCount(c.kind, k, 0, "a new revision, scaled to zero by us")
-			// Whoever wipes out who owns what does not move the count either.
-			f.scaleAs("somebody", c.kind, k, 1)
-			u := f.live(c.kind, k)
-			if err := f.direct.Patch(t.Context(), u, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`))); err != nil {
-				t.Fatal(err)
-			}
-			f.MustApply(next())
-			f.MustApply(next())
-			f.wantCount(c.kind, k, 1, "a new revision, once nobody owned anything")
-		})
+	testCount(t, deployments, func(r workload.Revision) workload.Revision { return r })
+}
+
+func testCount(t *testing.T, kind schema.GroupVersionKind, shaped func(workload.Revision) workload.Revision) {
+	f := open(t)
+	k := platformtest.Key("count-" + strings.ToLower(kind.Kind))
+	n := 0
+	next := func() workload.Revision {
+		n++
+		return shaped(revision(k, platformtest.Server{NeverReady: true, Salt: fmt.Sprint(n)}))
 	}
+	f.MustApply(next())
+	f.wantCount(kind, k, 0, "new")
+	f.MustApply(next())
+	f.MustApply(next())
+	f.wantCount(kind, k, 0, "a new revision, never scaled")
+	f.scaleAs("somebody", kind, k, 3)
+	f.MustApply(next())
+	f.wantCount(kind, k, 3, "a new revision, scaled by somebody else")
+	f.MustApply(next())
+	f.wantCount(kind, k, 3, "and another")
+	if owners := countOwners(t, f.live(kind, k)); !slices.Equal(owners, []string{"somebody/Update"}) {
+		t.Errorf("owners of the count: %v", owners)
+	}
+	f.scaleAs("somebody", kind, k, 0)
+	f.MustApply(next())
+	f.wantCount(kind, k, 0, "a new revision, scaled to zero by somebody else")
+	f.MustScale(k, 2)
+	f.MustApply(next())
+	f.wantCount(kind, k, 2, "a new revision, scaled by us")
+	f.MustScale(k, 0)
+	f.MustApply(next())
+	f.wantCount(kind, k, 0, "a new revision, scaled to zero by us")
+	// Whoever wipes out who owns what does not move the count either.
+	f.scaleAs("somebody", kind, k, 1)
+	u := f.live(kind, k)
+	if err := f.direct.Patch(t.Context(), u, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`))); err != nil {
+		t.Fatal(err)
+	}
+	f.MustApply(next())
+	f.MustApply(next())
+	f.wantCount(kind, k, 1, "a new revision, once nobody owned anything")
 }
 
 // countOwners are those who own spec.replicas, as "manager/operation".
@@ -186,6 +173,37 @@ func TestRaceWithGateway(t *testing.T) {
 		t.Errorf("calls: %v", writes)
 	}
 	f.wantRaised(1)
+	if rs := f.AwaitReady(k, 1); rs[0].Revision != r.Hash {
+		t.Errorf("runs revision %s, want %s", rs[0].Revision, r.Hash)
+	}
+}
+
+// TestConflictStorm: a write that somebody always comes before is given up in
+// words, and done once there is peace.
+func TestConflictStorm(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("stormy")
+	f.MustApply(revision(k, platformtest.Server{Salt: "1"}))
+	storm := 0
+	f.calls.set(func(call string) {
+		if call == "PATCH deployments" {
+			storm++
+			patch := fmt.Appendf(nil, `{"metadata":{"labels":{"storm":"%d"}}}`, storm)
+			if err := f.direct.Patch(t.Context(), f.live(deployments, k), client.RawPatch(types.MergePatchType, patch)); err != nil {
+				t.Error(err)
+			}
+		}
+	}, false)
+	r := revision(k, platformtest.Server{Salt: "2"})
+	if err := f.Apply(t.Context(), r); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "suite/stormy-engine") {
+		t.Errorf("Apply: %v", err)
+	}
+	if storm < 3 || storm > 20 {
+		t.Errorf("tried %d times", storm)
+	}
+	f.calls.set(nil, false)
+	f.MustApply(r)
+	f.MustScale(k, 1)
 	if rs := f.AwaitReady(k, 1); rs[0].Revision != r.Hash {
 		t.Errorf("runs revision %s, want %s", rs[0].Revision, r.Hash)
 	}
@@ -306,22 +324,6 @@ func (f *fixture) driftedKey() service.Key {
 	}
 }
 
-// TestShapeChanges: a Deployment that becomes a LeaderWorkerSet keeps its count.
-func TestShapeChanges(t *testing.T) {
-	f := open(t)
-	k := platformtest.Key("reshaped")
-	f.MustApply(revision(k, platformtest.Server{}))
-	f.MustScale(k, 2)
-	f.AwaitReady(k, 2)
-	f.MustApply(overNodes(revision(k, platformtest.Server{Salt: "2"})))
-	f.wantCount(groups, k, 2, "the new shape")
-	u := &appsv1.Deployment{}
-	err := f.direct.Get(t.Context(), client.ObjectKey{Namespace: k.Namespace, Name: shape.Name(k, service.RoleEngine)}, u)
-	if !apierrors.IsNotFound(err) {
-		t.Errorf("the Deployment: %v", err)
-	}
-}
-
 // TestAPIServerGone: what is known stays known, writes fail in words, and all
 // is well again once it is back.
 func TestAPIServerGone(t *testing.T) {
@@ -350,8 +352,8 @@ func TestAPIServerGone(t *testing.T) {
 	f.AwaitReady(k, 2)
 }
 
-// TestLongNames of services stay apart, and are listed in full.
-func TestLongNames(t *testing.T) {
+// TestNames of services, however long, stay apart, and are listed in full.
+func TestNames(t *testing.T) {
 	f := open(t)
 	var keys []service.Key
 	for _, end := range []string{"a", "b"} {
@@ -360,6 +362,10 @@ func TestLongNames(t *testing.T) {
 		f.MustScale(k, 1)
 		keys = append(keys, k)
 	}
+	canary := platformtest.Key("short").Canary()
+	f.MustApply(revision(canary, platformtest.Server{}))
+	f.MustScale(canary, 1)
+	keys = append(keys, canary)
 	for _, k := range keys {
 		f.AwaitReady(k, 1)
 	}

@@ -2,6 +2,7 @@ package platform
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
@@ -132,19 +133,46 @@ func older(a, b string) bool {
 	return err == nil && n < 0
 }
 
-// event is what is told outside the lock.
+// event is what is told to others.
 type event struct {
 	raised  int // to this count
 	drifted bool
 }
 
+// tell says that a service changed. Callbacks have a goroutine of their own: who
+// calls Apply or Scale may hold a lock that they need. The lock is not held.
 func (p *Platform) tell(k service.Key, e event) {
 	p.queue.Add(k)
-	if e.raised > 0 {
-		p.cfg.Raised(k, e.raised)
+	if e == (event{}) {
+		return
 	}
-	if e.drifted {
-		p.cfg.Drifted(k)
+	p.mu.Lock()
+	before := p.mu.untold[k]
+	p.mu.untold[k] = event{max(before.raised, e.raised), before.drifted || e.drifted}
+	p.mu.Unlock()
+	p.news.Add(k)
+}
+
+// runNews calls back until ctx ends.
+func (p *Platform) runNews(ctx context.Context) {
+	stop := context.AfterFunc(ctx, p.news.ShutDown)
+	defer stop()
+	for {
+		k, down := p.news.Get()
+		if down {
+			return
+		}
+		p.mu.Lock()
+		e := p.mu.untold[k]
+		delete(p.mu.untold, k)
+		p.mu.Unlock()
+		p.news.Done(k)
+		if e.raised > 0 {
+			p.cfg.Raised(k, e.raised)
+		}
+		if e.drifted {
+			p.cfg.Drifted(k)
+		}
 	}
 }
 

@@ -43,7 +43,7 @@ func run(m *testing.M) int {
 		return m.Run()
 	}
 	dir, _ := filepath.Abs(binaries)
-	env := &envtest.Environment{BinaryAssetsDirectory: dir, CRDDirectoryPaths: []string{"testdata/crds"}}
+	env := &envtest.Environment{BinaryAssetsDirectory: dir}
 	cfg, err := env.Start()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "the API server does not start:", err)

@@ -50,17 +50,24 @@ func (h *held) observe(k service.Key) []replica.Replica {
 		out = append(out, h.awaited(k, i, o, alive[o.role])...)
 	}
 	slices.SortFunc(out, func(a, b replica.Replica) int {
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(h.order(a), h.order(b)), cmp.Compare(a.ID, b.ID))
+		first, second := h.order(a), h.order(b)
+		if first == last || second == last { // it has no pod yet, so is the youngest
+			return cmp.Or(cmp.Compare(first, second), cmp.Compare(a.ID, b.ID))
+		}
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(first, second))
 	})
 	return out
 }
+
+// last is the place of a replica without a pod.
+const last = math.MaxInt
 
 // order is a replica's place among those of the same second.
 func (h *held) order(r replica.Replica) int {
 	if m, there := h.pods[r.ID]; there {
 		return m.order
 	}
-	return math.MaxInt // it has no pod yet
+	return last
 }
 
 // awaited are the replicas that have no pod yet. alive counts those that do, by

@@ -30,6 +30,7 @@ type Platform struct {
 	pods    corev1client.PodsGetter
 	queue   workqueue.TypedInterface[service.Key]
 	changed chan service.Key
+	news    workqueue.TypedInterface[service.Key] // of whom untold has something
 	groups  groups
 
 	started chan struct{} // closed by Start
@@ -41,6 +42,7 @@ type Platform struct {
 		order int // of the pod last seen
 		// scalers counts the HorizontalPodAutoscalers of what they scale.
 		scalers map[target]int
+		untold  map[service.Key]event
 	}
 }
 
@@ -53,10 +55,11 @@ func New(cfg Config) (*Platform, error) {
 	if err != nil {
 		return nil, fmt.Errorf("platform: %w", err)
 	}
-	p := &Platform{cfg: cfg.withDefaults(), pods: pods, queue: workqueue.NewTyped[service.Key](),
+	p := &Platform{cfg: cfg.withDefaults(), pods: pods, queue: workqueue.NewTyped[service.Key](), news: workqueue.NewTyped[service.Key](),
 		changed: make(chan service.Key), started: make(chan struct{})}
 	p.mu.held = map[service.Key]*held{}
 	p.mu.scalers = map[target]int{}
+	p.mu.untold = map[service.Key]event{}
 	return p, nil
 }
 

@@ -1,6 +1,7 @@
 package platform_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -17,6 +18,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/kube/platform"
 	"roundhouse.dev/roundhouse/internal/edge/kube/platform/clustertest"
 	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
 )
@@ -190,6 +192,34 @@ func TestAutoscalerOfOthers(t *testing.T) {
 	}
 }
 
+// TestCallbacksMayWait: who is told may need what the caller of Apply holds.
+func TestCallbacksMayWait(t *testing.T) {
+	cfg := cluster(t)
+	calls, told, let := &counter{}, make(chan int), make(chan bool)
+	calls.attach(cfg)
+	p := clustertest.Open(t, platform.Config{REST: cfg, Raised: func(_ service.Key, n int) { <-let; told <- n }})
+	f := &fixture{t: t, calls: calls, direct: direct(t), Subject: platformtest.On(t, p)}
+	k := platformtest.Key("patient")
+	f.MustApply(revision(k, platformtest.Server{Salt: "1"}))
+	calls.set(func(call string) {
+		if call == "PATCH deployments" {
+			f.scaleAs("roundhouse-gateway", deployments, k, 1)
+		}
+	}, false)
+	f.MustApply(revision(k, platformtest.Server{Salt: "2"}))
+	calls.set(nil, false)
+	f.AwaitReady(k, 1)
+	close(let)
+	select {
+	case n := <-told:
+		if n != 1 {
+			t.Errorf("raised to %d", n)
+		}
+	case <-within(t).Done():
+		t.Error("nobody is told")
+	}
+}
+
 // TestScaleRefused says why.
 func TestScaleRefused(t *testing.T) {
 	f := open(t)
@@ -217,6 +247,7 @@ func TestQuota(t *testing.T) {
 	if err := f.direct.Create(t.Context(), quota); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = f.direct.Delete(context.Background(), quota) })
 	f.MustApply(revision(k, platformtest.Server{}))
 	f.MustScale(k, 2)
 	rs := f.Await(k, "one refused", func(rs []replica.Replica) bool {

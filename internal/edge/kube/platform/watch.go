@@ -48,6 +48,7 @@ func (p *Platform) Start(ctx context.Context, in cache.Informers) error {
 		p.cfg.Log.Warn("LeaderWorkerSets are looked for again when a service needs one", "error", err)
 	}
 	go p.run(ctx)
+	go p.runNews(ctx)
 	close(p.started)
 	return nil
 }
