@@ -93,7 +93,7 @@ gateway:
   sessionHeader: X-Session-Id
   accessLog: true
   tracingServer: otel:4317
-  preStopSeconds: 30
+  leaveSeconds: 30
   serviceAccount: {annotations: {role: reader}}
   podAnnotations: {a: b}
   podLabels: {c: d}
@@ -169,7 +169,7 @@ func TestLint(t *testing.T) {
 func TestSchema(t *testing.T) {
 	for _, set := range []string{"contoller.replicas=2", "controller.replica=2", "controller.replicas=two", "controller.replicas=-1",
 		"adopt={kubeflow}", "installCRDs={knative}", "image.pullPolicy=Sometimes", "image.digest=sha1:0", "watchNamespaces={Team_A}",
-		"gateway.service.type=External", "gateway.service.port=0", "gateway.service.prot=80", "gateway.preStopSeconds=0", "gateway.tls.cert=a",
+		"gateway.service.type=External", "gateway.service.port=0", "gateway.service.prot=80", "gateway.leaveSeconds=301", "gateway.tls.cert=a",
 		"gateway.args={verbose}", "gateway.verbose=loud", "metrics.dashboard.enabled=true", "crds.kepe=true", "fullnameOverride=9lives"} {
 		_, err := helm(t, "template", "roundhouse", "roundhouse", "--kube-version", "1.36.3", "--set", set)
 		if err == nil || !strings.Contains(err.Error(), "schema") {

@@ -55,6 +55,8 @@ func controllerCalls(ns string) []call {
 	out = append(out, spread(ns, "get", ":pods/log")...)
 	out = append(out, spread(ns, "list watch", "autoscaling:horizontalpodautoscalers")...)
 	out = append(out, spread(ns, "create patch", "events.k8s.io:events")...)
+	out = append(out, spread(ns, "get list watch", "gateway.networking.k8s.io:gateways")...)
+	out = append(out, spread(ns, "patch", "gateway.networking.k8s.io:gateways/status")...)
 	for _, k := range objects.Kinds {
 		if k.Status != objects.NoStatus {
 			out = append(out, spread(ns, "patch", k.Group+":"+k.Plural+"/status")...)
@@ -70,7 +72,10 @@ func controllerCalls(ns string) []call {
 // namespace holds.
 func ownCalls(name string) []call {
 	out := []call{{"create", "authentication.k8s.io", "tokenreviews", "", ""}}
-	out = append(out, spread("", "list watch", "apiextensions.k8s.io:customresourcedefinitions")...)
+	out = append(out, spread("", "list watch", "apiextensions.k8s.io:customresourcedefinitions", "gateway.networking.k8s.io:gatewayclasses")...)
+	out = append(out, spread("", "patch", "gateway.networking.k8s.io:gatewayclasses/status")...)
+	out = append(out, spread(namespace, "list watch", "discovery.k8s.io:endpointslices")...)
+	out = append(out, spread(namespace, "create patch", ":events", "events.k8s.io:events")...)
 	for _, r := range []string{"coordination.k8s.io:leases", ":secrets", ":configmaps"} {
 		group, resource, _ := strings.Cut(r, ":")
 		out = append(out, call{"create", group, resource, namespace, ""})
@@ -102,7 +107,7 @@ func TestRBAC(t *testing.T) {
 	own = append(own, call{"get", "", "secrets", namespace, "somebody-elses"}, call{"update", "coordination.k8s.io", "leases", namespace, "somebody-elses"})
 	writes := spread("team-a", "create patch update delete", "apps:deployments", ":services", "apps:controllerrevisions", "policy:poddisruptionbudgets", ":pods")
 	writes = append(writes, spread("team-a", "patch", "roundhouse.dev:modelservices/status")...)
-	writes = append(writes, spread("team-a", "get list", ":pods", ":pods/log", ":secrets")...)
+	writes = append(writes, spread("team-a", "get list", ":pods", ":pods/log", ":secrets", "apps:deployments")...)
 	for _, set := range []struct {
 		name    string
 		values  string

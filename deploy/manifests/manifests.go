@@ -184,7 +184,7 @@ func args(c *yaml.Node, o Options) {
 		}
 	}
 	add("--adopt", o.Adopt...)
-	if text(c, "name") == "controller" && o.GatewayURL != "" {
+	if o.GatewayURL != "" {
 		add("--gateway-url", o.GatewayURL)
 	}
 	list.Content = kept

@@ -22,7 +22,7 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   resources: [inferencepools, inferencemodels, inferenceobjectives, inferencemodelrewrites]
   verbs: [get, list, watch]
 - apiGroups: [gateway.networking.k8s.io]
-  resources: [gateways, httproutes]
+  resources: [httproutes]
   verbs: [get, list, watch]
 # Both find replicas by EndpointSlices, and decisions in ControllerRevisions.
 - apiGroups: [discovery.k8s.io]
@@ -43,9 +43,6 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   verbs: [get, list, watch]
 - apiGroups: [ome.io]
   resources: [clusterbasemodels]
-  verbs: [get, list, watch]
-- apiGroups: [gateway.networking.k8s.io]
-  resources: [gatewayclasses]
   verbs: [get, list, watch]
 {{- if not .Values.watchNamespaces }}
 # Which namespaces adopt whose manifests.
@@ -70,6 +67,9 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [inference.networking.k8s.io, inference.networking.x-k8s.io]
   resources: [inferencepools/status, inferencemodels/status, inferenceobjectives/status, inferencemodelrewrites/status]
   verbs: [get, patch, update]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [gateways]
+  verbs: [get, list, watch]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [gateways/status, httproutes/status]
   verbs: [get, patch, update]
@@ -129,6 +129,10 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [roundhouse.dev]
   resources: [clusterservingruntimes/status]
   verbs: [get, patch, update]
+# Gateways of a GatewayClass that names Roundhouse.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [gatewayclasses]
+  verbs: [get, list, watch]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [gatewayclasses/status]
   verbs: [get, patch, update]
@@ -184,14 +188,8 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 # A request to a sleeping service starts its first replica, whether or not a
 # controller is alive.
 - apiGroups: [apps]
-  resources: [deployments]
-  verbs: [get, list, watch]
-- apiGroups: [apps]
   resources: [deployments/scale]
   verbs: [get, patch]
-- apiGroups: [leaderworkerset.x-k8s.io]
-  resources: [leaderworkersets]
-  verbs: [get, list, watch]
 - apiGroups: [leaderworkerset.x-k8s.io]
   resources: [leaderworkersets/scale]
   verbs: [get, patch]
