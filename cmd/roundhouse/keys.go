@@ -112,6 +112,7 @@ func newKeysCreateCommand() *cobra.Command {
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.StringSliceVar(&req.Limits.Models, "models", nil, "models it may use, by the names requests give; all unless stated")
+	f.StringSliceVar(&req.Limits.Namespaces, "namespaces", nil, "namespaces whose models it may use; it knows of no others; all unless stated")
 	f.Int64Var(&req.Limits.RequestsPerMinute, "requests-per-minute", 0, "most requests in a minute; 0 for no limit")
 	f.Int64Var(&req.Limits.TokensPerMinute, "tokens-per-minute", 0, "most tokens in a minute, prompt and answer; 0 for no limit")
 	f.Int64Var(&req.Limits.Concurrent, "concurrent", 0, "most requests at one time; 0 for no limit")
@@ -164,6 +165,9 @@ func printKeys(w io.Writer, list []apikey.Key, now time.Time) error {
 		}
 		if len(k.Limits.Models) > 0 {
 			models = strings.Join(k.Limits.Models, ",")
+		}
+		if len(k.Limits.Namespaces) > 0 {
+			models += " in " + strings.Join(k.Limits.Namespaces, ",")
 		}
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Name, state, models,
 			limit(k.Limits.RequestsPerMinute), limit(k.Limits.TokensPerMinute), limit(k.Limits.Concurrent), age(k.Created, now))

@@ -29,16 +29,16 @@ type Options struct {
 	Adopt, Namespaces []string
 	// GatewayClass is taken, since the chart gives it, and says nothing here:
 	// the status of Gateways is the controller's to write.
-	GatewayClass string
-	Listen, GRPC      string
-	Metrics, Health   string
-	URL               string
-	Pod               string
-	Leave             time.Duration
-	Verbose           bool
-	Front             front.Options
-	Version           string
-	Out, Logs         io.Writer
+	GatewayClass    string
+	Listen, GRPC    string
+	Metrics, Health string
+	URL             string
+	Pod             string
+	Leave           time.Duration
+	Verbose         bool
+	Front           front.Options
+	Version         string
+	Out, Logs       io.Writer
 
 	adopt []service.Dialect
 	// transform changes EndpointSlices on their way in. The API server takes

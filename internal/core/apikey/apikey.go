@@ -50,6 +50,9 @@ type Limits struct {
 	// Models are the names of the models it may use, as requests name them;
 	// none: all.
 	Models []string `json:"models,omitempty" yaml:"models,omitempty"`
+	// Namespaces are those whose models it may use and know of; none: all.
+	// Within one namespace a bare name is that namespace's.
+	Namespaces []string `json:"namespaces,omitempty" yaml:"namespaces,omitempty"`
 	// Requests and tokens per minute, and requests at one time; 0: no limit.
 	RequestsPerMinute int64 `json:"requestsPerMinute,omitempty" yaml:"requestsPerMinute,omitempty"`
 	TokensPerMinute   int64 `json:"tokensPerMinute,omitempty" yaml:"tokensPerMinute,omitempty"`
@@ -60,6 +63,8 @@ type Limits struct {
 const (
 	MaxName   = 128 // bytes
 	MaxModels = 1000
+	// MaxNamespaces is how many a key may name.
+	MaxNamespaces = 1000
 )
 
 // Validate reports every field that is out of range.
@@ -90,6 +95,14 @@ func (l Limits) Validate() error {
 	}
 	if len(l.Models) > MaxModels {
 		errs = append(errs, fmt.Errorf("%d models are more than %d", len(l.Models), MaxModels))
+	}
+	if len(l.Namespaces) > MaxNamespaces {
+		errs = append(errs, fmt.Errorf("%d namespaces are more than %d", len(l.Namespaces), MaxNamespaces))
+	}
+	for _, n := range l.Namespaces {
+		if n == "" || strings.Contains(n, "/") {
+			errs = append(errs, fmt.Errorf("%q is no namespace", n))
+		}
 	}
 	for _, m := range l.Models {
 		if m == "" {

@@ -53,6 +53,8 @@ func TestValidate(t *testing.T) {
 		"tokens per minute":   func(k *Key) { k.Limits.TokensPerMinute = -1 },
 		"concurrent":          func(k *Key) { k.Limits.Concurrent = -1 },
 		"no name":             func(k *Key) { k.Limits.Models = []string{""} },
+		"no namespace":        func(k *Key) { k.Limits.Namespaces = []string{"a/b"} },
+		"namespaces are more": func(k *Key) { k.Limits.Namespaces = make([]string, MaxNamespaces+1) },
 		"more than":           func(k *Key) { k.Limits.Models = make([]string, MaxModels+1) },
 	} {
 		bad := k

@@ -120,6 +120,40 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// TestKeyNamespaces: two tenants' models of one name never meet.
+func TestKeyNamespaces(t *testing.T) {
+	r, create := newKeyRig(t, nil)
+	who := func(name string) string {
+		return replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+			w.Header().Set("X-Answered-By", name)
+			echo(w, req)
+		})
+	}
+	r.d.SetPools([]dispatch.Pool{pool("a/iris", who("a")), pool("b/iris", who("b")), pool("b/secret", who("b"))})
+	_, a := create(apikey.Limits{Namespaces: []string{"a"}})
+	_, b := create(apikey.Limits{Namespaces: []string{"b"}})
+	_, all := create(apikey.Limits{})
+	for _, c := range []struct{ key, model, host, by string }{
+		{a, "iris", "", "a"}, {b, "iris", "", "b"}, {a, "a/iris", "", "a"}, {a, "b/iris", "", ""}, {a, "secret", "", ""}, {all, "iris", "", ""}, {all, "b/secret", "", "b"},
+	} {
+		got := r.send("POST", "/v1/completions", `{"model":"`+c.model+`"}`, "X-Api-Key", c.key)
+		if c.by == "" {
+			got.want(t, 404)
+		} else if got.want(t, 200); got.header.Get("X-Answered-By") != c.by {
+			t.Errorf("%+v: answered by %q", c, got.header.Get("X-Answered-By"))
+		}
+		if c.key == a && c.model != "secret" && strings.Contains(got.body, "secret") {
+			t.Errorf("%+v tells of another's model: %s", c, got.body)
+		}
+	}
+	for key, models := range map[string]string{a: `"models":["iris"]`, b: `"models":["iris","secret"]`, all: `"models":["a/iris","b/iris","secret"]`} {
+		r.send("GET", "/v1/models", "", "X-Api-Key", key).want(t, 200, models)
+	}
+	if got := r.send("POST", "/v2/repository/index", "", "X-Api-Key", a); strings.Contains(got.body, "secret") {
+		t.Errorf("the repository tells of another's model: %s", got.body)
+	}
+}
+
 func TestKeyModels(t *testing.T) {
 	r, create := newKeyRig(t, nil)
 	addr := replicaServer(t, echo)

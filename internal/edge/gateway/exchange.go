@@ -189,6 +189,7 @@ func (x *exchange) query() dispatch.Request {
 		q.Session = h.Get(name)
 	}
 	if x.pass != nil {
+		q.Namespaces = x.pass.Namespaces()
 		q.FairnessID = x.pass.Key() // a client must not choose whose turn it takes
 	}
 	return q

@@ -136,7 +136,7 @@ func (x *exchange) repositoryIndex() {
 		}
 	}
 	index := []indexEntry{}
-	for _, s := range x.gw.dispatch.Models() {
+	for _, s := range x.gw.dispatch.ModelsWithin(x.pass.Namespaces()) {
 		if x.sees(s) && (!want.Ready || s.State == dispatch.StateReady) {
 			index = append(index, newIndexEntry(s))
 		}

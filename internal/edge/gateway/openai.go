@@ -159,7 +159,7 @@ func (x *exchange) listModels() {
 		Models []string    `json:"models"`
 		*anthropicPage
 	}{Object: "list", Data: []modelInfo{}, Models: []string{}}
-	for _, s := range x.gw.dispatch.Models() {
+	for _, s := range x.gw.dispatch.ModelsWithin(x.pass.Namespaces()) {
 		if x.sees(s) {
 			list.Data = append(list.Data, x.modelInfo(s))
 			list.Models = append(list.Models, s.Name)

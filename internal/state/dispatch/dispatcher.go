@@ -43,6 +43,7 @@ type view struct {
 	pools   map[routing.Ref]*pool
 	objects []routing.Object
 	closed  bool
+	scopes  *scopes // tables of some namespaces
 }
 
 // New makes a Dispatcher without pools. A nil clock is the machine's; random
@@ -60,7 +61,7 @@ func New(cfg Config, demand Demand, clock Clock, random func(n int) int) (*Dispa
 	d := &Dispatcher{cfg: cfg, demand: demand, clock: clock, random: random}
 	d.endpoints.byID = map[string]*endpoint{}
 	d.accounts.byKey = map[service.Key]*account{}
-	d.view.Store(&view{table: &route.Table{}, pools: map[routing.Ref]*pool{}})
+	d.view.Store(&view{table: &route.Table{}, pools: map[routing.Ref]*pool{}, scopes: &scopes{}})
 	return d, nil
 }
 
@@ -163,7 +164,7 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 			entries = append(entries, route.Entry{Key: r.Key, Host: p.host()})
 		}
 	}
-	d.view.Store(&view{table: route.NewTable(entries, d.cfg.Domain, objects...), pools: pools, objects: objects})
+	d.view.Store(&view{table: route.NewTable(entries, d.cfg.Domain, objects...), pools: pools, objects: objects, scopes: &scopes{entries: entries}})
 	for r, p := range old.pools {
 		if pools[r] == p {
 			continue
@@ -199,9 +200,9 @@ func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 	var t route.Target
 	var err error
 	if r.To.Name != "" {
-		t, err = v.table.ResolveIn(r.To, q, d.random)
+		t, err = v.within(r.Namespaces, d.cfg.Domain).ResolveIn(r.To, q, d.random)
 	} else {
-		t, err = v.table.Resolve(q, d.random)
+		t, err = v.within(r.Namespaces, d.cfg.Domain).Resolve(q, d.random)
 	}
 	if err != nil {
 		return v, nil, t, err

@@ -21,6 +21,9 @@ type Request struct {
 	// there is none; nil means the request has no headers.
 	Header func(name string) string
 	Model  string // as the request names it; may be empty if Host decides
+	// Namespaces are the only ones there are for the request: names and hosts of
+	// others are not found. None means all.
+	Namespaces []string
 	// Bytes is how much body the request holds in memory while it waits.
 	Bytes int64
 	// Prompt is the prompt as raw bytes of the body, in order (system, tools,

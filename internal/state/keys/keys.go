@@ -150,7 +150,7 @@ func (r *Ring) take(list []apikey.Key, ok bool) {
 
 func same(a, b apikey.Key) bool {
 	return a.Hash == b.Hash && a.Name == b.Name && a.Expires.Equal(b.Expires) && a.Revoked.Equal(b.Revoked) &&
-		slices.Equal(a.Limits.Models, b.Limits.Models) && a.Limits.RequestsPerMinute == b.Limits.RequestsPerMinute &&
+		slices.Equal(a.Limits.Models, b.Limits.Models) && slices.Equal(a.Limits.Namespaces, b.Limits.Namespaces) && a.Limits.RequestsPerMinute == b.Limits.RequestsPerMinute &&
 		a.Limits.TokensPerMinute == b.Limits.TokensPerMinute && a.Limits.Concurrent == b.Limits.Concurrent
 }
 

@@ -79,6 +79,20 @@ func (p *Pass) Models() []string {
 	return p.holder.key.Limits.Models
 }
 
+// Namespaces are those the key is for; nil means all. Not to be changed.
+func (p *Pass) Namespaces() []string {
+	if p == nil {
+		return nil
+	}
+	return p.holder.key.Limits.Namespaces
+}
+
+// Knows says whether the key is for a namespace.
+func (p *Pass) Knows(namespace string) bool {
+	all := p.Namespaces()
+	return len(all) == 0 || slices.Contains(all, namespace)
+}
+
 // Allows says whether the key is for the model, by any of its names.
 func (p *Pass) Allows(names ...string) bool {
 	models := p.Models()

@@ -156,7 +156,7 @@ func (s *Server) may(pass *keys.Pass, q dispatch.Request) func(service.Key) erro
 	}
 	return func(k service.Key) error {
 		names := []string{k.String(), strings.TrimPrefix(k.String(), defaultPrefix)}
-		if _, err := s.dispatch.Key(dispatch.Request{Host: q.Host, Path: q.Path, Header: q.Header}); err != nil {
+		if _, err := s.dispatch.Key(dispatch.Request{Host: q.Host, Path: q.Path, Header: q.Header, Namespaces: q.Namespaces}); err != nil {
 			// The host does not decide by itself, so the name it is asked by is the
 			// model's.
 			names = append(names, q.Model)

@@ -88,6 +88,7 @@ func (c *call) query(size int) dispatch.Request {
 		q.Session = get(name)
 	}
 	if c.pass != nil {
+		q.Namespaces = c.pass.Namespaces()
 		q.FairnessID = c.pass.Key() // a client must not choose whose turn it takes
 	}
 	q.Deadline, _ = c.ctx.Deadline()

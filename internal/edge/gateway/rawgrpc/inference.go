@@ -96,7 +96,7 @@ func (r *repository) RepositoryModelUnload(ctx context.Context, in *modelreposit
 // query asks for a model by its name and the host that was called.
 func query(ctx context.Context, method, model string) dispatch.Request {
 	md, _ := metadata.FromIncomingContext(ctx)
-	return dispatch.Request{Host: first(md[keyAuthority]), Path: method, Method: http.MethodPost, Model: model,
+	return dispatch.Request{Host: first(md[keyAuthority]), Path: method, Method: http.MethodPost, Model: model, Namespaces: passOf(ctx).Namespaces(),
 		Header: func(name string) string { return first(md[strings.ToLower(name)]) }}
 }
 
@@ -106,7 +106,7 @@ func (s *Server) index(ctx context.Context, loaded bool) []dispatch.Status {
 	pass := passOf(ctx)
 	var out []dispatch.Status
 	for _, st := range s.dispatch.Pools() {
-		if sees(pass, &st) && (!loaded || st.State == dispatch.StateReady) {
+		if sees(pass, &st) && pass.Knows(st.Pool.Key.Namespace) && (!loaded || st.State == dispatch.StateReady) {
 			out = append(out, st)
 		}
 	}
