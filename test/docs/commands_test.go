@@ -25,9 +25,13 @@ const rootConstructor = "newRootCommand"
 // returns a *cobra.Command and whose literal says Use.
 func readCommands(t *testing.T) known {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "cmd", "roundhouse", "*.go"))
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, dir := range []string{"roundhouse", "internal/front"} {
+		found, err := filepath.Glob(filepath.Join(root, "cmd", dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
 	}
 	k := known{map[string]string{}, map[string][]string{}, map[string]bool{"--help": true, "-h": true, "--version": true}, map[string]bool{}}
 	for _, path := range files {
