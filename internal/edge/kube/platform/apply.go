@@ -173,18 +173,49 @@ func prune(v any) {
 // write applies one object.
 func (p *Platform) write(ctx context.Context, k service.Key, o rendered) error {
 	if !o.kind.counted() {
-		return p.send(ctx, k, o, o.body)
+		return p.send(ctx, k, o.id, o.body, client.ForceOwnership)
+	}
+	if count, fresh := p.fresh(k, o); fresh {
+		// Not by force: should it be there after all, and its count be another's,
+		// this is a conflict.
+		body := o.body.DeepCopy()
+		if err := setCount(body, count); err != nil {
+			return err
+		}
+		if err := p.send(ctx, k, o.id, body); !apierrors.IsConflict(err) {
+			return err
+		}
 	}
 	for try := 0; ; try++ {
 		body := o.body.DeepCopy()
 		if err := p.count(ctx, k, o, body); err != nil {
 			return err
 		}
-		err := p.send(ctx, k, o, body)
+		err := p.send(ctx, k, o.id, body, client.ForceOwnership)
 		if !apierrors.IsConflict(err) || try >= maxConflicts {
 			return err
 		}
 	}
+}
+
+// fresh says whether an object is new, as far as the watch tells, and the count
+// it then begins with: 0, or that of the other kind's object which it takes the
+// place of.
+func (p *Platform) fresh(k service.Key, o rendered) (count int, fresh bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.of(k)
+	for i, there := range h.objects {
+		if i.kind.counted() && i.kind != o.kind && there.role == o.role {
+			count = there.count
+		}
+	}
+	_, there := h.objects[o.id]
+	return count, !there
+}
+
+func setCount(body *unstructured.Unstructured, n int) error {
+	return unstructured.SetNestedField(body.Object, int64(n), "spec", "replicas")
 }
 
 // count puts the number of replicas into what is to be applied, or leaves it
@@ -199,29 +230,17 @@ func (p *Platform) count(ctx context.Context, k service.Key, o rendered, body *u
 	err := p.cfg.Reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: o.name}, live)
 	switch {
 	case apierrors.IsNotFound(err):
-		return unstructured.SetNestedField(body.Object, int64(p.inherited(k, o)), "spec", "replicas")
+		n, _ := p.fresh(k, o)
+		return setCount(body, n)
 	case err != nil:
 		return err
 	case live.GetDeletionTimestamp() != nil:
 		return errors.New("somebody is deleting it: it is made anew once it is gone")
 	case ownsCount(live.GetManagedFields()):
 		body.SetResourceVersion(live.GetResourceVersion())
-		return unstructured.SetNestedField(body.Object, int64(countOf(live)), "spec", "replicas")
+		return setCount(body, countOf(live))
 	}
 	return nil
-}
-
-// inherited is the count a new object begins with: 0, or that of the other
-// kind's object which it takes the place of.
-func (p *Platform) inherited(k service.Key, o rendered) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, there := range p.of(k).objects {
-		if i.kind.counted() && i.kind != o.kind && there.role == o.role {
-			return there.count
-		}
-	}
-	return 0
 }
 
 // ownsCount says whether we are among those who own spec.replicas by apply.
@@ -243,12 +262,13 @@ func ownsCount(entries []metav1.ManagedFieldsEntry) bool {
 }
 
 // send writes one object and takes the answer in.
-func (p *Platform) send(ctx context.Context, k service.Key, o rendered, body *unstructured.Unstructured) error {
+func (p *Platform) send(ctx context.Context, k service.Key, i id, body *unstructured.Unstructured, how ...client.ApplyOption) error {
 	body = body.DeepCopy() // becomes the answer
-	if err := p.cfg.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(body), client.FieldOwner(shape.FieldManager), client.ForceOwnership); err != nil {
+	how = append(how, client.FieldOwner(shape.FieldManager))
+	if err := p.cfg.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(body), how...); err != nil {
 		return err
 	}
-	p.saw(k, o.id, known(body))
+	p.saw(k, i, known(body))
 	return nil
 }
 

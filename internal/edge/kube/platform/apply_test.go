@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -178,6 +179,28 @@ func TestRaceWithGateway(t *testing.T) {
 	}
 }
 
+// TestStaleWatch: a Deployment that the watch has not shown yet, made by the
+// controller that led before and woken by a gateway since, is not taken for new.
+func TestStaleWatch(t *testing.T) {
+	f, before := open(t), open(t)
+	k := platformtest.Key("unseen")
+	old, r := revision(k, platformtest.Server{Salt: "1"}), revision(k, platformtest.Server{Salt: "2"})
+	done := false
+	f.calls.set(func(call string) {
+		if call == "PATCH deployments" && !done {
+			done = true
+			before.MustApply(old)
+			f.scaleAs("roundhouse-gateway", deployments, k, 1)
+		}
+	}, false)
+	f.MustApply(r)
+	f.calls.set(nil, false)
+	f.wantCount(deployments, k, 1, "woken before we knew of it")
+	if rs := f.AwaitReady(k, 1); rs[0].Revision != r.Hash {
+		t.Errorf("runs revision %s, want %s", rs[0].Revision, r.Hash)
+	}
+}
+
 // TestConflictStorm: a write that somebody always comes before is given up in
 // words, and done once there is peace.
 func TestConflictStorm(t *testing.T) {
@@ -227,7 +250,9 @@ func TestWrites(t *testing.T) {
 	f.MustApply(r)
 	f.MustScale(k, 1)
 	want("the same again")
+	began := time.Now()
 	f.MustApply(revision(k, platformtest.Server{Salt: "2"}))
+	t.Logf("another revision is written in %s", time.Since(began))
 	want("another revision", "PATCH deployments")
 	two := revision(k, platformtest.Server{Salt: "2", Roles: []string{"engine", "router"}})
 	f.MustApply(two)
