@@ -1,7 +1,8 @@
 // Package artifact turns model URIs into local files and says what those files
 // are.
 //
-// A [Store] fetches file://, http(s)://, s3://, gs:// and upload:// URIs. Local
+// A [Store] fetches file://, http(s)://, s3://, gs://, hf://, oci:// and
+// upload:// URIs. Local
 // files are served in place. Remote ones are downloaded once, resumed after an
 // interruption, verified, and kept in the store's folder under a name derived
 // from their URI and content, so a running replica never sees its files change.

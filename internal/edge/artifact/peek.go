@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/safetensors"
@@ -45,6 +46,9 @@ func (s *Store) Peek(ctx context.Context, req Request) (Facts, error) {
 	}
 	if err := s.checkListing(loc, l.objects); err != nil {
 		return Facts{}, err
+	}
+	if slices.ContainsFunc(l.objects, func(o object) bool { return o.layer != "" }) {
+		return inspect(ctx, memoryTree{}, nil) // its files are in archives
 	}
 	t := &remoteTree{s: s, loc: loc, src: src, objects: map[string]object{}}
 	var files []treeFile

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -104,6 +105,9 @@ func (s *Store) assemble(ctx context.Context, loc location, l listing) (tree, fi
 	}
 	if err := os.MkdirAll(tree, 0o700); err != nil {
 		return "", "", fmt.Errorf("artifact: %w", err)
+	}
+	if slices.ContainsFunc(l.objects, func(o object) bool { return o.layer != "" }) {
+		return tree, "", s.unpackLayers(ctx, loc, l, tree)
 	}
 	if len(l.objects) == 1 {
 		if kind := archiveKind(loc, l.objects[0].Name); kind != "" {

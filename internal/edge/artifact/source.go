@@ -24,6 +24,8 @@ type object struct {
 	key    string  // full name at the source
 	to     int64   // what is asked for ends here; 0 is the object's end
 	oid    string  // SHA-256 of the content, or SHA-1 of it as a git blob, promised by the source
+	layer  string  // kind of archive that is unpacked over those before it; empty for a file
+	image  bool    // only its /models is wanted
 	crc32c *uint32 // Castagnoli checksum promised by the source
 }
 
@@ -53,6 +55,7 @@ func (s *Store) sources() map[string]source {
 		"s3":    &s3Source{s: s},
 		"gs":    &gcsSource{s: s},
 		"hf":    &hfSource{s: s},
+		"oci":   &ociSource{s: s},
 	}
 }
 

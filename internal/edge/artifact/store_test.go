@@ -117,7 +117,7 @@ func TestFetchRefusesURIs(t *testing.T) {
 	s := newStore(t, nil)
 	for uri, words := range map[string][]string{
 		"":                               {"empty"},
-		"oci://org/model":                {"oci://", "file, gs, hf, http, https, s3, upload"},
+		"ftp://org/model":                {"ftp://", "file, gs, hf, http, https, oci, s3, upload"},
 		"pvc://claim/model":              {"pvc://"},
 		"https://":                       {"names no host"},
 		"s3:///key":                      {"names no host or bucket"},

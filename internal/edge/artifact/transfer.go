@@ -224,7 +224,7 @@ func guardRedirects(client *http.Client) *http.Client {
 		if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
 			return fmt.Errorf("%w: from https to %s", errRedirect, req.URL.Scheme)
 		}
-		if via[0].URL.Host != req.URL.Host && strings.HasPrefix(req.Header.Get("Authorization"), "Bearer ") {
+		if via[0].URL.Host != req.URL.Host && !strings.HasPrefix(req.Header.Get("Authorization"), "AWS4") {
 			req.Header.Del("Authorization") // net/http would let it go to other ports and subdomains
 		}
 		return nil

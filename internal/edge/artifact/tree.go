@@ -71,6 +71,9 @@ func (s *Store) Tree(ctx context.Context, req Request) (*Tree, error) {
 		return nil, err
 	}
 	for _, o := range l.objects {
+		if o.layer != "" {
+			return nil, fmt.Errorf("artifact: %s: its files are in archives: `roundhouse pull` fetches them first", loc)
+		}
 		t.add(loc, o, true)
 	}
 	return t, nil

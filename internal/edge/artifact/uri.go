@@ -67,13 +67,20 @@ func remoteURL(scheme, after string) (*url.URL, error) {
 		}
 		u = parsed
 		u.Fragment, u.RawFragment = "", ""
-	} else if scheme != "hf" && strings.Contains(host, "@") {
+	} else if !atIsRevision(scheme, after) && strings.Contains(host, "@") {
 		return nil, errors.New("credentials belong in the environment, not in the URI")
 	}
 	if u.Host == "" {
 		return nil, fmt.Errorf("the URI names no host or bucket after %s://", scheme)
 	}
 	return u, nil
+}
+
+// atIsRevision says whether an @ in a URI begins a revision or a digest, and
+// ends no user's name.
+func atIsRevision(scheme, after string) bool {
+	authority, _, _ := strings.Cut(after, "/")
+	return scheme == "hf" || scheme == "oci" && strings.HasPrefix(authority[strings.IndexByte(authority, '@')+1:], "sha256:")
 }
 
 func splitChecksum(uri string) (rest, sum string, err error) {
@@ -138,7 +145,7 @@ func Redact(uri string) string {
 	rest, _, hasQuery := strings.Cut(rest, "?")
 	if scheme, after, found := strings.Cut(rest, "://"); found {
 		authority, tail, slash := strings.Cut(after, "/")
-		if i := strings.LastIndexByte(authority, '@'); i >= 0 && scheme != "hf" { // there it begins a revision
+		if i := strings.LastIndexByte(authority, '@'); i >= 0 && !atIsRevision(scheme, after) {
 			authority = authority[i+1:]
 		}
 		rest = scheme + "://" + authority
