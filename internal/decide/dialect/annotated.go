@@ -51,8 +51,13 @@ func (r *reading) annotated(path, prefix string, c *service.Component, annotatio
 			s.ScaleToZeroAfter = &d
 		}
 	}
-	if a := find(prefix + "autoscalerClass"); a != nil && (a.value == "none" || a.value == "external") {
-		r.warnf(a.path, "%q has no effect: set minReplicas and maxReplicas alike to fix the count", a.value)
+	if a := find(prefix + "autoscalerClass"); a != nil {
+		switch a.value {
+		case "none":
+			r.warnf(a.path, "%q has no effect: set minReplicas and maxReplicas alike to fix the count", a.value)
+		case "external":
+			r.warnf(a.path, "%q has no effect on one machine; on a cluster the count is left to your autoscaler, but for the start from 0", a.value)
+		}
 	}
 	apart := c.Scaling
 	c.Scaling = c.Scaling.Over(s)
