@@ -62,6 +62,7 @@ type Faults struct {
 	Link      string          // instead of the right next page
 	Location  string          // instead of the storage's
 	MuteHub   <-chan struct{} // the Hub does not answer before it is closed
+	Drip      int             // bodies come in pieces of so many bytes, 2 ms apart
 	Addresses int             // each address at the storage is good for so many requests; 0: for all
 }
 
@@ -79,27 +80,28 @@ type Repo struct {
 type file struct {
 	data []byte
 	lfs  bool
+	sum  string // SHA-256
+	oid  string // git's hash: of the content, or of the pointer to it
 }
 
-func (f file) etag() string {
-	if f.lfs {
-		sum := sha256.Sum256(f.data)
-		return hex.EncodeToString(sum[:])
-	}
-	return f.oid()
-}
-
-// oid is git's hash: of the content, or of the pointer to it.
-func (f file) oid() string {
-	data := f.data
-	if f.lfs {
-		sum := sha256.Sum256(f.data)
-		data = fmt.Appendf(nil, "version https://git-lfs.github.com/spec/v1\noid sha256:%x\nsize %d\n", sum, len(f.data))
+func newFile(data []byte, lfs bool) file {
+	sum := sha256.Sum256(data)
+	f := file{data: data, lfs: lfs, sum: hex.EncodeToString(sum[:])}
+	if lfs {
+		data = fmt.Appendf(nil, "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", f.sum, len(data))
 	}
 	h := sha1.New() //nolint:gosec // git's hash
 	_, _ = fmt.Fprintf(h, "blob %d\x00", len(data))
 	_, _ = h.Write(data)
-	return hex.EncodeToString(h.Sum(nil))
+	f.oid = hex.EncodeToString(h.Sum(nil))
+	return f
+}
+
+func (f file) etag() string {
+	if f.lfs {
+		return f.sum
+	}
+	return f.oid
 }
 
 // New starts a Hub without repositories. Close must be called.
@@ -183,7 +185,7 @@ func (r *Repo) Commit(branch string, files map[string][]byte, lfs ...string) str
 		tree = map[string]file{}
 	}
 	for name, data := range files {
-		tree[name] = file{data, slices.Contains(lfs, name)}
+		tree[name] = newFile(data, slices.Contains(lfs, name))
 	}
 	sum := sha1.Sum(fmt.Appendf(nil, "%s/%s %s %d", r.kind, r.name, branch, len(r.commits))) //nolint:gosec // git's hash
 	commit := hex.EncodeToString(sum[:])

@@ -243,7 +243,7 @@ func (h *Hub) serveStorage(w http.ResponseWriter, r *http.Request) {
 	_, tree := repo.at(segments[n-2])
 	for _, f := range tree {
 		if f.etag() == segments[n-1] {
-			w.Header().Set("Etag", `"storage-`+f.oid()+`-12"`)
+			w.Header().Set("Etag", `"storage-`+f.oid+`-12"`)
 			w.Header().Set("Content-Type", "application/octet-stream")
 			h.send(w, r, f.data, faults)
 			return
@@ -321,6 +321,17 @@ func (s *sender) Write(p []byte) (int, error) {
 		m, err := s.Write(p[n:])
 		return n + m, err
 	}
+	if d := s.faults.Drip; d > 0 && len(p) > d {
+		n, err := s.Write(p[:d])
+		if err != nil {
+			return n, err
+		}
+		m, err := s.Write(p[n:])
+		return n + m, err
+	} else if d > 0 {
+		_ = http.NewResponseController(s.ResponseWriter).Flush()
+		time.Sleep(2 * time.Millisecond)
+	}
 	cut := s.cut && s.at+len(p) > s.faults.CutAfter
 	if cut {
 		p = p[:s.faults.CutAfter-s.at]
@@ -397,7 +408,7 @@ func (h *Hub) info(w http.ResponseWriter, repo *Repo, commit string, tree map[st
 }
 
 func describe(name string, f file) map[string]any {
-	e := map[string]any{"type": "file", "path": name, "size": len(f.data), "oid": f.oid()}
+	e := map[string]any{"type": "file", "path": name, "size": len(f.data), "oid": f.oid}
 	if f.lfs {
 		e["lfs"] = map[string]any{"oid": f.etag(), "size": len(f.data), "pointerSize": 134}
 		e["xetHash"] = strings.Repeat("cd", 32)

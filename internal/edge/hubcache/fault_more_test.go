@@ -1,0 +1,105 @@
+package hubcache
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
+)
+
+// TestCutAnywhere cuts at every byte: of what the storage sends and of what the
+// Hub sends itself, of a download and of a range that is not kept.
+func TestCutAnywhere(t *testing.T) {
+	r := newRig(t, nil)
+	repo := r.hub.Add("models", "org/model")
+	const size = 150
+	for at := range size {
+		for _, large := range []bool{true, false} {
+			name := strconv.Itoa(at) + strconv.FormatBool(large)
+			data := append(random(size-2), byte(at), strconv.FormatBool(large)[0])
+			if large {
+				repo.Commit("main", map[string][]byte{name: data}, name)
+			} else {
+				repo.Commit("main", map[string][]byte{name: data})
+			}
+			r.hub.Fail(hubtest.Faults{CutAfter: at, Cuts: 1})
+			r.wants(r.get("/org/model/resolve/main/"+name+"?x="+name), 200, string(data))
+		}
+	}
+	big := random(near + size)
+	repo.Commit("main", map[string][]byte{"big": big}, "big")
+	for at := 0; at < size; at += 3 {
+		r.hub.Fail(hubtest.Faults{CutAfter: at, Cuts: 1})
+		r.wants(r.get("/org/model/resolve/main/big?y", "Range: bytes="+strconv.Itoa(near)+"-"), 206, string(big[near:]))
+	}
+}
+
+// TestRenamedRemembered: what was asked for by its old name is there by it after
+// a restart, and without the Hub.
+func TestRenamedRemembered(t *testing.T) {
+	r := newRig(t, nil)
+	commit, config, weights := r.example()
+	r.hub.Rename("models", "org/model", "org/other")
+	read := func() {
+		t.Helper()
+		r.wants(r.get("/org/model/resolve/main/config.json"), 200, string(config))
+		r.wants(r.get("/org/model/resolve/"+commit+"/model.safetensors"), 200, string(weights))
+		for next := "/api/models/org/model/tree/" + commit + "?recursive=True"; next != ""; {
+			got := r.get(next)
+			if got.status != 200 {
+				t.Fatalf("%s: %v", next, got)
+			}
+			links := parseLinks(got.header.Values("Link"))
+			if next = ""; len(links) > 0 {
+				next = strings.TrimPrefix(links[0].to, r.url)
+			}
+		}
+	}
+	read()
+	r.settle()
+	r.start(func(c *Config) { c.Offline = true })
+	r.hub.Forget()
+	read()
+	if got := r.hub.Requests(); len(got) != 0 {
+		t.Errorf("offline, the Hub was asked: %v", got)
+	}
+}
+
+// TestTwoProcesses: a second process over one store does not start and says who
+// has it; what works beside a cache does, while the cache serves on.
+func TestTwoProcesses(t *testing.T) {
+	r := newRig(t, nil)
+	_, _, weights := r.example()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), "HUBCACHE_TEST_DIR="+r.cfg.Dir, "HUBCACHE_TEST_UPSTREAM="+r.hub.URL)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err == nil || !strings.Contains(stderr.String(), "in use by the process "+strconv.Itoa(os.Getpid())) {
+		t.Errorf("%v: %s", err, stderr.String())
+	}
+	r.wants(r.get(weightsPath), 200, string(weights))
+	r.close()
+	// Once it is free, another process has it, with all that is in it.
+	r.hub.Forget()
+	_, url := child(t, "HUBCACHE_TEST_DIR="+r.cfg.Dir, "HUBCACHE_TEST_UPSTREAM="+r.hub.URL)
+	other := &rig{t: t, url: url}
+	other.wants(other.get(weightsPath), 200, string(weights))
+	if r.hub.Sent() != 0 {
+		t.Errorf("%d bytes came from the Hub again", r.hub.Sent())
+	}
+}
+
+// TestSlowHub: a Hub that is slow and not silent is waited for.
+func TestSlowHub(t *testing.T) {
+	r := newRig(t, nil)
+	_, _, weights := r.example()
+	r.hub.Fail(hubtest.Faults{Drip: 64 << 10})
+	r.wants(r.get(weightsPath), 200, string(weights))
+	if got := r.hub.Sent(); got != int64(len(weights)) {
+		t.Errorf("%d bytes came from the Hub", got)
+	}
+}
