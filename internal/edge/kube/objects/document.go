@@ -20,60 +20,12 @@ import (
 // the same document whichever schema it passed through, so that a revision's
 // hash is that of the file.
 func Document(u *unstructured.Unstructured) ([]byte, error) {
-	doc := map[string]any{}
-	for k, v := range u.Object {
-		if k != "status" && k != "metadata" {
-			doc[k] = stated(v)
-		}
-	}
-	doc["metadata"] = metadata(u)
+	doc := dialect.Authored(u.Object, corev1.LastAppliedConfigAnnotation, kube.AnnotationTakeOver)
 	out, err := json.Marshal(doc) // keys sorted
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
 	}
 	return out, nil
-}
-
-func metadata(u *unstructured.Unstructured) map[string]any {
-	m := map[string]any{"name": u.GetName()}
-	if ns := u.GetNamespace(); ns != "" {
-		m["namespace"] = ns
-	}
-	if l := u.GetLabels(); len(l) > 0 {
-		m["labels"] = l
-	}
-	a := u.GetAnnotations()
-	delete(a, corev1.LastAppliedConfigAnnotation)
-	delete(a, kube.AnnotationTakeOver)
-	if len(a) > 0 {
-		m["annotations"] = a
-	}
-	return m
-}
-
-// stated is v without what schemas of pods default: a port's protocol, and a
-// gRPC probe's empty service. The value given stays as it is.
-func stated(v any) any {
-	switch v := v.(type) {
-	case []any:
-		out := make([]any, len(v))
-		for i := range v {
-			out[i] = stated(v[i])
-		}
-		return out
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		_, port := v["containerPort"]
-		_, probe := v["port"]
-		for k, e := range v {
-			if port && k == "protocol" && e == string(corev1.ProtocolTCP) || probe && k == "service" && e == "" {
-				continue
-			}
-			out[k] = stated(e)
-		}
-		return out
-	}
-	return v
 }
 
 // read reads a manifest's document into a fleet.Object. Problems are what is

@@ -1,22 +1,20 @@
 package objects
 
 import (
-	"strings"
-
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 )
 
 // Form is the shape of a kind's status.
-type Form int
+type Form = dialect.StatusForm
 
 // The forms.
 const (
-	NoStatus      Form = iota
-	ServiceStatus      // what dialect.Status prints
-	RoutingStatus      // what dialect.RoutingStatus prints
+	NoStatus      = dialect.WithoutStatus
+	ServiceStatus = dialect.OfService
+	RoutingStatus = dialect.OfRouting
 )
 
 // Kind is one kind of manifest that may be watched.
@@ -40,46 +38,18 @@ func (k *Kind) Dialect() service.Dialect {
 	return service.Origin{APIVersion: k.Group + "/" + k.Versions[0]}.Dialect()
 }
 
-const (
-	serviceID = "service"
-	runtimeID = "runtime"
-	modelID   = "model"
-)
-
-func kind(group, name, plural, id string, status Form, versions ...string) *Kind {
-	return &Kind{schema.GroupKind{Group: group, Kind: name}, plural, versions, id, status}
-}
-
-func routed(group, name, plural string, kind routing.Kind, versions ...string) *Kind {
-	return &Kind{schema.GroupKind{Group: group, Kind: name}, plural, versions, strings.ToLower(string(kind)), RoutingStatus}
-}
+// serviceID is the ID of kinds that are services.
+const serviceID = "service"
 
 // Kinds is every kind of manifest that is read.
-var Kinds = []*Kind{
-	kind("roundhouse.dev", "ModelService", "modelservices", serviceID, ServiceStatus, "v1alpha1"),
-	kind("roundhouse.dev", "ServingRuntime", "servingruntimes", runtimeID, NoStatus, "v1alpha1"),
-	kind("roundhouse.dev", "ClusterServingRuntime", "clusterservingruntimes", runtimeID, NoStatus, "v1alpha1"),
-	routed("roundhouse.dev", "Route", "routes", routing.KindRoute, "v1alpha1"),
-	routed("roundhouse.dev", "Pool", "pools", routing.KindPool, "v1alpha1"),
+var Kinds = kinds()
 
-	kind("serving.kserve.io", "InferenceService", "inferenceservices", serviceID, ServiceStatus, "v1beta1"),
-	kind("serving.kserve.io", "ServingRuntime", "servingruntimes", runtimeID, NoStatus, "v1alpha1"),
-	kind("serving.kserve.io", "ClusterServingRuntime", "clusterservingruntimes", runtimeID, NoStatus, "v1alpha1"),
-
-	kind("ome.io", "InferenceService", "inferenceservices", serviceID, ServiceStatus, "v1beta1"),
-	kind("ome.io", "ServingRuntime", "servingruntimes", runtimeID, NoStatus, "v1beta1"),
-	kind("ome.io", "ClusterServingRuntime", "clusterservingruntimes", runtimeID, NoStatus, "v1beta1"),
-	kind("ome.io", "BaseModel", "basemodels", modelID, NoStatus, "v1beta1"),
-	kind("ome.io", "ClusterBaseModel", "clusterbasemodels", modelID, NoStatus, "v1beta1"),
-
-	kind("machinelearning.seldon.io", "SeldonDeployment", "seldondeployments", serviceID, ServiceStatus, "v1", "v1alpha3", "v1alpha2"),
-
-	routed("inference.networking.k8s.io", "InferencePool", "inferencepools", routing.KindPool, "v1"),
-	routed("inference.networking.x-k8s.io", "InferencePool", "inferencepools", routing.KindPool, "v1alpha2"),
-	routed("inference.networking.x-k8s.io", "InferenceModel", "inferencemodels", routing.KindModel, "v1alpha2"),
-	routed("inference.networking.x-k8s.io", "InferenceObjective", "inferenceobjectives", routing.KindObjective, "v1alpha2"),
-	routed("inference.networking.x-k8s.io", "InferenceModelRewrite", "inferencemodelrewrites", routing.KindRewrite, "v1alpha2"),
-	routed("gateway.networking.k8s.io", "HTTPRoute", "httproutes", routing.KindHTTPRoute, "v1", "v1beta1"),
+func kinds() []*Kind {
+	var out []*Kind
+	for _, r := range dialect.Resources {
+		out = append(out, &Kind{schema.GroupKind{Group: r.Group, Kind: r.Kind}, r.Plural, r.Versions, r.ID, r.Status})
+	}
+	return out
 }
 
 // KindOf finds a kind; nil where it is none that is read.
