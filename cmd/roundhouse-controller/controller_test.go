@@ -464,10 +464,53 @@ func TestBadManifest(t *testing.T) {
 	if got := uid(); got != before {
 		t.Errorf("the Deployment was %s, is %s", before, got)
 	}
+	posted := 0
 	for _, w := range writes.Take() {
 		if strings.Contains(w, u.GetName()) {
 			t.Errorf("the restart wrote %s", w)
 		}
+		if strings.HasSuffix(w, "/events") {
+			posted++
+		}
+	}
+	if posted > 3 { // the other service's
+		t.Errorf("%d events after the restart", posted)
+	}
+}
+
+// TestRouting follows a pool from no service to one.
+func TestRouting(t *testing.T) {
+	c := kubetest.Client(t, "gie")
+	ns := kubetest.Namespace(t, c, nil)
+	o := options(t)
+	o.install = []string{ownCRDs, "gie"} // there already: left as they are
+	begin(t, o, kubetest.Server(t))
+	pools := kubetest.Apply(t, c, ns, `
+apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: ours}
+spec: {selector: {app: iris}}
+---
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: theirs}
+spec: {selector: {matchLabels: {app: iris}}, targetPorts: [{number: 8000}], endpointPickerRef: {name: e, port: {number: 9002}}}
+`)
+	kubetest.Eventually(t, func() string {
+		if got := condition(get(t, c, pools[0]), "Ready"); !strings.Contains(got, "NoEndpoints") {
+			return "no endpoints, not " + got
+		}
+		return ""
+	})
+	kubetest.Apply(t, c, ns, strings.Replace(iris, "metadata: {name: iris}", "metadata: {name: iris, labels: {app: iris}}", 1))
+	kubetest.Eventually(t, func() string {
+		if got := condition(get(t, c, pools[0]), "Ready"); !strings.Contains(got, "1 service: iris") {
+			return "a service, not " + got
+		}
+		return ""
+	})
+	if got := get(t, c, pools[1]).Object["status"]; got == nil {
+		t.Error("the InferencePool has no status")
 	}
 }
 

@@ -109,7 +109,7 @@ func owned(u *unstructured.Unstructured) map[string]bool {
 		var fields struct {
 			Status map[string]json.RawMessage `json:"f:status"`
 		}
-		if json.Unmarshal(f.FieldsV1.Raw, &fields) == nil {
+		if json.Unmarshal(f.FieldsV1.GetRawBytes(), &fields) == nil {
 			for name := range fields.Status {
 				out[strings.TrimPrefix(name, "f:")] = true
 			}

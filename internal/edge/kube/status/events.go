@@ -2,7 +2,6 @@ package status
 
 import (
 	"fmt"
-	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,15 +26,8 @@ type seen struct {
 // is when this process first saw it.
 func (w *Writer) tell(u *unstructured.Unstructured, st fleet.ServiceState, told bool) {
 	k := st.Object.Key
-	now := seen{uid: u.GetUID(), runtime: st.Status.Runtime, revision: st.Status.Revision, counts: map[service.Role]int{}}
-	for _, c := range st.Status.Components {
-		now.counts[c.Role] = c.Desired
-	}
-	if st.Status.Canary != nil {
-		now.canary = st.Status.Canary.Revision
-	}
 	reason, message := failing(st.Status)
-	now.failure = message
+	now := seeing(u, st.Status, message)
 	w.mu.Lock()
 	before, known := w.mu.seen[k]
 	if known && before.uid != now.uid {
@@ -46,25 +38,34 @@ func (w *Writer) tell(u *unstructured.Unstructured, st fleet.ServiceState, told 
 	if !known && told {
 		return
 	}
-	if r := now.runtime; r.Name != "" && (r.Name != before.runtime.Name || r.Namespace != before.runtime.Namespace || r.Scope != before.runtime.Scope) {
+	if r, was := now.runtime, before.runtime; r.Name != "" && (r.Name != was.Name || r.Namespace != was.Namespace || r.Scope != was.Scope) {
 		w.event(u, false, "RuntimeSelected", fmt.Sprintf("%s (%s): %s", r.Name, r.Scope, r.Why))
 	}
-	if now.revision != "" && now.revision != before.revision {
-		w.event(u, false, "RevisionMade", now.revision)
+	for reason, of := range map[string][2]string{"RevisionMade": {now.revision, before.revision}, "CanaryMade": {now.canary, before.canary}} {
+		if of[0] != "" && of[0] != of[1] {
+			w.event(u, false, reason, of[0])
+		}
 	}
-	if now.canary != "" && now.canary != before.canary {
-		w.event(u, false, "CanaryMade", now.canary)
-	}
-	if !maps.Equal(now.counts, before.counts) {
-		for _, role := range service.Roles {
-			if n, was := now.counts[role], before.counts[role]; n != was {
-				w.event(u, false, "Scaled", fmt.Sprintf("%s: %d to %d replicas: %s", role, was, n, st.Scaling[role]))
-			}
+	for _, role := range service.Roles {
+		if n, was := now.counts[role], before.counts[role]; n != was {
+			w.event(u, false, "Scaled", fmt.Sprintf("%s: %d to %d replicas: %s", role, was, n, st.Scaling[role]))
 		}
 	}
 	if message != "" && message != before.failure {
 		w.event(u, true, reason, message)
 	}
+}
+
+// seeing is what there is to tell of a service.
+func seeing(u *unstructured.Unstructured, st service.Status, failure string) seen {
+	out := seen{uid: u.GetUID(), runtime: st.Runtime, revision: st.Revision, failure: failure, counts: map[service.Role]int{}}
+	for _, c := range st.Components {
+		out.counts[c.Role] = c.Desired
+	}
+	if st.Canary != nil {
+		out.canary = st.Canary.Revision
+	}
+	return out
 }
 
 // failing is what is wrong with a service, beyond its not being ready yet.

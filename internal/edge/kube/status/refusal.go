@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,6 +44,27 @@ func refusal(u *unstructured.Unstructured, r objects.Refusal) map[string]any {
 		return map[string]any{"conditions": []any{condition(bad(kind))}}
 	}
 	return nil
+}
+
+// says whether a status holds a text.
+func says(u *unstructured.Unstructured, text string) bool {
+	return holds(u.Object["status"], text)
+}
+
+func holds(v any, text string) bool {
+	switch v := v.(type) {
+	case string:
+		return strings.Contains(v, text)
+	case []any:
+		return slices.ContainsFunc(v, func(e any) bool { return holds(e, text) })
+	case map[string]any:
+		for _, e := range v {
+			if holds(e, text) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func condition(c service.Condition) map[string]any {

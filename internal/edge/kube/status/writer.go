@@ -125,7 +125,7 @@ func (w *Writer) Refused(ctx context.Context, r objects.Refusal) error {
 	case r.Reason == objects.ReasonManaged:
 		return w.notice(ctx, u, r.Manager, r.Message)
 	case r.Running:
-		changed = !known
+		changed = !known && !says(u, r.Message) // an earlier process may have said it
 	default:
 		status := refusal(u, r)
 		if status == nil {
