@@ -97,8 +97,10 @@ func literal(n ast.Expr) string {
 
 type dashboard struct {
 	UID, Title string
-	Templating struct{ List []struct{ Name, Definition string } }
-	Panels     []struct {
+	Templating struct {
+		List []struct{ Name, Definition string }
+	}
+	Panels []struct {
 		ID      int
 		Type    string
 		Title   string

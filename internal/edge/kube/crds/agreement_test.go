@@ -19,6 +19,7 @@ import (
 
 	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 )
 
 const root = "../../../../"
@@ -47,7 +48,7 @@ var exceptions = []exception{
 // and to an API server with our CRDs: what one refuses the other refuses,
 // exceptions aside.
 func TestAgreement(t *testing.T) {
-	c := connect(t)
+	c := kubetest.Client(t)
 	cases := corpus(t)
 	used := make([]bool, len(exceptions))
 	var mu sync.Mutex

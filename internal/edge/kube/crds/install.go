@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -67,7 +68,13 @@ func Install(ctx context.Context, c client.Client, opts Options) ([]Change, erro
 	var errs []error
 	var pending []string
 	for i, u := range want {
-		action, err := install(ctx, c, u, i >= ours, opts.FieldManager)
+		var action Action
+		// Controllers that start together write the same definitions, and the API
+		// server its conditions into them.
+		err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
+			action, err = install(ctx, c, u.DeepCopy(), i >= ours, opts.FieldManager)
+			return err
+		})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("CRD %s: %w", u.GetName(), err))
 			continue

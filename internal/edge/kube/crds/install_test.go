@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
+	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 )
 
 // definition reads a CRD.
@@ -52,7 +53,7 @@ func version(u *unstructured.Unstructured) map[string]any {
 // wrote those, and left where a newer release's are there; what is equal costs
 // no write.
 func TestUpgrade(t *testing.T) {
-	c := connect(t)
+	c := kubetest.Client(t)
 	const name = "pools.roundhouse.dev"
 	before := definition(t, c, name)
 	for n, a := range install(t, c) {
@@ -92,7 +93,7 @@ func TestUpgrade(t *testing.T) {
 // TestStandIns: they are made where a project's definitions are absent, and
 // nowhere else; the project's own may be put over them.
 func TestStandIns(t *testing.T) {
-	c := connect(t)
+	c := kubetest.Client(t)
 	const name = "seldondeployments.machinelearning.seldon.io"
 	for _, p := range crds.Projects() {
 		if _, err := crds.Foreign(p); err != nil {
@@ -132,9 +133,9 @@ func TestStandIns(t *testing.T) {
 // TestInstallGoesOn: one definition's fault does not keep the others from
 // being installed, and the error names it.
 func TestInstallGoesOn(t *testing.T) {
-	connect(t)
+	kubetest.Client(t)
 	fault := errors.New("no more room")
-	inner, err := client.NewWithWatch(server, client.Options{})
+	inner, err := client.NewWithWatch(kubetest.Server(t), client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
+	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 )
 
 // published are the projects' own definitions, in the module of theirs; make
@@ -44,7 +45,7 @@ var unlike = map[string]string{
 // TestPublished gives the manifests of other projects that we have to their
 // own definitions and to our stand-ins: both take them.
 func TestPublished(t *testing.T) {
-	c := connect(t)
+	c := kubetest.Client(t)
 	cache, err := exec.Command("go", "env", "GOMODCACHE").Output()
 	if err != nil {
 		t.Skipf("go env GOMODCACHE: %v", err)
