@@ -27,6 +27,7 @@ type controllers struct {
 	cache  cache.Cache
 	set    func([]string)
 	change chan struct{} // capacity 1
+	listed chan struct{} // closed when set was told of all there are
 }
 
 // newControllers tells set the addresses behind a Service's port for reports.
@@ -37,7 +38,7 @@ func newControllers(api *rest.Config, mapper meta.RESTMapper, name client.Object
 	if err != nil {
 		return nil, fmt.Errorf("API server: %w", err)
 	}
-	return &controllers{cache: c, set: set, change: make(chan struct{}, 1)}, nil
+	return &controllers{cache: c, set: set, change: make(chan struct{}, 1), listed: make(chan struct{})}, nil
 }
 
 // Run watches until ctx ends.
@@ -52,21 +53,30 @@ func (c *controllers) Run(ctx context.Context) error {
 		default:
 		}
 	}
-	if _, err := inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) }, DeleteFunc: changed}); err != nil {
+	reg, err := inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) }, DeleteFunc: changed})
+	if err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- c.cache.Start(ctx) }()
-	for {
+	for first := reg.HasSyncedChecker().Done(); ; {
 		select {
+		case <-first:
+			first = nil
+			c.tell(ctx)
+			close(c.listed)
 		case <-c.change:
-			var all discoveryv1.EndpointSliceList
-			if err := c.cache.List(ctx, &all); err == nil {
-				c.set(addresses(all.Items))
-			}
+			c.tell(ctx)
 		case err := <-ended:
 			return err
 		}
+	}
+}
+
+func (c *controllers) tell(ctx context.Context) {
+	var all discoveryv1.EndpointSliceList
+	if err := c.cache.List(ctx, &all); err == nil {
+		c.set(addresses(all.Items))
 	}
 }
 

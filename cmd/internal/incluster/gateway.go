@@ -213,6 +213,13 @@ func (g *Gateway) told(ctx context.Context) error {
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
 	limit := time.After(tellFirst)
+	select {
+	case <-g.targets.listed:
+	case <-limit:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	for !g.reporter.Told() {
 		select {
 		case <-t.C:

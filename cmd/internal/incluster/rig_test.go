@@ -180,10 +180,7 @@ func (r *rig) gateway(change func(*Options)) *running {
 }
 
 // testLog is silent once the test has ended.
-type testLog struct {
-	t    *testing.T
-	over atomic.Bool
-}
+type testLog struct{ t *testing.T }
 
 func (l *testLog) Write(b []byte) (int, error) {
 	if l.t.Context().Err() == nil {

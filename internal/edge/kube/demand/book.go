@@ -289,12 +289,3 @@ func (b *book) demand(service string, now time.Time) autoscale.Demand {
 	}
 	return d
 }
-
-// names lists every service a gateway has told of.
-func (b *book) names() []string {
-	out := make([]string, 0, len(b.services))
-	for name := range b.services {
-		out = append(out, name)
-	}
-	return out
-}

@@ -145,7 +145,7 @@ func TestBookAgainstNaive(t *testing.T) {
 		now = now.Add(maxSpan)
 		pods := 0
 		for _, s := range services {
-			got, want := b.demand(s, now), autoscale.Demand{}
+			got := b.demand(s, now)
 			want, inFlight := n.sum(s)
 			pods += inFlight["p1"]
 			if got.Arrived != want.Arrived || got.Done != want.Done || got.Queued != want.Queued || got.Running != want.Running ||

@@ -87,14 +87,20 @@ func (r *Report) Validate() error {
 		return fmt.Errorf("%d services are more than %d", len(r.Services), maxServices)
 	}
 	for i := range r.Services {
-		l := &r.Services[i]
-		if l.Service == "" || len(l.Service) > maxNameBytes || l.Queued < 0 || l.Running < 0 || l.Load < 0 || l.Ago < 0 || len(l.InFlight) > maxPods {
-			return fmt.Errorf("services[%d] (%.40q): a name is missing or too long, or a number out of range", i, l.Service)
+		if err := r.Services[i].validate(); err != nil {
+			return fmt.Errorf("services[%d] (%.40q): %w", i, r.Services[i].Service, err)
 		}
-		for pod, n := range l.InFlight {
-			if pod == "" || len(pod) > maxNameBytes || n < 0 {
-				return fmt.Errorf("services[%d] (%.40q): %.40q has %d in flight", i, l.Service, pod, n)
-			}
+	}
+	return nil
+}
+
+func (l *Line) validate() error {
+	if l.Service == "" || len(l.Service) > maxNameBytes || l.Queued < 0 || l.Running < 0 || l.Load < 0 || l.Ago < 0 || len(l.InFlight) > maxPods {
+		return errors.New("a name is missing or too long, or a number out of range")
+	}
+	for pod, n := range l.InFlight {
+		if pod == "" || len(pod) > maxNameBytes || n < 0 {
+			return fmt.Errorf("%.40q has %d in flight", pod, n)
 		}
 	}
 	return nil

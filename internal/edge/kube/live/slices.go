@@ -230,8 +230,8 @@ func (v *View) handlerOf(k service.Key, role service.Role) (h corev1.ProbeHandle
 // v.mu is held.
 func (v *View) probe(k service.Key, known bool, pid podID, p *pod, e endpoint) {
 	id := probeID{setOf(k), pid}
-	if !known {
-		return
+	if !known || e.host != p.host {
+		return // of a pod with two addresses the first is asked
 	}
 	if e.ready || e.terminating || p.wasReady || !p.proved.IsZero() {
 		v.prober.stop(id)

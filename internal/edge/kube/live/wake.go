@@ -66,7 +66,7 @@ func (v *View) Wake(ctx context.Context, k service.Key) error {
 		return fmt.Errorf("wake %s: the controller has not decided yet how to run it", k)
 	}
 	for wait := firstWakeRetry; ; wait = min(2*wait, maxWakeRetry) {
-		err := v.wakeAll(ctx, &record.Revision)
+		err := v.wakeAll(ctx, k, &record.Revision)
 		if err == nil {
 			return nil
 		}
@@ -78,14 +78,14 @@ func (v *View) Wake(ctx context.Context, k service.Key) error {
 	}
 }
 
-func (v *View) wakeAll(ctx context.Context, rev *workload.Revision) error {
+func (v *View) wakeAll(ctx context.Context, k service.Key, rev *workload.Revision) error {
 	var errs []error
 	for i := range rev.Components {
 		c := &rev.Components[i]
 		if c.Limits.Max == 0 {
 			continue // nobody may have one
 		}
-		if err := v.raise(ctx, rev.Service, c); err != nil {
+		if err := v.raise(ctx, k, c); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", c.Role, err))
 		}
 	}
