@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/pods"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
@@ -117,7 +118,7 @@ func (p *Platform) note(r workload.Revision, objects []rendered) {
 		if c.Leader != nil {
 			main = c.Leader.Main
 		}
-		h.roles[c.Role] = role{http: http, grpc: grpc, main: main, startup: c.Limits.StartupTimeout,
+		h.roles[c.Role] = role{Role: pods.Role{HTTP: http, GRPC: grpc, Main: main, Startup: c.Limits.StartupTimeout},
 			left: leftToOthers(r.Annotations) || leftToOthers(c.Annotations)}
 	}
 }

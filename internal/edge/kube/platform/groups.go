@@ -17,9 +17,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
-// labelGroup is which of its set's groups a pod is in.
-const labelGroup = "leaderworkerset.sigs.k8s.io/group-index"
-
 var groupVersionKind = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: string(kindGroups)}
 
 // groupsTimeout bounds the first look at LeaderWorkerSets.

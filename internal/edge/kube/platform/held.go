@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/pods"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
@@ -95,10 +96,8 @@ type member struct {
 
 // role is what the revision last applied says of a role's replicas.
 type role struct {
-	http, grpc int32
-	main       string
-	startup    time.Duration
-	left       bool // the count is left to others
+	pods.Role
+	left bool // the count is left to others
 }
 
 // of returns what is held of a service, made when absent. The lock is held.

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/pods"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -28,7 +29,7 @@ func (p *Platform) Logs(ctx context.Context, id string, o fleet.LogOptions) (io.
 	if err != nil {
 		return nil, err
 	}
-	opts := &corev1.PodLogOptions{Container: logContainer(pod, main), Follow: o.Follow, Previous: o.Previous}
+	opts := &corev1.PodLogOptions{Container: pods.LogContainer(pod, main), Follow: o.Follow, Previous: o.Previous}
 	if o.Tail > 0 {
 		tail := int64(min(o.Tail, maxLogTail))
 		opts.TailLines = &tail
@@ -62,31 +63,10 @@ func (p *Platform) find(id string) (pod *corev1.Pod, main string, err error) {
 		if pod != nil {
 			return nil, "", fmt.Errorf("platform: there is a replica %q in %s and in %s: write %s/%s", name, pod.Namespace, k.Namespace, k.Namespace, name)
 		}
-		pod, main = found.Pod, h.roles[service.Role(found.Labels[shape.LabelRole])].main
+		pod, main = found.Pod, h.roles[service.Role(found.Labels[shape.LabelRole])].Main
 	}
 	if pod == nil {
 		return nil, "", fmt.Errorf("platform: no output is kept of replica %q: %w", id, fs.ErrNotExist)
 	}
 	return pod, main, nil
-}
-
-// logContainer is whose output tells most.
-func logContainer(pod *corev1.Pod, main string) string {
-	for _, c := range pod.Status.InitContainerStatuses {
-		if sidecar(pod, c.Name) {
-			continue
-		}
-		if t := c.State.Terminated; c.State.Running != nil || t != nil && t.ExitCode != 0 || c.RestartCount > 0 && t == nil {
-			return c.Name
-		}
-	}
-	for _, c := range pod.Spec.Containers {
-		if c.Name == main {
-			return main
-		}
-	}
-	if len(pod.Spec.Containers) > 0 {
-		return pod.Spec.Containers[0].Name
-	}
-	return ""
 }

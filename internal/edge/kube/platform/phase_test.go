@@ -10,6 +10,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/pods"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
@@ -43,6 +44,19 @@ func running(ready bool) corev1.ContainerStatus {
 
 func exited(code int32, reason, message string, ran time.Duration) *corev1.ContainerStateTerminated {
 	return &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message, StartedAt: at(0), FinishedAt: at(ran)}
+}
+
+// read is the replica that a pod is.
+func read(t *testing.T, pod *corev1.Pod) replica.Replica {
+	t.Helper()
+	roles := map[service.Role]pods.Role{service.RoleEngine: {Main: "main", Startup: 10 * time.Minute}}
+	for _, r := range pods.Observe(service.Key{Namespace: pod.Namespace, Name: "iris"}, []*corev1.Pod{pod}, []pods.Set{{Role: service.RoleEngine, Count: 1}}, roles) {
+		if r.ID == pod.Name {
+			return r
+		}
+	}
+	t.Fatal("the pod is no replica")
+	return replica.Replica{}
 }
 
 // TestPhases reads statuses as schedulers and kubelets write them.
@@ -116,7 +130,7 @@ func TestPhases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			whole, _ := trimPod(c.pod.DeepCopy())
 			for what, pod := range map[string]*corev1.Pod{"whole": c.pod, "trimmed": whole.(*corev1.Pod)} {
-				r := phaseOf(pod, role{main: "main", startup: 10 * time.Minute})
+				r := read(t, pod)
 				if r.Phase != c.phase || r.Reason != c.reason || r.ExitCode != c.exit || len(c.says) == 0 && r.Message != "" {
 					t.Errorf("%s: %s %s %q exit %d", what, r.Phase, r.Reason, r.Message, r.ExitCode)
 				}
@@ -173,11 +187,11 @@ func TestObserve(t *testing.T) {
 		"evicted, replaced": {object: object{count: 1}, pods: []*corev1.Pod{evicted("a", 0), evicted("b", time.Second),
 			with(ready("c", "r1"), func(p *corev1.Pod) { p.CreationTimestamp = at(time.Second) })}, want: "c Ready "},
 		"evicted, asleep": {pods: []*corev1.Pod{evicted("a", 0)}},
-		"group": {object: object{count: 1}, pods: []*corev1.Pod{ready("g-0", "r1", labelGroup, "0", shape.LabelWorkerIndex, "0"),
-			ready("g-0-1", "r1", labelGroup, "0", shape.LabelWorkerIndex, "1")}, want: "g-0 Ready "},
+		"group": {object: object{count: 1}, pods: []*corev1.Pod{ready("g-0", "r1", pods.LabelGroup, "0", shape.LabelWorkerIndex, "0"),
+			ready("g-0-1", "r1", pods.LabelGroup, "0", shape.LabelWorkerIndex, "1")}, want: "g-0 Ready "},
 		"group that lacks a worker": {object: object{count: 1}, pods: []*corev1.Pod{
-			with(ready("g-0", "r1", labelGroup, "0", shape.LabelWorkerIndex, "0"), func(p *corev1.Pod) { p.Status.Conditions = nil }),
-			with(ready("g-0-1", "r1", labelGroup, "0", shape.LabelWorkerIndex, "1"), unschedulable),
+			with(ready("g-0", "r1", pods.LabelGroup, "0", shape.LabelWorkerIndex, "0"), func(p *corev1.Pod) { p.Status.Conditions = nil }),
+			with(ready("g-0-1", "r1", pods.LabelGroup, "0", shape.LabelWorkerIndex, "1"), unschedulable),
 		}, want: "g-0 Pending Unschedulable", says: "worker g-0-1: no node takes the pod: 0/1 nodes"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,11 +1,12 @@
-package platform
+// Package pods reads pods: where a replica is in its life, and why it does not
+// come further.
+package pods
 
 import (
 	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,10 +28,20 @@ const (
 	reasonCreatingState = "ContainerCreating"
 )
 
-// phaseOf reads where a pod is in its life. Pure.
-func phaseOf(pod *corev1.Pod, role role) replica.Replica {
+// Role is what a revision says of a role's replicas.
+type Role struct {
+	// HTTP and GRPC are the ports that requests go to, 0 for none.
+	HTTP, GRPC int32
+	// Main is the container that answers them; "" means the first.
+	Main string
+	// Startup is how long one may take until it is ready; 0 is unknown.
+	Startup time.Duration
+}
+
+// phase reads where a pod is in its life.
+func phase(pod *corev1.Pod, role Role) replica.Replica {
 	r := replica.Replica{Phase: replica.Starting, Created: pod.CreationTimestamp.Time}
-	main := mainOf(pod, role.main)
+	main := mainOf(pod, role.Main)
 	for _, c := range pod.Status.ContainerStatuses {
 		r.Restarts += int(c.RestartCount)
 	}
@@ -154,7 +165,7 @@ func (f *fault) into(r *replica.Replica) {
 }
 
 // faultOf finds the first container that does not run although it should.
-func faultOf(pod *corev1.Pod, role role) *fault {
+func faultOf(pod *corev1.Pod, role Role) *fault {
 	for _, c := range pod.Status.InitContainerStatuses {
 		if f := containerFault(pod, &c, role); f != nil {
 			f.message = initName(c.Name) + f.message
@@ -180,7 +191,7 @@ func initName(name string) string {
 	return "init container " + name + ": "
 }
 
-func containerFault(pod *corev1.Pod, c *corev1.ContainerStatus, role role) *fault {
+func containerFault(pod *corev1.Pod, c *corev1.ContainerStatus, role Role) *fault {
 	last := c.LastTerminationState.Terminated
 	if t := c.State.Terminated; t != nil {
 		regular := t.ExitCode == 0 && isInit(pod, c.Name)
@@ -221,29 +232,42 @@ func isInit(pod *corev1.Pod, name string) bool {
 }
 
 // exitFault says how a process ended.
-func exitFault(t *corev1.ContainerStateTerminated, role role) *fault {
+func exitFault(t *corev1.ContainerStateTerminated, role Role) *fault {
 	f := &fault{phase: replica.Failed, reason: cmp.Or(t.Reason, "Error"), exit: int(t.ExitCode), restart: t.FinishedAt.Time}
 	f.message = fmt.Sprintf("exit code %d", t.ExitCode)
 	ran := t.FinishedAt.Sub(t.StartedAt.Time)
-	killed := t.ExitCode == 128+int32(syscall.SIGKILL) || t.ExitCode == 128+int32(syscall.SIGTERM)
+	killed := t.ExitCode == 128+sigkill || t.ExitCode == 128+sigterm
 	switch said := lastLine(t.Message); {
 	case t.Reason == reasonOOM:
 		f.message += ": out of memory: raise its memory limit"
-	case killed && role.startup > 0 && ran >= role.startup && ran < role.startup+startupSlack:
+	case killed && role.Startup > 0 && ran >= role.Startup && ran < role.Startup+startupSlack:
 		f.reason = replica.ReasonStartupTimeout
-		f.message += fmt.Sprintf(": not ready within %s: see its log, or raise startupTimeout", role.startup)
+		f.message += fmt.Sprintf(": not ready within %s: see its log, or raise startupTimeout", role.Startup)
 	case said != "":
 		f.message += ": " + said
 	case killed:
 		f.message += fmt.Sprintf(": ended after %s: it no longer answered its liveness probe, or its node ended it", ran)
 	case t.ExitCode > 128 && t.ExitCode < 160:
-		f.message += ": " + syscall.Signal(t.ExitCode-128).String()
+		f.message += ": " + signal(t.ExitCode-128)
 	case t.ExitCode == 0:
 		f.message += ": a server must not end by itself"
 	default:
 		f.message += ": see its log"
 	}
 	return f
+}
+
+const (
+	sigkill = 9
+	sigterm = 15
+)
+
+// signals are what Linux's say, of those that end a server.
+var signals = map[int32]string{1: "hangup", 2: "interrupt", 3: "quit", 4: "illegal instruction", 5: "trace/breakpoint trap", 6: "aborted",
+	7: "bus error", 8: "floating point exception", sigkill: "killed", 11: "segmentation fault", 13: "broken pipe", 14: "alarm clock", sigterm: "terminated"}
+
+func signal(n int32) string {
+	return cmp.Or(signals[n], fmt.Sprintf("signal %d", n))
 }
 
 // startupSlack is how long after its startup timeout a container is still
