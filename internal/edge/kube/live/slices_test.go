@@ -1,0 +1,192 @@
+package live
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// newView is a view of events that the test makes.
+func newView(t *testing.T, change func(*Config)) *View {
+	cfg := DefaultConfig()
+	cfg.ProbeEvery = 5 * time.Millisecond
+	if change != nil {
+		change(&cfg)
+	}
+	v := &View{cfg: cfg, changed: newNotifier()}
+	v.prober = newProber(cfg, v.probed)
+	v.mu.slices, v.mu.sets, v.mu.keys, v.mu.decided = map[objectID]*slice{}, map[setID]*set{}, map[setID]service.Key{}, newDecided()
+	t.Cleanup(v.Close)
+	return v
+}
+
+type point struct {
+	pod, address       string
+	ready, terminating bool
+}
+
+func es(k service.Key, name string, role service.Role, family discoveryv1.AddressType, port int32, points ...point) *discoveryv1.EndpointSlice {
+	http := shape.PortHTTP
+	out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: name,
+		Labels: map[string]string{shape.LabelService: shape.LabelValue(k.Name), shape.LabelRole: string(role)}}, AddressType: family,
+		Ports: []discoveryv1.EndpointPort{{Name: &http, Port: &port}}}
+	for _, p := range points {
+		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: []string{p.address}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: p.pod},
+			Conditions: discoveryv1.EndpointConditions{Ready: &p.ready, Terminating: &p.terminating}})
+	}
+	return out
+}
+
+// says writes a service's replicas in a line.
+func says(t *testing.T, v *View, k service.Key) string {
+	t.Helper()
+	rs, err := v.Observe(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, r := range rs {
+		out = append(out, fmt.Sprintf("%s %s %s %s", r.ID, r.Role, r.Phase, r.HTTP))
+	}
+	return strings.Join(out, "; ")
+}
+
+// TestSlices follows a service's slices as the endpoint controller writes them.
+func TestSlices(t *testing.T) {
+	v := newView(t, nil)
+	k := service.Key{Namespace: "ml", Name: "iris"}
+	long := service.Key{Namespace: "ml", Name: strings.Repeat("long-", 20) + "name"}
+	const v4, v6 = discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6
+	for _, c := range []struct {
+		when  string
+		of    service.Key
+		slice *discoveryv1.EndpointSlice
+		gone  bool
+		want  string
+	}{
+		{"nothing", k, es(service.Key{Namespace: "other", Name: "iris"}, "s", "engine", v4, 8080, point{"p1", "10.9.0.1", true, false}), false, ""},
+		{"a pod starts", k, es(k, "s", "engine", v4, 8080, point{"p1", "10.0.0.1", false, false}), false, "ml/p1 engine Starting 10.0.0.1:8080"},
+		{"it is ready", k, es(k, "s", "engine", v4, 8080, point{"p1", "10.0.0.1", true, false}), false, "ml/p1 engine Ready 10.0.0.1:8080"},
+		{"by another family, too", k, es(k, "s6", "engine", v6, 8080, point{"p1", "fd00::1", true, false}), false, "ml/p1 engine Ready 10.0.0.1:8080"},
+		{"another role", k, es(k, "r", "router", v4, 9000, point{"q1", "10.0.1.1", true, false}), false, "ml/p1 engine Ready 10.0.0.1:8080; ml/q1 router Ready 10.0.1.1:9000"},
+		{"it ends", k, es(k, "s", "engine", v4, 8080, point{"p1", "10.0.0.1", false, true}), false, "ml/p1 engine Draining 10.0.0.1:8080; ml/q1 router Ready 10.0.1.1:9000"},
+		{"one family is gone", k, es(k, "s6", "engine", v6, 8080), true, "ml/p1 engine Draining 10.0.0.1:8080; ml/q1 router Ready 10.0.1.1:9000"},
+		{"it is gone", k, es(k, "s", "engine", v4, 8080), false, "ml/q1 router Ready 10.0.1.1:9000"},
+		{"moving between slices", k, es(k, "s2", "router", v4, 9000, point{"q1", "10.0.1.1", false, false}), false, "ml/q1 router Ready 10.0.1.1:9000"},
+		{"all is gone", k, es(k, "r", "router", v4, 9000), true, "ml/q1 router Starting 10.0.1.1:9000"},
+		{"a name too long for a label", long, es(long, "l", "engine", v4, 8080, point{"p", "10.0.2.1", true, false}), false, "ml/p engine Ready 10.0.2.1:8080"},
+		{"a canary", k.Canary(), es(k.Canary(), "c", "engine", v4, 8080, point{"c1", "10.0.3.1", true, false}), false, "ml/c1 engine Ready 10.0.3.1:8080"},
+		{"whose service is apart", k, es(k, "none", "engine", v4, 8080), false, "ml/q1 router Starting 10.0.1.1:9000"},
+	} {
+		v.sawSlice(c.slice, !c.gone)
+		got := says(t, v, c.of)
+		if c.when == "moving between slices" && got == "ml/q1 router Starting 10.0.1.1:9000" {
+			t.Errorf("%s: a ready pod is taken for one that starts", c.when)
+		} else if got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", c.when, got, c.want)
+		}
+	}
+}
+
+// decide has the view know a revision of one engine.
+func (v *View) decide(k service.Key, port int32) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.mu.records[k] = &fleet.Record{Service: k, Revision: workload.Revision{Service: k, Hash: "h", Protocol: service.ProtocolV2, Components: []workload.Component{{
+		Role: service.RoleEngine, Main: "main", Pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Ports: []corev1.ContainerPort{{ContainerPort: port}}}}}}}}}
+}
+
+// changed waits until the view tells of a service.
+func changed(t *testing.T, v *View, k service.Key, what string, ok func() bool) {
+	t.Helper()
+	limit := time.After(10 * time.Second)
+	for !ok() {
+		select {
+		case <-v.Changed():
+		case <-limit:
+			t.Fatalf("%s: never", what)
+		}
+	}
+}
+
+// TestProbes: a starting pod that answers counts as ready until its slice says
+// something itself, and not for ever.
+func TestProbes(t *testing.T) {
+	var ready atomic.Bool
+	var asked atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if !ready.Load() || r.URL.Path != "/v2/health/ready" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = io.WriteString(w, "{}")
+	}))
+	defer srv.Close()
+	port := int32(srv.Listener.Addr().(*net.TCPAddr).Port)
+	v := newView(t, func(c *Config) { c.Trust = 300 * time.Millisecond })
+	k := service.Key{Namespace: "ml", Name: "iris"}
+	phase := func(want replica.Phase) func() bool {
+		return func() bool { return strings.Contains(says(t, v, k), string(want)) }
+	}
+	slice := func(ready bool) *discoveryv1.EndpointSlice {
+		return es(k, "s", "engine", discoveryv1.AddressTypeIPv4, port, point{"p1", "127.0.0.1", ready, false})
+	}
+	v.sawSlice(slice(false), true)
+	if !phase(replica.Starting)() || asked.Load() > 0 {
+		t.Errorf("%s, asked %d times before it is known how", says(t, v, k), asked.Load())
+	}
+	v.decide(k, port)
+	v.sawSlice(slice(false), true)
+	for limit := time.Now().Add(10 * time.Second); asked.Load() < 3; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("not asked")
+		}
+	}
+	ready.Store(true)
+	changed(t, v, k, "answered", phase(replica.Ready))
+	n := asked.Load()
+	changed(t, v, k, "the slice does not agree for long", phase(replica.Starting))
+	if asked.Load() != n {
+		t.Error("asked again after it answered")
+	}
+	v.sawSlice(slice(true), true)
+	changed(t, v, k, "the slice says so", phase(replica.Ready))
+	v.sawSlice(slice(false), true)
+	changed(t, v, k, "the slice says no", phase(replica.Starting))
+	if asked.Load() != n {
+		t.Error("asked although the slice has said what it is")
+	}
+	// A pod that goes is asked no more, and no more are asked than may be.
+	ready.Store(false)
+	v.sawSlice(es(k, "s", "engine", discoveryv1.AddressTypeIPv4, port), true)
+	v.cfg.MaxProbes, v.prober.cfg.MaxProbes = 2, 2
+	v.sawSlice(es(k, "s", "engine", discoveryv1.AddressTypeIPv4, port, point{"a", "127.0.0.1", false, false}, point{"b", "127.0.0.1", false, false}, point{"c", "127.0.0.1", false, false}), true)
+	running := func() int {
+		v.prober.mu.Lock()
+		defer v.prober.mu.Unlock()
+		return len(v.prober.mu.running)
+	}
+	if running() != 2 {
+		t.Errorf("%d are asked", running())
+	}
+	v.sawSlice(es(k, "s", "engine", discoveryv1.AddressTypeIPv4, port), false)
+	if running() != 0 || says(t, v, k) != "" {
+		t.Errorf("%d are asked, %s", running(), says(t, v, k))
+	}
+}
