@@ -205,7 +205,7 @@ func (s *Source) sweep(r *running) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for id, at := range s.mu.applied {
-			if at == (item{}) {
+			if at == (applied{}) {
 				for _, k := range Kinds {
 					if k.ID == id.Kind && s.mu.running[k] == r {
 						i := item{kind: k}

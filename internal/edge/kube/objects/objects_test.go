@@ -43,6 +43,7 @@ type sink struct {
 	warnings map[string][]string
 	records  map[service.Key][]byte
 	refuse   error
+	deleted  int
 }
 
 func (s *sink) Apply(_ context.Context, in []fleet.Object, _ fleet.ApplyOptions) ([]fleet.Change, error) {
@@ -66,6 +67,7 @@ func (s *sink) Apply(_ context.Context, in []fleet.Object, _ fleet.ApplyOptions)
 func (s *sink) Delete(_ context.Context, id fleet.ID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.deleted++
 	delete(s.objects, id)
 	return nil
 }
@@ -234,6 +236,35 @@ func TestManifestsComeAndGo(t *testing.T) {
 	o := s.objects[fleet.ID{Kind: "service", Key: service.Key{Namespace: ns, Name: "iris"}}]
 	if age := time.Since(o.Created()); age < 0 || age > time.Minute {
 		t.Errorf("created %v ago", age)
+	}
+}
+
+// TestAnotherOfTheName is a new life, however fast the one follows the other.
+func TestAnotherOfTheName(t *testing.T) {
+	c := kubetest.Client(t)
+	ns := kubetest.Namespace(t, c, nil)
+	s, src := start(t)
+	k := service.Key{Namespace: ns, Name: "iris"}
+	var uids []string
+	for range 3 {
+		u := kubetest.Apply(t, c, ns, iris)[0]
+		uids = append(uids, string(u.GetUID()))
+		kubetest.Eventually(t, func() string {
+			if owner, _ := src.Owner(k); string(owner.UID) != uids[len(uids)-1] {
+				return "the new owner"
+			}
+			return ""
+		})
+		is(t, s, "service", ns, "iris", ownKind)
+		if err := c.Delete(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is(t, s, "service", ns, "iris", "")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deleted != 3 {
+		t.Errorf("told of %d ends of 3", s.deleted)
 	}
 }
 

@@ -174,7 +174,7 @@ func (s *Source) settle(ctx context.Context, id fleet.ID) error {
 			losers[i] = l
 		}
 	}
-	_, applied := s.mu.applied[id]
+	_, known := s.mu.applied[id]
 	s.mu.Unlock()
 	var errs []error
 	for i, l := range losers {
@@ -183,14 +183,14 @@ func (s *Source) settle(ctx context.Context, id fleet.ID) error {
 	}
 	switch {
 	case c == nil || withheld:
-		if applied {
+		if known {
 			errs = append(errs, s.withdraw(ctx, id))
 		}
 		if withheld {
 			errs = append(errs, s.refuse(ctx, at, c, Refusal{Reason: ReasonManaged, Message: managed(at, c), Manager: c.other.Manager}))
 		}
 	case c.object == nil:
-		errs = append(errs, s.refuse(ctx, at, c, Refusal{Reason: ReasonInvalid, Message: listed(c.problems), Running: applied}))
+		errs = append(errs, s.refuse(ctx, at, c, Refusal{Reason: ReasonInvalid, Message: listed(c.problems), Running: known}))
 	default:
 		errs = append(errs, s.apply(ctx, id, at, c))
 	}
@@ -215,12 +215,22 @@ func (s *Source) withdraw(ctx context.Context, id fleet.ID) error {
 }
 
 func (s *Source) apply(ctx context.Context, id fleet.ID, i item, c *claim) error {
+	s.mu.Lock()
+	was := s.mu.applied[id]
+	s.mu.Unlock()
+	if was.item == i && was.uid != c.ref.UID {
+		// Another object of the same name: what belonged to the one before goes
+		// with it, and the decision is made anew.
+		if err := s.withdraw(ctx, id); err != nil {
+			return err
+		}
+	}
 	changes, err := s.sink.Apply(ctx, []fleet.Object{*c.object}, fleet.ApplyOptions{})
 	if err != nil {
 		return s.refuse(ctx, i, c, Refusal{Reason: ReasonConflict, Message: strings.ReplaceAll(err.Error(), "\n", "; ")})
 	}
 	s.mu.Lock()
-	s.mu.applied[id] = i
+	s.mu.applied[id] = applied{i, c.ref.UID}
 	s.mu.Unlock()
 	for _, ch := range changes {
 		if ch.Action == "unchanged" && id.Kind == serviceID {

@@ -91,9 +91,9 @@ type Source struct {
 		// claims are the manifests that say something of one object of the
 		// fleet; all but one of them in vain.
 		claims map[fleet.ID]map[item]*claim
-		// applied says which manifest the sink has; a zero item stands for one
+		// applied says which manifest the sink has; the zero value stands for one
 		// that was kept by its record.
-		applied map[fleet.ID]item
+		applied map[fleet.ID]applied
 	}
 }
 
@@ -101,6 +101,12 @@ type Source struct {
 type item struct {
 	kind *Kind
 	types.NamespacedName
+}
+
+// applied is one manifest of those there have been under its name.
+type applied struct {
+	item
+	uid types.UID
 }
 
 // running is a kind that is watched.
@@ -132,7 +138,7 @@ func New(cfg Config) (*Source, error) {
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[item](minRetryWait, maxRetryWait))}
 	s.mu.running = map[*Kind]*running{}
 	s.mu.claims = map[fleet.ID]map[item]*claim{}
-	s.mu.applied = map[fleet.ID]item{}
+	s.mu.applied = map[fleet.ID]applied{}
 	return s, nil
 }
 
@@ -326,9 +332,9 @@ func (s *Source) Objects() []fleet.Object {
 	defer s.mu.Unlock()
 	out := s.objects()
 	for _, o := range out {
-		at := item{}
+		at := applied{}
 		if w, c := s.winner(o.ID()); c != nil {
-			at = w
+			at = applied{w, c.ref.UID}
 		}
 		s.mu.applied[o.ID()] = at
 	}

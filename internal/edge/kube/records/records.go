@@ -179,7 +179,18 @@ func (s *Store) Load() ([]fleet.Object, []fleet.Record, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
 	records, err := s.Read(ctx)
-	return s.objects.Objects(), records, err
+	objects := s.objects.Objects()
+	// A record of another object that had the name goes with that one.
+	records = slices.DeleteFunc(records, func(r fleet.Record) bool {
+		now, ok := s.objects.Owner(r.Service)
+		was := s.owners(r.Service)
+		return ok && len(was) > 0 && !sameOwner(was, []metav1.OwnerReference{now})
+	})
+	return objects, records, err
+}
+
+func sameOwner(a, b []metav1.OwnerReference) bool {
+	return slices.EqualFunc(a, b, func(x, y metav1.OwnerReference) bool { return x.UID == y.UID })
 }
 
 // PutObject implements fleet.Store: the API server has the objects.
@@ -218,7 +229,7 @@ func (s *Store) PutRecord(r fleet.Record) error {
 	of := slices.Clone(s.mu.known[r.Service])
 	s.mu.Unlock()
 	if n := len(of); n > 0 {
-		if of[n-1].name == one.name {
+		if of[n-1].name == one.name && sameOwner(of[n-1].owners, one.owners) {
 			return nil
 		}
 		cr.Revision = of[n-1].number + 1

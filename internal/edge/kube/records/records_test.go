@@ -147,6 +147,29 @@ func TestRecords(t *testing.T) {
 	}
 }
 
+// TestAnotherOwner: a record goes with its object, not with the next one of
+// the name.
+func TestAnotherOwner(t *testing.T) {
+	s, m, c, _, k := rig(t)
+	put(t, s, record(k, "a"))
+	other := *m.owner
+	other.UID = "7f1a2c1e-0000-4000-8000-000000000001"
+	m.owner = &other
+	s, _ = open(t, m)
+	if got := load(t, s, k.Namespace); len(got) > 0 {
+		t.Errorf("loaded %+v, of another object", got)
+	}
+	put(t, s, record(k, "a")) // the same decision, for the new one
+	var list appsv1.ControllerRevisionList
+	if err := c.List(t.Context(), &list, client.InNamespace(k.Namespace)); err != nil || len(list.Items) != 1 || list.Items[0].OwnerReferences[0].UID != other.UID {
+		t.Fatalf("%+v, %v", list.Items, err)
+	}
+	s, _ = open(t, m)
+	if got := load(t, s, k.Namespace); len(got) != 1 {
+		t.Errorf("loaded %+v", got)
+	}
+}
+
 // TestCrashBetweenTwoWrites leaves two records, of which the newer counts, and
 // the next decision takes the older along; one that is back is not taken for
 // the newest by its name alone.
