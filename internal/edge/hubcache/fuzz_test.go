@@ -113,3 +113,22 @@ func naive(v any) any {
 	}
 	return v
 }
+
+// FuzzSource: what a node is told to fetch from is an address that is followed
+// from the Hub too, or a file of a commit.
+func FuzzSource(f *testing.F) {
+	for _, s := range []string{"", "https://h/x?y", "http://h", "/o/m/resolve/0123456789012345678901234567890123456789/f", "//h/x", "/../x", "https://u@h/", "\x00"} {
+		f.Add(s)
+	}
+	c := &Cache{base: &url.URL{Scheme: "https", Host: "hub.example"}}
+	f.Fuzz(func(t *testing.T, s string) {
+		got, err := c.parseSource(s)
+		switch {
+		case err != nil:
+		case got.at != nil && (got.at.Scheme != "https" || got.at.Host == "" || got.at.User != nil || len(s) > maxSource):
+			t.Errorf("%q: %v", s, got.at)
+		case got.at == nil && s != "" && (!isCommit(got.t.revision) || got.t.file == "" || got.t.route != "resolve" || got.authorization != ""):
+			t.Errorf("%q: %+v", s, got.t)
+		}
+	})
+}

@@ -302,11 +302,11 @@ func TestRingLiars(t *testing.T) {
 			return true
 		}},
 		"no such node": {result: "refused", rest: func(w http.ResponseWriter, _ *http.Request) bool {
-			http.Error(w, "who are you?", 401)
+			http.Error(w, "who are you?", http.StatusUnauthorized)
 			return true
 		}},
 		"a redirect": {result: "refused", rest: func(w http.ResponseWriter, r *http.Request) bool {
-			http.Redirect(w, r, "/elsewhere", 307)
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 			return true
 		}},
 	} {
@@ -330,6 +330,42 @@ func TestRingLiars(t *testing.T) {
 			}
 			rr.wantsHas(etag, 0)
 			n.wants(n.get(path), 200, string(data))
+		})
+	}
+}
+
+// TestRingLiesAndGoes: a node sends wrong bytes and goes before they can be told;
+// the rest comes from elsewhere, and the client does not take it for whole.
+func TestRingLiesAndGoes(t *testing.T) {
+	for name, sent := range map[string]int{"the rest is followed": 1 << 20, "the rest is not kept": near + 1<<20} {
+		t.Run(name, func(t *testing.T) {
+			url, join := liar(t, func(v *peers.Visit, w http.ResponseWriter, r *http.Request, q peers.Question) {
+				if r.Header.Get("Range") != "" {
+					v.Decline(w, http.StatusNotFound, reasonFar)
+					return
+				}
+				w.Header().Set("Etag", `"`+q.Hash+`"`)
+				w.Header().Set("Content-Length", fmt.Sprint(q.Size))
+				v.Sign(w.Header(), http.StatusOK)
+				w.WriteHeader(http.StatusOK)
+				_, _ = w.Write(make([]byte, sent))
+				_ = http.NewResponseController(w).Flush()
+				panic(http.ErrAbortHandler)
+			}, nil)
+			rr := newRingRig(t, 1, nil, url)
+			join(rr.nodes[0].cfg.Ring.Peers)
+			data := rr.owned(-1, near+3<<20)
+			path, etag, _ := rr.blob("m", data)
+			n := rr.nodes[0]
+			got := n.get(path)
+			if got.err == nil || len(got.body) >= len(data) {
+				t.Fatalf("wrong bytes went out whole: status %d, %d bytes", got.status, len(got.body))
+			}
+			if n.metric("hops_total", "wrong") != 1 {
+				t.Error("the node is not blamed")
+			}
+			n.wants(n.get(path, "Range: bytes="+strconv.Itoa(len(got.body))+"-"), 200, string(data))
+			rr.wantsHas(etag, 0)
 		})
 	}
 }

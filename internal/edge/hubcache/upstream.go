@@ -260,6 +260,17 @@ func asQuery(raw string) string {
 	return "?" + raw
 }
 
+// open asks a source.
+func (h *hub) open(ctx context.Context, q question, from source) (resp *http.Response, err error) {
+	if from.at != nil {
+		resp, _, err = h.walk(ctx, q, from.at, true)
+		return resp, err
+	}
+	q.path, q.authorization = from.t.path()+asQuery(from.t.query), from.authorization
+	resp, _, err = h.do(ctx, q, true)
+	return resp, err
+}
+
 // get asks for a file's content from a byte on, to the end or to another, and
 // returns its body at exactly that byte. A server that answers with the whole
 // file has the bytes before it read over.
@@ -268,14 +279,7 @@ func (h *hub) get(ctx context.Context, from source, part span, size int64) (io.R
 	if q.ranged = part.from > 0 || part.to < size; part.to < size {
 		q.to = part.to
 	}
-	var resp *http.Response
-	var err error
-	if from.at != nil {
-		resp, _, err = h.walk(ctx, q, from.at, true)
-	} else {
-		q.path, q.authorization = from.t.path()+asQuery(from.t.query), from.authorization
-		resp, _, err = h.do(ctx, q, true)
-	}
+	resp, err := h.open(ctx, q, from)
 	if err != nil {
 		return nil, err
 	}

@@ -195,7 +195,7 @@ func (v *vigil) ask() {
 	if !waiting {
 		return
 	}
-	err := error(ErrSlow)
+	err := ErrSlow
 	if !slow {
 		err = v.g.ping(v.ctx, v.name)
 	}

@@ -61,7 +61,7 @@ type Resolver interface {
 func DefaultConfig() Config {
 	return Config{
 		AnswerTimeout: 2 * time.Second,
-		StallTimeout:  30 * time.Second,
+		StallTimeout:  8 * time.Second, // clients of the Hub give up after 10
 		LookupEvery:   5 * time.Second,
 		FirstPause:    time.Second,
 		MostPause:     30 * time.Second,

@@ -27,6 +27,8 @@ type Group struct {
 		sync.Mutex
 		ring  ring.Ring
 		nodes map[string]*node // by name; self is none of them
+
+		complained time.Time // when a refused request was last logged
 	}
 	telling sync.Mutex // held while Changed is called
 }

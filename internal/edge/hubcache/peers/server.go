@@ -14,7 +14,7 @@ func (g *Group) Serve(w http.ResponseWriter, r *http.Request,
 	blob func(*Visit, http.ResponseWriter, *http.Request, Question), wrong func(hash string)) (believed bool) {
 	nonce, key, err := g.sign.check(r, time.Now())
 	if err != nil {
-		g.log.Warn("a request of another node is refused", "from", r.RemoteAddr, "error", err)
+		g.complain(r.RemoteAddr, err)
 		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return false
 	}
@@ -42,4 +42,20 @@ func (g *Group) Serve(w http.ResponseWriter, r *http.Request,
 		v.Decline(w, http.StatusNotFound, "path")
 	}
 	return true
+}
+
+// complainEvery bounds what strangers can have written to the log.
+const complainEvery = 10 * time.Second
+
+func (g *Group) complain(from string, err error) {
+	g.mu.Lock()
+	now := time.Now()
+	quiet := now.Sub(g.mu.complained) < complainEvery
+	if !quiet {
+		g.mu.complained = now
+	}
+	g.mu.Unlock()
+	if !quiet {
+		g.log.Warn("a request of another node is refused", "from", from, "error", err)
+	}
 }
