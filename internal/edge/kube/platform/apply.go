@@ -171,19 +171,21 @@ func prune(v any) {
 	}
 }
 
-// write applies one object.
+// write applies one object. One that the watch does not show is not applied by
+// force: should there be one after all, and it be another's, or its count
+// somebody's, that is a conflict.
 func (p *Platform) write(ctx context.Context, k service.Key, o rendered) error {
-	if !o.kind.counted() {
-		return p.send(ctx, k, o.id, o.body, client.ForceOwnership)
-	}
 	if count, fresh := p.fresh(k, o); fresh {
-		// Not by force: should it be there after all, and its count be another's,
-		// this is a conflict.
 		body := o.body.DeepCopy()
-		if err := setCount(body, count); err != nil {
-			return err
+		if o.kind.counted() {
+			if err := setCount(body, count); err != nil {
+				return err
+			}
 		}
 		if err := p.send(ctx, k, o.id, body); !apierrors.IsConflict(err) {
+			return err
+		}
+		if _, err := p.ours(ctx, k, o.id); err != nil {
 			return err
 		}
 	}
@@ -197,6 +199,24 @@ func (p *Platform) write(ctx context.Context, k service.Key, o rendered) error {
 			return err
 		}
 	}
+}
+
+// ours reads an object past every cache; nil is one that is not there. That of
+// somebody else is an error.
+func (p *Platform) ours(ctx context.Context, k service.Key, i id) (*unstructured.Unstructured, error) {
+	live := newUnstructured(i.kind.gvk())
+	err := p.cfg.Reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: i.name}, live)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case live.GetLabels()[shape.LabelManagedBy] != shape.Manager:
+		return nil, errors.New("there is one of this name that is not Roundhouse's: delete it, or rename the service")
+	case live.GetDeletionTimestamp() != nil:
+		return nil, errors.New("somebody is deleting it: it is made anew once it is gone")
+	}
+	return live, nil
 }
 
 // fresh says whether an object is new, as far as the watch tells, and the count
@@ -227,16 +247,16 @@ func setCount(body *unstructured.Unstructured, n int) error {
 // it is sent as it is, on condition that the object is still the one that was
 // read, since between the two somebody may have raised it.
 func (p *Platform) count(ctx context.Context, k service.Key, o rendered, body *unstructured.Unstructured) error {
-	live := newUnstructured(body.GroupVersionKind())
-	err := p.cfg.Reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: o.name}, live)
+	if !o.kind.counted() {
+		return nil
+	}
+	live, err := p.ours(ctx, k, o.id)
 	switch {
-	case apierrors.IsNotFound(err):
-		n, _ := p.fresh(k, o)
-		return setCount(body, n)
 	case err != nil:
 		return err
-	case live.GetDeletionTimestamp() != nil:
-		return errors.New("somebody is deleting it: it is made anew once it is gone")
+	case live == nil:
+		n, _ := p.fresh(k, o)
+		return setCount(body, n)
 	case ownsCount(live.GetManagedFields()):
 		body.SetResourceVersion(live.GetResourceVersion())
 		return setCount(body, countOf(live))

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -217,6 +218,40 @@ func TestCallbacksMayWait(t *testing.T) {
 		}
 	case <-within(t).Done():
 		t.Error("nobody is told")
+	}
+}
+
+// TestNotOurs: what somebody else has under a name of ours stays his.
+func TestNotOurs(t *testing.T) {
+	f := open(t)
+	labels := map[string]string{"app": "theirs"}
+	for k, theirs := range map[service.Key]client.Object{
+		platformtest.Key("taken-deployment"): &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: new(int32(0)),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "theirs"}}}}}},
+		platformtest.Key("taken-service"): &corev1.Service{Spec: corev1.ServiceSpec{Selector: labels, ClusterIP: "None",
+			Ports: []corev1.ServicePort{{Name: "http", Port: 8080, TargetPort: intstr.FromInt32(1)}}}},
+	} {
+		theirs.SetNamespace(k.Namespace)
+		theirs.SetName(shape.Name(k, service.RoleEngine))
+		if err := f.direct.Create(t.Context(), theirs); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.direct.Delete(context.Background(), theirs) })
+		if err := f.Apply(t.Context(), revision(k, platformtest.Server{})); err == nil || !strings.Contains(err.Error(), "not Roundhouse's") {
+			t.Errorf("%s: %v", k, err)
+		}
+		version := theirs.GetGeneration()
+		if err := f.direct.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || theirs.GetGeneration() != version || len(theirs.GetLabels()) != 0 {
+			t.Errorf("%s: changed: %v, %v", k, theirs, err)
+		}
+		if err := f.Remove(t.Context(), k); err != nil {
+			t.Error(err)
+		}
+		if err := f.direct.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil {
+			t.Errorf("%s: removed: %v", k, err)
+		}
 	}
 }
 
