@@ -12,6 +12,8 @@ MLSERVER := .venv/mlserver
 # Clients of the Hugging Face Hub: today's, and one from before Xet.
 HUB := .venv/hub
 HUB_OLD := .venv/hub-old
+# Microsoft's emulator of Azure Storage.
+AZURITE := .venv/azurite
 # Gateways that Debian does not have: for the benchmark's table alone.
 GATEWAYS := .venv/gateways
 CADDY := github.com/caddyserver/caddy/v2/cmd/caddy@v2.11.9
@@ -47,7 +49,8 @@ test: $(K8S_API) $(HELM) ## run the tests (race detector on; nothing to install 
 	go test -race -timeout 14m ./...
 
 .PHONY: test-peers
-test-peers: $(PEERS)/.installed $(MLSERVER)/.installed $(HUB)/.installed $(HUB_OLD)/.installed ## compare with the real packages from PyPI
+test-peers: $(PEERS)/.installed $(MLSERVER)/.installed $(HUB)/.installed $(HUB_OLD)/.installed $(AZURITE)/.installed ## compare with the real packages from PyPI
+	ROUNDHOUSE_AZURITE=$(abspath $(AZURITE))/node_modules/.bin/azurite-blob \
 	ROUNDHOUSE_HUB_PYTHON=$(abspath $(HUB))/bin/python ROUNDHOUSE_HUB_OLD_PYTHON=$(abspath $(HUB_OLD))/bin/python \
 	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python \
 	  go test -count=1 -timeout 30m -tags peers ./test/peers/...
@@ -120,6 +123,10 @@ e2e-image:
 .PHONY: e2e-kubernetes
 e2e-kubernetes: $(K8S_NODE) $(HELM) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
 	go test -tags kubernetes -count=1 -v -timeout 30m ./test/kubernetes/...
+
+$(AZURITE)/.installed:
+	npm install --ignore-scripts --no-audit --no-fund --loglevel=error --prefix $(AZURITE) azurite@3.35.0
+	@touch $@
 
 .PHONY: verify
 verify: generate format lint cross dirty ## regenerate, format, lint, cross-compile, fail on a dirty tree

@@ -51,7 +51,7 @@ func TestProduct(t *testing.T) {
 		{"Native", 2 * time.Minute, native},
 		{"KServe", 2 * time.Minute, kserve},
 		{"OME", 2 * time.Minute, ome},
-		{"ScaleToZeroAndWake", 3 * time.Minute, zeroAndBack},
+		{"ScaleToZeroAndWake", 2 * time.Minute, zeroAndBack},
 		{"KilledPod", 2 * time.Minute, killedPod},
 		{"KilledGateway", 2 * time.Minute, killedGateway},
 		{"KilledController", 4 * time.Minute, killedController},
@@ -97,9 +97,9 @@ func chart(ctx context.Context, values string) (string, error) {
 const values = `
 image: {repository: roundhouse.local/roundhouse, tag: e2e, pullPolicy: Never}
 adopt: [kserve, ome]
-installForeignCRDs: [kserve, ome]
-controller: {args: ["--gateway-url=http://{name}.{namespace}.` + domain + `"], resources: {requests: {cpu: 50m}}}
-gateway: {args: [--domain=` + domain + `], preStopSeconds: 5, resources: {requests: {cpu: 50m}}}
+installCRDs: [kserve, ome]
+controller: {resources: {requests: {cpu: 50m}}}
+gateway: {url: "http://{name}.{namespace}.` + domain + `", resources: {requests: {cpu: 50m}}}
 `
 
 func install(ctx context.Context, p *product) {
