@@ -193,3 +193,22 @@ func touch(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 }
+
+// TestClaimOnOneMachine: a volume of a cluster is not here, and the status says
+// what to do.
+func TestClaimOnOneMachine(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.run("apply", "-f", write(t, t.TempDir(), "claimed.yaml", `apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: claimed}
+spec:
+  predictor:
+    minReplicas: 1
+    model: {modelFormat: {name: xgboost}, storageUri: "pvc://models/iris"}
+`))
+	eventually(t, "the status says what to do", func() (bool, string) {
+		s := n.run("describe", "claimed").out
+		return strings.Contains(s, "pvc://models/iris") && strings.Contains(s, "file://PATH"), s
+	})
+}

@@ -15,10 +15,9 @@ type bucketPage struct {
 // pager lists a bucket's keys with a prefix, in order, from a page token on.
 type pager func(ctx context.Context, prefix, token string) (bucketPage, error)
 
-// listBucket finds what loc names: every object below it as a folder, else the
+// listBucket finds what loc names, which is key in its bucket: every object below it as a folder, else the
 // one object of exactly that key.
-func (s *Store) listBucket(ctx context.Context, loc location, prior *record, page pager) (listing, error) {
-	key := strings.TrimPrefix(loc.url.Path, "/")
+func (s *Store) listBucket(ctx context.Context, loc location, key string, prior *record, page pager) (listing, error) {
 	l, err := s.listFolder(ctx, loc, key, page)
 	if err == nil && len(l.objects) == 0 && key != "" && !strings.HasSuffix(key, "/") {
 		l, err = listOne(ctx, key, page)

@@ -69,8 +69,8 @@ func (s *Store) download(ctx context.Context, loc location, src source, o object
 	o.Size, o.Validator = p.at, p.state.Validator
 	o.SHA256 = hex.EncodeToString(p.sha.Sum(nil))
 	err = checkDigest(loc, o.SHA256)
-	if o.crc32c != nil && *o.crc32c != p.crc.Sum32() {
-		err = fmt.Errorf("artifact: %s: %s arrived with crc32c %08x instead of %08x; fetch again", loc, o.Name, p.crc.Sum32(), *o.crc32c)
+	if err == nil {
+		err = p.checkSums(loc)
 	}
 	if err == nil {
 		err = checkOID(ctx, loc, o, p.path)
@@ -162,6 +162,7 @@ func (s *Store) attempt(ctx context.Context, loc location, src source, p *part) 
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
+	p.heard(resp.Header)
 	size, err := p.accept(resp, loc)
 	if err != nil {
 		return err

@@ -43,7 +43,7 @@ var gcsListHints = hints{
 }
 
 func (g *gcsSource) list(ctx context.Context, loc location, prior *record) (listing, error) {
-	return g.s.listBucket(ctx, loc, prior, func(ctx context.Context, prefix, token string) (bucketPage, error) {
+	return g.s.listBucket(ctx, loc, strings.TrimPrefix(loc.url.Path, "/"), prior, func(ctx context.Context, prefix, token string) (bucketPage, error) {
 		return g.page(ctx, loc, prefix, token)
 	})
 }

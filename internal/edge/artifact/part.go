@@ -2,13 +2,16 @@ package artifact
 
 import (
 	"context"
+	"crypto/md5" //nolint:gosec // what the stores give
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
 	"hash/crc32"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -20,7 +23,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // version of the object it belongs to. It grows from its beginning, or, with
 // an index of what is here, in [pieces].
 //
-// Invariant: sha and crc cover exactly the first at bytes of the file.
+// Invariant: the hashes cover exactly the first at bytes of the file.
 type part struct {
 	object   object
 	path     string
@@ -31,6 +34,8 @@ type part struct {
 	file     diskFile
 	sha      hash.Hash
 	crc      hash.Hash32
+	md5      hash.Hash   // nil unless the source promises one
+	opaque   atomic.Bool // and does not mean it
 	meter    *meter
 	counted  atomic.Int64 // bytes added to what the meter has as done
 	promised int64        // and to its total
@@ -55,6 +60,9 @@ func (s *Store) openPart(ctx context.Context, loc location, o object, m *meter) 
 		state: partState{Validator: o.Validator, Size: o.Size},
 		sha:   sha256.New(), crc: crc32.New(castagnoli),
 	}
+	if o.md5 != "" {
+		p.md5 = md5.New() //nolint:gosec // what the stores give
+	}
 	if err := p.resume(ctx); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("artifact: %s: %w", loc, err)
@@ -67,7 +75,32 @@ func (p *part) statePath() string { return p.path + ".json" }
 func (p *part) indexPath() string { return p.path + ".index" }
 
 // sums is where bytes go to be hashed.
-func (p *part) sums() io.Writer { return io.MultiWriter(p.sha, p.crc) }
+func (p *part) sums() io.Writer {
+	if p.md5 != nil {
+		return io.MultiWriter(p.sha, p.crc, p.md5)
+	}
+	return io.MultiWriter(p.sha, p.crc)
+}
+
+// heard reads from an answer of S3 whether the ETag is no MD5.
+func (p *part) heard(h http.Header) {
+	if strings.HasPrefix(h.Get("X-Amz-Server-Side-Encryption"), "aws:kms") || h.Get("X-Amz-Server-Side-Encryption-Customer-Algorithm") != "" {
+		p.opaque.Store(true)
+	}
+}
+
+// checkSums compares the hashes with what the source promised.
+func (p *part) checkSums(loc location) error {
+	if want := p.object.crc32c; want != nil && *want != p.crc.Sum32() {
+		return fmt.Errorf("artifact: %s: %s arrived with crc32c %08x instead of %08x; fetch again", loc, p.object.Name, p.crc.Sum32(), *want)
+	}
+	if p.md5 != nil && !p.opaque.Load() {
+		if got := hex.EncodeToString(p.md5.Sum(nil)); got != p.object.md5 {
+			return fmt.Errorf("artifact: %s: %s arrived with md5 %s instead of %s; fetch again", loc, p.object.Name, got, p.object.md5)
+		}
+	}
+	return nil
+}
 
 func (p *part) resume(ctx context.Context) error {
 	var old partState
@@ -135,6 +168,9 @@ func (p *part) restart() error {
 func (p *part) rewind() error {
 	p.sha.Reset()
 	p.crc.Reset()
+	if p.md5 != nil {
+		p.md5.Reset()
+	}
 	_, err := p.file.Seek(0, io.SeekStart)
 	return err
 }

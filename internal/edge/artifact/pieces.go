@@ -183,6 +183,7 @@ func (s *Store) rangeOf(ctx context.Context, loc location, src source, q *pieces
 	if err != nil {
 		return nil, err
 	}
+	q.p.heard(resp.Header)
 	_, web := src.(*httpSource)
 	if err = o.continues(resp, from, web); err == nil && resp.StatusCode == http.StatusOK {
 		err = errNoRanges

@@ -2,6 +2,7 @@ package artifact
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -52,7 +53,7 @@ func (c *s3Source) hints() hints {
 }
 
 func (c *s3Source) list(ctx context.Context, loc location, prior *record) (listing, error) {
-	return c.s.listBucket(ctx, loc, prior, func(ctx context.Context, prefix, token string) (bucketPage, error) {
+	return c.s.listBucket(ctx, loc, strings.TrimPrefix(loc.url.Path, "/"), prior, func(ctx context.Context, prefix, token string) (bucketPage, error) {
 		page, err := c.page(ctx, loc, prefix, token)
 		var answer *answerError
 		if errors.As(err, &answer) && c.learnRegion(loc.url.Host, answer.region) {
@@ -96,12 +97,23 @@ func (c *s3Source) page(ctx context.Context, loc location, prefix, token string)
 				return bucketPage{}, fmt.Errorf("artifact: %s: the listing holds a broken key", loc)
 			}
 		}
-		page.objects = append(page.objects, object{key: o.Key, Size: max(o.Size, 0), Validator: o.ETag})
+		page.objects = append(page.objects, object{key: o.Key, Size: max(o.Size, 0), Validator: o.ETag, md5: etagMD5(o.ETag)})
 	}
 	if l.IsTruncated {
 		page.next = l.NextContinuationToken
 	}
 	return page, nil
+}
+
+// etagMD5 is the MD5 that the ETag of an object is that was uploaded in one
+// piece. Of one encrypted with a key of KMS or the client's it is not, which
+// answers say, see [part.heard].
+func etagMD5(tag string) string {
+	sum := strings.Trim(tag, `"`)
+	if raw, err := hex.DecodeString(sum); err != nil || len(raw) != 16 {
+		return ""
+	}
+	return strings.ToLower(sum)
 }
 
 // maxPage bounds one page of a listing: 1000 keys of at most 1024 bytes, with

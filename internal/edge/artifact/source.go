@@ -26,6 +26,7 @@ type object struct {
 	oid    string  // SHA-256 of the content, or SHA-1 of it as a git blob, promised by the source
 	layer  string  // kind of archive that is unpacked over those before it; empty for a file
 	image  bool    // only its /models is wanted
+	md5    string  // in hex, promised by the source
 	crc32c *uint32 // Castagnoli checksum promised by the source
 }
 
@@ -56,6 +57,7 @@ func (s *Store) sources() map[string]source {
 		"gs":    &gcsSource{s: s},
 		"hf":    &hfSource{s: s},
 		"oci":   &ociSource{s: s},
+		"az":    &azureSource{s: s},
 	}
 }
 
@@ -70,8 +72,14 @@ func (s *Store) Schemes() []string {
 }
 
 func (s *Store) source(loc location) (source, error) {
+	if isAzure(loc) {
+		return s.byScheme["az"], nil
+	}
 	if src, ok := s.byScheme[loc.scheme]; ok {
 		return src, nil
+	}
+	if loc.scheme == "pvc" {
+		return nil, fmt.Errorf("artifact: %s: a claim of a cluster's volume is not there on one machine: mount what it holds, and name the files by file://PATH", loc)
 	}
 	return nil, fmt.Errorf("artifact: %s: the scheme %s:// is not read by this build; use one of %s",
 		loc, loc.scheme, strings.Join(s.Schemes(), ", "))

@@ -117,8 +117,8 @@ func TestFetchRefusesURIs(t *testing.T) {
 	s := newStore(t, nil)
 	for uri, words := range map[string][]string{
 		"":                               {"empty"},
-		"ftp://org/model":                {"ftp://", "file, gs, hf, http, https, oci, s3, upload"},
-		"pvc://claim/model":              {"pvc://"},
+		"ftp://org/model":                {"ftp://", "az, file, gs, hf, http, https, oci, s3, upload"},
+		"pvc://claim/model":              {"pvc://claim/model", "file://PATH"},
 		"https://":                       {"names no host"},
 		"s3:///key":                      {"names no host or bucket"},
 		"s3://id:hunter2@bucket/x":       {"environment", "s3://bucket/x"},
