@@ -14,11 +14,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -68,9 +66,6 @@ const leaseRetry = 2 * time.Second
 const shutdownTimeout = 20 * time.Second
 
 func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log logger) (*operator, error) {
-	lr := logr.FromSlogHandler(log.Handler())
-	ctrllog.SetLogger(lr)
-	klog.SetLogger(lr)
 	op := &operator{opts: o, log: log, rerouted: make(chan struct{}, 1), led: make(chan struct{})}
 	if err := op.manage(cfg); err != nil {
 		return nil, err

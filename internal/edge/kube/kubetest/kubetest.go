@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
@@ -40,6 +41,7 @@ func Main(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) (code int) {
 	logf.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
 	dir := programs()
 	for _, p := range []string{"etcd", "kube-apiserver"} {
 		if _, err := os.Stat(filepath.Join(dir, p)); err != nil {
