@@ -31,8 +31,11 @@ func run(helm, chart, crds, out string) error {
 	}
 	var text bytes.Buffer
 	files, err := filepath.Glob(filepath.Join(crds, "*.yaml"))
-	if err != nil || len(files) == 0 {
-		return fmt.Errorf("no CRDs in %s: %v", crds, err)
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return errors.New("no CRDs in " + crds)
 	}
 	for _, f := range files {
 		doc, err := os.ReadFile(f)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -33,8 +34,11 @@ type generator struct {
 // without one takes that of the field above, if that names it.
 func readDocs(dir string) (map[string]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("no Go files in %s: %v", dir, err)
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return nil, errors.New("no Go files in " + dir)
 	}
 	out := map[string]string{}
 	for _, file := range files {
