@@ -203,7 +203,14 @@ func TestCorruptOnDisk(t *testing.T) {
 			}
 			return errors.Join(err, f.Close())
 		},
-		"cut":     func(p string) error { return os.Truncate(p, 10) },
+		"cut": func(p string) error { return os.Truncate(p, 10) },
+		"cut behind everybody's back": func(p string) error {
+			info, err := os.Stat(p)
+			if err == nil {
+				err = os.Truncate(p, 10)
+			}
+			return errors.Join(err, os.Chtimes(p, info.ModTime(), info.ModTime()))
+		},
 		"emptied": func(p string) error { return os.WriteFile(p, nil, 0o600) },
 		"removed": os.Remove,
 	} {

@@ -105,6 +105,10 @@ func (c *Cache) join(ctx context.Context, rec fileRecord, from source) (f *fligh
 			c.mu.Unlock()
 			return f, true, nil
 		}
+		if f.size != rec.Size {
+			c.mu.Unlock()
+			return nil, false, errSize
+		}
 		if !f.dead {
 			f.readers++
 			f.linger.Stop()

@@ -182,6 +182,16 @@ func TestRingBadSources(t *testing.T) {
 			t.Errorf("%q: %v, %v, want %q", source, answer, err, want)
 		}
 	}
+	// A size that the content does not have costs it neither its place nor others
+	// their download.
+	n := rr.nodes[0]
+	n.wants(n.get("/org/m/resolve/main/w.bin"), 200, string(data))
+	rr.wantsHas(etag, 0)
+	answer, err := group.Get(t.Context(), rr.names[0], peers.Question{Hash: etag, Size: 5, To: 5})
+	if err != nil || answer.Reason != reasonBad {
+		t.Errorf("another size: %v, %v", answer, err)
+	}
+	rr.wantsHas(etag, 0)
 	// Over https the Hub's word is not followed to http.
 	c := &Cache{base: mustURL(t, "https://hub.example")}
 	if _, err := c.parseSource("http://storage.example/x"); err == nil {

@@ -63,6 +63,9 @@ func (s *sending) send() error {
 	if s.r.Context().Err() != nil {
 		return s.r.Context().Err()
 	}
+	if errors.Is(err, errSize) {
+		return err
+	}
 	if s.visit == nil {
 		if settled, err := s.throughRing(); settled {
 			return err

@@ -104,10 +104,14 @@ const touchEvery = 5 * time.Minute
 
 var errCorrupt = errors.New("the content does not have its hash")
 
+// errSize is a size that content of this hash does not have: whoever said it is
+// wrong, not what is kept.
+var errSize = fmt.Errorf("%w: the size is wrong", errOdd)
+
 // open returns a blob of the given size, held against eviction until it is
 // closed. One that was written to since it was verified is hashed again, and
-// removed if it is wrong: then the error is errCorrupt. A blob that is not here
-// is fs.ErrNotExist.
+// removed if it is wrong: then the error is errCorrupt. A verified one of another
+// size is errSize, one that is not here fs.ErrNotExist.
 func (s *Store) open(ctx context.Context, etag string, size int64, now time.Time) (*os.File, error) {
 	path := s.blobPath(etag)
 	f, err := os.Open(path)
@@ -131,10 +135,15 @@ func (s *Store) open(ctx context.Context, etag string, size int64, now time.Time
 		size = info.Size()
 	}
 	ok := marked(info)
-	if info.Size() != size {
-		ok, err = false, errCorrupt
-	} else if !ok {
+	switch {
+	case !ok && info.Size() != size:
+		err = errCorrupt
+	case !ok:
 		err = check(ctx, f, etag, size)
+	case info.Size() != size: // either it was cut behind our back, or the size is wrong
+		if err = check(ctx, f, etag, info.Size()); err == nil {
+			err = fmt.Errorf("hubcache: %s: %w: it has %d bytes, and %d were asked for", etag, errSize, info.Size(), size)
+		}
 	}
 	if err != nil {
 		if errors.Is(err, errCorrupt) {

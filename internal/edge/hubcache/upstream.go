@@ -271,6 +271,20 @@ func (h *hub) open(ctx context.Context, q question, from source) (resp *http.Res
 	return resp, err
 }
 
+// refused says what an answer without content means for a download.
+func (h *hub) refused(from source, resp *http.Response) error {
+	e := refuse(resp)
+	switch {
+	case from.at != nil && e.status < 500:
+		return fmt.Errorf("%w: the storage answers %d", errStale, e.status)
+	case e.status < 400 || !sameOrigin(resp.Request.URL, h.base):
+		// Not the Hub refuses, but where it sends us: the next try gets
+		// another address.
+		return fmt.Errorf("%w: the storage answers %d", errUnreachable, e.status)
+	}
+	return e
+}
+
 // get asks for a file's content from a byte on, to the end or to another, and
 // returns its body at exactly that byte. A server that answers with the whole
 // file has the bytes before it read over.
@@ -288,16 +302,7 @@ func (h *hub) get(ctx context.Context, from source, part span, size int64) (io.R
 	case resp.StatusCode == http.StatusPartialContent:
 		start, total = parseContentRange(resp.Header.Get("Content-Range"))
 	case resp.StatusCode != http.StatusOK:
-		e := refuse(resp)
-		if from.at != nil && e.status < 500 {
-			return nil, fmt.Errorf("%w: the storage answers %d", errStale, e.status)
-		}
-		if e.status < 400 || !sameOrigin(resp.Request.URL, h.base) {
-			// Not the Hub refuses, but where it sends us: the next try gets
-			// another address.
-			return nil, fmt.Errorf("%w: the storage answers %d", errUnreachable, e.status)
-		}
-		return nil, e
+		return nil, h.refused(from, resp)
 	}
 	if enc := resp.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		err = fmt.Errorf("%w: the content comes with Content-Encoding %.40q", errOdd, enc)

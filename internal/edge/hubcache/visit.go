@@ -38,6 +38,8 @@ func (c *Cache) visited(v *peers.Visit, w http.ResponseWriter, r *http.Request, 
 		panic(http.ErrAbortHandler)
 	case errors.Is(err, errNoSource), errors.Is(err, errStale), errors.As(err, &e) && e.status < 500:
 		c.decline(v, w, http.StatusNotFound, reasonSource)
+	case errors.Is(err, errSize):
+		c.decline(v, w, http.StatusBadRequest, reasonBad)
 	case errors.Is(err, errFar):
 		c.decline(v, w, http.StatusNotFound, reasonFar)
 	case errors.Is(err, errNotHere):
