@@ -60,7 +60,7 @@ test-peers: $(PEERS)/.installed $(MLSERVER)/.installed $(HUB)/.installed $(HUB_O
 
 .PHONY: test-torch
 test-torch: $(PEERS)/.installed ## serve models of PyTorch and Hugging Face with ROUNDHOUSE_TORCH_PYTHON, which has their libraries
-	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python go test -count=1 -v -timeout 10m -tags peers -run TestTorch ./test/peers/modelserver
+	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python go test -count=1 -v -timeout 10m -tags peers -run TestTorch ./test/peers/modelserver ./test/peers/safetensors
 
 $(PEERS)/.installed: test/peers/requirements.txt test/peers/requirements-mlserver-runtimes.txt
 	python3 -m venv $(PEERS)

@@ -214,17 +214,15 @@ def _torch(entry: Entry, buffer: Any, offset: int) -> Any:
 
     width, _, _, name = _DTYPES[entry.dtype]
     dtype = getattr(torch, name, None) if name else None
-    shape = entry.shape
+    shape, each = entry.shape, max(1, width // 8)
     if dtype is None:  # as bytes, which torch can at least hold
-        dtype, shape = torch.uint8, (entry.end - entry.begin,)
+        dtype, shape, each = torch.uint8, (entry.end - entry.begin,), 1
     if entry.end == entry.begin:
         return torch.empty(shape, dtype=dtype)
     size = entry.end - entry.begin
-    if offset % max(1, width // 8):  # torch wants elements where they belong
+    if offset % each:  # torch wants elements where they belong
         buffer, offset = bytearray(memoryview(buffer)[offset : offset + size]), 0
-    made = torch.frombuffer(
-        buffer, dtype=dtype, count=size // dtype.itemsize, offset=offset
-    )
+    made = torch.frombuffer(buffer, dtype=dtype, count=size // each, offset=offset)
     return made.reshape(shape)
 
 
