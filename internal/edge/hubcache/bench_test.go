@@ -236,3 +236,34 @@ func BenchmarkHop(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkRingTee has 20 clients ask three nodes at once for 200 MiB that none has.
+func BenchmarkRingTee(b *testing.B) {
+	data := random(200 << 20)
+	for b.Loop() {
+		rr := newRingRig(b, 3, nil)
+		path, _, _ := rr.blob("m", data)
+		began := time.Now()
+		var mu sync.Mutex
+		var first, last time.Duration
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() {
+				rr.nodes[0].drain(b, rr.names[i%3]+path)
+				mu.Lock()
+				defer mu.Unlock()
+				last = time.Since(began)
+				if first == 0 {
+					first = last
+				}
+			})
+		}
+		all.Wait()
+		b.ReportMetric(float64(rr.hub.Sent())/float64(len(data)), "upstream/size")
+		b.ReportMetric(last.Seconds()/first.Seconds(), "last/first")
+		b.ReportMetric(last.Seconds(), "s")
+		for _, n := range rr.nodes {
+			n.close()
+		}
+	}
+}

@@ -28,7 +28,7 @@ const ringSecret = "a secret of all the nodes in tests"
 
 // ringRig is a Hub and a ring of caches of it.
 type ringRig struct {
-	t     *testing.T
+	t     testing.TB
 	hub   *hubtest.Hub
 	nodes []*rig
 	names []string
@@ -58,7 +58,7 @@ func (s *safeBuffer) String() string {
 
 // newRingRig starts n nodes. Those whose URLs are in others are nodes too, which
 // the test plays.
-func newRingRig(t *testing.T, n int, edit func(*Config), others ...string) *ringRig {
+func newRingRig(t testing.TB, n int, edit func(*Config), others ...string) *ringRig {
 	t.Helper()
 	rr := &ringRig{t: t, hub: hubtest.New(), logs: &safeBuffer{}}
 	t.Cleanup(rr.hub.Close)
