@@ -114,11 +114,11 @@ func (o *Options) address(k service.Key) string {
 // domain is what the hosts of services end in; "" where the URL is not of that
 // form, and for that of one machine.
 func (o *Options) domain() string {
-	u, err := url.Parse(o.URL)
+	u, err := url.Parse(o.address(service.Key{Namespace: "namespace", Name: "name"})) // braces are no host's
 	if err != nil {
 		return ""
 	}
-	rest, ok := strings.CutPrefix(u.Hostname(), "{name}.{namespace}.")
+	rest, ok := strings.CutPrefix(u.Hostname(), "name.namespace.")
 	if !ok {
 		return ""
 	}

@@ -60,12 +60,13 @@ func newBook(started time.Time, silence time.Duration) *book {
 // maxSpan is the longest that growth is spread over.
 const maxSpan = 10 * time.Second
 
-// take notes a report and says whether a full one is wanted. Reports that are
-// older than what is known change nothing.
-func (b *book) take(r *Report, now time.Time) (all bool) {
+// take notes a report and says whether a full one is wanted, and of which
+// services the demand has changed. Reports that are older than what is known
+// change nothing.
+func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 	g := b.gateways[r.Pod]
 	if g != nil && r.Instance < g.instance {
-		return false // of the process before
+		return false, nil // of the process before
 	}
 	if g != nil && r.Instance > g.instance {
 		b.retire(r.Pod, g)
@@ -89,37 +90,43 @@ func (b *book) take(r *Report, now time.Time) (all bool) {
 	for i := range r.Services {
 		l := &r.Services[i]
 		listed[l.Service] = true
-		b.line(g, l, r.Number, fresh, born, now)
+		if b.line(g, l, r.Number, fresh, born, now) {
+			changed = append(changed, l.Service)
+		}
 	}
 	if r.Full {
 		g.full = true
 		for name, e := range g.lines {
 			if !listed[name] && e.number < r.Number {
+				if e.queued+e.running > 0 {
+					changed = append(changed, name)
+				}
 				b.quiet(e)
 				e.number = r.Number
 			}
 		}
 	}
 	g.number = max(g.number, r.Number)
-	return !g.full
+	return !g.full, changed
 }
 
-func (b *book) line(g *gateway, l *Line, number uint64, fresh bool, born, now time.Time) {
+// line notes one service of a report and says whether that changes its demand.
+func (b *book) line(g *gateway, l *Line, number uint64, fresh bool, born, now time.Time) (changed bool) {
 	e := g.lines[l.Service]
 	raw := sums{arrived: l.Arrived, done: l.Done, load: l.Load}
 	switch {
 	case e != nil && number <= e.number:
-		return
+		return false
 	case l.Gone:
 		if e != nil {
 			b.quiet(e)
 			delete(g.lines, l.Service)
 			b.release(l.Service)
 		}
-		return
+		return e != nil
 	case e == nil:
 		if len(g.lines) >= maxServices {
-			return
+			return false
 		}
 		e = &entry{at: born}
 		if !fresh {
@@ -128,6 +135,7 @@ func (b *book) line(g *gateway, l *Line, number uint64, fresh bool, born, now ti
 		g.lines[l.Service] = e
 		b.services[l.Service]++
 	}
+	changed = l.Queued+l.Running > 0 || e.queued+e.running > 0 || e.raw.arrived != raw.arrived || e.raw.done != raw.done
 	e.before = e.spread(now)
 	e.span, e.at = min(now.Sub(e.at), maxSpan), now
 	e.total.arrived += growth(e.raw.arrived, raw.arrived)
@@ -138,6 +146,7 @@ func (b *book) line(g *gateway, l *Line, number uint64, fresh bool, born, now ti
 	}
 	e.raw, e.number = raw, number
 	b.set(e, l.Queued, l.Running, l.InFlight)
+	return changed
 }
 
 func (b *book) set(e *entry, queued, running int, inFlight map[string]int) {

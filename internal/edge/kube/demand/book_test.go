@@ -177,11 +177,11 @@ func TestUnknownUntilEveryLiveGatewayTold(t *testing.T) {
 	b.live = map[string]bool{"g1": true, "g2": true}
 	unknown("before anybody told", true)
 	x := Line{Service: "a/x", Arrived: 1000, Done: 999, Running: 1, Load: 5000}
-	if b.take(rep("g1", 1, time.Hour, 7, true, x), now) {
+	if all, changed := b.take(rep("g1", 1, time.Hour, 7, true, x), now); all || len(changed) != 1 {
 		t.Error("a full report is asked for after one")
 	}
 	unknown("one of two told", true)
-	if !b.take(rep("g2", 2, time.Hour, 90, false), now) {
+	if all, _ := b.take(rep("g2", 2, time.Hour, 90, false), now); !all {
 		t.Error("a stranger's heartbeat does not ask for a full report")
 	}
 	unknown("the other told no more than a heartbeat", true)
@@ -211,7 +211,7 @@ func TestUnknownUntilEveryLiveGatewayTold(t *testing.T) {
 	b.live = map[string]bool{"g2": true}
 	unknown("it takes no more requests", false)
 	b.live["g1"] = true
-	if !b.take(rep("g1", 1, time.Hour, 9, false, x), now) {
+	if all, _ := b.take(rep("g1", 1, time.Hour, 9, false, x), now); !all {
 		t.Error("who was silent is not asked for all")
 	}
 	now = now.Add(maxSpan)
@@ -226,6 +226,22 @@ func TestUnknownUntilEveryLiveGatewayTold(t *testing.T) {
 	b.take(rep("g1", 5, 0, 2, false, Line{Service: "a/x", Gone: true}), now)
 	if d := b.demand("a/x", now); d.Arrived != 0 || len(b.past) != 0 || len(b.services) != 0 {
 		t.Errorf("deleted: %+v, %d past", d, len(b.past))
+	}
+}
+
+// TestOnlyChangesAreTold: a full report of services that are idle has none of
+// them looked at.
+func TestOnlyChangesAreTold(t *testing.T) {
+	b := newBook(t0, time.Minute)
+	idle, busy := Line{Service: "a/idle", Arrived: 9, Done: 9}, Line{Service: "a/busy", Arrived: 1, Running: 1}
+	for i, want := range []string{"[a/busy]", "[a/busy]", "[a/busy]", "[]"} {
+		if i == 2 {
+			busy.Running, busy.Done = 0, 1
+		}
+		_, changed := b.take(rep("g", 1, time.Hour, uint64(i+1), true, idle, busy), t0.Add(ms(i)))
+		if got := fmt.Sprint(changed); got != want {
+			t.Errorf("report %d: %s, want %s", i+1, got, want)
+		}
 	}
 }
 

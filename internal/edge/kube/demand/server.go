@@ -217,12 +217,8 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var out Answer
-	s.update(func(b *book) []string {
-		out.All = b.take(&in, s.cfg.Now())
-		changed := make([]string, len(in.Services))
-		for i := range in.Services {
-			changed[i] = in.Services[i].Service
-		}
+	s.update(func(b *book) (changed []string) {
+		out.All, changed = b.take(&in, s.cfg.Now())
 		return changed
 	})
 	w.Header().Set("Content-Type", "application/json")
