@@ -38,8 +38,11 @@ const (
 type Client struct {
 	access *Access
 	http   *http.Client
+	slow   *http.Transport // waits for answers as long as it takes
 	agent  string
 	plugin *plugin
+
+	installed installed
 }
 
 // New makes a client. It sends nothing.
@@ -80,6 +83,8 @@ func New(a *Access, userAgent string) (*Client, error) {
 		}
 		t.TLSClientConfig.Certificates = []tls.Certificate{pair}
 	}
+	c.slow = t.Clone()
+	c.slow.ResponseHeaderTimeout = 0
 	// A redirect would take the credentials elsewhere.
 	c.http = &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return c, nil

@@ -1,0 +1,95 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// GatewayLabel selects the Services of a gateway's release.
+const GatewayLabel = "app.kubernetes.io/name=roundhouse,app.kubernetes.io/component=gateway"
+
+// Gateway is where requests are answered: its address below the API server,
+// which passes them on. at names a Service as "[https:]namespace/name[:port]";
+// "" looks for the one there is.
+func (c *Client) Gateway(ctx context.Context, at string) (string, error) {
+	scheme := ""
+	if rest, ok := strings.CutPrefix(at, "https:"); ok {
+		scheme, at = "https:", rest
+	}
+	name, port, _ := strings.Cut(at, ":")
+	k := service.ParseKey(name)
+	if at == "" {
+		found, err := c.findGateway(ctx)
+		if err != nil {
+			return "", err
+		}
+		k = found
+	} else if k.Name == name {
+		return "", fmt.Errorf("%q is no Service: write NAMESPACE/NAME", at)
+	}
+	if port == "" {
+		port = "http"
+	}
+	return c.access.Server + servicesAt.path(k.Namespace, scheme+k.Name+":"+port) + "/proxy", nil
+}
+
+func (c *Client) findGateway(ctx context.Context) (service.Key, error) {
+	type found struct {
+		Metadata meta `json:"metadata"`
+		Spec     struct {
+			Ports []struct {
+				Name string `json:"name"`
+			} `json:"ports"`
+		} `json:"spec"`
+	}
+	items, err := list[found](ctx, c, servicesAt, "", url.Values{"labelSelector": {GatewayLabel}})
+	if err != nil {
+		return service.Key{}, fmt.Errorf("look for the gateway: %w: name its Service with --gateway-service NAMESPACE/NAME, or its address with --gateway", err)
+	}
+	var keys []string
+	for _, s := range items {
+		for _, p := range s.Spec.Ports {
+			if p.Name == "http" {
+				keys = append(keys, s.Metadata.Namespace+"/"+s.Metadata.Name)
+			}
+		}
+	}
+	slices.Sort(keys)
+	switch len(keys) {
+	case 0:
+		return service.Key{}, fmt.Errorf("%s has no gateway of Roundhouse: name its Service with --gateway-service NAMESPACE/NAME, or its address with --gateway", c.Name())
+	case 1:
+		return service.ParseKey(keys[0]), nil
+	}
+	return service.Key{}, fmt.Errorf("%s has several gateways: name one with --gateway-service: %s", c.Name(), strings.Join(keys, ", "))
+}
+
+// Transport sends requests to addresses that Gateway gave, as the client's user
+// and for as long as their context lets them. An Authorization they carry would
+// be taken for the API server's: keys of the gateway go in X-Api-Key.
+func (c *Client) Transport() http.RoundTripper { return patient{c} }
+
+type patient struct{ client *Client }
+
+// RoundTrip implements http.RoundTripper.
+func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	if key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); key != "" {
+		r.Header.Del("Authorization")
+		r.Header.Set("X-Api-Key", key)
+	}
+	agent := r.Header.Get("User-Agent")
+	if _, err := p.client.authorize(r, ""); err != nil {
+		return nil, err
+	}
+	if agent != "" {
+		r.Header.Set("User-Agent", agent)
+	}
+	return p.client.slow.RoundTrip(r)
+}
