@@ -304,6 +304,10 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 	folder := modelserver.Folder{Root: settings.ModelRepositoryRoot, Name: cmp.Or(c.name, env["MLSERVER_MODEL_NAME"]), Format: c.format, Engines: c.engines(), Env: env, Log: c.log}
 	// A server of one model is of no use without it.
 	entries, err := folder.Scan()
+	if err == nil && len(entries) == 0 && c.name != "" && settings.LoadModelsAtStartup {
+		// In a pod a path that is not on the volume is an empty folder.
+		return nil, fmt.Errorf("nothing to serve: %s holds no model, and --name wants %s: check the path", c.path, c.name)
+	}
 	c.config.Strict = len(entries) == 1
 	c.python.expected = entries
 	return folder, err

@@ -141,6 +141,7 @@ func TestServeErrors(t *testing.T) {
 		{"another format", []string{iris, "--format", "caffe", "--http-port", "0"}, `no engine for format "caffe" (have xgboost, lightgbm, `},
 		{"the wrong format", []string{iris, "--format", "lightgbm", "--http-port", "0"}, "iris.ubj"},
 		{"no model", []string{"serve.go", "--http-port", "0"}, "not a model of a known format"},
+		{"a folder without the model", []string{t.TempDir(), "--name", "iris", "--http-port", "0"}, "holds no model, and --name wants iris"},
 		{"several models", []string{serveModels, "--http-port", "0"}, "several model files (digits.txt, iris.ubj)"},
 		{"no port", []string{iris, "--http-port", "70000"}, "70000"},
 		{"no argument", nil, "accepts 1 arg"},

@@ -4,6 +4,7 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"strings"
@@ -19,29 +20,48 @@ import (
 	"roundhouse.dev/roundhouse/test/kubernetes/node"
 )
 
-// kill ends a pod without asking it.
+// kill ends the program of a pod by SIGKILL: nobody is told.
 func (p *product) kill(ctx context.Context, pod *corev1.Pod) {
 	p.t.Helper()
-	p.do(p.Delete(ctx, pod, client.GracePeriodSeconds(0)))
+	for _, c := range pod.Status.ContainerStatuses {
+		p.do(p.KillContainer(ctx, c.ContainerID))
+	}
 }
 
-// killedPod kills one of two replicas under load. Nobody notices: requests that
-// it had not begun to answer go to the other.
+// awaitRestart waits until a pod is ready again that was killed before.
+func (p *product) awaitRestart(ctx context.Context, pod *corev1.Pod) {
+	p.t.Helper()
+	before := restarts(pod)
+	p.do(node.Await(ctx, p, pod.Name+" is ready again", &corev1.PodList{}, func(l *corev1.PodList) bool {
+		return len(l.Items) == 1 && restarts(&l.Items[0]) > before && ready(&l.Items[0])
+	}, client.InNamespace(pod.Namespace), client.MatchingFields{"metadata.name": pod.Name}))
+}
+
+// killedPod kills the program of one of two replicas under load, then deletes
+// the other's pod without a grace. Nobody notices: requests that were not
+// answered yet go to the one that is left.
 func killedPod(ctx context.Context, p *product) {
 	pods := p.awaitReplicas(ctx, "apps", "iris", 2)
 	l := start(p.t, p.iris(), 6, false)
 	l.reach(p.t, 200)
-	p.kill(ctx, &pods[0])
 	began := time.Now()
+	p.kill(ctx, &pods[0])
+	p.awaitRestart(ctx, &pods[0])
+	p.t.Logf("the killed one is back after %.1f s", time.Since(began).Seconds())
 	l.reach(p.t, 200)
-	for _, pod := range p.awaitReplicas(ctx, "apps", "iris", 2) {
-		if pod.Name == pods[0].Name {
-			p.t.Errorf("%s is still there", pod.Name)
-		}
-	}
-	p.t.Logf("two ready again after %.1f s", time.Since(began).Seconds())
+	began = time.Now()
+	p.do(p.Delete(ctx, &pods[1], client.GracePeriodSeconds(0)))
+	p.awaitGone(ctx, &pods[1])
+	p.awaitReplicas(ctx, "apps", "iris", 2)
+	p.t.Logf("another took the deleted one's place after %.1f s", time.Since(began).Seconds())
 	l.reach(p.t, 100)
-	l.flawless(p.t, "a killed pod")
+	l.flawless(p.t, "killed replicas")
+}
+
+func (p *product) awaitGone(ctx context.Context, pod *corev1.Pod) {
+	p.t.Helper()
+	p.do(node.Await(ctx, p, pod.Name+" is gone", &corev1.PodList{}, func(l *corev1.PodList) bool { return len(l.Items) == 0 },
+		client.InNamespace(pod.Namespace), client.MatchingFields{"metadata.name": pod.Name}))
 }
 
 // killedGateway kills one of two gateways under load. The other answers all
@@ -62,7 +82,7 @@ func killedGateway(ctx context.Context, p *product) {
 	all.reach(p.t, 100)
 	p.kill(ctx, &pods[0])
 	killed := time.Now()
-	p.do(p.AwaitRollout(ctx, system, gateway))
+	p.awaitRestart(ctx, &pods[0])
 	p.t.Logf("two gateways again after %.1f s", time.Since(killed).Seconds())
 	living.reach(p.t, 100)
 	all.reach(p.t, 100)
@@ -175,12 +195,11 @@ func failingRevision(ctx context.Context, p *product) {
 	l := start(p.t, p.iris(), 3, false)
 	p.do(p.ApplyYAML(ctx, fmt.Sprintf(irisManifest, "missing.ubj", "2")))
 	u := p.await(ctx, modelService, "apps", "iris", "said to fail", func(u *unstructured.Unstructured) bool {
-		failure, found, _ := unstructured.NestedMap(u.Object, "status", "lastFailure")
-		transition, _, _ := unstructured.NestedString(u.Object, "status", "transition")
-		ready := condition(u, "Ready")
-		return found && len(failure) > 0 || transition == "BlockedByFailedLoad" || ready["status"] == "False"
+		why, _, _ := unstructured.NestedString(u.Object, "status", "model", "lastFailure", "message")
+		return why != ""
 	})
-	p.t.Logf("the status says %v", u.Object["status"])
+	status, _ := json.Marshal(u.Object["status"])
+	p.t.Logf("the status says %s", status)
 	l.reach(p.t, 200)
 	p.do(p.ApplyYAML(ctx, fmt.Sprintf(irisManifest, "iris.ubj", "2")))
 	p.awaitReady(ctx, modelService, "apps", "iris")
@@ -207,6 +226,7 @@ func apiServerGone(ctx context.Context, p *product) {
 	l.reach(p.t, 100)
 	p.do(p.AwaitRollout(ctx, system, gateway))
 	p.do(p.AwaitRollout(ctx, system, controller))
+	p.healed(ctx)
 	if n := p.restarts(ctx, gateway); n != restarts {
 		p.t.Errorf("the gateways restarted %d times", n-restarts)
 	}
@@ -219,6 +239,29 @@ func apiServerGone(ctx context.Context, p *product) {
 			p.t.Errorf("the pod %s is new", name)
 		}
 	}
+}
+
+// healed waits until the cluster itself has found its API server again, whose
+// clients try again after up to half a minute: a Deployment gets its pod.
+func (p *product) healed(ctx context.Context) {
+	p.t.Helper()
+	began := time.Now()
+	p.do(p.ApplyYAML(ctx, `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: probe, namespace: default}
+spec:
+  selector: {matchLabels: {app: probe}}
+  template:
+    metadata: {labels: {app: probe}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: engine, image: "`+node.Image+`", imagePullPolicy: Never, args: [simulate, engine]}]
+`))
+	p.do(p.AwaitRollout(ctx, "default", "probe"))
+	p.t.Logf("Kubernetes itself runs pods again after %.1f s", time.Since(began).Seconds())
+	_, err := p.Kubectl(ctx, "delete", "deployment", "probe", "--namespace", "default", "--wait=false")
+	p.do(err)
 }
 
 // deletion deletes every service; nothing of theirs is left.

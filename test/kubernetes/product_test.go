@@ -89,8 +89,12 @@ func chart(ctx context.Context, values string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "helm"), "template", "roundhouse", filepath.Join(root, "deploy/helm/roundhouse"),
 		"--namespace", system, "--kube-version", "1.36.3", "--values", "-")
 	cmd.Stdin = strings.NewReader(values)
-	cmd.Stderr = os.Stderr
+	var says strings.Builder
+	cmd.Stderr = &says
 	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("helm: %w: %s", err, says.String())
+	}
 	return string(out), err
 }
 
@@ -122,9 +126,14 @@ func install(ctx context.Context, p *product) {
 // restarts counts those of a part's containers.
 func (p *product) restarts(ctx context.Context, part string) (n int32) {
 	for _, pod := range p.pods(ctx, system, part) {
-		for _, c := range pod.Status.ContainerStatuses {
-			n += c.RestartCount
-		}
+		n += restarts(&pod)
+	}
+	return n
+}
+
+func restarts(pod *corev1.Pod) (n int32) {
+	for _, c := range pod.Status.ContainerStatuses {
+		n += c.RestartCount
 	}
 	return n
 }

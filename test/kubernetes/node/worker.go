@@ -123,6 +123,13 @@ func (c *Cluster) Tag(ctx context.Context, from, to string) error {
 	return err
 }
 
+// KillContainer ends the process of a container, "containerd://ID" as a pod's
+// status has it, by SIGKILL.
+func (c *Cluster) KillContainer(ctx context.Context, id string) error {
+	_, err := ctr(ctx, "tasks", "kill", "--signal", "SIGKILL", strings.TrimPrefix(id, "containerd://"))
+	return err
+}
+
 func ctr(ctx context.Context, args ...string) (string, error) {
 	return command(ctx, "ctr", append([]string{"--address", containerdSocket, "--namespace", "k8s.io"}, args...)...)
 }
