@@ -3,6 +3,7 @@ package artifact
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -408,4 +409,54 @@ func (p *paced) Write(b []byte) (int, error) {
 		time.Sleep(time.Duration(float64(p.sent)/float64(p.rate)*1e9) - time.Since(p.begun))
 	}
 	return n, err
+}
+
+// TestPiecesOfHubs: the Hub leads to its storage, which is asked for pieces; a
+// Hub that sends bytes itself is a cache, and asked for the file once.
+func TestPiecesOfHubs(t *testing.T) {
+	hub, repo, _ := newHub(t)
+	data := randomBytes(8*testPiece, 68)
+	repo.Commit("main", map[string][]byte{"big.safetensors": data}, "big.safetensors")
+	var asked atomic.Int64
+	cache := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/resolve/") {
+			asked.Add(1)
+			w.Header().Set("ETag", `"x"`)
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
+			return
+		}
+		resp, err := http.Get(hub.URL + r.URL.RequestURI())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer resp.Body.Close()
+		if link := resp.Header.Get("Link"); link != "" {
+			w.Header().Set("Link", strings.ReplaceAll(link, hub.URL, "http://"+r.Host))
+		}
+		w.WriteHeader(resp.StatusCode)
+		_, _ = io.Copy(w, resp.Body)
+	}))
+	defer cache.Close()
+	for _, c := range []struct {
+		endpoint string
+		want     int
+	}{{cache.URL, 1}, {hub.URL, 8}} {
+		asked.Store(0)
+		hub.Forget()
+		s := newStore(t, func(cfg *Config) { cfg.PieceBytes, cfg.HubEndpoint = testPiece, c.endpoint })
+		path, err := s.Fetch(t.Context(), Request{URI: "hf://org/m/big.safetensors"}, nil)
+		if err != nil || mustRead(t, path) != string(data) {
+			t.Fatal(path, err)
+		}
+		got := int(asked.Load())
+		for _, r := range hub.Requests() {
+			if r.Storage {
+				got++
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %d requests for the file, want %d", c.endpoint, got, c.want)
+		}
+	}
 }
