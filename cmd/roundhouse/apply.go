@@ -19,7 +19,7 @@ import (
 func newApplyCommand() *cobra.Command {
 	var r remote
 	var files []string
-	var reselect, wait bool
+	var reselect, force, wait bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|FOLDER…",
@@ -29,9 +29,12 @@ InferenceService, v1alpha1 runtimes) and OME's (v1beta1), as they are. All
 objects of one call are applied, or, when any has a problem, none.
 
 Model files given as file:// are read in place where the server can, and
-uploaded where it cannot.`,
+uploaded where it cannot. On a cluster (--context) manifests are applied on the
+server's side, once the API server has said that it would take all of them; those
+without a namespace go into that of the context.`,
 		Example: `  roundhouse apply -f iris.yaml
   roundhouse apply -f manifests/ --wait
+  roundhouse apply -f iris.yaml --context production
   cat iris.yaml | roundhouse apply -f -`,
 		Args: flagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,17 +45,18 @@ uploaded where it cannot.`,
 			if err != nil {
 				return err
 			}
-			c, err := r.client()
+			c, err := r.open(cmd, nil)
 			if err != nil {
 				return err
 			}
-			return apply(cmd.Context(), c, applyOptions{files: manifests, reselect: reselect, wait: wait, timeout: timeout,
+			return apply(cmd.Context(), c, applyOptions{files: manifests, reselect: reselect, force: force, wait: wait, timeout: timeout,
 				out: cmd.OutOrStdout(), progress: newProgress(os.Stderr)})
 		},
 	}
 	r.flags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "manifest file or folder, or - for standard input; may be repeated")
 	cmd.Flags().BoolVar(&reselect, "reselect", false, "choose the runtime anew although one is pinned")
+	cmd.Flags().BoolVar(&force, "force-conflicts", false, "on a cluster, take over fields that others have set")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until every service is ready or asleep")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long --wait waits")
 	return cmd
@@ -61,19 +65,20 @@ uploaded where it cannot.`,
 type applyOptions struct {
 	files    []admin.File
 	reselect bool
+	force    bool
 	wait     bool
 	timeout  time.Duration
 	out      io.Writer
 	progress *progress
 }
 
-func apply(ctx context.Context, c *admin.Client, o applyOptions) error {
+func apply(ctx context.Context, c backend, o applyOptions) error {
 	for i := range o.files {
 		if err := uploads(ctx, c, &o.files[i], o.progress.upload); err != nil {
 			return err
 		}
 	}
-	resp, err := c.Apply(ctx, admin.ApplyRequest{Files: o.files, Reselect: o.reselect})
+	resp, err := c.Apply(ctx, admin.ApplyRequest{Files: o.files, Reselect: o.reselect, Force: o.force})
 	if err != nil {
 		return err
 	}
@@ -87,13 +92,13 @@ func apply(ctx context.Context, c *admin.Client, o applyOptions) error {
 	if err != nil {
 		return err
 	}
-	failed := 0
+	failed, began := 0, time.Now()
 	for _, ch := range resp.Changes {
 		if ch.Kind != "service" {
 			_, _ = fmt.Fprintf(o.out, "%s %s%s\n", objectName(ch), ch.Action, routed[fleet.ID{Kind: ch.Kind, Key: key(ch)}])
 			continue
 		}
-		until, limit := resolved, 10*time.Second
+		until, limit := resolved, max(time.Second, resolveLimit-time.Since(began))
 		if o.wait {
 			until, limit = settled, o.timeout
 		}
@@ -112,8 +117,12 @@ func apply(ctx context.Context, c *admin.Client, o applyOptions) error {
 	return nil
 }
 
+// resolveLimit is how long all services of one apply may take until what they
+// run on is known; what is not known by then is said as it is.
+const resolveLimit = 10 * time.Second
+
 // routedNow says how the routing objects among changes are, ": " before.
-func routedNow(ctx context.Context, c *admin.Client, changes []admin.Change) (map[fleet.ID]string, error) {
+func routedNow(ctx context.Context, c backend, changes []admin.Change) (map[fleet.ID]string, error) {
 	out := map[fleet.ID]string{}
 	if !slices.ContainsFunc(changes, func(ch admin.Change) bool {
 		return ch.Kind != "service" && ch.Kind != "runtime" && ch.Kind != "model"
@@ -156,12 +165,13 @@ func settled(s admin.Service) bool {
 
 // await polls a service until it is as wanted or the limit is over, and
 // returns it as it then is.
-func await(ctx context.Context, c *admin.Client, k service.Key, until func(admin.Service) bool, limit time.Duration, p *progress) (admin.Service, error) {
+func await(ctx context.Context, c backend, k service.Key, until func(admin.Service) bool, limit time.Duration, p *progress) (admin.Service, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	defer p.done()
 	var last admin.Service
-	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+	first, most := pace(c)
+	for wait := first; ; wait = min(2*wait, most) {
 		svc, err := c.Service(ctx, k)
 		switch {
 		case ctx.Err() == context.DeadlineExceeded && last.Name != "":

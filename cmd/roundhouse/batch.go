@@ -48,6 +48,7 @@ type batchInfer struct {
 	jitter        seconds
 	headers       []string
 	tls           struct{ use, insecure bool }
+	via           http.RoundTripper // of a cluster, nil for none
 	verbose       int
 	unsupported   struct {
 		transport string
@@ -410,6 +411,9 @@ func (r *batchRun) count(l *line) {
 
 // client is for as many requests at once as there are workers.
 func (b *batchInfer) client() *http.Client {
+	if b.via != nil {
+		return &http.Client{Transport: b.via}
+	}
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConnsPerHost, t.MaxIdleConns = b.workers, b.workers
 	if b.tls.insecure {

@@ -30,9 +30,13 @@ func newChatCommand() *cobra.Command {
 		Short: "Talk with a model: one message, or a conversation",
 		Example: `  roundhouse chat chat "What is a roundhouse?"
   roundhouse chat chat
-  echo "Hello" | roundhouse chat chat`,
+  echo "Hello" | roundhouse chat chat
+  roundhouse chat chat --context production "Hello"`,
 		Args: wants(1, -1, "the name of a model"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := r.settle(&n); err != nil {
+				return err
+			}
 			k := n.key(args[0])
 			c := &conversation{remote: &r, model: modelName(k), maxTokens: maxTokens, out: cmd.OutOrStdout()}
 			if system != "" {

@@ -19,9 +19,10 @@ func newDeleteCommand() *cobra.Command {
 		Short: "Stop serving: end the replicas and forget the object",
 		Example: `  roundhouse delete iris
   roundhouse delete runtime my-runtime
-  roundhouse delete -f manifests/`,
+  roundhouse delete -f manifests/
+  roundhouse delete iris --context production`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := r.client()
+			c, err := r.open(cmd, &n)
 			if err != nil {
 				return err
 			}
@@ -56,7 +57,7 @@ func newDeleteCommand() *cobra.Command {
 }
 
 // objectKey finds whether a runtime or model of this name is cluster-scoped.
-func objectKey(cmd *cobra.Command, c *admin.Client, kind string, k service.Key, namespaceGiven bool) (service.Key, error) {
+func objectKey(cmd *cobra.Command, c backend, kind string, k service.Key, namespaceGiven bool) (service.Key, error) {
 	list, err := c.Objects(cmd.Context(), kind)
 	if err != nil {
 		return k, err
@@ -76,7 +77,7 @@ func objectKey(cmd *cobra.Command, c *admin.Client, kind string, k service.Key, 
 	return k, nil
 }
 
-func deleteOne(cmd *cobra.Command, c *admin.Client, kind string, k service.Key) error {
+func deleteOne(cmd *cobra.Command, c backend, kind string, k service.Key) error {
 	ch, err := c.Delete(cmd.Context(), kind, k)
 	if err != nil {
 		return err
@@ -85,14 +86,17 @@ func deleteOne(cmd *cobra.Command, c *admin.Client, kind string, k service.Key) 
 	return nil
 }
 
-func deleteFiles(cmd *cobra.Command, c *admin.Client, files []string) error {
+func deleteFiles(cmd *cobra.Command, c backend, files []string) error {
 	manifests, err := readManifests(files, stdin(cmd))
 	if err != nil {
 		return err
 	}
-	objects, _, err := admin.Objects(manifests, "")
+	objects, _, err := admin.ObjectsOn(platformOf(c), manifests, "")
 	if err != nil {
 		return err
+	}
+	if c, ok := c.(*clustered); ok {
+		return c.deleteAll(cmd, objects)
 	}
 	plural := map[dialect.Kind]string{dialect.KindService: "services", dialect.KindRuntime: "runtimes", dialect.KindModel: "models"}
 	for _, o := range objects {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -19,10 +20,11 @@ func newDescribeCommand() *cobra.Command {
 		Use:   "describe [services|routes|pools] NAME…",
 		Short: "Tell everything known of a service, route or pool: choice, scaling, replicas, trouble",
 		Example: `  roundhouse describe iris
-  roundhouse describe pool llama`,
+  roundhouse describe pool llama
+  roundhouse describe iris --context production   # in a cluster, events too`,
 		Args: wants(1, -1, "the name of a service, route or pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := r.client()
+			c, err := r.open(cmd, &n)
 			if err != nil {
 				return err
 			}
@@ -38,6 +40,9 @@ func newDescribeCommand() *cobra.Command {
 				if i > 0 {
 					_, _ = fmt.Fprintln(cmd.OutOrStdout())
 				}
+				if c, ok := c.(*clustered); ok {
+					s.Events = c.events(cmd.Context(), s)
+				}
 				describe(cmd.OutOrStdout(), s, time.Now())
 			}
 			return nil
@@ -48,7 +53,7 @@ func newDescribeCommand() *cobra.Command {
 	return cmd
 }
 
-func describeAll(cmd *cobra.Command, c *admin.Client, kind string, n *namespaced, names []string) error {
+func describeAll(cmd *cobra.Command, c backend, kind string, n *namespaced, names []string) error {
 	list, err := listRouting(cmd, c, kind, n, names, false)
 	if err != nil {
 		return err
@@ -104,6 +109,14 @@ func describe(w io.Writer, s admin.Service, now time.Time) {
 		_, _ = fmt.Fprintln(tw, "  ID\tROLE\tPHASE\tPID\tADDRESS\tRESTARTS\tAGE\tMESSAGE")
 		for _, r := range s.Replicas {
 			describeReplica(tw, r, now)
+		}
+		_ = tw.Flush()
+	}
+	if len(s.Events) > 0 {
+		_, _ = fmt.Fprintln(w, "\nEvents:")
+		_, _ = fmt.Fprintln(tw, "  TYPE\tREASON\tAGE\tMESSAGE")
+		for _, e := range s.Events {
+			_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\n", orDash(e.Type), orDash(e.Reason), age(e.Time, now), strings.Join(strings.Fields(e.Message), " "))
 		}
 		_ = tw.Flush()
 	}

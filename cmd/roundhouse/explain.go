@@ -25,10 +25,12 @@ func newExplainCommand() *cobra.Command {
 		Short: "Say for every runtime why it was or was not chosen, and its rank",
 		Long: `Say for every runtime why it was or was not chosen, and its rank, for a service
 that is applied or one still in a file. With no server running, a file is
-explained against this machine and the catalog.`,
+explained against this machine and the catalog. With --context it is explained
+against a cluster's runtimes and the catalog.`,
 		Example: `  roundhouse explain iris
   roundhouse explain iris.yaml
   roundhouse explain iris -o json
+  roundhouse explain iris.yaml --context production
   roundhouse explain request chat.json   # which replica would answer it, and why`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -49,7 +51,7 @@ explained against this machine and the catalog.`,
 			if len(names)+len(files) == 0 {
 				return usagef("name a service, or a manifest file")
 			}
-			c, err := r.client()
+			c, err := r.open(cmd, &n)
 			if err != nil {
 				return err
 			}
@@ -78,7 +80,7 @@ func looksLikeFile(arg string) bool {
 	return strings.HasPrefix(arg, ".") || strings.HasPrefix(arg, "/") || slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(arg))
 }
 
-func explanations(cmd *cobra.Command, c *admin.Client, n *namespaced, names, files []string) ([]admin.Explanation, error) {
+func explanations(cmd *cobra.Command, c backend, n *namespaced, names, files []string) ([]admin.Explanation, error) {
 	var out []admin.Explanation
 	for _, name := range names {
 		ex, err := c.Explain(cmd.Context(), n.key(name))

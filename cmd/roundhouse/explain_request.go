@@ -49,7 +49,7 @@ body; - reads standard input.`,
 				}
 				in.Header[name] = strings.TrimSpace(value)
 			}
-			c, err := r.client()
+			c, err := r.open(cmd, nil)
 			if err != nil {
 				return err
 			}

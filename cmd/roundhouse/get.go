@@ -61,13 +61,14 @@ func newGetCommand() *cobra.Command {
   roundhouse get iris -o yaml
   roundhouse get -o wide
   roundhouse get runtimes
+  roundhouse get -A --context production
   roundhouse get routes
   roundhouse get inferencepools -A`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains([]string{"", "wide", "json", "yaml", "name"}, output) {
 				return usagef("-o %s: choose wide, json, yaml or name", output)
 			}
-			c, err := r.client()
+			c, err := r.open(cmd, &n)
 			if err != nil {
 				return err
 			}
@@ -96,7 +97,7 @@ func newGetCommand() *cobra.Command {
 	return cmd
 }
 
-func getServices(cmd *cobra.Command, c *admin.Client, n *namespaced, names []string, all bool) ([]admin.Service, error) {
+func getServices(cmd *cobra.Command, c backend, n *namespaced, names []string, all bool) ([]admin.Service, error) {
 	if len(names) == 0 {
 		namespace := n.namespace
 		if all {
@@ -197,7 +198,7 @@ func orDash(s string) string {
 	return s
 }
 
-func getObjects(cmd *cobra.Command, c *admin.Client, kind string, names []string, output string) error {
+func getObjects(cmd *cobra.Command, c backend, kind string, names []string, output string) error {
 	list, err := c.Objects(cmd.Context(), kind)
 	if err != nil {
 		return err

@@ -43,16 +43,20 @@ The flags and the MLSERVER_INFER_ variables are those of mlserver infer.`,
 		Example: `  roundhouse infer iris -d @examples/quickstart/iris-request.json
   roundhouse infer iris -d '{"instances": [[5.1, 3.5, 1.4, 0.2]]}'
   cat request.json | roundhouse infer iris
+  roundhouse infer iris -d @request.json --context production   # through the API server
   roundhouse infer iris -i requests.jsonl -o answers.jsonl --workers 32
   roundhouse infer -u localhost:8080 -m iris -i requests.jsonl -o answers.jsonl`,
 		Args: wants(0, 1, "the name of the model"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := r.settle(&n); err != nil {
+				return err
+			}
 			k, err := b.subject(cmd, args, &r, n)
 			if err != nil {
 				return err
 			}
 			if b.on() {
-				return b.command(cmd, k, r.gateway, time.Duration(timeout))
+				return b.through(cmd, k, &r, time.Duration(timeout))
 			}
 			body, err := requestBody(data, stdin(cmd))
 			if err != nil {
@@ -153,7 +157,7 @@ func surface(k service.Key, model string, body []byte) (string, []byte, error) {
 // ask sends one request through the gateway. An answer that is not a success
 // is an error in the server's words.
 func (r *remote) ask(ctx context.Context, path string, body []byte) (*http.Response, error) {
-	base, err := baseURL("--gateway", r.gateway)
+	base, client, err := r.gate(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +167,7 @@ func (r *remote) ask(ctx context.Context, path string, body []byte) (*http.Respo
 	}
 	req.Header.Set("Content-Type", "application/json")
 	authorize(req.Header)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
@@ -174,6 +178,8 @@ func (r *remote) ask(ctx context.Context, path string, body []byte) (*http.Respo
 			return nil, fmt.Errorf("no answer within the --timeout: `roundhouse describe NAME` says whether the model is ready")
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
+		case r.proxied():
+			return nil, err
 		}
 		return nil, &admin.UnreachableError{Base: base, Flag: "--gateway", Err: err}
 	}
@@ -183,6 +189,9 @@ func (r *remote) ask(ctx context.Context, path string, body []byte) (*http.Respo
 	defer func() { _ = resp.Body.Close() }()
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	text := errorText(raw)
+	if r.proxied() && apiServers(raw) {
+		return nil, fmt.Errorf("the API server does not pass the request on to the gateway: %s", text)
+	}
 	if resp.StatusCode == http.StatusUnauthorized {
 		text += "; this command sends the key in ROUNDHOUSE_API_KEY"
 	}
@@ -234,7 +243,7 @@ func printAnswer(w io.Writer, resp *http.Response) error {
 func watchDownload(ctx context.Context, r *remote, k service.Key) (stop func()) {
 	p := newProgress(os.Stderr)
 	c, err := r.client()
-	if !p.on || err != nil {
+	if !p.on || err != nil || r.inCluster() {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -23,13 +23,14 @@ func newLogsCommand() *cobra.Command {
 		Short: "Print what a service's replica writes",
 		Example: `  roundhouse logs iris
   roundhouse logs -f --tail 20 chat
-  roundhouse logs --previous iris`,
+  roundhouse logs --previous iris
+  roundhouse logs -f iris --context production`,
 		Args: wants(1, 1, "the name of a service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if q.Tail < 0 {
 				return usagef("--tail is %d: want a number of lines, or 0 for all that is kept", q.Tail)
 			}
-			c, err := r.client()
+			c, err := r.open(cmd, &n)
 			if err != nil {
 				return err
 			}
@@ -62,7 +63,7 @@ const fetchingEvery = 500 * time.Millisecond
 
 // fetchingFirst says how far the model of a replica is that is still being
 // fetched, and with -f until it is here: there is no output before.
-func fetchingFirst(cmd *cobra.Command, c *admin.Client, k service.Key, q admin.LogQuery) error {
+func fetchingFirst(cmd *cobra.Command, c backend, k service.Key, q admin.LogQuery) error {
 	bar, said := newProgress(stderrFile(cmd)), ""
 	defer bar.done()
 	for !q.Previous {

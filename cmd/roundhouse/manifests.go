@@ -162,7 +162,7 @@ func resolveURIs(f admin.File, dir string) map[string]string {
 
 // uploads sends the local model files of a manifest that the server cannot
 // read by itself, and maps their URIs to the uploads. bar shows progress.
-func uploads(ctx context.Context, c *admin.Client, f *admin.File, bar func(name string, size int64) io.WriteCloser) error {
+func uploads(ctx context.Context, c backend, f *admin.File, bar func(name string, size int64) io.WriteCloser) error {
 	for _, o := range dialect.Read(f.Name, []byte(f.Data)).Objects {
 		if o.Service == nil || o.Service.Model == nil || !strings.HasPrefix(o.Service.Model.URI, "file://") {
 			continue
@@ -195,7 +195,7 @@ func uploads(ctx context.Context, c *admin.Client, f *admin.File, bar func(name 
 }
 
 // upload sends one file, or a folder as a tar archive.
-func upload(ctx context.Context, c *admin.Client, path string, dir bool, bar func(string, int64) io.WriteCloser) (string, error) {
+func upload(ctx context.Context, c backend, path string, dir bool, bar func(string, int64) io.WriteCloser) (string, error) {
 	content := func(w io.Writer) error {
 		if dir {
 			return artifact.WriteTar(ctx, w, path)

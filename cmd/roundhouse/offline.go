@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 
-	"roundhouse.dev/roundhouse/catalog"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
@@ -22,9 +20,9 @@ func explainHere(ctx context.Context, files []admin.File) ([]admin.Explanation, 
 	if err != nil {
 		return nil, err
 	}
-	runtimes, err := catalog.Runtimes()
+	runtimes, err := catalogRuntimes()
 	if err != nil {
-		return nil, fmt.Errorf("catalog: %w", err)
+		return nil, err
 	}
 	tmp, err := os.MkdirTemp("", "roundhouse-explain-")
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/edge/cluster"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 )
 
@@ -24,15 +25,23 @@ const (
 // remote is where the server is that a command talks to.
 type remote struct {
 	server, gateway, dataDir string
+
+	// Of a cluster instead.
+	context, kubeconfig, gatewayService string
+
+	cmd     *cobra.Command // whose flags these are
+	cluster *cluster.Client
 }
 
 func (r *remote) flags(cmd *cobra.Command) {
+	r.clusterFlags(cmd)
 	cmd.Flags().StringVar(&r.server, "server", envOr("ROUNDHOUSE_SERVER", "http://"+defaultAdmin), "admin address of the running roundhouse up")
 	cmd.Flags().StringVar(&r.dataDir, "data-dir", datadir.Default(), "its data directory, which holds the admin token")
 }
 
 func (r *remote) gatewayFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&r.gateway, "gateway", envOr("ROUNDHOUSE_GATEWAY", "http://"+defaultListen), "inference address of the running roundhouse up")
+	cmd.Flags().StringVar(&r.gatewayService, "gateway-service", os.Getenv("ROUNDHOUSE_GATEWAY_SERVICE"), "NAMESPACE/NAME of a cluster's gateway, which the API server passes requests on to (default: the one there is)")
 }
 
 func envOr(name, value string) string {
@@ -64,7 +73,11 @@ func (r *remote) client() (*admin.Client, error) {
 		}
 	}
 	base, err := baseURL("--server", r.server)
-	return &admin.Client{Base: base, Token: token}, err
+	c := &admin.Client{Base: base, Token: token}
+	if (cluster.Options{Kubeconfig: r.kubeconfig}).Known() {
+		c.Hint = ", or name a cluster with --context"
+	}
+	return c, err
 }
 
 // baseURL reads an address given to flag: a URL, or HOST:PORT of one.

@@ -28,7 +28,7 @@ var routingKinds = map[string]func(admin.RoutingObject) bool{
 
 // listRouting are the objects of a plural, of the names if there are any. A
 // name without an object is an error.
-func listRouting(cmd *cobra.Command, c *admin.Client, kind string, n *namespaced, names []string, all bool) ([]admin.RoutingObject, error) {
+func listRouting(cmd *cobra.Command, c backend, kind string, n *namespaced, names []string, all bool) ([]admin.RoutingObject, error) {
 	namespace := n.namespace
 	if all || len(names) > 0 {
 		namespace = ""
@@ -128,7 +128,7 @@ func describeRouting(w io.Writer, o admin.RoutingObject, now time.Time) {
 
 // deleteRouting deletes the objects of these names; one name of several kinds
 // needs its kind.
-func deleteRouting(cmd *cobra.Command, c *admin.Client, kind string, n *namespaced, names []string) error {
+func deleteRouting(cmd *cobra.Command, c backend, kind string, n *namespaced, names []string) error {
 	for _, name := range names {
 		found, err := listRouting(cmd, c, kind, n, []string{name}, false)
 		if err != nil {
@@ -148,7 +148,7 @@ func deleteRouting(cmd *cobra.Command, c *admin.Client, kind string, n *namespac
 	return nil
 }
 
-func deleteRoutingObject(cmd *cobra.Command, c *admin.Client, kind string, k service.Key) error {
+func deleteRoutingObject(cmd *cobra.Command, c backend, kind string, k service.Key) error {
 	ch, err := c.DeleteRouting(cmd.Context(), kind, k)
 	if err != nil {
 		return err

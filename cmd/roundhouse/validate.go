@@ -7,15 +7,21 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
 
 func newValidateCommand() *cobra.Command {
+	var r remote
 	var files []string
 	cmd := &cobra.Command{
-		Use:     "validate FILE|FOLDER…",
-		Short:   "Check manifests without a server: every problem with file, line and field",
-		Example: "  roundhouse validate iris.yaml manifests/",
+		Use:   "validate FILE|FOLDER…",
+		Short: "Check manifests without a server: every problem with file, line and field",
+		Long: `Check manifests without a server: every problem with file, line and field. With
+--context they are checked as a cluster takes them, and its API server is asked
+whether it would: nothing is changed.`,
+		Example: `  roundhouse validate iris.yaml manifests/
+  roundhouse validate iris.yaml --context production`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args = append(files, args...); len(args) == 0 {
 				return usagef("name a manifest file or folder")
@@ -24,7 +30,12 @@ func newValidateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			objects, warnings, err := admin.Objects(manifests, "")
+			platform := dialect.Process
+			asked := cmd.Flags().Changed("context") || cmd.Flags().Changed("kubeconfig")
+			if asked {
+				platform = dialect.Kubernetes
+			}
+			objects, warnings, err := admin.ObjectsOn(platform, manifests, "")
 			for _, w := range warnings {
 				_, _ = fmt.Fprintln(os.Stderr, w)
 			}
@@ -41,14 +52,30 @@ func newValidateCommand() *cobra.Command {
 			if len(objects) == 0 {
 				return errors.New("nothing was checked: no manifest was given")
 			}
+			if asked {
+				if err := askCluster(cmd, &r, manifests); err != nil {
+					return err
+				}
+			}
 			for _, o := range objects {
 				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s:%d: %s is valid\n", o.Origin.File, o.Origin.Line, o.ID())
 			}
 			return nil
 		},
 	}
+	r.clusterFlags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")
 	return cmd
+}
+
+// askCluster asks whether a cluster would take manifests.
+func askCluster(cmd *cobra.Command, r *remote, manifests []admin.File) error {
+	b, err := r.open(cmd, nil)
+	if err != nil {
+		return err
+	}
+	_, err = b.(*clustered).put(cmd.Context(), admin.ApplyRequest{Files: manifests}, true)
+	return err
 }
 
 // counted is "1 file" or "2 files".

@@ -24,6 +24,8 @@ type Client struct {
 	Base  string
 	Token string
 	HTTP  *http.Client // nil: http.DefaultClient
+	// Hint says what else to do where nobody listens.
+	Hint string
 }
 
 // APIError is an answer that was not a success.
@@ -44,13 +46,14 @@ func (e *APIError) Error() string {
 type UnreachableError struct {
 	Base string
 	Flag string // of the command line, that names the address; "" is --server
+	Hint string // what else to do
 	Err  error
 }
 
 // Error names the address and how to start a server there.
 func (e *UnreachableError) Error() string {
 	if errors.Is(e.Err, syscall.ECONNREFUSED) {
-		return fmt.Sprintf("nobody listens at %s: start `roundhouse up`, or say where it is with %s", e.Base, cmp.Or(e.Flag, "--server"))
+		return fmt.Sprintf("nobody listens at %s: start `roundhouse up`, or say where it is with %s%s", e.Base, cmp.Or(e.Flag, "--server"), e.Hint)
 	}
 	return fmt.Sprintf("%s does not answer: %v", e.Base, e.Err)
 }
@@ -80,7 +83,7 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, si
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, &UnreachableError{Base: c.Base, Err: err}
+		return nil, &UnreachableError{Base: c.Base, Hint: c.Hint, Err: err}
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil

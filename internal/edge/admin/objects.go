@@ -23,14 +23,19 @@ func (e *ManifestError) Error() string { return strings.Join(e.Problems, "\n") }
 // source is the watched file or folder they came from, "" for none. It is
 // also the way `up -f` takes. The error is a *ManifestError.
 func Objects(files []File, source string) (objects []fleet.Object, warnings []string, err error) {
+	return ObjectsOn(dialect.Process, files, source)
+}
+
+// ObjectsOn is Objects for where replicas are of another kind.
+func ObjectsOn(platform dialect.Platform, files []File, source string) (objects []fleet.Object, warnings []string, err error) {
 	var problems []string
 	seen := map[fleet.ID]string{}
 	for _, f := range files {
 		read := dialect.Read(f.Name, []byte(f.Data))
-		for _, p := range read.Errors(dialect.Process) {
+		for _, p := range read.Errors(platform) {
 			problems = append(problems, p.String())
 		}
-		for _, p := range read.Warnings(dialect.Process) {
+		for _, p := range read.Warnings(platform) {
 			warnings = append(warnings, p.String())
 		}
 		for _, o := range read.Objects {
@@ -107,7 +112,7 @@ func (s *Server) services(w http.ResponseWriter, r *http.Request) {
 	out := []Service{}
 	for _, st := range s.cfg.Fleet.List() {
 		if namespace == "" || st.Object.Key.Namespace == namespace {
-			out = append(out, wireService(st, r.URL.Query().Has("rendered")))
+			out = append(out, ServiceOf(st, r.URL.Query().Has("rendered")))
 		}
 	}
 	answer(w, out)
@@ -119,10 +124,11 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		failError(w, err)
 		return
 	}
-	answer(w, wireService(st, true))
+	answer(w, ServiceOf(st, true))
 }
 
-func wireService(st fleet.ServiceState, rendered bool) Service {
+// ServiceOf is a service as the CLI and the console show it.
+func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 	o := st.Object
 	out := Service{Namespace: o.Key.Namespace, Name: o.Key.Name, APIVersion: o.Origin.APIVersion, Kind: o.Origin.Kind,
 		File: o.Origin.File, Created: o.Created(), Generation: st.Generation, Status: st.Status, Scaling: st.Scaling, Replicas: st.Replicas}
@@ -159,17 +165,18 @@ func render(o fleet.Object, st *service.Status) string {
 func (s *Server) runtimes(w http.ResponseWriter, _ *http.Request) {
 	out := []Object{}
 	for _, o := range s.cfg.Fleet.Objects("runtime") {
-		wire := wireRuntime(*o.Runtime)
+		wire := RuntimeOf(*o.Runtime)
 		wire.Rendered = render(o, nil)
 		out = append(out, wire)
 	}
 	for _, rt := range s.cfg.Fleet.Catalog() {
-		out = append(out, wireRuntime(rt))
+		out = append(out, RuntimeOf(rt))
 	}
 	answer(w, out)
 }
 
-func wireRuntime(rt service.Runtime) Object {
+// RuntimeOf is a runtime as the CLI shows it.
+func RuntimeOf(rt service.Runtime) Object {
 	o := Object{Kind: "runtime", Namespace: rt.Namespace, Name: rt.Name, Scope: rt.Scope, Disabled: rt.Disabled, Created: rt.Created}
 	var formats, protocols []string
 	for _, f := range rt.Formats {
@@ -192,12 +199,16 @@ func wireRuntime(rt service.Runtime) Object {
 func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
 	out := []Object{}
 	for _, o := range s.cfg.Fleet.Objects("model") {
-		wire := Object{Kind: "model", Namespace: o.Key.Namespace, Name: o.Key.Name, Formats: o.Model.Format.Name,
-			Disabled: o.Model.Disabled, Created: o.Created()}
+		wire := ModelOf(*o.Model)
 		wire.Rendered = render(o, nil)
 		out = append(out, wire)
 	}
 	answer(w, out)
+}
+
+// ModelOf is a model as the CLI shows it.
+func ModelOf(m service.Model) Object {
+	return Object{Kind: "model", Namespace: m.Namespace, Name: m.Name, Formats: m.Format.Name, Disabled: m.Disabled, Created: m.Created}
 }
 
 func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
@@ -255,6 +266,11 @@ func Explain(ctx context.Context, f *fleet.Fleet, o fleet.Object) (Explanation, 
 	if err != nil {
 		return Explanation{}, err
 	}
+	return ExplanationOf(o, ex)
+}
+
+// ExplanationOf puts an explanation of one service into words.
+func ExplanationOf(o fleet.Object, ex fleet.Explanation) (Explanation, error) {
 	facts, err := json.Marshal(ex)
 	if err != nil {
 		return Explanation{}, err

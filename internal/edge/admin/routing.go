@@ -17,7 +17,7 @@ func (s *Server) routing(w http.ResponseWriter, r *http.Request) {
 	out := []RoutingObject{}
 	for _, st := range s.cfg.Fleet.RoutingObjects() {
 		if namespace == "" || st.Object.Key.Namespace == namespace {
-			out = append(out, wireRouting(st))
+			out = append(out, RoutingOf(st))
 		}
 	}
 	answer(w, out)
@@ -33,7 +33,8 @@ func (s *Server) removeRouting(w http.ResponseWriter, r *http.Request) {
 	s.remove(kind)(w, r)
 }
 
-func wireRouting(st fleet.RoutingState) RoutingObject {
+// RoutingOf is a routing object as the CLI and the console show it.
+func RoutingOf(st fleet.RoutingState) RoutingObject {
 	o := st.Object
 	out := RoutingObject{Type: o.ID().Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, APIVersion: o.Origin.APIVersion, Kind: o.Origin.Kind,
 		File: o.Origin.File, Created: o.Created(), Status: st.Status}

@@ -22,6 +22,8 @@ type File struct {
 type ApplyRequest struct {
 	Files    []File `json:"files"`
 	Reselect bool   `json:"reselect,omitempty"`
+	// Force takes over fields that others have set, in a cluster.
+	Force bool `json:"-"`
 }
 
 // Change is what was done with one object.
@@ -52,9 +54,19 @@ type Service struct {
 	Scaling    map[service.Role]string      `json:"scaling,omitempty"`
 	Limits     map[service.Role]ScaleLimits `json:"limits,omitempty"`
 	Replicas   []replica.Replica            `json:"replicas,omitempty"`
+	// Events are the last of a cluster's about the manifest, oldest first.
+	Events []Event `json:"events,omitempty"`
 	// Rendered is the manifest as written, in YAML, with its status in the
 	// words of its own dialect.
 	Rendered string `json:"rendered,omitempty"`
+}
+
+// Event is something that happened to a manifest in a cluster.
+type Event struct {
+	Time    time.Time `json:"time"`
+	Type    string    `json:"type"`
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
 }
 
 // ScaleLimits are the settled scaling of one role, for people to read.

@@ -85,6 +85,16 @@ func (c *Client) Apply(ctx context.Context, objects []dialect.Object, o ApplyOpt
 	return out, nil
 }
 
+// NamesNamespace says whether a manifest names its namespace.
+func NamesNamespace(original []byte) bool {
+	var head struct {
+		Metadata struct {
+			Namespace string `json:"namespace"`
+		} `json:"metadata"`
+	}
+	return yaml.Unmarshal(original, &head) == nil && head.Metadata.Namespace != ""
+}
+
 func applied(list []fleet.Change) []string {
 	var out []string
 	for _, ch := range list {

@@ -36,6 +36,9 @@ type Options struct {
 	UserAgent string
 }
 
+// InCluster as a Context means the account of the pod that this runs in.
+const InCluster = "in-cluster"
+
 // Bounds of kubeconfig files.
 const (
 	// maxKubeconfig is the size of one file, and of each that it names.
@@ -183,7 +186,7 @@ func Load(o Options) (*Access, error) {
 			return nil, err
 		}
 	}
-	if m.empty() {
+	if m.empty() || o.Context == InCluster && m.contexts[InCluster].Cluster == "" {
 		if a, err := inPod(o); a != nil || err != nil {
 			return a, err
 		}
@@ -422,7 +425,7 @@ var account = "/var/run/secrets/kubernetes.io/serviceaccount"
 // inPod is the account of the pod this runs in, nil elsewhere.
 func inPod(o Options) (*Access, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
-	if host == "" || port == "" || o.Context != "" {
+	if host == "" || port == "" || o.Context != "" && o.Context != InCluster {
 		return nil, nil
 	}
 	file := filepath.Join(account, "token")
