@@ -16,6 +16,8 @@ HUB_OLD := .venv/hub-old
 AZURITE := .venv/azurite
 # Gateways that Debian does not have: for the benchmark's table alone.
 GATEWAYS := .venv/gateways
+# Another cache of the Hub, likewise.
+OLAH := .venv/olah
 CADDY := github.com/caddyserver/caddy/v2/cmd/caddy@v2.11.9
 PORTKEY := @portkey-ai/gateway@1.15.2
 LINT := bin/golangci-lint
@@ -122,11 +124,15 @@ e2e-image:
 
 .PHONY: e2e-kubernetes
 e2e-kubernetes: $(K8S_NODE) $(HELM) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
-	go test -tags kubernetes -count=1 -v -timeout 30m ./test/kubernetes/...
+	go test -tags kubernetes -count=1 -v -timeout 30m ./test/kubernetes
 
 $(AZURITE)/.installed:
 	npm install --ignore-scripts --no-audit --no-fund --loglevel=error --prefix $(AZURITE) azurite@3.35.0
 	@touch $@
+
+.PHONY: scale-kubernetes
+scale-kubernetes: $(K8S_NODE) $(K8S)/kwok $(K8S)/kwok-stages.yaml e2e-image ## measure the controller with 1,000 services on pods that run nowhere
+	go test -tags kubernetes -count=1 -v -timeout 20m ./test/kubernetes/scale
 
 .PHONY: verify
 verify: generate format lint cross dirty ## regenerate, format, lint, cross-compile, fail on a dirty tree
@@ -167,6 +173,11 @@ bench: build $(PEERS)/.installed $(MLSERVER)/.installed ## measure; docs/benchma
 bench-gateways: ## install Caddy and Portkey for `make bench`; nginx and haproxy come from the system
 	GOBIN=$(abspath $(GATEWAYS)) GOFLAGS= go install $(CADDY)
 	npm install --ignore-scripts --no-audit --no-fund --loglevel=error --prefix $(GATEWAYS) $(PORTKEY)
+
+.PHONY: bench-olah
+bench-olah: ## install olah, another cache of the Hub, for `make bench`
+	python3 -m venv $(OLAH)
+	$(OLAH)/bin/pip install --quiet --disable-pip-version-check olah==0.5.4
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for 20 s

@@ -27,6 +27,9 @@ type bench struct {
 	examples string // examples/quickstart
 	python   string // an interpreter with xgboost, or ""
 	gateways string // where Caddy and Portkey are installed
+	olah     string // where olah is installed
+	modelMB  int    // size of the models' chapter's file, in MB
+	blobs    int    // files in the cache that it starts
 	scratch  string // a folder that is removed at the end
 	rounds   int
 	out      io.Writer
@@ -50,15 +53,19 @@ var measurements = []measurement{
 	{"repository", repository},
 	{"stock", stock},
 	{"gateways", gateways},
+	{"models", models},
 }
 
 // limit bounds a whole run; one takes several minutes.
-const limit = 20 * time.Minute
+const limit = 30 * time.Minute
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "part" { // ends by a signal alone
-		fmt.Fprintf(os.Stderr, "bench: %v\n", part(os.Args[2:]))
-		os.Exit(1)
+	if len(os.Args) > 1 && os.Args[1] == "part" { // a server ends by a signal alone
+		if err := part(os.Args[2:]); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+			os.Exit(1)
+		}
+		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
@@ -81,6 +88,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&b.rounds, "rounds", 7, "paired rounds of each measurement")
 	plain := flags.String("stock", "", "be the stock gRPC server on this port, for the chapter of that name")
 	flags.StringVar(&b.gateways, "gateways", ".venv/gateways", "where `make bench-gateways` installs other gateways")
+	flags.StringVar(&b.olah, "olah", ".venv/olah", "where `make bench-olah` installs olah, another cache of the Hub")
+	flags.IntVar(&b.modelMB, "model-mb", 1000, "size of the file in the chapter models, in MB; six times that much and 2 GB must be free on the disk")
+	flags.IntVar(&b.blobs, "model-blobs", 1_000_000, "files in the cache that the chapter models starts")
 	only := flags.String("only", "", "measure these alone, separated by commas: "+names())
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -116,8 +126,13 @@ func (b *bench) prepare() (err error) {
 	if b.rounds < 1 {
 		return fmt.Errorf("-rounds %d: want at least 1", b.rounds)
 	}
-	if b.gateways, err = filepath.Abs(b.gateways); err != nil {
-		return err
+	if b.modelMB < 1 || b.blobs < 1 {
+		return fmt.Errorf("-model-mb %d, -model-blobs %d: want at least 1", b.modelMB, b.blobs)
+	}
+	for _, path := range []*string{&b.gateways, &b.olah} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
 	}
 	for _, path := range []*string{&b.binary, &b.examples} {
 		if *path, err = filepath.Abs(*path); err != nil {

@@ -18,11 +18,15 @@ import (
 )
 
 // A part is a small server of the gateway's chapter, run as a process of its
-// own: `bench part NAME LISTEN [TARGET]`.
+// own: `bench part NAME LISTEN [TARGET]`; those of the models' chapter serve a
+// file, or read one and end.
 func part(args []string) error {
-	usage := errors.New("usage: bench part upstream LISTEN | relay LISTEN TARGET | reverseproxy LISTEN TARGET")
+	usage := errors.New("usage: bench part upstream LISTEN | relay LISTEN TARGET | reverseproxy LISTEN TARGET | hub LISTEN FILE | file LISTEN FILE | raw warm|cold FILE | tensors warm|cold FILE")
 	if len(args) < 2 || args[0] != "upstream" && len(args) < 3 {
 		return usage
+	}
+	if args[0] == "raw" || args[0] == "tensors" {
+		return readPart(args[0], args[2], args[1] == "cold")
 	}
 	l, err := net.Listen("tcp", args[1])
 	if err != nil {
@@ -35,6 +39,10 @@ func part(args []string) error {
 		return accept(l, func(c net.Conn) { relay(c, args[2]) })
 	case "reverseproxy":
 		return http.Serve(l, reverseProxy(args[2]))
+	case "hub":
+		return serveHub(l, args[2])
+	case "file":
+		return serveFile(l, args[2])
 	}
 	return usage
 }
