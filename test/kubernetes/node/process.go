@@ -3,6 +3,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -81,6 +82,17 @@ func (d *daemon) ready(ctx context.Context, ask func(context.Context) error) err
 			return fmt.Errorf("%s: %w: %w\n%s", d.name, ctx.Err(), err, tail(d.name))
 		}
 	}
+}
+
+// Says waits until a program's log holds a text n times.
+func (c *Cluster) Says(ctx context.Context, name, text string, n int) error {
+	return c.daemons[name].ready(ctx, func(context.Context) error {
+		log, err := os.ReadFile(filepath.Join(logDir, name+".log"))
+		if err == nil && bytes.Count(log, []byte(text)) < n {
+			err = fmt.Errorf("it does not say %q %d times", text, n)
+		}
+		return err
+	})
 }
 
 // tail is the end of a program's log.
