@@ -32,6 +32,12 @@ type HTTPRule struct {
 type Backend struct {
 	Ref    `json:"ref"`
 	Weight uint32 `json:"weight"`
+	// Group and Kind are those that the reference states.
+	Group string `json:"group,omitempty"`
+	Kind  string `json:"kind,omitempty"`
+	// Fault is why requests of this share fail: the kind is none that answers,
+	// or its namespace does not allow the reference; "" for no fault.
+	Fault string `json:"fault,omitempty"`
 }
 
 // MatchType says how a value is compared.

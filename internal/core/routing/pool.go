@@ -24,6 +24,20 @@ type Pool struct {
 	Metrics   Metrics          `json:"metrics,omitzero"`
 	Picker    Picker           `json:"picker,omitzero"`
 	Bounds    Bounds           `json:"bounds,omitzero"`
+	// Extension is the endpoint picker that an InferencePool names.
+	Extension Extension `json:"extension,omitzero"`
+}
+
+// Extension is the endpoint picker of an InferencePool, a Service of its
+// namespace, that other gateways ask.
+type Extension struct {
+	Group string `json:"group,omitempty"`
+	Kind  string `json:"kind,omitempty"` // "" is Service
+	Name  string `json:"name"`
+	Port  int32  `json:"port,omitempty"`
+	// FailureMode is what a gateway does while the picker is away: FailClose,
+	// which "" means too, refuses requests, FailOpen sends them anywhere.
+	FailureMode string `json:"failureMode,omitempty"`
 }
 
 // Engines are the names that Metrics.Engine may have.

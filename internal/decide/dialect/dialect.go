@@ -103,7 +103,8 @@ func (p Problem) String() string {
 
 // Result is what one file holds.
 type Result struct {
-	// Objects are those without an error, in the file's order.
+	// Objects are those without an error that holds on every platform, in the
+	// file's order.
 	Objects []Object
 	// Problems are in the file's order, errors and warnings.
 	Problems []Problem

@@ -144,6 +144,10 @@ func readInferencePoolV1alpha2(r *reading, m *giePoolV1alpha2, o *Object) {
 	if e := m.Spec.ExtensionRef; e != nil {
 		r.extension("spec.extensionRef", e.Name, e.FailureMode)
 		r.optionalPort("spec.extensionRef.portNumber", e.PortNumber)
+		out.Extension = routing.Extension{Group: e.Group, Kind: e.Kind, Name: e.Name, FailureMode: e.FailureMode}
+		if e.PortNumber != nil {
+			out.Extension.Port = *e.PortNumber
+		}
 	}
 }
 
@@ -185,8 +189,13 @@ func readInferencePoolV1(r *reading, m *giePoolV1, o *Object) {
 	if e := m.Spec.EndpointPickerRef; e != nil {
 		r.extension("spec.endpointPickerRef", e.Name, e.FailureMode)
 		r.optionalPort("spec.endpointPickerRef.portNumber", e.PortNumber)
+		out.Extension = routing.Extension{Group: e.Group, Kind: e.Kind, Name: e.Name, FailureMode: e.FailureMode}
+		if e.PortNumber != nil {
+			out.Extension.Port = *e.PortNumber
+		}
 		if e.Port != nil {
 			r.port("spec.endpointPickerRef.port.number", e.Port.Number)
+			out.Extension.Port = e.Port.Number
 		}
 	}
 }

@@ -214,7 +214,7 @@ var backends = map[string]bool{ // → whether a pool is meant
 }
 
 func (r *reading) backend(path, namespace string, in httpRef) routing.Backend {
-	out := routing.Backend{Ref: routing.Ref{Key: service.Key{Namespace: namespace, Name: in.Name}}, Weight: routing.DefaultWeight}
+	out := routing.Backend{Ref: routing.Ref{Key: service.Key{Namespace: namespace, Name: in.Name}}, Weight: routing.DefaultWeight, Group: in.Group}
 	if in.Namespace != "" {
 		r.name(path+".namespace", in.Namespace, false)
 		out.Namespace = in.Namespace
@@ -234,9 +234,11 @@ func (r *reading) backend(path, namespace string, in httpRef) routing.Backend {
 	}
 	pool, known := backends[in.Group+" "+kind]
 	if !known {
-		r.errorf(path+".kind", "%s: requests go to an InferencePool, a Pool, a Service, a ModelService or an InferenceService, with its group; this is none", backendKind(in.Group, kind))
+		// In a cluster the rest of the route is served, as the Gateway API has it.
+		out.Fault = backendKind(in.Group, kind) + ": requests go to an InferencePool, a Pool, a Service, a ModelService or an InferenceService, with its group; this is none"
+		r.problem(path+".kind", out.Fault).Platform = Process
 	}
-	out.Pool = pool
+	out.Pool, out.Kind = pool, kind
 	return out
 }
 

@@ -58,7 +58,7 @@ func (r *reading) warnf(path, format string, args ...any) {
 
 func (r *reading) failed() bool {
 	for _, p := range r.problems {
-		if !p.Warning {
+		if !p.Warning && p.Platform == AnyPlatform {
 			return true
 		}
 	}

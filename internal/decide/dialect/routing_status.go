@@ -7,8 +7,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// controllerName is who writes the status of Gateway API objects.
-const controllerName = "roundhouse.dev/gateway"
+// GatewayController is who writes the status of Gateway API objects.
+const GatewayController = "roundhouse.dev/gateway"
 
 // RoutingStatus is a routing object's status in the words of its own kind: what
 // goes under "status:" of its manifest. The map is the caller's.
@@ -51,7 +51,7 @@ func parents(in []routing.Parent, cs []service.Condition, controller bool) []any
 		ref.num("port", int64(p.Port))
 		f := fields{"parentRef": map[string]any(ref), "conditions": conditions(cs, nil)}
 		if controller {
-			f.str("controllerName", controllerName)
+			f.str("controllerName", GatewayController)
 		}
 		out = append(out, map[string]any(f))
 	}

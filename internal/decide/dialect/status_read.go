@@ -214,7 +214,7 @@ func ReadRoutingStatus(o routing.Object, status any) routing.Status {
 	var out routing.Status
 	list, parents := in.Conditions, append(in.Parents, in.Parent...)
 	for i, p := range parents {
-		if i == 0 || p.Controller == controllerName {
+		if i == 0 || p.Controller == GatewayController {
 			list = p.Conditions
 		}
 		if p.Ref.Kind == "Status" { // how v1alpha2 says that there is none

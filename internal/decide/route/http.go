@@ -212,7 +212,7 @@ func (t *Table) forward(m *httpMatch, q *Query, random func(n int) int) (Target,
 		return Target{}, &BackendError{Object: "HTTPRoute " + m.route.Key.String(), Message: "no backend has a weight above 0"}
 	}
 	b := &backends[i]
-	if lost := t.missing(b.Ref); lost != "" {
+	if lost := cmp.Or(b.Fault, t.missing(b.Ref)); lost != "" {
 		return Target{}, &BackendError{Object: "HTTPRoute " + m.route.Key.String(), Message: lost}
 	}
 	out := Target{Pool: b.Ref, by: reasons{http: m, index: i}}

@@ -1,0 +1,256 @@
+// Package gatewayapi decides what becomes of the Gateway API's objects:
+// which GatewayClasses, Gateways and listeners are Roundhouse's and can be
+// served, which HTTPRoutes are attached to them, under which hosts, and what
+// the status of each says, in the API's published conditions and reasons.
+// The controller writes what it decides; every gateway serves by it.
+package gatewayapi
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+)
+
+// Group is the Gateway API's.
+const Group = "gateway.networking.k8s.io"
+
+// ControllerName is what a GatewayClass names to have its Gateways served.
+const ControllerName = dialect.GatewayController
+
+// Class is a GatewayClass, as far as it matters.
+type Class struct {
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Spec     struct {
+		ControllerName string `json:"controllerName"`
+		ParametersRef  *struct {
+			Kind string `json:"kind"`
+			Name string `json:"name"`
+		} `json:"parametersRef"`
+	} `json:"spec"`
+}
+
+// Gateway is a Gateway, as far as it matters.
+type Gateway struct {
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Spec     struct {
+		Class     string     `json:"gatewayClassName"`
+		Addresses []Address  `json:"addresses"`
+		Listeners []Listener `json:"listeners"`
+	} `json:"spec"`
+}
+
+// Key is the Gateway's name.
+func (g *Gateway) Key() service.Key {
+	return service.Key{Namespace: g.Metadata.Namespace, Name: g.Metadata.Name}
+}
+
+// Address is where a Gateway is reached: of type IPAddress or Hostname.
+type Address struct {
+	Type  string `json:"type"`
+	Value string `json:"value"`
+}
+
+// The types of addresses.
+const (
+	AddressIP       = "IPAddress"
+	AddressHostname = "Hostname"
+)
+
+// Listener is one of a Gateway's.
+type Listener struct {
+	Name          string         `json:"name"`
+	Hostname      string         `json:"hostname"`
+	Port          int32          `json:"port"`
+	Protocol      string         `json:"protocol"`
+	TLS           *TLS           `json:"tls"`
+	AllowedRoutes *AllowedRoutes `json:"allowedRoutes"`
+}
+
+// TLS is how a listener ends it.
+type TLS struct {
+	Mode            string      `json:"mode"`
+	CertificateRefs []SecretRef `json:"certificateRefs"`
+}
+
+// SecretRef names a certificate.
+type SecretRef struct {
+	Group     string `json:"group"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// AllowedRoutes says which routes may attach themselves to a listener.
+type AllowedRoutes struct {
+	Namespaces *struct {
+		From     string                `json:"from"`
+		Selector *metav1.LabelSelector `json:"selector"`
+	} `json:"namespaces"`
+	Kinds []RouteKind `json:"kinds"`
+}
+
+// RouteKind is a kind of routes.
+type RouteKind struct {
+	Group string `json:"group"`
+	Kind  string `json:"kind"`
+}
+
+// Grant is a ReferenceGrant: what of its namespace others may refer to.
+type Grant struct {
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Spec     struct {
+		From []struct {
+			Group     string `json:"group"`
+			Kind      string `json:"kind"`
+			Namespace string `json:"namespace"`
+		} `json:"from"`
+		To []struct {
+			Group string `json:"group"`
+			Kind  string `json:"kind"`
+			Name  string `json:"name"` // "" is every one
+		} `json:"to"`
+	} `json:"spec"`
+}
+
+// Route is an HTTPRoute.
+type Route struct {
+	service.Key
+	Parents []routing.Parent
+	// Object is what it says, nil where Problem is why that cannot be served.
+	Object  *routing.HTTPRoute
+	Problem string
+}
+
+// Front is what the gateway offers: its Service, and how it was set up.
+type Front struct {
+	// Ports are those at which it takes HTTP, or HTTPS if TLS.
+	Ports []int32
+	// Certificate is the Secret that the gateway serves HTTPS with; the zero Key
+	// means that it serves HTTP.
+	Certificate service.Key
+	Addresses   []Address
+}
+
+// TLS says whether the gateway serves HTTPS, and that alone.
+func (f *Front) TLS() bool { return f.Certificate.Name != "" }
+
+// World is everything there is to judge, and to judge by.
+type World struct {
+	Classes  []Class
+	Gateways []Gateway
+	Routes   []Route
+	Grants   []Grant
+	Pools    []*routing.Pool
+	// Labels gives a namespace's; false where they cannot be known.
+	Labels func(namespace string) (map[string]string, bool)
+	// Front is nil where no Service of the gateway is known: then ports are not
+	// looked at, and no Gateway has an address.
+	Front *Front
+	// Missing says what is wrong with a backend that is not there, "" for one
+	// that is; nil where that is not asked.
+	Missing func(routing.Ref) string
+	// Bundle is the version of the API's definitions, "v1.5.1"; "" where unknown.
+	Bundle string
+}
+
+// Verdict is what is true of the world. Others' objects are not in it.
+type Verdict struct {
+	Classes  map[string][]service.Condition
+	Gateways map[service.Key]GatewayStatus
+	Routes   map[service.Key]RouteStatus
+	// Pools are the InferencePools that routes of our Gateways lead to.
+	Pools map[service.Key][]ParentStatus
+}
+
+// GatewayStatus is what is true of a Gateway.
+type GatewayStatus struct {
+	Conditions []service.Condition
+	Addresses  []Address
+	Listeners  []ListenerStatus
+}
+
+// ListenerStatus is what is true of a listener.
+type ListenerStatus struct {
+	Name           string
+	SupportedKinds []RouteKind
+	AttachedRoutes int
+	Conditions     []service.Condition
+}
+
+// RouteStatus is what is true of an HTTPRoute that names one of our Gateways.
+type RouteStatus struct {
+	Parents []ParentStatus
+	// Served is the route as our gateway serves it: under the hosts that its
+	// listeners leave to it, and with a Fault for each backend that it may not
+	// reach. nil: not at all.
+	Served *routing.HTTPRoute
+}
+
+// ParentStatus is what is true of an object by one Gateway.
+type ParentStatus struct {
+	Ref        routing.Parent
+	Conditions []service.Condition
+}
+
+// The conditions of Gateways and listeners.
+const (
+	conditionAccepted   = "Accepted"
+	conditionProgrammed = "Programmed"
+	conditionResolved   = "ResolvedRefs"
+	conditionConflicted = "Conflicted"
+	conditionSupported  = "SupportedVersion"
+)
+
+func condition(kind string, ok bool, reason, message string) service.Condition {
+	status := "False"
+	if ok {
+		status = "True"
+	}
+	return service.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
+// Judge says what is true of everything in the world that is Roundhouse's.
+func Judge(w *World) *Verdict {
+	j := judge{World: w, out: &Verdict{Classes: map[string][]service.Condition{}, Gateways: map[service.Key]GatewayStatus{},
+		Routes: map[service.Key]RouteStatus{}, Pools: map[service.Key][]ParentStatus{}}, gateways: map[service.Key]*gateway{}}
+	j.classes()
+	for i := range w.Gateways {
+		j.gateway(&w.Gateways[i])
+	}
+	for i := range w.Routes {
+		j.route(&w.Routes[i])
+	}
+	for k, g := range j.gateways {
+		j.out.Gateways[k] = g.status(w.Front)
+	}
+	return j.out
+}
+
+// judge is one call of Judge under way.
+type judge struct {
+	*World
+	out      *Verdict
+	gateways map[service.Key]*gateway
+}
+
+func (j *judge) classes() {
+	for i := range j.Classes {
+		c := &j.Classes[i]
+		if c.Spec.ControllerName != ControllerName {
+			continue
+		}
+		accepted := condition(conditionAccepted, true, "Accepted", "its Gateways are served by Roundhouse")
+		if p := c.Spec.ParametersRef; p != nil {
+			accepted = condition(conditionAccepted, false, "InvalidParameters", "spec.parametersRef: there are no parameters to set: remove it")
+		}
+		supported := condition(conditionSupported, true, "SupportedVersion", j.Bundle)
+		if j.Bundle != "" && !supportedBundle(j.Bundle) {
+			supported = condition(conditionSupported, false, "UnsupportedVersion", "the Gateway API's definitions are of "+j.Bundle+": install those of v1")
+		}
+		j.out.Classes[c.Metadata.Name] = []service.Condition{accepted, supported}
+	}
+}
+
+func supportedBundle(v string) bool { return len(v) > 2 && v[:3] == "v1." }
