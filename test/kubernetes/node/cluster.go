@@ -131,7 +131,7 @@ func Await[L client.ObjectList](ctx context.Context, c client.WithWatch, what st
 			err = next(ctx, c, list, append([]client.ListOption{since}, opts...))
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%s: %w (last: %v)", what, ctx.Err(), err)
+			return fmt.Errorf("%s: %w", what, errors.Join(ctx.Err(), err))
 		}
 		if err != nil {
 			select {

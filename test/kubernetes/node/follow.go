@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -45,7 +44,7 @@ func Follow(ctx context.Context, c client.WithWatch, list client.ObjectList, see
 			if e.Type == watch.Error {
 				return fmt.Errorf("watch: %v", e.Object)
 			}
-			if o, ok := runtime.Object(e.Object).(client.Object); ok && see(o, false) {
+			if o, ok := e.Object.(client.Object); ok && see(o, false) {
 				return nil
 			}
 		case <-ctx.Done():

@@ -82,8 +82,8 @@ func TestScale(t *testing.T) {
 	b.say("API calls per service, writes among them", "%.2f, %.2f", float64(sum(calls, all))/services, float64(sum(calls, node.Call.Writes))/services)
 	b.list(calls)
 
-	offset = b.changeOne(ctx, offset)
-	b.restart(ctx, offset)
+	b.changeOne(ctx, offset)
+	b.restart(ctx)
 }
 
 func (b *bench) do(err error) {
@@ -213,7 +213,7 @@ func (b *bench) quiet(ctx context.Context) int64 {
 
 // changeOne changes one service of the thousand and measures until its
 // Deployment has the new template, and what that cost.
-func (b *bench) changeOne(ctx context.Context, offset int64) int64 {
+func (b *bench) changeOne(ctx context.Context, offset int64) {
 	b.t.Helper()
 	var times []time.Duration
 	const rounds = 20
@@ -248,7 +248,7 @@ func (b *bench) changeOne(ctx context.Context, offset int64) int64 {
 	}
 	slices.Sort(times)
 	b.say("a changed manifest to its changed Deployment, p50 and worst of 20", "%d ms, %d ms", times[rounds/2].Milliseconds(), times[rounds-1].Milliseconds())
-	end := b.quiet(ctx)
+	b.quiet(ctx)
 	calls, _, err := b.Calls(offset)
 	b.do(err)
 	writes := float64(sum(calls, func(c node.Call) bool { return c.Writes() && !status(c) })) / rounds
@@ -258,14 +258,13 @@ func (b *bench) changeOne(ctx context.Context, offset int64) int64 {
 	if writes > maxWrites || told > maxStatus {
 		b.t.Errorf("%.1f writes and %.1f of the status for a changed service, %d and %d at most", writes, told, maxWrites, maxStatus)
 	}
-	return end
 }
 
 // restart ends the controller and starts it again: it writes nothing.
-func (b *bench) restart(ctx context.Context, offset int64) {
+func (b *bench) restart(ctx context.Context) {
 	b.t.Helper()
 	b.do(b.Stop(controller))
-	offset = b.quiet(ctx)
+	offset := b.quiet(ctx)
 	began := time.Now()
 	b.start(ctx)
 	b.do(b.Says(ctx, controller, "msg=leading", 2))
