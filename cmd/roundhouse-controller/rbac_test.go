@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,6 +53,16 @@ func account(t *testing.T, ns, name string) (*rest.Config, *refusals) {
 	return cfg, r
 }
 
+// looking has a router that looks for pods itself.
+const looking = `
+apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: looking}
+spec:
+  engine: {containers: [{name: main, image: sglang}]}
+  router: {containers: [{name: main, image: router, args: [--service-discovery]}]}
+`
+
 // TestAllowed runs a controller as the account that the installed manifests
 // give it, from a service's application to its end, everywhere and with
 // namespaces of its own: nothing it asks for is forbidden. What it has no
@@ -87,14 +98,22 @@ func TestAllowed(t *testing.T) {
 			o.system, o.install, o.elect = system, []string{"kserve"}, true
 			o.lease = minLease
 			r := begin(t, o, cfg)
-			for _, manifest := range []string{iris, kserveSklearn} {
+			for _, manifest := range []string{iris, kserveSklearn, looking} {
 				u := kubetest.Apply(t, c, ns, manifest)[0]
 				kubetest.Eventually(t, func() string {
-					if field(get(t, c, u), "status", "conditions") == "<nil>" || made(t, c, ns, u.GetName())["deployments"] != 1 {
+					if field(get(t, c, u), "status", "conditions") == "<nil>" || made(t, c, ns, u.GetName())["deployments"] == 0 {
 						return "status and a Deployment of " + u.GetName()
 					}
 					return lacks(events(t, c, u), "Scaled")
 				})
+				if manifest == looking {
+					binding := &unstructured.Unstructured{}
+					binding.SetAPIVersion("rbac.authorization.k8s.io/v1")
+					binding.SetKind("RoleBinding")
+					binding.SetNamespace(ns)
+					binding.SetName("looking-router")
+					get(t, c, binding)
+				}
 				if err := r.fleet.Wake(t.Context(), service.Key{Namespace: ns, Name: u.GetName()}, 2); err != nil {
 					t.Error(err)
 				}

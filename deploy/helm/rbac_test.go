@@ -54,6 +54,7 @@ func controllerCalls(ns string) []call {
 	out = append(out, spread(ns, "list watch patch", ":pods")...)
 	out = append(out, spread(ns, "get", ":pods/log")...)
 	out = append(out, spread(ns, "list watch", "autoscaling:horizontalpodautoscalers")...)
+	out = append(out, spread(ns, "get list watch create patch delete", ":serviceaccounts", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings")...)
 	out = append(out, spread(ns, "create patch", "events.k8s.io:events")...)
 	out = append(out, spread(ns, "get list watch", "gateway.networking.k8s.io:gateways")...)
 	out = append(out, spread(ns, "patch", "gateway.networking.k8s.io:gateways/status")...)
@@ -97,15 +98,19 @@ func TestRBAC(t *testing.T) {
 	place(t, c, namespace, "team-a", "team-b", "elsewhere")
 	const controller, gateway = "roundhouse-controller", "roundhouse-gateway"
 	never := func(ns string) []call {
-		out := spread(ns, "get list watch create update patch delete", ":secrets", ":configmaps", ":serviceaccounts",
-			"rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings", "rbac.authorization.k8s.io:clusterroles")
+		out := spread(ns, "get list watch create update patch delete", ":secrets", ":configmaps",
+			"rbac.authorization.k8s.io:clusterroles", "rbac.authorization.k8s.io:clusterrolebindings")
+		out = append(out, spread(ns, "bind escalate", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:clusterroles")...)
+		out = append(out, spread(ns, "create", ":serviceaccounts/token")...)
+		out = append(out, spread(ns, "impersonate", ":serviceaccounts", ":users", ":groups")...)
 		out = append(out, spread(ns, "create delete deletecollection", ":pods", ":pods/exec", ":nodes", ":persistentvolumes")...)
 		out = append(out, spread(ns, "deletecollection", "apps:deployments", ":services")...)
 		return append(out, spread("", "delete update patch", "apiextensions.k8s.io:customresourcedefinitions", ":namespaces", "roundhouse.dev:modelservices")...)
 	}
 	own := spread(namespace, "list watch", ":secrets", ":configmaps")
 	own = append(own, call{"get", "", "secrets", namespace, "somebody-elses"}, call{"update", "coordination.k8s.io", "leases", namespace, "somebody-elses"})
-	writes := spread("team-a", "create patch update delete", "apps:deployments", ":services", "apps:controllerrevisions", "policy:poddisruptionbudgets", ":pods")
+	writes := spread("team-a", "create patch update delete", "apps:deployments", ":services", "apps:controllerrevisions", "policy:poddisruptionbudgets", ":pods",
+		":serviceaccounts", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings")
 	writes = append(writes, spread("team-a", "patch", "roundhouse.dev:modelservices/status")...)
 	writes = append(writes, spread("team-a", "get list", ":pods", ":pods/log", ":secrets", "apps:deployments")...)
 	for _, set := range []struct {

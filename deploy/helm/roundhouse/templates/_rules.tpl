@@ -103,6 +103,15 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
+# A router that looks for pods itself, as SGLang's does, gets an account and a
+# role that may. The API server lets nobody give away what he does not hold
+# himself, which of this account is little; pods are among it, below.
+- apiGroups: [""]
+  resources: [serviceaccounts]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, list, watch, create, patch, delete]
 # The records of what was decided.
 - apiGroups: [apps]
   resources: [controllerrevisions]

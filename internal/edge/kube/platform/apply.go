@@ -72,35 +72,50 @@ func (p *Platform) render(ctx context.Context, r workload.Revision) ([]rendered,
 	if err != nil {
 		return nil, err
 	}
-	// What others find pods by comes before the pods.
-	var out []rendered
-	add := func(kd kind, m metav1.ObjectMeta, v any) {
-		if err != nil {
-			return
-		}
-		var u *unstructured.Unstructured
-		if u, err = unstructuredOf(v); err == nil {
-			out = append(out, rendered{id: id{kd, m.Name}, role: service.Role(m.Labels[shape.LabelRole]),
-				applied: m.Annotations[shape.AnnotationApplied], body: u})
+	if len(objects.Accounts) > 0 {
+		if err := p.watchAccess(ctx); err != nil {
+			return nil, err
 		}
 	}
-	for i := range objects.Services {
-		add(kindService, objects.Services[i].ObjectMeta, &objects.Services[i])
-	}
-	for i := range objects.Budgets {
-		add(kindBudget, objects.Budgets[i].ObjectMeta, &objects.Budgets[i])
-	}
-	for i := range objects.Deployments {
-		add(kindDeployment, objects.Deployments[i].ObjectMeta, &objects.Deployments[i])
-	}
-	for i := range objects.Groups {
-		add(kindGroups, objects.Groups[i].ObjectMeta, &objects.Groups[i])
-	}
+	out, err := rendering(&objects)
 	if err != nil {
 		return nil, err
 	}
 	p.note(r, out)
 	return out, nil
+}
+
+// rendering lists objects as they are written: what others find pods by, and
+// what pods run as, come before the pods.
+func rendering(o *shape.Objects) (out []rendered, err error) {
+	add := func(kd kind, m *metav1.ObjectMeta, v any) {
+		u, bad := unstructuredOf(v)
+		err = errors.Join(err, bad)
+		out = append(out, rendered{id: id{kd, m.Name}, role: service.Role(m.Labels[shape.LabelRole]),
+			applied: m.Annotations[shape.AnnotationApplied], body: u})
+	}
+	for i := range o.Accounts {
+		add(kindAccount, &o.Accounts[i].ObjectMeta, &o.Accounts[i])
+	}
+	for i := range o.Roles {
+		add(kindRole, &o.Roles[i].ObjectMeta, &o.Roles[i])
+	}
+	for i := range o.Bindings {
+		add(kindBinding, &o.Bindings[i].ObjectMeta, &o.Bindings[i])
+	}
+	for i := range o.Services {
+		add(kindService, &o.Services[i].ObjectMeta, &o.Services[i])
+	}
+	for i := range o.Budgets {
+		add(kindBudget, &o.Budgets[i].ObjectMeta, &o.Budgets[i])
+	}
+	for i := range o.Deployments {
+		add(kindDeployment, &o.Deployments[i].ObjectMeta, &o.Deployments[i])
+	}
+	for i := range o.Groups {
+		add(kindGroups, &o.Groups[i].ObjectMeta, &o.Groups[i])
+	}
+	return out, err
 }
 
 // note remembers what the watches do not tell.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
@@ -19,8 +20,9 @@ import (
 
 var groupVersionKind = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: string(kindGroups)}
 
-// groupsTimeout bounds the first look at LeaderWorkerSets.
-const groupsTimeout = 10 * time.Second
+// firstListTimeout bounds the first look at LeaderWorkerSets, and at the
+// accounts of routers.
+const firstListTimeout = 10 * time.Second
 
 // groups is the watch of LeaderWorkerSets, which begins when their kind is
 // there.
@@ -40,7 +42,7 @@ func (p *Platform) groupsInstalled(ctx context.Context) (bool, error) {
 	if g.watching {
 		return true, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, groupsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, firstListTimeout)
 	defer cancel()
 	switch _, err := p.cfg.Client.RESTMapper().RESTMapping(groupVersionKind.GroupKind(), groupVersionKind.Version); {
 	case meta.IsNoMatchError(err):
@@ -49,8 +51,8 @@ func (p *Platform) groupsInstalled(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("look for LeaderWorkerSet: %w", err)
 	}
 	u := newUnstructured(groupVersionKind)
-	c, err := p.newCache(u, func(*runtime.Scheme) error { return nil }, cache.ByObject{Transform: trimGroups,
-		Label: labels.SelectorFromSet(labels.Set{shape.LabelManagedBy: shape.Manager})})
+	c, err := p.newCache(map[client.Object]cache.ByObject{u: {Transform: trimGroups,
+		Label: labels.SelectorFromSet(labels.Set{shape.LabelManagedBy: shape.Manager})}}, func(*runtime.Scheme) error { return nil })
 	if err != nil {
 		return false, err
 	}

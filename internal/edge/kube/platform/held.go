@@ -27,6 +27,9 @@ const (
 	kindGroups     kind = "LeaderWorkerSet"
 	kindService    kind = "Service"
 	kindBudget     kind = "PodDisruptionBudget"
+	kindAccount    kind = "ServiceAccount"
+	kindRole       kind = "Role"
+	kindBinding    kind = "RoleBinding"
 )
 
 // counted kinds have a number of replicas.
@@ -41,7 +44,7 @@ type id struct {
 // compare puts what makes pods first: nothing makes any while the rest goes.
 func (i id) compare(j id) int {
 	rank := func(k kind) int {
-		return slices.Index([]kind{kindDeployment, kindGroups, kindService, kindBudget}, k)
+		return slices.Index([]kind{kindDeployment, kindGroups, kindService, kindBudget, kindBinding, kindRole, kindAccount}, k)
 	}
 	return cmp.Or(cmp.Compare(rank(i.kind), rank(j.kind)), cmp.Compare(i.name, j.name))
 }
@@ -54,6 +57,9 @@ func (k kind) gvk() schema.GroupVersionKind {
 		return groupVersionKind
 	case kindBudget:
 		return policyv1.SchemeGroupVersion.WithKind(string(k))
+	case kindAccount, kindRole, kindBinding:
+		return accessKinds[k]
+	case kindService:
 	}
 	return corev1.SchemeGroupVersion.WithKind(string(k))
 }
@@ -175,8 +181,13 @@ func (p *Platform) runNews(ctx context.Context) {
 	}
 }
 
-// saw takes in an object as a watch or an answer showed it.
+// saw takes in an object as a watch or an answer showed it. One that has our
+// labels under a name we do not give is somebody's copy (`kubectl expose`
+// copies labels), and none of ours to delete.
 func (p *Platform) saw(k service.Key, i id, o object) {
+	if i.name != shape.Name(k, o.role) {
+		return
+	}
 	p.mu.Lock()
 	h := p.of(k)
 	before, known := h.objects[i]

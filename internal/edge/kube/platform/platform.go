@@ -32,6 +32,7 @@ type Platform struct {
 	changed chan service.Key
 	news    workqueue.TypedInterface[service.Key] // of whom untold has something
 	groups  groups
+	access  access
 
 	started chan struct{} // closed by Start
 	synced  []<-chan struct{}

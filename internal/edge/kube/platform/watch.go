@@ -35,7 +35,7 @@ func (p *Platform) Start(ctx context.Context, in cache.Informers) error {
 	if err := p.watch(ctx, in, &corev1.Pod{}, p.podEvents()); err != nil {
 		return err
 	}
-	own, err := p.newCache(&autoscalingv2.HorizontalPodAutoscaler{}, autoscalingv2.AddToScheme, cache.ByObject{Transform: trimScaler})
+	own, err := p.newCache(map[client.Object]cache.ByObject{&autoscalingv2.HorizontalPodAutoscaler{}: {Transform: trimScaler}}, autoscalingv2.AddToScheme)
 	if err != nil {
 		return err
 	}
@@ -53,15 +53,15 @@ func (p *Platform) Start(ctx context.Context, in cache.Informers) error {
 	return nil
 }
 
-// newCache makes a cache of one kind.
-func (p *Platform) newCache(o client.Object, add func(*runtime.Scheme) error, by cache.ByObject) (cache.Cache, error) {
+// newCache makes a cache of some kinds.
+func (p *Platform) newCache(by map[client.Object]cache.ByObject, add func(*runtime.Scheme) error) (cache.Cache, error) {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, metav1.SchemeGroupVersion)
 	if err := add(s); err != nil {
 		return nil, fmt.Errorf("platform: %w", err)
 	}
 	opts := cache.Options{Scheme: s, Mapper: p.cfg.Client.RESTMapper(), ReaderFailOnMissingInformer: true,
-		ByObject: map[client.Object]cache.ByObject{o: by}}
+		ByObject: by}
 	if len(p.cfg.Namespaces) > 0 {
 		opts.DefaultNamespaces = map[string]cache.Config{}
 		for _, ns := range p.cfg.Namespaces {
