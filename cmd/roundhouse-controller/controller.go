@@ -33,6 +33,7 @@ type controllerOptions struct {
 	gatewayURL     string
 	gatewayService string
 	gatewayAccount string
+	gatewaySecret  string
 	metrics        string
 	health         string
 	report         string
@@ -81,6 +82,7 @@ several), or everywhere with --adopt.`,
 	f.StringVar(&o.gatewayURL, "gateway-url", "http://{name}.{namespace}.example.com", "where people reach a service, for its status")
 	f.StringVar(&o.gatewayService, "gateway-service", "roundhouse-gateway", "Service in the system namespace whose pods are the gateways")
 	f.StringVar(&o.gatewayAccount, "gateway-account", "roundhouse-gateway", "service account in the system namespace that may report demand")
+	f.StringVar(&o.gatewaySecret, "gateway-tls-secret", "", "Secret in the system namespace that the gateways serve HTTPS with, which listeners of Gateways may name")
 	f.StringVar(&o.metrics, "metrics-listen", ":8090", "address of the metrics; empty for none")
 	f.StringVar(&o.health, "health-listen", ":8091", "address of /healthz and /readyz; empty for none")
 	f.StringVar(&o.report, "report-listen", ":8443", "address that gateways report demand to")

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -26,6 +27,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
 	"roundhouse.dev/roundhouse/internal/edge/kube/demand"
+	"roundhouse.dev/roundhouse/internal/edge/kube/gatewayapi"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/internal/edge/kube/platform"
 	"roundhouse.dev/roundhouse/internal/edge/kube/records"
@@ -47,6 +49,7 @@ type operator struct {
 	traffic  *demand.Server
 	writer   *status.Writer
 	fleet    *fleet.Fleet
+	gateways *gatewayapi.Watch
 	rerouted chan struct{} // routing objects changed
 	models   string        // temporary folder, "" for none
 	led      chan struct{} // closed once the fleet is restored
@@ -73,7 +76,7 @@ func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log
 	if err := op.install(ctx); err != nil {
 		return nil, err
 	}
-	for _, build := range []func(*rest.Config) error{op.edges, op.hear, op.decide} {
+	for _, build := range []func(*rest.Config) error{op.edges, op.hear, op.decide, op.attend} {
 		if err := build(cfg); err != nil {
 			return nil, errors.Join(err, op.close())
 		}
@@ -206,7 +209,9 @@ func (op *operator) decide(*rest.Config) error {
 
 // Route is told that routing objects changed; their status is written by
 // routes. It is a fleet.Routing.
-func (op *operator) Route(fleet.RoutingView) {
+func (op *operator) Route(fleet.RoutingView) { op.reroute() }
+
+func (op *operator) reroute() {
 	select {
 	case op.rerouted <- struct{}{}:
 	default: // it will look at all of them
@@ -294,36 +299,16 @@ func (op *operator) lead(ctx context.Context) error {
 	}
 	op.log.Info("leading", "services", len(op.fleet.List()))
 	close(op.led)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		op.routes(ctx)
-	}()
+	var beside sync.WaitGroup
+	beside.Go(func() { op.routes(ctx) })
+	beside.Go(func() {
+		if err := op.gateways.Run(ctx); err != nil && ctx.Err() == nil {
+			op.log.Error("Gateways have no status", "error", err)
+		}
+	})
 	op.fleet.Run(ctx, controlled)
-	<-done
+	beside.Wait()
 	return nil
-}
-
-// routesAgain is when the status of routing objects that could not be written
-// is tried again.
-const routesAgain = 5 * time.Second
-
-// routes writes the status of routing objects when they change.
-func (op *operator) routes(ctx context.Context) {
-	var again <-chan time.Time
-	for {
-		select {
-		case <-op.rerouted:
-		case <-again:
-		case <-ctx.Done():
-			return
-		}
-		again = nil
-		if err := op.writer.Routing(ctx, op.fleet.RoutingObjects()); err != nil && ctx.Err() == nil {
-			op.log.Warn("the status of routes will be written again", "error", err)
-			again = time.After(routesAgain)
-		}
-	}
 }
 
 // Run runs until ctx ends. It returns an error when the lease is lost: then

@@ -231,3 +231,16 @@ func distance(a, b string, limit int) int {
 	}
 	return min(row[len(b)], limit+1)
 }
+
+// Missing says that what ref names is not among the services and pools there
+// are, with what may have been meant; "" where it is.
+func Missing(ref routing.Ref, services, pools []service.Key) string {
+	there := services
+	if ref.Pool {
+		there = pools
+	}
+	if slices.Contains(there, ref.Key) {
+		return ""
+	}
+	return notThere(ref, there)
+}

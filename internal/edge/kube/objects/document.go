@@ -43,9 +43,6 @@ func read(doc []byte) (o *fleet.Object, problems, warnings []string) {
 	}
 	o = &fleet.Object{Object: res.Objects[0]}
 	o.Origin.Line = 0 // of a document nobody has seen
-	if problems = foreignBackends(o.Routing); len(problems) > 0 {
-		return nil, problems, warnings
-	}
 	return o, nil, warnings
 }
 
@@ -57,22 +54,23 @@ func say(p dialect.Problem) string {
 	return p.Path + ": " + p.Message
 }
 
-// foreignBackends refuses routes into other namespaces: on a cluster these are
-// other people's, and no ReferenceGrant is read that could allow it.
-func foreignBackends(o routing.Object) []string {
-	r, ok := o.(*routing.HTTPRoute)
+// HTTPRoute reads a route as a fleet does; nil and what is wrong with it where
+// it does not count.
+func HTTPRoute(u *unstructured.Unstructured) (*routing.HTTPRoute, string) {
+	doc, err := Document(u)
+	if err != nil {
+		return nil, err.Error()
+	}
+	o, problems, _ := read(doc)
+	if o == nil {
+		return nil, listed(problems)
+	}
+	r, ok := o.Routing.(*routing.HTTPRoute)
 	if !ok {
-		return nil
+		return nil, "is no HTTPRoute"
 	}
-	var out []string
-	for i, rule := range r.Rules {
-		for j, b := range rule.Backends {
-			if b.Namespace != r.Namespace {
-				out = append(out, fmt.Sprintf("spec.rules[%d].backendRefs[%d].namespace: %s is another namespace: put the route there, requests may not cross", i, j, b.Namespace))
-			}
-		}
-	}
-	return out
+	r.Created = u.GetCreationTimestamp().Time
+	return r, ""
 }
 
 // listed joins problems into one message that a status can hold.

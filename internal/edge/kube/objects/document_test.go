@@ -1,27 +1,9 @@
 package objects
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"testing"
 )
-
-// TestRoutesStayInTheirNamespace: requests may not cross into another tenant's.
-func TestRoutesStayInTheirNamespace(t *testing.T) {
-	const route = `{"apiVersion":"gateway.networking.k8s.io/v1","kind":"HTTPRoute","metadata":{"name":"r","namespace":"mine"},
-"spec":{"parentRefs":[{"name":"gw","namespace":"shared"}],"rules":[{"backendRefs":[{"name":"a","port":80}]},{"backendRefs":[{"name":"b","port":80%s}]}]}}`
-	for _, c := range []struct{ namespace, want string }{
-		{"", ""},
-		{`,"namespace":"mine"`, ""},
-		{`,"namespace":"theirs"`, "spec.rules[1].backendRefs[0].namespace: theirs is another namespace"},
-	} {
-		o, problems, _ := read(fmt.Appendf(nil, route, c.namespace))
-		if ok := c.want == ""; ok != (o != nil) || !strings.HasPrefix(listed(problems), c.want) || ok && len(problems) > 0 {
-			t.Errorf("%s: %v, %v", c.namespace, o, problems)
-		}
-	}
-}
 
 // TestListed bounds a message.
 func TestListed(t *testing.T) {

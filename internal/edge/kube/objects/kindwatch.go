@@ -109,6 +109,11 @@ func (s *Source) adopts(ctx context.Context, now, old any) {
 	}
 }
 
+// Adopted says whether manifests of a dialect are read in a namespace.
+func (s *Source) Adopted(ctx context.Context, d service.Dialect, namespace string) bool {
+	return s.adopted(ctx, d, namespace)
+}
+
 // adopted says whether manifests of a dialect are read in a namespace; "" asks
 // for those that belong to none: they are read where any namespace's are.
 func (s *Source) adopted(ctx context.Context, d service.Dialect, namespace string) bool {

@@ -343,7 +343,7 @@ func TestAnotherManager(t *testing.T) {
 // TestRouting writes the status of pools in their dialect.
 func TestRouting(t *testing.T) {
 	r := newRig(t, "gie")
-	u := r.apply("{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {name: p}, spec: {selector: {matchLabels: {a: b}}, targetPorts: [{number: 8000}], endpointPickerRef: {name: e, port: {number: 9002}}}}")
+	u := r.apply("{apiVersion: inference.networking.x-k8s.io/v1alpha2, kind: InferencePool, metadata: {name: p}, spec: {selector: {a: b}, targetPortNumber: 8000, extensionRef: {name: e}}}")
 	doc, err := objects.Document(u)
 	if err != nil {
 		t.Fatal(err)
@@ -363,7 +363,7 @@ func TestRouting(t *testing.T) {
 	if got := r.writes.Take(); len(got) != 1 {
 		t.Errorf("it wrote %v", got)
 	}
-	if got := r.field(u, "parents"); !strings.Contains(got, "name:gw") || !strings.Contains(got, "Accepted") {
+	if got := r.field(u, "parent"); !strings.Contains(got, "name:gw") || !strings.Contains(got, "Accepted") {
 		t.Errorf("parents %s", got)
 	}
 }

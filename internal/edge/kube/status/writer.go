@@ -169,12 +169,13 @@ func (w *Writer) Warned(r objects.Ref, warnings []string) {
 // maxWarnings bounds the events about one manifest's warnings.
 const maxWarnings = 10
 
-// Routing writes the status of routing objects. Those of HTTPRoutes are shared
-// with other gateways, and are not written here.
+// Routing writes the status of routing objects. Those of HTTPRoutes and of
+// InferencePools are shared with other gateways, and are written by package
+// gatewayapi.
 func (w *Writer) Routing(ctx context.Context, states []fleet.RoutingState) error {
 	var errs []error
 	for _, st := range states {
-		if st.Object.Routing.RoutingKind() == routing.KindHTTPRoute {
+		if st.Object.Routing.RoutingKind() == routing.KindHTTPRoute || st.Object.Origin.Kind == "InferencePool" && st.Object.Origin.APIVersion == sharedPools {
 			continue
 		}
 		u, err := w.get(ctx, st.Object.Origin, st.Object.Key)
@@ -187,6 +188,9 @@ func (w *Writer) Routing(ctx context.Context, states []fleet.RoutingState) error
 	}
 	return errors.Join(errs...)
 }
+
+// sharedPools is the version whose status says which gateway wrote what.
+const sharedPools = "inference.networking.k8s.io/v1"
 
 func (w *Writer) get(ctx context.Context, o service.Origin, k service.Key) (*unstructured.Unstructured, error) {
 	gv, err := schema.ParseGroupVersion(o.APIVersion)
