@@ -108,8 +108,12 @@ func decode(cr *appsv1.ControllerRevision) (stored, error) {
 	if err := json.Unmarshal(cr.Data.Raw, &st); err != nil {
 		return st, fmt.Errorf("%s: its data cannot be read (%w): delete it, and the decision is made anew", at, err)
 	}
-	if st.Service.Namespace != cr.Namespace || st.Service.Name == "" {
-		return st, fmt.Errorf("%s: it speaks of the service %s, which is not of its namespace: delete it", at, st.Service)
+	// Who may write here may not therefore write in other namespaces.
+	own := service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
+	for _, k := range []service.Key{st.Service, st.Revision.Service} {
+		if k != own || k.Name == "" {
+			return st, fmt.Errorf("%s: it speaks of the service %s, and is kept for %s: delete it, and the decision is made anew", at, k, own)
+		}
 	}
 	return st, nil
 }

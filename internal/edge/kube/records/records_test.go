@@ -204,13 +204,17 @@ func TestCrashBetweenTwoWrites(t *testing.T) {
 // whoever reads them.
 func TestUnreadable(t *testing.T) {
 	cr := func(format, data string) *appsv1.ControllerRevision {
-		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "roundhouse-iris-1", Annotations: map[string]string{records.AnnotationFormat: format}},
+		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "roundhouse-iris-1", Annotations: map[string]string{records.AnnotationFormat: format, shape.AnnotationService: "iris"}},
 			Data: runtime.RawExtension{Raw: []byte(data)}}
 	}
 	for _, c := range []struct{ format, data, want string }{
 		{"", "{}", "is no number"},
 		{"1", "{", "cannot be read"},
-		{"1", `{"service":{"namespace":"b","name":"iris"}}`, "not of its namespace"},
+		{"1", `{"service":{"namespace":"b","name":"iris"}}`, "the service b/iris, and is kept for a/iris"},
+		{"1", `{"service":{"namespace":"a","name":"other"}}`, "the service a/other"},
+		// What it has applied must not be in a namespace that its writer may not write in.
+		{"1", `{"service":{"namespace":"a","name":"iris"},"revision":{"service":{"namespace":"kube-system","name":"iris"}}}`, "the service kube-system/iris"},
+		{"1", `{"service":{"namespace":"a","name":"iris"},"revision":{"service":{"namespace":"a","name":"other"}}}`, "the service a/other"},
 		{fmt.Sprint(records.Format + 1), "{}", "later version of the controller"},
 	} {
 		_, err := records.Decode(cr(c.format, c.data))
