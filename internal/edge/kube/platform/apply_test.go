@@ -399,3 +399,39 @@ func TestNames(t *testing.T) {
 		t.Errorf("Services = %v, %v", got, err)
 	}
 }
+
+// TestCopies that bear our labels under other names, as kubectl expose makes
+// them, are their makers': neither deleted nor counted, nor a service of ours.
+func TestCopies(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("copied")
+	f.MustApply(revision(k, platformtest.Server{}))
+	f.MustScale(k, 1)
+	f.AwaitReady(k, 1)
+	labels := map[string]string{shape.LabelManagedBy: shape.Manager, shape.LabelService: k.Name, shape.LabelRole: "engine"}
+	exposed := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: "copied-public", Labels: labels},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{shape.LabelService: k.Name}, Ports: []corev1.ServicePort{{Port: 80}}}}
+	stray := exposed.DeepCopy()
+	stray.Name, stray.Labels[shape.LabelService] = "stray", "nobody"
+	for _, o := range []client.Object{exposed, stray} {
+		if err := f.direct.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.direct.Delete(context.Background(), o) })
+	}
+	f.MustApply(revision(k, platformtest.Server{Salt: "2"}))
+	f.MustScale(k, 2)
+	f.AwaitReady(k, 2)
+	if all, err := f.Services(t.Context()); err != nil || slices.Contains(all, service.Key{Namespace: k.Namespace, Name: "nobody"}) {
+		t.Errorf("services %v, %v", all, err)
+	}
+	if err := f.Remove(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	f.AwaitNone(k)
+	for _, o := range []client.Object{exposed, stray} {
+		if err := f.direct.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil || o.GetDeletionTimestamp() != nil {
+			t.Errorf("%s %s: %v", o.GetName(), o.GetDeletionTimestamp(), err)
+		}
+	}
+}
