@@ -249,7 +249,8 @@ func (r *rig) replicas(k service.Key) int32 {
 func (r *rig) endpoint(k service.Key, pod string, port int32, ready bool) *discoveryv1.EndpointSlice {
 	r.t.Helper()
 	es := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: pod,
-		Labels: map[string]string{shape.LabelManagedBy: shape.Manager, shape.LabelService: k.Name, shape.LabelRole: "engine"}},
+		Labels: map[string]string{discoveryv1.LabelServiceName: shape.Name(k, service.RoleEngine),
+			shape.LabelManagedBy: shape.Manager, shape.LabelService: k.Name, shape.LabelRole: "engine"}},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: ptr(shape.PortHTTP), Port: &port}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.7"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: r.ns, Name: pod}}}}

@@ -27,6 +27,7 @@ func setOf(k service.Key) setID { return setID{k.Namespace, shape.LabelValue(k.N
 type slice struct {
 	set       setID
 	role      service.Role
+	of        string // the Service it is of, by its controller
 	v6        bool
 	endpoints []endpoint
 }
@@ -92,7 +93,7 @@ func (v *View) sawSlice(raw any, there bool) {
 
 func read(es *discoveryv1.EndpointSlice) slice {
 	out := slice{set: setID{es.Namespace, es.Labels[shape.LabelService]}, role: service.Role(es.Labels[shape.LabelRole]),
-		v6: es.AddressType == discoveryv1.AddressTypeIPv6}
+		of: es.Labels[discoveryv1.LabelServiceName], v6: es.AddressType == discoveryv1.AddressTypeIPv6}
 	var http, grpc int32
 	for _, p := range es.Ports {
 		switch {
@@ -124,11 +125,19 @@ func read(es *discoveryv1.EndpointSlice) slice {
 	return out
 }
 
+// ofService says whether a slice is of the Service that we made: labels alone
+// are not enough, since `kubectl expose` copies them to a Service of other
+// ports.
+func (s *slice) ofService(k service.Key) bool { return s.of == shape.Name(k, s.role) }
+
 // touched takes in what changed of a set's pods and tells; v.mu is held.
 func (v *View) touched(id setID, st *set) {
 	k, known := v.mu.keys[id]
 	there := map[podID]bool{}
 	for _, s := range st.slices {
+		if known && !s.ofService(k) {
+			continue
+		}
 		for _, e := range s.endpoints {
 			pid := podID{s.role, e.pod}
 			there[pid] = true
@@ -169,6 +178,9 @@ func (v *View) replicas(k service.Key, id setID) []replica.Replica {
 	var out []replica.Replica
 	seen := map[podID]int{}
 	for _, s := range st.slices {
+		if !s.ofService(k) {
+			continue
+		}
 		for _, e := range s.endpoints {
 			pid := podID{s.role, e.pod}
 			if i, twice := seen[pid]; twice { // of a family of addresses each, or moving between slices
@@ -264,6 +276,9 @@ func (v *View) reprobe(k service.Key) {
 	if st := v.mu.sets[setOf(k)]; st != nil {
 		v.mu.keys[setOf(k)] = k
 		for _, s := range st.slices {
+			if !s.ofService(k) {
+				continue
+			}
 			for _, e := range s.endpoints {
 				if p := st.pods[podID{s.role, e.pod}]; p != nil {
 					v.probe(k, true, podID{s.role, e.pod}, p, e)

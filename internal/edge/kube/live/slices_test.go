@@ -44,7 +44,7 @@ type point struct {
 func es(k service.Key, name string, role service.Role, family discoveryv1.AddressType, port int32, points ...point) *discoveryv1.EndpointSlice {
 	http := shape.PortHTTP
 	out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: name,
-		Labels: map[string]string{shape.LabelService: shape.LabelValue(k.Name), shape.LabelRole: string(role)}}, AddressType: family,
+		Labels: map[string]string{discoveryv1.LabelServiceName: shape.Name(k, role), shape.LabelService: shape.LabelValue(k.Name), shape.LabelRole: string(role)}}, AddressType: family,
 		Ports: []discoveryv1.EndpointPort{{Name: &http, Port: &port}}}
 	for _, p := range points {
 		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: []string{p.address}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: p.pod},
@@ -100,6 +100,29 @@ func TestSlices(t *testing.T) {
 			t.Errorf("%s: a ready pod is taken for one that starts", c.when)
 		} else if got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", c.when, got, c.want)
+		}
+	}
+}
+
+// TestExposed: a Service that somebody made of ours has our labels, since
+// kubectl expose copies them, and is none of ours: neither its ports nor what
+// it says of pods count.
+func TestExposed(t *testing.T) {
+	k := service.Key{Namespace: "ml", Name: "iris"}
+	ours := es(k, "s", "engine", discoveryv1.AddressTypeIPv4, 8080, point{"p1", "10.0.0.1", true, false})
+	public := es(k, "public", "engine", discoveryv1.AddressTypeIPv4, 80, point{"p1", "10.0.0.1", true, false}, point{"other", "10.9.0.9", true, false})
+	public.Labels[discoveryv1.LabelServiceName] = "iris-public"
+	*public.Ports[0].Name = ""
+	for range 20 { // slices have no order
+		v := newView(t, nil)
+		v.sawSlice(public, true)
+		if got := says(t, v, k); got != "" {
+			t.Fatalf("before ours there is %s", got)
+		}
+		v.sawSlice(ours, true)
+		v.sawSlice(public, true)
+		if got := says(t, v, k); got != "ml/p1 engine Ready 10.0.0.1:8080" {
+			t.Fatalf("got %s", got)
 		}
 	}
 }
