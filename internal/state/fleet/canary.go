@@ -140,7 +140,7 @@ func (f *Fleet) restoreCanaries(pinned map[service.Key]*Record) (forgotten []ser
 // keeps.
 func (f *Fleet) followCanary(_ context.Context, w *work) {
 	f.mu.Lock()
-	known := f.mu.followed[w.key.Canary()].record != nil
+	known := f.mu.followed[w.key.Canary()].Record != nil
 	f.mu.Unlock()
 	switch {
 	case w.key.IsCanary():

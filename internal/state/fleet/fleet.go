@@ -134,7 +134,7 @@ type Fleet struct {
 		routing  map[ID]Object
 		routed   map[routing.ID]routing.Status
 		troubles map[service.Key]string // of pools' addresses
-		followed map[service.Key]followed
+		followed map[service.Key]Decided
 	}
 }
 
@@ -197,7 +197,7 @@ func New(cfg Config) (*Fleet, error) {
 	f.mu.models = map[ID]Object{}
 	f.mu.routing = map[ID]Object{}
 	f.mu.troubles = map[service.Key]string{}
-	f.mu.followed = map[service.Key]followed{}
+	f.mu.followed = map[service.Key]Decided{}
 	return f, nil
 }
 

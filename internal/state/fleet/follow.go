@@ -6,24 +6,27 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// followed is what another process decided of a service.
-type followed struct {
-	record  *Record
-	failure *service.Failure
-	blocked bool
+// Decided is what another process decided of a service.
+type Decided struct {
+	// Record is nil before the first decision.
+	Record *Record
+	// Failure is why the service has no ready replica; nil when nothing is
+	// wrong. Blocked says that waiting will not help.
+	Failure *service.Failure
+	Blocked bool
+	// Canary is what the service's canary takes; nil where nobody says.
+	Canary *service.CanaryStatus
 }
 
-// Followed tells a following fleet what was decided of a service: the record,
-// nil before the first one, and why the service has no ready replica, nil when
-// nothing is wrong. Blocked says that waiting will not help. It may come before
-// the service itself.
-func (f *Fleet) Followed(k service.Key, record *Record, failure *service.Failure, blocked bool) {
+// Followed tells a following fleet what was decided of a service or of its
+// canary. It may come before the service itself.
+func (f *Fleet) Followed(k service.Key, d Decided) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if record == nil && failure == nil {
+	if d == (Decided{}) {
 		delete(f.mu.followed, k)
 	} else {
-		f.mu.followed[k] = followed{record, failure, blocked}
+		f.mu.followed[k] = d
 	}
 	for _, k := range []service.Key{k, k.Stable()} {
 		if f.mu.services[k] != nil {
@@ -37,14 +40,18 @@ func (f *Fleet) follow(ctx context.Context, w *work) error {
 	f.mu.Lock()
 	known := f.mu.followed[w.key]
 	f.mu.Unlock()
-	w.record, w.failure = known.record, known.failure
+	w.record, w.failure = known.Record, known.Failure
+	if w.canary != nil && known.Canary != nil {
+		// Who decides sees why a replica is not ready.
+		w.canary.Percent = min(max(known.Canary.Percent, 0), max(w.canary.Wanted, 0))
+	}
 	if err := f.observe(ctx, w); err != nil {
 		return err
 	}
 	f.followCanary(ctx, w)
 	v := f.view(w)
-	if v.Reason == "" && known.failure != nil {
-		v.Reason, v.Cause, v.Blocked = known.failure.Reason, known.failure.Message, known.blocked
+	if v.Reason == "" && known.Failure != nil {
+		v.Reason, v.Cause, v.Blocked = known.Failure.Reason, known.Failure.Message, known.Blocked
 	}
 	f.cfg.Traffic.Publish(v)
 	f.finish(w)

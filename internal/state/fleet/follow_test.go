@@ -25,14 +25,14 @@ func TestFollow(t *testing.T) {
 	if v := r.traffic.views[key("iris")]; v.Blocked || v.Cause != "not yet resolved" {
 		t.Errorf("before anything is decided: %+v", v)
 	}
-	r.Followed(key("iris"), &record, nil, false)
+	r.Followed(key("iris"), fleet.Decided{Record: &record})
 	r.platform.replicas[key("iris")] = []replica.Replica{{ID: "a", Service: key("iris"), Role: service.RoleEngine, Phase: replica.Ready, HTTP: "10.0.0.1:8080"}}
 	r.reconcile("iris")
 	v := r.traffic.views[key("iris")]
 	if len(v.Replicas) != 1 || v.Protocol != service.ProtocolV2 || v.Limits.Max != 1 || v.Cause != "" {
 		t.Errorf("followed: %+v", v)
 	}
-	r.Followed(key("iris"), &record, &service.Failure{Reason: "ImagePullBackOff", Message: "no such image"}, true)
+	r.Followed(key("iris"), fleet.Decided{Record: &record, Failure: &service.Failure{Reason: "ImagePullBackOff", Message: "no such image"}, Blocked: true})
 	r.reconcile("iris")
 	if v := r.traffic.views[key("iris")]; v.Reason != "ImagePullBackOff" || !v.Blocked {
 		t.Errorf("with a failure: %+v", v)
@@ -52,6 +52,52 @@ func TestFollow(t *testing.T) {
 	}
 	if calls := r.took(); len(calls) > 0 {
 		t.Errorf("a follower called the platform at a deletion: %v", calls)
+	}
+}
+
+// TestFollowCanary: a follower gives a canary what the leader says, which sees
+// why a replica is not ready, and what it finds itself where nobody says.
+func TestFollowCanary(t *testing.T) {
+	leader := newRig(t)
+	k, c := key("iris"), key("iris").Canary()
+	leader.apply(canaryYAML("--one", "20"))
+	leader.settle("iris")
+	leader.apply(canaryYAML("--two", "20"))
+	leader.settle("iris")
+	stable, canary := leader.store.records[k], leader.store.records[c]
+
+	r := newRig(t)
+	r.follow = true
+	r.restart()
+	r.apply(canaryYAML("--two", "20"))
+	r.platform.replicas[k] = []replica.Replica{{ID: "a", Service: k, Role: service.RoleEngine, Phase: replica.Ready}}
+	r.platform.replicas[c] = []replica.Replica{{ID: "b", Service: c, Role: service.RoleEngine, Phase: replica.Starting, Revision: canary.Revision.Hash}}
+	for _, step := range []struct {
+		name   string
+		record *fleet.Record
+		says   *service.CanaryStatus
+		want   int
+	}{
+		{"no record of it", nil, nil, 0},
+		{"proven, and nobody says", &canary, nil, 20},
+		{"the leader sees it fail", &canary, &service.CanaryStatus{Percent: 0}, 0},
+		{"the leader says that it is ready", &canary, &service.CanaryStatus{Percent: 20}, 20},
+		{"more than the manifest asks for", &canary, &service.CanaryStatus{Percent: 50}, 20},
+		{"nonsense", &canary, &service.CanaryStatus{Percent: -5}, 0},
+		{"gone", nil, nil, 0},
+	} {
+		r.Followed(c, fleet.Decided{Record: step.record})
+		r.Followed(k, fleet.Decided{Record: &stable, Canary: step.says})
+		r.settle("iris")
+		if got := r.traffic.views[k].CanaryPercent; got != step.want {
+			t.Errorf("%s: %d, want %d", step.name, got, step.want)
+		}
+		if _, there := r.traffic.views[c]; there != (step.record != nil) {
+			t.Errorf("%s: the canary is known %v", step.name, there)
+		}
+	}
+	if calls := r.took(); len(calls) > 0 {
+		t.Errorf("a follower called the platform: %v", calls)
 	}
 }
 

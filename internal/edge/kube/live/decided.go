@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/internal/edge/kube/records"
@@ -21,12 +22,13 @@ type decided struct {
 	revisions map[service.Key]map[string]*appsv1.ControllerRevision // by name
 	records   map[service.Key]*fleet.Record                         // the newest
 	failures  map[service.Key]*service.Failure
+	canaries  map[service.Key]*service.CanaryStatus // what those of the services take
 	refs      map[service.Key]service.Origin
 }
 
 func newDecided() decided {
 	return decided{revisions: map[service.Key]map[string]*appsv1.ControllerRevision{}, records: map[service.Key]*fleet.Record{},
-		failures: map[service.Key]*service.Failure{}, refs: map[service.Key]service.Origin{}}
+		failures: map[service.Key]*service.Failure{}, canaries: map[service.Key]*service.CanaryStatus{}, refs: map[service.Key]service.Origin{}}
 }
 
 // sawRecord takes in a ControllerRevision as it is, or that it is gone.
@@ -76,10 +78,11 @@ func newest(all map[string]*appsv1.ControllerRevision) (out *appsv1.ControllerRe
 // tell hands on what is known of a service.
 func (v *View) tell(k service.Key) {
 	v.mu.Lock()
-	record, failure := v.mu.records[k], v.mu.failures[k.Stable()]
+	d := fleet.Decided{Record: v.mu.records[k], Failure: v.mu.failures[k], Canary: v.mu.canaries[k]}
 	v.mu.Unlock()
+	d.Blocked = d.Failure != nil && d.Record == nil
 	if v.follower != nil {
-		v.follower.Followed(k, record, failure, failure != nil && record == nil)
+		v.follower.Followed(k, d)
 	}
 }
 
@@ -144,6 +147,7 @@ func (s sink) Delete(ctx context.Context, id fleet.ID) error {
 		s.v.mu.Lock()
 		delete(s.v.mu.refs, id.Key)
 		delete(s.v.mu.failures, id.Key)
+		delete(s.v.mu.canaries, id.Key)
 		delete(s.v.mu.keys, setOf(id.Key))
 		delete(s.v.mu.keys, setOf(id.Key.Canary()))
 		s.v.mu.Unlock()
@@ -174,18 +178,26 @@ func (v *View) readStatus(ctx context.Context, k service.Key) {
 		v.cfg.Log.Debug("a status cannot be read", "service", k.String(), "error", err) // it is being deleted
 		return
 	}
-	now := failureOf(u)
+	now, canary := failureOf(u), dialect.ReadStatus(origin, u.Object["status"]).Canary
 	v.mu.Lock()
-	before := v.mu.failures[k]
-	if now == nil {
-		delete(v.mu.failures, k)
-	} else {
-		v.mu.failures[k] = now
-	}
+	changed := keep(v.mu.failures, k, now)
+	changed = keep(v.mu.canaries, k, canary) || changed
 	v.mu.Unlock()
-	if (before == nil) != (now == nil) || now != nil && *before != *now {
+	if changed {
 		v.tell(k)
 	}
+}
+
+// keep notes what is said of a service, nil for nothing, and whether that is
+// new.
+func keep[T comparable](of map[service.Key]*T, k service.Key, now *T) bool {
+	before := of[k]
+	if now == nil {
+		delete(of, k)
+		return before != nil
+	}
+	of[k] = now
+	return before == nil || *before != *now
 }
 
 // passing are the reasons of a service that is not ready and has nothing wrong

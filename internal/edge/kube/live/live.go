@@ -61,7 +61,7 @@ func (c Config) Validate() error {
 // Follower is told what the controller decided: a fleet.Fleet.
 type Follower interface {
 	objects.Sink
-	Followed(k service.Key, record *fleet.Record, failure *service.Failure, blocked bool)
+	Followed(service.Key, fleet.Decided)
 	Get(ctx context.Context, k service.Key) (fleet.ServiceState, error)
 }
 
