@@ -736,7 +736,7 @@ func TestUsage(t *testing.T) {
 func TestInternalModels(t *testing.T) {
 	for text, internal := range map[string]bool{
 		"127.0.0.1": true, "::1": true, "169.254.169.254": true, "10.1.2.3": true, "172.16.0.1": true, "192.168.1.1": true, "100.64.0.1": true,
-		"0.0.0.0": true, "::": true, "fe80::1": true, "fd00::1": true, "::ffff:10.0.0.1": true, "64:ff9b::a00:1": true, "2002:a00:1::": true, "224.0.0.1": true, "255.255.255.255": true,
+		"0.0.0.0": true, "::": true, "fe80::1": true, "fd00::1": true, "::ffff:10.0.0.1": true, "64:ff9b::a00:1": true, "2002:a00:1::": true, "224.0.0.1": true, "::7f00:1": true, "2001:0:a00:1::": true, "::ffff:0:a00:1": true, "255.255.255.255": true,
 		"8.8.8.8": false, "2001:4860:4860::8888": false, "172.32.0.1": false,
 	} {
 		if got := internalAddress(netip.MustParseAddr(text)); got != internal {

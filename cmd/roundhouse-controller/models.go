@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 	"syscall"
 	"time"
 
@@ -32,8 +31,7 @@ func newInspector(dir string, internal bool, log logger) (inspector, error) {
 
 // Inspect implements fleet.Models.
 func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes, error) {
-	switch scheme, _, _ := strings.Cut(uri, "://"); scheme {
-	case "file", "upload", uri:
+	if artifact.Local(uri) {
 		return service.Attributes{}, missing{fmt.Errorf("%s names a file of one machine, and pods run on any: put the model where all can read it, such as s3://, gs://, hf:// or pvc://", artifact.Redact(uri))}
 	}
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
@@ -92,11 +90,13 @@ func (e *internalError) Error() string {
 }
 
 // reserved are networks beyond those that netip knows as private which are not
-// public either: RFC 6598, 2544, 6890, and IPv4 inside IPv6 by RFC 6052 and 3056.
+// public either: RFC 6598, 2544, 6890, and IPv4 inside IPv6 by RFC 6052, 3056,
+// 4291, 4380 and 7915.
 var reserved = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
 	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
 	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
+	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("::ffff:0:0:0/96"),
 }
 
 // internalAddress says whether an address is of the machine, the link, the
