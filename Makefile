@@ -91,7 +91,7 @@ $(HELM): tools/helm/go.mod tools/helm/go.sum
 
 .PHONY: published-crds
 published-crds: ## fetch other projects' CRDs, which tests compare our stand-ins with
-	go mod download github.com/kserve/kserve@v0.15.2 sigs.k8s.io/gateway-api-inference-extension@v1.1.0 sigs.k8s.io/gateway-api-inference-extension@v0.5.1
+	go mod download github.com/kserve/kserve@v0.15.2 sigs.k8s.io/gateway-api-inference-extension@v1.1.0 sigs.k8s.io/gateway-api-inference-extension@v0.5.1 sigs.k8s.io/gateway-api@v1.5.1
 
 $(K8S)/kwok: tools/kwok/go.mod tools/kwok/go.sum
 	cd tools/kwok && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(abspath $@) sigs.k8s.io/kwok/cmd/kwok

@@ -40,6 +40,7 @@ type Traffic struct {
 		pools    map[service.Key]*routing.Pool
 		members  map[service.Key][]service.Key
 		found    map[service.Key][]string // endpoints of addresses, by pool
+		pods     map[service.Key][]replica.Replica
 	}
 }
 
@@ -90,7 +91,7 @@ func (t *Traffic) Register(reg prometheus.Registerer) error {
 func newTraffic(d *dispatch.Dispatcher) *Traffic {
 	t := &Traffic{Dispatcher: d}
 	t.mu.services, t.mu.pools = map[service.Key]dispatch.Pool{}, map[service.Key]*routing.Pool{}
-	t.mu.found = map[service.Key][]string{}
+	t.mu.found, t.mu.pods = map[service.Key][]string{}, map[service.Key][]replica.Replica{}
 	return t
 }
 
@@ -148,6 +149,7 @@ func (t *Traffic) Route(v fleet.RoutingView) {
 	for k := range before {
 		if t.mu.pools[k] == nil {
 			delete(t.mu.found, k)
+			delete(t.mu.pods, k)
 			t.Remove(routing.PoolRef(k))
 		}
 	}
@@ -163,6 +165,17 @@ func (t *Traffic) Endpoints(pool service.Key, addresses []string, trouble string
 	}
 	t.mu.Unlock()
 	t.troubled(pool, trouble)
+}
+
+// Pods are the replicas of a pool that it has by the labels of pods, whoever
+// started them: "namespace/pod:port".
+func (t *Traffic) Pods(pool service.Key, replicas []replica.Replica) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.pools[pool] != nil {
+		t.mu.pods[pool] = replicas
+		t.shared(func(k service.Key) bool { return k == pool })
+	}
 }
 
 // shared publishes the pools that match; t.mu is held.
@@ -185,6 +198,7 @@ func (t *Traffic) compose(p *routing.Pool) dispatch.Pool {
 			}
 		}
 	}
+	f.Replicas = append(f.Replicas, others(t.mu.pods[p.Key], f.Members)...)
 	addresses, ok := t.mu.found[p.Key]
 	if !ok {
 		addresses = endpoints.Literals(p.Addresses) // names come as they are found
@@ -194,4 +208,21 @@ func (t *Traffic) compose(p *routing.Pool) dispatch.Pool {
 		f.Replicas = append(f.Replicas, replica.Replica{ID: "address-" + a, Role: service.RoleEngine, Phase: replica.Ready, HTTP: a, Created: p.Created})
 	}
 	return f
+}
+
+// others are the replicas by pods that no member has: a pod of a service of
+// ours is its replica.
+func others(pods []replica.Replica, members []dispatch.Pool) (out []replica.Replica) {
+	taken := map[string]bool{}
+	for _, m := range members {
+		for _, r := range m.Replicas {
+			taken[r.ID] = true
+		}
+	}
+	for _, r := range pods {
+		if pod, _, _ := strings.Cut(r.ID, ":"); !taken[pod] {
+			out = append(out, r)
+		}
+	}
+	return out
 }

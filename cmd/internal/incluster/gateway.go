@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,8 +22,10 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/demand"
+	"roundhouse.dev/roundhouse/internal/edge/kube/gatewayapi"
 	"roundhouse.dev/roundhouse/internal/edge/kube/live"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
+	"roundhouse.dev/roundhouse/internal/edge/kube/poolpods"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -41,6 +44,7 @@ type Gateway struct {
 	source   *objects.Source
 	reporter *demand.Client
 	targets  *controllers
+	routes   *attached
 }
 
 // followers is how many services are looked at at once.
@@ -115,7 +119,10 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 		return err
 	}
 	following := withdrawing{g.traffic, g.reporter}
-	g.fleet, err = fleet.New(fleet.Config{Platform: g.view, Store: manifests{g.source}, Models: manifests{}, Traffic: following, Routing: g.traffic,
+	if err := g.route(api, direct.RESTMapper()); err != nil {
+		return err
+	}
+	g.fleet, err = fleet.New(fleet.Config{Platform: g.view, Store: manifests{g.source}, Models: manifests{}, Traffic: following, Routing: g.routes,
 		URL: g.o.address, Cluster: true, Follow: true, Log: g.log})
 	if err != nil {
 		return err
@@ -124,6 +131,24 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	g.view.Follow(g.fleet)
 	g.server, err = front.NewServer(front.ServerConfig{Traffic: g.traffic, Access: g.access, Listeners: g.Listeners, Metrics: prometheus.NewRegistry(),
 		Version: g.o.Version, Leave: g.o.Leave, Log: g.log})
+	return err
+}
+
+// route makes what knows which routes and pods there are.
+func (g *Gateway) route(api *rest.Config, mapper meta.RESTMapper) (err error) {
+	g.routes = &attached{to: g.traffic, changed: make(chan struct{}, 1), log: g.log}
+	at := service.Key{Namespace: g.o.System, Name: g.o.GatewayService}
+	certificate := service.Key{}
+	if g.o.GatewaySecret != "" {
+		certificate = service.Key{Namespace: g.o.System, Name: g.o.GatewaySecret}
+	}
+	if g.routes.watch, err = gatewayapi.New(gatewayapi.Config{REST: api, Mapper: mapper, Shared: g.cache, Namespaces: g.o.Namespaces,
+		Service: at, Certificate: certificate, Changed: g.routes.dirty, Log: g.log}); err != nil {
+		return err
+	}
+	pods := poolpods.DefaultConfig()
+	pods.REST, pods.Mapper, pods.Namespaces, pods.Changed, pods.Transform, pods.Log = api, mapper, g.o.Namespaces, g.traffic.Pods, g.o.transform, g.log
+	g.routes.pods, err = poolpods.New(pods)
 	return err
 }
 
@@ -148,6 +173,9 @@ func (g *Gateway) close() {
 	g.Listeners.Close()
 	if g.traffic != nil {
 		g.traffic.Close()
+	}
+	if g.routes != nil && g.routes.pods != nil {
+		g.routes.pods.Close()
 	}
 	if g.view != nil {
 		g.view.Close()
@@ -187,6 +215,7 @@ func (g *Gateway) keep(ctx context.Context) {
 	}
 	run("cache", g.cache.Start)
 	run("manifests", g.source.Start)
+	run("routes", g.routes.Run)
 	run("controllers", g.targets.Run)
 	run("fleet", func(ctx context.Context) error { g.fleet.Run(ctx, followers); return nil })
 	run("demand", func(ctx context.Context) error { g.reporter.Run(ctx); return nil })
@@ -199,6 +228,9 @@ func (g *Gateway) attach(ctx context.Context) error {
 		return err
 	}
 	if err := g.source.Attach(ctx, g.view.Sink(), g.fleet.Restore); err != nil {
+		return err
+	}
+	if err := g.routes.listed(ctx); err != nil {
 		return err
 	}
 	return g.told(ctx)

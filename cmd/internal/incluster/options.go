@@ -4,6 +4,7 @@
 package incluster
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/url"
@@ -27,18 +28,19 @@ type Options struct {
 	ControllerService string
 	ControllerToken   string
 	Adopt, Namespaces []string
-	// GatewayClass is taken, since the chart gives it, and says nothing here:
-	// the status of Gateways is the controller's to write.
-	GatewayClass    string
-	Listen, GRPC    string
-	Metrics, Health string
-	URL             string
-	Pod             string
-	Leave           time.Duration
-	Verbose         bool
-	Front           front.Options
-	Version         string
-	Out, Logs       io.Writer
+	// GatewayService is the gateway's own Service in the system namespace, whose
+	// ports the listeners of Gateways have; GatewaySecret is the Secret that its
+	// certificate is of, which they may name.
+	GatewayService, GatewaySecret string
+	Listen, GRPC                  string
+	Metrics, Health               string
+	URL                           string
+	Pod                           string
+	Leave                         time.Duration
+	Verbose                       bool
+	Front                         front.Options
+	Version                       string
+	Out, Logs                     io.Writer
 
 	adopt []service.Dialect
 	// transform changes EndpointSlices on their way in. The API server takes
@@ -59,8 +61,8 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.Metrics, "metrics-listen", ":8090", "address of /metrics; empty for none")
 	f.StringVar(&o.Health, "health-listen", ":8091", "address of /healthz and /readyz; empty for none")
 	f.StringVar(&o.URL, "gateway-url", DefaultURL, "where people reach a service, as the controller is told: the gateway answers for its host")
-	f.StringVar(&o.GatewayClass, "gateway-class", "", "GatewayClass of the Gateways that stand for this gateway")
-	_ = f.MarkHidden("gateway-class") // it is there
+	f.StringVar(&o.GatewayService, "gateway-service", "roundhouse-gateway", "Service in the system namespace that stands before the gateways: the listeners of Gateways have its ports")
+	f.StringVar(&o.GatewaySecret, "gateway-tls-secret", "", "Secret in the system namespace that --tls-cert is of, which listeners of Gateways may name")
 	f.StringVar(&o.Pod, "pod", "", "name of this pod; default: POD_NAME, or else the host's name")
 	f.DurationVar(&o.Leave, "leave", 3*time.Second, "for how long requests are still taken after the gateway was asked to stop, so that others hear of it")
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
@@ -78,6 +80,7 @@ func (o *Options) settle() error {
 	if o.ControllerService == "" || o.ControllerToken == "" {
 		return front.Usagef("--controller-service and --controller-token are needed to tell the controller what is asked")
 	}
+	o.GatewayService = cmp.Or(o.GatewayService, "roundhouse-gateway")
 	if o.Leave < 0 || o.Leave > maxLeave {
 		return front.Usagef("--leave is %s: must be 0 to %s", o.Leave, maxLeave)
 	}
