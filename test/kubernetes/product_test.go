@@ -60,6 +60,7 @@ func TestProduct(t *testing.T) {
 		{"FailingRevision", 3 * time.Minute, failingRevision},
 		{"APIServerGone", 5 * time.Minute, apiServerGone},
 		{"Deletion", 2 * time.Minute, deletion},
+		{"Uninstall", 2 * time.Minute, uninstall},
 	} {
 		passed := t.Run(step.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), step.bound)
@@ -121,6 +122,14 @@ func install(ctx context.Context, p *product) {
 		}
 	}
 	p.models(ctx)
+}
+
+// uninstall takes the product away: nothing of it runs on.
+func uninstall(ctx context.Context, p *product) {
+	manifests, err := chart(ctx, values)
+	p.do(err)
+	p.do(p.DeleteYAML(ctx, manifests))
+	p.do(node.Await(ctx, p, "no pod of ours", &corev1.PodList{}, func(l *corev1.PodList) bool { return len(l.Items) == 0 }, client.InNamespace(system)))
 }
 
 // restarts counts those of a part's containers.

@@ -180,6 +180,15 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 
 // ApplyYAML applies a manifest with kubectl.
 func (c *Cluster) ApplyYAML(ctx context.Context, manifest string) error {
+	return c.with(ctx, manifest, "apply", "--server-side", "--force-conflicts")
+}
+
+// DeleteYAML deletes with kubectl what a manifest makes.
+func (c *Cluster) DeleteYAML(ctx context.Context, manifest string) error {
+	return c.with(ctx, manifest, "delete", "--ignore-not-found")
+}
+
+func (c *Cluster) with(ctx context.Context, manifest string, args ...string) error {
 	f, err := os.CreateTemp("", "manifest-*.yaml")
 	if err != nil {
 		return err
@@ -191,7 +200,7 @@ func (c *Cluster) ApplyYAML(ctx context.Context, manifest string) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	_, err = c.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-f", f.Name())
+	_, err = c.Kubectl(ctx, append(args, "-f", f.Name())...)
 	return err
 }
 
