@@ -339,3 +339,64 @@ func TestCanary(t *testing.T) {
 	eventuallyIs(t, "deleted", func() string { return strings.Join(keys(made(t, c, ns, k.Name)), " ") }, "")
 	eventuallyIs(t, "deleted", is(k), "not there")
 }
+
+// TestRolloutThatFails: a new revision whose pods do not start leaves the old
+// ones serving, and status and events say why; mended, it takes over.
+func TestRolloutThatFails(t *testing.T) {
+	c := kubetest.Client(t, "kserve")
+	ns := kubetest.Namespace(t, c, nil)
+	begin(t, options(t, ns), kubetest.Server(t))
+	f := follow(t, ns)
+	n := &nodes{t: t, c: c, ns: ns}
+	k := service.Key{Namespace: ns, Name: "iris"}
+	u := kubetest.Apply(t, c, ns, iris)[0]
+	is := func() string { return f.is(k) }
+	ready := func() string {
+		for _, raw := range get(t, c, u).Object["status"].(map[string]any)["conditions"].([]any) {
+			if m := raw.(map[string]any); m["type"] == service.ConditionPredictorReady {
+				return fmt.Sprint(m["status"], " ", m["reason"], " ", m["message"])
+			}
+		}
+		return "nothing"
+	}
+	model := func() string { return field(get(t, c, u), "status", "model", "transition") }
+	eventuallyIs(t, "applied", func() string { return fmt.Sprint(n.count(k, service.RoleEngine)) }, "1")
+	old := n.pod(k, service.RoleEngine)
+	n.becomes(old, "", "")
+	eventuallyIs(t, "serving", is, "1 of 1 ready, canary 0 %")
+	eventuallyIs(t, "serving", model, "UpToDate")
+	before := field(get(t, c, u), "status", "revision")
+
+	kubetest.Apply(t, c, ns, strings.Replace(iris, "models/iris", "models/tulip", 1))
+	kubetest.Eventually(t, func() string {
+		if field(get(t, c, u), "status", "revision") == before {
+			return "another revision"
+		}
+		return ""
+	})
+	next := n.pod(k, service.RoleEngine)
+	n.becomes(next, "ImagePullBackOff", `Back-off pulling image "x": not found`)
+	name := field(get(t, c, u), "status", "revision")
+	kubetest.Eventually(t, func() string {
+		got := ready()
+		if !strings.HasPrefix(got, "True Serving revision "+name+" is not ready, the one before goes on serving: ") || !strings.Contains(got, "not found") {
+			return "why the new revision does not serve: " + got
+		}
+		return ""
+	})
+	eventuallyIs(t, "does not start", model, "BlockedByFailedLoad")
+	kubetest.Eventually(t, func() string { return lacks(events(t, c, u), "ImagePullBackOff") })
+	if got := is(); got != "1 of 2 ready, canary 0 %" {
+		t.Errorf("the gateway knows %s", got)
+	}
+
+	n.becomes(next, "", "")
+	for _, o := range []client.Object{old, &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: old.Name}}} {
+		if err := c.Delete(t.Context(), o, client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventuallyIs(t, "mended", ready, "True Serving <nil>")
+	eventuallyIs(t, "mended", model, "UpToDate")
+	eventuallyIs(t, "mended", is, "1 of 1 ready, canary 0 %")
+}

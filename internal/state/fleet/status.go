@@ -150,6 +150,12 @@ func modelStatus(w *work) service.ModelStatus {
 		}
 	case ready > 0:
 		ms.Active = service.ModelLoaded
+		if late, bad := behind(w); late {
+			ms.Transition = service.InProgress
+			if bad != nil && bad.Phase == replica.Failed {
+				ms.Transition = service.BlockedByFailedLoad
+			}
+		}
 	case ms.Failed > 0:
 		ms.Transition, ms.Active = service.BlockedByFailedLoad, service.ModelFailedToLoad
 	case starting > 0:
@@ -160,6 +166,28 @@ func modelStatus(w *work) service.ModelStatus {
 		ms.Transition, ms.Active = service.InProgress, service.ModelPending
 	}
 	return ms
+}
+
+// behind says that replicas of an older revision serve and none of the present
+// one is ready, and what is wrong with those of the present one, nil for
+// nothing.
+func behind(w *work) (late bool, bad *replica.Replica) {
+	if w.record == nil {
+		return false, nil
+	}
+	var present []replica.Replica
+	for _, r := range w.replicas {
+		switch {
+		case r.Revision == "" || r.Revision == w.record.Revision.Hash:
+			if r.Phase == replica.Ready {
+				return false, nil
+			}
+			present = append(present, r)
+		case r.Phase == replica.Ready:
+			late = true
+		}
+	}
+	return late, worst(present)
 }
 
 // sleeping says that nothing runs because nothing is wanted to.
@@ -227,7 +255,14 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 	if sleeping(w) {
 		return cond(kind, true, "Asleep", "starts at the first request")
 	}
-	return cond(kind, true, "Serving", "")
+	message := ""
+	if late, bad := behind(w); late {
+		message = "revision " + w.record.Revision.Name + " is not ready, the one before goes on serving"
+		if bad != nil {
+			message += ": " + bad.Message
+		}
+	}
+	return cond(kind, true, "Serving", message)
 }
 
 // starting says how far a role without a ready replica is, and what went wrong

@@ -1,0 +1,52 @@
+package fleet_test
+
+import (
+	"strings"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// TestNewRevisionIsNotReady: while replicas of the one before serve, the
+// service is ready, and its status says how the new one fares.
+func TestNewRevisionIsNotReady(t *testing.T) {
+	r := newRig(t)
+	k := key("iris")
+	r.apply(canaryYAML("--one", ""))
+	r.settle("iris")
+	old := r.platform.revisions[k].Hash
+	r.apply(canaryYAML("--two", ""))
+	r.settle("iris")
+	now := r.platform.revisions[k].Hash
+	one := func(hash string, p replica.Phase, message string) replica.Replica {
+		return replica.Replica{ID: hash + message, Service: k, Role: service.RoleEngine, Revision: hash, Phase: p, Reason: "Why", Message: message}
+	}
+	for _, c := range []struct {
+		name       string
+		replicas   []replica.Replica
+		transition service.Transition
+		message    string
+	}{
+		{"both ready", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Ready, "")}, service.UpToDate, ""},
+		{"starting", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Starting, "")}, service.InProgress, "goes on serving"},
+		{"no node", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Pending, "no node")}, service.InProgress, "goes on serving: no node"},
+		{"failing", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Failed, "exit code 1")}, service.BlockedByFailedLoad, "goes on serving: exit code 1"},
+		{"the old one fails", []replica.Replica{one(old, replica.Failed, "exit code 1"), one(now, replica.Ready, "")}, service.UpToDate, ""},
+	} {
+		r.platform.replicas[k] = c.replicas
+		r.settle("iris")
+		st, err := r.Get(t.Context(), k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cond := range st.Status.Conditions {
+			if cond.Type == service.ConditionPredictorReady && (cond.Status != "True" || !strings.HasSuffix(cond.Message, c.message) || (c.message == "") != (cond.Message == "")) {
+				t.Errorf("%s: %+v", c.name, cond)
+			}
+		}
+		if st.Status.Model.Transition != c.transition {
+			t.Errorf("%s: %s, want %s", c.name, st.Status.Model.Transition, c.transition)
+		}
+	}
+}
