@@ -39,9 +39,9 @@ type Cache struct {
 	slots      chan struct{}      // one token per download
 
 	mu      sync.Mutex
-	flights map[string]*flight   // by hash
-	bad     map[string]time.Time // hashes whose content came wrong, and when
-	closed  bool                 // nothing new is begun
+	flights map[string]*flight // by hash
+	bad     map[string]wrongs  // hashes whose content came wrong
+	closed  bool               // nothing new is begun
 }
 
 // New opens the cache's folder, which it keeps to itself, and registers its
@@ -55,7 +55,7 @@ func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
 		return nil, err
 	}
 	c := &Cache{cfg: cfg, base: base, log: cfg.Log, hub: newHub(base, cfg.Transport), grants: newGrants(cfg.GrantLife, cfg.MaxGrants),
-		slots: make(chan struct{}, cfg.MaxDownloads), flights: map[string]*flight{}, bad: map[string]time.Time{}}
+		slots: make(chan struct{}, cfg.MaxDownloads), flights: map[string]*flight{}, bad: map[string]wrongs{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -201,29 +201,58 @@ func (c *Cache) noteEvicted(all []entry) {
 }
 
 // badFor is how long clients that ask for a part of a file are given all of it,
-// after its content came wrong: what they have of it may be wrong too.
+// after its content came wrong: what they have of it may be wrong too. Clients
+// begin anew without end, so when it came wrong maxWrongs times, they are
+// refused for wrongPause before it is tried again.
 const (
-	badFor = 10 * time.Minute
-	maxBad = 1000
+	badFor     = 10 * time.Minute
+	maxBad     = 1000
+	maxWrongs  = 3
+	wrongPause = time.Minute
 )
+
+// wrongs are how often content came wrong since it last came right.
+type wrongs struct {
+	last  time.Time
+	times int
+}
+
+// errHopeless refuses a file whose content keeps coming wrong.
+var errHopeless = fmt.Errorf("what comes of the file does not have its hash, %d times in a row: it is tried again a minute after the last", maxWrongs)
 
 func (c *Cache) poison(etag string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.bad) < maxBad {
-		c.bad[etag] = time.Now()
+	if _, known := c.bad[etag]; known || len(c.bad) < maxBad {
+		c.bad[etag] = wrongs{time.Now(), c.bad[etag].times + 1}
+	}
+}
+
+// right notes that content came right. Clients may still have wrong parts.
+func (c *Cache) right(etag string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w, known := c.bad[etag]; known {
+		c.bad[etag] = wrongs{w.last, 0}
 	}
 }
 
 func (c *Cache) poisoned(etag string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at, ok := c.bad[etag]
-	if ok && time.Since(at) > badFor {
+	w, ok := c.bad[etag]
+	if ok && time.Since(w.last) > badFor {
 		delete(c.bad, etag)
 		return false
 	}
 	return ok
+}
+
+func (c *Cache) hopeless(etag string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.bad[etag]
+	return w.times >= maxWrongs && time.Since(w.last) < wrongPause
 }
 
 // put keeps a record, or says why not.

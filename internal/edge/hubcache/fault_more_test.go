@@ -103,3 +103,88 @@ func TestSlowHub(t *testing.T) {
 		t.Errorf("%d bytes came from the Hub", got)
 	}
 }
+
+// TestHopeless: clients begin anew without end where content is wrong, and each
+// time costs the whole file; so they are refused for a while.
+func TestHopeless(t *testing.T) {
+	r := newRig(t, nil)
+	_, _, weights := r.example()
+	etag := hashOf(weights)
+	r.hub.Fail(hubtest.Faults{Corrupt: true})
+	for range maxWrongs {
+		if got := r.get(weightsPath); got.status != 200 || got.err == nil {
+			t.Fatalf("wrong bytes went out whole: %v", got)
+		}
+		r.settle()
+	}
+	r.hub.Forget()
+	for _, options := range [][]string{nil, {"Range: bytes=3145744-"}} {
+		if got := r.get(weightsPath, options...); got.status != 502 || !strings.Contains(got.body, "hash") || got.header.Get("X-Error-Code") != "" {
+			t.Errorf("%v", got)
+		}
+	}
+	if r.hub.Sent() != 0 {
+		t.Error("it is fetched again")
+	}
+	later := func() {
+		r.cache.mu.Lock()
+		defer r.cache.mu.Unlock()
+		w := r.cache.bad[etag]
+		r.cache.bad[etag] = wrongs{w.last.Add(-wrongPause), w.times}
+	}
+	later()
+	if got := r.get(weightsPath); got.err == nil { // it is tried once
+		t.Fatalf("wrong bytes went out whole: %v", got)
+	}
+	r.settle()
+	if got := r.get(weightsPath); got.status != 502 {
+		t.Errorf("after another: %v", got)
+	}
+	later()
+	r.hub.Fail(hubtest.Faults{})
+	r.wants(r.get(weightsPath), 200, string(weights))
+	r.settle()
+	if r.cache.hopeless(etag) || !r.cache.poisoned(etag) {
+		t.Error("what came right is still refused, or who has wrong parts is not known any more")
+	}
+}
+
+// TestResumedFar: a client that goes on far into a file whose download was broken
+// off further on, by a kill, has what is here, and the rest is asked for once.
+func TestResumedFar(t *testing.T) {
+	r := newRig(t, nil)
+	big := random(near + 6<<20)
+	r.hub.Add("models", "org/big").Commit("main", map[string][]byte{"w": big}, "w")
+	const path, from, had = "/org/big/resolve/main/w", near + 2<<20, near + 4<<20
+	r.head(path)
+	if err := os.WriteFile(r.cache.store.partPath(hashOf(big)), big[:had], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.hub.Forget()
+	r.wants(r.get(path, "Range: bytes="+strconv.Itoa(from)+"-"), 206, string(big[from:]))
+	r.settle()
+	r.wants(r.get(path), 200, string(big))
+	r.wantsRange("bytes=" + strconv.Itoa(had) + "-")
+}
+
+// TestResumedAtOnce: what an earlier download left is sent before it is hashed,
+// but for the last byte of the file.
+func TestResumedAtOnce(t *testing.T) {
+	r := newRig(t, nil)
+	_, _, weights := r.example()
+	r.head(weightsPath)
+	wrong := append([]byte(nil), weights...) // as a crash of the machine leaves it
+	clear(wrong[1<<20 : 2<<20])
+	if err := os.WriteFile(r.cache.store.partPath(hashOf(weights)), wrong, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.hub.Forget()
+	if got := r.get(weightsPath); got.err == nil || len(got.body) >= len(weights) {
+		t.Errorf("zeros went out whole: %d bytes, %v", len(got.body), got.err)
+	}
+	if r.hub.Sent() != 0 {
+		t.Error("a whole download was asked for again before it was hashed")
+	}
+	r.settle()
+	r.wants(r.get(weightsPath), 200, string(weights))
+}

@@ -16,7 +16,8 @@ import (
 // flight is one download of a blob and everybody who reads from it: they
 // follow the file as it grows.
 //
-// Invariant: the first at bytes of the file are written and hashed.
+// Invariant: the first at bytes of the file are written. The last of size waits
+// for the hash of all.
 type flight struct {
 	etag   string
 	size   int64
@@ -170,17 +171,21 @@ func (c *Cache) abandon(f *flight) {
 const near = 8 << 20
 
 // reachable says whether a range can wait for the blob's download: for one that
-// runs, or would begin now.
+// runs, or would begin now with what an earlier one left.
 func (c *Cache) reachable(etag string, from int64) bool {
+	at := int64(0)
+	if info, err := os.Stat(c.store.partPath(etag)); err == nil {
+		at = info.Size()
+	}
 	c.mu.Lock()
 	f := c.flights[etag]
 	c.mu.Unlock()
-	if f == nil {
-		return from < near
+	if f != nil {
+		f.mu.Lock()
+		at = max(at, f.at)
+		f.mu.Unlock()
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return from < f.at+near
+	return from < at+near
 }
 
 // download brings a blob into the store.
@@ -219,6 +224,7 @@ func (c *Cache) download(ctx context.Context, f *flight, from source) (err error
 		c.poison(f.etag)
 		return fmt.Errorf("%w: %d bytes came, %d of them in an earlier attempt: %w", errOdd, f.size, had, errCorrupt)
 	}
+	c.right(f.etag)
 	f.set(func() { f.whole = true })
 	// Readers go on while the disk settles.
 	if err := c.store.install(file, f.etag, time.Now()); err != nil {
@@ -241,10 +247,11 @@ type part struct {
 	*flight
 	file *os.File
 	hash hash.Hash
-	at   int64 // the flight's, which only we change
+	at   int64 // what is hashed; the flight's, but while resuming
 }
 
-// resume hashes what an earlier attempt left. Readers follow already.
+// resume hashes what an earlier attempt left. Readers need not wait for that:
+// whoever goes on near its end would wait longer than clients do.
 func (p *part) resume(ctx context.Context) error {
 	info, err := p.file.Stat()
 	if err != nil {
@@ -253,10 +260,12 @@ func (p *part) resume(ctx context.Context) error {
 	if info.Size() > p.size {
 		return p.file.Truncate(0)
 	}
+	p.set(func() { p.flight.at = info.Size() })
 	buf := make([]byte, chunk)
 	for {
 		n, err := p.file.Read(buf)
-		p.took(buf[:n])
+		_, _ = p.hash.Write(buf[:n]) // never fails
+		p.at += int64(n)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}

@@ -66,6 +66,9 @@ func (s *sending) send() error {
 	if errors.Is(err, errSize) {
 		return err
 	}
+	if s.c.hopeless(s.rec.ETag) {
+		return errHopeless
+	}
 	if s.visit == nil {
 		if settled, err := s.throughRing(); settled {
 			return err
@@ -264,8 +267,11 @@ func (s *sending) pour(body io.Reader, label string, fed func()) error {
 			out := buf[:n]
 			if s.sum != nil {
 				_, _ = s.sum.Write(out) // never fails
-				if s.at+int64(n) == s.part.to && hex.EncodeToString(s.sum.Sum(nil)) != s.rec.ETag {
-					return s.wrong()
+				if s.at+int64(n) == s.part.to {
+					if hex.EncodeToString(s.sum.Sum(nil)) != s.rec.ETag {
+						return s.wrong()
+					}
+					s.c.right(s.rec.ETag)
 				}
 			}
 			s.begin()
