@@ -35,7 +35,8 @@ func spread(namespace string, verbs string, resources ...string) (out []call) {
 // reads are those that both make in a namespace: of every kind of manifest
 // that there is, of what tells of replicas and of decisions.
 func reads(namespace string) []call {
-	out := spread(namespace, "list watch", "discovery.k8s.io:endpointslices", "apps:controllerrevisions")
+	out := spread(namespace, "list watch", "discovery.k8s.io:endpointslices", "apps:controllerrevisions", "gateway.networking.k8s.io:gateways", "gateway.networking.k8s.io:referencegrants")
+	out = append(out, spread("", "list watch", "gateway.networking.k8s.io:gatewayclasses")...)
 	for _, k := range objects.Kinds {
 		in := namespace
 		if strings.HasPrefix(k.Kind, "Cluster") {
@@ -56,7 +57,6 @@ func controllerCalls(ns string) []call {
 	out = append(out, spread(ns, "list watch", "autoscaling:horizontalpodautoscalers")...)
 	out = append(out, spread(ns, "get list watch create patch delete", ":serviceaccounts", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings")...)
 	out = append(out, spread(ns, "create patch", "events.k8s.io:events")...)
-	out = append(out, spread(ns, "get list watch", "gateway.networking.k8s.io:gateways")...)
 	out = append(out, spread(ns, "patch", "gateway.networking.k8s.io:gateways/status")...)
 	for _, k := range objects.Kinds {
 		if k.Status != objects.NoStatus {
@@ -69,11 +69,19 @@ func controllerCalls(ns string) []call {
 	return out
 }
 
+// frontCalls read the Service of the gateway, which Gateways have the ports of.
+func frontCalls(name string) (out []call) {
+	for _, verb := range []string{"get", "list", "watch"} {
+		out = append(out, call{verb, "", "services", namespace, name})
+	}
+	return out
+}
+
 // ownCalls are the controller's in the release's namespace, and about what no
 // namespace holds.
 func ownCalls(name string) []call {
-	out := []call{{"create", "authentication.k8s.io", "tokenreviews", "", ""}}
-	out = append(out, spread("", "list watch", "apiextensions.k8s.io:customresourcedefinitions", "gateway.networking.k8s.io:gatewayclasses")...)
+	out := append([]call{{"create", "authentication.k8s.io", "tokenreviews", "", ""}}, frontCalls("roundhouse-gateway")...)
+	out = append(out, spread("", "list watch", "apiextensions.k8s.io:customresourcedefinitions")...)
 	out = append(out, spread("", "patch", "gateway.networking.k8s.io:gatewayclasses/status")...)
 	out = append(out, spread(namespace, "list watch", "discovery.k8s.io:endpointslices")...)
 	out = append(out, spread(namespace, "create patch", ":events", "events.k8s.io:events")...)
@@ -88,7 +96,9 @@ func ownCalls(name string) []call {
 }
 
 func gatewayCalls(ns string) []call {
-	return append(reads(ns), spread(ns, "get patch", "apps:deployments/scale", "leaderworkerset.x-k8s.io:leaderworkersets/scale")...)
+	out := append(reads(ns), frontCalls("roundhouse-gateway")...)
+	out = append(out, spread(ns, "list watch", ":pods")...)
+	return append(out, spread(ns, "get patch", "apps:deployments/scale", "leaderworkerset.x-k8s.io:leaderworkersets/scale")...)
 }
 
 // TestRBAC asks an API server, of the chart's accounts, for every call that the
@@ -112,7 +122,10 @@ func TestRBAC(t *testing.T) {
 	writes := spread("team-a", "create patch update delete", "apps:deployments", ":services", "apps:controllerrevisions", "policy:poddisruptionbudgets", ":pods",
 		":serviceaccounts", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings")
 	writes = append(writes, spread("team-a", "patch", "roundhouse.dev:modelservices/status")...)
-	writes = append(writes, spread("team-a", "get list", ":pods", ":pods/log", ":secrets", "apps:deployments")...)
+	writes = append(writes, spread("team-a", "get list", ":pods/log", ":secrets", "apps:deployments")...)
+	writes = append(writes, spread("team-a", "get", ":pods")...)
+	writes = append(writes, spread("team-a", "patch", "gateway.networking.k8s.io:httproutes/status", "gateway.networking.k8s.io:gateways/status")...)
+	writes = append(writes, spread(namespace, "list", ":services")...)
 	for _, set := range []struct {
 		name    string
 		values  string

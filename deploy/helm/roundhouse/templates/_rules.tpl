@@ -21,8 +21,9 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [inference.networking.k8s.io, inference.networking.x-k8s.io]
   resources: [inferencepools, inferencemodels, inferenceobjectives, inferencemodelrewrites]
   verbs: [get, list, watch]
+# Both judge which HTTPRoutes are the gateway's.
 - apiGroups: [gateway.networking.k8s.io]
-  resources: [httproutes]
+  resources: [httproutes, gateways, referencegrants]
   verbs: [get, list, watch]
 # Both find replicas by EndpointSlices, and decisions in ControllerRevisions.
 - apiGroups: [discovery.k8s.io]
@@ -43,6 +44,10 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   verbs: [get, list, watch]
 - apiGroups: [ome.io]
   resources: [clusterbasemodels]
+  verbs: [get, list, watch]
+# Gateways of a GatewayClass that names Roundhouse.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [gatewayclasses]
   verbs: [get, list, watch]
 {{- if not .Values.watchNamespaces }}
 # Which namespaces adopt whose manifests.
@@ -67,9 +72,6 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [inference.networking.k8s.io, inference.networking.x-k8s.io]
   resources: [inferencepools/status, inferencemodels/status, inferenceobjectives/status, inferencemodelrewrites/status]
   verbs: [get, patch, update]
-- apiGroups: [gateway.networking.k8s.io]
-  resources: [gateways]
-  verbs: [get, list, watch]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [gateways/status, httproutes/status]
   verbs: [get, patch, update]
@@ -138,10 +140,6 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [roundhouse.dev]
   resources: [clusterservingruntimes/status]
   verbs: [get, patch, update]
-# Gateways of a GatewayClass that names Roundhouse.
-- apiGroups: [gateway.networking.k8s.io]
-  resources: [gatewayclasses]
-  verbs: [get, list, watch]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [gatewayclasses/status]
   verbs: [get, patch, update]
@@ -165,6 +163,7 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 {{- end }}
 
 {{- define "roundhouse.rules.controller.own" -}}
+{{ include "roundhouse.rules.front" . }}
 # Who leads.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
@@ -192,8 +191,20 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   verbs: [create, patch, update]
 {{- end }}
 
+{{- define "roundhouse.rules.front" -}}
+# The ports and the address of the gateway, which Gateways have.
+- apiGroups: [""]
+  resources: [services]
+  resourceNames: [{{ include "roundhouse.name" . }}-gateway]
+  verbs: [get, list, watch]
+{{- end }}
+
 {{- define "roundhouse.rules.gateway" -}}
 {{ include "roundhouse.rules.manifests" . }}
+# InferencePools select pods, anybody's.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch]
 # A request to a sleeping service starts its first replica, whether or not a
 # controller is alive.
 - apiGroups: [apps]
@@ -205,6 +216,7 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 {{- end }}
 
 {{- define "roundhouse.rules.gateway.own" -}}
+{{ include "roundhouse.rules.front" . }}
 # The controller's authority, and where its pods take reports.
 - apiGroups: [""]
   resources: [configmaps]
