@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
-	"sigs.k8s.io/yaml"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
@@ -92,7 +90,7 @@ func NamesNamespace(original []byte) bool {
 			Namespace string `json:"namespace"`
 		} `json:"metadata"`
 	}
-	return yaml.Unmarshal(original, &head) == nil && head.Metadata.Namespace != ""
+	return decodeYAML(original, &head) == nil && head.Metadata.Namespace != ""
 }
 
 func applied(list []fleet.Change) []string {
@@ -110,14 +108,8 @@ func (c *Client) document(in *installed, o *dialect.Object) (*document, error) {
 	if r == nil {
 		return nil, fmt.Errorf("%s: is no kind that is read", d.where())
 	}
-	raw, err := yaml.YAMLToJSON(o.Original)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", d.where(), err)
-	}
 	var object map[string]any
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber() // as written, also where a float could not hold it
-	if err := dec.Decode(&object); err != nil {
+	if err := decodeYAML(o.Original, &object); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.where(), err)
 	}
 	delete(object, "status")
@@ -137,6 +129,7 @@ func (c *Client) document(in *installed, o *dialect.Object) (*document, error) {
 	if _, there := in.at[r]; !there {
 		return nil, fmt.Errorf("%s: %s has no kind %s.%s: %s", d.where(), c.Name(), r.Plural, r.Group, install(o.Origin))
 	}
+	var err error
 	d.body, err = json.Marshal(object)
 	return d, err
 }

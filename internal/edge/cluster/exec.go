@@ -176,7 +176,7 @@ func (p *plugin) run(ctx context.Context) (*execStatus, *tls.Certificate, error)
 	case err != nil:
 		return nil, nil, fmt.Errorf("%s: %w", e.Command, err)
 	}
-	return read(e, out.Bytes())
+	return read(e, out.kept.Bytes())
 }
 
 func (p *plugin) info(asking bool) ([]byte, error) {
@@ -233,15 +233,15 @@ func hint(text string) string {
 
 // bounded keeps what is written to it up to a limit, and fails beyond.
 type bounded struct {
-	bytes.Buffer
+	kept  bytes.Buffer // not embedded: it would take what it can past Write
 	limit int
 	over  bool
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > b.limit {
+	if b.kept.Len()+len(p) > b.limit {
 		b.over = true
 		return 0, fmt.Errorf("over %d bytes", b.limit)
 	}
-	return b.Buffer.Write(p)
+	return b.kept.Write(p)
 }

@@ -19,8 +19,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"sigs.k8s.io/yaml"
 )
 
 // Options say which cluster is meant.
@@ -212,33 +210,43 @@ func (m *merged) add(file string) error {
 		return fmt.Errorf("%s: %w", file, bare(err))
 	}
 	var k kubeconfig
-	if err := yaml.Unmarshal(raw, &k); err != nil {
-		return fmt.Errorf("%s: not a kubeconfig: %s", file, strings.TrimPrefix(err.Error(), "error unmarshaling JSON: "))
+	if err := decodeYAML(raw, &k); err != nil {
+		return fmt.Errorf("%s: not a kubeconfig: %s", file, strings.TrimPrefix(err.Error(), "json: "))
 	}
 	m.files = append(m.files, file)
 	if m.current == "" {
 		m.current = k.Current
 	}
+	in := map[string]bool{}
 	for _, e := range k.Clusters {
 		e.Cluster.file = file
-		put(m.clusters, e.Name, e.Cluster, func(c clusterEntry) bool { return c.file == file })
+		err = errors.Join(err, put(m.clusters, e.Name, e.Cluster, in, "clusters"))
 	}
 	for _, e := range k.Users {
 		e.User.file = file
-		put(m.users, e.Name, e.User, func(u userEntry) bool { return u.file == file })
+		err = errors.Join(err, put(m.users, e.Name, e.User, in, "users"))
 	}
 	for _, e := range k.Contexts {
 		e.Context.file = file
-		put(m.contexts, e.Name, e.Context, func(c contextEntry) bool { return c.file == file })
+		err = errors.Join(err, put(m.contexts, e.Name, e.Context, in, "contexts"))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
 	}
 	return nil
 }
 
-// put keeps the first entry of a name among files, and of one file the last.
-func put[T any](m map[string]T, name string, e T, same func(T) bool) {
-	if before, there := m[name]; !there || same(before) {
+// put keeps the first entry of a name among files; two in one are an error.
+func put[T any](m map[string]T, name string, e T, in map[string]bool, list string) error {
+	at := list + "[" + name + "]"
+	if in[at] {
+		return fmt.Errorf("%s: there are two of this name", at)
+	}
+	in[at] = true
+	if _, there := m[name]; !there {
 		m[name] = e
 	}
+	return nil
 }
 
 // settle reads the context that is meant.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"sigs.k8s.io/yaml"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
@@ -40,7 +40,7 @@ func (m *Manifest) Rendered() string {
 	if m.Status != nil {
 		doc["status"] = m.Status
 	}
-	out, err := yaml.Marshal(doc)
+	out, err := encodeYAML(doc)
 	if err != nil {
 		return "# " + err.Error() + "\n"
 	}
@@ -150,7 +150,9 @@ func manifest(r *dialect.Resource, at resource, raw json.RawMessage) (*Manifest,
 	var head struct {
 		Metadata meta `json:"metadata"`
 	}
-	if err := json.Unmarshal(raw, &object); err != nil {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if err := dec.Decode(&object); err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {

@@ -337,6 +337,9 @@ func (c *Client) Logs(ctx context.Context, k service.Key, o LogOptions) (io.Read
 	case pod == nil:
 		return nil, fmt.Errorf("%s has no pod now: it starts at the first request; a cluster keeps no output of pods that are gone%s", k, waiting(s.Replicas))
 	}
+	if pod.Spec.NodeName == "" {
+		return nil, fmt.Errorf("pod %s has written nothing: it is not on a node yet%s", pod.Name, waiting(s.Replicas))
+	}
 	container := pods.LogContainer(pod, s.roles[service.Role(pod.Labels[shape.LabelRole])].Main)
 	q := url.Values{"container": {container}}
 	if o.Tail > 0 {
