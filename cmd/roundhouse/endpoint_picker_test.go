@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 
+	"roundhouse.dev/roundhouse/cmd/internal/picking"
 	"roundhouse.dev/roundhouse/internal/edge/simulate"
 )
 
@@ -66,7 +67,7 @@ spec:
 		t.Fatal(err)
 	}
 
-	main, health, metrics, stop := startEndpointPicker(t, endpointPickerOptions{files: []string{file}, fallbacks: 2})
+	main, health, metrics, stop := startEndpointPicker(t, endpointPickerOptions{files: []string{file}, Options: picking.Options{Fallbacks: 2}})
 	until(t, func() bool {
 		text := getText(t, metrics+"/metrics")
 		return strings.Contains(text, "\nroundhouse_scrape_duration_seconds_count 3\n") && strings.Contains(text, "roundhouse_scrape_servers{state=\"failing\"} 0\n")
@@ -115,7 +116,7 @@ spec:
 // startEndpointPicker runs the command and returns connections to its ports.
 func startEndpointPicker(t *testing.T, o endpointPickerOptions) (main, health *grpc.ClientConn, metrics string, stop func() error) {
 	t.Helper()
-	o.listen, o.health, o.metrics = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	o.Listen, o.Health, o.Metrics = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	ctx, cancel := context.WithCancel(context.Background())
 	out, in := io.Pipe()
 	ended := make(chan error, 1)

@@ -93,7 +93,7 @@ func TestAllowed(t *testing.T) {
 			pod.Spec.Containers = []corev1.Container{{Name: "a", Image: "a"}}
 			for what, err := range map[string]error{
 				"list secrets": us.List(t.Context(), &corev1.SecretList{}, client.InNamespace(r.ns)),
-				"list pods":    us.List(t.Context(), &corev1.PodList{}, client.InNamespace(r.ns)),
+				"get a pod":    us.Get(t.Context(), client.ObjectKeyFromObject(pod), &corev1.Pod{}),
 				"create a pod": us.Create(t.Context(), pod),
 			} {
 				if !apierrors.IsForbidden(err) {

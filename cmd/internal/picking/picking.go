@@ -1,0 +1,249 @@
+// Package picking puts the endpoint picker together, which the command line of
+// one machine and that of a cluster have in common: the server that gateways
+// ask, over the request path's dispatcher.
+package picking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/extproc"
+	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// Options are what the flags of both commands say.
+type Options struct {
+	Listen, Health, Metrics string
+	Pool                    string
+	Fallbacks               int
+	TLSCert, TLSKey         string
+	SessionHeader           string
+	Verbose                 bool
+}
+
+// Flags adds the flags; addresses are where to listen unless they say.
+func (o *Options) Flags(f *pflag.FlagSet, listen, health, metrics string) {
+	f.StringVar(&o.Listen, "listen", listen, "address for Envoy, over gRPC")
+	f.StringVar(&o.Health, "health-listen", health, "address of gRPC's health service: liveness, readiness")
+	f.StringVar(&o.Metrics, "metrics-listen", metrics, "address of /metrics and /healthz; empty for none")
+	f.IntVar(&o.Fallbacks, "fallbacks", 0, "further endpoints to name, for a gateway that tries them when the first fails")
+	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM file of the certificate to serve Envoy over TLS with; read again when it changes")
+	f.StringVar(&o.TLSKey, "tls-key", "", "PEM file of its key")
+	f.StringVar(&o.SessionHeader, "session-header", "", "header whose value keeps a client's requests on one endpoint")
+	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
+}
+
+// garbage is how much the heap may grow between two collections, in percent,
+// unless GOGC says: bodies are nearly all of it and are soon gone, so that
+// collecting at 100 is a sixth of the work.
+const garbage = 400
+
+// maxFallbacks is how many further endpoints an answer may name.
+const maxFallbacks = 10
+
+// Server is what the flags say of the server. Errors are of wrong usage.
+func (o *Options) Server(log *slog.Logger) (cfg extproc.Config, err error) {
+	cfg = extproc.DefaultConfig()
+	cfg.Listen, cfg.HealthListen, cfg.SessionHeader, cfg.DrainTimeout, cfg.Log = o.Listen, o.Health, o.SessionHeader, front.DrainGrace, log
+	switch {
+	case o.Fallbacks < 0 || o.Fallbacks > maxFallbacks:
+		return cfg, front.Usagef("--fallbacks is %d: must be 0 to %d", o.Fallbacks, maxFallbacks)
+	case (o.TLSCert == "") != (o.TLSKey == ""):
+		return cfg, front.Usagef("--tls-cert and --tls-key go together")
+	}
+	if o.Pool != "" {
+		if cfg.Pool = service.ParseKey(o.Pool); cfg.Pool.Name == "" || cfg.Pool.Namespace == "" {
+			return cfg, front.Usagef("--pool is %q: want NAMESPACE/NAME", o.Pool)
+		}
+	}
+	if err := front.HeaderName("--session-header", o.SessionHeader); err != nil {
+		return cfg, err
+	}
+	if o.TLSCert != "" {
+		cfg.TLS, err = gateway.TLS(o.TLSCert, o.TLSKey, log)
+	}
+	return cfg, err
+}
+
+// Config is what a Picker is put together of. All but Sole are required.
+type Config struct {
+	Server    extproc.Config
+	Fallbacks int
+	Traffic   *front.Traffic
+	Metrics   *prometheus.Registry
+	// Sole is the pool of streams that name none, the zero Key for none.
+	Sole func() service.Key
+	// Keep are what keeps the pools, which go on until the last request has its
+	// answer.
+	Keep []func(context.Context)
+}
+
+// Picker is the process, put together.
+type Picker struct {
+	cfg    Config
+	server *extproc.Server
+}
+
+// New puts the parts together and registers their metrics.
+func New(cfg Config) (*Picker, error) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbage)
+	}
+	if err := cfg.Traffic.Register(cfg.Metrics); err != nil {
+		return nil, err
+	}
+	cfg.Server.Heard = cfg.Traffic.Heard
+	ready := cfg.Server.Ready
+	cfg.Server.Ready = func() bool {
+		return (ready == nil || ready()) && slices.ContainsFunc(cfg.Traffic.AllEndpoints(), func(e dispatch.Endpoint) bool { return e.Open })
+	}
+	server, err := extproc.New(cfg.Server, picking{cfg.Traffic.Dispatcher, cfg.Fallbacks, cfg.Sole}, cfg.Metrics)
+	return &Picker{cfg, server}, err
+}
+
+// Run listens, says where on out, has started run beside the server, and
+// answers until ctx ends or a server fails; what keeps the pools, and the
+// metrics, go on until the last request has its answer. metrics is empty for
+// none.
+func (p *Picker) Run(ctx context.Context, metrics string, out io.Writer, started func(context.Context)) error {
+	var side net.Listener
+	if metrics != "" {
+		var err error
+		if side, err = front.Listen(metrics, "--metrics-listen"); err != nil {
+			return err
+		}
+		defer func() { _ = side.Close() }() // its server has closed it
+	}
+	at, health, err := p.server.Listen()
+	if err != nil {
+		return err
+	}
+	return p.serve(ctx, side, func(ctx context.Context) {
+		_, _ = fmt.Fprintf(out, "Roundhouse picks endpoints at  %s\nHealth                         %s\n", at, health)
+		if side != nil {
+			_, _ = fmt.Fprintf(out, "Metrics                        http://%s/metrics\n", side.Addr())
+		}
+		started(ctx)
+	})
+}
+
+func (p *Picker) serve(ctx context.Context, metrics net.Listener, started func(context.Context)) error {
+	serving, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))
+	var servers, keepers sync.WaitGroup
+	for _, k := range append(p.cfg.Keep, p.cfg.Traffic.Run) {
+		keepers.Go(func() { k(behind) })
+	}
+	if metrics != nil {
+		keepers.Go(func() {
+			if err := front.ServeMetrics(behind, metrics, p.cfg.Metrics); err != nil {
+				stop(fmt.Errorf("metrics: %w", err))
+			}
+		})
+	}
+	servers.Go(func() {
+		if err := p.server.Run(serving); err != nil {
+			stop(err)
+		}
+	})
+	servers.Go(func() { started(serving) })
+	servers.Wait()
+	stopBehind()
+	keepers.Wait()
+	if ctx.Err() != nil {
+		return nil // asked to stop
+	}
+	return context.Cause(serving)
+}
+
+// picking is the dispatcher as package extproc asks for it.
+type picking struct {
+	*dispatch.Dispatcher
+	fallbacks int
+	sole      func() service.Key // nil: none
+}
+
+// Admit implements extproc.Admitter.
+func (p picking) Admit(ctx context.Context, pool service.Key, r dispatch.Request) (extproc.Grant, error) {
+	if pool.Name == "" && p.sole != nil {
+		pool = p.sole()
+	}
+	if pool.Name != "" {
+		r.To = routing.PoolRef(pool)
+	}
+	g, err := p.Dispatcher.Admit(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	out := picked{Grant: g}
+	if p.fallbacks > 0 {
+		out.alternatives = p.others(g, r.Subset)
+	}
+	return &out, nil
+}
+
+// others are the endpoints of the grant's pool to try when its own fails:
+// those with the fewest requests first.
+func (p picking) others(g *dispatch.Grant, subset []string) (out []string) {
+	_, name, _ := strings.Cut(g.Service(), "pool ")
+	all := p.Endpoints(routing.PoolRef(service.ParseKey(name)))
+	slices.SortStableFunc(all, func(a, b dispatch.Endpoint) int { return a.InFlight - b.InFlight })
+	for _, e := range all {
+		if len(out) == p.fallbacks {
+			break
+		}
+		if e.Open && e.Address != g.Address() && (subset == nil || slices.Contains(subset, e.Address)) {
+			out = append(out, e.Address)
+		}
+	}
+	return out
+}
+
+// picked is a grant with where else its request may go.
+type picked struct {
+	*dispatch.Grant
+	alternatives []string
+	served       string
+}
+
+func (g *picked) Alternatives() []string { return g.alternatives }
+
+// Served notes who answered.
+func (g *picked) Served(address string) { g.served = address }
+
+// errElsewhere is the failure of the endpoint that did not answer.
+var errElsewhere = errors.New("the gateway had the answer of another endpoint")
+
+// FirstByte counts for the endpoint that was picked, if it is the one that
+// answers.
+func (g *picked) FirstByte() {
+	if g.served == "" || g.served == g.Address() {
+		g.Grant.FirstByte()
+	}
+}
+
+// Done implements extproc.Grant: that another endpoint answered is the picked
+// one's failure.
+func (g *picked) Done(o dispatch.Outcome) {
+	if g.served != "" && g.served != g.Address() && slices.Contains(g.alternatives, g.served) {
+		o.Failed = errElsewhere
+	}
+	g.Grant.Done(o)
+}
