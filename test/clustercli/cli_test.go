@@ -1,0 +1,290 @@
+package clustercli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
+	"roundhouse.dev/roundhouse/internal/edge/kube/records"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+const iris = `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata:
+  name: iris
+spec:
+  model:
+    format: {name: xgboost}
+    uri: https://models.example/iris.ubj
+`
+
+const kserve = `apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: wine
+spec:
+  predictor:
+    minReplicas: 1
+    model:
+      modelFormat: {name: xgboost}
+      storageUri: https://models.example/wine.ubj
+`
+
+func TestApplyGetDelete(t *testing.T) {
+	c, api, ns := newCLI(t, "kserve")
+	both := c.file(iris + "---\n" + kserve)
+	// No controller runs here: what is applied is not looked at.
+	c.run("validate", "--context", "test", both).want(0, "service default/iris is valid")
+	c.run("get").want(0, "Nothing is served here")
+	answering(t, api, ns)
+	c.run("apply", "-f", both).want(0, "service "+ns+"/iris created: asleep", "service "+ns+"/wine created: asleep")
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("x"))
+	live.SetAPIVersion("roundhouse.dev/v1alpha1")
+	live.SetKind("ModelService")
+	if err := api.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "iris"}, live); err != nil {
+		t.Fatal(err)
+	}
+	if m := live.GetManagedFields(); len(m) == 0 || m[0].Manager != "roundhouse-cli" || m[0].Operation != metav1.ManagedFieldsOperationApply {
+		t.Errorf("managed fields %+v", m)
+	}
+	c.run("apply", "-f", c.file(strings.ReplaceAll(iris, "iris.ubj", "iris-2.ubj"))).want(0, "iris configured")
+	c.run("apply", "-f", both).want(0, "iris configured", "wine unchanged")
+
+	c.run("get").want(0, "NAMESPACE", ns, "iris", "wine")
+	c.run("get", "-o", "name").want(0, ns+"/iris\n"+ns+"/wine\n")
+	c.run("get", "-A", "-o", "wide").want(0, "PROTOCOL", "iris")
+	var list struct {
+		Kind  string
+		Items []struct{ Kind string }
+	}
+	if err := json.Unmarshal([]byte(c.run("get", "-o", "json").want(0).stdout), &list); err != nil || list.Kind != "List" || len(list.Items) != 2 {
+		t.Errorf("%v: %+v", err, list)
+	}
+	// What get prints, apply takes: nothing changes.
+	text := c.run("get", "iris", "-o", "yaml").want(0, "kind: ModelService", "uri: https://models.example/iris.ubj").stdout
+	if strings.Contains(text, "managedFields") || strings.Contains(text, "resourceVersion") {
+		t.Errorf("not as its author wrote it:\n%s", text)
+	}
+	c.run("apply", "-f", c.file(text)).want(0, "iris unchanged")
+
+	c.run("describe", "iris").want(0, "Name:      "+ns+"/iris", "Kind:      roundhouse.dev/v1alpha1 ModelService", "https://models.example/iris.ubj")
+	c.run("describe", "nobody").fails("no service " + ns + "/nobody")
+	c.run("get", "nobody").fails("no service " + ns + "/nobody")
+	c.run("logs", "iris").fails("has no pod now")
+
+	c.run("delete", "wine").want(0, "service "+ns+"/wine deleted")
+	c.run("delete", "-f", c.file(iris)).want(0, "service "+ns+"/iris deleted")
+	c.run("delete", "iris").fails("no service " + ns + "/iris")
+	c.run("get").want(0, "Nothing is served here")
+}
+
+// TestNothingHalf: an apply of which one object is refused changes nothing.
+func TestNothingHalf(t *testing.T) {
+	c, _, ns := newCLI(t)
+	c.run("apply", "-f", c.file(iris+"---\n"+strings.ReplaceAll(iris, "name: iris", "name: Iris!"))).fails("metadata.name")
+	c.run("apply", "-f", c.file(iris+"---\n"+strings.ReplaceAll(strings.ReplaceAll(iris, "name: iris", "name: two"), "metadata:", "metadata:\n  namespace: nowhere-at-all"))).
+		fails("service nowhere-at-all/two", `namespaces "nowhere-at-all" not found`)
+	c.run("apply", "-f", c.file(strings.ReplaceAll(iris, "https://models.example/", "file:///models/"))).fails("file:///models/iris.ubj names a file of one machine", "s3://")
+	c.run("apply", "--reselect", "-f", c.file(iris)).check(2, "stderr", c.run("apply", "--reselect", "-f", c.file(iris)).stderr, []string{"--reselect is not for clusters"})
+	c.run("get", "-o", "name").want(0)
+	if out := c.run("get", "-o", "name").stdout; out != "" {
+		t.Errorf("something was applied in %s: %s", ns, out)
+	}
+	// Others' documents are said to be left alone. No controller runs here: what
+	// is applied is not looked at, and nobody waits for long.
+	r := c.run("apply", "-f", c.file("apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n---\n"+iris)).want(0, "iris created: not yet looked at")
+	if !strings.Contains(r.stderr, "Namespace is left as it is: kubectl applies it") {
+		t.Errorf("stderr: %s", r.stderr)
+	}
+}
+
+// TestConflict: what another tool has set stays, unless force is used.
+func TestConflict(t *testing.T) {
+	c, api, ns := newCLI(t)
+	kubetest.Apply(t, api, ns, iris)
+	answering(t, api, ns)
+	changed := c.file(strings.ReplaceAll(iris, "iris.ubj", "iris-2.ubj"))
+	c.run("apply", "-f", changed).fails("others have set these fields", ".spec.model.uri", `"kubectl"`)
+	c.run("apply", "--force-conflicts", "-f", changed).want(0, "iris configured")
+	c.run("get", "iris", "-o", "yaml").want(0, "iris-2.ubj")
+}
+
+// status writes a service's status as the controller does.
+func status(t *testing.T, api client.Client, ns, name string, origin service.Origin, st service.Status) {
+	t.Helper()
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	u.SetAPIVersion(origin.APIVersion)
+	u.SetKind(origin.Kind)
+	if err := api.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: name}, u); err != nil {
+		t.Fatal(err)
+	}
+	st.Generation = u.GetGeneration()
+	raw, err := json.Marshal(map[string]any{"status": dialect.Status(origin, st)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Status().Patch(t.Context(), u, client.RawPatch(types.MergePatchType, raw)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSeen: replicas, counts, decisions and events of services that run.
+func TestSeen(t *testing.T) {
+	c, api, ns := newCLI(t, "kserve")
+	kubetest.Apply(t, api, ns, iris+"---\n"+kserve)
+	ready := service.Status{Conditions: []service.Condition{{Type: service.ConditionReady, Status: "True", Reason: "Ready", Since: time.Now().Add(-time.Hour)}},
+		URL: "http://iris.example", Runtime: service.RuntimeChoice{Name: "roundhouse-xgboost", Scope: service.ScopeCatalog, Why: "the only one"}, Protocol: service.ProtocolV2,
+		Revision: "r1", Components: []service.ComponentStatus{{Role: service.RoleEngine, Desired: 2, Running: 2, Ready: 1}}}
+	status(t, api, ns, "iris", service.Origin{APIVersion: "roundhouse.dev/v1alpha1", Kind: "ModelService"}, ready)
+	ready.URL = "http://wine.example"
+	status(t, api, ns, "wine", service.Origin{APIVersion: "serving.kserve.io/v1beta1", Kind: "InferenceService"}, ready)
+	for _, name := range []string{"iris", "wine"} {
+		running(t, api, service.Key{Namespace: ns, Name: name})
+	}
+
+	c.run("get", "-o", "wide").want(0, "iris", "True", "1/2", "roundhouse-xgboost", "v2", "http://iris.example", "wine", "0/2", "http://wine.example")
+	for _, name := range []string{"iris", "wine"} {
+		r := c.run("describe", name).want(0, "Runtime:   roundhouse-xgboost (catalog): the only one", "Protocol:  v2", "Revision:  r1", "0 to 3 replicas",
+			name+"-engine-a", "Pending", "Unschedulable: no node takes the pod: 0/1 nodes are available", name+"-engine-awaited-1")
+		if strings.Contains(r.stderr, "warning") {
+			t.Errorf("%s", r.stderr)
+		}
+	}
+	c.run("describe", "iris").want(0, "Events:", "RuntimeSelected", "event 14")
+	if out := c.run("describe", "iris").stdout; strings.Contains(out, "event 3\n") || strings.Count(out, "RuntimeSelected") != 10 {
+		t.Errorf("not the last ten events:\n%s", out)
+	}
+	c.run("logs", "iris").fails("pod iris-engine-a has written nothing: it is not on a node yet", "0/1 nodes are available")
+	c.run("logs", "iris", "--replica", "other").fails(`no pod "other"`, "roundhouse describe")
+	c.run("apply", "--wait", "--timeout", "10s", "-f", c.file(iris)).want(0, ": on roundhouse-xgboost, ready")
+}
+
+// running makes what the controller makes of a service: a record, a Deployment
+// of two, of which one has a pod; and the events of its life.
+func running(t *testing.T, api client.Client, k service.Key) {
+	t.Helper()
+	labels := map[string]string{shape.LabelManagedBy: shape.Manager, shape.LabelService: k.Name, shape.LabelRole: "engine", shape.LabelRevision: "r1"}
+	annotations := map[string]string{shape.AnnotationService: k.Name}
+	pod := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "roundhouse", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}}}
+	record := fleet.Record{Service: k, Revision: workload.Revision{Service: k, Hash: "r1", Protocol: service.ProtocolV2,
+		Runtime:    service.RuntimeChoice{Name: "roundhouse-xgboost", Scope: service.ScopeCatalog, Why: "the only one"},
+		Components: []workload.Component{{Role: service.RoleEngine, Pod: pod, Main: "main", Limits: service.Limits{Max: 3, Target: 1, Metric: "concurrency"}}}}}
+	raw, err := json.Marshal(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: k.Namespace, Name: name, Labels: labels, Annotations: annotations}
+	}
+	cr := &appsv1.ControllerRevision{ObjectMeta: meta("roundhouse-" + k.Name), Revision: 2, Data: runtime.RawExtension{Raw: raw}}
+	cr.Labels = map[string]string{shape.LabelManagedBy: shape.Manager, shape.LabelService: k.Name, shape.LabelRecord: "true"}
+	cr.Annotations = map[string]string{shape.AnnotationService: k.Name, records.AnnotationFormat: "1"}
+	old := cr.DeepCopy()
+	old.Name, old.Revision, old.Data.Raw = cr.Name+"-old", 1, []byte(`{"revision":{"hash":"r0"}}`)
+	two := int32(2)
+	d := &appsv1.Deployment{ObjectMeta: meta(k.Name + "-engine"), Spec: appsv1.DeploymentSpec{Replicas: &two, Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}}}
+	p := &corev1.Pod{ObjectMeta: meta(k.Name + "-engine-a"), Spec: pod}
+	for _, o := range []client.Object{cr, old, d, p} {
+		if err := api.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available"}}
+	if err := api.Status().Update(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for i := range 15 {
+		e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: fmt.Sprintf("%s.%d", k.Name, i)}, Type: "Normal", Reason: "RuntimeSelected",
+			Message: fmt.Sprintf("event %d", i), InvolvedObject: corev1.ObjectReference{Kind: "ModelService", Namespace: k.Namespace, Name: k.Name},
+			LastTimestamp: metav1.NewTime(now.Add(time.Duration(i) * time.Second))}
+		if err := api.Create(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	c, api, ns := newCLI(t, "kserve")
+	c.run("explain", c.file(iris)).want(0, ns+"/iris (roundhouse.dev/v1alpha1 ModelService)", "roundhouse-xgboost", "https://models.example/iris.ubj")
+	kubetest.Apply(t, api, ns, `apiVersion: serving.kserve.io/v1alpha1
+kind: ServingRuntime
+metadata:
+  name: my-xgboost
+spec:
+  supportedModelFormats: [{name: xgboost, autoSelect: true, priority: 9}]
+  protocolVersions: [v2]
+  containers: [{name: kserve-container, image: example.com/xgb:1}]
+---
+`+iris)
+	// A namespace's own runtime is seen there, and nowhere else.
+	c.run("explain", "iris").want(0, "my-xgboost")
+	c.run("get", "runtimes").want(0, "my-xgboost", "roundhouse-xgboost", "catalog")
+	other := kubetest.Namespace(t, api, nil)
+	if out := c.run("explain", "-n", other, c.file(iris)).want(0, other+"/iris").stdout; strings.Contains(out, "my-xgboost") {
+		t.Errorf("seen from %s:\n%s", other, out)
+	}
+	running(t, api, service.Key{Namespace: ns, Name: "iris"})
+	c.run("explain", "iris").want(0, "runs on        roundhouse-xgboost (catalog)")
+	var facts map[string]any
+	if err := json.Unmarshal([]byte(c.run("explain", "iris", "-o", "json").want(0).stdout), &facts); err != nil || facts["result"] == nil {
+		t.Errorf("%v: %v", err, facts)
+	}
+	c.run("explain", "nobody").fails("no service " + ns + "/nobody")
+	c.run("explain", "request", c.file(`{"model":"iris"}`)).fails("roundhouse up", "gateways of a cluster")
+	c.run("delete", "runtime", "my-xgboost").want(0, "runtime "+ns+"/my-xgboost deleted")
+}
+
+func TestRoutes(t *testing.T) {
+	c, api, ns := newCLI(t, "gie")
+	answering(t, api, ns)
+	f := c.file(strings.ReplaceAll(iris, "name: iris", "name: iris\n  labels: {app: iris}") + `---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: irises}
+spec:
+  selector: {app: iris}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Route
+metadata: {name: flowers}
+spec:
+  models: [flowers]
+  targets: [{service: iris}]
+`)
+	c.run("apply", "-f", f).want(0, "pool "+ns+"/irises created", "route "+ns+"/flowers created")
+	c.run("get", "pools").want(0, "irises", "app=iris", "iris")
+	c.run("get", "routes").want(0, "flowers", "Route")
+	c.run("describe", "route", "flowers").want(0, "Takes:", "flowers")
+	c.run("get", "routes", "flowers", "-o", "yaml").want(0, "kind: Route", "models:")
+	c.run("delete", "pool", "irises").want(0, "pool "+ns+"/irises deleted")
+	c.run("delete", "-f", c.file(strings.SplitN(readFile(t, f), "---\n", 3)[2])).want(0, "route "+ns+"/flowers deleted")
+}
+
+// TestTwoOfAName: which of two projects' services of one name goes is not
+// guessed.
+func TestTwoOfAName(t *testing.T) {
+	c, api, ns := newCLI(t, "kserve")
+	kubetest.Apply(t, api, ns, iris+"---\n"+strings.ReplaceAll(kserve, "wine", "iris"))
+	c.run("delete", "iris").fails("ModelService of roundhouse.dev/v1alpha1", "InferenceService of serving.kserve.io/v1beta1", "-f")
+	c.run("delete", "-f", c.file(strings.ReplaceAll(kserve, "wine", "iris"))).want(0, "iris deleted")
+	c.run("get", "iris", "-o", "yaml").want(0, "kind: ModelService")
+}
