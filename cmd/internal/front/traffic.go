@@ -102,7 +102,7 @@ func (t *Traffic) Publish(v fleet.View) {
 		host = h
 	}
 	f := dispatch.Pool{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Created: v.Service.Created, Host: host, Entry: v.Role,
-		Disaggregation: v.Disaggregation, Limits: v.Limits,
+		Needs: v.Needs, Disaggregation: v.Disaggregation, Limits: v.Limits,
 		Replicas: v.Replicas, Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked}}
 	t.mu.Lock()
 	defer t.mu.Unlock()

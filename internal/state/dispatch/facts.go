@@ -34,6 +34,11 @@ type Pool struct {
 	// together; "" means by header. With SGLang's no replica answers without
 	// the other kind.
 	Disaggregation service.Disaggregation
+	// Needs are the roles that Entry's replicas call by themselves, as a
+	// transformer does its predictor. Without a ready replica of each, Entry's
+	// are starting; without any, they are as good as none, and a request wakes
+	// the service.
+	Needs []service.Role
 	// Limits are the entry role's.
 	Limits service.Limits
 	// Replicas are the service's, of every role. Those of a shared pool are
@@ -91,6 +96,7 @@ func (f *Pool) settle() {
 		f.ServedName = f.Key.Stable().Name
 	}
 	f.pair()
+	f.lean()
 }
 
 // pair has replicas that cannot answer alone wait for one that computes
@@ -104,6 +110,35 @@ func (f *Pool) pair() {
 	for i := range f.Replicas {
 		if r := &f.Replicas[i]; r.Role == f.Entry && r.Serving() {
 			r.Phase, r.Message = replica.Starting, "no replica that computes prompts is ready"
+		}
+	}
+}
+
+// lean has replicas that only pass requests on wait for those they pass them
+// to: nothing wakes those for a call that does not come through here.
+func (f *Pool) lean() {
+	phase, message := replica.Ready, ""
+	for _, role := range f.Needs {
+		alive, serving := false, false
+		for i := range f.Replicas {
+			if r := &f.Replicas[i]; r.Role == role {
+				alive, serving = alive || r.Alive(), serving || r.Serving()
+			}
+		}
+		switch {
+		case !alive:
+			phase, message = replica.Draining, "there is no "+string(role)
+		case !serving && phase == replica.Ready:
+			phase, message = replica.Starting, "no "+string(role)+" is ready"
+		}
+	}
+	if phase == replica.Ready {
+		return
+	}
+	f.Replicas = slices.Clone(f.Replicas)
+	for i := range f.Replicas {
+		if r := &f.Replicas[i]; r.Role == f.Entry && (r.Serving() || r.Alive() && phase == replica.Draining) {
+			r.Phase, r.Message = phase, message
 		}
 	}
 }

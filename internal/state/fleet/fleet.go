@@ -95,6 +95,8 @@ type View struct {
 	Limits   service.Limits
 	// Role is the one that traffic enters through.
 	Role service.Role
+	// Needs are the roles that replicas of Role call by themselves.
+	Needs []service.Role
 	// Disaggregation is how its prefill and decode replicas are brought
 	// together.
 	Disaggregation service.Disaggregation

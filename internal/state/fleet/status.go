@@ -23,6 +23,21 @@ func entrance(r *workload.Revision) service.Role {
 	return service.RoleEngine
 }
 
+// needs are the roles behind an entrance that calls them by itself: those of a
+// transformer's predictor, those of a router.
+func needs(r *workload.Revision) (out []service.Role) {
+	in := entrance(r)
+	if in != service.RoleTransformer && in != service.RoleRouter {
+		return nil
+	}
+	for i := range r.Components {
+		if role := r.Components[i].Role; role != in {
+			out = append(out, role)
+		}
+	}
+	return out
+}
+
 // view is what the request path is told.
 func (f *Fleet) view(w *work) View {
 	v := View{Key: w.key, Service: w.object.Service, URL: f.cfg.URL(w.key), Replicas: w.replicas}
@@ -37,6 +52,7 @@ func (f *Fleet) view(w *work) View {
 		return v
 	}
 	v.Role, v.Disaggregation = entrance(&w.record.Revision), w.record.Revision.Disaggregation
+	v.Needs = needs(&w.record.Revision)
 	v.Protocol, v.Limits = w.record.Revision.Protocol, w.record.Revision.Component(v.Role).Limits
 	if bad := worst(w.replicas); bad != nil {
 		// A program that is not there does not come by waiting, nor does a

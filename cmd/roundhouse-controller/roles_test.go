@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
+)
+
+// TestTransformerAwakePredictorAsleep: each role scales by itself, so that a
+// transformer may be up while its predictor sleeps. A gateway knows that the one
+// needs the other, and wakes it; the controller then keeps it.
+func TestTransformerAwakePredictorAsleep(t *testing.T) {
+	c := kubetest.Client(t, "kserve")
+	ns := kubetest.Namespace(t, c, nil)
+	begin(t, options(t, ns), kubetest.Server(t))
+	f := follow(t, ns)
+	n := &nodes{t: t, c: c, ns: ns}
+	k := service.Key{Namespace: ns, Name: "iris"}
+	kubetest.Apply(t, c, ns, `
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: iris}
+spec:
+  predictor:
+    minReplicas: 0
+    model: {modelFormat: {name: sklearn}, storageUri: s3://bucket/iris, runtime: kserve-mlserver}
+  transformer:
+    minReplicas: 1
+    containers: [{name: kserve-container, image: transformer}]
+`)
+	count := func(r service.Role) func() string {
+		return func() string { return fmt.Sprint(n.count(k, r)) }
+	}
+	eventuallyIs(t, "the transformer", count(service.RoleTransformer), "1")
+	eventuallyIs(t, "the predictor", count(service.RoleEngine), "0")
+	n.becomes(n.pod(k, service.RoleTransformer), "", "")
+	eventuallyIs(t, "at the gateway", func() string { return f.is(k) }, "1 of 1 ready, canary 0 %")
+	f.mu.Lock()
+	if v := f.views[k]; v.Role != service.RoleTransformer || !slices.Equal(v.Needs, []service.Role{service.RoleEngine}) {
+		t.Errorf("enters through the %s, which needs %v", v.Role, v.Needs)
+	}
+	f.mu.Unlock()
+	if err := f.view.Wake(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	eventuallyIs(t, "woken", count(service.RoleEngine), "1")
+	n.becomes(n.pod(k, service.RoleEngine), "", "")
+	eventuallyIs(t, "woken", func() string { return f.is(k) }, "2 of 2 ready, canary 0 %")
+	if got := count(service.RoleEngine)(); got != "1" {
+		t.Errorf("the controller set the count that a gateway raised to %s", got)
+	}
+}
