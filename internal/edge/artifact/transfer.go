@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -107,6 +108,14 @@ func transportError(ctx context.Context, uri string, err error) error {
 	}
 	if errors.Is(err, errRedirect) {
 		return fmt.Errorf("artifact: %s: %w", uri, err)
+	}
+	// The port it was asked from is another each time, and tells nothing: who
+	// compares errors shall find the same.
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		op.Source = nil
+	}
+	if dns := (*net.DNSError)(nil); errors.As(err, &dns) {
+		dns.Err = dns.Err[strings.LastIndex(": "+dns.Err, ": "):] // "read udp 10.0.0.1:4711->10.0.0.53:53: i/o timeout"
 	}
 	return fmt.Errorf("artifact: %s: %w: %w", uri, errUnreachable, err)
 }
