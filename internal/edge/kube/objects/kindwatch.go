@@ -150,6 +150,9 @@ func names(value string, d service.Dialect) bool {
 // wanted says whether a kind is to be watched: it is installed, and ours or
 // adopted somewhere.
 func (s *Source) wanted(ctx context.Context, k *Kind) bool {
+	if s.cfg.Only != nil && !s.cfg.Only(k) {
+		return false
+	}
 	crd := metadataOf(crdKind)
 	err := s.cfg.Cache.Get(ctx, client.ObjectKey{Name: k.CRD()}, crd)
 	return err == nil && crd.DeletionTimestamp.IsZero() && s.adopted(ctx, k.Dialect(), "")

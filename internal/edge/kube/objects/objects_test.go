@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,12 +45,14 @@ type sink struct {
 	records  map[service.Key][]byte
 	refuse   error
 	deleted  int
+	applied  int
+	demanded chan service.Key // nil: nobody listens
 }
 
 func (s *sink) Apply(_ context.Context, in []fleet.Object, _ fleet.ApplyOptions) ([]fleet.Change, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.refuse != nil {
+	if s.applied++; s.refuse != nil {
 		return nil, s.refuse
 	}
 	var out []fleet.Change
@@ -72,7 +75,11 @@ func (s *sink) Delete(_ context.Context, id fleet.ID) error {
 	return nil
 }
 
-func (s *sink) Demanded(service.Key) {}
+func (s *sink) Demanded(k service.Key) {
+	if s.demanded != nil {
+		s.demanded <- k
+	}
+}
 
 func (s *sink) Refused(_ context.Context, r objects.Refusal) error {
 	s.mu.Lock()
@@ -205,6 +212,48 @@ func is(t *testing.T, s *sink, kind, ns, name, want string) {
 	kubetest.Eventually(t, func() string {
 		if got := s.origin(kind, ns, name); got != want {
 			return fmt.Sprintf("%s %s/%s is %q, not %q", kind, ns, name, got, want)
+		}
+		return ""
+	})
+}
+
+// TestStatusIsNoManifest: what is written into a status is looked at, and does
+// not apply the manifest again. A service that cannot be run is tried again
+// whenever it is applied, and would then be tried as fast as that can be said.
+func TestStatusIsNoManifest(t *testing.T) {
+	c := kubetest.Client(t)
+	ns := kubetest.Namespace(t, c, nil)
+	s := &sink{objects: map[fleet.ID]fleet.Object{}, refusals: map[string]objects.Refusal{}, warnings: map[string][]string{}, records: map[service.Key][]byte{},
+		demanded: make(chan service.Key, 100)}
+	attach(t, s)
+	u := kubetest.Apply(t, c, ns, iris)[0]
+	is(t, s, "service", ns, "iris", ownKind)
+	count := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.applied
+	}
+	before := count()
+	for i := range 5 {
+		if err := c.Status().Patch(t.Context(), u, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"url":"http://%d"}}`, i))); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case k := <-s.demanded:
+			if k != (service.Key{Namespace: ns, Name: "iris"}) {
+				t.Errorf("%s is looked at", k)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("the new status is not looked at")
+		}
+	}
+	if n := count() - before; n > 0 {
+		t.Errorf("five statuses applied the manifest %d times", n)
+	}
+	kubetest.Apply(t, c, ns, strings.Replace(iris, "maxReplicas: 3", "maxReplicas: 4", 1))
+	kubetest.Eventually(t, func() string {
+		if count() != before+1 {
+			return "a changed manifest is not applied once"
 		}
 		return ""
 	})

@@ -225,18 +225,19 @@ func (s *Source) apply(ctx context.Context, id fleet.ID, i item, c *claim) error
 			return err
 		}
 	}
-	changes, err := s.sink.Apply(ctx, []fleet.Object{*c.object}, fleet.ApplyOptions{})
-	if err != nil {
-		return s.refuse(ctx, i, c, Refusal{Reason: ReasonConflict, Message: strings.ReplaceAll(err.Error(), "\n", "; ")})
-	}
-	s.mu.Lock()
-	s.mu.applied[id] = applied{i, c.ref.UID}
-	s.mu.Unlock()
-	for _, ch := range changes {
-		if ch.Action == "unchanged" && id.Kind == serviceID {
-			// Its generation or its status may have changed.
+	if was == (applied{i, c.ref.UID, c.object}) {
+		// Its generation or its status has changed. To apply it again would have
+		// a service that cannot be run tried again whenever that is said.
+		if id.Kind == serviceID {
 			s.sink.Demanded(id.Key)
 		}
+	} else {
+		if _, err := s.sink.Apply(ctx, []fleet.Object{*c.object}, fleet.ApplyOptions{}); err != nil {
+			return s.refuse(ctx, i, c, Refusal{Reason: ReasonConflict, Message: strings.ReplaceAll(err.Error(), "\n", "; ")})
+		}
+		s.mu.Lock()
+		s.mu.applied[id] = applied{i, c.ref.UID, c.object}
+		s.mu.Unlock()
 	}
 	c.told = ""
 	if s.cfg.Reporter != nil {

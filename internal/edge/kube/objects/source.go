@@ -68,7 +68,9 @@ type Config struct {
 	// Namespaces are the only ones that Cache watches; none means all. With
 	// some, namespaces are not watched themselves, and Adopt alone counts.
 	Namespaces []string
-	Log        *slog.Logger
+	// Only says which kinds are watched at all; nil means every one.
+	Only func(*Kind) bool
+	Log  *slog.Logger
 }
 
 // Source watches manifests. Run it once; Attach it to a sink once.
@@ -103,10 +105,12 @@ type item struct {
 	types.NamespacedName
 }
 
-// applied is one manifest of those there have been under its name.
+// applied is one manifest of those there have been under its name, and what it
+// said: nil where that is what its record says.
 type applied struct {
 	item
-	uid types.UID
+	uid    types.UID
+	object *fleet.Object
 }
 
 // running is a kind that is watched.
@@ -334,7 +338,7 @@ func (s *Source) Objects() []fleet.Object {
 	for _, o := range out {
 		at := applied{}
 		if w, c := s.winner(o.ID()); c != nil {
-			at = applied{w, c.ref.UID}
+			at = applied{w, c.ref.UID, nil} // it is handed on once more
 		}
 		s.mu.applied[o.ID()] = at
 	}
