@@ -16,6 +16,11 @@ import (
 // pullTimeout bounds one answer of a file.
 const pullTimeout = 3 * time.Minute
 
+// readBytes is how much huggingface_hub 2.4 reads at a time. With larger reads
+// fewer, larger acknowledgements come back, and the server does more of the work
+// of receiving.
+const readBytes = 64 << 10
+
 // pull gets bytes [from, to) of a file of size bytes over a connection of its
 // own, and counts them. What comes is written to sum where it is not nil.
 func pull(ctx context.Context, address, path string, from, to, size int64, sum io.Writer) error {
@@ -44,7 +49,7 @@ func pull(ctx context.Context, address, path string, from, to, size int64, sum i
 		said, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
 		return fmt.Errorf("answered %s: %s", resp.Status, said)
 	}
-	buf := make([]byte, 1<<20) // as large as what a client writes to its disk
+	buf := make([]byte, readBytes)
 	var n int64
 	for {
 		k, err := resp.Body.Read(buf)

@@ -179,7 +179,7 @@ func (m *modelBench) starts(ctx context.Context) error {
 		return err
 	}
 	took := map[string][]float64{}
-	var memory []float64
+	var memory, stop []float64
 	for range m.fewer() {
 		for _, dir := range []string{empty, full} {
 			began := time.Now()
@@ -192,8 +192,12 @@ func (m *modelBench) starts(ctx context.Context) error {
 			if f, err := readFootprint(cache.pid()); err == nil && dir == full {
 				memory = append(memory, f.resident)
 			}
+			began = time.Now()
 			if err := errors.Join(err, cache.stop()); err != nil {
 				return err
+			}
+			if dir == full {
+				stop = append(stop, time.Since(began).Seconds())
 			}
 		}
 	}
@@ -201,6 +205,7 @@ func (m *modelBench) starts(ctx context.Context) error {
 		{what: "over an empty folder", samples: took[empty], unit: "s"},
 		{what: "over the full one", samples: took[full], unit: "s", goal: 2},
 		{what: "  memory then, resident", samples: memory, unit: "MB"},
+		{what: "  SIGTERM, while the files are counted, until it has ended", samples: stop, unit: "s", goal: 2},
 	}}.print(m.out)
 	return errors.Join(os.RemoveAll(full), os.RemoveAll(empty))
 }

@@ -161,7 +161,7 @@ func BenchmarkStart(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.ReportMetric(time.Since(began).Seconds(), "s-to-open")
-				if err := c.store.count(); err != nil {
+				if err := c.store.count(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 				b.ReportMetric(time.Since(began).Seconds(), "s-to-count")

@@ -81,7 +81,7 @@ func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
 		return nil, err
 	}
 	c.running.Go(func() {
-		if err := c.store.count(); err != nil {
+		if err := c.store.count(c.background); err != nil && c.background.Err() == nil {
 			c.log.Error("the cache's folder cannot be read", "error", err)
 		}
 	})

@@ -1,6 +1,7 @@
 package hubcache
 
 import (
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -385,7 +386,7 @@ func TestFull(t *testing.T) {
 }
 
 func stored(s *Store) (total int64, n int) {
-	_ = s.scan(func(e entry) { total, n = total+e.size, n+1 })
+	_ = s.scan(context.Background(), func(e entry) { total, n = total+e.size, n+1 })
 	return total, n
 }
 

@@ -26,7 +26,7 @@ func (s *Store) Stats() (st Stats, err error) {
 	if err != nil {
 		return st, err
 	}
-	err = s.scan(func(e entry) {
+	err = s.scan(context.Background(), func(e entry) {
 		if e.partial {
 			st.Partials++
 			st.PartialBytes += e.size
@@ -68,7 +68,7 @@ const (
 // and what was left behind: downloads of a week ago, metadata of three months
 // ago. What is read, downloaded or pinned stays. It may run beside a cache.
 func (s *Store) GC(limit int64, now time.Time) (files, freed int64, err error) {
-	err = s.scan(func(e entry) {
+	err = s.scan(context.Background(), func(e entry) {
 		if e.partial && now.Sub(time.Unix(e.used, 0)) > abandoned && removeUnused(s.partPath(e.name)) {
 			files, freed = files+1, freed+e.size
 		}
@@ -128,7 +128,7 @@ func (s *Store) sweepRecords(now time.Time) error {
 // them. It may run beside a cache.
 func (s *Store) Verify(ctx context.Context, wrong func(hash string)) (blobs, bytes, removed int64, err error) {
 	var all []entry
-	if err := s.scan(func(e entry) {
+	if err := s.scan(ctx, func(e entry) {
 		if !e.partial {
 			all = append(all, e)
 		}

@@ -2,6 +2,7 @@ package hubcache
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,9 +32,13 @@ func (s *Store) entryPath(e entry) string {
 	return s.blobPath(e.name)
 }
 
-// scan lists what takes room. Files that are no blobs by name are not ours.
-func (s *Store) scan(each func(entry)) error {
+// scan lists what takes room, until ctx ends. Files that are no blobs by name are
+// not ours.
+func (s *Store) scan(ctx context.Context, each func(entry)) error {
 	read := func(dir string, partial bool) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		list, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("hubcache: %w", err)
@@ -64,9 +69,9 @@ func (s *Store) scan(each func(entry)) error {
 
 // count finds out how full the store is. It runs beside everything else, so
 // what is installed meanwhile may be counted twice until the next scan.
-func (s *Store) count() error {
+func (s *Store) count(ctx context.Context) error {
 	var total int64
-	if err := s.scan(func(e entry) { total += e.size }); err != nil {
+	if err := s.scan(ctx, func(e entry) { total += e.size }); err != nil {
 		return err
 	}
 	records, err := s.countRecords()
@@ -141,7 +146,7 @@ func (s *Store) free() int64 {
 func (s *Store) evict(need, limit int64) (evicted []entry, err error) {
 	var all []entry
 	var total int64
-	if err := s.scan(func(e entry) { all, total = append(all, e), total+e.size }); err != nil {
+	if err := s.scan(context.Background(), func(e entry) { all, total = append(all, e), total+e.size }); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
