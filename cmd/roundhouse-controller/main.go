@@ -52,7 +52,7 @@ type failure struct{ error }
 func (f *failure) Unwrap() error { return f.error }
 
 // commands are the program's, one file each.
-var commands = []func() *cobra.Command{newControllerCommand, newGatewayCommand}
+var commands = []func() *cobra.Command{newControllerCommand, newGatewayCommand, newEndpointPickerCommand}
 
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{

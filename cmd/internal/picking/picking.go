@@ -81,14 +81,15 @@ func (o *Options) Server(log *slog.Logger) (cfg extproc.Config, err error) {
 	return cfg, err
 }
 
-// Config is what a Picker is put together of. All but Sole are required.
+// Config is what a Picker is put together of. All but Pool are required.
 type Config struct {
 	Server    extproc.Config
 	Fallbacks int
 	Traffic   *front.Traffic
 	Metrics   *prometheus.Registry
-	// Sole is the pool of streams that name none, the zero Key for none.
-	Sole func() service.Key
+	// Pool is the pool that is meant by one that a stream names, the zero Key
+	// where it names none; and is that where the request is to decide.
+	Pool func(named service.Key) service.Key
 	// Keep are what keeps the pools, which go on until the last request has its
 	// answer.
 	Keep []func(context.Context)
@@ -113,7 +114,7 @@ func New(cfg Config) (*Picker, error) {
 	cfg.Server.Ready = func() bool {
 		return (ready == nil || ready()) && slices.ContainsFunc(cfg.Traffic.AllEndpoints(), func(e dispatch.Endpoint) bool { return e.Open })
 	}
-	server, err := extproc.New(cfg.Server, picking{cfg.Traffic.Dispatcher, cfg.Fallbacks, cfg.Sole}, cfg.Metrics)
+	server, err := extproc.New(cfg.Server, picking{cfg.Traffic.Dispatcher, cfg.Fallbacks, cfg.Pool}, cfg.Metrics)
 	return &Picker{cfg, server}, err
 }
 
@@ -177,13 +178,13 @@ func (p *Picker) serve(ctx context.Context, metrics net.Listener, started func(c
 type picking struct {
 	*dispatch.Dispatcher
 	fallbacks int
-	sole      func() service.Key // nil: none
+	meant     func(named service.Key) service.Key // nil: what is named
 }
 
 // Admit implements extproc.Admitter.
 func (p picking) Admit(ctx context.Context, pool service.Key, r dispatch.Request) (extproc.Grant, error) {
-	if pool.Name == "" && p.sole != nil {
-		pool = p.sole()
+	if p.meant != nil {
+		pool = p.meant(pool)
 	}
 	if pool.Name != "" {
 		r.To = routing.PoolRef(pool)

@@ -1,0 +1,218 @@
+package incluster
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
+)
+
+// picker runs the endpoint picker and returns connections to it, over TLS, and
+// to its health service.
+func (r *rig) picker(change func(*PickerOptions)) (main, health *grpc.ClientConn, stop func() error) {
+	r.t.Helper()
+	var o PickerOptions
+	o.Flags(pflag.NewFlagSet("test", pflag.PanicOnError))
+	o.Kubeconfig, o.Listen, o.Health, o.Metrics, o.transform = r.path("kubeconfig"), "127.0.0.1:0", "127.0.0.1:0", "", podsToo
+	out, in := io.Pipe()
+	o.Out, o.Logs = in, &testLog{t: r.t}
+	change(&o)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		err := RunPicker(ctx, o)
+		_ = in.CloseWithError(io.EOF)
+		ended <- err
+	}()
+	lines := bufio.NewScanner(out)
+	dial := func(c credentials.TransportCredentials) *grpc.ClientConn {
+		if !lines.Scan() {
+			cancel()
+			r.t.Fatal("it did not start: ", <-ended)
+		}
+		words := strings.Fields(lines.Text())
+		conn, err := grpc.NewClient(words[len(words)-1], grpc.WithTransportCredentials(c))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	main = dial(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})) // as gateways ask a picker that signed for itself
+	health = dial(insecure.NewCredentials())
+	stopped := false
+	stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		return <-ended
+	}
+	r.t.Cleanup(func() {
+		if err := stop(); err != nil {
+			r.t.Error(err)
+		}
+	})
+	return main, health, stop
+}
+
+// pick leads one conversation as a gateway does, and returns where the request
+// goes and its body, or the status and body of a refusal.
+func pick(ctx context.Context, conn *grpc.ClientConn, authority, body string) (to, sent string, err error) {
+	stream, err := extprocv3.NewExternalProcessorClient(conn).Process(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	defer func() { _ = stream.CloseSend() }()
+	headers := &corev3.HeaderMap{}
+	for _, h := range [][2]string{{":method", "POST"}, {":path", "/v1/completions"}, {":authority", authority}} {
+		headers.Headers = append(headers.Headers, &corev3.HeaderValue{Key: h[0], RawValue: []byte(h[1])})
+	}
+	for _, m := range []*extprocv3.ProcessingRequest{
+		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: headers}}},
+		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}}},
+	} {
+		if err := stream.Send(m); err != nil {
+			return "", "", err
+		}
+	}
+	for range 2 {
+		m, err := stream.Recv()
+		if err != nil {
+			return "", "", err
+		}
+		if i := m.GetImmediateResponse(); i != nil {
+			return fmt.Sprint(int(i.Status.Code)), string(i.Body), nil
+		}
+		for _, h := range m.GetRequestHeaders().GetResponse().GetHeaderMutation().GetSetHeaders() {
+			if h.Header.Key == "x-gateway-destination-endpoint" {
+				to = string(h.Header.RawValue)
+			}
+		}
+		sent += string(m.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody())
+	}
+	return to, sent, nil
+}
+
+const pickerPool = `apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: %s}
+spec: {selector: {matchLabels: {app: %[1]s}}, targetPorts: [{number: %d}, {number: %d}], endpointPickerRef: {name: %s, port: {number: 9002}}}
+`
+
+// TestEndpointPicker asks the picker of a cluster as a gateway does: pods by
+// the labels of the pools that name its Service, each port an endpoint.
+func TestEndpointPicker(t *testing.T) {
+	r := newRig(t)
+	kubetest.Published(t, r.api, kubetest.InferenceExtension)
+	one, two := newModel(t), newModel(t)
+	all := []string{fmt.Sprintf("127.0.0.1:%d", one.port()), fmt.Sprintf("127.0.0.1:%d", two.port())}
+	apply := func(name, picker string) {
+		t.Helper()
+		kubetest.Apply(t, r.api, r.ns, fmt.Sprintf(pickerPool, name, one.port(), two.port(), picker))
+	}
+	apply("llama", "ours-epp")
+	apply("theirs", "another")
+	kubetest.Apply(t, r.api, r.ns, `apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceObjective
+metadata: {name: nightly}
+spec: {priority: -10, poolRef: {group: inference.networking.k8s.io, name: llama}}
+`)
+	pod := r.pod("llama-1", map[string]string{"app": "llama"}, corev1.ConditionFalse)
+	r.pod("theirs-1", map[string]string{"app": "theirs"}, corev1.ConditionTrue)
+	main, health, stop := r.picker(func(o *PickerOptions) { o.Service, o.Namespaces = "ours-epp", []string{r.ns} })
+	ctx := t.Context()
+	serving := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		kubetest.Eventually(t, func() string {
+			got, err := grpc_health_v1.NewHealthClient(health).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "envoy.service.ext_proc.v3.ExternalProcessor"})
+			if err != nil || got.Status != want {
+				return fmt.Sprint(got, err)
+			}
+			return ""
+		})
+	}
+	serving(grpc_health_v1.HealthCheckResponse_NOT_SERVING) // its pod is not ready, and another's picker is not asked
+	r.readies(pod, corev1.ConditionTrue)
+	serving(grpc_health_v1.HealthCheckResponse_SERVING)
+
+	seen := map[string]bool{}
+	for i := 0; i < 64 && len(seen) < 2; i++ { // ties fall at random
+		to, sent, err := pick(ctx, main, "ours-epp."+r.ns+".svc:9002", `{"model":"llama","prompt":"x"}`)
+		if err != nil || !slices.Contains(all, to) || sent != `{"model":"llama","prompt":"x"}` {
+			t.Fatalf("%s %s %v", to, sent, err)
+		}
+		seen[to] = true
+	}
+	if len(seen) != 2 {
+		t.Errorf("of two ports one was picked always: %v", seen)
+	}
+	named := func(pool string) context.Context {
+		return metadata.AppendToOutgoingContext(ctx, "x-gateway-inference-pool", r.ns+"/"+pool)
+	}
+	if to, _, err := pick(named("llama"), main, "gw", `{"model":"x"}`); err != nil || !slices.Contains(all, to) {
+		t.Errorf("%s %v", to, err)
+	}
+	if to, body, err := pick(named("theirs"), main, "gw", `{"model":"x"}`); err != nil || to != "404" && to != "503" {
+		t.Errorf("a pool of another picker: %s %s %v", to, body, err)
+	}
+	// A pool that names our Service from now on, and one that does no more.
+	apply("theirs", "ours-epp")
+	kubetest.Eventually(t, func() string {
+		to, body, err := pick(named("theirs"), main, "gw", `{"model":"x"}`)
+		if err != nil || !slices.Contains(all, to) {
+			return fmt.Sprint(to, body, err)
+		}
+		return ""
+	})
+	apply("theirs", "another")
+	apply("llama", "another")
+	serving(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+
+	// One pool, whoever is named as its picker.
+	main, health, _ = r.picker(func(o *PickerOptions) { o.Pool = r.ns + "/llama" })
+	serving(grpc_health_v1.HealthCheckResponse_SERVING)
+	if to, _, err := pick(ctx, main, "gw", `{"model":"x"}`); err != nil || !slices.Contains(all, to) {
+		t.Errorf("%s %v", to, err)
+	}
+}
+
+func TestPickerUsage(t *testing.T) {
+	for want, change := range map[string]func(*PickerOptions){
+		"name either the InferencePool":   func(*PickerOptions) {},
+		"or the picker's own Service":     func(o *PickerOptions) { o.Pool, o.Service = "a/b", "c" },
+		"--namespace goes with --service": func(o *PickerOptions) { o.Pool, o.Namespaces = "a/b", []string{"c"} },
+		"want NAMESPACE/NAME":             func(o *PickerOptions) { o.Pool = "/b" },
+		"no effect without --secure-serving": func(o *PickerOptions) {
+			o.Pool, o.Secure, o.TLSCert, o.TLSKey = "a/b", false, "/nonexistent", "/nonexistent"
+		},
+	} {
+		var o PickerOptions
+		o.Flags(pflag.NewFlagSet("test", pflag.PanicOnError))
+		o.Out, o.Logs = io.Discard, io.Discard
+		change(&o)
+		if err := RunPicker(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
