@@ -27,7 +27,7 @@ type gateways struct {
 }
 
 func newGateways(cfg *rest.Config, namespace, name string, live func([]string)) (*gateways, error) {
-	opts := cache.Options{Scheme: kube.Scheme(), DefaultTransform: kube.Trim, DefaultNamespaces: map[string]cache.Config{namespace: {}},
+	opts := cache.Options{Scheme: kube.Scheme(), DefaultTransform: kube.Trim, NewInformer: kube.NewInformer, DefaultNamespaces: map[string]cache.Config{namespace: {}},
 		ByObject: map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: {Label: labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: name})}}}
 	c, err := cache.New(cfg, opts)
 	if err != nil {

@@ -32,7 +32,7 @@ type controllers struct {
 
 // newControllers tells set the addresses behind a Service's port for reports.
 func newControllers(api *rest.Config, mapper meta.RESTMapper, name client.ObjectKey, transform toolscache.TransformFunc, set func([]string)) (*controllers, error) {
-	c, err := cache.New(api, cache.Options{Scheme: kube.Scheme(), Mapper: mapper, DefaultTransform: kube.Trim,
+	c, err := cache.New(api, cache.Options{Scheme: kube.Scheme(), Mapper: mapper, DefaultTransform: kube.Trim, NewInformer: kube.NewInformer,
 		ByObject: map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: {Namespaces: map[string]cache.Config{name.Namespace: {}},
 			Transform: transform, Label: labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: name.Name})}}})
 	if err != nil {

@@ -84,6 +84,7 @@ func CacheOptions(namespaces []string) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{shape.LabelManagedBy: shape.Manager})}
 	o := cache.Options{
 		DefaultTransform: Trim,
+		NewInformer:      NewInformer,
 		// A read of what nobody watches is a mistake, and would start a watch of
 		// everything of its kind.
 		ReaderFailOnMissingInformer: true,

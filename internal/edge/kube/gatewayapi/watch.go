@@ -93,7 +93,7 @@ func New(cfg Config) (*Watch, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	opts := cache.Options{Scheme: kube.Scheme(), Mapper: cfg.Mapper, DefaultTransform: kube.Trim, ReaderFailOnMissingInformer: true,
+	opts := cache.Options{Scheme: kube.Scheme(), Mapper: cfg.Mapper, DefaultTransform: kube.Trim, NewInformer: kube.NewInformer, ReaderFailOnMissingInformer: true,
 		ByObject: map[client.Object]cache.ByObject{&corev1.Service{}: {Namespaces: map[string]cache.Config{cfg.Service.Namespace: {}},
 			Field: fields.OneTermEqualSelector("metadata.name", cfg.Service.Name)}}}
 	if len(cfg.Namespaces) > 0 {

@@ -18,6 +18,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/edge/kube"
 )
 
 // Start watches what the platform is made of, until ctx ends: through in,
@@ -60,7 +61,7 @@ func (p *Platform) newCache(by map[client.Object]cache.ByObject, add func(*runti
 	if err := add(s); err != nil {
 		return nil, fmt.Errorf("platform: %w", err)
 	}
-	opts := cache.Options{Scheme: s, Mapper: p.cfg.Client.RESTMapper(), ReaderFailOnMissingInformer: true,
+	opts := cache.Options{Scheme: s, Mapper: p.cfg.Client.RESTMapper(), NewInformer: kube.NewInformer, ReaderFailOnMissingInformer: true,
 		ByObject: by}
 	if len(p.cfg.Namespaces) > 0 {
 		opts.DefaultNamespaces = map[string]cache.Config{}

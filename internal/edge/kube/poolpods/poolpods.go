@@ -158,7 +158,7 @@ func (w *Watch) begin(in *routing.Pool) *pool {
 // watch runs a pool's own cache, which holds no more of a pod than its replicas
 // need.
 func (w *Watch) watch(ctx context.Context, p *pool, listed func()) error {
-	c, err := cache.New(w.cfg.REST, cache.Options{Scheme: kube.Scheme(), Mapper: w.cfg.Mapper, ByObject: map[client.Object]cache.ByObject{
+	c, err := cache.New(w.cfg.REST, cache.Options{Scheme: kube.Scheme(), Mapper: w.cfg.Mapper, NewInformer: kube.NewInformer, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}: {Namespaces: map[string]cache.Config{p.key.Namespace: {}}, Label: labels.SelectorFromSet(p.selector), Transform: w.trim}}})
 	if err != nil {
 		return err
