@@ -18,7 +18,15 @@ import (
 // inspector reads what models say of themselves, from where they are. A
 // manifest is a tenant's and the controller's network is not: it looks at
 // public addresses alone.
-type inspector struct{ store *artifact.Store }
+type inspector struct {
+	store *artifact.Store
+	turn  chan struct{}
+}
+
+// inspected is how many models are looked at at once. It leaves most of
+// [controlled] to services whose models answer: a source that swallows
+// connections takes all of inspectTimeout, each time it is asked.
+const inspected = 4
 
 // inspectTimeout bounds how long a model's own files may take to read.
 const inspectTimeout = 15 * time.Second
@@ -26,13 +34,19 @@ const inspectTimeout = 15 * time.Second
 func newInspector(dir string, internal bool, log logger) (inspector, error) {
 	// Few attempts: the fleet looks again by itself, and later each time.
 	store, err := artifact.New(artifact.Config{Dir: dir, Attempts: 2, RetryWait: 200 * time.Millisecond}, modelClient(internal), log)
-	return inspector{store}, err
+	return inspector{store, make(chan struct{}, inspected)}, err
 }
 
 // Inspect implements fleet.Models.
 func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes, error) {
 	if artifact.Local(uri) {
 		return service.Attributes{}, missing{fmt.Errorf("%s names a file of one machine, and pods run on any: put the model where all can read it, such as s3://, gs://, hf:// or pvc://", artifact.Redact(uri))}
+	}
+	select {
+	case i.turn <- struct{}{}:
+		defer func() { <-i.turn }()
+	default:
+		return service.Attributes{}, errBusy{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
@@ -50,6 +64,12 @@ func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes,
 	return service.Attributes{Format: service.NamedVersion{Name: f.Format}, Framework: service.NamedVersion{Name: f.Framework, Version: f.FrameworkVersion},
 		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, From: f.From}, nil
 }
+
+// errBusy says that a model was not looked at for others.
+type errBusy struct{}
+
+func (errBusy) Error() string { return "as many models are looked at as may be at once" }
+func (errBusy) Busy() bool    { return true }
 
 // missing says that the model can certainly not be served from there.
 type missing struct{ error }

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -34,5 +38,37 @@ func TestNoLocalModels(t *testing.T) {
 		if err == nil || !errors.As(err, &gone) || !gone.NotExist() || got.Architecture != "" {
 			t.Errorf("%q: %+v, %v", uri, got, err)
 		}
+	}
+}
+
+// TestModelsTakeTurns: sources that swallow what they are asked keep no more
+// than a few at it; others are told to come again at once.
+func TestModelsTakeTurns(t *testing.T) {
+	asked := make(chan struct{}, inspected)
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}))
+	defer srv.Close()
+	i, err := newInspector(t.TempDir(), true, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range inspected {
+		all.Go(func() { _, _ = i.Inspect(ctx, srv.URL+"/m/") })
+	}
+	for range inspected {
+		<-asked
+	}
+	var busy interface{ Busy() bool }
+	if _, err := i.Inspect(ctx, srv.URL+"/m/"); !errors.As(err, &busy) || !busy.Busy() {
+		t.Errorf("one more: %v", err)
+	}
+	stop()
+	all.Wait()
+	if _, err := i.Inspect(ctx, srv.URL+"/m/"); err == nil || errors.As(err, &busy) {
+		t.Errorf("after the others: %v", err)
 	}
 }

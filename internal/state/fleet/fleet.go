@@ -70,7 +70,8 @@ type Store interface {
 type Models interface {
 	// Inspect returns the attributes found at uri, with where each was found,
 	// without fetching weights. An error says that the model is not there or
-	// cannot be read.
+	// cannot be read; one with a method Busy() bool that says true, that too many
+	// are looked at now.
 	Inspect(ctx context.Context, uri string) (service.Attributes, error)
 }
 
@@ -339,6 +340,9 @@ func (f *Fleet) Run(ctx context.Context, workers int) {
 // retryAfter is when a failed reconcile is tried again, and how often what
 // this host lacked is looked for.
 const retryAfter = 5 * time.Second
+
+// busyAfter is when a model is asked for again that could not be for others.
+const busyAfter = time.Second
 
 // maxRetryAfter is how far retryAfter grows for a model that cannot be read:
 // asking for it may itself take long.

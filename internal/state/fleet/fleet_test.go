@@ -446,3 +446,35 @@ func TestSourced(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// TestBusyModels: a model that is not looked at yet, since others are, is asked
+// for soon again, and is no failure; one that has failed gives way.
+func TestBusyModels(t *testing.T) {
+	r := newRig(t)
+	r.models.fail = tooMany{}
+	r.apply(serviceYAML("a", "scaling: {minReplicas: 1}"))
+	if again := r.reconcile("a"); again != time.Second || r.ready("a").Reason != "NoRevision" || r.runs("a") != "" {
+		t.Errorf("again after %s, %+v, runs on %q", again, r.ready("a"), r.runs("a"))
+	}
+	r.models.fail = errors.New("no answer")
+	r.apply(strings.Replace(serviceYAML("b", "scaling: {minReplicas: 1}"), ", format: {name: tree}", "", 1))
+	for range 3 {
+		r.now = r.now.Add(r.reconcile("b"))
+	}
+	failed := r.ready("b")
+	r.models.fail = tooMany{}
+	if again := r.reconcile("b"); again != 8*time.Second || r.ready("b") != failed {
+		t.Errorf("again after %s, %+v", again, r.ready("b"))
+	}
+	r.models.fail = nil
+	r.now = r.now.Add(time.Second)
+	if r.reconcile("a"); r.runs("a") != "oak" {
+		t.Errorf("once there is a turn it runs on %q", r.runs("a"))
+	}
+}
+
+// tooMany is an error of Models.
+type tooMany struct{ error }
+
+func (tooMany) Error() string { return "too many" }
+func (tooMany) Busy() bool    { return true }

@@ -34,6 +34,9 @@ func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
 	if failure != nil {
 		return f.fail(w, failure, again)
 	}
+	if next == nil {
+		return f.postpone(w, again)
+	}
 	w.failure = nil
 	if w.key.IsCanary() && f.redundant(w.key, next.Revision.Hash) {
 		return 0
@@ -85,13 +88,28 @@ func (f *Fleet) fail(w *work, failure *service.Failure, again time.Duration) tim
 	return again
 }
 
+// postpone has w's inputs resolved after again, and says nothing of it. One
+// that has failed before gives way to others.
+func (f *Fleet) postpone(w *work, again time.Duration) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.mu.services[w.key]; e != nil {
+		e.reselect = e.reselect || w.reselect
+		if again = min(again<<min(e.retry.tries, 8), maxRetryAfter); !e.stale {
+			e.stale, e.retry.at = true, f.cfg.Now().Add(again)
+		}
+	}
+	return again
+}
+
 func sameLimits(a, b workload.Revision) bool {
 	return slices.EqualFunc(a.Components, b.Components, func(x, y workload.Component) bool {
 		return x.Role == y.Role && x.Limits == y.Limits
 	})
 }
 
-// resolved makes the record for w's inputs, or says why it cannot be made.
+// resolved makes the record for w's inputs, or says why it cannot be made. With
+// neither, its time has not come yet.
 func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, *service.Failure) {
 	host, err := f.cfg.Platform.Host(ctx)
 	if err != nil {
@@ -101,7 +119,10 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 	plain.CanaryPercent = nil // makes no other revision
 	svc := &plain
 	m, err := f.model(ctx, w.object)
-	if err != nil {
+	switch {
+	case busy(err):
+		return nil, busyAfter, nil
+	case err != nil:
 		return nil, retryAfter, &service.Failure{Reason: reasonModelLoadFailed, Message: err.Error()}
 	}
 	in := workload.Input{Service: svc, URI: m.uri, Attributes: m.attributes, Cluster: f.cfg.Cluster, Image: f.cfg.Image}
@@ -212,7 +233,7 @@ func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
 	found, err := f.cfg.Models.Inspect(ctx, m.uri)
 	if err != nil {
 		var missing interface{ NotExist() bool }
-		if errors.As(err, &missing) && missing.NotExist() || m.attributes.Format.Name == "" {
+		if errors.As(err, &missing) && missing.NotExist() || m.attributes.Format.Name == "" || busy(err) {
 			return m, err
 		}
 		// What the manifest says is enough to choose by; fetching will tell.
@@ -221,6 +242,12 @@ func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
 	}
 	m.attributes = m.attributes.Fill(found, "model files")
 	return m, nil
+}
+
+// busy says that a model was not looked at because too many others are.
+func busy(err error) bool {
+	var e interface{ Busy() bool }
+	return errors.As(err, &e) && e.Busy()
 }
 
 // worthInspecting says whether the files could tell what selection needs. Ones

@@ -229,7 +229,9 @@ func conditions(w *work, st service.Status) []service.Condition {
 	}
 	stopped := w.object.Service.Stopped
 	selected := cond(service.ConditionSelected, w.record != nil, "Selected", st.Runtime.Why)
-	if w.record == nil && w.failure != nil {
+	if w.record == nil && w.failure == nil {
+		selected = cond(service.ConditionSelected, false, "NoRevision", "waits for its turn to have its model looked at")
+	} else if w.record == nil {
 		selected = cond(service.ConditionSelected, false, w.failure.Reason, w.failure.Message)
 	} else if w.failure != nil {
 		selected = cond(service.ConditionSelected, false, w.failure.Reason, w.failure.Message+"; the revision before goes on serving")
