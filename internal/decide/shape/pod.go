@@ -43,6 +43,7 @@ func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1
 	}
 	r.environment(m, place)
 	r.wire(&pod, m)
+	lastWords(&pod)
 	if pod.EnableServiceLinks == nil {
 		// Variables named after every Service of the namespace: a Service named
 		// vllm would give vLLM a VLLM_PORT that it cannot read.
@@ -73,6 +74,18 @@ func (r *renderer) images(pod *corev1.PodSpec) error {
 		}
 	}
 	return nil
+}
+
+// lastWords has the end of a failed container's log in the pod's status, where
+// the reason of the failure is read.
+func lastWords(pod *corev1.PodSpec) {
+	for _, list := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
+		for i := range list {
+			if list[i].TerminationMessagePolicy == "" {
+				list[i].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+			}
+		}
+	}
 }
 
 // restricted is what Kubernetes' strictest pod security standard asks for. The

@@ -25,8 +25,13 @@ var update = flag.Bool("update", false, "write the golden files anew")
 const image = "registry.example/roundhouse:v1"
 
 // everything is what a cluster can have installed.
-var everything = Options{LeaderWorkerSets: true, Owner: &metav1.OwnerReference{APIVersion: "serving.kserve.io/v1beta1",
-	Kind: "InferenceService", Name: "owner", UID: "11111111-2222-3333-4444-555555555555", Controller: new(true)}}
+var everything = Options{LeaderWorkerSets: true,
+	Accounts: map[string]Account{
+		"sa": {Secrets: []string{"sa-token-x7f2p", "s3creds", "hf", "s3creds"},
+			Annotations: map[string]string{"serving.kserve.io/s3-endpoint": "minio.team:9000", "serving.kserve.io/s3-usehttps": "0", "serving.kserve.io/s3-region": "us-1"}},
+		"google": {Secrets: []string{"gcs", "google-dockercfg-b7kq9"}},
+	}, Owner: &metav1.OwnerReference{APIVersion: "serving.kserve.io/v1beta1",
+		Kind: "InferenceService", Name: "owner", UID: "11111111-2222-3333-4444-555555555555", Controller: new(true)}}
 
 // revision renders the one service of a manifest, on the runtimes in it and
 // those of the catalog.
@@ -314,5 +319,24 @@ func TestProbesAndGoodbye(t *testing.T) {
 	p, _ := pod("", func(p *corev1.PodSpec) { p.ServiceAccountName = "mine"; p.EnableServiceLinks = new(true) })
 	if p.AutomountServiceAccountToken != nil || !*p.EnableServiceLinks {
 		t.Error("what the pod says is not kept")
+	}
+}
+
+// TestLastWords checks that the pod's status keeps the end of a failed
+// container's log, unless the manifest says otherwise.
+func TestLastWords(t *testing.T) {
+	pod := &corev1.PodSpec{
+		InitContainers: []corev1.Container{{Name: Fetcher}},
+		Containers:     []corev1.Container{{Name: "a"}, {Name: "b", TerminationMessagePolicy: corev1.TerminationMessageReadFile}},
+	}
+	lastWords(pod)
+	for c, want := range map[*corev1.Container]corev1.TerminationMessagePolicy{
+		&pod.InitContainers[0]: corev1.TerminationMessageFallbackToLogsOnError,
+		&pod.Containers[0]:     corev1.TerminationMessageFallbackToLogsOnError,
+		&pod.Containers[1]:     corev1.TerminationMessageReadFile,
+	} {
+		if c.TerminationMessagePolicy != want {
+			t.Errorf("%s: %s, want %s", c.Name, c.TerminationMessagePolicy, want)
+		}
 	}
 }

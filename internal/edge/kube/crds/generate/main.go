@@ -57,7 +57,7 @@ var runtimeColumns = []apiext.CustomResourceColumnDefinition{
 var kinds = []kind{
 	{api.KindModelService, "modelservices", "msvc", false, reflect.TypeFor[api.ModelService](), []apiext.CustomResourceColumnDefinition{
 		column("Ready", ready+".status", "string", 0),
-		column("Reason", ready+".reason", "string", 1),
+		column("Reason", ready+".reason", "string", 0),
 		column("Runtime", ".status.runtime.name", "string", 0),
 		column("Replicas", engine+".ready", "integer", 0),
 		column("Desired", engine+".desired", "integer", 1),
@@ -69,14 +69,14 @@ var kinds = []kind{
 	{api.KindClusterServingRuntime, "clusterservingruntimes", "rhcsr", true, reflect.TypeFor[api.ClusterServingRuntime](), runtimeColumns},
 	{api.KindRoute, "routes", "rhroute", false, reflect.TypeFor[api.Route](), []apiext.CustomResourceColumnDefinition{
 		column("Ready", ready+".status", "string", 0),
-		column("Reason", ready+".reason", "string", 1),
+		column("Reason", ready+".reason", "string", 0),
 		column("Models", ".spec.models", "string", 0),
 		column("Targets", ".spec.targets[*]['service','pool']", "string", 0),
 		age,
 	}},
 	{api.KindPool, "pools", "rhpool", false, reflect.TypeFor[api.Pool](), []apiext.CustomResourceColumnDefinition{
 		column("Ready", ready+".status", "string", 0),
-		column("Reason", ready+".reason", "string", 1),
+		column("Reason", ready+".reason", "string", 0),
 		column("Protocol", ".spec.protocol", "string", 0),
 		column("Policy", ".spec.picker.preset", "string", 0),
 		age,
