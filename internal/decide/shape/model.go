@@ -90,6 +90,8 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, uri string
 		VolumeMounts:    append([]corev1.VolumeMount{mount}, mounts...),
 		SecurityContext: security,
 	}
+	scheme, _, _ := strings.Cut(uri, "://")
+	r.grant(pod, &c, scheme)
 	pod.InitContainers = append([]corev1.Container{c}, pod.InitContainers...)
 	return nil
 }
@@ -97,9 +99,9 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, uri string
 // credentialNames are the variables that reading a model looks at, and
 // credentialPrefixes the families of them.
 var (
-	credentialNames = []string{"STORAGE_EMULATOR_HOST", "awsAnonymousCredential", "HUGGING_FACE_HUB_TOKEN",
+	credentialNames = []string{"STORAGE_EMULATOR_HOST", "awsAnonymousCredential", "HUGGING_FACE_HUB_TOKEN", "DOCKER_CONFIG", "REGISTRY_AUTH_FILE",
 		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
-	credentialPrefixes = []string{"AWS_", "S3_", "GOOGLE_", "HF_"}
+	credentialPrefixes = []string{"AWS_", "S3_", "GOOGLE_", "HF_", "AZURE_", "AZ_"}
 	// headers for one host of https, as KServe names them
 	credentialSuffix = "-headers"
 )

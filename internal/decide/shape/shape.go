@@ -26,6 +26,8 @@ type Options struct {
 	Owner *metav1.OwnerReference
 	// LeaderWorkerSets says that the kind is installed.
 	LeaderWorkerSets bool
+	// Accounts are the service accounts of [AccountOf], as far as they are known.
+	Accounts map[string]Account
 }
 
 // Objects are what a revision is on a cluster, in the order of its roles.

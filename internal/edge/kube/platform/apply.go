@@ -37,6 +37,9 @@ func (p *Platform) Apply(ctx context.Context, r workload.Revision) error {
 		return fmt.Errorf("platform: %w", err)
 	}
 	todo, gone := p.plan(k, objects)
+	if todo, err = p.credited(ctx, r, todo); err != nil {
+		return fmt.Errorf("platform: %w", err)
+	}
 	for _, o := range todo {
 		if err := p.write(ctx, k, o); err != nil {
 			return fmt.Errorf("platform: apply %s %s/%s: %w", o.id.kind, k.Namespace, o.id.name, err)
@@ -61,7 +64,10 @@ type rendered struct {
 
 // render makes the objects of a revision and notes what its replicas are like.
 func (p *Platform) render(ctx context.Context, r workload.Revision) ([]rendered, error) {
-	o := shape.Options{Owner: p.cfg.Owner(r.Service)}
+	return p.renderAs(ctx, r, shape.Options{Owner: p.cfg.Owner(r.Service)})
+}
+
+func (p *Platform) renderAs(ctx context.Context, r workload.Revision, o shape.Options) ([]rendered, error) {
 	if slices.ContainsFunc(r.Components, func(c workload.Component) bool { return c.Leader != nil || c.Worker != nil }) {
 		var err error
 		if o.LeaderWorkerSets, err = p.groupsInstalled(ctx); err != nil {

@@ -1,0 +1,116 @@
+package shape
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// Account is what a service account says of the credentials that a model is
+// fetched with, as KServe's users write it: the names of its secrets, and
+// annotations. What is in the secrets, and their annotations, is not known.
+type Account struct {
+	Secrets     []string
+	Annotations map[string]string
+}
+
+// maxSecrets bounds the secrets of one account that are handed on.
+const maxSecrets = 16
+
+// defaultAccount is that of pods that name none.
+const defaultAccount = "default"
+
+// AccountOf names the service account whose secrets fetch a role's model; "" is
+// none, since nothing is fetched or nothing of it is secret.
+func AccountOf(rev *workload.Revision, c *workload.Component) string {
+	r := renderer{rev: rev, c: *c}
+	if scheme, _, _ := strings.Cut(rev.Model.URI, "://"); !slices.Contains(guarded, scheme) || rev.Model.Verbatim || !r.bearsModel() {
+		return ""
+	}
+	pod := c.Pod
+	if c.Leader != nil {
+		pod = c.Leader.Pod
+	}
+	return accountName(&pod)
+}
+
+func accountName(pod *corev1.PodSpec) string {
+	switch {
+	case pod.ServiceAccountName != "":
+		return pod.ServiceAccountName
+	case pod.DeprecatedServiceAccount != "":
+		return pod.DeprecatedServiceAccount
+	}
+	return defaultAccount
+}
+
+// guarded are the schemes of stores that ask who one is.
+var guarded = []string{"s3", "gs", "hf", "https", "az", "oci"}
+
+// annotated are KServe's annotations of an S3 store with the variables that
+// they stand for.
+var annotated = map[string]string{
+	"serving.kserve.io/s3-endpoint":          "S3_ENDPOINT",
+	"serving.kserve.io/s3-usehttps":          "S3_USE_HTTPS",
+	"serving.kserve.io/s3-region":            "AWS_DEFAULT_REGION",
+	"serving.kserve.io/s3-useanoncredential": "awsAnonymousCredential",
+	"serving.kserve.io/s3-usevirtualbucket":  "S3_USER_VIRTUAL_BUCKET",
+}
+
+// KServe's file of Google's credentials, as a key of a secret, and where the
+// fetching container has it.
+const (
+	googleKey    = "gcloud-application-credentials.json"
+	googleMount  = "/var/secrets"
+	googleVolume = "roundhouse-google"
+)
+
+// grant hands the secrets of the pod's account to the container that fetches
+// the model, each as it is or not at all, and where the store is, as the
+// annotations of the account, or of the service, say. What the container that
+// serves states itself goes before all of it.
+func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string) {
+	a := r.o.Accounts[accountName(pod)]
+	var from []corev1.EnvFromSource
+	secrets := a.own(accountName(pod))
+	for _, name := range secrets {
+		from = append(from, corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Optional: new(true)}})
+	}
+	c.EnvFrom = append(from, c.EnvFrom...) // the last one counts
+	if scheme == "s3" {
+		for _, name := range slices.Sorted(maps.Keys(annotated)) {
+			for _, of := range []map[string]string{r.c.Annotations, r.rev.Annotations, a.Annotations} {
+				if v := of[name]; v != "" {
+					setEnv(c, annotated[name], v)
+				}
+			}
+		}
+	}
+	const variable = "GOOGLE_APPLICATION_CREDENTIALS"
+	if scheme == "gs" && len(secrets) == 1 && !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == variable }) {
+		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: googleVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+			SecretName: secrets[0], Optional: new(true), Items: []corev1.KeyToPath{{Key: googleKey, Path: googleKey}}}}})
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: googleVolume, MountPath: googleMount, ReadOnly: true})
+		setEnv(c, variable, path.Join(googleMount, googleKey))
+	}
+}
+
+// own are the account's secrets that a person gave it: clusters add tokens and
+// logins of registries, under names of the account's.
+func (a Account) own(name string) (out []string) {
+	for _, s := range a.Secrets {
+		if s == "" || strings.HasPrefix(s, name+"-token-") || strings.HasPrefix(s, name+"-dockercfg-") || slices.Contains(out, s) {
+			continue
+		}
+		if out = append(out, s); len(out) == maxSecrets {
+			break
+		}
+	}
+	return out
+}
