@@ -59,6 +59,7 @@ type Server struct {
 		book    *book
 		unknown bool
 		served  map[service.Key]bool // published
+		warned  time.Time            // of a refused report
 	}
 }
 
@@ -177,10 +178,11 @@ const (
 func (s *Server) Serve(ctx context.Context, l net.Listener, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) error {
 	srv := &http.Server{Handler: s.Handler(), ReadTimeout: readTimeout, WriteTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate},
-		ErrorLog:  slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug)}
+		Protocols: new(http.Protocols), ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug)}
+	srv.Protocols.SetHTTP1(true) // a connection is one request at a time
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
-	if err := srv.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.ServeTLS(bound(l), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("demand on %s: %w", l.Addr(), err)
 	}
 	return nil
@@ -225,6 +227,20 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(out) // nobody hears of an error
 }
 
+// warnEvery is the least time between two warnings of refused reports: whoever
+// reaches the port can have one refused.
+const warnEvery = 10 * time.Second
+
+func (s *Server) warn(text string, args ...any) {
+	level, now := slog.LevelDebug, s.cfg.Now()
+	s.mu.Lock()
+	if s.mu.warned.IsZero() || now.Sub(s.mu.warned) >= warnEvery {
+		level, s.mu.warned = slog.LevelWarn, now
+	}
+	s.mu.Unlock()
+	s.cfg.Log.Log(context.Background(), level, text, args...)
+}
+
 // authenticate says who reports, or with which status that is refused.
 func (s *Server) authenticate(r *http.Request) (Identity, int, error) {
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -234,12 +250,12 @@ func (s *Server) authenticate(r *http.Request) (Identity, int, error) {
 	who, err := s.cfg.Reviewer.Review(r.Context(), token)
 	switch {
 	case errors.Is(err, ErrUnauthenticated):
-		s.cfg.Log.Warn("a report with a token that is not valid was refused", "from", r.RemoteAddr, "error", err)
+		s.warn("a report with a token that is not valid was refused", "from", r.RemoteAddr, "error", err)
 		return who, http.StatusUnauthorized, err
 	case err != nil:
 		return who, http.StatusServiceUnavailable, fmt.Errorf("the token could not be reviewed: %w", err)
 	case !s.allowed[who.User]:
-		s.cfg.Log.Warn("a report of an account that may not was refused", "from", r.RemoteAddr, "account", who.User)
+		s.warn("a report of an account that may not was refused", "from", r.RemoteAddr, "account", who.User)
 		return who, http.StatusForbidden, fmt.Errorf("%s may not report: the controller allows %s", who.User, strings.Join(slices.Sorted(slices.Values(s.cfg.Accounts)), ", "))
 	}
 	return who, 0, nil

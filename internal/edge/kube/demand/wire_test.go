@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -59,7 +61,7 @@ func secrets(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	return cert, pool(data[keyAuthorities])
 }
 
-func serve(t *testing.T, cert tls.Certificate, address string) *controller {
+func serve(t *testing.T, cert tls.Certificate, address string, change ...func(*Config)) *controller {
 	t.Helper()
 	c := &controller{heard: map[string]int{}, changed: make(chan struct{}, 1)}
 	cfg := DefaultConfig()
@@ -72,6 +74,9 @@ func serve(t *testing.T, cert tls.Certificate, address string) *controller {
 		case c.changed <- struct{}{}:
 		default:
 		}
+	}
+	for _, f := range change {
+		f(&cfg)
 	}
 	var err error
 	if c.Server, err = NewServer(cfg); err != nil {
@@ -293,6 +298,78 @@ func TestRefusals(t *testing.T) {
 	if _, err := c.post(t.Context(), fake.address, Report{Pod: "gw", Instance: 1, Number: 1}); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("reported to a stranger: %v", err)
 	}
+}
+
+// TestFlood: who sends wrong tokens over as many connections as it can neither
+// keeps a gateway from reporting nor fills the log.
+func TestFlood(t *testing.T) {
+	cert, roots := secrets(t)
+	var lines bytes.Buffer
+	s := serve(t, cert, "127.0.0.1:0", func(cfg *Config) {
+		cfg.Log, cfg.Reviewer = slog.New(slog.NewTextHandler(&lines, nil)), slow{cfg.Reviewer, make(chan struct{}, atOnce)}
+	})
+	var flood []net.Conn
+	refused := 0
+	for range 4 * maxFromOne {
+		// Linux takes connections from every address of 127/8.
+		d := tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}, Config: &tls.Config{RootCAs: roots, ServerName: ServerName}}
+		c, err := d.DialContext(t.Context(), "tcp", s.address)
+		if err != nil {
+			refused++
+			continue
+		}
+		defer c.Close()
+		flood = append(flood, c)
+		if _, err := io.WriteString(c, "POST "+Path+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\nContent-Length: 2\r\n\r\n{}"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(flood) != maxFromOne || refused != 3*maxFromOne {
+		t.Errorf("%d connections were taken, %d not", len(flood), refused)
+	}
+	g := reporter(t, roots, nil)
+	g.SetTargets([]string{s.address})
+	g.Report("ml/iris", autoscale.Demand{Queued: 3})
+	began := time.Now()
+	at := s.until(t, service.ParseKey("ml/iris"), "told meanwhile", func(d autoscale.Demand) bool { return d.Queued == 3 })
+	if took := at.Sub(began); took > 3*time.Second {
+		t.Errorf("a gateway waited for %s", took)
+	}
+	for _, c := range flood { // one that goes makes room
+		answer := make([]byte, 12)
+		if _, err := io.ReadFull(c, answer); err != nil || string(answer) != "HTTP/1.1 401" {
+			t.Errorf("%q, %v", answer, err)
+		}
+		_ = c.Close()
+	}
+	kept := &tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}, Config: &tls.Config{RootCAs: roots, ServerName: ServerName}}
+	for limit := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		c, err := kept.DialContext(t.Context(), "tcp", s.address)
+		if err == nil {
+			_ = c.Close()
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatal("connections that ended make no room")
+		}
+	}
+	s.stop()
+	if n := strings.Count(lines.String(), "was refused"); n != 1 {
+		t.Errorf("%d lines of %d refusals:\n%s", n, maxFromOne, lines.String())
+	}
+}
+
+// slow takes its time, as an API server does, for some at a time.
+type slow struct {
+	Reviewer
+	turn chan struct{}
+}
+
+func (s slow) Review(ctx context.Context, token string) (Identity, error) {
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	time.Sleep(50 * time.Millisecond)
+	return s.Reviewer.Review(ctx, token)
 }
 
 // api answers TokenReviews.
