@@ -2,7 +2,6 @@ package pods
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -134,8 +133,8 @@ func address(ip string, port int32) string {
 
 // hostPort is an address as URLs have it.
 func hostPort(ip string, port int32) string {
-	if at, err := netip.ParseAddr(ip); err == nil {
-		return netip.AddrPortFrom(at, uint16(port)).String() //nolint:gosec // a port
+	if strings.Contains(ip, ":") { // IPv6
+		ip = "[" + ip + "]"
 	}
 	return ip + ":" + strconv.Itoa(int(port))
 }

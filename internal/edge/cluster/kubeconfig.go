@@ -335,7 +335,7 @@ func (c clusterEntry) into(a *Access, at string) error {
 	return err
 }
 
-func (u userEntry) into(a *Access) (err error) {
+func (u userEntry) into(a *Access) error {
 	at := a.Origin
 	if u.AuthProvider != nil {
 		return fmt.Errorf("%s.auth-provider: is not supported, as kubectl does not either since 1.26: use the plugin of your cloud as exec (kubelogin, gke-gcloud-auth-plugin)", at)
@@ -357,22 +357,28 @@ func (u userEntry) into(a *Access) (err error) {
 			a.Token = strings.TrimSpace(string(raw))
 		}
 	}
-	if u.Cert != "" || u.CertData != "" {
-		if a.Cert, err = material(u.file, at, "client-certificate", u.Cert, u.CertData); err != nil {
-			return err
-		}
-		if u.Key == "" && u.KeyData == "" {
-			return fmt.Errorf("%s.client-key: is missing: a client-certificate needs it, or client-key-data", at)
-		}
-		if a.Key, err = material(u.file, at, "client-key", u.Key, u.KeyData); err != nil {
-			return err
-		}
+	if err := u.certificate(a); err != nil {
+		return err
 	}
 	if u.Exec != nil {
 		a.Exec = u.Exec
 		return a.Exec.validate(u.file, at+".exec")
 	}
 	return nil
+}
+
+func (u userEntry) certificate(a *Access) (err error) {
+	if u.Cert == "" && u.CertData == "" {
+		return nil
+	}
+	if a.Cert, err = material(u.file, a.Origin, "client-certificate", u.Cert, u.CertData); err != nil {
+		return err
+	}
+	if u.Key == "" && u.KeyData == "" {
+		return fmt.Errorf("%s.client-key: is missing: a client-certificate needs it, or client-key-data", a.Origin)
+	}
+	a.Key, err = material(u.file, a.Origin, "client-key", u.Key, u.KeyData)
+	return err
 }
 
 // material is the content of a field that is a file's name, or of its sibling

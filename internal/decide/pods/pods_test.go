@@ -1,0 +1,78 @@
+package pods
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+)
+
+var iris = service.Key{Namespace: "default", Name: "iris"}
+
+// exited is a pod whose main container ended.
+func exited(name string, code int32, created time.Time) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(created), Labels: map[string]string{shape.LabelRole: "engine", shape.LabelRevision: "r1"}},
+		Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "main"}}},
+		Status: corev1.PodStatus{PodIP: "fd00::7", ContainerStatuses: []corev1.ContainerStatus{{Name: "main",
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error"}}}}}}
+}
+
+// TestSignals: how Linux calls what ended a container, wherever this runs.
+func TestSignals(t *testing.T) {
+	roles := map[service.Role]Role{service.RoleEngine: {HTTP: 8080, Main: "main"}}
+	for code, says := range map[int32]string{128 + 6: "aborted", 128 + 11: "segmentation fault", 128 + 9: "liveness probe", 128 + 15: "liveness probe",
+		128 + 7: "bus error", 128 + 31: "signal 31", 1: "see its log", 0: "must not end by itself"} {
+		r := Observe(iris, []*corev1.Pod{exited("a", code, time.Time{})}, []Set{{Role: service.RoleEngine, Count: 1, Revision: "r1"}}, roles)
+		if len(r) != 1 || r[0].Phase != replica.Failed || !strings.Contains(r[0].Message, says) || r[0].HTTP != "[fd00::7]:8080" {
+			t.Errorf("%d: %+v", code, r)
+		}
+	}
+}
+
+// TestOrder: oldest first, and of one second in the order given.
+func TestOrder(t *testing.T) {
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	pods := []*corev1.Pod{exited("z", 1, noon), exited("a", 1, noon), exited("m", 1, noon.Add(-time.Second))}
+	var got []string
+	for _, r := range Observe(iris, pods, []Set{{Name: "iris-engine", Role: service.RoleEngine, Revision: "r1", Count: 5, Since: noon.Add(time.Minute)}}, nil) {
+		got = append(got, r.ID)
+	}
+	if want := []string{"m", "z", "a", "iris-engine-awaited-3", "iris-engine-awaited-4"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// FuzzObserve: whatever a pod's status says, there are never fewer replicas than
+// the count, each has a name, and messages are bounded.
+func FuzzObserve(f *testing.F) {
+	raw, _ := json.Marshal(exited("a", 137, time.Unix(0, 0)))
+	f.Add(raw, 2)
+	f.Add([]byte(`{"metadata":{"labels":{"roundhouse.dev/role":"engine"}},"status":{"phase":"Failed","message":"x"}}`), 1)
+	f.Fuzz(func(t *testing.T, raw []byte, count int) {
+		var pod corev1.Pod
+		if json.Unmarshal(raw, &pod) != nil || pod.Name == "" {
+			return
+		}
+		count &= 0xf
+		set := Set{Name: "s", Role: service.RoleEngine, Revision: "r1", Count: count}
+		got := Observe(iris, []*corev1.Pod{&pod}, []Set{set}, map[service.Role]Role{service.RoleEngine: {Main: "main", Startup: time.Minute}})
+		if len(got) < count {
+			t.Errorf("%d replicas of %d", len(got), count)
+		}
+		for _, r := range got {
+			if r.ID == "" || r.Service != iris || len(r.Message) > 2*maxMessage {
+				t.Errorf("%+v", r)
+			}
+		}
+		LogContainer(&pod, "main"+strconv.Itoa(count))
+	})
+}
