@@ -59,6 +59,7 @@ crds: {install: false}
 watchNamespaces: [team-a, team-b]
 gateway: {service: {type: LoadBalancer, annotations: {a: b}}}
 `,
+	"pickers": "crds: {install: false}\nendpointPicker: {namespaces: [team-a]}\n",
 	"bare": `
 crds: {install: false}
 rbac: {create: false}
@@ -104,6 +105,7 @@ gateway:
   args: [--upstream-client=net/http]
   env: [{name: A, value: "1"}]
 gatewayClass: {create: true}
+endpointPicker: {namespaces: [team-a, team-b], args: [--fallbacks=2]}
 metrics:
   serviceMonitor: {create: true, labels: {release: prometheus}}
   dashboard: {create: true}
@@ -305,12 +307,14 @@ func TestServerTakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			objects := kubetest.Parse(t, render(t, set))
 			install(t, c, objects, true)
-			pods := 0
+			pods, pickers := 0, 0
 			for _, u := range objects {
 				if u.GetKind() != "Deployment" {
 					continue
 				}
-				pods++
+				if pods++; strings.HasSuffix(u.GetName(), "-endpoint-picker") {
+					pickers++
+				}
 				template, _, _ := unstructured.NestedMap(u.Object, "spec", "template")
 				pod := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(template)}
 				pod.SetAPIVersion("v1")
@@ -322,7 +326,7 @@ func TestServerTakes(t *testing.T) {
 					t.Errorf("a pod of %s: %v", u.GetName(), err)
 				}
 			}
-			if want := 1 + strings.Count(set, "enabled: false"); pods != 3-want {
+			if less := strings.Count(set, "enabled: false"); pods != pickers+2-less {
 				t.Errorf("%d Deployments", pods)
 			}
 		})

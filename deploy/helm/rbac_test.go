@@ -141,6 +141,11 @@ func TestRBAC(t *testing.T) {
 				controller: append(append(never("elsewhere"), own...), call{"create", "apiextensions.k8s.io", "customresourcedefinitions", "", ""}),
 				gateway:    append(append(never("elsewhere"), writes...), append(own, ownCalls(controller)[0])...),
 			}},
+		{"endpoint pickers", "pickers",
+			map[string][]call{"roundhouse-endpoint-picker team-a": append(spread("team-a", "list watch", ":pods", "inference.networking.k8s.io:inferencepools",
+				"inference.networking.x-k8s.io:inferencepools", "inference.networking.x-k8s.io:inferencemodels", "inference.networking.x-k8s.io:inferenceobjectives",
+				"inference.networking.x-k8s.io:inferencemodelrewrites"), spread("", "list watch", "apiextensions.k8s.io:customresourcedefinitions")...)},
+			map[string][]call{"roundhouse-endpoint-picker team-a": append(append(never("team-a"), writes...), spread("team-b", "list", ":pods", "inference.networking.k8s.io:inferencepools")...)}},
 		{"two namespaces", "namespaces",
 			map[string][]call{
 				controller: append(append(controllerCalls("team-a"), controllerCalls("team-b")...), ownCalls(controller)...),
@@ -195,9 +200,13 @@ func TestRBAC(t *testing.T) {
 func may(t *testing.T, c client.Client, account string, want call) bool {
 	t.Helper()
 	resource, sub, _ := strings.Cut(want.resource, "/")
-	user := fmt.Sprintf("system:serviceaccount:%s:%s", namespace, account)
+	account, in, elsewhere := strings.Cut(account, " ")
+	if !elsewhere {
+		in = namespace
+	}
+	user := fmt.Sprintf("system:serviceaccount:%s:%s", in, account)
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user,
-		Groups: []string{"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:" + namespace},
+		Groups: []string{"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:" + in},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: want.verb, Group: want.group, Resource: resource, Subresource: sub,
 			Namespace: want.namespace, Name: want.name}}}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(review)

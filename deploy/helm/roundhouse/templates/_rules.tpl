@@ -226,3 +226,19 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   resources: [endpointslices]
   verbs: [get, list, watch]
 {{- end }}
+
+{{- define "roundhouse.rules.endpointPicker" -}}
+# The pools, what belongs to them, and their pods.
+- apiGroups: [inference.networking.k8s.io, inference.networking.x-k8s.io]
+  resources: [inferencepools, inferencemodels, inferenceobjectives, inferencemodelrewrites]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch]
+{{- end }}
+
+{{- define "roundhouse.rules.endpointPicker.cluster" -}}
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  verbs: [get, list, watch]
+{{- end }}
