@@ -28,7 +28,42 @@ func plain(m map[string]any) (map[string]any, error) {
 	if out == nil {
 		out = map[string]any{}
 	}
+	shorten(out)
 	return out, nil
+}
+
+// maxText is what a text of a status may have, in bytes. Messages repeat what
+// a manifest says, which may be longer than an object may be; conditions of
+// published kinds may have messages of 32 KiB.
+const maxText = 8 << 10
+
+// shorten cuts texts that are too long.
+func shorten(v any) any {
+	switch v := v.(type) {
+	case string:
+		return cut(v, maxText)
+	case []any:
+		for i := range v {
+			v[i] = shorten(v[i])
+		}
+	case map[string]any:
+		for name, e := range v {
+			v[name] = shorten(e)
+		}
+	}
+	return v
+}
+
+// cut is as much of a text as has at most so many bytes, whole characters.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	end := most - len("…")
+	for end > 0 && text[end]&0xc0 == 0x80 {
+		end--
+	}
+	return text[:end] + "…"
 }
 
 // ticking are fields that change by themselves, and what they count begins

@@ -94,12 +94,5 @@ func (w *Writer) event(u *unstructured.Unstructured, warning bool, reason, text 
 	if reason == "" {
 		reason = "Failed"
 	}
-	if len(text) > maxNote {
-		cut := maxNote - len("…")
-		for cut > 0 && text[cut]&0xc0 == 0x80 {
-			cut--
-		}
-		text = text[:cut] + "…"
-	}
-	w.cfg.Events.Eventf(u, nil, kind, reason, "Reconcile", "%s", text)
+	w.cfg.Events.Eventf(u, nil, kind, reason, "Reconcile", "%s", cut(text, maxNote))
 }
