@@ -5,7 +5,6 @@ package pods
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -297,15 +296,13 @@ func imageWords(image, reason, message string) string {
 	return what + cmp.Or(why, reason)
 }
 
-var backOffWords = regexp.MustCompile(`^back-off ([0-9hms.]+) restarting`)
-
 // backOff is how long the kubelet waits, of its words "back-off 40s restarting
 // failed container=main pod=…".
 func backOff(message string) time.Duration {
-	if m := backOffWords.FindStringSubmatch(message); m != nil {
-		if d, err := time.ParseDuration(m[1]); err == nil {
-			return d
-		}
+	rest, said := strings.CutPrefix(message, "back-off ")
+	wait, _, found := strings.Cut(rest, " restarting")
+	if d, err := time.ParseDuration(wait); said && found && err == nil {
+		return max(0, d)
 	}
 	return 0
 }

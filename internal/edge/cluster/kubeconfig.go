@@ -16,7 +16,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -271,7 +270,7 @@ func (m *merged) settle(o Options) (*Access, error) {
 	if !there {
 		return nil, fmt.Errorf("%s.user: no user %q in %s", at, c.User, where)
 	}
-	if c.Namespace != "" && !dnsLabel.MatchString(c.Namespace) {
+	if c.Namespace != "" && !label(c.Namespace) {
 		return nil, fmt.Errorf("%s.namespace: %q is no name of a namespace", at, c.Namespace)
 	}
 	a := &Access{Context: name, Namespace: c.Namespace}
@@ -297,7 +296,10 @@ func (m *merged) settle(o Options) (*Access, error) {
 	return a, nil
 }
 
-var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+// label says whether a namespace may be called so (RFC 1123).
+func label(s string) bool {
+	return s != "" && len(s) <= 63 && strings.Trim(s, "-") == s && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
 
 func (m *merged) names() string {
 	if len(m.contexts) == 0 {
