@@ -3,9 +3,16 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 )
 
@@ -51,5 +58,42 @@ spec:
 	eventuallyIs(t, "woken", func() string { return f.is(k) }, "2 of 2 ready, canary 0 %")
 	if got := count(service.RoleEngine)(); got != "1" {
 		t.Errorf("the controller set the count that a gateway raised to %s", got)
+	}
+}
+
+// TestCountOfSomebodyElse: where another autoscaler sets the count, the status
+// says its count, and not what we would have.
+func TestCountOfSomebodyElse(t *testing.T) {
+	c := kubetest.Client(t)
+	ns := kubetest.Namespace(t, c, nil)
+	begin(t, options(t, ns), kubetest.Server(t))
+	n := &nodes{t: t, c: c, ns: ns}
+	k := service.Key{Namespace: ns, Name: "iris"}
+	u := kubetest.Apply(t, c, ns, strings.NewReplacer("{name: iris}", "{name: iris, annotations: {roundhouse.dev/autoscalerClass: external}}", "minReplicas: 1", "minReplicas: 0").Replace(iris))[0]
+	desired := func() string {
+		parts, _, _ := unstructured.NestedSlice(get(t, c, u).Object, "status", "components")
+		if len(parts) != 1 {
+			return "nothing"
+		}
+		return fmt.Sprint(parts[0].(map[string]any)["desired"])
+	}
+	state := func() string { return field(get(t, c, u), "status", "model", "state") }
+	eventuallyIs(t, "applied", desired, "0")
+	eventuallyIs(t, "applied", state, "Standby")
+	d := &appsv1.Deployment{}
+	d.Namespace, d.Name = ns, shape.Name(k, service.RoleEngine)
+	scale := func(to int) {
+		t.Helper()
+		if err := c.Patch(t.Context(), d.DeepCopy(), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, to))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scale(3)
+	eventuallyIs(t, "scaled by somebody else", desired, "3")
+	eventuallyIs(t, "scaled by somebody else", state, "Pending")
+	scale(2)
+	eventuallyIs(t, "scaled down by somebody else", desired, "2")
+	if got := n.count(k, service.RoleEngine); got != 2 {
+		t.Errorf("the count that is somebody else's was set to %d", got)
 	}
 }

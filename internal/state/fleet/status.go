@@ -101,7 +101,7 @@ func (f *Fleet) statusOf(w *work) service.Status {
 }
 
 func componentStatus(w *work, role service.Role) service.ComponentStatus {
-	cs := service.ComponentStatus{Role: role, Desired: max(w.roles[role].scaled, 0)}
+	cs := service.ComponentStatus{Role: role, Desired: w.wanted(role)}
 	for _, r := range w.replicas {
 		if r.Role != role {
 			continue
@@ -212,7 +212,7 @@ func sleeping(w *work) bool {
 		return false
 	}
 	for _, c := range w.record.Revision.Components {
-		if w.roles[c.Role].scaled > 0 {
+		if w.wanted(c.Role) > 0 {
 			return false
 		}
 	}

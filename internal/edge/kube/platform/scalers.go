@@ -5,6 +5,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // Annotations by which a manifest leaves the count to an autoscaler of its
@@ -31,6 +33,24 @@ type target struct {
 // is held.
 func (p *Platform) scaledByOthers(k service.Key, i id, o object) bool {
 	return i.kind.counted() && (p.of(k).roles[o.role].left || p.mu.scalers[target{k.Namespace, i}] > 0)
+}
+
+var _ fleet.Left = (*Platform)(nil)
+
+// Left says whether somebody else sets a role's count, and what it is.
+func (p *Platform) Left(ref workload.Ref) (count int, theirs bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.mu.held[ref.Service]
+	if h == nil {
+		return 0, false
+	}
+	for i, o := range h.objects {
+		if i.kind.counted() && o.role == ref.Role && h.wanted[i] && p.scaledByOthers(ref.Service, i, o) {
+			return o.count, true
+		}
+	}
+	return 0, false
 }
 
 func trimScaler(raw any) (any, error) {
@@ -68,6 +88,11 @@ func (p *Platform) scalerEvents() toolscache.ResourceEventHandler {
 		defer p.mu.Unlock()
 		if p.mu.scalers[t] += by; p.mu.scalers[t] <= 0 {
 			delete(p.mu.scalers, t)
+		}
+		for k, h := range p.mu.held {
+			if _, there := h.objects[t.id]; there && k.Namespace == t.namespace {
+				p.queue.Add(k) // its count has another owner now
+			}
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
