@@ -106,7 +106,7 @@ var httpRoutes = RouteKind{Group, "HTTPRoute"}
 
 func (j *judge) listener(g *Gateway, l *Listener) listener {
 	out := listener{Listener: l, cert: true, kinds: []RouteKind{httpRoutes},
-		accepted: condition(conditionAccepted, true, "Accepted", ""), resolved: condition(conditionResolved, true, "ResolvedRefs", "")}
+		accepted: j.accepted(l), resolved: condition(conditionResolved, true, "ResolvedRefs", "")}
 	if a := l.AllowedRoutes; a != nil && len(a.Kinds) > 0 {
 		out.kinds = nil
 		for _, k := range a.Kinds {
@@ -117,25 +117,33 @@ func (j *judge) listener(g *Gateway, l *Listener) listener {
 			out.resolved = condition(conditionResolved, false, "InvalidRouteKinds", "allowedRoutes.kinds: "+k.Kind+" is not served: only HTTPRoute is; gRPC requests go by the model's name")
 		}
 	}
-	secure := j.Front != nil && j.Front.TLS()
-	switch {
-	case l.Protocol != "HTTP" && l.Protocol != "HTTPS":
-		out.accepted = condition(conditionAccepted, false, "UnsupportedProtocol", "protocol "+l.Protocol+" is not served: write HTTP or HTTPS")
-	case l.Protocol == "HTTP" && secure:
-		out.accepted = condition(conditionAccepted, false, "UnsupportedProtocol", "the gateway has a certificate and serves HTTPS alone: write HTTPS")
-	case l.Protocol == "HTTPS" && !secure:
-		out.accepted = condition(conditionAccepted, false, "UnsupportedProtocol", "the gateway has no certificate and serves HTTP alone: set gateway.tls.secret of its chart, or write HTTP")
-	case j.Front != nil && len(j.Front.Ports) > 0 && !slices.Contains(j.Front.Ports, l.Port):
-		out.accepted = condition(conditionAccepted, false, "PortUnavailable", fmt.Sprintf("the gateway's Service has no port %d for this: write %v, or add it to the Service", l.Port, j.Front.Ports))
-	case l.TLS != nil && l.TLS.Mode != "" && l.TLS.Mode != "Terminate":
-		out.accepted = condition(conditionAccepted, false, "UnsupportedValue", "tls.mode "+l.TLS.Mode+" is not served: write Terminate")
-	}
 	if l.Protocol == "HTTPS" {
 		if reason, message := j.certificate(g, l.TLS); reason != "" {
 			out.resolved, out.cert = condition(conditionResolved, false, reason, message), false
 		}
 	}
 	return out
+}
+
+// accepted is whether the gateway can have a listener at all.
+func (j *judge) accepted(l *Listener) service.Condition {
+	no := func(reason, message string) service.Condition {
+		return condition(conditionAccepted, false, reason, message)
+	}
+	secure := j.Front != nil && j.Front.TLS()
+	switch {
+	case l.Protocol != "HTTP" && l.Protocol != "HTTPS":
+		return no("UnsupportedProtocol", "protocol "+l.Protocol+" is not served: write HTTP or HTTPS")
+	case l.Protocol == "HTTP" && secure:
+		return no("UnsupportedProtocol", "the gateway has a certificate and serves HTTPS alone: write HTTPS")
+	case l.Protocol == "HTTPS" && !secure:
+		return no("UnsupportedProtocol", "the gateway has no certificate and serves HTTP alone: set gateway.tls.secret of its chart, or write HTTP")
+	case j.Front != nil && len(j.Front.Ports) > 0 && !slices.Contains(j.Front.Ports, l.Port):
+		return no("PortUnavailable", fmt.Sprintf("the gateway's Service has no port %d for this: write %v, or add it to the Service", l.Port, j.Front.Ports))
+	case l.TLS != nil && l.TLS.Mode != "" && l.TLS.Mode != "Terminate":
+		return no("UnsupportedValue", "tls.mode "+l.TLS.Mode+" is not served: write Terminate")
+	}
+	return condition(conditionAccepted, true, "Accepted", "")
 }
 
 // certificate says why a listener's certificates cannot be served. There is
