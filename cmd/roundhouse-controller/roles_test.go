@@ -97,3 +97,35 @@ func TestCountOfSomebodyElse(t *testing.T) {
 		t.Errorf("the count that is somebody else's was set to %d", got)
 	}
 }
+
+// TestQuotaAtTheGateway: why no pod can be made reaches the request path of a gateway, and
+// goes when it no longer holds.
+func TestQuotaAtTheGateway(t *testing.T) {
+	c := kubetest.Client(t, "kserve")
+	ns := kubetest.Namespace(t, c, nil)
+	begin(t, options(t, ns), kubetest.Server(t))
+	f := follow(t, ns)
+	n := &nodes{t: t, c: c, ns: ns}
+	for name, manifest := range map[string]string{"iris": iris, "example-sklearn-isvc": strings.Replace(kserveSklearn, "predictor:", "predictor:\n    minReplicas: 1", 1)} {
+		k := service.Key{Namespace: ns, Name: name}
+		kubetest.Apply(t, c, ns, manifest)
+		eventuallyIs(t, "applied", func() string { return fmt.Sprint(n.count(k, service.RoleEngine)) }, "1")
+		refused := func(status string) {
+			d := &appsv1.Deployment{}
+			d.Namespace, d.Name = ns, shape.Name(k, service.RoleEngine)
+			n.patch(c.SubResource("status").Patch, d, map[string]any{"status": map[string]any{"conditions": []any{map[string]any{
+				"type": "ReplicaFailure", "status": status, "reason": "FailedCreate", "message": `pods "x" is forbidden: exceeded quota: gpus, requested: pods=1, used: pods=2, limited: pods=2`}}}})
+		}
+		cause := func() string {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			v := f.views[k]
+			return fmt.Sprintf("%s %s %v", v.Reason, v.Cause, v.Blocked)
+		}
+		eventuallyIs(t, "awaited", cause, "  false")
+		refused("True")
+		eventuallyIs(t, "refused", cause, "QuotaExceeded the namespace's quota is used up: gpus, requested: pods=1, used: pods=2, limited: pods=2: raise it, or end something false")
+		refused("False")
+		eventuallyIs(t, "no longer refused", cause, "  false")
+	}
+}

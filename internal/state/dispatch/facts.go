@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -256,7 +257,11 @@ func (f *Pool) state() (State, string) {
 	case start == nil && (starting == nil || !f.Shared):
 		return StateFailed, f.hopeless()
 	case starting != nil:
-		return StateLoading, phaseText(starting)
+		text := phaseText(starting)
+		if start != nil && start.Cause.Message != "" && !strings.Contains(text, start.Cause.Message) {
+			text += "; " + start.Cause.text() // in a cluster a replica does not say itself
+		}
+		return StateLoading, text
 	case failed != nil:
 		return StateFailed, phaseText(failed)
 	case start.Cause.Message != "":

@@ -28,6 +28,8 @@ func TestStates(t *testing.T) {
 	router.Role = service.RoleRouter
 	behind := pool1(0, append(ready("e"), router)...)
 	behind.Entry = service.RoleRouter
+	troubled := pool1(0, inPhase("a", replica.Starting, ""))
+	troubled.Cause = Cause{Reason: "ImagePullBackOff", Message: "no such image"}
 	cause := pool1(0)
 	cause.Cause = Cause{Reason: "Stopped", Message: "its owner switched it off", Permanent: true}
 	for _, c := range []struct {
@@ -41,6 +43,7 @@ func TestStates(t *testing.T) {
 		{"starting beside failed", pool1(0, inPhase("a", replica.Failed, "x"), inPhase("b", replica.Fetching, "1 GB of 2 GB")), StateLoading, "Fetching: 1 GB of 2 GB", false},
 		{"failed", pool1(0, inPhase("a", replica.Failed, "exit code 1")), StateFailed, "Failed: exit code 1", false},
 		{"draining", pool1(0, inPhase("a", replica.Draining, "")), StateAsleep, "asleep: the next request starts it", true},
+		{"starting, and why it takes long", troubled, StateLoading, "Starting; ImagePullBackOff: no such image", false},
 		{"permanent", cause, StateFailed, "Stopped: its owner switched it off", false},
 		{"the entry role counts", behind, StateLoading, "Starting: loading weights", false},
 	} {
