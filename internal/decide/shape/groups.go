@@ -81,6 +81,7 @@ func (r *renderer) group() (LeaderWorkerSet, error) {
 	if err != nil {
 		return LeaderWorkerSet{}, err
 	}
+	r.ray(&leader, &worker, leading.Main, working.Main, size)
 	g := LeaderWorkerSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: GroupAPIVersion, Kind: "LeaderWorkerSet"},
 		ObjectMeta: r.meta(),
