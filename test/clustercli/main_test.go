@@ -23,15 +23,25 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 )
 
-func TestMain(m *testing.M) { kubetest.Main(m) }
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+// built is where the program is built.
+var built string
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "roundhouse-clustercli-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	built = dir
+	return kubetest.Run(m)
+}
 
 // binary builds the program once.
 var binary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "roundhouse-clustercli-")
-	if err != nil {
-		return "", err
-	}
-	out := filepath.Join(dir, "roundhouse")
+	out := filepath.Join(built, "roundhouse")
 	build := exec.Command("go", "build", "-o", out, "./cmd/roundhouse")
 	build.Dir, build.Env = filepath.Join("..", ".."), append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {

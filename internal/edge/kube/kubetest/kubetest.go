@@ -37,9 +37,10 @@ var lacking string
 
 // Main is a TestMain: it starts the server, with our CRDs, runs the tests and
 // stops it.
-func Main(m *testing.M) { os.Exit(run(m)) }
+func Main(m *testing.M) { os.Exit(Run(m)) }
 
-func run(m *testing.M) (code int) {
+// Run is Main for who has something to tidy after it.
+func Run(m *testing.M) (code int) {
 	logf.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	dir := programs()
