@@ -203,8 +203,16 @@ func (op *operator) decide(*rest.Config) error {
 		return err
 	}
 	op.fleet, err = fleet.New(fleet.Config{Platform: op.platform, Store: op.records, Models: models, Traffic: op.traffic, Routing: op,
-		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Report: op.writer.Report, Log: op.log})
+		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Report: op.report, Log: op.log})
 	return err
+}
+
+// report writes a service's status, and then takes away the record before the
+// one that counts, which nobody waits for. It is a fleet.Config.Report.
+func (op *operator) report(ctx context.Context, st fleet.ServiceState) (time.Duration, error) {
+	again, err := op.writer.Report(ctx, st)
+	op.records.Tidy(ctx, st.Object.Key)
+	return again, err
 }
 
 // Route is told that routing objects changed; their status is written by

@@ -158,6 +158,7 @@ type rig struct {
 	now      time.Time
 	follow   bool // the next restart follows
 	reports  []fleet.ServiceState
+	retell   time.Duration // what Report returns
 	*fleet.Fleet
 }
 
@@ -182,7 +183,10 @@ func (r *rig) restart() {
 	r.t.Helper()
 	f, err := fleet.New(fleet.Config{Platform: r.platform, Store: r.store, Models: r.models, Traffic: r.traffic, Routing: r.traffic, Catalog: r.catalog,
 		Now: func() time.Time { return r.now }, Follow: r.follow,
-		Report: func(_ context.Context, st fleet.ServiceState) error { r.reports = append(r.reports, st); return nil }})
+		Report: func(_ context.Context, st fleet.ServiceState) (time.Duration, error) {
+			r.reports = append(r.reports, st)
+			return r.retell, nil
+		}})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -40,8 +40,9 @@ type Config struct {
 	Follow bool
 	// Report is told of a service after each reconcile, also one that the
 	// platform refused something: the status says what. An error has the service
-	// reconciled again. nil tells nobody.
-	Report func(context.Context, ServiceState) error
+	// reconciled again, and so has a time after which it wants to be told again.
+	// nil tells nobody.
+	Report func(context.Context, ServiceState) (again time.Duration, err error)
 	Now    func() time.Time
 	Log    *slog.Logger
 }

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -109,5 +110,9 @@ func TestReport(t *testing.T) {
 	r.reconcile("iris")
 	if n := len(r.reports); n != 2 || r.reports[1].Status.Model.Copies != 1 || r.reports[1].Revision == nil {
 		t.Errorf("%d reports: %+v", n, r.reports)
+	}
+	r.retell = 300 * time.Millisecond
+	if again := r.reconcile("iris"); again != r.retell {
+		t.Errorf("it comes again after %s", again)
 	}
 }

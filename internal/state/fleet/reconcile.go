@@ -74,25 +74,26 @@ func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, er
 	w.trouble = err
 	f.finish(w)
 	if f.cfg.Report != nil && !k.IsCanary() {
-		err = errors.Join(err, f.report(ctx, k))
+		later, untold := f.report(ctx, k)
+		again, err = sooner(again, later), errors.Join(err, untold)
 	}
 	return again, err
 }
 
 // report tells of a service as it is now, unless it went meanwhile.
-func (f *Fleet) report(ctx context.Context, k service.Key) error {
+func (f *Fleet) report(ctx context.Context, k service.Key) (again time.Duration, err error) {
 	st, err := f.Get(ctx, k)
 	var gone *NotFoundError
 	if errors.As(err, &gone) {
-		return nil
+		return 0, nil
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := f.cfg.Report(ctx, st); err != nil {
-		return fmt.Errorf("report %s: %w", k, err)
+	if again, err = f.cfg.Report(ctx, st); err != nil {
+		return 0, fmt.Errorf("report %s: %w", k, err)
 	}
-	return nil
+	return again, nil
 }
 
 // converge does the work of a reconcile. After an error w holds how far it

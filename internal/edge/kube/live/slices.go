@@ -1,6 +1,7 @@
 package live
 
 import (
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -177,7 +178,17 @@ func (v *View) replicas(k service.Key, id setID) []replica.Replica {
 	}
 	var out []replica.Replica
 	seen := map[podID]int{}
-	for _, s := range st.slices {
+	// Of two families the first has the word, whatever the other says.
+	byFamily := slices.SortedFunc(maps.Values(st.slices), func(a, b *slice) int {
+		switch {
+		case a.v6 == b.v6:
+			return 0
+		case b.v6:
+			return -1
+		}
+		return 1
+	})
+	for _, s := range byFamily {
 		if !s.ofService(k) {
 			continue
 		}

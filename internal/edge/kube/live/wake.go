@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -29,10 +30,12 @@ type waker struct {
 	running map[service.Key]chan struct{} // closed at the end
 }
 
-// Between two tries of a wake.
+// Between two tries of a wake, half of it by chance, and how long one may take:
+// a request that is lost on its way is not waited for when it can be sent again.
 const (
 	firstWakeRetry = 50 * time.Millisecond
-	maxWakeRetry   = 2 * time.Second
+	maxWakeRetry   = time.Second
+	wakeTimeout    = 5 * time.Second
 )
 
 // Wake raises every role of a service that is at 0 to 1, so that a request
@@ -66,12 +69,14 @@ func (v *View) Wake(ctx context.Context, k service.Key) error {
 		return fmt.Errorf("wake %s: the controller has not decided yet how to run it", k)
 	}
 	for wait := firstWakeRetry; ; wait = min(2*wait, maxWakeRetry) {
-		err := v.wakeAll(ctx, k, &record.Revision)
+		once, cancel := context.WithTimeout(ctx, wakeTimeout)
+		err := v.wakeAll(once, k, &record.Revision)
+		cancel()
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-time.After(wait):
+		case <-time.After(wait/2 + rand.N(wait/2)):
 		case <-ctx.Done():
 			return fmt.Errorf("wake %s: %w", k, err)
 		}

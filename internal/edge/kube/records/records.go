@@ -243,11 +243,34 @@ func (s *Store) PutRecord(r fleet.Record) error {
 		return fmt.Errorf("store the decision of %s: %w", r.Service, err)
 	}
 	of = append(slices.DeleteFunc(of, func(k kept) bool { return k.name == one.name }), one)
-	left := s.drop(ctx, r.Service, of[:len(of)-1])
 	s.mu.Lock()
-	s.mu.known[r.Service] = append(left, one)
+	s.mu.known[r.Service] = of
 	s.mu.Unlock()
+	if r.Service.IsCanary() {
+		s.Tidy(ctx, r.Service)
+	}
 	return nil
+}
+
+// Tidy deletes the records of a service that no longer count, which after a
+// PutRecord there are; a canary's go by themselves. It is apart so that what
+// was decided is acted upon first. Those that it cannot delete do no harm, and
+// go the next time. Nothing else may be done to the service's records
+// meanwhile.
+func (s *Store) Tidy(ctx context.Context, k service.Key) {
+	s.mu.Lock()
+	of := slices.Clone(s.mu.known[k])
+	s.mu.Unlock()
+	if len(of) < 2 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	last := of[len(of)-1]
+	left := s.drop(ctx, k, of[:len(of)-1])
+	s.mu.Lock()
+	s.mu.known[k] = append(left, last)
+	s.mu.Unlock()
 }
 
 // render makes the ControllerRevision of a record.

@@ -170,31 +170,29 @@ func TestAnotherOwner(t *testing.T) {
 	}
 }
 
-// TestCrashBetweenTwoWrites leaves two records, of which the newer counts, and
-// the next decision takes the older along; one that is back is not taken for
-// the newest by its name alone.
+// TestCrashBetweenTwoWrites leaves two records, of which the newer counts; one
+// that is back is not taken for the newest by its name alone. Tidying takes the
+// other along.
 func TestCrashBetweenTwoWrites(t *testing.T) {
 	s, m, c, _, k := rig(t)
 	put(t, s, record(k, "a"))
-	var list appsv1.ControllerRevisionList
-	if err := c.List(t.Context(), &list, client.InNamespace(k.Namespace)); err != nil {
-		t.Fatal(err)
-	}
-	old := list.Items[0]
 	put(t, s, record(k, "b"))
-	old.ResourceVersion, old.UID = "", ""
-	if err := c.Create(t.Context(), &old); err != nil { // as if its deletion had not come about
-		t.Fatal(err)
-	}
 	s, _ = open(t, m)
 	if got := load(t, s, k.Namespace); len(got) != 1 || got[0].Revision.Name != "b" {
 		t.Fatalf("loaded %+v", got)
 	}
 	put(t, s, record(k, "a"))
-	s, _ = open(t, m)
+	s, w := open(t, m)
 	if got := load(t, s, k.Namespace); len(got) != 1 || got[0].Revision.Name != "a" {
 		t.Errorf("loaded %+v", got)
 	}
+	s.Tidy(t.Context(), k)
+	w.Take()
+	s.Tidy(t.Context(), k)
+	if got := w.Take(); len(got) > 0 {
+		t.Errorf("there was nothing to tidy, and it wrote %v", got)
+	}
+	var list appsv1.ControllerRevisionList
 	if err := c.List(t.Context(), &list, client.InNamespace(k.Namespace)); err != nil || len(list.Items) != 1 {
 		t.Errorf("%d records are left, %v", len(list.Items), err)
 	}

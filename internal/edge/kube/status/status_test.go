@@ -33,11 +33,12 @@ type rig struct {
 	writes   *kubetest.Writes
 	recorder *events.FakeRecorder
 	ns       string
+	now      time.Time
 }
 
 func newRig(t *testing.T, projects ...string) *rig {
 	t.Helper()
-	r := &rig{T: t, api: kubetest.Client(t, projects...)}
+	r := &rig{T: t, api: kubetest.Client(t, projects...), now: time.Now()}
 	r.ns = kubetest.Namespace(t, r.api, nil)
 	r.restart()
 	return r
@@ -53,7 +54,7 @@ func (r *rig) restart() {
 		r.Fatal(err)
 	}
 	r.recorder = events.NewFakeRecorder(100)
-	if r.Writer, err = status.New(status.Config{Client: c, Events: r.recorder}); err != nil {
+	if r.Writer, err = status.New(status.Config{Client: c, Events: r.recorder, Now: func() time.Time { return r.now }}); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -158,10 +159,16 @@ spec: {protocol: v2, predictors: [{name: default, graph: {name: classifier, impl
 
 func (r *rig) report(st fleet.ServiceState) []string {
 	r.Helper()
-	if err := r.Report(r.Context(), st); err != nil {
-		r.Fatal(err)
+	for {
+		again, err := r.Report(r.Context(), st)
+		if err != nil {
+			r.Fatal(err)
+		}
+		if again == 0 {
+			return r.writes.Take()
+		}
+		r.now = r.now.Add(again)
 	}
-	return r.writes.Take()
 }
 
 // TestStatusInTheDialect writes each dialect's status once, and again only when
@@ -318,7 +325,7 @@ func TestAnotherManager(t *testing.T) {
 	}
 	theirs("http://theirs")
 	for range 2 {
-		if err := r.Report(t.Context(), r.state(u)); err != nil {
+		if _, err := r.Report(t.Context(), r.state(u)); err != nil {
 			t.Fatal(err)
 		}
 	}

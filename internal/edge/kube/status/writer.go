@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -34,8 +35,16 @@ type Config struct {
 	// Client reads manifests from a cache and writes their status.
 	Client client.Client
 	Events events.EventRecorder
-	Log    *slog.Logger
+	// Every is how often a service's status is written for what nobody waits
+	// for, such as counts; see gist for the rest. 0 means DefaultEvery.
+	Every time.Duration
+	Now   func() time.Time
+	Log   *slog.Logger
 }
+
+// DefaultEvery lets the pods of a service come and go in fewer writes than
+// there are events of them.
+const DefaultEvery = time.Second
 
 // Writer is told what is known; it is an objects.Reporter and its Report a
 // fleet.Config.Report. It is safe for concurrent use, where one object is
@@ -57,12 +66,20 @@ type Writer struct {
 type written struct {
 	status []byte
 	over   string
+	at     time.Time
+	gist   string
 }
 
 // New makes a writer.
 func New(cfg Config) (*Writer, error) {
 	if cfg.Client == nil || cfg.Events == nil {
 		return nil, errors.New("status: Client and Events are required")
+	}
+	if cfg.Every == 0 {
+		cfg.Every = DefaultEvery
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -75,19 +92,29 @@ func New(cfg Config) (*Writer, error) {
 	return w, nil
 }
 
-// Report writes a service's status. It is a fleet.Config.Report.
-func (w *Writer) Report(ctx context.Context, st fleet.ServiceState) error {
+// Report writes a service's status. It is a fleet.Config.Report: what is held
+// back now is written when it is told again, after the time it returns. What a
+// process holds back when it ends, the next one that leads writes.
+func (w *Writer) Report(ctx context.Context, st fleet.ServiceState) (again time.Duration, err error) {
 	u, err := w.get(ctx, st.Object.Origin, st.Object.Key)
 	if u == nil || err != nil {
-		return err
+		return 0, err
 	}
-	had := u.Object["status"] != nil
-	changed, err := w.put(ctx, u, dialect.Status(st.Object.Origin, w.stated(u, st)))
+	stated := w.stated(u, st)
+	desired, err := w.prepare(ctx, u, dialect.Status(st.Object.Origin, stated))
 	if err != nil {
-		return err
+		return 0, err
 	}
-	w.tell(u, st, had && !changed)
-	return nil
+	if desired != nil {
+		gist := gist(stated)
+		if again = w.hold(u.GetUID(), gist); again == 0 {
+			if err := w.write(ctx, u, desired, gist); err != nil {
+				return 0, err
+			}
+		}
+	}
+	w.tell(u, st, u.Object["status"] != nil && desired == nil)
+	return again, nil
 }
 
 // stated is a service's status as it is to be written: the API object's
@@ -215,31 +242,46 @@ func (w *Writer) find(ctx context.Context, gvk schema.GroupVersionKind, k servic
 }
 
 // put applies a status unless the object has it, and says whether it did.
-func (w *Writer) put(ctx context.Context, u *unstructured.Unstructured, desired map[string]any) (bool, error) {
+func (w *Writer) put(ctx context.Context, u *unstructured.Unstructured, status map[string]any) (bool, error) {
+	desired, err := w.prepare(ctx, u, status)
+	if desired == nil || err != nil {
+		return false, err
+	}
+	return true, w.write(ctx, u, desired, "")
+}
+
+// prepare makes a status ready to be applied; nil when the object has it, or
+// somebody else keeps it.
+func (w *Writer) prepare(ctx context.Context, u *unstructured.Unstructured, status map[string]any) (map[string]any, error) {
 	if (service.Origin{APIVersion: u.GetAPIVersion()}).Dialect() != service.DialectRoundhouse {
 		if other := kube.OtherWriter(u); other != nil {
-			return false, w.notice(ctx, u, other.Manager, fmt.Sprintf("%s keeps this object's status; what Roundhouse knows of it is in events", other.Manager))
+			return nil, w.notice(ctx, u, other.Manager, fmt.Sprintf("%s keeps this object's status; what Roundhouse knows of it is in events", other.Manager))
 		}
 	}
-	desired, err := plain(desired)
+	desired, err := plain(status)
 	if err != nil {
-		return false, fmt.Errorf("status of %s %s: %w", u.GetKind(), u.GetName(), err)
+		return nil, fmt.Errorf("status of %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
 	now, _, _ := unstructured.NestedMap(u.Object, "status")
 	still(desired)
 	keepTimes(desired, now)
 	if same(desired, now, owned(u)) {
-		return false, nil
+		return nil, nil
 	}
+	return desired, nil
+}
+
+// write applies a status, unless that is what it did last.
+func (w *Writer) write(ctx context.Context, u *unstructured.Unstructured, desired map[string]any, gist string) error {
 	text, err := json.Marshal(desired)
 	if err != nil {
-		return false, fmt.Errorf("status of %s %s: %w", u.GetKind(), u.GetName(), err)
+		return fmt.Errorf("status of %s %s: %w", u.GetKind(), u.GetName(), err)
 	}
 	w.mu.Lock()
 	last := w.mu.written[u.GetUID()]
 	w.mu.Unlock()
 	if last.over == u.GetResourceVersion() && bytes.Equal(last.status, text) {
-		return false, nil // and the cache will show it soon
+		return nil // and the cache will show it soon
 	}
 	apply := &unstructured.Unstructured{Object: map[string]any{"status": desired}}
 	apply.SetGroupVersionKind(u.GroupVersionKind())
@@ -248,12 +290,12 @@ func (w *Writer) put(ctx context.Context, u *unstructured.Unstructured, desired 
 	apply.SetUID(u.GetUID()) // never another of the name
 	err = w.cfg.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(apply), client.FieldOwner(shape.FieldManager), client.ForceOwnership)
 	if err = gone(err); err != nil {
-		return false, fmt.Errorf("status of %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		return fmt.Errorf("status of %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 	}
 	w.mu.Lock()
-	w.mu.written[u.GetUID()] = written{text, u.GetResourceVersion()}
+	w.mu.written[u.GetUID()] = written{text, u.GetResourceVersion(), w.cfg.Now(), gist}
 	w.mu.Unlock()
-	return true, nil
+	return nil
 }
 
 // Forget drops what is remembered of a manifest that is gone.
