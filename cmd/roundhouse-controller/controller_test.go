@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
@@ -509,8 +510,8 @@ spec: {selector: {matchLabels: {app: iris}}, targetPorts: [{number: 8000}], endp
 		}
 		return ""
 	})
-	if got := get(t, c, pools[1]).Object["status"]; got == nil {
-		t.Error("the InferencePool has no status")
+	if got := get(t, c, pools[1]).Object["status"]; got != nil {
+		t.Errorf("an InferencePool that no HTTPRoute of ours leads to has the status %v", got)
 	}
 }
 
@@ -739,7 +740,7 @@ func TestInternalModels(t *testing.T) {
 		"0.0.0.0": true, "::": true, "fe80::1": true, "fd00::1": true, "::ffff:10.0.0.1": true, "64:ff9b::a00:1": true, "2002:a00:1::": true, "224.0.0.1": true, "::7f00:1": true, "2001:0:a00:1::": true, "::ffff:0:a00:1": true, "255.255.255.255": true,
 		"8.8.8.8": false, "2001:4860:4860::8888": false, "172.32.0.1": false,
 	} {
-		if got := internalAddress(netip.MustParseAddr(text)); got != internal {
+		if got := front.Internal(netip.MustParseAddr(text)); got != internal {
 			t.Errorf("%s: internal %v", text, got)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
@@ -95,7 +96,7 @@ func publicOnly(_, address string, _ syscall.RawConn) error {
 	if err != nil {
 		return fmt.Errorf("%s: not an address: %w", address, err)
 	}
-	if internalAddress(at.Addr()) {
+	if front.Internal(at.Addr()) {
 		return &internalError{at.Addr()}
 	}
 	return nil
@@ -107,29 +108,4 @@ type internalError struct{ at netip.Addr }
 // Error says what to do.
 func (e *internalError) Error() string {
 	return fmt.Sprintf("%s is an internal address, which the controller does not read models from: use a public one, or start the controller with --allow-internal-models", e.at)
-}
-
-// reserved are networks beyond those that netip knows as private which are not
-// public either: RFC 6598, 2544, 6890, and IPv4 inside IPv6 by RFC 6052, 3056,
-// 4291, 4380 and 7915.
-var reserved = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
-	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
-	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("::ffff:0:0:0/96"),
-}
-
-// internalAddress says whether an address is of the machine, the link, the
-// cluster or its neighbours.
-func internalAddress(a netip.Addr) bool {
-	a = a.Unmap().WithZone("")
-	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() {
-		return true
-	}
-	for _, p := range reserved {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ type Traffic struct {
 	lookups *endpoints.Lookups
 	// scraping reads the endpoints' metrics; nil: nobody does.
 	scraping *scraping
+	public   bool // no internal address of a pool is used
 	// troubled tells what is wrong with a pool's addresses.
 	troubled func(pool service.Key, text string)
 
@@ -61,11 +63,23 @@ func NewTraffic(demand dispatch.Demand, domain string, log *slog.Logger) (*Traff
 		return nil, err
 	}
 	lookups := endpoints.DefaultConfig()
-	lookups.Log = log
+	lookups.Log, lookups.Refuse = log, func(a netip.Addr) string { return t.refuses(a) }
 	if t.lookups, err = endpoints.New(lookups, t); err != nil {
 		return nil, err
 	}
 	return t, nil
+}
+
+// PublicOnly has requests go to no internal address that a pool names, whoever
+// wrote it: in a cluster who writes manifests may not reach what the gateway
+// does. Call it before anything runs.
+func (t *Traffic) PublicOnly() { t.public = true }
+
+func (t *Traffic) refuses(a netip.Addr) string {
+	if t.public && Internal(a) {
+		return fmt.Sprintf("%s is an internal address, where the gateway sends nothing: select pods by their labels, or start it with --allow-internal-addresses", a)
+	}
+	return ""
 }
 
 // Attach names the fleet that t is the Traffic and Routing of.
@@ -201,7 +215,11 @@ func (t *Traffic) compose(p *routing.Pool) dispatch.Pool {
 	f.Replicas = append(f.Replicas, others(t.mu.pods[p.Key], f.Members)...)
 	addresses, ok := t.mu.found[p.Key]
 	if !ok {
-		addresses = endpoints.Literals(p.Addresses) // names come as they are found
+		for _, a := range endpoints.Literals(p.Addresses) { // names come as they are found
+			if at, err := netip.ParseAddrPort(a); err == nil && t.refuses(at.Addr()) == "" {
+				addresses = append(addresses, a)
+			}
+		}
 	}
 	for _, a := range addresses {
 		// One server is one endpoint in all pools that have it.

@@ -3,6 +3,7 @@ package front
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"testing"
 
@@ -36,6 +37,31 @@ func (nobody) Wake(context.Context, string, int) error {
 }
 func (nobody) Sleep(context.Context, string) error { return nil }
 func (nobody) Report(string, autoscale.Demand)     {}
+
+// TestPublicOnly: in a cluster no pool leads to where the gateway alone may go,
+// not even before its addresses were looked at.
+func TestPublicOnly(t *testing.T) {
+	tr, err := NewTraffic(nobody{}, "", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	pool := &routing.Pool{Meta: service.Meta{Key: service.ParseKey("a/p")},
+		Addresses: []string{"169.254.169.254:80", "127.0.0.1:8090", "10.0.0.1:443", "[::1]:8090", "[::ffff:10.0.0.1]:443", "203.0.113.4:80"}}
+	of := func() (out []string) {
+		for _, r := range tr.compose(pool).Replicas {
+			out = append(out, r.HTTP)
+		}
+		return out
+	}
+	if got := of(); len(got) != len(pool.Addresses) {
+		t.Errorf("on one machine requests go to %v", got)
+	}
+	tr.PublicOnly()
+	if got := of(); !slices.Equal(got, []string{"203.0.113.4:80"}) {
+		t.Errorf("in a cluster requests go to %v", got)
+	}
+}
 
 // TestTrafficComposesPools follows a pool through what the fleet and the
 // look-ups tell: members come and go, addresses are found, the pool goes.

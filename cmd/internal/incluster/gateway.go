@@ -118,6 +118,9 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	if g.traffic, err = front.NewTraffic(asking{g.view, g.reporter}, g.o.domain(), g.log); err != nil {
 		return err
 	}
+	if !g.o.Internal {
+		g.traffic.PublicOnly()
+	}
 	following := withdrawing{g.traffic, g.reporter}
 	if err := g.route(api, direct.RESTMapper()); err != nil {
 		return err

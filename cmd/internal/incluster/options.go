@@ -37,6 +37,7 @@ type Options struct {
 	URL                           string
 	Pod                           string
 	Leave                         time.Duration
+	Internal                      bool // pools may name internal addresses
 	Verbose                       bool
 	Front                         front.Options
 	Version                       string
@@ -65,6 +66,7 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.GatewaySecret, "gateway-tls-secret", "", "Secret in the system namespace that --tls-cert is of, which listeners of Gateways may name")
 	f.StringVar(&o.Pod, "pod", "", "name of this pod; default: POD_NAME, or else the host's name")
 	f.DurationVar(&o.Leave, "leave", 3*time.Second, "for how long requests are still taken after the gateway was asked to stop, so that others hear of it")
+	f.BoolVar(&o.Internal, "allow-internal-addresses", false, "let the addresses of pools be internal ones: loopback, link-local, private")
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
 	o.Front.Flags(f)
 }

@@ -107,6 +107,7 @@ func RunPicker(ctx context.Context, o PickerOptions) (err error) {
 		return err
 	}
 	defer p.traffic.Close()
+	p.traffic.PublicOnly()
 	c, source, err := p.follow(log)
 	if err != nil {
 		return err

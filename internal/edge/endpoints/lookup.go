@@ -249,18 +249,35 @@ func (r *run) publish() {
 	}
 }
 
+func (r *run) refused(ip netip.Addr) string {
+	if r.cfg.Refuse == nil {
+		return ""
+	}
+	return r.cfg.Refuse(ip)
+}
+
 // of is what addresses stand for, as far as it is known.
 func (r *run) of(addresses []string) published {
-	out := published{addresses: Literals(addresses)}
+	var out published
 	var troubles []string
+	add := func(written string, ip netip.Addr, port uint16) {
+		if why := r.refused(ip); why != "" {
+			troubles = append(troubles, fmt.Sprintf("%s: %s", written, why))
+			return
+		}
+		out.addresses = append(out.addresses, endpoint(ip, port))
+	}
 	for _, a := range addresses {
+		if at, err := netip.ParseAddrPort(a); err == nil {
+			add(a, at.Addr(), at.Port())
+		}
 		host, port, ok := split(a)
 		if !ok {
 			continue
 		}
 		n := r.names[host]
 		for _, ip := range n.found {
-			out.addresses = append(out.addresses, endpoint(ip, port))
+			add(host, ip, port)
 		}
 		switch {
 		case n.err != "" && len(n.found) > 0:

@@ -205,6 +205,34 @@ func TestNames(t *testing.T) {
 	calls.await(t, "without the name", equals("127.0.0.1:9000"))
 }
 
+// TestRefused: an address that requests may not go to is none, also where a
+// name leads there, by whatever answer; the trouble says why.
+func TestRefused(t *testing.T) {
+	s := newServer(t)
+	s.set("inside.test", 0, "203.0.113.5")
+	are := func(want ...string) func(told) bool {
+		return func(c told) bool { return slices.Equal(c.addresses, want) }
+	}
+	l, calls := start(t, s, func(c *Config) {
+		c.Refuse = func(a netip.Addr) string {
+			if a.Unmap().IsLoopback() {
+				return "not there"
+			}
+			return ""
+		}
+	})
+	l.Set(map[service.Key][]string{pool: {"inside.test:80", "127.0.0.1:9000", "[::ffff:127.0.0.1]:9000", "203.0.113.4:80"}})
+	c := calls.await(t, "found", are("203.0.113.4:80", "203.0.113.5:80"))
+	if !strings.Contains(c.trouble, "127.0.0.1:9000: not there") {
+		t.Errorf("trouble %q", c.trouble)
+	}
+	s.set("inside.test", 0, "127.0.0.1")
+	c = calls.await(t, "turned inside", are("203.0.113.4:80"))
+	if !strings.Contains(c.trouble, "inside.test: not there") {
+		t.Errorf("trouble %q", c.trouble)
+	}
+}
+
 func TestUnknownName(t *testing.T) {
 	s := newServer(t)
 	l, calls := start(t, s, nil)
