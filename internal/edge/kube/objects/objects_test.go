@@ -217,6 +217,33 @@ func is(t *testing.T, s *sink, kind, ns, name, want string) {
 	})
 }
 
+// TestConflictEnds: a manifest that was refused for another counts once that
+// one is gone, without anybody touching it.
+func TestConflictEnds(t *testing.T) {
+	c := kubetest.Client(t)
+	ns := kubetest.Namespace(t, c, nil)
+	s, _ := start(t)
+	other := kubetest.Apply(t, c, ns, strings.ReplaceAll(iris, "iris", "other"))[0]
+	is(t, s, "service", ns, "other", ownKind)
+	s.mu.Lock()
+	s.refuse = fmt.Errorf("it conflicts")
+	s.mu.Unlock()
+	kubetest.Apply(t, c, ns, iris)
+	kubetest.Eventually(t, func() string {
+		if r := s.refusal("ModelService " + ns + "/iris"); r.Reason != objects.ReasonConflict {
+			return "no conflict"
+		}
+		return ""
+	})
+	s.mu.Lock()
+	s.refuse = nil
+	s.mu.Unlock()
+	if err := c.Delete(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	is(t, s, "service", ns, "iris", ownKind)
+}
+
 // TestStatusIsNoManifest: what is written into a status is looked at, and does
 // not apply the manifest again. A service that cannot be run is tried again
 // whenever it is applied, and would then be tried as fast as that can be said.

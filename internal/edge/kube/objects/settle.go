@@ -56,6 +56,8 @@ type claim struct {
 	warnings []string
 	other    *kube.StatusWriter
 	told     string // what was last said against it
+	// conflicts: it was refused for what else there is.
+	conflicts bool
 }
 
 // look reads a manifest as the cache has it now.
@@ -209,9 +211,22 @@ func (s *Source) withdraw(ctx context.Context, id fleet.ID) error {
 		return err
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.mu.applied, id)
-	s.mu.Unlock()
+	s.reconsider()
 	return nil
+}
+
+// reconsider looks again at manifests that were refused for what else there
+// was, now that something of that is otherwise. mu is held.
+func (s *Source) reconsider() {
+	for _, claims := range s.mu.claims {
+		for i, c := range claims {
+			if c.conflicts {
+				s.queue.Add(i)
+			}
+		}
+	}
 }
 
 func (s *Source) apply(ctx context.Context, id fleet.ID, i item, c *claim) error {
@@ -233,10 +248,14 @@ func (s *Source) apply(ctx context.Context, id fleet.ID, i item, c *claim) error
 		}
 	} else {
 		if _, err := s.sink.Apply(ctx, []fleet.Object{*c.object}, fleet.ApplyOptions{}); err != nil {
+			s.mu.Lock()
+			c.conflicts = true
+			s.mu.Unlock()
 			return s.refuse(ctx, i, c, Refusal{Reason: ReasonConflict, Message: strings.ReplaceAll(err.Error(), "\n", "; ")})
 		}
 		s.mu.Lock()
-		s.mu.applied[id] = applied{i, c.ref.UID, c.object}
+		c.conflicts, s.mu.applied[id] = false, applied{i, c.ref.UID, c.object}
+		s.reconsider()
 		s.mu.Unlock()
 	}
 	c.told = ""
