@@ -10,10 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -160,10 +157,7 @@ func control(ctx context.Context, o controllerOptions, log logger) (err error) {
 	if err != nil {
 		return err
 	}
-	// Both libraries log to one place for a whole process.
-	libraries := logr.FromSlogHandler(log.Handler())
-	ctrllog.SetLogger(libraries)
-	klog.SetLogger(libraries)
+	logLibraries(log.Handler())
 	op, err := newOperator(ctx, o, rest, log)
 	if err != nil {
 		return err

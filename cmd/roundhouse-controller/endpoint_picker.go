@@ -1,6 +1,8 @@
 package main
 
 import (
+	"log/slog"
+
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/cmd/internal/incluster"
@@ -24,6 +26,7 @@ pools count.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Version, o.Out, o.Logs = version, cmd.OutOrStdout(), cmd.ErrOrStderr()
+			logLibraries(slog.NewTextHandler(o.Logs, nil))
 			return incluster.RunPicker(cmd.Context(), o)
 		},
 	}

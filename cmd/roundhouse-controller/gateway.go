@@ -1,6 +1,8 @@
 package main
 
 import (
+	"log/slog"
+
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/cmd/internal/incluster"
@@ -23,6 +25,7 @@ ready, goes on for --leave, and lets the requests in flight finish.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Version, o.Out, o.Logs = version, cmd.OutOrStdout(), cmd.ErrOrStderr()
+			logLibraries(slog.NewTextHandler(o.Logs, nil))
 			g, err := incluster.New(cmd.Context(), o)
 			if err != nil {
 				return err

@@ -19,9 +19,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"roundhouse.dev/roundhouse/catalog"
+	"roundhouse.dev/roundhouse/cmd/internal/incluster"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
@@ -98,6 +100,9 @@ func (op *operator) manage(cfg *rest.Config) error {
 		return addr
 	}
 	grace, renew, retry := shutdownTimeout, o.lease*5/6, leaseRetry
+	if err := incluster.Measured(metrics.Registry); err != nil {
+		return fmt.Errorf("controller: %w", err)
+	}
 	var err error
 	op.manager, err = manager.New(cfg, manager.Options{
 		Scheme: kube.Scheme(), Cache: caches, Logger: logr.FromSlogHandler(op.log.Handler()),

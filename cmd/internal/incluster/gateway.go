@@ -132,7 +132,11 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	}
 	g.traffic.Attach(g.fleet)
 	g.view.Follow(g.fleet)
-	g.server, err = front.NewServer(front.ServerConfig{Traffic: g.traffic, Access: g.access, Listeners: g.Listeners, Metrics: prometheus.NewRegistry(),
+	metrics := prometheus.NewRegistry()
+	if err := Measured(metrics); err != nil {
+		return err
+	}
+	g.server, err = front.NewServer(front.ServerConfig{Traffic: g.traffic, Access: g.access, Listeners: g.Listeners, Metrics: metrics,
 		Version: g.o.Version, Leave: g.o.Leave, Log: g.log})
 	return err
 }

@@ -122,7 +122,11 @@ func RunPicker(ctx context.Context, o PickerOptions) (err error) {
 			}
 		}
 	}
-	picker, err := picking.New(picking.Config{Server: server, Fallbacks: o.Fallbacks, Traffic: p.traffic, Metrics: prometheus.NewRegistry(), Pool: p.meant,
+	metrics := prometheus.NewRegistry()
+	if err := Measured(metrics); err != nil {
+		return err
+	}
+	picker, err := picking.New(picking.Config{Server: server, Fallbacks: o.Fallbacks, Traffic: p.traffic, Metrics: metrics, Pool: p.meant,
 		Keep: []func(context.Context){run("cache", c.Start), run("manifests", source.Start)}})
 	if err != nil {
 		return err
