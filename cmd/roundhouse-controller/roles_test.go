@@ -129,3 +129,31 @@ func TestQuotaAtTheGateway(t *testing.T) {
 		eventuallyIs(t, "no longer refused", cause, "  false")
 	}
 }
+
+// TestRuntimeRefused: what is wrong with a runtime is in its status, also with
+// a runtime of the cluster, until it is mended.
+func TestRuntimeRefused(t *testing.T) {
+	c := kubetest.Client(t)
+	ns := kubetest.Namespace(t, c, nil)
+	begin(t, options(t, ns), kubetest.Server(t))
+	for _, kind := range []string{"ServingRuntime", "ClusterServingRuntime"} {
+		manifest := func(priority int) string {
+			return fmt.Sprintf(`{apiVersion: roundhouse.dev/v1alpha1, kind: %s, metadata: {name: %s-twice}, spec: {engine: {image: i}, supportedModelFormats: [{name: odd, version: "1", autoSelect: true, priority: 1}, {name: odd, version: "2", autoSelect: true, priority: %d}]}}`, kind, ns, priority)
+		}
+		u := kubetest.Apply(t, c, ns, manifest(2))[0]
+		said := func() string {
+			list, _, _ := unstructured.NestedSlice(get(t, c, u).Object, "status", "conditions")
+			for _, raw := range list {
+				m := raw.(map[string]any)
+				return fmt.Sprint(m["type"], " ", m["status"], " ", m["reason"])
+			}
+			return "nothing"
+		}
+		eventuallyIs(t, kind+" refused", said, "Ready False Refused")
+		kubetest.Apply(t, c, ns, manifest(1))
+		eventuallyIs(t, kind+" mended", said, "Ready True Accepted")
+		if err := c.Delete(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -16,6 +16,7 @@ const (
 	WithoutStatus StatusForm = iota
 	OfService                // what Status prints
 	OfRouting                // what RoutingStatus prints
+	OfRuntime                // conditions, of one that is refused
 )
 
 // Resource is how an API server keeps a kind of manifest.
@@ -52,8 +53,8 @@ func keptRoute(group, name, plural string, kind routing.Kind, versions ...string
 // Resources is every kind of manifest that is read.
 var Resources = []Resource{
 	kept("roundhouse.dev", api.KindModelService, "modelservices", serviceID, OfService, "v1alpha1"),
-	kept("roundhouse.dev", api.KindServingRuntime, "servingruntimes", runtimeID, WithoutStatus, "v1alpha1"),
-	kept("roundhouse.dev", api.KindClusterServingRuntime, "clusterservingruntimes", runtimeID, WithoutStatus, "v1alpha1"),
+	kept("roundhouse.dev", api.KindServingRuntime, "servingruntimes", runtimeID, OfRuntime, "v1alpha1"),
+	kept("roundhouse.dev", api.KindClusterServingRuntime, "clusterservingruntimes", runtimeID, OfRuntime, "v1alpha1"),
 	keptRoute("roundhouse.dev", api.KindRoute, "routes", routing.KindRoute, "v1alpha1"),
 	keptRoute("roundhouse.dev", api.KindPool, "pools", routing.KindPool, "v1alpha1"),
 

@@ -15,6 +15,7 @@ const (
 	NoStatus      = dialect.WithoutStatus
 	ServiceStatus = dialect.OfService
 	RoutingStatus = dialect.OfRouting
+	RuntimeStatus = dialect.OfRuntime
 )
 
 // Kind is one kind of manifest that may be watched.

@@ -36,6 +36,8 @@ func refusal(u *unstructured.Unstructured, r objects.Refusal) map[string]any {
 		st.Model = service.ModelStatus{Transition: service.InvalidSpec, Active: service.ModelFailedToLoad, Target: service.ModelLoaded,
 			LastFailure: &service.Failure{Reason: reasonInvalidSpec, Message: r.Message}}
 		return dialect.Status(origin, st)
+	case r.Status == objects.RuntimeStatus:
+		return map[string]any{"conditions": []any{condition(bad(service.ConditionReady))}}
 	case r.Status == objects.RoutingStatus && r.Kind != "InferencePool" && r.Kind != "HTTPRoute":
 		kind := routing.ConditionAccepted
 		if origin.Dialect() == service.DialectRoundhouse {

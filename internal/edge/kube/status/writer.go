@@ -172,6 +172,7 @@ func (w *Writer) Refused(ctx context.Context, r objects.Refusal) error {
 // Accepted says that nothing is wrong with a manifest any more; its service's
 // next report writes its status.
 func (w *Writer) Accepted(r objects.Ref) {
+	w.mend(r)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.mu.refused, r.UID)
