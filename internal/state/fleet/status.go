@@ -165,13 +165,7 @@ func modelStatus(w *work) service.ModelStatus {
 			ms.Transition = service.BlockedByFailedLoad
 		}
 	case ready > 0:
-		ms.Active = service.ModelLoaded
-		if late, bad := behind(w); late {
-			ms.Transition = service.InProgress
-			if bad != nil && bad.Phase == replica.Failed {
-				ms.Transition = service.BlockedByFailedLoad
-			}
-		}
+		ms.Transition, ms.Active = taking(w), service.ModelLoaded
 	case ms.Failed > 0:
 		ms.Transition, ms.Active = service.BlockedByFailedLoad, service.ModelFailedToLoad
 	case starting > 0:
@@ -204,6 +198,19 @@ func behind(w *work) (late bool, bad *replica.Replica) {
 		}
 	}
 	return late, worst(present)
+}
+
+// taking is how far the present revision is in taking over, while something
+// serves.
+func taking(w *work) service.Transition {
+	late, bad := behind(w)
+	switch {
+	case !late:
+		return service.UpToDate
+	case bad != nil && bad.Phase == replica.Failed:
+		return service.BlockedByFailedLoad
+	}
+	return service.InProgress
 }
 
 // sleeping says that nothing runs because nothing is wanted to.
@@ -273,7 +280,7 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 	if sleeping(w) {
 		return cond(kind, true, "Asleep", "starts at the first request")
 	}
-	message := ""
+	message := short(w)
 	if late, bad := behind(w); late {
 		message = "revision " + w.record.Revision.Name + " is not ready, the one before goes on serving"
 		if bad != nil {
@@ -281,6 +288,22 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 		}
 	}
 	return cond(kind, true, "Serving", message)
+}
+
+// short says which role has fewer replicas than it should for a reason that
+// somebody could do something about, "" for none.
+func short(w *work) string {
+	for _, c := range w.record.Revision.Components {
+		cs := componentStatus(w, c.Role)
+		if cs.Ready >= cs.Desired {
+			continue
+		}
+		mine := slices.DeleteFunc(slices.Clone(w.replicas), func(r replica.Replica) bool { return r.Role != c.Role })
+		if bad := worst(mine); bad != nil {
+			return fmt.Sprintf("%s: %d of %d ready: %s", c.Role, cs.Ready, cs.Desired, bad.Message)
+		}
+	}
+	return ""
 }
 
 // starting says how far a role without a ready replica is, and what went wrong
