@@ -52,6 +52,9 @@ func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes,
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
 	f, err := i.store.Peek(ctx, artifact.Request{URI: uri})
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%s did not answer within %s: %w", artifact.Redact(uri), inspectTimeout, err)
+	}
 	if err != nil {
 		var refused *internalError
 		if errors.Is(err, fs.ErrNotExist) || errors.As(err, &refused) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // TestNoLocalModels: however a manifest spells it, the controller reads no
@@ -68,6 +69,12 @@ func TestModelsTakeTurns(t *testing.T) {
 	}
 	stop()
 	all.Wait()
+	late, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := i.Inspect(late, srv.URL+"/m/"); err == nil || !strings.Contains(err.Error(), srv.URL+"/m/ did not answer") {
+		t.Errorf("without an answer: %v", err)
+	}
+	<-asked
 	if _, err := i.Inspect(ctx, srv.URL+"/m/"); err == nil || errors.As(err, &busy) {
 		t.Errorf("after the others: %v", err)
 	}

@@ -474,7 +474,7 @@ func TestBusyModels(t *testing.T) {
 }
 
 // tooMany is an error of Models.
-type tooMany struct{ error }
+type tooMany struct{}
 
 func (tooMany) Error() string { return "too many" }
 func (tooMany) Busy() bool    { return true }
