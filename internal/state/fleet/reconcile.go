@@ -205,8 +205,12 @@ func (f *Fleet) scale(ctx context.Context, w *work) (time.Duration, error) {
 			if err := f.cfg.Platform.Scale(ctx, ref, rs.decision.Count, rs.decision.Victims); err != nil {
 				return 0, fmt.Errorf("scale %s to %d: %w", ref, rs.decision.Count, err)
 			}
-			if max(rs.scaled, 0) != rs.decision.Count {
-				f.cfg.Log.Info("scaled", "service", w.key.String(), "role", c.Role, "replicas", rs.decision.Count, "was", max(rs.scaled, 0), "why", rs.decision.Why)
+			was := rs.scaled
+			if was < 0 { // since the start: what runs already was not started now
+				was = len(in.Replicas)
+			}
+			if was != rs.decision.Count {
+				f.cfg.Log.Info("scaled", "service", w.key.String(), "role", c.Role, "replicas", rs.decision.Count, "was", was, "why", rs.decision.Why)
 			}
 			rs.scaled = rs.decision.Count
 		}

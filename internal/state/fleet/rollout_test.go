@@ -50,3 +50,29 @@ func TestNewRevisionIsNotReady(t *testing.T) {
 		}
 	}
 }
+
+// TestTooFew says why a service that serves has fewer replicas than it should.
+func TestTooFew(t *testing.T) {
+	r := newRig(t)
+	k := key("iris")
+	r.apply(serviceYAML("iris", `scaling: {minReplicas: 3, maxReplicas: 3}`))
+	r.settle("iris")
+	hash := r.platform.revisions[k].Hash
+	one := func(id string, p replica.Phase, message string) replica.Replica {
+		return replica.Replica{ID: id, Service: k, Role: service.RoleEngine, Revision: hash, Phase: p, Reason: "Why", Message: message}
+	}
+	for _, c := range []struct {
+		name, message string
+		third         []replica.Replica
+	}{
+		{"starting", "", []replica.Replica{one("c", replica.Starting, "")}},
+		{"refused", "engine: 2 of 3 ready: exceeded quota", []replica.Replica{one("c", replica.Pending, "exceeded quota")}},
+		{"there", "", []replica.Replica{one("c", replica.Ready, "")}},
+	} {
+		r.platform.replicas[k] = append([]replica.Replica{one("a", replica.Ready, ""), one("b", replica.Ready, "")}, c.third...)
+		r.settle("iris")
+		if got := r.ready("iris"); got.Status != "True" || got.Message != c.message {
+			t.Errorf("%s: %+v, want the message %q", c.name, got, c.message)
+		}
+	}
+}
