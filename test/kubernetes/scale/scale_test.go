@@ -36,8 +36,8 @@ const (
 	replicas = 2
 	nodes    = 20
 
-	maxWrites    = 6   // to the API, for one changed service
-	maxStatus    = 10  // of its status, while its new pods come and the old ones go
+	maxWrites    = 4   // of objects, for one changed service
+	maxStatus    = 4   // of its status, while its new pods come and the old ones go: one a second
 	maxMemoryMiB = 250 // resident
 	patience     = 10 * time.Minute
 	namespace    = "scale"

@@ -99,10 +99,44 @@ func Client(t testing.TB, projects ...string) client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := crds.Install(t.Context(), c, crds.Options{Foreign: projects, FieldManager: "test", Established: time.Minute}); err != nil {
+	if err := install(t.Context(), c, projects); err != nil {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// installed says that our CRDs are there. To apply them takes the API server
+// seconds, and no test takes them away, as it may those of others.
+var installed struct {
+	sync.Mutex
+	ours bool
+}
+
+func install(ctx context.Context, c client.Client, projects []string) error {
+	installed.Lock()
+	defer installed.Unlock()
+	if installed.ours && present(ctx, c, projects) {
+		return nil
+	}
+	_, err := crds.Install(ctx, c, crds.Options{Foreign: projects, FieldManager: "test", Established: time.Minute})
+	installed.ours = err == nil
+	return err
+}
+
+// present says whether the stand-ins of all projects are there.
+func present(ctx context.Context, c client.Client, projects []string) bool {
+	for _, p := range projects {
+		all, err := crds.Foreign(p)
+		if err != nil {
+			return false
+		}
+		for _, u := range all {
+			if c.Get(ctx, client.ObjectKeyFromObject(u), u) != nil {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // Namespace makes a namespace of the test's own.
