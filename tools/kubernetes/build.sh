@@ -3,8 +3,8 @@
 # The version is stamped in as release builds do: an apiserver without one
 # refuses to start.
 set -euo pipefail
-cd "$(dirname "$0")"
 out=$(mkdir -p "$1" && cd "$1" && pwd); shift
+cd "$(dirname "$0")"
 version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
 minor=$(cut -d. -f2 <<<"$version")
 flags="-s -w"
