@@ -47,7 +47,7 @@ run: build ## build, start everything with examples/quickstart, print what can b
 	@exec bin/roundhouse up -f examples/quickstart
 
 .PHONY: test
-test: $(K8S_API) $(HELM) ## run the tests (race detector on; nothing to install but Go's modules)
+test: $(K8S_API) $(K8S)/kube-controller-manager $(HELM) ## run the tests (race detector on; nothing to install but Go's modules)
 	go test -race -timeout 14m ./...
 
 .PHONY: test-peers

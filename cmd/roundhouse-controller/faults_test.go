@@ -142,7 +142,9 @@ func strike(t *testing.T, c client.Client, what fault, n int) (struck bool) {
 		kubetest.Eventually(t, func() string {
 			reborn()
 			if lacks := ok(); lacks != "" {
-				return fmt.Sprintf("%s at write %d (%s): %s", what, n, f.at, lacks)
+				f.mu.Lock()
+			defer f.mu.Unlock()
+			return fmt.Sprintf("%s at write %d (%s): %s", what, n, f.at, lacks)
 			}
 			return ""
 		})
