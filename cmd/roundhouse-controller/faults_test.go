@@ -143,8 +143,8 @@ func strike(t *testing.T, c client.Client, what fault, n int) (struck bool) {
 			reborn()
 			if lacks := ok(); lacks != "" {
 				f.mu.Lock()
-			defer f.mu.Unlock()
-			return fmt.Sprintf("%s at write %d (%s): %s", what, n, f.at, lacks)
+				defer f.mu.Unlock()
+				return fmt.Sprintf("%s at write %d (%s): %s", what, n, f.at, lacks)
 			}
 			return ""
 		})
