@@ -77,6 +77,9 @@ func (f *Fleet) fail(w *work, failure *service.Failure, again time.Duration) tim
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.mu.services[w.key]
+	if e != nil {
+		e.reselect = e.reselect || w.reselect // not done yet
+	}
 	if again == 0 || e == nil || e.stale { // stale again: they changed meanwhile
 		return again
 	}
