@@ -28,6 +28,8 @@ HELM := bin/helm
 HELM_K8S := -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=36 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36
 K8S_API := $(K8S)/etcd $(K8S)/kube-apiserver
 K8S_NODE := $(K8S_API) $(addprefix $(K8S)/,kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
+# What clusters are given besides: LeaderWorkerSets, and names in DNS.
+K8S_ADDONS := $(addprefix $(K8S)/,lws lws.yaml coredns)
 IMAGE ?= bin/roundhouse-image.tar
 IMAGE_TAG ?= roundhouse:$(VERSION)
 IMAGE_ARCHS ?= amd64 arm64
@@ -103,6 +105,16 @@ $(K8S)/kwok-stages.yaml: tools/kwok/go.mod
 	  for f in node/fast/node-initialize node/heartbeat-with-lease/node-heartbeat-with-lease pod/fast/pod-ready pod/fast/pod-complete pod/fast/pod-delete; do \
 	    cat $$stages/$$f.yaml && echo && echo --- || exit 1; done > $@
 
+# The controller of LeaderWorkerSets, and what its installation applies.
+$(K8S)/lws: tools/lws/go.mod tools/lws/go.sum
+	cd tools/lws && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(abspath $@) sigs.k8s.io/lws/cmd
+
+$(K8S)/lws.yaml: $(K8S)/lws $(K8S)/kubectl
+	$(K8S)/kubectl kustomize $$(cd tools/lws && go list -m -f '{{.Dir}}' sigs.k8s.io/lws)/config/default > $@.new && mv $@.new $@
+
+$(K8S)/coredns: tools/coredns/go.mod tools/coredns/go.sum tools/coredns/main.go
+	cd tools/coredns && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(abspath $@) .
+
 $(K8S)/%: tools/kubernetes/go.mod tools/kubernetes/go.sum tools/kubernetes/build.sh
 	tools/kubernetes/build.sh $(K8S) $*
 	@touch $@
@@ -123,7 +135,7 @@ e2e-image:
 	@$(MAKE) --no-print-directory image IMAGE=$(K8S)/roundhouse-image.tar IMAGE_TAG=roundhouse.local/roundhouse:e2e IMAGE_ARCHS=$$(go env GOARCH)
 
 .PHONY: e2e-kubernetes
-e2e-kubernetes: $(K8S_NODE) $(HELM) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
+e2e-kubernetes: $(K8S_NODE) $(K8S_ADDONS) $(HELM) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
 	go test -tags kubernetes -count=1 -v -timeout 30m ./test/kubernetes
 
 $(AZURITE)/.installed:

@@ -59,6 +59,7 @@ address: ` + Address + `
 healthzPort: 10248
 oomScoreAdj: 0
 clusterDomain: cluster.local
+clusterDNS: [` + nameServer + `]
 resolvConf: ""
 podLogsDir: ` + podLogs + `
 volumePluginDir: ` + runDir + `/volume-plugins
