@@ -21,24 +21,25 @@ import (
 
 // controllerOptions are what `roundhouse-controller controller` is told.
 type controllerOptions struct {
-	kubeconfig     string
-	adopt          []string
-	install        []string
-	namespaces     []string
-	system         string
-	image          string
-	gatewayURL     string
-	gatewayService string
-	gatewayAccount string
-	gatewaySecret  string
-	metrics        string
-	health         string
-	report         string
-	elect          bool
-	lease          time.Duration
-	internalModels bool
-	models         string
-	verbose        bool
+	kubeconfig        string
+	adopt             []string
+	install           []string
+	namespaces        []string
+	system            string
+	image             string
+	gatewayURL        string
+	gatewayService    string
+	gatewayAccount    string
+	gatewaySecret     string
+	metrics           string
+	health            string
+	report            string
+	elect             bool
+	lease             time.Duration
+	internalModels    bool
+	internalAddresses bool
+	models            string
+	verbose           bool
 }
 
 // defaultLease is longer than the usual 15 seconds, so that a controller
@@ -86,6 +87,7 @@ several), or everywhere with --adopt.`,
 	f.BoolVar(&o.elect, "leader-elect", true, "have one of several controllers lead")
 	f.DurationVar(&o.lease, "lease-duration", defaultLease, "how long a leader that has gone silent leads; it exits after five sixths of it without an API server")
 	f.BoolVar(&o.internalModels, "allow-internal-models", false, "let models be read from internal addresses: loopback, link-local, private")
+	f.BoolVar(&o.internalAddresses, "allow-internal-addresses", false, "say nothing of internal addresses that pools name: the gateways are started with the same flag, and use them")
 	f.StringVar(&o.models, "models-dir", "", "folder for what is read of models (default: a temporary one)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	return cmd

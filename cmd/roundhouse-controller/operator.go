@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -19,11 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"roundhouse.dev/roundhouse/catalog"
-	"roundhouse.dev/roundhouse/cmd/internal/incluster"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
@@ -53,6 +52,10 @@ type operator struct {
 	fleet    *fleet.Fleet
 	gateways *gatewayapi.Watch
 	rerouted chan struct{} // routing objects changed
+	pools    *addresses
+	calls    *kube.Calls
+	measures *measures
+	registry *prometheus.Registry
 	models   string        // temporary folder, "" for none
 	led      chan struct{} // closed once the fleet is restored
 }
@@ -71,7 +74,10 @@ const leaseRetry = 2 * time.Second
 const shutdownTimeout = 20 * time.Second
 
 func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log logger) (*operator, error) {
-	op := &operator{opts: o, log: log, rerouted: make(chan struct{}, 1), led: make(chan struct{})}
+	op := &operator{opts: o, log: log, rerouted: make(chan struct{}, 1), led: make(chan struct{}), calls: kube.NewCalls()}
+	cfg = rest.CopyConfig(cfg)
+	op.calls.Of(cfg)
+	op.measures = newMeasures(op)
 	if err := op.manage(cfg); err != nil {
 		return nil, err
 	}
@@ -100,16 +106,13 @@ func (op *operator) manage(cfg *rest.Config) error {
 		return addr
 	}
 	grace, renew, retry := shutdownTimeout, o.lease*5/6, leaseRetry
-	if err := incluster.Measured(metrics.Registry); err != nil {
-		return fmt.Errorf("controller: %w", err)
-	}
 	var err error
 	op.manager, err = manager.New(cfg, manager.Options{
 		Scheme: kube.Scheme(), Cache: caches, Logger: logr.FromSlogHandler(op.log.Handler()),
 		Client:         client.Options{Cache: &client.CacheOptions{Unstructured: true}},
 		LeaderElection: o.elect, LeaderElectionID: leaseName, LeaderElectionNamespace: o.system, LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: &o.lease, RenewDeadline: &renew, RetryPeriod: &retry,
-		Metrics: server.Options{BindAddress: none(o.metrics)}, HealthProbeBindAddress: none(o.health),
+		Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: none(o.health),
 		GracefulShutdownTimeout: &grace,
 	})
 	if err != nil {
@@ -207,8 +210,12 @@ func (op *operator) decide(*rest.Config) error {
 	if err != nil {
 		return err
 	}
+	troubled := func(k service.Key, text string) { op.fleet.Troubled(k, text) }
+	if op.pools, err = newAddresses(op.opts.internalAddresses, troubled, op.reroute, op.log); err != nil {
+		return err
+	}
 	op.fleet, err = fleet.New(fleet.Config{Platform: op.platform, Store: op.records, Models: models, Traffic: op.traffic, Routing: op,
-		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Report: op.report, Log: op.log})
+		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
 	return err
 }
 
@@ -222,7 +229,10 @@ func (op *operator) report(ctx context.Context, st fleet.ServiceState) (time.Dur
 
 // Route is told that routing objects changed; their status is written by
 // routes. It is a fleet.Routing.
-func (op *operator) Route(fleet.RoutingView) { op.reroute() }
+func (op *operator) Route(v fleet.RoutingView) {
+	op.pools.set(v.Objects)
+	op.reroute()
+}
 
 func (op *operator) reroute() {
 	select {
@@ -234,6 +244,9 @@ func (op *operator) reroute() {
 // enlist has the manager run everything.
 func (op *operator) enlist(ctx context.Context) error {
 	m := op.manager
+	if err := op.measure(); err != nil {
+		return err
+	}
 	if err := op.platform.Start(ctx, m.GetCache()); err != nil {
 		return err
 	}
@@ -244,7 +257,7 @@ func (op *operator) enlist(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(m.Add(op.source), m.Add(live), m.Add(always(op.listen)), m.Add(always(func(ctx context.Context) error {
+	return errors.Join(m.Add(op.source), m.Add(live), m.Add(always(op.tell)), m.Add(always(op.listen)), m.Add(always(func(ctx context.Context) error {
 		op.traffic.Run(ctx)
 		return nil
 	})), m.Add(manager.RunnableFunc(op.lead)))
@@ -314,6 +327,7 @@ func (op *operator) lead(ctx context.Context) error {
 	close(op.led)
 	var beside sync.WaitGroup
 	beside.Go(func() { op.routes(ctx) })
+	beside.Go(func() { op.pools.run(ctx) })
 	beside.Go(func() {
 		if err := op.gateways.Run(ctx); err != nil && ctx.Err() == nil {
 			op.log.Error("Gateways have no status", "error", err)

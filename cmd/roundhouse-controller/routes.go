@@ -85,7 +85,7 @@ func (op *operator) writeRoutes(ctx context.Context, w *gatewayapi.Writer) error
 		}
 	default:
 	}
-	if err := op.writer.Routing(ctx, ofOurs(states, verdict)); err != nil {
+	if err := op.writer.Routing(ctx, ofOurs(op.pools.looked(states), verdict)); err != nil {
 		return err
 	}
 	return failed

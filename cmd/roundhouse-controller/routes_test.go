@@ -281,3 +281,75 @@ func TestGatewayAPI(t *testing.T) {
 	}
 	r.await(func() string { return r.parents("HTTPRoute", "lost") }, byUs+"Accepted=False/UnsupportedValue")
 }
+
+// TestPoolAddresses: the status of a pool says which of its addresses gateways
+// refuse, and a controller that starts again does not write it anew.
+func TestPoolAddresses(t *testing.T) {
+	c := kubetest.Client(t)
+	ns := kubetest.Namespace(t, c, nil)
+	o := options(t)
+	first := begin(t, o, kubetest.Server(t))
+	pools := kubetest.Apply(t, c, ns, `
+apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: literal}
+spec: {addresses: ["10.1.2.3:8000"]}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: named}
+spec: {addresses: ["localhost:8000"]}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: public}
+spec: {addresses: ["192.0.2.1:8000"]}
+`)
+	says := func(want ...string) {
+		t.Helper()
+		kubetest.Eventually(t, func() string {
+			for i, words := range want {
+				got := condition(get(t, c, pools[i]), "Ready")
+				for _, w := range strings.Split(words, ", ") {
+					if !strings.Contains(got, w) {
+						return fmt.Sprintf("%s: %q lacks %q", pools[i].GetName(), got, w)
+					}
+				}
+			}
+			return ""
+		})
+	}
+	says("status:False, reason:NoEndpoints, 10.1.2.3 is an internal address", "status:False, localhost: , is an internal address", "status:True, 1 address")
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	var before []string
+	for _, p := range pools {
+		before = append(before, get(t, c, p).GetResourceVersion())
+	}
+	again := begin(t, o, kubetest.Server(t))
+	// A change that comes after all else has been looked at.
+	last := kubetest.Apply(t, c, ns, `
+apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: probe}
+spec: {addresses: ["10.1.2.3:8000", "localhost:8001"]}
+`)
+	kubetest.Eventually(t, func() string {
+		if got := condition(get(t, c, last[0]), "Ready"); !strings.Contains(got, "localhost: ") {
+			return got
+		}
+		return ""
+	})
+	for i, p := range pools {
+		if now := get(t, c, p).GetResourceVersion(); now != before[i] {
+			t.Errorf("%s was written again", p.GetName())
+		}
+	}
+	if err := again.stop(); err != nil {
+		t.Fatal(err)
+	}
+	o.internalAddresses = true
+	begin(t, o, kubetest.Server(t))
+	says("status:True, 1 address", "status:True, 1 address", "status:True, 1 address")
+}

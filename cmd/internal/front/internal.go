@@ -1,6 +1,9 @@
 package front
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // reserved are networks beyond those that netip knows as private which are not
 // public either: RFC 6598, 2544, 6890, and IPv4 inside IPv6 by RFC 6052, 3056,
@@ -25,4 +28,10 @@ func Internal(a netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// Refusal says that a gateway sends nothing to an internal address that a pool
+// names, and what to do.
+func Refusal(a netip.Addr) string {
+	return fmt.Sprintf("%s is an internal address, where the gateway sends nothing: select pods by their labels, or start it with --allow-internal-addresses", a)
 }

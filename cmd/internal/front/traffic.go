@@ -77,7 +77,7 @@ func (t *Traffic) PublicOnly() { t.public = true }
 
 func (t *Traffic) refuses(a netip.Addr) string {
 	if t.public && Internal(a) {
-		return fmt.Sprintf("%s is an internal address, where the gateway sends nothing: select pods by their labels, or start it with --allow-internal-addresses", a)
+		return Refusal(a)
 	}
 	return ""
 }
@@ -117,7 +117,7 @@ func (t *Traffic) Publish(v fleet.View) {
 	}
 	f := dispatch.Pool{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Created: v.Service.Created, Host: host, Entry: v.Role,
 		Needs: v.Needs, Disaggregation: v.Disaggregation, Limits: v.Limits,
-		Replicas: v.Replicas, Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked}}
+		Adapters: adapters(v), Replicas: v.Replicas, Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.services[f.Key] = f
@@ -241,6 +241,14 @@ func others(pods []replica.Replica, members []dispatch.Pool) (out []replica.Repl
 		if pod, _, _ := strings.Cut(r.ID, ":"); !taken[pod] {
 			out = append(out, r)
 		}
+	}
+	return out
+}
+
+func adapters(v fleet.View) []dispatch.Adapter {
+	var out []dispatch.Adapter
+	for _, a := range v.Adapters {
+		out = append(out, dispatch.Adapter{Name: a.Name, URI: a.URI})
 	}
 	return out
 }

@@ -27,6 +27,7 @@ type Lookups struct {
 	wanted struct {
 		sync.Mutex
 		pools map[service.Key][]string
+		gone  map[service.Key]bool // since they were last looked at
 	}
 	changed chan struct{} // holds one: wanted has changed
 	answers chan answer
@@ -75,13 +76,20 @@ func New(cfg Config, sink Sink) (*Lookups, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Lookups{cfg: cfg, sink: sink, changed: make(chan struct{}, 1), answers: make(chan answer), slots: make(chan struct{}, cfg.MaxLookups)}, nil
+	l := &Lookups{cfg: cfg, sink: sink, changed: make(chan struct{}, 1), answers: make(chan answer), slots: make(chan struct{}, cfg.MaxLookups)}
+	l.wanted.gone = map[service.Key]bool{}
+	return l, nil
 }
 
 // Set makes these the addresses ("host:port") there are, by pool. It returns
 // at once; the sink is told from Run. A pool that goes is not told of.
 func (l *Lookups) Set(pools map[service.Key][]string) {
 	l.wanted.Lock()
+	for k := range l.wanted.pools {
+		if _, ok := pools[k]; !ok {
+			l.wanted.gone[k] = true // one of its name that comes is told of anew
+		}
+	}
 	l.wanted.pools = maps.Clone(pools)
 	l.wanted.Unlock()
 	select {
@@ -102,6 +110,10 @@ func (l *Lookups) Run(ctx context.Context) {
 		case <-l.changed:
 			l.wanted.Lock()
 			r.pools = l.wanted.pools
+			for k := range l.wanted.gone {
+				delete(r.told, k)
+			}
+			clear(l.wanted.gone)
 			l.wanted.Unlock()
 			r.follow(ctx, &asking)
 		case a := <-l.answers:
@@ -146,11 +158,6 @@ func (r *run) follow(ctx context.Context, asking *sync.WaitGroup) {
 		n := &name{stop: stop}
 		r.names[host] = n
 		asking.Go(func() { r.ask(asked, host, n) })
-	}
-	for k := range r.told {
-		if _, ok := r.pools[k]; !ok {
-			delete(r.told, k)
-		}
 	}
 }
 

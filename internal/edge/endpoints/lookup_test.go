@@ -316,6 +316,44 @@ func TestQuietWhileNothingChanges(t *testing.T) {
 	}
 }
 
+// TestPoolComesAgain: a pool that went and came again while nobody looked is
+// told of anew, since whoever is told has forgotten it.
+func TestPoolComesAgain(t *testing.T) {
+	calls := make(sink)
+	l, err := New(DefaultConfig(), calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); l.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	other := service.Key{Namespace: "default", Name: "other"}
+	mine, both := map[service.Key][]string{pool: {"192.0.2.1:80"}}, map[service.Key][]string{pool: {"192.0.2.1:80"}, other: {"192.0.2.2:80"}}
+	l.Set(mine)
+	calls.await(t, "the pool", equals("192.0.2.1:80"))
+	l.Set(both) // Run tells of the other, and waits for who is told
+	l.taken(t)
+	l.Set(map[service.Key][]string{other: {"192.0.2.2:80"}})
+	l.Set(both)
+	seen := map[service.Key]bool{}
+	calls.await(t, "both", func(c told) bool {
+		seen[c.pool] = true
+		return len(seen) == 2
+	})
+}
+
+// taken waits until Run has taken what was set.
+func (l *Lookups) taken(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); len(l.changed) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("not taken")
+		}
+		time.Sleep(time.Millisecond) // a channel that is read has no event
+	}
+}
+
 func TestConfig(t *testing.T) {
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Error(err)
