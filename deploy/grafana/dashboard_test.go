@@ -24,7 +24,7 @@ import (
 func exposed(t *testing.T) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
-	for _, pattern := range []string{"../../internal/edge/*/*.go", "../../internal/edge/*/*/*.go"} {
+	for _, pattern := range []string{"../../internal/edge/*/*.go", "../../internal/edge/*/*/*.go", "../../cmd/roundhouse-controller/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("nothing in %s: %v", pattern, err)
@@ -131,7 +131,7 @@ var (
 // TestMetrics: every metric that a panel or a variable asks for is registered.
 func TestMetrics(t *testing.T) {
 	known := exposed(t)
-	if !known["roundhouse_gateway_requests_total"] || !known["roundhouse_gateway_in_flight"] || !known["go_goroutines"] || len(known) < 60 {
+	if !known["roundhouse_gateway_requests_total"] || !known["roundhouse_gateway_in_flight"] || !known["go_goroutines"] || !known["roundhouse_controller_services"] || len(known) < 60 {
 		t.Fatalf("only %d metrics were found", len(known))
 	}
 	d := read(t)

@@ -85,6 +85,8 @@ func New(ctx context.Context, o Options) (g *Gateway, err error) {
 
 // build puts the parts together. It asks the API server which kinds there are.
 func (g *Gateway) build(api *rest.Config) (err error) {
+	calls := kube.NewCalls()
+	calls.Of(api)
 	direct, err := client.New(api, client.Options{Scheme: kube.Scheme()})
 	if err != nil {
 		return fmt.Errorf("API server: %w", err)
@@ -133,7 +135,7 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	g.traffic.Attach(g.fleet)
 	g.view.Follow(g.fleet)
 	metrics := prometheus.NewRegistry()
-	if err := Measured(metrics); err != nil {
+	if err := errors.Join(Measured(metrics), metrics.Register(calls)); err != nil {
 		return err
 	}
 	g.server, err = front.NewServer(front.ServerConfig{Traffic: g.traffic, Access: g.access, Listeners: g.Listeners, Metrics: metrics,

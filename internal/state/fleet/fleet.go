@@ -43,8 +43,11 @@ type Config struct {
 	// reconciled again, and so has a time after which it wants to be told again.
 	// nil tells nobody.
 	Report func(context.Context, ServiceState) (again time.Duration, err error)
-	Now    func() time.Time
-	Log    *slog.Logger
+	// Reconciled is told how long each reconcile of Run took and what it failed
+	// with; nil tells nobody.
+	Reconciled func(took time.Duration, err error)
+	Now        func() time.Time
+	Log        *slog.Logger
 }
 
 // Validate names what is missing.
@@ -196,6 +199,9 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	if cfg.URL == nil {
 		cfg.URL = func(service.Key) string { return "" }
+	if cfg.Reconciled == nil {
+		cfg.Reconciled = func(time.Duration, error) {}
+	}
 	}
 	f := &Fleet{cfg: cfg, queue: newQueue()}
 	f.mu.services = map[service.Key]*entry{}
@@ -332,6 +338,9 @@ func (f *Fleet) Run(ctx context.Context, workers int) {
 				if err != nil && ctx.Err() == nil {
 					f.cfg.Log.Error("reconcile failed, will be tried again", "service", k.String(), "error", err)
 					again = retryAfter
+				if ctx.Err() == nil {
+					f.cfg.Reconciled(time.Since(began), err)
+				}
 				}
 				f.queue.done(k, again)
 			}

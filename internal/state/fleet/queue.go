@@ -14,7 +14,7 @@ type queue struct {
 	mu struct {
 		sync.Mutex
 		order  []service.Key
-		queued map[service.Key]bool
+		queued map[service.Key]time.Time // since when
 		active map[service.Key]bool
 		timers map[service.Key]*time.Timer
 		closed bool
@@ -24,7 +24,7 @@ type queue struct {
 
 func newQueue() *queue {
 	q := &queue{}
-	q.mu.queued = map[service.Key]bool{}
+	q.mu.queued = map[service.Key]time.Time{}
 	q.mu.active = map[service.Key]bool{}
 	q.mu.timers = map[service.Key]*time.Timer{}
 	q.ready = sync.NewCond(&q.mu.Mutex)
@@ -38,10 +38,10 @@ func (q *queue) add(k service.Key) {
 		t.Stop()
 		delete(q.mu.timers, k)
 	}
-	if q.mu.queued[k] || q.mu.closed {
+	if _, queued := q.mu.queued[k]; queued || q.mu.closed {
 		return
 	}
-	q.mu.queued[k] = true
+	q.mu.queued[k] = time.Now()
 	q.mu.order = append(q.mu.order, k)
 	q.ready.Signal()
 }
@@ -72,7 +72,7 @@ func (q *queue) done(k service.Key, again time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.mu.active, k)
-	if q.mu.queued[k] {
+	if _, queued := q.mu.queued[k]; queued {
 		q.ready.Signal()
 		return
 	}
@@ -89,4 +89,27 @@ func (q *queue) close() {
 		t.Stop()
 	}
 	q.ready.Broadcast()
+}
+
+// Backlog is what a fleet has yet to do.
+type Backlog struct {
+	// Waiting services are to be reconciled, Active ones are being reconciled;
+	// one may be both.
+	Waiting, Active int
+	// Oldest is for how long the first of those that wait has waited; 0 where
+	// none does.
+	Oldest time.Duration
+}
+
+// Backlog says how far behind the reconciles are.
+func (f *Fleet) Backlog() Backlog { return f.queue.backlog(time.Now()) }
+
+func (q *queue) backlog(now time.Time) Backlog {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	b := Backlog{Waiting: len(q.mu.queued), Active: len(q.mu.active)}
+	for _, since := range q.mu.queued {
+		b.Oldest = max(b.Oldest, now.Sub(since))
+	}
+	return b
 }

@@ -49,10 +49,12 @@ func (c Config) Validate() error {
 }
 
 // Server takes the reports of gateways. It is the fleet.Traffic of a
-// controller, and safe for concurrent use.
+// controller and, for its metrics, a prometheus.Collector. It is safe for
+// concurrent use.
 type Server struct {
 	cfg     Config
 	allowed map[string]bool
+	metrics metrics
 
 	mu struct {
 		sync.Mutex
@@ -79,7 +81,7 @@ func NewServer(cfg Config) (*Server, error) {
 	if cfg.Demanded == nil {
 		cfg.Demanded = func(service.Key) {}
 	}
-	s := &Server{cfg: cfg, allowed: map[string]bool{}}
+	s := &Server{cfg: cfg, allowed: map[string]bool{}, metrics: newMetrics()}
 	for _, a := range cfg.Accounts {
 		s.allowed[a] = true
 	}
@@ -191,7 +193,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificate func(*tl
 // Handler takes reports.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+Path, s.report)
+	mux.HandleFunc("POST "+Path, s.counted(s.report))
 	return mux
 }
 

@@ -291,6 +291,12 @@ func TestRefusals(t *testing.T) {
 	if d := s.Demand(service.ParseKey("a/x")); d.Queued != 2 {
 		t.Errorf("what was refused counts: %+v", d)
 	}
+	got := counts(t, s.Server)
+	for result, n := range map[string]float64{"taken": 2, "refused": 4, "invalid": 3} {
+		if got["roundhouse_controller_demand_reports_total "+result] != n {
+			t.Errorf("%v reports were %s, want %v", got["roundhouse_controller_demand_reports_total "+result], result, n)
+		}
+	}
 	// A certificate of somebody else's authority is no controller's.
 	stranger, _ := secrets(t)
 	fake := serve(t, stranger, "127.0.0.1:0")

@@ -263,6 +263,21 @@ func (s *Source) Ready() bool {
 	return true
 }
 
+// Watched counts the kinds that are watched: those that have been listed, and
+// those whose first list is still waited for.
+func (s *Source) Watched() (read, unread int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.mu.running {
+		if r.informer.HasSynced() {
+			read++
+		} else {
+			unread++
+		}
+	}
+	return read, unread
+}
+
 // synced waits until every kind that is to be watched has been listed.
 func (s *Source) synced(ctx context.Context) error {
 	select {
