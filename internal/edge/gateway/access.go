@@ -127,7 +127,7 @@ func (x *exchange) may(k service.Key) error {
 	q.Model = ""
 	if _, err := x.gw.dispatch.Key(q); err != nil {
 		// Nothing but the name decides, so it is the model's.
-		names = append(names, x.model)
+		names = append(append(names, x.model), inNamespace(k, x.model)...)
 	}
 	if x.pass.Allows(names...) {
 		return nil
@@ -138,7 +138,18 @@ func (x *exchange) may(k service.Key) error {
 // sees says whether the request's key is for a service.
 func (x *exchange) sees(s dispatch.Status) bool {
 	k := s.Pool.Key.String()
-	return x.pass.Allows(s.Name, k, strings.TrimPrefix(k, defaultPrefix))
+	names := []string{s.Name, k, strings.TrimPrefix(k, defaultPrefix)}
+	if s.Adapter != nil {
+		names = append(names, inNamespace(s.Pool.Key, s.Adapter.Name)...)
+	}
+	return x.pass.Allows(names...)
+}
+
+// inNamespace are the ways to write a name that a service answers to in full:
+// in the default namespace it needs none.
+func inNamespace(k service.Key, name string) []string {
+	full := k.Namespace + "/" + strings.TrimPrefix(name, k.Namespace+"/")
+	return []string{full, strings.TrimPrefix(full, defaultPrefix)}
 }
 
 // bytesPerToken is what a prompt's length is taken for until its answer tells.

@@ -53,9 +53,15 @@ func (x *exchange) refuse(err error) {
 	var unnamed *route.MissingModelError
 	var refused *dispatch.Error
 	var forbidden *forbiddenError
+	var picker *PickerRefusal
+	var body bodyFailure
 	switch {
 	case x.r.Context().Err() != nil:
 		x.code = statusClientGone
+	case errors.As(err, &body):
+		x.refuseBody(body.error)
+	case errors.As(err, &picker):
+		x.refusedByPicker(picker)
 	case errors.As(err, &notFound), errors.As(err, &ambiguous):
 		message := err.Error()
 		if x.limited() { // it may not see what the error lists

@@ -227,14 +227,14 @@ func putBuffer(p *[]byte) {
 	}
 }
 
-// fill reads into the body's head until the end or limit bytes. ended says
+// fill reads on into the body's head until the end or limit bytes. ended says
 // that the end was seen.
 func (x *exchange) fill(from io.Reader, limit int64) (ended bool, err error) {
 	size := int64(firstBuffer)
 	if n := x.r.ContentLength; n > 0 {
 		size = min(n+1, largestBuffer) // one more, to see the end without growing
 	}
-	var buf []byte
+	buf := x.body.head
 	for {
 		if int64(len(buf)) >= limit+1 {
 			x.body.head = buf

@@ -31,7 +31,11 @@ type exchange struct {
 	parsed *openai.Request
 	form   bool // the body is a form, not JSON
 	grant  *dispatch.Grant
-	waited bool // for a replica, after one was lost that had been sent the request
+	// picked is what the pool's endpoint picker said; nil where none was asked,
+	// or gave no answer. renamed: it has changed the model's name.
+	picked  Picked
+	renamed bool
+	waited  bool // for a replica, after one was lost that had been sent the request
 
 	reader   patientReader
 	request  openai.Request // what parsed points to
@@ -89,6 +93,9 @@ func (x *exchange) finish() {
 	if x.grant != nil {
 		x.grant.Done(x.outcome())
 		x.gw.metrics.waited(x.service, x.grant.Waited())
+	}
+	if x.picked != nil {
+		x.picked.Close()
 	}
 	x.body.release(x.gw)
 	x.unpair()
@@ -166,6 +173,9 @@ func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 	if x.limited() {
 		q.May = x.may
 	}
+	if x.gw.cfg.Picker != nil && x.path != nil {
+		q.Asker = x
+	}
 	ended := x.startQueue()
 	g, err := x.gw.dispatch.Admit(ctx, q)
 	ended()
@@ -210,6 +220,9 @@ const (
 
 // namePrefill says in the request's header who computes the prompt.
 func (x *exchange) namePrefill() {
+	if x.picked != nil {
+		return // a picker says who computes the prompt; a client's word is gone
+	}
 	h := x.r.Header
 	to := ""
 	if x.disaggregation() == service.DisaggregationHeader {

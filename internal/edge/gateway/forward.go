@@ -81,7 +81,7 @@ func (x *exchange) target() string {
 // does.
 func (x *exchange) splice() splice {
 	name := x.grant.Model()
-	if x.parsed == nil || name == "" || x.model == name {
+	if x.parsed == nil || name == "" || x.model == name || x.renamed {
 		return splice{}
 	}
 	at := x.parsed.ModelSpan
@@ -151,6 +151,9 @@ func (x *exchange) answer(in *incoming, out passing) {
 	x.code = in.status
 	x.answering(in)
 	x.copyHeader(in)
+	if x.picked != nil {
+		x.picked.Answered(in.status, x.w.Header(), x.grant.Address())
+	}
 	x.w.WriteHeader(in.status)
 	for {
 		if !out.write() {

@@ -135,7 +135,21 @@ type modelInfo struct {
 	// State is Ready, Loading, Asleep or Failed; Reason says why it is not Ready.
 	State  dispatch.State `json:"state"`
 	Reason string         `json:"reason,omitempty"`
+	// Root and Parent are of adapters: what it is, and the model it is laid over.
+	Root   string `json:"root,omitempty"`
+	Parent string `json:"parent,omitempty"`
 	*anthropicModel
+}
+
+// rootOf is an adapter's repository on the Hugging Face Hub; where it is
+// elsewhere, that is nobody's business who only sends requests, and it is its
+// name.
+func rootOf(a *dispatch.Adapter) string {
+	if repo, ok := strings.CutPrefix(a.URI, "hf://"); ok {
+		repo, _, _ = strings.Cut(repo, "?")
+		return repo
+	}
+	return a.Name
 }
 
 func (x *exchange) modelInfo(s dispatch.Status) modelInfo {
@@ -143,6 +157,9 @@ func (x *exchange) modelInfo(s dispatch.Status) modelInfo {
 		Ready: s.Answers(), State: s.State, Reason: s.Message}
 	if !s.Pool.Created.IsZero() {
 		m.Created = s.Pool.Created.Unix()
+	}
+	if a := s.Adapter; a != nil {
+		m.Root, m.Parent = rootOf(a), x.gw.dispatch.Name(s.Pool.Key, x.pass.Namespaces())
 	}
 	if x.surface == surfaceAnthropic {
 		m.anthropicModel = &anthropicModel{"model", s.Name, time.Unix(m.Created, 0).UTC().Format(time.RFC3339)}

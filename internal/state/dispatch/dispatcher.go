@@ -76,7 +76,7 @@ func (d *Dispatcher) SetPool(f Pool) {
 	}
 	f.settle()
 	ref := f.Ref()
-	if p := old.pools[ref]; p != nil && p.host() == f.Host {
+	if p := old.pools[ref]; p != nil && p.host() == f.Host && slices.Equal(p.adapters(), f.adapterNames()) {
 		d.put(old.pools, &f)
 		return
 	}
@@ -161,7 +161,7 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 	entries := make([]route.Entry, 0, len(pools))
 	for r, p := range pools {
 		if !r.Pool {
-			entries = append(entries, route.Entry{Key: r.Key, Host: p.host()})
+			entries = append(entries, route.Entry{Key: r.Key, Host: p.host(), Adapters: p.adapters()})
 		}
 	}
 	d.view.Store(&view{table: route.NewTable(entries, d.cfg.Domain, objects...), pools: pools, objects: objects, scopes: &scopes{entries: entries}})
@@ -212,7 +212,7 @@ func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 		return v, nil, t, &Error{Kind: ErrUnavailable, Pool: id(t.Pool), Message: "there is no such " + t.Pool.String()}
 	}
 	if share := int(p.canary.Load()); share > 0 && d.random(100) < share {
-		if c := v.pools[routing.Service(t.Pool.Key.Canary())]; c != nil {
+		if c := v.pools[routing.Service(t.Pool.Key.Canary())]; c != nil && (t.Adapter == "" || slices.Contains(c.adapters(), t.Adapter)) {
 			p = c
 		}
 	}
@@ -222,11 +222,19 @@ func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 // Resolve finds the pool a request is for without admitting it. Errors are
 // those of package route, or an *Error.
 func (d *Dispatcher) Resolve(r Request) (Status, error) {
-	v, p, _, err := d.route(&r)
+	v, p, t, err := d.route(&r)
 	if err != nil {
 		return Status{}, err
 	}
-	return p.status(v.table), nil
+	s := p.status(v.table)
+	s.Adapter = s.Pool.adapter(t.Adapter)
+	return s, nil
+}
+
+// Name is the shortest name that routes to a service, for requests of some
+// namespaces; none means all.
+func (d *Dispatcher) Name(k service.Key, namespaces []string) string {
+	return d.view.Load().within(namespaces, d.cfg.Domain).Name(k)
 }
 
 // Key is the service or shared pool a request is for. Errors are those of
@@ -254,7 +262,12 @@ func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 		d.cfg.Asked(p.ref)
 	}
 	g := p.grant(&r, t)
-	if err := p.admit(ctx, g); err != nil {
+	if r.Asker != nil && p.asks.Load() {
+		err = p.consult(ctx, g, r.Asker)
+	} else {
+		err = p.admit(ctx, g)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return g, nil

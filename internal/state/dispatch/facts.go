@@ -46,6 +46,9 @@ type Pool struct {
 	// servers that run already, by their addresses, always of the entry role.
 	// SetPool keeps the slice: the caller must not change it any more.
 	Replicas []replica.Replica
+	// Adapters are the LoRA adapters that a service's replicas have, which
+	// requests can name as they do models.
+	Adapters []Adapter
 	// CanaryPercent of the requests for a service go to the pool of its canary,
 	// Key.Canary(), if there is one.
 	CanaryPercent int
@@ -63,6 +66,9 @@ type Pool struct {
 	// Config's; zero values leave the defaults.
 	Picker routing.Picker
 	Bounds routing.Bounds
+	// External is asked where requests go, by those that can ask
+	// (Request.Asker); its zero value is nobody.
+	External External
 }
 
 // Ref is what the pool is routed to by.

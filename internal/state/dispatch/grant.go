@@ -20,6 +20,8 @@ type Grant struct {
 	adapter string
 	session string
 	subset  []string
+	ordered bool  // subset is a picker's choice, the best first
+	open    bool  // that may be passed over if it is no use
 	tokens  int64 // of the prompt, estimated
 	hash    *hashes
 
@@ -118,7 +120,11 @@ func (g *Grant) Retry(ctx context.Context, failed error) error {
 
 	err := p.mayRetry(ctx, g, last, failed, now)
 	if err == nil && p.queue.Len() == 0 {
-		if x, _ := p.main.take(g, g.tried, now); x != nil {
+		x, _ := p.main.take(g, g.tried, now)
+		if x == nil && g.unbind() { // all that the picker named have failed it
+			x, _ = p.main.take(g, g.tried, now)
+		}
+		if x != nil {
 			p.reserve(g, x, now)
 			p.mu.Unlock()
 			freed.offer()

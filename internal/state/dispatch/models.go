@@ -3,10 +3,12 @@ package dispatch
 import (
 	"slices"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
 )
 
-// Models is what requests can name, by name: services, and the names that
-// routing objects give, each with the state of the pool that most of its
+// Models is what requests can name, by name: services and their adapters, and
+// the names that routing objects give, each with the state of the pool that most of its
 // requests go to. A name that a routing object takes from a service is listed
 // once, as the object's.
 func (d *Dispatcher) Models() []Status { return d.ModelsWithin(nil) }
@@ -32,6 +34,17 @@ func (d *Dispatcher) ModelsWithin(namespaces []string) []Status {
 			continue
 		}
 		if s := p.status(table); !seen[s.Name] {
+			out = append(out, s)
+		}
+	}
+	for _, a := range table.Adapters() {
+		p := v.pools[routing.Service(a.Service)]
+		if p == nil || seen[a.Model] {
+			continue
+		}
+		s := p.status(table)
+		if s.Adapter = s.Pool.adapter(a.Name); s.Adapter != nil {
+			s.Name = a.Model
 			out = append(out, s)
 		}
 	}

@@ -27,8 +27,8 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 // precede gives g a place on a prefill replica if one is to help.
 func (p *pool) precede(g *Grant, now time.Time) {
 	g.prefill, g.before, g.beforeIn = nil, "", ""
-	if !p.prefills(g.part, g.uncached) {
-		return
+	if !p.prefills(g.part, g.uncached) || g.ordered && g.part.Disaggregation != service.DisaggregationSGLang {
+		return // a picker says itself who computes the prompt
 	}
 	subset := g.subset
 	g.subset = nil // it names those that may answer

@@ -27,6 +27,8 @@ type pool struct {
 	hashes atomic.Bool
 	// canary is the percentage of requests for the service's canary.
 	canary atomic.Int32
+	// asks: an external picker says where requests go.
+	asks atomic.Bool
 
 	mu      sync.Mutex
 	facts   *Pool
@@ -51,6 +53,7 @@ type Counts struct {
 	Dropped        uint64 `json:"dropped"`        // by the picker's policy
 	Retries        uint64 `json:"retries"`        // requests sent to one more replica
 	RetriesRefused uint64 `json:"retriesRefused"` // for want of budget
+	PickedOpen     uint64 `json:"pickedOpen"`     // without the pool's external picker, which gave no answer
 	Usage          Usage  `json:"usage"`          // of the answers that said
 }
 
@@ -81,6 +84,13 @@ func (p *pool) host() string {
 	return p.facts.Host
 }
 
+// adapters are the names of the service's adapters.
+func (p *pool) adapters() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.facts.adapterNames()
+}
+
 // set replaces the facts and lets go on whoever can.
 func (p *pool) set(f *Pool) {
 	p.mu.Lock()
@@ -88,10 +98,18 @@ func (p *pool) set(f *Pool) {
 	now := p.d.clock.Now()
 	p.facts, p.starter = f, f.starter()
 	p.canary.Store(int32(min(max(f.CanaryPercent, 0), 100)))
+	p.asks.Store(f.External.Name != "")
 	p.setPolicy(f.Picker)
 	p.setBounds(f.Bounds)
 	var entry, prefill []listed
+	var declared map[string]bool
 	for part := range f.parts {
+		for _, a := range part.Adapters {
+			if declared == nil {
+				declared = map[string]bool{}
+			}
+			declared[a.Name] = true
+		}
 		limit := part.Limits.MaxConcurrency
 		if n := f.Bounds.MaxConcurrency; n > 0 && (limit == 0 || n < limit) {
 			limit = n
@@ -110,6 +128,7 @@ func (p *pool) set(f *Pool) {
 			}
 		}
 	}
+	p.main.declared, p.prefill.declared = declared, declared
 	p.main.set(p, entry)
 	p.prefill.set(p, prefill)
 	p.hashes.Store(p.main.index != nil && len(entry)+len(prefill) > 1)
@@ -262,6 +281,9 @@ func (p *pool) arrive(g *Grant, now time.Time) (*slot, error) {
 	}
 	s := p.condition(w.Priority, now)
 	s.Room = true
+	if g.ordered { // its picker has decided that it goes on
+		s.Saturation = 0
+	}
 	var x *slot
 	if d, _ := p.queue.Judge(w, s, now); d == admission.Admit {
 		var dropped bool
@@ -276,7 +298,9 @@ func (p *pool) arrive(g *Grant, now time.Time) (*slot, error) {
 		return nil, p.shed(w, v.Reason)
 	}
 	p.budget.Request(now)
-	g.member = p.counted()
+	if g.stage == outside {
+		g.member = p.counted()
+	}
 	if v.Decision == admission.Admit {
 		return x, nil
 	}

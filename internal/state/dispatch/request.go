@@ -49,6 +49,9 @@ type Request struct {
 	// May says whether the request may use the service or shared pool it is
 	// routed to; its error is Admit's. nil allows every one.
 	May func(service.Key) error
+	// Asker asks the pool's External picker, where it has one; nil: the
+	// dispatcher picks all the same.
+	Asker Asker
 	// Deadline is when the request has no use any more; zero for never. It
 	// shortens the wait and nothing else.
 	Deadline time.Time

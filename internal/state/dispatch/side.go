@@ -19,6 +19,8 @@ type side struct {
 	// adapters are the names that endpoints have said are LoRA adapters: any
 	// other is the base model's, which every endpoint has.
 	adapters map[string]bool
+	// declared are those that manifests name.
+	declared map[string]bool
 	ready    int // how many serve, busy or not
 	alive    int // how many serve or will
 
@@ -192,6 +194,11 @@ func (s *side) resident(n int) *picker.Residency {
 // take reserves a place for g on the endpoint the policy chooses, not one of
 // tried; nil if there is none. dropped: the policy sheds the request.
 func (s *side) take(g *Grant, tried []*endpoint, now time.Time) (x *slot, dropped bool) {
+	if g.ordered {
+		if x = s.first(g, tried, now); x != nil || s.within > 0 || !g.unbind() {
+			return x, false
+		}
+	}
 	for range len(s.slots) + 1 {
 		s.input(g, tried, now)
 		s.policy.Pick(&s.in, s.index, &s.choice)
@@ -232,7 +239,7 @@ func (s *side) input(g *Grant, tried []*endpoint, now time.Time) {
 		}
 	}
 	in.Adapter, in.Session = "", g.session
-	if s.adapters[g.adapter] {
+	if s.adapters[g.adapter] || s.declared[g.adapter] {
 		in.Adapter = g.adapter
 	}
 	in.Priority, in.Critical = int(g.waiter.Priority), g.waiter.Priority > 0

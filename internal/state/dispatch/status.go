@@ -18,6 +18,8 @@ type Status struct {
 	Pool  *Pool  // not to be changed
 	Name  string // the shortest name that routes to it
 	State State
+	// Adapter is the adapter that Name means, nil where it means the model.
+	Adapter *Adapter
 	// Message says what a pool that is not ready waits for.
 	Message string
 	// Fault is what is wrong with the pool's own policy or bounds, so that the

@@ -1,0 +1,193 @@
+package epp
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Target is where a pool's picker is.
+type Target struct {
+	// Name is the Service's, "namespace/name:port".
+	Name string
+	// Authority is the name that it is asked by, "name.namespace.svc:port".
+	Authority string
+	// Addresses are the "ip:port" of those that are ready, in the order to try.
+	Addresses []string
+	// Plain: it speaks HTTP/2 in plain text, and not over TLS.
+	Plain bool
+	// Problem says why it cannot be asked; "" where it can.
+	Problem string
+}
+
+func (t *Target) equal(o *Target) bool {
+	return t.Name == o.Name && t.Authority == o.Authority && t.Plain == o.Plain && t.Problem == o.Problem && slices.Equal(t.Addresses, o.Addresses)
+}
+
+// Client asks the pickers of pools. Its methods are safe for concurrent use.
+type Client struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *metrics
+	streams atomic.Int64
+
+	mu    sync.RWMutex
+	pools map[service.Key]*peer
+	peers map[identity]*peer
+}
+
+// identity is what makes two pools' pickers one.
+type identity struct {
+	name, authority string
+	plain           bool
+}
+
+// peer is a picker, of one pool or of several.
+type peer struct {
+	identity
+	conn     *grpc.ClientConn
+	resolver *manual.Resolver
+	pools    int // that use it; Client.mu guards it
+	target   atomic.Pointer[Target]
+}
+
+// New makes a Client without pools. Its metrics are registered with r unless
+// that is nil. Close ends it.
+func New(cfg Config, r prometheus.Registerer) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, log: cfg.Log, pools: map[service.Key]*peer{}, peers: map[identity]*peer{}}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	c.metrics = newMetrics(c)
+	if r != nil {
+		if err := r.Register(c.metrics); err != nil {
+			return nil, fmt.Errorf("epp: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// Set says where a pool's picker is; nil: it has none. Nothing is connected
+// before somebody asks.
+func (c *Client) Set(pool service.Key, t *Target) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.pools[pool]
+	if t == nil {
+		delete(c.pools, pool)
+		c.metrics.forget(pool)
+		c.leave(old)
+		return nil
+	}
+	id := identity{t.Name, t.Authority, t.Plain}
+	if old != nil && old.identity == id {
+		old.set(t)
+		return nil
+	}
+	p := c.peers[id]
+	if p == nil {
+		var err error
+		if p, err = c.newPeer(id, t); err != nil {
+			return err
+		}
+		c.peers[id] = p
+	}
+	p.set(t)
+	p.pools++
+	c.pools[pool] = p
+	c.leave(old)
+	return nil
+}
+
+// leave is called with mu held.
+func (c *Client) leave(p *peer) {
+	if p == nil {
+		return
+	}
+	if p.pools--; p.pools == 0 {
+		delete(c.peers, p.identity)
+		_ = p.conn.Close() // what is under way fails
+	}
+}
+
+// Close ends all connections.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, p := range c.pools {
+		delete(c.pools, k)
+		c.leave(p)
+	}
+}
+
+func (c *Client) peer(pool service.Key) *peer {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.pools[pool]
+}
+
+// newPeer makes a picker, without connecting.
+func (c *Client) newPeer(id identity, t *Target) (*peer, error) {
+	p := &peer{identity: id, resolver: manual.NewBuilderWithScheme("picker")}
+	p.resolver.InitialState(resolver.State{Addresses: addresses(t.Addresses)})
+	p.target.Store(t)
+	// Pickers sign their certificates themselves, anew at each start: there is
+	// nothing to verify them by. Where they are, the API server says.
+	creds := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}) //nolint:gosec // see above
+	if id.plain {
+		creds = insecure.NewCredentials()
+	}
+	var err error
+	p.conn, err = grpc.NewClient("picker:///"+id.name,
+		grpc.WithResolvers(p.resolver),
+		grpc.WithAuthority(id.authority),
+		grpc.WithTransportCredentials(creds),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithUserAgent("roundhouse-gateway"),
+		grpc.WithIdleTimeout(c.cfg.IdleTimeout),
+		grpc.WithStaticStreamWindowSize(window),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTime}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.cfg.ConnectTimeout,
+			Backoff: backoff.Config{BaseDelay: firstDelay, Multiplier: 1.6, Jitter: 0.2, MaxDelay: lastDelay}}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+	if err != nil {
+		return nil, fmt.Errorf("endpoint picker %s: %w", id.name, err)
+	}
+	return p, nil
+}
+
+// set takes new addresses.
+func (p *peer) set(t *Target) {
+	old := p.target.Swap(t)
+	if old.equal(t) || slices.Equal(old.Addresses, t.Addresses) {
+		return
+	}
+	p.resolver.UpdateState(resolver.State{Addresses: addresses(t.Addresses)})
+	p.conn.ResetConnectBackoff()
+}
+
+func addresses(in []string) []resolver.Address {
+	out := make([]resolver.Address, len(in))
+	for i, a := range in {
+		out[i].Addr = a
+	}
+	return out
+}

@@ -1,0 +1,166 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// Picker asks the endpoint pickers that pools name.
+type Picker interface {
+	// Ask asks a pool's. Errors are a *PickerRefusal, the context's, or why it
+	// gave no answer.
+	Ask(ctx context.Context, pool service.Key, r PickerRequest) (Picked, error)
+}
+
+// PickerRequest is what a picker is told. Nothing of it is kept after Ask.
+type PickerRequest struct {
+	Method, Scheme, Host string
+	Target               string // path and query
+	Header               http.Header
+	Body                 []byte // all of it
+	// Within says whether an address is an endpoint of the pool that is ready.
+	Within func(address string) bool
+	// Hold takes n bytes of memory for a changed body; false: there are none.
+	Hold func(n int64) bool
+}
+
+// Picked is a picker's answer. It is for one goroutine.
+type Picked interface {
+	// Endpoints are where the request may go, best first.
+	Endpoints() []string
+	// Body is the body to send; changed is false where it is the request's.
+	Body() (body []byte, changed bool)
+	// Change makes the picker's changes to the request's header.
+	Change(h http.Header)
+	// Answered tells of an answer and who gave it, and makes the picker's
+	// changes to its header.
+	Answered(status int, h http.Header, by string)
+	// Close says that the request is over.
+	Close()
+}
+
+// PickerRefusal is a picker's own answer to a request. It is an error.
+type PickerRefusal struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Error says which status it is.
+func (r *PickerRefusal) Error() string {
+	return fmt.Sprintf("the endpoint picker answered %d itself", r.Status)
+}
+
+// bodyFailure is a body that could not be read while a picker was asked.
+type bodyFailure struct{ error }
+
+func (f bodyFailure) Unwrap() error { return f.error }
+
+// withheld are fields of a request that a client has no say in: they are
+// between gateways and pickers.
+var withheld = []string{"X-Gateway-Destination-Endpoint", "X-Gateway-Destination-Endpoint-Subset", "X-Gateway-Model-Name-Rewrite", headerPrefill}
+
+// Ask implements dispatch.Asker: it asks the pool's endpoint picker, which is to
+// see the whole body, and may give it another.
+func (x *exchange) Ask(ctx context.Context, pool service.Key, within func(string) bool) ([]string, error) {
+	if err := x.readRest(); err != nil {
+		return nil, bodyFailure{err}
+	}
+	h := x.r.Header
+	for _, name := range withheld {
+		delete(h, name)
+	}
+	h[headerRequestID] = []string{x.id} // by which a picker keeps what it knows of the request
+	picked, err := x.gw.cfg.Picker.Ask(ctx, pool, PickerRequest{Method: x.r.Method, Scheme: x.scheme(), Host: x.r.Host, Target: x.r.URL.RequestURI(),
+		Header: h, Body: x.body.head, Within: within, Hold: x.hold})
+	var own *PickerRefusal
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.As(err, &own):
+		return nil, own
+	default:
+		x.gw.log.Warn("endpoint picker gave no answer", "request", x.id, "pool", pool.String(), "error", err)
+		return nil, dispatch.Unanswered(err)
+	}
+	if err := x.rewrite(picked); err != nil {
+		picked.Close()
+		x.gw.log.Warn("endpoint picker changed a body so that it cannot be read", "request", x.id, "pool", pool.String(), "error", err)
+		return nil, dispatch.Unanswered(fmt.Errorf("endpoint picker of pool %s changed the body so that it cannot be read: %w", pool, err))
+	}
+	picked.Change(h)
+	x.picked = picked // finish closes it
+	return picked.Endpoints(), nil
+}
+
+// hold takes memory for the body's sake.
+func (x *exchange) hold(n int64) bool {
+	if !x.gw.buffered.take(n) {
+		return false
+	}
+	x.body.held += n
+	return true
+}
+
+// readRest reads what is left of a body that is streamed otherwise.
+func (x *exchange) readRest() error {
+	t := x.body.tail
+	if t == nil {
+		return nil
+	}
+	limit := x.gw.cfg.MaxBodyBytes
+	ended, err := x.fill(t.from, limit)
+	switch {
+	case err != nil:
+		return err
+	case !ended:
+		return &http.MaxBytesError{Limit: limit}
+	}
+	x.body.tail, x.body.length = nil, int64(len(x.body.head))
+	return nil
+}
+
+// rewrite puts a picker's body in the place of the request's. A name that it
+// has changed is the one that the replica is given.
+func (x *exchange) rewrite(picked Picked) error {
+	now, changed := picked.Body()
+	if !changed {
+		return nil
+	}
+	before, parsed, length := x.body.head, x.parsed, x.body.length
+	x.body.head, x.body.length = now, int64(len(now))
+	x.body.grown = x.body.grown || x.body.length > http1.InlineBytes
+	if x.parsed == nil {
+		return nil
+	}
+	name := string(x.parsed.Model)
+	was := x.request
+	again, err := x.parse()
+	if err != nil {
+		x.body.head, x.parsed, x.body.length, x.request = before, parsed, length, was
+		return err
+	}
+	x.parsed = again
+	x.renamed = string(again.Model) != name
+	return nil
+}
+
+// refusedByPicker gives the client the picker's own answer.
+func (x *exchange) refusedByPicker(own *PickerRefusal) {
+	to := x.w.Header()
+	for name, values := range own.Header {
+		to[name] = values
+	}
+	if len(own.Body) == 0 && to.Get("Content-Type") == "" && own.Status >= http.StatusBadRequest {
+		x.failWith(own.Status, "the pool's endpoint picker refused the request", "", "endpoint_picker")
+		return
+	}
+	x.write(own.Status, own.Body)
+}

@@ -1,0 +1,140 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// External is an endpoint picker that a pool names: a program that says where
+// the pool's requests go.
+type External struct {
+	Name string // what messages call it; "" for none
+	// FailOpen has the dispatcher pick while it gives no answer; requests are
+	// refused otherwise.
+	FailOpen bool
+}
+
+// Asker asks the endpoint picker of a pool about one request. It is called
+// without locks, by the goroutine that called Admit.
+type Asker interface {
+	// Ask says where the request may go, best first, all of them addresses for
+	// which within is true: endpoints of the pool that are ready. An error
+	// marked Unanswered has the pool's failure mode decide; any other is Admit's.
+	Ask(ctx context.Context, pool service.Key, within func(address string) bool) ([]string, error)
+}
+
+// unansweredError marks a picker that gave no answer.
+type unansweredError struct{ error }
+
+func (e unansweredError) Unwrap() error { return e.error }
+
+// Unanswered marks err as an endpoint picker that gave no answer that can be
+// followed.
+func Unanswered(err error) error { return unansweredError{err} }
+
+// refusedRetry is when to ask a pool again whose picker gave no answer.
+const refusedRetry = time.Second
+
+// consult gives g a place where the pool's endpoint picker says. Until then it
+// counts as waiting; while no endpoint is ready it waits for one first, since a
+// picker can name none of a service that sleeps.
+func (p *pool) consult(ctx context.Context, g *Grant, by Asker) (err error) {
+	defer func() {
+		if err != nil && g.stage != outside { // it was counted
+			p.mu.Lock()
+			p.settle(g, p.d.clock.Now())
+			p.mu.Unlock()
+		}
+	}()
+	if err := p.awake(ctx, g); err != nil {
+		return err
+	}
+	to, err := by.Ask(ctx, p.ref.Key, p.serves)
+	var silent unansweredError
+	p.mu.Lock()
+	ext := p.facts.External
+	switch {
+	case err == nil:
+		g.subset, g.ordered, g.open = to, true, ext.FailOpen
+	case !errors.As(err, &silent):
+		p.mu.Unlock()
+		return err
+	case ext.FailOpen || ext.Name == "": // or nobody is to be asked any more
+		p.counts.PickedOpen++
+	default:
+		why := p.unavailable(fmt.Sprintf("%v; its failureMode is FailClose", silent.error), silent.error)
+		why.RetryAfter = refusedRetry
+		p.mu.Unlock()
+		return why
+	}
+	p.mu.Unlock()
+	return p.admit(ctx, g)
+}
+
+// awake counts g as waiting, and waits until an endpoint is ready.
+func (p *pool) awake(ctx context.Context, g *Grant) error {
+	p.mu.Lock()
+	now := p.d.clock.Now()
+	if err := p.refuse(g); err != nil {
+		p.mu.Unlock()
+		return err
+	}
+	if p.main.ready > 0 {
+		g.member = p.counted()
+		p.advance(g, queued, now)
+		p.mu.Unlock()
+		return nil
+	}
+	p.mu.Unlock()
+	if err := p.admit(ctx, g); err != nil {
+		return err
+	}
+	// The place it was given is the dispatcher's choice: it goes to the next.
+	p.mu.Lock()
+	now = p.d.clock.Now()
+	freed := p.release(g)
+	p.advance(g, queued, now)
+	p.pump(now)
+	p.mu.Unlock()
+	freed.offer()
+	return nil
+}
+
+// serves says whether an address is an endpoint that is ready.
+func (p *pool) serves(address string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x := p.main.find(address)
+	return x != nil && x.serves()
+}
+
+// first reserves a place for g on the first of the endpoints that its picker
+// named that can take it, not one of tried; nil if none can now.
+func (s *side) first(g *Grant, tried []*endpoint, now time.Time) *slot {
+	s.input(g, tried, now)
+	for _, a := range g.subset {
+		x := s.find(a)
+		if x == nil || !x.serves() || x.e.suspect.Load() || slices.Contains(tried, x.e) || !x.e.enter(x.limit) {
+			continue
+		}
+		s.choice.Slot, s.choice.Uncached = x.n, g.tokens
+		s.sent(g, x)
+		return x
+	}
+	return nil
+}
+
+// unbind lets g go to any endpoint of the pool, where what its picker named is
+// no use any more and the pool fails open; false where it stays bound.
+func (g *Grant) unbind() bool {
+	if !g.ordered || !g.open {
+		return false
+	}
+	g.subset, g.ordered = nil, false
+	return true
+}
