@@ -29,7 +29,7 @@ HELM_K8S := -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/
 K8S_API := $(K8S)/etcd $(K8S)/kube-apiserver
 K8S_NODE := $(K8S_API) $(addprefix $(K8S)/,kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 # What clusters are given besides: LeaderWorkerSets, and names in DNS.
-K8S_ADDONS := $(addprefix $(K8S)/,lws lws.yaml coredns)
+K8S_ADDONS := $(addprefix $(K8S)/,lws lws.yaml coredns versitygw)
 IMAGE ?= bin/roundhouse-image.tar
 IMAGE_TAG ?= roundhouse:$(VERSION)
 IMAGE_ARCHS ?= amd64 arm64
@@ -120,6 +120,10 @@ $(K8S)/%: tools/kubernetes/go.mod tools/kubernetes/go.sum tools/kubernetes/build
 	@touch $@
 
 .PHONY: image
+# An S3 server that checks signatures, for models fetched in pods.
+$(K8S)/versitygw: tools/versitygw/go.mod tools/versitygw/go.sum
+	cd tools/versitygw && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(abspath $@) github.com/versity/versitygw/cmd/versitygw
+
 image: ## write bin/roundhouse-image.tar, an OCI image for amd64 and arm64, without Docker
 	@rm -rf bin/image
 	@for a in $(IMAGE_ARCHS); do mkdir -p bin/image/linux_$$a && \

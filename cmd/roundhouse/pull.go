@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 type pullCommand struct {
 	dataDir string
 	out     string
+	public  bool
 }
 
 func newPullCommand() *cobra.Command {
@@ -27,7 +29,8 @@ directory finds them there; one that is running may go on meanwhile. What was
 interrupted is resumed.
 
 With --out the files of one model are put into a folder of your own, which must
-be empty or hold that model: its init containers fetch models for pods so.`,
+be empty or hold that model: init containers fetch models for pods so. Then
+KServe's STORAGE_CONFIG and STORAGE_OVERRIDE_CONFIG are heeded.`,
 		Example: `  roundhouse pull hf://Qwen/Qwen2.5-0.5B-Instruct
   roundhouse pull s3://models/iris https://example.com/model.bst
   roundhouse pull s3://models/iris --out /mnt/models`,
@@ -36,6 +39,10 @@ be empty or hold that model: its init containers fetch models for pods so.`,
 	}
 	cmd.Flags().StringVar(&c.dataDir, "data-dir", datadir.Default(), "where the desired state, models and logs are kept")
 	cmd.Flags().StringVar(&c.out, "out", "", "folder to put the files of one model into, instead of the data directory")
+	// By a variable in pods: those of an older release take no flag that they do
+	// not know.
+	cmd.Flags().BoolVar(&c.public, "public-only", os.Getenv("ROUNDHOUSE_PUBLIC_ONLY") == "true",
+		"with --out: refuse a URI that leads to an internal address (loopback, link-local, private); endpoints that the environment names are asked all the same")
 	return cmd
 }
 
@@ -47,9 +54,16 @@ func (c *pullCommand) run(cmd *cobra.Command, uris []string) error {
 		if cmd.Flags().Changed("data-dir") {
 			return usagef("--out and --data-dir are two places: give one of them")
 		}
-		return c.pull(cmd, uris[0], func(progress func(artifact.Progress)) (string, error) {
-			return c.out, artifact.Materialize(contextOf(cmd), c.out, artifact.Request{URI: uris[0]}, artifact.Config{}, nil, nil, progress)
+		uri, err := fromStorage(uris[0])
+		if err != nil {
+			return err
+		}
+		return c.pull(cmd, uri, func(progress func(artifact.Progress)) (string, error) {
+			return c.out, artifact.Materialize(contextOf(cmd), c.out, artifact.Request{URI: uri}, artifact.Config{PublicOnly: c.public}, nil, nil, progress)
 		})
+	}
+	if cmd.Flags().Changed("public-only") {
+		return usagef("--public-only goes with --out")
 	}
 	store, done, err := openModels(c.dataDir, uris)
 	if err != nil {

@@ -14,6 +14,11 @@ type Config struct {
 	// HubEndpoint is the Hugging Face Hub that hf:// is read from. Empty: what
 	// HF_ENDPOINT names, else https://huggingface.co.
 	HubEndpoint string
+	// PublicOnly refuses internal addresses (loopback, link-local, private) to
+	// hosts that a URI names and to what they lead to. Endpoints that the
+	// environment names, and proxies, are asked wherever they are: they are the
+	// choice of who runs this. It is [New]'s own client that heeds it.
+	PublicOnly bool
 	// StoreBytes bounds everything in the store together; the least recently
 	// used goes when there is more. 0 is no bound.
 	StoreBytes int64

@@ -76,7 +76,8 @@ func setRange(req *http.Request, from, to int64) {
 func isETag(v string) bool { return strings.HasPrefix(v, `"`) || strings.HasPrefix(v, "W/") }
 
 // newWebRequest adds the headers that KServe reads for a host: a JSON object in
-// the environment variable named HOST-headers.
+// the environment variable named HOST-headers, or in headers where https-host
+// names the host, as KServe's secrets have it.
 func newWebRequest(ctx context.Context, loc location) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, loc.url.String(), nil)
 	if err != nil {
@@ -84,6 +85,9 @@ func newWebRequest(ctx context.Context, loc location) (*http.Request, error) {
 	}
 	variable := loc.url.Hostname() + "-headers"
 	raw := os.Getenv(variable)
+	if raw == "" && strings.EqualFold(os.Getenv("https-host"), loc.url.Hostname()) {
+		variable, raw = "headers", os.Getenv("headers")
+	}
 	if raw == "" {
 		return req, nil
 	}

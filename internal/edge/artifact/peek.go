@@ -37,6 +37,7 @@ func (s *Store) Peek(ctx context.Context, req Request) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
+	ctx = named(ctx, src)
 	if web, ok := src.(*httpSource); ok {
 		return s.peekWeb(ctx, loc, web)
 	}

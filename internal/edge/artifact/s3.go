@@ -16,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
 )
 
 // s3Source reads S3 and what speaks its protocol, with the credentials, region
@@ -84,7 +85,7 @@ func (c *s3Source) page(ctx context.Context, loc location, prefix, token string)
 		return c.signed(ctx, loc, "", query, nil)
 	})
 	if err != nil {
-		return bucketPage{}, err
+		return bucketPage{}, whyDenied(err)
 	}
 	var l s3List
 	if err := xml.Unmarshal(body, &l); err != nil {
@@ -103,6 +104,23 @@ func (c *s3Source) page(ctx context.Context, loc location, prefix, token string)
 		page.next = l.NextContinuationToken
 	}
 	return page, nil
+}
+
+// whyDenied says more of a refusal, by S3's own words for it.
+func whyDenied(err error) error {
+	var answer *answerError
+	if !errors.As(err, &answer) {
+		return err
+	}
+	switch answer.detail {
+	case "SignatureDoesNotMatch":
+		answer.hint = "AWS_SECRET_ACCESS_KEY is not the secret of AWS_ACCESS_KEY_ID, or the region is another than the store's"
+	case "InvalidAccessKeyId":
+		answer.hint = "the store does not know AWS_ACCESS_KEY_ID"
+	case "ExpiredToken", "RequestTimeTooSkewed":
+		answer.hint = "the credentials have expired, or this machine's clock is wrong"
+	}
+	return err
 }
 
 // etagMD5 is the MD5 that the ETag of an object is that was uploaded in one
@@ -197,6 +215,9 @@ func (c *s3Source) connect(ctx context.Context) (*s3Endpoint, error) {
 	if e.region == "" {
 		e.region = "us-east-1"
 	}
+	if own := kserveKeys(); own != nil {
+		e.creds = own
+	}
 	if isTrue(os.Getenv("awsAnonymousCredential")) {
 		e.creds = nil
 	}
@@ -228,6 +249,16 @@ func s3Address(cfg aws.Config) string {
 		return "http://" + host
 	}
 	return "https://" + host
+}
+
+// kserveKeys are access keys under the names that KServe's secrets have them by,
+// where nobody set AWS's own; nil for none.
+func kserveKeys() aws.CredentialsProvider {
+	id, secret := os.Getenv("awsAccessKeyID"), os.Getenv("awsSecretAccessKey")
+	if id == "" || secret == "" || os.Getenv("AWS_ACCESS_KEY_ID") != "" {
+		return nil
+	}
+	return credentials.NewStaticCredentialsProvider(id, secret, "")
 }
 
 func isTrue(v string) bool { return v == "1" || strings.EqualFold(v, "true") }

@@ -58,6 +58,9 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 		transport.Protocols = new(http.Protocols)
 		transport.Protocols.SetHTTP1(true)
 		client = &http.Client{Transport: transport}
+		if cfg.PublicOnly {
+			client.Transport = newPublicOnly(transport)
+		}
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -154,6 +157,7 @@ func (s *Store) inPlace(ctx context.Context, loc location) (string, error) {
 
 // fetchRemote runs under single-flight: it brings loc up to date.
 func (s *Store) fetchRemote(ctx context.Context, loc location, src source, m *meter) (path string, err error) {
+	ctx = named(ctx, src)
 	unlock, err := s.lock(ctx, loc.key())
 	if err != nil {
 		return "", err

@@ -106,6 +106,9 @@ func transportError(ctx context.Context, uri string, err error) error {
 	if errors.As(err, &ue) {
 		err = ue.Err
 	}
+	if inside := (*InternalError)(nil); errors.As(err, &inside) {
+		return fmt.Errorf("artifact: %s: %w", uri, inside)
+	}
 	if errors.Is(err, errRedirect) {
 		return fmt.Errorf("artifact: %s: %w", uri, err)
 	}

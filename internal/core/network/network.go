@@ -1,0 +1,72 @@
+// Package network says which addresses and names of hosts lead to the machine
+// itself, its cluster or its neighbours, and not to the world.
+package network
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// reserved are networks beyond those that netip knows as private which are not
+// public either: RFC 6598, 2544, 6890, and IPv4 inside IPv6 by RFC 6052, 3056,
+// 4291, 4380 and 7915.
+var reserved = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
+	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("::ffff:0:0:0/96"),
+}
+
+// Internal says whether an address is of the machine, the link, the cluster or
+// its neighbours.
+func Internal(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() {
+		return true
+	}
+	for _, p := range reserved {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// inside are the endings of names that no public zone has: RFC 6761, 6762, 8375,
+// ICANN's for private use, and Kubernetes' own.
+var inside = []string{"localhost", "local", "internal", "home.arpa", "svc"}
+
+// InternalHost says whether the host of a URL, without its port, can be nothing
+// but internal: by its address, or as a name that a cluster or a local network
+// alone resolves, such as minio, minio.team.svc and minio.team.svc.cluster.local.
+// For other names only their addresses tell.
+func InternalHost(host string) bool {
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+	if a, err := netip.ParseAddr(host); err == nil {
+		return Internal(a)
+	}
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	if last == host {
+		return true // one word is looked up in the resolver's own domains
+	}
+	if number(last) {
+		return true // "127.1" and "0x7f.1": resolvers read them as addresses
+	}
+	for _, end := range inside {
+		if strings.HasSuffix(host, "."+end) {
+			return true
+		}
+	}
+	return strings.Contains(host, ".svc.") && strings.HasPrefix(host[strings.Index(host, ".svc.")+len(".svc."):], "cluster.")
+}
+
+// number says whether a name's last label is one that no zone can have, being
+// all of digits or hexadecimal.
+func number(label string) bool {
+	hex, ok := strings.CutPrefix(label, "0x")
+	digits := "0123456789"
+	if ok {
+		label, digits = hex, digits+"abcdef"
+	}
+	return strings.Trim(label, digits) == ""
+}

@@ -1,0 +1,38 @@
+package network
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func TestInternal(t *testing.T) {
+	for text, internal := range map[string]bool{
+		"127.0.0.1": true, "::1": true, "169.254.169.254": true, "10.1.2.3": true, "172.16.0.1": true, "192.168.1.1": true, "100.64.0.1": true,
+		"0.0.0.0": true, "::": true, "fe80::1": true, "fe80::1%eth0": true, "fd00::1": true, "::ffff:10.0.0.1": true, "64:ff9b::a00:1": true, "2002:a00:1::": true,
+		"224.0.0.1": true, "::7f00:1": true, "2001:0:a00:1::": true, "::ffff:0:a00:1": true, "255.255.255.255": true,
+		"8.8.8.8": false, "2001:4860:4860::8888": false, "172.32.0.1": false,
+	} {
+		a := netip.MustParseAddr(text)
+		if got := Internal(a); got != internal {
+			t.Errorf("%s: internal %v", text, got)
+		}
+		if got := InternalHost(text); got != internal {
+			t.Errorf("%s as a host: internal %v", text, got)
+		}
+	}
+}
+
+func TestInternalHost(t *testing.T) {
+	for host, internal := range map[string]bool{
+		"minio": true, "MINIO": true, "minio.": true, "localhost": true, "a.localhost": true, "localhost.": true, "": true,
+		"minio.team.svc": true, "minio.team.svc.cluster.local": true, "minio.team.svc.cluster.local.": true, "minio.team.svc.cluster.example": true,
+		"printer.local": true, "metadata.google.internal": true, "nas.home.arpa": true,
+		"[::1]": true, "[fd00::1]": true, "127.1": true, "0x7f.1": true, "0177.0.0.1": true, "2130706433": true, "10.0.0.0x1": true,
+		"example.com": false, "models.example.com": false, "s3.amazonaws.com": false, "svc.example.com": false, "local.example.com": false,
+		"localhost.example.com": false, "[2001:4860:4860::8888]": false, "a.svc.example.com": false, "xn--nxasmq6b.xn--j6w193g": false, "a.0xyz": false,
+	} {
+		if got := InternalHost(host); got != internal {
+			t.Errorf("%q: internal %v", host, got)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package artifact
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// inside makes a store that heeds PublicOnly, by a client of its own.
+func inside(t *testing.T, through *url.URL) *Store {
+	t.Helper()
+	s, err := New(Config{Dir: filepath.Join(t.TempDir(), "store"), PublicOnly: true}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.client.Transport.(*publicOnly)
+	p.open.Proxy = http.ProxyURL(through)
+	t.Cleanup(s.client.CloseIdleConnections)
+	return s
+}
+
+// TestPublicOnly refuses what a URI names, at once and however it is spelt, and
+// asks the endpoints of the environment.
+func TestPublicOnly(t *testing.T) {
+	o := newOrigin(t, []byte("x"))
+	s := inside(t, nil)
+	port := mustURL(t, o.URL).Port()
+	for _, uri := range []string{
+		o.URL + "/m", "http://localhost:" + port + "/m", "http://[::1]:" + port + "/m", "http://127.1:" + port + "/m", "http://2130706433:" + port + "/m",
+		"oci://127.0.0.1:" + port + "/m", "http://minio:9000/m", "https://minio.team.svc.cluster.local/m", "http://169.254.169.254/latest/user-data",
+	} {
+		_, err := s.Fetch(t.Context(), Request{URI: uri}, nil)
+		_, perr := s.Peek(t.Context(), Request{URI: uri})
+		for _, err := range []error{err, perr} {
+			if refused := (*InternalError)(nil); !errors.As(err, &refused) || errors.Is(err, errUnreachable) {
+				t.Errorf("%s: %v", uri, err)
+			}
+		}
+	}
+	if n := o.count(); n > 0 {
+		t.Errorf("it was asked %d times", n)
+	}
+	eachBucket(t, func(t *testing.T, b *bucketServer) {
+		b.put("m", []byte("x"))
+		if _, err := inside(t, nil).Fetch(t.Context(), Request{URI: b.scheme + "://bucket/m"}, nil); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestPublicOnlyAfterNames: what a name or a redirect leads to counts, at the
+// connection.
+func TestPublicOnlyAfterNames(t *testing.T) {
+	if err := refuseInternal("tcp", "10.0.0.1:80", nil); err == nil {
+		t.Error("a private address is connected to")
+	}
+	if err := refuseInternal("tcp", "[2001:4860:4860::8888]:80", nil); err != nil {
+		t.Error(err)
+	}
+	if err := refuseInternal("tcp", "nonsense", nil); err == nil {
+		t.Error("no address is connected to")
+	}
+	// A proxy on loopback stands for the world: it leads back inside.
+	o := newOrigin(t, []byte("x"))
+	asked := 0
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		if r.URL.Path == "/here" {
+			_, _ = w.Write([]byte("x"))
+			return
+		}
+		http.Redirect(w, r, o.URL+"/m", http.StatusFound)
+	}))
+	defer proxy.Close()
+	s := inside(t, mustURL(t, proxy.URL))
+	if _, err := s.Fetch(t.Context(), Request{URI: "http://models.example.com/here"}, nil); err != nil || asked != 1 {
+		t.Errorf("through a proxy: %v, asked %d times", err, asked)
+	}
+	_, err := s.Fetch(t.Context(), Request{URI: "http://models.example.com/away"}, nil)
+	wantError(t, err, "127.0.0.1 is an internal address", "--allow-internal-models")
+	if o.count() > 0 {
+		t.Error("a redirect led inside")
+	}
+}
+
+func mustURL(t *testing.T, s string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// TestKServeKeys: keys under the names of KServe's secrets sign, unless AWS's
+// own are there.
+func TestKServeKeys(t *testing.T) {
+	b := newS3(t)
+	b.put("m", []byte("x"))
+	t.Setenv("awsAccessKeyID", "KSERVE")
+	t.Setenv("awsSecretAccessKey", "secret")
+	for _, c := range []struct{ own, want string }{{"AKID", "Credential=AKID/"}, {"", "Credential=KSERVE/"}} {
+		t.Setenv("AWS_ACCESS_KEY_ID", c.own)
+		if _, err := newStore(t, nil).Fetch(t.Context(), Request{URI: "s3://bucket/m"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		all := b.requests()
+		if got := all[len(all)-1].Header.Get("Authorization"); !strings.Contains(got, c.want) {
+			t.Errorf("with AWS_ACCESS_KEY_ID=%q: %s", c.own, got)
+		}
+	}
+}
+
+// TestDeniedSaysWhy: S3's own words for a refusal become what to do.
+func TestDeniedSaysWhy(t *testing.T) {
+	b := newS3(t)
+	for code, words := range map[string]string{
+		"SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY is not the secret of AWS_ACCESS_KEY_ID",
+		"InvalidAccessKeyId":    "does not know AWS_ACCESS_KEY_ID",
+		"ExpiredToken":          "expired",
+		"AccessDenied":          "set AWS_ACCESS_KEY_ID",
+	} {
+		b.edit = func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write([]byte("<Error><Code>" + code + "</Code></Error>"))
+			return true
+		}
+		_, err := newStore(t, nil).Fetch(t.Context(), Request{URI: "s3://bucket/m"}, nil)
+		wantError(t, err, code, words)
+	}
+}
+
+// TestKServeHeaders: a secret of KServe's names a host and its headers.
+func TestKServeHeaders(t *testing.T) {
+	o := newOrigin(t, []byte("x"))
+	t.Setenv("headers", `{"Authorization":"Bearer t"}`)
+	for host, want := range map[string]string{"127.0.0.1": "Bearer t", "models.example.com": ""} {
+		t.Setenv("https-host", host)
+		if _, err := newStore(t, nil).Fetch(t.Context(), Request{URI: o.URL + "/m.bin"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := o.last().Header.Get("Authorization"); got != want {
+			t.Errorf("https-host %s: Authorization %q", host, got)
+		}
+	}
+}
