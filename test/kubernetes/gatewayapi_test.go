@@ -243,6 +243,8 @@ func (p *product) asks(host, model string, want int) request {
 // itself.
 func (p *product) gets(ctx context.Context, r request) {
 	p.t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	for _, pod := range p.pods(ctx, system, gateway) {
 		r.address = net.JoinHostPort(pod.Status.PodIP, "8080")
 		for {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -86,17 +85,7 @@ func (p *product) do(err error) {
 
 // chart renders the Helm chart.
 func chart(ctx context.Context, values string) (string, error) {
-	root := filepath.Dir(filepath.Dir(node.Binaries()))
-	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "helm"), "template", "roundhouse", filepath.Join(root, "deploy/helm/roundhouse"),
-		"--namespace", system, "--kube-version", "1.36.3", "--values", "-")
-	cmd.Stdin = strings.NewReader(values)
-	var says strings.Builder
-	cmd.Stderr = &says
-	out, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("helm: %w: %s", err, says.String())
-	}
-	return string(out), err
+	return node.Chart(ctx, system, values)
 }
 
 const values = `
