@@ -42,8 +42,24 @@ type ServingRuntimeSpec struct {
 	// Disaggregation is what the engines expect beside a decoder: header, vllm
 	// or sglang; absent means header.
 	Disaggregation string `json:"disaggregation,omitempty"`
+	// Adapters is how the engine is told of LoRA adapters; absent means that it
+	// takes none, unless a runtime of the catalog with the same image does.
+	Adapters *AdapterArgs `json:"adapters,omitempty"`
 	// Local is short for engine.local.
 	Local *Local `json:"local,omitempty"`
+}
+
+// AdapterArgs are arguments for services with adapters, in containers and as a
+// process alike.
+type AdapterArgs struct {
+	// Args stand once; {{.Adapters}} is how many adapters there are.
+	Args []string `json:"args,omitempty"`
+	// Each stands after them, once for every adapter: {{.Adapter}} is its name
+	// and {{.AdapterPath}} its folder.
+	Each []string `json:"each"`
+	// Rank stands where the ranks of all adapters are known: {{.AdapterRank}} is
+	// the highest, rounded up to a power of two from 8 on.
+	Rank []string `json:"rank,omitempty"`
 }
 
 // SupportedFormat is one kind of model a runtime serves: the union of KServe's

@@ -74,6 +74,20 @@ type Model struct {
 	Parameters string `json:"parameters,omitempty"`
 	// Ref names a BaseModel or ClusterBaseModel.
 	Ref *ObjectRef `json:"ref,omitempty"`
+	// Adapters are LoRA adapters that the same replicas serve beside it, each
+	// under its own name; at most 64.
+	Adapters []Adapter `json:"adapters,omitempty"`
+}
+
+// Adapter is a LoRA adapter.
+type Adapter struct {
+	// Name is what requests name it by; no other adapter of the service has it.
+	Name string `json:"name"`
+	// URI is where its files are; a relative file:// URI is resolved against the
+	// manifest's folder.
+	URI string `json:"uri"`
+	// Rank of its matrices; absent means read it from its adapter_config.json.
+	Rank *int `json:"rank,omitempty"`
 }
 
 // NamedVersion is a name with an optional version.

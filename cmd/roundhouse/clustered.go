@@ -229,15 +229,10 @@ func others(files []admin.File) []string {
 func local(objects []fleet.Object) []string {
 	var out []string
 	for _, o := range objects {
-		uri := ""
-		switch {
-		case o.Service != nil && o.Service.Model != nil:
-			uri = o.Service.Model.URI
-		case o.Model != nil:
-			uri = o.Model.URI
-		}
-		if scheme, _, _ := strings.Cut(uri, "://"); uri != "" && (scheme == "file" || scheme == "upload") {
-			out = append(out, fmt.Sprintf("%s:%d: %s: %s", o.Origin.File, o.Origin.Line, o.ID(), onOneMachine(uri)))
+		for _, uri := range o.ModelURIs() {
+			if scheme, _, _ := strings.Cut(uri, "://"); scheme == "file" || scheme == "upload" {
+				out = append(out, fmt.Sprintf("%s:%d: %s: %s", o.Origin.File, o.Origin.Line, o.ID(), onOneMachine(uri)))
+			}
 		}
 	}
 	return out

@@ -146,15 +146,10 @@ func readManifest(path string, stdin io.Reader) (admin.File, error) {
 func resolveURIs(f admin.File, dir string) map[string]string {
 	out := map[string]string{}
 	for _, o := range dialect.Read(f.Name, []byte(f.Data)).Objects {
-		uri := ""
-		switch {
-		case o.Service != nil && o.Service.Model != nil:
-			uri = o.Service.Model.URI
-		case o.Model != nil:
-			uri = o.Model.URI
-		}
-		if at := dialect.ResolveFile(uri, dir); at != uri {
-			out[uri] = at
+		for _, uri := range o.ModelURIs() {
+			if at := dialect.ResolveFile(uri, dir); at != uri {
+				out[uri] = at
+			}
 		}
 	}
 	return out
@@ -163,11 +158,16 @@ func resolveURIs(f admin.File, dir string) map[string]string {
 // uploads sends the local model files of a manifest that the server cannot
 // read by itself, and maps their URIs to the uploads. bar shows progress.
 func uploads(ctx context.Context, c backend, f *admin.File, bar func(name string, size int64) io.WriteCloser) error {
+	var files []string
 	for _, o := range dialect.Read(f.Name, []byte(f.Data)).Objects {
-		if o.Service == nil || o.Service.Model == nil || !strings.HasPrefix(o.Service.Model.URI, "file://") {
+		if o.Service != nil {
+			files = append(files, o.ModelURIs()...)
+		}
+	}
+	for _, written := range files {
+		if !strings.HasPrefix(written, "file://") {
 			continue
 		}
-		written := o.Service.Model.URI
 		at := written
 		if abs, ok := f.URIs[written]; ok {
 			at = abs

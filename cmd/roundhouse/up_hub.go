@@ -313,8 +313,15 @@ func openModels(dataDir string, uris []string) (store *artifact.Store, done func
 func (n *node) modelsInUse() []string {
 	paths := n.platform.Models()
 	for _, st := range n.fleet.List() {
-		if st.Revision != nil && !st.Revision.Model.Verbatim && st.Revision.Model.URI != "" {
-			paths = append(paths, st.Revision.Model.URI)
+		if st.Revision == nil || st.Revision.Model.Verbatim {
+			continue
+		}
+		m := st.Revision.Model
+		if m.URI != "" {
+			paths = append(paths, m.URI)
+		}
+		for _, a := range m.Adapters {
+			paths = append(paths, a.URI)
 		}
 	}
 	return paths

@@ -33,6 +33,9 @@ type Traffic struct {
 	// scraping reads the endpoints' metrics; nil: nobody does.
 	scraping *scraping
 	public   bool // no internal address of a pool is used
+	// external says which endpoint picker is asked about a pool's requests; nil:
+	// none.
+	external func(*routing.Pool) dispatch.External
 	// troubled tells what is wrong with a pool's addresses.
 	troubled func(pool service.Key, text string)
 
@@ -74,6 +77,18 @@ func NewTraffic(demand dispatch.Demand, domain string, log *slog.Logger) (*Traff
 // wrote it: in a cluster who writes manifests may not reach what the gateway
 // does. Call it before anything runs.
 func (t *Traffic) PublicOnly() { t.public = true }
+
+// AskPickers has requests go where the endpoint pickers of pools say, as far as
+// external names one. It is called with a lock held, and must not call t. Call
+// it before anything runs.
+func (t *Traffic) AskPickers(external func(*routing.Pool) dispatch.External) { t.external = external }
+
+// PickerChanged says that external may say something else of a pool.
+func (t *Traffic) PickerChanged(pool service.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shared(func(k service.Key) bool { return k == pool })
+}
 
 func (t *Traffic) refuses(a netip.Addr) string {
 	if t.public && Internal(a) {
@@ -204,6 +219,9 @@ func (t *Traffic) shared(match func(service.Key) bool) {
 // compose puts a pool together; t.mu is held.
 func (t *Traffic) compose(p *routing.Pool) dispatch.Pool {
 	f := dispatch.Pool{Key: p.Key, Shared: true, Protocol: p.Protocol, Created: p.Created, Picker: p.Picker, Bounds: p.Bounds}
+	if t.external != nil {
+		f.External = t.external(p)
+	}
 	for _, k := range t.mu.members[p.Key] {
 		if m, ok := t.mu.services[k]; ok {
 			f.Members = append(f.Members, m)

@@ -9,6 +9,8 @@ type ModelSource struct {
 	// file URIs are resolved against the manifest's folder when it is read.
 	URI        string `json:"uri,omitempty"`
 	Attributes `json:",inline"`
+	// Adapters are served beside it, in the same replicas; at most MaxAdapters.
+	Adapters []Adapter `json:"adapters,omitempty"`
 }
 
 // Model is a model as an object of its own (OME's BaseModel and
@@ -19,6 +21,8 @@ type Model struct {
 	Disabled    bool   `json:"disabled,omitempty"`
 	DisplayName string `json:"displayName,omitempty"`
 	Attributes  `json:",inline"`
+	// FineTuned is set for an adapter, which serves nothing by itself.
+	FineTuned *FineTuned `json:"fineTuned,omitempty"`
 }
 
 // NamedVersion is a name with an optional version, such as
@@ -36,6 +40,8 @@ type Attributes struct {
 	Quantization string       `json:"quantization,omitempty"`
 	// Parameters is the parameter count; 0 means unknown.
 	Parameters int64 `json:"parameters,omitempty"`
+	// AdapterRank is the rank of files that are a LoRA adapter's; 0 for others.
+	AdapterRank int `json:"adapterRank,omitempty"`
 	// From says where each attribute came from, by field name
 	// ("architecture": "config.json"). An absent entry means the manifest.
 	From map[string]string `json:"from,omitempty"`

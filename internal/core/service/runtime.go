@@ -34,8 +34,14 @@ type Runtime struct {
 	Disaggregation Disaggregation `json:"disaggregation,omitempty"`
 	// MultiNode says the runtime is for leader / worker services (KServe's
 	// workerSpec; OME's leader and worker).
-	MultiNode  bool       `json:"multiNode,omitempty"`
-	Components Components `json:"components,omitzero"`
+	MultiNode bool `json:"multiNode,omitempty"`
+	// Adapters is how its engine is told of LoRA adapters; nil means that it
+	// takes none.
+	Adapters *AdapterArgs `json:"adapters,omitempty"`
+	// AdaptersDerived says that nobody wrote Adapters: a runtime of the catalog
+	// with the same image has them, and they are no part of what the object says.
+	AdaptersDerived bool       `json:"-"`
+	Components      Components `json:"components,omitzero"`
 }
 
 // SupportedFormat is one entry of what a runtime supports. Attributes it

@@ -27,7 +27,7 @@ func readModelService(r *reading, m *api.ModelService, o *Object) {
 	s.CanaryPercent = r.canary("spec", spec.CanaryTrafficPercent)
 	s.Disaggregation = r.disaggregation("spec.disaggregation", spec.Disaggregation)
 	if spec.Model != nil {
-		s.Model = r.ownModel(spec.Model)
+		s.Model = r.ownModel(spec.Model, s.Name)
 	}
 	engine := r.ownComponent("spec.engine", spec.Engine)
 	if engine == nil {
@@ -79,7 +79,7 @@ func (r *reading) refKind(path, kind string, kinds ...string) {
 	}
 }
 
-func (r *reading) ownModel(m *api.Model) *service.ModelSource {
+func (r *reading) ownModel(m *api.Model, name string) *service.ModelSource {
 	const at = "spec.model"
 	out := &service.ModelSource{
 		Ref: r.ref(at+".ref", m.Ref),
@@ -99,6 +99,7 @@ func (r *reading) ownModel(m *api.Model) *service.ModelSource {
 	if m.Framework != nil {
 		out.Framework = service.NamedVersion{Name: m.Framework.Name, Version: m.Framework.Version}
 	}
+	out.Adapters = r.ownAdapters(at+".adapters", name, m.Adapters)
 	switch {
 	case m.URI != "" && m.Ref != nil:
 		r.errorf(at+".ref", "and model.uri both say where the model is: remove one")
@@ -223,6 +224,7 @@ func readOwnRuntime(r *reading, spec *api.ServingRuntimeSpec, out *service.Runti
 	out.Protocols = r.protocols("spec.protocolVersions", spec.ProtocolVersions)
 	out.AcceleratorClasses = spec.AcceleratorClasses
 	out.Disaggregation = r.disaggregation("spec.disaggregation", spec.Disaggregation)
+	out.Adapters = r.ownAdapterArgs("spec.adapters", spec.Adapters)
 	out.StorageHelperDisabled = spec.StorageHelper != nil && spec.StorageHelper.Disabled
 	if spec.ModelSizeRange != nil {
 		out.Size = r.sizeRange("spec.modelSizeRange", spec.ModelSizeRange.Min, spec.ModelSizeRange.Max)

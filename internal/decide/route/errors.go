@@ -57,12 +57,19 @@ type AmbiguousError struct {
 	// Hosts are those of pools that each know the full name; then they tell
 	// and Candidates do not.
 	Hosts []string
+	// Services says that they are those of services, which each have an adapter
+	// of the name.
+	Services bool
 }
 
 // Error lists the candidates.
 func (e *AmbiguousError) Error() string {
 	if len(e.Hosts) > 0 {
-		return fmt.Sprintf("model %q is served by %d pools; send the request to the host of one: %s",
+		what := "served by %d pools"
+		if e.Services {
+			what = "an adapter of %d services"
+		}
+		return fmt.Sprintf("model %q is "+what+"; send the request to the host of one: %s",
 			shorten(e.Model), len(e.Hosts), listed(e.Hosts, len(e.Hosts)))
 	}
 	return fmt.Sprintf("model %q is served in %d namespaces; name one as namespace/name: %s",
@@ -155,6 +162,10 @@ func (t *Table) ambiguous(model string, claims []*claim) *AmbiguousError {
 	}
 	if e.Candidates = slices.Compact(e.Candidates); len(e.Candidates) == 1 {
 		for _, c := range claims {
+			if c.pool == nil {
+				e.Hosts, e.Services = append(e.Hosts, t.hostOf[c.of]), true
+				continue
+			}
 			e.Hosts = append(e.Hosts, Host(c.pool.ref.Key, t.domain))
 		}
 	}

@@ -9,15 +9,17 @@ import (
 )
 
 // claim is a model's name in one namespace and where requests for it go: to
-// the service of that name, to the targets of a Route, or to the pool of an
-// InferenceModel. Of one namespace's, a Route comes before an InferenceModel
-// and that before a service, since they say what a name means and a service
-// only has one.
+// the service of that name, to the targets of a Route, to the pool of an
+// InferenceModel, or to the service that has an adapter of that name. Of one
+// namespace's, a Route comes before an InferenceModel and that before a service,
+// since they say what a name means and a service only has one; adapters come
+// last.
 type claim struct {
 	key   service.Key // namespace and name
 	route *routing.Route
-	split split // of the route's targets
-	pool  *pool // of an InferenceModel
+	split split       // of the route's targets
+	pool  *pool       // of an InferenceModel
+	of    service.Key // whose adapter it is; zero for other claims
 }
 
 // rank is which claim of a namespace holds.
@@ -27,6 +29,8 @@ func (c *claim) rank() int {
 		return 0
 	case c.pool != nil:
 		return 1
+	case c.of != service.Key{}:
+		return 3
 	}
 	return 2
 }
@@ -55,6 +59,7 @@ func (t *Table) addClaims(set *accepted) {
 			t.claim(&one)
 		}
 	}
+	t.addAdapters()
 	for _, list := range t.full {
 		for _, c := range list {
 			t.bare[c.key.Name] = append(t.bare[c.key.Name], c)
@@ -74,10 +79,10 @@ func compareClaims(a, b *claim) int {
 	return strings.Compare(a.at(), b.at())
 }
 
-// at is the pool of an InferenceModel's claim.
+// at is the pool of an InferenceModel's claim, the service of an adapter's.
 func (c *claim) at() string {
 	if c.pool == nil {
-		return ""
+		return c.of.String()
 	}
 	return c.pool.ref.Key.String()
 }
@@ -98,6 +103,9 @@ func (t *Table) claim(c *claim) {
 
 // claimed resolves a query whose model is c's.
 func (t *Table) claimed(c *claim, q *Query, random func(n int) int) (Target, error) {
+	if c.rank() == 3 {
+		return Target{Pool: routing.Service(c.of), Adapter: c.key.Name, Model: c.key.Name, by: reasons{claim: c}}.leave(q), nil
+	}
 	if c.route == nil && c.pool == nil {
 		return Target{Pool: routing.Service(c.key), Named: true}, nil
 	}
@@ -176,7 +184,7 @@ type Name struct {
 func (t *Table) Names() []Name {
 	var out []Name
 	for _, c := range t.all {
-		if c.rank() == 2 || len(t.full[c.key.String()]) > 1 {
+		if c.rank() >= 2 || len(t.full[c.key.String()]) > 1 {
 			continue
 		}
 		n := Name{Model: c.key.Name}

@@ -26,6 +26,9 @@ type Entry struct {
 	// Host is the host of the service's URL, without a port; "" means
 	// Host(Key, domain).
 	Host string
+	// Adapters are names of LoRA adapters that the service's replicas have;
+	// requests may name each as a model.
+	Adapters []string
 }
 
 // Query is what a request says of where it wants to go.
@@ -55,6 +58,8 @@ type Target struct {
 	// alone decided and the model is a name only the server behind knows (an
 	// adapter, one model of many), and when Model is set.
 	Named bool
+	// Adapter is the service's adapter that the request names, "" for none.
+	Adapter string
 	// Priority is the request's: above 0 critical, below 0 sheddable.
 	Priority int32
 
@@ -64,14 +69,17 @@ type Target struct {
 // Table resolves queries: by host and name in constant time, by HTTPRoutes in
 // the order of their precedence. The zero Table knows no service.
 type Table struct {
-	hosts  map[string]routing.Ref // the zero Ref marks a host that two services claim
-	full   map[string][]*claim    // "namespace/name"; more than one is ambiguous
-	bare   map[string][]*claim    // "name", sorted by namespace
-	keys   []service.Key          // services, sorted by name, then namespace
-	pools  map[service.Key]*pool
-	http   httpTable
-	all    []*claim // every name, sorted
-	domain string
+	hosts map[string]routing.Ref // the zero Ref marks a host that two services claim
+	full  map[string][]*claim    // "namespace/name"; more than one is ambiguous
+	bare  map[string][]*claim    // "name", sorted by namespace
+	keys  []service.Key          // services, sorted by name, then namespace
+	pools map[service.Key]*pool
+	// adapters are services', and canaries', names of theirs.
+	adapters map[service.Key][]string
+	hostOf   map[service.Key]string
+	http     httpTable
+	all      []*claim // every name, sorted
+	domain   string
 }
 
 // Host is the host of a service's URL: "name.namespace.domain". An empty
@@ -81,6 +89,20 @@ func Host(k service.Key, domain string) string {
 		domain = DefaultDomain
 	}
 	return strings.ToLower(k.Name + "." + k.Namespace + "." + domain)
+}
+
+// HostNamespace is the namespace in a host or wildcard at or below domain, ""
+// where it has none; within says whether it is there. An empty domain means
+// DefaultDomain.
+func HostNamespace(host, domain string) (namespace string, within bool) {
+	if domain = strings.ToLower(cmp.Or(domain, DefaultDomain)); host == domain {
+		return "", true
+	}
+	rest, within := strings.CutSuffix(host, "."+domain)
+	if i := strings.LastIndexByte(rest, '.'); within && i >= 0 {
+		return rest[i+1:], true
+	}
+	return "", within
 }
 
 // NewTable builds the table of services and of routing objects, which it reads
@@ -93,16 +115,22 @@ func NewTable(entries []Entry, domain string, objects ...routing.Object) *Table 
 		full:   make(map[string][]*claim, len(entries)),
 		bare:   make(map[string][]*claim, len(entries)),
 		domain: domain,
+		hostOf: make(map[service.Key]string, len(entries)),
 	}
-	hostOf := make(map[service.Key]string, len(entries))
 	for _, e := range entries {
 		host := normalHost(e.Host)
 		if host == "" {
 			host = Host(e.Key, domain)
 		}
-		hostOf[e.Key] = host
+		t.hostOf[e.Key] = host
+		if len(e.Adapters) > 0 {
+			if t.adapters == nil {
+				t.adapters = map[service.Key][]string{}
+			}
+			t.adapters[e.Key] = e.Adapters
+		}
 	}
-	for k, host := range hostOf {
+	for k, host := range t.hostOf {
 		if !k.IsCanary() { // reached through its service, or by its host
 			t.keys = append(t.keys, k)
 		}
@@ -138,10 +166,9 @@ func (t *Table) Resolve(q Query, random func(n int) int) (Target, error) {
 		if ref.Pool {
 			return t.pools[ref.Key].resolve(&q, q.Model, random, Target{})
 		}
-		named := q.Model == "" || q.Model == ref.Name || isFull(q.Model, ref.Key)
-		return Target{Pool: ref, Named: named}, nil
+		return t.at(ref.Key, &q), nil
 	}
-	match := t.http.find(&q, host)
+	match := t.find(&q, host)
 	if match != nil && !match.everything {
 		return t.forward(match, &q, random)
 	}

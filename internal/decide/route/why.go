@@ -29,6 +29,8 @@ func (t Target) Why() string {
 		add("HTTPRoute %s, rule %d%s", by.http.route.Key, by.http.rule+1, share(&by.http.split, by.index))
 	case by.claim != nil && by.claim.route != nil:
 		add("Route %s%s", by.claim.route.Key, share(&by.claim.split, by.index))
+	case t.Adapter != "":
+		add("adapter %s", t.Adapter)
 	case by.claim == nil && !t.Named && t.Model == "" && by.model == nil && by.rewrite == nil:
 		add("by its host")
 	case !t.Pool.Pool:

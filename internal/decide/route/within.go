@@ -7,7 +7,7 @@ import "roundhouse.dev/roundhouse/internal/core/routing"
 // are left to find. The errors are those of Resolve.
 func (t *Table) ResolveIn(ref routing.Ref, q Query, random func(n int) int) (Target, error) {
 	if !ref.Pool {
-		return Target{Pool: ref, Named: q.Model == "" || q.Model == ref.Name || isFull(q.Model, ref.Key)}, nil
+		return t.at(ref.Key, &q), nil
 	}
 	if p := t.pools[ref.Key]; p != nil {
 		return p.resolve(&q, q.Model, random, Target{})

@@ -30,6 +30,7 @@ func InputsHash(req Request) string {
 		Accelerators    []string             `json:"acceleratorClass,omitempty"`
 		Decoder         bool                 `json:"decoder,omitempty"`
 		Workers         bool                 `json:"workers,omitempty"`
+		Adapters        bool                 `json:"adapters,omitempty"` // which they are moves nothing
 	}{
 		Runtime: svc.Runtime, Protocol: svc.Protocol, ProtocolDefault: svc.ProtocolDefault,
 		MultiModel: svc.MultiModel, Custom: svc.Custom, Accelerators: svc.AcceleratorClass,
@@ -37,6 +38,7 @@ func InputsHash(req Request) string {
 	if svc.Model != nil {
 		m := *svc.Model
 		m.From = nil
+		in.Adapters, m.Adapters = len(m.Adapters) > 0, nil
 		in.Model = &m
 	}
 	sh := shapeOf(svc.Components)

@@ -22,8 +22,11 @@ func (s *subject) check(rt *service.Runtime, shadowed bool) *assessed {
 		s.accelerator(rt),
 		s.size(rt),
 		s.protocolRule(rt),
-		s.runs(rt),
 	}
+	if len(s.svc.AdapterNames()) > 0 {
+		a.Rules = append(a.Rules, s.adapters(rt))
+	}
+	a.Rules = append(a.Rules, s.runs(rt))
 	if ok {
 		a.Entry = m.entry
 	} else {

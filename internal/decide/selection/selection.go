@@ -43,6 +43,7 @@ const (
 	RuleAccelerator = "accelerator"
 	RuleSize        = "size"
 	RuleProtocol    = "protocol"
+	RuleAdapters    = "adapters" // of services that have some
 	RuleHost        = "host"
 )
 

@@ -194,8 +194,7 @@ func first(a, b *corev1.Probe) *corev1.Probe {
 // the working directory and the probes, and expands $(VAR) in the command as
 // Kubernetes does, from the process's own variables.
 func (p Process) Resolve(pl Place) (Process, error) {
-	data := map[string]any{"Port": strconv.Itoa(pl.Port), "GRPCPort": strconv.Itoa(pl.GRPCPort), "ModelPath": pl.ModelPath}
-	out, err := expandAll(p, data, nil, "process")
+	out, err := expandAll(p, pl.data(), nil, "process")
 	if err != nil {
 		return Process{}, err
 	}
@@ -219,8 +218,7 @@ func (p Process) Resolve(pl Place) (Process, error) {
 // known before the pod is there. A probe's port that was a template is a number
 // then. Nothing is shared with the pod given.
 func ResolvePod(pod corev1.PodSpec, pl Place) (corev1.PodSpec, error) {
-	data := map[string]any{"Port": strconv.Itoa(pl.Port), "GRPCPort": strconv.Itoa(pl.GRPCPort), "ModelPath": pl.ModelPath}
-	out, err := expandAll(pod, data, nil, "pod")
+	out, err := expandAll(pod, pl.data(), nil, "pod")
 	if err != nil {
 		return corev1.PodSpec{}, err
 	}

@@ -21,6 +21,8 @@ type Input struct {
 	// Model is the resolved model: its URI and attributes.
 	URI        string
 	Attributes service.Attributes
+	// Adapters are the service's, resolved.
+	Adapters []Adapter
 	// Cluster: replicas are pods, and Process is left out.
 	Cluster bool
 	// Image is this program's own, for pods; it takes the place of ownImage.
@@ -40,9 +42,16 @@ func (in Input) Hash() string {
 		spec := *in.Runtime
 		spec.Meta = service.Meta{Key: spec.Key}
 		spec.Components = in.unscaled(spec.Components)
+		if spec.AdaptersDerived || len(in.Adapters) == 0 {
+			spec.Adapters = nil
+		}
 		rt = spec
 	}
-	return hash(svc, rt, in.Protocol, in.URI, in.Attributes.Format)
+	parts := []any{svc, rt, in.Protocol, in.URI, in.Attributes.Format}
+	for _, a := range in.Adapters {
+		parts = append(parts, a.URI) // its rank is what was found there
+	}
+	return hash(parts...)
 }
 
 // lastApplied is kubectl's copy of the whole manifest, counts and all.
@@ -93,7 +102,7 @@ func hash(parts ...any) string {
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol,
-		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name}, Image: in.Image,
+		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name, Adapters: in.Adapters}, Image: in.Image,
 		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = s.Name + "-" + rev.Hash[:8]
 	base := service.Components{}
@@ -161,6 +170,9 @@ func component(in Input, role service.Role, base, over *service.Component) (Comp
 		c.Process = process(c, local, own)
 	}
 	data := map[string]any{"Name": s.Name, "Namespace": s.Namespace, "Labels": templateLabels(in), "Annotations": labels(s.Annotations)}
+	if err := c.adapt(in, data); err != nil {
+		return Component{}, err
+	}
 	return expandAll(c, data, placeFields, string(role))
 }
 

@@ -13,7 +13,7 @@ import (
 
 // placeFields are the names only a replica can fill; Render leaves their
 // expressions as they are and Process.Resolve fills them.
-var placeFields = []string{"Port", "GRPCPort", "ModelPath"}
+var placeFields = []string{"Port", "GRPCPort", "ModelPath", "AdapterPaths"}
 
 // expand fills the template expressions of one string. Only expressions that
 // begin with "." or "index ." are ours: chat templates such as
@@ -52,7 +52,7 @@ func ours(body string) bool {
 
 func keeps(body string, keep []string) bool {
 	for _, k := range keep {
-		if body == "."+k {
+		if body == "."+k || strings.HasPrefix(body, "index ."+k+" ") {
 			return true
 		}
 	}

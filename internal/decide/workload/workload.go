@@ -5,6 +5,7 @@ package workload
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -81,6 +82,8 @@ type Model struct {
 	// is fetched (storageHelper.disabled).
 	Verbatim bool   `json:"verbatim,omitempty"`
 	Format   string `json:"format,omitempty"`
+	// Adapters are fetched, or handed on, as the model is.
+	Adapters []Adapter `json:"adapters,omitempty"`
 }
 
 // Component is one role of a revision.
@@ -109,7 +112,7 @@ type Node struct {
 }
 
 // Process is a component as a child process. Object templates are resolved;
-// {{.Port}}, {{.GRPCPort}} and {{.ModelPath}} remain, since they are the
+// {{.Port}}, {{.GRPCPort}}, {{.ModelPath}} and {{.AdapterPaths}} remain, since they are the
 // replica's: Process.Resolve fills them.
 type Process struct {
 	Command    []string        `json:"command"`
@@ -130,4 +133,9 @@ type Process struct {
 type Place struct {
 	Port, GRPCPort int
 	ModelPath      string
+	AdapterPaths   map[string]string // by the adapters' names
+}
+
+func (pl Place) data() map[string]any {
+	return map[string]any{"Port": strconv.Itoa(pl.Port), "GRPCPort": strconv.Itoa(pl.GRPCPort), "ModelPath": pl.ModelPath, "AdapterPaths": pl.AdapterPaths}
 }

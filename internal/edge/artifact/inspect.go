@@ -32,6 +32,8 @@ type Facts struct {
 	Quantization string
 	// Parameters is the number of weights.
 	Parameters int64
+	// AdapterRank is the rank of a LoRA adapter; 0 for whole models.
+	AdapterRank int
 	// Bytes and Files are those of everything at the path.
 	Bytes int64
 	Files int
@@ -174,6 +176,7 @@ func (t localTree) open(_ context.Context, name string, offset int64) (io.ReadCl
 // detectors are asked in this order until one knows the format; files that
 // describe a model come before the model's own bytes.
 var detectors = []func(*inspector, context.Context) error{
+	(*inspector).adapter,
 	(*inspector).mlflow,
 	(*inspector).mlserver,
 	(*inspector).transformers,

@@ -30,8 +30,9 @@ type running struct {
 	env            []string
 	port, grpcPort int // grpcPort is 0 when the command names none
 	gpus           []int
-	model          string // path
-	memory         string // control group, "" when none
+	model          string            // path
+	adapters       map[string]string // paths, by name
+	memory         string            // control group, "" when none
 	started        time.Time
 	adopted        bool
 	note           string // a warning for people
@@ -59,6 +60,9 @@ func (u *unit) launch() (*running, error) {
 		return nil, err
 	}
 	r := &running{model: model}
+	if r.adapters, err = u.fetchAdapters(); err != nil {
+		return nil, err
+	}
 	if err := u.takeGPUs(r, c.Process.GPUs); err != nil {
 		return nil, err
 	}
@@ -114,9 +118,29 @@ func missingProgram(name, install string) string {
 }
 
 // fetch brings the model and returns its path.
-func (u *unit) fetch() (string, error) {
-	if u.model.URI == "" || u.model.Verbatim {
-		return u.model.URI, nil
+func (u *unit) fetch() (string, error) { return u.bring(u.model.URI, "") }
+
+// fetchAdapters brings the model's adapters, one after the other.
+func (u *unit) fetchAdapters() (map[string]string, error) {
+	var paths map[string]string
+	for _, a := range u.model.Adapters {
+		path, err := u.bring(a.URI, fmt.Sprintf("adapter %q: ", a.Name))
+		if err != nil {
+			return nil, err
+		}
+		if paths == nil {
+			paths = map[string]string{}
+		}
+		paths[a.Name] = path
+	}
+	return paths, nil
+}
+
+// bring fetches files and returns their path; what begins the message of a
+// failure.
+func (u *unit) bring(uri, what string) (string, error) {
+	if uri == "" || u.model.Verbatim {
+		return uri, nil
 	}
 	ctx, cancel := context.WithCancel(u.ending)
 	defer cancel()
@@ -131,7 +155,7 @@ func (u *unit) fetch() (string, error) {
 		v.Phase, v.Reason, v.Message, v.Progress = replica.Fetching, "", "", nil
 	})
 	var shown time.Time
-	path, err := u.p.fetches.get(ctx, u.model.URI, func(pr replica.Progress) {
+	path, err := u.p.fetches.get(ctx, uri, func(pr replica.Progress) {
 		if now := time.Now(); now.Sub(shown) >= progressInterval || pr.Done == pr.Total {
 			shown = now
 			u.o.update(u, func(v *replica.Replica) {
@@ -145,7 +169,7 @@ func (u *unit) fetch() (string, error) {
 		return "", errEnding
 	}
 	if err != nil {
-		return "", troublef("ModelLoadFailed", "%s", oneLine(err.Error()))
+		return "", troublef("ModelLoadFailed", "%s", oneLine(what+err.Error()))
 	}
 	return path, nil
 }
@@ -195,7 +219,7 @@ func (u *unit) start(r *running, s workload.Process) error {
 	if r.port = ports[0]; len(ports) > 1 {
 		r.grpcPort = ports[1]
 	}
-	if r.spec, err = s.Resolve(workload.Place{Port: r.port, GRPCPort: r.grpcPort, ModelPath: r.model}); err != nil {
+	if r.spec, err = s.Resolve(workload.Place{Port: r.port, GRPCPort: r.grpcPort, ModelPath: r.model, AdapterPaths: r.adapters}); err != nil {
 		return troublef("InvalidCommand", "%s", oneLine(err.Error()))
 	}
 	program, err := u.lookUp(r.spec.Command[0], r.spec.WorkingDir)
@@ -267,7 +291,7 @@ func (u *unit) record(r *running) record {
 	created, restarts := u.view.Created, u.view.Restarts
 	u.o.mu.Unlock()
 	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort,
-		GPUs: r.gpus, Model: r.model, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts}
+		GPUs: r.gpus, Model: r.model, Adapters: r.adapters, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts}
 	if r.proc != nil {
 		rec.Process = r.proc.Identity()
 	}
@@ -297,7 +321,7 @@ func (u *unit) adopt(r *running) error {
 		return errors.New("it has no command")
 	}
 	var err error
-	if r.spec, err = c.Process.Resolve(workload.Place{Port: r.port, GRPCPort: r.grpcPort, ModelPath: r.model}); err != nil {
+	if r.spec, err = c.Process.Resolve(workload.Place{Port: r.port, GRPCPort: r.grpcPort, ModelPath: r.model, AdapterPaths: r.adapters}); err != nil {
 		return err
 	}
 	if r.env, err = u.environment(r); err != nil {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,19 +19,20 @@ import (
 // record is what a returning owner needs to adopt a replica's process. A file
 // per replica, while it has a process.
 type record struct {
-	ID       string         `json:"id"`
-	Service  service.Key    `json:"service"`
-	Role     service.Role   `json:"role"`
-	Revision string         `json:"revision"`
-	Process  child.Identity `json:"process"`
-	Port     int            `json:"port"`
-	GRPCPort int            `json:"grpcPort,omitempty"`
-	GPUs     []int          `json:"gpus,omitempty"`
-	Model    string         `json:"modelPath,omitempty"`
-	Memory   string         `json:"memoryGroup,omitempty"`
-	Created  time.Time      `json:"created"`
-	Started  time.Time      `json:"started"`
-	Restarts int            `json:"restarts,omitempty"`
+	ID       string            `json:"id"`
+	Service  service.Key       `json:"service"`
+	Role     service.Role      `json:"role"`
+	Revision string            `json:"revision"`
+	Process  child.Identity    `json:"process"`
+	Port     int               `json:"port"`
+	GRPCPort int               `json:"grpcPort,omitempty"`
+	GPUs     []int             `json:"gpus,omitempty"`
+	Model    string            `json:"modelPath,omitempty"`
+	Adapters map[string]string `json:"adapterPaths,omitempty"`
+	Memory   string            `json:"memoryGroup,omitempty"`
+	Created  time.Time         `json:"created"`
+	Started  time.Time         `json:"started"`
+	Restarts int               `json:"restarts,omitempty"`
 }
 
 // records is the folder of them.
@@ -87,7 +90,7 @@ func (d records) read() ([]record, error) {
 	return out, errors.Join(errs...)
 }
 
-// Models lists the paths of the models that processes were started with.
+// Models lists the paths of the models and adapters that processes were started with.
 func (p *Platform) Models() (paths []string) {
 	entries, err := os.ReadDir(string(p.records))
 	if err != nil {
@@ -95,9 +98,14 @@ func (p *Platform) Models() (paths []string) {
 	}
 	for _, e := range entries {
 		id, isRecord := strings.CutSuffix(e.Name(), ".json")
-		if r, err := p.records.readOne(id); isRecord && err == nil && r.Model != "" {
+		r, err := p.records.readOne(id)
+		if !isRecord || err != nil {
+			continue
+		}
+		if r.Model != "" {
 			paths = append(paths, r.Model)
 		}
+		paths = slices.AppendSeq(paths, maps.Values(r.Adapters))
 	}
 	return paths
 }

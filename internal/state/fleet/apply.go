@@ -116,6 +116,11 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 	case "model":
 		f.mu.models[id] = obj
 		f.touch(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })
+	case weightKind:
+		f.mu.models[id] = obj
+		f.touch(func(e *entry) bool {
+			return slices.Contains(e.object.Service.AdapterNames(), obj.Key.Name) || e.failure != nil
+		})
 	default:
 		f.mu.routing[id] = obj
 	}
@@ -174,7 +179,7 @@ func (f *Fleet) object(id ID) (Object, bool) {
 	case "runtime":
 		o, ok := f.mu.runtimes[id]
 		return o, ok
-	case "model":
+	case "model", weightKind:
 		o, ok := f.mu.models[id]
 		return o, ok
 	case "service":
@@ -202,7 +207,7 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 	switch id.Kind {
 	case "runtime":
 		delete(f.mu.runtimes, id)
-	case "model":
+	case "model", weightKind:
 		delete(f.mu.models, id)
 	case "service":
 		f.mu.services[id.Key].deleted = true

@@ -107,6 +107,8 @@ type View struct {
 	Disaggregation service.Disaggregation
 	// Replicas are the service's, of every role.
 	Replicas []replica.Replica
+	// Adapters are the LoRA adapters that the replicas have.
+	Adapters []workload.Adapter
 	// CanaryPercent is how much of the traffic goes to the service's canary,
 	// which is published by itself under Key.Canary().
 	CanaryPercent int
@@ -197,11 +199,11 @@ func New(cfg Config) (*Fleet, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.URL == nil {
-		cfg.URL = func(service.Key) string { return "" }
 	if cfg.Reconciled == nil {
 		cfg.Reconciled = func(time.Duration, error) {}
 	}
+	if cfg.URL == nil {
+		cfg.URL = func(service.Key) string { return "" }
 	}
 	f := &Fleet{cfg: cfg, queue: newQueue()}
 	f.mu.services = map[service.Key]*entry{}
@@ -334,13 +336,14 @@ func (f *Fleet) Run(ctx context.Context, workers int) {
 				if !ok {
 					return
 				}
+				began := time.Now()
 				again, err := f.Reconcile(ctx, k)
-				if err != nil && ctx.Err() == nil {
-					f.cfg.Log.Error("reconcile failed, will be tried again", "service", k.String(), "error", err)
-					again = retryAfter
 				if ctx.Err() == nil {
 					f.cfg.Reconciled(time.Since(began), err)
 				}
+				if err != nil && ctx.Err() == nil {
+					f.cfg.Log.Error("reconcile failed, will be tried again", "service", k.String(), "error", err)
+					again = retryAfter
 				}
 				f.queue.done(k, again)
 			}

@@ -21,7 +21,8 @@ type Object struct {
 
 // ID names an object among all kinds.
 type ID struct {
-	// Kind is "service", "runtime", "model", or a routing kind in lower case:
+	// Kind is "service", "runtime", "model", "weight" (a model object that holds an
+	// adapter), or a routing kind in lower case:
 	// "pool", "route", "httproute", "inferencemodel", …
 	Kind string
 	service.Key
@@ -40,6 +41,8 @@ func (o Object) ID() ID {
 	switch {
 	case o.Runtime != nil:
 		return ID{Kind: "runtime", Key: o.Key}
+	case o.Model != nil && o.Model.FineTuned != nil:
+		return ID{Kind: weightKind, Key: o.Key}
 	case o.Model != nil:
 		return ID{Kind: "model", Key: o.Key}
 	case o.Routing != nil:

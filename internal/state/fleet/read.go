@@ -78,10 +78,12 @@ func (f *Fleet) List() []ServiceState {
 func (f *Fleet) Objects(kind string) []Object {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	from := map[string]map[ID]Object{"runtime": f.mu.runtimes, "model": f.mu.models}[kind]
+	from := map[string]map[ID]Object{"runtime": f.mu.runtimes, "model": f.mu.models, weightKind: f.mu.models}[kind]
 	var out []Object
-	for _, o := range from {
-		out = append(out, o)
+	for id, o := range from {
+		if id.Kind == kind {
+			out = append(out, o)
+		}
 	}
 	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(a.Key.String(), b.Key.String()) })
 	return out

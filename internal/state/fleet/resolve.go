@@ -128,7 +128,7 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 	case err != nil:
 		return nil, retryAfter, &service.Failure{Reason: reasonModelLoadFailed, Message: err.Error()}
 	}
-	in := workload.Input{Service: svc, URI: m.uri, Attributes: m.attributes, Cluster: f.cfg.Cluster, Image: f.cfg.Image}
+	in := workload.Input{Service: svc, URI: m.uri, Attributes: m.attributes, Adapters: m.adapters, Cluster: f.cfg.Cluster, Image: f.cfg.Image}
 	req := selection.Request{Service: svc, Attributes: m.attributes}
 	hash := f.selectionHash(w.object)
 	if svc.Custom {
@@ -144,6 +144,9 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 		}
 		in.Runtime, in.Protocol = choice.runtime, protocol
 		in.Choice = choice.RuntimeChoice
+	}
+	if again, failure := f.ranks(ctx, w, &in); again > 0 {
+		return nil, again, failure
 	}
 	rev, err := workload.Render(in)
 	if err != nil {
@@ -195,8 +198,9 @@ func (f *Fleet) runtimesFor(namespace string, host selection.Host) []service.Run
 		}
 	}
 	out = append(out, f.cfg.Catalog...)
-	if !f.cfg.Cluster {
-		for i := range out {
+	for i := range out {
+		out[i] = workload.Adapted(out[i], f.cfg.Catalog)
+		if !f.cfg.Cluster {
 			out[i] = workload.Localize(out[i], f.cfg.Catalog, host)
 		}
 	}
@@ -207,6 +211,7 @@ func (f *Fleet) runtimesFor(namespace string, host selection.Host) []service.Run
 type resolvedModel struct {
 	uri        string
 	attributes service.Attributes
+	adapters   []workload.Adapter
 }
 
 // model follows a service's model to its URI and attributes, and fills what
@@ -217,6 +222,7 @@ func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
 		return resolvedModel{}, nil
 	}
 	m := resolvedModel{uri: o.uri(src.URI), attributes: src.Attributes}
+	var base *Object
 	if src.Ref != nil {
 		obj, ok := f.findModel(*src.Ref, o.Key.Namespace)
 		if !ok {
@@ -229,6 +235,11 @@ func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
 		if m.uri == "" {
 			m.uri = obj.uri(obj.Model.URI)
 		}
+		base = &obj
+	}
+	var err error
+	if m.adapters, err = f.adapters(ctx, o, base); err != nil {
+		return m, err
 	}
 	if m.uri == "" || !worthInspecting(m) {
 		return m, nil

@@ -53,6 +53,7 @@ func (f *Fleet) view(w *work) View {
 	}
 	v.Role, v.Disaggregation = entrance(&w.record.Revision), w.record.Revision.Disaggregation
 	v.Needs = needs(&w.record.Revision)
+	v.Adapters = w.record.Revision.Model.Adapters
 	v.Protocol, v.Limits = w.record.Revision.Protocol, w.record.Revision.Component(v.Role).Limits
 	if bad := worst(w.replicas); bad != nil {
 		// A program that is not there does not come by waiting, nor does a

@@ -182,7 +182,9 @@ func rules() map[string][]rule {
 
 func serviceRules() map[string][]rule {
 	return map[string][]rule{
-		"ModelService": {labelNamed},
+		"ModelService": {labelNamed,
+			cel("!has(self.spec.model) || !has(self.spec.model.adapters) || self.spec.model.adapters.all(a, a.name != self.metadata.name)",
+				"an adapter has the service's own name")},
 		"ModelServiceSpec": {
 			cel("has(self.model) || has(self.runtime) || has(self.engine) && "+complete("self.engine"),
 				"model is missing: say what to serve, as model.uri or model.ref, or give engine.containers an image or engine.local a command"),
@@ -201,6 +203,11 @@ func serviceRules() map[string][]rule {
 		},
 		"Model.uri":        {length(4096)},
 		"Model.parameters": sized,
+		"Model.adapters":   {atMost(service.MaxAdapters), keyed("name")},
+		"Adapter":      {require("name", "uri")},
+		"Adapter.name": {form(`^`+label+`$`, 63)},
+		"Adapter.uri":  {length(4096), func(p *props) { p.MinLength = count(1) }},
+		"Adapter.rank": {between(1, 1<<16)},
 		"ObjectRef":        {require("name")},
 		"ObjectRef.name":   {form(`^`+subdomain+`$`, maxName)},
 		"Scaling": {
@@ -241,6 +248,9 @@ func runtimeRules() map[string][]rule {
 		"ServingRuntimeSpec.protocolVersions":      {items(protocolOf(service.Protocols...))},
 		"ServingRuntimeSpec.disaggregation":        {oneOf(service.Disaggregations...)},
 		"ServingRuntimeSpec.supportedModelFormats": {atMost(maxFormats)},
+		"AdapterArgs": {require("each")},
+		"AdapterArgs.each": {atMost(maxContainers), items(length(4096)),
+			cel("self.exists(w, w.contains('{{.Adapter}}'))", "does not name the adapter: write arguments with {{.Adapter}} and {{.AdapterPath}}")},
 		"SizeRange": {cel("!"+stated("self.min")+" || !"+stated("self.max")+" || "+
 			fmt.Sprintf(parameters, "self.min")+" <= "+fmt.Sprintf(parameters, "self.max"), "min is more than max")},
 		"SizeRange.min": sized,
