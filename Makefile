@@ -26,6 +26,8 @@ K8S := bin/k8s
 # Helm, which renders the chart; built of this version it takes a Kubernetes of that one for granted.
 HELM := bin/helm
 HELM_K8S := -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=36 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36
+# Prometheus' reader of expressions, for the test of alerts and dashboard.
+PROMQL := bin/promql
 K8S_API := $(K8S)/etcd $(K8S)/kube-apiserver
 K8S_NODE := $(K8S_API) $(addprefix $(K8S)/,kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 # What clusters are given besides: LeaderWorkerSets, and names in DNS.
@@ -49,7 +51,7 @@ run: build ## build, start everything with examples/quickstart, print what can b
 	@exec bin/roundhouse up -f examples/quickstart
 
 .PHONY: test
-test: $(K8S_API) $(K8S)/kube-controller-manager $(HELM) ## run the tests (race detector on; nothing to install but Go's modules)
+test: $(K8S_API) $(K8S)/kube-controller-manager $(HELM) $(PROMQL) ## run the tests (race detector on; nothing to install but Go's modules)
 	go test -race -timeout 14m ./...
 
 .PHONY: test-peers
@@ -91,6 +93,9 @@ $(HUB_OLD)/.installed: test/peers/requirements-hub-old.txt
 $(HELM): tools/helm/go.mod tools/helm/go.sum
 	cd tools/helm && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(HELM_K8S)" -o ../../$(HELM) helm.sh/helm/v3/cmd/helm
 
+$(PROMQL): tools/promql/go.mod tools/promql/go.sum tools/promql/main.go
+	cd tools/promql && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o ../../$(PROMQL) .
+
 .PHONY: published-crds
 published-crds: ## fetch other projects' CRDs, which tests compare our stand-ins with
 	go mod download github.com/kserve/kserve@v0.15.2 sigs.k8s.io/gateway-api-inference-extension@v1.1.0 sigs.k8s.io/gateway-api-inference-extension@v0.5.1 sigs.k8s.io/gateway-api@v1.5.1
@@ -115,15 +120,15 @@ $(K8S)/lws.yaml: $(K8S)/lws $(K8S)/kubectl
 $(K8S)/coredns: tools/coredns/go.mod tools/coredns/go.sum tools/coredns/main.go
 	cd tools/coredns && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(abspath $@) .
 
+# An S3 server that checks signatures, for models fetched in pods.
+$(K8S)/versitygw: tools/versitygw/go.mod tools/versitygw/go.sum
+	cd tools/versitygw && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(abspath $@) github.com/versity/versitygw/cmd/versitygw
+
 $(K8S)/%: tools/kubernetes/go.mod tools/kubernetes/go.sum tools/kubernetes/build.sh
 	tools/kubernetes/build.sh $(K8S) $*
 	@touch $@
 
 .PHONY: image
-# An S3 server that checks signatures, for models fetched in pods.
-$(K8S)/versitygw: tools/versitygw/go.mod tools/versitygw/go.sum
-	cd tools/versitygw && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(abspath $@) github.com/versity/versitygw/cmd/versitygw
-
 image: ## write bin/roundhouse-image.tar, an OCI image for amd64 and arm64, without Docker
 	@rm -rf bin/image
 	@for a in $(IMAGE_ARCHS); do mkdir -p bin/image/linux_$$a && \

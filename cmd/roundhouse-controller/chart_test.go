@@ -6,9 +6,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 )
+
+// unneeded are the flags that no value of the chart sets, and why.
+var unneeded = map[string]string{
+	"kubeconfig":       "a pod has its account",
+	"system-namespace": "the pod's own",
+	"pod":              "POD_NAME",
+	"leader-elect":     "also one replica is two during a rollout",
+	"models-dir":       "/tmp is there to write to",
+	"upstream-client":  "to compare with; args can say it",
+	"help":             "for people",
+}
 
 // TestChart reads the flags that the Helm chart gives, in what its own test
 // renders of it, as these commands do.
@@ -17,7 +29,7 @@ func TestChart(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no goldens of the chart: %v", err)
 	}
-	seen := map[string]bool{}
+	seen, given := map[string]bool{}, map[string]bool{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -39,6 +51,7 @@ func TestChart(t *testing.T) {
 			if err := cmd.ParseFlags(rest); err != nil {
 				t.Errorf("%s: %s %s: %v", file, cmd.Name(), rest, err)
 			}
+			cmd.Flags().Visit(func(f *pflag.Flag) { given[cmd.Name()+" "+f.Name] = true })
 			// A probe of a port asks where the program listens.
 			for flag, port := range map[string]string{"metrics-listen": "metrics", "health-listen": "health", "listen": "http", "grpc-listen": "grpc", "report-listen": "reports"} {
 				f := cmd.Flags().Lookup(flag)
@@ -51,8 +64,16 @@ func TestChart(t *testing.T) {
 		}
 	}
 	for _, c := range newRootCommand().Commands() {
-		if (c.Name() == "controller" || c.Name() == "gateway") && !seen[c.Name()] {
+		if c.Name() != "controller" && c.Name() != "gateway" {
+			continue
+		}
+		if !seen[c.Name()] {
 			t.Errorf("the chart does not run %s", c.Name())
 		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if name := c.Name() + " " + f.Name; !given[name] && unneeded[f.Name] == "" {
+				t.Errorf("the chart has no value for --%s of %s", f.Name, c.Name())
+			}
+		})
 	}
 }

@@ -81,7 +81,9 @@ controller:
   tolerations: [{operator: Exists}]
   priorityClassName: system-cluster-critical
   affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}
-  args: [--allow-internal-models]
+  allowInternalModels: true
+  leaseSeconds: 60
+  args: [--models-dir=/tmp]
   env: [{name: A, value: "1"}]
 gateway:
   replicas: 3
@@ -94,6 +96,7 @@ gateway:
   sessionHeader: X-Session-Id
   accessLog: true
   tracingServer: otel:4317
+  allowInternalAddresses: true
   leaveSeconds: 30
   serviceAccount: {annotations: {role: reader}}
   podAnnotations: {a: b}
@@ -108,6 +111,7 @@ gatewayClass: {create: true}
 endpointPicker: {namespaces: [team-a, team-b], args: [--fallbacks=2]}
 metrics:
   serviceMonitor: {create: true, labels: {release: prometheus}}
+  rules: {create: true, labels: {release: prometheus}}
   dashboard: {create: true}
 `,
 }
@@ -172,7 +176,7 @@ func TestSchema(t *testing.T) {
 	for _, set := range []string{"contoller.replicas=2", "controller.replica=2", "controller.replicas=two", "controller.replicas=-1",
 		"adopt={kubeflow}", "installCRDs={knative}", "image.pullPolicy=Sometimes", "image.digest=sha1:0", "watchNamespaces={Team_A}",
 		"gateway.service.type=External", "gateway.service.port=0", "gateway.service.prot=80", "gateway.leaveSeconds=301", "gateway.tls.cert=a",
-		"gateway.args={verbose}", "gateway.verbose=loud", "metrics.dashboard.enabled=true", "crds.kepe=true", "fullnameOverride=9lives"} {
+		"gateway.args={verbose}", "controller.leaseSeconds=5", "controller.allowInternalModels=maybe", "gateway.allowInternalModels=true", "gateway.verbose=loud", "metrics.dashboard.enabled=true", "crds.kepe=true", "fullnameOverride=9lives"} {
 		_, err := helm(t, "template", "roundhouse", "roundhouse", "--kube-version", "1.36.3", "--set", set)
 		if err == nil || !strings.Contains(err.Error(), "schema") {
 			t.Errorf("--set %s: %v", set, err)
@@ -276,6 +280,7 @@ func place(t *testing.T, c client.Client, names ...string) {
 var operators = []string{
 	definition("gateway.networking.k8s.io", "v1", "GatewayClass", "gatewayclasses", "Cluster"),
 	definition("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors", "Namespaced"),
+	definition("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules", "Namespaced"),
 }
 
 func definition(group, version, kind, plural, scope string) string {
@@ -294,15 +299,17 @@ func TestServerTakes(t *testing.T) {
 	for _, text := range operators {
 		kubetest.Apply(t, c, "", text)
 	}
-	kubetest.Eventually(t, func() string {
-		u := &unstructured.UnstructuredList{}
-		u.SetAPIVersion("monitoring.coreos.com/v1")
-		u.SetKind("ServiceMonitorList")
-		if err := c.List(t.Context(), u); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
+	for _, kind := range []string{"ServiceMonitor", "PrometheusRule"} {
+		kubetest.Eventually(t, func() string {
+			u := &unstructured.UnstructuredList{}
+			u.SetAPIVersion("monitoring.coreos.com/v1")
+			u.SetKind(kind + "List")
+			if err := c.List(t.Context(), u); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+	}
 	for name, set := range values {
 		t.Run(name, func(t *testing.T) {
 			objects := kubetest.Parse(t, render(t, set))
