@@ -22,13 +22,14 @@ import (
 // DrainGrace is how long a stopping server lets requests and replicas finish.
 const DrainGrace = 30 * time.Second
 
-// ServerConfig is what a Server is put together of. All but Version are
-// required.
+// ServerConfig is what a Server is put together of. All but Picker and
+// Version are required.
 type ServerConfig struct {
 	Traffic   *Traffic
 	Access    *Access
 	Listeners Listeners
 	Metrics   *prometheus.Registry
+	Picker    gateway.Picker // nil: endpoint pickers of pools are not asked
 	Version   string
 	// Leave is for how long requests are still taken after the server was
 	// asked to stop, while /readyz says no: whoever sends requests here needs a
@@ -53,7 +54,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	}
 	gw := gateway.DefaultConfig()
 	gw.Listen, gw.Version, gw.DrainTimeout = cfg.Listeners.Inference.Addr().String(), cfg.Version, DrainGrace
-	gw.Heard = cfg.Traffic.Heard
+	gw.Heard, gw.Picker = cfg.Traffic.Heard, cfg.Picker
 	cfg.Access.Configure(&gw)
 	var err error
 	if s.Gateway, err = gateway.New(gw, cfg.Traffic.Dispatcher, cfg.Log, cfg.Metrics); err != nil || cfg.Listeners.GRPC == nil {

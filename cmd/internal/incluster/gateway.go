@@ -124,7 +124,8 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 		g.traffic.PublicOnly()
 	}
 	following := withdrawing{g.traffic, g.reporter}
-	if err := g.route(api, direct.RESTMapper()); err != nil {
+	metrics := prometheus.NewRegistry()
+	if err := g.route(api, direct.RESTMapper(), metrics); err != nil {
 		return err
 	}
 	g.fleet, err = fleet.New(fleet.Config{Platform: g.view, Store: manifests{g.source}, Models: manifests{}, Traffic: following, Routing: g.routes,
@@ -134,17 +135,19 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	}
 	g.traffic.Attach(g.fleet)
 	g.view.Follow(g.fleet)
-	metrics := prometheus.NewRegistry()
 	if err := errors.Join(Measured(metrics), metrics.Register(calls)); err != nil {
 		return err
 	}
-	g.server, err = front.NewServer(front.ServerConfig{Traffic: g.traffic, Access: g.access, Listeners: g.Listeners, Metrics: metrics,
-		Version: g.o.Version, Leave: g.o.Leave, Log: g.log})
+	server := front.ServerConfig{Traffic: g.traffic, Access: g.access, Listeners: g.Listeners, Metrics: metrics, Version: g.o.Version, Leave: g.o.Leave, Log: g.log}
+	if g.routes.pickers != nil {
+		server.Picker = g.routes.pickers
+	}
+	g.server, err = front.NewServer(server)
 	return err
 }
 
-// route makes what knows which routes and pods there are.
-func (g *Gateway) route(api *rest.Config, mapper meta.RESTMapper) (err error) {
+// route makes what knows which routes, pods and endpoint pickers there are.
+func (g *Gateway) route(api *rest.Config, mapper meta.RESTMapper, metrics prometheus.Registerer) (err error) {
 	g.routes = &attached{to: g.traffic, changed: make(chan struct{}, 1), log: g.log}
 	at := service.Key{Namespace: g.o.System, Name: g.o.GatewayService}
 	certificate := service.Key{}
@@ -152,12 +155,15 @@ func (g *Gateway) route(api *rest.Config, mapper meta.RESTMapper) (err error) {
 		certificate = service.Key{Namespace: g.o.System, Name: g.o.GatewaySecret}
 	}
 	if g.routes.watch, err = gatewayapi.New(gatewayapi.Config{REST: api, Mapper: mapper, Shared: g.cache, Namespaces: g.o.Namespaces,
-		Service: at, Certificate: certificate, Changed: g.routes.dirty, Log: g.log}); err != nil {
+		Service: at, Certificate: certificate, Domain: g.o.domain(), Changed: g.routes.dirty, Log: g.log}); err != nil {
 		return err
 	}
 	pods := poolpods.DefaultConfig()
 	pods.REST, pods.Mapper, pods.Namespaces, pods.Changed, pods.Transform, pods.Log = api, mapper, g.o.Namespaces, g.traffic.Pods, g.o.transform, g.log
-	g.routes.pods, err = poolpods.New(pods)
+	if g.routes.pods, err = poolpods.New(pods); err != nil || g.o.Pickers == PickersIgnore {
+		return err
+	}
+	g.routes.pickers, err = g.newAsked(api, mapper, metrics)
 	return err
 }
 
@@ -185,6 +191,9 @@ func (g *Gateway) close() {
 	}
 	if g.routes != nil && g.routes.pods != nil {
 		g.routes.pods.Close()
+	}
+	if g.routes != nil && g.routes.pickers != nil {
+		g.routes.pickers.close()
 	}
 	if g.view != nil {
 		g.view.Close()

@@ -18,6 +18,7 @@ import (
 
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/epp"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 )
 
@@ -38,10 +39,14 @@ type Options struct {
 	Pod                           string
 	Leave                         time.Duration
 	Internal                      bool // pools may name internal addresses
-	Verbose                       bool
-	Front                         front.Options
-	Version                       string
-	Out, Logs                     io.Writer
+	// Pickers says what to do with the endpoint pickers that pools name:
+	// PickersAsk or PickersIgnore; PickerTimeout is how long one may take.
+	Pickers       string
+	PickerTimeout time.Duration
+	Verbose       bool
+	Front         front.Options
+	Version       string
+	Out, Logs     io.Writer
 
 	adopt []service.Dialect
 	// transform changes EndpointSlices on their way in. The API server takes
@@ -67,9 +72,17 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.Pod, "pod", "", "name of this pod; default: POD_NAME, or else the host's name")
 	f.DurationVar(&o.Leave, "leave", 3*time.Second, "for how long requests are still taken after the gateway was asked to stop, so that others hear of it")
 	f.BoolVar(&o.Internal, "allow-internal-addresses", false, "let the addresses of pools be internal ones: loopback, link-local, private")
+	f.StringVar(&o.Pickers, "endpoint-pickers", PickersAsk, "the endpoint pickers that InferencePools name: ask, or ignore and pick here")
+	f.DurationVar(&o.PickerTimeout, "endpoint-picker-timeout", epp.DefaultConfig().Timeout, "how long an endpoint picker may take to say where a request goes")
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
 	o.Front.Flags(f)
 }
+
+// What is done with the endpoint pickers that InferencePools name.
+const (
+	PickersAsk    = "ask"
+	PickersIgnore = "ignore"
+)
 
 // maxLeave keeps the whole stop within what pods are usually given.
 const maxLeave = 5 * time.Minute
@@ -83,6 +96,12 @@ func (o *Options) settle() error {
 		return front.Usagef("--controller-service and --controller-token are needed to tell the controller what is asked")
 	}
 	o.GatewayService = cmp.Or(o.GatewayService, "roundhouse-gateway")
+	if o.Pickers = cmp.Or(o.Pickers, PickersAsk); o.Pickers != PickersAsk && o.Pickers != PickersIgnore {
+		return front.Usagef("--endpoint-pickers %s: write %s or %s", o.Pickers, PickersAsk, PickersIgnore)
+	}
+	if o.PickerTimeout < 0 {
+		return front.Usagef("--endpoint-picker-timeout is %s: must be more than 0", o.PickerTimeout)
+	}
 	if o.Leave < 0 || o.Leave > maxLeave {
 		return front.Usagef("--leave is %s: must be 0 to %s", o.Leave, maxLeave)
 	}
@@ -118,8 +137,12 @@ func (o *Options) address(k service.Key) string {
 
 // domain is what the hosts of services end in; "" where the URL is not of that
 // form, and for that of one machine.
-func (o *Options) domain() string {
-	u, err := url.Parse(o.address(service.Key{Namespace: "namespace", Name: "name"})) // braces are no host's
+func (o *Options) domain() string { return Domain(o.address) }
+
+// Domain ends the hosts of services whose addresses are these; "" where they
+// are not name.namespace.DOMAIN.
+func Domain(address func(service.Key) string) string {
+	u, err := url.Parse(address(service.Key{Namespace: "namespace", Name: "name"})) // braces are no host's
 	if err != nil {
 		return ""
 	}

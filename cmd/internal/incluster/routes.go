@@ -20,6 +20,7 @@ type attached struct {
 	to      fleet.Routing
 	watch   *gatewayapi.Watch
 	pods    *poolpods.Watch
+	pickers *asked        // nil: those that pools name are ignored
 	changed chan struct{} // capacity 1
 	log     *slog.Logger
 
@@ -91,6 +92,9 @@ func (a *attached) tell() {
 	}
 	a.to.Route(v)
 	a.pods.Set(pools)
+	if a.pickers != nil {
+		a.pickers.set(pools)
+	}
 }
 
 func (a *attached) judge(routes []judge.Route) *judge.Verdict {
@@ -124,8 +128,12 @@ func (a *attached) listed(ctx context.Context) error {
 	case <-bound.Done():
 	}
 	a.again()
-	if err := a.pods.Listed(bound); err != nil && ctx.Err() == nil {
-		a.log.Warn("not all routes or pods of pools are known yet: may this account list and watch them?")
+	err := a.pods.Listed(bound)
+	if err == nil && a.pickers != nil {
+		err = a.pickers.watch.Listed(bound)
+	}
+	if err != nil && ctx.Err() == nil {
+		a.log.Warn("not all routes, pods or endpoint pickers of pools are known yet: may this account list and watch them?")
 	}
 	return ctx.Err()
 }

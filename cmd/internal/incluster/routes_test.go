@@ -133,7 +133,7 @@ spec:
 `)
 	r.pod("vllm-1", map[string]string{"app": "vllm"}, corev1.ConditionTrue)
 	r.pod("other-1", map[string]string{"app": "other"}, corev1.ConditionTrue)
-	g := r.gateway(func(o *Options) { o.Adopt, o.transform = []string{"gateway"}, podsToo })
+	g := r.gateway(func(o *Options) { o.Adopt, o.transform, o.Pickers = []string{"gateway"}, podsToo, PickersIgnore })
 	ctx := t.Context()
 	for host, want := range map[string]int{"chat.llm.test": 200, "chat.else.test": 404, "theirs.llm.test": 404, "far.llm.test": 500} {
 		if status, body := g.complete(ctx, host, "/v1/completions", "llama"); status != want {
@@ -178,7 +178,7 @@ spec: {selector: {matchLabels: {app: vllm}}, targetPorts: [{number: PORT}], endp
 `
 	kubetest.Apply(t, r.api, r.ns, strings.ReplaceAll(text, "PORT", fmt.Sprint(m.port())))
 	p := r.pod("vllm-1", map[string]string{"app": "vllm"}, corev1.ConditionFalse)
-	g := r.gateway(func(o *Options) { o.Adopt, o.transform = []string{"gateway"}, podsToo })
+	g := r.gateway(func(o *Options) { o.Adopt, o.transform, o.Pickers = []string{"gateway"}, podsToo, PickersIgnore })
 	open := func(want string) {
 		t.Helper()
 		kubetest.Eventually(t, func() string {

@@ -40,6 +40,12 @@ type Extension struct {
 	FailureMode string `json:"failureMode,omitempty"`
 }
 
+// The failure modes of an Extension; "" is FailClose.
+const (
+	FailOpen  = "FailOpen"
+	FailClose = "FailClose"
+)
+
 // Engines are the names that Metrics.Engine may have.
 var Engines = []string{"vllm", "sglang", "trtllm-serve", "triton-trtllm", "roundhouse"}
 

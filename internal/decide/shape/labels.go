@@ -12,6 +12,9 @@ const (
 	LabelRevision = "roundhouse.dev/revision"
 	// LabelRecord is "true" on ControllerRevisions that keep a service's record.
 	LabelRecord = "roundhouse.dev/record"
+	// LabelPicker is "true" on Services that stand for Roundhouse's own picking of
+	// endpoints: its gateways ask nobody where a pool names one of them.
+	LabelPicker = "roundhouse.dev/endpoint-picker"
 
 	// Manager is the value of LabelManagedBy.
 	Manager = "roundhouse"

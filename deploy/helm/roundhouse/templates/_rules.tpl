@@ -205,6 +205,10 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+# They name the Services of their endpoint pickers.
+- apiGroups: [""]
+  resources: [services]
+  verbs: [list, watch]
 # A request to a sleeping service starts its first replica, whether or not a
 # controller is alive.
 - apiGroups: [apps]
