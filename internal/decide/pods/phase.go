@@ -125,7 +125,7 @@ func beginning(pod *corev1.Pod, main *corev1.ContainerStatus, r *replica.Replica
 	for _, c := range pod.Status.InitContainerStatuses {
 		if c.State.Running != nil && !sidecar(pod, c.Name) {
 			r.Reason, r.Message = reasonInitializing, ""
-			if c.Name == shape.Fetcher {
+			if _, adapter := shape.AdapterOf(c.Name); adapter || c.Name == shape.Fetcher {
 				r.Phase, r.Reason = replica.Fetching, ""
 			}
 			return
@@ -186,6 +186,9 @@ func faultOf(pod *corev1.Pod, role Role) *fault {
 func initName(name string) string {
 	if name == shape.Fetcher {
 		return "the model cannot be fetched: "
+	}
+	if adapter, ok := shape.AdapterOf(name); ok {
+		return "adapter " + adapter + " cannot be fetched: "
 	}
 	return "init container " + name + ": "
 }

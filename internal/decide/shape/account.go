@@ -29,7 +29,12 @@ const defaultAccount = "default"
 // none, since nothing is fetched or nothing of it is secret.
 func AccountOf(rev *workload.Revision, c *workload.Component) string {
 	r := renderer{rev: rev, c: *c}
-	if scheme, _, _ := strings.Cut(rev.Model.URI, "://"); !slices.Contains(guarded, scheme) || rev.Model.Verbatim || !r.bearsModel() {
+	asks := func(uri string) bool {
+		scheme, _, _ := strings.Cut(uri, "://")
+		return slices.Contains(guarded, scheme)
+	}
+	adapter := slices.ContainsFunc(rev.Model.Adapters, func(a workload.Adapter) bool { return asks(a.URI) })
+	if !asks(rev.Model.URI) && !adapter || rev.Model.Verbatim || !r.bearsModel() {
 		return ""
 	}
 	pod := c.Pod
@@ -94,8 +99,10 @@ func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string
 	}
 	const variable = "GOOGLE_APPLICATION_CREDENTIALS"
 	if scheme == "gs" && len(secrets) == 1 && !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == variable }) {
-		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: googleVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
-			SecretName: secrets[0], Optional: new(true), Items: []corev1.KeyToPath{{Key: googleKey, Path: googleKey}}}}})
+		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == googleVolume }) { // the model's, or an adapter's
+			pod.Volumes = append(pod.Volumes, corev1.Volume{Name: googleVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+				SecretName: secrets[0], Optional: new(true), Items: []corev1.KeyToPath{{Key: googleKey, Path: googleKey}}}}})
+		}
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: googleVolume, MountPath: googleMount, ReadOnly: true})
 		setEnv(c, variable, path.Join(googleMount, googleKey))
 	}

@@ -30,57 +30,69 @@ func (r *renderer) model(pod *corev1.PodSpec, main *corev1.Container) error {
 	if uri == "" || r.rev.Model.Verbatim || !r.bearsModel() {
 		return nil
 	}
+	return r.bring(pod, main, files{what: "model", uri: uri, at: modelPath, volume: modelVolume, fetcher: Fetcher})
+}
+
+// files are what a pod needs at a path: the model, or an adapter.
+type files struct {
+	what, uri, at   string
+	volume, fetcher string // names of the volume and of the init container
+}
+
+// bring puts files into the pod, at their path of the main container.
+func (r *renderer) bring(pod *corev1.PodSpec, main *corev1.Container, f files) error {
+	uri := f.uri
 	scheme, rest, found := strings.Cut(uri, "://")
 	switch {
 	case !found, scheme == "file":
-		return fmt.Errorf("model %s: a file of one machine is not there for pods: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", uri)
+		return fmt.Errorf(f.what+" %s: a file of one machine is not there for pods: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", uri)
 	case scheme == "upload":
-		return fmt.Errorf("model %s: it was uploaded to one machine: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", uri)
+		return fmt.Errorf(f.what+" %s: it was uploaded to one machine: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", uri)
 	case scheme == "pvc":
-		return mountClaim(pod, main, rest, r.rev.Service.Namespace)
+		return mountClaim(pod, main, f, rest, r.rev.Service.Namespace)
 	}
-	return r.fetch(pod, main, uri)
+	return r.fetch(pod, main, f)
 }
 
 // mountClaim mounts the folder of a claim: "claim/path" as KServe writes it, or
 // OME's "namespace:claim/path" where that is the pod's own namespace.
-func mountClaim(pod *corev1.PodSpec, main *corev1.Container, rest, namespace string) error {
+func mountClaim(pod *corev1.PodSpec, main *corev1.Container, f files, rest, namespace string) error {
 	claim, sub, _ := strings.Cut(strings.TrimPrefix(rest, namespace+":"), "/")
 	if claim == "" || strings.Contains(claim, ":") {
-		return fmt.Errorf("model pvc://%s: write pvc://CLAIM/PATH, with a claim of the service's own namespace", rest)
+		return fmt.Errorf(f.what+" pvc://%s: write pvc://CLAIM/PATH, with a claim of the service's own namespace", rest)
 	}
 	sub = strings.Trim(sub, "/")
 	if slices.Contains(strings.Split(sub, "/"), "..") {
-		return fmt.Errorf("model pvc://%s: the path leaves the volume", rest)
+		return fmt.Errorf(f.what+" pvc://%s: the path leaves the volume", rest)
 	}
-	if mountAt(main, modelPath) != nil {
-		return fmt.Errorf("model pvc://%s: container %q mounts %s already: take its volumeMount or the model's URI away", rest, main.Name, modelPath)
+	if mountAt(main, f.at) != nil {
+		return fmt.Errorf(f.what+" pvc://%s: container %q mounts %s already: take its volumeMount or the URI away", rest, main.Name, f.at)
 	}
-	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: modelVolume, VolumeSource: corev1.VolumeSource{
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: f.volume, VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim, ReadOnly: true}}})
-	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: modelVolume, MountPath: modelPath, SubPath: sub, ReadOnly: true})
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: f.volume, MountPath: f.at, SubPath: sub, ReadOnly: true})
 	return nil
 }
 
-// fetch has an init container of our own image bring the model.
-func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, uri string) error {
+// fetch has an init container of our own image bring the files.
+func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) error {
 	if r.rev.Image == "" {
-		return fmt.Errorf("model %s: the image that fetches it is not known: give the controller --image", uri)
+		return fmt.Errorf(f.what+" %s: the image that fetches it is not known: give the controller --image", f.uri)
 	}
-	mount := corev1.VolumeMount{Name: modelVolume, MountPath: modelPath}
-	if own := mountAt(main, modelPath); own != nil {
+	mount := corev1.VolumeMount{Name: f.volume, MountPath: f.at}
+	if own := mountAt(main, f.at); own != nil {
 		mount = *own // a volume of the user's, such as a cache, takes the model
 		mount.ReadOnly = false
 	} else {
-		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: modelVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: modelVolume, MountPath: modelPath, ReadOnly: true})
+		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: f.volume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: f.volume, MountPath: f.at, ReadOnly: true})
 	}
 	env, mounts := credentials(main)
 	security := restricted()
 	security.ReadOnlyRootFilesystem = new(true)
 	c := corev1.Container{
-		Name: Fetcher, Image: r.rev.Image,
-		Args:    []string{"pull", uri, "--out", modelPath},
+		Name: f.fetcher, Image: r.rev.Image,
+		Args:    []string{"pull", f.uri, "--out", f.at},
 		Env:     env,
 		EnvFrom: slices.Clone(main.EnvFrom),
 		Resources: corev1.ResourceRequirements{
@@ -90,7 +102,7 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, uri string
 		VolumeMounts:    append([]corev1.VolumeMount{mount}, mounts...),
 		SecurityContext: security,
 	}
-	scheme, _, _ := strings.Cut(uri, "://")
+	scheme, _, _ := strings.Cut(f.uri, "://")
 	r.grant(pod, &c, scheme)
 	pod.InitContainers = append([]corev1.Container{c}, pod.InitContainers...)
 	return nil

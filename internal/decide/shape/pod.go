@@ -24,6 +24,7 @@ func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1
 	if r.rev.Model.Verbatim {
 		place.ModelPath = r.rev.Model.URI
 	}
+	place.AdapterPaths = r.adapterPaths()
 	pod, err := workload.ResolvePod(merged, place)
 	if err != nil {
 		return pod, err
@@ -38,7 +39,10 @@ func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1
 		linger(&pod, s)
 	}
 	m := container(&pod, main)
-	if err := r.model(&pod, m); err != nil {
+	if err := r.adapters(&pod, m); err != nil {
+		return pod, err
+	}
+	if err := r.model(&pod, m); err != nil { // which goes before them
 		return pod, err
 	}
 	r.environment(m, place)

@@ -61,6 +61,12 @@ func revision(t testing.TB, file, manifest string) workload.Revision {
 		if m.Ref != nil {
 			in.URI = "hf://org/" + m.Ref.Name
 		}
+		for _, a := range m.Adapters {
+			in.Adapters = append(in.Adapters, workload.Adapter{Name: a.Name, URI: a.URI, Rank: a.Rank})
+		}
+	}
+	for i := range runtimes {
+		runtimes[i] = workload.Adapted(runtimes[i], runtimes)
 	}
 	if !svc.Custom {
 		chosen := selection.Choose(selection.Request{Service: svc, Attributes: in.Attributes}, runtimes, selection.Host{Cluster: true})
