@@ -9,8 +9,22 @@ type ModelSource struct {
 	// file URIs are resolved against the manifest's folder when it is read.
 	URI        string `json:"uri,omitempty"`
 	Attributes `json:",inline"`
+	// Storage says, on a cluster, by which secret the files are fetched; nil for
+	// a store that needs none, or whose keys are found otherwise.
+	Storage *Storage `json:"storage,omitempty"`
 	// Adapters are served beside it, in the same replicas; at most MaxAdapters.
 	Adapters []Adapter `json:"adapters,omitempty"`
+}
+
+// Storage is KServe's storage: a key of the namespace's secret storage-config
+// holds where a store is and its keys, as a JSON object of strings. The secret
+// is for the pod that fetches; nobody else reads it. A URI that begins with
+// storage:// leaves even the bucket to it.
+type Storage struct {
+	// Key of the secret; empty is "default_TYPE", which may be missing.
+	Key string `json:"key,omitempty"`
+	// Parameters go before what the secret says: type, bucket, region, …
+	Parameters map[string]string `json:"parameters,omitempty"`
 }
 
 // Model is a model as an object of its own (OME's BaseModel and

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
@@ -129,7 +130,7 @@ func (r *reading) kserveModel(p *kservePredictor, s *service.Service) {
 		r.warnf(path+".name", "has no effect: the container is %s", kserveMain)
 	}
 	m.Name = ""
-	s.Model = &service.ModelSource{URI: r.kserveURI(path, m)}
+	s.Model = r.kserveSource(path, m)
 	s.RuntimeVersion = m.RuntimeVersion
 	s.Protocol = r.protocol(path+".protocolVersion", m.ProtocolVersion)
 	if m.Runtime != "" {
@@ -183,26 +184,34 @@ func (r *reading) kserveImplementation(p *kservePredictor) (name string, m *kser
 	return stated[1], nil
 }
 
-// kserveURI is where a predictor's model is. KServe's storage names a secret
+// kserveSource is where a predictor's model is. KServe's storage names a secret
 // that holds the rest of the address unless its parameters do.
-func (r *reading) kserveURI(path string, m *kserveModel) string {
+func (r *reading) kserveSource(path string, m *kserveModel) *service.ModelSource {
 	st := m.Storage
-	if st == nil {
-		return m.StorageURI
+	if st == nil || m.StorageURI != "" {
+		if st != nil {
+			r.errorf(path+".storage", "and storageUri both say where the model is: remove one")
+		}
+		return &service.ModelSource{URI: m.StorageURI}
 	}
-	if m.StorageURI != "" {
-		r.errorf(path+".storage", "and storageUri both say where the model is: remove one")
-		return m.StorageURI
-	}
-	scheme, bucket := st.Parameters["type"], st.Parameters["bucket"]
-	if scheme == "" || bucket == "" {
-		r.errorf(path+".storage", "leaves the address to the secret %q, which is not read: write storageUri, or parameters type and bucket", clip(st.Key))
-		return ""
+	kind, bucket, at := st.Parameters["type"], st.Parameters["bucket"], strings.TrimPrefix(st.Path, "/")
+	src := &service.ModelSource{URI: kind + "://" + bucket + "/" + at, Storage: &service.Storage{Key: st.Key, Parameters: st.Parameters}}
+	switch {
+	case kind != "" && kind != "s3":
+		src.Storage = nil
+		if kind == "hdfs" || kind == "webhdfs" {
+			r.errorf(path+".storage.parameters.type", "%s is not read: put the model into a bucket", kind)
+		}
+	case kind == "" || bucket == "":
+		src.URI = "storage://" + at
+		r.problem(path+".storage", fmt.Sprintf("leaves the address to the secret %q, which is not read on one machine: write storageUri, or parameters type and bucket", clip(st.Key))).Platform = Process
+		return src
 	}
 	if st.Key != "" {
-		r.warnf(path+".storage.key", "has no effect: give credentials to this program's own environment")
+		p := r.problem(path+".storage.key", "has no effect on one machine: give credentials to this program's own environment")
+		p.Warning, p.Platform = true, Process
 	}
-	return scheme + "://" + bucket + "/" + strings.TrimPrefix(st.Path, "/")
+	return src
 }
 
 // kserveRuntimes are the out-of-the-box runtimes the legacy schema pins.

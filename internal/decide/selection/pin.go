@@ -37,7 +37,7 @@ func InputsHash(req Request) string {
 	}
 	if svc.Model != nil {
 		m := *svc.Model
-		m.From = nil
+		m.From, m.Storage = nil, nil // by which keys it is fetched moves nothing
 		in.Adapters, m.Adapters = len(m.Adapters) > 0, nil
 		in.Model = &m
 	}

@@ -37,6 +37,10 @@ func (in Input) Hash() string {
 	svc := *in.Service
 	svc.Meta = service.Meta{Key: svc.Key, Labels: svc.Labels, Annotations: annotations(svc.Annotations)}
 	svc.Components = in.unscaled(svc.Components)
+	if svc.Model != nil && svc.Model.Storage != nil && !in.Cluster { // it means nothing there
+		m := *svc.Model
+		m.Storage, svc.Model = nil, &m
+	}
 	var rt any = in.Choice.Name
 	if in.Runtime != nil && in.Runtime.Scope != service.ScopeCatalog {
 		spec := *in.Runtime
@@ -105,6 +109,9 @@ func Render(in Input) (Revision, error) {
 		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name, Adapters: in.Adapters}, Image: in.Image,
 		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = s.Name + "-" + rev.Hash[:8]
+	if in.Cluster && s.Model != nil {
+		rev.Model.Storage = s.Model.Storage
+	}
 	base := service.Components{}
 	if in.Runtime != nil {
 		base = in.Runtime.Components

@@ -82,6 +82,8 @@ type Model struct {
 	// is fetched (storageHelper.disabled).
 	Verbatim bool   `json:"verbatim,omitempty"`
 	Format   string `json:"format,omitempty"`
+	// Storage is the secret that it is fetched by, on a cluster alone.
+	Storage *service.Storage `json:"storage,omitempty"`
 	// Adapters are fetched, or handed on, as the model is.
 	Adapters []Adapter `json:"adapters,omitempty"`
 }

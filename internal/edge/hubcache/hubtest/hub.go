@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -106,11 +107,27 @@ func (f file) etag() string {
 
 // New starts a Hub without repositories. Close must be called.
 func New() *Hub {
-	h := &Hub{repos: map[string]*Repo{}, renamed: map[string]string{}, tokens: map[string]bool{}, used: map[string]int{}}
-	h.hub = httptest.NewServer(http.HandlerFunc(h.serve))
-	h.storage = httptest.NewServer(http.HandlerFunc(h.serveStorage))
-	h.URL = h.hub.URL
+	h, err := NewAt("127.0.0.1")
+	if err != nil {
+		panic(err) // there is no loopback
+	}
 	return h
+}
+
+// NewAt starts one at another address of this machine's.
+func NewAt(ip string) (*Hub, error) {
+	h := &Hub{repos: map[string]*Repo{}, renamed: map[string]string{}, tokens: map[string]bool{}, used: map[string]int{}}
+	for server, handler := range map[**httptest.Server]http.HandlerFunc{&h.hub: h.serve, &h.storage: h.serveStorage} {
+		l, err := net.Listen("tcp", net.JoinHostPort(ip, "0"))
+		if err != nil {
+			return nil, err
+		}
+		*server = &httptest.Server{Listener: l, Config: &http.Server{Handler: handler}}
+	}
+	h.hub.Start()
+	h.storage.Start()
+	h.URL = h.hub.URL
+	return h, nil
 }
 
 // Close stops it.
