@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"roundhouse.dev/roundhouse/cmd/internal/incluster"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	judge "roundhouse.dev/roundhouse/internal/decide/gatewayapi"
@@ -20,7 +21,7 @@ import (
 func (op *operator) attend(cfg *rest.Config) error {
 	o := op.opts
 	front := gatewayapi.Config{REST: cfg, Mapper: op.manager.GetRESTMapper(), Shared: op.manager.GetCache(), Namespaces: o.namespaces,
-		Service: service.Key{Namespace: o.system, Name: o.gatewayService}, Changed: op.reroute, Write: true, Log: op.log}
+		Service: service.Key{Namespace: o.system, Name: o.gatewayService}, Domain: incluster.Domain(o.address), Changed: op.reroute, Write: true, Log: op.log}
 	if o.gatewaySecret != "" {
 		front.Certificate = service.Key{Namespace: o.system, Name: o.gatewaySecret}
 	}

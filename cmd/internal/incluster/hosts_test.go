@@ -62,7 +62,9 @@ spec: {models: [theirs], targets: [{service: nobody}]}
 	mine := *r
 	mine.ns = tenant
 	mine.pod("vllm-1", map[string]string{"app": "vllm"}, corev1.ConditionTrue)
-	g := r.gateway(func(o *Options) { o.Adopt, o.transform, o.Pickers = []string{"gateway"}, podsToo, PickersIgnore })
+	g := r.gateway(func(o *Options) {
+		o.Adopt, o.transform, o.Pickers, o.Namespaces = []string{"gateway"}, podsToo, PickersIgnore, []string{r.ns, tenant}
+	})
 	answers := func(want map[string]int) {
 		t.Helper()
 		for at, status := range want {

@@ -10,6 +10,10 @@ type HTTPRoute struct {
 	Rules     []HTTPRule `json:"rules,omitempty"`
 	// Parents are the gateways it names, which status speaks to.
 	Parents []Parent `json:"parents,omitempty"`
+	// AfterNames: where it asks for no host, requests that belong to other
+	// namespaces by the host they were sent to, or by the model they name, are
+	// not its.
+	AfterNames bool `json:"-"`
 }
 
 // Parent is a gateway as an HTTPRoute names it.

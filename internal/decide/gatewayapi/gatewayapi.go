@@ -151,6 +151,16 @@ type World struct {
 	// Missing says what is wrong with a backend that is not there, "" for one
 	// that is; nil where that is not asked.
 	Missing func(routing.Ref) string
+	// Picker says what is known of the endpoint picker that a pool names; nil
+	// where gateways ask none.
+	Picker func(pool service.Key) Picker
+	// Domain ends the hosts of services, "name.namespace.domain"; "" is
+	// route.DefaultDomain.
+	Domain string
+	// System is the gateway's own namespace, and Own are the names that its
+	// Service is reached by.
+	System string
+	Own    []string
 	// Bundle is the version of the API's definitions, "v1.5.1"; "" where unknown.
 	Bundle string
 }
@@ -183,7 +193,7 @@ type ListenerStatus struct {
 type RouteStatus struct {
 	Parents []ParentStatus
 	// Served is the route as our gateway serves it: under the hosts that its
-	// listeners leave to it, and with a Fault for each backend that it may not
+	// listeners and the owners of hosts leave to it, and with a Fault for each backend that it may not
 	// reach. nil: not at all.
 	Served *routing.HTTPRoute
 }
@@ -219,6 +229,7 @@ func Judge(w *World) *Verdict {
 	for i := range w.Gateways {
 		j.gateway(&w.Gateways[i])
 	}
+	j.claims()
 	for i := range w.Routes {
 		j.route(&w.Routes[i])
 	}
@@ -233,6 +244,7 @@ type judge struct {
 	*World
 	out      *Verdict
 	gateways map[service.Key]*gateway
+	owners   owners
 }
 
 func (j *judge) classes() {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -49,7 +50,16 @@ func world(t *testing.T, text string) *World {
 			if bad := res.Errors(dialect.Kubernetes); len(bad) > 0 {
 				t.Fatal(bad)
 			}
+			var of struct {
+				Metadata struct {
+					Created time.Time `json:"creationTimestamp"`
+				} `json:"metadata"`
+			}
+			into(&of)
 			for _, o := range res.Objects {
+				if !of.Metadata.Created.IsZero() {
+					o.Routing.Common().Created = of.Metadata.Created
+				}
 				switch o := o.Routing.(type) {
 				case *routing.HTTPRoute:
 					w.Routes = append(w.Routes, Route{Key: o.Key, Parents: o.Parents, Object: o})

@@ -42,6 +42,7 @@ func (j *judge) route(r *Route) {
 	if served != nil && hosts.attached {
 		o := *served
 		o.Hostnames = hosts.names()
+		o.AfterNames = hosts.any && !hosts.free
 		out.Served = &o
 	}
 	j.out.Routes[r.Key] = out
@@ -64,11 +65,11 @@ func (j *judge) attach(r *Route, p routing.Parent, g *gateway, hosts *hostnames)
 		return no("UnsupportedValue", r.Problem)
 	}
 	named, allowed := 0, 0
-	var refused, unserved []string
+	var refused, unserved, lost []string
 	found := hostnames{}
 	for i := range g.listeners {
 		l := &g.listeners[i]
-		if p.SectionName != "" && p.SectionName != l.Name || p.Port != 0 && p.Port != l.Port {
+		if !l.named(p) {
 			continue
 		}
 		named++
@@ -78,7 +79,9 @@ func (j *judge) attach(r *Route, p routing.Parent, g *gateway, hosts *hostnames)
 		}
 		allowed++
 		one := hostnames{}
-		if one.add(l.Hostname, r.Object.Hostnames); !one.attached {
+		one.add(l.Hostname, r.Object.Hostnames)
+		one, others := j.keep(one, g, r.Namespace)
+		if lost = append(lost, others...); !one.attached {
 			continue
 		}
 		l.attached++
@@ -86,8 +89,10 @@ func (j *judge) attach(r *Route, p routing.Parent, g *gateway, hosts *hostnames)
 			unserved = append(unserved, "listener "+l.Name+": "+l.why())
 			continue
 		}
-		found.add(l.Hostname, r.Object.Hostnames)
+		found.join(one)
 	}
+	slices.Sort(lost)
+	lost = slices.Compact(lost)
 	switch {
 	case named == 0:
 		return no("NoMatchingParent", fmt.Sprintf("Gateway %s has no such listener (%s)", g.Key(), g.listed()))
@@ -95,11 +100,16 @@ func (j *judge) attach(r *Route, p routing.Parent, g *gateway, hosts *hostnames)
 		return no("NotAllowedByListeners", strings.Join(refused, "; "))
 	case found.attached:
 		hosts.join(found)
+		if len(lost) > 0 {
+			return condition(conditionAccepted, true, "Accepted", "served, but not under all its hosts: "+strings.Join(lost, "; ")+j.tellOperator(g))
+		}
 		return condition(conditionAccepted, true, "Accepted", "")
 	case g.trouble != nil:
 		return no("Pending", "Gateway "+g.Key().String()+" is not served: "+g.trouble.Message)
 	case len(unserved) > 0:
 		return no("Pending", "not served yet: "+strings.Join(unserved, "; "))
+	case len(lost) > 0:
+		return no("NoMatchingListenerHostname", strings.Join(lost, "; ")+j.tellOperator(g))
 	}
 	return no("NoMatchingListenerHostname", fmt.Sprintf("none of the hostnames %s is one of Gateway %s's listeners (%s)", strings.Join(r.Object.Hostnames, ", "), g.Key(), g.listed()))
 }
@@ -166,30 +176,18 @@ func (j *judge) pools(r *routing.HTTPRoute, p routing.Parent, g *gateway, accept
 		i := slices.IndexFunc(all, func(s ParentStatus) bool { return s.Ref == ref })
 		switch {
 		case i < 0 && len(all) < maxParents:
-			j.out.Pools[pool.Key] = append(all, ParentStatus{Ref: ref, Conditions: []service.Condition{c, extension(pool)}})
+			j.out.Pools[pool.Key] = append(all, ParentStatus{Ref: ref, Conditions: []service.Condition{c, j.extension(pool)}})
 		case i >= 0 && c.Status == "True": // one route that leads there is enough
 			all[i].Conditions[0] = c
 		}
 	}
 }
 
-// extension is what is true of a pool's reference to an endpoint picker.
-func extension(p *routing.Pool) service.Condition {
-	e := p.Extension
-	switch {
-	case e.Name == "":
-		return condition(conditionResolved, true, "ResolvedRefs", "")
-	case e.Kind != "" && e.Kind != "Service" || e.Group != "":
-		return condition(conditionResolved, false, "InvalidExtensionRef", fmt.Sprintf("endpointPickerRef: a %s is no endpoint picker: name a Service", strings.TrimPrefix(e.Group+"/"+e.Kind, "/")))
-	}
-	return condition(conditionResolved, true, "ResolvedRefs",
-		fmt.Sprintf("this gateway picks endpoints itself: Service %s is not asked, and failureMode has nothing to decide", e.Name))
-}
-
 // hostnames are the hosts that a route is served under.
 type hostnames struct {
 	attached bool
 	any      bool
+	free     bool // any is by a Gateway that has every host
 	set      map[string]bool
 }
 
@@ -220,7 +218,7 @@ func (h *hostnames) one(host string) {
 }
 
 func (h *hostnames) join(o hostnames) {
-	h.attached, h.any = h.attached || o.attached, h.any || o.any
+	h.attached, h.any, h.free = h.attached || o.attached, h.any || o.any, h.free || o.free
 	for host := range o.set {
 		h.one(host)
 	}

@@ -143,7 +143,8 @@ func precedence(a, b *httpMatch) int {
 
 // find is the match that takes the request, nil for none. The most specific
 // host that has one decides.
-func (h *httpTable) find(q *Query, host string) *httpMatch {
+func (t *Table) find(q *Query, host string) *httpMatch {
+	h := &t.http
 	if len(h.exact)+len(h.wildcard)+len(h.any) == 0 {
 		return nil
 	}
@@ -168,7 +169,26 @@ func (h *httpTable) find(q *Query, host string) *httpMatch {
 		}
 		at += 1 + next
 	}
-	return first(h.any)
+	for _, m := range h.any {
+		if m.holds(q) && !(m.route.AfterNames && t.others(q, host, m.route.Namespace)) {
+			return m
+		}
+	}
+	return nil
+}
+
+// others says whether a request belongs to another namespace than this one: it
+// was sent to a host of the services' domain that is not this namespace's, or
+// names a model that another has.
+func (t *Table) others(q *Query, host, namespace string) bool {
+	if of, within := HostNamespace(host, t.domain); within && of != namespace {
+		return true
+	}
+	claims, ok := t.full[q.Model]
+	if !ok {
+		claims = t.bare[q.Model]
+	}
+	return slices.ContainsFunc(claims, func(c *claim) bool { return c.key.Namespace != namespace })
 }
 
 // holds says whether a request meets the match.

@@ -130,7 +130,14 @@ func (s *slow) resolve(q Query) outcome {
 
 // named are what answers to a name: first by its full form, then bare.
 func (s *slow) named(model string) []func(Query) outcome {
+	out, _ := s.namedBy(model)
+	return out
+}
+
+// namedBy also tells of which namespaces they are.
+func (s *slow) namedBy(model string) (out []func(Query) outcome, of map[string]bool) {
 	var full, bare []func(Query) outcome
+	fullOf, bareOf := map[string]bool{}, map[string]bool{}
 	namespaces := map[string]bool{}
 	for _, e := range s.services {
 		namespaces[e.Key.Namespace] = true
@@ -140,14 +147,29 @@ func (s *slow) named(model string) []func(Query) outcome {
 	}
 	for ns := range namespaces {
 		if name, ok := strings.CutPrefix(model, ns+"/"); ok {
-			full = append(full, s.namedIn(ns, name)...)
+			if in := s.namedIn(ns, name); len(in) > 0 {
+				full, fullOf[ns] = append(full, in...), true
+			}
 		}
-		bare = append(bare, s.namedIn(ns, model)...)
+		if in := s.namedIn(ns, model); len(in) > 0 {
+			bare, bareOf[ns] = append(bare, in...), true
+		}
 	}
 	if len(full) > 0 {
-		return full
+		return full, fullOf
 	}
-	return bare
+	return bare, bareOf
+}
+
+// others says whether a request is another namespace's.
+func (s *slow) others(q Query, ns string) bool {
+	labels := strings.Split(q.Host, ".")
+	if n := len(labels); labels[n-1] == DefaultDomain && (n < 3 || labels[n-2] != ns) {
+		return true
+	}
+	_, of := s.namedBy(q.Model)
+	delete(of, ns)
+	return len(of) > 0
 }
 
 func (s *slow) namedIn(ns, name string) []func(Query) outcome {
@@ -295,7 +317,7 @@ func (s *slow) httpRoute(q Query) (*routing.HTTPRoute, int, *routing.HTTPMatch) 
 			hosts = []string{""}
 		}
 		for _, h := range hosts {
-			if !hostHolds(h, q.Host) {
+			if !hostHolds(h, q.Host) || h == "" && r.AfterNames && s.others(q, r.Namespace) {
 				continue
 			}
 			for i, rule := range r.Rules {

@@ -16,7 +16,7 @@ func world(r *rand.Rand) (*slow, Query) {
 	name := func() string { return one("a", "b", "c", "m/1") }
 	k := func() service.Key { return service.Key{Namespace: ns(), Name: one("a", "b", "c")} }
 	host := func() string {
-		return one("a.default.localhost", "b.team.localhost", "x.example", "y.x.example", "z.y.x.example", "other")
+		return one("a.default.localhost", "b.team.localhost", "localhost", "x.example", "y.x.example", "z.y.x.example", "other")
 	}
 	meta := func(at service.Key) service.Meta {
 		return service.Meta{Key: at, Created: time.Unix(int64(r.IntN(3)), 0)}
@@ -70,7 +70,7 @@ func world(r *rand.Rand) (*slow, Query) {
 			}
 			add(o)
 		case 4:
-			o := &routing.HTTPRoute{Meta: meta(k())}
+			o := &routing.HTTPRoute{Meta: meta(k()), AfterNames: r.IntN(2) == 0}
 			for range r.IntN(3) {
 				if h := one("x.example", "*.example", "*.x.example", "y.x.example"); !slices.Contains(o.Hostnames, h) {
 					o.Hostnames = append(o.Hostnames, h)

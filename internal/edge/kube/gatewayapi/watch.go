@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,6 +44,8 @@ type Config struct {
 	// Service is the gateway's, Certificate the Secret that it serves HTTPS
 	// with, the zero Key where it serves HTTP.
 	Service, Certificate service.Key
+	// Domain ends the hosts of services, "name.namespace.domain".
+	Domain string
 	// Changed is told that the world may be another. It must not wait.
 	Changed func()
 	// Write: HTTPRoutes and InferencePools are watched too, for a Writer.
@@ -290,12 +293,21 @@ func read[T any](ctx context.Context, w *Watch, k *kind) ([]T, error) {
 
 // World is what there is to judge by. Routes and pools are the caller's to add.
 func (w *Watch) World(ctx context.Context) (*gatewayapi.World, error) {
-	out := &gatewayapi.World{Labels: func(ns string) (map[string]string, bool) { return w.labels(ctx, ns) }}
+	at := w.cfg.Service
+	out := &gatewayapi.World{Domain: w.cfg.Domain, System: at.Namespace, Labels: func(ns string) (map[string]string, bool) { return w.labels(ctx, ns) }}
 	var errs [4]error
 	out.Classes, errs[0] = read[gatewayapi.Class](ctx, w, classes)
 	out.Gateways, errs[1] = read[gatewayapi.Gateway](ctx, w, gateways)
 	out.Grants, errs[2] = read[gatewayapi.Grant](ctx, w, grants)
 	out.Front, errs[3] = w.front(ctx)
+	for _, under := range []string{"", "." + at.Namespace, "." + at.Namespace + ".svc", "." + at.Namespace + ".svc.cluster.local"} {
+		out.Own = append(out.Own, at.Name+under)
+	}
+	for _, a := range out.Front.Addresses {
+		if a.Type == gatewayapi.AddressHostname {
+			out.Own = append(out.Own, strings.ToLower(a.Value))
+		}
+	}
 	crd := metadataOf(crdKind)
 	if err := w.cfg.Shared.Get(ctx, client.ObjectKey{Name: classes.crd()}, crd); err == nil {
 		out.Bundle = crd.Annotations[bundleVersion]
