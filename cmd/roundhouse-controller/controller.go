@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/incluster"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
@@ -38,6 +40,7 @@ type controllerOptions struct {
 	lease             time.Duration
 	internalModels    bool
 	internalAddresses bool
+	pickers           string
 	models            string
 	verbose           bool
 }
@@ -86,8 +89,9 @@ several), or everywhere with --adopt.`,
 	f.StringVar(&o.report, "report-listen", ":8443", "address that gateways report demand to")
 	f.BoolVar(&o.elect, "leader-elect", true, "have one of several controllers lead")
 	f.DurationVar(&o.lease, "lease-duration", defaultLease, "how long a leader that has gone silent leads; it exits after five sixths of it without an API server")
-	f.BoolVar(&o.internalModels, "allow-internal-models", false, "let models be read from internal addresses: loopback, link-local, private")
+	f.BoolVar(&o.internalModels, "allow-internal-models", false, "let the URIs of models lead to internal addresses (loopback, link-local, private), for the controller, which looks at models, and for pods, which fetch them")
 	f.BoolVar(&o.internalAddresses, "allow-internal-addresses", false, "say nothing of internal addresses that pools name: the gateways are started with the same flag, and use them")
+	f.StringVar(&o.pickers, "endpoint-pickers", incluster.PickersAsk, "what the gateways are told to do with the endpoint pickers that InferencePools name, for their status: ask or ignore")
 	f.StringVar(&o.models, "models-dir", "", "folder for what is read of models (default: a temporary one)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	return cmd
@@ -121,6 +125,9 @@ func (o *controllerOptions) complete() error {
 	}
 	if u, err := url.Parse(o.address(service.Key{Namespace: "namespace", Name: "name"})); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return front.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.gatewayURL)
+	}
+	if o.pickers = cmp.Or(o.pickers, incluster.PickersAsk); o.pickers != incluster.PickersAsk && o.pickers != incluster.PickersIgnore {
+		return front.Usagef("--endpoint-pickers %s: write %s or %s", o.pickers, incluster.PickersAsk, incluster.PickersIgnore)
 	}
 	if o.lease < minLease {
 		return front.Usagef("--lease-duration %v: write %v or more", o.lease, minLease)

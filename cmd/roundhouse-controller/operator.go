@@ -51,6 +51,7 @@ type operator struct {
 	writer   *status.Writer
 	fleet    *fleet.Fleet
 	gateways *gatewayapi.Watch
+	pickers  *named
 	rerouted chan struct{} // routing objects changed
 	pools    *addresses
 	calls    *kube.Calls
@@ -84,7 +85,7 @@ func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log
 	if err := op.install(ctx); err != nil {
 		return nil, err
 	}
-	for _, build := range []func(*rest.Config) error{op.edges, op.hear, op.decide, op.attend} {
+	for _, build := range []func(*rest.Config) error{op.edges, op.hear, op.decide, op.attend, op.name} {
 		if err := build(cfg); err != nil {
 			return nil, errors.Join(err, op.close())
 		}
@@ -170,8 +171,9 @@ func (op *operator) edges(cfg *rest.Config) error {
 	}
 	op.records.Use(op.source)
 	op.platform, err = platform.New(platform.Config{REST: cfg, Client: m.GetClient(), Reader: m.GetAPIReader(), Namespaces: o.namespaces, Owner: op.owner,
-		Raised:  func(k service.Key, n int) { _ = op.fleet.Wake(context.Background(), k, n) }, // of a service that is gone: nothing to wake
-		Drifted: func(k service.Key) { op.fleet.Drifted(k) }, Log: op.log})
+		PublicModels: !o.internalModels,
+		Raised:       func(k service.Key, n int) { _ = op.fleet.Wake(context.Background(), k, n) }, // of a service that is gone: nothing to wake
+		Drifted:      func(k service.Key) { op.fleet.Drifted(k) }, Log: op.log})
 	return err
 }
 
@@ -335,6 +337,7 @@ func (op *operator) lead(ctx context.Context) error {
 	})
 	op.fleet.Run(ctx, controlled)
 	beside.Wait()
+	op.pickers.close()
 	return nil
 }
 

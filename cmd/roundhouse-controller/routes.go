@@ -80,7 +80,7 @@ func (op *operator) writeRoutes(ctx context.Context, w *gatewayapi.Writer) error
 				pools = append(pools, p)
 			}
 		}
-		v, err := w.Write(ctx, pools, op.missing(pools))
+		v, err := w.Write(ctx, pools, op.missing(pools), op.pickers.of(ctx, pools))
 		if failed = err; v != nil {
 			verdict = v
 		}
@@ -120,6 +120,11 @@ func ofOurs(states []fleet.RoutingState, v *judge.Verdict) []fleet.RoutingState 
 			st.Status.Parents = append(st.Status.Parents, p.Ref)
 		}
 		for k := range at {
+			for _, p := range v.Pools[st.Object.Key] { // which say the same of an endpoint picker
+				if i := slices.IndexFunc(p.Conditions, func(c service.Condition) bool { return c.Type == routing.ConditionResolvedRefs }); i >= 0 && at[k].Type == routing.ConditionResolvedRefs {
+					at[k].Status, at[k].Reason, at[k].Message = p.Conditions[i].Status, p.Conditions[i].Reason, p.Conditions[i].Message
+				}
+			}
 			if at[k].Type == routing.ConditionAccepted && len(st.Status.Parents) == 0 {
 				at[k].Status, at[k].Reason, at[k].Message = "Unknown", routing.ReasonPending, "no HTTPRoute of a Gateway of ours refers to it; its host and the names of its models reach it all the same"
 			}

@@ -185,6 +185,20 @@ func frontService(t *testing.T, c client.Client, name string) {
 	t.Cleanup(func() { _ = c.Delete(t.Context(), s) }) // also of tests that failed
 }
 
+// message is that of a pool's first parent about its endpoint picker.
+func message(u *unstructured.Unstructured) string {
+	parents, _, _ := unstructured.NestedSlice(u.Object, "status", "parents")
+	for _, p := range parents {
+		conditions, _, _ := unstructured.NestedSlice(p.(map[string]any), "conditions")
+		for _, c := range conditions {
+			if c := c.(map[string]any); c["type"] == "ResolvedRefs" {
+				return fmt.Sprint(c["message"])
+			}
+		}
+	}
+	return ""
+}
+
 // TestGatewayAPI writes the status of GatewayClasses, Gateways, HTTPRoutes and
 // InferencePools as their published definitions have it, of ours alone; what
 // others wrote stays; a restart writes nothing; definitions may go.
@@ -222,7 +236,13 @@ func TestGatewayAPI(t *testing.T) {
 	} {
 		r.await(func() string { return r.parents("HTTPRoute", name) }, want)
 	}
-	r.await(func() string { return r.parents("InferencePool", "pool") }, byUs+fineRoute)
+	// The endpoint picker that the pool names is missing, has another port, is there.
+	pool := func() string { return r.parents("InferencePool", "pool") }
+	r.await(pool, byUs+"Accepted=True/Accepted ResolvedRefs=False/InvalidExtensionRef")
+	r.apply("apiVersion: v1\nkind: Service\nmetadata: {name: picker}\nspec: {ports: [{name: grpc, port: 9003}]}\n")
+	r.await(func() string { return message(r.get("InferencePool", "pool")) }, "endpointPickerRef: Service picker has no port 9002; as failureMode FailClose says, requests are refused")
+	r.apply("apiVersion: v1\nkind: Service\nmetadata: {name: picker}\nspec: {ports: [{name: grpc, port: 9002}]}\n")
+	r.await(pool, byUs+fineRoute)
 	g := r.get("Gateway", "ours")
 	listeners, _, _ := unstructured.NestedSlice(g.Object, "status", "listeners")
 	want := []string{"Accepted=True/Accepted Conflicted=False/NoConflicts Programmed=True/Programmed ResolvedRefs=True/ResolvedRefs",

@@ -41,14 +41,14 @@ type parsed struct {
 // notAdopted says what to do about it.
 const notAdopted = "namespace %s does not have its HTTPRoutes served: kubectl label namespace %[1]s " + objects.LabelAdopt + "=gateway"
 
-// Write judges everything with the pools and the backends there are, and writes
-// what has changed. The verdict is as good as what could be read.
-func (w *Writer) Write(ctx context.Context, all []*routing.Pool, missing func(routing.Ref) string) (*gatewayapi.Verdict, error) {
+// Write judges everything with the pools, the backends and the endpoint pickers
+// there are, and writes what has changed. The verdict is as good as what could be read.
+func (w *Writer) Write(ctx context.Context, all []*routing.Pool, missing func(routing.Ref) string, picker func(service.Key) gatewayapi.Picker) (*gatewayapi.Verdict, error) {
 	world, err := w.Watch.World(ctx)
 	if err != nil {
 		return nil, err
 	}
-	world.Pools, world.Missing = all, missing
+	world.Pools, world.Missing, world.Picker = all, missing, picker
 	if world.Routes, err = w.routes(ctx); err != nil {
 		return nil, err
 	}
