@@ -125,7 +125,7 @@ const resolveLimit = 10 * time.Second
 func routedNow(ctx context.Context, c backend, changes []admin.Change) (map[fleet.ID]string, error) {
 	out := map[fleet.ID]string{}
 	if !slices.ContainsFunc(changes, func(ch admin.Change) bool {
-		return ch.Kind != "service" && ch.Kind != "runtime" && ch.Kind != "model"
+		return !slices.Contains([]string{"service", "runtime", "model", "weight"}, ch.Kind)
 	}) {
 		return out, nil
 	}

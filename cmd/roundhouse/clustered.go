@@ -120,7 +120,7 @@ func (c *clustered) events(ctx context.Context, s admin.Service) []admin.Event {
 }
 
 // ids are the IDs of kinds whose plurals commands use.
-var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model"}
+var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight"}
 
 // Objects implements backend.
 func (c *clustered) Objects(ctx context.Context, kinds string) ([]admin.Object, error) {

@@ -114,7 +114,7 @@ func (c *clustered) fleet(ctx context.Context) (f *fleet.Fleet, tidy func(), err
 	if err == nil {
 		f, err = fleet.New(fleet.Config{Platform: anywhere{}, Store: unstored{discarding{}}, Models: reachable{inspector{store}}, Traffic: untraveled{}, Catalog: runtimes, Cluster: true})
 	}
-	for _, id := range []string{"runtime", "model"} {
+	for _, id := range []string{"runtime", "model", "weight"} {
 		if err != nil {
 			break
 		}

@@ -106,7 +106,11 @@ func deleteFiles(cmd *cobra.Command, c backend, files []string) error {
 			}
 			continue
 		}
-		if err := deleteOne(cmd, c, plural[o.Kind], o.Key); err != nil {
+		kind := plural[o.Kind]
+		if o.Model != nil && o.Model.FineTuned != nil {
+			kind = "weights"
+		}
+		if err := deleteOne(cmd, c, kind, o.Key); err != nil {
 			return err
 		}
 	}

@@ -25,6 +25,7 @@ var kinds = map[string]string{
 	"clusterservingruntime": "runtimes", "clusterservingruntimes": "runtimes",
 	"model": "models", "models": "models", "basemodel": "models", "basemodels": "models",
 	"clusterbasemodel": "models", "clusterbasemodels": "models",
+	"weight": "weights", "weights": "weights", "finetunedweight": "weights", "finetunedweights": "weights",
 	"route": "routes", "routes": "routes", "pool": "pools", "pools": "pools",
 	"inferencepool": "inferencepools", "inferencepools": "inferencepools", "infpool": "inferencepools",
 	"httproute": "httproutes", "httproutes": "httproutes",
@@ -55,7 +56,7 @@ func newGetCommand() *cobra.Command {
 	var all bool
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get [services|runtimes|models|routes|pools] [NAME…]",
+		Use:   "get [services|runtimes|models|weights|routes|pools] [NAME…]",
 		Short: "List what is served, or what it can be served with",
 		Example: `  roundhouse get
   roundhouse get iris -o yaml
@@ -230,6 +231,13 @@ func getObjects(cmd *cobra.Command, c backend, kind string, names []string, outp
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	if kind == "weights" {
+		_, _ = fmt.Fprintln(tw, "NAME\tTYPE\tBASE MODEL")
+		for _, o := range list {
+			_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\n", o.Name, orDash(o.Formats), orDash(o.Base))
+		}
+		return tw.Flush()
+	}
 	_, _ = fmt.Fprintln(tw, "NAMESPACE\tNAME\tSCOPE\tPROTOCOLS\tFORMATS")
 	for _, o := range list {
 		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", orDash(o.Namespace), o.Name, orDash(string(o.Scope)), orDash(o.Protocols), orDash(o.Formats))

@@ -69,6 +69,7 @@ var kinds = []kind{
 	}),
 	read1(omeV1beta1, "BaseModel", func(r *reading, m *omeBaseModel, o *Object) { readOMEModel(r, m, false, o) }),
 	read1(omeV1beta1, "ClusterBaseModel", func(r *reading, m *omeBaseModel, o *Object) { readOMEModel(r, m, true, o) }),
+	read1(omeV1beta1, kindFineTunedWeight, readOMEWeight),
 	read1(seldonV1, "SeldonDeployment", readSeldon),
 	read1(seldonV1alpha3, "SeldonDeployment", readSeldon),
 	read1(seldonV1alpha2, "SeldonDeployment", readSeldon),
@@ -128,7 +129,6 @@ var foreign = map[string]note{
 	"serving.kserve.io/v1alpha1 LocalModelNodeGroup":     {"is not read: models are cached as they are fetched", false, AnyPlatform},
 	"serving.kserve.io/v1alpha1 ClusterStorageContainer": {"is not read: models are fetched by Roundhouse itself", false, AnyPlatform},
 
-	"ome.io/v1beta1 FineTunedWeight":  {"is not served yet: publish the merged weights as a BaseModel", false, AnyPlatform},
 	"ome.io/v1beta1 AcceleratorClass": {"has no effect: accelerators are found on the machine", true, Process},
 	"ome.io/v1beta1 BenchmarkJob":     {"is not read: use \"roundhouse infer -i FILE\"", false, AnyPlatform},
 

@@ -60,7 +60,7 @@ func readOMEService(r *reading, m *omeService, o *Object) {
 	r.annotated("spec.engine.annotations", "ome.io/", s.Components.Engine, s.Annotations)
 	if spec.Model != nil {
 		s.Model = &service.ModelSource{Ref: r.omeRef("spec.model", spec.Model.Name, spec.Model.Kind, spec.Model.APIGroup, "BaseModel", "ClusterBaseModel")}
-		r.fineTuned("spec.model", spec.Model.FineTunedWeights)
+		s.Model.Adapters = r.fineTuned("spec.model.fineTunedWeights", s.Name, spec.Model.FineTunedWeights)
 	}
 	if spec.Runtime != nil {
 		s.Runtime = r.omeRef("spec.runtime", spec.Runtime.Name, spec.Runtime.Kind, spec.Runtime.APIGroup, "ServingRuntime", "ClusterServingRuntime")
@@ -105,12 +105,6 @@ func (r *reading) omeRef(path, name, kind, group string, kinds ...string) *servi
 		r.errorf(path+".apiGroup", "%q is not ome.io: leave it out", clip(group))
 	}
 	return &service.ObjectRef{Name: name, Kind: kind}
-}
-
-func (r *reading) fineTuned(path string, weights []string) {
-	if len(weights) > 0 {
-		r.errorf(path+".fineTunedWeights", "are not served yet: the base model would answer without them")
-	}
 }
 
 // omeComponent reads an engine or a decoder; nil when absent.
@@ -192,7 +186,6 @@ func (r *reading) omePredictor(p *omePredictor, s *service.Service) {
 		if m.Runtime != "" {
 			s.Runtime = r.omeRef(path+".model.runtime", m.Runtime, "", "")
 		}
-		r.fineTuned(path+".model", m.FineTunedWeights)
 		switch {
 		case m.BaseModel != "" && m.StorageURI != "":
 			r.errorf(path+".model.storageUri", "and baseModel both say where the model is: remove one")
@@ -202,6 +195,9 @@ func (r *reading) omePredictor(p *omePredictor, s *service.Service) {
 			s.Model = &service.ModelSource{URI: m.StorageURI}
 		default:
 			r.errorf(path+".model.baseModel", "is missing: name the model to serve")
+		}
+		if adapters := r.fineTuned(path+".model.fineTunedWeights", s.Name, m.FineTunedWeights); s.Model != nil {
+			s.Model.Adapters = adapters
 		}
 	}
 	s.Components.Engine = r.omePart(path, p.PodSpec, &p.omeExtension, runner)

@@ -238,3 +238,28 @@ type omeStorage struct {
 	NodeAffinity   *corev1.NodeAffinity `json:"nodeAffinity"`
 	DownloadPolicy string               `json:"downloadPolicy"`
 }
+
+type omeFineTunedWeight struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta      `json:"metadata"`
+	Spec            omeFineTunedWeightSpec `json:"spec"`
+}
+
+type omeFineTunedWeightSpec struct {
+	BaseModelRef    *omeObjectRef `json:"baseModelRef"`
+	ModelType       string        `json:"modelType"`
+	HyperParameters any           `json:"hyperParameters"`
+	Configuration   any           `json:"configuration"`
+	Storage         *omeStorage   `json:"storage"`
+	TrainingJobRef  *omeObjectRef `json:"trainingJobRef"`
+	DisplayName     string        `json:"displayName"`
+	Version         string        `json:"version"`
+	Disabled        bool          `json:"disabled"`
+	Vendor          string        `json:"vendor"`
+	CompartmentID   string        `json:"compartmentID"`
+}
+
+type omeObjectRef struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+}

@@ -160,8 +160,11 @@ func identity(o Object) string { return o.kindName() + " " + o.Key.String() }
 
 // kindName is the object's kind in the hub, routing kinds each by itself.
 func (o Object) kindName() string {
-	if o.Routing != nil {
+	switch {
+	case o.Routing != nil:
 		return string(o.Routing.RoutingKind())
+	case o.Model != nil && o.Model.FineTuned != nil:
+		return kindFineTunedWeight
 	}
 	return string(o.Kind)
 }

@@ -27,19 +27,22 @@ type Resource struct {
 	// Versions are those that are read, the preferred first. Of one object all
 	// are the same.
 	Versions []string
-	// ID is the kind in an object's identity: "service", "runtime", "model", or
-	// a routing kind in lower case.
+	// ID is the kind in an object's identity: "service", "runtime", "model",
+	// "weight", or a routing kind in lower case.
 	ID     string
 	Status StatusForm
 }
 
 // ClusterScoped says whether its objects have no namespace.
-func (r *Resource) ClusterScoped() bool { return strings.HasPrefix(r.Kind, "Cluster") }
+func (r *Resource) ClusterScoped() bool {
+	return strings.HasPrefix(r.Kind, "Cluster") || r.Kind == kindFineTunedWeight
+}
 
 const (
 	serviceID = "service"
 	runtimeID = "runtime"
 	modelID   = "model"
+	weightID  = "weight"
 )
 
 func kept(group, kind, plural, id string, status StatusForm, versions ...string) Resource {
@@ -67,6 +70,7 @@ var Resources = []Resource{
 	kept("ome.io", "ClusterServingRuntime", "clusterservingruntimes", runtimeID, WithoutStatus, "v1beta1"),
 	kept("ome.io", "BaseModel", "basemodels", modelID, WithoutStatus, "v1beta1"),
 	kept("ome.io", "ClusterBaseModel", "clusterbasemodels", modelID, WithoutStatus, "v1beta1"),
+	kept("ome.io", kindFineTunedWeight, "finetunedweights", weightID, WithoutStatus, "v1beta1"),
 
 	kept("machinelearning.seldon.io", "SeldonDeployment", "seldondeployments", serviceID, OfService, "v1", "v1alpha3", "v1alpha2"),
 

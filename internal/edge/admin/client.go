@@ -159,12 +159,12 @@ func (c *Client) Service(ctx context.Context, k service.Key) (out Service, err e
 	return out, c.call(ctx, http.MethodGet, servicePath(k), nil, &out)
 }
 
-// Objects lists "runtimes" or "models".
+// Objects lists "runtimes", "models" or "weights".
 func (c *Client) Objects(ctx context.Context, kinds string) (out []Object, err error) {
 	return out, c.call(ctx, http.MethodGet, "/api/v1/"+kinds, nil, &out)
 }
 
-// Delete removes an object; kinds is "services", "runtimes" or "models". A
+// Delete removes an object; kinds is "services", "runtimes", "models" or "weights". A
 // cluster-scoped object has no namespace.
 func (c *Client) Delete(ctx context.Context, kinds string, k service.Key) (out Change, err error) {
 	ns := k.Namespace

@@ -92,7 +92,7 @@ func wireChanges(changes []fleet.Change) []Change {
 func (s *Server) remove(kind string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		k := key(r)
-		if (kind == "runtime" || kind == "model") && k.Namespace == "_cluster" {
+		if kind != "service" && k.Namespace == "_cluster" {
 			k.Namespace = ""
 		}
 		if err := s.cfg.Fleet.Delete(r.Context(), fleet.ID{Kind: kind, Key: k}); err != nil {
@@ -196,18 +196,23 @@ func RuntimeOf(rt service.Runtime) Object {
 	return o
 }
 
-func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
-	out := []Object{}
-	for _, o := range s.cfg.Fleet.Objects("model") {
-		wire := ModelOf(*o.Model)
-		wire.Rendered = render(o, nil)
-		out = append(out, wire)
+func (s *Server) models(kind string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		out := []Object{}
+		for _, o := range s.cfg.Fleet.Objects(kind) {
+			wire := ModelOf(*o.Model)
+			wire.Rendered = render(o, nil)
+			out = append(out, wire)
+		}
+		answer(w, out)
 	}
-	answer(w, out)
 }
 
-// ModelOf is a model as the CLI shows it.
+// ModelOf is a model as the CLI shows it, or fine-tuned weights.
 func ModelOf(m service.Model) Object {
+	if ft := m.FineTuned; ft != nil {
+		return Object{Kind: "weight", Name: m.Name, Formats: ft.Type, Base: strings.TrimPrefix(ft.Base.String(), "/"), Disabled: m.Disabled, Created: m.Created}
+	}
 	return Object{Kind: "model", Namespace: m.Namespace, Name: m.Name, Formats: m.Format.Name, Disabled: m.Disabled, Created: m.Created}
 }
 

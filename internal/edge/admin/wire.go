@@ -97,8 +97,10 @@ type Object struct {
 	Disabled  bool          `json:"disabled,omitempty"`
 	Formats   string        `json:"formats,omitempty"`
 	Protocols string        `json:"protocols,omitempty"`
-	Created   time.Time     `json:"created,omitzero"`
-	Rendered  string        `json:"rendered,omitempty"`
+	// Base is the model that fine-tuned weights were made from.
+	Base     string    `json:"base,omitempty"`
+	Created  time.Time `json:"created,omitzero"`
+	Rendered string    `json:"rendered,omitempty"`
 }
 
 // RoutingObject is a pool, a route or one of the inference gateway's objects as

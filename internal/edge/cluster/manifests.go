@@ -192,6 +192,8 @@ func unread(r *dialect.Resource, at resource, md meta) dialect.Object {
 		o.Kind, o.Runtime = dialect.KindRuntime, &service.Runtime{Meta: common}
 	case "model":
 		o.Kind, o.Model = dialect.KindModel, &service.Model{Meta: common}
+	case "weight":
+		o.Kind, o.Model = dialect.KindModel, &service.Model{Meta: common, FineTuned: &service.FineTuned{}}
 	}
 	return o
 }

@@ -43,7 +43,7 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   resources: [clusterservingruntimes]
   verbs: [get, list, watch]
 - apiGroups: [ome.io]
-  resources: [clusterbasemodels]
+  resources: [clusterbasemodels, finetunedweights]
   verbs: [get, list, watch]
 # Gateways of a GatewayClass that names Roundhouse.
 - apiGroups: [gateway.networking.k8s.io]

@@ -38,6 +38,7 @@ var projects = map[string][]definition{
 		{ome, "ClusterServingRuntime", "clusterservingruntimes", []string{"v1beta1"}, "", true},
 		{ome, "BaseModel", "basemodels", []string{"v1beta1"}, "", false},
 		{ome, "ClusterBaseModel", "clusterbasemodels", []string{"v1beta1"}, "", true},
+		{ome, "FineTunedWeight", "finetunedweights", []string{"v1beta1"}, "", true},
 	},
 	"gie": {
 		{gie, "InferencePool", "inferencepools", []string{"v1"}, "infpool", false},
