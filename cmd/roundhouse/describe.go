@@ -79,6 +79,9 @@ func describe(w io.Writer, s admin.Service, now time.Time) {
 	}
 	line("Age", "%s", age(s.Created, now))
 	line("Model", "%s", orDash(s.Model))
+	for _, a := range s.Adapters {
+		line("Adapter", "%s", admin.AdapterText(a))
+	}
 	if rt := s.Status.Runtime; rt.Name != "" {
 		line("Runtime", "%s (%s): %s", rt.Name, rt.Scope, orDash(rt.Why))
 	}

@@ -138,14 +138,14 @@ func printServices(w io.Writer, list []admin.Service, output string, single bool
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	header := "NAMESPACE\tNAME\tREADY\tREPLICAS\tRUNTIME\tAGE\tSTATUS"
 	if output == "wide" {
-		header = "NAMESPACE\tNAME\tREADY\tREPLICAS\tRUNTIME\tPROTOCOL\tREPLICA-S\tIDLE-S\tSTARTUP-S\tURL\tAGE\tSTATUS"
+		header = "NAMESPACE\tNAME\tREADY\tREPLICAS\tRUNTIME\tPROTOCOL\tADAPTERS\tREPLICA-S\tIDLE-S\tSTARTUP-S\tURL\tAGE\tSTATUS"
 	}
 	_, _ = fmt.Fprintln(tw, header)
 	for _, s := range list {
 		ready := s.Ready()
 		row := []string{s.Namespace, s.Name, orDash(ready.Status), replicas(s), orDash(s.Status.Runtime.Name)}
 		if output == "wide" {
-			row = append(row, orDash(string(s.Status.Protocol)))
+			row = append(row, orDash(string(s.Status.Protocol)), orDash(adapterNames(s)))
 			row = append(row, costs(s)...)
 			row = append(row, orDash(s.Status.URL))
 		}
@@ -153,6 +153,19 @@ func printServices(w io.Writer, list []admin.Service, output string, single bool
 		_, _ = fmt.Fprintln(tw, strings.Join(row, "\t"))
 	}
 	return tw.Flush()
+}
+
+// adapterNames are the first of a service's adapters.
+func adapterNames(s admin.Service) string {
+	var out []string
+	for _, a := range s.Adapters {
+		if len(out) == 3 {
+			out = append(out, fmt.Sprintf("%d more", len(s.Adapters)-3))
+			break
+		}
+		out = append(out, a.Name)
+	}
+	return strings.Join(out, ",")
 }
 
 // shortStatus is the condition in a word, and what to do where there is

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -18,6 +20,9 @@ func explainText(o fleet.Object, ex fleet.Explanation) string {
 	}
 	for _, a := range attributes(ex.Attributes) {
 		fmt.Fprintf(&b, "  %-14s %s  (from %s)\n", a[0], a[1], a[2])
+	}
+	for _, a := range ex.Adapters {
+		fmt.Fprintf(&b, "  %-14s %s\n", "adapter", AdapterText(a))
 	}
 	if ex.Problem != "" {
 		fmt.Fprintf(&b, "  %-14s %s\n", "problem", ex.Problem)
@@ -54,4 +59,16 @@ func attributes(a service.Attributes) [][3]string {
 		add("parameters", service.FormatParameters(a.Parameters))
 	}
 	return out
+}
+
+// AdapterText is an adapter in a few words.
+func AdapterText(a workload.Adapter) string {
+	text := a.Name
+	if a.URI != "" {
+		text += " at " + artifact.Redact(a.URI)
+	}
+	if a.Rank > 0 {
+		text += fmt.Sprintf(", rank %d", a.Rank)
+	}
+	return text
 }

@@ -10,6 +10,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -137,6 +138,7 @@ func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 		if m.Ref != nil {
 			out.Model = m.Ref.Name
 		}
+		out.Adapters = adaptersOf(m, st.Revision)
 	}
 	if st.Revision != nil {
 		out.Limits = map[service.Role]ScaleLimits{}
@@ -285,4 +287,22 @@ func ExplanationOf(o fleet.Object, ex fleet.Explanation) (Explanation, error) {
 		out.Chosen = ex.Result.Chosen.Name
 	}
 	return out, nil
+}
+
+// adaptersOf are the adapters that a manifest names, with what is known of them
+// where the revision that runs has them, too.
+func adaptersOf(m *service.ModelSource, rev *workload.Revision) []workload.Adapter {
+	var out []workload.Adapter
+	for _, a := range m.Adapters {
+		one := workload.Adapter{Name: a.Name, URI: a.URI, Rank: a.Rank}
+		if rev != nil {
+			for _, known := range rev.Model.Adapters {
+				if known.Name == a.Name && (a.URI == "" || a.URI == known.URI) {
+					one = known
+				}
+			}
+		}
+		out = append(out, one)
+	}
+	return out
 }

@@ -7,6 +7,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // File is one manifest file of an ApplyRequest.
@@ -50,6 +51,7 @@ type Service struct {
 	Created    time.Time                    `json:"created"`
 	Generation int64                        `json:"generation"`
 	Model      string                       `json:"model,omitempty"`
+	Adapters   []workload.Adapter           `json:"adapters,omitempty"`
 	Status     service.Status               `json:"status"`
 	Scaling    map[service.Role]string      `json:"scaling,omitempty"`
 	Limits     map[service.Role]ScaleLimits `json:"limits,omitempty"`

@@ -97,6 +97,7 @@ type Explanation struct {
 	Result     selection.Result   `json:"result"`
 	Attributes service.Attributes `json:"attributes"`
 	URI        string             `json:"uri,omitempty"`
+	Adapters   []workload.Adapter `json:"adapters,omitempty"`
 	// Problem is what keeps the model from being known; the result then goes
 	// by what the manifest says alone.
 	Problem string                `json:"problem,omitempty"`
@@ -111,7 +112,7 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 		return Explanation{}, err
 	}
 	m, err := f.model(ctx, o)
-	ex := Explanation{Attributes: m.attributes, URI: m.uri}
+	ex := Explanation{Attributes: m.attributes, URI: m.uri, Adapters: m.adapters}
 	if err != nil {
 		ex.Problem = err.Error()
 	}
