@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/endpoints"
@@ -31,7 +32,7 @@ func newAddresses(internal bool, tell func(service.Key, string), changed func(),
 	cfg.Log = log
 	if !internal {
 		cfg.Refuse = func(at netip.Addr) string {
-			if front.Internal(at) {
+			if network.Internal(at) {
 				return front.Refusal(at)
 			}
 			return ""

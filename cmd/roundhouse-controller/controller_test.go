@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
@@ -740,7 +740,7 @@ func TestInternalModels(t *testing.T) {
 		"0.0.0.0": true, "::": true, "fe80::1": true, "fd00::1": true, "::ffff:10.0.0.1": true, "64:ff9b::a00:1": true, "2002:a00:1::": true, "224.0.0.1": true, "::7f00:1": true, "2001:0:a00:1::": true, "::ffff:0:a00:1": true, "255.255.255.255": true,
 		"8.8.8.8": false, "2001:4860:4860::8888": false, "172.32.0.1": false,
 	} {
-		if got := front.Internal(netip.MustParseAddr(text)); got != internal {
+		if got := network.Internal(netip.MustParseAddr(text)); got != internal {
 			t.Errorf("%s: internal %v", text, got)
 		}
 	}

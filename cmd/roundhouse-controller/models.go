@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
@@ -99,7 +99,7 @@ func publicOnly(_, address string, _ syscall.RawConn) error {
 	if err != nil {
 		return fmt.Errorf("%s: not an address: %w", address, err)
 	}
-	if front.Internal(at.Addr()) {
+	if network.Internal(at.Addr()) {
 		return &internalError{at.Addr()}
 	}
 	return nil

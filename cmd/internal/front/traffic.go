@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -91,7 +92,7 @@ func (t *Traffic) PickerChanged(pool service.Key) {
 }
 
 func (t *Traffic) refuses(a netip.Addr) string {
-	if t.public && Internal(a) {
+	if t.public && network.Internal(a) {
 		return Refusal(a)
 	}
 	return ""

@@ -1,6 +1,7 @@
 package shape
 
 import (
+	"cmp"
 	"maps"
 	"path"
 	"slices"
@@ -55,7 +56,7 @@ func accountName(pod *corev1.PodSpec) string {
 }
 
 // guarded are the schemes of stores that ask who one is.
-var guarded = []string{"s3", "gs", "hf", "https", "az", "oci"}
+var guarded = []string{"s3", "storage", "gs", "hf", "https", "az", "oci"}
 
 // annotated are KServe's annotations of an S3 store with the variables that
 // they stand for.
@@ -83,12 +84,15 @@ func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string
 	a := r.o.Accounts[accountName(pod)]
 	var from []corev1.EnvFromSource
 	secrets := a.own(accountName(pod))
+	if one := r.annotation(storageAnnotation); one != "" { // KServe's for one secret in place of the account's
+		secrets = []string{one}
+	}
 	for _, name := range secrets {
 		from = append(from, corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{
 			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Optional: new(true)}})
 	}
 	c.EnvFrom = append(from, c.EnvFrom...) // the last one counts
-	if scheme == "s3" {
+	if scheme == "s3" || scheme == "storage" {
 		for _, name := range slices.Sorted(maps.Keys(annotated)) {
 			for _, of := range []map[string]string{r.c.Annotations, r.rev.Annotations, a.Annotations} {
 				if v := of[name]; v != "" {
@@ -96,10 +100,11 @@ func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string
 				}
 			}
 		}
+		bundle(pod, c, cmp.Or(r.annotation(bundleAnnotation), a.Annotations[bundleAnnotation]))
 	}
 	const variable = "GOOGLE_APPLICATION_CREDENTIALS"
 	if scheme == "gs" && len(secrets) == 1 && !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == variable }) {
-		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == googleVolume }) { // the model's, or an adapter's
+		if volumeOf(pod, googleVolume) == nil { // the model's, or an adapter's
 			pod.Volumes = append(pod.Volumes, corev1.Volume{Name: googleVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 				SecretName: secrets[0], Optional: new(true), Items: []corev1.KeyToPath{{Key: googleKey, Path: googleKey}}}}})
 		}

@@ -102,6 +102,12 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 		VolumeMounts:    append([]corev1.VolumeMount{mount}, mounts...),
 		SecurityContext: security,
 	}
+	if err := r.public(&c, f); err != nil {
+		return err
+	}
+	if f.fetcher == Fetcher {
+		r.storage(&c)
+	}
 	scheme, _, _ := strings.Cut(f.uri, "://")
 	r.grant(pod, &c, scheme)
 	pod.InitContainers = append([]corev1.Container{c}, pod.InitContainers...)
@@ -111,7 +117,7 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 // credentialNames are the variables that reading a model looks at, and
 // credentialPrefixes the families of them.
 var (
-	credentialNames = []string{"STORAGE_EMULATOR_HOST", "awsAnonymousCredential", "HUGGING_FACE_HUB_TOKEN", "DOCKER_CONFIG", "REGISTRY_AUTH_FILE",
+	credentialNames = []string{"STORAGE_EMULATOR_HOST", "awsAnonymousCredential", "awsAccessKeyID", "awsSecretAccessKey", "HUGGING_FACE_HUB_TOKEN", "DOCKER_CONFIG", "REGISTRY_AUTH_FILE",
 		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 	credentialPrefixes = []string{"AWS_", "S3_", "GOOGLE_", "HF_", "AZURE_", "AZ_"}
 	// headers for one host of https, as KServe names them

@@ -28,6 +28,9 @@ type Options struct {
 	LeaderWorkerSets bool
 	// Accounts are the service accounts of [AccountOf], as far as they are known.
 	Accounts map[string]Account
+	// PublicModels refuses models at internal addresses, which a URI names or
+	// leads to.
+	PublicModels bool
 }
 
 // Objects are what a revision is on a cluster, in the order of its roles.

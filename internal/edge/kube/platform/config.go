@@ -26,6 +26,9 @@ type Config struct {
 	// Owner is the object a service was read from, which its own objects go
 	// with; nil leaves them without an owner.
 	Owner func(service.Key) *metav1.OwnerReference
+	// PublicModels has pods that are written from now on refuse models at
+	// internal addresses. Those that run are left as they are.
+	PublicModels bool
 	// Raised is told that somebody else, such as a gateway with a request for a
 	// sleeping service, raised a count to n. nil tells nobody.
 	Raised func(k service.Key, n int)

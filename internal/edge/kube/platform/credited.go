@@ -13,10 +13,14 @@ import (
 )
 
 // credited has the pods that are to be written fetch their models with the
-// secrets of their service accounts. The accounts are read for those alone:
-// what runs stays as it was made. Secrets are not read.
+// secrets of their service accounts, and from where they may be fetched. The
+// accounts are read for those alone, and what runs stays as it was made, also
+// where it would be refused now. Secrets are not read.
 func (p *Platform) credited(ctx context.Context, r workload.Revision, todo []rendered) ([]rendered, error) {
-	o := shape.Options{Owner: p.cfg.Owner(r.Service), Accounts: map[string]shape.Account{}}
+	o := shape.Options{Owner: p.cfg.Owner(r.Service), Accounts: map[string]shape.Account{}, PublicModels: p.cfg.PublicModels}
+	if !slices.ContainsFunc(todo, func(t rendered) bool { return t.kind.counted() }) {
+		return todo, nil
+	}
 	for i := range r.Components {
 		c := &r.Components[i]
 		name := shape.AccountOf(&r, c)
@@ -30,7 +34,7 @@ func (p *Platform) credited(ctx context.Context, r workload.Revision, todo []ren
 		}
 		o.Accounts[name] = a
 	}
-	if len(o.Accounts) == 0 {
+	if len(o.Accounts) == 0 && !o.PublicModels {
 		return todo, nil
 	}
 	again, err := p.renderAs(ctx, r, o)

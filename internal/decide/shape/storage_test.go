@@ -1,0 +1,95 @@
+package shape
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// fetcher renders the container that brings a revision's model.
+func fetcher(t *testing.T, rev workload.Revision, o Options) (corev1.Container, error) {
+	t.Helper()
+	objects, err := Render(rev, o)
+	if err != nil {
+		return corev1.Container{}, err
+	}
+	return objects.Deployments[0].Spec.Template.Spec.InitContainers[0], nil
+}
+
+func variable(c corev1.Container, name string) *corev1.EnvVar {
+	for i := range c.Env {
+		if c.Env[i].Name == name {
+			return &c.Env[i]
+		}
+	}
+	return nil
+}
+
+// TestStorage: which key of which secret, and whether it may be missing.
+func TestStorage(t *testing.T) {
+	for _, c := range []struct {
+		storage           service.Storage
+		annotations       map[string]string
+		secret, key       string
+		optional          bool
+		override, secret1 string
+	}{
+		{storage: service.Storage{Key: "minio"}, secret: "storage-config", key: "minio"},
+		{secret: "storage-config", key: "default", optional: true},
+		{storage: service.Storage{Parameters: map[string]string{"type": "s3", "bucket": "b"}}, secret: "storage-config", key: "default_s3", optional: true,
+			override: `{"bucket":"b","type":"s3"}`},
+		{storage: service.Storage{Key: "minio"}, annotations: map[string]string{storageAnnotation: "other"}, secret: "other", key: "minio", secret1: "other"},
+	} {
+		rev := revision(t, "x.yaml", one("iris", "s3://a/b", ""))
+		rev.Model.URI, rev.Model.Storage, rev.Annotations = "storage://iris", &c.storage, c.annotations
+		got, err := fetcher(t, rev, everything)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := variable(got, "STORAGE_CONFIG")
+		if e == nil || e.ValueFrom.SecretKeyRef.Name != c.secret || e.ValueFrom.SecretKeyRef.Key != c.key || *e.ValueFrom.SecretKeyRef.Optional != c.optional {
+			t.Errorf("%+v: %+v", c.storage, e)
+		}
+		if o := variable(got, "STORAGE_OVERRIDE_CONFIG"); (o == nil) != (c.override == "") || o != nil && o.Value != c.override {
+			t.Errorf("%+v: parameters %+v", c.storage, o)
+		}
+		if c.secret1 != "" && (len(got.EnvFrom) != 1 || got.EnvFrom[0].SecretRef.Name != c.secret1) {
+			t.Errorf("the account's secrets count beside the one that is named: %+v", got.EnvFrom)
+		}
+		if objects, err := Render(rev, everything); err != nil || variable(objects.Deployments[0].Spec.Template.Spec.Containers[0], "STORAGE_CONFIG") != nil {
+			t.Errorf("the container that serves has the secret: %v", err)
+		}
+	}
+}
+
+// TestPublicModels: what is internal by what a URI says is refused, and what
+// leads there is for the fetching container to refuse.
+func TestPublicModels(t *testing.T) {
+	public := Options{PublicModels: true}
+	rev := revision(t, "x.yaml", one("iris", "s3://a/b", ""))
+	for _, uri := range []string{"http://10.0.0.1/m", "https://minio/m", "http://minio.team.svc:9000/m", "https://x.svc.cluster.local/m", "oci://127.0.0.1:5000/org/m",
+		"http://[::1]/m", "http://169.254.169.254/latest", "HTTP://LOCALHOST/m"} {
+		rev.Model.URI = uri
+		if _, err := fetcher(t, rev, public); err == nil || !strings.Contains(err.Error(), "--allow-internal-models") || !strings.Contains(err.Error(), "team/iris: engine: model ") {
+			t.Errorf("%s: %v", uri, err)
+		}
+		if c, err := fetcher(t, rev, Options{}); err != nil || variable(c, publicVariable) != nil {
+			t.Errorf("%s where it is allowed: %v", uri, err)
+		}
+	}
+	for _, uri := range []string{"https://models.example.com/m", "oci://registry.example/org/m", "s3://minio/m", "gs://models/m", "hf://org/m", "storage://minio", " http://10.0.0.1/m", "http://a b/m"} {
+		rev.Model.URI = uri
+		c, err := fetcher(t, rev, public)
+		if err != nil || variable(c, publicVariable) == nil || variable(c, publicVariable).Value != "true" {
+			t.Errorf("%q: %v, %+v", uri, err, c.Env)
+		}
+	}
+	rev.Model.URI, rev.Model.Adapters = "s3://a/b", []workload.Adapter{{Name: "x", URI: "http://10.0.0.1/x"}}
+	if _, err := fetcher(t, rev, public); err == nil || !strings.Contains(err.Error(), `adapter "x"`) {
+		t.Errorf("an adapter: %v", err)
+	}
+}
