@@ -307,11 +307,8 @@ const controlled = 16
 
 // lead decides until ctx ends. An error ends the program: another leads.
 func (op *operator) lead(ctx context.Context) error {
-	if _, err := op.records.Read(ctx); err != nil {
-		var newer *records.NewerError
-		if errors.As(err, &newer) {
-			return err
-		}
+	if err := op.inherit(ctx); err != nil {
+		return err
 	}
 	err := op.source.Attach(ctx, op.fleet, func(ctx context.Context) error {
 		if err := op.fleet.Restore(ctx); err != nil {
@@ -339,6 +336,24 @@ func (op *operator) lead(ctx context.Context) error {
 	beside.Wait()
 	op.pickers.close()
 	return nil
+}
+
+// inherit looks at what controllers before this one decided, and says why this
+// one may not go on from there.
+func (op *operator) inherit(ctx context.Context) error {
+	api, err := client.New(op.manager.GetConfig(), client.Options{Scheme: kube.Scheme()})
+	if err != nil {
+		return err
+	}
+	if err := op.records.Lead(ctx, api, client.ObjectKey{Namespace: op.opts.system, Name: certificateName}); err != nil && ctx.Err() == nil {
+		op.log.Warn("every record of a later format counts as this installation's", "error", err)
+	}
+	_, err = op.records.Read(ctx)
+	var newer *records.NewerError
+	if errors.As(err, &newer) {
+		return err
+	}
+	return nil // of the others Restore tells
 }
 
 // Run runs until ctx ends. It returns an error when the lease is lost: then

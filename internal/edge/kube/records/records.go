@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,6 +61,8 @@ type Store struct {
 	mu struct {
 		sync.Mutex
 		known map[service.Key][]kept // ascending by number
+		// later is the highest format that this installation has written.
+		later int
 	}
 }
 
@@ -69,6 +72,8 @@ type kept struct {
 	number   int64
 	manifest []byte
 	owners   []metav1.OwnerReference
+	// strange is why no decision may take its place.
+	strange error
 }
 
 // stored is the data of a ControllerRevision: a record, and the manifest it
@@ -82,7 +87,7 @@ type stored struct {
 // New makes a store. c reads ControllerRevisions from a cache.
 func New(c client.Client) *Store {
 	s := &Store{client: c}
-	s.mu.known = map[service.Key][]kept{}
+	s.mu.known, s.mu.later = map[service.Key][]kept{}, math.MaxInt
 	return s
 }
 
@@ -103,7 +108,7 @@ func decode(cr *appsv1.ControllerRevision) (stored, error) {
 	case err != nil:
 		return st, fmt.Errorf("%s: its annotation %s is no number: delete it, and the decision is made anew", at, AnnotationFormat)
 	case format > Format:
-		return st, &NewerError{at, format}
+		return st, &NewerError{At: at, Format: format}
 	}
 	if err := json.Unmarshal(cr.Data.Raw, &st); err != nil {
 		return st, fmt.Errorf("%s: its data cannot be read (%w): delete it, and the decision is made anew", at, err)
@@ -118,7 +123,7 @@ func decode(cr *appsv1.ControllerRevision) (stored, error) {
 	return st, nil
 }
 
-// NewerError says that a later version of the controller wrote a record.
+// NewerError says that a record is of a later format than this version reads.
 type NewerError struct {
 	At     string
 	Format int
@@ -143,14 +148,18 @@ func Newest(list []appsv1.ControllerRevision) map[service.Key]*appsv1.Controller
 	return out
 }
 
-// Read reads every record into memory. A record of a later format is an error
-// to stop at: without it a service would be decided anew. One that cannot be
-// read otherwise is reported and left out.
+// Read reads every record into memory. One of a later format that this
+// installation has written is an error to stop at: without it a service would
+// be decided anew. Another of a later format stops the decisions of its service
+// alone. One that cannot be read otherwise is reported and left out.
 func (s *Store) Read(ctx context.Context) (records []fleet.Record, err error) {
 	var list appsv1.ControllerRevisionList
 	if err := s.client.List(ctx, &list, client.MatchingLabels{shape.LabelRecord: "true"}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the records: %w", err)
 	}
+	s.mu.Lock()
+	later := s.mu.later
+	s.mu.Unlock()
 	newest := Newest(list.Items)
 	known := map[service.Key][]kept{}
 	var errs []error
@@ -160,6 +169,10 @@ func (s *Store) Read(ctx context.Context) (records []fleet.Record, err error) {
 		one := kept{name: cr.Name, number: cr.Revision}
 		if newest[k] == cr {
 			st, err := decode(cr)
+			if newer := (*NewerError)(nil); errors.As(err, &newer) && newer.Format > later {
+				err = &StrangeError{newer.At, newer.Format}
+				one.strange = err
+			}
 			if err != nil {
 				errs = append(errs, err)
 			} else {
@@ -232,6 +245,9 @@ func (s *Store) PutRecord(r fleet.Record) error {
 	s.mu.Lock()
 	of := slices.Clone(s.mu.known[r.Service])
 	s.mu.Unlock()
+	if of, err = s.familiar(ctx, r.Service, of); err != nil {
+		return fmt.Errorf("store the decision of %s: %w", r.Service, err)
+	}
 	if n := len(of); n > 0 {
 		if of[n-1].name == one.name && sameOwner(of[n-1].owners, one.owners) {
 			return nil

@@ -1,12 +1,14 @@
 package records_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -223,5 +225,66 @@ func TestUnreadable(t *testing.T) {
 		if errors.As(err, &newer) != (c.format == "2") {
 			t.Errorf("format %q: %T", c.format, err)
 		}
+	}
+}
+
+// TestLaterFormat: a record of a later format stops the decisions of its
+// service alone, unless this installation has written that format: then it
+// stops whoever reads it, and none of them is written over.
+func TestLaterFormat(t *testing.T) {
+	_, m, c, _, k := rig(t)
+	forged := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: "roundhouse-iris-forged", Labels: map[string]string{shape.LabelRecord: "true"},
+		Annotations: map[string]string{records.AnnotationFormat: fmt.Sprint(records.Format + 6), shape.AnnotationService: "iris"}}, Data: runtime.RawExtension{Raw: []byte("{}")}, Revision: 9}
+	if err := c.Create(t.Context(), forged); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Delete(context.Background(), forged) })
+	system := client.ObjectKey{Namespace: kubetest.Namespace(t, c, nil), Name: "roundhouse-controller"}
+	other := service.Key{Namespace: k.Namespace, Name: "other"}
+	var newer *records.NewerError
+
+	s, _ := open(t, m)
+	if _, err := s.Read(t.Context()); !errors.As(err, &newer) {
+		t.Errorf("while it is not known what has been written: %v", err)
+	}
+	seen := ""
+	for range 2 { // the second time there is nothing to note
+		s, _ = open(t, m)
+		if err := s.Lead(t.Context(), c, system); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.Read(t.Context())
+		var strange *records.StrangeError
+		if errors.As(err, &newer) || !errors.As(err, &strange) || strange.Format != records.Format+6 {
+			t.Fatalf("a format that nobody wrote: %v", err)
+		}
+		if err := s.PutRecord(record(k, "a")); !errors.As(err, &strange) || !strings.Contains(err.Error(), "delete it") {
+			t.Errorf("its service is decided: %v", err)
+		}
+		put(t, s, record(other, "a"))
+		var noted corev1.ConfigMap
+		if err := c.Get(t.Context(), system, &noted); err != nil || seen != "" && seen != noted.ResourceVersion {
+			t.Errorf("noted again at %s: %v", noted.ResourceVersion, err)
+		}
+		seen = noted.ResourceVersion
+	}
+	// A newer controller leads, which notes its own.
+	var noted corev1.ConfigMap
+	if err := c.Get(t.Context(), system, &noted); err != nil {
+		t.Fatal(err)
+	}
+	noted.Annotations[records.AnnotationFormat] = fmt.Sprint(records.Format + 6)
+	if err := c.Update(t.Context(), &noted); err != nil {
+		t.Fatal(err)
+	}
+	s, _ = open(t, m)
+	if err := s.Lead(t.Context(), c, system); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Read(t.Context()); !errors.As(err, &newer) {
+		t.Errorf("a format that was written here: %v", err)
+	}
+	if err := c.Get(t.Context(), system, &noted); err != nil || noted.Annotations[records.AnnotationFormat] != fmt.Sprint(records.Format+6) {
+		t.Errorf("the note was taken back: %v, %v", noted.Annotations, err)
 	}
 }
