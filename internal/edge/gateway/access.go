@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,16 +124,32 @@ func (e *forbiddenError) Error() string {
 // that it is routed to.
 func (x *exchange) may(k service.Key) error {
 	names := []string{k.String(), strings.TrimPrefix(k.String(), defaultPrefix)}
+	bare := []string{k.Name}
 	q := x.query()
 	q.Model = ""
 	if _, err := x.gw.dispatch.Key(q); err != nil {
 		// Nothing but the name decides, so it is the model's.
 		names = append(append(names, x.model), inNamespace(k, x.model)...)
+		bare = append(bare, strings.TrimPrefix(x.model, k.Namespace+"/"))
 	}
-	if x.pass.Allows(names...) {
+	if x.pass.Allows(names...) || slices.ContainsFunc(bare, func(name string) bool { return x.allowsBare(k, name) }) {
 		return nil
 	}
 	return &forbiddenError{x.pass.Key(), x.model}
+}
+
+// allowsBare says whether the request's key names a service, or an adapter of
+// it, without its namespace: the key is for that namespace, or the name is the
+// service's for whoever has the key. So it may be asked in full, too.
+func (x *exchange) allowsBare(k service.Key, name string) bool {
+	if !x.pass.Allows(name) {
+		return false
+	}
+	if x.pass.AllowsIn(k.Namespace, name) {
+		return true
+	}
+	at, err := x.gw.dispatch.Key(dispatch.Request{Model: name, Namespaces: x.pass.Namespaces()})
+	return err == nil && at == k
 }
 
 // sees says whether the request's key is for a service.
@@ -142,7 +159,7 @@ func (x *exchange) sees(s dispatch.Status) bool {
 	if s.Adapter != nil {
 		names = append(names, inNamespace(s.Pool.Key, s.Adapter.Name)...)
 	}
-	return x.pass.Allows(names...)
+	return x.pass.Allows(names...) || x.pass.AllowsIn(s.Pool.Key.Namespace, s.Pool.Key.Name)
 }
 
 // inNamespace are the ways to write a name that a service answers to in full:

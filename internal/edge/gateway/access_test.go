@@ -189,6 +189,38 @@ func TestKeyModels(t *testing.T) {
 	}
 }
 
+// TestKeyModelsInFull: what a key may ask by a bare name it may ask by the full
+// one, and by the host, and nothing else of that name.
+func TestKeyModelsInFull(t *testing.T) {
+	r, create := newKeyRig(t, nil)
+	addr := replicaServer(t, echo)
+	r.d.SetPools([]dispatch.Pool{pool("apps/iris", addr), pool("apps/both", addr), pool("other/both", addr), pool("third/both", addr), pool("other/wine", addr)})
+	_, anywhere := create(apikey.Limits{Models: []string{"iris", "both"}})
+	_, within := create(apikey.Limits{Models: []string{"iris", "both"}, Namespaces: []string{"apps", "other"}})
+	_, one := create(apikey.Limits{Models: []string{"apps/both"}})
+	for _, c := range []struct {
+		key, host, model string
+		status           int
+	}{
+		{anywhere, "", "iris", 200}, {anywhere, "", "apps/iris", 200}, {anywhere, "iris.apps.localhost", "iris", 200},
+		{anywhere, "", "apps/both", 403}, {anywhere, "", "other/both", 403}, {anywhere, "both.apps.localhost", "x", 403}, // nobody said which is meant
+		{within, "", "apps/iris", 200}, {within, "", "apps/both", 200}, {within, "", "other/both", 200}, {within, "both.other.localhost", "x", 200},
+		{within, "", "third/both", 404}, {within, "", "other/wine", 403}, {within, "", "wine", 403},
+		{one, "", "apps/both", 200}, {one, "", "other/both", 403}, {one, "", "apps/iris", 403},
+	} {
+		header := []string{"X-Api-Key", c.key}
+		if c.host != "" {
+			header = append(header, "Host", c.host)
+		}
+		if a := r.send("POST", "/v1/completions", `{"model":"`+c.model+`"}`, header...); a.code != c.status {
+			t.Errorf("%s at %q: %d, want %d: %s", c.model, c.host, a.code, c.status, a.body)
+		}
+	}
+	if a := r.send("GET", "/v1/models", "", "X-Api-Key", within); !strings.Contains(a.body, `"apps/both"`) || !strings.Contains(a.body, `"other/both"`) || strings.Contains(a.body, "wine") {
+		t.Errorf("the list is not what the key is for: %s", a.body)
+	}
+}
+
 func TestKeyLimits(t *testing.T) {
 	r, create := newKeyRig(t, nil)
 	inside, release := make(chan struct{}, 9), make(chan struct{})

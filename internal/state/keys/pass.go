@@ -99,6 +99,12 @@ func (p *Pass) Allows(names ...string) bool {
 	return len(models) == 0 || slices.ContainsFunc(names, func(n string) bool { return n != "" && slices.Contains(models, n) })
 }
 
+// AllowsIn says whether the key is for what has a name in a namespace: in each
+// namespace that a key names, its models go by their bare names.
+func (p *Pass) AllowsIn(namespace, name string) bool {
+	return slices.Contains(p.Namespaces(), namespace) && p.Allows(name)
+}
+
 // Expect takes tokens ahead of their settlement, so that requests that run side
 // by side are not all let in by the same last token.
 func (p *Pass) Expect(tokens int64) {

@@ -161,15 +161,28 @@ func (s *Server) may(pass *keys.Pass, q dispatch.Request) func(service.Key) erro
 			// model's.
 			names = append(names, q.Model)
 		}
-		if pass.Allows(names...) {
+		if pass.Allows(names...) || s.allowsBare(pass, k) {
 			return nil
 		}
 		return errorf(codes.PermissionDenied, "API key %s is not for model %q", pass.Key(), q.Model)
 	}
 }
 
+// allowsBare says whether a key names a service without its namespace: the key
+// is for that namespace, or the name is the service's for whoever has the key.
+func (s *Server) allowsBare(pass *keys.Pass, k service.Key) bool {
+	if !pass.Allows(k.Name) {
+		return false
+	}
+	if pass.AllowsIn(k.Namespace, k.Name) {
+		return true
+	}
+	at, err := s.dispatch.Key(dispatch.Request{Model: k.Name, Namespaces: pass.Namespaces()})
+	return err == nil && at == k
+}
+
 // sees says whether a key is for a service.
 func sees(pass *keys.Pass, s *dispatch.Status) bool {
 	k := s.Pool.Key.String()
-	return pass.Allows(s.Name, k, strings.TrimPrefix(k, defaultPrefix))
+	return pass.Allows(s.Name, k, strings.TrimPrefix(k, defaultPrefix)) || pass.AllowsIn(s.Pool.Key.Namespace, s.Pool.Key.Name)
 }

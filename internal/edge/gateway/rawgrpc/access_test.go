@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
 
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/internal/core/apikey"
@@ -46,6 +47,38 @@ func (s *keyStore) Stamp() string { return "" }
 
 // TestKeys: with API keys no method but health needs none, and a key is for
 // its models and within its limits.
+// TestKeysInFull: what a key may ask by a bare name it may ask by the full one.
+func TestKeysInFull(t *testing.T) {
+	ring, err := keys.Open(keys.DefaultConfig(), &keyStore{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.Keys = ring })
+	f := startFake(t, nil)
+	for _, name := range []string{"apps/iris", "apps/both", "other/both"} {
+		r.d.SetPool(pool(name, f.address))
+	}
+	for _, c := range []struct {
+		limits apikey.Limits
+		model  string
+		code   codes.Code
+	}{
+		{apikey.Limits{Models: []string{"iris"}}, "apps/iris", codes.OK},
+		{apikey.Limits{Models: []string{"both"}}, "apps/both", codes.PermissionDenied},
+		{apikey.Limits{Models: []string{"both"}, Namespaces: []string{"apps"}}, "apps/both", codes.OK},
+		{apikey.Limits{Models: []string{"both"}, Namespaces: []string{"apps"}}, "apps/iris", codes.PermissionDenied},
+	} {
+		_, secret, err := ring.Create("test", c.limits, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = r.ModelInfer(t.Context(), request(c.model), grpc.PerRPCCredentials(credential{"x-api-key", secret}))
+		if status.Code(err) != c.code {
+			t.Errorf("%s with %+v: %v, want %v", c.model, c.limits, err, c.code)
+		}
+	}
+}
+
 func TestKeys(t *testing.T) {
 	ring, err := keys.Open(keys.DefaultConfig(), &keyStore{})
 	if err != nil {
