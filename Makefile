@@ -143,6 +143,16 @@ e2e-image:
 	@CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(K8S)/ ./test/kubernetes/node/pause ./test/kubernetes/node/server
 	@$(MAKE) --no-print-directory image IMAGE=$(K8S)/roundhouse-image.tar IMAGE_TAG=roundhouse.local/roundhouse:e2e IMAGE_ARCHS=$$(go env GOARCH)
 
+# An older release, which the test of upgrades begins with: chart and image of a
+# commit.
+BEFORE ?= HEAD~80
+.PHONY: e2e-image-before
+e2e-image-before: ## build the release that e2e-kubernetes upgrades from, of the commit BEFORE
+	@set -e; out=$(abspath $(K8S))/before; src=$$(mktemp -d); trap 'rm -rf $$src' EXIT; arch=linux_$$(go env GOARCH); \
+	  rm -rf $$out && mkdir -p $$out && git archive $(BEFORE) | tar -x -C $$src && cp -rL $$src/deploy/helm/roundhouse $$out/chart && cd $$src && \
+	  CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o image/$$arch/ $(addprefix ./,$(IMAGE_PROGRAMS)) && \
+	  go run ./deploy/image -o $$out/image.tar -tag roundhouse.local/roundhouse:before image/$$arch
+
 .PHONY: e2e-kubernetes
 e2e-kubernetes: $(K8S_NODE) $(K8S_ADDONS) $(HELM) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
 	go test -tags kubernetes -count=1 -v -timeout 30m ./test/kubernetes
