@@ -1,0 +1,312 @@
+//go:build kubernetes && linux
+
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
+	"roundhouse.dev/roundhouse/test/kubernetes/node"
+)
+
+// models are the stores that TestModels has, on the node's own network.
+type models struct {
+	*product
+	s3     *objectStore
+	web    *webStore
+	google *googleStore
+	hub    *hubtest.Hub
+	iris   []byte
+}
+
+// fetched is the namespace whose services fetch models.
+const fetched = "fetched"
+
+// TestModels has pods fetch models from every kind of store, with credentials as
+// people write them, and answer with them.
+func TestModels(t *testing.T) {
+	p := &product{Cluster: node.Get(t)}
+	m := openStores(t, p)
+	for _, step := range []struct {
+		name string
+		run  func(context.Context, *models)
+	}{
+		{"Install", modelsInstall},
+		{"HTTPS", fromHTTPS},
+		{"S3", fromS3},
+		{"S3KServeNames", fromS3KServe},
+		{"GoogleEmulator", fromGoogleEmulator},
+		{"GoogleAccount", fromGoogle},
+		{"HuggingFace", fromHub},
+	} {
+		passed := t.Run(step.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			m.t, p.t = t, t
+			began := time.Now()
+			step.run(ctx, m)
+			t.Logf("%s took %.1f s", step.name, time.Since(began).Seconds())
+		})
+		if !passed && step.name == "Install" {
+			t.FailNow()
+		}
+	}
+}
+
+// openStores starts the stores, all of which hold the model of the quickstart.
+func openStores(t *testing.T, p *product) *models {
+	t.Helper()
+	iris, err := os.ReadFile("../../examples/quickstart/models/iris.ubj")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &models{product: p, iris: iris, s3: openS3(t), google: openGoogle(t), web: openWeb(t, iris)}
+	m.s3.put(t, "iris/iris.ubj", iris)
+	m.google.put("iris/iris.ubj", iris)
+	if m.hub, err = hubtest.NewAt(node.Address); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.hub.Close)
+	m.hub.Token("hf_right")
+	m.hub.Add("models", "org/iris").Commit("main", map[string][]byte{"iris.ubj": iris}, "iris.ubj")
+	repo := m.hub.Add("models", "org/gated")
+	repo.Commit("main", map[string][]byte{"iris.ubj": iris}, "iris.ubj")
+	repo.Gate("hf_right")
+	return m
+}
+
+// modelsInstall installs Roundhouse with a cache of the Hub beside it.
+func modelsInstall(ctx context.Context, m *models) {
+	manifests, err := chart(ctx, `
+image: {repository: roundhouse.local/roundhouse, tag: e2e, pullPolicy: Never}
+adopt: [kserve]
+installCRDs: [kserve]
+controller: {replicas: 1, resources: {requests: {cpu: 50m}}}
+gateway: {replicas: 1, url: "http://{name}.{namespace}.`+domain+`", resources: {requests: {cpu: 50m}}}
+`)
+	m.do(err)
+	m.do(m.ApplyYAML(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+system+"}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: "+fetched+"}\n---\n"+manifests))
+	m.do(m.ApplyYAML(ctx, `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: hub-cache, namespace: `+fetched+`}
+spec:
+  selector: {matchLabels: {app: hub-cache}}
+  template:
+    metadata: {labels: {app: hub-cache}}
+    spec:
+      containers:
+      - name: cache
+        image: `+node.Image+`
+        imagePullPolicy: Never
+        args: [hub-cache, --listen, "0.0.0.0:8083", --dir, /data/hub, --upstream, "`+m.hub.URL+`"]
+        readinessProbe: {httpGet: {path: /healthz, port: 8083}, periodSeconds: 1}
+        volumeMounts: [{name: data, mountPath: /data}]
+      volumes: [{name: data, emptyDir: {}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: hub-cache, namespace: `+fetched+`}
+spec: {selector: {app: hub-cache}, ports: [{port: 8083}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: authority, namespace: `+fetched+`}
+data:
+  ca.crt: |
+`+indent(m.web.authority, "    ")))
+	for _, d := range []string{controller, gateway} {
+		m.do(m.AwaitRollout(ctx, system, d))
+	}
+	m.do(m.AwaitRollout(ctx, fetched, "hub-cache"))
+	var s corev1.Service
+	m.do(m.Get(ctx, client.ObjectKey{Namespace: system, Name: gateway}, &s))
+	m.address = net.JoinHostPort(s.Spec.ClusterIP, "80")
+}
+
+func indent(text, by string) string {
+	return by + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+by) + "\n"
+}
+
+// answers waits until a service is ready and has it predict.
+func (m *models) answers(ctx context.Context, kind schema.GroupVersionKind, name string) {
+	m.t.Helper()
+	u := m.awaitReady(ctx, kind, fetched, name)
+	request{m.address, m.host(u), "/v2/models/" + name + "/infer", irisTensor, predicts(irisClass, 3)}.must(m.t)
+}
+
+// complains waits until a service that is not ready says all of some words, and
+// gives what it says.
+func (m *models) complains(ctx context.Context, kind schema.GroupVersionKind, name string, words ...string) string {
+	m.t.Helper()
+	u := m.await(ctx, kind, fetched, name, fmt.Sprintf("not ready, with the words %q", words), func(u *unstructured.Unstructured) bool {
+		c := condition(u, "Ready")
+		message, _ := c["message"].(string)
+		for _, w := range words {
+			if !strings.Contains(message, w) {
+				return false
+			}
+		}
+		return c["status"] != "True"
+	})
+	message, _ := condition(u, "Ready")["message"].(string)
+	m.t.Logf("%s says: %s", name, message)
+	return message
+}
+
+// predictor is a KServe service over the model at uri; more is what its
+// predictor and its model say besides, in flow style.
+func predictor(name, uri, more, model string) string {
+	return fmt.Sprintf(`
+---
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: %s, namespace: %s}
+spec:
+  predictor: {minReplicas: 1%s, model: {modelFormat: {name: xgboost}, protocolVersion: v2%s%s}}
+`, name, fetched, more, uri, model)
+}
+
+func uri(at string) string { return `, storageUri: "` + at + `"` }
+
+// fromHTTPS: the authority of a server's certificate is of the namespace's own,
+// and the server wants a header, which a secret of KServe's holds.
+func fromHTTPS(ctx context.Context, m *models) {
+	secret := func(token string) string {
+		return `
+apiVersion: v1
+kind: Secret
+metadata: {name: web, namespace: ` + fetched + `}
+stringData: {https-host: "` + node.Address + `", headers: '{"Authorization": "Bearer ` + token + `"}'}
+`
+	}
+	account := "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: " + fetched + "}\nsecrets: [{name: web}]\n"
+	pod := ", serviceAccountName: web, volumes: [{name: ca, configMap: {name: authority}}]"
+	m.do(m.ApplyYAML(ctx, secret("wrong")+account+
+		predictor("web", uri(m.web.url+"/iris.ubj"), pod, `, env: [{name: SSL_CERT_FILE, value: /etc/ca/ca.crt}], volumeMounts: [{name: ca, mountPath: /etc/ca}]`)+
+		predictor("distrust", uri(m.web.url+"/iris.ubj"), pod, "")))
+	m.complains(ctx, kserveService, "web", "the model cannot be fetched", "401 Unauthorized")
+	m.complains(ctx, kserveService, "distrust", "the model cannot be fetched", "certificate")
+	m.do(m.ApplyYAML(ctx, secret("right")))
+	m.answers(ctx, kserveService, "web")
+	m.do(m.DeleteYAML(ctx, predictor("web", "", "", "")+predictor("distrust", "", "", "")))
+}
+
+// s3Secret are access keys under the given names.
+func s3Secret(name, id, secret, key string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: %s}\nstringData: {%s: %s, %s: %s}\n", name, fetched, id, s3Key, secret, key)
+}
+
+// s3Account lists a secret, and says where the store is as KServe's users do.
+func s3Account(m *models, name string) string {
+	return fmt.Sprintf(`
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: %s
+  namespace: %s
+  annotations:
+    serving.kserve.io/s3-endpoint: "%s"
+    serving.kserve.io/s3-usehttps: "0"
+    serving.kserve.io/s3-region: %s
+secrets: [{name: %[1]s}]
+`, name, fetched, m.s3.address, s3Region)
+}
+
+// fromS3: with a wrong key the service says so, with the right one it serves,
+// and nobody touches the service for that.
+func fromS3(ctx context.Context, m *models) {
+	const id, secret = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
+	m.do(m.ApplyYAML(ctx, s3Secret("s3", id, secret, "wrong")+s3Account(m, "s3")+predictor("s3", uri("s3://models/iris"), ", serviceAccountName: s3", "")))
+	said := m.complains(ctx, kserveService, "s3", "the model cannot be fetched", "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY is not the secret of AWS_ACCESS_KEY_ID")
+	if strings.Contains(said, "wrong") {
+		m.t.Errorf("it shows the key: %s", said)
+	}
+	m.do(m.ApplyYAML(ctx, s3Secret("s3", id, secret, s3SecretKey)))
+	began := time.Now()
+	m.answers(ctx, kserveService, "s3")
+	m.t.Logf("healed %.1f s after its secret was mended", time.Since(began).Seconds())
+	m.do(m.DeleteYAML(ctx, predictor("s3", "", "", "")))
+}
+
+// fromS3KServe: the keys under KServe's own names for them.
+func fromS3KServe(ctx context.Context, m *models) {
+	m.do(m.ApplyYAML(ctx, s3Secret("s3old", "awsAccessKeyID", "awsSecretAccessKey", s3SecretKey)+s3Account(m, "s3old")+
+		predictor("s3old", uri("s3://models/iris/iris.ubj"), ", serviceAccountName: s3old", "")))
+	m.answers(ctx, kserveService, "s3old")
+	m.do(m.DeleteYAML(ctx, predictor("s3old", "", "", "")))
+}
+
+// fromGoogleEmulator: the store is where a variable says.
+func fromGoogleEmulator(ctx context.Context, m *models) {
+	m.do(m.ApplyYAML(ctx, `
+apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: emulated, namespace: `+fetched+`}
+spec:
+  model: {uri: "gs://models/iris", format: {name: xgboost}}
+  engine: {env: [{name: STORAGE_EMULATOR_HOST, value: "`+m.google.emulator+`"}]}
+`))
+	m.answers(ctx, modelService, "emulated")
+	_, err := m.Kubectl(ctx, "delete", "msvc", "emulated", "-n", fetched)
+	m.do(err)
+}
+
+// fromGoogle: a file of a Google account, in the one secret of the pod's; its
+// key signs, the token's server checks, the store wants the token. Both are at
+// their own names, which the pod takes for the node.
+func fromGoogle(ctx context.Context, m *models) {
+	secret := func(file string) string {
+		return "---\napiVersion: v1\nkind: Secret\nmetadata: {name: google, namespace: " + fetched + "}\nstringData:\n  gcloud-application-credentials.json: '" + file + "'\n"
+	}
+	account := "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: google, namespace: " + fetched + "}\nsecrets: [{name: google}]\n"
+	pod := `, serviceAccountName: google, volumes: [{name: ca, configMap: {name: google-authority}}], hostAliases: [{ip: ` + node.Address + `, hostnames: [storage.googleapis.com, oauth2.googleapis.com]}]`
+	m.do(m.ApplyYAML(ctx, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: google-authority, namespace: "+fetched+"}\ndata:\n  ca.crt: |\n"+indent(m.google.authority, "    ")+
+		secret(m.google.file(m.t, false))+account+
+		predictor("google", uri("gs://models/iris"), pod, `, env: [{name: SSL_CERT_FILE, value: /etc/ca/ca.crt}], volumeMounts: [{name: ca, mountPath: /etc/ca}]`)))
+	m.complains(ctx, kserveService, "google", "the model cannot be fetched", "401")
+	m.do(m.ApplyYAML(ctx, secret(m.google.file(m.t, true))))
+	m.answers(ctx, kserveService, "google")
+	m.do(m.DeleteYAML(ctx, predictor("google", "", "", "")))
+}
+
+// fromHub: a repository that wants a token, by a cache of the Hub in the cluster.
+func fromHub(ctx context.Context, m *models) {
+	var s corev1.Service
+	m.do(m.Get(ctx, client.ObjectKey{Namespace: fetched, Name: "hub-cache"}, &s))
+	secret := func(token string) string {
+		return "---\napiVersion: v1\nkind: Secret\nmetadata: {name: hub, namespace: " + fetched + "}\nstringData: {token: " + token + "}\n"
+	}
+	m.do(m.ApplyYAML(ctx, secret("hf_wrong")+`
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: hub, namespace: `+fetched+`}
+spec:
+  model: {uri: "hf://org/gated", format: {name: xgboost}}
+  engine:
+    env:
+    - {name: HF_ENDPOINT, value: "http://`+net.JoinHostPort(s.Spec.ClusterIP, "8083")+`"}
+    - {name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}
+`))
+	m.complains(ctx, modelService, "hub", "the model cannot be fetched", "HF_TOKEN")
+	m.do(m.ApplyYAML(ctx, secret("hf_right")))
+	m.answers(ctx, modelService, "hub")
+	if m.hub.Sent() < int64(len(m.iris)) {
+		m.t.Errorf("the Hub sent %d bytes of %d", m.hub.Sent(), len(m.iris))
+	}
+	_, err := m.Kubectl(ctx, "delete", "msvc", "hub", "-n", fetched)
+	m.do(err)
+}
