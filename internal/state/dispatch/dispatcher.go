@@ -196,7 +196,7 @@ func (d *Dispatcher) account(k service.Key) *account {
 // route finds the pool of a request and the target that led to it.
 func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 	v := d.view.Load()
-	q := route.Query{Host: r.Host, Path: r.Path, RawQuery: r.RawQuery, Method: r.Method, Header: r.Header, Model: r.Model, Objective: r.Objective}
+	q := r.where()
 	var t route.Target
 	var err error
 	if r.To.Name != "" {
@@ -217,6 +217,16 @@ func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 		}
 	}
 	return v, p, t, nil
+}
+
+// where is what the request says of where it wants to go.
+func (r *Request) where() route.Query {
+	return route.Query{Host: r.Host, Path: r.Path, RawQuery: r.RawQuery, Method: r.Method, Header: r.Header, Model: r.Model, Objective: r.Objective}
+}
+
+// NamesPath says whether an HTTPRoute that names a path takes a request.
+func (d *Dispatcher) NamesPath(r Request) bool {
+	return d.view.Load().within(r.Namespaces, d.cfg.Domain).NamesPath(r.where())
 }
 
 // Resolve finds the pool a request is for without admitting it. Errors are

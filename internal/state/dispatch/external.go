@@ -84,8 +84,7 @@ func (p *pool) awake(ctx context.Context, g *Grant) error {
 		p.mu.Unlock()
 		return err
 	}
-	if p.main.ready > 0 {
-		g.member = p.counted()
+	if p.main.ready > 0 { // nobody need be woken, so no service counts it yet
 		p.advance(g, queued, now)
 		p.mu.Unlock()
 		return nil

@@ -304,6 +304,10 @@ func (p *pool) arrive(g *Grant, now time.Time) (*slot, error) {
 	if v.Decision == admission.Admit {
 		return x, nil
 	}
+	if g.stage == queued && g.member == nil { // its picker has been asked
+		g.member = p.counted()
+		g.member.move(outside, queued, now)
+	}
 	p.advance(g, queued, now)
 	p.enqueued(g, now)
 	for _, out := range v.Evicted {
