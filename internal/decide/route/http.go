@@ -177,6 +177,17 @@ func (t *Table) find(q *Query, host string) *httpMatch {
 	return nil
 }
 
+// NamesPath says whether an HTTPRoute that names a path takes a request: who
+// wrote it wants requests there, whatever they are.
+func (t *Table) NamesPath(q Query) bool {
+	host := normalHost(q.Host)
+	if ref, ok := t.hosts[host]; ok && ref.Name != "" {
+		return false
+	}
+	m := t.find(&q, host)
+	return m != nil && (m.spec.Path.Type != routing.MatchPrefix || m.prefix != "")
+}
+
 // others says whether a request belongs to another namespace than this one: it
 // was sent to a host of the services' domain that is not this namespace's, or
 // names a model that another has.

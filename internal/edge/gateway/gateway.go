@@ -136,6 +136,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		x.serveV1(strings.TrimPrefix(path, "/openai/v1/"))
 	case strings.HasPrefix(path, "/v1/"):
 		x.serveV1(strings.TrimPrefix(path, "/v1/"))
+	case x.passOn(path):
 	default:
 		x.fail(http.StatusNotFound, fmt.Sprintf("nothing is served at %s; inference is at %s", r.URL.Path, surfacePaths))
 	}

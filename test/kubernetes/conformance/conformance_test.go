@@ -170,5 +170,11 @@ func TestInferenceExtension(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	suite{program: "conformance-inference"}.run(t)
+	suite{
+		program: "conformance-inference",
+		args:    []string{"-allow-crds-mismatch"}, // it was written for v1.4.0 of the Gateway API
+		excluded: map[string]string{
+			"InferencePoolResolvedRefsCondition": "it asks one Gateway for the host of another and wants a 404: all our Gateways are at one address, and the host decides",
+		},
+	}.run(t)
 }

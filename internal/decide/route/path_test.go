@@ -1,0 +1,40 @@
+package route
+
+import (
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+)
+
+// TestNamesPath: a route that takes every path names none, nor does one that
+// another with a more specific path comes before, nor any for a service's host.
+func TestNamesPath(t *testing.T) {
+	match := func(kind routing.MatchType, value, method string) []routing.HTTPMatch {
+		return []routing.HTTPMatch{{Path: routing.ValueMatch{Type: kind, Value: value}, Method: method}}
+	}
+	to := []routing.Backend{{Ref: routing.Service(key("default/iris")), Weight: 1}}
+	tab := NewTable([]Entry{{Key: key("default/iris")}}, "", &routing.HTTPRoute{Meta: meta("default/r", 0), Hostnames: []string{"a.test", "iris.default.localhost"},
+		Rules: []routing.HTTPRule{
+			{Matches: match(routing.MatchPrefix, "/", "POST"), Backends: to},
+			{Matches: match(routing.MatchPrefix, "/own/", ""), Backends: to},
+			{Matches: match(routing.MatchExact, "/", "DELETE"), Backends: to},
+			{Matches: match(routing.MatchRegexp, "/x.*", ""), Backends: to},
+		}})
+	for _, c := range []struct {
+		host, path, method string
+		want               bool
+	}{
+		{"a.test", "/own", "GET", true},
+		{"A.test:80", "/own/more", "GET", true},
+		{"a.test", "/owned", "POST", false},
+		{"a.test", "/", "DELETE", true},
+		{"a.test", "/", "POST", false},
+		{"a.test", "/xyz", "GET", true},
+		{"b.test", "/own", "GET", false},
+		{"iris.default.localhost", "/own", "GET", false},
+	} {
+		if got := tab.NamesPath(Query{Host: c.host, Path: c.path, Method: c.method}); got != c.want {
+			t.Errorf("%s %s%s: %v", c.method, c.host, c.path, got)
+		}
+	}
+}

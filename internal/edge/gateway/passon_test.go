@@ -1,0 +1,86 @@
+package gateway
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// TestPathsOfHTTPRoutes: a path that an HTTPRoute names is forwarded as it is;
+// one that only a route over everything takes is not.
+func TestPathsOfHTTPRoutes(t *testing.T) {
+	r := newRig(t, nil)
+	r.d.SetPools(namedPools(t))
+	backend := func(name string) []routing.Backend {
+		return []routing.Backend{{Ref: routing.Service(service.ParseKey(name)), Weight: 1}}
+	}
+	path := func(kind routing.MatchType, value string) []routing.HTTPMatch {
+		return []routing.HTTPMatch{{Path: routing.ValueMatch{Type: kind, Value: value}}}
+	}
+	r.d.SetObjects([]routing.Object{
+		&routing.HTTPRoute{Meta: service.Meta{Key: service.ParseKey("paths")}, Hostnames: []string{"a.test"}, Rules: []routing.HTTPRule{
+			{Matches: path(routing.MatchPrefix, "/own"), Backends: backend("one")},
+			{Matches: path(routing.MatchExact, "/only/this"), Backends: backend("two")},
+			{Matches: path(routing.MatchRegexp, "/r[0-9]+"), Backends: backend("two")},
+			{Matches: path(routing.MatchPrefix, "/lost"), Backends: backend("nothing")},
+		}},
+		&routing.HTTPRoute{Meta: service.Meta{Key: service.ParseKey("all")}, Hostnames: []string{"all.test"}, Rules: []routing.HTTPRule{
+			{Matches: path(routing.MatchPrefix, "/"), Backends: backend("one")},
+		}},
+	})
+	long := strings.Repeat("x", 3<<20)
+	for _, c := range []struct {
+		method, host, target, body string
+		status                     int
+		by                         string
+	}{
+		{"GET", "a.test", "/own", "", 200, "one GET /own "},
+		{"GET", "a.test", "/own/a%2Fb?q=1&r", "", 200, "one GET /own/a%2Fb?q=1&r "},
+		{"POST", "a.test", "/own/x", `{"model":"whatever"}`, 200, `one POST /own/x {"model":"whatever"}`},
+		{"POST", "a.test", "/own/x", long, 200, "one POST /own/x " + long},
+		{"DELETE", "a.test", "/only/this", "", 200, "two DELETE /only/this "},
+		{"PUT", "a.test", "/r12", "b", 200, "two PUT /r12 b"},
+		{"HEAD", "a.test", "/own", "", 200, ""},
+		{"GET", "a.test", "/lost", "", 500, ""},
+		{"GET", "a.test", "/only/that", "", 404, ""},
+		{"GET", "a.test", "/ownership", "", 404, ""},
+		{"GET", "b.test", "/own", "", 404, ""},
+		{"GET", "one.default.localhost", "/own", "", 404, ""},
+		{"GET", "all.test", "/metrics", "", 404, ""},
+		{"GET", "a.test", "/own/../metrics", "", 400, ""},
+		{"GET", "a.test", "/own/%2e%2e/metrics", "", 400, ""},
+		{"TRACE", "a.test", "/own", "", 501, ""},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, r.url+c.target, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = c.host
+		res, err := r.client.Do(req)
+		if err != nil {
+			t.Fatalf("%s %s%s: %v", c.method, c.host, c.target, err)
+		}
+		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || res.StatusCode != c.status || c.by != "" && string(body) != c.by {
+			t.Errorf("%s %s%s: %s %.80q, %v; want %d %.80q", c.method, c.host, c.target, res.Status, body, err, c.status, c.by)
+		}
+	}
+}
+
+// namedPools are two services that say what they were asked.
+func namedPools(t *testing.T) (out []dispatch.Pool) {
+	for _, name := range []string{"one", "two"} {
+		out = append(out, pool(name, replicaServer(t, func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body) // a client that leaves is nobody's concern here
+			_, _ = fmt.Fprintf(w, "%s %s %s %s", name, r.Method, r.RequestURI, body)
+		})))
+	}
+	return out
+}
