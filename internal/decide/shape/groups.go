@@ -92,8 +92,10 @@ func (r *renderer) group() (LeaderWorkerSet, error) {
 				Size:           size,
 				RestartPolicy:  "RecreateGroupOnPodRestart",
 			},
+			// Whoever scales the set keeps a group beyond the count while it rolls: a
+			// surge of the set's own never begins where one group is all there is.
 			RolloutStrategy: GroupRollout{Type: "RollingUpdate",
-				RollingUpdateConfiguration: GroupRolloutRestraint{MaxUnavailable: intstr.FromInt32(0), MaxSurge: intstr.FromInt32(1)}},
+				RollingUpdateConfiguration: GroupRolloutRestraint{MaxUnavailable: intstr.FromInt32(1), MaxSurge: intstr.FromInt32(0)}},
 			StartupPolicy: "LeaderCreated",
 			// The other policy has one Service for all groups, which takes the name
 			// of the set: that is the name of ours, which knows ready leaders only.

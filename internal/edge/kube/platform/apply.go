@@ -278,9 +278,16 @@ func (p *Platform) count(ctx context.Context, k service.Key, o rendered, body *u
 	case live == nil:
 		n, _ := p.fresh(k, o)
 		return setCount(body, n)
-	case ownsCount(live.GetManagedFields()):
+	case o.kind == kindGroups && surging(live):
+		surge(body) // as it is, until the last of them is settled
+	case p.surges(k, o, live):
+		surge(body)
 		body.SetResourceVersion(live.GetResourceVersion())
-		return setCount(body, countOf(live))
+		return setCount(body, replicasOf(live)+1)
+	}
+	if ownsCount(live.GetManagedFields()) {
+		body.SetResourceVersion(live.GetResourceVersion())
+		return setCount(body, replicasOf(live))
 	}
 	return nil
 }

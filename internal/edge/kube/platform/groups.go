@@ -99,9 +99,9 @@ func trimGroups(raw any) (any, error) {
 	return u, nil
 }
 
-// countOf reads spec.replicas, which the API servers of both kinds take for 1
+// replicasOf reads spec.replicas, which the API servers of both kinds take for 1
 // when it is absent.
-func countOf(o *unstructured.Unstructured) int {
+func replicasOf(o *unstructured.Unstructured) int {
 	n, found, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
 	if !found {
 		return 1

@@ -76,10 +76,14 @@ type object struct {
 
 	// Of what has a count: the count, since when, what we are changing it to
 	// (-1: nothing), and why pods could not be made.
-	count   int
-	since   time.Time
-	writing int
-	refused string
+	count int
+	since time.Time
+	// surge says that there is one replica beyond the count; replicas is how many
+	// there are to be with it. Of LeaderWorkerSets alone.
+	surge    bool
+	replicas int
+	writing  int
+	refused  string
 }
 
 // held is what the cluster holds of one service. Platform.mu guards it.
@@ -214,6 +218,7 @@ func (p *Platform) saw(k service.Key, i id, o object) {
 		}
 	}
 	h.objects[i] = o
+	p.settle(k, h)
 	p.mu.Unlock()
 	p.tell(k, e)
 }
@@ -251,6 +256,7 @@ func (p *Platform) sawPod(k service.Key, name string, pod *corev1.Pod) {
 		delete(h.pods, name)
 		p.tidy(k, h)
 	}
+	p.settle(k, h)
 	p.mu.Unlock()
 	p.tell(k, event{})
 }

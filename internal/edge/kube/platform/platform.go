@@ -31,6 +31,7 @@ type Platform struct {
 	queue   workqueue.TypedInterface[service.Key]
 	changed chan service.Key
 	news    workqueue.TypedInterface[service.Key] // of whom untold has something
+	surged  workqueue.TypedRateLimitingInterface[service.Key]
 	groups  groups
 	access  access
 
@@ -56,7 +57,8 @@ func New(cfg Config) (*Platform, error) {
 	if err != nil {
 		return nil, fmt.Errorf("platform: %w", err)
 	}
-	p := &Platform{cfg: cfg.withDefaults(), pods: pods, queue: workqueue.NewTyped[service.Key](), news: workqueue.NewTyped[service.Key](),
+	tries := workqueue.NewTypedItemExponentialFailureRateLimiter[service.Key](surgeRetry, maxSurgeRetry)
+	p := &Platform{surged: workqueue.NewTypedRateLimitingQueue(tries), cfg: cfg.withDefaults(), pods: pods, queue: workqueue.NewTyped[service.Key](), news: workqueue.NewTyped[service.Key](),
 		changed: make(chan service.Key), started: make(chan struct{})}
 	p.mu.held = map[service.Key]*held{}
 	p.mu.scalers = map[target]int{}

@@ -30,8 +30,9 @@ const maxReplicas = 1 << 20
 
 // Scale sets the count of a role through the scale subresource. Where another
 // autoscaler owns it, it is only raised from 0, which those leave to others. A
-// count that somebody raised since it was last seen is not lowered: Raised
-// tells of it. The groups of a LeaderWorkerSet go in the order of their
+// count that somebody raised since it was last seen is not lowered, be it that
+// fewer are wanted or that more are and as many are there: Raised tells of it.
+// The groups of a LeaderWorkerSet go in the order of their
 // numbers, whoever the victims are.
 func (p *Platform) Scale(ctx context.Context, ref workload.Ref, n int, victims []string) error {
 	if n < 0 || n > maxReplicas {
@@ -70,6 +71,7 @@ type scaling struct {
 	id      id
 	n, from int
 	version string // of the object that from was read of
+	surge   bool   // one beyond n is made
 	settled bool   // there is nothing to do
 }
 
@@ -85,7 +87,7 @@ func (p *Platform) scaling(ref workload.Ref, n int) (*scaling, error) {
 		if !i.kind.counted() || o.role != ref.Role || o.deleting || h.wanted != nil && !h.wanted[i] {
 			continue
 		}
-		s := &scaling{key: ref.Service, id: i, n: n, from: o.count, version: o.version}
+		s := &scaling{key: ref.Service, id: i, n: n, from: o.count, version: o.version, surge: o.surge}
 		s.settled = n == o.count || p.scaledByOthers(ref.Service, i, o) && (o.count > 0 || n == 0)
 		if !s.settled {
 			o.writing = n
@@ -108,13 +110,14 @@ func (p *Platform) scaled(s *scaling) {
 	}
 }
 
-// sendScale sets the count; fewer only of the object as it was seen.
+// sendScale sets the count of the object as it was seen, and of no other.
 func (p *Platform) sendScale(ctx context.Context, s *scaling) error {
-	m := map[string]any{}
-	if s.n < s.from {
-		m["resourceVersion"] = s.version
+	m := map[string]any{"resourceVersion": s.version}
+	replicas := s.n
+	if s.surge && s.n > 0 {
+		replicas++
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": m, "spec": map[string]any{"replicas": s.n}})
+	patch, err := json.Marshal(map[string]any{"metadata": m, "spec": map[string]any{"replicas": replicas}})
 	if err != nil {
 		return err
 	}
@@ -135,7 +138,8 @@ func (p *Platform) counted(s *scaling, answer *unstructured.Unstructured) {
 	p.mu.Lock()
 	h := p.of(s.key)
 	if o, there := h.objects[s.id]; there && o.uid == answer.GetUID() && older(o.version, answer.GetResourceVersion()) {
-		o.count, o.version, o.since = countOfScale(answer), answer.GetResourceVersion(), p.cfg.Now()
+		o.replicas, o.version, o.since = countOfScale(answer), answer.GetResourceVersion(), p.cfg.Now()
+		o.count = wantedOf(o.replicas, o.surge)
 		h.objects[s.id] = o
 	}
 	p.mu.Unlock()
@@ -155,11 +159,11 @@ func (p *Platform) reread(ctx context.Context, s *scaling) error {
 	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Namespace: s.key.Namespace, Name: s.id.name}, live); err != nil {
 		return err
 	}
-	count := countOf(live)
-	if s.settled = count > s.from; s.settled {
-		p.saw(s.key, s.id, known(live))
+	seen := known(live)
+	if s.settled = seen.count > s.from; s.settled {
+		p.saw(s.key, s.id, seen)
 	}
-	s.version = live.GetResourceVersion()
+	s.version, s.surge = live.GetResourceVersion(), seen.surge
 	return nil
 }
 

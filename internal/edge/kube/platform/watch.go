@@ -50,6 +50,7 @@ func (p *Platform) Start(ctx context.Context, in cache.Informers) error {
 	}
 	go p.run(ctx)
 	go p.runNews(ctx)
+	go p.runSurged(ctx)
 	close(p.started)
 	return nil
 }
@@ -171,7 +172,8 @@ func known(o client.Object) object {
 		if !kind(o.GetKind()).counted() {
 			break
 		}
-		out.count = countOf(o)
+		out.replicas, out.surge = replicasOf(o), surging(o)
+		out.count = wantedOf(out.replicas, out.surge)
 		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 		for _, raw := range conditions {
 			c, _ := raw.(map[string]any)
@@ -239,7 +241,7 @@ func chain(own, byDefault, last toolscache.TransformFunc) toolscache.TransformFu
 func trimMeta(o metav1.Object) {
 	o.SetManagedFields(nil)
 	var kept map[string]string
-	for _, name := range []string{shape.AnnotationService, shape.AnnotationApplied, deletionCost} {
+	for _, name := range []string{shape.AnnotationService, shape.AnnotationApplied, deletionCost, annotationSurge} {
 		if v, ok := o.GetAnnotations()[name]; ok {
 			if kept == nil {
 				kept = map[string]string{}
