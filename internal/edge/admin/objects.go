@@ -138,7 +138,7 @@ func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 		if m.Ref != nil {
 			out.Model = m.Ref.Name
 		}
-		out.Adapters = adaptersOf(m, st.Revision)
+		out.Adapters = adaptersOf(o, st.Revision)
 	}
 	if st.Revision != nil {
 		out.Limits = map[service.Role]ScaleLimits{}
@@ -291,13 +291,16 @@ func ExplanationOf(o fleet.Object, ex fleet.Explanation) (Explanation, error) {
 
 // adaptersOf are the adapters that a manifest names, with what is known of them
 // where the revision that runs has them, too.
-func adaptersOf(m *service.ModelSource, rev *workload.Revision) []workload.Adapter {
+func adaptersOf(o fleet.Object, rev *workload.Revision) []workload.Adapter {
 	var out []workload.Adapter
-	for _, a := range m.Adapters {
+	for _, a := range o.Service.Model.Adapters {
 		one := workload.Adapter{Name: a.Name, URI: a.URI, Rank: a.Rank}
+		if at, ok := o.URIs[a.URI]; ok {
+			one.URI = at
+		}
 		if rev != nil {
 			for _, known := range rev.Model.Adapters {
-				if known.Name == a.Name && (a.URI == "" || a.URI == known.URI) {
+				if known.Name == one.Name && (one.URI == "" || one.URI == known.URI) {
 					one = known
 				}
 			}
