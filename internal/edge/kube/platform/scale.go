@@ -160,7 +160,7 @@ func (p *Platform) reread(ctx context.Context, s *scaling) error {
 		return err
 	}
 	seen := known(live)
-	if s.settled = seen.count > s.from; s.settled {
+	if s.settled = seen.count > s.from && (s.n < s.from || seen.count >= s.n); s.settled {
 		p.saw(s.key, s.id, seen)
 	}
 	s.version, s.surge = live.GetResourceVersion(), seen.surge

@@ -107,6 +107,38 @@ func TestSleepDoesNotUndoWake(t *testing.T) {
 	f.AwaitNone(k)
 }
 
+// TestRaiseDoesNotLower: whoever raised the count further after we looked has
+// the greater wish, which stays; a lesser one is raised to ours.
+func TestRaiseDoesNotLower(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("raised-twice")
+	f.MustApply(revision(k, platformtest.Server{}))
+	f.MustScale(k, 1)
+	f.AwaitReady(k, 1)
+	meanwhile := func(n int) {
+		done := false
+		f.calls.set(func(call string) {
+			if call == "PATCH deployments/scale" && !done {
+				done = true
+				f.scaleAs("somebody", deployments, k, n)
+			}
+		}, false)
+	}
+	meanwhile(4)
+	f.MustScale(k, 2)
+	f.calls.set(nil, false)
+	f.wantCount(deployments, k, 4, "raised further meanwhile")
+	f.wantRaised(4)
+	f.AwaitReady(k, 4)
+	meanwhile(5)
+	f.MustScale(k, 6)
+	f.calls.set(nil, false)
+	f.wantCount(deployments, k, 6, "raised meanwhile, and by us further")
+	f.AwaitReady(k, 6)
+	f.MustScale(k, 0)
+	f.AwaitNone(k)
+}
+
 // TestVictimsForgiven: who was to end and did not is a pod like the others.
 func TestVictimsForgiven(t *testing.T) {
 	f := open(t)
