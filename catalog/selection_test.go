@@ -196,3 +196,29 @@ func TestMissingProgram(t *testing.T) {
 		}
 	}
 }
+
+// TestOneMachinesRuntimesOnACluster: what runs on one machine alone is no pod's,
+// and the words say what is.
+func TestOneMachinesRuntimesOnACluster(t *testing.T) {
+	all, err := catalog.Runtimes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		format, runtime string
+		p               service.Protocol
+		want            string
+	}{
+		{"onnx", "", service.ProtocolV1, "roundhouse-onnx could serve it, but its engine is a command for one machine and has no container: ask for a protocol of kserve-tritonserver, which speaks v2, grpc-v2, not v1 (asked for), or apply a runtime with an image"},
+		{"onnx", "roundhouse-onnx", service.ProtocolV2, "roundhouse-onnx could serve it, but its engine is a command for one machine and has no container: name one with an image, or leave the runtime out"},
+		{"catboost", "", service.ProtocolV2, "roundhouse-catboost could serve it, but its engine is a command for one machine and has no container: apply a runtime with an image"},
+	} {
+		req := request(format(c.format, ""), c.p, plain)
+		if c.runtime != "" {
+			req.Service.Runtime = &service.ObjectRef{Name: c.runtime}
+		}
+		if res := selection.Choose(req, all, cluster); res.Chosen != nil || res.Message != c.want {
+			t.Errorf("%s over %s: got %q, want %q", c.format, c.p, res.Message, c.want)
+		}
+	}
+}

@@ -19,7 +19,7 @@ func (s *subject) lacking(ranked []*assessed) (reason, message string) {
 	}
 	for i, a := range ranked {
 		if a.failed == 1 && a.Rules[a.first].Name != RuleFormat {
-			return NoSupportingRuntime, nearMiss(ranked[i:])
+			return NoSupportingRuntime, s.nearMiss(ranked[i:])
 		}
 	}
 	if s.model.Format.Name == "" {
@@ -60,7 +60,7 @@ func (s *subject) unlisted(ranked []*assessed) string {
 
 // nearMiss words the first of the runtimes, which a single rule keeps out, and
 // counts those after it that the same rule alone keeps out.
-func nearMiss(ranked []*assessed) string {
+func (s *subject) nearMiss(ranked []*assessed) string {
 	a := ranked[0]
 	more := 0
 	for _, b := range ranked[1:] {
@@ -84,9 +84,25 @@ func nearMiss(ranked []*assessed) string {
 		return subject + ", but " + r.Why + ": ask for a protocol that it speaks"
 	case RuleSize:
 		return subject + ", but " + r.Why + ": apply a runtime for that size"
+	case RuleHost:
+		if s.host.Cluster {
+			return subject + ", but " + r.Why + ": " + inContainers(ranked)
+		}
+		return subject + ", but " + r.Why
 	default:
 		return subject + ", but " + r.Why
 	}
+}
+
+// inContainers says what serves a model in pods that the nearest runtime only
+// serves on one machine.
+func inContainers(ranked []*assessed) string {
+	for _, b := range ranked {
+		if b.failed == 1 && b.Rules[b.first].Name == RuleProtocol {
+			return "ask for a protocol of " + b.Name + ", which " + b.Rules[b.first].Why + ", or apply a runtime with an image"
+		}
+	}
+	return "apply a runtime with an image"
 }
 
 // refused words the failure of a runtime asked for by name.
@@ -95,7 +111,11 @@ func (s *subject) refused(a *assessed) (reason, message string) {
 	case a.Runtime.Disabled:
 		return RuntimeDisabled, fmt.Sprintf("runtime %s is disabled: enable it or name another", a.Name)
 	case a.failed == 1 && !a.Rules[len(a.Rules)-1].Pass:
-		return NoSupportingRuntime, a.Name + " could serve it, but " + a.Rules[len(a.Rules)-1].Why
+		message = a.Name + " could serve it, but " + a.Rules[len(a.Rules)-1].Why
+		if s.host.Cluster {
+			message += ": name one with an image, or leave the runtime out"
+		}
+		return NoSupportingRuntime, message
 	}
 	return NoSupportingRuntime, fmt.Sprintf("runtime %s cannot serve it: %s", a.Name, failures(a))
 }
