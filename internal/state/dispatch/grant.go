@@ -16,12 +16,12 @@ type Grant struct {
 	pool *pool
 	// What the request is and where it may go; see Request.
 	named   bool
+	ordered bool // subset is a picker's choice, the best first
+	open    bool // that may be passed over if it is no use
 	model   string
 	adapter string
 	session string
 	subset  []string
-	ordered bool  // subset is a picker's choice, the best first
-	open    bool  // that may be passed over if it is no use
 	tokens  int64 // of the prompt, estimated
 	hash    *hashes
 
