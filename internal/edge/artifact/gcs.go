@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -25,6 +26,7 @@ type gcsSource struct {
 	mu      sync.Mutex
 	tokens  oauth2.TokenSource
 	noCreds time.Time // when credentials could last not be had
+	why     string    // and why those that there are give no token
 }
 
 const gcsReadScope = "https://www.googleapis.com/auth/devstorage.read_only"
@@ -73,7 +75,7 @@ func (g *gcsSource) page(ctx context.Context, loc location, prefix, token string
 		return g.authorised(ctx, loc, "", query)
 	})
 	if err != nil {
-		return bucketPage{}, err
+		return bucketPage{}, g.whyDenied(err)
 	}
 	var l gcsList
 	if err := json.Unmarshal(body, &l); err != nil {
@@ -159,9 +161,37 @@ func (g *gcsSource) token(ctx context.Context) *oauth2.Token {
 	}
 	t, err := g.tokens.Token()
 	if err != nil {
-		g.noCreds = time.Now()
+		g.noCreds, g.why = time.Now(), tokenTrouble(err)
 		g.s.log.WarnContext(ctx, "the Google credentials give no token; asking Cloud Storage anonymously", "error", err)
 		return nil
 	}
 	return t
+}
+
+// whyDenied says of a refusal that the credentials there are gave no token.
+func (g *gcsSource) whyDenied(err error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var answer *answerError
+	if g.why != "" && errors.As(err, &answer) && (answer.status == http.StatusUnauthorized || answer.status == http.StatusForbidden) {
+		answer.hint = "it was asked anonymously, since the credentials of GOOGLE_APPLICATION_CREDENTIALS give no token: " + g.why
+	}
+	return err
+}
+
+// tokenTrouble is what a token's server says, in its own words for it: all else
+// may quote what it was sent.
+func tokenTrouble(err error) string {
+	var refused *oauth2.RetrieveError
+	if !errors.As(err, &refused) || refused.Response == nil {
+		return "its server cannot be asked"
+	}
+	var said struct {
+		Error       string `json:"error"`
+		Description string `json:"error_description"`
+	}
+	if json.Unmarshal(refused.Body, &said) != nil || said.Error == "" {
+		return refused.Response.Status
+	}
+	return clip(strings.TrimSpace(said.Error + " " + said.Description))
 }

@@ -1,7 +1,15 @@
 package artifact
 
 import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -146,5 +154,48 @@ func TestKServeHeaders(t *testing.T) {
 		if got := o.last().Header.Get("Authorization"); got != want {
 			t.Errorf("https-host %s: Authorization %q", host, got)
 		}
+	}
+}
+
+// TestDistrust: a certificate that nobody vouches for says what is to be done.
+func TestDistrust(t *testing.T) {
+	srv := httptest.NewTLSServer(http.NotFoundHandler())
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	defer srv.Close()
+	_, err := newStore(t, func(c *Config) { c.Attempts = 1 }).Fetch(t.Context(), Request{URI: srv.URL + "/m"}, nil)
+	wantError(t, err, "unknown authority", "SSL_CERT_FILE")
+}
+
+// TestGoogleTokenRefused: what the token's server says is in the error, and
+// nothing of what it was sent.
+func TestGoogleTokenRefused(t *testing.T) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, "/token") {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = fmt.Fprintf(w, `{"error":"invalid_grant","error_description":"Invalid JWT Signature.","echo":%q}`, r.PostFormValue("assertion"))
+	}))
+	defer tokens.Close()
+	file := filepath.Join(t.TempDir(), "account.json")
+	raw, err := json.Marshal(map[string]string{"type": "service_account", "client_email": "models@x.iam.gserviceaccount.com", "token_uri": tokens.URL + "/token",
+		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, file, string(raw))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", file)
+	t.Setenv("STORAGE_EMULATOR_HOST", "")
+	s := newStore(t, func(c *Config) { c.Attempts = 1 })
+	s.client.Transport = redirected{mustURL(t, tokens.URL)}
+	_, err = s.Fetch(t.Context(), Request{URI: "gs://bucket/m"}, nil)
+	wantError(t, err, "give no token: invalid_grant Invalid JWT Signature.")
+	if strings.Contains(err.Error(), "eyJ") {
+		t.Errorf("the assertion is shown: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package artifact
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -119,6 +120,9 @@ func transportError(ctx context.Context, uri string, err error) error {
 	}
 	if dns := (*net.DNSError)(nil); errors.As(err, &dns) {
 		dns.Err = dns.Err[strings.LastIndex(": "+dns.Err, ": "):] // "read udp 10.0.0.1:4711->10.0.0.53:53: i/o timeout"
+	}
+	if cert := (*tls.CertificateVerificationError)(nil); errors.As(err, &cert) {
+		return fmt.Errorf("artifact: %s: %w: %w: name a file with the authority of its certificate in SSL_CERT_FILE", uri, errUnreachable, err)
 	}
 	return fmt.Errorf("artifact: %s: %w: %w", uri, errUnreachable, err)
 }
