@@ -44,11 +44,14 @@ func TestModels(t *testing.T) {
 	}{
 		{"Install", modelsInstall},
 		{"HTTPS", fromHTTPS},
+		{"Slowly", slowly},
 		{"S3", fromS3},
 		{"S3KServeNames", fromS3KServe},
+		{"StorageConfig", fromStorageConfig},
 		{"GoogleEmulator", fromGoogleEmulator},
 		{"GoogleAccount", fromGoogle},
 		{"HuggingFace", fromHub},
+		{"Internal", fromInside},
 	} {
 		passed := t.Run(step.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -197,10 +200,19 @@ stringData: {https-host: "` + node.Address + `", headers: '{"Authorization": "Be
 		predictor("web", uri(m.web.url+"/iris.ubj"), pod, `, env: [{name: SSL_CERT_FILE, value: /etc/ca/ca.crt}], volumeMounts: [{name: ca, mountPath: /etc/ca}]`)+
 		predictor("distrust", uri(m.web.url+"/iris.ubj"), pod, "")))
 	m.complains(ctx, kserveService, "web", "the model cannot be fetched", "401 Unauthorized")
-	m.complains(ctx, kserveService, "distrust", "the model cannot be fetched", "certificate")
+	m.complains(ctx, kserveService, "distrust", "the model cannot be fetched", "unknown authority", "SSL_CERT_FILE")
 	m.do(m.ApplyYAML(ctx, secret("right")))
 	m.answers(ctx, kserveService, "web")
 	m.do(m.DeleteYAML(ctx, predictor("web", "", "", "")+predictor("distrust", "", "", "")))
+}
+
+// slowly: while a model is fetched the service says that, and the log how far.
+func slowly(ctx context.Context, m *models) {
+	m.do(m.ApplyYAML(ctx, predictor("slow", uri(m.web.plain+"/slow.ubj"), "", "")))
+	m.complains(ctx, kserveService, "slow", "fetching the model")
+	close(m.web.release)
+	m.answers(ctx, kserveService, "slow")
+	m.do(m.DeleteYAML(ctx, predictor("slow", "", "", "")))
 }
 
 // s3Secret are access keys under the given names.
@@ -249,6 +261,25 @@ func fromS3KServe(ctx context.Context, m *models) {
 	m.do(m.DeleteYAML(ctx, predictor("s3old", "", "", "")))
 }
 
+// fromStorageConfig: KServe's storage names a key of a secret that says where
+// the store is, its bucket too; without a key, that of its type.
+func fromStorageConfig(ctx context.Context, m *models) {
+	config := func(secret string) string {
+		store := fmt.Sprintf(`"type":"s3","endpoint_url":"http://%s","region":"%s","access_key_id":"%s","secret_access_key":"%s"`, m.s3.address, s3Region, s3Key, secret)
+		return "---\napiVersion: v1\nkind: Secret\nmetadata: {name: storage-config, namespace: " + fetched + "}\nstringData:\n  minio: '{" + store + `,"bucket":"models"}'` +
+			"\n  default_s3: '{" + store + `,"bucket":"none"}'` + "\n"
+	}
+	keyed, byType := ", storage: {key: minio, path: iris}", ", storage: {path: iris/iris.ubj, parameters: {type: s3, bucket: models}}"
+	m.do(m.ApplyYAML(ctx, predictor("keyed", keyed, "", "")))
+	m.complains(ctx, kserveService, "keyed", `secret "storage-config" not found`)
+	m.do(m.ApplyYAML(ctx, config("wrong")))
+	m.complains(ctx, kserveService, "keyed", "the model cannot be fetched", "SignatureDoesNotMatch")
+	m.do(m.ApplyYAML(ctx, config(s3SecretKey)+predictor("bytype", byType, "", "")))
+	m.answers(ctx, kserveService, "keyed")
+	m.answers(ctx, kserveService, "bytype")
+	m.do(m.DeleteYAML(ctx, predictor("keyed", keyed, "", "")+predictor("bytype", byType, "", "")))
+}
+
 // fromGoogleEmulator: the store is where a variable says.
 func fromGoogleEmulator(ctx context.Context, m *models) {
 	m.do(m.ApplyYAML(ctx, `
@@ -276,7 +307,7 @@ func fromGoogle(ctx context.Context, m *models) {
 	m.do(m.ApplyYAML(ctx, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: google-authority, namespace: "+fetched+"}\ndata:\n  ca.crt: |\n"+indent(m.google.authority, "    ")+
 		secret(m.google.file(m.t, false))+account+
 		predictor("google", uri("gs://models/iris"), pod, `, env: [{name: SSL_CERT_FILE, value: /etc/ca/ca.crt}], volumeMounts: [{name: ca, mountPath: /etc/ca}]`)))
-	m.complains(ctx, kserveService, "google", "the model cannot be fetched", "401")
+	m.complains(ctx, kserveService, "google", "the model cannot be fetched", "give no token: invalid_grant Invalid JWT Signature.")
 	m.do(m.ApplyYAML(ctx, secret(m.google.file(m.t, true))))
 	m.answers(ctx, kserveService, "google")
 	m.do(m.DeleteYAML(ctx, predictor("google", "", "", "")))
@@ -309,4 +340,26 @@ spec:
 	}
 	_, err := m.Kubectl(ctx, "delete", "msvc", "hub", "-n", fetched)
 	m.do(err)
+}
+
+// fromInside: a URI leads nowhere inside, by what it says or by a redirect,
+// until the operator lets it.
+func fromInside(ctx context.Context, m *models) {
+	var s corev1.Service
+	m.do(m.Get(ctx, client.ObjectKey{Namespace: fetched, Name: "hub-cache"}, &s))
+	inside := uri("http://" + net.JoinHostPort(s.Spec.ClusterIP, "8083") + "/org/iris/resolve/main/iris.ubj")
+	named, led := uri("http://hub-cache."+fetched+".svc:8083/org/iris/resolve/main/iris.ubj"), uri(m.web.plain+"/iris.ubj")
+	m.do(m.ApplyYAML(ctx, predictor("inside", inside, "", "")+predictor("named", named, "", "")+predictor("led", led, "", "")))
+	m.complains(ctx, kserveService, "inside", "an internal address", "--allow-internal-models")
+	m.complains(ctx, kserveService, "named", "an internal address", "--allow-internal-models")
+	m.complains(ctx, kserveService, "led", "the model cannot be fetched", "10.96.0.1 is an internal address")
+	if pods := m.pods(ctx, fetched, "inside-"); len(pods) > 0 {
+		m.t.Errorf("it has %d pods", len(pods))
+	}
+	_, err := m.Kubectl(ctx, "patch", "deployment", controller, "-n", system, "--type=json",
+		"-p", `[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--allow-internal-models"}]`)
+	m.do(err)
+	m.do(m.AwaitRollout(ctx, system, controller))
+	m.answers(ctx, kserveService, "inside")
+	m.do(m.DeleteYAML(ctx, predictor("inside", "", "", "")+predictor("named", "", "", "")+predictor("led", "", "", "")))
 }

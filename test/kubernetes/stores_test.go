@@ -82,10 +82,11 @@ func serveAt(t *testing.T, port int, leaf *tls.Certificate, h http.Handler) (add
 	return address
 }
 
-// webStore has the model over HTTPS for whoever sends a token, and over HTTP
-// what leads elsewhere.
+// webStore has the model over HTTPS for whoever sends a token; and over HTTP
+// slowly, half of it once release is closed, or by what leads elsewhere.
 type webStore struct {
 	url, authority, plain string
+	release               chan struct{}
 }
 
 func openWeb(t *testing.T, model []byte) *webStore {
@@ -98,10 +99,23 @@ func openWeb(t *testing.T, model []byte) *webStore {
 		}
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(model))
 	}))
+	release := make(chan struct{})
 	plain := serveAt(t, 0, nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow.ubj" {
+			half := len(model) / 2
+			w.Header().Set("Content-Length", strconv.Itoa(len(model)))
+			_, _ = w.Write(model[:half])
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+			_, _ = w.Write(model[half:])
+			return
+		}
 		http.Redirect(w, r, "http://10.96.0.1"+r.URL.Path, http.StatusFound)
 	}))
-	return &webStore{"https://" + address, roots, "http://" + plain}
+	return &webStore{"https://" + address, roots, "http://" + plain, release}
 }
 
 // Keys of the S3 store, and where it is.
