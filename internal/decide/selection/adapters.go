@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -20,7 +18,7 @@ func (s *subject) adapters(rt *service.Runtime) Rule {
 	switch {
 	case rt.Adapters == nil:
 		return fail(RuleAdapters, "takes no LoRA adapters, "+has+"; where its engine does, say how in its spec.adapters")
-	case scripted(rt.Components.Engine):
+	case s.scripted(rt.Components.Engine):
 		return fail(RuleAdapters, "runs a shell script that hands no arguments to its engine, so none about LoRA adapters; "+has)
 	}
 	return pass(RuleAdapters, "takes LoRA adapters, "+has)
@@ -29,21 +27,25 @@ func (s *subject) adapters(rt *service.Runtime) Rule {
 // maxNamed is how many adapters a reason names.
 const maxNamed = 4
 
-// scripted says whether what is appended to the arguments of a component's
-// container stays in a shell.
-func scripted(c *service.Component) bool {
-	if c == nil {
+// scripted says whether what is appended to a component's command line stays in
+// a shell.
+func (s *subject) scripted(c *service.Component) bool {
+	switch {
+	case c == nil:
 		return false
+	case !s.host.Cluster && c.Local != nil:
+		return shellOnly(c.Local.Command)
 	}
 	main := container(c.Pod, c.Main)
 	if c.Leader != nil {
 		main = container(c.Leader.Pod, c.Leader.Main)
 	}
-	return main != nil && shellOnly(main)
+	return main != nil && shellOnly(slices.Concat(main.Command, main.Args))
 }
 
-func shellOnly(c *corev1.Container) bool {
-	words := slices.Concat(c.Command, c.Args)
+// shellOnly says whether words run a shell's script that uses none of its
+// arguments.
+func shellOnly(words []string) bool {
 	if len(words) == 0 || !slices.Contains([]string{"sh", "bash", "/bin/sh", "/bin/bash"}, words[0]) {
 		return false
 	}

@@ -121,6 +121,12 @@ func (g generator) runtime(i int, a service.Attributes) service.Runtime {
 	if !g.one(15) {
 		rt.Components.Engine = g.component(true)
 	}
+	if g.one(2) {
+		rt.Adapters = &service.AdapterArgs{Each: []string{"{{.Adapter}}"}}
+	}
+	if e := rt.Components.Engine; e != nil && e.Local != nil && g.one(4) {
+		e.Local.Command = []string{"sh", "-c", g.pick("serve", `serve "$@"`)}
+	}
 	if g.one(10) {
 		rt.Components.Decoder = g.component(true)
 	}
@@ -144,6 +150,9 @@ func (g generator) request() Request {
 	}
 	if g.one(4) {
 		svc.Components.Engine = g.component(false)
+	}
+	if g.one(4) {
+		svc.Model = &service.ModelSource{Adapters: []service.Adapter{{Name: "sql"}}}
 	}
 	if g.one(12) {
 		svc.Components.Decoder = g.component(false)

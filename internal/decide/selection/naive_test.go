@@ -121,6 +121,9 @@ func (n naive) judge(rt service.Runtime, candidates []service.Runtime) verdict {
 		asked = n.svc.ProtocolDefault
 	}
 	v.rules["protocol"] = asked == "" || speaks(rt, asked)
+	if n.svc.Model != nil && len(n.svc.Model.Adapters) > 0 {
+		v.rules["adapters"] = rt.Adapters != nil && !n.inShell(rt)
+	}
 	v.rules["host"] = n.runsHere(rt)
 	return v
 }
@@ -476,4 +479,29 @@ func (n naive) present(command []string, install string) bool {
 		return n.host.Programs[line] || install == "" && n.host.Programs["python3"]
 	}
 	return n.host.Programs[command[0]]
+}
+
+// inShell: what is added to the engine's command line goes to a shell alone.
+func (n naive) inShell(rt service.Runtime) bool {
+	e := rt.Components.Engine
+	if e == nil {
+		return false
+	}
+	line := ""
+	for _, c := range e.Pod.Containers {
+		if c.Name == e.Main && e.Leader == nil {
+			line = strings.Join(append(append([]string{}, c.Command...), c.Args...), " ")
+		}
+	}
+	if e.Leader != nil {
+		for _, c := range e.Leader.Pod.Containers {
+			if c.Name == e.Leader.Main {
+				line = strings.Join(append(append([]string{}, c.Command...), c.Args...), " ")
+			}
+		}
+	}
+	if e.Local != nil && !n.host.Cluster {
+		line = strings.Join(e.Local.Command, " ")
+	}
+	return strings.HasPrefix(line, "sh -c ") && !strings.Contains(line, "$@")
 }

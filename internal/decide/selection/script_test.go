@@ -237,7 +237,7 @@ func namedVersion(s string) service.NamedVersion {
 }
 
 func readRuntime(f fieldList) (rt service.Runtime, err error) {
-	if err := f.only("name scope namespace protocols size created disabled multi any multinode decoder workers classes image local install gpus memory"); err != nil {
+	if err := f.only("name scope namespace protocols size created disabled multi any multinode decoder workers classes image local install gpus memory adapters"); err != nil {
 		return rt, err
 	}
 	rt.Name, rt.Namespace, rt.Scope = f["name"], f["namespace"], service.ScopeCluster
@@ -265,6 +265,9 @@ func readRuntime(f fieldList) (rt service.Runtime, err error) {
 	}
 	rt.Disabled, rt.MultiModel, rt.AutoSelectAny, rt.MultiNode = f.has("disabled"), f.has("multi"), f.has("any"), f.has("multinode")
 	rt.AcceleratorClasses = list(f["classes"])
+	if f.has("adapters") {
+		rt.Adapters = &service.AdapterArgs{Each: []string{"{{.Adapter}}"}}
+	}
 	rt.Components, err = readComponents(f)
 	return rt, err
 }
@@ -357,7 +360,7 @@ func readHost(f fieldList) (h Host, err error) {
 }
 
 func readService(f fieldList) (req Request, err error) {
-	if err := f.only("name namespace api format framework arch quant size from runtime kind protocol default multi custom decoder workers classes gpus"); err != nil {
+	if err := f.only("name namespace api format framework arch quant size from runtime kind protocol default multi custom decoder workers classes gpus adapters"); err != nil {
 		return req, err
 	}
 	a := service.Attributes{Format: namedVersion(f["format"]), Framework: namedVersion(f["framework"]),
@@ -376,6 +379,12 @@ func readService(f fieldList) (req Request, err error) {
 	}
 	if f.has("runtime") {
 		svc.Runtime = &service.ObjectRef{Name: f["runtime"], Kind: f["kind"]}
+	}
+	for _, name := range list(f["adapters"]) {
+		if svc.Model == nil {
+			svc.Model = &service.ModelSource{}
+		}
+		svc.Model.Adapters = append(svc.Model.Adapters, service.Adapter{Name: name})
 	}
 	var ok1, ok2 bool
 	svc.Protocol, ok1 = service.ParseProtocol(f["protocol"])
