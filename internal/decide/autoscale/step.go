@@ -131,7 +131,9 @@ func fall(s State, next *State, want int, now time.Time) int {
 
 func busy(in Input) bool { return in.Demand.Queued+in.Demand.Running > 0 }
 
-// idleSince is when the pool fell idle; zero while it is busy or starting.
+// idleSince is when the pool fell idle; zero while it is busy or starting. The
+// clocks that replicas' times are by may be off from ours: they tell no later
+// time than now, and none before the last step if the pool was not idle then.
 func idleSince(s State, in Input, now time.Time) time.Time {
 	if busy(in) {
 		return time.Time{}
@@ -141,9 +143,18 @@ func idleSince(s State, in Input, now time.Time) time.Time {
 		if r.Starting {
 			return time.Time{}
 		}
-		if r.ReadyAt.After(newest) {
-			newest = r.ReadyAt
+		at := r.ReadyAt
+		if at.After(now) {
+			if at = now; !s.IdleSince.IsZero() {
+				continue // it was there before
+			}
 		}
+		if at.After(newest) {
+			newest = at
+		}
+	}
+	if s.IdleSince.IsZero() && s.Last.After(newest) {
+		newest = s.Last
 	}
 	// What happened before this owner came says nothing of the demand since:
 	// the clock holds from its first step that knows the demand.

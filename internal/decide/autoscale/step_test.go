@@ -77,6 +77,33 @@ func TestIdleClockStartsAtReadinessAndLastCompletion(t *testing.T) {
 	}
 }
 
+// TestClocksOfOthers: the time at which a replica was ready is by another
+// machine's clock. However far that is off, idleness lasts as long as is said.
+func TestClocksOfOthers(t *testing.T) {
+	for _, skew := range []time.Duration{-time.Hour, -2 * time.Second, 0, 2 * time.Second, time.Hour} {
+		l := service.Limits{Min: 0, Max: 1, Target: 1, ScaleToZeroAfter: time.Minute}
+		now := t0
+		s, _ := Step(State{}, Input{Limits: l}, now)
+		now = now.Add(time.Second)
+		s, d := Step(s, Input{Limits: l, Wake: 1}, now)
+		if d.Count != 1 {
+			t.Fatalf("%v: woken to %d", skew, d.Count)
+		}
+		for range 5 {
+			now = now.Add(time.Second)
+			s, _ = Step(s, Input{Limits: l, Replicas: []Replica{{ID: "a", Starting: true}}}, now)
+		}
+		ready, at := []Replica{{ID: "a", Ready: true, ReadyAt: now.Add(skew)}}, now
+		for d.Count == 1 && now.Sub(at) < 3*time.Hour {
+			now = now.Add(time.Second)
+			s, d = Step(s, Input{Limits: l, Replicas: ready}, now)
+		}
+		if lasted := now.Sub(at); lasted < time.Minute || lasted > time.Minute+3*time.Second {
+			t.Errorf("a clock that is off by %v: slept after %v", skew, lasted)
+		}
+	}
+}
+
 func TestReturningOwnerHoldsTheClock(t *testing.T) {
 	l := limits(0, 3, 10)
 	s, d := Step(State{}, Input{Limits: l, Replicas: ready(-time.Hour, "a", "b")}, t0)

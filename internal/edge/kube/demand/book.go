@@ -1,6 +1,7 @@
 package demand
 
 import (
+	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
@@ -65,10 +66,12 @@ const maxSpan = 10 * time.Second
 // change nothing.
 func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 	g := b.gateways[r.Pod]
-	if g != nil && r.Instance < g.instance {
+	if g != nil && r.Instance < g.instance && !g.silent {
 		return false, nil // of the process before
 	}
-	if g != nil && r.Instance > g.instance {
+	// One that has gone silent sends nothing late: the other is the later
+	// process, its clock set back.
+	if g != nil && r.Instance != g.instance {
 		b.retire(r.Pod, g)
 		g = nil
 	}
@@ -275,11 +278,28 @@ func (b *book) unknown() bool {
 		return true
 	}
 	for pod := range b.live {
-		if g := b.gateways[pod]; g == nil || g.silent || !g.full {
+		if !b.hears(pod) {
 			return true
 		}
 	}
 	return false
+}
+
+// hears says whether a gateway has told all, and still tells.
+func (b *book) hears(pod string) bool {
+	g := b.gateways[pod]
+	return g != nil && !g.silent && g.full
+}
+
+// unheard are the gateways that take requests and have not told all, by name.
+func (b *book) unheard() (pods []string) {
+	for pod := range b.live {
+		if !b.hears(pod) {
+			pods = append(pods, pod)
+		}
+	}
+	slices.Sort(pods)
+	return pods
 }
 
 // demand is the sum over gateways.

@@ -62,6 +62,9 @@ type Server struct {
 		unknown bool
 		served  map[service.Key]bool // published
 		warned  time.Time            // of a refused report
+		// waited is when it is next said of whom nothing is heard; zero while all
+		// gateways are heard.
+		waited time.Time
 	}
 }
 
@@ -163,11 +166,42 @@ func (s *Server) Run(ctx context.Context) {
 		select {
 		case <-t.C:
 			s.update(func(b *book) []string { return b.sweep(s.cfg.Now()) })
+			s.nag()
 		case <-ctx.Done():
 			return
 		}
 	}
 }
+
+// unheardFor is after how long it is said that a gateway which takes requests
+// does not report, and nagEvery how much later it is said again.
+const (
+	unheardFor = time.Minute
+	nagEvery   = time.Hour
+)
+
+// nag says of which gateways nothing is heard: while they are waited for no
+// count falls.
+func (s *Server) nag() {
+	now := s.cfg.Now()
+	s.mu.Lock()
+	pods, told := s.mu.book.unheard(), false
+	switch {
+	case len(pods) == 0:
+		s.mu.waited = time.Time{}
+	case s.mu.waited.IsZero():
+		s.mu.waited = now.Add(unheardFor)
+	case !now.Before(s.mu.waited):
+		s.mu.waited, told = now.Add(nagEvery), true
+	}
+	s.mu.Unlock()
+	if told {
+		s.cfg.Log.Warn("no service is put to sleep, and no count falls: gateways take requests and do not report; may they reach this port?", "pods", strings.Join(pods[:min(len(pods), maxNagged)], " "), "gateways", len(pods))
+	}
+}
+
+// maxNagged is how many pods one line names.
+const maxNagged = 10
 
 // Bounds of the server's connections.
 const (
