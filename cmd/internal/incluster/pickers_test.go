@@ -69,6 +69,12 @@ func (p *scripted) Process(s extprocv3.ExternalProcessor_ProcessServer) error {
 func (r *rig) service(name, labels string, port int) *discoveryv1.EndpointSlice {
 	r.t.Helper()
 	kubetest.Apply(r.t, r.api, r.ns, fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, labels: {%s}}\nspec: {ports: [{name: grpc, port: 9002, targetPort: 9000, appProtocol: kubernetes.io/h2c}]}\n", name, labels))
+	return r.slice(name, port)
+}
+
+// slice writes where the only pod of a Service is.
+func (r *rig) slice(name string, port int) *discoveryv1.EndpointSlice {
+	r.t.Helper()
 	n := int32(port)
 	es := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: ptr("grpc"), Port: &n}},

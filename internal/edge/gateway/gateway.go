@@ -26,6 +26,8 @@ type Gateway struct {
 	draining atomic.Bool
 	leaving  atomic.Bool
 	running  atomic.Int64 // requests that have not been settled
+	// complained is when the log told of a silent endpoint picker last.
+	complained atomic.Int64
 }
 
 // New makes a gateway in front of d and registers its metrics.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
@@ -87,17 +88,30 @@ func (x *exchange) Ask(ctx context.Context, pool service.Key, within func(string
 	case errors.As(err, &own):
 		return nil, own
 	default:
-		x.gw.log.Warn("endpoint picker gave no answer", "request", x.id, "pool", pool.String(), "error", err)
+		x.gw.unanswered(x.id, pool, err)
 		return nil, dispatch.Unanswered(err)
 	}
 	if err := x.rewrite(picked); err != nil {
 		picked.Close()
-		x.gw.log.Warn("endpoint picker changed a body so that it cannot be read", "request", x.id, "pool", pool.String(), "error", err)
-		return nil, dispatch.Unanswered(fmt.Errorf("endpoint picker of pool %s changed the body so that it cannot be read: %w", pool, err))
+		err = fmt.Errorf("endpoint picker of pool %s changed the body so that it cannot be read: %w", pool, err)
+		x.gw.unanswered(x.id, pool, err)
+		return nil, dispatch.Unanswered(err)
 	}
 	picked.Change(h)
 	x.picked = picked // finish closes it
 	return picked.Endpoints(), nil
+}
+
+// logAgain is how often the log tells of pickers that give no answer: one that
+// is away fails every request.
+const logAgain = time.Second
+
+func (g *Gateway) unanswered(id string, pool service.Key, err error) {
+	now := time.Now().UnixNano()
+	if last := g.complained.Load(); now-last < int64(logAgain) || !g.complained.CompareAndSwap(last, now) {
+		return
+	}
+	g.log.Warn("endpoint picker gave no answer", "request", id, "pool", pool.String(), "error", err)
 }
 
 // hold takes memory for the body's sake.
