@@ -128,7 +128,7 @@ func (t *Table) notFound(model string) *NotFoundError {
 		}
 		return c.key.Name
 	}
-	all := t.all
+	all := slices.CompactFunc(slices.Clone(t.all), func(a, b *claim) bool { return a.key == b.key })
 	e.Total = len(all)
 	for _, c := range all {
 		compare := c.key.Name
