@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
 
@@ -78,6 +80,9 @@ func describe(w io.Writer, s admin.Service, now time.Time) {
 		line("From", "%s", s.File)
 	}
 	line("Age", "%s", age(s.Created, now))
+	if seen := s.Status.Generation; seen > 0 && seen < s.Generation {
+		line("Observed", "generation %d of %d: the last change has not been looked at yet", seen, s.Generation)
+	}
 	line("Model", "%s", orDash(s.Model))
 	for _, a := range s.Adapters {
 		line("Adapter", "%s", admin.AdapterText(a))
@@ -88,30 +93,33 @@ func describe(w io.Writer, s admin.Service, now time.Time) {
 	line("Protocol", "%s", orDash(string(s.Status.Protocol)))
 	line("Revision", "%s", orDash(s.Status.Revision))
 	if c := s.Status.Canary; c != nil {
-		line("Canary", "%s: %d %% of the requests, %d %% wanted, %d ready: %s", orDash(c.Revision), c.Percent, c.Wanted, c.Ready, c.Why)
+		line("Canary", "%s", canaryLine(c))
 	}
 	line("URL", "%s", orDash(s.Status.URL))
 	if f := s.Status.Model.LastFailure; f != nil {
 		line("Last failure", "%s: %s", f.Reason, f.Message)
 	}
 	_ = tw.Flush()
-	_, _ = fmt.Fprintln(w, "\nConditions:")
+	if len(s.Status.Conditions) > 0 {
+		_, _ = fmt.Fprintln(w, "\nConditions:")
+	}
 	for _, c := range s.Status.Conditions {
 		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, orDash(c.Reason), age(c.Since, now), c.Message)
 	}
 	_ = tw.Flush()
 	for _, c := range s.Status.Components {
-		l := s.Limits[c.Role]
-		_, _ = fmt.Fprintf(w, "\n%s: %d of %d ready, %d to %d replicas, %g %s each, stops when idle for %s\n", c.Role, c.Ready, c.Desired,
-			l.Min, l.Max, l.Target, l.Metric, l.ScaleToZeroAfter)
-		_, _ = fmt.Fprintf(w, "  scaling: %s\n", orDash(s.Scaling[c.Role]))
-		_, _ = fmt.Fprintf(w, "  cost: %.0f replica-seconds, %.0f of them idle; last start took %.2f s\n", c.ReplicaSeconds, c.IdleSeconds, c.StartupSeconds)
+		describeComponent(w, s, c)
 	}
 	if len(s.Replicas) > 0 {
 		_, _ = fmt.Fprintln(w, "\nReplicas:")
-		_, _ = fmt.Fprintln(tw, "  ID\tROLE\tPHASE\tPID\tADDRESS\tRESTARTS\tAGE\tMESSAGE")
+		processes := slices.ContainsFunc(s.Replicas, func(r replica.Replica) bool { return r.PID != 0 })
+		header := "  ID\tROLE\tPHASE\tADDRESS\tRESTARTS\tAGE\tMESSAGE"
+		if processes {
+			header = "  ID\tROLE\tPHASE\tPID\tADDRESS\tRESTARTS\tAGE\tMESSAGE"
+		}
+		_, _ = fmt.Fprintln(tw, header)
 		for _, r := range s.Replicas {
-			describeReplica(tw, r, now)
+			describeReplica(tw, r, processes, now)
 		}
 		_ = tw.Flush()
 	}
@@ -125,10 +133,47 @@ func describe(w io.Writer, s admin.Service, now time.Time) {
 	}
 }
 
-func describeReplica(w io.Writer, r replica.Replica, now time.Time) {
+// canaryLine says what is known of a canary: a status of other projects has
+// words for its share alone.
+func canaryLine(c *service.CanaryStatus) string {
+	text := fmt.Sprintf("%s: %d %% of the requests", orDash(c.Revision), c.Percent)
+	if c.Wanted > 0 {
+		text += fmt.Sprintf(", %d %% wanted", c.Wanted)
+	}
+	if c.Why != "" {
+		text += fmt.Sprintf(", %d ready: %s", c.Ready, c.Why)
+	}
+	return text
+}
+
+// describeComponent prints what is known of one role's count. On a cluster no
+// controller tells why it is what it is, nor what it has cost.
+func describeComponent(w io.Writer, s admin.Service, c service.ComponentStatus) {
+	text := fmt.Sprintf("\n%s: %d of %d ready", c.Role, c.Ready, c.Desired)
+	if l, known := s.Limits[c.Role]; known {
+		text += fmt.Sprintf(", %d to %d replicas, %g %s each", l.Min, l.Max, l.Target, l.Metric)
+		if l.Min == 0 {
+			text += ", stops when idle for " + l.ScaleToZeroAfter
+		}
+	}
+	_, _ = fmt.Fprintln(w, text)
+	if why := s.Scaling[c.Role]; why != "" {
+		_, _ = fmt.Fprintf(w, "  scaling: %s\n", why)
+	}
+	if c.ReplicaSeconds > 0 || c.StartupSeconds > 0 {
+		_, _ = fmt.Fprintf(w, "  cost: %.0f replica-seconds, %.0f of them idle; last start took %.2f s\n", c.ReplicaSeconds, c.IdleSeconds, c.StartupSeconds)
+	}
+}
+
+func describeReplica(w io.Writer, r replica.Replica, process bool, now time.Time) {
 	message := r.Message
 	if r.Reason != "" && message != "" {
 		message = r.Reason + ": " + message
 	}
-	_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\n", r.ID, r.Role, r.Phase, r.PID, orDash(r.HTTP), r.Restarts, age(r.Created, now), message)
+	columns := []string{"  " + r.ID, string(r.Role), string(r.Phase)}
+	if process {
+		columns = append(columns, itoa(r.PID))
+	}
+	columns = append(columns, orDash(r.HTTP), itoa(r.Restarts), age(r.Created, now), message)
+	_, _ = fmt.Fprintln(w, strings.Join(columns, "\t"))
 }

@@ -20,15 +20,18 @@ func newExplainCommand() *cobra.Command {
 	var n namespaced
 	var files []string
 	var output string
+	var all bool
 	cmd := &cobra.Command{
 		Use:   "explain NAME… | FILE | -f FILE",
-		Short: "Say for every runtime why it was or was not chosen, and its rank",
-		Long: `Say for every runtime why it was or was not chosen, and its rank, for a service
-that is applied or one still in a file. With no server running, a file is
-explained against this machine and the catalog. With --context it is explained
-against a cluster's runtimes and the catalog.`,
+		Short: "Say why a runtime was chosen, and why others were not",
+		Long: `Say which runtimes would do for a service, in their order and why, and what the
+nearest of the others lack; --all says for every runtime which rules it passed
+and failed. The service is one that is applied or one still in a file. With no
+server running, a file is explained against this machine and the catalog. With
+--context it is explained against a cluster's runtimes and the catalog.`,
 		Example: `  roundhouse explain iris
   roundhouse explain iris.yaml
+  roundhouse explain iris --all
   roundhouse explain iris -o json
   roundhouse explain iris.yaml --context production
   roundhouse explain request chat.json   # which replica would answer it, and why`,
@@ -59,14 +62,15 @@ against a cluster's runtimes and the catalog.`,
 			if err != nil {
 				return err
 			}
-			return printExplanations(cmd.OutOrStdout(), out, output)
+			return printExplanations(cmd.OutOrStdout(), out, output, all)
 		},
 	}
 	cmd.AddCommand(newExplainRequestCommand())
 	r.flags(cmd)
 	n.flags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json, which tells everything")
+	cmd.Flags().BoolVar(&all, "all", false, "tell of every runtime and every rule")
 	return cmd
 }
 
@@ -110,7 +114,7 @@ func explanations(cmd *cobra.Command, c backend, n *namespaced, names, files []s
 	return append(out, ex...), nil
 }
 
-func printExplanations(w io.Writer, list []admin.Explanation, output string) error {
+func printExplanations(w io.Writer, list []admin.Explanation, output string, all bool) error {
 	if output == "json" {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
@@ -127,7 +131,11 @@ func printExplanations(w io.Writer, list []admin.Explanation, output string) err
 		if i > 0 {
 			_, _ = fmt.Fprintln(w)
 		}
-		_, _ = fmt.Fprint(w, e.Text)
+		text := e.Brief
+		if all || text == "" {
+			text = e.Text
+		}
+		_, _ = fmt.Fprint(w, text)
 	}
 	return nil
 }

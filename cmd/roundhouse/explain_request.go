@@ -61,7 +61,7 @@ body; - reads standard input.`,
 				return err
 			}
 			if output == "json" {
-				return printExplanations(cmd.OutOrStdout(), []admin.Explanation{why}, output)
+				return printExplanations(cmd.OutOrStdout(), []admin.Explanation{why}, output, true)
 			}
 			_, err = fmt.Fprint(cmd.OutOrStdout(), why.Text)
 			return err

@@ -201,6 +201,9 @@ func costs(s admin.Service) []string {
 	for _, c := range s.Status.Components {
 		total, idle, startup = total+c.ReplicaSeconds, idle+c.IdleSeconds, max(startup, c.StartupSeconds)
 	}
+	if total == 0 && startup == 0 {
+		return []string{"-", "-", "-"} // it has cost nothing yet, or nobody tells
+	}
 	seconds := func(f float64, digits int) string { return strconv.FormatFloat(f, 'f', digits, 64) }
 	return []string{seconds(total, 0), seconds(idle, 0), seconds(startup, 2)}
 }

@@ -222,9 +222,53 @@ func running(t *testing.T, api client.Client, k service.Key) {
 	}
 }
 
+// TestNobodyLooks: of a service that no controller has looked at it is said why
+// that may be, and of another project's how it is adopted.
+func TestNobodyLooks(t *testing.T) {
+	c, api, ns := newCLI(t, "kserve", "ome")
+	kubetest.Apply(t, api, ns, iris+"---\n"+kserve)
+	label := "kubectl label namespace " + ns + " roundhouse.dev/adopt="
+	for _, verb := range []string{"get", "describe"} {
+		args := []string{verb}
+		if verb == "describe" {
+			args = append(args, "iris", "wine")
+		}
+		out := c.run(args...).want(0, "Unknown", "NotSeen", "no controller has looked at it yet", "NotAdopted", "no controller of Roundhouse has looked at it", label+"kserve`", "--adopt kserve").stdout
+		if verb == "describe" {
+			for _, unknown := range []string{"Cost", "cost", "scaling", "Canary", "Replicas", "0 to 0"} {
+				if strings.Contains(out, unknown) {
+					t.Errorf("%q is not known:\n%s", unknown, out)
+				}
+			}
+		}
+	}
+	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
+	relabel := func(value string) {
+		t.Helper()
+		if err := api.Patch(t.Context(), space, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+shape.LabelAdopt+`":"`+value+`"}}}`))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	relabel("ome")
+	c.run("get", "wine").want(0, label+"ome.kserve --overwrite")
+	relabel("kserve")
+	c.run("get", "wine").want(0, "NotSeen", "the namespace adopts kserve")
+	// Another controller's status stays what is shown.
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion("serving.kserve.io/v1beta1")
+	u.SetKind("InferenceService")
+	u.SetNamespace(ns)
+	u.SetName("wine")
+	relabel("")
+	if err := api.Status().Patch(t.Context(), u, client.RawPatch(types.MergePatchType, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)), client.FieldOwner("kserve-controller")); err != nil {
+		t.Fatal(err)
+	}
+	c.run("describe", "wine").want(0, "Ready    True", "Adopted  False  NotAdopted", label)
+}
+
 func TestExplain(t *testing.T) {
 	c, api, ns := newCLI(t, "kserve")
-	c.run("explain", c.file(iris)).want(0, ns+"/iris (roundhouse.dev/v1alpha1 ModelService)", "roundhouse-xgboost", "https://models.example/iris.ubj")
+	c.run("explain", "--all", c.file(iris)).want(0, ns+"/iris (roundhouse.dev/v1alpha1 ModelService)", "roundhouse-xgboost", "https://models.example/iris.ubj")
 	kubetest.Apply(t, api, ns, `apiVersion: serving.kserve.io/v1alpha1
 kind: ServingRuntime
 metadata:

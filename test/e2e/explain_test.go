@@ -35,14 +35,20 @@ func TestExplain(t *testing.T) {
 	}
 	t.Run("a file, not applied", func(t *testing.T) {
 		n := n.on(t)
-		check(t, n.do("explain", file))
-		check(t, n.do("explain", "-f", file))
+		check(t, n.do("explain", "--all", file))
+		check(t, n.do("explain", "--all", "-f", file))
 		contains(t, n.do("get"), "Nothing is served here")
+		brief := n.do("explain", file)
+		matches(t, brief, `(?m)^1 +roundhouse-xgboost`)
+		matches(t, brief, `(?m)^… and \d+ more that will not do \(.*fail format.*\): --all tells of every one$`)
+		if lines := strings.Count(brief, "\n"); lines > 25 {
+			t.Errorf("%d lines are no brief answer:\n%s", lines, brief)
+		}
 	})
 	t.Run("applied", func(t *testing.T) {
 		n := n.on(t)
 		n.do("apply", "-f", file)
-		text := n.do("explain", "iris")
+		text := n.do("explain", "iris", "--all")
 		check(t, text)
 		matches(t, text, `runs on +roundhouse-xgboost \(catalog\)`)
 		n.explainsInJSON(t, runtimes)
@@ -53,7 +59,7 @@ func TestExplain(t *testing.T) {
 	t.Run("no server", func(t *testing.T) {
 		n := n.on(t)
 		n.admin = "http://127.0.0.1:1"
-		check(t, n.do("explain", file))
+		check(t, n.do("explain", "--all", file))
 		fails(t, n.run("explain", "iris"), 1, "nobody listens at http://127.0.0.1:1", "roundhouse up", "--server")
 	})
 }

@@ -68,6 +68,7 @@ func TestUpgrade(t *testing.T) {
 		native(ctx, u.product)
 		kserve(ctx, u.product)
 		ome(ctx, u.product)
+		u.decides(ctx, first)
 		u.own(ctx, "iris", first.tag)
 	})
 	if first == old {
@@ -190,11 +191,12 @@ func (u *upgrade) roll(ctx context.Context, to release) {
 }
 
 // decides has whichever controller leads now look at a change that asks for no
-// new pods, and reads of this release's which one that is.
+// new pods, and reads of this release's which one that is. There are two
+// replicas and no more, whatever the load.
 func (u *upgrade) decides(ctx context.Context, r release) {
 	u.t.Helper()
 	u.changes++
-	u.do(u.ApplyYAML(ctx, strings.Replace(fmt.Sprintf(irisManifest, "iris.ubj", "1"), "maxReplicas: 3", fmt.Sprintf("maxReplicas: %d", 3+u.changes), 1)))
+	u.do(u.ApplyYAML(ctx, strings.Replace(fmt.Sprintf(irisManifest, "iris.ubj", "1"), "maxReplicas: 3", fmt.Sprintf("maxReplicas: 2, scaleToZeroAfter: %dm", u.changes), 1)))
 	u.awaitReady(ctx, modelService, "apps", "iris")
 	if r.chart != u.now.chart {
 		return // it may not say who leads

@@ -15,7 +15,17 @@ import (
 // lines, and is the same for the same result.
 func (r Result) Explain() string {
 	var b strings.Builder
-	line := func(label, text string) { fmt.Fprintf(&b, "%-9s %s\n", label, text) }
+	r.head(&b)
+	width := r.nameWidth()
+	for i := range r.Candidates {
+		r.Candidates[i].explain(&b, width)
+	}
+	return b.String()
+}
+
+// head prints what was asked, what was chosen and why.
+func (r Result) head(b *strings.Builder) {
+	line := func(label, text string) { fmt.Fprintf(b, "%-9s %s\n", label, text) }
 	line("service", r.Service.String())
 	line("model", modelWords(r.Attributes))
 	switch {
@@ -30,32 +40,35 @@ func (r Result) Explain() string {
 	if r.Protocol != "" {
 		line("protocol", string(r.Protocol))
 	}
-	width := 0
+}
+
+// nameWidth is how wide the names of the candidates are, in characters.
+func (r Result) nameWidth() (width int) {
 	for i := range r.Candidates {
 		width = max(width, utf8.RuneCountInString(r.Candidates[i].Name))
 	}
-	for i := range r.Candidates {
-		r.Candidates[i].explain(&b, width)
-	}
-	return b.String()
+	return width
 }
 
-// explain prints one candidate under a heading whose name column is width
-// characters wide.
-func (c *Candidate) explain(b *strings.Builder, width int) {
-	var passed, failed []string
-	for _, r := range c.Rules {
-		if r.Pass {
-			passed = append(passed, r.Name)
-		} else {
-			failed = append(failed, r.Name)
-		}
-	}
-	rank, why := "-", "fails "+strings.Join(failed, ", ")
+// heading prints a candidate's rank, name, scope and why, the name in a column
+// width characters wide.
+func (c *Candidate) heading(b *strings.Builder, width int) {
+	rank, why := "-", "fails "+strings.Join(c.failed(), ", ")
 	if c.Eligible() {
 		rank, why = fmt.Sprint(c.Rank), c.Why
 	}
 	fmt.Fprintf(b, "%-3s %-*s  %-9s  %s\n", rank, width, c.Name, c.Scope, why)
+}
+
+// explain prints one candidate under its heading.
+func (c *Candidate) explain(b *strings.Builder, width int) {
+	c.heading(b, width)
+	var passed []string
+	for _, r := range c.Rules {
+		if r.Pass {
+			passed = append(passed, r.Name)
+		}
+	}
 	for _, r := range c.Rules {
 		switch {
 		case !r.Pass:

@@ -16,6 +16,11 @@ const (
 	// endpoints: its gateways ask nobody where a pool names one of them.
 	LabelPicker = "roundhouse.dev/endpoint-picker"
 
+	// LabelAdopt on a namespace names the foreign dialects whose manifests are
+	// read there, with a dot between several: "kserve.ome". A label's value has no
+	// commas.
+	LabelAdopt = "roundhouse.dev/adopt"
+
 	// Manager is the value of LabelManagedBy.
 	Manager = "roundhouse"
 	// FieldManager owns the fields that are applied.

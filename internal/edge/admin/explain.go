@@ -11,8 +11,8 @@ import (
 )
 
 // explainText is what `roundhouse explain` prints: the model and where each of
-// its attributes came from, then every runtime with every rule.
-func explainText(o fleet.Object, ex fleet.Explanation) string {
+// its attributes came from, then result's words.
+func explainText(o fleet.Object, ex fleet.Explanation, result string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s %s)\n", o.Key, o.Origin.APIVersion, o.Origin.Kind)
 	if ex.URI != "" {
@@ -35,7 +35,7 @@ func explainText(o fleet.Object, ex fleet.Explanation) string {
 		fmt.Fprintf(&b, "  %-14s %s (%s)%s\n", "runs on", p.Name, p.Scope, note)
 	}
 	b.WriteString("\n")
-	b.WriteString(ex.Result.Explain())
+	b.WriteString(result)
 	return b.String()
 }
 

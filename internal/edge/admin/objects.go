@@ -282,7 +282,8 @@ func ExplanationOf(o fleet.Object, ex fleet.Explanation) (Explanation, error) {
 	if err != nil {
 		return Explanation{}, err
 	}
-	out := Explanation{Service: o.Key.String(), Text: explainText(o, ex), Facts: facts}
+	out := Explanation{Service: o.Key.String(), Text: explainText(o, ex, ex.Result.Explain()),
+		Brief: explainText(o, ex, ex.Result.Brief()), Facts: facts}
 	if ex.Result.Chosen != nil {
 		out.Chosen = ex.Result.Chosen.Name
 	}

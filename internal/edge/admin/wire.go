@@ -129,7 +129,8 @@ type RoutingObject struct {
 // the facts behind it.
 type Explanation struct {
 	Service string          `json:"service"`
-	Text    string          `json:"text"`
+	Text    string          `json:"text"`  // every runtime and rule
+	Brief   string          `json:"brief"` // the ranked and the nearest misses; empty of what has none
 	Facts   json.RawMessage `json:"facts"`
 	Chosen  string          `json:"chosen,omitempty"`
 }

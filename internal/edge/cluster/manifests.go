@@ -15,6 +15,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -27,6 +28,8 @@ type Manifest struct {
 	// Problems are why the manifest cannot be read; Object then has its names
 	// alone.
 	Problems []string
+	// Written says that our controller has written the status.
+	Written bool
 
 	written map[string]any // as Authored
 }
@@ -139,6 +142,20 @@ type meta struct {
 	Deleted         *time.Time        `json:"deletionTimestamp"`
 	Labels          map[string]string `json:"labels"`
 	Annotations     map[string]string `json:"annotations"`
+	Managed         []struct {
+		Manager     string `json:"manager"`
+		Subresource string `json:"subresource"`
+	} `json:"managedFields"`
+}
+
+// writtenBy says whether a field manager has written the object's status.
+func (m *meta) writtenBy(manager string) bool {
+	for _, f := range m.Managed {
+		if f.Manager == manager && f.Subresource == "status" {
+			return true
+		}
+	}
+	return false
 }
 
 // annotationApplied is kubectl's copy of what it applied.
@@ -160,6 +177,7 @@ func manifest(r *dialect.Resource, at resource, raw json.RawMessage) (*Manifest,
 	}
 	object["apiVersion"], object["kind"] = at.group+"/"+at.version, r.Kind // lists leave them out
 	m := &Manifest{Status: object["status"], Generation: head.Metadata.Generation, written: dialect.Authored(object, annotationApplied)}
+	m.Written = head.Metadata.writtenBy(shape.FieldManager)
 	doc, err := json.Marshal(m.written)
 	if err != nil {
 		return nil, err

@@ -95,6 +95,7 @@ func (c *Client) Services(ctx context.Context, namespace string) ([]*Service, []
 		more = more || m.Origin.Dialect() != service.DialectRoundhouse
 	}
 	if !more {
+		c.unseen(ctx, out...)
 		return out, refused, nil
 	}
 	// One list for all is cheaper than one for each.
@@ -109,6 +110,7 @@ func (c *Client) Services(ctx context.Context, namespace string) ([]*Service, []
 	for _, s := range out {
 		s.fill(records[s.Object.Key], sets)
 	}
+	c.unseen(ctx, out...)
 	return out, refused, nil
 }
 
@@ -128,6 +130,7 @@ func (c *Client) Service(ctx context.Context, k service.Key) (*Service, error) {
 	list, err := list[*corev1.Pod](ctx, c, podsAt, k.Namespace, url.Values{"labelSelector": {selector}})
 	s.refuse(err)
 	s.observe(list, sets)
+	c.unseen(ctx, s)
 	return s, nil
 }
 
@@ -198,6 +201,9 @@ func (c *Client) records(ctx context.Context, namespace, selector string) (map[s
 // fill adds what a status in the manifest's dialect has no words for.
 func (s *Service) fill(r *fleet.Record, sets map[service.Key][]counted) {
 	st := &s.Status
+	if percent := s.Object.Service.CanaryPercent; st.Canary != nil && st.Canary.Wanted == 0 && percent != nil {
+		st.Canary.Wanted = *percent
+	}
 	if r != nil {
 		rev := r.Revision
 		s.Revision = &rev

@@ -17,12 +17,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
 // LabelAdopt on a namespace names the foreign dialects whose manifests are
-// read there, with a dot between several: "kserve.ome". A label's value has no
-// commas.
-const LabelAdopt = "roundhouse.dev/adopt"
+// read there.
+const LabelAdopt = shape.LabelAdopt
 
 // Foreign are the dialects that others may serve in the same cluster.
 var Foreign = []service.Dialect{service.DialectKServe, service.DialectOME, service.DialectSeldon, service.DialectGateway}

@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+)
+
+// ConditionAdopted says why nobody of Roundhouse's looks after a manifest whose
+// status another project's controller writes. It is in no status; whoever asks
+// is told.
+const ConditionAdopted = "Adopted"
+
+// unseen says of services that no controller of ours has ever looked at why
+// that may be, in place of a status that they do not have.
+func (c *Client) unseen(ctx context.Context, list ...*Service) {
+	labels := map[string]*string{} // what namespaces adopt; nil where that may not be seen
+	for _, s := range list {
+		if s.Manifest.Written || s.Revision != nil || len(s.Manifest.Problems) > 0 {
+			continue
+		}
+		d := s.Manifest.Origin.Dialect()
+		if d == service.DialectRoundhouse {
+			s.say(service.ConditionReady, "Unknown", "NotSeen", "no controller has looked at it yet: `kubectl get pods -A -l app.kubernetes.io/name=roundhouse` says whether one runs")
+			continue
+		}
+		ns := s.Object.Key.Namespace
+		if _, asked := labels[ns]; !asked {
+			labels[ns] = c.adopted(ctx, ns)
+		}
+		reason, message := "NotAdopted", notAdopted(d, ns, labels[ns])
+		if message == "" {
+			reason, message = "NotSeen", fmt.Sprintf("the namespace adopts %s, and no controller has looked at it yet: `kubectl get pods -A -l app.kubernetes.io/name=roundhouse` says whether one runs", d)
+		}
+		if !s.say(service.ConditionReady, "Unknown", reason, message) {
+			s.say(ConditionAdopted, "False", reason, message) // what stands there is another's
+		}
+	}
+}
+
+// say adds a condition unless the status has one of its kind.
+func (s *Service) say(kind, status, reason, message string) bool {
+	st := &s.Status
+	if slices.ContainsFunc(st.Conditions, func(c service.Condition) bool { return c.Type == kind }) {
+		return false
+	}
+	st.Conditions = append(st.Conditions, service.Condition{Type: kind, Status: status, Reason: reason, Message: message})
+	return true
+}
+
+// notAdopted says what has a dialect's manifests looked after in a namespace,
+// "" where its label says so already.
+func notAdopted(d service.Dialect, namespace string, label *string) string {
+	var have []string
+	if label != nil {
+		have = strings.FieldsFunc(*label, func(r rune) bool { return r == '.' || r == '_' })
+	}
+	if slices.Contains(have, string(d)) {
+		return ""
+	}
+	value := strings.Join(append(have, string(d)), ".")
+	overwrite := ""
+	if len(have) > 0 {
+		overwrite = " --overwrite"
+	}
+	return fmt.Sprintf("no controller of Roundhouse has looked at it: `kubectl label namespace %s %s=%s%s` has it adopted here, --adopt %s (the chart's value adopt) everywhere",
+		namespace, shape.LabelAdopt, value, overwrite, d)
+}
+
+// adopted reads a namespace's label; nil where it may not be seen.
+func (c *Client) adopted(ctx context.Context, namespace string) *string {
+	var ns struct {
+		Metadata meta `json:"metadata"`
+	}
+	if err := c.call(ctx, request{method: http.MethodGet, path: "/api/v1/namespaces/" + namespace, verb: "get", what: "namespace " + namespace}, &ns); err != nil {
+		return nil
+	}
+	label := ns.Metadata.Labels[shape.LabelAdopt]
+	return &label
+}
