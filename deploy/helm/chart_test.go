@@ -97,6 +97,7 @@ gateway:
   accessLog: true
   tracingServer: otel:4317
   allowInternalAddresses: true
+  endpointPickers: ignore
   leaveSeconds: 30
   serviceAccount: {annotations: {role: reader}}
   podAnnotations: {a: b}

@@ -97,7 +97,7 @@ func ownCalls(name string) []call {
 
 func gatewayCalls(ns string) []call {
 	out := append(reads(ns), frontCalls("roundhouse-gateway")...)
-	out = append(out, spread(ns, "list watch", ":pods")...)
+	out = append(out, spread(ns, "list watch", ":pods", ":services")...) // endpoint pickers are Services
 	return append(out, spread(ns, "get patch", "apps:deployments/scale", "leaderworkerset.x-k8s.io:leaderworkersets/scale")...)
 }
 
@@ -125,7 +125,6 @@ func TestRBAC(t *testing.T) {
 	writes = append(writes, spread("team-a", "get list", ":pods/log", ":secrets", "apps:deployments")...)
 	writes = append(writes, spread("team-a", "get", ":pods")...)
 	writes = append(writes, spread("team-a", "patch", "gateway.networking.k8s.io:httproutes/status", "gateway.networking.k8s.io:gateways/status")...)
-	writes = append(writes, spread(namespace, "list", ":services")...)
 	for _, set := range []struct {
 		name    string
 		values  string
@@ -145,7 +144,7 @@ func TestRBAC(t *testing.T) {
 			map[string][]call{"roundhouse-endpoint-picker team-a": append(spread("team-a", "list watch", ":pods", "inference.networking.k8s.io:inferencepools",
 				"inference.networking.x-k8s.io:inferencepools", "inference.networking.x-k8s.io:inferencemodels", "inference.networking.x-k8s.io:inferenceobjectives",
 				"inference.networking.x-k8s.io:inferencemodelrewrites"), spread("", "list watch", "apiextensions.k8s.io:customresourcedefinitions")...)},
-			map[string][]call{"roundhouse-endpoint-picker team-a": append(append(never("team-a"), writes...), spread("team-b", "list", ":pods", "inference.networking.k8s.io:inferencepools")...)}},
+			map[string][]call{"roundhouse-endpoint-picker team-a": append(append(never("team-a"), writes...), spread("team-b", "list", ":pods", ":services", "inference.networking.k8s.io:inferencepools")...)}},
 		{"two namespaces", "namespaces",
 			map[string][]call{
 				controller: append(append(controllerCalls("team-a"), controllerCalls("team-b")...), ownCalls(controller)...),
