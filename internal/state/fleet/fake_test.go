@@ -116,15 +116,20 @@ func (s *store) Load() ([]fleet.Object, []fleet.Record, error) {
 	return slices.Collect(maps.Values(s.objects)), slices.Collect(maps.Values(s.records)), nil
 }
 
-// models finds nothing in any model, or an error.
+// models finds nothing in any model, or an error, where it is not told of a URI.
 type models struct {
 	fail  error
 	asked int
+	ranks map[string]int // of adapters
+	fails map[string]error
 }
 
-func (m *models) Inspect(context.Context, string) (service.Attributes, error) {
+func (m *models) Inspect(_ context.Context, uri string) (service.Attributes, error) {
 	m.asked++
-	return service.Attributes{}, m.fail
+	if err := m.fails[uri]; err != nil {
+		return service.Attributes{}, err
+	}
+	return service.Attributes{AdapterRank: m.ranks[uri]}, m.fail
 }
 
 // traffic keeps what was published last.
@@ -157,6 +162,7 @@ type rig struct {
 	catalog  []service.Runtime
 	now      time.Time
 	follow   bool // the next restart follows
+	cluster  bool // from the next restart on
 	reports  []fleet.ServiceState
 	retell   time.Duration // what Report returns
 	*fleet.Fleet
@@ -182,7 +188,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) restart() {
 	r.t.Helper()
 	f, err := fleet.New(fleet.Config{Platform: r.platform, Store: r.store, Models: r.models, Traffic: r.traffic, Routing: r.traffic, Catalog: r.catalog,
-		Now: func() time.Time { return r.now }, Follow: r.follow,
+		Now: func() time.Time { return r.now }, Follow: r.follow, Cluster: r.cluster,
 		Report: func(_ context.Context, st fleet.ServiceState) (time.Duration, error) {
 			r.reports = append(r.reports, st)
 			return r.retell, nil
