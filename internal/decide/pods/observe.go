@@ -2,6 +2,7 @@ package pods
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,9 @@ type Set struct {
 	Since time.Time
 	// Refused is why pods could not be made, in the API server's words.
 	Refused string
+	// Failures are how starts of groups ended, by the number of the group, of
+	// those that have not been ready since.
+	Failures map[string]Failure
 }
 
 // Reasons of replicas that have no pod yet.
@@ -82,6 +86,9 @@ func awaited(k service.Key, s Set, alive map[string]int) []replica.Replica {
 	case len(alive) > 1 || len(alive) == 1 && alive[s.Revision] == 0:
 		r.Reason = reasonRollout
 	}
+	for _, group := range slices.Sorted(maps.Keys(s.Failures)) {
+		s.Failures[group].failed(&r)
+	}
 	var out []replica.Replica
 	for n := alive[s.Revision]; n < s.Count; n++ {
 		r.ID = s.Name + "-awaited-" + strconv.Itoa(n)
@@ -120,6 +127,11 @@ func (h seen) replica(k service.Key, pod *corev1.Pod) (r replica.Replica, shown 
 	}
 	if group, grouped := pod.Labels[LabelGroup]; grouped {
 		h.withWorkers(&r, pod, group, role)
+		for _, s := range h.sets {
+			if f, failed := s.Failures[group]; failed && s.Role == r.Role {
+				f.failed(&r)
+			}
+		}
 	}
 	return r, true
 }

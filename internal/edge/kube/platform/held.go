@@ -90,6 +90,8 @@ type object struct {
 type held struct {
 	objects map[id]object
 	pods    map[string]member
+	// starts are of groups, as long as there is something to have some.
+	starts map[groupID]start
 	// wanted are the objects of the revision last applied.
 	wanted map[id]bool
 	roles  map[service.Role]role
@@ -234,6 +236,9 @@ func (p *Platform) lost(k service.Key, i id, uid types.UID) {
 		return
 	}
 	delete(h.objects, i)
+	if i.kind == kindGroups {
+		h.starts = nil
+	}
 	e := event{drifted: h.wanted[i] && !h.removed}
 	p.tidy(k, h)
 	p.mu.Unlock()
@@ -252,6 +257,7 @@ func (p *Platform) sawPod(k service.Key, name string, pod *corev1.Pod) {
 		}
 		m.Pod = pod
 		h.pods[name] = m
+		h.started(pod)
 	} else {
 		delete(h.pods, name)
 		p.tidy(k, h)

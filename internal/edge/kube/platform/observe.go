@@ -22,7 +22,7 @@ func (h *held) observe(k service.Key) []replica.Replica {
 	var sets []pods.Set
 	for i, o := range h.objects {
 		if i.kind.counted() && !o.deleting && !h.removed {
-			sets = append(sets, pods.Set{Name: i.name, Role: o.role, Revision: o.revision, Count: o.count, Since: o.since, Refused: o.refused})
+			sets = append(sets, pods.Set{Name: i.name, Role: o.role, Revision: o.revision, Count: o.count, Since: o.since, Refused: o.refused, Failures: h.failures(o.role)})
 		}
 	}
 	slices.SortFunc(sets, func(a, b pods.Set) int { return cmp.Compare(a.Name, b.Name) })
