@@ -51,20 +51,25 @@ func fromStorage(uri string) (string, error) {
 	case open && said["bucket"] == "":
 		return "", errors.New(`storage: no bucket is known: give the key of the secret storage-config a "bucket", or the manifest parameters with one`)
 	}
+	if open {
+		uri = "s3://" + said["bucket"] + "/" + strings.TrimPrefix(rest, "/")
+	}
+	return uri, setStorage(said)
+}
+
+// setStorage sets the variables of an S3 store.
+func setStorage(said map[string]string) error {
 	if said["access_key_id"] != "" {
 		if err := os.Unsetenv("AWS_SESSION_TOKEN"); err != nil { // one of other keys
-			return "", err
+			return err
 		}
 	}
 	for member, variable := range storageVariables {
 		if v := said[member]; v != "" {
 			if err := os.Setenv(variable, v); err != nil {
-				return "", fmt.Errorf("storage: %s: %w", member, err)
+				return fmt.Errorf("storage: %s: %w", member, err)
 			}
 		}
 	}
-	if open {
-		uri = "s3://" + said["bucket"] + "/" + strings.TrimPrefix(rest, "/")
-	}
-	return uri, nil
+	return nil
 }
