@@ -1,0 +1,83 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
+)
+
+// shelf is a Fetcher that has some files.
+type shelf map[string]string
+
+func (s shelf) Fetch(_ context.Context, uri string, _ func(done, total int64)) (string, error) {
+	if path, ok := s[uri]; ok {
+		return path, nil
+	}
+	return "", errors.New("404 for\n " + uri)
+}
+
+// TestAdaptersAreFetched: a replica starts once its model and all adapters are
+// there, and is told where; a returning owner knows it, too.
+func TestAdaptersAreFetched(t *testing.T) {
+	dir := t.TempDir()
+	cfg := Config{Dir: dir, Fetcher: shelf{"test://m": "/store/m", "test://sql": "/store/1", "test://chat": "/store/2"}}
+	p := open(t, cfg)
+	sub, k := platformtest.On(t, p), platformtest.Key("lora")
+	rev := revision(k, platformtest.Server{ModelURI: "test://m", Print: "at {{.ModelPath}} {{index .AdapterPaths `sql`}} {{index .AdapterPaths `chat`}}"})
+	rev.Model.Adapters = []workload.Adapter{{Name: "sql", URI: "test://sql"}, {Name: "chat", URI: "test://chat"}}
+	sub.MustApply(rev)
+	sub.MustScale(k, 1)
+	r := sub.AwaitReady(k, 1)[0]
+	if log := sub.ReadLogs(r.ID, fleet.LogOptions{}); !strings.HasPrefix(log, "at /store/m /store/1 /store/2\n") {
+		t.Errorf("it was started with %q", log)
+	}
+	want := []string{"/store/1", "/store/2", "/store/m"}
+	if got := slices.Sorted(slices.Values(p.Models())); !slices.Equal(got, want) {
+		t.Errorf("in use are %q", got)
+	}
+	if err := p.Close(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	q := open(t, cfg)
+	sub = platformtest.On(t, q)
+	sub.MustApply(rev)
+	if now := sub.AwaitReady(k, 1)[0]; now.PID != r.PID {
+		t.Errorf("adopted as %+v, was %+v", now, r)
+	}
+	if got := slices.Sorted(slices.Values(q.Models())); !slices.Equal(got, want) {
+		t.Errorf("in use after adoption are %q", got)
+	}
+}
+
+// TestAdapterCannotBeFetched: the failure names it, and the rest is tried again.
+func TestAdapterCannotBeFetched(t *testing.T) {
+	sub, k := platformtest.On(t, open(t, Config{Fetcher: shelf{"test://m": "/store/m", "test://sql": "/store/1"}})), platformtest.Key("lora")
+	rev := revision(k, platformtest.Server{ModelURI: "test://m"})
+	rev.Model.Adapters = []workload.Adapter{{Name: "sql", URI: "test://sql"}, {Name: "chat", URI: "test://chat"}}
+	sub.MustApply(rev)
+	sub.MustScale(k, 1)
+	r := sub.Await(k, "failed", phase(replica.Failed, "ModelLoadFailed"))[0]
+	if r.Message != `adapter "chat": 404 for test://chat` {
+		t.Errorf("message: %q", r.Message)
+	}
+}
+
+// TestAdaptersVerbatim: what a runtime fetches itself it is told by its URI.
+func TestAdaptersVerbatim(t *testing.T) {
+	sub, k := platformtest.On(t, open(t, Config{Fetcher: shelf{}})), platformtest.Key("lora")
+	rev := revision(k, platformtest.Server{Print: "at {{index .AdapterPaths `sql`}}"})
+	rev.Model = workload.Model{URI: "test://m", Verbatim: true, Adapters: []workload.Adapter{{Name: "sql", URI: "test://sql"}}}
+	sub.MustApply(rev)
+	sub.MustScale(k, 1)
+	r := sub.AwaitReady(k, 1)[0]
+	if log := sub.ReadLogs(r.ID, fleet.LogOptions{}); !strings.HasPrefix(log, "at test://sql\n") {
+		t.Errorf("it was started with %q", log)
+	}
+}
