@@ -26,6 +26,7 @@ type exchange struct {
 	model   string // as the request names it
 	// path builds the replica's path from the name it serves the model by.
 	path func(p *dispatch.Pool) string
+	asIs bool // the path is an HTTPRoute's: the replica is given the request's host, too
 	body body
 	// parsed is set when the model was found in the body.
 	parsed *openai.Request

@@ -15,7 +15,15 @@ func (x *exchange) passOn(path string) bool {
 		x.refuseBody(err)
 		return true
 	}
-	x.path = func(*dispatch.Pool) string { return path }
+	x.path, x.asIs = func(*dispatch.Pool) string { return path }, true
 	x.serveModel()
 	return true
+}
+
+// hostOf is the host that a replica is asked for.
+func (x *exchange) hostOf(address string) string {
+	if x.asIs && x.r.Host != "" {
+		return x.r.Host
+	}
+	return address
 }

@@ -40,12 +40,12 @@ func TestPathsOfHTTPRoutes(t *testing.T) {
 		status                     int
 		by                         string
 	}{
-		{"GET", "a.test", "/own", "", 200, "one GET /own "},
-		{"GET", "a.test", "/own/a%2Fb?q=1&r", "", 200, "one GET /own/a%2Fb?q=1&r "},
-		{"POST", "a.test", "/own/x", `{"model":"whatever"}`, 200, `one POST /own/x {"model":"whatever"}`},
-		{"POST", "a.test", "/own/x", long, 200, "one POST /own/x " + long},
-		{"DELETE", "a.test", "/only/this", "", 200, "two DELETE /only/this "},
-		{"PUT", "a.test", "/r12", "b", 200, "two PUT /r12 b"},
+		{"GET", "a.test", "/own", "", 200, "one GET a.test/own "},
+		{"GET", "a.test", "/own/a%2Fb?q=1&r", "", 200, "one GET a.test/own/a%2Fb?q=1&r "},
+		{"POST", "a.test", "/own/x", `{"model":"whatever"}`, 200, `one POST a.test/own/x {"model":"whatever"}`},
+		{"POST", "a.test", "/own/x", long, 200, "one POST a.test/own/x " + long},
+		{"DELETE", "a.test", "/only/this", "", 200, "two DELETE a.test/only/this "},
+		{"PUT", "a.test", "/r12", "b", 200, "two PUT a.test/r12 b"},
 		{"HEAD", "a.test", "/own", "", 200, ""},
 		{"GET", "a.test", "/lost", "", 500, ""},
 		{"GET", "a.test", "/only/that", "", 404, ""},
@@ -79,7 +79,7 @@ func namedPools(t *testing.T) (out []dispatch.Pool) {
 	for _, name := range []string{"one", "two"} {
 		out = append(out, pool(name, replicaServer(t, func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body) // a client that leaves is nobody's concern here
-			_, _ = fmt.Fprintf(w, "%s %s %s %s", name, r.Method, r.RequestURI, body)
+			_, _ = fmt.Fprintf(w, "%s %s %s%s %s", name, r.Method, r.Host, r.RequestURI, body)
 		})))
 	}
 	return out

@@ -95,7 +95,7 @@ func (x *exchange) upstreamRequest(address string, parts [][]byte, length int64)
 	req := &http.Request{
 		Method: x.r.Method,
 		URL:    &url.URL{Scheme: "http", Host: address, Path: path, RawPath: escaped, RawQuery: x.r.URL.RawQuery},
-		Host:   address,
+		Host:   x.hostOf(address),
 		Header: x.requestHeader(),
 		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}

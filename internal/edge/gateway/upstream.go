@@ -67,7 +67,7 @@ func (d *direct) closeIdle() { d.client.CloseIdle() }
 func (d *direct) do(x *exchange) (incoming, error) {
 	address := x.grant.Address()
 	q := &x.outgoing
-	*q = http1.Request{Address: address, Host: address, Method: x.r.Method, Target: x.target(),
+	*q = http1.Request{Address: address, Host: x.hostOf(address), Method: x.r.Method, Target: x.target(),
 		Fields: x.requestFields(), Timeout: x.gw.cfg.AnswerTimeout}
 	q.Body, q.Length = x.sentBody(x.parts[:0])
 	if x.body.tail != nil {

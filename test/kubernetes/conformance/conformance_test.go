@@ -28,12 +28,13 @@ func TestMain(m *testing.M) { node.Main(m) }
 const system = "roundhouse-system"
 
 // values are the chart's: every namespace has its routes served, since the
-// suites make theirs without our label.
+// suites make theirs without our label, and the hosts of services are not those
+// that the suites ask.
 const values = `
 image: {repository: roundhouse.local/roundhouse, tag: e2e, pullPolicy: Never}
 adopt: [gateway]
 controller: {resources: {requests: {cpu: 50m}}}
-gateway: {resources: {requests: {cpu: 50m}}}
+gateway: {url: "http://{name}.{namespace}.models.test", resources: {requests: {cpu: 50m}}}
 gatewayClass: {create: true}
 `
 
