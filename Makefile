@@ -125,6 +125,19 @@ $(K8S)/coredns: tools/coredns/go.mod tools/coredns/go.sum tools/coredns/main.go
 $(K8S)/versitygw: tools/versitygw/go.mod tools/versitygw/go.sum
 	cd tools/versitygw && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(abspath $@) github.com/versity/versitygw/cmd/versitygw
 
+# The conformance suites of the Gateway API and its Inference Extension, as they
+# are published, and the programs of the pods that these make.
+CONFORMANCE := $(addprefix $(K8S)/,conformance-inference conformance-gateway echo-basic epp)
+$(K8S)/echo-basic $(K8S)/epp $(K8S)/conformance-inference &: tools/conformance/inference/go.mod tools/conformance/inference/go.sum
+	cd tools/conformance/inference && export CGO_ENABLED=0 && \
+	  go build -trimpath -ldflags "-s -w" -o $(abspath $(K8S))/echo-basic sigs.k8s.io/gateway-api/conformance/echo-basic && \
+	  go build -trimpath -ldflags "-s -w" -o $(abspath $(K8S))/epp sigs.k8s.io/gateway-api-inference-extension/cmd/epp && \
+	  go test -c -trimpath -ldflags "-s -w" -o $(abspath $(K8S))/conformance-inference sigs.k8s.io/gateway-api-inference-extension/conformance
+	@touch $(K8S)/echo-basic $(K8S)/epp $(K8S)/conformance-inference
+
+$(K8S)/conformance-gateway: tools/conformance/gateway/go.mod tools/conformance/gateway/go.sum tools/conformance/gateway/suite_test.go tools/conformance/gateway/base.yaml
+	cd tools/conformance/gateway && CGO_ENABLED=0 go test -c -trimpath -ldflags "-s -w" -o $(abspath $@) .
+
 $(K8S)/%: tools/kubernetes/go.mod tools/kubernetes/go.sum tools/kubernetes/build.sh
 	tools/kubernetes/build.sh $(K8S) $*
 	@touch $@
@@ -157,6 +170,10 @@ e2e-image-before: ## build the release that e2e-kubernetes upgrades from, of the
 .PHONY: e2e-kubernetes
 e2e-kubernetes: $(K8S_NODE) $(K8S_ADDONS) $(HELM) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
 	go test -tags kubernetes -count=1 -v -timeout 30m ./test/kubernetes
+
+.PHONY: conformance-kubernetes
+conformance-kubernetes: $(K8S_NODE) $(HELM) $(CONFORMANCE) e2e-image ## run the conformance suites of the Gateway API and its Inference Extension on a real Kubernetes node
+	go test -tags kubernetes -count=1 -v -timeout 40m ./test/kubernetes/conformance
 
 $(AZURITE)/.installed:
 	npm install --ignore-scripts --no-audit --no-fund --loglevel=error --prefix $(AZURITE) azurite@3.35.0

@@ -179,3 +179,11 @@ func TestInferenceExtension(t *testing.T) {
 		},
 	}.run(t)
 }
+
+// TestGatewayAPI runs the suite of the Gateway API v1.5.1, as far as it needs no
+// pods behind plain Services, which our gateway does not forward to.
+func TestGatewayAPI(t *testing.T) {
+	built(t, "conformance-gateway")
+	install(t)
+	suite{program: "conformance-gateway"}.run(t)
+}
