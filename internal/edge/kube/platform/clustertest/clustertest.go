@@ -43,6 +43,7 @@ func Harness(o Options) platformtest.Harness {
 		Revision: func(k service.Key, s platformtest.Server) workload.Revision { return Revision(o, k, s) },
 		Can:      o.Can,
 		Crash:    3 * time.Second, // probes ask once a second, and not at once
+		Settles:  1500 * time.Millisecond,
 	}
 }
 
