@@ -92,6 +92,9 @@ const (
 	// maxImmediate is the longest answer of a picker's own.
 	maxImmediate = 1 << 20
 
+	// foreignAgain is when a picker is asked again that named what is no endpoint.
+	foreignAgain = 100 * time.Millisecond
+
 	window     = 64 << 10 // HTTP/2 window of a stream: what nobody reads of it is held
 	pingAfter  = 30 * time.Second
 	pingTime   = 10 * time.Second

@@ -97,14 +97,31 @@ func (c *Client) ask(ctx context.Context, pool service.Key, r *Request) (*Conver
 		if err == nil {
 			return v, nil
 		}
-		// A connection that was lost before anything was said, as when a picker
-		// is replaced, is worth another.
-		var failed *Failure
-		if try > 0 || v.heard || !errors.As(err, &failed) || failed.Reason != Unreachable {
+		if try > 0 || !worthAnother(ctx, err, v.heard) {
 			c.streams.Add(-1)
 			return nil, err
 		}
 	}
+}
+
+// worthAnother says whether a picker is to be asked again, once: if the
+// connection was lost before it said anything, as when it is replaced; and, a
+// moment later, if it named what is no endpoint, for one of us may have heard
+// first of a pod that came or went.
+func worthAnother(ctx context.Context, err error, heard bool) bool {
+	var failed *Failure
+	switch {
+	case !errors.As(err, &failed):
+		return false
+	case failed.Reason == Foreign:
+		select {
+		case <-time.After(foreignAgain):
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return failed.Reason == Unreachable && !heard
 }
 
 // converse asks over one stream, which goes on if there is no error.

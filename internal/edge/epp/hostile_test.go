@@ -437,3 +437,119 @@ func TestBounds(t *testing.T) {
 		v.Close()
 	}
 }
+
+// TestForeignAtFirst: a picker that has heard before us of a pod, or after us,
+// is asked once more.
+func TestForeignAtFirst(t *testing.T) {
+	asked := 0
+	target := picker(t, func(s stream) error {
+		_, body, err := s.ask()
+		if err != nil {
+			return err
+		}
+		asked++
+		s.to(t, fmt.Sprintf("10.0.0.%d:80", asked))
+		s.body(t, true, string(body))
+		return s.rest()
+	})
+	r := request("{}")
+	r.Within = func(a string) bool { return a == "10.0.0.2:80" }
+	v, err := client(t, target, nil).Ask(t.Context(), pool, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Close()
+	if v.Endpoints()[0] != "10.0.0.2:80" || asked != 2 {
+		t.Errorf("asked %d times, %v", asked, v.Endpoints())
+	}
+}
+
+// FuzzBody puts bodies together and compares with the plain way: all pieces, one
+// after the other.
+func FuzzBody(f *testing.F) {
+	f.Add([]byte("abc"), []byte("ab"), []byte("c"), []byte(""))
+	f.Add([]byte("abc"), []byte("ab"), []byte("d"), []byte("e"))
+	f.Add([]byte("abc"), []byte("abc"), []byte("abc"), []byte("abc"))
+	f.Add([]byte(""), []byte(""), []byte(""), []byte("x"))
+	f.Fuzz(func(t *testing.T, was, one, two, three []byte) {
+		before := bytes.Clone(was)
+		held := int64(0)
+		b := body{was: was, limit: 100, hold: func(n int64) bool { held += n; return true }}
+		pieces := [][]byte{one, two, three}
+		plain := bytes.Join(pieces, nil)
+		var failed *Failure
+		for i, p := range pieces {
+			m := &pb.BodyMutation{Mutation: &pb.BodyMutation_StreamedResponse{StreamedResponse: &pb.StreamedBodyResponse{Body: p, EndOfStream: i == 2}}}
+			if failed = b.take(m); failed != nil {
+				break
+			}
+		}
+		switch {
+		case !bytes.Equal(was, before):
+			t.Error("the request's body was written to")
+		case failed != nil:
+			if len(plain) <= 100 || failed.Reason != TooLarge {
+				t.Errorf("%v of %d bytes", failed, len(plain))
+			}
+		case bytes.Equal(plain, was):
+			if b.changed() || held != 0 {
+				t.Errorf("the same is changed, %d bytes held", held)
+			}
+		case !b.changed() || !bytes.Equal(b.now, plain) || held < int64(cap(b.now)) && !bytes.HasPrefix(was, plain):
+			t.Errorf("%q, changed %v, %d held; want %q", b.now, b.changed(), held, plain)
+		}
+	})
+}
+
+// BenchmarkAsk asks a picker on this machine and hears of the answer.
+func BenchmarkAsk(b *testing.B) {
+	for _, size := range []int{800, 10_000, 220_000} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			t := &testing.T{}
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				b.Fatal(err)
+			}
+			s := grpc.NewServer()
+			s.RegisterService(&grpc.ServiceDesc{ServiceName: "envoy.service.ext_proc.v3.ExternalProcessor", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+				StreamName: "Process", ServerStreams: true, ClientStreams: true, Handler: func(_ any, ss grpc.ServerStream) error {
+					s := stream{ss}
+					_, body, err := s.ask()
+					if err != nil {
+						return err
+					}
+					s.to(t, "10.0.0.1:1")
+					for len(body) > 0 {
+						n := min(maxPiece, len(body))
+						s.body(t, n == len(body), string(body[:n]))
+						body = body[n:]
+					}
+					if _, err := s.recv(); err != nil {
+						return err
+					}
+					s.say(t, &pb.ProcessingResponse{Response: &pb.ProcessingResponse_ResponseHeaders{ResponseHeaders: &pb.HeadersResponse{}}})
+					return s.rest()
+				}}}}, s)
+			go func() { _ = s.Serve(l) }()
+			defer s.Stop()
+			k, err := New(DefaultConfig(), nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer k.Close()
+			if err := k.Set(pool, &Target{Name: "a", Authority: "a", Plain: true, Addresses: []string{l.Addr().String()}}); err != nil {
+				b.Fatal(err)
+			}
+			r := request(strings.Repeat("x", size))
+			b.ReportAllocs()
+			for b.Loop() {
+				v, err := k.Ask(b.Context(), pool, r)
+				if err != nil {
+					b.Fatal(err)
+				}
+				v.Answered(200, http.Header{}, "10.0.0.1:1")
+				v.Close()
+			}
+		})
+	}
+}

@@ -42,7 +42,6 @@ type toldAnswer struct {
 	to     []string
 	body   []byte
 	header string // set to "picker" in the request
-	served *string
 }
 
 func (a *toldAnswer) Endpoints() []string  { return a.to }
