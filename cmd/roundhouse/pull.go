@@ -58,9 +58,13 @@ func (c *pullCommand) run(cmd *cobra.Command, uris []string) error {
 		if err != nil {
 			return err
 		}
-		return c.pull(cmd, uri, func(progress func(artifact.Progress)) (string, error) {
+		err = c.pull(cmd, uri, func(progress func(artifact.Progress)) (string, error) {
 			return c.out, artifact.Materialize(contextOf(cmd), c.out, artifact.Request{URI: uri}, artifact.Config{PublicOnly: c.public}, nil, nil, progress)
 		})
+		if from := os.Getenv("ROUNDHOUSE_CREDENTIALS"); from != "" && artifact.Denied(err) {
+			return fmt.Errorf("%w; credentials here are those of %s", err, from)
+		}
+		return err
 	}
 	if cmd.Flags().Changed("public-only") {
 		return usagef("--public-only goes with --out")

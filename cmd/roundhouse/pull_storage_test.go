@@ -80,6 +80,27 @@ func TestPullFromStorage(t *testing.T) {
 	}
 }
 
+// TestPullSaysWhoseCredentials: a refusal names where credentials came from, as
+// whoever made the pod says.
+func TestPullSaysWhoseCredentials(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/denied.bin" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	defer server.Close()
+	noStorage(t)
+	t.Setenv("ROUNDHOUSE_CREDENTIALS", "the secret s3")
+	for path, want := range map[string]bool{"/denied.bin": true, "/missing.bin": false} {
+		_, err := runHere(t, "pull", server.URL+path, "--out", filepath.Join(t.TempDir(), "m"))
+		if err == nil || strings.HasSuffix(err.Error(), "; credentials here are those of the secret s3") != want {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 func TestStorageThatCannotBeRead(t *testing.T) {
 	for _, c := range []struct{ uri, config, override, says string }{
 		{"storage://iris", "", "", `"type"`},

@@ -242,7 +242,7 @@ secrets: [{name: %[1]s}]
 func fromS3(ctx context.Context, m *models) {
 	const id, secret = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
 	m.do(m.ApplyYAML(ctx, s3Secret("s3", id, secret, "wrong")+s3Account(m, "s3")+predictor("s3", uri("s3://models/iris"), ", serviceAccountName: s3", "")))
-	said := m.complains(ctx, kserveService, "s3", "the model cannot be fetched", "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY is not the secret of AWS_ACCESS_KEY_ID")
+	said := m.complains(ctx, kserveService, "s3", "the model cannot be fetched", "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY is not the secret of AWS_ACCESS_KEY_ID", "the service account s3, which lists s3")
 	if strings.Contains(said, "wrong") {
 		m.t.Errorf("it shows the key: %s", said)
 	}
@@ -273,7 +273,7 @@ func fromStorageConfig(ctx context.Context, m *models) {
 	m.do(m.ApplyYAML(ctx, predictor("keyed", keyed, "", "")))
 	m.complains(ctx, kserveService, "keyed", `secret "storage-config" not found`)
 	m.do(m.ApplyYAML(ctx, config("wrong")))
-	m.complains(ctx, kserveService, "keyed", "the model cannot be fetched", "SignatureDoesNotMatch")
+	m.complains(ctx, kserveService, "keyed", "the model cannot be fetched", "SignatureDoesNotMatch", "the key minio of the secret storage-config")
 	m.do(m.ApplyYAML(ctx, config(s3SecretKey)+predictor("bytype", byType, "", "")))
 	m.answers(ctx, kserveService, "keyed")
 	m.answers(ctx, kserveService, "bytype")
@@ -311,6 +311,12 @@ func fromGoogle(ctx context.Context, m *models) {
 	m.do(m.ApplyYAML(ctx, secret(m.google.file(m.t, true))))
 	m.answers(ctx, kserveService, "google")
 	m.do(m.DeleteYAML(ctx, predictor("google", "", "", "")))
+	// Where the account lists another secret besides, none is mounted: the file
+	// comes as a variable.
+	m.do(m.ApplyYAML(ctx, s3Secret("other", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "none")+strings.Replace(account, "[{name: google}]", "[{name: other}, {name: google}]", 1)+
+		predictor("google2", uri("gs://models/iris"), pod, `, env: [{name: SSL_CERT_FILE, value: /etc/ca/ca.crt}], volumeMounts: [{name: ca, mountPath: /etc/ca}]`)))
+	m.answers(ctx, kserveService, "google2")
+	m.do(m.DeleteYAML(ctx, predictor("google2", "", "", "")))
 }
 
 // fromHub: a repository that wants a token, by a cache of the Hub in the cluster.

@@ -81,7 +81,7 @@ const (
 // annotations of the account, or of the service, say. What the container that
 // serves states itself goes before all of it.
 func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string) {
-	a := r.o.Accounts[accountName(pod)]
+	a, known := r.o.Accounts[accountName(pod)]
 	var from []corev1.EnvFromSource
 	secrets := a.own(accountName(pod))
 	if one := r.annotation(storageAnnotation); one != "" { // KServe's for one secret in place of the account's
@@ -92,6 +92,9 @@ func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string
 			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Optional: new(true)}})
 	}
 	c.EnvFrom = append(from, c.EnvFrom...) // the last one counts
+	if known && slices.Contains(guarded, scheme) {
+		c.Env = append(c.Env, corev1.EnvVar{Name: whoseVariable, Value: r.whose(accountName(pod), secrets, c)})
+	}
 	if scheme == "s3" || scheme == "storage" {
 		for _, name := range slices.Sorted(maps.Keys(annotated)) {
 			for _, of := range []map[string]string{r.c.Annotations, r.rev.Annotations, a.Annotations} {
@@ -125,4 +128,27 @@ func (a Account) own(name string) (out []string) {
 		}
 	}
 	return out
+}
+
+// whoseVariable tells the container that fetches, for its last words, where its
+// credentials come from.
+const whoseVariable = "ROUNDHOUSE_CREDENTIALS"
+
+// whose names the secrets that a model is fetched with.
+func (r *renderer) whose(account string, secrets []string, c *corev1.Container) string {
+	var out []string
+	for _, e := range c.Env {
+		if e.Name == storageConfig && e.ValueFrom != nil {
+			out = append(out, "the key "+e.ValueFrom.SecretKeyRef.Key+" of the secret "+e.ValueFrom.SecretKeyRef.Name)
+		}
+	}
+	switch {
+	case r.annotation(storageAnnotation) != "":
+		out = append(out, "the secret "+secrets[0])
+	case len(secrets) == 0:
+		out = append(out, "the service account "+account+", which lists no secret")
+	default:
+		out = append(out, "the service account "+account+", which lists "+strings.Join(secrets, ", "))
+	}
+	return strings.Join(out, ", and of ")
 }

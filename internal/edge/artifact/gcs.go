@@ -151,7 +151,7 @@ func (g *gcsSource) token(ctx context.Context) *oauth2.Token {
 		// The token source outlives this request, so it gets the store's
 		// client and no deadline of the caller.
 		lasting := context.WithValue(context.WithoutCancel(ctx), oauth2.HTTPClient, g.s.client)
-		creds, err := google.FindDefaultCredentials(lasting, gcsReadScope)
+		creds, err := googleCredentials(lasting)
 		if err != nil {
 			g.noCreds = time.Now()
 			g.s.log.DebugContext(ctx, "no Google credentials found; asking Cloud Storage anonymously", "error", err)
@@ -168,13 +168,24 @@ func (g *gcsSource) token(ctx context.Context) *oauth2.Token {
 	return t
 }
 
+// googleVariable holds a service account's file where a secret of KServe's is
+// handed on key by key, as variables.
+const googleVariable = "gcloud-application-credentials.json"
+
+func googleCredentials(ctx context.Context) (*google.Credentials, error) {
+	if raw := os.Getenv(googleVariable); raw != "" && os.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "" {
+		return google.CredentialsFromJSONWithType(ctx, []byte(raw), google.ServiceAccount, gcsReadScope)
+	}
+	return google.FindDefaultCredentials(ctx, gcsReadScope)
+}
+
 // whyDenied says of a refusal that the credentials there are gave no token.
 func (g *gcsSource) whyDenied(err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var answer *answerError
-	if g.why != "" && errors.As(err, &answer) && (answer.status == http.StatusUnauthorized || answer.status == http.StatusForbidden) {
-		answer.hint = "it was asked anonymously, since the credentials of GOOGLE_APPLICATION_CREDENTIALS give no token: " + g.why
+	if g.why != "" && Denied(err) && errors.As(err, &answer) {
+		answer.hint = "it was asked anonymously, since the Google credentials give no token: " + g.why
 	}
 	return err
 }

@@ -189,13 +189,17 @@ func TestGoogleTokenRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustWrite(t, file, string(raw))
-	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", file)
 	t.Setenv("STORAGE_EMULATOR_HOST", "")
-	s := newStore(t, func(c *Config) { c.Attempts = 1 })
-	s.client.Transport = redirected{mustURL(t, tokens.URL)}
-	_, err = s.Fetch(t.Context(), Request{URI: "gs://bucket/m"}, nil)
-	wantError(t, err, "give no token: invalid_grant Invalid JWT Signature.")
-	if strings.Contains(err.Error(), "eyJ") {
-		t.Errorf("the assertion is shown: %v", err)
+	for _, by := range []map[string]string{{"GOOGLE_APPLICATION_CREDENTIALS": file, googleVariable: "other"}, {"GOOGLE_APPLICATION_CREDENTIALS": "", googleVariable: string(raw)}} {
+		for k, v := range by {
+			t.Setenv(k, v)
+		}
+		s := newStore(t, func(c *Config) { c.Attempts = 1 })
+		s.client.Transport = redirected{mustURL(t, tokens.URL)}
+		_, err = s.Fetch(t.Context(), Request{URI: "gs://bucket/m"}, nil)
+		wantError(t, err, "give no token: invalid_grant Invalid JWT Signature.")
+		if strings.Contains(err.Error(), "eyJ") || !Denied(err) {
+			t.Errorf("%v", err)
+		}
 	}
 }

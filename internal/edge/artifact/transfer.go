@@ -56,6 +56,12 @@ func (e *answerError) Is(target error) bool {
 	return false
 }
 
+// Denied says whether a source refused who asked, or who did not say who asks.
+func Denied(err error) bool {
+	var e *answerError
+	return errors.As(err, &e) && (e.status == http.StatusUnauthorized || e.status == http.StatusForbidden)
+}
+
 // hints answers refusals of a source.
 type hints struct {
 	denied, missing string

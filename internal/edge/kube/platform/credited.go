@@ -28,11 +28,13 @@ func (p *Platform) credited(ctx context.Context, r workload.Revision, todo []ren
 			!slices.ContainsFunc(todo, func(o rendered) bool { return o.kind.counted() && o.role == c.Role }) {
 			continue
 		}
-		a, err := p.account(ctx, client.ObjectKey{Namespace: r.Service.Namespace, Name: name})
+		a, readable, err := p.account(ctx, client.ObjectKey{Namespace: r.Service.Namespace, Name: name})
 		if err != nil {
 			return nil, err
 		}
-		o.Accounts[name] = a
+		if readable {
+			o.Accounts[name] = a
+		}
 	}
 	if len(o.Accounts) == 0 && !o.PublicModels {
 		return todo, nil
@@ -49,20 +51,20 @@ func (p *Platform) credited(ctx context.Context, r workload.Revision, todo []ren
 // account reads a service account, past every cache. One that is not there, or
 // may not be read, has no secrets: a model may be public, and a pod says
 // itself that its account is missing.
-func (p *Platform) account(ctx context.Context, at client.ObjectKey) (out shape.Account, err error) {
+func (p *Platform) account(ctx context.Context, at client.ObjectKey) (out shape.Account, readable bool, err error) {
 	var a corev1.ServiceAccount
 	switch err := p.cfg.Reader.Get(ctx, at, &a); {
 	case apierrors.IsNotFound(err):
-		return out, nil
+		return out, true, nil
 	case apierrors.IsForbidden(err):
 		p.cfg.Log.Warn("models are fetched without the secrets of a service account: it may not be read", "account", at.String(), "error", err)
-		return out, nil
+		return out, false, nil
 	case err != nil:
-		return out, err
+		return out, false, err
 	}
 	out.Annotations = a.Annotations
 	for _, s := range a.Secrets {
 		out.Secrets = append(out.Secrets, s.Name)
 	}
-	return out, nil
+	return out, true, nil
 }

@@ -57,7 +57,7 @@ func TestSecretsOfAnAccount(t *testing.T) {
 		return out
 	}
 	f.MustApply(with("1", "keeper"))
-	const want = `[[{"secretRef":{"name":"s3creds","optional":true}}],[{"name":"S3_ENDPOINT","value":"minio:9000"}]]`
+	const want = `[[{"secretRef":{"name":"s3creds","optional":true}}],[{"name":"ROUNDHOUSE_CREDENTIALS","value":"the service account keeper, which lists s3creds"},{"name":"S3_ENDPOINT","value":"minio:9000"}]]`
 	if got := fetcher(); got != want {
 		t.Errorf("fetched with %s", got)
 	}
@@ -80,7 +80,7 @@ func TestSecretsOfAnAccount(t *testing.T) {
 	}
 	// One that is not there has none, and its pods will say so.
 	again.MustApply(with("3", "nobody"))
-	if got := fetcher(); got != "[null,null]" {
+	if got := fetcher(); got != `[null,[{"name":"ROUNDHOUSE_CREDENTIALS","value":"the service account nobody, which lists no secret"}]]` {
 		t.Errorf("without an account: %s", got)
 	}
 }

@@ -57,7 +57,7 @@ func TestPublicModels(t *testing.T) {
 		t.Errorf("it was written all the same: %s", got)
 	}
 	on.MustApply(with("3", "https://models.example.com/iris"))
-	if got := variables(); got != "ROUNDHOUSE_PUBLIC_ONLY=true" {
+	if got := variables(); !strings.HasPrefix(got, "ROUNDHOUSE_PUBLIC_ONLY=true") {
 		t.Errorf("a public model is fetched with %q", got)
 	}
 }
