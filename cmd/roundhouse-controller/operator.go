@@ -13,10 +13,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -52,7 +50,8 @@ type operator struct {
 	fleet    *fleet.Fleet
 	gateways *gatewayapi.Watch
 	pickers  *named
-	rerouted chan struct{} // routing objects changed
+	rerouted chan struct{}    // routing objects changed
+	handed   chan service.Key // capacity 1: a service that another installation left to us
 	pools    *addresses
 	calls    *kube.Calls
 	measures *measures
@@ -75,7 +74,7 @@ const leaseRetry = 2 * time.Second
 const shutdownTimeout = 20 * time.Second
 
 func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log logger) (*operator, error) {
-	op := &operator{opts: o, log: log, rerouted: make(chan struct{}, 1), led: make(chan struct{}), calls: kube.NewCalls()}
+	op := &operator{opts: o, log: log, rerouted: make(chan struct{}, 1), handed: make(chan service.Key, 1), led: make(chan struct{}), calls: kube.NewCalls()}
 	cfg = rest.CopyConfig(cfg)
 	op.calls.Of(cfg)
 	op.measures = newMeasures(op)
@@ -164,7 +163,7 @@ func (op *operator) edges(cfg *rest.Config) error {
 	for _, d := range o.adopt {
 		adopt = append(adopt, service.Dialect(d))
 	}
-	op.source, err = objects.New(objects.Config{Cache: m.GetCache(), Mapper: m.GetRESTMapper(), Records: op.records, Reporter: op.writer,
+	op.source, err = objects.New(objects.Config{Cache: m.GetCache(), Mapper: m.GetRESTMapper(), Records: op.records, Elsewhere: op.elsewhere, Reporter: op.writer,
 		Adopt: adopt, Namespaces: o.namespaces, Log: op.log})
 	if err != nil {
 		return err
@@ -216,7 +215,7 @@ func (op *operator) decide(*rest.Config) error {
 	if op.pools, err = newAddresses(op.opts.internalAddresses, troubled, op.reroute, op.log); err != nil {
 		return err
 	}
-	op.fleet, err = fleet.New(fleet.Config{Platform: op.platform, Store: op.records, Models: models, Traffic: op.traffic, Routing: op,
+	op.fleet, err = fleet.New(fleet.Config{Platform: guarded{op.platform, op.records.Elsewhere}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op,
 		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
 	return err
 }
@@ -252,8 +251,8 @@ func (op *operator) enlist(ctx context.Context) error {
 	if err := op.platform.Start(ctx, m.GetCache()); err != nil {
 		return err
 	}
-	if _, err := m.GetCache().GetInformer(ctx, &appsv1.ControllerRevision{}, cache.BlockUntilSynced(false)); err != nil {
-		return fmt.Errorf("watch the records: %w", err)
+	if err := op.watchRecords(ctx); err != nil {
+		return err
 	}
 	live, err := newGateways(m.GetConfig(), op.opts.system, op.opts.gatewayService, op.traffic.SetLive)
 	if err != nil {
@@ -262,7 +261,7 @@ func (op *operator) enlist(ctx context.Context) error {
 	return errors.Join(m.Add(op.source), m.Add(live), m.Add(always(op.tell)), m.Add(always(op.listen)), m.Add(always(func(ctx context.Context) error {
 		op.traffic.Run(ctx)
 		return nil
-	})), m.Add(manager.RunnableFunc(op.lead)))
+	})), m.Add(manager.RunnableFunc(op.lead)), m.Add(manager.RunnableFunc(op.handover)))
 }
 
 // always runs in every controller, whether it leads or not.

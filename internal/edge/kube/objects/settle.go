@@ -161,6 +161,23 @@ func (s *Source) withheld(id fleet.ID, c *claim) bool {
 	return c.other != nil && id.Kind == serviceID && s.cfg.Records.Manifest(id.Key) == nil
 }
 
+// elsewhere says who else looks after a service.
+func (s *Source) elsewhere(id fleet.ID) string {
+	if s.cfg.Elsewhere == nil || id.Kind != serviceID {
+		return ""
+	}
+	return s.cfg.Elsewhere(id.Key)
+}
+
+// Again looks again at the manifests of a service.
+func (s *Source) Again(k service.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.mu.claims[fleet.ID{Kind: serviceID, Key: k}] {
+		s.queue.Add(i)
+	}
+}
+
 // settle tells the sink of an object as it is now, and the authors of its
 // manifests what is wrong with them.
 func (s *Source) settle(ctx context.Context, id fleet.ID) error {
@@ -178,17 +195,21 @@ func (s *Source) settle(ctx context.Context, id fleet.ID) error {
 	}
 	_, known := s.mu.applied[id]
 	s.mu.Unlock()
+	other := s.elsewhere(id)
 	var errs []error
 	for i, l := range losers {
 		errs = append(errs, s.refuse(ctx, i, l, Refusal{Reason: ReasonTaken, Message: fmt.Sprintf(
 			"metadata.name: %s is the name of an older %s (%s): delete one of them, or give this one another name", id.Name, c.ref.Kind, c.ref.Group)}))
 	}
 	switch {
-	case c == nil || withheld:
+	case c == nil || withheld || other != "":
 		if known {
 			errs = append(errs, s.withdraw(ctx, id))
 		}
-		if withheld {
+		switch {
+		case c != nil && other != "":
+			errs = append(errs, s.refuse(ctx, at, c, Refusal{Reason: ReasonManaged, Message: other, Manager: other}))
+		case withheld:
 			errs = append(errs, s.refuse(ctx, at, c, Refusal{Reason: ReasonManaged, Message: managed(at, c), Manager: c.other.Manager}))
 		}
 	case c.object == nil:

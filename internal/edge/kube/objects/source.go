@@ -62,6 +62,9 @@ type Config struct {
 	Records Records
 	// Reporter is nil in a process that only follows.
 	Reporter Reporter
+	// Elsewhere says, in words, that somebody else looks after a service whatever
+	// its manifest says; "" for nobody, and nil where that is not asked.
+	Elsewhere func(service.Key) string
 	// Adopt are the foreign dialects that are read in every namespace. In
 	// others a namespace says so itself, with [LabelAdopt].
 	Adopt []service.Dialect
@@ -363,7 +366,7 @@ func (s *Source) Objects() []fleet.Object {
 func (s *Source) objects() []fleet.Object {
 	var out []fleet.Object
 	for id := range s.mu.claims {
-		if _, c := s.winner(id); c != nil && c.object != nil && !s.withheld(id, c) {
+		if _, c := s.winner(id); c != nil && c.object != nil && !s.withheld(id, c) && s.elsewhere(id) == "" {
 			out = append(out, *c.object)
 		}
 	}

@@ -38,10 +38,13 @@ const conflicts = 10
 // Lead notes in a ConfigMap of the installation's own namespace, as an
 // annotation, that records are written in this format from now on, and learns
 // from it whether a later one has been. Call it before Read, once this process
-// leads. After an error every later format counts as written: better none
+// leads. The namespace is the installation's name from then on. After an error every later format counts as written: better none
 // leads than that one overwrites what a newer one decided. api must not read
 // from a cache.
 func (s *Store) Lead(ctx context.Context, api client.Client, name client.ObjectKey) (err error) {
+	s.mu.Lock()
+	s.mu.installation = name.Namespace
+	s.mu.Unlock()
 	s.setLater(math.MaxInt)
 	for range conflicts {
 		var later int

@@ -8,6 +8,7 @@
 package records
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -17,6 +18,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,6 +65,10 @@ type Store struct {
 		known map[service.Key][]kept // ascending by number
 		// later is the highest format that this installation has written.
 		later int
+		// installation is ours, "" before Lead; elsewhere are the services that
+		// others look after, with whose.
+		installation string
+		elsewhere    map[service.Key]string
 	}
 }
 
@@ -87,7 +93,7 @@ type stored struct {
 // New makes a store. c reads ControllerRevisions from a cache.
 func New(c client.Client) *Store {
 	s := &Store{client: c}
-	s.mu.known, s.mu.later = map[service.Key][]kept{}, math.MaxInt
+	s.mu.known, s.mu.later, s.mu.elsewhere = map[service.Key][]kept{}, math.MaxInt, map[service.Key]string{}
 	return s
 }
 
@@ -140,8 +146,8 @@ func Newest(list []appsv1.ControllerRevision) map[service.Key]*appsv1.Controller
 	out := map[service.Key]*appsv1.ControllerRevision{}
 	for i := range list {
 		cr := &list[i]
-		k := service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
-		if b := out[k]; b == nil || b.Revision < cr.Revision {
+		k := serviceOf(cr)
+		if b := out[k]; b == nil || counts(cr, b) {
 			out[k] = cr
 		}
 	}
@@ -186,7 +192,12 @@ func (s *Store) Read(ctx context.Context) (records []fleet.Record, err error) {
 		slices.SortFunc(of, func(a, b kept) int { return cmp.Compare(a.number, b.number) })
 	}
 	s.mu.Lock()
-	s.mu.known = known
+	s.mu.known, s.mu.elsewhere = known, map[service.Key]string{}
+	for k, cr := range newest {
+		if !k.IsCanary() {
+			s.attribute(k, cr)
+		}
+	}
 	s.mu.Unlock()
 	return records, errors.Join(errs...)
 }
@@ -227,17 +238,31 @@ func (s *Store) Manifest(k service.Key) []byte {
 	return nil
 }
 
-// Services lists those with a record, canaries left out.
+// MadeFrom implements fleet.Made.
+func (s *Store) MadeFrom(k service.Key, document []byte) bool {
+	was := s.Manifest(k)
+	if bytes.Equal(was, document) {
+		return true
+	}
+	var a, b any
+	return json.Unmarshal(was, &a) == nil && json.Unmarshal(document, &b) == nil && reflect.DeepEqual(a, b)
+}
+
+// Services lists those with a record, canaries left out, and those that other
+// installations look after.
 func (s *Store) Services() []service.Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.DeleteFunc(slices.Collect(maps.Keys(s.mu.known)), service.Key.IsCanary)
+	return slices.DeleteFunc(slices.Collect(maps.Keys(s.mu.known)), func(k service.Key) bool { return k.IsCanary() || s.mu.elsewhere[k] != "" })
 }
 
 // PutRecord implements fleet.Store.
 func (s *Store) PutRecord(r fleet.Record) error {
 	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
+	if other := s.Elsewhere(r.Service); other != nil {
+		return other
+	}
 	cr, one, err := s.render(r)
 	if err != nil {
 		return err
@@ -312,6 +337,11 @@ func (s *Store) render(r fleet.Record) (*appsv1.ControllerRevision, kept, error)
 			Annotations: map[string]string{shape.AnnotationService: r.Service.Name, AnnotationFormat: strconv.Itoa(Format)}},
 		Data: runtime.RawExtension{Raw: data}, Revision: 1,
 	}
+	s.mu.Lock()
+	if s.mu.installation != "" {
+		cr.Annotations[AnnotationInstallation] = s.mu.installation
+	}
+	s.mu.Unlock()
 	return cr, one, nil
 }
 
@@ -343,6 +373,14 @@ func (s *Store) create(ctx context.Context, cr *appsv1.ControllerRevision) error
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
+	there := &appsv1.ControllerRevision{}
+	if err := s.client.Get(ctx, client.ObjectKeyFromObject(cr), there); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	k, ours := serviceOf(cr), cr.Annotations[AnnotationInstallation]
+	if by := there.Annotations[AnnotationInstallation]; by != "" && by != ours {
+		return &ElsewhereError{k, by, ours}
+	}
 	patch, err := json.Marshal(map[string]any{"revision": cr.Revision,
 		"metadata": map[string]any{"ownerReferences": cr.OwnerReferences}})
 	if err != nil {
@@ -369,6 +407,9 @@ func (s *Store) DeleteRecord(k service.Key) error {
 	defer cancel()
 	s.mu.Lock()
 	of := slices.Clone(s.mu.known[k])
+	if s.mu.elsewhere[k.Stable()] != "" {
+		of = nil // they are not ours to delete
+	}
 	s.mu.Unlock()
 	left := s.drop(ctx, k, of)
 	s.mu.Lock()
