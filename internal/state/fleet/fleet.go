@@ -70,6 +70,12 @@ type Store interface {
 	Load() ([]Object, []Record, error)
 }
 
+// Made is a Store that knows what its records were made from.
+type Made interface {
+	// MadeFrom says whether a service's record was made from this document.
+	MadeFrom(k service.Key, document []byte) bool
+}
+
 // Models reads what a model's files say of themselves.
 type Models interface {
 	// Inspect returns the attributes found at uri, with where each was found,
@@ -242,8 +248,11 @@ func (f *Fleet) Restore(ctx context.Context) error {
 		}
 	}
 	forgotten := f.restoreCanaries(pinned)
+	made, _ := f.cfg.Store.(Made)
 	for k, e := range f.mu.services {
-		if e.stale = e.record == nil || e.record.Selection != f.selectionHash(e.object); e.record != nil {
+		e.stale = e.record == nil || e.record.Selection != f.selectionHash(e.object) ||
+			made != nil && !made.MadeFrom(k, e.object.Original) // changed while nobody looked
+		if e.record != nil {
 			err := f.cfg.Platform.Apply(ctx, e.record.Revision)
 			e.applied = err == nil
 			errs = append(errs, err)
