@@ -192,7 +192,7 @@ func (o *owner) publish() {
 		views[i] = u.view
 	}
 	o.snapshot.Store(&views)
-	o.p.notify.changed(o.key)
+	o.p.changes.Add(o.key)
 }
 
 func (o *owner) isRemoved() bool {

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,35 +30,6 @@ func TestConfigValidate(t *testing.T) {
 	if err := (Config{Dir: "d", Host: "::1"}).Validate(); err != nil {
 		t.Error(err)
 	}
-}
-
-func TestNotifierCoalesces(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNotifier()
-		defer close(n.stop)
-		a, b := service.Key{Name: "a"}, service.Key{Name: "b"}
-		for range 100 {
-			n.changed(a)
-			n.changed(b)
-			synctest.Wait() // a is on offer now: a further change is another one
-		}
-		var got []string
-		for more := true; more; synctest.Wait() {
-			select {
-			case k := <-n.out:
-				got = append(got, k.Name)
-			default:
-				more = false
-			}
-		}
-		if s := strings.Join(got, ""); s != "aba" {
-			t.Errorf("got %s, want each once and a once more", s)
-		}
-		n.changed(a)
-		if k := <-n.out; k != a {
-			t.Errorf("the last change is lost: %v", k)
-		}
-	})
 }
 
 func TestGPUPool(t *testing.T) {

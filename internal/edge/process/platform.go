@@ -43,7 +43,7 @@ type Platform struct {
 	memory   memoryGroups
 	ports    ports
 	programs programs
-	notify   *notifier
+	changes  *fleet.Changes
 
 	closing chan struct{} // closed by Close
 	keep    atomic.Bool   // Close leaves the processes running
@@ -86,9 +86,9 @@ func New(cfg Config) (*Platform, error) {
 		cfg.Logger.Debug("orphans of replicas are left to init", "error", err)
 	}
 	p.hard, p.kill = context.WithCancel(context.Background())
-	p.notify = newNotifier()
+	p.changes = fleet.NewChanges()
 	if err := p.load(); err != nil {
-		close(p.notify.stop)
+		p.changes.Close()
 		return nil, fmt.Errorf("process: %w", err)
 	}
 	go p.housekeeping()
@@ -169,7 +169,7 @@ func (p *Platform) forget(o *owner) {
 		p.removeLogs(o.key)
 	}
 	p.mu.Unlock()
-	p.notify.changed(o.key)
+	p.changes.Add(o.key)
 }
 
 // Observe returns the service's replicas, oldest first.
@@ -200,7 +200,7 @@ func (p *Platform) Services(context.Context) ([]service.Key, error) {
 }
 
 // Changed carries the keys of changed services. It is never closed.
-func (p *Platform) Changed() <-chan service.Key { return p.notify.out }
+func (p *Platform) Changed() <-chan service.Key { return p.changes.Changed() }
 
 // Sweep ends what an earlier owner left and nobody applied since. Call it once
 // everything wanted has been applied.
@@ -230,7 +230,7 @@ func (p *Platform) Close(ctx context.Context, keep bool) error {
 	p.units.Wait()
 	stop()
 	p.kill()
-	close(p.notify.stop)
+	p.changes.Close()
 	return nil
 }
 

@@ -68,7 +68,7 @@ type Follower interface {
 // View is a fleet.Platform. It is safe for concurrent use.
 type View struct {
 	cfg      Config
-	changed  *notifier
+	changed  *fleet.Changes
 	follower Follower
 	prober   *prober
 	waker    waker
@@ -92,7 +92,7 @@ func New(cfg Config) (*View, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	v := &View{cfg: cfg, changed: newNotifier()}
+	v := &View{cfg: cfg, changed: fleet.NewChanges()}
 	v.prober = newProber(cfg, v.probed)
 	v.waker.running = map[service.Key]chan struct{}{}
 	v.mu.slices, v.mu.sets, v.mu.keys = map[objectID]*slice{}, map[setID]*set{}, map[setID]service.Key{}
@@ -138,7 +138,7 @@ func (v *View) Start(ctx context.Context) error {
 // Close ends the probes.
 func (v *View) Close() {
 	v.prober.close()
-	v.changed.close()
+	v.changed.Close()
 }
 
 var errFollows = errors.New("a gateway decides nothing: the controller does")
@@ -164,7 +164,7 @@ func (v *View) Logs(context.Context, string, fleet.LogOptions) (io.ReadCloser, e
 }
 
 // Changed implements fleet.Platform.
-func (v *View) Changed() <-chan service.Key { return v.changed.out }
+func (v *View) Changed() <-chan service.Key { return v.changed.Changed() }
 
 // Observe implements fleet.Platform. IDs are those of the pods with their
 // namespace before, "ml/iris-engine-5f7d", since pods of several namespaces

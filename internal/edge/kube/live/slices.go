@@ -166,7 +166,7 @@ func (v *View) touched(id setID, st *set) {
 		delete(v.mu.sets, id)
 	}
 	if known {
-		v.changed.add(k)
+		v.changed.Add(k)
 	}
 }
 
@@ -276,8 +276,8 @@ func (v *View) probed(id probeID, host string) {
 	}
 	if p := st.pods[id.pod]; p != nil && p.host == host && !p.wasReady {
 		p.proved = time.Now()
-		v.changed.add(k)
-		time.AfterFunc(v.cfg.Trust, func() { v.changed.add(k) }) // the slice must have said so by then
+		v.changed.Add(k)
+		time.AfterFunc(v.cfg.Trust, func() { v.changed.Add(k) }) // the slice must have said so by then
 	}
 }
 

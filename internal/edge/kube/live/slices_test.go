@@ -29,7 +29,7 @@ func newView(t *testing.T, change func(*Config)) *View {
 	if change != nil {
 		change(&cfg)
 	}
-	v := &View{cfg: cfg, changed: newNotifier()}
+	v := &View{cfg: cfg, changed: fleet.NewChanges()}
 	v.prober = newProber(cfg, v.probed)
 	v.mu.slices, v.mu.sets, v.mu.keys, v.mu.decided = map[objectID]*slice{}, map[setID]*set{}, map[setID]service.Key{}, newDecided()
 	t.Cleanup(v.Close)

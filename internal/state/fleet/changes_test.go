@@ -1,0 +1,40 @@
+package fleet
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// TestChangesCoalesce: what waits is told once, what changes while it is on
+// offer once more, and the last change is never lost.
+func TestChangesCoalesce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewChanges()
+		defer c.Close()
+		a, b := service.Key{Name: "a"}, service.Key{Name: "b"}
+		for range 100 {
+			c.Add(a)
+			c.Add(b)
+			synctest.Wait() // a is on offer now: a further change is another one
+		}
+		var got []string
+		for more := true; more; synctest.Wait() {
+			select {
+			case k := <-c.Changed():
+				got = append(got, k.Name)
+			default:
+				more = false
+			}
+		}
+		if s := strings.Join(got, ""); s != "aba" {
+			t.Errorf("got %s, want each once and a once more", s)
+		}
+		c.Add(a)
+		if k := <-c.Changed(); k != a {
+			t.Errorf("the last change is lost: %v", k)
+		}
+	})
+}
