@@ -184,3 +184,44 @@ spec: {selector: {matchLabels: {app: vllm}}, targetPorts: [{number: %d}, {number
 	}
 	eventually(503, "there is no Service epp")
 }
+
+// TestAsksOurPicker asks Roundhouse's own endpoint picker as it asks any other,
+// over TLS: where its Service does not say that it is ours, as when it is
+// another installation's.
+func TestAsksOurPicker(t *testing.T) {
+	r := newRig(t)
+	kubetest.Published(t, r.api, kubetest.InferenceExtension)
+	one, two := newModel(t), newModel(t)
+	kubetest.Apply(t, r.api, r.ns, fmt.Sprintf(pickerPool, "llama", one.port(), two.port(), "theirs"))
+	r.pod("llama-1", map[string]string{"app": "llama"}, corev1.ConditionTrue)
+	main, _, stop := r.picker(func(o *PickerOptions) { o.Service, o.Namespaces = "theirs", []string{r.ns} })
+	_, port, err := net.SplitHostPort(main.Target())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubetest.Apply(t, r.api, r.ns, "apiVersion: v1\nkind: Service\nmetadata: {name: theirs}\nspec: {ports: [{name: grpc, port: 9002}]}\n")
+	r.slice("theirs", n)
+	g := r.gateway(func(o *Options) { o.Adopt, o.transform = []string{"gateway"}, podsToo })
+	host := "llama." + r.ns + ".models.test"
+	kubetest.Eventually(t, func() string {
+		if status, body := g.complete(t.Context(), host, "/v1/completions", "llama"); status != http.StatusOK {
+			return fmt.Sprint(status, " ", body)
+		}
+		return ""
+	})
+	for range 50 {
+		if status, body := g.complete(t.Context(), host, "/v1/completions", "llama"); status != http.StatusOK {
+			t.Errorf("%d %s", status, body)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if status, body := g.complete(t.Context(), host, "/v1/completions", "llama"); status != http.StatusServiceUnavailable || !strings.Contains(body, "cannot be reached") {
+		t.Errorf("without the picker: %d %s", status, body)
+	}
+}
