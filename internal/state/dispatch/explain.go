@@ -14,6 +14,9 @@ type Explanation struct {
 	Route string `json:"route"`
 	Pool  string `json:"pool"`
 	State State  `json:"state"` // the pool's
+	// External says which endpoint picker is asked about such a request, so that
+	// what follows is what becomes of it without one; "" for none.
+	External string `json:"external,omitempty"`
 	// Model is the name the replica would be given; "" leaves the request's.
 	Model    string `json:"model,omitempty"`
 	Priority int32  `json:"priority"`
@@ -61,6 +64,7 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 		x.Model = p.facts.ServedName
 	}
 	x.State, _ = p.facts.state()
+	x.External = p.facts.External.String()
 	x.Queued, x.Saturation = p.queue.Len(), p.saturation(now)
 	if err := p.refuse(g); err != nil {
 		x.Decision, x.Refused = admission.Shed, err.Error()
@@ -112,6 +116,9 @@ func (s *side) explain(c *picker.Choice) *Pick {
 func (x Explanation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "route: %s\npool: %s (%s)\n", x.Route, x.Pool, x.State)
+	if x.External != "" {
+		fmt.Fprintf(&b, "endpoint picker: %s is asked, and not for this explanation; without its answer:\n", x.External)
+	}
 	if x.Model != "" {
 		fmt.Fprintf(&b, "model for the replica: %s\n", x.Model)
 	}

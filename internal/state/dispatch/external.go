@@ -19,6 +19,17 @@ type External struct {
 	FailOpen bool
 }
 
+// String names the picker and what happens without it; "" for none.
+func (e External) String() string {
+	switch {
+	case e.Name == "":
+		return ""
+	case e.FailOpen:
+		return e.Name + " (FailOpen)"
+	}
+	return e.Name + " (FailClose)"
+}
+
 // Asker asks the endpoint picker of a pool about one request. It is called
 // without locks, by the goroutine that called Admit.
 type Asker interface {

@@ -103,6 +103,9 @@ func TestPickerFails(t *testing.T) {
 		d.SetPools([]Pool{external(false, 0, "a", "b")})
 		routed(d)
 		_, err := d.Admit(t.Context(), asked(silent))
+		if x, err := d.Explain(toBoth); err != nil || !strings.Contains(x.String(), "endpoint picker: epp (FailClose) is asked") {
+			t.Errorf("explained: %s %v", x, err)
+		}
 		var e *Error
 		if !errors.As(err, &e) || !errors.Is(err, ErrUnavailable) || !errors.Is(err, errSilent) || e.RetryAfter == 0 || !strings.Contains(err.Error(), "failureMode is FailClose") {
 			t.Errorf("closed: %v", err)
