@@ -1,21 +1,15 @@
 package objects_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -23,12 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/dialect"
-	"roundhouse.dev/roundhouse/internal/decide/selection"
-	"roundhouse.dev/roundhouse/internal/decide/shape"
-	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
-	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -217,33 +206,6 @@ func is(t *testing.T, s *sink, kind, ns, name, want string) {
 	})
 }
 
-// TestConflictEnds: a manifest that was refused for another counts once that
-// one is gone, without anybody touching it.
-func TestConflictEnds(t *testing.T) {
-	c := kubetest.Client(t)
-	ns := kubetest.Namespace(t, c, nil)
-	s, _ := start(t)
-	other := kubetest.Apply(t, c, ns, strings.ReplaceAll(iris, "iris", "other"))[0]
-	is(t, s, "service", ns, "other", ownKind)
-	s.mu.Lock()
-	s.refuse = fmt.Errorf("it conflicts")
-	s.mu.Unlock()
-	kubetest.Apply(t, c, ns, iris)
-	kubetest.Eventually(t, func() string {
-		if r := s.refusal("ModelService " + ns + "/iris"); r.Reason != objects.ReasonConflict {
-			return "no conflict"
-		}
-		return ""
-	})
-	s.mu.Lock()
-	s.refuse = nil
-	s.mu.Unlock()
-	if err := c.Delete(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
-	is(t, s, "service", ns, "iris", ownKind)
-}
-
 // TestStatusIsNoManifest: what is written into a status is looked at, and does
 // not apply the manifest again. A service that cannot be run is tried again
 // whenever it is applied, and would then be tried as fast as that can be said.
@@ -315,118 +277,6 @@ func TestManifestsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestAnotherOfTheName is a new life, however fast the one follows the other.
-func TestAnotherOfTheName(t *testing.T) {
-	c := kubetest.Client(t)
-	ns := kubetest.Namespace(t, c, nil)
-	s, src := start(t)
-	k := service.Key{Namespace: ns, Name: "iris"}
-	var uids []string
-	for range 3 {
-		u := kubetest.Apply(t, c, ns, iris)[0]
-		uids = append(uids, string(u.GetUID()))
-		kubetest.Eventually(t, func() string {
-			if owner, _ := src.Owner(k); string(owner.UID) != uids[len(uids)-1] {
-				return "the new owner"
-			}
-			return ""
-		})
-		is(t, s, "service", ns, "iris", ownKind)
-		if err := c.Delete(t.Context(), u); err != nil {
-			t.Fatal(err)
-		}
-	}
-	is(t, s, "service", ns, "iris", "")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.deleted != 3 {
-		t.Errorf("told of %d ends of 3", s.deleted)
-	}
-}
-
-// TestForeignKindsAreAdoptedOnRequest has KServe's kinds read with the flag, or
-// where a namespace says so, and installed while the source runs.
-func TestForeignKindsAreAdoptedOnRequest(t *testing.T) {
-	c := kubetest.Client(t)
-	for _, u := range must(crds.Foreign("kserve"))(t) {
-		if err := client.IgnoreNotFound(c.Delete(t.Context(), u)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	by := map[string]*sink{}
-	by["flag"], _ = start(t, service.DialectKServe)
-	by["label"], _ = start(t)
-	kubetest.Client(t, "kserve") // installed later
-	plain, labelled := kubetest.Namespace(t, c, nil), kubetest.Namespace(t, c, map[string]string{objects.LabelAdopt: "ome.kserve"})
-	for _, ns := range []string{plain, labelled} {
-		kubetest.Apply(t, c, ns, kserveIris)
-	}
-	is(t, by["flag"], "service", plain, "iris", kserveKind)
-	is(t, by["flag"], "service", labelled, "iris", kserveKind)
-	is(t, by["label"], "service", labelled, "iris", kserveKind)
-	if got := by["label"].origin("service", plain, "iris"); got != "" {
-		t.Errorf("a namespace that did not ask has its manifest read as %s", got)
-	}
-
-	label := func(ns, value string) {
-		t.Helper()
-		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, objects.LabelAdopt, value)
-		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: ns}}
-		o.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
-		if err := c.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	label(plain, "kserve")
-	is(t, by["label"], "service", plain, "iris", kserveKind)
-	label(plain, "ome")
-	is(t, by["label"], "service", plain, "iris", "")
-
-	for _, u := range must(crds.Foreign("kserve"))(t) {
-		if err := c.Delete(t.Context(), u); err != nil {
-			t.Fatal(err)
-		}
-	}
-	is(t, by["flag"], "service", plain, "iris", "")
-	is(t, by["label"], "service", labelled, "iris", "")
-}
-
-func must[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-// TestOneNameTwoManifests has the older count until it goes.
-func TestOneNameTwoManifests(t *testing.T) {
-	c := kubetest.Client(t, "kserve")
-	ns := kubetest.Namespace(t, c, nil)
-	first := kubetest.Apply(t, c, ns, iris)
-	s, _ := start(t, service.DialectKServe)
-	kubetest.Apply(t, c, ns, kserveIris)
-	kubetest.Eventually(t, func() string {
-		if r := s.refusal("InferenceService " + ns + "/iris"); r.Reason != objects.ReasonTaken || !strings.Contains(r.Message, "older ModelService") {
-			return fmt.Sprintf("a refusal, not %+v", r)
-		}
-		return ""
-	})
-	is(t, s, "service", ns, "iris", ownKind)
-	if err := c.Delete(t.Context(), first[0]); err != nil {
-		t.Fatal(err)
-	}
-	is(t, s, "service", ns, "iris", kserveKind)
-	kubetest.Eventually(t, func() string {
-		if r := s.refusal("InferenceService " + ns + "/iris"); r.Reason != "" {
-			return fmt.Sprintf("no refusal, not %+v", r)
-		}
-		return ""
-	})
-}
-
 // TestBadManifests are refused in words and leave what was.
 func TestBadManifests(t *testing.T) {
 	c := kubetest.Client(t, "kserve", "gie")
@@ -455,54 +305,6 @@ func TestBadManifests(t *testing.T) {
 		}
 		return ""
 	})
-}
-
-// TestOtherManagers keep what they serve, until they are gone or it is handed
-// over.
-func TestOtherManagers(t *testing.T) {
-	c := kubetest.Client(t, "kserve")
-	ns := kubetest.Namespace(t, c, nil)
-	u := kubetest.Apply(t, c, ns, kserveIris)[0]
-	patch := []byte(`{"status":{"url":"http://iris.example.com"}}`)
-	if err := c.Status().Patch(t.Context(), u.DeepCopy(), client.RawPatch("application/merge-patch+json", patch), client.FieldOwner("kserve-controller-manager")); err != nil {
-		t.Fatal(err)
-	}
-	s, _ := start(t, service.DialectKServe)
-	kubetest.Eventually(t, func() string {
-		r := s.refusal("InferenceService " + ns + "/iris")
-		if r.Reason != objects.ReasonManaged || r.Manager != "kserve-controller-manager" || !strings.Contains(r.Message, "kubectl annotate") {
-			return fmt.Sprintf("a refusal that names the manager, not %+v", r)
-		}
-		return ""
-	})
-	if got := s.origin("service", ns, "iris"); got != "" {
-		t.Errorf("it was read all the same, as %s", got)
-	}
-	// What a person is told to type.
-	hint := s.refusal("InferenceService " + ns + "/iris").Message
-	at := hint[strings.LastIndex(hint, "=")+1:]
-	note := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, kube.AnnotationTakeOver, at)
-	if err := c.Patch(t.Context(), u.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(note))); err != nil {
-		t.Fatal(err)
-	}
-	is(t, s, "service", ns, "iris", kserveKind)
-
-	// One that ran goes on although somebody else writes.
-	s.mu.Lock()
-	s.records[service.Key{Namespace: ns, Name: "iris"}] = []byte("{}")
-	s.mu.Unlock()
-	patch = []byte(`{"status":{"url":"http://iris.example.org"}}`)
-	kubetest.Eventually(t, func() string { // its time has whole seconds
-		if err := c.Status().Patch(t.Context(), u, client.RawPatch("application/merge-patch+json", patch), client.FieldOwner("kserve-controller-manager")); err != nil {
-			t.Fatal(err)
-		}
-		patch = fmt.Appendf(nil, `{"status":{"url":"http://%d.example.org"}}`, time.Now().UnixNano())
-		if kube.OtherWriter(u) == nil {
-			return "another's later write"
-		}
-		return ""
-	})
-	is(t, s, "service", ns, "iris", kserveKind)
 }
 
 // TestRestart restores what is there, and of what cannot be read now what its
@@ -543,75 +345,6 @@ func document(t *testing.T, u *unstructured.Unstructured) []byte {
 	return doc
 }
 
-// TestRevisionsAreThoseOfFiles applies every service among the examples, which
-// are the guides' own, and compares the hash with the file's: what the API
-// server adds must restart nothing.
-func TestRevisionsAreThoseOfFiles(t *testing.T) {
-	c := kubetest.Client(t, "kserve", "ome", "seldon")
-	files, err := filepath.Glob("../../../../examples/manifests/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	compared := 0
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ns := kubetest.Namespace(t, c, nil)
-		// What is a schema's default may be stated, and counts as not.
-		text = bytes.ReplaceAll(text, []byte("        protocol: TCP\n"), nil)
-		for _, want := range dialect.Read(file, text).Objects {
-			if want.Service == nil {
-				continue
-			}
-			u := kubetest.Parse(t, string(want.Original))[0]
-			u.SetNamespace(ns)
-			want.Service.Namespace = ns
-			a := u.GetAnnotations()
-			if a == nil {
-				a = map[string]string{}
-			}
-			a["kubectl.kubernetes.io/last-applied-configuration"] = string(want.Original)
-			u.SetAnnotations(a)
-			if err := c.Create(t.Context(), u); err != nil {
-				t.Errorf("%s: %v", file, err)
-				continue
-			}
-			got := dialect.Read("", document(t, u))
-			if len(got.Objects) != 1 {
-				t.Errorf("%s as the API has it: %v", file, got.Problems)
-				continue
-			}
-			compared++
-			if a, b := want.Service, got.Objects[0].Service; hash(a) != hash(b) {
-				t.Errorf("%s: %s from the file, %s from the API", file, hash(a), hash(b))
-			} else if selection.InputsHash(request(a)) != selection.InputsHash(request(b)) {
-				t.Errorf("%s: the choice's inputs differ", file)
-			}
-		}
-	}
-	if compared < 8 {
-		t.Errorf("only %d services compared", compared)
-	}
-}
-
-func request(s *service.Service) selection.Request {
-	r := selection.Request{Service: s}
-	if s.Model != nil {
-		r.Attributes = s.Model.Attributes
-	}
-	return r
-}
-
-func hash(s *service.Service) string {
-	in := workload.Input{Service: s}
-	if s.Model != nil {
-		in.URI = s.Model.URI
-	}
-	return in.Hash()
-}
-
 // TestDocument leaves out what others than the author put in.
 func TestDocument(t *testing.T) {
 	u := kubetest.Parse(t, `
@@ -639,38 +372,5 @@ status: {url: x}
 	}
 	if fmt.Sprint(u.Object) != before {
 		t.Error("the object was changed")
-	}
-}
-
-// TestKinds holds the table to what dialect reads.
-func TestKinds(t *testing.T) {
-	for _, k := range objects.Kinds {
-		for _, v := range k.Versions {
-			res := dialect.Read("", fmt.Appendf(nil, `{"apiVersion":"%s/%s","kind":%q,"metadata":{"name":"x"}}`, k.Group, v, k.Kind))
-			for _, p := range res.Problems {
-				if p.Path == "apiVersion" || p.Path == "kind" {
-					t.Errorf("%s/%s %s is not read: %s", k.Group, v, k.Kind, p)
-				}
-			}
-		}
-	}
-	var installed []string
-	ours := must(crds.Ours())(t)
-	for _, p := range crds.Projects() {
-		ours = append(ours, must(crds.Foreign(p))(t)...)
-	}
-	for _, u := range ours {
-		installed = append(installed, u.GetName())
-		if !slices.ContainsFunc(objects.Kinds, func(k *objects.Kind) bool { return k.CRD() == u.GetName() }) {
-			t.Errorf("%s can be installed and is not read", u.GetName())
-		}
-	}
-	for _, k := range objects.Kinds {
-		if !slices.Contains(installed, k.CRD()) && k.Group != "gateway.networking.k8s.io" {
-			t.Errorf("%s is read and cannot be installed", k.CRD())
-		}
-	}
-	if shape.FieldManager == kube.NoticeManager {
-		t.Error("the notice's manager must be another")
 	}
 }
