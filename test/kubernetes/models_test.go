@@ -52,6 +52,7 @@ func TestModels(t *testing.T) {
 		{"GoogleAccount", fromGoogle},
 		{"HuggingFace", fromHub},
 		{"Internal", fromInside},
+		{"Uninstall", modelsUninstall},
 	} {
 		passed := t.Run(step.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -89,15 +90,18 @@ func openStores(t *testing.T, p *product) *models {
 	return m
 }
 
-// modelsInstall installs Roundhouse with a cache of the Hub beside it.
-func modelsInstall(ctx context.Context, m *models) {
-	manifests, err := chart(ctx, `
+// modelsValues are the chart's.
+const modelsValues = `
 image: {repository: roundhouse.local/roundhouse, tag: e2e, pullPolicy: Never}
 adopt: [kserve]
 installCRDs: [kserve]
 controller: {replicas: 1, resources: {requests: {cpu: 50m}}}
-gateway: {replicas: 1, url: "http://{name}.{namespace}.`+domain+`", resources: {requests: {cpu: 50m}}}
-`)
+gateway: {replicas: 1, url: "http://{name}.{namespace}.` + domain + `", resources: {requests: {cpu: 50m}}}
+`
+
+// modelsInstall installs Roundhouse with a cache of the Hub beside it.
+func modelsInstall(ctx context.Context, m *models) {
+	manifests, err := chart(ctx, modelsValues)
 	m.do(err)
 	m.do(m.ApplyYAML(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+system+"}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: "+fetched+"}\n---\n"+manifests))
 	m.do(m.ApplyYAML(ctx, `
@@ -136,6 +140,16 @@ data:
 	var s corev1.Service
 	m.do(m.Get(ctx, client.ObjectKey{Namespace: system, Name: gateway}, &s))
 	m.address = net.JoinHostPort(s.Spec.ClusterIP, "80")
+}
+
+// modelsUninstall takes the product away, and what it served.
+func modelsUninstall(ctx context.Context, m *models) {
+	_, err := m.Kubectl(ctx, "delete", "namespace", fetched, "--wait")
+	m.do(err)
+	manifests, err := chart(ctx, modelsValues)
+	m.do(err)
+	m.do(m.DeleteYAML(ctx, manifests))
+	m.do(node.Await(ctx, m, "no pod of ours", &corev1.PodList{}, func(l *corev1.PodList) bool { return len(l.Items) == 0 }, client.InNamespace(system)))
 }
 
 func indent(text, by string) string {
