@@ -30,15 +30,16 @@ func TestGroupFailure(t *testing.T) {
 		p.Status.ContainerStatuses[0].LastTerminationState.Terminated = end
 		p.Status.ContainerStatuses[0].RestartCount = 1
 	}
-	fetcher := func(code int32, restarts int32) func(*corev1.Pod) {
+	fetching := func(name string, code int32, restarts int32) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.Spec.InitContainers = []corev1.Container{{Name: shape.Fetcher}}
+			p.Spec.InitContainers = []corev1.Container{{Name: name}}
 			p.Status.ContainerStatuses = nil
-			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: shape.Fetcher, RestartCount: restarts,
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: name, RestartCount: restarts,
 				State:                corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: metav1.NewTime(noon)}},
 				LastTerminationState: corev1.ContainerState{Terminated: end}}}
 		}
 	}
+	fetcher := func(code, restarts int32) func(*corev1.Pod) { return fetching(shape.Fetcher, code, restarts) }
 	for name, c := range map[string]struct {
 		pod  *corev1.Pod
 		says string // "" is no failure
@@ -47,6 +48,7 @@ func TestGroupFailure(t *testing.T) {
 		"runs again":        {ofGroup(exited("x-0", 3, noon), "0", "0", again), "exit code 3: out of tune"},
 		"a worker":          {ofGroup(exited("x-0-1", 3, noon), "0", "1", again), "worker x-0-1: exit code 3: out of tune"},
 		"no model":          {ofGroup(exited("x-0", 3, noon), "0", "0", fetcher(1, 0)), "the model cannot be fetched: exit code 1"},
+		"no adapter":        {ofGroup(exited("x-0", 3, noon), "0", "0", fetching("roundhouse-adapter-sql", 1, 0)), "adapter sql cannot be fetched: exit code 1"},
 		"no model at first": {ofGroup(exited("x-0", 3, noon), "0", "0", fetcher(0, 1)), "the model cannot be fetched: exit code 3: out of tune"},
 		"fetched":           {ofGroup(exited("x-0", 3, noon), "0", "0", fetcher(0, 0)), ""},
 		"being deleted":     {ofGroup(exited("x-0", 3, noon), "0", "0", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon} }), ""},

@@ -171,7 +171,7 @@ func Apply(t testing.TB, c client.Client, namespace, text string) []*unstructure
 	t.Helper()
 	out := Parse(t, text)
 	for _, u := range out {
-		if u.GetNamespace() == "" && !strings.HasPrefix(u.GetKind(), "Cluster") {
+		if u.GetNamespace() == "" && !strings.HasPrefix(u.GetKind(), "Cluster") && u.GetKind() != "FineTunedWeight" {
 			u.SetNamespace(namespace)
 		}
 		if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("kubectl"), client.ForceOwnership); err != nil {
