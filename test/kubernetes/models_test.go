@@ -287,7 +287,7 @@ func fromStorageConfig(ctx context.Context, m *models) {
 	m.do(m.ApplyYAML(ctx, predictor("keyed", keyed, "", "")))
 	m.complains(ctx, kserveService, "keyed", `secret "storage-config" not found`)
 	m.do(m.ApplyYAML(ctx, config("wrong")))
-	m.complains(ctx, kserveService, "keyed", "the model cannot be fetched", "SignatureDoesNotMatch", "the key minio of the secret storage-config")
+	m.complains(ctx, kserveService, "keyed", "the model cannot be fetched", "SignatureDoesNotMatch", "the secret storage-config, key minio")
 	m.do(m.ApplyYAML(ctx, config(s3SecretKey)+predictor("bytype", byType, "", "")))
 	m.answers(ctx, kserveService, "keyed")
 	m.answers(ctx, kserveService, "bytype")
@@ -352,7 +352,7 @@ spec:
     - {name: HF_ENDPOINT, value: "http://`+net.JoinHostPort(s.Spec.ClusterIP, "8083")+`"}
     - {name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}
 `))
-	m.complains(ctx, modelService, "hub", "the model cannot be fetched", "HF_TOKEN")
+	m.complains(ctx, modelService, "hub", "the model cannot be fetched", "the secret hub, key token (as HF_TOKEN)")
 	m.do(m.ApplyYAML(ctx, secret("hf_right")))
 	m.answers(ctx, modelService, "hub")
 	if m.hub.Sent() < int64(len(m.iris)) {

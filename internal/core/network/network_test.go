@@ -2,6 +2,7 @@ package network
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 )
 
@@ -35,4 +36,30 @@ func TestInternalHost(t *testing.T) {
 			t.Errorf("%q: internal %v", host, got)
 		}
 	}
+}
+
+// FuzzInternalHost: how a host is written does not matter, and an address is what
+// it is.
+func FuzzInternalHost(f *testing.F) {
+	for _, host := range []string{"10.0.0.1", "::1", "minio.team.svc", "Example.com", "127.1", "a.svc.cluster.local", "..", "0x"} {
+		f.Add(host)
+	}
+	f.Fuzz(func(t *testing.T, host string) {
+		got := InternalHost(host)
+		if a, err := netip.ParseAddr(host); err == nil && got != Internal(a) {
+			t.Errorf("%q: %v as a host, %v as an address", host, got, Internal(a))
+		}
+		if len(host) < 1 || host[len(host)-1] == '.' || host[0] == '[' || host[len(host)-1] == ']' {
+			return
+		}
+		if strings.ToLower(host) == strings.ToUpper(host) || isASCII(host) {
+			if InternalHost(strings.ToUpper(host)) != got || InternalHost(host+".") != got && !strings.Contains(host, ":") {
+				t.Errorf("%q is judged by its spelling", host)
+			}
+		}
+	})
+}
+
+func isASCII(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool { return r > 127 }) < 0
 }

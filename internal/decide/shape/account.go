@@ -134,21 +134,27 @@ func (a Account) own(name string) (out []string) {
 // credentials come from.
 const whoseVariable = "ROUNDHOUSE_CREDENTIALS"
 
-// whose names the secrets that a model is fetched with.
+// whose names the secrets that a model is fetched with: those of variables, and
+// the account's.
 func (r *renderer) whose(account string, secrets []string, c *corev1.Container) string {
 	var out []string
 	for _, e := range c.Env {
-		if e.Name == storageConfig && e.ValueFrom != nil {
-			out = append(out, "the key "+e.ValueFrom.SecretKeyRef.Key+" of the secret "+e.ValueFrom.SecretKeyRef.Name)
+		if from := e.ValueFrom; from != nil && from.SecretKeyRef != nil {
+			out = append(out, "the secret "+from.SecretKeyRef.Name+", key "+from.SecretKeyRef.Key+" (as "+e.Name+")")
+		}
+	}
+	for _, from := range c.EnvFrom {
+		if ref := from.SecretRef; ref != nil && !slices.Contains(secrets, ref.Name) {
+			out = append(out, "the secret "+ref.Name)
 		}
 	}
 	switch {
 	case r.annotation(storageAnnotation) != "":
 		out = append(out, "the secret "+secrets[0])
-	case len(secrets) == 0:
-		out = append(out, "the service account "+account+", which lists no secret")
-	default:
+	case len(secrets) > 0:
 		out = append(out, "the service account "+account+", which lists "+strings.Join(secrets, ", "))
+	case len(out) == 0:
+		out = append(out, "the service account "+account+", which lists no secret")
 	}
 	return strings.Join(out, ", and of ")
 }

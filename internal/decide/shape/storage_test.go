@@ -66,6 +66,37 @@ func TestStorage(t *testing.T) {
 	}
 }
 
+// TestWhose: a refusal can name every secret that was shown.
+func TestWhose(t *testing.T) {
+	ref := func(name string) corev1.EnvFromSource {
+		return corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
+	}
+	for _, c := range []struct {
+		account, env string
+		from         []corev1.EnvFromSource
+		storage      *service.Storage
+		want         string
+	}{
+		{account: "sa", want: "the service account sa, which lists s3creds, hf"},
+		{account: "bare", want: "the service account bare, which lists no secret"},
+		{account: "bare", env: "HF_TOKEN", want: "the secret hub, key token (as HF_TOKEN)"},
+		{account: "sa", from: []corev1.EnvFromSource{ref("hf"), ref("mine")}, want: "the secret mine, and of the service account sa, which lists s3creds, hf"},
+		{account: "bare", storage: &service.Storage{Key: "minio"}, want: "the secret storage-config, key minio (as STORAGE_CONFIG)"},
+	} {
+		rev := revision(t, "x.yaml", one("iris", "s3://a/b", ""))
+		pod := &rev.Components[0].Pod
+		pod.ServiceAccountName, rev.Model.Storage, pod.Containers[0].EnvFrom = c.account, c.storage, c.from
+		if c.env != "" {
+			pod.Containers[0].Env = append(pod.Containers[0].Env, corev1.EnvVar{Name: c.env, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "hub"}, Key: "token"}}})
+		}
+		got, err := fetcher(t, rev, Options{Accounts: map[string]Account{"sa": everything.Accounts["sa"], "bare": {}}})
+		if err != nil || variable(got, whoseVariable).Value != c.want {
+			t.Errorf("%+v: %v, %+v", c, err, variable(got, whoseVariable))
+		}
+	}
+}
+
 // TestPublicModels: what is internal by what a URI says is refused, and what
 // leads there is for the fetching container to refuse.
 func TestPublicModels(t *testing.T) {
