@@ -43,6 +43,9 @@ func TestAllowed(t *testing.T) {
 	for _, watching := range []bool{false, true} {
 		t.Run(fmt.Sprintf("namespaces of its own %v", watching), func(t *testing.T) {
 			r := newRig(t)
+			kubetest.Published(t, r.api, kubetest.InferenceExtension)
+			kubetest.Apply(t, r.api, r.ns, fmt.Sprintf(pickerPool, "llama", 8000, 8001, "epp"))
+			r.pod("llama-1", map[string]string{"app": "llama"}, corev1.ConditionTrue)
 			printed := install.Options{Image: "roundhouse:1", Namespace: r.ns, NoCRDs: true}
 			if watching {
 				printed.Watch = []string{r.ns}
@@ -67,8 +70,12 @@ func TestAllowed(t *testing.T) {
 			m := newModel(t)
 			k := r.serve("iris", m.port(), 0)
 			g := r.gateway(func(o *Options) {
-				o.Logs, o.Namespaces = &log, printed.Watch
+				o.Logs, o.Namespaces, o.Adopt, o.transform = &log, printed.Watch, []string{"gateway"}, podsToo
 			})
+			// It may look for the endpoint picker that a pool names.
+			if status, body := g.complete(t.Context(), "llama."+r.ns+".models.test", "/v1/completions", "llama"); status != http.StatusServiceUnavailable || !strings.Contains(body, "there is no Service epp") {
+				t.Errorf("a pool whose picker is not there: %d %s", status, body)
+			}
 			answer := make(chan string, 1)
 			go func() {
 				code, body, err := g.ask(t.Context(), "iris", "iris."+r.ns+".models.test")

@@ -14,8 +14,8 @@ type Explanation struct {
 	Route string `json:"route"`
 	Pool  string `json:"pool"`
 	State State  `json:"state"` // the pool's
-	// External says which endpoint picker is asked about such a request, so that
-	// what follows is what becomes of it without one; "" for none.
+	// External says which endpoint picker is asked about such a request: Pick is
+	// then what the dispatcher would do by itself; "" for none.
 	External string `json:"external,omitempty"`
 	// Model is the name the replica would be given; "" leaves the request's.
 	Model    string `json:"model,omitempty"`
@@ -117,7 +117,7 @@ func (x Explanation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "route: %s\npool: %s (%s)\n", x.Route, x.Pool, x.State)
 	if x.External != "" {
-		fmt.Fprintf(&b, "endpoint picker: %s is asked, and not for this explanation; without its answer:\n", x.External)
+		fmt.Fprintf(&b, "endpoint picker: %s is asked, and not for this explanation; what the gateway would do by itself:\n", x.External)
 	}
 	if x.Model != "" {
 		fmt.Fprintf(&b, "model for the replica: %s\n", x.Model)
