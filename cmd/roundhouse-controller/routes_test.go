@@ -32,17 +32,7 @@ func newGatewayRig(t *testing.T) *gatewayRig {
 // apply applies manifests to the rig's namespace; NS in them is its name.
 func (r *gatewayRig) apply(text string) {
 	r.t.Helper()
-	for _, u := range kubetest.Parse(r.t, strings.ReplaceAll(text, "NS", r.ns)) {
-		if u.GetNamespace() == "" && u.GetKind() != "GatewayClass" {
-			u.SetNamespace(r.ns)
-		}
-		if err := r.c.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("kubectl"), client.ForceOwnership); err != nil {
-			r.t.Fatalf("apply %s %s: %v", u.GetKind(), u.GetName(), err)
-		}
-		if u.GetKind() == "GatewayClass" {
-			r.t.Cleanup(func() { _ = r.c.Delete(r.t.Context(), u) }) // also of tests that failed
-		}
-	}
+	kubetest.Place(r.t, r.c, r.ns, text)
 }
 
 func (r *gatewayRig) get(kind, name string) *unstructured.Unstructured {
@@ -97,17 +87,7 @@ func (r *gatewayRig) await(what func() string, want string) {
 	})
 }
 
-const gatewayManifests = `
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {name: NS}
-spec: {controllerName: roundhouse.dev/gateway}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {name: NS-other}
-spec: {controllerName: example.com/gateway}
----
+const gatewayManifests = kubetest.GatewayClasses + `
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: ours}

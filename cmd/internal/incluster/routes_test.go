@@ -69,29 +69,9 @@ func TestRoutesOfOurGateways(t *testing.T) {
 	m := newModel(t)
 	apply := func(text string) {
 		t.Helper()
-		for _, u := range kubetest.Parse(t, strings.NewReplacer("NS", r.ns, "PORT", fmt.Sprint(m.port())).Replace(text)) {
-			if u.GetKind() != "GatewayClass" && u.GetNamespace() == "" {
-				u.SetNamespace(r.ns)
-			}
-			if err := r.api.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("kubectl"), client.ForceOwnership); err != nil {
-				t.Fatal(err)
-			}
-			if u.GetKind() == "GatewayClass" {
-				t.Cleanup(func() { _ = r.api.Delete(context.Background(), u) }) // also of tests that failed
-			}
-		}
+		kubetest.Place(t, r.api, r.ns, strings.ReplaceAll(text, "PORT", fmt.Sprint(m.port())))
 	}
-	apply(`
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {name: NS}
-spec: {controllerName: roundhouse.dev/gateway}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {name: NS-other}
-spec: {controllerName: example.com/gateway}
----
+	apply(kubetest.GatewayClasses + `
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: ours}

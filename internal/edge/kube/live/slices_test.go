@@ -153,8 +153,11 @@ func changed(t *testing.T, v *View, k service.Key, what string, ok func() bool) 
 func TestProbes(t *testing.T) {
 	var ready atomic.Bool
 	var asked atomic.Int64
+	third := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked.Add(1)
+		if asked.Add(1) == 3 {
+			close(third)
+		}
 		if !ready.Load() || r.URL.Path != "/v2/health/ready" {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
@@ -176,10 +179,10 @@ func TestProbes(t *testing.T) {
 	}
 	v.decide(k, port)
 	v.sawSlice(slice(false), true)
-	for limit := time.Now().Add(10 * time.Second); asked.Load() < 3; time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatal("not asked")
-		}
+	select {
+	case <-third:
+	case <-time.After(10 * time.Second):
+		t.Fatal("not asked")
 	}
 	ready.Store(true)
 	changed(t, v, k, "answered", phase(replica.Ready))
