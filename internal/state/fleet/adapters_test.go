@@ -119,7 +119,7 @@ func TestAdapterIsNotThere(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := st.Status.Model.LastFailure
-			if _, waits := tc.fail.(busy); tc.runs || waits {
+			if tc.runs || errors.Is(tc.fail, busy{}) {
 				if f != nil {
 					t.Errorf("failure %+v", f)
 				}
