@@ -95,8 +95,11 @@ const (
 	// foreignAgain is when a picker is asked again that named what is no endpoint.
 	foreignAgain = 100 * time.Millisecond
 
-	window     = 64 << 10 // HTTP/2 window of a stream: what nobody reads of it is held
-	pingAfter  = 30 * time.Second
+	window = 64 << 10 // HTTP/2 window of a stream: what nobody reads of it is held
+	// pingAfter is longer than the five minutes that gRPC's servers want between
+	// pings: they hang up on who asks more often. pingTime is also how long what
+	// was sent may stay unacknowledged, which finds out a picker that is cut off.
+	pingAfter  = 6 * time.Minute
 	pingTime   = 10 * time.Second
 	firstDelay = 200 * time.Millisecond // before connecting again
 	lastDelay  = 5 * time.Second

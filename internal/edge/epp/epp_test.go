@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	pb "roundhouse.dev/roundhouse/api/extproc"
@@ -192,4 +193,59 @@ func selfSigned(t *testing.T) tls.Certificate {
 		t.Fatal(err)
 	}
 	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}
+}
+
+// TestMetrics: requests are counted by pool and outcome, and the series go with
+// the pool.
+func TestMetrics(t *testing.T) {
+	at, _ := serveOne(t, "127.0.0.1:0", "10.0.0.1:1")
+	reg := prometheus.NewRegistry()
+	k, err := New(DefaultConfig(), reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	target := &Target{Name: "prod/epp:9002", Authority: "epp.prod.svc:9002", Plain: true, Addresses: []string{at}}
+	if err := k.Set(pool, target); err != nil {
+		t.Fatal(err)
+	}
+	v, err := k.Ask(t.Context(), pool, request("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := request("{}")
+	r.Within = func(string) bool { return false }
+	if _, err := k.Ask(t.Context(), pool, r); reason(err) != Foreign {
+		t.Error(err)
+	}
+	counted := func() (out []string) {
+		all, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range all {
+			for _, m := range f.Metric {
+				labels := ""
+				for _, l := range m.Label {
+					labels += " " + l.GetValue()
+				}
+				out = append(out, fmt.Sprintf("%s%s %v", strings.TrimPrefix(f.GetName(), "roundhouse_gateway_endpoint_picker_"), labels,
+					m.GetCounter().GetValue()+m.GetGauge().GetValue()+float64(m.GetHistogram().GetSampleCount())))
+			}
+		}
+		return out
+	}
+	if got := strings.Join(counted(), ", "); got != "requests_total answered prod/llama 1, requests_total foreign_endpoint prod/llama 1, seconds prod/llama 1, streams 1" {
+		t.Error(got)
+	}
+	v.Close()
+	if err := k.Set(pool, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Ask(t.Context(), pool, request("{}")); reason(err) != Missing {
+		t.Error(err)
+	}
+	if got := strings.Join(counted(), ", "); got != "streams 0" {
+		t.Error(got)
+	}
 }

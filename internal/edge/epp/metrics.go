@@ -38,6 +38,9 @@ const (
 )
 
 func (m *metrics) ended(pool service.Key, outcome string, begun time.Time) {
+	if m.client.peer(pool) == nil {
+		return // it has no picker, or none any more
+	}
 	name := pool.String()
 	m.asked.WithLabelValues(name, outcome).Inc()
 	if outcome == outcomeAnswered || outcome == outcomeRefused {
