@@ -64,6 +64,18 @@ func (r *reading) annotated(path, prefix string, c *service.Component, annotatio
 	r.together("metadata.annotations", c.Scaling, apart, s)
 }
 
+// annotatedToo reads those of a further component, nil for none. What is wrong
+// with the service's own is said once.
+func (r *reading) annotatedToo(path, prefix string, c *service.Component, annotations map[string]string) {
+	if c == nil {
+		return
+	}
+	said := len(r.problems)
+	r.annotated(path, prefix, c, annotations)
+	again := slices.DeleteFunc(r.problems[said:], func(p Problem) bool { return slices.Contains(r.problems[:said], p) })
+	r.problems = r.problems[:said+len(again)]
+}
+
 // count reads an annotation that is a number of replicas.
 func (r *reading) count(a *annotation) *int {
 	if a == nil {

@@ -53,6 +53,7 @@ func readKServeService(r *reading, m *kserveService, o *Object) {
 			r.errorf("spec.transformer.containers", "is missing: say what transforms")
 		}
 		c.Main = mainOf(c.Pod.Containers, kserveMain)
+		r.annotatedToo("spec.transformer.annotations", "serving.kserve.io/", c, s.Annotations)
 		s.Components.Transformer = c
 	}
 }

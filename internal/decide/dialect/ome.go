@@ -58,6 +58,8 @@ func readOMEService(r *reading, m *omeService, o *Object) {
 		r.oneCanary("spec.router", o.CanaryTrafficPercent, s)
 	}
 	r.annotated("spec.engine.annotations", "ome.io/", s.Components.Engine, s.Annotations)
+	r.annotatedToo("spec.decoder.annotations", "ome.io/", s.Components.Decoder, s.Annotations)
+	r.annotatedToo("spec.router.annotations", "ome.io/", s.Components.Router, s.Annotations)
 	if spec.Model != nil {
 		s.Model = &service.ModelSource{Ref: r.omeRef("spec.model", spec.Model.Name, spec.Model.Kind, spec.Model.APIGroup, "BaseModel", "ClusterBaseModel")}
 		s.Model.Adapters = r.fineTuned("spec.model.fineTunedWeights", s.Name, spec.Model.FineTunedWeights)

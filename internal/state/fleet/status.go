@@ -23,9 +23,9 @@ func entrance(r *workload.Revision) service.Role {
 	return service.RoleEngine
 }
 
-// needs are the roles behind an entrance that calls them by itself: those of a
+// Needs are the roles behind an entrance that calls them by itself: those of a
 // transformer's predictor, those of a router.
-func needs(r *workload.Revision) (out []service.Role) {
+func Needs(r *workload.Revision) (out []service.Role) {
 	in := entrance(r)
 	if in != service.RoleTransformer && in != service.RoleRouter {
 		return nil
@@ -52,7 +52,7 @@ func (f *Fleet) view(w *work) View {
 		return v
 	}
 	v.Role, v.Disaggregation = entrance(&w.record.Revision), w.record.Revision.Disaggregation
-	v.Needs = needs(&w.record.Revision)
+	v.Needs = Needs(&w.record.Revision)
 	v.Adapters = w.record.Revision.Model.Adapters
 	v.Protocol, v.Limits = w.record.Revision.Protocol, w.record.Revision.Component(v.Role).Limits
 	if bad := worst(w.replicas); bad != nil {

@@ -42,17 +42,22 @@ type Config struct {
 	// Trust is for how long an endpoint that answered counts as ready although
 	// its EndpointSlice does not say so yet.
 	Trust time.Duration
-	Log   *slog.Logger
+	// Settle is for how long an EndpointSlice must have called an endpoint ready
+	// that a router or a transformer calls by its name: DNS learns of it from
+	// the same slice, and no sooner.
+	Settle time.Duration
+	Log    *slog.Logger
 }
 
 // DefaultConfig asks starting endpoints ten times a second for a minute.
 func DefaultConfig() Config {
-	return Config{ProbeEvery: 100 * time.Millisecond, ProbeWait: time.Minute, ProbeTimeout: 2 * time.Second, MaxProbes: 256, Trust: 10 * time.Second}
+	return Config{ProbeEvery: 100 * time.Millisecond, ProbeWait: time.Minute, ProbeTimeout: 2 * time.Second, MaxProbes: 256, Trust: 10 * time.Second,
+		Settle: 500 * time.Millisecond}
 }
 
 // Validate names what is missing.
 func (c Config) Validate() error {
-	if c.Client == nil || c.Cache == nil || c.ProbeEvery <= 0 || c.ProbeWait <= 0 || c.ProbeTimeout <= 0 || c.MaxProbes <= 0 || c.Trust <= 0 {
+	if c.Client == nil || c.Cache == nil || c.ProbeEvery <= 0 || c.ProbeWait <= 0 || c.ProbeTimeout <= 0 || c.MaxProbes <= 0 || c.Trust <= 0 || c.Settle < 0 {
 		return errors.New("live: Client, Cache and bounds above 0 are required")
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // objectID is an EndpointSlice's namespace and name.
@@ -58,6 +59,7 @@ type pod struct {
 	readyAt  time.Time
 	wasReady bool      // its slice has said so
 	proved   time.Time // when it answered a probe of ours; zero when it has not
+	settling bool      // somebody is told when its name is known
 }
 
 // sawSlice takes in an EndpointSlice as it is, or that it is gone.
@@ -217,12 +219,30 @@ func (v *View) replica(k service.Key, role service.Role, e endpoint, p *pod) rep
 	switch {
 	case e.terminating:
 		r.Phase = replica.Draining
+	case e.ready && v.called(k, role) && !v.settled(k, p):
 	case e.ready:
 		r.Phase, r.ReadyAt = replica.Ready, p.readyAt
 	case p.trusted(time.Now(), v.cfg.Trust):
 		r.Phase, r.ReadyAt = replica.Ready, p.proved
 	}
 	return r
+}
+
+// called says whether a role is one that another calls by itself; v.mu is held.
+func (v *View) called(k service.Key, role service.Role) bool {
+	d := v.mu.records[k]
+	return d != nil && slices.Contains(fleet.Needs(&d.Revision), role)
+}
+
+// settled says whether a pod's name is known wherever names are; if not yet, it
+// tells when it is. v.mu is held.
+func (v *View) settled(k service.Key, p *pod) bool {
+	left := v.cfg.Settle - time.Since(p.readyAt)
+	if left > 0 && !p.settling {
+		p.settling = true
+		time.AfterFunc(left, func() { v.changed.Add(k) })
+	}
+	return left <= 0
 }
 
 // trusted says whether our own probe counts: until the slice says something
@@ -240,10 +260,11 @@ func PodName(id string) string {
 }
 
 // handlerOf is how a role's pods are asked; ok is false when they cannot be
-// asked from here. v.mu is held.
+// asked from here, or when it is not to the gateway alone that they must be
+// known. v.mu is held.
 func (v *View) handlerOf(k service.Key, role service.Role) (h corev1.ProbeHandler, ok bool) {
 	r := v.mu.records[k]
-	if r == nil {
+	if r == nil || v.called(k, role) {
 		return h, false
 	}
 	return shape.Readiness(&r.Revision, role)

@@ -216,3 +216,67 @@ func TestProbes(t *testing.T) {
 		t.Errorf("%d are asked, %s", running(), says(t, v, k))
 	}
 }
+
+// TestCalledByName: a role that a transformer calls is ready once its slice has
+// said so for as long as its name may take to be known; a probe of ours is
+// none of the transformer's.
+func TestCalledByName(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	host, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
+	var number int32
+	if _, err := fmt.Sscan(port, &number); err != nil {
+		t.Fatal(err)
+	}
+	const v4 = discoveryv1.AddressTypeIPv4
+	for _, c := range []struct {
+		name  string
+		roles []service.Role
+		soon  bool // the probe counts
+	}{{"alone", []service.Role{service.RoleEngine}, true}, {"behind a transformer", []service.Role{service.RoleEngine, service.RoleTransformer}, false},
+		{"behind a router", []service.Role{service.RoleEngine, service.RoleRouter}, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			settle := 200 * time.Millisecond
+			v := newView(t, func(cfg *Config) { cfg.Settle = settle })
+			k := service.Key{Namespace: "ml", Name: "iris"}
+			rev := workload.Revision{Service: k, Hash: "h"}
+			for _, role := range c.roles {
+				rev.Components = append(rev.Components, workload.Component{Role: role, Main: "m", Pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "m",
+					Ports: []corev1.ContainerPort{{ContainerPort: number}}}}}})
+			}
+			v.mu.records[k] = &fleet.Record{Service: k, Revision: rev}
+			line := func(phase string) string { return fmt.Sprintf("ml/p1 engine %s %s:%d", phase, host, number) }
+			says(t, v, k) // it is asked for
+			v.sawSlice(es(k, "s", "engine", v4, number, point{"p1", host, false, false}), true)
+			if c.soon {
+				awaitSays(t, v, k, line("Ready"))
+			}
+			began := time.Now()
+			v.sawSlice(es(k, "s", "engine", v4, number, point{"p1", host, true, false}), true)
+			if got := says(t, v, k); !c.soon && got != line("Starting") {
+				t.Errorf("as its slice is: %s", got)
+			}
+			awaitSays(t, v, k, line("Ready"))
+			if took := time.Since(began); !c.soon && took < settle {
+				t.Errorf("ready after %s", took)
+			}
+		})
+	}
+}
+
+// awaitSays waits until a service's replicas are as wanted.
+func awaitSays(t *testing.T, v *View, k service.Key, want string) {
+	t.Helper()
+	late := time.After(10 * time.Second)
+	for {
+		got := says(t, v, k)
+		if got == want {
+			return
+		}
+		select {
+		case <-v.Changed():
+		case <-late:
+			t.Fatalf("%s, want %s", got, want)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package dialect
+
+import (
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// TestAnnotatedRoles: a service's annotations hold for each of its components,
+// a component's own before them.
+func TestAnnotatedRoles(t *testing.T) {
+	for _, c := range []struct{ name, manifest string }{{"KServe's", `
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: a, annotations: {autoscaling.knative.dev/scale-to-zero-pod-retention-period: 5s, autoscaling.knative.dev/min-scale: "0"}}
+spec:
+  predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}}
+  transformer:
+    annotations: {autoscaling.knative.dev/min-scale: "1"}
+    containers: [{name: kserve-container, image: example.com/t}]
+`}, {"OME's", `
+apiVersion: ome.io/v1beta1
+kind: InferenceService
+metadata: {name: a, annotations: {autoscaling.knative.dev/scale-to-zero-pod-retention-period: 5s, autoscaling.knative.dev/min-scale: "0"}}
+spec:
+  model: {name: m}
+  runtime: {name: r}
+  engine: {}
+  decoder: {annotations: {autoscaling.knative.dev/min-scale: "1"}}
+  router: {annotations: {autoscaling.knative.dev/min-scale: "1"}}
+`}} {
+		got := Read("a.yaml", []byte(c.manifest))
+		if len(got.Objects) != 1 || got.Objects[0].Service == nil {
+			t.Fatalf("%s: %v", c.name, got.Problems)
+		}
+		all := got.Objects[0].Service.Components
+		seen := 0
+		for role, part := range map[service.Role]*service.Component{service.RoleEngine: all.Engine, service.RoleDecoder: all.Decoder,
+			service.RoleRouter: all.Router, service.RoleTransformer: all.Transformer} {
+			if part == nil {
+				continue
+			}
+			seen++
+			want := 1
+			if role == service.RoleEngine {
+				want = 0
+			}
+			s := part.Scaling
+			if s.ScaleToZeroAfter == nil || *s.ScaleToZeroAfter != 5*time.Second || s.MinReplicas == nil || *s.MinReplicas != want {
+				t.Errorf("%s %s: %+v", c.name, role, s)
+			}
+		}
+		if seen < 2 {
+			t.Errorf("%s: %d components", c.name, seen)
+		}
+	}
+}
