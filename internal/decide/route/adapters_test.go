@@ -21,7 +21,12 @@ func adapterWorld() *Table {
 		{Key: at("b", "mistral"), Host: "mistral.example.com", Adapters: []string{"chat"}},
 		{Key: at("a", "llama").Canary(), Host: "canary.example.com", Adapters: []string{"sql", "fresh"}},
 	}, "", &routing.Route{Meta: service.Meta{Key: at("a", "r")}, Models: []string{"routed"},
-		Targets: []routing.Target{{Ref: routing.Service(at("a", "taken")), Weight: 1}}})
+		Targets: []routing.Target{{Ref: routing.Service(at("a", "taken")), Weight: 1}}},
+		&routing.Route{Meta: service.Meta{Key: at("a", "other")}, Models: []string{"stable"},
+			Targets: []routing.Target{{Ref: routing.Service(at("a", "llama")), Model: "tldr", Weight: 1}}},
+		&routing.HTTPRoute{Meta: service.Meta{Key: at("b", "h")}, Hostnames: []string{"www.example.com"}, Rules: []routing.HTTPRule{{
+			Matches:  []routing.HTTPMatch{{Path: routing.ValueMatch{Type: routing.MatchPrefix, Value: "/"}}},
+			Backends: []routing.Backend{{Ref: routing.Service(at("b", "llama")), Weight: 1}}}}})
 }
 
 func TestAdapterNames(t *testing.T) {
@@ -31,15 +36,18 @@ func TestAdapterNames(t *testing.T) {
 		want Target
 		why  string
 	}{
-		"the only one":         {Query{Model: "tldr"}, Target{Pool: routing.Service(at("a", "llama")), Adapter: "tldr"}, "adapter tldr → service a/llama"},
-		"with its namespace":   {Query{Model: "b/sql"}, Target{Pool: routing.Service(at("b", "llama")), Adapter: "sql", Model: "sql"}, "adapter sql → service b/llama → model sql"},
-		"a service's name":     {Query{Model: "taken"}, Target{Pool: routing.Service(at("a", "taken")), Named: true}, "by its name → service a/taken"},
-		"a route's name":       {Query{Model: "routed"}, Target{Pool: routing.Service(at("a", "taken")), Named: true}, "Route a/r → service a/taken"},
-		"hidden, by host":      {Query{Model: "taken", Host: "llama.a.localhost:8080"}, Target{Pool: routing.Service(at("a", "llama")), Adapter: "taken"}, "adapter taken → service a/llama"},
-		"in full, by host":     {Query{Model: "b/chat", Host: "mistral.example.com"}, Target{Pool: routing.Service(at("b", "mistral")), Adapter: "chat", Model: "chat"}, "adapter chat → service b/mistral → model chat"},
-		"unknown, by host":     {Query{Model: "else", Host: "mistral.example.com"}, Target{Pool: routing.Service(at("b", "mistral"))}, "by its host → service b/mistral"},
-		"the service, by host": {Query{Model: "b/mistral", Host: "mistral.example.com"}, Target{Pool: routing.Service(at("b", "mistral")), Named: true}, "by its name → service b/mistral"},
-		"a canary's, by host":  {Query{Model: "fresh", Host: "canary.example.com"}, Target{Pool: routing.Service(at("a", "llama").Canary()), Adapter: "fresh"}, "adapter fresh → service a/llama~canary"},
+		"the only one":          {Query{Model: "tldr"}, Target{Pool: routing.Service(at("a", "llama")), Adapter: "tldr"}, "adapter tldr → service a/llama"},
+		"with its namespace":    {Query{Model: "b/sql"}, Target{Pool: routing.Service(at("b", "llama")), Adapter: "sql", Model: "sql"}, "adapter sql → service b/llama → model sql"},
+		"a service's name":      {Query{Model: "taken"}, Target{Pool: routing.Service(at("a", "taken")), Named: true}, "by its name → service a/taken"},
+		"a route's name":        {Query{Model: "routed"}, Target{Pool: routing.Service(at("a", "taken")), Named: true}, "Route a/r → service a/taken"},
+		"hidden, by host":       {Query{Model: "taken", Host: "llama.a.localhost:8080"}, Target{Pool: routing.Service(at("a", "llama")), Adapter: "taken"}, "adapter taken → service a/llama"},
+		"in full, by host":      {Query{Model: "b/chat", Host: "mistral.example.com"}, Target{Pool: routing.Service(at("b", "mistral")), Adapter: "chat", Model: "chat"}, "adapter chat → service b/mistral → model chat"},
+		"a route's target":      {Query{Model: "stable"}, Target{Pool: routing.Service(at("a", "llama")), Adapter: "tldr", Model: "tldr"}, "Route a/other → service a/llama → model tldr"},
+		"by an HTTPRoute":       {Query{Model: "b/sql", Host: "www.example.com"}, Target{Pool: routing.Service(at("b", "llama")), Adapter: "sql", Model: "sql"}, "HTTPRoute b/h, rule 1 → service b/llama → model sql"},
+		"none, by an HTTPRoute": {Query{Model: "else", Host: "www.example.com"}, Target{Pool: routing.Service(at("b", "llama"))}, "HTTPRoute b/h, rule 1 → service b/llama"},
+		"unknown, by host":      {Query{Model: "else", Host: "mistral.example.com"}, Target{Pool: routing.Service(at("b", "mistral"))}, "by its host → service b/mistral"},
+		"the service, by host":  {Query{Model: "b/mistral", Host: "mistral.example.com"}, Target{Pool: routing.Service(at("b", "mistral")), Named: true}, "by its name → service b/mistral"},
+		"a canary's, by host":   {Query{Model: "fresh", Host: "canary.example.com"}, Target{Pool: routing.Service(at("a", "llama").Canary()), Adapter: "fresh"}, "adapter fresh → service a/llama~canary"},
 	} {
 		got, err := table.Resolve(tc.q, nil)
 		why := got.Why()
@@ -73,7 +81,7 @@ func TestAdapterNames(t *testing.T) {
 		t.Errorf("the names are %v", got)
 	}
 	for _, n := range table.Names() {
-		if n.Model != "routed" {
+		if n.Model != "routed" && n.Model != "stable" {
 			t.Errorf("a routing object gives the name %q", n.Model)
 		}
 	}

@@ -256,6 +256,10 @@ func (t *Table) forward(m *httpMatch, q *Query, random func(n int) int) (Target,
 	for j := range backends {
 		out.Named = out.Named || !backends[j].Pool && names(backends[j].Key, q.Model)
 	}
+	if !out.Named {
+		at := t.at(b.Key, q)
+		out.Adapter, out.Model = at.Adapter, at.Model
+	}
 	return out, nil
 }
 

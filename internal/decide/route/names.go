@@ -123,6 +123,9 @@ func (t *Table) claimed(c *claim, q *Query, random func(n int) int) (Target, err
 	}
 	switch {
 	case at.Model != "":
+		if !at.Pool && slices.Contains(t.adapters[at.Key], at.Model) {
+			out.Adapter = at.Model
+		}
 	case !at.Pool:
 		out.Named = true
 	default:

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -106,6 +107,40 @@ func TestAdapterArgs(t *testing.T) {
 	} {
 		if _, err := adapted(tc.how, tc.edit, sql); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("got %v, want %q", err, tc.want)
+		}
+	}
+}
+
+// TestAdapterArgsKeepWhatIsStated: whatever a command line holds, it stays as it
+// is, in front, and none of its flags is said again.
+func TestAdapterArgsKeepWhatIsStated(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 11))
+	given := []string{"--enable-lora", "--max-loras", "2", "-v", "--lora-modules", "a=/a", "b=/b"}
+	words := []string{"--enable-lora", "--enable_lora=true", "--max-loras", "--max_loras=9", "-v", "-7", "x", "--other", "--", "", "-", "--lora", "{{.Port}}"}
+	for range 2000 {
+		line := make([]string, r.IntN(8))
+		for i := range line {
+			line[i] = words[r.IntN(len(words))]
+		}
+		out, err := withAdapters(line, given, map[string]bool{"--lora-modules": true}, "here")
+		if err != nil || len(out) < len(line) || !slices.Equal(out[:len(line)], line) {
+			t.Fatalf("%q became %q: %v", line, out, err)
+		}
+		for _, f := range []string{"--enable-lora", "--max-loras", "-v", "--lora-modules"} {
+			said := func(in []string) (n int) {
+				for _, w := range in {
+					if name, _, _ := strings.Cut(strings.ReplaceAll(w, "_", "-"), "="); name == f {
+						n++
+					}
+				}
+				return n
+			}
+			if before, after := said(line), said(out); after != max(before, 1) {
+				t.Fatalf("%q: %s is said %d times, it was %d: %q", line, f, after, before, out)
+			}
+		}
+		if !slices.Equal(out[len(out)-3:], given[4:]) {
+			t.Fatalf("%q became %q without the adapters", line, out)
 		}
 	}
 }
