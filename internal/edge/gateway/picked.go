@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -142,11 +143,19 @@ func (x *exchange) readRest() error {
 }
 
 // rewrite puts a picker's body in the place of the request's. A name that it
-// has changed is the one that the replica is given.
+// has changed is the one that the replica is given. What the picker has only
+// written otherwise, such as long integers, stays as the client wrote it.
 func (x *exchange) rewrite(picked Picked) error {
 	now, changed := picked.Body()
 	if !changed {
 		return nil
+	}
+	if !x.form {
+		if merged, differs, ok := openai.Merge(x.body.head, now); ok && !differs {
+			return nil
+		} else if ok {
+			now = merged
+		}
 	}
 	before, parsed, length := x.body.head, x.parsed, x.body.length
 	x.body.head, x.body.length = now, int64(len(now))
