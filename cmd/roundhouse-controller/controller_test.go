@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +24,15 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 )
 
-func TestMain(m *testing.M) { kubetest.Main(m) }
+func TestMain(m *testing.M) {
+	if args := os.Getenv(asController); args != "" {
+		os.Exit(run(strings.Fields(args), os.Stdout, os.Stderr))
+	}
+	kubetest.Main(m)
+}
+
+// asController has the test binary be a controller with these arguments.
+const asController = "ROUNDHOUSE_TEST_CONTROLLER"
 
 // options are those of a controller that leads alone.
 func options(t *testing.T, namespaces ...string) controllerOptions {

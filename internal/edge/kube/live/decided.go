@@ -68,7 +68,7 @@ func (v *View) sawRecord(raw any, there bool) {
 // newest is the record that counts.
 func newest(all map[string]*appsv1.ControllerRevision) (out *appsv1.ControllerRevision) {
 	for _, one := range all {
-		if out == nil || one.Revision > out.Revision {
+		if out == nil || records.Counts(one, out) {
 			out = one
 		}
 	}

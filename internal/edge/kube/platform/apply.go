@@ -41,6 +41,7 @@ func (p *Platform) Apply(ctx context.Context, r workload.Revision) error {
 		return fmt.Errorf("platform: %w", err)
 	}
 	for _, o := range todo {
+		p.expect(k, o)
 		if err := p.write(ctx, k, o); err != nil {
 			return fmt.Errorf("platform: apply %s %s/%s: %w", o.id.kind, k.Namespace, o.id.name, err)
 		}
@@ -130,8 +131,9 @@ func (p *Platform) note(r workload.Revision, objects []rendered) {
 	defer p.mu.Unlock()
 	h := p.of(r.Service)
 	h.removed, h.wanted, h.roles = false, map[id]bool{}, map[service.Role]role{}
+	h.rendered = map[id]string{}
 	for _, o := range objects {
-		h.wanted[o.id] = true
+		h.wanted[o.id], h.rendered[o.id] = true, o.applied
 	}
 	for _, c := range r.Components {
 		http, grpc := shape.Ports(c, r.Protocol)
@@ -141,6 +143,15 @@ func (p *Platform) note(r workload.Revision, objects []rendered) {
 		}
 		h.roles[c.Role] = role{Role: pods.Role{HTTP: http, GRPC: grpc, Main: main, Startup: c.Limits.StartupTimeout},
 			left: leftToOthers(r.Annotations) || leftToOthers(c.Annotations)}
+	}
+}
+
+// expect notes how an object is about to be written.
+func (p *Platform) expect(k service.Key, o rendered) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h := p.of(k); h.rendered != nil {
+		h.rendered[o.id] = o.applied
 	}
 }
 
@@ -344,7 +355,7 @@ func (p *Platform) Remove(ctx context.Context, k service.Key) error {
 		p.mu.Unlock()
 		return nil
 	}
-	h.removed, h.wanted, h.roles = true, nil, nil
+	h.removed, h.wanted, h.rendered, h.roles = true, nil, nil, nil
 	all := slices.SortedFunc(maps.Keys(h.objects), id.compare)
 	p.tidy(k, h)
 	p.mu.Unlock()

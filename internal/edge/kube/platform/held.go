@@ -94,7 +94,9 @@ type held struct {
 	starts map[groupID]start
 	// wanted are the objects of the revision last applied.
 	wanted map[id]bool
-	roles  map[service.Role]role
+	// rendered is what each of them has as applied, once it is written.
+	rendered map[id]string
+	roles    map[service.Role]role
 	// removed: what is still there is going.
 	removed bool
 }
@@ -207,6 +209,11 @@ func (p *Platform) saw(k service.Key, i id, o object) {
 		o.writing = before.writing
 		if o.count == before.count {
 			o.since = before.since
+		}
+		// A leader that was stopped for longer than its lease may write late what
+		// it had decided.
+		if want := h.rendered[i]; want != "" && before.applied == want && o.applied != want && !o.deleting {
+			e.drifted = true
 		}
 		// Whoever scales it, it is not us that decide; and what is going has no
 		// count to keep.

@@ -139,6 +139,33 @@ func TestRaiseDoesNotLower(t *testing.T) {
 	f.AwaitNone(k)
 }
 
+// TestLateTemplate: a template that somebody writes over ours as the controller
+// does is noticed, and ours written again.
+func TestLateTemplate(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("late")
+	r := revision(k, platformtest.Server{})
+	f.MustApply(r)
+	f.MustScale(k, 1)
+	f.AwaitReady(k, 1)
+	f.wantQuiet("applied by us")
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: shape.Name(k, service.RoleEngine)}}
+	late := `{"metadata":{"annotations":{"` + shape.AnnotationApplied + `":"late"}},"spec":{"template":{"metadata":{"annotations":{"late":"yes"}}}}}`
+	if err := f.direct.Patch(t.Context(), d, client.RawPatch(types.MergePatchType, []byte(late)), client.FieldOwner(shape.FieldManager)); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.driftedKey(); got != k {
+		t.Errorf("told of %s", got)
+	}
+	f.MustApply(r)
+	if err := f.direct.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil || d.Annotations[shape.AnnotationApplied] == "late" {
+		t.Errorf("it stands as it was written late: %v", err)
+	}
+	f.wantQuiet("mended")
+	f.MustScale(k, 0)
+	f.AwaitNone(k)
+}
+
 // TestVictimsForgiven: who was to end and did not is a pod like the others.
 func TestVictimsForgiven(t *testing.T) {
 	f := open(t)

@@ -55,7 +55,7 @@ func (s *Store) Look(ctx context.Context, cr *appsv1.ControllerRevision) (k serv
 	}
 	var best *appsv1.ControllerRevision
 	for i := range list.Items {
-		if one := &list.Items[i]; serviceOf(one) == k && (best == nil || counts(one, best)) {
+		if one := &list.Items[i]; serviceOf(one) == k && (best == nil || Counts(one, best)) {
 			best = one
 		}
 	}
@@ -71,9 +71,10 @@ func serviceOf(cr *appsv1.ControllerRevision) service.Key {
 	return service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
 }
 
-// counts says whether a counts rather than b: it is the later decision; of two
-// installations that began at once, the first one's.
-func counts(a, b *appsv1.ControllerRevision) bool {
+// Counts says whether a counts rather than b, of one service: it is the later
+// decision; of two with one number, which two leaders or installations made, the
+// first.
+func Counts(a, b *appsv1.ControllerRevision) bool {
 	x, y := a.CreationTimestamp.Time, b.CreationTimestamp.Time
 	switch {
 	case a.Revision != b.Revision:

@@ -147,7 +147,7 @@ func Newest(list []appsv1.ControllerRevision) map[service.Key]*appsv1.Controller
 	for i := range list {
 		cr := &list[i]
 		k := serviceOf(cr)
-		if b := out[k]; b == nil || counts(cr, b) {
+		if b := out[k]; b == nil || Counts(cr, b) {
 			out[k] = cr
 		}
 	}
