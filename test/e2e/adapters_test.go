@@ -126,15 +126,40 @@ func TestAdapters(t *testing.T) {
 	}
 	contains(t, n.do("describe", "llama"), "Adapter:", "sql at file://"+dir+"/sql-lora, rank 16", "chat at file://"+dir+"/chat-lora, rank 20")
 	contains(t, n.do("get", "-o", "wide"), "ADAPTERS", "sql,chat")
-	contains(t, n.do("explain", "llama"), "adapter        chat at file://", "takes LoRA adapters, the service has 2: sql, chat")
+	contains(t, n.do("explain", "llama", "--all"), "adapter        chat at file://", "takes LoRA adapters, the service has 2: sql, chat")
 
+	// What stays is answered all along.
+	stop, asked := make(chan struct{}), make(chan []string)
+	go func() {
+		var failed []string
+		for count := 0; ; count++ {
+			select {
+			case <-stop:
+				if count < 10 {
+					failed = append(failed, fmt.Sprintf("only %d requests", count))
+				}
+				asked <- failed
+				return
+			default:
+			}
+			a, err := try(http.MethodPost, n.gateway+"/v1/completions", `{"model":"sql","prompt":"hello","max_tokens":2}`)
+			if err != nil || a.status != 200 {
+				failed = append(failed, fmt.Sprint(a, err))
+			}
+		}
+	}()
 	apply(sql)
 	eventually(t, "chat is gone", func() (bool, string) {
 		a, _ := n.completion("chat")
 		return a.status == 404 && strings.Contains(a.body, "is not served here"), a.String()
 	})
-	if a, model := n.completion("sql"); a.status != 200 || model != "sql" {
-		t.Errorf("the adapter that stays: %s", a)
+	eventually(t, "the revision before has gone", func() (bool, string) {
+		out := n.do("describe", "llama")
+		return strings.Count(out, "engine  Ready") == 2 && !strings.Contains(out, "Draining"), out
+	})
+	close(stop)
+	if failed := <-asked; len(failed) > 0 {
+		t.Errorf("while replicas were replaced %d requests for the adapter that stays failed: %s", len(failed), failed[0])
 	}
 	apply()
 	if _, there := n.cards()["sql"]; there {
@@ -194,7 +219,7 @@ spec:
 `))
 	sql := "sql file://" + adapterFiles(t, dir, "sql-lora", 8)
 	n.do("apply", "-f", write(t, dir, "llama.yaml", strings.Replace(adapted("minReplicas: 1", sql), "simulator", "plain", 1)))
-	contains(t, n.do("explain", "llama"), "takes no LoRA adapters, the service has 1: sql", "spec.adapters")
+	contains(t, n.do("explain", "llama", "--all"), "takes no LoRA adapters, the service has 1: sql", "spec.adapters")
 	status("NoSupportingRuntime", "plain could serve it, but takes no LoRA adapters")
 	n.do("apply", "-f", write(t, dir, "llama.yaml", strings.Replace(adapted("minReplicas: 1", sql), `"200"]`, `"200", --lora, mine]`, 1)))
 	status("InvalidPredictorSpec", "--lora is how the service's adapters are given")
