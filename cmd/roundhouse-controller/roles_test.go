@@ -124,7 +124,7 @@ func TestQuotaAtTheGateway(t *testing.T) {
 		}
 		eventuallyIs(t, "awaited", cause, "  false")
 		refused("True")
-		eventuallyIs(t, "refused", cause, "QuotaExceeded the namespace's quota is used up: gpus, requested: pods=1, used: pods=2, limited: pods=2: raise it, or end something false")
+		eventuallyIs(t, "refused", cause, "QuotaExceeded the namespace's quota is used up: gpus, requested: pods=1, used: pods=2, limited: pods=2: raise it, or end something; Kubernetes tries again by itself, the longer it waits the later, up to 17 minutes false")
 		refused("False")
 		eventuallyIs(t, "no longer refused", cause, "  false")
 	}

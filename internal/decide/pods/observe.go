@@ -105,7 +105,7 @@ func refusal(message string) (reason, words string) {
 		why = message
 	}
 	if rest, over := strings.CutPrefix(why, "exceeded quota: "); over {
-		return reasonQuota, clip("the namespace's quota is used up: " + rest + ": raise it, or end something")
+		return reasonQuota, clip("the namespace's quota is used up: " + rest + ": raise it, or end something; Kubernetes tries again by itself, the longer it waits the later, up to 17 minutes")
 	}
 	return reasonRefused, clip("the cluster refuses the pod: " + why)
 }
