@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -154,10 +155,18 @@ func owned(u *unstructured.Unstructured) map[string]bool {
 }
 
 // same says whether a status stands as wanted: what is wanted is there, and
-// nothing else that we once wrote.
+// nothing else that we once wrote. The notice of an installation that stands
+// back is not ours to take away: where it were counted, each start would write.
 func same(want, have map[string]any, owned map[string]bool) bool {
 	for name, v := range want {
-		if !reflect.DeepEqual(v, have[name]) {
+		stands := have[name]
+		if all, ok := stands.([]any); ok && name == "conditions" {
+			stands = slices.DeleteFunc(slices.Clone(all), func(c any) bool {
+				m, _ := c.(map[string]any)
+				return m["type"] == ConditionManaged
+			})
+		}
+		if !reflect.DeepEqual(v, stands) {
 			return false
 		}
 	}

@@ -32,3 +32,17 @@ func TestLongTexts(t *testing.T) {
 		t.Errorf("it would be written again: %v", err)
 	}
 }
+
+// TestNoticesStay: the notice of an installation that stands back is no reason
+// to write, and does not hide one.
+func TestNoticesStay(t *testing.T) {
+	ready := map[string]any{"type": "Ready", "status": "True"}
+	want := map[string]any{"conditions": []any{ready}}
+	notice := map[string]any{"type": ConditionManaged, "status": "False"}
+	if have := map[string]any{"conditions": []any{notice, ready}}; !same(want, have, nil) || len(have["conditions"].([]any)) != 2 {
+		t.Errorf("written for a notice: %v", have)
+	}
+	if same(want, map[string]any{"conditions": []any{notice, map[string]any{"type": "Ready", "status": "False"}}}, nil) {
+		t.Error("a change is not seen beside a notice")
+	}
+}
