@@ -108,7 +108,7 @@ gateway:
   topologySpreadConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]
   args: [--upstream-client=net/http]
   env: [{name: A, value: "1"}]
-gatewayClass: {create: true}
+gatewayClass: {create: true, anyHost: [infra, platform]}
 endpointPicker: {namespaces: [team-a, team-b], args: [--fallbacks=2]}
 metrics:
   serviceMonitor: {create: true, labels: {release: prometheus}}

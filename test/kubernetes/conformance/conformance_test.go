@@ -35,7 +35,7 @@ image: {repository: roundhouse.local/roundhouse, tag: e2e, pullPolicy: Never}
 adopt: [gateway]
 controller: {resources: {requests: {cpu: 50m}}}
 gateway: {url: "http://{name}.{namespace}.models.test", resources: {requests: {cpu: 50m}}}
-gatewayClass: {create: true}
+gatewayClass: {create: true, anyHost: ["*"]}
 `
 
 // install installs the definitions as they are published, and Roundhouse by its
