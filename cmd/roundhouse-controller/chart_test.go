@@ -13,13 +13,14 @@ import (
 
 // unneeded are the flags that no value of the chart sets, and why.
 var unneeded = map[string]string{
-	"kubeconfig":       "a pod has its account",
-	"system-namespace": "the pod's own",
-	"pod":              "POD_NAME",
-	"leader-elect":     "also one replica is two during a rollout",
-	"models-dir":       "/tmp is there to write to",
-	"upstream-client":  "to compare with; args can say it",
-	"help":             "for people",
+	"kubeconfig":              "a pod has its account",
+	"system-namespace":        "the pod's own",
+	"pod":                     "POD_NAME",
+	"leader-elect":            "also one replica is two during a rollout",
+	"models-dir":              "/tmp is there to write to",
+	"upstream-client":         "to compare with; args can say it",
+	"endpoint-picker-timeout": "the default does; args can say another",
+	"help":                    "for people",
 }
 
 // TestChart reads the flags that the Helm chart gives, in what its own test

@@ -152,7 +152,7 @@ func describeComponent(w io.Writer, s admin.Service, c service.ComponentStatus) 
 	text := fmt.Sprintf("\n%s: %d of %d ready", c.Role, c.Ready, c.Desired)
 	if l, known := s.Limits[c.Role]; known {
 		text += fmt.Sprintf(", %d to %d replicas, %g %s each", l.Min, l.Max, l.Target, l.Metric)
-		if l.Min == 0 {
+		if l.Min == 0 && l.ScaleToZeroAfter != "0s" {
 			text += ", stops when idle for " + l.ScaleToZeroAfter
 		}
 	}

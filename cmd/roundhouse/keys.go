@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -38,6 +39,9 @@ func (o *keyOptions) flags(cmd *cobra.Command) {
 
 // open finds the keys; a file that is not there yet can only be created.
 func (o *keyOptions) open(creating bool) (keyring, error) {
+	if o.file == "" && o.inCluster() {
+		return nil, errors.New("the keys of a cluster are a file in a Secret: work on that with --file keys.yaml, then `kubectl create secret generic NAME --from-file keys.yaml --dry-run=client -o yaml | kubectl apply -f -`; the chart's gateway.apiKeys.secret names it")
+	}
 	if o.file == "" {
 		return o.client()
 	}

@@ -242,6 +242,8 @@ func TestNobodyLooks(t *testing.T) {
 			}
 		}
 	}
+	c.run("logs", "wine").fails("has no pod now: no controller of Roundhouse has looked at it", label)
+	c.run("keys", "list").fails("a file in a Secret", "--file")
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
 	relabel := func(value string) {
 		t.Helper()

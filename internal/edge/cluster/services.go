@@ -341,7 +341,7 @@ func (c *Client) Logs(ctx context.Context, k service.Key, o LogOptions) (io.Read
 	case pod == nil && o.Replica != "":
 		return nil, fmt.Errorf("%s has no pod %q: `roundhouse describe %s` lists those there are; a cluster keeps no output of pods that are gone", k, o.Replica, k)
 	case pod == nil:
-		return nil, fmt.Errorf("%s has no pod now: it starts at the first request; a cluster keeps no output of pods that are gone%s", k, waiting(s.Replicas))
+		return nil, fmt.Errorf("%s has no pod now: %s; a cluster keeps no output of pods that are gone%s", k, s.podless(), waiting(s.Replicas))
 	}
 	if pod.Spec.NodeName == "" {
 		return nil, fmt.Errorf("pod %s has written nothing: it is not on a node yet%s", pod.Name, waiting(s.Replicas))
@@ -363,6 +363,17 @@ func (c *Client) Logs(ctx context.Context, k service.Key, o LogOptions) (io.Read
 		return nil, fmt.Errorf("output of container %s of pod %s: %w", container, pod.Name, err)
 	}
 	return resp.Body, nil
+}
+
+// podless says why a service has no pod: for want of requests, unless its
+// status knows better.
+func (s *Service) podless() string {
+	for _, c := range s.Status.Conditions {
+		if c.Type == service.ConditionReady && c.Status != "True" && c.Message != "" {
+			return c.Message
+		}
+	}
+	return "it starts at the first request"
 }
 
 // waiting says why there is no pod although there should be one.
