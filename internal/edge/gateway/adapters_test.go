@@ -68,3 +68,32 @@ func TestAdapterKeys(t *testing.T) {
 		r.send("GET", "/v1/models", "", "X-Api-Key", key).want(t, 200, models)
 	}
 }
+
+// TestAdapterSeries: requests for an adapter count under its name while it is
+// one; other names that replicas answer to are their service's.
+func TestAdapterSeries(t *testing.T) {
+	r := newRig(t, nil)
+	addr := replicaServer(t, echo)
+	r.d.SetPools([]dispatch.Pool{lora("llama", addr, "sql hf://a")})
+	for _, model := range []string{"llama", "sql", "made-up"} {
+		r.send("POST", "/v1/chat/completions", `{"model":"`+model+`","messages":[]}`, "Host", "llama.default.localhost").want(t, 200)
+	}
+	r.waitSettled()
+	const label = `gen_ai_server_request_duration_seconds label:{name:"error_type" value:""} label:{name:"gen_ai_operation_name" value:"chat"} label:{name:"gen_ai_provider_name" value:"openai"} label:{name:"gen_ai_request_model" value:`
+	got := r.series()
+	for _, want := range []string{label + `"llama"} histogram:{sample_count:2 `, label + `"sql"} histogram:{sample_count:1 `} {
+		if !strings.Contains(got, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	if strings.Contains(got, "made-up") {
+		t.Error("a client made up a label")
+	}
+	r.d.SetPools([]dispatch.Pool{lora("llama", addr)})
+	if got := r.series(); strings.Contains(got, `"sql"`) {
+		t.Error("the series of an adapter stay that is gone")
+	}
+	if t.Failed() {
+		t.Log(got)
+	}
+}
