@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -268,6 +269,13 @@ func TestFineTunedWeights(t *testing.T) {
 	contains(t, n.do("get", "finetunedweights"), "NAME", "finance", "LoRA", "llama")
 	contains(t, n.do("get", "weights", "finance", "-o", "yaml"), "lora_rank: 8")
 	contains(t, n.do("describe", "chat"), "finance at file://"+dir+"/files-finance, rank 8")
+	// After a crash the replica is adopted, with its adapter.
+	n.signal(syscall.SIGKILL)
+	n.up()
+	if a, model := n.completion("finance"); a.status != 200 || model != "finance" {
+		t.Errorf("adopted: %s", a)
+	}
+	contains(t, n.do("get", "weights"), "finance")
 	n.do("delete", "-f", filepath.Join(dir, "weight.yaml"))
 	contains(t, n.do("get", "weights"), "There are no weights here")
 	if a, _ := n.completion("finance"); a.status != 200 {
