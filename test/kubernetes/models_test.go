@@ -235,7 +235,7 @@ func s3Secret(name, id, secret, key string) string {
 }
 
 // s3Account lists a secret, and says where the store is as KServe's users do.
-func s3Account(m *models, name string) string {
+func s3Account(name, annotations string) string {
 	return fmt.Sprintf(`
 ---
 apiVersion: v1
@@ -243,19 +243,16 @@ kind: ServiceAccount
 metadata:
   name: %s
   namespace: %s
-  annotations:
-    serving.kserve.io/s3-endpoint: "%s"
-    serving.kserve.io/s3-usehttps: "0"
-    serving.kserve.io/s3-region: %s
+  annotations: {serving.kserve.io/s3-region: %s, %s}
 secrets: [{name: %[1]s}]
-`, name, fetched, m.s3.address, s3Region)
+`, name, fetched, s3Region, annotations)
 }
 
 // fromS3: with a wrong key the service says so, with the right one it serves,
 // and nobody touches the service for that.
 func fromS3(ctx context.Context, m *models) {
 	const id, secret = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
-	m.do(m.ApplyYAML(ctx, s3Secret("s3", id, secret, "wrong")+s3Account(m, "s3")+predictor("s3", uri("s3://models/iris"), ", serviceAccountName: s3", "")))
+	m.do(m.ApplyYAML(ctx, s3Secret("s3", id, secret, "wrong")+s3Account("s3", `serving.kserve.io/s3-endpoint: "`+m.s3.address+`", serving.kserve.io/s3-usehttps: "0"`)+predictor("s3", uri("s3://models/iris"), ", serviceAccountName: s3", "")))
 	said := m.complains(ctx, kserveService, "s3", "the model cannot be fetched", "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY is not the secret of AWS_ACCESS_KEY_ID", "the service account s3, which lists s3")
 	if strings.Contains(said, "wrong") {
 		m.t.Errorf("it shows the key: %s", said)
@@ -267,9 +264,12 @@ func fromS3(ctx context.Context, m *models) {
 	m.do(m.DeleteYAML(ctx, predictor("s3", "", "", "")))
 }
 
-// fromS3KServe: the keys under KServe's own names for them.
+// fromS3KServe: the keys under KServe's own names for them, from a store whose
+// authority a ConfigMap has.
 func fromS3KServe(ctx context.Context, m *models) {
-	m.do(m.ApplyYAML(ctx, s3Secret("s3old", "awsAccessKeyID", "awsSecretAccessKey", s3SecretKey)+s3Account(m, "s3old")+
+	m.do(m.ApplyYAML(ctx, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: store-authority, namespace: "+fetched+"}\ndata:\n  cabundle.crt: |\n"+indent(m.s3.authority, "    ")+
+		s3Secret("s3old", "awsAccessKeyID", "awsSecretAccessKey", s3SecretKey)+
+		s3Account("s3old", `serving.kserve.io/s3-endpoint: "`+m.s3.secure+`", serving.kserve.io/s3-cabundle-configmap: store-authority`)+
 		predictor("s3old", uri("s3://models/iris/iris.ubj"), ", serviceAccountName: s3old", "")))
 	m.answers(ctx, kserveService, "s3old")
 	m.do(m.DeleteYAML(ctx, predictor("s3old", "", "", "")))

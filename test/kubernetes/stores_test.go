@@ -21,6 +21,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -125,8 +126,9 @@ const (
 	s3Region    = "eu-1"
 )
 
-// objectStore is a real S3 server, which checks signatures.
-type objectStore struct{ address string }
+// objectStore is a real S3 server, which checks signatures: at an address in the
+// clear, and at another with a certificate that its authority vouches for.
+type objectStore struct{ address, secure, authority string }
 
 func openS3(t *testing.T) *objectStore {
 	t.Helper()
@@ -159,11 +161,12 @@ func openS3(t *testing.T) *objectStore {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	for {
+	for listens := false; !listens; {
 		res, err := http.Get("http://" + s.address + "/health")
 		if err == nil {
 			_ = res.Body.Close()
-			return s
+			listens = true
+			continue
 		}
 		select {
 		case <-time.After(50 * time.Millisecond): // it tells nobody when it listens
@@ -171,6 +174,13 @@ func openS3(t *testing.T) *objectStore {
 			t.Fatal(err)
 		}
 	}
+	roots, leaf := authority(t)
+	front := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host = "http", s.address
+		r.Out.Host = r.In.Host // it is signed
+	}}
+	s.secure, s.authority = serveAt(t, 0, &leaf, front), roots
+	return s
 }
 
 // put stores an object of the bucket models, as any client of S3 does.
