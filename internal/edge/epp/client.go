@@ -63,6 +63,7 @@ type peer struct {
 	resolver *manual.Resolver
 	pools    int // that use it; Client.mu guards it
 	target   atomic.Pointer[Target]
+	silence  silence
 }
 
 // New makes a Client without pools. Its metrics are registered with r unless

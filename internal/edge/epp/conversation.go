@@ -87,6 +87,9 @@ func (c *Client) ask(ctx context.Context, pool service.Key, r *Request) (*Conver
 	case len(t.Addresses) == 0:
 		return nil, p.failure(Missing, "has no pod that is ready")
 	}
+	if !p.silence.allows(time.Now()) {
+		return nil, p.failure(Timeout, "is not asked for a moment: it gave no answer in time %d times in a row", p.silence.times.Load())
+	}
 	if c.streams.Add(1) > int64(c.cfg.MaxStreams) {
 		c.streams.Add(-1)
 		return nil, p.failure(Overloaded, "is not asked: %d requests are under way with endpoint pickers, as many as may be", c.cfg.MaxStreams)
@@ -94,6 +97,7 @@ func (c *Client) ask(ctx context.Context, pool service.Key, r *Request) (*Conver
 	until := time.Now().Add(c.cfg.Timeout)
 	for try := 0; ; try++ {
 		v, err := c.converse(ctx, p, pool, r, until)
+		p.heard(err)
 		if err == nil {
 			return v, nil
 		}
@@ -102,6 +106,17 @@ func (c *Client) ask(ctx context.Context, pool service.Key, r *Request) (*Conver
 			return nil, err
 		}
 	}
+}
+
+// heard notes whether the picker has said anything.
+func (p *peer) heard(err error) {
+	var failed *Failure
+	switch {
+	case errors.As(err, &failed):
+		p.silence.note(failed.Reason == Timeout, time.Now())
+	case err == nil || errors.As(err, new(*Immediate)):
+		p.silence.note(false, time.Now())
+	} // else its client has left
 }
 
 // worthAnother says whether a picker is to be asked again, once: if the

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -551,5 +552,54 @@ func BenchmarkAsk(b *testing.B) {
 				v.Close()
 			}
 		})
+	}
+}
+
+// TestSilence: a picker that says nothing holds up few requests, and is asked
+// again once it speaks.
+func TestSilence(t *testing.T) {
+	speaks := atomic.Bool{}
+	asked := atomic.Int64{}
+	target := picker(t, func(s stream) error {
+		asked.Add(1)
+		_, body, err := s.ask()
+		if err != nil {
+			return err
+		}
+		if !speaks.Load() {
+			<-s.Context().Done()
+			return nil
+		}
+		s.to(t, "10.0.0.1:1")
+		s.body(t, true, string(body))
+		return s.rest()
+	})
+	k := client(t, target, func(c *Config) { c.Timeout = 400 * time.Millisecond })
+	for i := range 20 {
+		_, err := k.Ask(t.Context(), pool, request("{}"))
+		if reason(err) != Timeout {
+			t.Fatalf("request %d: %v", i, err)
+		}
+	}
+	if n := asked.Load(); n < silentAfter || n > 15 {
+		t.Errorf("asked %d times", n)
+	}
+	speaks.Store(true)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		v, err := k.Ask(t.Context(), pool, request("{}"))
+		if err == nil {
+			v.Close()
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		v, err := k.Ask(t.Context(), pool, request("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.Close()
 	}
 }
