@@ -47,7 +47,7 @@ func TestCanaryTakesItsShare(t *testing.T) {
 	if n := share(); n != 0 {
 		t.Errorf("%d requests to a canary without a share", n)
 	}
-	for _, e := range d.view.Load().table.Keys() {
+	for _, e := range d.view.Load().table().Keys() {
 		if e.IsCanary() {
 			t.Errorf("%s is listed", e)
 		}

@@ -39,7 +39,9 @@ type Dispatcher struct {
 
 // view is an immutable picture of which pools there are.
 type view struct {
-	table   *route.Table
+	// table is built when first asked for: many changes that come together, as at
+	// a start, cost one.
+	table   func() *route.Table
 	pools   map[routing.Ref]*pool
 	objects []routing.Object
 	closed  bool
@@ -61,7 +63,8 @@ func New(cfg Config, demand Demand, clock Clock, random func(n int) int) (*Dispa
 	d := &Dispatcher{cfg: cfg, demand: demand, clock: clock, random: random}
 	d.endpoints.byID = map[string]*endpoint{}
 	d.accounts.byKey = map[service.Key]*account{}
-	d.view.Store(&view{table: &route.Table{}, pools: map[routing.Ref]*pool{}, scopes: &scopes{}})
+	empty := &route.Table{}
+	d.view.Store(&view{table: func() *route.Table { return empty }, pools: map[routing.Ref]*pool{}, scopes: &scopes{}})
 	return d, nil
 }
 
@@ -164,7 +167,8 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 			entries = append(entries, route.Entry{Key: r.Key, Host: p.host(), Adapters: p.adapters()})
 		}
 	}
-	d.view.Store(&view{table: route.NewTable(entries, d.cfg.Domain, objects...), pools: pools, objects: objects, scopes: &scopes{entries: entries}})
+	table := sync.OnceValue(func() *route.Table { return route.NewTable(entries, d.cfg.Domain, objects...) })
+	d.view.Store(&view{table: table, pools: pools, objects: objects, scopes: &scopes{entries: entries}})
 	for r, p := range old.pools {
 		if pools[r] == p {
 			continue
@@ -236,7 +240,7 @@ func (d *Dispatcher) Resolve(r Request) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	s := p.status(v.table)
+	s := p.status(v.table())
 	s.Adapter = s.Pool.adapter(t.Adapter)
 	return s, nil
 }

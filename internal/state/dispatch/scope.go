@@ -26,7 +26,7 @@ type scopes struct {
 // within is the table of some namespaces; none means all.
 func (v *view) within(namespaces []string, domain string) *route.Table {
 	if len(namespaces) == 0 || v.scopes == nil {
-		return v.table
+		return v.table()
 	}
 	s, id := v.scopes, strings.Join(namespaces, ",")
 	s.mu.Lock()

@@ -75,7 +75,7 @@ func (d *Dispatcher) Status(r routing.Ref) (Status, bool) {
 	if p == nil {
 		return Status{}, false
 	}
-	return p.status(v.table), true
+	return p.status(v.table()), true
 }
 
 // Pools is the state of every pool: services by namespace and name, then
@@ -84,7 +84,7 @@ func (d *Dispatcher) Pools() []Status {
 	v := d.view.Load()
 	out := make([]Status, 0, len(v.pools))
 	for _, p := range v.sorted() {
-		out = append(out, p.status(v.table))
+		out = append(out, p.status(v.table()))
 	}
 	return out
 }
