@@ -50,6 +50,13 @@ func TestUpload(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains(t, n.do("apply", "-f", file), "service default/iris configured")
+
+	// An adapter is sent as a model is.
+	n.do("apply", "--wait", "-f", write(t, closed, "llama.yaml", adapted("minReplicas: 1", "sql file://"+adapterFiles(t, closed, "sql-lora", 32))))
+	if a, model := n.completion("sql"); a.status != 200 || model != "sql" {
+		t.Errorf("with an adapter that was sent: %s", a)
+	}
+	contains(t, n.do("describe", "llama"), "Adapter:", "sql at upload://", "rank 32")
 }
 
 func copyFile(t *testing.T, from, to string, mode os.FileMode) {
