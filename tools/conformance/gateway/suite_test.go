@@ -1,8 +1,8 @@
 // Package gateway runs the conformance suite of the Gateway API, as it is
 // published, but for what its base manifests set up: not the Gateway that serves
-// HTTPS, which a gateway of one certificate need not have, nor pods behind plain
-// Services, which ours does not forward to. Without these it runs the tests that
-// look at status alone.
+// HTTPS, which a gateway of one certificate need not have, and services of ours
+// in place of pods behind plain Services, which our gateway does not forward to.
+// With these it runs the tests that look at status.
 package gateway
 
 import (
@@ -35,10 +35,10 @@ func TestConformance(t *testing.T) {
 	opts.ManifestFS = []fs.FS{base, &conformance.Manifests}
 	opts.BaseManifests = "base.yaml"
 	opts.SupportedFeatures = suite.FeaturesSet{}.Insert(features.SupportGateway, features.SupportHTTPRoute, features.SupportReferenceGrant,
-		features.SupportHTTPRouteParentRefPort, features.SupportHTTPRouteDestinationPortMatching, features.SupportGatewayStaticAddresses)
+		features.SupportHTTPRouteParentRefPort, features.SupportHTTPRouteDestinationPortMatching)
 	c := &opts.TimeoutConfig
 	for _, d := range []*time.Duration{&c.GatewayMustHaveAddress, &c.GatewayMustHaveCondition, &c.GatewayStatusMustHaveListeners, &c.GatewayListenersMustHaveConditions,
-		&c.HTTPRouteMustNotHaveParents, &c.HTTPRouteMustHaveCondition, &c.RouteMustHaveParents, &c.LatestObservedGenerationSet} {
+		&c.HTTPRouteMustNotHaveParents, &c.HTTPRouteMustHaveCondition, &c.NamespacesMustBeReady, &c.RouteMustHaveParents, &c.LatestObservedGenerationSet} {
 		*d = statusTimeout
 	}
 	c.MaxTimeToConsistency = 5 * time.Second // of requests, which tests of status send some
