@@ -25,8 +25,10 @@ const (
 )
 
 // NewInformer makes an informer that is back within two seconds of an API
-// server that was away. It is a cache.Options.NewInformer; every cache has it.
-func NewInformer(lw toolscache.ListerWatcher, of runtime.Object, resync time.Duration, by toolscache.Indexers) toolscache.SharedIndexInformer {
+// server that was away, and tells of nothing but changes: the period in which
+// controller-runtime would have everything looked at again is passed over. It
+// is a cache.Options.NewInformer; every cache has it.
+func NewInformer(lw toolscache.ListerWatcher, of runtime.Object, _ time.Duration, by toolscache.Indexers) toolscache.SharedIndexInformer {
 	to := toolscache.ToListerWatcherWithContext(lw)
 	return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -35,7 +37,7 @@ func NewInformer(lw toolscache.ListerWatcher, of runtime.Object, resync time.Dur
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return patiently(ctx, func() (watch.Interface, error) { return to.WatchWithContext(ctx, o) })
 		},
-	}, of, resync, by)
+	}, of, 0, by)
 }
 
 // patiently asks until somebody answers, whatever the answer: one that says

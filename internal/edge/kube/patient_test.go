@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -139,6 +140,32 @@ func TestOutageEnds(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		end()
 		<-done // and nothing of it is left when the bubble ends
+	})
+}
+
+// TestNoResync: what did not change is not told again, however long it stays,
+// whatever period controller-runtime asks for.
+func TestNoResync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{version: 1}
+		inf := kube.NewInformer(&toolscache.ListWatch{ListWithContextFunc: s.list, WatchFuncWithContext: s.watch}, &corev1.Pod{}, 10*time.Hour, toolscache.Indexers{})
+		var told atomic.Int32
+		if _, err := inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { told.Add(1) }, UpdateFunc: func(any, any) { told.Add(1) }}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); inf.RunWithContext(ctx) }()
+		await(t, time.Minute, s.watched)
+		s.mu.Lock()
+		s.watches[0].Add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "2"}})
+		s.mu.Unlock()
+		time.Sleep(48 * time.Hour)
+		if n := told.Load(); n != 1 {
+			t.Errorf("told %d times of one pod that came", n)
+		}
+		end()
+		<-done
 	})
 }
 
