@@ -23,26 +23,11 @@ import (
 func TestAdapters(t *testing.T) {
 	p := &product{Cluster: node.Get(t)}
 	s3 := openS3(t)
-	for _, step := range []struct {
-		name string
-		run  func(context.Context)
-	}{
-		{"Install", func(ctx context.Context) { install(ctx, p) }},
-		{"Adapters", func(ctx context.Context) { adapters(ctx, p, s3) }},
-		{"Uninstall", func(ctx context.Context) { uninstall(ctx, p) }},
-	} {
-		passed := t.Run(step.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			p.t = t
-			began := time.Now()
-			step.run(ctx)
-			t.Logf("%s took %.1f s", step.name, time.Since(began).Seconds())
-		})
-		if !passed && step.name == "Install" {
-			t.FailNow()
-		}
-	}
+	p.live(t, []string{"Install"}, []step{
+		{"Install", 0, install},
+		{"Adapters", 0, func(ctx context.Context, p *product) { adapters(ctx, p, s3) }},
+		{"Uninstall", 0, uninstall},
+	})
 }
 
 // named asks for a completion by a model's name alone.

@@ -26,33 +26,18 @@ import (
 // run: of pools, of services, of two tenants. The steps build on one another.
 func TestGatewayAPI(t *testing.T) {
 	p := &product{Cluster: node.Get(t)}
-	for _, step := range []struct {
-		name string
-		run  func(context.Context, *product)
-	}{
-		{"Install", gatewayInstall},
-		{"DefinitionsComeLater", gatewayDefinitions},
-		{"PoolOfPods", gatewayPool},
-		{"RouteBeforeItsPool", gatewayRouteFirst},
-		{"ModelService", gatewayService},
-		{"Weights", gatewayWeights},
-		{"Tenants", gatewayTenants},
-		{"Envoy", gatewayEnvoy},
-		{"Deletion", gatewayDeletion},
-		{"Uninstall", gatewayUninstall},
-	} {
-		passed := t.Run(step.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			p.t = t
-			began := time.Now()
-			step.run(ctx, p)
-			t.Logf("%s took %.1f s", step.name, time.Since(began).Seconds())
-		})
-		if !passed && (step.name == "Install" || step.name == "DefinitionsComeLater") {
-			t.FailNow()
-		}
-	}
+	p.live(t, []string{"Install", "DefinitionsComeLater"}, []step{
+		{"Install", 0, gatewayInstall},
+		{"DefinitionsComeLater", 0, gatewayDefinitions},
+		{"PoolOfPods", 0, gatewayPool},
+		{"RouteBeforeItsPool", 0, gatewayRouteFirst},
+		{"ModelService", 0, gatewayService},
+		{"Weights", 0, gatewayWeights},
+		{"Tenants", 0, gatewayTenants},
+		{"Envoy", 0, gatewayEnvoy},
+		{"Deletion", 0, gatewayDeletion},
+		{"Uninstall", 0, gatewayUninstall},
+	})
 }
 
 // gatewayValues are the chart's; what comes with the Gateway API's definitions

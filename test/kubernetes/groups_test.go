@@ -34,11 +34,7 @@ const serverImage = "roundhouse.local/server:e2e"
 // one another, but for those of another service.
 func TestShapes(t *testing.T) {
 	p := &product{Cluster: node.Get(t), t: t}
-	for _, step := range []struct {
-		name  string
-		bound time.Duration
-		run   func(context.Context, *product)
-	}{
+	p.live(t, []string{"Install"}, []step{
 		{"Install", 2 * time.Minute, installShapes},
 		{"GroupsInstalledLater", 3 * time.Minute, groupsLater},
 		{"GroupsAnswer", 2 * time.Minute, groupsAnswer},
@@ -53,19 +49,7 @@ func TestShapes(t *testing.T) {
 		{"Transformed", 3 * time.Minute, transformed},
 		{"OverGRPC", 2 * time.Minute, overGRPC},
 		{"Uninstall", 2 * time.Minute, uninstallShapes},
-	} {
-		passed := t.Run(step.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), step.bound)
-			defer cancel()
-			p.t = t
-			began := time.Now()
-			step.run(ctx, p)
-			t.Logf("%s took %.1f s", step.name, time.Since(began).Seconds())
-		})
-		if !passed && step.name == "Install" {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 func installShapes(ctx context.Context, p *product) {

@@ -38,34 +38,22 @@ const fetched = "fetched"
 func TestModels(t *testing.T) {
 	p := &product{Cluster: node.Get(t)}
 	m := openStores(t, p)
-	for _, step := range []struct {
-		name string
-		run  func(context.Context, *models)
-	}{
-		{"Install", modelsInstall},
-		{"HTTPS", fromHTTPS},
-		{"Slowly", slowly},
-		{"S3", fromS3},
-		{"S3KServeNames", fromS3KServe},
-		{"StorageConfig", fromStorageConfig},
-		{"GoogleEmulator", fromGoogleEmulator},
-		{"GoogleAccount", fromGoogle},
-		{"HuggingFace", fromHub},
-		{"Internal", fromInside},
-		{"Uninstall", modelsUninstall},
-	} {
-		passed := t.Run(step.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			m.t, p.t = t, t
-			began := time.Now()
-			step.run(ctx, m)
-			t.Logf("%s took %.1f s", step.name, time.Since(began).Seconds())
-		})
-		if !passed && step.name == "Install" {
-			t.FailNow()
-		}
+	with := func(run func(context.Context, *models)) func(context.Context, *product) {
+		return func(ctx context.Context, _ *product) { run(ctx, m) }
 	}
+	p.live(t, []string{"Install"}, []step{
+		{"Install", 0, with(modelsInstall)},
+		{"HTTPS", 0, with(fromHTTPS)},
+		{"Slowly", 0, with(slowly)},
+		{"S3", 0, with(fromS3)},
+		{"S3KServeNames", 0, with(fromS3KServe)},
+		{"StorageConfig", 0, with(fromStorageConfig)},
+		{"GoogleEmulator", 0, with(fromGoogleEmulator)},
+		{"GoogleAccount", 0, with(fromGoogle)},
+		{"HuggingFace", 0, with(fromHub)},
+		{"Internal", 0, with(fromInside)},
+		{"Uninstall", 0, with(modelsUninstall)},
+	})
 }
 
 // openStores starts the stores, all of which hold the model of the quickstart.

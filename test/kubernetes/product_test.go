@@ -41,11 +41,7 @@ type product struct {
 // while. The tests build on one another: what one deploys others ask.
 func TestProduct(t *testing.T) {
 	p := &product{Cluster: node.Get(t)}
-	for _, step := range []struct {
-		name  string
-		bound time.Duration
-		run   func(context.Context, *product)
-	}{
+	p.live(t, []string{"Install"}, []step{
 		{"Install", 2 * time.Minute, install},
 		{"Native", 2 * time.Minute, native},
 		{"KServe", 2 * time.Minute, kserve},
@@ -60,19 +56,7 @@ func TestProduct(t *testing.T) {
 		{"APIServerGone", 5 * time.Minute, apiServerGone},
 		{"Deletion", 2 * time.Minute, deletion},
 		{"Uninstall", 2 * time.Minute, uninstall},
-	} {
-		passed := t.Run(step.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), step.bound)
-			defer cancel()
-			p.t = t
-			began := time.Now()
-			step.run(ctx, p)
-			t.Logf("%s took %.1f s", step.name, time.Since(began).Seconds())
-		})
-		if !passed && step.name == "Install" {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 // do fails the test with an error.
