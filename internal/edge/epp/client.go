@@ -45,9 +45,10 @@ type Client struct {
 	metrics *metrics
 	streams atomic.Int64
 
-	mu    sync.RWMutex
-	pools map[service.Key]*peer
-	peers map[identity]*peer
+	mu     sync.RWMutex
+	pools  map[service.Key]*peer
+	peers  map[identity]*peer
+	shares map[string]*share // by namespace
 }
 
 // identity is what makes two pools' pickers one.
@@ -64,6 +65,7 @@ type peer struct {
 	pools    int // that use it; Client.mu guards it
 	target   atomic.Pointer[Target]
 	silence  silence
+	share    *share // its namespace's
 }
 
 // New makes a Client without pools. Its metrics are registered with r unless
@@ -72,7 +74,7 @@ func New(cfg Config, r prometheus.Registerer) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, log: cfg.Log, pools: map[service.Key]*peer{}, peers: map[identity]*peer{}}
+	c := &Client{cfg: cfg, log: cfg.Log, pools: map[service.Key]*peer{}, peers: map[identity]*peer{}, shares: map[string]*share{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -108,6 +110,7 @@ func (c *Client) Set(pool service.Key, t *Target) error {
 		if p, err = c.newPeer(id, t); err != nil {
 			return err
 		}
+		p.share = c.sharing(pool.Namespace)
 		c.peers[id] = p
 	}
 	p.set(t)
@@ -125,6 +128,7 @@ func (c *Client) leave(p *peer) {
 	if p.pools--; p.pools == 0 {
 		delete(c.peers, p.identity)
 		_ = p.conn.Close() // what is under way fails
+		c.unshare(p.share)
 	}
 }
 
@@ -167,8 +171,7 @@ func (c *Client) newPeer(id identity, t *Target) (*peer, error) {
 		grpc.WithStaticStreamWindowSize(window),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTime}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.cfg.ConnectTimeout,
-			Backoff: backoff.Config{BaseDelay: firstDelay, Multiplier: 1.6, Jitter: 0.2, MaxDelay: lastDelay}}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+			Backoff: backoff.Config{BaseDelay: firstDelay, Multiplier: 1.6, Jitter: 0.2, MaxDelay: lastDelay}}))
 	if err != nil {
 		return nil, fmt.Errorf("endpoint picker %s: %w", id.name, err)
 	}

@@ -38,7 +38,9 @@ type Config struct {
 	AnswerTimeout time.Duration
 	// IdleTimeout is when a connection without requests is closed.
 	IdleTimeout time.Duration
-	// MaxStreams is how many requests may be under way with pickers at once.
+	// MaxStreams is how many requests may be under way with pickers at once. A
+	// namespace's pickers have no more than are left to others: one alone half of
+	// them, each of two a third.
 	MaxStreams int
 	// MaxBodyBytes bounds the body that a picker gives a request.
 	MaxBodyBytes int64
@@ -53,7 +55,7 @@ func DefaultConfig() Config {
 		ConnectTimeout: 2 * time.Second,
 		AnswerTimeout:  time.Second,
 		IdleTimeout:    5 * time.Minute,
-		MaxStreams:     10_000,
+		MaxStreams:     20_000,
 		MaxBodyBytes:   64 << 20,
 	}
 }
@@ -79,8 +81,11 @@ func (c Config) Validate() error {
 const (
 	// maxPiece is the longest piece of a body in one message.
 	maxPiece = 62_000
-	// maxMessage is the longest message of a picker.
-	maxMessage = 4 << 20
+	// maxMessage is the longest message of a picker. What one about a short body
+	// may have is less: the header's changes or an answer of its own, and the body
+	// twice, since what has come of a message is held until the rest is here.
+	maxMessage      = 4 << 20
+	maxMessageExtra = 192 << 10
 	// maxMessages is how many a picker may need to say where one request goes,
 	// beside one for each KiB of the body.
 	maxMessages = 1_000
@@ -90,7 +95,7 @@ const (
 	maxChanges      = 1_000
 	maxChangedBytes = 64 << 10
 	// maxImmediate is the longest answer of a picker's own.
-	maxImmediate = 1 << 20
+	maxImmediate = 128 << 10
 
 	// foreignAgain is when a picker is asked again that named what is no endpoint.
 	foreignAgain = 100 * time.Millisecond

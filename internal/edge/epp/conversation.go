@@ -90,9 +90,8 @@ func (c *Client) ask(ctx context.Context, pool service.Key, r *Request) (*Conver
 	if !p.silence.allows(time.Now()) {
 		return nil, p.failure(Timeout, "is not asked for a moment: it gave no answer in time %d times in a row", p.silence.times.Load())
 	}
-	if c.streams.Add(1) > int64(c.cfg.MaxStreams) {
-		c.streams.Add(-1)
-		return nil, p.failure(Overloaded, "is not asked: %d requests are under way with endpoint pickers, as many as may be", c.cfg.MaxStreams)
+	if !c.enter(p.share) {
+		return nil, p.failure(Overloaded, "is not asked: %d requests are under way with those of its namespace, as many as may be beside others", p.share.streams.Load())
 	}
 	until := time.Now().Add(c.cfg.Timeout)
 	for try := 0; ; try++ {
@@ -102,7 +101,7 @@ func (c *Client) ask(ctx context.Context, pool service.Key, r *Request) (*Conver
 			return v, nil
 		}
 		if try > 0 || !worthAnother(ctx, err, v.heard) {
-			c.streams.Add(-1)
+			c.exit(p.share)
 			return nil, err
 		}
 	}
@@ -156,7 +155,7 @@ func (c *Client) converse(ctx context.Context, p *peer, pool service.Key, r *Req
 
 // ask sends the request, and takes the answer to it.
 func (v *Conversation) ask(r *Request) (err error) {
-	if v.stream, err = v.peer.conn.NewStream(v.ctx, &description, method); err != nil {
+	if v.stream, err = v.peer.conn.NewStream(v.ctx, &description, method, grpc.MaxCallRecvMsgSize(longest(len(r.Body)))); err != nil {
 		return v.peer.lost(v.ctx, err)
 	}
 	if len(r.Body) <= maxPiece {
@@ -299,5 +298,5 @@ func (v *Conversation) Answered(statusCode int, h http.Header, by string) {
 func (v *Conversation) Close() {
 	_ = v.stream.CloseSend() // it never fails
 	v.end(errClosed)
-	v.client.streams.Add(-1)
+	v.client.exit(v.peer.share)
 }

@@ -75,7 +75,7 @@ func (p *peer) lost(ctx context.Context, err error) error {
 		}
 		return p.failure(Unreachable, "cannot be reached: %s%s", clip(st.Message()), hint)
 	case codes.ResourceExhausted:
-		return p.failure(TooLarge, "sent a message over %d bytes, or takes no more requests: %s", maxMessage, clip(st.Message()))
+		return p.failure(TooLarge, "sent too long a message, or takes no more requests: %s", clip(st.Message()))
 	case codes.Unimplemented:
 		return p.failure(Broken, "does not speak external processing: %s", clip(st.Message()))
 	default:
