@@ -293,7 +293,9 @@ spec:
 		"---"+fmt.Sprintf(routeTo, "red", "beds", "beds.shop.test", toPool("beds"))))
 	p.parented(ctx, kindRoute, "red", "sleeper", "front: "+fine)
 	p.parented(ctx, kindRoute, "red", "beds", "front: "+fine)
+	p.awaitReplicas(ctx, "red", "sleeper", 0)
 	p.gets(ctx, p.asks("sleeper.shop.test", "sleeper", 200))
+	p.awaitReplicas(ctx, "red", "sleeper", 1)
 	p.gets(ctx, p.asks("beds.shop.test", "sleeper", 200))
 }
 

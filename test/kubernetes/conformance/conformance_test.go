@@ -196,7 +196,7 @@ var statusTests = []string{
 func TestGatewayAPI(t *testing.T) {
 	built(t, "conformance-gateway")
 	install(t)
-	const page = "the status is as wanted; of the request, at /, the suite wants a 500, and that path is the gateway's own"
+	const page = "the status is as wanted; of requests to / and /v2 the suite wants a 500, and these paths are the gateway's own"
 	suite{
 		program: "conformance-gateway",
 		args:    []string{"-run-test=" + strings.Join(statusTests, ",")},
