@@ -97,14 +97,14 @@ func describe(w io.Writer, s admin.Service, now time.Time) {
 	}
 	line("URL", "%s", orDash(s.Status.URL))
 	if f := s.Status.Model.LastFailure; f != nil {
-		line("Last failure", "%s: %s", f.Reason, f.Message)
+		line("Last failure", "%s: %s", f.Reason, oneLine(f.Message))
 	}
 	_ = tw.Flush()
 	if len(s.Status.Conditions) > 0 {
 		_, _ = fmt.Fprintln(w, "\nConditions:")
 	}
 	for _, c := range s.Status.Conditions {
-		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, orDash(c.Reason), age(c.Since, now), c.Message)
+		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, orDash(c.Reason), age(c.Since, now), oneLine(c.Message))
 	}
 	_ = tw.Flush()
 	for _, c := range s.Status.Components {
@@ -127,7 +127,7 @@ func describe(w io.Writer, s admin.Service, now time.Time) {
 		_, _ = fmt.Fprintln(w, "\nEvents:")
 		_, _ = fmt.Fprintln(tw, "  TYPE\tREASON\tAGE\tMESSAGE")
 		for _, e := range s.Events {
-			_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\n", orDash(e.Type), orDash(e.Reason), age(e.Time, now), strings.Join(strings.Fields(e.Message), " "))
+			_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\n", orDash(e.Type), orDash(e.Reason), age(e.Time, now), oneLine(e.Message))
 		}
 		_ = tw.Flush()
 	}
@@ -174,6 +174,6 @@ func describeReplica(w io.Writer, r replica.Replica, process bool, now time.Time
 	if process {
 		columns = append(columns, itoa(r.PID))
 	}
-	columns = append(columns, orDash(r.HTTP), itoa(r.Restarts), age(r.Created, now), message)
+	columns = append(columns, orDash(r.HTTP), itoa(r.Restarts), age(r.Created, now), oneLine(message))
 	_, _ = fmt.Fprintln(w, strings.Join(columns, "\t"))
 }

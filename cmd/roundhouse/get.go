@@ -176,7 +176,7 @@ func shortStatus(s admin.Service) string {
 	case ready.Status == "True":
 		return ready.Reason
 	case ready.Message != "":
-		return ready.Reason + ": " + ready.Message
+		return ready.Reason + ": " + oneLine(ready.Message)
 	default:
 		return orDash(ready.Reason)
 	}

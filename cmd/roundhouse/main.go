@@ -35,13 +35,13 @@ func run() int {
 	}
 	var failed *failure
 	if !errors.As(err, &failed) {
-		fmt.Fprintf(os.Stderr, "roundhouse: %s\nSee `%s --help`.\n", strings.TrimSpace(err.Error()), cmd.CommandPath())
+		fmt.Fprintf(os.Stderr, "roundhouse: %s\nSee `%s --help`.\n", strings.TrimSpace(visibly(err.Error())), cmd.CommandPath())
 		return 2
 	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return 130
 	}
-	fmt.Fprintf(os.Stderr, "roundhouse: %s\n", strings.TrimRight(failed.Error(), "\n"))
+	fmt.Fprintf(os.Stderr, "roundhouse: %s\n", strings.TrimRight(visibly(failed.Error()), "\n"))
 	return 1
 }
 
@@ -93,6 +93,7 @@ them to zero and back, and sends every request to one that will answer it.`,
 // markFailures has every error of a command's own work marked as a failure,
 // so that what is left is wrong usage.
 func markFailures(cmd *cobra.Command) {
+	tellVisibly(cmd)
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(c *cobra.Command, args []string) error {
 			err := run(c, args)

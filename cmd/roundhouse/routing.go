@@ -121,7 +121,7 @@ func describeRouting(w io.Writer, o admin.RoutingObject, now time.Time) {
 	_ = tw.Flush()
 	_, _ = fmt.Fprintln(w, "\nConditions:")
 	for _, c := range o.Status.Conditions {
-		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, orDash(c.Reason), age(c.Since, now), c.Message)
+		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, orDash(c.Reason), age(c.Since, now), oneLine(c.Message))
 	}
 	_ = tw.Flush()
 }
