@@ -107,12 +107,13 @@ func apply(ctx context.Context, c backend, o applyOptions) error {
 			return err
 		}
 		_, _ = fmt.Fprintf(o.out, "service %s %s: %s\n", key(ch), ch.Action, statusLine(svc))
-		if o.wait && svc.Ready().Status != "True" {
+		if o.wait && !taken(svc) {
 			failed++
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of the services applied did not become ready within %s: `roundhouse describe` says more", failed, o.timeout)
+		return fmt.Errorf("%d of the services applied %s not ready as applied, after %s: `roundhouse describe` says more",
+			failed, map[bool]string{true: "is", false: "are"}[failed == 1], time.Since(began).Round(time.Second))
 	}
 	return nil
 }
@@ -156,11 +157,17 @@ func settled(s admin.Service) bool {
 	case !resolved(s):
 		return false
 	case ready.Status == "True":
-		return true
+		return s.Status.Model.Transition != service.InProgress // replicas are being replaced
 	case ready.Status == "False":
 		return ready.Reason != "Starting" && ready.Reason != "Fetching" && ready.Reason != "Pending"
 	}
 	return false
+}
+
+// taken: it answers as its manifest now says, and not as the one before did.
+func taken(s admin.Service) bool {
+	t := s.Status.Model.Transition
+	return s.Ready().Status == "True" && (t == service.UpToDate || t == "")
 }
 
 // await polls a service until it is as wanted or the limit is over, and
@@ -202,8 +209,10 @@ func statusLine(s admin.Service) string {
 		on = "on " + r.Name + ", "
 	}
 	switch {
+	case ready.Status == "True" && ready.Message != "" && ready.Message != service.WakesAtRequest:
+		return on + "ready, but " + ready.Message
 	case ready.Status == "True" && ready.Reason == "Asleep":
-		return on + "asleep, starts at the first request"
+		return on + "asleep, " + service.WakesAtRequest
 	case ready.Status == "True":
 		return on + "ready"
 	case ready.Message != "":

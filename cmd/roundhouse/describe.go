@@ -34,6 +34,12 @@ func newDescribeCommand() *cobra.Command {
 			if routingKinds[kind] != nil {
 				return describeAll(cmd, c, kind, &n, names)
 			}
+			if kind != "services" {
+				return usagef("describe tells of services, routes and pools: `roundhouse get %s -o yaml` prints these", strings.Join(append([]string{kind}, names...), " "))
+			}
+			if len(names) == 0 {
+				return usagef("describe needs the name of a service: `roundhouse get` lists them")
+			}
 			for i, name := range names {
 				s, err := c.Service(cmd.Context(), n.key(name))
 				if err != nil {

@@ -173,7 +173,7 @@ func adapterNames(s admin.Service) string {
 func shortStatus(s admin.Service) string {
 	ready := s.Ready()
 	switch {
-	case ready.Status == "True":
+	case ready.Status == "True" && ready.Message == service.WakesAtRequest:
 		return ready.Reason
 	case ready.Message != "":
 		return ready.Reason + ": " + oneLine(ready.Message)

@@ -57,6 +57,11 @@ func (n *node) gets() {
 
 func (n *node) describes() {
 	matches(n.t, n.do("describe", "iris"), `(?s)Name: +default/iris.*Runtime: +roundhouse-xgboost.*Ready +True +Serving.*1 of 1 ready, 0 to 3 replicas.*Replicas:.*iris-engine-\S+ +engine +Ready`)
+	for args, says := range map[string]string{"weight x": "`roundhouse get weights x -o yaml` prints these", "services": "needs the name of a service"} {
+		if r := n.run(append([]string{"describe"}, strings.Fields(args)...)...); r.code != 2 || !strings.Contains(r.err, says) {
+			n.t.Errorf("describe %s: %s", args, r)
+		}
+	}
 }
 
 func (n *node) infers() {

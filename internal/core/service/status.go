@@ -58,6 +58,14 @@ type RuntimeChoice struct {
 // ModelState is KServe's word for where a model is in its life.
 type ModelState string
 
+// WakesAtRequest is what Ready says of a service that sleeps and has nothing
+// wrong with it; BeforeServes ends what it says of a manifest whose last change
+// cannot be run.
+const (
+	WakesAtRequest = "starts at the first request"
+	BeforeServes   = "; the revision before goes on serving"
+)
+
 // KServe's model states.
 const (
 	ModelPending      ModelState = "Pending"

@@ -125,8 +125,22 @@ func TestAdapterIsNotThere(t *testing.T) {
 				}
 			} else if f == nil || f.Reason != "ModelLoadFailed" || f.Message != `adapter "sql": `+tc.fail.Error() {
 				t.Errorf("failure %+v", f)
+			} else {
+				checkBefore(t, st.Status)
 			}
 		})
+	}
+}
+
+// checkBefore checks that a status tells, in the one condition that all
+// dialects have, of a change that cannot be run while its service serves.
+func checkBefore(t *testing.T, st service.Status) {
+	t.Helper()
+	if ready := st.Conditions[0]; ready.Type != service.ConditionReady || ready.Status != "True" || !strings.HasSuffix(ready.Message, service.BeforeServes) {
+		t.Errorf("%+v", ready)
+	}
+	if st.Model.Transition != service.BlockedByFailedLoad || st.Model.Target != service.ModelFailedToLoad || st.Model.Active == service.ModelFailedToLoad {
+		t.Errorf("%+v", st.Model)
 	}
 }
 

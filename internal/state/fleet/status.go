@@ -161,10 +161,7 @@ func modelStatus(w *work) service.ModelStatus {
 	}
 	switch {
 	case w.failure != nil && w.record == nil:
-		ms.Transition, ms.Active = service.InvalidSpec, service.ModelFailedToLoad
-		if w.failure.Reason == reasonModelLoadFailed {
-			ms.Transition = service.BlockedByFailedLoad
-		}
+		ms.Active = service.ModelFailedToLoad
 	case ready > 0:
 		ms.Transition, ms.Active = taking(w), service.ModelLoaded
 	case ms.Failed > 0:
@@ -176,7 +173,18 @@ func modelStatus(w *work) service.ModelStatus {
 	default:
 		ms.Transition, ms.Active = service.InProgress, service.ModelPending
 	}
+	if w.failure != nil { // whatever serves is not what the manifest asks for
+		ms.Transition, ms.Target = blocked(w.failure), service.ModelFailedToLoad
+	}
 	return ms
+}
+
+// blocked is KServe's word for a manifest that comes to no revision.
+func blocked(f *service.Failure) service.Transition {
+	if f.Reason == reasonModelLoadFailed {
+		return service.BlockedByFailedLoad
+	}
+	return service.InvalidSpec
 }
 
 // behind says that replicas of an older revision serve and none of the present
@@ -242,13 +250,16 @@ func conditions(w *work, st service.Status) []service.Condition {
 	} else if w.record == nil {
 		selected = cond(service.ConditionSelected, false, w.failure.Reason, w.failure.Message)
 	} else if w.failure != nil {
-		selected = cond(service.ConditionSelected, false, w.failure.Reason, w.failure.Message+"; the revision before goes on serving")
+		selected = cond(service.ConditionSelected, false, w.failure.Reason, w.failure.Message+service.BeforeServes)
 	}
 	predictor := predictorReady(w, cond)
 	ingress := cond(service.ConditionIngressReady, true, "Routed", "")
 	ready := cond(service.ConditionReady, predictor.Status == "True" && w.record != nil && !stopped, predictor.Reason, predictor.Message)
-	if selected.Status == "False" && w.record == nil {
+	switch {
+	case selected.Status == "False" && w.record == nil:
 		ready = cond(service.ConditionReady, false, selected.Reason, selected.Message)
+	case selected.Status == "False" && ready.Status == "True": // in every dialect's words, and in every listing
+		ready.Message = selected.Message
 	}
 	out := []service.Condition{ready, selected, predictor, ingress}
 	if stopped {
@@ -279,7 +290,7 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 		return starting(w, cs, cond)
 	}
 	if sleeping(w) {
-		return cond(kind, true, "Asleep", "starts at the first request")
+		return cond(kind, true, "Asleep", service.WakesAtRequest)
 	}
 	message := short(w)
 	if late, bad := behind(w); late {
