@@ -168,11 +168,11 @@ e2e-image-before: ## build the release that e2e-kubernetes upgrades from, of the
 	  go run ./deploy/image -o $$out/image.tar -tag roundhouse.local/roundhouse:before image/$$arch
 
 .PHONY: e2e-kubernetes
-e2e-kubernetes: $(K8S_NODE) $(K8S_ADDONS) $(HELM) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
+e2e-kubernetes: published-crds $(K8S_NODE) $(K8S_ADDONS) $(HELM) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
 	go test -tags kubernetes -count=1 -v -timeout 30m ./test/kubernetes
 
 .PHONY: conformance-kubernetes
-conformance-kubernetes: $(K8S_NODE) $(HELM) $(CONFORMANCE) e2e-image ## run the conformance suites of the Gateway API and its Inference Extension on a real Kubernetes node
+conformance-kubernetes: published-crds $(K8S_NODE) $(HELM) $(CONFORMANCE) e2e-image ## run the conformance suites of the Gateway API and its Inference Extension on a real Kubernetes node
 	go test -tags kubernetes -count=1 -v -timeout 40m ./test/kubernetes/conformance
 
 $(AZURITE)/.installed:
