@@ -41,7 +41,8 @@ type Config struct {
 	Namespaces []string
 	// Addresses: EndpointSlices are watched too, for who asks.
 	Addresses bool
-	// MaxServices bounds how many Services are watched.
+	// MaxServices bounds how many Services are watched. Where there are more, each
+	// namespace has as many of them as another, if it names as many.
 	MaxServices int
 	// Transform changes EndpointSlices on their way in, as tests need.
 	Transform toolscache.TransformFunc
@@ -60,6 +61,7 @@ type Watch struct {
 
 	mu       sync.Mutex
 	services map[service.Key]*watched
+	left     map[service.Key]routing.Extension // of pools whose Service is one too many
 }
 
 // watched is a Service that pools name.
@@ -117,20 +119,21 @@ func (w *Watch) Set(pools []*routing.Pool) {
 		}
 		want[k][p.Key] = p.Extension
 	}
+	over := w.over(want)
 	for k, have := range w.services {
-		if want[k] == nil {
-			have.stop()
+		if want[k] == nil || over[k] {
+			have.end()
 			delete(w.services, k)
 		}
 	}
+	w.refuse(want, over)
 	for k, by := range want {
 		have := w.services[k]
+		if over[k] {
+			continue
+		}
 		if have == nil {
 			if w.ctx.Err() != nil {
-				continue
-			}
-			if len(w.services) >= w.cfg.MaxServices {
-				w.cfg.Log.Error("too many endpoint pickers: this one is not asked", "service", k.String(), "limit", w.cfg.MaxServices)
 				continue
 			}
 			have = w.begin(k)
