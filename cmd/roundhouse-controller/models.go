@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"syscall"
 	"time"
 
@@ -42,6 +43,9 @@ func newInspector(dir string, internal bool, log logger) (inspector, error) {
 func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes, error) {
 	if artifact.Local(uri) {
 		return service.Attributes{}, missing{fmt.Errorf("%s names a file of one machine, and pods run on any: put the model where all can read it, such as s3://, gs://, hf:// or pvc://", artifact.Redact(uri))}
+	}
+	if strings.HasPrefix(uri, "pvc://") {
+		return service.Attributes{}, fmt.Errorf("%s is a volume, which pods alone can read: name the model's format (spec.model.format, a BaseModel's modelFormat)", artifact.Redact(uri))
 	}
 	select {
 	case i.turn <- struct{}{}:

@@ -8,10 +8,17 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // TestNoLocalModels: however a manifest spells it, the controller reads no
@@ -38,6 +45,38 @@ func TestNoLocalModels(t *testing.T) {
 		var gone interface{ NotExist() bool }
 		if err == nil || !errors.As(err, &gone) || !gone.NotExist() || got.Architecture != "" {
 			t.Errorf("%q: %+v, %v", uri, got, err)
+		}
+	}
+}
+
+// TestVolumesAreNotLookedAt: a model in a volume needs its format named, which
+// is said; one whose format is named is served.
+func TestVolumesAreNotLookedAt(t *testing.T) {
+	i, err := newInspector(t.TempDir(), false, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = i.Inspect(t.Context(), "pvc://models/iris.ubj")
+	var gone interface{ NotExist() bool }
+	if err == nil || errors.As(err, &gone) || !strings.Contains(err.Error(), "pvc://models/iris.ubj is a volume, which pods alone can read: name the model's format") {
+		t.Error(err)
+	}
+}
+
+// TestEverySchemeIsFetched: what the program that fetches reads, pods are made
+// for, and nothing else.
+func TestEverySchemeIsFetched(t *testing.T) {
+	i, err := newInspector(t.TempDir(), false, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, scheme := range append(i.store.Schemes(), "storage", "pvc", "ftp", "hdfs") {
+		uri := scheme + "://host/models/m"
+		rev := workload.Revision{Service: service.Key{Namespace: "n", Name: "s"}, Hash: "h", Image: "i", Model: workload.Model{URI: uri},
+			Components: []workload.Component{{Role: service.RoleEngine, Main: "main", Pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "i"}}}}}}
+		_, err := shape.Render(rev, shape.Options{})
+		if pods := !slices.Contains([]string{"file", "upload", "ftp", "hdfs"}, scheme); (err == nil) != pods {
+			t.Errorf("%s: %v", uri, err)
 		}
 	}
 }

@@ -28,6 +28,7 @@ func TestAdaptersThatPodsCannotHave(t *testing.T) {
 		"file:///lora":    `adapter "a" file:///lora: a file of one machine is not there for pods`,
 		"lora":            `adapter "a" lora: a file of one machine is not there for pods`,
 		"upload://1/lora": `adapter "a" upload://1/lora: it was uploaded to one machine`,
+		"ftp://host/lora": `adapter "a" ftp://host/lora: nothing fetches from ftp://: put it into a bucket`,
 		"pvc://other:c/x": `adapter "a" pvc://other:c/x: write pvc://CLAIM/PATH`,
 		"pvc://c/../x":    `adapter "a" pvc://c/../x: the path leaves the volume`,
 	} {

@@ -50,8 +50,17 @@ func (r *renderer) bring(pod *corev1.PodSpec, main *corev1.Container, f files) e
 		return fmt.Errorf(f.what+" %s: it was uploaded to one machine: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", uri)
 	case scheme == "pvc":
 		return mountClaim(pod, main, f, rest, r.rev.Service.Namespace)
+	case !fetched(scheme):
+		return fmt.Errorf(f.what+" %s: nothing fetches from %s://: put it into a bucket (s3://, gs://, az://, https://), a volume (pvc://CLAIM/PATH), or on a hub (hf://, oci://)", uri, scheme)
 	}
 	return r.fetch(pod, main, f)
+}
+
+// fetched says whether a scheme is one that the fetching container reads, which
+// takes it in whichever case.
+func fetched(scheme string) bool {
+	scheme = strings.ToLower(strings.TrimSpace(scheme))
+	return scheme == "http" || slices.Contains(guarded, scheme)
 }
 
 // mountClaim mounts the folder of a claim: "claim/path" as KServe writes it, or
