@@ -350,11 +350,12 @@ func (f *Fleet) Run(ctx context.Context, workers int) {
 				if ctx.Err() == nil {
 					f.cfg.Reconciled(time.Since(began), err)
 				}
+				rest := time.Duration(0)
 				if err != nil && ctx.Err() == nil {
 					f.cfg.Log.Error("reconcile failed, will be tried again", "service", k.String(), "error", err)
-					again = retryAfter
+					again, rest = retryAfter, restAfter
 				}
-				f.queue.done(k, again)
+				f.queue.done(k, again, rest)
 			}
 		})
 	}
@@ -364,6 +365,10 @@ func (f *Fleet) Run(ctx context.Context, workers int) {
 // retryAfter is when a failed reconcile is tried again, and how often what
 // this host lacked is looked for.
 const retryAfter = 5 * time.Second
+
+// restAfter is for how long a service is left alone whose reconcile failed, also
+// where something of it changes meanwhile.
+const restAfter = time.Second
 
 // busyAfter is when a model is asked for again that could not be for others.
 const busyAfter = time.Second

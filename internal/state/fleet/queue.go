@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ type queue struct {
 		queued map[service.Key]time.Time // since when
 		active map[service.Key]bool
 		timers map[service.Key]*time.Timer
+		rests  map[service.Key]time.Time // until when those that failed are left alone
 		closed bool
 	}
 	ready *sync.Cond
@@ -27,6 +29,7 @@ func newQueue() *queue {
 	q.mu.queued = map[service.Key]time.Time{}
 	q.mu.active = map[service.Key]bool{}
 	q.mu.timers = map[service.Key]*time.Timer{}
+	q.mu.rests = map[service.Key]time.Time{}
 	q.ready = sync.NewCond(&q.mu.Mutex)
 	return q
 }
@@ -39,6 +42,10 @@ func (q *queue) add(k service.Key) {
 		delete(q.mu.timers, k)
 	}
 	if _, queued := q.mu.queued[k]; queued || q.mu.closed {
+		return
+	}
+	if left := time.Until(q.mu.rests[k]); left > 0 {
+		q.later(k, left)
 		return
 	}
 	q.mu.queued[k] = time.Now()
@@ -67,18 +74,35 @@ func (q *queue) next() (k service.Key, ok bool) {
 	}
 }
 
-// done gives a key back and, with again > 0, has it come again by then.
-func (q *queue) done(k service.Key, again time.Duration) {
+// done gives a key back and, with again > 0, has it come again by then. One
+// that failed comes no sooner than after its rest, whatever changes: what is
+// failing may itself be what changes it, and would be tried without a pause.
+func (q *queue) done(k service.Key, again, rest time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.mu.active, k)
-	if _, queued := q.mu.queued[k]; queued {
+	delete(q.mu.rests, k)
+	_, queued := q.mu.queued[k]
+	switch {
+	case rest > 0 && !q.mu.closed:
+		q.mu.rests[k] = time.Now().Add(rest)
+		if queued {
+			delete(q.mu.queued, k)
+			q.mu.order = slices.DeleteFunc(q.mu.order, func(o service.Key) bool { return o == k })
+			again = rest
+		}
+	case queued:
 		q.ready.Signal()
 		return
 	}
 	if again > 0 && !q.mu.closed {
-		q.mu.timers[k] = time.AfterFunc(again, func() { q.add(k) })
+		q.later(k, again)
 	}
+}
+
+// later adds a key after a while; q.mu is held, and k has no timer.
+func (q *queue) later(k service.Key, after time.Duration) {
+	q.mu.timers[k] = time.AfterFunc(after, func() { q.add(k) })
 }
 
 func (q *queue) close() {

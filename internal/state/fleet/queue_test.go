@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -32,13 +33,13 @@ func TestQueueKeepsKeysApart(t *testing.T) {
 		if again != (service.Key{}) {
 			t.Fatalf("%v was handed out twice at once", again)
 		}
-		q.done(a, 0)
+		q.done(a, 0, 0)
 		synctest.Wait()
 		if again != a {
 			t.Fatalf("given back, next is %v", again)
 		}
-		q.done(a, 0)
-		q.done(b, 0)
+		q.done(a, 0, 0)
+		q.done(b, 0, 0)
 		q.close()
 		if k, ok := q.next(); ok {
 			t.Errorf("closed, next is %v", k)
@@ -64,7 +65,7 @@ func TestQueueComesAgain(t *testing.T) {
 				mu.Lock()
 				at = append(at, time.Since(start))
 				mu.Unlock()
-				q.done(k, again)
+				q.done(k, again, 0)
 			}
 		}()
 		q.add(a)
@@ -77,5 +78,49 @@ func TestQueueComesAgain(t *testing.T) {
 			t.Errorf("came at %v, want %v", at, want)
 		}
 		q.close()
+	})
+}
+
+// TestQueueRests: a key that failed, and of which something changes all the
+// time, comes once in its rest, whether the change comes before it is given
+// back or after; once it did not fail it comes at every change.
+func TestQueueRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue()
+		a := service.ParseKey("a")
+		const every = 10 * time.Millisecond
+		ctx, end := context.WithCancel(t.Context())
+		go func() {
+			for ctx.Err() == nil {
+				q.add(a)
+				time.Sleep(every)
+			}
+			q.close()
+		}()
+		came := func(during, rest time.Duration) (n int) {
+			for began := time.Now(); time.Since(began) < during; n++ {
+				k, _ := q.next()
+				time.Sleep(3 * every) // it changes while it is worked on
+				q.done(k, time.Hour, rest)
+			}
+			return n
+		}
+		if n := came(time.Minute, time.Second); n < 50 || n > 61 {
+			t.Errorf("came %d times in a minute, resting for a second", n)
+		}
+		came(2*time.Second, 0)
+		if n := came(time.Minute, 0); n < 1000 {
+			t.Errorf("came %d times in a minute, without a rest", n)
+		}
+		end()
+		synctest.Wait()
+		for k, ok := q.next(); ok; k, ok = q.next() {
+			q.done(k, 0, 0)
+		}
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if len(q.mu.rests) != 0 {
+			t.Errorf("%d rests are kept", len(q.mu.rests))
+		}
 	})
 }
