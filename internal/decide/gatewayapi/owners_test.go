@@ -158,3 +158,26 @@ func TestNoHostIsTaken(t *testing.T) {
 		t.Errorf("%d worlds serve a host that is nobody's, %d do not: they are too tame", taken, kept)
 	}
 }
+
+// TestHostWithoutPath: a request to another's host stays there, although no
+// route of that host takes its path.
+func TestHostWithoutPath(t *testing.T) {
+	only := func(text, path string) string {
+		return strings.Replace(text, "rules: [{", "rules: [{matches: [{path: {value: "+path+"}}], ", 1)
+	}
+	text := gateAt("a", "gw", "", 9) + only(routeAt("a", "r", "a/gw", "chat.test, '*.wild.test'", 9), "/v1/chat") +
+		gateAt("b", "gw", "", 1) + only(routeAt("b", "r", "b/gw", "", 1), "/v1")
+	v := Judge(owned(t, text))
+	var objects []routing.Object
+	for _, o := range v.Routes {
+		objects = append(objects, o.Served)
+	}
+	table := route.NewTable([]route.Entry{{Key: service.Key{Namespace: "a", Name: "a"}}, {Key: service.Key{Namespace: "b", Name: "b"}}}, "example.com", objects...)
+	for at, want := range map[string]string{"chat.test /v1/chat": "a/a", "chat.test /v1/embeddings": "", "CHAT.test.:80 /v1/embeddings": "", "x.y.wild.test /v1/embeddings": "", "wild.test /v1/x": "b/b", "other.test /v1/chat": "b/b"} {
+		host, path, _ := strings.Cut(at, " ")
+		got, err := table.Resolve(route.Query{Host: host, Path: path, Model: "unknown"}, func(int) int { return 0 })
+		if name := got.Pool.Key.String(); err == nil && name != want || err != nil && want != "" {
+			t.Errorf("%s goes to %s (%v), want %q", at, name, err, want)
+		}
+	}
+}

@@ -16,6 +16,9 @@ type httpTable struct {
 	exact    map[string][]*httpMatch // by host
 	wildcard map[string][]*httpMatch // by the host's suffix, ".example.com"
 	any      []*httpMatch
+	// exactOf and wildcardOf are the namespace of all routes of a host; "" where
+	// there are several.
+	exactOf, wildcardOf map[string]string
 }
 
 // httpMatch is one match of one rule.
@@ -56,6 +59,7 @@ func Whole(pattern string) (*regexp.Regexp, error) {
 
 func (t *Table) compileHTTP(set *accepted) httpTable {
 	h := httpTable{exact: map[string][]*httpMatch{}, wildcard: map[string][]*httpMatch{}}
+	h.exactOf, h.wildcardOf = map[string]string{}, map[string]string{}
 	for _, r := range set.http {
 		for i := range r.Rules {
 			for j := range r.Rules[i].Matches {
@@ -65,8 +69,10 @@ func (t *Table) compileHTTP(set *accepted) httpTable {
 				}
 				for _, name := range r.Hostnames {
 					if suffix, ok := strings.CutPrefix(name, "*"); ok {
+						belong(h.wildcardOf, suffix, r.Namespace)
 						h.wildcard[suffix] = append(h.wildcard[suffix], m)
 					} else {
+						belong(h.exactOf, name, r.Namespace)
 						h.exact[name] = append(h.exact[name], m)
 					}
 				}
@@ -83,6 +89,29 @@ func (t *Table) compileHTTP(set *accepted) httpTable {
 	}
 	slices.SortStableFunc(h.any, precedence)
 	return h
+}
+
+func belong(of map[string]string, host, namespace string) {
+	if have, there := of[host]; there && have != namespace {
+		namespace = ""
+	}
+	of[host] = namespace
+}
+
+// whose is the namespace whose HTTPRoutes ask for a host most exactly, "" if
+// those of several do; false where none does.
+func (h *httpTable) whose(host string) (namespace string, asked bool) {
+	if namespace, asked = h.exactOf[host]; asked {
+		return namespace, true
+	}
+	for at := range len(host) {
+		if at > 0 && host[at] == '.' {
+			if namespace, asked = h.wildcardOf[host[at:]]; asked {
+				return namespace, true
+			}
+		}
+	}
+	return "", false
 }
 
 // compileMatch is nil for a pattern that does not compile, which reading a
@@ -190,9 +219,13 @@ func (t *Table) NamesPath(q Query) bool {
 
 // others says whether a request belongs to another namespace than this one: it
 // was sent to a host of the services' domain that is not this namespace's, or
+// to one that another's HTTPRoutes ask for, whether or not they take it; or it
 // names a model that another has.
 func (t *Table) others(q *Query, host, namespace string) bool {
 	if of, within := HostNamespace(host, t.domain); within && of != namespace {
+		return true
+	}
+	if of, asked := t.http.whose(host); asked && of != namespace {
 		return true
 	}
 	claims, ok := t.full[q.Model]

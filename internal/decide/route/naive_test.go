@@ -167,6 +167,24 @@ func (s *slow) others(q Query, ns string) bool {
 	if n := len(labels); labels[n-1] == DefaultDomain && (n < 3 || labels[n-2] != ns) {
 		return true
 	}
+	longest, exact := "", false
+	spaces := map[string]bool{}
+	for _, r := range objectsOf[*routing.HTTPRoute](s) {
+		for _, h := range r.Hostnames {
+			is := h == q.Host
+			switch {
+			case !hostHolds(h, q.Host) || exact && !is || exact == is && len(h) < len(longest):
+				continue
+			case is != exact || len(h) > len(longest):
+				longest, exact = h, is
+				clear(spaces)
+			}
+			spaces[r.Namespace] = true
+		}
+	}
+	if delete(spaces, ns); len(spaces) > 0 {
+		return true
+	}
 	_, of := s.namedBy(q.Model)
 	delete(of, ns)
 	return len(of) > 0
