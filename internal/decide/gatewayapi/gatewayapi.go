@@ -245,6 +245,7 @@ type judge struct {
 	out      *Verdict
 	gateways map[service.Key]*gateway
 	owners   owners
+	above    owners // of these, by the wildcards over them
 }
 
 func (j *judge) classes() {

@@ -66,14 +66,23 @@ func (o owners) of(host string) (best claim, ok bool) {
 	}
 }
 
-// under is a free claim that a wildcard covers.
-func (o owners) under(wildcard string) (claim, bool) {
+// above are the wildcards that cover free claims, each with the first of these.
+func (o owners) above() owners {
+	out := owners{}
 	for host, c := range o {
-		if c.free && covers(wildcard, host) {
-			return c, true
+		if !c.free {
+			continue
+		}
+		for at := strings.TrimPrefix(host, "*."); ; {
+			_, rest, more := strings.Cut(at, ".")
+			if !more {
+				break
+			}
+			out.add("*."+rest, c)
+			at = rest
 		}
 	}
-	return claim{}, false
+	return out
 }
 
 // free says whether a Gateway has every host.
@@ -97,6 +106,7 @@ func (j *judge) free(g *gateway) bool {
 // claims notes which hosts Gateways and the routes attached to them have.
 func (j *judge) claims() {
 	j.owners = owners{}
+	defer func() { j.above = j.owners.above() }()
 	by := func(g *gateway, since time.Time) claim {
 		return claim{free: j.free(g), since: since, namespace: g.Metadata.Namespace, gateway: g.Key().String()}
 	}
@@ -157,7 +167,7 @@ func (j *judge) taken(host string, g *gateway, namespace string) string {
 	if c, ok := j.owners.of(host); ok && c.namespace != g.Metadata.Namespace {
 		return fmt.Sprintf("%s is Gateway %s's", host, c.gateway)
 	}
-	if c, ok := j.owners.under(host); ok {
+	if c, ok := j.above[host]; ok {
 		return fmt.Sprintf("%s has hosts of Gateway %s", host, c.gateway)
 	}
 	return ""

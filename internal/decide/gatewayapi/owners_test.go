@@ -181,3 +181,49 @@ func TestHostWithoutPath(t *testing.T) {
 		}
 	}
 }
+
+// TestSaysTheSame: a wildcard over hosts of several of the operator's Gateways is
+// refused by the same words each time, so that no status is written again.
+func TestSaysTheSame(t *testing.T) {
+	text := gateAt("a", "gw", "*.test", 9) + routeAt("a", "r", "a/gw", "", 9)
+	for i := range 20 {
+		text += gateAt("system", fmt.Sprint("gw", i), fmt.Sprintf("x.y%d.test", i), i)
+	}
+	w := owned(t, text)
+	for range 20 {
+		if _, status := servedUnder(Judge(w), "a/r"); !strings.Contains(status, "has hosts of Gateway system/gw19") {
+			t.Fatal(status)
+		}
+	}
+}
+
+// BenchmarkManyRoutes is 5,000 routes of tenants with a wildcard each, and as
+// many hosts of the operator's.
+func BenchmarkManyRoutes(b *testing.B) {
+	class := Class{}
+	class.Metadata.Name, class.Spec.ControllerName = "roundhouse", ControllerName
+	w := &World{Classes: []Class{class}, System: "system", Domain: "example.com"}
+	gate := func(ns string) {
+		g := Gateway{}
+		g.Metadata.Name, g.Metadata.Namespace, g.Spec.Class = "gw", ns, "roundhouse"
+		g.Spec.Listeners = []Listener{{Name: "web", Port: 80, Protocol: "HTTP"}}
+		w.Gateways = append(w.Gateways, g)
+	}
+	gate("system")
+	for i := range 10_000 {
+		ns, host := "system", fmt.Sprintf("x.y%d.test", i)
+		if i%2 == 0 {
+			if ns, host = fmt.Sprintf("ns-%d", i%500), fmt.Sprintf("*.z%d.test", i); i < 500 {
+				gate(ns)
+			}
+		}
+		k := service.Key{Namespace: ns, Name: fmt.Sprint("r", i)}
+		parents := []routing.Parent{{Name: "gw", Namespace: ns}}
+		w.Routes = append(w.Routes, Route{Key: k, Parents: parents, Object: &routing.HTTPRoute{Meta: service.Meta{Key: k}, Hostnames: []string{host}, Parents: parents}})
+	}
+	for b.Loop() {
+		if v := Judge(w); len(v.Routes) != 10_000 {
+			b.Fatal(len(v.Routes))
+		}
+	}
+}
