@@ -97,8 +97,8 @@ $(PROMQL): tools/promql/go.mod tools/promql/go.sum tools/promql/main.go
 	cd tools/promql && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o ../../$(PROMQL) .
 
 .PHONY: published-crds
-published-crds: ## fetch other projects' CRDs, which tests compare our stand-ins with
-	@go mod download github.com/kserve/kserve@v0.15.2 sigs.k8s.io/gateway-api-inference-extension@v1.1.0 sigs.k8s.io/gateway-api-inference-extension@v0.5.1 sigs.k8s.io/gateway-api@v1.5.1 || \
+published-crds: ## fetch other projects' CRDs, which tests write objects of and compare our stand-ins with
+	@go mod download github.com/kserve/kserve@v0.15.2 sigs.k8s.io/gateway-api-inference-extension@v1.1.0 sigs.k8s.io/gateway-api-inference-extension@v0.5.1 sigs.k8s.io/gateway-api@v1.5.1 sigs.k8s.io/lws@v0.7.0 || \
 	  echo "published-crds: not all could be downloaded; tests that compare with them are skipped"
 
 $(K8S)/kwok: tools/kwok/go.mod tools/kwok/go.sum
