@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -14,6 +15,10 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube/records"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
+
+// handoverAfter is how long a controller leads before it starts anew for a
+// service that was handed over. What runs for ten minutes is restarted at once.
+const handoverAfter = 10 * time.Minute
 
 // guarded is the platform of one of several installations: what another looks
 // after is neither written nor ended, although it has our labels.
@@ -62,14 +67,24 @@ func (g guarded) Services(ctx context.Context) ([]service.Key, error) {
 
 // handover ends a controller that leads once a service is handed over from
 // another installation: decisions are taken up as they are when they are read,
-// which is at the start.
+// which is at the start. One that has led for less than handoverAfter waits so
+// long: whoever writes records in one namespace could end it again and again.
 func (op *operator) handover(ctx context.Context) error {
+	begun := time.Now()
 	select {
 	case <-op.handed: // before this one led
 	default:
 	}
 	select {
 	case k := <-op.handed:
+		if wait := op.handoverAfter - time.Since(begun); wait > 0 {
+			op.log.Info("a service was handed over from another installation: it is taken up later, since this controller leads for so short a time", "service", k.String(), "in", wait.Round(time.Second))
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return nil
+			}
+		}
 		return fmt.Errorf("%s was handed over from another installation: starting anew to take it up as it is", k)
 	case <-ctx.Done():
 		return nil

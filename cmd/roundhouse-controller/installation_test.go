@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,6 +62,7 @@ func TestTwoInstallations(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = second.close() }()
+	second.handoverAfter = 0 // see TestHandoverAgain
 	ended := make(chan error, 1)
 	go func() { ended <- second.Run(t.Context()) }()
 	<-second.led
@@ -126,4 +130,35 @@ func TestTwoInstallations(t *testing.T) {
 	if err := c.Get(t.Context(), at, &after); err != nil || after.UID != before.UID || after.Spec.Template.String() != before.Spec.Template.String() {
 		t.Errorf("its pods were replaced: %v", err)
 	}
+}
+
+// TestHandoverAgain: who writes records over and over ends no controller that has
+// just begun to lead.
+func TestHandoverAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := &operator{log: slog.New(slog.DiscardHandler), handed: make(chan service.Key, 1), handoverAfter: handoverAfter}
+		began, ended := time.Now(), make(chan error, 1)
+		go func() { ended <- op.handover(t.Context()) }()
+		synctest.Wait()
+		op.handed <- service.Key{Namespace: "a", Name: "b"}
+		if err := <-ended; err == nil || time.Since(began) != handoverAfter {
+			t.Errorf("ended after %v: %v", time.Since(began), err)
+		}
+		go func() { ended <- op.handover(t.Context()) }()
+		time.Sleep(time.Hour) // of the test's clock
+		began = time.Now()
+		op.handed <- service.Key{Namespace: "a", Name: "b"}
+		if err := <-ended; err == nil || time.Since(began) != 0 {
+			t.Errorf("one that has led for long ended after %v: %v", time.Since(began), err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { ended <- op.handover(ctx) }()
+		synctest.Wait()
+		op.handed <- service.Key{Namespace: "a", Name: "b"}
+		synctest.Wait()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

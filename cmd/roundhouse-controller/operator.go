@@ -58,6 +58,8 @@ type operator struct {
 	registry *prometheus.Registry
 	models   string        // temporary folder, "" for none
 	led      chan struct{} // closed once the fleet is restored
+
+	handoverAfter time.Duration
 }
 
 // Names in the system namespace.
@@ -74,7 +76,7 @@ const leaseRetry = 2 * time.Second
 const shutdownTimeout = 20 * time.Second
 
 func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log logger) (*operator, error) {
-	op := &operator{opts: o, log: log, rerouted: make(chan struct{}, 1), handed: make(chan service.Key, 1), led: make(chan struct{}), calls: kube.NewCalls()}
+	op := &operator{opts: o, log: log, rerouted: make(chan struct{}, 1), handed: make(chan service.Key, 1), handoverAfter: handoverAfter, led: make(chan struct{}), calls: kube.NewCalls()}
 	cfg = rest.CopyConfig(cfg)
 	op.calls.Of(cfg)
 	op.measures = newMeasures(op)
