@@ -112,8 +112,11 @@ func apply(ctx context.Context, c backend, o applyOptions) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of the services applied %s not ready as applied, after %s: `roundhouse describe` says more",
-			failed, map[bool]string{true: "is", false: "are"}[failed == 1], time.Since(began).Round(time.Second))
+		within := ""
+		if time.Since(began) >= o.timeout {
+			within = " within " + o.timeout.String()
+		}
+		return fmt.Errorf("not all services are ready as applied%s (%d are not): `roundhouse describe` says more", within, failed)
 	}
 	return nil
 }

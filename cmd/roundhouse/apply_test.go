@@ -41,3 +41,21 @@ func TestWhatIsSaid(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsSaidOfRoutes: one that nobody has looked at is not said to be wrong.
+func TestWhatIsSaidOfRoutes(t *testing.T) {
+	for want, ready := range map[string]service.Condition{
+		"not yet looked at":        {},
+		"not ready: Pending":       {Type: "Ready", Status: "False", Reason: "Pending"},
+		"not ready: no such model": {Type: "Ready", Status: "False", Reason: "Invalid", Message: "no such model"},
+		"ready":                    {Type: "Ready", Status: "True", Reason: "Ready"},
+	} {
+		var o admin.RoutingObject
+		if ready.Type != "" {
+			o.Status.Conditions = append(o.Status.Conditions, ready)
+		}
+		if got := routingLine(o); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -161,8 +162,10 @@ func deleteRoutingObject(cmd *cobra.Command, c backend, kind string, k service.K
 func routingLine(o admin.RoutingObject) string {
 	ready := o.Status.Ready()
 	switch {
+	case ready.Status == "":
+		return "not yet looked at"
 	case ready.Status != "True":
-		return "not ready: " + ready.Message
+		return "not ready: " + cmp.Or(ready.Message, ready.Reason)
 	case ready.Message != "":
 		return ready.Message
 	}

@@ -157,7 +157,7 @@ func (j *judge) taken(host string, g *gateway, namespace string) string {
 	case within && of == "", covers(host, cmp.Or(j.Domain, route.DefaultDomain)):
 		return host + " has hosts of every namespace's services, or is the gateway's own"
 	case within && of != namespace:
-		return fmt.Sprintf("%s is of the services of namespace %s", host, of)
+		return fmt.Sprintf("%s is of the services of namespace %s, by the gateway's URL (--gateway-url) under %s", host, of, cmp.Or(j.Domain, route.DefaultDomain))
 	case within:
 		return ""
 	}

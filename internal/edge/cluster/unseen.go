@@ -63,14 +63,22 @@ func notAdopted(d service.Dialect, namespace string, label *string) string {
 	if slices.Contains(have, string(d)) {
 		return ""
 	}
+	unknown := slices.DeleteFunc(slices.Clone(have), func(word string) bool { return slices.Contains(foreign, service.Dialect(word)) })
+	have = slices.DeleteFunc(have, func(word string) bool { return slices.Contains(unknown, word) })
 	value := strings.Join(append(have, string(d)), ".")
-	overwrite := ""
-	if len(have) > 0 {
+	overwrite, typo := "", ""
+	if len(have)+len(unknown) > 0 {
 		overwrite = " --overwrite"
 	}
-	return fmt.Sprintf("no controller of Roundhouse has looked at it: `kubectl label namespace %s %s=%s%s` has it adopted here, --adopt %s (the chart's value adopt) everywhere",
-		namespace, shape.LabelAdopt, value, overwrite, d)
+	if len(unknown) > 0 {
+		typo = fmt.Sprintf(" (the label's %s is no dialect)", strings.Join(unknown, ", "))
+	}
+	return fmt.Sprintf("no controller of Roundhouse has looked at it%s: `kubectl label namespace %s %s=%s%s` has it adopted here, --adopt %s (the chart's value adopt) everywhere",
+		typo, namespace, shape.LabelAdopt, value, overwrite, d)
 }
+
+// foreign are what the label may name.
+var foreign = []service.Dialect{service.DialectKServe, service.DialectOME, service.DialectSeldon, service.DialectGateway}
 
 // adopted reads a namespace's label; nil where it may not be seen.
 func (c *Client) adopted(ctx context.Context, namespace string) *string {
