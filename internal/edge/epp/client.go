@@ -169,6 +169,7 @@ func (c *Client) newPeer(id identity, t *Target) (*peer, error) {
 		grpc.WithUserAgent("roundhouse-gateway"),
 		grpc.WithIdleTimeout(c.cfg.IdleTimeout),
 		grpc.WithStaticStreamWindowSize(window),
+		grpc.WithMaxHeaderListSize(maxMetadata),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTime}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.cfg.ConnectTimeout,
 			Backoff: backoff.Config{BaseDelay: firstDelay, Multiplier: 1.6, Jitter: 0.2, MaxDelay: lastDelay}}))

@@ -100,7 +100,10 @@ const (
 	// foreignAgain is when a picker is asked again that named what is no endpoint.
 	foreignAgain = 100 * time.Millisecond
 
-	window = 64 << 10 // HTTP/2 window of a stream: what nobody reads of it is held
+	// maxMetadata bounds the metadata around a picker's messages, which HTTP/2 can
+	// say again in a byte each: gRPC's own bound is 16 MiB for each request.
+	maxMetadata = 16 << 10
+	window      = 64 << 10 // HTTP/2 window of a stream: what nobody reads of it is held
 	// pingAfter is longer than the five minutes that gRPC's servers want between
 	// pings: they hang up on who asks more often. pingTime is also how long what
 	// was sent may stay unacknowledged, which finds out a picker that is cut off.

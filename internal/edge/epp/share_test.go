@@ -1,8 +1,11 @@
 package epp
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc/metadata"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -107,4 +110,35 @@ func TestMessageOfShortBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.Close()
+}
+
+// TestMetadata: long metadata, before the answer or after it, is none.
+func TestMetadata(t *testing.T) {
+	for name, send := range map[string]func(stream, metadata.MD) error{
+		"header":  func(s stream, md metadata.MD) error { return s.SendHeader(md) },
+		"trailer": func(s stream, md metadata.MD) error { s.SetTrailer(md); return errors.New("no") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := picker(t, func(s stream) error {
+				_, body, err := s.ask()
+				if err != nil {
+					return err
+				}
+				if err := send(s, metadata.Pairs("x-long-bin", strings.Repeat("z", 1<<20))); err != nil {
+					return err
+				}
+				s.to(t, "10.0.0.1:1")
+				s.body(t, true, string(body))
+				return s.rest()
+			})
+			v, err := client(t, target, nil).Ask(t.Context(), pool, request("{}"))
+			if err == nil {
+				v.Close()
+				t.Fatal("1 MiB of metadata is taken")
+			}
+			if reason(err) != Broken || strings.HasSuffix(err.Error(), "failed: no") {
+				t.Error(err)
+			}
+		})
+	}
 }
