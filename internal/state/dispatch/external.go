@@ -55,8 +55,9 @@ const refusedRetry = time.Second
 // counts as waiting; while no endpoint is ready it waits for one first, since a
 // picker can name none of a service that sleeps.
 func (p *pool) consult(ctx context.Context, g *Grant, by Asker) (err error) {
+	asking := false // still, where Ask panics, which ends the request alone
 	defer func() {
-		if err != nil && g.stage != outside { // it was counted
+		if (err != nil || asking) && g.stage != outside { // it was counted
 			p.mu.Lock()
 			p.settle(g, p.d.clock.Now())
 			p.mu.Unlock()
@@ -65,7 +66,9 @@ func (p *pool) consult(ctx context.Context, g *Grant, by Asker) (err error) {
 	if err := p.awake(ctx, g); err != nil {
 		return err
 	}
+	asking = true
 	to, err := by.Ask(ctx, p.ref.Key, p.serves)
+	asking = false
 	var silent unansweredError
 	p.mu.Lock()
 	ext := p.facts.External

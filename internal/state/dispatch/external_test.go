@@ -293,3 +293,24 @@ func TestPickerStorm(t *testing.T) {
 		}
 	})
 }
+
+// TestPickerPanics: a request that ends in its question is counted no longer, as
+// it would keep its replica for ever.
+func TestPickerPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		d.SetPools([]Pool{external(false, 1, "a")})
+		routed(d)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic is lost")
+				}
+			}()
+			_, _ = d.Admit(t.Context(), asked(func(context.Context, func(string) bool) ([]string, error) { panic("no") }))
+		}()
+		if s, err := d.Resolve(toBoth); err != nil || s.Demand.Queued+s.Demand.Running != 0 || s.Demand.Arrived != s.Demand.Done || s.Demand.Done != 1 {
+			t.Errorf("%+v, %v", s.Demand, err)
+		}
+	})
+}
