@@ -406,7 +406,7 @@ func gatewayUninstall(ctx context.Context, p *product) {
 	manifests, err := chart(ctx, gatewayValues+"gatewayClass: {create: true}\n")
 	p.do(err)
 	p.do(p.DeleteYAML(ctx, manifests))
-	p.do(node.Await(ctx, p, "no pod of ours", &corev1.PodList{}, func(l *corev1.PodList) bool { return len(l.Items) == 0 }, client.InNamespace(system)))
+	p.gone(ctx)
 	crds, err := p.Kubectl(ctx, "get", "customresourcedefinitions", "-o", "name")
 	p.do(err)
 	for crd := range strings.FieldsSeq(crds) {

@@ -137,7 +137,7 @@ func modelsUninstall(ctx context.Context, m *models) {
 	manifests, err := chart(ctx, modelsValues)
 	m.do(err)
 	m.do(m.DeleteYAML(ctx, manifests))
-	m.do(node.Await(ctx, m, "no pod of ours", &corev1.PodList{}, func(l *corev1.PodList) bool { return len(l.Items) == 0 }, client.InNamespace(system)))
+	m.gone(ctx)
 }
 
 func indent(text, by string) string {

@@ -102,7 +102,17 @@ func uninstall(ctx context.Context, p *product) {
 	manifests, err := chart(ctx, values)
 	p.do(err)
 	p.do(p.DeleteYAML(ctx, manifests))
+	p.gone(ctx)
+}
+
+// gone waits until no pod of ours runs. The lease goes then: one that ended
+// without its rights could not give it back, and who is installed next would
+// wait until it has run out.
+func (p *product) gone(ctx context.Context) {
+	p.t.Helper()
 	p.do(node.Await(ctx, p, "no pod of ours", &corev1.PodList{}, func(l *corev1.PodList) bool { return len(l.Items) == 0 }, client.InNamespace(system)))
+	_, err := p.Kubectl(ctx, "delete", "lease", controller, "--namespace", system, "--ignore-not-found")
+	p.do(err)
 }
 
 // restarts counts those of a part's containers.

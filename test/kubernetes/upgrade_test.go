@@ -86,7 +86,7 @@ func TestUpgrade(t *testing.T) {
 	run("Deletion", func(ctx context.Context) {
 		deletion(ctx, u.product)
 		u.helm(ctx, "uninstall", "roundhouse")
-		u.do(node.Await(ctx, u, "no pod of ours", &corev1.PodList{}, func(l *corev1.PodList) bool { return len(l.Items) == 0 }, client.InNamespace(system)))
+		u.gone(ctx)
 	})
 }
 
