@@ -11,8 +11,8 @@ type HTTPRoute struct {
 	// Parents are the gateways it names, which status speaks to.
 	Parents []Parent `json:"parents,omitempty"`
 	// AfterNames: where it asks for no host, requests that belong to other
-	// namespaces by the host they were sent to, or by the model they name, are
-	// not its.
+	// namespaces by the host they were sent to, which a service has or an
+	// HTTPRoute asks for, or by the model they name, are not its.
 	AfterNames bool `json:"-"`
 }
 
