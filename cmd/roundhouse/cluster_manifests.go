@@ -2,6 +2,7 @@ package main
 
 import (
 	"regexp"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -64,8 +65,11 @@ func clusterOptions(o *manifests.Options) error {
 			}
 		}
 	}
-	if strings.ContainsAny(o.GatewayURL, " \t\n") {
-		return front.Usagef("--gateway-url %q: not a URL", o.GatewayURL)
+	if o.GatewayURL != "" { // as the controller and the gateways check it when they start
+		u, err := url.Parse(strings.NewReplacer("{name}", "name", "{namespace}", "namespace").Replace(o.GatewayURL))
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return front.Usagef("--gateway-url %q: write a URL, with {name} and {namespace} in their places", o.GatewayURL)
+		}
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func TestManifestsPrints(t *testing.T) {
 func TestManifestsRefuses(t *testing.T) {
 	for _, args := range [][]string{
 		{"--namespace", "Serving"}, {"--namespace", ""}, {"--watch-namespace", "a_b"}, {"--watch-namespace", "a,-b"}, {"--image", ""}, {"--image", "a b"},
-		{"--adopt", "kubeflow"}, {"--install-crds", "gateway"}, {"--gateway-url", "http://a b"}, {"--namespace", strings.Repeat("n", 64)},
+		{"--adopt", "kubeflow"}, {"--install-crds", "gateway"}, {"--gateway-url", "http://a b"}, {"--gateway-url", "models.example.com"}, {"--namespace", strings.Repeat("n", 64)},
 	} {
 		var usage *front.UsageError
 		if out, err := printManifests(t, args...); !errors.As(err, &usage) || !strings.Contains(err.Error(), args[0]) || out != "" {
