@@ -1,8 +1,8 @@
 package main
 
 import (
-	"regexp"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
