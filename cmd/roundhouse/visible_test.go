@@ -29,18 +29,19 @@ func TestVisible(t *testing.T) {
 			t.Fatalf("by %d bytes: %q", size, out.String())
 		}
 	}
+	if got := visibly(in); got != want { // as errors are printed
+		t.Errorf("at once: %q", got)
+	}
 }
 
 // TestStatusIsVisible: what a status says neither moves the cursor nor looks like
-// another service's line, in any form and in errors.
+// another service's line.
 func TestStatusIsVisible(t *testing.T) {
 	const bad = "\x1b]0;owned\x07\x1b[2J down\nprod  other  True\fprod\vx\u009b1m"
 	s := admin.Service{Namespace: "prod", Name: "iris", Rendered: "a: b\n", Status: service.Status{Conditions: []service.Condition{
 		{Type: service.ConditionReady, Status: "False", Reason: "Failed", Message: bad}}, Model: service.ModelStatus{LastFailure: &service.Failure{Reason: "Failed", Message: bad}}}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case strings.HasSuffix(r.URL.Path, "/broken"):
-			http.Error(w, bad, http.StatusTeapot)
 		case strings.HasSuffix(r.URL.Path, "/iris"):
 			_ = json.NewEncoder(w).Encode(s)
 		default:
