@@ -90,6 +90,8 @@ spec:
 }
 
 func uninstallShapes(ctx context.Context, p *product) {
+	_, err := p.Kubectl(ctx, "delete", "namespace", shapes, "--wait")
+	p.do(err)
 	manifests, err := chart(ctx, values)
 	p.do(err)
 	p.do(p.DeleteYAML(ctx, manifests))

@@ -146,6 +146,7 @@ const modelsFolder = "/run/roundhouse/models"
 func (p *product) models(ctx context.Context) {
 	p.t.Helper()
 	examples := filepath.Join(filepath.Dir(filepath.Dir(node.Binaries())), "examples", "quickstart", "models")
+	p.do(os.RemoveAll(modelsFolder)) // of a test before
 	p.do(os.CopyFS(modelsFolder, os.DirFS(examples)))
 	for _, ns := range []string{"apps", "kserve", "ome"} {
 		p.do(p.ApplyYAML(ctx, fmt.Sprintf(`
