@@ -75,7 +75,9 @@ func (c *cli) run(args ...string) *result {
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, args...)
-	cmd.Env = append([]string{"HOME=" + c.t.TempDir(), "PATH=" + os.Getenv("PATH"), "KUBECONFIG=" + c.kubeconfig, "ROUNDHOUSE_CONTEXT=test"}, c.env...)
+	cmd.Env = append([]string{"HOME=" + c.t.TempDir(), "PATH=" + os.Getenv("PATH"), "KUBECONFIG=" + c.kubeconfig, "ROUNDHOUSE_CONTEXT=test",
+		"HTTPS_PROXY=http://127.0.0.1:1", // where nobody listens: models of the world are not asked for
+	}, c.env...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
