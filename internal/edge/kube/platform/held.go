@@ -84,6 +84,10 @@ type object struct {
 	replicas int
 	writing  int
 	refused  string
+	// raised: somebody raised the count, and whoever decides counts has not
+	// looked since he was told. Until then it is not lowered: what he decides by
+	// may be older.
+	raised bool
 }
 
 // held is what the cluster holds of one service. Platform.mu guards it.
@@ -177,15 +181,20 @@ func (p *Platform) runNews(ctx context.Context) {
 		}
 		p.mu.Lock()
 		e := p.mu.untold[k]
-		delete(p.mu.untold, k)
+		p.mu.untold[k] = event{} // being told
 		p.mu.Unlock()
-		p.news.Done(k)
 		if e.raised > 0 {
 			p.cfg.Raised(k, e.raised)
 		}
 		if e.drifted {
 			p.cfg.Drifted(k)
 		}
+		p.mu.Lock()
+		if p.mu.untold[k] == (event{}) {
+			delete(p.mu.untold, k)
+		}
+		p.mu.Unlock()
+		p.news.Done(k)
 	}
 }
 
@@ -206,7 +215,7 @@ func (p *Platform) saw(k service.Key, i id, o object) {
 	var e event
 	o.writing, o.since = -1, p.cfg.Now()
 	if known && before.uid == o.uid {
-		o.writing = before.writing
+		o.writing, o.raised = before.writing, before.raised
 		if o.count == before.count {
 			o.since = before.since
 		}
@@ -220,9 +229,9 @@ func (p *Platform) saw(k service.Key, i id, o object) {
 		if !p.scaledByOthers(k, i, o) && !o.deleting && o.count != o.writing {
 			switch {
 			case o.count > before.count:
-				e.raised = o.count
+				e.raised, o.raised = o.count, true
 			case o.count < before.count:
-				e.drifted = true
+				e.drifted, o.raised = true, false
 			}
 		}
 	}

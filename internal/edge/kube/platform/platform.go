@@ -44,7 +44,7 @@ type Platform struct {
 		order int // of the pod last seen
 		// scalers counts the HorizontalPodAutoscalers of what they scale.
 		scalers map[target]int
-		untold  map[service.Key]event
+		untold  map[service.Key]event // an empty one is being told
 	}
 }
 
@@ -130,7 +130,8 @@ func (p *Platform) Services(ctx context.Context) ([]service.Key, error) {
 	return out, nil
 }
 
-// Observe returns the service's replicas, oldest first.
+// Observe returns the service's replicas, oldest first. Who decides counts looks
+// here before: what somebody raised until now, and was told of, he knows.
 func (p *Platform) Observe(ctx context.Context, k service.Key) ([]replica.Replica, error) {
 	if err := p.ready(ctx); err != nil {
 		return nil, err
@@ -140,6 +141,12 @@ func (p *Platform) Observe(ctx context.Context, k service.Key) ([]replica.Replic
 	h := p.mu.held[k]
 	if h == nil {
 		return nil, nil
+	}
+	if _, untold := p.mu.untold[k]; !untold {
+		for i, o := range h.objects {
+			o.raised = false
+			h.objects[i] = o
+		}
 	}
 	return h.observe(k), nil
 }

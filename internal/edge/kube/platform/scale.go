@@ -30,9 +30,9 @@ const maxReplicas = 1 << 20
 
 // Scale sets the count of a role through the scale subresource. Where another
 // autoscaler owns it, it is only raised from 0, which those leave to others. A
-// count that somebody raised since it was last seen is not lowered, be it that
-// fewer are wanted or that more are and as many are there: Raised tells of it.
-// The groups of a LeaderWorkerSet go in the order of their
+// count that somebody raised since it was last seen, or since Observe, is not
+// lowered, be it that fewer are wanted or that more are and as many are there:
+// Raised tells of it. The groups of a LeaderWorkerSet go in the order of their
 // numbers, whoever the victims are.
 func (p *Platform) Scale(ctx context.Context, ref workload.Ref, n int, victims []string) error {
 	if n < 0 || n > maxReplicas {
@@ -88,7 +88,7 @@ func (p *Platform) scaling(ref workload.Ref, n int) (*scaling, error) {
 			continue
 		}
 		s := &scaling{key: ref.Service, id: i, n: n, from: o.count, version: o.version, surge: o.surge}
-		s.settled = n == o.count || p.scaledByOthers(ref.Service, i, o) && (o.count > 0 || n == 0)
+		s.settled = n == o.count || n < o.count && o.raised || p.scaledByOthers(ref.Service, i, o) && (o.count > 0 || n == 0)
 		if !s.settled {
 			o.writing = n
 			h.objects[i] = o
@@ -139,7 +139,7 @@ func (p *Platform) counted(s *scaling, answer *unstructured.Unstructured) {
 	h := p.of(s.key)
 	if o, there := h.objects[s.id]; there && o.uid == answer.GetUID() && older(o.version, answer.GetResourceVersion()) {
 		o.replicas, o.version, o.since = countOfScale(answer), answer.GetResourceVersion(), p.cfg.Now()
-		o.count = wantedOf(o.replicas, o.surge)
+		o.count, o.raised = wantedOf(o.replicas, o.surge), false
 		h.objects[s.id] = o
 	}
 	p.mu.Unlock()

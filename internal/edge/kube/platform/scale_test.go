@@ -139,6 +139,26 @@ func TestRaiseDoesNotLower(t *testing.T) {
 	f.AwaitNone(k)
 }
 
+// TestRaiseStands: who decides by what he saw before somebody raised the count
+// does not undo that. Once he was told, and has looked again, he decides.
+func TestRaiseStands(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("stands")
+	f.MustApply(revision(k, platformtest.Server{}))
+	f.MustScale(k, 1)
+	f.AwaitReady(k, 1)
+	f.wantQuiet("scaled by us")
+	f.scaleAs("somebody", deployments, k, 3)
+	f.wantRaised(3)
+	f.MustScale(k, 1)
+	f.wantCount(deployments, k, 3, "decided before the raise was seen")
+	f.AwaitReady(k, 3)
+	f.MustScale(k, 1)
+	f.wantCount(deployments, k, 1, "decided after it")
+	f.MustScale(k, 0)
+	f.AwaitNone(k)
+}
+
 // TestLateTemplate: a template that somebody writes over ours as the controller
 // does is noticed, and ours written again.
 func TestLateTemplate(t *testing.T) {
