@@ -16,17 +16,21 @@ import (
 // TestEveryDialect takes manifests of three dialects from their application to
 // their end.
 func TestEveryDialect(t *testing.T) {
-	c := kubetest.Client(t, "kserve", "ome", "gie")
+	c := kubetest.Client(t, "kserve", "ome", "gie", "seldon")
 	ns := kubetest.Namespace(t, c, nil)
-	begin(t, options(t), kubetest.Server(t))
+	o := options(t)
+	o.adopt = append(o.adopt, "seldon")
+	begin(t, o, kubetest.Server(t))
 	for _, m := range []struct {
-		manifest, runtime string
-		status            []string
-		want              string
+		manifest string
+		status   []string
+		want     string
+		url      []string
 	}{
-		{iris, "roundhouse", []string{"status", "model", "state"}, "Pending"},
-		{kserveSklearn, "kserve-mlserver", []string{"status", "clusterServingRuntimeName"}, "kserve-mlserver"},
-		{omeMistral, "srt-mistral-7b-instruct", []string{"status", "modelStatus", "transitionStatus"}, "InProgress"},
+		{iris, []string{"status", "model", "state"}, "Pending", []string{"status", "url"}},
+		{kserveSklearn, []string{"status", "clusterServingRuntimeName"}, "kserve-mlserver", []string{"status", "url"}},
+		{omeMistral, []string{"status", "modelStatus", "transitionStatus"}, "InProgress", []string{"status", "url"}},
+		{seldonSklearn, []string{"status", "state"}, "Creating", []string{"status", "address", "url"}},
 	} {
 		applied := kubetest.Apply(t, c, ns, m.manifest)
 		u := applied[len(applied)-1]
@@ -40,7 +44,7 @@ func TestEveryDialect(t *testing.T) {
 		if got := field(now, "status", "observedGeneration"); got != fmt.Sprint(u.GetGeneration()) {
 			t.Errorf("%s: observedGeneration %s of %d", u.GetKind(), got, u.GetGeneration())
 		}
-		if got, want := field(now, "status", "url"), "http://"+u.GetName()+"."+ns+".example.com"; got != want {
+		if got, want := field(now, m.url...), "http://"+u.GetName()+"."+ns+".example.com"; got != want {
 			t.Errorf("url %s, not %s", got, want)
 		}
 		if got := made(t, c, ns, u.GetName()); got["records"] != 1 || got["deployments"] != 1 || got["services"] != 1 {
@@ -65,6 +69,17 @@ func TestEveryDialect(t *testing.T) {
 		})
 	}
 }
+
+const seldonSklearn = `
+apiVersion: machinelearning.seldon.io/v1
+kind: SeldonDeployment
+metadata: {name: flowers}
+spec:
+  protocol: v2
+  predictors:
+  - name: default
+    graph: {name: classifier, implementation: SKLEARN_SERVER, modelUri: "gs://bucket/flowers"}
+`
 
 // TestRuntimesStayInTheirNamespace: what one tenant brings, another does not see.
 func TestRuntimesStayInTheirNamespace(t *testing.T) {
