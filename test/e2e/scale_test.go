@@ -30,6 +30,6 @@ func TestScaleToZero(t *testing.T) {
 	})
 	wide := n.do("get", "-o", "wide")
 	contains(t, wide, "REPLICA-S", "IDLE-S", "STARTUP-S", "Asleep")
-	matches(t, wide, `xgboost +v1 +[1-9]\d* +\d+ +\d+\.\d\d +http`)
+	matches(t, wide, `xgboost +v1 +- +[1-9]\d* +\d+ +\d+\.\d\d +http`)
 	matches(t, n.do("logs", "iris"), "model loaded") // of the replica that is gone
 }
