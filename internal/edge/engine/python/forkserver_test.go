@@ -24,7 +24,7 @@ import (
 // TestForkFaults has fork servers that fail in every way: the workers are
 // started one by one.
 func TestForkFaults(t *testing.T) {
-	for how, says := range map[string]string{"good": "threads run on", "fork-dies": "EOF", "fork-lies": "process 1: the process is gone", "fork-babbles": "an answer to request 2, not 1"} {
+	for how, says := range map[string]string{"good": "threads run on", "fork-dies": "EOF", "fork-lies": "process 1: the process is gone", "fork-babbles": "broke the protocol: an answer to request"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			if !forks() {
