@@ -38,11 +38,14 @@ func (j *journal) Write(p []byte) (int, error) {
 	return j.text.Write(p)
 }
 
-func (j *journal) has(want string) bool {
+// String is all that was written until now.
+func (j *journal) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return strings.Contains(j.text.String(), want)
+	return j.text.String()
 }
+
+func (j *journal) has(want string) bool { return strings.Contains(j.String(), want) }
 
 // await waits until the log has want.
 func (j *journal) await(t *testing.T, want string) {
@@ -52,7 +55,7 @@ func (j *journal) await(t *testing.T, want string) {
 		select {
 		case <-j.grew:
 		case <-timeout:
-			t.Fatalf("the log has no %q:\n%s", want, j.text.String())
+			t.Fatalf("the log has no %q:\n%s", want, j)
 		}
 	}
 }
@@ -123,7 +126,7 @@ func newRig(t *testing.T, how string, change func(*Config)) *rig {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Log(r.log.text.String())
+			t.Log(r.log)
 		}
 	})
 	return r

@@ -300,9 +300,9 @@ func TestOutput(t *testing.T) {
 	}
 	o.close()
 	if !log.has("[31mred") || !log.has("line 7") || log.has(strings.Repeat("x", maxLine+1)) {
-		t.Error(log.text.String())
+		t.Error(log.String())
 	}
-	if n := strings.Count(log.text.String(), "msg=\"line"); n > 30 {
+	if n := strings.Count(log.String(), "msg=\"line"); n > 30 {
 		t.Errorf("%d lines logged of 10 a second", n)
 	}
 	log.await(t, "lines left out")

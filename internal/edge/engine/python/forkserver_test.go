@@ -35,7 +35,7 @@ func TestForkFaults(t *testing.T) {
 			pid(t, m)
 			r.log.await(t, "they cannot be forked")
 			r.log.await(t, says)
-			if n := strings.Count(r.log.text.String(), "cannot be forked"); n != 1 || m.Workers() != 2 {
+			if n := strings.Count(r.log.String(), "cannot be forked"); n != 1 || m.Workers() != 2 {
 				t.Errorf("said %d times, %d workers", n, m.Workers())
 			}
 		})
