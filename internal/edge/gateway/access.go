@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,17 +122,20 @@ func (e *forbiddenError) Error() string {
 // may is an error if the request's key is not for the service or shared pool
 // that it is routed to.
 func (x *exchange) may(k service.Key) error {
-	names := []string{k.String(), strings.TrimPrefix(k.String(), defaultPrefix)}
-	bare := []string{k.Name}
+	if len(x.pass.Models()) == 0 {
+		return nil // for all
+	}
+	full := k.String()
+	if x.pass.Allows(full, strings.TrimPrefix(full, defaultPrefix)) || x.allowsBare(k, k.Name) {
+		return nil
+	}
 	q := x.query()
 	q.Model = ""
 	if _, err := x.gw.dispatch.Key(q); err != nil {
 		// Nothing but the name decides, so it is the model's.
-		names = append(append(names, x.model), inNamespace(k, x.model)...)
-		bare = append(bare, strings.TrimPrefix(x.model, k.Namespace+"/"))
-	}
-	if x.pass.Allows(names...) || slices.ContainsFunc(bare, func(name string) bool { return x.allowsBare(k, name) }) {
-		return nil
+		if x.pass.Allows(x.model) || x.pass.Allows(inNamespace(k, x.model)...) || x.allowsBare(k, strings.TrimPrefix(x.model, k.Namespace+"/")) {
+			return nil
+		}
 	}
 	return &forbiddenError{x.pass.Key(), x.model}
 }
