@@ -167,7 +167,11 @@ func describeComponent(w io.Writer, s admin.Service, c service.ComponentStatus) 
 		_, _ = fmt.Fprintf(w, "  scaling: %s\n", why)
 	}
 	if c.ReplicaSeconds > 0 || c.StartupSeconds > 0 {
-		_, _ = fmt.Fprintf(w, "  cost: %.0f replica-seconds, %.0f of them idle; last start took %.2f s\n", c.ReplicaSeconds, c.IdleSeconds, c.StartupSeconds)
+		text := fmt.Sprintf("  cost since roundhouse started: %.0f replica-seconds, %.0f of them idle", c.ReplicaSeconds, c.IdleSeconds)
+		if c.StartupSeconds > 0 {
+			text += "; the last start took " + time.Duration(c.StartupSeconds*float64(time.Second)).Round(time.Millisecond).String()
+		}
+		_, _ = fmt.Fprintln(w, text)
 	}
 }
 

@@ -3,6 +3,7 @@
 package autoscale
 
 import (
+	"fmt"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -31,6 +32,11 @@ type Replica struct {
 	ID       string
 	Ready    bool
 	Starting bool // neither ready nor failed
+	// Failed: it has ended before, and was started again. Its starts do not
+	// count as activity.
+	Failed bool
+	// Waiting: it has not begun to start for want of something.
+	Waiting  bool
 	InFlight int
 	ReadyAt  time.Time
 }
@@ -54,6 +60,7 @@ type State struct {
 	LastSeen  uint64    // Demand.Arrived at the last step
 	IdleSince time.Time // when nothing was queued, in flight or starting any more; zero while busy
 	Unknown   bool      // Demand.Unknown at the last step
+	Arrivals  Arrivals  // of the last windows
 	LowSince  time.Time // since when fewer than Count would do; zero when they would not
 	LowPeak   int       // the most wanted since LowSince
 }
@@ -63,5 +70,21 @@ type Decision struct {
 	Count   int
 	Victims []string      // replicas to end first, when Count is fewer than now
 	Again   time.Duration // when to step again if nothing happens before; 0 for never
-	Why     string
+	// Why is the reason, but of one that is idle: that is since IdleSince, and
+	// the last replica stops after StopsAfter of it.
+	Why        string
+	IdleSince  time.Time
+	StopsAfter time.Duration
+}
+
+// Reason is why the count is what it is, as of now.
+func (d Decision) Reason(now time.Time) string {
+	switch idle := max(0, now.Sub(d.IdleSince)).Truncate(time.Second); {
+	case d.IdleSince.IsZero():
+		return d.Why
+	case d.StopsAfter == 0:
+		return "stopped, idle since " + d.IdleSince.UTC().Format(time.RFC3339)
+	default:
+		return fmt.Sprintf("idle for %s, stops after %s", idle, d.StopsAfter)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -16,18 +17,24 @@ const (
 	// ended; the highest count wanted within it is what remains. Half of
 	// Knative's stable window, since the load is measured, not sampled.
 	settle = 30 * time.Second
+	// window is what arrivals are counted over for a rate: a burst of it is no
+	// more per second than its tenth.
+	window = 10 * time.Second
 )
 
 // Step decides the count. It is ceil(load / target) within [min, max], where
 // load is the greater of the average since the last step and what is queued
 // and in flight right now, so that growth is answered at once; from zero it is
-// therefore ceil(queued / target). A count falls only after settle, and to
-// zero only when the pool has been idle for ScaleToZeroAfter, counted from the
-// last completion or readiness, never during startup. While the demand is
-// unknown a count only grows, and the idle clock stands still.
+// therefore ceil(queued / target). With MetricRPS load is the arrivals of the
+// last window, per second, and no less than what would have the requests that
+// wait gone within a window. A count falls only after settle, and to zero only
+// when the pool has been idle for ScaleToZeroAfter, counted from the last
+// completion, wake or first readiness of a replica, never during a first
+// startup; replicas that only wait for what they need go after settle. While the demand is unknown a count only grows, and the idle clock
+// stands still.
 func Step(s State, in Input, now time.Time) (State, Decision) {
 	next := State{Last: now, LastLoad: in.Demand.LoadSeconds, LastSeen: in.Demand.Arrived,
-		IdleSince: idleSince(s, in, now), Unknown: in.Demand.Unknown, Count: s.Count}
+		IdleSince: idleSince(s, in, now), Unknown: in.Demand.Unknown, Count: s.Count, Arrivals: arrivals(s, in, now)}
 	if s.Last.IsZero() {
 		next.Count = len(in.Replicas) // a returning owner starts from what runs
 	}
@@ -35,25 +42,28 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 		next.Count = 0
 		return next, decide(next, in, 0, "stopped by its owner")
 	}
-	want, why := wanted(s, in, now)
+	want, why := wanted(s, &next, in, now)
 	if in.Demand.Unknown {
 		next.Count = held(next.Count, want, in)
 		return next, decide(next, in, 0, "demand unknown until every gateway has told")
 	}
 	wait := time.Duration(0)
-	if busy(in) || next.Count > max(in.Limits.Min, 1) || next.IdleSince.IsZero() {
+	if busy(in) || next.Count > max(in.Limits.Min, 1) || next.IdleSince.IsZero() || counting(in, now) {
 		wait = tick
 	}
+	idle, stops := want == 0 && next.Count > 0 && !next.IdleSince.IsZero(), stopsAfter(in)
 	if want == 0 && next.Count > 0 {
-		left := in.Limits.ScaleToZeroAfter - now.Sub(next.IdleSince)
+		left := stops - now.Sub(next.IdleSince)
 		switch {
-		case next.IdleSince.IsZero():
+		case !idle:
 			want, why = 1, "starting"
 		case left <= 0:
 			next.Count = 0
-			return next, decide(next, in, 0, fmt.Sprintf("idle for %s", round(now.Sub(next.IdleSince))))
+			d := decide(next, in, 0, "")
+			d.IdleSince = next.IdleSince
+			return next, d
 		default:
-			want, why = 1, fmt.Sprintf("idle for %s, stops after %s", round(now.Sub(next.IdleSince)), in.Limits.ScaleToZeroAfter)
+			want = 1
 			if wait == 0 || left < wait {
 				wait = left
 			}
@@ -64,24 +74,36 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 	} else {
 		next.Count = want
 	}
-	return next, decide(next, in, wait, why)
+	d := decide(next, in, wait, why)
+	if idle {
+		d.Why, d.IdleSince, d.StopsAfter = "", next.IdleSince, stops
+	}
+	return next, d
+}
+
+// stopsAfter is the idle time after which none is left. One that has got
+// nothing yet, as it waits for an accelerator or a node, is not worth keeping
+// for requests to come: what it waits for would be lost to others.
+func stopsAfter(in Input) time.Duration {
+	if len(in.Replicas) > 0 && !slices.ContainsFunc(in.Replicas, func(r Replica) bool { return !r.Waiting }) {
+		return min(in.Limits.ScaleToZeroAfter, settle)
+	}
+	return in.Limits.ScaleToZeroAfter
 }
 
 // wanted is the count the load alone calls for, within the limits.
-func wanted(s State, in Input, now time.Time) (int, string) {
+func wanted(s State, next *State, in Input, now time.Time) (int, string) {
 	l := in.Limits
 	if l.Metric == service.MetricCPU || l.Metric == service.MetricMemory {
 		l.Target = service.DefaultScaleTarget // a percentage is no number of requests
 	}
 	load, unit := float64(in.Demand.Queued+in.Demand.Running), "in flight"
+	switch dt := now.Sub(s.Last).Seconds(); {
+	case l.Metric == service.MetricRPS:
+		load, unit = max(next.Arrivals.rate(now), float64(in.Demand.Queued)/window.Seconds()), "per second"
 	// What came to be known since the last step happened at an unknown time.
-	averaged := !s.Last.IsZero() && !s.Unknown && !in.Demand.Unknown
-	if dt := now.Sub(s.Last).Seconds(); averaged && dt > 0 {
-		if l.Metric == service.MetricRPS {
-			load, unit = float64(in.Demand.Arrived-min(s.LastSeen, in.Demand.Arrived))/dt, "per second"
-		} else {
-			load = max(load, (in.Demand.LoadSeconds-s.LastLoad)/dt)
-		}
+	case !s.Last.IsZero() && !s.Unknown && !in.Demand.Unknown && dt > 0:
+		load = max(load, (in.Demand.LoadSeconds-s.LastLoad)/dt)
 	}
 	n := int(min(math.Ceil(load/l.Target), 1<<20))
 	// The average of a short gap rounds a finished request up to a replica;
@@ -92,7 +114,10 @@ func wanted(s State, in Input, now time.Time) (int, string) {
 	if busy(in) {
 		n = max(n, 1)
 	}
-	why := fmt.Sprintf("%.3g %s, target %g each", load, unit, l.Target)
+	why := fmt.Sprintf("%s %s, target %s each", number(load), unit, number(l.Target))
+	if l.Metric == service.MetricCPU || l.Metric == service.MetricMemory {
+		why += " (" + string(l.Metric) + " is not measured here)"
+	}
 	switch bounded := min(max(n, l.Min, in.Wake), l.Max); {
 	case bounded > n && in.Wake > max(n, l.Min):
 		return bounded, "asked to wake"
@@ -103,6 +128,51 @@ func wanted(s State, in Input, now time.Time) (int, string) {
 	default:
 		return bounded, why
 	}
+}
+
+// number is x for people: without an exponent, with two decimals at most.
+func number(x float64) string {
+	if x >= 100 {
+		x = math.Round(x)
+	}
+	return strconv.FormatFloat(math.Round(x*100)/100, 'f', -1, 64)
+}
+
+// Arrivals counts requests over a window that slides, in two halves of
+// bounded size: those of the present window, and those of the one before it,
+// of which a part still counts.
+type Arrivals struct {
+	Since        time.Time // the present window's begin
+	Now, Earlier float64
+}
+
+// arrivals adds what has come since the last step. That is told soon after it
+// comes, so it is of the present, however long ago the last step was. What came
+// before this owner did, or at an unknown time, does not count, except that it
+// still waits.
+func arrivals(s State, in Input, now time.Time) Arrivals {
+	a := s.Arrivals
+	switch gone := now.Sub(a.Since); {
+	case gone < 0 || gone >= 2*window: // the first, or long ago
+		a = Arrivals{Since: now}
+	case gone >= window:
+		a = Arrivals{Since: a.Since.Add(window), Earlier: a.Now}
+	}
+	if !s.Last.IsZero() && !s.Unknown && !in.Demand.Unknown && in.Demand.Arrived > s.LastSeen {
+		a.Now += float64(in.Demand.Arrived - s.LastSeen)
+	}
+	return a
+}
+
+// rate is how many came per second over the last window.
+func (a Arrivals) rate(now time.Time) float64 {
+	left := 1 - now.Sub(a.Since).Seconds()/window.Seconds()
+	return (a.Now + a.Earlier*min(max(left, 0), 1)) / window.Seconds()
+}
+
+// counting reports whether a rate may yet change although nothing comes.
+func counting(in Input, now time.Time) bool {
+	return in.Limits.Metric == service.MetricRPS && now.Sub(in.Demand.LastDone) < window
 }
 
 // held is the count while the demand is unknown: no less than before, and one
@@ -139,7 +209,13 @@ func idleSince(s State, in Input, now time.Time) time.Time {
 		return time.Time{}
 	}
 	newest := in.Demand.LastDone
+	if in.Wake > 0 {
+		newest = now
+	}
 	for _, r := range in.Replicas {
+		if r.Failed { // else one that never stays up would be kept for ever
+			continue
+		}
 		if r.Starting {
 			return time.Time{}
 		}
@@ -196,11 +272,4 @@ func victims(rs []Replica, n int) []string {
 		out[i] = order[i].ID
 	}
 	return out
-}
-
-func round(d time.Duration) time.Duration {
-	if d < time.Second {
-		return d.Round(time.Millisecond)
-	}
-	return d.Round(time.Second)
 }

@@ -158,13 +158,153 @@ func TestAverageCatchesWhatTheMomentMisses(t *testing.T) {
 	}
 }
 
-func TestRPS(t *testing.T) {
-	l := limits(1, 10, 20)
+// rps is a service that is scaled by arrivals.
+func rps(lo, hi int, target float64) service.Limits {
+	l := limits(lo, hi, target)
 	l.Metric = service.MetricRPS
-	s, _ := Step(State{}, Input{Limits: l, Replicas: ready(0, "a"), Demand: Demand{Arrived: 100}}, t0)
-	_, d := Step(s, Input{Limits: l, Replicas: ready(0, "a"), Demand: Demand{Arrived: 150, Running: 1}}, t0.Add(time.Second))
-	if d.Count != 3 {
-		t.Fatalf("50 per second over 20: %+v", d)
+	return l
+}
+
+// TestArrivalsAreCountedOverAWindow: whatever the time between two steps, the
+// rate is that of the last ten seconds.
+func TestArrivalsAreCountedOverAWindow(t *testing.T) {
+	type arrival struct {
+		after time.Duration // the step before
+		n     int
+		waits bool
+	}
+	steady := func(n int, every time.Duration, per int) (out []arrival) {
+		for range n {
+			out = append(out, arrival{every, per, false})
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name   string
+		limits service.Limits
+		come   []arrival
+		want   int // the most there ever are
+	}{
+		{"2 a second, target 5, looked at whenever one comes and goes", rps(1, 10, 5), steady(1200, 50*time.Millisecond, 0), 1},
+		{"two 5 ms apart", rps(1, 40, 5), []arrival{{time.Hour, 1, false}, {5 * time.Millisecond, 1, false}}, 1},
+		{"50 a second, target 20", rps(1, 10, 20), steady(60, time.Second, 50), 3},
+		{"50 a second, looked at every millisecond after a burst", rps(1, 40, 20), append(steady(20, time.Second, 50), steady(20, time.Millisecond, 1)...), 3},
+		{"2500 wait after an hour asleep", rps(0, 100, 25), []arrival{{time.Hour, 2500, true}}, 10},
+		{"2500 came and went after an hour asleep", rps(0, 100, 25), []arrival{{time.Hour, 2500, false}}, 10},
+		{"one waits", rps(0, 100, 25), []arrival{{time.Hour, 1, true}}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			now, d, most := t0, Demand{Arrived: 7, Done: 7}, 0
+			s, _ := Step(State{}, Input{Limits: c.limits, Demand: d}, now)
+			for i, a := range c.come {
+				now = now.Add(a.after)
+				n := a.n
+				if n == 0 && i%10 == 0 { // 2 a second
+					n = 1
+				}
+				d.Arrived += uint64(n)
+				if d.Queued = 0; a.waits {
+					d.Queued = n
+				} else {
+					d.Done, d.LastDone = d.Arrived, now
+				}
+				var got Decision
+				if s, got = Step(s, Input{Limits: c.limits, Demand: d, Replicas: ready(0, "a")}, now); got.Count > most {
+					most = got.Count
+				}
+			}
+			if most != c.want {
+				t.Errorf("there were %d at the most, want %d", most, c.want)
+			}
+		})
+	}
+}
+
+// TestBacklogIsNoLessThanItsRate: those that wait keep their replicas coming,
+// although nothing arrives any more.
+func TestBacklogIsNoLessThanItsRate(t *testing.T) {
+	l := rps(0, 100, 25)
+	d := Demand{Arrived: 2500, Queued: 2500}
+	s, got := Step(State{Last: t0.Add(-time.Hour)}, Input{Limits: l, Demand: d}, t0)
+	for i := range 300 {
+		if s, got = Step(s, Input{Limits: l, Demand: d, Replicas: []Replica{{ID: "a", Starting: true}}}, t0.Add(time.Duration(i)*time.Second)); got.Count != 10 || got.Again != time.Second {
+			t.Fatalf("second %d: %+v, want 10", i, got)
+		}
+	}
+	d.Queued, d.Done, d.LastDone = 0, 2500, t0.Add(301*time.Second)
+	for i := range 50 {
+		s, got = Step(s, Input{Limits: l, Demand: d, Replicas: ready(0, "a", "b")}, t0.Add(time.Duration(302+i)*time.Second))
+	}
+	if got.Count != 1 {
+		t.Errorf("51 s after the last was answered: %+v, want 1", got)
+	}
+}
+
+// TestCrashLoopSleeps: starts and crashes of a replica that has ended before
+// are no activity.
+func TestCrashLoopSleeps(t *testing.T) {
+	l := limits(0, 1, 1)
+	now := t0
+	s, d := Step(State{}, Input{Limits: l, Demand: Demand{Queued: 1, Arrived: 1}}, now)
+	gone := Demand{Arrived: 1, Done: 1}
+	for i := 1; d.Count > 0; i++ {
+		for _, r := range []Replica{
+			{ID: "a", Starting: true, Failed: i > 1},
+			{ID: "a", Ready: true, ReadyAt: now.Add(time.Second), Failed: i > 1},
+			{ID: "a", Failed: true},
+		} {
+			now = now.Add(time.Second)
+			s, d = Step(s, Input{Limits: l, Demand: gone, Replicas: []Replica{r}}, now)
+		}
+		if now.Sub(t0) > 2*time.Minute {
+			t.Fatalf("awake after %s: %+v", now.Sub(t0), d)
+		}
+	}
+	if slept := now.Sub(t0); slept < time.Minute {
+		t.Errorf("slept after %s", slept)
+	}
+}
+
+// TestUnaskedWaiterGivesUp: a replica that waits for an accelerator is kept for
+// those who ask, and not for those who might.
+func TestUnaskedWaiterGivesUp(t *testing.T) {
+	l := limits(0, 1, 1)
+	l.ScaleToZeroAfter = time.Hour
+	waiting := []Replica{{ID: "a", Waiting: true}}
+	asked := Demand{Queued: 1, Arrived: 1}
+	s, d := Step(State{}, Input{Limits: l, Demand: asked}, t0)
+	if s, d = Step(s, Input{Limits: l, Demand: asked, Replicas: waiting}, t0.Add(10*time.Minute)); d.Count != 1 {
+		t.Fatalf("while a request waits: %+v", d)
+	}
+	left := Demand{Arrived: 1, Done: 1}
+	s, d = Step(s, Input{Limits: l, Demand: left, Replicas: waiting}, t0.Add(10*time.Minute+time.Second))
+	if d.Count != 1 || d.Again > settle {
+		t.Fatalf("as its client leaves: %+v", d)
+	}
+	if _, d = Step(s, Input{Limits: l, Demand: left, Replicas: waiting}, t0.Add(10*time.Minute+2*settle)); d.Count != 0 {
+		t.Fatalf("a minute after its client left: %+v", d)
+	}
+	l.Min = 1
+	if _, d = Step(s, Input{Limits: l, Demand: left, Replicas: waiting}, t0.Add(10*time.Minute+2*settle)); d.Count != 1 {
+		t.Fatalf("with minReplicas 1: %+v", d)
+	}
+}
+
+// TestReasonIsOfNow: what is told of an idle service is true when it is asked.
+func TestReasonIsOfNow(t *testing.T) {
+	l := limits(0, 1, 1)
+	s, _ := Step(State{}, Input{Limits: l, Demand: Demand{Running: 1}, Replicas: ready(0, "a")}, t0)
+	s, d := Step(s, Input{Limits: l, Replicas: ready(0, "a")}, t0.Add(911*time.Millisecond))
+	if got := d.Reason(t0.Add(31 * time.Second)); got != "idle for 31s, stops after 1m0s" {
+		t.Errorf("%q", got)
+	}
+	if _, d = Step(s, Input{Limits: l, Replicas: ready(0, "a")}, t0.Add(time.Hour)); d.Reason(t0.Add(2*time.Hour)) != "stopped, idle since 2026-01-01T00:00:00Z" {
+		t.Errorf("%q", d.Reason(t0.Add(time.Hour)))
+	}
+	l = limits(0, 1000, 1)
+	_, d = Step(State{}, Input{Limits: l, Demand: Demand{Queued: 1050}}, t0)
+	if got := d.Reason(t0); got != "maxReplicas 1000 (1050 in flight, target 1 each)" {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -197,6 +337,10 @@ func TestProperties(t *testing.T) {
 		var rs []Replica
 		for range 40 {
 			now = now.Add(time.Duration(r.IntN(20_000)) * time.Millisecond)
+			if r.IntN(2) == 0 {
+				l.Metric = service.MetricRPS
+			}
+			demand.Arrived += uint64(r.IntN(100))
 			demand.Queued, demand.Running = r.IntN(3)*r.IntN(50), r.IntN(3)*r.IntN(50)
 			demand.LoadSeconds += r.Float64() * 10
 			if r.IntN(3) == 0 {

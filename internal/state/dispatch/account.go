@@ -75,7 +75,7 @@ func (a *account) move(from, to stage, now time.Time) {
 	if from == outside {
 		c.arrived++
 	}
-	if to == done {
+	if from == running && to == done { // one that gave up waiting used nothing
 		c.lastDone = now
 	}
 	a.changed(now, from == outside && to == queued && c.queued == 1)
@@ -91,6 +91,16 @@ func (c *counts) shift(s stage, by int) {
 		c.done++
 	case outside:
 	}
+}
+
+// urge has the demand told at once.
+func (a *account) urge(now time.Time) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.changed(now, true)
 }
 
 // demand is what the account has counted up to now.

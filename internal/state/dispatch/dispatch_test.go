@@ -402,3 +402,39 @@ func TestDrain(t *testing.T) {
 		}
 	})
 }
+
+// TestBurstIsToldAtOnce: that a burst calls for several replicas is told while
+// it comes, not at the pace of reports.
+func TestBurstIsToldAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, rec := start(t, nil)
+		asleep := pool1(0)
+		asleep.Limits.Target, asleep.Limits.Max = 10, 5
+		d.SetPool(asleep)
+		ctx, leave := context.WithCancel(t.Context())
+		begun := time.Now()
+		var waiting []<-chan admitted
+		one := func() {
+			waiting = append(waiting, admit(ctx, d))
+			synctest.Wait()
+		}
+		one()
+		starting := asleep
+		starting.Replicas = []replica.Replica{inPhase("r", replica.Starting, "")}
+		d.SetPool(starting)
+		for range 24 {
+			one()
+		}
+		if got := last(rec.told()); time.Since(begun) > 0 || got.Queued < 21 {
+			t.Errorf("after %v the last report was %+v, want one of at least 21 that wait", time.Since(begun), got)
+		}
+		leave()
+		for _, w := range waiting {
+			<-w
+		}
+		time.Sleep(2 * time.Second)
+		if got := last(rec.told()); got.Queued != 0 || !got.LastDone.IsZero() {
+			t.Errorf("after all clients left: %+v, want none that waits and none that was answered", got)
+		}
+	})
+}

@@ -23,6 +23,22 @@ func (p *pool) enqueued(g *Grant, now time.Time) {
 	}
 	p.setAlarm(now)
 	p.wakeIfNeeded()
+	p.growing(g, now)
+}
+
+// growing tells at once of a queue that has come to call for one replica more
+// while none is ready, so that those of a burst start together.
+func (p *pool) growing(g *Grant, now time.Time) {
+	m := p.starter
+	if m == nil || p.main.ready > 0 {
+		return
+	}
+	n := p.wanted(m)
+	if n > max(p.waking.told, 1) {
+		p.account.urge(now)
+		g.member.urge(now)
+	}
+	p.waking.told = n
 }
 
 // again makes g wait before all others of its priority.
@@ -195,11 +211,12 @@ type waking struct {
 	asked bool   // asked, and WakeRetry is not over
 	round uint64 // tells the retry of this round from older ones
 	err   error  // of the last call
+	told  int    // how many replicas those that wait have called for
 }
 
 // started notes that replicas are there, so that a later wake is immediate.
 func (w *waking) started() {
-	w.asked, w.err = false, nil
+	w.asked, w.err, w.told = false, nil, 0
 	w.round++
 }
 

@@ -54,7 +54,7 @@ func (f *Fleet) stateOf(e *entry) ServiceState {
 		st.Revision = &rev
 	}
 	for r, s := range e.roles {
-		st.Scaling[r] = s.decision.Why
+		st.Scaling[r] = s.decision.Reason(f.cfg.Now())
 	}
 	return st
 }

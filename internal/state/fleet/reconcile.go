@@ -210,7 +210,7 @@ func (f *Fleet) scale(ctx context.Context, w *work) (time.Duration, error) {
 				was = len(in.Replicas)
 			}
 			if was != rs.decision.Count {
-				f.cfg.Log.Info("scaled", "service", w.key.String(), "role", c.Role, "replicas", rs.decision.Count, "was", was, "why", rs.decision.Why)
+				f.cfg.Log.Info("scaled", "service", w.key.String(), "role", c.Role, "replicas", rs.decision.Count, "was", was, "why", rs.decision.Reason(f.cfg.Now()))
 			}
 			rs.scaled = rs.decision.Count
 		}
@@ -233,7 +233,8 @@ func (f *Fleet) alive(w *work, role service.Role) []autoscale.Replica {
 			continue
 		}
 		out = append(out, autoscale.Replica{ID: r.ID, Ready: r.Phase == replica.Ready, ReadyAt: r.ReadyAt,
-			Starting: r.Phase == replica.Starting || r.Phase == replica.Fetching, InFlight: f.cfg.Traffic.InFlight(r.ID)})
+			Starting: r.Phase == replica.Starting || r.Phase == replica.Fetching,
+			Waiting:  r.Phase == replica.Pending && r.PID == 0, Failed: r.Restarts > 0, InFlight: f.cfg.Traffic.InFlight(r.ID)})
 	}
 	return out
 }
