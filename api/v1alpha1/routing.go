@@ -60,9 +60,11 @@ type PoolSpec struct {
 	// Addresses are "host:port" of servers that run already; every address a
 	// name stands for is an endpoint.
 	Addresses []string `json:"addresses,omitempty"`
-	// Protocol the servers speak: v1, v2, openAI or cohere; absent is openAI.
-	Protocol string       `json:"protocol,omitempty"`
-	Metrics  *PoolMetrics `json:"metrics,omitempty"`
+	// Protocol the servers speak: v1, v2, grpc-v2, openAI or cohere; absent is
+	// openAI.
+	Protocol    string           `json:"protocol,omitempty"`
+	Metrics     *PoolMetrics     `json:"metrics,omitempty"`
+	HealthCheck *PoolHealthCheck `json:"healthCheck,omitempty"`
 	Picker   *PoolPicker  `json:"picker,omitempty"`
 	Queue    *PoolQueue   `json:"queue,omitempty"`
 	// MaxConcurrency limits requests in flight per endpoint; 0 is no limit.
@@ -76,6 +78,27 @@ type PoolMetrics struct {
 	Engine string `json:"engine,omitempty"`
 	// Path is that of the metrics; absent means the engine's own.
 	Path string `json:"path,omitempty"`
+	// Port is that of the metrics where they are not at the endpoint's own: 8082
+	// of roundhouse serve and MLServer, 8002 of Triton.
+	Port *int32 `json:"port,omitempty"`
+}
+
+// PoolHealthCheck says how the servers at Addresses are asked whether they are
+// well. One that is not gets no requests until it is again.
+type PoolHealthCheck struct {
+	// Path is asked with GET and answered 2xx or 3xx by a server that is well;
+	// absent means the engine's own, or what the protocol has.
+	Path string `json:"path,omitempty"`
+	// Port is that of the health check where it is not the endpoint's own.
+	Port *int32 `json:"port,omitempty"`
+	// Interval between two checks; absent means 5s.
+	Interval *metav1.Duration `json:"interval,omitempty"`
+	// Timeout of one check; absent means 2s.
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
+	// FailureThreshold is how many checks in a row must fail; absent means 2.
+	FailureThreshold *int32 `json:"failureThreshold,omitempty"`
+	// Disabled has nobody ask: the servers count as well.
+	Disabled bool `json:"disabled,omitempty"`
 }
 
 // PoolPicker says how an endpoint is chosen.

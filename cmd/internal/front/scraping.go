@@ -2,9 +2,12 @@ package front
 
 import (
 	"log/slog"
+	"net"
 	"slices"
+	"strconv"
 
 	"roundhouse.dev/roundhouse/internal/core/orca"
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/scrape"
@@ -40,13 +43,22 @@ func (s *scraping) pool(f *dispatch.Pool, m routing.Metrics) {
 		}
 		for _, r := range parts[i].Replicas {
 			if r.HTTP != "" && r.Serving() {
-				targets = append(targets, scrape.Target{ID: r.ID, URL: "http://" + r.HTTP + m.Path, Engine: m.Engine})
+				targets = append(targets, scrape.Target{ID: r.ID, URL: "http://" + metricsAt(&r, m.Port) + m.Path, Engine: m.Engine})
 			}
 		}
 	}
 	if err := s.SetPool(f.Ref().String(), targets); err != nil {
 		s.log.Warn("an endpoint's metrics are not read", slog.Any("error", err))
 	}
+}
+
+// metricsAt is where a replica's metrics are: on its own port, or on another of
+// its address. Processes of one machine share an address, and not a port.
+func metricsAt(r *replica.Replica, port int32) string {
+	if host, _, err := net.SplitHostPort(r.HTTP); err == nil && port > 0 && r.PID == 0 {
+		return net.JoinHostPort(host, strconv.Itoa(int(port)))
+	}
+	return r.HTTP
 }
 
 // wake tells that a request came for a pool.

@@ -22,6 +22,7 @@ type Pool struct {
 	Addresses []string         `json:"addresses,omitempty"`
 	Protocol  service.Protocol `json:"protocol,omitempty"`
 	Metrics   Metrics          `json:"metrics,omitzero"`
+	Health    HealthCheck      `json:"healthCheck,omitzero"`
 	Picker    Picker           `json:"picker,omitzero"`
 	Bounds    Bounds           `json:"bounds,omitzero"`
 	// Extension is the endpoint picker that an InferencePool names.
@@ -53,7 +54,19 @@ var Engines = []string{"vllm", "sglang", "trtllm-serve", "triton-trtllm", "round
 type Metrics struct {
 	// Engine names the set of metrics ("vllm", "sglang", …); "" means find out.
 	Engine string `json:"engine,omitempty"`
-	Path   string `json:"path,omitempty"` // "" means /metrics
+	Path   string `json:"path,omitempty"` // "" means the engine's own
+	Port   int32  `json:"port,omitempty"` // 0 means the endpoint's own
+}
+
+// HealthCheck says how the servers at a pool's addresses are asked whether they
+// are well. What is 0 or "" is the default.
+type HealthCheck struct {
+	Path             string        `json:"path,omitempty"`
+	Port             int32         `json:"port,omitempty"`
+	Interval         time.Duration `json:"interval,omitempty"`
+	Timeout          time.Duration `json:"timeout,omitempty"`
+	FailureThreshold int           `json:"failureThreshold,omitempty"` // checks in a row
+	Disabled         bool          `json:"disabled,omitempty"`
 }
 
 // Picker says how an endpoint is chosen.

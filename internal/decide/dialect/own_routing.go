@@ -4,6 +4,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -15,6 +18,9 @@ import (
 const (
 	maxModels    = 100 // names of one Route
 	maxAddresses = 256 // of one Pool
+
+	minHealthTime     = 100 * time.Millisecond // between two checks, and of one
+	maxHealthFailures = 100                    // in a row
 )
 
 func readRoute(r *reading, m *api.Route, o *Object) {
@@ -95,11 +101,14 @@ func readPool(r *reading, m *api.Pool, o *Object) {
 	if out.Protocol == "" {
 		out.Protocol = service.ProtocolOpenAI
 	}
-	if out.Protocol == service.ProtocolGRPCV1 || out.Protocol == service.ProtocolGRPCV2 {
-		r.errorf("spec.protocol", "%s is not supported of a pool: write v1, v2, openAI or cohere", out.Protocol)
+	if out.Protocol == service.ProtocolGRPCV1 {
+		r.errorf("spec.protocol", "%s is not supported of a pool: write v1, v2, grpc-v2, openAI or cohere", out.Protocol)
 	}
 	if pm := m.Spec.Metrics; pm != nil {
 		out.Metrics = r.poolMetrics(pm)
+	}
+	if h := m.Spec.HealthCheck; h != nil {
+		out.Health = r.poolHealth(h)
 	}
 	if p := m.Spec.Picker; p != nil {
 		out.Picker = r.poolPicker(p)
@@ -143,7 +152,43 @@ func (r *reading) poolMetrics(in *api.PoolMetrics) routing.Metrics {
 	if in.Path != "" && !strings.HasPrefix(in.Path, "/") {
 		r.errorf("spec.metrics.path", "%q is not a path: it begins with /", clip(in.Path))
 	}
-	return routing.Metrics{Engine: in.Engine, Path: in.Path}
+	out := routing.Metrics{Engine: in.Engine, Path: in.Path}
+	r.optionalPort("spec.metrics.port", in.Port)
+	if in.Port != nil {
+		out.Port = *in.Port
+	}
+	return out
+}
+
+func (r *reading) poolHealth(in *api.PoolHealthCheck) routing.HealthCheck {
+	const path = "spec.healthCheck"
+	out := routing.HealthCheck{Path: in.Path, Disabled: in.Disabled}
+	if in.Path != "" && !strings.HasPrefix(in.Path, "/") {
+		r.errorf(path+".path", "%q is not a path: it begins with /", clip(in.Path))
+	}
+	r.optionalPort(path+".port", in.Port)
+	if in.Port != nil {
+		out.Port = *in.Port
+	}
+	for _, d := range []struct {
+		field string
+		in    *metav1.Duration
+		out   *time.Duration
+	}{{"interval", in.Interval, &out.Interval}, {"timeout", in.Timeout, &out.Timeout}} {
+		r.duration(path+"."+d.field, d.in)
+		if d.in == nil {
+			continue
+		}
+		if *d.out = d.in.Duration; d.in.Duration > 0 && d.in.Duration < minHealthTime {
+			r.errorf(path+"."+d.field, "%v is less than %v", d.in.Duration, minHealthTime)
+		}
+	}
+	if n := in.FailureThreshold; n != nil {
+		if out.FailureThreshold = int(*n); *n < 1 || *n > maxHealthFailures {
+			r.errorf(path+".failureThreshold", "%d is not 1 to %d", *n, maxHealthFailures)
+		}
+	}
+	return out
 }
 
 func (r *reading) poolBounds(in *api.PoolSpec) (out routing.Bounds) {
