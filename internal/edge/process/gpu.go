@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // devicesVariable, when set, says how many accelerators there are, for
@@ -65,38 +67,78 @@ func numbered(n int) []string {
 	return out
 }
 
-// gpus gives accelerators out, each to one replica at a time.
+// gpus gives accelerators out, each to one replica at a time. Those that a
+// replica gives back while others of its service wait are kept for these: a
+// service that makes room for its own new revision does not lose its
+// accelerators to another that waits.
 type gpus struct {
 	names []string
 
 	mu      sync.Mutex
 	taken   []bool
-	changed chan struct{} // closed and replaced when some come back
+	kept    []service.Key       // for whom a free one is kept, zero for anybody
+	waiting map[service.Key]int // replicas that wait
+	changed chan struct{}       // closed and replaced when some can be had
 }
 
 func newGPUs(names []string) *gpus {
-	return &gpus{names: names, taken: make([]bool, len(names)), changed: make(chan struct{})}
+	return &gpus{names: names, taken: make([]bool, len(names)), kept: make([]service.Key, len(names)),
+		waiting: map[service.Key]int{}, changed: make(chan struct{})}
 }
 
-// take gives the n free accelerators of lowest index. With too few free it
-// gives none and says how many are; retry is closed when that changes.
-func (g *gpus) take(n int) (got []int, free int, retry <-chan struct{}) {
+// take gives the n accelerators of lowest index that the service may have. With
+// too few it gives none and reports how many there are; retry is closed when
+// that changes.
+func (g *gpus) take(k service.Key, n int) (got []int, free int, retry <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i, t := range g.taken {
-		if !t {
-			free++
-			got = append(got, i)
-		}
-	}
-	if free < n {
+	got = g.open(k)
+	if free = len(got); free < n {
 		return nil, free, g.changed
 	}
 	got = slices.Clip(got[:n])
 	for _, i := range got {
-		g.taken[i] = true
+		g.taken[i], g.kept[i] = true, service.Key{}
 	}
 	return got, free, nil
+}
+
+// open lists the free accelerators that a service may have.
+func (g *gpus) open(k service.Key) (list []int) {
+	for i, t := range g.taken {
+		if !t && (g.kept[i] == k || g.kept[i] == service.Key{}) {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// available is how many accelerators a service may have now.
+func (g *gpus) available(k service.Key) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.open(k))
+}
+
+// wait counts a replica of the service that waits; done ends that.
+func (g *gpus) wait(k service.Key) (done func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waiting[k]++
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.waiting[k]--; g.waiting[k] > 0 {
+			return
+		}
+		delete(g.waiting, k)
+		for i := range g.kept {
+			if g.kept[i] == k {
+				g.kept[i] = service.Key{}
+			}
+		}
+		g.announce()
+	}
 }
 
 // hold marks those an adopted replica holds.
@@ -110,7 +152,8 @@ func (g *gpus) hold(held []int) {
 	}
 }
 
-func (g *gpus) free(held []int) {
+// free takes back what a replica of the service held.
+func (g *gpus) free(k service.Key, held []int) {
 	if len(held) == 0 {
 		return
 	}
@@ -119,8 +162,16 @@ func (g *gpus) free(held []int) {
 	for _, i := range held {
 		if i >= 0 && i < len(g.taken) {
 			g.taken[i] = false
+			if g.waiting[k] > 0 {
+				g.kept[i] = k
+			}
 		}
 	}
+	g.announce()
+}
+
+// announce tells those that wait to look again. The lock is held.
+func (g *gpus) announce() {
 	close(g.changed)
 	g.changed = make(chan struct{})
 }

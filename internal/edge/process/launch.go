@@ -177,26 +177,39 @@ func (u *unit) bring(uri, what string) (string, error) {
 // progressInterval bounds how often a fetch's progress is published.
 const progressInterval = 100 * time.Millisecond
 
-// takeGPUs waits for n accelerators.
+// takeGPUs waits for n accelerators. Whether they are taken and what is known
+// of the replica change together: plan must not see a waiting replica that has
+// them already.
 func (u *unit) takeGPUs(r *running, n int) error {
 	if n <= 0 {
 		return nil
 	}
-	total := len(u.p.gpus.names)
-	for {
-		got, free, retry := u.p.gpus.take(n)
-		if got != nil {
-			r.gpus = got
-			u.o.update(u, func(v *replica.Replica) { v.GPUs = got; u.waiting = 0 })
-			return nil
-		}
-		message := fmt.Sprintf("needs %s, %d of %d free", count(n, "GPU"), free, total)
+	total, pool := len(u.p.gpus.names), u.p.gpus
+	done := func() {}
+	defer func() { done() }()
+	for waits := false; ; {
+		var retry <-chan struct{}
 		u.o.update(u, func(v *replica.Replica) {
-			v.Phase, v.Reason, v.Message, v.Progress = replica.Pending, "InsufficientGPUs", message, nil
+			var free int
+			if u.ending.Err() != nil {
+				return
+			}
+			if r.gpus, free, retry = pool.take(u.o.key, n); r.gpus != nil {
+				v.GPUs, u.waiting, u.room = r.gpus, 0, ""
+				return
+			}
+			v.Phase, v.Reason, v.Progress = replica.Pending, "InsufficientGPUs", nil
+			v.Message = fmt.Sprintf("needs %s, %d of %d free", count(n, "GPU"), free, total) + u.room
 			if n <= total {
 				u.waiting = n
+				if !waits {
+					waits, done = true, pool.wait(u.o.key)
+				}
 			}
 		})
+		if r.gpus != nil {
+			return nil
+		}
 		if err := u.wait(time.Hour, retry); err != nil {
 			return err
 		}

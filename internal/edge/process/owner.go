@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -127,14 +128,30 @@ func (o *owner) converge() {
 			current: u.revision == o.revision.Hash, waiting: u.waiting, gpus: len(u.view.GPUs)})
 	}
 	for role, members := range roles {
-		start, drain := plan(o.want[role], members, o.victims[role])
-		for _, id := range drain {
+		s := plan(o.want[role], members, o.victims[role], o.p.gpus.available(o.key))
+		for _, id := range slices.Concat(s.drain, s.yield) {
 			byID[id].end()
 		}
-		for range start {
+		if len(s.yield) > 0 {
+			o.yields(members, byID, s.yield)
+		}
+		for range s.start {
 			o.start(o.revision.Component(role))
 		}
 	}
+}
+
+// yields tells those that wait for accelerators who makes room for them. The
+// lock is held.
+func (o *owner) yields(members []member, byID map[string]*unit, yield []string) {
+	for _, m := range members {
+		if u := byID[m.id]; m.current && m.waiting > 0 && u.room == "" {
+			u.room = ": too few for old and new at once, so " + strings.Join(yield, " and ") + " stops before this one starts"
+			u.view.Message += u.room
+		}
+	}
+	o.p.cfg.Logger.Warn("replicas stop before those that replace them start, since there are too few GPUs for both",
+		"service", o.key.String(), "replicas", yield)
 }
 
 // start adds a replica of the present revision. The lock is held.

@@ -35,18 +35,42 @@ func TestConfigValidate(t *testing.T) {
 func TestGPUPool(t *testing.T) {
 	g := newGPUs([]string{"0", "1", "2"})
 	g.hold([]int{1, 7, -1})
-	got, free, _ := g.take(2)
+	a, b := service.Key{Namespace: "n", Name: "a"}, service.Key{Namespace: "n", Name: "b"}
+	got, free, _ := g.take(a, 2)
 	if !slices.Equal(got, []int{0, 2}) || free != 2 || g.visible(got) != "0,2" {
 		t.Errorf("took %v of %d", got, free)
 	}
-	none, free, retry := g.take(1)
+	none, free, retry := g.take(b, 1)
 	if none != nil || free != 0 {
 		t.Errorf("took %v of %d", none, free)
 	}
-	g.free([]int{2})
+	g.free(a, []int{2})
 	<-retry
-	if got, _, _ = g.take(1); !slices.Equal(got, []int{2}) {
+	if got, _, _ = g.take(b, 1); !slices.Equal(got, []int{2}) {
 		t.Errorf("took %v after one came back", got)
+	}
+}
+
+// TestGPUsStayWithTheirService: what a replica gives back while another of its
+// service waits is that one's, however long others have waited.
+func TestGPUsStayWithTheirService(t *testing.T) {
+	g := newGPUs([]string{"0", "1"})
+	a, b := service.Key{Namespace: "n", Name: "a"}, service.Key{Namespace: "n", Name: "b"}
+	held, _, _ := g.take(a, 2)
+	g.wait(b)
+	done := g.wait(a)
+	g.free(a, held)
+	if got, free, _ := g.take(b, 1); got != nil || free != 0 || g.available(a) != 2 {
+		t.Errorf("the other took %v of %d", got, free)
+	}
+	if got, _, _ := g.take(a, 1); !slices.Equal(got, []int{0}) {
+		t.Errorf("its own took %v", got)
+	}
+	_, _, retry := g.take(b, 1)
+	done()
+	<-retry
+	if got, _, _ := g.take(b, 1); !slices.Equal(got, []int{1}) {
+		t.Errorf("what is left over goes to %v", got)
 	}
 }
 

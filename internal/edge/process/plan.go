@@ -18,21 +18,29 @@ type member struct {
 	created time.Time
 }
 
-// plan says how a role gets from its members to want of the current revision:
-// how many to start and which to drain. Pure.
+// steps are what takes a role nearer to what is wanted of it.
+type steps struct {
+	start int
+	drain []string
+	yield []string // to drain although they serve, to make room for a current one
+}
+
+// plan decides how a role gets from its members to want of the current
+// revision. free is how many accelerators the role can have at once. Pure.
 //
 // Members of the current revision come up beside older ones; an older one that
-// serves goes only when a current one has become ready in its place, or when a
-// current one waits for the accelerators it holds. Older ones that do not
-// serve go at once. victims go first, then what does not serve, then the
-// youngest.
-func plan(want int, members []member, victims []string) (start int, drain []string) {
-	var current, old []member
-	releasing, lacking, ready := 0, 0, 0
+// serves goes only when a current one has become ready in its place, or when
+// nothing else can give a waiting current one its accelerators (yielding).
+// Older ones that do not serve go at once. victims go first, then what does not
+// serve, then the youngest.
+func plan(want int, members []member, victims []string, free int) steps {
+	var s steps
+	var current, old, serving []member
+	ready := 0
 	for _, m := range members {
 		switch {
 		case m.phase == replica.Draining:
-			releasing += m.gpus
+			free += m.gpus // on their way back
 		case m.current:
 			current = append(current, m)
 		default:
@@ -42,11 +50,10 @@ func plan(want int, members []member, victims []string) (start int, drain []stri
 	byWorth(current, victims)
 	for len(current) > max(0, want) {
 		last := len(current) - 1
-		drain, releasing = append(drain, current[last].id), releasing+current[last].gpus
+		s.drain, free = append(s.drain, current[last].id), free+current[last].gpus
 		current = current[:last]
 	}
 	for _, m := range current {
-		lacking += m.waiting
 		if m.phase == replica.Ready {
 			ready++
 		}
@@ -54,15 +61,42 @@ func plan(want int, members []member, victims []string) (start int, drain []stri
 	byWorth(old, victims)
 	for i, m := range old {
 		if i >= want-ready || m.phase != replica.Ready {
-			drain, releasing = append(drain, m.id), releasing+m.gpus
+			s.drain, free = append(s.drain, m.id), free+m.gpus
+			continue
+		}
+		serving = append(serving, m)
+	}
+	s.start = max(0, want-len(current))
+	s.yield = yielding(current, serving, free)
+	return s
+}
+
+// yielding chooses the older members to drain although they serve, so that a
+// waiting current one can have their accelerators: as few as will do, the
+// least worthy first. None yield while a current member is still coming up,
+// since it takes the place of one when it is ready; none when what is free
+// will do; and none when all of them together would not be enough.
+func yielding(current, serving []member, free int) (yield []string) {
+	least := 0
+	for _, m := range current {
+		switch {
+		case m.waiting > 0:
+			if least == 0 || m.waiting < least {
+				least = m.waiting
+			}
+		case m.phase != replica.Ready:
+			return nil
 		}
 	}
-	for i := min(len(old), max(0, want-ready)) - 1; i >= 0 && lacking > releasing; i-- {
-		if m := old[i]; m.gpus > 0 && m.phase == replica.Ready {
-			drain, releasing = append(drain, m.id), releasing+m.gpus
+	for i := len(serving) - 1; i >= 0 && free < least; i-- {
+		if m := serving[i]; m.gpus > 0 {
+			yield, free = append(yield, m.id), free+m.gpus
 		}
 	}
-	return max(0, want-len(current)), drain
+	if free < least {
+		return nil
+	}
+	return yield
 }
 
 // byWorth sorts the members to keep to the front.

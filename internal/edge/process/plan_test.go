@@ -35,36 +35,44 @@ func TestPlan(t *testing.T) {
 		want    int
 		members string
 		victims string
+		free    int
 		start   int
 		drain   string
+		yield   string
 	}{
-		{"nothing", 0, "", "", 0, ""},
-		{"up", 3, "new:Ready", "", 2, ""},
-		{"down: the youngest", 1, "new:Ready new:Ready", "", 0, "b"},
-		{"down: victims", 1, "new:Ready new:Ready", "a", 0, "a"},
-		{"down: what does not serve", 1, "new:Pending new:Ready", "", 0, "a"},
-		{"down: failed before starting", 1, "new:Failed new:Starting", "", 0, "a"},
-		{"down: victims before what does not serve", 1, "new:Ready new:Pending", "a", 0, "a"},
-		{"zero", 0, "new:Ready old:Ready new:Failed", "", 0, "cab"},
-		{"draining counts as gone", 1, "new:Draining", "", 1, ""},
-		{"new revision", 2, "old:Ready old:Ready", "", 2, ""},
-		{"old stays until new is ready", 2, "old:Ready old:Ready new:Starting new:Starting", "", 0, ""},
-		{"one for one", 2, "old:Ready old:Ready new:Ready new:Starting", "", 0, "b"},
-		{"replaced", 2, "old:Ready old:Ready new:Ready new:Ready", "", 0, "ab"},
-		{"old that does not serve goes", 2, "old:Starting old:Ready new:Starting new:Starting", "", 0, "a"},
-		{"failing new keeps old", 1, "old:Ready new:Failed", "", 0, ""},
-		{"resources are made", 2, "old:Ready/1 old:Ready/1 new:Pending!1 new:Pending!1", "", 0, "ba"},
-		{"some resources are made", 1, "old:Ready/2 new:Pending!1", "", 0, "a"},
-		{"resources are on the way", 1, "old:Draining/1 old:Ready/1 new:Pending!1", "", 0, ""},
-		{"resources held by no old one", 1, "old:Ready new:Pending!1", "", 0, ""},
-		{"back to the old", 1, "new:Ready old:Failed", "", 0, "b"},
+		{"nothing", 0, "", "", 0, 0, "", ""},
+		{"up", 3, "new:Ready", "", 0, 2, "", ""},
+		{"down: the youngest", 1, "new:Ready new:Ready", "", 0, 0, "b", ""},
+		{"down: victims", 1, "new:Ready new:Ready", "a", 0, 0, "a", ""},
+		{"down: what does not serve", 1, "new:Pending new:Ready", "", 0, 0, "a", ""},
+		{"down: failed before starting", 1, "new:Failed new:Starting", "", 0, 0, "a", ""},
+		{"down: victims before what does not serve", 1, "new:Ready new:Pending", "a", 0, 0, "a", ""},
+		{"zero", 0, "new:Ready old:Ready new:Failed", "", 0, 0, "cab", ""},
+		{"draining counts as gone", 1, "new:Draining", "", 0, 1, "", ""},
+		{"new revision", 2, "old:Ready old:Ready", "", 0, 2, "", ""},
+		{"old stays until new is ready", 2, "old:Ready old:Ready new:Starting new:Starting", "", 0, 0, "", ""},
+		{"one for one", 2, "old:Ready old:Ready new:Ready new:Starting", "", 0, 0, "b", ""},
+		{"replaced", 2, "old:Ready old:Ready new:Ready new:Ready", "", 0, 0, "ab", ""},
+		{"old that does not serve goes", 2, "old:Starting old:Ready new:Starting new:Starting", "", 0, 0, "a", ""},
+		{"failing new keeps old", 1, "old:Ready new:Failed", "", 0, 0, "", ""},
+		{"resources are made", 2, "old:Ready/1 old:Ready/1 new:Pending!1 new:Pending!1", "", 0, 0, "", "b"},
+		{"some resources are made", 1, "old:Ready/2 new:Pending!1", "", 0, 0, "", "a"},
+		{"resources are on the way", 1, "old:Draining/1 old:Ready/1 new:Pending!1", "", 0, 0, "", ""},
+		{"resources held by no old one", 1, "old:Ready new:Pending!1", "", 0, 0, "", ""},
+		{"what an ended one held is free now", 2, "old:Ready/1 new:Starting/1 new:Pending!1", "", 1, 0, "", ""},
+		{"one that comes up takes the place of one", 2, "old:Ready/1 old:Ready/1 new:Starting/1 new:Pending!1", "", 0, 0, "", ""},
+		{"its files come first", 1, "old:Ready/1 new:Fetching", "", 0, 0, "", ""},
+		{"a failing one keeps the others", 2, "old:Ready/1 new:Failed new:Pending!1", "", 0, 0, "", ""},
+		{"each in its turn", 2, "old:Ready/1 new:Ready/1 new:Pending!1", "", 0, 0, "", "a"},
+		{"as many as one needs", 2, "old:Ready/1 old:Ready/1 new:Pending!2 new:Pending!2", "", 0, 0, "", "ab"},
+		{"with what is free", 2, "old:Ready/1 old:Ready/1 new:Pending!2 new:Pending!2", "", 1, 0, "", "b"},
+		{"all would not be enough", 1, "old:Ready/1 new:Pending!2", "", 0, 0, "", ""},
+		{"the victim yields", 2, "old:Ready/1 old:Ready/1 new:Pending!1 new:Pending!1", "a", 0, 0, "", "a"},
+		{"back to the old", 1, "new:Ready old:Failed", "", 0, 0, "b", ""},
 	} {
-		start, drain := plan(c.want, members(c.members), strings.Split(c.victims, ""))
-		slices.Sort(drain)
-		want := strings.Split(c.drain, "")
-		slices.Sort(want)
-		if start != c.start || strings.Join(drain, "") != strings.Join(want, "") {
-			t.Errorf("%s: start %d, drain %v; want %d, %q", c.name, start, drain, c.start, c.drain)
+		s := plan(c.want, members(c.members), strings.Split(c.victims, ""), c.free)
+		if s.start != c.start || sorted(s.drain...) != sorted(strings.Split(c.drain, "")...) || sorted(s.yield...) != sorted(strings.Split(c.yield, "")...) {
+			t.Errorf("%s: start %d, drain %v, yield %v; want %d, %q, %q", c.name, s.start, s.drain, s.yield, c.start, c.drain, c.yield)
 		}
 	}
 }
@@ -87,7 +95,8 @@ func TestPlanConverges(t *testing.T) {
 		}
 		for step := 0; ; step++ {
 			serving := ready(ms)
-			start, drain := plan(want, ms, nil)
+			s := plan(want, ms, nil, 0)
+			start, drain := s.start, s.drain
 			if start == 0 && len(drain) == 0 && allReady(ms) {
 				break
 			}
@@ -113,6 +122,111 @@ func TestPlanConverges(t *testing.T) {
 		}
 		if len(ms) != want || slices.ContainsFunc(ms, func(m member) bool { return !m.current }) {
 			t.Fatalf("seed %d: settled on %+v, want %d", seed, ms, want)
+		}
+	}
+}
+
+func sorted(ids ...string) string {
+	slices.Sort(ids)
+	return strings.Join(ids, "")
+}
+
+// world is one role's replicas and the machine's accelerators, as the platform
+// has them: what ends holds its own until it is gone.
+type world struct {
+	rnd     *rand.Rand
+	want    int
+	each    int // accelerators of one replica
+	free    int
+	members []member
+	next    byte
+}
+
+func (w *world) add(m member) {
+	m.id, m.created = string(w.next), time.Unix(int64(w.next), 0)
+	w.next++
+	w.members = append(w.members, m)
+}
+
+// plan does what the plan says.
+func (w *world) plan() (yielded bool) {
+	s := plan(w.want, w.members, nil, w.free)
+	for i := range w.members {
+		if m := &w.members[i]; slices.Contains(s.drain, m.id) || slices.Contains(s.yield, m.id) {
+			m.phase, m.waiting = replica.Draining, 0
+		}
+	}
+	for range s.start {
+		w.add(member{phase: replica.Pending, current: true})
+	}
+	return len(s.yield) > 0
+}
+
+// happen lets one thing happen, of those that can; false when none can.
+func (w *world) happen(fails bool) bool {
+	var can []func()
+	for i := range w.members {
+		m := &w.members[i]
+		switch {
+		case m.phase == replica.Draining:
+			can = append(can, func() {
+				w.free += m.gpus
+				w.members = slices.Delete(w.members, i, i+1)
+			})
+		case m.phase == replica.Pending && w.free >= w.each:
+			can = append(can, func() { m.phase, m.waiting, m.gpus, w.free = replica.Starting, 0, w.each, w.free-w.each })
+		case m.phase == replica.Pending && m.waiting == 0:
+			can = append(can, func() { m.waiting = w.each })
+		case m.phase == replica.Starting && fails:
+			can = append(can, func() { m.phase, m.gpus, w.free = replica.Failed, 0, w.free+m.gpus })
+		case m.phase == replica.Starting:
+			can = append(can, func() { m.phase = replica.Ready })
+		case m.phase == replica.Failed:
+			can = append(can, func() { m.phase = replica.Pending })
+		}
+	}
+	if len(can) == 0 {
+		return false
+	}
+	can[w.rnd.IntN(len(can))]()
+	return true
+}
+
+// TestRolloutKeepsServing: a new revision takes the place of the one that
+// serves, whatever comes when. With accelerators for one replica more, all that
+// serve go on serving; with none to spare, all but one; and a revision whose
+// replicas fail costs no more than that.
+func TestRolloutKeepsServing(t *testing.T) {
+	for seed := range uint64(4000) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		w := &world{rnd: rnd, want: 1 + rnd.IntN(4), each: 1 + rnd.IntN(3), next: 'a'}
+		spare := rnd.IntN(2 * w.each)
+		w.free = spare
+		for range w.want {
+			w.add(member{phase: replica.Ready, gpus: w.each})
+		}
+		least := w.want - 1
+		if spare >= w.each {
+			least = w.want
+		}
+		fails := rnd.IntN(3) == 0
+		for step := 0; ; step++ {
+			yielded := w.plan()
+			if now := ready(w.members); now < least {
+				t.Fatalf("seed %d: %d of %d serve, want %d, %d spare: %+v", seed, now, w.want, least, spare, w.members)
+			}
+			if yielded && spare >= w.each {
+				t.Fatalf("seed %d: one that serves stopped early with %d spare of %d each: %+v", seed, spare, w.each, w.members)
+			}
+			if step == 200 && fails || !w.happen(fails) {
+				break
+			}
+			if step > 400 {
+				t.Fatalf("seed %d: does not settle: %+v", seed, w.members)
+			}
+		}
+		if current := slices.IndexFunc(w.members, func(m member) bool { return !m.current }) < 0; !fails && (!current || ready(w.members) != w.want) {
+			t.Fatalf("seed %d: settled on %+v, want %d", seed, w.members, w.want)
 		}
 	}
 }

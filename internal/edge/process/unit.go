@@ -45,7 +45,8 @@ type unit struct {
 
 	// Guarded by the owner's lock.
 	view    replica.Replica
-	waiting int // accelerators it waits for
+	waiting int    // accelerators it waits for
+	room    string // who makes room for it meanwhile, in words
 }
 
 func newUnit(o *owner, v replica.Replica) *unit {
@@ -234,8 +235,8 @@ func (u *unit) release(r *running) {
 		if v.Phase == replica.Ready {
 			v.Phase = replica.Starting
 		}
+		u.p.gpus.free(u.o.key, r.gpus)
 	})
-	u.p.gpus.free(r.gpus)
 }
 
 // prune keeps the number of dead replicas' logs within its bound.

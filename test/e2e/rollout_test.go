@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// onGPUs is a service of simulated engines, each with one GPU to itself.
+func onGPUs(replicas int, revision string) string {
+	return fmt.Sprintf(`apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: chat}
+spec:
+  protocol: openAI
+  scaling: {minReplicas: %[1]d, maxReplicas: %[1]d}
+  engine:
+    containers:
+      - name: engine
+        env: [{name: REVISION, value: %[2]q}]
+        resources: {limits: {nvidia.com/gpu: 1}}
+    local:
+      command: [roundhouse, simulate, engine, --port, "{{.Port}}", --model, chat, --startup-delay, 300ms]
+      readinessProbe: {httpGet: {path: /health, port: 8080}}
+`, replicas, revision)
+}
+
+// rolled changes a service's environment while it is asked, and reports the
+// fewest replicas seen ready until only new ones are, and what the status said
+// on the way.
+func (n *node) rolled(t *testing.T, replicas int) (least int, said string, failed []string) {
+	t.Helper()
+	dir := t.TempDir()
+	n.do("apply", "--wait", "-f", write(t, dir, "chat.yaml", onGPUs(replicas, "1")))
+	old := map[string]bool{}
+	for _, r := range n.service("default/chat").Replicas {
+		old[r.ID] = true
+	}
+	answered, stop := n.load(2, func(int) (answer, error) {
+		return try("POST", n.gateway+"/v1/completions", `{"model":"chat","prompt":"hello","max_tokens":4}`)
+	}, ok)
+	n.reach(answered, 5)
+	n.do("apply", "-f", write(t, dir, "chat.yaml", onGPUs(replicas, "2")))
+	least = replicas
+	eventually(t, "only new replicas serve", func() (bool, string) {
+		ready, left := 0, 0
+		for _, r := range n.service("default/chat").Replicas {
+			if r.Phase == "Ready" {
+				ready++
+			}
+			if old[r.ID] {
+				left++
+			}
+			if !strings.Contains(said, r.Message) {
+				said += r.Message + "\n"
+			}
+		}
+		least = min(least, ready)
+		return ready == replicas && left == 0, n.run("describe", "chat").out
+	})
+	n.reach(answered, 5)
+	return least, said, stop()
+}
+
+// TestRolloutWithScarceGPUs: a new revision comes up on the GPUs there are
+// without stopping what serves: with one to spare all replicas go on serving;
+// with none, all but one.
+func TestRolloutWithScarceGPUs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ gpus, replicas, least int }{{3, 2, 2}, {2, 2, 1}} {
+		t.Run(fmt.Sprintf("%d of %d", c.replicas, c.gpus), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.env = []string{"ROUNDHOUSE_GPUS=" + itoa(c.gpus)}
+			n.up()
+			least, _, failed := n.rolled(t, c.replicas)
+			if least < c.least || len(failed) > 0 {
+				t.Errorf("%d replicas ready at the least, want %d; %d requests failed: %.300v", least, c.least, len(failed), failed)
+			}
+		})
+	}
+}
+
+// TestRolloutOnOneGPU: there is no room for old and new at once. The old one
+// stops first, the status says so, and requests wait for the new one.
+func TestRolloutOnOneGPU(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.env = []string{"ROUNDHOUSE_GPUS=1"}
+	n.up()
+	_, said, failed := n.rolled(t, 1)
+	contains(t, said, "needs 1 GPU, 0 of 1 free: too few for old and new at once, so chat-engine-", " stops before this one starts")
+	if len(failed) > 0 {
+		t.Errorf("%d requests failed: %.300v", len(failed), failed)
+	}
+}
