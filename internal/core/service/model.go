@@ -1,5 +1,7 @@
 package service
 
+import "strings"
+
 // ModelSource is the model a service serves: written in place, or by
 // reference to a Model object.
 type ModelSource struct {
@@ -82,7 +84,10 @@ func (a Attributes) Fill(found Attributes, source string) Attributes {
 		}
 	}
 	// A version found belongs to the name found: never lend it to another.
-	if a.Framework.Name == "" || a.Framework.Name == found.Framework.Name {
+	if a.Format.Name == "" || strings.EqualFold(a.Format.Name, found.Format.Name) {
+		str("format.version", &a.Format.Version, found.Format.Version)
+	}
+	if a.Framework.Name == "" || strings.EqualFold(a.Framework.Name, found.Framework.Name) {
 		str("framework.version", &a.Framework.Version, found.Framework.Version)
 	}
 	str("format", &a.Format.Name, found.Format.Name)

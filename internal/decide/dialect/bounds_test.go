@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -47,6 +48,34 @@ func TestBounds(t *testing.T) {
 		if len(res.Problems) > MaxProblems+1 {
 			t.Errorf("%s: %d problems", name, len(res.Problems))
 		}
+	}
+}
+
+// TestWarningsAreBoundedApart: no number of warnings makes a valid file an
+// invalid one, or hides the error that comes after them.
+func TestWarningsAreBoundedApart(t *testing.T) {
+	service := func(name, rest string) string {
+		return "---\napiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: " + name + "}\nspec:\n  predictor:\n" +
+			"    nodeSelector: {a: b}\n    timeout: 3\n    hostIPC: true\n    model: {modelFormat: {name: sklearn}" + rest + "}\n"
+	}
+	var file strings.Builder
+	for i := range MaxDocuments - 1 {
+		file.WriteString(service(fmt.Sprintf("s%d", i), ""))
+	}
+	res := Read("many.yaml", []byte(file.String()))
+	if errs := res.Errors(Process); len(errs) > 0 || len(res.Objects) != MaxDocuments-1 {
+		t.Fatalf("%d objects, errors %v", len(res.Objects), errs)
+	}
+	warnings := res.Warnings(Process)
+	if n := len(warnings); n < MaxProblems || n > 2*(MaxProblems+1) {
+		t.Errorf("%d warnings", n)
+	}
+	if !slices.ContainsFunc(warnings, func(p Problem) bool { return strings.Contains(p.Message, "and more of these") }) {
+		t.Error("nothing says that there are more warnings")
+	}
+	file.WriteString(service("last", ", nonsense: 1"))
+	if errs := Read("many.yaml", []byte(file.String())).Errors(Process); len(errs) != 1 || !strings.Contains(errs[0].Path, "nonsense") {
+		t.Errorf("the error after them: %v", errs)
 	}
 }
 

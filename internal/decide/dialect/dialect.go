@@ -23,8 +23,9 @@ const (
 	MaxBytes = 4 << 20
 	// MaxDocuments is how many documents one file may hold.
 	MaxDocuments = 1000
-	// MaxProblems is how many problems of one file are kept; one more says
-	// there are others.
+	// MaxProblems is how many errors, and how many warnings, of one file are
+	// kept, those of each platform by themselves; one more says that there are
+	// others.
 	MaxProblems = 1000
 )
 

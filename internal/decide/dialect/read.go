@@ -19,7 +19,7 @@ import (
 // how the user named it and appears in problems alone. A document with an
 // error gives no object; the others are read all the same.
 func Read(file string, data []byte) Result {
-	f := &reader{file: file, seen: map[string]int{}}
+	f := &reader{file: file, seen: map[string]int{}, kept: map[weight]int{}}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	if len(data) > MaxBytes {
 		f.add(Problem{File: file, Message: fmt.Sprintf("%d bytes are more than a manifest may have (%d)", len(data), MaxBytes)})
@@ -46,14 +46,28 @@ type reader struct {
 	file   string
 	result Result
 	seen   map[string]int // object's identity → its line
+	kept   map[weight]int
+}
+
+// weight is what a problem amounts to, and where. Each is bounded by itself:
+// no number of warnings makes an error, or hides one.
+type weight struct {
+	warning  bool
+	platform Platform
 }
 
 func (f *reader) add(p Problem) {
-	switch n := len(f.result.Problems); {
+	w := weight{p.Warning, p.Platform}
+	n := f.kept[w]
+	f.kept[w]++
+	switch {
 	case n < MaxProblems:
 		f.result.Problems = append(f.result.Problems, p)
 	case n == MaxProblems:
-		p.Path, p.Message, p.Warning, p.Platform = "", "and more problems after these", false, AnyPlatform
+		p.Path, p.Message = "", "and more problems after these"
+		if p.Warning {
+			p.Message = "and more of these after it"
+		}
 		f.result.Problems = append(f.result.Problems, p)
 	}
 }

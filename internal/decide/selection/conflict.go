@@ -82,7 +82,7 @@ func within(rt *service.Runtime) []Conflict {
 func rivals(a, b *service.Runtime) bool {
 	return a.Scope == b.Scope && a.Namespace == b.Namespace &&
 		a.MultiModel == b.MultiModel && runtimeShape(a) == runtimeShape(b) &&
-		intersect(a.Protocols, b.Protocols) && overlap(a.Size, b.Size)
+		intersect(a.Protocols, b.Protocols) && sameSize(a.Size, b.Size)
 }
 
 // intersect: a runtime that lists no protocol speaks any.
@@ -93,11 +93,9 @@ func intersect(a, b []service.Protocol) bool {
 	return slices.ContainsFunc(a, func(p service.Protocol) bool { return slices.Contains(b, p) })
 }
 
-func overlap(a, b *service.SizeRange) bool {
-	if unbounded(a) || unbounded(b) {
-		return true
-	}
-	return (b.Max == 0 || a.Min <= b.Max) && (a.Max == 0 || b.Min <= a.Max)
+// sameSize: where ranges differ the closer one decides before any priority.
+func sameSize(a, b *service.SizeRange) bool {
+	return unbounded(a) && unbounded(b) || a != nil && b != nil && *a == *b
 }
 
 // between checks the entries of two rivals against each other.

@@ -306,6 +306,9 @@ func FuzzVersions(f *testing.F) {
 		if x.compare(x) != 0 || x.compare(y) != -y.compare(x) {
 			t.Fatalf("%q and %q: %d and %d", a, b, x.compare(y), y.compare(x))
 		}
+		if text := strings.TrimSpace(a); text != "" && !ask(a).metBy(a, service.OperatorGreaterThanOrEqual) {
+			t.Fatalf("%q does not meet itself", a)
+		}
 		if ok1 && ok2 && ok3 && x.compare(y) <= 0 && y.compare(z) <= 0 && x.compare(z) > 0 {
 			t.Fatalf("%q <= %q <= %q, but not the first and the last", a, b, c)
 		}

@@ -160,9 +160,11 @@ func (s *subject) differs(f *service.SupportedFormat, set faults) string {
 		what, entry, model string
 	}{
 		{faultFormat, "format", f.Format.Name, s.model.Format.Name},
-		{faultFormatVersion, f.Format.Name + " version", operand(f.FormatOperator, f.Format.Version), s.model.Format.Version},
+		{faultFormatVersion, f.Format.Name + " version", operand(f.FormatOperator, f.Format.Version),
+			s.model.Format.Version + s.format.unordered(f.Format.Version, f.FormatOperator)},
 		{faultFramework, "framework", f.Framework.Name, s.model.Framework.Name},
-		{faultFrameworkVersion, f.Framework.Name + " version", operand(f.FrameworkOperator, f.Framework.Version), s.model.Framework.Version},
+		{faultFrameworkVersion, f.Framework.Name + " version", operand(f.FrameworkOperator, f.Framework.Version),
+			s.model.Framework.Version + s.framework.unordered(f.Framework.Version, f.FrameworkOperator)},
 		{faultArchitecture, "architecture", f.Architecture, s.model.Architecture},
 		{faultQuantization, "quantization", f.Quantization, s.model.Quantization},
 	} {

@@ -131,7 +131,7 @@ func (n naive) judge(rt service.Runtime, candidates []service.Runtime) verdict {
 func (n naive) accelerated(rt service.Runtime) bool {
 	listed := strings.ToLower(strings.Join(rt.AcceleratorClasses, " "))
 	for _, want := range n.svc.AcceleratorClass {
-		if listed != "" && !strings.Contains(listed, strings.ToLower(want)) {
+		if !strings.Contains(listed, strings.ToLower(want)) {
 			return false
 		}
 	}
@@ -268,10 +268,11 @@ func (n naive) matches(f service.SupportedFormat) (met int, ok bool) {
 	return met, true
 }
 
-var versionForm = regexp.MustCompile(`^v?([0-9]+(?:\.[0-9]+)*)([^+]*)`)
+var versionForm = regexp.MustCompile(`^(v?)([0-9]+(?:\.[0-9]+)*)(.*)$`)
 
-// naiveVersions: 1 = 1.0 = v1; a pre-release before its release, a post
-// release after; the part after + does not count; words are equal or not.
+// naiveVersions: 1 = 1.0 = v1; what follows the numbers must be the same, and
+// leaves equality alone; only versions written alike are above or below; words
+// are equal or not.
 func naiveVersions(runtime string, op service.Operator, model string) bool {
 	a, b := strings.ToLower(runtime), strings.ToLower(model)
 	ma, mb := versionForm.FindStringSubmatch(a), versionForm.FindStringSubmatch(b)
@@ -279,7 +280,7 @@ func naiveVersions(runtime string, op service.Operator, model string) bool {
 		return a == b && op != "GreaterThan"
 	}
 	c := 0
-	na, nb := strings.Split(ma[1], "."), strings.Split(mb[1], ".")
+	na, nb := strings.Split(ma[2], "."), strings.Split(mb[2], ".")
 	for i := 0; i < 10 && c == 0; i++ {
 		x, y := new(big.Int), new(big.Int)
 		if i < len(na) {
@@ -290,30 +291,13 @@ func naiveVersions(runtime string, op service.Operator, model string) bool {
 		}
 		c = x.Cmp(y)
 	}
-	if c == 0 {
-		c = stage(ma[2]) - stage(mb[2])
+	if op == "" || op == "Equal" || ma[3]+mb[3] != "" {
+		return c == 0 && ma[3] == mb[3]
 	}
-	if c == 0 { // the vocabulary's suffixes carry single digits
-		strip := strings.NewReplacer(".", "", "-", "")
-		c = strings.Compare(strip.Replace(ma[2]), strip.Replace(mb[2]))
+	if len(na) != len(nb) || ma[1] != mb[1] {
+		return false
 	}
-	switch op {
-	case "GreaterThan":
-		return c > 0
-	case "GreaterThanOrEqual":
-		return c >= 0
-	}
-	return c == 0
-}
-
-func stage(suffix string) int {
-	switch {
-	case suffix == "":
-		return 1
-	case strings.Contains(suffix, "post"):
-		return 2
-	}
-	return 0
+	return c > 0 || c == 0 && op == "GreaterThanOrEqual"
 }
 
 // before is the order, line by line.

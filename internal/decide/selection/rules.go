@@ -143,7 +143,7 @@ func (s *subject) accelerator(rt *service.Runtime) Rule {
 	case len(s.svc.AcceleratorClass) == 0:
 		return pass(RuleAccelerator, "none asked for")
 	case len(rt.AcceleratorClasses) == 0:
-		return pass(RuleAccelerator, "any")
+		return fail(RuleAccelerator, "lists none, the service asks for "+strings.Join(s.svc.AcceleratorClass, ", "))
 	}
 	for _, want := range s.svc.AcceleratorClass {
 		if !slices.ContainsFunc(rt.AcceleratorClasses, func(have string) bool { return strings.EqualFold(have, want) }) {

@@ -7,35 +7,26 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// version is a dotted version taken apart: 1 = 1.0 = 1.0.0 = v1.
+// version is a dotted version taken apart. OME's rules hold for every dialect:
+// 1 = 1.0 = 1.0.0 = v1, and what follows the numbers must be the same.
 type version struct {
-	release []string // digits without leading zeros; trailing zero components dropped
-	stage   int      // -1 before the release (rc, dev), 0 the release, 1 after it (post)
-	suffix  []string // runs of digits or of letters, lower case
+	prefixed bool     // begins with a v
+	parts    int      // how many numbers were written
+	release  []string // digits without leading zeros; trailing zero components dropped
+	suffix   string   // what follows the numbers ("-rc.1", ".dev0", "+build"), lower case
 }
 
-// parseVersion reads the forms in use for formats and Python packages:
-// semantic versions (1.2.3-rc.1+build) and PEP 440's (2.1.0rc1, 4.40.0.dev0,
-// 1.0.post1). ok is false when it does not begin with a number.
+// parseVersion reads a version; ok is false when it does not begin with a
+// number.
 func parseVersion(s string) (v version, ok bool) {
 	s = strings.ToLower(strings.TrimSpace(s))
-	s = strings.TrimPrefix(s, "v")
-	s, _, _ = strings.Cut(s, "+") // build metadata orders nothing
-	v.release, s = components(s)
-	if len(v.release) == 0 {
-		return version{}, false
-	}
+	s, v.prefixed = strings.CutPrefix(s, "v")
+	v.release, v.suffix = components(s)
+	v.parts = len(v.release)
 	for n := len(v.release); n > 0 && v.release[n-1] == ""; n-- {
 		v.release = v.release[:n-1]
 	}
-	v.suffix = runs(s)
-	if len(v.suffix) > 0 {
-		v.stage = -1
-		if v.suffix[0] == "post" {
-			v.stage = 1
-		}
-	}
-	return v, true
+	return v, v.parts > 0
 }
 
 // components takes the leading dotted numbers off s.
@@ -59,45 +50,15 @@ func components(s string) (numbers []string, rest string) {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// runs cuts s into runs of digits and runs of letters; anything else parts
-// them.
-func runs(s string) []string {
-	var out []string
-	kind := 0
-	for i := 0; i < len(s); i++ {
-		k := 2
-		switch c := s[i]; {
-		case isDigit(c):
-			k = 1
-		case c == '.' || c == '-' || c == '_':
-			k = 0
-		}
-		if k != 0 && k == kind {
-			out[len(out)-1] += s[i : i+1]
-		} else if k != 0 {
-			out = append(out, s[i:i+1])
-		}
-		kind = k
-	}
-	return out
-}
-
-// compare orders two versions: -1, 0 or 1.
+// compare orders the numbers of two versions: -1, 0 or 1.
 func (v version) compare(w version) int {
 	for i := range max(len(v.release), len(w.release)) {
-		if c := compareNumbers(at(v.release, i), at(w.release, i)); c != 0 {
+		a, b := at(v.release, i), at(w.release, i)
+		if c := cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)); c != 0 {
 			return c
 		}
 	}
-	if c := cmp.Compare(v.stage, w.stage); c != 0 {
-		return c
-	}
-	for i := range min(len(v.suffix), len(w.suffix)) {
-		if c := compareRuns(v.suffix[i], w.suffix[i]); c != 0 {
-			return c
-		}
-	}
-	return cmp.Compare(len(v.suffix), len(w.suffix))
+	return 0
 }
 
 func at(s []string, i int) string {
@@ -107,24 +68,10 @@ func at(s []string, i int) string {
 	return ""
 }
 
-// compareNumbers compares digit strings of any length.
-func compareNumbers(a, b string) int {
-	a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
-	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
-}
-
-// compareRuns follows semantic versioning: numbers come before letters.
-func compareRuns(a, b string) int {
-	da, db := isDigit(a[0]), isDigit(b[0])
-	switch {
-	case da && db:
-		return compareNumbers(a, b)
-	case da:
-		return -1
-	case db:
-		return 1
-	}
-	return cmp.Compare(a, b)
+// ordered reports whether one of two versions can be above the other: both are
+// releases, written alike.
+func (v version) ordered(w version) bool {
+	return v.suffix == "" && w.suffix == "" && v.parts == w.parts && v.prefixed == w.prefixed
 }
 
 // asked is a model's version, taken apart once for all entries.
@@ -139,25 +86,41 @@ func ask(text string) asked {
 	return asked{strings.TrimSpace(text), v, ok}
 }
 
-// metBy says whether a runtime's version meets the one asked for under an
-// operator (runtime = / > / >= model). Versions that do not begin with a
-// number can only be equal, as text without regard to case; so "" meets none.
+// metBy reports whether a runtime's version meets the one asked for under an
+// operator (runtime = / > / >= model). Versions with a suffix can only be equal,
+// whatever the operator; so can those that do not begin with a number, as text
+// without regard to case. "" meets none.
 func (a asked) metBy(runtime string, op service.Operator) bool {
-	c := 0
-	if runtime != a.text {
-		v, ok := parseVersion(runtime)
-		switch {
-		case ok && a.ok:
-			c = v.compare(a.parsed)
-		case !strings.EqualFold(strings.TrimSpace(runtime), a.text):
-			return false
-		}
+	v, ok := parseVersion(runtime)
+	if !ok || !a.ok {
+		return strings.EqualFold(strings.TrimSpace(runtime), a.text) && op != service.OperatorGreaterThan
 	}
-	switch op {
-	case service.OperatorGreaterThan:
+	c := v.compare(a.parsed)
+	switch {
+	case v.suffix != "" || a.parsed.suffix != "" || !compares(op):
+		return c == 0 && v.suffix == a.parsed.suffix
+	case !v.ordered(a.parsed):
+		return false
+	case op == service.OperatorGreaterThan:
 		return c > 0
-	case service.OperatorGreaterThanOrEqual:
-		return c >= 0
 	}
-	return c == 0
+	return c >= 0
+}
+
+// compares reports whether an operator orders versions.
+func compares(op service.Operator) bool {
+	return op == service.OperatorGreaterThan || op == service.OperatorGreaterThanOrEqual
+}
+
+// unordered says why an operator finds no order between a runtime's version and
+// the one asked for, "" where it does.
+func (a asked) unordered(runtime string, op service.Operator) string {
+	v, ok := parseVersion(runtime)
+	switch {
+	case !compares(op) || !ok || !a.ok || v.ordered(a.parsed):
+		return ""
+	case v.suffix != "" || a.parsed.suffix != "":
+		return " (a version that is no release is only ever equal)"
+	}
+	return " (only versions written alike are above or below each other)"
 }

@@ -2,9 +2,13 @@ package fleet_test
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -56,5 +60,54 @@ func TestReselectIsTriedAgain(t *testing.T) {
 				t.Errorf("a change of scaling chose anew: %s", r.runs("a"))
 			}
 		})
+	}
+}
+
+// TestVersionOfAReferredModelIsMatched: what a BaseModel states of its format
+// counts like what a service states in place.
+func TestVersionOfAReferredModelIsMatched(t *testing.T) {
+	const runtime = `apiVersion: ome.io/v1beta1
+kind: ClusterServingRuntime
+metadata: {name: %s}
+spec:
+  supportedModelFormats:
+  - {modelFormat: {name: safetensors, version: %q, operator: %s}, autoSelect: true}
+  engineConfig: {runner: {name: ome-container, image: example.com/engine}}
+---
+`
+	manifest := fmt.Sprintf(runtime, "equal", "1.0.0", "Equal") + fmt.Sprintf(runtime, "above", "3.0.0", "GreaterThan")
+	for version, want := range map[string]string{"1.0.0": "above equal", "2.0.0": "above", "2": "", "2.0.0-dev": "", "3.0.0": "", "4.0.0": ""} {
+		r := newRig(t)
+		r.apply(manifest + fmt.Sprintf(`apiVersion: ome.io/v1beta1
+kind: BaseModel
+metadata: {name: m}
+spec:
+  modelFormat: {name: safetensors, version: %q}
+  modelParameterSize: 7B
+  modelArchitecture: LlamaForCausalLM
+  storage: {storageUri: "s3://models/m"}
+`, version))
+		service := parse(t, `apiVersion: ome.io/v1beta1
+kind: InferenceService
+metadata: {name: s}
+spec: {model: {name: m}}
+`)[0]
+		ex, err := r.Explain(t.Context(), service)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var matched []string
+		for _, c := range ex.Result.Candidates {
+			if slices.ContainsFunc(c.Rules, func(rule selection.Rule) bool { return rule.Name == selection.RuleFormat && rule.Pass }) {
+				matched = append(matched, c.Name)
+			}
+		}
+		slices.Sort(matched)
+		if got := strings.Join(matched, " "); got != want {
+			t.Errorf("version %s is served by %q, want %q\n%s", version, got, want, ex.Result.Explain())
+		}
+		if !strings.Contains(ex.Result.Explain(), "safetensors "+version+" (from BaseModel m)") {
+			t.Errorf("version %s is not explained:\n%s", version, ex.Result.Explain())
+		}
 	}
 }
