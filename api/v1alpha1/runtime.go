@@ -33,7 +33,7 @@ type ServingRuntimeSpec struct {
 	ProtocolVersions []string `json:"protocolVersions,omitempty"`
 	// ModelSizeRange is the range of parameter counts it is meant for.
 	ModelSizeRange *SizeRange `json:"modelSizeRange,omitempty"`
-	// AcceleratorClasses it runs on; none means any.
+	// AcceleratorClasses it runs on; without one it serves no service that asks for one.
 	AcceleratorClasses []string       `json:"acceleratorClasses,omitempty"`
 	StorageHelper      *StorageHelper `json:"storageHelper,omitempty"`
 	Engine             *Component     `json:"engine,omitempty"`
