@@ -81,6 +81,32 @@ spec:
     graph: {name: classifier, implementation: SKLEARN_SERVER, modelUri: "gs://bucket/flowers"}
 `
 
+// TestOMEReferencesFindTheNamespacesOwn: OME's definition writes the cluster's
+// kinds into references without one, and OME looks in the namespace first.
+func TestOMEReferencesFindTheNamespacesOwn(t *testing.T) {
+	c := kubetest.Client(t, "ome")
+	ns := kubetest.Namespace(t, c, nil)
+	begin(t, options(t), kubetest.Server(t))
+	own := strings.NewReplacer("kind: Cluster", "kind: ", "hf://mistralai", "hf://tenant",
+		"model: {name: mistral-7b-instruct}", "model: {name: mistral-7b-instruct, kind: ClusterBaseModel, apiGroup: ome.io}",
+		"runtime: {name: srt-mistral-7b-instruct}", "runtime: {name: srt-mistral-7b-instruct, kind: ClusterServingRuntime, apiGroup: ome.io}").Replace(omeMistral)
+	applied := kubetest.Apply(t, c, ns, own)
+	u := applied[len(applied)-1]
+	kubetest.Eventually(t, func() string {
+		if got := made(t, c, ns, u.GetName()); got["deployments"] != 1 {
+			return fmt.Sprintf("a Deployment, not %v: %v", got, get(t, c, u).Object["status"])
+		}
+		return ""
+	})
+	var d appsv1.Deployment
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: shape.Name(service.Key{Namespace: ns, Name: u.GetName()}, service.RoleEngine)}, &d); err != nil {
+		t.Fatal(err)
+	}
+	if args := d.Spec.Template.Spec.InitContainers[0].Args; !strings.HasPrefix(args[1], "hf://tenant/") {
+		t.Errorf("the model is not the namespace's: %q", args)
+	}
+}
+
 // TestRuntimesStayInTheirNamespace: what one tenant brings, another does not see.
 func TestRuntimesStayInTheirNamespace(t *testing.T) {
 	c := kubetest.Client(t)

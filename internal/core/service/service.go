@@ -130,6 +130,16 @@ type ObjectRef struct {
 	Kind string `json:"kind,omitempty"`
 }
 
+// In is the reference as d means it. OME's kind narrows nothing: it looks in the
+// namespace and then in the cluster whatever the kind is, and its definition
+// writes the cluster's kind where the manifest states none.
+func (r ObjectRef) In(d Dialect) ObjectRef {
+	if d == DialectOME {
+		r.Kind = ""
+	}
+	return r
+}
+
 // Role is the part a component plays in a service.
 type Role string
 

@@ -82,10 +82,11 @@ func (n naive) candidates(all []service.Runtime) []service.Runtime {
 		return visible
 	}
 	scopes := []service.Scope{"namespace", "cluster", "catalog"}
-	switch n.svc.Runtime.Kind {
-	case "ServingRuntime":
+	switch ome := strings.HasPrefix(n.svc.Origin.APIVersion, "ome.io/"); {
+	case ome:
+	case n.svc.Runtime.Kind == "ServingRuntime":
 		scopes = scopes[:1]
-	case "ClusterServingRuntime":
+	case n.svc.Runtime.Kind == "ClusterServingRuntime":
 		scopes = scopes[1:]
 	}
 	for _, scope := range scopes {

@@ -116,12 +116,13 @@ func Choose(req Request, runtimes []service.Runtime, host Host) Result {
 		return res
 	}
 	all := visible(runtimes, s.namespace)
-	if ref := s.svc.Runtime; ref != nil {
+	if s.svc.Runtime != nil {
+		ref := s.svc.Runtime.In(s.svc.Origin.Dialect())
 		s.named = true
 		res.Named = ref.Name
-		rt := lookup(all, *ref)
+		rt := lookup(all, ref)
 		if rt == nil {
-			res.Reason, res.Message = RuntimeNotRecognized, s.unrecognized(*ref, runtimes)
+			res.Reason, res.Message = RuntimeNotRecognized, s.unrecognized(ref, runtimes)
 			return res
 		}
 		all = []*service.Runtime{rt}

@@ -53,6 +53,41 @@ func withVersion(image, version string) string {
 	return repository + ":" + version
 }
 
+// variant is the build of a KServe server's image for the accelerators that its
+// container asks for: TensorFlow Serving, TorchServe and the Hugging Face server
+// have a tag of their own for NVIDIA's GPUs, vLLM has a repository of its own for
+// none. An image pinned by digest, or without a tag, stays as it is.
+func variant(image, server string, limits corev1.ResourceList) string {
+	repository, tag, digest := splitImage(image)
+	if tag == "" || digest != "" {
+		return image
+	}
+	switch server {
+	case serverTensorFlow, serverTorchServe, serverHuggingFace:
+		if asksFor(limits, "nvidia.com/gpu", "nvidia.com/mig") && !strings.HasSuffix(tag, "-gpu") {
+			return image + "-gpu"
+		}
+	case serverVLLM:
+		if !asksFor(limits, "nvidia.com/gpu", "nvidia.com/mig", "amd.com/gpu", "gpu.intel.com", "intel.com/gpu", "habana.ai/gaudi", "google.com/tpu") &&
+			!strings.HasSuffix(repository, "-cpu") {
+			return repository + "-cpu:" + tag
+		}
+	}
+	return image
+}
+
+// asksFor reports whether limits name a resource that begins so.
+func asksFor(limits corev1.ResourceList, prefixes ...string) bool {
+	for name := range limits {
+		for _, p := range prefixes {
+			if strings.HasPrefix(string(name), p) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Repository is the image's repository without tag and digest, and without
 // the registry's default names, so that "vllm/vllm-openai:v0.9" and
 // "docker.io/vllm/vllm-openai@sha256:…" are one.

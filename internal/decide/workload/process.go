@@ -139,11 +139,7 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 		if ownMain != nil && p.WorkingDir == "" {
 			p.WorkingDir = ownMain.WorkingDir
 		}
-		for _, name := range []corev1.ResourceName{"nvidia.com/gpu", "amd.com/gpu"} {
-			if q, ok := m.Resources.Limits[name]; ok {
-				p.GPUs += int(q.Value())
-			}
-		}
+		p.GPUs = gpus(m)
 		if q, ok := m.Resources.Limits[corev1.ResourceMemory]; ok {
 			p.MemoryBytes = q.Value()
 		}
@@ -152,6 +148,17 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 		p.TerminationGrace = time.Duration(*s) * time.Second
 	}
 	return p
+}
+
+// gpus is how many GPUs a container asks for.
+func gpus(c *corev1.Container) int {
+	n := 0
+	for _, name := range []corev1.ResourceName{"nvidia.com/gpu", "amd.com/gpu"} {
+		if q, ok := c.Resources.Limits[name]; ok {
+			n += int(q.Value())
+		}
+	}
+	return n
 }
 
 // environment is a process's: what the runtime says of its container, over it

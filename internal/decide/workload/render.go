@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -166,7 +165,12 @@ func component(in Input, role service.Role, base, over *service.Component) (Comp
 	c.place(in.Image)
 	if m := container(c.Pod, c.Main); m != nil {
 		m.Image = withVersion(m.Image, s.RuntimeVersion)
+		if in.Cluster && s.RuntimeVersion == "" {
+			m.Image = variant(m.Image, in.server(), m.Resources.Limits)
+		}
 	}
+	in.kserve(&c)
+	in.parallelism(&c)
 	if in.Cluster {
 		c.Labels = overlay(c.Labels, dialectLabels(in, role))
 	} else {
@@ -181,32 +185,6 @@ func component(in Input, role service.Role, base, over *service.Component) (Comp
 		return Component{}, err
 	}
 	return expandAll(c, data, placeFields, string(role))
-}
-
-// modelClasses are the values KServe's webhook gives the label modelClass,
-// which its mlserver runtime names in a template.
-var modelClasses = map[string]string{
-	"sklearn":  "mlserver_sklearn.SKLearnModel",
-	"xgboost":  "mlserver_xgboost.XGBoostModel",
-	"lightgbm": "mlserver_lightgbm.LightGBMModel",
-	"mlflow":   "mlserver_mlflow.MLflowRuntime",
-}
-
-// templateLabels are the service's labels with those KServe's webhook adds, so
-// that KServe's own runtimes render.
-func templateLabels(in Input) map[string]string {
-	out := map[string]string{}
-	if class, ok := modelClasses[strings.ToLower(in.Attributes.Format.Name)]; ok {
-		out["modelClass"] = class
-	}
-	switch in.Protocol {
-	case service.ProtocolV1:
-		out["serviceEnvelope"] = "kserve"
-	case service.ProtocolV2:
-		out["serviceEnvelope"] = "kservev2"
-	}
-	maps.Copy(out, in.Service.Labels)
-	return out
 }
 
 // labels is m, never nil, so that a template's missing key is reported as one.

@@ -224,7 +224,7 @@ func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
 	m := resolvedModel{uri: o.uri(src.URI), attributes: src.Attributes}
 	var base *Object
 	if src.Ref != nil {
-		obj, ok := f.findModel(*src.Ref, o.Key.Namespace)
+		obj, ok := f.findModel(src.Ref.In(o.Origin.Dialect()), o.Key.Namespace)
 		if !ok {
 			return m, fmt.Errorf("spec.model.name: no model named %q in namespace %q or the cluster: apply a BaseModel or ClusterBaseModel of that name", src.Ref.Name, o.Key.Namespace)
 		}
