@@ -60,6 +60,9 @@ type AdapterArgs struct {
 	// Rank stands where the ranks of all adapters are known: {{.AdapterRank}} is
 	// the highest, rounded up to a power of two from 8 on.
 	Rank []string `json:"rank,omitempty"`
+	// Model is the model's name that requests to the engine ask for an adapter
+	// by: {{.Adapter}}, which it is where absent, and {{.Name}} of the service.
+	Model string `json:"model,omitempty"`
 }
 
 // SupportedFormat is one kind of model a runtime serves: the union of KServe's

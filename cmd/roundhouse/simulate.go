@@ -29,7 +29,7 @@ func newSimulateCommand() *cobra.Command {
 
 func newSimulateEngineCommand() *cobra.Command {
 	cfg := simulate.DefaultConfig()
-	var host, role, level string
+	var host, role, api, level string
 	var port int
 	cmd := &cobra.Command{
 		Use:   "engine",
@@ -53,7 +53,7 @@ GET /simulate/state tells the truth.`,
 			if err := logLevel.UnmarshalText([]byte(level)); err != nil {
 				return usagef("--log-level is %q: want debug, info, warn or error", level)
 			}
-			cfg.Role = simulate.Role(role)
+			cfg.Role, cfg.API = simulate.Role(role), simulate.API(api)
 			cfg.Address = net.JoinHostPort(host, strconv.Itoa(port))
 			if err := cfg.Validate(); err != nil {
 				return usagef("%w", err)
@@ -76,6 +76,7 @@ GET /simulate/state tells the truth.`,
 	flags.StringVar(&host, "host", "127.0.0.1", "address to listen on")
 	flags.IntVar(&port, "port", 8000, "port to listen on; 0 takes a free one")
 	flags.StringVar(&role, "role", string(cfg.Role), "both, prefill or decode")
+	flags.StringVar(&api, "api", string(cfg.API), "whose names adapters and metrics have: vllm or sglang")
 	flags.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	addSimulateServerFlags(cmd, &cfg)
 	addSimulatePhysicsFlags(cmd, &cfg.Physics)

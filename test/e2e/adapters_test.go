@@ -168,6 +168,55 @@ func TestAdapters(t *testing.T) {
 	}
 }
 
+// likeSGLang is a runtime whose engine knows adapters by two names, as SGLang's
+// does, and answers any name it does not know without an adapter.
+const likeSGLang = `apiVersion: roundhouse.dev/v1alpha1
+kind: ClusterServingRuntime
+metadata: {name: like-sglang}
+spec:
+  supportedModelFormats: [{name: simulator, version: "1"}]
+  protocolVersions: [openAI]
+  adapters:
+    args: [--max-loras, "{{.Adapters}}"]
+    each: [--lora, "{{.Adapter}}"]
+    model: "{{.Name}}:{{.Adapter}}"
+  local:
+    command: [roundhouse, simulate, engine, --api, sglang, --model, "{{.Name}}", --host, 127.0.0.1, --port, "{{.Port}}", --speed, "200"]
+    readinessProbe:
+      httpGet: {path: /health, port: "{{.Port}}"}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: llama}
+spec:
+  model:
+    format: {name: simulator}
+    adapters: [{name: sql, uri: %q}]
+  runtime: {name: like-sglang}
+`
+
+// TestAdapterIsAskedForAsTheEngineKnowsIt: whatever leads to the adapter, the
+// replica that answers has laid it over the model.
+func TestAdapterIsAskedForAsTheEngineKnowsIt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := startNode(t)
+	manifest := fmt.Sprintf(likeSGLang, "file://"+adapterFiles(t, dir, "sql-lora", 8))
+	n.do("apply", "--wait", "-f", write(t, dir, "llama.yaml", manifest))
+	for _, c := range []struct {
+		model, host string
+		adapter     bool
+	}{
+		{"sql", "", true}, {"default/sql", "", true}, {"sql", "llama.default.localhost", true}, {"llama:sql", "llama.default.localhost", true},
+		{"llama", "", false}, {"default/llama", "", false},
+	} {
+		a, err := try(http.MethodPost, n.gateway+"/v1/completions", `{"model":"`+c.model+`","prompt":"hello","max_tokens":64}`, "Host", c.host)
+		if err != nil || a.status != 200 || strings.Contains(a.body, `with the adapter \"sql\"`) != c.adapter {
+			t.Errorf("%s at %q: %v %s", c.model, c.host, err, a)
+		}
+	}
+}
+
 // TestAdapterWakes has a service that sleeps woken by its adapter's name.
 func TestAdapterWakes(t *testing.T) {
 	t.Parallel()

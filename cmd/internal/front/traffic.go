@@ -267,7 +267,7 @@ func others(pods []replica.Replica, members []dispatch.Pool) (out []replica.Repl
 func adapters(v fleet.View) []dispatch.Adapter {
 	var out []dispatch.Adapter
 	for _, a := range v.Adapters {
-		out = append(out, dispatch.Adapter{Name: a.Name, URI: a.URI})
+		out = append(out, dispatch.Adapter{Name: a.Name, URI: a.URI, ServedName: a.ServedName})
 	}
 	return out
 }

@@ -28,6 +28,9 @@ type AdapterArgs struct {
 	// Rank stands before both where the ranks are known: {{.AdapterRank}} is the
 	// highest, rounded up to a power of two from 8 on.
 	Rank []string `json:"rank,omitempty"`
+	// Model is the model's name that the engine knows an adapter by, a template
+	// over what Each is, but for the folder; "" means {{.Adapter}}.
+	Model string `json:"model,omitempty"`
 }
 
 // FineTuned is what a Model object that holds an adapter says of it (OME's

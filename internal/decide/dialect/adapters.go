@@ -64,7 +64,10 @@ func (r *reading) ownAdapterArgs(path string, in *api.AdapterArgs) *service.Adap
 	if !named {
 		r.errorf(path+".each", "does not name the adapter: write arguments with {{.Adapter}} and {{.AdapterPath}}")
 	}
-	return &service.AdapterArgs{Args: in.Args, Each: in.Each, Rank: in.Rank}
+	if in.Model != "" && !strings.Contains(in.Model, "{{.Adapter}}") {
+		r.errorf(path+".model", "does not name the adapter: write {{.Adapter}} into the model's name, or leave it out")
+	}
+	return &service.AdapterArgs{Args: in.Args, Each: in.Each, Rank: in.Rank, Model: in.Model}
 }
 
 // ModelURIs are the URIs of files that an object names: its model's and its

@@ -17,6 +17,8 @@ type Adapter struct {
 	URI  string `json:"uri"`
 	// Rank is 0 where it is not known.
 	Rank int `json:"rank,omitempty"`
+	// ServedName is the model's name that replicas know it by; "" means Name.
+	ServedName string `json:"servedName,omitempty"`
 }
 
 // Adapted fills in how a runtime's engine is told of adapters where the runtime
@@ -148,6 +150,27 @@ func (in Input) adapterArgs(data map[string]any) (words []string, carrying map[s
 	}
 	delete(carrying, "")
 	return words, carrying, nil
+}
+
+// served names the adapters as the runtime's engine knows them.
+func (in Input) served(data map[string]any) ([]Adapter, error) {
+	how := ""
+	if in.Runtime != nil && in.Runtime.Adapters != nil {
+		how = in.Runtime.Adapters.Model
+	}
+	data = maps.Clone(data)
+	out := slices.Clone(in.Adapters)
+	for i := range out {
+		data["Adapter"] = out[i].Name
+		name, err := expand(how, data, nil)
+		if err != nil {
+			return nil, fmt.Errorf("adapters.model: %w", err)
+		}
+		if out[i].ServedName = name; name == out[i].Name {
+			out[i].ServedName = ""
+		}
+	}
+	return out, nil
 }
 
 // adapterPath stands in a command line for an adapter's folder, until the

@@ -86,6 +86,11 @@ func TestAdapterArgs(t *testing.T) {
 		})
 	}
 
+	sglang := *each
+	sglang.Model = "{{.Name}}:{{.Adapter}}"
+	if rev, err := adapted(&sglang, nil, sql); err != nil || len(rev.Model.Adapters) != 1 || rev.Model.Adapters[0].ServedName != "llama:sql" {
+		t.Errorf("the name at the replicas: %+v, %v", rev.Model.Adapters, err)
+	}
 	// What is stated is not said twice.
 	rev, err := adapted(vllmArgs, own("--max_loras=1", "--enable-lora"), sql)
 	if err != nil {
@@ -104,6 +109,7 @@ func TestAdapterArgs(t *testing.T) {
 		{each, own("--lora=mine"), "--lora=mine is how the service's adapters are given"},
 		{nil, nil, "the runtime takes no adapters"},
 		{&service.AdapterArgs{Each: []string{"{{.Adaptor}}"}}, nil, `adapters.each[0]: template {{.Adaptor}}: no field "Adaptor"`},
+		{&service.AdapterArgs{Each: each.Each, Model: "{{.Adapter}}@{{.AdapterPath}}"}, nil, `adapters.model: template {{.AdapterPath}}: no field "AdapterPath"`},
 	} {
 		if _, err := adapted(tc.how, tc.edit, sql); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("got %v, want %q", err, tc.want)

@@ -105,11 +105,16 @@ func hash(parts ...any) string {
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol,
-		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name, Adapters: in.Adapters}, Image: in.Image,
+		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name}, Image: in.Image,
 		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = s.Name + "-" + rev.Hash[:8]
 	if in.Cluster && s.Model != nil {
 		rev.Model.Storage = s.Model.Storage
+	}
+	data := map[string]any{"Name": s.Name, "Namespace": s.Namespace, "Labels": templateLabels(in), "Annotations": labels(s.Annotations)}
+	var err error
+	if rev.Model.Adapters, err = in.served(data); err != nil {
+		return Revision{}, fmt.Errorf("%s: %w", s.Key, err)
 	}
 	base := service.Components{}
 	if in.Runtime != nil {
@@ -126,7 +131,7 @@ func Render(in Input) (Revision, error) {
 		if b == nil && o == nil {
 			continue
 		}
-		c, err := component(in, role, b, o)
+		c, err := component(in, role, b, o, data)
 		if err != nil {
 			return Revision{}, fmt.Errorf("%s: %s: %w", s.Key, role, err)
 		}
@@ -138,7 +143,7 @@ func Render(in Input) (Revision, error) {
 	return rev, nil
 }
 
-func component(in Input, role service.Role, base, over *service.Component) (Component, error) {
+func component(in Input, role service.Role, base, over *service.Component, data map[string]any) (Component, error) {
 	s := in.Service
 	if base == nil {
 		base = &service.Component{}
@@ -180,7 +185,6 @@ func component(in Input, role service.Role, base, over *service.Component) (Comp
 		}
 		c.Process = process(c, local, own)
 	}
-	data := map[string]any{"Name": s.Name, "Namespace": s.Namespace, "Labels": templateLabels(in), "Annotations": labels(s.Annotations)}
 	if err := c.adapt(in, data); err != nil {
 		return Component{}, err
 	}

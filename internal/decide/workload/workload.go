@@ -55,11 +55,12 @@ func (r *Revision) Component(role service.Role) *Component {
 	return nil
 }
 
-// Scaled is r with the limits of next, a rendering of the same inputs: what runs
+// Scaled is r with the limits of next, a rendering of the same inputs, and its
+// names of adapters: what runs
 // stays as it was first rendered, whatever this program renders by now. Pods
 // keep the time they get to start, which stands in them.
 func (r Revision) Scaled(next Revision) Revision {
-	r.Components = slices.Clone(r.Components)
+	r.Components, r.Model.Adapters = slices.Clone(r.Components), next.Model.Adapters
 	for i := range r.Components {
 		c := &r.Components[i]
 		n := next.Component(c.Role)

@@ -22,6 +22,12 @@ type Engine struct {
 	// Adapters is vLLM's metric of LoRA adapters: of its series the one with
 	// the largest value, a time, is the present one. "": none.
 	Adapters string
+	// AdapterSlots is how many adapters fit into a batch, where Adapters does
+	// not say.
+	AdapterSlots []Metric
+	// Total are labels that break a figure down: only series that lack them, or
+	// have "", count.
+	Total []string
 	// First are labels that number ranks which all tell the same: only series
 	// that lack them, or have "0", count.
 	First []string
@@ -47,9 +53,12 @@ var Engines = []Engine{
 		Waiting:     []Metric{{Name: "sglang:num_queue_reqs"}},
 		Running:     []Metric{{Name: "sglang:num_running_reqs"}},
 		KV:          []Metric{{Name: "sglang:token_usage"}},
-		Blocks:      []Metric{{Name: "sglang:cache_config_info", Value: "num_pages"}},
-		BlockTokens: []Metric{{Name: "sglang:cache_config_info", Value: "page_size"}},
-		First:       []string{"tp_rank", "pp_rank"},
+		Blocks:      []Metric{{Name: "sglang:num_pages"}, {Name: "sglang:cache_config_info", Value: "num_pages"}}, // the latter before 0.5.11
+		BlockTokens: []Metric{{Name: "sglang:page_size"}, {Name: "sglang:cache_config_info", Value: "page_size"}},
+		// It has no metric that names the adapters.
+		AdapterSlots: []Metric{{Name: "sglang:lora_pool_slots_total"}},
+		Total:        []string{"priority"}, // with priority scheduling
+		First:        []string{"tp_rank", "pp_rank"},
 	},
 	{
 		Name:        "trtllm-serve",
@@ -68,6 +77,14 @@ var Engines = []Engine{
 		KV:          []Metric{{Name: "nv_trt_llm_kv_cache_block_metrics", Label: "kv_cache_block_type", Equals: "fraction"}},
 		Blocks:      []Metric{{Name: "nv_trt_llm_kv_cache_block_metrics", Label: "kv_cache_block_type", Equals: "max"}},
 		BlockTokens: []Metric{{Name: "nv_trt_llm_kv_cache_block_metrics", Label: "kv_cache_block_type", Equals: "tokens_per"}},
+	},
+	{
+		// llama-server, which tells with --metrics alone.
+		Name:    "llamacpp",
+		Path:    "/metrics",
+		Waiting: []Metric{{Name: "llamacpp:requests_deferred"}},
+		Running: []Metric{{Name: "llamacpp:requests_processing"}},
+		KV:      []Metric{{Name: "llamacpp:kv_cache_usage_ratio"}}, // until the middle of 2025
 	},
 	{
 		// roundhouse serve.

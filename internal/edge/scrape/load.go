@@ -38,6 +38,7 @@ const (
 	kv
 	blocks
 	blockTokens
+	adapterSlots
 	figures
 )
 
@@ -45,6 +46,7 @@ const (
 type use struct {
 	metric *Metric // nil: adapters
 	first  []string
+	total  []string
 	slot   int // for adapters: the engine
 }
 
@@ -63,9 +65,9 @@ func newPlan(list []*Engine) *plan {
 	}
 	for i, e := range list {
 		own := &engine{Engine: e}
-		for f, metrics := range [figures][]Metric{waiting: e.Waiting, running: e.Running, kv: e.KV, blocks: e.Blocks, blockTokens: e.BlockTokens} {
+		for f, metrics := range [figures][]Metric{waiting: e.Waiting, running: e.Running, kv: e.KV, blocks: e.Blocks, blockTokens: e.BlockTokens, adapterSlots: e.AdapterSlots} {
 			for at := range metrics {
-				add(metrics[at].Name, use{metric: &metrics[at], first: e.First, slot: p.slots})
+				add(metrics[at].Name, use{metric: &metrics[at], first: e.First, total: e.Total, slot: p.slots})
 				own.figures[f] = append(own.figures[f], p.slots)
 				p.slots++
 			}
@@ -132,6 +134,11 @@ func (u *use) value(s *sample) (x float64, ok bool) {
 			return 0, false
 		}
 	}
+	for _, name := range u.total {
+		if v, _ := s.get(name); len(v) > 0 {
+			return 0, false
+		}
+	}
 	for _, rank := range u.first {
 		if v, there := s.get(rank); there && string(v) != "0" {
 			return 0, false
@@ -188,6 +195,8 @@ func (g *gathering) load(at time.Time) (*replica.Load, *Engine, error) {
 	}
 	if a := &g.adapters[best]; e.Adapters != "" && a.seen {
 		l.Adapters = a.value()
+	} else if n := g.count(e.figures[adapterSlots]); n > 0 {
+		l.Adapters = &replica.Adapters{Max: n}
 	}
 	return l, e.Engine, nil
 }

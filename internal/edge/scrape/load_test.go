@@ -40,6 +40,10 @@ func TestEnginesAreFoundOut(t *testing.T) {
 		{"not known yet", "vllm:num_requests_waiting 0\nvllm:cache_config_info{block_size=\"None\",num_gpu_blocks=\"None\"} 1\n", "vllm", replica.Load{}},
 		{"SGLang", "sglang:num_queue_reqs{tp_rank=\"0\"} 2\nsglang:num_queue_reqs{tp_rank=\"1\"} 2\nsglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_running_reqs{tp_rank=\"1\"} 3\nsglang:token_usage{tp_rank=\"0\"} 0.25\nsglang:cache_config_info{page_size=\"64\",num_pages=\"1000\"} 1\n",
 			"sglang", replica.Load{Waiting: 2, Running: 3, KV: 0.25, Blocks: 1000, BlockTokens: 64}},
+		{"SGLang's own gauges, by priority", "sglang:num_queue_reqs{priority=\"\",tp_rank=\"0\"} 5\nsglang:num_queue_reqs{priority=\"1\",tp_rank=\"0\"} 2\nsglang:num_queue_reqs{priority=\"None\",tp_rank=\"0\"} 3\n" +
+			"sglang:num_running_reqs{priority=\"\"} 3\nsglang:num_running_reqs{priority=\"1\"} 3\nsglang:token_usage{priority=\"\"} 0.25\nsglang:num_pages 4096\nsglang:page_size 16\nsglang:lora_pool_slots_total 8\nsglang:lora_pool_slots_used 1\n",
+			"sglang", replica.Load{Waiting: 5, Running: 3, KV: 0.25, Blocks: 4096, BlockTokens: 16, Adapters: &replica.Adapters{Max: 8}}},
+		{"llama.cpp", "llamacpp:requests_processing 3\nllamacpp:requests_deferred 2\nllamacpp:n_busy_slots_per_decode 1\n", "llamacpp", replica.Load{Waiting: 2, Running: 3}},
 		{"trtllm-serve", "trtllm_num_requests_waiting{model_name=\"m\"} 2\ntrtllm_num_requests_running 3\ntrtllm_kv_cache_utilization 0.25\ntrtllm_kv_cache_max_blocks 900\ntrtllm_kv_cache_tokens_per_block 32\n",
 			"trtllm-serve", replica.Load{Waiting: 2, Running: 3, KV: 0.25, Blocks: 900, BlockTokens: 32}},
 		{"Triton", "nv_trt_llm_request_metrics{model=\"tensorrt_llm\",request_type=\"waiting\",version=\"1\"} 2\nnv_trt_llm_request_metrics{model=\"tensorrt_llm\",request_type=\"scheduled\",version=\"1\"} 3\n" +

@@ -26,6 +26,20 @@ const (
 	RoleDecode Role = "decode"
 )
 
+// API says whose engine is simulated where engines differ in what they are asked
+// by: the names of LoRA adapters, and those of metrics.
+type API string
+
+// The APIs.
+const (
+	// APIvLLM: an adapter is asked for by its name; a name that is not known is
+	// answered 404.
+	APIvLLM API = "vllm"
+	// APISGLang: an adapter is asked for as "model:adapter"; any name without a
+	// colon is answered by the base model.
+	APISGLang API = "sglang"
+)
+
 // Physics is what the simulated machine can do. Rates are per simulated second.
 type Physics struct {
 	PrefillTokensPerSecond  float64       // prompt tokens not found in the prefix cache
@@ -101,6 +115,7 @@ type Config struct {
 	Adapters []string
 	Physics  Physics
 	Role     Role
+	API      API
 
 	Address      string        // host:port to listen on; port 0 takes a free one
 	StartupDelay time.Duration // before listening: the loading of weights; simulated
@@ -123,6 +138,7 @@ func DefaultConfig() Config {
 		Models:           []string{"simulated"},
 		Physics:          DefaultPhysics(),
 		Role:             RoleBoth,
+		API:              APIvLLM,
 		Address:          "127.0.0.1:8000",
 		Grace:            30 * time.Second,
 		Seed:             1,
@@ -150,6 +166,7 @@ func (c Config) Validate() error {
 	}
 	bad(len(c.Adapters) > 0 && c.Physics.MaxAdapters == 0, "lora is given but max-loras is 0")
 	bad(!slices.Contains([]Role{RoleBoth, RolePrefill, RoleDecode}, c.Role), "role is %q: want both, prefill or decode", c.Role)
+	bad(!slices.Contains([]API{APIvLLM, APISGLang}, c.API), "api is %q: want vllm or sglang", c.API)
 	bad(!(c.Speed > 0) || math.IsInf(c.Speed, 0), "speed is %v: want a positive number", c.Speed)
 	bad(c.StartupDelay < 0, "startup-delay is %v: want 0 or more", c.StartupDelay)
 	bad(c.Grace < 0, "grace is %v: want 0 or more", c.Grace)

@@ -271,6 +271,27 @@ func TestAdapters(t *testing.T) {
 	mustPost(t, server.URL+"/v1/completions", ask, 404)
 }
 
+// TestAdaptersOfSGLang: an adapter is asked for beside its model's name; its own
+// name alone, as any other, is answered by the base model.
+func TestAdaptersOfSGLang(t *testing.T) {
+	cfg := quick()
+	cfg.API, cfg.Physics.MaxAdapters, cfg.Adapters = APISGLang, 2, []string{"sql"}
+	_, server := start(t, cfg)
+	for model, adapter := range map[string]bool{"llama": false, "sql": false, "llama:sql": true, "anything:sql": true, "unheard-of": false} {
+		got := mustPost(t, server.URL+"/v1/completions", `{"model":"`+model+`","prompt":"x","max_tokens":64}`, 200)
+		if strings.Contains(got, `with the adapter \"sql\"`) != adapter {
+			t.Errorf("%s: %s", model, got)
+		}
+	}
+	mustPost(t, server.URL+"/v1/completions", `{"model":"llama:chat","prompt":"x"}`, 400)
+	figures := get(t, server.URL+"/metrics")
+	for _, want := range []string{"sglang:num_queue_reqs{", "sglang:num_running_reqs{", "sglang:token_usage{", "sglang:num_pages{", "sglang:page_size{", "sglang:lora_pool_slots_total{"} {
+		if !strings.Contains(figures, want) {
+			t.Errorf("no %s in %s", want, figures)
+		}
+	}
+}
+
 // TestDisconnectFreesTheSlot leaves in the middle of a stream that would take
 // hours, and then needs the only slot.
 func TestDisconnectFreesTheSlot(t *testing.T) {

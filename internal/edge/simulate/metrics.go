@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// metrics are the figures of an engine under vLLM's names. Times are simulated
+// metrics are the figures of an engine under vLLM's or SGLang's names. Times are simulated
 // seconds. It is a prometheus.Collector for those read from the scheduler.
 type metrics struct {
 	engine   *Engine
@@ -29,14 +29,28 @@ type readFigures struct {
 	waiting, running, usage      *prometheus.Desc
 	queries, hits, preemptions   *prometheus.Desc
 	promptTokens, generated      *prometheus.Desc
-	adapters, cacheConfiguration *prometheus.Desc
+	adapters, cacheConfiguration *prometheus.Desc // vLLM's
+	blocks, blockTokens, slots   *prometheus.Desc // SGLang's
 }
 
-func newReadFigures(labels prometheus.Labels) readFigures {
+// sglangNames are SGLang's names of what vLLM calls otherwise.
+var sglangNames = map[string]string{
+	"num_requests_waiting": "num_queue_reqs",
+	"num_requests_running": "num_running_reqs",
+	"kv_cache_usage_perc":  "token_usage",
+}
+
+func newReadFigures(api API, labels prometheus.Labels) readFigures {
 	desc := func(name, help string, variable ...string) *prometheus.Desc {
-		return prometheus.NewDesc("vllm:"+name, help, variable, labels)
+		if own, ok := sglangNames[name]; ok && api == APISGLang {
+			name = own
+		}
+		return prometheus.NewDesc(string(api)+":"+name, help, variable, labels)
 	}
 	return readFigures{
+		blocks:       desc("num_pages", "KV memory in pages."),
+		blockTokens:  desc("page_size", "Tokens of one page of KV memory."),
+		slots:        desc("lora_pool_slots_total", "LoRA adapters in one batch."),
 		waiting:      desc("num_requests_waiting", "Requests in the queue."),
 		running:      desc("num_requests_running", "Requests being computed."),
 		usage:        desc("kv_cache_usage_perc", "Part of KV memory that requests hold, 0 to 1."),
@@ -53,9 +67,12 @@ func newReadFigures(labels prometheus.Labels) readFigures {
 
 func newMetrics(e *Engine) *metrics {
 	labels := prometheus.Labels{"model_name": e.cfg.Models[0], "engine": "0"}
+	if e.cfg.API == APISGLang {
+		labels = prometheus.Labels{"model_name": e.cfg.Models[0], "engine_type": "unified", "tp_rank": "0", "pp_rank": "0"}
+	}
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "vllm:" + name, Help: help, Buckets: buckets, ConstLabels: labels,
+			Name: string(e.cfg.API) + ":" + name, Help: help, Buckets: buckets, ConstLabels: labels,
 		})
 	}
 	m := &metrics{
@@ -68,9 +85,9 @@ func newMetrics(e *Engine) *metrics {
 		whole: histogram("e2e_request_latency_seconds", "From arrival to the last output token.",
 			[]float64{.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}),
 		success: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "vllm:request_success_total", Help: "Requests that ended, by reason.", ConstLabels: labels,
+			Name: string(e.cfg.API) + ":request_success_total", Help: "Requests that ended, by reason.", ConstLabels: labels,
 		}, []string{"finished_reason"}),
-		read: newReadFigures(labels),
+		read: newReadFigures(e.cfg.API, labels),
 	}
 	for _, reason := range []string{"stop", "length", "abort"} {
 		m.success.WithLabelValues(reason)
@@ -88,7 +105,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	d := m.read
 	for _, desc := range []*prometheus.Desc{
 		d.waiting, d.running, d.usage, d.queries, d.hits, d.preemptions,
-		d.promptTokens, d.generated, d.cacheConfiguration, d.adapters,
+		d.promptTokens, d.generated, d.cacheConfiguration, d.adapters, d.blocks, d.blockTokens, d.slots,
 	} {
 		ch <- desc
 	}
@@ -106,13 +123,22 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.read.waiting, float64(st.waiting))
 	gauge(m.read.running, float64(st.running))
 	gauge(m.read.usage, st.usage)
-	gauge(m.read.cacheConfiguration, 1, strconv.Itoa(BlockTokens), strconv.Itoa(m.engine.cfg.Physics.KVBlocks))
 	counter(m.read.queries, st.totals.PrefixQueries)
 	counter(m.read.hits, st.totals.PrefixHits)
 	counter(m.read.preemptions, st.totals.Preemptions)
 	counter(m.read.promptTokens, st.totals.PromptTokens)
 	counter(m.read.generated, st.totals.OutputTokens)
-	if n := m.engine.cfg.Physics.MaxAdapters; n > 0 {
+	n, blocks := m.engine.cfg.Physics.MaxAdapters, m.engine.cfg.Physics.KVBlocks
+	if m.engine.cfg.API == APISGLang {
+		gauge(m.read.blocks, float64(blocks))
+		gauge(m.read.blockTokens, BlockTokens)
+		if n > 0 {
+			gauge(m.read.slots, float64(n))
+		}
+		return
+	}
+	gauge(m.read.cacheConfiguration, 1, strconv.Itoa(BlockTokens), strconv.Itoa(blocks))
+	if n > 0 {
 		gauge(m.read.adapters, float64(time.Now().UnixNano())/1e9, strconv.Itoa(n),
 			strings.Join(st.runningAdapters, ","), strings.Join(st.waitingAdapters, ","))
 	}

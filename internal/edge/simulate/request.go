@@ -278,7 +278,7 @@ func (e *Engine) newJob(in *inference, prompts []string) (*job, error) {
 		if err != nil {
 			return nil, err
 		}
-		about := facts(in.model, tokens, w, seed)
+		about := facts(in, tokens, w, seed)
 		for range n {
 			rng := rand.New(rand.NewPCG(seed, xxhash.Sum64String(prompt)+uint64(len(j.calls))))
 			a := compose(rng, about, e.cfg.MeanOutputTokens, w)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 )
@@ -55,10 +56,19 @@ func (e *Engine) resolve(model string) (adapter string, err error) {
 	if slices.Contains(e.cfg.Models, model) {
 		return "", nil
 	}
+	if adapter = model; e.cfg.API == APISGLang {
+		var named bool
+		if _, adapter, named = strings.Cut(model, ":"); !named {
+			return "", nil
+		}
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if slices.Contains(e.mu.adapters, model) {
-		return model, nil
+	if slices.Contains(e.mu.adapters, adapter) {
+		return adapter, nil
+	}
+	if e.cfg.API == APISGLang {
+		return "", invalid("model", "the requested LoRA adapter %q is not loaded", adapter)
 	}
 	return "", &refusal{http.StatusNotFound, fmt.Sprintf("the model %q does not exist", model), openai.TypeNotFound, "model", "model_not_found"}
 }

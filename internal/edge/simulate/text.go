@@ -105,7 +105,11 @@ func writeSentence(b *strings.Builder, rng *rand.Rand) {
 }
 
 // facts tells about a request, in ASCII.
-func facts(model string, promptTokens int, w wish, seed uint64) string {
-	return fmt.Sprintf("It answers as %s, read %d prompt tokens, may write %d, and was seeded with %d.",
-		strconv.QuoteToASCII(model), promptTokens, w.maxTokens, seed)
+func facts(in *inference, promptTokens int, w wish, seed uint64) string {
+	with := ""
+	if in.adapter != "" {
+		with = " with the adapter " + strconv.QuoteToASCII(in.adapter)
+	}
+	return fmt.Sprintf("It answers as %s%s, read %d prompt tokens, may write %d, and was seeded with %d.",
+		strconv.QuoteToASCII(in.model), with, promptTokens, w.maxTokens, seed)
 }

@@ -2,8 +2,10 @@ package dispatch
 
 // Adapter is a LoRA adapter of a service.
 type Adapter struct {
-	Name string // of the model in requests, and at the replicas
+	Name string // of the model in requests
 	URI  string
+	// ServedName is the model's name at the replicas; "" means Name.
+	ServedName string
 }
 
 // adapterNames are the names of the adapters.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -119,6 +120,26 @@ func TestAdapterOfOneRevision(t *testing.T) {
 			t.Errorf("%s goes to %s", model, g.Replica())
 		}
 		g.Done(Outcome{})
+	}
+}
+
+// TestAdapterByTheReplicasName: the replica is asked for an adapter as its
+// engine knows it, by whatever name the request found it; a replica whose
+// service has no such adapter, and a name that is none, stay as they are.
+func TestAdapterByTheReplicasName(t *testing.T) {
+	d, _ := start(t, nil)
+	p := lora("sql")
+	p.Adapters[0].ServedName = "iris:sql"
+	d.SetPool(p)
+	for model, want := range map[string]string{"sql": "iris:sql", "default/sql": "iris:sql", "iris": "iris", "default/iris": "iris"} {
+		if g := grantOf(t, d, Request{Model: model}); g.Model() != want {
+			t.Errorf("%s is asked for as %q, not %q", model, g.Model(), want)
+		}
+	}
+	for model, want := range map[string]string{"sql": "iris:sql", "iris:sql": "", "other": ""} {
+		if g := grantOf(t, d, Request{To: routing.Service(p.Key), Model: model}); g.Model() != want {
+			t.Errorf("%s at the service is asked for as %q, not %q", model, g.Model(), want)
+		}
 	}
 }
 

@@ -75,6 +75,11 @@ func (g *Grant) Model() string {
 	if g.named && g.part != nil {
 		return g.part.ServedName
 	}
+	if g.part != nil && g.adapter != "" {
+		if a := g.part.adapter(g.adapter); a != nil && a.ServedName != "" {
+			return a.ServedName
+		}
+	}
 	return g.model
 }
 

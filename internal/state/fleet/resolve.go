@@ -45,8 +45,9 @@ func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
 		next.Revision = w.record.Revision.Scaled(next.Revision) // pods stay as they are
 	}
 	if w.record != nil && w.record.Revision.Hash == next.Revision.Hash && w.record.Selection == next.Selection {
-		// The same to run: only counts may differ, and they live in the limits.
-		if !sameLimits(w.record.Revision, next.Revision) {
+		// The same to run: only counts may differ, which live in the limits, and
+		// the names that replicas know adapters by.
+		if !sameLimits(w.record.Revision, next.Revision) || !slices.Equal(w.record.Revision.Model.Adapters, next.Revision.Model.Adapters) {
 			w.applied = false
 		}
 	} else {

@@ -251,6 +251,8 @@ func runtimeRules() map[string][]rule {
 		"AdapterArgs": {require("each")},
 		"AdapterArgs.each": {atMost(maxContainers), items(length(4096)),
 			cel("self.exists(w, w.contains('{{.Adapter}}'))", "does not name the adapter: write arguments with {{.Adapter}} and {{.AdapterPath}}")},
+		"AdapterArgs.model": {length(4096),
+			cel("self == '' || self.contains('{{.Adapter}}')", "does not name the adapter: write {{.Adapter}} into the model's name, or leave it out")},
 		"SizeRange": {cel("!"+stated("self.min")+" || !"+stated("self.max")+" || "+
 			fmt.Sprintf(parameters, "self.min")+" <= "+fmt.Sprintf(parameters, "self.max"), "min is more than max")},
 		"SizeRange.min": sized,
