@@ -63,6 +63,7 @@ input_length, output_length, hash_ids), or a synthetic workload:
 	f.IntVar(&s.requests, "requests", 2000, "requests of a workload")
 	f.Float64SliceVar(&s.rates, "rate", []float64{16, 24, 32}, "requests a second of a workload; several are replayed one after the other")
 	f.Float64Var(&s.speed, "speed", 1, "how much faster than written a trace file comes")
+	f.IntVar(&s.replay.Gateways, "gateways", s.replay.Gateways, "gateways that take the requests by turns, each of which knows only what it sent itself")
 	f.IntVar(&s.replay.Concurrency, "concurrency", 0, "callers that ask one after the other, whatever the times; 0 goes by the times")
 	f.IntVar(&s.replay.Engines, "engines", s.replay.Engines, "simulated engines")
 	f.StringSliceVar(&s.policies, "policy", []string{"round-robin", "least-request", "seed-50", "v0.3-128", picker.Default}, "policies to compare")

@@ -12,10 +12,12 @@
 // sheddable.
 //
 //   - Whoever finds room goes on at once, past those only for whom there is
-//     none (they may be bound to other endpoints, or held).
-//   - A sheddable request is shed when the pool is saturated. A pool without a
-//     ready replica is not saturated: a request of any priority waits there,
-//     and so keeps the pool's wake-up going.
+//     none (they may be bound to other endpoints).
+//   - A pool is saturated when each of its endpoints is: an endpoint that has
+//     capacity is enough. A sheddable request is shed then, any other is held:
+//     it waits here, where priority and turns count, and not in an engine's
+//     queue. A pool without a ready replica is not saturated: a request of any
+//     priority waits there, and so keeps the pool's wake-up going.
 //   - Everybody else waits, within bounds of requests and bytes. At a bound, a
 //     request of higher priority takes the places of the newest ones of the
 //     lowest priority; without such it is shed.
@@ -26,7 +28,8 @@
 // row; then its oldest request goes, so that it always moves, if slowly.
 //
 // The order of bands, turns and arrival is that of the flow control of the
-// Gateway API Inference Extension; the saturation is its detector's.
+// Gateway API Inference Extension; what saturates an endpoint is its
+// detector's.
 package admission
 
 import (
@@ -49,9 +52,8 @@ type Config struct {
 	// MaxPassed is how often in a row a priority that waits is passed over by
 	// higher ones; 0 for any number.
 	MaxPassed int
-	// HoldAt is the saturation from which requests of priority 0 and less
-	// wait here, where priority and turns count, and not in the endpoints'
-	// own queues; 0 for never.
+	// HoldAt is the saturation from which requests wait here, where priority
+	// and turns count, and not in the endpoints' own queues; 0 for never.
 	HoldAt float64
 	// QueueDepth and KVUsage are what one endpoint's queue and memory for keys
 	// and values are at when it is saturated.
@@ -62,10 +64,11 @@ type Config struct {
 	LoadStale time.Duration
 }
 
-// DefaultConfig holds 1,000 requests or 256 MiB and calls a pool saturated
-// where the endpoint picker of the Gateway API Inference Extension does.
+// DefaultConfig holds 1,000 requests or 256 MiB, and calls an endpoint
+// saturated where the endpoint picker of the Gateway API Inference Extension
+// does.
 func DefaultConfig() Config {
-	return Config{MaxQueue: 1000, MaxQueueBytes: 256 << 20, MaxFlows: 1024, MaxPassed: 20,
+	return Config{MaxQueue: 1000, MaxQueueBytes: 256 << 20, MaxFlows: 1024, MaxPassed: 20, HoldAt: 1,
 		QueueDepth: 5, KVUsage: 0.8, LoadStale: 5 * time.Second}
 }
 
@@ -107,7 +110,7 @@ const (
 	Room      Reason = "Room"      // an endpoint can take it
 	NoRoom    Reason = "NoRoom"    // every endpoint it may go to is at its limit or suspect
 	Starting  Reason = "Starting"  // no replica is ready
-	Held      Reason = "Held"      // saturated: it waits here and not at an endpoint
+	Held      Reason = "Held"      // saturated: it waits here and not in an endpoint's queue
 	Saturated Reason = "Saturated" // saturated, and the request is sheddable
 	QueueFull Reason = "QueueFull" // as many wait as may, none of a lower priority
 	BytesFull Reason = "BytesFull" // their bodies hold as much as they may
@@ -130,41 +133,59 @@ type State struct {
 	Room bool
 	// Starting: no replica is ready, so that Saturation says nothing.
 	Starting bool
-	// Saturation is the pool's, 1 for saturated. It is read only for sheddable
-	// requests and with Config.HoldAt.
+	// Saturation is the pool's: that of the endpoint that has the most
+	// capacity, 1 where none has any. It is read only for sheddable requests.
 	Saturation float64
+	// Held: no endpoint is to be sent more than it has.
+	Held bool
 }
 
-// Saturation averages endpoints. The zero value has none.
-type Saturation struct {
-	sum float64
-	n   int
+// Endpoint is what the saturation of an endpoint is worked out from.
+type Endpoint struct {
+	Load     *replica.Load // what it last said; nil when unknown
+	InFlight int           // requests of ours there now
+	AtLoad   int           // and when Load was said
+	Limit    int           // of InFlight; 0 for none
 }
 
-// Add counts an endpoint that is ready. load is what it last said, nil when
-// unknown. inFlight requests are on it now, of at most limit (0: any number).
-// An endpoint of which nothing is known counts as idle.
-func (s *Saturation) Add(c *Config, load *replica.Load, inFlight, limit int, now time.Time) {
-	s.n++
+// Saturation is an endpoint's, 1 for saturated. Where requests wait there, each
+// that was sent since waits too. An endpoint of which nothing is known counts
+// as idle, and so does the memory of one that has nothing to do: what it holds
+// is only cached.
+func (c *Config) Saturation(e *Endpoint, now time.Time) float64 {
+	return c.saturation(e, now, e.Load != nil && e.Load.Waiting > 0)
+}
+
+// Pace is the saturation of an endpoint while requests are held: each that was
+// sent there since it last spoke is taken to wait, so that those held are let
+// go as fast as the endpoint works, and not all at its first word of capacity.
+func (c *Config) Pace(e *Endpoint, now time.Time) float64 { return c.saturation(e, now, true) }
+
+func (c *Config) saturation(e *Endpoint, now time.Time, sentWait bool) float64 {
 	value := 0.0
-	if limit > 0 {
-		value = float64(inFlight) / float64(limit)
+	if e.Limit > 0 {
+		value = float64(e.InFlight) / float64(e.Limit)
 	}
-	if load != nil {
-		if w := c.weight(now.Sub(load.At)); w > 0 {
-			value = max(value, w*max(float64(load.Waiting)/c.QueueDepth, load.KV/c.KVUsage))
-		}
+	if e.Load == nil {
+		return value
 	}
-	s.sum += value
+	w := c.weight(now.Sub(e.Load.At))
+	if w == 0 {
+		return value
+	}
+	waiting := e.Load.Waiting
+	if sentWait {
+		waiting += e.InFlight - e.AtLoad
+	}
+	value = max(value, w*float64(waiting)/c.QueueDepth)
+	if e.InFlight > 0 || e.Load.Running > 0 || e.Load.Waiting > 0 {
+		value = max(value, w*e.Load.KV/c.KVUsage)
+	}
+	return value
 }
 
-// Mean is the pool's saturation; 0 without endpoints.
-func (s *Saturation) Mean() float64 {
-	if s.n == 0 {
-		return 0
-	}
-	return s.sum / float64(s.n)
-}
+// Holds reports whether requests are held at a saturation.
+func (c *Config) Holds(saturation float64) bool { return c.HoldAt > 0 && saturation >= c.HoldAt }
 
 // weight is how much a word of this age counts, from 1 down to 0. One of the
 // future, as when a clock was set back, is as doubtful as one of the past.

@@ -6,10 +6,6 @@ import (
 	"time"
 )
 
-// maxSkip is how many requests for whom there is no room are passed over in
-// search of one for whom there is.
-const maxSkip = 32
-
 // Waiter is one request. Its fields are the caller's to set before Arrive, and
 // not to be changed while it waits.
 type Waiter struct {
@@ -109,7 +105,7 @@ func (m *Machine) Judge(w *Waiter, s State, now time.Time) (Decision, Reason) {
 		return Shed, Overdue
 	case w.Priority < 0 && !s.Starting && s.Saturation >= 1:
 		return Shed, Saturated
-	case s.Room && !m.held(w.Priority, s):
+	case s.Room && !s.Held:
 		return Admit, Room
 	case m.queued-below >= c.MaxQueue:
 		return Shed, QueueFull
@@ -162,36 +158,33 @@ const (
 )
 
 // Next offers the waiting requests, in order, to place until one is Placed; it
-// is taken out of the queue and returned. nil when nobody can go on.
-func (m *Machine) Next(s State, place func(*Waiter) Trial) *Waiter {
-	skipped := 0
-	try := func(w *Waiter) (done bool) {
+// is taken out of the queue and returned. nil when nobody can go on. able
+// tells cheaply who cannot, so that any number of those are passed over.
+func (m *Machine) Next(able func(*Waiter) bool, place func(*Waiter) Trial) *Waiter {
+	if w := m.overlooked(able); w != nil {
 		switch place(w) {
 		case Placed:
-			m.counts.Admitted++
-			m.went(w.Priority)
-			m.take(w, true)
-			return true
-		case Full:
-			return true
-		}
-		skipped++
-		return skipped == maxSkip
-	}
-	if w := m.overlooked(s); w != nil && try(w) {
-		if !w.Waiting() {
+			m.admit(w)
 			m.passed = 0
+			return w
+		case Full:
+			return nil
+		case Blocked:
 		}
-		return placed(w)
 	}
 	for _, b := range m.bands {
-		if m.held(b.priority, s) {
-			return nil
-		}
 		for _, f := range b.flows {
 			for w := f.first; w != nil; w = w.next {
-				if try(w) {
-					return placed(w)
+				if !able(w) {
+					continue
+				}
+				switch place(w) {
+				case Placed:
+					m.admit(w)
+					return w
+				case Full:
+					return nil
+				case Blocked:
 				}
 			}
 		}
@@ -199,17 +192,24 @@ func (m *Machine) Next(s State, place func(*Waiter) Trial) *Waiter {
 	return nil
 }
 
-// placed is w if it was taken out of the queue.
-func placed(w *Waiter) *Waiter {
-	if w.Waiting() {
-		return nil
-	}
-	return w
+// admit takes w out of the queue, since it goes on.
+func (m *Machine) admit(w *Waiter) {
+	m.counts.Admitted++
+	m.went(w.Priority)
+	m.take(w, true)
 }
 
-// held says whether requests of a priority wait although there is room.
-func (m *Machine) held(priority int32, s State) bool {
-	return m.config.HoldAt > 0 && priority <= 0 && !s.Starting && s.Saturation >= m.config.HoldAt
+// All iterates over the waiting requests, which must not change meanwhile.
+func (m *Machine) All(yield func(*Waiter) bool) {
+	for _, b := range m.bands {
+		for _, f := range b.flows {
+			for w := f.first; w != nil; w = w.next {
+				if !yield(w) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // went notes that a request of a priority goes on.
@@ -221,20 +221,21 @@ func (m *Machine) went(priority int32) {
 	}
 }
 
-// overlooked is the oldest request of the lower priorities, when they have
-// been passed over too often.
-func (m *Machine) overlooked(s State) *Waiter {
+// overlooked is the oldest request of the lower priorities that is able to go
+// on, when they have been passed over too often.
+func (m *Machine) overlooked(able func(*Waiter) bool) *Waiter {
 	if m.config.MaxPassed == 0 || m.passed < m.config.MaxPassed || len(m.bands) < 2 {
 		return nil
 	}
 	var oldest *Waiter
 	for _, b := range m.bands[1:] {
-		if m.held(b.priority, s) {
-			break
-		}
 		for _, f := range b.flows {
-			if oldest == nil || f.first.seq < oldest.seq {
-				oldest = f.first
+			w := f.first
+			for w != nil && !able(w) {
+				w = w.next
+			}
+			if w != nil && (oldest == nil || w.seq < oldest.seq) {
+				oldest = w
 			}
 		}
 	}

@@ -44,13 +44,12 @@ func (n *naive) sum(which func(*item) bool) (count int, bytes int64) {
 
 func (n *naive) arrive(w *Waiter, s State, now time.Time) (out string) {
 	n.seq++
-	held := n.c.HoldAt > 0 && w.Priority <= 0 && !s.Starting && s.Saturation >= n.c.HoldAt
 	switch {
 	case !w.Deadline.IsZero() && !now.Before(w.Deadline):
 		return "Shed Overdue"
 	case w.Priority < 0 && !s.Starting && s.Saturation >= 1:
 		return "Shed Saturated"
-	case s.Room && !held:
+	case s.Room && !s.Held:
 		n.went(w.Priority)
 		return "Admit Room"
 	}
@@ -128,17 +127,14 @@ func (n *naive) went(priority int32) {
 }
 
 // order is who is asked, one after the other.
-func (n *naive) order(s State) (out []*item, relief bool) {
+func (n *naive) order(able func(*Waiter) bool) (out []*item, relief bool) {
 	turns := slices.Clone(n.turns)
 	slices.SortStableFunc(turns, func(a, b turn) int { return int(b.priority) - int(a.priority) })
-	turns = slices.DeleteFunc(turns, func(t turn) bool {
-		return n.c.HoldAt > 0 && t.priority <= 0 && !s.Starting && s.Saturation >= n.c.HoldAt
-	})
 	var oldest *item
 	for _, t := range turns {
 		first := true
 		for _, x := range n.waiting {
-			if x.flow != t.flow || x.w.Priority != t.priority {
+			if x.flow != t.flow || x.w.Priority != t.priority || !able(x.w) {
 				continue
 			}
 			out = append(out, x)
@@ -159,19 +155,16 @@ func (n *naive) top() int32 {
 	return slices.MaxFunc(n.waiting, func(a, b *item) int { return int(a.w.Priority) - int(b.w.Priority) }).w.Priority
 }
 
-func (n *naive) next(s State, place func(*Waiter) Trial) *Waiter {
+func (n *naive) next(able func(*Waiter) bool, place func(*Waiter) Trial) *Waiter {
 	if len(n.waiting) == 0 {
 		return nil
 	}
-	order, relief := n.order(s)
+	order, relief := n.order(able)
 	for i, x := range order {
 		switch place(x.w) {
 		case Full:
 			return nil
 		case Blocked:
-			if i+1 == maxSkip {
-				return nil
-			}
 			continue
 		}
 		n.went(x.w.Priority)
@@ -226,13 +219,14 @@ func FuzzMachine(f *testing.F) {
 		}
 		c := DefaultConfig()
 		c.MaxQueue, c.MaxQueueBytes, c.MaxFlows = 1+read()%20, int64(1+read()), 1+read()%6
-		c.MaxPassed, c.HoldAt = read()%4, float64(read()%2)/2
+		c.MaxPassed = read() % 4
 		m, n := New(c), &naive{c: c}
 		now := t0
 		var all []*Waiter
 		for len(data) > 0 {
 			op := read()
 			s := State{Room: op&1 == 0, Starting: op&6 == 6, Saturation: float64(read()%9) / 8}
+			s.Held = op&64 != 0 && !s.Starting
 			switch op >> 3 % 8 {
 			case 0, 1, 2, 3:
 				b := read()
@@ -251,7 +245,8 @@ func FuzzMachine(f *testing.F) {
 			case 4, 5:
 				odds := read()
 				place := func(w *Waiter) Trial { return []Trial{Placed, Placed, Blocked, Full}[(odds+w.Owner.(int))%4] }
-				if got, want := m.Next(s, place), n.next(s, place); got != want {
+				able := func(w *Waiter) bool { return (odds>>2+w.Owner.(int))%3 > 0 }
+				if got, want := m.Next(able, place), n.next(able, place); got != want {
 					t.Fatalf("next: %v, naively %v", got, want)
 				}
 			case 6:
@@ -297,6 +292,8 @@ func FuzzMachine(f *testing.F) {
 	})
 }
 
+func anyone(*Waiter) bool { return true }
+
 // TestLowPrioritiesMove: with a full queue of higher priorities always there,
 // the lowest get their share.
 func TestLowPrioritiesMove(t *testing.T) {
@@ -309,7 +306,7 @@ func TestLowPrioritiesMove(t *testing.T) {
 	low := 0
 	for range 10 * (c.MaxPassed + 1) {
 		m.Arrive(&Waiter{Priority: 1, Owner: -1}, State{}, t0)
-		if w := m.Next(State{}, func(*Waiter) Trial { return Placed }); w.Priority < 0 {
+		if w := m.Next(anyone, func(*Waiter) Trial { return Placed }); w.Priority < 0 {
 			if w.Owner != low {
 				t.Fatalf("%v goes before %d", w.Owner, low)
 			}
@@ -321,39 +318,61 @@ func TestLowPrioritiesMove(t *testing.T) {
 	}
 }
 
+// TestBoundBlockNobody: however many wait for what is busy, the next that can
+// go on goes, in its turn and of whatever priority.
+func TestBoundBlockNobody(t *testing.T) {
+	m := New(DefaultConfig())
+	bound := map[*Waiter]bool{}
+	for i := range 400 {
+		for _, priority := range []int32{1, 0} {
+			w := &Waiter{Priority: priority, Fairness: string(rune('a' + i%3))}
+			bound[w] = true
+			m.Arrive(w, State{}, t0)
+		}
+	}
+	able := func(w *Waiter) bool { return !bound[w] }
+	place := func(w *Waiter) Trial { return Placed }
+	for i := range int32(60) { // more than are passed over
+		low := &Waiter{Priority: i%2 - 1}
+		m.Arrive(low, State{}, t0)
+		if got := m.Next(able, place); got != low {
+			t.Fatalf("round %d: %v goes on", i, got)
+		}
+	}
+	if m.Len() != 800 || m.Next(able, place) != nil {
+		t.Errorf("%d wait", m.Len())
+	}
+}
+
 func TestSaturation(t *testing.T) {
 	c := DefaultConfig()
 	said := func(age time.Duration, waiting int, kv float64) *replica.Load {
-		return &replica.Load{At: t0.Add(-age), Waiting: waiting, KV: kv}
+		return &replica.Load{At: t0.Add(-age), Waiting: waiting, Running: 1, KV: kv}
 	}
 	for _, x := range []struct {
-		name            string
-		load            *replica.Load
-		inFlight, limit int
-		want            float64
+		name       string
+		e          Endpoint
+		want, pace float64
 	}{
-		{"unknown", nil, 100, 0, 0},
-		{"places", nil, 3, 4, 0.75},
-		{"queue", said(0, 10, 0.4), 0, 0, 2},
-		{"kv", said(time.Second, 1, 0.6), 0, 0, 0.75},
-		{"the worse of load and places", said(0, 1, 0), 4, 4, 1},
-		{"old", said(15*time.Second/2, 5, 0), 0, 0, 0.5},
-		{"too old", said(10*time.Second, 50, 1), 1, 2, 0.5},
-		{"from the future", said(-15*time.Second/2, 5, 0), 0, 0, 0.5},
+		{"unknown", Endpoint{InFlight: 100}, 0, 0},
+		{"places", Endpoint{InFlight: 3, Limit: 4}, 0.75, 0.75},
+		{"queue", Endpoint{Load: said(0, 10, 0.4)}, 2, 2},
+		{"kv", Endpoint{Load: said(time.Second, 1, 0.6)}, 0.75, 0.75},
+		{"kv of one with nothing to do", Endpoint{Load: &replica.Load{At: t0, KV: 1}}, 0, 0},
+		{"the worse of load and places", Endpoint{Load: said(0, 1, 0), InFlight: 4, AtLoad: 4, Limit: 4}, 1, 1},
+		{"more sent since", Endpoint{Load: said(0, 1, 0), InFlight: 9, AtLoad: 2}, 1.6, 1.6},
+		{"some done since", Endpoint{Load: said(0, 6, 0), InFlight: 2, AtLoad: 4}, 0.8, 0.8},
+		{"more sent since, and none waited", Endpoint{Load: said(0, 0, 0), InFlight: 9, AtLoad: 2}, 0, 1.4},
+		{"old", Endpoint{Load: said(15*time.Second/2, 5, 0)}, 0.5, 0.5},
+		{"too old", Endpoint{Load: said(10*time.Second, 50, 1), InFlight: 1, Limit: 2}, 0.5, 0.5},
+		{"from the future", Endpoint{Load: said(-15*time.Second/2, 5, 0)}, 0.5, 0.5},
 	} {
-		var s Saturation
-		s.Add(&c, x.load, x.inFlight, x.limit, t0)
-		if got := s.Mean(); got < x.want-1e-9 || got > x.want+1e-9 {
+		if got := c.Saturation(&x.e, t0); got < x.want-1e-9 || got > x.want+1e-9 {
 			t.Errorf("%s: %v, want %v", x.name, got, x.want)
 		}
-		s.Add(&c, nil, 0, 0, t0)
-		if got := s.Mean(); got < x.want/2-1e-9 || got > x.want/2+1e-9 {
-			t.Errorf("%s beside an idle one: %v, want %v", x.name, got, x.want/2)
+		if got := c.Pace(&x.e, t0); got < x.pace-1e-9 || got > x.pace+1e-9 {
+			t.Errorf("%s: pace %v, want %v", x.name, got, x.pace)
 		}
-	}
-	var none Saturation
-	if none.Mean() != 0 {
-		t.Error("a pool without endpoints is saturated")
 	}
 }
 

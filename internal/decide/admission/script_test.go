@@ -18,8 +18,8 @@ var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // TestScripts runs the scripts of testdata/*.txt: commands, each followed by
 // the indented verdicts it must have.
 //
-//	config queue=3 bytes=1000 flows=8 passed=20 hold=0
-//	pool room=0 saturation=0.5 starting=false   the state from here on
+//	config queue=3 bytes=1000 flows=8 passed=20
+//	pool room=0 saturation=0.5 starting=false held=false   the state from here on
 //	arrive ID priority=0 fair=x bytes=10 wait=5s bound
 //	free N         that many places more; a bound request takes none of them
 //	return ID      of one that was admitted
@@ -119,18 +119,18 @@ func (s *script) duration(v string) time.Duration {
 func (s *script) run(command string, words []string) {
 	switch command {
 	case "config":
-		o := s.options(words, map[string]string{"queue": "10", "bytes": "1000", "flows": "8", "passed": "20", "hold": "0"})
+		o := s.options(words, map[string]string{"queue": "10", "bytes": "1000", "flows": "8", "passed": "20"})
 		c := DefaultConfig()
 		c.MaxQueue, c.MaxQueueBytes, c.MaxFlows = int(s.number(o["queue"])), int64(s.number(o["bytes"])), int(s.number(o["flows"]))
-		c.MaxPassed, c.HoldAt = int(s.number(o["passed"])), s.number(o["hold"])
+		c.MaxPassed = int(s.number(o["passed"]))
 		if err := c.Validate(); err != nil {
 			s.t.Fatal(err)
 		}
 		s.m, s.now, s.rooms, s.state, s.all = New(c), t0, 0, State{}, map[string]*Waiter{}
 	case "pool":
-		o := s.options(words, map[string]string{"room": "0", "saturation": "0", "starting": "false"})
+		o := s.options(words, map[string]string{"room": "0", "saturation": "0", "starting": "false", "held": "false"})
 		s.rooms = int(s.number(o["room"]))
-		s.state = State{Saturation: s.number(o["saturation"]), Starting: o["starting"] == "true"}
+		s.state = State{Saturation: s.number(o["saturation"]), Starting: o["starting"] == "true", Held: o["held"] == "true"}
 		s.next()
 	case "arrive":
 		s.arrive(words[0], words[1:])
@@ -179,12 +179,10 @@ func (s *script) arrive(id string, words []string) {
 
 // next hands out the places there are.
 func (s *script) next() {
+	able := func(w *Waiter) bool { return !s.state.Held && !strings.HasSuffix(w.Owner.(string), "(bound)") }
 	for {
-		w := s.m.Next(s.state, func(w *Waiter) Trial {
-			switch {
-			case strings.HasSuffix(w.Owner.(string), "(bound)"):
-				return Blocked
-			case s.rooms == 0:
+		w := s.m.Next(able, func(w *Waiter) Trial {
+			if s.rooms == 0 {
 				return Full
 			}
 			return Placed

@@ -78,7 +78,7 @@ func (c *Choice) passed(s *step, given int, left []int32) {
 	if len(left) == 0 {
 		// Only if the request is dropped does it matter which filter left none.
 		why := c.table.none
-		if s.Filter != "drop" {
+		if s.Filter != filterDrop {
 			c.table.none = s.describe()
 			return
 		}
@@ -138,7 +138,7 @@ func (c *Choice) Reason() string {
 	}
 	p := c.trace.policy
 	for _, t := range c.trace.steps[:c.trace.n] {
-		if name := p.names[t.id]; name != "drop" {
+		if name := p.names[t.id]; name != filterDrop {
 			fmt.Fprintf(&b, "; %s %d of %d", name, t.left, t.in)
 		}
 	}

@@ -34,13 +34,16 @@ func (f filter) takes(s Step) error {
 	return nil
 }
 
+// filterDrop is the filter that drops the request.
+const filterDrop = "drop"
+
 // filters are what a Step can name. Those of the Inference Extension go by
 // what an endpoint last said, as there, however old it is; one that never
 // said anything counts as idle.
 var filters = map[string]filter{
 	"critical":         {run: ofRequest(func(in *Input) bool { return in.Critical })},
 	"sheddable":        {run: ofRequest(func(in *Input) bool { return in.Priority < 0 })},
-	"drop":             {run: ofRequest(func(*Input) bool { return false })},
+	filterDrop:         {run: ofRequest(func(*Input) bool { return false })},
 	"waiting-below":    {waiting: true, run: each(func(p *pick, s *step, e *Endpoint) bool { return load(e).Waiting < s.Waiting })},
 	"waiting-at-most":  {waiting: true, run: each(func(p *pick, s *step, e *Endpoint) bool { return load(e).Waiting <= s.Waiting })},
 	"capacity-below":   {waiting: true, kv: true, run: each(capacityBelow)},

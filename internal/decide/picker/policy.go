@@ -10,6 +10,7 @@ type Policy struct {
 	scorers []scoring
 	// Which work the scorers need.
 	prefix, session bool
+	sheds           bool // a filter drops
 }
 
 // step is a Step with its filter found.
@@ -45,6 +46,7 @@ func (p *Policy) compile(steps []Step) []step {
 	var out []step
 	for _, s := range steps {
 		id := len(p.names)
+		p.sheds = p.sheds || s.Filter == filterDrop
 		p.names = append(p.names, s.Filter)
 		out = append(out, step{Step: s, id: id, run: filters[s.Filter].run,
 			passed: p.compile(s.Then), failed: p.compile(s.Else)})
@@ -58,6 +60,10 @@ func (p *Policy) Config() Config { return p.config }
 // Affinity says whether the policy looks at prompts and at sessions: where it
 // does not, the owner need not hash them, nor keep an Index.
 func (p *Policy) Affinity() (prefix, session bool) { return p.prefix, p.session }
+
+// Sheds reports whether the policy decides by itself who is dropped when no
+// endpoint has capacity, as the trees of the Inference Extension do.
+func (p *Policy) Sheds() bool { return p.sheds }
 
 // pick is one decision under way.
 type pick struct {
@@ -107,7 +113,7 @@ func (p *pick) filter(steps []step, set []int32) []int32 {
 		p.out.passed(s, before, set[:kept])
 		if kept > 0 {
 			set = p.filter(s.passed, set[:kept])
-		} else if s.Filter == "drop" {
+		} else if s.Filter == filterDrop {
 			return nil
 		} else {
 			set = p.filter(s.failed, set)

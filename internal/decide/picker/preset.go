@@ -55,6 +55,6 @@ func tree(short, affinity, lowCost, capacity Step) []Step {
 	short.Then = []Step{affinity, {Filter: "least-queue"}, {Filter: "least-kv"}}
 	short.Else = least
 	capacity.Then = slices.Clone(least)
-	capacity.Else = []Step{{Filter: "drop"}}
+	capacity.Else = []Step{{Filter: filterDrop}}
 	return []Step{{Filter: "critical", Then: []Step{short}, Else: []Step{capacity}}}
 }

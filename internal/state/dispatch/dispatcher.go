@@ -299,7 +299,7 @@ func (p *pool) grant(r *Request, t route.Target) *Grant {
 		}
 	}
 	g.hash = scratch.Get().(*hashes)
-	g.hash.blocks = g.hash.blocks[:0]
+	g.hash.blocks, g.hash.generation = g.hash.blocks[:0], 0
 	for _, part := range r.Prompt {
 		g.tokens += int64(len(part))
 	}

@@ -65,13 +65,13 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 	}
 	x.State, _ = p.facts.state()
 	x.External = p.facts.External.String()
-	x.Queued, x.Saturation = p.queue.Len(), p.saturation(now)
+	x.Queued, x.Saturation = p.queue.Len(), p.saturation(nil, now)
 	if err := p.refuse(g); err != nil {
 		x.Decision, x.Refused = admission.Shed, err.Error()
 		return x, nil
 	}
 	g.waiter.Deadline = r.Deadline
-	s := p.condition(t.Priority, now)
+	s := p.condition(g, now)
 	s.Room = true
 	x.Decision, x.Because = p.queue.Judge(&g.waiter, s, now)
 	if x.Decision != admission.Admit {

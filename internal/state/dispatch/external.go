@@ -75,6 +75,7 @@ func (p *pool) consult(ctx context.Context, g *Grant, by Asker) (err error) {
 	switch {
 	case err == nil:
 		g.subset, g.ordered, g.open = to, true, ext.FailOpen
+		g.hash.generation = 0
 	case !errors.As(err, &silent):
 		p.mu.Unlock()
 		return err

@@ -51,6 +51,11 @@ type Grant struct {
 type hashes struct {
 	blocks  []uint64
 	allowed picker.Set
+	// bound are the slots of the subset, within how many, as they were in a
+	// generation of the pool's endpoints.
+	bound      picker.Set
+	within     int
+	generation uint64
 }
 
 var scratch = sync.Pool{New: func() any { return new(hashes) }}
@@ -124,7 +129,7 @@ func (g *Grant) Retry(ctx context.Context, failed error) error {
 	g.tried = append(g.tried, last)
 
 	err := p.mayRetry(ctx, g, last, failed, now)
-	if err == nil && p.queue.Len() == 0 {
+	if err == nil { // it goes before those that wait: it has been admitted
 		x, _ := p.main.take(g, g.tried, now)
 		if x == nil && g.unbind() { // all that the picker named have failed it
 			x, _ = p.main.take(g, g.tried, now)

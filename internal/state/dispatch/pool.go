@@ -41,6 +41,8 @@ type pool struct {
 	budget  admission.Budget
 	waking  waking
 	counts  Counts
+	// pacing: requests are held, and let go as fast as the endpoints work.
+	pacing bool
 	// policy is what both sides were made from.
 	policy routing.Picker
 	// badPolicy and badBounds say what is wrong with the facts', so that the
@@ -223,6 +225,7 @@ func (p *pool) changed(now time.Time) {
 	if p.main.alive > 0 {
 		p.waking.started()
 	}
+	p.strand(now)
 	p.pump(now)
 	if why := p.hopeless(); why != "" {
 		p.flush(why, now)
@@ -279,17 +282,17 @@ func (p *pool) arrive(g *Grant, now time.Time) (*slot, error) {
 	if !g.until.IsZero() && g.until.Before(w.Deadline) {
 		w.Deadline = g.until
 	}
-	s := p.condition(w.Priority, now)
+	s := p.condition(g, now)
 	s.Room = true
-	if g.ordered { // its picker has decided that it goes on
-		s.Saturation = 0
-	}
 	var x *slot
 	if d, _ := p.queue.Judge(w, s, now); d == admission.Admit {
 		var dropped bool
-		if x, dropped = p.main.take(g, nil, now); dropped {
+		if p.pacing {
+			p.survey(now)
+		}
+		if x, dropped = p.take(g, now); dropped {
 			p.counts.Dropped++
-			return nil, p.busy("the pool's policy sheds the request: "+p.main.choice.Reason(), admission.Saturated)
+			return nil, p.dropped()
 		}
 		s.Room = x != nil
 	}
@@ -308,12 +311,18 @@ func (p *pool) arrive(g *Grant, now time.Time) (*slot, error) {
 		g.member = p.counted()
 		g.member.move(outside, queued, now)
 	}
+	p.pacing = p.pacing || v.Reason == admission.Held
 	p.advance(g, queued, now)
 	p.enqueued(g, now)
 	for _, out := range v.Evicted {
 		p.end(out.Owner.(*Grant), p.shed(out, admission.Evicted), now)
 	}
 	return nil, nil
+}
+
+// dropped says that the policy has shed a request.
+func (p *pool) dropped() *Error {
+	return p.busy("the pool's policy sheds the request: "+p.main.choice.Reason(), admission.Saturated)
 }
 
 // refuse says why g may neither go on nor wait.
@@ -347,7 +356,7 @@ func (p *pool) shed(w *admission.Waiter, why admission.Reason) *Error {
 		return p.busy(fmt.Sprintf("waiting requests hold %d bytes, with this one's %d more than the %d that may wait",
 			p.queue.Bytes(), w.Bytes, c.MaxQueueBytes), why)
 	case admission.Saturated:
-		return p.busy(fmt.Sprintf("its replicas are saturated, and requests of priority %d are shed then", w.Priority), why)
+		return p.busy(fmt.Sprintf("no replica has capacity, and requests of priority %d are shed then", w.Priority), why)
 	case admission.Evicted:
 		return p.busy(fmt.Sprintf("as many requests wait as may, and one of a priority above %d came", w.Priority), why)
 	}
@@ -362,28 +371,6 @@ func (p *pool) hopeless() string {
 		return ""
 	}
 	return p.facts.hopeless()
-}
-
-// condition is the pool's state for a request of a priority; for the lowest
-// when pumping.
-func (p *pool) condition(priority int32, now time.Time) admission.State {
-	s := admission.State{Starting: p.main.ready == 0}
-	if !s.Starting && (priority < 0 || p.queue.Config().HoldAt > 0) {
-		s.Saturation = p.saturation(now)
-	}
-	return s
-}
-
-func (p *pool) saturation(now time.Time) float64 {
-	var s admission.Saturation
-	c := p.queue.Config()
-	for n, x := range p.main.slots {
-		if x != nil && x.serves() {
-			ep := &p.main.in.Endpoints[n]
-			s.Add(c, ep.Load, int(x.e.inFlight.Load()), x.limit, now)
-		}
-	}
-	return s.Mean()
 }
 
 // retryAfter estimates when the queue has moved: a request's mean time here,

@@ -85,7 +85,7 @@ func TestSheddable(t *testing.T) {
 
 		full := &replica.Load{At: time.Now(), Waiting: 9, KV: 0.5}
 		d.SetLoad("a", full)
-		grantOf(t, d, spot).Done(Outcome{}) // b is idle: 9/5 and 0 are 0.9
+		grantOf(t, d, spot).Done(Outcome{}) // b is idle
 		d.SetLoad("b", full)
 		var e *Error
 		if _, err := d.Admit(t.Context(), spot); !errors.As(err, &e) || !errors.Is(e, ErrBusy) || e.Reason != admission.Saturated || e.RetryAfter < time.Second {
@@ -94,7 +94,6 @@ func TestSheddable(t *testing.T) {
 		if x, _ := d.Explain(spot); x.Decision != admission.Shed || x.Because != admission.Saturated || x.Saturation != 1.8 {
 			t.Errorf("%v", x)
 		}
-		mustAdmit(t, d).Done(Outcome{})
 		time.Sleep(20 * time.Second) // what they said is too old
 		grantOf(t, d, spot).Done(Outcome{})
 
@@ -108,20 +107,29 @@ func TestSheddable(t *testing.T) {
 	})
 }
 
-// TestHold: with HoldAt what is not critical waits here while the pool is
-// saturated, and goes on when the load falls or is too old to be believed.
+// TestHold: without any setting, requests wait here while every endpoint is
+// saturated, and go on by priority when the load falls, or is too old to be
+// believed.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, _ := start(t, func(c *Config) { c.HoldAt = 1 })
+		d, _ := start(t, nil)
 		d.SetPool(pool1(0, ready("a")...))
 		ranked(d)
 		full := func() *replica.Load { return &replica.Load{At: time.Now(), Waiting: 5} }
 		d.SetLoad("a", full())
 		first := background(t.Context(), d, Request{Model: "iris"})
 		synctest.Wait()
-		grantOf(t, d, Request{Model: "vip"}).Done(Outcome{})
-		balance(t, d, 1, 0, 2)
+		vip := background(t.Context(), d, Request{Model: "vip"})
+		synctest.Wait()
+		if _, err := d.Admit(t.Context(), Request{Model: "spot"}); !errors.Is(err, ErrBusy) {
+			t.Errorf("what can be shed: %v", err)
+		}
+		balance(t, d, 2, 0, 2)
 		d.SetLoad("a", &replica.Load{At: time.Now(), Waiting: 4})
+		urgent := <-vip // the one place that is left
+		synctest.Wait()
+		balance(t, d, 1, 1, 2)
+		urgent.g.Done(Outcome{})
 		(<-first).g.Done(Outcome{})
 		d.SetLoad("a", full())
 		begin := time.Now()
@@ -141,7 +149,7 @@ func TestDeadlineOfTheRequest(t *testing.T) {
 		r := Request{Model: "iris", Deadline: begin.Add(3 * time.Second)}
 		long := admit(t.Context(), d)
 		synctest.Wait()
-		if _, err := d.Admit(t.Context(), r); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "3s") || time.Since(begin) != 3*time.Second {
+		if _, err := d.Admit(t.Context(), r); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "3s") || time.Since(begin) != 3*time.Second {
 			t.Errorf("after %v: %v", time.Since(begin), err)
 		}
 		if _, err := d.Admit(t.Context(), r); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "deadline") {

@@ -66,13 +66,13 @@ func (p *pool) patience() time.Duration {
 }
 
 // setAlarm sees that ring is called when the first deadline is over, and soon
-// while requests are held back, since what holds them fades with time.
+// while requests are held, since what holds them fades with time.
 func (p *pool) setAlarm(now time.Time) {
 	at := p.queue.Deadline()
 	if at.IsZero() {
 		return
 	}
-	if p.queue.Config().HoldAt > 0 {
+	if p.pacing {
 		if soon := now.Add(p.d.cfg.ReportEvery); soon.Before(at) {
 			at = soon
 		}
@@ -96,9 +96,7 @@ func (p *pool) ring() {
 	p.alarm = alarm{}
 	for w := p.queue.Due(now); w != nil; w = p.queue.Due(now) {
 		g := w.Owner.(*Grant)
-		err := p.unavailable(fmt.Sprintf("no replica took the request within %v: %s", w.Deadline.Sub(g.since).Round(time.Millisecond), p.obstacle()), p.waking.err)
-		err.RetryAfter, err.Reason = p.retryAfter(), admission.Overdue
-		p.end(g, err, now)
+		p.end(g, p.overdue(w.Deadline.Sub(g.since)), now)
 	}
 	p.pump(now)
 	p.setAlarm(now)
@@ -141,38 +139,77 @@ func (p *pool) end(g *Grant, why error, now time.Time) {
 	g.left <- why
 }
 
-// pump hands free places to the waiting requests, and ends the waiting of
-// those whose every endpoint has gone.
+// overdue says why a request has waited in vain: ErrBusy if there are replicas
+// that work, and others have had their places.
+func (p *pool) overdue(waited time.Duration) *Error {
+	err := p.unavailable(fmt.Sprintf("no replica took the request within %v: %s", waited.Round(time.Millisecond), p.obstacle()), p.waking.err)
+	for _, x := range p.main.slots {
+		if x != nil && x.serves() && !x.e.suspect.Load() {
+			err.Kind, err.Cause = ErrBusy, nil
+		}
+	}
+	err.RetryAfter, err.Reason = p.retryAfter(), admission.Overdue
+	return err
+}
+
+// pump hands free places to the waiting requests. It stops pacing them once
+// nobody is held any more.
 func (p *pool) pump(now time.Time) {
 	for p.queue.Len() > 0 {
+		p.survey(now)
+		if len(p.main.takers) == 0 {
+			return
+		}
 		var x *slot
-		var lost *Grant
-		w := p.queue.Next(p.condition(0, now), func(w *admission.Waiter) admission.Trial {
-			g := w.Owner.(*Grant)
-			var dropped bool
-			switch x, dropped = p.main.take(g, nil, now); {
-			case x != nil:
-				return admission.Placed
-			case g.subset != nil && p.main.within == 0:
-				lost = g
+		var shed *Grant
+		full := false
+		w := p.queue.Next(
+			func(w *admission.Waiter) bool { return p.main.reaches(w.Owner.(*Grant)) },
+			func(w *admission.Waiter) admission.Trial {
+				g := w.Owner.(*Grant)
+				var dropped bool
+				switch x, dropped = p.take(g, now); {
+				case x != nil:
+					return admission.Placed
+				case dropped:
+					shed = g
+				case g.subset != nil:
+					return admission.Blocked
+				}
+				full = true
 				return admission.Full
-			case dropped || g.subset != nil:
-				return admission.Blocked
-			}
-			return admission.Full
-		})
+			})
 		switch {
 		case w != nil:
 			g := w.Owner.(*Grant)
 			p.reserve(g, x, now)
 			g.waited += now.Sub(g.since)
 			g.left <- nil
-		case lost != nil:
-			p.queue.Leave(&lost.waiter)
-			p.end(lost, p.outside(lost), now)
+		case shed != nil:
+			p.counts.Dropped++
+			p.queue.Leave(&shed.waiter)
+			p.end(shed, p.dropped(), now)
 		default:
+			p.pacing = p.pacing && full
 			return
 		}
+	}
+	p.pacing = false
+}
+
+// strand ends the waiting of those whose every endpoint has gone.
+func (p *pool) strand(now time.Time) {
+	var lost []*Grant
+	for w := range p.queue.All {
+		if g := w.Owner.(*Grant); g.subset != nil {
+			if p.main.allowed(g); p.main.within == 0 && !g.unbind() {
+				lost = append(lost, g)
+			}
+		}
+	}
+	for _, g := range lost {
+		p.queue.Leave(&g.waiter)
+		p.end(g, p.outside(g), now)
 	}
 }
 
@@ -200,10 +237,14 @@ func (p *pool) obstacle() string {
 
 // crowded says what keeps ready replicas from taking requests.
 func (p *pool) crowded() string {
+	if p.holds() && !p.capacity(p.d.clock.Now()) {
+		c := p.queue.Config()
+		return fmt.Sprintf("no ready replica has capacity: each has %g requests in its own queue, or %g of its KV memory in use, or more", c.QueueDepth, c.KVUsage)
+	}
 	if limit := p.facts.Limits.MaxConcurrency; limit > 0 {
 		return fmt.Sprintf("every ready replica is at its limit of %d requests or has just failed", limit)
 	}
-	return "every ready replica is at its limit, is saturated, or has just failed"
+	return "every ready replica is at its limit or has just failed"
 }
 
 // waking is the state of asking for a first replica.

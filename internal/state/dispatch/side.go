@@ -31,6 +31,10 @@ type side struct {
 	only   *service.Key  // whose endpoints are chosen from; nil for all
 	spare  picker.Choice // of Grant.Alternatives
 	within int           // how many endpoints the last request's subset left
+	// generation counts the changes of the slots; 0 is none's.
+	generation uint64
+	takers     picker.Set // that may be given a request that waits
+	among      picker.Set // the only ones to choose from now; nil for all
 }
 
 // slot is an endpoint as its pool sees it.
@@ -61,6 +65,7 @@ func (s *slot) serves() bool {
 
 // set makes these the side's endpoints. Those that stay keep their slots.
 func (s *side) set(p *pool, all []listed) {
+	s.generation++
 	gone := s.byID
 	s.byID = make(map[string]int, len(all))
 	s.byAddress = nil
@@ -232,6 +237,9 @@ func (s *side) input(g *Grant, tried []*endpoint, now time.Time) {
 	} else if s.only != nil {
 		in.Allowed = s.owned(g)
 	}
+	if s.among != nil {
+		in.Allowed = s.both(g, in.Allowed)
+	}
 	in.Tried = in.Tried[:0]
 	for _, e := range tried {
 		if n, ok := s.byID[e.id]; ok {
@@ -294,19 +302,36 @@ func (s *side) owned(g *Grant) picker.Set {
 
 // allowed is the slots g may go to; within is how many they are.
 func (s *side) allowed(g *Grant) picker.Set {
-	set := g.hash.allowed
-	clear(set[:cap(set)])
-	set = set[:0]
-	s.within = 0
-	for _, a := range g.subset {
-		if x := s.find(a); x != nil {
-			set = set.Add(x.n)
-			s.within++
+	h := g.hash
+	if h.generation != s.generation {
+		clear(h.bound[:cap(h.bound)])
+		h.bound, h.within, h.generation = h.bound[:0], 0, s.generation
+		for _, a := range g.subset {
+			if x := s.find(a); x != nil {
+				h.bound = h.bound.Add(x.n)
+				h.within++
+			}
+		}
+		if h.bound == nil {
+			h.bound = picker.Set{} // nil would allow all
 		}
 	}
-	if set == nil {
-		set = picker.Set{} // nil would allow all
+	s.within = h.within
+	return h.bound
+}
+
+// both is what is in a set, nil for all, and among.
+func (s *side) both(g *Grant, set picker.Set) picker.Set {
+	out := append(g.hash.allowed[:0], s.among...)
+	for w := range out {
+		switch {
+		case set == nil:
+		case w < len(set):
+			out[w] &= set[w]
+		default:
+			out[w] = 0
+		}
 	}
-	g.hash.allowed = set
-	return set
+	g.hash.allowed = out
+	return out
 }

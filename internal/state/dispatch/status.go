@@ -30,7 +30,8 @@ type Status struct {
 	InFlight map[string]int // by replica ID, entry role only
 	// Queue is what waits, by priority, the highest first.
 	Queue []admission.Band
-	// Saturation is 1 where requests that can be shed are.
+	// Saturation is that of the endpoint that has the most capacity; from 1 on
+	// requests are held, and those that can be shed are.
 	Saturation float64
 	// Admission counts requests by what became of them, Counts other events.
 	Admission admission.Counts
@@ -123,7 +124,7 @@ func (p *pool) status(t *route.Table) Status {
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
 	s := Status{Pool: p.facts, Demand: p.account.demand(now), InFlight: make(map[string]int, len(p.main.byID)),
-		Fault: strings.Trim(p.badPolicy+"; "+p.badBounds, "; "), Queue: p.queue.Bands(), Saturation: p.saturation(now), Admission: p.queue.Counts(), Counts: p.counts}
+		Fault: strings.Trim(p.badPolicy+"; "+p.badBounds, "; "), Queue: p.queue.Bands(), Saturation: p.saturation(nil, now), Admission: p.queue.Counts(), Counts: p.counts}
 	if s.Name = t.Name(p.facts.Key); p.ref.Pool {
 		s.Name = p.facts.Key.String()
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
-	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 	"roundhouse.dev/roundhouse/internal/edge/simulate"
 )
@@ -27,16 +26,22 @@ type Config struct {
 	// Concurrency has so many callers ask one after the other, whatever the
 	// trace's times; 0 sends each request at its time.
 	Concurrency int
-	Seed        uint64 // of the picker's draws
+	// Gateways is how many take the requests by turns, each of which knows only
+	// what it sent itself.
+	Gateways int
+	Seed     uint64 // of the picker's draws
 }
 
 // DefaultConfig is eight engines, scraped ten times a second.
 func DefaultConfig() Config {
-	return Config{Engines: 8, Physics: simulate.DefaultPhysics(), Policy: picker.Default, Scrape: 100 * time.Millisecond, Seed: 1}
+	return Config{Engines: 8, Physics: simulate.DefaultPhysics(), Policy: picker.Default, Scrape: 100 * time.Millisecond, Gateways: 1, Seed: 1}
 }
 
 // maxEngines bounds Config.Engines.
 const maxEngines = 4096
+
+// maxGateways bounds Config.Gateways.
+const maxGateways = 64
 
 // Validate reports every field that is out of range.
 func (c Config) Validate() error {
@@ -49,6 +54,9 @@ func (c Config) Validate() error {
 	}
 	if c.Concurrency < 0 {
 		errs = append(errs, fmt.Errorf("concurrency is %d: want 0 or more", c.Concurrency))
+	}
+	if c.Gateways < 1 || c.Gateways > maxGateways {
+		errs = append(errs, fmt.Errorf("gateways is %d: want 1 to %d", c.Gateways, maxGateways))
 	}
 	_, err := picker.Preset(c.Policy)
 	return errors.Join(append(errs, err)...)
@@ -77,26 +85,22 @@ type Result struct {
 
 // run is a replay under way.
 type run struct {
-	cfg     Config
-	trace   *Trace
-	policy  *picker.Policy
-	index   *picker.Index
-	in      picker.Input
-	choice  picker.Choice
-	machine *admission.Machine
-
-	engines []*simulate.Scheduler
-	flights []flight // by the request's place in the trace
-	answers []Answer
-	next    int // the next request to send
-	open    int // requests on engines
-	begun   time.Time
-	end     time.Duration
+	cfg      Config
+	trace    *Trace
+	gateways []*gateway
+	engines  []*simulate.Scheduler
+	flights  []flight // by the request's place in the trace
+	answers  []Answer
+	next     int // the next request to send
+	open     int // requests that wait or are on engines
+	begun    time.Time
+	end      time.Duration
 }
 
-// flight is a request on its engine.
+// flight is a request that waits or is on its engine.
 type flight struct {
-	sent     time.Duration
+	by       *gateway
+	came     time.Duration
 	uncached int64
 	answered bool
 }
@@ -115,25 +119,17 @@ func Run(cfg Config, trace *Trace) (*Result, error) {
 }
 
 func newRun(cfg Config, trace *Trace) (*run, error) {
-	preset, err := picker.Preset(cfg.Policy)
-	if err != nil {
-		return nil, err
-	}
-	policy, err := picker.New(preset)
-	if err != nil {
-		return nil, err
-	}
-	index, err := picker.NewIndex(picker.DefaultIndexConfig())
-	if err != nil {
-		return nil, err
-	}
+	r := &run{cfg: cfg, trace: trace, flights: make([]flight, len(trace.Requests)), answers: make([]Answer, len(trace.Requests)), begun: time.Unix(0, 0)}
 	random := rand.New(rand.NewPCG(cfg.Seed, 0x726f75746e67))
-	r := &run{cfg: cfg, trace: trace, policy: policy, index: index, machine: admission.New(admission.DefaultConfig()),
-		flights: make([]flight, len(trace.Requests)), answers: make([]Answer, len(trace.Requests)), begun: time.Unix(0, 0)}
-	r.in.Random = func(n uint32) uint32 { return random.Uint32N(n) }
-	for i := range cfg.Engines {
+	for range cfg.Gateways {
+		g, err := newGateway(r, random)
+		if err != nil {
+			return nil, err
+		}
+		r.gateways = append(r.gateways, g)
+	}
+	for range cfg.Engines {
 		r.engines = append(r.engines, simulate.NewScheduler(cfg.Physics))
-		r.in.Endpoints = append(r.in.Endpoints, picker.Endpoint{Name: fmt.Sprintf("engine-%d", i), Open: true, Resident: &picker.Residency{}})
 	}
 	return r, nil
 }
@@ -149,10 +145,7 @@ func (r *run) loop() {
 				at, what, engine = due, true, i
 			}
 		}
-		if !what {
-			return // only the shed are left; cannot be, but must not hang
-		}
-		if scrape <= at {
+		if scrape <= at || !what { // without an event, requests are held
 			now = max(now, scrape)
 			r.scrape(now)
 			scrape = now + r.cfg.Scrape
@@ -161,6 +154,11 @@ func (r *run) loop() {
 		now = max(now, at)
 		if engine >= 0 {
 			r.effects(engine, r.engines[engine].Step(simulate.Tick{}, now))
+			for _, g := range r.gateways {
+				if g.freed {
+					g.pump(now)
+				}
+			}
 		} else {
 			r.send(now)
 		}
@@ -188,67 +186,48 @@ func (r *run) scrape(now time.Duration) {
 		if r.cfg.Physics.MaxAdapters > 0 {
 			load.Adapters = &replica.Adapters{Running: st.RunningAdapters, Waiting: st.WaitingAdapters, Max: r.cfg.Physics.MaxAdapters}
 		}
-		ep := &r.in.Endpoints[i]
-		ep.Load, ep.AtLoad = load, ep.InFlight
-		ep.Resident.Observe(load.Adapters)
+		for _, g := range r.gateways {
+			g.said(i, load)
+		}
+	}
+	for _, g := range r.gateways {
+		g.pump(now)
 	}
 }
 
-// send admits the next request and gives it to an engine.
+// send has a gateway take the next request.
 func (r *run) send(now time.Duration) {
 	n := r.next
 	r.next++
-	q := &r.trace.Requests[n]
-	r.answers[n] = Answer{Priority: q.Priority, Engine: -1}
+	g := r.gateways[n%len(r.gateways)]
+	r.answers[n] = Answer{Priority: r.trace.Requests[n].Priority, Engine: -1}
+	r.flights[n] = flight{by: g, came: now}
 	r.end = max(r.end, now)
-	clock := r.begun.Add(now)
-	if decision, _ := r.machine.Judge(&admission.Waiter{Priority: q.Priority}, r.state(clock), clock); decision == admission.Shed {
-		return
-	}
-	r.in.Now, r.in.Adapter, r.in.Session = clock, q.Adapter, q.Session
-	r.in.Priority, r.in.Critical = int(q.Priority), q.Priority > 0
-	r.in.Blocks, r.in.Tokens = q.pickerBlocks(), int64(q.Prompt)
-	r.policy.Pick(&r.in, r.index, &r.choice)
-	r.in.Turn++
-	if r.choice.Outcome != picker.Picked {
-		return
-	}
-	slot := r.choice.Slot
-	ep := &r.in.Endpoints[slot]
-	r.index.Sent(slot, r.in.Blocks)
-	ep.Resident.Used(q.Adapter)
-	ep.InFlight++
-	ep.Tokens += r.choice.Uncached
-	r.open++
-	r.answers[n].Engine, r.flights[n] = slot, flight{sent: now, uncached: r.choice.Uncached}
-	r.effects(slot, r.engines[slot].Step(simulate.Arrive{Sequence: simulate.Sequence{ID: uint64(n), PromptTokens: q.Prompt,
-		OutputTokens: q.Output, Keys: q.Keys, Adapter: q.Adapter}}, now))
+	g.arrive(n, now)
 }
 
-// state is what admission asks of a pool.
-func (r *run) state(now time.Time) admission.State {
-	var s admission.Saturation
-	for i := range r.in.Endpoints {
-		ep := &r.in.Endpoints[i]
-		s.Add(r.machine.Config(), ep.Load, ep.InFlight, 0, now)
-	}
-	return admission.State{Room: true, Saturation: s.Mean()}
+// forward gives a request to an engine.
+func (r *run) forward(n, engine int, now time.Duration) {
+	q := &r.trace.Requests[n]
+	r.answers[n].Engine = engine
+	r.effects(engine, r.engines[engine].Step(simulate.Arrive{Sequence: simulate.Sequence{ID: uint64(n), PromptTokens: q.Prompt,
+		OutputTokens: q.Output, Keys: q.Keys, Adapter: q.Adapter}}, now))
 }
 
 // effects notes what an engine did.
 func (r *run) effects(engine int, all []simulate.Effect) {
-	ep := &r.in.Endpoints[engine]
 	for _, e := range all {
 		f, a := &r.flights[e.ID], &r.answers[e.ID]
+		ep := &f.by.in.Endpoints[engine]
 		r.end = max(r.end, e.At)
 		switch e.Kind {
 		case simulate.Token:
 			if !f.answered {
-				f.answered, a.First = true, e.At-f.sent
+				f.answered, a.First = true, e.At-f.came
 				ep.Tokens -= f.uncached
 			}
 		case simulate.Finished:
-			a.Total, a.Tokens = e.At-f.sent, e.Tokens
+			a.Total, a.Tokens = e.At-f.came, e.Tokens
 		case simulate.RejectedFull, simulate.RejectedTooLong:
 			a.Engine = -1
 			ep.Tokens -= f.uncached
@@ -258,6 +237,7 @@ func (r *run) effects(engine int, all []simulate.Effect) {
 		if e.Kind != simulate.Token {
 			ep.InFlight--
 			r.open--
+			f.by.freed = true
 		}
 	}
 }

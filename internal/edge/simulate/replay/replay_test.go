@@ -132,9 +132,9 @@ func TestReadMooncake(t *testing.T) {
 
 func TestConfigErrors(t *testing.T) {
 	cfg := DefaultConfig()
-	cfg.Engines, cfg.Scrape, cfg.Policy, cfg.Concurrency = 0, 0, "lest-request", -1
+	cfg.Engines, cfg.Scrape, cfg.Policy, cfg.Concurrency, cfg.Gateways = 0, 0, "lest-request", -1, 0
 	_, err := Run(cfg, &Trace{})
-	for _, want := range []string{"engines is 0", "scrape is 0s", "least-request", "concurrency is -1", "0 requests"} {
+	for _, want := range []string{"engines is 0", "scrape is 0s", "least-request", "concurrency is -1", "gateways is 0", "0 requests"} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("error %v does not say %q", err, want)
 		}
