@@ -287,10 +287,7 @@ func (p *pool) arrive(g *Grant, now time.Time) (*slot, error) {
 	var x *slot
 	if d, _ := p.queue.Judge(w, s, now); d == admission.Admit {
 		var dropped bool
-		if p.pacing {
-			p.survey(now)
-		}
-		if x, dropped = p.take(g, now); dropped {
+		if x, dropped = p.main.take(g, nil, now); dropped {
 			p.counts.Dropped++
 			return nil, p.dropped()
 		}

@@ -168,7 +168,7 @@ func (p *pool) pump(now time.Time) {
 			func(w *admission.Waiter) admission.Trial {
 				g := w.Owner.(*Grant)
 				var dropped bool
-				switch x, dropped = p.take(g, now); {
+				switch x, dropped = p.main.take(g, nil, now); {
 				case x != nil:
 					return admission.Placed
 				case dropped:

@@ -13,14 +13,16 @@ func (p *pool) condition(g *Grant, now time.Time) admission.State {
 	if s.Starting || g.ordered { // its picker has decided that it goes on
 		return s
 	}
+	s.Held = p.holds() && !p.capacity(now)
 	if g.waiter.Priority < 0 {
 		var among picker.Set
 		if g.subset != nil {
 			among = p.main.allowed(g)
 		}
-		s.Saturation = p.saturation(among, now)
+		if s.Saturation = p.saturation(among, now); s.Held { // what capacity comes is for those that wait
+			s.Saturation = max(s.Saturation, 1)
+		}
 	}
-	s.Held = p.holds() && !p.capacity(now)
 	return s
 }
 
@@ -94,15 +96,6 @@ func (p *pool) survey(now time.Time) {
 			s.takers = s.takers.Add(n)
 		}
 	}
-}
-
-// take reserves a place for g, on one of the takers while requests are held.
-func (p *pool) take(g *Grant, now time.Time) (x *slot, dropped bool) {
-	if p.pacing {
-		p.main.among = p.main.takers
-		defer func() { p.main.among = nil }()
-	}
-	return p.main.take(g, nil, now)
 }
 
 // reaches reports whether g may go to one of the takers.

@@ -34,7 +34,6 @@ type side struct {
 	// generation counts the changes of the slots; 0 is none's.
 	generation uint64
 	takers     picker.Set // that may be given a request that waits
-	among      picker.Set // the only ones to choose from now; nil for all
 }
 
 // slot is an endpoint as its pool sees it.
@@ -237,9 +236,6 @@ func (s *side) input(g *Grant, tried []*endpoint, now time.Time) {
 	} else if s.only != nil {
 		in.Allowed = s.owned(g)
 	}
-	if s.among != nil {
-		in.Allowed = s.both(g, in.Allowed)
-	}
 	in.Tried = in.Tried[:0]
 	for _, e := range tried {
 		if n, ok := s.byID[e.id]; ok {
@@ -318,20 +314,4 @@ func (s *side) allowed(g *Grant) picker.Set {
 	}
 	s.within = h.within
 	return h.bound
-}
-
-// both is what is in a set, nil for all, and among.
-func (s *side) both(g *Grant, set picker.Set) picker.Set {
-	out := append(g.hash.allowed[:0], s.among...)
-	for w := range out {
-		switch {
-		case set == nil:
-		case w < len(set):
-			out[w] &= set[w]
-		default:
-			out[w] = 0
-		}
-	}
-	g.hash.allowed = out
-	return out
 }

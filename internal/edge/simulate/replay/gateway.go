@@ -57,11 +57,12 @@ func (g *gateway) arrive(n int, now time.Duration) {
 	g.pump(now)
 	clock := g.r.begun.Add(now)
 	w := &admission.Waiter{Priority: g.r.trace.Requests[n].Priority, Owner: n}
-	v := g.machine.Arrive(w, g.state(clock), clock)
-	for _, out := range v.Evicted {
-		_ = out // it has no answer, as if it had been shed
-		g.r.open--
+	state := g.state(clock)
+	if state.Held && w.Priority < 0 {
+		state.Saturation = 1
 	}
+	v := g.machine.Arrive(w, state, clock)
+	g.r.open -= len(v.Evicted) // they have no answer, as if they had been shed
 	switch v.Decision {
 	case admission.Admit:
 		g.r.open++
@@ -138,9 +139,6 @@ func (g *gateway) place(n int, now time.Duration) bool {
 	g.in.Now, g.in.Adapter, g.in.Session = g.r.begun.Add(now), q.Adapter, q.Session
 	g.in.Priority, g.in.Critical = int(q.Priority), q.Priority > 0
 	g.in.Blocks, g.in.Tokens = q.pickerBlocks(), int64(q.Prompt)
-	if g.in.Allowed = nil; g.pacing {
-		g.in.Allowed = g.takers
-	}
 	g.policy.Pick(&g.in, g.index, &g.choice)
 	g.in.Turn++
 	if g.choice.Outcome != picker.Picked {
