@@ -65,13 +65,13 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if n.traffic, err = front.NewTraffic(demands, "", cfg.log); err != nil {
 		return nil, err
 	}
-	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: executable(), Fetcher: fetcher{n.store},
+	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: executable(), Fetcher: fetcher{n.store}, Fingerprint: n.fingerprint,
 		Drain: n.traffic.Drain, Env: cfg.hub.environment(), Logger: cfg.log})
 	if err != nil {
 		return nil, err
 	}
 	n.fleet, err = fleet.New(fleet.Config{Platform: n.platform, Store: cfg.dir, Models: inspector{n.store}, Traffic: n.traffic, Routing: n.traffic,
-		Catalog: runtimes, URL: n.url, Log: cfg.log})
+		Fingerprint: n.fingerprint, Catalog: runtimes, URL: n.url, Log: cfg.log})
 	if err != nil {
 		return nil, err
 	}
@@ -212,6 +212,11 @@ func (f fetcher) Fetch(ctx context.Context, uri string, progress func(done, tota
 			progress(p.Done, p.Total)
 		}
 	})
+}
+
+// fingerprint tells the files of a model in place from later ones.
+func (n *node) fingerprint(ctx context.Context, uri string) string {
+	return n.store.Fingerprint(ctx, artifact.Request{URI: uri})
 }
 
 // inspector reads models' attributes for the fleet.

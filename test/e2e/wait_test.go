@@ -85,9 +85,9 @@ type listed struct {
 		URL      string
 	}
 	Replicas []struct {
-		ID, Phase, Message string
-		HTTP, GRPC         string
-		PID, Restarts      int
+		ID, Revision, Phase, Message string
+		HTTP, GRPC                   string
+		PID, Restarts                int
 	}
 }
 

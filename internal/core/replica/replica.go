@@ -66,5 +66,6 @@ func (r Replica) Alive() bool { return r.Phase != Draining }
 // Reasons that others than the platform act on.
 const (
 	ReasonProgramMissing = "ProgramMissing" // the command is not on PATH; Message has the install line
+	ReasonModelChanged   = "ModelChanged"   // the model's files are no longer those of the revision
 	ReasonStartupTimeout = "StartupTimeout" // not ready within Limits.StartupTimeout
 )

@@ -24,6 +24,8 @@ type Input struct {
 	Adapters []Adapter
 	// Cluster: replicas are pods, and Process is left out.
 	Cluster bool
+	// Fingerprint is of the model's files, "" where they are not known.
+	Fingerprint string
 	// Image is this program's own, for pods; it takes the place of ownImage.
 	Image string
 }
@@ -53,6 +55,9 @@ func (in Input) Hash() string {
 	parts := []any{svc, rt, in.Protocol, in.URI, in.Attributes.Format}
 	for _, a := range in.Adapters {
 		parts = append(parts, a.URI) // its rank is what was found there
+	}
+	if in.Fingerprint != "" {
+		parts = append(parts, in.Fingerprint)
 	}
 	return hash(parts...)
 }
@@ -105,7 +110,7 @@ func hash(parts ...any) string {
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol,
-		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name}, Image: in.Image,
+		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image,
 		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = s.Name + "-" + rev.Hash[:8]
 	if in.Cluster && s.Model != nil {

@@ -87,6 +87,25 @@ type Model struct {
 	Storage *service.Storage `json:"storage,omitempty"`
 	// Adapters are fetched, or handed on, as the model is.
 	Adapters []Adapter `json:"adapters,omitempty"`
+	// Fingerprint tells the files that the revision serves, its adapters'
+	// included, from those that take their place later; "" where that is not
+	// known.
+	Fingerprint string `json:"fingerprint,omitempty"`
+}
+
+// Fingerprints puts together what of tells of the files at each URI; "" when it
+// knows none.
+func (m Model) Fingerprints(of func(uri string) string) string {
+	if m.Verbatim {
+		return ""
+	}
+	out := of(m.URI)
+	for _, a := range m.Adapters {
+		if one := of(a.URI); one != "" {
+			out += "+" + one
+		}
+	}
+	return out
 }
 
 // Component is one role of a revision.

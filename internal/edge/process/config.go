@@ -30,6 +30,10 @@ type Config struct {
 	Host string
 	// Fetcher brings models; nil refuses every model that must be fetched.
 	Fetcher Fetcher
+	// Fingerprint tells the files at a URI from those that take their place
+	// later; "" where it does not know. A replica starts with those of its
+	// revision alone. nil knows none.
+	Fingerprint func(ctx context.Context, uri string) string
 	// Devices are the accelerators' names as CUDA_VISIBLE_DEVICES takes them;
 	// a replica's GPUs are indexes into it. nil means look (Discover).
 	Devices []string

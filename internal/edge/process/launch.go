@@ -63,6 +63,9 @@ func (u *unit) launch() (*running, error) {
 	if r.adapters, err = u.fetchAdapters(); err != nil {
 		return nil, err
 	}
+	if err := u.sameFiles(); err != nil {
+		return nil, err
+	}
 	if err := u.takeGPUs(r, c.Process.GPUs); err != nil {
 		return nil, err
 	}
@@ -172,6 +175,19 @@ func (u *unit) bring(uri, what string) (string, error) {
 		return "", troublef("ModelLoadFailed", "%s", oneLine(what+err.Error()))
 	}
 	return path, nil
+}
+
+// sameFiles refuses a model whose files are no longer those that the replica's
+// revision was made for: another replica of it may serve them.
+func (u *unit) sameFiles() error {
+	want, of := u.model.Fingerprint, u.p.cfg.Fingerprint
+	if want == "" || of == nil {
+		return nil
+	}
+	if got := u.model.Fingerprints(func(uri string) string { return of(u.ending, uri) }); got != want && u.ending.Err() == nil {
+		return troublef(replica.ReasonModelChanged, "the files of its model have changed since its revision was made")
+	}
+	return nil
 }
 
 // progressInterval bounds how often a fetch's progress is published.

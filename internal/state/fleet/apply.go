@@ -28,7 +28,8 @@ type ApplyOptions struct {
 
 // Apply makes objects the desired ones: all of them or, when any is refused,
 // none. It returns once they are stored; what follows shows in their status.
-func (f *Fleet) Apply(_ context.Context, objects []Object, o ApplyOptions) ([]Change, error) {
+func (f *Fleet) Apply(ctx context.Context, objects []Object, o ApplyOptions) ([]Change, error) {
+	moved := f.moved(ctx, objects)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.admit(objects); err != nil {
@@ -42,6 +43,9 @@ func (f *Fleet) Apply(_ context.Context, objects []Object, o ApplyOptions) ([]Ch
 	}()
 	for _, obj := range objects {
 		change, err := f.put(obj, o)
+		if change.Action == "unchanged" && f.refresh(obj, moved) {
+			change.Action = "configured"
+		}
 		if err != nil {
 			return out, err
 		}
@@ -125,6 +129,17 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 		f.mu.routing[id] = obj
 	}
 	return change, nil
+}
+
+// refresh has the services looked at now whose model's files have changed, of
+// those that obj is or is a model of; false when there is none.
+func (f *Fleet) refresh(obj Object, moved map[service.Key]bool) (any bool) {
+	f.touch(func(e *entry) bool {
+		is := moved[e.object.Key] && obj.concerns(e)
+		any = any || is
+		return is
+	})
+	return any
 }
 
 // nudge has a service that could not be run looked at now: whoever applies it

@@ -31,6 +31,10 @@ type Config struct {
 	Catalog []service.Runtime
 	// URL is the address people reach a service at.
 	URL func(service.Key) string
+	// Fingerprint tells the files of a model that is used in place from those
+	// that take their place later; "" where they are not known, or never change.
+	// nil knows none.
+	Fingerprint func(ctx context.Context, uri string) string
 	// Cluster: replicas are pods.
 	Cluster bool
 	// Image is this program's own, for pods; see workload.Input.
@@ -134,6 +138,9 @@ type Record struct {
 	Revision  workload.Revision `json:"revision"`
 	// Proven says that a canary's replica has been ready once.
 	Proven bool `json:"proven,omitempty"`
+	// Inputs hashes the objects that the revision was made from, by ID; nil in
+	// records of versions that did not note them.
+	Inputs map[string]string `json:"inputs,omitempty"`
 }
 
 // Fleet is safe for concurrent use.
@@ -174,6 +181,7 @@ type entry struct {
 	usage   map[service.Role]*usage
 	retry   retry
 	canary  rollout.Canary // how far it has come, if it is one
+	files   string         // fingerprint of its model's as first seen
 	// lastReplica is the newest there has been, for its logs.
 	lastReplica string
 }
@@ -248,10 +256,8 @@ func (f *Fleet) Restore(ctx context.Context) error {
 		}
 	}
 	forgotten := f.restoreCanaries(pinned)
-	made, _ := f.cfg.Store.(Made)
 	for k, e := range f.mu.services {
-		e.stale = e.record == nil || e.record.Selection != f.selectionHash(e.object) ||
-			made != nil && !made.MadeFrom(k, e.object.Original) // changed while nobody looked
+		e.stale = f.outdated(ctx, k, e)
 		if e.record != nil {
 			err := f.cfg.Platform.Apply(ctx, e.record.Revision)
 			e.applied = err == nil

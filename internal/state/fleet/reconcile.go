@@ -24,6 +24,7 @@ type work struct {
 	failure    *service.Failure
 	wake       int
 	asleep     bool
+	files      string
 	roles      map[service.Role]roleState
 	replicas   []replica.Replica
 	// trouble is what the platform refused.
@@ -42,7 +43,7 @@ type work struct {
 func (f *Fleet) workOn(k service.Key, e *entry) *work {
 	w := &work{key: k, object: e.object, generation: e.generation, record: e.record, stale: e.stale,
 		reselect: e.reselect, applied: e.applied, failure: e.failure,
-		wake: e.wake, asleep: e.asleep, roles: map[service.Role]roleState{}}
+		wake: e.wake, asleep: e.asleep, files: e.files, roles: map[service.Role]roleState{}}
 	for r, s := range e.roles {
 		w.roles[r] = *s
 	}
@@ -103,14 +104,17 @@ func (f *Fleet) converge(ctx context.Context, w *work) (time.Duration, error) {
 	if w.stale {
 		again = f.resolve(ctx, w)
 	}
-	if w.record != nil && !w.applied {
-		if err := f.cfg.Platform.Apply(ctx, w.record.Revision); err != nil {
-			return 0, fmt.Errorf("apply revision %s: %w", w.record.Revision.Name, err)
-		}
-		w.applied = true
+	if err := f.applyRevision(ctx, w); err != nil {
+		return 0, err
 	}
 	if err := f.observe(ctx, w); err != nil {
 		return 0, err
+	}
+	if !w.stale && w.later == 0 && w.refused() {
+		again = sooner(again, f.resolve(ctx, w))
+		if err := f.applyRevision(ctx, w); err != nil {
+			return 0, err
+		}
 	}
 	if err := f.prove(w); err != nil {
 		return 0, fmt.Errorf("store that %s has been ready: %w", w.key, err)
@@ -124,6 +128,18 @@ func (f *Fleet) converge(ctx context.Context, w *work) (time.Duration, error) {
 		again = sooner(again, next)
 	}
 	return again, nil
+}
+
+// applyRevision hands the platform a revision that it does not have.
+func (f *Fleet) applyRevision(ctx context.Context, w *work) error {
+	if w.record == nil || w.applied {
+		return nil
+	}
+	if err := f.cfg.Platform.Apply(ctx, w.record.Revision); err != nil {
+		return fmt.Errorf("apply revision %s: %w", w.record.Revision.Name, err)
+	}
+	w.applied = true
+	return nil
 }
 
 func sooner(a, b time.Duration) time.Duration {
@@ -253,7 +269,7 @@ func (f *Fleet) finish(w *work) {
 		e.canary = c
 		f.queue.add(w.key.Stable())
 	}
-	e.record, e.applied, e.failure = w.record, w.applied, w.failure
+	e.record, e.applied, e.failure, e.files = w.record, w.applied, w.failure, w.files
 	if w.failure == nil {
 		e.retry = retry{}
 	}

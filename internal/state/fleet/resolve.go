@@ -54,7 +54,7 @@ func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
 		w.applied = false
 	}
 	defer f.prune(w.key) // what it was the canary of, it is now
-	if w.record != nil && w.applied {
+	if w.record != nil && w.applied && !f.renote(w, next) {
 		return 0
 	}
 	if err := f.cfg.Store.PutRecord(*next); err != nil {
@@ -63,6 +63,13 @@ func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
 	}
 	w.record = next
 	return 0
+}
+
+// renote reports whether a record is to be written again although the revision
+// stays, for what it was made from. On a cluster that is not worth a write: the
+// service is looked at anew after a restart, and comes to the same.
+func (f *Fleet) renote(w *work, next *Record) bool {
+	return !f.cfg.Cluster && w.record.Inputs != nil && !maps.Equal(w.record.Inputs, next.Inputs)
 }
 
 // fail notes why w cannot be run, and has its inputs resolved again after
@@ -149,6 +156,7 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 	if again, failure := f.ranks(ctx, w, &in); again > 0 {
 		return nil, again, failure
 	}
+	w.settleFiles(&in, m.files)
 	rev, err := workload.Render(in)
 	if err != nil {
 		return nil, 0, &service.Failure{Reason: reasonInvalidSpec, Message: err.Error()}
@@ -158,7 +166,9 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 			Message: "spec.transformer: not run on one machine yet: serve it as a service of its own that calls this one"}
 	}
 	rev.Service = w.key
-	return &Record{Service: w.key, Selection: hash, Revision: rev}, 0, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &Record{Service: w.key, Selection: hash, Revision: rev, Inputs: f.inputs(w.object, rev.Runtime)}, 0, nil
 }
 
 type choice struct {
@@ -213,6 +223,7 @@ type resolvedModel struct {
 	uri        string
 	attributes service.Attributes
 	adapters   []workload.Adapter
+	files      string // fingerprint of its own and of the adapters'
 }
 
 // model follows a service's model to its URI and attributes, and fills what
@@ -242,6 +253,7 @@ func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
 	if m.adapters, err = f.adapters(ctx, o, base); err != nil {
 		return m, err
 	}
+	m.files = f.fingerprints(ctx, workload.Model{URI: m.uri, Adapters: m.adapters})
 	if m.uri == "" || !worthInspecting(m) {
 		return m, nil
 	}
@@ -294,6 +306,11 @@ func (o Object) uri(written string) string {
 func (f *Fleet) findModel(ref service.ObjectRef, namespace string) (Object, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.findModelLocked(ref, namespace)
+}
+
+// findModelLocked is findModel with Fleet.mu held.
+func (f *Fleet) findModelLocked(ref service.ObjectRef, namespace string) (Object, bool) {
 	for _, ns := range []string{namespace, ""} {
 		if o, ok := f.mu.models[ID{Kind: "model", Key: service.Key{Namespace: ns, Name: ref.Name}}]; ok &&
 			(ref.Kind == "" || ref.Kind == o.Origin.Kind) {

@@ -1,0 +1,186 @@
+package fleet
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// inputs hashes the objects that a service's revision is made from, by ID: its
+// own, its model's, its adapters', and its runtime's unless that is of the
+// catalog. Fleet.mu is held.
+func (f *Fleet) inputs(o Object, pinned service.RuntimeChoice) map[string]string {
+	out := map[string]string{o.ID().String(): o.digest()}
+	add := func(in Object, ok bool) {
+		if ok {
+			out[in.ID().String()] = in.digest()
+		}
+	}
+	if m := o.Service.Model; m != nil && m.Ref != nil {
+		add(f.findModelLocked(*m.Ref, o.Key.Namespace))
+	}
+	for _, name := range o.Service.AdapterNames() {
+		w, ok := f.mu.models[ID{Kind: weightKind, Key: service.Key{Name: name}}]
+		add(w, ok)
+	}
+	if pinned.Scope != service.ScopeCatalog {
+		rt, ok := f.mu.runtimes[ID{Kind: "runtime", Key: service.Key{Namespace: pinned.Namespace, Name: pinned.Name}}]
+		add(rt, ok)
+	}
+	return out
+}
+
+// digest is of what was applied.
+func (o Object) digest() string {
+	h := sha256.New()
+	_, _ = h.Write(o.Original)
+	if len(o.URIs) > 0 {
+		_ = json.NewEncoder(h).Encode(o.URIs) // a map's keys are sorted; its strings can be encoded
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16]
+}
+
+// outdated reports whether what is desired of a restored service is no longer
+// what its record was made from: stored by an owner that did not live to act
+// on it, or changed while there was none. An object that is gone changes
+// nothing, as its deletion did not. Fleet.mu is held.
+func (f *Fleet) outdated(ctx context.Context, k service.Key, e *entry) bool {
+	r := e.record
+	if r == nil || r.Selection != f.selectionHash(e.object) {
+		return true
+	}
+	if made, ok := f.cfg.Store.(Made); ok && !made.MadeFrom(k, e.object.Original) {
+		return true
+	}
+	e.files = f.fingerprints(ctx, r.Revision.Model)
+	if was := r.Revision.Model.Fingerprint; was != "" && e.files != "" && e.files != was {
+		return true
+	}
+	if r.Inputs == nil { // of a version that did not note them
+		return !f.cfg.Cluster && f.known(r.Revision.Runtime)
+	}
+	for id, hash := range f.inputs(e.object, r.Revision.Runtime) {
+		if r.Inputs[id] != hash {
+			return true
+		}
+	}
+	return false
+}
+
+// known reports whether a pinned runtime is still there, so that to resolve
+// its service anew chooses no other. Fleet.mu is held.
+func (f *Fleet) known(pinned service.RuntimeChoice) bool {
+	if pinned.Scope != service.ScopeCatalog && pinned.Name != "" {
+		_, ok := f.mu.runtimes[ID{Kind: "runtime", Key: service.Key{Namespace: pinned.Namespace, Name: pinned.Name}}]
+		return ok
+	}
+	for i := range f.cfg.Catalog {
+		if f.cfg.Catalog[i].Name == pinned.Name {
+			return true
+		}
+	}
+	return pinned.Name == ""
+}
+
+// fingerprints tells the files of a model and its adapters from others; "" when
+// nothing is known of them.
+func (f *Fleet) fingerprints(ctx context.Context, m workload.Model) string {
+	if f.cfg.Fingerprint == nil {
+		return ""
+	}
+	return m.Fingerprints(func(uri string) string { return f.cfg.Fingerprint(ctx, uri) })
+}
+
+// settleFiles has the files of a model count as an input of its revision. One of
+// a version that did not note them stands, until they are other than those
+// first seen.
+func (w *work) settleFiles(in *workload.Input, files string) {
+	first := w.files
+	if w.files == "" {
+		w.files = files
+	}
+	in.Fingerprint = files
+	if w.record == nil {
+		return
+	}
+	was := w.record.Revision.Model
+	if was.Fingerprint != "" && files == "" && was.URI == in.URI { // nothing is known, so nothing has changed
+		in.Fingerprint = was.Fingerprint
+	}
+	if was.Fingerprint == "" && (first == "" || first == files) {
+		if in.Fingerprint = ""; in.Hash() != w.record.Revision.Hash {
+			in.Fingerprint = files
+		}
+	}
+}
+
+// refused reports whether a replica would not start since the files of its
+// model are no longer those of its revision.
+func (w *work) refused() bool {
+	for _, r := range w.replicas {
+		if r.Reason == replica.ReasonModelChanged && w.record != nil && r.Revision == w.record.Revision.Hash {
+			return true
+		}
+	}
+	return false
+}
+
+// moved are the services that objects are of, or are models of, whose files are
+// no longer those of their revision.
+func (f *Fleet) moved(ctx context.Context, objects []Object) map[service.Key]bool {
+	if f.cfg.Fingerprint == nil {
+		return nil
+	}
+	type known struct {
+		model workload.Model
+		files string
+	}
+	of := map[service.Key]known{}
+	f.mu.Lock()
+	for _, o := range objects {
+		for k, e := range f.mu.services {
+			if e.record == nil || e.deleted || !o.concerns(e) {
+				continue
+			}
+			m := e.record.Revision.Model
+			files := m.Fingerprint
+			if files == "" {
+				files = e.files
+			}
+			of[k] = known{m, files}
+		}
+	}
+	f.mu.Unlock()
+	maps.DeleteFunc(of, func(_ service.Key, was known) bool {
+		now := f.fingerprints(ctx, was.model)
+		return was.files == "" || now == "" || now == was.files
+	})
+	out := map[service.Key]bool{}
+	for k := range of {
+		out[k.Stable()] = true
+	}
+	return out
+}
+
+// concerns reports whether o is e's service, or a model that it serves.
+func (o Object) concerns(e *entry) bool {
+	switch o.ID().Kind {
+	case "service":
+		return e.object.Key == o.Key
+	case "model":
+		return modelRef(e.object) == o.Key.Name
+	case weightKind:
+		for _, name := range e.object.Service.AdapterNames() {
+			if name == o.Key.Name {
+				return true
+			}
+		}
+	}
+	return false
+}
