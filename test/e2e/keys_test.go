@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"io"
 	"math/big"
 	"net"
@@ -228,5 +229,68 @@ func TestKeysFile(t *testing.T) {
 	n.env = append(n.env, "ROUNDHOUSE_API_KEY="+second)
 	if out := n.do("infer", "iris", "-d", irisTensor); !strings.Contains(out, `"outputs"`) {
 		t.Errorf("infer with a key: %s", out)
+	}
+}
+
+// TestLostKeyFileLocks: keys stay required when their file is lost, over a
+// restart too, until somebody makes a key or says that none is needed.
+func TestLostKeyFileLocks(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "-f", "examples/quickstart")
+	if a := n.get(n.gateway + "/v1/models"); a.status != 200 {
+		t.Fatalf("without keys: %s", a)
+	}
+	n.do("keys", "create", "first")
+	file, marker := filepath.Join(n.dir, "api-keys.yaml"), filepath.Join(n.dir, "api-keys.required")
+	// A data directory of before has no marker: the next start writes it.
+	for _, lost := range [][]string{{marker}, {file}} {
+		n.signal(syscall.SIGTERM)
+		for _, f := range lost {
+			if err := os.Remove(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.up()
+		if a := n.get(n.gateway + "/v1/models"); a.status != 401 {
+			t.Errorf("after a start without %s: %s", lost, a)
+		}
+	}
+	if !strings.Contains(n.logs.String(), "every request is refused") || !strings.Contains(n.logs.String(), marker) {
+		t.Errorf("up does not say what is lost and what to do: %s", n.logs)
+	}
+	second := strings.TrimSpace(n.do("keys", "create", "second"))
+	if a := n.post("/v2/models/iris/infer", irisTensor, "X-Api-Key", second); a.status != 200 {
+		t.Errorf("with a new key: %s", a)
+	}
+	n.signal(syscall.SIGTERM)
+	if err := errors.Join(os.Remove(file), os.Remove(marker)); err != nil {
+		t.Fatal(err)
+	}
+	n.up()
+	if a := n.get(n.gateway + "/v1/models"); a.status != 200 {
+		t.Errorf("after both files were deleted: %s", a)
+	}
+}
+
+// TestWebPagesCannotAsk: a page that a browser on this machine shows cannot
+// unload a model, neither by posting here nor by a name made to resolve here.
+func TestWebPagesCannotAsk(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "-f", "examples/quickstart", "--allowed-hosts", "models.example.com")
+	const unload = "/v2/repository/models/iris/unload"
+	for _, tc := range []struct {
+		header []string
+		status int
+	}{
+		{[]string{"Content-Type", "text/plain", "Origin", "http://evil.com"}, 403},
+		{[]string{"Content-Type", "text/plain", "Host", "evil.com"}, 403},
+		{[]string{"Host", "models.example.com"}, 200},
+		{[]string{"Host", "iris.default.localhost"}, 200},
+		{[]string{"Origin", "http://localhost:3000"}, 200},
+		{nil, 200},
+	} {
+		if a := n.post(unload, "{}", tc.header...); a.status != tc.status {
+			t.Errorf("%v: %s, want %d", tc.header, a, tc.status)
+		}
 	}
 }

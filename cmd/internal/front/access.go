@@ -31,6 +31,7 @@ type Options struct {
 	apiKeys         string
 	tlsCert, tlsKey string
 	corsOrigins     []string
+	allowedHosts    []string
 	accessLog       string
 	sessionHeader   string
 	upstream        string
@@ -43,6 +44,7 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.tlsCert, "tls-cert", "", "PEM file of the certificate to serve inference over TLS with; read again when it changes")
 	f.StringVar(&o.tlsKey, "tls-key", "", "PEM file of its key")
 	f.StringArrayVar(&o.corsOrigins, "cors-origin", nil, "origin of web pages that may ask, as https://chat.example.com, or * for all; may be repeated")
+	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "host names that requests may give, or * for all, where it listens on loopback and needs no API key; this machine's own and those of services and routes are always allowed")
 	f.StringVar(&o.accessLog, "access-log", "", "file to write a line of JSON per request to; - for standard error")
 	f.StringVar(&o.sessionHeader, "session-header", "", "header whose value keeps a client's requests on one replica")
 	f.StringVar(&o.tracingServer, "tracing-server", "", "OTLP collector for traces of this process and of replicas it starts: host:port (gRPC) or http://host:port; default: OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -55,6 +57,7 @@ type Access struct {
 	Keys      *keys.Ring
 	tls       *tls.Config
 	cors      gateway.CORS
+	hosts     []string
 	accessLog *gateway.AccessLog
 	tracer    trace.Tracer
 	session   string
@@ -72,7 +75,7 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 			return nil, err
 		}
 	}
-	fr = &Access{cors: gateway.CORS{Origins: o.corsOrigins}, session: o.sessionHeader, upstream: o.upstream}
+	fr = &Access{cors: gateway.CORS{Origins: o.corsOrigins}, hosts: o.allowedHosts, session: o.sessionHeader, upstream: o.upstream}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, fr.Close())
@@ -89,7 +92,7 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 			return fr, err
 		}
 	}
-	if err := fr.openKeys(o.apiKeys, standard); err != nil {
+	if err := fr.openKeys(o.apiKeys, standard, log); err != nil {
 		return fr, err
 	}
 	if err := fr.openLog(o.accessLog, logs); err != nil {
@@ -106,7 +109,7 @@ func HeaderName(flag, name string) error {
 	return nil
 }
 
-func (fr *Access) openKeys(named string, standard datadir.KeyFile) (err error) {
+func (fr *Access) openKeys(named string, standard datadir.KeyFile, log *slog.Logger) (err error) {
 	file := standard
 	if named != "" {
 		file = datadir.KeyFile{Path: named}
@@ -119,6 +122,10 @@ func (fr *Access) openKeys(named string, standard datadir.KeyFile) (err error) {
 	}
 	if named != "" && !fr.Keys.Required() {
 		return fmt.Errorf("--api-keys %s: no such file: make a key with `roundhouse keys create NAME --file %s`", named, named)
+	}
+	if fr.Keys.Required() && len(fr.Keys.List()) == 0 {
+		log.Warn("the file of API keys is lost, so every request is refused: restore it, or make a key with `roundhouse keys create NAME`; to require no keys again, delete the marker",
+			"file", file.Path, "marker", file.Marker)
 	}
 	return nil
 }
@@ -168,7 +175,7 @@ func (fr *Access) openTracer(ctx context.Context, version string, log *slog.Logg
 // Configure puts what was opened into the gateway's configuration.
 func (fr *Access) Configure(c *gateway.Config) {
 	c.Keys, c.TLS, c.CORS, c.AccessLog, c.Tracer, c.SessionHeader = fr.Keys, fr.tls, fr.cors, fr.accessLog, fr.tracer, fr.session
-	c.Upstream = fr.upstream
+	c.Upstream, c.AllowedHosts = fr.upstream, fr.hosts
 }
 
 // ConfigureGRPC does so for gRPC.

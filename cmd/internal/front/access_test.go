@@ -35,7 +35,7 @@ func TestWarnings(t *testing.T) {
 		return b.String()
 	}
 	fr := &Access{}
-	if err := fr.openKeys("", file); err != nil {
+	if err := fr.openKeys("", file, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	if s := said(fr, loopback, nil); s != "" {
@@ -54,7 +54,7 @@ func TestWarnings(t *testing.T) {
 	if _, _, err := ring.Create("x", apikey.Limits{}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := fr.openKeys(file.Path, datadir.KeyFile{}); err != nil {
+	if err := fr.openKeys(file.Path, datadir.KeyFile{}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	if s := said(fr, open); strings.Count(s, "\n") != 1 || !strings.Contains(s, "--tls-cert") {

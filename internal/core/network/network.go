@@ -70,3 +70,26 @@ func number(label string) bool {
 	}
 	return strings.Trim(label, digits) == ""
 }
+
+// LocalHost reports whether the host of a request, with or without a port, can
+// only mean this machine: localhost, a name below it (RFC 6761), or a loopback
+// address. A web page cannot have such a name resolve for its own origin, so
+// other names on a loopback listener may be DNS rebinding.
+func LocalHost(hostport string) bool {
+	host := WithoutPort(hostport)
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && a.Unmap().IsLoopback()
+}
+
+// WithoutPort is the host of "host", "host:port", "[::1]" or "[::1]:port",
+// without brackets.
+func WithoutPort(hostport string) string {
+	i := strings.LastIndexByte(hostport, ':')
+	if i >= 0 && strings.IndexByte(hostport[i:], ']') < 0 && (strings.IndexByte(hostport, ':') == i || hostport[0] == '[') {
+		hostport = hostport[:i]
+	}
+	return strings.Trim(hostport, "[]")
+}

@@ -63,3 +63,16 @@ func FuzzInternalHost(f *testing.F) {
 func isASCII(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return r > 127 }) < 0
 }
+
+func TestLocalHost(t *testing.T) {
+	for host, want := range map[string]bool{
+		"localhost": true, "localhost:8080": true, "iris.default.localhost:8080": true, "127.0.0.1": true, "127.9.9.9:1": true,
+		"[::1]:8080": true, "[::1]": true, "::1": true, "[::ffff:127.0.0.1]:1": true,
+		"": false, "evil.example": false, "localhost.evil.example": false, "evillocalhost": false, "192.0.2.1:8080": false,
+		"0.0.0.0:8080": false, "127.0.0.1.evil.example": false, "[::2]:1": false, ":8080": false,
+	} {
+		if got := LocalHost(host); got != want {
+			t.Errorf("LocalHost(%q) = %v", host, got)
+		}
+	}
+}

@@ -206,6 +206,29 @@ func (t *Table) find(q *Query, host string) *httpMatch {
 	return nil
 }
 
+// KnowsHost reports whether a host, with or without a port, is one that a
+// service, a pool or an HTTPRoute names.
+func (t *Table) KnowsHost(hostport string) bool {
+	host := normalHost(hostport)
+	if _, ok := t.hosts[host]; ok {
+		return true
+	}
+	if _, ok := t.http.exact[host]; ok {
+		return true
+	}
+	for rest := host; len(t.http.wildcard) > 0; {
+		at := strings.IndexByte(rest, '.')
+		if at < 0 {
+			break
+		}
+		if _, ok := t.http.wildcard[rest[at:]]; ok && rest[at:] != host {
+			return true
+		}
+		rest = rest[at+1:]
+	}
+	return false
+}
+
 // NamesPath says whether an HTTPRoute that names a path takes a request: who
 // wrote it wants requests there, whatever they are.
 func (t *Table) NamesPath(q Query) bool {

@@ -3,10 +3,11 @@ package admin
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/network"
 )
 
 // guard lets only the owner's clients in. The API starts processes, so it is
@@ -45,16 +46,7 @@ func open(r *http.Request) bool {
 }
 
 func (s *Server) hostAllowed(hostport string) bool {
-	host := hostport
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		host = h
-	}
-	host = strings.Trim(host, "[]")
-	if host == "localhost" || strings.HasSuffix(host, ".localhost") || host == s.cfg.Host {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	return network.LocalHost(hostport) || network.WithoutPort(hostport) == s.cfg.Host
 }
 
 func (s *Server) originAllowed(origin string) bool {

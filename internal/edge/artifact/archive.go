@@ -46,7 +46,7 @@ type unpacker struct {
 	files  int   // entries left
 	bytes  int64 // bytes left
 	budget int64
-	links  []string
+	links  []string // symbolic and hard ones, for checkLinks
 }
 
 // unpack extracts an archive into dir, which exists.
@@ -125,6 +125,11 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		if err != nil {
 			return err
 		}
+		if err := u.root.MkdirAll(path.Dir(name), 0o700); err != nil {
+			return err
+		}
+		// A hard link to a symbolic link resolves it from another folder.
+		u.links = append(u.links, name)
 		return u.root.Link(target, name)
 	case tar.TypeXGlobalHeader:
 		return nil

@@ -127,6 +127,8 @@ func TestHostileArchives(t *testing.T) {
 			tar.Header{Name: "x", Typeflag: tar.TypeSymlink, Linkname: "."}), "outside"},
 		"chain4.tar": {tarOf(t, tar.Header{Name: "z", Typeflag: tar.TypeSymlink, Linkname: "x/.."},
 			tar.Header{Name: "x", Typeflag: tar.TypeSymlink, Linkname: "."}), "outside"},
+		"hardlinked-symlink.tar": {tarOf(t, tar.Header{Name: "a/b/s", Typeflag: tar.TypeSymlink, Linkname: "../../evil"},
+			tar.Header{Name: "h", Typeflag: tar.TypeLink, Linkname: "a/b/s"}), "outside"},
 		"twice.tar":     {tarOf(t, tar.Header{Name: "a", Uname: "1"}, tar.Header{Name: "a", Uname: "2"}), "twice"},
 		"fifo.tar":      {tarOf(t, tar.Header{Name: "f", Typeflag: tar.TypeFifo}), "neither"},
 		"many.tar":      {tarOf(t, many...), "maxFiles"},

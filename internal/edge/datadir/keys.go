@@ -13,34 +13,49 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 )
 
-// keysFile holds the hashes of the API keys; it is there once there was a key.
-const keysFile = "api-keys.yaml"
+// keysFile holds the hashes of the API keys. keysMarker is an empty file that is
+// there once there was a key, so that a lost key file locks the door and does
+// not open it.
+const (
+	keysFile   = "api-keys.yaml"
+	keysMarker = "api-keys.required"
+)
 
 // maxKeysFile bounds a file of API keys, in bytes.
 const maxKeysFile = 64 << 20
 
 // KeyFile is a file of API keys, as hashes. Several processes may share it.
-type KeyFile struct{ Path string }
+type KeyFile struct {
+	Path string
+	// Marker is the file that records that keys are required, even when Path is
+	// lost; "" records nothing.
+	Marker string
+}
 
 // Keys is the data directory's file of API keys.
-func (d *Dir) Keys() KeyFile { return KeyFile{d.Path(keysFile)} }
+func (d *Dir) Keys() KeyFile { return KeyFile{Path: d.Path(keysFile), Marker: d.Path(keysMarker)} }
 
 // keyList is the file's content.
 type keyList struct {
 	Keys []apikey.Key `yaml:"keys"`
 }
 
-// Load reads the keys; ok is false when the file is not there.
+// Load reads the keys. ok reports whether requests need one: the file or its
+// marker is there.
 func (f KeyFile) Load() (keys []apikey.Key, ok bool, err error) {
 	if info, err := os.Stat(f.Path); err == nil && info.Size() > maxKeysFile {
 		return nil, false, fmt.Errorf("%s: %d bytes are too much for API keys", f.Path, info.Size())
 	}
 	raw, err := os.ReadFile(f.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false, nil
+		required, err := f.marked()
+		return nil, required, err
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("API keys: %w", err)
+	}
+	if err := f.mark(); err != nil {
+		return nil, false, err
 	}
 	var list keyList
 	d := yaml.NewDecoder(bytes.NewReader(raw))
@@ -52,6 +67,30 @@ func (f KeyFile) Load() (keys []apikey.Key, ok bool, err error) {
 		return nil, false, fmt.Errorf("%s: %w", f.Path, err)
 	}
 	return list.Keys, true, nil
+}
+
+// marked reports whether the marker is there.
+func (f KeyFile) marked() (bool, error) {
+	if f.Marker == "" {
+		return false, nil
+	}
+	_, err := os.Lstat(f.Marker)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("API keys: %w", err)
+	}
+	return err == nil, nil
+}
+
+// mark writes the marker unless it is there.
+func (f KeyFile) mark() error {
+	if there, err := f.marked(); there || err != nil || f.Marker == "" {
+		return err
+	}
+	m, err := os.OpenFile(f.Marker, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("API keys: %w", err)
+	}
+	return errors.Join(m.Sync(), m.Close())
 }
 
 func check(keys []apikey.Key) error {
@@ -91,6 +130,9 @@ func (f KeyFile) Update(change func([]apikey.Key) ([]apikey.Key, error)) (err er
 	raw, err := yaml.Marshal(keyList{keys})
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	if err := f.mark(); err != nil { // before the keys: a crash between the two locks
+		return err
 	}
 	return writeFile(f.Path, raw) // CreateTemp makes it 0600
 }

@@ -21,7 +21,7 @@ func mint(n byte, l apikey.Limits) apikey.Key {
 }
 
 func TestKeyFile(t *testing.T) {
-	f := KeyFile{filepath.Join(t.TempDir(), "keys.yaml")}
+	f := KeyFile{Path: filepath.Join(t.TempDir(), "keys.yaml")}
 	if keys, ok, err := f.Load(); keys != nil || ok || err != nil || f.Stamp() != "" {
 		t.Fatalf("before there is one: %v %v %v", keys, ok, err)
 	}

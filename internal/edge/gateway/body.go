@@ -9,14 +9,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 )
 
-// budget counts bytes held, up to a limit.
+// budget counts bytes held, up to a limit for all and to a share of it for each
+// client, so that no client locks the others out. Bytes of short bodies are not
+// counted by client: connections bound them.
 type budget struct {
 	limit int64
 	held  atomic.Int64
+
+	mu       sync.Mutex
+	byClient map[string]int64
 }
+
+// clientShare is the part of the budget that one client may hold, as 1/clientShare.
+const clientShare = 2
 
 func (b *budget) take(n int64) bool {
 	if b.held.Add(n) > b.limit {
@@ -28,8 +37,39 @@ func (b *budget) take(n int64) bool {
 
 func (b *budget) give(n int64) { b.held.Add(-n) }
 
-// errNoMemory: the bodies held reach MaxBufferedBytes.
-var errNoMemory = errors.New("the gateway holds as many request bytes as it may")
+// share counts n of the bytes taken as client's; false when they would exceed
+// its share. The caller gives back, or unshares, what was taken.
+func (b *budget) share(client string, n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.byClient[client]+n > b.limit/clientShare {
+		return false
+	}
+	if b.byClient == nil {
+		b.byClient = map[string]int64{}
+	}
+	b.byClient[client] += n
+	return true
+}
+
+func (b *budget) unshare(client string, n int64) {
+	if n == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.byClient[client] -= n; b.byClient[client] <= 0 {
+		delete(b.byClient, client)
+	}
+}
+
+// Why a body is not held.
+var (
+	// errNoMemory: the bodies held reach MaxBufferedBytes.
+	errNoMemory = errors.New("the gateway holds as many request bytes as it may")
+	// errNoShare: those of one client reach its share.
+	errNoShare = errors.New("this client's requests hold as many bytes as one client's may")
+)
 
 // body is a request's body: what has been read of it, and what follows.
 type body struct {
@@ -37,6 +77,8 @@ type body struct {
 	tail   *tailReader // nil when head is everything
 	length int64       // -1 when unknown
 	held   int64       // taken from the budget
+	shared int64       // of it, counted as client's
+	client string
 	from   *patientReader
 	spent  bool    // some of the tail was sent
 	pooled *[]byte // what head is a part of; nil when it is its own
@@ -71,10 +113,11 @@ func (b *body) replayable() bool {
 // release gives back what is held, when it will not be sent any more.
 func (b *body) release(g *Gateway) {
 	g.buffered.give(b.held)
+	g.buffered.unshare(b.client, b.shared)
 	if b.pooled != nil && !b.long() && g.cfg.Upstream == UpstreamOwn { // else it may still be read
 		putBuffer(b.pooled)
 	}
-	b.head, b.held, b.pooled = nil, 0, nil
+	b.head, b.held, b.shared, b.pooled = nil, 0, 0, nil
 }
 
 // tailReader reads the part of a body that is not held, once. It remembers
@@ -105,6 +148,11 @@ func (b *body) clientError() error {
 	return nil
 }
 
+// leastRate is how many bytes a second must come of a body that is held in
+// memory, on average and beyond ClientTimeout: memory is not kept for who
+// trickles.
+const leastRate = 4 << 10
+
 // patientReader gives every read its own deadline.
 type patientReader struct {
 	rc      *http.ResponseController
@@ -112,6 +160,11 @@ type patientReader struct {
 	http2   bool
 	timeout time.Duration
 	ended   atomic.Bool // the end was read
+	// began is when the first byte was waited for, got how many have come.
+	// While held, leastRate counts.
+	began time.Time
+	got   int64
+	held  bool
 
 	mu   sync.Mutex
 	over bool // the handler is about to return
@@ -130,8 +183,14 @@ func (p *patientReader) wait() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.over {
+		by := time.Now().Add(p.timeout)
+		if p.held {
+			if slowest := p.began.Add(p.timeout + time.Duration(p.got)*time.Second/leastRate); slowest.Before(by) {
+				by = slowest
+			}
+		}
 		// Not every ResponseWriter has deadlines (HTTP servers' do).
-		_ = p.rc.SetReadDeadline(time.Now().Add(p.timeout))
+		_ = p.rc.SetReadDeadline(by)
 	}
 	return !p.over
 }
@@ -141,6 +200,7 @@ func (p *patientReader) Read(b []byte) (int, error) {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	n, err := p.from.Read(b)
+	p.got += int64(n)
 	if errors.Is(err, io.EOF) {
 		p.ended.Store(true)
 		// The server goes on watching the connection for a client that leaves.
@@ -178,7 +238,9 @@ func (x *exchange) readBody(whole bool) error {
 	if !whole {
 		limit = min(limit, cfg.MaxReplayBytes)
 	}
+	from.began, from.held = x.seen.begun, true
 	ended, err := x.fill(from, limit)
+	from.held = false
 	if err != nil {
 		return err
 	}
@@ -190,11 +252,12 @@ func (x *exchange) readBody(whole bool) error {
 	return nil
 }
 
-// Sizes of the buffer a body is read into, in bytes. It grows as bytes arrive,
-// so that a stated length costs nothing.
+// The buffer a body is read into begins with firstBuffer bytes at most, and
+// grows bufferGrowth times as large as what has come: a stated length by itself
+// takes no memory.
 const (
-	firstBuffer   = 16 << 10
-	largestBuffer = 1 << 20 // at first, for a stated length
+	firstBuffer  = 16 << 10
+	bufferGrowth = 4
 )
 
 // bufferSizes are those of buffers that are used again. Longer bodies may still
@@ -230,11 +293,11 @@ func putBuffer(p *[]byte) {
 // fill reads on into the body's head until the end or limit bytes. ended says
 // that the end was seen.
 func (x *exchange) fill(from io.Reader, limit int64) (ended bool, err error) {
-	size := int64(firstBuffer)
+	most := limit + 1
 	if n := x.r.ContentLength; n > 0 {
-		size = min(n+1, largestBuffer) // one more, to see the end without growing
+		most = min(most, n+1) // one more, to see the end without growing
 	}
-	buf := x.body.head
+	buf, size := x.body.head, min(firstBuffer, most)
 	for {
 		if int64(len(buf)) >= limit+1 {
 			x.body.head = buf
@@ -242,9 +305,9 @@ func (x *exchange) fill(from io.Reader, limit int64) (ended bool, err error) {
 		}
 		if len(buf) == cap(buf) {
 			if len(buf) > 0 {
-				size = 2 * int64(cap(buf))
+				size = bufferGrowth * int64(cap(buf))
 			}
-			if buf, err = x.grow(buf, min(size, limit+1)); err != nil {
+			if buf, err = x.grow(buf, min(size, most)); err != nil {
 				return false, err
 			}
 		}
@@ -263,10 +326,8 @@ func (x *exchange) fill(from io.Reader, limit int64) (ended bool, err error) {
 // grow moves buf to a buffer of size bytes or more.
 func (x *exchange) grow(buf []byte, size int64) ([]byte, error) {
 	bigger, pooled := getBuffer(size)
-	if more := int64(cap(bigger) - cap(buf)); !x.gw.buffered.take(more) {
-		return nil, errNoMemory
-	} else {
-		x.body.held += more
+	if err := x.hold(int64(cap(bigger)-cap(buf)), pooled == nil); err != nil {
+		return nil, err
 	}
 	bigger = append(bigger, buf...)
 	if x.body.pooled != nil {
@@ -274,6 +335,35 @@ func (x *exchange) grow(buf []byte, size int64) ([]byte, error) {
 	}
 	x.body.pooled = pooled
 	return bigger, nil
+}
+
+// hold takes n bytes of memory for the body; those of a long one are counted as
+// its client's.
+func (x *exchange) hold(n int64, long bool) error {
+	if !x.gw.buffered.take(n) {
+		return errNoMemory
+	}
+	x.body.held += n
+	if !long {
+		return nil
+	}
+	if x.body.client == "" {
+		x.body.client = x.client()
+	}
+	if !x.gw.buffered.share(x.body.client, n) {
+		return errNoShare
+	}
+	x.body.shared += n
+	return nil
+}
+
+// client is whose share of the budget the request's body takes: its API key's,
+// or its address's.
+func (x *exchange) client() string {
+	if x.pass != nil {
+		return x.pass.Key()
+	}
+	return network.WithoutPort(x.r.RemoteAddr)
 }
 
 // parts appends to dst the parts of the body that are held, spliced, and
@@ -297,13 +387,13 @@ func (x *exchange) refuseBody(err error) {
 	switch {
 	case errors.As(err, &timeout) && timeout.Timeout(): // before the context, which the server ends too
 		x.w.Header().Set("Connection", "close")
-		x.fail(http.StatusRequestTimeout, fmt.Sprintf("nothing more of the body came for %v", x.gw.cfg.ClientTimeout))
+		x.fail(http.StatusRequestTimeout, fmt.Sprintf("the body came too slowly: nothing for %v, or less than %d bytes a second", x.gw.cfg.ClientTimeout, leastRate))
 	case x.r.Context().Err() != nil:
 		x.code = statusClientGone
 	case errors.As(err, &large):
 		x.w.Header().Set("Connection", "close")
 		x.fail(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes, the most this gateway takes", large.Limit))
-	case errors.Is(err, errNoMemory):
+	case errors.Is(err, errNoMemory), errors.Is(err, errNoShare):
 		x.w.Header().Set("Retry-After", "1")
 		x.fail(http.StatusTooManyRequests, err.Error())
 	default:

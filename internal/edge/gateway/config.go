@@ -81,6 +81,10 @@ type Config struct {
 	TLS *tls.Config
 	// CORS lets web pages ask.
 	CORS CORS
+	// AllowedHosts are hosts that requests may name, "*" for all, besides this
+	// machine's own and those that services and routes name. They count where
+	// Listen is on loopback and no API key is needed.
+	AllowedHosts []string
 	// Keys are the API keys; nil needs none.
 	Keys *keys.Ring
 	// Heard is told what replicas say of their load in answers' headers; nil

@@ -23,6 +23,7 @@ type Gateway struct {
 	metrics  *metrics
 	upstream upstream
 	buffered budget
+	loopback bool // Listen is on loopback
 	draining atomic.Bool
 	leaving  atomic.Bool
 	running  atomic.Int64 // requests that have not been settled
@@ -39,7 +40,7 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d, cfg.AccessLog), upstream: up}
+	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d, cfg.AccessLog), upstream: up, loopback: onLoopback(cfg.Listen)}
 	g.buffered.limit = cfg.MaxBufferedBytes
 	if err := reg.Register(g.metrics); err != nil {
 		return nil, fmt.Errorf("gateway: register metrics: %w", err)
@@ -123,7 +124,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
 	x.classify(path)
 	x.startSpans(path)
-	if x.cors() || !open(path) && !x.enter() {
+	if !open(path) && x.foreign() || x.cors() || !open(path) && !x.enter() {
 		return
 	}
 	switch {

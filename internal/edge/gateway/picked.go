@@ -80,7 +80,7 @@ func (x *exchange) Ask(ctx context.Context, pool service.Key, within func(string
 	}
 	h[headerRequestID] = []string{x.id} // by which a picker keeps what it knows of the request
 	picked, err := x.gw.cfg.Picker.Ask(ctx, pool, PickerRequest{Method: x.r.Method, Scheme: x.scheme(), Host: x.r.Host, Target: x.r.URL.RequestURI(),
-		Header: h, Body: x.body.head, Within: within, Hold: x.hold})
+		Header: h, Body: x.body.head, Within: within, Hold: func(n int64) bool { return x.hold(n, true) == nil }})
 	var own *PickerRefusal
 	switch {
 	case err == nil:
@@ -113,15 +113,6 @@ func (g *Gateway) unanswered(id string, pool service.Key, err error) {
 		return
 	}
 	g.log.Warn("endpoint picker gave no answer", "request", id, "pool", pool.String(), "error", err)
-}
-
-// hold takes memory for the body's sake.
-func (x *exchange) hold(n int64) bool {
-	if !x.gw.buffered.take(n) {
-		return false
-	}
-	x.body.held += n
-	return true
 }
 
 // readRest reads what is left of a body that is streamed otherwise.

@@ -1,9 +1,65 @@
 package gateway
 
 import (
+	"fmt"
+	"net"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/network"
 )
+
+// guarded reports whether requests must show that no web page of another site
+// sent them: the gateway listens on loopback, where it takes whoever asks for a
+// user of this machine. An API key shows as much, and a page has none.
+func (g *Gateway) guarded() bool {
+	return g.loopback && (g.cfg.Keys == nil || !g.cfg.Keys.Required())
+}
+
+// onLoopback reports whether listen is an address that this machine alone
+// reaches.
+func onLoopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	return err == nil && network.LocalHost(host)
+}
+
+// foreign refuses what a web page of another site may have sent; it is true
+// when it has answered. The host stands against DNS rebinding: a page whose own
+// name was made to resolve to loopback. The origin stands against a page that
+// posts here as it may to any address.
+func (x *exchange) foreign() bool {
+	if !x.gw.guarded() {
+		return false
+	}
+	if !x.gw.hostAllowed(x.r.Host) {
+		x.failWith(http.StatusForbidden, fmt.Sprintf("the host %q is not one of this gateway's: ask 127.0.0.1 or localhost, or start it with --allowed-hosts %s", x.r.Host, network.WithoutPort(x.r.Host)), "", "host_not_allowed")
+		return true
+	}
+	if origin := x.r.Header.Get("Origin"); origin != "" && !x.originAllowed(origin) {
+		x.failWith(http.StatusForbidden, fmt.Sprintf("web pages of %q may not ask this gateway: start it with --cors-origin %s", origin, origin), "", "origin_not_allowed")
+		return true
+	}
+	return false
+}
+
+func (g *Gateway) hostAllowed(hostport string) bool {
+	return network.LocalHost(hostport) || slices.Contains(g.cfg.AllowedHosts, "*") ||
+		slices.ContainsFunc(g.cfg.AllowedHosts, func(h string) bool { return strings.EqualFold(h, network.WithoutPort(hostport)) }) ||
+		g.dispatch.KnowsHost(hostport)
+}
+
+// originAllowed reports whether a page of this origin may ask: one of this
+// machine's, one that CORS lists, or one that the gateway's own host served,
+// which a browser tells by Sec-Fetch-Site where a proxy has changed the Host.
+func (x *exchange) originAllowed(origin string) bool {
+	if list := x.gw.cfg.CORS.Origins; slices.Contains(list, "*") || slices.Contains(list, origin) || x.r.Header.Get("Sec-Fetch-Site") == "same-origin" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && (network.LocalHost(u.Host) || strings.EqualFold(u.Host, x.r.Host))
+}
 
 // unsafe refuses what a replica may read otherwise than the gateway does; it is
 // true when it has answered.

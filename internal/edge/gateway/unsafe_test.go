@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // TestUnsafeRequests: what a replica may read otherwise than the gateway does
@@ -83,5 +85,61 @@ func TestNoContentHasNoLength(t *testing.T) {
 				t.Errorf("got %q", line)
 			}
 		}
+	}
+}
+
+// TestPagesOfOthersAreRefused: on loopback without keys neither a page whose
+// name was made to resolve here nor one that posts here reaches a model.
+func TestPagesOfOthersAreRefused(t *testing.T) {
+	ask := func(r *rig, host string, header ...string) answer {
+		return r.send("POST", "/v2/repository/models/iris/unload", "{}", append([]string{"Host", host, "Content-Type", "text/plain"}, header...)...)
+	}
+	r := newRig(t, func(c *Config, _ *dispatch.Config) {
+		c.AllowedHosts, c.CORS.Origins = []string{"Models.Example.com"}, []string{"https://chat.example.com"}
+	})
+	routed := pool("iris")
+	routed.Host = "iris.example.org"
+	r.d.SetPool(routed)
+	for _, tc := range []struct {
+		host, origin, site string
+		code               int
+	}{
+		{"127.0.0.1:8080", "", "", 200},
+		{"localhost", "", "", 200},
+		{"iris.default.localhost:8080", "", "", 200},
+		{"[::1]:8080", "", "", 200},
+		{"models.example.com:443", "", "", 200},
+		{"iris.example.org", "", "", 200},
+		{"evil.com", "", "", 403},
+		{"evil.com:8080", "http://evil.com:8080", "same-origin", 403},
+		{"localhost.evil.com", "", "", 403},
+		{"192.0.2.1:8080", "", "", 403},
+		{"127.0.0.1:8080", "http://evil.com", "cross-site", 403},
+		{"127.0.0.1:8080", "null", "cross-site", 403},
+		{"127.0.0.1:8080", "http://localhost.evil.com", "", 403},
+		{"127.0.0.1:8080", "chrome-extension://abc", "", 403},
+		{"127.0.0.1:8080", "http://localhost:3000", "same-site", 200},
+		{"127.0.0.1:8080", "https://chat.example.com", "cross-site", 200},
+		{"127.0.0.1:8080", "https://models.internal", "same-origin", 200}, // behind a proxy that names the address
+		{"models.example.com", "https://models.example.com", "", 200},
+	} {
+		header := []string{}
+		if tc.origin != "" {
+			header = append(header, "Origin", tc.origin)
+		}
+		if tc.site != "" {
+			header = append(header, "Sec-Fetch-Site", tc.site)
+		}
+		if a := ask(r, tc.host, header...); a.code != tc.code {
+			t.Errorf("host %q, origin %q, site %q: %d %s, want %d", tc.host, tc.origin, tc.site, a.code, a.body, tc.code)
+		}
+	}
+	if a := r.send("OPTIONS", "/v1/chat/completions", "", "Origin", "http://evil.com", "Access-Control-Request-Method", "POST"); a.code != 403 || a.header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("a browser's question ahead: %d %v", a.code, a.header)
+	}
+	open := newRig(t, func(c *Config, _ *dispatch.Config) { c.AllowedHosts, c.Listen = nil, "0.0.0.0:8080" })
+	open.d.SetPool(pool("iris"))
+	if a := ask(open, "models.example.com"); a.code != 200 {
+		t.Errorf("on a network its name is whatever its users call it: %d %s", a.code, a.body)
 	}
 }

@@ -251,6 +251,12 @@ func (d *Dispatcher) Name(k service.Key, namespaces []string) string {
 	return d.view.Load().within(namespaces, d.cfg.Domain).Name(k)
 }
 
+// KnowsHost reports whether a host, with or without a port, is one that a
+// service, a pool or an HTTPRoute names.
+func (d *Dispatcher) KnowsHost(hostport string) bool {
+	return d.view.Load().table().KnowsHost(hostport)
+}
+
 // Key is the service or shared pool a request is for. Errors are those of
 // package route.
 func (d *Dispatcher) Key(r Request) (service.Key, error) {

@@ -101,6 +101,7 @@ func TestHostileTarball(t *testing.T) {
 		"a chain of links":            {file("a/b"), link("a/x", ".."), link("y", "a/x/..")},
 		"a hard link that climbs":     {{Typeflag: tar.TypeLink, Name: "a", Linkname: "../../etc/passwd"}},
 		"a hard link through a link":  {link("bin/python3", "/etc"), {Typeflag: tar.TypeLink, Name: "a", Linkname: "bin/python3/passwd"}},
+		"a hard link to a link":       {link("a/b/s", "../../evil"), {Typeflag: tar.TypeLink, Name: "h", Linkname: "a/b/s"}},
 		"a device":                    {{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}},
 		"a pipe":                      {{Typeflag: tar.TypeFifo, Name: "pipe"}},
 		"one name twice":              {file("a"), file("a")},

@@ -136,6 +136,8 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	case tar.TypeLink:
 		var target string
 		if target, err = local(h.Linkname); err == nil {
+			// A hard link to a symbolic link resolves it from another folder.
+			u.links = append(u.links, name)
 			err = u.root.Link(target, name)
 		}
 	case tar.TypeXGlobalHeader:
