@@ -6,11 +6,15 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
 
 // s3Here is a store with the object models/iris/iris.ubj, and the
@@ -140,5 +144,17 @@ func TestPullPublicOnly(t *testing.T) {
 	}
 	if _, err := runHere(t, "pull", "s3://models/iris", "--public-only"); err == nil || !strings.Contains(err.Error(), "goes with --out") {
 		t.Error(err)
+	}
+}
+
+// TestFetchedSchemes: manifests are checked against the schemes that are read.
+func TestFetchedSchemes(t *testing.T) {
+	store, err := artifact.New(artifact.Config{Dir: t.TempDir()}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.DeleteFunc(store.Schemes(), func(s string) bool { return s == "file" || s == "upload" })
+	if !slices.Equal(service.FetchedSchemes, want) {
+		t.Errorf("service.FetchedSchemes are %v, read are %v", service.FetchedSchemes, want)
 	}
 }

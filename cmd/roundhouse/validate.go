@@ -3,12 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 func newValidateCommand() *cobra.Command {
@@ -17,9 +17,10 @@ func newValidateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate FILE|FOLDER…",
 		Short: "Check manifests without a server: every problem with file, line and field",
-		Long: `Check manifests without a server: every problem with file, line and field. With
---context they are checked as a cluster takes them, and its API server is asked
-whether it would: nothing is changed.`,
+		Long: `Check manifests without a server: every problem with file, line and field, and
+runtimes among them that may not be applied together. With --context they are
+checked as a cluster takes them, and its API server is asked whether it would:
+nothing is changed.`,
 		Example: `  roundhouse validate iris.yaml manifests/
   roundhouse validate iris.yaml --context production`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -35,17 +36,7 @@ whether it would: nothing is changed.`,
 			if asked {
 				platform = dialect.Kubernetes
 			}
-			objects, warnings, err := admin.ObjectsOn(platform, manifests, "")
-			for _, w := range warnings {
-				_, _ = fmt.Fprintln(os.Stderr, w)
-			}
-			var bad *admin.ManifestError
-			if errors.As(err, &bad) {
-				for _, p := range bad.Problems {
-					_, _ = fmt.Fprintln(os.Stderr, p)
-				}
-				return fmt.Errorf("%s in %s", counted(len(bad.Problems), "problem"), counted(len(manifests), "file"))
-			}
+			objects, err := checked(cmd, platform, manifests)
 			if err != nil {
 				return err
 			}
@@ -66,6 +57,28 @@ whether it would: nothing is changed.`,
 	r.clusterFlags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")
 	return cmd
+}
+
+// checked reads manifests and prints what is wrong with them.
+func checked(cmd *cobra.Command, platform dialect.Platform, manifests []admin.File) ([]fleet.Object, error) {
+	objects, warnings, err := admin.ObjectsOn(platform, manifests, "")
+	var problems []string
+	var bad *admin.ManifestError
+	switch {
+	case errors.As(err, &bad):
+		problems = bad.Problems
+	case err != nil:
+		return nil, err
+	default:
+		problems = fleet.Conflicts(objects)
+	}
+	for _, line := range append(warnings, problems...) {
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), line)
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("%s in %s", counted(len(problems), "problem"), counted(len(manifests), "file"))
+	}
+	return objects, nil
 }
 
 // askCluster asks whether a cluster would take manifests.

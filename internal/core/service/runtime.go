@@ -25,7 +25,7 @@ type Runtime struct {
 	// AutoSelectAny: any entry's autoSelect admits the runtime (OME's words),
 	// not only the matched entry's (KServe's).
 	AutoSelectAny bool `json:"autoSelectAny,omitempty"`
-	// AcceleratorClasses it runs on; empty means any.
+	// AcceleratorClasses it runs on; without one it serves no service that asks for one.
 	AcceleratorClasses []string `json:"acceleratorClasses,omitempty"`
 	// StorageHelperDisabled: the model URI goes to the runtime verbatim.
 	StorageHelperDisabled bool `json:"storageHelperDisabled,omitempty"`

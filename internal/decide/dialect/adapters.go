@@ -19,6 +19,7 @@ func (r *reading) ownAdapters(path, own string, in []api.Adapter) []service.Adap
 		if a.URI == "" {
 			r.errorf(at+".uri", "is missing: say where the adapter is")
 		}
+		r.uri(at+".uri", a.URI, false)
 		adapter := service.Adapter{Name: a.Name, URI: a.URI}
 		if a.Rank != nil {
 			if adapter.Rank = *a.Rank; adapter.Rank < 1 || adapter.Rank > maxRank {

@@ -1,9 +1,13 @@
 package dialect
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -12,6 +16,9 @@ import (
 
 // knative is the prefix of Knative's annotations.
 const knative = "autoscaling.knative.dev/"
+
+// kservePrefix is the prefix of KServe's.
+const kservePrefix = "serving.kserve.io/"
 
 // annotation is one that was found, and where.
 type annotation struct{ path, value string }
@@ -35,7 +42,7 @@ func (r *reading) annotated(path, prefix string, c *service.Component, annotatio
 	s := service.Scaling{
 		MinReplicas: r.count(find(knative+"min-scale", knative+"minScale")),
 		MaxReplicas: r.count(find(knative+"max-scale", knative+"maxScale")),
-		ScaleTarget: r.target(find(knative+"target", prefix+"targetUtilizationPercentage")),
+		ScaleTarget: r.target(find(knative + "target")),
 	}
 	if a := find(knative+"metric", prefix+"metrics"); a != nil {
 		s.ScaleMetric = service.ScaleMetric(a.value)
@@ -51,17 +58,96 @@ func (r *reading) annotated(path, prefix string, c *service.Component, annotatio
 			s.ScaleToZeroAfter = &d
 		}
 	}
-	if a := find(prefix + "autoscalerClass"); a != nil {
-		switch a.value {
-		case "none":
-			r.warnf(a.path, "%q has no effect: set minReplicas and maxReplicas alike to fix the count", a.value)
-		case "external":
-			r.warnf(a.path, "%q has no effect on one machine; on a cluster the count is left to your autoscaler, but for the start from 0", a.value)
+	r.autoscalerClass(find(prefix + "autoscalerClass"))
+	utilization := r.utilization(find(knative+"target-utilization-percentage", knative+"targetUtilizationPercentage"))
+	if m := cmp.Or(c.Scaling.ScaleMetric, s.ScaleMetric, service.MetricConcurrency); m == service.MetricConcurrency || m == service.MetricRPS {
+		s.ScaleTarget = soft(s.ScaleTarget, utilization)
+		if prefix == kservePrefix { // which hands its scaleTarget to Knative
+			c.Scaling.ScaleTarget = soft(c.Scaling.ScaleTarget, utilization)
 		}
 	}
+	if s.ScaleTarget == nil {
+		s.ScaleTarget = r.target(find(prefix + "targetUtilizationPercentage"))
+	}
+	r.knativeOthers(path, c.Annotations)
+	r.knativeOthers("metadata.annotations", annotations)
 	apart := c.Scaling
 	c.Scaling = c.Scaling.Over(s)
 	r.together("metadata.annotations", c.Scaling, apart, s)
+}
+
+// knativeTarget is how much of a stated target Knative aims at, in percent.
+const knativeTarget = 70
+
+// soft is the target that Knative aims at for a stated one.
+func soft(target *float64, percent float64) *float64 {
+	if target == nil {
+		return nil
+	}
+	t := max(1, *target*percent/100)
+	return &t
+}
+
+// utilization reads how much of a target is aimed at, in percent.
+func (r *reading) utilization(a *annotation) float64 {
+	if a == nil {
+		return knativeTarget
+	}
+	f, err := strconv.ParseFloat(a.value, 64)
+	if err != nil || !(f >= 1 && f <= 100) {
+		r.refuse(a.path, "%q is not a percentage: write 1 to 100", clip(a.value))
+		return knativeTarget
+	}
+	return f
+}
+
+// autoscalerClasses are those that KServe and OME know.
+var autoscalerClasses = []string{"hpa", "keda", "external", "none"}
+
+// autoscalerClass reads who decides the count.
+func (r *reading) autoscalerClass(a *annotation) {
+	switch {
+	case a == nil:
+	case a.value == "none":
+		r.warnf(a.path, "%q has no effect: set minReplicas and maxReplicas alike to fix the count", a.value)
+	case a.value == "external":
+		r.warnf(a.path, "%q has no effect on one machine; on a cluster the count is left to your autoscaler, but for the start from 0", a.value)
+	case !slices.Contains(autoscalerClasses, a.value):
+		r.refuse(a.path, "unknown class %q: write one of %s", clip(a.value), joined(autoscalerClasses))
+	}
+}
+
+// knativeRead are Knative's annotations that are read, knativeIdle those whose
+// work Roundhouse's own autoscaler does by settings of its own.
+var (
+	knativeRead = []string{"min-scale", "minScale", "max-scale", "maxScale", "target", "metric",
+		"target-utilization-percentage", "targetUtilizationPercentage", "scale-to-zero-pod-retention-period"}
+	knativeIdle = []string{"window", "panic-window-percentage", "panicWindowPercentage", "panic-threshold-percentage",
+		"panicThresholdPercentage", "scale-down-delay", "initial-scale", "initialScale", "activation-scale",
+		"target-burst-capacity", "targetBurstCapacity"}
+)
+
+// knativeOthers warns of Knative's annotations that change nothing here.
+func (r *reading) knativeOthers(path string, annotations map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		name, ok := strings.CutPrefix(key, knative)
+		at := strict.Key(path, key)
+		switch {
+		case !ok || slices.Contains(knativeRead, name):
+		case name == "class":
+			if v := annotations[key]; v != "kpa.autoscaling.knative.dev" {
+				r.warnf(at, "%q has no effect: Roundhouse's own autoscaler decides the count", clip(v))
+			}
+		case slices.Contains(knativeIdle, name):
+			r.warnf(at, "has no effect: Roundhouse's own autoscaler decides the count")
+		default:
+			why := "is not one of Knative's annotations and has no effect"
+			if near := strict.Nearest(name, slices.Concat(knativeRead, knativeIdle)); near != "" {
+				why += fmt.Sprintf("; did you mean %q?", knative+near)
+			}
+			r.warnf(at, "%s", why)
+		}
+	}
 }
 
 // annotatedToo reads those of a further component, nil for none. What is wrong

@@ -56,3 +56,35 @@ spec:
 		}
 	}
 }
+
+// TestTargetsAreKnatives: a stated target is aimed at by 70 %, or as much as is
+// stated; HPA's targets are percentages of their own.
+func TestTargetsAreKnatives(t *testing.T) {
+	for _, c := range []struct {
+		annotations, predictor string
+		want                   float64
+	}{
+		{`autoscaling.knative.dev/target: "10"`, "", 7},
+		{`autoscaling.knative.dev/target: "10", autoscaling.knative.dev/target-utilization-percentage: "100"`, "", 10},
+		{`autoscaling.knative.dev/target: "10", autoscaling.knative.dev/targetUtilizationPercentage: "50"`, "", 5},
+		{`autoscaling.knative.dev/target: "1"`, "", 1},
+		{`autoscaling.knative.dev/target: "200", autoscaling.knative.dev/metric: rps`, "", 140},
+		{`autoscaling.knative.dev/target: "80", autoscaling.knative.dev/metric: cpu`, "", 80},
+		{`serving.kserve.io/targetUtilizationPercentage: "80", serving.kserve.io/metrics: cpu`, "", 80},
+		{``, "scaleTarget: 10", 7},
+		{``, "scaleTarget: 10, scaleMetric: cpu", 10},
+		{`autoscaling.knative.dev/target: "90"`, "scaleTarget: 20", 14},
+	} {
+		got := Read("a.yaml", []byte(`apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: a, annotations: {`+c.annotations+`}}
+spec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}, `+c.predictor+`}}
+`))
+		if len(got.Objects) != 1 {
+			t.Fatalf("%+v: %v", c, got.Problems)
+		}
+		if target := got.Objects[0].Service.Components.Engine.Scaling.ScaleTarget; target == nil || *target != c.want {
+			t.Errorf("%s %s: %v, want %v", c.annotations, c.predictor, target, c.want)
+		}
+	}
+}

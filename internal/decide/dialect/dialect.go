@@ -77,6 +77,9 @@ type Problem struct {
 	Warning bool
 	// Platform is the only platform the problem exists on; "" is every one.
 	Platform Platform
+	// Readable: the object is read in spite of the error, so that one applied
+	// before the error was known goes on.
+	Readable bool
 }
 
 // String is "file:line: path: message".
@@ -104,8 +107,8 @@ func (p Problem) String() string {
 
 // Result is what one file holds.
 type Result struct {
-	// Objects are those without an error that holds on every platform, in the
-	// file's order.
+	// Objects are those without an error that holds on every platform, but for
+	// Readable ones, in the file's order.
 	Objects []Object
 	// Problems are in the file's order, errors and warnings.
 	Problems []Problem

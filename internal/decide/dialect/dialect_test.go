@@ -107,3 +107,19 @@ func TestResolveFile(t *testing.T) {
 		}
 	}
 }
+
+// TestNewRefusalsSpareWhatIsApplied: a manifest that earlier versions took is
+// refused where it is applied, and read where it is kept.
+func TestNewRefusalsSpareWhatIsApplied(t *testing.T) {
+	for _, manifest := range []string{
+		"apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: 1abc}\nspec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}}}\n",
+		"apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: a, annotations: {serving.kserve.io/autoscalerClass: bogus}}\nspec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}}}\n",
+		"apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: a}\nspec: {model: {uri: \"nosuch://a\", format: {name: sklearn}}}\n",
+		"apiVersion: ome.io/v1beta1\nkind: InferenceService\nmetadata: {name: a}\nspec: {model: {name: m}, decoder: {}}\n",
+	} {
+		res := Read("a.yaml", []byte(manifest))
+		if len(res.Errors(Process)) != 1 || len(res.Errors(Kubernetes)) != 1 || len(res.Objects) != 1 {
+			t.Errorf("%s\n%d objects, %v", manifest, len(res.Objects), res.Problems)
+		}
+	}
+}

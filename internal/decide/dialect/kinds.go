@@ -121,6 +121,8 @@ var foreign = map[string]note{
 	"v1 Secret":         {"is not read: give credentials to the program's own environment", false, AnyPlatform},
 	"v1 ConfigMap":      {"is not read: only services, runtimes and models are", false, AnyPlatform},
 
+	"kustomize.config.k8s.io/v1beta1 Kustomization": {"has no effect: every file is read by itself; give what kustomize builds where it changes them", true, AnyPlatform},
+
 	"serving.kserve.io/v1alpha1 InferenceGraph":          {"is not served yet: each of its services can be, alone", false, AnyPlatform},
 	"serving.kserve.io/v1alpha1 TrainedModel":            {"is not served yet: write an InferenceService for the model", false, AnyPlatform},
 	"serving.kserve.io/v1alpha1 LLMInferenceService":     {"is not read yet: write an InferenceService with modelFormat huggingface", false, AnyPlatform},

@@ -41,19 +41,21 @@ func readKServeService(r *reading, m *kserveService, o *Object) {
 	}
 	s.Components.Engine = r.kserveComponent("spec.predictor", p.PodSpec, &p.kserveExtension)
 	s.CanaryPercent = r.canary("spec.predictor", p.CanaryTrafficPercent)
-	r.annotated("spec.predictor.annotations", "serving.kserve.io/", s.Components.Engine, s.Annotations)
+	r.annotated("spec.predictor.annotations", kservePrefix, s.Components.Engine, s.Annotations)
 	r.kserveModel(p, s)
 	if p.WorkerSpec != nil {
 		r.kserveWorker(p.WorkerSpec, s.Components.Engine)
+		r.oneMachine("spec.predictor.workerSpec", true, manyMachines)
 	}
 	if t := m.Spec.Transformer; t != nil {
 		c := r.kserveComponent("spec.transformer", t.PodSpec, &t.kserveExtension)
+		r.oneMachine("spec.transformer", true, "does not run on one machine: serve it as a service of its own that calls this one")
 		r.oneCanary("spec.transformer", t.CanaryTrafficPercent, s)
 		if len(t.Containers) == 0 {
 			r.errorf("spec.transformer.containers", "is missing: say what transforms")
 		}
 		c.Main = mainOf(c.Pod.Containers, kserveMain)
-		r.annotatedToo("spec.transformer.annotations", "serving.kserve.io/", c, s.Annotations)
+		r.annotatedToo("spec.transformer.annotations", kservePrefix, c, s.Annotations)
 		s.Components.Transformer = c
 	}
 }
@@ -132,6 +134,7 @@ func (r *reading) kserveModel(p *kservePredictor, s *service.Service) {
 	}
 	m.Name = ""
 	s.Model = r.kserveSource(path, m)
+	r.uri(path+".storageUri", m.StorageURI, m.Runtime != "")
 	s.RuntimeVersion = m.RuntimeVersion
 	s.Protocol = r.protocol(path+".protocolVersion", m.ProtocolVersion)
 	if m.Runtime != "" {
@@ -200,9 +203,7 @@ func (r *reading) kserveSource(path string, m *kserveModel) *service.ModelSource
 	switch {
 	case kind != "" && kind != "s3":
 		src.Storage = nil
-		if kind == "hdfs" || kind == "webhdfs" {
-			r.errorf(path+".storage.parameters.type", "%s is not read: put the model into a bucket", kind)
-		}
+		r.uri(path+".storage.parameters.type", src.URI, false)
 	case kind == "" || bucket == "":
 		src.URI = "storage://" + at
 		r.problem(path+".storage", fmt.Sprintf("leaves the address to the secret %q, which is not read on one machine: write storageUri, or parameters type and bucket", clip(st.Key))).Platform = Process
@@ -286,8 +287,9 @@ func (r *reading) kserveCustom(p *kservePredictor, s *service.Service) {
 		if c.Name != engine.Main {
 			continue
 		}
-		if _, uri := variable(c, "STORAGE_URI"); uri != "" {
+		if env, uri := variable(c, "STORAGE_URI"); uri != "" {
 			s.Model = &service.ModelSource{URI: uri}
+			r.uri(strict.Index(at+".env", env)+".value", uri, false)
 		}
 	}
 	if i, v := variable(engine.Pod.Containers[speaker], "PROTOCOL"); v != "" {

@@ -130,9 +130,6 @@ var fieldNotes = map[reflect.Type]map[string]note{
 		"diffusionPipeline": never("has no effect yet: the pipeline is not matched"),
 		"acceleratorConfig": never("has no effect yet: give the settings in engineConfig"),
 	},
-	reflect.TypeFor[omeVersioned](): {
-		"weight": never("has no effect: size, priority and the number of attributes that match rank runtimes"),
-	},
 	reflect.TypeFor[omeRequirements](): {
 		"minMemory":                   never(noRequirement),
 		"minComputePerformanceTFLOPS": never(noRequirement),

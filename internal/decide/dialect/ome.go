@@ -16,6 +16,9 @@ const omeMain = "ome-container"
 // omeMode is OME's deployment mode annotation.
 const omeMode = "ome.io/deploymentMode"
 
+// omeClass is OME's annotation of an accelerator class that a service needs.
+const omeClass = "ome.io/accelerator-class"
+
 // omeModes are the deployment modes; all but one say only where OME would put
 // the replicas, or repeat the shape that the components have.
 var omeModes = []string{"RawDeployment", "Serverless", "MultiNode", "MultiNodeRayVLLM", "PDDisaggregated"}
@@ -45,6 +48,9 @@ func readOMEService(r *reading, m *omeService, o *Object) {
 		Decoder: r.omeComponent("spec.decoder", spec.Decoder),
 		Router:  r.omeRouter("spec.router", spec.Router),
 	}
+	if spec.Decoder != nil && spec.Engine == nil {
+		r.refuse("spec.decoder", "needs an engine beside it: write engine: {} for the runtime's own")
+	}
 	if s.Components.Engine == nil {
 		s.Components.Engine = &service.Component{Main: omeMain}
 	}
@@ -67,7 +73,9 @@ func readOMEService(r *reading, m *omeService, o *Object) {
 	if spec.Runtime != nil {
 		s.Runtime = r.omeRef("spec.runtime", spec.Runtime.Name, spec.Runtime.Kind, spec.Runtime.APIGroup, "ServingRuntime", "ClusterServingRuntime")
 	}
-	s.AcceleratorClass = omeClasses(spec.AcceleratorSelector, spec.Engine, spec.Decoder)
+	s.AcceleratorClass = omeClasses(s.Annotations[omeClass], spec.AcceleratorSelector, spec.Engine, spec.Decoder)
+	r.manyMachines("spec.engine", s.Components.Engine)
+	r.manyMachines("spec.decoder", s.Components.Decoder)
 	r.omeServed(s)
 }
 
@@ -84,8 +92,8 @@ func (r *reading) omeServed(s *service.Service) {
 }
 
 // omeClasses are the accelerator classes a service insists on, each once.
-func omeClasses(s *omeAccelerator, components ...*omeComponent) []string {
-	all := []*omeAccelerator{s}
+func omeClasses(annotated string, s *omeAccelerator, components ...*omeComponent) []string {
+	all := []*omeAccelerator{{AcceleratorClass: annotated}, s}
 	for _, c := range components {
 		if c != nil {
 			all = append(all, c.AcceleratorOverride)
@@ -195,6 +203,7 @@ func (r *reading) omePredictor(p *omePredictor, s *service.Service) {
 			s.Model = &service.ModelSource{Ref: r.omeRef(path+".model.baseModel", m.BaseModel, "", "")}
 		case m.StorageURI != "":
 			s.Model = &service.ModelSource{URI: m.StorageURI}
+			r.uri(path+".model.storageUri", m.StorageURI, s.Runtime != nil)
 		default:
 			r.errorf(path+".model.baseModel", "is missing: name the model to serve")
 		}
@@ -204,7 +213,10 @@ func (r *reading) omePredictor(p *omePredictor, s *service.Service) {
 	}
 	s.Components.Engine = r.omePart(path, p.PodSpec, &p.omeExtension, runner)
 	s.CanaryPercent = r.canary(path, p.CanaryTrafficPercent)
-	s.Components.Engine.Worker = r.omeNode(path+".workerSpec", p.WorkerSpec)
+	if p.WorkerSpec != nil {
+		s.Components.Engine.Worker = r.omeNode(path+".workerSpec", p.WorkerSpec)
+		r.oneMachine(path+".workerSpec", true, manyMachines)
+	}
 	if p.Model == nil {
 		r.omeServed(s)
 	}

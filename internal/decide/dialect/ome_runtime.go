@@ -89,6 +89,7 @@ func (r *reading) omeFormat(path string, f omeSupportedFormat) service.Supported
 			out.Format.Version = mf.Version
 		}
 		out.FormatOperator = r.operator(path+".modelFormat.operator", mf.Operator)
+		r.weighed(path+".modelFormat", mf)
 	}
 	if fw := f.ModelFramework; fw != nil {
 		if fw.Name == "" {
@@ -96,6 +97,7 @@ func (r *reading) omeFormat(path string, f omeSupportedFormat) service.Supported
 		}
 		out.Framework = service.NamedVersion{Name: fw.Name, Version: fw.Version}
 		out.FrameworkOperator = r.operator(path+".modelFramework.operator", fw.Operator)
+		r.weighed(path+".modelFramework", fw)
 	}
 	return out
 }
@@ -121,11 +123,20 @@ func readOMEModel(r *reading, m *omeBaseModel, cluster bool, o *Object) {
 	if out.URI == "" {
 		r.errorf("spec.storage.storageUri", "is missing: say where the model's files are")
 	}
+	r.uri("spec.storage.storageUri", out.URI, true)
+}
+
+// weighed warns of a weight. OME's definition writes 1 where none is stated.
+func (r *reading) weighed(path string, v *omeVersioned) {
+	if v.Weight != nil && *v.Weight != 1 {
+		r.warnf(path+".weight", "has no effect: size, priority and the number of attributes that match rank runtimes")
+	}
 }
 
 // unusedOperator warns of an operator on the model's side: the runtime's says
 // how versions compare.
 func (r *reading) unusedOperator(path string, v *omeVersioned) {
+	r.weighed(path, v)
 	r.operator(path+".operator", v.Operator)
 	if v.Operator != "" && service.Operator(v.Operator) != service.OperatorEqual {
 		r.warnf(path+".operator", "has no effect on a model: the runtime's operator compares versions")

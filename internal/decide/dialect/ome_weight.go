@@ -45,6 +45,7 @@ func readOMEWeight(r *reading, m *omeFineTunedWeight, o *Object) {
 	if out.URI == "" {
 		r.errorf("spec.storage.storageUri", "is missing: say where the weights' files are")
 	}
+	r.uri("spec.storage.storageUri", out.URI, true)
 }
 
 // rankNames are what authors call the rank among the parameters of a training.

@@ -39,6 +39,12 @@ func readModelService(r *reading, m *api.ModelService, o *Object) {
 	s.Components.Engine = engine
 	s.Components.Decoder = r.ownComponent("spec.decoder", spec.Decoder)
 	s.Components.Router = r.ownComponent("spec.router", spec.Router)
+	for _, role := range service.Roles {
+		r.manyMachines("spec."+string(role), s.Components.Get(role))
+	}
+	if s.Model != nil {
+		r.uri("spec.model.uri", s.Model.URI, s.Runtime != nil)
+	}
 	if s.Model == nil {
 		switch {
 		case s.Runtime != nil:

@@ -213,12 +213,26 @@ func parse(data []byte) (root *yaml.Node, bad *Problem) {
 		if line > 0 && regexp.MustCompile(grammar).MatchString(m[2]) {
 			line++
 		}
+		if indentedByTab(data, line) {
+			m[2] = "a tab is in the indentation: write spaces"
+		}
 		return nil, &Problem{Line: line, Message: "is not YAML: " + m[2]}
 	}
 	if n.Kind != yaml.DocumentNode || len(n.Content) != 1 {
 		return nil, nil
 	}
 	return n.Content[0], nil
+}
+
+// indentedByTab reports whether a line, counted from 1, has a tab before its
+// first word.
+func indentedByTab(data []byte, line int) bool {
+	lines := bytes.Split(data, []byte("\n"))
+	if line < 1 || line > len(lines) {
+		return false
+	}
+	l := lines[line-1]
+	return bytes.IndexByte(l[:len(l)-len(bytes.TrimLeft(l, " \t"))], '\t') >= 0
 }
 
 // without is a mapping less one key. The node given stays as it is.

@@ -52,13 +52,56 @@ func (r *reading) errorf(path, format string, args ...any) {
 	r.problem(path, fmt.Sprintf(format, args...))
 }
 
+// refuse reports an error that does not keep the object from being read.
+func (r *reading) refuse(path, format string, args ...any) *Problem {
+	p := r.problem(path, fmt.Sprintf(format, args...))
+	p.Readable = true
+	return p
+}
+
 func (r *reading) warnf(path, format string, args ...any) {
 	r.problem(path, fmt.Sprintf(format, args...)).Warning = true
 }
 
+// oneMachine reports what does not hold where replicas are processes.
+func (r *reading) oneMachine(path string, warning bool, message string) {
+	p := r.problem(path, message)
+	p.Warning, p.Platform = warning, Process
+}
+
+const manyMachines = "asks for several machines for one replica: it does not start on one machine"
+
+// manyMachines warns of a component whose replica spans nodes.
+func (r *reading) manyMachines(path string, c *service.Component) {
+	switch {
+	case c == nil:
+	case c.Worker != nil:
+		r.oneMachine(path+".worker", true, manyMachines)
+	case c.Leader != nil:
+		r.oneMachine(path+".leader", true, manyMachines)
+	}
+}
+
+// uri checks that a model's files can be fetched from where they are said to
+// be. A runtime may fetch them itself where the service names it, or where it is
+// not yet known (helped).
+func (r *reading) uri(path, uri string, helped bool) {
+	scheme, _, found := strings.Cut(strings.TrimSpace(uri), "://")
+	switch lower := strings.ToLower(scheme); {
+	case !found || strings.ContainsAny(scheme, `/\.`): // a path
+	case lower == "file" || lower == "upload" || slices.Contains(service.FetchedSchemes, lower):
+	case lower == "pvc":
+		r.oneMachine(path, true, "is a claim of a cluster's volume, which one machine has not: mount what it holds and write file://PATH")
+	case helped:
+		r.warnf(path, "nothing here fetches from %s://: it takes a runtime whose storageHelper is disabled", clip(scheme))
+	default:
+		r.refuse(path, "nothing fetches from %s://: put the model where one of %s leads to", clip(scheme), strings.Join(service.FetchedSchemes, "://, ")+"://")
+	}
+}
+
 func (r *reading) failed() bool {
 	for _, p := range r.problems {
-		if !p.Warning && p.Platform == AnyPlatform {
+		if !p.Warning && !p.Readable && p.Platform == AnyPlatform {
 			return true
 		}
 	}
@@ -126,6 +169,13 @@ func (r *reading) meta(m metav1.ObjectMeta, cluster, dots bool) service.Meta {
 // service begins a service object.
 func (r *reading) service(m metav1.ObjectMeta, o *Object) *service.Service {
 	s := &service.Service{Meta: r.meta(m, false, false)}
+	if label.MatchString(m.Name) && m.Name[0] <= '9' {
+		p := r.refuse("metadata.name", "%q begins with a digit: a service's name begins with a letter", m.Name)
+		// KServe and OME refuse it everywhere, Kubernetes for its Services alone.
+		if d := r.origin.Dialect(); d != service.DialectKServe && d != service.DialectOME {
+			p.Platform = Kubernetes
+		}
+	}
 	o.Kind, o.Key, o.Service = KindService, s.Key, s
 	return s
 }

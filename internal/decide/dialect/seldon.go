@@ -160,6 +160,7 @@ func (r *reading) seldonUnit(path string, u *seldonUnit, s *service.Service) {
 	at := slices.IndexFunc(engine.Pod.Containers, func(c corev1.Container) bool { return c.Name == u.Name && u.Name != "" })
 	if u.ModelURI != "" {
 		s.Model = &service.ModelSource{URI: u.ModelURI}
+		r.uri(path+".modelUri", u.ModelURI, false)
 	}
 	switch format := seldonFormats[u.Implementation]; {
 	case format != "":

@@ -77,10 +77,34 @@ func (f *Fleet) admit(objects []Object) error {
 	var errs []error
 	for _, c := range selection.Conflicts(slices.Collect(maps.Values(all))) {
 		if fresh[c.Runtime.Key] || c.Other != nil && fresh[c.Other.Key] {
-			errs = append(errs, fmt.Errorf("%s: %s: %s", c.Runtime.Name, c.Field, c.Message))
+			errs = append(errs, errors.New(inWords(c)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Conflicts are what keeps the runtimes among objects from being applied
+// together, a line each.
+func Conflicts(objects []Object) []string {
+	var runtimes []service.Runtime
+	for _, o := range objects {
+		if o.Runtime != nil {
+			runtimes = append(runtimes, *o.Runtime)
+		}
+	}
+	var out []string
+	for _, c := range selection.Conflicts(runtimes) {
+		out = append(out, inWords(c))
+	}
+	return out
+}
+
+func inWords(c selection.Conflict) string {
+	at := c.Runtime.Name
+	if o := c.Runtime.Origin; o.File != "" {
+		at = fmt.Sprintf("%s:%d: %s", o.File, o.Line, at)
+	}
+	return at + ": " + c.Field + ": " + c.Message
 }
 
 func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
