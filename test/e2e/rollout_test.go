@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -93,4 +94,42 @@ func TestRolloutOnOneGPU(t *testing.T) {
 	if len(failed) > 0 {
 		t.Errorf("%d requests failed: %.300v", len(failed), failed)
 	}
+}
+
+// TestEditKeepsItsGPU: a service that is edited keeps the only GPU, whoever
+// waits for it, and one whose replica crashes has it back.
+func TestEditKeepsItsGPU(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.env = []string{"ROUNDHOUSE_GPUS=1"}
+	n.up()
+	dir := t.TempDir()
+	n.do("apply", "--wait", "-f", write(t, dir, "chat.yaml", onGPUs(1, "1")))
+	n.do("apply", "-f", write(t, dir, "other.yaml", strings.Replace(onGPUs(1, "1"), "{name: chat}", "{name: other}", 1)))
+	waits := func() {
+		t.Helper()
+		eventually(t, "the other waits", func() (bool, string) {
+			rs := n.service("default/other").Replicas
+			return len(rs) == 1 && strings.HasPrefix(rs[0].Message, "needs 1 GPU, 0 of 1 free"), n.run("describe", "other").out
+		})
+	}
+	waits()
+	for i := range 3 {
+		before := n.pid("chat")
+		n.do("apply", "-f", write(t, dir, "chat.yaml", onGPUs(1, itoa(i+2))))
+		eventually(t, "chat has its new revision", func() (bool, string) {
+			s := n.service("default/chat")
+			return len(s.Replicas) == 1 && s.Replicas[0].Phase == "Ready" && s.Replicas[0].PID != before, n.run("describe", "chat").out
+		})
+		waits()
+	}
+	before := n.pid("chat")
+	if err := syscall.Kill(-before, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "chat is back", func() (bool, string) {
+		s := n.service("default/chat")
+		return len(s.Replicas) == 1 && s.Replicas[0].Phase == "Ready" && s.Replicas[0].PID != before, n.run("describe", "chat").out
+	})
+	waits()
 }

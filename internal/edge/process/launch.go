@@ -203,6 +203,7 @@ func (u *unit) takeGPUs(r *running, n int) error {
 	total, pool := len(u.p.gpus.names), u.p.gpus
 	done := func() {}
 	defer func() { done() }()
+	defer u.giveUp()
 	for waits := false; ; {
 		var retry <-chan struct{}
 		u.o.update(u, func(v *replica.Replica) {

@@ -38,6 +38,7 @@ type unit struct {
 	component atomic.Pointer[workload.Component]
 	model     workload.Model
 	running   *running // given to a held unit; then run's alone
+	keeps     func()   // run's alone: gives up the accelerators kept for the next start; nil for none
 
 	ending context.Context // done: the replica is to go
 	cancel context.CancelFunc
@@ -103,6 +104,7 @@ func (u *unit) run() {
 	defer u.p.units.Done()
 	defer close(u.gone)
 	defer u.o.gone(u)
+	defer u.giveUp()
 	defer u.cancel()
 	defer u.o.prune()
 	if u.running != nil && !u.awaitRevision() {
@@ -110,7 +112,7 @@ func (u *unit) run() {
 	}
 	backoff, clashes := u.p.cfg.Restart.Min, 0
 	for {
-		tr, lasted := u.once()
+		tr, lasted := u.once(backoff)
 		if tr == nil {
 			return
 		}
@@ -133,8 +135,9 @@ func (u *unit) run() {
 const maxClashes = 4
 
 // once runs one process of the replica to its end. No trouble means that the
-// replica is to go; lasted is how long it was ready.
-func (u *unit) once() (tr *trouble, lasted time.Duration) {
+// replica is to go; lasted is how long it was ready. Its accelerators stay with
+// its service over a backoff that is short.
+func (u *unit) once(backoff time.Duration) (tr *trouble, lasted time.Duration) {
 	r := u.running
 	u.running = nil
 	if r == nil {
@@ -146,15 +149,37 @@ func (u *unit) once() (tr *trouble, lasted time.Duration) {
 		}
 	}
 	tr, lasted, kept := u.supervise(r)
+	if lasted >= u.p.cfg.Restart.Settled {
+		backoff = u.p.cfg.Restart.Min
+	}
+	if tr != nil && len(r.gpus) > 0 && backoff <= keepGPUs {
+		u.keeps = u.p.gpus.wait(u.o.key)
+	}
 	if !kept {
 		u.release(r)
 	}
 	return tr, lasted
 }
 
+// keepGPUs is the longest backoff over which a replica's accelerators stay with
+// its service: one crash does not cost it what others wait for, many in a row
+// do.
+const keepGPUs = 5 * time.Second
+
+// giveUp lets others have what was kept.
+func (u *unit) giveUp() {
+	if u.keeps != nil {
+		u.keeps()
+		u.keeps = nil
+	}
+}
+
 // failed reports trouble and waits until it is time to try again; false when
 // the replica is to go.
 func (u *unit) failed(tr *trouble, backoff time.Duration) bool {
+	if backoff > keepGPUs {
+		u.giveUp()
+	}
 	at := u.p.cfg.Now().Add(backoff)
 	u.p.cfg.Logger.Warn("a replica failed", "replica", u.id, "reason", tr.reason, "message", tr.message, "again", backoff)
 	u.o.update(u, func(v *replica.Replica) {

@@ -153,10 +153,10 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 		in.Runtime, in.Protocol = choice.runtime, protocol
 		in.Choice = choice.RuntimeChoice
 	}
+	w.settleFiles(&in, m.files)
 	if again, failure := f.ranks(ctx, w, &in); again > 0 {
 		return nil, again, failure
 	}
-	w.settleFiles(&in, m.files)
 	rev, err := workload.Render(in)
 	if err != nil {
 		return nil, 0, &service.Failure{Reason: reasonInvalidSpec, Message: err.Error()}
