@@ -65,6 +65,10 @@ const (
 	MetricMemory      ScaleMetric = "memory"      // percent of the request
 )
 
+// Resource reports whether m is what replicas use of a resource, rather than
+// requests. A cluster measures it; one machine does not.
+func (m ScaleMetric) Resource() bool { return m == MetricCPU || m == MetricMemory }
+
 // Scaling bounds and steers a component's replica count. Nil fields are
 // unset: the runtime's value, then the default of Settled, takes their place.
 type Scaling struct {
@@ -85,6 +89,7 @@ type Scaling struct {
 // figures of 3 and 10 minutes, the former lengthened to the quickstart's 5.
 const (
 	DefaultScaleTarget      = 10
+	DefaultUtilization      = 80 // percent, where a resource is the metric; KServe's
 	DefaultScaleToZeroAfter = 5 * time.Minute
 	DefaultStartupTimeout   = 10 * time.Minute
 )
@@ -127,7 +132,7 @@ type Limits struct {
 }
 
 // Settled fills what is unset: min 1, max max(min, 1), target 10 concurrent
-// requests, no concurrency limit, 5 minutes to zero, 10 minutes to start.
+// requests or 80 % of a resource, no concurrency limit, 5 minutes to zero, 10 minutes to start.
 // A stated max of 0 means no stated bound above min, as in Knative.
 func (s Scaling) Settled() Limits {
 	l := Limits{Min: 1, Target: DefaultScaleTarget, Metric: MetricConcurrency,
@@ -139,11 +144,14 @@ func (s Scaling) Settled() Limits {
 		l.Max = *s.MaxReplicas
 	}
 	l.Max = max(l.Max, l.Min, 1)
-	if s.ScaleTarget != nil && *s.ScaleTarget > 0 {
-		l.Target = *s.ScaleTarget
-	}
 	if s.ScaleMetric != "" {
 		l.Metric = s.ScaleMetric
+	}
+	if l.Metric.Resource() {
+		l.Target = DefaultUtilization
+	}
+	if s.ScaleTarget != nil && *s.ScaleTarget > 0 {
+		l.Target = *s.ScaleTarget
 	}
 	if s.MaxConcurrency != nil {
 		l.MaxConcurrency = max(0, *s.MaxConcurrency)

@@ -19,8 +19,8 @@ const (
 	maxRecordName = 253
 )
 
-// Name is that of a role's Deployment (or LeaderWorkerSet), Service and
-// PodDisruptionBudget: "{service}-{role}", a DNS label of at most 46 bytes that
+// Name is that of a role's Deployment (or LeaderWorkerSet), Service,
+// PodDisruptionBudget and HorizontalPodAutoscaler: "{service}-{role}", a DNS label of at most 46 bytes that
 // begins with a letter. Two services of a namespace never share one.
 func Name(k service.Key, role service.Role) string {
 	suffix := "-" + string(role)

@@ -1,6 +1,7 @@
 // Package shape turns a revision into the objects a Kubernetes cluster runs it
 // as: for each role a Deployment or a LeaderWorkerSet, a headless Service and a
-// PodDisruptionBudget. They say nothing of counts: those have another writer.
+// PodDisruptionBudget. They say nothing of counts: those have another writer,
+// which is a HorizontalPodAutoscaler where a role scales by cpu or memory.
 // Pure: the same revision and options give the same objects.
 package shape
 
@@ -11,6 +12,7 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -39,6 +41,8 @@ type Objects struct {
 	Deployments []appsv1.Deployment
 	Services    []corev1.Service
 	Budgets     []policyv1.PodDisruptionBudget
+	// Scalers are of the roles that scale by cpu or memory.
+	Scalers []autoscalingv2.HorizontalPodAutoscaler
 	// Groups are LeaderWorkerSets, for roles whose replicas span nodes.
 	Groups []LeaderWorkerSet
 	// Accounts, Roles and Bindings let a router see pods that it looks for itself.
@@ -83,6 +87,7 @@ func (r *renderer) render(out *Objects) error {
 	}
 	out.Services = append(out.Services, r.service())
 	out.Budgets = append(out.Budgets, r.budget())
+	r.scaler(out)
 	r.access(out)
 	return nil
 }

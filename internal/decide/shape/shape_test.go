@@ -106,6 +106,9 @@ func (o *Objects) each(f func(any, *metav1.ObjectMeta)) {
 	for i := range o.Budgets {
 		f(&o.Budgets[i], &o.Budgets[i].ObjectMeta)
 	}
+	for i := range o.Scalers {
+		f(&o.Scalers[i], &o.Scalers[i].ObjectMeta)
+	}
 	for i := range o.Accounts {
 		f(&o.Accounts[i], &o.Accounts[i].ObjectMeta)
 	}

@@ -1,6 +1,9 @@
 package fleet
 
 import (
+	"fmt"
+	"strings"
+
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
@@ -30,6 +33,26 @@ func (f *Fleet) leave(w *work) {
 		}
 		w.roles[role] = rs
 	}
+}
+
+// counters names who counts the replicas of roles that scale by what they use of a
+// resource, "" where there are none.
+func (w *work) counters() string {
+	var out []string
+	for i := range w.record.Revision.Components {
+		c := &w.record.Revision.Components[i]
+		if w.roles[c.Role].theirs != nil && c.Limits.Metric.Resource() {
+			out = append(out, string(c.Role)+": "+counter(c.Limits))
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+func counter(l service.Limits) string {
+	if !l.Metric.Resource() {
+		return "another autoscaler counts its replicas"
+	}
+	return fmt.Sprintf("a HorizontalPodAutoscaler counts its replicas by %s, %.0f %% each", l.Metric, l.Target)
 }
 
 // wanted is how many replicas of a role there are to be.

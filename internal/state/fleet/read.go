@@ -55,6 +55,11 @@ func (f *Fleet) stateOf(e *entry) ServiceState {
 	}
 	for r, s := range e.roles {
 		st.Scaling[r] = s.decision.Reason(f.cfg.Now())
+		if s.theirs != nil && *s.theirs > 0 && st.Revision != nil {
+			if c := st.Revision.Component(r); c != nil {
+				st.Scaling[r] = counter(c.Limits)
+			}
+		}
 	}
 	return st
 }

@@ -225,7 +225,7 @@ func (f *Fleet) scale(ctx context.Context, w *work) (time.Duration, error) {
 			if was < 0 { // since the start: what runs already was not started now
 				was = len(in.Replicas)
 			}
-			if was != rs.decision.Count {
+			if rs.theirs == nil && was != rs.decision.Count {
 				f.cfg.Log.Info("scaled", "service", w.key.String(), "role", c.Role, "replicas", rs.decision.Count, "was", was, "why", rs.decision.Reason(f.cfg.Now()))
 			}
 			rs.scaled = rs.decision.Count

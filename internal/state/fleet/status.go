@@ -299,6 +299,9 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 			message += ": " + bad.Message
 		}
 	}
+	if message == "" {
+		message = w.counters()
+	}
 	return cond(kind, true, "Serving", message)
 }
 

@@ -126,10 +126,11 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
-# A count that a HorizontalPodAutoscaler or KEDA keeps is left to it.
+# A count that a HorizontalPodAutoscaler or KEDA keeps is left to it. A service
+# that scales by cpu or memory gets one of its own.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
-  verbs: [get, list, watch]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch, update]

@@ -88,6 +88,7 @@ func (p *Platform) renderAs(ctx context.Context, r workload.Revision, o shape.Op
 	if err != nil {
 		return nil, err
 	}
+	out = p.unlessScaled(r.Service, out)
 	p.note(r, out)
 	return out, nil
 }
@@ -122,6 +123,9 @@ func rendering(o *shape.Objects) (out []rendered, err error) {
 	for i := range o.Groups {
 		add(kindGroups, &o.Groups[i].ObjectMeta, &o.Groups[i])
 	}
+	for i := range o.Scalers {
+		add(kindScaler, &o.Scalers[i].ObjectMeta, &o.Scalers[i])
+	}
 	return out, err
 }
 
@@ -142,7 +146,9 @@ func (p *Platform) note(r workload.Revision, objects []rendered) {
 			main = c.Leader.Main
 		}
 		h.roles[c.Role] = role{Role: pods.Role{HTTP: http, GRPC: grpc, Main: main, Startup: c.Limits.StartupTimeout},
-			left: leftToOthers(r.Annotations) || leftToOthers(c.Annotations)}
+			left:     shape.LeftToOthers(r.Annotations) || shape.LeftToOthers(c.Annotations),
+			resource: c.Limits.Metric.Resource(),
+			measured: h.wanted[id{kindScaler, shape.Name(r.Service, c.Role)}]}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,6 +31,7 @@ const (
 	kindAccount    kind = "ServiceAccount"
 	kindRole       kind = "Role"
 	kindBinding    kind = "RoleBinding"
+	kindScaler     kind = "HorizontalPodAutoscaler"
 )
 
 // counted kinds have a number of replicas.
@@ -41,10 +43,11 @@ type id struct {
 	name string
 }
 
-// compare puts what makes pods first: nothing makes any while the rest goes.
+// compare puts what makes pods first, after what counts them: nothing makes any
+// while the rest goes.
 func (i id) compare(j id) int {
 	rank := func(k kind) int {
-		return slices.Index([]kind{kindDeployment, kindGroups, kindService, kindBudget, kindBinding, kindRole, kindAccount}, k)
+		return slices.Index([]kind{kindScaler, kindDeployment, kindGroups, kindService, kindBudget, kindBinding, kindRole, kindAccount}, k)
 	}
 	return cmp.Or(cmp.Compare(rank(i.kind), rank(j.kind)), cmp.Compare(i.name, j.name))
 }
@@ -57,6 +60,8 @@ func (k kind) gvk() schema.GroupVersionKind {
 		return groupVersionKind
 	case kindBudget:
 		return policyv1.SchemeGroupVersion.WithKind(string(k))
+	case kindScaler:
+		return autoscalingv2.SchemeGroupVersion.WithKind(string(k))
 	case kindAccount, kindRole, kindBinding:
 		return accessKinds[k]
 	case kindService:
@@ -116,6 +121,9 @@ type member struct {
 type role struct {
 	pods.Role
 	left bool // the count is left to others
+	// resource: it scales by what replicas use of a resource; measured: an
+	// autoscaler of ours sees to that.
+	resource, measured bool
 }
 
 // of returns what is held of a service, made when absent. The lock is held.

@@ -80,8 +80,8 @@ func startControllers(dir string, kubeconfig []byte) (end func(), err error) {
 		return nil, err
 	}
 	cmd := exec.Command(filepath.Join(dir, "kube-controller-manager"), "--kubeconfig="+file, "--leader-elect=false", "--secure-port=0",
-		"--kube-api-qps=300", "--kube-api-burst=600", "--concurrent-gc-syncs=4",
-		"--controllers=deployment-controller,replicaset-controller,garbage-collector-controller,resourcequota-controller,endpointslice-controller")
+		"--kube-api-qps=300", "--kube-api-burst=600", "--concurrent-gc-syncs=4", "--horizontal-pod-autoscaler-sync-period=1s",
+		"--controllers=deployment-controller,replicaset-controller,garbage-collector-controller,resourcequota-controller,endpointslice-controller,horizontal-pod-autoscaler-controller")
 	log, err := os.Create(filepath.Join(tmp, "log"))
 	if err != nil {
 		return nil, err

@@ -29,7 +29,8 @@ const (
 const maxReplicas = 1 << 20
 
 // Scale sets the count of a role through the scale subresource. Where another
-// autoscaler owns it, it is only raised from 0, which those leave to others. A
+// autoscaler owns it, it is only raised from 0, which those leave to others; that
+// of ours leaves it going to 0, too. A
 // count that somebody raised since it was last seen, or since Observe, is not
 // lowered, be it that fewer are wanted or that more are and as many are there:
 // Raised tells of it. The groups of a LeaderWorkerSet go in the order of their
@@ -88,7 +89,7 @@ func (p *Platform) scaling(ref workload.Ref, n int) (*scaling, error) {
 			continue
 		}
 		s := &scaling{key: ref.Service, id: i, n: n, from: o.count, version: o.version, surge: o.surge}
-		s.settled = n == o.count || n < o.count && o.raised || p.scaledByOthers(ref.Service, i, o) && (o.count > 0 || n == 0)
+		s.settled = n == o.count || n < o.count && o.raised || p.kept(ref.Service, i, o, n)
 		if !s.settled {
 			o.writing = n
 			h.objects[i] = o

@@ -43,6 +43,9 @@ func (p *Platform) Start(ctx context.Context, in cache.Informers) error {
 	if err := p.watch(ctx, own, &autoscalingv2.HorizontalPodAutoscaler{}, p.scalerEvents()); err != nil {
 		return err
 	}
+	if err := p.watch(ctx, own, &autoscalingv2.HorizontalPodAutoscaler{}, p.objects(kindScaler)); err != nil {
+		return err
+	}
 	go p.keep(ctx, own)
 	p.groups.ctx = ctx
 	if _, err := p.groupsInstalled(ctx); err != nil {

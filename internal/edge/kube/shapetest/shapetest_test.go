@@ -168,6 +168,9 @@ func all(o *shape.Objects) (out []any) {
 	for i := range o.Budgets {
 		out = append(out, &o.Budgets[i])
 	}
+	for i := range o.Scalers {
+		out = append(out, &o.Scalers[i])
+	}
 	return out
 }
 
