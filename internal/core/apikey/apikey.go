@@ -34,6 +34,16 @@ const Entropy = idBytes + secretBytes
 
 var text = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
+// Bearer is the token of an Authorization header's value, whose scheme may be
+// written in any case (RFC 9110, section 11.1); "" for another scheme.
+func Bearer(authorization string) string {
+	scheme, token, _ := strings.Cut(authorization, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
 // Key is what is kept of one key. Times are in UTC and to the second.
 type Key struct {
 	ID      string    `json:"id" yaml:"id"`

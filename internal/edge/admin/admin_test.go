@@ -109,6 +109,7 @@ func TestGuard(t *testing.T) {
 		{"GET", "/api/v1", []string{"Authorization", "Bearer " + token + "x"}, 401},
 		{"GET", "/api/v1", []string{"Authorization", "Basic " + token}, 401},
 		{"GET", "/nowhere", []string{"Authorization", ""}, 401},
+		{"GET", "/api/v1", []string{"Authorization", "bearer " + token}, 200}, // RFC 9110: in any case
 		{"GET", "/nowhere", nil, 404},
 		{"GET", "/healthz", []string{"Authorization", ""}, 200},
 		{"GET", "/metrics", []string{"Authorization", ""}, 200},

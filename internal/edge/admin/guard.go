@@ -5,8 +5,8 @@ import (
 	"crypto/subtle"
 	"net/http"
 	"net/url"
-	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/network"
 )
 
@@ -29,9 +29,9 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		token := apikey.Bearer(r.Header.Get("Authorization"))
 		got := sha256.Sum256([]byte(token))
-		if !ok || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+		if token == "" || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="roundhouse admin"`)
 			fail(w, http.StatusUnauthorized, "the admin API needs the token of the data directory: name that directory with --data-dir or the token with ROUNDHOUSE_TOKEN, or send Authorization: Bearer TOKEN from its file admin-token")
 			return

@@ -150,6 +150,9 @@ func TestHostileArchives(t *testing.T) {
 			if _, ok := s.Lookup(req); ok {
 				t.Error("taken for complete")
 			}
+			if left, _ := filepath.Glob(filepath.Join(s.cfg.Dir, "partial", "*", "tree")); len(left) > 0 {
+				t.Errorf("what was unpacked stays: %v", left)
+			}
 			_ = filepath.WalkDir(filepath.Dir(s.cfg.Dir), func(p string, d fs.DirEntry, err error) error {
 				if d != nil && d.Name() == "evil" {
 					t.Errorf("written: %s", p)

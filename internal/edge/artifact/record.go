@@ -107,12 +107,12 @@ func (s *Store) assemble(ctx context.Context, loc location, l listing) (tree, fi
 		return "", "", fmt.Errorf("artifact: %w", err)
 	}
 	if slices.ContainsFunc(l.objects, func(o object) bool { return o.layer != "" }) {
-		return tree, "", s.unpackLayers(ctx, loc, l, tree)
+		return tree, "", discarded(s.unpackLayers(ctx, loc, l, tree), tree)
 	}
 	if len(l.objects) == 1 {
 		if kind := archiveKind(loc, l.objects[0].Name); kind != "" {
 			part := partPath(s.partialDir(loc), l.objects[0].Name)
-			return tree, "", s.unpack(ctx, kind, part, tree, loc.String())
+			return tree, "", discarded(s.unpack(ctx, kind, part, tree, loc.String()), tree)
 		}
 		if !l.folder {
 			file = l.objects[0].Name
@@ -128,6 +128,16 @@ func (s *Store) assemble(ctx context.Context, loc location, l listing) (tree, fi
 		}
 	}
 	return tree, file, nil
+}
+
+// discarded removes what was unpacked of an archive that failed: a refused bomb
+// must not keep the disk it filled. The archive stays, so that another try does
+// not download it again.
+func discarded(failed error, tree string) error {
+	if failed == nil {
+		return nil
+	}
+	return errors.Join(failed, os.RemoveAll(tree))
 }
 
 // version names the content of a set of objects.

@@ -29,10 +29,7 @@ func takeSecret(h http.Header) string {
 		for _, value := range h[name] {
 			secret := value
 			if name == "Authorization" {
-				scheme, rest, _ := strings.Cut(value, " ")
-				if secret = strings.TrimSpace(rest); !strings.EqualFold(scheme, "Bearer") {
-					secret = ""
-				}
+				secret = apikey.Bearer(value)
 			}
 			switch {
 			case strings.HasPrefix(secret, apikey.Prefix):
@@ -92,7 +89,8 @@ func (x *exchange) retryAfter(d time.Duration) {
 }
 
 // mayUse says whether the request's key is for the model it names, and answers
-// 403 if it is not. An unknown model is for anyone: it will not be found.
+// 403 if it is not. An unknown model gets the same answer unless the key names
+// it, or a limited key would tell which other models there are.
 func (x *exchange) mayUse() bool {
 	if !x.limited() {
 		return true
@@ -100,8 +98,8 @@ func (x *exchange) mayUse() bool {
 	k, err := x.gw.dispatch.Key(x.query())
 	if err == nil {
 		err = x.may(k)
-	} else {
-		err = nil
+	} else if err = nil; !x.pass.Allows(x.model) {
+		err = &forbiddenError{x.pass.Key(), x.model}
 	}
 	if err != nil {
 		x.refuse(err)

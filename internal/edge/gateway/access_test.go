@@ -175,7 +175,7 @@ func TestKeyModels(t *testing.T) {
 	}
 	for _, unknown := range []string{"nope", "secre", "secrets"} {
 		a := r.send("POST", "/v1/completions", `{"model":"`+unknown+`"}`, auth...)
-		if a.want(t, 404, unknown); strings.Contains(strings.ReplaceAll(a.body, unknown, ""), "secret") {
+		if a.want(t, 403, unknown, "model_not_allowed"); strings.Contains(strings.ReplaceAll(a.body, unknown, ""), "secret") {
 			t.Errorf("the error names what the key is not for: %s", a.body)
 		}
 	}
@@ -205,7 +205,7 @@ func TestKeyModelsInFull(t *testing.T) {
 		{anywhere, "", "iris", 200}, {anywhere, "", "apps/iris", 200}, {anywhere, "iris.apps.localhost", "iris", 200},
 		{anywhere, "", "apps/both", 403}, {anywhere, "", "other/both", 403}, {anywhere, "both.apps.localhost", "x", 403}, // nobody said which is meant
 		{within, "", "apps/iris", 200}, {within, "", "apps/both", 200}, {within, "", "other/both", 200}, {within, "both.other.localhost", "x", 200},
-		{within, "", "third/both", 404}, {within, "", "other/wine", 403}, {within, "", "wine", 403},
+		{within, "", "third/both", 403}, {within, "", "other/wine", 403}, {within, "", "wine", 403},
 		{one, "", "apps/both", 200}, {one, "", "other/both", 403}, {one, "", "apps/iris", 403},
 	} {
 		header := []string{"X-Api-Key", c.key}

@@ -64,7 +64,11 @@ func (x *exchange) refuse(err error) {
 		x.refusedByPicker(picker)
 	case errors.As(err, &notFound), errors.As(err, &ambiguous):
 		message := err.Error()
-		if x.limited() { // it may not see what the error lists
+		if x.limited() { // it may see neither what the error lists nor which other models there are
+			if !x.pass.Allows(x.model) {
+				x.refuse(&forbiddenError{x.pass.Key(), x.model})
+				return
+			}
 			message = fmt.Sprintf("model %q is not served here by this name", x.model)
 		}
 		x.failWith(http.StatusNotFound, message, "model", "model_not_found")

@@ -363,7 +363,7 @@ func TestHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	for k, v := range map[string]string{"X-Request-Id": "abc", "Connection": "X-Mine", "X-Mine": "1",
-		"Inference-Header-Content-Length": "2", "X-Forwarded-For": "10.0.0.1", "Traceparent": "00-1-2-01"} {
+		"Inference-Header-Content-Length": "2", "X-Forwarded-For": "10.0.0.1", "Traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"} {
 		req.Header.Set(k, v)
 	}
 	resp, err := r.client.Do(req)
@@ -377,7 +377,7 @@ func TestHeaders(t *testing.T) {
 	up := <-got
 	for k, want := range map[string]string{"X-Request-Id": "abc", "X-Mine": "", "Inference-Header-Content-Length": "2",
 		"X-Forwarded-For": "10.0.0.1, 127.0.0.1", "X-Forwarded-Host": strings.TrimPrefix(r.url, "http://"),
-		"X-Forwarded-Proto": "http", "Traceparent": "00-1-2-01", "X-Idempotency-Key": "", "User-Agent": "Go-http-client/1.1"} {
+		"X-Forwarded-Proto": "http", "Traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "X-Idempotency-Key": "", "User-Agent": "Go-http-client/1.1"} {
 		if up.Get(k) != want {
 			t.Errorf("replica got %s %q, want %q", k, up.Get(k), want)
 		}

@@ -23,6 +23,11 @@ type spans struct {
 
 // startSpans begins the request's trace, or goes on with its client's.
 func (x *exchange) startSpans(path string) {
+	if v := x.r.Header.Get(headerTraceparent); v != "" && !parseTraceparent(v).IsValid() {
+		// W3C Trace Context, section 3.2: who cannot read it passes on neither.
+		x.r.Header.Del(headerTraceparent)
+		x.r.Header.Del("Tracestate")
+	}
 	t := x.gw.cfg.Tracer
 	if t == nil {
 		return

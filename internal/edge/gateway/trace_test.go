@@ -131,3 +131,18 @@ func TestParseTraceparent(t *testing.T) {
 		}
 	}
 }
+
+// TestInvalidTraceparentIsDropped: what the gateway cannot read no replica is
+// given, nor the state that goes with it.
+func TestInvalidTraceparentIsDropped(t *testing.T) {
+	r := newRig(t, nil)
+	var got http.Header
+	r.d.SetPool(pool("iris", replicaServer(t, func(_ http.ResponseWriter, q *http.Request) { got = q.Header })))
+	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for in, state := range map[string]string{good: "a=b", "00-zz-b7ad6b7169203331-01": "", "00-00000000000000000000000000000000-b7ad6b7169203331-01": "", "garbage": "", "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01": ""} {
+		r.send("GET", "/v2/models/iris", "", "Traceparent", in, "Tracestate", "a=b").want(t, 200)
+		if now := got.Get("Traceparent"); (now == in) != (in == good) || !parseTraceparent(now).IsValid() || got.Get("Tracestate") != state {
+			t.Errorf("%q: the replica is given %q and state %q", in, now, got.Get("Tracestate"))
+		}
+	}
+}

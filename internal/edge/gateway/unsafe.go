@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
+
 	"roundhouse.dev/roundhouse/internal/core/network"
 )
 
@@ -72,6 +74,10 @@ func (x *exchange) originAllowed(origin string) bool {
 func (x *exchange) unsafe() bool {
 	if m := x.r.Method; m == http.MethodConnect || m == http.MethodTrace {
 		x.fail(http.StatusNotImplemented, m+" is not served")
+		return true
+	}
+	if !httpguts.ValidHostHeader(x.r.Host) { // of HTTP/2, which net/http does not look at
+		x.fail(http.StatusBadRequest, "the host has characters that no host has")
 		return true
 	}
 	if !plainPath(x.r.URL.Path) {

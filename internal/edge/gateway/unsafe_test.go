@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -141,5 +142,23 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 	open.d.SetPool(pool("iris"))
 	if a := ask(open, "models.example.com"); a.code != 200 {
 		t.Errorf("on a network its name is whatever its users call it: %d %s", a.code, a.body)
+	}
+}
+
+// TestHostOfHTTP2: a host that is none reaches no replica's X-Forwarded-Host.
+func TestHostOfHTTP2(t *testing.T) {
+	r := newRig(t, nil)
+	r.d.SetPool(pool("iris", replicaServer(t, func(w http.ResponseWriter, q *http.Request) {
+		_, _ = io.WriteString(w, q.Header.Get("X-Forwarded-Host"))
+	})))
+	var h2 http.Protocols
+	h2.SetUnencryptedHTTP2(true)
+	tr := &http.Transport{Protocols: &h2}
+	t.Cleanup(tr.CloseIdleConnections)
+	r.client = &http.Client{Transport: tr}
+	r.send("GET", "/v2/models/iris", "", "Host", "iris.example.org").want(t, 200, "iris.example.org")
+	a := r.send("GET", "/v2/models/iris", "", "Host", "x/../y")
+	if a.code == 200 && strings.Contains(a.body, "..") {
+		t.Errorf("passed on: %s", a.body)
 	}
 }

@@ -604,3 +604,20 @@ func TestKeep(t *testing.T) {
 	}
 	r.wants(r.get(weightsPath), 200, string(weights))
 }
+
+// TestPinsOfManyAreKept: processes that pin at the same time lose nothing.
+func TestPinsOfManyAreKept(t *testing.T) {
+	s := &Store{dir: t.TempDir()}
+	var wg sync.WaitGroup
+	for i := range 24 {
+		wg.Go(func() {
+			if err := s.SetPin(Pin{Kind: "models", Repo: "o/m" + string(rune('a'+i))}, true); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if pins, err := s.Pins(); err != nil || len(pins) != 24 {
+		t.Errorf("%d pins are kept of 24, %v", len(pins), err)
+	}
+}

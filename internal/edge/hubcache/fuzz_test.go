@@ -18,6 +18,7 @@ func FuzzTarget(f *testing.F) {
 		"/o/..%2F/resolve/main/x", "/%2e%2e/m/resolve/main/x", "/o/m/resolve/main//x", "/o/m/resolve/main/%00", "/o/m/resolve/%2E%2E/x", "//", "/", "", "/a/resolve/resolve/x/y"} {
 		f.Add(p, "download=true")
 	}
+	f.Add("/o/m/resolve/main/"+strings.Repeat("[", 4000), "")
 	store := &Store{dir: "/store"}
 	f.Fuzz(func(t *testing.T, path, query string) {
 		got, err := parseTarget(path, query)
@@ -48,6 +49,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Add(`W/"abc"`, `<https://hub.example/api?cursor=1>; rel="next"`, "bytes=0-9", int64(100))
 	f.Add(`"../../x"`, `<https://hub.example@evil/>; rel="next", <x>; rel=xet-auth`, "bytes=-5", int64(0))
 	f.Add("", `<https://evil.example>; title="a,b"; rel=next`, "bytes=5-", int64(5))
+	f.Add("", `<.//0>rel=neXt`, "", int64(0))
 	base := &url.URL{Scheme: "https", Host: "hub.example"}
 	f.Fuzz(func(t *testing.T, etag, links, rng string, size int64) {
 		if e := normalETag(etag); isBlob(e) && strings.Trim(e, "0123456789abcdef") != "" {

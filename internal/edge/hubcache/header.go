@@ -129,7 +129,11 @@ func within(base *url.URL, to string) string {
 	if err != nil || !sameOrigin(u, base) || strings.ContainsFunc(to, func(r rune) bool { return r <= ' ' || r == '<' || r == '>' || r == 0x7f }) {
 		return ""
 	}
-	return u.RequestURI()
+	// A path that begins with two slashes would be read as another host.
+	if uri := u.RequestURI(); !strings.HasPrefix(uri, "//") {
+		return uri
+	}
+	return ""
 }
 
 // sameOrigin compares scheme, host and port.

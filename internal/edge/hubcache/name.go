@@ -54,10 +54,15 @@ func parseTarget(escaped, query string) (target, error) {
 		}
 		segments[i] = plain
 	}
+	read := fileTarget
 	if segments[0] == "api" {
-		return apiTarget(segments[1:], query)
+		read, segments = apiTarget, segments[1:]
 	}
-	return fileTarget(segments, query)
+	t, err := read(segments, query)
+	if err == nil && len(t.path()) > maxPath { // it is asked for with more escapes than it came with
+		return target{}, errPath
+	}
+	return t, err
 }
 
 // clean refuses what could be taken for another path on the way.

@@ -223,6 +223,15 @@ func (s *Store) SetPin(p Pin, on bool) error {
 	if err != nil || t.route != "info" {
 		return fmt.Errorf("hubcache: %q is no repository: want NAME or OWNER/NAME", p.Repo)
 	}
+	// Other processes pin too.
+	lock, err := os.OpenFile(filepath.Join(s.dir, pinsFile+".lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("hubcache: %w", err)
+	}
+	defer func() { _ = lock.Close() }() // which lets go of it
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("hubcache: lock %s: %w", lock.Name(), err)
+	}
 	pins, err := s.Pins()
 	if err != nil {
 		return err

@@ -136,7 +136,8 @@ func (s *Server) guardStream(service any, stream grpc.ServerStream, info *grpc.S
 const defaultPrefix = service.DefaultNamespace + "/"
 
 // mayUse is an error if a key is not for the model that q names. An unknown
-// model is for anyone: it will not be found.
+// model gets the same answer unless the key names it, or a limited key would
+// tell which other models there are.
 func (s *Server) mayUse(pass *keys.Pass, q dispatch.Request) error {
 	may := s.may(pass, q)
 	if may == nil {
@@ -144,9 +145,17 @@ func (s *Server) mayUse(pass *keys.Pass, q dispatch.Request) error {
 	}
 	k, err := s.dispatch.Key(q)
 	if err != nil {
-		return nil
+		if pass.Allows(q.Model) {
+			return nil
+		}
+		return forbidden(pass, q.Model)
 	}
 	return may(k)
+}
+
+// forbidden says that a key is not for a model.
+func forbidden(pass *keys.Pass, model string) error {
+	return errorf(codes.PermissionDenied, "API key %s is not for model %q", pass.Key(), model)
 }
 
 // may says which services and shared pools a key lets q use; nil for any.
@@ -164,7 +173,7 @@ func (s *Server) may(pass *keys.Pass, q dispatch.Request) func(service.Key) erro
 		if pass.Allows(names...) || s.allowsBare(pass, k) {
 			return nil
 		}
-		return errorf(codes.PermissionDenied, "API key %s is not for model %q", pass.Key(), q.Model)
+		return forbidden(pass, q.Model)
 	}
 }
 

@@ -183,7 +183,7 @@ func TestKeys(t *testing.T) {
 	_, err = r.RepositoryModelUnload(ctx, &oip.RepositoryModelUnloadRequest{ModelName: "digits"}, with("x-api-key", secret))
 	want(t, err, codes.PermissionDenied)
 	_, err = r.ModelInfer(ctx, request("nope"), with("x-api-key", secret))
-	want(t, err, codes.NotFound)
+	want(t, err, codes.PermissionDenied) // as of a model that there is
 
 	limited := create(apikey.Limits{RequestsPerMinute: 1})
 	if _, err := r.ModelInfer(ctx, request("digits"), with("x-api-key", limited)); err != nil {

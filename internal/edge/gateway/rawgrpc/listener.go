@@ -6,34 +6,69 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/peer"
+
+	"roundhouse.dev/roundhouse/internal/core/network"
 )
 
+// connectionShare is the part of the connections that one address may have, as
+// 1/connectionShare: one client's idle connections lock nobody out.
+const connectionShare = 2
+
 // listener accepts up to a number of connections at once; further ones wait
-// with the system.
+// with the system. Those of an address that has its share are closed at once.
 type listener struct {
 	net.Listener
 	slots  chan struct{}
 	closed chan struct{}
 	once   sync.Once
+
+	mu sync.Mutex
+	by map[string]int // connections of each address
 }
 
 func newListener(l net.Listener, connections int) *listener {
-	return &listener{Listener: l, slots: make(chan struct{}, connections), closed: make(chan struct{})}
+	return &listener{Listener: l, slots: make(chan struct{}, connections), closed: make(chan struct{}), by: map[string]int{}}
 }
 
-// Accept waits for a place and a connection.
+// Accept waits for a slot and a connection.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case l.slots <- struct{}{}:
 	case <-l.closed:
 		return nil, net.ErrClosed
 	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.slots
-		return nil, err
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			<-l.slots
+			return nil, err
+		}
+		from := network.WithoutPort(c.RemoteAddr().String())
+		if l.enter(from) {
+			return &connection{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
+		}
+		_ = c.Close() // the client sees it closed, whatever comes of it here
 	}
-	return &connection{Conn: c, leave: sync.OnceFunc(func() { <-l.slots })}, nil
+}
+
+// enter counts a connection of an address; false when it has its share.
+func (l *listener) enter(from string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.by[from] >= max(1, cap(l.slots)/connectionShare) {
+		return false
+	}
+	l.by[from]++
+	return true
+}
+
+func (l *listener) leave(from string) {
+	l.mu.Lock()
+	if l.by[from]--; l.by[from] == 0 {
+		delete(l.by, from)
+	}
+	l.mu.Unlock()
+	<-l.slots
 }
 
 // Close ends Accept.

@@ -377,3 +377,51 @@ func TestGarbage(t *testing.T) {
 		_ = c.Close()
 	}
 }
+
+// TestOneAddressLeavesConnections: idle connections of one client lock nobody
+// out.
+func TestOneAddressLeavesConnections(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(inner, 4)
+	accepted := make(chan net.Conn, 10)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				close(accepted)
+				return
+			}
+			accepted <- c
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close() })
+	dial := func(from string) net.Conn {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err := d.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	first := dial("127.0.0.2")
+	one := <-accepted
+	dial("127.0.0.2")
+	<-accepted
+	third := dial("127.0.0.2")
+	if n, err := third.Read(make([]byte, 1)); err == nil {
+		t.Errorf("more than the share of one address is open: %d bytes", n)
+	}
+	dial("127.0.0.3")
+	if c := <-accepted; !strings.HasPrefix(c.RemoteAddr().String(), "127.0.0.3:") {
+		t.Errorf("accepted %v", c.RemoteAddr())
+	}
+	_, _ = first.Close(), one.Close()
+	dial("127.0.0.2")
+	if c := <-accepted; !strings.HasPrefix(c.RemoteAddr().String(), "127.0.0.2:") {
+		t.Errorf("a closed connection keeps its place: %v", c.RemoteAddr())
+	}
+}

@@ -44,6 +44,10 @@ func refusal(ctx context.Context, pass *keys.Pass, err error) (metadata.MD, erro
 	switch {
 	case ctx.Err() != nil:
 		return nil, status.FromContextError(ctx.Err()).Err()
+	case errors.As(err, &notFound) && len(pass.Models()) > 0 && !pass.Allows(notFound.Model):
+		return nil, forbidden(pass, notFound.Model)
+	case errors.As(err, &ambiguous) && len(pass.Models()) > 0 && !pass.Allows(ambiguous.Model):
+		return nil, forbidden(pass, ambiguous.Model)
 	case (errors.As(err, &notFound) || errors.As(err, &ambiguous)) && len(pass.Models()) > 0:
 		return nil, errorf(codes.NotFound, "the model is not served here by this name")
 	case errors.As(err, &notFound), errors.As(err, &ambiguous):

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -279,8 +280,8 @@ func (s *Server) warn(text string, args ...any) {
 
 // authenticate says who reports, or with which status that is refused.
 func (s *Server) authenticate(r *http.Request) (Identity, int, error) {
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok || token == "" {
+	token := apikey.Bearer(r.Header.Get("Authorization"))
+	if token == "" {
 		return Identity{}, http.StatusUnauthorized, errors.New("a report needs a ServiceAccount's token: Authorization: Bearer TOKEN")
 	}
 	who, err := s.cfg.Reviewer.Review(r.Context(), token)
