@@ -89,8 +89,9 @@ func (x *exchange) cors() bool {
 // replica's.
 const corsPrefix = "Access-Control-"
 
-// ownCORS drops what a replica says of web pages, and keeps what its answer
-// and the gateway's vary by.
+// ownCORS drops what a replica says of web pages: many engines allow all of
+// them, which the gateway does only where it is told to. It keeps what their
+// answers and the gateway's vary by.
 func (x *exchange) ownCORS(in *incoming) {
 	in.fields = slices.DeleteFunc(in.fields, func(f http1.Field) bool { return strings.HasPrefix(f.Name, corsPrefix) })
 	if named(in.fields, "Vary") {

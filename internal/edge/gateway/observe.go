@@ -54,9 +54,7 @@ func (x *exchange) answering(in *incoming) {
 	if x.gw.cfg.Heard != nil {
 		x.hear(in.fields)
 	}
-	if len(x.gw.cfg.CORS.Origins) > 0 {
-		x.ownCORS(in)
-	}
+	x.ownCORS(in)
 	if x.seen.operation == "" || in.status/100 != 2 {
 		return
 	}

@@ -77,6 +77,10 @@ func TestCORS(t *testing.T) {
 		t.Errorf("every page: %v", a.header)
 	}
 	off := newRig(t, nil)
+	off.d.SetPool(pool("chat", replicaServer(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Access-Control-Allow-Origin", "*") })))
+	if a := off.send("POST", "/v1/chat/completions", ask); a.code != 200 || a.header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("a replica lets pages in that the gateway was not told of: %d %v", a.code, a.header)
+	}
 	if a := off.send("OPTIONS", "/v1/models", "", "Origin", bad, "Access-Control-Request-Method", "GET"); a.code != 403 || a.header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("off: %d %v", a.code, a.header)
 	}
