@@ -161,12 +161,12 @@ func greetService(say func(string, ...any), base string, st fleet.ServiceState) 
 	say("\n%s: %s", k, statusLine(admin.Service{Status: st.Status}))
 	switch st.Status.Protocol {
 	case service.ProtocolOpenAI:
-		say(`  curl -N %s/v1/chat/completions -d '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello"}]}'`, base, modelName(k))
+		say(`  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello"}]}'`, base, modelName(k))
 	case service.ProtocolV1, service.ProtocolV2:
 		name := strings.ReplaceAll(modelName(k), "/", "%2F")
 		say("  curl %s/v2/models/%s", base, name)
 		if sample := sampleRequest(st.Object); sample != "" {
-			say("  curl %s/v2/models/%s/infer -d @%s", base, name, sample)
+			say("  curl %s/v2/models/%s/infer -H 'Content-Type: application/json' -d @%s", base, name, sample)
 		}
 	}
 }

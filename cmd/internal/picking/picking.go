@@ -34,6 +34,7 @@ type Options struct {
 	Fallbacks               int
 	TLSCert, TLSKey         string
 	SessionHeader           string
+	AllowPaths              []string
 	Verbose                 bool
 }
 
@@ -46,6 +47,7 @@ func (o *Options) Flags(f *pflag.FlagSet, listen, health, metrics string) {
 	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM file of the certificate to serve Envoy over TLS with; read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM file of its key")
 	f.StringVar(&o.SessionHeader, "session-header", "", "header whose value keeps a client's requests on one endpoint")
+	f.StringArrayVar(&o.AllowPaths, "allow-path", nil, "further path to hand on to endpoints, of a server that has calls of its own; * at its end for all that begin so; repeatable")
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
 }
 
@@ -61,6 +63,12 @@ const maxFallbacks = 10
 func (o *Options) Server(log *slog.Logger) (cfg extproc.Config, err error) {
 	cfg = extproc.DefaultConfig()
 	cfg.Listen, cfg.HealthListen, cfg.SessionHeader, cfg.DrainTimeout, cfg.Log = o.Listen, o.Health, o.SessionHeader, front.DrainGrace, log
+	cfg.AllowPaths = o.AllowPaths
+	for _, path := range o.AllowPaths {
+		if !strings.HasPrefix(path, "/") || strings.Contains(strings.TrimSuffix(path, "*"), "*") {
+			return cfg, front.Usagef("--allow-path is %q: want a path that begins with /, with * at its end for all that begin so", path)
+		}
+	}
 	switch {
 	case o.Fallbacks < 0 || o.Fallbacks > maxFallbacks:
 		return cfg, front.Usagef("--fallbacks is %d: must be 0 to %d", o.Fallbacks, maxFallbacks)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -318,4 +319,11 @@ func (r *Request) AppendSpliced(dst, body []byte, name string) []byte {
 // body[r.ModelSpan.End:] without copying a long prompt.
 func (r *Request) SplicedHead(body []byte, name string) []byte {
 	return AppendQuoted(bytes.Clone(body[:r.ModelSpan.Start]), name)
+}
+
+// IsJSON reports whether a Content-Type says JSON.
+func IsJSON(contentType string) bool {
+	kind, _, _ := strings.Cut(contentType, ";")
+	kind = strings.ToLower(strings.TrimSpace(kind))
+	return kind == "application/json" || strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json")
 }

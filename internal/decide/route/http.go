@@ -229,15 +229,16 @@ func (t *Table) KnowsHost(hostport string) bool {
 	return false
 }
 
-// NamesPath says whether an HTTPRoute that names a path takes a request: who
-// wrote it wants requests there, whatever they are.
+// NamesPath reports whether an HTTPRoute that names a path takes a request: who
+// wrote it wants requests there, whatever they are. One that takes all of a
+// root ("/", "/v1", ".*") names none.
 func (t *Table) NamesPath(q Query) bool {
 	host := normalHost(q.Host)
 	if ref, ok := t.hosts[host]; ok && ref.Name != "" {
 		return false
 	}
 	m := t.find(&q, host)
-	return m != nil && (m.spec.Path.Type != routing.MatchPrefix || m.prefix != "")
+	return m != nil && m.names()
 }
 
 // others says whether a request belongs to another namespace than this one: it

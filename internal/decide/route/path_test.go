@@ -19,6 +19,10 @@ func TestNamesPath(t *testing.T) {
 			{Matches: match(routing.MatchPrefix, "/own/", ""), Backends: to},
 			{Matches: match(routing.MatchExact, "/", "DELETE"), Backends: to},
 			{Matches: match(routing.MatchRegexp, "/x.*", ""), Backends: to},
+			{Matches: match(routing.MatchPrefix, "/v1", ""), Backends: to},
+			{Matches: match(routing.MatchPrefix, "/v1/own", ""), Backends: to},
+			{Matches: match(routing.MatchExact, "/v2/own", ""), Backends: to},
+			{Matches: match(routing.MatchRegexp, "/v2/.*|/.*s", ""), Backends: to},
 		}})
 	for _, c := range []struct {
 		host, path, method string
@@ -30,6 +34,11 @@ func TestNamesPath(t *testing.T) {
 		{"a.test", "/", "DELETE", true},
 		{"a.test", "/", "POST", false},
 		{"a.test", "/xyz", "GET", true},
+		{"a.test", "/v1/load_lora_adapter", "POST", false},
+		{"a.test", "/v1/own/x", "POST", true},
+		{"a.test", "/v2/own", "POST", true},
+		{"a.test", "/v2/trace/setting", "POST", false},
+		{"a.test", "/metrics", "GET", false},
 		{"b.test", "/own", "GET", false},
 		{"iris.default.localhost", "/own", "GET", false},
 	} {

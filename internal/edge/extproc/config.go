@@ -32,6 +32,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/orca"
@@ -83,6 +85,9 @@ type Config struct {
 	// SessionHeader names the header whose value keeps a client's requests on
 	// one endpoint; "" for none.
 	SessionHeader string
+	// AllowPaths are handed on beside the calls by which models are asked
+	// (route.Inference): a path, or with "*" at its end all that begin so.
+	AllowPaths []string
 	// Ready says whether requests can be placed; nil is always.
 	Ready func() bool
 	// Heard is told load reports in answers' headers; nil: nobody is.
@@ -120,10 +125,23 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("extproc: %s must be more than 0, is %d", f.name, f.n))
 		}
 	}
+	for _, path := range c.AllowPaths {
+		if !strings.HasPrefix(path, "/") || strings.Contains(strings.TrimSuffix(path, "*"), "*") {
+			errs = append(errs, fmt.Errorf("extproc: AllowPaths has %q: want a path that begins with /, with * at its end for all below", path))
+		}
+	}
 	if c.MaxBufferedBytes < c.MaxBodyBytes {
 		errs = append(errs, fmt.Errorf("extproc: MaxBufferedBytes (%d) must hold one body of MaxBodyBytes (%d)", c.MaxBufferedBytes, c.MaxBodyBytes))
 	}
 	return errors.Join(errs...)
+}
+
+// allows says whether a path is among AllowPaths.
+func (c *Config) allows(path string) bool {
+	return slices.ContainsFunc(c.AllowPaths, func(allowed string) bool {
+		prefix, open := strings.CutSuffix(allowed, "*")
+		return path == allowed || open && strings.HasPrefix(path, prefix)
+	})
 }
 
 // The bounds of the protocol.

@@ -199,12 +199,18 @@ type placed struct {
 	destination string
 	head, tail  []byte
 	changed     bool // the body is not what came
+	// saysJSON: the body is JSON and the request says otherwise, which engines
+	// go by.
+	saysJSON bool
 }
 
 // admit finds a place for the request.
 func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error) {
 	if c.subset.given && len(c.subset.addresses) == 0 {
 		return nil, &refusal{503, "the gateway allows no endpoint for this request: " + subsetNamespace + " lists none", openai.TypeServer, "", "no_endpoints", 0}
+	}
+	if !route.Inference(c.head.path) && !c.s.cfg.allows(c.head.path) {
+		return nil, &refusal{404, fmt.Sprintf("%.200q is none of the calls by which models are asked: to have it handed on, name it with --allow-path", c.head.path), openai.TypeNotFound, "", "not_found", 0}
 	}
 	r := c.query()
 	var parsed openai.Request
@@ -233,7 +239,8 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error)
 		return nil, err
 	}
 	c.grant = g
-	p := &placed{destination: strings.Join(append([]string{g.Address()}, g.Alternatives()...), ","), tail: c.body}
+	p := &placed{destination: strings.Join(append([]string{g.Address()}, g.Alternatives()...), ","), tail: c.body,
+		saysJSON: isJSON && c.head.contentType != "" && !openai.IsJSON(c.head.contentType)}
 	name := g.Model()
 	if name == "" {
 		name = c.head.rewrite

@@ -93,6 +93,9 @@ func directed(p *placed, length int) *pb.CommonResponse {
 	if length >= 0 {
 		set = append(set, header("content-length", strconv.Itoa(length)))
 	}
+	if p.saysJSON {
+		set = append(set, header("content-type", "application/json"))
+	}
 	return &pb.CommonResponse{HeaderMutation: &pb.HeaderMutation{SetHeaders: set}, ClearRouteCache: true}
 }
 

@@ -76,6 +76,7 @@ type script struct {
 func runScript(t *testing.T, text string) string {
 	sc := &script{t: t, fake: newFake()}
 	cfg := DefaultConfig()
+	cfg.AllowPaths = []string{"/own", "/tools/*"}
 	cfg.SessionHeader = "X-Session"
 	cfg.Heard = func(replica string, r orca.Report) { sc.fake.note(fmt.Sprintf("heard of %s: %+v", replica, r)) }
 	var err error

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -52,6 +53,10 @@ func (x *exchange) serverReady() {
 // "name/versions/version/action".
 func (x *exchange) serveOIPModel(rest string) {
 	name, action, _ := strings.Cut(rest, "/")
+	if !route.Inference(x.r.URL.Path) {
+		x.unlisted()
+		return
+	}
 	if !x.setModel(name) {
 		return
 	}

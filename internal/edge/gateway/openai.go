@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"mime"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -24,8 +26,18 @@ func (x *exchange) serveV1(rest string) {
 		x.only(func() { x.predict(name) }, http.MethodPost)
 	case isModel:
 		x.only(func() { x.describeModel(name) }, http.MethodGet, http.MethodHead)
-	default:
+	case route.Inference(x.r.URL.Path):
 		x.only(func() { x.complete("/v1/" + rest) }, http.MethodPost)
+	default:
+		x.unlisted()
+	}
+}
+
+// unlisted answers at a path that is none by which models are asked: it is
+// forwarded if an HTTPRoute names it.
+func (x *exchange) unlisted() {
+	if !x.passOn(x.r.URL.EscapedPath()) {
+		x.fail(http.StatusNotFound, fmt.Sprintf("nothing is served at %s: it is none of the calls by which models are asked; a server's own path is reached where an HTTPRoute names it", x.r.URL.Path))
 	}
 }
 
@@ -58,6 +70,9 @@ func (x *exchange) complete(path string) {
 		return
 	}
 	x.parsed = parsed
+	if !x.form {
+		x.statesJSON()
+	}
 	x.model = string(parsed.Model)
 	if !x.form {
 		x.prompt = parsed.AppendPrompt(x.prompt, x.body.head)
@@ -83,6 +98,18 @@ func (x *exchange) parse() (*openai.Request, error) {
 	x.request, err = openai.Parse(x.body.head)
 	return &x.request, err
 }
+
+// statesJSON has the replica told that the body, which is JSON, is: clients
+// that state nothing, and curl, say otherwise, and engines go by it.
+func (x *exchange) statesJSON() {
+	if kind := x.r.Header.Get("Content-Type"); !openai.IsJSON(kind) {
+		x.r.Header["Content-Type"] = []string{typeJSON}
+	}
+}
+
+// typeForm is curl's Content-Type where nothing is said. No model server reads
+// such forms.
+const typeForm = "application/x-www-form-urlencoded"
 
 // typeJSON is the usual Content-Type, which need not be parsed.
 const typeJSON = "application/json"
@@ -114,6 +141,9 @@ func (x *exchange) forwardPath(before, name, after string) {
 	if err := x.readBody(false); err != nil {
 		x.refuseBody(err)
 		return
+	}
+	if x.r.Header.Get("Content-Type") == typeForm && x.body.tail == nil && json.Valid(x.body.head) {
+		x.statesJSON()
 	}
 	x.path = func(*dispatch.Pool) string {
 		if to := x.grant.Model(); to != "" {

@@ -39,7 +39,7 @@ func TestProtocols(t *testing.T) {
 		{"/v1/rerank", `"query":"q","documents":["d"]`, surfaceOpenAI, "rerank", []string{`"q"`, `["d"]`}, false, 0},
 		{"/v1/images/generations", `"prompt":"a cat"`, surfaceOpenAI, "image_generation", []string{`"a cat"`}, false, 0},
 		{"/v1/audio/speech", `"input":"say","voice":"v"`, surfaceOpenAI, "speech", []string{`"say"`}, false, 0},
-		{"/v1/something/new", `"x":1`, surfaceOpenAI, "other", nil, false, 0},
+		{"/v1/audio/new", `"x":1`, surfaceOpenAI, "other", nil, false, 0},
 		{"/v1/messages", `"system":"s","messages":[],"max_tokens":7`, surfaceAnthropic, "chat", []string{`"s"`, "[]"}, false, 7},
 		{"/v1/messages/count_tokens", `"messages":[]`, surfaceAnthropic, "count_tokens", []string{"[]"}, false, 0},
 		{"/v1/chat", `"message":"m","preamble":"p"`, surfaceCohere, "chat", []string{`"p"`, `"m"`}, false, 0},
