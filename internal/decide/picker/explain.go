@@ -147,6 +147,9 @@ func (c *Choice) Reason() string {
 		if c.Matched > 0 {
 			fmt.Fprintf(&b, ", %d blocks of the prompt known", c.Matched)
 		}
+		if c.Alike > 1 {
+			fmt.Fprintf(&b, ", %d alike: by the prompt's beginning", c.Alike)
+		}
 	}
 	return b.String()
 }

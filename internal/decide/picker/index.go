@@ -11,8 +11,9 @@ type IndexConfig struct {
 	BlockBytes int `json:"blockBytes,omitempty"`
 	// PromptBlocks is how many blocks of a prompt are looked at.
 	PromptBlocks int `json:"promptBlocks,omitempty"`
-	// EndpointBlocks is how many blocks an endpoint is taken to hold; the
-	// least recently used ones are forgotten.
+	// EndpointBlocks is how many blocks an endpoint is taken to hold that does
+	// not say how many it can (Resize); the least recently used ones are
+	// forgotten.
 	EndpointBlocks int `json:"endpointBlocks,omitempty"`
 	// MaxBlocks is how many blocks of endpoints are held, all endpoints
 	// together: one that three endpoints hold counts three times.
@@ -93,7 +94,7 @@ func (ix *Index) Len() (blocks, distinct int) { return ix.blocks, ix.table.n }
 func (ix *Index) Bytes() int {
 	return len(ix.table.cells)*4 + len(ix.nodes.pages)*int(nodePage*nodeBytes) +
 		cap(ix.dense.bits)*8 + cap(ix.dense.free)*4 +
-		len(ix.pool.chunks)*chunkBytes + cap(ix.slots)*24
+		len(ix.pool.chunks)*chunkBytes + cap(ix.slots)*32
 }
 
 // Matches is how many leading blocks of a prompt each slot holds.
@@ -230,8 +231,9 @@ func (ix *Index) Sent(slot int, blocks []uint64) {
 	if slot < 0 || slot >= maxSlots || len(blocks) == 0 {
 		return
 	}
-	blocks = blocks[:min(len(blocks), ix.config.EndpointBlocks, ix.config.MaxBlocks)]
 	ix.grow(slot)
+	limit := ix.limit(slot)
+	blocks = blocks[:min(len(blocks), limit)]
 	// What it holds already gets its second chance before anything is evicted.
 	missing := 0
 	for _, h := range blocks {
@@ -250,7 +252,7 @@ func (ix *Index) Sent(slot int, blocks []uint64) {
 			continue
 		}
 		q := &ix.slots[slot]
-		if q.n >= ix.config.EndpointBlocks {
+		if q.n >= limit {
 			ix.evict(slot)
 		} else if ix.blocks >= ix.config.MaxBlocks {
 			if rich < 0 || ix.slots[rich].n == 0 {
@@ -262,6 +264,31 @@ func (ix *Index) Sent(slot int, blocks []uint64) {
 	}
 }
 
+// Resize says how many tokens of prompts a slot's endpoint can hold; 0 is
+// unknown. What is more than that is forgotten, the oldest first.
+func (ix *Index) Resize(slot, tokens int) {
+	if slot < 0 || slot >= maxSlots {
+		return
+	}
+	ix.grow(slot)
+	q := &ix.slots[slot]
+	if q.limit = 0; tokens > 0 {
+		q.limit = max(1, min(tokens, 1<<40)*bytesPerToken/ix.config.BlockBytes)
+	}
+	for limit := ix.limit(slot); q.n > limit; {
+		ix.evict(slot)
+	}
+}
+
+// limit is how many blocks a slot may hold.
+func (ix *Index) limit(slot int) int {
+	n := ix.slots[slot].limit
+	if n == 0 {
+		n = ix.config.EndpointBlocks
+	}
+	return min(n, ix.config.MaxBlocks)
+}
+
 // Forget empties a slot, which may then be another endpoint's: to be called
 // when one has left, or its process restarted.
 func (ix *Index) Forget(slot int) {
@@ -269,6 +296,7 @@ func (ix *Index) Forget(slot int) {
 		return
 	}
 	q := &ix.slots[slot]
+	q.limit = 0
 	for q.n > 0 {
 		ix.remove(slot, q.pop(&ix.pool))
 	}

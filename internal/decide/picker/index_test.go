@@ -10,8 +10,16 @@ import (
 // naiveIndex is the index as one would write it first: a list of blocks with
 // a flag per endpoint.
 type naiveIndex struct {
-	c     IndexConfig
-	slots map[int][]naiveBlock
+	c      IndexConfig
+	slots  map[int][]naiveBlock
+	limits map[int]int
+}
+
+func (ix *naiveIndex) limit(slot int) int {
+	if n := ix.limits[slot]; n > 0 {
+		return min(n, ix.c.MaxBlocks)
+	}
+	return min(ix.c.EndpointBlocks, ix.c.MaxBlocks)
 }
 
 type naiveBlock struct {
@@ -43,7 +51,7 @@ func (ix *naiveIndex) evict(slot int) {
 }
 
 func (ix *naiveIndex) sent(slot int, blocks []uint64) {
-	blocks = blocks[:min(len(blocks), ix.c.EndpointBlocks, ix.c.MaxBlocks)]
+	blocks = blocks[:min(len(blocks), ix.limit(slot))]
 	for _, h := range blocks {
 		if i := ix.find(slot, h); i >= 0 {
 			ix.slots[slot][i].again = true
@@ -54,7 +62,7 @@ func (ix *naiveIndex) sent(slot int, blocks []uint64) {
 		if ix.find(slot, h) >= 0 {
 			continue
 		}
-		if len(ix.slots[slot]) >= ix.c.EndpointBlocks {
+		if len(ix.slots[slot]) >= ix.limit(slot) {
 			ix.evict(slot)
 		} else if ix.total() >= ix.c.MaxBlocks {
 			if rich < 0 || len(ix.slots[rich]) == 0 {
@@ -87,7 +95,7 @@ func (ix *Index) check() error {
 	for slot := range ix.slots {
 		q := ix.slots[slot]
 		pairs += q.n
-		if q.n > ix.config.EndpointBlocks {
+		if q.n > ix.limit(slot) {
 			return fmt.Errorf("slot %d holds %d blocks", slot, q.n)
 		}
 		n := q.n
@@ -129,7 +137,7 @@ func runIndex(t *testing.T, c IndexConfig, data []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	naive := &naiveIndex{c: c, slots: map[int][]naiveBlock{}}
+	naive := &naiveIndex{c: c, slots: map[int][]naiveBlock{}, limits: map[int]int{}}
 	var m Matches
 	next := func() int {
 		if len(data) == 0 {
@@ -148,10 +156,19 @@ func runIndex(t *testing.T, c IndexConfig, data []byte) {
 			blocks = append(blocks, h)
 			h = mix(h*3+uint64(next()%3)) &^ 0xfffff000
 		}
-		if next()%16 == 0 {
+		switch next() % 16 {
+		case 0:
 			ix.Forget(slot)
 			delete(naive.slots, slot)
-		} else {
+			delete(naive.limits, slot)
+		case 1:
+			n := next() % 12
+			ix.Resize(slot, n*c.BlockBytes/bytesPerToken)
+			naive.limits[slot] = n
+			for len(naive.slots[slot]) > naive.limit(slot) {
+				naive.evict(slot)
+			}
+		default:
 			ix.Sent(slot, blocks)
 			naive.sent(slot, blocks)
 		}

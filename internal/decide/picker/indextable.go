@@ -86,6 +86,7 @@ type queue struct {
 	head, tail uint32 // chunk ids+1; 0 while empty
 	first, end uint16 // places in the head and the tail chunk
 	n          int
+	limit      int // of n; 0 is IndexConfig.EndpointBlocks
 }
 
 const (

@@ -18,16 +18,20 @@ package picker
 import (
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
 	"roundhouse.dev/roundhouse/internal/core/replica"
 )
 
 // Endpoint is one address of a pool as the owner sees it. Its place in
 // Input.Endpoints is its slot, which is also its number in the Index.
 type Endpoint struct {
-	// Name is for people, and what rendezvous hashing of sessions goes by: it
-	// must be the same for the same endpoint in every gateway. An address is a
+	// Name is for people, and what rendezvous hashing goes by: it must be the
+	// same for the same endpoint in every gateway. An address is a
 	// good one.
 	Name string
+	// Hash is NameHash of Name; 0 has it worked out at every pick.
+	Hash uint64
 	// Open says that a request may be sent there now: ready, not suspected,
 	// below its limit. An unused slot is not open.
 	Open bool
@@ -44,6 +48,18 @@ type Endpoint struct {
 	// Resident remembers which LoRA adapters are loaded there; nil when nobody
 	// keeps it, and then only what Load says counts.
 	Resident *Residency
+}
+
+// NameHash is what rendezvous hashing knows an endpoint by.
+func NameHash(name string) uint64 { return xxhash.Sum64String(name) }
+
+// rendezvous is the endpoint's hash for a key.
+func (e *Endpoint) rendezvous(key uint64) uint64 {
+	h := e.Hash
+	if h == 0 {
+		h = NameHash(e.Name)
+	}
+	return mix(key ^ h)
 }
 
 // Input is what a decision is made from. Pick changes nothing of it.

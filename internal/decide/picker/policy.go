@@ -11,6 +11,8 @@ type Policy struct {
 	// Which work the scorers need.
 	prefix, session bool
 	sheds           bool // a filter drops
+	// near is the weight of the scorers of load.
+	near float64
 }
 
 // step is a Step with its filter found.
@@ -38,6 +40,9 @@ func New(c Config) (*Policy, error) {
 		p.scorers = append(p.scorers, scoring{Scorer: s, scorer: k})
 		p.prefix = p.prefix || s.Name == "prefix"
 		p.session = p.session || s.Name == "session"
+		if k.ofLoad {
+			p.near += s.Weight
+		}
 	}
 	return p, nil
 }
@@ -125,8 +130,18 @@ func (p *pick) filter(steps []step, set []int32) []int32 {
 	return set
 }
 
-// best scores the set and returns the place in it of the highest score, one
-// of them at random when several are highest.
+// nearNew and nearKnown are the parts of the weight of the scorers of load that
+// are too little to tell endpoints apart by: for a prompt whose beginning is
+// new, and for one of which something may be in a cache.
+const (
+	nearNew   = 0.1
+	nearKnown = 0.25
+)
+
+// best scores the set and returns the place in it of the highest score. Where
+// others are as good or nearly so, the prompt's beginning says which of them,
+// so that gateways that know nothing of each other agree where prompts belong;
+// without a prompt, chance does.
 func (p *pick) best(set []int32) int {
 	p.estimate(set)
 	total := p.out.total[:len(set)]
@@ -155,6 +170,30 @@ func (p *pick) best(set []int32) int {
 			}
 		}
 	}
-	p.out.Score = top + p.out.same
+	if n = 1; len(p.in.Blocks) > 0 {
+		at, n = p.rendezvous(set, total, top)
+	}
+	p.out.Score, p.out.Alike = total[at]+p.out.same, n
 	return at
+}
+
+// rendezvous is the place of the endpoint that rendezvous hashing gives the
+// prompt's first block, of those that score nearly as much as the best and are
+// not overloaded, and how many those are.
+func (p *pick) rendezvous(set []int32, total []float64, top float64) (at, n int) {
+	least := top - nearNew*p.near
+	if p.out.matches.Longest > 0 {
+		least = top - nearKnown*p.near
+	}
+	var highest uint64
+	for i, v := range total {
+		if v < least || v < top && p.affinity(p.out.requests[i], p.config.Balance) == 0 {
+			continue
+		}
+		if h := p.in.Endpoints[set[i]].rendezvous(p.in.Blocks[0]); n == 0 || h > highest {
+			at, highest = i, h
+		}
+		n++
+	}
+	return at, n
 }

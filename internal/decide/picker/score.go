@@ -10,6 +10,8 @@ type scorer struct {
 	// load says that the values are amounts of which less is better, measured
 	// against the least in the set; otherwise they are scores already.
 	load bool
+	// ofLoad says that it rates how busy endpoints are.
+	ofLoad bool
 }
 
 // scoring is a scorer with its settings.
@@ -20,10 +22,10 @@ type scoring struct {
 
 // scorers are what a Scorer can name.
 var scorers = map[string]scorer{
-	"queue":   {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.waiting }, scale: 5, load: true},
-	"running": {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.running }, scale: 8, load: true},
-	"tokens":  {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.tokens }, scale: 8192, load: true},
-	"kv":      {values: unused},
+	"queue":   {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.waiting }, scale: 5, load: true, ofLoad: true},
+	"running": {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.running }, scale: 8, load: true, ofLoad: true},
+	"tokens":  {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.tokens }, scale: 8192, load: true, ofLoad: true},
+	"kv":      {values: unused, ofLoad: true},
 	"prefix":  {values: prefix, scale: 4},
 	"lora":    {values: lora},
 	"session": {values: session},
@@ -140,7 +142,7 @@ func session(p *pick, _ *scoring, set []int32) []float64 {
 		if p.affinity(p.out.requests[i], p.config.Balance) == 0 {
 			continue
 		}
-		h := mix(key ^ xxhash.Sum64String(p.in.Endpoints[slot].Name))
+		h := p.in.Endpoints[slot].rendezvous(key)
 		if best < 0 || h > top {
 			best, top = i, h
 		}

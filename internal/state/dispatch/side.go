@@ -156,13 +156,19 @@ func (s *side) refresh(x *slot) {
 	}
 	ep := &s.in.Endpoints[x.n]
 	n := int(x.e.inFlight.Load())
-	ep.Name, ep.InFlight, ep.Tokens = x.address, n, x.e.tokens.Load()
+	if ep.Name != x.address {
+		ep.Name, ep.Hash = x.address, picker.NameHash(x.address)
+	}
+	ep.InFlight, ep.Tokens = n, x.e.tokens.Load()
 	ep.Open = x.serves() && !x.e.suspect.Load() && (x.limit == 0 || n < x.limit)
 	if now := x.e.said.Load(); now != x.said {
 		x.said = now
 		ep.Load, ep.AtLoad = now.load, now.inFlight
 		if now.load != nil && now.load.Adapters != nil {
 			s.observe(x.n, now.load.Adapters)
+		}
+		if s.index != nil && now.load != nil && now.load.Blocks > 0 {
+			s.index.Resize(x.n, now.load.Blocks*now.load.BlockTokens)
 		}
 	}
 }

@@ -49,6 +49,7 @@ func newGateway(r *run, random *rand.Rand) (*gateway, error) {
 func (g *gateway) said(engine int, load *replica.Load) {
 	ep := &g.in.Endpoints[engine]
 	ep.Load, ep.AtLoad = load, ep.InFlight
+	g.index.Resize(engine, load.Blocks*load.BlockTokens)
 	ep.Resident.Observe(load.Adapters)
 }
 

@@ -130,6 +130,28 @@ func TestReadMooncake(t *testing.T) {
 	}
 }
 
+// TestGatewaysThatAlternate: gateways that know nothing of each other agree
+// where prompts belong, so that most of each is found in a cache.
+func TestGatewaysThatAlternate(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Gateways = 4
+	s := replayed(t, cfg, "chat", 2000, 16, 1)
+	t.Logf("%.3f in a cache, p50 %.3f s, p90 %.3f s", s.HitRate, s.First.P50, s.First.P90)
+	if s.HitRate < 0.74 { // 0.82 with one gateway, 0.66 by chance
+		t.Errorf("%.3f in a cache, want at least 0.74", s.HitRate)
+	}
+}
+
+// TestSmallMemory: what an engine forgets is not counted on. Its memory holds
+// five of 64 system prompts.
+func TestSmallMemory(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Physics.KVBlocks = 2048
+	if s := replayed(t, cfg, "shared-prefix", 2000, 8, 1); s.First.P90 > 1 {
+		t.Errorf("p90 %.3f s, hit rate %.3f", s.First.P90, s.HitRate)
+	}
+}
+
 func TestConfigErrors(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Engines, cfg.Scrape, cfg.Policy, cfg.Concurrency, cfg.Gateways = 0, 0, "lest-request", -1, 0
