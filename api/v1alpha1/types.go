@@ -165,4 +165,33 @@ type Local struct {
 	Install        string        `json:"install,omitempty"`
 	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
 	LivenessProbe  *corev1.Probe `json:"livenessProbe,omitempty"`
+	// Requires lists what the command needs besides its program. A runtime is
+	// not chosen on a machine that lacks it.
+	Requires []Requirement `json:"requires,omitempty"`
+	// Fallback runs in place of the command where its program is missing.
+	Fallback *LocalFallback `json:"fallback,omitempty"`
+}
+
+// Requirement is something that a command needs besides its program: modules
+// of Python, or another command.
+type Requirement struct {
+	// Formats are the formats of the models that need it; absent means all.
+	Formats []string `json:"formats,omitempty"`
+	// Python are modules of the interpreter that ROUNDHOUSE_PYTHON names, else
+	// of python3.
+	Python []string `json:"python,omitempty"`
+	// Command is a program that has to be on PATH; with arguments, it has to
+	// succeed.
+	Command []string `json:"command,omitempty"`
+	// Install is the line a person types to get it; absent means local's.
+	Install string `json:"install,omitempty"`
+}
+
+// LocalFallback is the command in a missing program's place. Its probes and
+// its working directory are those of the local command.
+type LocalFallback struct {
+	Command  []string        `json:"command"`
+	Env      []corev1.EnvVar `json:"env,omitempty"`
+	Install  string          `json:"install,omitempty"`
+	Requires []Requirement   `json:"requires,omitempty"`
 }

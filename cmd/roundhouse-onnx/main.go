@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -33,8 +34,16 @@ func run() int {
 	flag.StringVar(&c.Socket, "socket", "", "unix socket of the model server")
 	flag.Float64Var(&grace, "grace", grace, "seconds that a stop leaves to requests in flight")
 	flag.IntVar(&c.Threads, "threads", c.Threads, "threads of all models together; 0 is one per processor")
-	python := flag.String("python", "python3", "interpreter whose onnxruntime package is used where there is no other library")
+	check := flag.Bool("check", false, "see whether the library is there and can be loaded, and serve nothing")
+	python := flag.String("python", cmp.Or(os.Getenv("ROUNDHOUSE_PYTHON"), "python3"), "interpreter whose onnxruntime package is used where there is no other library")
 	flag.Parse()
+	if *check {
+		if _, err := librarySearch(*python).Open(context.Background(), 1); err != nil {
+			fmt.Fprintf(os.Stderr, "roundhouse-onnx: %v\n", err)
+			return 1
+		}
+		return 0
+	}
 	if c.Socket == "" || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "roundhouse-onnx: --socket is required: `roundhouse serve` starts this program by itself")
 		return 2

@@ -158,7 +158,7 @@ func catalogRuntimes() ([]service.Runtime, error) {
 // anywhere stands in for the cluster: any image runs there.
 type anywhere struct{ fleet.Platform }
 
-func (anywhere) Host(context.Context) (selection.Host, error) {
+func (anywhere) Host(context.Context, ...selection.Check) (selection.Host, error) {
 	return selection.Host{Cluster: true}, nil
 }
 

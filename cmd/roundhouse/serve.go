@@ -282,6 +282,9 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 			s.Name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 		}
 		s.Parameters.URI, s.Parameters.Format = path, c.format
+		if c.format == "" { // as MLServer has it for a model without settings
+			s.Implementation = os.Getenv("MLSERVER_MODEL_IMPLEMENTATION")
+		}
 		c.config.Strict = true
 		return modelserver.Single(s), nil
 	}

@@ -52,6 +52,28 @@ type Local struct {
 	Install        string        `json:"install,omitempty"`
 	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
 	LivenessProbe  *corev1.Probe `json:"livenessProbe,omitempty"`
+	// Requires is what the command needs besides its program. It decides
+	// whether it can run, not what runs, and so is no part of a revision.
+	Requires []Requirement `json:"-"`
+	// Fallback runs in place of this command where its program is missing.
+	Fallback *Local `json:"-"`
+	// FallbackOf is set in a Fallback that was taken: the command in whose
+	// place it runs on the present host.
+	FallbackOf *Local `json:"-"`
+}
+
+// Requirement is something a command needs besides its program.
+type Requirement struct {
+	// Formats are the formats of the models that need it; none means all.
+	Formats []string
+	// Python are modules of the interpreter that ROUNDHOUSE_PYTHON names, else
+	// of python3.
+	Python []string
+	// Command is a program that has to be here; with arguments, it has to
+	// succeed.
+	Command []string
+	// Install is the line a person types to get it; empty means Local's.
+	Install string
 }
 
 // ScaleMetric is what a scale target counts.

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -220,8 +221,33 @@ func (r *reading) ownLocal(path string, l *api.Local) *service.Local {
 	if len(l.Command) == 0 || l.Command[0] == "" {
 		r.errorf(path+".command", "is missing: name the program to run and its arguments")
 	}
-	return &service.Local{Command: l.Command, Env: l.Env, WorkingDir: l.WorkingDir, Install: l.Install,
-		ReadinessProbe: l.ReadinessProbe, LivenessProbe: l.LivenessProbe}
+	out := &service.Local{Command: l.Command, Env: l.Env, WorkingDir: l.WorkingDir, Install: l.Install,
+		ReadinessProbe: l.ReadinessProbe, LivenessProbe: l.LivenessProbe, Requires: r.requirements(path+".requires", l.Requires)}
+	if f := l.Fallback; f != nil {
+		if len(f.Command) == 0 || f.Command[0] == "" {
+			r.errorf(path+".fallback.command", "is missing: name the program to run and its arguments")
+		}
+		out.Fallback = &service.Local{Command: f.Command, Env: f.Env, WorkingDir: l.WorkingDir, Install: f.Install,
+			ReadinessProbe: l.ReadinessProbe, LivenessProbe: l.LivenessProbe, Requires: r.requirements(path+".fallback.requires", f.Requires)}
+	}
+	return out
+}
+
+// maxRequirements bounds what one command requires.
+const maxRequirements = 32
+
+func (r *reading) requirements(path string, list []api.Requirement) (out []service.Requirement) {
+	if len(list) > maxRequirements {
+		r.errorf(path, "has %d entries, at most %d are read: put modules of one interpreter into one", len(list), maxRequirements)
+		return nil
+	}
+	for i, q := range list {
+		if (len(q.Python) == 0) == (len(q.Command) == 0) {
+			r.errorf(fmt.Sprintf("%s[%d]", path, i), "must have either python or command")
+		}
+		out = append(out, service.Requirement(q))
+	}
+	return out
 }
 
 // readOwnRuntime reads a runtime of ours.

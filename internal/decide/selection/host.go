@@ -14,21 +14,27 @@ import (
 // themselves, such as those of a service that brings its own containers. Their
 // Local must be resolved.
 func HostRule(c service.Components, h Host) Rule {
-	return hostRule(c, service.Components{}, h)
+	return hostRule(c, service.Components{}, h, "")
 }
 
 func (s *subject) runs(rt *service.Runtime) Rule {
-	return hostRule(rt.Components, s.svc.Components, s.host)
+	return hostRule(rt.Components, s.svc.Components, s.host, s.model.Format.Name)
 }
 
-// hostRule checks base with over laid on it. On a cluster everything runs but
-// what is a command for one machine alone. On one machine every component needs a command whose program is there, and all
-// of them together, one replica each, must fit its accelerators and memory.
-func hostRule(base, over service.Components, h Host) Rule {
+// runsHere is what a runtime that passes is told; what runs in place of its own
+// program follows after a colon.
+const runsHere = "runs on this machine"
+
+// hostRule checks base with over laid on it, for models of a format. On a
+// cluster everything runs but what is a command for one machine alone. On one
+// machine every component needs a command whose program is there with all that
+// it requires, and all of them together, one replica each, must fit its
+// accelerators and memory.
+func hostRule(base, over service.Components, h Host, format string) Rule {
 	if h.Cluster {
 		return clusterRule(base, over)
 	}
-	var lacks []string
+	var lacks, fallbacks []string
 	var gpus, memory int64
 	parts := 0
 	for _, role := range service.Roles {
@@ -37,8 +43,10 @@ func hostRule(base, over service.Components, h Host) Rule {
 			continue
 		}
 		parts++
-		if why := p.lacks(h); why != "" {
+		if why := p.lacks(h, format); why != "" {
 			lacks = append(lacks, why)
+		} else if l := p.local(); l.FallbackOf != nil {
+			fallbacks = append(fallbacks, l.Command[0]+" in place of "+l.FallbackOf.Command[0]+", which is not on PATH")
 		}
 		g, m := p.needs()
 		gpus, memory = plus(gpus, g), plus(memory, m)
@@ -55,7 +63,10 @@ func hostRule(base, over service.Components, h Host) Rule {
 	if len(lacks) > 0 {
 		return fail(RuleHost, strings.Join(lacks, "; "))
 	}
-	return pass(RuleHost, "runs on this machine")
+	if len(fallbacks) > 0 {
+		return pass(RuleHost, runsHere+": "+strings.Join(fallbacks, "; "))
+	}
+	return pass(RuleHost, runsHere)
 }
 
 // clusterRule fails for components that only say how they run on one machine.
@@ -76,7 +87,7 @@ type part struct {
 }
 
 // lacks says why this machine cannot start the part, "" when it can.
-func (p part) lacks(h Host) string {
+func (p part) lacks(h Host, format string) string {
 	if nodes := p.nodes(); nodes > 0 {
 		return "its " + string(p.role) + " runs on " + strconv.Itoa(nodes) + " nodes, this is one machine"
 	}
@@ -87,21 +98,30 @@ func (p part) lacks(h Host) string {
 		}
 		return "no command for its " + string(p.role) + " on this machine"
 	}
-	return missing(local, h)
+	if why := p.missing(local, h); why != "" {
+		return why
+	}
+	return p.unmet(h, format)
 }
 
 // missing names the program that a command lacks, with its install line, ""
 // when nothing is lacking.
-func missing(local *service.Local, h Host) string {
+func (p part) missing(local *service.Local, h Host) string {
 	program := Program(local.Command)
 	if program == "" || h.Programs[program] {
 		return ""
+	}
+	interpreter := h.Programs[local.Command[0]]
+	if q, ok := p.module(local); ok && interpreter {
+		if _, known := h.Answers[q.Check]; known {
+			return "" // unmet has the answer
+		}
 	}
 	if local.Install != "" {
 		return program + " is not on PATH: " + local.Install
 	}
 	// Nobody says that this module has to be installed: its interpreter will do.
-	if h.Programs[local.Command[0]] {
+	if interpreter {
 		return ""
 	}
 	return program + " is not on PATH"
@@ -115,15 +135,23 @@ func Program(command []string) string {
 	if len(command) == 0 || strings.Contains(command[0], "/") || strings.HasPrefix(command[0], "{{") {
 		return ""
 	}
-	program := command[0]
-	if strings.HasPrefix(program, "python") {
-		for i := 1; i+1 < len(command) && strings.HasPrefix(command[i], "-"); i++ {
-			if command[i] == "-m" {
-				return program + " -m " + command[i+1]
-			}
+	if module := moduleOf(command); module != "" {
+		return command[0] + " -m " + module
+	}
+	return command[0]
+}
+
+// moduleOf is MODULE of "python3 -m MODULE", "" for any other command.
+func moduleOf(command []string) string {
+	if !strings.HasPrefix(command[0][strings.LastIndexByte(command[0], '/')+1:], "python") {
+		return ""
+	}
+	for i := 1; i+1 < len(command) && strings.HasPrefix(command[i], "-"); i++ {
+		if command[i] == "-m" {
+			return command[i+1]
 		}
 	}
-	return program
+	return ""
 }
 
 func (p part) local() *service.Local {

@@ -7,6 +7,7 @@ package selection
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -20,6 +21,9 @@ type Host struct {
 	// ("python3 -m vllm"): for a command with an install line the interpreter
 	// alone is not enough.
 	Programs map[string]bool
+	// Answers are the host's to what was asked of it (Checks). What is not
+	// among them counts as there.
+	Answers map[Check]Answer
 	// Accelerators is how many GPUs there are in all, busy or not.
 	Accelerators int
 	// MemoryBytes is the machine's memory; 0 means unknown.
@@ -227,6 +231,9 @@ func (s *subject) assess(runtimes []*service.Runtime) []*assessed {
 	for i := range n {
 		out[i].Rank = i + 1
 		out[i].Why = s.placed(out[:n], i)
+		if _, instead, ok := strings.Cut(out[i].Rules[len(out[i].Rules)-1].Why, runsHere+": "); ok {
+			out[i].Why += "; runs " + instead
+		}
 	}
 	return out
 }

@@ -17,20 +17,25 @@ import (
 // mountPath is where KServe and OME put a model inside a container.
 const mountPath = "/mnt/models"
 
-// Localize fills in how a runtime's components run as processes where the
-// runtime does not say: by the main container's own command, if its program is
+// Localize fills in how a runtime's components run as processes: by the
+// fallback of what the runtime says, where its program is not on this host; and
+// where the runtime does not say, by the main container's own command, if its program is
 // on this host; else as the catalog runtime with the same image repository
 // does. A component that stays without Local cannot run here, and selection
 // says so. The runtime given is not changed.
 func Localize(rt service.Runtime, catalog []service.Runtime, host selection.Host) service.Runtime {
 	for _, role := range service.Roles {
 		c := rt.Components.Get(role)
-		if c == nil || c.Local != nil {
+		if c == nil {
 			continue
 		}
-		if l := localOf(*c, role, catalog, host); l != nil {
-			filled := *c
-			filled.Local, filled.LocalDerived = l, true
+		filled := *c
+		if c.Local != nil {
+			filled.Local = present(c.Local, host)
+		} else if l := localOf(*c, role, catalog, host); l != nil {
+			filled.Local, filled.LocalDerived = present(l, host), true
+		}
+		if filled.Local != c.Local {
 			rt.Components.Set(role, &filled)
 		}
 	}
@@ -42,6 +47,18 @@ func LocalizeService(s service.Service, catalog []service.Runtime, host selectio
 	rt := Localize(service.Runtime{Components: s.Components}, catalog, host)
 	s.Components = rt.Components
 	return s
+}
+
+// present is l, or its fallback where the program of l is not on the host. A
+// host that is not known changes nothing.
+func present(l *service.Local, host selection.Host) *service.Local {
+	program := selection.Program(l.Command)
+	if l.Fallback == nil || program == "" || host.Programs == nil || host.Programs[program] {
+		return l
+	}
+	fallback := *l.Fallback
+	fallback.FallbackOf = l
+	return &fallback
 }
 
 func localOf(c service.Component, role service.Role, catalog []service.Runtime, host selection.Host) *service.Local {

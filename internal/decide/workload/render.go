@@ -74,8 +74,7 @@ func annotations(m map[string]string) map[string]string {
 	return m
 }
 
-// unscaled drops the counts, and Local where it only repeats what Localize
-// found on this host.
+// unscaled drops the counts, and of Local what Localize found on this host.
 func (in Input) unscaled(c service.Components) service.Components {
 	var out service.Components
 	for _, r := range service.Roles {
@@ -88,6 +87,8 @@ func (in Input) unscaled(c service.Components) service.Components {
 			}
 			if p.LocalDerived {
 				p.Local = nil
+			} else if l := p.Local; l != nil && l.FallbackOf != nil {
+				p.Local = l.FallbackOf
 			}
 			out.Set(r, &p)
 		}

@@ -17,14 +17,15 @@ const replicaVariable = "ROUNDHOUSE_REPLICA"
 var passed = []string{"ROUNDHOUSE_PYTHON", "ROUNDHOUSE_ONNXRUNTIME"}
 
 // environment is what the process is given: this process's own environment
-// without ROUNDHOUSE_ variables, which may hold secrets, then the component's,
-// then what the platform decides.
+// without what is withheld, then the component's, then what the platform
+// decides.
 func (u *unit) environment(r *running) ([]string, error) {
-	var env []string
-	for _, e := range os.Environ() {
-		if name, _, _ := strings.Cut(e, "="); !strings.HasPrefix(name, "ROUNDHOUSE_") || slices.Contains(passed, name) {
-			env = append(env, e)
-		}
+	env := machineEnvironment()
+	if u.model.Verbatim { // it reads the store itself
+		env = slices.DeleteFunc(os.Environ(), func(e string) bool {
+			name, _, _ := strings.Cut(e, "=")
+			return withheld(name) && !credential(name)
+		})
 	}
 	env = append(env, u.p.cfg.Env...)
 	env = append(env, "PORT="+strconv.Itoa(r.port))
@@ -52,11 +53,52 @@ func (u *unit) environment(r *running) ([]string, error) {
 	return append(lastOfEach(env), replicaVariable+"="+u.id), nil
 }
 
+// machineEnvironment is this process's environment as replicas may see it.
+func machineEnvironment() (env []string) {
+	for _, e := range os.Environ() {
+		name, _, _ := strings.Cut(e, "=")
+		if !withheld(name) {
+			env = append(env, e)
+		}
+	}
+	return env
+}
+
+// withheld reports whether a variable of this process is kept from replicas:
+// what holds a secret of ours, and what opens stores of models, since this
+// process brings the models.
+func withheld(name string) bool {
+	if strings.HasPrefix(name, "ROUNDHOUSE_") {
+		return !slices.Contains(passed, name)
+	}
+	return credential(name)
+}
+
+// credential reports whether a variable opens a store of models.
+func credential(name string) bool {
+	return slices.Contains(credentials, name) || strings.HasSuffix(name, "-headers")
+}
+
+// credentials are those variables, as package artifact reads them.
+var credentials = []string{
+	"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "awsAccessKeyID", "awsSecretAccessKey",
+	"AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+	"AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+	"GOOGLE_APPLICATION_CREDENTIALS", "gcloud-application-credentials.json",
+	"AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_SAS_TOKEN",
+	"AZURE_STORAGE_TOKEN", "AZURE_CLIENT_SECRET", "AZ_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE",
+	"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "REGISTRY_AUTH_FILE", "headers",
+}
+
 // value is a variable's value; ok is false for an optional one that is not
 // there.
 func (u *unit) value(e corev1.EnvVar) (v string, ok bool, err error) {
 	from := e.ValueFrom
 	if from == nil {
+		if e.Value == "" && credential(e.Name) { // asked for by name
+			v, ok = os.LookupEnv(e.Name)
+			return v, ok, nil
+		}
 		return e.Value, true, nil
 	}
 	if f := from.FieldRef; f != nil {

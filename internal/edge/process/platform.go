@@ -43,6 +43,7 @@ type Platform struct {
 	memory   memoryGroups
 	ports    ports
 	programs programs
+	checks   checks
 	changes  *fleet.Changes
 
 	closing chan struct{} // closed by Close
@@ -75,7 +76,7 @@ func New(cfg Config) (*Platform, error) {
 		cfg.Devices = Discover(context.Background())
 	}
 	p := &Platform{cfg: cfg, records: records(filepath.Join(cfg.Dir, "replicas")), gpus: newGPUs(cfg.Devices),
-		fetches: fetches{fetcher: cfg.Fetcher}, memory: newMemoryGroups(), ports: ports{host: cfg.Host},
+		fetches: fetches{fetcher: cfg.Fetcher}, memory: newMemoryGroups(), ports: ports{host: cfg.Host}, checks: checks{executable: cfg.Executable},
 		closing: make(chan struct{}), owners: map[service.Key]*owner{}}
 	for _, dir := range []string{string(p.records), p.logDir()} {
 		if err := writable(dir); err != nil {
@@ -107,10 +108,10 @@ func writable(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// Host says what can run here.
-func (p *Platform) Host(context.Context) (selection.Host, error) {
+// Host tells what can run here, and answers what it is asked.
+func (p *Platform) Host(ctx context.Context, ask ...selection.Check) (selection.Host, error) {
 	return selection.Host{Programs: p.programs.list(p.cfg.Now()), Accelerators: len(p.gpus.names),
-		MemoryBytes: machineMemory()}, nil
+		MemoryBytes: machineMemory(), Answers: p.checks.answer(ctx, ask)}, ctx.Err()
 }
 
 // Apply makes r its service's revision. A replica held from an earlier owner

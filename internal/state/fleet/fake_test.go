@@ -30,7 +30,7 @@ type platform struct {
 	calls     []string
 }
 
-func (p *platform) Host(context.Context) (selection.Host, error) {
+func (p *platform) Host(context.Context, ...selection.Check) (selection.Host, error) {
 	h := selection.Host{Programs: map[string]bool{"roundhouse": true}}
 	for _, name := range p.programs {
 		h.Programs[name] = true

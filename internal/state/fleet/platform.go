@@ -14,8 +14,10 @@ import (
 // conformance suite (package platformtest) holds every implementation to this
 // contract. Every method is safe for concurrent use.
 type Platform interface {
-	// Host says what can run here. Cheap enough to call per selection.
-	Host(ctx context.Context) (selection.Host, error)
+	// Host tells what can run here, and answers what it is asked. Without
+	// questions it is cheap enough to call per selection; with some it may run
+	// programs, within a bounded time.
+	Host(ctx context.Context, ask ...selection.Check) (selection.Host, error)
 	// Apply makes r the revision of its service. It starts nothing by itself
 	// and never writes a count: a role new to the platform has count 0, a
 	// known one keeps its count, and replicas of an older revision are

@@ -128,7 +128,11 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 		}
 		f.mu.Unlock()
 	}
-	ex.Result = selection.Choose(selection.Request{Service: o.Service, Attributes: m.attributes}, f.runtimesFor(o.Key.Namespace, host), host)
+	req, runtimes := selection.Request{Service: o.Service, Attributes: m.attributes}, f.runtimesFor(o.Key.Namespace, host)
+	if host, err = f.ask(ctx, host, req, runtimes); err != nil {
+		return Explanation{}, err
+	}
+	ex.Result = selection.Choose(req, runtimes, host)
 	return ex, nil
 }
 

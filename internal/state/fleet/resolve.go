@@ -141,12 +141,16 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 	hash := f.selectionHash(w.object)
 	if svc.Custom {
 		local := workload.LocalizeService(*svc, f.cfg.Catalog, host)
+		req.Service = &local
+		if host, err = f.ask(ctx, host, req, nil); err != nil {
+			return nil, retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}
+		}
 		if rule := selection.HostRule(local.Components, host); !rule.Pass {
 			return nil, retryAfter, &service.Failure{Reason: selection.NoSupportingRuntime, Message: rule.Why}
 		}
 		in.Service, in.Protocol = &local, svc.Protocol
 	} else {
-		choice, protocol, again, failure := f.choose(w, req, host, hash)
+		choice, protocol, again, failure := f.choose(ctx, w, req, host, hash)
 		if failure != nil {
 			return nil, again, failure
 		}
@@ -178,7 +182,7 @@ type choice struct {
 
 // choose keeps the pinned runtime while what it was chosen for stays, and
 // selects otherwise.
-func (f *Fleet) choose(w *work, req selection.Request, host selection.Host, hash string) (choice, service.Protocol, time.Duration, *service.Failure) {
+func (f *Fleet) choose(ctx context.Context, w *work, req selection.Request, host selection.Host, hash string) (choice, service.Protocol, time.Duration, *service.Failure) {
 	runtimes := f.runtimesFor(w.key.Namespace, host)
 	if w.record != nil && w.record.Selection == hash && !w.reselect {
 		pin := w.record.Revision.Runtime
@@ -189,12 +193,25 @@ func (f *Fleet) choose(w *work, req selection.Request, host selection.Host, hash
 			}
 		}
 	}
+	host, err := f.ask(ctx, host, req, runtimes)
+	if err != nil {
+		return choice{}, "", retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}
+	}
 	result := selection.Choose(req, runtimes, host)
 	if result.Chosen == nil {
 		return choice{}, "", retryAfter, &service.Failure{Reason: result.Reason, Message: result.Message}
 	}
 	r := result.Chosen.Runtime
 	return choice{service.RuntimeChoice{Name: r.Name, Namespace: r.Namespace, Scope: r.Scope, Why: result.Chosen.Why}, r}, result.Protocol, 0, nil
+}
+
+// ask asks the host what choosing for req turns on.
+func (f *Fleet) ask(ctx context.Context, host selection.Host, req selection.Request, runtimes []service.Runtime) (selection.Host, error) {
+	checks := selection.Checks(req, runtimes, host)
+	if len(checks) == 0 {
+		return host, nil
+	}
+	return f.cfg.Platform.Host(ctx, checks...)
 }
 
 // runtimesFor are the runtimes a namespace sees, with how they run here.

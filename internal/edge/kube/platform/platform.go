@@ -90,7 +90,7 @@ func (p *Platform) Changed() <-chan service.Key { return p.changed }
 
 // Host says that replicas are pods: whether an image runs is the cluster's to
 // say, when it places the pod.
-func (p *Platform) Host(context.Context) (selection.Host, error) {
+func (p *Platform) Host(context.Context, ...selection.Check) (selection.Host, error) {
 	return selection.Host{Cluster: true}, nil
 }
 

@@ -16,17 +16,18 @@ import (
 // Bounds. Those that dialect has too bear its numbers; the others keep the
 // server's estimate of what a rule costs within its budget.
 const (
-	maxName       = 253
-	maxWord       = 64
-	maxModelName  = 256
-	maxContainers = 64
-	maxFormats    = 256
-	maxModels     = 100
-	maxTargets    = 16
-	maxAddresses  = 256
-	maxScorers    = 16
-	maxLabels     = 64
-	maxWeight     = 1_000_000
+	maxName         = 253
+	maxWord         = 64
+	maxModelName    = 256
+	maxContainers   = 64
+	maxFormats      = 256
+	maxModels       = 100
+	maxTargets      = 16
+	maxRequirements = 32
+	maxAddresses    = 256
+	maxScorers      = 16
+	maxLabels       = 64
+	maxWeight       = 1_000_000
 )
 
 // Patterns, as dialect has them.
@@ -233,7 +234,14 @@ func serviceRules() map[string][]rule {
 		"Local":     {require("command")},
 		"Local.command": {func(p *props) { p.MinItems = count(1) },
 			cel("self[0] != ''", "is missing: name the program to run and its arguments")},
-		"Local.env": {func(p *props) { *p = list(free()) }},
+		"Local.env":              {func(p *props) { *p = list(free()) }},
+		"Local.requires":         {atMost(maxRequirements)},
+		"LocalFallback.requires": {atMost(maxRequirements)},
+		"LocalFallback":          {require("command")},
+		"LocalFallback.command": {func(p *props) { p.MinItems = count(1) },
+			cel("self[0] != ''", "is missing: name the program to run and its arguments")},
+		"LocalFallback.env": {func(p *props) { *p = list(free()) }},
+		"Requirement":       {cel(some("self.python")+" != "+some("self.command"), "must have either python or command")},
 	}
 }
 
