@@ -91,7 +91,9 @@ func treeLoader(platform string, load func(path string) (*gbdt.Model, error)) mo
 			o.Columns, o.ContentType = true, "np"
 		}
 		if s.Implementation == mlserverXGBoost {
-			o.Labels = true
+			// As MLServer's runtime, which loads an XGBRegressor unless the file says
+			// that it is a classifier's.
+			o.Labels = m.Estimator() == "classifier"
 			if best, ok := m.BestIteration(); ok {
 				m = m.Limit(best + 1)
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -11,6 +12,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
+	"roundhouse.dev/roundhouse/internal/edge/modelserver"
 )
 
 const serveModels = "../../examples/quickstart/models"
@@ -110,7 +114,7 @@ func TestServeFolder(t *testing.T) {
 		}
 	}
 	url, _ := startServe(t, root)
-	want := `{"model_name":"iris","model_version":"v0.1.0","id":"1","parameters":{},"outputs":[{"name":"predict","shape":[1,1],"datatype":"INT64","parameters":{"content_type":"np"},"data":[0]}]}`
+	want := `{"model_name":"iris","model_version":"v0.1.0","id":"1","parameters":{},"outputs":[{"name":"predict","shape":[1,3],"datatype":"FP32","parameters":{"content_type":"np"},"data":[0.99185115,0.0054369653,0.0027118719]}]}`
 	if got := askServe(t, url+"/v2/models/iris/infer", serveRow); got != want {
 		t.Errorf("infer: %s\nwant %s", got, want)
 	}
@@ -121,6 +125,79 @@ func TestServeFolder(t *testing.T) {
 	if got := askServe(t, url+"/v2/repository/index", "{}"); !strings.Contains(got, `{"name":"bad","state":"UNAVAILABLE","reason":"stat `) {
 		t.Errorf("index: %s", got)
 	}
+}
+
+// TestServeXGBoostAsItsServersDo gives a model of each kind to MLServer's class
+// and to none, as KServe's server has it. MLServer's answers with classes only
+// where an XGBClassifier saved the file; KServe's is Booster.predict's always.
+func TestServeXGBoostAsItsServersDo(t *testing.T) {
+	const values, labels = "FP32", "INT64"
+	for _, test := range []struct {
+		objective, estimator string
+		margins              int
+		mlserver, kserve     string // the datatype and shape of predict, for two rows
+	}{
+		{"binary:logistic", "", 1, values + "[2 1]", values + "[2]"},
+		{"binary:logitraw", "", 1, values + "[2 1]", values + "[2]"},
+		{"multi:softprob", "", 3, values + "[2 3]", values + "[2 3]"},
+		{"multi:softmax", "", 3, values + "[2 1]", values + "[2]"},
+		{"reg:squarederror", "", 1, values + "[2 1]", values + "[2]"},
+		{"reg:logistic", "regressor", 1, values + "[2 1]", values + "[2]"},
+		{"binary:logistic", "regressor", 1, values + "[2 1]", values + "[2]"},
+		{"binary:logistic", "classifier", 1, labels + "[2 1]", values + "[2]"},
+		{"multi:softprob", "classifier", 3, labels + "[2 1]", values + "[2 3]"},
+	} {
+		file := filepath.Join(t.TempDir(), "model.json")
+		if err := os.WriteFile(file, linearXGBoost(t, test.objective, test.estimator, test.margins), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for implementation, want := range map[string]string{mlserverXGBoost: test.mlserver, "": test.kserve} {
+			s := modelserver.Settings{Name: "m", Implementation: implementation}
+			s.Parameters.URI = file
+			m, err := nativeEngines()[0].Loader.Load(t.Context(), s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := m.Infer(t.Context(), &tensor.Request{Inputs: []tensor.Tensor{{Name: "x", Datatype: tensor.FP32, Shape: []int64{2, 1},
+				Data: tensor.Values{Float32: []float32{-1, 1}}}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.TrimPrefix(answer.Outputs[0].String(), `"predict" `); got != want {
+				t.Errorf("%s of %q for implementation %q: %s, want %s", test.objective, test.estimator, implementation, got, want)
+			}
+			if got := m.Metadata().Outputs[0].Datatype.String(); !strings.HasPrefix(want, got) {
+				t.Errorf("%s of %q for implementation %q: the metadata say %s, want %s", test.objective, test.estimator, implementation, got, want)
+			}
+		}
+	}
+}
+
+// linearXGBoost is the file of a linear booster of one feature, as an estimator of
+// scikit-learn's kind saves it, or xgboost.train's booster by itself.
+func linearXGBoost(t *testing.T, objective, estimator string, margins int) []byte {
+	t.Helper()
+	attributes, classes := map[string]string{}, margins
+	if estimator != "" {
+		attributes["scikit_learn"] = `{"_estimator_type": "` + estimator + `"}`
+	}
+	if margins == 1 {
+		classes = 0
+	}
+	weights := make([]float64, 2*margins)
+	for i := range margins {
+		weights[i] = float64(i) + 0.5
+	}
+	text, err := json.Marshal(map[string]any{"version": []int{3, 2, 0}, "learner": map[string]any{
+		"attributes":          attributes,
+		"gradient_booster":    map[string]any{"name": "gblinear", "model": map[string]any{"weights": weights}},
+		"learner_model_param": map[string]string{"base_score": "5E-1", "num_class": strconv.Itoa(classes), "num_feature": "1"},
+		"objective":           map[string]string{"name": objective},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 func TestServeErrors(t *testing.T) {

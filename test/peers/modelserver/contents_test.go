@@ -338,6 +338,17 @@ func (g *generator) runtimes(n int) {
 	}
 }
 
+// boosters adds n requests to each booster that xgboost.train made: MLServer
+// serves them as regressors, whatever their objective.
+func (g *generator) boosters(n int) {
+	for range n {
+		for _, name := range []string{"binary-xgboost", "softprob-xgboost", "softmax-xgboost"} {
+			g.post("runtime/booster", named(name), g.dressed(object{"inputs": []any{g.tensor("x", pick(g, 1, 2, 3), 4, pick(g, "FP32", "FP64"))}}))
+		}
+		g.post("runtime/booster-proba", named("binary-xgboost"), object{"inputs": []any{g.tensor("x", 2, 4, "FP32")}, "outputs": []any{object{"name": "predict_proba"}}})
+	}
+}
+
 // said is a request of texts.
 func said(texts ...any) object {
 	return object{"id": "a", "inputs": []any{object{"name": "x", "shape": []int{len(texts)}, "datatype": "BYTES", "data": texts}}}

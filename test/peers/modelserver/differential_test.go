@@ -43,6 +43,7 @@ func TestMLServer(t *testing.T) {
 			g.customs()
 			g.repositoryCalls()
 			g.valid(20)
+			g.boosters(3)
 		}},
 		{"1", func(g *generator) {
 			g.valid(20)

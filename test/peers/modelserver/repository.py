@@ -68,6 +68,13 @@ def typed():
     booster = xgboost.train({"objective": "reg:squarederror", "nthread": 1}, xgboost.DMatrix(*IRIS), 5)
     model("typed-xgboost", "mlserver_xgboost.XGBoostModel", "model.ubj", booster.save_model, {"content_type": "np"},
           inputs=[tensor("x", "FP32", "np")])
+    binary = xgboost.DMatrix(IRIS[0], IRIS[1] == 1)
+    booster = xgboost.train({"objective": "binary:logistic", "nthread": 1}, binary, 5)
+    model("binary-xgboost", "mlserver_xgboost.XGBoostModel", "model.ubj", booster.save_model)
+    booster = xgboost.train({"objective": "multi:softprob", "num_class": 3, "nthread": 1}, xgboost.DMatrix(*IRIS), 5)
+    model("softprob-xgboost", "mlserver_xgboost.XGBoostModel", "model.json", booster.save_model)
+    booster = xgboost.train({"objective": "multi:softmax", "num_class": 3, "nthread": 1}, xgboost.DMatrix(*IRIS), 5)
+    model("softmax-xgboost", "mlserver_xgboost.XGBoostModel", "model.json", booster.save_model)
     booster = lightgbm.train({"num_leaves": 7, "num_threads": 1, "verbose": -1}, lightgbm.Dataset(*IRIS), 5)
     model("frame-lightgbm", "mlserver_lightgbm.LightGBMModel", "model.bst", booster.save_model, {"content_type": "pd"})
 

@@ -49,6 +49,9 @@ type Spec struct {
 	Iterations []int
 	// BestIteration is the round early stopping chose, counted from 0, or -1.
 	BestIteration int
+	// Estimator is the kind of scikit-learn estimator that saved the model,
+	// "classifier" or "regressor"; empty for a booster of no estimator.
+	Estimator string
 }
 
 // Model is a loaded model. It is immutable and safe for concurrent use.
@@ -170,6 +173,10 @@ func (m *Model) NumClasses() int {
 	}
 	return 0
 }
+
+// Estimator is the kind of scikit-learn estimator that saved the model,
+// "classifier" or "regressor"; empty for a booster that was saved by itself.
+func (m *Model) Estimator() string { return m.spec.Estimator }
 
 // FeatureNames lists the features' names, empty if the file has none. The
 // caller must not change it.

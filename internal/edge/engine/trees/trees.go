@@ -19,7 +19,10 @@
 // makes one value a row [N, 1] instead of [N]. Labels makes "predict" of a
 // classifier the class, INT64, as xgboost's XGBClassifier.predict does: the
 // likeliest class, or for two classes whether the probability exceeds one half.
-// MLServer's lightgbm runtime uses Booster.predict, so it has Columns alone.
+// MLServer's xgboost runtime loads an XGBClassifier only from a file that an
+// XGBClassifier saved; a booster that xgboost.train made, whatever its objective,
+// gives its values. Its lightgbm runtime uses Booster.predict, so it has Columns
+// alone.
 //
 // A request may ask for "predict_proba" of a classifier, alone or beside
 // "predict": probabilities [N, C]; for two classes the two columns 1-p and p.

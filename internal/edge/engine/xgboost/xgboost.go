@@ -15,6 +15,7 @@
 package xgboost
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -161,8 +162,14 @@ func readSpec(root, learner cursor) gbdt.Spec {
 	if learner.has("feature_types") {
 		spec.FeatureTypes = learner.field("feature_types").texts()
 	}
-	if learner.has("attributes") && learner.field("attributes").has("best_iteration") {
-		spec.BestIteration = learner.field("attributes").field("best_iteration").parameter(0, math.MaxInt32)
+	if learner.has("attributes") {
+		attributes := learner.field("attributes")
+		if attributes.has("best_iteration") {
+			spec.BestIteration = attributes.field("best_iteration").parameter(0, math.MaxInt32)
+		}
+		if attributes.has("scikit_learn") {
+			spec.Estimator = estimator(attributes.field("scikit_learn").text())
+		}
 	}
 	objective := learner.field("objective").field("name")
 	spec.Objective = objective.text()
@@ -182,6 +189,18 @@ func readSpec(root, learner cursor) gbdt.Spec {
 		}
 	}
 	return spec
+}
+
+// estimator reads the attribute in which XGBoost's scikit-learn classes note what
+// they are; Booster.save_model leaves it out.
+func estimator(attribute string) string {
+	var meta struct {
+		Type string `json:"_estimator_type"`
+	}
+	if json.Unmarshal([]byte(attribute), &meta) != nil {
+		return "" // written by nobody that the scikit-learn classes know
+	}
+	return meta.Type
 }
 
 // version is the XGBoost release that wrote the file, as major*1000 + minor, 0
