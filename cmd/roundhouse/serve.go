@@ -163,6 +163,7 @@ Flags win over settings.json, which wins over the environment.`,
 	f.IntVar(&c.flags.Metrics.Port, "metrics-port", c.flags.Metrics.Port, "port for metrics; -1 for that of HTTP (default with --http-port: that of HTTP)")
 	f.StringVar(&c.flags.TLS.CertFile, "tls-cert-file", "", "certificate for HTTP and gRPC, PEM; with --tls-key-file")
 	f.StringVar(&c.flags.TLS.KeyFile, "tls-key-file", "", "private key of the certificate, PEM")
+	f.BoolVar(&c.flags.StrictShapes, "strict", false, "refuse tensors whose data do not fill their shape, also texts and models' answers")
 	f.IntVar(&c.flags.Limits.MaxConcurrency, "max-concurrency", c.flags.Limits.MaxConcurrency, "inference requests under way at once, 0 for no limit; more are answered 429")
 	f.Int64Var(&c.flags.Limits.MaxBodyBytes, "max-body-bytes", c.flags.Limits.MaxBodyBytes, "largest request body, in bytes")
 	f.StringVar(&c.tracingServer, "tracing-server", "", "OTLP collector for traces: host:port (gRPC) or http://host:port; default: tracing_server, or OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -340,6 +341,7 @@ func (c *serveCommand) applyFlags(given func(flag string) bool) {
 	if given("tls-key-file") {
 		c.config.TLS.KeyFile = c.flags.TLS.KeyFile
 	}
+	c.config.StrictShapes = c.flags.StrictShapes
 	c.config.Limits.MaxConcurrency = c.flags.Limits.MaxConcurrency
 	c.config.Limits.MaxBodyBytes = c.flags.Limits.MaxBodyBytes
 	c.config.Limits.DrainTimeout = c.flags.Limits.DrainTimeout

@@ -104,7 +104,7 @@ def _text(error: BaseException) -> str:
     """The error's message, whatever its own code does."""
     try:
         return str(error)
-    except Exception:
+    except BaseException:
         return f"{type(error).__name__}, which cannot be shown"
 
 

@@ -73,11 +73,17 @@ def _without_nan(value: Any) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON. NaN and infinities, which JSON lacks, become null."""
+    """Compact JSON. NaN and infinities, which JSON lacks, become null; halves of
+    surrogate pairs, which UTF-8 lacks, U+FFFD."""
     try:
-        return _encode(value).encode("utf-8")
+        text = _encode(value)
     except ValueError:
-        return _encode(_without_nan(value)).encode("utf-8")
+        text = _encode(_without_nan(value))
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:  # half of a surrogate pair
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return whole.encode("utf-8")
 
 
 def pack(header: Any, payload: Optional[Payload] = None, limit: int = MAX_FRAME) -> List[Any]:

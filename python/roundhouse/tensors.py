@@ -4,6 +4,7 @@ Works with the real package's types and with the light one's. The light types
 can hold arrays, so that with them nothing is copied into lists.
 """
 
+import json
 import math
 import struct
 from typing import Any, List, Optional
@@ -14,6 +15,7 @@ from .frames import Payload
 
 MAX_TENSORS = 4096
 MAX_RANK = 32
+MAX_DEPTH = 64
 _NULL = 0xFFFFFFFF
 _LENGTH = struct.Struct("<I")
 _DTYPES = {
@@ -87,6 +89,38 @@ def join_bytes(elements: List[Any]) -> bytes:
     return b"".join(parts)
 
 
+def _written(item: dict, payload: memoryview, count: int) -> Any:
+    """A function that makes of the flat elements what JSON wrote: nested lists,
+    whole numbers in floating-point data, any JSON in BYTES. None for plain data."""
+    dims, marks = item.get("dims"), item.get("marks")
+    if dims is None and marks is None:
+        return None
+    if dims is not None:
+        whole = isinstance(dims, list) and all(type(n) is int and n >= 0 for n in dims)
+        if not whole or len(dims) > MAX_DEPTH or math.prod(dims) != count:
+            raise BadTensor(f"'{item.get('name')}' has {count} elements nested as {dims}")
+    bits = b"" if marks is None else bytes(cut(marks, payload))
+    original = json.loads if item.get("datatype") == "BYTES" else int
+
+    def write(elements: List[Any]) -> List[Any]:
+        if bits:
+            elements = list(elements)
+            for at in range(min(len(elements), 8 * len(bits))):
+                if bits[at >> 3] >> (at & 7) & 1:
+                    elements[at] = original(elements[at])
+        return elements if dims is None else _nested(elements, dims)
+
+    return write
+
+
+def _nested(elements: List[Any], dims: List[int]) -> List[Any]:
+    if 0 in dims:
+        return np.empty(dims).tolist()
+    for size in reversed(dims[1:]):
+        elements = [elements[at : at + size] for at in range(0, len(elements), size)]
+    return elements
+
+
 def _array(item: dict, raw: memoryview) -> np.ndarray:
     datatype = item.get("datatype")
     if datatype == "BF16":
@@ -150,13 +184,16 @@ class Reader:
         raw = cut(item, payload)
         if item.get("datatype") == "BYTES":
             elements = split_bytes(raw, bool(item.get("text")))
-            fields["shape"] = _check_shape(item, len(elements))
-            fields["data"] = elements
+            write = _written(item, payload, len(elements))
+            # Texts need not fill their shape: code writes it as it likes.
+            fields["shape"] = _check_shape(item, None)
+            fields["data"] = elements if write is None else write(elements)
             return self.types.RequestInput(**fields)
         array = _array(item, raw)
+        write = _written(item, payload, array.size)
         fields["shape"] = _check_shape(item, array.size)
         if self._lazy:
-            fields["data"] = self.types.TensorData.lazy(array=array)
+            fields["data"] = self.types.TensorData.lazy(array=array, written=write)
             return self.types.RequestInput(**fields)
         if item["datatype"] == "BF16":
             fields["datatype"] = "FP32"
@@ -164,7 +201,10 @@ class Reader:
         made = self.types.RequestInput(**fields)
         # Set afterwards: checking each of the elements again would cost more
         # than everything else.
-        made.data = self.types.TensorData.model_construct(_with_null(array))
+        elements = _with_null(array)
+        if write is not None:
+            elements = write(elements)
+        made.data = self.types.TensorData.model_construct(elements)
         return made
 
 
@@ -196,7 +236,10 @@ def response(answer: Any, payload: Payload) -> dict:
     if parameters:
         item["parameters"] = parameters
     if len(answer.outputs) > MAX_TENSORS:
-        raise BadTensor(f"an answer of more than {MAX_TENSORS} tensors")
+        raise ValueError(
+            f"the model answered with {len(answer.outputs)} outputs; "
+            f"{MAX_TENSORS} are allowed"
+        )
     item["outputs"] = [_output(output, payload) for output in answer.outputs]
     return item
 
@@ -228,14 +271,12 @@ def _raw_array(item: dict, array: Optional[np.ndarray]) -> Optional[np.ndarray]:
     dtype = _DTYPES.get(item["datatype"])
     if array is None or dtype is None or array.dtype.newbyteorder("<") != dtype:
         return None
-    if math.prod(item["shape"]) != array.size:
-        return None
     return np.ascontiguousarray(array, dtype=dtype)
 
 
 def _raw(item: dict, root: Any) -> Any:
     """The raw form of a list, or None where it would lose something."""
-    if not isinstance(root, list) or math.prod(item["shape"]) != len(root):
+    if not isinstance(root, list):
         return None
     datatype = item["datatype"]
     if datatype == "BYTES":

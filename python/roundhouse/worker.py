@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from . import __version__, http, tensors
 from .bridge import Bridge
 from .faults import Fault, cut, describe, pydantic_fault
-from .frames import MAX_FRAME, Connection, Payload, ProtocolError
+from .frames import MAX_FRAME, Connection, Payload, ProtocolError, TooLarge
 from .host import Host, Hosted
 from .reports import Reports
 from .streams import Stream
@@ -150,7 +150,7 @@ class Worker:
             fields = await self._kinds[kind](header, payload, raw)
             self.reports.flush_reports()
             answer = "end" if kind == "stream" else "result"
-            self.connection.send({"kind": answer, "id": request, **fields}, raw)
+            self._answer({"kind": answer, "id": request, **fields}, raw)
         except asyncio.CancelledError as error:
             self._fail(request, error)
         except ValidationError as error:
@@ -161,10 +161,25 @@ class Worker:
         except BaseException as error:  # SystemExit too: it is the model's alone
             self._fail(request, error)
 
+    def _answer(self, frame: dict, raw: Payload) -> None:
+        """Sends what a model answered. That it is too large is no client's fault."""
+        try:
+            self.connection.send(frame, raw)
+        except TooLarge as error:
+            raise Fault("failed", f"the model's answer cannot be sent: {error}") from error
+
     def _fail(self, request: int, error: BaseException) -> None:
-        self.reports.flush_reports()
-        described = describe(error)
-        self.connection.send({"kind": "error", "id": request, "error": described})
+        """Answers with an error, whatever it is made of."""
+        try:
+            described = describe(error)
+        except BaseException:  # its own code runs where it is shown
+            name = type(error).__name__
+            described = {"kind": "failed", "message": f"{name}, which cannot be shown"}
+        try:
+            self.reports.flush_reports()
+        finally:
+            frame = {"kind": "error", "id": request, "error": described}
+            self.connection.send(frame)
 
     # The kinds of request. Each returns the fields of its answer.
 
@@ -209,7 +224,11 @@ class Worker:
                     raw = Payload()
                     item = self._response(answer, stream.first_id, raw)
                     self.reports.flush_reports()
-                    await stream.send(item, raw)
+                    try:
+                        await stream.send(item, raw)
+                    except TooLarge as error:
+                        why = f"the model's answer cannot be sent: {error}"
+                        raise Fault("failed", why) from error
             finally:
                 close = getattr(answers, "aclose", None)
                 if close is not None:

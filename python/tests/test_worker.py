@@ -295,7 +295,9 @@ class Model(MLModel):
 """)
     settings = {"name": "m", "implementation": "models.Model"}
     peer.ask(kind="load", model="m", settings=settings, folder=str(tmp_path))
-    assert peer.infer("m", [])["error"]["kind"] == "too_large"
+    error = peer.infer("m", [])["error"]  # the model's fault, not the client's
+    assert error["kind"] == "failed"
+    assert "the model's answer cannot be sent: a frame of" in error["message"]
     assert peer.ask(kind="ping")["kind"] == "pong"
 
 
@@ -423,3 +425,42 @@ class Model(MLModel):
     assert bytes(payload[: answer["http"]["body"]["length"]]) == b'"hello all"'
     lost = worker.ask(kind="custom", model="m@1", handler="nobody")
     assert lost["error"]["kind"] == "not_found"
+
+
+def test_errors_that_have_no_form_in_utf_8_are_answered(worker, model):
+    model("""
+from mlserver import MLModel
+from mlserver.logging import logger
+
+class Odd(Exception):
+    def __str__(self):
+        raise SystemExit("no text")
+
+class Model(MLModel):
+    async def predict(self, request):
+        if request.inputs[0].name == "odd":
+            raise Odd()
+        logger.warning("half a pair: \\ud800")
+        raise ValueError("half a pair: \\ud800 and a whole: \\ud83d\\ude00")
+""")
+    item = {"shape": [1], "datatype": "INT8", "data": [1]}
+    error = worker.infer("m@1", [{"name": "x", **item}])["error"]
+    assert error["kind"] == "failed"
+    assert error["message"] == "half a pair: \ufffd and a whole: \U0001f600"
+    error = worker.infer("m@1", [{"name": "odd", **item}])["error"]
+    assert error["kind"] == "failed" and "Odd" in error["message"]
+    assert worker.ask(kind="ping")["kind"] == "pong"
+
+
+def test_too_many_outputs_are_the_models_fault(worker, model):
+    model("""
+from mlserver import MLModel, types
+
+class Model(MLModel):
+    async def predict(self, request):
+        o = types.ResponseOutput(name="y", shape=[1], datatype="INT8", data=[1])
+        return types.InferenceResponse(model_name="m", outputs=[o] * 4097)
+""")
+    error = worker.infer("m@1", [])["error"]
+    assert error["kind"] == "failed"
+    assert "4097 outputs" in error["message"]

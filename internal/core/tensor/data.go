@@ -11,16 +11,17 @@ func (s *scanner) values(role string, t *Tensor) *Error {
 	if err != nil {
 		return named(role, t, err)
 	}
-	limit := want
-	if open >= 0 {
-		limit = -1
-	}
+	// Code of models writes shapes as it likes, and texts are read by code alone.
+	exact := open < 0 && t.Datatype != Bytes && role == "input"
 	if s.space() == 'n' && want == 0 && s.literal("null") {
 		return nil
 	}
 	t.Text = t.Datatype == Bytes
 	start := *s
-	if _, err := readValues(s, t.Datatype, &t.Data, limit); err != nil {
+	s.noting = true
+	dims, err := readValues(s, t.Datatype, &t.Data, want, exact)
+	t.Written = s.noted(dims)
+	if err != nil {
 		if err.Type != tooMany {
 			return named(role, t, err)
 		}
@@ -34,7 +35,7 @@ func (s *scanner) values(role string, t *Tensor) *Error {
 	}
 	got := int64(t.Len())
 	if open < 0 {
-		if got != want {
+		if exact && got != want {
 			return mismatched(role, t, want, got)
 		}
 		return nil
@@ -44,6 +45,20 @@ func (s *scanner) values(role string, t *Tensor) *Error {
 	}
 	t.Shape[open] = got / want
 	return nil
+}
+
+// noted is how the data with these lengths of arrays was written, nil of plain
+// data; the next data are noted anew.
+func (s *scanner) noted(dims []int) *Written {
+	w := s.written
+	s.noting, s.written, s.marked = false, Written{}, false
+	if len(dims) > 1 {
+		w.Dims = dims
+	}
+	if w.Dims == nil && w.Marks == nil {
+		return nil
+	}
+	return &w
 }
 
 // declared is the number of elements the shape asks for, not counting the

@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"bytes"
 	"math"
 	"unsafe"
 
@@ -17,21 +18,26 @@ type elements[T any] struct {
 	// before any other and at the limit; nil: there is no such form.
 	many   func(s *scanner, values []T, limit int64) []T
 	values []T
-	limit  int64 // elements the shape allows; -1: no shape is known
+	limit  int64 // elements the shape allows; -1: any number
 	dims   []int // lengths of the arrays at each depth, -1 while unknown
 	leaf   int   // depth at which scalars stand, -1 while unknown
 }
 
-// readElements reads a value at pos. Space is reserved for what the shape
-// declares, but no more bytes than the rest of the body has.
-func readElements[T any](s *scanner, limit int64, one func(*scanner) (T, *Error), many func(*scanner, []T, int64) []T) ([]T, []int, *Error) {
-	e := &elements[T]{scanner: s, one: one, many: many, limit: limit, leaf: -1}
-	if limit >= 0 {
+// readElements reads a value at pos. Space is reserved for the number of elements
+// that is expected (-1: nobody knows), but no more bytes than the rest of the body
+// has. With exact more are refused.
+func readElements[T any](s *scanner, expected int64, exact bool, one func(*scanner) (T, *Error), many func(*scanner, []T, int64) []T) ([]T, []int, *Error) {
+	e := &elements[T]{scanner: s, one: one, many: many, limit: -1, leaf: -1}
+	if exact {
+		e.limit = expected
+	}
+	if expected >= 0 {
 		var element T
-		e.values = make([]T, 0, min(limit, int64(len(s.data)-s.pos)/int64(unsafe.Sizeof(element))+1))
+		e.values = make([]T, 0, min(expected, int64(len(s.data)-s.pos)/int64(unsafe.Sizeof(element))+1))
 	}
 	if s.space() != '[' {
 		v, err := one(s)
+		e.mark()
 		return append(e.values, v), nil, err
 	}
 	err := e.array(0)
@@ -94,8 +100,17 @@ func (e *elements[T]) scalar() *Error {
 	if int64(len(e.values)) == e.limit {
 		return &Error{Kind: KindInvalid, Type: tooMany}
 	}
+	e.mark()
 	e.values = append(e.values, v)
 	return nil
+}
+
+// mark marks the element that comes next, if its reader says so.
+func (e *elements[T]) mark() {
+	if e.scanner.marked {
+		e.scanner.marked = false
+		e.scanner.written.Mark(len(e.values))
+	}
 }
 
 // tooMany marks the error of data beyond its shape, which readData words.
@@ -164,6 +179,7 @@ func readFloat32(s *scanner) (float32, *Error) {
 	if !ok {
 		return 0, outOfRange(d.text, FP32)
 	}
+	s.marked = s.noting && !bytes.ContainsAny(d.text, ".eE")
 	return f, nil
 }
 
@@ -182,6 +198,7 @@ func readFloat64(s *scanner) (float64, *Error) {
 	if !ok {
 		return 0, outOfRange(d.text, FP64)
 	}
+	s.marked = s.noting && !bytes.ContainsAny(d.text, ".eE")
 	return f, nil
 }
 
@@ -286,13 +303,19 @@ func readBool(s *scanner) (bool, *Error) {
 	return false, mismatch(s, Bool)
 }
 
-// readBytes reads a string or null, which is a nil element.
+// readBytes reads a string or null, which is a nil element; where it is noted how
+// the data is written, also other JSON.
 func readBytes(s *scanner) ([]byte, *Error) {
 	if s.space() != '"' {
 		if s.literal("null") {
 			return nil, nil
 		}
-		return nil, mismatch(s, Bytes)
+		if !s.noting {
+			return nil, mismatch(s, Bytes)
+		}
+		found, err := s.skip()
+		s.marked = err == nil
+		return bytes.Clone(found), err
 	}
 	text, err := s.text()
 	if err != nil {
@@ -301,35 +324,36 @@ func readBytes(s *scanner) ([]byte, *Error) {
 	return append(make([]byte, 0, len(text)), text...), nil
 }
 
-// readValues reads data at pos into v; dims are the lengths of its arrays.
-func readValues(s *scanner, d Datatype, v *Values, limit int64) (dims []int, err *Error) {
+// readValues reads data at pos into v, as readElements does; dims are the lengths
+// of its arrays.
+func readValues(s *scanner, d Datatype, v *Values, expected int64, exact bool) (dims []int, err *Error) {
 	switch d {
 	case Bool:
-		v.Bool, dims, err = readElements(s, limit, readBool, nil)
+		v.Bool, dims, err = readElements(s, expected, exact, readBool, nil)
 	case Uint8:
-		v.Uint8, dims, err = readElements(s, limit, readUnsigned[uint8](d, math.MaxUint8), nil)
+		v.Uint8, dims, err = readElements(s, expected, exact, readUnsigned[uint8](d, math.MaxUint8), nil)
 	case Uint16:
-		v.Uint16, dims, err = readElements(s, limit, readUnsigned[uint16](d, math.MaxUint16), nil)
+		v.Uint16, dims, err = readElements(s, expected, exact, readUnsigned[uint16](d, math.MaxUint16), nil)
 	case Uint32:
-		v.Uint32, dims, err = readElements(s, limit, readUnsigned[uint32](d, math.MaxUint32), nil)
+		v.Uint32, dims, err = readElements(s, expected, exact, readUnsigned[uint32](d, math.MaxUint32), nil)
 	case Uint64:
-		v.Uint64, dims, err = readElements(s, limit, readUnsigned[uint64](d, math.MaxUint64), nil)
+		v.Uint64, dims, err = readElements(s, expected, exact, readUnsigned[uint64](d, math.MaxUint64), nil)
 	case Int8:
-		v.Int8, dims, err = readElements(s, limit, readSigned[int8](d, math.MaxInt8), nil)
+		v.Int8, dims, err = readElements(s, expected, exact, readSigned[int8](d, math.MaxInt8), nil)
 	case Int16:
-		v.Int16, dims, err = readElements(s, limit, readSigned[int16](d, math.MaxInt16), nil)
+		v.Int16, dims, err = readElements(s, expected, exact, readSigned[int16](d, math.MaxInt16), nil)
 	case Int32:
-		v.Int32, dims, err = readElements(s, limit, readSigned[int32](d, math.MaxInt32), nil)
+		v.Int32, dims, err = readElements(s, expected, exact, readSigned[int32](d, math.MaxInt32), nil)
 	case Int64:
-		v.Int64, dims, err = readElements(s, limit, readSigned[int64](d, math.MaxInt64), nil)
+		v.Int64, dims, err = readElements(s, expected, exact, readSigned[int64](d, math.MaxInt64), nil)
 	case FP16, BF16:
-		v.Float32, dims, err = readElements(s, limit, readHalf(d), nil)
+		v.Float32, dims, err = readElements(s, expected, exact, readHalf(d), nil)
 	case FP32:
-		v.Float32, dims, err = readElements(s, limit, readFloat32, plainFloat32s)
+		v.Float32, dims, err = readElements(s, expected, exact, readFloat32, plainFloat32s)
 	case FP64:
-		v.Float64, dims, err = readElements(s, limit, readFloat64, plainFloat64s)
+		v.Float64, dims, err = readElements(s, expected, exact, readFloat64, plainFloat64s)
 	case Bytes:
-		v.Bytes, dims, err = readElements(s, limit, readBytes, nil)
+		v.Bytes, dims, err = readElements(s, expected, exact, readBytes, nil)
 	}
 	return dims, err
 }

@@ -182,6 +182,10 @@ func (t *Tensor) appendTexts(dst []byte, from, to int) ([]byte, error) {
 			dst = append(dst, "null"...)
 			continue
 		}
+		if t.Written.Marked(from + i) {
+			dst = append(dst, text...)
+			continue
+		}
 		var err error
 		if dst, err = appendString(dst, alias(text)); err != nil {
 			return dst, Errorf(KindInvalid, "output %q: element %d is not UTF-8, which JSON needs; ask for base64 or binary data", t.Name, from+i)

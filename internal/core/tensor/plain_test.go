@@ -43,10 +43,10 @@ func checkFloats(t *testing.T, data, text string, i int) {
 	narrow, narrowErr := strconv.ParseFloat(text, 32)
 	valid := jsonNumber(text)
 	var v Values
-	if _, err := readValues(&scanner{data: []byte(data)}, FP64, &v, 3); text != "null" && (err == nil) != (valid && wantErr == nil) {
+	if _, err := readValues(&scanner{data: []byte(data)}, FP64, &v, 3, true); text != "null" && (err == nil) != (valid && wantErr == nil) {
 		t.Fatalf("%q as FP64: error %v; strconv has %v", data, err, wantErr)
 	}
-	if _, err := readValues(&scanner{data: []byte(data)}, FP32, &v, 3); text != "null" && (err == nil) != (valid && narrowErr == nil) {
+	if _, err := readValues(&scanner{data: []byte(data)}, FP32, &v, 3, true); text != "null" && (err == nil) != (valid && narrowErr == nil) {
 		t.Fatalf("%q as FP32: error %v; strconv has %v", data, err, narrowErr)
 	}
 	if !valid || wantErr != nil || narrowErr != nil {

@@ -222,6 +222,9 @@ func (s *scanner) requestedOutputs() ([]RequestedOutput, *Error) {
 	}
 	var outputs []RequestedOutput
 	err := s.list(func(int) *Error {
+		if len(outputs) == MaxTensors {
+			return Errorf(KindInvalid, "more than %d requested outputs", MaxTensors)
+		}
 		var o RequestedOutput
 		seen := fields{known: outputFields}
 		if err := s.mapping(func(key []byte) *Error {
@@ -258,6 +261,9 @@ func (s *scanner) mapping(field func(key []byte) *Error) *Error {
 func (s *scanner) tensors(role string) ([]Tensor, *Error) {
 	list := make([]Tensor, 0, 1)
 	err := s.list(func(int) *Error {
+		if len(list) == MaxTensors {
+			return Errorf(KindInvalid, "more than %d %ss", MaxTensors, role)
+		}
 		list = append(list, Tensor{})
 		return s.tensor(role, &list[len(list)-1])
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -99,6 +100,106 @@ func TestDecodeRequest(t *testing.T) {
 	}
 }
 
+// TestTextsAreTakenAsTheyAre decodes BYTES as published clients send them: with a
+// shape that is the length of the one text, with one size for many texts, and with
+// elements that are no strings.
+func TestTextsAreTakenAsTheyAre(t *testing.T) {
+	for _, c := range []struct {
+		shape, data string
+		filled      bool
+		elements    []string
+		marked      []bool
+	}{
+		{"[59]", `["{\"a\": 1}"]`, false, []string{`{"a": 1}`}, []bool{false}},
+		{"[1]", `["a","b","c"]`, false, []string{"a", "b", "c"}, []bool{false, false, false}},
+		{"[2,11]", `["hello","world"]`, false, []string{"hello", "world"}, []bool{false, false}},
+		{"[2]", `["5",5]`, true, []string{"5", "5"}, []bool{false, true}},
+		{"[3]", `[{"a":[1, "x"]},true,null]`, true, []string{`{"a":[1, "x"]}`, "true", ""}, []bool{true, true, false}},
+	} {
+		for name, body := range map[string]string{"in order": input(c.shape, "BYTES", c.data),
+			"data first": `{"inputs":[{"data":` + c.data + `,"name":"x","shape":` + c.shape + `,"datatype":"BYTES"}]}`} {
+			r, err := DecodeRequest([]byte(body))
+			if err != nil {
+				t.Errorf("%s %s: %v", name, body, err)
+				continue
+			}
+			in := &r.Inputs[0]
+			if in.Filled() != c.filled || in.Len() != len(c.elements) {
+				t.Errorf("%s %s: %d elements, filled %v", name, body, in.Len(), in.Filled())
+				continue
+			}
+			for i, want := range c.elements {
+				if string(in.Data.Bytes[i]) != want || in.Written.Marked(i) != c.marked[i] {
+					t.Errorf("%s %s: element %d is %q, marked %v", name, body, i, in.Data.Bytes[i], in.Written.Marked(i))
+				}
+			}
+			again, err := AppendRequest(nil, r)
+			if err != nil || !strings.Contains(string(again), `"data":`+c.data) {
+				t.Errorf("%s %s: written again as %s (%v)", name, body, again, err)
+			}
+		}
+	}
+}
+
+// TestWritten says what is kept of how JSON wrote numbers.
+func TestWritten(t *testing.T) {
+	for _, c := range []struct {
+		shape, datatype, data string
+		dims                  []int
+		marked                string // of each element
+	}{
+		{"[3]", "FP32", "[1.5,2.25,-3.0]", nil, "..."},
+		{"[1,2,2]", "FP32", "[[[1,2],[3,4.5]]]", []int{1, 2, 2}, "###."},
+		{"[4]", "FP64", "[[1.0,2e0],[3,null]]", []int{2, 2}, "..#."},
+		{"[2,2]", "INT32", "[[1,2],[3,4]]", []int{2, 2}, "...."},
+		{"[12]", "FP32", "[1.5,1.5,1.5,1.5,1.5,1.5,1.5,1.5,1.5,-7,1.5,0]", nil, ".........#.#"},
+		{"[2]", "FP16", "[1,0.5]", nil, "#."},
+		{"[1]", "FP64", "7", nil, "#"},
+	} {
+		r, err := DecodeRequest([]byte(input(c.shape, c.datatype, c.data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := r.Inputs[0].Written
+		var dims []int
+		if w != nil {
+			dims = w.Dims
+		}
+		if !slices.Equal(dims, c.dims) {
+			t.Errorf("%s: dims %v, want %v", c.data, dims, c.dims)
+		}
+		marked := ""
+		for i := range r.Inputs[0].Len() {
+			if w.Marked(i) {
+				marked += "#"
+			} else {
+				marked += "."
+			}
+		}
+		if marked != c.marked {
+			t.Errorf("%s: marks %s, want %s", c.data, marked, c.marked)
+		}
+		if c.dims == nil && !strings.Contains(c.marked, "#") && w != nil {
+			t.Errorf("%s: %+v where nothing is to be said", c.data, w)
+		}
+	}
+}
+
+// TestAnswersNeedNotFillTheirShape: a model's code says shapes as it likes.
+func TestAnswersNeedNotFillTheirShape(t *testing.T) {
+	const body = `{"model_name":"m","id":"1","outputs":[{"name":"y","shape":[3],"datatype":"FP32","data":[1.5]}]}`
+	r, err := DecodeResponse([]byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := AppendResponse(nil, r); err != nil || string(again) != body {
+		t.Errorf("answered as %s (%v)", again, err)
+	}
+	if again, err := AppendV1(nil, r); err != nil || string(again) != `{"predictions":[1.5]}` {
+		t.Errorf("answered over v1 as %s (%v)", again, err)
+	}
+}
+
 func TestDecodeErrors(t *testing.T) {
 	tests := []struct {
 		name, body string
@@ -129,7 +230,9 @@ func TestDecodeErrors(t *testing.T) {
 		{"too much", input("[2]", "FP32", "[1,2,3,4]"), KindInvalid, "", "[inputs 0 data]", `input "x": shape [2] holds 2 elements, data has 4`},
 		{"gigantic", input("[9223372036854775807,9]", "FP64", "[1]"), KindSchema, "int_parsing_size", "[inputs 0 shape 0]", "size"},
 		{"gigantic product", input("[4611686018427387904,9]", "FP64", "[1]"), KindInvalid, "", "[inputs 0 data]", "more than 2^63"},
-		{"large", input("[1000000000000]", "BYTES", `["x"]`), KindInvalid, "", "[inputs 0 data]", "data has 1"},
+		{"large", input("[1000000000000]", "FP64", `[1]`), KindInvalid, "", "[inputs 0 data]", "data has 1"},
+		{"too many inputs", `{"inputs":[` + strings.Repeat(`{"name":"x","shape":[1],"datatype":"FP32","data":[1]},`, MaxTensors) + `{}]}`, KindInvalid, "", fmt.Sprintf("[inputs %d]", MaxTensors), "more than 16384 inputs"},
+		{"too many outputs", `{"inputs":[],"outputs":[` + strings.Repeat(`{"name":"x"},`, MaxTensors) + `{}]}`, KindInvalid, "", fmt.Sprintf("[outputs %d]", MaxTensors), "more than 16384 requested outputs"},
 		{"300 as INT8", input("[1]", "INT8", "[300]"), KindInvalid, "", "[inputs 0 data 0]", `input "x": element 0: 300 does not fit INT8`},
 		{"1.7 as INT32", input("[2]", "INT32", "[1,1.7]"), KindInvalid, "", "[inputs 0 data 1]", "1.7 is no whole number"},
 		{"-1 as UINT8", input("[1]", "UINT8", "[-1]"), KindInvalid, "", "[inputs 0 data 0]", "-1 does not fit UINT8"},
@@ -138,7 +241,6 @@ func TestDecodeErrors(t *testing.T) {
 		{"70000 as FP16", input("[1]", "FP16", "[70000]"), KindInvalid, "", "[inputs 0 data 0]", "does not fit FP16"},
 		{"null as INT8", input("[1]", "INT8", "[null]"), KindInvalid, "", "[inputs 0 data 0]", "null is no INT8"},
 		{"string as FP32", input("[1]", "FP32", `["a"]`), KindInvalid, "", "[inputs 0 data 0]", `"a" is no FP32`},
-		{"number as BYTES", input("[1]", "BYTES", `[3]`), KindInvalid, "", "[inputs 0 data 0]", "3 is no BYTES"},
 		{"ragged", input("[3]", "FP32", `[[1,2],[3]]`), KindInvalid, "", "[inputs 0 data]", "ragged"},
 		{"scalars beside arrays", input("[2]", "FP32", `[1,[2]]`), KindInvalid, "", "[inputs 0 data]", "ragged"},
 		{"not UTF-8", input("[1]", "BYTES", "[\"\xff\"]"), KindInvalid, "", "[inputs 0 data 0]", "UTF-8"},
@@ -177,7 +279,7 @@ func TestGiganticShape(t *testing.T) {
 	}
 	var v Values
 	s := &scanner{data: []byte("[1,2,3]")}
-	if _, err := readValues(s, FP64, &v, 1e12); err != nil || cap(v.Float64) > 16 {
+	if _, err := readValues(s, FP64, &v, 1e12, true); err != nil || cap(v.Float64) > 16 {
 		t.Errorf("capacity %d (%v), want at most 16", cap(v.Float64), err)
 	}
 }

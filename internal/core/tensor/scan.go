@@ -16,6 +16,10 @@ type scanner struct {
 	pos   int
 	depth int
 	tail  *binaryTail // nil without the binary extension
+
+	noting  bool    // how data is written is kept
+	written Written // of the data that is read
+	marked  bool    // the element that was read is to be marked in it
 }
 
 // space skips white space and returns the byte at pos, 0 at the end.

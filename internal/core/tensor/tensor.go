@@ -3,8 +3,9 @@
 // with their JSON and binary forms.
 //
 // The JSON reader is written by hand because tensor data is nearly all of a
-// request's cost; everything it reads is checked, so a Tensor that comes out
-// of it always has as many elements as its shape says. It is fuzzed against
+// request's cost; everything it reads is checked. A request's numbers fill their
+// shape; BYTES and a response's outputs need not (Filled), since models' code
+// takes and gives them so. It is fuzzed against
 // encoding/json. The rest of the protocol's JSON (parameters, metadata) goes
 // through encoding/json.
 //
@@ -12,6 +13,10 @@
 package tensor
 
 import "math"
+
+// MaxTensors bounds the inputs of a request, its requested outputs, and the
+// outputs of a response: each takes far more memory than the bytes that say it.
+const MaxTensors = 1 << 14
 
 // Parameters are a request's, response's or tensor's open parameters: any
 // JSON. Numbers decode as json.Number, so large integers stay whole.
@@ -45,6 +50,34 @@ type Tensor struct {
 	// is given characters rather than bytes.
 	Text bool
 	Data Values
+	// Written is how JSON wrote the data, where Data alone does not say; nil
+	// elsewhere. It is never changed.
+	Written *Written
+}
+
+// Written is how JSON wrote the data of a tensor. A model's code may be shown it;
+// what reads numbers needs none of it.
+type Written struct {
+	// Dims are the lengths of nested arrays, outermost first; nil of a flat one.
+	Dims []int
+	// Marks has a bit for each element that was written as another kind than the
+	// datatype's own: in floating-point data a number without fraction or
+	// exponent, in BYTES what is neither string nor null, whose JSON the element
+	// then is. It ends with the last that is marked.
+	Marks []byte
+}
+
+// Marked reports whether element i is marked.
+func (w *Written) Marked(i int) bool {
+	return w != nil && i/8 < len(w.Marks) && w.Marks[i/8]&(1<<(i%8)) != 0
+}
+
+// Mark marks element i.
+func (w *Written) Mark(i int) {
+	for len(w.Marks) <= i/8 {
+		w.Marks = append(w.Marks, 0)
+	}
+	w.Marks[i/8] |= 1 << (i % 8)
 }
 
 // RequestedOutput names an output the client wants.
@@ -126,6 +159,21 @@ func hasZero(shape []int64) bool {
 		}
 	}
 	return false
+}
+
+// Filled reports whether t has as many elements as its shape says.
+func (t *Tensor) Filled() bool {
+	n, ok := Elements(t.Shape)
+	return ok && n == int64(t.Len())
+}
+
+// Mismatch is the error for a tensor that is not Filled; role is input or output.
+func (t *Tensor) Mismatch(role string) error {
+	want, ok := Elements(t.Shape)
+	if !ok {
+		want = math.MaxInt64
+	}
+	return mismatched(role, t, want, int64(t.Len()))
 }
 
 // Len is the number of elements t holds.

@@ -84,7 +84,7 @@ func (s *scanner) firstLeaf() byte {
 // nested reads arrays of one datatype; the shape is theirs.
 func (s *scanner) nested(d Datatype) ([]Tensor, *Error) {
 	t := Tensor{Name: InputV1, Datatype: d, Text: d == Bytes}
-	dims, err := readValues(s, d, &t.Data, -1)
+	dims, err := readValues(s, d, &t.Data, -1, false)
 	if err != nil {
 		return nil, named("instances", &t, err)
 	}
@@ -121,7 +121,9 @@ func (s *scanner) row(i int, columns *[]Tensor, index map[string]int) *Error {
 			if i > 0 {
 				return Errorf(KindInvalid, "instance %d has %q, which the first lacks", i, key)
 			}
-			at = len(*columns)
+			if at = len(*columns); at == MaxTensors {
+				return Errorf(KindInvalid, "instance %d has more than %d fields", i, MaxTensors)
+			}
 			index[string(key)] = at
 			*columns = append(*columns, Tensor{Name: string(key)})
 		}
@@ -197,13 +199,17 @@ func AppendV1(dst []byte, r *Response) ([]byte, error) {
 	var err error
 	if len(r.Outputs) == 1 {
 		t := &r.Outputs[0]
-		dst, err = t.appendNested(dst, squeezed(t.Shape), 0, t.Len())
+		shape := squeezed(t.Shape)
+		if !t.Filled() {
+			shape = []int64{int64(t.Len())}
+		}
+		dst, err = t.appendNested(dst, shape, 0, t.Len())
 		return append(dst, '}'), err
 	}
 	n := int64(-1)
 	for i := range r.Outputs {
 		t := &r.Outputs[i]
-		if len(t.Shape) == 0 || (n >= 0 && t.Shape[0] != n) {
+		if len(t.Shape) == 0 || (n >= 0 && t.Shape[0] != n) || !t.Filled() {
 			return dst, Errorf(KindInvalid, "outputs differ in their number of rows: v1 cannot say that, ask for one")
 		}
 		n = t.Shape[0]

@@ -12,8 +12,8 @@ type Key string
 
 // KeyOf is a request's key and its number of rows. The key holds the model
 // and its version, each input's name, datatype (text apart from bytes), shape
-// without the rows and content type, in the request's order, the request's content type and the
-// requested outputs with their parameters. Custom parameters and headers are
+// without the rows, content type and how its data nests, in the request's order,
+// the request's content type and the requested outputs with their parameters. Custom parameters and headers are
 // not in it.
 //
 // A request that cannot share a batch is not ok: one without inputs, of zero
@@ -41,6 +41,11 @@ func KeyOf(r *tensor.Request) (key Key, rows int, ok bool) {
 			b = binary.AppendUvarint(b, uint64(size))
 		}
 		b = appendValue(b, t.Parameters[contentType])
+		if t.Written != nil && t.Written.Dims != nil {
+			for _, size := range t.Written.Dims[1:] {
+				b = binary.AppendUvarint(append(b, 'n'), uint64(size))
+			}
+		}
 	}
 	for _, o := range r.Outputs {
 		b = appendText(b, o.Name)
@@ -61,8 +66,9 @@ func rowsOf(r *tensor.Request) (rows int, ok bool) {
 		if len(shape) == 0 || shape[0] < 1 || i > 0 && shape[0] != int64(rows) {
 			return max(rows, 1), false
 		}
-		// Rows that hold something are bounded by the data.
-		if int64(t.Len()) < shape[0] {
+		// Rows that hold something are bounded by the data. Whose elements are
+		// whose, nobody knows where they do not fill the shape.
+		if int64(t.Len()) < shape[0] || !t.Filled() {
 			return max(rows, 1), false
 		}
 		rows = int(shape[0])

@@ -61,6 +61,7 @@ func Merge(requests []*tensor.Request) (*tensor.Request, Layout, error) {
 		t.Shape[0] = int64(l.sum)
 		t.Parameters = l.lists(func(i int) tensor.Parameters { return in(i).Parameters })
 		t.Data = concatenate(t.Datatype, len(requests), in)
+		t.Written = joinWritten(len(requests), in)
 		out.Inputs[n] = t
 	}
 	return &out, l, nil
@@ -143,6 +144,7 @@ func rowsFrom(t *tensor.Tensor, from, count int) tensor.Tensor {
 	out.Shape[0] = int64(count)
 	width := t.Len() / int(t.Shape[0])
 	out.Data = cut(t, from*width, (from+count)*width)
+	out.Written = cutWritten(t.Written, from*width, (from+count)*width)
 	out.Parameters = at(t.Parameters, from, func([]any) bool { return true })
 	return out
 }

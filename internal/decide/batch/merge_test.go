@@ -138,6 +138,40 @@ func TestParameters(t *testing.T) {
 	}
 }
 
+// TestWritten: what code sees of a batch is what each of its requests wrote, one
+// after the other, and requests that nest otherwise have batches of their own.
+func TestWritten(t *testing.T) {
+	in := requests(t, `{"inputs":[{"name":"x","shape":[1,2],"datatype":"FP32","data":[[1,2.5]]}]}`,
+		`{"inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":[[0.5,1],[2,2.5]]}]}`)
+	merged, _, err := Merge(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := merged.Inputs[0].Written
+	if w == nil || !reflect.DeepEqual(w.Dims, []int{3, 2}) || !reflect.DeepEqual(w.Marks, []byte{0b011001}) {
+		t.Errorf("written %+v", w)
+	}
+	if w := in[0].Inputs[0].Written; !reflect.DeepEqual(w.Dims, []int{1, 2}) {
+		t.Errorf("the first request was changed: %+v", w)
+	}
+	flat := request(t, `{"inputs":[{"name":"x","shape":[1,2],"datatype":"FP32","data":[1,2.5]}]}`)
+	if _, _, err := Merge([]*tensor.Request{in[0], flat}); err == nil {
+		t.Error("nested and flat data share a batch")
+	}
+	odd := request(t, `{"inputs":[{"name":"x","shape":[11],"datatype":"BYTES","data":["a text"]}]}`)
+	if _, _, ok := KeyOf(odd); ok {
+		t.Error("data that do not fill their shape share a batch")
+	}
+	_, layout, err := Merge(requests(t, `{"inputs":[{"name":"x","shape":[1],"datatype":"BYTES","data":["a"]}]}`, `{"inputs":[{"name":"x","shape":[1],"datatype":"BYTES","data":["b"]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := Split(response(t, `{"outputs":[{"name":"y","shape":[2],"datatype":"BYTES","data":["a",{"b":1}]}]}`), layout)
+	if err != nil || !strings.Contains(text(t, parts[0]), `"data":["a"]`) || !strings.Contains(text(t, parts[1]), `"data":[{"b":1}]`) {
+		t.Errorf("answered %s and %s (%v)", text(t, parts[0]), text(t, parts[1]), err)
+	}
+}
+
 // TestLone: a request alone goes and comes as it is, whatever its rows.
 func TestLone(t *testing.T) {
 	in := request(t, `{"id":"a","parameters":{"p":[1,2]},"inputs":[{"name":"x","shape":[],"datatype":"FP32","data":[1],"parameters":{"q":"123"}}]}`)

@@ -1,6 +1,10 @@
 package batch
 
-import "roundhouse.dev/roundhouse/internal/core/tensor"
+import (
+	"slices"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
+)
 
 // concatenate puts the elements of count tensors of one datatype one after
 // the other; of gives the i-th.
@@ -76,4 +80,45 @@ func cut(t *tensor.Tensor, from, to int) (v tensor.Values) {
 		v.Bytes = in.Bytes[from:to:to]
 	}
 	return v
+}
+
+// joinWritten is how the data of count tensors that nest alike is written when one
+// stands after the other.
+func joinWritten(count int, of func(i int) *tensor.Tensor) *tensor.Written {
+	var out *tensor.Written
+	at := 0
+	for i := range count {
+		t := of(i)
+		if w := t.Written; w != nil {
+			if out == nil {
+				out = &tensor.Written{}
+			}
+			for n := range 8 * len(w.Marks) {
+				if w.Marked(n) {
+					out.Mark(at + n)
+				}
+			}
+			if out.Dims == nil {
+				out.Dims = slices.Clone(w.Dims)
+			} else if w.Dims != nil {
+				out.Dims[0] += w.Dims[0]
+			}
+		}
+		at += t.Len()
+	}
+	return out
+}
+
+// cutWritten is how the elements from (with) to (without) are written, flat.
+func cutWritten(w *tensor.Written, from, to int) *tensor.Written {
+	if w == nil {
+		return nil
+	}
+	out := &tensor.Written{}
+	for i := from; i < min(to, 8*len(w.Marks)); i++ {
+		if w.Marked(i) {
+			out.Mark(i - from)
+		}
+	}
+	return out
 }

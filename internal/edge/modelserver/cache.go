@@ -149,9 +149,10 @@ var ownHeaders = []string{"ce-id", "ce-requestid", "ce-time", "content-length", 
 	"traceparent", "tracestate", "x-b3-parentspanid", "x-b3-spanid", "x-b3-traceid", "x-request-id"}
 
 // cacheKeyOf is the key of a request to an instance: all of its content but
-// the id. Not ok if the request cannot be told from others.
-func cacheKeyOf(instance uint64, r *tensor.Request) (key cacheKey, ok bool) {
-	w := &digest{hash: sha256.New()}
+// the id, and for a model of code how it is written. Not ok if the request cannot
+// be told from others.
+func cacheKeyOf(instance uint64, r *tensor.Request, code bool) (key cacheKey, ok bool) {
+	w := &digest{hash: sha256.New(), written: code}
 	parameters := r.Parameters
 	if headers, has := parameters[headersParameter].(map[string]any); has {
 		headers = maps.Clone(headers)
@@ -178,6 +179,8 @@ type digest struct {
 	hash   hash.Hash
 	buffer []byte
 	failed bool
+	// written has tensors differ by how their JSON was written, which code sees.
+	written bool
 }
 
 func (w *digest) number(n int) {
@@ -205,6 +208,9 @@ func (w *digest) tensor(t *tensor.Tensor) {
 	}
 	w.json(t.Parameters)
 	w.json(t.Text)
+	if w.written {
+		w.json(t.Written)
+	}
 	w.number(t.Len())
 	switch t.Datatype {
 	case tensor.Bytes:

@@ -111,7 +111,7 @@ func TestCacheKey(t *testing.T) {
 			Inputs:  []tensor.Tensor{{Name: "x", Datatype: tensor.Bytes, Shape: []int64{2}, Data: tensor.Values{Bytes: [][]byte{[]byte("ab"), {}}}}},
 			Outputs: []tensor.RequestedOutput{{Name: "y"}}}
 	}
-	same, ok := cacheKeyOf(1, base())
+	same, ok := cacheKeyOf(1, base(), true)
 	if !ok {
 		t.Fatal("no key")
 	}
@@ -123,7 +123,7 @@ func TestCacheKey(t *testing.T) {
 	} {
 		r := base()
 		change(r)
-		if key, _ := cacheKeyOf(1, r); key != same {
+		if key, _ := cacheKeyOf(1, r, true); key != same {
 			t.Errorf("%s makes another key", name)
 		}
 	}
@@ -150,16 +150,16 @@ func TestCacheKey(t *testing.T) {
 	} {
 		r := base()
 		change(r)
-		key, ok := cacheKeyOf(1, r)
+		key, ok := cacheKeyOf(1, r, true)
 		if before, twice := seen[key]; twice || !ok {
 			t.Errorf("%s has the key of %s (%v)", name, before, ok)
 		}
 		seen[key] = name
 	}
-	if other, _ := cacheKeyOf(2, base()); other == same {
+	if other, _ := cacheKeyOf(2, base(), true); other == same {
 		t.Error("two instances share a key")
 	}
-	if _, ok := cacheKeyOf(1, &tensor.Request{Parameters: tensor.Parameters{"f": func() {}}}); ok {
+	if _, ok := cacheKeyOf(1, &tensor.Request{Parameters: tensor.Parameters{"f": func() {}}}, true); ok {
 		t.Error("what has no JSON form has a key")
 	}
 }

@@ -57,15 +57,20 @@ func (e *cloudEvents) announce(i *instance, r *tensor.Request) {
 
 // set writes the headers of a model's response under their canonical names.
 func (e *cloudEvents) set(h http.Header, model, id string) {
-	names, ids := []string{model}, []string{id}
+	names := []string{model}
 	h["Ce-Specversion"] = e.specVersion
 	h["Ce-Source"] = e.source
 	h["Ce-Type"] = e.kind
 	h["Ce-Modelid"] = names
 	h["Ce-Inferenceservicename"] = e.service
 	h["Ce-Endpoint"] = names
-	h["Ce-Id"] = ids
-	h["Ce-Requestid"] = ids
+	if id, ok := HeaderValue(id); ok {
+		ids := []string{id}
+		h["Ce-Id"], h["Ce-Requestid"] = ids, ids
+	} else { // none is better than half of one
+		delete(h, "Ce-Id")
+		delete(h, "Ce-Requestid")
+	}
 	if e.namespace != nil {
 		h["Ce-Namespace"] = e.namespace
 	}

@@ -52,12 +52,17 @@ const alwaysBuffered = 4 << 10
 // send writes a JSON or binary answer in parts, compressed if the client wants
 // and it is worth it.
 func (s *Server) send(w http.ResponseWriter, r *http.Request, parts ...[]byte) {
+	s.sendStatus(w, r, http.StatusOK, parts...)
+}
+
+// sendStatus is send with a status of its own.
+func (s *Server) sendStatus(w http.ResponseWriter, r *http.Request, status int, parts ...[]byte) {
 	size := 0
 	for _, part := range parts {
 		size += len(part)
 	}
 	h := w.Header()
-	if s.config.HTTP.Gzip && size >= minGzip {
+	if s.config.HTTP.Gzip && size >= minGzip && h.Get("Content-Encoding") == "" {
 		h.Add("Vary", "Accept-Encoding")
 		if acceptsGzip(r.Header) {
 			b := newBuffer()
@@ -69,7 +74,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, parts ...[]byte) {
 	}
 	h["Content-Length"] = []string{strconv.Itoa(size)}
 	s.inTime(w, size, func() {
-		w.WriteHeader(http.StatusOK)
+		w.WriteHeader(status)
 		for _, part := range parts {
 			if _, err := w.Write(part); err != nil {
 				return // a client that left needs no answer

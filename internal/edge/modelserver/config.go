@@ -36,6 +36,9 @@ type Config struct {
 
 	// LoadAtStartup loads every model of the repository when Run begins.
 	LoadAtStartup bool
+	// StrictShapes refuses tensors whose data do not fill their shape, of requests
+	// and of answers. Without it those that only code reads are passed on.
+	StrictShapes bool
 	// Strict ends Run when a model cannot be loaded at the start.
 	Strict bool
 }

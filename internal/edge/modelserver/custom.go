@@ -1,7 +1,9 @@
 package modelserver
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 )
@@ -67,8 +69,58 @@ func (s *Server) serveCustom(w http.ResponseWriter, r *http.Request) bool {
 			continue
 		}
 		defer i.release()
-		i.routes.mux.ServeHTTP(w, r)
+		s.serveRoute(w, r, i.routes.mux)
 		return true
 	}
 	return false
+}
+
+// serveRoute answers with a model's route: it is given bodies decompressed, and its
+// answers are compressed as the server's own are.
+func (s *Server) serveRoute(w http.ResponseWriter, r *http.Request, route http.Handler) {
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" {
+		body, err := s.readBody(w, r)
+		if err != nil {
+			s.writeError(w, err)
+			return
+		}
+		defer body.free()
+		r = r.Clone(r.Context())
+		r.Header.Del("Content-Encoding")
+		r.Header.Del("Content-Length")
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body.data)), int64(len(body.data))
+	}
+	answer := routeAnswer{header: http.Header{}, status: http.StatusOK}
+	route.ServeHTTP(&answer, r)
+	for name, values := range answer.header {
+		for _, value := range values {
+			if value, ok := HeaderValue(value); ok {
+				w.Header().Add(name, value)
+			}
+		}
+	}
+	if answer.status == http.StatusNoContent || answer.status == http.StatusNotModified {
+		w.WriteHeader(answer.status)
+		return
+	}
+	s.sendStatus(w, r, answer.status, answer.body...)
+}
+
+// routeAnswer is a route's answer, which it gives as a whole.
+type routeAnswer struct {
+	header http.Header
+	status int
+	body   [][]byte
+}
+
+// Header is the answer's.
+func (a *routeAnswer) Header() http.Header { return a.header }
+
+// WriteHeader keeps the status.
+func (a *routeAnswer) WriteHeader(status int) { a.status = status }
+
+// Write keeps a part of the body, which is the answer's own from then on.
+func (a *routeAnswer) Write(part []byte) (int, error) {
+	a.body = append(a.body, bytes.Clone(part))
+	return len(part), nil
 }

@@ -112,7 +112,7 @@ func TestAnswersFollowDocument(t *testing.T) {
 	}{
 		{dataplane, "GET", "/v2", "/v2", "", 200},
 		{dataplane, "GET", "/v2/health/live", "/v2/health/live", "", 200},
-		{dataplane, "GET", "/v2/health/ready", "/v2/health/ready", "", 200},
+		{dataplane, "GET", "/v2/health/ready", "/v2/health/ready", "", 400},
 		{dataplane, "GET", "/v2/models/{model_name}", "/v2/models/good", "", 200},
 		{dataplane, "GET", "/v2/models/{model_name}", "/v2/models/broken", "", 400},
 		{dataplane, "GET", "/v2/models/{model_name}", "/v2/models/none", "", 404},

@@ -182,7 +182,13 @@ func (m *fakeRouter) Routes() []Route {
 	if m.word == "conflict" {
 		return []Route{{"GET", "/a/{x}/b", answer}, {"GET", "/a/b/{x}", answer}}
 	}
-	return []Route{{"POST", "/items/{id}", answer}, {"GET", "/items/{id}", answer}, {"GET", "/files/{rest:path}", answer}, {"GET", "/v2/health/live", answer}}
+	return []Route{{"POST", "/items/{id}", answer}, {"GET", "/items/{id}", answer}, {"GET", "/files/{rest:path}", answer}, {"GET", "/v2/health/live", answer},
+		{"POST", "/mirror", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Encoding", r.Header.Get("Content-Encoding"))
+			w.Header().Set("X-Odd", "a\x00b\nc")
+			w.WriteHeader(http.StatusCreated)
+			_, _ = io.Copy(w, r.Body)
+		})}, {"POST", "/nothing", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })}}
 }
 
 // write makes files below dir, by path and content.

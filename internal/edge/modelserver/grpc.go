@@ -47,10 +47,13 @@ func (s *Server) TLS() *tls.Config { return s.tls.Clone() }
 // values are shared and not to be changed.
 func (s *Server) AddCloudEvents(metadata map[string][]string, r *tensor.Response) {
 	e := &s.events
-	models, ids := []string{r.ModelName}, []string{r.ID}
+	models := []string{r.ModelName}
 	metadata["ce-specversion"], metadata["ce-source"], metadata["ce-type"] = e.specVersion, e.source, e.kind
 	metadata["ce-modelid"], metadata["ce-inferenceservicename"], metadata["ce-endpoint"] = models, e.service, models
-	metadata["ce-id"], metadata["ce-requestid"] = ids, ids
+	if id, ok := HeaderValue(r.ID); ok {
+		ids := []string{id}
+		metadata["ce-id"], metadata["ce-requestid"] = ids, ids
+	}
 	if e.namespace != nil {
 		metadata["ce-namespace"] = e.namespace
 	}

@@ -83,10 +83,40 @@ func requestHeaders(r *http.Request) map[string]any {
 var framing = map[string]bool{"Connection": true, "Content-Encoding": true, "Content-Length": true, jsonLength: true, "Keep-Alive": true,
 	"Proxy-Connection": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true}
 
+// maxHeaderValue bounds the value of a header that a client or a model chose, in
+// bytes: proxies refuse answers with longer ones.
+const maxHeaderValue = 8 << 10
+
+// HeaderValue is text as the value of a header, with control characters written as
+// percent signs and their codes; ok is false for text that is too long for one.
+func HeaderValue(text string) (value string, ok bool) {
+	if len(text) > maxHeaderValue {
+		return "", false
+	}
+	control := func(c byte) bool { return c < ' ' || c == 0x7f }
+	i := 0
+	for i < len(text) && !control(text[i]) {
+		i++
+	}
+	if i == len(text) {
+		return text, true
+	}
+	out := []byte(text[:i])
+	for ; i < len(text); i++ {
+		if c := text[i]; control(c) {
+			out = fmt.Appendf(out, "%%%02X", c)
+		} else {
+			out = append(out, c)
+		}
+	}
+	return string(out), true
+}
+
 // setHeaders writes the headers a model asked for, and the server's own.
 func (s *Server) setHeaders(h http.Header, r *tensor.Response, asked map[string]string) {
 	for name, value := range asked {
-		if name = http.CanonicalHeaderKey(name); !framing[name] {
+		value, ok := HeaderValue(value)
+		if name = http.CanonicalHeaderKey(name); ok && !framing[name] {
 			h[name] = []string{value}
 		}
 	}

@@ -19,8 +19,10 @@ type instance struct {
 	batcher *batcher      // nil: every request runs alone
 	number  uint64        // its own, never given again
 	cached  bool          // responses may be kept
-	users   atomic.Int64
-	drained chan struct{}
+	// unfilled says that a tensor whose data do not fill its shape was warned of.
+	unfilled atomic.Bool
+	users    atomic.Int64
+	drained  chan struct{}
 }
 
 var instances atomic.Uint64 // that there have been

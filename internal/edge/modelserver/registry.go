@@ -36,7 +36,7 @@ type slot struct {
 	name, version string
 	state         State
 	reason        string
-	failed        bool // its last load failed
+	failed        bool // it is to serve, since the start, and its last load failed
 	gone          bool // it was unloaded, or its entry went
 	live          *instance
 	meter         meter
@@ -212,20 +212,18 @@ func (r *registry) modelReady(name, version string) (bool, error) {
 	return err == nil && s.live != nil && s.live.ready(), err
 }
 
-// ready reports whether something serves, or nothing failed to.
+// ready reports whether every model that is to serve does.
 func (r *registry) ready() bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	failed := false
 	for _, slots := range r.mu.models {
 		for _, s := range slots {
-			if s.live != nil && s.live.ready() {
-				return true
+			if s.live == nil && s.failed || s.live != nil && !s.live.ready() {
+				return false
 			}
-			failed = failed || s.failed || s.live != nil
 		}
 	}
-	return !failed
+	return true
 }
 
 // listRouters finds the instances with routes; the lock is held.
@@ -269,15 +267,18 @@ func (r *registry) loadAll(ctx context.Context) error {
 		if len(entries) == 0 {
 			r.log.Warn("the model repository is empty")
 		}
-		return r.loadEntries(ctx, entries)
+		return r.loadEntries(ctx, entries, true)
 	})
 }
 
-// loadEntries loads entries, as many at once as there are processors.
-func (r *registry) loadEntries(ctx context.Context, entries []Entry) error {
+// loadEntries loads entries, as many at once as there are processors. Those of the
+// start are to serve: one that somebody adds later and that fails leaves the server
+// ready.
+func (r *registry) loadEntries(ctx context.Context, entries []Entry, start bool) error {
 	r.mu.Lock()
 	for _, e := range entries {
-		r.slot(e.Settings.Name, e.Settings.Parameters.Version).state = StateLoading
+		s := r.slot(e.Settings.Name, e.Settings.Parameters.Version)
+		s.state, s.failed = StateLoading, s.failed || start
 	}
 	r.mu.Unlock()
 	errs := make([]error, len(entries))
@@ -310,7 +311,7 @@ func (r *registry) loadEntry(ctx context.Context, e Entry) error {
 	r.mu.Lock()
 	s := r.slot(name, version)
 	before := s.live
-	s.failed, s.gone = err != nil, false
+	s.failed, s.gone = s.failed && err != nil, false
 	switch {
 	case err == nil:
 		loaded.meter = s.meter
@@ -409,7 +410,7 @@ func (r *registry) load(ctx context.Context, name string) error {
 		if len(entries) == 0 {
 			return tensor.Errorf(tensor.KindNotFound, "Model %s not found", name)
 		}
-		err = r.loadEntries(ctx, entries)
+		err = r.loadEntries(ctx, entries, false)
 		r.stop(name, "no longer in the repository", func(version string) bool {
 			return !slices.ContainsFunc(entries, func(e Entry) bool { return e.Settings.Parameters.Version == version })
 		})

@@ -48,7 +48,7 @@ func (s Single) Scan() ([]Entry, error) { return []Entry{{Settings: Settings(s)}
 type Folder struct {
 	Root    string
 	Name    string // of a model without settings; default: the folder's name
-	Format  string // of a model without settings; default: by its first bytes
+	Format  string // that all models are to have; "": by their settings, or their first bytes
 	Engines []Engine
 	Env     Environment
 	Log     *slog.Logger
@@ -71,6 +71,10 @@ func (f Folder) Scan() ([]Entry, error) {
 		s, err := readModelSettings(path, f.Env, f.Log)
 		if err != nil {
 			f.Log.Warn("model settings cannot be read", "file", path, "error", err)
+		} else if err = f.checkFormat(s); err != nil {
+			f.Log.Warn("model is refused", "file", path, "error", err)
+		} else if s.Implementation == "" {
+			s.Parameters.Format = cmp.Or(f.Format, s.Parameters.Format)
 		}
 		entries = append(entries, Entry{Settings: s, Err: err})
 	}
@@ -92,6 +96,24 @@ func (f Folder) Scan() ([]Entry, error) {
 		return nil, err
 	}
 	return []Entry{{Settings: s}}, nil
+}
+
+// checkFormat refuses settings that want another engine than that of the stated
+// format. Who states a format wants nothing else run: the folder may have been
+// downloaded, and settings in it can name code beside them.
+func (f Folder) checkFormat(s Settings) error {
+	if f.Format == "" || s.Implementation == "" && (s.Parameters.Format == "" || s.Parameters.Format == f.Format) {
+		return nil
+	}
+	for _, e := range f.Engines {
+		if e.Name == f.Format && s.Implementation != "" && slices.Contains(e.Implementations, s.Implementation) {
+			return nil
+		}
+	}
+	if s.Implementation == "" {
+		return fmt.Errorf("%s: format %q is not the stated format %s", s.Source, s.Parameters.Format, f.Format)
+	}
+	return fmt.Errorf("%s: implementation %q is not of the stated format %s; a runtime that states no format, such as kserve-mlserver, runs what a model's settings name", s.Source, s.Implementation, f.Format)
 }
 
 // emptyFolder reports whether a folder holds nothing, or only what is no model:

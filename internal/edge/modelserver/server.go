@@ -127,9 +127,9 @@ func (s *Server) LoadAll(ctx context.Context) error {
 // Loaded is closed once the models of the start have been tried.
 func (s *Server) Loaded() <-chan struct{} { return s.loaded }
 
-// Ready reports whether the server takes requests: its models have been tried,
-// at least one of those serves (or none is there, or all were unloaded by
-// request), and it is not shutting down.
+// Ready reports whether the server takes requests: its models have been tried, all
+// of those serve that were not unloaded by request, and it is not shutting down. A
+// model that is loaded later and fails changes nothing.
 func (s *Server) Ready() bool {
 	return s.started.Load() && !s.draining.Load() && s.registry.ready()
 }

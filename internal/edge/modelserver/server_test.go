@@ -1,9 +1,13 @@
 package modelserver
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"regexp"
@@ -14,6 +18,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
 func TestRoutes(t *testing.T) {
@@ -35,7 +41,7 @@ func TestRoutes(t *testing.T) {
 		{"GET /", "", 200, `{"status":"alive"}`},
 		{"GET /v2", "", 200, `{"name":"mlserver","version":"","extensions":["model_repository","binary_tensor_data"]}`},
 		{"GET /v2/health/live", "", 200, `{"live":true}`},
-		{"GET /v2/health/ready", "", 200, `{"ready":true,"live":true}`},
+		{"GET /v2/health/ready", "", 400, `{"ready":false,"live":true`},
 		{"GET /v2/models/good", "", 200, `{"name":"good","versions":["v3","v2"],"platform":"fake","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}],"outputs":[],"parameters":{}}`},
 		{"GET /v2/models/good/versions/v2", "", 200, `"name":"good"`},
 		{"GET /v2/models/good/ready", "", 200, `{"name":"good","ready":true}`},
@@ -382,6 +388,162 @@ func TestConfigValidate(t *testing.T) {
 	for _, want := range []string{"http_port 70000", "grpc_port -2", "metrics_port 70000", "grpc_max_message_length 0", `metrics_rest_server_prefix "a-b"`, `root_path "x"`, "allow_origin_regex", "TLS needs both", "maximum body", "maximum concurrency", "read timeout", "write timeout", "load timeout", "drain timeout", "metrics_endpoint"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+}
+
+// TestStrictShapes: texts and answers that do not fill their shape are passed on
+// with one warning, and with StrictShapes refused: a text is the client's fault,
+// an answer the model's.
+func TestStrictShapes(t *testing.T) {
+	files := map[string]string{"a/model-settings.json": settings("test.Fake", "m.fake", ""), "a/m.fake": "fake echo"}
+	const text = `{"inputs":[{"name":"x","shape":[59],"datatype":"BYTES","data":["hello"]}]}`
+	for strict, want := range map[bool]int{false: 200, true: 400} {
+		s := loaded(t, files, func(c *Config) { c.StrictShapes = strict })
+		for range 2 {
+			s.want(t, "POST /v2/models/a/infer", text, want, "")
+		}
+		if n := strings.Count(s.log.String(), "do not fill their shape"); !strict && n != 1 {
+			t.Errorf("%d warnings, want 1: %s", n, s.log)
+		}
+		answer := &tensor.Response{Outputs: []tensor.Tensor{{Name: "y", Datatype: tensor.FP32, Shape: []int64{3}, Data: tensor.Values{Float32: []float32{1}}}}}
+		err := s.checkAnswer(&instance{name: "m"}, answer)
+		if (err != nil) != strict || strict && (statusOf(err) != 500 || !strings.Contains(err.Error(), `output "y": shape [3] holds 3 elements, data has 1`)) {
+			t.Errorf("strict %v: an answer is refused with %v", strict, err)
+		}
+	}
+}
+
+// TestRoutesAreCompressed: paths of models' own take and give gzip as the server's
+// do, and pass on no header that breaks a connection.
+func TestRoutesAreCompressed(t *testing.T) {
+	s := loaded(t, map[string]string{"a/model-settings.json": settings("test.Fake", "model.fake", ""), "a/model.fake": "fake routes"})
+	text := strings.Repeat("word ", 200)
+	post := func(path, body, encoding, accept string) *http.Response {
+		r, err := http.NewRequest(http.MethodPost, s.url+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Accept-Encoding", accept)
+		if encoding != "" {
+			r.Header.Set("Content-Encoding", encoding)
+		}
+		answer, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = answer.Body.Close() })
+		return answer
+	}
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, _ = io.WriteString(z, text)
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ body, encoding, accept, answered string }{
+		{text, "", "identity", ""}, {text, "", "gzip", "gzip"}, {packed.String(), "gzip", "identity", ""}, {packed.String(), "gzip", "gzip", "gzip"}, {"short", "", "gzip", ""},
+	} {
+		answer := post("/mirror", c.body, c.encoding, c.accept)
+		if got := answer.Header.Get("Content-Encoding"); got != c.answered || answer.StatusCode != http.StatusCreated || answer.Header.Get("X-Encoding") != "" {
+			t.Errorf("%+v: status %d, encoding %q, the route saw %q", c.encoding, answer.StatusCode, got, answer.Header.Get("X-Encoding"))
+		}
+		if got := answer.Header.Get("X-Odd"); got != "a%00b%0Ac" {
+			t.Errorf("the header is %q", got)
+		}
+		var body io.Reader = answer.Body
+		if c.answered != "" {
+			var err error
+			if body, err = gzip.NewReader(answer.Body); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := io.ReadAll(body)
+		if err != nil || string(got) != text && string(got) != "short" {
+			t.Errorf("%s, accepting %s: %q (%v)", c.encoding, c.accept, got, err)
+		}
+	}
+	if answer := post("/mirror", "no gzip", "gzip", "identity"); answer.StatusCode != http.StatusBadRequest {
+		t.Errorf("a body that is no gzip: %d", answer.StatusCode)
+	}
+	if answer := post("/nothing", "", "", "gzip"); answer.StatusCode != http.StatusNoContent {
+		t.Errorf("an answer without a body: %d", answer.StatusCode)
+	}
+}
+
+// TestIdsInHeaders: whatever a client's id is, its answer can be read, and repeats
+// it in the body.
+func TestIdsInHeaders(t *testing.T) {
+	s := loaded(t, map[string]string{"a/model-settings.json": settings("test.Fake", "m.fake", ""), "a/m.fake": "fake echo"})
+	long := strings.Repeat("x", 200_000)
+	for id, want := range map[string]string{"plain-1": "plain-1", "a\x00": "a%00", "a\r\nX-Evil: 1": "a%0D%0AX-Evil: 1", "del\x7f": "del%7F", long: ""} {
+		quoted, err := json.Marshal(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, answer, header := s.do(t, "POST /v2/models/a/infer", `{"id":`+string(quoted)+`,"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1.5]}]}`)
+		var body struct{ ID string }
+		if err := json.Unmarshal([]byte(answer), &body); err != nil || status != 200 || body.ID != id {
+			t.Errorf("id of %d bytes: %d, %.200s (%v)", len(id), status, answer, err)
+		}
+		if got := header.Get("Ce-Id"); got != want || header.Get("X-Evil") != "" || header.Get("Ce-Requestid") != want {
+			t.Errorf("id of %d bytes: Ce-Id %.100q, want %q", len(id), got, want)
+		}
+	}
+}
+
+// TestReadyMeansAllModels: one that failed at the start keeps the server from being
+// ready until it loads; one that is added later and fails does not.
+func TestReadyMeansAllModels(t *testing.T) {
+	s := loaded(t, map[string]string{
+		"good/model-settings.json": settings("test.Fake", "model.fake", ""), "good/model.fake": "fake double",
+		"bad/model-settings.json": settings("test.Fake", "model.fake", ""), "bad/model.fake": "fake broken",
+	})
+	s.want(t, "GET /v2/health/ready", "", 400, "not ready")
+	s.want(t, "POST /v2/models/good/infer", ask, 200, "")
+	s.want(t, "POST /v2/repository/models/bad/load", "", 400, "broken")
+	s.want(t, "GET /v2/health/ready", "", 400, "not ready")
+	write(t, s.folder, map[string]string{"bad/model.fake": "fake double"})
+	s.want(t, "POST /v2/repository/models/bad/load", "", 200, "")
+	s.want(t, "GET /v2/health/ready", "", 200, "")
+	write(t, s.folder, map[string]string{"new/model-settings.json": settings("test.Fake", "model.fake", ""), "new/model.fake": "fake broken"})
+	s.want(t, "POST /v2/repository/models/new/load", "", 400, "broken")
+	s.want(t, "GET /v2/health/ready", "", 200, "")
+	s.want(t, "POST /v2/repository/models/good/unload", "", 200, "")
+	s.want(t, "GET /v2/health/ready", "", 200, "")
+}
+
+// TestStatedFormatRunsNothingElse: where the format is stated, settings in a model's
+// folder cannot have another engine load what lies beside them.
+func TestStatedFormatRunsNothingElse(t *testing.T) {
+	fakes := newFakes()
+	var ran []string
+	code := Engine{Name: "custom", Others: true, Loader: LoaderFunc(func(_ context.Context, s Settings) (Model, error) {
+		ran = append(ran, s.Implementation)
+		return nil, errors.New("code ran")
+	})}
+	pickles := Engine{Name: "pickles", Files: []string{"model.pkl"}, Loader: code.Loader}
+	for name, c := range map[string]struct{ settings, says string }{
+		"a class":        {`{"implementation":"evil.Model"}`, `implementation "evil.Model" is not of the stated format fake`},
+		"another format": {`{"parameters":{"format":"pickles"}}`, `format "pickles" is not the stated format fake`},
+		"by the file":    {`{"parameters":{"uri":"model.pkl"}}`, ""},
+		"the same":       {`{"implementation":"test.Fake","parameters":{"uri":"model.fake"}}`, ""},
+		"nothing":        {`{}`, ""},
+	} {
+		folder := t.TempDir()
+		write(t, folder, map[string]string{"model-settings.json": c.settings, "model.fake": "fake double", "model.pkl": "anything", "evil.py": "raise SystemExit"})
+		engines := []Engine{fakes.engine(), code, pickles}
+		log := slog.New(slog.DiscardHandler)
+		server, err := New(DefaultConfig(), Folder{Root: folder, Name: "m", Format: "fake", Engines: engines, Log: log}, engines, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = server.LoadAll(t.Context())
+		if len(ran) > 0 {
+			t.Errorf("%s: the stated format ran %q", name, ran)
+		}
+		if c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) || (name == "the same" || name == "nothing") && err != nil {
+			t.Errorf("%s: error %v, want %q", name, err, c.says)
 		}
 	}
 }

@@ -162,6 +162,9 @@ func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Requ
 		i.meter.observe(time.Since(began), err == nil)
 		end(err)
 	}()
+	if err := s.checkRequest(i, r); err != nil {
+		return nil, err
+	}
 	if r.ID == "" {
 		r.ID = newID()
 	}
@@ -169,6 +172,9 @@ func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Requ
 	r.ModelName, r.ModelVersion = i.name, i.version
 	response, err := s.respond(ctx, i, r)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.checkAnswer(i, response); err != nil {
 		return nil, err
 	}
 	response.ModelName, response.ModelVersion, response.ID = i.name, i.version, r.ID
@@ -183,7 +189,8 @@ func (s *Server) respond(ctx context.Context, i *instance, r *tensor.Request) (*
 		return i.infer(ctx, r)
 	}
 	cache := s.registry.cache
-	key, ok := cacheKeyOf(i.number, r)
+	_, code := i.model.(HeaderReader)
+	key, ok := cacheKeyOf(i.number, r, code)
 	s.events.announce(i, r) // which is not what answers depend on
 	if !ok {
 		return i.infer(ctx, r)
@@ -231,6 +238,9 @@ func (s *Server) inferStream(ctx context.Context, name, version string, in Reque
 	requests := func(yield func(*tensor.Request, error) bool) {
 		for r, err := range in {
 			if err == nil {
+				err = s.checkRequest(i, r)
+			}
+			if err == nil {
 				if first == "" {
 					if first = r.ID; first == "" {
 						first = newID()
@@ -252,9 +262,42 @@ func (s *Server) inferStream(ctx context.Context, name, version string, in Reque
 		if first == "" { // sent before anything was read
 			first = newID()
 		}
+		if err := s.checkAnswer(i, r); err != nil {
+			return err
+		}
 		r.ModelName, r.ModelVersion, r.ID = i.name, i.version, first
 		return send(r)
 	})
+}
+
+// checkRequest refuses inputs that do not fill their shape, or warns of the first.
+func (s *Server) checkRequest(i *instance, r *tensor.Request) error {
+	return s.checkShapes(i, "input", r.Inputs)
+}
+
+// checkAnswer is checkRequest of a model's answer, whose faults are the model's.
+func (s *Server) checkAnswer(i *instance, r *tensor.Response) error {
+	if err := s.checkShapes(i, "output", r.Outputs); err != nil {
+		return &httpError{http.StatusInternalServerError, "the model's answer cannot be sent: " + err.Error()}
+	}
+	return nil
+}
+
+func (s *Server) checkShapes(i *instance, role string, list []tensor.Tensor) error {
+	for n := range list {
+		if list[n].Filled() {
+			continue
+		}
+		err := list[n].Mismatch(role)
+		if s.config.StrictShapes {
+			return err
+		}
+		if i.unfilled.CompareAndSwap(false, true) {
+			s.log.Warn("data do not fill their shape and are passed on as they are; --strict refuses them", "model", i.name, "version", i.version, "tensor", err)
+		}
+		return nil
+	}
+	return nil
 }
 
 // panicked makes an error of a model's panic.

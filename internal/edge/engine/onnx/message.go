@@ -58,6 +58,7 @@ type wireTensor struct {
 	Data       json.RawMessage `json:"data,omitempty"`
 	Region     json.RawMessage `json:"region,omitempty"`
 	Text       bool            `json:"text,omitempty"`
+	Marks      json.RawMessage `json:"marks,omitempty"` // elements of BYTES that are other JSON
 	Offset     *uint64         `json:"offset,omitempty"`
 	Length     uint64          `json:"length,omitempty"`
 }

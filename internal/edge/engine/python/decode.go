@@ -70,20 +70,23 @@ func (w *wireTensor) read(t *tensor.Tensor, payload []byte) error {
 		t.Shape = []int64{}
 	}
 	raw, ok := w.in(payload)
-	n, fits := tensor.Elements(w.Shape)
-	size := int64(datatype.Size())
+	_, fits := tensor.Elements(w.Shape)
+	size := datatype.Size()
 	switch {
 	case !ok || w.Region != nil:
 		return answerError("output %q: its %d bytes are not in the payload of %d", w.Name, w.Length, len(payload))
 	case !fits || len(w.Shape) > maxRank:
 		return answerError("output %q: shape %v", w.Name, w.Shape)
 	case datatype == tensor.Bytes:
-		t.Data.Bytes, err = readBytes(w.Name, raw, n)
+		t.Data.Bytes, err = readBytes(w.Name, raw)
 		return err
-	case int64(len(raw))%size != 0 || int64(len(raw))/size != n:
-		return answerError("output %q: shape %v of %s takes %d × %d bytes, there are %d", w.Name, w.Shape, datatype, n, size, len(raw))
+	case len(raw)%size != 0:
+		return answerError("output %q: elements of %s take %d bytes each, there are %d bytes", w.Name, datatype, size, len(raw))
 	case !littleEndian || !alias(t, raw):
-		return t.SetRaw(raw)
+		t.Shape = []int64{int64(len(raw) / size)}
+		err = t.SetRaw(raw)
+		t.Shape = w.Shape
+		return err
 	}
 	return nil
 }
@@ -106,28 +109,23 @@ func (w *wireTensor) readJSON(t *tensor.Tensor) error {
 	return nil
 }
 
-// readBytes cuts n elements out of raw, which they alias.
-func readBytes(name string, raw []byte, n int64) ([][]byte, error) {
-	if n > int64(len(raw))/4 {
-		return nil, answerError("output %q: %d elements in %d bytes", name, n, len(raw))
-	}
-	values := make([][]byte, n)
-	for i := range values {
+// readBytes cuts the elements out of raw, which they alias.
+func readBytes(name string, raw []byte) ([][]byte, error) {
+	values := [][]byte{}
+	for len(raw) > 0 {
 		if len(raw) < 4 {
-			return nil, answerError("output %q: the data ends before element %d", name, i)
+			return nil, answerError("output %q: the data ends inside the length of element %d", name, len(values))
 		}
 		size := binary.LittleEndian.Uint32(raw)
 		raw = raw[4:]
 		if size == nullLength {
+			values = append(values, nil)
 			continue
 		}
 		if uint64(size) > uint64(len(raw)) {
-			return nil, answerError("output %q: element %d: %d bytes announced, %d left", name, i, size, len(raw))
+			return nil, answerError("output %q: element %d: %d bytes announced, %d left", name, len(values), size, len(raw))
 		}
-		values[i], raw = raw[:size:size], raw[size:]
-	}
-	if len(raw) > 0 {
-		return nil, answerError("output %q: %d bytes after its %d elements", name, len(raw), n)
+		values, raw = append(values, raw[:size:size]), raw[size:]
 	}
 	return values, nil
 }

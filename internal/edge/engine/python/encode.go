@@ -165,11 +165,35 @@ func (f *frame) tensor(t *tensor.Tensor) error {
 	if t.Text && t.Datatype == tensor.Bytes {
 		f.head = append(f.head, `,"text":true`...)
 	}
+	f.written(t.Written)
 	if err := f.parameters(t.Parameters); err != nil {
 		return err
 	}
 	f.head = append(f.head, '}')
 	return nil
+}
+
+// written appends how JSON wrote a tensor's data.
+func (f *frame) written(w *tensor.Written) {
+	if w == nil {
+		return
+	}
+	for i, n := range w.Dims {
+		if i == 0 {
+			f.head = append(f.head, `,"dims":[`...)
+		} else {
+			f.head = append(f.head, ',')
+		}
+		f.head = strconv.AppendInt(f.head, int64(n), 10)
+	}
+	if w.Dims != nil {
+		f.head = append(f.head, ']')
+	}
+	if w.Marks != nil {
+		f.head = append(f.head, `,"marks":{`...)
+		f.add(w.Marks)
+		f.head = append(f.head, '}')
+	}
 }
 
 // littleEndian is whether numbers lie in memory as they do in a payload.

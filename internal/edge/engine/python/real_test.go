@@ -109,6 +109,43 @@ class Model(MLModel):
         return Response(content=int(n) * self.factor, status_code=202)
 `
 
+// TestRealCodeSeesWhatWasWritten: raw data are as a client's JSON has them.
+func TestRealCodeSeesWhatWasWritten(t *testing.T) {
+	r := newRealRig(t, nil)
+	m := r.loadCode(t, "raw", `
+import json
+from mlserver import MLModel, types
+
+class Model(MLModel):
+    async def predict(self, payload):
+        texts = [json.dumps(i.data.root) for i in payload.inputs]
+        return types.InferenceResponse(model_name=self.name, id=payload.id,
+            outputs=[types.ResponseOutput(name="raw", shape=[len(texts[0])], datatype="BYTES", data=texts)])
+`)
+	for _, data := range []string{
+		`"shape": [1, 2, 2], "datatype": "FP32", "data": [[[1, 2], [3, 4.5]]]`,
+		`"shape": [4], "datatype": "FP64", "data": [1, null, 2.5, -7]`,
+		`"shape": [2, 1], "datatype": "INT32", "data": [[1], [2]]`,
+		`"shape": [59], "datatype": "BYTES", "data": ["{}"]`,
+		`"shape": [3], "datatype": "BYTES", "data": [{"a": [1, "x"]}, 5, "5"]`,
+		`"shape": [2, 1], "datatype": "BYTES", "data": [["a"], [null]]`,
+	} {
+		request, err := tensor.DecodeRequest([]byte(`{"inputs":[{"name":"x",` + data + `}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := m.Infer(t.Context(), request)
+		if err != nil {
+			t.Errorf("%s: %v", data, err)
+			continue
+		}
+		_, want, _ := strings.Cut(data, `"data": `)
+		if got := string(answer.Outputs[0].Data.Bytes[0]); got != want {
+			t.Errorf("code sees %s of %s", got, want)
+		}
+	}
+}
+
 func TestRealEcho(t *testing.T) {
 	r := newRealRig(t, nil)
 	m := r.loadCode(t, "echo", echoModel)

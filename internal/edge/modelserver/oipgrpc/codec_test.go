@@ -190,7 +190,7 @@ func withRaw(m *oip.ModelInferRequest, raw ...string) *oip.ModelInferRequest {
 func TestDecodeErrors(t *testing.T) {
 	three := &oip.InferTensorContents{Fp32Contents: []float32{1, 2, 3}}
 	many := &oip.ModelInferRequest{}
-	for range maxTensors + 1 {
+	for range tensor.MaxTensors + 1 {
 		many.Inputs = append(many.Inputs, &oip.ModelInferRequest_InferInputTensor{Datatype: "FP32"})
 	}
 	parameter := inputOf("FP32", []int64{3}, three)
@@ -219,7 +219,7 @@ func TestDecodeErrors(t *testing.T) {
 		{withRaw(inputOf("FP32", []int64{-1}, nil), "1234"), `has a negative size`},
 		{withRaw(inputOf("BYTES", []int64{1}, nil), "\x05\x00\x00\x00abc"), `5 bytes announced, 3 left`},
 		{withRaw(inputOf("FP32", []int64{3}, three), "1234"), `raw_input_contents has 1 entries, 0 of the 1 inputs take one`},
-		{withRaw(&oip.ModelInferRequest{}, strings.Split(strings.Repeat(",", maxTensors), ",")...), `raw_input_contents has more than 16384 entries`},
+		{withRaw(&oip.ModelInferRequest{}, strings.Split(strings.Repeat(",", tensor.MaxTensors), ",")...), `raw_input_contents has more than 16384 entries`},
 		{many, `more than 16384 inputs`},
 		{parameter, `parameters are finite numbers`},
 	}

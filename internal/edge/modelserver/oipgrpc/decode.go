@@ -15,10 +15,6 @@ type inferRequest struct {
 	err error // why it could not be read; the rest is then not to be used
 }
 
-// maxTensors bounds the inputs and outputs of a request: each takes more memory
-// than the two bytes it may have in a message.
-const maxTensors = 1 << 14
-
 // The fields of ModelInferRequest.
 const (
 	requestModel = iota + 1
@@ -40,8 +36,8 @@ func (in *inferRequest) decode(message []byte) error {
 			continue // a field that is not known
 		}
 		if r.number == requestRaw {
-			if len(raw) == maxTensors {
-				return tensor.Errorf(tensor.KindInvalid, "raw_input_contents has more than %d entries", maxTensors)
+			if len(raw) == tensor.MaxTensors {
+				return tensor.Errorf(tensor.KindInvalid, "raw_input_contents has more than %d entries", tensor.MaxTensors)
 			}
 			raw = append(raw, r.value)
 		} else if err := in.field(&r); err != nil {
@@ -66,14 +62,14 @@ func (in *inferRequest) field(r *reader) (err error) {
 	case requestParameters:
 		err = readParameter(&in.Parameters, r.value)
 	case requestInputs:
-		if len(in.Inputs) == maxTensors {
-			return tensor.Errorf(tensor.KindInvalid, "the request has more than %d inputs", maxTensors)
+		if len(in.Inputs) == tensor.MaxTensors {
+			return tensor.Errorf(tensor.KindInvalid, "the request has more than %d inputs", tensor.MaxTensors)
 		}
 		in.Inputs = append(in.Inputs, tensor.Tensor{})
 		err = readInput(&in.Inputs[len(in.Inputs)-1], r.value)
 	case requestOutputs:
-		if len(in.Outputs) == maxTensors {
-			return tensor.Errorf(tensor.KindInvalid, "the request asks for more than %d outputs", maxTensors)
+		if len(in.Outputs) == tensor.MaxTensors {
+			return tensor.Errorf(tensor.KindInvalid, "the request asks for more than %d outputs", tensor.MaxTensors)
 		}
 		in.Outputs = append(in.Outputs, tensor.RequestedOutput{})
 		err = readOutput(&in.Outputs[len(in.Outputs)-1], r.value)
@@ -200,7 +196,8 @@ func setRaw(t *tensor.Tensor, raw []byte) error {
 	return t.SetRaw(raw)
 }
 
-// checkShape compares t's shape with its elements, and fills a size of -1.
+// checkShape compares the shape of numbers with their elements, and fills a size
+// of -1.
 func checkShape(t *tensor.Tensor) error {
 	got := int64(t.Len())
 	open := -1
@@ -223,7 +220,7 @@ func checkShape(t *tensor.Tensor) error {
 		t.Shape[open] = got / want
 	case got != want && got == 0 && !hasField(t.Datatype):
 		return tensor.Errorf(tensor.KindInvalid, "input %q: %s has no contents field; send it in raw_input_contents", t.Name, t.Datatype)
-	case got != want:
+	case got != want && t.Datatype != tensor.Bytes:
 		return tensor.Errorf(tensor.KindInvalid, "input %q: shape %v holds %d elements, contents has %d", t.Name, t.Shape, want, got)
 	}
 	return nil

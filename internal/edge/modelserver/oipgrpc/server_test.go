@@ -53,8 +53,8 @@ func TestControl(t *testing.T) {
 	if r, err := s.ServerLive(ctx, &oip.ServerLiveRequest{}); err != nil || !r.GetLive() {
 		t.Errorf("live: %v %v", r, err)
 	}
-	if r, err := s.ServerReady(ctx, &oip.ServerReadyRequest{}); err != nil || !r.GetReady() {
-		t.Errorf("ready: %v %v", r, err)
+	if r, err := s.ServerReady(ctx, &oip.ServerReadyRequest{}); err != nil || r.GetReady() {
+		t.Errorf("ready with a model that failed: %v %v", r, err)
 	}
 	if r, err := s.ServerMetadata(ctx, &oip.ServerMetadataRequest{}); err != nil || r.GetName() != "mlserver" || len(r.GetExtensions()) == 0 {
 		t.Errorf("server: %v %v", r, err)

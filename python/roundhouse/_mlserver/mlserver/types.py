@@ -77,17 +77,22 @@ class TensorData(RootModel[Union[List[Any], Any]]):
 
     @classmethod
     def lazy(
-        cls, array: Optional[np.ndarray] = None, make: Optional[Callable] = None
+        cls,
+        array: Optional[np.ndarray] = None,
+        make: Optional[Callable] = None,
+        written: Optional[Callable] = None,
     ) -> "TensorData":
         """Holds a numeric array, or what ``make()`` will return.
 
         The array is kept, not copied. NaN becomes None in ``root``, as null
-        is NaN's form in JSON.
+        is NaN's form in JSON. ``written`` makes of the array's elements the
+        lists that the client wrote.
         """
         self = cls.model_construct(None)
         del self.__dict__["root"]
         self.__dict__["_array"] = array
         self.__dict__["_make"] = make
+        self.__dict__["_written"] = written
         return self
 
     @property
@@ -100,6 +105,9 @@ class TensorData(RootModel[Union[List[Any], Any]]):
             return super().__getattr__(name)
         array, make = self.__dict__.pop("_array"), self.__dict__.pop("_make")
         root = as_elements(array) if array is not None else make()
+        written = self.__dict__.pop("_written")
+        if written is not None:
+            root = written(root)
         self.__dict__["root"] = root
         return root
 

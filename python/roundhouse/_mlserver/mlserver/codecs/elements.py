@@ -4,7 +4,7 @@ from typing import Any, List
 
 from ..types import Parameters, RequestInput, ResponseOutput
 from .base import InputCodec
-from .lists import as_list
+from .lists import leaves
 
 
 class ElementsCodec(InputCodec):
@@ -44,7 +44,7 @@ class ElementsCodec(InputCodec):
 
     @classmethod
     def decode_input(cls, request_input: RequestInput) -> List[Any]:
-        return [cls.decode_element(e) for e in as_list(request_input.data.root)]
+        return [cls.decode_element(e) for e in leaves(request_input.data.root)]
 
     @classmethod
     def decode_output(cls, response_output: ResponseOutput) -> List[Any]:

@@ -51,4 +51,7 @@ def encode_to_json(v: Any, use_bytes: bool = True) -> Union[str, bytes]:
 
 def decode_json_input_or_output(input_or_output: Any) -> List[Any]:
     """The values of a tensor whose elements are JSON."""
-    return [json.loads(e) for e in as_list(input_or_output.data.root)]
+    return [
+        json.loads(e) if isinstance(e, (str, bytes)) else e
+        for e in as_list(input_or_output.data.root)
+    ]

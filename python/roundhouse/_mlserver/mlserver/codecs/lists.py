@@ -13,6 +13,15 @@ def is_list_of(payload: Any, instance_type: Type) -> bool:
     )
 
 
+def leaves(payload: Any) -> Iterator[Any]:
+    """The elements of flat or nested lists, or the one that is no list."""
+    if isinstance(payload, (list, tuple)):
+        for part in payload:
+            yield from leaves(part)
+    else:
+        yield payload
+
+
 def as_list(payload: Any) -> Iterator[Any]:
     """The payload's elements; what is no list is its own only element."""
     if isinstance(payload, list):

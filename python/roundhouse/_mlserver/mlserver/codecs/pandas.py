@@ -15,6 +15,7 @@ from ..types import (
 )
 from .base import RequestCodec, register_request_codec
 from .errors import CodecError
+from .lists import leaves
 from .json import decode_json_input_or_output, encode_to_json
 from .numpy import _name, _to_ndarray, convert_nan, to_datatype
 from .string import StringCodec, encode_str
@@ -39,7 +40,7 @@ def _to_series(tensor: InputOrOutput) -> pd.Series:
 
 def _bytes_series(tensor: InputOrOutput, decoded: Any) -> pd.Series:
     """Strings and bytes keep the values they were decoded to."""
-    payload = tensor.data.root if decoded is None else decoded
+    payload = list(leaves(tensor.data.root)) if decoded is None else decoded
     if isinstance(payload, np.ndarray):
         payload = payload.reshape(-1)
     return pd.Series(payload)
