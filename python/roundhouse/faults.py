@@ -6,7 +6,7 @@ import sys
 import traceback
 from typing import Any, Optional
 
-from .frames import TooLarge
+from .frames import TooLarge, utf8
 from .tensors import BadTensor
 
 _MESSAGE = 16 << 10
@@ -51,7 +51,7 @@ def missing(module: str, why: str) -> Fault:
 
 def cut(text: str, limit: int = _MESSAGE) -> str:
     """The text, shortened to a bound in bytes of UTF-8."""
-    raw = text.encode("utf-8", "replace")
+    raw = utf8(text)
     if len(raw) <= limit:
         return raw.decode("utf-8")
     return raw[: limit - 3].decode("utf-8", "ignore") + "…"

@@ -72,18 +72,22 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
+def utf8(text: str) -> bytes:
+    """Any string in UTF-8: halves of surrogate pairs, which it lacks, are U+FFFD."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return whole.encode("utf-8")
+
+
 def dumps(value: Any) -> bytes:
-    """Compact JSON. NaN and infinities, which JSON lacks, become null; halves of
-    surrogate pairs, which UTF-8 lacks, U+FFFD."""
+    """Compact JSON. NaN and infinities, which JSON lacks, become null."""
     try:
         text = _encode(value)
     except ValueError:
         text = _encode(_without_nan(value))
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:  # half of a surrogate pair
-        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return whole.encode("utf-8")
+    return utf8(text)
 
 
 def pack(header: Any, payload: Optional[Payload] = None, limit: int = MAX_FRAME) -> List[Any]:
