@@ -1,8 +1,5 @@
 //go:build peers
 
-// Package modelserver tests `roundhouse serve` with real peers from PyPI: the
-// clients people use, and MLServer itself, which answers the same requests side
-// by side.
 package modelserver
 
 import (
