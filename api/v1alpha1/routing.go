@@ -65,8 +65,8 @@ type PoolSpec struct {
 	Protocol    string           `json:"protocol,omitempty"`
 	Metrics     *PoolMetrics     `json:"metrics,omitempty"`
 	HealthCheck *PoolHealthCheck `json:"healthCheck,omitempty"`
-	Picker   *PoolPicker  `json:"picker,omitempty"`
-	Queue    *PoolQueue   `json:"queue,omitempty"`
+	Picker      *PoolPicker      `json:"picker,omitempty"`
+	Queue       *PoolQueue       `json:"queue,omitempty"`
 	// MaxConcurrency limits requests in flight per endpoint; 0 is no limit.
 	MaxConcurrency *int `json:"maxConcurrency,omitempty"`
 }
@@ -105,8 +105,37 @@ type PoolHealthCheck struct {
 type PoolPicker struct {
 	// Preset is default, least-request, round-robin, seed-50 or v0.3-128.
 	Preset string `json:"preset,omitempty"`
+	// Filters take the place of the preset's: each narrows down what the one
+	// before it left.
+	Filters []PoolFilter `json:"filters,omitempty"`
 	// Scorers take the place of the preset's.
 	Scorers []PoolScorer `json:"scorers,omitempty"`
+	// Choice takes one of what is left: best, random or round-robin; absent is
+	// the preset's.
+	Choice string `json:"choice,omitempty"`
+	// Balance bounds affinity: prompts and sessions draw requests to an endpoint
+	// in full up to the mean of requests, and not at all from Balance times
+	// that. More than 1.
+	Balance float64 `json:"balance,omitempty"`
+	// Fresh is up to which age a load counts in full, Stale from which on it
+	// counts for nothing.
+	Fresh *metav1.Duration `json:"fresh,omitempty"`
+	Stale *metav1.Duration `json:"stale,omitempty"`
+}
+
+// PoolFilter keeps some of the endpoints it is given. Where it keeps any, the
+// filters of then go on with them, else those of else go on with what it was
+// given.
+type PoolFilter struct {
+	Filter string `json:"filter"`
+	// Waiting is the filter's bound of requests that wait, KV that of the memory
+	// for keys and values in use, from 0 to 1.
+	Waiting int     `json:"waiting,omitempty"`
+	KV      float64 `json:"kv,omitempty"`
+	// Probability is how often lora-soft keeps those that have the adapter.
+	Probability float64      `json:"probability,omitempty"`
+	Then        []PoolFilter `json:"then,omitempty"`
+	Else        []PoolFilter `json:"else,omitempty"`
 }
 
 // PoolScorer rates endpoints from 0 to 1, times a weight.

@@ -72,8 +72,24 @@ type HealthCheck struct {
 // Picker says how an endpoint is chosen.
 type Picker struct {
 	Preset string `json:"preset,omitempty"` // "" means the default
-	// Scorers take the place of the preset's; none keeps them.
+	// Filters and Scorers take the place of the preset's; none keeps them.
+	Filters []Filter `json:"filters,omitempty"`
 	Scorers []Scorer `json:"scorers,omitempty"`
+	// Choice, Balance, Fresh and Stale replace the preset's; zero keeps them.
+	Choice  string        `json:"choice,omitempty"`
+	Balance float64       `json:"balance,omitempty"`
+	Fresh   time.Duration `json:"fresh,omitempty"`
+	Stale   time.Duration `json:"stale,omitempty"`
+}
+
+// Filter is one step of a picker.
+type Filter struct {
+	Name        string   `json:"name"`
+	Waiting     int      `json:"waiting,omitempty"`
+	KV          float64  `json:"kv,omitempty"`
+	Probability float64  `json:"probability,omitempty"`
+	Then        []Filter `json:"then,omitempty"` // with what it keeps
+	Else        []Filter `json:"else,omitempty"` // where it keeps nothing
 }
 
 // Scorer is one part of a picker's rating.

@@ -11,22 +11,26 @@ import (
 // poolPicker reads how an endpoint is chosen; package picker knows what there
 // is.
 func (r *reading) poolPicker(in *api.PoolPicker) routing.Picker {
-	out := routing.Picker{Preset: in.Preset}
-	config, err := picker.Preset(in.Preset)
-	if err != nil {
-		r.errorf("spec.picker.preset", "%s", afterColon(err))
-		return out
-	}
-	if len(in.Scorers) > 0 {
-		config.Scorers = nil
-	}
+	out := routing.Picker{Preset: in.Preset, Filters: poolFilters(in.Filters), Choice: in.Choice, Balance: in.Balance}
 	for _, s := range in.Scorers {
 		one := routing.Scorer{Name: s.Name, Weight: 1, Scale: s.Scale}
 		if s.Weight != nil {
 			one.Weight = *s.Weight
 		}
 		out.Scorers = append(out.Scorers, one)
-		config.Scorers = append(config.Scorers, picker.Scorer{Name: one.Name, Weight: one.Weight, Scale: one.Scale})
+	}
+	r.duration("spec.picker.fresh", in.Fresh)
+	r.duration("spec.picker.stale", in.Stale)
+	if in.Fresh != nil {
+		out.Fresh = in.Fresh.Duration
+	}
+	if in.Stale != nil {
+		out.Stale = in.Stale.Duration
+	}
+	config, err := picker.Of(out)
+	if err != nil {
+		r.errorf("spec.picker.preset", "%s", afterColon(err))
+		return out
 	}
 	if err := config.Validate(); err != nil {
 		path, message, ok := strings.Cut(err.Error(), ": ")
@@ -37,6 +41,14 @@ func (r *reading) poolPicker(in *api.PoolPicker) routing.Picker {
 			path, message = "scorers", err.Error()
 		}
 		r.errorf("spec.picker."+path, "%s", message)
+	}
+	return out
+}
+
+func poolFilters(in []api.PoolFilter) (out []routing.Filter) {
+	for _, f := range in {
+		out = append(out, routing.Filter{Name: f.Filter, Waiting: f.Waiting, KV: f.KV, Probability: f.Probability,
+			Then: poolFilters(f.Then), Else: poolFilters(f.Else)})
 	}
 	return out
 }

@@ -81,6 +81,12 @@ const (
 
 var choices = []string{choiceBest, choiceRandom, choiceRoundRobin}
 
+// Choices names the choices.
+func Choices() []string { return slices.Clone(choices) }
+
+// Filters names what a Step can be.
+func Filters() []string { return names(filters) }
+
 func (c Config) withDefaults() Config {
 	def(&c.Choice, choiceBest)
 	def(&c.Balance, 1.5)
@@ -104,6 +110,9 @@ func (c Config) Validate() error {
 	c = c.withDefaults()
 	if !slices.Contains(choices, c.Choice) {
 		return unknown("choice", c.Choice, choices)
+	}
+	if len(c.Scorers) > 0 && c.Choice != choiceBest {
+		return fmt.Errorf("scorers: they have no effect, since the choice is %s: leave them out, or write choice: best", c.Choice)
 	}
 	n := 0
 	if err := validSteps("filters", c.Filters, 1, &n); err != nil {

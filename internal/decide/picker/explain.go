@@ -35,6 +35,8 @@ type row struct {
 	out   string // why it was not among those that were scored; "" if it was
 	cells [maxScorers]cell
 	total float64
+	// silent is what it is rated down by for having fallen silent.
+	silent float64
 }
 
 type cell struct {
@@ -107,6 +109,14 @@ func (c *Choice) scored(p *Policy, column int, set []int32, values []float64, lo
 		r := &c.table.rows[slot]
 		r.cells[column] = cell{said: true, raw: values[i], score: score}
 		r.total += p.scorers[column].Weight * score
+	}
+}
+
+// silenced notes that an endpoint is rated down.
+func (c *Choice) silenced(slot int32, by float64) {
+	if c.table != nil {
+		r := &c.table.rows[slot]
+		r.silent, r.total = by, r.total-by
 	}
 }
 
@@ -202,8 +212,11 @@ func (t *table) write(b *strings.Builder, slot int) {
 	}
 	for i, s := range t.policy.scorers {
 		if x := r.cells[i]; x.said {
-			fmt.Fprintf(b, "  %s %.4g→%.3f×%g", s.Name, x.raw, x.score, s.Weight)
+			fmt.Fprintf(b, "  %s %.4g→%.3f×%g", cmp.Or(s.label, s.Name), x.raw, x.score, s.Weight)
 		}
+	}
+	if r.silent > 0 {
+		fmt.Fprintf(b, "  silent −%.3f", r.silent)
 	}
 	if len(t.policy.scorers) > 0 {
 		fmt.Fprintf(b, "  = %.3f", r.total)

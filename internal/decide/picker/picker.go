@@ -45,6 +45,9 @@ type Endpoint struct {
 	Tokens int64
 	// Load is what the endpoint last said of itself; nil when it never did.
 	Load *replica.Load
+	// Heard is since when it has gone on saying so, without a pause of
+	// Config.Stale.
+	Heard time.Time
 	// Resident remembers which LoRA adapters are loaded there; nil when nobody
 	// keeps it, and then only what Load says counts.
 	Resident *Residency

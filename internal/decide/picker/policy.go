@@ -150,6 +150,7 @@ func (p *pick) best(set []int32) int {
 	for i := range p.scorers {
 		p.score(&p.scorers[i], i, set, total)
 	}
+	p.silence(set, total)
 	top, n, at := math.Inf(-1), 0, 0
 	for i, v := range total {
 		if v > top {
@@ -175,6 +176,28 @@ func (p *pick) best(set []int32) int {
 	}
 	p.out.Score, p.out.Alike = total[at]+p.out.same, n
 	return at
+}
+
+// silence rates endpoints that have fallen silent down by all that load counts
+// for, so that they come after those that go on speaking; at least one must have
+// for a while, since all are silent while nothing reads what they say.
+func (p *pick) silence(set []int32, total []float64) {
+	heard := false
+	for i, slot := range set {
+		if p.out.fresh[i] > 0 && p.in.Now.Sub(p.in.Endpoints[slot].Heard) >= p.config.Fresh {
+			heard = true
+			break
+		}
+	}
+	if !heard {
+		return
+	}
+	for i, slot := range set {
+		if p.out.fresh[i] == 0 && p.in.Endpoints[slot].Load != nil {
+			total[i] -= p.near
+			p.out.silenced(slot, p.near)
+		}
+	}
 }
 
 // rendezvous is the place of the endpoint that rendezvous hashing gives the

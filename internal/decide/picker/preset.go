@@ -1,6 +1,10 @@
 package picker
 
-import "slices"
+import (
+	"slices"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+)
 
 // Default is the name of the policy for pools that name none.
 const Default = "default"
@@ -47,6 +51,45 @@ func Preset(name string) (Config, error) {
 		return Config{}, unknown("policy", name, Presets())
 	}
 	return c, nil
+}
+
+// Of is the configuration that a pool asks for: a preset, with what replaces
+// parts of it.
+func Of(p routing.Picker) (Config, error) {
+	c, err := Preset(p.Preset)
+	if err != nil {
+		return c, err
+	}
+	if len(p.Filters) > 0 {
+		c.Filters = steps(p.Filters)
+	}
+	if len(p.Scorers) > 0 {
+		c.Scorers = nil
+		for _, s := range p.Scorers {
+			c.Scorers = append(c.Scorers, Scorer{Name: s.Name, Weight: s.Weight, Scale: s.Scale})
+		}
+	}
+	if p.Choice != "" {
+		c.Choice = p.Choice
+	}
+	if p.Balance != 0 {
+		c.Balance = p.Balance
+	}
+	if p.Fresh != 0 {
+		c.Fresh = p.Fresh
+	}
+	if p.Stale != 0 {
+		c.Stale = p.Stale
+	}
+	return c, nil
+}
+
+func steps(filters []routing.Filter) (out []Step) {
+	for _, f := range filters {
+		out = append(out, Step{Filter: f.Name, Waiting: f.Waiting, KV: f.KV, Probability: f.Probability,
+			Then: steps(f.Then), Else: steps(f.Else)})
+	}
+	return out
 }
 
 // tree is the shape that both releases share.

@@ -12,6 +12,7 @@ type scorer struct {
 	load bool
 	// ofLoad says that it rates how busy endpoints are.
 	ofLoad bool
+	label  string // what explanations call the values; "" is the scorer's name
 }
 
 // scoring is a scorer with its settings.
@@ -25,7 +26,7 @@ var scorers = map[string]scorer{
 	"queue":   {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.waiting }, scale: 5, load: true, ofLoad: true},
 	"running": {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.running }, scale: 8, load: true, ofLoad: true},
 	"tokens":  {values: func(p *pick, _ *scoring, _ []int32) []float64 { return p.out.tokens }, scale: 8192, load: true, ofLoad: true},
-	"kv":      {values: unused, ofLoad: true},
+	"kv":      {values: unused, ofLoad: true, label: "free kv"},
 	"prefix":  {values: prefix, scale: 4},
 	"lora":    {values: lora},
 	"session": {values: session},

@@ -1,12 +1,15 @@
 package dispatch
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 )
 
 // TestGatewaysAgreeWherePromptsBelong: the turns of conversations that come
@@ -58,4 +61,69 @@ func TestMemoryOfPromptsIsAsLargeAsTheEngines(t *testing.T) {
 			t.Errorf("%s is taken to hold %d blocks of 64 tokens, has memory for 32", e.ID, e.Blocks)
 		}
 	}
+}
+
+// TestPickerOfAManifest: a pool's own filters, choice and bounds are obeyed.
+func TestPickerOfAManifest(t *testing.T) {
+	d, _ := start(t, nil)
+	p := pool1(0, ready("a", "b", "c")...)
+	p.Picker = routing.Picker{Filters: []routing.Filter{{Name: "waiting-below", Waiting: 3, Then: []routing.Filter{{Name: "least-kv"}}, Else: []routing.Filter{{Name: "drop"}}}},
+		Choice: "random", Balance: 3, Fresh: time.Second, Stale: time.Minute}
+	d.SetPool(p)
+	if s, _ := d.Snapshot(iris.String()); s.Fault == "" {
+		t.Error("scorers beside a choice at random are no fault")
+	}
+	p.Picker.Choice = ""
+	d.SetPool(p)
+	for id, l := range map[string]replica.Load{"a": {Waiting: 4}, "b": {Waiting: 2, KV: 0.7}, "c": {Waiting: 2, KV: 0.3}} {
+		l.At = time.Now()
+		d.SetLoad(id, &l)
+	}
+	if g := grantOf(t, d, Request{Model: "iris"}); g.Replica() != "c" {
+		t.Errorf("picked %s", g.Replica())
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		d.SetLoad(id, &replica.Load{At: time.Now(), Waiting: 3})
+	}
+	if _, err := d.Admit(t.Context(), Request{Model: "iris"}); !errors.Is(err, ErrBusy) {
+		t.Errorf("dropped: %v", err)
+	}
+}
+
+// TestSilentEndpointComesLast: an endpoint whose metrics have died comes after
+// those that speak, and serves when it is alone.
+func TestSilentEndpointComesLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		d.SetPool(pool1(0, ready("a", "b", "c")...))
+		d.SetLoad("a", &replica.Load{At: time.Now()})
+		for range 25 {
+			d.SetLoad("b", &replica.Load{At: time.Now(), Running: 3, KV: 0.5})
+			d.SetLoad("c", &replica.Load{At: time.Now(), Running: 3, KV: 0.5})
+			time.Sleep(time.Second)
+		}
+		for range 12 {
+			g := mustAdmit(t, d)
+			defer g.Done(Outcome{})
+			if g.Replica() == "a" {
+				t.Fatal("went to the one that is silent")
+			}
+		}
+		d.SetPool(pool1(0, ready("a")...))
+		mustAdmit(t, d).Done(Outcome{})
+		// After a pause nobody has spoken for long: who speaks first gets no more.
+		d.SetPool(pool1(0, ready("a", "b")...))
+		d.SetLoad("b", &replica.Load{At: time.Now()})
+		time.Sleep(time.Minute)
+		d.SetLoad("b", &replica.Load{At: time.Now()})
+		had := map[string]int{}
+		for range 10 {
+			g := mustAdmit(t, d)
+			defer g.Done(Outcome{})
+			had[g.Replica()]++
+		}
+		if had["a"] < 4 {
+			t.Errorf("%v", had)
+		}
+	})
 }

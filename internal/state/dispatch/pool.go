@@ -3,7 +3,7 @@ package dispatch
 import (
 	"context"
 	"fmt"
-	"slices"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -139,7 +139,7 @@ func (p *pool) set(f *Pool) {
 
 // setPolicy makes the sides pick as pc says.
 func (p *pool) setPolicy(pc routing.Picker) {
-	if p.main.policy != nil && p.policy.Preset == pc.Preset && slices.Equal(p.policy.Scorers, pc.Scorers) {
+	if p.main.policy != nil && reflect.DeepEqual(p.policy, pc) {
 		return
 	}
 	policy, err := compile(pc)
@@ -161,17 +161,11 @@ func (p *pool) setPolicy(pc routing.Picker) {
 	}
 }
 
-// compile makes a policy of a preset, with other scorers if there are any.
+// compile makes a policy of what a pool asks for.
 func compile(pc routing.Picker) (*picker.Policy, error) {
-	c, err := picker.Preset(pc.Preset)
+	c, err := picker.Of(pc)
 	if err != nil {
 		return nil, err
-	}
-	if len(pc.Scorers) > 0 {
-		c.Scorers = nil
-		for _, s := range pc.Scorers {
-			c.Scorers = append(c.Scorers, picker.Scorer{Name: s.Name, Weight: s.Weight, Scale: s.Scale})
-		}
 	}
 	return picker.New(c)
 }

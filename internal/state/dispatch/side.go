@@ -163,6 +163,9 @@ func (s *side) refresh(x *slot) {
 	ep.Open = x.serves() && !x.e.suspect.Load() && (x.limit == 0 || n < x.limit)
 	if now := x.e.said.Load(); now != x.said {
 		x.said = now
+		if l := now.load; l != nil && (ep.Load == nil || l.At.Sub(ep.Load.At) >= s.policy.Config().Stale) {
+			ep.Heard = l.At
+		}
 		ep.Load, ep.AtLoad = now.load, now.inFlight
 		if now.load != nil && now.load.Adapters != nil {
 			s.observe(x.n, now.load.Adapters)

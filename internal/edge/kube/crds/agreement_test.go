@@ -305,7 +305,13 @@ metadata: {name: more}
 spec:
   addresses: ["a:080"]
   metrics: {path: /metrics}
-  picker: {scorers: [{name: queue, scale: 2}]}
+  picker:
+    filters: [{filter: capacity-below, waiting: 5, kv: 0.8, then: [{filter: lora-soft, probability: 0.9}], else: [{filter: drop}]}]
+    scorers: [{name: queue, scale: 2}]
+    choice: best
+    balance: 2
+    fresh: 1s
+    stale: 30s
 ---
 apiVersion: roundhouse.dev/v1alpha1
 kind: Route

@@ -98,7 +98,7 @@ func run(types, out string) error {
 	if err != nil {
 		return err
 	}
-	g := &generator{docs: docs, rules: rules(), used: map[string]bool{}}
+	g := &generator{docs: docs, rules: rules(), used: map[string]bool{}, inside: map[reflect.Type]bool{}}
 	for _, k := range kinds {
 		text, err := render(g.definition(k))
 		if err != nil {

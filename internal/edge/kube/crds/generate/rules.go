@@ -26,6 +26,7 @@ const (
 	maxRequirements = 32
 	maxAddresses    = 256
 	maxScorers      = 16
+	maxFilters      = 64
 	maxLabels       = 64
 	maxWeight       = 1_000_000
 )
@@ -324,6 +325,18 @@ func routingRules() map[string][]rule {
 		"PoolHealthCheck.failureThreshold": {between(1, 100)},
 		"PoolPicker.preset":                {oneOf(picker.Presets()...)},
 		"PoolPicker.scorers":               {atMost(maxScorers)},
+		"PoolPicker.filters":               {atMost(maxFilters)},
+		"PoolPicker.choice":                {oneOf(picker.Choices()...)},
+		"PoolPicker.balance":               {above(1)},
+		"PoolPicker.fresh":                 duration,
+		"PoolPicker.stale":                 duration,
+		"PoolFilter":                       {require("filter")},
+		"PoolFilter.filter":                {oneOf(picker.Filters()...), func(p *props) { p.Enum = p.Enum[1:] }},
+		"PoolFilter.waiting":               {atLeast(0)},
+		"PoolFilter.kv":                    {between(0, 1)},
+		"PoolFilter.probability":           {between(0, 1)},
+		"PoolFilter.then":                  {atMost(maxFilters)},
+		"PoolFilter.else":                  {atMost(maxFilters)},
 		"PoolScorer":                       {require("name")},
 		"PoolScorer.name":                  {oneOf(names...), func(p *props) { p.Enum = p.Enum[1:] }},
 		"PoolScorer.weight":                {between(0, maxWeight)},

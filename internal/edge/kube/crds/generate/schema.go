@@ -28,6 +28,9 @@ type generator struct {
 	docs  map[string]string // "Type" or "Type.Field" → its comment
 	rules map[string][]rule // "Type" or "Type.jsonName"
 	used  map[string]bool
+	// inside are the types whose schema is being made: one within itself has no
+	// schema, since a definition cannot refer to itself.
+	inside map[reflect.Type]bool
 }
 
 // readDocs reads the comments of a package's types and their fields. A field
@@ -150,6 +153,11 @@ func (g *generator) schema(t reflect.Type) props {
 
 // object is a struct's schema, rules applied to its fields and then to itself.
 func (g *generator) object(t reflect.Type) props {
+	if g.inside[t] {
+		return free()
+	}
+	g.inside[t] = true
+	defer delete(g.inside, t)
 	out := props{Type: "object", Description: g.docs[t.Name()], Properties: map[string]props{}}
 	for i := range t.NumField() {
 		f := t.Field(i)
