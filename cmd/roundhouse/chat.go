@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 )
 
 // maxEventBytes bounds one line of a streamed answer.
@@ -47,7 +49,7 @@ func newChatCommand() *cobra.Command {
 			}
 			in := stdin(cmd)
 			if isTerminal(in) {
-				return c.converse(cmd.Context(), in)
+				return c.converse(cmd.Context(), cmd.InOrStdin().(*os.File))
 			}
 			raw, err := io.ReadAll(io.LimitReader(in, maxRequestBytes))
 			if err != nil {
@@ -72,22 +74,46 @@ type conversation struct {
 	out       io.Writer
 }
 
-// converse reads a message a line until the input ends.
-func (c *conversation) converse(ctx context.Context, in io.Reader) error {
-	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, maxEventBytes)
+// converse reads a message a line, which may be edited and recalled, until the
+// input ends.
+func (c *conversation) converse(ctx context.Context, in *os.File) error {
+	lines := term.NewTerminal(struct {
+		io.Reader
+		io.Writer
+	}{interruptible{ctx, in}, c.out}, "> ")
 	for {
-		_, _ = fmt.Fprint(c.out, "> ")
-		if !lines.Scan() {
+		text, err := typedLine(lines, in)
+		if err != nil {
 			_, _ = fmt.Fprintln(c.out)
-			return lines.Err()
+			if errors.Is(err, io.EOF) { // Ctrl-D, or Ctrl-C
+				return nil
+			}
+			return err
 		}
-		if text := strings.TrimSpace(lines.Text()); text != "" {
+		if text = strings.TrimSpace(text); text != "" {
 			if err := c.say(ctx, text); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// typedLine reads a line with the terminal in raw mode, and leaves it as it was:
+// Ctrl-C is a signal again while an answer comes.
+func typedLine(lines *term.Terminal, in *os.File) (text string, err error) {
+	before, err := term.MakeRaw(int(in.Fd()))
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, term.Restore(int(in.Fd()), before)) }()
+	if width, height, sizeErr := term.GetSize(int(in.Fd())); sizeErr == nil && width > 0 {
+		_ = lines.SetSize(width, height) // it writes nothing yet
+	}
+	text, err = lines.ReadLine()
+	if errors.Is(err, term.ErrPasteIndicator) {
+		err = nil // a pasted line is a line
+	}
+	return text, err
 }
 
 // say sends a message and prints the answer as it comes.

@@ -14,13 +14,13 @@ import (
 // proxied says whether requests go to a cluster's gateway through its API
 // server.
 func (r *remote) proxied() bool {
-	return r.inCluster() && !r.cmd.Flags().Changed("gateway") && r.gateway == "http://"+defaultListen
+	return r.inCluster() && r.gateway == ""
 }
 
 // gate is where requests go, and what sends them there.
 func (r *remote) gate(ctx context.Context) (base string, client *http.Client, err error) {
 	if !r.proxied() {
-		base, err = baseURL("--gateway", r.gateway)
+		base, err = baseURL("--gateway", r.gatewayAddress(ctx))
 		return base, http.DefaultClient, err
 	}
 	if r.cluster == nil {
@@ -32,6 +32,25 @@ func (r *remote) gate(ctx context.Context) (base string, client *http.Client, er
 		return "", nil, err
 	}
 	return base, &http.Client{Transport: r.cluster.Transport()}, nil
+}
+
+// aboutTimeout is how long the server may take to say where its gateway is.
+const aboutTimeout = 2 * time.Second
+
+// gatewayAddress is the gateway that was named, else the one of the server,
+// else the default.
+func (r *remote) gatewayAddress(ctx context.Context) string {
+	if r.gateway != "" {
+		return r.gateway
+	}
+	ctx, cancel := context.WithTimeout(ctx, aboutTimeout)
+	defer cancel()
+	if c, err := r.client(); err == nil {
+		if about, err := c.About(ctx); err == nil && about.Gateway != "" {
+			return about.Gateway
+		}
+	}
+	return "http://" + defaultListen
 }
 
 // apiServers says whether an error is the API server's own, and not the
@@ -47,7 +66,7 @@ func apiServers(raw []byte) bool {
 // through is command, by way of the API server where that is meant.
 func (b *batchInfer) through(cmd *cobra.Command, k service.Key, r *remote, timeout time.Duration) error {
 	if !r.proxied() {
-		return b.command(cmd, k, r.gateway, timeout)
+		return b.command(cmd, k, r.gatewayAddress(cmd.Context()), timeout)
 	}
 	base, client, err := r.gate(cmd.Context())
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -101,7 +102,12 @@ func describe(w io.Writer, s admin.Service, now time.Time) {
 	if c := s.Status.Canary; c != nil {
 		line("Canary", "%s", canaryLine(c))
 	}
-	line("URL", "%s", orDash(s.Status.URL))
+	address := orDash(s.Status.URL)
+	if u, err := url.Parse(address); err == nil && strings.HasSuffix(u.Hostname(), ".localhost") {
+		// Not every resolver knows RFC 6761's names; Python's on some systems does not.
+		address += fmt.Sprintf(", or %s://127.0.0.1:%s with the header Host: %s", u.Scheme, u.Port(), u.Hostname())
+	}
+	line("URL", "%s", address)
 	if f := s.Status.Model.LastFailure; f != nil {
 		line("Last failure", "%s: %s", f.Reason, oneLine(f.Message))
 	}

@@ -40,7 +40,7 @@ func (r *remote) flags(cmd *cobra.Command) {
 }
 
 func (r *remote) gatewayFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&r.gateway, "gateway", envOr("ROUNDHOUSE_GATEWAY", "http://"+defaultListen), "inference address of the running roundhouse up")
+	cmd.Flags().StringVar(&r.gateway, "gateway", os.Getenv("ROUNDHOUSE_GATEWAY"), "inference address of the running roundhouse up (default: what the server at --server says, else http://"+defaultListen+")")
 	cmd.Flags().StringVar(&r.gatewayService, "gateway-service", os.Getenv("ROUNDHOUSE_GATEWAY_SERVICE"), "NAMESPACE/NAME of a cluster's gateway, which the API server passes requests on to (default: the one there is)")
 }
 
@@ -116,12 +116,14 @@ func age(t, now time.Time) string {
 	d := now.Sub(t)
 	switch {
 	case d < time.Minute:
-		return d.Round(time.Second).String()
+		return itoa(max(0, int(d.Seconds()))) + "s"
+	case d < 10*time.Minute && d%time.Minute >= time.Second:
+		return itoa(int(d.Minutes())) + "m" + itoa(int((d%time.Minute).Seconds())) + "s"
 	case d < time.Hour:
-		return d.Round(time.Minute).Truncate(time.Minute).String()[:len(d.Truncate(time.Minute).String())-2]
+		return itoa(int(d.Minutes())) + "m"
 	case d < 48*time.Hour:
 		return itoa(int(d.Hours())) + "h"
 	default:
-		return itoa(int(d.Hours()/24)) + "d"
+		return itoa(int(d.Hours())/24) + "d"
 	}
 }

@@ -140,7 +140,7 @@ func TestProgressOfHub(t *testing.T) {
 	eventually(t, "the bar is drawn", func() (bool, string) {
 		return bar.MatchString(screen.String()), screen.String() + n.run("get").out
 	})
-	matches(t, n.status("far"), `Fetching: fetching the model: [1-9][.\d]* MB of 21.0 MB`)
+	matches(t, n.status("far"), `Fetching: fetching the model: [1-9][.\d]* MiB of 20.1 MiB`)
 	matches(t, n.run("logs", "far").err, `fetching the model: [1-9][.\d]* MiB of 20.1 MiB`)
 	close(hold)
 	hub.Fail(hubtest.Faults{})

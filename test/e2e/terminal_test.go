@@ -90,7 +90,7 @@ func TestDownload(t *testing.T) {
 		s := screen.String()
 		return strings.Contains(s, "far") && bar.MatchString(s), s + n.run("get").out
 	})
-	matches(t, n.status("far"), `Fetching: fetching the model: [1-9]\d* kB of \d+ kB`)
+	matches(t, n.status("far"), `Fetching: fetching the model: [1-9]\d* KiB of \d+ KiB`)
 	models.release()
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("apply --wait: %v\n%s", err, screen)

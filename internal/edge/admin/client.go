@@ -122,6 +122,11 @@ func servicePath(k service.Key) string {
 	return "/api/v1/services/" + url.PathEscape(k.Namespace) + "/" + url.PathEscape(k.Name)
 }
 
+// About asks the server what it is.
+func (c *Client) About(ctx context.Context) (out About, err error) {
+	return out, c.call(ctx, http.MethodGet, "/api/v1", nil, &out)
+}
+
 // Apply makes manifests the desired state.
 func (c *Client) Apply(ctx context.Context, req ApplyRequest) (out ApplyResponse, err error) {
 	return out, c.call(ctx, http.MethodPost, "/api/v1/apply", req, &out)

@@ -30,8 +30,9 @@ type Config struct {
 	ExplainRequest func(*http.Request) (fmt.Stringer, error)
 	// Metrics serves GET /metrics; nil leaves the path out.
 	Metrics http.Handler
-	// Version and URLs are told at GET /api/v1.
+	// Version and Gateway, the inference port's base URL, are told at GET /api/v1.
 	Version string
+	Gateway string
 	// MaxManifestBytes bounds one apply, all files together.
 	MaxManifestBytes int64
 	// MaxRequestBytes bounds a request that is to be explained.
@@ -134,7 +135,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, grace time.Duration)
 }
 
 func (s *Server) about(w http.ResponseWriter, _ *http.Request) {
-	answer(w, map[string]string{"name": "roundhouse", "version": s.cfg.Version})
+	answer(w, About{Name: "roundhouse", Version: s.cfg.Version, Gateway: s.cfg.Gateway})
+}
+
+// About is what GET /api/v1 tells of the server.
+type About struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	// Gateway is the base URL of the inference port; "" where there is none.
+	Gateway string `json:"gateway,omitempty"`
 }
 
 func answer(w http.ResponseWriter, v any) {

@@ -129,12 +129,12 @@ func progress(p replica.Progress) string {
 
 func size(n int64) string {
 	switch {
-	case n >= 1e9:
-		return fmt.Sprintf("%.1f GB", float64(n)/1e9)
-	case n >= 1e6:
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
 	default:
-		return fmt.Sprintf("%.0f kB", float64(n)/1e3)
+		return fmt.Sprintf("%.0f KiB", float64(n)/(1<<10))
 	}
 }
 
