@@ -215,17 +215,19 @@ func first(a, b *corev1.Probe) *corev1.Probe {
 }
 
 // Resolve fills what only the replica knows into the command, the environment,
-// the working directory and the probes, and expands $(VAR) in the command as
-// Kubernetes does, from the process's own variables.
+// the working directory and the probes, and expands $(VAR) in the variables'
+// values and the command as Kubernetes does, from the process's own variables.
 func (p Process) Resolve(pl Place) (Process, error) {
 	out, err := expandAll(p, pl.data(), nil, "process")
 	if err != nil {
 		return Process{}, err
 	}
 	env := map[string]string{"PORT": strconv.Itoa(pl.Port), "MODEL_PATH": pl.ModelPath}
-	for _, e := range out.Env {
+	out.Env = slices.Clone(out.Env)
+	for i, e := range out.Env {
 		if e.ValueFrom == nil {
-			env[e.Name] = e.Value
+			out.Env[i].Value = expandVars(e.Value, env) // of those before it
+			env[e.Name] = out.Env[i].Value
 		}
 	}
 	out.Command = slices.Clone(out.Command)

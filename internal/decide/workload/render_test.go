@@ -194,6 +194,27 @@ func TestResolveExpandsVariables(t *testing.T) {
 	}
 }
 
+// TestVariablesInVariables: a value may refer to the variables before it, as in
+// Kubernetes; the process given stays as it is.
+func TestVariablesInVariables(t *testing.T) {
+	p := Process{Command: []string{"run", "$(URL)"}, Env: []corev1.EnvVar{
+		{Name: "HOST", Value: "db"}, {Name: "URL", Value: "http://$(HOST):$(PORT)/$(LATER)"}, {Name: "LATER", Value: "$$(HOST) $(NOPE)"},
+		{Name: "SECRET", ValueFrom: &corev1.EnvVarSource{}}}}
+	out, err := p.Resolve(Place{Port: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"HOST": "db", "URL": "http://db:7/$(LATER)", "LATER": "$(HOST) $(NOPE)", "SECRET": ""}
+	for _, e := range out.Env {
+		if e.Value != want[e.Name] {
+			t.Errorf("%s is %q, want %q", e.Name, e.Value, want[e.Name])
+		}
+	}
+	if out.Command[1] != "http://db:7/$(LATER)" || p.Env[1].Value != "http://$(HOST):$(PORT)/$(LATER)" {
+		t.Errorf("command %q; given %+v", out.Command, p.Env)
+	}
+}
+
 func TestRenderWithoutARuntime(t *testing.T) {
 	s := &service.Service{Meta: service.Meta{Key: service.Key{Namespace: "d", Name: "own"}}, Custom: true}
 	if _, err := Render(Input{Service: s}); err == nil || !strings.Contains(err.Error(), "nothing to run") {

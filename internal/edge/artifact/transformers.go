@@ -34,22 +34,6 @@ type hfQuantization struct {
 	In4Bit bool    `json:"load_in_4bit"`
 }
 
-// hfSizes are the dimensions of a decoder, as float64 because files hold such
-// figures in every notation.
-type hfSizes struct {
-	Hidden       float64 `json:"hidden_size"`
-	Layers       float64 `json:"num_hidden_layers"`
-	Intermediate float64 `json:"intermediate_size"`
-	Vocabulary   float64 `json:"vocab_size"`
-	Heads        float64 `json:"num_attention_heads"`
-	KVHeads      float64 `json:"num_key_value_heads"`
-	HeadDim      float64 `json:"head_dim"`
-	Experts      float64 `json:"num_local_experts"`
-	MoreExperts  float64 `json:"num_experts"`
-	ExpertWidth  float64 `json:"moe_intermediate_size"`
-	Tied         *bool   `json:"tie_word_embeddings"`
-}
-
 // parseConfig reads a config.json. It reports false for the config.json of
 // something else.
 func parseConfig(raw []byte) (hfConfig, bool, error) {
@@ -85,35 +69,6 @@ func (c *hfConfig) dtype() string {
 		return c.Text.dtype()
 	}
 	return ""
-}
-
-// estimate counts the weights of a decoder of these sizes: embeddings,
-// attention projections and gated feed-forward layers. It returns 0 when a size
-// is missing or absurd.
-func (c *hfConfig) estimate() int64 {
-	s := c.hfSizes
-	if s.Hidden <= 0 && c.Text != nil {
-		return c.Text.estimate()
-	}
-	if s.Hidden <= 0 || s.Layers <= 0 || s.Intermediate <= 0 || s.Vocabulary <= 0 || s.Heads <= 0 {
-		return 0
-	}
-	headDim := cmp.Or(s.HeadDim, s.Hidden/s.Heads)
-	kv := cmp.Or(s.KVHeads, s.Heads)
-	attention := 2*s.Hidden*s.Heads*headDim + 2*s.Hidden*kv*headDim
-	feed := 3 * s.Hidden * s.Intermediate
-	if experts := cmp.Or(s.Experts, s.MoreExperts); experts > 0 {
-		feed = 3 * s.Hidden * cmp.Or(s.ExpertWidth, s.Intermediate) * experts
-	}
-	embeddings := s.Vocabulary * s.Hidden
-	if s.Tied == nil || !*s.Tied {
-		embeddings *= 2
-	}
-	n := embeddings + s.Layers*(attention+feed)
-	if !(n > 0 && n < 1e15) {
-		return 0
-	}
-	return int64(n)
 }
 
 // dtypeBits is the width of a weight in bits, by config.json's names.
