@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -36,18 +37,18 @@ func newDeleteCommand() *cobra.Command {
 			if routingKinds[kind] != nil {
 				return deleteRouting(cmd, c, kind, &n, names)
 			}
+			var errs []error
 			for _, name := range names {
-				k := n.key(name)
+				k, err := n.key(name), error(nil)
 				if kind != "services" {
-					if k, err = objectKey(cmd, c, kind, k, cmd.Flags().Changed("namespace")); err != nil {
-						return err
-					}
+					k, err = objectKey(cmd, c, kind, k, cmd.Flags().Changed("namespace"))
 				}
-				if err := deleteOne(cmd, c, kind, k); err != nil {
-					return err
+				if err == nil {
+					err = deleteOne(cmd, c, kind, k)
 				}
+				errs = append(errs, err)
 			}
-			return nil
+			return errors.Join(errs...)
 		},
 	}
 	r.flags(cmd)
@@ -86,6 +87,8 @@ func deleteOne(cmd *cobra.Command, c backend, kind string, k service.Key) error 
 	return nil
 }
 
+// deleteFiles deletes what files name, all of it that is there: one that is
+// missing does not keep the others.
 func deleteFiles(cmd *cobra.Command, c backend, files []string) error {
 	manifests, err := readManifests(files, stdin(cmd))
 	if err != nil {
@@ -99,20 +102,17 @@ func deleteFiles(cmd *cobra.Command, c backend, files []string) error {
 		return c.deleteAll(cmd, objects)
 	}
 	plural := map[dialect.Kind]string{dialect.KindService: "services", dialect.KindRuntime: "runtimes", dialect.KindModel: "models"}
+	var errs []error
 	for _, o := range objects {
 		if o.Routing != nil {
-			if err := deleteRoutingObject(cmd, c, o.ID().Kind, o.Key); err != nil {
-				return err
-			}
+			errs = append(errs, deleteRoutingObject(cmd, c, o.ID().Kind, o.Key))
 			continue
 		}
 		kind := plural[o.Kind]
 		if o.Model != nil && o.Model.FineTuned != nil {
 			kind = "weights"
 		}
-		if err := deleteOne(cmd, c, kind, o.Key); err != nil {
-			return err
-		}
+		errs = append(errs, deleteOne(cmd, c, kind, o.Key))
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -184,7 +184,10 @@ func (n *node) deletes() {
 	if a := n.post("/v2/models/iris/infer", irisTensor); a.status != 404 {
 		t.Errorf("deleted, it answers %s", a)
 	}
-	contains(t, n.do("delete", "-f", "examples/quickstart/digits.yaml"), "service default/digits deleted")
+	missing := write(t, t.TempDir(), "missing.yaml", irisManifest("gone", "{minReplicas: 0}"))
+	r := n.run("delete", "-f", missing, "-f", "examples/quickstart/digits.yaml")
+	fails(t, r, 1, "no service default/gone")
+	contains(t, r.out, "service default/digits deleted")
 	fails(t, n.run("delete", "runtime", "roundhouse-xgboost"), 1, "belongs to the catalog")
 	fails(t, n.run("delete"), 2, "name what to delete")
 }

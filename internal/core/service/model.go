@@ -18,10 +18,6 @@ type ModelSource struct {
 	Adapters []Adapter `json:"adapters,omitempty"`
 }
 
-// FetchedSchemes are the URI schemes that models are fetched from, wherever
-// replicas run.
-var FetchedSchemes = []string{"az", "gs", "hf", "http", "https", "oci", "s3"}
-
 // Storage is KServe's storage: a key of the namespace's secret storage-config
 // holds where a store is and its keys, as a JSON object of strings. The secret
 // is for the pod that fetches; nobody else reads it. A URI that begins with

@@ -53,10 +53,8 @@ func (r *reading) errorf(path, format string, args ...any) {
 }
 
 // refuse reports an error that does not keep the object from being read.
-func (r *reading) refuse(path, format string, args ...any) *Problem {
-	p := r.problem(path, fmt.Sprintf(format, args...))
-	p.Readable = true
-	return p
+func (r *reading) refuse(path, format string, args ...any) {
+	r.problem(path, fmt.Sprintf(format, args...)).Readable = true
 }
 
 func (r *reading) warnf(path, format string, args ...any) {
@@ -169,12 +167,9 @@ func (r *reading) meta(m metav1.ObjectMeta, cluster, dots bool) service.Meta {
 // service begins a service object.
 func (r *reading) service(m metav1.ObjectMeta, o *Object) *service.Service {
 	s := &service.Service{Meta: r.meta(m, false, false)}
-	if label.MatchString(m.Name) && m.Name[0] <= '9' {
-		p := r.refuse("metadata.name", "%q begins with a digit: a service's name begins with a letter", m.Name)
-		// KServe and OME refuse it everywhere, Kubernetes for its Services alone.
-		if d := r.origin.Dialect(); d != service.DialectKServe && d != service.DialectOME {
-			p.Platform = Kubernetes
-		}
+	// KServe and OME refuse it.
+	if d := r.origin.Dialect(); (d == service.DialectKServe || d == service.DialectOME) && label.MatchString(m.Name) && m.Name[0] <= '9' {
+		r.refuse("metadata.name", "%q begins with a digit: an InferenceService's name begins with a letter", m.Name)
 	}
 	o.Kind, o.Key, o.Service = KindService, s.Key, s
 	return s

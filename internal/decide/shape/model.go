@@ -45,13 +45,13 @@ func (r *renderer) bring(pod *corev1.PodSpec, main *corev1.Container, f files) e
 	scheme, rest, found := strings.Cut(uri, "://")
 	switch {
 	case !found, scheme == "file":
-		return fmt.Errorf(f.what+" %s: a file of one machine is not there for pods: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", uri)
+		return fmt.Errorf(f.what+" %s: a file of one machine is not there for pods: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", service.RedactURI(uri))
 	case scheme == "upload":
-		return fmt.Errorf(f.what+" %s: it was uploaded to one machine: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", uri)
+		return fmt.Errorf(f.what+" %s: it was uploaded to one machine: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", service.RedactURI(uri))
 	case scheme == "pvc":
 		return mountClaim(pod, main, f, rest, r.rev.Service.Namespace)
 	case !fetched(scheme):
-		return fmt.Errorf(f.what+" %s: nothing fetches from %s://: put it into a bucket (s3://, gs://, az://, https://), a volume (pvc://CLAIM/PATH), or on a hub (hf://, oci://)", uri, scheme)
+		return fmt.Errorf(f.what+" %s: nothing fetches from %s://: put it into a bucket (s3://, gs://, az://, https://), a volume (pvc://CLAIM/PATH), or on a hub (hf://, oci://)", service.RedactURI(uri), scheme)
 	}
 	return r.fetch(pod, main, f)
 }
@@ -86,7 +86,7 @@ func mountClaim(pod *corev1.PodSpec, main *corev1.Container, f files, rest, name
 // fetch has an init container of our own image bring the files.
 func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) error {
 	if r.rev.Image == "" {
-		return fmt.Errorf(f.what+" %s: the image that fetches it is not known: give the controller --image", f.uri)
+		return fmt.Errorf(f.what+" %s: the image that fetches it is not known: give the controller --image", service.RedactURI(f.uri))
 	}
 	mount := corev1.VolumeMount{Name: f.volume, MountPath: f.at}
 	if own := mountAt(main, f.at); own != nil {

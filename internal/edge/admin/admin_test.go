@@ -204,6 +204,33 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// TestNoSecretsOfURIs: neither a password nor a signature of a URI is told
+// beside the manifest itself.
+func TestNoSecretsOfURIs(t *testing.T) {
+	s := newServer(t, outside{}, nil)
+	manifest := strings.Replace(irisYAML, "file:///m", "https://user:hunter2@models.invalid/m?X-Amz-Signature=deadbeef", 1)
+	if w := ask(s, "POST", "/api/v1/apply", applyBody(t, File{Name: "a.yaml", Data: manifest})); w.Code != 200 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	for _, path := range []string{"/api/v1/services", "/api/v1/services/default/iris", "/api/v1/services/default/iris/explain"} {
+		w := ask(s, "GET", path, "")
+		var told any
+		if err := json.Unmarshal(w.Body.Bytes(), &told); err != nil || w.Code != 200 || !strings.Contains(w.Body.String(), "https://models.invalid/m?…") {
+			t.Fatalf("%s: %d %s (%v)", path, w.Code, w.Body, err)
+		}
+		if one, ok := told.(map[string]any); ok {
+			delete(one, "rendered") // the manifest itself
+		}
+		text, err := json.Marshal(told)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "hunter2") || strings.Contains(string(text), "deadbeef") {
+			t.Errorf("%s tells %s", path, text)
+		}
+	}
+}
+
 func TestLogs(t *testing.T) {
 	s := newServer(t, outside{log: "one\ntwo\n"}, nil)
 	if w := ask(s, "POST", "/api/v1/apply", applyBody(t, File{Name: "a.yaml", Data: irisYAML})); w.Code != 200 {

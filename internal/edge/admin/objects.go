@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -134,7 +136,7 @@ func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 	out := Service{Namespace: o.Key.Namespace, Name: o.Key.Name, APIVersion: o.Origin.APIVersion, Kind: o.Origin.Kind,
 		File: o.Origin.File, Created: o.Created(), Generation: st.Generation, Status: st.Status, Scaling: st.Scaling, Replicas: st.Replicas}
 	if m := o.Service.Model; m != nil {
-		out.Model = m.URI
+		out.Model = artifact.Redact(m.URI)
 		if m.Ref != nil {
 			out.Model = m.Ref.Name
 		}
@@ -278,6 +280,11 @@ func Explain(ctx context.Context, f *fleet.Fleet, o fleet.Object) (Explanation, 
 
 // ExplanationOf puts an explanation of one service into words.
 func ExplanationOf(o fleet.Object, ex fleet.Explanation) (Explanation, error) {
+	ex.URI = artifact.Redact(ex.URI)
+	ex.Adapters = slices.Clone(ex.Adapters)
+	for i := range ex.Adapters {
+		ex.Adapters[i].URI = artifact.Redact(ex.Adapters[i].URI)
+	}
 	facts, err := json.Marshal(ex)
 	if err != nil {
 		return Explanation{}, err
@@ -306,6 +313,7 @@ func adaptersOf(o fleet.Object, rev *workload.Revision) []workload.Adapter {
 				}
 			}
 		}
+		one.URI = artifact.Redact(one.URI)
 		out = append(out, one)
 	}
 	return out

@@ -8,6 +8,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // Request names an artifact.
@@ -75,20 +77,13 @@ func remoteURL(scheme, after string) (*url.URL, error) {
 		}
 		u = parsed
 		u.Fragment, u.RawFragment = "", ""
-	} else if !atIsRevision(scheme, after) && strings.Contains(host, "@") {
+	} else if !service.AtIsRevision(scheme, after) && strings.Contains(host, "@") {
 		return nil, errors.New("credentials belong in the environment, not in the URI")
 	}
 	if u.Host == "" {
 		return nil, fmt.Errorf("the URI names no host or bucket after %s://", scheme)
 	}
 	return u, nil
-}
-
-// atIsRevision says whether an @ in a URI begins a revision or a digest, and
-// ends no user's name.
-func atIsRevision(scheme, after string) bool {
-	authority, _, _ := strings.Cut(after, "/")
-	return scheme == "hf" || scheme == "oci" && strings.HasPrefix(authority[strings.IndexByte(authority, '@')+1:], "sha256:")
 }
 
 func splitChecksum(uri string) (rest, sum string, err error) {
@@ -146,23 +141,5 @@ func (l location) fileName() string {
 	return name
 }
 
-// Redact returns uri without user information, query values or anything else
-// that may be secret, fit for logs and errors.
-func Redact(uri string) string {
-	rest, _, _ := strings.Cut(uri, "#")
-	rest, _, hasQuery := strings.Cut(rest, "?")
-	if scheme, after, found := strings.Cut(rest, "://"); found {
-		authority, tail, slash := strings.Cut(after, "/")
-		if i := strings.LastIndexByte(authority, '@'); i >= 0 && !atIsRevision(scheme, after) {
-			authority = authority[i+1:]
-		}
-		rest = scheme + "://" + authority
-		if slash {
-			rest += "/" + tail
-		}
-	}
-	if hasQuery {
-		rest += "?…"
-	}
-	return rest
-}
+// Redact is [service.RedactURI].
+func Redact(uri string) string { return service.RedactURI(uri) }

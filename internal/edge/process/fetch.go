@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // fetches shares one fetch among all who want the same model at once.
@@ -34,7 +35,7 @@ type flight struct {
 // changes, not after get returned.
 func (f *fetches) get(ctx context.Context, uri string, progress func(replica.Progress)) (string, error) {
 	if f.fetcher == nil {
-		return "", fmt.Errorf("model %s: this platform fetches no models", uri)
+		return "", fmt.Errorf("model %s: this platform fetches no models", service.RedactURI(uri))
 	}
 	for {
 		fl, user := f.join(uri, progress)
