@@ -85,7 +85,7 @@ func (c *clustered) explain(ctx context.Context, given []fleet.Object, services 
 	}
 	var out []admin.Explanation
 	for _, s := range services {
-		why, err := draft.Explain(ctx, s.Object)
+		why, err := draft.Explain(artifact.Briefly(ctx), s.Object)
 		if err != nil {
 			return nil, err
 		}

@@ -30,6 +30,7 @@ func (s *subject) check(rt *service.Runtime, shadowed bool) *assessed {
 	if ok {
 		a.Entry = m.entry
 	} else {
+		a.stranger = m.entry < 0 || m.faults&faultFormat != 0
 		m = match{}
 	}
 	a.standing = s.standing(rt, m)

@@ -200,12 +200,25 @@ func lookup(runtimes []*service.Runtime, ref service.ObjectRef) *service.Runtime
 type assessed struct {
 	Candidate
 	standing standing
-	failed   int // rules failed
-	first    int // index of the first failed rule
+	stranger bool // lists another format, whatever else it fails
+	failed   int  // rules failed
+	first    int  // index of the first failed rule
+}
+
+// order puts false before true.
+func order(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
 }
 
 // assess checks every runtime against every rule and sorts: the eligible by
-// the total order, then the failed, nearest miss first.
+// the total order, then the failed, nearest miss first: those of another format
+// are further away than any other.
 func (s *subject) assess(runtimes []*service.Runtime) []*assessed {
 	applied := map[string]bool{}
 	for _, rt := range runtimes {
@@ -220,6 +233,7 @@ func (s *subject) assess(runtimes []*service.Runtime) []*assessed {
 	}
 	slices.SortStableFunc(out, func(a, b *assessed) int {
 		return cmp.Or(
+			order(a.stranger, b.stranger),
 			cmp.Compare(a.failed, b.failed),
 			cmp.Compare(b.first, a.first),
 			compare(&a.standing, &b.standing))

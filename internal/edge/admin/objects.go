@@ -271,7 +271,7 @@ func ExplainAll(ctx context.Context, f *fleet.Fleet, objects []fleet.Object) ([]
 
 // Explain puts a fleet's explanation of one service into words.
 func Explain(ctx context.Context, f *fleet.Fleet, o fleet.Object) (Explanation, error) {
-	ex, err := f.Explain(ctx, o)
+	ex, err := f.Explain(artifact.Briefly(ctx), o)
 	if err != nil {
 		return Explanation{}, err
 	}

@@ -17,6 +17,7 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/smithy-go/logging"
 )
 
 // s3Source reads S3 and what speaks its protocol, with the credentials, region
@@ -207,7 +208,9 @@ func (c *s3Source) connect(ctx context.Context) (*s3Endpoint, error) {
 	if c.endpoint != nil {
 		return c.endpoint, nil
 	}
-	cfg, err := awsconfig.LoadDefaultConfig(ctx)
+	// What it finds on its way to credentials is nobody's concern: what comes of
+	// it is said where they are needed.
+	cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithLogger(logging.Nop{}))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the AWS configuration: %w", err)
 	}

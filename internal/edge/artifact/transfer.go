@@ -155,6 +155,24 @@ func retryAfter(resp *http.Response) time.Duration {
 	return time.Duration(min(seconds, 30)) * time.Second
 }
 
+type brieflyKey struct{}
+
+// briefAttempts is how often those try who are being waited for.
+const briefAttempts = 2
+
+// Briefly returns a context whose requests are tried no more than twice: for
+// somebody who waits, and can do without the answer.
+func Briefly(ctx context.Context) context.Context {
+	return context.WithValue(ctx, brieflyKey{}, true)
+}
+
+func (s *Store) attempts(ctx context.Context) int {
+	if ctx.Value(brieflyKey{}) != nil {
+		return min(s.cfg.Attempts, briefAttempts)
+	}
+	return s.cfg.Attempts
+}
+
 // retry calls do until it succeeds, fails for good, or has been tried often
 // enough. progressed reports whether the last call got further than any before;
 // such calls do not count.
@@ -168,7 +186,7 @@ func (s *Store) retry(ctx context.Context, do func() error, progressed func() bo
 		if progressed() {
 			attempt, wait = 0, s.cfg.RetryWait
 		}
-		if attempt >= s.cfg.Attempts {
+		if attempt >= s.attempts(ctx) {
 			return err
 		}
 		var answer *answerError
