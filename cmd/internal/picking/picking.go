@@ -240,6 +240,12 @@ func (g *picked) Served(address string) { g.served = address }
 // errElsewhere is the failure of the endpoint that did not answer.
 var errElsewhere = errors.New("the gateway had the answer of another endpoint")
 
+// Answered counts for the endpoint that was picked, if it is the one that
+// answers.
+func (g *picked) Answered(a dispatch.Answer) bool {
+	return (g.served == "" || g.served == g.Address()) && g.Grant.Answered(a)
+}
+
 // FirstByte counts for the endpoint that was picked, if it is the one that
 // answers.
 func (g *picked) FirstByte() {

@@ -26,12 +26,17 @@ func (b *Budget) Request(now time.Time) {
 // Take notes a retry and says whether there is one left; if not, nothing is
 // noted.
 func (b *Budget) Take(now time.Time) bool {
-	b.turn(now)
-	if b.retries[0]+b.retries[1]+1 > b.Ratio*(b.requests[0]+b.requests[1])+b.Rate*budgetWindow.Seconds() {
+	if !b.Allows(now) {
 		return false
 	}
 	b.retries[0]++
 	return true
+}
+
+// Allows reports whether there is a retry left.
+func (b *Budget) Allows(now time.Time) bool {
+	b.turn(now)
+	return b.retries[0]+b.retries[1]+1 <= b.Ratio*(b.requests[0]+b.requests[1])+b.Rate*budgetWindow.Seconds()
 }
 
 func (b *Budget) turn(now time.Time) {

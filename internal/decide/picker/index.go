@@ -226,10 +226,11 @@ func (m *Matches) put(w int, lost uint64, at int) {
 	}
 }
 
-// Sent notes that a slot was sent a prompt with these blocks.
-func (ix *Index) Sent(slot int, blocks []uint64) {
+// Sent notes that a slot was sent a prompt with these blocks. It returns how
+// many of the leading ones the slot held already.
+func (ix *Index) Sent(slot int, blocks []uint64) (held int) {
 	if slot < 0 || slot >= maxSlots || len(blocks) == 0 {
-		return
+		return 0
 	}
 	ix.grow(slot)
 	limit := ix.limit(slot)
@@ -239,10 +240,12 @@ func (ix *Index) Sent(slot int, blocks []uint64) {
 	for _, h := range blocks {
 		if id, ok := ix.table.find(&ix.nodes, h); !ok || !ix.refer(ix.nodes.at(id), slot) {
 			missing++
+		} else if missing == 0 {
+			held++
 		}
 	}
 	if missing == 0 {
-		return
+		return held
 	}
 	// The end goes in first, so that it goes out first.
 	rich := -1
@@ -262,6 +265,7 @@ func (ix *Index) Sent(slot int, blocks []uint64) {
 		}
 		ix.add(slot, blocks[i])
 	}
+	return held
 }
 
 // Resize says how many tokens of prompts a slot's endpoint can hold; 0 is
@@ -299,6 +303,31 @@ func (ix *Index) Forget(slot int) {
 	q.limit = 0
 	for q.n > 0 {
 		ix.remove(slot, q.pop(&ix.pool))
+	}
+}
+
+// ForgetBlocks takes these blocks from a slot, which was sent them and did not
+// compute them.
+func (ix *Index) ForgetBlocks(slot int, blocks []uint64) {
+	if slot < 0 || slot >= len(ix.slots) || len(blocks) == 0 {
+		return
+	}
+	gone := make(map[uint32]bool, len(blocks))
+	for _, h := range blocks {
+		if id, ok := ix.table.find(&ix.nodes, h); ok && ix.has(ix.nodes.at(id), slot) {
+			gone[id] = true
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	q := &ix.slots[slot]
+	for range q.n { // the others keep their order
+		if id := q.pop(&ix.pool); gone[id] {
+			ix.remove(slot, id)
+		} else {
+			q.push(&ix.pool, id)
+		}
 	}
 }
 

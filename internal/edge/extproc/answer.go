@@ -2,12 +2,15 @@ package extproc
 
 import (
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	pb "roundhouse.dev/roundhouse/api/extproc"
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/orca"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -30,6 +33,9 @@ func (c *conversation) responseHeaders(h *pb.HttpHeaders, m *pb.Metadata) error 
 			c.grant.Served(by)
 		}
 		if c.failure == nil {
+			if a.status >= http.StatusBadRequest { // what becomes of it is the gateway's to say
+				c.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(a.status), RetryAfter: breaker.RetryAfter(a.get("retry-after"), time.Now())})
+			}
 			c.grant.FirstByte()
 		}
 		if report, ok := orca.Parse(a.get); ok && c.s.cfg.Heard != nil {

@@ -63,6 +63,8 @@ type Grant interface {
 	Model() string
 	// Served tells which endpoint answered in the end, where Envoy says.
 	Served(address string)
+	// Answered tells, before FirstByte, of an answer that did not do the work.
+	Answered(a dispatch.Answer) (moved bool)
 	FirstByte()
 	Done(dispatch.Outcome)
 }

@@ -109,6 +109,14 @@ func (g *grant) Served(address string) {
 	g.fake.note("served by " + address)
 }
 
+func (g *grant) Answered(a dispatch.Answer) bool {
+	if g.firstBytes > 0 {
+		panic("Answered after FirstByte")
+	}
+	g.fake.note(fmt.Sprintf("%v retry after=%v", a.Result, a.RetryAfter))
+	return false
+}
+
 func (g *grant) FirstByte() {
 	if g.firstBytes++; g.firstBytes > 1 || g.settled > 0 {
 		panic("FirstByte twice or after Done")

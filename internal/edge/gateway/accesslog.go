@@ -38,6 +38,7 @@ type Entry struct {
 	Received, Sent      int64         // bytes of the bodies
 	Tries               int
 	Retried             string // why the last failed try did
+	Cut                 string // why the replica broke off its answer
 }
 
 // AccessLog writes one line of JSON per request, and never makes a request wait
@@ -161,5 +162,6 @@ func (e *Entry) append(b []byte) []byte {
 		number("tries", int64(e.Tries))
 		text("retried", e.Retried)
 	}
+	text("cut", e.Cut)
 	return append(b, "}\n"...)
 }

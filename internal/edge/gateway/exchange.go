@@ -36,7 +36,7 @@ type exchange struct {
 	// or gave no answer. renamed: it has changed the model's name.
 	picked  Picked
 	renamed bool
-	waited  bool // for a replica, after one was lost that had been sent the request
+	infers  bool // it asks for inference, which may be repeated
 
 	reader   patientReader
 	request  openai.Request // what parsed points to
@@ -191,7 +191,7 @@ func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 // query is what the dispatcher is to know of the request.
 func (x *exchange) query() dispatch.Request {
 	h := x.r.Header
-	q := dispatch.Request{Host: x.r.Host, Path: x.r.URL.Path, RawQuery: x.r.URL.RawQuery, Method: x.r.Method, Header: h.Get, Model: x.model, Prompt: x.prompt,
+	q := dispatch.Request{Host: x.r.Host, Path: x.r.URL.Path, RawQuery: x.r.URL.RawQuery, Method: x.r.Method, Header: h.Get, Model: x.model, Prompt: x.prompt, Idempotent: x.idempotent(),
 		Objective: h.Get(headerObjective), FairnessID: h.Get(headerFairness)}
 	if x.parsed != nil {
 		q.MaxTokens = x.parsed.MaxTokens

@@ -66,7 +66,7 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 			calls.Add(1)
 			hijack("")(w, req)
 		})))
-		r.send("POST", "/v1/completions", `{"model":"iris"}`).want(t, 502, "iris-0", "no other is ready", "replica_failed")
+		r.send("POST", "/v1/completions", `{"model":"iris"}`).want(t, 502, "iris-0", "ended 2 times", "replica_failed")
 		if n := calls.Load(); n != 2 {
 			t.Errorf("sent %d times to the replica that may have died of it", n)
 		}
@@ -344,7 +344,7 @@ func TestBufferedBytesAreBounded(t *testing.T) {
 // and fail: every request is answered, and nothing is left over.
 func TestMixedLoad(t *testing.T) {
 	r := newRig(t, func(_ *Config, d *dispatch.Config) {
-		d.Suspicion, d.MaxSuspicion, d.MaxQueue = time.Millisecond, 5*time.Millisecond, 2000
+		d.Breaker.LostRest, d.Breaker.MaxLostRest, d.MaxQueue = time.Millisecond, 5*time.Millisecond, 2000
 	})
 	var addresses []string
 	for i := range 4 {

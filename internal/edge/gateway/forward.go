@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"strings"
 	"syscall"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -25,6 +27,9 @@ func (x *exchange) forward() {
 		x.sending()
 		in, out, err := x.try()
 		if err == nil {
+			if in.status >= http.StatusBadRequest && x.better(&in, &out) {
+				continue
+			}
 			x.answer(&in, out)
 			return
 		}
@@ -112,22 +117,62 @@ func (x *exchange) elsewhere(err error) bool {
 	if x.again(err) {
 		return true
 	}
-	if !x.waited && isLost(err) {
-		// The replica may have been killed, and be restarted: wait for one as if
-		// nothing was sent. Once, for the request may be what killed it.
-		x.waited = true
-		err = dispatch.Unsent(err)
-	}
+	err = lost(err)
+	waited := x.grant.Waited()
 	retry := x.grant.Retry(x.r.Context(), err)
 	switch {
 	case retry == nil:
 		return true
-	case dispatch.IsUnsent(err) || x.r.Context().Err() != nil:
-		x.refuse(retry)
+	case dispatch.IsUnsent(err) || x.grant.Waited() > waited || x.r.Context().Err() != nil:
+		x.refuse(retry) // no replica took it
 	default:
 		x.failWith(http.StatusBadGateway, retry.Error(), "", "replica_failed")
 	}
 	return false
+}
+
+// better tells the dispatcher of an answer that did not do the work, and reports
+// whether another replica is to be asked in place of passing it on.
+func (x *exchange) better(in *incoming, out *passing) bool {
+	replica := x.grant.Replica()
+	moved := x.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(in.status), RetryAfter: retryAfter(in.fields, time.Now()),
+		Again: (x.infers || x.idempotent()) && x.body.replayable() && x.r.Context().Err() == nil})
+	if moved {
+		out.close()
+		err := fmt.Errorf("%s answered %d", replica, in.status)
+		x.failed(err)
+		x.gw.log.Warn("replica failed: the request is sent to another", x.attrs("error", err)...)
+	}
+	return moved
+}
+
+// idempotent reports whether the method alone says that the request may be
+// repeated (RFC 9110 9.2.2).
+func (x *exchange) idempotent() bool {
+	switch x.r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return false
+}
+
+// retryAfter is how long an answer asks to be left alone (RFC 9110 10.2.3); 0
+// when it does not say.
+func retryAfter(fields []http1.Field, now time.Time) time.Duration {
+	for _, f := range fields {
+		if f.Name == "Retry-After" {
+			return breaker.RetryAfter(f.Value, now)
+		}
+	}
+	return 0
+}
+
+// lost marks a failure that may be the end of the replica.
+func lost(err error) error {
+	if isLost(err) && !dispatch.IsUnsent(err) {
+		return dispatch.Lost(err)
+	}
+	return err
 }
 
 // isLost says whether the connection to a replica ended, as it does when the
@@ -174,6 +219,7 @@ func (x *exchange) answer(in *incoming, out passing) {
 	}
 	x.gw.log.Warn("replica failed within its answer", x.attrs("error", out.err)...)
 	x.gw.metrics.cut(x.service)
+	x.seen.cut = out.err.Error()
 	x.grant.Done(dispatch.Outcome{Failed: out.err})
 	if !out.events {
 		panic(http.ErrAbortHandler) // the only way to tell the client that the answer is not whole

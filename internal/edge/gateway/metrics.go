@@ -39,7 +39,7 @@ func newMetrics(d *dispatch.Dispatcher, log *AccessLog) *metrics {
 	m := &metrics{
 		dispatch: d,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "requests_total",
-			Help: "Requests answered, by service (empty for none) and status code; 499 is a client that left."}, []string{"service", "code"}),
+			Help: "Requests answered, by service (empty for none) and status code; 499 is a client that left, and 502 is also an answer that its replica broke off."}, []string{"service", "code"}),
 		cuts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "answers_cut_total",
 			Help: "Answers that a replica broke off."}, label),
 		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "wait_seconds",

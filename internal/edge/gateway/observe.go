@@ -24,6 +24,7 @@ type observation struct {
 	sent      int64     // bytes of the answer's body
 	tries     int
 	retried   string // why the last try that failed did
+	cut       string // why the replica broke off its answer
 	operation string // a value of operations; "" when the path names the model
 	key       string // id of a key that was refused
 	spans     spans
@@ -41,9 +42,12 @@ func (x *exchange) sending() {
 	x.startUpstream()
 }
 
-// failed says that the try failed before its answer began.
+// failed says that the try failed before its answer began, for the replica or
+// because the client left.
 func (x *exchange) failed(err error) {
-	x.seen.retried = err.Error()
+	if x.r.Context().Err() == nil && x.body.clientError() == nil {
+		x.seen.retried = err.Error()
+	}
 	x.seen.spans.endUpstream(0, err)
 }
 
@@ -174,7 +178,7 @@ func (x *exchange) settle() {
 func (x *exchange) logged(u openai.Usage, known bool, now time.Time) Entry {
 	e := Entry{Time: x.seen.begun, Request: x.id, Key: x.pass.Key(), Method: x.r.Method, Path: x.r.URL.EscapedPath(),
 		Model: x.model, Service: x.service, Status: x.code, Duration: now.Sub(x.seen.begun),
-		Received: max(x.body.length, int64(len(x.body.head))), Sent: x.seen.sent, Tries: x.seen.tries, Retried: x.seen.retried}
+		Received: max(x.body.length, int64(len(x.body.head))), Sent: x.seen.sent, Tries: x.seen.tries, Retried: x.seen.retried, Cut: x.seen.cut}
 	if e.Key == "" {
 		e.Key = x.seen.key
 	}

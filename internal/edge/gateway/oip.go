@@ -77,6 +77,7 @@ func (x *exchange) serveOIPModel(rest string) {
 	case "", "versions":
 		x.only(forward, http.MethodGet, http.MethodHead)
 	case "infer", "generate", "infer_stream", "generate_stream":
+		x.infers = true
 		x.only(forward, http.MethodPost)
 	default:
 		forward() // documents and a model's own handlers, with any method

@@ -45,6 +45,7 @@ func (x *exchange) unlisted() {
 // "/v2/…".
 func (x *exchange) complete(path string) {
 	x.setOperation(path)
+	x.infers = true
 	for _, enc := range x.r.Header["Content-Encoding"] {
 		if enc != "" && enc != "identity" {
 			x.fail(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Encoding %q: send the body uncompressed, so that its model can be read", enc))
@@ -121,6 +122,7 @@ func (x *exchange) predict(nameVerb string) {
 	if !x.setModel(name) {
 		return
 	}
+	x.infers = true
 	x.forwardPath("/v1/models/", name, verb)
 }
 

@@ -97,7 +97,7 @@ func (x *exchange) prefillFirst() {
 		case err != nil:
 			outcome = prefillFailed
 			x.gw.log.Warn("prefill failed: the decode replica computes the prompt", x.attrs("prefill", to, "error", err)...)
-			x.grant.Prefilled(err)
+			x.grant.Prefilled(lost(err))
 		default:
 			params = found
 			x.grant.Prefilled(nil)

@@ -61,7 +61,7 @@ func (x *exchange) blame(err error) error {
 	}
 	var failed *prefillError
 	if errors.As(context.Cause(x.pair.ctx), &failed) {
-		x.grant.Prefilled(failed.err)
+		x.grant.Prefilled(lost(failed.err))
 		return dispatch.Unsent(failed)
 	}
 	return err

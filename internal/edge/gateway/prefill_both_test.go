@@ -115,7 +115,7 @@ func TestPrefillBothFails(t *testing.T) {
 	asked := make(chan bootstrap, 100)
 	var broken atomic.Int32
 	r := newRig(t, func(_ *Config, d *dispatch.Config) {
-		d.Suspicion, d.MaxSuspicion = 10*time.Millisecond, 10*time.Millisecond
+		d.Breaker.LostRest, d.Breaker.MaxLostRest = 10*time.Millisecond, 10*time.Millisecond
 	})
 	breaks := replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
 		broken.Add(1)

@@ -152,7 +152,7 @@ func TestPrefillFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, func(cfg *Config, d *dispatch.Config) {
 				cfg.PrefillTimeout = 300 * time.Millisecond
-				d.Suspicion, d.MaxSuspicion = time.Hour, time.Hour
+				d.Breaker.LostRest, d.Breaker.MaxLostRest = time.Hour, time.Hour
 			})
 			var asked atomic.Int32
 			prefill := closedPort(t)

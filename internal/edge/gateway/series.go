@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -68,7 +69,11 @@ func (m *metrics) observe(x *exchange, u openai.Usage, known bool, now time.Time
 	if x.seen.operation != "" {
 		model = m.model(x.service, x.model, now)
 	}
-	s := m.series(kind{x.service, model, x.seen.operation, x.surface.provider(), x.code, known})
+	code := x.code
+	if x.seen.cut != "" { // what was sent before is no success
+		code = http.StatusBadGateway
+	}
+	s := m.series(kind{x.service, model, x.seen.operation, x.surface.provider(), code, known})
 	took := now.Sub(x.seen.begun).Seconds()
 	s.requests.Inc()
 	s.seconds.Observe(took)

@@ -110,8 +110,8 @@ func (x *exchange) endSpans(u openai.Usage, known bool) {
 			attribute.Int64("gen_ai.usage.output_tokens", u.CompletionTokens),
 			attribute.Int64("gen_ai.usage.cache_read.input_tokens", u.CachedTokens))
 	}
-	if x.code >= 500 {
-		s.server.SetStatus(codes.Error, "")
+	if x.code >= 500 || x.seen.cut != "" {
+		s.server.SetStatus(codes.Error, x.seen.cut)
 	}
 	s.server.SetAttributes(attrs...)
 	s.server.End()

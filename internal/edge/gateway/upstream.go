@@ -89,7 +89,7 @@ func (d *direct) post(x *exchange, address string, body []byte, limit time.Durat
 	return func(ctx context.Context) (incoming, error) {
 		resp, err := d.client.Do(ctx, q)
 		if err != nil {
-			return incoming{}, slow(err)
+			return incoming{}, unsent(slow(err))
 		}
 		return answered(resp), nil
 	}

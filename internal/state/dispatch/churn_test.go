@@ -36,7 +36,7 @@ func (c *census) enter(address string) func() {
 func TestChurn(t *testing.T) {
 	const limit, requests = 3, 1000
 	d, _ := start(t, func(c *Config) {
-		c.Suspicion, c.MaxSuspicion, c.MaxQueue = time.Millisecond, 4*time.Millisecond, 2*requests
+		c.Breaker.LostRest, c.Breaker.MaxLostRest, c.MaxQueue = time.Millisecond, 4*time.Millisecond, 2*requests
 	})
 	d.SetPool(pool1(limit))
 	seen := &census{limit: limit}

@@ -21,6 +21,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
@@ -47,9 +48,9 @@ type Config struct {
 	// WakeTimeout bounds one call of Demand.Wake, WakeRetry is the time until
 	// the next while nothing starts.
 	WakeTimeout, WakeRetry time.Duration
-	// Suspicion is how long a replica that failed a request gets no other; it
-	// doubles with every failure in a row up to MaxSuspicion.
-	Suspicion, MaxSuspicion time.Duration
+	// Breaker says when a replica gets no requests for what became of those it
+	// had.
+	Breaker breaker.Config
 	// Asked is told of every request's pool, before a replica is picked; nil
 	// tells nobody. It must not block.
 	Asked func(pool routing.Ref)
@@ -71,8 +72,7 @@ func DefaultConfig() Config {
 		ReportEvery:   time.Second,
 		WakeTimeout:   30 * time.Second,
 		WakeRetry:     2 * time.Second,
-		Suspicion:     100 * time.Millisecond,
-		MaxSuspicion:  2 * time.Second,
+		Breaker:       breaker.DefaultConfig(),
 	}
 }
 
@@ -93,15 +93,14 @@ func (c Config) Validate() error {
 	positive("ReportEvery", int64(c.ReportEvery))
 	positive("WakeTimeout", int64(c.WakeTimeout))
 	positive("WakeRetry", int64(c.WakeRetry))
-	positive("Suspicion", int64(c.Suspicion))
+	if err := c.Breaker.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("dispatch: Breaker: %w", err))
+	}
 	if !(c.RetryRatio >= 0 && c.RetryRate >= 0) {
 		errs = append(errs, fmt.Errorf("dispatch: RetryRatio (%v) and RetryRate (%v) must be 0 or more", c.RetryRatio, c.RetryRate))
 	}
 	if c.PrefillTokens < 0 {
 		errs = append(errs, fmt.Errorf("dispatch: PrefillTokens must be 0 or more, is %d", c.PrefillTokens))
-	}
-	if c.MaxSuspicion < c.Suspicion {
-		errs = append(errs, fmt.Errorf("dispatch: MaxSuspicion (%v) must not be less than Suspicion (%v)", c.MaxSuspicion, c.Suspicion))
 	}
 	return errors.Join(errs...)
 }

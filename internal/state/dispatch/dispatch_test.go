@@ -325,7 +325,7 @@ func TestRetry(t *testing.T) {
 			t.Fatalf("retry: %v on %s", err, g.Replica())
 		}
 		if h := mustAdmit(t, d); h.Replica() != "b" {
-			t.Errorf("picked %s, want b: a is suspect", h.Replica())
+			t.Errorf("picked %s, want b: a has just failed", h.Replica())
 		} else {
 			h.Done(Outcome{})
 		}
@@ -350,8 +350,10 @@ func TestRetry(t *testing.T) {
 		if g.Waited() == 0 {
 			t.Error("it did not wait")
 		}
-		if err := g.Retry(t.Context(), Unsent(boom)); err == nil || !strings.Contains(err.Error(), "3 tries") {
-			t.Errorf("fourth try: %v", err)
+		for range 5 { // what was never sent may be tried again
+			if err := g.Retry(t.Context(), Unsent(boom)); err != nil {
+				t.Fatalf("waiting retry: %v", err)
+			}
 		}
 		g.Done(Outcome{})
 		balance(t, d, 0, 0, 3)

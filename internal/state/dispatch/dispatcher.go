@@ -296,7 +296,7 @@ func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 // grant describes a request to its pool. Prompts are hashed here, without a
 // lock.
 func (p *pool) grant(r *Request, t route.Target) *Grant {
-	g := &Grant{pool: p, named: t.Named, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline}
+	g := &Grant{pool: p, named: t.Named, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline, idempotent: r.Idempotent}
 	g.waiter.Priority, g.waiter.Fairness, g.waiter.Bytes, g.waiter.Owner = t.Priority, r.FairnessID, max(0, r.Bytes), g
 	if !t.Named {
 		g.adapter = t.Model
@@ -348,15 +348,6 @@ func (d *Dispatcher) SetLoad(replicaID string, l *replica.Load) {
 	}
 	e.said.Store(&said{load: l, inFlight: int(e.inFlight.Load())})
 	e.offer()
-}
-
-// suspect gives an endpoint that failed no requests for a while.
-func (d *Dispatcher) suspect(e *endpoint) {
-	round, after := e.fail(&d.cfg)
-	d.clock.AfterFunc(after, func() {
-		e.clear(round)
-		e.offer()
-	})
 }
 
 // InFlight is how many requests a replica works on.

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 )
@@ -21,19 +20,13 @@ type endpoint struct {
 	said   atomic.Pointer[said]
 	// draining stays set: a replica that drains never comes back.
 	draining atomic.Bool
-	// suspect: it has just failed a request and gets no other. It is ended by
-	// a timer and not by comparing times, so that a clock that jumps cannot
-	// keep an endpoint out.
-	suspect atomic.Bool
-	// failures counts failed requests since the last answer.
-	failures atomic.Int32
+	breaker  circuit
 	// pools are those that list it. The slice is replaced, not changed.
 	pools atomic.Pointer[[]*pool]
 	turn  atomic.Uint32 // which pool is offered a freed place first
 
-	mu    sync.Mutex
-	round uint64        // of suspicion
-	idle  chan struct{} // closed when inFlight falls to 0; nil when nobody waits
+	mu   sync.Mutex
+	idle chan struct{} // closed when inFlight falls to 0; nil when nobody waits
 }
 
 // said is what an endpoint has said of itself.
@@ -93,39 +86,6 @@ func (e *endpoint) drain() <-chan struct{} {
 	}
 	e.idle = idle
 	return idle
-}
-
-// fail notes a failure; the endpoint gets no requests until round is cleared,
-// which is due after the time returned.
-func (e *endpoint) fail(c *Config) (round uint64, after time.Duration) {
-	n := e.failures.Add(1)
-	after = c.MaxSuspicion
-	if n < 16 {
-		after = min(after, c.Suspicion<<(n-1))
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.round++
-	e.suspect.Store(true)
-	return e.round, after
-}
-
-// clear ends the suspicion of a round, unless another has begun.
-func (e *endpoint) clear(round uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.round == round {
-		e.suspect.Store(false)
-	}
-}
-
-// renew gives a process that has just become ready a clean record.
-func (e *endpoint) renew() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.round++
-	e.failures.Store(0)
-	e.suspect.Store(false)
 }
 
 // listed are the pools that list the endpoint.

@@ -48,10 +48,25 @@ type unsentError struct{ error }
 func (e unsentError) Unwrap() error { return e.error }
 
 // Unsent marks err as a failure before anything of the request reached the
-// replica. Such a request may wait for a replica that works; one that was sent
-// moves only to a replica that is ready now, since it may be what broke the
-// first.
+// replica. Such a request may wait for a replica that works, and how often it is
+// tried has no bound but its deadline; one that was sent moves only to a replica
+// that is ready now, since it may be what broke the first.
 func Unsent(err error) error { return unsentError{err} }
+
+// lostError marks a failure that may be the end of the replica's process.
+type lostError struct{ error }
+
+func (e lostError) Unwrap() error { return e.error }
+
+// Lost marks err as a connection that ended, after the request was sent, as it
+// does when the replica's process ends. Where a replica can be started in its
+// place, the request may wait for it, once: it may be what ended the first.
+func Lost(err error) error { return lostError{err} }
+
+func isLost(err error) bool {
+	var l lostError
+	return errors.As(err, &l)
+}
 
 // IsUnsent says whether err is marked so.
 func IsUnsent(err error) bool {

@@ -133,7 +133,7 @@ func (s *side) first(g *Grant, tried []*endpoint, now time.Time) *slot {
 	s.input(g, tried, now)
 	for _, a := range g.subset {
 		x := s.find(a)
-		if x == nil || !x.serves() || x.e.suspect.Load() || slices.Contains(tried, x.e) || !x.e.enter(x.limit) {
+		if x == nil || !x.serves() || !x.e.breaker.passes() || slices.Contains(tried, x.e) || !s.d.claim(x.e, x.limit) {
 			continue
 		}
 		s.choice.Slot, s.choice.Uncached = x.n, g.tokens

@@ -37,7 +37,7 @@ var silent asker = func(context.Context, func(string) bool) ([]string, error) { 
 // asked is a request to the pool whose picker is asked.
 func asked(by asker) Request {
 	r := toBoth
-	r.Asker = by
+	r.Asker, r.Idempotent = by, true
 	return r
 }
 

@@ -3,10 +3,12 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/decide/admission"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
@@ -18,12 +20,14 @@ type Grant struct {
 	named   bool
 	ordered bool // subset is a picker's choice, the best first
 	open    bool // that may be passed over if it is no use
-	model   string
-	adapter string
-	session string
-	subset  []string
-	tokens  int64 // of the prompt, estimated
-	hash    *hashes
+	// idempotent: it may be sent any number of times.
+	idempotent bool
+	model      string
+	adapter    string
+	session    string
+	subset     []string
+	tokens     int64 // of the prompt, estimated
+	hash       *hashes
 
 	// Guarded by the pool's mutex while the request waits.
 	waiter   admission.Waiter
@@ -44,6 +48,11 @@ type Grant struct {
 	beforeIn string // its gRPC address
 	waited   time.Duration
 	tried    []*endpoint // that failed it
+	sent     int         // how many of them were sent it
+	lost     int         // how many of those ended the connection
+	held     int         // leading blocks of the prompt that the replica had before
+	judged   bool        // the replica's answer has been
+	failure  error       // of the last try
 	answered bool        // the first byte is here
 }
 
@@ -109,11 +118,11 @@ func (g *Grant) Named() bool { return g.named }
 // Waited is how long the request has waited for a place, in all.
 func (g *Grant) Waited() time.Duration { return g.waited }
 
-// Retry gives the failed replica back, avoids it for a while, and moves the
-// request to another. failed is what went wrong; if it is marked Unsent and no
-// other replica is ready, the request waits for one as in Admit. The error is
-// an *Error or the context's; the grant then holds no place, and Done is still
-// to be called.
+// Retry gives the failed replica back, tells its breaker, and moves the request
+// to another. failed is what went wrong; if it is marked Unsent, or Lost for the
+// first time, and no other replica is ready, the request waits for one as in
+// Admit. The error is an *Error or the context's; the grant then holds no place,
+// and Done is still to be called.
 func (g *Grant) Retry(ctx context.Context, failed error) error {
 	p := g.pool
 	p.mu.Lock()
@@ -123,7 +132,10 @@ func (g *Grant) Retry(ctx context.Context, failed error) error {
 	}
 	now := p.d.clock.Now()
 	last := g.at.e
-	p.d.suspect(last)
+	g.failure = failed
+	g.count(failed)
+	p.unlearn(g, 0)
+	p.observe(&p.main, g.at, breaker.Lost, 0)
 	freed := p.release(g)
 	p.advance(g, queued, now)
 	g.tried = append(g.tried, last)
@@ -141,7 +153,7 @@ func (g *Grant) Retry(ctx context.Context, failed error) error {
 			return nil
 		}
 	}
-	if err == nil && !IsUnsent(failed) {
+	if err == nil && !p.mayWait(g, failed) {
 		err = p.unavailable(fmt.Sprintf("replica %s failed before it answered and no other is ready: %v", last.id, failed), failed)
 	}
 	if err != nil {
@@ -158,15 +170,30 @@ func (g *Grant) Retry(ctx context.Context, failed error) error {
 	return p.wait(ctx, g)
 }
 
-// mayRetry says why the request may not be sent once more.
+// count notes a failure of a replica that was sent the request.
+func (g *Grant) count(failed error) {
+	if !IsUnsent(failed) {
+		g.sent++
+	}
+	if isLost(failed) {
+		g.lost++
+	}
+}
+
+// mayRetry says why the request may not be sent once more. One that was not
+// sent costs nobody anything.
 func (p *pool) mayRetry(ctx context.Context, g *Grant, last *endpoint, failed error, now time.Time) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case p.closed != "":
 		return p.unavailable(p.closed, failed)
-	case len(g.tried) >= p.d.cfg.MaxTries:
-		return p.unavailable(fmt.Sprintf("%d tries failed, the last on replica %s: %v", len(g.tried), last.id, failed), failed)
+	case g.lost >= maxLost:
+		return p.unavailable(fmt.Sprintf("the connection ended %d times when a replica was sent the request, the last time that of %s, so it is sent to no other: %v",
+			g.lost, last.id, failed), failed)
+	case g.sent >= p.sends(g):
+		return p.unavailable(fmt.Sprintf("%d tries failed, the last on replica %s: %v", g.sent, last.id, failed), failed)
+	case IsUnsent(failed):
 	case !p.budget.Take(now):
 		p.counts.RetriesRefused++
 		return p.unavailable(fmt.Sprintf("replica %s failed before it answered, and too many of the pool's requests have been sent again of late: %v",
@@ -174,6 +201,17 @@ func (p *pool) mayRetry(ctx context.Context, g *Grant, last *endpoint, failed er
 	}
 	p.counts.Retries++
 	return nil
+}
+
+// mayWait reports whether g, which no replica can take now, may wait for one
+// after failed: one can be started, or there is one that was not tried.
+func (p *pool) mayWait(g *Grant, failed error) bool {
+	if !IsUnsent(failed) && !isLost(failed) {
+		return false
+	}
+	return p.starter != nil || slices.ContainsFunc(p.main.slots, func(x *slot) bool {
+		return x != nil && x.serves() && !slices.Contains(g.tried, x.e)
+	})
 }
 
 // Prefilled says that the replica at Prefill has computed the prompt, or has
@@ -188,10 +226,11 @@ func (g *Grant) Prefilled(failed error) {
 	}
 	var f freed
 	if failed == nil {
-		y.e.failures.Store(0)
+		p.observe(&p.prefill, y, breaker.Answered, 0)
 		f[0] = p.unprefill(g)
 	} else {
-		p.d.suspect(y.e)
+		g.count(failed)
+		p.observe(&p.prefill, y, breaker.Lost, 0)
 		g.prefill = nil
 		y.e.tokens.Add(-g.uncached)
 		f[0] = p.drop(&p.prefill, y)
@@ -208,7 +247,7 @@ func (g *Grant) PrefillAgain() bool {
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
 	g.pairs++
-	if g.stage != running || g.answered || g.prefill != nil || g.pairs >= p.d.cfg.MaxTries {
+	if g.stage != running || g.answered || g.prefill != nil || g.pairs >= p.d.cfg.MaxTries || g.lost >= maxLost {
 		return false
 	}
 	if !p.budget.Take(now) {
@@ -223,20 +262,21 @@ func (g *Grant) PrefillAgain() bool {
 }
 
 // FirstByte says that the replica's answer has begun: from here on the request
-// belongs to this replica.
+// belongs to this replica. Unless Answered told otherwise, it does the work.
 func (g *Grant) FirstByte() {
 	g.answered = true
 	if g.at == nil {
 		return
 	}
-	if g.at.e.failures.Load() != 0 {
-		g.at.e.failures.Store(0)
-	}
-	if g.uncached == 0 && g.prefill == nil {
+	well := g.judged || g.at.e.breaker.well.Load()
+	if g.uncached == 0 && g.prefill == nil && well {
 		return
 	}
 	p := g.pool
 	p.mu.Lock()
+	if !well {
+		p.observe(&p.main, g.at, breaker.Answered, 0)
+	}
 	f := freed{p.unprefill(g)}
 	p.mu.Unlock()
 	f.offer()
@@ -255,7 +295,7 @@ func (g *Grant) Done(o Outcome) {
 	var freed freed
 	if g.at != nil {
 		if o.Failed != nil {
-			p.d.suspect(g.at.e)
+			p.observe(&p.main, g.at, breaker.Lost, 0)
 		}
 		freed = p.release(g)
 	}

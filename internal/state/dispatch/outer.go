@@ -47,7 +47,7 @@ func (g *Grant) Served(address string) {
 	now := p.d.clock.Now()
 	freed := p.release(g)
 	p.advance(g, queued, now)
-	p.main.choice.Uncached = 0
+	p.main.choice.Uncached, p.main.held = 0, 0
 	p.reserve(g, x, now)
 	p.pump(now)
 	p.mu.Unlock()

@@ -17,7 +17,7 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 		g.member = x.owner
 	}
 	g.at, g.replica, g.address, g.grpc, g.part = x, x.e.id, x.address, x.grpc, x.part
-	g.uncached = p.main.choice.Uncached
+	g.uncached, g.held, g.judged = p.main.choice.Uncached, p.main.held, false
 	x.e.tokens.Add(g.uncached)
 	p.precede(g, now)
 	p.main.refresh(x)

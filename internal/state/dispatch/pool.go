@@ -76,6 +76,7 @@ func newPool(d *Dispatcher, ref routing.Ref) *pool {
 	}
 	random := func(n uint32) uint32 { return uint32(d.random(int(n))) }
 	p.main.in.Random, p.prefill.in.Random = random, random
+	p.main.d, p.prefill.d = d, d
 	p.setPolicy(routing.Picker{})
 	return p
 }

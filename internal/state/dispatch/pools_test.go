@@ -8,6 +8,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 )
 
@@ -15,8 +16,8 @@ func TestConfigValidate(t *testing.T) {
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Error(err)
 	}
-	_, err := New(Config{Suspicion: 2, MaxSuspicion: 1}, &recorder{}, nil, nil)
-	for _, field := range []string{"MaxQueue", "MaxQueueBytes", "MaxWait", "MaxTries", "ReportEvery", "WakeTimeout", "WakeRetry", "MaxSuspicion"} {
+	_, err := New(Config{Breaker: breaker.Config{LostRest: 2, MaxLostRest: 1}}, &recorder{}, nil, nil)
+	for _, field := range []string{"MaxQueue", "MaxQueueBytes", "MaxWait", "MaxTries", "ReportEvery", "WakeTimeout", "WakeRetry", "MaxLostRest"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v lacks %s", err, field)
 		}

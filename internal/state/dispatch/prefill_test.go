@@ -63,7 +63,7 @@ func TestPrefillAndDecode(t *testing.T) {
 // do without have one for short prompts too.
 func TestPrefilled(t *testing.T) {
 	d, _ := start(t, func(c *Config) {
-		c.PrefillTokens, c.MaxTries, c.Suspicion, c.MaxSuspicion = 100, 3, time.Hour, time.Hour
+		c.PrefillTokens, c.MaxTries, c.Breaker.LostRest, c.Breaker.MaxLostRest = 100, 3, time.Hour, time.Hour
 	})
 	p := pool1(0, ready("e1", "e2", "d1")...)
 	p.Replicas[2].Role = service.RoleDecoder

@@ -244,7 +244,7 @@ func TestRetryBudget(t *testing.T) {
 		}
 		g.Done(Outcome{})
 		for _, id := range []string{"a", "b", "c"} { // as if none had failed
-			d.endpoints.get(id).renew()
+			d.endpoints.get(id).breaker.renew()
 		}
 		d.endpoints.get("a").offer()
 		d.SetPool(pool1(0, ready("a", "b", "c")...))

@@ -96,7 +96,7 @@ func (p *pool) ring() {
 	p.alarm = alarm{}
 	for w := p.queue.Due(now); w != nil; w = p.queue.Due(now) {
 		g := w.Owner.(*Grant)
-		p.end(g, p.overdue(w.Deadline.Sub(g.since)), now)
+		p.end(g, p.overdue(g, w.Deadline.Sub(g.since)), now)
 	}
 	p.pump(now)
 	p.setAlarm(now)
@@ -141,10 +141,14 @@ func (p *pool) end(g *Grant, why error, now time.Time) {
 
 // overdue says why a request has waited in vain: ErrBusy if there are replicas
 // that work, and others have had their places.
-func (p *pool) overdue(waited time.Duration) *Error {
-	err := p.unavailable(fmt.Sprintf("no replica took the request within %v: %s", waited.Round(time.Millisecond), p.obstacle()), p.waking.err)
+func (p *pool) overdue(g *Grant, waited time.Duration) *Error {
+	why := p.obstacle()
+	if g.failure != nil {
+		why += "; the last try: " + g.failure.Error()
+	}
+	err := p.unavailable(fmt.Sprintf("no replica took the request within %v: %s", waited.Round(time.Millisecond), why), p.waking.err)
 	for _, x := range p.main.slots {
-		if x != nil && x.serves() && !x.e.suspect.Load() {
+		if g.failure == nil && x != nil && x.serves() && x.e.breaker.passes() {
 			err.Kind, err.Cause = ErrBusy, nil
 		}
 	}

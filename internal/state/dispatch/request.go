@@ -52,6 +52,9 @@ type Request struct {
 	// Asker asks the pool's External picker, where it has one; nil: the
 	// dispatcher picks all the same.
 	Asker Asker
+	// Idempotent says that it makes no difference how often a replica does the
+	// request. Of others a failure after they were sent is repeated once.
+	Idempotent bool
 	// Deadline is when the request has no use any more; zero for never. It
 	// shortens the wait and nothing else.
 	Deadline time.Time

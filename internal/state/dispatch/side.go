@@ -11,6 +11,7 @@ import (
 // side is the endpoints of one role that a pool picks from. The pool's mutex
 // guards it.
 type side struct {
+	d      *Dispatcher
 	slots  []*slot        // by number, which is the picker's; nil where one is free
 	byID   map[string]int // slot numbers
 	shared []int          // slots whose endpoint other pools have too
@@ -34,6 +35,7 @@ type side struct {
 	// generation counts the changes of the slots; 0 is none's.
 	generation uint64
 	takers     picker.Set // that may be given a request that waits
+	held       int        // leading blocks of the last request that its endpoint held
 }
 
 // slot is an endpoint as its pool sees it.
@@ -41,6 +43,7 @@ type slot struct {
 	n       int
 	e       *endpoint
 	phase   replica.Phase
+	message string // of the replica
 	address string // "host:port" of its HTTP surface
 	grpc    string // "host:port" of its gRPC surface; "" when it has none
 	limit   int    // of requests in flight there, from all pools; 0 for none
@@ -135,13 +138,13 @@ func (s *side) recount() {
 // clean record and knows no prompts.
 func (s *side) update(x *slot, l listed) {
 	if l.Serving() && (x.phase != l.Phase || x.address != l.HTTP) {
-		x.e.renew()
+		x.e.breaker.renew()
 		s.in.Endpoints[x.n].Resident = nil
 		if s.index != nil {
 			s.index.Forget(x.n)
 		}
 	}
-	x.phase, x.address, x.grpc = l.Phase, l.HTTP, l.GRPC
+	x.phase, x.message, x.address, x.grpc = l.Phase, l.Message, l.HTTP, l.GRPC
 	x.limit, x.part, x.owner = l.limit, l.part, l.owner
 }
 
@@ -160,7 +163,7 @@ func (s *side) refresh(x *slot) {
 		ep.Name, ep.Hash = x.address, picker.NameHash(x.address)
 	}
 	ep.InFlight, ep.Tokens = n, x.e.tokens.Load()
-	ep.Open = x.serves() && !x.e.suspect.Load() && (x.limit == 0 || n < x.limit)
+	ep.Open = x.serves() && x.e.breaker.passes() && (x.limit == 0 || n < x.limit)
 	if now := x.e.said.Load(); now != x.said {
 		x.said = now
 		if l := now.load; l != nil && (ep.Load == nil || l.At.Sub(ep.Load.At) >= s.policy.Config().Stale) {
@@ -223,7 +226,7 @@ func (s *side) take(g *Grant, tried []*endpoint, now time.Time) (x *slot, droppe
 			return nil, false
 		}
 		x := s.slots[s.choice.Slot]
-		if x.e.enter(x.limit) {
+		if s.d.claim(x.e, x.limit) {
 			s.sent(g, x)
 			return x, false
 		}
@@ -261,8 +264,9 @@ func (s *side) input(g *Grant, tried []*endpoint, now time.Time) {
 
 // sent notes that g goes to x.
 func (s *side) sent(g *Grant, x *slot) {
+	s.held = 0
 	if s.index != nil && len(s.in.Blocks) > 0 {
-		s.index.Sent(x.n, s.in.Blocks)
+		s.held = s.index.Sent(x.n, s.in.Blocks)
 	}
 	if s.in.Adapter != "" {
 		s.resident(x.n).Used(s.in.Adapter)

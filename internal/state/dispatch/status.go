@@ -54,10 +54,12 @@ type Endpoint struct {
 	Limit    int              `json:"limit,omitempty"` // of InFlight; 0 for none
 	// Tokens are the uncached prompt tokens it has yet to compute.
 	Tokens int64 `json:"tokens"`
-	// Open says that a request may be sent there now, Suspect that it has just
-	// failed one.
-	Open    bool `json:"open"`
-	Suspect bool `json:"suspect,omitempty"`
+	// Open says that a request may be sent there now, Ejected why its circuit
+	// breaker lets none, or one, pass; "" when it lets all.
+	Open    bool   `json:"open"`
+	Ejected string `json:"ejected,omitempty"`
+	// Message says what an endpoint that is not ready waits for.
+	Message string `json:"message,omitempty"`
 	// Load is what it last said of itself; nil when it never did.
 	Load *replica.Load `json:"load,omitempty"`
 	// Blocks are those of prompts that it is taken to hold.
@@ -153,7 +155,7 @@ func (p *pool) list(out []Endpoint, seen map[string]bool) []Endpoint {
 			s.refresh(x)
 			ep := &s.in.Endpoints[n]
 			e := Endpoint{ID: x.e.id, Role: x.part.Entry, Phase: x.phase, Address: x.address, GRPC: x.grpc, Protocol: x.part.Protocol,
-				InFlight: ep.InFlight, Limit: x.limit, Tokens: ep.Tokens, Open: ep.Open, Suspect: x.e.suspect.Load(), Load: ep.Load}
+				InFlight: ep.InFlight, Limit: x.limit, Tokens: ep.Tokens, Open: ep.Open, Ejected: x.e.breaker.ejected(), Message: x.message, Load: ep.Load}
 			if !x.part.Shared {
 				e.Service = x.part.Key
 			}

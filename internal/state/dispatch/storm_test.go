@@ -34,7 +34,7 @@ func (j *jumpy) Now() time.Time { return time.Now().Add(time.Duration(j.offset.L
 func TestStorm(t *testing.T) {
 	const limit, requests = 3, 2000
 	cfg := DefaultConfig()
-	cfg.Suspicion, cfg.MaxSuspicion, cfg.MaxQueue, cfg.WakeRetry = time.Millisecond, 4*time.Millisecond, 300, 5*time.Millisecond
+	cfg.Breaker.LostRest, cfg.Breaker.MaxLostRest, cfg.MaxQueue, cfg.WakeRetry = time.Millisecond, 4*time.Millisecond, 300, 5*time.Millisecond
 	cfg.RetryRate, cfg.HoldAt, cfg.ReportEvery = 1e6, 2, 5*time.Millisecond
 	clock := &jumpy{}
 	d, err := New(cfg, &recorder{}, clock, nil)

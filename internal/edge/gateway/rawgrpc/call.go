@@ -13,7 +13,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
@@ -44,6 +46,7 @@ type call struct {
 	sent             int64
 	tries            int
 	retried          string // why the last try that failed did
+	broke            string // why the replica broke off its answer
 	span             trace.Span
 }
 
@@ -83,7 +86,8 @@ func (c *call) enter() (err error) {
 func (c *call) query(size int) dispatch.Request {
 	get := func(name string) string { return first(c.md[strings.ToLower(name)]) }
 	q := dispatch.Request{Host: c.host, Path: c.method, Method: http.MethodPost, Header: get, Model: c.model, Bytes: int64(size),
-		Objective: get(keyObjective), FairnessID: get(keyFairness)}
+		Idempotent: c.method == oip.GRPCInferenceService_ModelMetadata_FullMethodName,
+		Objective:  get(keyObjective), FairnessID: get(keyFairness)}
 	if name := c.server.cfg.SessionKey; name != "" {
 		q.Session = get(name)
 	}
@@ -186,6 +190,24 @@ func (c *call) elsewhere(failed error) error {
 	return nil
 }
 
+// errMoved says that the call holds a place on another replica, which is to be
+// asked in the place of one that answered.
+var errMoved = errors.New("the call was moved to another replica")
+
+// better tells the dispatcher of a replica's status that did not do the work,
+// and reports whether another replica is to be asked in place of passing it on,
+// which replayable says is possible.
+func (c *call) better(err error, trailer metadata.MD, replayable bool) bool {
+	replica := c.grant.Replica()
+	moved := c.grant.Answered(dispatch.Answer{Result: resultOf(status.Code(err)), RetryAfter: breaker.RetryAfter(first(trailer[keyRetryAfter]), time.Now()),
+		Again: replayable})
+	if moved {
+		c.retried = replica + " answered " + status.Code(err).String()
+		c.server.log.Warn("replica failed: the call is sent to another", c.attrs("error", c.retried)...)
+	}
+	return moved
+}
+
 // late is the status of a call whose replica did not begin its answer in time.
 func (c *call) late() error {
 	limit := c.server.cfg.AnswerTimeout
@@ -198,7 +220,7 @@ func (c *call) late() error {
 func (c *call) logged(err error) gateway.Entry {
 	e := gateway.Entry{Time: c.begun, Request: c.id, Trace: c.traceID(), Key: c.pass.Key(), Client: c.address, Method: "gRPC", Path: c.method, Model: c.model,
 		Service: c.service, Status: httpStatus(status.Code(err)), Duration: time.Since(c.begun),
-		Received: c.received.Load(), Sent: c.sent, Tries: c.tries, Retried: c.retried}
+		Received: c.received.Load(), Sent: c.sent, Tries: c.tries, Retried: c.retried, Cut: c.broke}
 	if c.grant != nil {
 		e.Replica, e.Queued = c.grant.Replica(), c.grant.Waited()
 	}

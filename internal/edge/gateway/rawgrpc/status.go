@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
@@ -100,6 +101,20 @@ func httpStatus(code codes.Code) int {
 	}
 }
 
+// resultOf is what a replica's own status says of it.
+func resultOf(code codes.Code) breaker.Result {
+	switch code {
+	case codes.Unavailable, codes.ResourceExhausted:
+		return breaker.Busy
+	case codes.Unauthenticated, codes.PermissionDenied, codes.NotFound:
+		return breaker.Refused
+	case codes.Internal, codes.Unknown, codes.DataLoss:
+		return breaker.Failed
+	default:
+		return breaker.Answered
+	}
+}
+
 // full is the answer when the budget has no room.
 func full() (metadata.MD, error) {
 	return metadata.Pairs(keyRetryAfter, "1"), errorf(codes.ResourceExhausted, "the gateway holds as many bytes of messages as it may")
@@ -125,6 +140,9 @@ func upstreamError(err error, header, trailer metadata.MD, p *peer.Peer) (failed
 	failed = errors.New(status.Convert(err).Message())
 	if p.Addr == nil { // no connection was found for it
 		return dispatch.Unsent(failed)
+	}
+	if code == codes.Unavailable { // the connection has ended
+		return dispatch.Lost(failed)
 	}
 	return failed
 }

@@ -57,7 +57,10 @@ func (c *call) stream(stream grpc.ServerStream, in *inbound) error {
 	}
 	for {
 		failed, err := c.relay(stream, in)
-		if failed == nil {
+		switch {
+		case errors.Is(err, errMoved):
+			continue
+		case failed == nil:
 			return err
 		}
 		if err := c.elsewhere(failed); err != nil {
@@ -147,6 +150,9 @@ func (c *call) broken(ctx context.Context, stream grpc.ServerStream, in *inbound
 		return nil, errorf(codes.Unavailable, "the replica failed and the stream's requests, over %d bytes, cannot be sent again: %v",
 			c.server.cfg.MaxMessageBytes, failed)
 	}
+	if c.better(cause, trailer, in.replayable()) {
+		return nil, errMoved
+	}
 	c.answering()
 	_ = stream.SetHeader(c.header(header)) // fails only for a client that is gone
 	stream.SetTrailer(passed(trailer))
@@ -167,6 +173,7 @@ func (c *call) cut(ctx context.Context, stream grpc.ServerStream, in *inbound, o
 	if len(trailer) == 0 && status.Code(cause) == codes.Unavailable {
 		c.server.log.Warn("replica failed within its answer", c.attrs("error", cause)...)
 		c.server.metrics.cut(c.service)
+		c.broke = cause.Error()
 		c.grant.Done(dispatch.Outcome{Failed: cause})
 		return errorf(codes.Unavailable, "the replica failed within its answer: %s", status.Convert(cause).Message())
 	}

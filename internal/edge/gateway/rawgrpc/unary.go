@@ -2,6 +2,7 @@ package rawgrpc
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -70,7 +71,10 @@ func (c *call) unary(decode func(any) error) (*answer, error) {
 	}
 	for {
 		a, failed, err := c.try(request)
-		if failed == nil {
+		switch {
+		case errors.Is(err, errMoved):
+			continue
+		case failed == nil:
 			return a, err
 		}
 		if err := c.elsewhere(failed); err != nil {
@@ -80,7 +84,8 @@ func (c *call) unary(decode func(any) error) (*answer, error) {
 }
 
 // try sends the request to the granted replica once. failed says that the
-// replica failed; else a and err are the answer.
+// replica failed, errMoved that another is to be asked; else a and err are the
+// answer.
 func (c *call) try(request *frame) (a *answer, failed, err error) {
 	up, err := c.replica()
 	if err != nil {
@@ -104,6 +109,9 @@ func (c *call) try(request *frame) (a *answer, failed, err error) {
 		}
 		if failed := upstreamError(err, header, trailer, &p); failed != nil {
 			return nil, failed, nil
+		}
+		if c.better(err, trailer, true) {
+			return nil, nil, errMoved
 		}
 	}
 	c.answering()

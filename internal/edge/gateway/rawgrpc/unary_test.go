@@ -116,7 +116,7 @@ func TestStatusPasses(t *testing.T) {
 			return nil, refusal.Err()
 		}
 	})
-	r.d.SetPool(pool("iris", f.address, startFake(t, nil).address))
+	r.d.SetPool(pool("iris", f.address))
 	var trailer metadata.MD
 	_, err = r.ModelInfer(t.Context(), request("iris"), grpc.Trailer(&trailer))
 	if !proto.Equal(status.Convert(err).Proto(), refusal.Proto()) {
@@ -124,6 +124,49 @@ func TestStatusPasses(t *testing.T) {
 	}
 	if f.calls.Load() != 1 || first(trailer["t"]) != "1" {
 		t.Errorf("%d calls, trailer %v", f.calls.Load(), trailer)
+	}
+}
+
+// TestFailingReplicaIsReplaced: a status that says the replica failed, or has no
+// room, is not the call's while another replica can take it, and the replica
+// loses its traffic; a stream's is no other.
+func TestFailingReplicaIsReplaced(t *testing.T) {
+	for _, code := range []codes.Code{codes.Internal, codes.Unknown, codes.Unavailable, codes.ResourceExhausted} {
+		r := newRig(t, nil)
+		f := startFake(t, func(f *fake) {
+			f.infer = func(ctx context.Context, _ *oip.ModelInferRequest) (*oip.ModelInferResponse, error) {
+				_ = grpc.SetTrailer(ctx, metadata.Pairs("t", "1"))
+				return nil, status.Error(code, "broken")
+			}
+			f.stream = func(s grpc.BidiStreamingServer[oip.ModelInferRequest, oip.ModelInferResponse]) error {
+				s.SetTrailer(metadata.Pairs("t", "1"))
+				return status.Error(code, "broken")
+			}
+		})
+		well := startFake(t, nil)
+		r.d.SetPool(pool("iris", f.address, well.address))
+		for range 10 {
+			if _, err := r.ModelInfer(t.Context(), request("iris")); err != nil {
+				t.Errorf("%v: %v", code, err)
+			}
+		}
+		if n := f.calls.Load(); n < 1 || n > 3 {
+			t.Errorf("%v: %d calls came to the failing replica", code, n)
+		}
+		r = newRig(t, nil)
+		r.d.SetPool(pool("iris", f.address, well.address))
+		for range 4 {
+			s, err := r.ModelStreamInfer(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err = s.Send(request("iris")); err == nil {
+				err = s.CloseSend()
+			}
+			if _, failed := s.Recv(); err != nil || failed != nil {
+				t.Errorf("stream, %v: %v %v", code, err, failed)
+			}
+		}
 	}
 }
 
@@ -278,10 +321,10 @@ func TestRetry(t *testing.T) {
 		}
 	})
 	t.Run("unsent and alone", func(t *testing.T) {
-		r := newRig(t, func(_ *Config, d *dispatch.Config) { d.MaxTries = 2 })
+		r := newRig(t, func(_ *Config, d *dispatch.Config) { d.MaxWait = time.Second })
 		r.d.SetPool(pool("iris", gone))
 		_, err := r.ModelInfer(t.Context(), request("iris"))
-		want(t, err, codes.Unavailable, "2 tries failed", "connection refused")
+		want(t, err, codes.Unavailable, "no replica took the request within", "connection refused")
 	})
 	t.Run("killed", func(t *testing.T) {
 		r := newRig(t, nil)
@@ -303,8 +346,8 @@ func TestRetry(t *testing.T) {
 			t.Errorf("%v, %d and %d calls", err, dying.calls.Load(), f.calls.Load())
 		}
 	})
-	t.Run("killed and alone", func(t *testing.T) {
-		r := newRig(t, nil)
+	t.Run("killed and alone", func(t *testing.T) { // it waits for the restart
+		r := newRig(t, func(_ *Config, d *dispatch.Config) { d.MaxWait = time.Second })
 		dying := startFake(t, func(f *fake) {
 			f.infer = func(ctx context.Context, _ *oip.ModelInferRequest) (*oip.ModelInferResponse, error) {
 				go f.server.Stop()
@@ -314,7 +357,7 @@ func TestRetry(t *testing.T) {
 		})
 		r.d.SetPool(pool("iris", dying.address))
 		_, err := r.ModelInfer(t.Context(), request("iris"))
-		want(t, err, codes.Unavailable, "failed before it answered and no other is ready")
+		want(t, err, codes.Unavailable, "no replica took the request within")
 	})
 }
 

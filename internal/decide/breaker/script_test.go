@@ -1,0 +1,215 @@
+package breaker
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+// TestScripts runs the scripts of testdata/*.txt: commands, each followed by
+// the indented decision it must have.
+//
+//	pool N                       N endpoints, named 1 to N, begin anew
+//	ENDPOINT RESULT [xN] [after=DURATION]
+//	         RESULT is a status code, or lost; after is its Retry-After
+//	wait DURATION                ejections that are over by then end
+//
+// A decision is the endpoint's state and, where it is ejected, for how long.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := runScript(t, string(text))
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			want := strings.Split(string(text), "\n")
+			for i, line := range strings.Split(got, "\n") {
+				if i >= len(want) || line != want[i] {
+					t.Fatalf("%s:%d: got %q", file, i+1, line)
+				}
+			}
+		})
+	}
+}
+
+type script struct {
+	t        *testing.T
+	now      time.Duration
+	circuits []Circuit
+	until    []time.Duration // of the ejection
+}
+
+func runScript(t *testing.T, text string) string {
+	s := &script{t: t}
+	var b strings.Builder
+	for _, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
+		if strings.HasPrefix(line, "  ") {
+			continue
+		}
+		b.WriteString(line + "\n")
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0] == "#" {
+			continue
+		}
+		if said := s.do(words); said != "" {
+			b.WriteString("  " + said + "\n")
+		}
+	}
+	return b.String()
+}
+
+func (s *script) do(words []string) string {
+	switch words[0] {
+	case "pool":
+		n := s.number(words[1])
+		s.now, s.circuits, s.until = 0, make([]Circuit, n), make([]time.Duration, n)
+		return ""
+	case "wait":
+		s.now += s.duration(words[1])
+		var back []string
+		for i, c := range s.circuits {
+			if c.State == Open && s.until[i] <= s.now {
+				s.circuits[i] = c.Rested()
+				back = append(back, fmt.Sprintf("%d: %v", i+1, s.circuits[i].State))
+			}
+		}
+		return strings.Join(back, ", ")
+	}
+	i := s.number(words[0]) - 1
+	r, times, asked := Lost, 1, time.Duration(0)
+	if words[1] != "lost" {
+		r = OfStatus(s.number(words[1]))
+	}
+	for _, w := range words[2:] {
+		if n, ok := strings.CutPrefix(w, "x"); ok {
+			times = s.number(n)
+		} else {
+			asked = s.duration(strings.TrimPrefix(w, "after="))
+		}
+	}
+	var last time.Duration
+	for range times {
+		next, rest := s.circuits[i].After(r, asked, s.peers(i), DefaultConfig())
+		if s.circuits[i] = next; rest > 0 {
+			s.until[i], last = s.now+rest, rest
+		}
+	}
+	c := s.circuits[i]
+	said := c.State.String()
+	if last > 0 {
+		said += fmt.Sprintf(" for %v", last)
+	}
+	if c.Failures > 0 {
+		said += fmt.Sprintf(", %d failures", c.Failures)
+	}
+	return said
+}
+
+func (s *script) peers(self int) Peers {
+	p := Peers{Serving: len(s.circuits)}
+	for i, c := range s.circuits {
+		if i == self {
+			continue
+		}
+		if c.State != Closed {
+			p.Ejected++
+		}
+		switch {
+		case c.Refuses():
+			p.Refusing++
+		case c.Heard:
+			p.Answering++
+		}
+	}
+	return p
+}
+
+func (s *script) number(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+func (s *script) duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return d
+}
+
+func TestConfigValidate(t *testing.T) {
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	err := Config{Rest: 2, MaxRest: 1, Failures: -1}.Validate()
+	for _, want := range []string{"Failures", "MaxRest (1ns)", "LostRest", "BusyRest", "Forgive", "Trial"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v lacks %s", err, want)
+		}
+	}
+}
+
+// FuzzCircuit: whatever happens, ejections stay within their bounds, an answer
+// closes a circuit on trial, and no more than half of a pool is ejected for its
+// answers.
+func FuzzCircuit(f *testing.F) {
+	f.Add([]byte{3, 0, 3, 0, 3, 0, 3})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		cfg := DefaultConfig()
+		s := &script{t: t, circuits: make([]Circuit, 4)}
+		for _, b := range in {
+			i, r := int(b>>3)%4, Result(b%8)
+			before := s.circuits[i]
+			if r > Lost {
+				s.circuits[i] = before.Rested()
+				continue
+			}
+			p := s.peers(i)
+			c, rest := before.After(r, time.Duration(b)*time.Second, p, cfg)
+			s.circuits[i] = c
+			switch {
+			case rest < 0 || rest > cfg.MaxRest:
+				t.Fatalf("%v", rest)
+			case rest > 0 && (before.State == Open || c.State != Open):
+				t.Fatalf("%+v after %v of %+v for %v", c, r, before, rest)
+			case rest > 0 && r != Lost && 2*(p.Ejected+1) > p.Serving:
+				t.Fatalf("%d of %d ejected, and one more", p.Ejected, p.Serving)
+			case r == Answered && before.State == Trial && c.State != Closed:
+				t.Fatalf("%+v after an answer on trial", c)
+			}
+		}
+	})
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	for v, want := range map[string]time.Duration{
+		"": 0, "x": 0, "-1": 0, "0": 0, " 7 ": 7 * time.Second, "1.5": 0, "4000000000": maxRetryAfter, "99999999999": 0,
+		"Fri, 01 May 2026 12:00:30 GMT": 30 * time.Second, "Fri, 01 May 2026 11:00:00 GMT": 0, "Fri, 01 May 2037 11:00:00 GMT": maxRetryAfter,
+	} {
+		if got := RetryAfter(v, now); got != want {
+			t.Errorf("%q: %v, want %v", v, got, want)
+		}
+	}
+}

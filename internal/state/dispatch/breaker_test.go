@@ -1,0 +1,242 @@
+package dispatch
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
+)
+
+// ask admits one request and ends it as the endpoint it came to does: bad
+// answers at once, the others after a while.
+func ask(t *testing.T, d *Dispatcher, bad string, a Answer, prompt string) (replica string, moved bool) {
+	t.Helper()
+	r := Request{Model: "iris"}
+	if prompt != "" {
+		r.Prompt = [][]byte{[]byte(prompt)}
+	}
+	g := grantOf(t, d, r)
+	defer g.Done(Outcome{})
+	replica = g.Replica()
+	if replica == bad {
+		moved = g.Answered(a)
+	}
+	g.FirstByte()
+	return replica, moved
+}
+
+// TestFailingEndpointLosesItsTraffic: an endpoint that answers wrong at once is
+// the least loaded all the time, and gets hardly any request all the same; when
+// it is well again it gets its share by itself.
+func TestFailingEndpointLosesItsTraffic(t *testing.T) {
+	for _, status := range []int{500, 503, 429, 401, 404} {
+		synctest.Test(t, func(t *testing.T) {
+			d, err := New(DefaultConfig(), &recorder{}, nil, rand.New(rand.NewPCG(1, 2)).IntN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.SetPool(pool1(0, ready("a", "b", "c")...))
+			r := breaker.OfStatus(status)
+			share := func(bad string, n int) map[string]int {
+				got := map[string]int{}
+				for range n {
+					id, _ := ask(t, d, bad, Answer{Result: r}, "")
+					got[id]++
+					time.Sleep(10 * time.Millisecond)
+				}
+				return got
+			}
+			share("", 12) // all are well
+			if got := share("b", 100); got["b"] > 10 {
+				t.Errorf("%d: %v in the first second", status, got)
+			}
+			if got := share("b", 300); got["b"] > 6 {
+				t.Errorf("%d: %v afterwards", status, got)
+			}
+			time.Sleep(30 * time.Second)
+			if got := share("", 300); got["b"] < 95 {
+				t.Errorf("%d: %v when it is well again", status, got)
+			}
+		})
+	}
+}
+
+// TestNoPromptSticksToAFailure: what an endpoint did not compute is not looked
+// for there.
+func TestNoPromptSticksToAFailure(t *testing.T) {
+	prompt := strings.Repeat("the same prompt once more ", 100)
+	for _, r := range []breaker.Result{breaker.Failed, breaker.Refused, breaker.Answered} {
+		d, _ := start(t, nil)
+		d.SetPool(pool1(0, ready("a", "b", "c")...))
+		first, _ := ask(t, d, "", Answer{}, prompt[:300])
+		for range 3 { // it has the beginning, and keeps it
+			if id, _ := ask(t, d, "", Answer{}, prompt[:300]); id != first {
+				t.Fatalf("%s after %s", id, first)
+			}
+		}
+		blocks := blocksOf(d, first)
+		ask(t, d, first, Answer{Result: r}, prompt)
+		if now := blocksOf(d, first); r == breaker.Failed && now != 0 || r != breaker.Failed && now != blocks {
+			t.Errorf("%v: %s is taken to hold %d blocks, of %d before", r, first, now, blocks)
+		}
+	}
+}
+
+func blocksOf(d *Dispatcher, id string) int {
+	for _, e := range d.Endpoints(routing.Service(iris)) {
+		if e.ID == id {
+			return e.Blocks
+		}
+	}
+	return -1
+}
+
+// TestAnswersAreTriedElsewhere: a failure or a refusal for want of room is
+// given to the client when no other replica can do better.
+func TestAnswersAreTriedElsewhere(t *testing.T) {
+	d, _ := start(t, nil)
+	d.SetPool(pool1(0, ready("a", "b", "c")...))
+	failed := Answer{Result: breaker.Failed, Again: true}
+	g := mustAdmit(t, d)
+	if g.Answered(Answer{Result: breaker.Failed}) {
+		t.Error("moved without being allowed to")
+	}
+	g.FirstByte()
+	g.Done(Outcome{})
+
+	g = mustAdmit(t, d)
+	first := g.Replica()
+	if !g.Answered(failed) || g.Replica() == first {
+		t.Fatalf("not moved from %s", first)
+	}
+	if d.InFlight(first) != 0 || d.InFlight(g.Replica()) != 1 {
+		t.Error("its place has not moved")
+	}
+	if g.Answered(failed) {
+		t.Error("a request that may not be repeated was sent a third time")
+	}
+	g.FirstByte()
+	g.Done(Outcome{})
+	balance(t, d, 0, 0, 2)
+
+	again, err := d.Admit(t.Context(), Request{Model: "iris", Idempotent: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if moved := again.Answered(failed); moved != (i < 2) {
+			t.Errorf("answer %d: moved %v", i+1, moved)
+		}
+	}
+	again.FirstByte()
+	again.Done(Outcome{})
+	for _, id := range []string{"a", "b", "c"} {
+		if d.InFlight(id) != 0 {
+			t.Errorf("%s has %d in flight", id, d.InFlight(id))
+		}
+	}
+}
+
+// TestRefusedConnectionsWait: requests for the only replica, whose port is
+// closed, wait until it is back: they cost nothing, however often they are
+// tried, and only one of them tries at a time.
+func TestRefusedConnectionsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		d.SetPool(pool1(0, ready("a")...))
+		down, tries := true, 0
+		result := make(chan error, 100)
+		for range 100 {
+			go func() {
+				g, err := d.Admit(t.Context(), Request{Model: "iris"})
+				for err == nil && down {
+					tries++
+					err = g.Retry(t.Context(), Unsent(errors.New("connection refused")))
+				}
+				if err == nil {
+					g.FirstByte()
+					g.Done(Outcome{})
+				}
+				result <- err
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(10 * time.Second)
+		if tries > 20 {
+			t.Errorf("%d tries of a replica that is down", tries)
+		}
+		down = false
+		d.SetPool(pool1(0, inPhase("a", replica.Failed, "killed")))
+		time.Sleep(5 * time.Second)
+		d.SetPool(pool1(0, ready("a")...))
+		for range 100 {
+			if err := <-result; err != nil {
+				t.Fatal(err)
+			}
+		}
+		balance(t, d, 0, 0, 100)
+	})
+}
+
+// TestKillersAreStopped: a request whose connection two replicas ended is sent
+// to no third, also one that may be repeated.
+func TestKillersAreStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, idempotent := range []bool{false, true} {
+			d, _ := start(t, nil)
+			d.SetPool(pool1(0, ready("a", "b", "c", "d")...))
+			g, err := d.Admit(t.Context(), Request{Model: "iris", Idempotent: idempotent})
+			if err != nil {
+				t.Fatal(err)
+			}
+			killed := Lost(errors.New("EOF"))
+			if err := g.Retry(t.Context(), killed); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Retry(t.Context(), killed); err == nil || !strings.Contains(err.Error(), "the connection ended 2 times") {
+				t.Errorf("idempotent %v: %v", idempotent, err)
+			}
+			g.Done(Outcome{})
+		}
+		// Alone, it waits for the restart of what it may have ended, once.
+		d, _ := start(t, nil)
+		d.SetPool(pool1(0, ready("a")...))
+		g := mustAdmit(t, d)
+		if err := g.Retry(t.Context(), Lost(errors.New("EOF"))); err != nil || g.Waited() == 0 {
+			t.Errorf("%v after %v", err, g.Waited())
+		}
+		if err := g.Retry(t.Context(), Lost(errors.New("EOF"))); err == nil {
+			t.Error("sent to a third process")
+		}
+		g.Done(Outcome{})
+	})
+}
+
+// TestDeadAddressesAreNotWaitedFor: nobody starts a server that runs already.
+func TestDeadAddressesAreNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		p := sharing()
+		for _, a := range []string{"10.0.0.1:80", "10.0.0.2:80"} {
+			p.Replicas = append(p.Replicas, replica.Replica{ID: a, HTTP: a, Phase: replica.Ready})
+		}
+		d.SetPool(p)
+		routed(d)
+		g := grantOf(t, d, toBoth)
+		refused := Unsent(errors.New("connection refused"))
+		if err := g.Retry(t.Context(), refused); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if err := g.Retry(t.Context(), refused); err == nil || time.Since(begun) > time.Second {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+		g.Done(Outcome{})
+	})
+}
