@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"roundhouse.dev/roundhouse/cmd/internal/front"
@@ -32,7 +33,7 @@ func newMeasures(op *operator) *measures {
 	return &measures{
 		op: op,
 		reconciles: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "reconcile_seconds",
-			Help: "Time that reconciles took: done, or failed and tried again after 5 s. Reading a new model is part of one.", Buckets: []float64{.001, .005, .01, .05, .1, .25, .5, 1, 5, 10, 30, 60}}, []string{"result"}),
+			Help: "Time that reconciles took: done; refused by the API server, as its objects are; or failed. The latter are tried again after 5 s, and later each time. Reading a new model is part of one.", Buckets: []float64{.001, .005, .01, .05, .1, .25, .5, 1, 5, 10, 30, 60}}, []string{"result"}),
 		leading: desc(prefix+"leading", "1 in the controller that decides, 0 in those that wait to."),
 		waiting: desc(prefix+"queue_services", "Services that wait to be reconciled."),
 		active:  desc(prefix+"reconciling", "Services that are being reconciled."),
@@ -45,7 +46,11 @@ func newMeasures(op *operator) *measures {
 // reconciled is a fleet.Config.Reconciled.
 func (m *measures) reconciled(took time.Duration, err error) {
 	result := "done"
-	if err != nil {
+	switch {
+	case err == nil:
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		result = "refused" // nothing is wrong with the controller: Ready of the service says what is
+	default:
 		result = "failed"
 	}
 	m.reconciles.WithLabelValues(result).Observe(took.Seconds())

@@ -67,5 +67,8 @@ func (r Replica) Alive() bool { return r.Phase != Draining }
 const (
 	ReasonProgramMissing = "ProgramMissing" // the command is not on PATH; Message has the install line
 	ReasonModelChanged   = "ModelChanged"   // the model's files are no longer those of the revision
+	ReasonUnschedulable  = "Unschedulable"  // no place can take it as it is; one may come
+	ReasonQuotaExceeded  = "QuotaExceeded"  // the namespace may have no more
+	ReasonPodRefused     = "PodRefused"     // the cluster does not let its pod be made
 	ReasonStartupTimeout = "StartupTimeout" // not ready within Limits.StartupTimeout
 )

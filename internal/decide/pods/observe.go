@@ -37,8 +37,6 @@ type Set struct {
 const (
 	reasonCreating = "Creating"
 	reasonRollout  = "Rollout" // pods of the revision before are replaced one by one
-	reasonQuota    = "QuotaExceeded"
-	reasonRefused  = "PodRefused"
 )
 
 // Observe lists a service's replicas: its pods, and as Pending those of the
@@ -105,9 +103,9 @@ func refusal(message string) (reason, words string) {
 		why = message
 	}
 	if rest, over := strings.CutPrefix(why, "exceeded quota: "); over {
-		return reasonQuota, clip("the namespace's quota is used up: " + rest + ": raise it, or end something; Kubernetes tries again by itself, the longer it waits the later, up to 17 minutes")
+		return replica.ReasonQuotaExceeded, clip("the namespace's quota is used up: " + rest + ": raise it, or end something; Kubernetes tries again by itself, the longer it waits the later, up to 17 minutes")
 	}
-	return reasonRefused, clip("the cluster refuses the pod: " + why)
+	return replica.ReasonPodRefused, clip("the cluster refuses the pod: " + why)
 }
 
 // replica reads one pod. Shown is false for what is no replica of its own: a

@@ -115,7 +115,7 @@ func unplaced(pod *corev1.Pod, r *replica.Replica) bool {
 	if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 		words, _, _ := strings.Cut(c.Message, " preemption: ") // what follows says that ending others would not help
 		words, _, _ = strings.Cut(words, " no new claims to deallocate")
-		r.Reason, r.Message = cmp.Or(c.Reason, "Unschedulable"), clip("no node takes the pod: "+words)
+		r.Reason, r.Message = cmp.Or(c.Reason, replica.ReasonUnschedulable), clip("no node takes the pod: "+words)
 	}
 	return true
 }

@@ -216,6 +216,9 @@ func (u *unit) takeGPUs(r *running, n int) error {
 				return
 			}
 			v.Phase, v.Reason, v.Progress = replica.Pending, "InsufficientGPUs", nil
+			if n > total {
+				v.Reason = replica.ReasonUnschedulable
+			}
 			v.Message = fmt.Sprintf("needs %s, %d of %d free", count(n, "GPU"), free, total) + u.room
 			if n <= total {
 				u.waiting = n

@@ -444,3 +444,26 @@ func TestBurstIsToldAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestDeniedHearsWhenToAskAgain: those that wait are let go with the cause and
+// a time when the service can get no replica, and those that come are as well.
+func TestDeniedHearsWhenToAskAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		p := pool1(0, inPhase("r", replica.Pending, "needs 8 GPUs, 0 of 3 free"))
+		d.SetPool(p)
+		waits := admit(t.Context(), d)
+		synctest.Wait()
+		p.Cause = Cause{Reason: replica.ReasonUnschedulable, Message: "needs 8 GPUs, 0 of 3 free", Permanent: true, RetryAfter: 30 * time.Second}
+		d.SetPool(p)
+		for i, err := range []error{(<-waits).err, (<-admit(t.Context(), d)).err} {
+			var refused *Error
+			if !errors.As(err, &refused) || refused.Kind != ErrUnavailable || refused.RetryAfter != 30*time.Second || !strings.Contains(refused.Message, "needs 8 GPUs") {
+				t.Errorf("request %d: %+v", i, err)
+			}
+		}
+		p.Cause, p.Replicas = Cause{}, ready("r")
+		d.SetPool(p)
+		mustAdmit(t, d).Done(Outcome{})
+	})
+}

@@ -216,6 +216,9 @@ type Cause struct {
 	Message string // one line a person can act on
 	// Permanent: nothing will change unless a person acts, so nobody waits.
 	Permanent bool
+	// RetryAfter is when it may be worth to ask again all the same; 0 where
+	// nothing is known of that.
+	RetryAfter time.Duration
 }
 
 // EntryRole is the role that takes a service's requests: the router of a

@@ -323,7 +323,7 @@ func (p *pool) refuse(g *Grant) error {
 		return p.unavailable(p.closed, nil)
 	}
 	if why := p.hopeless(); why != "" {
-		return p.unavailable(why, nil)
+		return p.denied(why)
 	}
 	if g.subset != nil {
 		if p.main.allowed(g); p.main.within == 0 {
@@ -369,6 +369,17 @@ func (p *pool) hopeless() string {
 // in whole seconds from 1 to 60.
 func (p *pool) retryAfter() time.Duration {
 	return min(max(p.account.meanTime().Truncate(time.Second), time.Second), time.Minute)
+}
+
+// denied is why waiting makes no sense, and when asking again may.
+func (p *pool) denied(why string) *Error {
+	err := p.unavailable(why, nil)
+	for m := range p.facts.parts {
+		if after := m.Cause.RetryAfter; after > 0 && (err.RetryAfter == 0 || after < err.RetryAfter) {
+			err.RetryAfter = after
+		}
+	}
+	return err
 }
 
 func (p *pool) busy(message string, why admission.Reason) *Error {

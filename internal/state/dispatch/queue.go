@@ -220,7 +220,7 @@ func (p *pool) strand(now time.Time) {
 // flush ends the waiting of all.
 func (p *pool) flush(why string, now time.Time) {
 	for w := p.queue.Drain(); w != nil; w = p.queue.Drain() {
-		p.end(w.Owner.(*Grant), p.unavailable(why, nil), now)
+		p.end(w.Owner.(*Grant), p.denied(why), now)
 	}
 }
 

@@ -137,7 +137,7 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 			e.object, e.generation = obj, e.generation+1
 		}
 		e.stale, e.retry, e.reselect = true, retry{}, e.reselect || o.Reselect
-		f.queue.add(id.Key)
+		f.queue.fresh(id.Key)
 	case "runtime":
 		f.mu.runtimes[id] = obj
 		f.touch(func(e *entry) bool { return uses(e, obj.Key.Name) })
@@ -171,7 +171,7 @@ func (f *Fleet) refresh(obj Object, moved map[service.Key]bool) (any bool) {
 func (f *Fleet) nudge(id ID) {
 	if e := f.mu.services[id.Key]; id.Kind == "service" && e != nil && e.failure != nil {
 		e.stale, e.retry = true, retry{}
-		f.queue.add(id.Key)
+		f.queue.fresh(id.Key)
 	}
 }
 
@@ -208,7 +208,7 @@ func (f *Fleet) touch(match func(*entry) bool) {
 	for k, e := range f.mu.services {
 		if match(e) {
 			e.stale, e.retry = true, retry{}
-			f.queue.add(k)
+			f.queue.fresh(k)
 		}
 	}
 }
@@ -250,7 +250,7 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 		delete(f.mu.models, id)
 	case "service":
 		f.mu.services[id.Key].deleted = true
-		f.queue.add(id.Key)
+		f.queue.fresh(id.Key)
 		f.pruneLocked(id.Key)
 	default:
 		delete(f.mu.routing, id)

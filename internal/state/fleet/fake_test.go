@@ -188,7 +188,8 @@ func newRig(t *testing.T) *rig {
 func (r *rig) restart() {
 	r.t.Helper()
 	f, err := fleet.New(fleet.Config{Platform: r.platform, Store: r.store, Models: r.models, Traffic: r.traffic, Routing: r.traffic, Catalog: r.catalog,
-		Now: func() time.Time { return r.now }, Follow: r.follow, Cluster: r.cluster,
+		Jitter: func(d time.Duration) time.Duration { return d },
+		Now:    func() time.Time { return r.now }, Follow: r.follow, Cluster: r.cluster,
 		Report: func(_ context.Context, st fleet.ServiceState) (time.Duration, error) {
 			r.reports = append(r.reports, st)
 			return r.retell, nil

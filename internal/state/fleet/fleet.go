@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -50,8 +51,11 @@ type Config struct {
 	// Reconciled is told how long each reconcile of Run took and what it failed
 	// with; nil tells nobody.
 	Reconciled func(took time.Duration, err error)
-	Now        func() time.Time
-	Log        *slog.Logger
+	// Jitter is how long a try that is due after d waits; nil is up to a fifth
+	// more, at random.
+	Jitter func(d time.Duration) time.Duration
+	Now    func() time.Time
+	Log    *slog.Logger
 }
 
 // Validate names what is missing.
@@ -127,6 +131,9 @@ type View struct {
 	Reason, Cause string
 	// Blocked: waiting will not help until somebody changes something.
 	Blocked bool
+	// RetryAfter is when it may be worth to ask again although Blocked; 0 where
+	// nothing is known of that.
+	RetryAfter time.Duration
 }
 
 // Record is the durable decision about one service.
@@ -182,6 +189,8 @@ type entry struct {
 	retry   retry
 	canary  rollout.Canary // how far it has come, if it is one
 	files   string         // fingerprint of its model's as first seen
+	// unplaced is since when no place takes its replicas; zero while one does.
+	unplaced time.Time
 	// lastReplica is the newest there has been, for its logs.
 	lastReplica string
 }
@@ -190,7 +199,7 @@ type entry struct {
 // they change.
 type retry struct {
 	at    time.Time
-	tries int // in a row that could not read the model
+	tries int // in a row that failed
 }
 
 // roleState carries the autoscaler from step to step.
@@ -215,6 +224,9 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	if cfg.Reconciled == nil {
 		cfg.Reconciled = func(time.Duration, error) {}
+	}
+	if cfg.Jitter == nil {
+		cfg.Jitter = spread
 	}
 	if cfg.URL == nil {
 		cfg.URL = func(service.Key) string { return "" }
@@ -357,9 +369,9 @@ func (f *Fleet) Run(ctx context.Context, workers int) {
 					f.cfg.Reconciled(time.Since(began), err)
 				}
 				rest := time.Duration(0)
-				if err != nil && ctx.Err() == nil {
-					f.cfg.Log.Error("reconcile failed, will be tried again", "service", k.String(), "error", err)
-					again, rest = retryAfter, restAfter
+				if tries := f.queue.outcome(k, err != nil); err != nil && ctx.Err() == nil {
+					again, rest = f.backoff(tries)
+					f.cfg.Log.Error("reconcile failed, will be tried again", "service", k.String(), "error", err, "after", again.Round(time.Millisecond))
 				}
 				f.queue.done(k, again, rest)
 			}
@@ -368,17 +380,37 @@ func (f *Fleet) Run(ctx context.Context, workers int) {
 	wg.Wait()
 }
 
-// retryAfter is when a failed reconcile is tried again, and how often what
-// this host lacked is looked for.
-const retryAfter = 5 * time.Second
+// backoff is when a reconcile that has failed so often in a row is tried again,
+// and how long its service is left alone, whatever of it changes but what is
+// desired. Many that fail for one cause do not come again together.
+func (f *Fleet) backoff(tries int) (again, rest time.Duration) {
+	again = min(retryAfter<<min(tries-1, 8), maxFailAfter)
+	return f.cfg.Jitter(again), min(restAfter<<min(tries-1, 8), maxRestAfter)
+}
+
+// spread adds up to a fifth.
+func spread(d time.Duration) time.Duration {
+	return d + time.Duration(rand.Int64N(int64(d)/5+1))
+}
+
+// A failed reconcile is tried again after retryAfter, and twice as long each
+// time up to maxFailAfter; a service that cannot be resolved likewise, up to
+// maxRetryAfter.
+const (
+	retryAfter   = 5 * time.Second
+	maxFailAfter = 5 * time.Minute
+)
 
 // restAfter is for how long a service is left alone whose reconcile failed, also
-// where something of it changes meanwhile.
-const restAfter = time.Second
+// where something of it changes meanwhile; it doubles up to maxRestAfter.
+const (
+	restAfter    = time.Second
+	maxRestAfter = 16 * time.Second
+)
 
 // busyAfter is when a model is asked for again that could not be for others.
 const busyAfter = time.Second
 
-// maxRetryAfter is how far retryAfter grows for a model that cannot be read:
-// asking for it may itself take long.
+// maxRetryAfter is how far retryAfter grows for inputs that cannot be resolved:
+// looking at them may itself take long.
 const maxRetryAfter = time.Minute

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -36,7 +37,7 @@ func (f *Fleet) Followed(k service.Key, d Decided) {
 }
 
 // follow tells the request path of a service that another process keeps.
-func (f *Fleet) follow(ctx context.Context, w *work) error {
+func (f *Fleet) follow(ctx context.Context, w *work) (again time.Duration, err error) {
 	f.mu.Lock()
 	known := f.mu.followed[w.key]
 	f.mu.Unlock()
@@ -46,14 +47,20 @@ func (f *Fleet) follow(ctx context.Context, w *work) error {
 		w.canary.Percent = min(max(known.Canary.Percent, 0), max(w.canary.Wanted, 0))
 	}
 	if err := f.observe(ctx, w); err != nil {
-		return err
+		return 0, err
 	}
 	f.followCanary(ctx, w)
+	reason := "" // who decides sees the replicas that have no place yet
+	if known.Failure != nil && !w.serves() {
+		reason = known.Failure.Reason
+	}
+	again = f.placing(w, reason)
 	v := f.view(w)
 	if v.Reason == "" && known.Failure != nil {
 		v.Reason, v.Cause, v.Blocked = known.Failure.Reason, known.Failure.Message, known.Blocked
+		f.deny(w, &v)
 	}
 	f.cfg.Traffic.Publish(v)
 	f.finish(w)
-	return nil
+	return again, nil
 }

@@ -19,6 +19,7 @@ type queue struct {
 		active map[service.Key]bool
 		timers map[service.Key]*time.Timer
 		rests  map[service.Key]time.Time // until when those that failed are left alone
+		tries  map[service.Key]int       // that failed in a row
 		closed bool
 	}
 	ready *sync.Cond
@@ -30,13 +31,29 @@ func newQueue() *queue {
 	q.mu.active = map[service.Key]bool{}
 	q.mu.timers = map[service.Key]*time.Timer{}
 	q.mu.rests = map[service.Key]time.Time{}
+	q.mu.tries = map[service.Key]int{}
 	q.ready = sync.NewCond(&q.mu.Mutex)
 	return q
+}
+
+// fresh adds a key for what has been changed by hand: its failures were of what
+// it was before.
+func (q *queue) fresh(k service.Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.mu.rests, k)
+	delete(q.mu.tries, k)
+	q.addLocked(k)
 }
 
 func (q *queue) add(k service.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.addLocked(k)
+}
+
+// addLocked is add with q.mu held.
+func (q *queue) addLocked(k service.Key) {
 	if t := q.mu.timers[k]; t != nil {
 		t.Stop()
 		delete(q.mu.timers, k)
@@ -72,6 +89,18 @@ func (q *queue) next() (k service.Key, ok bool) {
 		}
 		q.ready.Wait()
 	}
+}
+
+// outcome notes whether a key failed, and returns how often it has in a row.
+func (q *queue) outcome(k service.Key, failed bool) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !failed {
+		delete(q.mu.tries, k)
+		return 0
+	}
+	q.mu.tries[k]++
+	return q.mu.tries[k]
 }
 
 // done gives a key back and, with again > 0, has it come again by then. One

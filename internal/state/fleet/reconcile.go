@@ -25,6 +25,7 @@ type work struct {
 	wake       int
 	asleep     bool
 	files      string
+	unplaced   time.Time
 	roles      map[service.Role]roleState
 	replicas   []replica.Replica
 	// trouble is what the platform refused.
@@ -43,7 +44,7 @@ type work struct {
 func (f *Fleet) workOn(k service.Key, e *entry) *work {
 	w := &work{key: k, object: e.object, generation: e.generation, record: e.record, stale: e.stale,
 		reselect: e.reselect, applied: e.applied, failure: e.failure,
-		wake: e.wake, asleep: e.asleep, files: e.files, roles: map[service.Role]roleState{}}
+		wake: e.wake, asleep: e.asleep, files: e.files, unplaced: e.unplaced, roles: map[service.Role]roleState{}}
 	for r, s := range e.roles {
 		w.roles[r] = *s
 	}
@@ -69,7 +70,7 @@ func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, er
 	case !wanted:
 		return 0, f.forget(ctx, k)
 	case f.cfg.Follow:
-		return 0, f.follow(ctx, w)
+		return f.follow(ctx, w)
 	}
 	again, err := f.converge(ctx, w)
 	w.trouble = err
@@ -119,6 +120,7 @@ func (f *Fleet) converge(ctx context.Context, w *work) (time.Duration, error) {
 	if err := f.prove(w); err != nil {
 		return 0, fmt.Errorf("store that %s has been ready: %w", w.key, err)
 	}
+	again = sooner(again, f.placing(w, w.unplaceable()))
 	f.cfg.Traffic.Publish(f.view(w))
 	if w.record != nil {
 		next, err := f.scale(ctx, w)
@@ -270,6 +272,7 @@ func (f *Fleet) finish(w *work) {
 		f.queue.add(w.key.Stable())
 	}
 	e.record, e.applied, e.failure, e.files = w.record, w.applied, w.failure, w.files
+	e.unplaced = w.unplaced
 	if w.failure == nil {
 		e.retry = retry{}
 	}

@@ -91,10 +91,8 @@ func (f *Fleet) fail(w *work, failure *service.Failure, again time.Duration) tim
 	if again == 0 || e == nil || e.stale { // stale again: they changed meanwhile
 		return again
 	}
-	if failure.Reason == reasonModelLoadFailed {
-		again = min(again<<min(e.retry.tries, 8), maxRetryAfter)
-		e.retry.tries++
-	}
+	again = f.cfg.Jitter(min(again<<min(e.retry.tries, 8), maxRetryAfter))
+	e.retry.tries++
 	e.stale, e.retry.at = true, f.cfg.Now().Add(again)
 	return again
 }

@@ -61,7 +61,11 @@ func (f *Fleet) view(w *work) View {
 		// may pass.
 		v.Reason, v.Cause = bad.Reason, bad.Message
 		v.Blocked = bad.Reason == replica.ReasonProgramMissing || bad.Phase == replica.Failed && bad.Restart.Sub(f.cfg.Now()) > patience
+		if v.Blocked && bad.Phase == replica.Failed {
+			v.RetryAfter = bad.Restart.Sub(f.cfg.Now())
+		}
 	}
+	f.deny(w, &v)
 	if w.object.Service.Stopped {
 		v.Reason, v.Cause, v.Blocked = "Stopped", "stopped by its owner", true
 	}
