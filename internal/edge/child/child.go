@@ -31,6 +31,9 @@ type Spec struct {
 	// Output receives standard output and error. It is opened for appending
 	// and not truncated; "" discards.
 	Output string
+	// Cgroup is the folder of the control group to start in; "" is that of the
+	// caller. On version 1 it lies below the caller's. Linux alone.
+	Cgroup string
 }
 
 // Exit is how a process ended.
@@ -65,6 +68,7 @@ type Process struct {
 	// being given to another.
 	leaderGone atomic.Bool
 	ended      chan struct{} // closed when the leader alone ended
+	outside    error         // why it is not in the control group it was to be in
 }
 
 // Start starts s as the leader of a new process group.
@@ -79,14 +83,16 @@ func Start(s Spec) (*Process, error) {
 		return nil, err
 	}
 	defer func() { _ = out.Close() }()
-	p, err := os.StartProcess(s.Path, s.Args, &os.ProcAttr{
-		Dir: s.Dir, Env: s.Env, Files: []*os.File{null, out, out},
-		Sys: &syscall.SysProcAttr{Setpgid: true},
+	p, outside, err := startIn(s.Cgroup, func(sys *syscall.SysProcAttr) (*os.Process, error) {
+		sys.Setpgid = true
+		return os.StartProcess(s.Path, s.Args, &os.ProcAttr{Dir: s.Dir, Env: s.Env, Files: []*os.File{null, out, out}, Sys: sys})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", s.Path, err)
 	}
-	return ours(p), nil
+	c := ours(p)
+	c.outside = outside
+	return c, nil
 }
 
 // ours is a child of this process, which waits for it.
@@ -150,6 +156,10 @@ func (c *Process) finish(e Exit) {
 
 // Identity is what Adopt needs to find the process again.
 func (c *Process) Identity() Identity { return c.id }
+
+// Outside is why the process is not in the control group that its Spec names;
+// nil when it is.
+func (c *Process) Outside() error { return c.outside }
 
 // PID is the process's id, which is its group's too.
 func (c *Process) PID() int { return c.id.PID }

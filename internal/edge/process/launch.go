@@ -267,14 +267,12 @@ func (u *unit) start(r *running, s workload.Process) error {
 	}
 	r.started = u.p.cfg.Now()
 	r.proc, err = child.Start(child.Spec{Path: program, Args: r.spec.Command, Env: r.env,
-		Dir: r.spec.WorkingDir, Output: u.log.Path})
+		Dir: r.spec.WorkingDir, Output: u.log.Path, Cgroup: r.memory})
 	if err != nil {
 		return err
 	}
-	if r.memory != "" {
-		if err := u.p.memory.enter(r.memory, r.proc.PID()); err != nil {
-			r.note = notEnforced(r.spec.MemoryBytes, err)
-		}
+	if err := r.proc.Outside(); err != nil {
+		r.note = notEnforced(r.spec.MemoryBytes, err)
 	}
 	if err := u.p.records.write(u.record(r)); err != nil {
 		u.p.cfg.Logger.Warn("a replica cannot be adopted later: its record is not written", "replica", u.id, "error", err)

@@ -10,6 +10,5 @@ func newMemoryGroups() memoryGroups { return memoryGroups{} }
 func (memoryGroups) make(string, int64) (string, error) {
 	return "", errors.New("macOS limits no process's memory")
 }
-func (memoryGroups) enter(string, int) error { return nil }
-func (memoryGroups) killed(string) int       { return 0 }
-func (memoryGroups) remove(string)           {}
+func (memoryGroups) killed(string) int { return 0 }
+func (memoryGroups) remove(string)     {}

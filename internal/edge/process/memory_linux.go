@@ -49,11 +49,6 @@ func (m memoryGroups) make(id string, bytes int64) (string, error) {
 	return dir, nil
 }
 
-// enter moves a process that has just started into the group.
-func (m memoryGroups) enter(dir string, pid int) error {
-	return write(dir, "cgroup.procs", strconv.Itoa(pid))
-}
-
 // killed says how many processes of the group the kernel ended for want of
 // memory.
 func (m memoryGroups) killed(dir string) int {
