@@ -115,7 +115,9 @@ type nothing struct{}
 
 var errAlone = errors.New("a gateway alone starts nothing")
 
-func (nothing) Host(context.Context, ...selection.Check) (selection.Host, error)             { return selection.Host{}, nil }
+func (nothing) Host(context.Context, ...selection.Check) (selection.Host, error) {
+	return selection.Host{}, nil
+}
 func (nothing) Apply(context.Context, workload.Revision) error           { return errAlone }
 func (nothing) Scale(context.Context, workload.Ref, int, []string) error { return errAlone }
 func (nothing) Remove(context.Context, service.Key) error                { return nil }

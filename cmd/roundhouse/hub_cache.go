@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache"
 )
 
@@ -71,11 +72,12 @@ client an error.`,
 	return cmd
 }
 
-// defaultHubDir is below the user's cache folder.
+// defaultHubDir is below the user's cache folder; "" where there is none: a
+// name in the folder for temporary files is one that others could take first.
 func defaultHubDir() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		dir = os.TempDir()
+		return ""
 	}
 	return filepath.Join(dir, "roundhouse", "hub")
 }
@@ -107,6 +109,9 @@ func runHubCache(ctx context.Context, o hubCacheOptions, out, logs io.Writer) (e
 	}
 	if err := o.cfg.Validate(); err != nil {
 		return usagef("%w", err)
+	}
+	if err := datadir.Trusted(o.cfg.Dir, true); err != nil {
+		return fmt.Errorf("the cache's folder: %w, from which models are served: mend that, or choose another with --dir", err)
 	}
 	level := slog.LevelInfo
 	if o.verbose {

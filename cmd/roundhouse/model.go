@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
 )
 
 // newModelCommand builds `roundhouse model`.
@@ -24,6 +25,9 @@ func newModelCommand() *cobra.Command {
 // openStore opens the models of a data directory, which a server may have open
 // as well.
 func openStore(dataDir string) (*artifact.Store, error) {
+	if dataDir == "" {
+		return nil, datadir.ErrHomeless
+	}
 	return artifact.New(artifact.Config{Dir: filepath.Join(dataDir, "models")}, nil, nil)
 }
 

@@ -294,6 +294,9 @@ func parseShare(flag, s, dir string) (int64, error) {
 // openModels opens the models of a data directory to fetch some: those of the
 // Hub through its cache.
 func openModels(dataDir string, uris []string) (store *artifact.Store, done func(), err error) {
+	if dataDir == "" {
+		return nil, nil, datadir.ErrHomeless
+	}
 	endpoint, done := "", func() {}
 	if slices.ContainsFunc(uris, func(u string) bool { return strings.HasPrefix(u, "hf://") }) {
 		if endpoint, done, err = hubBeside(dataDir, hubConfig(dataDir, nil)); err != nil {

@@ -23,6 +23,7 @@ const (
 	lockFile    = "lock"
 	tokenFile   = "admin-token"
 	modelsDir   = "models" // the owner's, see Models
+	hubDir      = "hub"    // the owner's too
 )
 
 // Dir is an open, locked data directory.
@@ -34,12 +35,20 @@ type Dir struct {
 // Open makes or opens the directory, takes its lock and checks its version.
 // Everything in it is for the owner's eyes alone (0700).
 func Open(path string) (*Dir, error) {
+	if path == "" {
+		return nil, ErrHomeless
+	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", path, err)
 	}
 	if err := os.MkdirAll(abs, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w: choose another with --data-dir", err)
+	}
+	for _, folder := range []string{abs, filepath.Join(abs, modelsDir), filepath.Join(abs, hubDir)} {
+		if err := Trusted(folder, false); err != nil {
+			return nil, fmt.Errorf("data directory: %w, and what lies there is run: mend that, or choose another with --data-dir", err)
+		}
 	}
 	lock, err := takeLock(filepath.Join(abs, lockFile))
 	if err != nil {

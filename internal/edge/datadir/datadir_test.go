@@ -315,6 +315,7 @@ func TestDefault(t *testing.T) {
 		{"HOME", "/h", "/h/.local/state/roundhouse"},
 		{"XDG_STATE_HOME", "/s", "/s/roundhouse"},
 		{"ROUNDHOUSE_DATA_DIR", "/d", "/d"},
+		{"HOME", "", ""},
 	} {
 		t.Run(c.env, func(t *testing.T) {
 			t.Setenv("XDG_STATE_HOME", "")
@@ -324,5 +325,65 @@ func TestDefault(t *testing.T) {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// TestOthersFoldersAreRefused: what lies in the data directory is run, so it is
+// not opened where another user could put files.
+func TestOthersFoldersAreRefused(t *testing.T) {
+	mode := func(path string, mode os.FileMode) func(t *testing.T, base string) {
+		return func(t *testing.T, base string) {
+			at := filepath.Join(base, path)
+			if err := os.MkdirAll(at, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(at, mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	owner := func(path string) func(t *testing.T, base string) {
+		return func(t *testing.T, base string) {
+			mode(path, 0o755)(t, base)
+			if err := os.Chown(filepath.Join(base, path), 12345, 12345); err != nil {
+				t.Skipf("only root gives folders away: %v", err)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		prepare func(t *testing.T, base string)
+		want    string // part of the error, "" for none
+	}{
+		"its own":                     {mode("up/data", 0o755), ""},
+		"writable by anybody":         {mode("up/data", 0o777), "up/data may be written by anybody"},
+		"sticky":                      {mode("up/data", 0o777|os.ModeSticky), "up/data may be written by anybody"},
+		"another's":                   {owner("up/data"), "up/data belongs to user 12345"},
+		"below one of anybody's":      {mode("up", 0o777), "up may be written by anybody"},
+		"below a sticky one":          {mode("up", 0o777|os.ModeSticky), ""},
+		"below another's":             {owner("up"), "up belongs to user 12345"},
+		"with models of anybody's":    {mode("up/data/models", 0o777), "models may be written by anybody"},
+		"with a hub cache of another": {owner("up/data/hub"), "hub belongs to user 12345"},
+		"a link into one of anybody's": {func(t *testing.T, base string) {
+			mode("elsewhere", 0o777)(t, base)
+			mode("up", 0o755)(t, base)
+			if err := os.Symlink(filepath.Join(base, "elsewhere"), filepath.Join(base, "up", "data")); err != nil {
+				t.Fatal(err)
+			}
+		}, "elsewhere may be written by anybody"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := t.TempDir()
+			c.prepare(t, base)
+			d, err := Open(filepath.Join(base, "up", "data"))
+			if err == nil {
+				err = d.Close()
+			}
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "--data-dir")) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+	if _, err := Open(""); !errors.Is(err, ErrHomeless) {
+		t.Errorf("without a name: %v", err)
 	}
 }

@@ -28,6 +28,9 @@ func (d *Dir) Token() (string, error) {
 // ReadToken reads the admin token of the data directory at path, for a client
 // of the same user.
 func ReadToken(path string) (string, error) {
+	if path == "" {
+		return "", fmt.Errorf("admin token: no data directory is named: %w", fs.ErrNotExist)
+	}
 	raw, err := os.ReadFile(filepath.Join(path, tokenFile))
 	if err != nil {
 		return "", fmt.Errorf("admin token: %w", err)
@@ -39,8 +42,13 @@ func ReadToken(path string) (string, error) {
 	return token, nil
 }
 
+// ErrHomeless says that Default knows no place.
+var ErrHomeless = errors.New("data directory: HOME is not set: name one with --data-dir or ROUNDHOUSE_DATA_DIR")
+
 // Default is where the data directory is unless told otherwise:
-// $ROUNDHOUSE_DATA_DIR, else roundhouse below the user's state directory.
+// $ROUNDHOUSE_DATA_DIR, else roundhouse below the user's state directory, else
+// "", which Open refuses: a name in the folder for temporary files is one that
+// others could take first.
 func Default() string {
 	if d := os.Getenv("ROUNDHOUSE_DATA_DIR"); d != "" {
 		return d
@@ -51,5 +59,5 @@ func Default() string {
 	if home, err := os.UserHomeDir(); err == nil {
 		return filepath.Join(home, ".local", "state", "roundhouse")
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("roundhouse-%d", os.Getuid()))
+	return ""
 }
