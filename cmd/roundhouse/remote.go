@@ -118,7 +118,7 @@ func age(t, now time.Time) string {
 	case d < time.Minute:
 		return itoa(max(0, int(d.Seconds()))) + "s"
 	case d < 10*time.Minute && d%time.Minute >= time.Second:
-		return itoa(int(d.Minutes())) + "m" + itoa(int((d%time.Minute).Seconds())) + "s"
+		return itoa(int(d.Minutes())) + "m" + itoa(int((d % time.Minute).Seconds())) + "s"
 	case d < time.Hour:
 		return itoa(int(d.Minutes())) + "m"
 	case d < 48*time.Hour:
