@@ -80,7 +80,10 @@ func LocalHost(hostport string) bool {
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
 		return true
 	}
-	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	if host == "" || (host[0] < '0' || host[0] > '9') && strings.IndexByte(host, ':') < 0 {
+		return false // a name: parsing it as an address would allocate an error
+	}
+	a, err := netip.ParseAddr(host)
 	return err == nil && a.Unmap().IsLoopback()
 }
 
