@@ -7,23 +7,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxDistance is how many letters may differ for a command to be suggested.
-const maxDistance = 2
-
-// commandsOnly is for what has commands of its own: what is left over is the
-// name of one, misspelt.
-func commandsOnly(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	cmd.SuggestionsMinimumDistance = maxDistance
-	hint := ""
-	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
-		hint = "; did you mean " + strings.Join(names, " or ") + "?"
-	}
-	return fmt.Errorf("%s has no command %q%s", cmd.CommandPath(), args[0], hint)
-}
-
 // flagsOnly is for commands that are told everything by flags.
 func flagsOnly(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {

@@ -52,7 +52,7 @@ client an error.`,
   HF_ENDPOINT=http://127.0.0.1:8083 hf download Qwen/Qwen3-0.6B
   roundhouse hub-cache --listen 0.0.0.0:8083 --self http://a.lan:8083 --peers http://a.lan:8083,http://b.lan:8083 --peers-secret-file ring.secret
   roundhouse hub-cache --listen 0.0.0.0:8083 --self http://$POD_IP:8083 --peers-dns hub-cache.models.svc:8083 --peers-secret-file /secrets/ring`,
-		Args: commandsOnly,
+		Args: front.CommandsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runHubCache(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
@@ -78,7 +79,7 @@ stays so when all are revoked. A key is told once; only its hash is kept.`,
   roundhouse keys create gateway-only --file keys.yaml
   roundhouse keys list
   roundhouse keys revoke q3k7zmsw`,
-		Args: commandsOnly,
+		Args: front.CommandsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newKeysCreateCommand(), newKeysListCommand(), newKeysRevokeCommand())

@@ -68,7 +68,7 @@ them to zero and back, and sends every request to one that will answer it.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,
-		Args:          commandsOnly,
+		Args:          front.CommandsOnly,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddGroup(

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/edge/simulate"
 )
 
@@ -20,7 +21,7 @@ func newSimulateCommand() *cobra.Command {
 		Short: "Simulate engines, and routing to them",
 		Example: `  roundhouse simulate engine --port 8000
   roundhouse simulate routing --workload chat`,
-		Args: commandsOnly,
+		Args: front.CommandsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSimulateEngineCommand(), newSimulateRoutingCommand())

@@ -133,7 +133,8 @@ func (t *Traffic) Publish(v fleet.View) {
 	}
 	f := dispatch.Pool{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Created: v.Service.Created, Host: host, Entry: v.Role,
 		Needs: v.Needs, Disaggregation: v.Disaggregation, Limits: v.Limits,
-		Adapters: adapters(v), Replicas: v.Replicas, Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}
+		Adapters: adapters(v), Replicas: v.Replicas, Starting: v.Starting,
+		Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.services[f.Key] = f

@@ -54,6 +54,9 @@ type Pool struct {
 	CanaryPercent int
 	// Cause says what is wrong with the service as a whole.
 	Cause Cause
+	// Starting says how far a replica is that is not seen from here yet, as a pod
+	// that has no address; "" for none.
+	Starting string
 
 	// Shared says that this is no service. Its Members are the facts of the
 	// services whose replicas it takes, each with those replicas it takes.
@@ -275,6 +278,8 @@ func (f *Pool) state() (State, string) {
 		return StateFailed, phaseText(failed)
 	case start.Cause.Message != "":
 		return StateFailed, start.Cause.text()
+	case start.Starting != "":
+		return StateLoading, start.Starting
 	default:
 		return StateAsleep, "asleep: the next request starts it"
 	}

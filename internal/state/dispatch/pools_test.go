@@ -33,6 +33,8 @@ func TestStates(t *testing.T) {
 	troubled.Cause = Cause{Reason: "ImagePullBackOff", Message: "no such image"}
 	cause := pool1(0)
 	cause.Cause = Cause{Reason: "Stopped", Message: "its owner switched it off", Permanent: true}
+	unseen := pool1(0)
+	unseen.Starting = "fetching the model: 1 GB of 4 GB"
 	for _, c := range []struct {
 		name    string
 		pool    Pool
@@ -45,6 +47,7 @@ func TestStates(t *testing.T) {
 		{"failed", pool1(0, inPhase("a", replica.Failed, "exit code 1")), StateFailed, "Failed: exit code 1", false},
 		{"draining", pool1(0, inPhase("a", replica.Draining, "")), StateAsleep, "asleep: the next request starts it", true},
 		{"starting, and why it takes long", troubled, StateLoading, "Starting; ImagePullBackOff: no such image", false},
+		{"a pod that has no address yet", unseen, StateLoading, "fetching the model: 1 GB of 4 GB", false},
 		{"permanent", cause, StateFailed, "Stopped: its owner switched it off", false},
 		{"the entry role counts", behind, StateLoading, "Starting: loading weights", false},
 	} {

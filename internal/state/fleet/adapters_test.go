@@ -77,6 +77,18 @@ func TestAdaptersAreResolved(t *testing.T) {
 	}
 }
 
+// TestAdaptersOfAServiceThatCannotRun: who asks for one is told what is wrong with
+// its service, and not that there is no such model.
+func TestAdaptersOfAServiceThatCannotRun(t *testing.T) {
+	r := newRig(t)
+	r.apply(adaptersYAML(`{name: sql, uri: "file:///sql"}`)) // no runtime takes any
+	r.reconcile("a")
+	v := r.traffic.views[key("a")]
+	if want := []workload.Adapter{{Name: "sql", URI: "file:///sql"}}; !slices.Equal(v.Adapters, want) || !v.Blocked || v.Cause == "" {
+		t.Errorf("published are %+v, %q", v.Adapters, v.Cause)
+	}
+}
+
 type gone struct{ error }
 
 func (gone) NotExist() bool { return true }

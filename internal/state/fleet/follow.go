@@ -15,6 +15,8 @@ type Decided struct {
 	// wrong. Blocked says that waiting will not help.
 	Failure *service.Failure
 	Blocked bool
+	// Starting says how far a start is, "" where there is none.
+	Starting string
 	// Canary is what the service's canary takes; nil where nobody says.
 	Canary *service.CanaryStatus
 }
@@ -60,6 +62,7 @@ func (f *Fleet) follow(ctx context.Context, w *work) (again time.Duration, err e
 		v.Reason, v.Cause, v.Blocked = known.Failure.Reason, known.Failure.Message, known.Blocked
 		f.deny(w, &v)
 	}
+	v.Starting = known.Starting
 	f.cfg.Traffic.Publish(v)
 	f.finish(w)
 	return again, nil

@@ -45,6 +45,7 @@ func (f *Fleet) view(w *work) View {
 		v.CanaryPercent = w.canary.Percent
 	}
 	if w.record == nil {
+		v.Adapters = named(w.object.Service)
 		v.Cause = "not yet resolved"
 		if w.failure != nil {
 			v.Reason, v.Cause, v.Blocked = w.failure.Reason, w.failure.Message, true
@@ -70,6 +71,17 @@ func (f *Fleet) view(w *work) View {
 		v.Reason, v.Cause, v.Blocked = "Stopped", "stopped by its owner", true
 	}
 	return v
+}
+
+// named are the adapters that a service names, wherever they are: a request for
+// one is for the service, also while that cannot be run.
+func named(s *service.Service) (out []workload.Adapter) {
+	if s.Model != nil {
+		for _, a := range s.Model.Adapters {
+			out = append(out, workload.Adapter{Name: a.Name, URI: a.URI})
+		}
+	}
+	return out
 }
 
 // patience is how far off a failed replica's next start may be for requests to

@@ -133,11 +133,18 @@ func (w *Watch) Run(ctx context.Context) error {
 	if err := w.base(ctx); err != nil {
 		return err
 	}
-	first := w.synced
+	first, said := w.synced, "" // once, however often it is tried
 	for {
 		var again <-chan time.Time
-		if err := w.ensure(ctx, first != nil); err != nil && ctx.Err() == nil {
-			w.cfg.Log.Warn("not every kind of the Gateway API can be watched yet", "error", err)
+		err := w.ensure(ctx, first != nil)
+		switch {
+		case err == nil:
+			said = ""
+		case ctx.Err() == nil:
+			if text := err.Error(); said != text {
+				w.cfg.Log.Warn("not every kind of the Gateway API can be watched yet", "error", err)
+				said = text
+			}
 			again = time.After(watchAgain)
 		}
 		if first != nil && ctx.Err() == nil {

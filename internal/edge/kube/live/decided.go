@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -22,13 +23,14 @@ type decided struct {
 	revisions map[service.Key]map[string]*appsv1.ControllerRevision // by name
 	records   map[service.Key]*fleet.Record                         // the newest
 	failures  map[service.Key]*service.Failure
+	starts    map[service.Key]*string               // how far they are
 	canaries  map[service.Key]*service.CanaryStatus // what those of the services take
 	refs      map[service.Key]service.Origin
 }
 
 func newDecided() decided {
 	return decided{revisions: map[service.Key]map[string]*appsv1.ControllerRevision{}, records: map[service.Key]*fleet.Record{},
-		failures: map[service.Key]*service.Failure{}, canaries: map[service.Key]*service.CanaryStatus{}, refs: map[service.Key]service.Origin{}}
+		failures: map[service.Key]*service.Failure{}, starts: map[service.Key]*string{}, canaries: map[service.Key]*service.CanaryStatus{}, refs: map[service.Key]service.Origin{}}
 }
 
 // sawRecord takes in a ControllerRevision as it is, or that it is gone.
@@ -79,6 +81,9 @@ func newest(all map[string]*appsv1.ControllerRevision) (out *appsv1.ControllerRe
 func (v *View) tell(k service.Key) {
 	v.mu.Lock()
 	d := fleet.Decided{Record: v.mu.records[k], Failure: v.mu.failures[k], Canary: v.mu.canaries[k]}
+	if far := v.mu.starts[k]; far != nil {
+		d.Starting = *far
+	}
 	v.mu.Unlock()
 	d.Blocked = d.Failure != nil && d.Record == nil
 	if v.follower != nil {
@@ -147,6 +152,7 @@ func (s sink) Delete(ctx context.Context, id fleet.ID) error {
 		s.v.mu.Lock()
 		delete(s.v.mu.refs, id.Key)
 		delete(s.v.mu.failures, id.Key)
+		delete(s.v.mu.starts, id.Key)
 		delete(s.v.mu.canaries, id.Key)
 		delete(s.v.mu.keys, setOf(id.Key))
 		delete(s.v.mu.keys, setOf(id.Key.Canary()))
@@ -178,9 +184,11 @@ func (v *View) readStatus(ctx context.Context, k service.Key) {
 		v.cfg.Log.Debug("a status cannot be read", "service", k.String(), "error", err) // it is being deleted
 		return
 	}
-	now, canary := failureOf(u), dialect.ReadStatus(origin, u.Object["status"]).Canary
+	now, far := failureOf(u)
+	canary := dialect.ReadStatus(origin, u.Object["status"]).Canary
 	v.mu.Lock()
 	changed := keep(v.mu.failures, k, now)
+	changed = keep(v.mu.starts, k, far) || changed
 	changed = keep(v.mu.canaries, k, canary) || changed
 	v.mu.Unlock()
 	if changed {
@@ -202,19 +210,24 @@ func keep[T comparable](of map[service.Key]*T, k service.Key, now *T) bool {
 
 // passing are the reasons of a service that is not ready and has nothing wrong
 // with it.
-var passing = []string{"", "Starting", "Fetching", "Asleep", "Serving", "NoRevision", "Stopped"}
+var passing = []string{"", "Asleep", "Serving", "NoRevision", "Stopped"}
 
 // failureOf is why a service is not ready, as the condition Ready of its
-// manifest says, which every dialect's status has.
-func failureOf(u *unstructured.Unstructured) *service.Failure {
+// manifest says, which every dialect's status has, or how far its start is.
+func failureOf(u *unstructured.Unstructured) (bad *service.Failure, starting *string) {
 	conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	for _, raw := range conditions {
 		c, _ := raw.(map[string]any)
 		reason, _ := c["reason"].(string)
 		message, _ := c["message"].(string)
-		if c["type"] == service.ConditionReady && c["status"] == "False" && !slices.Contains(passing, reason) {
-			return &service.Failure{Reason: reason, Message: message}
+		switch {
+		case c["type"] != service.ConditionReady || c["status"] != "False":
+		case reason == "Starting" || reason == "Fetching":
+			far := cmp.Or(message, "starting")
+			return nil, &far
+		case !slices.Contains(passing, reason):
+			return &service.Failure{Reason: reason, Message: message}, nil
 		}
 	}
-	return nil
+	return nil, nil
 }

@@ -157,15 +157,20 @@ func (s *Source) Start(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.queue.ShutDown)
 	defer stop()
 	s.queue.Add(item{})
+	said := map[item]string{} // once, however often it is tried
 	for {
 		i, down := s.queue.Get()
 		if down {
 			return nil
 		}
 		if err := s.process(ctx, i); err != nil && ctx.Err() == nil {
-			s.cfg.Log.Warn("will be tried again", "manifest", i.String(), "error", err)
+			if text := err.Error(); said[i] != text {
+				s.cfg.Log.Warn("will be tried again", "manifest", i.String(), "error", err)
+				said[i] = text
+			}
 			s.queue.AddRateLimited(i)
 		} else {
+			delete(said, i)
 			s.queue.Forget(i)
 		}
 		s.queue.Done(i)
