@@ -134,7 +134,7 @@ func (p *pick) filter(steps []step, set []int32) []int32 {
 // are too little to tell endpoints apart by: for a prompt whose beginning is
 // new, and for one of which something may be in a cache.
 const (
-	nearNew   = 0.1
+	nearNew   = 0.03
 	nearKnown = 0.25
 )
 

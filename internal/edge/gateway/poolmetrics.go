@@ -23,7 +23,7 @@ func newPoolDescs(prefix string) poolDescs {
 		inFlight:     desc("in_flight", "Requests replicas work on now."),
 		waiting:      desc("queue_requests", "Requests waiting now, by priority.", "priority"),
 		waitingBytes: desc("queue_bytes", "Body bytes of the requests waiting now, by priority.", "priority"),
-		saturation:   desc("saturation", "How full the pool's endpoints are; at 1 requests of negative priority are shed."),
+		saturation:   desc("saturation", "How full the endpoint with the most capacity is; from 1 on requests wait, and those of negative priority are shed."),
 		admission:    desc("admission_total", "Requests by what admission did with them: admitted, shed, evicted, overdue, left.", "outcome"),
 		dropped:      desc("picker_dropped_total", "Requests that the picker's policy dropped."),
 		noRetry:      desc("retries_refused_total", "Retries that were not made for want of budget."),

@@ -51,8 +51,8 @@ type Config struct {
 	// Breaker says when a replica gets no requests for what became of those it
 	// had.
 	Breaker breaker.Config
-	// Asked is told of every request's pool, before a replica is picked; nil
-	// tells nobody. It must not block.
+	// Asked is told of every request's pool, before a replica is picked, and now
+	// and then of one that holds requests; nil tells nobody. It must not block.
 	Asked func(pool routing.Ref)
 	// Domain ends the hosts of services ("name.namespace.domain").
 	Domain string

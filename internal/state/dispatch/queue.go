@@ -88,8 +88,16 @@ func (p *pool) setAlarm(now time.Time) {
 	a.stop = p.d.clock.AfterFunc(max(0, at.Sub(now)), p.ring)
 }
 
-// ring ends the waiting of those whose deadline is over.
+// ring ends the waiting of those whose deadline is over. While requests are
+// held, it has their endpoints' loads read on.
 func (p *pool) ring() {
+	if p.due() && p.d.cfg.Asked != nil {
+		p.d.cfg.Asked(p.ref)
+	}
+}
+
+// due is ring's work with the pool; held reports whether requests are held.
+func (p *pool) due() (held bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
@@ -100,6 +108,7 @@ func (p *pool) ring() {
 	}
 	p.pump(now)
 	p.setAlarm(now)
+	return p.pacing
 }
 
 // wait blocks until g has left the queue.
