@@ -22,6 +22,7 @@ type buildCommand struct {
 	noCache bool
 	output  string
 	base    string
+	from    string
 	binary  string
 }
 
@@ -50,6 +51,7 @@ need, or on top of --base.`,
 	f.BoolVar(&c.noCache, "no-cache", false, "build every step of the Dockerfile anew")
 	f.StringVarP(&c.output, "output", "o", "", "write an OCI image layout to this file, - for standard output")
 	f.StringVar(&c.base, "base", "", "image to build the layout on: an OCI layout or what docker save writes, as a tar")
+	f.StringVar(&c.from, "base-image", "", "name of the image that the Dockerfile begins with (default: one of Python's or of Debian's)")
 	f.StringVar(&c.binary, "binary", "", "roundhouse for Linux that the image runs (default: this one)")
 	_ = cmd.MarkFlagRequired("tag") // the flag is there
 	return cmd
@@ -79,10 +81,16 @@ func (c *buildCommand) run(cmd *cobra.Command, folder string) error {
 	} else if _, err := os.Stat(c.binary); err != nil {
 		return fmt.Errorf("--binary: %w", err)
 	}
+	if c.from != "" && (c.base != "" || c.output != "") {
+		return usagef("--base-image is for docker and buildah; an image layout is built on --base")
+	}
 	if c.output == "" && c.base == "" {
 		if built, err := c.build(cmd.Context(), cmd.ErrOrStderr(), plan); built || err != nil {
 			return err
 		}
+	}
+	if c.from != "" {
+		return errors.New("--base-image wants docker (with BuildKit) or buildah, and neither can build here")
 	}
 	return c.layout(cmd, plan)
 }
@@ -97,7 +105,7 @@ func (c *buildCommand) build(ctx context.Context, says io.Writer, plan *image.Pl
 		_, _ = fmt.Fprintln(says, err)
 		return false, nil
 	}
-	if err := builder.Run(ctx, image.Build{Plan: plan, Tag: c.tag, Program: c.binary, NoCache: c.noCache, Out: says}); err != nil {
+	if err := builder.Run(ctx, image.Build{Plan: plan, Tag: c.tag, Program: c.binary, BaseImage: c.from, NoCache: c.noCache, Out: says}); err != nil {
 		return false, err
 	}
 	_, err = fmt.Fprintf(says, "Built %s with %s.\n", c.tag, builder.Name)

@@ -280,16 +280,7 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 	}
 	c.config = modelserver.DefaultConfig()
 	if !info.IsDir() {
-		s := modelserver.Settings{Name: c.name}
-		if s.Name == "" {
-			s.Name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
-		}
-		s.Parameters.URI, s.Parameters.Format = path, c.format
-		if c.format == "" { // as MLServer has it for a model without settings
-			s.Implementation = os.Getenv("MLSERVER_MODEL_IMPLEMENTATION")
-		}
-		c.config.Strict = true
-		return modelserver.Single(s), nil
+		return c.file(path)
 	}
 	env, err := modelserver.ReadEnvironment(os.Environ(), ".env", filepath.Join(path, ".env"))
 	if err != nil {
@@ -317,6 +308,26 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 	c.config.Strict = len(entries) == 1
 	c.python.expected = entries
 	return folder, err
+}
+
+// file is the repository of the one model that a file is. Variables describe it and
+// the server, as in the pods of KServe's runtimes; a stated format wants none of
+// what they say of its implementation.
+func (c *serveCommand) file(path string) (modelserver.Repository, error) {
+	env, err := modelserver.ReadEnvironment(os.Environ(), ".env")
+	if err != nil {
+		return nil, err
+	}
+	if err := env.Server(&c.config); err != nil {
+		return nil, err
+	}
+	s := modelserver.Settings{Name: cmp.Or(c.name, env["MLSERVER_MODEL_NAME"], strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)))}
+	if c.format == "" {
+		s.Implementation = env["MLSERVER_MODEL_IMPLEMENTATION"]
+	}
+	s.Parameters.URI, s.Parameters.Format = path, c.format
+	c.config.Strict = true
+	return modelserver.Single(s), nil
 }
 
 // applyFlags puts the flags that were given over the configuration.

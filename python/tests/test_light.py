@@ -253,3 +253,20 @@ def test_the_table_codec_without_pandas():
     request = types.InferenceRequest(inputs=[], parameters={"content_type": "pd"})
     with pytest.raises(CodecError, match="pip install pandas"):
         model.decode_request(request)
+
+
+def test_modules_are_where_mlserver_has_them():
+    from mlserver import cloudevents, raw
+    from mlserver.types import dataplane, model_repository
+
+    assert dataplane.RequestInput is types.RequestInput
+    assert model_repository.State is types.State
+    assert cloudevents.CloudEventsTypes.Request.value == "io.seldon.serving.inference.request"
+    numbers = types.RequestInput(name="x", shape=[2, 2], datatype="FP32", data=[[1, 2], [3, 4.5]])
+    texts = types.RequestInput(name="y", shape=[2], datatype="BYTES", data=["é", b""])
+    inputs, contents = raw.extract_raw([numbers, texts])
+    assert [len(c) for c in contents] == [16, 4 + 2 + 4]
+    assert not inputs[0].data.root
+    inputs = raw.inject_raw(inputs, contents)
+    assert inputs[0].data.root == [1, 2, 3, 4.5]
+    assert inputs[1].data.root == ["é".encode(), b""]

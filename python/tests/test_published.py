@@ -189,10 +189,18 @@ def _save_mlflow(mlflow, folder, pandas):
                              pip_requirements=[])
 
 
-def test_mlflow(both):
+MLFLOW = pytest.mark.parametrize(
+    "runtime", ["mlserver_mlflow.MLflowRuntime", "roundhouse.runtimes.mlflow.MLflow"]
+)
+
+
+@MLFLOW
+def test_mlflow(both, runtime):
     mlflow, pandas, _ = needs("mlflow", "pandas", "mlserver_mlflow")
     _save_mlflow(mlflow, both.folder / "saved", pandas)
-    loaded = both.load("mlserver_mlflow.MLflowRuntime", uri="./saved")
+    loaded = both.load(runtime, uri="./saved")
+    outputs = [(o["name"], o["datatype"], o["shape"]) for o in loaded["metadata"]["outputs"]]
+    assert outputs == [("twice", "FP64", [-1, 1])]
     shown = {i["name"]: (i["datatype"], i["parameters"]["content_type"])
              for i in loaded["metadata"]["inputs"]}
     assert shown == {"x": ("FP64", "np"), "c": ("BYTES", "str")}
@@ -201,10 +209,32 @@ def test_mlflow(both):
     assert found["twice"][1] == [2.0, 5.0]
 
 
-def test_mlflow_custom_handlers(both):
+@MLFLOW
+def test_mlflow_tensors(both, runtime):
+    mlflow, pandas, _ = needs("mlflow", "pandas", "mlserver_mlflow")
+    from mlflow.types import Schema, TensorSpec
+
+    class Double(mlflow.pyfunc.PythonModel):
+        def predict(self, context, model_input, params=None):
+            return model_input * 2
+
+    schema = Schema([TensorSpec(np.dtype("float32"), (-1, 2))])
+    mlflow.pyfunc.save_model(
+        str(both.folder / "saved"), python_model=Double(), pip_requirements=[],
+        signature=mlflow.models.ModelSignature(inputs=schema, outputs=schema))
+    loaded = both.load(runtime, uri="./saved")
+    described = loaded["metadata"]["inputs"][0]
+    assert (described["name"], described["datatype"], described["shape"]) == (
+        "input-0", "FP32", [-1, 2])
+    item = tensor("x", np.array([[1, 2.5]], "<f4"))
+    assert both.infer(item)["output-1"][:2] == ([1, 2], [2.0, 5.0])
+
+
+@MLFLOW
+def test_mlflow_custom_handlers(both, runtime):
     mlflow, pandas, _ = needs("mlflow", "pandas", "mlserver_mlflow")
     _save_mlflow(mlflow, both.folder / "saved", pandas)
-    loaded = both.load("mlserver_mlflow.MLflowRuntime", uri="./saved")
+    loaded = both.load(runtime, uri="./saved")
     paths = {h["rest_path"]: h for h in loaded["handlers"]}
     assert set(paths) == {"/ping", "/health", "/version", "/invocations"}
     body = json.dumps({"dataframe_split": {"columns": ["x", "c"], "data": [[1.5, "a"]]}}).encode()

@@ -120,10 +120,16 @@ func appendTensor(dst []byte, t *Tensor, binary bool) ([]byte, error) {
 		return dst, err
 	}
 	dst = append(dst, `,"data":`...)
-	if dst, err = t.appendFlat(dst, 0, t.Len()); err != nil {
-		return dst, err
+	if t.Written != nil && t.Written.Dims != nil {
+		shape := make([]int64, len(t.Written.Dims))
+		for i, n := range t.Written.Dims {
+			shape[i] = int64(n)
+		}
+		dst, err = t.appendNested(dst, shape, 0, t.Len())
+	} else {
+		dst, err = t.appendFlat(dst, 0, t.Len())
 	}
-	return append(dst, '}'), nil
+	return append(dst, '}'), err
 }
 
 // appendParameters appends a ,"parameters" member, unless p is nil.

@@ -67,8 +67,10 @@ type Build struct {
 	Plan    *Plan
 	Tag     string
 	Program string // a roundhouse for Linux
-	NoCache bool
-	Out     io.Writer // what the builder says
+	// BaseImage replaces the image that the Dockerfile begins with; "": its own.
+	BaseImage string
+	NoCache   bool
+	Out       io.Writer // what the builder says
 }
 
 // Run builds the image. Nothing is written into the folder.
@@ -129,6 +131,9 @@ func (b Builder) prepare(dir string, build Build, prog program) ([]string, error
 	}
 	args = append(args, "--tag", build.Tag, "--file", file, "--platform", "linux/"+prog.architecture,
 		"--build-context", "roundhouse="+context)
+	if build.BaseImage != "" {
+		args = append(args, "--build-arg", "BASE_IMAGE="+build.BaseImage)
+	}
 	if build.NoCache {
 		args = append(args, "--no-cache")
 	}

@@ -14,6 +14,7 @@ type instance struct {
 	model   Model
 	name    string
 	version string
+	stated  []string // the versions that the model's settings state
 	meter   meter
 	routes  *customRoutes // nil: none
 	batcher *batcher      // nil: every request runs alone

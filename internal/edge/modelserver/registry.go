@@ -349,6 +349,7 @@ func (r *registry) open(ctx context.Context, e Entry) (_ *instance, err error) {
 		}
 	}()
 	i := newInstance(model, e.Settings.Name, e.Settings.Parameters.Version)
+	i.stated = e.Settings.Versions
 	if i.routes, err = newCustomRoutes(model); err != nil {
 		return nil, err
 	}

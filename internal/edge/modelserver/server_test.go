@@ -547,3 +547,15 @@ func TestStatedFormatRunsNothingElse(t *testing.T) {
 		}
 	}
 }
+
+// TestLoadTakesNoConfig: what Triton's clients send to be loaded in a model's place
+// is refused, not passed over.
+func TestLoadTakesNoConfig(t *testing.T) {
+	s := loaded(t, map[string]string{"a/model-settings.json": `{"versions":["v1","v2"],"implementation":"test.Fake","parameters":{"uri":"m.fake"}}`, "a/m.fake": "fake double"})
+	s.want(t, "POST /v2/repository/models/a/load", `{"parameters":{"config":"{}"}}`, 400, "parameters.config has no effect here")
+	s.want(t, "POST /v2/repository/models/a/load", `{"parameters":{"file:1/model.onnx":"AA=="}}`, 400, "file:1/model.onnx")
+	for _, body := range []string{"", "{}", "no JSON", `{"parameters":{"unload_dependents":true}}`} {
+		s.want(t, "POST /v2/repository/models/a/load", body, 200, "")
+	}
+	s.want(t, "GET /v2/models/a", "", 200, `"versions":["v1","v2"]`) // as its settings state them
+}

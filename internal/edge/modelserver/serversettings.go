@@ -147,6 +147,20 @@ func ReadServerSettings(folder string, env Environment, log *slog.Logger) (Serve
 	return s, s.resolveLogging(folder)
 }
 
+// Server puts what the variables say of the server over c, for a server that has
+// no folder of settings.
+func (e Environment) Server(c *Config) error {
+	s, raw := defaultServerSettings(), map[string]json.RawMessage{}
+	if err := e.overlay(raw, serverPrefix, serverFields); err != nil {
+		return err
+	}
+	if err := fill(&s, raw, "environment"); err != nil {
+		return err
+	}
+	*c = s.Config(*c)
+	return nil
+}
+
 // readCORS puts the environment and the defaults under the CORS settings.
 func readCORS(raw map[string]json.RawMessage, path string, env Environment, log *slog.Logger) error {
 	given, ok := raw["cors_settings"]

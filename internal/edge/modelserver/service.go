@@ -83,6 +83,9 @@ func (s *Server) ModelMetadata(name, version string) (tensor.ModelMetadata, erro
 	defer i.release()
 	m := i.model.Metadata()
 	m.Name, m.Versions = name, s.registry.versions(name)
+	if len(i.stated) > 0 { // as MLServer, which shows them whatever serves
+		m.Versions = i.stated
+	}
 	return m, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
@@ -106,7 +107,25 @@ func filterError(err error) error {
 	return &tensor.Error{Kind: tensor.KindSchema, Type: "json_invalid", Message: "JSON decode error: " + err.Error()}
 }
 
+// postLoad loads a model as the repository has it. What Triton's clients give to be
+// loaded in its place is refused: to load something else would be no answer to it.
 func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) {
+	body, err := s.readBody(w, r)
+	if err != nil {
+		s.writeError(w, err)
+		return
+	}
+	var given struct {
+		Parameters map[string]json.RawMessage `json:"parameters"`
+	}
+	_ = json.Unmarshal(body.data, &given) // MLServer reads no body, whatever it is
+	body.free()
+	for name := range given.Parameters {
+		if name == "config" || strings.HasPrefix(name, "file:") {
+			s.writeError(w, tensor.Errorf(tensor.KindInvalid, "parameters.%s has no effect here: a model is loaded as its folder in the repository says", name))
+			return
+		}
+	}
 	s.unhurried(w)
 	if err := s.Load(r.Context(), r.PathValue(modelName)); err != nil {
 		s.writeError(w, err)

@@ -69,8 +69,8 @@ func TestUnpackTarball(t *testing.T) {
 	program := file("./bin/tool")
 	program.Mode = 0o6777
 	for _, zipped := range []bool{false, true} {
-		path := archive(t, zipped, tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o755}, program, file("lib/a.py"), link("bin/python3", "/usr/bin/python3"),
-			link("bin/python", "python3"), link("lib64", "lib"), link("lib/b.py", "../lib/a.py"), tar.Header{Typeflag: tar.TypeLink, Name: "c.py", Linkname: "lib/a.py"})
+		path := archive(t, zipped, tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o755}, program, link("lib/a.py", "nowhere"), file("lib/a.py"), file("lib/a.py"), link("bin/python3", "/usr/bin/python3"),
+			link("bin/python", "python3"), link("lib64", "lib"), link("lib64", "lib"), link("lib/b.py", "../lib/a.py"), tar.Header{Typeflag: tar.TypeLink, Name: "c.py", Linkname: "lib/a.py"})
 		dir := filepath.Join(t.TempDir(), "out")
 		if err := unpackTarball(t.Context(), path, dir, DefaultConfig().Limits); err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ func TestHostileTarball(t *testing.T) {
 		"a hard link to a link":       {link("a/b/s", "../../evil"), {Typeflag: tar.TypeLink, Name: "h", Linkname: "a/b/s"}},
 		"a device":                    {{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}},
 		"a pipe":                      {{Typeflag: tar.TypeFifo, Name: "pipe"}},
-		"one name twice":              {file("a"), file("a")},
+		"a folder in a file's place":  {file("a"), {Typeflag: tar.TypeDir, Name: "a"}},
 		"more files than are allowed": slices.Repeat([]tar.Header{{Typeflag: tar.TypeDir, Name: "d/"}}, 20),
 		"more bytes than are allowed": {{Typeflag: tar.TypeReg, Name: strings.Repeat("x", 200)}},
 	} {

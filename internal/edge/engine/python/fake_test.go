@@ -63,6 +63,9 @@ func fakeMain(how string) {
 	case "module":
 		fmt.Fprintln(os.Stderr, "ModuleNotFoundError: No module named 'numpy.core'")
 		os.Exit(1)
+	case "pydantic1":
+		fmt.Fprintln(os.Stderr, "ImportError: cannot import name 'TypeAdapter' from 'pydantic' (/lib/pydantic/__init__.py)")
+		os.Exit(1)
 	case "silent": // never connects
 		time.Sleep(time.Hour)
 	case "stranger": // another process that found the socket

@@ -70,7 +70,7 @@ func TestFaults(t *testing.T) {
 
 func TestHandshakeFaults(t *testing.T) {
 	for how, says := range map[string]string{
-		"exit": "exited with code 3): about to fail", "module": "-m pip install numpy pydantic", "silent": "did not connect within",
+		"exit": "exited with code 3): about to fail", "module": "-m pip install numpy pydantic", "pydantic1": "has a pydantic before version 2; install a later one: ", "silent": "did not connect within",
 		"mute": "no hello within", "future": "speaks protocols [7]", "garbage": "broke the protocol", "long": "broke the protocol",
 	} {
 		t.Run(how, func(t *testing.T) {

@@ -193,6 +193,12 @@ func (l launch) explain(exit child.Exit, out *output) error {
 			e.Message = fmt.Sprintf("%s lacks the package %q; install it: %s", l.command[0], module, e.Install)
 			return e
 		}
+		if strings.Contains(line, "cannot import name ") && strings.Contains(line, " from 'pydantic'") {
+			e := newError(kindMissing, "")
+			e.Install = l.command[0] + " -m pip install numpy 'pydantic>=2'"
+			e.Message = fmt.Sprintf("%s has a pydantic before version 2; install a later one: %s", l.command[0], e.Install)
+			return e
+		}
 	}
 	return newError(kindUnavailable, fmt.Sprintf("worker ended before it connected (%s %s)%s", l.command[0], exit, quoted(out)))
 }

@@ -17,6 +17,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 )
 
 // contextReader ends reading when ctx ends.
@@ -120,6 +121,9 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if err := u.root.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return fmt.Errorf("%q: %w", h.Name, err)
 	}
+	if err := u.replace(name, h.Typeflag); err != nil {
+		return fmt.Errorf("%q: %w", h.Name, err)
+	}
 	switch h.Typeflag {
 	case tar.TypeDir:
 		err = u.root.MkdirAll(name, 0o700)
@@ -148,6 +152,20 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		return fmt.Errorf("%q: %w", h.Name, err)
 	}
 	return nil
+}
+
+// replace makes room for an entry of a name that was there before, as venv-pack
+// writes some: the last counts, as for tar. A folder stays.
+func (u *unpacker) replace(name string, kind byte) error {
+	info, err := u.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir() || kind == tar.TypeDir || kind == tar.TypeXGlobalHeader {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	u.links = slices.DeleteFunc(u.links, func(link string) bool { return link == name })
+	return u.root.Remove(name)
 }
 
 // local cleans the name of an entry and refuses one outside the archive.

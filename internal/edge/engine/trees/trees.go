@@ -161,6 +161,9 @@ func (m *Model) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response,
 			if err := m.offers(o.Name); err != nil {
 				return nil, err
 			}
+			if n, ok := o.Parameters["classification"]; ok {
+				return nil, tensor.Errorf(tensor.KindInvalid, "output %q: classification %v (class_count of Triton's clients) is not served; ask for %q", o.Name, n, PredictProba)
+			}
 			if !slices.Contains(wanted, o.Name) {
 				wanted = append(wanted, o.Name)
 			}

@@ -270,3 +270,14 @@ func TestMetadata(t *testing.T) {
 		t.Errorf("inputs %v, want those of the settings", got)
 	}
 }
+
+// TestClassification: an answer without what was asked would be taken for one with
+// it.
+func TestClassification(t *testing.T) {
+	m := New(load(t, "iris.ubj"), Options{Name: "iris"})
+	_, err := m.Infer(context.Background(), &tensor.Request{Inputs: rows(1, 4)(5.1, 3.5, 1.4, 0.2),
+		Outputs: []tensor.RequestedOutput{{Name: Predict, Parameters: tensor.Parameters{"classification": 3}}}})
+	if err == nil || !strings.Contains(err.Error(), "classification 3") {
+		t.Errorf("error %v", err)
+	}
+}
