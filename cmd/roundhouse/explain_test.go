@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,8 +23,14 @@ spec:
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := "http://" + l.Addr().String()
+	_ = l.Close()
 	for _, args := range [][]string{{}, {"--all"}, {"-o", "json"}} {
-		out, err := runHere(t, append([]string{"explain", file, "--server", "http://127.0.0.1:1"}, args...)...)
+		out, err := runHere(t, append([]string{"explain", file, "--server", nobody}, args...)...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -70,7 +70,9 @@ func checked(cmd *cobra.Command, platform dialect.Platform, manifests []admin.Fi
 	case err != nil:
 		return nil, err
 	default:
-		problems = fleet.Conflicts(objects)
+		var tolerated []string
+		problems, tolerated = fleet.Conflicts(objects)
+		warnings = append(warnings, tolerated...)
 	}
 	for _, line := range append(warnings, problems...) {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), line)

@@ -21,6 +21,9 @@ type Conflict struct {
 	Field string
 	// Message says what is wrong and what to do, in one line.
 	Message string
+	// Tolerated: OME takes two such runtimes, and publishes some; the order
+	// decides between them.
+	Tolerated bool
 }
 
 // Conflicts checks the constraints that both guides lay on priorities: above
@@ -110,7 +113,8 @@ func between(rt, other *service.Runtime) []Conflict {
 		for j := range other.Formats {
 			if g := &other.Formats[j]; p == priority(g) && sameEntry(f, g) {
 				out = append(out, Conflict{Runtime: rt, Other: other, Field: priorityField(i),
-					Message: fmt.Sprintf("priority %d for %s is also that of %s: give one of them another", p, listed(f), other.Name)})
+					Tolerated: rt.Origin.Dialect() == service.DialectOME && other.Origin.Dialect() == service.DialectOME,
+					Message:   fmt.Sprintf("priority %d for %s is also that of %s: give one of them another", p, listed(f), other.Name)})
 				break
 			}
 		}

@@ -28,7 +28,9 @@ const token = "the-token"
 // outside is everything around a fleet, doing nothing but keep one log.
 type outside struct{ log string }
 
-func (outside) Host(context.Context, ...selection.Check) (selection.Host, error)             { return selection.Host{}, nil }
+func (outside) Host(context.Context, ...selection.Check) (selection.Host, error) {
+	return selection.Host{}, nil
+}
 func (outside) Apply(context.Context, workload.Revision) error           { return nil }
 func (outside) Scale(context.Context, workload.Ref, int, []string) error { return nil }
 func (outside) Remove(context.Context, service.Key) error                { return nil }

@@ -81,7 +81,8 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		failError(w, err)
 		return
 	}
-	answer(w, ApplyResponse{Changes: wireChanges(changes), Warnings: warnings})
+	_, tolerated := fleet.Conflicts(objects)
+	answer(w, ApplyResponse{Changes: wireChanges(changes), Warnings: append(warnings, tolerated...)})
 }
 
 func wireChanges(changes []fleet.Change) []Change {

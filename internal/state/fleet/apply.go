@@ -76,7 +76,7 @@ func (f *Fleet) admit(objects []Object) error {
 	}
 	var errs []error
 	for _, c := range selection.Conflicts(slices.Collect(maps.Values(all))) {
-		if fresh[c.Runtime.Key] || c.Other != nil && fresh[c.Other.Key] {
+		if !c.Tolerated && (fresh[c.Runtime.Key] || c.Other != nil && fresh[c.Other.Key]) {
 			errs = append(errs, errors.New(inWords(c)))
 		}
 	}
@@ -84,27 +84,34 @@ func (f *Fleet) admit(objects []Object) error {
 }
 
 // Conflicts are what keeps the runtimes among objects from being applied
-// together, a line each.
-func Conflicts(objects []Object) []string {
+// together, a line each, and what leaves the choice between them to their age
+// and name.
+func Conflicts(objects []Object) (refused, tolerated []string) {
 	var runtimes []service.Runtime
 	for _, o := range objects {
 		if o.Runtime != nil {
 			runtimes = append(runtimes, *o.Runtime)
 		}
 	}
-	var out []string
 	for _, c := range selection.Conflicts(runtimes) {
-		out = append(out, inWords(c))
+		if c.Tolerated {
+			tolerated = append(tolerated, inWords(c))
+		} else {
+			refused = append(refused, inWords(c))
+		}
 	}
-	return out
+	return refused, tolerated
 }
 
 func inWords(c selection.Conflict) string {
-	at := c.Runtime.Name
+	at := c.Runtime.Name + ": "
+	if c.Tolerated {
+		at = "warning: " + at
+	}
 	if o := c.Runtime.Origin; o.File != "" {
 		at = fmt.Sprintf("%s:%d: %s", o.File, o.Line, at)
 	}
-	return at + ": " + c.Field + ": " + c.Message
+	return at + c.Field + ": " + c.Message
 }
 
 func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
