@@ -163,7 +163,7 @@ func canaryLine(c *service.CanaryStatus) string {
 func describeComponent(w io.Writer, s admin.Service, c service.ComponentStatus) {
 	text := fmt.Sprintf("\n%s: %d of %d ready", c.Role, c.Ready, c.Desired)
 	if l, known := s.Limits[c.Role]; known {
-		text += fmt.Sprintf(", %d to %d replicas, %g %s each", l.Min, l.Max, l.Target, l.Metric)
+		text += fmt.Sprintf(", %d to %d replicas, %s each", l.Min, l.Max, target(l))
 		if l.Min == 0 && l.ScaleToZeroAfter != "0s" {
 			text += ", stops when idle for " + l.ScaleToZeroAfter
 		}
@@ -179,6 +179,14 @@ func describeComponent(w io.Writer, s admin.Service, c service.ComponentStatus) 
 		}
 		_, _ = fmt.Fprintln(w, text)
 	}
+}
+
+// target is what a replica is to have of what its number goes by.
+func target(l admin.ScaleLimits) string {
+	if service.ScaleMetric(l.Metric).Resource() {
+		return fmt.Sprintf("%g %% %s", l.Target, l.Metric)
+	}
+	return fmt.Sprintf("%g %s", l.Target, l.Metric)
 }
 
 func describeReplica(w io.Writer, r replica.Replica, process bool, now time.Time) {

@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"encoding/json"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -32,4 +35,65 @@ func TestScaleToZero(t *testing.T) {
 	contains(t, wide, "REPLICA-S", "IDLE-S", "STARTUP-S", "Asleep")
 	matches(t, wide, `xgboost +v1 +- +[1-9]\d* +\d+ +\d+\.\d\d +http`)
 	matches(t, n.do("logs", "iris"), "model loaded") // of the replica that is gone
+}
+
+// TestCrashLoopSleeps: a model that never stays up is put to sleep like any
+// other that nobody asks for.
+func TestCrashLoopSleeps(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.do("apply", "-f", write(t, t.TempDir(), "crash.yaml", `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: crash}
+spec:
+  protocol: v2
+  scaling: {minReplicas: 0, scaleToZeroAfter: 3s}
+  engine:
+    local:
+      command: [sh, -c, "sleep 0.3; echo no such layer; exit 3"]
+      readinessProbe: {tcpSocket: {port: "{{.Port}}"}}
+`))
+	a := n.post("/v2/models/crash/infer", irisTensor)
+	if a.status != 503 || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "no such layer") {
+		t.Errorf("answered %s, Retry-After %q", a, a.header.Get("Retry-After"))
+	}
+	eventually(t, "it sleeps", func() (bool, string) {
+		s := n.service("default/crash")
+		return len(s.Replicas) == 0, n.run("describe", "crash").out
+	})
+}
+
+// TestBurstFromZero: the replicas that a burst calls for start together.
+func TestBurstFromZero(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.do("apply", "-f", write(t, t.TempDir(), "chat.yaml", `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: chat}
+spec:
+  protocol: openAI
+  scaling: {minReplicas: 0, maxReplicas: 5, targetConcurrency: 10}
+  engine:
+    local:
+      command: [roundhouse, simulate, engine, --port, "{{.Port}}", --model, chat, --startup-delay, 3s]
+      readinessProbe: {httpGet: {path: /health, port: 8080}}
+`))
+	var asked sync.WaitGroup
+	for range 25 {
+		asked.Go(func() {
+			if a, err := try("POST", n.gateway+"/v1/completions", `{"model":"chat","prompt":"hello","max_tokens":1}`); err != nil || a.status != 200 {
+				t.Errorf("%s %v", a, err)
+			}
+		})
+	}
+	asked.Wait()
+	var s struct{ Replicas []struct{ Created time.Time } }
+	raw := n.get(n.admin+"/api/v1/services/default/chat", "Authorization", "Bearer "+n.token())
+	if err := json.Unmarshal([]byte(raw.body), &s); err != nil || len(s.Replicas) != 3 {
+		t.Fatalf("%v: want three replicas in %s", err, raw.body)
+	}
+	if apart := s.Replicas[2].Created.Sub(s.Replicas[0].Created); apart > 700*time.Millisecond {
+		t.Errorf("the third was started %s after the first", apart)
+	}
+	matches(t, n.do("describe", "chat"), `the last start took 3\.\d+s`)
 }

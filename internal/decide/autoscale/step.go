@@ -94,7 +94,7 @@ func stopsAfter(in Input) time.Duration {
 // wanted is the count the load alone calls for, within the limits.
 func wanted(s State, next *State, in Input, now time.Time) (int, string) {
 	l := in.Limits
-	if l.Metric == service.MetricCPU || l.Metric == service.MetricMemory {
+	if l.Metric.Resource() {
 		l.Target = service.DefaultScaleTarget // a percentage is no number of requests
 	}
 	load, unit := float64(in.Demand.Queued+in.Demand.Running), "in flight"
@@ -115,9 +115,6 @@ func wanted(s State, next *State, in Input, now time.Time) (int, string) {
 		n = max(n, 1)
 	}
 	why := fmt.Sprintf("%s %s, target %s each", number(load), unit, number(l.Target))
-	if l.Metric == service.MetricCPU || l.Metric == service.MetricMemory {
-		why += " (" + string(l.Metric) + " is not measured here)"
-	}
 	switch bounded := min(max(n, l.Min, in.Wake), l.Max); {
 	case bounded > n && in.Wake > max(n, l.Min):
 		return bounded, "asked to wake"

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -55,10 +56,15 @@ func (f *Fleet) stateOf(e *entry) ServiceState {
 	}
 	for r, s := range e.roles {
 		st.Scaling[r] = s.decision.Reason(f.cfg.Now())
-		if s.theirs != nil && *s.theirs > 0 && st.Revision != nil {
-			if c := st.Revision.Component(r); c != nil {
-				st.Scaling[r] = counter(c.Limits)
-			}
+		if st.Revision == nil {
+			continue
+		}
+		switch c := st.Revision.Component(r); {
+		case c == nil:
+		case s.theirs != nil && *s.theirs > 0:
+			st.Scaling[r] = counter(c.Limits)
+		case c.Limits.Metric.Resource() && !f.cfg.Cluster:
+			st.Scaling[r] += fmt.Sprintf("; %s is not measured on one machine: %d requests in flight each count", c.Limits.Metric, service.DefaultScaleTarget)
 		}
 	}
 	return st
