@@ -203,3 +203,23 @@ func TestRetryWhileOthersAreHeld(t *testing.T) {
 		(<-held).g.Done(Outcome{})
 	})
 }
+
+// TestEjectedEndpointHasNoCapacity: requests are held while the endpoints that
+// get any are saturated, beside an idle one that gets none for having failed.
+func TestEjectedEndpointHasNoCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		d.SetPool(pool1(0, ready("a", "b")...))
+		g := mustAdmit(t, d)
+		failed := g.Replica()
+		if err := g.Retry(t.Context(), errors.New("refused")); err != nil {
+			t.Fatal(err)
+		}
+		d.SetLoad(g.Replica(), &replica.Load{At: time.Now(), Waiting: 9, Running: 1})
+		d.SetLoad(failed, &replica.Load{At: time.Now()})
+		if x, _ := d.Explain(Request{Model: "iris"}); x.Because != admission.Held {
+			t.Errorf("%v", x)
+		}
+		g.Done(Outcome{})
+	})
+}

@@ -34,14 +34,18 @@ func (p *pool) holds() bool {
 }
 
 // capacity reports whether some endpoint has capacity; while requests are held,
-// for more than it was sent since it last spoke.
+// for more than it was sent since it last spoke. It is true where breakers keep
+// all requests out: those wait for other reasons.
 func (p *pool) capacity(now time.Time) bool {
+	some := false
 	for n, x := range p.main.slots {
-		if x != nil && x.serves() && p.roomy(n, x, now) {
-			return true
+		if x != nil && x.serves() && x.e.breaker.passes() {
+			if some = true; p.roomy(n, x, now) {
+				return true
+			}
 		}
 	}
-	return false
+	return !some
 }
 
 // roomy is capacity of one endpoint; its limit is another matter.
@@ -66,7 +70,7 @@ func (p *pool) saturation(among picker.Set, now time.Time) float64 {
 	least, some := 0.0, false
 	c, sheds := p.queue.Config(), p.main.policy.Sheds()
 	for n, x := range p.main.slots {
-		if x == nil || !x.serves() || among != nil && !among.Has(n) {
+		if x == nil || !x.serves() || !x.e.breaker.passes() || among != nil && !among.Has(n) {
 			continue
 		}
 		e := p.load(n, x)
