@@ -80,7 +80,7 @@ func TestPicturesCountBySize(t *testing.T) {
 			}
 		}
 	}
-	large := fmt.Sprintf(forms["OpenAI"], "png", encoded(t, "png", picture(2400, 2400, 2)))
+	large := fmt.Sprintf(forms["OpenAI"], "png", encoded(t, "png", picture(1820, 1820, 2)))
 	if got := promptTokens(t, large); got < maxMediaTokens || got > maxMediaTokens+60 {
 		t.Errorf("a picture of %d bytes: %d tokens, want %d", len(large), got, maxMediaTokens)
 	}
@@ -88,6 +88,31 @@ func TestPicturesCountBySize(t *testing.T) {
 		{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`, encoded(t, "png", m), encoded(t, "png", picture(560, 280, 3)))
 	if got := promptTokens(t, two); got < 2*want || got > 2*want+80 {
 		t.Errorf("two pictures: %d tokens", got)
+	}
+}
+
+// TestWebP: of the three forms of WebP, and of what says nothing of its size.
+func TestWebP(t *testing.T) {
+	head := func(chunk string, rest ...byte) []byte {
+		b := append([]byte("RIFF\x00\x00\x00\x00WEBP"+chunk+"\x0a\x00\x00\x00"), rest...)
+		return append(b, make([]byte, 20)...)
+	}
+	for _, c := range []struct {
+		name          string
+		file          []byte
+		width, height int
+		picture       bool
+	}{
+		{"lossy", head("VP8 ", 0, 0, 0, 0x9d, 0x01, 0x2a, 0x30, 0x02, 0x18, 0x01), 560, 280, true},
+		{"lossless", head("VP8L", 0x2f, 0x2f, 0xc2, 0x45, 0x00), 560, 280, true},
+		{"extended", head("VP8X", 0, 0, 0, 0, 0x2f, 0x02, 0, 0x17, 0x01, 0), 560, 280, true},
+		{"another", head("ABCD"), 0, 0, true},
+		{"sound", append([]byte("RIFF\x00\x00\x00\x00WAVEfmt "), make([]byte, 20)...), 0, 0, false},
+		{"short", []byte("RIFF"), 0, 0, false},
+	} {
+		if w, h, picture := dimensions(c.file); w != c.width || h != c.height || picture != c.picture {
+			t.Errorf("%s: %d by %d, a picture: %v", c.name, w, h, picture)
+		}
 	}
 }
 
