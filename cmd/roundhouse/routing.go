@@ -11,8 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // routingKinds are the plurals of what says where requests go, and which
@@ -120,11 +122,31 @@ func describeRouting(w io.Writer, o admin.RoutingObject, now time.Time) {
 		line("Gateway", "%s", p.Name)
 	}
 	_ = tw.Flush()
+	if len(o.Endpoints) > 0 {
+		_, _ = fmt.Fprintln(w, "\nEndpoints:")
+	}
+	for _, e := range o.Endpoints {
+		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\n", cmp.Or(e.Address, e.GRPC, e.ID), endpointState(e), plural(e.InFlight, "request"))
+	}
+	_ = tw.Flush()
 	_, _ = fmt.Fprintln(w, "\nConditions:")
 	for _, c := range o.Status.Conditions {
 		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, orDash(c.Reason), age(c.Since, now), oneLine(c.Message))
 	}
 	_ = tw.Flush()
+}
+
+// endpointState is how an endpoint is, and why.
+func endpointState(e dispatch.Endpoint) string {
+	switch {
+	case e.Phase != replica.Ready && e.Message != "":
+		return string(e.Phase) + ": " + oneLine(strings.TrimPrefix(e.Message, e.Address+": "))
+	case e.Phase != replica.Ready:
+		return string(e.Phase)
+	case e.Ejected != "":
+		return "ejected: " + e.Ejected
+	}
+	return "ready"
 }
 
 // deleteRouting deletes the objects of these names; one name of several kinds

@@ -31,6 +31,8 @@ import (
 type Traffic struct {
 	*dispatch.Dispatcher
 	lookups *endpoints.Lookups
+	// health asks the servers at the addresses of pools; nil: nobody does.
+	health *endpoints.Health
 	// scraping reads the endpoints' metrics; nil: nobody does.
 	scraping *scraping
 	public   bool // no internal address of a pool is used
@@ -45,7 +47,9 @@ type Traffic struct {
 		services map[service.Key]dispatch.Pool
 		pools    map[service.Key]*routing.Pool
 		members  map[service.Key][]service.Key
-		found    map[service.Key][]string // endpoints of addresses, by pool
+		found    map[service.Key][]string          // endpoints of addresses, by pool
+		ill      map[service.Key]map[string]string // why those are not well, of them
+		lost     map[service.Key]string            // what is wrong with looking them up
 		pods     map[service.Key][]replica.Replica
 	}
 }
@@ -64,6 +68,11 @@ func NewTraffic(demand dispatch.Demand, domain string, log *slog.Logger) (*Traff
 	}
 	t = newTraffic(d)
 	if t.scraping, err = newScraping(d, log); err != nil {
+		return nil, err
+	}
+	health := endpoints.DefaultHealthConfig()
+	health.Changed = t.healthChanged
+	if t.health, err = endpoints.NewHealth(health); err != nil {
 		return nil, err
 	}
 	lookups := endpoints.DefaultConfig()
@@ -107,6 +116,7 @@ func (t *Traffic) Run(ctx context.Context) { t.lookups.Run(ctx) }
 // Close ends what waits and what is scraped.
 func (t *Traffic) Close() {
 	t.Dispatcher.Close()
+	t.health.Close()
 	t.scraping.Close()
 }
 
@@ -121,6 +131,7 @@ func (t *Traffic) Register(reg prometheus.Registerer) error {
 func newTraffic(d *dispatch.Dispatcher) *Traffic {
 	t := &Traffic{Dispatcher: d}
 	t.mu.services, t.mu.pools = map[service.Key]dispatch.Pool{}, map[service.Key]*routing.Pool{}
+	t.mu.ill, t.mu.lost = map[service.Key]map[string]string{}, map[service.Key]string{}
 	t.mu.found, t.mu.pods = map[service.Key][]string{}, map[service.Key][]replica.Replica{}
 	return t
 }
@@ -179,7 +190,9 @@ func (t *Traffic) Route(v fleet.RoutingView) {
 	t.SetObjects(v.Objects)
 	for k := range before {
 		if t.mu.pools[k] == nil {
+			t.ask(&routing.Pool{Meta: service.Meta{Key: k}}, nil)
 			delete(t.mu.found, k)
+			delete(t.mu.lost, k)
 			delete(t.mu.pods, k)
 			t.Remove(routing.PoolRef(k))
 		}
@@ -191,11 +204,61 @@ func (t *Traffic) Route(v fleet.RoutingView) {
 func (t *Traffic) Endpoints(pool service.Key, addresses []string, trouble string) {
 	t.mu.Lock()
 	if t.mu.pools[pool] != nil {
-		t.mu.found[pool] = addresses
+		t.mu.found[pool], t.mu.lost[pool] = addresses, trouble
 		t.shared(func(k service.Key) bool { return k == pool })
 	}
+	trouble = t.trouble(pool)
 	t.mu.Unlock()
 	t.troubled(pool, trouble)
+}
+
+// healthChanged is told of a server of a pool that is not well any more, and of
+// one that is again.
+func (t *Traffic) healthChanged(pool service.Key, address, why string) {
+	t.mu.Lock()
+	if t.mu.pools[pool] != nil {
+		if t.mu.ill[pool] == nil {
+			t.mu.ill[pool] = map[string]string{}
+		}
+		if t.mu.ill[pool][address] = why; why == "" {
+			delete(t.mu.ill[pool], address)
+		}
+		t.shared(func(k service.Key) bool { return k == pool })
+	}
+	trouble := t.trouble(pool)
+	t.mu.Unlock()
+	t.troubled(pool, trouble)
+}
+
+// trouble is what is wrong with the addresses of a pool: how they are looked
+// up, and that no server there is well; t.mu is held.
+func (t *Traffic) trouble(pool service.Key) string {
+	trouble := t.mu.lost[pool]
+	found, ill := t.mu.found[pool], t.mu.ill[pool]
+	if len(found) == 0 || len(ill) < len(found) {
+		return trouble
+	}
+	if trouble != "" {
+		trouble += "; "
+	}
+	return trouble + fmt.Sprintf("no server is well: %s: %s", found[0], ill[found[0]])
+}
+
+// ask has these servers of a pool asked whether they are well, and forgets what
+// others said; t.mu is held.
+func (t *Traffic) ask(p *routing.Pool, addresses []string) {
+	if t.health == nil {
+		return
+	}
+	t.health.Set(p, addresses)
+	for a := range t.mu.ill[p.Key] {
+		if p.Health.Disabled || !slices.Contains(addresses, a) {
+			delete(t.mu.ill[p.Key], a)
+		}
+	}
+	if len(t.mu.ill[p.Key]) == 0 {
+		delete(t.mu.ill, p.Key)
+	}
 }
 
 // Pods are the replicas of a pool that it has by the labels of pods, whoever
@@ -213,6 +276,7 @@ func (t *Traffic) Pods(pool service.Key, replicas []replica.Replica) {
 func (t *Traffic) shared(match func(service.Key) bool) {
 	for k, p := range maps.All(t.mu.pools) {
 		if match(k) {
+			t.ask(p, t.addresses(p))
 			t.SetPool(t.compose(p))
 		}
 	}
@@ -233,6 +297,23 @@ func (t *Traffic) compose(p *routing.Pool) dispatch.Pool {
 		}
 	}
 	f.Replicas = append(f.Replicas, others(t.mu.pods[p.Key], f.Members)...)
+	for _, a := range t.addresses(p) {
+		// One server is one endpoint in all pools that have it.
+		r := replica.Replica{ID: "address-" + a, Role: service.RoleEngine, Phase: replica.Ready, HTTP: a, Created: p.Created}
+		if p.Protocol == service.ProtocolGRPCV2 {
+			r.GRPC = a
+		}
+		if why := t.mu.ill[p.Key][a]; why != "" {
+			r.Phase, r.Message = replica.Failed, a+": "+why
+		}
+		f.Replicas = append(f.Replicas, r)
+	}
+	return f
+}
+
+// addresses are the "ip:port" that a pool's addresses stand for, as far as is
+// known; t.mu is held.
+func (t *Traffic) addresses(p *routing.Pool) []string {
 	addresses, ok := t.mu.found[p.Key]
 	if !ok {
 		for _, a := range endpoints.Literals(p.Addresses) { // names come as they are found
@@ -241,11 +322,7 @@ func (t *Traffic) compose(p *routing.Pool) dispatch.Pool {
 			}
 		}
 	}
-	for _, a := range addresses {
-		// One server is one endpoint in all pools that have it.
-		f.Replicas = append(f.Replicas, replica.Replica{ID: "address-" + a, Role: service.RoleEngine, Phase: replica.Ready, HTTP: a, Created: p.Created})
-	}
-	return f
+	return addresses
 }
 
 // others are the replicas by pods that no member has: a pod of a service of

@@ -17,7 +17,11 @@ func (s *Server) routing(w http.ResponseWriter, r *http.Request) {
 	out := []RoutingObject{}
 	for _, st := range s.cfg.Fleet.RoutingObjects() {
 		if namespace == "" || st.Object.Key.Namespace == namespace {
-			out = append(out, RoutingOf(st))
+			o := RoutingOf(st)
+			if p, ok := st.Object.Routing.(*routing.Pool); ok && s.cfg.Endpoints != nil {
+				o.Endpoints = s.cfg.Endpoints(routing.PoolRef(p.Key))
+			}
+			out = append(out, o)
 		}
 	}
 	answer(w, out)

@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -28,6 +30,8 @@ type Config struct {
 	// ExplainRequest says what would become of a request to the inference
 	// port: JSON, and text for people. nil leaves the path out.
 	ExplainRequest func(*http.Request) (fmt.Stringer, error)
+	// Endpoints are those of a pool now; nil leaves them out.
+	Endpoints func(routing.Ref) []dispatch.Endpoint
 	// Metrics serves GET /metrics; nil leaves the path out.
 	Metrics http.Handler
 	// Version and Gateway, the inference port's base URL, are told at GET /api/v1.

@@ -7,6 +7,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
@@ -120,6 +121,8 @@ type RoutingObject struct {
 	From   string         `json:"from,omitempty"`
 	To     string         `json:"to,omitempty"`
 	Status routing.Status `json:"status"`
+	// Endpoints are a pool's now.
+	Endpoints []dispatch.Endpoint `json:"endpoints,omitempty"`
 	// Rendered is the manifest as written, with its status in the words of its
 	// own kind.
 	Rendered string `json:"rendered,omitempty"`

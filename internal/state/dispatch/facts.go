@@ -210,6 +210,11 @@ func (f *Pool) hopeless() string {
 	if text := f.Cause.text(); text != "" {
 		return text
 	}
+	for i := range f.Replicas {
+		if r := &f.Replicas[i]; f.Shared && r.Phase == replica.Failed && r.Message != "" {
+			return "no server is well: " + r.Message
+		}
+	}
 	return "it has no endpoint, and no service that could start one"
 }
 

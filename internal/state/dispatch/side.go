@@ -123,7 +123,8 @@ func (s *side) recount() {
 		if x.serves() {
 			s.ready++
 		}
-		hopeless := (x.phase == replica.Failed || x.phase == replica.Pending) && x.part.Cause.Permanent
+		hopeless := (x.phase == replica.Failed || x.phase == replica.Pending) && x.part.Cause.Permanent ||
+			x.phase == replica.Failed && x.part.Shared // nobody starts what is no service's
 		if x.phase != replica.Draining && !x.e.draining.Load() && !hopeless {
 			s.alive++
 		}

@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// fickle is a server that answers every completion with a status at once, or
+// well after some time, and counts them.
+func fickle(t *testing.T, status *atomic.Int64) (address string, asked *atomic.Int64) {
+	asked = &atomic.Int64{}
+	return server(t, func(c *net.TCPConn, r *bufio.Reader) {
+		for inference(c, r) != nil {
+			asked.Add(1)
+			code := status.Load()
+			if code == 200 {
+				time.Sleep(10 * time.Millisecond) // as long as an engine works
+			}
+			_, _ = fmt.Fprintf(c, "HTTP/1.1 %d x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}", code)
+		}
+	}), asked
+}
+
+// TestFailingEngineLosesItsTraffic: of three engines one answers wrong, and at
+// once, which makes it the least loaded. It gets hardly any request, no prompt
+// sticks to it, and when it is well again it has its share by itself.
+func TestFailingEngineLosesItsTraffic(t *testing.T) {
+	for _, code := range []int64{500, 503, 401, 429} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			var bad, well atomic.Int64
+			well.Store(200)
+			bad.Store(200)
+			a, failing := fickle(t, &bad)
+			b, _ := fickle(t, &well)
+			c, _ := fickle(t, &well)
+			n, _ := front(t, a, b, c)
+			var serial, refused atomic.Int64
+			ask := func(int) (answer, error) {
+				got, err := n.try(n.gateway+"/v1/completions", fmt.Sprintf(`{"model":"chat","prompt":"%d"}`, serial.Add(1)))
+				if got.status != 200 {
+					refused.Add(1)
+				}
+				return got, err
+			}
+			share := func(requests int64) float64 {
+				before, from := failing.Load(), refused.Load()
+				answered, stop := n.load(4, ask, func(answer) bool { return true })
+				n.reach(answered, requests)
+				stop()
+				got := float64(failing.Load()-before) / float64(answered.Load())
+				t.Logf("%d answering %d: %.1f %% of %d requests, %d of them told so", code, bad.Load(), 100*got, answered.Load(), refused.Load()-from)
+				return got
+			}
+			if got := share(60); got < .1 {
+				t.Fatalf("a share of %.2f while it is well", got)
+			}
+			bad.Store(code)
+			if got := share(300); got > .08 {
+				t.Errorf("a share of %.2f while it fails", got)
+			}
+			before := failing.Load()
+			for range 30 {
+				n.mustPost(t, n.gateway+"/v1/completions", `{"model":"chat","prompt":"`+strings.Repeat("one prompt again and again ", 100)+`"}`)
+			}
+			if again := failing.Load() - before; again > 3 {
+				t.Errorf("%d of 30 requests with one prompt came to it", again)
+			}
+			bad.Store(200)
+			eventually(t, "it has its share again", func() (bool, string) {
+				got := share(60)
+				return got > .2, fmt.Sprint(got)
+			})
+		})
+	}
+}
+
+// TestPoolOfDeadServers: a pool whose only server refuses connections is not
+// ready, says why, and is ready when it is there again.
+func TestPoolOfDeadServers(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_ = l.Close()
+	n, _ := front(t, address)
+	eventually(t, "requests are refused at once, with the reason", func() (bool, string) {
+		begun := time.Now()
+		got, err := n.try(n.gateway+"/v1/completions", shortAsk)
+		return err == nil && got.status == 503 && strings.Contains(got.String(), "no server is well") && time.Since(begun) < time.Second, got.String()
+	})
+}
