@@ -41,7 +41,7 @@ func TestFailingEngineLosesItsTraffic(t *testing.T) {
 			n, _ := front(t, a, b, c)
 			var serial, refused atomic.Int64
 			ask := func(int) (answer, error) {
-				got, err := n.try(n.gateway+"/v1/completions", fmt.Sprintf(`{"model":"chat","prompt":"%d"}`, serial.Add(1)))
+				got, err := try("POST", n.gateway+"/v1/completions", fmt.Sprintf(`{"model":"chat","prompt":"%d"}`, serial.Add(1)))
 				if got.status != 200 {
 					refused.Add(1)
 				}
@@ -65,7 +65,7 @@ func TestFailingEngineLosesItsTraffic(t *testing.T) {
 			}
 			before := failing.Load()
 			for range 30 {
-				n.mustPost(t, n.gateway+"/v1/completions", `{"model":"chat","prompt":"`+strings.Repeat("one prompt again and again ", 100)+`"}`)
+				_ = n.post("/v1/completions", `{"model":"chat","prompt":"`+strings.Repeat("one prompt again and again ", 100)+`"}`)
 			}
 			if again := failing.Load() - before; again > 3 {
 				t.Errorf("%d of 30 requests with one prompt came to it", again)
@@ -91,7 +91,7 @@ func TestPoolOfDeadServers(t *testing.T) {
 	n, _ := front(t, address)
 	eventually(t, "requests are refused at once, with the reason", func() (bool, string) {
 		begun := time.Now()
-		got, err := n.try(n.gateway+"/v1/completions", shortAsk)
+		got, err := try("POST", n.gateway+"/v1/completions", shortAsk)
 		return err == nil && got.status == 503 && strings.Contains(got.String(), "no server is well") && time.Since(begun) < time.Second, got.String()
 	})
 }
