@@ -5,7 +5,9 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
@@ -79,5 +81,48 @@ func TestAdaptersVerbatim(t *testing.T) {
 	r := sub.AwaitReady(k, 1)[0]
 	if log := sub.ReadLogs(r.ID, fleet.LogOptions{}); !strings.HasPrefix(log, "at test://sql\n") {
 		t.Errorf("it was started with %q", log)
+	}
+}
+
+// TestStartsWithTheFilesOfItsRevision: a replica is refused other files, those
+// that take their place while it starts too; one that runs keeps what it has.
+func TestStartsWithTheFilesOfItsRevision(t *testing.T) {
+	var files atomic.Pointer[func() string]
+	are := func(of func() string) { files.Store(&of) }
+	always := func(s string) func() string { return func() string { return s } }
+	dir := t.TempDir()
+	cfg := Config{Dir: dir, Fetcher: shelf{"test://m": "/store/m"}, Restart: Restart{Min: 10 * time.Millisecond, Max: 10 * time.Millisecond},
+		Fingerprint: func(context.Context, string) string { return (*files.Load())() }}
+	p := open(t, cfg)
+	sub, k := platformtest.On(t, p), platformtest.Key("files")
+	rev := revision(k, platformtest.Server{ModelURI: "test://m"})
+	rev.Model.Fingerprint = "one"
+	are(always("two"))
+	sub.MustApply(rev)
+	sub.MustScale(k, 1)
+	r := sub.Await(k, "is refused", phase(replica.Failed, replica.ReasonModelChanged))[0]
+	if !r.Started.IsZero() {
+		t.Errorf("it was started: %+v", r)
+	}
+	asked := 0 // by one replica, one after the other
+	are(func() string {
+		if asked++; asked%2 == 1 {
+			return "one" // as it starts
+		}
+		return "two" // as it is ready
+	})
+	sub.Await(k, "is ended", func(rs []replica.Replica) bool {
+		return rs[0].Phase == replica.Failed && rs[0].Reason == replica.ReasonModelChanged && !rs[0].Started.IsZero()
+	})
+	are(always("one"))
+	r = sub.AwaitReady(k, 1)[0]
+	are(always("two"))
+	if err := p.Close(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	sub = platformtest.On(t, open(t, cfg))
+	sub.MustApply(rev)
+	if now := sub.AwaitReady(k, 1)[0]; now.PID != r.PID {
+		t.Errorf("adopted as %+v, was %+v", now, r)
 	}
 }

@@ -53,6 +53,11 @@ func (u *unit) supervise(r *running) (tr *trouble, lasted time.Duration, kept bo
 				return w.tooSlow(limit), 0, false
 			}
 		case ok := <-w.readyProbe.verdict:
+			if ok && !w.ever && !r.adopted {
+				if err := u.sameFiles(); err != nil { // what it has read may be of both
+					return w.end(replica.ReasonModelChanged, err.Error()), 0, false
+				}
+			}
 			w.turned(ctx, ok)
 		case <-w.liveProbe.failures():
 			return w.unhealthy(), w.lasted(), false
