@@ -38,7 +38,7 @@ func runtimes(t testing.TB) map[string]service.Runtime {
 var folders = map[string][]string{
 	"builtin": {"llama-cpp", "roundhouse-catboost", "roundhouse-lightgbm", "roundhouse-mlflow", "roundhouse-onnx", "roundhouse-paddle", "roundhouse-pmml", "roundhouse-pytorch",
 		"roundhouse-simulator", "roundhouse-sklearn", "roundhouse-tensorflow", "roundhouse-xgboost", "sglang", "vllm"},
-	"kserve": {"kserve-lgbserver", "kserve-mlserver", "kserve-paddleserver", "kserve-pmmlserver", "kserve-sklearnserver",
+	"kserve": {"kserve-huggingfaceserver", "kserve-lgbserver", "kserve-mlserver", "kserve-paddleserver", "kserve-pmmlserver", "kserve-sklearnserver",
 		"kserve-tensorflow-serving", "kserve-torchserve", "kserve-tritonserver", "kserve-xgbserver"},
 	"ome": append(rows("srt-", `
 deepseek-rdma-pd-rt

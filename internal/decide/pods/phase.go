@@ -239,7 +239,7 @@ func exitFault(t *corev1.ContainerStateTerminated, role Role) *fault {
 	f.message = fmt.Sprintf("exit code %d", t.ExitCode)
 	ran := t.FinishedAt.Sub(t.StartedAt.Time)
 	killed := t.ExitCode == 128+sigkill || t.ExitCode == 128+sigterm
-	switch said := lastLine(t.Message); {
+	switch said := strings.Join(replica.Cause(strings.Split(t.Message, "\n"), 1), " | "); {
 	case t.Reason == reasonOOM:
 		f.message += ": out of memory: raise its memory limit"
 	case killed && role.Startup > 0 && ran >= role.Startup && ran < role.Startup+startupSlack:
@@ -320,10 +320,4 @@ func clip(s string) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:maxMessage], "") + "…"
-}
-
-// lastLine is the last line that says something.
-func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.TrimSpace(lines[len(lines)-1])
 }

@@ -96,8 +96,8 @@ func (w *watchman) turned(ctx context.Context, ok bool) {
 // exited says why a process ended that nobody asked to.
 func (w *watchman) exited() *trouble {
 	e := w.r.proc.Exit()
-	lines := w.u.log.LastLines(20)
-	tr := &trouble{reason: "Exited", exit: e.Code, message: withOutput(e.String(), last(lines, 1))}
+	lines := w.u.log.LastLines(causeLines)
+	tr := &trouble{reason: "Exited", exit: e.Code, message: withOutput(e.String(), replica.Cause(lines, 1))}
 	killed := e.Signal == syscall.SIGKILL || !e.Known
 	switch {
 	case w.u.p.memory.killed(w.r.memory) > w.oom:
@@ -105,7 +105,7 @@ func (w *watchman) exited() *trouble {
 		tr.message = fmt.Sprintf("used more than its memory limit of %d MiB: raise resources.limits.memory", w.r.spec.MemoryBytes>>20)
 	case killed && e.Known:
 		tr.reason = "Killed"
-		tr.message = withOutput(e.String()+", by a person or for want of memory on this machine", last(lines, 1))
+		tr.message = withOutput(e.String()+", by a person or for want of memory on this machine", replica.Cause(lines, 1))
 	case !w.ever && portTaken(lines):
 		tr.reason, tr.again = "PortTaken", true
 	}
@@ -130,13 +130,13 @@ func (w *watchman) tooSlow(limit time.Duration) *trouble {
 	if l := w.readyProbe.last(); l != "" {
 		why += " (" + l + ")"
 	}
-	return w.end("StartupTimeout", withOutput(why, last(w.u.log.LastLines(20), 3)))
+	return w.end("StartupTimeout", withOutput(why, replica.Cause(w.u.log.LastLines(causeLines), 3)))
 }
 
 // unhealthy ends a process whose liveness probe failed.
 func (w *watchman) unhealthy() *trouble {
 	why := "liveness probe failed: " + w.liveProbe.last()
-	return w.end("Unhealthy", withOutput(why, last(w.u.log.LastLines(20), 1)))
+	return w.end("Unhealthy", withOutput(why, replica.Cause(w.u.log.LastLines(causeLines), 1)))
 }
 
 // end ends a process that failed without ending. That it failed is said first,
@@ -149,7 +149,9 @@ func (w *watchman) end(reason, message string) *trouble {
 	return &trouble{reason: reason, message: message, exit: e.Code}
 }
 
-func last(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
+// causeLines is how many lines of output are looked through for what went
+// wrong: engines end with a traceback or two.
+const causeLines = 200
 
 func withOutput(why string, lines []string) string {
 	if len(lines) == 0 {

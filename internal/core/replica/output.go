@@ -1,0 +1,101 @@
+package replica
+
+import (
+	"slices"
+	"strings"
+)
+
+// maxCause is how many lines of output Cause gives.
+const maxCause = 4
+
+// troubles are words of lines that say what went wrong, in lower case.
+var troubles = []string{"error", "exception", "fatal", "panic:", "out of memory", "outofmemory", "failed", "cannot ", "can't ", "no such file", "not found", "segmentation fault", "core dumped", "assertion"}
+
+// levels are what loggers call lines that tell of no trouble, near their
+// beginning; letters are short for them, at the beginning.
+var (
+	levels  = []string{"info", "debug", "warning", "warn", "trace"}
+	letters = []string{"i", "d", "w"}
+)
+
+// frames are in the lines of a traceback above its error, which a logger may
+// have given a level; and in Python's warnings.
+var frames = []string{"traceback (most recent", "file \"", "^^^^", "~~~~", "]  ", "warning: "}
+
+// pointers are words of lines that name a trouble told before them.
+var pointers = []string{"root cause", "see above", "the above", "error above", "error(s) above", "failed to start."}
+
+// Cause is of a process's last lines of output those that say best why it
+// ended, oldest first: the last that names an exception, and the last that looks
+// like an error; or the last that look like errors, with those of the kind just
+// before; where none does, so many of the last as otherwise says. Blank
+// lines do not count.
+func Cause(lines []string, otherwise int) []string {
+	var said []string
+	for _, l := range lines {
+		if l = strings.TrimSpace(l); l != "" {
+			said = append(said, l)
+		}
+	}
+	end := len(said)
+	for end > 0 && !tells(said[end-1]) {
+		end--
+	}
+	if end == 0 {
+		return said[max(0, len(said)-otherwise):]
+	}
+	if thrown := lastThrown(said[:end]); thrown >= 0 && thrown < end-1 {
+		return []string{said[thrown], said[end-1]}
+	}
+	begin := end - 1
+	for begin > 0 && end-begin < maxCause && tells(said[begin-1]) {
+		begin--
+	}
+	return said[begin:end]
+}
+
+// lastThrown is the index of the last line that names an exception and what it
+// says, -1 for none: what a dying program adds afterwards matters less.
+func lastThrown(said []string) int {
+	for i := len(said) - 1; i >= 0; i-- {
+		if throws(said[i]) && tells(said[i]) {
+			return i
+		}
+	}
+	return -1
+}
+
+// throws reports whether a line begins, after what a logger puts in front, with
+// an exception's name: "ValueError: …", "[core.py:1] torch.OutOfMemoryError: …".
+func throws(line string) bool {
+	if strings.HasPrefix(line, "panic: ") {
+		return true
+	}
+	if _, rest, ok := strings.Cut(line, "] "); ok && !strings.HasPrefix(rest, " ") {
+		line = rest
+	}
+	name, _, ok := strings.Cut(line, ":")
+	return ok && !strings.Contains(name, " ") && name != "Error" && (strings.HasSuffix(name, "Error") || strings.HasSuffix(name, "Exception"))
+}
+
+// tells reports whether a line says itself what went wrong.
+func tells(line string) bool {
+	low := strings.ToLower(line)
+	if contains(low, pointers) || contains(low, frames) || strings.HasPrefix(low, "raise ") {
+		return false
+	}
+	fields := strings.FieldsFunc(low, func(r rune) bool { return strings.ContainsRune(" \t[]:|=()", r) })
+	for i, word := range fields {
+		switch {
+		case word == "e" && i < 2, contains(word, troubles):
+			return true
+		case slices.Contains(levels, word) && i < 8, i < 2 && slices.Contains(letters, word):
+			return false
+		}
+	}
+	return contains(low, troubles)
+}
+
+func contains(text string, words []string) bool {
+	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
+}

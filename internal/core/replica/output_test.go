@@ -1,0 +1,53 @@
+package replica
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestCauseOfRealLogs: of what engines wrote as they failed, the lines are
+// found that say why, not those that came after.
+func TestCauseOfRealLogs(t *testing.T) {
+	for file, want := range map[string]string{
+		"sglang-driver.txt":      "RuntimeError: Found no NVIDIA driver on your system.",
+		"vllm-weights.txt":       "SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered",
+		"llama-server-model.txt": "error loading model: llama_model_loader: failed to load model from /models/broken/model.safetensors",
+		"python-chained.txt":     "RuntimeError: model /models/none/config.json cannot be read",
+		"triton-repository.txt":  "failed to stat file /models/none",
+	} {
+		data, err := os.ReadFile(filepath.Join("testdata", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Cause(strings.Split(string(data), "\n"), 1); len(got) == 0 || len(got) > maxCause || !strings.Contains(strings.Join(got, " | "), want) {
+			t.Errorf("%s: %q, want %q", file, got, want)
+		}
+	}
+}
+
+func TestCause(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                           "",
+		"\n \n":                      "",
+		"hello\nbye\n":               "bye",
+		"ValueError: no memory\nbye": "ValueError: no memory",
+		"INFO: 0 errors\nlast":       "last",
+		"2026-11-22 12:00:01 INFO error handlers are set\nlast":                 "last",
+		"[WARNING] cannot raise the limit\nlast":                                "last",
+		"level=info msg=\"failed=0\"\nlast":                                     "last",
+		"0.1 E srv load: no luck\n0.2 I srv gone":                               "0.1 E srv load: no luck",
+		"panic: boom\n\ngoroutine 1 [running]:\nmain.main()":                    "panic: boom",
+		"bind: address already in use: error\nFailed to bind\nsee above: error": "bind: address already in use: error | Failed to bind",
+		"a: UserWarning: Only CUDA supports this\nlast":                         "last",
+		"[x.py:3] ValueError: no\nat\nFailed to clean up\nbye":                  "[x.py:3] ValueError: no | Failed to clean up",
+		"torch.OutOfMemoryError: CUDA out of memory.\nbye":                      "torch.OutOfMemoryError: CUDA out of memory.",
+		"error 1\nerror 2\nerror 3\nerror 4\nerror 5\nbye":                      "error 2 | error 3 | error 4 | error 5",
+		"raise ValueError(\nlast":                                               "last",
+	} {
+		if got := strings.Join(Cause(strings.Split(in, "\n"), 1), " | "); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
