@@ -97,14 +97,14 @@ spec: {criticality: Sheddable, targets: [{pool: engines, model: chat}]}
 	}
 
 	// With both engines saturated by their own account, a request of priority
-	// -1 is shed and one of 0 goes on.
+	// -1 is shed and one of 0 waits.
 	for _, r := range n.service("default/chat").Replicas {
 		if a := n.send("POST", "http://"+r.HTTP+"/simulate/pin", `{"waiting":50,"running":50,"kv_usage":0.99}`); a.status != 200 {
 			t.Fatalf("pin: %s", a)
 		}
 	}
 	eventually(t, "a sheddable request is shed", func() (bool, string) {
-		n.post("/v1/completions", shortAsk) // metrics are read while requests come
+		n.post("/v1/completions", batch) // metrics are read while requests come
 		r := n.runWith(batch, "explain", "request", "-", "-o", "json")
 		if r.code != 0 {
 			t.Fatal(r)
@@ -116,5 +116,5 @@ spec: {criticality: Sheddable, targets: [{pool: engines, model: chat}]}
 		t.Errorf("the request itself: %s", a)
 	}
 	contains(t, n.runWith(batch, "explain", "request", "-").out, "admission: Shed, Saturated; priority -1")
-	contains(t, n.do("explain", "request", ask), "admission: Admit, Room")
+	contains(t, n.do("explain", "request", ask), "admission: Queue, Held")
 }

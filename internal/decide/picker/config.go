@@ -111,12 +111,31 @@ func (c Config) Validate() error {
 	if !slices.Contains(choices, c.Choice) {
 		return unknown("choice", c.Choice, choices)
 	}
-	if len(c.Scorers) > 0 && c.Choice != choiceBest {
-		return fmt.Errorf("scorers: they have no effect, since the choice is %s: leave them out, or write choice: best", c.Choice)
-	}
 	n := 0
 	if err := validSteps("filters", c.Filters, 1, &n); err != nil {
 		return err
+	}
+	if err := c.validScorers(); err != nil {
+		return err
+	}
+	switch {
+	case !(c.Balance > 1) || c.Balance > 1e6:
+		return fmt.Errorf("balance is %v: write a factor above 1", c.Balance)
+	case !(c.Sole > 1) || c.Sole > 1e6:
+		return fmt.Errorf("sole is %v: write a factor above 1", c.Sole)
+	case c.Slack < 0:
+		return fmt.Errorf("slack is %d: write a number of requests above 0", c.Slack)
+	case c.Fresh < 0:
+		return fmt.Errorf("fresh is %v: write a duration above 0", c.Fresh)
+	case c.Stale <= c.Fresh:
+		return fmt.Errorf("stale is %v: write more than fresh, which is %v", c.Stale, c.Fresh)
+	}
+	return nil
+}
+
+func (c *Config) validScorers() error {
+	if len(c.Scorers) > 0 && c.Choice != choiceBest {
+		return fmt.Errorf("scorers: they have no effect, since the choice is %s: leave them out, or write choice: best", c.Choice)
 	}
 	if len(c.Scorers) > maxScorers {
 		return fmt.Errorf("scorers: %d of them, at most %d are allowed", len(c.Scorers), maxScorers)
@@ -132,18 +151,6 @@ func (c Config) Validate() error {
 		if !(s.Scale >= 0) || math.IsInf(s.Scale, 1) {
 			return fmt.Errorf("%s.scale is %v: write a number above 0, or leave it out", path, s.Scale)
 		}
-	}
-	switch {
-	case !(c.Balance > 1) || c.Balance > 1e6:
-		return fmt.Errorf("balance is %v: write a factor above 1", c.Balance)
-	case !(c.Sole > 1) || c.Sole > 1e6:
-		return fmt.Errorf("sole is %v: write a factor above 1", c.Sole)
-	case c.Slack < 0:
-		return fmt.Errorf("slack is %d: write a number of requests above 0", c.Slack)
-	case c.Fresh < 0:
-		return fmt.Errorf("fresh is %v: write a duration above 0", c.Fresh)
-	case c.Stale <= c.Fresh:
-		return fmt.Errorf("stale is %v: write more than fresh, which is %v", c.Stale, c.Fresh)
 	}
 	return nil
 }

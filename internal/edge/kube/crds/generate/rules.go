@@ -288,6 +288,11 @@ func routingRules() map[string][]rule {
 	for _, s := range scorers.Scorers {
 		names = append(names, s.Name)
 	}
+	policy, err := picker.New(scorers)
+	if err != nil {
+		panic(err)
+	}
+	ages := policy.Config()
 	return map[string][]rule{
 		"RouteSpec": {require("targets"),
 			cel("!has(self.priority) || !"+stated("self.criticality"), "priority and criticality both say how urgent requests are: remove one")},
@@ -323,25 +328,30 @@ func routingRules() map[string][]rule {
 		"PoolHealthCheck.interval":         {form(span, maxWord), cel("duration(self) >= duration('100ms')", "must be at least 100ms")},
 		"PoolHealthCheck.timeout":          {form(span, maxWord), cel("duration(self) >= duration('100ms')", "must be at least 100ms")},
 		"PoolHealthCheck.failureThreshold": {between(1, 100)},
-		"PoolPicker.preset":                {oneOf(picker.Presets()...)},
-		"PoolPicker.scorers":               {atMost(maxScorers)},
-		"PoolPicker.filters":               {atMost(maxFilters)},
-		"PoolPicker.choice":                {oneOf(picker.Choices()...)},
-		"PoolPicker.balance":               {above(1)},
-		"PoolPicker.fresh":                 duration,
-		"PoolPicker.stale":                 duration,
-		"PoolFilter":                       {require("filter")},
-		"PoolFilter.filter":                {oneOf(picker.Filters()...), func(p *props) { p.Enum = p.Enum[1:] }},
-		"PoolFilter.waiting":               {atLeast(0)},
-		"PoolFilter.kv":                    {between(0, 1)},
-		"PoolFilter.probability":           {between(0, 1)},
-		"PoolFilter.then":                  {atMost(maxFilters)},
-		"PoolFilter.else":                  {atMost(maxFilters)},
-		"PoolScorer":                       {require("name")},
-		"PoolScorer.name":                  {oneOf(names...), func(p *props) { p.Enum = p.Enum[1:] }},
-		"PoolScorer.weight":                {between(0, maxWeight)},
-		"PoolScorer.scale":                 {atLeast(0)},
-		"PoolQueue.maxRequests":            {atLeast(1)},
+		"PoolPicker": {
+			cel("!"+some("self.scorers")+" || ("+stated("self.choice")+" ? self.choice == 'best' : !"+stated("self.preset")+" || self.preset == '"+picker.Default+"')",
+				"scorers have no effect unless the choice is best: leave them out, or write choice: best"),
+			cel(fmt.Sprintf("duration(has(self.stale) ? self.stale : '%v') > duration(has(self.fresh) ? self.fresh : '%v')", ages.Stale, ages.Fresh),
+				"stale must be more than fresh")},
+		"PoolPicker.preset":      {oneOf(picker.Presets()...)},
+		"PoolPicker.scorers":     {atMost(maxScorers)},
+		"PoolPicker.filters":     {atMost(maxFilters)},
+		"PoolPicker.choice":      {oneOf(picker.Choices()...)},
+		"PoolPicker.balance":     {above(1)},
+		"PoolPicker.fresh":       duration,
+		"PoolPicker.stale":       duration,
+		"PoolFilter":             {require("filter")},
+		"PoolFilter.filter":      {oneOf(picker.Filters()...), func(p *props) { p.Enum = p.Enum[1:] }},
+		"PoolFilter.waiting":     {atLeast(0)},
+		"PoolFilter.kv":          {between(0, 1)},
+		"PoolFilter.probability": {between(0, 1)},
+		"PoolFilter.then":        {atMost(maxFilters)},
+		"PoolFilter.else":        {atMost(maxFilters)},
+		"PoolScorer":             {require("name")},
+		"PoolScorer.name":        {oneOf(names...), func(p *props) { p.Enum = p.Enum[1:] }},
+		"PoolScorer.weight":      {between(0, maxWeight)},
+		"PoolScorer.scale":       {atLeast(0)},
+		"PoolQueue.maxRequests":  {atLeast(1)},
 		"PoolQueue.maxBytes": {form(quantity, maxWord),
 			cel("type(self) == int ? self > 0 : quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0")},
 		"PoolQueue.maxWait": duration,
