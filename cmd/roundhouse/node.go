@@ -76,6 +76,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	demands.fleet = n.fleet
+	n.traffic.OnLost(n.platform.Suspect)
 	n.traffic.Attach(n.fleet)
 	return n, n.servers()
 }

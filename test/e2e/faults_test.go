@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -136,5 +138,94 @@ func TestOneRestarts(t *testing.T) {
 	n.pid("b")
 	if n.pid("a") != a {
 		t.Error("another service's change restarted a")
+	}
+}
+
+// closing is a service whose server, asked once for /close, listens no more
+// while its process goes on; stuck is one that never listens.
+func closing() string {
+	return `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: closing}
+spec:
+  protocol: v2
+  scaling: {minReplicas: 1}
+  engine:
+    local:
+      command:
+        - python3
+        - -c
+        - |
+          import http.server, sys, threading, time
+          class Handler(http.server.BaseHTTPRequestHandler):
+              def do_GET(self):
+                  self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
+                  if self.path == "/close": threading.Thread(target=server.shutdown).start()
+          server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+          server.serve_forever(); server.server_close(); time.sleep(1000)
+        - "{{.Port}}"
+      readinessProbe: {httpGet: {path: /health, port: 8080}, periodSeconds: 3600}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: stuck}
+spec:
+  protocol: v2
+  scaling: {minReplicas: 1, startupTimeout: 20m}
+  engine:
+    local:
+      command: [sleep, "1000"]
+      readinessProbe: {httpGet: {path: /health, port: 8080}}
+`
+}
+
+// TestStatusKnowsWhatIsNotReady: a replica whose port is closed while its
+// process runs stops being ready as soon as a request finds that out, whatever
+// its probe's period; and the status of one that does not become ready says what
+// its probe is told, and until when that may last.
+func TestStatusKnowsWhatIsNotReady(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.do("apply", "-f", write(t, t.TempDir(), "closing.yaml", closing()))
+	eventually(t, "it serves", func() (bool, string) {
+		out := n.run("get", "closing").out
+		return strings.Contains(out, "Serving"), out
+	})
+	if a := n.get("http://" + n.service("default/closing").Replicas[0].HTTP + "/close"); a.status != 200 {
+		t.Fatal(a)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var asking sync.WaitGroup
+	asking.Go(func() { // one of them finds it closed, and waits for a replica
+		for ctx.Err() == nil {
+			req, err := http.NewRequestWithContext(ctx, "POST", n.gateway+"/v2/models/closing/infer", strings.NewReader(`{"inputs":[]}`))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if resp, err := client.Do(req); err == nil {
+				_ = resp.Body.Close()
+			}
+		}
+	})
+	eventually(t, "it is seen to serve no more", func() (bool, string) {
+		out := n.status("closing")
+		return strings.Contains(out, "no longer ready: ") && strings.Contains(out, "connection refused"), out
+	})
+	cancel()
+	asking.Wait()
+	eventually(t, "what the probe is told", func() (bool, string) {
+		out := n.status("stuck")
+		return strings.Contains(out, "engine: 0 of 1 ready: not ready yet: GET /health: ") && strings.Contains(out, "connection refused; ended if it is not 20m0s after its start"), out
+	})
+}
+
+// TestLogsOfWhatCannotRun say why there are none.
+func TestLogsOfWhatCannotRun(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.do("apply", "-f", write(t, t.TempDir(), "none.yaml", strings.Replace(irisManifest("none", "{minReplicas: 0}"), "name: xgboost", "name: nosuch", 1)))
+	if r := n.run("logs", "none"); r.code != 1 || !strings.Contains(r.err, "nosuch") || strings.Contains(r.err, "first request") {
+		t.Errorf("logs: %s", r)
 	}
 }

@@ -39,6 +39,8 @@ type Traffic struct {
 	// external says which endpoint picker is asked about a pool's requests; nil:
 	// none.
 	external func(*routing.Pool) dispatch.External
+	// lost is told the id of a replica that could not be reached.
+	lost func(id string)
 	// troubled tells what is wrong with a pool's addresses.
 	troubled func(pool service.Key, text string)
 
@@ -62,6 +64,11 @@ func NewTraffic(demand dispatch.Demand, domain string, log *slog.Logger) (*Traff
 	cfg.Domain = domain
 	var t *Traffic // asked once it is there
 	cfg.Asked = func(r routing.Ref) { t.scraping.wake(r) }
+	cfg.Lost = func(id string) {
+		if t.lost != nil {
+			t.lost(id)
+		}
+	}
 	d, err := dispatch.New(cfg, demand, dispatch.SystemClock{}, rand.IntN)
 	if err != nil {
 		return nil, err
@@ -82,6 +89,10 @@ func NewTraffic(demand dispatch.Demand, domain string, log *slog.Logger) (*Traff
 	}
 	return t, nil
 }
+
+// OnLost has f told the id of each replica that could not be reached. Call it
+// before anything runs.
+func (t *Traffic) OnLost(f func(id string)) { t.lost = f }
 
 // PublicOnly has requests go to no internal address that a pool names, whoever
 // wrote it: in a cluster who writes manifests may not reach what the gateway

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -96,7 +97,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 			id = st.Replicas[len(st.Replicas)-1].ID
 		}
 		if id == "" {
-			fail(w, http.StatusNotFound, "%s has no replica and has had none: it starts at the first request", key(r))
+			fail(w, http.StatusNotFound, "%s has no replica and has had none: %s", key(r), unstarted(st.Status))
 			return
 		}
 	}
@@ -118,6 +119,17 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Roundhouse-Replica", id)
 	_, _ = io.Copy(flushing{w, http.NewResponseController(w)}, out)
+}
+
+// unstarted is why a service has had no replica: it cannot run, or nobody has
+// asked it yet.
+func unstarted(st service.Status) string {
+	for _, c := range st.Conditions {
+		if c.Type == service.ConditionReady && c.Status != "True" && c.Message != "" {
+			return c.Message
+		}
+	}
+	return "it starts at the first request"
 }
 
 func orZero(s string) string {

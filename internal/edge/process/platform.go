@@ -203,6 +203,22 @@ func (p *Platform) Services(context.Context) ([]service.Key, error) {
 // Changed carries the keys of changed services. It is never closed.
 func (p *Platform) Changed() <-chan service.Key { return p.changes.Changed() }
 
+// Suspect has a replica asked at once whether it is ready, since somebody could
+// not reach it. It does not block.
+func (p *Platform) Suspect(id string) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for _, o := range p.owners {
+		if u := o.unit(id); u != nil {
+			select {
+			case u.suspected <- struct{}{}:
+			default: // about to be asked
+			}
+			return
+		}
+	}
+}
+
 // Sweep ends what an earlier owner left and nobody applied since. Call it once
 // everything wanted has been applied.
 func (p *Platform) Sweep() {

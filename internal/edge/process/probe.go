@@ -29,6 +29,8 @@ type prober struct {
 	verdict chan bool // readiness: each change
 	failed  chan struct{}
 	why     atomic.Pointer[string]
+	suspect <-chan struct{} // readiness: somebody could not reach the process
+	said    chan struct{}   // readiness: why it is not ready has changed
 
 	delay, period, timeout time.Duration
 	successes, patience    int
@@ -48,8 +50,16 @@ const (
 	maxPoll = 200 * time.Millisecond
 )
 
+const (
+	// suspectPoll is how often a ready process is asked that could not be
+	// reached, until it answers.
+	suspectPoll = 500 * time.Millisecond
+	// quietStart is for how long a start is not told what it waits for.
+	quietStart = time.Second
+)
+
 func (u *unit) prober(r *running, p *corev1.Probe, readiness bool) *prober {
-	b := &prober{verdict: make(chan bool), failed: make(chan struct{}), period: defaultPeriod,
+	b := &prober{verdict: make(chan bool), failed: make(chan struct{}), said: make(chan struct{}, 1), suspect: u.suspected, period: defaultPeriod,
 		timeout: defaultTimeout, successes: 1, patience: defaultFailures}
 	if p == nil {
 		b.check = checkUnstated(u.p.address(r.port))
@@ -136,8 +146,8 @@ func (b *prober) failures() <-chan struct{} {
 	return b.failed
 }
 
-// ask asks once.
-func (b *prober) ask(ctx context.Context) bool {
+// ask asks once. refused reports that nobody listens.
+func (b *prober) ask(ctx context.Context) (ok, refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	err := b.check(ctx)
@@ -147,23 +157,43 @@ func (b *prober) ask(ctx context.Context) bool {
 	} else if err != nil {
 		why = oneLine(err.Error())
 	}
-	b.why.Store(&why)
-	return err == nil
+	if before := b.why.Swap(&why); before == nil || *before != why {
+		select {
+		case b.said <- struct{}{}:
+		default:
+		}
+	}
+	return err == nil, errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // watchReadiness tells verdict when the process becomes ready and when it
-// ceases to be: often until it is, then once a period.
+// ceases to be: often until it is, then once a period, and at once when somebody
+// could not reach it. A process that listens no more is not ready, without
+// further questions.
 func (b *prober) watchReadiness(ctx context.Context) {
 	start, ready, run := time.Now(), false, 0
-	for wait := max(b.delay, minPoll); sleep(ctx, wait); {
-		ok := b.ask(ctx)
-		if ok == ready {
-			run = 0
-		} else {
+	var suspect <-chan struct{} // nil while not ready
+	suspected := false
+	for wait := max(b.delay, minPoll); ; {
+		called, alive := rest(ctx, wait, suspect)
+		if !alive {
+			return
+		}
+		suspected = suspected || called
+		ok, refused := b.ask(ctx)
+		switch {
+		case ok == ready:
+			run, suspected = 0, false
+		case ready && refused:
+			run = b.patience
+		default:
 			run++
 		}
 		if !ready && run >= b.successes || ready && run >= b.patience {
-			ready, run, start = ok, 0, time.Now()
+			ready, run, start, suspected = ok, 0, time.Now(), false
+			if suspect = nil; ready {
+				suspect = b.suspect
+			}
 			select {
 			case b.verdict <- ready:
 			case <-ctx.Done():
@@ -172,7 +202,23 @@ func (b *prober) watchReadiness(ctx context.Context) {
 		}
 		if wait = b.period; !ready {
 			wait = min(max(time.Since(start)/20, minPoll), maxPoll)
+		} else if suspected {
+			wait = min(b.period, suspectPoll)
 		}
+	}
+}
+
+// rest waits for d or an early call; alive is false when ctx ended first.
+func rest(ctx context.Context, d time.Duration, early <-chan struct{}) (called, alive bool) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return false, true
+	case <-early:
+		return true, true
+	case <-ctx.Done():
+		return false, false
 	}
 }
 
@@ -180,7 +226,7 @@ func (b *prober) watchReadiness(ctx context.Context) {
 func (b *prober) watchLiveness(ctx context.Context) {
 	run := 0
 	for wait := max(b.delay, b.period); sleep(ctx, wait); wait = b.period {
-		if b.ask(ctx) {
+		if ok, _ := b.ask(ctx); ok {
 			run = 0
 			continue
 		}
@@ -193,14 +239,8 @@ func (b *prober) watchLiveness(ctx context.Context) {
 
 // sleep waits for d; false when ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	_, alive := rest(ctx, d, nil)
+	return alive
 }
 
 func checkTCP(address string) func(context.Context) error {

@@ -37,8 +37,10 @@ func (u *unit) supervise(r *running) (tr *trouble, lasted time.Duration, kept bo
 	if limit <= 0 {
 		limit = service.DefaultStartupTimeout
 	}
-	startup := time.NewTimer(limit)
+	begun, startup := time.Now(), time.NewTimer(limit)
 	defer startup.Stop()
+	quiet := time.NewTimer(quietStart)
+	defer quiet.Stop()
 	for {
 		select {
 		case <-u.ending.Done():
@@ -59,6 +61,10 @@ func (u *unit) supervise(r *running) (tr *trouble, lasted time.Duration, kept bo
 				}
 			}
 			w.turned(ctx, ok)
+		case <-quiet.C:
+			w.waits(begun, limit)
+		case <-w.readyProbe.said:
+			w.waits(begun, limit)
 		case <-w.liveProbe.failures():
 			return w.unhealthy(), w.lasted(), false
 		}
@@ -91,6 +97,20 @@ func (w *watchman) turned(ctx context.Context, ok bool) {
 	w.u.o.update(w.u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message, v.ReadyAt = replica.Ready, "", w.r.note, at
 	})
+}
+
+// waits publishes what a process waits for that takes long to start, and for
+// how long it may.
+func (w *watchman) waits(begun time.Time, limit time.Duration) {
+	why := w.readyProbe.last()
+	if w.ever || why == "" || time.Since(begun) < quietStart {
+		return
+	}
+	message := fmt.Sprintf("not ready yet: %s; ended if it is not %s after its start", why, limit)
+	if w.r.note != "" {
+		message += "; " + w.r.note
+	}
+	w.u.o.update(w.u, func(v *replica.Replica) { v.Message = message })
 }
 
 // exited says why a process ended that nobody asked to.

@@ -44,6 +44,8 @@ type unit struct {
 	cancel context.CancelFunc
 	gone   chan struct{} // closed when run has returned
 
+	suspected chan struct{} // somebody could not reach it; holds one
+
 	// Guarded by the owner's lock.
 	view    replica.Replica
 	waiting int    // accelerators it waits for
@@ -52,7 +54,7 @@ type unit struct {
 
 func newUnit(o *owner, v replica.Replica) *unit {
 	u := &unit{p: o.p, o: o, id: v.ID, role: v.Role, revision: v.Revision, log: o.p.log(o.key, v.ID),
-		settled: make(chan struct{}), gone: make(chan struct{}), view: v}
+		settled: make(chan struct{}), gone: make(chan struct{}), suspected: make(chan struct{}, 1), view: v}
 	u.ending, u.cancel = context.WithCancel(context.Background())
 	return u
 }

@@ -2,11 +2,13 @@ package process
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -81,6 +83,47 @@ func TestUnstatedReadinessOfOthers(t *testing.T) {
 			defer cancel()
 			if err := checkUnstated(l.Addr().String())(ctx); (err == nil) != c.ready {
 				t.Errorf("want ready %v, got %v", c.ready, err)
+			}
+		})
+	}
+}
+
+// TestSuspectedIsAskedAtOnce: a ready process that somebody could not reach is
+// asked at once, however long its period; one that listens no more is not ready
+// without further questions, one that fails otherwise after as many as its probe
+// states.
+func TestSuspectedIsAskedAtOnce(t *testing.T) {
+	for name, failure := range map[string]error{"refused": syscall.ECONNREFUSED, "another failure": errors.New("503")} {
+		t.Run(name, func(t *testing.T) {
+			var bad atomic.Bool
+			var asked atomic.Int64
+			suspect := make(chan struct{}, 1)
+			b := &prober{verdict: make(chan bool), said: make(chan struct{}, 1), suspect: suspect, period: time.Hour,
+				timeout: time.Second, successes: 1, patience: 3, check: func(context.Context) error {
+					asked.Add(1)
+					if bad.Load() {
+						return failure
+					}
+					return nil
+				}}
+			go b.watchReadiness(t.Context())
+			if !<-b.verdict {
+				t.Fatal("not ready at first")
+			}
+			suspect <- struct{}{} // it is well
+			for asked.Load() < 2 {
+				time.Sleep(time.Millisecond)
+			}
+			bad.Store(true)
+			before := asked.Load()
+			suspect <- struct{}{}
+			select {
+			case ready := <-b.verdict:
+				if want := map[error]int64{syscall.ECONNREFUSED: 1}[failure]; ready || want > 0 && asked.Load()-before != want || want == 0 && asked.Load()-before != 3 {
+					t.Errorf("ready %v after %d questions", ready, asked.Load()-before)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("nobody noticed")
 			}
 		})
 	}

@@ -143,6 +143,9 @@ func (d *Dispatcher) try(e *endpoint) bool {
 // The pool's mutex is held.
 func (p *pool) observe(s *side, x *slot, r breaker.Result, asked time.Duration) {
 	c, e := &x.e.breaker, x.e
+	if lost := p.d.cfg.Lost; lost != nil && r == breaker.Lost {
+		p.d.clock.AfterFunc(0, func() { lost(e.id) }) // no mutex is held then
+	}
 	if r == breaker.Answered && c.well.Load() {
 		return
 	}

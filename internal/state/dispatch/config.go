@@ -54,6 +54,9 @@ type Config struct {
 	// Asked is told of every request's pool, before a replica is picked, and now
 	// and then of one that holds requests; nil tells nobody. It must not block.
 	Asked func(pool routing.Ref)
+	// Lost is told the id of a replica that could not be reached, or that ended
+	// a request's connection before it answered; nil tells nobody.
+	Lost func(id string)
 	// Domain ends the hosts of services ("name.namespace.domain").
 	Domain string
 }

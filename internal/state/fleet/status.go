@@ -347,6 +347,11 @@ func starting(w *work, cs service.ComponentStatus, cond func(string, bool, strin
 			message += ": " + cs.Progress
 		}
 	}
+	if i := slices.IndexFunc(w.replicas, func(r replica.Replica) bool {
+		return r.Role == cs.Role && r.Phase == replica.Starting && r.Message != ""
+	}); i >= 0 {
+		message += ": " + w.replicas[i].Message
+	}
 	if w.past != nil {
 		message += "; the try before failed: " + w.past.Message
 	}
