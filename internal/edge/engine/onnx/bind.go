@@ -58,9 +58,6 @@ func (m *model) value(t *wireTensor, want *ort.Type, payload []byte, convert boo
 	if d != want.Datatype && !(convert && d == tensor.FP64 && want.Datatype != tensor.Bool && want.Datatype != tensor.Bytes) {
 		return nil, fault(kindInvalid, "input %q is %s; the model takes %s", t.Name, d, want.Datatype)
 	}
-	if d == tensor.Bytes && t.Marks != nil {
-		return nil, fault(kindInvalid, "input %q holds elements that are no strings", t.Name)
-	}
 	if !fits(t.Shape, want.Shape) {
 		return nil, fault(kindInvalid, "input %q: shape %v does not fit the model's %v", t.Name, t.Shape, want.Shape)
 	}
@@ -143,6 +140,9 @@ const nullLength = math.MaxUint32
 
 // strings makes the value of n elements of BYTES.
 func (m *model) strings(t *wireTensor, raw []byte, n int64) (*ort.Value, error) {
+	if t.Marks != nil {
+		return nil, fault(kindInvalid, "input %q holds elements that are no strings", t.Name)
+	}
 	if n > int64(len(raw))/4 {
 		return nil, fault(kindInvalid, "input %q: shape %v of BYTES does not hold %d bytes", t.Name, t.Shape, len(raw))
 	}

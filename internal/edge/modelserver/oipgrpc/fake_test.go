@@ -195,12 +195,12 @@ func start(t testing.TB, m models, change ...func(*options)) *site {
 	if _, err := s.models.Listen(); err != nil {
 		t.Fatal(err)
 	}
-	_ = s.models.LoadAll(t.Context()) // failures are the index's
 	s.address = s.grpc.listener.Addr().String()
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.models.Run(ctx) }()
+	<-s.models.Loaded() // failures are the index's
 	security := insecure.NewCredentials()
 	if o.tls != nil {
 		security = credentials.NewTLS(o.tls)
