@@ -272,8 +272,9 @@ func TestUnaskedWaiterGivesUp(t *testing.T) {
 	l.ScaleToZeroAfter = time.Hour
 	waiting := []Replica{{ID: "a", Waiting: true}}
 	asked := Demand{Queued: 1, Arrived: 1}
-	s, d := Step(State{}, Input{Limits: l, Demand: asked}, t0)
-	if s, d = Step(s, Input{Limits: l, Demand: asked, Replicas: waiting}, t0.Add(10*time.Minute)); d.Count != 1 {
+	s, _ := Step(State{}, Input{Limits: l, Demand: asked}, t0)
+	s, d := Step(s, Input{Limits: l, Demand: asked, Replicas: waiting}, t0.Add(10*time.Minute))
+	if d.Count != 1 {
 		t.Fatalf("while a request waits: %+v", d)
 	}
 	left := Demand{Arrived: 1, Done: 1}

@@ -458,7 +458,7 @@ func TestDeniedHearsWhenToAskAgain(t *testing.T) {
 		d.SetPool(p)
 		for i, err := range []error{(<-waits).err, (<-admit(t.Context(), d)).err} {
 			var refused *Error
-			if !errors.As(err, &refused) || refused.Kind != ErrUnavailable || refused.RetryAfter != 30*time.Second || !strings.Contains(refused.Message, "needs 8 GPUs") {
+			if !errors.As(err, &refused) || !errors.Is(err, ErrUnavailable) || refused.RetryAfter != 30*time.Second || !strings.Contains(refused.Message, "needs 8 GPUs") {
 				t.Errorf("request %d: %+v", i, err)
 			}
 		}
