@@ -70,7 +70,7 @@ spec:
 	main, health, metrics, stop := startEndpointPicker(t, endpointPickerOptions{files: []string{file}, Options: picking.Options{Fallbacks: 2}})
 	until(t, func() bool {
 		text := getText(t, metrics+"/metrics")
-		return strings.Contains(text, "\nroundhouse_scrape_duration_seconds_count 3\n") && strings.Contains(text, "roundhouse_scrape_servers{state=\"failing\"} 0\n")
+		return strings.Contains(text, "\nroundhouse_scrape_duration_seconds_count 3\n") && strings.Contains(text, "roundhouse_scrape_servers{pool=\"pool default/llama\",state=\"failing\"} 0\n")
 	})
 	r, err := grpc_health_v1.NewHealthClient(health).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "readiness"})
 	if err != nil || r.Status != grpc_health_v1.HealthCheckResponse_SERVING {

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
 
@@ -61,10 +64,11 @@ body; - reads standard input.`,
 				return err
 			}
 			if output == "json" {
-				return printExplanations(cmd.OutOrStdout(), []admin.Explanation{why}, output, true)
+				err = printExplanations(cmd.OutOrStdout(), []admin.Explanation{why}, output, true)
+			} else {
+				_, err = fmt.Fprint(cmd.OutOrStdout(), why.Text)
 			}
-			_, err = fmt.Fprint(cmd.OutOrStdout(), why.Text)
-			return err
+			return errors.Join(err, refusal(why))
 		},
 	}
 	r.flags(cmd)
@@ -74,6 +78,18 @@ body; - reads standard input.`,
 	f.StringArrayVarP(&headers, "header", "H", nil, `a header, "Name: value"; may be repeated`)
 	f.StringVarP(&output, "output", "o", "", "json")
 	return cmd
+}
+
+// refusal is an error where the request would be refused.
+func refusal(why admin.Explanation) error {
+	var facts struct {
+		Pool, Refused     string
+		Decision, Because string
+	}
+	if err := json.Unmarshal(why.Facts, &facts); err != nil || facts.Decision != string(admission.Shed) {
+		return err
+	}
+	return fmt.Errorf("the request would be refused: %s: %s", facts.Pool, cmp.Or(facts.Refused, facts.Because))
 }
 
 // openAIPath is where OpenAI's clients send such a body.

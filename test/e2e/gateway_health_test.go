@@ -89,9 +89,40 @@ func TestPoolOfDeadServers(t *testing.T) {
 	address := l.Addr().String()
 	_ = l.Close()
 	n, _ := front(t, address)
+	if a := n.send("POST", strings.TrimSuffix(n.admin, "/metrics")+"/api/v1/explain/request", "{}"); a.status != 404 || !strings.Contains(a.String(), "no admin API here") {
+		t.Errorf("the gateway alone was asked to explain: %s", a)
+	}
 	eventually(t, "requests are refused at once, with the reason", func() (bool, string) {
 		begun := time.Now()
 		got, err := try("POST", n.gateway+"/v1/completions", shortAsk)
 		return err == nil && got.status == 503 && strings.Contains(got.String(), "no server is well") && time.Since(begun) < time.Second, got.String()
 	})
+}
+
+// TestDeadPoolIsNotReady: `get` and `describe` say that no server of a pool is
+// well, and why, and `explain request` that a request would be refused, with
+// exit code 1.
+func TestDeadPoolIsNotReady(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	address := refusing(t)
+	n.do("apply", "-f", write(t, t.TempDir(), "pool.yaml", `apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: gone}
+spec: {addresses: ["`+address+`"], healthCheck: {interval: 100ms}}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Route
+metadata: {name: chat}
+spec: {targets: [{pool: gone}]}
+`))
+	eventually(t, "the pool is not ready", func() (bool, string) {
+		r := n.run("get", "pools")
+		return strings.Contains(r.out, "False") && strings.Contains(r.out, "no server is well: "+address), r.String()
+	})
+	contains(t, n.do("describe", "pool", "gone"), "Endpoints:", address, "Failed: ", "connection refused", "0 requests")
+	r := n.runWith(shortAsk, "explain", "request", "-")
+	if r.code != 1 || !strings.Contains(r.out, "refused: ") || !strings.Contains(r.err, "would be refused") {
+		t.Errorf("explained: %s", r)
+	}
 }

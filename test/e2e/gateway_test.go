@@ -121,7 +121,7 @@ spec:
 	eventually(t, "both engines' load is read", func() (bool, string) {
 		n.post("/v1/chat/completions", ask)
 		m := n.get(n.admin).body
-		return regexp.MustCompile(`(?m)^roundhouse_scrape_servers\{state="active"\} 2`).MatchString(m), m
+		return regexp.MustCompile(`(?m)^roundhouse_scrape_servers\{pool="[^"]*",state="active"\} 2`).MatchString(m), m
 	})
 	if err := dies.Process.Kill(); err != nil {
 		t.Fatal(err)

@@ -172,6 +172,11 @@ func serveMetrics(ctx context.Context, l net.Listener, reg *prometheus.Registry,
 		})
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("/api/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = fmt.Fprintln(w, `{"error": "there is no admin API here, only /metrics and /healthz: ask a roundhouse up, which may be given the same manifests of routes and pools"}`)
+	})
 	if reg != nil {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	}

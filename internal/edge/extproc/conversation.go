@@ -25,7 +25,8 @@ type conversation struct {
 	full bool // too many streams: refuse
 	send func(*pb.ProcessingResponse) error
 
-	phase phase
+	phase  phase
+	unseen bool // the request has a body that is not sent here
 	// How Envoy sends the bodies of requests and of answers.
 	requestMode, responseMode pb.BodySendMode
 	observed                  bool // nobody listens to what is sent
@@ -109,6 +110,7 @@ func (c *conversation) requestHeaders(ctx context.Context, h *pb.HttpHeaders) er
 		return c.refuse(&refusal{415, fmt.Sprintf("Content-Encoding %.40q: send the body uncompressed, so that its model can be read", v), openai.TypeInvalidRequest, "", "unsupported_encoding", 0})
 	}
 	if h.GetEndOfStream() || c.requestMode == pb.BodySendMode_NONE {
+		c.unseen = !h.GetEndOfStream() && c.head.json()
 		p, err := c.admit(ctx, false)
 		if err != nil {
 			return c.refuse(err)
@@ -225,16 +227,7 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error)
 	if c.head.rewrite != "" {
 		r.Model = c.head.rewrite
 	}
-	begun := time.Now()
-	g, err := c.s.admitter.Admit(ctx, c.pool, r)
-	var missing *route.MissingModelError
-	if !isJSON && errors.As(err, &missing) && len(missing.Known) > 0 {
-		// A request that cannot name a model, such as for a list of them: each
-		// endpoint of the pool will do, so any of its models names the right ones.
-		r.Model = missing.Known[0]
-		g, err = c.s.admitter.Admit(ctx, c.pool, r)
-	}
-	c.s.metrics.admitted(begun)
+	g, err := c.place(ctx, r, isJSON)
 	if err != nil {
 		return nil, err
 	}
@@ -245,10 +238,33 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error)
 	if name == "" {
 		name = c.head.rewrite
 	}
+	if c.unseen && name != "" {
+		return nil, errUnseen // end gives the grant back
+	}
 	if isJSON && name != "" && name != string(parsed.Model) {
 		p.changed, p.head, p.tail = true, parsed.SplicedHead(c.body, name), c.body[parsed.ModelSpan.End:]
 	}
 	return p, nil
+}
+
+// place has a request admitted. isJSON says that its body was read.
+func (c *conversation) place(ctx context.Context, r dispatch.Request, isJSON bool) (Grant, error) {
+	begun := time.Now()
+	defer func() { c.s.metrics.admitted(begun) }()
+	g, err := c.s.admitter.Admit(ctx, c.pool, r)
+	var missing *route.MissingModelError
+	switch {
+	case !errors.As(err, &missing):
+		return g, err
+	case c.unseen:
+		return nil, errUnseen
+	case isJSON || len(missing.Known) == 0:
+		return nil, err
+	}
+	// A request that cannot name a model, such as for a list of them: each
+	// endpoint of the pool will do, so any of its models names the right ones.
+	r.Model = missing.Known[0]
+	return c.s.admitter.Admit(ctx, c.pool, r)
 }
 
 // query is what admission is to know beside the body.

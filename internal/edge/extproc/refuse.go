@@ -28,6 +28,12 @@ type refusal struct {
 // Error is the message.
 func (r *refusal) Error() string { return r.message }
 
+// errUnseen is a request whose model is to be read or replaced in a body that
+// is not sent here.
+var errUnseen = &refusal{http.StatusInternalServerError,
+	"request_body_mode is NONE, and the pool goes by the models that bodies name: set FULL_DUPLEX_STREAMED or BUFFERED in the filter's processing_mode",
+	openai.TypeServer, "", "", 0}
+
 func tooLarge(limit int64) error {
 	return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("body is longer than %d bytes", limit), openai.TypeInvalidRequest, "", "request_too_large", 0}
 }
