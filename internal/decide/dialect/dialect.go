@@ -114,6 +114,16 @@ type Result struct {
 	Problems []Problem
 }
 
+// Applied is r of a manifest that is applied already: what only keeps one from
+// being applied is a warning.
+func (r Result) Applied() Result {
+	r.Problems = slices.Clone(r.Problems)
+	for i := range r.Problems {
+		r.Problems[i].Warning = r.Problems[i].Warning || r.Problems[i].Readable
+	}
+	return r
+}
+
 // Errors are the problems that are not warnings, on a platform.
 func (r Result) Errors(p Platform) []Problem { return r.on(p, false) }
 

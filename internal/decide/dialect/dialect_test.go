@@ -121,5 +121,8 @@ func TestNewRefusalsSpareWhatIsApplied(t *testing.T) {
 		if len(res.Errors(Process)) != 1 || len(res.Errors(Kubernetes)) != 1 || len(res.Objects) != 1 {
 			t.Errorf("%s\n%d objects, %v", manifest, len(res.Objects), res.Problems)
 		}
+		if applied := res.Applied(); len(applied.Errors(Kubernetes)) != 0 || len(applied.Warnings(Kubernetes)) != 1 {
+			t.Errorf("%s\napplied: %v", manifest, applied.Problems)
+		}
 	}
 }

@@ -182,7 +182,7 @@ func manifest(r *dialect.Resource, at resource, raw json.RawMessage) (*Manifest,
 	if err != nil {
 		return nil, err
 	}
-	read := dialect.Read("", doc)
+	read := dialect.Read("", doc).Applied()
 	for _, p := range read.Errors(dialect.Kubernetes) {
 		p.Line = 0 // of a document nobody has seen
 		m.Problems = append(m.Problems, p.String())

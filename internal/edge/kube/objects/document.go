@@ -31,7 +31,7 @@ func Document(u *unstructured.Unstructured) ([]byte, error) {
 // read reads a manifest's document into a fleet.Object. Problems are what is
 // wrong with it, warnings what has no effect.
 func read(doc []byte) (o *fleet.Object, problems, warnings []string) {
-	res := dialect.Read("", doc)
+	res := dialect.Read("", doc).Applied()
 	for _, p := range res.Errors(dialect.Kubernetes) {
 		problems = append(problems, say(p))
 	}
