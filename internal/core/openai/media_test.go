@@ -16,11 +16,8 @@ import (
 
 // picture is noise, so that it does not compress.
 func picture(width, height int, seed uint64) image.Image {
-	r := rand.New(rand.NewPCG(seed, 1))
 	m := image.NewRGBA(image.Rect(0, 0, width, height))
-	for i := range m.Pix {
-		m.Pix[i] = uint8(r.Uint32())
-	}
+	rand.NewChaCha8([32]byte{byte(seed)}).Read(m.Pix)
 	return m
 }
 
@@ -30,7 +27,7 @@ func encoded(t testing.TB, kind string, m image.Image) string {
 	var err error
 	switch kind {
 	case "png":
-		err = png.Encode(&b, m)
+		err = (&png.Encoder{CompressionLevel: png.NoCompression}).Encode(&b, m)
 	case "jpeg":
 		b.WriteString("\xff\xd8\xff\xe1\x40\x02" + strings.Repeat("x", 0x4000)) // a camera's notes
 		var rest bytes.Buffer
@@ -72,9 +69,13 @@ func TestPicturesCountBySize(t *testing.T) {
 		"Responses": `{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"data:image/%s;base64,%s"}]}]}`,
 		"Anthropic": `{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/%s", "data" : "%s"}}]}]}`,
 	}
+	files := map[string]string{}
+	for _, kind := range []string{"png", "jpeg", "gif"} {
+		files[kind] = encoded(t, kind, m)
+	}
 	for name, form := range forms {
-		for _, kind := range []string{"png", "jpeg", "gif"} {
-			body := fmt.Sprintf(form, kind, encoded(t, kind, m))
+		for kind, text := range files {
+			body := fmt.Sprintf(form, kind, text)
 			if got := promptTokens(t, body); got < want || got > want+60 {
 				t.Errorf("%s, %s of %d bytes: %d tokens, want %d and the text's", name, kind, len(body), got, want)
 			}

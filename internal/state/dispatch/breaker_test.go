@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,13 +151,14 @@ func TestRefusedConnectionsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := start(t, nil)
 		d.SetPool(pool1(0, ready("a")...))
-		down, tries := true, 0
+		var back atomic.Bool
+		var tries atomic.Int64
 		result := make(chan error, 100)
 		for range 100 {
 			go func() {
 				g, err := d.Admit(t.Context(), Request{Model: "iris"})
-				for err == nil && down {
-					tries++
+				for err == nil && !back.Load() {
+					tries.Add(1)
 					err = g.Retry(t.Context(), Unsent(errors.New("connection refused")))
 				}
 				if err == nil {
@@ -168,10 +170,10 @@ func TestRefusedConnectionsWait(t *testing.T) {
 			synctest.Wait()
 		}
 		time.Sleep(10 * time.Second)
-		if tries > 20 {
-			t.Errorf("%d tries of a replica that is down", tries)
+		if n := tries.Load(); n > 20 {
+			t.Errorf("%d tries of a replica that is down", n)
 		}
-		down = false
+		back.Store(true)
 		d.SetPool(pool1(0, inPhase("a", replica.Failed, "killed")))
 		time.Sleep(5 * time.Second)
 		d.SetPool(pool1(0, ready("a")...))
