@@ -101,6 +101,9 @@ func (c *conversation) requestHeaders(ctx context.Context, h *pb.HttpHeaders) er
 	}
 	c.phase = collecting
 	c.head.read(h.GetHeaders())
+	if !route.Inference(c.head.path) && !c.s.cfg.allows(c.head.path) {
+		return c.refuse(&refusal{404, fmt.Sprintf("%.200q is none of the calls by which models are asked: to have it handed on, name it with --allow-path", c.head.path), openai.TypeNotFound, "", "not_found", 0})
+	}
 	switch c.requestMode {
 	case pb.BodySendMode_FULL_DUPLEX_STREAMED, pb.BodySendMode_BUFFERED, pb.BodySendMode_NONE:
 	default:
@@ -210,9 +213,6 @@ type placed struct {
 func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error) {
 	if c.subset.given && len(c.subset.addresses) == 0 {
 		return nil, &refusal{503, "the gateway allows no endpoint for this request: " + subsetNamespace + " lists none", openai.TypeServer, "", "no_endpoints", 0}
-	}
-	if !route.Inference(c.head.path) && !c.s.cfg.allows(c.head.path) {
-		return nil, &refusal{404, fmt.Sprintf("%.200q is none of the calls by which models are asked: to have it handed on, name it with --allow-path", c.head.path), openai.TypeNotFound, "", "not_found", 0}
 	}
 	r := c.query()
 	var parsed openai.Request
