@@ -63,8 +63,26 @@ func Open(path string) (*Dir, error) {
 			return nil, errors.Join(fmt.Errorf("data directory: %w", err), lock.Close())
 		}
 	}
+	d.sweep()
 	return d, nil
 }
+
+// sweep removes files that a crash left half written. Nobody else writes there
+// while the lock is held.
+func (d *Dir) sweep() {
+	for _, sub := range []string{objectsDir, recordsDir} {
+		// What cannot be read or removed is in nobody's way.
+		_ = filepath.WalkDir(filepath.Join(d.path, sub), func(path string, e fs.DirEntry, err error) error {
+			if err == nil && e.Type().IsRegular() && strings.HasPrefix(e.Name(), newPrefix) {
+				_ = os.Remove(path)
+			}
+			return nil
+		})
+	}
+}
+
+// newPrefix begins the names of files that are being written.
+const newPrefix = ".new-"
 
 // takeLock holds the lock for as long as the file is open; the file names the
 // holder for whoever finds it taken.
@@ -202,7 +220,7 @@ func (d *Dir) Close() error { return d.lock.Close() }
 // writeFile replaces a file atomically: a crash leaves the old or the new
 // content, never a part.
 func writeFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	f, err := os.CreateTemp(filepath.Dir(path), newPrefix+"*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}

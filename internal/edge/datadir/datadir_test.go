@@ -387,3 +387,26 @@ func TestOthersFoldersAreRefused(t *testing.T) {
 		t.Errorf("without a name: %v", err)
 	}
 }
+
+// TestHalfWrittenFilesAreSwept: what a crash left behind is gone at the next
+// start, and nothing else.
+func TestHalfWrittenFilesAreSwept(t *testing.T) {
+	dir := t.TempDir()
+	for _, sub := range []string{objectsDir, recordsDir} {
+		if err := os.MkdirAll(filepath.Join(dir, sub, "services", "default"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, sub, ".new-123"), "half")
+		write(t, filepath.Join(dir, sub, "services", "default", ".new-456"), "half")
+		write(t, filepath.Join(dir, sub, "services", "default", "other"), "whole")
+	}
+	open(t, dir)
+	for _, sub := range []string{objectsDir, recordsDir} {
+		for _, c := range []struct{ folder, want string }{{"", "services"}, {"services/default", "other"}} {
+			entries, err := os.ReadDir(filepath.Join(dir, sub, c.folder))
+			if err != nil || len(entries) != 1 || entries[0].Name() != c.want {
+				t.Errorf("%s/%s holds %v, %v", sub, c.folder, entries, err)
+			}
+		}
+	}
+}
