@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,8 +21,10 @@ import (
 )
 
 // platform is a fleet.Platform whose replicas are ready as soon as they are
-// wanted. Tests call the fleet from one goroutine, so nothing is locked.
+// wanted. Most tests call the fleet from one goroutine; mu is for those that let
+// it run.
 type platform struct {
+	mu        sync.Mutex // of what Apply and Scale touch
 	programs  []string
 	fail      error // of Apply and Scale
 	revisions map[service.Key]workload.Revision
@@ -39,6 +42,8 @@ func (p *platform) Host(context.Context, ...selection.Check) (selection.Host, er
 }
 
 func (p *platform) Apply(_ context.Context, r workload.Revision) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.calls = append(p.calls, "apply "+r.Service.String()+" "+r.Runtime.Name)
 	if p.fail == nil {
 		p.revisions[r.Service] = r
@@ -47,6 +52,8 @@ func (p *platform) Apply(_ context.Context, r workload.Revision) error {
 }
 
 func (p *platform) Scale(_ context.Context, ref workload.Ref, n int, _ []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.calls = append(p.calls, fmt.Sprintf("scale %s %d", ref, n))
 	if p.fail == nil {
 		p.counts[ref] = n
@@ -275,6 +282,8 @@ func (r *rig) runs(name string) string { return r.platform.revisions[key(name)].
 
 // took returns the platform's calls since the last time.
 func (r *rig) took() []string {
+	r.platform.mu.Lock()
+	defer r.platform.mu.Unlock()
 	calls := r.platform.calls
 	r.platform.calls = nil
 	return calls

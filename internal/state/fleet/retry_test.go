@@ -43,7 +43,9 @@ func TestRefusedIsTriedLessAndLess(t *testing.T) {
 			if first < least || later < 10 || later > most {
 				t.Errorf("changing %v: tried %d times in the first minute, %d in the hour after", changing, first, later)
 			}
+			r.platform.mu.Lock()
 			r.platform.fail = nil
+			r.platform.mu.Unlock()
 			r.apply(serviceYAML("a", "engine: {env: [{name: A, value: c}]}, "+one))
 			synctest.Wait()
 			if v := r.platform.revisions[key("a")]; v.Hash == "" {
