@@ -241,6 +241,31 @@ func (t *Table) NamesPath(q Query) bool {
 	return m != nil && m.names()
 }
 
+// Broken is why the HTTPRoute that takes a request can forward none: no backend of
+// its rule is there. nil where one is, and where no HTTPRoute takes it.
+func (t *Table) Broken(q Query) error {
+	host := normalHost(q.Host)
+	if ref, ok := t.hosts[host]; ok && ref.Name != "" {
+		return nil
+	}
+	m := t.find(&q, host)
+	if m == nil {
+		return nil
+	}
+	why := "no backend has a weight above 0"
+	for i, b := range m.route.Rules[m.rule].Backends {
+		lost := cmp.Or(b.Fault, t.missing(b.Ref))
+		switch {
+		case m.split.weight(i) == 0:
+		case lost == "":
+			return nil
+		default:
+			why = lost
+		}
+	}
+	return &BackendError{Object: "HTTPRoute " + m.route.Key.String(), Message: why}
+}
+
 // others says whether a request belongs to another namespace than this one: it
 // was sent to a host of the services' domain that is not this namespace's, or
 // to one that another's HTTPRoutes ask for, whether or not they take it; or it

@@ -1,10 +1,36 @@
 package route
 
 import (
+	"strings"
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 )
+
+// TestBroken: a rule of which no backend is there is broken; one that can forward a
+// part of its requests is not.
+func TestBroken(t *testing.T) {
+	rule := func(path string, backends ...routing.Backend) routing.HTTPRule {
+		return routing.HTTPRule{Matches: []routing.HTTPMatch{{Path: routing.ValueMatch{Type: routing.MatchPrefix, Value: path}}}, Backends: backends}
+	}
+	iris := routing.Backend{Ref: routing.Service(key("default/iris")), Weight: 1}
+	idle, gone, refused := iris, iris, iris
+	idle.Weight = 0
+	gone.Ref = routing.Service(key("default/gone"))
+	refused.Fault = "no ReferenceGrant"
+	tab := NewTable([]Entry{{Key: key("default/iris")}}, "", &routing.HTTPRoute{Meta: meta("default/r", 0), Hostnames: []string{"a.test", "iris.default.localhost"},
+		Rules: []routing.HTTPRule{rule("/", gone), rule("/refused", refused), rule("/half", iris, gone), rule("/idle", idle), rule("/lost", idle, gone), rule("/none")}})
+	for _, c := range []struct{ host, path, want string }{
+		{"a.test", "/", "gone"}, {"a.test:80", "/other", "gone"}, {"a.test", "/refused", "no ReferenceGrant"}, {"a.test", "/half", ""},
+		{"a.test", "/idle", "weight above 0"}, {"a.test", "/lost", "gone"}, {"a.test", "/none", "weight above 0"},
+		{"b.test", "/", ""}, {"iris.default.localhost", "/", ""},
+	} {
+		err := tab.Broken(Query{Host: c.host, Path: c.path, Method: "GET"})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s%s: %v, want %q", c.host, c.path, err, c.want)
+		}
+	}
+}
 
 // TestNamesPath: a route that takes every path names none, nor does one that
 // another with a more specific path comes before, nor any for a service's host.

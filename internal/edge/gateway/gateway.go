@@ -129,6 +129,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case x.unsafe():
+	case (path == "/" || path == "/v2") && x.broken():
 	case path == "/":
 		x.banner()
 	case path == "/healthz":
@@ -139,7 +140,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		x.serveV1(strings.TrimPrefix(path, "/openai/v1/"))
 	case strings.HasPrefix(path, "/v1/"):
 		x.serveV1(strings.TrimPrefix(path, "/v1/"))
-	case x.passOn(path):
+	case x.passOn(path), x.broken():
 	default:
 		x.fail(http.StatusNotFound, fmt.Sprintf("nothing is served at %s; inference is at %s", r.URL.Path, surfacePaths))
 	}

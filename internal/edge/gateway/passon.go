@@ -20,6 +20,17 @@ func (x *exchange) passOn(path string) bool {
 	return true
 }
 
+// broken answers a request, at a path that is not one of inference, whose HTTPRoute
+// has no backend that is there: the Gateway API wants an error then, and not what
+// the gateway has to say for itself.
+func (x *exchange) broken() bool {
+	err := x.gw.dispatch.Broken(x.query())
+	if err != nil {
+		x.refuse(err)
+	}
+	return err != nil
+}
+
 // hostOf is the host that a replica is asked for.
 func (x *exchange) hostOf(address string) string {
 	if x.asIs && x.r.Host != "" {

@@ -33,6 +33,10 @@ func TestPathsOfHTTPRoutes(t *testing.T) {
 		&routing.HTTPRoute{Meta: service.Meta{Key: service.ParseKey("all")}, Hostnames: []string{"all.test"}, Rules: []routing.HTTPRule{
 			{Matches: path(routing.MatchPrefix, "/"), Backends: backend("one")},
 		}},
+		&routing.HTTPRoute{Meta: service.Meta{Key: service.ParseKey("nowhere")}, Hostnames: []string{"lost.test"}, Rules: []routing.HTTPRule{
+			{Matches: path(routing.MatchPrefix, "/"), Backends: backend("nothing")},
+			{Matches: path(routing.MatchPrefix, "/v2"), Backends: backend("nothing")},
+		}},
 	})
 	long := strings.Repeat("x", 3<<20)
 	for _, c := range []struct {
@@ -53,6 +57,11 @@ func TestPathsOfHTTPRoutes(t *testing.T) {
 		{"GET", "b.test", "/own", "", 404, ""},
 		{"GET", "one.default.localhost", "/own", "", 404, ""},
 		{"GET", "all.test", "/metrics", "", 404, ""},
+		{"GET", "lost.test", "/", "", 500, ""},
+		{"GET", "lost.test", "/v2", "", 500, ""},
+		{"GET", "lost.test", "/anything", "", 500, ""},
+		{"GET", "lost.test", "/healthz", "", 200, ""}, // the gateway's own
+		{"GET", "all.test", "/v2", "", 200, ""},
 		{"GET", "a.test", "/own/../metrics", "", 400, ""},
 		{"GET", "a.test", "/own/%2e%2e/metrics", "", 400, ""},
 		{"TRACE", "a.test", "/own", "", 501, ""},

@@ -233,6 +233,12 @@ func (d *Dispatcher) NamesPath(r Request) bool {
 	return d.view.Load().within(r.Namespaces, d.cfg.Domain).NamesPath(r.where())
 }
 
+// Broken is why the HTTPRoute that takes a request can forward none, nil for
+// nothing.
+func (d *Dispatcher) Broken(r Request) error {
+	return d.view.Load().within(r.Namespaces, d.cfg.Domain).Broken(r.where())
+}
+
 // Resolve finds the pool a request is for without admitting it. Errors are
 // those of package route, or an *Error.
 func (d *Dispatcher) Resolve(r Request) (Status, error) {
