@@ -149,7 +149,9 @@ func (v *View) Close() {
 var errFollows = errors.New("a gateway decides nothing: the controller does")
 
 // Host implements fleet.Platform.
-func (v *View) Host(context.Context, ...selection.Check) (selection.Host, error) { return selection.Host{}, errFollows }
+func (v *View) Host(context.Context, ...selection.Check) (selection.Host, error) {
+	return selection.Host{}, errFollows
+}
 
 // Apply implements fleet.Platform.
 func (v *View) Apply(context.Context, workload.Revision) error { return errFollows }
