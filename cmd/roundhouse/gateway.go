@@ -52,6 +52,7 @@ own.`,
 	f.StringVar(&o.metrics, "metrics-listen", defaultAdmin, "address of /metrics and /healthz; empty for none")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	o.front.Flags(f)
+	o.front.HostFlags(f)
 	return cmd
 }
 

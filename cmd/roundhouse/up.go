@@ -63,6 +63,7 @@ file with a problem keeps what it said before.`,
 	f.StringVar(&o.hubBytes, "hub-cache-max-bytes", defaultHubShare, "how much the cache may keep, as a size or a share of the disk; the least recently used goes first")
 	f.StringVar(&o.modelBytes, "models-max-bytes", defaultModelShare, "how much the models in the data directory may take, as a size or a share of the disk, 0 for no bound; the least recently used that nothing needs goes first")
 	o.front.Flags(f)
+	o.front.HostFlags(f)
 	f.BoolVar(&o.keep, "keep-replicas", false, "leave replicas running when stopped; the next up takes them over")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	return cmd

@@ -44,12 +44,20 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.tlsCert, "tls-cert", "", "PEM file of the certificate to serve inference over TLS with; read again when it changes")
 	f.StringVar(&o.tlsKey, "tls-key", "", "PEM file of its key")
 	f.StringArrayVar(&o.corsOrigins, "cors-origin", nil, "origin of web pages that may ask, as https://chat.example.com, or * for all; may be repeated")
-	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "host names that requests may give, or * for all, where it listens on loopback and needs no API key; this machine's own and those of services and routes are always allowed")
 	f.StringVar(&o.accessLog, "access-log", "", "file to write a line of JSON per request to; - for standard error")
 	f.StringVar(&o.sessionHeader, "session-header", "", "header whose value keeps a client's requests on one replica")
 	f.StringVar(&o.tracingServer, "tracing-server", "", "OTLP collector for traces of this process and of replicas it starts: host:port (gRPC) or http://host:port; default: OTEL_EXPORTER_OTLP_ENDPOINT")
 	f.StringVar(&o.upstream, "upstream-client", gateway.UpstreamOwn, "HTTP client that asks replicas: own, or net/http, which costs more than twice the CPU time")
 }
+
+// HostFlags adds the option for processes on a machine where people browse.
+func (o *Options) HostFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "host names that requests may give, or * for all, where it listens on loopback and needs no API key; this machine's own and those of services and routes are always allowed")
+}
+
+// AllowAnyHost is for processes in a cluster: no browser reaches the loopback of
+// a pod.
+func (o *Options) AllowAnyHost() { o.allowedHosts = []string{"*"} }
 
 // Access is what the options opened: who may ask, and how it is noted.
 type Access struct {

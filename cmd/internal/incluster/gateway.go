@@ -76,6 +76,7 @@ func New(ctx context.Context, o Options) (g *Gateway, err error) {
 			g.close()
 		}
 	}()
+	g.o.Front.AllowAnyHost()
 	if g.access, err = g.o.Front.Open(ctx, datadir.KeyFile{}, o.Version, o.Logs, g.log); err != nil {
 		return nil, err
 	}
