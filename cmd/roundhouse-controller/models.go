@@ -70,7 +70,7 @@ func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes,
 		f.From["framework.version"] = from
 	}
 	return service.Attributes{Format: service.NamedVersion{Name: f.Format}, Framework: service.NamedVersion{Name: f.Framework, Version: f.FrameworkVersion},
-		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, AdapterRank: f.AdapterRank, From: f.From}, nil
+		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, AdapterRank: f.AdapterRank, Environment: f.Environment, From: f.From}, nil
 }
 
 // errBusy says that a model was not looked at for others.

@@ -235,13 +235,13 @@ func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes,
 		if errors.Is(err, fs.ErrNotExist) {
 			err = missing{err}
 		}
-		return service.Attributes{}, err
+		return service.Attributes{Environment: f.Environment}, err
 	}
 	if from, ok := f.From["frameworkversion"]; ok {
 		f.From["framework.version"] = from
 	}
 	return service.Attributes{Format: service.NamedVersion{Name: f.Format}, Framework: service.NamedVersion{Name: f.Framework, Version: f.FrameworkVersion},
-		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, AdapterRank: f.AdapterRank, From: f.From}, nil
+		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, AdapterRank: f.AdapterRank, Environment: f.Environment, From: f.From}, nil
 }
 
 // missing says that the model is certainly not there.

@@ -65,6 +65,28 @@ func TestSklearnLacking(t *testing.T) {
 	})
 }
 
+// TestModelBringsItsEnvironment: what a model's own environment holds, the
+// machine's interpreter need not have; the model is loaded in that environment.
+func TestModelBringsItsEnvironment(t *testing.T) {
+	t.Parallel()
+	interpreter, _ := bare(t)
+	model := t.TempDir()
+	write(t, model, "model.joblib", "no model")
+	write(t, model, "model-settings.json", `{"implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "./model.joblib", "environment_tarball": "./environment.tar.gz"}}`)
+	if out, err := exec.Command("tar", "-czf", filepath.Join(model, "environment.tar.gz"), "-C", filepath.Dir(filepath.Dir(interpreter)), "--exclude=lib64", "bin/python", "pyvenv.cfg", "lib").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	n := startNode(t)
+	n.do("apply", "-f", write(t, t.TempDir(), "sklearn.yaml", sklearnManifest("packed", model, interpreter)))
+	if chosen := n.service("default/packed").Status.Runtime.Name; chosen != "roundhouse-sklearn" {
+		t.Errorf("runtime %q: %s", chosen, n.status("packed"))
+	}
+	eventually(t, "the model is loaded in its environment", func() (bool, string) {
+		out := n.do("logs", "packed")
+		return strings.Contains(out, "unpacking the environment"), out
+	})
+}
+
 // TestSelectionFallsToWhatCanRun: of two runtimes of a format the one comes
 // first whose interpreter lacks its packages; the other, whose program is
 // there, is chosen.

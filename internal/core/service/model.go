@@ -58,6 +58,9 @@ type Attributes struct {
 	Parameters int64 `json:"parameters,omitempty"`
 	// AdapterRank is the rank of files that are a LoRA adapter's; 0 for others.
 	AdapterRank int `json:"adapterRank,omitempty"`
+	// Environment is the Python environment that the files bring with them, as
+	// they name it; "" where there is none.
+	Environment string `json:"environment,omitempty"`
 	// From says where each attribute came from, by field name
 	// ("architecture": "config.json"). An absent entry means the manifest.
 	From map[string]string `json:"from,omitempty"`
@@ -94,6 +97,7 @@ func (a Attributes) Fill(found Attributes, source string) Attributes {
 	str("framework", &a.Framework.Name, found.Framework.Name)
 	str("architecture", &a.Architecture, found.Architecture)
 	str("quantization", &a.Quantization, found.Quantization)
+	str("environment", &a.Environment, found.Environment)
 	if a.Parameters == 0 && found.Parameters > 0 {
 		a.Parameters = found.Parameters
 		note("parameters")

@@ -44,7 +44,7 @@ func Checks(req Request, runtimes []service.Runtime, host Host) []Check {
 	}
 	s := newSubject(req, host)
 	if s.svc.Custom {
-		return checksOf(s.svc.Components, service.Components{}, host, "")
+		return checksOf(s.svc.Components, service.Components{}, host, service.Attributes{})
 	}
 	all := visible(runtimes, s.namespace)
 	if ref := s.svc.Runtime; ref != nil {
@@ -60,7 +60,7 @@ func Checks(req Request, runtimes []service.Runtime, host Host) []Check {
 		if a.failed > 1 || a.failed == 1 && a.Rules[a.first].Name != RuleHost {
 			continue
 		}
-		for _, c := range checksOf(a.Runtime.Components, s.svc.Components, host, s.model.Format.Name) {
+		for _, c := range checksOf(a.Runtime.Components, s.svc.Components, host, s.model) {
 			if !slices.Contains(out, c) {
 				out = append(out, c)
 			}
@@ -70,7 +70,7 @@ func Checks(req Request, runtimes []service.Runtime, host Host) []Check {
 }
 
 // checksOf lists the checks of components that the host has the programs of.
-func checksOf(base, over service.Components, h Host, format string) (out []Check) {
+func checksOf(base, over service.Components, h Host, model service.Attributes) (out []Check) {
 	for _, role := range service.Roles {
 		p := part{role, base.Get(role), over.Get(role)}
 		local := p.local()
@@ -80,18 +80,23 @@ func checksOf(base, over service.Components, h Host, format string) (out []Check
 		if program := Program(local.Command); program != "" && !h.Programs[local.Command[0]] {
 			continue
 		}
-		for _, q := range p.requirements(local, format) {
+		for _, q := range p.requirements(local, model) {
 			out = append(out, q.Check)
 		}
 	}
 	return out
 }
 
-// requirements are those of a command for models of a format.
-func (p part) requirements(local *service.Local, format string) (out []requirement) {
+// requirements are those of a command for a model. A model that brings its own
+// Python environment needs no modules of the host's interpreter.
+func (p part) requirements(local *service.Local, model service.Attributes) (out []requirement) {
 	env := p.relevant(local)
+	brings := model.Environment != "" || p.environment(local)
 	for _, r := range local.Requires {
-		if len(r.Formats) > 0 && !slices.ContainsFunc(r.Formats, func(f string) bool { return strings.EqualFold(f, format) }) {
+		if len(r.Formats) > 0 && !slices.ContainsFunc(r.Formats, func(f string) bool { return strings.EqualFold(f, model.Format.Name) }) {
+			continue
+		}
+		if brings && len(r.Python) > 0 && len(r.Command) == 0 {
 			continue
 		}
 		q := requirement{Check{Command: strings.Join(r.Command, " "), Modules: strings.Join(r.Python, " "), Env: env}, r.Install}
@@ -122,20 +127,8 @@ var decisive = []string{"PATH", "PYTHONPATH", "PYTHONHOME", "ROUNDHOUSE_PYTHON",
 
 // relevant are those that the part sets, the last of each.
 func (p part) relevant(local *service.Local) string {
-	var lists [][]corev1.EnvVar
-	if p.base != nil {
-		if c := container(p.base.Pod, p.base.Main); c != nil {
-			lists = append(lists, c.Env)
-		}
-	}
-	lists = append(lists, local.Env)
-	if p.over != nil {
-		if c := container(p.over.Pod, p.over.Main); c != nil {
-			lists = append(lists, c.Env)
-		}
-	}
 	set := map[string]string{}
-	for _, e := range slices.Concat(lists...) {
+	for _, e := range p.env(local) {
 		if e.ValueFrom == nil && slices.Contains(decisive, e.Name) && !strings.Contains(e.Value, "{{") {
 			set[e.Name] = e.Value
 		}
@@ -149,12 +142,49 @@ func (p part) relevant(local *service.Local) string {
 	return strings.Join(lines, "\n")
 }
 
+// environment reports whether the part's variables name a Python environment
+// for its model, as model-settings.json may.
+func (p part) environment(local *service.Local) bool {
+	named := map[string]bool{}
+	for _, e := range p.env(local) {
+		named[e.Name] = e.Value != "" || e.ValueFrom != nil
+	}
+	return named["MLSERVER_MODEL_ENVIRONMENT_TARBALL"] || named["MLSERVER_MODEL_ENVIRONMENT_PATH"]
+}
+
+// env lists the part's variables; of each name the last counts.
+func (p part) env(local *service.Local) []corev1.EnvVar {
+	var lists [][]corev1.EnvVar
+	if p.base != nil {
+		if c := container(p.base.Pod, p.base.Main); c != nil {
+			lists = append(lists, c.Env)
+		}
+	}
+	lists = append(lists, local.Env)
+	if p.over != nil {
+		if c := container(p.over.Pod, p.over.Main); c != nil {
+			lists = append(lists, c.Env)
+		}
+	}
+	return slices.Concat(lists...)
+}
+
+// Lacking reports whether the host lacks something that was asked for.
+func (h Host) Lacking() bool {
+	for _, a := range h.Answers {
+		if a.Lacks != "" || a.Program == "" {
+			return true
+		}
+	}
+	return false
+}
+
 // unmet words the requirements that the host does not meet, with what installs
 // them; "" when it meets all it was asked for.
-func (p part) unmet(h Host, format string) string {
+func (p part) unmet(h Host, model service.Attributes) string {
 	var out []string
 	said := map[Answer]bool{}
-	for _, q := range p.requirements(p.local(), format) {
+	for _, q := range p.requirements(p.local(), model) {
 		a, known := h.Answers[q.Check]
 		switch {
 		case !known || a.Program != "" && a.Lacks == "" || said[a]:

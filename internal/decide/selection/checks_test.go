@@ -51,6 +51,15 @@ func TestChecks(t *testing.T) {
 	if !slices.Equal(checks, []Check{want}) {
 		t.Fatalf("asks for %+v, want %+v", checks, want)
 	}
+	own := req
+	own.Attributes.Environment = "./env.tar.gz"
+	for _, brings := range []Request{own,
+		asking("sklearn", corev1.EnvVar{Name: "MLSERVER_MODEL_ENVIRONMENT_TARBALL", Value: "/env.tar.gz"}),
+		asking("sklearn", corev1.EnvVar{Name: "MLSERVER_MODEL_ENVIRONMENT_PATH", Value: "/venv"})} {
+		if got := Checks(brings, runtimes, host); len(got) > 0 {
+			t.Errorf("asks for %v, which the model's own environment has to have", got)
+		}
+	}
 	for _, c := range []struct {
 		answer Answer
 		chosen string
@@ -61,6 +70,9 @@ func TestChecks(t *testing.T) {
 		{Answer{Lacks: "/venv/python is not on PATH"}, "second", "/venv/python is not on PATH: install Python, or name an interpreter with ROUNDHOUSE_PYTHON"},
 	} {
 		host.Answers = map[Check]Answer{want: c.answer}
+		if res := Choose(own, runtimes, host); res.Chosen == nil || res.Chosen.Name != "first" {
+			t.Errorf("%+v, and the model brings its environment: chosen %+v", c.answer, res.Chosen)
+		}
 		res := Choose(req, runtimes, host)
 		if res.Chosen == nil || res.Chosen.Name != c.chosen {
 			t.Errorf("%+v: chosen %+v, want %s", c.answer, res.Chosen, c.chosen)

@@ -14,23 +14,23 @@ import (
 // themselves, such as those of a service that brings its own containers. Their
 // Local must be resolved.
 func HostRule(c service.Components, h Host) Rule {
-	return hostRule(c, service.Components{}, h, "")
+	return hostRule(c, service.Components{}, h, service.Attributes{})
 }
 
 func (s *subject) runs(rt *service.Runtime) Rule {
-	return hostRule(rt.Components, s.svc.Components, s.host, s.model.Format.Name)
+	return hostRule(rt.Components, s.svc.Components, s.host, s.model)
 }
 
 // runsHere is what a runtime that passes is told; what runs in place of its own
 // program follows after a colon.
 const runsHere = "runs on this machine"
 
-// hostRule checks base with over laid on it, for models of a format. On a
+// hostRule checks base with over laid on it, for a model. On a
 // cluster everything runs but what is a command for one machine alone. On one
 // machine every component needs a command whose program is there with all that
 // it requires, and all of them together, one replica each, must fit its
 // accelerators and memory.
-func hostRule(base, over service.Components, h Host, format string) Rule {
+func hostRule(base, over service.Components, h Host, model service.Attributes) Rule {
 	if h.Cluster {
 		return clusterRule(base, over)
 	}
@@ -43,7 +43,7 @@ func hostRule(base, over service.Components, h Host, format string) Rule {
 			continue
 		}
 		parts++
-		if why := p.lacks(h, format); why != "" {
+		if why := p.lacks(h, model); why != "" {
 			lacks = append(lacks, why)
 		} else if l := p.local(); l.FallbackOf != nil {
 			fallbacks = append(fallbacks, l.Command[0]+" in place of "+l.FallbackOf.Command[0]+", which is not on PATH")
@@ -87,7 +87,7 @@ type part struct {
 }
 
 // lacks says why this machine cannot start the part, "" when it can.
-func (p part) lacks(h Host, format string) string {
+func (p part) lacks(h Host, model service.Attributes) string {
 	if nodes := p.nodes(); nodes > 0 {
 		return "its " + string(p.role) + " runs on " + strconv.Itoa(nodes) + " nodes, this is one machine"
 	}
@@ -101,7 +101,7 @@ func (p part) lacks(h Host, format string) string {
 	if why := p.missing(local, h); why != "" {
 		return why
 	}
-	return p.unmet(h, format)
+	return p.unmet(h, model)
 }
 
 // missing names the program that a command lacks, with its install line, ""

@@ -34,6 +34,9 @@ type Facts struct {
 	Parameters int64
 	// AdapterRank is the rank of a LoRA adapter; 0 for whole models.
 	AdapterRank int
+	// Environment is the Python environment that model-settings.json brings for
+	// the model, a tarball or a folder, as it is written there.
+	Environment string
 	// Bytes and Files are those of everything at the path.
 	Bytes int64
 	Files int
@@ -109,9 +112,10 @@ type treeFile struct {
 
 // inspector collects the facts of one tree.
 type inspector struct {
-	tree  tree
-	files []treeFile // sorted by name
-	facts Facts
+	tree     tree
+	files    []treeFile // sorted by name
+	settings modelSettings
+	facts    Facts
 }
 
 // Inspect reads what the model at a local path, a file or a folder, says about
@@ -192,6 +196,8 @@ func inspect(ctx context.Context, t tree, files []treeFile) (Facts, error) {
 	for _, f := range files {
 		in.facts.Bytes += f.size
 	}
+	in.readSettings(ctx)
+	in.facts.set(&in.facts.Environment, "environment", in.settings.environment(), modelSettingsFile)
 	for _, detect := range detectors {
 		if err := ctx.Err(); err != nil {
 			return in.facts, err

@@ -152,6 +152,14 @@ func TestInspect(t *testing.T) {
 			files: map[string]string{"model-settings.json": `{"name":"iris","implementation":"mlserver_sklearn.SKLearnModel","parameters":{"uri":"./m.joblib","version":"v1"}}`, "m.joblib": "x"},
 			want:  Facts{Format: "sklearn"}, from: "format=model-settings.json", details: map[string]string{"uri": "./m.joblib"},
 		},
+		"mlserver with an environment": {
+			files: map[string]string{"model-settings.json": `{"implementation":"mlserver_sklearn.SKLearnModel","parameters":{"environment_path":"./venv","environment_tarball":"./env.tar.gz"}}`},
+			want:  Facts{Format: "sklearn", Environment: "./env.tar.gz"}, from: "environment=model-settings.json",
+		},
+		"mlflow with an environment": {
+			files: map[string]string{"MLmodel": "flavors: {}", "model-settings.json": `{"parameters":{"environment_path":"./venv"}}`},
+			want:  Facts{Format: "mlflow", Environment: "./venv"},
+		},
 		"nothing known": {files: map[string]string{"a": "b", "c.txt": "d"}},
 		"empty":         {files: map[string]string{}},
 	} {

@@ -216,31 +216,56 @@ var mlserverFormats = map[string]string{
 	"mlserver_onnx": "onnx",
 }
 
-// mlserver reads model-settings.json.
-func (in *inspector) mlserver(ctx context.Context) error {
-	f, ok := in.find("model-settings.json")
+const modelSettingsFile = "model-settings.json"
+
+// modelSettings is what is read of model-settings.json in the top folder.
+type modelSettings struct {
+	Implementation string `json:"implementation"`
+	Parameters     struct {
+		URI                string `json:"uri"`
+		Version            string `json:"version"`
+		EnvironmentPath    string `json:"environment_path"`
+		EnvironmentTarball string `json:"environment_tarball"`
+	} `json:"parameters"`
+
+	found bool
+	err   error // why it cannot be read
+}
+
+// environment is the Python environment that the settings name.
+func (s modelSettings) environment() string {
+	return cmp.Or(s.Parameters.EnvironmentTarball, s.Parameters.EnvironmentPath)
+}
+
+// readSettings reads the settings before any detector does: they may name an
+// environment whatever the format is. What is wrong with them matters only to
+// the detector that goes by them.
+func (in *inspector) readSettings(ctx context.Context) {
+	f, ok := in.find(modelSettingsFile)
 	if !ok || path.Dir(f.name) != "." {
-		return nil
+		return
 	}
+	s := &in.settings
+	s.found = true
 	raw, err := in.read(ctx, f, maxConfig)
 	if err != nil {
-		return err
+		s.err = err
+	} else if err := json.Unmarshal(bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf")), s); err != nil {
+		s.err = fmt.Errorf("%s: %w", f.name, err)
 	}
-	var settings struct {
-		Implementation string `json:"implementation"`
-		Parameters     struct {
-			URI     string `json:"uri"`
-			Version string `json:"version"`
-		} `json:"parameters"`
-	}
-	if err := json.Unmarshal(bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf")), &settings); err != nil {
-		return fmt.Errorf("%s: %w", f.name, err)
+}
+
+// mlserver knows a format by the implementation in model-settings.json.
+func (in *inspector) mlserver(context.Context) error {
+	settings := in.settings
+	if !settings.found || settings.err != nil {
+		return settings.err
 	}
 	if settings.Implementation == "" {
-		return fmt.Errorf("%s: implementation: is missing", f.name)
+		return fmt.Errorf("%s: implementation: is missing", modelSettingsFile)
 	}
 	pkg, _, _ := strings.Cut(settings.Implementation, ".")
-	in.facts.setFormat(cmp.Or(mlserverFormats[pkg], "mlserver"), f.name)
+	in.facts.setFormat(cmp.Or(mlserverFormats[pkg], "mlserver"), modelSettingsFile)
 	in.facts.detail("implementation", settings.Implementation)
 	in.facts.detail("uri", settings.Parameters.URI)
 	in.facts.detail("version", settings.Parameters.Version)

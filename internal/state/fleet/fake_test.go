@@ -26,17 +26,22 @@ import (
 type platform struct {
 	mu        sync.Mutex // of what Apply and Scale touch
 	programs  []string
-	fail      error // of Apply and Scale
+	lacks     string // the answer to every check
+	fail      error  // of Apply and Scale
 	revisions map[service.Key]workload.Revision
 	counts    map[workload.Ref]int
 	replicas  map[service.Key][]replica.Replica // set to override
 	calls     []string
 }
 
-func (p *platform) Host(context.Context, ...selection.Check) (selection.Host, error) {
+func (p *platform) Host(_ context.Context, checks ...selection.Check) (selection.Host, error) {
 	h := selection.Host{Programs: map[string]bool{"roundhouse": true}}
 	for _, name := range p.programs {
 		h.Programs[name] = true
+	}
+	h.Answers = map[selection.Check]selection.Answer{}
+	for _, c := range checks {
+		h.Answers[c] = selection.Answer{Program: "python3", Lacks: p.lacks}
 	}
 	return h, nil
 }
@@ -125,10 +130,11 @@ func (s *store) Load() ([]fleet.Object, []fleet.Record, error) {
 
 // models finds nothing in any model, or an error, where it is not told of a URI.
 type models struct {
-	fail  error
-	asked int
-	ranks map[string]int // of adapters
-	fails map[string]error
+	fail   error
+	asked  int
+	ranks  map[string]int // of adapters
+	brings string         // the environment of every model
+	fails  map[string]error
 }
 
 func (m *models) Inspect(_ context.Context, uri string) (service.Attributes, error) {
@@ -136,7 +142,7 @@ func (m *models) Inspect(_ context.Context, uri string) (service.Attributes, err
 	if err := m.fails[uri]; err != nil {
 		return service.Attributes{}, err
 	}
-	return service.Attributes{AdapterRank: m.ranks[uri]}, m.fail
+	return service.Attributes{AdapterRank: m.ranks[uri], Environment: m.brings}, m.fail
 }
 
 // traffic keeps what was published last.

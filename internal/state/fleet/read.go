@@ -135,7 +135,7 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 		f.mu.Unlock()
 	}
 	req, runtimes := selection.Request{Service: o.Service, Attributes: m.attributes}, f.runtimesFor(o.Key.Namespace, host)
-	if host, err = f.ask(ctx, host, req, runtimes); err != nil {
+	if host, err = f.ask(ctx, host, &req, runtimes, m); err != nil {
 		return Explanation{}, err
 	}
 	ex.Result = selection.Choose(req, runtimes, host)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -63,6 +64,28 @@ func TestReselectIsTriedAgain(t *testing.T) {
 	}
 }
 
+// TestRemoteModelBringsItsEnvironment: a model in a store, whose manifest says
+// all that selection needs, is inspected where the machine lacks something; the
+// environment that it brings stands in for that.
+func TestRemoteModelBringsItsEnvironment(t *testing.T) {
+	for _, c := range []struct {
+		lacks, brings, chosen string
+		asked                 int
+	}{{"", "", "oak", 0}, {"lacks bark", "", "elm", 1}, {"lacks bark", "./bark.tar.gz", "oak", 1}} {
+		r := newRig(t)
+		r.catalog[0].Components.Engine.Local.Requires = []service.Requirement{{Python: []string{"bark"}}}
+		r.restart()
+		r.platform.lacks, r.models.brings = c.lacks, c.brings
+		ex, err := r.Explain(t.Context(), parse(t, strings.Replace(serviceYAML("a", "scaling: {}"), "file:///m", "s3://models/m", 1))[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ex.Result.Chosen == nil || ex.Result.Chosen.Name != c.chosen || r.models.asked != c.asked {
+			t.Errorf("%+v: inspected %d times, chosen %+v", c, r.models.asked, ex.Result.Chosen)
+		}
+	}
+}
+
 // TestVersionOfAReferredModelIsMatched: what a BaseModel states of its format
 // counts like what a service states in place.
 func TestVersionOfAReferredModelIsMatched(t *testing.T) {
@@ -87,12 +110,12 @@ spec:
   modelArchitecture: LlamaForCausalLM
   storage: {storageUri: "s3://models/m"}
 `, version))
-		service := parse(t, `apiVersion: ome.io/v1beta1
+		s := parse(t, `apiVersion: ome.io/v1beta1
 kind: InferenceService
 metadata: {name: s}
 spec: {model: {name: m}}
 `)[0]
-		ex, err := r.Explain(t.Context(), service)
+		ex, err := r.Explain(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -140,7 +140,7 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 	if svc.Custom {
 		local := workload.LocalizeService(*svc, f.cfg.Catalog, host)
 		req.Service = &local
-		if host, err = f.ask(ctx, host, req, nil); err != nil {
+		if host, err = f.ask(ctx, host, &req, nil, m); err != nil {
 			return nil, retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}
 		}
 		if rule := selection.HostRule(local.Components, host); !rule.Pass {
@@ -148,7 +148,7 @@ func (f *Fleet) resolved(ctx context.Context, w *work) (*Record, time.Duration, 
 		}
 		in.Service, in.Protocol = &local, svc.Protocol
 	} else {
-		choice, protocol, again, failure := f.choose(ctx, w, req, host, hash)
+		choice, protocol, again, failure := f.choose(ctx, w, m, req, host, hash)
 		if failure != nil {
 			return nil, again, failure
 		}
@@ -180,7 +180,7 @@ type choice struct {
 
 // choose keeps the pinned runtime while what it was chosen for stays, and
 // selects otherwise.
-func (f *Fleet) choose(ctx context.Context, w *work, req selection.Request, host selection.Host, hash string) (choice, service.Protocol, time.Duration, *service.Failure) {
+func (f *Fleet) choose(ctx context.Context, w *work, m resolvedModel, req selection.Request, host selection.Host, hash string) (choice, service.Protocol, time.Duration, *service.Failure) {
 	runtimes := f.runtimesFor(w.key.Namespace, host)
 	if w.record != nil && w.record.Selection == hash && !w.reselect {
 		pin := w.record.Revision.Runtime
@@ -191,7 +191,7 @@ func (f *Fleet) choose(ctx context.Context, w *work, req selection.Request, host
 			}
 		}
 	}
-	host, err := f.ask(ctx, host, req, runtimes)
+	host, err := f.ask(ctx, host, &req, runtimes, m)
 	if err != nil {
 		return choice{}, "", retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}
 	}
@@ -203,13 +203,24 @@ func (f *Fleet) choose(ctx context.Context, w *work, req selection.Request, host
 	return choice{service.RuntimeChoice{Name: r.Name, Namespace: r.Namespace, Scope: r.Scope, Why: result.Chosen.Why}, r}, result.Protocol, 0, nil
 }
 
-// ask asks the host what choosing for req turns on.
-func (f *Fleet) ask(ctx context.Context, host selection.Host, req selection.Request, runtimes []service.Runtime) (selection.Host, error) {
-	checks := selection.Checks(req, runtimes, host)
+// ask asks the host what choosing for req turns on. Where it lacks something,
+// a model whose files were not needed before is inspected after all: it may
+// bring what is lacking.
+func (f *Fleet) ask(ctx context.Context, host selection.Host, req *selection.Request, runtimes []service.Runtime, m resolvedModel) (selection.Host, error) {
+	checks := selection.Checks(*req, runtimes, host)
 	if len(checks) == 0 {
 		return host, nil
 	}
-	return f.cfg.Platform.Host(ctx, checks...)
+	host, err := f.cfg.Platform.Host(ctx, checks...)
+	if err != nil || m.inspected || m.uri == "" || !host.Lacking() {
+		return host, err
+	}
+	found, err := f.cfg.Models.Inspect(ctx, m.uri)
+	if err != nil {
+		f.cfg.Log.Warn("model not inspected", "service", req.Service.Name, "error", err)
+	}
+	req.Attributes.Environment = found.Environment
+	return host, nil
 }
 
 // runtimesFor are the runtimes a namespace sees, with how they run here.
@@ -239,6 +250,7 @@ type resolvedModel struct {
 	attributes service.Attributes
 	adapters   []workload.Adapter
 	files      string // fingerprint of its own and of the adapters'
+	inspected  bool   // or tried to
 }
 
 // model follows a service's model to its URI and attributes, and fills what
@@ -272,6 +284,7 @@ func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
 	if m.uri == "" || !worthInspecting(m) {
 		return m, nil
 	}
+	m.inspected = true
 	found, err := f.cfg.Models.Inspect(ctx, m.uri)
 	if err != nil {
 		var missing interface{ NotExist() bool }
@@ -280,6 +293,7 @@ func (f *Fleet) model(ctx context.Context, o Object) (resolvedModel, error) {
 		}
 		// What the manifest says is enough to choose by; fetching will tell.
 		f.cfg.Log.Warn("model not inspected", "service", o.Key.String(), "error", err)
+		m.attributes.Environment = found.Environment
 		return m, nil
 	}
 	m.attributes = m.attributes.Fill(found, "model files")
