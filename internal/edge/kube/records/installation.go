@@ -1,6 +1,7 @@
 package records
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -53,36 +54,56 @@ func (s *Store) Look(ctx context.Context, cr *appsv1.ControllerRevision) (k serv
 	if err != nil {
 		return k, false, false, fmt.Errorf("list the records of %s: %w", k, err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var best *appsv1.ControllerRevision
+	arrived := cr.Name == s.mu.unseen[k] // though it may be gone again
 	for i := range list.Items {
-		if one := &list.Items[i]; serviceOf(one) == k && (best == nil || Counts(one, best)) {
+		one := &list.Items[i]
+		if serviceOf(one) != k {
+			continue
+		}
+		arrived = arrived || one.Name == s.mu.unseen[k]
+		if best == nil || Counts(one, best) {
 			best = one
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if s.mu.unseen[k] != "" && !arrived {
+		return k, false, false, nil
+	}
+	delete(s.mu.unseen, k)
 	before := s.mu.elsewhere[k]
 	s.attribute(k, best)
 	now := s.mu.elsewhere[k]
 	return k, now != before, now != before && now == "" && best != nil, nil
 }
 
+// expect notes that a record of a service is on its way into the cache, or with
+// no name that none is: it could not be written.
+func (s *Store) expect(k service.Key, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if delete(s.mu.unseen, k); name != "" && !k.IsCanary() {
+		s.mu.unseen[k] = name
+	}
+}
+
 func serviceOf(cr *appsv1.ControllerRevision) service.Key {
 	return service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
 }
 
-// Counts says whether a counts rather than b, of one service: it is the later
+// Counts reports whether a counts rather than b, of one service: it is the later
 // decision; of two with one number, which two leaders or installations made, the
 // first.
-func Counts(a, b *appsv1.ControllerRevision) bool {
-	x, y := a.CreationTimestamp.Time, b.CreationTimestamp.Time
-	switch {
-	case a.Revision != b.Revision:
-		return a.Revision > b.Revision
-	case !x.Equal(y):
-		return x.Before(y)
-	}
-	return strings.Compare(a.Annotations[AnnotationInstallation]+a.Name, b.Annotations[AnnotationInstallation]+b.Name) < 0
+func Counts(a, b *appsv1.ControllerRevision) bool { return order(a, b) > 0 }
+
+// order sorts the record that counts last.
+func order(a, b *appsv1.ControllerRevision) int {
+	return cmp.Or(
+		cmp.Compare(a.Revision, b.Revision),
+		b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
+		strings.Compare(b.Annotations[AnnotationInstallation]+b.Name, a.Annotations[AnnotationInstallation]+a.Name),
+	)
 }
 
 // attribute notes whose a service is by the record that counts, nil for none.

@@ -9,7 +9,6 @@ package records
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -62,13 +61,16 @@ type Store struct {
 
 	mu struct {
 		sync.Mutex
-		known map[service.Key][]kept // ascending by number
+		known map[service.Key][]kept // the one that counts is last
 		// later is the highest format that this installation has written.
 		later int
 		// installation is ours, "" before Lead; elsewhere are the services that
 		// others look after, with whose.
 		installation string
 		elsewhere    map[service.Key]string
+		// unseen is the record of a service that this process writes or has
+		// written, by name, until the cache has it; see Look.
+		unseen map[service.Key]string
 	}
 }
 
@@ -93,7 +95,8 @@ type stored struct {
 // New makes a store. c reads ControllerRevisions from a cache.
 func New(c client.Client) *Store {
 	s := &Store{client: c}
-	s.mu.known, s.mu.later, s.mu.elsewhere = map[service.Key][]kept{}, math.MaxInt, map[service.Key]string{}
+	s.mu.known, s.mu.later = map[service.Key][]kept{}, math.MaxInt
+	s.mu.elsewhere, s.mu.unseen = map[service.Key]string{}, map[service.Key]string{}
 	return s
 }
 
@@ -166,12 +169,13 @@ func (s *Store) Read(ctx context.Context) (records []fleet.Record, err error) {
 	s.mu.Lock()
 	later := s.mu.later
 	s.mu.Unlock()
+	slices.SortFunc(list.Items, func(a, b appsv1.ControllerRevision) int { return order(&a, &b) })
 	newest := Newest(list.Items)
 	known := map[service.Key][]kept{}
 	var errs []error
 	for i := range list.Items {
 		cr := &list.Items[i]
-		k := service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
+		k := serviceOf(cr)
 		one := kept{name: cr.Name, number: cr.Revision}
 		if newest[k] == cr {
 			st, err := decode(cr)
@@ -187,9 +191,6 @@ func (s *Store) Read(ctx context.Context) (records []fleet.Record, err error) {
 			}
 		}
 		known[k] = append(known[k], one)
-	}
-	for _, of := range known {
-		slices.SortFunc(of, func(a, b kept) int { return cmp.Compare(a.number, b.number) })
 	}
 	s.mu.Lock()
 	s.mu.known, s.mu.elsewhere = known, map[service.Key]string{}
@@ -280,7 +281,9 @@ func (s *Store) PutRecord(r fleet.Record) error {
 		cr.Revision = of[n-1].number + 1
 	}
 	one.number = cr.Revision
+	s.expect(r.Service, cr.Name)
 	if err := s.create(ctx, cr); err != nil {
+		s.expect(r.Service, "")
 		return fmt.Errorf("store the decision of %s: %w", r.Service, err)
 	}
 	of = append(slices.DeleteFunc(of, func(k kept) bool { return k.name == one.name }), one)
