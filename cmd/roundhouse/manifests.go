@@ -178,6 +178,9 @@ func uploads(ctx context.Context, c backend, f *admin.File, bar func(name string
 			// Not here: it is the server's to find, or to report.
 			continue
 		}
+		if !info.Mode().IsRegular() && !info.IsDir() {
+			return fmt.Errorf("%s is neither a file nor a folder (%s): name the model's file or folder", path, info.Mode().Type())
+		}
 		reads, err := c.Reads(ctx, path, info.Size(), info.IsDir())
 		if err != nil {
 			return err

@@ -50,7 +50,7 @@ const maxCheckpointConfig = 4 << 20
 // there is none.
 func checkpointTask(folder string) string {
 	path := filepath.Join(folder, "config.json")
-	if info, err := os.Stat(path); err != nil || info.Size() > maxCheckpointConfig {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Size() > maxCheckpointConfig {
 		return ""
 	}
 	text, err := os.ReadFile(path)

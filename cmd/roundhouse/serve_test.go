@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -200,6 +201,17 @@ func linearXGBoost(t *testing.T, objective, estimator string, margins int) []byt
 	return text
 }
 
+// pipe makes a named pipe that nobody writes to: whoever opens it to read waits
+// for ever.
+func pipe(t *testing.T, name string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func TestServeErrors(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -213,6 +225,10 @@ func TestServeErrors(t *testing.T) {
 		args []string
 		says string
 	}{
+		{"a pipe", []string{pipe(t, "model.bin"), "--format", "xgboost", "--http-port", "0"}, "model.bin is neither a file nor a folder"},
+		{"a pipe of Python's", []string{pipe(t, "model.joblib"), "--format", "sklearn", "--http-port", "0"}, "model.joblib is neither a file nor a folder"},
+		{"a folder with a pipe", []string{filepath.Dir(pipe(t, "model.ubj")), "--http-port", "0"}, "model.ubj is neither a file nor a folder"},
+		{"a folder with another pipe", []string{filepath.Dir(pipe(t, "mine.joblib")), "--http-port", "0"}, "mine.joblib is neither a file nor a folder"},
 		{"port in use", []string{iris, "--http-port", port}, "port " + port},
 		{"no file", []string{"none.ubj"}, "none.ubj"},
 		{"another format", []string{iris, "--format", "caffe", "--http-port", "0"}, `no engine for format "caffe" (have xgboost, lightgbm, `},

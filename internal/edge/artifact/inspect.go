@@ -126,6 +126,9 @@ func Inspect(ctx context.Context, at string) (Facts, error) {
 	if err != nil {
 		return Facts{}, fmt.Errorf("artifact: inspect: %w", err)
 	}
+	if err := readable(at, info); err != nil {
+		return Facts{}, err
+	}
 	if !info.IsDir() {
 		dir, name := filepath.Split(at)
 		return inspect(ctx, localTree(dir), []treeFile{{name, info.Size()}})

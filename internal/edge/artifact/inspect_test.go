@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/core/safetensors"
@@ -201,6 +202,29 @@ func TestInspectOneFile(t *testing.T) {
 	}
 	_, err := Inspect(t.Context(), path+".none")
 	wantError(t, err, path+".none")
+}
+
+// TestPipesAreRefused: a named pipe would be waited for; the store neither
+// inspects it nor gives it out, and skips it in a folder.
+func TestPipesAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "model.ubj")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const want = "model.ubj is neither a file nor a folder"
+	_, err := Inspect(t.Context(), path)
+	wantError(t, err, want)
+	for _, uri := range []string{"file://" + path, "file://" + path + "#sha256=" + strings.Repeat("0", 64)} {
+		s := newStore(t, nil)
+		_, err = s.Peek(t.Context(), Request{URI: uri})
+		wantError(t, err, want)
+		_, err = s.Fetch(t.Context(), Request{URI: uri}, nil)
+		wantError(t, err, want)
+	}
+	if f, err := Inspect(t.Context(), dir); err != nil || f.Files != 0 {
+		t.Errorf("a folder with a pipe: %+v, %v", f, err)
+	}
 }
 
 func TestInspectFollowsLinks(t *testing.T) {

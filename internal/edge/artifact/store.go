@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -142,6 +143,9 @@ func (s *Store) inPlace(ctx context.Context, loc location) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("artifact: %w", err)
 	}
+	if err := readable(loc.path, info); err != nil {
+		return "", err
+	}
 	if loc.sha256 == "" {
 		return loc.path, nil
 	}
@@ -153,6 +157,15 @@ func (s *Store) inPlace(ctx context.Context, loc location) (string, error) {
 		return "", err
 	}
 	return loc.path, checkDigest(loc, got)
+}
+
+// readable returns an error for a pipe, a socket or a device: reading a model
+// from it might never end.
+func readable(path string, info fs.FileInfo) error {
+	if info.Mode().IsRegular() || info.IsDir() {
+		return nil
+	}
+	return fmt.Errorf("artifact: %s is neither a file nor a folder (%s): name the model's file or folder", path, info.Mode().Type())
 }
 
 // fetchRemote runs under single-flight: it brings loc up to date.

@@ -178,6 +178,9 @@ func findModel(path string, engines []Engine) (string, *Engine, error) {
 	for i := range engines {
 		for _, name := range engines[i].Files {
 			file := filepath.Join(path, name)
+			if err := readable(file); err != nil {
+				return "", nil, err
+			}
 			if engines[i].Match == nil {
 				if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
 					return path, &engines[i], nil
@@ -241,6 +244,16 @@ func named(path string, engines []Engine) *Engine {
 	return nil
 }
 
+// readable returns an error for a pipe, a socket or a device: reading a model
+// from it might never end. What is not there it leaves to who needs it.
+func readable(path string) error {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().IsRegular() || info.IsDir() {
+		return nil
+	}
+	return fmt.Errorf("%s is neither a file nor a folder (%s): name the model's file or folder", path, info.Mode().Type())
+}
+
 // match finds the engine for a regular file by its first bytes; nil if none
 // knows it.
 func match(path string, engines []Engine) (*Engine, error) {
@@ -302,6 +315,9 @@ func choose(s Settings, engines []Engine) (*Engine, Settings, error) {
 			return nil, s, fmt.Errorf("no engine for format %q (have %s)", s.Parameters.Format, names(engines))
 		}
 	}
+	if err := readable(s.Parameters.URI); err != nil {
+		return nil, s, err
+	}
 	if engine != nil && engine.Match == nil {
 		return engine, s, nil
 	}
@@ -321,6 +337,9 @@ func choose(s Settings, engines []Engine) (*Engine, Settings, error) {
 		// The file was named and so was its format: let the engine say what
 		// is wrong with it.
 		file, found = s.Parameters.URI, engine
+	}
+	if err := readable(file); err != nil {
+		return nil, s, err
 	}
 	s.Parameters.URI = file
 	return found, s, nil

@@ -42,6 +42,13 @@ type localFile struct {
 }
 
 func openLocal(path string, reads Reads) (*localFile, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file: name the weights file itself", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

@@ -39,17 +39,20 @@ func Load(path string) (*gbdt.Model, error) {
 
 // read reads a regular file of at most MaxFileSize bytes.
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // only read from
-	info, err := f.Stat()
+	info, err := os.Stat(path) // opening a pipe would wait for its writer
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file: name the model file itself", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read from
+	if info, err = f.Stat(); err != nil {
+		return nil, err
 	}
 	if info.Size() > MaxFileSize {
 		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, info.Size(), MaxFileSize)

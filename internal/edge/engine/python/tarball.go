@@ -35,6 +35,13 @@ func (c contextReader) Read(p []byte) (int, error) {
 
 // hashFile is the SHA-256 of a file, in hexadecimal.
 func hashFile(ctx context.Context, path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is not a regular file: name the tarball itself", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
