@@ -194,6 +194,54 @@ func TestChangesOutliveUp(t *testing.T) {
 	})
 }
 
+// TestDamagedRecordLeavesNoProcess: the process whose record a crash left empty
+// is ended by the next up, which starts another in its place.
+func TestDamagedRecordLeavesNoProcess(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := startNode(t)
+	n.do("apply", "--wait", "-f", write(t, dir, "m.yaml", constantManifest("m", write(t, dir, "model.txt", constant(1)), "{minReplicas: 1}", "")))
+	before := n.pid("m")
+	n.signal(syscall.SIGKILL)
+	records, err := filepath.Glob(filepath.Join(n.dir, "processes", "replicas", "*.json"))
+	if err != nil || len(records) != 1 {
+		t.Fatalf("records: %v, %v", records, err)
+	}
+	if err := os.Truncate(records[0], 0); err != nil {
+		t.Fatal(err)
+	}
+	n.up()
+	eventually(t, "the process of before ends, and another serves", func() (bool, string) {
+		a := n.post("/v2/models/m/infer", constantTensor)
+		return !alive(before) && a.status == 200, a.String()
+	})
+	if now := n.pid("m"); now == before {
+		t.Errorf("process %d still serves", now)
+	}
+}
+
+// TestPipeIsNoModel: a service of a named pipe says what is wrong with it, and
+// up serves on.
+func TestPipeIsNoModel(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	model := filepath.Join(dir, "model.txt")
+	n := startNode(t)
+	manifest := write(t, dir, "m.yaml", constantManifest("m", model, "{minReplicas: 1}", ""))
+	n.do("apply", "-f", manifest) // the model is not there yet
+	if err := syscall.Mkfifo(model, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const want = "model.txt is neither a file nor a folder"
+	if r := n.run("apply", "-f", manifest); r.code == 0 || !strings.Contains(r.err, want) {
+		t.Errorf("apply: %+v", r)
+	}
+	eventually(t, "the status says what is wrong", func() (bool, string) {
+		s := n.status("m")
+		return strings.Contains(s, want), s
+	})
+}
+
 // TestOldRecordsRestartNothing: an up over records of a version that noted
 // neither inputs nor files adopts what runs and writes nothing.
 func TestOldRecordsRestartNothing(t *testing.T) {

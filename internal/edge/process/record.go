@@ -63,15 +63,15 @@ func (d records) remove(id string) error {
 	return nil
 }
 
-// read returns every record that can be read; the others are reported and
-// deleted, since nothing can ever be done with them. It returns nil only when
-// the folder itself cannot be read.
-func (d records) read() ([]record, error) {
+// read returns every record that can be read, and the ids of those that cannot,
+// of which nothing but the id is known; the error says why. The records are nil only
+// when the folder itself cannot be read.
+func (d records) read() (out []record, damaged []string, err error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out := []record{}
+	out = []record{}
 	var errs []error
 	for _, e := range entries {
 		id, isRecord := strings.CutSuffix(e.Name(), ".json")
@@ -82,12 +82,12 @@ func (d records) read() ([]record, error) {
 		r, err := d.readOne(id)
 		if err != nil {
 			errs = append(errs, err)
-			_ = d.remove(id)
+			damaged = append(damaged, id)
 			continue
 		}
 		out = append(out, r)
 	}
-	return out, errors.Join(errs...)
+	return out, damaged, errors.Join(errs...)
 }
 
 // Models lists the paths of the models and adapters that processes were started with.

@@ -290,12 +290,12 @@ func troublef(reason, format string, args ...any) error {
 
 // load takes hold of what the records say is running.
 func (p *Platform) load() error {
-	recs, err := p.records.read()
+	recs, damaged, err := p.records.read()
 	if recs == nil {
 		return err
 	}
 	if err != nil {
-		p.cfg.Logger.Warn("records of replicas could not be read and are dropped", "error", err)
+		p.cfg.Logger.Warn("records of replicas cannot be read: their processes are ended", "error", err)
 	}
 	slices.SortFunc(recs, func(a, b record) int { return a.Created.Compare(b.Created) })
 	var lost []record
@@ -306,6 +306,9 @@ func (p *Platform) load() error {
 			continue
 		}
 		p.take(rec, proc)
+	}
+	for _, id := range damaged {
+		lost = append(lost, record{ID: id})
 	}
 	p.endStrays(lost)
 	return nil
@@ -334,8 +337,8 @@ func (p *Platform) take(rec record, proc *child.Process) {
 	o.mu.Unlock()
 }
 
-// endStrays ends processes whose replica's main process is gone, or whose
-// start was never fully recorded. They are known by the replica's id in their
+// endStrays ends processes whose replica's main process is gone, whose start
+// was never fully recorded, or whose record was damaged. They are known by the replica's id in their
 // environment, so nobody else's can be meant.
 func (p *Platform) endStrays(lost []record) {
 	if len(lost) == 0 {
