@@ -65,7 +65,7 @@ func (s *Store) unpack(ctx context.Context, kind, archive, dir, uri string) erro
 		return fmt.Errorf("artifact: %w", err)
 	}
 	defer func() { _ = root.Close() }()
-	budget := s.cfg.MaxBytes
+	budget := s.unpackBudget()
 	if expansion := int64(s.cfg.MaxExpansion); info.Size() < budget/expansion {
 		budget = min(budget, max(info.Size()*expansion, 1<<30))
 	}
@@ -90,6 +90,15 @@ func (s *Store) unpack(ctx context.Context, kind, archive, dir, uri string) erro
 		return fmt.Errorf("artifact: %s: cannot unpack the archive: %w", uri, err)
 	}
 	return err
+}
+
+// unpackBudget is how many bytes an archive may unpack to, whatever its size: no
+// more than the store may hold.
+func (s *Store) unpackBudget() int64 {
+	if s.cfg.StoreBytes > 0 {
+		return min(s.cfg.MaxBytes, s.cfg.StoreBytes)
+	}
+	return s.cfg.MaxBytes
 }
 
 func (u *unpacker) tar(r io.Reader) error {
@@ -187,7 +196,7 @@ func (u *unpacker) file(name string, content io.Reader) error {
 		return u.s.explainWrite(err, 0)
 	}
 	if u.bytes -= n; u.bytes < 0 {
-		return fmt.Errorf("unpacks to more than %s (maxBytes, maxExpansion)", formatBytes(u.budget))
+		return fmt.Errorf("unpacks to more than %s (maxBytes, maxExpansion, or what the store may hold)", formatBytes(u.budget))
 	}
 	return nil
 }

@@ -174,4 +174,13 @@ func TestArchiveExpansionIsBounded(t *testing.T) {
 	wantError(t, u.file("a", zeros{}), "unpacks to more than 1000 B")
 }
 
+// TestArchivesHeedTheStoresBound: a small archive cannot fill more of the disk
+// than the store may hold.
+func TestArchivesHeedTheStoresBound(t *testing.T) {
+	o := newOrigin(t, gzipOf(t, tarOf(t, tar.Header{Name: "zeros", Uname: strings.Repeat("\x00", 3<<20)})))
+	s := newStore(t, func(c *Config) { c.StoreBytes = 2 << 20 })
+	_, err := s.Fetch(t.Context(), Request{URI: o.URL + "/model.tar.gz"}, nil)
+	wantError(t, err, "unpacks to more than 2.0 MiB")
+}
+
 func tarFile(name, content string) tar.Header { return tar.Header{Name: name, Uname: content} }

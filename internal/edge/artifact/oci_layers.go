@@ -46,7 +46,7 @@ func (s *Store) unpackLayers(ctx context.Context, loc location, l listing, tree 
 	for _, o := range l.objects {
 		packed += o.Size
 	}
-	budget := s.cfg.MaxBytes
+	budget := s.unpackBudget()
 	if expansion := int64(s.cfg.MaxExpansion); packed < budget/expansion {
 		budget = min(budget, max(packed*expansion, 1<<30))
 	}
@@ -106,7 +106,7 @@ func (k *layerStack) layer(kind, part string) error {
 	for {
 		h, err := t.Next()
 		if limit.N <= 0 {
-			return fmt.Errorf("a layer unpacks to more than %s (maxBytes, maxExpansion)", formatBytes(k.budget))
+			return fmt.Errorf("a layer unpacks to more than %s (maxBytes, maxExpansion, or what the store may hold)", formatBytes(k.budget))
 		}
 		if errors.Is(err, io.EOF) {
 			return nil

@@ -124,7 +124,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
 	x.classify(path)
 	x.startSpans(path)
-	if !open(path) && x.foreign() || x.cors() || !open(path) && !x.enter() {
+	if !x.admitted(path) {
 		return
 	}
 	switch {
@@ -144,6 +144,14 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	default:
 		x.fail(http.StatusNotFound, fmt.Sprintf("nothing is served at %s; inference is at %s", r.URL.Path, surfacePaths))
 	}
+}
+
+// admitted reports whether the request may go on; false when it was answered.
+func (x *exchange) admitted(path string) bool {
+	if open(path) {
+		return !x.cors()
+	}
+	return !x.foreign() && !x.cors() && x.enter()
 }
 
 const surfacePaths = "/v1/chat/completions and other OpenAI paths, /v1/models/{name}:predict, /v2/models/{name}/infer; names at /v1/models"

@@ -36,10 +36,15 @@ func (x *exchange) foreign() bool {
 		return false
 	}
 	if !x.gw.hostAllowed(x.r.Host) {
-		x.failWith(http.StatusForbidden, fmt.Sprintf("the host %q is not one of this gateway's: ask 127.0.0.1 or localhost, or start it with --allowed-hosts %s", x.r.Host, network.WithoutPort(x.r.Host)), "", "host_not_allowed")
+		x.failWith(http.StatusForbidden, fmt.Sprintf("the host %q is not one of this gateway's: ask 127.0.0.1 or localhost, or name more with --allowed-hosts", x.r.Host), "", "host_not_allowed")
 		return true
 	}
-	if origin := x.r.Header.Get("Origin"); origin != "" && !x.originAllowed(origin) {
+	origin := x.r.Header.Get("Origin")
+	if origin == "" && x.r.Header.Get("Sec-Fetch-Site") == "cross-site" { // an image of a page, or a link on it
+		x.failWith(http.StatusForbidden, "web pages of other sites may not ask this gateway", "", "origin_not_allowed")
+		return true
+	}
+	if origin != "" && !x.originAllowed(origin) {
 		x.failWith(http.StatusForbidden, fmt.Sprintf("web pages of %q may not ask this gateway: start it with --cors-origin %s", origin, origin), "", "origin_not_allowed")
 		return true
 	}

@@ -106,6 +106,9 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 		code               int
 	}{
 		{"127.0.0.1:8080", "", "", 200},
+		{"127.0.0.1:8080", "", "cross-site", 403}, // an image's address, which has no origin
+		{"127.0.0.1:8080", "", "same-site", 200},
+		{"127.0.0.1:8080", "", "none", 200},
 		{"localhost", "", "", 200},
 		{"iris.default.localhost:8080", "", "", 200},
 		{"[::1]:8080", "", "", 200},

@@ -174,7 +174,7 @@ const bounds = `!has(self.scaling) || [[self.?engine.?scaling.?minReplicas.orVal
 // rules are by "Type" or "Type.field".
 func rules() map[string][]rule {
 	all := map[string][]rule{}
-	for _, part := range []map[string][]rule{serviceRules(), runtimeRules(), routingRules(), statusRules()} {
+	for _, part := range []map[string][]rule{serviceRules(), runtimeRules(), routingRules(), pickerRules(), statusRules()} {
 		for name, r := range part {
 			all[name] = r
 		}
@@ -283,16 +283,6 @@ func runtimeRules() map[string][]rule {
 }
 
 func routingRules() map[string][]rule {
-	scorers, _ := picker.Preset(picker.Default) // every scorer there is has a weight in it
-	var names []string
-	for _, s := range scorers.Scorers {
-		names = append(names, s.Name)
-	}
-	policy, err := picker.New(scorers)
-	if err != nil {
-		panic(err)
-	}
-	ages := policy.Config()
 	return map[string][]rule{
 		"RouteSpec": {require("targets"),
 			cel("!has(self.priority) || !"+stated("self.criticality"), "priority and criticality both say how urgent requests are: remove one")},
@@ -328,6 +318,34 @@ func routingRules() map[string][]rule {
 		"PoolHealthCheck.interval":         {form(span, maxWord), cel("duration(self) >= duration('100ms')", "must be at least 100ms")},
 		"PoolHealthCheck.timeout":          {form(span, maxWord), cel("duration(self) >= duration('100ms')", "must be at least 100ms")},
 		"PoolHealthCheck.failureThreshold": {between(1, 100)},
+		"PoolQueue.maxRequests":            {atLeast(1)},
+		"PoolQueue.maxBytes": {form(quantity, maxWord),
+			cel("type(self) == int ? self > 0 : quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0")},
+		"PoolQueue.maxWait": duration,
+	}
+}
+
+func statusRules() map[string][]rule {
+	return map[string][]rule{
+		"ModelServiceStatus.conditions":   {keyed("type")},
+		"ServingRuntimeStatus.conditions": {keyed("type")},
+		"RoutingStatus.conditions":        {keyed("type")},
+	}
+}
+
+// pickerRules are those of a pool's picker.
+func pickerRules() map[string][]rule {
+	scorers, _ := picker.Preset(picker.Default) // every scorer there is has a weight in it
+	var names []string
+	for _, s := range scorers.Scorers {
+		names = append(names, s.Name)
+	}
+	policy, err := picker.New(scorers)
+	if err != nil {
+		panic(err)
+	}
+	ages := policy.Config()
+	return map[string][]rule{
 		"PoolPicker": {
 			cel("!"+some("self.scorers")+" || ("+stated("self.choice")+" ? self.choice == 'best' : !"+stated("self.preset")+" || self.preset == '"+picker.Default+"')",
 				"scorers have no effect unless the choice is best: leave them out, or write choice: best"),
@@ -351,17 +369,5 @@ func routingRules() map[string][]rule {
 		"PoolScorer.name":        {oneOf(names...), func(p *props) { p.Enum = p.Enum[1:] }},
 		"PoolScorer.weight":      {between(0, maxWeight)},
 		"PoolScorer.scale":       {atLeast(0)},
-		"PoolQueue.maxRequests":  {atLeast(1)},
-		"PoolQueue.maxBytes": {form(quantity, maxWord),
-			cel("type(self) == int ? self > 0 : quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0")},
-		"PoolQueue.maxWait": duration,
-	}
-}
-
-func statusRules() map[string][]rule {
-	return map[string][]rule{
-		"ModelServiceStatus.conditions":   {keyed("type")},
-		"ServingRuntimeStatus.conditions": {keyed("type")},
-		"RoutingStatus.conditions":        {keyed("type")},
 	}
 }
