@@ -236,3 +236,17 @@ func TestOwnCopy(t *testing.T) {
 		t.Error("a caller's change reached another")
 	}
 }
+
+// TestCatalogTellsWhatItSpeaks: of every runtime but KServe's own, whose lists
+// leave OpenAI's protocol out, the request path knows what it does not answer.
+func TestCatalogTellsWhatItSpeaks(t *testing.T) {
+	all, err := catalog.Runtimes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rt := range all {
+		if kserve := strings.HasPrefix(rt.Name, "kserve-"); kserve != (rt.Speaks() == nil) {
+			t.Errorf("%s, of %s, lists %v and is known to speak %v", rt.Name, rt.Origin.APIVersion, rt.Protocols, rt.Speaks())
+		}
+	}
+}

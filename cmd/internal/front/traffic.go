@@ -153,7 +153,7 @@ func (t *Traffic) Publish(v fleet.View) {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	f := dispatch.Pool{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Created: v.Service.Created, Host: host, Entry: v.Role,
+	f := dispatch.Pool{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Host: host, Entry: v.Role,
 		Needs: v.Needs, Disaggregation: v.Disaggregation, Limits: v.Limits,
 		Adapters: adapters(v), Replicas: v.Replicas, Starting: v.Starting,
 		Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}

@@ -1,6 +1,9 @@
 package service
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Protocol is what a server speaks, in one vocabulary for all dialects.
 type Protocol string
@@ -46,4 +49,16 @@ func (p Protocol) Rank() int {
 		}
 	}
 	return len(Protocols)
+}
+
+// language reports whether p is one of the APIs of language models, which
+// OpenAI stands for: engines have Anthropic's and others beside it.
+func (p Protocol) language() bool { return p == ProtocolOpenAI || p == ProtocolCohere }
+
+// AnsweredBy reports whether a server that speaks these protocols may answer a
+// call of p; where none are known, any may. Only the two families are told
+// apart: servers that list one of KServe's protocols often speak the others
+// too, and engines that list OpenAI's have calls of other APIs beside it.
+func (p Protocol) AnsweredBy(speaks []Protocol) bool {
+	return p == "" || len(speaks) == 0 || slices.ContainsFunc(speaks, func(q Protocol) bool { return q.language() == p.language() })
 }

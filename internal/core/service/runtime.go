@@ -1,5 +1,7 @@
 package service
 
+import "slices"
+
 // Scope is where a runtime was defined; selection prefers them in this order.
 type Scope string
 
@@ -42,6 +44,16 @@ type Runtime struct {
 	// with the same image has them, and they are no part of what the object says.
 	AdaptersDerived bool       `json:"-"`
 	Components      Components `json:"components,omitzero"`
+}
+
+// Speaks are the protocols that r speaks, all of them; nil where its list does
+// not tell. Lists of KServe's kind may be silent on OpenAI's: KServe's own
+// server of language models, which speaks it, lists v1 and v2.
+func (r *Runtime) Speaks() []Protocol {
+	if r.Origin.Dialect() == DialectKServe && !slices.ContainsFunc(r.Protocols, Protocol.language) {
+		return nil
+	}
+	return r.Protocols
 }
 
 // SupportedFormat is one entry of what a runtime supports. Attributes it

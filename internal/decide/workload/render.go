@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -110,7 +113,7 @@ func hash(parts ...any) string {
 // Render makes the revision. Errors name the field that cannot be rendered.
 func Render(in Input) (Revision, error) {
 	s := in.Service
-	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol,
+	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol, Protocols: in.speaks(),
 		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image,
 		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = s.Name + "-" + rev.Hash[:8]
@@ -148,6 +151,31 @@ func Render(in Input) (Revision, error) {
 	}
 	return rev, nil
 }
+
+// speaks are the protocols that the runtime speaks, all of them; nil where that
+// is not known: without a runtime, behind a transformer, and where the service
+// brings a program of its own.
+func (in Input) speaks() []service.Protocol {
+	if in.Runtime == nil {
+		return nil
+	}
+	for _, role := range service.Roles {
+		own := in.Service.Components.Get(role)
+		switch {
+		case role == service.RoleTransformer && (own != nil || in.Runtime.Components.Get(role) != nil):
+			return nil
+		case own == nil:
+		case own.Local != nil, slices.ContainsFunc(own.Pod.Containers, brought),
+			own.Leader != nil && slices.ContainsFunc(own.Leader.Pod.Containers, brought):
+			return nil
+		}
+	}
+	return in.Runtime.Speaks()
+}
+
+// brought reports whether a container of a service runs another program than
+// the runtime's.
+func brought(c corev1.Container) bool { return c.Image != "" || len(c.Command) > 0 }
 
 func component(in Input, role service.Role, base, over *service.Component, data map[string]any) (Component, error) {
 	s := in.Service

@@ -33,7 +33,9 @@ type Revision struct {
 	Hash     string                `json:"hash"`
 	Runtime  service.RuntimeChoice `json:"runtime,omitzero"`
 	Protocol service.Protocol      `json:"protocol"`
-	Model    Model                 `json:"model,omitzero"`
+	// Protocols are all that it speaks; none where that is not known.
+	Protocols []service.Protocol `json:"protocols,omitempty"`
+	Model     Model              `json:"model,omitzero"`
 	// Image is this program's own when the revision was rendered, for pods; ""
 	// on one machine. It is no input of the hash: a newer program restarts nothing.
 	Image string `json:"image,omitempty"`

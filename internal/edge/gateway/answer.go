@@ -52,6 +52,7 @@ func (x *exchange) refuse(err error) {
 	var ambiguous *route.AmbiguousError
 	var unnamed *route.MissingModelError
 	var refused *dispatch.Error
+	var unspoken *dispatch.ProtocolError
 	var forbidden *forbiddenError
 	var picker *PickerRefusal
 	var body bodyFailure
@@ -72,6 +73,9 @@ func (x *exchange) refuse(err error) {
 			message = fmt.Sprintf("model %q is not served here by this name", x.model)
 		}
 		x.failWith(http.StatusNotFound, message, "model", "model_not_found")
+	case errors.As(err, &unspoken):
+		name := x.gw.dispatch.Name(unspoken.Key.Stable(), x.pass.Namespaces())
+		x.failWith(http.StatusNotFound, unspoken.Explain(name), "", "protocol_not_spoken")
 	case errors.As(err, &unnamed):
 		x.failWith(http.StatusBadRequest, err.Error(), "model", "")
 	case errors.As(err, &forbidden):

@@ -37,6 +37,8 @@ type exchange struct {
 	picked  Picked
 	renamed bool
 	infers  bool // it asks for inference, which may be repeated
+	// protocol is whose call it is; "" for one that servers of any may answer.
+	protocol service.Protocol
 
 	reader   patientReader
 	request  openai.Request // what parsed points to
@@ -191,7 +193,7 @@ func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 // query is what the dispatcher is to know of the request.
 func (x *exchange) query() dispatch.Request {
 	h := x.r.Header
-	q := dispatch.Request{Host: x.r.Host, Path: x.r.URL.Path, RawQuery: x.r.URL.RawQuery, Method: x.r.Method, Header: h.Get, Model: x.model, Prompt: x.prompt, Idempotent: x.idempotent(),
+	q := dispatch.Request{Host: x.r.Host, Path: x.r.URL.Path, RawQuery: x.r.URL.RawQuery, Method: x.r.Method, Header: h.Get, Model: x.model, Protocol: x.protocol, Prompt: x.prompt, Idempotent: x.idempotent(),
 		Objective: h.Get(headerObjective), FairnessID: h.Get(headerFairness)}
 	if x.parsed != nil {
 		q.MaxTokens = x.parsed.MaxTokens

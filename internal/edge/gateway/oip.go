@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -77,7 +78,7 @@ func (x *exchange) serveOIPModel(rest string) {
 	case "", "versions":
 		x.only(forward, http.MethodGet, http.MethodHead)
 	case "infer", "generate", "infer_stream", "generate_stream":
-		x.infers = true
+		x.infers, x.protocol = true, service.ProtocolV2
 		x.only(forward, http.MethodPost)
 	default:
 		forward() // documents and a model's own handlers, with any method

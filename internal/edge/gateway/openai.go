@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -45,7 +46,10 @@ func (x *exchange) unlisted() {
 // "/v2/…".
 func (x *exchange) complete(path string) {
 	x.setOperation(path)
-	x.infers = true
+	x.infers, x.protocol = true, service.ProtocolOpenAI
+	if x.surface == surfaceCohere {
+		x.protocol = service.ProtocolCohere
+	}
 	for _, enc := range x.r.Header["Content-Encoding"] {
 		if enc != "" && enc != "identity" {
 			x.fail(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Encoding %q: send the body uncompressed, so that its model can be read", enc))
@@ -122,7 +126,7 @@ func (x *exchange) predict(nameVerb string) {
 	if !x.setModel(name) {
 		return
 	}
-	x.infers = true
+	x.infers, x.protocol = true, service.ProtocolV1
 	x.forwardPath("/v1/models/", name, verb)
 }
 

@@ -273,7 +273,7 @@ func (d *Dispatcher) Key(r Request) (service.Key, error) {
 // Admit finds the pool a request is for and reserves a place on one of its
 // replicas, waiting for one if need be. The caller must call Done on the grant
 // exactly once. The error is one of package route, the context's, an
-// *Error, or Request.May's.
+// *Error, a *ProtocolError, or Request.May's.
 func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 	_, p, t, err := d.route(&r)
 	if err != nil {
@@ -302,7 +302,7 @@ func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 // grant describes a request to its pool. Prompts are hashed here, without a
 // lock.
 func (p *pool) grant(r *Request, t route.Target) *Grant {
-	g := &Grant{pool: p, named: t.Named, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline, idempotent: r.Idempotent}
+	g := &Grant{pool: p, named: t.Named, protocol: r.Protocol, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline, idempotent: r.Idempotent}
 	g.waiter.Priority, g.waiter.Fairness, g.waiter.Bytes, g.waiter.Owner = t.Priority, r.FairnessID, max(0, r.Bytes), g
 	if !t.Named {
 		g.adapter = t.Model

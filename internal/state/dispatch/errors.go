@@ -2,8 +2,12 @@ package dispatch
 
 import (
 	"errors"
+	"fmt"
+	"net/url"
+	"strings"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 )
 
@@ -40,6 +44,56 @@ func (e *Error) Unwrap() []error {
 		return []error{e.Kind}
 	}
 	return []error{e.Kind, e.Cause}
+}
+
+// ProtocolError says that a service speaks other protocols than a request's.
+type ProtocolError struct {
+	Key    service.Key
+	Speaks []service.Protocol
+}
+
+// Error names the calls that the service answers.
+func (e *ProtocolError) Error() string { return e.Explain(e.Key.String()) }
+
+// Explain is Error with the name that requests give the service.
+func (e *ProtocolError) Explain(name string) string {
+	speaks, calls := make([]string, len(e.Speaks)), make([]string, len(e.Speaks))
+	for i, p := range e.Speaks {
+		speaks[i], calls[i] = titles[p], example(p, name)
+	}
+	return fmt.Sprintf("%s does not answer this call: it speaks %s; ask it by %s", name, enumerate(speaks, "and"), enumerate(calls, "or"))
+}
+
+var titles = map[service.Protocol]string{
+	service.ProtocolV1: "KServe v1", service.ProtocolV2: "the Open Inference Protocol",
+	service.ProtocolGRPCV1: "TensorFlow Serving's gRPC", service.ProtocolGRPCV2: "the Open Inference Protocol over gRPC",
+	service.ProtocolOpenAI: "OpenAI's API", service.ProtocolCohere: "Cohere's API",
+}
+
+// example is a call of p for a model.
+func example(p service.Protocol, model string) string {
+	switch p {
+	case service.ProtocolV1:
+		return "POST /v1/models/" + url.PathEscape(model) + ":predict"
+	case service.ProtocolV2:
+		return "POST /v2/models/" + url.PathEscape(model) + "/infer"
+	case service.ProtocolGRPCV1:
+		return "gRPC's Predict"
+	case service.ProtocolGRPCV2:
+		return "gRPC's ModelInfer"
+	case service.ProtocolCohere:
+		return "POST /v2/chat with the model in the body"
+	case service.ProtocolOpenAI:
+	}
+	return "POST /v1/chat/completions, or another call that its engine has, with the model in the body"
+}
+
+// enumerate is "a, b and c".
+func enumerate(words []string, last string) string {
+	if n := len(words) - 1; n > 0 {
+		return strings.Join(words[:n], ", ") + " " + last + " " + words[n]
+	}
+	return strings.Join(words, "")
 }
 
 // unsentError marks a failure that happened before the request left.

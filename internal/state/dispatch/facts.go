@@ -17,7 +17,10 @@ import (
 type Pool struct {
 	Key      service.Key
 	Protocol service.Protocol
-	Created  time.Time
+	// Protocols are all that a service's replicas speak: requests of others
+	// wake nobody. None where that is not known, and of shared pools.
+	Protocols []service.Protocol
+	Created   time.Time
 	// Host is the host of the service's URL; "" means route.Host.
 	Host string
 	// ServedName is the model's name at the replicas; "" means Key.Name for a

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
@@ -22,6 +23,7 @@ type Grant struct {
 	open    bool // that may be passed over if it is no use
 	// idempotent: it may be sent any number of times.
 	idempotent bool
+	protocol   service.Protocol
 	model      string
 	adapter    string
 	session    string

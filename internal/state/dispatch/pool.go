@@ -322,6 +322,9 @@ func (p *pool) refuse(g *Grant) error {
 	if p.closed != "" {
 		return p.unavailable(p.closed, nil)
 	}
+	if !g.protocol.AnsweredBy(p.facts.Protocols) {
+		return &ProtocolError{p.facts.Key, p.facts.Protocols}
+	}
 	if why := p.hopeless(); why != "" {
 		return p.denied(why)
 	}

@@ -24,6 +24,8 @@ type Request struct {
 	// Namespaces are the only ones there are for the request: names and hosts of
 	// others are not found. None means all.
 	Namespaces []string
+	// Protocol is whose call it is; "" for one that servers of any may answer.
+	Protocol service.Protocol
 	// Bytes is how much body the request holds in memory while it waits.
 	Bytes int64
 	// Prompt is the prompt as raw bytes of the body, in order (system, tools,

@@ -110,8 +110,10 @@ type View struct {
 	Key      service.Key
 	Service  *service.Service
 	Protocol service.Protocol
-	URL      string
-	Limits   service.Limits
+	// Protocols are all that its replicas speak; none where that is not known.
+	Protocols []service.Protocol
+	URL       string
+	Limits    service.Limits
 	// Role is the one that traffic enters through.
 	Role service.Role
 	// Needs are the roles that replicas of Role call by themselves.

@@ -56,6 +56,9 @@ func (f *Fleet) view(w *work) View {
 	v.Needs = Needs(&w.record.Revision)
 	v.Adapters = w.record.Revision.Model.Adapters
 	v.Protocol, v.Limits = w.record.Revision.Protocol, w.record.Revision.Component(v.Role).Limits
+	if !mixed(w) {
+		v.Protocols = w.record.Revision.Protocols
+	}
 	if bad := worst(w.replicas); bad != nil {
 		// A program that is not there does not come by waiting, nor does a
 		// process that ends at every start; one crash or a busy accelerator
@@ -71,6 +74,13 @@ func (f *Fleet) view(w *work) View {
 		v.Reason, v.Cause, v.Blocked = "Stopped", "stopped by its owner", true
 	}
 	return v
+}
+
+// mixed reports whether replicas of another revision than the present one serve.
+func mixed(w *work) bool {
+	return slices.ContainsFunc(w.replicas, func(r replica.Replica) bool {
+		return r.Revision != "" && r.Revision != w.record.Revision.Hash && r.Serving()
+	})
 }
 
 // named are the adapters that a service names, wherever they are: a request for

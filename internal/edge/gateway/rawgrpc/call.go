@@ -1,6 +1,7 @@
 package rawgrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -125,15 +126,18 @@ func (c *call) speaks(q dispatch.Request) error {
 	if _, known := c.server.speaks.Load(c.key); known {
 		return nil
 	}
-	if st, err := c.server.dispatch.Resolve(q); err == nil && !mayAnswer(st.Pool.Protocol) {
+	if st, err := c.server.dispatch.Resolve(q); err == nil && !mayAnswer(st.Pool) {
 		return httpOnly(c.service)
 	}
 	return nil
 }
 
 // mayAnswer is false for services that certainly speak HTTP alone.
-func mayAnswer(p service.Protocol) bool {
-	return p != service.ProtocolOpenAI && p != service.ProtocolCohere
+func mayAnswer(p *dispatch.Pool) bool {
+	if len(p.Protocols) > 0 {
+		return service.ProtocolGRPCV2.AnsweredBy(p.Protocols)
+	}
+	return service.ProtocolGRPCV2.AnsweredBy([]service.Protocol{cmp.Or(p.Protocol, service.ProtocolGRPCV2)})
 }
 
 func httpOnly(name string) error {

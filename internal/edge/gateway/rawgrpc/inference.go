@@ -46,7 +46,7 @@ func (i *inference) ModelReady(ctx context.Context, r *oip.ModelReadyRequest) (*
 		_, err = refusal(ctx, passOf(ctx), err)
 		return nil, err
 	}
-	return &oip.ModelReadyResponse{Ready: s.Answers() && mayAnswer(s.Pool.Protocol)}, nil
+	return &oip.ModelReadyResponse{Ready: s.Answers() && mayAnswer(s.Pool)}, nil
 }
 
 // RepositoryIndex lists all services.
