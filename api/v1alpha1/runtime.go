@@ -28,8 +28,9 @@ type ServingRuntimeSpec struct {
 	// worker implies it.
 	MultiNode             bool              `json:"multiNode,omitempty"`
 	SupportedModelFormats []SupportedFormat `json:"supportedModelFormats,omitempty"`
-	// ProtocolVersions it speaks: v1, v2, grpc-v1, grpc-v2, openAI, cohere;
-	// none means any.
+	// ProtocolVersions are all that it speaks: v1, v2, grpc-v1, grpc-v2, openAI,
+	// cohere; none means any. Calls of language models' APIs are refused where
+	// neither openAI nor cohere is listed, and KServe's where these alone are.
 	ProtocolVersions []string `json:"protocolVersions,omitempty"`
 	// ModelSizeRange is the range of parameter counts it is meant for.
 	ModelSizeRange *SizeRange `json:"modelSizeRange,omitempty"`

@@ -1,8 +1,11 @@
 package fleet_test
 
 import (
+	"slices"
 	"testing"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -101,4 +104,26 @@ func TestOldRecordsStand(t *testing.T) {
 			t.Errorf("its runtime gone %v: revision %s, was %s; %d writes", gone, now, before, r.store.writes-writes)
 		}
 	}
+}
+
+// TestProtocolsArePublished: the request path is told what the replicas speak,
+// also by a fleet that has just been restored, but not while replicas of the
+// revision before serve, which may speak others.
+func TestProtocolsArePublished(t *testing.T) {
+	r := newRig(t)
+	r.apply(serviceYAML("a", one))
+	r.reconcile("a")
+	want := func(when string, protocols ...service.Protocol) {
+		t.Helper()
+		if got := r.traffic.views[key("a")].Protocols; !slices.Equal(got, protocols) {
+			t.Errorf("%s: published are %v, want %v", when, got, protocols)
+		}
+	}
+	want("resolved", service.ProtocolV2)
+	clear(r.traffic.views)
+	r.restart()
+	want("restored", service.ProtocolV2)
+	r.platform.replicas[key("a")] = []replica.Replica{{ID: "old", Service: key("a"), Role: service.RoleEngine, Revision: "before", Phase: replica.Ready}}
+	r.reconcile("a")
+	want("beside replicas of another revision")
 }

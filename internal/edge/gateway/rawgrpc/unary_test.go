@@ -178,6 +178,12 @@ func TestRefusals(t *testing.T) {
 	chat := pool("chat")
 	chat.Protocol = service.ProtocolOpenAI
 	r.d.SetPool(chat)
+	listed := pool("listed")
+	listed.Protocols = []service.Protocol{service.ProtocolOpenAI}
+	r.d.SetPool(listed)
+	both := pool("both", startFake(t, nil).address) // asked for by OpenAI's protocol, of a runtime that has both
+	both.Protocol, both.Protocols = service.ProtocolOpenAI, []service.Protocol{service.ProtocolOpenAI, service.ProtocolGRPCV2}
+	r.d.SetPool(both)
 	broken := pool("broken")
 	broken.Cause = dispatch.Cause{Reason: "NoRuntime", Message: "no runtime serves it", Permanent: true}
 	r.d.SetPool(broken)
@@ -187,6 +193,10 @@ func TestRefusals(t *testing.T) {
 	want(t, ask("nope"), codes.NotFound, `"nope"`, "iris")
 	want(t, ask("http"), codes.Unimplemented, "default/http", "HTTP alone")
 	want(t, ask("chat"), codes.Unimplemented, "default/chat", "HTTP alone")
+	want(t, ask("listed"), codes.Unimplemented, "default/listed", "HTTP alone")
+	if err := ask("both"); err != nil {
+		t.Error(err)
+	}
 	want(t, ask("broken"), codes.Unavailable, "no runtime serves it")
 	if r.demand.wakes.Load() != 0 {
 		t.Errorf("%d wakes", r.demand.wakes.Load())
