@@ -141,9 +141,10 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 			f.mu.services[id.Key] = e
 			f.cfg.Traffic.Publish(f.view(f.workOn(id.Key, e))) // requests wait from now on
 		} else {
-			e.object, e.generation = obj, e.generation+1
+			e.object = obj
+			e.renew()
 		}
-		e.stale, e.retry, e.reselect = true, retry{}, e.reselect || o.Reselect
+		e.reselect = e.reselect || o.Reselect
 		f.queue.fresh(id.Key)
 	case "runtime":
 		f.mu.runtimes[id] = obj
@@ -173,12 +174,11 @@ func (f *Fleet) refresh(obj Object, moved map[service.Key]bool) (any bool) {
 	return any
 }
 
-// nudge has a service that could not be run looked at now: whoever applies it
-// again has often just mended what it lacked.
+// nudge has a service that could not be run, or whose canary could not, looked
+// at now: whoever applies it again has often just mended what it lacked.
 func (f *Fleet) nudge(id ID) {
-	if e := f.mu.services[id.Key]; id.Kind == "service" && e != nil && e.failure != nil {
-		e.stale, e.retry = true, retry{}
-		f.queue.fresh(id.Key)
+	if id.Kind == "service" {
+		f.touch(func(e *entry) bool { return e.object.Key == id.Key && e.failure != nil })
 	}
 }
 
@@ -210,11 +210,17 @@ func modelRef(o Object) string {
 	return ""
 }
 
+// renew has what is desired resolved anew, as a generation of its own: a status
+// of the one before is no verdict on it.
+func (e *entry) renew() {
+	e.stale, e.retry, e.generation = true, retry{}, e.generation+1
+}
+
 // touch has every service that matches looked at again.
 func (f *Fleet) touch(match func(*entry) bool) {
 	for k, e := range f.mu.services {
 		if match(e) {
-			e.stale, e.retry = true, retry{}
+			e.renew()
 			f.queue.fresh(k)
 		}
 	}

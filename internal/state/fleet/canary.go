@@ -32,8 +32,8 @@ func (f *Fleet) branch(w *work) {
 	case e == nil || e.deleted:
 		f.mu.services[k] = newEntry(w.object)
 	case !bytes.Equal(e.object.Original, w.object.Original) || w.reselect:
-		e.object, e.generation = w.object, e.generation+1
-		e.stale, e.retry, e.reselect = true, retry{}, e.reselect || w.reselect
+		e.object, e.reselect = w.object, e.reselect || w.reselect
+		e.renew()
 	default:
 		return
 	}
