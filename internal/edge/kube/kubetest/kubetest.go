@@ -123,7 +123,7 @@ var installed struct {
 func install(ctx context.Context, c client.Client, projects []string) error {
 	installed.Lock()
 	defer installed.Unlock()
-	if installed.ours && present(ctx, c, projects) {
+	if present(ctx, c, projects) && installed.ours {
 		return nil
 	}
 	_, err := crds.Install(ctx, c, crds.Options{Foreign: projects, FieldManager: "test", Established: time.Minute})
@@ -131,20 +131,27 @@ func install(ctx context.Context, c client.Client, projects []string) error {
 	return err
 }
 
-// present says whether the stand-ins of all projects are there.
+// present reports whether the stand-ins of all projects are there. It waits for
+// those that an earlier test deleted, which the API server ends in its own time.
 func present(ctx context.Context, c client.Client, projects []string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	there := true
 	for _, p := range projects {
 		all, err := crds.Foreign(p)
 		if err != nil {
 			return false
 		}
 		for _, u := range all {
-			if c.Get(ctx, client.ObjectKeyFromObject(u), u) != nil {
-				return false
+			err := c.Get(ctx, client.ObjectKeyFromObject(u), u)
+			for err == nil && u.GetDeletionTimestamp() != nil {
+				time.Sleep(20 * time.Millisecond) // until ctx ends, which fails Get
+				err = c.Get(ctx, client.ObjectKeyFromObject(u), u)
 			}
+			there = there && err == nil
 		}
 	}
-	return true
+	return there
 }
 
 // Namespace makes a namespace of the test's own.
