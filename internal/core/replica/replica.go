@@ -44,6 +44,9 @@ type Replica struct {
 	ReadyAt  time.Time `json:"readyAt,omitzero"`
 	Restarts int       `json:"restarts,omitempty"`
 	ExitCode int       `json:"exitCode,omitempty"` // of the last process that ended
+	// FailedStarts counts, on one machine, the processes in a row that ended
+	// before they were ready.
+	FailedStarts int `json:"failedStarts,omitempty"`
 	// GPUs are the indexes of the accelerators it holds.
 	GPUs     []int     `json:"gpus,omitempty"`
 	Progress *Progress `json:"progress,omitempty"` // of the fetch, while Fetching

@@ -151,6 +151,11 @@ func (u *unit) once(backoff time.Duration) (tr *trouble, lasted time.Duration) {
 		}
 	}
 	tr, lasted, kept := u.supervise(r)
+	u.o.update(u, func(v *replica.Replica) {
+		if v.FailedStarts++; tr == nil || lasted > 0 {
+			v.FailedStarts = 0
+		}
+	})
 	if lasted >= u.p.cfg.Restart.Settled {
 		backoff = u.p.cfg.Restart.Min
 	}

@@ -386,11 +386,17 @@ func TestCrashLoop(t *testing.T) {
 	r := newRig(t)
 	r.apply(serviceYAML("a", one))
 	r.reconcile("a")
-	for wait, blocked := range map[time.Duration]bool{500 * time.Millisecond: false, 8 * time.Second: true} {
+	for _, c := range []struct {
+		wait    time.Duration
+		starts  int
+		blocked bool
+		again   time.Duration
+	}{{500 * time.Millisecond, 1, false, 0}, {500 * time.Millisecond, 2, true, time.Second}, {8 * time.Second, 0, true, 8 * time.Second}} {
+		wait, blocked := c.wait, c.blocked
 		r.platform.replicas[key("a")] = []replica.Replica{{ID: "a-0", Role: service.RoleEngine, Revision: r.platform.revisions[key("a")].Hash,
-			Phase: replica.Failed, Reason: "Exited", Message: "exited with code 3", Restart: r.now.Add(wait)}}
+			Phase: replica.Failed, Reason: "Exited", Message: "exited with code 3", Restart: r.now.Add(wait), FailedStarts: c.starts}}
 		r.reconcile("a")
-		if v := r.traffic.views[key("a")]; v.Blocked != blocked || v.Cause != "exited with code 3" {
+		if v := r.traffic.views[key("a")]; v.Blocked != blocked || v.RetryAfter != c.again || v.Cause != "exited with code 3" {
 			t.Errorf("tried again in %s: published was %+v", wait, v)
 		}
 		if c := r.ready("a"); c.Status != "False" || c.Reason != "Exited" {

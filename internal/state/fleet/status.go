@@ -64,9 +64,10 @@ func (f *Fleet) view(w *work) View {
 		// process that ends at every start; one crash or a busy accelerator
 		// may pass.
 		v.Reason, v.Cause = bad.Reason, bad.Message
-		v.Blocked = bad.Reason == replica.ReasonProgramMissing || bad.Phase == replica.Failed && bad.Restart.Sub(f.cfg.Now()) > patience
+		wait := bad.Restart.Sub(f.cfg.Now())
+		v.Blocked = bad.Reason == replica.ReasonProgramMissing || bad.Phase == replica.Failed && (wait > patience || bad.FailedStarts >= hopeless)
 		if v.Blocked && bad.Phase == replica.Failed {
-			v.RetryAfter = bad.Restart.Sub(f.cfg.Now())
+			v.RetryAfter = max(wait, time.Second)
 		}
 	}
 	f.deny(w, &v)
@@ -98,6 +99,10 @@ func named(s *service.Service) (out []workload.Adapter) {
 // wait for it. Platforms wait longer after each failure, so that beyond it
 // several starts in a row have failed.
 const patience = 3 * time.Second
+
+// hopeless is how many starts in a row have failed when requests no longer wait
+// for the next.
+const hopeless = 2
 
 // worst is the replica whose trouble explains the service's, nil when none.
 func worst(rs []replica.Replica) *replica.Replica {
