@@ -438,7 +438,7 @@ func TestIdleConnections(t *testing.T) {
 					return
 				}
 				connections[i] = c
-				_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+				_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
 				var answer [512]byte
 				if k, err := c.Read(answer[:]); err != nil || !strings.HasPrefix(string(answer[:k]), "HTTP/1.1 200 OK\r\n") {
 					t.Errorf("connection %d: %q %v", i, answer[:k], err)

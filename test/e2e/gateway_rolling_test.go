@@ -132,9 +132,9 @@ func TestSlowAndLargeRequests(t *testing.T) {
 	var slow []*net.TCPConn
 	for i := range 200 {
 		c := n.dial(t)
-		text := "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Le"
+		text := "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le"
 		if i%2 == 1 {
-			text = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"model\":\"ch"
+			text = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{\"model\":\"ch"
 		}
 		if _, err := c.Write([]byte(text)); err != nil {
 			t.Fatal(err)
@@ -160,13 +160,13 @@ func TestSlowAndLargeRequests(t *testing.T) {
 		}
 	}
 	// The server's bound is 4 KiB above the stated one.
-	refused("a header of 70 KiB", "POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Long: "+strings.Repeat("x", 70<<10)+"\r\nContent-Length: 2\r\n\r\n{}", 431)
-	refused("a body that says it is over the limit", fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{", 64<<20+1), 413)
+	refused("a header of 70 KiB", "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Long: "+strings.Repeat("x", 70<<10)+"\r\nContent-Length: 2\r\n\r\n{}", 431)
+	refused("a body that says it is over the limit", fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n{", 64<<20+1), 413)
 	var chunk strings.Builder
 	for range 65 {
 		fmt.Fprintf(&chunk, "%x\r\n%s\r\n", 1<<20, strings.Repeat(" ", 1<<20))
 	}
-	refused("a body in chunks that goes over it", "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+chunk.String()+"0\r\n\r\n", 413)
+	refused("a body in chunks that goes over it", "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"+chunk.String()+"0\r\n\r\n", 413)
 
 	// A header that never ends is waited for as long as the limit says.
 	for i, c := range slow {

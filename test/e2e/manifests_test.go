@@ -150,14 +150,6 @@ func (n *node) lacking(t *testing.T) {
 	folder := t.TempDir()
 	write(t, folder, "config.json", `{"architectures":["Qwen2ForCausalLM"],"torch_dtype":"bfloat16","hidden_size":8}`)
 	for _, c := range []struct{ name, manifest, want string }{
-		{"legacy", `apiVersion: serving.kserve.io/v1beta1
-kind: InferenceService
-metadata: {name: legacy}
-spec:
-  predictor:
-    minReplicas: 1
-    xgboost: {protocolVersion: v2, storageUri: "` + modelURI("iris.ubj") + `"}
-`, `not ready: .*kserve`},
 		{"vllm", `apiVersion: roundhouse.dev/v1alpha1
 kind: ModelService
 metadata: {name: vllm}

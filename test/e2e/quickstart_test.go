@@ -128,7 +128,7 @@ func (n *node) printedCommandsAreTrue(t *testing.T) {
 		}
 		lines++
 		a := n.get(url)
-		if data, ok := strings.CutPrefix(rest, "-d "); ok {
+		if data, ok := strings.CutPrefix(rest, "-H 'Content-Type: application/json' -d "); ok {
 			data = strings.Trim(data, "'")
 			if file, ok := strings.CutPrefix(data, "@"); ok {
 				data = read(t, filepath.Join(n.cwd, file))

@@ -76,7 +76,7 @@ func TestSockets(t *testing.T) {
 	if want.status != 200 || outputs(want.body) == "" {
 		t.Fatalf("%s", want)
 	}
-	const line = "POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+	const line = "POST /v2/models/iris/infer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 	length := "Content-Length: " + strconv.Itoa(len(iris)) + "\r\n\r\n"
 	whole := line + length + string(iris)
 	answers := func(t *testing.T, got raw) {
@@ -110,7 +110,7 @@ func TestSockets(t *testing.T) {
 		}
 	})
 	on("pipelined", func(t *testing.T, c *net.TCPConn, r *bufio.Reader) {
-		say(t, c, whole+"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"+whole)
+		say(t, c, whole+"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"+whole)
 		answers(t, readAnswer(t, r, "POST"))
 		if got := readAnswer(t, r, "GET"); got.body != "ok\n" {
 			t.Errorf("%v", got)
@@ -144,7 +144,7 @@ func TestSockets(t *testing.T) {
 		}
 	})
 	on("half closed", func(t *testing.T, c *net.TCPConn, r *bufio.Reader) {
-		say(t, c, "GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		say(t, c, "GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 		got := readAnswer(t, r, "GET")
 		if got.status != 200 || !strings.Contains(got.body, `"ready":true`) {
 			t.Errorf("%v", got)
@@ -152,7 +152,7 @@ func TestSockets(t *testing.T) {
 	})
 	on("HEAD", func(t *testing.T, c *net.TCPConn, r *bufio.Reader) {
 		for _, path := range []string{"/v2/models/iris", "/v1/models", "/v2/models/iris/ready", "/healthz"} {
-			say(t, c, "HEAD "+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
+			say(t, c, "HEAD "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
 			if got := readAnswer(t, r, "HEAD"); got.status != 200 || got.body != "" {
 				t.Errorf("%s: %v", path, got)
 			}
@@ -166,7 +166,7 @@ func TestSockets(t *testing.T) {
 	})
 	on("events", func(t *testing.T, c *net.TCPConn, r *bufio.Reader) {
 		body := `{"model":"chat","stream":true,"max_tokens":6,"messages":[{"role":"user","content":"Hello"}]}`
-		say(t, c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"+body)
+		say(t, c, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"+body)
 		got := readAnswer(t, r, "POST")
 		events := strings.Split(strings.TrimSuffix(got.body, "\n\n"), "\n\n")
 		if got.status != 200 || !strings.HasPrefix(got.header.Get("Content-Type"), "text/event-stream") || len(events) < 6 || events[len(events)-1] != "data: [DONE]" {
@@ -177,7 +177,7 @@ func TestSockets(t *testing.T) {
 	})
 	on("left in mid-stream", func(t *testing.T, c *net.TCPConn, r *bufio.Reader) {
 		body := `{"model":"chat","stream":true,"max_tokens":100000,"messages":[{"role":"user","content":"Hello"}]}`
-		say(t, c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"+body)
+		say(t, c, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"+body)
 		if _, err := r.ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}
@@ -197,9 +197,9 @@ func TestSockets(t *testing.T) {
 		"space before the colon": "GET /healthz HTTP/1.1\r\nHost : x\r\n\r\n",
 		"no Host":                "GET /healthz HTTP/1.1\r\n\r\n",
 		"two Hosts":              "GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-		"control in a header":    "GET /healthz HTTP/1.1\r\nHost: x\r\nA: b\x00c\r\n\r\n",
-		"folded header":          "GET /healthz HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n",
-		"header too large":       "GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n",
+		"control in a header":    "GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: b\x00c\r\n\r\n",
+		"folded header":          "GET /healthz HTTP/1.1\r\nHost: localhost\r\n folded: y\r\n\r\n",
+		"header too large":       "GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n",
 	} {
 		on(name, func(t *testing.T, c *net.TCPConn, r *bufio.Reader) {
 			_, _ = io.WriteString(c, bad+whole) // what follows must not be taken for a request

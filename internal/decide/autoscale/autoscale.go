@@ -56,7 +56,8 @@ type Input struct {
 type State struct {
 	Count     int       // last decided
 	Last      time.Time // of the last step
-	LastLoad  float64   // Demand.LoadSeconds at the last step
+	Averaged  time.Time // up to when LoadSeconds was averaged
+	LastLoad  float64   // Demand.LoadSeconds at Averaged
 	LastSeen  uint64    // Demand.Arrived at the last step
 	IdleSince time.Time // when nothing was queued, in flight or starting any more; zero while busy
 	Unknown   bool      // Demand.Unknown at the last step

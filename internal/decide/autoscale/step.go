@@ -23,7 +23,7 @@ const (
 )
 
 // Step decides the count. It is ceil(load / target) within [min, max], where
-// load is the greater of the average since the last step and what is queued
+// load is the greater of the average of the last tick or more and what is queued
 // and in flight right now, so that growth is answered at once; from zero it is
 // therefore ceil(queued / target). With MetricRPS load is the arrivals of the
 // last window, per second, and no less than what would have the requests that
@@ -33,10 +33,13 @@ const (
 // startup; replicas that only wait for what they need go after settle. While the demand is unknown a count only grows, and the idle clock
 // stands still.
 func Step(s State, in Input, now time.Time) (State, Decision) {
-	next := State{Last: now, LastLoad: in.Demand.LoadSeconds, LastSeen: in.Demand.Arrived,
+	next := State{Last: now, Averaged: s.Averaged, LastLoad: s.LastLoad, LastSeen: in.Demand.Arrived,
 		IdleSince: idleSince(s, in, now), Unknown: in.Demand.Unknown, Count: s.Count, Arrivals: arrivals(s, in, now)}
 	if s.Last.IsZero() {
 		next.Count = len(in.Replicas) // a returning owner starts from what runs
+	}
+	if s.Last.IsZero() || s.Unknown || in.Demand.Unknown || now.Sub(s.Averaged) >= tick {
+		next.Averaged, next.LastLoad = now, in.Demand.LoadSeconds
 	}
 	if in.Stopped {
 		next.Count = 0
@@ -98,12 +101,15 @@ func wanted(s State, next *State, in Input, now time.Time) (int, string) {
 		l.Target = service.DefaultScaleTarget // a percentage is no number of requests
 	}
 	load, unit := float64(in.Demand.Queued+in.Demand.Running), "in flight"
-	switch dt := now.Sub(s.Last).Seconds(); {
+	switch dt := now.Sub(s.Averaged); {
 	case l.Metric == service.MetricRPS:
 		load, unit = max(next.Arrivals.rate(now), float64(in.Demand.Queued)/window.Seconds()), "per second"
 	// What came to be known since the last step happened at an unknown time.
-	case !s.Last.IsZero() && !s.Unknown && !in.Demand.Unknown && dt > 0:
-		load = max(load, (in.Demand.LoadSeconds-s.LastLoad)/dt)
+	// Nor is an average taken over less than a tick: the demand and the time of
+	// the step are read one after the other, which a gap of milliseconds would
+	// turn into requests that never were.
+	case !s.Last.IsZero() && !s.Unknown && !in.Demand.Unknown && dt >= tick:
+		load = max(load, (in.Demand.LoadSeconds-s.LastLoad)/dt.Seconds())
 	}
 	n := int(min(math.Ceil(load/l.Target), 1<<20))
 	// The average of a short gap rounds a finished request up to a replica;

@@ -117,7 +117,7 @@ func TestOfflineReuse(t *testing.T) {
 
 func TestSilentSourceDoesNotHoldUpACopy(t *testing.T) {
 	o := newOrigin(t, []byte("one"))
-	s := newStore(t, func(c *Config) { c.StallTimeout = 100 * time.Millisecond })
+	s := newStore(t, func(c *Config) { c.StallTimeout = time.Second })
 	req := Request{URI: o.URL + "/model.bin"}
 	first, err := s.Fetch(t.Context(), req, nil)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"maps"
+	"slices"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -110,7 +111,8 @@ func (w *work) settleFiles(in *workload.Input, files string) {
 		return
 	}
 	was := w.record.Revision.Model
-	if was.Fingerprint != "" && files == "" && was.URI == in.URI { // nothing is known, so nothing has changed
+	sameURI := func(a, b workload.Adapter) bool { return a.URI == b.URI }
+	if was.Fingerprint != "" && files == "" && was.URI == in.URI && slices.EqualFunc(was.Adapters, in.Adapters, sameURI) { // nothing is known, so nothing has changed
 		in.Fingerprint = was.Fingerprint
 	}
 	if was.Fingerprint == "" && (first == "" || first == files) {
