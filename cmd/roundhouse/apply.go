@@ -160,17 +160,26 @@ func settled(s admin.Service) bool {
 	case !resolved(s):
 		return false
 	case ready.Status == "True":
-		return s.Status.Model.Transition != service.InProgress // replicas are being replaced
+		// Replicas are being replaced, or the canary's start.
+		return s.Status.Model.Transition != service.InProgress && canary(s) != service.InProgress
 	case ready.Status == "False":
 		return ready.Reason != "Starting" && ready.Reason != "Fetching" && ready.Reason != "Pending"
 	}
 	return false
 }
 
+// canary is how far a service's canary has come, "" without one.
+func canary(s admin.Service) service.Transition {
+	if c := s.Status.Canary; c != nil {
+		return c.Transition
+	}
+	return ""
+}
+
 // taken: it answers as its manifest now says, and not as the one before did.
 func taken(s admin.Service) bool {
-	t := s.Status.Model.Transition
-	return s.Ready().Status == "True" && (t == service.UpToDate || t == "")
+	done := func(t service.Transition) bool { return t == service.UpToDate || t == "" }
+	return s.Ready().Status == "True" && done(s.Status.Model.Transition) && done(canary(s))
 }
 
 // await polls a service until it is as wanted or the limit is over, and
@@ -214,6 +223,8 @@ func statusLine(s admin.Service) string {
 	switch {
 	case ready.Status == "True" && ready.Message != "" && ready.Message != service.WakesAtRequest:
 		return on + "ready, but " + ready.Message
+	case ready.Status == "True" && canary(s) != "" && canary(s) != service.UpToDate:
+		return on + "ready, but its canary is not: " + s.Status.Canary.Why
 	case ready.Status == "True" && ready.Reason == "Asleep":
 		return on + "asleep, " + service.WakesAtRequest
 	case ready.Status == "True":

@@ -40,3 +40,36 @@ func TestWaitIsForTheFilesOfNow(t *testing.T) {
 		t.Errorf("mended, it answers %s", a)
 	}
 }
+
+// TestWaitIsForTheCanary: of a manifest that asks for a canary, apply --wait
+// waits for the canary's revision, and fails with what is wrong with it.
+func TestWaitIsForTheCanary(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := startNode(t)
+	canary := func(file string) string {
+		return write(t, dir, "m.yaml", constantManifest("m", filepath.Join(dir, file), "{minReplicas: 1}", "  canaryTrafficPercent: 30\n"))
+	}
+	for i := range 3 {
+		write(t, dir, fmt.Sprintf("model%d.txt", i), constant(i))
+	}
+	write(t, dir, "garbage.txt", "garbage\n")
+	n.do("apply", "--wait", "-f", canary("model0.txt"))
+	for i, c := range []struct{ file, says string }{
+		{"garbage.txt", "no LightGBM text model"}, {"model1.txt", ""}, {"gone.txt", "no file or folder"}, {"model2.txt", ""},
+		{"garbage.txt", "no LightGBM text model"}, {"model0.txt", ""},
+	} {
+		r := n.run("apply", "--wait", "--timeout", "20s", "-f", canary(c.file))
+		s := n.run("describe", "m").out
+		switch {
+		case c.says != "":
+			if r.code != 1 || !strings.Contains(r.out, c.says) {
+				t.Errorf("%d: %s: %s", i, c.file, r)
+			}
+		case r.code != 0 || strings.Contains(r.out, "but"):
+			t.Errorf("%d: %s: %s", i, c.file, r)
+		case c.file != "model0.txt" && !strings.Contains(s, "30 % of the requests"):
+			t.Errorf("%d: %s: after --wait:\n%s", i, c.file, s)
+		}
+	}
+}

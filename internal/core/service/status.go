@@ -27,6 +27,8 @@ type CanaryStatus struct {
 	Percent  int    `json:"percent"`            // as it is
 	Ready    int    `json:"ready"`              // replicas
 	Why      string `json:"why,omitempty"`      // Percent is what it is
+	// Transition is how far it is in becoming ready, "" where nobody says.
+	Transition Transition `json:"transition,omitempty"`
 }
 
 // The condition types of a service. Ready is the conjunction of the others.

@@ -31,13 +31,15 @@ func (f *Fleet) branch(w *work) {
 	switch e := f.mu.services[k]; {
 	case e == nil || e.deleted:
 		f.mu.services[k] = newEntry(w.object)
+		f.queue.add(k)
 	case !bytes.Equal(e.object.Original, w.object.Original) || w.reselect:
 		e.object, e.reselect = w.object, e.reselect || w.reselect
 		e.renew()
-	default:
-		return
+		f.queue.add(k)
 	}
-	f.queue.add(k)
+	if !f.cfg.Follow { // of this manifest's, not of the one before's
+		w.canary, w.canaryFailure = share(w, f.mu.services[k])
+	}
 }
 
 // prune ends the canary of k, if there is one.
@@ -64,6 +66,7 @@ func (f *Fleet) redundant(canary service.Key, hash string) bool {
 		return false
 	}
 	f.pruneLocked(canary.Stable())
+	f.queue.add(canary.Stable()) // which has no canary now
 	return true
 }
 
@@ -111,7 +114,11 @@ func share(w *work, e *entry) (*service.CanaryStatus, *service.Failure) {
 		return nil, nil
 	}
 	d := rollout.Step(rollout.Input{Percent: w.object.Service.CanaryPercent, Serving: true, Canary: e.canary})
-	st := &service.CanaryStatus{Wanted: *w.object.Service.CanaryPercent, Percent: d.Percent, Ready: e.canary.Ready, Why: d.Why}
+	st := &service.CanaryStatus{Wanted: *w.object.Service.CanaryPercent, Percent: d.Percent, Ready: e.canary.Ready, Why: d.Why,
+		Transition: service.InProgress}
+	if e.status.Generation == e.generation {
+		st.Transition = e.status.Model.Transition
+	}
 	if e.record != nil {
 		st.Revision = e.record.Revision.Name
 	}

@@ -267,7 +267,8 @@ func (f *Fleet) finish(w *work) {
 	if e == nil || e.deleted {
 		return
 	}
-	if c := canaryOf(w); w.key.IsCanary() && (c != e.canary || e.record != w.record) {
+	if c := canaryOf(w); w.key.IsCanary() && (c != e.canary || e.record != w.record ||
+		e.status.Generation != status.Generation || e.status.Model.Transition != status.Model.Transition) {
 		e.canary = c
 		f.queue.add(w.key.Stable())
 	}
