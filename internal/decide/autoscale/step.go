@@ -33,14 +33,7 @@ const (
 // startup; replicas that only wait for what they need go after settle. While the demand is unknown a count only grows, and the idle clock
 // stands still.
 func Step(s State, in Input, now time.Time) (State, Decision) {
-	next := State{Last: now, Averaged: s.Averaged, LastLoad: s.LastLoad, LastSeen: in.Demand.Arrived,
-		IdleSince: idleSince(s, in, now), Unknown: in.Demand.Unknown, Count: s.Count, Arrivals: arrivals(s, in, now)}
-	if s.Last.IsZero() {
-		next.Count = len(in.Replicas) // a returning owner starts from what runs
-	}
-	if s.Last.IsZero() || s.Unknown || in.Demand.Unknown || now.Sub(s.Averaged) >= tick {
-		next.Averaged, next.LastLoad = now, in.Demand.LoadSeconds
-	}
+	next := begin(s, in, now)
 	if in.Stopped {
 		next.Count = 0
 		return next, decide(next, in, 0, "stopped by its owner")
@@ -82,6 +75,19 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 		d.Why, d.IdleSince, d.StopsAfter = "", next.IdleSince, stops
 	}
 	return next, d
+}
+
+// begin is the state after a step that leaves the count as it is.
+func begin(s State, in Input, now time.Time) State {
+	next := State{Last: now, Averaged: s.Averaged, LastLoad: s.LastLoad, LastSeen: in.Demand.Arrived,
+		IdleSince: idleSince(s, in, now), Unknown: in.Demand.Unknown, Count: s.Count, Arrivals: arrivals(s, in, now)}
+	if s.Last.IsZero() {
+		next.Count = len(in.Replicas) // a returning owner starts from what runs
+	}
+	if s.Last.IsZero() || s.Unknown || in.Demand.Unknown || now.Sub(s.Averaged) >= tick {
+		next.Averaged, next.LastLoad = now, in.Demand.LoadSeconds
+	}
+	return next
 }
 
 // stopsAfter is the idle time after which none is left. One that has got
