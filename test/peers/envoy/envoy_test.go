@@ -179,7 +179,7 @@ spec: {modelName: llama, criticality: Critical, poolRef: {name: llama}, targetMo
 	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(binary, "endpoint-picker", "-f", file, "--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
+	cmd := exec.Command(binary, "endpoint-picker", "--allow-path", "/hang", "-f", file, "--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
