@@ -89,7 +89,7 @@ func inferenceV2(rest string) bool {
 // path of their root.
 var beside = []string{"/-", "/v1/-", "/v2/-", "/openai/-", "/openai/v1/-"}
 
-// names says whether the match asks for a path, rather than for all of a root.
+// names reports whether the match asks for a path, rather than for all of a root.
 func (m *httpMatch) names() bool {
 	if m.spec.Path.Type == routing.MatchExact {
 		return true

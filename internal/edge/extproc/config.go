@@ -138,7 +138,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// allows says whether a path is among AllowPaths.
+// allows reports whether a path is among AllowPaths.
 func (c *Config) allows(path string) bool {
 	return slices.ContainsFunc(c.AllowPaths, func(allowed string) bool {
 		prefix, open := strings.CutSuffix(allowed, "*")
