@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	carried "roundhouse.dev/roundhouse/python"
@@ -63,6 +64,7 @@ type workers struct {
 	expected    []modelserver.Entry // models of the start, of any kind
 	registry    *metrics.Registry
 	log         *slog.Logger
+	inFlight    atomic.Int64
 
 	once    sync.Once
 	engine  *python.Engine
@@ -210,11 +212,11 @@ func (w *workers) load(ctx context.Context, s modelserver.Settings, f pythonForm
 	if err != nil {
 		return nil, f.needs(err)
 	}
-	queue, err := w.registry.Register(metrics.Desc{Name: "parallel_request_queue", Help: "Requests that Python workers have or wait for.", Kind: metrics.Gauge, Labels: modelLabels})
+	queue, err := w.registry.Register(metrics.Desc{Name: "parallel_request_queue", Help: "How many requests workers had when one came, with it.", Kind: metrics.Histogram})
 	if err != nil {
 		return nil, errors.Join(err, m.Close(ctx))
 	}
-	return &pythonModel{Model: m, queue: queue.With(s.Name, s.Parameters.Version, s.Name, s.Parameters.Version)}, nil
+	return &pythonModel{Model: m, queue: queue.With(), inFlight: &w.inFlight}, nil
 }
 
 // needs has an error about one package that every model of the format needs
@@ -294,14 +296,22 @@ func fileAt(path string) bool {
 // pythonModel is a python.Model as the model server wants it.
 type pythonModel struct {
 	*python.Model
-	queue *metrics.Series
+	queue    *metrics.Series
+	inFlight *atomic.Int64 // of all models of the workers
 }
 
 // Infer answers a request.
 func (m *pythonModel) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response, error) {
-	m.queue.Add(1)
-	defer m.queue.Add(-1)
+	m.queue.Observe(float64(m.inFlight.Add(1)))
+	defer m.inFlight.Add(-1)
 	return m.Model.Infer(ctx, r)
+}
+
+// Stream answers a stream of requests.
+func (m *pythonModel) Stream(ctx context.Context, in modelserver.Requests, send func(*tensor.Response) error) error {
+	m.queue.Observe(float64(m.inFlight.Add(1)))
+	defer m.inFlight.Add(-1)
+	return m.Model.Stream(ctx, in, send)
 }
 
 // ReadsHeaders says that the model's code is shown its requests' headers.

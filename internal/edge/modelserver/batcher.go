@@ -15,7 +15,6 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 	"roundhouse.dev/roundhouse/internal/decide/batch"
-	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
 )
 
 // Parallel is a Model that says how many requests it works on at once. Others
@@ -50,8 +49,8 @@ func batchConfig(s Settings, m Model) (batch.Config, error) {
 type batcher struct {
 	instance *instance
 	log      *slog.Logger
-	waiting  *metrics.Series // requests that have arrived and not begun
-	tracer   trace.Tracer    // nil: no spans
+	queue    queueMeter
+	tracer   trace.Tracer // nil: no spans
 
 	mu struct {
 		sync.Mutex
@@ -61,7 +60,7 @@ type batcher struct {
 		runs     map[uint64]context.CancelFunc // by batch
 		timer    *time.Timer
 		due      time.Time // of the timer; zero: it is off
-		reported int       // in waiting
+		reported int       // as waiting
 	}
 }
 
@@ -74,8 +73,8 @@ type waiter struct {
 	err      error
 }
 
-func newBatcher(c batch.Config, i *instance, waiting *metrics.Series, tracer trace.Tracer, log *slog.Logger) *batcher {
-	b := &batcher{instance: i, log: log, waiting: waiting, tracer: tracer}
+func newBatcher(c batch.Config, i *instance, queue queueMeter, tracer trace.Tracer, log *slog.Logger) *batcher {
+	b := &batcher{instance: i, log: log, queue: queue, tracer: tracer}
 	b.mu.machine = batch.New(c)
 	b.mu.waiters, b.mu.runs = map[uint64]*waiter{}, map[uint64]context.CancelFunc{}
 	b.mu.timer = time.AfterFunc(time.Hour, b.tick)
@@ -96,6 +95,7 @@ func (b *batcher) infer(ctx context.Context, r *tensor.Request) (*tensor.Respons
 	b.mu.last++
 	arrive.ID = b.mu.last
 	b.mu.waiters[arrive.ID] = w
+	b.queue.arrived(b.mu.reported)
 	b.step(arrive, nil, nil)
 	b.mu.Unlock()
 	select {
@@ -144,7 +144,7 @@ func (b *batcher) step(e batch.Event, responses []*tensor.Response, err error) {
 		}
 	}
 	if n := b.mu.machine.Waiting(); n != b.mu.reported {
-		b.waiting.Add(int64(n - b.mu.reported))
+		b.queue.changed(n - b.mu.reported)
 		b.mu.reported = n
 	}
 }

@@ -51,7 +51,7 @@ func (s *site) gather(t *testing.T, bodies ...string) []answer {
 // await waits until so many requests wait to be batched.
 func (s *site) await(t *testing.T, n int) {
 	t.Helper()
-	queue := s.registry.meters.waiting("m", "")
+	queue := s.registry.meters.waiting.With("m", "")
 	for deadline := time.Now().Add(10 * time.Second); queue.Value() != int64(n); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d requests wait, want %d", queue.Value(), n)
@@ -82,6 +82,43 @@ func TestBatch(t *testing.T) {
 		t.Errorf("%d inferences, want one alone and one of five", n)
 	}
 	s.await(t, 0)
+}
+
+// TestQueueMetrics: the queues are histograms, as MLServer has them, and what is
+// waiting and running now are gauges.
+func TestQueueMetrics(t *testing.T) {
+	s := loaded(t, batching("gather", ""))
+	metrics := func() string {
+		return string(s.config.Metrics.Registry.Append(nil))
+	}
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	for i := range 3 {
+		clients.Go(func() { s.do(t, "POST /v2/models/m/infer", row(float64(i), "")) })
+		if i == 0 {
+			<-s.entered
+		}
+		s.await(t, i)
+	}
+	for _, want := range []string{
+		"# TYPE batch_request_queue histogram\n",
+		`batch_request_queue_bucket{model_name="m",model_version="",le="0.005"} 2` + "\n", // the first two found none
+		`batch_request_queue_sum{model_name="m",model_version=""} 1` + "\n",
+		`batch_request_queue_count{model_name="m",model_version=""} 3` + "\n",
+		`roundhouse_requests_waiting{model_name="m",model_version=""} 2` + "\n",
+		`roundhouse_requests_running{model_name="m",model_version=""} 1` + "\n",
+	} {
+		if got := metrics(); !strings.Contains(got, want) {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+	close(s.leave)
+	clients.Wait()
+	for _, name := range []string{"waiting", "running"} {
+		if got := metrics(); !strings.Contains(got, "roundhouse_requests_"+name+`{model_name="m",model_version=""} 0`+"\n") {
+			t.Errorf("some are still %s:\n%s", name, got)
+		}
+	}
 }
 
 // TestBatchOwnParameters: the request's own parameters become lists only where
@@ -223,14 +260,14 @@ func TestBatchCancel(t *testing.T) {
 // TestBatchFull: what there is no room for is told so, at once.
 func TestBatchFull(t *testing.T) {
 	f := newFakes()
-	family, err := (&metrics.Registry{}).Register(metrics.Desc{Name: "q", Kind: metrics.Gauge})
+	meters, err := newModelMeters(&metrics.Registry{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := batch.DefaultConfig()
 	c.MaxSize, c.MaxTime, c.MaxWaiting = 8, time.Hour, 1
 	i := newInstance(&fakeModel{fakes: f, word: "wait"}, "m", "")
-	b := newBatcher(c, i, family.With(), nil, slog.New(slog.DiscardHandler))
+	b := newBatcher(c, i, meters.queueOf("m", ""), nil, slog.New(slog.DiscardHandler))
 	request := func() *tensor.Request {
 		return &tensor.Request{Inputs: []tensor.Tensor{{Name: "x", Datatype: tensor.FP32, Shape: []int64{1}, Data: tensor.Values{Float32: []float32{1}}}}}
 	}
@@ -243,7 +280,7 @@ func TestBatchFull(t *testing.T) {
 	clients.Go(answered)
 	<-f.entered
 	clients.Go(answered)
-	for family.With().Value() != 1 {
+	for meters.waiting.With("m", "").Value() != 1 {
 		time.Sleep(time.Millisecond)
 	}
 	if _, err := b.infer(t.Context(), request()); StatusOf(err) != http.StatusTooManyRequests || !strings.Contains(err.Error(), "model m: too many requests wait") {
@@ -257,13 +294,13 @@ func TestBatchFull(t *testing.T) {
 // batch to fill longer than it has to, with an executor free.
 func TestBatchTimeout(t *testing.T) {
 	f := newFakes()
-	family, err := (&metrics.Registry{}).Register(metrics.Desc{Name: "q", Kind: metrics.Gauge})
+	meters, err := newModelMeters(&metrics.Registry{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := batch.DefaultConfig()
 	c.MaxSize, c.MaxTime, c.Executors = 8, 20*time.Millisecond, 2
-	b := newBatcher(c, newInstance(&fakeModel{fakes: f, word: "wait"}, "m", ""), family.With(), nil, slog.New(slog.DiscardHandler))
+	b := newBatcher(c, newInstance(&fakeModel{fakes: f, word: "wait"}, "m", ""), meters.queueOf("m", ""), nil, slog.New(slog.DiscardHandler))
 	var clients sync.WaitGroup
 	for range 2 {
 		clients.Go(func() {

@@ -15,15 +15,21 @@ const appName = "mlserver"
 // those that MLServer uses.
 var modelLabels = []string{"model_name", "model_version", "model", "version"}
 
+// loadLabels are the labels of the metrics that MLServer labels as the guide has
+// it, and of those that are ours.
+var loadLabels = modelLabels[:2]
+
 // modelMeters counts inference requests by model and version.
-type modelMeters struct{ success, failure, duration, queue *metrics.Family }
+type modelMeters struct{ success, failure, duration, queue, waiting, running *metrics.Family }
 
 func newModelMeters(r *metrics.Registry) (m modelMeters, err error) {
 	return m, registerAll(r,
 		registration{&m.success, metrics.Desc{Name: "model_infer_request_success_total", Help: "Inference requests answered.", Kind: metrics.Counter, Labels: modelLabels}},
 		registration{&m.failure, metrics.Desc{Name: "model_infer_request_failure_total", Help: "Inference requests that failed.", Kind: metrics.Counter, Labels: modelLabels}},
 		registration{&m.duration, metrics.Desc{Name: "model_infer_request_duration", Help: "Seconds of inference requests answered.", Kind: metrics.Histogram, Labels: modelLabels}},
-		registration{&m.queue, metrics.Desc{Name: "batch_request_queue", Help: "Requests that wait to be batched.", Kind: metrics.Gauge, Labels: modelLabels}})
+		registration{&m.queue, metrics.Desc{Name: "batch_request_queue", Help: "How many requests waited to be batched when another came.", Kind: metrics.Histogram, Labels: loadLabels}},
+		registration{&m.waiting, metrics.Desc{Name: "roundhouse_requests_waiting", Help: "Inference requests that wait to be batched.", Kind: metrics.Gauge, Labels: loadLabels}},
+		registration{&m.running, metrics.Desc{Name: "roundhouse_requests_running", Help: "Inference requests, of all protocols, that their models work on.", Kind: metrics.Gauge, Labels: loadLabels}})
 }
 
 // registration is a family to be and where to put it.
@@ -43,20 +49,36 @@ func registerAll(r *metrics.Registry, list ...registration) (err error) {
 
 // meter is modelMeters of one version of a model. It outlives the version's
 // instances, so that counters never fall.
-type meter struct{ success, failure, duration *metrics.Series }
+type meter struct{ success, failure, duration, running *metrics.Series }
 
 func (m modelMeters) of(name, version string) meter {
 	values := []string{name, version, name, version}
-	return meter{m.success.With(values...), m.failure.With(values...), m.duration.With(values...)}
+	return meter{m.success.With(values...), m.failure.With(values...), m.duration.With(values...), m.running.With(name, version)}
 }
 
-// waiting counts the requests of a version that wait to be batched.
-func (m modelMeters) waiting(name, version string) *metrics.Series {
-	return m.queue.With(name, version, name, version)
+// queueMeter measures the requests of a version that wait to be batched. Those
+// are not running.
+type queueMeter struct{ found, waiting, running *metrics.Series }
+
+func (m modelMeters) queueOf(name, version string) queueMeter {
+	return queueMeter{m.queue.With(name, version), m.waiting.With(name, version), m.running.With(name, version)}
 }
 
-// observe counts one request.
-func (m *meter) observe(took time.Duration, ok bool) {
+// arrived counts a request that finds so many waiting.
+func (m *queueMeter) arrived(waiting int) { m.found.Observe(float64(waiting)) }
+
+// changed notes that n more requests wait, or fewer.
+func (m *queueMeter) changed(n int) {
+	m.waiting.Add(int64(n))
+	m.running.Add(int64(-n))
+}
+
+// begin counts a request that begins.
+func (m *meter) begin() { m.running.Add(1) }
+
+// end counts one that has ended.
+func (m *meter) end(took time.Duration, ok bool) {
+	m.running.Add(-1)
 	if !ok {
 		m.failure.Add(1)
 		return

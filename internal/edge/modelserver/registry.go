@@ -358,7 +358,7 @@ func (r *registry) open(ctx context.Context, e Entry) (_ *instance, err error) {
 		return nil, err
 	}
 	if c.Enabled() {
-		i.batcher = newBatcher(c, i, r.meters.waiting(i.name, i.version), r.tracer, r.log)
+		i.batcher = newBatcher(c, i, r.meters.queueOf(i.name, i.version), r.tracer, r.log)
 	}
 	i.cached = e.Settings.CacheEnabled && r.cache != nil
 	if e.Settings.CacheEnabled && r.cache == nil {

@@ -157,12 +157,13 @@ func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Requ
 	}
 	defer i.release()
 	began := time.Now()
+	i.meter.begin()
 	ctx, end := s.beginModel(ctx, i)
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(s.log, p, i)
 		}
-		i.meter.observe(time.Since(began), err == nil)
+		i.meter.end(time.Since(began), err == nil)
 		end(err)
 	}()
 	if err := s.checkRequest(i, r); err != nil {
@@ -229,12 +230,13 @@ func (s *Server) inferStream(ctx context.Context, name, version string, in Reque
 	}
 	defer i.release()
 	began := time.Now()
+	i.meter.begin()
 	ctx, end := s.beginModel(ctx, i)
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(s.log, p, i)
 		}
-		i.meter.observe(time.Since(began), err == nil)
+		i.meter.end(time.Since(began), err == nil)
 		end(err)
 	}()
 	var first string

@@ -66,7 +66,7 @@ func (l *listener) Infer(ctx context.Context, r *tensor.Request) (*tensor.Respon
 // TestTraceOfBatches: a batch is linked to the requests in it, and the model's
 // code is told of the batch, in place of what the client wrote.
 func TestTraceOfBatches(t *testing.T) {
-	family, err := (&metrics.Registry{}).Register(metrics.Desc{Name: "q", Kind: metrics.Gauge})
+	meters, err := newModelMeters(&metrics.Registry{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestTraceOfBatches(t *testing.T) {
 	c.MaxSize, c.MaxTime, c.Executors = 8, time.Hour, 1
 	f, tracer := newFakes(), &recorder{}
 	model := &listener{fakeModel: fakeModel{fakes: f, word: "wait"}}
-	b := newBatcher(c, newInstance(model, "m", ""), family.With(), tracer, slog.New(slog.DiscardHandler))
+	b := newBatcher(c, newInstance(model, "m", ""), meters.queueOf("m", ""), tracer, slog.New(slog.DiscardHandler))
 	var clients sync.WaitGroup
 	ask := func() {
 		clients.Go(func() {
@@ -90,7 +90,7 @@ func TestTraceOfBatches(t *testing.T) {
 	<-f.entered
 	for n := range 3 {
 		ask()
-		for family.With().Value() != int64(n)+1 {
+		for meters.waiting.With("m", "").Value() != int64(n)+1 {
 			time.Sleep(time.Millisecond)
 		}
 	}

@@ -87,10 +87,10 @@ var Engines = []Engine{
 		KV:      []Metric{{Name: "llamacpp:kv_cache_usage_ratio"}}, // until the middle of 2025
 	},
 	{
-		// roundhouse serve.
+		// roundhouse serve, and MLServer, which tells only of REST.
 		Name:    "roundhouse",
 		Path:    "/metrics",
-		Waiting: []Metric{{Name: "batch_request_queue"}},
-		Running: []Metric{{Name: "rest_server_requests_in_progress"}},
+		Waiting: []Metric{{Name: "roundhouse_requests_waiting"}},
+		Running: []Metric{{Name: "roundhouse_requests_running"}, {Name: "rest_server_requests_in_progress"}},
 	},
 }

@@ -50,8 +50,10 @@ func TestEnginesAreFoundOut(t *testing.T) {
 			"nv_trt_llm_request_metrics{request_type=\"max\"} 512\nnv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"fraction\"} 0.25\nnv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"tokens_per\"} 64\n" +
 			"nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"used\"} 10\nnv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"max\"} 40\n",
 			"triton-trtllm", replica.Load{Waiting: 2, Running: 3, KV: 0.25, Blocks: 40, BlockTokens: 64}},
-		{"roundhouse serve", "batch_request_queue{model=\"a\"} 2\nbatch_request_queue{model=\"b\"} 1\nrest_server_requests_in_progress{app_name=\"mlserver\",method=\"POST\"} 5\n",
-			"roundhouse", replica.Load{Waiting: 3, Running: 5}},
+		{"roundhouse serve", "batch_request_queue_bucket{model_name=\"a\",le=\"+Inf\"} 9\nbatch_request_queue_sum{model_name=\"a\"} 9\nbatch_request_queue_count{model_name=\"a\"} 9\n" +
+			"roundhouse_requests_waiting{model_name=\"a\"} 2\nroundhouse_requests_waiting{model_name=\"b\"} 1\nroundhouse_requests_running{model_name=\"a\"} 4\n" +
+			"rest_server_requests_in_progress{app_name=\"mlserver\",method=\"POST\"} 5\n", "roundhouse", replica.Load{Waiting: 3, Running: 4}},
+		{"MLServer", "batch_request_queue_count{model_name=\"a\"} 9\nrest_server_requests_in_progress{app_name=\"mlserver\",method=\"POST\"} 5\n", "roundhouse", replica.Load{Running: 5}},
 		{"out of range", "vllm:num_requests_waiting -4\nvllm:num_requests_running 1e300\nvllm:kv_cache_usage_perc 7\n", "vllm", replica.Load{Running: 1<<31 - 1, KV: 1}},
 		{"no number", "vllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc NaN\n", "vllm", replica.Load{Waiting: 2}},
 		{"no adapters", "vllm:num_requests_waiting 2\nvllm:lora_requests_info{max_lora=\"x\",running_lora_adapters=\" , \"} 1\n", "vllm", replica.Load{Waiting: 2, Adapters: &replica.Adapters{}}},
