@@ -316,15 +316,16 @@ func openModels(dataDir string, uris []string) (store *artifact.Store, done func
 func (n *node) modelsInUse() []string {
 	paths := n.platform.Models()
 	for _, st := range n.fleet.List() {
-		if st.Revision == nil || st.Revision.Model.Verbatim {
-			continue
-		}
-		m := st.Revision.Model
-		if m.URI != "" {
-			paths = append(paths, m.URI)
-		}
-		for _, a := range m.Adapters {
-			paths = append(paths, a.URI)
+		for r := st.Revision; r != nil; r = r.Before {
+			if r.Model.Verbatim {
+				continue
+			}
+			if r.Model.URI != "" {
+				paths = append(paths, r.Model.URI)
+			}
+			for _, a := range r.Model.Adapters {
+				paths = append(paths, a.URI)
+			}
 		}
 	}
 	return paths

@@ -133,3 +133,73 @@ func TestEditKeepsItsGPU(t *testing.T) {
 	})
 	waits()
 }
+
+// onPlain is a service of simulated engines that take arguments of the test's.
+func onPlain(least int, more string) string {
+	return fmt.Sprintf(`apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: chat}
+spec:
+  protocol: openAI
+  scaling: {minReplicas: %d, maxReplicas: 2}
+  engine:
+    local:
+      command: [roundhouse, simulate, engine, --port, "{{.Port}}", --model, chat%s]
+      readinessProbe: {httpGet: {path: /health, port: 8080}}
+`, least, more)
+}
+
+// TestRestartDuringAFailedRollout: while a new revision fails, the one before
+// goes on serving over any restart of up. Killed, up leaves its replicas, and
+// the next adopts them; ended, it takes them with it, and the next starts them
+// again. A revision that is ready at last takes over.
+func TestRestartDuringAFailedRollout(t *testing.T) {
+	t.Parallel()
+	for name, least := range map[string]int{"kept": 1, "asleep at times": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, dir := newNode(t), t.TempDir()
+			n.up()
+			ask := func(when string) {
+				t.Helper()
+				if a, err := try("POST", n.gateway+"/v1/completions", `{"model":"chat","prompt":"hello","max_tokens":4}`); err != nil || a.status != 200 {
+					t.Fatalf("%s: %v %v\n%s", when, a, err, n.run("describe", "chat").out)
+				}
+			}
+			failing := func() {
+				t.Helper()
+				eventually(t, "the new revision fails", func() (bool, string) {
+					out := n.run("describe", "chat").out
+					return strings.Contains(out, "the one before goes on serving"), out
+				})
+			}
+			n.do("apply", "-f", write(t, dir, "chat.yaml", onPlain(least, "")))
+			ask("good")
+			serving := n.pid("chat")
+			n.do("apply", "-f", write(t, dir, "chat.yaml", onPlain(least, ", --no-such-flag")))
+			failing()
+			ask("while the new one fails")
+
+			n.signal(syscall.SIGKILL)
+			n.up()
+			ask("after kill -9")
+			failing()
+			if !alive(serving) {
+				t.Error("the replica that served was not adopted")
+			}
+
+			n.signal(syscall.SIGINT)
+			n.up()
+			ask("after Ctrl-C")
+			failing()
+			ask("while it fails again")
+
+			n.do("apply", "--wait", "-f", write(t, dir, "chat.yaml", onPlain(least, ", --startup-delay, 100ms")))
+			ask("mended")
+			eventually(t, "only the mended one is left", func() (bool, string) {
+				s := n.service("default/chat")
+				return len(s.Replicas) == 1 && s.Replicas[0].Phase == "Ready", n.run("describe", "chat").out
+			})
+		})
+	}
+}

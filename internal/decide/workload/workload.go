@@ -42,7 +42,11 @@ type Revision struct {
 	// Disaggregation is the service's, else the runtime's.
 	Disaggregation service.Disaggregation `json:"disaggregation,omitempty"`
 	// Components in the order of service.Roles.
-	Components  []Component       `json:"components"`
+	Components []Component `json:"components"`
+	// Before is the revision that serves while no replica of this one has been
+	// ready yet; nil for none, and on a cluster, whose Deployments know it. It is
+	// no input of the hash.
+	Before      *Revision         `json:"before,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 }

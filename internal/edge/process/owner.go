@@ -43,6 +43,7 @@ func (o *owner) apply(r workload.Revision) {
 	r.Components = slices.Clone(r.Components) // the caller may change its own
 	o.revision = &r
 	adopted := map[service.Role]int{}
+	before := map[service.Role]int{}
 	for _, u := range o.units {
 		c := r.Component(u.role)
 		if u.view.Phase == replica.Draining {
@@ -55,19 +56,30 @@ func (o *owner) apply(r workload.Revision) {
 				u.settle(c, r.Model)
 			}
 			u.component.Store(c) // limits may differ
-		case u.held():
+		case !u.held():
+		case c != nil && o.isBefore(u):
+			before[u.role]++
+			u.settle(r.Before.Component(u.role), r.Before.Model)
+		default:
 			u.end()
 		}
 	}
 	for i := range r.Components {
 		role := r.Components[i].Role
 		if _, known := o.want[role]; !known {
-			o.want[role] = adopted[role]
+			o.want[role] = max(adopted[role], before[role])
 		}
 	}
 	maps.DeleteFunc(o.want, func(role service.Role, _ int) bool { return r.Component(role) == nil })
 	o.converge()
 	o.publish()
+}
+
+// isBefore reports whether a replica is of the revision before the present one.
+// The lock is held.
+func (o *owner) isBefore(u *unit) bool {
+	b := o.revision.Before
+	return b != nil && u.revision == b.Hash && b.Component(u.role) != nil
 }
 
 // scale sets a role's count.
@@ -125,10 +137,10 @@ func (o *owner) converge() {
 		}
 		byID[u.id] = u
 		roles[u.role] = append(roles[u.role], member{id: u.id, phase: u.view.Phase, created: u.view.Created,
-			current: u.revision == o.revision.Hash, waiting: u.waiting, gpus: len(u.view.GPUs)})
+			current: u.revision == o.revision.Hash, before: o.isBefore(u), waiting: u.waiting, gpus: len(u.view.GPUs)})
 	}
 	for role, members := range roles {
-		s := plan(o.want[role], members, o.victims[role], o.p.gpus.available(o.key))
+		s := plan(o.want[role], members, o.victims[role], o.p.gpus.available(o.key), o.needs(role))
 		for _, id := range slices.Concat(s.drain, s.yield) {
 			byID[id].end()
 		}
@@ -136,9 +148,26 @@ func (o *owner) converge() {
 			o.yields(members, byID, s.yield)
 		}
 		for range s.start {
-			o.start(o.revision.Component(role))
+			o.start(o.revision, role)
+		}
+		for range s.again {
+			o.start(o.revision.Before, role)
 		}
 	}
+}
+
+// needs are the accelerators that a replica of a role takes. The lock is held.
+func (o *owner) needs(role service.Role) needs {
+	gpus := func(r *workload.Revision) int {
+		if r == nil {
+			return -1
+		}
+		if c := r.Component(role); c != nil && c.Process != nil {
+			return c.Process.GPUs
+		}
+		return -1
+	}
+	return needs{current: max(0, gpus(o.revision)), before: gpus(o.revision.Before)}
 }
 
 // yields tells those that wait for accelerators who makes room for them. The
@@ -154,17 +183,17 @@ func (o *owner) yields(members []member, byID map[string]*unit, yield []string) 
 		"service", o.key.String(), "replicas", yield)
 }
 
-// start adds a replica of the present revision. The lock is held.
-func (o *owner) start(c *workload.Component) {
+// start adds a replica of r. The lock is held.
+func (o *owner) start(r *workload.Revision, role service.Role) {
 	select {
 	case <-o.p.closing:
 		return
 	default:
 	}
-	id := newID(o.key.Name, c.Role)
-	u := newUnit(o, replica.Replica{ID: id, Service: o.key, Role: c.Role, Revision: o.revision.Hash,
+	id := newID(o.key.Name, role)
+	u := newUnit(o, replica.Replica{ID: id, Service: o.key, Role: role, Revision: r.Hash,
 		Phase: replica.Pending, Created: o.p.cfg.Now()})
-	u.settle(c, o.revision.Model)
+	u.settle(r.Component(role), r.Model)
 	o.add(u)
 }
 

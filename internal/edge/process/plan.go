@@ -13,14 +13,22 @@ type member struct {
 	id      string
 	phase   replica.Phase
 	current bool // of the revision that is wanted
+	before  bool // of the revision that serves until that one does
 	waiting int  // accelerators it waits for and cannot have, 0 when none
 	gpus    int  // accelerators it holds
 	created time.Time
 }
 
+// needs are the accelerators that one replica of a role takes.
+type needs struct {
+	current int
+	before  int // of the revision before; negative where none is to be started
+}
+
 // steps are what takes a role nearer to what is wanted of it.
 type steps struct {
 	start int
+	again int // of the revision before
 	drain []string
 	yield []string // to drain although they serve, to make room for a current one
 }
@@ -31,12 +39,13 @@ type steps struct {
 // Members of the current revision come up beside older ones; an older one that
 // serves goes only when a current one has become ready in its place, or when
 // nothing else can give a waiting current one its accelerators (yielding).
-// Older ones that do not serve go at once. victims go first, then what does not
-// serve, then the youngest.
-func plan(want int, members []member, victims []string, free int) steps {
+// Older ones that do not serve go at once, except those of the revision before,
+// which come up as well while too few serve, on accelerators that current ones
+// do not need. victims go first, then what does not serve, then the youngest.
+func plan(want int, members []member, victims []string, free int, need needs) steps {
 	var s steps
 	var current, old, serving []member
-	ready := 0
+	ready, stay := 0, 0
 	for _, m := range members {
 		switch {
 		case m.phase == replica.Draining:
@@ -59,16 +68,36 @@ func plan(want int, members []member, victims []string, free int) steps {
 		}
 	}
 	byWorth(old, victims)
-	for i, m := range old {
-		if i >= want-ready || m.phase != replica.Ready {
+	for _, m := range old {
+		switch {
+		case stay < want-ready && m.phase == replica.Ready:
+			serving = append(serving, m)
+			stay++
+		case stay < want-ready && m.before && m.waiting == 0:
+			stay++ // it comes up
+		default:
 			s.drain, free = append(s.drain, m.id), free+m.gpus
-			continue
 		}
-		serving = append(serving, m)
 	}
 	s.start = max(0, want-len(current))
 	s.yield = yielding(current, serving, free)
+	if need.before >= 0 {
+		s.again = standIns(want-ready-stay, free-need.current*s.start, current, need)
+	}
 	return s
+}
+
+// standIns is how many of lacking replicas of the revision before can have
+// their accelerators without taking any from current ones.
+func standIns(lacking, free int, current []member, need needs) int {
+	for _, m := range current {
+		free -= max(0, need.current-m.gpus)
+	}
+	n := 0
+	for ; n < lacking && (need.before == 0 || free >= need.before); n++ {
+		free -= need.before
+	}
+	return n
 }
 
 // yielding chooses the older members to drain although they serve, so that a

@@ -16,7 +16,7 @@ func members(s string) []member {
 	var out []member
 	for i, f := range strings.Fields(s) {
 		rev, rest, _ := strings.Cut(f, ":")
-		m := member{id: string(rune('a' + i)), current: rev == "new", created: time.Unix(int64(i), 0)}
+		m := member{id: string(rune('a' + i)), current: rev == "new", before: rev == "before", created: time.Unix(int64(i), 0)}
 		if ph, n, ok := strings.Cut(rest, "!"); ok {
 			rest, m.waiting = ph, int(n[0]-'0')
 		}
@@ -70,9 +70,44 @@ func TestPlan(t *testing.T) {
 		{"the victim yields", 2, "old:Ready/1 old:Ready/1 new:Pending!1 new:Pending!1", "a", 0, 0, "", "a"},
 		{"back to the old", 1, "new:Ready old:Failed", "", 0, 0, "b", ""},
 	} {
-		s := plan(c.want, members(c.members), strings.Split(c.victims, ""), c.free)
+		s := plan(c.want, members(c.members), strings.Split(c.victims, ""), c.free, needs{before: -1})
 		if s.start != c.start || sorted(s.drain...) != sorted(strings.Split(c.drain, "")...) || sorted(s.yield...) != sorted(strings.Split(c.yield, "")...) {
 			t.Errorf("%s: start %d, drain %v, yield %v; want %d, %q, %q", c.name, s.start, s.drain, s.yield, c.start, c.drain, c.yield)
+		}
+	}
+}
+
+// TestPlanBringsBackTheRevisionBefore: until the present revision is ready, the
+// one before has as many replicas as are wanted, but takes no accelerator that
+// the present one needs.
+func TestPlanBringsBackTheRevisionBefore(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		want    int
+		members string
+		free    int
+		need    needs
+		start   int
+		again   int
+		drain   string
+	}{
+		{"after a restart", 2, "", 0, needs{}, 2, 2, ""},
+		{"it comes up", 1, "before:Starting new:Failed", 0, needs{}, 0, 0, ""},
+		{"it failed and is tried again", 1, "before:Failed new:Failed", 0, needs{}, 0, 0, ""},
+		{"one of two ended", 2, "before:Ready new:Failed new:Failed", 0, needs{}, 0, 1, ""},
+		{"the present one is ready", 1, "before:Starting new:Ready", 0, needs{}, 0, 0, "a"},
+		{"none is wanted", 0, "before:Ready new:Failed", 0, needs{}, 0, 0, "ab"},
+		{"one older still", 1, "old:Starting new:Failed", 0, needs{}, 0, 1, "a"},
+		{"accelerators for both", 1, "", 2, needs{1, 1}, 1, 1, ""},
+		{"accelerators for one", 1, "", 1, needs{1, 1}, 1, 0, ""},
+		{"the present one holds its own", 1, "new:Starting/1", 1, needs{1, 1}, 0, 1, ""},
+		{"the present one will want its own again", 1, "new:Failed", 1, needs{1, 1}, 0, 0, ""},
+		{"it waits in vain", 1, "before:Pending!1 new:Starting/1", 0, needs{1, 1}, 0, 0, "a"},
+		{"it needs fewer", 2, "new:Starting/2 new:Starting/2", 1, needs{2, 1}, 0, 1, ""},
+	} {
+		s := plan(c.want, members(c.members), nil, c.free, c.need)
+		if s.start != c.start || s.again != c.again || sorted(s.drain...) != sorted(strings.Split(c.drain, "")...) || len(s.yield) > 0 {
+			t.Errorf("%s: %+v; want start %d, again %d, drain %q", c.name, s, c.start, c.again, c.drain)
 		}
 	}
 }
@@ -95,7 +130,7 @@ func TestPlanConverges(t *testing.T) {
 		}
 		for step := 0; ; step++ {
 			serving := ready(ms)
-			s := plan(want, ms, nil, 0)
+			s := plan(want, ms, nil, 0, needs{before: -1})
 			start, drain := s.start, s.drain
 			if start == 0 && len(drain) == 0 && allReady(ms) {
 				break
@@ -150,7 +185,7 @@ func (w *world) add(m member) {
 
 // plan does what the plan says.
 func (w *world) plan() (yielded bool) {
-	s := plan(w.want, w.members, nil, w.free)
+	s := plan(w.want, w.members, nil, w.free, needs{before: -1})
 	for i := range w.members {
 		if m := &w.members[i]; slices.Contains(s.drain, m.id) || slices.Contains(s.yield, m.id) {
 			m.phase, m.waiting = replica.Draining, 0

@@ -115,8 +115,8 @@ func (p *Platform) Host(ctx context.Context, ask ...selection.Check) (selection.
 }
 
 // Apply makes r its service's revision. A replica held from an earlier owner
-// that is of r is adopted, and counts: its role's count is as many as were
-// adopted; one of another revision is ended.
+// that is of r, or of the revision before it, is adopted, and counts: its role's
+// count is as many as were adopted; one of another revision is ended.
 func (p *Platform) Apply(_ context.Context, r workload.Revision) error {
 	if r.Service.Name == "" || r.Hash == "" {
 		return errors.New("process: apply: the revision has no service or no hash")

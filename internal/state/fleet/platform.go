@@ -22,7 +22,9 @@ type Platform interface {
 	// and never writes a count: a role new to the platform has count 0, a
 	// known one keeps its count, and replicas of an older revision are
 	// replaced (new ones ready first, where resources allow). Applying the
-	// same revision again changes nothing. Roles that r no longer has go.
+	// same revision again changes nothing. Roles that r no longer has go. While
+	// none of r has become ready, replicas of r.Before are started again where
+	// they ended, a returning owner's too.
 	Apply(ctx context.Context, r workload.Revision) error
 	// Scale sets the wanted count of one role. When replicas must go, victims
 	// go first. It returns when the change is under way, not when it is done.

@@ -117,6 +117,9 @@ func (f *Fleet) converge(ctx context.Context, w *work) (time.Duration, error) {
 			return 0, err
 		}
 	}
+	if err := f.settle(ctx, w); err != nil {
+		return 0, err
+	}
 	if err := f.prove(w); err != nil {
 		return 0, fmt.Errorf("store that %s has been ready: %w", w.key, err)
 	}
@@ -243,11 +246,21 @@ func (f *Fleet) limits(w *work, role service.Role) service.Limits {
 	return w.record.Revision.Component(role).Limits
 }
 
-// alive are the replicas of a role that count against its number.
+// alive are the replicas of a role that count against its number: those of the
+// revision, else those of the one before, which serve until there are any.
 func (f *Fleet) alive(w *work, role service.Role) []autoscale.Replica {
+	rev := &w.record.Revision
+	out := f.aliveOf(w, role, rev.Hash)
+	if len(out) == 0 && rev.Before != nil {
+		out = f.aliveOf(w, role, rev.Before.Hash)
+	}
+	return out
+}
+
+func (f *Fleet) aliveOf(w *work, role service.Role, hash string) []autoscale.Replica {
 	var out []autoscale.Replica
 	for _, r := range w.replicas {
-		if r.Role != role || !r.Alive() || r.Revision != w.record.Revision.Hash {
+		if r.Role != role || !r.Alive() || r.Revision != hash {
 			continue
 		}
 		out = append(out, autoscale.Replica{ID: r.ID, Ready: r.Phase == replica.Ready, ReadyAt: r.ReadyAt,

@@ -44,6 +44,7 @@ func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
 	if f.cfg.Cluster && w.record != nil && w.record.Revision.Hash == next.Revision.Hash {
 		next.Revision = w.record.Revision.Scaled(next.Revision) // pods stay as they are
 	}
+	next.Revision.Before = f.before(ctx, w, next.Revision.Hash)
 	if w.record != nil && w.record.Revision.Hash == next.Revision.Hash && w.record.Selection == next.Selection {
 		// The same to run: only counts may differ, which live in the limits, and
 		// the names that replicas know adapters by.

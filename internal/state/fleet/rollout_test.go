@@ -76,3 +76,54 @@ func TestTooFew(t *testing.T) {
 		}
 	}
 }
+
+// TestRevisionBeforeIsOnRecord: the revision that served stays on record until
+// its successor is ready, over edits that fail too and over a restart.
+func TestRevisionBeforeIsOnRecord(t *testing.T) {
+	r := newRig(t)
+	before := func() string {
+		if b := r.store.records[key("a")].Revision.Before; b != nil {
+			return b.Hash
+		}
+		return ""
+	}
+	replicas := func(ready ...string) {
+		var rs []replica.Replica
+		for _, hash := range ready {
+			rs = append(rs, replica.Replica{ID: hash, Service: key("a"), Role: service.RoleEngine, Revision: hash, Phase: replica.Ready})
+		}
+		r.platform.replicas[key("a")] = rs
+	}
+	edit := func(env string) (hash string) {
+		r.apply(serviceYAML("a", "scaling: {minReplicas: 1}, engine: {containers: [{name: e, env: [{name: E, value: "+env+"}]}]}"))
+		r.reconcile("a")
+		return r.platform.revisions[key("a")].Hash
+	}
+	edit("never")
+	good := edit("good")
+	if got := before(); got != "" {
+		t.Errorf("one that never served stands in: %s", got)
+	}
+	replicas(good)
+	edit("broken")
+	edit("worse")
+	if got := before(); got != good {
+		t.Errorf("while it fails: %q, want %q", got, good)
+	}
+	r.restart()
+	r.reconcile("a")
+	if b := r.platform.revisions[key("a")].Before; b == nil || b.Hash != good || b.Before != nil {
+		t.Errorf("the platform got %+v", b)
+	}
+	mended := edit("mended")
+	replicas(good, mended)
+	r.reconcile("a")
+	if b := r.platform.revisions[key("a")].Before; b != nil || before() != "" {
+		t.Errorf("kept although the new one is ready: %q", before())
+	}
+	replicas(mended)
+	edit("broken")
+	if edit("mended"); before() != "" {
+		t.Errorf("a revision stands in for itself")
+	}
+}

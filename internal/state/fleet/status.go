@@ -66,6 +66,9 @@ func (f *Fleet) view(w *work) View {
 		v.Reason, v.Cause = bad.Reason, bad.Message
 		wait := bad.Restart.Sub(f.cfg.Now())
 		v.Blocked = bad.Reason == replica.ReasonProgramMissing || bad.Phase == replica.Failed && (wait > patience || bad.FailedStarts >= hopeless)
+		if returning(w) {
+			v.Blocked = false
+		}
 		if v.Blocked && bad.Phase == replica.Failed {
 			v.RetryAfter = max(wait, time.Second)
 		}
