@@ -1,11 +1,12 @@
 package main
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // TestExplainTellsNoSecrets: neither a password nor a signature of a URI is in
@@ -23,12 +24,7 @@ spec:
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := "http://" + l.Addr().String()
-	_ = l.Close()
+	nobody := "http://" + loopback.Reserve(t)
 	for _, args := range [][]string{{}, {"--all"}, {"-o", "json"}} {
 		out, err := runHere(t, append([]string{"explain", file, "--server", nobody}, args...)...)
 		if err != nil {

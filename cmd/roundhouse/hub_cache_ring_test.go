@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // TestHubCacheRing runs two nodes of a ring from the command line, one of which
@@ -32,13 +32,8 @@ func TestHubCacheRing(t *testing.T) {
 	}
 	var urls, dirs []string
 	for range 2 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		urls = append(urls, "http://"+l.Addr().String())
+		urls = append(urls, "http://"+loopback.Reserve(t))
 		dirs = append(dirs, t.TempDir())
-		l.Close()
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

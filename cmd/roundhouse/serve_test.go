@@ -16,25 +16,25 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 	"roundhouse.dev/roundhouse/internal/edge/modelserver"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 const serveModels = "../../examples/quickstart/models"
 
-// servePort is a port that was free a moment ago.
+// servePort is a port that `serve` alone gets.
 func servePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	_, port, err := net.SplitHostPort(loopback.Reserve(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	return port
 }
 
 // askServe asks until the server answers at all, and returns the answer.
 func askServe(t *testing.T, url, body string) string {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		response, err := http.Post(url, "application/json", strings.NewReader(body))
 		if err == nil {
 			text, err := io.ReadAll(response.Body)

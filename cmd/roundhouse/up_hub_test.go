@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,6 +8,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 func TestHubChoice(t *testing.T) {
@@ -36,22 +36,16 @@ func TestHubChoice(t *testing.T) {
 // use is not.
 func TestListenHub(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "endpoint")
-	first, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := rememberEndpoint(file, "http://"+first.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Close(); err != nil {
+	first := loopback.Reserve(t)
+	if err := rememberEndpoint(file, "http://"+first); err != nil {
 		t.Fatal(err)
 	}
 	again, err := listenHub(defaultHubAddress, file)
-	if err != nil || again.Addr().String() != first.Addr().String() {
+	if err != nil || again.Addr().String() != first {
 		t.Fatal(again.Addr(), err)
 	}
 	other, err := listenHub(defaultHubAddress, file)
-	if err != nil || other.Addr().String() == first.Addr().String() {
+	if err != nil || other.Addr().String() == first {
 		t.Error(other.Addr(), err)
 	}
 	_, _ = again.Close(), other.Close()

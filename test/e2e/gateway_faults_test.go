@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // server is a server written in the test: serve gets every connection, and
@@ -67,17 +69,6 @@ func counting(t *testing.T) (address string, asked *atomic.Int64) {
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 		}
 	}), asked
-}
-
-// refusing is an address that refuses connections.
-func refusing(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 // simulated starts an engine that asks for no more than a port.
@@ -225,7 +216,7 @@ func TestFailuresBeforeTheAnswer(t *testing.T) {
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Ty")
 		}
 	})
-	n, _ := front(t, good, refusing(t), closes)
+	n, _ := front(t, good, loopback.Reserve(t), closes)
 	for range 30 {
 		if a := n.post("/v1/completions", shortAsk); a.status != 200 {
 			t.Errorf("not answered: %s", a)
@@ -282,7 +273,7 @@ func TestHalfAPoolIsGone(t *testing.T) {
 	t.Parallel()
 	a, gotA := counting(t)
 	b, gotB := counting(t)
-	n, _ := front(t, refusing(t), a, refusing(t), b)
+	n, _ := front(t, loopback.Reserve(t), a, loopback.Reserve(t), b)
 	answered, stop := n.load(4, func(int) (answer, error) { return try("POST", n.gateway+"/v1/completions", fresh(64)) }, ok)
 	n.reach(answered, 200)
 	if bad := stop(); len(bad) > 0 {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // fickle is a server that answers every completion with a status at once, or
@@ -82,13 +84,7 @@ func TestFailingEngineLosesItsTraffic(t *testing.T) {
 // TestPoolOfDeadServers: a pool whose only server refuses connections is not
 // ready, says why, and is ready when it is there again.
 func TestPoolOfDeadServers(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close()
-	n, _ := front(t, address)
+	n, _ := front(t, loopback.Reserve(t))
 	if a := n.send("POST", strings.TrimSuffix(n.admin, "/metrics")+"/api/v1/explain/request", "{}"); a.status != 404 || !strings.Contains(a.String(), "no admin API here") {
 		t.Errorf("the gateway alone was asked to explain: %s", a)
 	}
@@ -105,7 +101,7 @@ func TestPoolOfDeadServers(t *testing.T) {
 func TestDeadPoolIsNotReady(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
-	address := refusing(t)
+	address := loopback.Reserve(t)
 	n.do("apply", "-f", write(t, t.TempDir(), "pool.yaml", `apiVersion: roundhouse.dev/v1alpha1
 kind: Pool
 metadata: {name: gone}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // apart is a service whose engine computes prompts for its decoder.
@@ -174,7 +176,7 @@ metadata: {name: chat}
 spec: {targets: [{pool: decoders}]}
 `)
 	}
-	lead(refusing(t))
+	lead(loopback.Reserve(t))
 	n := startNode(t)
 	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "chat.yaml", apart+`  router:
     local:

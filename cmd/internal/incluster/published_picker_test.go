@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // published runs the Inference Extension's own endpoint picker for a pool, with
@@ -34,13 +35,12 @@ func (r *rig) published(pool string) (port int) {
 	}
 	ports := make([]string, 3)
 	for i := range ports { // it takes no port 0
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if _, ports[i], err = net.SplitHostPort(loopback.Reserve(r.t)); err == nil {
+			port, err = strconv.Atoi(ports[i])
+		}
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		port = l.Addr().(*net.TCPAddr).Port
-		ports[i] = strconv.Itoa(port)
-		defer func() { _ = l.Close() }()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, program, "--kubeconfig="+r.path("kubeconfig"), "--pool-name="+pool, "--pool-namespace="+r.ns, "--grpc-port="+ports[2],

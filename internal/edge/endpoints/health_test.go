@@ -1,7 +1,6 @@
 package endpoints
 
 import (
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // TestServersAreAskedWhetherTheyAreWell: on the engine's path or the stated one;
@@ -33,12 +33,7 @@ func TestServersAreAskedWhetherTheyAreWell(t *testing.T) {
 	}))
 	defer srv.Close()
 	address := strings.TrimPrefix(srv.URL, "http://")
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone := closed.Addr().String()
-	_ = closed.Close()
+	gone := loopback.Reserve(t)
 
 	p := &routing.Pool{Meta: service.Meta{Key: service.ParseKey("a/p")}, Protocol: service.ProtocolOpenAI,
 		Health: routing.HealthCheck{Interval: 10 * time.Millisecond, FailureThreshold: 2}}

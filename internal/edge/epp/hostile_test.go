@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "roundhouse.dev/roundhouse/api/extproc"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 func headersSaying(m *pb.HeaderMutation) *pb.ProcessingResponse {
@@ -181,8 +182,6 @@ func TestUnreachable(t *testing.T) {
 		return l.Addr().String()
 	}
 	closed := listen(nil)
-	gone, _ := net.Listen("tcp", "127.0.0.1:0")
-	_ = gone.Close()
 	plain := picker(t, func(s stream) error { return s.rest() })
 	at := func(addresses ...string) *Target {
 		return &Target{Name: "prod/epp:9002", Authority: "epp.prod.svc:9002", Plain: true, Addresses: addresses}
@@ -201,7 +200,7 @@ func TestUnreachable(t *testing.T) {
 		want   Reason
 		text   string
 	}{
-		"refused":         {at(gone.Addr().String()), Unreachable, "refused"},
+		"refused":         {at(loopback.Reserve(t)), Unreachable, "refused"},
 		"says nothing":    {at(closed), Unreachable, ""},
 		"hangs up":        {at(listen(func(c net.Conn) { _ = c.Close() })), Unreachable, ""},
 		"HTTP/1":          {at(listen(func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) })), Unreachable, ""},
@@ -259,7 +258,7 @@ func serveOne(t *testing.T, address, to string, options ...grpc.ServerOption) (a
 // TestOneOfSeveral: a picker that goes is replaced by the next, over a new
 // connection, without a failure; one that is back is asked again.
 func TestOneOfSeveral(t *testing.T) {
-	first, stop := serveOne(t, "127.0.0.1:0", "10.0.0.1:1")
+	first, stop := serveOne(t, loopback.Reserve(t), "10.0.0.1:1")
 	second, stop2 := serveOne(t, "127.0.0.1:0", "10.0.0.2:2")
 	target := &Target{Name: "prod/epp:9002", Authority: "epp.prod.svc:9002", Plain: true, Addresses: []string{first, second}}
 	k := client(t, target, nil)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // hijack answers with raw bytes and closes the connection.
@@ -31,17 +31,6 @@ func hijack(raw string) http.HandlerFunc {
 		_, _ = io.WriteString(c, raw)
 		_ = c.Close()
 	}
-}
-
-// closedPort is an address nobody listens on.
-func closedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = l.Close()
-	return l.Addr().String()
 }
 
 func TestRetriesBeforeFirstByte(t *testing.T) {
@@ -122,7 +111,7 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 	})
 	t.Run("refused connections wait for a replica that works", func(t *testing.T) {
 		r := newRig(t, nil)
-		dead := closedPort(t)
+		dead := loopback.Reserve(t)
 		r.d.SetPool(pool("iris", dead))
 		got := make(chan answer, 1)
 		go func() { got <- r.send("POST", "/v2/models/iris/infer", "{}") }()
@@ -357,7 +346,7 @@ func TestMixedLoad(t *testing.T) {
 			echo(w, req)
 		}))
 	}
-	addresses = append(addresses, closedPort(t))
+	addresses = append(addresses, loopback.Reserve(t))
 	names := []string{"iris", "digits", "chat"}
 	for _, name := range names {
 		r.d.SetPool(pool(name))

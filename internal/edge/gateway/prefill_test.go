@@ -14,6 +14,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // apart is a service whose prompts one replica computes for another.
@@ -155,7 +156,7 @@ func TestPrefillFails(t *testing.T) {
 				d.Breaker.LostRest, d.Breaker.MaxLostRest = time.Hour, time.Hour
 			})
 			var asked atomic.Int32
-			prefill := closedPort(t)
+			prefill := loopback.Reserve(t)
 			if c.h != nil {
 				prefill = replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
 					_, _ = io.Copy(io.Discard, req.Body)

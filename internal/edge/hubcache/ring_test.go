@@ -22,6 +22,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/ring"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/peers"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 const ringSecret = "a secret of all the nodes in tests"
@@ -63,9 +64,7 @@ func newRingRig(t testing.TB, n int, edit func(*Config), others ...string) *ring
 	rr := &ringRig{t: t, hub: hubtest.New(), logs: &safeBuffer{}}
 	t.Cleanup(rr.hub.Close)
 	for range n {
-		l := mustListen()
-		rr.names = append(rr.names, "http://"+l.Addr().String())
-		_ = l.Close() // each is opened again by its node
+		rr.names = append(rr.names, "http://"+loopback.Reserve(t))
 	}
 	for i := range n {
 		cfg := DefaultConfig()

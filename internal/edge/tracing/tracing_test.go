@@ -25,6 +25,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // receiver is a collector: OpenTelemetry's own service over gRPC, and its
@@ -284,13 +286,8 @@ func TestRetry(t *testing.T) {
 // TestUnreachable: a collector that is away fills a queue and no more, and
 // holds nobody up.
 func TestUnreachable(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	c := DefaultConfig()
-	c.Endpoint, c.Batch.MaxQueue, c.Batch.MaxSize = l.Addr().String(), 10, 5
-	_ = l.Close() // nobody is there
+	c.Endpoint, c.Batch.MaxQueue, c.Batch.MaxSize = loopback.Reserve(t), 10, 5 // nobody is there
 	p, shutdown, err := New(t.Context(), c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

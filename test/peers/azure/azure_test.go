@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // key is of Azurite's one account.
@@ -33,13 +34,12 @@ func start(t *testing.T) string {
 	if program == "" {
 		t.Fatal("ROUNDHOUSE_AZURITE is not set: `make test-peers` installs Azurite and sets it")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address := loopback.Reserve(t)
+	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
-	cmd := exec.Command(program, "--blobHost", "127.0.0.1", "--blobPort", fmt.Sprint(port), "--location", t.TempDir(), "--silent", "--disableTelemetry")
+	cmd := exec.Command(program, "--blobHost", "127.0.0.1", "--blobPort", port, "--location", t.TempDir(), "--silent", "--disableTelemetry")
 	var logs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &logs, &logs
 	if err := cmd.Start(); err != nil {
@@ -49,7 +49,7 @@ func start(t *testing.T) string {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	endpoint := fmt.Sprintf("http://127.0.0.1:%d/devstoreaccount1", port)
+	endpoint := "http://" + address + "/devstoreaccount1"
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if resp, err := http.Get(endpoint); err == nil {
 			_ = resp.Body.Close()

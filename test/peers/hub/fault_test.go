@@ -4,7 +4,6 @@ package hub
 
 import (
 	"encoding/json"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // TestWrong: what the storage sends wrong, clients do not take for the file; and
@@ -124,14 +124,7 @@ func TestKilled(t *testing.T) {
 }
 
 func killed(t *testing.T, binary, which string, env []string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address, dir := l.Addr().String(), t.TempDir()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address, dir := loopback.Reserve(t), t.TempDir()
 	r := &rig{hub: hubtest.New(), url: "http://" + address}
 	t.Cleanup(r.hub.Close)
 	files, _ := example(r, "models", "org/model", "main")

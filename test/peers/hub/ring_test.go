@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/decide/ring"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // program builds the program, of which the nodes are processes.
@@ -41,12 +41,7 @@ func nodes(t *testing.T, program, upstream string, n int) (urls []string, cmds [
 		t.Fatal(err)
 	}
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		urls = append(urls, "http://"+l.Addr().String())
-		l.Close()
+		urls = append(urls, "http://"+loopback.Reserve(t))
 	}
 	for _, url := range urls {
 		cmd := exec.CommandContext(t.Context(), program, "hub-cache", "--listen", strings.TrimPrefix(url, "http://"), "--dir", t.TempDir(), "--upstream", upstream,

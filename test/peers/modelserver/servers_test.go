@@ -5,7 +5,6 @@ package modelserver
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -19,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // The variables that name the Pythons: one with the clients, one with MLServer,
@@ -134,7 +135,7 @@ func startMLServer(t *testing.T, folder string, env ...string) *server {
 // variables, and waits until it is ready. The test's end stops it.
 func start(t *testing.T, name string, env []string, program string, args ...string) *server {
 	t.Helper()
-	ports := freePorts(t, 3)
+	ports := []string{loopback.Reserve(t), loopback.Reserve(t), loopback.Reserve(t)}
 	s := &server{name: name, http: ports[0], grpc: ports[1], cmd: exec.Command(program, args...), done: make(chan struct{})}
 	s.cmd.Dir = t.TempDir()
 	s.cmd.Env = append(os.Environ(), "MLSERVER_HOST=127.0.0.1", "MLSERVER_HTTP_PORT="+port(ports[0]),
@@ -207,29 +208,6 @@ func (s *server) stop(t *testing.T) {
 		said := s.logs.Bytes()
 		t.Logf("%s said:\n%s", s.name, said[max(0, len(said)-4<<10):])
 	}
-}
-
-// freePorts finds addresses of the loopback that nobody listens on.
-func freePorts(t *testing.T, n int) []string {
-	t.Helper()
-	var addresses []string
-	var listeners []net.Listener
-	var errs []error
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listeners = append(listeners, l)
-		addresses = append(addresses, l.Addr().String())
-	}
-	for _, l := range listeners {
-		errs = append(errs, l.Close())
-	}
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-	return addresses
 }
 
 func port(address string) string {

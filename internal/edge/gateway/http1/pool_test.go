@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -169,14 +171,10 @@ func TestStaleConnection(t *testing.T) {
 }
 
 func TestUnsent(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = l.Close()
-	bad := post(l.Addr().String(), "x")
+	gone := loopback.Reserve(t)
+	bad := post(gone, "x")
 	bad.Target = "/x y"
-	for _, q := range []*Request{post(l.Addr().String(), "x"), bad} {
+	for _, q := range []*Request{post(gone, "x"), bad} {
 		var failed *Error
 		if _, err := client(t).Do(t.Context(), q); !errors.As(err, &failed) || !failed.Unsent {
 			t.Errorf("%v", err)
@@ -184,7 +182,7 @@ func TestUnsent(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := client(t).Do(ctx, post(l.Addr().String(), "x")); !errors.Is(err, context.Canceled) {
+	if _, err := client(t).Do(ctx, post(gone, "x")); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled before: %v", err)
 	}
 }

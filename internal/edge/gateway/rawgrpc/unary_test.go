@@ -3,7 +3,6 @@ package rawgrpc
 import (
 	"bytes"
 	"context"
-	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,6 +20,7 @@ import (
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 func (r *rig) dial(c credentials.TransportCredentials) *grpc.ClientConn {
@@ -314,12 +314,7 @@ func TestHost(t *testing.T) {
 // TestRetry: a call goes on elsewhere when its replica is not there, or ends
 // before it answers.
 func TestRetry(t *testing.T) {
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone := closed.Addr().String()
-	_ = closed.Close()
+	gone := loopback.Reserve(t)
 	t.Run("unsent", func(t *testing.T) {
 		r := newRig(t, nil)
 		f := startFake(t, nil)

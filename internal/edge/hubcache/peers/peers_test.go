@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 const secret = "a secret of all the nodes"
@@ -232,12 +234,7 @@ func FuzzCheck(f *testing.F) {
 
 // TestBack: a node that failed is left alone, tried, and asked again.
 func TestBack(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := "http://" + l.Addr().String()
-	l.Close()
+	name := "http://" + loopback.Reserve(t)
 	states := make(chan State, 100)
 	cfg := config("http://self", name)
 	cfg.Changed = func(st State) { states <- st }
@@ -252,7 +249,7 @@ func TestBack(t *testing.T) {
 	key := "k"
 	for ; len(g.Owners(key)) == 0; key += "k" {
 	}
-	_, err = g.Get(t.Context(), name, Question{Hash: "h", Size: 5, To: 5})
+	_, err := g.Get(t.Context(), name, Question{Hash: "h", Size: 5, To: 5})
 	if !errors.Is(err, ErrDead) {
 		t.Fatal(err)
 	}
@@ -268,7 +265,7 @@ func TestBack(t *testing.T) {
 				if st.Nodes[0].Asked == asked {
 					return st
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("nothing changes")
 			}
 		}
@@ -276,7 +273,8 @@ func TestBack(t *testing.T) {
 	if st := wait(false); st.Nodes[0].Why == "" || st.Self != "http://self" {
 		t.Errorf("%+v", st)
 	}
-	if l, err = net.Listen("tcp", strings.TrimPrefix(name, "http://")); err != nil {
+	l, err := net.Listen("tcp", strings.TrimPrefix(name, "http://"))
+	if err != nil {
 		t.Fatal(err)
 	}
 	server := group(t, config(name, name))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,6 +30,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // server is the one of this test binary; nil where its programs are missing.
@@ -58,24 +60,45 @@ func Run(m *testing.M) (code int) {
 			return m.Run()
 		}
 	}
-	env := &envtest.Environment{BinaryAssetsDirectory: dir}
-	plane := &env.ControlPlane
-	plane.Etcd = &envtest.Etcd{}
-	plane.Etcd.Configure().Set("unsafe-no-fsync", "true")
-	cfg, err := env.Start()
+	env, stop, err := Start(dir)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "the API server does not start:", err)
 		return 1
 	}
 	defer func() {
-		if err := env.Stop(); err != nil {
+		if err := stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "the API server does not stop:", err)
 			code = 1
 		}
 	}()
-	cfg.QPS, cfg.Burst = -1, 0
-	server = cfg
+	server = env.Config
+	server.QPS, server.Burst = -1, 0
 	return m.Run()
+}
+
+// Start runs the API server and the etcd of a folder, on ports that nobody else
+// is given, until stop. They may be slow: the machine may be busy.
+func Start(dir string) (env *envtest.Environment, stop func() error, err error) {
+	env = &envtest.Environment{BinaryAssetsDirectory: dir, ControlPlaneStartTimeout: 2 * time.Minute, ControlPlaneStopTimeout: 2 * time.Minute}
+	var held [3]string // of etcd's clients and peers, and of the API server
+	for i := range held {
+		address, release, err := loopback.Hold()
+		if err != nil {
+			return nil, nil, err
+		}
+		defer release() // not before the program has taken it
+		held[i] = address
+	}
+	etcd, api := &envtest.Etcd{URL: &url.URL{Scheme: "http", Host: held[0]}}, &envtest.APIServer{}
+	etcd.Configure().Set("unsafe-no-fsync", "true").Set("listen-peer-urls", "http://"+held[1])
+	if api.SecureServing.Address, api.SecureServing.Port, err = net.SplitHostPort(held[2]); err != nil {
+		return nil, nil, err
+	}
+	env.ControlPlane.Etcd, env.ControlPlane.APIServer = etcd, api
+	if _, err := env.Start(); err != nil {
+		return nil, nil, errors.Join(err, env.Stop())
+	}
+	return env, env.Stop, nil
 }
 
 // programs is bin/k8s of the module that the test is of.

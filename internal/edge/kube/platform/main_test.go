@@ -18,10 +18,10 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
 )
 
@@ -43,13 +43,13 @@ func run(m *testing.M) int {
 		return m.Run()
 	}
 	dir, _ := filepath.Abs(binaries)
-	env := &envtest.Environment{BinaryAssetsDirectory: dir}
-	cfg, err := env.Start()
+	env, stop, err := kubetest.Start(dir)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "the API server does not start:", err)
 		return 1
 	}
-	defer func() { _ = env.Stop() }()
+	defer func() { _ = stop() }()
+	cfg := env.Config
 	cfg.QPS = -1
 	server = cfg
 	end, err := startControllers(dir, env.KubeConfig)
