@@ -21,9 +21,11 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
+	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/edge/process"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -37,6 +39,7 @@ type node struct {
 	fleet    *fleet.Fleet
 	traffic  *front.Traffic
 	server   *front.Server
+	inner    *gateway.Gateway // for routers, in front of the other roles of their services
 	admin    *admin.Server
 	store    *artifact.Store
 }
@@ -66,7 +69,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: executable(), Fetcher: fetcher{n.store}, Fingerprint: n.fingerprint,
-		Drain: n.traffic.Drain, Env: cfg.hub.environment(), Logger: cfg.log})
+		Drain: n.traffic.Drain, Forward: n.forward, Env: cfg.hub.environment(), Logger: cfg.log})
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +79,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	demands.fleet = n.fleet
+	n.traffic.PoolRoles()
 	n.traffic.OnLost(n.platform.Suspect)
 	n.traffic.Attach(n.fleet)
 	return n, n.servers()
@@ -90,6 +94,12 @@ func (n *node) servers() error {
 	if err != nil {
 		return err
 	}
+	cfg := gateway.DefaultConfig()
+	cfg.Version, cfg.DrainTimeout, cfg.Heard = version, time.Second, n.traffic.Heard
+	// What it counts stays unread: each request is counted where it came in.
+	if n.inner, err = gateway.New(cfg, n.traffic.Dispatcher, n.log, prometheus.NewRegistry()); err != nil {
+		return err
+	}
 	token, err := n.cfg.dir.Token()
 	if err != nil {
 		return err
@@ -99,6 +109,13 @@ func (n *node) servers() error {
 		Endpoints:      n.traffic.Dispatcher.Endpoints,
 		Metrics:        promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), Log: n.log})
 	return err
+}
+
+// forward has the requests at a role's address go to its replicas.
+func (n *node) forward(ctx context.Context, ref workload.Ref, l net.Listener) {
+	if err := n.inner.ServeTo(ctx, l, front.RolePool(ref.Service, ref.Role)); err != nil && ctx.Err() == nil {
+		n.log.Error("a role's address does not answer any more", "role", ref.String(), "error", err)
+	}
 }
 
 // close ends the replicas, or with keep leaves them to the next owner.

@@ -36,16 +36,22 @@ type part struct {
 	PID               int
 }
 
+// replicas are a service's, of all roles.
+func (n *node) replicas(service string) []part {
+	n.t.Helper()
+	raw := n.get(n.admin+"/api/v1/services/default/"+service, "Authorization", "Bearer "+n.token())
+	var all struct{ Replicas []part }
+	if err := json.Unmarshal([]byte(raw.body), &all); err != nil {
+		n.t.Fatalf("%v in %s", err, raw)
+	}
+	return all.Replicas
+}
+
 // part waits until the service's one replica of a role is ready.
 func (n *node) part(service, role string, not int) (found part) {
 	n.t.Helper()
 	eventually(n.t, service+" has a ready "+role, func() (bool, string) {
-		raw := n.get(n.admin+"/api/v1/services/default/"+service, "Authorization", "Bearer "+n.token())
-		var all struct{ Replicas []part }
-		if err := json.Unmarshal([]byte(raw.body), &all); err != nil {
-			n.t.Fatalf("%v in %s", err, raw)
-		}
-		for _, p := range all.Replicas {
+		for _, p := range n.replicas(service) {
 			if p.Role == role && p.Phase == "Ready" && p.PID != not {
 				found = p
 				return true, ""

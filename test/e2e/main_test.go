@@ -19,6 +19,9 @@ import (
 var binary, root string
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == "router" {
+		runRouter(os.Args[2], os.Args[3])
+	}
 	flag.Parse()
 	code, err := runWithBinary(m)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/orca"
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -37,8 +38,9 @@ func newScraping(d *dispatch.Dispatcher, log *slog.Logger) (*scraping, error) {
 func (s *scraping) pool(f *dispatch.Pool, m routing.Metrics) {
 	var targets []scrape.Target
 	parts := append(slices.Clone(f.Members), *f)
+	roles := strings.Contains(f.Key.Name, "/") // RolePool
 	for i := range parts {
-		if !f.Shared && f.Protocol != service.ProtocolOpenAI {
+		if (!f.Shared || roles) && f.Protocol != service.ProtocolOpenAI {
 			continue
 		}
 		for _, r := range parts[i].Replicas {

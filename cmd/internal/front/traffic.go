@@ -36,6 +36,7 @@ type Traffic struct {
 	// scraping reads the endpoints' metrics; nil: nobody does.
 	scraping *scraping
 	public   bool // no internal address of a pool is used
+	roles    bool // the roles that a router calls are pools, too
 	// external says which endpoint picker is asked about a pool's requests; nil:
 	// none.
 	external func(*routing.Pool) dispatch.External
@@ -53,6 +54,7 @@ type Traffic struct {
 		ill      map[service.Key]map[string]string // why those are not well, of them
 		lost     map[service.Key]string            // what is wrong with looking them up
 		pods     map[service.Key][]replica.Replica
+		roles    map[service.Key][]service.Role // that are pools of their own
 	}
 }
 
@@ -111,6 +113,43 @@ func (t *Traffic) PickerChanged(pool service.Key) {
 	t.shared(func(k service.Key) bool { return k == pool })
 }
 
+// PoolRoles makes each role that a router calls a pool of its own, RolePool, so
+// that the router's requests are picked for and counted as others are. Call it
+// before anything runs.
+func (t *Traffic) PoolRoles() { t.roles = true }
+
+// RolePool is the pool of the replicas of a service's role. No object can have
+// its name.
+func RolePool(k service.Key, role service.Role) routing.Ref {
+	return routing.PoolRef(service.Key{Namespace: k.Namespace, Name: k.Name + "/" + string(role)})
+}
+
+// poolRoles publishes the pools of the roles that a service's router calls, and
+// removes those of others; t.mu is held.
+func (t *Traffic) poolRoles(v *fleet.View) {
+	var roles []service.Role
+	if t.roles && v.Role == service.RoleRouter {
+		roles = v.Needs
+	}
+	for _, role := range t.mu.roles[v.Key] {
+		if !slices.Contains(roles, role) {
+			t.Remove(RolePool(v.Key, role))
+		}
+	}
+	if t.mu.roles[v.Key] = roles; len(roles) == 0 {
+		delete(t.mu.roles, v.Key)
+	}
+	for _, role := range roles {
+		f := dispatch.Pool{Key: RolePool(v.Key, role).Key, Shared: true, Restarted: true, Protocol: v.Protocol, Created: v.Service.Created}
+		for _, r := range v.Replicas {
+			if r.Role == role {
+				f.Replicas = append(f.Replicas, r)
+			}
+		}
+		t.SetPool(f)
+	}
+}
+
 func (t *Traffic) refuses(a netip.Addr) string {
 	if t.public && network.Internal(a) {
 		return Refusal(a)
@@ -144,6 +183,7 @@ func newTraffic(d *dispatch.Dispatcher) *Traffic {
 	t.mu.services, t.mu.pools = map[service.Key]dispatch.Pool{}, map[service.Key]*routing.Pool{}
 	t.mu.ill, t.mu.lost = map[service.Key]map[string]string{}, map[service.Key]string{}
 	t.mu.found, t.mu.pods = map[service.Key][]string{}, map[service.Key][]replica.Replica{}
+	t.mu.roles = map[service.Key][]service.Role{}
 	return t
 }
 
@@ -161,6 +201,7 @@ func (t *Traffic) Publish(v fleet.View) {
 	defer t.mu.Unlock()
 	t.mu.services[f.Key] = f
 	t.SetPool(f)
+	t.poolRoles(&v)
 	t.shared(func(k service.Key) bool { return slices.Contains(t.mu.members[k], f.Key) })
 }
 
@@ -170,6 +211,7 @@ func (t *Traffic) Withdraw(k service.Key) {
 	defer t.mu.Unlock()
 	delete(t.mu.services, k)
 	t.shared(func(pool service.Key) bool { return slices.Contains(t.mu.members[pool], k) })
+	t.poolRoles(&fleet.View{Key: k})
 	t.RemovePool(k)
 }
 

@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // wire tells a router or a transformer where the components behind it are.
@@ -32,7 +33,7 @@ func (r *renderer) wireRouter(m *corev1.Container) {
 	var first []corev1.EnvVar // what stands first others may refer to
 	for _, role := range []service.Role{service.RoleEngine, service.RoleDecoder} {
 		if at := r.address(role); at != "" {
-			first = append(first, corev1.EnvVar{Name: "ROUNDHOUSE_" + strings.ToUpper(string(role)) + "_ADDRESS", Value: at})
+			first = append(first, corev1.EnvVar{Name: workload.AddressVariable(role), Value: at})
 		}
 	}
 	m.Env = append(first, m.Env...)

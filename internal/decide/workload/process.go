@@ -2,6 +2,7 @@ package workload
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -149,7 +150,7 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 	if ownMain != nil && own.Local == nil && len(ownMain.Command) == 0 && len(p.Command) > 0 {
 		p.Command = append(p.Command[:1:1], MergeArgs(p.Command[1:], ownMain.Args)...)
 	}
-	p.Env = environment(m, local, ownMain)
+	p.Env = configured(environment(m, local, ownMain), merged)
 	if m != nil {
 		p.Readiness = first(p.Readiness, m.ReadinessProbe)
 		p.Liveness = first(p.Liveness, m.LivenessProbe)
@@ -207,6 +208,19 @@ func environment(merged *corev1.Container, local *service.Local, own *corev1.Con
 	return out
 }
 
+// configured is env with a router's configuration, where env does not state it.
+func configured(env []corev1.EnvVar, c Component) []corev1.EnvVar {
+	if c.Role != service.RoleRouter {
+		return env
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Config)) {
+		if !slices.ContainsFunc(env, func(e corev1.EnvVar) bool { return e.Name == name }) {
+			env = append(env, corev1.EnvVar{Name: name, Value: c.Config[name]})
+		}
+	}
+	return env
+}
+
 func first(a, b *corev1.Probe) *corev1.Probe {
 	if a != nil {
 		return a
@@ -217,13 +231,14 @@ func first(a, b *corev1.Probe) *corev1.Probe {
 // Resolve fills what only the replica knows into the command, the environment,
 // the working directory and the probes, and expands $(VAR) in the variables'
 // values and the command as Kubernetes does, from the process's own variables.
+// The addresses of other roles stand before those, which may refer to them.
 func (p Process) Resolve(pl Place) (Process, error) {
 	out, err := expandAll(p, pl.data(), nil, "process")
 	if err != nil {
 		return Process{}, err
 	}
 	env := map[string]string{"PORT": strconv.Itoa(pl.Port), "MODEL_PATH": pl.ModelPath}
-	out.Env = slices.Clone(out.Env)
+	out.Env = append(pl.variables(), out.Env...)
 	for i, e := range out.Env {
 		if e.ValueFrom == nil {
 			out.Env[i].Value = expandVars(e.Value, env) // of those before it
@@ -238,6 +253,16 @@ func (p Process) Resolve(pl Place) (Process, error) {
 		return Process{}, fmt.Errorf("process: empty command: the runtime's local.command must name a program")
 	}
 	return out, nil
+}
+
+// variables tell the addresses of other roles, in the order of service.Roles.
+func (pl Place) variables() (out []corev1.EnvVar) {
+	for _, role := range service.Roles {
+		if at := pl.Addresses[role]; at != "" {
+			out = append(out, corev1.EnvVar{Name: AddressVariable(role), Value: at})
+		}
+	}
+	return out
 }
 
 // ResolvePod fills what a replica alone knows into a pod: on a cluster that is

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -191,6 +192,37 @@ func TestResolveExpandsVariables(t *testing.T) {
 	}
 	if _, err := (Process{}).Resolve(Place{}); err == nil {
 		t.Fatal("an empty command resolves")
+	}
+}
+
+// TestRouterIsToldAddresses: a router's command and variables may name the
+// addresses of the other roles, and its configuration is in its environment as
+// on a cluster, where nothing else states it.
+func TestRouterIsToldAddresses(t *testing.T) {
+	s := &service.Service{Meta: service.Meta{Key: service.Key{Namespace: "default", Name: "chat"}}}
+	s.Components.Engine = &service.Component{Local: &service.Local{Command: []string{"engine"}}, Config: map[string]string{"POLICY": "no router's"}}
+	s.Components.Router = &service.Component{Config: map[string]string{"POLICY": "random", "RETRIES": "1"}, Local: &service.Local{
+		Command: []string{"route", "http://$(ROUNDHOUSE_ENGINE_ADDRESS)"},
+		Env:     []corev1.EnvVar{{Name: "TO", Value: "$(ROUNDHOUSE_DECODER_ADDRESS)"}, {Name: "RETRIES", Value: "2"}}}}
+	rev, err := Render(Input{Service: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := rev.Component(service.RoleRouter).Process.Resolve(Place{Addresses: map[service.Role]string{
+		service.RoleEngine: "127.0.0.1:1", service.RoleDecoder: "127.0.0.1:2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(out.Command, " "); got != "route http://127.0.0.1:1" {
+		t.Errorf("command %q", got)
+	}
+	want := []corev1.EnvVar{{Name: "ROUNDHOUSE_ENGINE_ADDRESS", Value: "127.0.0.1:1"}, {Name: "ROUNDHOUSE_DECODER_ADDRESS", Value: "127.0.0.1:2"},
+		{Name: "TO", Value: "127.0.0.1:2"}, {Name: "RETRIES", Value: "2"}, {Name: "POLICY", Value: "random"}}
+	if !slices.Equal(out.Env, want) {
+		t.Errorf("variables %v, want %v", out.Env, want)
+	}
+	if env := rev.Component(service.RoleEngine).Process.Env; len(env) != 0 {
+		t.Errorf("an engine is given a router's configuration: %v", env)
 	}
 }
 

@@ -6,6 +6,7 @@ package workload
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -162,6 +163,15 @@ type Place struct {
 	Port, GRPCPort int
 	ModelPath      string
 	AdapterPaths   map[string]string // by the adapters' names
+	// Addresses are the "host:port" at which the other roles of the service are
+	// reached; nil where the replica is told none.
+	Addresses map[service.Role]string
+}
+
+// AddressVariable names the variable that tells a router where another role of
+// its service is reached.
+func AddressVariable(role service.Role) string {
+	return "ROUNDHOUSE_" + strings.ToUpper(string(role)) + "_ADDRESS"
 }
 
 func (pl Place) data() map[string]any {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -26,7 +27,8 @@ type exchange struct {
 	model   string // as the request names it
 	// path builds the replica's path from the name it serves the model by.
 	path func(p *dispatch.Pool) string
-	asIs bool // the path is an HTTPRoute's: the replica is given the request's host, too
+	asIs bool        // the path is an HTTPRoute's: the replica is given the request's host, too
+	to   routing.Ref // settled by the door it came in by; zero: the request says
 	body body
 	// parsed is set when the model was found in the body.
 	parsed *openai.Request
@@ -193,7 +195,7 @@ func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 // query is what the dispatcher is to know of the request.
 func (x *exchange) query() dispatch.Request {
 	h := x.r.Header
-	q := dispatch.Request{Host: x.r.Host, Path: x.r.URL.Path, RawQuery: x.r.URL.RawQuery, Method: x.r.Method, Header: h.Get, Model: x.model, Protocol: x.protocol, Prompt: x.prompt, Idempotent: x.idempotent(),
+	q := dispatch.Request{To: x.to, Host: x.r.Host, Path: x.r.URL.Path, RawQuery: x.r.URL.RawQuery, Method: x.r.Method, Header: h.Get, Model: x.model, Protocol: x.protocol, Prompt: x.prompt, Idempotent: x.idempotent(),
 		Objective: h.Get(headerObjective), FairnessID: h.Get(headerFairness)}
 	if x.parsed != nil {
 		q.MaxTokens = x.parsed.MaxTokens
@@ -223,8 +225,8 @@ const (
 
 // namePrefill says in the request's header who computes the prompt.
 func (x *exchange) namePrefill() {
-	if x.picked != nil {
-		return // a picker says who computes the prompt; a client's word is gone
+	if x.picked != nil || x.to.Name != "" {
+		return // a picker says who computes the prompt, a client's word is gone; or a router did
 	}
 	h := x.r.Header
 	to := ""

@@ -55,7 +55,10 @@ func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
 // at most DrainTimeout. It closes l. The error is nil after a stop by ctx,
 // even if requests had to be cut.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
-	srv := g.server()
+	return g.run(ctx, l, g.server(g.Handler()))
+}
+
+func (g *Gateway) run(ctx context.Context, l net.Listener, srv *http.Server) error {
 	defer g.upstream.closeIdle()
 	served := make(chan error, 1)
 	go func() {
@@ -93,13 +96,13 @@ const maxStreams = 1000
 
 // server speaks HTTP/1.1 and HTTP/2, the latter over TLS and, with prior
 // knowledge, in plain text.
-func (g *Gateway) server() *http.Server {
+func (g *Gateway) server(h http.Handler) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	srv := &http.Server{
-		Handler:           g.Handler(),
+		Handler:           h,
 		ReadHeaderTimeout: g.cfg.HeaderTimeout,
 		IdleTimeout:       g.cfg.IdleTimeout,
 		MaxHeaderBytes:    g.cfg.MaxHeaderBytes,

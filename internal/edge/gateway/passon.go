@@ -1,6 +1,42 @@
 package gateway
 
-import "roundhouse.dev/roundhouse/internal/state/dispatch"
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// ServeTo answers on l as Serve does, with one pool: whatever is asked there,
+// inference or not, is forwarded as it stands to one of the pool's replicas.
+func (g *Gateway) ServeTo(ctx context.Context, l net.Listener, to routing.Ref) error {
+	return g.run(ctx, l, g.server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := newExchange(g, w, r)
+		defer x.end()
+		x.to = to
+		path := r.URL.EscapedPath()
+		x.classify(path)
+		x.startSpans(path)
+		if x.unsafe() {
+			return
+		}
+		x.seen.operation = operationOther
+		if err := x.readBody(false); err != nil {
+			x.refuseBody(err)
+			return
+		}
+		if x.body.tail == nil && len(x.body.head) > 0 {
+			if parsed, err := openai.Parse(x.body.head); err == nil {
+				x.prompt = parsed.AppendPrompt(x.prompt, x.body.head)
+			}
+		}
+		x.path, x.asIs = func(*dispatch.Pool) string { return path }, true
+		x.serveModel()
+	})))
+}
 
 // passOn forwards a request to a path that an HTTPRoute names and that is none
 // of the gateway's, as it stands; it is false where no HTTPRoute does. What a

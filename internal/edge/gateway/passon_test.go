@@ -1,12 +1,17 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -92,4 +97,59 @@ func namedPools(t *testing.T) (out []dispatch.Pool) {
 		})))
 	}
 	return out
+}
+
+// TestServesOnePool: at a listener of a pool's own, whatever is asked goes to
+// the pool as it stands, a router's word on who computes a prompt too, and it
+// waits for the replica that is being started again.
+func TestServesOnePool(t *testing.T) {
+	r := newRig(t, nil)
+	to := routing.PoolRef(service.ParseKey("chat/decoder"))
+	facts := pool("chat/decoder", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		_, _ = fmt.Fprintf(w, "%s %s %s from %s", req.Method, req.URL.RequestURI(), body, req.Header.Get("X-Prefiller-Host-Port"))
+	}))
+	facts.Key, facts.Shared, facts.Restarted = to.Key, true, true
+	back := slices.Clone(facts.Replicas)
+	facts.Replicas[0].Phase = replica.Failed
+	r.d.SetPool(facts)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- r.gw.ServeTo(ctx, l, to) }()
+	time.AfterFunc(10*time.Millisecond, func() { facts.Replicas = back; r.d.SetPool(facts) })
+	for _, c := range []struct{ method, target, body string }{
+		{"POST", "/v1/completions", `{"model":"m","prompt":"p","kv_transfer_params":{"remote_host":"h"}}`},
+		{"GET", "/get_server_info?a=b", ""},
+		{"POST", "/generate", `{"text":"no model is named"}`},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+l.Addr().String()+c.target, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Prefiller-Host-Port", "10.0.0.1:1")
+		res, err := r.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if want := c.method + " " + c.target + " " + c.body + " from 10.0.0.1:1"; string(got) != want {
+			t.Errorf("%d %s, want %s", res.StatusCode, got, want)
+		}
+	}
+	stop()
+	r.client.CloseIdleConnections()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
 }

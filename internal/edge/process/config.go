@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // Fetcher brings a model's files to this machine. Fetching what is here
@@ -43,6 +45,9 @@ type Config struct {
 	// Drain sends a replica no more requests and waits until those it has are
 	// answered, or for ctx; nil means none ever come.
 	Drain func(ctx context.Context, id string) error
+	// Forward serves requests for a role on l until ctx ends or l is closed: each
+	// goes to a ready replica of the role. nil: routers are not told addresses.
+	Forward func(ctx context.Context, ref workload.Ref, l net.Listener)
 	// LogLimit bounds a log file, in bytes; a replica keeps at most four.
 	// Default 8 MiB.
 	LogLimit int64

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/child"
 )
@@ -30,9 +32,10 @@ type running struct {
 	env            []string
 	port, grpcPort int // grpcPort is 0 when the command names none
 	gpus           []int
-	model          string            // path
-	adapters       map[string]string // paths, by name
-	memory         string            // control group, "" when none
+	model          string                  // path
+	adapters       map[string]string       // paths, by name
+	peers          map[service.Role]string // addresses it was told
+	memory         string                  // control group, "" when none
 	started        time.Time
 	adopted        bool
 	note           string // a warning for people
@@ -252,7 +255,8 @@ func (u *unit) start(r *running, s workload.Process) error {
 	if r.port = ports[0]; len(ports) > 1 {
 		r.grpcPort = ports[1]
 	}
-	if r.spec, err = s.Resolve(workload.Place{Port: r.port, GRPCPort: r.grpcPort, ModelPath: r.model, AdapterPaths: r.adapters}); err != nil {
+	r.peers = u.o.told(u.role)
+	if r.spec, err = s.Resolve(u.place(r)); err != nil {
 		return troublef("InvalidCommand", "%s", oneLine(err.Error()))
 	}
 	program, err := u.lookUp(r.spec.Command[0], r.spec.WorkingDir)
@@ -322,7 +326,7 @@ func (u *unit) record(r *running) record {
 	created, restarts := u.view.Created, u.view.Restarts
 	u.o.mu.Unlock()
 	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort,
-		GPUs: r.gpus, Model: r.model, Adapters: r.adapters, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts}
+		GPUs: r.gpus, Model: r.model, Adapters: r.adapters, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts}
 	if r.proc != nil {
 		rec.Process = r.proc.Identity()
 	}
@@ -351,8 +355,12 @@ func (u *unit) adopt(r *running) error {
 	if c.Process == nil {
 		return errors.New("it has no command")
 	}
+	// One that was told nothing finds the other roles by itself.
+	if now := u.o.told(u.role); r.peers != nil && !maps.Equal(r.peers, now) {
+		return errors.New("the addresses of the roles that it calls have changed")
+	}
 	var err error
-	if r.spec, err = c.Process.Resolve(workload.Place{Port: r.port, GRPCPort: r.grpcPort, ModelPath: r.model, AdapterPaths: r.adapters}); err != nil {
+	if r.spec, err = c.Process.Resolve(u.place(r)); err != nil {
 		return err
 	}
 	if r.env, err = u.environment(r); err != nil {

@@ -27,6 +27,9 @@ type owner struct {
 	want     map[service.Role]int
 	victims  map[service.Role][]string
 	units    []*unit // oldest first
+	// peers is where the roles that a router calls are reached; replaced, never
+	// changed in place.
+	peers map[service.Role]string
 }
 
 func newOwner(p *Platform, k service.Key) *owner {
@@ -36,11 +39,15 @@ func newOwner(p *Platform, k service.Key) *owner {
 }
 
 // apply makes r the revision and moves the replicas towards it.
-func (o *owner) apply(r workload.Revision) {
+func (o *owner) apply(r workload.Revision) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.removed = false
 	r.Components = slices.Clone(r.Components) // the caller may change its own
+	peers, err := o.p.inner.settle(o.key, &r)
+	if err != nil {
+		return fmt.Errorf("process: apply %s: %w", o.key, err)
+	}
+	o.removed, o.peers = false, peers
 	o.revision = &r
 	adopted := map[service.Role]int{}
 	before := map[service.Role]int{}
@@ -73,6 +80,7 @@ func (o *owner) apply(r workload.Revision) {
 	maps.DeleteFunc(o.want, func(role service.Role, _ int) bool { return r.Component(role) == nil })
 	o.converge()
 	o.publish()
+	return nil
 }
 
 // isBefore reports whether a replica is of the revision before the present one.
@@ -100,6 +108,7 @@ func (o *owner) remove() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.removed, o.revision = true, nil
+	_, _ = o.p.inner.settle(o.key, nil) // closing fails for nobody
 	clear(o.want)
 	for _, u := range o.units {
 		u.end()

@@ -42,6 +42,7 @@ type Platform struct {
 	fetches  fetches
 	memory   memoryGroups
 	ports    ports
+	inner    addresses
 	programs programs
 	checks   checks
 	changes  *fleet.Changes
@@ -88,6 +89,10 @@ func New(cfg Config) (*Platform, error) {
 	}
 	p.hard, p.kill = context.WithCancel(context.Background())
 	p.changes = fleet.NewChanges()
+	p.inner.p, p.inner.file = p, filepath.Join(cfg.Dir, "addresses.json")
+	if err := p.inner.load(); err != nil {
+		cfg.Logger.Warn(err.Error())
+	}
 	if err := p.load(); err != nil {
 		p.changes.Close()
 		return nil, fmt.Errorf("process: %w", err)
@@ -131,8 +136,7 @@ func (p *Platform) Apply(_ context.Context, r workload.Revision) error {
 		o = newOwner(p, r.Service)
 		p.owners[r.Service] = o
 	}
-	o.apply(r)
-	return nil
+	return o.apply(r)
 }
 
 // Scale sets the wanted count of a role.
@@ -245,6 +249,7 @@ func (p *Platform) Close(ctx context.Context, keep bool) error {
 	p.mu.Unlock()
 	stop := context.AfterFunc(ctx, p.kill)
 	p.units.Wait()
+	p.inner.shut()
 	stop()
 	p.kill()
 	p.changes.Close()

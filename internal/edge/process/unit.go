@@ -329,7 +329,7 @@ func (p *Platform) take(rec record, proc *child.Process) {
 		p.owners[rec.Service] = o
 	}
 	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, gpus: rec.GPUs, memory: rec.Memory,
-		model: rec.Model, adapters: rec.Adapters, started: rec.Started, adopted: true}
+		model: rec.Model, adapters: rec.Adapters, peers: rec.Peers, started: rec.Started, adopted: true}
 	p.gpus.hold(rec.GPUs)
 	p.ports.hold(rec.Port, rec.GRPCPort)
 	u := newUnit(o, replica.Replica{ID: rec.ID, Service: rec.Service, Role: rec.Role, Revision: rec.Revision,

@@ -68,6 +68,9 @@ type Pool struct {
 	// can start is woken.
 	Shared  bool
 	Members []Pool
+	// Restarted says that somebody starts the Replicas of a shared pool again when
+	// they end, so that requests wait for them.
+	Restarted bool
 	// Picker says how an endpoint is chosen, Bounds what replaces the
 	// Config's; zero values leave the defaults.
 	Picker routing.Picker
@@ -96,6 +99,9 @@ func (f *Pool) settle() {
 	}
 	if f.Entry == service.RoleDecoder && f.Prefill == "" {
 		f.Prefill = service.RoleEngine
+	}
+	if f.Prefill == "" {
+		f.Disaggregation = "" // a router brings the replicas together
 	}
 	if f.Shared {
 		f.Members = slices.Clone(f.Members)

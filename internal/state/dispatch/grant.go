@@ -211,7 +211,7 @@ func (p *pool) mayWait(g *Grant, failed error) bool {
 	if !IsUnsent(failed) && !isLost(failed) {
 		return false
 	}
-	return p.starter != nil || slices.ContainsFunc(p.main.slots, func(x *slot) bool {
+	return p.starter != nil || p.facts.Restarted && p.main.alive > 0 || slices.ContainsFunc(p.main.slots, func(x *slot) bool {
 		return x != nil && x.serves() && !slices.Contains(g.tried, x.e)
 	})
 }

@@ -173,3 +173,18 @@ func TestPairs(t *testing.T) {
 	}
 	g.Done(Outcome{})
 }
+
+// TestRouterPairsByItself: before a router no prefill replica is chosen, also
+// of engines that answer nothing alone.
+func TestRouterPairsByItself(t *testing.T) {
+	d, _ := start(t, nil)
+	p := pool1(0, ready("r1")...)
+	p.Entry, p.Disaggregation = service.RoleRouter, service.DisaggregationSGLang
+	p.Replicas[0].Role = service.RoleRouter
+	d.SetPools([]Pool{p})
+	g := mustAdmit(t, d)
+	if how := g.Pool().Disaggregation; how != "" || g.Prefill() != "" {
+		t.Errorf("replicas are to be brought together by %q, prefill at %q", how, g.Prefill())
+	}
+	g.Done(Outcome{})
+}

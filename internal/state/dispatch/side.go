@@ -124,7 +124,7 @@ func (s *side) recount() {
 			s.ready++
 		}
 		hopeless := (x.phase == replica.Failed || x.phase == replica.Pending) && x.part.Cause.Permanent ||
-			x.phase == replica.Failed && x.part.Shared // nobody starts what is no service's
+			x.phase == replica.Failed && x.part.Shared && !x.part.Restarted // nobody starts what is no service's
 		if x.phase != replica.Draining && !x.e.draining.Load() && !hopeless {
 			s.alive++
 		}
