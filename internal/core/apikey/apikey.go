@@ -11,6 +11,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base32"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -42,6 +43,32 @@ func Bearer(authorization string) string {
 		return ""
 	}
 	return strings.TrimSpace(token)
+}
+
+// Carried reports whether the value of a header by which clients name
+// themselves holds a key, or what looks like one: alone, after a scheme of any
+// name, or as user or password of Basic credentials (RFC 7617).
+func Carried(value string) bool {
+	words := strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(" \t,;=:\"'", r) })
+	for i, w := range words {
+		if begins(w) {
+			return true
+		}
+		if i == 0 || !strings.EqualFold(words[i-1], "Basic") {
+			continue
+		}
+		for _, alphabet := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+			b, _ := alphabet.DecodeString(w) // what was decoded before an error counts as well
+			if user, password, _ := strings.Cut(string(b), ":"); begins(user) || begins(password) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func begins(word string) bool {
+	return len(word) >= len(Prefix) && strings.EqualFold(word[:len(Prefix)], Prefix)
 }
 
 // Key is what is kept of one key. Times are in UTC and to the second.

@@ -1,6 +1,7 @@
 package apikey
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -32,6 +33,21 @@ func TestMint(t *testing.T) {
 	for _, wrong := range []string{"", "rh-", "sk-" + secret[3:], secret + "x", secret[1:], strings.Replace(secret, "-"+secret[12:], "_"+secret[12:], 1)} {
 		if id, ok := ID(wrong); ok {
 			t.Errorf("%q has the id %q", wrong, id)
+		}
+	}
+}
+
+// TestCarried: a key is known in whatever form a client sends it.
+func TestCarried(t *testing.T) {
+	basic := func(s string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(s)) }
+	for value, want := range map[string]bool{
+		"rh-abc": true, "RH-abc": true, " rh-abc ": true, "Bearer rh-abc": true, "bearer\trh-abc": true, "Token rh-abc": true, "Basic rh-abc": true,
+		`Key key="rh-abc"`: true, "sk-1, rh-abc": true,
+		basic("user:rh-abc"): true, basic("rh-abc:"): true, basic("rh-abc"): true, strings.TrimRight(basic("u:rh-abc"), "="): true, "basic  " + basic("u:rh-abc")[6:]: true,
+		"": false, "Bearer sk-rh-abc": false, basic("user:password"): false, "Basic !": false, "Bearer " + basic("u:rh-abc")[6:]: false, "rh": false,
+	} {
+		if Carried(value) != want {
+			t.Errorf("%q: %v", value, !want)
 		}
 	}
 }

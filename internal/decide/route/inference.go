@@ -30,17 +30,21 @@ var rootCalls = []string{
 // grpcCalls are those of the Open Inference Protocol that change nothing.
 var grpcCalls = []string{"ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics", "ModelInfer", "ModelStreamInfer"}
 
-// administrative are what model servers have below a model's path beside asking
+// administrative, in lower case, are what model servers have below a model's path beside asking
 // it and describing it.
 var administrative = []string{"trace", "load", "unload"}
 
 // Inference reports whether a path, unescaped, is a call by which models are
 // asked or described, and none by which a server is administered: adapters are
 // loaded, engines put to sleep, caches emptied, metrics read. A path that is
-// not known is none.
+// not known is none, and so is one that a server may read as another: with dots
+// to resolve, or escapes that are left.
 func Inference(path string) bool {
+	if strings.ContainsRune(path, '%') { // who unescapes it again arrives elsewhere
+		return false
+	}
 	for segment := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
-		if segment == "." || segment == ".." { // who resolves it arrives elsewhere
+		if segment, _, _ = strings.Cut(segment, ";"); segment == "." || segment == ".." { // who resolves it does, too
 			return false
 		}
 	}
@@ -82,7 +86,16 @@ func inferenceV2(rest string) bool {
 	if len(below) > 1 && below[0] == "versions" {
 		below = below[2:]
 	}
-	return len(below) == 0 || !slices.Contains(administrative, below[0])
+	return !slices.ContainsFunc(below, administers)
+}
+
+// administers reports whether a segment of a path is administrative to a server
+// that tells no upper from lower case, or takes parameters in a path.
+func administers(segment string) bool {
+	return slices.ContainsFunc(strings.Split(segment, "\\"), func(s string) bool {
+		s, _, _ = strings.Cut(s, ";")
+		return slices.Contains(administrative, strings.ToLower(strings.TrimSpace(s)))
+	})
 }
 
 // beside are paths that nobody has: a match that takes them does so with every

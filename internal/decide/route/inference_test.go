@@ -26,6 +26,8 @@ func TestInference(t *testing.T) {
 		"/metrics", "/metrics/x", "/docs", "/openapi.json", "/simulate/pin", "/api/pull", "/api/delete",
 		"/v2/repository/index", "/v2/repository/models/iris/load", "/v2/repository/models/iris/unload", "/v2/trace/setting", "/v2/logging",
 		"/v2/systemsharedmemory/region/x/register", "/v2/cudasharedmemory/status", "/v2/models", "/v2/models/iris/trace/setting", "/v2/models/iris//trace/setting", "/v2/models/iris/versions/1/trace/setting",
+		"/v2/models/iris/LOAD", "/v2/models/iris/Unload", "/v2/models/iris/versions/1/LOAD", "/v2/models/iris/VERSIONS/1/load", "/v2/models/iris/load;x=1", "/v2/models/iris/load ", `/v2/models/iris/x\load`,
+		"/v2/models/iris/%6Coad", "/v2/models/iris/%2e%2e/load", "/v1/audio/..;/load_lora_adapter", "/v1/audio/%2e%2e/load_lora_adapter",
 		"/inference.GRPCInferenceService/RepositoryModelLoad", "/inference.GRPCInferenceService/TraceSetting", "/inference.model_repository.ModelRepositoryService/RepositoryModelLoad", "",
 	} {
 		if Inference(path) {

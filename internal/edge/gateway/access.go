@@ -19,8 +19,9 @@ import (
 // Azure's.
 var secretHeaders = []string{"Authorization", "X-Api-Key", "Api-Key"}
 
-// takeSecret finds the request's key and takes it out of the header, so that
-// no replica and no log sees it. A value that has not the form of our keys is
+// takeSecret finds the request's key and takes it out of the header, with
+// whatever else looks like one of ours, so that no replica and no log sees it. A
+// value that has not the form of our keys is
 // returned only if there is none, and stays: it may be the replica's.
 func takeSecret(h http.Header) string {
 	var ours, other string
@@ -32,8 +33,8 @@ func takeSecret(h http.Header) string {
 				secret = apikey.Bearer(value)
 			}
 			switch {
-			case strings.HasPrefix(secret, apikey.Prefix):
-				if ours == "" {
+			case apikey.Carried(value):
+				if ours == "" && strings.HasPrefix(secret, apikey.Prefix) {
 					ours = secret
 				}
 				continue

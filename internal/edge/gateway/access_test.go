@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net/http"
@@ -100,11 +101,13 @@ func TestKeys(t *testing.T) {
 	for _, path := range []string{"/", "/healthz", "/v2/health/live", "/v2/health/ready"} {
 		r.send("GET", path, "").want(t, 200)
 	}
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("user:"+secret))
 	for _, header := range [][]string{{"Authorization", "Bearer " + secret}, {"Authorization", "bearer  " + secret}, {"X-Api-Key", secret}, {"Api-Key", secret},
+		{"Authorization", "Basic " + secret, "X-Api-Key", secret}, {"Authorization", "Token " + secret, "X-Api-Key", secret}, {"Authorization", basic, "X-Api-Key", secret},
 		{"Authorization", "Bearer upstream", "X-Api-Key", secret}, {"Authorization", "Bearer " + secret, "X-Api-Key", secret}} {
 		r.send("POST", "/v1/chat/completions", ask, header...).want(t, 200)
 		h := <-got
-		if strings.Contains(fmt.Sprint(h), secret) {
+		if s := fmt.Sprint(h); strings.Contains(s, secret) || strings.Contains(s, basic) {
 			t.Errorf("%v: the key reached the replica: %v", header, h)
 		}
 		if header[1] == "Bearer upstream" && h.Get("Authorization") != "Bearer upstream" {

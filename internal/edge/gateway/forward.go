@@ -176,9 +176,10 @@ func lost(err error) error {
 }
 
 // isLost says whether the connection to a replica ended, as it does when the
-// replica does.
+// replica does, or is of no use any more, since what came is no answer.
 func isLost(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, http1.ErrMalformed) ||
 		errors.Is(err, syscall.ECONNREFUSED) // after a kept connection broke, so that the request may have been sent
 }
 

@@ -67,8 +67,11 @@ func (t *transport) send(ctx context.Context, req *http.Request, err error, limi
 			err = errSlow
 		}
 		p.stop()
-		if !sent.Load() {
+		switch {
+		case !sent.Load():
 			err = dispatch.Unsent(err)
+		case strings.Contains(err.Error(), "transport connection broken"): // net/http has no type for it
+			err = fmt.Errorf("%w: %w", http1.ErrMalformed, err)
 		}
 		return incoming{}, err
 	}

@@ -32,8 +32,8 @@ var open = map[string]bool{
 // secretKeys are the metadata in which clients put their key, as for HTTP.
 var secretKeys = []string{"authorization", "x-api-key", "api-key"}
 
-// takeSecret finds the call's key and takes it out of md, so that no replica
-// sees it. A value that has not the form of our keys is returned only if there
+// takeSecret finds the call's key and takes it out of md, with whatever else
+// looks like one of ours, so that no replica sees it. A value that has not the form of our keys is returned only if there
 // is none, and stays: it may be the replica's.
 func takeSecret(md metadata.MD) string {
 	var ours, other string
@@ -42,13 +42,10 @@ func takeSecret(md metadata.MD) string {
 		for _, value := range md[name] {
 			secret := value
 			if name == "authorization" {
-				scheme, rest, _ := strings.Cut(value, " ")
-				if secret = strings.TrimSpace(rest); !strings.EqualFold(scheme, "Bearer") {
-					secret = ""
-				}
+				secret = apikey.Bearer(value)
 			}
-			if strings.HasPrefix(secret, apikey.Prefix) {
-				if ours == "" {
+			if apikey.Carried(value) {
+				if ours == "" && strings.HasPrefix(secret, apikey.Prefix) {
 					ours = secret
 				}
 				continue
