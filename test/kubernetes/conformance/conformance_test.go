@@ -196,13 +196,8 @@ var statusTests = []string{
 func TestGatewayAPI(t *testing.T) {
 	built(t, "conformance-gateway")
 	install(t)
-	const page = "the status is as wanted; of requests to / and /v2 the suite wants a 500, and these paths are the gateway's own"
 	suite{
 		program: "conformance-gateway",
 		args:    []string{"-run-test=" + strings.Join(statusTests, ",")},
-		fails: map[string]string{
-			"HTTPRouteInvalidBackendRefUnknownKind": page, "HTTPRouteInvalidCrossNamespaceBackendRef": page,
-			"HTTPRouteInvalidNonExistentBackendRef": page, "HTTPRouteInvalidReferenceGrant": page,
-		},
 	}.run(t)
 }
