@@ -26,6 +26,9 @@ type CanaryStatus struct {
 	Percent       int    `json:"percent"`
 	Ready         int    `json:"ready"`
 	Why           string `json:"why,omitempty"`
+	// Transition is how far the canary is in becoming ready: UpToDate,
+	// InProgress, BlockedByFailedLoad or InvalidSpec.
+	Transition string `json:"transition,omitempty"`
 }
 
 // ServingRuntimeStatus says whether a runtime could be read; written by
@@ -70,4 +73,7 @@ type ComponentStatus struct {
 	IdleSeconds    float64 `json:"idleSeconds"`
 	StartupSeconds float64 `json:"startupSeconds"`
 	Progress       string  `json:"progress,omitempty"`
+	// ServingRevision is the revision that answers: the status's own, or the one
+	// before while none of its replicas is ready.
+	ServingRevision string `json:"servingRevision,omitempty"`
 }

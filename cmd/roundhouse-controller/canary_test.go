@@ -267,11 +267,15 @@ func TestCanary(t *testing.T) {
 		}
 		return out
 	}
+	created, ready := said("components", "predictor", "latestCreatedRevision"), said("components", "predictor", "latestReadyRevision")
+	transition := said("modelStatus", "transitionStatus")
 
 	eventuallyIs(t, "the first revision", counted(k), "1")
 	n.becomes(n.pod(k, service.RoleEngine), "", "")
 	eventuallyIs(t, "the first revision", is(k), "1 of 1 ready, canary 0 %")
 	eventuallyIs(t, "the first revision", split, "100% latest true rolled out true; ")
+	eventuallyIs(t, "the first revision", transition, "UpToDate")
+	first := created()
 	eventuallyIs(t, "no canary of it", counted(k.Canary()), "-1")
 
 	// A canary that does not start takes nothing, and the service says why.
@@ -289,6 +293,10 @@ func TestCanary(t *testing.T) {
 	if got := split(); got != "0% latest true rolled out false; 100% latest false rolled out true; " {
 		t.Errorf("while it fails: %s", got)
 	}
+	eventuallyIs(t, "the canary fails", transition, "BlockedByFailedLoad")
+	if ready() != first || created() == first {
+		t.Errorf("while it fails, %s is said to be ready and %s created", ready(), created())
+	}
 	if got, rec := f.is(k), made(t, c, ns, k.Name)["records"]; got != "1 of 1 ready, canary 0 %" || rec != 2 {
 		t.Errorf("while the canary fails: %s, %d records", got, rec)
 	}
@@ -298,6 +306,8 @@ func TestCanary(t *testing.T) {
 	eventuallyIs(t, "ready", is(k), "1 of 1 ready, canary 20 %")
 	eventuallyIs(t, "ready", is(k.Canary()), "1 of 1 ready, canary 0 %")
 	eventuallyIs(t, "ready", split, "20% latest true rolled out false; 80% latest false rolled out true; ")
+	eventuallyIs(t, "ready", transition, "UpToDate")
+	eventuallyIs(t, "ready", ready, created())
 	n.becomes(p, "CrashLoopBackOff", "back-off 10s restarting failed container")
 	eventuallyIs(t, "fails later", is(k), "1 of 1 ready, canary 0 %")
 	n.becomes(p, "", "")
@@ -338,6 +348,62 @@ func TestCanary(t *testing.T) {
 	}
 	eventuallyIs(t, "deleted", func() string { return strings.Join(keys(made(t, c, ns, k.Name)), " ") }, "")
 	eventuallyIs(t, "deleted", is(k), "not there")
+}
+
+// TestKServesRolloutThatFails: the status of an InferenceService names the
+// revision that serves as the ready one, and the broken one as created alone.
+func TestKServesRolloutThatFails(t *testing.T) {
+	c := kubetest.Client(t, "kserve")
+	ns := kubetest.Namespace(t, c, nil)
+	begin(t, options(t, ns), kubetest.Server(t))
+	n := &nodes{t: t, c: c, ns: ns}
+	k := service.Key{Namespace: ns, Name: "example-sklearn-isvc"}
+	manifest := func(model string) string {
+		return strings.NewReplacer("sklearn/mnist.joblib", model, "  predictor:", "  predictor:\n    minReplicas: 1\n").Replace(kserveSklearn)
+	}
+	u := kubetest.Apply(t, c, ns, manifest("one"))[0]
+	// says is created, ready, rolled out and answering, as A and B.
+	names := map[string]string{}
+	says := func() string {
+		part, _ := get(t, c, u).Object["status"].(map[string]any)["components"].(map[string]any)["predictor"].(map[string]any)
+		target := map[string]any{}
+		if list, _ := part["traffic"].([]any); len(list) == 1 {
+			target = list[0].(map[string]any)
+		}
+		out := ""
+		for _, v := range []any{part["latestCreatedRevision"], part["latestReadyRevision"], part["latestRolledoutRevision"], target["revisionName"]} {
+			revision, _ := v.(string)
+			if revision != "" && names[revision] == "" {
+				names[revision] = string(rune('A' + len(names)))
+			}
+			out += names[revision] + " "
+		}
+		return out
+	}
+	conditions := func() string {
+		out := ""
+		for _, raw := range get(t, c, u).Object["status"].(map[string]any)["conditions"].([]any) {
+			if m := raw.(map[string]any); m["type"] != service.ConditionIngressReady {
+				out += fmt.Sprint(m["type"], "=", m["status"], " ")
+			}
+		}
+		return out
+	}
+	eventuallyIs(t, "applied", func() string { return fmt.Sprint(n.count(k, service.RoleEngine)) }, "1")
+	eventuallyIs(t, "applied", says, "A    ")
+	n.becomes(n.pod(k, service.RoleEngine), "", "")
+	eventuallyIs(t, "serving", says, "A A A A ")
+	eventuallyIs(t, "serving", conditions, "Ready=True PredictorReady=True LatestDeploymentReady=True ")
+
+	kubetest.Apply(t, c, ns, manifest("two"))
+	eventuallyIs(t, "the next", says, "B A A A ")
+	next := n.pod(k, service.RoleEngine)
+	n.becomes(next, "ImagePullBackOff", `Back-off pulling image "x": not found`)
+	eventuallyIs(t, "does not start", conditions, "Ready=True PredictorReady=True LatestDeploymentReady=False ")
+	eventuallyIs(t, "does not start", says, "B A A A ")
+	n.becomes(next, "", "")
+	eventuallyIs(t, "mended", says, "B B B B ")
+	eventuallyIs(t, "mended", conditions, "Ready=True PredictorReady=True LatestDeploymentReady=True ")
 }
 
 // TestRolloutThatFails: a new revision whose pods do not start leaves the old

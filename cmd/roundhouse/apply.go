@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -213,6 +214,16 @@ func await(ctx context.Context, c backend, k service.Key, until func(admin.Servi
 	}
 }
 
+// whyNot says why a canary is not ready: KServe's and OME's statuses tell it of
+// the last failure alone.
+func whyNot(s admin.Service) string {
+	why := s.Status.Canary.Why
+	if f := s.Status.Model.LastFailure; f != nil && canary(s) != service.InProgress {
+		why = cmp.Or(why, f.Message)
+	}
+	return cmp.Or(why, "not ready yet: the revision before serves")
+}
+
 // statusLine says in one line what a service runs on and how it is.
 func statusLine(s admin.Service) string {
 	ready := s.Ready()
@@ -224,7 +235,7 @@ func statusLine(s admin.Service) string {
 	case ready.Status == "True" && ready.Message != "" && ready.Message != service.WakesAtRequest:
 		return on + "ready, but " + ready.Message
 	case ready.Status == "True" && canary(s) != "" && canary(s) != service.UpToDate:
-		return on + "ready, but its canary is not: " + s.Status.Canary.Why
+		return on + "ready, but its canary is not: " + whyNot(s)
 	case ready.Status == "True" && ready.Reason == "Asleep":
 		return on + "asleep, " + service.WakesAtRequest
 	case ready.Status == "True":

@@ -176,6 +176,39 @@ func TestSeen(t *testing.T) {
 	c.run("apply", "--wait", "--timeout", "10s", "-f", c.file(iris)).want(0, ": on roundhouse-xgboost, ready")
 }
 
+// TestApplyWaitsForACanary: --wait ends when the canary is ready, and fails
+// while it is not and when it cannot be, in every dialect that has canaries.
+func TestApplyWaitsForACanary(t *testing.T) {
+	c, api, ns := newCLI(t, "kserve")
+	kubetest.Apply(t, api, ns, iris+"---\n"+kserve)
+	for name, origin := range map[string]service.Origin{
+		"iris": {APIVersion: "roundhouse.dev/v1alpha1", Kind: "ModelService"}, "wine": {APIVersion: "serving.kserve.io/v1beta1", Kind: "InferenceService"},
+	} {
+		text := map[string]string{"iris": iris, "wine": kserve}[name]
+		apply := func(timeout string) *result {
+			return c.run("apply", "--force-conflicts", "--wait", "--timeout", timeout, "-f", c.file(text))
+		}
+		say := func(canary service.CanaryStatus, failure *service.Failure) {
+			canary.Revision, canary.Wanted = "r2", 10
+			status(t, api, ns, name, origin, service.Status{URL: "http://x.example", Revision: "r1", Canary: &canary,
+				Conditions: []service.Condition{{Type: service.ConditionReady, Status: "True", Reason: "Serving", Since: time.Now()}},
+				Model:      service.ModelStatus{Transition: service.UpToDate, Active: service.ModelLoaded, Copies: 1, LastFailure: failure},
+				Components: []service.ComponentStatus{{Role: service.RoleEngine, Desired: 1, Running: 1, Ready: 1, Serving: "r1"}}})
+		}
+		say(service.CanaryStatus{Transition: service.InProgress, Why: "not ready yet: the revision before serves"}, nil)
+		apply("1s").want(1, "ready, but its canary is not: not ready yet").fails("not all services are ready as applied within 1s")
+		say(service.CanaryStatus{Transition: service.BlockedByFailedLoad, Why: "the revision before serves: no such file"},
+			&service.Failure{Reason: "ModelLoadFailed", Message: "no such file"})
+		began := time.Now()
+		apply("50s").want(1, "ready, but its canary is not: ", "no such file").fails("not all services are ready as applied (1 are not)")
+		if took := time.Since(began); took > 30*time.Second {
+			t.Errorf("a canary that cannot start was waited for, %s", took)
+		}
+		say(service.CanaryStatus{Transition: service.UpToDate, Percent: 10, Ready: 1, Why: "ready, takes 10 %"}, nil)
+		apply("50s").want(0, "service "+ns+"/"+name)
+	}
+}
+
 // running makes what the controller makes of a service: a record, a Deployment
 // of two, of which one has a pod; and the events of its life.
 func running(t *testing.T, api client.Client, k service.Key) {

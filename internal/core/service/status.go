@@ -115,6 +115,9 @@ type ComponentStatus struct {
 	Desired int  `json:"desired"`
 	Running int  `json:"running"` // started, ready or not
 	Ready   int  `json:"ready"`
+	// Serving is the revision that answers: the present one where a replica of
+	// it is ready or none is wanted, else the one before; "" where none is.
+	Serving string `json:"serving,omitempty"`
 	// ReplicaSeconds is the time replicas have run, summed; IdleSeconds the
 	// part of it with nothing in flight; StartupSeconds start to ready of the
 	// newest replica. Since the process that keeps them started.

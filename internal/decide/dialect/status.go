@@ -3,6 +3,7 @@ package dialect
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,17 +126,51 @@ func failure(f *service.Failure, revision string) fields {
 // copies; OME has the same words under other names.
 func modelStatus(st service.Status, states, copies string) fields {
 	m := st.Model
+	t, revision := latest(st)
 	out := fields{}
-	out.str("transitionStatus", string(m.Transition))
+	out.str("transitionStatus", string(t))
 	s := fields{}
 	s.str("activeModelState", string(m.Active))
+	if t != m.Transition && t != service.InProgress { // the canary's
+		m.Target = service.ModelFailedToLoad
+	}
 	s.str("targetModelState", string(m.Target))
 	out.sub(states, s)
 	c := fields{"failedCopies": m.Failed}
 	c.num("totalCopies", int64(m.Copies))
 	out.sub(copies, c)
-	out.sub("lastFailureInfo", failure(m.LastFailure, st.Revision))
+	out.sub("lastFailureInfo", failure(m.LastFailure, revision))
 	return out
+}
+
+// latest is how far the manifest's revision is in serving, and which that is:
+// the canary's while it is not there yet, as KServe speaks of the latest.
+func latest(st service.Status) (service.Transition, string) {
+	if c := st.Canary; c != nil && c.Transition != "" && c.Transition != service.UpToDate {
+		return c.Transition, c.Revision
+	}
+	return st.Model.Transition, st.Revision
+}
+
+// deployed is KServe's condition of the latest revision, which OME shares: a
+// rollout that fails makes it false while Ready stays true of what serves.
+func deployed(st service.Status) []any {
+	t, revision := latest(st)
+	if t == "" {
+		return nil
+	}
+	f := fields{"type": "LatestDeploymentReady", "status": "False", "reason": string(t)}
+	switch {
+	case t == service.UpToDate:
+		f["status"] = "True"
+		delete(f, "reason")
+	case t == service.InProgress:
+		f["status"] = "Unknown"
+		f["message"] = "revision " + revision + " is not ready yet"
+	case st.Model.LastFailure != nil:
+		f.str("message", st.Model.LastFailure.Message)
+	}
+	return []any{map[string]any(f)}
 }
 
 // common is what KServe's and OME's statuses share: components are the roles'
@@ -143,7 +178,7 @@ func modelStatus(st service.Status, states, copies string) fields {
 func common(st service.Status, names map[service.Role]string, rename map[string]string) fields {
 	out := fields{}
 	out.num("observedGeneration", st.Generation)
-	if cs := append(conditions(st.Conditions, rename), partConditions(st, names)...); len(cs) > 0 {
+	if cs := slices.Concat(conditions(st.Conditions, rename), partConditions(st, names), deployed(st)); len(cs) > 0 {
 		out["conditions"] = cs
 	}
 	out.str("url", st.URL)
@@ -158,12 +193,10 @@ func common(st service.Status, names map[service.Role]string, rename map[string]
 		}
 		p := fields{}
 		p.str("latestCreatedRevision", st.Revision)
-		if c.Ready > 0 {
-			p.str("latestReadyRevision", st.Revision)
-		}
+		p.str("latestReadyRevision", c.Serving)
 		if c.Role == service.RoleEngine {
 			p.str("url", st.URL)
-			traffic(p, st)
+			traffic(p, st, c.Serving)
 		}
 		parts.sub(name, p)
 	}
@@ -172,27 +205,30 @@ func common(st service.Status, names map[service.Role]string, rename map[string]
 }
 
 // traffic is how requests are split between revisions, in KServe's words,
-// which OME shares. A canary is the latest revision, and what serves beside it
-// the one rolled out.
-func traffic(p fields, st service.Status) {
-	if st.Revision == "" {
-		return
-	}
+// which OME shares. serving takes all of them without a canary; a canary is the
+// latest revision, and what serves beside it the one rolled out.
+func traffic(p fields, st service.Status, serving string) {
 	target := func(revision string, latest bool, percent int) any {
 		f := fields{"revisionName": revision, "latestRevision": latest, "percent": percent}
-		if latest && st.Canary != nil {
+		switch {
+		case latest && st.Canary != nil:
 			f["tag"] = "latest"
+		case !latest:
+			f["tag"] = "prev" // which kubectl's columns of KServe's definition look for
 		}
 		return map[string]any(f)
 	}
-	p.str("latestRolledoutRevision", st.Revision)
 	c := st.Canary
 	if c == nil || c.Revision == "" {
-		p["traffic"] = []any{target(st.Revision, c == nil, 100)}
+		if serving != "" {
+			p.str("latestRolledoutRevision", serving)
+			p["traffic"] = []any{target(serving, c == nil, 100)}
+		}
 		return
 	}
+	p.str("latestRolledoutRevision", st.Revision)
 	p.str("latestCreatedRevision", c.Revision)
-	if c.Ready > 0 {
+	if c.Ready > 0 || c.Percent > 0 { // or asleep, and trusted to wake
 		p.str("latestReadyRevision", c.Revision)
 	}
 	p["traffic"] = []any{target(c.Revision, true, c.Percent), target(st.Revision, false, 100-c.Percent)}
@@ -260,6 +296,7 @@ func ownStatus(st service.Status) map[string]any {
 		f := fields{"wantedPercent": c.Wanted, "percent": c.Percent, "ready": c.Ready}
 		f.str("revision", c.Revision)
 		f.str("why", c.Why)
+		f.str("transition", string(c.Transition))
 		out.sub("canary", f)
 	}
 	m := fields{"copies": st.Model.Copies, "failed": st.Model.Failed}
@@ -280,6 +317,7 @@ func ownStatus(st service.Status) map[string]any {
 		p := fields{"role": string(c.Role), "desired": c.Desired, "running": c.Running, "ready": c.Ready,
 			"replicaSeconds": c.ReplicaSeconds, "idleSeconds": c.IdleSeconds, "startupSeconds": c.StartupSeconds}
 		p.str("progress", c.Progress)
+		p.str("servingRevision", c.Serving)
 		parts = append(parts, map[string]any(p))
 	}
 	if len(parts) > 0 {

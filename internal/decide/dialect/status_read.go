@@ -72,7 +72,8 @@ func readOwnStatus(status any) service.Status {
 		out.Runtime = service.RuntimeChoice{Name: rt.Name, Namespace: rt.Namespace, Scope: service.Scope(rt.Scope), Why: rt.Why}
 	}
 	if c := in.Canary; c != nil {
-		out.Canary = &service.CanaryStatus{Revision: c.Revision, Wanted: c.WantedPercent, Percent: c.Percent, Ready: c.Ready, Why: c.Why}
+		out.Canary = &service.CanaryStatus{Revision: c.Revision, Wanted: c.WantedPercent, Percent: c.Percent, Ready: c.Ready, Why: c.Why,
+			Transition: service.Transition(c.Transition)}
 	}
 	if m := in.Model; m != nil {
 		out.Model = service.ModelStatus{Transition: service.Transition(m.Transition), Active: service.ModelState(m.State), Copies: m.Copies, Failed: m.Failed}
@@ -84,7 +85,7 @@ func readOwnStatus(status any) service.Status {
 		}
 	}
 	for _, c := range in.Components {
-		out.Components = append(out.Components, service.ComponentStatus{Role: service.Role(c.Role), Desired: c.Desired, Running: c.Running, Ready: c.Ready,
+		out.Components = append(out.Components, service.ComponentStatus{Role: service.Role(c.Role), Desired: c.Desired, Running: c.Running, Ready: c.Ready, Serving: c.ServingRevision,
 			ReplicaSeconds: c.ReplicaSeconds, IdleSeconds: c.IdleSeconds, StartupSeconds: c.StartupSeconds, Progress: c.Progress})
 	}
 	return out
@@ -112,6 +113,7 @@ type foreignStatus struct {
 		} `json:"lastFailureInfo"`
 	} `json:"modelStatus"`
 	Components map[string]struct {
+		Created   string `json:"latestCreatedRevision"`
 		RolledOut string `json:"latestRolledoutRevision"`
 		Traffic   []struct {
 			Revision string `json:"revisionName"`
@@ -150,10 +152,11 @@ func readForeign(d service.Dialect, status any) service.Status {
 		out.Model.LastFailure = &service.Failure{Reason: f.Reason, Message: f.Message, ExitCode: f.ExitCode, Time: f.Time, Replica: f.Location}
 	}
 	part := in.Components[engine]
-	out.Revision = part.RolledOut
+	out.Revision = part.Created
 	for _, t := range part.Traffic {
 		if t.Latest && t.Revision != part.RolledOut {
-			out.Canary = &service.CanaryStatus{Revision: t.Revision, Percent: t.Percent}
+			out.Revision = part.RolledOut
+			out.Canary = &service.CanaryStatus{Revision: t.Revision, Percent: t.Percent, Transition: out.Model.Transition}
 		}
 	}
 	return out

@@ -36,7 +36,7 @@ func TestReadStatus(t *testing.T) {
 			want.Protocol, want.Conditions = "", append(want.Conditions[:1:1], want.Conditions[2:]...)
 			want.Runtime.Why = ""
 			want.Components = nil
-			want.Canary = &service.CanaryStatus{Revision: full.Canary.Revision, Percent: full.Canary.Percent}
+			want.Canary = &service.CanaryStatus{Revision: full.Canary.Revision, Percent: full.Canary.Percent, Transition: full.Model.Transition}
 		} else {
 			want.Model.Target = "" // one word for both
 		}

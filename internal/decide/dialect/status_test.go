@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
@@ -30,12 +31,12 @@ func served() service.Status {
 			Target: service.ModelFailedToLoad, Copies: 2, Failed: 1,
 			LastFailure: &service.Failure{Reason: "ModelLoadFailed", Message: "no such file", ExitCode: 1, Time: at, Replica: "iris-1"}},
 		Components: []service.ComponentStatus{
-			{Role: service.RoleEngine, Desired: 2, Running: 2, Ready: 1, ReplicaSeconds: 12.5, IdleSeconds: 3, StartupSeconds: 0.2, Progress: "1 GB of 2 GB"},
+			{Role: service.RoleEngine, Desired: 2, Running: 2, Ready: 1, Serving: "iris-0a1b2c", ReplicaSeconds: 12.5, IdleSeconds: 3, StartupSeconds: 0.2, Progress: "1 GB of 2 GB"},
 			{Role: service.RoleDecoder, Desired: 1},
-			{Role: service.RoleRouter, Desired: 1, Running: 1, Ready: 1},
+			{Role: service.RoleRouter, Desired: 1, Running: 1, Ready: 1, Serving: "iris-0a1b2c"},
 			{Role: service.RoleTransformer, Desired: 1},
 		},
-		Canary: &service.CanaryStatus{Revision: "iris-3d4e5f", Wanted: 10, Percent: 10, Ready: 1, Why: "ready, takes 10 %"},
+		Canary: &service.CanaryStatus{Revision: "iris-3d4e5f", Wanted: 10, Percent: 10, Ready: 1, Why: "ready, takes 10 %", Transition: service.UpToDate},
 	}
 }
 
@@ -49,6 +50,72 @@ func TestStatus(t *testing.T) {
 		golden(t, "testdata/status."+dialect+".golden.json", map[string]any{
 			"full": Status(origin, served()), "empty": Status(origin, service.Status{}),
 		})
+	}
+}
+
+// TestStatusOfAFailedRollout: the revision that serves is the ready one in
+// KServe's and OME's words, which takes all requests, and the one that does not
+// start the created one.
+func TestStatusOfAFailedRollout(t *testing.T) {
+	failed := service.Status{Revision: "iris-2", Conditions: []service.Condition{{Type: service.ConditionReady, Status: "True"}},
+		Model: service.ModelStatus{Transition: service.BlockedByFailedLoad, Active: service.ModelLoaded, Target: service.ModelFailedToLoad, Copies: 1, Failed: 1,
+			LastFailure: &service.Failure{Reason: "ModelLoadFailed", Message: "no such file"}},
+		Components: []service.ComponentStatus{{Role: service.RoleEngine, Desired: 1, Ready: 1, Serving: "iris-1"}}}
+	starting, first, done := failed, failed, failed
+	starting.Model.Transition, starting.Model.LastFailure = service.InProgress, nil
+	first.Components = []service.ComponentStatus{{Role: service.RoleEngine, Desired: 1}}
+	done.Model.Transition, done.Components = service.UpToDate, []service.ComponentStatus{{Role: service.RoleEngine, Desired: 1, Ready: 1, Serving: "iris-2"}}
+	canary := done
+	canary.Canary = &service.CanaryStatus{Revision: "iris-3", Wanted: 10, Transition: service.BlockedByFailedLoad}
+	for _, c := range []struct {
+		name, created, ready, rolledOut, traffic, deployed, blamed string
+		st                                                         service.Status
+	}{
+		{"failed", "iris-2", "iris-1", "iris-1", "iris-1 100% latest", "False BlockedByFailedLoad no such file", "iris-2", failed},
+		{"starting", "iris-2", "iris-1", "iris-1", "iris-1 100% latest", "Unknown InProgress revision iris-2 is not ready yet", "", starting},
+		{"the first failed", "iris-2", "", "", "", "False BlockedByFailedLoad no such file", "iris-2", first},
+		{"done", "iris-2", "iris-2", "iris-2", "iris-2 100% latest", "True", "iris-2", done},
+		{"the canary failed", "iris-3", "iris-2", "iris-2", "iris-3 0% latest, iris-2 100%", "False BlockedByFailedLoad no such file", "iris-3", canary},
+	} {
+		for engine, version := range map[string]string{"predictor": kserveV1beta1, "engine": omeV1beta1} {
+			origin := service.Origin{APIVersion: version}
+			raw := asJSON(t, Status(origin, c.st))
+			in := decoded[struct {
+				Conditions []told
+				Components map[string]struct {
+					LatestCreatedRevision, LatestReadyRevision, LatestRolledoutRevision string
+					Traffic                                                             []struct {
+						RevisionName   string
+						LatestRevision bool
+						Percent        int
+					}
+				}
+				ModelStatus struct {
+					LastFailureInfo struct{ ModelRevisionName string }
+				}
+			}](raw)
+			part, traffic, deployed := in.Components[engine], []string{}, ""
+			for _, one := range part.Traffic {
+				text := fmt.Sprintf("%s %d%%", one.RevisionName, one.Percent)
+				if one.LatestRevision {
+					text += " latest"
+				}
+				traffic = append(traffic, text)
+			}
+			for _, one := range in.Conditions {
+				if one.Type == "LatestDeploymentReady" {
+					deployed = strings.TrimSpace(one.Status + " " + one.Reason + " " + one.Message)
+				}
+			}
+			got := []string{part.LatestCreatedRevision, part.LatestReadyRevision, part.LatestRolledoutRevision, strings.Join(traffic, ", "), deployed,
+				in.ModelStatus.LastFailureInfo.ModelRevisionName}
+			if want := []string{c.created, c.ready, c.rolledOut, c.traffic, c.deployed, c.blamed}; !reflect.DeepEqual(got, want) {
+				t.Errorf("%s, %s:\n%q, want\n%q", c.name, engine, got, want)
+			}
+			if back := ReadStatus(origin, raw); back.Revision != c.st.Revision {
+				t.Errorf("%s, %s: read back as revision %s", c.name, engine, back.Revision)
+			}
+		}
 	}
 }
 
@@ -98,7 +165,7 @@ func rendered(t *testing.T, o Object) {
 		t.Errorf("a comment is lost:\n%s", text)
 	}
 	st.Model.LastFailure.Message = "another"
-	if text, _ = renderAndRead(t, again, &st); strings.Contains(text, "no such file") || strings.Count(text, "another") != 1 {
+	if text, _ = renderAndRead(t, again, &st); strings.Contains(text, "no such file") || !strings.Contains(text, "another") || strings.Count(text, "\nstatus:") != 1 {
 		t.Errorf("the status was not replaced:\n%s", text)
 	}
 	if text, _ = renderAndRead(t, again, nil); strings.Contains(text, "status:") {

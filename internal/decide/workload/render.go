@@ -110,13 +110,18 @@ func hash(parts ...any) string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
+// RevisionName is what a service's revision of a hash is called.
+func RevisionName(service, hash string) string {
+	return service + "-" + hash[:min(len(hash), 8)]
+}
+
 // Render makes the revision. Errors name the field that cannot be rendered.
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol, Protocols: in.speaks(),
 		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image,
 		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: annotations(s.Annotations)}
-	rev.Name = s.Name + "-" + rev.Hash[:8]
+	rev.Name = RevisionName(s.Name, rev.Hash)
 	if in.Cluster && s.Model != nil {
 		rev.Model.Storage = s.Model.Storage
 	}

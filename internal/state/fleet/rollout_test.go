@@ -6,6 +6,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // TestNewRevisionIsNotReady: while replicas of the one before serve, the
@@ -26,13 +27,16 @@ func TestNewRevisionIsNotReady(t *testing.T) {
 		name       string
 		replicas   []replica.Replica
 		transition service.Transition
+		target     service.ModelState
+		serving    string
 		message    string
 	}{
-		{"both ready", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Ready, "")}, service.UpToDate, ""},
-		{"starting", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Starting, "")}, service.InProgress, "goes on serving"},
-		{"no node", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Pending, "no node")}, service.InProgress, "goes on serving: no node"},
-		{"failing", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Failed, "exit code 1")}, service.BlockedByFailedLoad, "goes on serving: exit code 1"},
-		{"the old one fails", []replica.Replica{one(old, replica.Failed, "exit code 1"), one(now, replica.Ready, "")}, service.UpToDate, ""},
+		{"both ready", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Ready, "")}, service.UpToDate, service.ModelLoaded, now, ""},
+		{"starting", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Starting, "")}, service.InProgress, service.ModelLoaded, old, "goes on serving"},
+		{"no node", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Pending, "no node")}, service.InProgress, service.ModelLoaded, old, "goes on serving: no node"},
+		{"failing", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Failed, "exit code 1")}, service.BlockedByFailedLoad, service.ModelFailedToLoad, old,
+			"goes on serving: exit code 1"},
+		{"the old one fails", []replica.Replica{one(old, replica.Failed, "exit code 1"), one(now, replica.Ready, "")}, service.UpToDate, service.ModelLoaded, now, ""},
 	} {
 		r.platform.replicas[k] = c.replicas
 		r.settle("iris")
@@ -47,6 +51,12 @@ func TestNewRevisionIsNotReady(t *testing.T) {
 		}
 		if st.Status.Model.Transition != c.transition {
 			t.Errorf("%s: %s, want %s", c.name, st.Status.Model.Transition, c.transition)
+		}
+		if st.Status.Model.Target != c.target {
+			t.Errorf("%s: target %s, want %s", c.name, st.Status.Model.Target, c.target)
+		}
+		if got, want := st.Status.Components[0].Serving, workload.RevisionName("iris", c.serving); got != want {
+			t.Errorf("%s: %s serves, want %s", c.name, got, want)
 		}
 	}
 }

@@ -136,7 +136,7 @@ func (f *Fleet) statusOf(w *work) service.Status {
 }
 
 func componentStatus(w *work, role service.Role) service.ComponentStatus {
-	cs := service.ComponentStatus{Role: role, Desired: w.wanted(role)}
+	cs := service.ComponentStatus{Role: role, Desired: w.wanted(role), Serving: serving(w, role)}
 	for _, r := range w.replicas {
 		if r.Role != role {
 			continue
@@ -152,6 +152,24 @@ func componentStatus(w *work, role service.Role) service.ComponentStatus {
 		}
 	}
 	return cs
+}
+
+// serving is the name of the revision that a role answers with.
+func serving(w *work, role service.Role) string {
+	present, before := w.record.Revision, ""
+	for _, r := range w.replicas {
+		switch {
+		case r.Role != role || !r.Serving():
+		case r.Revision == "" || r.Revision == present.Hash:
+			return present.Name
+		default:
+			before = workload.RevisionName(w.key.Stable().Name, r.Revision)
+		}
+	}
+	if before == "" && w.wanted(role) == 0 {
+		return present.Name
+	}
+	return before
 }
 
 func progress(p replica.Progress) string {
@@ -198,6 +216,9 @@ func modelStatus(w *work) service.ModelStatus {
 		ms.Active = service.ModelFailedToLoad
 	case ready > 0:
 		ms.Transition, ms.Active = taking(w), service.ModelLoaded
+		if ms.Transition == service.BlockedByFailedLoad {
+			ms.Target = service.ModelFailedToLoad
+		}
 	case ms.Failed > 0:
 		ms.Transition, ms.Active = service.BlockedByFailedLoad, service.ModelFailedToLoad
 	case starting > 0:
