@@ -1,7 +1,5 @@
 //go:build kubernetes && linux
 
-// Package conformance runs the published conformance suites of the Gateway API
-// and of its Inference Extension against our gateway on a real node.
 package conformance
 
 import (
