@@ -123,7 +123,9 @@ func (w *workers) start() (*python.Engine, error) {
 		if c.CacheDir, w.cleanup, w.err = packageCache(); w.err != nil {
 			return
 		}
-		w.engine, w.err = python.New(c, &pythonMetrics{registry: w.registry, log: w.log}, w.log)
+		if w.engine, w.err = python.New(c, &pythonMetrics{registry: w.registry, log: w.log}, w.log); w.err == nil {
+			w.registry.Include(w.engine.AppendMetrics)
+		}
 	})
 	return w.engine, w.err
 }

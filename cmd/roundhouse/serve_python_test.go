@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -162,6 +163,98 @@ func TestServeCustom(t *testing.T) {
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+const countingModel = `
+import os
+from mlserver import MLModel, types
+from mlserver.metrics import REGISTRY
+from prometheus_client import Counter, Gauge, Histogram, Summary
+
+CALLS = Counter("my_calls", "Calls of mine.", ["kind"])
+SIZE = Gauge("my_size", "Of each worker.")
+SHARED = Gauge("my_shared", "Of all workers.", multiprocess_mode="livesum")
+SECONDS = Histogram("my_seconds", "A histogram.", buckets=(1, 2))
+PAIRS = Summary("my_pairs", "A summary.", registry=REGISTRY)
+TAKEN = Counter("model_infer_request_success", "The server's own.")
+
+class Model(MLModel):
+    async def predict(self, payload):
+        CALLS.labels('a"b').inc()
+        SIZE.set(3)
+        SHARED.set(2)
+        SECONDS.observe(1.5)
+        PAIRS.observe(2)
+        TAKEN.inc(1000)
+        if payload.inputs[0].data[0] == 13:
+            os._exit(1)
+        pid = types.ResponseOutput(name="pid", shape=[1], datatype="INT64", data=[os.getpid()])
+        return types.InferenceResponse(model_name=self.name, outputs=[pid])
+`
+
+// TestServeShowsPrometheusClientsMetrics: what models' code keeps with
+// prometheus_client is at the metrics' path, of all workers together as in its
+// multiprocess mode, and does not fall when a worker ends.
+func TestServeShowsPrometheusClientsMetrics(t *testing.T) {
+	interpreter := servePython(t, "prometheus_client")
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	url, stop := startServe(t, files(t, map[string]string{
+		"settings.json":              `{"parallel_workers":2}`,
+		"counts/model-settings.json": `{"implementation":"models.Model"}`,
+		"counts/models.py":           countingModel,
+	}), "--python", interpreter)
+	ask := func(x int) string {
+		return askServe(t, url+"/v2/models/counts/infer", fmt.Sprintf(`{"inputs":[{"name":"x","shape":[1],"datatype":"INT64","data":[%d]}]}`, x))
+	}
+	pids := map[string]bool{}
+	asked := 0
+	for ; len(pids) < 2 && asked < 100; asked++ {
+		if text := ask(1); strings.Contains(text, `"data":[`) {
+			pids[strings.TrimSuffix(text[strings.LastIndex(text, "[")+1:], "]}]}")] = true
+		}
+	}
+	want := []string{
+		"# HELP my_calls_total Calls of mine.\n# TYPE my_calls_total counter\n" + `my_calls_total{kind="a\"b"} ` + fmt.Sprint(asked) + "\n",
+		"my_shared 4\n",
+		"# TYPE my_seconds histogram\n" + `my_seconds_bucket{le="1.0"} 0` + "\n" + `my_seconds_bucket{le="2.0"} ` + fmt.Sprint(asked) + "\n",
+		fmt.Sprintf("my_seconds_sum %v\n", 1.5*float64(asked)),
+		fmt.Sprintf("my_pairs_count %d\nmy_pairs_sum %d\n", asked, 2*asked),
+		fmt.Sprintf(`model_infer_request_success_total{model_name="counts",model_version="",model="counts",version=""} %d`+"\n", asked),
+	}
+	for pid := range pids {
+		want = append(want, `my_size{pid="`+pid+`"} 3`+"\n")
+	}
+	text := metricsWith(t, url, want...)
+	if strings.Contains(text, "model_infer_request_success_total 1000") || strings.Contains(text, "_created") || strings.Contains(text, "python_info") {
+		t.Errorf("names of the server's, or of Python's, are shown:\n%s", text)
+	}
+	if text := ask(13); !strings.Contains(text, "died while answering") {
+		t.Fatalf("the worker lives: %s", text)
+	}
+	// What a worker counted and could not tell is lost with it.
+	text = metricsWith(t, url, "my_shared 2\n")
+	counted := 0
+	if _, err := fmt.Sscanf(text[strings.Index(text, `my_calls_total{`):], `my_calls_total{kind="a\"b"} %d`, &counted); err != nil || counted < asked {
+		t.Errorf("%d calls of %d are left of a worker that ended, %v", counted, asked, err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// metricsWith waits until the metrics have all of want, and returns them.
+func metricsWith(t *testing.T, url string, want ...string) string {
+	t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		_, text := call(t, "GET", url+"/metrics", "")
+		lacks := slices.IndexFunc(want, func(w string) bool { return !strings.Contains(text, w) })
+		if lacks < 0 {
+			return text
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s in\n%s", want[lacks], text)
+		}
 	}
 }
 

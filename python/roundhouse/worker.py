@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from . import __version__, http, tensors
 from .bridge import Bridge
+from .collected import Collected
 from .faults import Fault, cut, describe, pydantic_fault
 from .frames import MAX_FRAME, Connection, Payload, ProtocolError, TooLarge
 from .host import Host, Hosted
@@ -55,6 +56,7 @@ class Worker:
         self._streams: Dict[int, Stream] = {}
         self._max_in_flight = 1024
         self.reports = Reports(asyncio.get_running_loop(), self._push)
+        self.collected = Collected(asyncio.get_running_loop(), self._push)
         self._kinds: Dict[str, Callable[[dict, memoryview], Any]] = {
             "load": self._load,
             "unload": self._unload,
@@ -148,7 +150,7 @@ class Worker:
         try:
             raw = Payload()
             fields = await self._kinds[kind](header, payload, raw)
-            self.reports.flush_reports()
+            self._report()
             answer = "end" if kind == "stream" else "result"
             self._answer({"kind": answer, "id": request, **fields}, raw)
         except asyncio.CancelledError as error:
@@ -176,7 +178,7 @@ class Worker:
             name = type(error).__name__
             described = {"kind": "failed", "message": f"{name}, which cannot be shown"}
         try:
-            self.reports.flush_reports()
+            self._report()
         finally:
             frame = {"kind": "error", "id": request, "error": described}
             self.connection.send(frame)
@@ -223,7 +225,7 @@ class Worker:
                 async for answer in answers:
                     raw = Payload()
                     item = self._response(answer, stream.first_id, raw)
-                    self.reports.flush_reports()
+                    self._report()
                     try:
                         await stream.send(item, raw)
                     except TooLarge as error:
@@ -237,6 +239,11 @@ class Worker:
 
     def _work(self, hosted: Hosted) -> Any:
         return _Working(self.host, hosted, self._told)
+
+    def _report(self) -> None:
+        """Sends what code has logged and measured."""
+        self.reports.flush_reports()
+        self.collected.tell()
 
     def _told(self, hosted: Hosted) -> None:
         """Pushes a change of the model's own readiness."""
@@ -281,6 +288,8 @@ class Worker:
         await self._finish(grace)
         await self.host.unload_all(min(grace, 30.0))
         self.reports.flush_reports()
+        if "prometheus_client" in sys.modules:
+            self.collected.collect()
         self.connection.send({"kind": "goodbye", "reason": "stopped"})
         self._finished(0)
 

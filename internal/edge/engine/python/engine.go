@@ -73,7 +73,7 @@ func New(c Config, metrics Metrics, log *slog.Logger) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{config: c, report: report{metrics}, log: log, dir: dir,
+	e := &Engine{config: c, report: report{metrics, newCollected(log)}, log: log, dir: dir,
 		tarballs: &tarballs{dir: c.EnvironmentsDir, limits: c.Limits, log: log}}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.reaper, e.orphans = sync.OnceValue(e.becomeReaper), orphanInterval

@@ -202,7 +202,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte("\xff\xff\xff\x00\x08\x00\x00\x00{}"))
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		l := DefaultConfig().Limits
-		c := newConn(nil, newFrameReader(bytes.NewReader(stream)), l, func(m *message) { report{discard{}}.metrics(nil, m) })
+		c := newConn(nil, newFrameReader(bytes.NewReader(stream)), l, func(m *message) { report{to: discard{}}.metrics(nil, m) })
 		calls := []*call{newCall(kindInfer, 0), newCall(kindStream, 0), newCall(kindCustom, 0), newCall(kindLoad, 0)}
 		for _, call := range calls {
 			if err := c.start(call, func(id uint64) (*frame, error) { return control(call.kind, "id", id), nil }); err != nil {

@@ -66,11 +66,23 @@ type wirePush struct {
 	Observations [][]json.RawMessage `json:"observations"`
 	Records      []wireRecord        `json:"records"`
 	Dropped      int64               `json:"dropped"`
+	Collected    []wireFamily        `json:"collected"`
+	Whole        bool                `json:"whole"` // what was collected before is gone
 }
 
 type wireMetric struct {
 	Name        string `json:"name"`
 	Description string `json:"description"`
+}
+
+// wireFamily is a metric that code keeps with prometheus_client, or what of it has
+// changed.
+type wireFamily struct {
+	Name    string       `json:"name"`
+	Help    string       `json:"help"`
+	Type    string       `json:"type"`
+	Mode    string       `json:"mode"`
+	Samples []wireSample `json:"samples"`
 }
 
 type wireRecord struct {

@@ -17,7 +17,10 @@ type Metrics interface {
 }
 
 // report passes on what workers push.
-type report struct{ to Metrics }
+type report struct {
+	to        Metrics
+	collected *collected
+}
 
 // maxName bounds the name of a metric, in bytes.
 const maxName = 256

@@ -70,6 +70,7 @@ func (w *worker) run() {
 	}
 	exit := w.process.Kill()
 	w.output.close()
+	w.report.collected.end(w)
 	w.conn.fail(newError(kindDied, fmt.Sprintf("worker %d died while answering: %s", w.process.PID(), w.why(err, exit))))
 }
 
@@ -170,6 +171,7 @@ func (w *worker) pushed(m *message) {
 		}
 	case kindMetrics:
 		w.report.metrics(w.placement(m.Model), m)
+		w.report.collected.update(w, w.process.PID(), m)
 	case kindLog:
 		for i := range m.Records {
 			w.report.record(w.log, w.placement(m.Records[i].Model), &m.Records[i])

@@ -48,7 +48,19 @@ type Registry struct {
 	mu struct {
 		sync.RWMutex
 		families []*Family // in the order they are shown
+		included []Included
 	}
+}
+
+// Included appends metrics that somebody else keeps, in the text format, but for
+// those whose names are taken.
+type Included func(dst []byte, taken func(name string) bool) []byte
+
+// Include shows another's metrics behind the registry's own.
+func (r *Registry) Include(i Included) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.included = append(r.mu.included, i)
 }
 
 // Family is a metric.

@@ -8,11 +8,12 @@ import (
 )
 
 // Append appends all families in Prometheus' text format, in the order in
-// which they were registered, their series by label. Families without series
-// are left out.
+// which they were registered, their series by label, then what is included. Families without
+// series are left out.
 func (r *Registry) Append(dst []byte) []byte {
 	r.mu.RLock()
 	families := r.mu.families[:len(r.mu.families):len(r.mu.families)]
+	included := r.mu.included
 	r.mu.RUnlock()
 	for _, f := range families {
 		series := f.sorted()
@@ -23,7 +24,28 @@ func (r *Registry) Append(dst []byte) []byte {
 			dst = f.appendText(dst, name, series)
 		}
 	}
+	if len(included) == 0 {
+		return dst
+	}
+	names := taken(families)
+	for _, include := range included {
+		dst = include(dst, func(name string) bool { return names[name] })
+	}
 	return dst
+}
+
+// taken are the names of all samples that families may have.
+func taken(families []*Family) map[string]bool {
+	names := map[string]bool{}
+	for _, f := range families {
+		for _, name := range f.names {
+			names[name] = true
+			if f.kind == Histogram {
+				names[name+"_bucket"], names[name+"_sum"], names[name+"_count"] = true, true, true
+			}
+		}
+	}
+	return names
 }
 
 func (f *Family) sorted() []*Series {

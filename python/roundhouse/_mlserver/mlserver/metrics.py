@@ -1,6 +1,6 @@
 """Custom metrics: names and values handed to whoever hosts the model."""
 
-from typing import Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from .context import model_name_var
 from .errors import MLServerError
@@ -11,6 +11,16 @@ Observer = Callable[[str, str, Optional[float]], None]
 
 _observers: List[Observer] = []
 _metrics: Dict[str, "Metric"] = {}
+
+
+def __getattr__(name: str) -> Any:
+    """``REGISTRY``, made where code asks for it: it needs prometheus_client."""
+    if name != "REGISTRY":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from prometheus_client import CollectorRegistry
+
+    registry = globals()["REGISTRY"] = CollectorRegistry(auto_describe=True)
+    return registry
 
 
 class InvalidModelContext(MLServerError):
