@@ -73,8 +73,8 @@ type PoolSpec struct {
 
 // PoolMetrics says how endpoints tell their load.
 type PoolMetrics struct {
-	// Engine is vllm, sglang, trtllm-serve, triton-trtllm or roundhouse;
-	// absent means find out.
+	// Engine is vllm, sglang, trtllm-serve, triton-trtllm, triton, llamacpp or
+	// roundhouse; absent means find out.
 	Engine string `json:"engine,omitempty"`
 	// Path is that of the metrics; absent means the engine's own.
 	Path string `json:"path,omitempty"`

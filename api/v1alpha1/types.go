@@ -142,6 +142,9 @@ type Component struct {
 	Worker *Node `json:"worker,omitempty"`
 	// Config is handed to a router.
 	Config map[string]string `json:"config,omitempty"`
+	// Metrics is where its pods tell their load. A process is told its own port,
+	// as {{.MetricsPort}}.
+	Metrics *Metrics `json:"metrics,omitempty"`
 	// Local is how the component runs as a process.
 	Local *Local `json:"local,omitempty"`
 }
@@ -153,9 +156,18 @@ type Node struct {
 	Size *int `json:"size,omitempty"`
 }
 
+// Metrics says where a component tells its load.
+type Metrics struct {
+	// Path is that of the metrics; absent means the engine's own.
+	Path string `json:"path,omitempty"`
+	// Port is that of the metrics where they are not at the port that takes
+	// requests: 8082 of roundhouse serve and MLServer, 8002 of Triton.
+	Port *int32 `json:"port,omitempty"`
+}
+
 // Local says how a component runs as a process on one machine. Strings are
-// templates over {{.Port}}, {{.GRPCPort}}, {{.ModelPath}}, {{.Name}} and the
-// service's metadata.
+// templates over {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}}, {{.ModelPath}},
+// {{.Name}} and the service's metadata.
 type Local struct {
 	// Command is the program and its arguments; "roundhouse" is this binary.
 	Command    []string        `json:"command"`

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestUpRefuses: what up cannot start with.
@@ -94,4 +95,39 @@ func mount(t *testing.T, dir, size string) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestProgramThatCannotBeExecuted: a request for a service whose program is
+// there and cannot be executed is told so at once, and get says so too.
+func TestProgramThatCannotBeExecuted(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	for name, c := range map[string]struct{ program, cause string }{
+		"headless": {"no program\n", "exec format error"},
+		"orphan":   {"#!/no/such/interpreter\n", "the interpreter that its first line names"},
+	} {
+		dir := t.TempDir()
+		program := write(t, dir, "engine", c.program)
+		if err := os.Chmod(program, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		n.do("apply", "-f", write(t, dir, name+".yaml", `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: `+name+`}
+spec:
+  protocol: v2
+  scaling: {minReplicas: 0}
+  engine: {local: {command: [`+program+`]}}
+`))
+		begun := time.Now()
+		a := n.post("/v2/models/"+name+"/infer", `{"inputs":[]}`)
+		if took := time.Since(begun); a.status != 503 || took > 3*time.Second {
+			t.Errorf("%s: answered after %s: %s", name, took, a)
+		}
+		contains(t, a.body, program+" cannot be executed", c.cause)
+		contains(t, n.do("get", name), "cannot be executed")
+		if r := n.service("default/" + name).Replicas; len(r) != 1 || r[0].Restarts > 1 {
+			t.Errorf("%s: more than its first start was waited for: %+v", name, r)
+		}
+	}
 }

@@ -86,7 +86,7 @@ type listed struct {
 	}
 	Replicas []struct {
 		ID, Revision, Phase, Message string
-		HTTP, GRPC                   string
+		HTTP, GRPC, Metrics          string
 		PID, Restarts                int
 	}
 }

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"cmp"
 	"log/slog"
 	"net"
 	"slices"
@@ -15,8 +16,9 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
-// scraping reads the metrics of the endpoints of shared pools, and of services
-// that speak OpenAI's protocol, for the pickers.
+// scraping reads the metrics of the endpoints of shared pools, of services that
+// speak OpenAI's protocol, and of those that have a port for them, for the
+// pickers.
 type scraping struct {
 	*scrape.Scraper
 	log *slog.Logger
@@ -40,12 +42,10 @@ func (s *scraping) pool(f *dispatch.Pool, m routing.Metrics) {
 	parts := append(slices.Clone(f.Members), *f)
 	roles := strings.Contains(f.Key.Name, "/") // RolePool
 	for i := range parts {
-		if (!f.Shared || roles) && f.Protocol != service.ProtocolOpenAI {
-			continue
-		}
 		for _, r := range parts[i].Replicas {
-			if r.HTTP != "" && r.Serving() {
-				targets = append(targets, scrape.Target{ID: r.ID, URL: "http://" + metricsAt(&r, m.Port) + m.Path, Engine: m.Engine})
+			at, apart := metricsAt(&r, m)
+			if at != "" && r.Serving() && (f.Shared && !roles || f.Protocol == service.ProtocolOpenAI || apart) {
+				targets = append(targets, scrape.Target{ID: r.ID, URL: "http://" + at, Engine: m.Engine})
 			}
 		}
 	}
@@ -54,13 +54,21 @@ func (s *scraping) pool(f *dispatch.Pool, m routing.Metrics) {
 	}
 }
 
-// metricsAt is where a replica's metrics are: on its own port, or on another of
-// its address. Processes of one machine share an address, and not a port.
-func metricsAt(r *replica.Replica, port int32) string {
-	if host, _, err := net.SplitHostPort(r.HTTP); err == nil && port > 0 && r.PID == 0 {
-		return net.JoinHostPort(host, strconv.Itoa(int(port)))
+// metricsAt is where a replica's metrics are, and whether that is another port
+// than its requests'. What a pool says goes over what the replica's service
+// does; but processes of one machine share an address, and not a port.
+func metricsAt(r *replica.Replica, m routing.Metrics) (at string, apart bool) {
+	at, path, _ := strings.Cut(r.Metrics, "/")
+	if path != "" {
+		path = "/" + path
 	}
-	return r.HTTP
+	if at == "" {
+		at = r.HTTP
+	}
+	if host, _, err := net.SplitHostPort(at); err == nil && m.Port > 0 && r.PID == 0 {
+		at = net.JoinHostPort(host, strconv.Itoa(int(m.Port)))
+	}
+	return at + cmp.Or(m.Path, path), at != r.HTTP
 }
 
 // wake tells that a request came for a pool.

@@ -10,6 +10,9 @@ type Load struct {
 	// Waiting and Running count requests: in the replica's queue, and being
 	// computed.
 	Waiting, Running int
+	// Batches: what waits there is gathered into batches, so that it says which
+	// replica has less to do, and not that one has no room.
+	Batches bool
 	// KV is the part of the memory for keys and values that is in use, 0 to 1.
 	KV float64
 	// Blocks is how many blocks of BlockTokens tokens that memory has; 0 when

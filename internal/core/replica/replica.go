@@ -3,6 +3,9 @@
 package replica
 
 import (
+	"cmp"
+	"strconv"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -37,6 +40,9 @@ type Replica struct {
 	// HTTP and GRPC are "host:port"; "" when not served.
 	HTTP string `json:"http,omitempty"`
 	GRPC string `json:"grpc,omitempty"`
+	// Metrics is the "host:port/path" of its metrics where its manifest or its
+	// command line says; "" means the HTTP address, and the engine's own path.
+	Metrics string `json:"metrics,omitempty"`
 	// PID is the process's id on one machine, 0 in a cluster.
 	PID      int       `json:"pid,omitempty"`
 	Created  time.Time `json:"created,omitzero"`
@@ -59,6 +65,23 @@ type Progress struct {
 	Total int64 `json:"total"`
 }
 
+// MetricsAt is where a replica at r's addresses exports what m says, as Metrics
+// has it; "" where m says nothing.
+func (r Replica) MetricsAt(m service.Metrics) string {
+	at := r.HTTP
+	if m.Port > 0 {
+		at = cmp.Or(at, r.GRPC)
+		at = at[:strings.LastIndexByte(at, ':')+1]
+		if at != "" {
+			at += strconv.Itoa(int(m.Port))
+		}
+	}
+	if at == "" || m == (service.Metrics{}) {
+		return ""
+	}
+	return at + m.Path
+}
+
 // Serving says whether new requests may be sent to the replica.
 func (r Replica) Serving() bool { return r.Phase == Ready }
 
@@ -69,6 +92,7 @@ func (r Replica) Alive() bool { return r.Phase != Draining }
 // Reasons that others than the platform act on.
 const (
 	ReasonProgramMissing = "ProgramMissing" // the command is not on PATH; Message has the install line
+	ReasonCannotExecute  = "CannotExecute"  // the command is there, and the machine does not run it
 	ReasonModelChanged   = "ModelChanged"   // the model's files are no longer those of the revision
 	ReasonUnschedulable  = "Unschedulable"  // no place can take it as it is; one may come
 	ReasonQuotaExceeded  = "QuotaExceeded"  // the namespace may have no more

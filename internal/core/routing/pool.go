@@ -48,7 +48,7 @@ const (
 )
 
 // Engines are the names that Metrics.Engine may have.
-var Engines = []string{"vllm", "sglang", "trtllm-serve", "triton-trtllm", "llamacpp", "roundhouse"}
+var Engines = []string{"vllm", "sglang", "trtllm-serve", "triton-trtllm", "triton", "llamacpp", "roundhouse"}
 
 // Metrics says which metrics a pool's endpoints export.
 type Metrics struct {

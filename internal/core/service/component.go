@@ -1,6 +1,9 @@
 package service
 
 import (
+	"cmp"
+	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,11 +26,46 @@ type Component struct {
 	Worker *Node `json:"worker,omitempty"`
 	// Config is OME's routerConfig.config: free settings handed to the router.
 	Config map[string]string `json:"config,omitempty"`
+	// Metrics is where it exports its metrics.
+	Metrics Metrics `json:"metrics,omitzero"`
 	// Local is how the component runs as a process; nil means derive it.
 	Local *Local `json:"local,omitempty"`
 	// LocalDerived says that nobody wrote Local: it was found for the present
 	// host, and is no part of what the object says.
 	LocalDerived bool `json:"-"`
+}
+
+// Metrics is where a component exports its metrics: the port of its pods, and
+// the path.
+type Metrics struct {
+	Port int32  `json:"port,omitempty"` // 0 means that of its requests
+	Path string `json:"path,omitempty"` // "" means the engine's own
+}
+
+// metricsAnnotations are the pairs, port and path, that people tell Prometheus
+// by: KServe's on its runtimes and services, and the usual one of pods.
+var metricsAnnotations = [...][2]string{
+	{"prometheus.kserve.io/port", "prometheus.kserve.io/path"},
+	{"prometheus.io/port", "prometheus.io/path"},
+}
+
+// Or is m, with what it leaves open as other has it.
+func (m Metrics) Or(other Metrics) Metrics {
+	return Metrics{Port: cmp.Or(m.Port, other.Port), Path: cmp.Or(m.Path, other.Path)}
+}
+
+// Over is m, filled up with what annotations say. A value that is no port is
+// none.
+func (m Metrics) Over(annotations map[string]string) Metrics {
+	for _, pair := range metricsAnnotations {
+		if n, err := strconv.ParseUint(annotations[pair[0]], 10, 16); err == nil && m.Port == 0 {
+			m.Port = int32(n)
+		}
+		if path := annotations[pair[1]]; path != "" && m.Path == "" {
+			m.Path = "/" + strings.TrimLeft(path, "/")
+		}
+	}
+	return m
 }
 
 // Node is one side of a multi-node component.
@@ -39,8 +77,8 @@ type Node struct {
 }
 
 // Local says how a runtime's component runs as a process on one machine.
-// Strings are templates over {{.Port}}, {{.GRPCPort}}, {{.ModelPath}},
-// {{.Name}} and the object's metadata.
+// Strings are templates over {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}},
+// {{.ModelPath}}, {{.Name}} and the object's metadata.
 type Local struct {
 	// Command is the program and its arguments; the program is looked up on
 	// PATH, and "roundhouse" is this binary.

@@ -166,7 +166,7 @@ func (c *Config) saturation(e *Endpoint, now time.Time, sentWait bool) float64 {
 	if e.Limit > 0 {
 		value = float64(e.InFlight) / float64(e.Limit)
 	}
-	if e.Load == nil {
+	if e.Load == nil || e.Load.Batches { // a server without a queue has nothing to batch
 		return value
 	}
 	w := c.weight(now.Sub(e.Load.At))

@@ -357,6 +357,7 @@ func TestSaturation(t *testing.T) {
 		{"unknown", Endpoint{InFlight: 100}, 0, 0},
 		{"places", Endpoint{InFlight: 3, Limit: 4}, 0.75, 0.75},
 		{"queue", Endpoint{Load: said(0, 10, 0.4)}, 2, 2},
+		{"queue that is gathered into batches", Endpoint{Load: &replica.Load{At: t0, Waiting: 50, Batches: true}, InFlight: 50}, 0, 0},
 		{"kv", Endpoint{Load: said(time.Second, 1, 0.6)}, 0.75, 0.75},
 		{"kv of one with nothing to do", Endpoint{Load: &replica.Load{At: t0, KV: 1}}, 0, 0},
 		{"the worse of load and places", Endpoint{Load: said(0, 1, 0), InFlight: 4, AtLoad: 4, Limit: 4}, 1, 1},

@@ -159,6 +159,7 @@ func (r *reading) ownComponent(path string, c *api.Component) *service.Component
 		Scaling: r.ownScaling(path+".scaling", c.Scaling),
 		Leader:  r.ownNode(path+".leader", c.Leader),
 		Worker:  r.ownNode(path+".worker", c.Worker),
+		Metrics: r.metrics(path+".metrics", c.Metrics),
 		Local:   r.ownLocal(path+".local", c.Local),
 	}
 	out.Pod.Resources = nil // the pod's own are hidden by the container's here

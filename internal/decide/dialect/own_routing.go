@@ -149,11 +149,19 @@ func (r *reading) poolMetrics(in *api.PoolMetrics) routing.Metrics {
 			r.errorf("spec.metrics.engine", "unknown engine %q: write one of %s, or nothing to have it found out", clip(in.Engine), strings.Join(routing.Engines, ", "))
 		}
 	}
-	if in.Path != "" && !strings.HasPrefix(in.Path, "/") {
-		r.errorf("spec.metrics.path", "%q is not a path: it begins with /", clip(in.Path))
+	at := r.metrics("spec.metrics", &api.Metrics{Path: in.Path, Port: in.Port})
+	return routing.Metrics{Engine: in.Engine, Path: at.Path, Port: at.Port}
+}
+
+// metrics reads where load is told.
+func (r *reading) metrics(path string, in *api.Metrics) (out service.Metrics) {
+	if in == nil {
+		return out
 	}
-	out := routing.Metrics{Engine: in.Engine, Path: in.Path}
-	r.optionalPort("spec.metrics.port", in.Port)
+	if out.Path = in.Path; in.Path != "" && !strings.HasPrefix(in.Path, "/") {
+		r.errorf(path+".path", "%q is not a path: it begins with /", clip(in.Path))
+	}
+	r.optionalPort(path+".port", in.Port)
 	if in.Port != nil {
 		out.Port = *in.Port
 	}

@@ -119,6 +119,7 @@ func (h seen) replica(k service.Key, pod *corev1.Pod) (r replica.Replica, shown 
 	r.ID, r.Service, r.Role, r.Revision = pod.Name, k, service.Role(pod.Labels[shape.LabelRole]), pod.Labels[shape.LabelRevision]
 	if ip := pod.Status.PodIP; ip != "" {
 		r.HTTP, r.GRPC = address(ip, role.HTTP), address(ip, role.GRPC)
+		r.Metrics = r.MetricsAt(role.Metrics)
 	}
 	if ended(pod) && r.Phase == replica.Failed && h.replaced(pod) {
 		return r, false

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
@@ -31,6 +32,8 @@ const (
 type Role struct {
 	// HTTP and GRPC are the ports that requests go to, 0 for none.
 	HTTP, GRPC int32
+	// Metrics is where it exports them.
+	Metrics service.Metrics
 	// Main is the container that answers them; "" means the first.
 	Main string
 	// Startup is how long one may take until it is ready; 0 is unknown.

@@ -1,6 +1,7 @@
 package shape
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -20,7 +21,7 @@ func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1
 		return merged, fmt.Errorf("there is no container to run: runtime %q is not made for a cluster: name another in spec.runtime, or give containers", r.rev.Runtime.Name)
 	}
 	http, grpc := portsOf(speaker(&merged, main), r.rev.Protocol)
-	place := workload.Place{Port: int(http), GRPCPort: int(grpc), ModelPath: modelPath}
+	place := workload.Place{Port: int(http), GRPCPort: int(grpc), MetricsPort: int(cmp.Or(r.c.Exports().Port, http)), ModelPath: modelPath}
 	if r.rev.Model.Verbatim {
 		place.ModelPath = r.rev.Model.URI
 	}

@@ -68,7 +68,7 @@ func localOf(c service.Component, role service.Role, catalog []service.Runtime, 
 		return nil
 	}
 	if len(m.Command) > 0 && (host.Programs[m.Command[0]] || strings.Contains(m.Command[0], "/") && !inImage(m.Command[0])) {
-		return fromContainer(m)
+		return fromContainer(m, c.Metrics.Over(c.Annotations).Port)
 	}
 	if m.Image == "" {
 		return nil
@@ -100,21 +100,31 @@ func inImage(program string) bool {
 }
 
 // fromContainer reads a container's command line as a process: the model's
-// mount path and the declared port become the replica's own.
-func fromContainer(m *corev1.Container) *service.Local {
+// mount path, the declared port and that of the metrics become the replica's
+// own.
+func fromContainer(m *corev1.Container, metrics int32) *service.Local {
 	words := slices.Concat(m.Command, m.Args)
-	port := ""
+	var http int32
 	if len(m.Ports) > 0 {
-		port = strconv.Itoa(int(m.Ports[0].ContainerPort))
+		http = m.Ports[0].ContainerPort
 	}
 	for i, w := range words {
 		w = strings.ReplaceAll(w, mountPath, "{{.ModelPath}}")
-		if port != "" && (w == port || strings.HasSuffix(w, "="+port)) {
-			w = strings.TrimSuffix(w, port) + "{{.Port}}"
+		if there, ok := withoutPort(w, http); ok {
+			w = there + "{{.Port}}"
+		} else if there, ok := withoutPort(w, metrics); ok {
+			w = there + "{{.MetricsPort}}"
 		}
 		words[i] = w
 	}
 	return &service.Local{Command: words, WorkingDir: m.WorkingDir}
+}
+
+// withoutPort is what stands before a port in a word that is one, or ends in
+// "=" and one.
+func withoutPort(word string, port int32) (before string, ok bool) {
+	before, ok = strings.CutSuffix(word, strconv.Itoa(int(port)))
+	return before, ok && port > 0 && (before == "" || strings.HasSuffix(before, "="))
 }
 
 // portable keeps of a container's arguments those that mean the same outside

@@ -199,6 +199,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 		Labels:      overlay(base.Labels, s.Labels, over.Labels),
 		Annotations: overlay(base.Annotations, annotations(s.Annotations), over.Annotations),
 		Config:      overlay(base.Config, over.Config),
+		Metrics:     over.Metrics.Or(base.Metrics),
 		Limits:      over.Scaling.Over(base.Scaling).Settled()}
 	if c.Leader, err = mergeNode(base.Leader, over.Leader); err != nil {
 		return Component{}, fmt.Errorf("leader: %w", err)

@@ -13,7 +13,7 @@ import (
 
 // placeFields are the names only a replica can fill; Render leaves their
 // expressions as they are and Process.Resolve fills them.
-var placeFields = []string{"Port", "GRPCPort", "ModelPath", "AdapterPaths"}
+var placeFields = []string{"Port", "GRPCPort", "MetricsPort", "ModelPath", "AdapterPaths"}
 
 // expand fills the template expressions of one string. Only expressions that
 // begin with "." or "index ." are ours: chat templates such as

@@ -127,11 +127,18 @@ type Component struct {
 	Leader      *Node             `json:"leader,omitempty"`
 	Worker      *Node             `json:"worker,omitempty"`
 	Config      map[string]string `json:"config,omitempty"`
+	// Metrics is what its runtime and its service state in a field; Exports
+	// knows what their annotations say too.
+	Metrics service.Metrics `json:"metrics,omitzero"`
 	// Process is how the component runs on one machine; nil on a cluster.
 	Process *Process `json:"process,omitempty"`
 	// Limits is the settled scaling; not part of the hash.
 	Limits service.Limits `json:"limits"`
 }
+
+// Exports is where the component's pods export their metrics. Annotations are
+// read here, and not when the revision is rendered, for revisions of before.
+func (c *Component) Exports() service.Metrics { return c.Metrics.Over(c.Annotations) }
 
 // Node is one side of a multi-node component.
 type Node struct {
@@ -141,8 +148,9 @@ type Node struct {
 }
 
 // Process is a component as a child process. Object templates are resolved;
-// {{.Port}}, {{.GRPCPort}}, {{.ModelPath}} and {{.AdapterPaths}} remain, since they are the
-// replica's: Process.Resolve fills them.
+// {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}}, {{.ModelPath}} and
+// {{.AdapterPaths}} remain, since they are the replica's: Process.Resolve fills
+// them.
 type Process struct {
 	Command    []string        `json:"command"`
 	Env        []corev1.EnvVar `json:"env,omitempty"`
@@ -160,9 +168,9 @@ type Process struct {
 
 // Place is what a replica alone knows and its command line may name.
 type Place struct {
-	Port, GRPCPort int
-	ModelPath      string
-	AdapterPaths   map[string]string // by the adapters' names
+	Port, GRPCPort, MetricsPort int
+	ModelPath                   string
+	AdapterPaths                map[string]string // by the adapters' names
 	// Addresses are the "host:port" at which the other roles of the service are
 	// reached; nil where the replica is told none.
 	Addresses map[service.Role]string
@@ -175,5 +183,6 @@ func AddressVariable(role service.Role) string {
 }
 
 func (pl Place) data() map[string]any {
-	return map[string]any{"Port": strconv.Itoa(pl.Port), "GRPCPort": strconv.Itoa(pl.GRPCPort), "ModelPath": pl.ModelPath, "AdapterPaths": pl.AdapterPaths}
+	return map[string]any{"Port": strconv.Itoa(pl.Port), "GRPCPort": strconv.Itoa(pl.GRPCPort),
+		"MetricsPort": strconv.Itoa(pl.MetricsPort), "ModelPath": pl.ModelPath, "AdapterPaths": pl.AdapterPaths}
 }

@@ -158,7 +158,7 @@ func ownPath(p *routing.Pool) string {
 	switch {
 	case p.Protocol == service.ProtocolGRPCV2:
 		return ""
-	case p.Metrics.Engine == "roundhouse", p.Metrics.Engine == "triton-trtllm", p.Protocol == service.ProtocolV2:
+	case p.Metrics.Engine == "roundhouse", p.Metrics.Engine == "triton-trtllm", p.Metrics.Engine == "triton", p.Protocol == service.ProtocolV2:
 		return openInference
 	case p.Metrics.Engine != "", p.Protocol == service.ProtocolOpenAI:
 		return "/health"

@@ -164,5 +164,5 @@ func (o *owner) told(role service.Role) map[service.Role]string {
 
 // place is what a process of the replica knows.
 func (u *unit) place(r *running) workload.Place {
-	return workload.Place{Port: r.port, GRPCPort: r.grpcPort, ModelPath: r.model, AdapterPaths: r.adapters, Addresses: r.peers}
+	return workload.Place{Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort, ModelPath: r.model, AdapterPaths: r.adapters, Addresses: r.peers}
 }

@@ -32,6 +32,9 @@ func (u *unit) environment(r *running) ([]string, error) {
 	if r.grpcPort > 0 {
 		env = append(env, "GRPC_PORT="+strconv.Itoa(r.grpcPort))
 	}
+	if r.metricsPort > 0 {
+		env = append(env, "METRICS_PORT="+strconv.Itoa(r.metricsPort))
+	}
 	if r.model != "" {
 		env = append(env, "MODEL_PATH="+r.model)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,18 +29,20 @@ const defaultGrace = 30 * time.Second
 
 // running is one process of a replica and what it holds.
 type running struct {
-	proc           *child.Process
-	spec           workload.Process // resolved
-	env            []string
-	port, grpcPort int // grpcPort is 0 when the command names none
-	gpus           []int
-	model          string                  // path
-	adapters       map[string]string       // paths, by name
-	peers          map[service.Role]string // addresses it was told
-	memory         string                  // control group, "" when none
-	started        time.Time
-	adopted        bool
-	note           string // a warning for people
+	proc        *child.Process
+	spec        workload.Process // resolved
+	env         []string
+	port        int
+	grpcPort    int // 0 when the process is told none
+	metricsPort int // the same
+	gpus        []int
+	model       string                  // path
+	adapters    map[string]string       // paths, by name
+	peers       map[service.Role]string // addresses it was told
+	memory      string                  // control group, "" when none
+	started     time.Time
+	adopted     bool
+	note        string // a warning for people
 }
 
 func (r *running) grace() time.Duration {
@@ -248,14 +252,11 @@ func count(n int, what string) string {
 
 // start starts the process with everything it needs at hand.
 func (u *unit) start(r *running, s workload.Process) error {
-	ports, err := u.p.ports.take(1 + boolInt(namesGRPC(s)))
-	if err != nil {
+	if err := u.takePorts(r, s); err != nil {
 		return err
 	}
-	if r.port = ports[0]; len(ports) > 1 {
-		r.grpcPort = ports[1]
-	}
 	r.peers = u.o.told(u.role)
+	var err error
 	if r.spec, err = s.Resolve(u.place(r)); err != nil {
 		return troublef("InvalidCommand", "%s", oneLine(err.Error()))
 	}
@@ -272,6 +273,9 @@ func (u *unit) start(r *running, s workload.Process) error {
 	r.started = u.p.cfg.Now()
 	r.proc, err = child.Start(child.Spec{Path: program, Args: r.spec.Command, Env: r.env,
 		Dir: r.spec.WorkingDir, Output: u.log.Path, Cgroup: r.memory})
+	if why := neverRuns(err); why != "" {
+		return troublef(replica.ReasonCannotExecute, "%s cannot be executed: %s", program, why)
+	}
 	if err != nil {
 		return err
 	}
@@ -283,6 +287,26 @@ func (u *unit) start(r *running, s workload.Process) error {
 	}
 	u.started(r)
 	return nil
+}
+
+// neverRuns is why a program that was not started will not be by a second try;
+// "" where it may. What is wanted for the moment (memory, a number for a
+// process) is another error of the same call.
+func neverRuns(err error) string {
+	var call *fs.PathError
+	if !errors.As(err, &call) || call.Op != "fork/exec" {
+		return ""
+	}
+	switch {
+	case errors.Is(call.Err, syscall.ENOENT):
+		return "the interpreter that its first line names, or the loader that it was linked for, is not on this machine"
+	case errors.Is(call.Err, syscall.ENOEXEC):
+		return "exec format error: it was built for another machine, or is a script whose first line names no interpreter (#!/bin/sh)"
+	case errors.Is(call.Err, syscall.EACCES), errors.Is(call.Err, syscall.EPERM), errors.Is(call.Err, syscall.ENOTDIR),
+		errors.Is(call.Err, syscall.ELOOP), errors.Is(call.Err, syscall.ENAMETOOLONG), errors.Is(call.Err, syscall.E2BIG):
+		return call.Err.Error()
+	}
+	return ""
 }
 
 // prepare makes ready what the process needs besides its command line. It is
@@ -325,7 +349,7 @@ func (u *unit) record(r *running) record {
 	u.o.mu.Lock()
 	created, restarts := u.view.Created, u.view.Restarts
 	u.o.mu.Unlock()
-	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort,
+	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort,
 		GPUs: r.gpus, Model: r.model, Adapters: r.adapters, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts}
 	if r.proc != nil {
 		rec.Process = r.proc.Identity()
@@ -342,6 +366,11 @@ func (u *unit) started(r *running) {
 		if r.grpcPort > 0 {
 			v.GRPC = u.p.address(r.grpcPort)
 		}
+		// A port that the manifest states is a pod's: here it is the port that
+		// the process is told, else that of its requests.
+		m := u.component.Load().Exports()
+		m.Port = int32(r.metricsPort)
+		v.Metrics = v.MetricsAt(m)
 	})
 }
 
@@ -370,18 +399,30 @@ func (u *unit) adopt(r *running) error {
 	return nil
 }
 
-// namesGRPC says whether the process is told a port for gRPC.
-func namesGRPC(s workload.Process) bool {
-	has := func(t string) bool { return strings.Contains(t, "GRPCPort") }
-	return slices.ContainsFunc(s.Command, has) ||
-		slices.ContainsFunc(s.Env, func(e corev1.EnvVar) bool { return has(e.Value) })
+// takePorts takes the replica's port, and those that its process is told besides.
+func (u *unit) takePorts(r *running, s workload.Process) error {
+	wanted := []*int{&r.port}
+	if names(s, "GRPCPort") {
+		wanted = append(wanted, &r.grpcPort)
+	}
+	if names(s, "MetricsPort") {
+		wanted = append(wanted, &r.metricsPort)
+	}
+	ports, err := u.p.ports.take(len(wanted))
+	if err != nil {
+		return err
+	}
+	for i, at := range wanted {
+		*at = ports[i]
+	}
+	return nil
 }
 
-func boolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+// names reports whether the process is told a field of its place.
+func names(s workload.Process, field string) bool {
+	has := func(t string) bool { return strings.Contains(t, field) }
+	return slices.ContainsFunc(s.Command, has) ||
+		slices.ContainsFunc(s.Env, func(e corev1.EnvVar) bool { return has(e.Value) })
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

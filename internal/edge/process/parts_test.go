@@ -210,13 +210,14 @@ func TestPortTakenWords(t *testing.T) {
 }
 
 func TestProbePort(t *testing.T) {
-	r := &running{port: 1000, grpcPort: 2000}
+	r := &running{port: 1000, grpcPort: 2000, metricsPort: 3000}
 	for _, c := range []struct {
 		port intstr.IntOrString
 		want string
 	}{
 		{intstr.FromInt32(8080), "1000"}, {intstr.FromString("http"), "1000"}, {intstr.FromString("1000"), "1000"},
 		{intstr.FromString("2000"), "2000"}, {intstr.FromInt32(2000), "2000"}, {intstr.FromString("grpc"), "2000"},
+		{intstr.FromString("metrics"), "3000"}, {intstr.FromInt32(3000), "3000"},
 		{intstr.FromString("h2c"), "2000"}, {intstr.IntOrString{}, "1000"},
 	} {
 		if got := r.probePort(c.port); got != c.want {

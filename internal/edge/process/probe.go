@@ -118,14 +118,16 @@ func (u *unit) check(r *running, p *corev1.Probe) func(context.Context) error {
 }
 
 // probePort is the port a probe means. A manifest names a port of the
-// container, which on this machine is the replica's own; only a name of gRPC,
-// or the gRPC port itself, means that one.
+// container, which on this machine is the replica's own; only a name of gRPC or
+// of metrics, or such a port itself, means that one.
 func (r *running) probePort(p intstr.IntOrString) string {
-	if r.grpcPort > 0 {
-		grpcPort := strconv.Itoa(r.grpcPort)
-		if s := p.String(); s == grpcPort || strings.HasPrefix(s, "grpc") || strings.HasPrefix(s, "h2c") {
-			return grpcPort
-		}
+	s := p.String()
+	grpcPort, metricsPort := strconv.Itoa(r.grpcPort), strconv.Itoa(r.metricsPort)
+	switch {
+	case r.grpcPort > 0 && (s == grpcPort || strings.HasPrefix(s, "grpc") || strings.HasPrefix(s, "h2c")):
+		return grpcPort
+	case r.metricsPort > 0 && (s == metricsPort || strings.HasPrefix(s, "metrics")):
+		return metricsPort
 	}
 	return strconv.Itoa(r.port)
 }

@@ -19,21 +19,22 @@ import (
 // record is what a returning owner needs to adopt a replica's process. A file
 // per replica, while it has a process.
 type record struct {
-	ID       string                  `json:"id"`
-	Service  service.Key             `json:"service"`
-	Role     service.Role            `json:"role"`
-	Revision string                  `json:"revision"`
-	Process  child.Identity          `json:"process"`
-	Port     int                     `json:"port"`
-	GRPCPort int                     `json:"grpcPort,omitempty"`
-	GPUs     []int                   `json:"gpus,omitempty"`
-	Model    string                  `json:"modelPath,omitempty"`
-	Adapters map[string]string       `json:"adapterPaths,omitempty"`
-	Peers    map[service.Role]string `json:"peers,omitempty"`
-	Memory   string                  `json:"memoryGroup,omitempty"`
-	Created  time.Time               `json:"created"`
-	Started  time.Time               `json:"started"`
-	Restarts int                     `json:"restarts,omitempty"`
+	ID          string                  `json:"id"`
+	Service     service.Key             `json:"service"`
+	Role        service.Role            `json:"role"`
+	Revision    string                  `json:"revision"`
+	Process     child.Identity          `json:"process"`
+	Port        int                     `json:"port"`
+	GRPCPort    int                     `json:"grpcPort,omitempty"`
+	MetricsPort int                     `json:"metricsPort,omitempty"`
+	GPUs        []int                   `json:"gpus,omitempty"`
+	Model       string                  `json:"modelPath,omitempty"`
+	Adapters    map[string]string       `json:"adapterPaths,omitempty"`
+	Peers       map[service.Role]string `json:"peers,omitempty"`
+	Memory      string                  `json:"memoryGroup,omitempty"`
+	Created     time.Time               `json:"created"`
+	Started     time.Time               `json:"started"`
+	Restarts    int                     `json:"restarts,omitempty"`
 }
 
 // records is the folder of them.

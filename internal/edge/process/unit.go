@@ -261,9 +261,9 @@ func (u *unit) release(r *running) {
 		child.EndMarked(replicaVariable, u.id, !r.adopted)
 	}
 	u.p.memory.remove(r.memory)
-	u.p.ports.free(r.port, r.grpcPort)
+	u.p.ports.free(r.port, r.grpcPort, r.metricsPort)
 	u.o.update(u, func(v *replica.Replica) {
-		v.GPUs, v.PID, v.HTTP, v.GRPC = nil, 0, "", ""
+		v.GPUs, v.PID, v.HTTP, v.GRPC, v.Metrics = nil, 0, "", "", ""
 		if v.Phase == replica.Ready {
 			v.Phase = replica.Starting
 		}
@@ -328,10 +328,10 @@ func (p *Platform) take(rec record, proc *child.Process) {
 		o = newOwner(p, rec.Service)
 		p.owners[rec.Service] = o
 	}
-	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, gpus: rec.GPUs, memory: rec.Memory,
+	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, metricsPort: rec.MetricsPort, gpus: rec.GPUs, memory: rec.Memory,
 		model: rec.Model, adapters: rec.Adapters, peers: rec.Peers, started: rec.Started, adopted: true}
 	p.gpus.hold(rec.GPUs)
-	p.ports.hold(rec.Port, rec.GRPCPort)
+	p.ports.hold(rec.Port, rec.GRPCPort, rec.MetricsPort)
 	u := newUnit(o, replica.Replica{ID: rec.ID, Service: rec.Service, Role: rec.Role, Revision: rec.Revision,
 		Phase: replica.Starting, Reason: "Held", Message: "runs from before; its service is not applied yet",
 		PID: proc.PID(), Created: rec.Created, Started: rec.Started, Restarts: rec.Restarts, GPUs: rec.GPUs})

@@ -25,6 +25,8 @@ type Engine struct {
 	// AdapterSlots is how many adapters fit into a batch, where Adapters does
 	// not say.
 	AdapterSlots []Metric
+	// Batches: what waits is gathered into batches.
+	Batches bool
 	// Total are labels that break a figure down: only series that lack them, or
 	// have "", count.
 	Total []string
@@ -77,6 +79,13 @@ var Engines = []Engine{
 		KV:          []Metric{{Name: "nv_trt_llm_kv_cache_block_metrics", Label: "kv_cache_block_type", Equals: "fraction"}},
 		Blocks:      []Metric{{Name: "nv_trt_llm_kv_cache_block_metrics", Label: "kv_cache_block_type", Equals: "max"}},
 		BlockTokens: []Metric{{Name: "nv_trt_llm_kv_cache_block_metrics", Label: "kv_cache_block_type", Equals: "tokens_per"}},
+	},
+	{
+		// Triton with any other backend, which does not tell what it works on.
+		Name:    "triton",
+		Path:    "/metrics",
+		Waiting: []Metric{{Name: "nv_inference_pending_request_count"}},
+		Batches: true,
 	},
 	{
 		// llama-server, which tells with --metrics alone.

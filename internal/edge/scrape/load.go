@@ -184,7 +184,7 @@ func (g *gathering) load(at time.Time) (*replica.Load, *Engine, error) {
 		return nil, nil, g.plan.unknown()
 	}
 	e := g.plan.engines[best]
-	l := &replica.Load{At: at}
+	l := &replica.Load{At: at, Batches: e.Batches}
 	l.Waiting, l.Running = g.count(e.figures[waiting]), g.count(e.figures[running])
 	l.Blocks = g.count(e.figures[blocks])
 	if s, ok := g.figure(e.figures[kv]); ok {

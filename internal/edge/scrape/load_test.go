@@ -50,6 +50,8 @@ func TestEnginesAreFoundOut(t *testing.T) {
 			"nv_trt_llm_request_metrics{request_type=\"max\"} 512\nnv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"fraction\"} 0.25\nnv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"tokens_per\"} 64\n" +
 			"nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"used\"} 10\nnv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"max\"} 40\n",
 			"triton-trtllm", replica.Load{Waiting: 2, Running: 3, KV: 0.25, Blocks: 40, BlockTokens: 64}},
+		{"Triton with another backend", "nv_inference_pending_request_count{model=\"a\",version=\"1\"} 2\nnv_inference_pending_request_count{model=\"b\",version=\"1\"} 1\nnv_inference_exec_count{model=\"a\",version=\"1\"} 9\n",
+			"triton", replica.Load{Waiting: 3, Batches: true}},
 		{"roundhouse serve", "batch_request_queue_bucket{model_name=\"a\",le=\"+Inf\"} 9\nbatch_request_queue_sum{model_name=\"a\"} 9\nbatch_request_queue_count{model_name=\"a\"} 9\n" +
 			"roundhouse_requests_waiting{model_name=\"a\"} 2\nroundhouse_requests_waiting{model_name=\"b\"} 1\nroundhouse_requests_running{model_name=\"a\"} 4\n" +
 			"rest_server_requests_in_progress{app_name=\"mlserver\",method=\"POST\"} 5\n", "roundhouse", replica.Load{Waiting: 3, Running: 4}},

@@ -60,12 +60,14 @@ func (f *Fleet) view(w *work) View {
 		v.Protocols = w.record.Revision.Protocols
 	}
 	if bad := worst(w.replicas); bad != nil {
-		// A program that is not there does not come by waiting, nor does a
-		// process that ends at every start; one crash or a busy accelerator
+		// A program that is not there does not come by waiting, one that cannot
+		// be executed cannot a second later, and a process that ends at every
+		// start ends at the next; one crash or a busy accelerator
 		// may pass.
 		v.Reason, v.Cause = bad.Reason, bad.Message
 		wait := bad.Restart.Sub(f.cfg.Now())
-		v.Blocked = bad.Reason == replica.ReasonProgramMissing || bad.Phase == replica.Failed && (wait > patience || bad.FailedStarts >= hopeless)
+		v.Blocked = bad.Reason == replica.ReasonProgramMissing || bad.Reason == replica.ReasonCannotExecute ||
+			bad.Phase == replica.Failed && (wait > patience || bad.FailedStarts >= hopeless)
 		if returning(w) {
 			v.Blocked = false
 		}

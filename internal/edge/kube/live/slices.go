@@ -215,6 +215,9 @@ func (v *View) replica(k service.Key, role service.Role, e endpoint, p *pod) rep
 	r := replica.Replica{ID: k.Namespace + "/" + e.pod, Service: k, Role: role, Phase: replica.Starting, HTTP: e.http, GRPC: e.grpc}
 	if d := v.mu.records[k]; d != nil {
 		r.Revision = d.Revision.Hash // slices do not say
+		if c := d.Revision.Component(role); c != nil {
+			r.Metrics = r.MetricsAt(c.Exports())
+		}
 	}
 	switch {
 	case e.terminating:

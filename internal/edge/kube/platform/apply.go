@@ -145,7 +145,7 @@ func (p *Platform) note(r workload.Revision, objects []rendered) {
 		if c.Leader != nil {
 			main = c.Leader.Main
 		}
-		h.roles[c.Role] = role{Role: pods.Role{HTTP: http, GRPC: grpc, Main: main, Startup: c.Limits.StartupTimeout},
+		h.roles[c.Role] = role{Role: pods.Role{HTTP: http, GRPC: grpc, Metrics: c.Exports(), Main: main, Startup: c.Limits.StartupTimeout},
 			left:     shape.LeftToOthers(r.Annotations) || shape.LeftToOthers(c.Annotations),
 			resource: c.Limits.Metric.Resource(),
 			measured: h.wanted[id{kindScaler, shape.Name(r.Service, c.Role)}]}
