@@ -51,7 +51,7 @@ func (l *lineLog) String() string {
 
 func (l *lineLog) await(t *testing.T, what string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(l.String(), what); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(l.String(), what); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the log lacks %q:\n%s", what, l)
 		}

@@ -19,7 +19,7 @@ import (
 
 // patience bounds every wait for something that should take a moment: the
 // machine may be busy.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // node is one data directory and the `roundhouse up` over it, which may be
 // stopped, killed and started again.

@@ -61,7 +61,7 @@ func TestEarlyForksAreInside(t *testing.T) {
 			}
 			t.Cleanup(func() {
 				c.Kill()
-				for end := time.Now().Add(10 * time.Second); os.Remove(dir) != nil; time.Sleep(time.Millisecond) {
+				for end := time.Now().Add(time.Minute); os.Remove(dir) != nil; time.Sleep(time.Millisecond) {
 					if time.Now().After(end) {
 						t.Errorf("%s cannot be removed: somebody is left in it", dir)
 						return
@@ -71,7 +71,7 @@ func TestEarlyForksAreInside(t *testing.T) {
 			if err := c.Outside(); err != nil {
 				t.Fatal(err)
 			}
-			for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 				if b, _ := os.ReadFile(out); strings.Contains(string(b), "started") {
 					break
 				}

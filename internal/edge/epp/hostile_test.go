@@ -99,7 +99,7 @@ func TestMisbehaves(t *testing.T) {
 			target := picker(t, func(s stream) error { return c.serve(t, s) })
 			k := client(t, target, func(c *Config) {
 				c.MaxBodyBytes = 2 << 20
-				if c.Timeout = 20 * time.Second; strings.HasPrefix(name, "silent") {
+				if c.Timeout = 5 * time.Minute; strings.HasPrefix(name, "silent") {
 					c.Timeout = 300 * time.Millisecond
 				}
 				c.AnswerTimeout = 50 * time.Millisecond
@@ -114,7 +114,7 @@ func TestMisbehaves(t *testing.T) {
 			if why := reason(err); why != c.want || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 700 {
 				t.Errorf("%s: %v, want %s %q", why, err, c.want, c.text)
 			}
-			if took := time.Since(begun); took > 15*time.Second {
+			if took := time.Since(begun); took > time.Minute {
 				t.Errorf("it took %v", took)
 			}
 			if n := k.streams.Load(); n != 0 {
@@ -211,7 +211,11 @@ func TestUnreachable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			k := client(t, c.target, func(c *Config) { c.ConnectTimeout = 300 * time.Millisecond })
+			k := client(t, c.target, func(cfg *Config) {
+				if cfg.ConnectTimeout = time.Minute; c.text == "" {
+					cfg.ConnectTimeout = 300 * time.Millisecond
+				}
+			})
 			for range 2 {
 				_, err := k.Ask(t.Context(), pool, request("{}"))
 				if why := reason(err); why != c.want || !strings.Contains(err.Error(), c.text) {
@@ -289,7 +293,7 @@ func TestOneOfSeveral(t *testing.T) {
 	if err := k.Set(pool, &one); err != nil { // as the API server says that it is ready
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		if got := ask(); got == "10.0.0.3:3" {
 			break
 		} else if time.Now().After(deadline) {
@@ -360,7 +364,7 @@ func TestBounds(t *testing.T) {
 	begun := time.Now()
 	h := http.Header{"A": {"b"}}
 	all[0].Answered(200, h, "10.0.0.1:1")
-	if took := time.Since(begun); took > 10*time.Second || len(h) != 1 {
+	if took := time.Since(begun); took > time.Minute || len(h) != 1 {
 		t.Errorf("waited %v, %v", took, h)
 	}
 	for _, v := range all {
@@ -429,21 +433,17 @@ func TestSilence(t *testing.T) {
 		t.Errorf("asked %d times", n)
 	}
 	speaks.Store(true)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for row, deadline := 0, time.Now().Add(time.Minute); row < 20; {
 		v, err := k.Ask(t.Context(), pool, request("{}"))
 		if err == nil {
 			v.Close()
-			break
+			row++
+			continue
 		}
+		row = 0 // not asked yet, or late on a busy machine
 		if time.Now().After(deadline) {
 			t.Fatal(err)
 		}
-	}
-	for range 20 {
-		v, err := k.Ask(t.Context(), pool, request("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		v.Close()
+		time.Sleep(10 * time.Millisecond)
 	}
 }

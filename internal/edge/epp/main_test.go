@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 	if f := flag.Lookup("test.fuzz"); f != nil && f.Value.String() != "" {
 		os.Exit(code) // fuzzing has goroutines of its own
 	}
-	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before && code == 0; runtime.Gosched() {
+	for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > before && code == 0; runtime.Gosched() {
 		if time.Now().After(deadline) {
 			fmt.Printf("%d goroutines, %d before\n", runtime.NumGoroutine(), before)
 			_ = pprof.Lookup("goroutine").WriteTo(os.Stdout, 1)

@@ -308,7 +308,7 @@ func TestCancelled(t *testing.T) {
 // wait waits until something is so.
 func wait(t testing.TB, so func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !so(); {
+	for end := time.Now().Add(time.Minute); !so(); {
 		if time.Now().After(end) {
 			t.Fatal("it never came to be")
 		}

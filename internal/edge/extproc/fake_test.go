@@ -81,7 +81,7 @@ func (f *fake) settled(t testing.TB) *grant {
 	select {
 	case g := <-f.done:
 		return g
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no grant was settled")
 		return nil
 	}

@@ -314,10 +314,7 @@ func TestQueueBoundAndDeadline(t *testing.T) {
 }
 
 func TestSilentReplica(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *dispatch.Config) {
-		c.AnswerTimeout, c.StallTimeout = 50*time.Millisecond, 50*time.Millisecond
-	})
-	r.d.SetPool(pool("iris", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+	silent := replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
 		if req.URL.Path == "/v1/chat/completions" {
 			w.Header().Set("Content-Type", "text/event-stream")
@@ -325,8 +322,12 @@ func TestSilentReplica(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 		}
 		<-req.Context().Done()
-	})))
+	})
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.AnswerTimeout = 50 * time.Millisecond })
+	r.d.SetPool(pool("iris", silent))
 	r.send("POST", "/v1/completions", `{"model":"iris"}`).want(t, 504, "did not begin its answer within 50ms")
+	r = newRig(t, func(c *Config, _ *dispatch.Config) { c.StallTimeout = 50 * time.Millisecond })
+	r.d.SetPool(pool("iris", silent))
 	r.send("POST", "/v1/chat/completions", `{"model":"iris"}`).want(t, 200, "data: 1\n\nevent: error\n", errSlow.Error())
 }
 

@@ -114,7 +114,7 @@ func pool(name string, addresses ...string) dispatch.Pool {
 // until waits for what only counters tell.
 func until(t testing.TB, is func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatal("it did not come to pass within 10 s")
 		}

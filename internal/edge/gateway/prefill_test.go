@@ -152,7 +152,9 @@ func TestPrefillFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, func(cfg *Config, d *dispatch.Config) {
-				cfg.PrefillTimeout = 300 * time.Millisecond
+				if name == "silent" {
+					cfg.PrefillTimeout = 300 * time.Millisecond
+				}
 				d.Breaker.LostRest, d.Breaker.MaxLostRest = time.Hour, time.Hour
 			})
 			var asked atomic.Int32

@@ -131,7 +131,7 @@ func TestClientThatStopsSending(t *testing.T) {
 // TestDeadlinesEndWithTheAnswer: a connection outlives ClientTimeout while it
 // is idle.
 func TestDeadlinesEndWithTheAnswer(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.ClientTimeout = 20 * time.Millisecond })
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.ClientTimeout = 300 * time.Millisecond })
 	addr := replicaServer(t, echo)
 	for i := range 200 { // an answer longer than the server's buffer
 		r.d.SetPool(pool(fmt.Sprintf("iris-%d", i), addr))
@@ -140,7 +140,7 @@ func TestDeadlinesEndWithTheAnswer(t *testing.T) {
 	defer r.client.CloseIdleConnections()
 	for range 3 {
 		r.send("POST", "/v1/completions", `{"model":"iris-1"}`).want(t, 200)
-		<-time.After(50 * time.Millisecond) // longer than any deadline that was left behind
+		<-time.After(400 * time.Millisecond) // longer than any deadline that was left behind
 		r.send("POST", "/v2/repository/index", "{}").want(t, 200, "iris-199")
 	}
 }

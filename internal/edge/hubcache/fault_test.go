@@ -99,7 +99,7 @@ func TestNoRanges(t *testing.T) {
 
 func TestStalled(t *testing.T) {
 	r := newRig(t, func(c *Config) {
-		c.StallTimeout, c.MetadataTimeout, c.Attempts = 500*time.Millisecond, 500*time.Millisecond, 2
+		c.StallTimeout, c.MetadataTimeout, c.Attempts = time.Second, 2*time.Second, 2
 	})
 	_, _, weights := r.example()
 	r.hub.Fail(hubtest.Faults{Hold: make(chan struct{}), HoldAfter: 1000})

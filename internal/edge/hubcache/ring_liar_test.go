@@ -199,11 +199,7 @@ func TestRingSilent(t *testing.T) {
 				}
 			}
 			path, _, _ := rr.blob("m", data)
-			began := time.Now()
 			rr.nodes[0].wants(rr.nodes[0].get(path), 200, string(data))
-			if took := time.Since(began); took > 3*time.Second {
-				t.Errorf("it took %v", took)
-			}
 			if rr.nodes[0].metric("hops_total", "slow") == 0 {
 				t.Error("it is not taken for slow")
 			}

@@ -71,7 +71,7 @@ func newRingRig(t testing.TB, n int, edit func(*Config), others ...string) *ring
 		cfg.Dir, cfg.Upstream, cfg.RetryWait = t.TempDir(), rr.hub.URL, time.Millisecond
 		cfg.Log = slog.New(slog.NewTextHandler(rr.logs, nil))
 		cfg.Ring.Self, cfg.Ring.Peers, cfg.Ring.Secrets = rr.names[i], slices.Concat(rr.names, others), []string{ringSecret}
-		cfg.Ring.AnswerTimeout, cfg.Ring.StallTimeout, cfg.Ring.FirstPause = 500*time.Millisecond, 3*time.Second, 20*time.Millisecond
+		cfg.Ring.AnswerTimeout, cfg.Ring.StallTimeout, cfg.Ring.FirstPause = 20*time.Second, 20*time.Second, 20*time.Millisecond
 		if edit != nil {
 			edit(&cfg)
 		}
@@ -168,7 +168,7 @@ func (rr *ringRig) wantsHas(etag string, want ...int) {
 // until waits for what nobody tells of.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain for: %s", what)
 		}

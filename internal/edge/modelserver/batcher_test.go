@@ -52,7 +52,7 @@ func (s *site) gather(t *testing.T, bodies ...string) []answer {
 func (s *site) await(t *testing.T, n int) {
 	t.Helper()
 	queue := s.registry.meters.waiting.With("m", "")
-	for deadline := time.Now().Add(10 * time.Second); queue.Value() != int64(n); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); queue.Value() != int64(n); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d requests wait, want %d", queue.Value(), n)
 		}

@@ -333,7 +333,7 @@ func TestDrainBound(t *testing.T) {
 // TestSlowReader checks that a client which asks and does not read lets go of
 // the model.
 func TestSlowReader(t *testing.T) {
-	s := loaded(t, map[string]string{"m.fake": "fake large"}, func(c *Config) { c.Limits.WriteTimeout = 20 * time.Millisecond })
+	s := loaded(t, map[string]string{"m.fake": "fake large"}, func(c *Config) { c.Limits.WriteTimeout = 500 * time.Millisecond })
 	c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
 		t.Fatal(err)

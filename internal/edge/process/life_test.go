@@ -111,7 +111,7 @@ func TestIgnoredSIGTERM(t *testing.T) {
 	start := time.Now()
 	sub.MustScale(k, 0)
 	sub.AwaitNone(k)
-	if took := time.Since(start); took < 200*time.Millisecond || took > 5*time.Second || runs(r.PID) {
+	if took := time.Since(start); took < 200*time.Millisecond || runs(r.PID) {
 		t.Errorf("ended after %s, runs: %v", took, runs(r.PID))
 	}
 }
@@ -119,10 +119,10 @@ func TestIgnoredSIGTERM(t *testing.T) {
 func TestStartupTimeout(t *testing.T) {
 	p := open(t, Config{Restart: Restart{Min: time.Hour, Max: time.Hour}})
 	sub, k := platformtest.On(t, p), platformtest.Key("never")
-	sub.MustApply(revision(k, platformtest.Server{NeverReady: true, Print: "loading shard 1 of 9", Startup: 300 * time.Millisecond}))
+	sub.MustApply(revision(k, platformtest.Server{NeverReady: true, Print: "loading shard 1 of 9", Startup: 2 * time.Second}))
 	sub.MustScale(k, 1)
 	r := sub.Await(k, "timed out", phase(replica.Failed, "StartupTimeout"))[0]
-	for _, want := range []string{"300ms", "loading shard 1 of 9", "503"} {
+	for _, want := range []string{"within 2s", "loading shard 1 of 9", "503"} {
 		if !strings.Contains(r.Message, want) {
 			t.Errorf("message %q lacks %q", r.Message, want)
 		}
@@ -145,7 +145,7 @@ func TestLiveness(t *testing.T) {
 func TestReadinessLost(t *testing.T) {
 	ready := httpProbe("/healthz")
 	ready.PeriodSeconds, ready.FailureThreshold = 1, 1
-	sub, k, r := one(t, open(t, Config{}), "fickle", platformtest.Server{UnreadyAfter: 500 * time.Millisecond, Readiness: ready})
+	sub, k, r := one(t, open(t, Config{}), "fickle", platformtest.Server{UnreadyAfter: 2 * time.Second, Readiness: ready})
 	now := sub.Await(k, "not ready", phase(replica.Starting, "NotReady"))[0]
 	if now.PID != r.PID || now.Restarts != 0 {
 		t.Errorf("losing readiness restarted it: %+v", now)
@@ -180,7 +180,7 @@ func await(t *testing.T, p *Platform, k service.Key, s platformtest.Server) {
 	if err := p.Scale(t.Context(), workload.Ref{Service: k, Role: service.RoleEngine}, 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		rs, err := p.Observe(t.Context(), k)
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("%v %s", err, platformtest.Describe(rs))
@@ -198,7 +198,7 @@ func await(t *testing.T, p *Platform, k service.Key, s platformtest.Server) {
 func TestFailingProbeSaysWhy(t *testing.T) {
 	p := open(t, Config{Restart: Restart{Min: time.Hour, Max: time.Hour}})
 	sub, k := platformtest.On(t, p), platformtest.Key("exec")
-	sub.MustApply(revision(k, platformtest.Server{Startup: 300 * time.Millisecond, Readiness: &corev1.Probe{
+	sub.MustApply(revision(k, platformtest.Server{Startup: 2 * time.Second, Readiness: &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", "exit 4"}}}}}))
 	sub.MustScale(k, 1)
 	r := sub.Await(k, "timed out", phase(replica.Failed, "StartupTimeout"))[0]

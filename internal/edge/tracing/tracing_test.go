@@ -292,13 +292,9 @@ func TestUnreachable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
 	for range 1000 {
 		_, s := p.Tracer("x").Start(context.Background(), "lost")
 		s.End()
-	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("1000 spans took %v", took)
 	}
 	if n := p.(*tracerProvider).exporter.dropped.Load(); n == 0 {
 		t.Error("nothing was dropped")

@@ -30,9 +30,9 @@ func TestFaults(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, "good", func(c *Config) {
-				c.Limits.PongTimeout, c.Limits.RequestTimeout = 100*time.Millisecond, 300*time.Millisecond
-				if what != "hang" {
-					c.Limits.RequestTimeout = time.Minute
+				c.Limits.PongTimeout, c.Limits.RequestTimeout = time.Minute, time.Minute
+				if what == "hang" {
+					c.Limits.PongTimeout, c.Limits.RequestTimeout = time.Second, 3*time.Second
 				}
 			})
 			m, other := r.load(t, "m", ""), r.load(t, "other", "")
@@ -148,10 +148,10 @@ func TestCancel(t *testing.T) {
 }
 
 func TestRequestTimeout(t *testing.T) {
-	r := newRig(t, "good", func(c *Config) { c.Limits.RequestTimeout = 50 * time.Millisecond })
+	r := newRig(t, "good", func(c *Config) { c.Limits.RequestTimeout = time.Second })
 	m := r.load(t, "m", "")
 	_, err := m.Infer(t.Context(), do("slow"))
-	wantError(t, err, kindTimeout, 504, "no answer within 50ms; inference_timeout")
+	wantError(t, err, kindTimeout, 504, "no answer within 1s; inference_timeout")
 	r.saw.await(t, " cancelled")
 	pid(t, m)
 }

@@ -367,7 +367,7 @@ func TestSlowAndSilent(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	q := get(address)
-	q.Timeout = 30 * time.Millisecond
+	q.Timeout = 300 * time.Millisecond
 	var failed *Error
 	if _, err := c.Do(t.Context(), q); !errors.Is(err, ErrTimeout) || !errors.As(err, &failed) || failed.Unsent {
 		t.Errorf("a silent server: %v", err)

@@ -111,7 +111,7 @@ func TestStream(t *testing.T) {
 }
 
 func TestStreamRefusals(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.StallTimeout = 200 * time.Millisecond })
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.StallTimeout = time.Second })
 	f := startFake(t, nil)
 	r.d.SetPool(pool("iris", f.address))
 	r.d.SetPool(pool("http", ""))
@@ -311,7 +311,7 @@ func TestStreamCancel(t *testing.T) {
 // than the windows, and is disconnected in the end; another client is served
 // meanwhile.
 func TestSlowReader(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.ClientTimeout = 300 * time.Millisecond })
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.ClientTimeout = 2 * time.Second })
 	var sent atomic.Int64
 	ended := make(chan error, 1)
 	block := make([]byte, 100_000)
@@ -355,7 +355,7 @@ func TestSlowReader(t *testing.T) {
 // TestUntakenAnswer: an answer that a client does not take is held for so long,
 // and counted, although its call has ended for the gateway.
 func TestUntakenAnswer(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.ClientTimeout = 300 * time.Millisecond })
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.ClientTimeout = 2 * time.Second })
 	f := startFake(t, func(f *fake) {
 		f.infer = func(context.Context, *oip.ModelInferRequest) (*oip.ModelInferResponse, error) {
 			return &oip.ModelInferResponse{RawOutputContents: [][]byte{make([]byte, 900_000)}}, nil

@@ -223,7 +223,7 @@ func Apply(t testing.TB, c client.Client, namespace, text string) []*unstructure
 // passed, says "" and not what is lacking.
 func Eventually(t testing.TB, ok func() string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		lacks := ok()

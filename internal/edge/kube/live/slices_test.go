@@ -138,7 +138,7 @@ func (v *View) decide(k service.Key, port int32) {
 // changed waits until the view tells of a service.
 func changed(t *testing.T, v *View, k service.Key, what string, ok func() bool) {
 	t.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-v.Changed():
@@ -165,7 +165,7 @@ func TestProbes(t *testing.T) {
 	}))
 	defer srv.Close()
 	port := int32(srv.Listener.Addr().(*net.TCPAddr).Port)
-	v := newView(t, func(c *Config) { c.Trust = 300 * time.Millisecond })
+	v := newView(t, func(c *Config) { c.Trust = 2 * time.Second })
 	k := service.Key{Namespace: "ml", Name: "iris"}
 	phase := func(want replica.Phase) func() bool {
 		return func() bool { return strings.Contains(says(t, v, k), string(want)) }
@@ -181,7 +181,7 @@ func TestProbes(t *testing.T) {
 	v.sawSlice(slice(false), true)
 	select {
 	case <-third:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("not asked")
 	}
 	ready.Store(true)
@@ -236,7 +236,7 @@ func TestCalledByName(t *testing.T) {
 	}{{"alone", []service.Role{service.RoleEngine}, true}, {"behind a transformer", []service.Role{service.RoleEngine, service.RoleTransformer}, false},
 		{"behind a router", []service.Role{service.RoleEngine, service.RoleRouter}, false}} {
 		t.Run(c.name, func(t *testing.T) {
-			settle := 200 * time.Millisecond
+			settle := 2 * time.Second
 			v := newView(t, func(cfg *Config) { cfg.Settle = settle })
 			k := service.Key{Namespace: "ml", Name: "iris"}
 			rev := workload.Revision{Service: k, Hash: "h"}
@@ -267,7 +267,7 @@ func TestCalledByName(t *testing.T) {
 // awaitSays waits until a service's replicas are as wanted.
 func awaitSays(t *testing.T, v *View, k service.Key, want string) {
 	t.Helper()
-	late := time.After(10 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		got := says(t, v, k)
 		if got == want {

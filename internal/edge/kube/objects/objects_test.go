@@ -232,7 +232,7 @@ func TestStatusIsNoManifest(t *testing.T) {
 			if k != (service.Key{Namespace: ns, Name: "iris"}) {
 				t.Errorf("%s is looked at", k)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the new status is not looked at")
 		}
 	}

@@ -217,7 +217,7 @@ func start(t testing.TB, m models, change ...func(*options)) *site {
 			if err != nil {
 				t.Errorf("Run: %v", err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("Run did not end")
 		}
 	})
@@ -229,7 +229,7 @@ func (s *site) await(t *testing.T) {
 	t.Helper()
 	select {
 	case <-s.entered:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the model was not asked")
 	}
 }

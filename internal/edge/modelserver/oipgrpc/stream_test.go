@@ -180,7 +180,7 @@ func TestSlowReader(t *testing.T) {
 	if err := stream.Send(floats("m", 1)); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); s.metrics != nil; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); s.metrics != nil; time.Sleep(5 * time.Millisecond) {
 		w := httptest.NewRecorder()
 		s.metrics.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 		if strings.Contains(w.Body.String(), `grpc_method="ModelStreamInfer",grpc_code="DEADLINE_EXCEEDED"} 1`) {

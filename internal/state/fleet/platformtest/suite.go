@@ -51,7 +51,7 @@ type Capabilities struct {
 }
 
 // patience bounds every wait of the suite.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // Run holds the platform to the contract of fleet.Platform.
 func Run(t *testing.T, h Harness) {
