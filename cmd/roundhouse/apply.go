@@ -58,7 +58,7 @@ without a namespace go into that of the context.`,
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "manifest file or folder, or - for standard input; may be repeated")
 	cmd.Flags().BoolVar(&reselect, "reselect", false, "choose the runtime anew although one is pinned")
 	cmd.Flags().BoolVar(&force, "force-conflicts", false, "on a cluster, take over fields that others have set")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until every service is ready or asleep")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until every service and its canary are ready or asleep")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long --wait waits")
 	return cmd
 }

@@ -1,6 +1,10 @@
 package dialect
 
-import "roundhouse.dev/roundhouse/internal/core/service"
+import (
+	"cmp"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
 
 // Seldon's words for where a SeldonDeployment is.
 const (
@@ -37,7 +41,11 @@ func seldonStatus(st service.Status) map[string]any {
 		d.num("availableReplicas", int64(c.Ready))
 		d.str("description", c.Progress)
 		if st.Revision != "" {
-			out["deploymentStatus"] = map[string]any{st.Revision: map[string]any(d)}
+			all := map[string]any{cmp.Or(c.Serving, st.Revision): map[string]any(d)}
+			if all[st.Revision] == nil { // an older one serves
+				all[st.Revision] = map[string]any{}
+			}
+			out["deploymentStatus"] = all
 		}
 	}
 	return out

@@ -119,6 +119,17 @@ func TestStatusOfAFailedRollout(t *testing.T) {
 	}
 }
 
+// TestSeldonStatusOfAFailedRollout: the replicas that serve are those of the
+// deployment before.
+func TestSeldonStatusOfAFailedRollout(t *testing.T) {
+	st := service.Status{Revision: "iris-2", Components: []service.ComponentStatus{{Role: service.RoleEngine, Desired: 1, Running: 1, Ready: 1, Serving: "iris-1"}}}
+	got := Status(service.Origin{APIVersion: seldonV1}, st)["deploymentStatus"]
+	want := map[string]any{"iris-1": map[string]any{"replicas": int64(1), "availableReplicas": int64(1)}, "iris-2": map[string]any{}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // TestOwnStatusIsTheAPI holds ownStatus to the published type: every field it
 // writes is one, and every one is written.
 func TestOwnStatusIsTheAPI(t *testing.T) {
