@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"roundhouse.dev/roundhouse/catalog"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
@@ -213,7 +214,7 @@ func (op *operator) decide(*rest.Config) error {
 	if err != nil {
 		return err
 	}
-	troubled := func(k service.Key, text string) { op.fleet.Troubled(k, text) }
+	troubled := func(k service.Key, now routing.Trouble) { op.fleet.Troubled(k, now) }
 	if op.pools, err = newAddresses(op.opts.internalAddresses, troubled, op.reroute, op.log); err != nil {
 		return err
 	}

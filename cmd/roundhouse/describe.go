@@ -67,6 +67,9 @@ func describeAll(cmd *cobra.Command, c backend, kind string, n *namespaced, name
 	if err != nil {
 		return err
 	}
+	if len(list) == 0 {
+		return printNone(cmd.OutOrStdout(), kind)
+	}
 	for i, o := range list {
 		if i > 0 {
 			_, _ = fmt.Fprintln(cmd.OutOrStdout())

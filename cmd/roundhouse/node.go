@@ -183,9 +183,15 @@ func greetService(say func(string, ...any), base string, st fleet.ServiceState) 
 		say(`  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello"}]}'`, base, modelName(k))
 	case service.ProtocolV1, service.ProtocolV2:
 		name := strings.ReplaceAll(modelName(k), "/", "%2F")
-		say("  curl %s/v2/models/%s", base, name)
-		if sample := sampleRequest(st.Object); sample != "" {
+		switch sample := sampleRequest(st.Object); {
+		case sample != "":
 			say("  curl %s/v2/models/%s/infer -H 'Content-Type: application/json' -d @%s", base, name, sample)
+		case st.Status.Protocol == service.ProtocolV1:
+			say("  with the inputs of one instance in place of ROW, such as [5.1, 3.5]:")
+			say(`  curl %s/v1/models/%s:predict -H 'Content-Type: application/json' -d '{"instances": [ROW]}'`, base, name)
+		default:
+			say("  with one row of N numbers in place of ROW, such as 5.1, 3.5; %s/v2/models/%s tells what it takes:", base, name)
+			say(`  curl %s/v2/models/%s/infer -H 'Content-Type: application/json' -d '{"inputs": [{"name": "input-0", "shape": [1, N], "datatype": "FP32", "data": [ROW]}]}'`, base, name)
 		}
 	}
 }

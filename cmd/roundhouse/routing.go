@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -75,8 +76,7 @@ func printRouting(w io.Writer, list []admin.RoutingObject, kind, output string, 
 		return nil
 	}
 	if len(list) == 0 {
-		_, err := fmt.Fprintf(w, "There are no %s here. `roundhouse apply -f FILE` makes one.\n", kind)
-		return err
+		return printNone(w, kind)
 	}
 	columns := "TAKES\tTO"
 	if strings.HasSuffix(kind, "pools") {
@@ -91,10 +91,16 @@ func printRouting(w io.Writer, list []admin.RoutingObject, kind, output string, 
 	return tw.Flush()
 }
 
+// printNone says that there is nothing of a kind.
+func printNone(w io.Writer, kind string) error {
+	_, err := fmt.Fprintf(w, "There are no %s here. `roundhouse apply -f FILE` makes one.\n", kind)
+	return err
+}
+
 // routingReason is the Ready condition in a word, and what is wrong.
 func routingReason(o admin.RoutingObject) string {
 	ready := o.Status.Ready()
-	if ready.Status == "True" || ready.Message == "" {
+	if ready.Message == "" || ready.Status == "True" && ready.Reason != routing.ReasonDegraded {
 		return orDash(ready.Reason)
 	}
 	return ready.Reason + ": " + ready.Message

@@ -43,7 +43,7 @@ type Traffic struct {
 	// lost is told the id of a replica that could not be reached.
 	lost func(id string)
 	// troubled tells what is wrong with a pool's addresses.
-	troubled func(pool service.Key, text string)
+	troubled func(pool service.Key, now routing.Trouble)
 
 	mu struct {
 		sync.Mutex
@@ -260,9 +260,9 @@ func (t *Traffic) Endpoints(pool service.Key, addresses []string, trouble string
 		t.mu.found[pool], t.mu.lost[pool] = addresses, trouble
 		t.shared(func(k service.Key) bool { return k == pool })
 	}
-	trouble = t.trouble(pool)
+	now := t.trouble(pool)
 	t.mu.Unlock()
-	t.troubled(pool, trouble)
+	t.troubled(pool, now)
 }
 
 // healthChanged is told of a server of a pool that is not well any more, and of
@@ -278,23 +278,26 @@ func (t *Traffic) healthChanged(pool service.Key, address, why string) {
 		}
 		t.shared(func(k service.Key) bool { return k == pool })
 	}
-	trouble := t.trouble(pool)
+	now := t.trouble(pool)
 	t.mu.Unlock()
-	t.troubled(pool, trouble)
+	t.troubled(pool, now)
 }
 
 // trouble is what is wrong with the addresses of a pool: how they are looked
 // up, and that no server there is well; t.mu is held.
-func (t *Traffic) trouble(pool service.Key) string {
-	trouble := t.mu.lost[pool]
+func (t *Traffic) trouble(pool service.Key) routing.Trouble {
+	out := routing.Trouble{Message: t.mu.lost[pool]}
 	found, ill := t.mu.found[pool], t.mu.ill[pool]
-	if len(found) == 0 || len(ill) < len(found) {
-		return trouble
+	if len(found) > len(ill) || len(found) == 0 && out.Message == "" {
+		return out
 	}
-	if trouble != "" {
-		trouble += "; "
+	if out.Down = true; len(found) > 0 {
+		if out.Message != "" {
+			out.Message += "; "
+		}
+		out.Message += fmt.Sprintf("no server is well: %s: %s", found[0], ill[found[0]])
 	}
-	return trouble + fmt.Sprintf("no server is well: %s: %s", found[0], ill[found[0]])
+	return out
 }
 
 // ask has these servers of a pool asked whether they are well, and forgets what

@@ -72,8 +72,8 @@ func TestTrafficComposesPools(t *testing.T) {
 	}
 	defer d.Close()
 	tr := newTraffic(d)
-	troubles := map[service.Key]string{}
-	tr.troubled = func(k service.Key, text string) { troubles[k] = text }
+	troubles := map[service.Key]routing.Trouble{}
+	tr.troubled = func(k service.Key, now routing.Trouble) { troubles[k] = now }
 	if tr.lookups, err = endpoints.New(endpoints.DefaultConfig(), tr); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestTrafficComposesPools(t *testing.T) {
 	g.Done(dispatch.Outcome{})
 	tr.Endpoints(pool, []string{"127.0.0.8:9", "127.0.0.9:9"}, "name.test: slow")
 	expect("the name is found", "127.0.0.1:1", "127.0.0.8:9", "127.0.0.9:9")
-	if troubles[pool] != "name.test: slow" {
+	if troubles[pool] != (routing.Trouble{Message: "name.test: slow"}) {
 		t.Errorf("troubles %v", troubles)
 	}
 	publish("127.0.0.1:1", "127.0.0.1:2")

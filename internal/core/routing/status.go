@@ -28,7 +28,16 @@ const (
 	ReasonBackendNotFound = "BackendNotFound"
 	ReasonNoEndpoints     = "NoEndpoints"
 	ReasonRouted          = "Routed"
+	ReasonDegraded        = "Degraded" // ready, and something is wrong all the same
 )
+
+// Trouble is what is wrong with the addresses of a pool; the zero value is
+// nothing.
+type Trouble struct {
+	Message string
+	// Down: none of the addresses leads to a server that is well.
+	Down bool
+}
 
 // Status is what is true of a routing object now. It can always be recomputed
 // from all objects and services.

@@ -17,7 +17,7 @@ const maxParents = 32
 // Statuses says what is true of every routing object, given all of them and
 // the services there are. troubles are what is wrong with the addresses of a
 // pool, by its key: that a name cannot be looked up, say.
-func Statuses(services []Member, objects []routing.Object, troubles map[service.Key]string) map[routing.ID]routing.Status {
+func Statuses(services []Member, objects []routing.Object, troubles map[service.Key]routing.Trouble) map[routing.ID]routing.Status {
 	s := statuses{set: accept(objects), services: services, troubles: troubles, members: map[service.Key][]service.Key{}}
 	for _, m := range services {
 		s.keys = append(s.keys, m.Key)
@@ -37,7 +37,7 @@ type statuses struct {
 	services  []Member
 	keys      []service.Key // of services, sorted
 	poolNames []service.Key
-	troubles  map[service.Key]string
+	troubles  map[service.Key]routing.Trouble
 	members   map[service.Key][]service.Key
 }
 
@@ -91,10 +91,10 @@ func (s *statuses) pool(p *routing.Pool) routing.Status {
 	switch {
 	case len(has) == 0:
 		ready = condition(routing.ConditionReady, "False", routing.ReasonNoEndpoints, s.noMembers(p))
-	case trouble != "" && len(out.Members) == 0:
-		ready = condition(routing.ConditionReady, "False", routing.ReasonNoEndpoints, message+"; "+trouble)
-	case trouble != "":
-		ready.Message += "; " + trouble
+	case trouble.Down && len(out.Members) == 0:
+		ready = condition(routing.ConditionReady, "False", routing.ReasonNoEndpoints, message+"; "+trouble.Message)
+	case trouble.Message != "":
+		ready = condition(routing.ConditionReady, "True", routing.ReasonDegraded, message+"; "+trouble.Message)
 	}
 	accepted := condition(routing.ConditionAccepted, "True", routing.ReasonAccepted, ready.Message)
 	if len(out.Parents) == 0 {
@@ -172,6 +172,8 @@ func (s *statuses) httpRoute(r *routing.HTTPRoute) routing.Status {
 	if lost := s.lacks(refs); len(lost) > 0 {
 		resolved = condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, strings.Join(lost, "; "))
 		ready = condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, resolved.Message)
+	} else {
+		ready = s.reaching(ready, refs)
 	}
 	return routing.Status{Parents: r.Parents, Conditions: []service.Condition{ready,
 		condition(routing.ConditionAccepted, "True", routing.ReasonAccepted, ""), resolved}}
@@ -211,10 +213,35 @@ func (s *statuses) route(r *routing.Route) routing.Status {
 		ready = condition(routing.ConditionReady, "False", routing.ReasonModelNameInUse, strings.Join(taken, "; "))
 	case len(lost) > 0:
 		ready = condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, strings.Join(append(lost, taken...), "; "))
-	case len(taken) > 0:
-		ready.Message += "; " + strings.Join(taken, "; ")
+	default:
+		ready.Message = strings.Join(append([]string{ready.Message}, taken...), "; ")
+		ready = s.reaching(ready, refs)
 	}
 	return routing.Status{Conditions: []service.Condition{ready}}
+}
+
+// reaching is ready, of what sends requests to refs, with what is known of the
+// pools among them: without endpoints they answer nothing.
+func (s *statuses) reaching(ready service.Condition, refs []routing.Ref) service.Condition {
+	var down []string
+	dead := map[routing.Ref]bool{}
+	for _, ref := range refs {
+		p := s.set.pools[ref.Key]
+		if !ref.Pool || p == nil || dead[ref] {
+			continue
+		}
+		if c := s.pool(p).Ready(); c.Status == "False" {
+			dead[ref] = true
+			down = append(down, "pool "+ref.Name+" has no endpoint: "+c.Message)
+		}
+	}
+	switch {
+	case len(down) == 0:
+		return ready
+	case !slices.ContainsFunc(refs, func(r routing.Ref) bool { return !dead[r] }):
+		return condition(ready.Type, "False", routing.ReasonNoEndpoints, strings.Join(down, "; "))
+	}
+	return condition(ready.Type, "True", routing.ReasonDegraded, ready.Message+"; "+strings.Join(down, "; "))
 }
 
 // inPool is the status of an object that belongs to a pool and has no other

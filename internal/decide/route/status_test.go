@@ -73,10 +73,10 @@ ResolvedRefs=True ResolvedRefs`},
 Accepted=True Accepted: 2 services: chat, chat-next
 ResolvedRefs=True ResolvedRefs`},
 		{"a pool of addresses", []routing.Object{pool("p", "app=llama", "a:1", "b:2")}, "b: no such host",
-			`Ready=True Accepted: 2 services: chat, chat-next; 2 addresses; b: no such host
+			`Ready=True Degraded: 2 services: chat, chat-next; 2 addresses; b: no such host
 Accepted=Unknown Pending: no HTTPRoute refers to it; its host and the names of its models reach it all the same
 ResolvedRefs=True ResolvedRefs`},
-		{"a pool of addresses that fail", []routing.Object{pool("p", "", "a:1")}, "a: no such host",
+		{"a pool of addresses that fail", []routing.Object{pool("p", "", "a:1")}, "down: a: no such host",
 			`Ready=False NoEndpoints: 1 address; a: no such host
 Accepted=Unknown Pending: no HTTPRoute refers to it; its host and the names of its models reach it all the same
 ResolvedRefs=True ResolvedRefs`},
@@ -100,6 +100,18 @@ ResolvedRefs=False BackendNotFound: there is no pool default/lama; did you mean 
 			`Ready=False ModelNameInUse: a is the older route old's`},
 		{"a route to what is not there", []routing.Object{route("r", 0, "a", svc("default/chat"), at("llama"))}, "",
 			`Ready=False BackendNotFound: there is no pool default/llama`},
+		{"a pool with one name that is not found", []routing.Object{pool("p", "", "a:1", "b:2")}, "a: no such host",
+			`Ready=True Degraded: 2 addresses; a: no such host
+Accepted=Unknown Pending: no HTTPRoute refers to it; its host and the names of its models reach it all the same
+ResolvedRefs=True ResolvedRefs`},
+		{"a route to a dead pool", []routing.Object{pool("p", "", "a:1"), route("r", 0, "a", at("p"))}, "down: a: connection refused",
+			`Ready=False NoEndpoints: pool p has no endpoint: 1 address; a: connection refused`},
+		{"a route to a dead pool and a service", []routing.Object{pool("p", "", "a:1"), route("r", 0, "a", at("p"), svc("default/chat"))}, "down: a: connection refused",
+			`Ready=True Degraded: a to pool p, service chat; pool p has no endpoint: 1 address; a: connection refused`},
+		{"an HTTPRoute to a dead pool", []routing.Object{pool("p", "", "a:1"), http("r", at("p"))}, "down: a: connection refused",
+			`Ready=False NoEndpoints: pool p has no endpoint: 1 address; a: connection refused
+Accepted=True Accepted
+ResolvedRefs=True ResolvedRefs`},
 		{"a model", []routing.Object{llama, &routing.Model{Meta: meta("default/m", 0), ModelName: "x", Pool: key("default/llama")}}, "",
 			`Ready=True Accepted: x in pool llama
 Accepted=True Accepted
@@ -120,7 +132,12 @@ Accepted=True Accepted
 ResolvedRefs=True ResolvedRefs`},
 	} {
 		last := c.objects[len(c.objects)-1]
-		troubles := map[service.Key]string{last.Common().Key: c.trouble}
+		troubles := map[service.Key]routing.Trouble{}
+		if text, down := strings.CutPrefix(c.trouble, "down: "); text != "" {
+			for _, o := range c.objects { // those of pools count
+				troubles[o.Common().Key] = routing.Trouble{Message: text, Down: down}
+			}
+		}
 		got := Statuses(services, c.objects, troubles)[routing.IDOf(last)]
 		if said(got) != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, said(got), c.want)

@@ -166,7 +166,7 @@ type Fleet struct {
 		models   map[ID]Object
 		routing  map[ID]Object
 		routed   map[routing.ID]routing.Status
-		troubles map[service.Key]string // of pools' addresses
+		troubles map[service.Key]routing.Trouble // of pools' addresses
 		followed map[service.Key]Decided
 	}
 }
@@ -240,7 +240,7 @@ func New(cfg Config) (*Fleet, error) {
 	f.mu.runtimes = map[ID]Object{}
 	f.mu.models = map[ID]Object{}
 	f.mu.routing = map[ID]Object{}
-	f.mu.troubles = map[service.Key]string{}
+	f.mu.troubles = map[service.Key]routing.Trouble{}
 	f.mu.followed = map[service.Key]Decided{}
 	return f, nil
 }

@@ -111,16 +111,16 @@ func (f *Fleet) members() []route.Member {
 	return out
 }
 
-// Troubled says what is wrong with the addresses of a pool, "" for nothing.
-// It shows in the pool's status.
-func (f *Fleet) Troubled(pool service.Key, text string) {
+// Troubled says what is wrong with the addresses of a pool. It shows in the
+// status of the pool and of what leads to it.
+func (f *Fleet) Troubled(pool service.Key, now routing.Trouble) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, ok := f.mu.routing[ID{Kind: routingKind(routing.KindPool), Key: pool}]; !ok || f.mu.troubles[pool] == text {
+	if _, ok := f.mu.routing[ID{Kind: routingKind(routing.KindPool), Key: pool}]; !ok || f.mu.troubles[pool] == now {
 		return
 	}
-	f.mu.troubles[pool] = text
-	if text == "" {
+	f.mu.troubles[pool] = now
+	if now == (routing.Trouble{}) {
 		delete(f.mu.troubles, pool)
 	}
 	f.judge(f.routingObjects())

@@ -123,12 +123,20 @@ func TestModelNames(t *testing.T) {
 func TestTroubled(t *testing.T) {
 	r := newRig(t)
 	r.apply("apiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: p}\nspec: {addresses: [\"llama.test:80\"]}\n")
-	r.Troubled(key("p"), "llama.test: no such host")
-	r.Troubled(service.Key{Namespace: "default", Name: "gone"}, "nobody asks")
+	r.apply("apiVersion: roundhouse.dev/v1alpha1\nkind: Route\nmetadata: {name: r}\nspec: {targets: [{pool: p}]}\n")
+	r.Troubled(key("p"), routing.Trouble{Message: "llama.test: no such host", Down: true})
+	r.Troubled(service.Key{Namespace: "default", Name: "gone"}, routing.Trouble{Message: "nobody asks"})
 	if got := r.conditionOf("pool", "p", "Ready"); got != "False NoEndpoints" {
 		t.Errorf("a pool in trouble is %s", got)
 	}
-	r.Troubled(key("p"), "")
+	if got := r.conditionOf("route", "r", "Ready"); got != "False NoEndpoints" {
+		t.Errorf("a route to it is %s", got)
+	}
+	r.Troubled(key("p"), routing.Trouble{Message: "llama.test: no such host"})
+	if got := r.conditionOf("pool", "p", "Ready"); got != "True Degraded" {
+		t.Errorf("a pool that serves through another address is %s", got)
+	}
+	r.Troubled(key("p"), routing.Trouble{})
 	if got := r.conditionOf("pool", "p", "Ready"); got != "True Accepted" {
 		t.Errorf("mended it is %s", got)
 	}
