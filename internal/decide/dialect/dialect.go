@@ -1,6 +1,7 @@
 // Package dialect reads manifests as people write them (Roundhouse's own,
-// KServe's, OME's, Seldon's, the Gateway API's) into the hub, and prints status back in the words they came
-// in. Nothing is dropped in silence: a field that is unknown, or that would
+// KServe's, OME's, Seldon's, the Gateway API's) into the hub, and prints status
+// back in the words they came in. Each dialect is a package of its own below
+// this one; what they share is package manifest. Nothing is dropped in silence: a field that is unknown, or that would
 // change answers and is not supported, is an error; one that has no effect is
 // a warning that names it. Two things are read past without a word: status,
 // which is the server's to write, and fields that only describe (a model's
@@ -8,13 +9,11 @@
 package dialect
 
 import (
-	"fmt"
 	"path"
 	"slices"
 	"strings"
 
-	"roundhouse.dev/roundhouse/internal/core/routing"
-	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 )
 
 // Bounds of one Read. Values within a document have their own, in strict.
@@ -29,81 +28,25 @@ const (
 	MaxProblems = 1000
 )
 
-// Kind says which of an Object's parts is set.
-type Kind string
-
-// The hub's kinds.
-const (
-	KindService Kind = "Service"
-	KindRuntime Kind = "Runtime"
-	KindModel   Kind = "Model"
-	// KindRouting is every kind of package routing.
-	KindRouting Kind = "Routing"
+// What a document is read into, and what is wrong with it.
+type (
+	Object   = manifest.Object
+	Problem  = manifest.Problem
+	Platform = manifest.Platform
+	Kind     = manifest.Kind
 )
 
-// Object is one document read into the hub. Exactly one of Service,
-// Runtime, Model and Routing is set.
-type Object struct {
-	Origin service.Origin
-	// Key has no namespace for cluster-scoped objects.
-	Key     service.Key
-	Kind    Kind
-	Service *service.Service
-	Runtime *service.Runtime
-	Model   *service.Model
-	Routing routing.Object
-	// Original is the document as written, without its separator. Its first
-	// line is Origin.Line of the file. It is a slice of what Read was given.
-	Original []byte
-}
-
-// Platform is where replicas run, as far as a problem depends on it.
-type Platform string
-
-// The platforms.
+// The hub's kinds, and the platforms.
 const (
-	AnyPlatform Platform = ""
-	Process     Platform = "process"    // replicas are processes of one machine
-	Kubernetes  Platform = "kubernetes" // replicas are pods
+	KindService = manifest.KindService
+	KindRuntime = manifest.KindRuntime
+	KindModel   = manifest.KindModel
+	KindRouting = manifest.KindRouting
+
+	AnyPlatform = manifest.AnyPlatform
+	Process     = manifest.Process
+	Kubernetes  = manifest.Kubernetes
 )
-
-// Problem is one thing wrong with a manifest, or worth a warning.
-type Problem struct {
-	File    string
-	Line    int    // 1-based; 0 when the file as a whole is meant
-	Column  int    // 1-based
-	Path    string // "spec.predictor.model.modelFormat.name"; "" for the document
-	Message string
-	Warning bool
-	// Platform is the only platform the problem exists on; "" is every one.
-	Platform Platform
-	// Readable: the object is read in spite of the error, so that one applied
-	// before the error was known goes on.
-	Readable bool
-}
-
-// String is "file:line: path: message".
-func (p Problem) String() string {
-	var b strings.Builder
-	b.WriteString(p.File)
-	if p.Line > 0 {
-		if p.File != "" {
-			b.WriteString(":")
-		}
-		fmt.Fprintf(&b, "%d", p.Line)
-	}
-	if b.Len() > 0 {
-		b.WriteString(": ")
-	}
-	if p.Warning {
-		b.WriteString("warning: ")
-	}
-	if p.Path != "" {
-		b.WriteString(p.Path + ": ")
-	}
-	b.WriteString(p.Message)
-	return b.String()
-}
 
 // Result is what one file holds.
 type Result struct {

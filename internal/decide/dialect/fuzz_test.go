@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 )
 
 // FuzzRead holds Read to its promises on any input: it returns, within its
@@ -82,7 +83,7 @@ func checkService(t *testing.T, s *service.Service) {
 		t.Errorf("a service with nothing to serve: %+v", s)
 	}
 	for _, role := range service.Roles {
-		if c := s.Components.Get(role); c != nil && crossed(c.Scaling) {
+		if c := s.Components.Get(role); c != nil && manifest.Crossed(c.Scaling) {
 			t.Errorf("%s: min above max", role)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
 )
 
@@ -148,40 +149,29 @@ func (f *reader) document(p piece) {
 	}
 	// Status is the server's to write, whatever it holds.
 	root = without(root, "status")
-	into := reflect.New(k.shape)
+	into := reflect.New(k.Shape)
 	doc, problems := strict.Decode(root, p.line-1, into.Interface())
-	r := newReading(origin, doc, problems)
-	r.notes()
+	r := manifest.NewReader(origin, doc, problems)
+	r.Note(notes)
 	o := Object{Origin: origin, Original: bytes.TrimRight(p.data, " \t\r\n")}
-	k.read(r, into.Interface(), &o)
+	k.Read(r, into.Interface(), &o)
 	if first, twice := f.seen[identity(o)]; twice {
-		r.errorf("metadata.name", "%s %s is already defined on line %d", strings.ToLower(o.kindName()), o.Key.Name, first)
+		r.Errorf("metadata.name", "%s %s is already defined on line %d", strings.ToLower(o.HubKind()), o.Key.Name, first)
 	} else {
 		f.seen[identity(o)] = p.line
 	}
-	for _, p := range r.problems {
+	for _, p := range r.Problems() {
 		p.File = f.file
 		f.add(p)
 	}
-	if !r.failed() {
+	if !r.Failed() {
 		f.result.Objects = append(f.result.Objects, o)
 	}
 }
 
 // identity is what may be defined once: a hub object, whatever dialect it is
 // written in.
-func identity(o Object) string { return o.kindName() + " " + o.Key.String() }
-
-// kindName is the object's kind in the hub, routing kinds each by itself.
-func (o Object) kindName() string {
-	switch {
-	case o.Routing != nil:
-		return string(o.Routing.RoutingKind())
-	case o.Model != nil && o.Model.FineTuned != nil:
-		return kindFineTunedWeight
-	}
-	return string(o.Kind)
-}
+func identity(o Object) string { return o.HubKind() + " " + o.Key.String() }
 
 // The expressions are compiled where they are used, which is seldom: a replica
 // links this package too.
@@ -291,7 +281,7 @@ func utf16Escape(b []byte) []byte {
 
 // kindOf finds how to read a document by its apiVersion and kind; nil with a
 // problem, an error or a warning, when it is not read.
-func (f *reader) kindOf(root *yaml.Node, offset int, origin *service.Origin) (*kind, *Problem) {
+func (f *reader) kindOf(root *yaml.Node, offset int, origin *service.Origin) (*manifest.Schema, *Problem) {
 	var head struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
@@ -317,9 +307,9 @@ func (f *reader) kindOf(root *yaml.Node, offset int, origin *service.Origin) (*k
 		}
 	}
 	origin.APIVersion, origin.Kind = head.APIVersion, head.Kind
-	for i := range kinds {
-		if kinds[i].apiVersion == head.APIVersion && kinds[i].kind == head.Kind {
-			return &kinds[i], nil
+	for i := range schemas {
+		if schemas[i].APIVersion == head.APIVersion && schemas[i].Kind == head.Kind {
+			return &schemas[i], nil
 		}
 	}
 	return nil, f.unread(head.APIVersion, head.Kind, places, at)
@@ -336,24 +326,24 @@ func (f *reader) unread(apiVersion, kindName string, places map[string]*yaml.Nod
 	}
 	id := apiVersion + " " + kindName
 	if why, ok := foreign[id]; ok {
-		p := at(places["kind"], "kind", "%s %s", kindName, why.message)
-		p.Warning, p.Platform = why.warning, why.platform
+		p := at(places["kind"], "kind", "%s %s", kindName, why.Message)
+		p.Warning, p.Platform = why.Warning, why.Platform
 		return p
 	}
 	if p := misspelt(apiVersion, kindName, places, at); p != nil {
 		return p
 	}
 	var ids []string
-	for _, k := range kinds {
-		if k.kind == kindName {
-			ids = append(ids, k.apiVersion)
+	for _, k := range schemas {
+		if k.Kind == kindName {
+			ids = append(ids, k.APIVersion)
 		}
 	}
 	if len(ids) == 0 {
 		ids = versions()
 	}
 	return at(places["apiVersion"], "apiVersion", "%s %s is not read; of apiVersion these are: %s",
-		clip(apiVersion), clip(kindName), strings.Join(ids, ", "))
+		manifest.Clip(apiVersion), manifest.Clip(kindName), strings.Join(ids, ", "))
 }
 
 // misspelt says which kind or version was probably meant, nil when none is
@@ -361,27 +351,19 @@ func (f *reader) unread(apiVersion, kindName string, places map[string]*yaml.Nod
 func misspelt(apiVersion, kindName string, places map[string]*yaml.Node,
 	at func(*yaml.Node, string, string, ...any) *Problem) *Problem {
 	group, _, _ := strings.Cut(apiVersion, "/")
-	for _, k := range kinds {
-		if g, _, _ := strings.Cut(k.apiVersion, "/"); g == group && k.kind == kindName {
-			return at(places["apiVersion"], "apiVersion", "%s has no %s that is read; did you mean %q?", clip(apiVersion), kindName, k.apiVersion)
+	for _, k := range schemas {
+		if g, _, _ := strings.Cut(k.APIVersion, "/"); g == group && k.Kind == kindName {
+			return at(places["apiVersion"], "apiVersion", "%s has no %s that is read; did you mean %q?", manifest.Clip(apiVersion), kindName, k.APIVersion)
 		}
 	}
 	if known := kindsOf(apiVersion); len(known) > 0 {
 		if near := strict.Nearest(kindName, known); near != "" {
-			return at(places["kind"], "kind", "unknown kind %q; did you mean %q?", clip(kindName), near)
+			return at(places["kind"], "kind", "unknown kind %q; did you mean %q?", manifest.Clip(kindName), near)
 		}
-		return at(places["kind"], "kind", "unknown kind %q; of %s these are read: %s", clip(kindName), apiVersion, strings.Join(known, ", "))
+		return at(places["kind"], "kind", "unknown kind %q; of %s these are read: %s", manifest.Clip(kindName), apiVersion, strings.Join(known, ", "))
 	}
 	if near := strict.Nearest(apiVersion, versions()); near != "" && slices.Contains(kindsOf(near), kindName) {
-		return at(places["apiVersion"], "apiVersion", "unknown version %q; did you mean %q?", clip(apiVersion), near)
+		return at(places["apiVersion"], "apiVersion", "unknown version %q; did you mean %q?", manifest.Clip(apiVersion), near)
 	}
 	return nil
-}
-
-// clip keeps a message to one line of bearable length.
-func clip(s string) string {
-	if r := []rune(s); len(r) > 80 {
-		return string(r[:80]) + "…"
-	}
-	return s
 }

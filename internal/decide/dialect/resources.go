@@ -6,6 +6,7 @@ import (
 
 	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 )
 
 // StatusForm is the shape of a kind's status.
@@ -35,7 +36,7 @@ type Resource struct {
 
 // ClusterScoped says whether its objects have no namespace.
 func (r *Resource) ClusterScoped() bool {
-	return strings.HasPrefix(r.Kind, "Cluster") || r.Kind == kindFineTunedWeight
+	return strings.HasPrefix(r.Kind, "Cluster") || r.Kind == manifest.KindFineTunedWeight
 }
 
 const (
@@ -70,7 +71,7 @@ var Resources = []Resource{
 	kept("ome.io", "ClusterServingRuntime", "clusterservingruntimes", runtimeID, WithoutStatus, "v1beta1"),
 	kept("ome.io", "BaseModel", "basemodels", modelID, WithoutStatus, "v1beta1"),
 	kept("ome.io", "ClusterBaseModel", "clusterbasemodels", modelID, WithoutStatus, "v1beta1"),
-	kept("ome.io", kindFineTunedWeight, "finetunedweights", weightID, WithoutStatus, "v1beta1"),
+	kept("ome.io", manifest.KindFineTunedWeight, "finetunedweights", weightID, WithoutStatus, "v1beta1"),
 
 	kept("machinelearning.seldon.io", "SeldonDeployment", "seldondeployments", serviceID, OfService, "v1", "v1alpha3", "v1alpha2"),
 

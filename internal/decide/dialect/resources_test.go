@@ -18,8 +18,8 @@ func TestResourcesAreTheKindsRead(t *testing.T) {
 			}
 		}
 	}
-	for _, k := range kinds {
-		known = append(known, k.apiVersion+" "+k.kind)
+	for _, k := range schemas {
+		known = append(known, k.APIVersion+" "+k.Kind)
 	}
 	slices.Sort(kept)
 	slices.Sort(known)

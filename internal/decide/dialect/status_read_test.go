@@ -8,6 +8,7 @@ import (
 	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/gateway"
 )
 
 // asJSON is a status as an API server gives it back.
@@ -27,7 +28,7 @@ func asJSON(t testing.TB, status any) (out map[string]any) {
 // everything.
 func TestReadStatus(t *testing.T) {
 	full := served()
-	for name, version := range map[string]string{"own": api.APIVersion, "kserve": kserveV1beta1, "ome": omeV1beta1, "seldon": seldonV1} {
+	for name, version := range map[string]string{"own": api.APIVersion, "kserve": "serving.kserve.io/v1beta1", "ome": "ome.io/v1beta1", "seldon": "machinelearning.seldon.io/v1"} {
 		origin := service.Origin{APIVersion: version}
 		got := ReadStatus(origin, asJSON(t, Status(origin, full)))
 		want := full
@@ -58,7 +59,7 @@ func TestReadStatus(t *testing.T) {
 
 // TestReadSeldonState: a status of Seldon's own operator, which has no Ready.
 func TestReadSeldonState(t *testing.T) {
-	got := ReadStatus(service.Origin{APIVersion: seldonV1}, map[string]any{"state": "Failed", "description": "no such image"})
+	got := ReadStatus(service.Origin{APIVersion: "machinelearning.seldon.io/v1"}, map[string]any{"state": "Failed", "description": "no such image"})
 	if c := got.Conditions; len(c) != 1 || c[0].Type != service.ConditionReady || c[0].Status != "False" || c[0].Message != "no such image" {
 		t.Errorf("%+v", got)
 	}
@@ -70,10 +71,10 @@ func TestReadRoutingStatus(t *testing.T) {
 	parents := []routing.Parent{{Group: "gateway.networking.k8s.io", Kind: "Gateway", Name: "g", Namespace: "a", SectionName: "s", Port: 80}}
 	for _, o := range []routing.Object{
 		&routing.Pool{Meta: service.Meta{Origin: service.Origin{APIVersion: api.APIVersion}}},
-		&routing.Pool{Meta: service.Meta{Origin: service.Origin{APIVersion: gieV1}}},
-		&routing.Pool{Meta: service.Meta{Origin: service.Origin{APIVersion: gieV1alpha2}}},
-		&routing.Objective{Meta: service.Meta{Origin: service.Origin{APIVersion: gieV1alpha2}}},
-		&routing.HTTPRoute{Meta: service.Meta{Origin: service.Origin{APIVersion: gatewayV1}}},
+		&routing.Pool{Meta: service.Meta{Origin: service.Origin{APIVersion: gateway.InferenceV1}}},
+		&routing.Pool{Meta: service.Meta{Origin: service.Origin{APIVersion: gateway.InferenceV1alpha2}}},
+		&routing.Objective{Meta: service.Meta{Origin: service.Origin{APIVersion: gateway.InferenceV1alpha2}}},
+		&routing.HTTPRoute{Meta: service.Meta{Origin: service.Origin{APIVersion: gateway.V1}}},
 	} {
 		in := routing.Status{Conditions: conditions, Parents: parents}
 		got := ReadRoutingStatus(o, asJSON(t, RoutingStatus(o, in)))
@@ -92,7 +93,7 @@ func TestReadRoutingStatus(t *testing.T) {
 
 // FuzzReadStatus: whatever stands there, reading it again says the same.
 func FuzzReadStatus(f *testing.F) {
-	versions := []string{api.APIVersion, kserveV1beta1, omeV1beta1, seldonV1}
+	versions := []string{api.APIVersion, "serving.kserve.io/v1beta1", "ome.io/v1beta1", "machinelearning.seldon.io/v1"}
 	for _, v := range versions {
 		raw, _ := json.Marshal(Status(service.Origin{APIVersion: v}, served()))
 		f.Add(raw)

@@ -11,6 +11,8 @@ import (
 
 	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/own"
 )
 
 // served is a status with every part set.
@@ -44,7 +46,7 @@ func served() service.Status {
 // with golden files.
 func TestStatus(t *testing.T) {
 	for dialect, version := range map[string]string{
-		"kserve": kserveV1beta1, "ome": omeV1beta1, "own": api.APIVersion, "seldon": seldonV1,
+		"kserve": "serving.kserve.io/v1beta1", "ome": "ome.io/v1beta1", "own": api.APIVersion, "seldon": "machinelearning.seldon.io/v1",
 	} {
 		origin := service.Origin{APIVersion: version}
 		golden(t, "testdata/status."+dialect+".golden.json", map[string]any{
@@ -77,11 +79,11 @@ func TestStatusOfAFailedRollout(t *testing.T) {
 		{"done", "iris-2", "iris-2", "iris-2", "iris-2 100% latest", "True", "iris-2", done},
 		{"the canary failed", "iris-3", "iris-2", "iris-2", "iris-3 0% latest, iris-2 100%", "False BlockedByFailedLoad no such file", "iris-3", canary},
 	} {
-		for engine, version := range map[string]string{"predictor": kserveV1beta1, "engine": omeV1beta1} {
+		for engine, version := range map[string]string{"predictor": "serving.kserve.io/v1beta1", "engine": "ome.io/v1beta1"} {
 			origin := service.Origin{APIVersion: version}
 			raw := asJSON(t, Status(origin, c.st))
-			in := decoded[struct {
-				Conditions []told
+			in := manifest.Decoded[struct {
+				Conditions []manifest.Condition
 				Components map[string]struct {
 					LatestCreatedRevision, LatestReadyRevision, LatestRolledoutRevision string
 					Traffic                                                             []struct {
@@ -123,7 +125,7 @@ func TestStatusOfAFailedRollout(t *testing.T) {
 // deployment before.
 func TestSeldonStatusOfAFailedRollout(t *testing.T) {
 	st := service.Status{Revision: "iris-2", Components: []service.ComponentStatus{{Role: service.RoleEngine, Desired: 1, Running: 1, Ready: 1, Serving: "iris-1"}}}
-	got := Status(service.Origin{APIVersion: seldonV1}, st)["deploymentStatus"]
+	got := Status(service.Origin{APIVersion: "machinelearning.seldon.io/v1"}, st)["deploymentStatus"]
 	want := map[string]any{"iris-1": map[string]any{"replicas": int64(1), "availableReplicas": int64(1)}, "iris-2": map[string]any{}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -133,7 +135,7 @@ func TestSeldonStatusOfAFailedRollout(t *testing.T) {
 // TestOwnStatusIsTheAPI holds ownStatus to the published type: every field it
 // writes is one, and every one is written.
 func TestOwnStatusIsTheAPI(t *testing.T) {
-	raw, err := json.Marshal(ownStatus(served()))
+	raw, err := json.Marshal(own.Status(served()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package dialect
+package seldon
 
 import (
 	"testing"
@@ -26,7 +26,7 @@ func TestSeldonState(t *testing.T) {
 		{"failed to load", service.Status{Conditions: ready("False", "not ready"),
 			Model: service.ModelStatus{Transition: service.BlockedByFailedLoad, LastFailure: &service.Failure{Message: "no such file"}}}, "Failed", "no such file"},
 	} {
-		if state, description := seldonState(c.st); state != c.state || description != c.description {
+		if state, description := state(c.st); state != c.state || description != c.description {
 			t.Errorf("%s: %s %q, want %s %q", c.name, state, description, c.state, c.description)
 		}
 	}

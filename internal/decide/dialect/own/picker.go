@@ -1,16 +1,17 @@
-package dialect
+package own
 
 import (
 	"strings"
 
 	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
-// poolPicker reads how an endpoint is chosen; package picker knows what there
+// readPoolPicker reads how an endpoint is chosen; package picker knows what there
 // is.
-func (r *reading) poolPicker(in *api.PoolPicker) routing.Picker {
+func readPoolPicker(r *manifest.Reader, in *api.PoolPicker) routing.Picker {
 	out := routing.Picker{Preset: in.Preset, Filters: poolFilters(in.Filters), Choice: in.Choice, Balance: in.Balance}
 	for _, s := range in.Scorers {
 		one := routing.Scorer{Name: s.Name, Weight: 1, Scale: s.Scale}
@@ -19,8 +20,8 @@ func (r *reading) poolPicker(in *api.PoolPicker) routing.Picker {
 		}
 		out.Scorers = append(out.Scorers, one)
 	}
-	r.duration("spec.picker.fresh", in.Fresh)
-	r.duration("spec.picker.stale", in.Stale)
+	r.Duration("spec.picker.fresh", in.Fresh)
+	r.Duration("spec.picker.stale", in.Stale)
 	if in.Fresh != nil {
 		out.Fresh = in.Fresh.Duration
 	}
@@ -29,7 +30,7 @@ func (r *reading) poolPicker(in *api.PoolPicker) routing.Picker {
 	}
 	config, err := picker.Of(out)
 	if err != nil {
-		r.errorf("spec.picker.preset", "%s", afterColon(err))
+		r.Errorf("spec.picker.preset", "%s", afterColon(err))
 		return out
 	}
 	if err := config.Validate(); err != nil {
@@ -40,7 +41,7 @@ func (r *reading) poolPicker(in *api.PoolPicker) routing.Picker {
 		if !ok {
 			path, message = "scorers", err.Error()
 		}
-		r.errorf("spec.picker."+path, "%s", message)
+		r.Errorf("spec.picker."+path, "%s", message)
 	}
 	return out
 }

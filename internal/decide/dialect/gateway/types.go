@@ -1,49 +1,51 @@
-package dialect
+package gateway
 
 import (
 	"reflect"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 )
 
 // The Gateway API Inference Extension's kinds, as far as their published
 // schemas go.
 
-type gieModel struct {
+type model struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        metav1.ObjectMeta `json:"metadata"`
 	Spec            struct {
-		ModelName    string           `json:"modelName"`
-		Criticality  string           `json:"criticality"`
-		TargetModels []gieTargetModel `json:"targetModels"`
-		PoolRef      *gieRef          `json:"poolRef"`
+		ModelName    string        `json:"modelName"`
+		Criticality  string        `json:"criticality"`
+		TargetModels []targetModel `json:"targetModels"`
+		PoolRef      *ref          `json:"poolRef"`
 	} `json:"spec"`
 }
 
-type gieTargetModel struct {
+type targetModel struct {
 	Name   string `json:"name"`
 	Weight *int32 `json:"weight"`
 }
 
-type gieRef struct {
+type ref struct {
 	Group string `json:"group"`
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
 }
 
-type giePoolV1alpha2 struct {
+type poolV1alpha2 struct {
 	metav1.TypeMeta `json:",inline"`
-	Metadata        metav1.ObjectMeta   `json:"metadata"`
-	Spec            giePoolSpecV1alpha2 `json:"spec"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            poolSpecV1alpha2  `json:"spec"`
 }
 
-type giePoolSpecV1alpha2 struct {
+type poolSpecV1alpha2 struct {
 	Selector         map[string]string `json:"selector"`
 	TargetPortNumber *int32            `json:"targetPortNumber"`
-	ExtensionRef     *gieExtension     `json:"extensionRef"`
+	ExtensionRef     *extension        `json:"extensionRef"`
 }
 
-type gieExtension struct {
+type extension struct {
 	Group       string `json:"group"`
 	Kind        string `json:"kind"`
 	Name        string `json:"name"`
@@ -51,24 +53,24 @@ type gieExtension struct {
 	FailureMode string `json:"failureMode"`
 }
 
-type giePoolV1 struct {
+type poolV1 struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        metav1.ObjectMeta `json:"metadata"`
-	Spec            giePoolSpecV1     `json:"spec"`
+	Spec            poolSpecV1        `json:"spec"`
 }
 
-type giePoolSpecV1 struct {
+type poolSpecV1 struct {
 	Selector *struct {
 		MatchLabels map[string]string `json:"matchLabels"`
 	} `json:"selector"`
 	TargetPorts []struct {
 		Number int32 `json:"number"`
 	} `json:"targetPorts"`
-	AppProtocol       string        `json:"appProtocol"`
-	EndpointPickerRef *giePickerRef `json:"endpointPickerRef"`
+	AppProtocol       string     `json:"appProtocol"`
+	EndpointPickerRef *pickerRef `json:"endpointPickerRef"`
 }
 
-type giePickerRef struct {
+type pickerRef struct {
 	Group string `json:"group"`
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
@@ -80,25 +82,25 @@ type giePickerRef struct {
 	FailureMode string `json:"failureMode"`
 }
 
-type gieObjective struct {
+type objective struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        metav1.ObjectMeta `json:"metadata"`
 	Spec            struct {
-		Priority *int32  `json:"priority"`
-		PoolRef  *gieRef `json:"poolRef"`
+		Priority *int32 `json:"priority"`
+		PoolRef  *ref   `json:"poolRef"`
 	} `json:"spec"`
 }
 
-type gieRewrite struct {
+type rewrite struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        metav1.ObjectMeta `json:"metadata"`
 	Spec            struct {
-		PoolRef *gieRef          `json:"poolRef"`
-		Rules   []gieRewriteRule `json:"rules"`
+		PoolRef *ref          `json:"poolRef"`
+		Rules   []rewriteRule `json:"rules"`
 	} `json:"spec"`
 }
 
-type gieRewriteRule struct {
+type rewriteRule struct {
 	Matches []struct {
 		Model *struct {
 			Type  string `json:"type"`
@@ -169,18 +171,18 @@ type httpRef struct {
 	Filters   []any  `json:"filters"`
 }
 
-const ownPicker = "has no effect on one machine: endpoints are picked here"
+const pickedHere = "has no effect on one machine: endpoints are picked here"
 
-// gatewayNotes are fieldNotes of these kinds.
-var gatewayNotes = map[reflect.Type]map[string]note{
-	reflect.TypeFor[giePoolSpecV1alpha2](): {"extensionRef": onProcess(ownPicker)},
-	reflect.TypeFor[giePoolSpecV1]():       {"endpointPickerRef": onProcess(ownPicker)},
+// Notes are those of this dialect's types.
+var Notes = manifest.Notes{
+	reflect.TypeFor[poolSpecV1alpha2](): {"extensionRef": manifest.OnProcess(pickedHere)},
+	reflect.TypeFor[poolSpecV1]():       {"endpointPickerRef": manifest.OnProcess(pickedHere)},
 	reflect.TypeFor[httpRule](): {
-		"timeouts":           never("has no effect yet: the gateway's own deadlines hold"),
-		"retry":              never("has no effect: a request goes to another replica until its answer begins"),
-		"sessionPersistence": never("has no effect yet: requests with a common prefix stay together by themselves"),
+		"timeouts":           manifest.Never("has no effect yet: the gateway's own deadlines hold"),
+		"retry":              manifest.Never("has no effect: a request goes to another replica until its answer begins"),
+		"sessionPersistence": manifest.Never("has no effect yet: requests with a common prefix stay together by themselves"),
 	},
 	reflect.TypeFor[httpRef](): {
-		"filters": refused("is not supported: remove it; requests are forwarded as they are"),
+		"filters": manifest.Refused("is not supported: remove it; requests are forwarded as they are"),
 	},
 }

@@ -1,39 +1,37 @@
-package dialect
+package ome
 
 import (
 	"encoding/json"
 	"strconv"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
 )
 
-// kindFineTunedWeight is OME's kind of adapters; its objects have no namespace.
-const kindFineTunedWeight = "FineTunedWeight"
-
-// fineTuned reads the FineTunedWeights that a service names: each is an adapter
+// readFineTuned reads the FineTunedWeights that a service names: each is an adapter
 // of its name.
-func (r *reading) fineTuned(path, own string, weights []string) []service.Adapter {
+func readFineTuned(r *manifest.Reader, path, own string, weights []string) []service.Adapter {
 	var out []service.Adapter
 	for i, name := range weights {
-		r.name(strict.Index(path, i), name, true)
-		out = append(out, service.Adapter{Name: name, Ref: &service.ObjectRef{Name: name, Kind: kindFineTunedWeight}})
+		r.Name(strict.Index(path, i), name, true)
+		out = append(out, service.Adapter{Name: name, Ref: &service.ObjectRef{Name: name, Kind: manifest.KindFineTunedWeight}})
 	}
-	r.adapterNames(path, own, out, func(i int) string { return strict.Index(path, i) })
+	r.AdapterNames(path, own, out, func(i int) string { return strict.Index(path, i) })
 	return out
 }
 
-// readOMEWeight reads a FineTunedWeight. What was merged into whole models is
+// readWeight reads a FineTunedWeight. What was merged into whole models is
 // told by the key that OME tells it by.
-func readOMEWeight(r *reading, m *omeFineTunedWeight, o *Object) {
-	r.model(m.Metadata, true, o)
+func readWeight(r *manifest.Reader, m *fineTunedWeight, o *manifest.Object) {
+	r.Model(m.Metadata, true, o)
 	spec, out := &m.Spec, o.Model
 	out.Disabled, out.DisplayName = spec.Disabled, spec.DisplayName
 	out.FineTuned = &service.FineTuned{Type: spec.ModelType, Rank: rankOf(spec.HyperParameters)}
 	if b := spec.BaseModelRef; b == nil {
-		r.errorf("spec.baseModelRef", "is missing: name the model that the weights were made from")
+		r.Errorf("spec.baseModelRef", "is missing: name the model that the weights were made from")
 	} else {
-		r.name("spec.baseModelRef.name", b.Name, true)
+		r.Name("spec.baseModelRef.name", b.Name, true)
 		out.FineTuned.Base = service.Key{Namespace: b.Namespace, Name: b.Name}
 	}
 	if c, ok := spec.Configuration.(map[string]any); ok {
@@ -43,9 +41,9 @@ func readOMEWeight(r *reading, m *omeFineTunedWeight, o *Object) {
 		out.URI = spec.Storage.StorageURI
 	}
 	if out.URI == "" {
-		r.errorf("spec.storage.storageUri", "is missing: say where the weights' files are")
+		r.Errorf("spec.storage.storageUri", "is missing: say where the weights' files are")
 	}
-	r.uri("spec.storage.storageUri", out.URI, true)
+	r.URI("spec.storage.storageUri", out.URI, true)
 }
 
 // rankNames are what authors call the rank among the parameters of a training.
@@ -69,7 +67,7 @@ func rankOf(parameters any) int {
 		case float64:
 			text = strconv.FormatFloat(v, 'f', -1, 64)
 		}
-		if n, err := strconv.Atoi(text); err == nil && n > 0 && n <= maxRank {
+		if n, err := strconv.Atoi(text); err == nil && n > 0 && n <= manifest.MaxRank {
 			return n
 		}
 	}

@@ -1,4 +1,4 @@
-package dialect
+package manifest
 
 import (
 	"cmp"
@@ -17,17 +17,17 @@ import (
 // knative is the prefix of Knative's annotations.
 const knative = "autoscaling.knative.dev/"
 
-// kservePrefix is the prefix of KServe's.
-const kservePrefix = "serving.kserve.io/"
+// KServePrefix is the prefix of KServe's.
+const KServePrefix = "serving.kserve.io/"
 
 // annotation is one that was found, and where.
 type annotation struct{ path, value string }
 
-// annotated reads the annotations by which people scale KServe's and OME's
+// Annotated reads the annotations by which people scale KServe's and OME's
 // services: Knative's, and the dialect's own for its HPA mode under prefix.
 // The component's are at path and win over the service's; what the spec states
 // wins over both.
-func (r *reading) annotated(path, prefix string, c *service.Component, annotations map[string]string) {
+func (r *Reader) Annotated(path, prefix string, c *service.Component, annotations map[string]string) {
 	find := func(names ...string) *annotation {
 		for _, n := range names {
 			if v, ok := c.Annotations[n]; ok {
@@ -47,13 +47,13 @@ func (r *reading) annotated(path, prefix string, c *service.Component, annotatio
 	if a := find(knative+"metric", prefix+"metrics"); a != nil {
 		s.ScaleMetric = service.ScaleMetric(a.value)
 		if !slices.Contains(metrics, s.ScaleMetric) {
-			r.errorf(a.path, "unknown metric %q: write one of %s", clip(a.value), joined(metrics))
+			r.Errorf(a.path, "unknown metric %q: write one of %s", Clip(a.value), Joined(metrics))
 		}
 	}
 	if a := find(knative + "scale-to-zero-pod-retention-period"); a != nil {
 		switch d, err := time.ParseDuration(a.value); {
 		case err != nil || d < 0:
-			r.errorf(a.path, "%q is not a duration such as 5m", clip(a.value))
+			r.Errorf(a.path, "%q is not a duration such as 5m", Clip(a.value))
 		case d > 0:
 			s.ScaleToZeroAfter = &d
 		}
@@ -62,7 +62,7 @@ func (r *reading) annotated(path, prefix string, c *service.Component, annotatio
 	utilization := r.utilization(find(knative+"target-utilization-percentage", knative+"targetUtilizationPercentage"))
 	if m := cmp.Or(c.Scaling.ScaleMetric, s.ScaleMetric, service.MetricConcurrency); m == service.MetricConcurrency || m == service.MetricRPS {
 		s.ScaleTarget = soft(s.ScaleTarget, utilization)
-		if prefix == kservePrefix { // which hands its scaleTarget to Knative
+		if prefix == KServePrefix { // which hands its scaleTarget to Knative
 			c.Scaling.ScaleTarget = soft(c.Scaling.ScaleTarget, utilization)
 		}
 	}
@@ -73,7 +73,7 @@ func (r *reading) annotated(path, prefix string, c *service.Component, annotatio
 	r.knativeOthers("metadata.annotations", annotations)
 	apart := c.Scaling
 	c.Scaling = c.Scaling.Over(s)
-	r.together("metadata.annotations", c.Scaling, apart, s)
+	r.Together("metadata.annotations", c.Scaling, apart, s)
 }
 
 // knativeTarget is how much of a stated target Knative aims at, in percent.
@@ -89,13 +89,13 @@ func soft(target *float64, percent float64) *float64 {
 }
 
 // utilization reads how much of a target is aimed at, in percent.
-func (r *reading) utilization(a *annotation) float64 {
+func (r *Reader) utilization(a *annotation) float64 {
 	if a == nil {
 		return knativeTarget
 	}
 	f, err := strconv.ParseFloat(a.value, 64)
 	if err != nil || !(f >= 1 && f <= 100) {
-		r.refuse(a.path, "%q is not a percentage: write 1 to 100", clip(a.value))
+		r.Refuse(a.path, "%q is not a percentage: write 1 to 100", Clip(a.value))
 		return knativeTarget
 	}
 	return f
@@ -105,15 +105,15 @@ func (r *reading) utilization(a *annotation) float64 {
 var autoscalerClasses = []string{"hpa", "keda", "external", "none"}
 
 // autoscalerClass reads who decides the count.
-func (r *reading) autoscalerClass(a *annotation) {
+func (r *Reader) autoscalerClass(a *annotation) {
 	switch {
 	case a == nil:
 	case a.value == "none":
-		r.warnf(a.path, "%q has no effect: set minReplicas and maxReplicas alike to fix the count", a.value)
+		r.Warnf(a.path, "%q has no effect: set minReplicas and maxReplicas alike to fix the count", a.value)
 	case a.value == "external":
-		r.warnf(a.path, "%q has no effect on one machine; on a cluster the count is left to your autoscaler, but for the start from 0", a.value)
+		r.Warnf(a.path, "%q has no effect on one machine; on a cluster the count is left to your autoscaler, but for the start from 0", a.value)
 	case !slices.Contains(autoscalerClasses, a.value):
-		r.refuse(a.path, "unknown class %q: write one of %s", clip(a.value), joined(autoscalerClasses))
+		r.Refuse(a.path, "unknown class %q: write one of %s", Clip(a.value), Joined(autoscalerClasses))
 	}
 }
 
@@ -128,7 +128,7 @@ var (
 )
 
 // knativeOthers warns of Knative's annotations that change nothing here.
-func (r *reading) knativeOthers(path string, annotations map[string]string) {
+func (r *Reader) knativeOthers(path string, annotations map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		name, ok := strings.CutPrefix(key, knative)
 		at := strict.Key(path, key)
@@ -136,53 +136,53 @@ func (r *reading) knativeOthers(path string, annotations map[string]string) {
 		case !ok || slices.Contains(knativeRead, name):
 		case name == "class":
 			if v := annotations[key]; v != "kpa.autoscaling.knative.dev" {
-				r.warnf(at, "%q has no effect: Roundhouse's own autoscaler decides the count", clip(v))
+				r.Warnf(at, "%q has no effect: Roundhouse's own autoscaler decides the count", Clip(v))
 			}
 		case slices.Contains(knativeIdle, name):
-			r.warnf(at, "has no effect: Roundhouse's own autoscaler decides the count")
+			r.Warnf(at, "has no effect: Roundhouse's own autoscaler decides the count")
 		default:
 			why := "is not one of Knative's annotations and has no effect"
 			if near := strict.Nearest(name, slices.Concat(knativeRead, knativeIdle)); near != "" {
 				why += fmt.Sprintf("; did you mean %q?", knative+near)
 			}
-			r.warnf(at, "%s", why)
+			r.Warnf(at, "%s", why)
 		}
 	}
 }
 
-// annotatedToo reads those of a further component, nil for none. What is wrong
+// AnnotatedToo reads those of a further component, nil for none. What is wrong
 // with the service's own is said once.
-func (r *reading) annotatedToo(path, prefix string, c *service.Component, annotations map[string]string) {
+func (r *Reader) AnnotatedToo(path, prefix string, c *service.Component, annotations map[string]string) {
 	if c == nil {
 		return
 	}
 	said := len(r.problems)
-	r.annotated(path, prefix, c, annotations)
+	r.Annotated(path, prefix, c, annotations)
 	again := slices.DeleteFunc(r.problems[said:], func(p Problem) bool { return slices.Contains(r.problems[:said], p) })
 	r.problems = r.problems[:said+len(again)]
 }
 
 // count reads an annotation that is a number of replicas.
-func (r *reading) count(a *annotation) *int {
+func (r *Reader) count(a *annotation) *int {
 	if a == nil {
 		return nil
 	}
 	n, err := strconv.ParseInt(a.value, 10, 32)
 	if err != nil || n < 0 {
-		r.errorf(a.path, "%q is not a count", clip(a.value))
+		r.Errorf(a.path, "%q is not a count", Clip(a.value))
 	}
 	out := int(n)
 	return &out
 }
 
 // target reads an annotation that is a scale target.
-func (r *reading) target(a *annotation) *float64 {
+func (r *Reader) target(a *annotation) *float64 {
 	if a == nil {
 		return nil
 	}
 	f, err := strconv.ParseFloat(a.value, 64)
 	if err != nil || math.IsNaN(f) || f <= 0 || f > 1e9 {
-		r.errorf(a.path, "%q is not a target above 0", clip(a.value))
+		r.Errorf(a.path, "%q is not a target above 0", Clip(a.value))
 	}
 	return &f
 }

@@ -1,0 +1,212 @@
+// Package gateway reads the Gateway API's HTTPRoute and the kinds of its
+// Inference Extension.
+package gateway
+
+import (
+	"slices"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
+)
+
+// The bounds of the published schemas.
+const (
+	maxTargetName = 253
+	maxTargets    = 10
+	maxPorts      = 8
+	maxRules      = 16
+)
+
+func readInferenceModel(r *manifest.Reader, m *model, o *manifest.Object) {
+	out := &routing.Model{}
+	r.Routing(m.Metadata, o, out)
+	out.ModelName = m.Spec.ModelName
+	r.ModelName("spec.modelName", m.Spec.ModelName, manifest.MaxModelName)
+	out.Pool = readPoolRef(r, "spec.poolRef", out.Namespace, m.Spec.PoolRef)
+	out.Criticality, out.Priority = m.Spec.Criticality, r.Criticality("spec.criticality", m.Spec.Criticality)
+	var names []string
+	var weights []*int32
+	for _, t := range m.Spec.TargetModels {
+		names, weights = append(names, t.Name), append(weights, t.Weight)
+	}
+	out.Targets = readTargetModels(r, "spec.targetModels", "name", names, weights, maxTargets)
+}
+
+// readTargetModels reads weighted model names; field is what a name is called.
+func readTargetModels(r *manifest.Reader, path, field string, names []string, weights []*int32, limit int) []routing.WeightedModel {
+	if len(names) > limit {
+		r.Errorf(path, "%d targets are more than there may be (%d)", len(names), limit)
+	}
+	var out []routing.WeightedModel
+	for i, w := range r.Weights(path, weights, 1) {
+		r.ModelName(strict.Index(path, i)+"."+field, names[i], maxTargetName)
+		out = append(out, routing.WeightedModel{Name: names[i], Weight: w})
+	}
+	return out
+}
+
+// readPoolRef reads a reference to a pool of the same namespace.
+func readPoolRef(r *manifest.Reader, path, namespace string, ref *ref) service.Key {
+	if ref == nil {
+		r.Errorf(path, "is missing: name the InferencePool")
+		return service.Key{}
+	}
+	r.Name(path+".name", ref.Name, true)
+	if ref.Kind != "" && ref.Kind != "InferencePool" && ref.Kind != "Pool" {
+		r.Errorf(path+".kind", "unknown kind %q: write InferencePool", manifest.Clip(ref.Kind))
+	}
+	if ref.Group != "" && !slices.Contains(poolGroups, ref.Group) {
+		r.Errorf(path+".group", "unknown group %q: write one of %s", manifest.Clip(ref.Group), strings.Join(poolGroups, ", "))
+	}
+	return service.Key{Namespace: namespace, Name: ref.Name}
+}
+
+var poolGroups = []string{"inference.networking.k8s.io", "inference.networking.x-k8s.io", "roundhouse.dev"}
+
+func readInferencePoolV1alpha2(r *manifest.Reader, m *poolV1alpha2, o *manifest.Object) {
+	out := &routing.Pool{}
+	r.Routing(m.Metadata, o, out)
+	out.Selector = r.Selector("spec.selector", m.Spec.Selector)
+	if m.Spec.TargetPortNumber == nil {
+		r.Errorf("spec.targetPortNumber", "is missing: write the port of the model servers")
+	} else {
+		r.Port("spec.targetPortNumber", *m.Spec.TargetPortNumber)
+		out.Ports = []int32{*m.Spec.TargetPortNumber}
+	}
+	if e := m.Spec.ExtensionRef; e != nil {
+		readExtension(r, "spec.extensionRef", e.Name, e.FailureMode)
+		r.OptionalPort("spec.extensionRef.portNumber", e.PortNumber)
+		out.Extension = routing.Extension{Group: e.Group, Kind: e.Kind, Name: e.Name, FailureMode: e.FailureMode}
+		if e.PortNumber != nil {
+			out.Extension.Port = *e.PortNumber
+		}
+	}
+}
+
+func readInferencePoolV1(r *manifest.Reader, m *poolV1, o *manifest.Object) {
+	out := &routing.Pool{}
+	r.Routing(m.Metadata, o, out)
+	if m.Spec.Selector == nil {
+		r.Errorf("spec.selector", "is missing: write matchLabels, the labels of the model servers")
+	} else {
+		out.Selector = r.Selector("spec.selector.matchLabels", m.Spec.Selector.MatchLabels)
+	}
+	switch n := len(m.Spec.TargetPorts); {
+	case n == 0:
+		r.Errorf("spec.targetPorts", "is missing: write the ports of the model servers, as number")
+	case n > maxPorts:
+		r.Errorf("spec.targetPorts", "%d ports are more than there may be (%d)", n, maxPorts)
+	case n > 1:
+		p := r.Problem("spec.targetPorts", "has no effect on one machine: a replica is one endpoint, at a port of its own")
+		p.Warning, p.Platform = true, manifest.Process
+	}
+	seen := map[int32]bool{}
+	for i, p := range m.Spec.TargetPorts {
+		at := strict.Index("spec.targetPorts", i) + ".number"
+		r.Port(at, p.Number)
+		if seen[p.Number] {
+			r.Errorf(at, "%d is listed twice", p.Number)
+		}
+		seen[p.Number] = true
+		out.Ports = append(out.Ports, p.Number)
+	}
+	switch m.Spec.AppProtocol {
+	case "", "http":
+	case "kubernetes.io/h2c":
+		p := r.Problem("spec.appProtocol", "has no effect on one machine: replicas are asked over HTTP/1.1")
+		p.Warning, p.Platform = true, manifest.Process
+	default:
+		r.Errorf("spec.appProtocol", "unknown protocol %q: write http or kubernetes.io/h2c", manifest.Clip(m.Spec.AppProtocol))
+	}
+	if e := m.Spec.EndpointPickerRef; e != nil {
+		readExtension(r, "spec.endpointPickerRef", e.Name, e.FailureMode)
+		r.OptionalPort("spec.endpointPickerRef.portNumber", e.PortNumber)
+		out.Extension = routing.Extension{Group: e.Group, Kind: e.Kind, Name: e.Name, FailureMode: e.FailureMode}
+		if e.PortNumber != nil {
+			out.Extension.Port = *e.PortNumber
+		}
+		if e.Port != nil {
+			r.Port("spec.endpointPickerRef.port.number", e.Port.Number)
+			out.Extension.Port = e.Port.Number
+		}
+	}
+}
+
+// extension checks a reference to an endpoint picker, which another gateway
+// would ask.
+func readExtension(r *manifest.Reader, path, name, mode string) {
+	r.Name(path+".name", name, true)
+	if mode != "" && mode != "FailOpen" && mode != "FailClose" {
+		r.Errorf(path+".failureMode", "unknown mode %q: write FailOpen or FailClose", manifest.Clip(mode))
+	}
+}
+
+func readInferenceObjective(r *manifest.Reader, m *objective, o *manifest.Object) {
+	out := &routing.Objective{}
+	r.Routing(m.Metadata, o, out)
+	if m.Spec.Priority != nil {
+		out.Priority = *m.Spec.Priority
+	}
+	out.Pool = readPoolRef(r, "spec.poolRef", out.Namespace, m.Spec.PoolRef)
+}
+
+func readInferenceModelRewrite(r *manifest.Reader, m *rewrite, o *manifest.Object) {
+	out := &routing.Rewrite{}
+	r.Routing(m.Metadata, o, out)
+	out.Pool = readPoolRef(r, "spec.poolRef", out.Namespace, m.Spec.PoolRef)
+	switch n := len(m.Spec.Rules); {
+	case n == 0:
+		r.Errorf("spec.rules", "is missing: write which models become which")
+	case n > maxRules:
+		r.Errorf("spec.rules", "%d rules are more than there may be (%d)", n, maxRules)
+	}
+	for i, rule := range m.Spec.Rules {
+		at := strict.Index("spec.rules", i)
+		var one routing.RewriteRule
+		for j, match := range rule.Matches {
+			path := strict.Index(at+".matches", j) + ".model"
+			if match.Model == nil {
+				r.Errorf(path, "is missing: write the model's name as value")
+				continue
+			}
+			if match.Model.Type != "" && match.Model.Type != "Exact" {
+				r.Errorf(path+".type", "unknown type %q: write Exact", manifest.Clip(match.Model.Type))
+			}
+			r.ModelName(path+".value", match.Model.Value, manifest.MaxModelName)
+			one.Models = append(one.Models, match.Model.Value)
+		}
+		if len(rule.Targets) == 0 {
+			r.Errorf(at+".targets", "is missing: write what the model becomes, as modelRewrite")
+		}
+		var names []string
+		var weights []*int32
+		for _, t := range rule.Targets {
+			names, weights = append(names, t.ModelRewrite), append(weights, t.Weight)
+		}
+		one.Targets = readTargetModels(r, at+".targets", "modelRewrite", names, weights, maxRules)
+		out.Rules = append(out.Rules, one)
+	}
+}
+
+// The versions that are read: the Inference Extension's before and since its
+// kinds settled, and HTTPRoute's, which differ in name alone.
+const (
+	InferenceV1alpha2 = "inference.networking.x-k8s.io/v1alpha2"
+	InferenceV1       = "inference.networking.k8s.io/v1"
+	V1                = "gateway.networking.k8s.io/v1"
+	V1beta1           = "gateway.networking.k8s.io/v1beta1"
+)
+
+// Schemas are the kinds of this dialect.
+var Schemas = []manifest.Schema{
+	manifest.SchemaOf(InferenceV1alpha2, "InferenceModel", readInferenceModel),
+	manifest.SchemaOf(InferenceV1alpha2, "InferencePool", readInferencePoolV1alpha2),
+	manifest.SchemaOf(InferenceV1, "InferencePool", readInferencePoolV1),
+	manifest.SchemaOf(InferenceV1alpha2, "InferenceObjective", readInferenceObjective),
+	manifest.SchemaOf(InferenceV1alpha2, "InferenceModelRewrite", readInferenceModelRewrite),
+	manifest.SchemaOf(V1, "HTTPRoute", readHTTPRoute),
+	manifest.SchemaOf(V1beta1, "HTTPRoute", readHTTPRoute),
+}

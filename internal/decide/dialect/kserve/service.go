@@ -1,0 +1,323 @@
+// Package kserve reads KServe's kinds: v1beta1 InferenceService, v1alpha1
+// ServingRuntime and ClusterServingRuntime.
+package kserve
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
+)
+
+// The names KServe gives its containers.
+const (
+	mainContainer        = "kserve-container"
+	transformerContainer = "transformer-container"
+	workerContainer      = "worker-container"
+)
+
+// KServe's annotations that are acted upon.
+const (
+	stopAnnotation = "serving.kserve.io/stop"
+	mode           = "serving.kserve.io/deploymentMode"
+)
+
+// readService reads a v1beta1 InferenceService: a predictor that is a
+// model (new or legacy schema) or only containers, and a transformer, which
+// platforms that have none refuse later.
+func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
+	s := r.Service(m.Metadata, o)
+	s.ProtocolDefault = service.ProtocolV1
+	s.Stopped = strings.EqualFold(s.Annotations[stopAnnotation], "true")
+	readMode(r, s)
+	p := m.Spec.Predictor
+	if p == nil {
+		r.Errorf("spec.predictor", "is missing: say what to serve")
+		return
+	}
+	s.Components.Engine = readComponent(r, "spec.predictor", p.PodSpec, &p.extension)
+	s.CanaryPercent = r.Canary("spec.predictor", p.CanaryTrafficPercent)
+	r.Annotated("spec.predictor.annotations", manifest.KServePrefix, s.Components.Engine, s.Annotations)
+	readModel(r, p, s)
+	if p.WorkerSpec != nil {
+		readWorker(r, p.WorkerSpec, s.Components.Engine)
+		r.OneMachine("spec.predictor.workerSpec", true, manifest.ManyMachines)
+	}
+	if t := m.Spec.Transformer; t != nil {
+		c := readComponent(r, "spec.transformer", t.PodSpec, &t.extension)
+		r.OneMachine("spec.transformer", true, "does not run on one machine: serve it as a service of its own that calls this one")
+		r.OneCanary("spec.transformer", t.CanaryTrafficPercent, s)
+		if len(t.Containers) == 0 {
+			r.Errorf("spec.transformer.containers", "is missing: say what transforms")
+		}
+		c.Main = manifest.MainOf(c.Pod.Containers, mainContainer)
+		r.AnnotatedToo("spec.transformer.annotations", manifest.KServePrefix, c, s.Annotations)
+		s.Components.Transformer = c
+	}
+}
+
+// readMode reads the deployment mode, which says where KServe would put the
+// replicas; here the platform does.
+func readMode(r *manifest.Reader, s *service.Service) {
+	at := strict.Key("metadata.annotations", mode)
+	switch mode, stated := s.Annotations[mode]; mode {
+	case "ModelMesh":
+		s.MultiModel = true
+	case "Serverless", "Knative", "RawDeployment", "Standard":
+	default:
+		if stated {
+			r.Warnf(at, "unknown mode %q has no effect", manifest.Clip(mode))
+		}
+	}
+}
+
+// readComponent reads what predictor and transformer have in common.
+func readComponent(r *manifest.Reader, path string, pod corev1.PodSpec, e *extension) *service.Component {
+	r.Containers(path+".containers", pod.Containers)
+	return &service.Component{Pod: pod, Labels: e.Labels, Annotations: e.Annotations,
+		Scaling: r.ComponentScaling(path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
+			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency})}
+}
+
+// readModel reads what the predictor serves: its one model, or its
+// containers alone.
+func readModel(r *manifest.Reader, p *predictor, s *service.Service) {
+	name, m := readImplementation(r, p)
+	engine := s.Components.Engine
+	if m == nil {
+		if name == "" {
+			readCustom(r, p, s)
+		}
+		return
+	}
+	path := "spec.predictor." + name
+	if m.Name != "" && m.Name != mainContainer {
+		r.Warnf(path+".name", "has no effect: the container is %s", mainContainer)
+	}
+	m.Name = ""
+	s.Model = readSource(r, path, m)
+	r.URI(path+".storageUri", m.StorageURI, m.Runtime != "")
+	s.RuntimeVersion = m.RuntimeVersion
+	s.Protocol = r.Protocol(path+".protocolVersion", m.ProtocolVersion)
+	if m.Runtime != "" {
+		r.Name(path+".runtime", m.Runtime, true)
+		s.Runtime = &service.ObjectRef{Name: m.Runtime}
+	}
+	if f := m.ModelFormat; f != nil {
+		s.Model.Format = service.NamedVersion{Name: f.Name, Version: f.Version}
+	}
+	if name != "model" {
+		readLegacy(r, path, name, s)
+	} else if s.Model.Format.Name == "" {
+		r.Errorf(path+".modelFormat.name", "is missing: name the model's format, for example sklearn")
+	}
+	s.ProtocolDefault = defaultProtocol(s)
+	engine.Main = mainContainer
+	if !reflect.DeepEqual(m.Container, corev1.Container{}) {
+		r.Container(path, m.Container)
+		if i := slices.IndexFunc(engine.Pod.Containers, func(c corev1.Container) bool { return c.Name == mainContainer }); i >= 0 {
+			r.Errorf(strict.Index("spec.predictor.containers", i), "and %s both describe %s: write one of them", name, mainContainer)
+		}
+		m.Name = mainContainer
+		engine.Pod.Containers = append([]corev1.Container{m.Container}, engine.Pod.Containers...)
+	}
+}
+
+// readImplementation finds the model a predictor states, in the new schema
+// or the legacy one. Several are an error; then name is set and m is nil.
+func readImplementation(r *manifest.Reader, p *predictor) (name string, m *model) {
+	var stated []string
+	v := reflect.ValueOf(p.legacy)
+	for i := range v.NumField() {
+		key := v.Type().Field(i).Tag.Get("json")
+		if f, _ := v.Field(i).Interface().(*model); f != nil {
+			stated, m = append(stated, key), f
+		} else if r.Has("spec.predictor." + key) {
+			r.Errorf("spec.predictor."+key, "is empty: give it at least a storageUri")
+			stated = append(stated, key)
+		}
+	}
+	if p.Model != nil {
+		stated, m = append(stated, "model"), p.Model
+	}
+	switch len(stated) {
+	case 0:
+		return "", nil
+	case 1:
+		return stated[0], m
+	}
+	r.Errorf("spec.predictor."+stated[1], "and %s both say what to serve: keep one", stated[0])
+	return stated[1], nil
+}
+
+// readSource is where a predictor's model is. KServe's storage names a secret
+// that holds the rest of the address unless its parameters do.
+func readSource(r *manifest.Reader, path string, m *model) *service.ModelSource {
+	st := m.Storage
+	if st == nil || m.StorageURI != "" {
+		if st != nil {
+			r.Errorf(path+".storage", "and storageUri both say where the model is: remove one")
+		}
+		return &service.ModelSource{URI: m.StorageURI}
+	}
+	kind, bucket, at := st.Parameters["type"], st.Parameters["bucket"], strings.TrimPrefix(st.Path, "/")
+	src := &service.ModelSource{URI: kind + "://" + bucket + "/" + at, Storage: &service.Storage{Key: st.Key, Parameters: st.Parameters}}
+	switch {
+	case kind != "" && kind != "s3":
+		src.Storage = nil
+		r.URI(path+".storage.parameters.type", src.URI, false)
+	case kind == "" || bucket == "":
+		src.URI = "storage://" + at
+		r.Problem(path+".storage", fmt.Sprintf("leaves the address to the secret %q, which is not read on one machine: write storageUri, or parameters type and bucket", manifest.Clip(st.Key))).Platform = manifest.Process
+		return src
+	}
+	if st.Key != "" {
+		p := r.Problem(path+".storage.key", "has no effect on one machine: give credentials to this program's own environment")
+		p.Warning, p.Platform = true, manifest.Process
+	}
+	return src
+}
+
+// legacyRuntimes are the out-of-the-box runtimes the legacy schema pins.
+var legacyRuntimes = map[string]string{
+	"sklearn":    "kserve-sklearnserver",
+	"xgboost":    "kserve-xgbserver",
+	"lightgbm":   "kserve-lgbserver",
+	"pmml":       "kserve-pmmlserver",
+	"paddle":     "kserve-paddleserver",
+	"tensorflow": "kserve-tensorflow-serving",
+	"pytorch":    "kserve-torchserve",
+	"onnx":       "kserve-tritonserver",
+	"triton":     "kserve-tritonserver",
+	"mlflow":     "kserve-mlserver",
+}
+
+// readLegacy turns the legacy schema into the new one: the key becomes the
+// format, and its out-of-the-box runtime is pinned.
+func readLegacy(r *manifest.Reader, path, framework string, s *service.Service) {
+	if f := s.Model.Format.Name; f != "" && f != framework {
+		r.Errorf(path+".modelFormat.name", "%q disagrees with %s: keep one", manifest.Clip(f), framework)
+	}
+	s.Model.Format.Name = framework
+	if s.Runtime == nil {
+		runtime := legacyRuntimes[framework]
+		mlserver := framework == "sklearn" || framework == "xgboost" || framework == "lightgbm"
+		if mlserver && (s.Protocol == service.ProtocolV2 || s.Protocol == service.ProtocolGRPCV2) {
+			runtime = "kserve-mlserver"
+		}
+		if runtime == "" { // huggingface came after the nine: its runtime is chosen
+			r.Warnf(path, "is the legacy schema: read as model with modelFormat.name %s", framework)
+			return
+		}
+		s.Runtime = &service.ObjectRef{Name: runtime}
+	}
+	r.Warnf(path, "is the legacy schema: read as model with modelFormat.name %s and runtime %s", framework, s.Runtime.Name)
+}
+
+// defaultProtocol is the protocol that "unset" means for a KServe service.
+func defaultProtocol(s *service.Service) service.Protocol {
+	switch s.Model.Format.Name {
+	case "triton", "onnx", "huggingface", "vllm", "mlflow":
+		return service.ProtocolV2
+	}
+	if s.Runtime != nil && (s.Runtime.Name == "kserve-mlserver" || s.Runtime.Name == "kserve-tritonserver") {
+		return service.ProtocolV2
+	}
+	return service.ProtocolV1
+}
+
+// readCustom reads a predictor that has only containers: a service that no
+// runtime is chosen for.
+func readCustom(r *manifest.Reader, p *predictor, s *service.Service) {
+	if len(p.Containers) == 0 {
+		r.Errorf("spec.predictor", "has nothing to serve: write model with a modelFormat, or containers")
+		return
+	}
+	s.Custom = true
+	engine := s.Components.Engine
+	engine.Main = manifest.MainOf(engine.Pod.Containers, mainContainer)
+	// With a transformer in the same pod it is the transformer that is spoken to.
+	speaker := 0
+	for i, c := range engine.Pod.Containers {
+		at := strict.Index("spec.predictor.containers", i)
+		if c.Image == "" && len(c.Command) == 0 {
+			r.Errorf(at+".image", "is missing: no runtime is chosen for a predictor of containers alone")
+		}
+		if c.Name == transformerContainer {
+			speaker = i
+		}
+		if c.Name != engine.Main {
+			continue
+		}
+		if env, uri := manifest.Variable(c, "STORAGE_URI"); uri != "" {
+			s.Model = &service.ModelSource{URI: uri}
+			r.URI(strict.Index(at+".env", env)+".value", uri, false)
+		}
+	}
+	if i, v := manifest.Variable(engine.Pod.Containers[speaker], "PROTOCOL"); v != "" {
+		at := strict.Index("spec.predictor.containers", speaker)
+		s.Protocol = r.Protocol(strict.Index(at+".env", i)+".value", v)
+	}
+}
+
+// readWorker reads a predictor that spans nodes. The predictor's own pod
+// leads; KServe tells both sides their sizes by environment variables.
+func readWorker(r *manifest.Reader, w *worker, engine *service.Component) {
+	const path = "spec.predictor.workerSpec"
+	r.Containers(path+".containers", w.Containers)
+	engine.Worker = manifest.NodeOf(w.PodSpec, manifest.MainOf(w.Containers, workerContainer), readWorkers(r, path, &w.parallel))
+	if engine.Worker.Main == "" {
+		engine.Worker.Main = workerContainer
+	}
+	sizes := w.variables()
+	if len(sizes) == 0 {
+		return
+	}
+	engine.Pod.Containers = manifest.WithEnv(engine.Pod.Containers, engine.Main, sizes)
+	engine.Worker.Pod.Containers = manifest.WithEnv(engine.Worker.Pod.Containers, engine.Worker.Main, sizes)
+}
+
+// workers is how many nodes follow the leader: one per pipeline stage but the
+// first. One stage spread over nodes (tensor parallelism alone) does not say;
+// nil leaves it to the default.
+func readWorkers(r *manifest.Reader, path string, p *parallel) *int {
+	r.Positive(path+".tensorParallelSize", p.TensorParallelSize)
+	r.Positive(path+".pipelineParallelSize", p.PipelineParallelSize)
+	if p.PipelineParallelSize == nil || *p.PipelineParallelSize < 2 {
+		return nil
+	}
+	n := *p.PipelineParallelSize - 1
+	return &n
+}
+
+// variables are the sizes as KServe hands them to containers.
+func (p *parallel) variables() []corev1.EnvVar {
+	var out []corev1.EnvVar
+	if p.PipelineParallelSize != nil {
+		out = append(out, corev1.EnvVar{Name: "PIPELINE_PARALLEL_SIZE", Value: strconv.Itoa(*p.PipelineParallelSize)})
+	}
+	if p.TensorParallelSize != nil {
+		out = append(out, corev1.EnvVar{Name: "TENSOR_PARALLEL_SIZE", Value: strconv.Itoa(*p.TensorParallelSize)})
+	}
+	return out
+}
+
+// Schemas are the kinds of this dialect.
+var Schemas = []manifest.Schema{
+	manifest.SchemaOf("serving.kserve.io/v1beta1", "InferenceService", readService),
+	manifest.SchemaOf("serving.kserve.io/v1alpha1", "ServingRuntime", func(r *manifest.Reader, m *servingRuntime, o *manifest.Object) {
+		r.Runtime(m.Metadata, service.ScopeNamespace, o)
+		readRuntime(r, &m.Spec, o.Runtime)
+	}),
+	manifest.SchemaOf("serving.kserve.io/v1alpha1", "ClusterServingRuntime", func(r *manifest.Reader, m *servingRuntime, o *manifest.Object) {
+		r.Runtime(m.Metadata, service.ScopeCluster, o)
+		readRuntime(r, &m.Spec, o.Runtime)
+	}),
+}

@@ -1,0 +1,305 @@
+package manifest
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
+)
+
+// Reader is one document on its way into the hub. Problems are added as they
+// are found; reading goes on, so that all are reported at once.
+type Reader struct {
+	origin   service.Origin
+	doc      *strict.Document
+	problems []Problem
+	// unread are the paths that decoding has already reported: what stands
+	// there is unknown, so that nothing more can be said of it.
+	unread map[string]bool
+}
+
+// NewReader begins with the problems that decoding found.
+func NewReader(origin service.Origin, doc *strict.Document, problems []strict.Problem) *Reader {
+	r := &Reader{origin: origin, doc: doc, unread: map[string]bool{}}
+	for _, p := range problems {
+		r.problems = append(r.problems, Problem{Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message})
+		r.unread[p.Path], r.unread[p.Meant] = true, true
+	}
+	delete(r.unread, "")
+	return r
+}
+
+// Problem adds a problem at a path, and returns it for the caller to qualify.
+func (r *Reader) Problem(path, message string) *Problem {
+	at := r.doc.At(path)
+	r.problems = append(r.problems, Problem{Line: at.Line, Column: at.Column, Path: path, Message: message})
+	return &r.problems[len(r.problems)-1]
+}
+
+// Errorf reports an error, unless decoding has reported the same place or one
+// above it.
+func (r *Reader) Errorf(path, format string, args ...any) {
+	for at := path; at != ""; at = strict.Parent(at) {
+		if r.unread[at] {
+			return
+		}
+	}
+	r.Problem(path, fmt.Sprintf(format, args...))
+}
+
+// Refuse reports an error that does not keep the object from being read.
+func (r *Reader) Refuse(path, format string, args ...any) {
+	r.Problem(path, fmt.Sprintf(format, args...)).Readable = true
+}
+
+// Warnf reports a warning.
+func (r *Reader) Warnf(path, format string, args ...any) {
+	r.Problem(path, fmt.Sprintf(format, args...)).Warning = true
+}
+
+// OneMachine reports what does not hold where replicas are processes.
+func (r *Reader) OneMachine(path string, warning bool, message string) {
+	p := r.Problem(path, message)
+	p.Warning, p.Platform = warning, Process
+}
+
+const ManyMachines = "asks for several machines for one replica: it does not start on one machine"
+
+// ManyMachines warns of a component whose replica spans nodes.
+func (r *Reader) ManyMachines(path string, c *service.Component) {
+	switch {
+	case c == nil:
+	case c.Worker != nil:
+		r.OneMachine(path+".worker", true, ManyMachines)
+	case c.Leader != nil:
+		r.OneMachine(path+".leader", true, ManyMachines)
+	}
+}
+
+// URI checks that a model's files can be fetched from where they are said to
+// be. A runtime may fetch them itself where the service names it, or where it is
+// not yet known (helped).
+func (r *Reader) URI(path, uri string, helped bool) {
+	scheme, _, found := strings.Cut(strings.TrimSpace(uri), "://")
+	switch lower := strings.ToLower(scheme); {
+	case !found || strings.ContainsAny(scheme, `/\.`): // a path
+	case lower == "file" || lower == "upload" || slices.Contains(service.FetchedSchemes, lower):
+	case lower == "pvc":
+		r.OneMachine(path, true, "is a claim of a cluster's volume, which one machine has not: mount what it holds and write file://PATH")
+	case helped:
+		r.Warnf(path, "nothing here fetches from %s://: it takes a runtime whose storageHelper is disabled", Clip(scheme))
+	default:
+		r.Refuse(path, "nothing fetches from %s://: put the model where one of %s leads to", Clip(scheme), strings.Join(service.FetchedSchemes, "://, ")+"://")
+	}
+}
+
+// Failed reports whether a problem keeps the object from being read anywhere.
+func (r *Reader) Failed() bool {
+	for _, p := range r.problems {
+		if !p.Warning && !p.Readable && p.Platform == AnyPlatform {
+			return true
+		}
+	}
+	return false
+}
+
+// Problems are those found so far.
+func (r *Reader) Problems() []Problem { return r.problems }
+
+// Has reports whether the document states a field.
+func (r *Reader) Has(path string) bool { return r.doc.Has(path) }
+
+var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+
+// Name checks an RFC 1123 label. OME's and KServe's runtimes may have dots in
+// their names (a subdomain); their services may not.
+func (r *Reader) Name(path, name string, dots bool) {
+	parts, limit := []string{name}, 63
+	if dots {
+		parts, limit = strings.Split(name, "."), 253
+	}
+	if name == "" {
+		r.Errorf(path, "is missing: give it a name of lower-case letters, digits and '-'")
+		return
+	}
+	for _, p := range parts {
+		if !label.MatchString(p) || len(name) > limit {
+			r.Errorf(path, "%q is not a name: use up to %d lower-case letters, digits and '-', with a letter or digit at both ends", Clip(name), limit)
+			return
+		}
+	}
+}
+
+// Meta reads metadata. Cluster-scoped objects have no namespace.
+func (r *Reader) Meta(m metav1.ObjectMeta, cluster, dots bool) service.Meta {
+	if m.Name == "" && m.GenerateName != "" {
+		r.Errorf("metadata.generateName", "is not supported: write metadata.name")
+	} else {
+		r.Name("metadata.name", m.Name, dots)
+	}
+	ns := m.Namespace
+	switch {
+	case cluster && ns != "":
+		r.Warnf("metadata.namespace", "has no effect: a %s belongs to no namespace", r.origin.Kind)
+		ns = ""
+	case !cluster && ns == "":
+		ns = service.DefaultNamespace
+	case !cluster:
+		r.Name("metadata.namespace", ns, false)
+	}
+	return service.Meta{Key: service.Key{Namespace: ns, Name: m.Name},
+		Labels: m.Labels, Annotations: m.Annotations, Origin: r.origin}
+}
+
+// Service begins a service object.
+func (r *Reader) Service(m metav1.ObjectMeta, o *Object) *service.Service {
+	s := &service.Service{Meta: r.Meta(m, false, false)}
+	// KServe and OME refuse it.
+	if d := r.origin.Dialect(); (d == service.DialectKServe || d == service.DialectOME) && label.MatchString(m.Name) && m.Name[0] <= '9' {
+		r.Refuse("metadata.name", "%q begins with a digit: an InferenceService's name begins with a letter", m.Name)
+	}
+	o.Kind, o.Key, o.Service = KindService, s.Key, s
+	return s
+}
+
+// Runtime begins a runtime object.
+func (r *Reader) Runtime(m metav1.ObjectMeta, scope service.Scope, o *Object) {
+	o.Kind = KindRuntime
+	o.Runtime = &service.Runtime{Meta: r.Meta(m, scope == service.ScopeCluster, true), Scope: scope}
+	o.Key = o.Runtime.Key
+}
+
+// Model begins a model object.
+func (r *Reader) Model(m metav1.ObjectMeta, cluster bool, o *Object) {
+	o.Kind = KindModel
+	o.Model = &service.Model{Meta: r.Meta(m, cluster, true)}
+	o.Key = o.Model.Key
+}
+
+// Protocol reads a protocol in any spelling.
+func (r *Reader) Protocol(path, s string) service.Protocol {
+	p, ok := service.ParseProtocol(s)
+	if !ok {
+		r.Errorf(path, "unknown protocol %q: write one of %s", Clip(s), Joined(service.Protocols))
+	}
+	return p
+}
+
+func (r *Reader) Disaggregation(path, s string) service.Disaggregation {
+	d := service.Disaggregation(s)
+	if d != "" && !slices.Contains(service.Disaggregations, d) {
+		r.Errorf(path, "unknown protocol %q: write one of %s", Clip(s), Joined(service.Disaggregations))
+	}
+	return d
+}
+
+func (r *Reader) Protocols(path string, in []string) []service.Protocol {
+	var out []service.Protocol
+	for i, s := range in {
+		if p := r.Protocol(strict.Index(path, i), s); p != "" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func Joined[S ~string](in []S) string {
+	out := make([]string, len(in))
+	for i, s := range in {
+		out[i] = string(s)
+	}
+	return strings.Join(out, ", ")
+}
+
+// Size reads a parameter count; "" is 0.
+func (r *Reader) Size(path, s string) int64 {
+	if s == "" {
+		return 0
+	}
+	n, err := service.ParseParameters(s)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("a size of 0 has no meaning: leave it out")
+	}
+	if err != nil {
+		r.Errorf(path, "%v", err)
+	}
+	return n
+}
+
+// SizeRange reads bounds on a parameter count.
+func (r *Reader) SizeRange(path, low, high string) *service.SizeRange {
+	out := &service.SizeRange{Min: r.Size(path+".min", low), Max: r.Size(path+".max", high)}
+	if out.Min > 0 && out.Max > 0 && out.Min > out.Max {
+		r.Errorf(path, "min %s is more than max %s", low, high)
+	}
+	if *out == (service.SizeRange{}) {
+		return nil
+	}
+	return out
+}
+
+// Containers checks what a pod's containers must be to be merged by name and
+// started: named apart, with ports that exist.
+func (r *Reader) Containers(path string, in []corev1.Container) {
+	seen := map[string]int{}
+	for i, c := range in {
+		at := strict.Index(path, i)
+		if c.Name == "" && len(in) > 1 {
+			r.Errorf(at+".name", "is missing: of several containers each needs a name")
+		}
+		if j, twice := seen[c.Name]; twice && c.Name != "" {
+			r.Errorf(at+".name", "%q is also the name of container %d", c.Name, j)
+		}
+		seen[c.Name] = i
+		r.Container(at, c)
+	}
+}
+
+// needsCluster says whether a variable cannot do without what only a cluster
+// keeps.
+func needsCluster(from *corev1.EnvVarSource) bool {
+	if from == nil {
+		return false
+	}
+	needed := func(optional *bool) bool { return optional == nil || !*optional }
+	return from.SecretKeyRef != nil && needed(from.SecretKeyRef.Optional) ||
+		from.ConfigMapKeyRef != nil && needed(from.ConfigMapKeyRef.Optional)
+}
+
+func (r *Reader) Container(path string, c corev1.Container) {
+	for i, p := range c.Ports {
+		if p.ContainerPort < 1 || p.ContainerPort > 65535 {
+			r.Errorf(strict.Index(path+".ports", i)+".containerPort", "%d is not a port: 1 to 65535", p.ContainerPort)
+		}
+	}
+	for i, e := range c.Env {
+		at := strict.Index(path+".env", i)
+		if e.Name == "" || strings.ContainsAny(e.Name, "=\x00") {
+			r.Errorf(at+".name", "%q is not a variable's name", Clip(e.Name))
+		}
+		if needsCluster(e.ValueFrom) {
+			p := r.Problem(at+".valueFrom", "names a secret or config map, and one machine has none: no replica starts until there is a value, or optional is true")
+			p.Warning, p.Platform = true, Process
+		}
+	}
+	if _, limited := c.Resources.Limits[corev1.ResourceCPU]; limited {
+		p := r.Problem(path+".resources.limits.cpu", "has no effect on one machine: replicas share its processors")
+		p.Warning, p.Platform = true, Process
+	}
+	for name, q := range c.Resources.Limits {
+		if q.Sign() < 0 {
+			r.Errorf(strict.Key(path+".resources.limits", string(name)), "%s is negative", q.String())
+		}
+	}
+	for name, q := range c.Resources.Requests {
+		if q.Sign() < 0 {
+			r.Errorf(strict.Key(path+".resources.requests", string(name)), "%s is negative", q.String())
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package manifest
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
+)
+
+// Bounds of the Gateway API's published schemas, which our own kinds share.
+const (
+	MaxModelName = 256
+	MaxBackends  = 16
+	MaxWeight    = 1_000_000
+	maxLabels    = 64
+)
+
+// Routing begins a routing object, whose metadata it returns.
+func (r *Reader) Routing(m metav1.ObjectMeta, o *Object, obj routing.Object) {
+	meta := r.Meta(m, false, true)
+	*obj.Common() = meta
+	o.Kind, o.Key, o.Routing = KindRouting, meta.Key, obj
+}
+
+// Criticality is a criticality's priority.
+func (r *Reader) Criticality(path, s string) int32 {
+	switch s {
+	case "Critical":
+		return routing.PriorityCritical
+	case "Sheddable":
+		return routing.PrioritySheddable
+	case "", "Standard":
+	default:
+		known := []string{"Critical", "Standard", "Sheddable"}
+		if near := strict.Nearest(s, known); near != "" {
+			r.Errorf(path, "unknown criticality %q; did you mean %q?", Clip(s), near)
+		} else {
+			r.Errorf(path, "unknown criticality %q: write one of %s", Clip(s), strings.Join(known, ", "))
+		}
+	}
+	return routing.PriorityStandard
+}
+
+// ModelName checks a model's name in requests.
+func (r *Reader) ModelName(path, name string, limit int) {
+	switch {
+	case name == "":
+		r.Errorf(path, "is missing: write the model's name")
+	case len(name) > limit:
+		r.Errorf(path, "%d bytes are more than a model's name may have (%d)", len(name), limit)
+	case strings.TrimSpace(name) != name || strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c == 0x7f }):
+		r.Errorf(path, "%q is not a model's name: it has blanks at its ends or control characters", Clip(name))
+	}
+}
+
+// Weights reads weights from least to 1,000,000, of which all or none are
+// stated; none makes all equal.
+func (r *Reader) Weights(path string, in []*int32, least int32) []uint32 {
+	out := make([]uint32, len(in))
+	stated := 0
+	for i, w := range in {
+		out[i] = routing.DefaultWeight
+		if w == nil {
+			continue
+		}
+		stated++
+		if *w < least || *w > MaxWeight {
+			r.Errorf(strict.Index(path, i)+".weight", "%d is not a weight: %d to %d", *w, least, MaxWeight)
+			continue
+		}
+		out[i] = uint32(*w)
+	}
+	if stated > 0 && stated < len(in) {
+		at := slices.IndexFunc(in, func(w *int32) bool { return w == nil })
+		r.Errorf(strict.Index(path, at)+".weight", "is missing: either every target has a weight or none has")
+	}
+	return out
+}
+
+func (r *Reader) Port(path string, n int32) {
+	if n < 1 || n > 65535 {
+		r.Errorf(path, "%d is not a port: 1 to 65535", n)
+	}
+}
+
+func (r *Reader) OptionalPort(path string, n *int32) {
+	if n != nil {
+		r.Port(path, *n)
+	}
+}
+
+// Selector checks labels that members must have.
+func (r *Reader) Selector(path string, in map[string]string) map[string]string {
+	switch {
+	case len(in) == 0:
+		r.Errorf(path, "is missing: write the labels of the model servers, such as app: vllm")
+	case len(in) > maxLabels:
+		r.Errorf(path, "%d labels are more than there may be (%d)", len(in), maxLabels)
+	}
+	for k, v := range in {
+		if err := labelFault(k, v); err != "" {
+			r.Errorf(strict.Key(path, k), "%s", err)
+		}
+	}
+	return in
+}
+
+// labelFault says what is wrong with a label, "" for nothing.
+func labelFault(key, value string) string {
+	name := key
+	if prefix, rest, ok := strings.Cut(key, "/"); ok {
+		if prefix == "" || len(prefix) > 253 {
+			return fmt.Sprintf("%q is not a label's prefix", Clip(prefix))
+		}
+		name = rest
+	}
+	fine := func(s string) bool {
+		return len(s) <= 63 && strings.Trim(s, "-_.") == s && !strings.ContainsFunc(s, func(c rune) bool {
+			return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.'
+		})
+	}
+	switch {
+	case name == "" || !fine(name):
+		return fmt.Sprintf("%q is not a label's name", Clip(key))
+	case !fine(value):
+		return fmt.Sprintf("%q is not a label's value", Clip(value))
+	}
+	return ""
+}
+
+func (r *Reader) AtMost(path string, n, limit int) {
+	if n > limit {
+		r.Errorf(path, "%d entries are more than there may be (%d)", n, limit)
+	}
+}
+
+// Hostname is a host's name, or a wildcard over names.
+var Hostname = regexp.MustCompile(`^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)

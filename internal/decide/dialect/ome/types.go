@@ -1,0 +1,316 @@
+package ome
+
+import (
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
+)
+
+// The types of this file are OME's v1beta1 kinds as its users write them.
+// Fields that are refused or without effect keep no shape (any); fieldNotes
+// says so. Fields that describe a model and are acted on by nobody, in OME
+// either, are any too.
+
+type inferenceService struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta    `json:"metadata"`
+	Spec            inferenceServiceSpec `json:"spec"`
+}
+
+type inferenceServiceSpec struct {
+	Model               *modelRef    `json:"model"`
+	Runtime             *runtimeRef  `json:"runtime"`
+	Engine              *component   `json:"engine"`
+	Decoder             *component   `json:"decoder"`
+	Router              *router      `json:"router"`
+	AcceleratorSelector *accelerator `json:"acceleratorSelector"`
+	KedaConfig          any          `json:"kedaConfig"`
+	// Predictor is the legacy schema.
+	Predictor *predictor `json:"predictor"`
+}
+
+type modelRef struct {
+	Name             string   `json:"name"`
+	Kind             string   `json:"kind"`
+	APIGroup         string   `json:"apiGroup"`
+	FineTunedWeights []string `json:"fineTunedWeights"`
+}
+
+type runtimeRef struct {
+	Name     string `json:"name"`
+	Kind     string `json:"kind"`
+	APIGroup string `json:"apiGroup"`
+}
+
+type accelerator struct {
+	AcceleratorClass string `json:"acceleratorClass"`
+	Constraints      any    `json:"constraints"`
+	Policy           string `json:"policy"`
+}
+
+// component is an engine or a decoder, of a service or of a runtime.
+type component struct {
+	corev1.PodSpec `json:",inline"`
+	extension      `json:",inline"`
+
+	Runner              *corev1.Container `json:"runner"`
+	Leader              *node             `json:"leader"`
+	Worker              *node             `json:"worker"`
+	AcceleratorOverride *accelerator      `json:"acceleratorOverride"`
+}
+
+type node struct {
+	corev1.PodSpec `json:",inline"`
+
+	Runner *corev1.Container `json:"runner"`
+	Size   *int              `json:"size"`
+}
+
+type router struct {
+	corev1.PodSpec `json:",inline"`
+	extension      `json:",inline"`
+
+	Runner *corev1.Container `json:"runner"`
+	Config map[string]string `json:"config"`
+}
+
+// extension is what every component has.
+type extension struct {
+	MinReplicas          *int              `json:"minReplicas"`
+	MaxReplicas          *int              `json:"maxReplicas"`
+	ScaleTarget          *int              `json:"scaleTarget"`
+	ScaleMetric          string            `json:"scaleMetric"`
+	ContainerConcurrency *int              `json:"containerConcurrency"`
+	CanaryTrafficPercent *int              `json:"canaryTrafficPercent"`
+	Labels               map[string]string `json:"labels"`
+	Annotations          map[string]string `json:"annotations"`
+	TimeoutSeconds       *int              `json:"timeoutSeconds"`
+	MinAvailable         any               `json:"minAvailable"`
+	MaxUnavailable       any               `json:"maxUnavailable"`
+	DeploymentStrategy   any               `json:"deploymentStrategy"`
+	KedaConfig           any               `json:"kedaConfig"`
+}
+
+// predictor is the legacy schema of a service.
+type predictor struct {
+	corev1.PodSpec `json:",inline"`
+	extension      `json:",inline"`
+
+	Model      *legacyModel `json:"model"`
+	WorkerSpec *node        `json:"workerSpec"`
+}
+
+type legacyModel struct {
+	corev1.Container `json:",inline"`
+
+	BaseModel        string   `json:"baseModel"`
+	Runtime          string   `json:"runtime"`
+	StorageURI       string   `json:"storageUri"`
+	RuntimeVersion   string   `json:"runtimeVersion"`
+	ProtocolVersion  string   `json:"protocolVersion"`
+	FineTunedWeights []string `json:"fineTunedWeights"`
+}
+
+type servingRuntime struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta  `json:"metadata"`
+	Spec            servingRuntimeSpec `json:"spec"`
+}
+
+type servingRuntimeSpec struct {
+	runtimePod `json:",inline"`
+
+	SupportedModelFormats   []supportedFormat `json:"supportedModelFormats"`
+	ModelSizeRange          *sizeRange        `json:"modelSizeRange"`
+	Disabled                bool              `json:"disabled"`
+	ProtocolVersions        []string          `json:"protocolVersions"`
+	EngineConfig            *component        `json:"engineConfig"`
+	DecoderConfig           *component        `json:"decoderConfig"`
+	RouterConfig            *router           `json:"routerConfig"`
+	AcceleratorRequirements *requirements     `json:"acceleratorRequirements"`
+	Workers                 *workers          `json:"workers"`
+}
+
+type supportedFormat struct {
+	Name              string     `json:"name"`
+	Version           string     `json:"version"`
+	ModelFormat       *versioned `json:"modelFormat"`
+	ModelFramework    *versioned `json:"modelFramework"`
+	ModelArchitecture string     `json:"modelArchitecture"`
+	Quantization      string     `json:"quantization"`
+	AutoSelect        bool       `json:"autoSelect"`
+	Priority          *int       `json:"priority"`
+	ModelType         any        `json:"modelType"`
+	DiffusionPipeline any        `json:"diffusionPipeline"`
+	AcceleratorConfig any        `json:"acceleratorConfig"`
+}
+
+type versioned struct {
+	Name     string `json:"name"`
+	Version  string `json:"version"`
+	Operator string `json:"operator"`
+	Weight   *int   `json:"weight"`
+}
+
+type sizeRange struct {
+	Min string `json:"min"`
+	Max string `json:"max"`
+}
+
+type requirements struct {
+	AcceleratorClasses          []string `json:"acceleratorClasses"`
+	MinMemory                   any      `json:"minMemory"`
+	MinComputePerformanceTFLOPS any      `json:"minComputePerformanceTFLOPS"`
+	MinArchitectureVersion      any      `json:"minArchitectureVersion"`
+	RequiredFeatures            any      `json:"requiredFeatures"`
+	PreferredPrecisions         any      `json:"preferredPrecisions"`
+}
+
+// runtimePod is the part of a pod that an OME runtime may state beside its
+// components.
+type runtimePod struct {
+	Containers       []corev1.Container            `json:"containers"`
+	Volumes          []corev1.Volume               `json:"volumes"`
+	NodeSelector     map[string]string             `json:"nodeSelector"`
+	Affinity         *corev1.Affinity              `json:"affinity"`
+	Tolerations      []corev1.Toleration           `json:"tolerations"`
+	Labels           map[string]string             `json:"labels"`
+	Annotations      map[string]string             `json:"annotations"`
+	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets"`
+	SchedulerName    string                        `json:"schedulerName"`
+	HostIPC          bool                          `json:"hostIPC"`
+	DNSPolicy        corev1.DNSPolicy              `json:"dnsPolicy"`
+	HostNetwork      bool                          `json:"hostNetwork"`
+}
+
+type workers struct {
+	runtimePod `json:",inline"`
+
+	Size *int `json:"size"`
+}
+
+func (p *runtimePod) spec() corev1.PodSpec {
+	return corev1.PodSpec{Containers: p.Containers, Volumes: p.Volumes, NodeSelector: p.NodeSelector,
+		Affinity: p.Affinity, Tolerations: p.Tolerations, ImagePullSecrets: p.ImagePullSecrets,
+		SchedulerName: p.SchedulerName, HostIPC: p.HostIPC, DNSPolicy: p.DNSPolicy, HostNetwork: p.HostNetwork}
+}
+
+type baseModel struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            baseModelSpec     `json:"spec"`
+}
+
+type baseModelSpec struct {
+	description `json:",inline"`
+
+	ModelFormat        *versioned `json:"modelFormat"`
+	ModelFramework     *versioned `json:"modelFramework"`
+	ModelArchitecture  string     `json:"modelArchitecture"`
+	Quantization       string     `json:"quantization"`
+	ModelParameterSize string     `json:"modelParameterSize"`
+	Storage            *storage   `json:"storage"`
+	Disabled           bool       `json:"disabled"`
+	DisplayName        string     `json:"displayName"`
+	DiffusionPipeline  any        `json:"diffusionPipeline"`
+}
+
+// description is what only describes a model.
+type description struct {
+	ModelType          string            `json:"modelType"`
+	ModelCapabilities  []string          `json:"modelCapabilities"`
+	APICapabilities    []string          `json:"apiCapabilities"`
+	ModelConfiguration any               `json:"modelConfiguration"`
+	ServingMode        []string          `json:"servingMode"`
+	MaxTokens          *int              `json:"maxTokens"`
+	AdditionalMetadata map[string]string `json:"additionalMetadata"`
+	Version            string            `json:"version"`
+	Vendor             string            `json:"vendor"`
+	CompartmentID      string            `json:"compartmentID"`
+}
+
+type storage struct {
+	StorageURI     string               `json:"storageUri"`
+	Path           string               `json:"path"`
+	SchemaPath     string               `json:"schemaPath"`
+	Parameters     map[string]string    `json:"parameters"`
+	Key            string               `json:"key"`
+	NodeSelector   map[string]string    `json:"nodeSelector"`
+	NodeAffinity   *corev1.NodeAffinity `json:"nodeAffinity"`
+	DownloadPolicy string               `json:"downloadPolicy"`
+}
+
+type fineTunedWeight struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta   `json:"metadata"`
+	Spec            fineTunedWeightSpec `json:"spec"`
+}
+
+type fineTunedWeightSpec struct {
+	BaseModelRef    *objectRef `json:"baseModelRef"`
+	ModelType       string     `json:"modelType"`
+	HyperParameters any        `json:"hyperParameters"`
+	Configuration   any        `json:"configuration"`
+	Storage         *storage   `json:"storage"`
+	TrainingJobRef  *objectRef `json:"trainingJobRef"`
+	DisplayName     string     `json:"displayName"`
+	Version         string     `json:"version"`
+	Disabled        bool       `json:"disabled"`
+	Vendor          string     `json:"vendor"`
+	CompartmentID   string     `json:"compartmentID"`
+}
+
+type objectRef struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+}
+
+// Notes are those of this dialect's types.
+var Notes = manifest.Notes{
+	reflect.TypeFor[inferenceServiceSpec](): {"kedaConfig": manifest.Never(noKEDA)},
+	reflect.TypeFor[extension](): {
+		"timeoutSeconds":     manifest.Never("has no effect yet: the gateway's own deadlines hold"),
+		"kedaConfig":         manifest.Never(noKEDA),
+		"minAvailable":       manifest.OnProcess(manifest.NoPod),
+		"maxUnavailable":     manifest.OnProcess(manifest.NoPod),
+		"deploymentStrategy": manifest.OnProcess(manifest.NoPod),
+	},
+	reflect.TypeFor[accelerator](): {
+		"constraints": manifest.Never("has no effect yet: name an acceleratorClass"),
+		"policy":      manifest.Never("has no effect yet: name an acceleratorClass"),
+	},
+	reflect.TypeFor[supportedFormat](): {
+		"modelType":         manifest.Never("has no effect: runtimes are matched by format, framework, architecture and quantization"),
+		"diffusionPipeline": manifest.Never("has no effect yet: the pipeline is not matched"),
+		"acceleratorConfig": manifest.Never("has no effect yet: give the settings in engineConfig"),
+	},
+	reflect.TypeFor[requirements](): {
+		"minMemory":                   manifest.Never(noRequirement),
+		"minComputePerformanceTFLOPS": manifest.Never(noRequirement),
+		"minArchitectureVersion":      manifest.Never(noRequirement),
+		"requiredFeatures":            manifest.Never(noRequirement),
+		"preferredPrecisions":         manifest.Never(noRequirement),
+	},
+	reflect.TypeFor[baseModelSpec](): {
+		"diffusionPipeline": manifest.Never("has no effect yet: the pipeline is not matched"),
+	},
+	reflect.TypeFor[storage](): {
+		"path":           manifest.OnProcess("has no effect on one machine: models are kept in its own cache"),
+		"schemaPath":     manifest.Never("has no effect"),
+		"parameters":     manifest.Never("has no effect: give settings to this program's own environment"),
+		"key":            manifest.Never("has no effect: give credentials to this program's own environment"),
+		"nodeSelector":   manifest.OnProcess(manifest.NoPlacement),
+		"nodeAffinity":   manifest.OnProcess(manifest.NoPlacement),
+		"downloadPolicy": manifest.Never("has no effect: a model is fetched anew only when its source has changed"),
+	},
+	reflect.TypeFor[runtimePod](): manifest.Only(manifest.PodNotes, "volumes", "nodeSelector", "affinity", "tolerations",
+		"imagePullSecrets", "schedulerName", "hostIPC", "dnsPolicy", "hostNetwork"),
+}
+
+const (
+	noKEDA        = "has no effect: write scaleMetric and scaleTarget"
+	noRequirement = "has no effect yet: name acceleratorClasses"
+)

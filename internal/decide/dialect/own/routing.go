@@ -1,0 +1,226 @@
+package own
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "roundhouse.dev/roundhouse/api/v1alpha1"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
+)
+
+// Bounds of our own kinds.
+const (
+	maxModels    = 100 // names of one Route
+	maxAddresses = 256 // of one Pool
+
+	minHealthTime     = 100 * time.Millisecond // between two checks, and of one
+	maxHealthFailures = 100                    // in a row
+)
+
+func readRoute(r *manifest.Reader, m *api.Route, o *manifest.Object) {
+	out := &routing.Route{}
+	r.Routing(m.Metadata, o, out)
+	out.Models = slices.Clone(m.Spec.Models)
+	r.AtMost("spec.models", len(out.Models), maxModels)
+	for i, name := range out.Models {
+		at := strict.Index("spec.models", i)
+		r.ModelName(at, name, manifest.MaxModelName)
+		if slices.Contains(out.Models[:i], name) {
+			r.Errorf(at, "%q is listed twice", manifest.Clip(name))
+		}
+	}
+	if len(out.Models) == 0 {
+		out.Models = []string{m.Metadata.Name}
+	}
+	out.Priority = r.Criticality("spec.criticality", m.Spec.Criticality)
+	if m.Spec.Priority != nil {
+		if m.Spec.Criticality != "" {
+			r.Errorf("spec.priority", "and criticality both say how urgent requests are: remove one")
+		}
+		out.Priority = *m.Spec.Priority
+	}
+	if len(m.Spec.Targets) == 0 {
+		r.Errorf("spec.targets", "is missing: write where requests go, as service or pool")
+	}
+	r.AtMost("spec.targets", len(m.Spec.Targets), manifest.MaxBackends)
+	var weights []*int32
+	for _, t := range m.Spec.Targets {
+		weights = append(weights, t.Weight)
+	}
+	for i, w := range r.Weights("spec.targets", weights, 0) {
+		out.Targets = append(out.Targets, readRouteTarget(r, strict.Index("spec.targets", i), out.Namespace, m.Spec.Targets[i], w))
+	}
+}
+
+func readRouteTarget(r *manifest.Reader, path, namespace string, in api.RouteTarget, weight uint32) routing.Target {
+	out := routing.Target{Model: in.Model, Weight: weight}
+	if in.Model != "" {
+		r.ModelName(path+".model", in.Model, manifest.MaxModelName)
+	}
+	switch {
+	case in.Service != "" && in.Pool != "":
+		r.Errorf(path+".pool", "and service both say where requests go: remove one")
+	case in.Pool != "":
+		r.Name(path+".pool", in.Pool, true)
+		out.Ref = routing.PoolRef(service.Key{Namespace: namespace, Name: in.Pool})
+	default:
+		if in.Service == "" {
+			r.Errorf(path+".service", "is missing: name a service, or a pool")
+		} else {
+			r.Name(path+".service", in.Service, false)
+		}
+		out.Ref = routing.Service(service.Key{Namespace: namespace, Name: in.Service})
+	}
+	return out
+}
+
+func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
+	out := &routing.Pool{Addresses: m.Spec.Addresses}
+	r.Routing(m.Metadata, o, out)
+	if len(m.Spec.Selector) == 0 && len(m.Spec.Addresses) == 0 {
+		r.Errorf("spec.selector", "is missing: write labels of services, or addresses of servers that run already")
+	}
+	if r.Has("spec.selector") {
+		out.Selector = r.Selector("spec.selector", m.Spec.Selector)
+	}
+	r.AtMost("spec.addresses", len(m.Spec.Addresses), maxAddresses)
+	for i, a := range m.Spec.Addresses {
+		at := strict.Index("spec.addresses", i)
+		checkAddress(r, at, a)
+		if slices.Contains(m.Spec.Addresses[:i], a) {
+			r.Errorf(at, "%q is listed twice", manifest.Clip(a))
+		}
+	}
+	out.Protocol = r.Protocol("spec.protocol", m.Spec.Protocol)
+	if out.Protocol == "" {
+		out.Protocol = service.ProtocolOpenAI
+	}
+	if out.Protocol == service.ProtocolGRPCV1 {
+		r.Errorf("spec.protocol", "%s is not supported of a pool: write v1, v2, grpc-v2, openAI or cohere", out.Protocol)
+	}
+	if pm := m.Spec.Metrics; pm != nil {
+		out.Metrics = readPoolMetrics(r, pm)
+	}
+	if h := m.Spec.HealthCheck; h != nil {
+		out.Health = readPoolHealth(r, h)
+	}
+	if p := m.Spec.Picker; p != nil {
+		out.Picker = readPoolPicker(r, p)
+	}
+	out.Bounds = readPoolBounds(r, &m.Spec)
+}
+
+// address checks "host:port".
+func checkAddress(r *manifest.Reader, path, a string) {
+	at := strings.LastIndexByte(a, ':')
+	if strings.Contains(a, "://") {
+		r.Errorf(path, "%q is a URL: write host:port", manifest.Clip(a))
+		return
+	}
+	if at < 1 {
+		r.Errorf(path, "%q is not an address: write host:port", manifest.Clip(a))
+		return
+	}
+	if n, err := strconv.ParseUint(a[at+1:], 10, 16); err != nil || n == 0 {
+		r.Errorf(path, "%q has no port: 1 to 65535, after the host", manifest.Clip(a))
+	}
+	host := a[:at]
+	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
+	switch {
+	case bracketed && strings.Trim(host[1:len(host)-1], "0123456789abcdefABCDEF:.") == "" && strings.Contains(host, ":"):
+	case strings.Contains(host, ":"):
+		r.Errorf(path, "%q: write an IPv6 address in brackets, [::1]:8000", manifest.Clip(a))
+	case !manifest.Hostname.MatchString(strings.ToLower(host)) || strings.HasPrefix(host, "*") || len(host) > 253:
+		r.Errorf(path, "%q is not a host's name or address", manifest.Clip(host))
+	}
+}
+
+func readPoolMetrics(r *manifest.Reader, in *api.PoolMetrics) routing.Metrics {
+	if in.Engine != "" && !slices.Contains(routing.Engines, in.Engine) {
+		if near := strict.Nearest(in.Engine, routing.Engines); near != "" {
+			r.Errorf("spec.metrics.engine", "unknown engine %q; did you mean %q?", manifest.Clip(in.Engine), near)
+		} else {
+			r.Errorf("spec.metrics.engine", "unknown engine %q: write one of %s, or nothing to have it found out", manifest.Clip(in.Engine), strings.Join(routing.Engines, ", "))
+		}
+	}
+	at := readMetrics(r, "spec.metrics", &api.Metrics{Path: in.Path, Port: in.Port})
+	return routing.Metrics{Engine: in.Engine, Path: at.Path, Port: at.Port}
+}
+
+// readMetrics reads where load is told.
+func readMetrics(r *manifest.Reader, path string, in *api.Metrics) (out service.Metrics) {
+	if in == nil {
+		return out
+	}
+	if out.Path = in.Path; in.Path != "" && !strings.HasPrefix(in.Path, "/") {
+		r.Errorf(path+".path", "%q is not a path: it begins with /", manifest.Clip(in.Path))
+	}
+	r.OptionalPort(path+".port", in.Port)
+	if in.Port != nil {
+		out.Port = *in.Port
+	}
+	return out
+}
+
+func readPoolHealth(r *manifest.Reader, in *api.PoolHealthCheck) routing.HealthCheck {
+	const path = "spec.healthCheck"
+	out := routing.HealthCheck{Path: in.Path, Disabled: in.Disabled}
+	if in.Path != "" && !strings.HasPrefix(in.Path, "/") {
+		r.Errorf(path+".path", "%q is not a path: it begins with /", manifest.Clip(in.Path))
+	}
+	r.OptionalPort(path+".port", in.Port)
+	if in.Port != nil {
+		out.Port = *in.Port
+	}
+	for _, d := range []struct {
+		field string
+		in    *metav1.Duration
+		out   *time.Duration
+	}{{"interval", in.Interval, &out.Interval}, {"timeout", in.Timeout, &out.Timeout}} {
+		r.Duration(path+"."+d.field, d.in)
+		if d.in == nil {
+			continue
+		}
+		if *d.out = d.in.Duration; d.in.Duration > 0 && d.in.Duration < minHealthTime {
+			r.Errorf(path+"."+d.field, "%v is less than %v", d.in.Duration, minHealthTime)
+		}
+	}
+	if n := in.FailureThreshold; n != nil {
+		if out.FailureThreshold = int(*n); *n < 1 || *n > maxHealthFailures {
+			r.Errorf(path+".failureThreshold", "%d is not 1 to %d", *n, maxHealthFailures)
+		}
+	}
+	return out
+}
+
+func readPoolBounds(r *manifest.Reader, in *api.PoolSpec) (out routing.Bounds) {
+	r.NotNegative("spec.maxConcurrency", in.MaxConcurrency)
+	if in.MaxConcurrency != nil {
+		out.MaxConcurrency = *in.MaxConcurrency
+	}
+	q := in.Queue
+	if q == nil {
+		return out
+	}
+	r.Positive("spec.queue.maxRequests", q.MaxRequests)
+	if q.MaxRequests != nil {
+		out.MaxQueue = *q.MaxRequests
+	}
+	if q.MaxBytes != nil {
+		if out.MaxQueueBytes = q.MaxBytes.Value(); out.MaxQueueBytes <= 0 {
+			r.Errorf("spec.queue.maxBytes", "%s is not more than 0", q.MaxBytes)
+		}
+	}
+	r.Duration("spec.queue.maxWait", q.MaxWait)
+	if q.MaxWait != nil {
+		out.MaxWait = q.MaxWait.Duration
+	}
+	return out
+}

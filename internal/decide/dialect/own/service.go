@@ -1,0 +1,280 @@
+// Package own reads Roundhouse's own kinds.
+package own
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "roundhouse.dev/roundhouse/api/v1alpha1"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
+)
+
+// mainContainer is the serving container of a component of ours that names none. In
+// a service it stands for the runtime's, whatever that is called.
+const mainContainer = "main"
+
+func readService(r *manifest.Reader, m *api.ModelService, o *manifest.Object) {
+	s := r.Service(m.Metadata, o)
+	spec := &m.Spec
+	s.Runtime = readRef(r, "spec.runtime", spec.Runtime)
+	s.RuntimeVersion = spec.RuntimeVersion
+	s.Protocol = r.Protocol("spec.protocol", spec.Protocol)
+	s.Stopped = spec.Stopped
+	s.CanaryPercent = r.Canary("spec", spec.CanaryTrafficPercent)
+	s.Disaggregation = r.Disaggregation("spec.disaggregation", spec.Disaggregation)
+	if spec.Model != nil {
+		s.Model = readModel(r, spec.Model, s.Name)
+	}
+	engine := readComponent(r, "spec.engine", spec.Engine)
+	if engine == nil {
+		engine = &service.Component{}
+	}
+	apart, all := engine.Scaling, readScaling(r, "spec.scaling", spec.Scaling)
+	engine.Scaling = apart.Over(all)
+	r.Together("spec.engine.scaling", engine.Scaling, apart, all)
+	s.Components.Engine = engine
+	s.Components.Decoder = readComponent(r, "spec.decoder", spec.Decoder)
+	s.Components.Router = readComponent(r, "spec.router", spec.Router)
+	for _, role := range service.Roles {
+		r.ManyMachines("spec."+string(role), s.Components.Get(role))
+	}
+	if s.Model != nil {
+		r.URI("spec.model.uri", s.Model.URI, s.Runtime != nil)
+	}
+	if s.Model == nil {
+		switch {
+		case s.Runtime != nil:
+			// A runtime asked for by name may bring its model along.
+		case manifest.Complete(engine):
+			s.Custom = true
+		default:
+			r.Errorf("spec.model", "is missing: say what to serve, as model.uri or model.ref, or give engine.containers an image or engine.local a command")
+		}
+	}
+}
+
+func readRef(r *manifest.Reader, path string, in *api.ObjectRef) *service.ObjectRef {
+	if in == nil {
+		return nil
+	}
+	r.Name(path+".name", in.Name, true)
+	return &service.ObjectRef{Name: in.Name, Kind: in.Kind}
+}
+
+func readModel(r *manifest.Reader, m *api.Model, name string) *service.ModelSource {
+	const at = "spec.model"
+	out := &service.ModelSource{
+		Ref: readRef(r, at+".ref", m.Ref),
+		URI: m.URI,
+		Attributes: service.Attributes{
+			Architecture: m.Architecture,
+			Quantization: m.Quantization,
+			Parameters:   r.Size(at+".parameters", m.Parameters),
+		},
+	}
+	if m.Ref != nil {
+		r.RefKind(at+".ref.kind", m.Ref.Kind, "BaseModel", "ClusterBaseModel")
+	}
+	if m.Format != nil {
+		out.Format = service.NamedVersion{Name: m.Format.Name, Version: m.Format.Version}
+	}
+	if m.Framework != nil {
+		out.Framework = service.NamedVersion{Name: m.Framework.Name, Version: m.Framework.Version}
+	}
+	out.Adapters = readAdapters(r, at+".adapters", name, m.Adapters)
+	switch {
+	case m.URI != "" && m.Ref != nil:
+		r.Errorf(at+".ref", "and model.uri both say where the model is: remove one")
+	case m.URI == "" && m.Ref == nil && out.Format.Name == "":
+		r.Errorf(at+".uri", "is missing: say where the model is, or name a model in model.ref")
+	}
+	return out
+}
+
+func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scaling {
+	if s == nil {
+		return service.Scaling{}
+	}
+	out := service.Scaling{
+		MinReplicas: s.MinReplicas, MaxReplicas: s.MaxReplicas,
+		ScaleTarget: s.ScaleTarget, ScaleMetric: service.ScaleMetric(s.ScaleMetric),
+		MaxConcurrency:   s.MaxConcurrency,
+		ScaleToZeroAfter: span(s.ScaleToZeroAfter), StartupTimeout: span(s.StartupTimeout),
+	}
+	r.NotNegative(path+".maxConcurrency", s.MaxConcurrency)
+	r.Duration(path+".scaleToZeroAfter", s.ScaleToZeroAfter)
+	r.Duration(path+".startupTimeout", s.StartupTimeout)
+	r.Scaling(path, out)
+	if s.TargetConcurrency != nil {
+		switch {
+		case s.ScaleTarget != nil || s.ScaleMetric != "" && out.ScaleMetric != service.MetricConcurrency:
+			r.Errorf(path+".targetConcurrency", "and scaleTarget or scaleMetric both say what to scale on: remove one")
+		case *s.TargetConcurrency <= 0:
+			r.Errorf(path+".targetConcurrency", "%v is not more than 0", *s.TargetConcurrency)
+		}
+		out.ScaleTarget, out.ScaleMetric = s.TargetConcurrency, service.MetricConcurrency
+	}
+	return out
+}
+
+func span(d *metav1.Duration) *time.Duration {
+	if d == nil {
+		return nil
+	}
+	return &d.Duration
+}
+
+// readComponent reads a component of ours; nil when absent.
+func readComponent(r *manifest.Reader, path string, c *api.Component) *service.Component {
+	if c == nil {
+		return nil
+	}
+	out := &service.Component{
+		Pod: c.PodSpec, Labels: c.Labels, Annotations: c.Annotations, Config: c.Config,
+		Scaling: readScaling(r, path+".scaling", c.Scaling),
+		Leader:  readNode(r, path+".leader", c.Leader),
+		Worker:  readNode(r, path+".worker", c.Worker),
+		Metrics: readMetrics(r, path+".metrics", c.Metrics),
+		Local:   readLocal(r, path+".local", c.Local),
+	}
+	out.Pod.Resources = nil // the pod's own are hidden by the container's here
+	r.Containers(path+".containers", c.Containers)
+	short := corev1.Container{Image: c.Image, Command: c.Command, Args: c.Args, Env: c.Env}
+	if c.Resources != nil {
+		short.Resources = *c.Resources
+	}
+	stated := c.Image != "" || len(c.Command)+len(c.Args)+len(c.Env) > 0 || c.Resources != nil
+	switch {
+	case stated && len(c.Containers) > 0:
+		r.Errorf(path+".containers", "and the short form (image, command, args, env, resources) both describe the serving container: write one of them")
+	case stated:
+		r.Container(path, short)
+		short.Name = mainContainer
+		out.Pod.Containers = []corev1.Container{short}
+	}
+	out.Main = manifest.MainOf(out.Pod.Containers, mainContainer)
+	return out
+}
+
+func readNode(r *manifest.Reader, path string, n *api.Node) *service.Node {
+	if n == nil {
+		return nil
+	}
+	r.Containers(path+".containers", n.Containers)
+	r.Positive(path+".size", n.Size)
+	return manifest.NodeOf(n.PodSpec, manifest.MainOf(n.Containers, mainContainer), n.Size)
+}
+
+func readLocal(r *manifest.Reader, path string, l *api.Local) *service.Local {
+	if l == nil {
+		return nil
+	}
+	if len(l.Command) == 0 || l.Command[0] == "" {
+		r.Errorf(path+".command", "is missing: name the program to run and its arguments")
+	}
+	out := &service.Local{Command: l.Command, Env: l.Env, WorkingDir: l.WorkingDir, Install: l.Install,
+		ReadinessProbe: l.ReadinessProbe, LivenessProbe: l.LivenessProbe, Requires: readRequirements(r, path+".requires", l.Requires)}
+	if f := l.Fallback; f != nil {
+		if len(f.Command) == 0 || f.Command[0] == "" {
+			r.Errorf(path+".fallback.command", "is missing: name the program to run and its arguments")
+		}
+		out.Fallback = &service.Local{Command: f.Command, Env: f.Env, WorkingDir: l.WorkingDir, Install: f.Install,
+			ReadinessProbe: l.ReadinessProbe, LivenessProbe: l.LivenessProbe, Requires: readRequirements(r, path+".fallback.requires", f.Requires)}
+	}
+	return out
+}
+
+// maxRequirements bounds what one command requires.
+const maxRequirements = 32
+
+func readRequirements(r *manifest.Reader, path string, list []api.Requirement) (out []service.Requirement) {
+	if len(list) > maxRequirements {
+		r.Errorf(path, "has %d entries, at most %d are read: put modules of one interpreter into one", len(list), maxRequirements)
+		return nil
+	}
+	for i, q := range list {
+		if (len(q.Python) == 0) == (len(q.Command) == 0) {
+			r.Errorf(fmt.Sprintf("%s[%d]", path, i), "must have either python or command")
+		}
+		out = append(out, service.Requirement(q))
+	}
+	return out
+}
+
+// readRuntime reads a runtime of ours.
+func readRuntime(r *manifest.Reader, spec *api.ServingRuntimeSpec, out *service.Runtime) {
+	out.Disabled, out.MultiModel = spec.Disabled, spec.MultiModel
+	out.Protocols = r.Protocols("spec.protocolVersions", spec.ProtocolVersions)
+	out.AcceleratorClasses = spec.AcceleratorClasses
+	out.Disaggregation = r.Disaggregation("spec.disaggregation", spec.Disaggregation)
+	out.Adapters = readAdapterArgs(r, "spec.adapters", spec.Adapters)
+	out.StorageHelperDisabled = spec.StorageHelper != nil && spec.StorageHelper.Disabled
+	if spec.ModelSizeRange != nil {
+		out.Size = r.SizeRange("spec.modelSizeRange", spec.ModelSizeRange.Min, spec.ModelSizeRange.Max)
+	}
+	for i, f := range spec.SupportedModelFormats {
+		out.Formats = append(out.Formats, readFormat(r, strict.Index("spec.supportedModelFormats", i), f))
+	}
+	out.Components = service.Components{
+		Engine:  readComponent(r, "spec.engine", spec.Engine),
+		Decoder: readComponent(r, "spec.decoder", spec.Decoder),
+		Router:  readComponent(r, "spec.router", spec.Router),
+	}
+	if spec.Local != nil {
+		if spec.Engine != nil && spec.Engine.Local != nil {
+			r.Errorf("spec.local", "and engine.local both say how the engine runs: remove one")
+		}
+		if out.Components.Engine == nil {
+			out.Components.Engine = &service.Component{}
+		}
+		out.Components.Engine.Local = readLocal(r, "spec.local", spec.Local)
+	}
+	if e := out.Components.Engine; e == nil || !manifest.Complete(e) && e.Leader == nil {
+		r.Errorf("spec.engine", "is missing what to run: give engine.containers an image, or local a command")
+	}
+	out.MultiNode = spec.MultiNode || manifest.MultiNode(out.Components)
+}
+
+func readFormat(r *manifest.Reader, path string, f api.SupportedFormat) service.SupportedFormat {
+	out := service.SupportedFormat{
+		Format:       service.NamedVersion{Name: f.Name, Version: f.Version},
+		Architecture: f.ModelArchitecture, Quantization: f.Quantization,
+		AutoSelect: f.AutoSelect, Priority: manifest.Priority(r, path, f.Priority),
+	}
+	if mf := f.ModelFormat; mf != nil {
+		if f.Name != "" && !strings.EqualFold(f.Name, mf.Name) || f.Version != "" && f.Version != mf.Version {
+			r.Errorf(path+".name", "%q disagrees with modelFormat %q: keep modelFormat", f.Name, mf.Name)
+		}
+		out.Format = service.NamedVersion{Name: mf.Name, Version: mf.Version}
+		out.FormatOperator = r.Operator(path+".modelFormat.operator", mf.Operator)
+	}
+	if fw := f.ModelFramework; fw != nil {
+		out.Framework = service.NamedVersion{Name: fw.Name, Version: fw.Version}
+		out.FrameworkOperator = r.Operator(path+".modelFramework.operator", fw.Operator)
+	}
+	if out.Format.Name == "" {
+		r.Errorf(path+".name", "is missing: name the model format")
+	}
+	return out
+}
+
+// Schemas are the kinds of this dialect.
+var Schemas = []manifest.Schema{
+	manifest.SchemaOf(api.APIVersion, api.KindModelService, readService),
+	manifest.SchemaOf(api.APIVersion, api.KindServingRuntime, func(r *manifest.Reader, m *api.ServingRuntime, o *manifest.Object) {
+		r.Runtime(m.Metadata, service.ScopeNamespace, o)
+		readRuntime(r, &m.Spec, o.Runtime)
+	}),
+	manifest.SchemaOf(api.APIVersion, api.KindClusterServingRuntime, func(r *manifest.Reader, m *api.ClusterServingRuntime, o *manifest.Object) {
+		r.Runtime(m.Metadata, service.ScopeCluster, o)
+		readRuntime(r, &m.Spec, o.Runtime)
+	}),
+	manifest.SchemaOf(api.APIVersion, api.KindRoute, readRoute),
+	manifest.SchemaOf(api.APIVersion, api.KindPool, readPool),
+}
