@@ -36,14 +36,14 @@ IMAGE ?= bin/roundhouse-image.tar
 IMAGE_TAG ?= roundhouse:$(VERSION)
 IMAGE_ARCHS ?= amd64 arm64
 # Not roundhouse-onnx: it needs the C library, and ONNX Runtime besides.
-IMAGE_PROGRAMS := $(wildcard cmd/roundhouse cmd/roundhouse-controller cmd/roundhouse-kafka)
+IMAGE_PROGRAMS := $(wildcard cmd/roundhouse cmd/roundhouse-server cmd/roundhouse-controller cmd/roundhouse-kafka)
 
 .PHONY: help
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 .PHONY: build
-build: ## build bin/roundhouse and the programs beside it, for ONNX and Kafka
+build: ## build bin/roundhouse and the programs beside it
 	@CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/ ./cmd/...
 
 .PHONY: run
@@ -206,6 +206,7 @@ lint: $(LINT)
 .PHONY: cross
 cross:
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/roundhouse
+	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/roundhouse-server
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/roundhouse-onnx
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/roundhouse-kafka
 

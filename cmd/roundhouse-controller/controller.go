@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/incluster"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
@@ -111,26 +111,26 @@ const minLease = 6 * time.Second
 // complete fills what is not stated and refuses what cannot be used.
 func (o *controllerOptions) complete() error {
 	if o.image == "" {
-		return front.Usagef("--image is missing: name the image this controller runs, or set ROUNDHOUSE_IMAGE")
+		return command.Usagef("--image is missing: name the image this controller runs, or set ROUNDHOUSE_IMAGE")
 	}
 	for _, d := range o.adopt {
 		if !slices.Contains(objects.Foreign, service.Dialect(d)) {
-			return front.Usagef("--adopt %s: not a dialect: write some of %s", d, dialects())
+			return command.Usagef("--adopt %s: not a dialect: write some of %s", d, dialects())
 		}
 	}
 	for _, p := range o.install {
 		if p != ownCRDs && !slices.Contains(crds.Projects(), p) {
-			return front.Usagef("--install-crds %s: write some of %s, %s", p, ownCRDs, strings.Join(crds.Projects(), ", "))
+			return command.Usagef("--install-crds %s: write some of %s, %s", p, ownCRDs, strings.Join(crds.Projects(), ", "))
 		}
 	}
 	if u, err := url.Parse(o.address(service.Key{Namespace: "namespace", Name: "name"})); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return front.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.gatewayURL)
+		return command.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.gatewayURL)
 	}
 	if o.pickers = cmp.Or(o.pickers, incluster.PickersAsk); o.pickers != incluster.PickersAsk && o.pickers != incluster.PickersIgnore {
-		return front.Usagef("--endpoint-pickers %s: write %s or %s", o.pickers, incluster.PickersAsk, incluster.PickersIgnore)
+		return command.Usagef("--endpoint-pickers %s: write %s or %s", o.pickers, incluster.PickersAsk, incluster.PickersIgnore)
 	}
 	if o.lease < minLease {
-		return front.Usagef("--lease-duration %v: write %v or more", o.lease, minLease)
+		return command.Usagef("--lease-duration %v: write %v or more", o.lease, minLease)
 	}
 	if o.system == "" {
 		o.system = ownNamespace()

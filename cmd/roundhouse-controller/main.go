@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
 
 // version is set by the build.
@@ -61,7 +61,7 @@ func newRootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,
-		Args:          front.CommandsOnly,
+		Args:          command.CommandsOnly,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for _, c := range commands {
@@ -69,7 +69,7 @@ func newRootCommand() *cobra.Command {
 		work := cmd.RunE
 		cmd.RunE = func(c *cobra.Command, args []string) error {
 			err := work(c, args)
-			var usage *front.UsageError
+			var usage *command.UsageError
 			if err == nil || errors.As(err, &usage) {
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -37,10 +38,10 @@ without a namespace go into that of the context.`,
   roundhouse apply -f manifests/ --wait
   roundhouse apply -f iris.yaml --context production
   cat iris.yaml | roundhouse apply -f -`,
-		Args: flagsOnly,
+		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {
-				return usagef("-f FILE is required")
+				return command.Usagef("-f FILE is required")
 			}
 			manifests, err := readManifests(files, stdin(cmd))
 			if err != nil {

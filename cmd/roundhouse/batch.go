@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -92,7 +93,7 @@ func (b *batchInfer) subject(cmd *cobra.Command, args []string, r *remote, n nam
 		return service.Key{}, err
 	}
 	if !b.on() && given >= 0 {
-		return service.Key{}, usagef("--%s goes with -i and -o", batchOnly[given])
+		return service.Key{}, command.Usagef("--%s goes with -i and -o", batchOnly[given])
 	}
 	base, err := b.base()
 	if err != nil {
@@ -105,11 +106,11 @@ func (b *batchInfer) subject(cmd *cobra.Command, args []string, r *remote, n nam
 	name := b.model
 	switch {
 	case len(args) == 1 && name != "" && cmd.Flags().Changed("model-name"):
-		return service.Key{}, usagef("name the model once: %s, or --model-name %s", args[0], name)
+		return service.Key{}, command.Usagef("name the model once: %s, or --model-name %s", args[0], name)
 	case len(args) == 1:
 		name = args[0]
 	case name == "":
-		return service.Key{}, usagef("accepts 1 arg: the name of the model")
+		return service.Key{}, command.Usagef("accepts 1 arg: the name of the model")
 	}
 	return n.key(name), nil
 }
@@ -138,7 +139,7 @@ func (b *batchInfer) environment(f *pflag.FlagSet) error {
 		}
 		for _, v := range values {
 			if e := f.Set(flag.Name, v); e != nil {
-				err = usagef("MLSERVER_INFER_%s: %w", name, e)
+				err = command.Usagef("MLSERVER_INFER_%s: %w", name, e)
 			}
 		}
 	})
@@ -162,12 +163,12 @@ func (b *batchInfer) check() error {
 		{b.unsupported.binary, "--binary-data is not supported: lines are sent as they are, in JSON"},
 	} {
 		if wrong.is {
-			return usagef("%s", wrong.says)
+			return command.Usagef("%s", wrong.says)
 		}
 	}
 	for _, h := range b.headers {
 		if name, _, found := strings.Cut(h, ":"); !found || strings.TrimSpace(name) == "" {
-			return usagef("--request-headers %q: it is to be 'NAME: VALUE'", h)
+			return command.Usagef("--request-headers %q: it is to be 'NAME: VALUE'", h)
 		}
 	}
 	return nil
@@ -188,7 +189,7 @@ func (b *batchInfer) base() (string, error) {
 	}
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return "", usagef("--url %q is to be HOST:PORT", b.url)
+		return "", command.Usagef("--url %q is to be HOST:PORT", b.url)
 	}
 	return strings.TrimSuffix(base, "/"), nil
 }

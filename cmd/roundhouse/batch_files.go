@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -104,7 +105,7 @@ func (b *batchInfer) openOutput(in io.Reader, stdout io.Writer) (io.WriteCloser,
 			return nil, err
 		}
 		if to, err := os.Stat(b.output); err == nil && os.SameFile(from, to) {
-			return nil, usagef("%s cannot be both -i and -o", b.output)
+			return nil, command.Usagef("%s cannot be both -i and -o", b.output)
 		}
 	}
 	f, err := os.Create(b.output)

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/internal/edge/engine/trees"
 	"roundhouse.dev/roundhouse/internal/edge/image"
 )
 
@@ -43,7 +45,7 @@ need, or on top of --base.`,
 		Example: `  roundhouse build . -t my-server
   roundhouse build models/iris -t iris:1 -o iris.tar
   roundhouse build . -t my-server --base python.tar -o my-server.tar`,
-		Args: wants(1, 1, "the folder to build an image of"),
+		Args: command.Wants(1, 1, "the folder to build an image of"),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args[0]) },
 	}
 	f := cmd.Flags()
@@ -52,37 +54,33 @@ need, or on top of --base.`,
 	f.StringVarP(&c.output, "output", "o", "", "write an OCI image layout to this file, - for standard output")
 	f.StringVar(&c.base, "base", "", "image to build the layout on: an OCI layout or what docker save writes, as a tar")
 	f.StringVar(&c.from, "base-image", "", "name of the image that the Dockerfile begins with (default: one of Python's or of Debian's)")
-	f.StringVar(&c.binary, "binary", "", "roundhouse for Linux that the image runs (default: this one)")
+	f.StringVar(&c.binary, "binary", "", "roundhouse-server for Linux that the image runs (default: the one beside this program)")
 	_ = cmd.MarkFlagRequired("tag") // the flag is there
 	return cmd
 }
 
 // nativeImplementations are those that no Python is needed for.
 func nativeImplementations() []string {
-	var names []string
-	for _, e := range nativeEngines() {
-		names = append(names, e.Implementations...)
-	}
-	return names
+	return []string{trees.MLServerXGBoost, trees.MLServerLightGBM}
 }
 
 func (c *buildCommand) run(cmd *cobra.Command, folder string) error {
 	if err := image.ParseTag(c.tag); err != nil {
-		return usagef("--tag: %w", err)
+		return command.Usagef("--tag: %w", err)
 	}
 	plan, err := image.ReadFolder(folder, nativeImplementations())
 	if err != nil {
 		return err
 	}
 	if c.binary == "" {
-		if c.binary, err = os.Executable(); err != nil {
+		if c.binary, err = command.Server(); err != nil {
 			return err
 		}
 	} else if _, err := os.Stat(c.binary); err != nil {
 		return fmt.Errorf("--binary: %w", err)
 	}
 	if c.from != "" && (c.base != "" || c.output != "") {
-		return usagef("--base-image is for docker and buildah; an image layout is built on --base")
+		return command.Usagef("--base-image is for docker and buildah; an image layout is built on --base")
 	}
 	if c.output == "" && c.base == "" {
 		if built, err := c.build(cmd.Context(), cmd.ErrOrStderr(), plan); built || err != nil {
@@ -117,7 +115,7 @@ func (c *buildCommand) layout(cmd *cobra.Command, plan *image.Plan) error {
 	layout := image.Layout{Plan: plan, Tag: c.tag, Program: c.binary, Base: c.base}
 	if c.output == "-" {
 		if out, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(out.Fd())) {
-			return usagef("an image is no text: send standard output somewhere, as in | docker load")
+			return command.Usagef("an image is no text: send standard output somewhere, as in | docker load")
 		}
 		return image.WriteLayout(cmd.Context(), cmd.OutOrStdout(), layout)
 	}

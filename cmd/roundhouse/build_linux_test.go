@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/edge/image/imagetest"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // runImage runs an image that was unpacked at root and returns the server's
@@ -16,7 +18,10 @@ import (
 func runImage(t *testing.T, i *imagetest.Image, root string) string {
 	t.Helper()
 	c := i.Config.Config
-	port := servePort(t)
+	_, port, err := net.SplitHostPort(loopback.Reserve(t))
+	if err != nil {
+		t.Fatal(err)
+	}
 	// The host is the image's to set; the tests stay on loopback.
 	args := append(append([]string{}, c.Cmd...), "--http-port", port)
 	cmd := exec.Command(filepath.Join(root, c.Entrypoint[0]), args...)

@@ -2,13 +2,17 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/edge/image/imagetest"
 )
 
@@ -31,7 +35,7 @@ func irisFolder(t *testing.T) string {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	model, err := os.ReadFile(filepath.Join(serveModels, "iris.ubj"))
+	model, err := os.ReadFile(filepath.Join(models, "iris.ubj"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +51,32 @@ func irisFolder(t *testing.T) string {
 	return folder
 }
 
-// TestBuiltImageRuns builds an image of this program and a model, unpacks it
+const models = "../../examples/quickstart/models"
+
+const row = `{"id":"1","inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[5.1,3.5,1.4,0.2]}]}`
+
+// askImage asks until the server answers for the model, and returns the answer.
+func askImage(t *testing.T, url, body string) string {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		response, err := http.Post(url, "application/json", strings.NewReader(body))
+		if err == nil {
+			text, err := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if response.StatusCode == http.StatusOK {
+				return string(text)
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: no answer: %v", url, err)
+		}
+	}
+}
+
+// TestBuiltImageRuns builds an image of the model server and a model, unpacks it
 // as the specification says, runs it as its configuration says (in a root of
 // its own and as a user nobody knows, where the test may do that), and asks
 // it.
@@ -55,8 +84,8 @@ func TestBuiltImageRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
 	}
-	program := filepath.Join(t.TempDir(), "roundhouse")
-	build := exec.Command("go", "build", "-o", program, ".")
+	program := filepath.Join(t.TempDir(), command.ServerProgram)
+	build := exec.Command("go", "build", "-o", program, "../roundhouse-server")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -78,7 +107,7 @@ func TestBuiltImageRuns(t *testing.T) {
 		// The settings of the folder hold, but for what the variables say; a
 		// booster is answered with values, as MLServer's XGBoostModel does.
 		want := `"model_name":"flowers","model_version":"v7"`
-		if got := askServe(t, url+"/v2/models/flowers/infer", serveRow); !strings.Contains(got, want) || !strings.Contains(got, `"datatype":"FP32"`) || !strings.Contains(got, `"data":[0.99185`) {
+		if got := askImage(t, url+"/v2/models/flowers/infer", row); !strings.Contains(got, want) || !strings.Contains(got, `"datatype":"FP32"`) || !strings.Contains(got, `"data":[0.99185`) {
 			t.Errorf("infer: %s\nwant %s", got, want)
 		}
 	})
@@ -94,7 +123,7 @@ func TestBuiltImageRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		url := runImage(t, i, root)
-		if got := askServe(t, url+"/v2/models/mounted/infer", serveRow); !strings.Contains(got, `"model_name":"mounted","model_version":"v8"`) {
+		if got := askImage(t, url+"/v2/models/mounted/infer", row); !strings.Contains(got, `"model_name":"mounted","model_version":"v8"`) {
 			t.Errorf("infer: %s", got)
 		}
 	})
@@ -120,8 +149,8 @@ func TestBuildErrors(t *testing.T) {
 		{[]string{"none", "-t", "x"}, "no such file"},
 		{[]string{folder, "-t", "x", "--binary", "none"}, "--binary"},
 		{[]string{folder, "-t", "x", "-o", "-", "--binary", text}, "no program for Linux"},
-		{[]string{code, "-t", "x"}, "names the implementation models.Runtime"},
-		{[]string{code, "-t", "x"}, "(--base FILE.tar), or build with docker or buildah"},
+		{[]string{code, "-t", "x", "--binary", os.Args[0]}, "names the implementation models.Runtime"},
+		{[]string{code, "-t", "x", "--binary", os.Args[0]}, "(--base FILE.tar), or build with docker or buildah"},
 		{[]string{folder, "-t", "x", "--base", text, "-o", filepath.Join(code, "x.tar"), "--binary", os.Args[0]}, "cannot be read as a tar"},
 	} {
 		if out, _, err := runBuild(t, "build", test.args...); err == nil || !strings.Contains(err.Error(), test.says) || len(out) > 0 {
@@ -147,26 +176,5 @@ func TestDockerfileCommand(t *testing.T) {
 	}
 	if _, _, err := runBuild(t, "dockerfile", folder, "--force"); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestServedPath(t *testing.T) {
-	full, empty := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(full, "x"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, test := range []struct {
-		args         []string
-		models, want string
-	}{
-		{[]string{"a"}, full, "a"}, {nil, full, full}, {nil, empty, "home"}, {nil, filepath.Join(empty, "none"), "home"},
-		{nil, filepath.Join(full, "x"), filepath.Join(full, "x")},
-	} {
-		if got, err := servedPath(test.args, test.models, "home"); err != nil || got != test.want {
-			t.Errorf("%v %s: %s %v, want %s", test.args, test.models, got, err, test.want)
-		}
-	}
-	if _, err := servedPath(nil, "", "home"); err == nil {
-		t.Error("nothing to serve is no error")
 	}
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
 
 // maxEventBytes bounds one line of a streamed answer.
@@ -34,7 +36,7 @@ func newChatCommand() *cobra.Command {
   roundhouse chat chat
   echo "Hello" | roundhouse chat chat
   roundhouse chat chat --context production "Hello"`,
-		Args: wants(1, -1, "the name of a model"),
+		Args: command.Wants(1, -1, "the name of a model"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := r.settle(&n); err != nil {
 				return err

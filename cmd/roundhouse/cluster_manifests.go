@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/deploy/manifests"
 )
 
@@ -48,12 +48,12 @@ func clusterOptions(o *manifests.Options) error {
 	for flag, names := range map[string][]string{"--namespace": {o.Namespace}, "--watch-namespace": o.Watch} {
 		for _, n := range names {
 			if !regexp.MustCompile(namespaceName).MatchString(n) {
-				return front.Usagef("%s %q: not a namespace's name", flag, n)
+				return command.Usagef("%s %q: not a namespace's name", flag, n)
 			}
 		}
 	}
 	if o.Image == "" || strings.ContainsAny(o.Image, " \t\n") {
-		return front.Usagef("--image %q: not an image's name", o.Image)
+		return command.Usagef("--image %q: not an image's name", o.Image)
 	}
 	for _, set := range []struct {
 		flag         string
@@ -61,14 +61,14 @@ func clusterOptions(o *manifests.Options) error {
 	}{{"--adopt", o.Adopt, manifests.Adoptable}, {"--install-crds", o.InstallCRDs, manifests.Installable}} {
 		for _, g := range set.given {
 			if !slices.Contains(set.known, g) {
-				return front.Usagef("%s %s: write some of %s", set.flag, g, strings.Join(set.known, ", "))
+				return command.Usagef("%s %s: write some of %s", set.flag, g, strings.Join(set.known, ", "))
 			}
 		}
 	}
 	if o.GatewayURL != "" { // as the controller and the gateways check it when they start
 		u, err := url.Parse(strings.NewReplacer("{name}", "name", "{namespace}", "namespace").Replace(o.GatewayURL))
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return front.Usagef("--gateway-url %q: write a URL, with {name} and {namespace} in their places", o.GatewayURL)
+			return command.Usagef("--gateway-url %q: write a URL, with {name} and {namespace} in their places", o.GatewayURL)
 		}
 	}
 	return nil

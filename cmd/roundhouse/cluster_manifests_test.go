@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
 
 func printManifests(t *testing.T, args ...string) (string, error) {
@@ -44,7 +44,7 @@ func TestManifestsRefuses(t *testing.T) {
 		{"--namespace", "Serving"}, {"--namespace", ""}, {"--watch-namespace", "a_b"}, {"--watch-namespace", "a,-b"}, {"--image", ""}, {"--image", "a b"},
 		{"--adopt", "kubeflow"}, {"--install-crds", "gateway"}, {"--gateway-url", "http://a b"}, {"--gateway-url", "models.example.com"}, {"--namespace", strings.Repeat("n", 64)},
 	} {
-		var usage *front.UsageError
+		var usage *command.UsageError
 		if out, err := printManifests(t, args...); !errors.As(err, &usage) || !strings.Contains(err.Error(), args[0]) || out != "" {
 			t.Errorf("%q: %v, printed %q", args, err, out)
 		}

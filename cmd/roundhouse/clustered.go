@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
@@ -190,7 +191,7 @@ func (c *clustered) Apply(ctx context.Context, req admin.ApplyRequest) (admin.Ap
 // put applies manifests, or asks whether they could be.
 func (c *clustered) put(ctx context.Context, req admin.ApplyRequest, dry bool) (out admin.ApplyResponse, err error) {
 	if req.Reselect {
-		return out, usagef("--reselect is not for clusters: name the runtime in the manifest, or delete the service's ControllerRevision, and the choice is made anew")
+		return out, command.Usagef("--reselect is not for clusters: name the runtime in the manifest, or delete the service's ControllerRevision, and the choice is made anew")
 	}
 	objects, warnings, err := admin.ObjectsOn(dialect.Kubernetes, req.Files, "")
 	if err != nil {
@@ -334,7 +335,7 @@ func (r *remote) open(cmd *cobra.Command, n *namespaced) (backend, error) {
 		return r.client()
 	}
 	if r.cmd.Flags().Changed("server") {
-		return nil, usagef("--server is a running roundhouse up, --context and --kubeconfig mean a cluster: give one of them")
+		return nil, command.Usagef("--server is a running roundhouse up, --context and --kubeconfig mean a cluster: give one of them")
 	}
 	if err := r.settle(n); err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
@@ -29,7 +30,7 @@ func newDeleteCommand() *cobra.Command {
 			}
 			kind, names := kindAndNames(args)
 			if len(names) == 0 && len(files) == 0 {
-				return usagef("name what to delete, or give -f FILE")
+				return command.Usagef("name what to delete, or give -f FILE")
 			}
 			if len(files) > 0 {
 				return deleteFiles(cmd, c, files)

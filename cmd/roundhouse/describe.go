@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
@@ -25,7 +26,7 @@ func newDescribeCommand() *cobra.Command {
 		Example: `  roundhouse describe iris
   roundhouse describe pool llama
   roundhouse describe iris --context production   # in a cluster, events too`,
-		Args: wants(1, -1, "the name of a service, route or pool"),
+		Args: command.Wants(1, -1, "the name of a service, route or pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := r.open(cmd, &n)
 			if err != nil {
@@ -36,10 +37,10 @@ func newDescribeCommand() *cobra.Command {
 				return describeAll(cmd, c, kind, &n, names)
 			}
 			if kind != "services" {
-				return usagef("describe tells of services, routes and pools: `roundhouse get %s -o yaml` prints these", strings.Join(append([]string{kind}, names...), " "))
+				return command.Usagef("describe tells of services, routes and pools: `roundhouse get %s -o yaml` prints these", strings.Join(append([]string{kind}, names...), " "))
 			}
 			if len(names) == 0 {
-				return usagef("describe needs the name of a service: `roundhouse get` lists them")
+				return command.Usagef("describe needs the name of a service: `roundhouse get` lists them")
 			}
 			for i, name := range names {
 				s, err := c.Service(cmd.Context(), n.key(name))

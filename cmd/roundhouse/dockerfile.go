@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/edge/image"
 )
 
@@ -20,7 +21,7 @@ func newDockerfileCommand() *cobra.Command {
 will. It is made for what the folder holds now: write it anew when its settings
 or its environment change.`,
 		Example: "  roundhouse dockerfile .\n  roundhouse dockerfile . -i",
-		Args:    wants(1, 1, "the folder to write into"),
+		Args:    command.Wants(1, 1, "the folder to write into"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			plan, err := image.ReadFolder(args[0], nativeImplementations())
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/picking"
 	"roundhouse.dev/roundhouse/internal/edge/extproc"
 )
@@ -33,7 +34,7 @@ POOL-epp.NAMESPACE…; else --pool names it, else the request's host, path and
 model decide as they do in the gateway.`,
 		Example: `  roundhouse endpoint-picker -f pools.yaml
   roundhouse endpoint-picker -f pools/ --watch --listen 0.0.0.0:9002 --pool prod/llama`,
-		Args: flagsOnly,
+		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runEndpointPicker(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -50,7 +51,7 @@ model decide as they do in the gateway.`,
 func runEndpointPicker(ctx context.Context, o endpointPickerOptions, out, logs io.Writer) error {
 	log := newLog(logs, o.Verbose)
 	if len(o.files) == 0 {
-		return usagef("give the manifests of pools with -f")
+		return command.Usagef("give the manifests of pools with -f")
 	}
 	server, err := o.Server(log)
 	if err = errors.Join(err, exist(o.files)); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
 
@@ -38,7 +39,7 @@ server running, a file is explained against this machine and the catalog. With
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "" && output != "json" {
-				return usagef("-o %s: choose json, or nothing for text", output)
+				return command.Usagef("-o %s: choose json, or nothing for text", output)
 			}
 			var names []string
 			for _, a := range args {
@@ -52,7 +53,7 @@ server running, a file is explained against this machine and the catalog. With
 				}
 			}
 			if len(names)+len(files) == 0 {
-				return usagef("name a service, or a manifest file")
+				return command.Usagef("name a service, or a manifest file")
 			}
 			c, err := r.open(cmd, &n)
 			if err != nil {

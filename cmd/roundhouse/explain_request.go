@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
@@ -28,10 +29,10 @@ body; - reads standard input.`,
 		Example: `  roundhouse explain request chat.json
   echo '{"model":"chat","messages":[{"role":"user","content":"Hello"}]}' | roundhouse explain request -
   roundhouse explain request rows.json --path /v2/models/iris/infer`,
-		Args: wants(1, 1, "the file of a request's body"),
+		Args: command.Wants(1, 1, "the file of a request's body"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "" && output != "json" {
-				return usagef("-o %s: choose json, or nothing for text", output)
+				return command.Usagef("-o %s: choose json, or nothing for text", output)
 			}
 			body, err := requestBody("@"+args[0], stdin(cmd))
 			if err != nil {
@@ -45,7 +46,7 @@ body; - reads standard input.`,
 			for _, h := range headers {
 				name, value, ok := strings.Cut(h, ":")
 				if !ok {
-					return usagef("--header %q: want \"Name: value\"", h)
+					return command.Usagef("--header %q: want \"Name: value\"", h)
 				}
 				if in.Header == nil {
 					in.Header = map[string]string{}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -39,7 +40,7 @@ that asks for a service is an error. Metrics and /healthz have a port of their
 own.`,
 		Example: `  roundhouse gateway -f pools.yaml
   roundhouse gateway -f gateway/ --watch --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem --api-keys keys.yaml`,
-		Args: flagsOnly,
+		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runGateway(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -59,7 +60,7 @@ own.`,
 func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err error) {
 	front.MakeHeadroom()
 	if len(o.files) == 0 {
-		return usagef("give the manifests of routes and pools with -f")
+		return command.Usagef("give the manifests of routes and pools with -f")
 	}
 	if err := exist(o.files); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
@@ -67,7 +68,7 @@ func newGetCommand() *cobra.Command {
   roundhouse get inferencepools -A`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains([]string{"", "wide", "json", "yaml", "name"}, output) {
-				return usagef("-o %s: choose wide, json, yaml or name", output)
+				return command.Usagef("-o %s: choose wide, json, yaml or name", output)
 			}
 			c, err := r.open(cmd, &n)
 			if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache"
@@ -52,7 +53,7 @@ client an error.`,
   HF_ENDPOINT=http://127.0.0.1:8083 hf download Qwen/Qwen3-0.6B
   roundhouse hub-cache --listen 0.0.0.0:8083 --self http://a.lan:8083 --peers http://a.lan:8083,http://b.lan:8083 --peers-secret-file ring.secret
   roundhouse hub-cache --listen 0.0.0.0:8083 --self http://$POD_IP:8083 --peers-dns hub-cache.models.svc:8083 --peers-secret-file /secrets/ring`,
-		Args: front.CommandsOnly,
+		Args: command.CommandsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runHubCache(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -92,7 +93,7 @@ func parseSize(flag, s string) (int64, error) {
 	v, err := strconv.ParseFloat(number, 64)
 	factor, known := factors[strings.ToLower(unit)]
 	if err != nil || !known || v*factor < 1 || v*factor > 1<<60 {
-		return 0, usagef("%s is %q: want a size such as 500GiB", flag, s)
+		return 0, command.Usagef("%s is %q: want a size such as 500GiB", flag, s)
 	}
 	return int64(v * factor), nil
 }
@@ -102,13 +103,13 @@ func runHubCache(ctx context.Context, o hubCacheOptions, out, logs io.Writer) (e
 		return err
 	}
 	if o.cfg.OfflinePrivate && !o.cfg.Offline {
-		return usagef("--offline-private goes with --offline")
+		return command.Usagef("--offline-private goes with --offline")
 	}
 	if err := o.ring.config(&o.cfg); err != nil {
 		return err
 	}
 	if err := o.cfg.Validate(); err != nil {
-		return usagef("%w", err)
+		return command.Usagef("%w", err)
 	}
 	if err := datadir.Trusted(o.cfg.Dir, true); err != nil {
 		return fmt.Errorf("the cache's folder: %w, from which models are served: mend that, or choose another with --dir", err)
@@ -178,7 +179,7 @@ func newHubStatsCommand(o *hubCacheOptions) *cobra.Command {
 		Use:     "stats",
 		Short:   "Say what the cache holds",
 		Example: "  roundhouse hub-cache stats --dir /data/hub",
-		Args:    flagsOnly,
+		Args:    command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			store, err := hubcache.OpenStore(o.cfg.Dir)
 			if err != nil {
@@ -226,7 +227,7 @@ func newHubGCCommand(o *hubCacheOptions) *cobra.Command {
 downloads that nobody went on with for a week, and metadata older than three
 months. What is being read or is pinned stays. A cache may run meanwhile.`,
 		Example: "  roundhouse hub-cache gc --max-size 200GiB",
-		Args:    flagsOnly,
+		Args:    command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			limit := int64(1) << 60
 			var err error
@@ -253,7 +254,7 @@ func newHubVerifyCommand(o *hubCacheOptions) *cobra.Command {
 		Use:     "verify",
 		Short:   "Hash everything that is kept, and remove what is wrong",
 		Example: "  roundhouse hub-cache verify",
-		Args:    flagsOnly,
+		Args:    command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			store, err := hubcache.OpenStore(o.cfg.Dir)
 			if err != nil {
@@ -277,7 +278,7 @@ func newHubPinCommand(o *hubCacheOptions) *cobra.Command {
 		Use:     "pin [datasets/|spaces/]REPOSITORY[@REVISION]…",
 		Short:   "Keep a repository's files, however old",
 		Example: "  roundhouse hub-cache pin Qwen/Qwen3-0.6B datasets/squad",
-		Args:    wants(1, -1, "repositories"),
+		Args:    command.Wants(1, -1, "repositories"),
 		RunE:    func(_ *cobra.Command, args []string) error { return setPins(o.cfg.Dir, args, true) },
 	}
 }
@@ -287,7 +288,7 @@ func newHubUnpinCommand(o *hubCacheOptions) *cobra.Command {
 		Use:     "unpin [datasets/|spaces/]REPOSITORY[@REVISION]…",
 		Short:   "Keep them no longer",
 		Example: "  roundhouse hub-cache unpin Qwen/Qwen3-0.6B",
-		Args:    wants(1, -1, "repositories"),
+		Args:    command.Wants(1, -1, "repositories"),
 		RunE:    func(_ *cobra.Command, args []string) error { return setPins(o.cfg.Dir, args, false) },
 	}
 }

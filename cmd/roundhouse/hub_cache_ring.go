@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/peers"
 )
@@ -38,15 +39,15 @@ const maxSecretFile = 64 << 10
 func (r *ringFlags) config(cfg *hubcache.Config) (err error) {
 	if len(r.peers) == 0 && r.dns == "" {
 		if r.self != "" || r.secrets != "" {
-			return usagef("--self and --peers-secret-file go with --peers or --peers-dns")
+			return command.Usagef("--self and --peers-secret-file go with --peers or --peers-dns")
 		}
 		return nil
 	}
 	if r.self == "" {
-		return usagef("--self is missing: name the origin by which the other nodes know this one, as in --self http://10.0.0.7:8083")
+		return command.Usagef("--self is missing: name the origin by which the other nodes know this one, as in --self http://10.0.0.7:8083")
 	}
 	if r.secrets == "" {
-		return usagef("--peers-secret-file is missing: make one with `openssl rand -hex 32 > FILE`, the same for every node")
+		return command.Usagef("--peers-secret-file is missing: make one with `openssl rand -hex 32 > FILE`, the same for every node")
 	}
 	if r.minSize != "0" {
 		if cfg.RingMinBytes, err = parseSize("--ring-min-size", r.minSize); err != nil {
@@ -74,7 +75,7 @@ func readSecrets(path string) (out []string, err error) {
 		return nil, fmt.Errorf("--peers-secret-file: %w", err)
 	}
 	if len(raw) > maxSecretFile {
-		return nil, usagef("--peers-secret-file: %s is longer than %d bytes", path, maxSecretFile)
+		return nil, command.Usagef("--peers-secret-file: %s is longer than %d bytes", path, maxSecretFile)
 	}
 	for _, l := range strings.Split(string(raw), "\n") {
 		if l = strings.TrimSpace(l); l != "" {

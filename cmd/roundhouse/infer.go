@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
@@ -46,7 +47,7 @@ The flags and the MLSERVER_INFER_ variables are those of mlserver infer.`,
   roundhouse infer iris -d @request.json --context production   # through the API server
   roundhouse infer iris -i requests.jsonl -o answers.jsonl --workers 32
   roundhouse infer -u localhost:8080 -m iris -i requests.jsonl -o answers.jsonl`,
-		Args: wants(0, 1, "the name of the model"),
+		Args: command.Wants(0, 1, "the name of the model"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := r.settle(&n); err != nil {
 				return err
@@ -99,7 +100,7 @@ func requestBody(data string, in io.Reader) ([]byte, error) {
 		return []byte(data), nil
 	}
 	if isTerminal(in) {
-		return nil, usagef("give the request with -d JSON, -d @FILE or on standard input")
+		return nil, command.Usagef("give the request with -d JSON, -d @FILE or on standard input")
 	}
 	raw, err := io.ReadAll(io.LimitReader(in, maxRequestBytes+1))
 	if err == nil && len(raw) > maxRequestBytes {

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
 
 // skeletons holds the templates of init, and what every one has.
@@ -35,10 +37,10 @@ is, too.
 Templates: custom, a runtime with code and weights of its own; sklearn, a
 classifier with the script that trains it.`,
 		Example: "  roundhouse init my-model\n  roundhouse init -t sklearn flowers",
-		Args:    wants(1, 1, "a new folder"),
+		Args:    command.Wants(1, 1, "a new folder"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, known := templates[template]; !known {
-				return usagef("--template %s: the templates are custom and sklearn", template)
+				return command.Usagef("--template %s: the templates are custom and sklearn", template)
 			}
 			return writeSkeleton(cmd.OutOrStdout(), template, args[0])
 		},
@@ -57,7 +59,7 @@ func writeSkeleton(w io.Writer, template, folder string) error {
 	}
 	name := strings.Trim(unnamed.ReplaceAllString(filepath.Base(full), "-"), ".-_")
 	if name == "" {
-		return usagef("%s: the folder's name is the model's: give it letters or digits", folder)
+		return command.Usagef("%s: the folder's name is the model's: give it letters or digits", folder)
 	}
 	if found, err := os.ReadDir(full); err == nil && len(found) > 0 {
 		return fmt.Errorf("%s is not empty, it has %s: name a new folder", folder, found[0].Name())

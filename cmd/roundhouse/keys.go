@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
@@ -79,7 +79,7 @@ stays so when all are revoked. A key is told once; only its hash is kept.`,
   roundhouse keys create gateway-only --file keys.yaml
   roundhouse keys list
   roundhouse keys revoke q3k7zmsw`,
-		Args: front.CommandsOnly,
+		Args: command.CommandsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newKeysCreateCommand(), newKeysListCommand(), newKeysRevokeCommand())
@@ -95,7 +95,7 @@ func newKeysCreateCommand() *cobra.Command {
 		Short: "Make an API key and print it, this once",
 		Example: `  roundhouse keys create alice --models chat,iris --requests-per-minute 60
   roundhouse keys create bob --expires 720h --file keys.yaml`,
-		Args: wants(1, 1, "whose key it is"),
+		Args: command.Wants(1, 1, "whose key it is"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name = args[0]
 			if expires != 0 {
@@ -132,7 +132,7 @@ func newKeysListCommand() *cobra.Command {
 		Short: "List the API keys, the newest first",
 		Example: `  roundhouse keys list
   roundhouse keys list --file keys.yaml`,
-		Args: flagsOnly,
+		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ring, err := o.open(false)
 			if err != nil {
@@ -187,7 +187,7 @@ func newKeysRevokeCommand() *cobra.Command {
 		Short: "Make API keys of no use; what runs with them goes on",
 		Example: `  roundhouse keys revoke q3k7zmsw
   roundhouse keys revoke q3k7zmsw --file keys.yaml`,
-		Args: wants(1, -1, "the ids of keys, as `roundhouse keys list` shows them"),
+		Args: command.Wants(1, -1, "the ids of keys, as `roundhouse keys list` shows them"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ring, err := o.open(false)
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
@@ -25,10 +26,10 @@ func newLogsCommand() *cobra.Command {
   roundhouse logs -f --tail 20 chat
   roundhouse logs --previous iris
   roundhouse logs -f iris --context production`,
-		Args: wants(1, 1, "the name of a service"),
+		Args: command.Wants(1, 1, "the name of a service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if q.Tail < 0 {
-				return usagef("--tail is %d: want a number of lines, or 0 for all that is kept", q.Tail)
+				return command.Usagef("--tail is %d: want a number of lines, or 0 for all that is kept", q.Tail)
 			}
 			c, err := r.open(cmd, &n)
 			if err != nil {

@@ -2,57 +2,17 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
 
 // version is set by the build.
 var version = "dev"
 
-func main() { os.Exit(run()) }
-
-// run executes the command line. Exit codes: 0 done, 1 failed, 2 wrong usage,
-// 130 interrupted.
-func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// The first signal asks to stop; the next one finds the default again, or
-	// whatever the command set up meanwhile.
-	context.AfterFunc(ctx, stop)
-	root := newRootCommand()
-	cmd, err := root.ExecuteContextC(ctx)
-	if err == nil {
-		return 0
-	}
-	var failed *failure
-	if !errors.As(err, &failed) {
-		fmt.Fprintf(os.Stderr, "roundhouse: %s\nSee `%s --help`.\n", strings.TrimSpace(visibly(err.Error())), cmd.CommandPath())
-		return 2
-	}
-	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		return 130
-	}
-	fmt.Fprintf(os.Stderr, "roundhouse: %s\n", strings.TrimRight(visibly(failed.Error()), "\n"))
-	return 1
-}
-
-// failure marks an error of a command that was rightly called, as against a
-// wrong command line.
-type failure struct{ error }
-
-func (f *failure) Unwrap() error { return f.error }
-
-// usagef is wrong usage that is found out only while a command runs.
-func usagef(format string, args ...any) error { return front.Usagef(format, args...) }
+func main() { os.Exit(command.Run(newRootCommand(), os.Args[1:], os.Stdout, os.Stderr)) }
 
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
@@ -68,7 +28,7 @@ them to zero and back, and sends every request to one that will answer it.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,
-		Args:          front.CommandsOnly,
+		Args:          command.CommandsOnly,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddGroup(
@@ -86,25 +46,7 @@ them to zero and back, and sends every request to one that will answer it.`,
 	grouped("objects", newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(),
 		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand(), newManifestsCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
-	markFailures(root)
+	tellVisibly(root)
+	command.Mark(root)
 	return root
-}
-
-// markFailures has every error of a command's own work marked as a failure,
-// so that what is left is wrong usage.
-func markFailures(cmd *cobra.Command) {
-	tellVisibly(cmd)
-	if run := cmd.RunE; run != nil {
-		cmd.RunE = func(c *cobra.Command, args []string) error {
-			err := run(c, args)
-			var usage *front.UsageError
-			if err == nil || errors.As(err, &usage) {
-				return err
-			}
-			return &failure{err}
-		}
-	}
-	for _, c := range cmd.Commands() {
-		markFailures(c)
-	}
 }

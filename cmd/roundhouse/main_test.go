@@ -2,12 +2,13 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
 
 // TestHelp: every command says what it does and shows how it is called.
@@ -67,8 +68,7 @@ func TestWrongCommandLines(t *testing.T) {
 			t.Errorf("%q: no error", c.args)
 			continue
 		}
-		var failed *failure
-		if usage := !errors.As(err, &failed); usage != c.usage {
+		if usage := command.WrongUsage(err); usage != c.usage {
 			t.Errorf("%q: wrong usage is %t: %v", c.args, usage, err)
 		}
 		for _, s := range c.says {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 )
@@ -16,7 +16,7 @@ func newModelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "model",
 		Short: "Look into models' files",
-		Args:  front.CommandsOnly,
+		Args:  command.CommandsOnly,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newModelInspectCommand())

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/safetensors"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
@@ -42,7 +43,7 @@ CRC-32C, and the rate is told.`,
 		Example: `  roundhouse model inspect models/llama
   roundhouse model inspect s3://models/llama -o json
   roundhouse model inspect https://example.com/model.safetensors --read`,
-		Args: wants(1, 1, "a model"),
+		Args: command.Wants(1, 1, "a model"),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args[0]) },
 	}
 	f := cmd.Flags()
@@ -54,7 +55,7 @@ CRC-32C, and the rate is told.`,
 
 func (c *modelInspectCommand) run(cmd *cobra.Command, uri string) error {
 	if c.output != "" && c.output != "json" {
-		return usagef("--output is %q: want json", c.output)
+		return command.Usagef("--output is %q: want json", c.output)
 	}
 	ctx := contextOf(cmd)
 	store, err := openStore(c.dataDir)

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"roundhouse.dev/roundhouse/catalog"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
@@ -68,7 +69,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if n.traffic, err = front.NewTraffic(demands, "", cfg.log); err != nil {
 		return nil, err
 	}
-	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: executable(), Fetcher: fetcher{n.store}, Fingerprint: n.fingerprint,
+	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(version)}, Fetcher: fetcher{n.store}, Fingerprint: n.fingerprint,
 		Drain: n.traffic.Drain, Forward: n.forward, Env: cfg.hub.environment(), Logger: cfg.log})
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 )
@@ -34,7 +35,7 @@ KServe's STORAGE_CONFIG and STORAGE_OVERRIDE_CONFIG are heeded.`,
 		Example: `  roundhouse pull hf://Qwen/Qwen2.5-0.5B-Instruct
   roundhouse pull s3://models/iris https://example.com/model.bst
   roundhouse pull s3://models/iris --out /mnt/models`,
-		Args: wants(1, -1, "the URIs of models"),
+		Args: command.Wants(1, -1, "the URIs of models"),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args) },
 	}
 	cmd.Flags().StringVar(&c.dataDir, "data-dir", datadir.Default(), "where the desired state, models and logs are kept")
@@ -49,10 +50,10 @@ KServe's STORAGE_CONFIG and STORAGE_OVERRIDE_CONFIG are heeded.`,
 func (c *pullCommand) run(cmd *cobra.Command, uris []string) error {
 	if c.out != "" {
 		if len(uris) > 1 {
-			return usagef("--out takes the files of one model, and %d are named", len(uris))
+			return command.Usagef("--out takes the files of one model, and %d are named", len(uris))
 		}
 		if cmd.Flags().Changed("data-dir") {
-			return usagef("--out and --data-dir are two places: give one of them")
+			return command.Usagef("--out and --data-dir are two places: give one of them")
 		}
 		uri, err := fromStorage(uris[0])
 		if err != nil {
@@ -67,7 +68,7 @@ func (c *pullCommand) run(cmd *cobra.Command, uris []string) error {
 		return err
 	}
 	if cmd.Flags().Changed("public-only") {
-		return usagef("--public-only goes with --out")
+		return command.Usagef("--public-only goes with --out")
 	}
 	store, done, err := openModels(c.dataDir, uris)
 	if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
 
@@ -40,15 +40,14 @@ func TestPullOut(t *testing.T) {
 	if asked != 1 {
 		t.Errorf("%d requests, want 1", asked)
 	}
-	var failed *failure
-	if _, err := runHere(t, "pull", server.URL+"/absent", "--out", t.TempDir()); !errors.As(err, &failed) {
+	if _, err := runHere(t, "pull", server.URL+"/absent", "--out", t.TempDir()); err == nil || command.WrongUsage(err) {
 		t.Errorf("nothing there: %v, want a failure", err)
 	}
 	for _, args := range [][]string{
 		{"pull", "s3://a/b", "s3://a/c", "--out", out},
 		{"pull", "s3://a/b", "--out", out, "--data-dir", t.TempDir()},
 	} {
-		if _, err := runHere(t, args...); err == nil || errors.As(err, &failed) {
+		if _, err := runHere(t, args...); err == nil || !command.WrongUsage(err) {
 			t.Errorf("%v: %v, want wrong usage", args, err)
 		}
 	}

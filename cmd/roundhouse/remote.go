@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/cluster"
@@ -88,7 +89,7 @@ func baseURL(flag, address string) (string, error) {
 	}
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return "", usagef("%s is %q: want http://HOST:PORT", flag, address)
+		return "", command.Usagef("%s is %q: want http://HOST:PORT", flag, address)
 	}
 	return strings.TrimSuffix(base, "/"), nil
 }

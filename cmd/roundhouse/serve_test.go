@@ -1,289 +1,113 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
-	"io"
-	"net"
-	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"roundhouse.dev/roundhouse/internal/core/tensor"
-	"roundhouse.dev/roundhouse/internal/edge/modelserver"
-	"roundhouse.dev/roundhouse/test/loopback"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
 
-const serveModels = "../../examples/quickstart/models"
-
-// servePort is a port that `serve` alone gets.
-func servePort(t *testing.T) string {
+// programs builds the command line as version have and the model server as
+// version want, side by side.
+func programs(t *testing.T, have, want string) (roundhouse, server string) {
 	t.Helper()
-	_, port, err := net.SplitHostPort(loopback.Reserve(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
-
-// askServe asks until the server answers at all, and returns the answer.
-func askServe(t *testing.T, url, body string) string {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
-		response, err := http.Post(url, "application/json", strings.NewReader(body))
-		if err == nil {
-			text, err := io.ReadAll(response.Body)
-			_ = response.Body.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if answer := string(text); !strings.Contains(answer, "LOADING") && !strings.Contains(answer, "not found") {
-				return answer
-			}
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: no answer: %v", url, err)
+	dir := t.TempDir()
+	for name, version := range map[string]string{"roundhouse": have, command.ServerProgram: want} {
+		build := exec.Command("go", "build", "-ldflags", "-X main.version="+version, "-o", filepath.Join(dir, name), "../"+name)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
 		}
 	}
+	return filepath.Join(dir, "roundhouse"), filepath.Join(dir, command.ServerProgram)
 }
 
-// startServe runs `serve` with arguments and a port, and returns its URL and how to
-// stop it and read its end.
-func startServe(t *testing.T, args ...string) (url string, stop func() error) {
-	t.Helper()
-	port := servePort(t)
-	cmd := newServeCommand()
-	cmd.SetErr(io.Discard)
-	cmd.SetOut(io.Discard)
-	cmd.SetArgs(append(args, "--http-port", port))
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- cmd.ExecuteContext(ctx) }()
-	stopped := false
-	stop = func() error {
-		if stopped {
-			return nil
-		}
-		stopped = true
-		cancel()
-		return <-done
+// TestServeIsTheServer: `roundhouse serve` becomes the model server beside it: the
+// process, its help, its exit codes and what it says of wrong usage.
+func TestServeIsTheServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the programs")
 	}
-	t.Cleanup(func() { _ = stop() })
-	return "http://127.0.0.1:" + port, stop
-}
-
-const serveRow = `{"id":"1","inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[5.1,3.5,1.4,0.2]}]}`
-
-func TestServeFile(t *testing.T) {
-	url, stop := startServe(t, filepath.Join(serveModels, "iris.ubj"), "--name", "flowers", "--format", "xgboost")
-	if got := askServe(t, url+"/v2/models/flowers/infer", serveRow); !strings.Contains(got, `"name":"predict","shape":[1,3],"datatype":"FP32","data":[0.9918`) {
-		t.Errorf("infer: %s", got)
-	}
-	if got := askServe(t, url+"/v1/models/flowers:predict", `{"instances":[[5.1,3.5,1.4,0.2]]}`); !strings.HasPrefix(got, `{"predictions":[[0.9918`) {
-		t.Errorf("predict: %s", got)
-	}
-	if err := stop(); err != nil {
-		t.Errorf("end: %v", err)
-	}
-}
-
-// TestServeFolder serves a repository as MLServer reads it, with its
-// conventions.
-func TestServeFolder(t *testing.T) {
-	models, err := filepath.Abs(serveModels)
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := t.TempDir()
-	for name, text := range map[string]string{
-		"iris/model-settings.json":   `{"implementation":"mlserver_xgboost.XGBoostModel","parameters":{"uri":"` + models + `/iris.ubj","version":"v0.1.0"}}`,
-		"digits/model-settings.json": `{"implementation":"mlserver_lightgbm.LightGBMModel","parameters":{"uri":"` + models + `/digits.txt"}}`,
-		"bad/model-settings.json":    `{"implementation":"mlserver_xgboost.XGBoostModel","parameters":{"uri":"none.ubj"}}`,
-		"settings.json":              `{"server_name":"test","http_port":1}`,
-	} {
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	roundhouse, server := programs(t, "v1", "v1")
+	say := func(args ...string) (string, int) {
+		t.Helper()
+		cmd := exec.Command(roundhouse, args...)
+		cmd.Dir = t.TempDir()
+		out, err := cmd.CombinedOutput()
+		if err != nil && cmd.ProcessState == nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	help, err := exec.Command(server, "--help").CombinedOutput()
+	if err != nil || !strings.Contains(string(help), "--max-concurrency") {
+		t.Fatalf("%v: %s", err, help)
+	}
+	for _, args := range [][]string{{"serve", "--help"}, {"help", "serve"}} {
+		if got, code := say(args...); got != string(help) || code != 0 {
+			t.Errorf("%v: exit %d: %s\nwant the server's: %s", args, code, got, help)
 		}
 	}
-	url, _ := startServe(t, root)
-	want := `{"model_name":"iris","model_version":"v0.1.0","id":"1","parameters":{},"outputs":[{"name":"predict","shape":[1,3],"datatype":"FP32","parameters":{"content_type":"np"},"data":[0.99185115,0.0054369653,0.0027118719]}]}`
-	if got := askServe(t, url+"/v2/models/iris/infer", serveRow); got != want {
-		t.Errorf("infer: %s\nwant %s", got, want)
+	if got, code := say("serve", "--no-such"); code != 2 || !strings.Contains(got, "roundhouse-server: unknown flag: --no-such") {
+		t.Errorf("wrong usage: exit %d: %s", code, got)
 	}
-	row := `{"instances":[[` + strings.Repeat("0,", 63) + `0]]}`
-	if got := askServe(t, url+"/v1/models/digits:predict", row); !strings.HasPrefix(got, `{"predictions":[[`) || strings.Count(got, ",") != 9 {
-		t.Errorf("digits: %s", got)
+	if got, code := say("serve", "none.ubj"); code != 1 || !strings.Contains(got, "none.ubj") {
+		t.Errorf("nothing to serve: exit %d: %s", code, got)
 	}
-	if got := askServe(t, url+"/v2/repository/index", "{}"); !strings.Contains(got, `{"name":"bad","state":"UNAVAILABLE","reason":"stat `) {
-		t.Errorf("index: %s", got)
+	// Through a link to it, too, and a signal reaches the server: it is the process.
+	link := filepath.Join(t.TempDir(), "roundhouse")
+	if err := os.Symlink(roundhouse, link); err != nil {
+		t.Fatal(err)
 	}
-}
-
-// TestServeXGBoostAsItsServersDo gives a model of each kind to MLServer's class
-// and to none, as KServe's server has it. MLServer's answers with classes only
-// where an XGBClassifier saved the file; KServe's is Booster.predict's always.
-func TestServeXGBoostAsItsServersDo(t *testing.T) {
-	const values, labels = "FP32", "INT64"
-	for _, test := range []struct {
-		objective, estimator string
-		margins              int
-		mlserver, kserve     string // the datatype and shape of predict, for two rows
-	}{
-		{"binary:logistic", "", 1, values + "[2 1]", values + "[2]"},
-		{"binary:logitraw", "", 1, values + "[2 1]", values + "[2]"},
-		{"multi:softprob", "", 3, values + "[2 3]", values + "[2 3]"},
-		{"multi:softmax", "", 3, values + "[2 1]", values + "[2]"},
-		{"reg:squarederror", "", 1, values + "[2 1]", values + "[2]"},
-		{"reg:logistic", "regressor", 1, values + "[2 1]", values + "[2]"},
-		{"binary:logistic", "regressor", 1, values + "[2 1]", values + "[2]"},
-		{"binary:logistic", "classifier", 1, labels + "[2 1]", values + "[2]"},
-		{"multi:softprob", "classifier", 3, labels + "[2 1]", values + "[2 3]"},
-	} {
-		file := filepath.Join(t.TempDir(), "model.json")
-		if err := os.WriteFile(file, linearXGBoost(t, test.objective, test.estimator, test.margins), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		for implementation, want := range map[string]string{mlserverXGBoost: test.mlserver, "": test.kserve} {
-			s := modelserver.Settings{Name: "m", Implementation: implementation}
-			s.Parameters.URI = file
-			m, err := nativeEngines()[0].Loader.Load(t.Context(), s)
-			if err != nil {
-				t.Fatal(err)
-			}
-			answer, err := m.Infer(t.Context(), &tensor.Request{Inputs: []tensor.Tensor{{Name: "x", Datatype: tensor.FP32, Shape: []int64{2, 1},
-				Data: tensor.Values{Float32: []float32{-1, 1}}}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := strings.TrimPrefix(answer.Outputs[0].String(), `"predict" `); got != want {
-				t.Errorf("%s of %q for implementation %q: %s, want %s", test.objective, test.estimator, implementation, got, want)
-			}
-			if got := m.Metadata().Outputs[0].Datatype.String(); !strings.HasPrefix(want, got) {
-				t.Errorf("%s of %q for implementation %q: the metadata say %s, want %s", test.objective, test.estimator, implementation, got, want)
-			}
-		}
-	}
-}
-
-// linearXGBoost is the file of a linear booster of one feature, as an estimator of
-// scikit-learn's kind saves it, or xgboost.train's booster by itself.
-func linearXGBoost(t *testing.T, objective, estimator string, margins int) []byte {
-	t.Helper()
-	attributes, classes := map[string]string{}, margins
-	if estimator != "" {
-		attributes["scikit_learn"] = `{"_estimator_type": "` + estimator + `"}`
-	}
-	if margins == 1 {
-		classes = 0
-	}
-	weights := make([]float64, 2*margins)
-	for i := range margins {
-		weights[i] = float64(i) + 0.5
-	}
-	text, err := json.Marshal(map[string]any{"version": []int{3, 2, 0}, "learner": map[string]any{
-		"attributes":          attributes,
-		"gradient_booster":    map[string]any{"name": "gblinear", "model": map[string]any{"weights": weights}},
-		"learner_model_param": map[string]string{"base_score": "5E-1", "num_class": strconv.Itoa(classes), "num_feature": "1"},
-		"objective":           map[string]string{"name": objective},
-	}})
+	model, err := filepath.Abs(filepath.Join(models, "iris.ubj"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return text
-}
-
-// pipe makes a named pipe that nobody writes to: whoever opens it to read waits
-// for ever.
-func pipe(t *testing.T, name string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-func TestServeErrors(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	cmd := exec.Command(link, "serve", model, "--http-port", "0")
+	logs, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = taken.Close() }()
-	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
-	iris := filepath.Join(serveModels, "iris.ubj")
-	tests := []struct {
-		name string
-		args []string
-		says string
-	}{
-		{"a pipe", []string{pipe(t, "model.bin"), "--format", "xgboost", "--http-port", "0"}, "model.bin is neither a file nor a folder"},
-		{"a pipe of Python's", []string{pipe(t, "model.joblib"), "--format", "sklearn", "--http-port", "0"}, "model.joblib is neither a file nor a folder"},
-		{"a folder with a pipe", []string{filepath.Dir(pipe(t, "model.ubj")), "--http-port", "0"}, "model.ubj is neither a file nor a folder"},
-		{"a folder with another pipe", []string{filepath.Dir(pipe(t, "mine.joblib")), "--http-port", "0"}, "mine.joblib is neither a file nor a folder"},
-		{"port in use", []string{iris, "--http-port", port}, "port " + port},
-		{"no file", []string{"none.ubj"}, "none.ubj"},
-		{"another format", []string{iris, "--format", "caffe", "--http-port", "0"}, `no engine for format "caffe" (have xgboost, lightgbm, `},
-		{"the wrong format", []string{iris, "--format", "lightgbm", "--http-port", "0"}, "iris.ubj"},
-		{"no model", []string{"serve.go", "--http-port", "0"}, "not a model of a known format"},
-		{"a folder without the model", []string{t.TempDir(), "--name", "iris", "--http-port", "0"}, "holds no model, and --name wants iris"},
-		{"several models", []string{serveModels, "--http-port", "0"}, "several model files (digits.txt, iris.ubj)"},
-		{"no port", []string{iris, "--http-port", "70000"}, "70000"},
-		{"no argument", nil, "accepts 1 arg"},
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
 	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			cmd := newServeCommand()
-			cmd.SetErr(io.Discard)
-			cmd.SetOut(io.Discard)
-			cmd.SetArgs(test.args)
-			if test.args == nil {
-				cmd.SetArgs([]string{})
-			}
-			if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("error %v does not say %q", err, test.says)
-			}
-		})
+	first := make([]byte, 1000)
+	if n, err := logs.Read(first); err != nil { // it logs once it listens
+		t.Fatalf("%v: %s", err, first[:n])
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for buffer := make([]byte, 1000); err == nil; {
+		_, err = logs.Read(buffer)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("asked to stop: %v", err)
+	}
+
+	if err := os.Remove(server); err != nil {
+		t.Fatal(err)
+	}
+	if got, code := say("serve", "x"); code != 1 || !strings.HasPrefix(got, "roundhouse: "+server+" is not there") || !strings.Contains(got, "belongs beside it") {
+		t.Errorf("without the server: exit %d: %s", code, got)
 	}
 }
 
-// TestServeSettings checks what settings.json says of the ports and the log.
-func TestServeSettings(t *testing.T) {
-	root := t.TempDir()
-	http, metrics := servePort(t), servePort(t)
-	settings := `{"http_port":` + http + `,"grpc_port":0,"metrics_port":` + metrics + `,"use_structured_logging":true,"debug":true}`
-	if err := os.WriteFile(filepath.Join(root, "settings.json"), []byte(settings), 0o600); err != nil {
-		t.Fatal(err)
+// TestServersOfAnotherRelease are refused, by a message that names both versions.
+func TestServersOfAnotherRelease(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the programs")
 	}
-	reader, writer := io.Pipe()
-	cmd := newServeCommand()
-	cmd.SetErr(writer)
-	cmd.SetOut(io.Discard)
-	cmd.SetArgs([]string{root})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() {
-		err := cmd.ExecuteContext(ctx)
-		done <- err
-		_ = writer.Close()
-	}()
-	first := make([]byte, 100)
-	if _, err := reader.Read(first); err != nil || first[0] != '{' {
-		t.Fatalf("the log begins %q (%v)", first, err)
+	roundhouse, server := programs(t, "v2", "v1")
+	out, err := exec.Command(roundhouse, "serve", "x").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), server+" is version v1, and the roundhouse that starts it is version v2: install both from one release") {
+		t.Errorf("%v: %s", err, out)
 	}
-	go func() { _, _ = io.Copy(io.Discard, reader) }()
-	askServe(t, "http://127.0.0.1:"+http+"/v2/repository/index", "")
-	askServe(t, "http://127.0.0.1:"+metrics+"/metrics", "") // POST: 405, but an answer
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
+	if out, err := exec.Command(server, "--version").CombinedOutput(); err != nil || !strings.Contains(string(out), "v1") {
+		t.Errorf("by itself: %v: %s", err, out)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/edge/simulate"
 )
 
@@ -21,7 +21,7 @@ func newSimulateCommand() *cobra.Command {
 		Short: "Simulate engines, and routing to them",
 		Example: `  roundhouse simulate engine --port 8000
   roundhouse simulate routing --workload chat`,
-		Args: front.CommandsOnly,
+		Args: command.CommandsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSimulateEngineCommand(), newSimulateRoutingCommand())
@@ -48,16 +48,16 @@ report; DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_stream"
 GET /simulate/state tells the truth.`,
 		Example: `  roundhouse simulate engine --port 8000
   roundhouse simulate engine --model llama --lora sql --max-loras 4 --speed 10`,
-		Args: flagsOnly,
+		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var logLevel slog.Level
 			if err := logLevel.UnmarshalText([]byte(level)); err != nil {
-				return usagef("--log-level is %q: want debug, info, warn or error", level)
+				return command.Usagef("--log-level is %q: want debug, info, warn or error", level)
 			}
 			cfg.Role, cfg.API = simulate.Role(role), simulate.API(api)
 			cfg.Address = net.JoinHostPort(host, strconv.Itoa(port))
 			if err := cfg.Validate(); err != nil {
-				return usagef("%w", err)
+				return command.Usagef("%w", err)
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: logLevel}))
 			engine, err := simulate.New(cfg, log)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 	"roundhouse.dev/roundhouse/internal/edge/simulate/replay"
 )
@@ -54,7 +55,7 @@ input_length, output_length, hash_ids), or a synthetic workload:
   roundhouse simulate routing --workload unique --rate 20,40 --seeds 5
   roundhouse simulate routing --trace mooncake_trace.jsonl --engines 16 --speed 2
   roundhouse simulate routing --workload identical --requests 1000 --concurrency 8 --engines 4`,
-		Args: flagsOnly,
+		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	f := cmd.Flags()
@@ -89,16 +90,16 @@ const maxSeeds = 1000
 
 func (s *simulateRouting) run(ctx context.Context, out io.Writer) error {
 	if s.seeds < 1 || s.seeds > maxSeeds {
-		return usagef("--seeds is %d: want 1 to %d", s.seeds, maxSeeds)
+		return command.Usagef("--seeds is %d: want 1 to %d", s.seeds, maxSeeds)
 	}
 	if s.output != "" && s.output != "json" {
-		return usagef("--output is %q: want json, or nothing for a table", s.output)
+		return command.Usagef("--output is %q: want json, or nothing for a table", s.output)
 	}
 	for _, policy := range s.policies {
 		cfg := s.replay
 		cfg.Policy = policy
 		if err := cfg.Validate(); err != nil {
-			return usagef("%w", err)
+			return command.Usagef("%w", err)
 		}
 	}
 	traces, err := s.traces()
@@ -134,7 +135,7 @@ type offered struct {
 func (s *simulateRouting) traces() ([]offered, error) {
 	if s.file != "" {
 		if !(s.speed > 0) {
-			return nil, usagef("--speed is %v: want more than 0", s.speed)
+			return nil, command.Usagef("--speed is %v: want more than 0", s.speed)
 		}
 		in, err := os.Open(s.file)
 		if err != nil {
@@ -149,7 +150,7 @@ func (s *simulateRouting) traces() ([]offered, error) {
 	}
 	w, err := replay.FindWorkload(s.workload)
 	if err != nil {
-		return nil, usagef("--workload: %w", err)
+		return nil, command.Usagef("--workload: %w", err)
 	}
 	if w.Adapters > 0 && s.replay.Physics.MaxAdapters == 0 {
 		s.replay.Physics.MaxAdapters = 4

@@ -8,13 +8,13 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 )
@@ -47,7 +47,7 @@ file with a problem keeps what it said before.`,
 		Example: `  roundhouse up -f examples/quickstart
   roundhouse up -f models/ --watch
   roundhouse up --listen 127.0.0.1:9000 --grpc-listen 127.0.0.1:9001 --admin-listen 127.0.0.1:9090`,
-		Args: flagsOnly,
+		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return up(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -76,7 +76,7 @@ const reconcilers = 32
 func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 	front.MakeHeadroom()
 	if o.watch && len(o.files) == 0 {
-		return usagef("--watch needs -f: there is nothing to watch")
+		return command.Usagef("--watch needs -f: there is nothing to watch")
 	}
 	if err := exist(o.files); err != nil {
 		return err
@@ -102,7 +102,7 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 	adminListener, err := front.Listen(o.admin, "--admin-listen")
 	if err == nil && !adminListener.Addr().(*net.TCPAddr).IP.IsLoopback() {
 		// It starts processes, and its token would travel in the clear.
-		return errors.Join(usagef("--admin-listen %s: the admin API is served on loopback alone: reach it from elsewhere through a tunnel", o.admin), adminListener.Close())
+		return errors.Join(command.Usagef("--admin-listen %s: the admin API is served on loopback alone: reach it from elsewhere through a tunnel", o.admin), adminListener.Close())
 	}
 	if err != nil {
 		return err
@@ -218,11 +218,4 @@ func (n *node) run(ctx, hurry context.Context, adminListener net.Listener, start
 		return nil // asked to stop
 	}
 	return context.Cause(serving)
-}
-
-func executable() string {
-	if exe, err := os.Executable(); err == nil {
-		return exe
-	}
-	return filepath.Clean(os.Args[0])
 }

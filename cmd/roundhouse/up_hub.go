@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
@@ -52,12 +53,12 @@ func hubChoice(flag string) (listen, endpoint string, err error) {
 	case strings.Contains(flag, "://"):
 		u, err := url.Parse(flag)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
-			return "", "", usagef("--hub-cache %s: want auto, on, off, HOST:PORT to listen at, or the URL of another cache", artifact.Redact(flag))
+			return "", "", command.Usagef("--hub-cache %s: want auto, on, off, HOST:PORT to listen at, or the URL of another cache", artifact.Redact(flag))
 		}
 		return "", strings.TrimRight(flag, "/"), nil
 	}
 	if _, _, err := net.SplitHostPort(flag); err != nil {
-		return "", "", usagef("--hub-cache %s: want auto, on, off, HOST:PORT to listen at, or the URL of another cache", flag)
+		return "", "", command.Usagef("--hub-cache %s: want auto, on, off, HOST:PORT to listen at, or the URL of another cache", flag)
 	}
 	return flag, "", nil
 }
@@ -76,7 +77,7 @@ func openHub(flag, size string, dir *datadir.Dir, log *slog.Logger) (*upHub, err
 			return nil, err
 		}
 		if err := cfg.Validate(); err != nil {
-			return nil, usagef("%w", err)
+			return nil, command.Usagef("%w", err)
 		}
 		if h.listener, err = listenHub(listen, endpointFile(dir.Path("."))); err != nil {
 			return nil, err
@@ -277,7 +278,7 @@ func parseShare(flag, s, dir string) (int64, error) {
 	}
 	v, err := strconv.ParseFloat(number, 64)
 	if err != nil || v <= 0 || v > 100 {
-		return 0, usagef("%s is %q: want a size such as 500GiB, or a share of the disk such as 80%%", flag, s)
+		return 0, command.Usagef("%s is %q: want a size such as 500GiB, or a share of the disk such as 80%%", flag, s)
 	}
 	var st syscall.Statfs_t
 	for at := dir; ; at = filepath.Dir(at) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -25,7 +26,7 @@ nothing is changed.`,
   roundhouse validate iris.yaml --context production`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args = append(files, args...); len(args) == 0 {
-				return usagef("name a manifest file or folder")
+				return command.Usagef("name a manifest file or folder")
 			}
 			manifests, err := readManifests(args, stdin(cmd))
 			if err != nil {

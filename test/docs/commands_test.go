@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// known is the command tree and the flags, as cmd/roundhouse declares them.
+// known is the command tree and the flags, as the programs declare them.
 type known struct {
 	uses     map[string]string   // constructor → the command's name
 	children map[string][]string // constructor → constructors it calls
@@ -26,7 +26,7 @@ const rootConstructor = "newRootCommand"
 func readCommands(t *testing.T) known {
 	t.Helper()
 	var files []string
-	for _, dir := range []string{"roundhouse", "internal/front"} {
+	for _, dir := range []string{"roundhouse", "roundhouse-server", "internal/front"} {
 		found, err := filepath.Glob(filepath.Join(root, "cmd", dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)

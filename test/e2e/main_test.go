@@ -44,7 +44,7 @@ func runWithBinary(m *testing.M) (code int, err error) {
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
 	binary = filepath.Join(tmp, "roundhouse")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/roundhouse")
+	build := exec.Command("go", "build", "-o", tmp+"/", "./cmd/roundhouse", "./cmd/roundhouse-server")
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

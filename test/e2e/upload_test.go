@@ -25,6 +25,7 @@ func TestUpload(t *testing.T) {
 	n.mark = "E2E_DATA_DIR=" + n.dir
 	n.program = filepath.Join(open, "roundhouse")
 	copyFile(t, binary, n.program, 0o755)
+	copyFile(t, filepath.Join(filepath.Dir(binary), "roundhouse-server"), filepath.Join(filepath.Dir(n.program), "roundhouse-server"), 0o755)
 	n.cwd = open
 	const nobody = 65534
 	for _, path := range []string{open, n.program} {

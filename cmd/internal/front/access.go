@@ -14,11 +14,11 @@ import (
 	"net"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 	"go.opentelemetry.io/otel/trace"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
@@ -93,7 +93,7 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 		return fr, err
 	}
 	if (o.tlsCert == "") != (o.tlsKey == "") {
-		return fr, Usagef("--tls-cert and --tls-key go together")
+		return fr, command.Usagef("--tls-cert and --tls-key go together")
 	}
 	if o.tlsCert != "" {
 		if fr.tls, err = gateway.TLS(o.tlsCert, o.tlsKey, log); err != nil {
@@ -112,7 +112,7 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 // HeaderName refuses what no header is called; "" names none.
 func HeaderName(flag, name string) error {
 	if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }) {
-		return Usagef("%s is %q: want the name of a header, as X-Session-Id", flag, name)
+		return command.Usagef("%s is %q: want the name of a header, as X-Session-Id", flag, name)
 	}
 	return nil
 }
@@ -156,9 +156,6 @@ func (fr *Access) openLog(name string, logs io.Writer) error {
 	return nil
 }
 
-// TraceShutdown is how long the last spans may take to be exported.
-const TraceShutdown = 3 * time.Second
-
 // openTracer exports spans where OpenTelemetry's variables say.
 func (fr *Access) openTracer(ctx context.Context, version string, log *slog.Logger) error {
 	cfg := tracing.DefaultConfig()
@@ -173,7 +170,7 @@ func (fr *Access) openTracer(ctx context.Context, version string, log *slog.Logg
 	}
 	fr.tracer = provider.Tracer("roundhouse.dev/roundhouse/gateway", trace.WithInstrumentationVersion(version))
 	fr.closers = append(fr.closers, func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), TraceShutdown)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracing.ShutdownTimeout)
 		defer cancel()
 		return shutdown(ctx)
 	})

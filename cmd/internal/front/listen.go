@@ -6,6 +6,8 @@ import (
 	"net"
 	"strconv"
 	"syscall"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
 
 // Listen opens a TCP address; flag is where another can be chosen.
@@ -17,7 +19,7 @@ func Listen(addr, flag string) (net.Listener, error) {
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("%s: permission denied: choose a port above 1023 with %s", addr, flag)
 	case err != nil:
-		return nil, Usagef("%s %s: %w", flag, addr, err)
+		return nil, command.Usagef("%s %s: %w", flag, addr, err)
 	}
 	return l, nil
 }

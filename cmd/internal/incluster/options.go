@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	toolscache "k8s.io/client-go/tools/cache"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/epp"
@@ -93,26 +94,26 @@ func (o *Options) settle() error {
 		o.System = ownNamespace()
 	}
 	if o.ControllerService == "" || o.ControllerToken == "" {
-		return front.Usagef("--controller-service and --controller-token are needed to tell the controller what is asked")
+		return command.Usagef("--controller-service and --controller-token are needed to tell the controller what is asked")
 	}
 	o.GatewayService = cmp.Or(o.GatewayService, "roundhouse-gateway")
 	if o.Pickers = cmp.Or(o.Pickers, PickersAsk); o.Pickers != PickersAsk && o.Pickers != PickersIgnore {
-		return front.Usagef("--endpoint-pickers %s: write %s or %s", o.Pickers, PickersAsk, PickersIgnore)
+		return command.Usagef("--endpoint-pickers %s: write %s or %s", o.Pickers, PickersAsk, PickersIgnore)
 	}
 	if o.PickerTimeout < 0 {
-		return front.Usagef("--endpoint-picker-timeout is %s: must be more than 0", o.PickerTimeout)
+		return command.Usagef("--endpoint-picker-timeout is %s: must be more than 0", o.PickerTimeout)
 	}
 	if o.Leave < 0 || o.Leave > maxLeave {
-		return front.Usagef("--leave is %s: must be 0 to %s", o.Leave, maxLeave)
+		return command.Usagef("--leave is %s: must be 0 to %s", o.Leave, maxLeave)
 	}
 	for _, d := range o.Adopt {
 		if !slices.Contains(objects.Foreign, service.Dialect(d)) {
-			return front.Usagef("--adopt %s: not a dialect: write some of %v", d, objects.Foreign)
+			return command.Usagef("--adopt %s: not a dialect: write some of %v", d, objects.Foreign)
 		}
 		o.adopt = append(o.adopt, service.Dialect(d))
 	}
 	if u, err := url.Parse(o.address(service.Key{Namespace: "namespace", Name: "name"})); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return front.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.URL)
+		return command.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.URL)
 	}
 	if o.Pod == "" {
 		o.Pod = os.Getenv("POD_NAME")

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -32,7 +32,7 @@ func TestOptions(t *testing.T) {
 	for args, want := range map[string]string{
 		"--gateway-url=models.test": "--gateway-url", "--adopt=helm": "--adopt helm", "--leave=1h": "--leave", "--controller-service=": "--controller-service",
 	} {
-		var usage *front.UsageError
+		var usage *command.UsageError
 		if _, err := parse(args); !errors.As(err, &usage) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)
 		}

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/picking"
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -63,11 +64,11 @@ func (o *PickerOptions) Flags(f *pflag.FlagSet) {
 func (o *PickerOptions) settle() error {
 	switch {
 	case (o.Pool == "") == (o.Service == ""):
-		return front.Usagef("name either the InferencePool with --pool NAMESPACE/NAME, or the picker's own Service with --service")
+		return command.Usagef("name either the InferencePool with --pool NAMESPACE/NAME, or the picker's own Service with --service")
 	case o.Pool != "" && len(o.Namespaces) > 0:
-		return front.Usagef("--namespace goes with --service: --pool names its own")
+		return command.Usagef("--namespace goes with --service: --pool names its own")
 	case !o.Secure && o.TLSCert != "":
-		return front.Usagef("--tls-cert has no effect without --secure-serving")
+		return command.Usagef("--tls-cert has no effect without --secure-serving")
 	}
 	if o.Pool != "" {
 		o.Namespaces = []string{service.ParseKey(o.Pool).Namespace}

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -66,18 +67,18 @@ func (o *Options) Server(log *slog.Logger) (cfg extproc.Config, err error) {
 	cfg.AllowPaths = o.AllowPaths
 	for _, path := range o.AllowPaths {
 		if !strings.HasPrefix(path, "/") || strings.Contains(strings.TrimSuffix(path, "*"), "*") {
-			return cfg, front.Usagef("--allow-path is %q: want a path that begins with /, with * at its end for all that begin so", path)
+			return cfg, command.Usagef("--allow-path is %q: want a path that begins with /, with * at its end for all that begin so", path)
 		}
 	}
 	switch {
 	case o.Fallbacks < 0 || o.Fallbacks > maxFallbacks:
-		return cfg, front.Usagef("--fallbacks is %d: must be 0 to %d", o.Fallbacks, maxFallbacks)
+		return cfg, command.Usagef("--fallbacks is %d: must be 0 to %d", o.Fallbacks, maxFallbacks)
 	case (o.TLSCert == "") != (o.TLSKey == ""):
-		return cfg, front.Usagef("--tls-cert and --tls-key go together")
+		return cfg, command.Usagef("--tls-cert and --tls-key go together")
 	}
 	if o.Pool != "" {
 		if cfg.Pool = service.ParseKey(o.Pool); cfg.Pool.Name == "" || cfg.Pool.Namespace == "" {
-			return cfg, front.Usagef("--pool is %q: want NAMESPACE/NAME", o.Pool)
+			return cfg, command.Usagef("--pool is %q: want NAMESPACE/NAME", o.Pool)
 		}
 	}
 	if err := front.HeaderName("--session-header", o.SessionHeader); err != nil {

@@ -66,7 +66,7 @@ func askDocker(ctx context.Context, path string) error {
 type Build struct {
 	Plan    *Plan
 	Tag     string
-	Program string // a roundhouse for Linux
+	Program string // a roundhouse-server for Linux
 	// BaseImage replaces the image that the Dockerfile begins with; "": its own.
 	BaseImage string
 	NoCache   bool

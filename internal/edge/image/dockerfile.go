@@ -28,7 +28,7 @@ func (p *Plan) Dockerfile() string {
 	say(`# syntax=docker/dockerfile:1
 # The image of %s, as "roundhouse build" builds it. By hand:
 #   DOCKER_BUILDKIT=1 docker build --build-context roundhouse=DIR -t TAG .
-# where DIR holds usr/local/bin/roundhouse for Linux; or leave --build-context
+# where DIR holds usr/local/bin/roundhouse-server for Linux; or leave --build-context
 # out where there is an image called roundhouse that holds it.`, oneLine(p.Name))
 	base := otherImage
 	if len(p.Needs) > 0 && p.Conda == "" {
@@ -65,7 +65,7 @@ WORKDIR %[1]s`, HomeDir, ModelsDir, user, group)
 	say("RUN rm -f %s %s", serverSettings, modelSettings)
 	say("USER %d:%d", user, group)
 	say("EXPOSE %s", strings.Join(p.ports(), " "))
-	say("ENTRYPOINT [%q]\nCMD [\"serve\"]", Program)
+	say("ENTRYPOINT [%q]", Program)
 	return b.String()
 }
 

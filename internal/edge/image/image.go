@@ -22,7 +22,7 @@ const (
 	// ModelsDir is where models are mounted, as KServe and Seldon do.
 	ModelsDir = "/mnt/models"
 	// Program is the server.
-	Program = "/usr/local/bin/roundhouse"
+	Program = "/usr/local/bin/roundhouse-server"
 
 	user  = 1000
 	group = 0

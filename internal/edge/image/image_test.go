@@ -264,7 +264,7 @@ func TestLayout(t *testing.T) {
 	want := v1.ImageConfig{
 		User:       "1000:0",
 		Env:        []string{"PATH=/usr/local/bin", "HOME=/opt/mlserver", "MLSERVER_HOST=0.0.0.0", "MLSERVER_MODELS_DIR=/mnt/models", "MLSERVER_DEBUG=true", "MLSERVER_MODEL_NAME=iris"},
-		Entrypoint: []string{"/usr/local/bin/roundhouse"}, Cmd: []string{"serve"}, WorkingDir: "/opt/mlserver",
+		Entrypoint: []string{"/usr/local/bin/roundhouse-server"}, WorkingDir: "/opt/mlserver",
 		ExposedPorts: map[string]struct{}{"8080/tcp": {}, "8081/tcp": {}, "8082/tcp": {}},
 	}
 	if !reflect.DeepEqual(i.Config.Config, want) || i.Config.OS != "linux" || i.Config.Architecture != "amd64" {
@@ -273,7 +273,7 @@ func TestLayout(t *testing.T) {
 	root := t.TempDir()
 	i.Unpack(t, root)
 	for name, mode := range map[string]os.FileMode{"opt/mlserver/iris.ubj": 0o775, "opt/mlserver/naïve ☃": 0o664, "opt/mlserver": 0o775 | os.ModeDir,
-		"mnt/models": 0o775 | os.ModeDir, "tmp": 0o777 | os.ModeDir | os.ModeSticky, "usr/local/bin/roundhouse": 0o755} {
+		"mnt/models": 0o775 | os.ModeDir, "tmp": 0o777 | os.ModeDir | os.ModeSticky, "usr/local/bin/roundhouse-server": 0o755} {
 		if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Mode() != mode {
 			t.Errorf("%s: %v %v, want %v", name, info, err, mode)
 		}

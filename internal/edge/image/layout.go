@@ -17,7 +17,7 @@ import (
 type Layout struct {
 	Plan *Plan
 	Tag  string // the image's name, as in -t
-	// Program is a roundhouse for Linux, a static one if there is no Base; the
+	// Program is a roundhouse-server for Linux, a static one if there is no Base; the
 	// image is for its architecture.
 	Program string
 	// Base is an archive of the image to build on, "" for none: an OCI image
@@ -79,7 +79,7 @@ func (l Layout) configure(c *v1.Image) {
 	epoch := time.Unix(0, 0).UTC()
 	c.Created, c.Author = &epoch, ""
 	c.History = append(c.History,
-		v1.History{Created: &epoch, CreatedBy: "COPY roundhouse " + Program},
+		v1.History{Created: &epoch, CreatedBy: "COPY roundhouse-server " + Program},
 		v1.History{Created: &epoch, CreatedBy: "COPY . " + HomeDir})
 	env := c.Config.Env
 	if len(env) == 0 {
@@ -89,7 +89,6 @@ func (l Layout) configure(c *v1.Image) {
 		User:         fmt.Sprintf("%d:%d", user, group),
 		Env:          withEnv(env, l.Plan.env()),
 		Entrypoint:   []string{Program},
-		Cmd:          []string{"serve"},
 		WorkingDir:   HomeDir,
 		Labels:       c.Config.Labels,
 		ExposedPorts: map[string]struct{}{},

@@ -27,6 +27,11 @@ type Config struct {
 	// Executable is the program the name "roundhouse" stands for. Default:
 	// this one.
 	Executable string
+	// Server is the program that runs for "roundhouse serve", and ServerEnv are
+	// variables, as NAME=VALUE, that it alone is given. Default: roundhouse-server
+	// beside Executable.
+	Server    string
+	ServerEnv []string
 	// Host is the address replicas listen on and are reached at. Default
 	// 127.0.0.1.
 	Host string

@@ -11,6 +11,10 @@ import (
 // ownName is the program name that stands for this binary.
 const ownName = "roundhouse"
 
+// serverName is the program of the model server, which "roundhouse serve" stands
+// for.
+const serverName = "roundhouse-server"
+
 // programs is the set of program names on PATH, kept until a directory of
 // PATH changes.
 type programs struct {

@@ -88,14 +88,13 @@ func (u *unit) program(s workload.Process) (string, error) {
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return "", troublef("NotRunnable", "%s: the command of its %s is empty", u.o.key, u.role)
 	}
-	name := s.Command[0]
 	for said := false; ; said = true {
-		path, err := u.lookUp(name, s.WorkingDir)
+		path, err := u.lookUp(s)
 		if err == nil {
 			return path, nil
 		}
 		if !said {
-			u.pending("ProgramMissing", missingProgram(name, s.Install))
+			u.pending("ProgramMissing", u.missingProgram(s))
 		}
 		if err := u.wait(u.p.cfg.Restart.Recheck, nil); err != nil {
 			return "", err
@@ -103,8 +102,12 @@ func (u *unit) program(s workload.Process) (string, error) {
 	}
 }
 
-func (u *unit) lookUp(name, dir string) (string, error) {
-	if name == ownName {
+func (u *unit) lookUp(s workload.Process) (string, error) {
+	name, dir := s.Command[0], s.WorkingDir
+	switch {
+	case serves(s):
+		return exec.LookPath(u.p.cfg.Server)
+	case name == ownName:
 		return u.p.cfg.Executable, nil
 	}
 	if strings.Contains(name, "{{") {
@@ -116,7 +119,25 @@ func (u *unit) lookUp(name, dir string) (string, error) {
 	return exec.LookPath(name)
 }
 
-func missingProgram(name, install string) string {
+// serves reports whether a process is `roundhouse serve`: the model server, which
+// is started without roundhouse in between.
+func serves(s workload.Process) bool {
+	return len(s.Command) > 1 && s.Command[0] == ownName && s.Command[1] == "serve"
+}
+
+// invocation is the command line and environment of a replica's process.
+func (u *unit) invocation(r *running) (args, env []string) {
+	if !serves(r.spec) {
+		return r.spec.Command, r.env
+	}
+	return append([]string{serverName}, r.spec.Command[2:]...), slices.Concat(r.env, u.p.cfg.ServerEnv)
+}
+
+func (u *unit) missingProgram(s workload.Process) string {
+	name, install := s.Command[0], s.Install
+	if serves(s) {
+		return u.p.cfg.Server + " is not there: it comes with roundhouse and belongs beside it"
+	}
 	m := name + " is not on PATH"
 	if strings.Contains(name, "/") {
 		m = name + " is not a program on this machine"
@@ -260,9 +281,9 @@ func (u *unit) start(r *running, s workload.Process) error {
 	if r.spec, err = s.Resolve(u.place(r)); err != nil {
 		return troublef("InvalidCommand", "%s", oneLine(err.Error()))
 	}
-	program, err := u.lookUp(r.spec.Command[0], r.spec.WorkingDir)
+	program, err := u.lookUp(r.spec)
 	if err != nil {
-		return troublef("ProgramMissing", "%s", missingProgram(r.spec.Command[0], s.Install))
+		return troublef("ProgramMissing", "%s", u.missingProgram(r.spec))
 	}
 	if r.env, err = u.environment(r); err != nil {
 		return err
@@ -271,7 +292,8 @@ func (u *unit) start(r *running, s workload.Process) error {
 		return err
 	}
 	r.started = u.p.cfg.Now()
-	r.proc, err = child.Start(child.Spec{Path: program, Args: r.spec.Command, Env: r.env,
+	args, env := u.invocation(r)
+	r.proc, err = child.Start(child.Spec{Path: program, Args: args, Env: env,
 		Dir: r.spec.WorkingDir, Output: u.log.Path, Cgroup: r.memory})
 	if why := neverRuns(err); why != "" {
 		return troublef(replica.ReasonCannotExecute, "%s cannot be executed: %s", program, why)

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -234,6 +237,43 @@ func TestMissingProgram(t *testing.T) {
 	p.programs.looked = time.Time{}
 	if host, _ := p.Host(t.Context()); !host.Programs["acme-serve"] {
 		t.Error("Host does not list a program that came")
+	}
+}
+
+// TestServeIsTheModelServer: for "roundhouse serve" the model server is started,
+// told which version is wanted; while it is missing, the replica says where.
+func TestServeIsTheModelServer(t *testing.T) {
+	server := filepath.Join(t.TempDir(), serverName)
+	p := open(t, Config{Server: server, ServerEnv: []string{"WANTED=v1"}})
+	sub, k := platformtest.On(t, p), platformtest.Key("server")
+	rev := revision(k, platformtest.Server{})
+	rev.Components[0].Process.Command = []string{ownName, "serve", "a model", "--http-port", "{{.Port}}"}
+	sub.MustApply(rev)
+	sub.MustScale(k, 1)
+	r := sub.Await(k, "pending", phase(replica.Pending, "ProgramMissing"))[0]
+	if want := server + " is not there: it comes with roundhouse and belongs beside it"; r.Message != want {
+		t.Errorf("message: %q, want %q", r.Message, want)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(exe, server); err != nil {
+		t.Fatal(err)
+	}
+	r = sub.AwaitReady(k, 1)[0]
+	_, port, _ := strings.Cut(r.HTTP, ":")
+	args, err := exec.Command("ps", "-o", "args=", "-p", strconv.Itoa(r.PID)).Output()
+	if want := "roundhouse-server a model --http-port " + port; err != nil || strings.TrimSpace(string(args)) != want {
+		t.Errorf("it runs %q (%v), want %q", args, err, want)
+	}
+	answer, err := http.Get("http://" + r.HTTP + "/env?n=WANTED")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if text, err := io.ReadAll(answer.Body); string(text) != "v1" {
+		t.Errorf("it was told %q (%v)", text, err)
 	}
 }
 

@@ -73,6 +73,9 @@ func New(cfg Config) (*Platform, error) {
 		}
 		cfg.Executable = exe
 	}
+	if cfg.Server == "" {
+		cfg.Server = filepath.Join(filepath.Dir(cfg.Executable), serverName)
+	}
 	if cfg.Devices == nil {
 		cfg.Devices = Discover(context.Background())
 	}

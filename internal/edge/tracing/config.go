@@ -14,6 +14,9 @@ const (
 	ProtocolHTTP = "http/protobuf"
 )
 
+// ShutdownTimeout is how long the last spans may take to be exported.
+const ShutdownTimeout = 3 * time.Second
+
 // Config is where spans go and which there are.
 type Config struct {
 	// Endpoint is the collector: "host:port" speaks OTLP over gRPC without TLS,

@@ -53,7 +53,7 @@ var build = sync.OnceValues(func() (string, error) {
 	binary := filepath.Join(scratch, "roundhouse")
 	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
-	output, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "roundhouse.dev/roundhouse/cmd/roundhouse").CombinedOutput()
+	output, err := exec.CommandContext(ctx, "go", "build", "-o", filepath.Dir(binary)+"/", "roundhouse.dev/roundhouse/cmd/roundhouse", "roundhouse.dev/roundhouse/cmd/roundhouse-server").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, output)
 	}

@@ -39,6 +39,12 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/engine/gbdt"
 )
 
+// The names MLServer gives to the runtimes that tree models need no more.
+const (
+	MLServerXGBoost  = "mlserver_xgboost.XGBoostModel"
+	MLServerLightGBM = "mlserver_lightgbm.LightGBMModel"
+)
+
 // The names of the outputs.
 const (
 	Predict      = "predict"

@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # The image of iris, as "roundhouse build" builds it. By hand:
 #   DOCKER_BUILDKIT=1 docker build --build-context roundhouse=DIR -t TAG .
-# where DIR holds usr/local/bin/roundhouse for Linux; or leave --build-context
+# where DIR holds usr/local/bin/roundhouse-server for Linux; or leave --build-context
 # out where there is an image called roundhouse that holds it.
 ARG BASE_IMAGE=debian:bookworm-slim
 
@@ -10,7 +10,7 @@ USER 0:0
 # Group 0 may do what the owner may: any user id works with that group.
 RUN mkdir -p /opt/mlserver /mnt/models && chown 1000:0 /opt/mlserver /mnt/models && chmod 0775 /opt/mlserver /mnt/models
 WORKDIR /opt/mlserver
-COPY --from=roundhouse /usr/local/bin/roundhouse /usr/local/bin/roundhouse
+COPY --from=roundhouse /usr/local/bin/roundhouse-server /usr/local/bin/roundhouse-server
 
 # Settings that variables and files from outside win over.
 ENV HOME="/opt/mlserver" \
@@ -23,5 +23,4 @@ COPY --chown=1000:0 --chmod=0775 . .
 RUN rm -f settings.json model-settings.json
 USER 1000:0
 EXPOSE 9000 8081 8082
-ENTRYPOINT ["/usr/local/bin/roundhouse"]
-CMD ["serve"]
+ENTRYPOINT ["/usr/local/bin/roundhouse-server"]

@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # The image of iris, as "roundhouse build" builds it. By hand:
 #   DOCKER_BUILDKIT=1 docker build --build-context roundhouse=DIR -t TAG .
-# where DIR holds usr/local/bin/roundhouse for Linux; or leave --build-context
+# where DIR holds usr/local/bin/roundhouse-server for Linux; or leave --build-context
 # out where there is an image called roundhouse that holds it.
 ARG BASE_IMAGE=python:3.12-slim
 
@@ -13,7 +13,7 @@ WORKDIR /opt/mlserver
 RUN --mount=type=cache,target=/root/.cache/pip python -m pip install numpy "pydantic>=2"
 COPY requirements.txt ./
 RUN --mount=type=cache,target=/root/.cache/pip python -m pip install -r requirements.txt
-COPY --from=roundhouse /usr/local/bin/roundhouse /usr/local/bin/roundhouse
+COPY --from=roundhouse /usr/local/bin/roundhouse-server /usr/local/bin/roundhouse-server
 
 # Settings that variables and files from outside win over.
 ENV HOME="/opt/mlserver" \
@@ -29,5 +29,4 @@ COPY --chown=1000:0 --chmod=0775 . .
 RUN rm -f settings.json model-settings.json
 USER 1000:0
 EXPOSE 8080 8081 8082
-ENTRYPOINT ["/usr/local/bin/roundhouse"]
-CMD ["serve"]
+ENTRYPOINT ["/usr/local/bin/roundhouse-server"]

@@ -121,7 +121,7 @@ func TestServeTracing(t *testing.T) {
 
 // TestServeTracingWrong: what cannot be an endpoint is said at the start.
 func TestServeTracingWrong(t *testing.T) {
-	cmd := newServeCommand()
+	cmd := newServerCommand()
 	cmd.SetArgs([]string{filepath.Join(serveModels, "iris.ubj"), "--http-port", "0", "--tracing-server", "ftp://x"})
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "ftp") {

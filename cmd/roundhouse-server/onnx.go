@@ -3,7 +3,8 @@ package main
 import (
 	"errors"
 	"os/exec"
-	"path/filepath"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
 
 // onnxProgram is the worker for ONNX models, which lies beside this program or
@@ -23,14 +24,14 @@ func isONNX(head []byte) bool {
 func (c *serveCommand) onnxCommand() ([]string, error) {
 	program, err := companion(onnxProgram)
 	if err != nil {
-		return nil, errors.New("ONNX models need the program roundhouse-onnx beside roundhouse or on PATH: `make build` makes both")
+		return nil, errors.New("ONNX models need the program roundhouse-onnx beside roundhouse-server or on PATH: `make build` makes both")
 	}
 	return []string{program, "--python", c.python.python}, nil
 }
 
 // companion finds a program that comes with this one: beside it, or on PATH.
 func companion(name string) (string, error) {
-	program := filepath.Join(filepath.Dir(executable()), name)
+	program := command.Beside(name)
 	if _, err := exec.LookPath(program); err == nil {
 		return program, nil
 	}

@@ -48,7 +48,7 @@ func TestHuggingFaceFill(t *testing.T) {
 
 // TestServeFlagsOfKServe reads the arguments of KServe's runtime as they are.
 func TestServeFlagsOfKServe(t *testing.T) {
-	cmd := newServeCommand()
+	cmd := newServerCommand()
 	if err := cmd.ParseFlags([]string{"--model_name=bert", "--model_dir=/mnt/models", "--task=fill_mask", "--http_port=8080"}); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func (c *serveCommand) addKafka(server *modelserver.Server) error {
 	}
 	program, err := companion(kafkaProgram)
 	if err != nil {
-		return errors.New("kafka_enabled needs the program roundhouse-kafka beside roundhouse or on PATH: `make build` makes both")
+		return errors.New("kafka_enabled needs the program roundhouse-kafka beside roundhouse-server or on PATH: `make build` makes both")
 	}
 	k := kafka.DefaultConfig()
 	k.Command = []string{program}

@@ -6,7 +6,6 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/edge/tracing"
 )
 
@@ -32,7 +31,7 @@ func (c *serveCommand) openTracer(ctx context.Context) (closer func() error, err
 	}
 	c.config.Tracer = provider.Tracer("roundhouse.dev/roundhouse/modelserver", trace.WithInstrumentationVersion(version))
 	return func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), front.TraceShutdown)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracing.ShutdownTimeout)
 		defer cancel()
 		return shutdown(ctx)
 	}, nil

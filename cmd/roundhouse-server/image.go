@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
 
 // servedPath is what `serve` serves: its argument; without one, as an image
@@ -14,7 +16,7 @@ func servedPath(args []string, models, home string) (string, error) {
 		return args[0], nil
 	}
 	if models == "" {
-		return "", usagef("accepts 1 arg, FOLDER or FILE; without, MLSERVER_MODELS_DIR is to name a folder")
+		return "", command.Usagef("accepts 1 arg, FOLDER or FILE; without, MLSERVER_MODELS_DIR is to name a folder")
 	}
 	f, err := os.Open(models)
 	if errors.Is(err, os.ErrNotExist) {

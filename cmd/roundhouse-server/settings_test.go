@@ -80,7 +80,7 @@ func TestServeWorkerSettings(t *testing.T) {
 				"m/model-settings.json": `{"implementation":"models.Model"}`,
 			})
 			log := &lineLog{}
-			cmd := newServeCommand()
+			cmd := newServerCommand()
 			cmd.SetErr(log)
 			cmd.SetOut(io.Discard)
 			port := servePort(t)
@@ -139,7 +139,7 @@ func TestServeKafkaProgram(t *testing.T) {
 	}
 	root := files(t, map[string]string{"settings.json": `{"kafka_enabled":true}`,
 		"model-settings.json": `{"implementation":"mlserver_xgboost.XGBoostModel","parameters":{"uri":"` + models + `/iris.ubj"}}`})
-	cmd := newServeCommand()
+	cmd := newServerCommand()
 	cmd.SetErr(io.Discard)
 	cmd.SetArgs([]string{root, "--http-port", "0"})
 	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "roundhouse-kafka") {

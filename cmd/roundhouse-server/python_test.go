@@ -319,7 +319,7 @@ func TestServeLacking(t *testing.T) {
 		{[]string{root, "--format", "huggingface", "--python", interpreter}, "-m pip install numpy pydantic mlserver-huggingface"},
 		{[]string{root, "--python", "no-such-python"}, `no Python interpreter "no-such-python"`},
 	} {
-		cmd := newServeCommand()
+		cmd := newServerCommand()
 		cmd.SetErr(io.Discard)
 		cmd.SetOut(io.Discard)
 		cmd.SetArgs(append(c.args, "--http-port", "0"))
@@ -382,7 +382,7 @@ func TestServeWorkers(t *testing.T) {
 		"custom/model-settings.json": `{"implementation":"models.Model"}`,
 	})
 	reader, writer := io.Pipe()
-	cmd := newServeCommand()
+	cmd := newServerCommand()
 	cmd.SetErr(writer)
 	cmd.SetOut(io.Discard)
 	port := servePort(t)

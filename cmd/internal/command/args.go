@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// flagsOnly is for commands that are told everything by flags.
-func flagsOnly(cmd *cobra.Command, args []string) error {
+// FlagsOnly is for commands that are told everything by flags.
+func FlagsOnly(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -18,9 +18,9 @@ func flagsOnly(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("%s takes flags alone, and no %q", cmd.CommandPath(), args[0])
 }
 
-// wants asks for at least so many arguments and at most so many, of which -1 is
+// Wants asks for at least so many arguments and at most so many, of which -1 is
 // any number; what is their name.
-func wants(least, most int, what string) cobra.PositionalArgs {
+func Wants(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		use := strings.TrimSuffix(cmd.UseLine(), " [flags]")
 		switch {

@@ -1,0 +1,52 @@
+package command
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// ServerProgram is the model server, which lies beside roundhouse.
+const ServerProgram = "roundhouse-server"
+
+// Executable is this program's file.
+func Executable() string {
+	exe, err := os.Executable()
+	if err != nil {
+		return filepath.Clean(os.Args[0])
+	}
+	if real, err := filepath.EvalSymlinks(exe); err == nil {
+		return real // its companions lie beside the file, not beside a link
+	}
+	return exe
+}
+
+// Beside is where a program that comes with this one lies.
+func Beside(name string) string { return filepath.Join(filepath.Dir(Executable()), name) }
+
+// Server finds the model server.
+func Server() (string, error) {
+	path := Beside(ServerProgram)
+	if _, err := exec.LookPath(path); err != nil {
+		return "", fmt.Errorf("%s is not there: it comes with roundhouse and belongs beside it", path)
+	}
+	return path, nil
+}
+
+// wanted tells the model server the version of the program that starts it.
+const wanted = "ROUNDHOUSE_WANTED_VERSION"
+
+// ForServer is the environment, as NAME=VALUE, that has the model server refuse
+// to run for a program of another version than its own.
+func ForServer(version string) string { return wanted + "=" + version }
+
+// SameRelease returns an error where another version than this one was meant to
+// be started. What the program starts itself is told nothing of it.
+func SameRelease(version string) error {
+	want, said := os.LookupEnv(wanted)
+	if !said || want == version {
+		return os.Unsetenv(wanted)
+	}
+	return fmt.Errorf("%s is version %s, and the roundhouse that starts it is version %s: install both from one release", Executable(), version, want)
+}
