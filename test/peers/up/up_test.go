@@ -1,8 +1,5 @@
 //go:build peers
 
-// Package up tests `roundhouse up` with the clients that people use, from
-// PyPI, and with bytes written to bare sockets, over a model of trees, a
-// simulated LLM engine and gRPC.
 package up
 
 import (
