@@ -21,6 +21,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/child"
 )
 
@@ -71,6 +72,9 @@ func (u *unit) launch() (*running, error) {
 		return nil, err
 	}
 	if err := u.sameFiles(); err != nil {
+		return nil, err
+	}
+	if err := u.repository(r, *c.Process); err != nil {
 		return nil, err
 	}
 	if err := u.takeGPUs(r, c.Process.GPUs); err != nil {
@@ -216,6 +220,39 @@ func (u *unit) sameFiles() error {
 		return troublef(replica.ReasonModelChanged, "the files of its model have changed since its revision was made")
 	}
 	return nil
+}
+
+// repository looks at a model that the process is told as its repository.
+// Triton names models by their folders: it would be ready, and know no model of
+// the service's name.
+func (u *unit) repository(r *running, s workload.Process) error {
+	told := func(w string) bool { return strings.HasPrefix(w, "--model-repository=") || strings.HasPrefix(w, "--model-store=") }
+	if r.model == "" || u.model.Verbatim || !slices.ContainsFunc(s.Command, told) {
+		return nil
+	}
+	found, self := artifact.Repository(r.model)
+	name := u.o.key.Name
+	switch {
+	case self:
+		return troublef("ModelLoadFailed", "%s is the folder of one model, and %s is given a folder of models: name the folder above it, with the model in a folder %q", r.model, s.Command[0], name)
+	case len(found) > 0 && !slices.Contains(found, name):
+		r.note = fmt.Sprintf("there is no model %q in its repository, only %s: rename the folder and the name in its config.pbtxt, or the service, or ask the service's host for those names", name, quoted(found))
+		u.p.cfg.Logger.Warn("a model is not in its repository", "replica", u.id, "model", name, "found", quoted(found))
+	}
+	return nil
+}
+
+// quoted lists a few names.
+func quoted(names []string) string {
+	const few = 3
+	out := make([]string, 0, few)
+	for _, n := range names[:min(few, len(names))] {
+		out = append(out, strconv.Quote(n))
+	}
+	if more := len(names) - few; more > 0 {
+		out = append(out, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(out, ", ")
 }
 
 // progressInterval bounds how often a fetch's progress is published.
