@@ -59,7 +59,7 @@ func TestWaitIsForTheCanary(t *testing.T) {
 		{"garbage.txt", "no LightGBM text model"}, {"model1.txt", ""}, {"gone.txt", "no file or folder"}, {"model2.txt", ""},
 		{"garbage.txt", "no LightGBM text model"}, {"model0.txt", ""},
 	} {
-		r := n.run("apply", "--wait", "--timeout", "20s", "-f", canary(c.file))
+		r := n.run("apply", "--wait", "--timeout", "1m", "-f", canary(c.file))
 		s := n.run("describe", "m").out
 		switch {
 		case c.says != "":

@@ -95,7 +95,8 @@ func TestGuidesExamplesOfPicking(t *testing.T) {
 				all := pods(t, 3)
 				a, b, c := all[0], all[1], all[2]
 				ask := start(t, write(t, t.TempDir(), "pool.yaml", guideManifest(preset, all)), all)
-				// nearly: v0.3-128 spreads an adapter once in 1,000 times.
+				// nearly: v0.3-128 spreads an adapter once in 1,000 times, so 2 of 20 may go
+				// elsewhere: 3 would once in a million times.
 				goes := func(what, model, want string) {
 					t.Helper()
 					row := 0 // in which it went there: by chance, until what the engines say is known
@@ -110,7 +111,7 @@ func TestGuidesExamplesOfPicking(t *testing.T) {
 					for range 20 {
 						had[ask(model)]++
 					}
-					if had[want] < 19 {
+					if had[want] < 18 {
 						t.Errorf("%s: %v, want %s", what, had, want)
 					}
 				}

@@ -86,7 +86,7 @@ spec:
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := n.on(t)
-			r := n.run("apply", "-f", write(t, t.TempDir(), "m.yaml", c.manifest), "--wait", "--timeout", "20s")
+			r := n.run("apply", "-f", write(t, t.TempDir(), "m.yaml", c.manifest), "--wait", "--timeout", "1m")
 			if r.code != 1 {
 				t.Errorf("apply --wait of what cannot be ready: want exit code 1, got %s", r)
 			}
@@ -103,7 +103,7 @@ spec:
 		n := n.on(t)
 		r := n.run("apply", "-f", write(t, t.TempDir(), "m.yaml", runtime("first", "twin")+runtime("second", "twin")))
 		if r.code == 0 { // it may be the service that is refused
-			r = n.run("apply", "--wait", "--timeout", "20s", "-f", write(t, t.TempDir(), "s.yaml", service("torn", `model: {uri: "`+modelURI("iris.ubj")+`", format: {name: twin}}`)))
+			r = n.run("apply", "--wait", "--timeout", "1m", "-f", write(t, t.TempDir(), "s.yaml", service("torn", `model: {uri: "`+modelURI("iris.ubj")+`", format: {name: twin}}`)))
 		}
 		if r.code != 1 {
 			t.Errorf("two runtimes of one priority: %s", r)
