@@ -10,7 +10,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOKEN = "a-secret"
-WAIT = 20.0
+WAIT = 60.0
 
 
 def frame(header, payload=b""):

@@ -14,7 +14,7 @@ from mlserver.types import InferenceResponse
 
 class Model(MLModel):
     async def predict(self, request):
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(2)
         return InferenceResponse(model_name="m", outputs=[])
 
     async def unload(self):
@@ -22,7 +22,7 @@ class Model(MLModel):
         return True
 """ % str(tmp_path / "unloaded"))
     worker.send({"kind": "infer", "id": 77, "model": "m@1", "request": {"inputs": []}})
-    worker.send({"kind": "stop", "grace": 10})
+    worker.send({"kind": "stop", "grace": 60})
     worker.send({"kind": "infer", "id": 78, "model": "m@1", "request": {"inputs": []}})
     answers = {}
     while True:

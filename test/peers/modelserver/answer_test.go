@@ -67,7 +67,7 @@ func compared(name string) bool {
 }
 
 // answerTimeout bounds one answer.
-const answerTimeout = 20 * time.Second
+const answerTimeout = time.Minute
 
 // maxAnswer bounds a body, in bytes.
 const maxAnswer = 16 << 20

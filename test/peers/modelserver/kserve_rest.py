@@ -13,7 +13,7 @@ from kserve.protocol.infer_type import RequestedOutput
 
 from expected import DIGITS, IRIS, LIGHTGBM, XGBOOST, Expected, same
 
-TIMEOUT = 20  # seconds
+TIMEOUT = 60  # seconds
 
 
 def request(model, rows, datatype, binary, outputs=(), **more):

@@ -20,7 +20,7 @@ from openapi_spec_validator import validate
 
 from expected import IRIS, XGBOOST, Expected, same
 
-TIMEOUT = 20  # seconds
+TIMEOUT = 60  # seconds
 BIN = pathlib.Path(sys.executable).parent
 
 

@@ -31,9 +31,9 @@ const (
 
 // Waits, all bounded.
 const (
-	startTimeout  = 60 * time.Second // MLServer imports for some seconds
-	stopTimeout   = 15 * time.Second
-	scriptTimeout = 2 * time.Minute
+	startTimeout  = 2 * time.Minute // MLServer imports for some seconds
+	stopTimeout   = time.Minute
+	scriptTimeout = 5 * time.Minute
 	buildTimeout  = 10 * time.Minute
 )
 
@@ -176,7 +176,7 @@ func (s *server) await(t *testing.T) {
 
 // listens tells whether both ports answer.
 func (s *server) listens(t *testing.T) bool {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.http+"/v2/health/live", nil)
 	if err != nil {
@@ -187,7 +187,7 @@ func (s *server) listens(t *testing.T) bool {
 		return false
 	}
 	_ = answer.Body.Close()
-	connection, err := net.DialTimeout("tcp", s.grpc, time.Second)
+	connection, err := net.DialTimeout("tcp", s.grpc, 10*time.Second)
 	if err != nil {
 		return false
 	}

@@ -16,7 +16,7 @@ from tritonclient.utils import triton_to_np_dtype
 
 from expected import DIGITS, IRIS, LIGHTGBM, XGBOOST, Expected, refused, same
 
-TIMEOUT = 20  # seconds
+TIMEOUT = 60  # seconds
 
 NUMPY = {name: triton_to_np_dtype(name) for name in
          ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FP16", "FP32", "FP64")}

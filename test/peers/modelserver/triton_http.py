@@ -67,7 +67,7 @@ def concurrent(client, want):
     """Requests under way at once."""
     under_way = [client.async_infer(XGBOOST, [tensor(IRIS)], request_id=str(i)) for i in range(50)]
     for i, one in enumerate(under_way):
-        got = one.get_result(timeout=20)
+        got = one.get_result(timeout=60)
         assert got.get_response()["id"] == str(i)
         same(got.as_numpy("predict"), want.classes)
 
@@ -106,7 +106,7 @@ def errors(client):
 
 
 def main():
-    with triton.InferenceServerClient(sys.argv[1], concurrency=8, network_timeout=20) as client:
+    with triton.InferenceServerClient(sys.argv[1], concurrency=8, network_timeout=60) as client:
         want = Expected(sys.argv[2])
         infer(client, want)
         compressed(client, want)

@@ -29,7 +29,7 @@ def same(got, want):
     assert numpy.allclose(got, want, rtol=1e-6, atol=1e-6), (got, want)
 
 
-def eventually(holds, patience=20):
+def eventually(holds, patience=60):
     """Fails unless holds becomes true within patience seconds."""
     limit = time.monotonic() + patience
     while not holds():

@@ -13,7 +13,7 @@ from kserve import InferInput, InferRequest, InferenceGRPCClient, InferenceRESTC
 
 from expected import DIGITS, IRIS, Expected, same
 
-TIMEOUT = 20  # seconds
+TIMEOUT = 60  # seconds
 
 
 def request(model, rows, datatype, raw, **more):

@@ -13,7 +13,7 @@ except ImportError:
     print("the openai package is not installed")
     sys.exit(77)
 
-TIMEOUT = 30  # seconds
+TIMEOUT = 60  # seconds
 HELLO = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Say <hello> & größe 🚂"}]
 
 

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 
 from expected import DIGITS, IRIS, Expected, eventually, refused, same
 
-TIMEOUT = 20  # seconds
+TIMEOUT = 60  # seconds
 
 
 def tensor(rows, datatype="FP32"):

@@ -22,9 +22,9 @@ const peersPython = "ROUNDHOUSE_PEERS_PYTHON"
 
 // Waits, all bounded.
 const (
-	startTimeout  = 60 * time.Second
-	stopTimeout   = 45 * time.Second
-	scriptTimeout = 2 * time.Minute
+	startTimeout  = 2 * time.Minute
+	stopTimeout   = time.Minute
+	scriptTimeout = 5 * time.Minute
 	buildTimeout  = 10 * time.Minute
 )
 

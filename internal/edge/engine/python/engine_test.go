@@ -85,7 +85,7 @@ func (o observations) await(t *testing.T, prefix string) string {
 	}
 }
 
-const testWait = 20 * time.Second
+const testWait = time.Minute
 
 // rig is an engine of fake workers.
 type rig struct {

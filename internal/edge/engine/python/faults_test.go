@@ -76,7 +76,12 @@ func TestHandshakeFaults(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, how, func(c *Config) {
-				c.Limits.StartTimeout, c.Limits.HandshakeTimeout = 2*time.Second, 200*time.Millisecond
+				switch c.Limits.StartTimeout, c.Limits.HandshakeTimeout = time.Minute, time.Minute; how {
+				case "silent":
+					c.Limits.StartTimeout = 2 * time.Second
+				case "mute":
+					c.Limits.HandshakeTimeout = 200 * time.Millisecond
+				}
 			})
 			_, err := r.Load(t.Context(), settings("m", ""))
 			if err == nil || !strings.Contains(err.Error(), says) {
