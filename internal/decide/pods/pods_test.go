@@ -14,6 +14,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 var iris = service.Key{Namespace: "default", Name: "iris"}
@@ -34,6 +35,25 @@ func TestSignals(t *testing.T) {
 		r := Observe(iris, []*corev1.Pod{exited("a", code, time.Time{})}, []Set{{Role: service.RoleEngine, Count: 1, Revision: "r1"}}, roles)
 		if len(r) != 1 || r[0].Phase != replica.Failed || !strings.Contains(r[0].Message, says) || r[0].HTTP != "[fd00::7]:8080" {
 			t.Errorf("%d: %+v", code, r)
+		}
+	}
+}
+
+// TestMetricsOfPods: they are where the annotations of the component say, and
+// what a field says goes over those.
+func TestMetricsOfPods(t *testing.T) {
+	kserve := map[string]string{"prometheus.kserve.io/port": "8002", "prometheus.kserve.io/path": "stats", "prometheus.io/port": "1"}
+	for want, c := range map[string]workload.Component{
+		"":                     {},
+		"[fd00::7]:8002/stats": {Annotations: kserve},
+		"[fd00::7]:9/stats":    {Annotations: kserve, Metrics: service.Metrics{Port: 9}},
+		"[fd00::7]:8080/m":     {Metrics: service.Metrics{Path: "/m"}, Annotations: map[string]string{"prometheus.io/port": "70000"}},
+		"[fd00::7]:7":          {Annotations: map[string]string{"prometheus.io/port": "7"}},
+	} {
+		roles := map[service.Role]Role{service.RoleEngine: {HTTP: 8080, Main: "main", Metrics: c.Exports()}}
+		r := Observe(iris, []*corev1.Pod{exited("a", 1, time.Time{})}, []Set{{Role: service.RoleEngine, Count: 1, Revision: "r1"}}, roles)
+		if len(r) != 1 || r[0].Metrics != want {
+			t.Errorf("%+v, want %q", r, want)
 		}
 	}
 }
