@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -365,7 +366,7 @@ func TestKServesRolloutThatFails(t *testing.T) {
 	// says is created, ready, rolled out and answering, as A and B.
 	names := map[string]string{}
 	says := func() string {
-		part, _ := get(t, c, u).Object["status"].(map[string]any)["components"].(map[string]any)["predictor"].(map[string]any)
+		part, _, _ := unstructured.NestedMap(get(t, c, u).Object, "status", "components", "predictor")
 		target := map[string]any{}
 		if list, _ := part["traffic"].([]any); len(list) == 1 {
 			target = list[0].(map[string]any)
@@ -382,7 +383,8 @@ func TestKServesRolloutThatFails(t *testing.T) {
 	}
 	conditions := func() string {
 		out := ""
-		for _, raw := range get(t, c, u).Object["status"].(map[string]any)["conditions"].([]any) {
+		list, _, _ := unstructured.NestedSlice(get(t, c, u).Object, "status", "conditions")
+		for _, raw := range list {
 			if m := raw.(map[string]any); m["type"] != service.ConditionIngressReady {
 				out += fmt.Sprint(m["type"], "=", m["status"], " ")
 			}
