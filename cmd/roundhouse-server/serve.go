@@ -153,6 +153,7 @@ Flags win over settings.json, which wins over the environment.`,
 	f.StringVar(&c.modelDir, "model-dir", "", "FOLDER, as KServe's servers have it")
 	f.SetNormalizeFunc(kserveFlags)
 	f.StringVar(&c.flags.Host, "host", c.flags.Host, "address to listen on")
+	f.StringSliceVar(&c.flags.AllowedHosts, "allowed-hosts", nil, "host names that requests may give, or * for all, where it listens on loopback; this machine's own always may")
 	f.IntVar(&c.flags.HTTP.Port, "http-port", c.flags.HTTP.Port, "port for HTTP; 0 for any free one")
 	f.IntVar(&c.flags.GRPC.Port, "grpc-port", c.flags.GRPC.Port, "port for gRPC; 0 for any free one, -1 for none (default with --http-port: none)")
 	f.IntVar(&c.flags.Metrics.Port, "metrics-port", c.flags.Metrics.Port, "port for metrics; -1 for that of HTTP (default with --http-port: that of HTTP)")
@@ -347,6 +348,7 @@ func (c *serveCommand) applyFlags(given func(flag string) bool) {
 	if given("tls-key-file") {
 		c.config.TLS.KeyFile = c.flags.TLS.KeyFile
 	}
+	c.config.AllowedHosts = c.flags.AllowedHosts
 	c.config.StrictShapes = c.flags.StrictShapes
 	c.config.Limits.MaxConcurrency = c.flags.Limits.MaxConcurrency
 	c.config.Limits.MaxBodyBytes = c.flags.Limits.MaxBodyBytes

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -23,7 +24,8 @@ type Gateway struct {
 	metrics  *metrics
 	upstream upstream
 	buffered budget
-	loopback bool // Listen is on loopback
+	loopback bool          // Listen is on loopback
+	pages    network.Guard // there
 	draining atomic.Bool
 	leaving  atomic.Bool
 	running  atomic.Int64 // requests that have not been settled
@@ -40,7 +42,8 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d, cfg.AccessLog), upstream: up, loopback: onLoopback(cfg.Listen)}
+	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d, cfg.AccessLog), upstream: up, loopback: onLoopback(cfg.Listen),
+		pages: network.Guard{Hosts: cfg.AllowedHosts, Origins: cfg.CORS.Origins, KnowsHost: d.KnowsHost}}
 	g.buffered.limit = cfg.MaxBufferedBytes
 	if err := reg.Register(g.metrics); err != nil {
 		return nil, fmt.Errorf("gateway: register metrics: %w", err)

@@ -12,6 +12,10 @@ import (
 const (
 	headerRequestID   = "X-Request-Id"
 	headerTraceparent = "Traceparent"
+	// What a browser tells of the page that asks. The gateway has judged it, and a
+	// replica on loopback would take it for a page that asks the replica.
+	headerOrigin    = "Origin"
+	headerFetchSite = "Sec-Fetch-Site"
 )
 
 // hopByHop are the headers of one connection (RFC 9110 7.6.1), and Expect,
@@ -39,6 +43,10 @@ func dropHopByHop(h http.Header) {
 func (x *exchange) requestHeader() http.Header {
 	h := x.r.Header.Clone()
 	dropHopByHop(h)
+	if !x.asIs {
+		delete(h, headerOrigin)
+		delete(h, headerFetchSite)
+	}
 	h.Set(headerRequestID, x.id)
 	if h.Get(headerTraceparent) == "" {
 		h.Set(headerTraceparent, string(appendTraceparent(nil)))
@@ -88,7 +96,7 @@ func (x *exchange) requestFields() []byte {
 	in := x.r.Header
 	dropped := in["Connection"]
 	for name, values := range in {
-		if !passedOn(name) || len(dropped) > 0 && listed(dropped, name) {
+		if !passedOn(name) || !x.asIs && (name == headerOrigin || name == headerFetchSite) || len(dropped) > 0 && listed(dropped, name) {
 			continue
 		}
 		for _, v := range values {

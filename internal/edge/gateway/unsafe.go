@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
-	"slices"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
@@ -28,44 +26,23 @@ func onLoopback(listen string) bool {
 }
 
 // foreign refuses what a web page of another site may have sent; it is true
-// when it has answered. The host stands against DNS rebinding: a page whose own
-// name was made to resolve to loopback. The origin stands against a page that
-// posts here as it may to any address.
+// when it has answered.
 func (x *exchange) foreign() bool {
 	if !x.gw.guarded() {
 		return false
 	}
-	if !x.gw.hostAllowed(x.r.Host) {
-		x.failWith(http.StatusForbidden, fmt.Sprintf("the host %q is not one of this gateway's: ask 127.0.0.1 or localhost, or name more with --allowed-hosts", x.r.Host), "", "host_not_allowed")
-		return true
-	}
 	origin := x.r.Header.Get("Origin")
-	if origin == "" && x.r.Header.Get("Sec-Fetch-Site") == "cross-site" { // an image of a page, or a link on it
+	switch x.gw.pages.Check(x.r.Host, origin, x.r.Header.Get("Sec-Fetch-Site")) {
+	case network.RefusedHost:
+		x.failWith(http.StatusForbidden, fmt.Sprintf("the host %q is not one of this gateway's: ask 127.0.0.1 or localhost, or name more with --allowed-hosts", x.r.Host), "", "host_not_allowed")
+	case network.RefusedPage:
 		x.failWith(http.StatusForbidden, "web pages of other sites may not ask this gateway", "", "origin_not_allowed")
-		return true
-	}
-	if origin != "" && !x.originAllowed(origin) {
+	case network.RefusedOrigin:
 		x.failWith(http.StatusForbidden, fmt.Sprintf("web pages of %q may not ask this gateway: start it with --cors-origin %s", origin, origin), "", "origin_not_allowed")
-		return true
+	case network.Admitted:
+		return false
 	}
-	return false
-}
-
-func (g *Gateway) hostAllowed(hostport string) bool {
-	return network.LocalHost(hostport) || slices.Contains(g.cfg.AllowedHosts, "*") ||
-		slices.ContainsFunc(g.cfg.AllowedHosts, func(h string) bool { return strings.EqualFold(h, network.WithoutPort(hostport)) }) ||
-		g.dispatch.KnowsHost(hostport)
-}
-
-// originAllowed reports whether a page of this origin may ask: one of this
-// machine's, one that CORS lists, or one that the gateway's own host served,
-// which a browser tells by Sec-Fetch-Site where a proxy has changed the Host.
-func (x *exchange) originAllowed(origin string) bool {
-	if list := x.gw.cfg.CORS.Origins; slices.Contains(list, "*") || slices.Contains(list, origin) || x.r.Header.Get("Sec-Fetch-Site") == "same-origin" {
-		return true
-	}
-	u, err := url.Parse(origin)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && (network.LocalHost(u.Host) || strings.EqualFold(u.Host, x.r.Host))
+	return true
 }
 
 // unsafe refuses what a replica may read otherwise than the gateway does; it is

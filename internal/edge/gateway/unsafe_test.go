@@ -165,3 +165,22 @@ func TestHostOfHTTP2(t *testing.T) {
 		t.Errorf("passed on: %s", a.body)
 	}
 }
+
+// TestReplicasAreNotToldOfPages: the gateway has judged the page that asks; a
+// replica on loopback would take it for one that asks the replica.
+func TestReplicasAreNotToldOfPages(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.CORS.Origins = []string{"https://chat.example.com"} })
+	told := make(chan http.Header, 1)
+	handler := func(w http.ResponseWriter, req *http.Request) {
+		told <- req.Header
+		echo(w, req)
+	}
+	r.d.SetPool(pool("iris", replicaServer(t, handler)))
+	a := r.send("POST", "/v2/models/iris/infer", "{}", "Origin", "https://chat.example.com", "Sec-Fetch-Site", "cross-site", "X-Own", "1")
+	if a.code != http.StatusOK {
+		t.Fatalf("%d %s", a.code, a.body)
+	}
+	if h := <-told; h.Get("Origin") != "" || h.Get("Sec-Fetch-Site") != "" || h.Get("X-Own") != "1" {
+		t.Errorf("the replica was told %v", h)
+	}
+}

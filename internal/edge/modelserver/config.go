@@ -23,6 +23,9 @@ type Config struct {
 	ServerVersion string
 	Extensions    []string // named besides the server's own
 	Host          string   // of all listeners
+	// AllowedHosts are the hosts that requests may give besides this machine's own,
+	// where Host is loopback; * is any.
+	AllowedHosts []string
 
 	HTTP    HTTPConfig
 	GRPC    GRPCConfig

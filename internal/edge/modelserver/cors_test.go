@@ -8,12 +8,12 @@ import (
 func TestCORS(t *testing.T) {
 	pattern := `https://.*\.example\.org`
 	with := func(c CORS) *site {
-		return loaded(t, map[string]string{"m.fake": "fake double"}, func(config *Config) { config.HTTP.CORS = &c })
+		return loaded(t, map[string]string{"m.fake": "fake double"}, func(config *Config) { config.Host, config.HTTP.CORS = "0.0.0.0", &c })
 	}
 	some := with(CORS{AllowOrigins: []string{"https://a.test"}, AllowOriginRegex: &pattern, AllowCredentials: true, AllowMethods: []string{"GET", "POST"},
 		AllowHeaders: []string{"X-Mine"}, ExposeHeaders: []string{"Ce-Id"}, MaxAge: 600})
 	all := with(CORS{AllowOrigins: []string{"*"}, AllowMethods: []string{"*"}, AllowHeaders: []string{"*"}, MaxAge: 1})
-	none := loaded(t, map[string]string{"m.fake": "fake double"})
+	none := loaded(t, map[string]string{"m.fake": "fake double"}, func(config *Config) { config.Host = "0.0.0.0" })
 	const preflight, get = "OPTIONS /v2/models/only/infer", "GET /v2/models/only"
 	tests := []struct {
 		name    string

@@ -69,18 +69,18 @@ func (s *Server) Handler() http.Handler {
 		handler = newCrossOrigin(*s.config.HTTP.CORS).wrap(handler)
 	}
 	root := strings.TrimSuffix(s.config.HTTP.RootPath, "/")
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if rest, ok := strings.CutPrefix(r.URL.Path, root+"/"); ok && root != "" {
 			r = r.Clone(r.Context())
 			r.URL.Path, r.URL.RawPath = "/"+rest, strings.TrimPrefix(r.URL.RawPath, root)
 		}
 		s.observe(w, r, handler)
-	})
+	}))
 }
 
 // metricsHandler is the HTTP interface of the metrics' own port.
 func (s *Server) metricsHandler() http.Handler {
-	return newMux(map[string]methods{s.config.Metrics.Path: {http.MethodGet: s.config.Metrics.Registry.ServeHTTP}}, notFound)
+	return s.guard(newMux(map[string]methods{s.config.Metrics.Path: {http.MethodGet: s.config.Metrics.Registry.ServeHTTP}}, notFound))
 }
 
 // newMux serves a table of routes, and elsewhere what other answers.
