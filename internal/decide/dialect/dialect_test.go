@@ -116,6 +116,9 @@ func TestNewRefusalsSpareWhatIsApplied(t *testing.T) {
 		"apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: a, annotations: {serving.kserve.io/autoscalerClass: bogus}}\nspec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}}}\n",
 		"apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: a}\nspec: {model: {uri: \"nosuch://a\", format: {name: sklearn}}}\n",
 		"apiVersion: ome.io/v1beta1\nkind: InferenceService\nmetadata: {name: a}\nspec: {model: {name: m}, decoder: {}}\n",
+		"apiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nmetadata: {name: a}\nspec: {supportedModelFormats: [{name: x}], containers: [{name: kserve-container, image: i, args: [--a, '{{range .Labels}}{{.}}{{end}}']}]}\n",
+		"apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: a}\nspec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b, env: [{name: A, value: '{{if .Name}}x'}]}}}\n",
+		"apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: a}\nspec: {model: {uri: s3://a/b, format: {name: x}}, engine: {local: {command: [a, '{{printf .Name}}']}}}\n",
 	} {
 		res := Read("a.yaml", []byte(manifest))
 		if len(res.Errors(Process)) != 1 || len(res.Errors(Kubernetes)) != 1 || len(res.Objects) != 1 {

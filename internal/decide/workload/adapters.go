@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/expression"
 )
 
 // Adapter is a LoRA adapter that a replica loads beside its model.
@@ -117,7 +118,7 @@ func (in Input) adapterArgs(data map[string]any) (words []string, carrying map[s
 	data["Adapters"] = strconv.Itoa(len(in.Adapters))
 	fill := func(from []string, at string) error {
 		for i, w := range from {
-			filled, err := expand(w, data, placeFields)
+			filled, err := expression.Fill(w, data, placeFields)
 			if err != nil {
 				return fmt.Errorf("adapters.%s[%d]: %w", at, i, err)
 			}
@@ -162,7 +163,7 @@ func (in Input) served(data map[string]any) ([]Adapter, error) {
 	out := slices.Clone(in.Adapters)
 	for i := range out {
 		data["Adapter"] = out[i].Name
-		name, err := expand(how, data, nil)
+		name, err := expression.Fill(how, data, nil)
 		if err != nil {
 			return nil, fmt.Errorf("adapters.model: %w", err)
 		}

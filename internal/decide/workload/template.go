@@ -2,104 +2,21 @@ package workload
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/decide/expression"
 )
+
+// maxFilled is the size of all texts of a component once their templates are
+// filled: a long annotation may stand in each of them.
+const maxFilled = 16 << 20
 
 // placeFields are the names only a replica can fill; Render leaves their
 // expressions as they are and Process.Resolve fills them.
 var placeFields = []string{"Port", "GRPCPort", "MetricsPort", "ModelPath", "AdapterPaths"}
-
-// expand fills the template expressions of one string. Only expressions that
-// begin with "." or "index ." are ours: chat templates such as
-// "{{ m.content }}" share the braces and pass through untouched. A missing
-// key is an error: an empty argument would start the wrong thing.
-func expand(s string, data map[string]any, keep []string) (string, error) {
-	var out strings.Builder
-	for {
-		before, rest, ok := strings.Cut(s, "{{")
-		out.WriteString(before)
-		if !ok {
-			return out.String(), nil
-		}
-		expr, after, ok := strings.Cut(rest, "}}")
-		if !ok {
-			out.WriteString("{{" + rest)
-			return out.String(), nil
-		}
-		s = after
-		body := strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(expr, "-"), "-"))
-		if !ours(body) || keeps(body, keep) {
-			out.WriteString("{{" + expr + "}}")
-			continue
-		}
-		value, err := evaluate(body, data)
-		if err != nil {
-			return "", err
-		}
-		out.WriteString(value)
-	}
-}
-
-func ours(body string) bool {
-	return strings.HasPrefix(body, ".") || strings.HasPrefix(body, "index .")
-}
-
-func keeps(body string, keep []string) bool {
-	for _, k := range keep {
-		if body == "."+k || strings.HasPrefix(body, "index ."+k+" ") {
-			return true
-		}
-	}
-	return false
-}
-
-// evaluate fills one expression, as text/template would: ".Field", ".Field.key",
-// or `index .Field "key"` where the key is no name. It is not text/template,
-// which calls methods by their names: a program that does so keeps every
-// exported method of everything it links, a quarter of this one, and each
-// replica of the model server pays for that in memory.
-func evaluate(body string, data map[string]any) (string, error) {
-	field, key, err := parse(body)
-	if err != nil {
-		return "", fmt.Errorf("template {{%s}}: %w", body, err)
-	}
-	switch v := data[field].(type) {
-	case string:
-		if key == "" {
-			return v, nil
-		}
-		err = fmt.Errorf("%s is one text and has no keys", field)
-	case map[string]string:
-		if value, ok := v[key]; ok {
-			return value, nil
-		}
-		err = fmt.Errorf("no key %q", key)
-	default:
-		err = fmt.Errorf("no field %q", field)
-	}
-	return "", fmt.Errorf("template {{%s}}: %w; known are .Name, .Namespace, .Labels and .Annotations of the service", body, err)
-}
-
-// expression is what parse reads: a field and its key, by name or quoted.
-var expression = regexp.MustCompile("^(?:index\\s+\\.(\\w+)\\s+(\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`)|\\.(\\w+)(?:\\.(\\w+))?)$")
-
-func parse(body string) (field, key string, err error) {
-	m := expression.FindStringSubmatch(body)
-	switch {
-	case m == nil:
-		return "", "", errors.New(`want .Field, .Field.key or index .Field "key"`)
-	case m[1] == "":
-		return m[3], m[4], nil
-	}
-	key, err = strconv.Unquote(m[2])
-	return m[1], key, err
-}
 
 // expandAll fills the templates of every string inside v, keys excepted, and
 // decodes the result into a new value of the same type. A failure names the
@@ -117,7 +34,8 @@ func expandAll[T any](v T, data map[string]any, keep []string, path string) (T, 
 	if err := json.Unmarshal(raw, &tree); err != nil {
 		return zero, fmt.Errorf("%s: %w", path, err)
 	}
-	tree, err = walk(tree, path, func(s string) (string, error) { return expand(s, data, keep) })
+	left := maxFilled
+	tree, err = walk(tree, path, func(s string) (string, error) { return filled(s, data, keep, &left) })
 	if err != nil {
 		return zero, err
 	}
@@ -130,6 +48,15 @@ func expandAll[T any](v T, data map[string]any, keep []string, path string) (T, 
 		return zero, fmt.Errorf("%s: %w", path, err)
 	}
 	return out, nil
+}
+
+// filled fills one text, of what is left of the size of all.
+func filled(s string, data map[string]any, keep []string, left *int) (string, error) {
+	out, err := expression.Fill(s, data, keep)
+	if *left -= len(out); *left < 0 && err == nil {
+		err = fmt.Errorf("all texts together are over %d bytes once their templates are filled", maxFilled)
+	}
+	return out, err
 }
 
 func walk(v any, path string, f func(string) (string, error)) (any, error) {

@@ -11,6 +11,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
+	"roundhouse.dev/roundhouse/internal/decide/expression"
 )
 
 // Reader is one document on its way into the hub. Problems are added as they
@@ -272,7 +273,33 @@ func needsCluster(from *corev1.EnvVarSource) bool {
 		from.ConfigMapKeyRef != nil && needed(from.ConfigMapKeyRef.Optional)
 }
 
+// Templates checks the template expressions of a list of texts.
+func (r *Reader) Templates(path string, texts []string) {
+	for i, s := range texts {
+		r.Template(strict.Index(path, i), s)
+	}
+}
+
+// Template checks the expressions of one text. They are no reason not to read an
+// object that is there already.
+func (r *Reader) Template(path, text string) {
+	if err := expression.Check(text); err != nil {
+		r.Refuse(path, "%s", err)
+	}
+}
+
+// Variables checks the expressions of variables' values.
+func (r *Reader) Variables(path string, env []corev1.EnvVar) {
+	for i, e := range env {
+		r.Template(strict.Index(path, i)+".value", e.Value)
+	}
+}
+
 func (r *Reader) Container(path string, c corev1.Container) {
+	r.Templates(path+".command", c.Command)
+	r.Templates(path+".args", c.Args)
+	r.Variables(path+".env", c.Env)
+	r.Template(path+".workingDir", c.WorkingDir)
 	for i, p := range c.Ports {
 		if p.ContainerPort < 1 || p.ContainerPort > 65535 {
 			r.Errorf(strict.Index(path+".ports", i)+".containerPort", "%d is not a port: 1 to 65535", p.ContainerPort)

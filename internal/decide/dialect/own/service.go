@@ -180,7 +180,12 @@ func readLocal(r *manifest.Reader, path string, l *api.Local) *service.Local {
 	}
 	out := &service.Local{Command: l.Command, Env: l.Env, WorkingDir: l.WorkingDir, Install: l.Install,
 		ReadinessProbe: l.ReadinessProbe, LivenessProbe: l.LivenessProbe, Requires: readRequirements(r, path+".requires", l.Requires)}
+	r.Templates(path+".command", l.Command)
+	r.Variables(path+".env", l.Env)
+	r.Template(path+".workingDir", l.WorkingDir)
 	if f := l.Fallback; f != nil {
+		r.Templates(path+".fallback.command", f.Command)
+		r.Variables(path+".fallback.env", f.Env)
 		if len(f.Command) == 0 || f.Command[0] == "" {
 			r.Errorf(path+".fallback.command", "is missing: name the program to run and its arguments")
 		}
