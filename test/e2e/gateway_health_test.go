@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -125,4 +126,50 @@ spec: {targets: [{pool: gone}]}
 	if r.code != 1 || !strings.Contains(r.out, "refused: ") || !strings.Contains(r.err, "would be refused") {
 		t.Errorf("explained: %s", r)
 	}
+}
+
+// TestHangingEngine: a service's replica that is stopped answers nothing more.
+// A request that it has ends after --answer-timeout, and the other replica gets
+// those that come.
+func TestHangingEngine(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.up("--answer-timeout", "1s")
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "chat.yaml", onPlain(2, "")))
+	eventually(t, "both are ready", func() (bool, string) {
+		ready := 0
+		for _, r := range n.service("default/chat").Replicas {
+			if r.Phase == "Ready" {
+				ready++
+			}
+		}
+		return ready == 2, n.run("describe", "chat").out
+	})
+	pid := n.service("default/chat").Replicas[0].PID
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+	late := 0
+	ask := func() bool {
+		got, err := try("POST", n.gateway+"/v1/completions", `{"model":"chat","prompt":"hello","max_tokens":2}`)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case got.status == 504 && strings.Contains(got.body, "did not begin its answer within 1s"):
+			late++
+		case got.status != 200:
+			t.Fatalf("%v", got)
+		}
+		return got.status == 200
+	}
+	eventually(t, "a request is ended", func() (bool, string) { ask(); return late > 0, "all were answered" })
+	eventually(t, "it has lost its traffic", func() (bool, string) {
+		for range 20 {
+			if !ask() {
+				return false, fmt.Sprintf("%d requests came to it", late)
+			}
+		}
+		return true, ""
+	})
 }

@@ -5,6 +5,7 @@
 package front
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"go.opentelemetry.io/otel/trace"
@@ -36,6 +38,7 @@ type Options struct {
 	sessionHeader   string
 	upstream        string
 	tracingServer   string
+	answerTimeout   time.Duration
 }
 
 // Flags adds the options' flags.
@@ -46,6 +49,7 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.corsOrigins, "cors-origin", nil, "origin of web pages that may ask, as https://chat.example.com, or * for all; may be repeated")
 	f.StringVar(&o.accessLog, "access-log", "", "file to write a line of JSON per request to; - for standard error")
 	f.StringVar(&o.sessionHeader, "session-header", "", "header whose value keeps a client's requests on one replica")
+	f.DurationVar(&o.answerTimeout, "answer-timeout", gateway.DefaultConfig().AnswerTimeout, "time a replica may take to begin its answer; then the client gets 504; 0 is the default")
 	f.StringVar(&o.tracingServer, "tracing-server", "", "OTLP collector for traces of this process and of replicas it starts: host:port (gRPC) or http://host:port; default: OTEL_EXPORTER_OTLP_ENDPOINT")
 	f.StringVar(&o.upstream, "upstream-client", gateway.UpstreamOwn, "HTTP client that asks replicas: own, or net/http, which costs more than twice the CPU time")
 }
@@ -70,6 +74,7 @@ type Access struct {
 	tracer    trace.Tracer
 	session   string
 	upstream  string
+	answer    time.Duration // 0 leaves the default
 	closers   []func() error
 }
 
@@ -83,7 +88,7 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 			return nil, err
 		}
 	}
-	fr = &Access{cors: gateway.CORS{Origins: o.corsOrigins}, hosts: o.allowedHosts, session: o.sessionHeader, upstream: o.upstream}
+	fr = &Access{cors: gateway.CORS{Origins: o.corsOrigins}, hosts: o.allowedHosts, session: o.sessionHeader, upstream: o.upstream, answer: o.answerTimeout}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, fr.Close())
@@ -91,6 +96,9 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 	}()
 	if err := HeaderName("--session-header", o.sessionHeader); err != nil {
 		return fr, err
+	}
+	if o.answerTimeout < 0 {
+		return fr, command.Usagef("--answer-timeout must not be negative, is %s", o.answerTimeout)
 	}
 	if (o.tlsCert == "") != (o.tlsKey == "") {
 		return fr, command.Usagef("--tls-cert and --tls-key go together")
@@ -181,11 +189,13 @@ func (fr *Access) openTracer(ctx context.Context, version string, log *slog.Logg
 func (fr *Access) Configure(c *gateway.Config) {
 	c.Keys, c.TLS, c.CORS, c.AccessLog, c.Tracer, c.SessionHeader = fr.Keys, fr.tls, fr.cors, fr.accessLog, fr.tracer, fr.session
 	c.Upstream, c.AllowedHosts = fr.upstream, fr.hosts
+	c.AnswerTimeout = cmp.Or(fr.answer, c.AnswerTimeout)
 }
 
 // ConfigureGRPC does so for gRPC.
 func (fr *Access) ConfigureGRPC(c *rawgrpc.Config) {
 	c.Keys, c.TLS, c.AccessLog, c.Tracer, c.SessionKey = fr.Keys, fr.tls, fr.accessLog, fr.tracer, strings.ToLower(fr.session)
+	c.AnswerTimeout = cmp.Or(fr.answer, c.AnswerTimeout)
 }
 
 // Scheme is how the inference port is asked.

@@ -15,6 +15,10 @@
 //   - Every other 5xx is a failure, but for 501 and 505, which are about the
 //     request.
 //
+// One that has requests and has begun to answer none for [Config.Silence], while
+// others of its pool answered, hangs. It is ejected unless half of its pool were
+// then, and the first answer of it ends that.
+//
 // Each ejection in a row is twice as long as the one before. When it is over
 // one request is sent to see whether the endpoint is well again: its answer
 // closes the circuit or ejects the endpoint again.
@@ -45,6 +49,9 @@ type Config struct {
 	// Trial is how long the one request that an endpoint gets after its
 	// ejection keeps others away while it has no answer.
 	Trial time.Duration
+	// Silence is how long an endpoint that has requests may answer none while
+	// others answer. After an ejection for that it is the Trial.
+	Silence time.Duration
 }
 
 // DefaultConfig ejects for 1 s after 3 answers, and for 100 ms where there is
@@ -57,6 +64,7 @@ func DefaultConfig() Config {
 		BusyRest: time.Second, MaxBusyRest: 30 * time.Second,
 		Forgive: 16,
 		Trial:   time.Second,
+		Silence: 30 * time.Second,
 	}
 }
 
@@ -69,6 +77,7 @@ func (c Config) Validate() error {
 	}{
 		{"Failures", int64(c.Failures)}, {"Rest", int64(c.Rest)}, {"LostRest", int64(c.LostRest)},
 		{"BusyRest", int64(c.BusyRest)}, {"Forgive", int64(c.Forgive)}, {"Trial", int64(c.Trial)},
+		{"Silence", int64(c.Silence)},
 	} {
 		if f.n <= 0 {
 			errs = append(errs, fmt.Errorf("breaker: %s must be more than 0, is %d", f.name, f.n))
@@ -95,11 +104,12 @@ const (
 	Busy                   // it had no room
 	Failed                 // it answered that it failed
 	Lost                   // it gave no answer, or not all of it
+	Silent                 // it has requests and answers none
 )
 
 // String is the result in a word.
 func (r Result) String() string {
-	return [...]string{"answered", "refused", "busy", "failed", "lost"}[r]
+	return [...]string{"answered", "refused", "busy", "failed", "lost", "silent"}[r]
 }
 
 // OfStatus is the result of an HTTP status code.
@@ -199,6 +209,11 @@ func (c Circuit) After(r Result, asked time.Duration, p Peers, cfg Config) (next
 		}
 		c.State, c.Last = Open, r
 		return c, min(max(asked, cfg.BusyRest), cfg.MaxBusyRest)
+	case Silent:
+		if c.State == Open || !p.mayEject() {
+			return c, 0
+		}
+		return c.eject(r, cfg.Rest, cfg.MaxRest)
 	case Refused, Failed, Lost:
 	}
 	c.Failures, c.Answers = c.Failures+1, 0
@@ -247,7 +262,7 @@ func (c *Circuit) note(r Result) {
 
 func (c Circuit) answered(cfg Config) Circuit {
 	c.Failures = 0
-	if c.State == Trial {
+	if c.State == Trial || c.State == Open && c.Last == Silent {
 		c.State = Closed
 	}
 	if c.Ejections == 0 {

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write testdata anew")
 //
 //	pool N                       N endpoints, named 1 to N, begin anew
 //	ENDPOINT RESULT [xN] [after=DURATION]
-//	         RESULT is a status code, or lost; after is its Retry-After
+//	         RESULT is a status code, lost or silent; after is its Retry-After
 //	wait DURATION                ejections that are over by then end
 //
 // A decision is the endpoint's state and, where it is ejected, for how long.
@@ -95,7 +95,11 @@ func (s *script) do(words []string) string {
 	}
 	i := s.number(words[0]) - 1
 	r, times, asked := Lost, 1, time.Duration(0)
-	if words[1] != "lost" {
+	switch words[1] {
+	case "lost":
+	case "silent":
+		r = Silent
+	default:
 		r = OfStatus(s.number(words[1]))
 	}
 	for _, w := range words[2:] {
@@ -163,7 +167,7 @@ func TestConfigValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := Config{Rest: 2, MaxRest: 1, Failures: -1}.Validate()
-	for _, want := range []string{"Failures", "MaxRest (1ns)", "LostRest", "BusyRest", "Forgive", "Trial"} {
+	for _, want := range []string{"Failures", "MaxRest (1ns)", "LostRest", "BusyRest", "Forgive", "Trial", "Silence"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %s", err, want)
 		}
@@ -181,7 +185,7 @@ func FuzzCircuit(f *testing.F) {
 		for _, b := range in {
 			i, r := int(b>>3)%4, Result(b%8)
 			before := s.circuits[i]
-			if r > Lost {
+			if r > Silent {
 				s.circuits[i] = before.Rested()
 				continue
 			}

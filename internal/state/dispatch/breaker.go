@@ -93,6 +93,8 @@ func (c *circuit) ejected() string {
 		return ""
 	case s.Last == breaker.Busy:
 		return "it is busy"
+	case s.Last == breaker.Silent:
+		return "it has requests and answers none"
 	case s.Last == breaker.Lost:
 		return "it gave no answer"
 	}
@@ -127,8 +129,11 @@ func (d *Dispatcher) try(e *endpoint) bool {
 	if !c.gate.CompareAndSwap(gateTrial, gateOnTrial) {
 		return false
 	}
-	round := c.round
-	d.clock.AfterFunc(d.cfg.Breaker.Trial, func() {
+	round, patience := c.round, d.cfg.Breaker.Trial
+	if c.state.Last == breaker.Silent { // each request sent there may be lost
+		patience = d.cfg.Breaker.Silence
+	}
+	d.clock.AfterFunc(patience, func() {
 		c.mu.Lock()
 		again := c.round == round && c.gate.CompareAndSwap(gateOnTrial, gateTrial)
 		c.mu.Unlock()
@@ -143,7 +148,7 @@ func (d *Dispatcher) try(e *endpoint) bool {
 // The pool's mutex is held.
 func (p *pool) observe(s *side, x *slot, r breaker.Result, asked time.Duration) {
 	c, e := &x.e.breaker, x.e
-	if lost := p.d.cfg.Lost; lost != nil && r == breaker.Lost {
+	if lost := p.d.cfg.Lost; lost != nil && (r == breaker.Lost || r == breaker.Silent) {
 		p.d.clock.AfterFunc(0, func() { lost(e.id) }) // no mutex is held then
 	}
 	if r == breaker.Answered && c.well.Load() {

@@ -242,3 +242,72 @@ func TestDeadAddressesAreNotWaitedFor(t *testing.T) {
 		g.Done(Outcome{})
 	})
 }
+
+// TestHangingEndpointLosesItsTraffic: an endpoint that takes requests and
+// answers none gets one request in a while, however its clients wait, until it
+// answers again. Where all take long alike, none is to blame.
+func TestHangingEndpointLosesItsTraffic(t *testing.T) {
+	hung := func(t *testing.T) (share func(bad string, n int, patience time.Duration) map[string]int, release func()) {
+		d, err := New(DefaultConfig(), &recorder{}, nil, rand.New(rand.NewPCG(1, 2)).IntN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.SetPool(pool1(0, ready("a", "b", "c")...))
+		var open []*Grant
+		return func(bad string, n int, patience time.Duration) map[string]int {
+				got := map[string]int{}
+				for range n {
+					g := grantOf(t, d, Request{Model: "iris"})
+					got[g.Replica()]++
+					switch {
+					case g.Replica() != bad && bad != "all":
+						time.AfterFunc(2*time.Second, func() {
+							g.FirstByte()
+							g.Done(Outcome{})
+						})
+					case patience > 0:
+						time.AfterFunc(patience, func() { g.Done(Outcome{}) })
+					default:
+						open = append(open, g)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				return got
+			}, func() {
+				for _, g := range open {
+					g.FirstByte()
+					g.Done(Outcome{})
+				}
+				open = nil
+			}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		share, release := hung(t)
+		share("", 30, 0)
+		share("b", 310, 0) // over its silence
+		if got := share("b", 1200, 0); got["b"] > 8 {
+			t.Errorf("it hangs: %v in two minutes", got)
+		}
+		release()
+		if got := share("", 300, 0); got["b"] < 95 {
+			t.Errorf("it answers again: %v", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		share, release := hung(t)
+		share("", 30, 0)
+		share("b", 400, 20*time.Second) // clients that give up before
+		if got := share("b", 1200, 20*time.Second); got["b"] > 20 {
+			t.Errorf("it hangs, and clients leave: %v in two minutes", got)
+		}
+		release()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		share, release := hung(t)
+		share("all", 1200, 0)
+		if got := share("all", 30, 0); got["b"] < 9 {
+			t.Errorf("all take long: %v", got)
+		}
+		release()
+	})
+}

@@ -21,6 +21,7 @@ type endpoint struct {
 	// draining stays set: a replica that drains never comes back.
 	draining atomic.Bool
 	breaker  circuit
+	silence  silence
 	// pools are those that list it. The slice is replaced, not changed.
 	pools atomic.Pointer[[]*pool]
 	turn  atomic.Uint32 // which pool is offered a freed place first

@@ -54,6 +54,7 @@ type Grant struct {
 	lost     int         // how many of those ended the connection
 	held     int         // leading blocks of the prompt that the replica had before
 	judged   bool        // the replica's answer has been
+	awaits   bool        // it counts in the endpoint's silence
 	failure  error       // of the last try
 	answered bool        // the first byte is here
 }
@@ -270,6 +271,7 @@ func (g *Grant) FirstByte() {
 	if g.at == nil {
 		return
 	}
+	g.begun(true)
 	well := g.judged || g.at.e.breaker.well.Load()
 	if g.uncached == 0 && g.prefill == nil && well {
 		return

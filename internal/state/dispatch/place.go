@@ -19,6 +19,7 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	g.at, g.replica, g.address, g.grpc, g.part = x, x.e.id, x.address, x.grpc, x.part
 	g.uncached, g.held, g.judged = p.main.choice.Uncached, p.main.held, false
 	x.e.tokens.Add(g.uncached)
+	p.await(g)
 	p.precede(g, now)
 	p.main.refresh(x)
 	p.advance(g, running, now)
@@ -113,6 +114,7 @@ func (p *pool) touched(e *endpoint) {
 // release takes g off its replicas.
 func (p *pool) release(g *Grant) (f freed) {
 	f[1] = p.unprefill(g)
+	g.begun(false)
 	x := g.at
 	g.at = nil
 	f[0] = p.drop(&p.main, x)
