@@ -36,7 +36,7 @@ IMAGE ?= bin/roundhouse-image.tar
 IMAGE_TAG ?= roundhouse:$(VERSION)
 IMAGE_ARCHS ?= amd64 arm64
 # Not roundhouse-onnx: it needs the C library, and ONNX Runtime besides.
-IMAGE_PROGRAMS := $(wildcard cmd/roundhouse cmd/roundhouse-server cmd/roundhouse-controller cmd/roundhouse-kafka)
+IMAGE_PROGRAMS := cmd/roundhouse cmd/roundhouse-server cmd/roundhouse-kafka
 
 .PHONY: help
 help: ## list the targets
@@ -164,7 +164,7 @@ BEFORE ?= HEAD~80
 e2e-image-before: ## build the release that e2e-kubernetes upgrades from, of the commit BEFORE
 	@set -e; out=$(abspath $(K8S))/before; src=$$(mktemp -d); trap 'rm -rf $$src' EXIT; arch=linux_$$(go env GOARCH); \
 	  rm -rf $$out && mkdir -p $$out && git archive $(BEFORE) | tar -x -C $$src && cp -rL $$src/deploy/helm/roundhouse $$out/chart && cd $$src && \
-	  CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o image/$$arch/ $(addprefix ./,$(IMAGE_PROGRAMS)) && \
+	  CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o image/$$arch/ $$(ls -d ./cmd/roundhouse ./cmd/roundhouse-{server,controller,kafka} 2>/dev/null) && \
 	  go run ./deploy/image -o $$out/image.tar -tag roundhouse.local/roundhouse:before image/$$arch
 
 .PHONY: e2e-kubernetes

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/controller"
 )
 
 // version is set by the build.
@@ -34,6 +35,7 @@ them to zero and back, and sends every request to one that will answer it.`,
 	root.AddGroup(
 		&cobra.Group{ID: "servers", Title: "Servers:"},
 		&cobra.Group{ID: "objects", Title: "Working with what is served:"},
+		&cobra.Group{ID: "cluster", Title: "On Kubernetes:"},
 		&cobra.Group{ID: "images", Title: "Runtimes of your own:"},
 	)
 	grouped := func(id string, cmds ...*cobra.Command) {
@@ -44,7 +46,8 @@ them to zero and back, and sends every request to one that will answer it.`,
 	}
 	grouped("servers", newUpCommand(), newServeCommand(), newGatewayCommand(), newEndpointPickerCommand(), newHubCacheCommand(), newKeysCommand(), newSimulateCommand())
 	grouped("objects", newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(),
-		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand(), newManifestsCommand())
+		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand())
+	grouped("cluster", controller.NewCommand(version), newManifestsCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
 	tellVisibly(root)
 	command.Mark(root)

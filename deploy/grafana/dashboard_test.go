@@ -24,7 +24,7 @@ import (
 func exposed(t *testing.T) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
-	for _, pattern := range []string{"../../internal/edge/*/*.go", "../../internal/edge/*/*/*.go", "../../cmd/roundhouse-controller/*.go"} {
+	for _, pattern := range []string{"../../internal/edge/*/*.go", "../../internal/edge/*/*/*.go", "../../cmd/internal/controller/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("nothing in %s: %v", pattern, err)

@@ -37,7 +37,7 @@ func main() {
 func run(ctx context.Context, output, tag string, folders []string) error {
 	release := image.Release{Tag: tag, Roots: roots()}
 	for _, folder := range folders {
-		// Glob sorts: roundhouse comes before roundhouse-controller.
+		// Glob sorts: roundhouse comes before roundhouse-server.
 		programs, err := filepath.Glob(filepath.Join(folder, "roundhouse*"))
 		if err != nil {
 			return err

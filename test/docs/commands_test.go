@@ -26,7 +26,7 @@ const rootConstructor = "newRootCommand"
 func readCommands(t *testing.T) known {
 	t.Helper()
 	var files []string
-	for _, dir := range []string{"roundhouse", "roundhouse-server", "internal/front"} {
+	for _, dir := range []string{"roundhouse", "roundhouse-server", "internal/controller", "internal/front"} {
 		found, err := filepath.Glob(filepath.Join(root, "cmd", dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
@@ -67,6 +67,7 @@ func (k known) read(fn *ast.FuncDecl) {
 			case *ast.Ident:
 				k.children[fn.Name.Name] = append(k.children[fn.Name.Name], callee.Name)
 			case *ast.SelectorExpr:
+				k.children[fn.Name.Name] = append(k.children[fn.Name.Name], callee.Sel.Name)
 				k.flag(callee.Sel.Name, n.Args)
 			}
 		}

@@ -22,8 +22,8 @@ const (
 
 func TestRelease(t *testing.T) {
 	r := Release{Tag: "registry.example/roundhouse:v1", Roots: []byte("certificates"), Programs: [][]string{
-		{fakeELF(t, amd64, "roundhouse"), fakeELF(t, amd64, "roundhouse-controller")},
-		{fakeELF(t, arm64, "roundhouse"), fakeELF(t, arm64, "roundhouse-controller")},
+		{fakeELF(t, amd64, "roundhouse"), fakeELF(t, amd64, "roundhouse-server")},
+		{fakeELF(t, arm64, "roundhouse"), fakeELF(t, arm64, "roundhouse-server")},
 	}}
 	var text, again bytes.Buffer
 	if err := WriteRelease(t.Context(), &text, r); err != nil {
@@ -47,7 +47,7 @@ func TestRelease(t *testing.T) {
 		}
 		root := t.TempDir()
 		i.Unpack(t, root)
-		for name, mode := range map[string]os.FileMode{"roundhouse": 0o755, "roundhouse-controller": 0o755, "tmp": 0o777 | os.ModeDir | os.ModeSticky} {
+		for name, mode := range map[string]os.FileMode{"roundhouse": 0o755, "roundhouse-server": 0o755, "tmp": 0o777 | os.ModeDir | os.ModeSticky} {
 			if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Mode() != mode {
 				t.Errorf("%s: %v %v, want %v", name, info, err, mode)
 			}

@@ -1,0 +1,197 @@
+// Package controller is `roundhouse controller`: the controller of a cluster put
+// together, and the commands of the gateways and endpoint pickers that follow it.
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/incluster"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
+	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
+)
+
+// controllerOptions are what `roundhouse controller` is told.
+type controllerOptions struct {
+	kubeconfig        string
+	adopt             []string
+	install           []string
+	namespaces        []string
+	system            string
+	image             string
+	gatewayURL        string
+	gatewayService    string
+	gatewayAccount    string
+	gatewaySecret     string
+	metrics           string
+	health            string
+	report            string
+	elect             bool
+	lease             time.Duration
+	internalModels    bool
+	internalAddresses bool
+	pickers           string
+	models            string
+	verbose           bool
+	version           string
+}
+
+// defaultLease is longer than the usual 15 seconds, so that a controller
+// outlives an API server that is away for a minute. One that stops gives its
+// lease back at once; only one that is cut off keeps another waiting, and
+// meanwhile requests and wakes go on.
+const defaultLease = 90 * time.Second
+
+// NewCommand makes `roundhouse controller` and the commands below it.
+func NewCommand(version string) *cobra.Command {
+	o := controllerOptions{version: version}
+	cmd := &cobra.Command{
+		Use:   "controller",
+		Short: "Make the cluster agree with the manifests in it",
+		Long: `Make the cluster agree with the manifests in it: choose a runtime for each
+model, keep the choice, start and scale pods, and write what is known back to
+the manifests. Several run at once; one of them leads.
+
+Manifests of other projects are read where a namespace asks for it with the
+label roundhouse.dev/adopt (kserve, ome, seldon, gateway, with a dot between
+several), or everywhere with --adopt.
+
+Its gateways and endpoint pickers, which follow what it decides, are commands
+below it.`,
+		Example: `  roundhouse controller --image registry.example/roundhouse:1 --adopt kserve
+  roundhouse controller --image roundhouse --kubeconfig ~/.kube/config --leader-elect=false`,
+		Args: command.CommandsOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.complete(); err != nil {
+				return err
+			}
+			return control(cmd.Context(), o, newLog(cmd.ErrOrStderr(), o.verbose))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "file that says how to reach the API server; in a cluster the pod's account does")
+	f.StringSliceVar(&o.adopt, "adopt", nil, "dialects of other projects to read in every namespace: "+dialects())
+	f.StringSliceVar(&o.install, "install-crds", nil, "CRDs to install where they are missing: roundhouse, "+strings.Join(crds.Projects(), ", "))
+	f.StringSliceVar(&o.namespaces, "namespace", nil, "watch only this namespace; may be repeated")
+	f.StringVar(&o.system, "system-namespace", "", "namespace of the controller and its gateways (default: the pod's own, else roundhouse-system)")
+	f.StringVar(&o.image, "image", os.Getenv("ROUNDHOUSE_IMAGE"), "image of this release, for the runtimes that come with it")
+	f.StringVar(&o.gatewayURL, "gateway-url", "http://{name}.{namespace}.example.com", "where people reach a service, for its status")
+	f.StringVar(&o.gatewayService, "gateway-service", "roundhouse-gateway", "Service in the system namespace whose pods are the gateways")
+	f.StringVar(&o.gatewayAccount, "gateway-account", "roundhouse-gateway", "service account in the system namespace that may report demand")
+	f.StringVar(&o.gatewaySecret, "gateway-tls-secret", "", "Secret in the system namespace that the gateways serve HTTPS with, which listeners of Gateways may name")
+	f.StringVar(&o.metrics, "metrics-listen", ":8090", "address of the metrics; empty for none")
+	f.StringVar(&o.health, "health-listen", ":8091", "address of /healthz and /readyz; empty for none")
+	f.StringVar(&o.report, "report-listen", ":8443", "address that gateways report demand to")
+	f.BoolVar(&o.elect, "leader-elect", true, "have one of several controllers lead")
+	f.DurationVar(&o.lease, "lease-duration", defaultLease, "how long a leader that has gone silent leads; it exits after five sixths of it without an API server")
+	f.BoolVar(&o.internalModels, "allow-internal-models", false, "let the URIs of models lead to internal addresses (loopback, link-local, private), for the controller, which looks at models, and for pods, which fetch them")
+	f.BoolVar(&o.internalAddresses, "allow-internal-addresses", false, "say nothing of internal addresses that pools name: the gateways are started with the same flag, and use them")
+	f.StringVar(&o.pickers, "endpoint-pickers", incluster.PickersAsk, "what the gateways are told to do with the endpoint pickers that InferencePools name, for their status: ask or ignore")
+	f.StringVar(&o.models, "models-dir", "", "folder for what is read of models (default: a temporary one)")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
+	cmd.AddCommand(newClusterGateway(version), newClusterPicker(version))
+	return cmd
+}
+
+func newLog(w io.Writer, verbose bool) *slog.Logger {
+	level := slog.LevelInfo
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+func dialects() string {
+	out := make([]string, len(objects.Foreign))
+	for i, d := range objects.Foreign {
+		out[i] = string(d)
+	}
+	return strings.Join(out, ", ")
+}
+
+// minLease leaves room for a few tries at renewal.
+const minLease = 6 * time.Second
+
+// complete fills what is not stated and refuses what cannot be used.
+func (o *controllerOptions) complete() error {
+	if o.image == "" {
+		return command.Usagef("--image is missing: name the image this controller runs, or set ROUNDHOUSE_IMAGE")
+	}
+	for _, d := range o.adopt {
+		if !slices.Contains(objects.Foreign, service.Dialect(d)) {
+			return command.Usagef("--adopt %s: not a dialect: write some of %s", d, dialects())
+		}
+	}
+	for _, p := range o.install {
+		if p != ownCRDs && !slices.Contains(crds.Projects(), p) {
+			return command.Usagef("--install-crds %s: write some of %s, %s", p, ownCRDs, strings.Join(crds.Projects(), ", "))
+		}
+	}
+	if u, err := url.Parse(o.address(service.Key{Namespace: "namespace", Name: "name"})); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return command.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.gatewayURL)
+	}
+	if o.pickers = cmp.Or(o.pickers, incluster.PickersAsk); o.pickers != incluster.PickersAsk && o.pickers != incluster.PickersIgnore {
+		return command.Usagef("--endpoint-pickers %s: write %s or %s", o.pickers, incluster.PickersAsk, incluster.PickersIgnore)
+	}
+	if o.lease < minLease {
+		return command.Usagef("--lease-duration %v: write %v or more", o.lease, minLease)
+	}
+	if o.system == "" {
+		o.system = ownNamespace()
+	}
+	return nil
+}
+
+// ownCRDs is how --install-crds spells those of Roundhouse.
+const ownCRDs = "roundhouse"
+
+// ownNamespace is the pod's, as the cluster tells it.
+func ownNamespace() string {
+	if ns := os.Getenv("POD_NAMESPACE"); ns != "" {
+		return ns
+	}
+	text, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	if ns := strings.TrimSpace(string(text)); err == nil && ns != "" {
+		return ns
+	}
+	return "roundhouse-system"
+}
+
+// address is where people reach a service.
+func (o *controllerOptions) address(k service.Key) string {
+	return strings.NewReplacer("{name}", k.Name, "{namespace}", k.Namespace).Replace(o.gatewayURL)
+}
+
+// control runs the controller until ctx ends, or it can lead no longer.
+func control(ctx context.Context, o controllerOptions, log logger) (err error) {
+	cfg := kube.DefaultConfig()
+	cfg.Kubeconfig = o.kubeconfig
+	rest, err := kube.Connect(cfg, "roundhouse-controller/"+o.version)
+	if err != nil {
+		return err
+	}
+	logLibraries(log.Handler())
+	op, err := newOperator(ctx, o, rest, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, op.close()) }()
+	if err := op.Run(ctx); err != nil {
+		return fmt.Errorf("controller: %w", err)
+	}
+	return nil
+}

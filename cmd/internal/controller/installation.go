@@ -1,0 +1,132 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/kube/records"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// handoverAfter is how long a controller leads before it starts anew for a
+// service that was handed over. What runs for ten minutes is restarted at once.
+const handoverAfter = 10 * time.Minute
+
+// guarded is the platform of one of several installations: what another looks
+// after is neither written nor ended, although it has our labels.
+type guarded struct {
+	fleet.Platform
+	elsewhere func(service.Key) *records.ElsewhereError
+}
+
+// Apply implements fleet.Platform.
+func (g guarded) Apply(ctx context.Context, r workload.Revision) error {
+	if other := g.elsewhere(r.Service); other != nil {
+		return other
+	}
+	return g.Platform.Apply(ctx, r)
+}
+
+// Scale implements fleet.Platform.
+func (g guarded) Scale(ctx context.Context, ref workload.Ref, n int, victims []string) error {
+	if other := g.elsewhere(ref.Service); other != nil {
+		return other
+	}
+	return g.Platform.Scale(ctx, ref, n, victims)
+}
+
+// Left implements fleet.Left.
+func (g guarded) Left(ref workload.Ref) (count int, theirs bool) {
+	if left, ok := g.Platform.(fleet.Left); ok {
+		return left.Left(ref)
+	}
+	return 0, false
+}
+
+// Remove implements fleet.Platform.
+func (g guarded) Remove(ctx context.Context, k service.Key) error {
+	if g.elsewhere(k) != nil {
+		return nil
+	}
+	return g.Platform.Remove(ctx, k)
+}
+
+// Services implements fleet.Platform.
+func (g guarded) Services(ctx context.Context) ([]service.Key, error) {
+	all, err := g.Platform.Services(ctx)
+	return slices.DeleteFunc(all, func(k service.Key) bool { return g.elsewhere(k) != nil }), err
+}
+
+// handover ends a controller that leads once a service is handed over from
+// another installation: decisions are taken up as they are when they are read,
+// which is at the start. One that has led for less than handoverAfter waits so
+// long: whoever writes records in one namespace could end it again and again.
+func (op *operator) handover(ctx context.Context) error {
+	begun := time.Now()
+	select {
+	case <-op.handed: // before this one led
+	default:
+	}
+	select {
+	case k := <-op.handed:
+		if wait := op.handoverAfter - time.Since(begun); wait > 0 {
+			op.log.Info("a service was handed over from another installation: it is taken up later, since this controller leads for so short a time", "service", k.String(), "in", wait.Round(time.Second))
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		return fmt.Errorf("%s was handed over from another installation: starting anew to take it up as it is", k)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// elsewhere says who else looks after a service, in words.
+func (op *operator) elsewhere(k service.Key) string {
+	if other := op.records.Elsewhere(k); other != nil {
+		return other.Error()
+	}
+	return ""
+}
+
+// watchRecords notices when another installation takes a service, or leaves it.
+func (op *operator) watchRecords(ctx context.Context) error {
+	inf, err := op.manager.GetCache().GetInformer(ctx, &appsv1.ControllerRevision{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch the records: %w", err)
+	}
+	saw := func(raw any) {
+		if gone, ok := raw.(toolscache.DeletedFinalStateUnknown); ok {
+			raw = gone.Obj
+		}
+		cr, ok := raw.(*appsv1.ControllerRevision)
+		if !ok {
+			return
+		}
+		k, changed, inherited, err := op.records.Look(ctx, cr)
+		if err != nil {
+			op.log.Error("whose a service is", "error", err)
+		}
+		switch {
+		case inherited:
+			select {
+			case op.handed <- k:
+			default: // it is on its way already
+			}
+		case changed:
+			op.source.Again(k)
+		}
+	}
+	_, err = inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: saw, UpdateFunc: func(_, now any) { saw(now) }, DeleteFunc: saw})
+	return err
+}

@@ -1,0 +1,160 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/incluster"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// measures are the controller's own metrics. No label names a service: how one
+// is doing is in its status, and as many series as services would cost more
+// than they tell.
+type measures struct {
+	op                                             *operator
+	reconciles                                     *prometheus.HistogramVec
+	leading, waiting, active, oldest, states, kind *prometheus.Desc
+}
+
+func newMeasures(op *operator) *measures {
+	const prefix = "roundhouse_controller_"
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &measures{
+		op: op,
+		reconciles: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "reconcile_seconds",
+			Help: "Time that reconciles took: done; refused by the API server, as its objects are; or failed. The latter are tried again after 5 s, and later each time. Reading a new model is part of one.", Buckets: []float64{.001, .005, .01, .05, .1, .25, .5, 1, 5, 10, 30, 60}}, []string{"result"}),
+		leading: desc(prefix+"leading", "1 in the controller that decides, 0 in those that wait to."),
+		waiting: desc(prefix+"queue_services", "Services that wait to be reconciled."),
+		active:  desc(prefix+"reconciling", "Services that are being reconciled."),
+		oldest:  desc(prefix+"queue_oldest_seconds", "For how long the first of the services that wait has waited."),
+		states:  desc(prefix+"services", "Services by whether they are ready, and why.", "ready", "reason"),
+		kind:    desc(prefix+"kinds", "Kinds of manifests that are watched: read, or unread as long as their first list is waited for.", "state"),
+	}
+}
+
+// reconciled is a fleet.Config.Reconciled.
+func (m *measures) reconciled(took time.Duration, err error) {
+	result := "done"
+	switch {
+	case err == nil:
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		result = "refused" // nothing is wrong with the controller: Ready of the service says what is
+	default:
+		result = "failed"
+	}
+	m.reconciles.WithLabelValues(result).Observe(took.Seconds())
+}
+
+// Describe implements prometheus.Collector.
+func (m *measures) Describe(c chan<- *prometheus.Desc) {
+	m.reconciles.Describe(c)
+	for _, d := range []*prometheus.Desc{m.leading, m.waiting, m.active, m.oldest, m.states, m.kind} {
+		c <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *measures) Collect(c chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	m.reconciles.Collect(c)
+	read, unread := m.op.source.Watched()
+	gauge(m.kind, float64(read), "read")
+	gauge(m.kind, float64(unread), "unread")
+	select {
+	case <-m.op.led:
+		gauge(m.leading, 1)
+	default:
+		gauge(m.leading, 0)
+	}
+	b := m.op.fleet.Backlog()
+	gauge(m.waiting, float64(b.Waiting))
+	gauge(m.active, float64(b.Active))
+	gauge(m.oldest, b.Oldest.Seconds())
+	for s, n := range m.services() {
+		gauge(m.states, float64(n), s.ready, s.reason)
+	}
+}
+
+// state is how services are.
+type state struct{ ready, reason string }
+
+func (m *measures) services() map[state]int {
+	out := map[state]int{}
+	for _, st := range m.op.fleet.List() {
+		s := state{"False", "starting"} // until it has been looked at
+		for _, c := range st.Status.Conditions {
+			if c.Type == service.ConditionReady {
+				s = state{c.Status, reasonClass(c.Reason)}
+			}
+		}
+		out[s]++
+	}
+	return out
+}
+
+// reasonClasses are what reasons of Ready come to, so that their number does
+// not grow with what Kubernetes and other projects call things.
+var reasonClasses = map[string][]string{
+	"serving":       {"Serving"},
+	"asleep":        {"Asleep"},
+	"stopped":       {"Stopped"},
+	"starting":      {"Starting", "Fetching", "NoRevision", "Creating", "Rollout", "PodInitializing", "ContainerCreating", "Scheduling"},
+	"no_runtime":    {"NoSupportingRuntime", "RuntimeNotRecognized", "RuntimeDisabled", "ProgramMissing", "HostUnknown"},
+	"invalid":       {"InvalidPredictorSpec", "CreateContainerConfigError"},
+	"model":         {"ModelLoadFailed"},
+	"image":         {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"},
+	"crashing":      {"CrashLoopBackOff", "Error", "OOMKilled", "StartupTimeout", "Completed", "Failed"},
+	"unschedulable": {"Unschedulable", "SchedulerError", "SchedulingGated"},
+	"refused":       {"QuotaExceeded", "PodRefused", "PlatformFailed", "StoreFailed"},
+}
+
+func reasonClass(reason string) string {
+	for class, reasons := range reasonClasses {
+		if slices.Contains(reasons, reason) {
+			return class
+		}
+	}
+	return "other"
+}
+
+// measure registers what is measured: this process, the Kubernetes libraries'
+// own metrics, what is asked of the API server, the gateways' reports, and the
+// controller's.
+func (op *operator) measure() error {
+	op.registry = prometheus.NewRegistry()
+	if err := incluster.Measured(metrics.Registry); err != nil {
+		return fmt.Errorf("controller: %w", err)
+	}
+	for _, c := range []prometheus.Collector{metrics.Registry.(prometheus.Collector), op.calls, op.traffic, op.measures} {
+		if err := op.registry.Register(c); err != nil {
+			return fmt.Errorf("controller: %w", err)
+		}
+	}
+	return nil
+}
+
+// tell answers who asks for the metrics, until ctx ends.
+func (op *operator) tell(ctx context.Context) error {
+	if op.opts.metrics == "" {
+		<-ctx.Done()
+		return nil
+	}
+	l, err := net.Listen("tcp", op.opts.metrics)
+	if err != nil {
+		return fmt.Errorf("--metrics-listen %s: %w", op.opts.metrics, err)
+	}
+	return front.ServeMetrics(ctx, l, op.registry)
+}

@@ -1,0 +1,370 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"roundhouse.dev/roundhouse/catalog"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
+	"roundhouse.dev/roundhouse/internal/edge/kube/demand"
+	"roundhouse.dev/roundhouse/internal/edge/kube/gatewayapi"
+	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
+	"roundhouse.dev/roundhouse/internal/edge/kube/platform"
+	"roundhouse.dev/roundhouse/internal/edge/kube/records"
+	"roundhouse.dev/roundhouse/internal/edge/kube/status"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+type logger = *slog.Logger
+
+// operator is the controller, put together. Everything but the fleet runs in
+// every controller; the fleet in the one that leads.
+type operator struct {
+	opts     controllerOptions
+	log      logger
+	manager  manager.Manager
+	source   *objects.Source
+	records  *records.Store
+	platform *platform.Platform
+	traffic  *demand.Server
+	writer   *status.Writer
+	fleet    *fleet.Fleet
+	gateways *gatewayapi.Watch
+	pickers  *named
+	rerouted chan struct{}    // routing objects changed
+	handed   chan service.Key // capacity 1: a service that another installation left to us
+	pools    *addresses
+	calls    *kube.Calls
+	measures *measures
+	registry *prometheus.Registry
+	models   string        // temporary folder, "" for none
+	led      chan struct{} // closed once the fleet is restored
+
+	handoverAfter time.Duration
+}
+
+// Names in the system namespace.
+const (
+	leaseName       = "roundhouse-controller"
+	certificateName = "roundhouse-controller"
+)
+
+// leaseRetry is how often the lease is looked at: about as soon another leads
+// after one that stopped.
+const leaseRetry = 2 * time.Second
+
+// shutdownTimeout is how long what runs may take to end.
+const shutdownTimeout = 20 * time.Second
+
+func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log logger) (*operator, error) {
+	op := &operator{opts: o, log: log, rerouted: make(chan struct{}, 1), handed: make(chan service.Key, 1), handoverAfter: handoverAfter, led: make(chan struct{}), calls: kube.NewCalls()}
+	cfg = rest.CopyConfig(cfg)
+	op.calls.Of(cfg)
+	op.measures = newMeasures(op)
+	if err := op.manage(cfg); err != nil {
+		return nil, err
+	}
+	if err := op.install(ctx); err != nil {
+		return nil, err
+	}
+	for _, build := range []func(*rest.Config) error{op.edges, op.hear, op.decide, op.attend, op.name} {
+		if err := build(cfg); err != nil {
+			return nil, errors.Join(err, op.close())
+		}
+	}
+	return op, op.enlist(ctx)
+}
+
+// manage makes the manager: caches, clients, the lease, and what listens.
+func (op *operator) manage(cfg *rest.Config) error {
+	o := op.opts
+	caches := kube.CacheOptions(o.namespaces)
+	if err := platform.Trimmed(&caches); err != nil {
+		return err
+	}
+	none := func(addr string) string {
+		if addr == "" {
+			return "0"
+		}
+		return addr
+	}
+	grace, renew, retry := shutdownTimeout, o.lease*5/6, leaseRetry
+	var err error
+	op.manager, err = manager.New(cfg, manager.Options{
+		Scheme: kube.Scheme(), Cache: caches, Logger: logr.FromSlogHandler(op.log.Handler()),
+		Client:         client.Options{Cache: &client.CacheOptions{Unstructured: true}},
+		LeaderElection: o.elect, LeaderElectionID: leaseName, LeaderElectionNamespace: o.system, LeaderElectionReleaseOnCancel: true,
+		LeaseDuration: &o.lease, RenewDeadline: &renew, RetryPeriod: &retry,
+		Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: none(o.health),
+		GracefulShutdownTimeout: &grace,
+	})
+	if err != nil {
+		return fmt.Errorf("controller: %w", err)
+	}
+	return errors.Join(op.manager.AddHealthzCheck("ping", healthz.Ping), op.manager.AddReadyzCheck("manifests", op.ready))
+}
+
+// ready says whether this controller could lead at once, or does.
+func (op *operator) ready(*http.Request) error {
+	if !op.source.Ready() {
+		return errors.New("the manifests are not all read yet")
+	}
+	return nil
+}
+
+// install installs the CRDs that were asked for.
+func (op *operator) install(ctx context.Context) error {
+	var foreign []string
+	for _, p := range op.opts.install {
+		if p != ownCRDs {
+			foreign = append(foreign, p)
+		}
+	}
+	if len(op.opts.install) == 0 {
+		return nil
+	}
+	api, err := client.New(op.manager.GetConfig(), client.Options{Scheme: kube.Scheme()})
+	if err != nil {
+		return err
+	}
+	const established = 30 * time.Second
+	if _, err := crds.Install(ctx, api, crds.Options{Foreign: foreign, FieldManager: shape.FieldManager, Established: established}); err != nil {
+		return fmt.Errorf("install CRDs: %w", err)
+	}
+	return nil
+}
+
+// edges makes what reads and writes the API.
+func (op *operator) edges(cfg *rest.Config) error {
+	m, o := op.manager, op.opts
+	var err error
+	if op.writer, err = status.New(status.Config{Client: m.GetClient(), Events: m.GetEventRecorder("roundhouse-controller"), Log: op.log}); err != nil {
+		return err
+	}
+	op.records = records.New(m.GetClient())
+	var adopt []service.Dialect
+	for _, d := range o.adopt {
+		adopt = append(adopt, service.Dialect(d))
+	}
+	op.source, err = objects.New(objects.Config{Cache: m.GetCache(), Mapper: m.GetRESTMapper(), Records: op.records, Elsewhere: op.elsewhere, Reporter: op.writer,
+		Adopt: adopt, Namespaces: o.namespaces, Log: op.log})
+	if err != nil {
+		return err
+	}
+	op.records.Use(op.source)
+	op.platform, err = platform.New(platform.Config{REST: cfg, Client: m.GetClient(), Reader: m.GetAPIReader(), Namespaces: o.namespaces, Owner: op.owner,
+		PublicModels: !o.internalModels,
+		Raised:       func(k service.Key, n int) { _ = op.fleet.Wake(context.Background(), k, n) }, // of a service that is gone: nothing to wake
+		Drifted:      func(k service.Key) { op.fleet.Drifted(k) }, Log: op.log})
+	return err
+}
+
+func (op *operator) owner(k service.Key) *metav1.OwnerReference {
+	if ref, ok := op.source.Owner(k); ok {
+		return &ref
+	}
+	return nil
+}
+
+// hear makes what gateways report to.
+func (op *operator) hear(*rest.Config) error {
+	cfg := demand.DefaultConfig()
+	cfg.Reviewer = demand.NewReviewer(op.manager.GetClient(), nil)
+	cfg.Accounts = []string{"system:serviceaccount:" + op.opts.system + ":" + op.opts.gatewayAccount}
+	cfg.Demanded, cfg.Log = func(k service.Key) { op.fleet.Demanded(k) }, op.log
+	var err error
+	op.traffic, err = demand.NewServer(cfg)
+	return err
+}
+
+// decide makes the fleet.
+func (op *operator) decide(*rest.Config) error {
+	runtimes, err := catalog.Runtimes()
+	if err != nil {
+		return fmt.Errorf("catalog: %w", err)
+	}
+	dir := op.opts.models
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "roundhouse-models-"); err != nil {
+			return fmt.Errorf("a folder for what is read of models: %w: name one with --models-dir", err)
+		}
+		op.models = dir
+	}
+	models, err := newInspector(dir, op.opts.internalModels, op.log)
+	if err != nil {
+		return err
+	}
+	troubled := func(k service.Key, now routing.Trouble) { op.fleet.Troubled(k, now) }
+	if op.pools, err = newAddresses(op.opts.internalAddresses, troubled, op.reroute, op.log); err != nil {
+		return err
+	}
+	op.fleet, err = fleet.New(fleet.Config{Platform: guarded{op.platform, op.records.Elsewhere}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op,
+		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
+	return err
+}
+
+// report writes a service's status, and then takes away the record before the
+// one that counts, which nobody waits for. It is a fleet.Config.Report.
+func (op *operator) report(ctx context.Context, st fleet.ServiceState) (time.Duration, error) {
+	again, err := op.writer.Report(ctx, st)
+	op.records.Tidy(ctx, st.Object.Key)
+	return again, err
+}
+
+// Route is told that routing objects changed; their status is written by
+// routes. It is a fleet.Routing.
+func (op *operator) Route(v fleet.RoutingView) {
+	op.pools.set(v.Objects)
+	op.reroute()
+}
+
+func (op *operator) reroute() {
+	select {
+	case op.rerouted <- struct{}{}:
+	default: // it will look at all of them
+	}
+}
+
+// enlist has the manager run everything.
+func (op *operator) enlist(ctx context.Context) error {
+	m := op.manager
+	if err := op.measure(); err != nil {
+		return err
+	}
+	if err := op.platform.Start(ctx, m.GetCache()); err != nil {
+		return err
+	}
+	if err := op.watchRecords(ctx); err != nil {
+		return err
+	}
+	live, err := newGateways(m.GetConfig(), op.opts.system, op.opts.gatewayService, op.traffic.SetLive)
+	if err != nil {
+		return err
+	}
+	return errors.Join(m.Add(op.source), m.Add(live), m.Add(always(op.tell)), m.Add(always(op.listen)), m.Add(always(func(ctx context.Context) error {
+		op.traffic.Run(ctx)
+		return nil
+	})), m.Add(manager.RunnableFunc(op.lead)), m.Add(manager.RunnableFunc(op.handover)))
+}
+
+// always runs in every controller, whether it leads or not.
+type always func(context.Context) error
+
+func (a always) Start(ctx context.Context) error { return a(ctx) }
+func (always) NeedLeaderElection() bool          { return false }
+
+// listenAgain is when a certificate that could not be had is asked for again.
+const listenAgain = 5 * time.Second
+
+// listen takes the reports of gateways.
+func (op *operator) listen(ctx context.Context) error {
+	l, err := net.Listen("tcp", op.opts.report)
+	if err != nil {
+		return fmt.Errorf("--report-listen %s: %w", op.opts.report, err)
+	}
+	api, err := client.New(op.manager.GetConfig(), client.Options{Scheme: kube.Scheme()})
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	certs := demand.NewCertificates(api, client.ObjectKey{Namespace: op.opts.system, Name: certificateName}, op.log)
+	for {
+		err := certs.Ensure(ctx)
+		if err == nil {
+			break
+		}
+		op.log.Error("gateways cannot report yet, will be tried again", "error", err)
+		select {
+		case <-time.After(listenAgain):
+		case <-ctx.Done():
+			return l.Close()
+		}
+	}
+	go certs.Run(ctx)
+	return op.traffic.Serve(ctx, l, certs.Get)
+}
+
+// controlled is how many services are looked at at once. Most of a look is
+// waiting, for the API server or a model's source.
+const controlled = 16
+
+// lead decides until ctx ends. An error ends the program: another leads.
+func (op *operator) lead(ctx context.Context) error {
+	if err := op.inherit(ctx); err != nil {
+		return err
+	}
+	err := op.source.Attach(ctx, op.fleet, func(ctx context.Context) error {
+		if err := op.fleet.Restore(ctx); err != nil {
+			op.log.Error("not everything could be restored, will be tried again", "error", err)
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	op.log.Info("leading", "services", len(op.fleet.List()))
+	close(op.led)
+	var beside sync.WaitGroup
+	beside.Go(func() { op.routes(ctx) })
+	beside.Go(func() { op.pools.run(ctx) })
+	beside.Go(func() {
+		if err := op.gateways.Run(ctx); err != nil && ctx.Err() == nil {
+			op.log.Error("Gateways have no status", "error", err)
+		}
+	})
+	op.fleet.Run(ctx, controlled)
+	beside.Wait()
+	op.pickers.close()
+	return nil
+}
+
+// inherit looks at what controllers before this one decided, and says why this
+// one may not go on from there.
+func (op *operator) inherit(ctx context.Context) error {
+	api, err := client.New(op.manager.GetConfig(), client.Options{Scheme: kube.Scheme()})
+	if err != nil {
+		return err
+	}
+	if err := op.records.Lead(ctx, api, client.ObjectKey{Namespace: op.opts.system, Name: certificateName}); err != nil && ctx.Err() == nil {
+		op.log.Warn("every record of a later format counts as this installation's", "error", err)
+	}
+	_, err = op.records.Read(ctx)
+	var newer *records.NewerError
+	if errors.As(err, &newer) {
+		return err
+	}
+	return nil // of the others Restore tells
+}
+
+// Run runs until ctx ends. It returns an error when the lease is lost: then
+// another leads, and the program must end.
+func (op *operator) Run(ctx context.Context) error { return op.manager.Start(ctx) }
+
+func (op *operator) close() error {
+	if op.models == "" {
+		return nil
+	}
+	return os.RemoveAll(op.models)
+}

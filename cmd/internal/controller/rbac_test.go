@@ -1,0 +1,163 @@
+package controller
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"roundhouse.dev/roundhouse/deploy/manifests"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
+)
+
+// refusals notes the requests that were forbidden.
+type refusals struct {
+	mu  sync.Mutex
+	all map[string]bool
+}
+
+func (r *refusals) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		resp, err := next.RoundTrip(req)
+		if err == nil && resp.StatusCode == http.StatusForbidden {
+			r.mu.Lock()
+			r.all[req.Method+" "+req.URL.Path] = true
+			r.mu.Unlock()
+		}
+		return resp, err
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// account is how a program with that service account reaches the API server.
+func account(t *testing.T, ns, name string) (*rest.Config, *refusals) {
+	t.Helper()
+	cfg, r := kubetest.Server(t), &refusals{all: map[string]bool{}}
+	cfg.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + ns + ":" + name,
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + ns, "system:authenticated"}}
+	cfg.Wrap(r.wrap)
+	return cfg, r
+}
+
+// looking has a router that looks for pods itself.
+const looking = `
+apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: looking}
+spec:
+  engine: {containers: [{name: main, image: sglang}]}
+  router: {containers: [{name: main, image: router, args: [--service-discovery]}]}
+`
+
+// TestAllowed runs a controller as the account that the installed manifests
+// give it, from a service's application to its end, everywhere and with
+// namespaces of its own: nothing it asks for is forbidden. What it has no
+// business with is.
+func TestAllowed(t *testing.T) {
+	for _, watching := range []bool{false, true} {
+		t.Run(fmt.Sprintf("namespaces of its own %v", watching), func(t *testing.T) {
+			c := kubetest.Client(t, "kserve")
+			system, ns, elsewhere := kubetest.Namespace(t, c, nil), kubetest.Namespace(t, c, nil), kubetest.Namespace(t, c, nil)
+			printed := manifests.Options{Image: "roundhouse:1", Namespace: system, NoCRDs: true, InstallCRDs: []string{"kserve"}}
+			if watching {
+				printed.Watch = []string{ns}
+			}
+			var text bytes.Buffer
+			if err := manifests.Write(&text, printed); err != nil {
+				t.Fatal(err)
+			}
+			kubetest.Apply(t, c, "", text.String())
+			cfg, refused := account(t, system, "roundhouse-controller")
+			us, err := client.New(cfg, client.Options{Scheme: kube.Scheme()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			kubetest.Eventually(t, func() string {
+				if err := us.List(t.Context(), &corev1.PodList{}, client.InNamespace(ns)); err != nil {
+					return err.Error()
+				}
+				return ""
+			})
+			refused.all = map[string]bool{}
+
+			o := options(t, printed.Watch...)
+			o.system, o.install, o.elect = system, []string{"kserve"}, true
+			o.lease = minLease
+			r := begin(t, o, cfg)
+			for _, manifest := range []string{iris, kserveSklearn, looking} {
+				u := kubetest.Apply(t, c, ns, manifest)[0]
+				kubetest.Eventually(t, func() string {
+					if field(get(t, c, u), "status", "conditions") == "<nil>" || made(t, c, ns, u.GetName())["deployments"] == 0 {
+						return "status and a Deployment of " + u.GetName()
+					}
+					return lacks(events(t, c, u), "Scaled")
+				})
+				if manifest == looking {
+					binding := &unstructured.Unstructured{}
+					binding.SetAPIVersion("rbac.authorization.k8s.io/v1")
+					binding.SetKind("RoleBinding")
+					binding.SetNamespace(ns)
+					binding.SetName("looking-router")
+					get(t, c, binding)
+				}
+				if err := r.fleet.Wake(t.Context(), service.Key{Namespace: ns, Name: u.GetName()}, 2); err != nil {
+					t.Error(err)
+				}
+				if err := c.Delete(t.Context(), u); err != nil {
+					t.Fatal(err)
+				}
+				kubetest.Eventually(t, func() string { return strings.Join(keys(made(t, c, ns, u.GetName())), " ") })
+			}
+			if err := r.stop(); err != nil {
+				t.Error(err)
+			}
+			for call := range refused.all {
+				t.Errorf("forbidden: %s", call)
+			}
+			forbidden(t, us, elsewhere, watching)
+		})
+	}
+}
+
+// forbidden tries what no controller is allowed.
+func forbidden(t *testing.T, us client.Client, elsewhere string, watching bool) {
+	t.Helper()
+	tries := map[string]func(context.Context) error{
+		"list secrets": func(ctx context.Context) error {
+			return us.List(ctx, &corev1.SecretList{}, client.InNamespace(elsewhere))
+		},
+		"create a pod": func(ctx context.Context) error {
+			p := &corev1.Pod{}
+			p.Name, p.Namespace = "a", elsewhere
+			p.Spec.Containers = []corev1.Container{{Name: "a", Image: "a"}}
+			return us.Create(ctx, p)
+		},
+		"create a namespace": func(ctx context.Context) error {
+			n := &corev1.Namespace{}
+			n.Name = "made-by-a-controller"
+			return us.Create(ctx, n)
+		},
+	}
+	if watching {
+		tries["list pods elsewhere"] = func(ctx context.Context) error { return us.List(ctx, &corev1.PodList{}, client.InNamespace(elsewhere)) }
+	}
+	for what, try := range tries {
+		if err := try(t.Context()); !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v, want it forbidden", what, err)
+		}
+	}
+}
