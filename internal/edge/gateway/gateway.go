@@ -122,7 +122,10 @@ func (g *Gateway) server(h http.Handler) *http.Server {
 
 // serve finds the surface a path belongs to.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
-	if g.leaving.Load() && r.ProtoMajor == 1 {
+	// A chunked request may have had a Content-Length too, by which a proxy before
+	// the gateway would have found another end (RFC 9112 6.1). net/http has dropped
+	// it, so the connection ends after every one of them.
+	if r.ProtoMajor == 1 && (g.leaving.Load() || len(r.TransferEncoding) > 0) {
 		w.Header().Set("Connection", "close")
 	}
 	x := newExchange(g, w, r)

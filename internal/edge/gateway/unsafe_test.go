@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -182,5 +183,28 @@ func TestReplicasAreNotToldOfPages(t *testing.T) {
 	}
 	if h := <-told; h.Get("Origin") != "" || h.Get("Sec-Fetch-Site") != "" || h.Get("X-Own") != "1" {
 		t.Errorf("the replica was told %v", h)
+	}
+}
+
+// TestOneAnswerToTwoLengths: a request with a Content-Length beside chunks ends its
+// connection, so that what a proxy took for its body is not answered as another.
+func TestOneAnswerToTwoLengths(t *testing.T) {
+	r := newRig(t, nil)
+	r.d.SetPool(pool("iris", replicaServer(t, echo)))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	const smuggled = "POST /v2/models/iris/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
+	if _, err := fmt.Fprintf(conn, "POST /v2/models/iris/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n%s", 12+len(smuggled), smuggled); err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(conn)
+	if n := strings.Count(string(text), "HTTP/1.1 200 OK"); n != 1 || !strings.Contains(string(text), "Connection: close\r\n") {
+		t.Errorf("%d answers, %v:\n%s", n, err, text)
 	}
 }

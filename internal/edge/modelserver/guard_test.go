@@ -1,9 +1,14 @@
 package modelserver
 
 import (
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 )
 
 // TestPagesOfOthersAreRefused: on loopback neither a page whose name was made to
@@ -54,5 +59,27 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 	open := loaded(t, batching("gather", ""), func(c *Config) { c.Host = "0.0.0.0" })
 	if got := ask(open.Handler(), "/v2/models/m", "models.example.net", "http://page.example.net", "cross-site"); got != 200 {
 		t.Errorf("on a network its name is whatever its users call it: %d", got)
+	}
+}
+
+// TestOneAnswerToTwoLengths: a request with a Content-Length beside chunks ends its
+// connection, so that what a proxy took for its body is not answered as another.
+func TestOneAnswerToTwoLengths(t *testing.T) {
+	s := loaded(t, map[string]string{"m.fake": "fake double"})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	const smuggled = "GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	if _, err := fmt.Fprintf(conn, "POST /v2/models/only/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n%s", len(ask), ask, smuggled); err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(conn)
+	if n := strings.Count(string(text), "HTTP/1.1 200 OK"); n != 1 || !strings.Contains(string(text), "Connection: close\r\n") {
+		t.Errorf("%d answers, %v:\n%s", n, err, text)
 	}
 }

@@ -70,6 +70,12 @@ func (s *Server) Handler() http.Handler {
 	}
 	root := strings.TrimSuffix(s.config.HTTP.RootPath, "/")
 	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A chunked request may have had a Content-Length too, by which a proxy before
+		// the server would have found another end (RFC 9112 6.1). net/http has dropped
+		// it, so the connection ends after every one of them.
+		if len(r.TransferEncoding) > 0 {
+			w.Header().Set("Connection", "close")
+		}
 		if rest, ok := strings.CutPrefix(r.URL.Path, root+"/"); ok && root != "" {
 			r = r.Clone(r.Context())
 			r.URL.Path, r.URL.RawPath = "/"+rest, strings.TrimPrefix(r.URL.RawPath, root)
