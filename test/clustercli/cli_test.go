@@ -196,16 +196,12 @@ func TestApplyWaitsForACanary(t *testing.T) {
 				Components: []service.ComponentStatus{{Role: service.RoleEngine, Desired: 1, Running: 1, Ready: 1, Serving: "r1"}}})
 		}
 		say(service.CanaryStatus{Transition: service.InProgress, Why: "not ready yet: the revision before serves"}, nil)
-		apply("1s").want(1, "ready, but its canary is not: not ready yet").fails("not all services are ready as applied within 1s")
+		apply("3s").want(1, "ready, but its canary is not: not ready yet").fails("not all services are ready as applied within 3s")
 		say(service.CanaryStatus{Transition: service.BlockedByFailedLoad, Why: "the revision before serves: no such file"},
 			&service.Failure{Reason: "ModelLoadFailed", Message: "no such file"})
-		began := time.Now()
-		apply("50s").want(1, "ready, but its canary is not: ", "no such file").fails("not all services are ready as applied (1 are not)")
-		if took := time.Since(began); took > 30*time.Second {
-			t.Errorf("a canary that cannot start was waited for, %s", took)
-		}
+		apply("1m").want(1, "ready, but its canary is not: ", "no such file").fails("not all services are ready as applied (1 are not)") // not "within 1m"
 		say(service.CanaryStatus{Transition: service.UpToDate, Percent: 10, Ready: 1, Why: "ready, takes 10 %"}, nil)
-		apply("50s").want(0, "service "+ns+"/"+name)
+		apply("1m").want(0, "service "+ns+"/"+name)
 	}
 }
 

@@ -142,7 +142,7 @@ func start(t *testing.T, c Config) (trace.TracerProvider, func()) {
 		t.Fatal(err)
 	}
 	end := sync.OnceFunc(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := shutdown(ctx); err != nil {
 			t.Error(err)

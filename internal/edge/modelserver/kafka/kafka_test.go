@@ -255,7 +255,7 @@ func headersOf(r *kgo.Record) map[string]string {
 // committed waits until the group's offset is at least n.
 func (r *rig) committed(n int64) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	if _, err := r.cluster.WaitGroupInfo(ctx, "mlserver", func(g *kfake.GroupInfo) bool { return g != nil && offset(g) >= n }); err != nil {
 		r.t.Fatalf("offset %d was not committed: %v\n%s", n, err, r.log)
