@@ -173,7 +173,7 @@ func TestSeen(t *testing.T) {
 	}
 	c.run("logs", "iris").fails("pod iris-engine-a has written nothing: it is not on a node yet", "0/1 nodes are available")
 	c.run("logs", "iris", "--replica", "other").fails(`no pod "other"`, "roundhouse describe")
-	c.run("apply", "--wait", "--timeout", "10s", "-f", c.file(iris)).want(0, ": on roundhouse-xgboost, ready")
+	c.run("apply", "--wait", "--timeout", "1m", "-f", c.file(iris)).want(0, ": on roundhouse-xgboost, ready")
 }
 
 // TestApplyWaitsForACanary: --wait ends when the canary is ready, and fails
