@@ -106,7 +106,7 @@ gateway:
   tolerations: [{operator: Exists}]
   priorityClassName: system-cluster-critical
   topologySpreadConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]
-  args: [--upstream-client=net/http]
+  args: [--endpoint-picker-timeout=5s]
   env: [{name: A, value: "1"}]
 gatewayClass: {create: true, anyHost: [infra, platform]}
 endpointPicker: {namespaces: [team-a, team-b], args: [--fallbacks=2]}

@@ -18,7 +18,6 @@ var unneeded = map[string]string{
 	"pod":                     "POD_NAME",
 	"leader-elect":            "also one replica is two during a rollout",
 	"models-dir":              "/tmp is there to write to",
-	"upstream-client":         "to compare with; args can say it",
 	"endpoint-picker-timeout": "the default does; args can say another",
 	"help":                    "for people",
 }

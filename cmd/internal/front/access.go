@@ -36,7 +36,6 @@ type Options struct {
 	allowedHosts    []string
 	accessLog       string
 	sessionHeader   string
-	upstream        string
 	tracingServer   string
 	answerTimeout   time.Duration
 }
@@ -51,7 +50,6 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.sessionHeader, "session-header", "", "header whose value keeps a client's requests on one replica")
 	f.DurationVar(&o.answerTimeout, "answer-timeout", gateway.DefaultConfig().AnswerTimeout, "time a replica may take to begin its answer; then the client gets 504; 0 is the default")
 	f.StringVar(&o.tracingServer, "tracing-server", "", "OTLP collector for traces of this process and of replicas it starts: host:port (gRPC) or http://host:port; default: OTEL_EXPORTER_OTLP_ENDPOINT")
-	f.StringVar(&o.upstream, "upstream-client", gateway.UpstreamOwn, "HTTP client that asks replicas: own, or net/http, which costs more than twice the CPU time")
 }
 
 // HostFlags adds the option for processes on a machine where people browse.
@@ -73,7 +71,6 @@ type Access struct {
 	accessLog *gateway.AccessLog
 	tracer    trace.Tracer
 	session   string
-	upstream  string
 	answer    time.Duration // 0 leaves the default
 	closers   []func() error
 }
@@ -88,7 +85,7 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 			return nil, err
 		}
 	}
-	fr = &Access{cors: gateway.CORS{Origins: o.corsOrigins}, hosts: o.allowedHosts, session: o.sessionHeader, upstream: o.upstream, answer: o.answerTimeout}
+	fr = &Access{cors: gateway.CORS{Origins: o.corsOrigins}, hosts: o.allowedHosts, session: o.sessionHeader, answer: o.answerTimeout}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, fr.Close())
@@ -188,7 +185,7 @@ func (fr *Access) openTracer(ctx context.Context, version string, log *slog.Logg
 // Configure puts what was opened into the gateway's configuration.
 func (fr *Access) Configure(c *gateway.Config) {
 	c.Keys, c.TLS, c.CORS, c.AccessLog, c.Tracer, c.SessionHeader = fr.Keys, fr.tls, fr.cors, fr.accessLog, fr.tracer, fr.session
-	c.Upstream, c.AllowedHosts = fr.upstream, fr.hosts
+	c.AllowedHosts = fr.hosts
 	c.AnswerTimeout = cmp.Or(fr.answer, c.AnswerTimeout)
 }
 

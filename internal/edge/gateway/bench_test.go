@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // rawServer answers every request with 1 KB, at hardly any cost.
@@ -61,46 +59,42 @@ func rawServer(tb testing.TB) string {
 // BenchmarkForward is one 2.2 KB request for 1 KB over 64 connections. Client
 // and upstream run beside, and allocate next to nothing.
 func BenchmarkForward(b *testing.B) {
-	for _, up := range []string{UpstreamOwn, UpstreamNetHTTP} {
-		b.Run(strings.ReplaceAll(up, "/", "-"), func(b *testing.B) {
-			r := newRig(b, func(c *Config, _ *dispatch.Config) { c.Upstream = up })
-			r.d.SetPool(pool("bench", rawServer(b)))
-			body := `{"model":"bench","messages":[{"role":"user","content":"` + strings.Repeat("word and ", 240) + `"}]}`
-			request := fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-			var group sync.WaitGroup
-			b.ReportAllocs()
-			b.ResetTimer()
-			for i := range 64 {
-				group.Go(func() {
-					c, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	r := newRig(b, nil)
+	r.d.SetPool(pool("bench", rawServer(b)))
+	body := `{"model":"bench","messages":[{"role":"user","content":"` + strings.Repeat("word and ", 240) + `"}]}`
+	request := fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	var group sync.WaitGroup
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range 64 {
+		group.Go(func() {
+			c, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			defer func() { _ = c.Close() }()
+			answers := bufio.NewReader(c)
+			for range b.N/64 + min(1, max(0, b.N%64-i)) {
+				if _, err := c.Write(request); err != nil {
+					b.Error(err)
+					return
+				}
+				for {
+					line, err := answers.ReadSlice('\n')
 					if err != nil {
 						b.Error(err)
 						return
 					}
-					defer func() { _ = c.Close() }()
-					answers := bufio.NewReader(c)
-					for range b.N/64 + min(1, max(0, b.N%64-i)) {
-						if _, err := c.Write(request); err != nil {
-							b.Error(err)
-							return
-						}
-						for {
-							line, err := answers.ReadSlice('\n')
-							if err != nil {
-								b.Error(err)
-								return
-							}
-							if len(line) == 2 {
-								break
-							}
-						}
-						if _, err := answers.Discard(1000); err != nil {
-							b.Error(err)
-						}
+					if len(line) == 2 {
+						break
 					}
-				})
+				}
+				if _, err := answers.Discard(1000); err != nil {
+					b.Error(err)
+				}
 			}
-			group.Wait()
 		})
 	}
+	group.Wait()
 }

@@ -114,7 +114,7 @@ func (b *body) replayable() bool {
 func (b *body) release(g *Gateway) {
 	g.buffered.give(b.held)
 	g.buffered.unshare(b.client, b.shared)
-	if b.pooled != nil && !b.long() && g.cfg.Upstream == UpstreamOwn { // else it may still be read
+	if b.pooled != nil && !b.long() { // else it may still be read
 		putBuffer(b.pooled)
 	}
 	b.head, b.held, b.shared, b.pooled = nil, 0, 0, nil

@@ -68,9 +68,6 @@ type Config struct {
 	DialTimeout time.Duration
 	// MaxIdleConns is how many idle connections are kept per replica.
 	MaxIdleConns int
-	// Upstream is the HTTP client that asks replicas: UpstreamOwn or
-	// UpstreamNetHTTP.
-	Upstream string
 	// DrainTimeout is how long requests in flight may go on when the gateway
 	// stops.
 	DrainTimeout time.Duration
@@ -99,12 +96,6 @@ type Config struct {
 	Version string
 }
 
-// The clients that ask replicas.
-const (
-	UpstreamOwn     = "own"      // package http1: less than half of the CPU time
-	UpstreamNetHTTP = "net/http" // Go's own
-)
-
 // DefaultConfig listens on loopback and takes bodies up to 64 MiB.
 func DefaultConfig() Config {
 	return Config{
@@ -121,7 +112,6 @@ func DefaultConfig() Config {
 		PrefillTimeout:   2 * time.Minute,
 		DialTimeout:      5 * time.Second,
 		MaxIdleConns:     256,
-		Upstream:         UpstreamOwn,
 		DrainTimeout:     30 * time.Second,
 		Version:          "dev",
 	}
@@ -147,9 +137,6 @@ func (c Config) Validate() error {
 		if f.n <= 0 {
 			errs = append(errs, fmt.Errorf("gateway: %s must be more than 0, is %d", f.name, f.n))
 		}
-	}
-	if c.Upstream != UpstreamOwn && c.Upstream != UpstreamNetHTTP {
-		errs = append(errs, fmt.Errorf("gateway: Upstream %q is neither %q nor %q", c.Upstream, UpstreamOwn, UpstreamNetHTTP))
 	}
 	if c.MaxBufferedBytes < c.MaxBodyBytes {
 		errs = append(errs, fmt.Errorf("gateway: MaxBufferedBytes (%d) must hold one body of MaxBodyBytes (%d)",

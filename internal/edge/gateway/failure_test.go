@@ -60,22 +60,20 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 			t.Errorf("sent %d times to the replica that may have died of it", n)
 		}
 	})
-	for _, upstream := range []string{UpstreamOwn, UpstreamNetHTTP} {
-		for name, raw := range map[string]string{"no answer at all": "", "no HTTP": "what is this?\r\n\r\n", "no status": "HTTP/1.1 what\r\n\r\n", "no field": "HTTP/1.1 200 OK\r\nwhat\r\n\r\n",
-			"two lengths": "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"} {
-			t.Run(name+" of the only one is waited out by "+upstream, func(t *testing.T) {
-				r := newRig(t, func(c *Config, _ *dispatch.Config) { c.Upstream = upstream })
-				var calls atomic.Int32
-				r.d.SetPool(pool("iris", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
-					if calls.Add(1) == 1 {
-						hijack(raw)(w, req)
-						return
-					}
-					echo(w, req)
-				})))
-				r.send("POST", "/v1/completions", `{"model":"iris"}`).want(t, 200, "completions")
-			})
-		}
+	for name, raw := range map[string]string{"no answer at all": "", "no HTTP": "what is this?\r\n\r\n", "no status": "HTTP/1.1 what\r\n\r\n", "no field": "HTTP/1.1 200 OK\r\nwhat\r\n\r\n",
+		"two lengths": "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"} {
+		t.Run(name+" of the only one is waited out", func(t *testing.T) {
+			r := newRig(t, nil)
+			var calls atomic.Int32
+			r.d.SetPool(pool("iris", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+				if calls.Add(1) == 1 {
+					hijack(raw)(w, req)
+					return
+				}
+				echo(w, req)
+			})))
+			r.send("POST", "/v1/completions", `{"model":"iris"}`).want(t, 200, "completions")
+		})
 	}
 	t.Run("killed alone, it waits for the restart", func(t *testing.T) {
 		r := newRig(t, nil)

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -54,7 +55,7 @@ func (x *exchange) try() (in incoming, out passing, err error) {
 	if err = x.prefill(); err != nil {
 		return in, out, err
 	}
-	in, err = x.gw.upstream.do(x)
+	in, err = x.send()
 	if err != nil {
 		return in, out, x.blame(err)
 	}
@@ -68,6 +69,30 @@ func (x *exchange) try() (in incoming, out passing, err error) {
 		return in, out, x.blame(out.err)
 	}
 	return in, out, nil
+}
+
+// send sends the request to the granted replica and waits for the header of its
+// answer.
+func (x *exchange) send() (incoming, error) {
+	address := x.grant.Address()
+	q := &x.outgoing
+	*q = http1.Request{Address: address, Host: x.hostOf(address), Method: x.r.Method, Target: x.target(),
+		Fields: x.requestFields(), Timeout: x.gw.cfg.AnswerTimeout}
+	q.Body, q.Length = x.sentBody(x.parts[:0])
+	if x.body.tail != nil {
+		q.Tail = x.body.tail
+	}
+	in, err := x.gw.upstream.send(x.context(), q)
+	x.body.spent = x.body.spent || err != nil && q.TailRead
+	return in, err
+}
+
+// requestTo is the exchange's request with another body for another replica. It
+// shares nothing with the exchange, so that another goroutine may send it. The
+// body must not be changed any more.
+func (x *exchange) requestTo(address string, body []byte, limit time.Duration) *http1.Request {
+	return &http1.Request{Address: address, Host: address, Method: x.r.Method, Target: x.target(),
+		Fields: bytes.Clone(x.requestFields()), Body: [][]byte{body}, Length: int64(len(body)), Timeout: limit}
 }
 
 // target is the path and query to ask the granted replica for.

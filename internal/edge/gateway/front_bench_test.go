@@ -19,13 +19,9 @@ import (
 // canned is an upstream that answers at once.
 type canned struct{ body []byte }
 
-func (c canned) post(x *exchange, _ string, _ []byte, _ time.Duration) func(context.Context) (incoming, error) {
-	return func(context.Context) (incoming, error) { return c.do(x) }
-}
-
 func (c canned) closeIdle() {}
 
-func (c canned) do(*exchange) (incoming, error) {
+func (c canned) send(context.Context, *http1.Request) (incoming, error) {
 	return incoming{status: 200, length: int64(len(c.body)), fields: []http1.Field{{Name: "Content-Type", Value: "application/json"}},
 		body: &cannedBody{*bytes.NewReader(c.body)}}, nil
 }

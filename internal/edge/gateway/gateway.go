@@ -38,7 +38,7 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	up, err := newUpstream(cfg)
+	up, err := newClient(cfg)
 	if err != nil {
 		return nil, err
 	}

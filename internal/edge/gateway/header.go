@@ -18,57 +18,6 @@ const (
 	headerFetchSite = "Sec-Fetch-Site"
 )
 
-// hopByHop are the headers of one connection (RFC 9110 7.6.1), and Expect,
-// which the gateway's own server answers.
-var hopByHop = []string{
-	"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization",
-	"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect",
-}
-
-// dropHopByHop removes from h what must not be passed on.
-func dropHopByHop(h http.Header) {
-	for _, list := range h["Connection"] {
-		for name := range strings.SplitSeq(list, ",") {
-			if name = textproto.TrimString(name); name != "" {
-				h.Del(name)
-			}
-		}
-	}
-	for _, name := range hopByHop {
-		delete(h, name)
-	}
-}
-
-// requestHeader is the header to send to a replica.
-func (x *exchange) requestHeader() http.Header {
-	h := x.r.Header.Clone()
-	dropHopByHop(h)
-	if !x.asIs {
-		delete(h, headerOrigin)
-		delete(h, headerFetchSite)
-	}
-	h.Set(headerRequestID, x.id)
-	if h.Get(headerTraceparent) == "" {
-		h.Set(headerTraceparent, string(appendTraceparent(nil)))
-	}
-	if ip, _, err := net.SplitHostPort(x.r.RemoteAddr); err == nil {
-		if before := h["X-Forwarded-For"]; len(before) > 0 {
-			ip = strings.Join(before, ", ") + ", " + ip
-		}
-		h.Set("X-Forwarded-For", ip)
-	}
-	if h.Get("X-Forwarded-Host") == "" {
-		h.Set("X-Forwarded-Host", x.r.Host)
-	}
-	if h.Get("X-Forwarded-Proto") == "" {
-		h.Set("X-Forwarded-Proto", x.scheme())
-	}
-	if _, ok := h["User-Agent"]; !ok {
-		h["User-Agent"] = nil // else net/http adds its own
-	}
-	return h
-}
-
 // scheme is how the client asked.
 func (x *exchange) scheme() string {
 	if x.r.TLS != nil {
@@ -87,7 +36,8 @@ func appendTraceparent(b []byte) []byte {
 	return append(b, "-00"...)
 }
 
-// requestFields is requestHeader, encoded. It is the same for every replica.
+// requestFields is the header to send to a replica, encoded. It is the same for
+// every replica.
 func (x *exchange) requestFields() []byte {
 	if len(x.fields) > 0 {
 		return x.fields

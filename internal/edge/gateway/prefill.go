@@ -154,7 +154,7 @@ func (x *exchange) computed(address string) ([]byte, error) {
 	}
 	x.gw.buffered.held.Add(int64(len(body)))
 	defer x.gw.buffered.give(int64(len(body)))
-	in, err := x.gw.upstream.post(x, address, body, x.gw.cfg.PrefillTimeout)(x.r.Context())
+	in, err := x.gw.upstream.send(x.r.Context(), x.requestTo(address, body, x.gw.cfg.PrefillTimeout))
 	if err != nil {
 		return nil, err
 	}

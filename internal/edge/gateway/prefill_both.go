@@ -115,7 +115,7 @@ func (x *exchange) prefillBoth() error {
 		return err
 	}
 	x.replace(body)
-	send := x.gw.upstream.post(x, to, body, x.gw.cfg.AnswerTimeout)
+	up, request := x.gw.upstream, x.requestTo(to, body, x.gw.cfg.AnswerTimeout)
 	ctx, fail := context.WithCancelCause(x.r.Context())
 	own, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	x.pair = &pairing{ctx: ctx, free: context.AfterFunc(ctx, func() { stop(nil) }), stop: fail}
@@ -123,7 +123,7 @@ func (x *exchange) prefillBoth() error {
 	service := x.service
 	go func() {
 		defer stop(nil)
-		err := discarded(send(own))
+		err := discarded(up.send(own, request))
 		outcome := prefillComputed
 		switch {
 		case own.Err() != nil:

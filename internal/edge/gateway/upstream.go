@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -11,16 +10,12 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
-// upstream sends the exchange's request to its granted replica and returns
-// when the answer's header is there. A failure before anything was sent is
-// marked dispatch.Unsent; errSlow is a replica that did not answer within
-// AnswerTimeout. The caller closes the answer's body.
+// upstream sends requests to replicas over HTTP/1.1.
 type upstream interface {
-	do(x *exchange) (incoming, error)
-	// post makes the exchange's request, with another body, to another replica.
-	// What it returns sends it, on whatever goroutine, and does not touch the
-	// exchange. The body must not be changed any more.
-	post(x *exchange, address string, body []byte, limit time.Duration) func(ctx context.Context) (incoming, error)
+	// send returns when the answer's header has come. A failure before anything
+	// was sent is marked dispatch.Unsent; errSlow is a replica that did not answer
+	// within the request's Timeout. The caller closes the answer's body.
+	send(ctx context.Context, q *http1.Request) (incoming, error)
 	closeIdle()
 }
 
@@ -45,58 +40,24 @@ type incomingBody interface {
 // errSlow is a replica that kept silent.
 var errSlow = errors.New("the replica kept silent for too long")
 
-// newUpstream makes the client that the configuration names.
-func newUpstream(c Config) (upstream, error) {
-	if c.Upstream == UpstreamNetHTTP {
-		return newTransport(c), nil
-	}
+// client is the upstream over package http1.
+type client struct{ *http1.Client }
+
+func newClient(c Config) (client, error) {
 	cfg := http1.DefaultConfig()
 	cfg.DialTimeout, cfg.MaxIdlePerHost = c.DialTimeout, c.MaxIdleConns
-	client, err := http1.New(cfg)
-	if err != nil {
-		return nil, err
-	}
-	return &direct{client}, nil
+	made, err := http1.New(cfg)
+	return client{made}, err
 }
 
-// direct is an upstream over package http1.
-type direct struct{ client *http1.Client }
+func (c client) closeIdle() { c.CloseIdle() }
 
-func (d *direct) closeIdle() { d.client.CloseIdle() }
-
-func (d *direct) do(x *exchange) (incoming, error) {
-	address := x.grant.Address()
-	q := &x.outgoing
-	*q = http1.Request{Address: address, Host: x.hostOf(address), Method: x.r.Method, Target: x.target(),
-		Fields: x.requestFields(), Timeout: x.gw.cfg.AnswerTimeout}
-	q.Body, q.Length = x.sentBody(x.parts[:0])
-	if x.body.tail != nil {
-		q.Tail = x.body.tail
-	}
-	resp, err := d.client.Do(x.context(), q)
+func (c client) send(ctx context.Context, q *http1.Request) (incoming, error) {
+	resp, err := c.Do(ctx, q)
 	if err != nil {
-		if q.TailRead {
-			x.body.spent = true
-		}
 		return incoming{}, unsent(slow(err))
 	}
-	return answered(resp), nil
-}
-
-func (d *direct) post(x *exchange, address string, body []byte, limit time.Duration) func(context.Context) (incoming, error) {
-	q := &http1.Request{Address: address, Host: address, Method: x.r.Method, Target: x.target(),
-		Fields: bytes.Clone(x.requestFields()), Body: [][]byte{body}, Length: int64(len(body)), Timeout: limit}
-	return func(ctx context.Context) (incoming, error) {
-		resp, err := d.client.Do(ctx, q)
-		if err != nil {
-			return incoming{}, unsent(slow(err))
-		}
-		return answered(resp), nil
-	}
-}
-
-func answered(resp *http1.Response) incoming {
-	return incoming{status: resp.Status, length: resp.Length, fields: resp.Fields, announced: resp.Announced, body: quiet{resp}}
+	return incoming{status: resp.Status, length: resp.Length, fields: resp.Fields, announced: resp.Announced, body: quiet{resp}}, nil
 }
 
 // unsent marks a failure before anything was sent.
@@ -125,22 +86,4 @@ func (q quiet) Read(p []byte) (int, error) {
 		err = slow(err)
 	}
 	return n, err
-}
-
-// patience ends a request of net/http that makes no progress.
-type patience struct {
-	timer *time.Timer
-	pause time.Duration // for every read; 0: the first limit goes on
-	end   context.CancelCauseFunc
-}
-
-// newPatience returns a context that ends after limit unless it is renewed.
-func newPatience(ctx context.Context, limit time.Duration) (context.Context, *patience) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	return ctx, &patience{end: cancel, timer: time.AfterFunc(limit, func() { cancel(errSlow) })}
-}
-
-func (p *patience) stop() {
-	p.timer.Stop()
-	p.end(nil)
 }

@@ -8,23 +8,6 @@ import (
 	"testing"
 )
 
-// upstreamOfTests is the client that rigs use.
-var upstreamOfTests = UpstreamOwn
-
-// TestNetHTTP: with net/http's client everything is as with our own.
-func TestNetHTTP(t *testing.T) {
-	upstreamOfTests = UpstreamNetHTTP
-	defer func() { upstreamOfTests = UpstreamOwn }()
-	for name, test := range map[string]func(*testing.T){
-		"retries": TestRetriesBeforeFirstByte, "events": TestEventsAreFlushedOneByOne, "failures": TestFailureWithinAnAnswer,
-		"cancellation": TestCancellationReachesTheReplica, "silence": TestSilentReplica, "headers": TestHeaders,
-		"slow client": TestClientThatStopsSending, "load": TestMixedLoad, "drain": TestStopDrains,
-		"prefill": TestPrefillFirst, "prefill fails": TestPrefillFails, "pairs": TestPrefillBoth, "pairs fail": TestPrefillBothFails,
-	} {
-		t.Run(name, test)
-	}
-}
-
 // TestQueryThatBreaksTheRequestLine: HTTP/2 can carry what HTTP/1.1 cannot. It
 // is refused, and no replica is blamed for it.
 func TestQueryThatBreaksTheRequestLine(t *testing.T) {
