@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // simulatedService is a service of engines that answer 600 tokens a second.
@@ -171,6 +172,9 @@ func TestSlowAndLargeRequests(t *testing.T) {
 	// A header that never ends is waited for as long as the limit says.
 	for i, c := range slow {
 		if i%2 == 0 {
+			if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
 			if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatalf("a slow header is waited for longer than %s", patience)
 			}

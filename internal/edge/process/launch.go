@@ -226,7 +226,9 @@ func (u *unit) sameFiles() error {
 // Triton names models by their folders: it would be ready, and know no model of
 // the service's name.
 func (u *unit) repository(r *running, s workload.Process) error {
-	told := func(w string) bool { return strings.HasPrefix(w, "--model-repository=") || strings.HasPrefix(w, "--model-store=") }
+	told := func(w string) bool {
+		return strings.HasPrefix(w, "--model-repository=") || strings.HasPrefix(w, "--model-store=")
+	}
 	if r.model == "" || u.model.Verbatim || !slices.ContainsFunc(s.Command, told) {
 		return nil
 	}

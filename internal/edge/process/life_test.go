@@ -291,7 +291,9 @@ func TestBackoffGrows(t *testing.T) {
 	sub.MustApply(revision(k, platformtest.Server{CrashAfter: -1, CrashCode: 9}))
 	before := time.Now()
 	sub.MustScale(k, 1)
-	r := sub.Await(k, "5 restarts", func(rs []replica.Replica) bool { return len(rs) == 1 && rs[0].Restarts >= 5 })[0]
+	r := sub.Await(k, "5 restarts", func(rs []replica.Replica) bool {
+		return len(rs) == 1 && rs[0].Restarts >= 5 && rs[0].Phase == replica.Failed
+	})[0]
 	if took := time.Since(before); took < 240*time.Millisecond {
 		t.Errorf("20 + 40 + 80 + 100 ms passed in %s", took)
 	}
