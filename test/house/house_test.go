@@ -167,7 +167,7 @@ func isKubernetes(imported string) bool {
 }
 
 // inCluster are the rooms that speak to an API server, and what tests them.
-var inCluster = []string{"internal/edge/kube/", "cmd/internal/controller/", "cmd/internal/incluster/", "test/"}
+var inCluster = []string{"internal/edge/kube/", "internal/edge/cluster/", "cmd/internal/controller/", "cmd/internal/incluster/", "test/"}
 
 func TestKubernetesStaysInItsRoom(t *testing.T) {
 	pkgs, _ := load(t)

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
@@ -83,14 +85,16 @@ func (c *Client) Apply(ctx context.Context, objects []dialect.Object, o ApplyOpt
 	return out, nil
 }
 
-// NamesNamespace says whether a manifest names its namespace.
+// NamesNamespace reports whether a manifest names its namespace.
 func NamesNamespace(original []byte) bool {
-	var head struct {
-		Metadata struct {
-			Namespace string `json:"namespace"`
-		} `json:"metadata"`
-	}
-	return decodeYAML(original, &head) == nil && head.Metadata.Namespace != ""
+	var head metav1.PartialObjectMetadata
+	return yaml.Unmarshal(original, &head) == nil && head.Namespace != ""
+}
+
+// numbers has JSON's numbers stay as they are written.
+func numbers(d *json.Decoder) *json.Decoder {
+	d.UseNumber()
+	return d
 }
 
 func applied(list []fleet.Change) []string {
@@ -109,7 +113,7 @@ func (c *Client) document(in *installed, o *dialect.Object) (*document, error) {
 		return nil, fmt.Errorf("%s: is no kind that is read", d.where())
 	}
 	var object map[string]any
-	if err := decodeYAML(o.Original, &object); err != nil {
+	if err := yaml.Unmarshal(o.Original, &object, numbers); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.where(), err)
 	}
 	delete(object, "status")
@@ -125,7 +129,7 @@ func (c *Client) document(in *installed, o *dialect.Object) (*document, error) {
 		d.id.Namespace = c.Namespace()
 	}
 	_, version, _ := strings.Cut(o.Origin.APIVersion, "/")
-	d.at = resource{group: r.Group, version: version, plural: r.Plural, clusterScoped: r.ClusterScoped()}
+	d.at = resourceOf(r, version)
 	if _, there := in.at[r]; !there {
 		return nil, fmt.Errorf("%s: %s has no kind %s.%s: %s", d.where(), c.Name(), r.Plural, r.Group, install(o.Origin))
 	}
@@ -148,15 +152,14 @@ func (c *Client) tryAll(ctx context.Context, docs []*document, force bool) error
 	wait.SetLimit(maxAtOnce)
 	for i, d := range docs {
 		wait.Go(func() error {
-			var now struct {
-				Metadata meta `json:"metadata"`
-			}
-			err := c.call(ctx, request{method: http.MethodGet, path: d.at.path(d.id.Namespace, d.id.Name), verb: "get", what: d.at.words(d.id.Namespace)}, &now)
-			if err != nil && !Missing(err) {
+			now, err := c.get(ctx, d.at, d.id.Namespace, d.id.Name)
+			switch {
+			case err == nil:
+				d.before = now.GetResourceVersion()
+			case !Missing(err):
 				errs[i] = fmt.Errorf("%s: %w", d.where(), err)
 				return nil
 			}
-			d.before = now.Metadata.ResourceVersion
 			_, errs[i] = c.patch(ctx, d, force, true)
 			return nil
 		})
@@ -174,20 +177,15 @@ func (c *Client) tryAll(ctx context.Context, docs []*document, force bool) error
 
 // patch applies one object, and returns the version it now has.
 func (c *Client) patch(ctx context.Context, d *document, force, dry bool) (string, error) {
-	q := url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}}
-	if force {
-		q.Set("force", "true")
-	}
+	o := metav1.PatchOptions{FieldManager: FieldManager, FieldValidation: metav1.FieldValidationStrict, Force: &force}
 	if dry {
-		q.Set("dryRun", "All")
+		o.DryRun = []string{metav1.DryRunAll}
 	}
-	var now struct {
-		Metadata meta `json:"metadata"`
-	}
-	err := c.call(ctx, request{method: http.MethodPatch, path: d.at.path(d.id.Namespace, d.id.Name), query: q, body: d.body,
-		content: "application/apply-patch+yaml", verb: "patch", what: d.at.words(d.id.Namespace)}, &now)
+	now, err := call(ctx, c, "patch", d.at.words(d.id.Namespace), func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return c.on(d.at, d.id.Namespace).Patch(ctx, d.id.Name, types.ApplyPatchType, d.body, o)
+	})
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", d.where(), err)
 	}
-	return now.Metadata.ResourceVersion, nil
+	return now.GetResourceVersion(), nil
 }

@@ -1,12 +1,9 @@
 package cluster
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,9 +11,19 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 )
 
 const (
@@ -36,137 +43,64 @@ const (
 
 // Client asks one API server as one user. It is safe for concurrent use.
 type Client struct {
-	access *Access
-	http   *http.Client
-	slow   *http.Transport // waits for answers as long as it takes
-	agent  string
-	plugin *plugin
+	access    *Access
+	base      *url.URL
+	transport http.RoundTripper // sends the user's credentials
+	dynamic   dynamic.Interface
+	discovery discovery.DiscoveryInterface
+	logs      rest.Interface // reads pods' output, as much as there is
 
 	installed installed
 }
 
 // New makes a client. It sends nothing.
 func New(a *Access, userAgent string) (*Client, error) {
-	c := &Client{access: a, agent: userAgent}
-	t := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute,
-		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: headerTimeout,
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: a.ServerName, InsecureSkipVerify: a.Insecure}} //nolint:gosec // when the kubeconfig says so
-	if a.Proxy != "" {
-		u, err := url.Parse(a.Proxy)
-		if err != nil {
-			return nil, err
-		}
-		t.Proxy = http.ProxyURL(u)
+	cfg := rest.CopyConfig(a.Config)
+	cfg.UserAgent, cfg.QPS = userAgent, -1 // maxAtOnce is the bound
+	cfg.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	cfg.WarningHandler = rest.NewWarningWriter(os.Stderr, rest.WarningWriterOptions{Deduplicate: true})
+	base, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("context %s: server: %w", a.Context, err)
 	}
-	if len(a.CA) > 0 {
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(a.CA) {
-			return nil, fmt.Errorf("context %s: certificate-authority: there is no certificate in it", a.Context)
-		}
-		t.TLSClientConfig.RootCAs = pool
+	transport, err := rest.TransportFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("context %s: %w", a.Context, err)
 	}
-	if a.Exec != nil && a.Token == "" && a.Username == "" && len(a.Cert) == 0 {
-		c.plugin = &plugin{access: a, stdin: os.Stdin, stderr: os.Stderr}
-		// The server asks for a certificate once the request is under way.
-		t.TLSClientConfig.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			_, cert, err := c.plugin.credential(info.Context(), "")
-			if cert == nil {
-				cert = &tls.Certificate{}
-			}
-			return cert, err
-		}
+	c := &Client{access: a, base: base, transport: transport}
+	calls := &http.Client{Transport: bounded{transport}, CheckRedirect: stay, Timeout: callTimeout}
+	if c.dynamic, err = dynamic.NewForConfigAndClient(cfg, calls); err != nil {
+		return nil, err
 	}
-	if len(a.Cert) > 0 {
-		pair, err := tls.X509KeyPair(a.Cert, a.Key)
-		if err != nil {
-			return nil, fmt.Errorf("%s.client-certificate: %w", a.Origin, err)
-		}
-		t.TLSClientConfig.Certificates = []tls.Certificate{pair}
+	if c.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(cfg, calls); err != nil {
+		return nil, err
 	}
-	c.slow = t.Clone()
-	c.slow.ResponseHeaderTimeout = 0
-	// A redirect would take the credentials elsewhere.
-	c.http = &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return c, nil
+	stream := dynamic.ConfigFor(cfg)
+	stream.GroupVersion, stream.APIPath = &corev1.SchemeGroupVersion, "/api"
+	c.logs, err = rest.RESTClientForConfigAndClient(stream, &http.Client{Transport: transport, CheckRedirect: stay})
+	return c, err
+}
+
+// stay follows no redirect, which would take the credentials elsewhere.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// bounded reads answers up to maxAnswer.
+type bounded struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.next.RoundTrip(r)
+	if err == nil {
+		resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	}
+	return resp, err
 }
 
 // Namespace is where objects are whose manifest or name says none.
 func (c *Client) Namespace() string { return c.access.Namespace }
 
 // Name is what people call the cluster.
-func (c *Client) Name() string {
-	return cmp.Or(c.access.Context, c.access.Server)
-}
-
-// authorize says who asks, and which token that was, "" where it is none of a
-// plugin's.
-func (c *Client) authorize(r *http.Request, refused string) (token string, err error) {
-	a := c.access
-	r.Header.Set("User-Agent", c.agent)
-	switch {
-	case a.Token != "":
-		r.Header.Set("Authorization", "Bearer "+a.Token)
-	case a.Username != "" || a.Password != "":
-		r.SetBasicAuth(a.Username, a.Password)
-	case c.plugin != nil:
-		s, _, err := c.plugin.credential(r.Context(), refused)
-		if err != nil {
-			return "", err
-		}
-		if token = s.Token; token != "" {
-			r.Header.Set("Authorization", "Bearer "+token)
-		}
-	}
-	if i := a.Impersonate; i.User != "" {
-		r.Header.Set("Impersonate-User", i.User)
-		if i.UID != "" {
-			r.Header.Set("Impersonate-Uid", i.UID)
-		}
-		for _, g := range i.Groups {
-			r.Header.Add("Impersonate-Group", g)
-		}
-		for k, vs := range i.Extra {
-			for _, v := range vs {
-				r.Header.Add("Impersonate-Extra-"+url.PathEscape(strings.ToLower(k)), v)
-			}
-		}
-	}
-	return token, nil
-}
-
-// send sends one request; a credential of a plugin that is refused is renewed
-// once. Answers that are no success are errors, the body is the caller's else.
-func (c *Client) send(ctx context.Context, method, path string, q url.Values, body []byte, header http.Header) (*http.Response, error) {
-	refused := ""
-	for {
-		target := c.access.Server + path
-		if len(q) > 0 {
-			target += "?" + q.Encode()
-		}
-		r, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
-		if err != nil {
-			return nil, err
-		}
-		r.Header.Set("Accept", "application/json")
-		for k, v := range header {
-			r.Header[k] = v
-		}
-		token, err := c.authorize(r, refused)
-		if err != nil {
-			return nil, err
-		}
-		resp, err := c.http.Do(r)
-		if err != nil {
-			return nil, c.unreachable(ctx, err)
-		}
-		if resp.StatusCode == http.StatusUnauthorized && token != "" && refused == "" {
-			_ = resp.Body.Close()
-			refused = token
-			continue
-		}
-		return resp, nil
-	}
-}
+func (c *Client) Name() string { return cmp.Or(c.access.Context, c.base.String()) }
 
 // UnreachableError says that the API server could not be asked.
 type UnreachableError struct {
@@ -194,29 +128,9 @@ func (e *UnreachableError) Error() string {
 // Unwrap is the network's error.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-func (c *Client) unreachable(ctx context.Context, err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err
-	}
-	if ctx.Err() == context.Canceled {
-		return ctx.Err()
-	}
-	return &UnreachableError{Cluster: c.Name(), Server: c.access.Server, Err: err}
-}
-
 // StatusError is an answer of the API server that was no success.
 type StatusError struct {
-	Code    int    `json:"code"`
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
-	Details struct {
-		Causes []struct {
-			Reason  string `json:"reason"`
-			Message string `json:"message"`
-			Field   string `json:"field"`
-		} `json:"causes"`
-	} `json:"details"`
+	metav1.Status
 	// verb and what say what was tried, for people.
 	verb, what, who string
 }
@@ -224,147 +138,130 @@ type StatusError struct {
 // Error says what was tried and what the server said to it.
 func (e *StatusError) Error() string {
 	did := e.verb + " " + e.what
+	var causes []metav1.StatusCause
+	if e.Details != nil {
+		causes = e.Details.Causes
+	}
 	switch {
 	case e.Code == http.StatusUnauthorized:
 		return fmt.Sprintf("%s: the cluster does not take the credential of %s: it is wrong or has expired: log in again, or name another --context", did, e.who)
 	case e.Code == http.StatusForbidden:
 		return fmt.Sprintf("%s: not allowed: %s: ask for a Role with the verb %q on %s", did, e.Message, e.verb, e.what)
-	case e.Code == http.StatusConflict && len(e.Details.Causes) > 0:
+	case e.Code == http.StatusConflict && len(causes) > 0:
 		var fields []string
-		for _, cause := range e.Details.Causes {
+		for _, cause := range causes {
 			fields = append(fields, fmt.Sprintf("%s (%s)", cause.Field, strings.TrimPrefix(cause.Message, "conflict with ")))
 		}
 		return fmt.Sprintf("%s: others have set these fields, and keep them: %s: apply with the same tool as before, or leave them out", did, strings.Join(fields, ", "))
 	}
+	for _, cause := range causes {
+		if cause.Type == metav1.CauseTypeUnexpectedServerResponse {
+			return fmt.Sprintf("%s: the server answers %d %s: is that an API server of Kubernetes?", did, e.Code, http.StatusText(int(e.Code)))
+		}
+	}
 	return fmt.Sprintf("%s: %s", did, e.Message)
 }
 
-// Missing says whether an error is that there is no such object or kind.
-func Missing(err error) bool {
+// Missing reports whether an error is that there is no such object or kind.
+func Missing(err error) bool { return answered(err, http.StatusNotFound) }
+
+func forbidden(err error) bool { return answered(err, http.StatusForbidden) }
+
+func answered(err error, code int32) bool {
 	var s *StatusError
-	return errors.As(err, &s) && s.Code == http.StatusNotFound
+	return errors.As(err, &s) && s.Code == code
 }
 
-func forbidden(err error) bool {
-	var s *StatusError
-	return errors.As(err, &s) && s.Code == http.StatusForbidden
+// explained is an error of a call in people's words. What is a resource, such as
+// "pods in namespace team".
+func (c *Client) explained(ctx context.Context, verb, what string, err error) error {
+	var status apierrors.APIStatus
+	var sent *url.Error
+	var long *http.MaxBytesError
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() == context.Canceled:
+		return ctx.Err()
+	case errors.As(err, &long):
+		return fmt.Errorf("%s %s: the answer is over %d bytes", verb, what, long.Limit)
+	case errors.As(err, &status):
+		return &StatusError{Status: status.Status(), verb: verb, what: what, who: c.access.Origin}
+	case errors.As(err, &sent) && strings.HasPrefix(sent.Err.Error(), "getting credentials: "):
+		return fmt.Errorf("%s %s: %s.exec: %w", verb, what, c.access.Origin, sent.Err)
+	case errors.As(err, &sent):
+		return fmt.Errorf("%s %s: %w", verb, what, &UnreachableError{Cluster: c.Name(), Server: c.base.String(), Err: sent.Err})
+	}
+	return fmt.Errorf("%s %s: %s does not answer as an API server of Kubernetes: %w", verb, what, c.base, err)
 }
 
-// request is one call. What is a resource in people's words, "pods in ns".
-type request struct {
-	method, path string
-	query        url.Values
-	body         []byte
-	content      string // type of the body
-	verb, what   string
-	accept       string
-}
-
-// stream opens an answer, which the caller closes.
-func (c *Client) stream(ctx context.Context, r request) (*http.Response, error) {
-	h := http.Header{}
-	if r.content != "" {
-		h.Set("Content-Type", r.content)
-	}
-	if r.accept != "" {
-		h.Set("Accept", r.accept)
-	}
-	resp, err := c.send(ctx, r.method, r.path, r.query, r.body, h)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", r.verb, r.what, err)
-	}
-	if resp.StatusCode/100 == 2 {
-		return resp, nil
-	}
-	defer func() { _ = resp.Body.Close() }()
-	raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	e := &StatusError{verb: r.verb, what: r.what, who: c.access.Origin}
-	if json.Unmarshal(raw, e) != nil || e.Message == "" {
-		e.Message = fmt.Sprintf("%s answers %s: is that an API server of Kubernetes?", c.access.Server, resp.Status)
-	}
-	e.Code = resp.StatusCode
-	return nil, e
-}
-
-// call sends one request and reads its answer into out, nil for none.
-func (c *Client) call(ctx context.Context, r request, out any) error {
+// call runs one call within its time. A credential plugin whose token was
+// refused has been run again by then, so the call is tried a second time.
+func call[T any](ctx context.Context, c *Client, verb, what string, do func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := c.stream(ctx, r)
-	if err != nil {
-		return err
+	out, err := do(ctx)
+	if apierrors.IsUnauthorized(err) && c.access.Config.ExecProvider != nil {
+		out, err = do(ctx)
 	}
-	defer func() { _ = resp.Body.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	switch {
-	case err != nil:
-		return fmt.Errorf("%s %s: %w", r.verb, r.what, c.unreachable(ctx, err))
-	case len(raw) > maxAnswer:
-		return fmt.Errorf("%s %s: the answer is over %d bytes", r.verb, r.what, maxAnswer)
-	case out == nil:
-		return nil
+	return out, c.explained(ctx, verb, what, err)
+}
+
+// resource is one kind's collection in the API.
+type resource struct {
+	schema.GroupVersionResource
+	clusterScoped bool
+}
+
+// on is the resource in a namespace or, with "", in all.
+func (c *Client) on(r resource, namespace string) dynamic.ResourceInterface {
+	if namespace == "" || r.clusterScoped {
+		return c.dynamic.Resource(r.GroupVersionResource)
 	}
-	if err := json.Unmarshal(raw, out); err != nil {
-		return fmt.Errorf("%s %s: %s does not answer as an API server of Kubernetes: %w", r.verb, r.what, c.access.Server, err)
-	}
-	return nil
+	return c.dynamic.Resource(r.GroupVersionResource).Namespace(namespace)
+}
+
+func (c *Client) get(ctx context.Context, at resource, namespace, name string) (*unstructured.Unstructured, error) {
+	return call(ctx, c, "get", at.words(namespace), func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return c.on(at, namespace).Get(ctx, name, metav1.GetOptions{})
+	})
 }
 
 // list reads all of a resource, page by page, of a namespace or, with "", of all.
-func list[T any](ctx context.Context, c *Client, at resource, namespace string, q url.Values) ([]T, error) {
-	var out []T
-	if q == nil {
-		q = url.Values{}
-	}
-	q.Set("limit", strconv.Itoa(pageSize))
-	for {
-		var page struct {
-			Metadata struct {
-				Continue string `json:"continue"`
-			} `json:"metadata"`
-			Items []T `json:"items"`
-		}
-		err := c.call(ctx, request{method: http.MethodGet, path: at.path(namespace, ""), query: q, verb: "list", what: at.words(namespace)}, &page)
+func (c *Client) list(ctx context.Context, at resource, namespace string, o metav1.ListOptions) ([]unstructured.Unstructured, error) {
+	var out []unstructured.Unstructured
+	for o.Limit = pageSize; ; {
+		page, err := call(ctx, c, "list", at.words(namespace), func(ctx context.Context) (*unstructured.UnstructuredList, error) {
+			return c.on(at, namespace).List(ctx, o)
+		})
 		if err != nil {
 			return nil, err
 		}
 		if out = append(out, page.Items...); len(out) > maxListed {
 			return nil, fmt.Errorf("list %s: there are over %d: name a namespace with -n", at.words(namespace), maxListed)
 		}
-		if page.Metadata.Continue == "" {
+		if o.Continue = page.GetContinue(); o.Continue == "" {
 			return out, nil
 		}
-		q.Set("continue", page.Metadata.Continue)
 	}
 }
 
-// resource is one kind's collection in the API.
-type resource struct {
-	group, version, plural string
-	clusterScoped          bool
-}
-
-func (r resource) path(namespace, name string) string {
-	p := "/api/" + r.version
-	if r.group != "" {
-		p = "/apis/" + r.group + "/" + r.version
+// listed is [Client.list] as a type of the API.
+func listed[T any](ctx context.Context, c *Client, at resource, namespace string, o metav1.ListOptions) ([]*T, error) {
+	items, err := c.list(ctx, at, namespace, o)
+	out := make([]*T, len(items))
+	for i := range items {
+		out[i] = new(T)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(items[i].Object, out[i]); err != nil {
+			return nil, fmt.Errorf("list %s: %s: %w", at.words(namespace), items[i].GetName(), err)
+		}
 	}
-	if namespace != "" && !r.clusterScoped {
-		p += "/namespaces/" + url.PathEscape(namespace)
-	}
-	p += "/" + r.plural
-	if name != "" {
-		p += "/" + url.PathEscape(name)
-	}
-	return p
+	return out, err
 }
 
 // words are the resource as kubectl and RBAC call it.
 func (r resource) words(namespace string) string {
-	w := r.plural
-	if r.group != "" {
-		w += "." + r.group
-	}
+	w := r.GroupResource().String()
 	switch {
 	case r.clusterScoped:
 		return w
@@ -376,10 +273,44 @@ func (r resource) words(namespace string) string {
 
 // The resources besides manifests.
 var (
-	podsAt        = resource{version: "v1", plural: "pods"}
-	servicesAt    = resource{version: "v1", plural: "services"}
-	eventsAt      = resource{version: "v1", plural: "events"}
-	deploymentsAt = resource{group: "apps", version: "v1", plural: "deployments"}
-	groupsAt      = resource{group: "leaderworkerset.x-k8s.io", version: "v1", plural: "leaderworkersets"}
-	recordsAt     = resource{group: "apps", version: "v1", plural: "controllerrevisions"}
+	podsAt        = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("pods")}
+	servicesAt    = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services")}
+	eventsAt      = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("events")}
+	namespacesAt  = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("namespaces"), clusterScoped: true}
+	deploymentsAt = resource{GroupVersionResource: appsv1.SchemeGroupVersion.WithResource("deployments")}
+	recordsAt     = resource{GroupVersionResource: appsv1.SchemeGroupVersion.WithResource("controllerrevisions")}
+	groupsAt      = resource{GroupVersionResource: schema.GroupVersionResource{Group: "leaderworkerset.x-k8s.io", Version: "v1", Resource: "leaderworkersets"}}
 )
+
+// output opens a pod's output, which the caller closes.
+func (c *Client) output(ctx context.Context, pod *corev1.Pod, o map[string]string) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(headerTimeout, cancel)
+	r := c.logs.Get().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("log")
+	for k, v := range o {
+		r = r.Param(k, v)
+	}
+	out, err := r.Stream(ctx)
+	if !late.Stop() && err != nil {
+		err = &UnreachableError{Cluster: c.Name(), Server: c.base.String(), Err: fmt.Errorf("no answer within %s", headerTimeout)}
+	} else {
+		err = c.explained(ctx, "get", "pods/log in namespace "+pod.Namespace, err)
+	}
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return &ending{out, cancel}, nil
+}
+
+// ending is a stream whose context ends with it.
+type ending struct {
+	io.ReadCloser
+	end context.CancelFunc
+}
+
+// Close implements io.Closer.
+func (e *ending) Close() error {
+	defer e.end()
+	return e.ReadCloser.Close()
+}

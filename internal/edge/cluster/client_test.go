@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bufio"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,15 +17,31 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // server is an API server as far as a test needs one, over TLS.
 func server(t *testing.T, h http.HandlerFunc) *Access {
 	t.Helper()
-	s := httptest.NewTLSServer(h)
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		h(w, r)
+	}))
 	t.Cleanup(s.Close)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
-	return &Access{Context: "test", Origin: "config: users[u].user", Namespace: "default", Server: s.URL, CA: ca}
+	cfg := &rest.Config{Host: s.URL}
+	cfg.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	return &Access{Context: "test", Origin: "config: users[u].user", Namespace: "default", Config: cfg}
+}
+
+// with is an access of which the configuration is changed.
+func with(a *Access, change func(*rest.Config)) *Access {
+	b := *a
+	b.Config = rest.CopyConfig(a.Config)
+	change(b.Config)
+	return &b
 }
 
 func newClient(t *testing.T, a *Access) *Client {
@@ -40,11 +56,11 @@ func newClient(t *testing.T, a *Access) *Client {
 // ask lists pods.
 func ask(t *testing.T, c *Client) error {
 	t.Helper()
-	_, err := list[json.RawMessage](t.Context(), c, podsAt, "default", nil)
+	_, err := c.list(t.Context(), podsAt, "default", metav1.ListOptions{})
 	return err
 }
 
-const nothing = `{"items":[]}`
+const nothing = `{"apiVersion":"v1","kind":"PodList","items":[]}`
 
 func TestWhoAsks(t *testing.T) {
 	var got http.Header
@@ -53,19 +69,17 @@ func TestWhoAsks(t *testing.T) {
 		_, _ = io.WriteString(w, nothing)
 	})
 	for name, c := range map[string]struct {
-		change func(*Access)
+		change func(*rest.Config)
 		header string
 		want   string
 	}{
-		"token":       {func(a *Access) { a.Token = "t" }, "Authorization", "Bearer t"},
-		"password":    {func(a *Access) { a.Username, a.Password = "u", "p" }, "Authorization", "Basic dTpw"},
-		"nobody":      {func(*Access) {}, "Authorization", ""},
-		"agent":       {func(*Access) {}, "User-Agent", "test/1"},
-		"impersonate": {func(a *Access) { a.Impersonate = impersonation{User: "x", Groups: []string{"g"}} }, "Impersonate-User", "x"},
+		"token":       {func(c *rest.Config) { c.BearerToken = "t" }, "Authorization", "Bearer t"},
+		"password":    {func(c *rest.Config) { c.Username, c.Password = "u", "p" }, "Authorization", "Basic dTpw"},
+		"nobody":      {func(*rest.Config) {}, "Authorization", ""},
+		"agent":       {func(*rest.Config) {}, "User-Agent", "test/1"},
+		"impersonate": {func(c *rest.Config) { c.Impersonate = rest.ImpersonationConfig{UserName: "x", Groups: []string{"g"}} }, "Impersonate-User", "x"},
 	} {
-		b := *a
-		c.change(&b)
-		if err := ask(t, newClient(t, &b)); err != nil || got.Get(c.header) != c.want {
+		if err := ask(t, newClient(t, with(a, c.change))); err != nil || got.Get(c.header) != c.want {
 			t.Errorf("%s: %v: %q", name, err, got.Get(c.header))
 		}
 	}
@@ -76,9 +90,9 @@ func TestPages(t *testing.T) {
 	a := server(t, func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.URL.Query().Get("limit")+" "+r.URL.Query().Get("continue"))
 		next := map[string]string{"": "a", "a": "b", "b": ""}[r.URL.Query().Get("continue")]
-		_, _ = fmt.Fprintf(w, `{"metadata":{"continue":%q},"items":[1,2]}`, next)
+		_, _ = fmt.Fprintf(w, `{"apiVersion":"v1","kind":"PodList","metadata":{"continue":%q},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}`, next)
 	})
-	items, err := list[int](t.Context(), newClient(t, a), podsAt, "default", url.Values{"labelSelector": {"x"}})
+	items, err := newClient(t, a).list(t.Context(), podsAt, "default", metav1.ListOptions{LabelSelector: "x"})
 	if err != nil || len(items) != 6 || strings.Join(asked, ",") != "500 ,500 a,500 b" {
 		t.Errorf("%v, %v, %q", items, err, asked)
 	}
@@ -89,21 +103,27 @@ func TestPages(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	status := http.StatusOK
 	body := ""
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("a redirect is followed, with %q", r.Header.Get("Authorization"))
+	}))
+	t.Cleanup(elsewhere.Close)
 	a := server(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", elsewhere.URL)
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
 	})
-	c := newClient(t, a)
+	c := newClient(t, with(a, func(c *rest.Config) { c.BearerToken = "secret" }))
 	for _, x := range []struct {
 		status int
 		body   string
 		says   []string
 	}{
-		{403, `{"kind":"Status","message":"pods is forbidden: User \"u\" cannot list"}`, []string{"list pods in namespace default: not allowed", `User "u" cannot list`, `the verb "list"`}},
-		{401, `{"kind":"Status","message":"Unauthorized"}`, []string{"does not take the credential of config: users[u].user", "expired"}},
+		{403, `{"apiVersion":"v1","kind":"Status","status":"Failure","code":403,"message":"pods is forbidden: User \"u\" cannot list"}`, []string{"list pods in namespace default: not allowed", `User "u" cannot list`, `the verb "list"`}},
+		{401, `{"apiVersion":"v1","kind":"Status","status":"Failure","code":401,"message":"Unauthorized"}`, []string{"does not take the credential of config: users[u].user", "expired"}},
 		{502, "<html>", []string{"502 Bad Gateway", "is that an API server"}},
 		{200, "<html>", []string{"does not answer as an API server"}},
 		{302, "", []string{"302 Found"}},
+		{200, `{"apiVersion":"v1","kind":"PodList","x":"` + strings.Repeat("x", maxAnswer) + `"}`, []string{"list pods in namespace default: the answer is over 67108864 bytes"}},
 	} {
 		status, body = x.status, x.body
 		err := ask(t, c)
@@ -117,16 +137,14 @@ func TestRefusals(t *testing.T) {
 
 func TestUnreachable(t *testing.T) {
 	a := server(t, func(http.ResponseWriter, *http.Request) {})
-	for says, change := range map[string]func(*Access){
-		"connection refused":               func(a *Access) { a.Server = "https://127.0.0.1:1" },
-		"see certificate-authority":        func(a *Access) { a.CA, _ = certificate(t) },
-		"see tls-server-name":              func(a *Access) { a.ServerName = "other.test" },
-		"there is no certificate in it":    func(a *Access) { a.CA = []byte("x") },
-		"users[u].user.client-certificate": func(a *Access) { a.Cert, a.Key = []byte("x"), []byte("y") },
+	for says, change := range map[string]func(*rest.Config){
+		"connection refused":          func(c *rest.Config) { c.Host = "https://127.0.0.1:1" },
+		"see certificate-authority":   func(c *rest.Config) { c.CAData, _ = certificate(t) },
+		"see tls-server-name":         func(c *rest.Config) { c.ServerName = "other.test" },
+		"unable to load root":         func(c *rest.Config) { c.CAData = []byte("x") },
+		"failed to find any PEM data": func(c *rest.Config) { c.CertData, c.KeyData = []byte("x"), []byte("y") },
 	} {
-		b := *a
-		change(&b)
-		c, err := New(&b, "test")
+		c, err := New(with(a, change), "test")
 		if err == nil {
 			err = ask(t, c)
 			var un *UnreachableError
@@ -146,7 +164,7 @@ func TestPlugin(t *testing.T) {
 	dir := t.TempDir()
 	runs := filepath.Join(dir, "runs")
 	script := write(t, dir, "login", []byte(`#!/bin/sh
-echo "$KUBERNETES_EXEC_INFO" >> `+runs+`
+echo $KUBERNETES_EXEC_INFO >> `+runs+`
 n=$(wc -l < `+runs+`)
 echo "{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{\"token\":\"$WORD-$((n))\"}}"
 `))
@@ -162,16 +180,18 @@ echo "{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredent
 		}
 		_, _ = io.WriteString(w, nothing)
 	})
-	e := &execConfig{APIVersion: execV1, Command: "./login", InteractiveMode: "Never", ProvideClusterInfo: true}
-	e.Env = append(e.Env, struct {
-		Name  string `json:"name"`
-		Value string `json:"value"`
-	}{"WORD", "word"})
-	e.cluster.Extensions = []namedExtension{{Name: "client.authentication.k8s.io/exec", Extension: map[string]any{"audience": "x"}}}
-	if err := e.validate(filepath.Join(dir, "config"), "config: users[u].user.exec"); err != nil {
+	config := write(t, dir, "config", fmt.Appendf(nil, `
+clusters:
+- {name: c, cluster: {server: %q, certificate-authority-data: %q, extensions: [{name: client.authentication.k8s.io/exec, extension: {audience: x}}]}}
+users:
+- name: u
+  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: ./login, interactiveMode: Never, provideClusterInfo: true, env: [{name: WORD, value: word}]}}
+contexts: [{name: x, context: {cluster: c, user: u}}]
+`, a.Config.Host, base64.StdEncoding.EncodeToString(a.Config.CAData)))
+	a, err := Load(Options{Kubeconfig: config, Context: "x"})
+	if err != nil {
 		t.Fatal(err)
 	}
-	a.Exec = e
 	c := newClient(t, a)
 	var wait sync.WaitGroup
 	for range 8 {
@@ -191,8 +211,15 @@ echo "{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredent
 	if len(lines) != 2 {
 		t.Fatalf("ran %d times", len(lines))
 	}
-	var told execCredential
-	if err := json.Unmarshal([]byte(lines[0]), &told); err != nil || told.Spec.Cluster == nil || told.Spec.Cluster.Server != a.Server || fmt.Sprint(told.Spec.Cluster.Config) != "map[audience:x]" {
+	var told struct {
+		Spec struct {
+			Cluster struct {
+				Server string
+				Config struct{ Audience string }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(lines[0]), &told); err != nil || told.Spec.Cluster.Server != a.Config.Host || told.Spec.Cluster.Config.Audience != "x" {
 		t.Errorf("%v: told %s", err, lines[0])
 	}
 	good.Store("never")
@@ -206,18 +233,17 @@ func TestPluginsThatFail(t *testing.T) {
 	a := server(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, nothing) })
 	head := `{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"`
 	for says, c := range map[string]struct{ command, script string }{
-		"exit status 3":              {"sh", "exit 3"},
-		"printed no ExecCredential":  {"sh", "echo hello"},
-		"neither a token":            {"sh", "echo '" + head + `,"status":{}}'`},
-		"without its key":            {"sh", "echo '" + head + `,"status":{"clientCertificateData":"x"}}'`},
-		"write in apiVersion":        {"sh", `echo '{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential"}'`},
-		"is not installed: do: brew": {"no-such-login-program", ""},
-		"wrote over":                 {"sh", "head -c 2000000 /dev/zero"},
+		"exit code 3":                      {"sh", "exit 3"},
+		"decoding stdout":                  {"sh", "echo hello"},
+		"didn't return a token":            {"sh", "echo '" + head + `,"status":{}}'`},
+		"returned only certificate or key": {"sh", "echo '" + head + `,"status":{"clientCertificateData":"x"}}'`},
+		"plugin is configured to use":      {"sh", `echo '{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential"}'`},
+		"do: brew":                         {"no-such-login-program", ""},
 	} {
-		b := *a
-		b.Exec = &execConfig{APIVersion: execV1, Command: c.command, Args: []string{"-c", c.script}, InteractiveMode: "Never", InstallHint: "do: brew\x1b[31m", at: "config: users[u].user.exec"}
-		err := ask(t, newClient(t, &b))
-		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "config: users[u].user.exec: ") || strings.Contains(err.Error(), "\x1b") {
+		err := ask(t, newClient(t, with(a, func(cfg *rest.Config) {
+			cfg.ExecProvider = &clientcmdapi.ExecConfig{APIVersion: "client.authentication.k8s.io/v1", Command: c.command, Args: []string{"-c", c.script}, InteractiveMode: clientcmdapi.NeverExecInteractiveMode, InstallHint: "do: brew"}
+		})))
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "config: users[u].user.exec: ") {
 			t.Errorf("%q: %v", says, err)
 		}
 	}
@@ -227,12 +253,14 @@ func TestPluginsThatFail(t *testing.T) {
 // a header of its own, and answers come as they are written.
 func TestGateway(t *testing.T) {
 	more := make(chan string)
-	services := `{"items":[{"metadata":{"namespace":"sys","name":"rh-gateway"},"spec":{"ports":[{"name":"http"},{"name":"grpc"}]}},
+	services := `{"apiVersion":"v1","kind":"ServiceList","items":[{"metadata":{"namespace":"sys","name":"rh-gateway"},"spec":{"ports":[{"name":"http"},{"name":"grpc"}]}},
 		{"metadata":{"namespace":"sys","name":"rh-gateway-metrics"},"spec":{"ports":[{"name":"metrics"}]}}]}`
 	a := server(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/api/v1/services":
 			_, _ = io.WriteString(w, services)
+		case "/api/v1/namespaces/sys/services/rh-gateway:http/proxy/away":
+			http.Redirect(w, r, "https://elsewhere.test/", http.StatusTemporaryRedirect)
 		case "/api/v1/namespaces/sys/services/rh-gateway:http/proxy/v1/chat/completions":
 			_, _ = fmt.Fprintf(w, "%s %s\n", r.Header.Get("Authorization"), r.Header.Get("X-Api-Key"))
 			for line := range more {
@@ -243,7 +271,7 @@ func TestGateway(t *testing.T) {
 			http.NotFound(w, r)
 		}
 	})
-	a.Token = "mine"
+	a.Config.BearerToken = "mine"
 	c := newClient(t, a)
 	base, err := c.Gateway(t.Context(), "")
 	if err != nil {
@@ -271,6 +299,10 @@ func TestGateway(t *testing.T) {
 		if want == "two" {
 			close(more)
 		}
+	}
+	if away, err := (&http.Client{Transport: c.Transport()}).Get(base + "/away"); err == nil || !strings.Contains(err.Error(), "away from the API server") {
+		t.Errorf("credentials went with a redirect: %v", err)
+		_ = away.Body.Close()
 	}
 	if at, err := c.Gateway(t.Context(), "https:other/gw:8443"); err != nil || !strings.HasSuffix(at, "/api/v1/namespaces/other/services/https:gw:8443/proxy") {
 		t.Errorf("%s, %v", at, err)

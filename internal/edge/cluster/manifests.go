@@ -1,17 +1,20 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/yaml"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
@@ -43,7 +46,7 @@ func (m *Manifest) Rendered() string {
 	if m.Status != nil {
 		doc["status"] = m.Status
 	}
-	out, err := encodeYAML(doc)
+	out, err := yaml.Marshal(doc)
 	if err != nil {
 		return "# " + err.Error() + "\n"
 	}
@@ -68,51 +71,45 @@ func (c *Client) kinds(ctx context.Context) (*installed, error) {
 }
 
 func (c *Client) discover(ctx context.Context, in *installed) error {
-	var groups struct {
-		Groups []struct {
-			Name     string `json:"name"`
-			Versions []struct {
-				Version string `json:"version"`
-			} `json:"versions"`
-		} `json:"groups"`
-	}
-	err := c.call(ctx, request{method: http.MethodGet, path: "/apis", verb: "list", what: "API groups"}, &groups)
+	found, err := call(ctx, c, "list", "API groups", c.served)
 	if err != nil {
 		return err
 	}
 	in.at, in.group = map[*dialect.Resource]resource{}, map[string]bool{}
-	var mu sync.Mutex
-	var wait errgroup.Group
-	wait.SetLimit(maxAtOnce)
-	for _, g := range groups.Groups {
-		in.group[g.Name] = true
-		for _, v := range g.Versions {
-			wanted := slices.ContainsFunc(dialect.Resources, func(r dialect.Resource) bool {
-				return r.Group == g.Name && slices.Contains(r.Versions, v.Version)
-			})
-			if !wanted {
-				continue
-			}
-			wait.Go(func() error {
-				var list struct {
-					Resources []struct {
-						Name string `json:"name"`
-					} `json:"resources"`
-				}
-				err := c.call(ctx, request{method: http.MethodGet, path: "/apis/" + g.Name + "/" + v.Version, verb: "list", what: "kinds of " + g.Name}, &list)
-				if Missing(err) {
-					return nil // gone since
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				for _, r := range list.Resources {
-					in.note(g.Name, v.Version, r.Name)
-				}
-				return err
-			})
+	for _, list := range found {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return err
+		}
+		in.group[gv.Group] = true
+		for _, r := range list.APIResources {
+			in.note(gv.Group, gv.Version, r.Name)
 		}
 	}
-	return wait.Wait()
+	return nil
+}
+
+// served lists what the API server serves. The discovery client takes no
+// context, so it is left to itself when that ends.
+func (c *Client) served(ctx context.Context) ([]*metav1.APIResourceList, error) {
+	type answer struct {
+		lists []*metav1.APIResourceList
+		err   error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		_, lists, err := c.discovery.ServerGroupsAndResources()
+		if discovery.IsGroupDiscoveryFailedError(err) {
+			err = nil // of another API server behind this one
+		}
+		done <- answer{lists, err}
+	}()
+	select {
+	case a := <-done:
+		return a.lists, a.err
+	case <-ctx.Done():
+		return nil, &url.Error{Op: "Get", URL: c.base.String(), Err: ctx.Err()}
+	}
 }
 
 // note remembers that a kind is served, in the preferred of the versions read.
@@ -122,62 +119,29 @@ func (in *installed) note(group, version, plural string) {
 		if r.Group != group || r.Plural != plural || !slices.Contains(r.Versions, version) {
 			continue
 		}
-		if before, there := in.at[r]; there && slices.Index(r.Versions, before.version) < slices.Index(r.Versions, version) {
+		if before, there := in.at[r]; there && slices.Index(r.Versions, before.Version) < slices.Index(r.Versions, version) {
 			continue
 		}
-		in.at[r] = resource{group: group, version: version, plural: plural, clusterScoped: r.ClusterScoped()}
+		in.at[r] = resourceOf(r, version)
 	}
+}
+
+func resourceOf(r *dialect.Resource, version string) resource {
+	return resource{schema.GroupVersionResource{Group: r.Group, Version: version, Resource: r.Plural}, r.ClusterScoped()}
 }
 
 // maxAtOnce is how many calls are under way at once.
 const maxAtOnce = 8
 
-// meta is the metadata of any object.
-type meta struct {
-	Name            string            `json:"name"`
-	Namespace       string            `json:"namespace"`
-	ResourceVersion string            `json:"resourceVersion"`
-	Generation      int64             `json:"generation"`
-	Created         time.Time         `json:"creationTimestamp"`
-	Deleted         *time.Time        `json:"deletionTimestamp"`
-	Labels          map[string]string `json:"labels"`
-	Annotations     map[string]string `json:"annotations"`
-	Managed         []struct {
-		Manager     string `json:"manager"`
-		Subresource string `json:"subresource"`
-	} `json:"managedFields"`
-}
-
-// writtenBy says whether a field manager has written the object's status.
-func (m *meta) writtenBy(manager string) bool {
-	for _, f := range m.Managed {
-		if f.Manager == manager && f.Subresource == "status" {
-			return true
-		}
-	}
-	return false
-}
-
 // annotationApplied is kubectl's copy of what it applied.
 const annotationApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // manifest reads an object of the API.
-func manifest(r *dialect.Resource, at resource, raw json.RawMessage) (*Manifest, error) {
-	var object map[string]any
-	var head struct {
-		Metadata meta `json:"metadata"`
-	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	if err := dec.Decode(&object); err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, err
-	}
-	object["apiVersion"], object["kind"] = at.group+"/"+at.version, r.Kind // lists leave them out
-	m := &Manifest{Status: object["status"], Generation: head.Metadata.Generation, written: dialect.Authored(object, annotationApplied)}
-	m.Written = head.Metadata.writtenBy(shape.FieldManager)
+func manifest(r *dialect.Resource, u *unstructured.Unstructured) (*Manifest, error) {
+	m := &Manifest{Status: u.Object["status"], Generation: u.GetGeneration(), written: dialect.Authored(u.Object, annotationApplied)}
+	m.Written = slices.ContainsFunc(u.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == shape.FieldManager && f.Subresource == "status"
+	})
 	doc, err := json.Marshal(m.written)
 	if err != nil {
 		return nil, err
@@ -188,20 +152,20 @@ func manifest(r *dialect.Resource, at resource, raw json.RawMessage) (*Manifest,
 		m.Problems = append(m.Problems, p.String())
 	}
 	if len(m.Problems) > 0 || len(read.Objects) != 1 {
-		m.Object.Object = unread(r, at, head.Metadata)
+		m.Object.Object = unread(r, u)
 		return m, nil
 	}
 	m.Object.Object = read.Objects[0]
 	m.Origin.Line = 0
-	m.SetCreated(head.Metadata.Created)
+	m.SetCreated(u.GetCreationTimestamp().Time)
 	return m, nil
 }
 
 // unread is a manifest of which only the names are known.
-func unread(r *dialect.Resource, at resource, md meta) dialect.Object {
-	k := service.Key{Namespace: md.Namespace, Name: md.Name}
-	origin := service.Origin{APIVersion: at.group + "/" + at.version, Kind: r.Kind}
-	common := service.Meta{Key: k, Origin: origin, Created: md.Created}
+func unread(r *dialect.Resource, u *unstructured.Unstructured) dialect.Object {
+	k := service.Key{Namespace: u.GetNamespace(), Name: u.GetName()}
+	origin := service.Origin{APIVersion: u.GetAPIVersion(), Kind: r.Kind}
+	common := service.Meta{Key: k, Origin: origin, Created: u.GetCreationTimestamp().Time}
 	o := dialect.Object{Origin: origin, Key: k}
 	switch r.ID {
 	case "service":
@@ -235,7 +199,7 @@ func (c *Client) Manifests(ctx context.Context, id, namespace string) (out []*Ma
 		}
 		asked++
 		wait.Go(func() error {
-			items, err := list[json.RawMessage](ctx, c, at, namespace, nil)
+			items, err := c.list(ctx, at, namespace, metav1.ListOptions{})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -247,8 +211,8 @@ func (c *Client) Manifests(ctx context.Context, id, namespace string) (out []*Ma
 			case err != nil:
 				return err
 			}
-			for _, raw := range items {
-				m, err := manifest(r, at, raw)
+			for i := range items {
+				m, err := manifest(r, &items[i])
 				if err != nil {
 					return fmt.Errorf("%s: %w", at.words(namespace), err)
 				}
@@ -291,8 +255,7 @@ func (c *Client) Find(ctx context.Context, id string, k service.Key) ([]*Manifes
 		}
 		asked++
 		wait.Go(func() error {
-			var raw json.RawMessage
-			err := c.call(ctx, request{method: http.MethodGet, path: at.path(k.Namespace, k.Name), verb: "get", what: at.words(k.Namespace)}, &raw)
+			u, err := c.get(ctx, at, k.Namespace, k.Name)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -304,7 +267,7 @@ func (c *Client) Find(ctx context.Context, id string, k service.Key) ([]*Manifes
 			case err != nil:
 				return err
 			}
-			m, err := manifest(r, at, raw)
+			m, err := manifest(r, u)
 			if err == nil && m.Kind != "" {
 				out = append(out, m)
 			}
@@ -333,9 +296,10 @@ func (c *Client) Delete(ctx context.Context, origin service.Origin, k service.Ke
 		return fmt.Errorf("delete %s: %s %s is no kind that is read", k, origin.APIVersion, origin.Kind)
 	}
 	_, version, _ := strings.Cut(origin.APIVersion, "/")
-	at := resource{group: r.Group, version: version, plural: r.Plural, clusterScoped: r.ClusterScoped()}
-	err := c.call(ctx, request{method: http.MethodDelete, path: at.path(k.Namespace, k.Name), verb: "delete", what: at.words(k.Namespace),
-		body: []byte(`{"apiVersion":"v1","kind":"DeleteOptions","propagationPolicy":"Background"}`), content: "application/json"}, nil)
+	at, background := resourceOf(r, version), metav1.DeletePropagationBackground
+	_, err := call(ctx, c, "delete", at.words(k.Namespace), func(ctx context.Context) (any, error) {
+		return nil, c.on(at, k.Namespace).Delete(ctx, k.Name, metav1.DeleteOptions{PropagationPolicy: &background})
+	})
 	if Missing(err) {
 		return &fleet.NotFoundError{ID: fleet.ID{Kind: r.ID, Key: k}}
 	}

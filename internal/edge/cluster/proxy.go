@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -36,19 +38,11 @@ func (c *Client) Gateway(ctx context.Context, at string) (string, error) {
 	if port == "" {
 		port = "http"
 	}
-	return c.access.Server + servicesAt.path(k.Namespace, scheme+k.Name+":"+port) + "/proxy", nil
+	return c.base.JoinPath("api/v1/namespaces", k.Namespace, "services", scheme+k.Name+":"+port, "proxy").String(), nil
 }
 
 func (c *Client) findGateway(ctx context.Context) (service.Key, error) {
-	type found struct {
-		Metadata meta `json:"metadata"`
-		Spec     struct {
-			Ports []struct {
-				Name string `json:"name"`
-			} `json:"ports"`
-		} `json:"spec"`
-	}
-	items, err := list[found](ctx, c, servicesAt, "", url.Values{"labelSelector": {GatewayLabel}})
+	items, err := listed[corev1.Service](ctx, c, servicesAt, "", metav1.ListOptions{LabelSelector: GatewayLabel})
 	if err != nil {
 		return service.Key{}, fmt.Errorf("look for the gateway: %w: name its Service with --gateway-service NAMESPACE/NAME, or its address with --gateway", err)
 	}
@@ -56,7 +50,7 @@ func (c *Client) findGateway(ctx context.Context) (service.Key, error) {
 	for _, s := range items {
 		for _, p := range s.Spec.Ports {
 			if p.Name == "http" {
-				keys = append(keys, s.Metadata.Namespace+"/"+s.Metadata.Name)
+				keys = append(keys, s.Namespace+"/"+s.Name)
 			}
 		}
 	}
@@ -79,17 +73,13 @@ type patient struct{ client *Client }
 
 // RoundTrip implements http.RoundTripper.
 func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != p.client.base.Scheme || r.URL.Host != p.client.base.Host {
+		return nil, fmt.Errorf("a redirect leads away from the API server, to %s", r.URL.Host)
+	}
 	r = r.Clone(r.Context())
 	if key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); key != "" {
 		r.Header.Del("Authorization")
 		r.Header.Set("X-Api-Key", key)
 	}
-	agent := r.Header.Get("User-Agent")
-	if _, err := p.client.authorize(r, ""); err != nil {
-		return nil, err
-	}
-	if agent != "" {
-		r.Header.Set("User-Agent", agent)
-	}
-	return p.client.slow.RoundTrip(r)
+	return p.client.transport.RoundTrip(r)
 }

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -47,8 +47,9 @@ const maxEvents = 10
 
 // counted is a Deployment or LeaderWorkerSet, as far as it is read.
 type counted struct {
-	Metadata meta `json:"metadata"`
-	Spec     struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
 		Replicas *int `json:"replicas"`
 	} `json:"spec"`
 	Status struct {
@@ -70,14 +71,7 @@ func (d *counted) desired() int {
 }
 
 func (d *counted) key() service.Key {
-	return service.Key{Namespace: d.Metadata.Namespace, Name: d.Metadata.Annotations[shape.AnnotationService]}
-}
-
-// controllerRevision holds a record.
-type controllerRevision struct {
-	Metadata meta            `json:"metadata"`
-	Data     json.RawMessage `json:"data"`
-	Revision int64           `json:"revision"`
+	return service.Key{Namespace: d.Namespace, Name: d.Annotations[shape.AnnotationService]}
 }
 
 // Services lists services with what their manifests say of them, and of those
@@ -127,7 +121,7 @@ func (c *Client) Service(ctx context.Context, k service.Key) (*Service, error) {
 	sets, err := c.sets(ctx, k.Namespace, selector)
 	s.refuse(err)
 	s.fill(records[k], sets)
-	list, err := list[*corev1.Pod](ctx, c, podsAt, k.Namespace, url.Values{"labelSelector": {selector}})
+	list, err := listed[corev1.Pod](ctx, c, podsAt, k.Namespace, metav1.ListOptions{LabelSelector: selector})
 	s.refuse(err)
 	s.observe(list, sets)
 	c.unseen(ctx, s)
@@ -150,17 +144,17 @@ func stateOf(m *Manifest) fleet.ServiceState {
 }
 
 // sets lists what has a count of pods, by the service's key.
-func (c *Client) sets(ctx context.Context, namespace, selector string) (map[service.Key][]counted, error) {
+func (c *Client) sets(ctx context.Context, namespace, selector string) (map[service.Key][]*counted, error) {
 	if selector == "" {
 		selector = shape.LabelManagedBy + "=" + shape.Manager
 	}
 	at := []resource{deploymentsAt}
-	if in, err := c.kinds(ctx); err == nil && in.group[groupsAt.group] {
+	if in, err := c.kinds(ctx); err == nil && in.group[groupsAt.Group] {
 		at = append(at, groupsAt)
 	}
-	out := map[service.Key][]counted{}
+	out := map[service.Key][]*counted{}
 	for _, r := range at {
-		items, err := list[counted](ctx, c, r, namespace, url.Values{"labelSelector": {selector}})
+		items, err := listed[counted](ctx, c, r, namespace, metav1.ListOptions{LabelSelector: selector})
 		if err != nil && !Missing(err) {
 			return out, err
 		}
@@ -176,13 +170,13 @@ func (c *Client) records(ctx context.Context, namespace, selector string) (map[s
 	if selector == "" {
 		selector = shape.LabelManagedBy + "=" + shape.Manager
 	}
-	items, err := list[controllerRevision](ctx, c, recordsAt, namespace, url.Values{"labelSelector": {selector + "," + shape.LabelRecord + "=true"}})
+	items, err := listed[appsv1.ControllerRevision](ctx, c, recordsAt, namespace, metav1.ListOptions{LabelSelector: selector + "," + shape.LabelRecord + "=true"})
 	if err != nil {
 		return nil, err
 	}
-	newest := map[service.Key]controllerRevision{}
+	newest := map[service.Key]*appsv1.ControllerRevision{}
 	for _, cr := range items {
-		k := service.Key{Namespace: cr.Metadata.Namespace, Name: cr.Metadata.Annotations[shape.AnnotationService]}
+		k := service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
 		if b, there := newest[k]; !there || b.Revision < cr.Revision {
 			newest[k] = cr
 		}
@@ -190,8 +184,8 @@ func (c *Client) records(ctx context.Context, namespace, selector string) (map[s
 	out := map[service.Key]*fleet.Record{}
 	for k, cr := range newest {
 		var r fleet.Record
-		if err := json.Unmarshal(cr.Data, &r); err != nil {
-			return out, fmt.Errorf("ControllerRevision %s/%s: was it written by another version of the controller? %w", cr.Metadata.Namespace, cr.Metadata.Name, err)
+		if err := json.Unmarshal(cr.Data.Raw, &r); err != nil {
+			return out, fmt.Errorf("ControllerRevision %s/%s: was it written by another version of the controller? %w", cr.Namespace, cr.Name, err)
 		}
 		out[k] = &r
 	}
@@ -199,7 +193,7 @@ func (c *Client) records(ctx context.Context, namespace, selector string) (map[s
 }
 
 // fill adds what a status in the manifest's dialect has no words for.
-func (s *Service) fill(r *fleet.Record, sets map[service.Key][]counted) {
+func (s *Service) fill(r *fleet.Record, sets map[service.Key][]*counted) {
 	st := &s.Status
 	if percent := s.Object.Service.CanaryPercent; st.Canary != nil && st.Canary.Wanted == 0 && percent != nil {
 		st.Canary.Wanted = *percent
@@ -232,7 +226,7 @@ func (s *Service) fill(r *fleet.Record, sets map[service.Key][]counted) {
 	var parts []service.ComponentStatus
 	for _, role := range service.Roles {
 		for _, d := range sets[s.Object.Key] {
-			if d.Metadata.Labels[shape.LabelRole] == string(role) {
+			if d.Labels[shape.LabelRole] == string(role) {
 				parts = append(parts, service.ComponentStatus{Role: role, Desired: d.desired(), Running: d.Status.Replicas, Ready: d.Status.Ready})
 			}
 		}
@@ -243,7 +237,7 @@ func (s *Service) fill(r *fleet.Record, sets map[service.Key][]counted) {
 }
 
 // observe reads the replicas of the service and of its canary.
-func (s *Service) observe(list []*corev1.Pod, sets map[service.Key][]counted) {
+func (s *Service) observe(list []*corev1.Pod, sets map[service.Key][]*counted) {
 	slices.SortStableFunc(list, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	for _, k := range []service.Key{s.Object.Key, s.Object.Key.Canary()} {
 		var own []*corev1.Pod
@@ -254,10 +248,10 @@ func (s *Service) observe(list []*corev1.Pod, sets map[service.Key][]counted) {
 		}
 		var counts []pods.Set
 		for _, d := range sets[k] {
-			if d.Metadata.Deleted != nil {
+			if d.DeletionTimestamp != nil {
 				continue
 			}
-			set := pods.Set{Name: d.Metadata.Name, Role: service.Role(d.Metadata.Labels[shape.LabelRole]), Revision: d.Metadata.Labels[shape.LabelRevision],
+			set := pods.Set{Name: d.Name, Role: service.Role(d.Labels[shape.LabelRole]), Revision: d.Labels[shape.LabelRevision],
 				Count: d.desired(), Since: time.Now()}
 			for _, c := range d.Status.Conditions {
 				if c.Type == "ReplicaFailure" && c.Status == "True" {
@@ -273,38 +267,25 @@ func (s *Service) observe(list []*corev1.Pod, sets map[service.Key][]counted) {
 
 // Happened reads the last events of a manifest.
 func (c *Client) Happened(ctx context.Context, origin service.Origin, k service.Key) ([]Event, error) {
-	type event struct {
-		Metadata meta      `json:"metadata"`
-		Type     string    `json:"type"`
-		Reason   string    `json:"reason"`
-		Message  string    `json:"message"`
-		Count    int       `json:"count"`
-		Last     time.Time `json:"lastTimestamp"`
-		Time     time.Time `json:"eventTime"`
-		Series   *struct {
-			Count int       `json:"count"`
-			Last  time.Time `json:"lastObservedTime"`
-		} `json:"series"`
-	}
 	namespace := k.Namespace
 	if namespace == "" {
 		namespace = service.DefaultNamespace // where events of what has none are kept
 	}
 	selector := "involvedObject.kind=" + origin.Kind + ",involvedObject.name=" + k.Name
-	items, err := list[event](ctx, c, eventsAt, namespace, url.Values{"fieldSelector": {selector}})
+	items, err := listed[corev1.Event](ctx, c, eventsAt, namespace, metav1.ListOptions{FieldSelector: selector})
 	if err != nil {
 		return nil, err
 	}
 	var out []Event
 	for _, e := range items {
-		one := Event{Time: e.Metadata.Created, Type: e.Type, Reason: e.Reason, Message: e.Message, Count: e.Count}
-		for _, t := range []time.Time{e.Time, e.Last} {
+		one := Event{Time: e.CreationTimestamp.Time, Type: e.Type, Reason: e.Reason, Message: e.Message, Count: int(e.Count)}
+		for _, t := range []time.Time{e.EventTime.Time, e.LastTimestamp.Time} {
 			if t.After(one.Time) {
 				one.Time = t
 			}
 		}
 		if e.Series != nil {
-			one.Time, one.Count = e.Series.Last, e.Series.Count
+			one.Time, one.Count = e.Series.LastObservedTime.Time, int(e.Series.Count)
 		}
 		out = append(out, one)
 	}
@@ -347,22 +328,21 @@ func (c *Client) Logs(ctx context.Context, k service.Key, o LogOptions) (io.Read
 		return nil, fmt.Errorf("pod %s has written nothing: it is not on a node yet%s", pod.Name, waiting(s.Replicas))
 	}
 	container := pods.LogContainer(pod, s.roles[service.Role(pod.Labels[shape.LabelRole])].Main)
-	q := url.Values{"container": {container}}
+	q := map[string]string{"container": container}
 	if o.Tail > 0 {
-		q.Set("tailLines", strconv.Itoa(o.Tail))
+		q["tailLines"] = strconv.Itoa(o.Tail)
 	}
 	if o.Follow {
-		q.Set("follow", "true")
+		q["follow"] = "true"
 	}
 	if o.Previous {
-		q.Set("previous", "true")
+		q["previous"] = "true"
 	}
-	resp, err := c.stream(ctx, request{method: http.MethodGet, path: podsAt.path(pod.Namespace, pod.Name) + "/log", query: q, accept: "*/*",
-		verb: "get", what: "pods/log in namespace " + pod.Namespace})
+	out, err := c.output(ctx, pod, q)
 	if err != nil {
 		return nil, fmt.Errorf("output of container %s of pod %s: %w", container, pod.Name, err)
 	}
-	return resp.Body, nil
+	return out, nil
 }
 
 // podless says why a service has no pod: for want of requests, unless its

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -82,12 +81,10 @@ var foreign = []service.Dialect{service.DialectKServe, service.DialectOME, servi
 
 // adopted reads a namespace's label; nil where it may not be seen.
 func (c *Client) adopted(ctx context.Context, namespace string) *string {
-	var ns struct {
-		Metadata meta `json:"metadata"`
-	}
-	if err := c.call(ctx, request{method: http.MethodGet, path: "/api/v1/namespaces/" + namespace, verb: "get", what: "namespace " + namespace}, &ns); err != nil {
+	ns, err := c.get(ctx, namespacesAt, "", namespace)
+	if err != nil {
 		return nil
 	}
-	label := ns.Metadata.Labels[shape.LabelAdopt]
+	label := ns.GetLabels()[shape.LabelAdopt]
 	return &label
 }
