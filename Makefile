@@ -36,7 +36,7 @@ IMAGE ?= bin/roundhouse-image.tar
 IMAGE_TAG ?= roundhouse:$(VERSION)
 IMAGE_ARCHS ?= amd64 arm64
 # Not roundhouse-onnx: it needs the C library, and ONNX Runtime besides.
-IMAGE_PROGRAMS := cmd/roundhouse cmd/roundhouse-server cmd/roundhouse-kafka
+IMAGE_PROGRAMS := cmd/roundhouse cmd/roundhouse-server
 
 .PHONY: help
 help: ## list the targets
@@ -208,7 +208,6 @@ cross:
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/roundhouse
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/roundhouse-server
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/roundhouse-onnx
-	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/roundhouse-kafka
 
 .PHONY: dirty
 dirty:

@@ -130,19 +130,18 @@ func TestServeWorkerSettings(t *testing.T) {
 	}
 }
 
-// TestServeKafkaProgram: what Kafka needs is said at the start.
-func TestServeKafkaProgram(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
+// TestServeKafka: what is wrong with Kafka's settings is said at the start.
+func TestServeKafka(t *testing.T) {
 	models, err := filepath.Abs(serveModels)
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := files(t, map[string]string{"settings.json": `{"kafka_enabled":true}`,
+	root := files(t, map[string]string{"settings.json": `{"kafka_enabled":true,"kafka_topic_output":"a b"}`,
 		"model-settings.json": `{"implementation":"mlserver_xgboost.XGBoostModel","parameters":{"uri":"` + models + `/iris.ubj"}}`})
 	cmd := newServerCommand()
 	cmd.SetErr(io.Discard)
 	cmd.SetArgs([]string{root, "--http-port", "0"})
-	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "roundhouse-kafka") {
+	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "kafka_topic_output") {
 		t.Errorf("%v", err)
 	}
 }

@@ -24,7 +24,6 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 	"roundhouse.dev/roundhouse/internal/edge/modelserver"
-	"roundhouse.dev/roundhouse/internal/edge/modelserver/kafka/wire"
 )
 
 // The headers of records.
@@ -39,8 +38,9 @@ const (
 // to stop. Whoever reads its topic next has it.
 var errUnanswered = errors.New("the server stops")
 
-// answer answers one record. It always has an answer, unless ctx ends.
-func (b *Bridge) answer(ctx context.Context, m wire.Message) (wire.Message, error) {
+// answer answers one record. It always has an answer, unless ctx ends or the
+// server stops first.
+func (b *Bridge) answer(ctx context.Context, m message) (message, error) {
 	b.meters.open.Add(1)
 	began := time.Now()
 	traced, end := b.beginRecord(ctx, m)
@@ -48,31 +48,30 @@ func (b *Bridge) answer(ctx context.Context, m wire.Message) (wire.Message, erro
 	end(err)
 	b.meters.open.Add(-1)
 	if ctx.Err() != nil {
-		return wire.Message{}, ctx.Err()
+		return message{}, ctx.Err()
 	}
 	if errors.Is(err, errUnanswered) {
-		return wire.Message{ID: m.ID, Stop: true}, nil
+		return message{}, err
 	}
 	status := http.StatusOK
 	if err != nil {
 		status = statusOf(err)
 		out = failure(m, status, err)
-		b.log.Warn("kafka request failed", "key", string(m.Key), "status", status, "error", err)
+		b.log.Warn("kafka request failed", "key", string(m.key), "status", status, "error", err)
 	}
 	b.meters.observe(status, time.Since(began))
-	out.ID = m.ID
 	return out, nil
 }
 
 // beginRecord begins the span of a record, as a child of that in its headers;
 // end completes it.
-func (b *Bridge) beginRecord(ctx context.Context, m wire.Message) (_ context.Context, end func(error)) {
+func (b *Bridge) beginRecord(ctx context.Context, m message) (_ context.Context, end func(error)) {
 	if b.config.Tracer == nil {
 		return ctx, func(error) {}
 	}
 	from := propagation.MapCarrier{}
-	for _, h := range m.Headers {
-		from[strings.ToLower(h.Name)] = string(h.Value)
+	for _, h := range m.headers {
+		from[strings.ToLower(h.name)] = string(h.value)
 	}
 	ctx, span := b.config.Tracer.Start(propagation.TraceContext{}.Extract(ctx, from), "process "+b.config.Input, trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithAttributes(attribute.String("messaging.system", "kafka"), attribute.String("messaging.destination.name", b.config.Input),
@@ -86,7 +85,7 @@ func (b *Bridge) beginRecord(ctx context.Context, m wire.Message) (_ context.Con
 }
 
 // attempt asks the model, again while it is not there or too busy.
-func (b *Bridge) attempt(ctx context.Context, m wire.Message) (out wire.Message, err error) {
+func (b *Bridge) attempt(ctx context.Context, m message) (out message, err error) {
 	deadline := time.Now().Add(b.config.Limits.RetryFor)
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		out, err = b.ask(ctx, m)
@@ -127,7 +126,7 @@ func statusOf(err error) int {
 	return modelserver.StatusOf(err)
 }
 
-// headerError is a record whose headers are at fault.
+// headerError is a record whose headers or size are at fault.
 type headerError struct {
 	status  int
 	message string
@@ -136,14 +135,18 @@ type headerError struct {
 func (e *headerError) Error() string { return e.message }
 
 // ask asks the model once.
-func (b *Bridge) ask(ctx context.Context, m wire.Message) (out wire.Message, err error) {
+func (b *Bridge) ask(ctx context.Context, m message) (out message, err error) {
+	most := b.config.Limits.MaxMessageBytes
+	if len(m.value) > most {
+		return out, &headerError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request is larger than %d bytes, the limit", most)}
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			b.log.Error("kafka request panicked", "panic", p, "stack", string(debug.Stack()))
 			err = &headerError{http.StatusInternalServerError, fmt.Sprintf("internal error: %v", p)}
 		}
 	}()
-	headers, err := readHeaders(m.Headers)
+	headers, err := readHeaders(m.headers)
 	if err != nil {
 		return out, err
 	}
@@ -155,46 +158,49 @@ func (b *Bridge) ask(ctx context.Context, m wire.Message) (out wire.Message, err
 	if method, _ := headers[headerMethod].(string); method != "" && method != "infer" {
 		return out, &headerError{http.StatusUnprocessableEntity, fmt.Sprintf("Invalid request method: %q; have infer", method)}
 	}
-	if len(bytes.TrimSpace(m.Value)) == 0 {
+	if len(bytes.TrimSpace(m.value)) == 0 {
 		return out, &headerError{http.StatusUnprocessableEntity, "the record has no value; expected the JSON of an inference request"}
 	}
-	request, err := tensor.DecodeRequest(m.Value)
+	request, err := tensor.DecodeRequest(m.value)
 	if err != nil {
 		return out, err
 	}
-	if len(m.Key) > 0 { // it wins over the body's id, as in MLServer
-		if !utf8.Valid(m.Key) {
+	if len(m.key) > 0 { // it wins over the body's id, as in MLServer
+		if !utf8.Valid(m.key) {
 			return out, &headerError{http.StatusBadRequest, "the record's key is not UTF-8"}
 		}
-		request.ID = string(m.Key)
+		request.ID = string(m.key)
 	}
 	modelserver.SetHeaders(request, headers)
 	response, err := b.service.Infer(ctx, name, version, request)
 	if err != nil {
 		return out, err
 	}
-	out.Headers = b.responseHeaders(response)
-	out.Key = []byte(response.ID)
-	out.Value, err = tensor.AppendResponse(nil, response)
+	out.headers = b.responseHeaders(response)
+	out.key = []byte(response.ID)
+	out.value, err = tensor.AppendResponse(nil, response)
+	if err == nil && len(out.value) > most {
+		err = &headerError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the response is larger than %d bytes, the limit", most)}
+	}
 	return out, err
 }
 
 // readHeaders are a record's headers, under the names it gave them; of several
 // of a name the last.
-func readHeaders(list []wire.Header) (map[string]any, error) {
+func readHeaders(list []header) (map[string]any, error) {
 	headers := make(map[string]any, len(list))
 	for _, h := range list {
-		if !utf8.Valid(h.Value) || !utf8.ValidString(h.Name) {
-			return nil, &headerError{http.StatusBadRequest, fmt.Sprintf("the record's header %q is not UTF-8", h.Name)}
+		if !utf8.Valid(h.value) || !utf8.ValidString(h.name) {
+			return nil, &headerError{http.StatusBadRequest, fmt.Sprintf("the record's header %q is not UTF-8", h.name)}
 		}
-		headers[h.Name] = string(h.Value)
+		headers[h.name] = string(h.value)
 	}
 	return headers, nil
 }
 
 // responseHeaders are those that the model asked for and those of CloudEvents,
 // as MLServer writes their names.
-func (b *Bridge) responseHeaders(r *tensor.Response) []wire.Header {
+func (b *Bridge) responseHeaders(r *tensor.Response) []header {
 	asked := modelserver.TakeHeaders(r)
 	events := map[string][]string{}
 	b.service.AddCloudEvents(events, r)
@@ -203,9 +209,9 @@ func (b *Bridge) responseHeaders(r *tensor.Response) []wire.Header {
 	for name, values := range events {
 		all[textproto.CanonicalMIMEHeaderKey(name)] = strings.Join(values, ", ")
 	}
-	var list []wire.Header
+	var list []header
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		list = append(list, wire.Header{Name: name, Value: []byte(all[name])})
+		list = append(list, header{name, []byte(all[name])})
 	}
 	return list
 }
@@ -215,25 +221,25 @@ const maxErrorBytes = 2048
 
 // failure is the answer of a request that failed, under the id that its answer
 // would have had.
-func failure(m wire.Message, status int, err error) wire.Message {
+func failure(m message, status int, err error) message {
 	text := err.Error()
 	if len(text) > maxErrorBytes {
 		text = strings.ToValidUTF8(text[:maxErrorBytes], "") + "…"
 	}
-	out := wire.Message{Failed: true, Key: m.Key, Headers: []wire.Header{{Name: headerStatus, Value: []byte(strconv.Itoa(status))}}}
-	if len(out.Key) == 0 {
+	out := message{failed: true, key: m.key, headers: []header{{headerStatus, []byte(strconv.Itoa(status))}}}
+	if len(out.key) == 0 {
 		var body struct {
 			ID string `json:"id"`
 		}
-		_ = json.Unmarshal(m.Value, &body) // what cannot be read has no id
-		out.Key = []byte(body.ID)
+		_ = json.Unmarshal(m.value, &body) // what cannot be read has no id
+		out.key = []byte(body.ID)
 	}
-	for _, h := range m.Headers {
-		if h.Name == headerModel || h.Name == headerVersion {
-			out.Headers = append(out.Headers, h)
+	for _, h := range m.headers {
+		if h.name == headerModel || h.name == headerVersion {
+			out.headers = append(out.headers, h)
 		}
 	}
-	slices.SortStableFunc(out.Headers, func(a, b wire.Header) int { return cmp.Compare(a.Name, b.Name) })
-	out.Value, _ = json.Marshal(map[string]string{"error": text}) // text has a JSON form
+	slices.SortStableFunc(out.headers, func(a, b header) int { return cmp.Compare(a.name, b.name) })
+	out.value, _ = json.Marshal(map[string]string{"error": text}) // text has a JSON form
 	return out
 }

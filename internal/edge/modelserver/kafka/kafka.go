@@ -1,7 +1,5 @@
 // Package kafka answers inference requests that come as Kafka records, with
-// MLServer's settings and headers. The records are read and written by a bridge,
-// a process of its own that the server starts (package bridge): linked into the
-// server, a Kafka client would cost every replica a megabyte of memory.
+// MLServer's settings and headers.
 //
 // A record's value is the JSON of an inference request. Its headers
 // mlserver-model and mlserver-version name the model, its key is the request's
@@ -22,8 +20,6 @@ import (
 
 // Config is which topics are served and how.
 type Config struct {
-	// Command is the bridge's program and its first arguments.
-	Command []string
 	// Servers are brokers, "host:port".
 	Servers []string
 	// Input is the topic of requests, Output that of answers.
@@ -32,8 +28,6 @@ type Config struct {
 	Group string
 	// Reset is where a group that is new begins: "latest" or "earliest".
 	Reset string
-	// Debug has the bridge log more.
-	Debug bool
 	// Tracer records a span for every record; nil: none.
 	Tracer trace.Tracer
 
@@ -50,9 +44,6 @@ type Limits struct {
 	// RetryFor is how long a request is tried again while the model is not
 	// there to answer it, or has too many others. Then it fails.
 	RetryFor time.Duration
-	// MinBackoff and MaxBackoff are the pauses before a bridge that ended is
-	// started again.
-	MinBackoff, MaxBackoff time.Duration
 }
 
 // The places where a new group may begin.
@@ -65,7 +56,7 @@ const (
 func DefaultConfig() Config {
 	return Config{
 		Servers: []string{"localhost:9092"}, Input: "mlserver-input", Output: "mlserver-output", Group: "mlserver", Reset: ResetLatest,
-		Limits: Limits{MaxInFlight: 64, MaxMessageBytes: 64 << 20, RetryFor: 30 * time.Second, MinBackoff: 250 * time.Millisecond, MaxBackoff: 30 * time.Second},
+		Limits: Limits{MaxInFlight: 64, MaxMessageBytes: 64 << 20, RetryFor: 30 * time.Second},
 	}
 }
 
@@ -73,9 +64,6 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if len(c.Command) == 0 {
-		wrong("kafka: no program for the bridge")
-	}
 	if len(c.Servers) == 0 || slices.ContainsFunc(c.Servers, func(s string) bool { return strings.TrimSpace(s) == "" }) {
 		wrong("kafka_servers %q: name brokers as host:port, with commas between", strings.Join(c.Servers, ","))
 	}
@@ -94,8 +82,8 @@ func (c Config) Validate() error {
 		wrong("kafka_auto_offset_reset %q: %s or %s", c.Reset, ResetLatest, ResetEarliest)
 	}
 	l := c.Limits
-	if l.MaxInFlight <= 0 || l.MaxMessageBytes <= 0 || l.MaxMessageBytes > 1<<30 || l.RetryFor <= 0 || l.MinBackoff <= 0 || l.MaxBackoff < l.MinBackoff {
-		wrong("kafka: limits %+v: all must be above 0, maxMessageBytes at most 1 GiB, maxBackoff at least minBackoff", l)
+	if l.MaxInFlight <= 0 || l.MaxMessageBytes <= 0 || l.MaxMessageBytes > 1<<30 || l.RetryFor <= 0 {
+		wrong("kafka: limits %+v: all must be above 0, maxMessageBytes at most 1 GiB", l)
 	}
 	return errors.Join(errs...)
 }

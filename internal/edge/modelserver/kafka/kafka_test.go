@@ -10,11 +10,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,38 +21,8 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 	"roundhouse.dev/roundhouse/internal/edge/modelserver"
-	"roundhouse.dev/roundhouse/internal/edge/modelserver/kafka/bridge"
 	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
 )
-
-// bridgeVariable has the test's own program be the bridge.
-const bridgeVariable = "ROUNDHOUSE_TEST_KAFKA_BRIDGE"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(bridgeVariable) == "" {
-		_ = os.Setenv(bridgeVariable, "1") // of those that it starts
-		os.Exit(m.Run())
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	value := func(name string) string {
-		for i, arg := range os.Args {
-			if arg == name {
-				return os.Args[i+1]
-			}
-		}
-		return ""
-	}
-	c := bridge.Config{Servers: strings.Split(value("--servers"), ","), Input: value("--input"), Output: value("--output"), Group: value("--group"),
-		Earliest: value("--reset") == "earliest"}
-	_, _ = fmt.Sscan(value("--in-flight"), &c.MaxInFlight)
-	_, _ = fmt.Sscan(value("--max-bytes"), &c.MaxMessageBytes)
-	if err := bridge.Run(ctx, c, os.Stdin, os.Stdout, slog.New(slog.NewJSONHandler(os.Stderr, nil))); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
 
 // model answers with its inputs and headers. An input named "wait" waits to be
 // let go; one named "away" is not there the first time.
@@ -153,13 +121,8 @@ func newRig(t *testing.T, options ...kfake.Opt) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.client.Close)
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	r.config = DefaultConfig()
-	r.config.Command, r.config.Servers, r.config.Input, r.config.Output, r.config.Reset = []string{program}, cluster.ListenAddrs(), "in", "out", ResetEarliest
-	r.config.Limits.MinBackoff = 10 * time.Millisecond
+	r.config.Servers, r.config.Input, r.config.Output, r.config.Reset = cluster.ListenAddrs(), "in", "out", ResetEarliest
 	file := filepath.Join(t.TempDir(), "model.fake")
 	if err := os.WriteFile(file, []byte("fake"), 0o600); err != nil {
 		t.Fatal(err)
@@ -376,43 +339,6 @@ func TestCutOff(t *testing.T) {
 	r.committed(2)
 }
 
-// TestKilled: a bridge that dies is replaced, and what it had is answered.
-func TestKilled(t *testing.T) {
-	r := newRig(t)
-	r.serve()
-	r.send("slow", request("wait"), "mlserver-model", "m")
-	<-r.model.entered
-	children, err := filepath.Glob("/proc/*/status")
-	if err != nil || len(children) == 0 {
-		t.Skip("no /proc to find the bridge in")
-	}
-	killed := 0
-	for _, status := range children {
-		text, _ := os.ReadFile(status)
-		var pid int
-		_, _ = fmt.Sscanf(status, "/proc/%d/status", &pid)
-		command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if strings.Contains(string(text), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid())) && strings.Contains(string(command), r.config.Servers[0]) {
-			if syscall.Kill(pid, syscall.SIGKILL) == nil {
-				killed++
-			}
-		}
-	}
-	if killed != 1 {
-		t.Fatalf("%d processes were killed", killed)
-	}
-	if id := <-r.model.entered; id != "slow" {
-		t.Errorf("%s", id)
-	}
-	r.model.leave <- struct{}{}
-	if key := string(r.answer().Key); key != "slow" {
-		t.Errorf("answered %s", key)
-	}
-	if !strings.Contains(r.log.String(), "started again") {
-		t.Error("nothing was logged")
-	}
-}
-
 // TestTooLarge: an answer that the broker does not take is an error instead.
 func TestTooLarge(t *testing.T) {
 	r := newRig(t)
@@ -429,6 +355,19 @@ func TestTooLarge(t *testing.T) {
 	}
 	if a := got["small"]; a == nil || !strings.Contains(string(a.Value), `"outputs"`) {
 		t.Errorf("small: %v", a)
+	}
+}
+
+// TestLimit: a request over the server's limit, and an answer over it, are errors.
+func TestLimit(t *testing.T) {
+	r := newRig(t)
+	r.config.Limits.MaxMessageBytes = 1000
+	r.serve()
+	for key, value := range map[string]string{"request": request(strings.Repeat("x", 1000)), "response": request("long")} {
+		r.send(key, value, "mlserver-model", "m")
+		if a := r.answer(); string(a.Key) != key || headersOf(a)["roundhouse-status"] != "413" || !strings.Contains(string(a.Value), "the "+key+" is larger than 1000 bytes") {
+			t.Errorf("%s: %v %s", key, headersOf(a), a.Value)
+		}
 	}
 }
 
@@ -476,12 +415,10 @@ func TestBound(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	c := DefaultConfig()
-	c.Command = []string{"x"}
 	if err := c.Validate(); err != nil {
 		t.Error(err)
 	}
 	for says, change := range map[string]func(*Config){
-		"program":                 func(c *Config) { c.Command = nil },
 		"kafka_servers":           func(c *Config) { c.Servers = []string{"a:1", ""} },
 		"kafka_topic_input":       func(c *Config) { c.Input = "a b" },
 		"kafka_topic_output":      func(c *Config) { c.Output = c.Input },
