@@ -37,7 +37,7 @@ func newScraping(d *dispatch.Dispatcher, log *slog.Logger) (*scraping, error) {
 
 // pool follows a pool: its facts have changed. m is what its manifest says of
 // its metrics.
-func (s *scraping) pool(f *dispatch.Pool, m routing.Metrics) {
+func (s *scraping) pool(f *dispatch.PoolConfig, m routing.Metrics) {
 	var targets []scrape.Target
 	parts := append(slices.Clone(f.Members), *f)
 	roles := strings.Contains(f.Key.Name, "/") // RolePool
@@ -83,7 +83,7 @@ func (s *scraping) forget(r routing.Ref) {
 // traffic tells it is followed.
 
 // SetPool tells the request path of a pool; t.mu is held.
-func (t *Traffic) SetPool(f dispatch.Pool) {
+func (t *Traffic) SetPool(f dispatch.PoolConfig) {
 	t.Dispatcher.SetPool(f)
 	if t.scraping == nil {
 		return

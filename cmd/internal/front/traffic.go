@@ -47,7 +47,7 @@ type Traffic struct {
 
 	mu struct {
 		sync.Mutex
-		services map[service.Key]dispatch.Pool
+		services map[service.Key]dispatch.PoolConfig
 		pools    map[service.Key]*routing.Pool
 		members  map[service.Key][]service.Key
 		found    map[service.Key][]string          // endpoints of addresses, by pool
@@ -140,7 +140,7 @@ func (t *Traffic) poolRoles(v *fleet.View) {
 		delete(t.mu.roles, v.Key)
 	}
 	for _, role := range roles {
-		f := dispatch.Pool{Key: RolePool(v.Key, role).Key, Shared: true, Restarted: true, Protocol: v.Protocol, Created: v.Service.Created}
+		f := dispatch.PoolConfig{Key: RolePool(v.Key, role).Key, Shared: true, Restarted: true, Protocol: v.Protocol, Created: v.Service.Created}
 		for _, r := range v.Replicas {
 			if r.Role == role {
 				f.Replicas = append(f.Replicas, r)
@@ -180,7 +180,7 @@ func (t *Traffic) Register(reg prometheus.Registerer) error {
 
 func newTraffic(d *dispatch.Dispatcher) *Traffic {
 	t := &Traffic{Dispatcher: d}
-	t.mu.services, t.mu.pools = map[service.Key]dispatch.Pool{}, map[service.Key]*routing.Pool{}
+	t.mu.services, t.mu.pools = map[service.Key]dispatch.PoolConfig{}, map[service.Key]*routing.Pool{}
 	t.mu.ill, t.mu.lost = map[service.Key]map[string]string{}, map[service.Key]string{}
 	t.mu.found, t.mu.pods = map[service.Key][]string{}, map[service.Key][]replica.Replica{}
 	t.mu.roles = map[service.Key][]service.Role{}
@@ -193,7 +193,7 @@ func (t *Traffic) Publish(v fleet.View) {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	f := dispatch.Pool{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Host: host, Entry: v.Role,
+	f := dispatch.PoolConfig{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Host: host, Entry: v.Role,
 		Needs: v.Needs, Disaggregation: v.Disaggregation, Limits: v.Limits,
 		Adapters: adapters(v), Replicas: v.Replicas, Starting: v.Starting,
 		Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}
@@ -339,8 +339,8 @@ func (t *Traffic) shared(match func(service.Key) bool) {
 }
 
 // compose puts a pool together; t.mu is held.
-func (t *Traffic) compose(p *routing.Pool) dispatch.Pool {
-	f := dispatch.Pool{Key: p.Key, Shared: true, Protocol: p.Protocol, Created: p.Created, Picker: p.Picker, Bounds: p.Bounds}
+func (t *Traffic) compose(p *routing.Pool) dispatch.PoolConfig {
+	f := dispatch.PoolConfig{Key: p.Key, Shared: true, Protocol: p.Protocol, Created: p.Created, Picker: p.Picker, Bounds: p.Bounds}
 	if t.external != nil {
 		f.External = t.external(p)
 	}
@@ -383,7 +383,7 @@ func (t *Traffic) addresses(p *routing.Pool) []string {
 
 // others are the replicas by pods that no member has: a pod of a service of
 // ours is its replica.
-func others(pods []replica.Replica, members []dispatch.Pool) (out []replica.Replica) {
+func others(pods []replica.Replica, members []dispatch.PoolConfig) (out []replica.Replica) {
 	taken := map[string]bool{}
 	for _, m := range members {
 		for _, r := range m.Replicas {

@@ -50,7 +50,7 @@ func benchServer() error {
 		return err
 	}
 	key := service.Key{Namespace: "default", Name: "llama"}
-	f := dispatch.Pool{Key: key, Shared: true}
+	f := dispatch.PoolConfig{Key: key, Shared: true}
 	for i := range 10 {
 		at := fmt.Sprintf("10.0.0.%d:8000", i+1)
 		f.Replicas = append(f.Replicas, replica.Replica{ID: at, Role: service.RoleEngine, Phase: replica.Ready, HTTP: at})

@@ -132,7 +132,7 @@ func TestKeyNamespaces(t *testing.T) {
 			echo(w, req)
 		})
 	}
-	r.d.SetPools([]dispatch.Pool{pool("a/iris", who("a")), pool("b/iris", who("b")), pool("b/secret", who("b"))})
+	r.d.SetPools([]dispatch.PoolConfig{pool("a/iris", who("a")), pool("b/iris", who("b")), pool("b/secret", who("b"))})
 	_, a := create(apikey.Limits{Namespaces: []string{"a"}})
 	_, b := create(apikey.Limits{Namespaces: []string{"b"}})
 	_, all := create(apikey.Limits{})
@@ -160,7 +160,7 @@ func TestKeyNamespaces(t *testing.T) {
 func TestKeyModels(t *testing.T) {
 	r, create := newKeyRig(t, nil)
 	addr := replicaServer(t, echo)
-	r.d.SetPools([]dispatch.Pool{pool("chat", addr), pool("team/iris", addr), pool("secret", addr)})
+	r.d.SetPools([]dispatch.PoolConfig{pool("chat", addr), pool("team/iris", addr), pool("secret", addr)})
 	_, secret := create(apikey.Limits{Models: []string{"chat", "iris"}})
 	auth := []string{"X-Api-Key", secret}
 	r.send("POST", "/v1/completions", ask, auth...).want(t, 200)
@@ -197,7 +197,7 @@ func TestKeyModels(t *testing.T) {
 func TestKeyModelsInFull(t *testing.T) {
 	r, create := newKeyRig(t, nil)
 	addr := replicaServer(t, echo)
-	r.d.SetPools([]dispatch.Pool{pool("apps/iris", addr), pool("apps/both", addr), pool("other/both", addr), pool("third/both", addr), pool("other/wine", addr)})
+	r.d.SetPools([]dispatch.PoolConfig{pool("apps/iris", addr), pool("apps/both", addr), pool("other/both", addr), pool("third/both", addr), pool("other/wine", addr)})
 	_, anywhere := create(apikey.Limits{Models: []string{"iris", "both"}})
 	_, within := create(apikey.Limits{Models: []string{"iris", "both"}, Namespaces: []string{"apps", "other"}})
 	_, one := create(apikey.Limits{Models: []string{"apps/both"}})
@@ -227,7 +227,7 @@ func TestKeyModelsInFull(t *testing.T) {
 func TestKeyLimits(t *testing.T) {
 	r, create := newKeyRig(t, nil)
 	inside, release := make(chan struct{}, 9), make(chan struct{})
-	r.d.SetPools([]dispatch.Pool{pool("chat", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+	r.d.SetPools([]dispatch.PoolConfig{pool("chat", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":60,"completion_tokens":40}}`)

@@ -9,7 +9,7 @@ import (
 )
 
 // lora is a service with adapters, each "name uri".
-func lora(name, address string, adapters ...string) dispatch.Pool {
+func lora(name, address string, adapters ...string) dispatch.PoolConfig {
 	p := pool(name, address)
 	for _, a := range adapters {
 		n, uri, _ := strings.Cut(a, " ")
@@ -23,7 +23,7 @@ func lora(name, address string, adapters ...string) dispatch.Pool {
 func TestAdapterCards(t *testing.T) {
 	r := newRig(t, nil)
 	addr := replicaServer(t, echo)
-	r.d.SetPools([]dispatch.Pool{lora("llama", addr, "sql hf://org/sql@main?x=y", "chat s3://team-secrets/chat"), lora("team/llama", addr, "tldr pvc://claim/tldr")})
+	r.d.SetPools([]dispatch.PoolConfig{lora("llama", addr, "sql hf://org/sql@main?x=y", "chat s3://team-secrets/chat"), lora("team/llama", addr, "tldr pvc://claim/tldr")})
 	r.send("GET", "/v1/models", "").want(t, 200, `"models":["chat","default/llama","sql","team/llama","tldr"]`,
 		`"name":"sql","ready":true,"state":"Ready","root":"org/sql@main","parent":"default/llama"`,
 		`"name":"chat","ready":true,"state":"Ready","root":"chat","parent":"default/llama"`)
@@ -41,7 +41,7 @@ func TestAdapterCards(t *testing.T) {
 func TestAdapterKeys(t *testing.T) {
 	r, create := newKeyRig(t, nil)
 	addr := replicaServer(t, echo)
-	r.d.SetPools([]dispatch.Pool{lora("llama", addr, "sql hf://a", "chat hf://b"), lora("team/mistral", addr, "tldr hf://c", "sum hf://d")})
+	r.d.SetPools([]dispatch.PoolConfig{lora("llama", addr, "sql hf://a", "chat hf://b"), lora("team/mistral", addr, "tldr hf://c", "sum hf://d")})
 	_, model := create(apikey.Limits{Models: []string{"llama"}})
 	_, adapter := create(apikey.Limits{Models: []string{"sql", "team/tldr"}})
 	_, tenant := create(apikey.Limits{Namespaces: []string{"team"}})
@@ -74,7 +74,7 @@ func TestAdapterKeys(t *testing.T) {
 func TestAdapterSeries(t *testing.T) {
 	r := newRig(t, nil)
 	addr := replicaServer(t, echo)
-	r.d.SetPools([]dispatch.Pool{lora("llama", addr, "sql hf://a")})
+	r.d.SetPools([]dispatch.PoolConfig{lora("llama", addr, "sql hf://a")})
 	for _, model := range []string{"llama", "sql", "made-up"} {
 		r.send("POST", "/v1/chat/completions", `{"model":"`+model+`","messages":[]}`, "Host", "llama.default.localhost").want(t, 200)
 	}
@@ -89,7 +89,7 @@ func TestAdapterSeries(t *testing.T) {
 	if strings.Contains(got, "made-up") {
 		t.Error("a client made up a label")
 	}
-	r.d.SetPools([]dispatch.Pool{lora("llama", addr)})
+	r.d.SetPools([]dispatch.PoolConfig{lora("llama", addr)})
 	if got := r.series(); strings.Contains(got, `"sql"`) {
 		t.Error("the series of an adapter stay that is gone")
 	}

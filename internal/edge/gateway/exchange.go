@@ -26,7 +26,7 @@ type exchange struct {
 	id      string // of the request, passed on and answered
 	model   string // as the request names it
 	// path builds the replica's path from the name it serves the model by.
-	path func(p *dispatch.Pool) string
+	path func(p *dispatch.PoolConfig) string
 	asIs bool        // the path is an HTTPRoute's: the replica is given the request's host, too
 	to   routing.Ref // settled by the door it came in by; zero: the request says
 	body body

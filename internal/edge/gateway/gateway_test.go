@@ -101,9 +101,9 @@ func replicaServer(t testing.TB, h http.HandlerFunc) string {
 	return s.Listener.Addr().String()
 }
 
-func pool(name string, addresses ...string) dispatch.Pool {
+func pool(name string, addresses ...string) dispatch.PoolConfig {
 	k := service.ParseKey(name)
-	p := dispatch.Pool{Key: k, Limits: service.Scaling{}.Settled()}
+	p := dispatch.PoolConfig{Key: k, Limits: service.Scaling{}.Settled()}
 	for i, a := range addresses {
 		p.Replicas = append(p.Replicas, replica.Replica{ID: fmt.Sprintf("%s-%d", k.Name, i), Service: k,
 			Role: service.RoleEngine, Phase: replica.Ready, HTTP: a})
@@ -187,7 +187,7 @@ func TestWakeAndAnswer(t *testing.T) {
 func TestRoutes(t *testing.T) {
 	r := newRig(t, nil)
 	addr := replicaServer(t, echo)
-	r.d.SetPools([]dispatch.Pool{pool("iris", addr), pool("team/iris", addr), pool("digits", addr), pool("chat", addr)})
+	r.d.SetPools([]dispatch.PoolConfig{pool("iris", addr), pool("team/iris", addr), pool("digits", addr), pool("chat", addr)})
 	served := pool("gpt", addr)
 	served.ServedName, served.OpenAIPrefix = `org/"x"`, "/openai"
 	r.d.SetPool(served)
@@ -271,7 +271,7 @@ func TestErrors(t *testing.T) {
 	addr := replicaServer(t, echo)
 	bad := pool("broken")
 	bad.Cause = dispatch.Cause{Reason: "NoSupportingRuntime", Message: "vllm is not on PATH: pip install vllm", Permanent: true}
-	r.d.SetPools([]dispatch.Pool{pool("iris", addr), pool("team/iris", addr), pool("digits", addr), bad})
+	r.d.SetPools([]dispatch.PoolConfig{pool("iris", addr), pool("team/iris", addr), pool("digits", addr), bad})
 	long := strings.Repeat("x", 101)
 	for _, c := range []struct {
 		method, path, body string
@@ -326,7 +326,7 @@ func TestErrors(t *testing.T) {
 func TestServerLevel(t *testing.T) {
 	r := newRig(t, nil)
 	addr := replicaServer(t, echo)
-	r.d.SetPools([]dispatch.Pool{pool("iris", addr), pool("team/iris", addr), pool("chat")})
+	r.d.SetPools([]dispatch.PoolConfig{pool("iris", addr), pool("team/iris", addr), pool("chat")})
 	r.send("GET", "/v2", "").want(t, 200, `"name":"roundhouse"`, `"extensions":["model_repository"]`)
 	r.send("GET", "/v2/health/live", "").want(t, 200, `{"live":true}`)
 	r.send("GET", "/v2/health/ready", "").want(t, 200, `"ready":true`)

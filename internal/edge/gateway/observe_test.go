@@ -89,7 +89,7 @@ func TestUsage(t *testing.T) {
 		_, _ = io.WriteString(w, `{"choices":[{"x":"`+strings.Repeat("y", 100_000)+`"}],"usage":{"prompt_tokens":5,"completion_tokens":6}}`)
 	}
 	gone := pool("flaky", "127.0.0.1:1", replicaServer(t, whole))
-	r.d.SetPools([]dispatch.Pool{pool("frames", replicaServer(t, stream(events, 3))), pool("one", replicaServer(t, stream(events, 1<<20))),
+	r.d.SetPools([]dispatch.PoolConfig{pool("frames", replicaServer(t, stream(events, 3))), pool("one", replicaServer(t, stream(events, 1<<20))),
 		pool("whole", replicaServer(t, whole)), gone, pool("claude", replicaServer(t, stream("event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":3,\"cache_read_input_tokens\":20}}}\n\nevent: message_delta\ndata: {\"usage\":{\"output_tokens\":9}}\n\n", 5))),
 		pool("iris", replicaServer(t, whole)), pool("bad", replicaServer(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")

@@ -82,7 +82,7 @@ func (x *exchange) complete(path string) {
 	if !x.form {
 		x.prompt = parsed.AppendPrompt(x.prompt, x.body.head)
 	}
-	x.path = func(p *dispatch.Pool) string {
+	x.path = func(p *dispatch.PoolConfig) string {
 		if strings.HasPrefix(path, "/v1/") {
 			return p.OpenAIPrefix + path
 		}
@@ -151,7 +151,7 @@ func (x *exchange) forwardPath(before, name, after string) {
 	if x.r.Header.Get("Content-Type") == typeForm && x.body.tail == nil && json.Valid(x.body.head) {
 		x.statesJSON()
 	}
-	x.path = func(*dispatch.Pool) string {
+	x.path = func(*dispatch.PoolConfig) string {
 		if to := x.grant.Model(); to != "" {
 			return before + url.PathEscape(to) + after
 		}

@@ -33,7 +33,7 @@ func (g *Gateway) ServeTo(ctx context.Context, l net.Listener, to routing.Ref) e
 				x.prompt = parsed.AppendPrompt(x.prompt, x.body.head)
 			}
 		}
-		x.path, x.asIs = func(*dispatch.Pool) string { return path }, true
+		x.path, x.asIs = func(*dispatch.PoolConfig) string { return path }, true
 		x.serveModel()
 	})))
 }
@@ -51,7 +51,7 @@ func (x *exchange) passOn(path string) bool {
 		x.refuseBody(err)
 		return true
 	}
-	x.path, x.asIs = func(*dispatch.Pool) string { return path }, true
+	x.path, x.asIs = func(*dispatch.PoolConfig) string { return path }, true
 	x.serveModel()
 	return true
 }

@@ -89,7 +89,7 @@ func TestPathsOfHTTPRoutes(t *testing.T) {
 }
 
 // namedPools are two services that say what they were asked.
-func namedPools(t *testing.T) (out []dispatch.Pool) {
+func namedPools(t *testing.T) (out []dispatch.PoolConfig) {
 	for _, name := range []string{"one", "two"} {
 		out = append(out, pool(name, replicaServer(t, func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body) // a client that leaves is nobody's concern here

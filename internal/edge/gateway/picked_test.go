@@ -80,7 +80,7 @@ func asking(t *testing.T, open bool, says func(at []string, r PickerRequest) (*t
 	p.says = func(r PickerRequest) (*toldAnswer, error) { return says(at, r) }
 	f := pool("shared", at...)
 	f.Shared, f.External = true, dispatch.External{Name: "epp", FailOpen: open}
-	r.d.SetPools([]dispatch.Pool{f})
+	r.d.SetPools([]dispatch.PoolConfig{f})
 	r.d.SetObjects([]routing.Object{&routing.Pool{Meta: service.Meta{Key: shared}},
 		&routing.Model{Meta: service.Meta{Key: service.ParseKey("chat")}, ModelName: "chat", Pool: shared, Targets: []routing.WeightedModel{{Name: "llama-3", Weight: 1}}}})
 	t.Cleanup(func() {

@@ -38,7 +38,7 @@ func (d *poolDescs) each(f func(*prometheus.Desc)) {
 }
 
 // poolName is what a grant of the pool calls it.
-func poolName(p *dispatch.Pool) string {
+func poolName(p *dispatch.PoolConfig) string {
 	if p.Shared {
 		return p.Ref().String()
 	}

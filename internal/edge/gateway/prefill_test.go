@@ -18,7 +18,7 @@ import (
 )
 
 // apart is a service whose prompts one replica computes for another.
-func apart(how service.Disaggregation, prefill, decode string) dispatch.Pool {
+func apart(how service.Disaggregation, prefill, decode string) dispatch.PoolConfig {
 	p := pool("chat", decode)
 	p.Disaggregation, p.Entry = how, service.RoleDecoder
 	p.Replicas[0].Role = service.RoleDecoder

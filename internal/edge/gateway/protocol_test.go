@@ -75,7 +75,7 @@ func TestSharedPoolsRefuseNoProtocol(t *testing.T) {
 	r := newRig(t, nil)
 	member := pool("iris", replicaServer(t, echo))
 	member.Protocols = []service.Protocol{service.ProtocolV2}
-	r.d.SetPools([]dispatch.Pool{member, {Key: service.ParseKey("shared"), Shared: true, Members: []dispatch.Pool{member}}})
+	r.d.SetPools([]dispatch.PoolConfig{member, {Key: service.ParseKey("shared"), Shared: true, Members: []dispatch.PoolConfig{member}}})
 	q := dispatch.Request{To: routing.PoolRef(service.ParseKey("shared")), Protocol: service.ProtocolOpenAI, Model: "x"}
 	grant, err := r.d.Admit(t.Context(), q)
 	if err != nil {
@@ -91,7 +91,7 @@ func TestUnspokenProtocolNamesModelAsRequestsDo(t *testing.T) {
 	one, two := pool("iris"), pool("team/iris")
 	one.Protocols = []service.Protocol{service.ProtocolV2}
 	two.Protocols = one.Protocols
-	r.d.SetPools([]dispatch.Pool{one, two})
+	r.d.SetPools([]dispatch.PoolConfig{one, two})
 	a := r.send("POST", "/v1/completions", `{"model":"team/iris"}`)
 	a.want(t, 404, "team/iris does not answer", "POST /v2/models/team%2Firis/infer")
 	if strings.Contains(a.body, "default") {

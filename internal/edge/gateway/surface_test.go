@@ -156,7 +156,7 @@ func TestStreamErrorForms(t *testing.T) {
 
 func TestAnthropicModels(t *testing.T) {
 	r := newRig(t, nil)
-	r.d.SetPools([]dispatch.Pool{pool("a"), pool("b")})
+	r.d.SetPools([]dispatch.PoolConfig{pool("a"), pool("b")})
 	plain := r.send("GET", "/v1/models", "")
 	plain.want(t, 200, `"models":["a","b"]`)
 	if strings.Contains(plain.body, "has_more") || strings.Contains(plain.body, "display_name") {

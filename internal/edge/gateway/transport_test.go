@@ -204,7 +204,7 @@ func TestPlainHTTP2(t *testing.T) {
 	tr := &http.Transport{Protocols: &protocols}
 	r.client = &http.Client{Transport: tr}
 	t.Cleanup(tr.CloseIdleConnections)
-	r.d.SetPools([]dispatch.Pool{pool("chat", replicaServer(t, stream(events, 5))), pool("cut", replicaServer(t, func(w http.ResponseWriter, _ *http.Request) {
+	r.d.SetPools([]dispatch.PoolConfig{pool("chat", replicaServer(t, stream(events, 5))), pool("cut", replicaServer(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
 		_, _ = io.WriteString(w, "half")
 		_ = http.NewResponseController(w).Flush()

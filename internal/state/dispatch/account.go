@@ -11,25 +11,25 @@ import (
 type stage uint8
 
 const (
-	outside stage = iota // not counted yet
+	uncounted stage = iota // not counted yet
 	queued
 	running
 	done
-	handed // to another service's account: no more here, and not the end
+	transferred // to another service's account: no more here, and not the end
 )
 
-// account counts one service's requests, whichever pools they come through,
+// demandCounter counts one service's requests, whichever pools they come through,
 // and integrates their number over time. Its mutex is taken last, with a
 // pool's held or without.
 //
 //	arrived == done + queued + running
-type account struct {
+type demandCounter struct {
 	d      *Dispatcher
 	id     string // the service; "" for what nobody asks about
 	turn   chan struct{}
 	mu     sync.Mutex
 	counts counts
-	pace   pace
+	pace   reportPace
 }
 
 type counts struct {
@@ -40,16 +40,16 @@ type counts struct {
 	lastDone        time.Time
 }
 
-// pace is that of an account's reports. A change leads to a report at most
+// reportPace is that of an account's reports. A change leads to a report at most
 // Config.ReportEvery later; bursts share one.
-type pace struct {
+type reportPace struct {
 	last    time.Time
 	pending bool // a paced report is due
 	urgent  bool // an immediate report is under way
 }
 
-func newAccount(d *Dispatcher, id string) *account {
-	a := &account{d: d, id: id, turn: make(chan struct{}, 1)}
+func newDemandCounter(d *Dispatcher, id string) *demandCounter {
+	a := &demandCounter{d: d, id: id, turn: make(chan struct{}, 1)}
 	a.counts.since = d.clock.Now()
 	return a
 }
@@ -62,7 +62,7 @@ func (c *counts) advance(now time.Time) {
 }
 
 // move takes one request from a stage to another and sees that it is told.
-func (a *account) move(from, to stage, now time.Time) {
+func (a *demandCounter) move(from, to stage, now time.Time) {
 	if a == nil || from == to {
 		return
 	}
@@ -72,13 +72,13 @@ func (a *account) move(from, to stage, now time.Time) {
 	c.advance(now)
 	c.shift(from, -1)
 	c.shift(to, 1)
-	if from == outside {
+	if from == uncounted {
 		c.arrived++
 	}
 	if from == running && to == done { // one that gave up waiting used nothing
 		c.lastDone = now
 	}
-	a.changed(now, from == outside && to == queued && c.queued == 1)
+	a.changed(now, from == uncounted && to == queued && c.queued == 1)
 }
 
 func (c *counts) shift(s stage, by int) {
@@ -87,14 +87,14 @@ func (c *counts) shift(s stage, by int) {
 		c.queued += by
 	case running:
 		c.running += by
-	case done, handed:
+	case done, transferred:
 		c.done++
-	case outside:
+	case uncounted:
 	}
 }
 
-// urge has the demand told at once.
-func (a *account) urge(now time.Time) {
+// reportNow has the demand told at once.
+func (a *demandCounter) reportNow(now time.Time) {
 	if a == nil {
 		return
 	}
@@ -104,7 +104,7 @@ func (a *account) urge(now time.Time) {
 }
 
 // demand is what the account has counted up to now.
-func (a *account) demand(now time.Time) autoscale.Demand {
+func (a *demandCounter) demand(now time.Time) autoscale.Demand {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.counts.demand(now)
@@ -117,7 +117,7 @@ func (c *counts) demand(now time.Time) autoscale.Demand {
 }
 
 // meanTime is how long a request has taken on average, from its arrival.
-func (a *account) meanTime() time.Duration {
+func (a *demandCounter) meanTime() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.counts.done == 0 {
@@ -127,7 +127,7 @@ func (a *account) meanTime() time.Duration {
 }
 
 // changed paces a report. The account's mutex is held.
-func (a *account) changed(now time.Time, urgent bool) {
+func (a *demandCounter) changed(now time.Time, urgent bool) {
 	if a.id == "" {
 		return
 	}
@@ -147,7 +147,7 @@ func (a *account) changed(now time.Time, urgent bool) {
 
 // report makes one report, after the one before it, of the demand as it is
 // when its turn comes.
-func (a *account) report(urgent bool) {
+func (a *demandCounter) report(urgent bool) {
 	a.turn <- struct{}{}
 	defer func() { <-a.turn }()
 

@@ -9,7 +9,7 @@ type Adapter struct {
 }
 
 // adapterNames are the names of the adapters.
-func (f *Pool) adapterNames() []string {
+func (f *PoolConfig) adapterNames() []string {
 	var out []string
 	for _, a := range f.Adapters {
 		out = append(out, a.Name)
@@ -18,7 +18,7 @@ func (f *Pool) adapterNames() []string {
 }
 
 // adapter is the one of a name, nil for none.
-func (f *Pool) adapter(name string) *Adapter {
+func (f *PoolConfig) adapter(name string) *Adapter {
 	for i := range f.Adapters {
 		if f.Adapters[i].Name == name {
 			return &f.Adapters[i]

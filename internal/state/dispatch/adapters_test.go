@@ -10,7 +10,7 @@ import (
 )
 
 // lora is iris with adapters.
-func lora(names ...string) Pool {
+func lora(names ...string) PoolConfig {
 	p := pool1(0, ready("a", "b", "c")...)
 	for _, n := range names {
 		p.Adapters = append(p.Adapters, Adapter{Name: n, URI: "hf://org/" + n})

@@ -40,14 +40,14 @@ const (
 	refusing
 )
 
-// passes reports whether a request may be sent.
-func (c *circuit) passes() bool {
+// allows reports whether a request may be sent.
+func (c *circuit) allows() bool {
 	g := c.gate.Load()
 	return g == gateClosed || g == gateTrial
 }
 
-// put makes s the circuit's state; the mutex is held.
-func (c *circuit) put(s breaker.Circuit) {
+// setState makes s the circuit's state; the mutex is held.
+func (c *circuit) setState(s breaker.Circuit) {
 	if s.State != c.state.State {
 		c.round++
 		c.gate.Store([...]int32{breaker.Closed: gateClosed, breaker.Open: gateOpen, breaker.Trial: gateTrial}[s.State])
@@ -66,21 +66,21 @@ func (c *circuit) put(s breaker.Circuit) {
 	}
 }
 
-// rested ends the ejection of a round, unless that has ended already.
-func (c *circuit) rested(round uint64) {
+// endEjection ends the ejection of a round, unless that has ended already.
+func (c *circuit) endEjection(round uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.round == round {
-		c.put(c.state.Rested())
+		c.setState(c.state.Rested())
 	}
 }
 
-// renew gives a process that has just become ready a clean record.
-func (c *circuit) renew() {
+// reset gives a process that has just become ready a clean record.
+func (c *circuit) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.round++
-	c.put(breaker.Circuit{})
+	c.setState(breaker.Circuit{})
 }
 
 // ejected says why the endpoint gets no requests; "" when it gets them.
@@ -104,7 +104,7 @@ func (c *circuit) ejected() string {
 // claim takes a place on an endpoint for a request, unless its limit or its
 // breaker forbids that. An endpoint on trial takes one.
 func (d *Dispatcher) claim(e *endpoint, limit int) bool {
-	if !e.enter(limit) {
+	if !e.reserve(limit) {
 		return false
 	}
 	c := &e.breaker
@@ -116,7 +116,7 @@ func (d *Dispatcher) claim(e *endpoint, limit int) bool {
 			return true
 		}
 	}
-	e.leave()
+	e.release()
 	return false
 }
 
@@ -138,7 +138,7 @@ func (d *Dispatcher) try(e *endpoint) bool {
 		again := c.round == round && c.gate.CompareAndSwap(gateOnTrial, gateTrial)
 		c.mu.Unlock()
 		if again {
-			e.offer()
+			e.notifyPools()
 		}
 	})
 	return true
@@ -146,8 +146,8 @@ func (d *Dispatcher) try(e *endpoint) bool {
 
 // observe tells the breaker of x's endpoint what became of a request there.
 // The pool's mutex is held.
-func (p *pool) observe(s *side, x *slot, r breaker.Result, asked time.Duration) {
-	c, e := &x.e.breaker, x.e
+func (p *pool) observe(s *endpointSet, x *slot, r breaker.Result, asked time.Duration) {
+	c, e := &x.endpoint.breaker, x.endpoint
 	if lost := p.d.cfg.Lost; lost != nil && (r == breaker.Lost || r == breaker.Silent) {
 		p.d.clock.AfterFunc(0, func() { lost(e.id) }) // no mutex is held then
 	}
@@ -161,7 +161,7 @@ func (p *pool) observe(s *side, x *slot, r breaker.Result, asked time.Duration) 
 	c.mu.Lock()
 	before := c.gate.Load()
 	next, rest := c.state.After(r, asked, peers, p.d.cfg.Breaker)
-	c.put(next)
+	c.setState(next)
 	gate, round := c.gate.Load(), c.round
 	c.mu.Unlock()
 	if gate == before {
@@ -171,25 +171,25 @@ func (p *pool) observe(s *side, x *slot, r breaker.Result, asked time.Duration) 
 	switch {
 	case rest > 0:
 		p.d.clock.AfterFunc(rest, func() {
-			c.rested(round)
-			e.offer()
+			c.endEjection(round)
+			e.notifyPools()
 		})
-	case c.passes():
-		p.d.clock.AfterFunc(0, e.offer) // which takes pools' mutexes
+	case c.allows():
+		p.d.clock.AfterFunc(0, e.notifyPools) // which takes pools' mutexes
 	}
 }
 
 // peers are the endpoints of the side that serve, beside x's.
-func (s *side) peers(x *slot) (p breaker.Peers) {
+func (s *endpointSet) peers(x *slot) (p breaker.Peers) {
 	for _, y := range s.slots {
 		if y == nil || !y.serves() {
 			continue
 		}
 		p.Serving++
-		if y.e == x.e {
+		if y.endpoint == x.endpoint {
 			continue
 		}
-		c := &y.e.breaker
+		c := &y.endpoint.breaker
 		if c.gate.Load() != gateClosed {
 			p.Ejected++
 		}
@@ -221,39 +221,39 @@ type Answer struct {
 func (g *Grant) Answered(a Answer) (moved bool) {
 	p := g.pool
 	p.mu.Lock()
-	if g.stage != running || g.answered || g.at == nil {
+	if g.stage != running || g.answered || g.slot == nil {
 		p.mu.Unlock()
 		return false
 	}
 	now := p.d.clock.Now()
 	g.judged = true
-	from := g.held
+	from := g.cachedBlocks
 	if a.Result == breaker.Failed {
 		from = 0
 		g.sent++
 	}
-	p.unlearn(g, from)
-	p.observe(&p.main, g.at, a.Result, a.RetryAfter)
+	p.forgetPrompt(g, from)
+	p.observe(&p.entry, g.slot, a.Result, a.RetryAfter)
 	var x *slot
 	if a.Again && (a.Result == breaker.Failed || a.Result == breaker.Busy) {
-		x = p.another(g, now)
+		x = p.pickAnother(g, now)
 	}
 	if x == nil {
 		p.mu.Unlock()
 		return false
 	}
 	freed := p.release(g)
-	p.advance(g, queued, now)
+	p.moveTo(g, queued, now)
 	p.reserve(g, x, now)
-	p.pump(now)
+	p.serveQueue(now)
 	p.mu.Unlock()
-	freed.offer()
+	freed.notifyPools()
 	return true
 }
 
-// another takes a place for g on an endpoint that it was not sent to; nil if
+// pickAnother takes a place for g on an endpoint that it was not sent to; nil if
 // there is none now, or it may not be sent again.
-func (p *pool) another(g *Grant, now time.Time) *slot {
+func (p *pool) pickAnother(g *Grant, now time.Time) *slot {
 	if p.closed != "" || p.queue.Len() > 0 || g.sent >= p.sends(g) || len(g.tried)+1 >= p.d.cfg.MaxTries {
 		return nil
 	}
@@ -261,8 +261,8 @@ func (p *pool) another(g *Grant, now time.Time) *slot {
 		p.counts.RetriesRefused++
 		return nil
 	}
-	tried := append(slices.Clone(g.tried), g.at.e)
-	x, _ := p.main.take(g, tried, now)
+	tried := append(slices.Clone(g.tried), g.slot.endpoint)
+	x, _ := p.entry.pick(g, tried, now)
 	if x == nil {
 		return nil
 	}
@@ -291,11 +291,11 @@ const (
 	maxLost = 2
 )
 
-// unlearn forgets that the replica of g holds its prompt, but for so many
+// forgetPrompt forgets that the replica of g holds its prompt, but for so many
 // leading blocks.
-func (p *pool) unlearn(g *Grant, from int) {
-	s, n := &p.main, g.at.n
-	if s.index != nil && g.hash != nil && from < len(g.hash.blocks) && s.slots[n] == g.at {
+func (p *pool) forgetPrompt(g *Grant, from int) {
+	s, n := &p.entry, g.slot.number
+	if s.index != nil && g.hash != nil && from < len(g.hash.blocks) && s.slots[n] == g.slot {
 		s.index.ForgetBlocks(n, g.hash.blocks[from:])
 	}
 }

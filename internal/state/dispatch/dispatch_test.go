@@ -74,10 +74,10 @@ func inPhase(id string, ph replica.Phase, message string) replica.Replica {
 }
 
 // pool1 is iris with these replicas and at most limit requests on each.
-func pool1(limit int, rs ...replica.Replica) Pool {
+func pool1(limit int, rs ...replica.Replica) PoolConfig {
 	l := service.Scaling{}.Settled()
 	l.MaxConcurrency = limit
-	return Pool{Key: iris, Limits: l, Replicas: rs}
+	return PoolConfig{Key: iris, Limits: l, Replicas: rs}
 }
 
 func start(t *testing.T, mutate func(*Config)) (*Dispatcher, *recorder) {
@@ -253,7 +253,7 @@ func TestQueueIsFIFOAndBounded(t *testing.T) {
 func TestDeadlineTellsTheCause(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		pool Pool
+		pool PoolConfig
 		err  error
 		want string
 	}{

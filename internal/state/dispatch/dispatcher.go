@@ -33,7 +33,7 @@ type Dispatcher struct {
 
 	accounts struct {
 		sync.Mutex
-		byKey map[service.Key]*account
+		byKey map[service.Key]*demandCounter
 	}
 }
 
@@ -62,7 +62,7 @@ func New(cfg Config, demand Demand, clock Clock, random func(n int) int) (*Dispa
 	}
 	d := &Dispatcher{cfg: cfg, demand: demand, clock: clock, random: random}
 	d.endpoints.byID = map[string]*endpoint{}
-	d.accounts.byKey = map[service.Key]*account{}
+	d.accounts.byKey = map[service.Key]*demandCounter{}
 	empty := &route.Table{}
 	d.view.Store(&view{table: func() *route.Table { return empty }, pools: map[routing.Ref]*pool{}, scopes: &scopes{}})
 	return d, nil
@@ -70,14 +70,14 @@ func New(cfg Config, demand Demand, clock Clock, random func(n int) int) (*Dispa
 
 // SetPool adds a pool or replaces its facts. Requests that wait go on as soon
 // as a replica is ready. It does nothing after Close.
-func (d *Dispatcher) SetPool(f Pool) {
+func (d *Dispatcher) SetPool(f PoolConfig) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	old := d.view.Load()
 	if old.closed {
 		return
 	}
-	f.settle()
+	f.setDefaults()
 	ref := f.Ref()
 	if p := old.pools[ref]; p != nil && p.host() == f.Host && slices.Equal(p.adapters(), f.adapterNames()) {
 		d.put(old.pools, &f)
@@ -89,7 +89,7 @@ func (d *Dispatcher) SetPool(f Pool) {
 }
 
 // SetPools makes these the only pools there are.
-func (d *Dispatcher) SetPools(facts []Pool) {
+func (d *Dispatcher) SetPools(facts []PoolConfig) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	old := d.view.Load()
@@ -98,7 +98,7 @@ func (d *Dispatcher) SetPools(facts []Pool) {
 	}
 	pools := make(map[routing.Ref]*pool, len(facts))
 	for _, f := range facts {
-		f.settle()
+		f.setDefaults()
 		if p := old.pools[f.Ref()]; p != nil {
 			pools[f.Ref()] = p
 		}
@@ -148,14 +148,14 @@ func (d *Dispatcher) Close() {
 }
 
 // put gives a pool its facts; it is made if need be.
-func (d *Dispatcher) put(pools map[routing.Ref]*pool, f *Pool) {
+func (d *Dispatcher) put(pools map[routing.Ref]*pool, f *PoolConfig) {
 	p := pools[f.Ref()]
 	if p == nil {
 		p = newPool(d, f.Ref())
 		pools[f.Ref()] = p
 	}
 	p.set(f)
-	p.share()
+	p.recountSharers()
 }
 
 // publish makes pools the view and closes those that were.
@@ -181,17 +181,17 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 			delete(d.accounts.byKey, r.Key)
 			d.accounts.Unlock()
 		}
-		p.part()
+		p.releaseEndpoints()
 	}
 }
 
 // account is a service's; it is made if need be.
-func (d *Dispatcher) account(k service.Key) *account {
+func (d *Dispatcher) account(k service.Key) *demandCounter {
 	d.accounts.Lock()
 	defer d.accounts.Unlock()
 	a := d.accounts.byKey[k]
 	if a == nil {
-		a = newAccount(d, k.String())
+		a = newDemandCounter(d, k.String())
 		d.accounts.byKey[k] = a
 	}
 	return a
@@ -288,8 +288,8 @@ func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 		d.cfg.Asked(p.ref)
 	}
 	g := p.grant(&r, t)
-	if r.Asker != nil && p.asks.Load() {
-		err = p.consult(ctx, g, r.Asker)
+	if r.Asker != nil && p.hasExternal.Load() {
+		err = p.askExternal(ctx, g, r.Asker)
 	} else {
 		err = p.admit(ctx, g)
 	}
@@ -316,7 +316,7 @@ func (p *pool) grant(r *Request, t route.Target) *Grant {
 		g.tokens += int64(len(part))
 	}
 	g.tokens /= bytesPerToken
-	if p.hashes.Load() && len(r.Prompt) > 0 {
+	if p.hashesPrompts.Load() && len(r.Prompt) > 0 {
 		model := g.adapter
 		if model == "" {
 			model = p.id
@@ -352,8 +352,8 @@ func (d *Dispatcher) SetLoad(replicaID string, l *replica.Load) {
 	if e == nil {
 		return
 	}
-	e.said.Store(&said{load: l, inFlight: int(e.inFlight.Load())})
-	e.offer()
+	e.report.Store(&loadReport{load: l, inFlight: int(e.inFlight.Load())})
+	e.notifyPools()
 }
 
 // InFlight is how many requests a replica works on.
@@ -373,7 +373,7 @@ func (d *Dispatcher) Drain(ctx context.Context, replicaID string) error {
 		return nil
 	}
 	idle := e.drain()
-	for _, p := range e.listed() {
+	for _, p := range e.listedBy() {
 		p.recount()
 	}
 	select {

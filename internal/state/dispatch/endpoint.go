@@ -17,7 +17,7 @@ type endpoint struct {
 	// tokens are the uncached prompt tokens of the requests in flight that
 	// have not begun to answer.
 	tokens atomic.Int64
-	said   atomic.Pointer[said]
+	report   atomic.Pointer[loadReport]
 	// draining stays set: a replica that drains never comes back.
 	draining atomic.Bool
 	breaker  circuit
@@ -30,16 +30,16 @@ type endpoint struct {
 	idle chan struct{} // closed when inFlight falls to 0; nil when nobody waits
 }
 
-// said is what an endpoint has said of itself.
-type said struct {
+// loadReport is what an endpoint has said of itself.
+type loadReport struct {
 	load *replica.Load
 	// inFlight is how many of our requests it had then.
 	inFlight int
 }
 
-// enter takes a place if the endpoint has fewer than limit requests (0: any
+// reserve takes a place if the endpoint has fewer than limit requests (0: any
 // number) and is not draining.
-func (e *endpoint) enter(limit int) bool {
+func (e *endpoint) reserve(limit int) bool {
 	for {
 		n := e.inFlight.Load()
 		if limit > 0 && n >= int64(limit) {
@@ -52,14 +52,14 @@ func (e *endpoint) enter(limit int) bool {
 	// Drain sets the mark before it reads the count, so one of the two sees
 	// the other.
 	if e.draining.Load() {
-		e.leave()
+		e.release()
 		return false
 	}
 	return true
 }
 
-// leave gives a place back.
-func (e *endpoint) leave() {
+// release gives a place back.
+func (e *endpoint) release() {
 	if e.inFlight.Add(-1) > 0 || !e.draining.Load() {
 		return
 	}
@@ -89,8 +89,8 @@ func (e *endpoint) drain() <-chan struct{} {
 	return idle
 }
 
-// listed are the pools that list the endpoint.
-func (e *endpoint) listed() []*pool {
+// listedBy are the pools that list the endpoint.
+func (e *endpoint) listedBy() []*pool {
 	if ps := e.pools.Load(); ps != nil {
 		return *ps
 	}
@@ -113,25 +113,25 @@ func (r *registry) join(id string, p *pool) *endpoint {
 		e = &endpoint{id: id}
 		r.byID[id] = e
 	}
-	if ps := e.listed(); !slices.Contains(ps, p) {
+	if ps := e.listedBy(); !slices.Contains(ps, p) {
 		ps = append(slices.Clone(ps), p)
 		e.pools.Store(&ps)
 	}
 	return e
 }
 
-// part takes p out of those that list the endpoint.
-func (r *registry) part(e *endpoint, p *pool) {
+// leave takes p out of those that list the endpoint.
+func (r *registry) leave(e *endpoint, p *pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	ps := slices.DeleteFunc(slices.Clone(e.listed()), func(q *pool) bool { return q == p })
+	ps := slices.DeleteFunc(slices.Clone(e.listedBy()), func(q *pool) bool { return q == p })
 	e.pools.Store(&ps)
 	r.drop(e)
 }
 
-// left forgets an endpoint that nobody lists and that has become idle.
-func (r *registry) left(e *endpoint) {
-	if len(e.listed()) > 0 || e.inFlight.Load() > 0 {
+// forgetIdle forgets an endpoint that nobody lists and that has become idle.
+func (r *registry) forgetIdle(e *endpoint) {
+	if len(e.listedBy()) > 0 || e.inFlight.Load() > 0 {
 		return
 	}
 	r.mu.Lock()
@@ -140,7 +140,7 @@ func (r *registry) left(e *endpoint) {
 }
 
 func (r *registry) drop(e *endpoint) {
-	if len(e.listed()) == 0 && e.inFlight.Load() == 0 && r.byID[e.id] == e {
+	if len(e.listedBy()) == 0 && e.inFlight.Load() == 0 && r.byID[e.id] == e {
 		delete(r.byID, e.id)
 	}
 }

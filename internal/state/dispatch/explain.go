@@ -61,25 +61,25 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 	defer p.mu.Unlock()
 	now := d.clock.Now()
 	if t.Named {
-		x.Model = p.facts.ServedName
+		x.Model = p.config.ServedName
 	}
-	x.State, _ = p.facts.state()
-	x.External = p.facts.External.String()
+	x.State, _ = p.config.state()
+	x.External = p.config.External.String()
 	x.Queued, x.Saturation = p.queue.Len(), p.saturation(nil, now)
-	if err := p.refuse(g); err != nil {
+	if err := p.checkAdmissible(g); err != nil {
 		x.Decision, x.Refused = admission.Shed, err.Error()
 		return x, nil
 	}
 	g.waiter.Deadline = r.Deadline
-	s := p.condition(g, now)
+	s := p.admissionState(g, now)
 	s.Room = true
 	x.Decision, x.Because = p.queue.Judge(&g.waiter, s, now)
 	if x.Decision != admission.Admit {
 		return x, nil
 	}
-	p.main.input(g, nil, now)
+	p.entry.prepare(g, nil, now)
 	var c picker.Choice
-	x.Pick = p.main.explain(&c)
+	x.Pick = p.entry.explain(&c)
 	if c.Outcome == picker.Dropped {
 		x.Decision, x.Because = admission.Shed, admission.Saturated
 		return x, nil
@@ -88,22 +88,22 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 		x.Decision, x.Because = p.queue.Judge(&g.waiter, s, now)
 		return x, nil
 	}
-	if p.prefills(p.main.slots[c.Slot].part, c.Uncached) {
+	if p.wantsPrefill(p.entry.slots[c.Slot].config, c.Uncached) {
 		g.subset = nil
-		p.pairWith(p.main.slots[c.Slot].part)
-		p.prefill.input(g, nil, now)
+		p.limitPrefillTo(p.entry.slots[c.Slot].config)
+		p.prefill.prepare(g, nil, now)
 		x.Prefill = p.prefill.explain(&picker.Choice{})
 	}
 	return x, nil
 }
 
 // explain makes a choice from the side's input, and says why.
-func (s *side) explain(c *picker.Choice) *Pick {
+func (s *endpointSet) explain(c *picker.Choice) *Pick {
 	c.Explain = true
-	s.policy.Pick(&s.in, s.index, c)
+	s.policy.Pick(&s.input, s.index, c)
 	out := &Pick{Reason: c.Reason(), Uncached: c.Uncached}
 	if c.Outcome == picker.Picked {
-		out.Replica, out.Address = s.slots[c.Slot].e.id, s.slots[c.Slot].address
+		out.Replica, out.Address = s.slots[c.Slot].endpoint.id, s.slots[c.Slot].address
 	}
 	_, table, _ := strings.Cut(c.String(), "\n")
 	for line := range strings.Lines(table) {

@@ -51,19 +51,19 @@ func Unanswered(err error) error { return unansweredError{err} }
 // refusedRetry is when to ask a pool again whose picker gave no answer.
 const refusedRetry = time.Second
 
-// consult gives g a place where the pool's endpoint picker says. Until then it
+// askExternal gives g a place where the pool's endpoint picker says. Until then it
 // counts as waiting; while no endpoint is ready it waits for one first, since a
 // picker can name none of a service that sleeps.
-func (p *pool) consult(ctx context.Context, g *Grant, by Asker) (err error) {
+func (p *pool) askExternal(ctx context.Context, g *Grant, by Asker) (err error) {
 	asking := false // still, where Ask panics, which ends the request alone
 	defer func() {
-		if (err != nil || asking) && g.stage != outside { // it was counted
+		if (err != nil || asking) && g.stage != uncounted { // it was counted
 			p.mu.Lock()
-			p.settle(g, p.d.clock.Now())
+			p.finish(g, p.d.clock.Now())
 			p.mu.Unlock()
 		}
 	}()
-	if err := p.awake(ctx, g); err != nil {
+	if err := p.waitUntilReady(ctx, g); err != nil {
 		return err
 	}
 	asking = true
@@ -71,7 +71,7 @@ func (p *pool) consult(ctx context.Context, g *Grant, by Asker) (err error) {
 	asking = false
 	var silent unansweredError
 	p.mu.Lock()
-	ext := p.facts.External
+	ext := p.config.External
 	switch {
 	case err == nil:
 		g.subset, g.ordered, g.open = to, true, ext.FailOpen
@@ -82,7 +82,7 @@ func (p *pool) consult(ctx context.Context, g *Grant, by Asker) (err error) {
 	case ext.FailOpen || ext.Name == "": // or nobody is to be asked any more
 		p.counts.PickedOpen++
 	default:
-		why := p.unavailable(fmt.Sprintf("%v; its failureMode is FailClose", silent.error), silent.error)
+		why := p.unavailableError(fmt.Sprintf("%v; its failureMode is FailClose", silent.error), silent.error)
 		why.RetryAfter = refusedRetry
 		p.mu.Unlock()
 		return why
@@ -91,16 +91,16 @@ func (p *pool) consult(ctx context.Context, g *Grant, by Asker) (err error) {
 	return p.admit(ctx, g)
 }
 
-// awake counts g as waiting, and waits until an endpoint is ready.
-func (p *pool) awake(ctx context.Context, g *Grant) error {
+// waitUntilReady counts g as waiting, and waits until an endpoint is ready.
+func (p *pool) waitUntilReady(ctx context.Context, g *Grant) error {
 	p.mu.Lock()
 	now := p.d.clock.Now()
-	if err := p.refuse(g); err != nil {
+	if err := p.checkAdmissible(g); err != nil {
 		p.mu.Unlock()
 		return err
 	}
-	if p.main.ready > 0 { // nobody need be woken, so no service counts it yet
-		p.advance(g, queued, now)
+	if p.entry.ready > 0 { // nobody need be woken, so no service counts it yet
+		p.moveTo(g, queued, now)
 		p.mu.Unlock()
 		return nil
 	}
@@ -112,10 +112,10 @@ func (p *pool) awake(ctx context.Context, g *Grant) error {
 	p.mu.Lock()
 	now = p.d.clock.Now()
 	freed := p.release(g)
-	p.advance(g, queued, now)
-	p.pump(now)
+	p.moveTo(g, queued, now)
+	p.serveQueue(now)
 	p.mu.Unlock()
-	freed.offer()
+	freed.notifyPools()
 	return nil
 }
 
@@ -123,29 +123,29 @@ func (p *pool) awake(ctx context.Context, g *Grant) error {
 func (p *pool) serves(address string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	x := p.main.find(address)
+	x := p.entry.lookup(address)
 	return x != nil && x.serves()
 }
 
-// first reserves a place for g on the first of the endpoints that its picker
+// pickFirst reserves a place for g on the first of the endpoints that its picker
 // named that can take it, not one of tried; nil if none can now.
-func (s *side) first(g *Grant, tried []*endpoint, now time.Time) *slot {
-	s.input(g, tried, now)
+func (s *endpointSet) pickFirst(g *Grant, tried []*endpoint, now time.Time) *slot {
+	s.prepare(g, tried, now)
 	for _, a := range g.subset {
-		x := s.find(a)
-		if x == nil || !x.serves() || !x.e.breaker.passes() || slices.Contains(tried, x.e) || !s.d.claim(x.e, x.limit) {
+		x := s.lookup(a)
+		if x == nil || !x.serves() || !x.endpoint.breaker.allows() || slices.Contains(tried, x.endpoint) || !s.d.claim(x.endpoint, x.limit) {
 			continue
 		}
-		s.choice.Slot, s.choice.Uncached = x.n, g.tokens
-		s.sent(g, x)
+		s.choice.Slot, s.choice.Uncached = x.number, g.tokens
+		s.recordSent(g, x)
 		return x
 	}
 	return nil
 }
 
-// unbind lets g go to any endpoint of the pool, where what its picker named is
+// openToAll lets g go to any endpoint of the pool, where what its picker named is
 // no use any more and the pool fails open; false where it stays bound.
-func (g *Grant) unbind() bool {
+func (g *Grant) openToAll() bool {
 	if !g.ordered || !g.open {
 		return false
 	}

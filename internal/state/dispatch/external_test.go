@@ -42,8 +42,8 @@ func asked(by asker) Request {
 }
 
 // external is the pool "both", with a picker of its own.
-func external(open bool, limit int, ids ...string) Pool {
-	p := Pool{Key: both, Shared: true, External: External{Name: "epp", FailOpen: open}, Replicas: ready(ids...)}
+func external(open bool, limit int, ids ...string) PoolConfig {
+	p := PoolConfig{Key: both, Shared: true, External: External{Name: "epp", FailOpen: open}, Replicas: ready(ids...)}
 	p.Limits.MaxConcurrency, p.Bounds.MaxConcurrency = limit, limit
 	return p
 }
@@ -53,7 +53,7 @@ func external(open bool, limit int, ids ...string) Pool {
 func TestPickerDecides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := start(t, nil)
-		d.SetPools([]Pool{external(false, 1, "a", "b", "c")})
+		d.SetPools([]PoolConfig{external(false, 1, "a", "b", "c")})
 		routed(d)
 		one := grantOf(t, d, asked(says("b:80", "c:80")))
 		two := grantOf(t, d, asked(says("b:80", "c:80"))) // b is at its limit
@@ -100,7 +100,7 @@ func TestPickerDecides(t *testing.T) {
 func TestPickerFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := start(t, nil)
-		d.SetPools([]Pool{external(false, 0, "a", "b")})
+		d.SetPools([]PoolConfig{external(false, 0, "a", "b")})
 		routed(d)
 		_, err := d.Admit(t.Context(), asked(silent))
 		if x, err := d.Explain(toBoth); err != nil || !strings.Contains(x.String(), "endpoint picker: epp (FailClose) is asked") {
@@ -114,7 +114,7 @@ func TestPickerFails(t *testing.T) {
 		if _, err := d.Admit(t.Context(), asked(func(context.Context, func(string) bool) ([]string, error) { return nil, refused })); !errors.Is(err, refused) {
 			t.Errorf("refused: %v", err)
 		}
-		d.SetPools([]Pool{external(true, 0, "a", "b")})
+		d.SetPools([]PoolConfig{external(true, 0, "a", "b")})
 		grantOf(t, d, asked(silent)).Done(Outcome{})
 		if s, err := d.Resolve(toBoth); err != nil || s.Counts.PickedOpen != 1 {
 			t.Errorf("%+v %v", s.Counts, err)
@@ -132,7 +132,7 @@ func TestPickerRetry(t *testing.T) {
 	for _, open := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			d, _ := start(t, nil)
-			d.SetPools([]Pool{external(open, 0, "a", "b", "c")})
+			d.SetPools([]PoolConfig{external(open, 0, "a", "b", "c")})
 			routed(d)
 			g := grantOf(t, d, asked(says("c:80", "a:80")))
 			defer g.Done(Outcome{})
@@ -158,7 +158,7 @@ func TestPickerOfSleepers(t *testing.T) {
 		a := of("a", 0)
 		pool := sharing(a)
 		pool.External = External{Name: "epp"}
-		d.SetPools([]Pool{a, pool})
+		d.SetPools([]PoolConfig{a, pool})
 		routed(d)
 		answer := make(chan []string)
 		got := background(t.Context(), d, asked(func(context.Context, func(string) bool) ([]string, error) { return <-answer, nil }))
@@ -168,8 +168,8 @@ func TestPickerOfSleepers(t *testing.T) {
 		}
 		demandOf(t, d, "a", 1, 0, 1)
 		a = of("a", 0, "a1", "a2")
-		pool.Members = []Pool{a}
-		d.SetPools([]Pool{a, pool})
+		pool.Members = []PoolConfig{a}
+		d.SetPools([]PoolConfig{a, pool})
 		synctest.Wait()
 		demandOf(t, d, "a", 1, 0, 1) // its picker is being asked
 		if d.InFlight("a1")+d.InFlight("a2") != 0 {
@@ -192,7 +192,7 @@ func TestPickedEndpointGoes(t *testing.T) {
 	for _, open := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			d, _ := start(t, nil)
-			d.SetPools([]Pool{external(open, 1, "a", "b")})
+			d.SetPools([]PoolConfig{external(open, 1, "a", "b")})
 			routed(d)
 			first := grantOf(t, d, asked(says("a:80")))
 			defer first.Done(Outcome{})
@@ -227,7 +227,7 @@ func TestPickerStorm(t *testing.T) {
 			if r.IntN(8) == 0 {
 				pool.External = External{}
 			}
-			d.SetPools([]Pool{one, two, pool})
+			d.SetPools([]PoolConfig{one, two, pool})
 		}
 		set(rand.New(rand.NewPCG(1, 1)))
 		routed(d)
@@ -299,7 +299,7 @@ func TestPickerStorm(t *testing.T) {
 func TestPickerPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := start(t, nil)
-		d.SetPools([]Pool{external(false, 1, "a")})
+		d.SetPools([]PoolConfig{external(false, 1, "a")})
 		routed(d)
 		func() {
 			defer func() {

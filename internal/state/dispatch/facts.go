@@ -10,11 +10,11 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// Pool is what is known of one pool: facts that the owner of the services, the
+// PoolConfig is what is known of one pool: facts that the owner of the services, the
 // platform and the routing objects tell, replaced as a whole by SetPool. A
 // service is a pool of its own replicas. A shared pool is made of Members, and
 // of servers that no service owns.
-type Pool struct {
+type PoolConfig struct {
 	Key      service.Key
 	Protocol service.Protocol
 	// Protocols are all that a service's replicas speak: requests of others
@@ -67,7 +67,7 @@ type Pool struct {
 	// demand is its service's; while nothing is ready the first member that
 	// can start is woken.
 	Shared  bool
-	Members []Pool
+	Members []PoolConfig
 	// Restarted says that somebody starts the Replicas of a shared pool again when
 	// they end, so that requests wait for them.
 	Restarted bool
@@ -81,7 +81,7 @@ type Pool struct {
 }
 
 // Ref is what the pool is routed to by.
-func (f *Pool) Ref() routing.Ref { return routing.Ref{Pool: f.Shared, Key: f.Key} }
+func (f *PoolConfig) Ref() routing.Ref { return routing.Ref{Pool: f.Shared, Key: f.Key} }
 
 // id names the pool: "namespace/name" of a service, "pool namespace/name" of a
 // shared one.
@@ -92,8 +92,8 @@ func id(r routing.Ref) string {
 	return r.Key.String()
 }
 
-// settle puts what unset fields mean in their place.
-func (f *Pool) settle() {
+// setDefaults puts what unset fields mean in their place.
+func (f *PoolConfig) setDefaults() {
 	if f.Entry == "" {
 		f.Entry = service.RoleEngine
 	}
@@ -107,20 +107,20 @@ func (f *Pool) settle() {
 		f.Members = slices.Clone(f.Members)
 		for i := range f.Members {
 			f.Members[i].Shared = false
-			f.Members[i].settle()
+			f.Members[i].setDefaults()
 		}
 		return
 	}
 	if f.ServedName == "" {
 		f.ServedName = f.Key.Stable().Name
 	}
-	f.pair()
-	f.lean()
+	f.waitForPrefill()
+	f.waitForNeeds()
 }
 
-// pair has replicas that cannot answer alone wait for one that computes
+// waitForPrefill has replicas that cannot answer alone wait for one that computes
 // prompts: they are still starting until one is ready.
-func (f *Pool) pair() {
+func (f *PoolConfig) waitForPrefill() {
 	if f.Disaggregation != service.DisaggregationSGLang || f.Prefill == "" ||
 		slices.ContainsFunc(f.Replicas, func(r replica.Replica) bool { return r.Role == f.Prefill && r.Serving() }) {
 		return
@@ -133,9 +133,9 @@ func (f *Pool) pair() {
 	}
 }
 
-// lean has replicas that only pass requests on wait for those they pass them
+// waitForNeeds has replicas that only pass requests on wait for those they pass them
 // to: nothing wakes those for a call that does not come through here.
-func (f *Pool) lean() {
+func (f *PoolConfig) waitForNeeds() {
 	phase, message := replica.Ready, ""
 	for _, role := range f.Needs {
 		alive, serving := false, false
@@ -162,9 +162,9 @@ func (f *Pool) lean() {
 	}
 }
 
-// parts iterates over the facts that the pool's replicas belong to: a
+// configs iterates over the facts that the pool's replicas belong to: a
 // service's own, a shared pool's members and itself.
-func (f *Pool) parts(yield func(*Pool) bool) {
+func (f *PoolConfig) configs(yield func(*PoolConfig) bool) {
 	for i := range f.Members {
 		if f.Shared && !yield(&f.Members[i]) {
 			return
@@ -173,15 +173,15 @@ func (f *Pool) parts(yield func(*Pool) bool) {
 	yield(f)
 }
 
-// starter is the service that more replicas are asked of: the pool's own, or
+// scalable is the service that more replicas are asked of: the pool's own, or
 // the first member that can start and has fewer than it may, or else the first
 // that can start; nil when none can.
-func (f *Pool) starter() (first *Pool) {
-	for m := range f.parts {
+func (f *PoolConfig) scalable() (first *PoolConfig) {
+	for m := range f.configs {
 		if m.Shared || m.Cause.Permanent {
 			continue
 		}
-		if !f.Shared || m.count() < max(1, m.Limits.Max) {
+		if !f.Shared || m.replicaCount() < max(1, m.Limits.Max) {
 			return m
 		}
 		if first == nil {
@@ -191,27 +191,27 @@ func (f *Pool) starter() (first *Pool) {
 	return first
 }
 
-// count is how many replicas serve or will, of the entry role.
-func (f *Pool) count() (n int) {
+// replicaCount is how many replicas serve or will, of the entry role.
+func (f *PoolConfig) replicaCount() (n int) {
 	for i := range f.Replicas {
-		if r := &f.Replicas[i]; f.role(r) == f.Entry && r.Alive() {
+		if r := &f.Replicas[i]; f.roleOf(r) == f.Entry && r.Alive() {
 			n++
 		}
 	}
 	return n
 }
 
-// role is a replica's in the pool.
-func (f *Pool) role(r *replica.Replica) service.Role {
+// roleOf is a replica's in the pool.
+func (f *PoolConfig) roleOf(r *replica.Replica) service.Role {
 	if f.Shared {
 		return f.Entry
 	}
 	return r.Role
 }
 
-// hopeless says why waiting makes no sense while nothing is ready.
-func (f *Pool) hopeless() string {
-	for m := range f.parts {
+// unavailableReason says why waiting makes no sense while nothing is ready.
+func (f *PoolConfig) unavailableReason() string {
+	for m := range f.configs {
 		if !m.Shared && m.Cause.Permanent {
 			return m.Cause.text()
 		}
@@ -262,13 +262,13 @@ const (
 )
 
 // state derives the pool's state and what to say about it.
-func (f *Pool) state() (State, string) {
+func (f *PoolConfig) state() (State, string) {
 	var starting, failed *replica.Replica
-	for m := range f.parts {
+	for m := range f.configs {
 		for i := range m.Replicas {
 			r := &m.Replicas[i]
 			switch {
-			case m.role(r) != m.Entry || !r.Alive():
+			case m.roleOf(r) != m.Entry || !r.Alive():
 			case r.Serving():
 				return StateReady, ""
 			case r.Phase == replica.Failed:
@@ -278,10 +278,10 @@ func (f *Pool) state() (State, string) {
 			}
 		}
 	}
-	start := f.starter()
+	start := f.scalable()
 	switch {
 	case start == nil && (starting == nil || !f.Shared):
-		return StateFailed, f.hopeless()
+		return StateFailed, f.unavailableReason()
 	case starting != nil:
 		text := phaseText(starting)
 		if start != nil && start.Cause.Message != "" && !strings.Contains(text, start.Cause.Message) {

@@ -35,24 +35,24 @@ type Grant struct {
 	waiter   admission.Waiter
 	until    time.Time // the request's own deadline; zero without
 	since    time.Time // of waiting
-	left     chan error
+	result     chan error
 	stage    stage
-	member   *account // of the service it counts for beside the pool's own
-	at       *slot    // nil while no place is held
+	memberDemand   *demandCounter // of the service it counts for beside the pool's own
+	slot       *slot    // nil while no place is held
 	prefill  *slot    // nil without
 	uncached int64    // counted in the endpoint's tokens
-	part     *Pool
+	config     *PoolConfig
 	replica  string // ID of the last one
 	address  string
 	grpc     string
-	pairs    int    // how often PrefillAgain was asked
-	before   string // the prefill replica's address
-	beforeIn string // its gRPC address
+	prefillTries    int    // how often PrefillAgain was asked
+	prefillAddress   string // the prefill replica's address
+	prefillGRPC string // its gRPC address
 	waited   time.Duration
 	tried    []*endpoint // that failed it
 	sent     int         // how many of them were sent it
 	lost     int         // how many of those ended the connection
-	held     int         // leading blocks of the prompt that the replica had before
+	cachedBlocks     int         // leading blocks of the prompt that the replica had before
 	judged   bool        // the replica's answer has been
 	awaits   bool        // it counts in the endpoint's silence
 	failure  error       // of the last try
@@ -81,19 +81,19 @@ func (g *Grant) GRPCAddress() string { return g.grpc }
 
 // Prefill is the "host:port" of the replica that computes the prompt for the
 // one at Address (prefill and decode apart); "" when Address does both.
-func (g *Grant) Prefill() string { return g.before }
+func (g *Grant) Prefill() string { return g.prefillAddress }
 
 // PrefillGRPC is the "host:port" of that replica's second port; "" when it has
 // none.
-func (g *Grant) PrefillGRPC() string { return g.beforeIn }
+func (g *Grant) PrefillGRPC() string { return g.prefillGRPC }
 
 // Model is the name to give the replica; "" leaves the request's as it is.
 func (g *Grant) Model() string {
-	if g.named && g.part != nil {
-		return g.part.ServedName
+	if g.named && g.config != nil {
+		return g.config.ServedName
 	}
-	if g.part != nil && g.adapter != "" {
-		if a := g.part.adapter(g.adapter); a != nil && a.ServedName != "" {
+	if g.config != nil && g.adapter != "" {
+		if a := g.config.adapter(g.adapter); a != nil && a.ServedName != "" {
 			return a.ServedName
 		}
 	}
@@ -112,7 +112,7 @@ func (g *Grant) Priority() int32 { return g.waiter.Priority }
 
 // Pool is the facts of the service whose replica was found, or of the pool if
 // the replica is no service's, as they were then. Not to be changed.
-func (g *Grant) Pool() *Pool { return g.part }
+func (g *Grant) Pool() *PoolConfig { return g.config }
 
 // Named says that the request named the service, so that the replica is to be
 // given Pool().ServedName instead of the request's name.
@@ -129,52 +129,52 @@ func (g *Grant) Waited() time.Duration { return g.waited }
 func (g *Grant) Retry(ctx context.Context, failed error) error {
 	p := g.pool
 	p.mu.Lock()
-	if g.stage != running || g.answered || g.at == nil {
+	if g.stage != running || g.answered || g.slot == nil {
 		p.mu.Unlock()
-		return p.unavailable("the answer has begun, so the request cannot be sent again", failed)
+		return p.unavailableError("the answer has begun, so the request cannot be sent again", failed)
 	}
 	now := p.d.clock.Now()
-	last := g.at.e
+	last := g.slot.endpoint
 	g.failure = failed
-	g.count(failed)
-	p.unlearn(g, 0)
-	p.observe(&p.main, g.at, breaker.Lost, 0)
+	g.countFailure(failed)
+	p.forgetPrompt(g, 0)
+	p.observe(&p.entry, g.slot, breaker.Lost, 0)
 	freed := p.release(g)
-	p.advance(g, queued, now)
+	p.moveTo(g, queued, now)
 	g.tried = append(g.tried, last)
 
 	err := p.mayRetry(ctx, g, last, failed, now)
 	if err == nil { // it goes before those that wait: it has been admitted
-		x, _ := p.main.take(g, g.tried, now)
-		if x == nil && g.unbind() { // all that the picker named have failed it
-			x, _ = p.main.take(g, g.tried, now)
+		x, _ := p.entry.pick(g, g.tried, now)
+		if x == nil && g.openToAll() { // all that the picker named have failed it
+			x, _ = p.entry.pick(g, g.tried, now)
 		}
 		if x != nil {
 			p.reserve(g, x, now)
 			p.mu.Unlock()
-			freed.offer()
+			freed.notifyPools()
 			return nil
 		}
 	}
 	if err == nil && !p.mayWait(g, failed) {
-		err = p.unavailable(fmt.Sprintf("replica %s failed before it answered and no other is ready: %v", last.id, failed), failed)
+		err = p.unavailableError(fmt.Sprintf("replica %s failed before it answered and no other is ready: %v", last.id, failed), failed)
 	}
 	if err != nil {
-		p.settle(g, now)
+		p.finish(g, now)
 	} else {
-		p.again(g, now)
+		p.requeue(g, now)
 	}
-	p.pump(now)
+	p.serveQueue(now)
 	p.mu.Unlock()
-	freed.offer()
+	freed.notifyPools()
 	if err != nil {
 		return err
 	}
 	return p.wait(ctx, g)
 }
 
-// count notes a failure of a replica that was sent the request.
-func (g *Grant) count(failed error) {
+// countFailure notes a failure of a replica that was sent the request.
+func (g *Grant) countFailure(failed error) {
 	if !IsUnsent(failed) {
 		g.sent++
 	}
@@ -190,16 +190,16 @@ func (p *pool) mayRetry(ctx context.Context, g *Grant, last *endpoint, failed er
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case p.closed != "":
-		return p.unavailable(p.closed, failed)
+		return p.unavailableError(p.closed, failed)
 	case g.lost >= maxLost:
-		return p.unavailable(fmt.Sprintf("the connection ended %d times when a replica was sent the request, the last time that of %s, so it is sent to no other: %v",
+		return p.unavailableError(fmt.Sprintf("the connection ended %d times when a replica was sent the request, the last time that of %s, so it is sent to no other: %v",
 			g.lost, last.id, failed), failed)
 	case g.sent >= p.sends(g):
-		return p.unavailable(fmt.Sprintf("%d tries failed, the last on replica %s: %v", g.sent, last.id, failed), failed)
+		return p.unavailableError(fmt.Sprintf("%d tries failed, the last on replica %s: %v", g.sent, last.id, failed), failed)
 	case IsUnsent(failed):
 	case !p.budget.Take(now):
 		p.counts.RetriesRefused++
-		return p.unavailable(fmt.Sprintf("replica %s failed before it answered, and too many of the pool's requests have been sent again of late: %v",
+		return p.unavailableError(fmt.Sprintf("replica %s failed before it answered, and too many of the pool's requests have been sent again of late: %v",
 			last.id, failed), failed)
 	}
 	p.counts.Retries++
@@ -212,8 +212,8 @@ func (p *pool) mayWait(g *Grant, failed error) bool {
 	if !IsUnsent(failed) && !isLost(failed) {
 		return false
 	}
-	return p.starter != nil || p.facts.Restarted && p.main.alive > 0 || slices.ContainsFunc(p.main.slots, func(x *slot) bool {
-		return x != nil && x.serves() && !slices.Contains(g.tried, x.e)
+	return p.scalable != nil || p.config.Restarted && p.entry.alive > 0 || slices.ContainsFunc(p.entry.slots, func(x *slot) bool {
+		return x != nil && x.serves() && !slices.Contains(g.tried, x.endpoint)
 	})
 }
 
@@ -227,19 +227,19 @@ func (g *Grant) Prefilled(failed error) {
 		p.mu.Unlock()
 		return
 	}
-	var f freed
+	var f freedEndpoints
 	if failed == nil {
 		p.observe(&p.prefill, y, breaker.Answered, 0)
-		f[0] = p.unprefill(g)
+		f[0] = p.releasePrefill(g)
 	} else {
-		g.count(failed)
+		g.countFailure(failed)
 		p.observe(&p.prefill, y, breaker.Lost, 0)
 		g.prefill = nil
-		y.e.tokens.Add(-g.uncached)
-		f[0] = p.drop(&p.prefill, y)
+		y.endpoint.tokens.Add(-g.uncached)
+		f[0] = p.releaseSlot(&p.prefill, y)
 	}
 	p.mu.Unlock()
-	f.offer()
+	f.notifyPools()
 }
 
 // PrefillAgain puts another replica in the place of the one at Prefill, which
@@ -249,15 +249,15 @@ func (g *Grant) PrefillAgain() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
-	g.pairs++
-	if g.stage != running || g.answered || g.prefill != nil || g.pairs >= p.d.cfg.MaxTries || g.lost >= maxLost {
+	g.prefillTries++
+	if g.stage != running || g.answered || g.prefill != nil || g.prefillTries >= p.d.cfg.MaxTries || g.lost >= maxLost {
 		return false
 	}
 	if !p.budget.Take(now) {
 		p.counts.RetriesRefused++
 		return false
 	}
-	if p.precede(g, now); g.prefill == nil {
+	if p.reservePrefill(g, now); g.prefill == nil {
 		return false
 	}
 	p.counts.Retries++
@@ -268,22 +268,22 @@ func (g *Grant) PrefillAgain() bool {
 // belongs to this replica. Unless Answered told otherwise, it does the work.
 func (g *Grant) FirstByte() {
 	g.answered = true
-	if g.at == nil {
+	if g.slot == nil {
 		return
 	}
 	g.begun(true)
-	well := g.judged || g.at.e.breaker.well.Load()
+	well := g.judged || g.slot.endpoint.breaker.well.Load()
 	if g.uncached == 0 && g.prefill == nil && well {
 		return
 	}
 	p := g.pool
 	p.mu.Lock()
 	if !well {
-		p.observe(&p.main, g.at, breaker.Answered, 0)
+		p.observe(&p.entry, g.slot, breaker.Answered, 0)
 	}
-	f := freed{p.unprefill(g)}
+	f := freedEndpoints{p.releasePrefill(g)}
 	p.mu.Unlock()
-	f.offer()
+	f.notifyPools()
 }
 
 // Done settles the request: its place goes to the next. Calls after the first
@@ -296,18 +296,18 @@ func (g *Grant) Done(o Outcome) {
 		return
 	}
 	now := p.d.clock.Now()
-	var freed freed
-	if g.at != nil {
+	var freed freedEndpoints
+	if g.slot != nil {
 		if o.Failed != nil {
-			p.observe(&p.main, g.at, breaker.Lost, 0)
+			p.observe(&p.entry, g.slot, breaker.Lost, 0)
 		}
 		freed = p.release(g)
 	}
-	p.settle(g, now)
+	p.finish(g, now)
 	p.counts.add(o.Usage)
 	if !freed.shared() {
-		p.pump(now)
+		p.serveQueue(now)
 	}
 	p.mu.Unlock()
-	freed.offer()
+	freed.notifyPools()
 }

@@ -14,7 +14,7 @@ import (
 func TestNeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, rec := start(t, nil)
-		facts := func(engines ...replica.Replica) Pool {
+		facts := func(engines ...replica.Replica) PoolConfig {
 			p := pool1(0, append(engines, ready("t")...)...)
 			p.Replicas[len(engines)].Role = service.RoleTransformer
 			p.Entry, p.Needs = service.RoleTransformer, []service.Role{service.RoleEngine}

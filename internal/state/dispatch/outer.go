@@ -12,20 +12,20 @@ func (g *Grant) Alternatives(n int) []string {
 	p := g.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.at == nil {
+	if g.slot == nil {
 		return nil
 	}
 	var out []string
-	s := &p.main
-	c := &s.spare
-	s.input(g, append(g.tried[:len(g.tried):len(g.tried)], g.at.e), p.d.clock.Now())
+	s := &p.entry
+	c := &s.alternative
+	s.prepare(g, append(g.tried[:len(g.tried):len(g.tried)], g.slot.endpoint), p.d.clock.Now())
 	for len(out) < min(n, maxAlternatives) {
-		s.policy.Pick(&s.in, s.index, c)
+		s.policy.Pick(&s.input, s.index, c)
 		if c.Outcome != picker.Picked {
 			break
 		}
 		out = append(out, s.slots[c.Slot].address)
-		s.in.Tried = append(s.in.Tried, c.Slot)
+		s.input.Tried = append(s.input.Tried, c.Slot)
 	}
 	return out
 }
@@ -37,19 +37,19 @@ func (g *Grant) Served(address string) {
 	p := g.pool
 	p.mu.Lock()
 	var x *slot
-	if g.at != nil && address != g.address {
-		x = p.main.find(address)
+	if g.slot != nil && address != g.address {
+		x = p.entry.lookup(address)
 	}
-	if x == nil || !x.e.enter(0) {
+	if x == nil || !x.endpoint.reserve(0) {
 		p.mu.Unlock()
 		return
 	}
 	now := p.d.clock.Now()
 	freed := p.release(g)
-	p.advance(g, queued, now)
-	p.main.choice.Uncached, p.main.held = 0, 0
+	p.moveTo(g, queued, now)
+	p.entry.choice.Uncached, p.entry.cachedBlocks = 0, 0
 	p.reserve(g, x, now)
-	p.pump(now)
+	p.serveQueue(now)
 	p.mu.Unlock()
-	freed.offer()
+	freed.notifyPools()
 }

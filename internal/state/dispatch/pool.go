@@ -19,27 +19,27 @@ type pool struct {
 	d   *Dispatcher
 	ref routing.Ref
 	id  string
-	// account counts the pool's requests: a service's own account, which
+	// demand counts the pool's requests: a service's own account, which
 	// shared pools count in too, or one that nobody else counts in.
-	account *account
+	demand *demandCounter
 
-	// hashes: prompts make a difference here.
-	hashes atomic.Bool
+	// hashesPrompts: prompts make a difference here.
+	hashesPrompts atomic.Bool
 	// canary is the percentage of requests for the service's canary.
 	canary atomic.Int32
-	// asks: an external picker says where requests go.
-	asks atomic.Bool
+	// hasExternal: an external picker says where requests go.
+	hasExternal atomic.Bool
 
 	mu      sync.Mutex
-	facts   *Pool
-	starter *Pool  // of the facts
+	config   *PoolConfig
+	scalable *PoolConfig  // of the facts
 	closed  string // why no request is taken any more; "" while open
-	main    side   // of the entry role
-	prefill side   // of the role that computes prompts for it, if there is one
+	entry    endpointSet   // of the entry role
+	prefill endpointSet   // of the role that computes prompts for it, if there is one
 	queue   *admission.Machine
-	alarm   alarm
+	timer   deadlineTimer
 	budget  admission.Budget
-	waking  waking
+	wakes  wakeState
 	counts  Counts
 	// pacing: requests are held, and let go as fast as the endpoints work.
 	pacing bool
@@ -66,17 +66,17 @@ func (c *Counts) add(u Usage) {
 }
 
 func newPool(d *Dispatcher, ref routing.Ref) *pool {
-	p := &pool{d: d, ref: ref, id: id(ref), facts: &Pool{}}
+	p := &pool{d: d, ref: ref, id: id(ref), config: &PoolConfig{}}
 	p.queue = admission.New(d.cfg.Config)
 	p.budget = admission.Budget{Ratio: d.cfg.RetryRatio, Rate: d.cfg.RetryRate}
 	if ref.Pool {
-		p.account = newAccount(d, "")
+		p.demand = newDemandCounter(d, "")
 	} else {
-		p.account = d.account(ref.Key)
+		p.demand = d.account(ref.Key)
 	}
 	random := func(n uint32) uint32 { return uint32(d.random(int(n))) }
-	p.main.in.Random, p.prefill.in.Random = random, random
-	p.main.d, p.prefill.d = d, d
+	p.entry.input.Random, p.prefill.input.Random = random, random
+	p.entry.d, p.prefill.d = d, d
 	p.setPolicy(routing.Picker{})
 	return p
 }
@@ -84,29 +84,29 @@ func newPool(d *Dispatcher, ref routing.Ref) *pool {
 func (p *pool) host() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.facts.Host
+	return p.config.Host
 }
 
 // adapters are the names of the service's adapters.
 func (p *pool) adapters() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.facts.adapterNames()
+	return p.config.adapterNames()
 }
 
 // set replaces the facts and lets go on whoever can.
-func (p *pool) set(f *Pool) {
+func (p *pool) set(f *PoolConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
-	p.facts, p.starter = f, f.starter()
+	p.config, p.scalable = f, f.scalable()
 	p.canary.Store(int32(min(max(f.CanaryPercent, 0), 100)))
-	p.asks.Store(f.External.Name != "")
+	p.hasExternal.Store(f.External.Name != "")
 	p.setPolicy(f.Picker)
 	p.setBounds(f.Bounds)
-	var entry, prefill []listed
+	var entry, prefill []listedReplica
 	var declared map[string]bool
-	for part := range f.parts {
+	for part := range f.configs {
 		for _, a := range part.Adapters {
 			if declared == nil {
 				declared = map[string]bool{}
@@ -117,13 +117,13 @@ func (p *pool) set(f *Pool) {
 		if n := f.Bounds.MaxConcurrency; n > 0 && (limit == 0 || n < limit) {
 			limit = n
 		}
-		var owner *account
+		var owner *demandCounter
 		if f.Shared && !part.Shared {
 			owner = p.d.account(part.Key)
 		}
 		for i := range part.Replicas {
 			r := &part.Replicas[i]
-			switch l := (listed{r, part, owner, limit}); part.role(r) {
+			switch l := (listedReplica{r, part, owner, limit}); part.roleOf(r) {
 			case part.Entry:
 				entry = append(entry, l)
 			case part.Prefill:
@@ -131,16 +131,16 @@ func (p *pool) set(f *Pool) {
 			}
 		}
 	}
-	p.main.declared, p.prefill.declared = declared, declared
-	p.main.set(p, entry)
-	p.prefill.set(p, prefill)
-	p.hashes.Store(p.main.index != nil && len(entry)+len(prefill) > 1)
-	p.changed(now)
+	p.entry.declared, p.prefill.declared = declared, declared
+	p.entry.replace(p, entry)
+	p.prefill.replace(p, prefill)
+	p.hashesPrompts.Store(p.entry.index != nil && len(entry)+len(prefill) > 1)
+	p.endpointsChanged(now)
 }
 
 // setPolicy makes the sides pick as pc says.
 func (p *pool) setPolicy(pc routing.Picker) {
-	if p.main.policy != nil && reflect.DeepEqual(p.policy, pc) {
+	if p.entry.policy != nil && reflect.DeepEqual(p.policy, pc) {
 		return
 	}
 	policy, err := compile(pc)
@@ -152,7 +152,7 @@ func (p *pool) setPolicy(pc routing.Picker) {
 		}
 	}
 	p.policy = pc
-	for _, s := range []*side{&p.main, &p.prefill} {
+	for _, s := range []*endpointSet{&p.entry, &p.prefill} {
 		s.policy = policy
 		if prefix, _ := policy.Affinity(); !prefix {
 			s.index = nil
@@ -188,13 +188,13 @@ func (p *pool) setBounds(b routing.Bounds) {
 	p.queue.Configure(c)
 }
 
-// share tells the other pools of shared endpoints that they are.
-func (p *pool) share() {
+// recountSharers tells the other pools of shared endpoints that they are.
+func (p *pool) recountSharers() {
 	p.mu.Lock()
 	others := map[*pool]bool{}
-	for _, s := range []*side{&p.main, &p.prefill} {
+	for _, s := range []*endpointSet{&p.entry, &p.prefill} {
 		for _, n := range s.shared {
-			for _, q := range s.slots[n].e.listed() {
+			for _, q := range s.slots[n].endpoint.listedBy() {
 				others[q] = true
 			}
 		}
@@ -210,20 +210,20 @@ func (p *pool) share() {
 func (p *pool) recount() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.main.recount()
+	p.entry.recount()
 	p.prefill.recount()
 	p.wakeIfNeeded()
 }
 
-// changed lets go on whoever can, after the endpoints have changed.
-func (p *pool) changed(now time.Time) {
-	if p.main.alive > 0 {
-		p.waking.started()
+// endpointsChanged lets go on whoever can, after the endpoints have changed.
+func (p *pool) endpointsChanged(now time.Time) {
+	if p.entry.alive > 0 {
+		p.wakes.started()
 	}
-	p.strand(now)
-	p.pump(now)
-	if why := p.hopeless(); why != "" {
-		p.flush(why, now)
+	p.failUnreachable(now)
+	p.serveQueue(now)
+	if why := p.unavailableReason(); why != "" {
+		p.failQueue(why, now)
 	}
 	p.wakeIfNeeded()
 }
@@ -234,15 +234,15 @@ func (p *pool) remove(why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = why
-	p.flush(why, p.d.clock.Now())
+	p.failQueue(why, p.d.clock.Now())
 }
 
-// part lets the endpoints go; those that are busy stay until they are idle.
-func (p *pool) part() {
+// releaseEndpoints lets the endpoints go; those that are busy stay until they are idle.
+func (p *pool) releaseEndpoints() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.main.set(p, nil)
-	p.prefill.set(p, nil)
+	p.entry.replace(p, nil)
+	p.prefill.replace(p, nil)
 }
 
 // admit gives g a place, now or after waiting.
@@ -252,8 +252,8 @@ func (p *pool) admit(ctx context.Context, g *Grant) error {
 	}
 	p.mu.Lock()
 	now := p.d.clock.Now()
-	p.pump(now)
-	x, err := p.arrive(g, now)
+	p.serveQueue(now)
+	x, err := p.admitOrQueue(g, now)
 	switch {
 	case err != nil:
 		p.mu.Unlock()
@@ -267,117 +267,117 @@ func (p *pool) admit(ctx context.Context, g *Grant) error {
 	return nil
 }
 
-// arrive gives g a place or has it wait, and says why it gets neither.
-func (p *pool) arrive(g *Grant, now time.Time) (*slot, error) {
-	if err := p.refuse(g); err != nil {
+// admitOrQueue gives g a place or has it wait, and says why it gets neither.
+func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
+	if err := p.checkAdmissible(g); err != nil {
 		return nil, err
 	}
 	w := &g.waiter
-	w.Deadline = now.Add(p.patience())
+	w.Deadline = now.Add(p.maxWait())
 	if !g.until.IsZero() && g.until.Before(w.Deadline) {
 		w.Deadline = g.until
 	}
-	s := p.condition(g, now)
+	s := p.admissionState(g, now)
 	s.Room = true
 	var x *slot
 	if d, _ := p.queue.Judge(w, s, now); d == admission.Admit {
 		var dropped bool
-		if x, dropped = p.main.take(g, nil, now); dropped {
+		if x, dropped = p.entry.pick(g, nil, now); dropped {
 			p.counts.Dropped++
-			return nil, p.dropped()
+			return nil, p.droppedError()
 		}
 		s.Room = x != nil
 	}
 	v := p.queue.Arrive(w, s, now)
 	if v.Decision == admission.Shed {
-		return nil, p.shed(w, v.Reason)
+		return nil, p.shedError(w, v.Reason)
 	}
 	p.budget.Request(now)
-	if g.stage == outside {
-		g.member = p.counted()
+	if g.stage == uncounted {
+		g.memberDemand = p.memberDemand()
 	}
 	if v.Decision == admission.Admit {
 		return x, nil
 	}
-	if g.stage == queued && g.member == nil { // its picker has been asked
-		g.member = p.counted()
-		g.member.move(outside, queued, now)
+	if g.stage == queued && g.memberDemand == nil { // its picker has been asked
+		g.memberDemand = p.memberDemand()
+		g.memberDemand.move(uncounted, queued, now)
 	}
 	p.pacing = p.pacing || v.Reason == admission.Held
-	p.advance(g, queued, now)
-	p.enqueued(g, now)
+	p.moveTo(g, queued, now)
+	p.startWaiting(g, now)
 	for _, out := range v.Evicted {
-		p.end(out.Owner.(*Grant), p.shed(out, admission.Evicted), now)
+		p.fail(out.Owner.(*Grant), p.shedError(out, admission.Evicted), now)
 	}
 	return nil, nil
 }
 
-// dropped says that the policy has shed a request.
-func (p *pool) dropped() *Error {
-	return p.busy("the pool's policy sheds the request: "+p.main.choice.Reason(), admission.Saturated)
+// droppedError says that the policy has shed a request.
+func (p *pool) droppedError() *Error {
+	return p.busyError("the pool's policy sheds the request: "+p.entry.choice.Reason(), admission.Saturated)
 }
 
-// refuse says why g may neither go on nor wait.
-func (p *pool) refuse(g *Grant) error {
+// checkAdmissible says why g may neither go on nor wait.
+func (p *pool) checkAdmissible(g *Grant) error {
 	if p.closed != "" {
-		return p.unavailable(p.closed, nil)
+		return p.unavailableError(p.closed, nil)
 	}
-	if !g.protocol.AnsweredBy(p.facts.Protocols) {
-		return &ProtocolError{p.facts.Key, p.facts.Protocols}
+	if !g.protocol.AnsweredBy(p.config.Protocols) {
+		return &ProtocolError{p.config.Key, p.config.Protocols}
 	}
-	if why := p.hopeless(); why != "" {
-		return p.denied(why)
+	if why := p.unavailableReason(); why != "" {
+		return p.refusedError(why)
 	}
 	if g.subset != nil {
-		if p.main.allowed(g); p.main.within == 0 {
-			return p.outside(g)
+		if p.entry.allowedSlots(g); p.entry.allowedCount == 0 {
+			return p.notAllowedError(g)
 		}
 	}
 	return nil
 }
 
-// outside says that g may go to none of the pool's endpoints.
-func (p *pool) outside(g *Grant) *Error {
-	return p.unavailable(fmt.Sprintf("none of the %d addresses the request may go to is an endpoint of the pool", len(g.subset)), nil)
+// notAllowedError says that g may go to none of the pool's endpoints.
+func (p *pool) notAllowedError(g *Grant) *Error {
+	return p.unavailableError(fmt.Sprintf("none of the %d addresses the request may go to is an endpoint of the pool", len(g.subset)), nil)
 }
 
-// shed says why a request gets no place.
-func (p *pool) shed(w *admission.Waiter, why admission.Reason) *Error {
+// shedError says why a request gets no place.
+func (p *pool) shedError(w *admission.Waiter, why admission.Reason) *Error {
 	c := p.queue.Config()
 	switch why {
 	case admission.QueueFull:
-		return p.busy(fmt.Sprintf("%d requests are waiting, as many as may", p.queue.Len()), why)
+		return p.busyError(fmt.Sprintf("%d requests are waiting, as many as may", p.queue.Len()), why)
 	case admission.BytesFull:
-		return p.busy(fmt.Sprintf("waiting requests hold %d bytes, with this one's %d more than the %d that may wait",
+		return p.busyError(fmt.Sprintf("waiting requests hold %d bytes, with this one's %d more than the %d that may wait",
 			p.queue.Bytes(), w.Bytes, c.MaxQueueBytes), why)
 	case admission.Saturated:
-		return p.busy(fmt.Sprintf("no replica has capacity, and requests of priority %d are shed then", w.Priority), why)
+		return p.busyError(fmt.Sprintf("no replica has capacity, and requests of priority %d are shed then", w.Priority), why)
 	case admission.Evicted:
-		return p.busy(fmt.Sprintf("as many requests wait as may, and one of a priority above %d came", w.Priority), why)
+		return p.busyError(fmt.Sprintf("as many requests wait as may, and one of a priority above %d came", w.Priority), why)
 	}
-	err := p.unavailable("the request's deadline is over", nil)
+	err := p.unavailableError("the request's deadline is over", nil)
 	err.Reason = why
 	return err
 }
 
-// hopeless says why waiting makes no sense; "" when it does.
-func (p *pool) hopeless() string {
-	if p.main.ready > 0 || p.starter != nil || p.facts.Shared && p.main.alive > 0 {
+// unavailableReason says why waiting makes no sense; "" when it does.
+func (p *pool) unavailableReason() string {
+	if p.entry.ready > 0 || p.scalable != nil || p.config.Shared && p.entry.alive > 0 {
 		return ""
 	}
-	return p.facts.hopeless()
+	return p.config.unavailableReason()
 }
 
 // retryAfter estimates when the queue has moved: a request's mean time here,
 // in whole seconds from 1 to 60.
 func (p *pool) retryAfter() time.Duration {
-	return min(max(p.account.meanTime().Truncate(time.Second), time.Second), time.Minute)
+	return min(max(p.demand.meanTime().Truncate(time.Second), time.Second), time.Minute)
 }
 
-// denied is why waiting makes no sense, and when asking again may.
-func (p *pool) denied(why string) *Error {
-	err := p.unavailable(why, nil)
-	for m := range p.facts.parts {
+// refusedError is why waiting makes no sense, and when asking again may.
+func (p *pool) refusedError(why string) *Error {
+	err := p.unavailableError(why, nil)
+	for m := range p.config.configs {
 		if after := m.Cause.RetryAfter; after > 0 && (err.RetryAfter == 0 || after < err.RetryAfter) {
 			err.RetryAfter = after
 		}
@@ -385,10 +385,10 @@ func (p *pool) denied(why string) *Error {
 	return err
 }
 
-func (p *pool) busy(message string, why admission.Reason) *Error {
+func (p *pool) busyError(message string, why admission.Reason) *Error {
 	return &Error{Kind: ErrBusy, Pool: p.id, Message: message, Reason: why, RetryAfter: p.retryAfter()}
 }
 
-func (p *pool) unavailable(message string, cause error) *Error {
+func (p *pool) unavailableError(message string, cause error) *Error {
 	return &Error{Kind: ErrUnavailable, Pool: p.id, Message: message, Cause: cause}
 }

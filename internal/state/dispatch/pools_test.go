@@ -37,7 +37,7 @@ func TestStates(t *testing.T) {
 	unseen.Starting = "fetching the model: 1 GB of 4 GB"
 	for _, c := range []struct {
 		name    string
-		pool    Pool
+		pool    PoolConfig
 		state   State
 		message string
 		answers bool
@@ -66,8 +66,8 @@ func TestStates(t *testing.T) {
 func TestSetPoolsReplacesAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := start(t, nil)
-		other := Pool{Key: service.Key{Namespace: "team", Name: "iris"}, Host: "iris.example"}
-		d.SetPools([]Pool{pool1(0), other})
+		other := PoolConfig{Key: service.Key{Namespace: "team", Name: "iris"}, Host: "iris.example"}
+		d.SetPools([]PoolConfig{pool1(0), other})
 		var ambiguous *route.AmbiguousError
 		if _, err := d.Admit(t.Context(), Request{Model: "iris"}); !errors.As(err, &ambiguous) {
 			t.Fatalf("got %v", err)
@@ -75,10 +75,10 @@ func TestSetPoolsReplacesAll(t *testing.T) {
 		if k, err := d.Key(Request{Host: "iris.example"}); err != nil || k != other.Key {
 			t.Errorf("by host: %v %v", k, err)
 		}
-		d.SetPools([]Pool{pool1(0)})
+		d.SetPools([]PoolConfig{pool1(0)})
 		waiting := admit(t.Context(), d)
 		synctest.Wait()
-		d.SetPools([]Pool{pool1(0, ready("a")...)}) // the same pool, kept with its queue
+		d.SetPools([]PoolConfig{pool1(0, ready("a")...)}) // the same pool, kept with its queue
 		(<-waiting).g.Done(Outcome{})
 		balance(t, d, 0, 0, 1)
 

@@ -120,9 +120,9 @@ func TestPrefilled(t *testing.T) {
 // wait for one.
 func TestPairs(t *testing.T) {
 	d, _ := start(t, func(c *Config) { c.PrefillTokens = 1 })
-	shared := Pool{Key: service.ParseKey("both"), Shared: true}
+	shared := PoolConfig{Key: service.ParseKey("both"), Shared: true}
 	for _, name := range []string{"a", "b"} {
-		m := Pool{Key: service.ParseKey(name), Limits: service.Scaling{}.Settled(), Entry: service.RoleDecoder}
+		m := PoolConfig{Key: service.ParseKey(name), Limits: service.Scaling{}.Settled(), Entry: service.RoleDecoder}
 		for i, role := range []service.Role{service.RoleEngine, service.RoleDecoder} {
 			m.Replicas = append(m.Replicas, replica.Replica{ID: name + string(role), Service: m.Key, Role: role, Phase: replica.Ready, HTTP: fmt.Sprintf("%s:%d", name, i)})
 		}
@@ -181,7 +181,7 @@ func TestRouterPairsByItself(t *testing.T) {
 	p := pool1(0, ready("r1")...)
 	p.Entry, p.Disaggregation = service.RoleRouter, service.DisaggregationSGLang
 	p.Replicas[0].Role = service.RoleRouter
-	d.SetPools([]Pool{p})
+	d.SetPools([]PoolConfig{p})
 	g := mustAdmit(t, d)
 	if how := g.Pool().Disaggregation; how != "" || g.Prefill() != "" {
 		t.Errorf("replicas are to be brought together by %q, prefill at %q", how, g.Prefill())

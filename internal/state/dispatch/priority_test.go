@@ -244,9 +244,9 @@ func TestRetryBudget(t *testing.T) {
 		}
 		g.Done(Outcome{})
 		for _, id := range []string{"a", "b", "c"} { // as if none had failed
-			d.endpoints.get(id).breaker.renew()
+			d.endpoints.get(id).breaker.reset()
 		}
-		d.endpoints.get("a").offer()
+		d.endpoints.get("a").notifyPools()
 		d.SetPool(pool1(0, ready("a", "b", "c")...))
 	}
 	s, _ := d.Snapshot(iris.String())

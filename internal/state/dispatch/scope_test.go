@@ -17,7 +17,7 @@ func TestTwoTenantsNeverMeet(t *testing.T) {
 	d, _ := start(t, nil)
 	a, b, secret := service.Key{Namespace: "a", Name: "iris"}, service.Key{Namespace: "b", Name: "iris"}, service.Key{Namespace: "b", Name: "secret"}
 	for _, k := range []service.Key{a, b, secret} {
-		d.SetPool(Pool{Key: k})
+		d.SetPool(PoolConfig{Key: k})
 	}
 	d.SetObjects([]routing.Object{
 		&routing.Route{Meta: service.Meta{Key: service.Key{Namespace: "b", Name: "r"}}, Models: []string{"alias"}, Targets: []routing.Target{{Ref: routing.Service(b), Weight: 1}}},

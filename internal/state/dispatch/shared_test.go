@@ -19,14 +19,14 @@ import (
 var both = service.Key{Namespace: "default", Name: "both"}
 
 // of is a service with these replicas and at most limit requests on each.
-func of(name string, limit int, ids ...string) Pool {
+func of(name string, limit int, ids ...string) PoolConfig {
 	p := pool1(limit, ready(ids...)...)
 	p.Key.Name = name
 	return p
 }
 
 // sharing is a pool over the replicas of services.
-func sharing(members ...Pool) Pool { return Pool{Key: both, Shared: true, Members: members} }
+func sharing(members ...PoolConfig) PoolConfig { return PoolConfig{Key: both, Shared: true, Members: members} }
 
 // routed lets requests reach the pool "both".
 func routed(d *Dispatcher) {
@@ -68,7 +68,7 @@ func TestSharedPoolSharesPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := start(t, nil)
 		a, b := of("a", 1, "a1"), of("b", 1, "b1")
-		d.SetPools([]Pool{a, b, sharing(a, b)})
+		d.SetPools([]PoolConfig{a, b, sharing(a, b)})
 		routed(d)
 		own := grantOf(t, d, Request{Model: "a"}) // each may have one replica and has it
 		g := grantOf(t, d, toBoth)
@@ -127,7 +127,7 @@ func TestSharedPoolWakesWhoCanStart(t *testing.T) {
 		a, b := of("a", 0), of("b", 0)
 		a.Cause = Cause{Reason: "NoRuntime", Message: "vllm is not on PATH", Permanent: true}
 		a.Replicas = []replica.Replica{inPhase("a1", replica.Failed, "vllm is not on PATH")}
-		d.SetPools([]Pool{a, b, sharing(a, b)})
+		d.SetPools([]PoolConfig{a, b, sharing(a, b)})
 		routed(d)
 		c := background(t.Context(), d, toBoth)
 		if name := <-woken; name != "default/b" {
@@ -162,7 +162,7 @@ func TestQueuedDemandGoesToWhoCanGrow(t *testing.T) {
 		d, _ := start(t, nil)
 		a, b := of("a", 1, "a1"), of("b", 1, "b1")
 		b.Limits.Max = 2
-		d.SetPools([]Pool{a, b, sharing(a, b)})
+		d.SetPools([]PoolConfig{a, b, sharing(a, b)})
 		routed(d)
 		g, h := grantOf(t, d, toBoth), grantOf(t, d, toBoth)
 		c := background(t.Context(), d, toBoth)
@@ -195,7 +195,7 @@ func (n *named) Wake(_ context.Context, name string, _ int) error { n.woken <- n
 func TestStaticPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, rec := start(t, nil)
-		static := func(addresses ...string) Pool {
+		static := func(addresses ...string) PoolConfig {
 			p := sharing()
 			p.Bounds.MaxConcurrency = 1
 			p.Protocol = service.ProtocolOpenAI
@@ -243,7 +243,7 @@ func TestStaticPool(t *testing.T) {
 func TestDrainClosesForAllPools(t *testing.T) {
 	d, _ := start(t, nil)
 	a := of("a", 0, "a1", "a2")
-	d.SetPools([]Pool{a, sharing(a)})
+	d.SetPools([]PoolConfig{a, sharing(a)})
 	routed(d)
 	if err := d.Drain(t.Context(), "a1"); err != nil {
 		t.Fatal(err)
@@ -368,7 +368,7 @@ func TestSubset(t *testing.T) {
 func TestOuterGateway(t *testing.T) {
 	d, _ := start(t, nil)
 	a := of("a", 2, "a1", "a2", "a3")
-	d.SetPools([]Pool{a, of("b", 0, "b1"), sharing(a)})
+	d.SetPools([]PoolConfig{a, of("b", 0, "b1"), sharing(a)})
 	g := grantOf(t, d, Request{To: routing.PoolRef(both), Model: "whatever", Subset: []string{"a1:80", "a2:80"}})
 	others := g.Alternatives(5)
 	if len(others) != 1 || others[0] == g.Address() || !slices.Contains([]string{"a1:80", "a2:80"}, others[0]) {

@@ -19,16 +19,16 @@ type silence struct {
 // held.
 func (p *pool) await(g *Grant) {
 	g.awaits = true
-	s := &g.at.e.silence
+	s := &g.slot.endpoint.silence
 	s.awaiting.Add(1)
 	if s.watched.CompareAndSwap(false, true) {
-		p.listen(g.at)
+		p.listen(g.slot)
 	}
 }
 
 // begun notes that the answer has begun, or that g waits no longer.
 func (g *Grant) begun(answered bool) {
-	s := &g.at.e.silence
+	s := &g.slot.endpoint.silence
 	if answered {
 		s.answers.Add(1)
 	}
@@ -45,8 +45,8 @@ func (g *Grant) begun(answered bool) {
 // has begun, and whether others of the pool have answered meanwhile: where none
 // has, the requests are what takes long. The pool's mutex is held.
 func (p *pool) listen(x *slot) {
-	s := &x.e.silence
-	answers, idle, others := s.answers.Load(), s.idle.Load(), p.main.answers(x)
+	s := &x.endpoint.silence
+	answers, idle, others := s.answers.Load(), s.idle.Load(), p.entry.answers(x)
 	p.d.clock.AfterFunc(p.d.cfg.Breaker.Silence, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -55,18 +55,18 @@ func (p *pool) listen(x *slot) {
 				return
 			}
 		}
-		if s.answers.Load() == answers && s.idle.Load() == idle && p.main.answers(x) != others {
-			p.observe(&p.main, x, breaker.Silent, 0)
+		if s.answers.Load() == answers && s.idle.Load() == idle && p.entry.answers(x) != others {
+			p.observe(&p.entry, x, breaker.Silent, 0)
 		}
 		p.listen(x)
 	})
 }
 
 // answers is how many answers of the side's endpoints but x's have begun.
-func (s *side) answers(x *slot) (n uint64) {
+func (s *endpointSet) answers(x *slot) (n uint64) {
 	for _, y := range s.slots {
-		if y != nil && y.e != x.e {
-			n += y.e.silence.answers.Load()
+		if y != nil && y.endpoint != x.endpoint {
+			n += y.endpoint.silence.answers.Load()
 		}
 	}
 	return n

@@ -15,7 +15,7 @@ import (
 
 // Status is a pool at one moment.
 type Status struct {
-	Pool  *Pool  // not to be changed
+	Pool  *PoolConfig  // not to be changed
 	Name  string // the shortest name that routes to it
 	State State
 	// Adapter is the adapter that Name means, nil where it means the model.
@@ -125,18 +125,18 @@ func (p *pool) status(t *route.Table) Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
-	s := Status{Pool: p.facts, Demand: p.account.demand(now), InFlight: make(map[string]int, len(p.main.byID)),
+	s := Status{Pool: p.config, Demand: p.demand.demand(now), InFlight: make(map[string]int, len(p.entry.byID)),
 		Fault: strings.Trim(p.badPolicy+"; "+p.badBounds, "; "), Queue: p.queue.Bands(), Saturation: p.saturation(nil, now), Admission: p.queue.Counts(), Counts: p.counts}
-	if s.Name = t.Name(p.facts.Key); p.ref.Pool {
-		s.Name = p.facts.Key.String()
+	if s.Name = t.Name(p.config.Key); p.ref.Pool {
+		s.Name = p.config.Key.String()
 	}
-	s.State, s.Message = p.facts.state()
+	s.State, s.Message = p.config.state()
 	if s.State == StateAsleep && p.queue.Len() > 0 {
-		s.State, s.Message = StateLoading, p.obstacle()
+		s.State, s.Message = StateLoading, p.waitReason()
 	}
-	for _, x := range p.main.slots {
+	for _, x := range p.entry.slots {
 		if x != nil {
-			s.InFlight[x.e.id] = int(x.e.inFlight.Load())
+			s.InFlight[x.endpoint.id] = int(x.endpoint.inFlight.Load())
 		}
 	}
 	return s
@@ -146,21 +146,21 @@ func (p *pool) status(t *route.Table) Status {
 func (p *pool) list(out []Endpoint, seen map[string]bool) []Endpoint {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range []*side{&p.main, &p.prefill} {
+	for _, s := range []*endpointSet{&p.entry, &p.prefill} {
 		for n, x := range s.slots {
-			if x == nil || seen[x.e.id] {
+			if x == nil || seen[x.endpoint.id] {
 				continue
 			}
-			seen[x.e.id] = true
+			seen[x.endpoint.id] = true
 			s.refresh(x)
-			ep := &s.in.Endpoints[n]
-			e := Endpoint{ID: x.e.id, Role: x.part.Entry, Phase: x.phase, Address: x.address, GRPC: x.grpc, Protocol: x.part.Protocol,
-				InFlight: ep.InFlight, Limit: x.limit, Tokens: ep.Tokens, Open: ep.Open, Ejected: x.e.breaker.ejected(), Message: x.message, Load: ep.Load}
-			if !x.part.Shared {
-				e.Service = x.part.Key
+			ep := &s.input.Endpoints[n]
+			e := Endpoint{ID: x.endpoint.id, Role: x.config.Entry, Phase: x.phase, Address: x.address, GRPC: x.grpc, Protocol: x.config.Protocol,
+				InFlight: ep.InFlight, Limit: x.limit, Tokens: ep.Tokens, Open: ep.Open, Ejected: x.endpoint.breaker.ejected(), Message: x.message, Load: ep.Load}
+			if !x.config.Shared {
+				e.Service = x.config.Key
 			}
 			if s == &p.prefill {
-				e.Role = x.part.Prefill
+				e.Role = x.config.Prefill
 			}
 			if s.index != nil {
 				e.Blocks = s.index.Blocks(n)

@@ -181,7 +181,7 @@ func (s *storm) set(r *rand.Rand, n int) {
 	phases := []replica.Phase{replica.Ready, replica.Ready, replica.Ready, replica.Starting, replica.Failed, replica.Draining}
 	s.serial.Add(1)
 	a, b := of("a", s.limit), of("b", s.limit)
-	for i, p := range []*Pool{&a, &b} {
+	for i, p := range []*PoolConfig{&a, &b} {
 		for k := range n {
 			id := s.replica(3*i + k)
 			p.Replicas = append(p.Replicas, replica.Replica{ID: id, HTTP: id, Role: service.RoleEngine, Phase: phases[r.IntN(len(phases))]})
@@ -192,11 +192,11 @@ func (s *storm) set(r *rand.Rand, n int) {
 	case 0:
 		s.d.Remove(routing.PoolRef(both))
 	case 1:
-		s.d.SetPools([]Pool{a, b})
+		s.d.SetPools([]PoolConfig{a, b})
 	case 2:
 		shared.Members = nil
 	}
-	s.d.SetPools([]Pool{a, b, shared})
+	s.d.SetPools([]PoolConfig{a, b, shared})
 }
 
 // blow changes everything until stop, and leaves replicas that are ready.

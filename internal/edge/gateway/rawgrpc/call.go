@@ -133,7 +133,7 @@ func (c *call) speaks(q dispatch.Request) error {
 }
 
 // mayAnswer is false for services that certainly speak HTTP alone.
-func mayAnswer(p *dispatch.Pool) bool {
+func mayAnswer(p *dispatch.PoolConfig) bool {
 	if len(p.Protocols) > 0 {
 		return service.ProtocolGRPCV2.AnsweredBy(p.Protocols)
 	}

@@ -175,9 +175,9 @@ func newRig(t testing.TB, mutate func(*Config, *dispatch.Config)) *rig {
 }
 
 // pool is a service whose replicas speak gRPC at addresses.
-func pool(name string, addresses ...string) dispatch.Pool {
+func pool(name string, addresses ...string) dispatch.PoolConfig {
 	k := service.ParseKey(name)
-	p := dispatch.Pool{Key: k, Limits: service.Scaling{}.Settled()}
+	p := dispatch.PoolConfig{Key: k, Limits: service.Scaling{}.Settled()}
 	for i, a := range addresses {
 		p.Replicas = append(p.Replicas, replica.Replica{ID: fmt.Sprintf("%s-%d", k.Name, i), Service: k,
 			Role: service.RoleEngine, Phase: replica.Ready, HTTP: "127.0.0.1:1", GRPC: a})
