@@ -5,7 +5,7 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	None    Outcome = iota // no open endpoint is allowed
+	None    Outcome = iota // no endpoint can take the request
 	Picked                 // Slot is the endpoint
 	Dropped                // the policy sheds the request
 )

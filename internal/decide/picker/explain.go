@@ -50,12 +50,14 @@ func newTable(p *Policy, in *Input) *table {
 		e := &in.Endpoints[i]
 		t.rows[i].name = e.Name
 		switch {
+		case !e.Open && in.WhyClosed != nil:
+			t.rows[i].out = in.WhyClosed(i)
 		case !e.Open:
-			t.rows[i].out = "not open"
+			t.rows[i].out = "takes no requests now"
 		case in.Allowed != nil && !in.Allowed.Has(i):
-			t.rows[i].out = "not in the allowed subset"
+			t.rows[i].out = "is not among the addresses that the request may go to"
 		case slices.Contains(in.Tried, i):
-			t.rows[i].out = "tried before"
+			t.rows[i].out = "has failed this request"
 		}
 	}
 	return t
@@ -135,12 +137,36 @@ func (s *step) describe() string {
 	return out
 }
 
+// maxWhyNone is how many endpoints a reason names.
+const maxWhyNone = 3
+
+// whyNone is what keeps the endpoints from the request, as far as an
+// explanation was asked for.
+func (c *Choice) whyNone() string {
+	if c.table == nil {
+		return ""
+	}
+	var all []string
+	for _, r := range c.table.rows {
+		if r.name != "" && r.out != "" {
+			all = append(all, r.name+" "+r.out)
+		}
+	}
+	switch n := len(all) - maxWhyNone; {
+	case len(all) == 0:
+		return ""
+	case n > 0:
+		all = append(all[:maxWhyNone], fmt.Sprintf("%d more", n))
+	}
+	return ": " + strings.Join(all, "; ")
+}
+
 // Reason is the decision in one line. It may be called until the next Pick.
 func (c *Choice) Reason() string {
 	var b strings.Builder
 	switch c.Outcome {
 	case None:
-		return "no open endpoint is allowed"
+		return "no endpoint can take the request" + c.whyNone()
 	case Dropped:
 		fmt.Fprintf(&b, "dropped; %d open", c.Open)
 	case Picked:

@@ -91,7 +91,7 @@ func (c *Client) ask(ctx context.Context, pool service.Key, r *Request) (*Conver
 		return nil, p.failure(Timeout, "is not asked for a moment: it gave no answer in time %d times in a row", p.silence.times.Load())
 	}
 	if !c.enter(p.share) {
-		return nil, p.failure(Overloaded, "is not asked: %d requests are under way with those of its namespace, as many as may be beside others", p.share.streams.Load())
+		return nil, p.failure(Overloaded, "is not asked: its namespace has its share of %d requests in flight", p.share.streams.Load())
 	}
 	until := time.Now().Add(c.cfg.Timeout)
 	for try := 0; ; try++ {

@@ -304,7 +304,7 @@ func TestQueueBoundAndDeadline(t *testing.T) {
 	go func() { first <- r.send("POST", "/v1/completions", `{"model":"iris"}`) }()
 	<-woken
 	a := r.send("POST", "/v2/models/iris/infer", "{}")
-	a.want(t, 429, `{"error":"default/iris: 1 requests are waiting`)
+	a.want(t, 429, `{"error":"default/iris: the queue is full (1 requests)`)
 	if a.header.Get("Retry-After") != "1" {
 		t.Errorf("Retry-After %q", a.header.Get("Retry-After"))
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
@@ -100,7 +101,9 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 // explain makes a choice from the side's input, and says why.
 func (s *endpointSet) explain(c *picker.Choice) *Pick {
 	c.Explain = true
-	s.policy.Pick(&s.input, s.index, c)
+	in := s.input
+	in.WhyClosed = func(n int) string { return s.slots[n].whyClosed() }
+	s.policy.Pick(&in, s.index, c)
 	out := &Pick{Reason: c.Reason(), Uncached: c.Uncached}
 	if c.Outcome == picker.Picked {
 		out.Replica, out.Address = s.slots[c.Slot].endpoint.id, s.slots[c.Slot].address
@@ -147,4 +150,21 @@ func (p *Pick) write(b *strings.Builder, what string) {
 	for _, line := range p.Table {
 		fmt.Fprintf(b, "  %s\n", line)
 	}
+}
+
+// whyClosed is why an endpoint takes no requests now.
+func (x *slot) whyClosed() string {
+	switch {
+	case x == nil:
+		return "is gone"
+	case x.endpoint.draining.Load():
+		return "is draining"
+	case x.phase != replica.Ready:
+		return "is " + string(x.phase)
+	case !x.endpoint.breaker.allows():
+		return "gets no requests for a while: " + x.endpoint.breaker.ejected()
+	case x.limit > 0 && x.endpoint.inFlight.Load() >= int64(x.limit):
+		return fmt.Sprintf("is at maxConcurrency %d", x.limit)
+	}
+	return "takes no requests now"
 }

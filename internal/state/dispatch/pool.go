@@ -30,17 +30,17 @@ type pool struct {
 	// hasExternal: an external picker says where requests go.
 	hasExternal atomic.Bool
 
-	mu      sync.Mutex
+	mu       sync.Mutex
 	config   *PoolConfig
-	scalable *PoolConfig  // of the facts
-	closed  string // why no request is taken any more; "" while open
-	entry    endpointSet   // of the entry role
-	prefill endpointSet   // of the role that computes prompts for it, if there is one
-	queue   *admission.Machine
-	timer   deadlineTimer
-	budget  admission.Budget
-	wakes  wakeState
-	counts  Counts
+	scalable *PoolConfig // of the facts
+	closed   string      // why no request is taken any more; "" while open
+	entry    endpointSet // of the entry role
+	prefill  endpointSet // of the role that computes prompts for it, if there is one
+	queue    *admission.Machine
+	timer    deadlineTimer
+	budget   admission.Budget
+	wakes    wakeState
+	counts   Counts
 	// pacing: requests are held, and let go as fast as the endpoints work.
 	pacing bool
 	// policy is what both sides were made from.
@@ -346,14 +346,14 @@ func (p *pool) shedError(w *admission.Waiter, why admission.Reason) *Error {
 	c := p.queue.Config()
 	switch why {
 	case admission.QueueFull:
-		return p.busyError(fmt.Sprintf("%d requests are waiting, as many as may", p.queue.Len()), why)
+		return p.busyError(fmt.Sprintf("the queue is full (%d requests)", p.queue.Len()), why)
 	case admission.BytesFull:
-		return p.busyError(fmt.Sprintf("waiting requests hold %d bytes, with this one's %d more than the %d that may wait",
+		return p.busyError(fmt.Sprintf("the queue is full: its requests hold %d bytes and this one has %d, of at most %d",
 			p.queue.Bytes(), w.Bytes, c.MaxQueueBytes), why)
 	case admission.Saturated:
-		return p.busyError(fmt.Sprintf("no replica has capacity, and requests of priority %d are shed then", w.Priority), why)
+		return p.busyError(fmt.Sprintf("no replica has capacity, so requests of priority %d are refused", w.Priority), why)
 	case admission.Evicted:
-		return p.busyError(fmt.Sprintf("as many requests wait as may, and one of a priority above %d came", w.Priority), why)
+		return p.busyError(fmt.Sprintf("the queue is full, and a request of a priority above %d took the place", w.Priority), why)
 	}
 	err := p.unavailableError("the request's deadline is over", nil)
 	err.Reason = why

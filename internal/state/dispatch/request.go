@@ -1,10 +1,15 @@
 package dispatch
 
 import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/admission"
 )
 
 // Request is what admission needs to know of a request. Everything but what
@@ -76,4 +81,121 @@ type Usage struct {
 	Prompt     int64 `json:"prompt"`     // in the prompt
 	Completion int64 `json:"completion"` // in the answer
 	Cached     int64 `json:"cached"`     // of Prompt, found in the replica's prefix cache
+}
+
+// Why a request was not admitted, to be tested with errors.Is. Beside these
+// Admit returns the errors of package route and of the request's context.
+var (
+	// ErrBusy: the queue is full, or the pool is saturated and the
+	// request is one that can be shed (429).
+	ErrBusy = errors.New("too many requests")
+	// ErrUnavailable: no replica could take the request in time, or none will
+	// (503).
+	ErrUnavailable = errors.New("no replica is available")
+)
+
+// Error says why a request was not admitted or not moved to another replica.
+type Error struct {
+	Kind    error // ErrBusy or ErrUnavailable
+	Pool    string
+	Message string // one line a person can act on
+	// Reason is admission's; "" when the request never came that far.
+	Reason admission.Reason
+	// RetryAfter is when to ask again; 0 when asking again will not help.
+	RetryAfter time.Duration
+	// Cause is the failure behind it, if it was an error.
+	Cause error
+}
+
+// Error is the pool and the message.
+func (e *Error) Error() string { return e.Pool + ": " + e.Message }
+
+// Unwrap returns the kind and the cause.
+func (e *Error) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.Cause}
+}
+
+// ProtocolError says that a service speaks other protocols than a request's.
+type ProtocolError struct {
+	Key    service.Key
+	Speaks []service.Protocol
+}
+
+// Error names the calls that the service answers.
+func (e *ProtocolError) Error() string { return e.Explain(e.Key.String()) }
+
+// Explain is Error with the name that requests give the service.
+func (e *ProtocolError) Explain(name string) string {
+	speaks, calls := make([]string, len(e.Speaks)), make([]string, len(e.Speaks))
+	for i, p := range e.Speaks {
+		speaks[i], calls[i] = titles[p], example(p, name)
+	}
+	return fmt.Sprintf("%s does not answer this call: it speaks %s; ask it by %s", name, enumerate(speaks, "and"), enumerate(calls, "or"))
+}
+
+var titles = map[service.Protocol]string{
+	service.ProtocolV1: "KServe v1", service.ProtocolV2: "the Open Inference Protocol",
+	service.ProtocolGRPCV1: "TensorFlow Serving's gRPC", service.ProtocolGRPCV2: "the Open Inference Protocol over gRPC",
+	service.ProtocolOpenAI: "OpenAI's API", service.ProtocolCohere: "Cohere's API",
+}
+
+// example is a call of p for a model.
+func example(p service.Protocol, model string) string {
+	switch p {
+	case service.ProtocolV1:
+		return "POST /v1/models/" + url.PathEscape(model) + ":predict"
+	case service.ProtocolV2:
+		return "POST /v2/models/" + url.PathEscape(model) + "/infer"
+	case service.ProtocolGRPCV1:
+		return "gRPC's Predict"
+	case service.ProtocolGRPCV2:
+		return "gRPC's ModelInfer"
+	case service.ProtocolCohere:
+		return "POST /v2/chat with the model in the body"
+	case service.ProtocolOpenAI:
+	}
+	return "POST /v1/chat/completions, or another call that its engine has, with the model in the body"
+}
+
+// enumerate is "a, b and c".
+func enumerate(words []string, last string) string {
+	if n := len(words) - 1; n > 0 {
+		return strings.Join(words[:n], ", ") + " " + last + " " + words[n]
+	}
+	return strings.Join(words, "")
+}
+
+// unsentError marks a failure that happened before the request left.
+type unsentError struct{ error }
+
+func (e unsentError) Unwrap() error { return e.error }
+
+// Unsent marks err as a failure before anything of the request reached the
+// replica. Such a request may wait for a replica that works, and how often it is
+// tried has no bound but its deadline; one that was sent moves only to a replica
+// that is ready now, since it may be what broke the first.
+func Unsent(err error) error { return unsentError{err} }
+
+// lostError marks a failure that may be the end of the replica's process.
+type lostError struct{ error }
+
+func (e lostError) Unwrap() error { return e.error }
+
+// Lost marks err as a connection that ended, after the request was sent, as it
+// does when the replica's process ends. Where a replica can be started in its
+// place, the request may wait for it, once: it may be what ended the first.
+func Lost(err error) error { return lostError{err} }
+
+func isLost(err error) bool {
+	var l lostError
+	return errors.As(err, &l)
+}
+
+// IsUnsent says whether err is marked so.
+func IsUnsent(err error) bool {
+	var u unsentError
+	return errors.As(err, &u)
 }

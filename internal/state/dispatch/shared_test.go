@@ -26,7 +26,9 @@ func of(name string, limit int, ids ...string) PoolConfig {
 }
 
 // sharing is a pool over the replicas of services.
-func sharing(members ...PoolConfig) PoolConfig { return PoolConfig{Key: both, Shared: true, Members: members} }
+func sharing(members ...PoolConfig) PoolConfig {
+	return PoolConfig{Key: both, Shared: true, Members: members}
+}
 
 // routed lets requests reach the pool "both".
 func routed(d *Dispatcher) {

@@ -160,11 +160,11 @@ func TestLimits(t *testing.T) {
 
 	_, secret = create(t, r, apikey.Limits{Concurrent: 1})
 	p := enter(secret)
-	limited(secret, "1 requests run", time.Second)
+	limited(secret, "1 requests in flight, its limit", time.Second)
 	p.Leave(0)
 	p.Leave(0) // counts once
 	p = enter(secret)
-	limited(secret, "1 requests run", time.Second)
+	limited(secret, "1 requests in flight, its limit", time.Second)
 	p.Leave(0)
 
 	_, secret = create(t, r, apikey.Limits{TokensPerMinute: 60})

@@ -50,7 +50,7 @@ func (h *holder) enter(now time.Time) error {
 		return &Refusal{Key: h.key.ID, Message: fmt.Sprintf("API key %s: ", h.key.ID) + fmt.Sprintf(format, args...), RetryAfter: wait}
 	}
 	if limits.Concurrent > 0 && h.running >= limits.Concurrent {
-		return refuse(time.Second, "%d requests run, as many as may at one time", h.running)
+		return refuse(time.Second, "it has %d requests in flight, its limit", h.running)
 	}
 	if wait := h.requests.Wait(now); wait > 0 {
 		return refuse(wait, "more than %d requests per minute", limits.RequestsPerMinute)

@@ -1,6 +1,9 @@
 package dispatch
 
 import (
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -25,39 +28,39 @@ type endpointSet struct {
 	ready    int // how many serve, busy or not
 	alive    int // how many serve or will
 
-	policy *picker.Policy
-	index  *picker.Index // nil when the policy has no use for prompts
-	input     picker.Input  // in.Endpoints are the slots'
-	choice picker.Choice
-	onlyService   *service.Key  // whose endpoints are chosen from; nil for all
+	policy       *picker.Policy
+	index        *picker.Index // nil when the policy has no use for prompts
+	input        picker.Input  // in.Endpoints are the slots'
+	choice       picker.Choice
+	onlyService  *service.Key  // whose endpoints are chosen from; nil for all
 	alternative  picker.Choice // of Grant.Alternatives
 	allowedCount int           // how many endpoints the last request's subset left
 	// generation counts the changes of the slots; 0 is none's.
-	generation uint64
+	generation   uint64
 	eligible     picker.Set // that may be given a request that waits
-	cachedBlocks       int        // leading blocks of the last request that its endpoint held
+	cachedBlocks int        // leading blocks of the last request that its endpoint held
 }
 
 // slot is an endpoint as its pool sees it.
 type slot struct {
-	number       int
-	endpoint       *endpoint
-	phase   replica.Phase
-	message string // of the replica
-	address string // "host:port" of its HTTP surface
-	grpc    string // "host:port" of its gRPC surface; "" when it has none
-	limit   int    // of requests in flight there, from all pools; 0 for none
-	config    *PoolConfig  // whose facts it belongs to
+	number   int
+	endpoint *endpoint
+	phase    replica.Phase
+	message  string      // of the replica
+	address  string      // "host:port" of its HTTP surface
+	grpc     string      // "host:port" of its gRPC surface; "" when it has none
+	limit    int         // of requests in flight there, from all pools; 0 for none
+	config   *PoolConfig // whose facts it belongs to
 	demand   *demandCounter
-	report    *loadReport
+	report   *loadReport
 }
 
 // listedReplica is a replica among the facts.
 type listedReplica struct {
 	*replica.Replica
-	config  *PoolConfig
+	config *PoolConfig
 	demand *demandCounter // of its service; nil when it has none
-	limit int
+	limit  int
 }
 
 // serves says whether the endpoint serves at all, busy or not.
@@ -328,4 +331,147 @@ func (s *endpointSet) allowedSlots(g *Grant) picker.Set {
 	}
 	s.allowedCount = h.within
 	return h.bound
+}
+
+// endpoint is one replica, or one server by its address, as all the pools that
+// list it share it: what is in flight there counts whichever pool it came
+// through.
+type endpoint struct {
+	id       string
+	inFlight atomic.Int64 // >= 0
+	// tokens are the uncached prompt tokens of the requests in flight that
+	// have not begun to answer.
+	tokens atomic.Int64
+	report atomic.Pointer[loadReport]
+	// draining stays set: a replica that drains never comes back.
+	draining atomic.Bool
+	breaker  circuit
+	silence  silence
+	// pools are those that list it. The slice is replaced, not changed.
+	pools atomic.Pointer[[]*pool]
+	turn  atomic.Uint32 // which pool is offered a freed place first
+
+	mu   sync.Mutex
+	idle chan struct{} // closed when inFlight falls to 0; nil when nobody waits
+}
+
+// loadReport is what an endpoint has said of itself.
+type loadReport struct {
+	load *replica.Load
+	// inFlight is how many of our requests it had then.
+	inFlight int
+}
+
+// reserve takes a place if the endpoint has fewer than limit requests (0: any
+// number) and is not draining.
+func (e *endpoint) reserve(limit int) bool {
+	for {
+		n := e.inFlight.Load()
+		if limit > 0 && n >= int64(limit) {
+			return false
+		}
+		if e.inFlight.CompareAndSwap(n, n+1) {
+			break
+		}
+	}
+	// Drain sets the mark before it reads the count, so one of the two sees
+	// the other.
+	if e.draining.Load() {
+		e.release()
+		return false
+	}
+	return true
+}
+
+// release gives a place back.
+func (e *endpoint) release() {
+	if e.inFlight.Add(-1) > 0 || !e.draining.Load() {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.idle != nil && e.inFlight.Load() == 0 {
+		close(e.idle)
+		e.idle = nil
+	}
+}
+
+// drain closes the endpoint for good. The channel is closed once it has
+// nothing in flight.
+func (e *endpoint) drain() <-chan struct{} {
+	e.draining.Store(true)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.idle != nil {
+		return e.idle
+	}
+	idle := make(chan struct{})
+	if e.inFlight.Load() == 0 {
+		close(idle)
+		return idle
+	}
+	e.idle = idle
+	return idle
+}
+
+// listedBy are the pools that list the endpoint.
+func (e *endpoint) listedBy() []*pool {
+	if ps := e.pools.Load(); ps != nil {
+		return *ps
+	}
+	return nil
+}
+
+// registry holds the endpoints of all pools, and those that no pool lists any
+// more while they are busy.
+type registry struct {
+	mu   sync.Mutex
+	byID map[string]*endpoint
+}
+
+// join adds p to those that list the endpoint, which is made if need be.
+func (r *registry) join(id string, p *pool) *endpoint {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.byID[id]
+	if e == nil {
+		e = &endpoint{id: id}
+		r.byID[id] = e
+	}
+	if ps := e.listedBy(); !slices.Contains(ps, p) {
+		ps = append(slices.Clone(ps), p)
+		e.pools.Store(&ps)
+	}
+	return e
+}
+
+// leave takes p out of those that list the endpoint.
+func (r *registry) leave(e *endpoint, p *pool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ps := slices.DeleteFunc(slices.Clone(e.listedBy()), func(q *pool) bool { return q == p })
+	e.pools.Store(&ps)
+	r.drop(e)
+}
+
+// forgetIdle forgets an endpoint that nobody lists and that has become idle.
+func (r *registry) forgetIdle(e *endpoint) {
+	if len(e.listedBy()) > 0 || e.inFlight.Load() > 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop(e)
+}
+
+func (r *registry) drop(e *endpoint) {
+	if len(e.listedBy()) == 0 && e.inFlight.Load() == 0 && r.byID[e.id] == e {
+		delete(r.byID, e.id)
+	}
+}
+
+func (r *registry) get(id string) *endpoint {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byID[id]
 }

@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -167,4 +169,64 @@ func (a *demandCounter) report(urgent bool) {
 	}
 	a.mu.Unlock()
 	a.d.demand.Report(a.id, d)
+}
+
+// wakeState is the state of asking for a first replica.
+type wakeState struct {
+	asked          bool   // asked, and WakeRetry is not over
+	round          uint64 // tells the retry of this round from older ones
+	err            error  // of the last call
+	wantedReplicas int    // how many replicas those that wait have called for
+}
+
+// started notes that replicas are there, so that a later wake is immediate.
+func (w *wakeState) started() {
+	w.asked, w.err, w.wantedReplicas = false, nil, 0
+	w.round++
+}
+
+// wakeIfNeeded asks for replicas if requests wait, of whatever priority, and
+// no replica is alive. The pool's mutex is held.
+func (p *pool) wakeIfNeeded() {
+	w := &p.wakes
+	if w.asked || p.queue.Len() == 0 || p.entry.alive > 0 || p.closed != "" {
+		return
+	}
+	m := p.scalable
+	if m == nil {
+		return
+	}
+	w.asked = true
+	w.round++
+	round, name, n := w.round, m.Key.String(), p.wantedReplicas(m)
+	p.d.clock.AfterFunc(0, func() { p.wake(round, name, n) })
+}
+
+// wantedReplicas is how many replicas the waiting requests call for, at least 1.
+func (p *pool) wantedReplicas(m *PoolConfig) int {
+	n := 1
+	if t := m.Limits.Target; t > 0 {
+		n = int(math.Ceil(float64(p.queue.Len()) / t))
+	}
+	return max(1, min(n, m.Limits.Max))
+}
+
+func (p *pool) wake(round uint64, name string, atLeast int) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.d.cfg.WakeTimeout)
+	defer cancel()
+	err := p.d.demand.Wake(ctx, name, atLeast)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wakes.round != round {
+		return
+	}
+	p.wakes.err = err
+	p.d.clock.AfterFunc(p.d.cfg.WakeRetry, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.wakes.round == round {
+			p.wakes.asked = false
+			p.wakeIfNeeded()
+		}
+	})
 }
