@@ -255,9 +255,10 @@ func TestLostKeyFileLocks(t *testing.T) {
 			t.Errorf("after a start without %s: %s", lost, a)
 		}
 	}
-	if !strings.Contains(n.logs.String(), "every request is refused") || !strings.Contains(n.logs.String(), marker) {
-		t.Errorf("up does not say what is lost and what to do: %s", n.logs)
-	}
+	eventually(t, "up says what is lost and what to do", func() (bool, string) {
+		said := n.logs.String()
+		return strings.Contains(said, "every request is refused") && strings.Contains(said, marker), said
+	})
 	second := strings.TrimSpace(n.do("keys", "create", "second"))
 	if a := n.post("/v2/models/iris/infer", irisTensor, "X-Api-Key", second); a.status != 200 {
 		t.Errorf("with a new key: %s", a)

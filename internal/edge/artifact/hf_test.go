@@ -115,17 +115,15 @@ func TestHFToken(t *testing.T) {
 	hub, repo, _ := newHub(t)
 	hub.Token("hf_secret")
 	repo.Gate("hf_secret")
+	token := filepath.Join(os.Getenv("HF_HOME"), "token")
+	if err := os.WriteFile(token, []byte("hf_secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	var log bytes.Buffer
 	s, err := New(Config{Dir: t.TempDir()}, nil, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Fetch(t.Context(), Request{URI: "hf://org/m"}, nil)
-	wantError(t, err, "HF_TOKEN")
-	if err := os.WriteFile(filepath.Join(os.Getenv("HF_HOME"), "token"), []byte("hf_secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	hub.Forget()
 	path, err := s.Fetch(t.Context(), Request{URI: "hf://org/m"}, nil)
 	if err != nil {
 		t.Fatal(path, err)
@@ -142,6 +140,12 @@ func TestHFToken(t *testing.T) {
 	if storage == 0 || strings.Contains(log.String(), "hf_secret") {
 		t.Error(storage, log.String())
 	}
+	// Afterwards: of a fetch that fails requests may still be under way.
+	if err := os.Remove(token); err != nil {
+		t.Fatal(err)
+	}
+	_, err = newStore(t, nil).Fetch(t.Context(), Request{URI: "hf://org/m"}, nil)
+	wantError(t, err, "HF_TOKEN")
 }
 
 func TestFetchHFFaults(t *testing.T) {
