@@ -264,7 +264,7 @@ func TestKeyLimits(t *testing.T) {
 	done := make(chan answer)
 	go func() { done <- r.send("POST", "/v1/completions", `{"model":"slow"}`, "X-Api-Key", secret) }()
 	<-inside
-	limited(r.send("POST", "/v1/completions", ask, "X-Api-Key", secret), "1 requests run", "1")
+	limited(r.send("POST", "/v1/completions", ask, "X-Api-Key", secret), "1 requests in flight", "1")
 	close(release)
 	(<-done).want(t, 200)
 	r.waitSettled()
