@@ -23,6 +23,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
 	"roundhouse.dev/roundhouse/internal/edge/tracing"
 	"roundhouse.dev/roundhouse/internal/state/keys"
@@ -68,7 +69,7 @@ type Access struct {
 	tls       *tls.Config
 	cors      gateway.CORS
 	hosts     []string
-	accessLog *gateway.AccessLog
+	accessLog *observe.AccessLog
 	tracer    trace.Tracer
 	session   string
 	answer    time.Duration // 0 leaves the default
@@ -148,13 +149,13 @@ func (fr *Access) openLog(name string, logs io.Writer) error {
 	case "":
 		return nil
 	case "-":
-		fr.accessLog = gateway.NewAccessLog(logs)
+		fr.accessLog = observe.NewAccessLog(logs)
 	default:
 		f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
 			return fmt.Errorf("--access-log: %w", err)
 		}
-		fr.accessLog = gateway.NewAccessLog(f)
+		fr.accessLog = observe.NewAccessLog(f)
 		fr.closers = append(fr.closers, f.Close)
 	}
 	fr.closers = append([]func() error{fr.accessLog.Close}, fr.closers...)

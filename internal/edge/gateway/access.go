@@ -11,6 +11,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -55,6 +56,9 @@ func takeSecret(h http.Header) string {
 	return other
 }
 
+// defaultPrefix begins the names of services that need none.
+const defaultPrefix = service.DefaultNamespace + "/"
+
 // enter lets the request in by its key; false when it has been refused.
 func (x *exchange) enter() bool {
 	ring := x.gw.cfg.Keys
@@ -68,16 +72,16 @@ func (x *exchange) enter() bool {
 	var limited *keys.Refusal
 	switch {
 	case errors.As(err, &limited):
-		x.seen.key = limited.Key
-		x.gw.metrics.refuse("limit")
+		x.refusedKey = limited.Key
+		x.gw.metrics.Refused("limit")
 		x.retryAfter(limited.RetryAfter)
 		x.failWith(http.StatusTooManyRequests, limited.Message, "", "rate_limit_exceeded")
 	case errors.Is(err, keys.ErrNoKey):
-		x.gw.metrics.refuse("no_key")
+		x.gw.metrics.Refused("no_key")
 		x.w.Header().Set("WWW-Authenticate", `Bearer realm="roundhouse"`)
 		x.failWith(http.StatusUnauthorized, "an API key is needed: send Authorization: Bearer KEY, or x-api-key: KEY", "", "missing_api_key")
 	default:
-		x.gw.metrics.refuse("bad_key")
+		x.gw.metrics.Refused("bad_key")
 		x.w.Header().Set("WWW-Authenticate", `Bearer realm="roundhouse", error="invalid_token"`)
 		x.failWith(http.StatusUnauthorized, "the API key is not valid: it is mistyped, revoked or expired", "", "invalid_api_key")
 	}
@@ -170,16 +174,9 @@ func inNamespace(k service.Key, name string) []string {
 	return []string{full, strings.TrimPrefix(full, defaultPrefix)}
 }
 
-// bytesPerToken is what a prompt's length is taken for until its answer tells.
-const bytesPerToken = 4
-
 // expect takes from the key's tokens what the prompt will cost at least.
 func (x *exchange) expect() {
 	if x.pass != nil && x.parsed != nil && !x.form {
-		n := 0
-		for _, part := range x.prompt {
-			n += len(part)
-		}
-		x.pass.Expect(int64(n / bytesPerToken))
+		x.pass.Expect(int64(length(x.prompt) / observe.BytesPerToken))
 	}
 }

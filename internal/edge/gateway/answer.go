@@ -79,7 +79,7 @@ func (x *exchange) refuse(err error) {
 	case errors.As(err, &unnamed):
 		x.failWith(http.StatusBadRequest, err.Error(), "model", "")
 	case errors.As(err, &forbidden):
-		x.gw.metrics.refuse("model")
+		x.gw.metrics.Refused("model")
 		x.failWith(http.StatusForbidden, err.Error(), "model", "model_not_allowed")
 	case errors.As(err, &refused):
 		if refused.RetryAfter > 0 {

@@ -238,7 +238,7 @@ func (x *exchange) readBody(whole bool) error {
 	if !whole {
 		limit = min(limit, cfg.MaxReplayBytes)
 	}
-	from.began, from.held = x.seen.begun, true
+	from.began, from.held = x.seen.Begun, true
 	ended, err := x.fill(from, limit)
 	from.held = false
 	if err != nil {

@@ -36,6 +36,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"roundhouse.dev/roundhouse/internal/core/orca"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
@@ -90,7 +91,7 @@ type Config struct {
 	// Picker asks the endpoint pickers that pools name; nil asks nobody.
 	Picker Picker
 	// AccessLog is told of every request; nil for none. Tracer likewise.
-	AccessLog *AccessLog
+	AccessLog *observe.AccessLog
 	Tracer    trace.Tracer
 	// Version is told by GET /v2.
 	Version string

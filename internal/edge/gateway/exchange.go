@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -56,7 +56,9 @@ type exchange struct {
 
 	pass   *keys.Pass // of its API key; nil when none is needed
 	prompt [][]byte   // raw parts of the body, in order
-	seen   observation
+	seen   observe.Record
+	// refusedKey is the id of a key that is over its limits.
+	refusedKey string
 }
 
 // exchanges that have ended, cleared but for the memory of their lists.
@@ -76,12 +78,9 @@ func (x *exchange) recycle() {
 func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
 	x := exchanges.Get().(*exchange)
 	x.gw, x.w, x.r, x.rc = g, w, r, *http.NewResponseController(w)
-	x.seen.begun = time.Now()
-	x.id = r.Header.Get(headerRequestID)
-	if !validID(x.id) {
-		x.id = randomHex(16)
-	}
-	w.Header().Set(headerRequestID, x.id)
+	x.seen.Begun = time.Now()
+	x.id = observe.RequestID(r.Header.Get(observe.HeaderRequestID))
+	w.Header().Set(observe.HeaderRequestID, x.id)
 	g.running.Add(1)
 	return x
 }
@@ -96,8 +95,8 @@ func (x *exchange) end() {
 // aborts the connection.
 func (x *exchange) finish() {
 	if x.grant != nil {
-		x.grant.Done(x.outcome())
-		x.gw.metrics.waited(x.service, x.grant.Waited())
+		x.grant.Done(outcome(&x.seen))
+		x.gw.metrics.Waited(x.service, x.grant.Waited())
 	}
 	if x.picked != nil {
 		x.picked.Close()
@@ -127,35 +126,6 @@ func (x *exchange) writeDeadline(now time.Time) {
 	}
 }
 
-// validID accepts up to 128 printable ASCII characters.
-func validID(id string) bool {
-	if id == "" || len(id) > 128 {
-		return false
-	}
-	for i := range len(id) {
-		if id[i] <= ' ' || id[i] > '~' {
-			return false
-		}
-	}
-	return true
-}
-
-// randomHex is n random bytes in hex: an identifier, not a secret.
-func randomHex(n int) string { return string(appendRandomHex(make([]byte, 0, 2*n), n)) }
-
-// appendRandomHex appends n random bytes in hex, n a multiple of 8.
-func appendRandomHex(b []byte, n int) []byte {
-	const digits = "0123456789abcdef"
-	for ; n > 0; n -= 8 {
-		v := rand.Uint64()
-		for range 16 {
-			b = append(b, digits[v&15])
-			v >>= 4
-		}
-	}
-	return b
-}
-
 // serveModel admits the request for x.model and forwards it. The body has been
 // read.
 func (x *exchange) serveModel() {
@@ -181,13 +151,13 @@ func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 	if x.gw.cfg.Picker != nil && x.path != nil {
 		q.Asker = x
 	}
-	ended := x.startQueue()
+	ended := x.seen.StartQueue()
 	g, err := x.gw.dispatch.Admit(ctx, q)
 	ended()
 	if err == nil {
 		x.service = g.Service()
 	} else if s, unknown := x.gw.dispatch.Resolve(q); unknown == nil {
-		x.service = poolName(s.Pool)
+		x.service = observe.ServiceName(s.Pool)
 	}
 	return g, err
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -21,7 +22,7 @@ func (g *Gateway) Explain(r *http.Request) (dispatch.Explanation, error) {
 	}
 	cfg := g.cfg
 	cfg.Keys, cfg.AccessLog, cfg.Tracer, cfg.CORS = nil, nil, nil, CORS{}
-	apart := &Gateway{cfg: cfg, dispatch: g.dispatch, log: g.log, metrics: newMetrics(g.dispatch, nil)}
+	apart := &Gateway{cfg: cfg, dispatch: g.dispatch, log: g.log, metrics: observe.NewMetrics(g.dispatch, nil)}
 	apart.buffered.limit = cfg.MaxBodyBytes
 	w := &explained{header: http.Header{}}
 	apart.serve(w, r)

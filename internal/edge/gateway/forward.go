@@ -220,7 +220,9 @@ func (x *exchange) answer(in *incoming, out passing) {
 	x.grant.FirstByte()
 	x.body.release(x.gw) // it will not be sent again
 	x.code = in.status
-	x.answering(in)
+	x.seen.Answering(in.status, in.fields)
+	hear(x.gw.cfg.Heard, x.grant.Replica(), in.fields)
+	x.ownCORS(in)
 	x.copyHeader(in)
 	if x.picked != nil {
 		x.picked.Answered(in.status, x.w.Header(), x.grant.Address())
@@ -244,8 +246,8 @@ func (x *exchange) answer(in *incoming, out passing) {
 		return
 	}
 	x.gw.log.Warn("replica failed within its answer", x.attrs("error", out.err)...)
-	x.gw.metrics.cut(x.service)
-	x.seen.cut = out.err.Error()
+	x.gw.metrics.Cut(x.service)
+	x.seen.Cut = out.err.Error()
 	x.grant.Done(dispatch.Outcome{Failed: out.err})
 	if !out.events {
 		panic(http.ErrAbortHandler) // the only way to tell the client that the answer is not whole

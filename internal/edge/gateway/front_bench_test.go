@@ -12,6 +12,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -61,7 +62,7 @@ func BenchmarkFront(b *testing.B) {
 					cfg.Keys = ring
 				}
 				if c.log {
-					cfg.AccessLog = NewAccessLog(io.Discard)
+					cfg.AccessLog = observe.NewAccessLog(io.Discard)
 					b.Cleanup(func() { _ = cfg.AccessLog.Close() })
 				}
 			})

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"roundhouse.dev/roundhouse/internal/core/network"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -21,7 +22,7 @@ type Gateway struct {
 	cfg      Config
 	dispatch *dispatch.Dispatcher
 	log      *slog.Logger
-	metrics  *metrics
+	metrics  *observe.Metrics
 	upstream upstream
 	buffered budget
 	loopback bool          // Listen is on loopback
@@ -42,7 +43,7 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d, cfg.AccessLog), upstream: up, loopback: onLoopback(cfg.Listen),
+	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: observe.NewMetrics(d, cfg.AccessLog), upstream: up, loopback: onLoopback(cfg.Listen),
 		pages: network.Guard{Hosts: cfg.AllowedHosts, Origins: cfg.CORS.Origins, KnowsHost: d.KnowsHost}}
 	g.buffered.limit = cfg.MaxBufferedBytes
 	if err := reg.Register(g.metrics); err != nil {
@@ -132,7 +133,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	defer x.end()
 	path := r.URL.EscapedPath()
 	x.classify(path)
-	x.startSpans(path)
+	x.seen.StartTrace(g.cfg.Tracer, r, path)
 	if !x.admitted(path) {
 		return
 	}

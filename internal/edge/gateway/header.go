@@ -7,11 +7,10 @@ import (
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 )
 
 const (
-	headerRequestID   = "X-Request-Id"
-	headerTraceparent = "Traceparent"
 	// What a browser tells of the page that asks. The gateway has judged it, and a
 	// replica on loopback would take it for a page that asks the replica.
 	headerOrigin    = "Origin"
@@ -24,16 +23,6 @@ func (x *exchange) scheme() string {
 		return "https"
 	}
 	return "http"
-}
-
-// appendTraceparent appends a W3C trace context: version, trace, parent, not
-// sampled.
-func appendTraceparent(b []byte) []byte {
-	b = append(b, "00-"...)
-	b = appendRandomHex(b, 16)
-	b = append(b, '-')
-	b = appendRandomHex(b, 8)
-	return append(b, "-00"...)
 }
 
 // requestFields is the header to send to a replica, encoded. It is the same for
@@ -53,9 +42,9 @@ func (x *exchange) requestFields() []byte {
 			b = http1.AppendField(b, name, v)
 		}
 	}
-	b = http1.AppendField(b, headerRequestID, x.id)
-	if in.Get(headerTraceparent) == "" || listed(dropped, headerTraceparent) {
-		b = appendTraceparent(append(b, headerTraceparent+": "...))
+	b = http1.AppendField(b, observe.HeaderRequestID, x.id)
+	if in.Get(observe.HeaderTraceparent) == "" || listed(dropped, observe.HeaderTraceparent) {
+		b = observe.AppendTraceparent(append(b, observe.HeaderTraceparent+": "...))
 		b = append(b, "\r\n"...)
 	}
 	before := in["X-Forwarded-For"]
@@ -86,7 +75,7 @@ func (x *exchange) requestFields() []byte {
 // client writes, and for those that requestFields makes anew.
 func passedOn(name string) bool {
 	switch name {
-	case "Expect", "Host", "Content-Length", headerRequestID, "X-Forwarded-For":
+	case "Expect", "Host", "Content-Length", observe.HeaderRequestID, "X-Forwarded-For":
 		return false
 	}
 	return !http1.HopByHop(name)
@@ -129,8 +118,8 @@ func (x *exchange) copyHeader(in *incoming) {
 			to[f.Name] = append(to[f.Name], f.Value)
 		}
 	}
-	if to.Get(headerRequestID) == "" {
-		to[headerRequestID] = []string{x.id}
+	if to.Get(observe.HeaderRequestID) == "" {
+		to[observe.HeaderRequestID] = []string{x.id}
 	}
 	if in.announced != "" {
 		to["Trailer"] = []string{in.announced}

@@ -3,19 +3,17 @@ package gateway
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
-	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/orca"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -82,7 +80,7 @@ const events = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n" +
 // come, and shows in metrics and access log, with the key and never its secret.
 func TestUsage(t *testing.T) {
 	log := &lines{}
-	al := NewAccessLog(log)
+	al := observe.NewAccessLog(log)
 	r, create := newKeyRig(t, func(c *Config, _ *dispatch.Config) { c.AccessLog = al })
 	whole := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
@@ -200,54 +198,4 @@ func TestHeard(t *testing.T) {
 	if got := <-heard; got != "chat-0 3 0.5" || len(heard) > 0 {
 		t.Errorf("heard %q and %d more", got, len(heard))
 	}
-}
-
-// stuck is a writer that takes nothing until it is let go.
-type stuck struct{ inside, release chan struct{} }
-
-func (s stuck) Write(p []byte) (int, error) {
-	select {
-	case s.inside <- struct{}{}:
-	default:
-	}
-	<-s.release
-	return len(p), nil
-}
-
-// TestAccessLogNeverStalls: a writer that is stuck costs lines, not requests.
-func TestAccessLogNeverStalls(t *testing.T) {
-	w := stuck{make(chan struct{}, 1), make(chan struct{})}
-	l := NewAccessLog(w)
-	l.Write(Entry{})
-	<-w.inside
-	for range maxLogLines + 10 {
-		l.Write(Entry{Model: strings.Repeat("\x00\"", 1000), Path: "\xff"})
-	}
-	if n := l.Dropped(); n != 10 {
-		t.Errorf("%d lines dropped", n)
-	}
-	close(w.release)
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
-	full := NewAccessLog(failing{})
-	full.Write(Entry{})
-	if err := full.Close(); err != nil || full.Dropped() != 1 {
-		t.Errorf("%v, %d dropped by a writer that fails", err, full.Dropped())
-	}
-}
-
-type failing struct{}
-
-func (failing) Write([]byte) (int, error) { return 0, errors.New("disk full") }
-
-func FuzzLogEntry(f *testing.F) {
-	f.Add("a", "b\xff", "\x00\"\\")
-	f.Fuzz(func(t *testing.T, model, path, why string) {
-		e := Entry{Time: time.Unix(0, 0), Model: model, Path: path, Retried: why, Replica: "r", FirstByte: 1, Usage: &openai.Usage{PromptTokens: 1}}
-		line := e.append(nil)
-		if !json.Valid(line) || bytes.Count(line, []byte("\n")) != 1 {
-			t.Fatalf("%q", line)
-		}
-	})
 }

@@ -105,7 +105,7 @@ func (p *passing) send(b []byte) bool {
 	if len(b) == 0 {
 		return true
 	}
-	p.x.passed(b)
+	p.x.seen.Passing(b)
 	p.x.writeDeadline(time.Now())
 	if _, err := p.x.w.Write(b); err != nil {
 		return false

@@ -19,11 +19,11 @@ func (g *Gateway) ServeTo(ctx context.Context, l net.Listener, to routing.Ref) e
 		x.to = to
 		path := r.URL.EscapedPath()
 		x.classify(path)
-		x.startSpans(path)
+		x.seen.StartTrace(g.cfg.Tracer, r, path)
 		if x.unsafe() {
 			return
 		}
-		x.seen.operation = operationOther
+		x.seen.Operation = operationOther
 		if err := x.readBody(false); err != nil {
 			x.refuseBody(err)
 			return
@@ -46,7 +46,7 @@ func (x *exchange) passOn(path string) bool {
 	if !x.gw.dispatch.NamesPath(x.query()) {
 		return false
 	}
-	x.seen.operation = operationOther
+	x.seen.Operation = operationOther
 	if err := x.readBody(false); err != nil {
 		x.refuseBody(err)
 		return true

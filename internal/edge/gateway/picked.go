@@ -10,6 +10,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -78,7 +79,7 @@ func (x *exchange) Ask(ctx context.Context, pool service.Key, within func(string
 	for _, name := range withheld {
 		delete(h, name)
 	}
-	h[headerRequestID] = []string{x.id} // by which a picker keeps what it knows of the request
+	h[observe.HeaderRequestID] = []string{x.id} // by which a picker keeps what it knows of the request
 	picked, err := x.gw.cfg.Picker.Ask(ctx, pool, PickerRequest{Method: x.r.Method, Scheme: x.scheme(), Host: x.r.Host, Target: x.r.URL.RequestURI(),
 		Header: h, Body: x.body.head, Within: within, Hold: func(n int64) bool { return x.hold(n, true) == nil }})
 	var own *PickerRefusal

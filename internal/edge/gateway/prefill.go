@@ -102,7 +102,7 @@ func (x *exchange) prefillFirst() {
 			params = found
 			x.grant.Prefilled(nil)
 		}
-		x.gw.metrics.prefills.WithLabelValues(x.service, outcome).Inc()
+		x.gw.metrics.Prefilled(x.service, outcome)
 	}
 	told := len(params) > len("null")
 	if !told && !x.parsed.Transfer {

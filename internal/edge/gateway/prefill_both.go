@@ -119,7 +119,7 @@ func (x *exchange) prefillBoth() error {
 	ctx, fail := context.WithCancelCause(x.r.Context())
 	own, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	x.pair = &pairing{ctx: ctx, free: context.AfterFunc(ctx, func() { stop(nil) }), stop: fail}
-	counted := x.gw.metrics.prefills
+	counted := x.gw.metrics
 	service := x.service
 	go func() {
 		defer stop(nil)
@@ -134,7 +134,7 @@ func (x *exchange) prefillBoth() error {
 			outcome = prefillFailed
 			fail(&prefillError{to, err})
 		}
-		counted.WithLabelValues(service, outcome).Inc()
+		counted.Prefilled(service, outcome)
 	}()
 	return nil
 }

@@ -86,9 +86,9 @@ func cohereV2(path string) bool {
 
 // setOperation names what is asked for; path is "/v1/…" or "/v2/…".
 func (x *exchange) setOperation(path string) {
-	x.seen.operation = operationOther
+	x.seen.Operation = operationOther
 	if op, ok := operations[path[len("/v1/"):]]; ok {
-		x.seen.operation = op
+		x.seen.Operation = op
 	}
 }
 

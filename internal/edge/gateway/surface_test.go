@@ -72,8 +72,8 @@ func TestProtocols(t *testing.T) {
 		for _, part := range q.Prompt {
 			prompt = append(prompt, string(part))
 		}
-		if x.seen.operation != c.operation || !slices.Equal(prompt, c.prompt) || x.parsed.Stream != c.stream || q.MaxTokens != c.max {
-			t.Errorf("%s: operation %q, prompt %q, stream %v, max %d", c.path, x.seen.operation, prompt, x.parsed.Stream, q.MaxTokens)
+		if x.seen.Operation != c.operation || !slices.Equal(prompt, c.prompt) || x.parsed.Stream != c.stream || q.MaxTokens != c.max {
+			t.Errorf("%s: operation %q, prompt %q, stream %v, max %d", c.path, x.seen.Operation, prompt, x.parsed.Stream, q.MaxTokens)
 		}
 		if q.Model != "m" || q.Objective != "urgent" || q.FairnessID != "tenant" || q.Session != "s1" || q.Path != c.path || q.Header("x-session") != "s1" {
 			t.Errorf("%s: query %+v", c.path, q)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net/http"
-	"strings"
+	"regexp"
 	"sync"
 	"testing"
 
@@ -118,20 +118,6 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-func TestParseTraceparent(t *testing.T) {
-	const id, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-	for v, valid := range map[string]bool{
-		"00-" + id + "-" + span + "-01": true, "00-" + id + "-" + span + "-00": true, "01-" + id + "-" + span + "-01-more": true,
-		"00-" + id + "-" + span + "-01-more": false, "ff-" + id + "-" + span + "-01": false, "": false, "00-1-2-01": false,
-		"00-" + strings.Repeat("0", 32) + "-" + span + "-01": false, "00-" + id + "-" + strings.Repeat("0", 16) + "-01": false,
-		"00-" + strings.ToUpper(id) + "-" + span + "-01": false, "00-" + id + "-" + span + "-xx": false,
-	} {
-		if c := parseTraceparent(v); c.IsValid() != valid || valid && c.IsSampled() == strings.HasSuffix(v, "-00") {
-			t.Errorf("%s: %+v", v, c)
-		}
-	}
-}
-
 // TestInvalidTraceparentIsDropped: what the gateway cannot read no replica is
 // given, nor the state that goes with it.
 func TestInvalidTraceparentIsDropped(t *testing.T) {
@@ -141,7 +127,7 @@ func TestInvalidTraceparentIsDropped(t *testing.T) {
 	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for in, state := range map[string]string{good: "a=b", "00-zz-b7ad6b7169203331-01": "", "00-00000000000000000000000000000000-b7ad6b7169203331-01": "", "garbage": "", "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01": ""} {
 		r.send("GET", "/v2/models/iris", "", "Traceparent", in, "Tracestate", "a=b").want(t, 200)
-		if now := got.Get("Traceparent"); (now == in) != (in == good) || !parseTraceparent(now).IsValid() || got.Get("Tracestate") != state {
+		if now := got.Get("Traceparent"); (now == in) != (in == good) || !regexp.MustCompile("^00-[0-9a-f]{32}-[0-9a-f]{16}-0[01]$").MatchString(now) || got.Get("Tracestate") != state {
 			t.Errorf("%q: the replica is given %q and state %q", in, now, got.Get("Tracestate"))
 		}
 	}

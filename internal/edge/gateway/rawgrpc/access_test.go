@@ -19,7 +19,7 @@ import (
 
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/internal/core/apikey"
-	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -216,7 +216,7 @@ func TestKeys(t *testing.T) {
 
 func TestAccessLog(t *testing.T) {
 	var lines bytes.Buffer
-	log := gateway.NewAccessLog(&lines)
+	log := observe.NewAccessLog(&lines)
 	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.AccessLog = log })
 	r.d.SetPool(pool("iris", startFake(t, nil).address))
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-request-id", "abc")

@@ -17,7 +17,7 @@ import (
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
-	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -56,9 +56,7 @@ func (s *Server) newCall(ctx context.Context, method string) *call {
 	c.md, _ = metadata.FromIncomingContext(ctx)
 	c.address, c.conn = client(ctx)
 	c.host = first(c.md[keyAuthority])
-	if c.id = first(c.md[keyRequestID]); !validID(c.id) {
-		c.id = randomHex(16)
-	}
+	c.id = observe.RequestID(first(c.md[keyRequestID]))
 	c.startSpan()
 	return c
 }
@@ -221,8 +219,8 @@ func (c *call) late() error {
 }
 
 // logged is the call's entry in the access log.
-func (c *call) logged(err error) gateway.Entry {
-	e := gateway.Entry{Time: c.begun, Request: c.id, Trace: c.traceID(), Key: c.pass.Key(), Client: c.address, Method: "gRPC", Path: c.method, Model: c.model,
+func (c *call) logged(err error) observe.Entry {
+	e := observe.Entry{Time: c.begun, Request: c.id, Trace: c.traceID(), Key: c.pass.Key(), Client: c.address, Method: "gRPC", Path: c.method, Model: c.model,
 		Service: c.service, Status: httpStatus(status.Code(err)), Duration: time.Since(c.begun),
 		Received: c.received.Load(), Sent: c.sent, Tries: c.tries, Retried: c.retried, Cut: c.broke}
 	if c.grant != nil {

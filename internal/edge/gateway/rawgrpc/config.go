@@ -21,7 +21,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
@@ -63,7 +63,7 @@ type Config struct {
 	// Keys are the API keys; nil needs none.
 	Keys *keys.Ring
 	// AccessLog is told of every call for a model; nil for none.
-	AccessLog *gateway.AccessLog
+	AccessLog *observe.AccessLog
 	// Tracer records a span of every call for a model and of its tries; nil for
 	// none.
 	Tracer trace.Tracer

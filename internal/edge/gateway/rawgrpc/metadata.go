@@ -1,12 +1,12 @@
 package rawgrpc
 
 import (
-	"encoding/hex"
-	"math/rand/v2"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc/metadata"
+
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 )
 
 const (
@@ -56,8 +56,7 @@ func (c *call) outgoing(md metadata.MD) metadata.MD {
 	}
 	out[keyRequestID] = []string{c.id}
 	if len(out[keyTraceparent]) == 0 {
-		// W3C trace context: version, trace, parent, not sampled.
-		out[keyTraceparent] = []string{"00-" + randomHex(16) + "-" + randomHex(8) + "-00"}
+		out[keyTraceparent] = []string{string(observe.AppendTraceparent(nil))}
 	}
 	if c.address != "" {
 		out[keyForwarded] = []string{strings.Join(append(slices.Clone(md[keyForwarded]), c.address), ", ")}
@@ -73,22 +72,4 @@ func first(values []string) string {
 		return ""
 	}
 	return values[0]
-}
-
-// validID accepts up to 128 printable ASCII characters.
-func validID(id string) bool {
-	return id != "" && len(id) <= 128 && strings.IndexFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
-}
-
-// randomHex is n random bytes in hex: an identifier, not a secret.
-func randomHex(n int) string {
-	b := make([]byte, 0, 16)
-	for len(b) < n {
-		v := rand.Uint64()
-		for range 8 {
-			b = append(b, byte(v))
-			v >>= 8
-		}
-	}
-	return hex.EncodeToString(b[:n])
 }

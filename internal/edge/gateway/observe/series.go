@@ -1,7 +1,10 @@
-package gateway
+package observe
 
 import (
+	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,6 +13,90 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
+
+// kind is what decides which series a request counts in. There are as many as
+// there are combinations of labels.
+type kind struct {
+	service, model, operation, provider string
+	code                                int
+	known                               bool // the answer says what it cost
+}
+
+// series are those of one kind, found once: to find a series by its labels
+// costs more than to count in it.
+type series struct {
+	requests                   prometheus.Counter
+	seconds                    prometheus.Observer
+	prompt, cached, completion prometheus.Counter // when known
+	duration                   prometheus.Observer
+	input, output              prometheus.Observer // of OpenTelemetry's, when known
+}
+
+// found are the series that were looked up. They are forgotten as soon as any
+// of theirs is deleted.
+type found struct{ atomic.Pointer[sync.Map] }
+
+func (m *Metrics) series(k kind) *series {
+	all := m.found.Load()
+	if s, ok := all.Load(k); ok {
+		return s.(*series)
+	}
+	code := "other"
+	if k.code >= 100 && k.code <= 599 {
+		code = strconv.Itoa(k.code)
+	}
+	s := &series{requests: m.requests.WithLabelValues(k.service, code), seconds: m.seconds.WithLabelValues(k.service)}
+	if k.known {
+		s.prompt, s.cached, s.completion = m.tokens.WithLabelValues(k.service, "prompt"), m.tokens.WithLabelValues(k.service, "cached"),
+			m.tokens.WithLabelValues(k.service, "completion")
+	}
+	if k.operation != "" {
+		model, failed := k.model, ""
+		if k.code < 200 || k.code >= 400 {
+			failed = code
+		}
+		s.duration = m.genAI.duration.WithLabelValues(k.operation, k.provider, model, failed)
+		if k.known {
+			s.input = m.genAI.usage.WithLabelValues(k.operation, k.provider, model, "input")
+			s.output = m.genAI.usage.WithLabelValues(k.operation, k.provider, model, "output")
+		}
+	}
+	all.Store(k, s)
+	return s
+}
+
+// observe counts a request that has ended.
+func (m *Metrics) observe(r *Record, u openai.Usage, known bool, now time.Time) {
+	model := ""
+	if r.Operation != "" {
+		model = m.model(r.Service, r.Model, now)
+	}
+	code := r.Status
+	if r.Cut != "" { // what was sent before is no success
+		code = http.StatusBadGateway
+	}
+	s := m.series(kind{r.Service, model, r.Operation, r.Provider, code, known})
+	took := now.Sub(r.Begun).Seconds()
+	s.requests.Inc()
+	s.seconds.Observe(took)
+	if r.Tries > 1 {
+		m.retries.WithLabelValues(r.Service).Add(float64(r.Tries - 1))
+	}
+	if known {
+		s.prompt.Add(float64(u.PromptTokens))
+		s.cached.Add(float64(u.CachedTokens))
+		s.completion.Add(float64(u.CompletionTokens))
+	}
+	if s.duration == nil {
+		return
+	}
+	s.duration.Observe(took)
+	if known {
+		s.input.Observe(float64(u.PromptTokens))
+		s.output.Observe(float64(u.CompletionTokens))
+	}
+	m.genAI.streamed(r, model, u, known, now)
+}
 
 // genAI are the metrics of OpenTelemetry's conventions for generative AI, with
 // their buckets, named as OpenTelemetry's exporter to Prometheus names them.
@@ -77,7 +164,7 @@ const namesEvery = time.Second
 
 // model is the label of a request's model: the name asked for if it is a listed
 // one, so that what clients make up is no label.
-func (m *metrics) model(service, asked string, now time.Time) string {
+func (m *Metrics) model(service, asked string, now time.Time) string {
 	if service == "" {
 		return modelOther
 	}
@@ -93,7 +180,7 @@ func (m *metrics) model(service, asked string, now time.Time) string {
 	return modelLabel(service)
 }
 
-func (m *metrics) readNames() map[string]bool {
+func (m *Metrics) readNames() map[string]bool {
 	known := map[string]bool{}
 	for _, s := range m.dispatch.Models() {
 		known[s.Name] = true
@@ -103,14 +190,13 @@ func (m *metrics) readNames() map[string]bool {
 }
 
 // streamed counts what streamed answers alone have.
-func (g *genAI) streamed(x *exchange, model string, u openai.Usage, known bool, now time.Time) {
-	if x.seen.stream == nil || x.seen.firstByte.IsZero() {
+func (g *genAI) streamed(r *Record, model string, u openai.Usage, known bool, now time.Time) {
+	if r.stream == nil || r.FirstByte.IsZero() {
 		return
 	}
-	op, provider := x.seen.operation, x.surface.provider()
-	g.firstToken.WithLabelValues(op, provider, model).Observe(x.seen.firstByte.Sub(x.seen.begun).Seconds())
+	g.firstToken.WithLabelValues(r.Operation, r.Provider, model).Observe(r.FirstByte.Sub(r.Begun).Seconds())
 	if known && u.CompletionTokens > 1 {
-		g.perToken.WithLabelValues(op, provider, model).Observe(now.Sub(x.seen.firstByte).Seconds() / float64(u.CompletionTokens-1))
+		g.perToken.WithLabelValues(r.Operation, r.Provider, model).Observe(now.Sub(r.FirstByte).Seconds() / float64(u.CompletionTokens-1))
 	}
 }
 

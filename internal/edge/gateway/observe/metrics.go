@@ -1,6 +1,7 @@
-package gateway
+package observe
 
 import (
+	"strconv"
 	"sync"
 	"time"
 
@@ -9,9 +10,9 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
-// metrics are the gateway's. Labels name known services only, and a deleted
+// Metrics are the gateway's. Labels name known services only, and a deleted
 // service's series go with it.
-type metrics struct {
+type Metrics struct {
 	dispatch *dispatch.Dispatcher
 	requests *prometheus.CounterVec
 	cuts     *prometheus.CounterVec
@@ -33,10 +34,11 @@ type metrics struct {
 	seen struct{ services, models map[string]bool } // that may have series
 }
 
-func newMetrics(d *dispatch.Dispatcher, log *AccessLog) *metrics {
+// NewMetrics makes the metrics of a gateway in front of d; log may be nil.
+func NewMetrics(d *dispatch.Dispatcher, log *AccessLog) *Metrics {
 	const prefix = "roundhouse_gateway_"
 	label := []string{"service"}
-	m := &metrics{
+	m := &Metrics{
 		dispatch: d,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "requests_total",
 			Help: "Requests answered, by service (empty for none) and status code; 499 is a client that left, and 502 is also an answer that its replica broke off."}, []string{"service", "code"}),
@@ -65,16 +67,24 @@ func newMetrics(d *dispatch.Dispatcher, log *AccessLog) *metrics {
 	return m
 }
 
-func (m *metrics) refuse(reason string) { m.refused.WithLabelValues(reason).Inc() }
+// Refused counts a request refused for its API key.
+func (m *Metrics) Refused(reason string) { m.refused.WithLabelValues(reason).Inc() }
 
-func (m *metrics) cut(service string) { m.cuts.WithLabelValues(service).Inc() }
+// Cut counts an answer that a replica broke off.
+func (m *Metrics) Cut(service string) { m.cuts.WithLabelValues(service).Inc() }
 
-func (m *metrics) waited(service string, d time.Duration) {
+// Waited counts how long a request waited for a replica.
+func (m *Metrics) Waited(service string, d time.Duration) {
 	m.waits.WithLabelValues(service).Observe(d.Seconds())
 }
 
+// Prefilled counts a prompt that a prefill replica was asked to compute.
+func (m *Metrics) Prefilled(service, outcome string) {
+	m.prefills.WithLabelValues(service, outcome).Inc()
+}
+
 // Describe implements prometheus.Collector.
-func (m *metrics) Describe(c chan<- *prometheus.Desc) {
+func (m *Metrics) Describe(c chan<- *prometheus.Desc) {
 	m.requests.Describe(c)
 	m.cuts.Describe(c)
 	m.waits.Describe(c)
@@ -89,7 +99,7 @@ func (m *metrics) Describe(c chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (m *metrics) Collect(c chan<- prometheus.Metric) {
+func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 	pools := m.dispatch.Pools()
 	m.forget(pools)
 	for _, s := range pools {
@@ -110,13 +120,13 @@ func (m *metrics) Collect(c chan<- prometheus.Metric) {
 }
 
 // forget deletes the series of services and models seen before and gone now.
-func (m *metrics) forget(pools []dispatch.Status) {
+func (m *Metrics) forget(pools []dispatch.Status) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	services, models := make(map[string]bool, len(pools)), m.readNames()
 	for _, s := range pools {
-		services[poolName(s.Pool)] = true
-		models[modelLabel(poolName(s.Pool))] = true
+		services[ServiceName(s.Pool)] = true
+		models[modelLabel(ServiceName(s.Pool))] = true
 	}
 	for name := range m.seen.services {
 		if !services[name] {
@@ -138,4 +148,70 @@ func (m *metrics) forget(pools []dispatch.Status) {
 		}
 	}
 	m.seen.services, m.seen.models = services, models
+}
+
+// poolDescs are the metrics of what package dispatch says of each pool: nothing
+// is kept of a pool that is gone.
+type poolDescs struct {
+	queued, inFlight, waiting, waitingBytes, saturation, admission, dropped, noRetry, endpoint *prometheus.Desc
+}
+
+func newPoolDescs(prefix string) poolDescs {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(prefix+name, help, append([]string{"service"}, labels...), nil)
+	}
+	return poolDescs{
+		queued:       desc("queued", "Requests waiting for a replica now."),
+		inFlight:     desc("in_flight", "Requests replicas work on now."),
+		waiting:      desc("queue_requests", "Requests waiting now, by priority.", "priority"),
+		waitingBytes: desc("queue_bytes", "Body bytes of the requests waiting now, by priority.", "priority"),
+		saturation:   desc("saturation", "How full the endpoint with the most capacity is; from 1 on requests wait, and those of negative priority are shed."),
+		admission:    desc("admission_total", "Requests by what admission did with them: admitted, shed, evicted, overdue, left.", "outcome"),
+		dropped:      desc("picker_dropped_total", "Requests that the picker's policy dropped."),
+		noRetry:      desc("retries_refused_total", "Retries that were not made for want of budget."),
+		endpoint:     desc("endpoint_in_flight", "Requests an endpoint works on now.", "endpoint"),
+	}
+}
+
+func (d *poolDescs) each(f func(*prometheus.Desc)) {
+	for _, x := range []*prometheus.Desc{d.queued, d.inFlight, d.waiting, d.waitingBytes, d.saturation, d.admission, d.dropped, d.noRetry, d.endpoint} {
+		f(x)
+	}
+}
+
+// ServiceName is what a grant of the pool calls it.
+func ServiceName(p *dispatch.PoolConfig) string {
+	if p.Shared {
+		return p.Ref().String()
+	}
+	return p.Key.String()
+}
+
+func (d *poolDescs) collect(c chan<- prometheus.Metric, s dispatch.Status) {
+	name := ServiceName(s.Pool)
+	gauge := func(x *prometheus.Desc, v float64, labels ...string) {
+		c <- prometheus.MustNewConstMetric(x, prometheus.GaugeValue, v, append([]string{name}, labels...)...)
+	}
+	count := func(x *prometheus.Desc, v uint64, labels ...string) {
+		c <- prometheus.MustNewConstMetric(x, prometheus.CounterValue, float64(v), append([]string{name}, labels...)...)
+	}
+	gauge(d.queued, float64(s.Demand.Queued))
+	gauge(d.inFlight, float64(s.Demand.Running))
+	gauge(d.saturation, s.Saturation)
+	for _, b := range s.Queue {
+		priority := strconv.Itoa(int(b.Priority))
+		gauge(d.waiting, float64(b.Queued), priority)
+		gauge(d.waitingBytes, float64(b.Bytes), priority)
+	}
+	for endpoint, n := range s.InFlight {
+		gauge(d.endpoint, float64(n), endpoint)
+	}
+	a := s.Admission
+	count(d.admission, a.Admitted, "admitted")
+	count(d.admission, a.Shed, "shed")
+	count(d.admission, a.Evicted, "evicted")
+	count(d.admission, a.Overdue, "overdue")
+	count(d.admission, a.Left, "left")
+	count(d.dropped, s.Counts.Dropped)
+	count(d.noRetry, s.Counts.RetriesRefused)
 }
