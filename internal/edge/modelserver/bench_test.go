@@ -31,7 +31,7 @@ func BenchmarkInfer(b *testing.B) {
 	}
 	handler := s.Handler()
 	body := strings.NewReader(ask)
-	r, err := http.NewRequest(http.MethodPost, "/v2/models/only/infer", body)
+	r, err := http.NewRequest(http.MethodPost, "http://localhost/v2/models/only/infer", body)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -45,7 +45,10 @@ type request struct {
 	ID      string       `json:"id"`
 	Inputs  []wireTensor `json:"inputs"`
 	Outputs []struct {
-		Name string `json:"name"`
+		Name       string `json:"name"`
+		Parameters struct {
+			Classification any `json:"classification"`
+		} `json:"parameters"`
 	} `json:"outputs"`
 }
 

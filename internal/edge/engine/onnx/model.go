@@ -190,6 +190,8 @@ func (m *model) wanted(r *request) ([]int, error) {
 			return nil, fault(kindInvalid, "model %q has no output %q: it has %s", m.name, o.Name, portNames(m.session.Outputs))
 		case slices.Contains(places, place):
 			return nil, fault(kindInvalid, "output %q is asked for twice", o.Name)
+		case o.Parameters.Classification != nil:
+			return nil, fault(kindInvalid, "output %q: classification %v (class_count of Triton's clients) is not served; ask for the output itself", o.Name, o.Parameters.Classification)
 		}
 		places = append(places, place)
 	}

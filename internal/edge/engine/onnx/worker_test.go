@@ -136,6 +136,7 @@ func TestBadRequests(t *testing.T) {
 		{"linear.onnx", tensor.Request{Inputs: []tensor.Tensor{rows(1), rows(1)}}, `"x" is given twice`},
 		{"linear.onnx", tensor.Request{Inputs: []tensor.Tensor{rows(1)}, Outputs: []tensor.RequestedOutput{{Name: "nope"}}}, `has no output "nope": it has "label", "probabilities"`},
 		{"linear.onnx", tensor.Request{Inputs: []tensor.Tensor{rows(1)}, Outputs: []tensor.RequestedOutput{{Name: "label"}, {Name: "label"}}}, `"label" is asked for twice`},
+		{"linear.onnx", tensor.Request{Inputs: []tensor.Tensor{rows(1)}, Outputs: []tensor.RequestedOutput{{Name: "label", Parameters: tensor.Parameters{"classification": 2}}}}, `classification 2`},
 		{"types.onnx", *ask(text("in_BYTES", "a", "b\x00c")), `element 1 holds a zero byte`},
 		{"types.onnx", *ask(text("in_BOOL", "a")), `"in_BOOL" is BYTES; the model takes BOOL`},
 	} {

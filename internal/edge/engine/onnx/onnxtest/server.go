@@ -256,7 +256,7 @@ func InferHeader(t *testing.T, key string, r *tensor.Request) (map[string]any, [
 	}
 	outputs := []any{}
 	for _, o := range r.Outputs {
-		outputs = append(outputs, map[string]any{"name": o.Name})
+		outputs = append(outputs, map[string]any{"name": o.Name, "parameters": o.Parameters})
 	}
 	return map[string]any{"kind": "infer", "model": key, "request": map[string]any{"id": r.ID, "inputs": inputs, "outputs": outputs}}, payload
 }
