@@ -403,6 +403,17 @@ func TestDeadline(t *testing.T) {
 	until(t, func() bool { s, _ := r.d.Snapshot("default/iris"); return s.Demand.Running == 0 })
 }
 
+// TestCompressedRequests: a request may come in each of gRPC's compressions.
+func TestCompressedRequests(t *testing.T) {
+	r := newRig(t, nil)
+	r.d.SetPool(pool("iris", startFake(t, nil).address))
+	for _, name := range []string{"gzip", "deflate"} {
+		if _, err := r.ModelInfer(t.Context(), request("iris"), grpc.UseCompressor(name)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestAnswerTimeout(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.AnswerTimeout = 50 * time.Millisecond })
 	f := startFake(t, func(f *fake) {

@@ -1,4 +1,4 @@
-package oipgrpc
+package oip
 
 import (
 	"compress/zlib"
