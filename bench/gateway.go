@@ -163,7 +163,7 @@ func (w *passage) cpu1() (float64, error) {
 	return w.peer.cpu()
 }
 
-// there says whether a peer was measured.
+// there reports whether a peer was measured.
 func (w *passage) there() bool { return len(w.rate) > 0 }
 
 func (p *passages) table(bytes int) table {

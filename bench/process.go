@@ -67,7 +67,7 @@ func (p *process) stop() error {
 	return p.failure()
 }
 
-// failure says how an ended process failed, nil if it did not.
+// failure returns how an ended process failed, nil if it did not.
 func (p *process) failure() error {
 	if p.err == nil {
 		return nil

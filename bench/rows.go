@@ -34,7 +34,7 @@ type comparison struct {
 	ours, theirs []float64
 }
 
-// elapsed says that what is compared is the time that passes. It is CPU time
+// elapsed reports that what is compared is the time that passes. It is CPU time
 // where both sides have one thread: neighbours on the machine then count for
 // nothing.
 func (c *comparison) elapsed() bool { return c.threads > 1 }

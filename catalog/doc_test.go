@@ -125,7 +125,7 @@ func priorities(rt *service.Runtime) string {
 	return strings.Join(out, ", ")
 }
 
-// replica says what one replica of each component holds.
+// replica returns what one replica of each component holds.
 func replica(rt *service.Runtime) string {
 	var out []string
 	for _, role := range []service.Role{service.RoleEngine, service.RoleDecoder} {
@@ -153,7 +153,7 @@ func replica(rt *service.Runtime) string {
 	return cmp.Or(strings.Join(out, ", "), "CPU")
 }
 
-// here says how the runtime runs on one machine, or that it does not.
+// here returns how the runtime runs on one machine, or that it does not.
 func here(rt *service.Runtime) string {
 	l := rt.Components.Engine.Local
 	switch {

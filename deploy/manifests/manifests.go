@@ -190,7 +190,7 @@ func args(c *yaml.Node, o Options) {
 	list.Content = kept
 }
 
-// writesCRDs says whether a rule is what InstallCRDs asks for.
+// writesCRDs reports whether a rule is what InstallCRDs asks for.
 func writesCRDs(rule *yaml.Node) bool {
 	verbs := items(rule, "verbs")
 	return len(verbs) == 1 && len(items(rule, "apiGroups")) == 1 && items(rule, "apiGroups")[0].Value == "apiextensions.k8s.io"

@@ -111,7 +111,7 @@ func (k known) child(of, name string) string {
 
 var flagWord = regexp.MustCompile(`^--?[a-zA-Z][a-zA-Z-]*`)
 
-// check says what is wrong with the words after "roundhouse", "" for nothing.
+// check returns what is wrong with the words after "roundhouse", "" for nothing.
 // The program alone, and placeholders, say nothing to check.
 func (k known) check(words []string) string {
 	at := rootConstructor
@@ -138,7 +138,7 @@ func (k known) check(words []string) string {
 	return ""
 }
 
-// parent says whether a command has subcommands.
+// parent reports whether a command has subcommands.
 func (k known) parent(c string) bool {
 	for _, sub := range k.children[c] {
 		if k.uses[sub] != "" {

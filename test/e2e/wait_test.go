@@ -52,7 +52,7 @@ func (n *node) processes() []process {
 	return out
 }
 
-// alive says whether a process runs; one that nobody has waited for yet does
+// alive reports whether a process runs; one that nobody has waited for yet does
 // not.
 func alive(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {

@@ -104,7 +104,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// edgeMay says whether one edge may import another: what serves several of
+// edgeMay reports whether one edge may import another: what serves several of
 // them, and its own family's.
 func edgeMay(from, to string) bool {
 	family := func(p string) string { return strings.Split(strings.TrimPrefix(p, "internal/edge/"), "/")[0] }

@@ -168,14 +168,14 @@ func ID(secret string) (id string, ok bool) {
 	return rest[:idChars], true
 }
 
-// Matches says whether secret is this key. It takes as long whatever secret is.
+// Matches reports whether secret is this key. It takes as long whatever secret is.
 func (k Key) Matches(secret string) bool {
 	got := sha256.Sum256([]byte(secret))
 	want, err := hex.DecodeString(k.Hash)
 	return err == nil && subtle.ConstantTimeCompare(got[:], want) == 1
 }
 
-// Live says whether the key may be used: it is neither revoked nor expired.
+// Live reports whether the key may be used: it is neither revoked nor expired.
 func (k Key) Live(now time.Time) bool {
 	return k.Revoked.IsZero() && (k.Expires.IsZero() || now.Before(k.Expires))
 }

@@ -17,7 +17,7 @@ var reserved = []netip.Prefix{
 	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("::ffff:0:0:0/96"),
 }
 
-// Internal says whether an address is of the machine, the link, the cluster or
+// Internal reports whether an address is of the machine, the link, the cluster or
 // its neighbours.
 func Internal(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
@@ -36,7 +36,7 @@ func Internal(a netip.Addr) bool {
 // ICANN's for private use, and Kubernetes' own.
 var inside = []string{"localhost", "local", "internal", "home.arpa", "svc"}
 
-// InternalHost says whether the host of a URL, without its port, can be nothing
+// InternalHost reports whether the host of a URL, without its port, can be nothing
 // but internal: by its address, or as a name that a cluster or a local network
 // alone resolves, such as minio, minio.team.svc and minio.team.svc.cluster.local.
 // For other names only their addresses tell.
@@ -60,7 +60,7 @@ func InternalHost(host string) bool {
 	return strings.Contains(host, ".svc.") && strings.HasPrefix(host[strings.Index(host, ".svc.")+len(".svc."):], "cluster.")
 }
 
-// number says whether a name's last label is one that no zone can have, being
+// number reports whether a name's last label is one that no zone can have, being
 // all of digits or hexadecimal.
 func number(label string) bool {
 	hex, ok := strings.CutPrefix(label, "0x")

@@ -70,7 +70,7 @@ func members(body []byte) (map[string]Span, bool) {
 	return out, ok && err == nil
 }
 
-// same says whether two values of JSON mean the same.
+// same reports whether two values of JSON mean the same.
 func same(a, b []byte) bool {
 	if a, b = bytes.TrimSpace(a), bytes.TrimSpace(b); bytes.Equal(a, b) {
 		return true

@@ -101,7 +101,7 @@ var (
 	ErrModelCase      = errors.New(`"model" is written with capital letters, which some servers read as well`)
 )
 
-// BodyError says what is wrong with a body and where.
+// BodyError is what is wrong with a body and where.
 type BodyError struct {
 	Cause  error // one of the Err values of this package
 	Offset int   // bytes from the start of the body

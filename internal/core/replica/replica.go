@@ -82,10 +82,10 @@ func (r Replica) MetricsAt(m service.Metrics) string {
 	return at + m.Path
 }
 
-// Serving says whether new requests may be sent to the replica.
+// Serving reports whether new requests may be sent to the replica.
 func (r Replica) Serving() bool { return r.Phase == Ready }
 
-// Alive says whether the replica counts against the wanted number: it runs,
+// Alive reports whether the replica counts against the wanted number: it runs,
 // or will as soon as what it waits for is there.
 func (r Replica) Alive() bool { return r.Phase != Draining }
 

@@ -44,7 +44,7 @@ type Backend struct {
 	Fault string `json:"fault,omitempty"`
 }
 
-// MatchType says how a value is compared.
+// MatchType is how a value is compared.
 type MatchType string
 
 // The types of matches.
@@ -74,7 +74,7 @@ type NamedMatch struct {
 	ValueMatch `json:",inline"`
 }
 
-// CatchAll says whether the match is met by every request.
+// CatchAll reports whether the match is met by every request.
 func (m HTTPMatch) CatchAll() bool {
 	return m.Path.Type == MatchPrefix && m.Path.Value == "/" && len(m.Headers)+len(m.Query) == 0 && m.Method == ""
 }

@@ -50,7 +50,7 @@ const (
 // Engines are the names that Metrics.Engine may have.
 var Engines = []string{"vllm", "sglang", "trtllm-serve", "triton-trtllm", "triton", "llamacpp", "roundhouse"}
 
-// Metrics says which metrics a pool's endpoints export.
+// Metrics is which metrics a pool's endpoints export.
 type Metrics struct {
 	// Engine names the set of metrics ("vllm", "sglang", …); "" means find out.
 	Engine string `json:"engine,omitempty"`
@@ -58,7 +58,7 @@ type Metrics struct {
 	Port   int32  `json:"port,omitempty"` // 0 means the endpoint's own
 }
 
-// HealthCheck says how the servers at a pool's addresses are asked whether they
+// HealthCheck is how the servers at a pool's addresses are asked whether they
 // are well. What is 0 or "" is the default.
 type HealthCheck struct {
 	Path             string        `json:"path,omitempty"`
@@ -69,7 +69,7 @@ type HealthCheck struct {
 	Disabled         bool          `json:"disabled,omitempty"`
 }
 
-// Picker says how an endpoint is chosen.
+// Picker is how an endpoint is chosen.
 type Picker struct {
 	Preset string `json:"preset,omitempty"` // "" means the default
 	// Filters and Scorers take the place of the preset's; none keeps them.

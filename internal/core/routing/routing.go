@@ -32,7 +32,7 @@ type Object interface {
 
 // Ref names what requests are sent to: a service, or a pool over several.
 type Ref struct {
-	// Pool says that a pool is meant, otherwise a service.
+	// Pool reports that a pool is meant, otherwise a service.
 	Pool        bool `json:"pool,omitempty"`
 	service.Key `json:",inline"`
 }

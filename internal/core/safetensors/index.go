@@ -12,7 +12,7 @@ const (
 	MaxIndex = 32 << 20
 )
 
-// Index says which file of a model holds which tensor.
+// Index is which file of a model holds which tensor.
 type Index struct {
 	// TotalSize is the number of bytes of all tensors, TotalParameters that of
 	// all weights; 0 where the index does not say.
@@ -100,7 +100,7 @@ func (s *scanner) weightMap(x *Index) error {
 	return err
 }
 
-// plainName says whether a name stays in the folder of the index.
+// plainName reports whether a name stays in the folder of the index.
 func plainName(name string) bool {
 	return name != "" && name != "." && name != ".." && len(name) <= 255 && !strings.ContainsAny(name, "/\\\x00")
 }

@@ -41,7 +41,7 @@ type FineTuned struct {
 	Base Key `json:"base"`
 	// Type is how it was made, in its author's words ("LoRA").
 	Type string `json:"type,omitempty"`
-	// Merged says that the files are those of a whole model.
+	// Merged reports that the files are those of a whole model.
 	Merged bool `json:"merged,omitempty"`
 	Rank   int  `json:"rank,omitempty"`
 }

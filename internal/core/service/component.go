@@ -30,7 +30,7 @@ type Component struct {
 	Metrics Metrics `json:"metrics,omitzero"`
 	// Local is how the component runs as a process; nil means derive it.
 	Local *Local `json:"local,omitempty"`
-	// LocalDerived says that nobody wrote Local: it was found for the present
+	// LocalDerived reports that nobody wrote Local: it was found for the present
 	// host, and is no part of what the object says.
 	LocalDerived bool `json:"-"`
 }
@@ -76,7 +76,7 @@ type Node struct {
 	Size int `json:"size,omitempty"`
 }
 
-// Local says how a runtime's component runs as a process on one machine.
+// Local is how a runtime's component runs as a process on one machine.
 // Strings are templates over {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}},
 // {{.ModelPath}}, {{.Name}} and the object's metadata.
 type Local struct {

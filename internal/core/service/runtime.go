@@ -40,7 +40,7 @@ type Runtime struct {
 	// Adapters is how its engine is told of LoRA adapters; nil means that it
 	// takes none.
 	Adapters *AdapterArgs `json:"adapters,omitempty"`
-	// AdaptersDerived says that nobody wrote Adapters: a runtime of the catalog
+	// AdaptersDerived reports that nobody wrote Adapters: a runtime of the catalog
 	// with the same image has them, and they are no part of what the object says.
 	AdaptersDerived bool       `json:"-"`
 	Components      Components `json:"components,omitzero"`
@@ -88,7 +88,7 @@ type SizeRange struct {
 	Max int64 `json:"max,omitempty"`
 }
 
-// Contains says whether n parameters lie in the range.
+// Contains reports whether n parameters lie in the range.
 func (r SizeRange) Contains(n int64) bool {
 	return (r.Min == 0 || n >= r.Min) && (r.Max == 0 || n <= r.Max)
 }

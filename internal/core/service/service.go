@@ -28,7 +28,7 @@ const canarySuffix = "~canary"
 // takes a share of the traffic beside the one before it.
 func (k Key) Canary() Key { return Key{k.Namespace, k.Name + canarySuffix} }
 
-// IsCanary says whether k is a service's canary.
+// IsCanary reports whether k is a service's canary.
 func (k Key) IsCanary() bool { return strings.HasSuffix(k.Name, canarySuffix) }
 
 // Stable is the service that k is, or is the canary of.
@@ -108,7 +108,7 @@ type Service struct {
 	ProtocolDefault Protocol `json:"protocolDefault,omitempty"`
 	// MultiModel asks for a runtime that holds several models.
 	MultiModel bool `json:"multiModel,omitempty"`
-	// Custom says that the engine's containers are complete and no runtime is
+	// Custom reports that the engine's containers are complete and no runtime is
 	// to be selected (KServe's predictor with only containers).
 	Custom bool `json:"custom,omitempty"`
 	// AcceleratorClass names required accelerator classes (OME).

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Kind says what went wrong in terms every protocol can answer.
+// Kind is what went wrong in terms every protocol can answer.
 type Kind uint8
 
 // The kinds. REST answers 400, 422, 404 and 413; gRPC INVALID_ARGUMENT,
@@ -33,7 +33,7 @@ type Error struct {
 	// Path leads to the fault: field names and element numbers, outermost
 	// first.
 	Path []any
-	// Message says what is wrong, complete in itself.
+	// Message is what is wrong, complete in itself.
 	Message string
 	// Input is the JSON at fault, where it is short.
 	Input json.RawMessage

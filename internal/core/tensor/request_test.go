@@ -141,7 +141,7 @@ func TestTextsAreTakenAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestWritten says what is kept of how JSON wrote numbers.
+// TestWritten shows what is kept of how JSON wrote numbers.
 func TestWritten(t *testing.T) {
 	for _, c := range []struct {
 		shape, datatype, data string

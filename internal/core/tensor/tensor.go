@@ -46,7 +46,7 @@ type Tensor struct {
 	Datatype   Datatype
 	Shape      []int64 // of a decoded or computed tensor: no negative sizes
 	Parameters Parameters
-	// Text says that BYTES came as, or will be, JSON strings: a model's code
+	// Text reports that BYTES came as, or will be, JSON strings: a model's code
 	// is given characters rather than bytes.
 	Text bool
 	Data Values

@@ -283,7 +283,7 @@ func (t *Tensor) appendNested(dst []byte, shape []int64, from, n int) ([]byte, e
 	return append(dst, ']'), nil
 }
 
-// String says what t is, for logs and errors: its name, datatype and shape.
+// String returns what t is, for logs and errors: its name, datatype and shape.
 func (t *Tensor) String() string {
 	return strconv.Quote(t.Name) + " " + t.Datatype.String() + fmt.Sprint(t.Shape)
 }

@@ -22,7 +22,7 @@ type Waiter struct {
 	at         int // its index in Machine.due, if it has a deadline
 }
 
-// Waiting says whether the request is in a queue.
+// Waiting reports whether the request is in a queue.
 func (w *Waiter) Waiting() bool { return w.flow != nil }
 
 // Counts tells requests apart by what became of them. At all times
@@ -96,7 +96,7 @@ func (m *Machine) Bands() []Band {
 	return out
 }
 
-// Judge says what Arrive would decide, and changes nothing.
+// Judge returns what Arrive would decide, and changes nothing.
 func (m *Machine) Judge(w *Waiter, s State, now time.Time) (Decision, Reason) {
 	c := &m.config
 	below, bytesBelow := m.below(w.Priority)

@@ -22,7 +22,7 @@ type Demand struct {
 	LoadSeconds float64 `json:"loadSeconds"`
 	// LastDone is when the last request finished; zero when none has.
 	LastDone time.Time `json:"lastDone,omitzero"`
-	// Unknown says that a gateway that takes requests has not told yet what is
+	// Unknown reports that a gateway that takes requests has not told yet what is
 	// asked of it, so that there may be more than the counts say.
 	Unknown bool `json:"unknown,omitempty"`
 }

@@ -30,7 +30,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
-// Config says how a model's requests are batched.
+// Config is how a model's requests are batched.
 type Config struct {
 	// MaxSize is how many requests a batch holds at most (max_batch_size).
 	MaxSize int
@@ -110,7 +110,7 @@ type Done struct{ Batch uint64 }
 // Failed is a batch that was not.
 type Failed struct {
 	Batch uint64
-	// Final says that running the members alone cannot help, because the
+	// Final reports that running the members alone cannot help, because the
 	// model is gone or out of time.
 	Final bool
 }

@@ -12,7 +12,7 @@ type Layout struct {
 	ids  []string // of the requests, in order
 	rows []int
 	sum  int // of rows
-	// listed says that parameters of the requests themselves became lists.
+	// listed reports that parameters of the requests themselves became lists.
 	listed bool
 }
 

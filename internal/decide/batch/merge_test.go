@@ -92,7 +92,7 @@ func TestGuide(t *testing.T) {
 	}
 }
 
-// TestParameters says what requests' own parameters become and how they come
+// TestParameters shows what requests' own parameters become and how they come
 // back from a model that answers with its request's parameters.
 func TestParameters(t *testing.T) {
 	const inputs = `"inputs":[{"name":"x","shape":[2,1],"datatype":"FP32","data":[1,2]}]`

@@ -122,7 +122,7 @@ func split(data []byte) []piece {
 	return out
 }
 
-// marker says whether a line is a document marker.
+// marker reports whether a line is a document marker.
 func marker(line []byte, m string) bool {
 	return bytes.HasPrefix(line, []byte(m)) &&
 		(len(line) == 3 || bytes.IndexByte([]byte(" \t\r\n"), line[3]) >= 0)
@@ -315,7 +315,7 @@ func (f *reader) kindOf(root *yaml.Node, offset int, origin *service.Origin) (*m
 	return nil, f.unread(head.APIVersion, head.Kind, places, at)
 }
 
-// unread says why a document is not read and what is.
+// unread returns why a document is not read and what is.
 func (f *reader) unread(apiVersion, kindName string, places map[string]*yaml.Node,
 	at func(*yaml.Node, string, string, ...any) *Problem) *Problem {
 	switch {
@@ -346,7 +346,7 @@ func (f *reader) unread(apiVersion, kindName string, places map[string]*yaml.Nod
 		manifest.Clip(apiVersion), manifest.Clip(kindName), strings.Join(ids, ", "))
 }
 
-// misspelt says which kind or version was probably meant, nil when none is
+// misspelt returns which kind or version was probably meant, nil when none is
 // near.
 func misspelt(apiVersion, kindName string, places map[string]*yaml.Node,
 	at func(*yaml.Node, string, string, ...any) *Problem) *Problem {

@@ -34,7 +34,7 @@ type Resource struct {
 	Status StatusForm
 }
 
-// ClusterScoped says whether its objects have no namespace.
+// ClusterScoped reports whether its objects have no namespace.
 func (r *Resource) ClusterScoped() bool {
 	return strings.HasPrefix(r.Kind, "Cluster") || r.Kind == manifest.KindFineTunedWeight
 }

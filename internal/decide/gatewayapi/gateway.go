@@ -27,16 +27,16 @@ type listener struct {
 	accepted service.Condition
 	resolved service.Condition
 	conflict service.Condition
-	// cert says that what TLS needs is there.
+	// cert reports that what TLS needs is there.
 	cert bool
 }
 
-// served says whether requests can come by the listener.
+// served reports whether requests can come by the listener.
 func (l *listener) served() bool {
 	return l.accepted.Status == "True" && l.conflict.Status == "False" && l.cert
 }
 
-// why says why the listener is not served.
+// why returns why the listener is not served.
 func (l *listener) why() string {
 	for _, c := range []service.Condition{l.accepted, l.resolved} {
 		if c.Status == "False" {
@@ -146,7 +146,7 @@ func (j *judge) accepted(l *Listener) service.Condition {
 	return condition(conditionAccepted, true, "Accepted", "")
 }
 
-// certificate says why a listener's certificates cannot be served. There is
+// certificate returns why a listener's certificates cannot be served. There is
 // one that can: the Secret that the gateway's pods have mounted. Nobody may read
 // other Secrets.
 func (j *judge) certificate(g *Gateway, t *TLS) (reason, message string) {
@@ -179,7 +179,7 @@ func (j *judge) certificate(g *Gateway, t *TLS) (reason, message string) {
 // reference is one end of a reference: objects of a kind in a namespace.
 type reference struct{ group, kind, namespace string }
 
-// granted says whether one namespace's objects may refer to another's.
+// granted reports whether one namespace's objects may refer to another's.
 func (j *judge) granted(from, to reference, name string) bool {
 	if from.namespace == to.namespace {
 		return true
@@ -203,7 +203,7 @@ func (j *judge) granted(from, to reference, name string) bool {
 	return false
 }
 
-// admits says whether the listener lets HTTPRoutes of a namespace in, and if
+// admits reports whether the listener lets HTTPRoutes of a namespace in, and if
 // not why.
 func (j *judge) admits(g *gateway, l *listener, namespace string) (bool, string) {
 	if len(l.kinds) == 0 {

@@ -82,7 +82,7 @@ type SecretRef struct {
 	Name      string `json:"name"`
 }
 
-// AllowedRoutes says which routes may attach themselves to a listener.
+// AllowedRoutes is which routes may attach themselves to a listener.
 type AllowedRoutes struct {
 	Namespaces *struct {
 		From     string                `json:"from"`
@@ -133,7 +133,7 @@ type Front struct {
 	Addresses   []Address
 }
 
-// TLS says whether the gateway serves HTTPS, and that alone.
+// TLS reports whether the gateway serves HTTPS, and that alone.
 func (f *Front) TLS() bool { return f.Certificate.Name != "" }
 
 // World is everything there is to judge, and to judge by.
@@ -148,10 +148,10 @@ type World struct {
 	// Front is nil where no Service of the gateway is known: then ports are not
 	// looked at, and no Gateway has an address.
 	Front *Front
-	// Missing says what is wrong with a backend that is not there, "" for one
+	// Missing is what is wrong with a backend that is not there, "" for one
 	// that is; nil where that is not asked.
 	Missing func(routing.Ref) string
-	// Picker says what is known of the endpoint picker that a pool names; nil
+	// Picker is what is known of the endpoint picker that a pool names; nil
 	// where gateways ask none.
 	Picker func(pool service.Key) Picker
 	// Domain ends the hosts of services, "name.namespace.domain"; "" is
@@ -221,7 +221,7 @@ func condition(kind string, ok bool, reason, message string) service.Condition {
 	return service.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
-// Judge says what is true of everything in the world that is Roundhouse's.
+// Judge returns what is true of everything in the world that is Roundhouse's.
 func Judge(w *World) *Verdict {
 	j := judge{World: w, out: &Verdict{Classes: map[string][]service.Condition{}, Gateways: map[service.Key]GatewayStatus{},
 		Routes: map[service.Key]RouteStatus{}, Pools: map[service.Key][]ParentStatus{}}, gateways: map[service.Key]*gateway{}}

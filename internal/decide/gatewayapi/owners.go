@@ -35,7 +35,7 @@ type claim struct {
 	gateway   string
 }
 
-// before says which of two claims of a host counts: a free one, the older.
+// before returns which of two claims of a host counts: a free one, the older.
 func (c claim) before(o claim) bool {
 	if c.free != o.free {
 		return c.free
@@ -85,7 +85,7 @@ func (o owners) above() owners {
 	return out
 }
 
-// free says whether a Gateway has every host.
+// free reports whether a Gateway has every host.
 func (j *judge) free(g *gateway) bool {
 	if ns := g.Metadata.Namespace; ns == j.System {
 		return true
@@ -142,12 +142,12 @@ func (j *judge) claims() {
 	}
 }
 
-// named says whether a reference to a Gateway means the listener.
+// named reports whether a reference to a Gateway means the listener.
 func (l *listener) named(p routing.Parent) bool {
 	return (p.SectionName == "" || p.SectionName == l.Name) && (p.Port == 0 || p.Port == l.Port)
 }
 
-// taken says why a route of a namespace may not be served under a host by a
+// taken returns why a route of a namespace may not be served under a host by a
 // Gateway, "" where it may.
 func (j *judge) taken(host string, g *gateway, namespace string) string {
 	if host == "" || j.free(g) {

@@ -13,7 +13,7 @@ type Picker struct {
 	Known bool
 	// Own: its Service stands for Roundhouse's own picking.
 	Own bool
-	// Problem says what is wrong with the reference; "" when nothing is.
+	// Problem is what is wrong with the reference; "" when nothing is.
 	Problem string
 }
 

@@ -251,7 +251,7 @@ func common(a, b string) (string, bool) {
 	return "", false
 }
 
-// covers says whether every host of narrow is one of the wildcard's.
+// covers reports whether every host of narrow is one of the wildcard's.
 func covers(wildcard, narrow string) bool {
 	suffix, ok := strings.CutPrefix(wildcard, "*")
 	return ok && strings.HasSuffix(narrow, suffix) && len(narrow) > len(suffix)

@@ -104,7 +104,7 @@ func def[T comparable](p *T, v T) {
 	}
 }
 
-// Validate says what is wrong, with the field's path and what may have been
+// Validate returns what is wrong, with the field's path and what may have been
 // meant.
 func (c Config) Validate() error {
 	c = c.withDefaults()
@@ -195,7 +195,7 @@ func unknown(path, got string, have []string) error {
 	return fmt.Errorf("%s: there is no %q; %s", path, got, hint)
 }
 
-// near says whether a is b but for case, punctuation, or up to two edits.
+// near reports whether a is b but for case, punctuation, or up to two edits.
 func near(a, b string) bool {
 	if len(a) > 64 {
 		return false

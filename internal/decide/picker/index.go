@@ -28,7 +28,7 @@ func DefaultIndexConfig() IndexConfig {
 
 const maxBlockBytes = 4096
 
-// Validate says what is wrong.
+// Validate returns what is wrong.
 func (c IndexConfig) Validate() error {
 	switch {
 	case c.BlockBytes < 16 || c.BlockBytes > maxBlockBytes:
@@ -268,7 +268,7 @@ func (ix *Index) Sent(slot int, blocks []uint64) (held int) {
 	return held
 }
 
-// Resize says how many tokens of prompts a slot's endpoint can hold; 0 is
+// Resize returns how many tokens of prompts a slot's endpoint can hold; 0 is
 // unknown. What is more than that is forgotten, the oldest first.
 func (ix *Index) Resize(slot, tokens int) {
 	if slot < 0 || slot >= maxSlots {

@@ -37,7 +37,7 @@ func (n *node) find(slot int) int {
 	return -1
 }
 
-// has says whether the slot is in a node's set.
+// has reports whether the slot is in a node's set.
 func (ix *Index) has(n *node, slot int) bool {
 	if n.dense() {
 		return ix.dense.set(n.bitset())[slot>>6]>>(slot&63)&1 != 0

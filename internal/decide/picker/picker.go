@@ -32,7 +32,7 @@ type Endpoint struct {
 	Name string
 	// Hash is NameHash of Name; 0 has it worked out at every pick.
 	Hash uint64
-	// Open says that a request may be sent there now: ready, not suspected,
+	// Open reports that a request may be sent there now: ready, not suspected,
 	// below its limit. An unused slot is not open.
 	Open bool
 	// InFlight counts our own requests there: reserved and not done. >= 0
@@ -112,7 +112,7 @@ func (s Set) Add(slot int) Set {
 	return s
 }
 
-// Has says whether a slot is in.
+// Has reports whether a slot is in.
 func (s Set) Has(slot int) bool {
 	return slot>>6 < len(s) && s[slot>>6]>>(slot&63)&1 != 0
 }

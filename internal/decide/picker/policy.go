@@ -62,7 +62,7 @@ func (p *Policy) compile(steps []Step) []step {
 // Config is what the policy was made from, with its defaults.
 func (p *Policy) Config() Config { return p.config }
 
-// Affinity says whether the policy looks at prompts and at sessions: where it
+// Affinity reports whether the policy looks at prompts and at sessions: where it
 // does not, the owner need not hash them, nor keep an Index.
 func (p *Policy) Affinity() (prefix, session bool) { return p.prefix, p.session }
 

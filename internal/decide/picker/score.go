@@ -7,10 +7,10 @@ import "github.com/cespare/xxhash/v2"
 type scorer struct {
 	values func(p *pick, s *scoring, set []int32) []float64
 	scale  float64 // the default
-	// load says that the values are amounts of which less is better, measured
+	// load reports that the values are amounts of which less is better, measured
 	// against the least in the set; otherwise they are scores already.
 	load bool
-	// ofLoad says that it rates how busy endpoints are.
+	// ofLoad reports that it rates how busy endpoints are.
 	ofLoad bool
 	label  string // what explanations call the values; "" is the scorer's name
 }

@@ -155,7 +155,7 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// replaced says whether a pod that ended has no say any more: another was made
+// replaced reports whether a pod that ended has no say any more: another was made
 // after it, or none is wanted.
 func (h seen) replaced(pod *corev1.Pod) bool {
 	role := pod.Labels[shape.LabelRole]

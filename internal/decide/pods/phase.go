@@ -236,7 +236,7 @@ func isInit(pod *corev1.Pod, name string) bool {
 	return false
 }
 
-// exitFault says how a process ended.
+// exitFault returns how a process ended.
 func exitFault(t *corev1.ContainerStateTerminated, role Role) *fault {
 	f := &fault{phase: replica.Failed, reason: cmp.Or(t.Reason, "Error"), exit: int(t.ExitCode), restart: t.FinishedAt.Time}
 	f.message = fmt.Sprintf("exit code %d", t.ExitCode)
@@ -279,7 +279,7 @@ func signal(n int32) string {
 // thought to have been ended for it: the probe's period, and its grace.
 const startupSlack = time.Minute
 
-// imageWords says why an image is not there, and what to do.
+// imageWords returns why an image is not there, and what to do.
 func imageWords(image, reason, message string) string {
 	switch reason {
 	case reasonImageName:

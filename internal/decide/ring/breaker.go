@@ -2,7 +2,7 @@ package ring
 
 import "time"
 
-// Breaker says whether a node is worth asking. The zero Breaker asks it.
+// Breaker reports whether a node is worth asking. The zero Breaker asks it.
 //
 // A node that failed is left alone for First, then tried by one who asks nothing
 // of importance; each failure doubles the time, up to Most. Only a try brings it
@@ -17,7 +17,7 @@ type Breaker struct {
 // most.
 type Pauses struct{ First, Most time.Duration }
 
-// Usable says whether to ask the node.
+// Usable reports whether to ask the node.
 func (b *Breaker) Usable() bool { return b.until.IsZero() }
 
 // Failed notes that the node did not answer as it should. Failures of what was
@@ -38,7 +38,7 @@ func (b *Breaker) Bar(d time.Duration, now time.Time) {
 	b.trying = false
 }
 
-// Try says whether to try the node now. Who is told so must report Failed, Bar or
+// Try reports whether to try the node now. Who is told so must report Failed, Bar or
 // Back; nobody else is told so meanwhile.
 func (b *Breaker) Try(now time.Time) bool {
 	if b.Usable() || b.trying || now.Before(b.until) {

@@ -8,10 +8,10 @@ import "fmt"
 type Input struct {
 	// Percent is what the manifest says; nil is 100.
 	Percent *int
-	// Serving says that a revision serves already. Without one there is nothing
+	// Serving reports that a revision serves already. Without one there is nothing
 	// to be careful of, and the manifest's is the service's.
 	Serving bool
-	// Same says that the manifest asks for what serves.
+	// Same reports that the manifest asks for what serves.
 	Same   bool
 	Canary Canary
 }
@@ -20,7 +20,7 @@ type Input struct {
 type Canary struct {
 	// Refused is why it could not be made; "" when it could.
 	Refused string
-	// Proven says that a replica of it has been ready once, so that asleep it
+	// Proven reports that a replica of it has been ready once, so that asleep it
 	// can be trusted to wake.
 	Proven bool
 	// Ready counts its ready replicas, Asleep says that none is wanted.
@@ -32,7 +32,7 @@ type Canary struct {
 
 // Decision is what should be.
 type Decision struct {
-	// Canary says that the manifest's revision runs beside the one that
+	// Canary reports that the manifest's revision runs beside the one that
 	// serves; false has it replace that.
 	Canary bool
 	// Percent is the canary's share of the traffic now, 0 to 100.
@@ -40,7 +40,7 @@ type Decision struct {
 	Why     string
 }
 
-// Beside says whether a manifest that asks for percent is to run beside what
+// Beside reports whether a manifest that asks for percent is to run beside what
 // serves.
 func Beside(percent *int, serving bool) bool { return serving && percent != nil && *percent < 100 }
 

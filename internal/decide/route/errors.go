@@ -19,7 +19,7 @@ const (
 	maxQuoted    = 128 // bytes of the asked name that are repeated
 )
 
-// NotFoundError says that nothing answers to the model's name.
+// NotFoundError reports that nothing answers to the model's name.
 type NotFoundError struct {
 	Model string
 	// Pool is the pool that was asked, "namespace/name"; "" when none was.
@@ -50,14 +50,14 @@ func (e *NotFoundError) Error() string {
 	return b.String()
 }
 
-// AmbiguousError says that the model's name means several things.
+// AmbiguousError reports that the model's name means several things.
 type AmbiguousError struct {
 	Model      string
 	Candidates []string // "namespace/name", sorted
 	// Hosts are those of pools that each know the full name; then they tell
 	// and Candidates do not.
 	Hosts []string
-	// Services says that they are those of services, which each have an adapter
+	// Services reports that they are those of services, which each have an adapter
 	// of the name.
 	Services bool
 }
@@ -76,7 +76,7 @@ func (e *AmbiguousError) Error() string {
 		shorten(e.Model), len(e.Candidates), listed(e.Candidates, len(e.Candidates)))
 }
 
-// MissingModelError says that a request names no model and its pool goes by
+// MissingModelError reports that a request names no model and its pool goes by
 // models.
 type MissingModelError struct {
 	Pool  service.Key
@@ -88,7 +88,7 @@ func (e *MissingModelError) Error() string {
 	return fmt.Sprintf("the request names no model, and pool %s serves %s: set \"model\"", e.Pool, listed(e.Known, len(e.Known)))
 }
 
-// BackendError says that an object sends the request where nothing is.
+// BackendError reports that an object sends the request where nothing is.
 type BackendError struct {
 	Object  string // "HTTPRoute default/llm-route"
 	Message string
@@ -172,7 +172,7 @@ func (t *Table) ambiguous(model string, claims []*claim) *AmbiguousError {
 	return e
 }
 
-// notThere says that ref is not among those there are, with what may have been
+// notThere reports that ref is not among those there are, with what may have been
 // meant.
 func notThere(ref routing.Ref, there []service.Key) string {
 	kind, same := "service", make([]string, 0, len(there))
@@ -243,7 +243,7 @@ func distance(a, b string, limit int) int {
 	return min(row[len(b)], limit+1)
 }
 
-// Missing says that what ref names is not among the services and pools there
+// Missing reports that what ref names is not among the services and pools there
 // are, with what may have been meant; "" where it is.
 func Missing(ref routing.Ref, services, pools []service.Key) string {
 	there := services

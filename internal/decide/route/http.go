@@ -266,7 +266,7 @@ func (t *Table) Broken(q Query) error {
 	return &BackendError{Object: "HTTPRoute " + m.route.Key.String(), Message: why}
 }
 
-// others says whether a request belongs to another namespace than this one: it
+// others reports whether a request belongs to another namespace than this one: it
 // was sent to a host of the services' domain that is not this namespace's, or
 // to one that another's HTTPRoutes ask for, whether or not they take it; or it
 // names a model that another has.
@@ -284,7 +284,7 @@ func (t *Table) others(q *Query, host, namespace string) bool {
 	return slices.ContainsFunc(claims, func(c *claim) bool { return c.key.Namespace != namespace })
 }
 
-// holds says whether a request meets the match.
+// holds reports whether a request meets the match.
 func (m *httpMatch) holds(q *Query) bool {
 	if m.spec.Method != "" && m.spec.Method != q.Method || !m.holdsPath(q.Path) {
 		return false
@@ -345,5 +345,5 @@ func (t *Table) forward(m *httpMatch, q *Query, random func(n int) int) (Target,
 	return out, nil
 }
 
-// names says whether a model's name is the service's, bare or full.
+// names reports whether a model's name is the service's, bare or full.
 func names(k service.Key, model string) bool { return model == k.Name || isFull(model, k) }

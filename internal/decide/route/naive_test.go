@@ -161,7 +161,7 @@ func (s *slow) namedBy(model string) (out []func(Query) outcome, of map[string]b
 	return bare, bareOf
 }
 
-// others says whether a request is another namespace's.
+// others reports whether a request is another namespace's.
 func (s *slow) others(q Query, ns string) bool {
 	labels := strings.Split(q.Host, ".")
 	if n := len(labels); labels[n-1] == DefaultDomain && (n < 3 || labels[n-2] != ns) {

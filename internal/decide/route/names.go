@@ -146,7 +146,7 @@ func (t Target) leave(q *Query) Target {
 	return t
 }
 
-// missing says that what ref names is not there, "" when it is.
+// missing reports that what ref names is not there, "" when it is.
 func (t *Table) missing(ref routing.Ref) string {
 	if ref.Pool {
 		if t.pools[ref.Key] != nil {

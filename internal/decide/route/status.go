@@ -14,7 +14,7 @@ import (
 // schema bounds it.
 const maxParents = 32
 
-// Statuses says what is true of every routing object, given all of them and
+// Statuses returns what is true of every routing object, given all of them and
 // the services there are. troubles are what is wrong with the addresses of a
 // pool, by its key: that a name cannot be looked up, say.
 func Statuses(services []Member, objects []routing.Object, troubles map[service.Key]routing.Trouble) map[routing.ID]routing.Status {
@@ -104,7 +104,7 @@ func (s *statuses) pool(p *routing.Pool) routing.Status {
 	return out
 }
 
-// noMembers says what was looked for and what comes near.
+// noMembers returns what was looked for and what comes near.
 func (s *statuses) noMembers(p *routing.Pool) string {
 	var labels []string
 	for _, k := range slices.Sorted(maps.Keys(p.Selector)) {

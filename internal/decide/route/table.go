@@ -53,7 +53,7 @@ type Target struct {
 	// Model is the name to give the replica; "" leaves the request's, unless
 	// Named.
 	Model string
-	// Named says that the request named the service, so that a replica is to
+	// Named reports that the request named the service, so that a replica is to
 	// be given its own name for the model instead. It is false when the Host
 	// alone decided and the model is a name only the server behind knows (an
 	// adapter, one model of many), and when Model is set.
@@ -187,7 +187,7 @@ func (t *Table) Resolve(q Query, random func(n int) int) (Target, error) {
 	return Target{}, t.ambiguous(q.Model, claims)
 }
 
-// isFull says whether name is the key's "namespace/name".
+// isFull reports whether name is the key's "namespace/name".
 func isFull(name string, k service.Key) bool {
 	n := len(k.Namespace)
 	return len(name) == n+1+len(k.Name) && name[:n] == k.Namespace && name[n] == '/' && name[n+1:] == k.Name

@@ -18,7 +18,7 @@ type reasons struct {
 	objective *routing.Objective
 }
 
-// Why says what led here, in one line: which object sent the request where,
+// Why returns what led here, in one line: which object sent the request where,
 // and what its share is. It is built anew for every call.
 func (t Target) Why() string {
 	var steps []string

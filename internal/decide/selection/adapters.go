@@ -27,7 +27,7 @@ func (s *subject) adapters(rt *service.Runtime) Rule {
 // maxNamed is how many adapters a reason names.
 const maxNamed = 4
 
-// scripted says whether what is appended to a component's command line stays in
+// scripted reports whether what is appended to a component's command line stays in
 // a shell.
 func (s *subject) scripted(c *service.Component) bool {
 	switch {
@@ -43,7 +43,7 @@ func (s *subject) scripted(c *service.Component) bool {
 	return main != nil && shellOnly(slices.Concat(main.Command, main.Args))
 }
 
-// shellOnly says whether words run a shell's script that uses none of its
+// shellOnly reports whether words run a shell's script that uses none of its
 // arguments.
 func shellOnly(words []string) bool {
 	if len(words) == 0 || !slices.Contains([]string{"sh", "bash", "/bin/sh", "/bin/bash"}, words[0]) {

@@ -19,7 +19,7 @@ type Conflict struct {
 	Other *service.Runtime
 	// Field is the path in Runtime's manifest.
 	Field string
-	// Message says what is wrong and what to do, in one line.
+	// Message is what is wrong and what to do, in one line.
 	Message string
 	// Tolerated: OME takes two such runtimes, and publishes some; the order
 	// decides between them.
@@ -80,7 +80,7 @@ func within(rt *service.Runtime) []Conflict {
 	return out
 }
 
-// rivals says whether some service could have either of two runtimes, format
+// rivals reports whether some service could have either of two runtimes, format
 // aside.
 func rivals(a, b *service.Runtime) bool {
 	return a.Scope == b.Scope && a.Namespace == b.Namespace &&
@@ -122,7 +122,7 @@ func between(rt, other *service.Runtime) []Conflict {
 	return out
 }
 
-// sameButVersion says whether two entries differ in versions at most.
+// sameButVersion reports whether two entries differ in versions at most.
 func sameButVersion(f, g *service.SupportedFormat) bool {
 	return strings.EqualFold(f.Format.Name, g.Format.Name) &&
 		strings.EqualFold(f.Framework.Name, g.Framework.Name) &&

@@ -10,7 +10,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// HostRule says whether a host can run components that are complete in
+// HostRule reports whether a host can run components that are complete in
 // themselves, such as those of a service that brings its own containers. Their
 // Local must be resolved.
 func HostRule(c service.Components, h Host) Rule {
@@ -86,7 +86,7 @@ type part struct {
 	base, over *service.Component
 }
 
-// lacks says why this machine cannot start the part, "" when it can.
+// lacks returns why this machine cannot start the part, "" when it can.
 func (p part) lacks(h Host, model service.Attributes) string {
 	if nodes := p.nodes(); nodes > 0 {
 		return "its " + string(p.role) + " runs on " + strconv.Itoa(nodes) + " nodes, this is one machine"

@@ -111,7 +111,7 @@ func decide(a, b *standing) (criterion, int) {
 	return byName, cmp.Compare(a.name, b.name)
 }
 
-// placed says what put ranked[i] in its place: for the first what sets it
+// placed returns what put ranked[i] in its place: for the first what sets it
 // above the second, for the others what the one before has over it.
 func (s *subject) placed(ranked []*assessed, i int) string {
 	switch {

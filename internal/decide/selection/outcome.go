@@ -94,7 +94,7 @@ func (s *subject) nearMiss(ranked []*assessed) string {
 	}
 }
 
-// inContainers says what serves a model in pods that the nearest runtime only
+// inContainers returns what serves a model in pods that the nearest runtime only
 // serves on one machine.
 func inContainers(ranked []*assessed) string {
 	for _, b := range ranked {

@@ -114,7 +114,7 @@ func runtimeShape(rt *service.Runtime) shape {
 	return sh
 }
 
-// covers says whether a runtime of shape sh can be what its namer asks for: it
+// covers reports whether a runtime of shape sh can be what its namer asks for: it
 // may bring a decoder or workers that the service leaves to it.
 func (sh shape) covers(want shape) bool {
 	return (sh.decoder || !want.decoder) && (sh.workers || !want.workers)

@@ -73,7 +73,7 @@ type Candidate struct {
 	Why string `json:"why,omitempty"`
 }
 
-// Eligible says whether every rule passed.
+// Eligible reports whether every rule passed.
 func (c *Candidate) Eligible() bool { return c.Rank > 0 }
 
 // Failure reasons, KServe's words.

@@ -112,7 +112,7 @@ func compares(op service.Operator) bool {
 	return op == service.OperatorGreaterThan || op == service.OperatorGreaterThanOrEqual
 }
 
-// unordered says why an operator finds no order between a runtime's version and
+// unordered returns why an operator finds no order between a runtime's version and
 // the one asked for, "" where it does.
 func (a asked) unordered(runtime string, op service.Operator) string {
 	v, ok := parseVersion(runtime)

@@ -53,7 +53,7 @@ type GroupRolloutRestraint struct {
 	MaxSurge       intstr.IntOrString `json:"maxSurge"`
 }
 
-// GroupNetwork says which Services give the pods of groups their names.
+// GroupNetwork is which Services give the pods of groups their names.
 type GroupNetwork struct {
 	SubdomainPolicy string `json:"subdomainPolicy"`
 }

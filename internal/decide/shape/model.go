@@ -56,7 +56,7 @@ func (r *renderer) bring(pod *corev1.PodSpec, main *corev1.Container, f files) e
 	return r.fetch(pod, main, f)
 }
 
-// fetched says whether a scheme is one that the fetching container reads, which
+// fetched reports whether a scheme is one that the fetching container reads, which
 // takes it in whichever case.
 func fetched(scheme string) bool {
 	scheme = strings.ToLower(strings.TrimSpace(scheme))
@@ -198,7 +198,7 @@ func (r *renderer) environment(c *corev1.Container, at workload.Place) {
 	c.Env = append(known, c.Env...) // first, so that others may refer to them
 }
 
-// bearsModel says whether the role has the model, rather than calling who has.
+// bearsModel reports whether the role has the model, rather than calling who has.
 func (r *renderer) bearsModel() bool {
 	return r.c.Role == service.RoleEngine || r.c.Role == service.RoleDecoder
 }

@@ -54,7 +54,7 @@ func (r *renderer) ray(leader, worker *corev1.PodSpec, leading, working string, 
 	}
 }
 
-// speaksRay says whether a pod starts Ray, or asks for one of its variables.
+// speaksRay reports whether a pod starts Ray, or asks for one of its variables.
 func speaksRay(pod *corev1.PodSpec) bool {
 	return slices.ContainsFunc(pod.Containers, func(c corev1.Container) bool {
 		return slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(w string) bool {

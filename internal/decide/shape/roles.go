@@ -102,7 +102,7 @@ func setEnv(c *corev1.Container, name, value string) {
 	}
 }
 
-// discovers says whether a router looks for pods itself, as SGLang's does.
+// discovers reports whether a router looks for pods itself, as SGLang's does.
 func discovers(c *corev1.Container) bool {
 	words := slices.Concat(c.Command, c.Args)
 	return slices.ContainsFunc(words, func(w string) bool { return w == "--service-discovery" || w == "--service-discovery=true" })

@@ -26,7 +26,7 @@ import (
 type Options struct {
 	// Owner is the manifest's object; nil leaves the objects without an owner.
 	Owner *metav1.OwnerReference
-	// LeaderWorkerSets says that the kind is installed.
+	// LeaderWorkerSets reports that the kind is installed.
 	LeaderWorkerSets bool
 	// Accounts are the service accounts of [AccountOf], as far as they are known.
 	Accounts map[string]Account

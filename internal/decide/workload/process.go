@@ -91,7 +91,7 @@ func localOf(c service.Component, role service.Role, catalog []service.Runtime, 
 	return nil
 }
 
-// inImage says whether an absolute program path means a place inside an image
+// inImage reports whether an absolute program path means a place inside an image
 // rather than on this machine. Relative paths and paths below a home or /opt
 // could be either; only the well-known shells and interpreters are certain to
 // be here too, and those a host lists by name.

@@ -24,7 +24,7 @@ type Client struct {
 	Base  string
 	Token string
 	HTTP  *http.Client // nil: http.DefaultClient
-	// Hint says what else to do where nobody listens.
+	// Hint is what else to do where nobody listens.
 	Hint string
 }
 
@@ -42,7 +42,7 @@ func (e *APIError) Error() string {
 	return e.Error_.Message
 }
 
-// UnreachableError says that nobody answers at the address.
+// UnreachableError reports that nobody answers at the address.
 type UnreachableError struct {
 	Base string
 	Flag string // of the command line, that names the address; "" is --server
@@ -137,12 +137,12 @@ func (c *Client) ExplainFiles(ctx context.Context, req ApplyRequest) (out []Expl
 	return out, c.call(ctx, http.MethodPost, "/api/v1/explain", req, &out)
 }
 
-// Explain says why an applied service runs on what it does.
+// Explain returns why an applied service runs on what it does.
 func (c *Client) Explain(ctx context.Context, k service.Key) (out []Explanation, err error) {
 	return out, c.call(ctx, http.MethodGet, servicePath(k)+"/explain", nil, &out)
 }
 
-// ExplainRequest says what would become of a request now.
+// ExplainRequest returns what would become of a request now.
 func (c *Client) ExplainRequest(ctx context.Context, r InferenceRequest) (out Explanation, err error) {
 	return out, c.call(ctx, http.MethodPost, "/api/v1/explain-request", r, &out)
 }
@@ -193,7 +193,7 @@ func (c *Client) DeleteRouting(ctx context.Context, kind string, k service.Key) 
 	return out, c.call(ctx, http.MethodDelete, "/api/v1/routing/"+kind+"/"+url.PathEscape(k.Namespace)+"/"+url.PathEscape(k.Name), nil, &out)
 }
 
-// LogQuery says which output is wanted.
+// LogQuery is which output is wanted.
 type LogQuery struct {
 	Replica  string // "" for the newest
 	Tail     int    // 0 for all that is kept
@@ -220,7 +220,7 @@ func (c *Client) Logs(ctx context.Context, k service.Key, q LogQuery) (io.ReadCl
 	return resp.Body, nil
 }
 
-// Reads says whether the server reads a local file of this size by itself.
+// Reads reports whether the server reads a local file of this size by itself.
 func (c *Client) Reads(ctx context.Context, path string, size int64, dir bool) (bool, error) {
 	var out struct {
 		Size int64 `json:"size"`

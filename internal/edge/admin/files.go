@@ -23,7 +23,7 @@ type Files interface {
 	PutUpload(ctx context.Context, u artifact.Upload, r io.Reader) (uri string, err error)
 }
 
-// readable says whether the server itself can read a path the client names,
+// readable reports whether the server itself can read a path the client names,
 // so that a local model needs no copy.
 func (s *Server) readable(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Query().Get("path")

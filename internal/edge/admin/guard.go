@@ -40,7 +40,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// open says which requests need no token: they tell nothing worth guarding.
+// open returns which requests need no token: they tell nothing worth guarding.
 func open(r *http.Request) bool {
 	return r.Method == http.MethodGet && (r.URL.Path == "/healthz" || r.URL.Path == "/metrics")
 }

@@ -27,7 +27,7 @@ type Config struct {
 	Files Files
 	// Keys are the inference port's API keys; nil leaves their paths out.
 	Keys Keys
-	// ExplainRequest says what would become of a request to the inference
+	// ExplainRequest is what would become of a request to the inference
 	// port: JSON, and text for people. nil leaves the path out.
 	ExplainRequest func(*http.Request) (fmt.Stringer, error)
 	// Endpoints are those of a pool now; nil leaves them out.

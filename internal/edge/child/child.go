@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// ErrGone says that a process to be adopted is no longer there, or that its
+// ErrGone reports that a process to be adopted is no longer there, or that its
 // process id now belongs to another.
 var ErrGone = errors.New("the process is gone")
 

@@ -36,7 +36,7 @@ func identify(pid int) (Identity, error) {
 	return Identity{PID: pid, Start: uint64(t.Sec)*1e6 + uint64(t.Usec), Boot: boot}, nil
 }
 
-// verify says whether id is the process it was when recorded, still running.
+// verify reports whether id is the process it was when recorded, still running.
 func verify(id Identity) error {
 	now, err := identify(id.PID)
 	if err != nil || now != id {
@@ -49,5 +49,5 @@ func verify(id Identity) error {
 	return nil
 }
 
-// groupRuns says whether any member of the group still exists.
+// groupRuns reports whether any member of the group still exists.
 func groupRuns(pgid int) bool { return !errors.Is(syscall.Kill(-pgid, 0), syscall.ESRCH) }

@@ -69,10 +69,10 @@ func parseStat(b []byte) (stat, error) {
 	return stat{state: f[0][0], parent: parent, group: group, session: session, start: start}, errors.Join(err1, err2, err3, err4)
 }
 
-// ended says whether a state letter means that the process no longer runs.
+// ended reports whether a state letter means that the process no longer runs.
 func (s stat) ended() bool { return s.state == 'Z' || s.state == 'X' || s.state == 'x' }
 
-// verify says whether id is the process it was when recorded, still running.
+// verify reports whether id is the process it was when recorded, still running.
 func verify(id Identity) error {
 	now, err := identify(id.PID)
 	if err != nil || now != id {
@@ -84,7 +84,7 @@ func verify(id Identity) error {
 	return nil
 }
 
-// groupRuns says whether any member of the group still runs. Members that
+// groupRuns reports whether any member of the group still runs. Members that
 // have ended but whose parent has not asked about them do not count.
 func groupRuns(pgid int) bool {
 	dir, err := os.Open("/proc")

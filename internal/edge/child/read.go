@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// ReadOptions says what of a log is read.
+// ReadOptions is what of a log is read.
 type ReadOptions struct {
 	Tail int // last lines; 0 is all that is kept
 	// Follow goes on with what is written later, over truncations and

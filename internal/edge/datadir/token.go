@@ -42,7 +42,7 @@ func ReadToken(path string) (string, error) {
 	return token, nil
 }
 
-// ErrHomeless says that Default knows no place.
+// ErrHomeless reports that Default knows no place.
 var ErrHomeless = errors.New("data directory: HOME is not set: name one with --data-dir or ROUNDHOUSE_DATA_DIR")
 
 // Default is where the data directory is unless told otherwise:

@@ -31,7 +31,7 @@ type Config struct {
 	// MaxLookups is how many names are looked up at once.
 	MaxLookups int
 
-	// Refuse says why requests may not go to an address, "" where they may; nil
+	// Refuse is why requests may not go to an address, "" where they may; nil
 	// refuses none. It is asked after names are looked up.
 	Refuse func(netip.Addr) string
 	// Resolver asks; nil is the machine's.

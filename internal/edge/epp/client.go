@@ -30,7 +30,7 @@ type Target struct {
 	Addresses []string
 	// Plain: it speaks HTTP/2 in plain text, and not over TLS.
 	Plain bool
-	// Problem says why it cannot be asked; "" where it can.
+	// Problem is why it cannot be asked; "" where it can.
 	Problem string
 }
 

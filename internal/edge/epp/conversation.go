@@ -25,7 +25,7 @@ type Request struct {
 	Header http.Header
 	// Body is all of it; it is read within Ask alone.
 	Body []byte
-	// Within says whether an address is an endpoint of the pool that can take
+	// Within reports whether an address is an endpoint of the pool that can take
 	// the request; no other is accepted.
 	Within func(address string) bool
 	// Hold asks for memory for a body that the picker changes; false: there is
@@ -118,7 +118,7 @@ func (p *peer) heard(err error) {
 	} // else its client has left
 }
 
-// worthAnother says whether a picker is to be asked again, once: if the
+// worthAnother reports whether a picker is to be asked again, once: if the
 // connection was lost before it said anything, as when it is replaced; and, a
 // moment later, if it named what is no endpoint, for one of us may have heard
 // first of a pod that came or went.

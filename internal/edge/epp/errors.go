@@ -44,7 +44,7 @@ type Immediate struct {
 	Body   []byte
 }
 
-// Error says which status it is.
+// Error returns which status it is.
 func (m *Immediate) Error() string {
 	return fmt.Sprintf("the endpoint picker answered %d itself", m.Status)
 }

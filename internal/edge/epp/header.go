@@ -69,7 +69,7 @@ func (c *changes) apply(h http.Header, owned func(name string) bool) {
 	}
 }
 
-// ofConnection says whether a field belongs to one connection, or to the form
+// ofConnection reports whether a field belongs to one connection, or to the form
 // of a message: whoever sends the message writes it.
 func ofConnection(name string) bool {
 	switch name {
@@ -123,7 +123,7 @@ func fields(out []*pb.HeaderValue, h http.Header) []*pb.HeaderValue {
 	return out
 }
 
-// lists says whether a list with commas has a name.
+// lists reports whether a list with commas has a name.
 func lists(list, name string) bool {
 	for one := range strings.SplitSeq(list, ",") {
 		if strings.EqualFold(textproto.TrimString(one), name) {
@@ -143,7 +143,7 @@ func text(v *pb.HeaderValue) string {
 	return v.GetValue()
 }
 
-// servedBy says which endpoint has answered.
+// servedBy returns which endpoint has answered.
 func servedBy(address string) *pb.Metadata {
 	inner := &pb.Struct{Fields: map[string]*pb.Value{served: {Kind: &pb.Value_StringValue{StringValue: address}}}}
 	return &pb.Metadata{FilterMetadata: map[string]*pb.Struct{namespace: inner}}

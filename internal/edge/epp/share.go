@@ -22,7 +22,7 @@ func (c *Client) sharing(namespace string) *share {
 	return s
 }
 
-// unshare says that a picker of the namespace is gone. What is under way counts
+// unshare reports that a picker of the namespace is gone. What is under way counts
 // on, so that a picker that comes back has no new share. c.mu is held.
 func (c *Client) unshare(s *share) {
 	s.peers--

@@ -19,7 +19,7 @@ type silence struct {
 	probe atomic.Int64 // when the next request may ask, in Unix nanoseconds
 }
 
-// allows says whether a request may ask now.
+// allows reports whether a request may ask now.
 func (s *silence) allows(now time.Time) bool {
 	if s.times.Load() < silentAfter {
 		return true

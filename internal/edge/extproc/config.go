@@ -90,7 +90,7 @@ type Config struct {
 	// AllowPaths are handed on beside the calls by which models are asked
 	// (route.Inference): a path, or with "*" at its end all that begin so.
 	AllowPaths []string
-	// Ready says whether requests can be placed; nil is always.
+	// Ready reports whether requests can be placed; nil is always.
 	Ready func() bool
 	// Heard is told load reports in answers' headers; nil: nobody is.
 	Heard func(replica string, r orca.Report)

@@ -82,7 +82,7 @@ func find(m *pb.HeaderMap, name string) string {
 	return ""
 }
 
-// json says whether the body is to be read as JSON. Forms hold files, and their
+// json reports whether the body is to be read as JSON. Forms hold files, and their
 // model is not looked for.
 func (h *head) json() bool {
 	return !strings.HasPrefix(strings.ToLower(strings.TrimSpace(h.contentType)), "multipart/")

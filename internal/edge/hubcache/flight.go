@@ -170,7 +170,7 @@ func (c *Cache) abandon(f *flight) {
 // near is how far ahead of a download a range may begin and still wait for it.
 const near = 8 << 20
 
-// reachable says whether a range can wait for the blob's download: for one that
+// reachable reports whether a range can wait for the blob's download: for one that
 // runs, or would begin now with what an earlier one left.
 func (c *Cache) reachable(etag string, from int64) bool {
 	at := int64(0)

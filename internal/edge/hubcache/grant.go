@@ -57,7 +57,7 @@ func (g *grants) caller(authorization string) (c caller) {
 	return c
 }
 
-// allowed says whether a grant holds: of this right, or to read.
+// allowed reports whether a grant holds: of this right, or to read.
 func (g *grants) allowed(k grantKey, now time.Time) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

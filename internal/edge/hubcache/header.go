@@ -112,7 +112,7 @@ func parseLinks(headers []string) (out []link) {
 // maxLinks is how many links of an answer are looked at.
 const maxLinks = 16
 
-// rel says whether the link is of a relation.
+// rel reports whether the link is of a relation.
 func (l link) rel(name string) bool {
 	for _, p := range strings.Split(l.params, ";") {
 		k, v, _ := strings.Cut(strings.TrimSpace(p), "=")
@@ -151,7 +151,7 @@ func nextPage(base *url.URL, h http.Header) string {
 	return ""
 }
 
-// isXet says whether a header leads clients past the cache, to Xet storage.
+// isXet reports whether a header leads clients past the cache, to Xet storage.
 func isXet(name string) bool { return strings.HasPrefix(strings.ToLower(name), "x-xet-") }
 
 // xetOnly is the size above which a file is not to be had but over Xet, on the

@@ -112,7 +112,7 @@ func (s *sending) hop(node string, where *string) error {
 	}
 }
 
-// flying says whether this node downloads a blob itself.
+// flying reports whether this node downloads a blob itself.
 func (c *Cache) flying(etag string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

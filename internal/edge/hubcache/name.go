@@ -199,8 +199,8 @@ func isHex(s string, n int) bool {
 	return true
 }
 
-// isCommit says whether a revision names one commit for good.
+// isCommit reports whether a revision names one commit for good.
 func isCommit(s string) bool { return isHex(s, 40) }
 
-// isBlob says whether an ETag names content by a hash that can be verified.
+// isBlob reports whether an ETag names content by a hash that can be verified.
 func isBlob(s string) bool { return isHex(s, 64) || isHex(s, 40) }

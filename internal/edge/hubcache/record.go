@@ -34,7 +34,7 @@ type refRecord struct {
 	At     time.Time `json:"at"`
 }
 
-// publicRecord says whether everybody could read a repository.
+// publicRecord reports whether everybody could read a repository.
 type publicRecord struct {
 	Public bool      `json:"public"`
 	At     time.Time `json:"at"`

@@ -147,7 +147,7 @@ func (rr *ringRig) owned(i, size int) []byte {
 	return nil
 }
 
-// has says which nodes keep a blob.
+// has returns which nodes keep a blob.
 func (rr *ringRig) has(etag string) (out []int) {
 	for i, n := range rr.nodes {
 		n.settle()

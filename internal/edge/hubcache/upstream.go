@@ -37,10 +37,10 @@ func (e *refusal) Error() string {
 	return fmt.Sprintf("the Hub answers %d %s", e.status, e.header.Get("X-Error-Code"))
 }
 
-// Is says that a server in trouble is as good as none.
+// Is reports that a server in trouble is as good as none.
 func (e *refusal) Is(target error) bool { return target == errUnreachable && e.status >= 500 }
 
-// denied says whether the caller may not read, as against: not now, or nothing
+// denied reports whether the caller may not read, as against: not now, or nothing
 // there.
 func (e *refusal) denied() bool {
 	return e.status == http.StatusUnauthorized || e.status == http.StatusForbidden || e.header.Get("X-Error-Code") == "RepoNotFound"
@@ -271,7 +271,7 @@ func (h *hub) open(ctx context.Context, q question, from source) (resp *http.Res
 	return resp, err
 }
 
-// refused says what an answer without content means for a download.
+// refused returns what an answer without content means for a download.
 func (h *hub) refused(from source, resp *http.Response) error {
 	e := refuse(resp)
 	switch {

@@ -146,7 +146,7 @@ func (b *watchBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// asked says what a request wants done with which kind: its resource's name
+// asked returns what a request wants done with which kind: its resource's name
 // and group, as a CRD is named, with the subresource after a slash.
 func asked(r *http.Request) (verb, resource string) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")

@@ -29,7 +29,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
-// Config says how to reach the API server.
+// Config is how to reach the API server.
 type Config struct {
 	// Kubeconfig is a file's path; "" means the pod's own account in a cluster,
 	// and what kubectl reads elsewhere.

@@ -56,7 +56,7 @@ func patiently[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	}
 }
 
-// unheard says whether an error means that no API server answered.
+// unheard reports whether an error means that no API server answered.
 func unheard(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||

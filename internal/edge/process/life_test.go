@@ -26,7 +26,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
 )
 
-// runs says whether a process exists and has not ended.
+// runs reports whether a process exists and has not ended.
 func runs(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return false

@@ -49,7 +49,7 @@ func (m memoryGroups) make(id string, bytes int64) (string, error) {
 	return dir, nil
 }
 
-// killed says how many processes of the group the kernel ended for want of
+// killed returns how many processes of the group the kernel ended for want of
 // memory.
 func (m memoryGroups) killed(dir string) int {
 	p, err := m.place()
@@ -152,10 +152,10 @@ func cgroupMounts(mountinfo string) (unified, memory string) {
 	return unified, memory
 }
 
-// hasWord says whether word is in a list with commas.
+// hasWord reports whether word is in a list with commas.
 func hasWord(list, word string) bool { return slices.Contains(strings.Split(list, ","), word) }
 
-// usable says whether a group made here gets a memory limit, by making one.
+// usable reports whether a group made here gets a memory limit, by making one.
 func (p cgroupPlace) usable() bool {
 	dir := filepath.Join(p.dir, fmt.Sprintf("roundhouse-probe-%d", os.Getpid()))
 	if os.Mkdir(dir, 0o755) != nil {

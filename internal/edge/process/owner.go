@@ -256,7 +256,7 @@ func (o *owner) isRemoved() bool {
 	return o.removed
 }
 
-// empty says whether nothing is left of a removed service.
+// empty reports whether nothing is left of a removed service.
 func (o *owner) empty() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -113,7 +113,7 @@ func (w *watchman) waits(begun time.Time, limit time.Duration) {
 	w.u.o.update(w.u, func(v *replica.Replica) { v.Message = message })
 }
 
-// exited says why a process ended that nobody asked to.
+// exited returns why a process ended that nobody asked to.
 func (w *watchman) exited() *trouble {
 	e := w.r.proc.Exit()
 	lines := w.u.log.LastLines(causeLines)
@@ -132,7 +132,7 @@ func (w *watchman) exited() *trouble {
 	return tr
 }
 
-// portTaken says whether the output speaks of a listening address in use.
+// portTaken reports whether the output speaks of a listening address in use.
 func portTaken(lines []string) bool {
 	for _, l := range lines {
 		l = strings.ToLower(l)

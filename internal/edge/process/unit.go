@@ -71,10 +71,10 @@ func newID(name string, role service.Role) string {
 	return name[:min(len(name), 60)] + "-" + string(role) + "-" + strings.ToLower(rand.Text()[:8])
 }
 
-// held says whether the replica's revision has not been applied yet.
+// held reports whether the replica's revision has not been applied yet.
 func (u *unit) held() bool { return u.component.Load() == nil }
 
-// settle says what the replica is of. Once, with the owner's lock held.
+// settle returns what the replica is of. Once, with the owner's lock held.
 func (u *unit) settle(c *workload.Component, m workload.Model) {
 	u.component.Store(c)
 	u.model = m
@@ -98,7 +98,7 @@ type trouble struct {
 	again           bool // try at once, with other ports
 }
 
-// errEnding says that the replica is to go, or the platform closes.
+// errEnding reports that the replica is to go, or the platform closes.
 var errEnding = errors.New("the replica is ending")
 
 // run is the replica's life.
@@ -219,7 +219,7 @@ func (u *unit) wait(d time.Duration, early <-chan struct{}) error {
 	return nil
 }
 
-// pending says what the replica waits for.
+// pending returns what the replica waits for.
 func (u *unit) pending(reason, message string) {
 	u.o.update(u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message, v.Progress = replica.Pending, reason, message, nil

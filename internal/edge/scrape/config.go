@@ -34,7 +34,7 @@ type Sink interface {
 	SetLoad(id string, l *replica.Load)
 }
 
-// Traffic says how many requests of ours a server works on now. It is asked
+// Traffic is how many requests of ours a server works on now. It is asked
 // after every reading.
 type Traffic interface {
 	InFlight(id string) int

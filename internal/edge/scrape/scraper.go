@@ -82,7 +82,7 @@ type Status struct {
 	// Failures counts those in a row, Err is the last.
 	Failures int
 	Err      error
-	// Idle says that nothing is read, since there is no traffic.
+	// Idle reports that nothing is read, since there is no traffic.
 	Idle bool
 }
 
@@ -290,7 +290,7 @@ func (s *Scraper) log(srv *server, err error) {
 	}
 }
 
-// wanted says whether a pool of the server had a request lately.
+// wanted reports whether a pool of the server had a request lately.
 func (s *Scraper) wanted(srv *server, now time.Time) bool {
 	for _, p := range srv.pools {
 		if now.UnixNano()-p.asked.Load() < int64(s.cfg.IdleAfter) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Role says which half of a request an engine computes when prefill and decode
+// Role is which half of a request an engine computes when prefill and decode
 // are disaggregated.
 type Role string
 

@@ -37,7 +37,7 @@ type (
 	Tick struct{}
 )
 
-// EffectKind says what became of a sequence.
+// EffectKind is what became of a sequence.
 type EffectKind int
 
 // The effects. Every sequence ends with exactly one of Rejected, Finished and

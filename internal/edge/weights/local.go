@@ -127,7 +127,7 @@ type race struct {
 	took  [2]float64
 }
 
-// direct says how the next chunk is to be read.
+// direct returns how the next chunk is to be read.
 func (r *race) direct() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

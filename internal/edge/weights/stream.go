@@ -67,7 +67,7 @@ type Piece struct {
 	// Data holds bytes as they are in the file, until the next call of
 	// [Stream.Next] or [Stream.Close].
 	Data []byte
-	// Last says that the tensor ends with this piece.
+	// Last reports that the tensor ends with this piece.
 	Last bool
 }
 

@@ -83,7 +83,7 @@ func (c *circuit) reset() {
 	c.setState(breaker.Circuit{})
 }
 
-// ejected says why the endpoint gets no requests; "" when it gets them.
+// ejected returns why the endpoint gets no requests; "" when it gets them.
 func (c *circuit) ejected() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +209,7 @@ type Answer struct {
 	// RetryAfter is how long the replica asks to be left alone; 0 when it does
 	// not say.
 	RetryAfter time.Duration
-	// Again says that the request may be sent to another replica.
+	// Again reports that the request may be sent to another replica.
 	Again bool
 }
 

@@ -229,7 +229,7 @@ func (r *Request) where() route.Query {
 	return route.Query{Host: r.Host, Path: r.Path, RawQuery: r.RawQuery, Method: r.Method, Header: r.Header, Model: r.Model, Objective: r.Objective}
 }
 
-// NamesPath says whether an HTTPRoute that names a path takes a request.
+// NamesPath reports whether an HTTPRoute that names a path takes a request.
 func (d *Dispatcher) NamesPath(r Request) bool {
 	return d.view.Load().within(r.Namespaces, d.cfg.Domain).NamesPath(r.where())
 }
@@ -437,7 +437,7 @@ func (v *view) within(namespaces []string, domain string) *route.Table {
 	return t
 }
 
-// among says whether a namespace is one of these; none means all.
+// among reports whether a namespace is one of these; none means all.
 func among(namespaces []string, namespace string) bool {
 	return len(namespaces) == 0 || slices.Contains(namespaces, namespace)
 }

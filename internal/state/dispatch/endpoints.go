@@ -63,7 +63,7 @@ type listedReplica struct {
 	limit  int
 }
 
-// serves says whether the endpoint serves at all, busy or not.
+// serves reports whether the endpoint serves at all, busy or not.
 func (s *slot) serves() bool {
 	return s.phase == replica.Ready && s.address != "" && !s.endpoint.draining.Load()
 }

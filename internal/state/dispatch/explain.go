@@ -11,11 +11,11 @@ import (
 
 // Explanation is what would become of a request now, and why.
 type Explanation struct {
-	// Route says which objects lead to Pool.
+	// Route is which objects lead to Pool.
 	Route string `json:"route"`
 	Pool  string `json:"pool"`
 	State State  `json:"state"` // the pool's
-	// External says which endpoint picker is asked about such a request: Pick is
+	// External is which endpoint picker is asked about such a request: Pick is
 	// then what the dispatcher would do by itself; "" for none.
 	External string `json:"external,omitempty"`
 	// Model is the name the replica would be given; "" leaves the request's.
@@ -46,7 +46,7 @@ type Pick struct {
 	Table []string `json:"table"`
 }
 
-// Explain says what Admit would do with the request now. Nothing is reserved,
+// Explain returns what Admit would do with the request now. Nothing is reserved,
 // nobody woken. Where weights decide, it draws anew like any request. Errors
 // are those of package route, or an *Error.
 func (d *Dispatcher) Explain(r Request) (Explanation, error) {

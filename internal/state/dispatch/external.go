@@ -120,7 +120,7 @@ func (p *pool) waitUntilReady(ctx context.Context, g *Grant) error {
 	return nil
 }
 
-// serves says whether an address is an endpoint that is ready.
+// serves reports whether an address is an endpoint that is ready.
 func (p *pool) serves(address string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,7 +182,7 @@ func (g *Grant) Alternatives(n int) []string {
 	return out
 }
 
-// Served says which endpoint of the pool has the request in the end, where an
+// Served returns which endpoint of the pool has the request in the end, where an
 // outer gateway decides that. The place moves there, whatever the endpoint's
 // limit; an address that is no endpoint's changes nothing.
 func (g *Grant) Served(address string) {

@@ -312,12 +312,12 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 	return nil, nil
 }
 
-// droppedError says that the policy has shed a request.
+// droppedError reports that the policy has shed a request.
 func (p *pool) droppedError() *Error {
 	return p.busyError("the pool's policy sheds the request: "+p.entry.choice.Reason(), admission.Saturated)
 }
 
-// checkAdmissible says why g may neither go on nor wait.
+// checkAdmissible returns why g may neither go on nor wait.
 func (p *pool) checkAdmissible(g *Grant) error {
 	if p.closed != "" {
 		return p.unavailableError(p.closed, nil)
@@ -336,12 +336,12 @@ func (p *pool) checkAdmissible(g *Grant) error {
 	return nil
 }
 
-// notAllowedError says that g may go to none of the pool's endpoints.
+// notAllowedError reports that g may go to none of the pool's endpoints.
 func (p *pool) notAllowedError(g *Grant) *Error {
 	return p.unavailableError(fmt.Sprintf("none of the %d addresses the request may go to is an endpoint of the pool", len(g.subset)), nil)
 }
 
-// shedError says why a request gets no place.
+// shedError returns why a request gets no place.
 func (p *pool) shedError(w *admission.Waiter, why admission.Reason) *Error {
 	c := p.queue.Config()
 	switch why {
@@ -360,7 +360,7 @@ func (p *pool) shedError(w *admission.Waiter, why admission.Reason) *Error {
 	return err
 }
 
-// unavailableReason says why waiting makes no sense; "" when it does.
+// unavailableReason returns why waiting makes no sense; "" when it does.
 func (p *pool) unavailableReason() string {
 	if p.entry.ready > 0 || p.scalable != nil || p.config.Shared && p.entry.alive > 0 {
 		return ""

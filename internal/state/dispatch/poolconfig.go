@@ -55,23 +55,23 @@ type PoolConfig struct {
 	// CanaryPercent of the requests for a service go to the pool of its canary,
 	// Key.Canary(), if there is one.
 	CanaryPercent int
-	// Cause says what is wrong with the service as a whole.
+	// Cause is what is wrong with the service as a whole.
 	Cause Cause
-	// Starting says how far a replica is that is not seen from here yet, as a pod
+	// Starting is how far a replica is that is not seen from here yet, as a pod
 	// that has no address; "" for none.
 	Starting string
 
-	// Shared says that this is no service. Its Members are the facts of the
+	// Shared reports that this is no service. Its Members are the facts of the
 	// services whose replicas it takes, each with those replicas it takes.
 	// What is in flight on a replica counts in every pool that has it, and the
 	// demand is its service's; while nothing is ready the first member that
 	// can start is woken.
 	Shared  bool
 	Members []PoolConfig
-	// Restarted says that somebody starts the Replicas of a shared pool again when
+	// Restarted reports that somebody starts the Replicas of a shared pool again when
 	// they end, so that requests wait for them.
 	Restarted bool
-	// Picker says how an endpoint is chosen, Bounds what replaces the
+	// Picker is how an endpoint is chosen, Bounds what replaces the
 	// Config's; zero values leave the defaults.
 	Picker routing.Picker
 	Bounds routing.Bounds
@@ -209,7 +209,7 @@ func (f *PoolConfig) roleOf(r *replica.Replica) service.Role {
 	return r.Role
 }
 
-// unavailableReason says why waiting makes no sense while nothing is ready.
+// unavailableReason returns why waiting makes no sense while nothing is ready.
 func (f *PoolConfig) unavailableReason() string {
 	for m := range f.configs {
 		if !m.Shared && m.Cause.Permanent {

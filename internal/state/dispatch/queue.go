@@ -148,7 +148,7 @@ func (p *pool) fail(g *Grant, why error, now time.Time) {
 	g.result <- why
 }
 
-// timeoutError says why a request has waited in vain: ErrBusy if there are replicas
+// timeoutError returns why a request has waited in vain: ErrBusy if there are replicas
 // that work, and others have had their places.
 func (p *pool) timeoutError(g *Grant, waited time.Duration) *Error {
 	why := p.waitReason()
@@ -233,7 +233,7 @@ func (p *pool) failQueue(why string, now time.Time) {
 	}
 }
 
-// waitReason says what the waiting requests wait for.
+// waitReason returns what the waiting requests wait for.
 func (p *pool) waitReason() string {
 	state, message := p.config.state()
 	switch {
@@ -248,7 +248,7 @@ func (p *pool) waitReason() string {
 	}
 }
 
-// saturationReason says what keeps ready replicas from taking requests.
+// saturationReason returns what keeps ready replicas from taking requests.
 func (p *pool) saturationReason() string {
 	if p.holdsRequests() && !p.hasCapacity(p.d.clock.Now()) {
 		c := p.queue.Config()

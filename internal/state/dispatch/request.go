@@ -53,13 +53,13 @@ type Request struct {
 	// Subset are the addresses the request may go to; nil for any. They must
 	// not change until Done.
 	Subset []string
-	// May says whether the request may use the service or shared pool it is
+	// May reports whether the request may use the service or shared pool it is
 	// routed to; its error is Admit's. nil allows every one.
 	May func(service.Key) error
 	// Asker asks the pool's External picker, where it has one; nil: the
 	// dispatcher picks all the same.
 	Asker Asker
-	// Idempotent says that it makes no difference how often a replica does the
+	// Idempotent reports that it makes no difference how often a replica does the
 	// request. Of others a failure after they were sent is repeated once.
 	Idempotent bool
 	// Deadline is when the request has no use any more; zero for never. It
@@ -94,7 +94,7 @@ var (
 	ErrUnavailable = errors.New("no replica is available")
 )
 
-// Error says why a request was not admitted or not moved to another replica.
+// Error is why a request was not admitted or not moved to another replica.
 type Error struct {
 	Kind    error // ErrBusy or ErrUnavailable
 	Pool    string
@@ -118,7 +118,7 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Cause}
 }
 
-// ProtocolError says that a service speaks other protocols than a request's.
+// ProtocolError reports that a service speaks other protocols than a request's.
 type ProtocolError struct {
 	Key    service.Key
 	Speaks []service.Protocol
@@ -194,7 +194,7 @@ func isLost(err error) bool {
 	return errors.As(err, &l)
 }
 
-// IsUnsent says whether err is marked so.
+// IsUnsent reports whether err is marked so.
 func IsUnsent(err error) bool {
 	var u unsentError
 	return errors.As(err, &u)

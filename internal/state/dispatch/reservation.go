@@ -114,7 +114,7 @@ func (g *Grant) Priority() int32 { return g.waiter.Priority }
 // the replica is no service's, as they were then. Not to be changed.
 func (g *Grant) Pool() *PoolConfig { return g.config }
 
-// Named says that the request named the service, so that the replica is to be
+// Named reports that the request named the service, so that the replica is to be
 // given Pool().ServedName instead of the request's name.
 func (g *Grant) Named() bool { return g.named }
 
@@ -183,7 +183,7 @@ func (g *Grant) countFailure(failed error) {
 	}
 }
 
-// mayRetry says why the request may not be sent once more. One that was not
+// mayRetry returns why the request may not be sent once more. One that was not
 // sent costs nobody anything.
 func (p *pool) mayRetry(ctx context.Context, g *Grant, last *endpoint, failed error, now time.Time) error {
 	switch {
@@ -217,7 +217,7 @@ func (p *pool) mayWait(g *Grant, failed error) bool {
 	})
 }
 
-// Prefilled says that the replica at Prefill has computed the prompt, or has
+// Prefilled reports that the replica at Prefill has computed the prompt, or has
 // failed to: it is then avoided for a while. Its place goes to the next.
 func (g *Grant) Prefilled(failed error) {
 	p := g.pool
@@ -264,7 +264,7 @@ func (g *Grant) PrefillAgain() bool {
 	return true
 }
 
-// FirstByte says that the replica's answer has begun: from here on the request
+// FirstByte reports that the replica's answer has begun: from here on the request
 // belongs to this replica. Unless Answered told otherwise, it does the work.
 func (g *Grant) FirstByte() {
 	g.answered = true
@@ -356,7 +356,7 @@ func (p *pool) limitPrefillTo(part *PoolConfig) {
 	}
 }
 
-// wantsPrefill says whether a prompt is for a prefill replica to compute, of which
+// wantsPrefill reports whether a prompt is for a prefill replica to compute, of which
 // so many tokens are new to the replica that answers, one of part's.
 func (p *pool) wantsPrefill(part *PoolConfig, uncached int64) bool {
 	return p.prefill.ready > 0 && (uncached >= p.d.cfg.PrefillTokens || part.Disaggregation == service.DisaggregationSGLang)

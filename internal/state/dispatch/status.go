@@ -20,7 +20,7 @@ type Status struct {
 	State State
 	// Adapter is the adapter that Name means, nil where it means the model.
 	Adapter *Adapter
-	// Message says what a pool that is not ready waits for.
+	// Message is what a pool that is not ready waits for.
 	Message string
 	// Fault is what is wrong with the pool's own policy or bounds, so that the
 	// defaults hold; "" when nothing is.
@@ -38,7 +38,7 @@ type Status struct {
 	Counts    Counts
 }
 
-// Answers says whether a request will be answered, at once or after a wake.
+// Answers reports whether a request will be answered, at once or after a wake.
 func (s Status) Answers() bool { return s.State == StateReady || s.State == StateAsleep }
 
 // Endpoint is a replica, or a server by its address, at one moment.
@@ -54,11 +54,11 @@ type Endpoint struct {
 	Limit    int              `json:"limit,omitempty"` // of InFlight; 0 for none
 	// Tokens are the uncached prompt tokens it has yet to compute.
 	Tokens int64 `json:"tokens"`
-	// Open says that a request may be sent there now, Ejected why its circuit
+	// Open reports that a request may be sent there now, Ejected why its circuit
 	// breaker lets none, or one, pass; "" when it lets all.
 	Open    bool   `json:"open"`
 	Ejected string `json:"ejected,omitempty"`
-	// Message says what an endpoint that is not ready waits for.
+	// Message is what an endpoint that is not ready waits for.
 	Message string `json:"message,omitempty"`
 	// Load is what it last said of itself; nil when it never did.
 	Load *replica.Load `json:"load,omitempty"`

@@ -61,7 +61,7 @@ var (
 	ErrNotFound = errors.New("there is no such key")
 )
 
-// Refusal says why a key's request has to wait.
+// Refusal is why a key's request has to wait.
 type Refusal struct {
 	Key     string // its id
 	Message string
@@ -112,7 +112,7 @@ func Open(cfg Config, store Store) (*Ring, error) {
 	return r, r.Reload()
 }
 
-// Required says whether requests need a key: they do as soon as there is one,
+// Required reports whether requests need a key: they do as soon as there is one,
 // and also when all were revoked.
 func (r *Ring) Required() bool { return r.required.Load() }
 

@@ -87,19 +87,19 @@ func (p *Pass) Namespaces() []string {
 	return p.holder.key.Limits.Namespaces
 }
 
-// Knows says whether the key is for a namespace.
+// Knows reports whether the key is for a namespace.
 func (p *Pass) Knows(namespace string) bool {
 	all := p.Namespaces()
 	return len(all) == 0 || slices.Contains(all, namespace)
 }
 
-// Allows says whether the key is for the model, by any of its names.
+// Allows reports whether the key is for the model, by any of its names.
 func (p *Pass) Allows(names ...string) bool {
 	models := p.Models()
 	return len(models) == 0 || slices.ContainsFunc(names, func(n string) bool { return n != "" && slices.Contains(models, n) })
 }
 
-// AllowsIn says whether the key is for what has a name in a namespace: in each
+// AllowsIn reports whether the key is for what has a name in a namespace: in each
 // namespace that a key names, its models go by their bare names.
 func (p *Pass) AllowsIn(namespace, name string) bool {
 	return slices.Contains(p.Namespaces(), namespace) && p.Allows(name)

@@ -37,7 +37,7 @@ const (
 	name         = "node"
 )
 
-// unavailable says why there can be no node here, nil if there can.
+// unavailable is why there can be no node here, nil if there can.
 var unavailable error
 
 // Main is a package's TestMain: it runs the tests where a node can be started.

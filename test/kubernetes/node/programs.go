@@ -36,7 +36,7 @@ func Binaries() string {
 // binary is the path of one of them.
 func binary(name string) string { return filepath.Join(Binaries(), name) }
 
-// missing says what stands in the way of a node here.
+// missing returns what stands in the way of a node here.
 func missing() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a node needs root: namespaces, mounts and cgroups are made for it")

@@ -234,7 +234,7 @@ func readBackend(r *manifest.Reader, path, namespace string, in httpRef) routing
 	return out
 }
 
-// backendKind says what was asked for, and what was probably meant.
+// backendKind returns what was asked for, and what was probably meant.
 func backendKind(group, kind string) string {
 	text := fmt.Sprintf("%q of group %q", manifest.Clip(kind), manifest.Clip(group))
 	for _, known := range slices.Sorted(maps.Keys(backends)) {

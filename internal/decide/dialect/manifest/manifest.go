@@ -12,7 +12,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// Kind says which of an Object's parts is set.
+// Kind is which of an Object's parts is set.
 type Kind string
 
 // The hub's kinds.

@@ -262,7 +262,7 @@ func (r *Reader) Containers(path string, in []corev1.Container) {
 	}
 }
 
-// needsCluster says whether a variable cannot do without what only a cluster
+// needsCluster reports whether a variable cannot do without what only a cluster
 // keeps.
 func needsCluster(from *corev1.EnvVarSource) bool {
 	if from == nil {

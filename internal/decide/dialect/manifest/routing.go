@@ -110,7 +110,7 @@ func (r *Reader) Selector(path string, in map[string]string) map[string]string {
 	return in
 }
 
-// labelFault says what is wrong with a label, "" for nothing.
+// labelFault returns what is wrong with a label, "" for nothing.
 func labelFault(key, value string) string {
 	name := key
 	if prefix, rest, ok := strings.Cut(key, "/"); ok {

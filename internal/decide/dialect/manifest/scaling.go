@@ -39,7 +39,7 @@ func (r *Reader) Measured(path string, m service.ScaleMetric) {
 	}
 }
 
-// Crossed says whether min is above max. A max of 0 is no stated bound.
+// Crossed reports whether min is above max. A max of 0 is no stated bound.
 func Crossed(s service.Scaling) bool {
 	return s.MinReplicas != nil && s.MaxReplicas != nil && *s.MaxReplicas > 0 && *s.MinReplicas > *s.MaxReplicas
 }

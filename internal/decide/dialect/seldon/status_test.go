@@ -6,7 +6,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// TestSeldonState says which of Seldon's words each stage of a service is.
+// TestSeldonState shows which of Seldon's words each stage of a service is.
 func TestSeldonState(t *testing.T) {
 	ready := func(status, message string) []service.Condition {
 		return []service.Condition{{Type: service.ConditionReady, Status: status, Message: message}}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// describe says what a node is, for "expected …, got …".
+// describe returns what a node is, for "expected …, got …".
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -68,7 +68,7 @@ func (d *Document) At(path string) Position {
 	}
 }
 
-// Has says whether the document states a value at path.
+// Has reports whether the document states a value at path.
 func (d *Document) Has(path string) bool { _, ok := d.positions[path]; return ok }
 
 // Parent is the path without its last step; "" has no parent but itself.

@@ -58,7 +58,7 @@ func (d *decoder) table(t reflect.Type) *table {
 	return tab
 }
 
-// unknown says what is wrong with a field the struct does not take, and what
+// unknown returns what is wrong with a field the struct does not take, and what
 // was probably meant: best, the nearest spelling if there is one, or the level
 // that does take it.
 func (d *decoder) unknown(name, best string, tab *table) string {

@@ -72,7 +72,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Enabled says whether there is a ring.
+// Enabled reports whether there is a ring.
 func (c Config) Enabled() bool { return c.Self != "" || len(c.Peers) > 0 || c.DNS != "" }
 
 // minSecret is the length of a secret that is worth the name.

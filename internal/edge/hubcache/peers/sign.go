@@ -98,7 +98,7 @@ func answerParts(h http.Header, status int, nonce string) []string {
 	return []string{"answer", nonce, strconv.Itoa(status), h.Get("Etag"), h.Get("Content-Length"), h.Get("Content-Range"), h.Get(reasonHeader)}
 }
 
-// checkAnswer says whether an answer is to the request of this nonce, and by a
+// checkAnswer reports whether an answer is to the request of this nonce, and by a
 // node of the ring.
 func (s *signer) checkAnswer(resp *http.Response, nonce string) error {
 	got, err := hex.DecodeString(resp.Header.Get(authHeader))

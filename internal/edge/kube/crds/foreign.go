@@ -114,7 +114,7 @@ func standIn(d definition) *unstructured.Unstructured {
 	return u
 }
 
-// Permissive says whether a definition is a stand-in of ours still, and not
+// Permissive reports whether a definition is a stand-in of ours still, and not
 // the project's own, applied over it.
 func Permissive(u *unstructured.Unstructured) bool {
 	if u.GetLabels()[LabelPermissive] != "true" {

@@ -150,7 +150,7 @@ func served(ctx context.Context, c client.Client, name string) error {
 	}
 }
 
-// is says whether a definition has a condition.
+// is reports whether a definition has a condition.
 func is(u *unstructured.Unstructured, condition string) bool {
 	for _, c := range conditions(u) {
 		if c["type"] == condition {

@@ -272,7 +272,7 @@ func (b *book) sweep(now time.Time) (changed []string) {
 	return changed
 }
 
-// unknown says whether a gateway that takes requests has not told all.
+// unknown reports whether a gateway that takes requests has not told all.
 func (b *book) unknown() bool {
 	if b.live == nil {
 		return true
@@ -285,7 +285,7 @@ func (b *book) unknown() bool {
 	return false
 }
 
-// hears says whether a gateway has told all, and still tells.
+// hears reports whether a gateway has told all, and still tells.
 func (b *book) hears(pod string) bool {
 	g := b.gateways[pod]
 	return g != nil && !g.silent && g.full

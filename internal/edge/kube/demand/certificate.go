@@ -77,7 +77,7 @@ func renew(data map[string][]byte, now time.Time) (map[string][]byte, error) {
 	return out, nil
 }
 
-// leafDue says whether the certificate is missing, of none of the authorities,
+// leafDue reports whether the certificate is missing, of none of the authorities,
 // or near its end.
 func leafDue(data map[string][]byte, now time.Time) bool {
 	leaf, _, err := pair(data[keyLeaf], data[keyLeafKey])

@@ -131,7 +131,7 @@ func (c *Client) Report(service string, d autoscale.Demand) {
 	c.changed(service, d.Queued+d.Running > 0 && before.demand.Queued+before.demand.Running == 0)
 }
 
-// Forget says that a service is no more.
+// Forget reports that a service is no more.
 func (c *Client) Forget(service string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,7 +212,7 @@ func (c *Client) Run(ctx context.Context) {
 	c.http.CloseIdleConnections()
 }
 
-// Told says whether every controller pod that is known has had an answer to a
+// Told reports whether every controller pod that is known has had an answer to a
 // report of this gateway.
 func (c *Client) Told() bool {
 	c.mu.Lock()
@@ -319,7 +319,7 @@ func (c *Client) send(ctx context.Context, t *target) error {
 	return nil
 }
 
-// toldAll says whether no target still has to hear of a service; c.mu is held.
+// toldAll reports whether no target still has to hear of a service; c.mu is held.
 func (c *Client) toldAll(service string) bool {
 	for _, t := range c.mu.targets {
 		if _, dirty := t.dirty[service]; dirty {

@@ -26,7 +26,7 @@ type Reviewer interface {
 	Review(ctx context.Context, token string) (Identity, error)
 }
 
-// ErrUnauthenticated says that a token is nobody's.
+// ErrUnauthenticated reports that a token is nobody's.
 var ErrUnauthenticated = errors.New("the token is not valid for audience " + Audience)
 
 // Creator creates TokenReviews: a client.Client.

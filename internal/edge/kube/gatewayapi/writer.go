@@ -25,7 +25,7 @@ import (
 type Writer struct {
 	Watch  *Watch
 	Client client.Client
-	// Adopted says whether a namespace's HTTPRoutes are served.
+	// Adopted reports whether a namespace's HTTPRoutes are served.
 	Adopted func(ctx context.Context, namespace string) bool
 	Now     func() time.Time
 
@@ -38,7 +38,7 @@ type parsed struct {
 	route      gatewayapi.Route
 }
 
-// notAdopted says what to do about it.
+// notAdopted is what to do about it.
 const notAdopted = "namespace %s does not have its HTTPRoutes served: kubectl label namespace %[1]s " + objects.LabelAdopt + "=gateway"
 
 // Write judges everything with the pools, the backends and the endpoint pickers

@@ -136,7 +136,7 @@ func Client(t testing.TB, projects ...string) client.Client {
 	return c
 }
 
-// installed says that our CRDs are there. To apply them takes the API server
+// installed reports that our CRDs are there. To apply them takes the API server
 // seconds, and no test takes them away, as it may those of others.
 var installed struct {
 	sync.Mutex

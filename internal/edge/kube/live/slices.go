@@ -128,7 +128,7 @@ func read(es *discoveryv1.EndpointSlice) slice {
 	return out
 }
 
-// ofService says whether a slice is of the Service that we made: labels alone
+// ofService reports whether a slice is of the Service that we made: labels alone
 // are not enough, since `kubectl expose` copies them to a Service of other
 // ports.
 func (s *slice) ofService(k service.Key) bool { return s.of == shape.Name(k, s.role) }
@@ -231,13 +231,13 @@ func (v *View) replica(k service.Key, role service.Role, e endpoint, p *pod) rep
 	return r
 }
 
-// called says whether a role is one that another calls by itself; v.mu is held.
+// called reports whether a role is one that another calls by itself; v.mu is held.
 func (v *View) called(k service.Key, role service.Role) bool {
 	d := v.mu.records[k]
 	return d != nil && slices.Contains(fleet.Needs(&d.Revision), role)
 }
 
-// settled says whether a pod's name is known wherever names are; if not yet, it
+// settled reports whether a pod's name is known wherever names are; if not yet, it
 // tells when it is. v.mu is held.
 func (v *View) settled(k service.Key, p *pod) bool {
 	left := v.cfg.Settle - time.Since(p.readyAt)
@@ -248,7 +248,7 @@ func (v *View) settled(k service.Key, p *pod) bool {
 	return left <= 0
 }
 
-// trusted says whether our own probe counts: until the slice says something
+// trusted reports whether our own probe counts: until the slice says something
 // itself, and not for ever.
 func (p *pod) trusted(now time.Time, limit time.Duration) bool {
 	return !p.wasReady && !p.proved.IsZero() && now.Sub(p.proved) < limit

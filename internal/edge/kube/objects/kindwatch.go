@@ -109,12 +109,12 @@ func (s *Source) adopts(ctx context.Context, now, old any) {
 	}
 }
 
-// Adopted says whether manifests of a dialect are read in a namespace.
+// Adopted reports whether manifests of a dialect are read in a namespace.
 func (s *Source) Adopted(ctx context.Context, d service.Dialect, namespace string) bool {
 	return s.adopted(ctx, d, namespace)
 }
 
-// adopted says whether manifests of a dialect are read in a namespace; "" asks
+// adopted reports whether manifests of a dialect are read in a namespace; "" asks
 // for those that belong to none: they are read where any namespace's are.
 func (s *Source) adopted(ctx context.Context, d service.Dialect, namespace string) bool {
 	if !slices.Contains(Foreign, d) || slices.Contains(s.cfg.Adopt, d) {
@@ -142,12 +142,12 @@ func (s *Source) anyAdopts(ctx context.Context, d service.Dialect) bool {
 	return slices.ContainsFunc(all.Items, func(ns metav1.PartialObjectMetadata) bool { return names(ns.Labels[LabelAdopt], d) })
 }
 
-// names says whether a label's value names a dialect.
+// names reports whether a label's value names a dialect.
 func names(value string, d service.Dialect) bool {
 	return slices.Contains(strings.FieldsFunc(value, func(r rune) bool { return r == '.' || r == '_' }), string(d))
 }
 
-// wanted says whether a kind is to be watched: it is installed, and ours or
+// wanted reports whether a kind is to be watched: it is installed, and ours or
 // adopted somewhere.
 func (s *Source) wanted(ctx context.Context, k *Kind) bool {
 	if s.cfg.Only != nil && !s.cfg.Only(k) {

@@ -154,7 +154,7 @@ func rank(k *Kind) int {
 	return len(Kinds)
 }
 
-// withheld says whether a service stays out because somebody else serves it.
+// withheld reports whether a service stays out because somebody else serves it.
 // One that ran goes on: who calls it is not to suffer from a quarrel between
 // operators. mu is held.
 func (s *Source) withheld(id fleet.ID, c *claim) bool {

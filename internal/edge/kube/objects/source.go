@@ -45,13 +45,13 @@ type Records interface {
 
 // Reporter tells the authors of manifests.
 type Reporter interface {
-	// Refused says what is wrong with a manifest; an error has it said again.
+	// Refused returns what is wrong with a manifest; an error has it said again.
 	Refused(context.Context, Refusal) error
-	// Accepted says that nothing is wrong with it any more.
+	// Accepted reports that nothing is wrong with it any more.
 	Accepted(Ref)
-	// Warned says what of it has no effect.
+	// Warned returns what of it has no effect.
 	Warned(Ref, []string)
-	// Forget says that a manifest is gone.
+	// Forget reports that a manifest is gone.
 	Forget(Ref)
 }
 
@@ -71,7 +71,7 @@ type Config struct {
 	// Namespaces are the only ones that Cache watches; none means all. With
 	// some, namespaces are not watched themselves, and Adopt alone counts.
 	Namespaces []string
-	// Only says which kinds are watched at all; nil means every one.
+	// Only is which kinds are watched at all; nil means every one.
 	Only func(*Kind) bool
 	Log  *slog.Logger
 }
@@ -96,7 +96,7 @@ type Source struct {
 		// claims are the manifests that say something of one object of the
 		// fleet; all but one of them in vain.
 		claims map[fleet.ID]map[item]*claim
-		// applied says which manifest the sink has; the zero value stands for one
+		// applied is which manifest the sink has; the zero value stands for one
 		// that was kept by its record.
 		applied map[fleet.ID]applied
 	}
@@ -256,7 +256,7 @@ func (s *Source) settleRefused(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Ready says whether every kind that is watched has been listed.
+// Ready reports whether every kind that is watched has been listed.
 func (s *Source) Ready() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -400,7 +400,7 @@ func (s *Source) kept(i item, c *claim, k service.Key) *fleet.Object {
 	return o
 }
 
-// absent says whether it is certain that there is no manifest any more behind
+// absent reports whether it is certain that there is no manifest any more behind
 // a record: its kind is watched and has none, or is not wanted or installed.
 func (s *Source) absent(id fleet.ID) bool {
 	var u unstructured.Unstructured

@@ -96,13 +96,13 @@ func (w *Watch) Close() {
 	w.all.Wait()
 }
 
-// Named says whether a pool names a picker that can be watched: a Service.
+// Named reports whether a pool names a picker that can be watched: a Service.
 func Named(p *routing.Pool) bool {
 	e := p.Extension
 	return e.Name != "" && e.Group == "" && (e.Kind == "" || e.Kind == "Service")
 }
 
-// Set says which pools there are. A watch begins or ends for each Service that
+// Set returns which pools there are. A watch begins or ends for each Service that
 // is named anew, or no more; it does not wait for that. A pool whose picker is
 // known already is told of within the call.
 func (w *Watch) Set(pools []*routing.Pool) {
@@ -249,7 +249,7 @@ func (s *watched) settle(changed func(service.Key, State)) {
 	s.tell(changed)
 }
 
-// name says which pools name it.
+// name returns which pools name it.
 func (s *watched) name(changed func(service.Key, State), by map[service.Key]routing.Extension) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,7 +28,7 @@ type State struct {
 	// Own: the Service stands for Roundhouse's own picking, so that nobody is to
 	// be asked.
 	Own bool
-	// Problem says what is wrong with the reference: there is no such Service or
+	// Problem is what is wrong with the reference: there is no such Service or
 	// port; "" when nothing is.
 	Problem string
 	// Addresses are the "ip:port" of the pods that are ready, sorted.

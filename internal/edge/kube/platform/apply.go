@@ -257,7 +257,7 @@ func (p *Platform) ours(ctx context.Context, k service.Key, i id) (*unstructured
 	return live, nil
 }
 
-// fresh says whether an object is new, as far as the watch tells, and the count
+// fresh reports whether an object is new, as far as the watch tells, and the count
 // it then begins with: 0, or that of the other kind's object which it takes the
 // place of.
 func (p *Platform) fresh(k service.Key, o rendered) (count int, fresh bool) {
@@ -309,7 +309,7 @@ func (p *Platform) count(ctx context.Context, k service.Key, o rendered, body *u
 	return nil
 }
 
-// ownsCount says whether we are among those who own spec.replicas by apply.
+// ownsCount reports whether we are among those who own spec.replicas by apply.
 func ownsCount(entries []metav1.ManagedFieldsEntry) bool {
 	for _, e := range entries {
 		if e.Manager != shape.FieldManager || e.Operation != metav1.ManagedFieldsOperationApply || e.Subresource != "" || e.FieldsV1 == nil {

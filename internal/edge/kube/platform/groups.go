@@ -33,7 +33,7 @@ type groups struct {
 	watching bool
 }
 
-// groupsInstalled says whether LeaderWorkerSets can be made, and sees to it
+// groupsInstalled reports whether LeaderWorkerSets can be made, and sees to it
 // that those that are there are known.
 func (p *Platform) groupsInstalled(ctx context.Context) (bool, error) {
 	g := &p.groups

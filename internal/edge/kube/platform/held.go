@@ -83,7 +83,7 @@ type object struct {
 	// (-1: nothing), and why pods could not be made.
 	count int
 	since time.Time
-	// surge says that there is one replica beyond the count; replicas is how many
+	// surge reports that there is one replica beyond the count; replicas is how many
 	// there are to be with it. Of LeaderWorkerSets alone.
 	surge    bool
 	replicas int
@@ -152,7 +152,7 @@ func keyOf(o metav1.Object) (service.Key, bool) {
 	return k, k.Name != ""
 }
 
-// older says whether a comes before b in the order of the API server's writes.
+// older reports whether a comes before b in the order of the API server's writes.
 func older(a, b string) bool {
 	n, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && n < 0
@@ -164,7 +164,7 @@ type event struct {
 	drifted bool
 }
 
-// tell says that a service changed. Callbacks have a goroutine of their own: who
+// tell reports that a service changed. Callbacks have a goroutine of their own: who
 // calls Apply or Scale may hold a lock that they need. The lock is not held.
 func (p *Platform) tell(k service.Key, e event) {
 	p.queue.Add(k)

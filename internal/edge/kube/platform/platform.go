@@ -88,7 +88,7 @@ func (p *Platform) run(ctx context.Context) {
 // Changed carries the keys of changed services. It is never closed.
 func (p *Platform) Changed() <-chan service.Key { return p.changed }
 
-// Host says that replicas are pods: whether an image runs is the cluster's to
+// Host reports that replicas are pods: whether an image runs is the cluster's to
 // say, when it places the pod.
 func (p *Platform) Host(context.Context, ...selection.Check) (selection.Host, error) {
 	return selection.Host{Cluster: true}, nil

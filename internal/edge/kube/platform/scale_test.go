@@ -335,7 +335,7 @@ func TestNotOurs(t *testing.T) {
 	}
 }
 
-// TestScaleRefused says why.
+// TestScaleRefused shows why.
 func TestScaleRefused(t *testing.T) {
 	f := open(t)
 	k := platformtest.Key("refused")

@@ -53,7 +53,7 @@ func (p *Platform) kept(k service.Key, i id, o object, n int) bool {
 
 var _ fleet.Left = (*Platform)(nil)
 
-// Left says whether somebody else sets a role's count, and what it is.
+// Left reports whether somebody else sets a role's count, and what it is.
 func (p *Platform) Left(ref workload.Ref) (count int, theirs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

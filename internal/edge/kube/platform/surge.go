@@ -48,7 +48,7 @@ func wantedOf(replicas int, surge bool) int {
 	return replicas
 }
 
-// surges says whether groups of another revision are to take the places of
+// surges reports whether groups of another revision are to take the places of
 // those that run, by a count that is ours to set.
 func (p *Platform) surges(k service.Key, o rendered, live *unstructured.Unstructured) bool {
 	p.mu.Lock()
@@ -66,7 +66,7 @@ func (p *Platform) settle(k service.Key, h *held) {
 	}
 }
 
-// taken says whether a set surges for nothing any more: every group it is to
+// taken reports whether a set surges for nothing any more: every group it is to
 // have is of its revision and ready, and there is no other, or it is asleep.
 // Only who applied it ends that.
 func (h *held) taken(i id, o object) bool {

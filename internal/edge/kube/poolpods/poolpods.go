@@ -92,7 +92,7 @@ func (w *Watch) Close() {
 	w.all.Wait()
 }
 
-// Set says which pools there are: those that select pods, having ports. A
+// Set returns which pools there are: those that select pods, having ports. A
 // watch begins or ends for each that is new, another or gone; it does not wait
 // for that.
 func (w *Watch) Set(pools []*routing.Pool) {

@@ -20,14 +20,14 @@ import (
 // the installation itself has written is noted where tenants cannot write: in
 // its own namespace.
 
-// StrangeError says that a record claims a later format than this installation
+// StrangeError reports that a record claims a later format than this installation
 // has ever written, and so is somebody else's doing.
 type StrangeError struct {
 	At     string
 	Format int
 }
 
-// Error says what to do.
+// Error returns what to do.
 func (e *StrangeError) Error() string {
 	return fmt.Sprintf("%s claims format %d, which this installation has never written (it writes %d): delete it, and the decision is made anew", e.At, e.Format, Format)
 }

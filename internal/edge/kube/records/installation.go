@@ -18,19 +18,19 @@ import (
 // service over.
 const AnnotationInstallation = "roundhouse.dev/installation"
 
-// ElsewhereError says that another installation looks after a service.
+// ElsewhereError reports that another installation looks after a service.
 type ElsewhereError struct {
 	Service            service.Key
 	Installation, Ours string
 }
 
-// Error says what to do.
+// Error returns what to do.
 func (e *ElsewhereError) Error() string {
 	return fmt.Sprintf("the installation in namespace %[1]s looks after %[2]s, and the one in %[3]s stands back: have one of them leave namespace %[4]s out. If that one is gone: kubectl annotate controllerrevisions -n %[4]s -l %[5]s --overwrite %[6]s=%[3]s",
 		e.Installation, e.Service, e.Ours, e.Service.Namespace, shape.LabelRecord, AnnotationInstallation)
 }
 
-// Elsewhere says that another installation looks after a service, or its
+// Elsewhere reports that another installation looks after a service, or its
 // canary; nil when none does.
 func (s *Store) Elsewhere(k service.Key) *ElsewhereError {
 	s.mu.Lock()

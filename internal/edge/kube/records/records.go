@@ -132,13 +132,13 @@ func decode(cr *appsv1.ControllerRevision) (stored, error) {
 	return st, nil
 }
 
-// NewerError says that a record is of a later format than this version reads.
+// NewerError reports that a record is of a later format than this version reads.
 type NewerError struct {
 	At     string
 	Format int
 }
 
-// Error says what to do.
+// Error returns what to do.
 func (e *NewerError) Error() string {
 	return fmt.Sprintf("%s was written by a later version of the controller (format %d; this one reads up to %d): run that version again, or delete the record, which may restart the service's pods", e.At, e.Format, Format)
 }

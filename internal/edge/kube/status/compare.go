@@ -154,7 +154,7 @@ func owned(u *unstructured.Unstructured) map[string]bool {
 	return out
 }
 
-// same says whether a status stands as wanted: what is wanted is there, and
+// same reports whether a status stands as wanted: what is wanted is there, and
 // nothing else that we once wrote. The notice of an installation that stands
 // back is not ours to take away: where it were counted, each start would write.
 func same(want, have map[string]any, owned map[string]bool) bool {
@@ -178,7 +178,7 @@ func same(want, have map[string]any, owned map[string]bool) bool {
 	return true
 }
 
-// notCached says that nobody watches the kind any more.
+// notCached reports that nobody watches the kind any more.
 func notCached(err error) bool {
 	var e *cache.ErrResourceNotCached
 	return errors.As(err, &e)

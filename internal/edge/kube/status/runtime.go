@@ -33,7 +33,7 @@ func (w *Writer) mend(r objects.Ref) {
 	}
 }
 
-// denied says whether a status says that its object does not count.
+// denied reports whether a status says that its object does not count.
 func denied(u *unstructured.Unstructured) bool {
 	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	for _, raw := range list {

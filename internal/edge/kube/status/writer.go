@@ -169,7 +169,7 @@ func (w *Writer) Refused(ctx context.Context, r objects.Refusal) error {
 	return nil
 }
 
-// Accepted says that nothing is wrong with a manifest any more; its service's
+// Accepted reports that nothing is wrong with a manifest any more; its service's
 // next report writes its status.
 func (w *Writer) Accepted(r objects.Ref) {
 	w.mend(r)

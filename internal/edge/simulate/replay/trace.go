@@ -35,7 +35,7 @@ const maxRequests = 1_000_000
 // maxTokens bounds a request's prompt and output.
 const maxTokens = 1 << 20
 
-// Validate says what is wrong with a trace.
+// Validate returns what is wrong with a trace.
 func (t *Trace) Validate() error {
 	if len(t.Requests) == 0 || len(t.Requests) > maxRequests {
 		return fmt.Errorf("the trace has %d requests: want 1 to %d", len(t.Requests), maxRequests)

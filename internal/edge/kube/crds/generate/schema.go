@@ -85,7 +85,7 @@ func fieldDocs(owner string, st *ast.StructType, out map[string]string) {
 	}
 }
 
-// names says whether a comment speaks of a field.
+// names reports whether a comment speaks of a field.
 func names(text, field string) bool {
 	for _, w := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" ,.;:", r) }) {
 		if w == field {
