@@ -35,7 +35,7 @@ func (x *exchange) requestFields() []byte {
 	in := x.r.Header
 	dropped := in["Connection"]
 	for name, values := range in {
-		if !passedOn(name) || !x.asIs && (name == headerOrigin || name == headerFetchSite) || len(dropped) > 0 && listed(dropped, name) {
+		if !x.passedOn(name) || len(dropped) > 0 && listed(dropped, name) {
 			continue
 		}
 		for _, v := range values {
@@ -73,8 +73,10 @@ func (x *exchange) requestFields() []byte {
 
 // passedOn is false for fields of one connection, for those the upstream's
 // client writes, and for those that requestFields makes anew.
-func passedOn(name string) bool {
+func (x *exchange) passedOn(name string) bool {
 	switch name {
+	case headerOrigin, headerFetchSite:
+		return x.asIs
 	case "Expect", "Host", "Content-Length", observe.HeaderRequestID, "X-Forwarded-For":
 		return false
 	}
