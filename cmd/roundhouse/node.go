@@ -240,7 +240,7 @@ func (f fetcher) Fetch(ctx context.Context, uri string, progress func(done, tota
 	})
 }
 
-// fingerprint tells the files of a model in place from later ones.
+// fingerprint tells the files of a model from later ones.
 func (n *node) fingerprint(ctx context.Context, uri string) string {
 	return n.store.Fingerprint(ctx, artifact.Request{URI: uri})
 }

@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -124,6 +127,60 @@ func TestOneRevisionServesOneModel(t *testing.T) {
 	contains(t, n.do("apply", "-f", manifests), "service default/two unchanged")
 	if got := n.revisionOf("two"); got != third {
 		t.Errorf("revision %s of files that are the same, was %s", got, third)
+	}
+}
+
+// TestOneRevisionServesOneFetchedModel: what pull brings in place of a model's
+// copy is another revision too, although the first was made before any copy was
+// there, and before up came back.
+func TestOneRevisionServesOneFetchedModel(t *testing.T) {
+	t.Parallel()
+	var version atomic.Int32
+	version.Store(1)
+	source := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "model.txt", time.Time{}, strings.NewReader(constant(int(version.Load()))))
+	}))
+	defer source.Close()
+	uri := source.URL + "/model.txt"
+	n := startNode(t)
+	manifest := write(t, t.TempDir(), "two.yaml", strings.Replace(constantManifest("two", "x", "{minReplicas: 2, maxReplicas: 2}", ""), "file://x", uri, 1))
+	n.do("apply", "--wait", "-f", manifest)
+	serve := func(want float64, than string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("both replicas serve model %v", want), func() (bool, string) {
+			revisions := map[string]bool{}
+			for _, r := range n.service("default/two").Replicas {
+				revisions[r.Phase+" "+r.Revision] = true
+			}
+			return len(revisions) == 1 && strings.Contains(n.status("two"), "2/2") && n.revisionOf("two") != than, fmt.Sprint(revisions, n.status("two"))
+		})
+		for range 20 {
+			if got := n.infer("/v2/models/two/infer", constantTensor)[0]; got != want {
+				t.Fatalf("it answers %v, want %v", got, want)
+			}
+		}
+	}
+	serve(1, "")
+	first := n.revisionOf("two")
+	contains(t, n.do("apply", "-f", manifest), "service default/two unchanged")
+
+	version.Store(2)
+	n.do("pull", uri)
+	serve(1, "")
+	if err := syscall.Kill(-n.service("default/two").Replicas[0].PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	serve(2, first)
+	second := n.revisionOf("two")
+	version.Store(3)
+	n.do("pull", uri)
+	contains(t, n.do("apply", "--wait", "-f", manifest), "service default/two configured")
+	serve(3, second)
+	third := n.revisionOf("two")
+	n.do("pull", uri)
+	contains(t, n.do("apply", "-f", manifest), "service default/two unchanged")
+	if got := n.revisionOf("two"); got != third {
+		t.Errorf("revision %s of the same files, was %s", got, third)
 	}
 }
 

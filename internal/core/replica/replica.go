@@ -50,6 +50,9 @@ type Replica struct {
 	ReadyAt  time.Time `json:"readyAt,omitzero"`
 	Restarts int       `json:"restarts,omitempty"`
 	ExitCode int       `json:"exitCode,omitempty"` // of the last process that ended
+	// Files is the fingerprint of the files that it was started with, on one
+	// machine; "" while that is not known.
+	Files string `json:"-"`
 	// FailedStarts counts, on one machine, the processes in a row that ended
 	// before they were ready.
 	FailedStarts int `json:"failedStarts,omitempty"`

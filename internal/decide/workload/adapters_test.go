@@ -260,3 +260,26 @@ func TestAdapted(t *testing.T) {
 		}
 	}
 }
+
+// TestSameFiles: what is not known differs from nothing.
+func TestSameFiles(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"", "", true},
+		{"", "m+a", true},
+		{"m", "m", true},
+		{"m", "n", false},
+		{"m+", "m+a", true},
+		{"+a", "m+a", true},
+		{"+a", "m+b", false},
+		{"m+a", "m+b", false},
+		{"m", "m+a", true}, // of a version that left out what it did not know
+		{"m", "n+a", false},
+	} {
+		if SameFiles(c.a, c.b) != c.same || SameFiles(c.b, c.a) != c.same {
+			t.Errorf("%q and %q: want %v", c.a, c.b, c.same)
+		}
+	}
+}

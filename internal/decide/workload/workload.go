@@ -100,19 +100,35 @@ type Model struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// Fingerprints puts together what of tells of the files at each URI; "" when it
-// knows none.
+// Fingerprints joins what of tells of the files of the model and of each
+// adapter. A part is empty while it is not known; "" when none is.
 func (m Model) Fingerprints(of func(uri string) string) string {
 	if m.Verbatim {
 		return ""
 	}
-	out := of(m.URI)
+	parts := []string{of(m.URI)}
 	for _, a := range m.Adapters {
-		if one := of(a.URI); one != "" {
-			out += "+" + one
+		parts = append(parts, of(a.URI))
+	}
+	if out := strings.Join(parts, "+"); strings.Trim(out, "+") != "" {
+		return out
+	}
+	return ""
+}
+
+// SameFiles reports whether two fingerprints of one model may be of the same
+// files: a part that one of them does not know differs from nothing.
+func SameFiles(a, b string) bool {
+	of, other := strings.Split(a, "+"), strings.Split(b, "+")
+	if len(of) != len(other) { // an older version left out the adapters that it did not know
+		of, other = of[:1], other[:1]
+	}
+	for i := range of {
+		if of[i] != "" && other[i] != "" && of[i] != other[i] {
+			return false
 		}
 	}
-	return out
+	return true
 }
 
 // Component is one role of a revision.

@@ -24,15 +24,21 @@ const (
 // errTooMany ends the walk of a folder.
 var errTooMany = errors.New("too many files")
 
-// Fingerprint tells the files of a model in place from those that take their
-// place later: by content, and of a file larger than 8 MiB by its size, its
-// time of change and its ends. It is "" for what is not there, for folders of
-// more than Config.MaxFiles entries, and for models that are fetched, whose
-// copies never change. Hidden files and what servers leave in a folder do not
-// count.
+// Fingerprint tells the files of a model from those that take their place
+// later: a fetched model's by the content of its newest copy, a model's in
+// place by content, and of a file larger than 8 MiB by its size, its time of
+// change and its ends. It is "" for what is not there, for folders of more than
+// Config.MaxFiles entries, and for uploads, which never change. Hidden files and
+// what servers leave in a folder do not count.
 func (s *Store) Fingerprint(ctx context.Context, req Request) string {
 	loc, err := parse(req)
-	if err != nil || loc.scheme != "file" {
+	switch {
+	case err != nil || loc.scheme == "upload":
+		return ""
+	case loc.scheme != "file":
+		if r := s.readRecord(loc); r != nil {
+			return r.Version
+		}
 		return ""
 	}
 	h, n := sha256.New(), 0

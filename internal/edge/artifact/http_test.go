@@ -38,6 +38,9 @@ func TestFetchHTTP(t *testing.T) {
 	if got, ok := s.Lookup(req); !ok || got != path {
 		t.Errorf("Lookup = %q, %v", got, ok)
 	}
+	if got := s.Fingerprint(t.Context(), req); got == "" || got != filepath.Base(filepath.Dir(path)) {
+		t.Errorf("its fingerprint is %q, its copy %s", got, path)
+	}
 	_ = filepath.WalkDir(s.cfg.Dir, func(p string, d fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(p, ".json") && strings.Contains(mustRead(t, p), "hunter2") {
 			t.Errorf("%s holds a secret", p)

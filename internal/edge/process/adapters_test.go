@@ -126,3 +126,37 @@ func TestStartsWithTheFilesOfItsRevision(t *testing.T) {
 		t.Errorf("adopted as %+v, was %+v", now, r)
 	}
 }
+
+// TestReplicasStartWithTheSameFiles: a revision that was made before its files
+// were known serves those of its first replica, also after an adoption.
+func TestReplicasStartWithTheSameFiles(t *testing.T) {
+	var files atomic.Value
+	files.Store("one")
+	cfg := Config{Dir: t.TempDir(), Fetcher: shelf{"test://m": "/store/m"}, Restart: Restart{Min: 10 * time.Millisecond, Max: 10 * time.Millisecond},
+		Fingerprint: func(context.Context, string) string { return files.Load().(string) }}
+	p := open(t, cfg)
+	sub, k := platformtest.On(t, p), platformtest.Key("files")
+	rev := revision(k, platformtest.Server{ModelURI: "test://m"})
+	sub.MustApply(rev)
+	sub.MustScale(k, 1)
+	if r := sub.AwaitReady(k, 1)[0]; r.Files != "one" {
+		t.Errorf("it was started with files %q", r.Files)
+	}
+	refused := func(rs []replica.Replica) bool {
+		return len(rs) == 2 && slices.ContainsFunc(rs, func(r replica.Replica) bool { return r.Reason == replica.ReasonModelChanged && r.Started.IsZero() })
+	}
+	files.Store("two")
+	sub.MustScale(k, 2)
+	sub.Await(k, "the second is refused", refused)
+	sub.MustScale(k, 1)
+	sub.AwaitReady(k, 1)
+	if err := p.Close(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	sub = platformtest.On(t, open(t, cfg))
+	sub.MustApply(rev)
+	sub.MustScale(k, 2)
+	sub.Await(k, "the second is refused beside the adopted one", refused)
+	files.Store("one")
+	sub.AwaitReady(k, 2)
+}

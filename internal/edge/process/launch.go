@@ -71,7 +71,7 @@ func (u *unit) launch() (*running, error) {
 	if r.adapters, err = u.fetchAdapters(); err != nil {
 		return nil, err
 	}
-	if err := u.sameFiles(); err != nil {
+	if err := u.sameFiles(func(uri string) string { return u.fetched[uri] }); err != nil {
 		return nil, err
 	}
 	if err := u.repository(r, *c.Process); err != nil {
@@ -206,18 +206,37 @@ func (u *unit) bring(uri, what string) (string, error) {
 	if err != nil {
 		return "", troublef("ModelLoadFailed", "%s", oneLine(what+err.Error()))
 	}
+	// Now: another copy may take this one's place while an adapter is fetched.
+	u.fetched[uri] = u.fingerprint(uri)
 	return path, nil
 }
 
-// sameFiles refuses a model whose files are no longer those that the replica's
-// revision was made for: another replica of it may serve them.
-func (u *unit) sameFiles() error {
-	want, of := u.model.Fingerprint, u.p.cfg.Fingerprint
-	if want == "" || of == nil {
+// fingerprint tells the files at a URI from later ones.
+func (u *unit) fingerprint(uri string) string {
+	if u.p.cfg.Fingerprint == nil {
+		return ""
+	}
+	return u.p.cfg.Fingerprint(u.ending, uri)
+}
+
+// sameFiles refuses a model whose files, told by of, are not those that the
+// replica's revision was made for, or that another replica of it serves.
+func (u *unit) sameFiles(of func(uri string) string) error {
+	now := u.model.Fingerprints(of)
+	if u.ending.Err() != nil {
 		return nil
 	}
-	if got := u.model.Fingerprints(func(uri string) string { return of(u.ending, uri) }); got != want && u.ending.Err() == nil {
+	u.o.mu.Lock()
+	defer u.o.mu.Unlock()
+	same := workload.SameFiles(u.model.Fingerprint, now)
+	for _, v := range u.o.units {
+		same = same && (v.revision != u.revision || workload.SameFiles(v.view.Files, now))
+	}
+	if !same {
 		return troublef(replica.ReasonModelChanged, "the files of its model have changed since its revision was made")
+	}
+	if now != "" {
+		u.view.Files = now
 	}
 	return nil
 }
@@ -408,10 +427,10 @@ func notEnforced(bytes int64, err error) string {
 
 func (u *unit) record(r *running) record {
 	u.o.mu.Lock()
-	created, restarts := u.view.Created, u.view.Restarts
+	created, restarts, files := u.view.Created, u.view.Restarts, u.view.Files
 	u.o.mu.Unlock()
 	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort,
-		GPUs: r.gpus, Model: r.model, Adapters: r.adapters, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts}
+		GPUs: r.gpus, Model: r.model, Adapters: r.adapters, Files: files, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts}
 	if r.proc != nil {
 		rec.Process = r.proc.Identity()
 	}

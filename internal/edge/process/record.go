@@ -30,6 +30,7 @@ type record struct {
 	GPUs        []int                   `json:"gpus,omitempty"`
 	Model       string                  `json:"modelPath,omitempty"`
 	Adapters    map[string]string       `json:"adapterPaths,omitempty"`
+	Files       string                  `json:"files,omitempty"` // their fingerprint
 	Peers       map[service.Role]string `json:"peers,omitempty"`
 	Memory      string                  `json:"memoryGroup,omitempty"`
 	Created     time.Time               `json:"created"`

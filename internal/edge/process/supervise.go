@@ -56,7 +56,7 @@ func (u *unit) supervise(r *running) (tr *trouble, lasted time.Duration, kept bo
 			}
 		case ok := <-w.readyProbe.verdict:
 			if ok && !w.ever && !r.adopted {
-				if err := u.sameFiles(); err != nil { // what it has read may be of both
+				if err := u.sameFiles(u.fingerprint); err != nil { // what it has read may be of both
 					return w.end(replica.ReasonModelChanged, err.Error()), 0, false
 				}
 			}

@@ -37,8 +37,9 @@ type unit struct {
 	settled   chan struct{} // closed when component and model are known
 	component atomic.Pointer[workload.Component]
 	model     workload.Model
-	running   *running // given to a held unit; then run's alone
-	keeps     func()   // run's alone: gives up the accelerators kept for the next start; nil for none
+	fetched   map[string]string // run's alone: fingerprints of what was fetched, by URI
+	running   *running          // given to a held unit; then run's alone
+	keeps     func()            // run's alone: gives up the accelerators kept for the next start; nil for none
 
 	ending context.Context // done: the replica is to go
 	cancel context.CancelFunc
@@ -54,7 +55,7 @@ type unit struct {
 
 func newUnit(o *owner, v replica.Replica) *unit {
 	u := &unit{p: o.p, o: o, id: v.ID, role: v.Role, revision: v.Revision, log: o.p.log(o.key, v.ID),
-		settled: make(chan struct{}), gone: make(chan struct{}), suspected: make(chan struct{}, 1), view: v}
+		settled: make(chan struct{}), gone: make(chan struct{}), suspected: make(chan struct{}, 1), fetched: map[string]string{}, view: v}
 	u.ending, u.cancel = context.WithCancel(context.Background())
 	return u
 }
@@ -334,7 +335,7 @@ func (p *Platform) take(rec record, proc *child.Process) {
 	p.ports.hold(rec.Port, rec.GRPCPort, rec.MetricsPort)
 	u := newUnit(o, replica.Replica{ID: rec.ID, Service: rec.Service, Role: rec.Role, Revision: rec.Revision,
 		Phase: replica.Starting, Reason: "Held", Message: "runs from before; its service is not applied yet",
-		PID: proc.PID(), Created: rec.Created, Started: rec.Started, Restarts: rec.Restarts, GPUs: rec.GPUs})
+		PID: proc.PID(), Created: rec.Created, Started: rec.Started, Restarts: rec.Restarts, GPUs: rec.GPUs, Files: rec.Files})
 	u.running = r
 	o.mu.Lock()
 	o.add(u)

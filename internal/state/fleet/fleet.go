@@ -32,9 +32,8 @@ type Config struct {
 	Catalog []service.Runtime
 	// URL is the address people reach a service at.
 	URL func(service.Key) string
-	// Fingerprint tells the files of a model that is used in place from those
-	// that take their place later; "" where they are not known, or never change.
-	// nil knows none.
+	// Fingerprint tells the files of a model from those that take their place
+	// later; "" where they are not known, or never change. nil knows none.
 	Fingerprint func(ctx context.Context, uri string) string
 	// Cluster: replicas are pods.
 	Cluster bool
@@ -192,7 +191,7 @@ type entry struct {
 	usage   map[service.Role]*usage
 	retry   retry
 	canary  rollout.Canary // how far it has come, if it is one
-	files   string         // fingerprint of its model's as first seen
+	files   string         // fingerprint of its model's as first seen, or as its replicas serve them
 	// unplaced is since when no place takes its replicas; zero while one does.
 	unplaced time.Time
 	// lastReplica is the newest there has been, for its logs.

@@ -60,7 +60,7 @@ func (f *Fleet) outdated(ctx context.Context, k service.Key, e *entry) bool {
 		return true
 	}
 	e.files = f.fingerprints(ctx, r.Revision.Model)
-	if was := r.Revision.Model.Fingerprint; was != "" && e.files != "" && e.files != was {
+	if was := r.Revision.Model.Fingerprint; !workload.SameFiles(was, e.files) {
 		return true
 	}
 	if r.Inputs == nil { // of a version that did not note them
@@ -98,26 +98,37 @@ func (f *Fleet) fingerprints(ctx context.Context, m workload.Model) string {
 	return m.Fingerprints(func(uri string) string { return f.cfg.Fingerprint(ctx, uri) })
 }
 
-// settleFiles has the files of a model count as an input of its revision. One of
-// a version that did not note them stands, until they are other than those
-// first seen.
+// settleFiles has the files of a model count as an input of its revision. One
+// that was made before all of them were known stands, until they are other than
+// those first seen or those that its replicas serve.
 func (w *work) settleFiles(in *workload.Input, files string) {
 	first := w.files
-	if w.files == "" {
+	if first == "" {
 		w.files = files
 	}
 	in.Fingerprint = files
-	if w.record == nil {
+	sameURI := func(a, b workload.Adapter) bool { return a.URI == b.URI }
+	if w.record == nil || w.record.Revision.Model.URI != in.URI || !slices.EqualFunc(w.record.Revision.Model.Adapters, in.Adapters, sameURI) {
+		w.files = files
 		return
 	}
-	was := w.record.Revision.Model
-	sameURI := func(a, b workload.Adapter) bool { return a.URI == b.URI }
-	if was.Fingerprint != "" && files == "" && was.URI == in.URI && slices.EqualFunc(was.Adapters, in.Adapters, sameURI) { // nothing is known, so nothing has changed
-		in.Fingerprint = was.Fingerprint
+	was := w.record.Revision.Model.Fingerprint
+	if files != "" && (w.refused() || !workload.SameFiles(was, files) || !workload.SameFiles(first, files)) {
+		w.files = files
+		return
 	}
-	if was.Fingerprint == "" && (first == "" || first == files) {
-		if in.Fingerprint = ""; in.Hash() != w.record.Revision.Hash {
-			in.Fingerprint = files
+	if in.Fingerprint = was; files != "" && in.Hash() != w.record.Revision.Hash { // another revision anyway
+		in.Fingerprint = files
+	}
+}
+
+// learnFiles notes the files that the revision's replicas serve: its model may
+// have been fetched after the revision was made.
+func (w *work) learnFiles() {
+	for _, r := range w.replicas {
+		if r.Files != "" && w.record != nil && r.Revision == w.record.Revision.Hash {
+			w.files = r.Files
+			return
 		}
 	}
 }
@@ -141,7 +152,7 @@ func (f *Fleet) moved(ctx context.Context, objects []Object) map[service.Key]boo
 	}
 	type known struct {
 		model workload.Model
-		files string
+		files string // as first seen, or as its replicas serve
 	}
 	of := map[service.Key]known{}
 	f.mu.Lock()
@@ -150,18 +161,13 @@ func (f *Fleet) moved(ctx context.Context, objects []Object) map[service.Key]boo
 			if e.record == nil || e.deleted || !o.concerns(e) {
 				continue
 			}
-			m := e.record.Revision.Model
-			files := m.Fingerprint
-			if files == "" {
-				files = e.files
-			}
-			of[k] = known{m, files}
+			of[k] = known{e.record.Revision.Model, e.files}
 		}
 	}
 	f.mu.Unlock()
 	maps.DeleteFunc(of, func(_ service.Key, was known) bool {
 		now := f.fingerprints(ctx, was.model)
-		return was.files == "" || now == "" || now == was.files
+		return workload.SameFiles(was.model.Fingerprint, now) && workload.SameFiles(was.files, now)
 	})
 	out := map[service.Key]bool{}
 	for k := range of {

@@ -204,6 +204,7 @@ func (f *Fleet) observe(ctx context.Context, w *work) (err error) {
 	if w.replicas, err = f.cfg.Platform.Observe(ctx, w.key); err != nil {
 		return fmt.Errorf("observe %s: %w", w.key, err)
 	}
+	w.learnFiles()
 	f.leave(w)
 	return nil
 }
