@@ -25,7 +25,7 @@ func newApplyCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|FOLDER…",
-		Short: "Make manifests the desired state, and say what came of each",
+		Short: "Apply manifests, and print what happened to each object",
 		Long: `Make manifests the desired state: Roundhouse's own, KServe's (v1beta1
 InferenceService, v1alpha1 runtimes) and OME's (v1beta1), as they are. All
 objects of one call are applied, or, when any has a problem, none.
@@ -118,7 +118,11 @@ func apply(ctx context.Context, c backend, o applyOptions) error {
 		if time.Since(began) >= o.timeout {
 			within = " within " + o.timeout.String()
 		}
-		return fmt.Errorf("not all services are ready as applied%s (%d are not): `roundhouse describe` says more", within, failed)
+		services, are := "services", "are"
+		if failed == 1 {
+			services, are = "service", "is"
+		}
+		return fmt.Errorf("%d %s %s not ready%s: see `roundhouse describe`", failed, services, are, within)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func newChatCommand() *cobra.Command {
 	var maxTokens int
 	cmd := &cobra.Command{
 		Use:   "chat NAME [MESSAGE…]",
-		Short: "Talk with a model: one message, or a conversation",
+		Short: "Chat with a model: one message, or a conversation",
 		Example: `  roundhouse chat chat "What is a roundhouse?"
   roundhouse chat chat
   echo "Hello" | roundhouse chat chat

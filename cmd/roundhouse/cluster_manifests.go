@@ -16,7 +16,7 @@ func newManifestsCommand() *cobra.Command {
 	o := manifests.Options{}
 	cmd := &cobra.Command{
 		Use:   "manifests",
-		Short: "Print what installs Roundhouse in a Kubernetes cluster",
+		Short: "Print the manifests that install Roundhouse in a Kubernetes cluster",
 		Long: `Print what installs Roundhouse in a Kubernetes cluster: CRDs, the controller,
 the gateway and what they are allowed, as the Helm chart does with its default
 values. Printing it anew with a newer release and applying that is an upgrade.`,

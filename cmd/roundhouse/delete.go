@@ -18,7 +18,7 @@ func newDeleteCommand() *cobra.Command {
 	var files []string
 	cmd := &cobra.Command{
 		Use:   "delete [services|runtimes|models|routes|pools] NAME… | -f FILE",
-		Short: "Stop serving: end the replicas and forget the object",
+		Short: "Delete objects; the replicas of a service stop",
 		Example: `  roundhouse delete iris
   roundhouse delete runtime my-runtime
   roundhouse delete -f manifests/

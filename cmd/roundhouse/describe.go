@@ -22,7 +22,7 @@ func newDescribeCommand() *cobra.Command {
 	var n namespaced
 	cmd := &cobra.Command{
 		Use:   "describe [services|routes|pools] NAME…",
-		Short: "Tell everything known of a service, route or pool: choice, scaling, replicas, trouble",
+		Short: "Show a service, route or pool in detail: runtime, scaling, replicas, problems",
 		Example: `  roundhouse describe iris
   roundhouse describe pool llama
   roundhouse describe iris --context production   # in a cluster, events too`,

@@ -16,7 +16,7 @@ func newDockerfileCommand() *cobra.Command {
 	var ignore, force bool
 	cmd := &cobra.Command{
 		Use:   "dockerfile FOLDER",
-		Short: "Write the Dockerfile that build uses",
+		Short: "Write the Dockerfile that `roundhouse build` uses",
 		Long: `Write the Dockerfile that "roundhouse build" uses into a folder, to be changed at
 will. It is made for what the folder holds now: write it anew when its settings
 or its environment change.`,

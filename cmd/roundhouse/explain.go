@@ -24,7 +24,7 @@ func newExplainCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "explain NAME… | FILE | -f FILE",
-		Short: "Say why a runtime was chosen, and why others were not",
+		Short: "Explain why a runtime was chosen, and why others were not",
 		Long: `Say which runtimes would do for a service, in their order and why, and what the
 nearest of the others lack; --all says for every runtime which rules it passed
 and failed. The service is one that is applied or one still in a file. With no

@@ -21,7 +21,7 @@ func newExplainRequestCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "request FILE",
-		Short: "Say what would become of a request now: its route, whether it waits, which replica, and why",
+		Short: "Explain where a request would go now: its route, whether it waits, which replica, and why",
 		Long: `Say what would become of a request if it came now: the route it takes, whether it
 goes on, waits or is shed, and the replica that would answer it, with what every
 filter and scorer says of each. Nobody is asked or woken. FILE is the request's

@@ -33,7 +33,7 @@ func newGatewayCommand() *cobra.Command {
 	var o gatewayOptions
 	cmd := &cobra.Command{
 		Use:   "gateway -f FILE|FOLDER…",
-		Short: "Run the gateway alone, over servers that run already",
+		Short: "Run only the gateway, in front of servers that already run",
 		Long: `Run the gateway alone: routes and pools over servers that run already, as the
 addresses of a Pool name them. It starts nothing and keeps nothing; a manifest
 that asks for a service is an error. Metrics and /healthz have a port of their

@@ -58,7 +58,7 @@ func newGetCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "get [services|runtimes|models|weights|routes|pools] [NAME…]",
-		Short: "List what is served, or what it can be served with",
+		Short: "List services, runtimes, models, routes and pools",
 		Example: `  roundhouse get
   roundhouse get iris -o yaml
   roundhouse get -o wide

@@ -177,7 +177,7 @@ func serveHubCache(ctx context.Context, l net.Listener, cache http.Handler, reg 
 func newHubStatsCommand(o *hubCacheOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "stats",
-		Short:   "Say what the cache holds",
+		Short:   "Show what the cache holds",
 		Example: "  roundhouse hub-cache stats --dir /data/hub",
 		Args:    command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -222,7 +222,7 @@ func newHubGCCommand(o *hubCacheOptions) *cobra.Command {
 	size := ""
 	cmd := &cobra.Command{
 		Use:   "gc --max-size SIZE",
-		Short: "Remove the least recently used until the rest fits, and what was left behind",
+		Short: "Remove the least recently used files until the rest fits, and leftovers of interrupted downloads",
 		Long: `Remove the least recently used files until the rest takes at most --max-size,
 downloads that nobody went on with for a week, and metadata older than three
 months. What is being read or is pinned stays. A cache may run meanwhile.`,
@@ -252,7 +252,7 @@ months. What is being read or is pinned stays. A cache may run meanwhile.`,
 func newHubVerifyCommand(o *hubCacheOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "verify",
-		Short:   "Hash everything that is kept, and remove what is wrong",
+		Short:   "Verify the hashes of all files, and remove damaged ones",
 		Example: "  roundhouse hub-cache verify",
 		Args:    command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -276,7 +276,7 @@ func newHubVerifyCommand(o *hubCacheOptions) *cobra.Command {
 func newHubPinCommand(o *hubCacheOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "pin [datasets/|spaces/]REPOSITORY[@REVISION]…",
-		Short:   "Keep a repository's files, however old",
+		Short:   "Pin a repository, so that its files are never removed",
 		Example: "  roundhouse hub-cache pin Qwen/Qwen3-0.6B datasets/squad",
 		Args:    command.Wants(1, -1, "repositories"),
 		RunE:    func(_ *cobra.Command, args []string) error { return setPins(o.cfg.Dir, args, true) },
@@ -286,7 +286,7 @@ func newHubPinCommand(o *hubCacheOptions) *cobra.Command {
 func newHubUnpinCommand(o *hubCacheOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "unpin [datasets/|spaces/]REPOSITORY[@REVISION]…",
-		Short:   "Keep them no longer",
+		Short:   "Unpin a repository",
 		Example: "  roundhouse hub-cache unpin Qwen/Qwen3-0.6B",
 		Args:    command.Wants(1, -1, "repositories"),
 		RunE:    func(_ *cobra.Command, args []string) error { return setPins(o.cfg.Dir, args, false) },

@@ -32,7 +32,7 @@ func newInferCommand() *cobra.Command {
 	timeout := seconds(10 * time.Minute)
 	cmd := &cobra.Command{
 		Use:   "infer NAME -d REQUEST",
-		Short: "Ask a model once, or about every line of a file",
+		Short: "Send a model one request, or every line of a file",
 		Long: `Ask a model once and print its answer. The request is the JSON of the protocol
 the model speaks, sent as it is: {"inputs": …} goes to the Open Inference
 Protocol, {"instances": …} to KServe v1, and {"messages": …}, {"prompt": …} or

@@ -29,7 +29,7 @@ func newInitCommand() *cobra.Command {
 	var template string
 	cmd := &cobra.Command{
 		Use:   "init [-t TEMPLATE] FOLDER",
-		Short: "Start a runtime of your own",
+		Short: "Create a runtime of your own from a template",
 		Long: `Start a runtime of your own in a new or empty folder: its code, its settings, a
 model, the packages it needs, and a test that passes. It runs in MLServer as it
 is, too.

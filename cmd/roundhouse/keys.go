@@ -71,7 +71,7 @@ func (f fileKeys) RevokeKey(_ context.Context, id string) (apikey.Key, error) { 
 func newKeysCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys",
-		Short: "Make, list and revoke the API keys that requests need",
+		Short: "Create, list and revoke API keys",
 		Long: `Make, list and revoke API keys of the inference port. As soon as there is one,
 every request needs one, as "Authorization: Bearer KEY" or "x-api-key: KEY"; it
 stays so when all are revoked. A key is told once; only its hash is kept.`,
@@ -92,7 +92,7 @@ func newKeysCreateCommand() *cobra.Command {
 	var expires time.Duration
 	cmd := &cobra.Command{
 		Use:   "create NAME",
-		Short: "Make an API key and print it, this once",
+		Short: "Create an API key and print it; it is not shown again",
 		Example: `  roundhouse keys create alice --models chat,iris --requests-per-minute 60
   roundhouse keys create bob --expires 720h --file keys.yaml`,
 		Args: command.Wants(1, 1, "whose key it is"),
@@ -129,7 +129,7 @@ func newKeysListCommand() *cobra.Command {
 	var o keyOptions
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the API keys, the newest first",
+		Short: "List API keys, the newest first",
 		Example: `  roundhouse keys list
   roundhouse keys list --file keys.yaml`,
 		Args: command.FlagsOnly,
@@ -184,7 +184,7 @@ func newKeysRevokeCommand() *cobra.Command {
 	var o keyOptions
 	cmd := &cobra.Command{
 		Use:   "revoke ID…",
-		Short: "Make API keys of no use; what runs with them goes on",
+		Short: "Revoke API keys; running requests finish",
 		Example: `  roundhouse keys revoke q3k7zmsw
   roundhouse keys revoke q3k7zmsw --file keys.yaml`,
 		Args: command.Wants(1, -1, "the ids of keys, as `roundhouse keys list` shows them"),

@@ -21,7 +21,7 @@ func newLogsCommand() *cobra.Command {
 	var q admin.LogQuery
 	cmd := &cobra.Command{
 		Use:   "logs NAME",
-		Short: "Print what a service's replica writes",
+		Short: "Print the logs of a service's replica",
 		Example: `  roundhouse logs iris
   roundhouse logs -f --tail 20 chat
   roundhouse logs --previous iris

@@ -15,7 +15,7 @@ import (
 func newModelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "model",
-		Short: "Look into models' files",
+		Short: "Inspect the files of models",
 		Args:  command.CommandsOnly,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -24,7 +24,7 @@ func newPullCommand() *cobra.Command {
 	var c pullCommand
 	cmd := &cobra.Command{
 		Use:   "pull URI…",
-		Short: "Fetch models ahead of their use",
+		Short: "Download models ahead of use",
 		Long: `Fetch models into the data directory ahead of their use. A server over the same
 directory finds them there; one that is running may go on meanwhile. What was
 interrupted is resumed.

@@ -18,7 +18,7 @@ import (
 func newSimulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate",
-		Short: "Simulate engines, and routing to them",
+		Short: "Simulate engines, and routing between them",
 		Example: `  roundhouse simulate engine --port 8000
   roundhouse simulate routing --workload chat`,
 		Args: command.CommandsOnly,
@@ -34,7 +34,7 @@ func newSimulateEngineCommand() *cobra.Command {
 	var port int
 	cmd := &cobra.Command{
 		Use:   "engine",
-		Short: "Serve an OpenAI-compatible engine that computes nothing and takes its time",
+		Short: "Run a simulated OpenAI-compatible engine: real timing, no model",
 		Long: `Serve an OpenAI-compatible engine that computes nothing and takes its time.
 
 Queueing, batching, the prefix cache, KV memory, LoRA slots and token rates

@@ -37,7 +37,7 @@ func newUpCommand() *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
 		Use:   "up [-f FILE|FOLDER]…",
-		Short: "Start everything on this machine: gateway, autoscaler, admin API, replicas as processes",
+		Short: "Run everything on this machine: gateway, autoscaler, admin API, and replicas as processes",
 		Long: `Start everything on this machine: the gateway that answers requests, the
 autoscaler, the admin API behind the other commands, and replicas as processes.
 
@@ -205,7 +205,7 @@ func (n *node) run(ctx, hurry context.Context, adminListener net.Listener, start
 	serve("admin", func() error { return n.admin.Serve(serving, adminListener, 2*time.Second) })
 	servers.Go(func() { started(serving) })
 	<-serving.Done()
-	n.log.Info("stopping: requests in flight may finish; asked again, it ends at once")
+	n.log.Info("shutting down; press Ctrl-C again to stop now")
 	drained := make(chan struct{})
 	go func() { servers.Wait(); close(drained) }()
 	select {

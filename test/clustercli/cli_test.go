@@ -196,10 +196,10 @@ func TestApplyWaitsForACanary(t *testing.T) {
 				Components: []service.ComponentStatus{{Role: service.RoleEngine, Desired: 1, Running: 1, Ready: 1, Serving: "r1"}}})
 		}
 		say(service.CanaryStatus{Transition: service.InProgress, Why: "not ready yet: the revision before serves"}, nil)
-		apply("3s").want(1, "ready, but its canary is not: not ready yet").fails("not all services are ready as applied within 3s")
+		apply("3s").want(1, "ready, but its canary is not: not ready yet").fails("1 service is not ready within 3s")
 		say(service.CanaryStatus{Transition: service.BlockedByFailedLoad, Why: "the revision before serves: no such file"},
 			&service.Failure{Reason: "ModelLoadFailed", Message: "no such file"})
-		apply("1m").want(1, "ready, but its canary is not: ", "no such file").fails("not all services are ready as applied (1 are not)") // not "within 1m"
+		apply("1m").want(1, "ready, but its canary is not: ", "no such file").fails("1 service is not ready: ") // not "within 1m"
 		say(service.CanaryStatus{Transition: service.UpToDate, Percent: 10, Ready: 1, Why: "ready, takes 10 %"}, nil)
 		apply("1m").want(0, "service "+ns+"/"+name)
 	}

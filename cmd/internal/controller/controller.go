@@ -61,7 +61,7 @@ func NewCommand(version string) *cobra.Command {
 	o := controllerOptions{version: version}
 	cmd := &cobra.Command{
 		Use:   "controller",
-		Short: "Make the cluster agree with the manifests in it",
+		Short: "Run the controller: it makes the cluster match its manifests",
 		Long: `Make the cluster agree with the manifests in it: choose a runtime for each
 model, keep the choice, start and scale pods, and write what is known back to
 the manifests. Several run at once; one of them leads.
