@@ -57,17 +57,16 @@ func runEndpointPicker(ctx context.Context, o endpointPickerOptions, out, logs i
 	if err = errors.Join(err, exist(o.files)); err != nil {
 		return err
 	}
-	b, err := newBorrowed(log)
+	pools, err := newPools(log)
 	if err != nil {
 		return err
 	}
-	defer b.traffic.Close()
-	p, err := picking.New(picking.Config{Server: server, Fallbacks: o.Fallbacks, Traffic: b.traffic, Metrics: b.metrics,
-		Keep: []func(context.Context){func(ctx context.Context) { b.fleet.Run(ctx, 1) }}})
+	defer pools.traffic.Close()
+	p, err := picking.New(picking.Config{Server: server, Fallbacks: o.Fallbacks, Traffic: pools.traffic, Metrics: pools.metrics})
 	if err != nil {
 		return err
 	}
-	src := &sources{fleet: b.fleet, log: log, roots: o.files, watched: o.watch, refuse: refuseServices}
+	src := &sources{objects: pools.routes, log: log, roots: o.files, watched: o.watch, refuse: refuseServices}
 	if err := src.first(ctx); err != nil {
 		return err
 	}

@@ -10,12 +10,7 @@ import (
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
-	"roundhouse.dev/roundhouse/internal/core/replica"
-	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
-	"roundhouse.dev/roundhouse/internal/decide/selection"
-	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -77,16 +72,16 @@ func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err
 	}
 	defer func() { err = errors.Join(err, access.Close()) }()
 	access.Warn(log, listeners.Inference, listeners.GRPC)
-	b, err := newBorrowed(log)
+	p, err := newPools(log)
 	if err != nil {
 		return err
 	}
-	defer b.traffic.Close()
-	server, err := front.NewServer(front.ServerConfig{Traffic: b.traffic, Access: access, Listeners: listeners, Metrics: b.metrics, Version: version, Log: log})
+	defer p.traffic.Close()
+	server, err := front.NewServer(front.ServerConfig{Traffic: p.traffic, Access: access, Listeners: listeners, Metrics: p.metrics, Version: version, Log: log})
 	if err != nil {
 		return err
 	}
-	src := &sources{fleet: b.fleet, log: log, roots: o.files, watched: o.watch, refuse: refuseServices}
+	src := &sources{objects: p.routes, log: log, roots: o.files, watched: o.watch, refuse: refuseServices}
 	if err := src.first(ctx); err != nil {
 		return err
 	}
@@ -96,10 +91,11 @@ func runGateway(ctx context.Context, o gatewayOptions, out, logs io.Writer) (err
 		if o.watch {
 			src.watch(ctx)
 		}
-	}, func(ctx context.Context) { b.fleet.Run(ctx, 1) })
+	})
 }
 
-// refuseServices says which objects ask for something to be started.
+// refuseServices returns an error for each object that asks for something to
+// be started.
 func refuseServices(objects []fleet.Object) error {
 	var errs []error
 	for _, o := range objects {
@@ -109,38 +105,4 @@ func refuseServices(objects []fleet.Object) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// nothing is the platform, store and models of a gateway alone: it has no
-// services, and routing objects are read anew at every start.
-type nothing struct{}
-
-var errAlone = errors.New("a gateway alone starts nothing")
-
-func (nothing) Host(context.Context, ...selection.Check) (selection.Host, error) {
-	return selection.Host{}, nil
-}
-func (nothing) Apply(context.Context, workload.Revision) error           { return errAlone }
-func (nothing) Scale(context.Context, workload.Ref, int, []string) error { return errAlone }
-func (nothing) Remove(context.Context, service.Key) error                { return nil }
-func (nothing) Services(context.Context) ([]service.Key, error)          { return nil, nil }
-func (nothing) Changed() <-chan service.Key                              { return nil }
-func (nothing) Observe(context.Context, service.Key) ([]replica.Replica, error) {
-	return nil, nil
-}
-
-func (nothing) Logs(context.Context, string, fleet.LogOptions) (io.ReadCloser, error) {
-	return nil, errAlone
-}
-
-func (nothing) PutObject(fleet.Object) error                  { return nil }
-func (nothing) DeleteObject(fleet.ID) error                   { return nil }
-func (nothing) PutRecord(fleet.Record) error                  { return nil }
-func (nothing) DeleteRecord(service.Key) error                { return nil }
-func (nothing) Load() ([]fleet.Object, []fleet.Record, error) { return nil, nil, nil }
-func (nothing) Wake(context.Context, string, int) error       { return errAlone }
-func (nothing) Sleep(context.Context, string) error           { return errAlone }
-func (nothing) Report(string, autoscale.Demand)               {}
-func (nothing) Inspect(context.Context, string) (service.Attributes, error) {
-	return service.Attributes{}, errAlone
 }

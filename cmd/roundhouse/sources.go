@@ -15,12 +15,19 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// sources keep the fleet equal to the manifests of `up -f`. A file is the
-// unit: one with a problem keeps what it said before, the others go on.
+// desired are the objects that manifests change: a fleet's, or routes alone.
+type desired interface {
+	Apply(context.Context, []fleet.Object, fleet.ApplyOptions) ([]fleet.Change, error)
+	Delete(context.Context, fleet.ID) error
+	Sourced(match func(source string) bool) []fleet.ID
+}
+
+// sources keep objects equal to the manifests of `-f`. A file is the unit: one
+// with a problem keeps what it said before, the others go on.
 type sources struct {
-	fleet *fleet.Fleet
-	log   *slog.Logger
-	roots []string
+	objects desired
+	log     *slog.Logger
+	roots   []string
 	// watched: a root may go, and come again, without that being a problem.
 	watched bool
 	// refuse says what is wrong with a file's objects; nil takes all.
@@ -84,7 +91,7 @@ func (s *sources) read(path string) ([]fleet.Object, error) {
 }
 
 func (s *sources) put(ctx context.Context, objects []fleet.Object) error {
-	changes, err := s.fleet.Apply(ctx, objects, fleet.ApplyOptions{})
+	changes, err := s.objects.Apply(ctx, objects, fleet.ApplyOptions{})
 	for _, c := range changes {
 		if c.Action != "unchanged" {
 			s.log.Info(c.Action, "object", c.ID.String())
@@ -101,11 +108,11 @@ func (s *sources) prune(ctx context.Context, objects []fleet.Object, bad map[str
 		present[o.ID()] = true
 	}
 	var errs []error
-	for _, id := range s.fleet.Sourced(func(source string) bool { return !bad[source] && s.covers(source) }) {
+	for _, id := range s.objects.Sourced(func(source string) bool { return !bad[source] && s.covers(source) }) {
 		if present[id] {
 			continue
 		}
-		if err := s.fleet.Delete(ctx, id); err != nil {
+		if err := s.objects.Delete(ctx, id); err != nil {
 			errs = append(errs, err)
 			continue
 		}

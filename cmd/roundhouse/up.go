@@ -133,7 +133,7 @@ func up(ctx context.Context, o upOptions, out, logs io.Writer) (err error) {
 	if err := n.fleet.Restore(ctx); err != nil {
 		log.Error("not everything could be restored", "error", err)
 	}
-	src := &sources{fleet: n.fleet, log: log, roots: o.files, watched: o.watch}
+	src := &sources{objects: n.fleet, log: log, roots: o.files, watched: o.watch}
 	if err := src.first(ctx); err != nil {
 		return err
 	}

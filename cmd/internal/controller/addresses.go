@@ -19,14 +19,14 @@ type addresses struct {
 	lookups *endpoints.Lookups
 	// tell is told what is wrong with a pool's, "" for nothing; changed, that
 	// the status of pools may be another.
-	tell    func(pool service.Key, now routing.Trouble)
+	tell    func(pool service.Key, now routing.Degradation)
 	changed func()
 
 	mu      sync.Mutex
 	pending map[service.Key]bool // not looked at yet
 }
 
-func newAddresses(internal bool, tell func(service.Key, routing.Trouble), changed func(), log logger) (*addresses, error) {
+func newAddresses(internal bool, tell func(service.Key, routing.Degradation), changed func(), log logger) (*addresses, error) {
 	a := &addresses{tell: tell, changed: changed, pending: map[service.Key]bool{}}
 	cfg := endpoints.DefaultConfig()
 	cfg.Log = log
@@ -61,8 +61,8 @@ func (a *addresses) set(objects []routing.Object) {
 }
 
 // Endpoints implements endpoints.Sink.
-func (a *addresses) Endpoints(pool service.Key, found []string, trouble string) {
-	if len(found) == 0 && trouble == "" {
+func (a *addresses) Endpoints(pool service.Key, found []string, problem string) {
+	if len(found) == 0 && problem == "" {
 		return // names are still being looked up
 	}
 	a.mu.Lock()
@@ -70,7 +70,7 @@ func (a *addresses) Endpoints(pool service.Key, found []string, trouble string) 
 		a.pending[pool] = false
 	}
 	a.mu.Unlock()
-	a.tell(pool, routing.Trouble{Message: trouble, Down: len(found) == 0})
+	a.tell(pool, routing.Degradation{Message: problem, Down: len(found) == 0})
 	a.changed()
 }
 

@@ -214,8 +214,8 @@ func (op *operator) decide(*rest.Config) error {
 	if err != nil {
 		return err
 	}
-	troubled := func(k service.Key, now routing.Trouble) { op.fleet.Troubled(k, now) }
-	if op.pools, err = newAddresses(op.opts.internalAddresses, troubled, op.reroute, op.log); err != nil {
+	degraded := func(k service.Key, now routing.Degradation) { op.fleet.SetDegradation(k, now) }
+	if op.pools, err = newAddresses(op.opts.internalAddresses, degraded, op.reroute, op.log); err != nil {
 		return err
 	}
 	op.fleet, err = fleet.New(fleet.Config{Platform: guarded{op.platform, op.records.Elsewhere}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op,

@@ -2,6 +2,7 @@ package front
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -42,8 +43,8 @@ type Traffic struct {
 	external func(*routing.Pool) dispatch.External
 	// lost is told the id of a replica that could not be reached.
 	lost func(id string)
-	// troubled tells what is wrong with a pool's addresses.
-	troubled func(pool service.Key, now routing.Trouble)
+	// degraded is told what is wrong with a pool's addresses.
+	degraded func(pool service.Key, now routing.Degradation)
 
 	mu struct {
 		sync.Mutex
@@ -58,10 +59,14 @@ type Traffic struct {
 	}
 }
 
-// NewTraffic makes the request path: its dispatcher asks demand for replicas.
+// NewTraffic makes the request path: its dispatcher asks demand for replicas;
+// nil where others start all servers.
 // The hosts of services end in domain, "" for that of this machine.
-// Attach it to its fleet before anything runs; the caller closes it.
+// Attach it before anything runs; the caller closes it.
 func NewTraffic(demand dispatch.Demand, domain string, log *slog.Logger) (*Traffic, error) {
+	if demand == nil {
+		demand = unscaled{}
+	}
 	cfg := dispatch.DefaultConfig()
 	cfg.Domain = domain
 	var t *Traffic // asked once it is there
@@ -91,6 +96,15 @@ func NewTraffic(demand dispatch.Demand, domain string, log *slog.Logger) (*Traff
 	}
 	return t, nil
 }
+
+// unscaled is the demand of pools whose servers others start and stop.
+type unscaled struct{}
+
+var errUnscaled = errors.New("nothing can be started or stopped here: others run the servers of these pools")
+
+func (unscaled) Wake(context.Context, string, int) error { return errUnscaled }
+func (unscaled) Sleep(context.Context, string) error     { return errUnscaled }
+func (unscaled) Report(string, autoscale.Demand)         {}
 
 // OnLost has f told the id of each replica that could not be reached. Call it
 // before anything runs.
@@ -157,8 +171,13 @@ func (t *Traffic) refuses(a netip.Addr) string {
 	return ""
 }
 
-// Attach names the fleet that t is the Traffic and Routing of.
-func (t *Traffic) Attach(f *fleet.Fleet) { t.troubled = f.Troubled }
+// PoolStatus is told what is wrong with the addresses of a pool.
+type PoolStatus interface {
+	SetDegradation(pool service.Key, now routing.Degradation)
+}
+
+// Attach names who keeps the status of the pools that t is told of.
+func (t *Traffic) Attach(s PoolStatus) { t.degraded = s.SetDegradation }
 
 // Run keeps the addresses of pools up to date until ctx ends.
 func (t *Traffic) Run(ctx context.Context) { t.lookups.Run(ctx) }
@@ -254,15 +273,15 @@ func (t *Traffic) Route(v fleet.RoutingView) {
 }
 
 // Endpoints implements endpoints.Sink.
-func (t *Traffic) Endpoints(pool service.Key, addresses []string, trouble string) {
+func (t *Traffic) Endpoints(pool service.Key, addresses []string, problem string) {
 	t.mu.Lock()
 	if t.mu.pools[pool] != nil {
-		t.mu.found[pool], t.mu.lost[pool] = addresses, trouble
+		t.mu.found[pool], t.mu.lost[pool] = addresses, problem
 		t.shared(func(k service.Key) bool { return k == pool })
 	}
-	now := t.trouble(pool)
+	now := t.degradation(pool)
 	t.mu.Unlock()
-	t.troubled(pool, now)
+	t.degraded(pool, now)
 }
 
 // healthChanged is told of a server of a pool that is not well any more, and of
@@ -278,15 +297,15 @@ func (t *Traffic) healthChanged(pool service.Key, address, why string) {
 		}
 		t.shared(func(k service.Key) bool { return k == pool })
 	}
-	now := t.trouble(pool)
+	now := t.degradation(pool)
 	t.mu.Unlock()
-	t.troubled(pool, now)
+	t.degraded(pool, now)
 }
 
-// trouble is what is wrong with the addresses of a pool: how they are looked
-// up, and that no server there is well; t.mu is held.
-func (t *Traffic) trouble(pool service.Key) routing.Trouble {
-	out := routing.Trouble{Message: t.mu.lost[pool]}
+// degradation returns what is wrong with the addresses of a pool: that they
+// cannot be looked up, or that no server there is healthy; t.mu is held.
+func (t *Traffic) degradation(pool service.Key) routing.Degradation {
+	out := routing.Degradation{Message: t.mu.lost[pool]}
 	found, ill := t.mu.found[pool], t.mu.ill[pool]
 	if len(found) > len(ill) || len(found) == 0 && out.Message == "" {
 		return out

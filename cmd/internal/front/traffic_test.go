@@ -72,8 +72,8 @@ func TestTrafficComposesPools(t *testing.T) {
 	}
 	defer d.Close()
 	tr := newTraffic(d)
-	troubles := map[service.Key]routing.Trouble{}
-	tr.troubled = func(k service.Key, now routing.Trouble) { troubles[k] = now }
+	degraded := map[service.Key]routing.Degradation{}
+	tr.degraded = func(k service.Key, now routing.Degradation) { degraded[k] = now }
 	if tr.lookups, err = endpoints.New(endpoints.DefaultConfig(), tr); err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +111,8 @@ func TestTrafficComposesPools(t *testing.T) {
 	g.Done(dispatch.Outcome{})
 	tr.Endpoints(pool, []string{"127.0.0.8:9", "127.0.0.9:9"}, "name.test: slow")
 	expect("the name is found", "127.0.0.1:1", "127.0.0.8:9", "127.0.0.9:9")
-	if troubles[pool] != (routing.Trouble{Message: "name.test: slow"}) {
-		t.Errorf("troubles %v", troubles)
+	if degraded[pool] != (routing.Degradation{Message: "name.test: slow"}) {
+		t.Errorf("degraded %v", degraded)
 	}
 	publish("127.0.0.1:1", "127.0.0.1:2")
 	expect("a replica came", "127.0.0.1:1", "127.0.0.1:2", "127.0.0.8:9", "127.0.0.9:9")

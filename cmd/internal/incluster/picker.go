@@ -30,7 +30,6 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/picking"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/internal/edge/kube/poolpods"
@@ -104,7 +103,7 @@ func RunPicker(ctx context.Context, o PickerOptions) (err error) {
 		}
 	}
 	p := &pickerPools{o: &o, all: map[fleet.ID]fleet.Object{}}
-	if p.traffic, err = front.NewTraffic(unasked{}, "", log); err != nil {
+	if p.traffic, err = front.NewTraffic(nil, "", log); err != nil {
 		return err
 	}
 	defer p.traffic.Close()
@@ -277,16 +276,6 @@ type noRecords struct{}
 
 func (noRecords) Manifest(service.Key) []byte { return nil }
 func (noRecords) Services() []service.Key     { return nil }
-
-// unasked is whom nobody asks for replicas: pods of pools are started by
-// others.
-type unasked struct{}
-
-func (unasked) Wake(context.Context, string, int) error { return errPicks }
-func (unasked) Sleep(context.Context, string) error     { return errPicks }
-func (unasked) Report(string, autoscale.Demand)         {}
-
-var errPicks = errors.New("an endpoint picker starts nothing")
 
 // selfSignedLife is longer than any process runs; who asks does not verify the
 // certificate.

@@ -31,11 +31,11 @@ const (
 	ReasonDegraded        = "Degraded" // ready, and something is wrong all the same
 )
 
-// Trouble is what is wrong with the addresses of a pool; the zero value is
+// Degradation is what is wrong with the addresses of a pool; the zero value is
 // nothing.
-type Trouble struct {
+type Degradation struct {
 	Message string
-	// Down: none of the addresses leads to a server that is well.
+	// Down: none of the addresses leads to a server that is healthy.
 	Down bool
 }
 

@@ -15,10 +15,10 @@ import (
 const maxParents = 32
 
 // Statuses returns what is true of every routing object, given all of them and
-// the services there are. troubles are what is wrong with the addresses of a
+// the services there are. degraded is what is wrong with the addresses of a
 // pool, by its key: that a name cannot be looked up, say.
-func Statuses(services []Member, objects []routing.Object, troubles map[service.Key]routing.Trouble) map[routing.ID]routing.Status {
-	s := statuses{set: accept(objects), services: services, troubles: troubles, members: map[service.Key][]service.Key{}}
+func Statuses(services []Member, objects []routing.Object, degraded map[service.Key]routing.Degradation) map[routing.ID]routing.Status {
+	s := statuses{set: accept(objects), services: services, degraded: degraded, members: map[service.Key][]service.Key{}}
 	for _, m := range services {
 		s.keys = append(s.keys, m.Key)
 	}
@@ -37,7 +37,7 @@ type statuses struct {
 	services  []Member
 	keys      []service.Key // of services, sorted
 	poolNames []service.Key
-	troubles  map[service.Key]routing.Trouble
+	degraded  map[service.Key]routing.Degradation
 	members   map[service.Key][]service.Key
 }
 
@@ -86,15 +86,15 @@ func (s *statuses) pool(p *routing.Pool) routing.Status {
 		has = append(has, plural(n, "address"))
 	}
 	message := strings.Join(has, "; ")
-	trouble := s.troubles[p.Key]
+	bad := s.degraded[p.Key]
 	ready := condition(routing.ConditionReady, "True", routing.ReasonAccepted, message)
 	switch {
 	case len(has) == 0:
 		ready = condition(routing.ConditionReady, "False", routing.ReasonNoEndpoints, s.noMembers(p))
-	case trouble.Down && len(out.Members) == 0:
-		ready = condition(routing.ConditionReady, "False", routing.ReasonNoEndpoints, message+"; "+trouble.Message)
-	case trouble.Message != "":
-		ready = condition(routing.ConditionReady, "True", routing.ReasonDegraded, message+"; "+trouble.Message)
+	case bad.Down && len(out.Members) == 0:
+		ready = condition(routing.ConditionReady, "False", routing.ReasonNoEndpoints, message+"; "+bad.Message)
+	case bad.Message != "":
+		ready = condition(routing.ConditionReady, "True", routing.ReasonDegraded, message+"; "+bad.Message)
 	}
 	accepted := condition(routing.ConditionAccepted, "True", routing.ReasonAccepted, ready.Message)
 	if len(out.Parents) == 0 {
@@ -245,7 +245,7 @@ func (s *statuses) reaching(ready service.Condition, refs []routing.Ref) service
 }
 
 // inPool is the status of an object that belongs to a pool and has no other
-// trouble; note is what it does there.
+// problem; note is what it does there.
 func (s *statuses) inPool(pool service.Key, note string) routing.Status {
 	if lost := s.lacks([]routing.Ref{routing.PoolRef(pool)}); len(lost) > 0 {
 		return routing.Status{Conditions: []service.Condition{

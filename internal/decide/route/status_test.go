@@ -132,13 +132,13 @@ Accepted=True Accepted
 ResolvedRefs=True ResolvedRefs`},
 	} {
 		last := c.objects[len(c.objects)-1]
-		troubles := map[service.Key]routing.Trouble{}
+		degraded := map[service.Key]routing.Degradation{}
 		if text, down := strings.CutPrefix(c.trouble, "down: "); text != "" {
 			for _, o := range c.objects { // those of pools count
-				troubles[o.Common().Key] = routing.Trouble{Message: text, Down: down}
+				degraded[o.Common().Key] = routing.Degradation{Message: text, Down: down}
 			}
 		}
-		got := Statuses(services, c.objects, troubles)[routing.IDOf(last)]
+		got := Statuses(services, c.objects, degraded)[routing.IDOf(last)]
 		if said(got) != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, said(got), c.want)
 		}

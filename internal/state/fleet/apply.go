@@ -7,9 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
+	"time"
 
-	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 )
@@ -18,6 +17,34 @@ import (
 type Change struct {
 	ID     ID
 	Action string // "created", "configured", "unchanged", "deleted"
+}
+
+const (
+	actionCreated    = "created"
+	actionConfigured = "configured"
+	actionUnchanged  = "unchanged"
+)
+
+// compare returns what applying now does where before is known, or nothing is.
+// It keeps the first creation time over every re-apply, unless whoever applies
+// now has set one.
+func compare(now *Object, before Object, known bool, at time.Time) Change {
+	if now.Created().IsZero() {
+		created := at.UTC().Truncate(time.Second)
+		if known {
+			created = before.Created()
+		}
+		now.SetCreated(created)
+	}
+	change := Change{ID: now.ID(), Action: actionCreated}
+	switch {
+	case !known:
+	case bytes.Equal(before.Original, now.Original) && maps.Equal(before.URIs, now.URIs) && before.Source == now.Source:
+		change.Action = actionUnchanged
+	default:
+		change.Action = actionConfigured
+	}
+	return change
 }
 
 // ApplyOptions steer one Apply.
@@ -37,14 +64,14 @@ func (f *Fleet) Apply(ctx context.Context, objects []Object, o ApplyOptions) ([]
 	}
 	var out []Change
 	defer func() {
-		if slices.ContainsFunc(out, func(c Change) bool { return c.Action != "unchanged" }) {
-			f.reroute()
+		if slices.ContainsFunc(out, func(c Change) bool { return c.Action != actionUnchanged }) {
+			f.publishRoutes()
 		}
 	}()
 	for _, obj := range objects {
 		change, err := f.put(obj, o)
-		if change.Action == "unchanged" && f.refresh(obj, moved) {
-			change.Action = "configured"
+		if change.Action == actionUnchanged && f.refresh(obj, moved) {
+			change.Action = actionConfigured
 		}
 		if err != nil {
 			return out, err
@@ -57,7 +84,7 @@ func (f *Fleet) Apply(ctx context.Context, objects []Object, o ApplyOptions) ([]
 // admit refuses runtimes between which a choice would be arbitrary, and changes
 // of what may not change.
 func (f *Fleet) admit(objects []Object) error {
-	if err := f.admitRouting(objects); err != nil {
+	if err := f.routes.admit(objects); err != nil {
 		return err
 	}
 	all := map[ID]service.Runtime{}
@@ -117,16 +144,8 @@ func inWords(c selection.Conflict) string {
 func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 	id := obj.ID()
 	before, known := f.object(id)
-	stamp(&obj, before, known, f)
-	change := Change{ID: id, Action: "created"}
-	same := known && bytes.Equal(before.Original, obj.Original) && maps.Equal(before.URIs, obj.URIs) && before.Source == obj.Source
-	switch {
-	case same:
-		change.Action = "unchanged"
-	case known:
-		change.Action = "configured"
-	}
-	if same && !o.Reselect {
+	change := compare(&obj, before, known, f.cfg.Now())
+	if change.Action == actionUnchanged && !o.Reselect {
 		f.nudge(id)
 		return change, nil
 	}
@@ -158,7 +177,7 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 			return slices.Contains(e.object.Service.AdapterNames(), obj.Key.Name) || e.failure != nil
 		})
 	default:
-		f.mu.routing[id] = obj
+		f.routes.put(obj)
 	}
 	return change, nil
 }
@@ -180,19 +199,6 @@ func (f *Fleet) nudge(id ID) {
 	if id.Kind == "service" {
 		f.touch(func(e *entry) bool { return e.object.Key == id.Key && e.failure != nil })
 	}
-}
-
-// stamp keeps the first creation time over every re-apply, unless whoever
-// applies it knows better.
-func stamp(obj *Object, before Object, known bool, f *Fleet) {
-	if !obj.Created().IsZero() {
-		return
-	}
-	created := f.cfg.Now().UTC().Truncate(1e9)
-	if known {
-		created = before.Created()
-	}
-	obj.SetCreated(created)
 }
 
 // uses says whether a change of the runtime of this name could matter to e:
@@ -236,8 +242,7 @@ func (f *Fleet) object(id ID) (Object, bool) {
 		return o, ok
 	case "service":
 	default:
-		o, ok := f.mu.routing[id]
-		return o, ok
+		return f.routes.object(id)
 	}
 	if e := f.mu.services[id.Key]; e != nil && !e.deleted {
 		return e.object, true
@@ -266,12 +271,9 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 		f.queue.fresh(id.Key)
 		f.pruneLocked(id.Key)
 	default:
-		delete(f.mu.routing, id)
-		if id.Kind == routingKind(routing.KindPool) {
-			delete(f.mu.troubles, id.Key)
-		}
+		f.routes.remove(id)
 	}
-	f.reroute()
+	f.publishRoutes()
 	return nil
 }
 
@@ -279,7 +281,7 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 func (f *Fleet) Sourced(match func(source string) bool) []ID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []ID
+	out := f.routes.Sourced(match)
 	add := func(o Object) {
 		if o.Source != "" && match(o.Source) {
 			out = append(out, o.ID())
@@ -296,9 +298,6 @@ func (f *Fleet) Sourced(match func(source string) bool) []ID {
 	for _, o := range f.mu.models {
 		add(o)
 	}
-	for _, o := range f.mu.routing {
-		add(o)
-	}
-	slices.SortFunc(out, func(a, b ID) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(out, compareIDs)
 	return out
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
-	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/rollout"
@@ -155,17 +154,15 @@ type Record struct {
 
 // Fleet is safe for concurrent use.
 type Fleet struct {
-	cfg   Config
-	queue *queue
+	cfg    Config
+	queue  *queue
+	routes *Routes
 
 	mu struct {
 		sync.Mutex
 		services map[service.Key]*entry
 		runtimes map[ID]Object
 		models   map[ID]Object
-		routing  map[ID]Object
-		routed   map[routing.ID]routing.Status
-		troubles map[service.Key]routing.Trouble // of pools' addresses
 		followed map[service.Key]Decided
 	}
 }
@@ -234,12 +231,10 @@ func New(cfg Config) (*Fleet, error) {
 	if cfg.URL == nil {
 		cfg.URL = func(service.Key) string { return "" }
 	}
-	f := &Fleet{cfg: cfg, queue: newQueue()}
+	f := &Fleet{cfg: cfg, queue: newQueue(), routes: NewRoutes(cfg.Routing, cfg.Now)}
 	f.mu.services = map[service.Key]*entry{}
 	f.mu.runtimes = map[ID]Object{}
 	f.mu.models = map[ID]Object{}
-	f.mu.routing = map[ID]Object{}
-	f.mu.troubles = map[service.Key]routing.Trouble{}
 	f.mu.followed = map[service.Key]Decided{}
 	return f, nil
 }
@@ -267,7 +262,7 @@ func (f *Fleet) Restore(ctx context.Context) error {
 		case o.Model != nil:
 			f.mu.models[o.ID()] = o
 		case o.Routing != nil:
-			f.mu.routing[o.ID()] = o
+			f.routes.put(o)
 		}
 	}
 	forgotten := f.restoreCanaries(pinned)
@@ -281,7 +276,7 @@ func (f *Fleet) Restore(ctx context.Context) error {
 		f.cfg.Traffic.Publish(f.view(f.workOn(k, e))) // requests wait from now on
 		f.queue.add(k)
 	}
-	f.reroute()
+	f.publishRoutes()
 	f.mu.Unlock()
 	for _, k := range forgotten {
 		errs = append(errs, f.cfg.Store.DeleteRecord(k))

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -35,6 +36,8 @@ func (i ID) String() string {
 	}
 	return i.Kind + " " + i.Key.String()
 }
+
+func compareIDs(a, b ID) int { return strings.Compare(a.String(), b.String()) }
 
 // ID of the object. Cluster-scoped objects have no namespace.
 func (o Object) ID() ID {

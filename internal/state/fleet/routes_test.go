@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -118,25 +119,25 @@ func TestModelNames(t *testing.T) {
 	}
 }
 
-// TestTroubled: what is wrong with a pool's addresses shows in its status until
+// TestDegradation: what is wrong with a pool's addresses shows in its status until
 // it is mended.
-func TestTroubled(t *testing.T) {
+func TestDegradation(t *testing.T) {
 	r := newRig(t)
 	r.apply("apiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: p}\nspec: {addresses: [\"llama.test:80\"]}\n")
 	r.apply("apiVersion: roundhouse.dev/v1alpha1\nkind: Route\nmetadata: {name: r}\nspec: {targets: [{pool: p}]}\n")
-	r.Troubled(key("p"), routing.Trouble{Message: "llama.test: no such host", Down: true})
-	r.Troubled(service.Key{Namespace: "default", Name: "gone"}, routing.Trouble{Message: "nobody asks"})
+	r.SetDegradation(key("p"), routing.Degradation{Message: "llama.test: no such host", Down: true})
+	r.SetDegradation(service.Key{Namespace: "default", Name: "gone"}, routing.Degradation{Message: "nobody asks"})
 	if got := r.conditionOf("pool", "p", "Ready"); got != "False NoEndpoints" {
-		t.Errorf("a pool in trouble is %s", got)
+		t.Errorf("a pool without an address that is up is %s", got)
 	}
 	if got := r.conditionOf("route", "r", "Ready"); got != "False NoEndpoints" {
 		t.Errorf("a route to it is %s", got)
 	}
-	r.Troubled(key("p"), routing.Trouble{Message: "llama.test: no such host"})
+	r.SetDegradation(key("p"), routing.Degradation{Message: "llama.test: no such host"})
 	if got := r.conditionOf("pool", "p", "Ready"); got != "True Degraded" {
 		t.Errorf("a pool that serves through another address is %s", got)
 	}
-	r.Troubled(key("p"), routing.Trouble{})
+	r.SetDegradation(key("p"), routing.Degradation{})
 	if got := r.conditionOf("pool", "p", "Ready"); got != "True Accepted" {
 		t.Errorf("mended it is %s", got)
 	}
@@ -153,5 +154,50 @@ func TestSourcedRouting(t *testing.T) {
 	got := r.Sourced(func(s string) bool { return s == "/manifests/p.yaml" })
 	if len(got) != 1 || got[0] != (fleet.ID{Kind: strings.ToLower(string(routing.KindPool)), Key: key("p")}) {
 		t.Errorf("sourced are %v", got)
+	}
+}
+
+// TestRoutesAlone: routing objects need no services, no platform and no store,
+// and a manifest of a service is refused with all that comes with it.
+func TestRoutesAlone(t *testing.T) {
+	to := &traffic{}
+	now := epoch
+	r := fleet.NewRoutes(to, func() time.Time { return now })
+	apply := func(manifest string) ([]fleet.Change, error) {
+		t.Helper()
+		return r.Apply(t.Context(), parse(t, manifest), fleet.ApplyOptions{})
+	}
+	if _, err := apply(poolYAML + "---\n" + serviceYAML("a", one)); err == nil || !strings.Contains(err.Error(), "service default/a: only routes and pools") {
+		t.Errorf("a service: %v", err)
+	}
+	if n := len(r.Objects()) + len(to.routed.Objects); n > 0 {
+		t.Errorf("%d objects after a refusal", n)
+	}
+	for _, want := range []string{"created", "unchanged"} {
+		got, err := apply(poolYAML)
+		if err != nil || len(got) != 1 || got[0].Action != want {
+			t.Errorf("%v, %v, want %s", got, err, want)
+		}
+		now = now.Add(time.Hour)
+	}
+	if _, err := apply(modelYAML("b", "llama")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := apply(modelYAML("b", "other")); err == nil || !strings.Contains(err.Error(), "spec.modelName: cannot change") {
+		t.Errorf("a changed name: %v", err)
+	}
+	if o := to.routed.Objects; len(o) != 2 || !o[0].Common().Created.Equal(epoch) {
+		t.Errorf("published %+v", o)
+	}
+	pool := fleet.ID{Kind: "pool", Key: key("p")}
+	if err := r.Delete(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	if len(to.routed.Objects) != 1 || len(r.Objects()) != 1 {
+		t.Errorf("after a deletion %+v", to.routed)
+	}
+	var gone *fleet.NotFoundError
+	if err := r.Delete(t.Context(), pool); !errors.As(err, &gone) {
+		t.Errorf("again: %v", err)
 	}
 }
