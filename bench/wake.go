@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -64,7 +65,7 @@ func wakeRoundsOf(ctx context.Context, b *bench, n *node, request []byte) (woken
 	return woken, bare, nil
 }
 
-// bareStart times `roundhouse serve` alone, from before its start to its first
+// bareStart times the model server alone, as `up` starts it, from before its start to its first
 // answer.
 func (b *bench) bareStart(ctx context.Context, request []byte) (time.Duration, error) {
 	p, address, err := b.serve(ctx)
@@ -84,7 +85,7 @@ func (b *bench) serve(ctx context.Context) (*process, string, error) {
 		return nil, "", err
 	}
 	model := filepath.Join(b.examples, "models", "iris.ubj")
-	p, err := b.spawn(ctx, "serve", model, "--name", "iris", "--host", "127.0.0.1", "--http-port", strconv.Itoa(port))
+	p, err := launch(exec.CommandContext(ctx, filepath.Join(filepath.Dir(b.binary), "roundhouse-server"), model, "--name", "iris", "--host", "127.0.0.1", "--http-port", strconv.Itoa(port)))
 	return p, loopback(port), err
 }
 
