@@ -20,8 +20,8 @@ import (
 type azureSource struct {
 	s *Store
 
-	mu     sync.Mutex
-	bearer azureToken
+	mu       sync.Mutex
+	identity azureIdentity
 }
 
 // azureVersion is the version of the service's interface that is spoken.
@@ -35,7 +35,7 @@ func (a *azureSource) hints() hints {
 
 var azureListHints = hints{
 	denied: "access denied; set AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING, or " +
-		"AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
+		"AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or give an identity that may read it (az login, a managed identity)",
 	missing: "no such account, container or blob, or a private one; check the URI",
 }
 

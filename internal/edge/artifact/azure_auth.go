@@ -1,21 +1,23 @@
 package artifact
 
 import (
-	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 )
 
 // signAzure signs a request with an account's key: "Shared Key" for blobs, in
@@ -61,64 +63,109 @@ func azureStringToSign(req *http.Request, account string) string {
 	return strings.Join(append(lines, resource), "\n")
 }
 
-// azureToken is a bearer token of Microsoft Entra, until it is asked for anew.
-type azureToken struct {
-	value string
-	until time.Time
-	who   string // the client that it is of
+// azureIdentity is who the environment says we are to Microsoft Entra.
+type azureIdentity struct {
+	who      string // the variables that it is made of
+	cred     azcore.TokenCredential
+	explicit bool      // variables name it: it has to work
+	none     time.Time // when there was last seen to be no such identity
 }
 
-// maxFederated bounds a file with a federated token.
-const maxFederated = 64 << 10
+const (
+	// maxFederated bounds a file with a federated token.
+	maxFederated = 64 << 10
+	// maxEntraAnswer bounds an answer of Entra, and of a machine's identity.
+	maxEntraAnswer = 1 << 20
+	// identityTimeout bounds a question for a token, with its retries.
+	identityTimeout = time.Minute
+	// identityAgain is how long no identity is looked for after there was none.
+	identityAgain = 10 * time.Minute
+)
+
+// entraTransport sends the requests for tokens. It may reach what the store's
+// own may not, such as the metadata service of a virtual machine.
+var entraTransport http.RoundTripper = http.DefaultTransport
+
+// entra implements policy.Transporter.
+type entra struct{}
+
+// Do sends one request. Redirects are not followed: they would take a secret
+// elsewhere.
+func (entra) Do(r *http.Request) (*http.Response, error) {
+	resp, err := entraTransport.RoundTrip(r)
+	if err == nil {
+		resp.Body = http.MaxBytesReader(nil, resp.Body, maxEntraAnswer)
+	}
+	return resp, err
+}
 
 // token is what the environment's identity is shown by; empty without one.
 func (a *azureSource) token(ctx context.Context, loc location) (string, error) {
 	if t := os.Getenv("AZURE_STORAGE_TOKEN"); t != "" {
 		return t, nil
 	}
-	tenant, client := firstEnv("AZURE_TENANT_ID", "AZ_TENANT_ID"), firstEnv("AZURE_CLIENT_ID", "AZ_CLIENT_ID")
-	secret, file := firstEnv("AZURE_CLIENT_SECRET", "AZ_CLIENT_SECRET"), os.Getenv("AZURE_FEDERATED_TOKEN_FILE")
-	if tenant == "" || client == "" || secret == "" && file == "" {
-		return "", nil
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock() // one question for all who want the same
-	if who := tenant + "/" + client; a.bearer.who == who && time.Now().Before(a.bearer.until) {
-		return a.bearer.value, nil
-	}
-	form := url.Values{"grant_type": {"client_credentials"}, "client_id": {client}, "scope": {"https://storage.azure.com/.default"}}
-	if secret != "" {
-		form.Set("client_secret", secret)
-	} else {
-		assertion, err := readBounded(file, maxFederated)
-		if err != nil {
-			return "", fmt.Errorf("artifact: %s: AZURE_FEDERATED_TOKEN_FILE: %w", loc, err)
-		}
-		form.Set("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer")
-		form.Set("client_assertion", strings.TrimSpace(string(assertion)))
-	}
-	at := strings.TrimRight(cmp.Or(os.Getenv("AZURE_AUTHORITY_HOST"), "https://login.microsoftonline.com"), "/")
-	body, _, err := a.s.fetchSmall(ctx, loc.String(), azureListHints, maxTokenAnswer, func(ctx context.Context) (*http.Request, error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, at+"/"+url.PathEscape(tenant)+"/oauth2/v2.0/token", strings.NewReader(form.Encode()))
-		if err != nil {
-			return nil, fmt.Errorf("artifact: %s: AZURE_AUTHORITY_HOST is no URL", loc)
-		}
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		return req, nil
-	})
+	id, err := a.identify()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("artifact: %s: %w", loc, err)
 	}
-	var answer struct {
-		AccessToken string `json:"access_token"`
-		ExpiresIn   int    `json:"expires_in"`
+	if id.cred == nil || time.Since(id.none) < identityAgain {
+		return "", nil
 	}
-	if err := json.Unmarshal(body, &answer); err != nil || answer.AccessToken == "" {
-		return "", fmt.Errorf("artifact: %s: %s gives no token", loc, Redact(at))
+	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
+	defer cancel()
+	t, err := id.cred.GetToken(ctx, policy.TokenRequestOptions{Scopes: []string{"https://storage.azure.com/.default"}})
+	var failed *azidentity.AuthenticationFailedError
+	switch {
+	case err == nil:
+		return t.Token, nil
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("artifact: %s: no token of the Azure identity: %w", loc, ctx.Err())
+	case errors.As(err, &failed) && failed.RawResponse != nil:
+		return "", fmt.Errorf("artifact: %s: no token of the Azure identity: %s answers %s", loc, failed.RawResponse.Request.URL.Host, failed.RawResponse.Status)
+	case id.explicit || failed != nil:
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		return "", fmt.Errorf("artifact: %s: no token of the Azure identity: %s", loc, first)
 	}
-	life := min(time.Duration(max(answer.ExpiresIn, 60))*time.Second, maxGrantLife)
-	a.bearer = azureToken{value: answer.AccessToken, until: time.Now().Add(life * 4 / 5), who: tenant + "/" + client}
-	return answer.AccessToken, nil
+	id.none = time.Now() // the blob may be public
+	return "", nil
+}
+
+// identify is the identity of the environment: a client with its secret, a
+// workload's, or what DefaultAzureCredential finds: the machine's own, or that
+// of `az login`. The lock is held.
+func (a *azureSource) identify() (*azureIdentity, error) {
+	tenant, client := firstEnv("AZURE_TENANT_ID", "AZ_TENANT_ID"), firstEnv("AZURE_CLIENT_ID", "AZ_CLIENT_ID")
+	secret, file := firstEnv("AZURE_CLIENT_SECRET", "AZ_CLIENT_SECRET"), os.Getenv("AZURE_FEDERATED_TOKEN_FILE")
+	authority := os.Getenv("AZURE_AUTHORITY_HOST")
+	who := strings.Join([]string{tenant, client, secret, file, authority, os.Getenv("AZURE_TOKEN_CREDENTIALS")}, "\n")
+	if a.identity.who == who {
+		return &a.identity, nil
+	}
+	o := azcore.ClientOptions{Transport: entra{}}
+	own := authority != "" // an authority that Microsoft's own does not know
+	id := azureIdentity{who: who, explicit: tenant != "" && client != "" && (secret != "" || file != "")}
+	var err error
+	switch {
+	case id.explicit && secret != "":
+		id.cred, err = azidentity.NewClientSecretCredential(tenant, client, secret, &azidentity.ClientSecretCredentialOptions{ClientOptions: o, DisableInstanceDiscovery: own})
+	case id.explicit:
+		read := func(context.Context) (string, error) {
+			raw, err := readBounded(file, maxFederated)
+			return strings.TrimSpace(string(raw)), err
+		}
+		id.cred, err = azidentity.NewClientAssertionCredential(tenant, client, read, &azidentity.ClientAssertionCredentialOptions{ClientOptions: o, DisableInstanceDiscovery: own})
+	default:
+		if id.cred, err = azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{ClientOptions: o, DisableInstanceDiscovery: own}); err != nil {
+			id.cred, err = nil, nil // AZURE_TOKEN_CREDENTIALS names what is not there
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.identity = id
+	return &a.identity, nil
 }
 
 func readBounded(file string, limit int64) ([]byte, error) {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -48,11 +49,18 @@ func newAzure(t *testing.T) *fakeAzure {
 	f := &fakeAzure{blobs: map[string][]byte{}, sums: map[string]string{}}
 	f.Server = httptest.NewServer(f)
 	t.Cleanup(f.Close)
+	authority := httptest.NewTLSServer(f)
+	t.Cleanup(authority.Close)
+	before := entraTransport
+	entraTransport = authority.Client().Transport
+	t.Cleanup(func() { entraTransport = before })
 	for _, v := range []string{"AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_ACCOUNT",
 		"AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZ_TENANT_ID", "AZ_CLIENT_ID", "AZ_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE"} {
 		t.Setenv(v, "")
+		_ = os.Unsetenv(v) // until the test ends: an empty one counts for some
 	}
-	t.Setenv("AZURE_AUTHORITY_HOST", f.URL)
+	t.Setenv("AZURE_AUTHORITY_HOST", authority.URL)
+	t.Setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential") // no identity of the machine that tests run on
 	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=models;BlobEndpoint="+f.URL)
 	return f
 }
@@ -79,13 +87,25 @@ func (f *fakeAzure) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.seen = append(f.seen, r)
-	if r.URL.Path == "/tenant/oauth2/v2.0/token" {
+	switch r.URL.Path {
+	case "/tenant/v2.0/.well-known/openid-configuration":
+		at := "https://" + r.Host + "/tenant"
+		_, _ = fmt.Fprintf(w, `{"issuer":"%s/v2.0","authorization_endpoint":"%s/oauth2/v2.0/authorize","token_endpoint":"%s/oauth2/v2.0/token"}`, at, at, at)
+		return
+	case "/msi": // a managed identity, as App Service has it
+		if r.Header.Get("X-Identity-Header") != "hunter2" || r.URL.Query().Get("resource") != "https://storage.azure.com" {
+			http.Error(w, `{"error":"invalid_request"}`, http.StatusBadRequest)
+			return
+		}
+		_, _ = fmt.Fprintf(w, `{"access_token":"entra-token-hunter2","expires_on":"%d","resource":"https://storage.azure.com","token_type":"Bearer"}`, time.Now().Add(time.Hour).Unix())
+		return
+	case "/tenant/oauth2/v2.0/token":
 		_ = r.ParseForm()
 		if r.Form.Get("client_secret") != "hunter2" && r.Form.Get("client_assertion") != "hunter2" {
 			http.Error(w, `{"error":"invalid_client"}`, http.StatusUnauthorized)
 			return
 		}
-		_, _ = fmt.Fprint(w, `{"access_token":"entra-token-hunter2","expires_in":3600}`)
+		_, _ = fmt.Fprint(w, `{"access_token":"entra-token-hunter2","expires_in":3600,"token_type":"Bearer"}`)
 		return
 	}
 	container, blob, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
@@ -192,6 +212,18 @@ func TestFetchAzure(t *testing.T) {
 	}
 }
 
+// loggedIn is a folder with a program in the place of Azure's command line, which
+// somebody has logged in with.
+func loggedIn(t *testing.T) string {
+	dir := t.TempDir()
+	script := "#!/bin/sh\ncase \"$*\" in *https://storage.azure.com*) ;; *) exit 1 ;; esac\n" +
+		`echo '{"accessToken":"entra-token-hunter2","expires_on":4102444800,"tokenType":"Bearer"}'` + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "az"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // TestAzureLogins: a key, a signature in the environment and in the URI, the
 // tokens of Entra, and a container that only lists for its owner; none shows.
 func TestAzureLogins(t *testing.T) {
@@ -214,6 +246,8 @@ func TestAzureLogins(t *testing.T) {
 		{"a token", "bearer", "az://c/m.bin", map[string]string{"AZURE_STORAGE_TOKEN": "entra-token-hunter2"}},
 		{"a client", "bearer", "az://c/m.bin", map[string]string{"AZURE_TENANT_ID": "tenant", "AZURE_CLIENT_ID": "me", "AZURE_CLIENT_SECRET": "hunter2"}},
 		{"a workload", "bearer", "az://c/m.bin", map[string]string{"AZURE_TENANT_ID": "tenant", "AZURE_CLIENT_ID": "me", "AZURE_FEDERATED_TOKEN_FILE": file}},
+		{"a managed identity", "bearer", "az://c/m.bin", map[string]string{"AZURE_TOKEN_CREDENTIALS": "ManagedIdentityCredential", "IDENTITY_ENDPOINT": f.URL + "/msi", "IDENTITY_HEADER": "hunter2"}},
+		{"az login", "bearer", "az://c/m.bin", map[string]string{"AZURE_TOKEN_CREDENTIALS": "AzureCLICredential", "PATH": loggedIn(t) + ":" + os.Getenv("PATH")}},
 		{"blobs are public", "blob", "az://c/m.bin", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
