@@ -157,14 +157,14 @@ func (x *exchange) allowsBare(k service.Key, name string) bool {
 	return err == nil && at == k
 }
 
-// sees says whether the request's key is for a service.
-func (x *exchange) sees(s dispatch.Status) bool {
+// sees reports whether a key is for a model.
+func sees(pass *keys.Pass, s dispatch.Status) bool {
 	k := s.Pool.Key.String()
 	names := []string{s.Name, k, strings.TrimPrefix(k, defaultPrefix)}
 	if s.Adapter != nil {
 		names = append(names, inNamespace(s.Pool.Key, s.Adapter.Name)...)
 	}
-	return x.pass.Allows(names...) || x.pass.AllowsIn(s.Pool.Key.Namespace, s.Pool.Key.Name)
+	return pass.Allows(names...) || pass.AllowsIn(s.Pool.Key.Namespace, s.Pool.Key.Name)
 }
 
 // inNamespace are the ways to write a name that a service answers to in full:

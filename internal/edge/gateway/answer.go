@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"roundhouse.dev/roundhouse/internal/decide/route"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -43,7 +44,7 @@ func (x *exchange) fail(status int, message string) { x.failWith(status, message
 
 func (x *exchange) failWith(status int, message, param, code string) {
 	x.w.Header().Set("Content-Type", "application/json")
-	x.write(status, errorBody(x.surface, status, message, param, code))
+	x.write(status, surface.ErrorBody(x.call.Surface, status, message, param, code))
 }
 
 // refuse answers an error of routing or admission.

@@ -11,6 +11,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -22,14 +23,11 @@ type exchange struct {
 	r  *http.Request
 	rc http.ResponseController
 
-	surface surface
-	id      string // of the request, passed on and answered
-	model   string // as the request names it
-	// path builds the replica's path from the name it serves the model by.
-	path func(p *dispatch.PoolConfig) string
-	asIs bool        // the path is an HTTPRoute's: the replica is given the request's host, too
-	to   routing.Ref // settled by the door it came in by; zero: the request says
-	body body
+	call  surface.Call
+	id    string      // of the request, passed on and answered
+	model string      // as the request names it
+	to    routing.Ref // settled by the door it came in by; zero: the request says
+	body  body
 	// parsed is set when the model was found in the body.
 	parsed *openai.Request
 	form   bool // the body is a form, not JSON
@@ -38,9 +36,6 @@ type exchange struct {
 	// or gave no answer. renamed: it has changed the model's name.
 	picked  Picked
 	renamed bool
-	infers  bool // it asks for inference, which may be repeated
-	// protocol is whose call it is; "" for one that servers of any may answer.
-	protocol service.Protocol
 
 	reader   patientReader
 	request  openai.Request // what parsed points to
@@ -148,7 +143,7 @@ func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 	if x.limited() {
 		q.May = x.may
 	}
-	if x.gw.cfg.Picker != nil && x.path != nil {
+	if x.gw.cfg.Picker != nil && x.call.Kind.Forwards() {
 		q.Asker = x
 	}
 	ended := x.seen.StartQueue()
@@ -165,7 +160,7 @@ func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 // query is what the dispatcher is to know of the request.
 func (x *exchange) query() dispatch.Request {
 	h := x.r.Header
-	q := dispatch.Request{To: x.to, Host: x.r.Host, Path: x.r.URL.Path, RawQuery: x.r.URL.RawQuery, Method: x.r.Method, Header: h.Get, Model: x.model, Protocol: x.protocol, Prompt: x.prompt, Idempotent: x.idempotent(),
+	q := dispatch.Request{To: x.to, Host: x.r.Host, Path: x.r.URL.Path, RawQuery: x.r.URL.RawQuery, Method: x.r.Method, Header: h.Get, Model: x.model, Protocol: x.call.Protocol, Prompt: x.prompt, Idempotent: x.idempotent(),
 		Objective: h.Get(headerObjective), FairnessID: h.Get(headerFairness)}
 	if x.parsed != nil {
 		q.MaxTokens = x.parsed.MaxTokens

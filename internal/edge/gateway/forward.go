@@ -97,7 +97,11 @@ func (x *exchange) requestTo(address string, body []byte, limit time.Duration) *
 
 // target is the path and query to ask the granted replica for.
 func (x *exchange) target() string {
-	path := x.path(x.grant.Pool())
+	prefix := ""
+	if p := x.grant.Pool(); p != nil {
+		prefix = p.OpenAIPrefix
+	}
+	path := x.call.Target(prefix, x.grant.Model())
 	if path == "" {
 		path = "/"
 	}
@@ -161,7 +165,7 @@ func (x *exchange) elsewhere(err error) bool {
 func (x *exchange) better(in *incoming, out *passing) bool {
 	replica := x.grant.Replica()
 	moved := x.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(in.status), RetryAfter: retryAfter(in.fields, time.Now()),
-		Again: (x.infers || x.idempotent()) && x.body.replayable() && x.r.Context().Err() == nil})
+		Again: (x.call.Infers || x.idempotent()) && x.body.replayable() && x.r.Context().Err() == nil})
 	if moved {
 		out.close()
 		err := fmt.Errorf("%s answered %d", replica, in.status)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -119,68 +118,4 @@ func (g *Gateway) server(h http.Handler) *http.Server {
 		srv.TLSConfig = g.cfg.TLS.Clone() // net/http changes it
 	}
 	return srv
-}
-
-// serve finds the surface a path belongs to.
-func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
-	// A chunked request may have had a Content-Length too, by which a proxy before
-	// the gateway would have found another end (RFC 9112 6.1). net/http has dropped
-	// it, so the connection ends after every one of them.
-	if r.ProtoMajor == 1 && (g.leaving.Load() || len(r.TransferEncoding) > 0) {
-		w.Header().Set("Connection", "close")
-	}
-	x := newExchange(g, w, r)
-	defer x.end()
-	path := r.URL.EscapedPath()
-	x.classify(path)
-	x.seen.StartTrace(g.cfg.Tracer, r, path)
-	if !x.admitted(path) {
-		return
-	}
-	switch {
-	case x.unsafe():
-	case (path == "/" || path == "/v2") && x.broken():
-	case path == "/":
-		x.banner()
-	case path == "/healthz":
-		x.only(x.healthz, http.MethodGet, http.MethodHead)
-	case path == "/v2" || strings.HasPrefix(path, "/v2/"):
-		x.serveOIP(strings.TrimPrefix(strings.TrimPrefix(path, "/v2"), "/"))
-	case strings.HasPrefix(path, "/openai/v1/"):
-		x.serveV1(strings.TrimPrefix(path, "/openai/v1/"))
-	case strings.HasPrefix(path, "/v1/"):
-		x.serveV1(strings.TrimPrefix(path, "/v1/"))
-	case x.passOn(path), x.broken():
-	default:
-		x.fail(http.StatusNotFound, fmt.Sprintf("nothing is served at %s; inference is at %s", r.URL.Path, surfacePaths))
-	}
-}
-
-// admitted reports whether the request may go on; false when it was answered.
-func (x *exchange) admitted(path string) bool {
-	if open(path) {
-		return !x.cors()
-	}
-	return !x.foreign() && !x.cors() && x.enter()
-}
-
-const surfacePaths = "/v1/chat/completions and other OpenAI paths, /v1/models/{name}:predict, /v2/models/{name}/infer; names at /v1/models"
-
-func (x *exchange) banner() {
-	x.plain("roundhouse " + x.gw.cfg.Version + ": models are at /v1/models; inference is at " + surfacePaths + "\n")
-}
-
-func (x *exchange) healthz() { x.plain("ok\n") }
-
-// only calls f for the methods listed and answers 405 otherwise.
-func (x *exchange) only(f func(), methods ...string) {
-	for _, m := range methods {
-		if x.r.Method == m {
-			f()
-			return
-		}
-	}
-	x.w.Header().Set("Allow", strings.Join(methods, ", "))
-	x.fail(http.StatusMethodNotAllowed, fmt.Sprintf("%s %s: this path takes %s",
-		x.r.Method, x.r.URL.Path, strings.Join(methods, " or ")))
 }

@@ -8,6 +8,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 )
 
 const (
@@ -18,8 +19,8 @@ const (
 )
 
 // scheme is how the client asked.
-func (x *exchange) scheme() string {
-	if x.r.TLS != nil {
+func scheme(r *http.Request) string {
+	if r.TLS != nil {
 		return "https"
 	}
 	return "http"
@@ -28,30 +29,41 @@ func (x *exchange) scheme() string {
 // requestFields is the header to send to a replica, encoded. It is the same for
 // every replica.
 func (x *exchange) requestFields() []byte {
-	if len(x.fields) > 0 {
-		return x.fields
+	if len(x.fields) == 0 {
+		x.fields = appendHeader(x.fields, x.r, x.id, x.call.Kind == surface.AsIs)
 	}
-	b := x.fields[:0]
-	in := x.r.Header
+	return x.fields
+}
+
+// appendHeader appends a request's header as replicas get it, encoded. asIs
+// leaves in what a browser tells of the page that asks.
+func appendHeader(b []byte, r *http.Request, id string, asIs bool) []byte {
+	in := r.Header
 	dropped := in["Connection"]
 	for name, values := range in {
-		if !x.passedOn(name) || len(dropped) > 0 && listed(dropped, name) {
+		if !passedOn(name, asIs) || len(dropped) > 0 && listed(dropped, name) {
 			continue
 		}
 		for _, v := range values {
 			b = http1.AppendField(b, name, v)
 		}
 	}
-	b = http1.AppendField(b, observe.HeaderRequestID, x.id)
+	b = http1.AppendField(b, observe.HeaderRequestID, id)
 	if in.Get(observe.HeaderTraceparent) == "" || listed(dropped, observe.HeaderTraceparent) {
 		b = observe.AppendTraceparent(append(b, observe.HeaderTraceparent+": "...))
 		b = append(b, "\r\n"...)
 	}
-	before := in["X-Forwarded-For"]
+	return appendForwarded(b, r, dropped)
+}
+
+// appendForwarded appends who asked the gateway, and how. dropped are the values
+// of the request's Connection field.
+func appendForwarded(b []byte, r *http.Request, dropped []string) []byte {
+	before := r.Header["X-Forwarded-For"]
 	if listed(dropped, "X-Forwarded-For") {
 		before = nil
 	}
-	if ip, _, err := net.SplitHostPort(x.r.RemoteAddr); err == nil {
+	if ip, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
 		if len(before) > 0 {
 			ip = strings.Join(before, ", ") + ", " + ip
 		}
@@ -61,22 +73,21 @@ func (x *exchange) requestFields() []byte {
 			b = http1.AppendField(b, "X-Forwarded-For", v)
 		}
 	}
-	if in.Get("X-Forwarded-Host") == "" || listed(dropped, "X-Forwarded-Host") {
-		b = http1.AppendField(b, "X-Forwarded-Host", x.r.Host)
+	if r.Header.Get("X-Forwarded-Host") == "" || listed(dropped, "X-Forwarded-Host") {
+		b = http1.AppendField(b, "X-Forwarded-Host", r.Host)
 	}
-	if in.Get("X-Forwarded-Proto") == "" || listed(dropped, "X-Forwarded-Proto") {
-		b = http1.AppendField(b, "X-Forwarded-Proto", x.scheme())
+	if r.Header.Get("X-Forwarded-Proto") == "" || listed(dropped, "X-Forwarded-Proto") {
+		b = http1.AppendField(b, "X-Forwarded-Proto", scheme(r))
 	}
-	x.fields = b
 	return b
 }
 
 // passedOn is false for fields of one connection, for those the upstream's
-// client writes, and for those that requestFields makes anew.
-func (x *exchange) passedOn(name string) bool {
+// client writes, and for those that appendHeader makes anew.
+func passedOn(name string, asIs bool) bool {
 	switch name {
 	case headerOrigin, headerFetchSite:
-		return x.asIs
+		return asIs
 	case "Expect", "Host", "Content-Length", observe.HeaderRequestID, "X-Forwarded-For":
 		return false
 	}

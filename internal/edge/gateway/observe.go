@@ -59,7 +59,7 @@ func outcome(r *observe.Record) dispatch.Outcome {
 // step.
 func (x *exchange) settle() {
 	defer x.gw.running.Add(-1)
-	x.seen.Ending = observe.Ending{ID: x.id, Model: x.model, Service: x.service, Provider: x.surface.provider(), Status: x.code}
+	x.seen.Ending = observe.Ending{ID: x.id, Model: x.model, Service: x.service, Provider: x.call.Surface.Provider(), Status: x.code}
 	if x.parsed != nil {
 		x.seen.MaxTokens = x.parsed.MaxTokens
 	}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 )
 
 // Sizes of the buffers answers pass through, in bytes. A stream keeps the
@@ -120,7 +122,7 @@ func (p *passing) errorEvent(message string) {
 		b = append(b, "\n\n"...)
 	}
 	b = append(b, "event: error\ndata: "...)
-	b = append(b, bytes.TrimSpace(errorBody(p.x.surface, http.StatusBadGateway, message, "", "replica_failed"))...)
+	b = append(b, bytes.TrimSpace(surface.ErrorBody(p.x.call.Surface, http.StatusBadGateway, message, "", "replica_failed"))...)
 	p.send(append(b, "\n\n"...))
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/routing"
-	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 )
 
 // ServeTo answers on l as Serve does, with one pool: whatever is asked there,
@@ -18,12 +18,12 @@ func (g *Gateway) ServeTo(ctx context.Context, l net.Listener, to routing.Ref) e
 		defer x.end()
 		x.to = to
 		path := r.URL.EscapedPath()
-		x.classify(path)
+		x.call = surface.Call{Kind: surface.AsIs, Surface: surface.Find(path, r.URL.Path, r.Header.Get("Anthropic-Version") != "").Surface, Path: path}
 		x.seen.StartTrace(g.cfg.Tracer, r, path)
 		if x.unsafe() {
 			return
 		}
-		x.seen.Operation = operationOther
+		x.seen.Operation = surface.OperationOther
 		if err := x.readBody(false); err != nil {
 			x.refuseBody(err)
 			return
@@ -33,25 +33,24 @@ func (g *Gateway) ServeTo(ctx context.Context, l net.Listener, to routing.Ref) e
 				x.prompt = parsed.AppendPrompt(x.prompt, x.body.head)
 			}
 		}
-		x.path, x.asIs = func(*dispatch.PoolConfig) string { return path }, true
 		x.serveModel()
 	})))
 }
 
-// passOn forwards a request to a path that an HTTPRoute names and that is none
-// of the gateway's, as it stands; it is false where no HTTPRoute does. What a
+// serveRouted forwards a request to a path that an HTTPRoute names and that is
+// none of the gateway's, as it stands; it is false where no HTTPRoute does. What a
 // model server has beside inference, such as its metrics, is not handed out by
 // routes that take every path.
-func (x *exchange) passOn(path string) bool {
+func (x *exchange) serveRouted() bool {
 	if !x.gw.dispatch.NamesPath(x.query()) {
 		return false
 	}
-	x.seen.Operation = operationOther
+	x.seen.Operation = surface.OperationOther
 	if err := x.readBody(false); err != nil {
 		x.refuseBody(err)
 		return true
 	}
-	x.path, x.asIs = func(*dispatch.PoolConfig) string { return path }, true
+	x.call.Kind = surface.AsIs
 	x.serveModel()
 	return true
 }
@@ -69,7 +68,7 @@ func (x *exchange) broken() bool {
 
 // hostOf is the host that a replica is asked for.
 func (x *exchange) hostOf(address string) string {
-	if x.asIs && x.r.Host != "" {
+	if x.call.Kind == surface.AsIs && x.r.Host != "" {
 		return x.r.Host
 	}
 	return address

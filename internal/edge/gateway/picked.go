@@ -11,6 +11,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -80,7 +81,7 @@ func (x *exchange) Ask(ctx context.Context, pool service.Key, within func(string
 		delete(h, name)
 	}
 	h[observe.HeaderRequestID] = []string{x.id} // by which a picker keeps what it knows of the request
-	picked, err := x.gw.cfg.Picker.Ask(ctx, pool, PickerRequest{Method: x.r.Method, Scheme: x.scheme(), Host: x.r.Host, Target: x.r.URL.RequestURI(),
+	picked, err := x.gw.cfg.Picker.Ask(ctx, pool, PickerRequest{Method: x.r.Method, Scheme: scheme(x.r), Host: x.r.Host, Target: x.r.URL.RequestURI(),
 		Header: h, Body: x.body.head, Within: within, Hold: func(n int64) bool { return x.hold(n, true) == nil }})
 	var own *PickerRefusal
 	switch {
@@ -149,20 +150,19 @@ func (x *exchange) rewrite(picked Picked) error {
 			now = merged
 		}
 	}
-	before, parsed, length := x.body.head, x.parsed, x.body.length
+	before, length := x.body.head, x.body.length
 	x.body.head, x.body.length = now, int64(len(now))
 	x.body.grown = x.body.grown || x.body.length > http1.InlineBytes
 	if x.parsed == nil {
 		return nil
 	}
 	name := string(x.parsed.Model)
-	was := x.request
-	again, err := x.parse()
+	again, form, err := surface.ParseBody(x.r.Header.Get("Content-Type"), now)
 	if err != nil {
-		x.body.head, x.parsed, x.body.length, x.request = before, parsed, length, was
+		x.body.head, x.body.length = before, length
 		return err
 	}
-	x.parsed = again
+	x.request, x.form = again, form
 	x.renamed = string(again.Model) != name
 	return nil
 }

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"mime/multipart"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -154,47 +152,6 @@ func TestEventEnd(t *testing.T) {
 			t.Errorf("eventEnd(%q) = %d, want %d", in, got, want)
 		}
 	}
-}
-
-// FuzzParseForm compares with mime/multipart: where both accept, they agree on
-// the model.
-func FuzzParseForm(f *testing.F) {
-	for _, s := range []string{
-		"--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n",
-		"pre\r\n--b\r\nA: b\r\nContent-Disposition: form-data; name=x\r\n\r\n\r\n--b\r\nContent-Disposition: form-data; name=model\r\n\r\nm\r\n--b--",
-		"--b--", "--b\r\n\r\n", "", "--b\r\nContent-Disposition: form-data; name=model\r\n\r\nm", "--b  \r\nContent-Disposition: form-data; name=model\r\n\r\nm\r\n--b--",
-	} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		got, err := parseForm(body, "b")
-		if err != nil {
-			return
-		}
-		if span := got.ModelSpan.Of(body); !bytes.Equal(span, got.Model) {
-			t.Fatalf("span %q, model %q", span, got.Model)
-		}
-		var models []string
-		for r := multipart.NewReader(bytes.NewReader(body), "b"); ; {
-			p, err := r.NextRawPart()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				return
-			}
-			v, err := io.ReadAll(p)
-			if err != nil {
-				return
-			}
-			if p.FormName() == "model" {
-				models = append(models, string(v))
-			}
-		}
-		if len(models) == 1 && models[0] != string(got.Model) {
-			t.Fatalf("got %q, multipart says %q", got.Model, models)
-		}
-	})
 }
 
 // FuzzServe: whatever a client asks for is answered, errors as JSON.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -22,31 +23,31 @@ func TestProtocols(t *testing.T) {
 	const tail = `,"seed":12345678901234567890,"z":{"b":1.0e+2,"<&>":"\u00e9\/"},"a":[ ]}`
 	for _, c := range []struct {
 		path, body string // the body without its model and tail
-		surface    surface
+		surface    surface.Surface
 		operation  string
 		prompt     []string
 		stream     bool
 		max        int64
 	}{
-		{"/v1/chat/completions", `"messages":[{"role":"user","content":"hi"}],"stream":true,"max_tokens":9,"tools":[{"t":1}]`, surfaceOpenAI, "chat",
+		{"/v1/chat/completions", `"messages":[{"role":"user","content":"hi"}],"stream":true,"max_tokens":9,"tools":[{"t":1}]`, surface.OpenAI, "chat",
 			[]string{`[{"t":1}]`, `[{"role":"user","content":"hi"}]`}, true, 9},
-		{"/openai/v1/chat/completions", `"messages":[],"cache_salt":"s"`, surfaceOpenAI, "chat", []string{`"s"`, "[]"}, false, 0},
-		{"/v1/completions", `"prompt":"once","max_tokens":3`, surfaceOpenAI, "text_completion", []string{`"once"`}, false, 3},
-		{"/v1/completions", `"prompt":["a","b"]`, surfaceOpenAI, "text_completion", []string{`["a","b"]`}, false, 0},
-		{"/v1/completions", `"prompt":[128000,9906]`, surfaceOpenAI, "text_completion", []string{"[128000,9906]"}, false, 0},
-		{"/v1/responses", `"input":"q","instructions":"be brief","max_output_tokens":5,"stream":true`, surfaceOpenAI, "chat", []string{`"be brief"`, `"q"`}, true, 5},
-		{"/v1/embeddings", `"input":["a",[1,2]]`, surfaceOpenAI, "embeddings", []string{`["a",[1,2]]`}, false, 0},
-		{"/v1/rerank", `"query":"q","documents":["d"]`, surfaceOpenAI, "rerank", []string{`"q"`, `["d"]`}, false, 0},
-		{"/v1/images/generations", `"prompt":"a cat"`, surfaceOpenAI, "image_generation", []string{`"a cat"`}, false, 0},
-		{"/v1/audio/speech", `"input":"say","voice":"v"`, surfaceOpenAI, "speech", []string{`"say"`}, false, 0},
-		{"/v1/audio/new", `"x":1`, surfaceOpenAI, "other", nil, false, 0},
-		{"/v1/messages", `"system":"s","messages":[],"max_tokens":7`, surfaceAnthropic, "chat", []string{`"s"`, "[]"}, false, 7},
-		{"/v1/messages/count_tokens", `"messages":[]`, surfaceAnthropic, "count_tokens", []string{"[]"}, false, 0},
-		{"/v1/chat", `"message":"m","preamble":"p"`, surfaceCohere, "chat", []string{`"p"`, `"m"`}, false, 0},
-		{"/v1/embed", `"texts":["t"]`, surfaceCohere, "embeddings", []string{`["t"]`}, false, 0},
-		{"/v2/chat", `"messages":[],"stream":true`, surfaceCohere, "chat", []string{"[]"}, true, 0},
-		{"/v2/embed", `"texts":["t"]`, surfaceCohere, "embeddings", []string{`["t"]`}, false, 0},
-		{"/v2/rerank", `"query":"q","documents":["d"]`, surfaceCohere, "rerank", []string{`"q"`, `["d"]`}, false, 0},
+		{"/openai/v1/chat/completions", `"messages":[],"cache_salt":"s"`, surface.OpenAI, "chat", []string{`"s"`, "[]"}, false, 0},
+		{"/v1/completions", `"prompt":"once","max_tokens":3`, surface.OpenAI, "text_completion", []string{`"once"`}, false, 3},
+		{"/v1/completions", `"prompt":["a","b"]`, surface.OpenAI, "text_completion", []string{`["a","b"]`}, false, 0},
+		{"/v1/completions", `"prompt":[128000,9906]`, surface.OpenAI, "text_completion", []string{"[128000,9906]"}, false, 0},
+		{"/v1/responses", `"input":"q","instructions":"be brief","max_output_tokens":5,"stream":true`, surface.OpenAI, "chat", []string{`"be brief"`, `"q"`}, true, 5},
+		{"/v1/embeddings", `"input":["a",[1,2]]`, surface.OpenAI, "embeddings", []string{`["a",[1,2]]`}, false, 0},
+		{"/v1/rerank", `"query":"q","documents":["d"]`, surface.OpenAI, "rerank", []string{`"q"`, `["d"]`}, false, 0},
+		{"/v1/images/generations", `"prompt":"a cat"`, surface.OpenAI, "image_generation", []string{`"a cat"`}, false, 0},
+		{"/v1/audio/speech", `"input":"say","voice":"v"`, surface.OpenAI, "speech", []string{`"say"`}, false, 0},
+		{"/v1/audio/new", `"x":1`, surface.OpenAI, "other", nil, false, 0},
+		{"/v1/messages", `"system":"s","messages":[],"max_tokens":7`, surface.Anthropic, "chat", []string{`"s"`, "[]"}, false, 7},
+		{"/v1/messages/count_tokens", `"messages":[]`, surface.Anthropic, "count_tokens", []string{"[]"}, false, 0},
+		{"/v1/chat", `"message":"m","preamble":"p"`, surface.Cohere, "chat", []string{`"p"`, `"m"`}, false, 0},
+		{"/v1/embed", `"texts":["t"]`, surface.Cohere, "embeddings", []string{`["t"]`}, false, 0},
+		{"/v2/chat", `"messages":[],"stream":true`, surface.Cohere, "chat", []string{"[]"}, true, 0},
+		{"/v2/embed", `"texts":["t"]`, surface.Cohere, "embeddings", []string{`["t"]`}, false, 0},
+		{"/v2/rerank", `"query":"q","documents":["d"]`, surface.Cohere, "rerank", []string{`"q"`, `["d"]`}, false, 0},
 	} {
 		body := "{" + c.body + ` , "model" : "m"` + tail
 		want := "POST " + strings.TrimPrefix(c.path, "/openai") + " {" + c.body + ` , "model" : "org/m"` + tail
@@ -58,14 +59,13 @@ func TestProtocols(t *testing.T) {
 		req.Header.Set(headerObjective, "urgent")
 		req.Header.Set(headerFairness, "tenant")
 		x := newExchange(r.gw, httptest.NewRecorder(), req)
-		x.classify(c.path)
-		if x.surface != c.surface {
-			t.Errorf("%s: surface %d", c.path, x.surface)
+		x.call = surface.Find(c.path, c.path, false)
+		if x.call.Surface != c.surface {
+			t.Errorf("%s: surface %d", c.path, x.call.Surface)
 		}
 		r.gw.cfg.SessionHeader = "X-Session"
 		req.Header.Set("X-Session", "s1")
-		path := strings.TrimPrefix(c.path, "/openai")
-		x.complete(path)
+		x.serveCall()
 		x.finish()
 		q := x.query()
 		var prompt []string
@@ -85,29 +85,29 @@ func TestProtocols(t *testing.T) {
 func TestErrorForms(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.MaxBodyBytes = 100 })
 	r.d.SetPool(pool("m", replicaServer(t, echo)))
-	forms := map[surface]func(v map[string]any, status int) string{
-		surfaceOpenAI: func(v map[string]any, status int) string {
+	forms := map[surface.Surface]func(v map[string]any, status int) string{
+		surface.OpenAI: func(v map[string]any, status int) string {
 			e, _ := v["error"].(map[string]any)
-			if _, ok := e["code"]; !ok || e["type"] != errorType(status) {
+			if _, ok := e["code"]; !ok || e["type"] != surface.ErrorType(status) {
 				return ""
 			}
 			m, _ := e["message"].(string)
 			return m
 		},
-		surfaceAnthropic: func(v map[string]any, status int) string {
+		surface.Anthropic: func(v map[string]any, status int) string {
 			e, _ := v["error"].(map[string]any)
-			if v["type"] != "error" || e["type"] != anthropicType(status) {
+			if v["type"] != "error" || e["type"] != surface.AnthropicType(status) {
 				return ""
 			}
 			m, _ := e["message"].(string)
 			return m
 		},
-		surfaceCohere: func(v map[string]any, _ int) string { m, _ := v["message"].(string); return m },
-		surfaceOIP:    func(v map[string]any, _ int) string { m, _ := v["error"].(string); return m },
+		surface.Cohere: func(v map[string]any, _ int) string { m, _ := v["message"].(string); return m },
+		surface.OIP:    func(v map[string]any, _ int) string { m, _ := v["error"].(string); return m },
 	}
 	long := `{"model":"m","x":"` + strings.Repeat("x", 100) + `"}`
-	for path, s := range map[string]surface{"/v1/completions": surfaceOpenAI, "/v1/messages": surfaceAnthropic, "/v1/messages/count_tokens": surfaceAnthropic,
-		"/v1/chat": surfaceCohere, "/v2/chat": surfaceCohere, "/v2/embed": surfaceCohere, "/v2/rerank": surfaceCohere} {
+	for path, s := range map[string]surface.Surface{"/v1/completions": surface.OpenAI, "/v1/messages": surface.Anthropic, "/v1/messages/count_tokens": surface.Anthropic,
+		"/v1/chat": surface.Cohere, "/v2/chat": surface.Cohere, "/v2/embed": surface.Cohere, "/v2/rerank": surface.Cohere} {
 		for _, c := range []struct {
 			method, body, want string
 			status             int
@@ -128,7 +128,7 @@ func TestErrorForms(t *testing.T) {
 	}
 	for status, want := range map[int]string{400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
 		413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error", 503: "overloaded_error", 504: "timeout_error"} {
-		if got := anthropicType(status); got != want {
+		if got := surface.AnthropicType(status); got != want {
 			t.Errorf("%d is %s, want %s", status, got, want)
 		}
 	}

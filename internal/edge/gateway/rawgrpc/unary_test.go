@@ -221,7 +221,7 @@ func TestRefusals(t *testing.T) {
 	until(t, func() bool { s, _ := r.d.Snapshot("default/asleep"); return s.Demand.Queued == 1 })
 	var trailer metadata.MD
 	_, err = r.ModelInfer(t.Context(), request("asleep"), grpc.Trailer(&trailer))
-	want(t, err, codes.ResourceExhausted, "waiting")
+	want(t, err, codes.ResourceExhausted, "the queue is full")
 	if first(trailer["retry-after"]) != "1" {
 		t.Errorf("trailer %v", trailer)
 	}

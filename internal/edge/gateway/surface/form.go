@@ -1,4 +1,4 @@
-package gateway
+package surface
 
 import (
 	"bytes"
@@ -8,6 +8,25 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 )
+
+// ParseBody finds what a body names and asks, by its Content-Type. form reports
+// that the body is a multipart form and not JSON.
+func ParseBody(contentType string, body []byte) (q openai.Request, form bool, err error) {
+	if contentType != TypeJSON {
+		if t, params, err := mime.ParseMediaType(contentType); err == nil && t == "multipart/form-data" {
+			parsed, err := parseForm(body, params["boundary"])
+			if err != nil {
+				return openai.Request{}, true, err
+			}
+			return *parsed, true, nil
+		}
+	}
+	q, err = openai.Parse(body)
+	return q, false, err
+}
+
+// TypeJSON is the usual Content-Type, which need not be parsed.
+const TypeJSON = "application/json"
 
 // What can be wrong with a multipart form, as audio and image requests are.
 var (
@@ -63,7 +82,7 @@ func parseForm(body []byte, boundary string) (*openai.Request, error) {
 	return req, nil
 }
 
-// endsLine says whether what follows a delimiter ends the line, white space
+// endsLine reports whether what follows a delimiter ends the line, white space
 // aside. (A part without a header ends it with its value's separator.)
 func endsLine(b []byte) bool {
 	b = bytes.TrimLeft(b, " \t")
