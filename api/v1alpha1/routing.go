@@ -69,6 +69,9 @@ type PoolSpec struct {
 	Queue       *PoolQueue       `json:"queue,omitempty"`
 	// MaxConcurrency limits requests in flight per endpoint; 0 is no limit.
 	MaxConcurrency *int `json:"maxConcurrency,omitempty"`
+	// AnswerTimeout is how long an endpoint may take to begin an answer; absent
+	// means its service's, or the gateway's.
+	AnswerTimeout *metav1.Duration `json:"answerTimeout,omitempty"`
 }
 
 // PoolMetrics says how endpoints tell their load.

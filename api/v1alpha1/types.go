@@ -121,6 +121,10 @@ type Scaling struct {
 	ScaleToZeroAfter *metav1.Duration `json:"scaleToZeroAfter,omitempty"`
 	// StartupTimeout is the budget from start to ready of one replica.
 	StartupTimeout *metav1.Duration `json:"startupTimeout,omitempty"`
+	// AnswerTimeout is how long a replica may take to begin an answer: then the
+	// client gets 504, or DEADLINE_EXCEEDED. That of the component that takes
+	// requests holds; absent means the gateway's.
+	AnswerTimeout *metav1.Duration `json:"answerTimeout,omitempty"`
 }
 
 // Component is one part of a service or of a runtime: a pod's fields, and

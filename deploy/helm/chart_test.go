@@ -94,6 +94,7 @@ gateway:
   apiKeys: {content: "keys: []\n"}
   corsOrigins: ["https://chat.example.com"]
   sessionHeader: X-Session-Id
+  answerTimeout: 2m
   accessLog: true
   tracingServer: otel:4317
   allowInternalAddresses: true

@@ -173,3 +173,43 @@ func TestHangingEngine(t *testing.T) {
 		return true, ""
 	})
 }
+
+// TestAnswerTimeoutOfServicesAndPools: a service bounds the time until its
+// replica begins an answer, and a Pool over it goes over that. Neither restarts
+// a replica.
+func TestAnswerTimeoutOfServicesAndPools(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "chat.yaml", onPlain(1, "")))
+	pid := n.pid("chat")
+	bounded := strings.Replace(onPlain(1, ""), "maxReplicas: 2", "maxReplicas: 2, answerTimeout: 300ms", 1) + `---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: chats}
+spec: {selector: {roundhouse.dev/service: chat}, answerTimeout: 200ms}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Route
+metadata: {name: pooled}
+spec: {models: [pooled], targets: [{pool: chats, model: chat}]}
+`
+	bounded = strings.Replace(bounded, "metadata: {name: chat}", "metadata: {name: chat, labels: {roundhouse.dev/service: chat}}", 1)
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "bounded.yaml", bounded))
+	ask := func(model string, status int, says string) {
+		t.Helper()
+		eventually(t, model+" is answered "+fmt.Sprint(status), func() (bool, string) {
+			got, err := try("POST", n.gateway+"/v1/completions", `{"model":"`+model+`","prompt":"hello","max_tokens":2}`)
+			return err == nil && got.status == status && strings.Contains(got.body, says), fmt.Sprint(got, err)
+		})
+	}
+	ask("pooled", 200, "")
+	if now := n.pid("chat"); now != pid {
+		t.Fatalf("pid %d, was %d", now, pid)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+	ask("chat", 504, "did not begin its answer within 300ms")
+	ask("pooled", 504, "did not begin its answer within 200ms")
+}

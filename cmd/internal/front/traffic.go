@@ -1,6 +1,7 @@
 package front
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,7 +155,8 @@ func (t *Traffic) poolRoles(v *fleet.View) {
 		delete(t.mu.roles, v.Key)
 	}
 	for _, role := range roles {
-		f := dispatch.PoolConfig{Key: RolePool(v.Key, role).Key, Shared: true, Restarted: true, Protocol: v.Protocol, Created: v.Service.Created}
+		f := dispatch.PoolConfig{Key: RolePool(v.Key, role).Key, Shared: true, Restarted: true, Protocol: v.Protocol, Created: v.Service.Created,
+			Limits: service.Limits{AnswerTimeout: v.Limits.AnswerTimeout}}
 		for _, r := range v.Replicas {
 			if r.Role == role {
 				f.Replicas = append(f.Replicas, r)
@@ -359,12 +361,14 @@ func (t *Traffic) shared(match func(service.Key) bool) {
 
 // compose puts a pool together; t.mu is held.
 func (t *Traffic) compose(p *routing.Pool) dispatch.PoolConfig {
-	f := dispatch.PoolConfig{Key: p.Key, Shared: true, Protocol: p.Protocol, Created: p.Created, Picker: p.Picker, Bounds: p.Bounds}
+	f := dispatch.PoolConfig{Key: p.Key, Shared: true, Protocol: p.Protocol, Created: p.Created, Picker: p.Picker, Bounds: p.Bounds,
+		Limits: service.Limits{AnswerTimeout: p.Bounds.AnswerTimeout}}
 	if t.external != nil {
 		f.External = t.external(p)
 	}
 	for _, k := range t.mu.members[p.Key] {
 		if m, ok := t.mu.services[k]; ok {
+			m.Limits.AnswerTimeout = cmp.Or(p.Bounds.AnswerTimeout, m.Limits.AnswerTimeout)
 			f.Members = append(f.Members, m)
 			if f.Protocol == "" {
 				f.Protocol = m.Protocol

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -81,6 +82,7 @@ func TestTrafficComposesPools(t *testing.T) {
 	publish := func(addresses ...string) {
 		v := fleet.View{Key: chat, Service: &service.Service{Meta: service.Meta{Key: chat}}, Protocol: service.ProtocolOpenAI, Role: service.RoleEngine}
 		for _, a := range addresses {
+			v.Limits.AnswerTimeout = time.Minute
 			v.Replicas = append(v.Replicas, replica.Replica{ID: "chat-" + a, Service: chat, Role: service.RoleEngine, Phase: replica.Ready, HTTP: a})
 		}
 		tr.Publish(v)
@@ -108,7 +110,15 @@ func TestTrafficComposesPools(t *testing.T) {
 	if err != nil || g.Service() != "pool default/p" {
 		t.Fatalf("a routed request: %v, %v", g, err)
 	}
+	if of := g.Pool().Limits.AnswerTimeout; of != time.Minute && g.Address() == "127.0.0.1:1" || of != 0 && g.Address() != "127.0.0.1:1" {
+		t.Errorf("%s may take %v to answer", g.Address(), of)
+	}
 	g.Done(dispatch.Outcome{})
+	tr.mu.pools[pool].Bounds.AnswerTimeout = time.Second
+	of := tr.compose(tr.mu.pools[pool])
+	if own, member := of.Limits.AnswerTimeout, of.Members[0].Limits.AnswerTimeout; own != time.Second || member != time.Second {
+		t.Errorf("endpoints of a pool that states 1s may take %v, %v to answer", own, member)
+	}
 	tr.Endpoints(pool, []string{"127.0.0.8:9", "127.0.0.9:9"}, "name.test: slow")
 	expect("the name is found", "127.0.0.1:1", "127.0.0.8:9", "127.0.0.9:9")
 	if degraded[pool] != (routing.Degradation{Message: "name.test: slow"}) {

@@ -106,6 +106,8 @@ type Bounds struct {
 	MaxWait       time.Duration `json:"maxWait,omitempty"`
 	// MaxConcurrency limits requests in flight per endpoint.
 	MaxConcurrency int `json:"maxConcurrency,omitempty"`
+	// AnswerTimeout is how long an endpoint may take to begin an answer.
+	AnswerTimeout time.Duration `json:"answerTimeout,omitempty"`
 }
 
 // RoutingKind is KindPool.

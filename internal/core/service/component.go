@@ -143,6 +143,9 @@ type Scaling struct {
 	ScaleToZeroAfter *time.Duration `json:"scaleToZeroAfter,omitempty"`
 	// StartupTimeout is the budget from start to ready of one replica.
 	StartupTimeout *time.Duration `json:"startupTimeout,omitempty"`
+	// AnswerTimeout is how long a replica may take to begin an answer; nil or 0
+	// leaves it to the gateway.
+	AnswerTimeout *time.Duration `json:"answerTimeout,omitempty"`
 }
 
 // Defaults of Settled. ScaleToZeroAfter and StartupTimeout follow ModelZ's
@@ -178,6 +181,9 @@ func (s Scaling) Over(base Scaling) Scaling {
 	if s.StartupTimeout != nil {
 		out.StartupTimeout = s.StartupTimeout
 	}
+	if s.AnswerTimeout != nil {
+		out.AnswerTimeout = s.AnswerTimeout
+	}
 	return out
 }
 
@@ -189,6 +195,7 @@ type Limits struct {
 	MaxConcurrency   int // 0: no limit
 	ScaleToZeroAfter time.Duration
 	StartupTimeout   time.Duration
+	AnswerTimeout    time.Duration `json:",omitempty"` // 0: the gateway's
 }
 
 // Settled fills what is unset: min 1, max max(min, 1), target 10 concurrent
@@ -221,6 +228,9 @@ func (s Scaling) Settled() Limits {
 	}
 	if s.StartupTimeout != nil && *s.StartupTimeout > 0 {
 		l.StartupTimeout = *s.StartupTimeout
+	}
+	if s.AnswerTimeout != nil {
+		l.AnswerTimeout = max(0, *s.AnswerTimeout)
 	}
 	return l
 }

@@ -103,7 +103,7 @@ metadata: {name: a}
 spec:
   predictor:
     nodeSelector: {a: b}
-    timeout: 3
+    scaleMetricType: Utilization
     model: {modelFormat: {name: sklearn}}
 `))
 	if n := len(res.Warnings(Process)); n != 2 {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -126,6 +127,44 @@ func TestNewRefusalsSpareWhatIsApplied(t *testing.T) {
 		}
 		if applied := res.Applied(); len(applied.Errors(Kubernetes)) != 0 || len(applied.Warnings(Kubernetes)) != 1 {
 			t.Errorf("%s\napplied: %v", manifest, applied.Problems)
+		}
+	}
+}
+
+// TestAnswerTimeout: the time to begin an answer is read in every dialect that
+// has it, without a warning.
+func TestAnswerTimeout(t *testing.T) {
+	for name, manifest := range map[string]string{
+		"ours": `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: a}
+spec:
+  model: {uri: "s3://b/m", format: {name: xgboost}}
+  scaling: {answerTimeout: 90s}
+`,
+		"KServe": `apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: a}
+spec:
+  predictor:
+    timeout: 90
+    model: {modelFormat: {name: xgboost}, storageUri: "s3://b/m"}
+`,
+		"OME": `apiVersion: ome.io/v1beta1
+kind: InferenceService
+metadata: {name: a}
+spec:
+  model: {name: m}
+  engine: {timeoutSeconds: 90}
+`,
+	} {
+		res := Read("a.yaml", []byte(manifest))
+		if len(res.Problems) > 0 || len(res.Objects) != 1 {
+			t.Fatalf("%s: %v", name, res.Problems)
+		}
+		engine := res.Objects[0].Service.Components.Engine
+		if got := engine.Scaling.Over(service.Scaling{}).Settled().AnswerTimeout; got != 90*time.Second {
+			t.Errorf("%s: it is %v", name, got)
 		}
 	}
 }

@@ -324,6 +324,10 @@ func TestSilentReplica(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.AnswerTimeout = 50 * time.Millisecond })
 	r.d.SetPool(pool("iris", silent))
 	r.send("POST", "/v1/completions", `{"model":"iris"}`).want(t, 504, "did not begin its answer within 50ms")
+	own := pool("own", silent)
+	own.Limits.AnswerTimeout = 20 * time.Millisecond
+	r.d.SetPool(own)
+	r.send("POST", "/v1/completions", `{"model":"own"}`).want(t, 504, "did not begin its answer within 20ms")
 	r = newRig(t, func(c *Config, _ *dispatch.Config) { c.StallTimeout = 50 * time.Millisecond })
 	r.d.SetPool(pool("iris", silent))
 	r.send("POST", "/v1/chat/completions", `{"model":"iris"}`).want(t, 200, "data: 1\n\nevent: error\n", errSlow.Error())

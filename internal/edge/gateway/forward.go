@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +37,7 @@ func (x *exchange) forward() {
 		}
 		x.failed(err)
 		if errors.Is(err, errSlow) {
-			limit := x.gw.cfg.AnswerTimeout
+			limit := x.answerTimeout()
 			x.gw.log.Warn("replica did not answer in time", x.attrs("timeout", limit)...)
 			x.grant.Done(dispatch.Outcome{Failed: errSlow})
 			x.failWith(http.StatusGatewayTimeout, fmt.Sprintf("the model did not begin its answer within %v", limit), "", "timeout")
@@ -46,6 +47,11 @@ func (x *exchange) forward() {
 			return
 		}
 	}
+}
+
+// answerTimeout is how long the granted replica may take to begin its answer.
+func (x *exchange) answerTimeout() time.Duration {
+	return cmp.Or(x.grant.Pool().Limits.AnswerTimeout, x.gw.cfg.AnswerTimeout)
 }
 
 // try sends the request once and waits for the first bytes of the answer's
@@ -77,7 +83,7 @@ func (x *exchange) send() (incoming, error) {
 	address := x.grant.Address()
 	q := &x.outgoing
 	*q = http1.Request{Address: address, Host: x.hostOf(address), Method: x.r.Method, Target: x.target(),
-		Fields: x.requestFields(), Timeout: x.gw.cfg.AnswerTimeout}
+		Fields: x.requestFields(), Timeout: x.answerTimeout()}
 	q.Body, q.Length = x.sentBody(x.parts[:0])
 	if x.body.tail != nil {
 		q.Tail = x.body.tail

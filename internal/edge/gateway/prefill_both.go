@@ -115,7 +115,7 @@ func (x *exchange) prefillBoth() error {
 		return err
 	}
 	x.replace(body)
-	up, request := x.gw.upstream, x.requestTo(to, body, x.gw.cfg.AnswerTimeout)
+	up, request := x.gw.upstream, x.requestTo(to, body, x.answerTimeout())
 	ctx, fail := context.WithCancelCause(x.r.Context())
 	own, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	x.pair = &pairing{ctx: ctx, free: context.AfterFunc(ctx, func() { stop(nil) }), stop: fail}

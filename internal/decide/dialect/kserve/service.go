@@ -83,7 +83,8 @@ func readComponent(r *manifest.Reader, path string, pod corev1.PodSpec, e *exten
 	r.Containers(path+".containers", pod.Containers)
 	return &service.Component{Pod: pod, Labels: e.Labels, Annotations: e.Annotations,
 		Scaling: r.ComponentScaling(path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
-			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency})}
+			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
+			Timeout: e.Timeout, TimeoutField: "timeout"})}
 }
 
 // readModel reads what the predictor serves: its one model, or its

@@ -191,7 +191,6 @@ var Notes = manifest.Notes{
 	reflect.TypeFor[extension](): {
 		"logger":             manifest.Refused("is not supported yet: remove it; requests are logged by the gateway"),
 		"batcher":            manifest.Refused("is not supported yet: remove it, or batch in the model server's own settings"),
-		"timeout":            manifest.Never("has no effect yet: the gateway's own deadlines hold"),
 		"scaleMetricType":    manifest.Never("has no effect: a target is always an average per replica"),
 		"autoScaling":        manifest.Never("has no effect yet: write scaleMetric and scaleTarget"),
 		"deploymentStrategy": manifest.OnProcess(manifest.NoPod),

@@ -1,8 +1,10 @@
 package manifest
 
 import (
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -31,6 +33,9 @@ type ScalingFields struct {
 	Min, Max, Target *int
 	Metric           string
 	Concurrency      *int
+	// Timeout is in seconds and stands in the field called TimeoutField.
+	Timeout      *int
+	TimeoutField string
 }
 
 // ComponentScaling reads the fields by which KServe and OME scale a component
@@ -43,6 +48,10 @@ func (r *Reader) ComponentScaling(path string, in ScalingFields) service.Scaling
 		out.ScaleTarget = &f
 	}
 	r.NotNegative(path+".containerConcurrency", in.Concurrency)
+	if r.NotNegative(path+"."+in.TimeoutField, in.Timeout); in.Timeout != nil {
+		d := time.Duration(min(*in.Timeout, math.MaxInt32)) * time.Second
+		out.AnswerTimeout = &d
+	}
 	return r.Scaling(path, out)
 }
 

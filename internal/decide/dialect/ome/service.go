@@ -146,7 +146,8 @@ func readRouter(r *manifest.Reader, path string, c *router) *service.Component {
 func readPart(r *manifest.Reader, path string, pod corev1.PodSpec, e *extension, runner *corev1.Container) *service.Component {
 	out := &service.Component{Labels: e.Labels, Annotations: e.Annotations,
 		Scaling: r.ComponentScaling(path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
-			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency})}
+			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
+			Timeout: e.TimeoutSeconds, TimeoutField: "timeoutSeconds"})}
 	out.Pod, out.Main = readPod(r, path, pod, runner)
 	return out
 }

@@ -272,7 +272,6 @@ type objectRef struct {
 var Notes = manifest.Notes{
 	reflect.TypeFor[inferenceServiceSpec](): {"kedaConfig": manifest.Never(noKEDA)},
 	reflect.TypeFor[extension](): {
-		"timeoutSeconds":     manifest.Never("has no effect yet: the gateway's own deadlines hold"),
 		"kedaConfig":         manifest.Never(noKEDA),
 		"minAvailable":       manifest.OnProcess(manifest.NoPod),
 		"maxUnavailable":     manifest.OnProcess(manifest.NoPod),

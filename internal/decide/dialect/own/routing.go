@@ -205,6 +205,9 @@ func readPoolBounds(r *manifest.Reader, in *api.PoolSpec) (out routing.Bounds) {
 	if in.MaxConcurrency != nil {
 		out.MaxConcurrency = *in.MaxConcurrency
 	}
+	if r.Duration("spec.answerTimeout", in.AnswerTimeout); in.AnswerTimeout != nil {
+		out.AnswerTimeout = in.AnswerTimeout.Duration
+	}
 	q := in.Queue
 	if q == nil {
 		return out

@@ -106,10 +106,12 @@ func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scalin
 		ScaleTarget: s.ScaleTarget, ScaleMetric: service.ScaleMetric(s.ScaleMetric),
 		MaxConcurrency:   s.MaxConcurrency,
 		ScaleToZeroAfter: span(s.ScaleToZeroAfter), StartupTimeout: span(s.StartupTimeout),
+		AnswerTimeout: span(s.AnswerTimeout),
 	}
 	r.NotNegative(path+".maxConcurrency", s.MaxConcurrency)
 	r.Duration(path+".scaleToZeroAfter", s.ScaleToZeroAfter)
 	r.Duration(path+".startupTimeout", s.StartupTimeout)
+	r.Duration(path+".answerTimeout", s.AnswerTimeout)
 	r.Scaling(path, out)
 	if s.TargetConcurrency != nil {
 		switch {

@@ -210,9 +210,14 @@ func (c *call) better(err error, trailer metadata.MD, replayable bool) bool {
 	return moved
 }
 
+// answerTimeout is how long the granted replica may take to begin its answer.
+func (c *call) answerTimeout() time.Duration {
+	return cmp.Or(c.grant.Pool().Limits.AnswerTimeout, c.server.cfg.AnswerTimeout)
+}
+
 // late is the status of a call whose replica did not begin its answer in time.
 func (c *call) late() error {
-	limit := c.server.cfg.AnswerTimeout
+	limit := c.answerTimeout()
 	c.server.log.Warn("replica did not answer in time", c.attrs("timeout", limit)...)
 	c.grant.Done(dispatch.Outcome{Failed: errSlow})
 	return errorf(codes.DeadlineExceeded, "the model did not begin its answer within %v", limit)

@@ -79,7 +79,7 @@ func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) 
 	defer c.server.upstreams.put(up)
 	ended := c.startTry()
 	defer func() { ended(cmp.Or(failed, err)) }()
-	ctx, w := c.watched(c.server.cfg.AnswerTimeout, errSlow)
+	ctx, w := c.watched(c.answerTimeout(), errSlow)
 	defer w.stop()
 	var p peer.Peer
 	out, err := up.NewStream(ctx, &oip.GRPCInferenceService_ServiceDesc.Streams[0], c.method, grpc.Peer(&p))

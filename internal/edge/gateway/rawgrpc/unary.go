@@ -93,7 +93,7 @@ func (c *call) try(request *frame) (a *answer, failed, err error) {
 	}
 	defer c.server.upstreams.put(up)
 	ended := c.startTry()
-	ctx, w := c.watched(c.server.cfg.AnswerTimeout, errSlow)
+	ctx, w := c.watched(c.answerTimeout(), errSlow)
 	defer w.stop()
 	var reply frame
 	var header, trailer metadata.MD

@@ -438,4 +438,9 @@ func TestAnswerTimeout(t *testing.T) {
 	}
 	_, err = s.Recv()
 	want(t, err, codes.DeadlineExceeded, "did not begin its answer within 50ms")
+	own := pool("own", f.address)
+	own.Limits.AnswerTimeout = 20 * time.Millisecond
+	r.d.SetPool(own)
+	_, err = r.ModelInfer(t.Context(), request("own"))
+	want(t, err, codes.DeadlineExceeded, "did not begin its answer within 20ms")
 }

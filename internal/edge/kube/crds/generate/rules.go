@@ -226,6 +226,7 @@ func serviceRules() map[string][]rule {
 		"Scaling.scaleMetric":       {oneOf(service.MetricConcurrency, service.MetricRPS, service.MetricCPU, service.MetricMemory)},
 		"Scaling.scaleToZeroAfter":  duration,
 		"Scaling.startupTimeout":    duration,
+		"Scaling.answerTimeout":     duration,
 		"Component": {
 			cel("!"+some("self.containers")+" || !has(self.resources) && !"+stated("self.image")+" && !"+some("self.command")+" && !"+
 				some("self.args")+" && !"+some("self.env"),
@@ -312,6 +313,7 @@ func routingRules() map[string][]rule {
 			cel(fmt.Sprintf("self.lastIndexOf(':') <= %d || self.startsWith('[')", maxName), "the host's name is too long"))},
 		"PoolSpec.protocol":                {protocolOf(service.ProtocolV1, service.ProtocolV2, service.ProtocolGRPCV2, service.ProtocolOpenAI, service.ProtocolCohere)},
 		"PoolSpec.maxConcurrency":          {atLeast(0)},
+		"PoolSpec.answerTimeout":           duration,
 		"PoolMetrics.engine":               {oneOf(routing.Engines...)},
 		"PoolMetrics.path":                 {form(`^(/.*)?$`, 4096)},
 		"PoolMetrics.port":                 {between(1, 65535)},
