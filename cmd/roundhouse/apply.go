@@ -31,7 +31,8 @@ InferenceService, v1alpha1 runtimes) and OME's (v1beta1), as they are. All
 objects of one call are applied, or, when any has a problem, none.
 
 Model files given as file:// are read in place where the server can, and
-uploaded where it cannot. On a cluster (--context) manifests are applied on the
+uploaded where it cannot. Relative ones start at the manifest's folder, or at the
+current one with -f -. On a cluster (--context) manifests are applied on the
 server's side, once the API server has said that it would take all of them; those
 without a namespace go into that of the context.`,
 		Example: `  roundhouse apply -f iris.yaml

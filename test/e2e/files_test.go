@@ -346,3 +346,22 @@ func TestOldRecordsRestartNothing(t *testing.T) {
 		return strings.Contains(a.body, "[2"), a.String()
 	})
 }
+
+// TestManifestByStandardInput: its relative file:// URIs start at the current
+// folder, and one that leads nowhere is named as it was resolved.
+func TestManifestByStandardInput(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.cwd = t.TempDir()
+	write(t, n.cwd, "model.txt", constant(1))
+	if r := n.runWith(constantManifest("here", "model.txt", "{minReplicas: 1}", ""), "apply", "--wait", "-f", "-"); r.code != 0 {
+		t.Fatalf("%s", r)
+	}
+	if got := n.infer("/v2/models/here/infer", constantTensor)[0]; got != 1 {
+		t.Errorf("it answers %v", got)
+	}
+	r := n.runWith(constantManifest("there", "missing.txt", "{minReplicas: 1}", ""), "apply", "--wait", "-f", "-")
+	if r.code == 0 || !strings.Contains(r.out+r.err, filepath.Join(n.cwd, "missing.txt")) {
+		t.Errorf("of a file that is not there: %s", r)
+	}
+}

@@ -180,20 +180,20 @@ func TestHangingEngine(t *testing.T) {
 func TestAnswerTimeoutOfServicesAndPools(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
-	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "chat.yaml", onPlain(1, "")))
+	plain := strings.Replace(onPlain(1, ""), "metadata: {name: chat}", "metadata: {name: chat, labels: {app: chat}}", 1)
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "chat.yaml", plain))
 	pid := n.pid("chat")
-	bounded := strings.Replace(onPlain(1, ""), "maxReplicas: 2", "maxReplicas: 2, answerTimeout: 300ms", 1) + `---
+	bounded := strings.Replace(plain, "maxReplicas: 2", "maxReplicas: 2, answerTimeout: 300ms", 1) + `---
 apiVersion: roundhouse.dev/v1alpha1
 kind: Pool
 metadata: {name: chats}
-spec: {selector: {roundhouse.dev/service: chat}, answerTimeout: 200ms}
+spec: {selector: {app: chat}, answerTimeout: 200ms}
 ---
 apiVersion: roundhouse.dev/v1alpha1
 kind: Route
 metadata: {name: pooled}
 spec: {models: [pooled], targets: [{pool: chats, model: chat}]}
 `
-	bounded = strings.Replace(bounded, "metadata: {name: chat}", "metadata: {name: chat, labels: {roundhouse.dev/service: chat}}", 1)
 	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "bounded.yaml", bounded))
 	ask := func(model string, status int, says string) {
 		t.Helper()
