@@ -20,7 +20,6 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
@@ -31,7 +30,7 @@ import (
 
 // follower is what a gateway is in a cluster, up to its request path.
 type follower struct {
-	*fleet.Fleet
+	*fleet.Follower
 	view  *live.View
 	mu    sync.Mutex
 	views map[service.Key]fleet.View
@@ -61,10 +60,10 @@ func follow(t *testing.T, ns string) *follower {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Fleet, err = fleet.New(fleet.Config{Platform: f.view, Store: read{source}, Models: read{}, Traffic: f, Cluster: true, Follow: true}); err != nil {
+	if f.Follower, err = fleet.NewFollower(fleet.FollowerConfig{Replicas: f.view, Traffic: f, URL: func(service.Key) string { return "" }}); err != nil {
 		t.Fatal(err)
 	}
-	f.view.Follow(f.Fleet)
+	f.view.Follow(f.Follower)
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	for _, run := range []func(context.Context) error{watches.Start, source.Start, func(ctx context.Context) error { f.Run(ctx, 2); return nil }} {
@@ -78,7 +77,8 @@ func follow(t *testing.T, ns string) *follower {
 	if err := f.view.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := source.Attach(ctx, f.view.Sink(), f.Restore); err != nil {
+	restore := func(context.Context) error { f.Restore(source.Objects()); return nil }
+	if err := source.Attach(ctx, f.view.Sink(), restore); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -96,9 +96,6 @@ func (f *follower) Withdraw(k service.Key) {
 	delete(f.views, k)
 }
 
-func (f *follower) Demand(service.Key) autoscale.Demand { return autoscale.Demand{} }
-func (f *follower) InFlight(string) int                 { return 0 }
-
 // is what the request path knows, in words: "2 of 3 ready, canary 20 %".
 func (f *follower) is(k service.Key) string {
 	f.mu.Lock()
@@ -114,20 +111,6 @@ func (f *follower) is(k service.Key) string {
 		}
 	}
 	return fmt.Sprintf("%d of %d ready, canary %d %%", ready, len(v.Replicas), v.CanaryPercent)
-}
-
-// read is the store of a fleet that follows.
-type read struct{ *objects.Source }
-
-func (read) PutObject(fleet.Object) error   { return nil }
-func (read) DeleteObject(fleet.ID) error    { return nil }
-func (read) PutRecord(fleet.Record) error   { return fmt.Errorf("a follower stores a record") }
-func (read) DeleteRecord(service.Key) error { return nil }
-func (r read) Load() ([]fleet.Object, []fleet.Record, error) {
-	return r.Objects(), nil, nil
-}
-func (read) Inspect(context.Context, string) (service.Attributes, error) {
-	return service.Attributes{}, fmt.Errorf("a follower looks at a model")
 }
 
 // nodes takes the place of Deployment controller, kubelet and EndpointSlice

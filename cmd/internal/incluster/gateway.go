@@ -38,7 +38,7 @@ type Gateway struct {
 	access   *front.Access
 	traffic  *front.Traffic
 	server   *front.Server
-	fleet    *fleet.Fleet
+	follower *fleet.Follower
 	cache    cache.Cache
 	view     *live.View
 	source   *objects.Source
@@ -129,13 +129,12 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	if err := g.route(api, direct.RESTMapper(), metrics); err != nil {
 		return err
 	}
-	g.fleet, err = fleet.New(fleet.Config{Platform: g.view, Store: manifests{g.source}, Models: manifests{}, Traffic: following, Routing: g.routes,
-		URL: g.o.address, Cluster: true, Follow: true, Log: g.log})
+	g.follower, err = fleet.NewFollower(fleet.FollowerConfig{Replicas: g.view, Traffic: following, Routing: g.routes, URL: g.o.address, Log: g.log})
 	if err != nil {
 		return err
 	}
-	g.traffic.Attach(g.fleet)
-	g.view.Follow(g.fleet)
+	g.traffic.Attach(g.follower)
+	g.view.Follow(g.follower)
 	if err := errors.Join(Measured(metrics), metrics.Register(calls)); err != nil {
 		return err
 	}
@@ -236,7 +235,7 @@ func (g *Gateway) keep(ctx context.Context) {
 	run("manifests", g.source.Start)
 	run("routes", g.routes.Run)
 	run("controllers", g.targets.Run)
-	run("fleet", func(ctx context.Context) error { g.fleet.Run(ctx, followers); return nil })
+	run("services", func(ctx context.Context) error { g.follower.Run(ctx, followers); return nil })
 	run("demand", func(ctx context.Context) error { g.reporter.Run(ctx); return nil })
 	all.Wait()
 }
@@ -246,7 +245,8 @@ func (g *Gateway) attach(ctx context.Context) error {
 	if err := g.view.Start(ctx); err != nil {
 		return err
 	}
-	if err := g.source.Attach(ctx, g.view.Sink(), g.fleet.Restore); err != nil {
+	restore := func(context.Context) error { g.follower.Restore(g.source.Objects()); return nil }
+	if err := g.source.Attach(ctx, g.view.Sink(), restore); err != nil {
 		return err
 	}
 	if err := g.routes.listed(ctx); err != nil {
@@ -307,25 +307,10 @@ type withdrawing struct {
 	reporter *demand.Client
 }
 
-// Withdraw implements fleet.Traffic.
+// Withdraw implements fleet.Publisher.
 func (w withdrawing) Withdraw(k service.Key) {
 	w.Traffic.Withdraw(k)
 	w.reporter.Forget(k.String())
 }
 
 var errFollows = errors.New("a gateway in a cluster decides nothing: the controller does")
-
-// manifests is the store and the models of a fleet that follows: the API
-// server has the manifests, and records come by watches.
-type manifests struct{ source *objects.Source }
-
-func (manifests) PutObject(fleet.Object) error   { return nil }
-func (manifests) DeleteObject(fleet.ID) error    { return nil }
-func (manifests) PutRecord(fleet.Record) error   { return errFollows }
-func (manifests) DeleteRecord(service.Key) error { return nil }
-func (m manifests) Load() ([]fleet.Object, []fleet.Record, error) {
-	return m.source.Objects(), nil, nil
-}
-func (manifests) Inspect(context.Context, string) (service.Attributes, error) {
-	return service.Attributes{}, errFollows
-}

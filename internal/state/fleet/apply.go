@@ -153,7 +153,7 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 		return change, fmt.Errorf("%s: %w", id, err)
 	}
 	switch id.Kind {
-	case "service":
+	case serviceKind:
 		e := f.mu.services[id.Key]
 		if e == nil || e.deleted {
 			e = newEntry(obj)
@@ -196,7 +196,7 @@ func (f *Fleet) refresh(obj Object, moved map[service.Key]bool) (any bool) {
 // nudge has a service that could not be run, or whose canary could not, looked
 // at now: whoever applies it again has often just mended what it lacked.
 func (f *Fleet) nudge(id ID) {
-	if id.Kind == "service" {
+	if id.Kind == serviceKind {
 		f.touch(func(e *entry) bool { return e.object.Key == id.Key && e.failure != nil })
 	}
 }
@@ -240,7 +240,7 @@ func (f *Fleet) object(id ID) (Object, bool) {
 	case "model", weightKind:
 		o, ok := f.mu.models[id]
 		return o, ok
-	case "service":
+	case serviceKind:
 	default:
 		return f.routes.object(id)
 	}
@@ -266,10 +266,10 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 		delete(f.mu.runtimes, id)
 	case "model", weightKind:
 		delete(f.mu.models, id)
-	case "service":
+	case serviceKind:
 		f.mu.services[id.Key].deleted = true
 		f.queue.fresh(id.Key)
-		f.pruneLocked(id.Key)
+		f.endCanaryLocked(id.Key)
 	default:
 		f.routes.remove(id)
 	}

@@ -57,9 +57,9 @@ func (f *Fleet) settle(ctx context.Context, w *work) error {
 }
 
 // returning reports whether a replica of the revision before is on its way.
-func returning(w *work) bool {
-	b := w.record.Revision.Before
-	return b != nil && slices.ContainsFunc(w.replicas, func(r replica.Replica) bool {
+func (s *snapshot) returning() bool {
+	b := s.record.Revision.Before
+	return b != nil && slices.ContainsFunc(s.replicas, func(r replica.Replica) bool {
 		return r.Revision == b.Hash && (r.Phase == replica.Pending && r.Reason == "" || r.Phase == replica.Fetching || r.Phase == replica.Starting)
 	})
 }

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"bytes"
-	"context"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -15,13 +14,14 @@ import (
 // there. Without the percentage, or with 100, the service resolves the manifest
 // itself and the canary ends.
 
-// beside says whether w's manifest is for a canary and not for w.
-func beside(w *work) bool {
-	return !w.key.IsCanary() && rollout.Beside(w.object.Service.CanaryPercent, w.record != nil)
+// forCanary reports whether the manifest is for the service's canary and not for
+// the service.
+func (s *snapshot) forCanary() bool {
+	return !s.key.IsCanary() && rollout.Beside(s.object.Service.CanaryPercent, s.record != nil)
 }
 
-// branch has the canary of w take w's manifest.
-func (f *Fleet) branch(w *work) {
+// startCanary has the canary of w take w's manifest.
+func (f *Fleet) startCanary(w *work) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mu.services[w.key] == nil || f.mu.services[w.key].deleted {
@@ -37,27 +37,26 @@ func (f *Fleet) branch(w *work) {
 		e.renew()
 		f.queue.add(k)
 	}
-	if !f.cfg.Follow { // of this manifest's, not of the one before's
-		w.canary, w.canaryFailure = share(w, f.mu.services[k])
-	}
+	w.canary, w.canaryFailure = share(w, f.mu.services[k]) // of this manifest's, not of the one before's
 }
 
-// prune ends the canary of k, if there is one.
-func (f *Fleet) prune(k service.Key) {
+// endCanary ends the canary of k, if there is one.
+func (f *Fleet) endCanary(k service.Key) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.pruneLocked(k)
+	f.endCanaryLocked(k)
 }
 
-// pruneLocked is prune with Fleet.mu held.
-func (f *Fleet) pruneLocked(k service.Key) {
+// endCanaryLocked is endCanary with Fleet.mu held.
+func (f *Fleet) endCanaryLocked(k service.Key) {
 	if e := f.mu.services[k.Canary()]; e != nil && !e.deleted {
 		e.deleted = true
 		f.queue.add(k.Canary())
 	}
 }
 
-// redundant says that a canary would run what its service runs.
+// redundant reports whether a canary would run what its service runs, and then
+// ends it.
 func (f *Fleet) redundant(canary service.Key, hash string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,14 +64,14 @@ func (f *Fleet) redundant(canary service.Key, hash string) bool {
 	if e == nil || e.record == nil || e.record.Revision.Hash != hash {
 		return false
 	}
-	f.pruneLocked(canary.Stable())
+	f.endCanaryLocked(canary.Stable())
 	f.queue.add(canary.Stable()) // which has no canary now
 	return true
 }
 
-// prove notes that a canary has been ready once, for good.
-func (f *Fleet) prove(w *work) error {
-	if !w.key.IsCanary() || w.record == nil || w.record.Proven || canaryOf(w).Ready == 0 {
+// recordReady stores that a canary has been ready once, for good.
+func (f *Fleet) recordReady(w *work) error {
+	if !w.key.IsCanary() || w.record == nil || w.record.Proven || w.canaryState(sleeping(w)).Ready == 0 {
 		return nil
 	}
 	proven := *w.record
@@ -81,23 +80,24 @@ func (f *Fleet) prove(w *work) error {
 	return f.cfg.Store.PutRecord(proven)
 }
 
-// canaryOf is how far w, a canary, has come.
-func canaryOf(w *work) rollout.Canary {
+// canaryState is how far s, a canary, has come; asleep says that none of its
+// replicas is wanted.
+func (s *snapshot) canaryState(asleep bool) rollout.Canary {
 	var c rollout.Canary
-	if w.failure != nil {
-		c.Refused = w.failure.Message
+	if s.failure != nil {
+		c.Refused = s.failure.Message
 	}
-	if w.record == nil {
+	if s.record == nil {
 		return c
 	}
-	c.Proven, c.Asleep = w.record.Proven, sleeping(w)
+	c.Proven, c.Asleep = s.record.Proven, asleep
 	var own []replica.Replica
-	for _, r := range w.replicas {
-		if r.Revision != w.record.Revision.Hash {
+	for _, r := range s.replicas {
+		if r.Revision != s.record.Revision.Hash {
 			continue
 		}
 		own = append(own, r)
-		if r.Phase == replica.Ready && r.Role == entrance(&w.record.Revision) {
+		if r.Phase == replica.Ready && r.Role == entrance(&s.record.Revision) {
 			c.Ready++
 		}
 	}
@@ -110,7 +110,7 @@ func canaryOf(w *work) rollout.Canary {
 // share is what a service's canary, e, takes now, and what is to be said of it;
 // nil without one. Fleet.mu is held.
 func share(w *work, e *entry) (*service.CanaryStatus, *service.Failure) {
-	if !beside(w) || e == nil || e.deleted {
+	if !w.forCanary() || e == nil || e.deleted {
 		return nil, nil
 	}
 	d := rollout.Step(rollout.Input{Percent: w.object.Service.CanaryPercent, Serving: true, Canary: e.canary})
@@ -141,19 +141,4 @@ func (f *Fleet) restoreCanaries(pinned map[service.Key]*Record) (forgotten []ser
 		}
 	}
 	return forgotten
-}
-
-// followCanary lets the request path know of a canary that another process
-// keeps.
-func (f *Fleet) followCanary(_ context.Context, w *work) {
-	f.mu.Lock()
-	known := f.mu.followed[w.key.Canary()].Record != nil
-	f.mu.Unlock()
-	switch {
-	case w.key.IsCanary():
-	case beside(w) && known:
-		f.branch(w)
-	default:
-		f.prune(w.key)
-	}
 }

@@ -174,7 +174,6 @@ type rig struct {
 	traffic  *traffic
 	catalog  []service.Runtime
 	now      time.Time
-	follow   bool // the next restart follows
 	cluster  bool // from the next restart on
 	reports  []fleet.ServiceState
 	retell   time.Duration // what Report returns
@@ -202,7 +201,7 @@ func (r *rig) restart() {
 	r.t.Helper()
 	f, err := fleet.New(fleet.Config{Platform: r.platform, Store: r.store, Models: r.models, Traffic: r.traffic, Routing: r.traffic, Catalog: r.catalog,
 		Jitter: func(d time.Duration) time.Duration { return d },
-		Now:    func() time.Time { return r.now }, Follow: r.follow, Cluster: r.cluster,
+		Now:    func() time.Time { return r.now }, Cluster: r.cluster,
 		Report: func(_ context.Context, st fleet.ServiceState) (time.Duration, error) {
 			r.reports = append(r.reports, st)
 			return r.retell, nil
@@ -244,6 +243,47 @@ func parse(t *testing.T, manifest string) (out []fleet.Object) {
 		out = append(out, fleet.Object{Object: o})
 	}
 	return out
+}
+
+// follower is a fleet.Follower over the platform and traffic of a rig of its own.
+type follower struct {
+	*rig
+	*fleet.Follower
+}
+
+// newFollower makes a follower of these manifests.
+func newFollower(t *testing.T, manifest string) *follower {
+	r := newRig(t)
+	f, err := fleet.NewFollower(fleet.FollowerConfig{Replicas: r.platform, Traffic: r.traffic, Routing: r.traffic,
+		URL: func(service.Key) string { return "" }, Now: func() time.Time { return r.now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Apply(t.Context(), parse(t, manifest), fleet.ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return &follower{rig: r, Follower: f}
+}
+
+func (f *follower) reconcile(name string) time.Duration {
+	f.t.Helper()
+	again, err := f.Follower.Reconcile(f.t.Context(), key(name))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return again
+}
+
+// settle reconciles a service and its canary until neither changes the other.
+func (f *follower) settle(name string) {
+	f.t.Helper()
+	for range 3 {
+		f.reconcile(name)
+		if _, err := f.Follower.Reconcile(f.t.Context(), key(name).Canary()); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	f.reconcile(name)
 }
 
 // apply applies a manifest and returns the actions.

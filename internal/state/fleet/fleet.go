@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -38,9 +37,6 @@ type Config struct {
 	Cluster bool
 	// Image is this program's own, for pods; see workload.Input.
 	Image string
-	// Follow: another process decides. What it decided comes by Followed;
-	// nothing is resolved, stored, applied or scaled here.
-	Follow bool
 	// Report is told of a service after each reconcile, also one that the
 	// platform refused something: the status says what. An error has the service
 	// reconciled again, and so has a time after which it wants to be told again.
@@ -91,13 +87,18 @@ type Models interface {
 	Inspect(ctx context.Context, uri string) (service.Attributes, error)
 }
 
+// Publisher is told where requests may go.
+type Publisher interface {
+	Publish(View)
+	Withdraw(service.Key)
+}
+
 // Traffic is the live side: it is told where requests may go and tells what
 // is asked for.
 // The fleet may hold its lock while it calls Publish: a Traffic does not call
 // back from there.
 type Traffic interface {
-	Publish(View)
-	Withdraw(service.Key)
+	Publisher
 	Demand(service.Key) autoscale.Demand
 	InFlight(replicaID string) int
 }
@@ -163,7 +164,6 @@ type Fleet struct {
 		services map[service.Key]*entry
 		runtimes map[ID]Object
 		models   map[ID]Object
-		followed map[service.Key]Decided
 	}
 }
 
@@ -235,7 +235,6 @@ func New(cfg Config) (*Fleet, error) {
 	f.mu.services = map[service.Key]*entry{}
 	f.mu.runtimes = map[ID]Object{}
 	f.mu.models = map[ID]Object{}
-	f.mu.followed = map[service.Key]Decided{}
 	return f, nil
 }
 
@@ -342,69 +341,16 @@ func (f *Fleet) Demanded(k service.Key) { f.queue.add(k) }
 // changed, and what asked to be looked at again. workers run at once; one
 // service is never reconciled twice at a time.
 func (f *Fleet) Run(ctx context.Context, workers int) {
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case k := <-f.cfg.Platform.Changed():
-				f.queue.add(k)
-			case <-ctx.Done():
-				f.queue.close()
-				return
+	loop{queue: f.queue, changed: f.cfg.Platform.Changed(), jitter: f.cfg.Jitter, log: f.cfg.Log,
+		reconcile: func(ctx context.Context, k service.Key) (time.Duration, error) {
+			began := time.Now()
+			again, err := f.Reconcile(ctx, k)
+			if ctx.Err() == nil {
+				f.cfg.Reconciled(time.Since(began), err)
 			}
-		}
-	})
-	for range max(workers, 1) {
-		wg.Go(func() {
-			for {
-				k, ok := f.queue.next()
-				if !ok {
-					return
-				}
-				began := time.Now()
-				again, err := f.Reconcile(ctx, k)
-				if ctx.Err() == nil {
-					f.cfg.Reconciled(time.Since(began), err)
-				}
-				rest := time.Duration(0)
-				if tries := f.queue.outcome(k, err != nil); err != nil && ctx.Err() == nil {
-					again, rest = f.backoff(tries)
-					f.cfg.Log.Error("reconcile failed, will be tried again", "service", k.String(), "error", err, "after", again.Round(time.Millisecond))
-				}
-				f.queue.done(k, again, rest)
-			}
-		})
-	}
-	wg.Wait()
+			return again, err
+		}}.run(ctx, workers)
 }
-
-// backoff is when a reconcile that has failed so often in a row is tried again,
-// and how long its service is left alone, whatever of it changes but what is
-// desired. Many that fail for one cause do not come again together.
-func (f *Fleet) backoff(tries int) (again, rest time.Duration) {
-	again = min(retryAfter<<min(tries-1, 8), maxFailAfter)
-	return f.cfg.Jitter(again), min(restAfter<<min(tries-1, 8), maxRestAfter)
-}
-
-// spread adds up to a fifth.
-func spread(d time.Duration) time.Duration {
-	return d + time.Duration(rand.Int64N(int64(d)/5+1))
-}
-
-// A failed reconcile is tried again after retryAfter, and twice as long each
-// time up to maxFailAfter; a service that cannot be resolved likewise, up to
-// maxRetryAfter.
-const (
-	retryAfter   = 5 * time.Second
-	maxFailAfter = 5 * time.Minute
-)
-
-// restAfter is for how long a service is left alone whose reconcile failed, also
-// where something of it changes meanwhile; it doubles up to maxRestAfter.
-const (
-	restAfter    = time.Second
-	maxRestAfter = 16 * time.Second
-)
 
 // busyAfter is when a model is asked for again that could not be for others.
 const busyAfter = time.Second

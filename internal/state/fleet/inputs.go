@@ -179,7 +179,7 @@ func (f *Fleet) moved(ctx context.Context, objects []Object) map[service.Key]boo
 // concerns reports whether o is e's service, or a model that it serves.
 func (o Object) concerns(e *entry) bool {
 	switch o.ID().Kind {
-	case "service":
+	case serviceKind:
 		return e.object.Key == o.Key
 	case "model":
 		return modelRef(e.object) == o.Key.Name

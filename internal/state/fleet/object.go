@@ -39,6 +39,9 @@ func (i ID) String() string {
 
 func compareIDs(a, b ID) int { return strings.Compare(a.String(), b.String()) }
 
+// serviceKind is the kind in the ID of a service.
+const serviceKind = "service"
+
 // ID of the object. Cluster-scoped objects have no namespace.
 func (o Object) ID() ID {
 	switch {
@@ -51,7 +54,7 @@ func (o Object) ID() ID {
 	case o.Routing != nil:
 		return ID{Kind: routingKind(o.Routing.RoutingKind()), Key: o.Key}
 	default:
-		return ID{Kind: "service", Key: o.Key}
+		return ID{Kind: serviceKind, Key: o.Key}
 	}
 }
 

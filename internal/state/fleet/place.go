@@ -18,9 +18,9 @@ const (
 
 // unplaceable is why no place takes the replicas of a role that has no other,
 // in a word; "" where one may be on its way.
-func (w *work) unplaceable() string {
+func (s *snapshot) unplaceable() string {
 	reasons := map[service.Role]string{}
-	for _, r := range w.replicas {
+	for _, r := range s.replicas {
 		before, known := reasons[r.Role]
 		switch {
 		case !r.Alive():
@@ -44,26 +44,26 @@ func lasting(reason string) bool {
 	return slices.Contains([]string{replica.ReasonUnschedulable, replica.ReasonQuotaExceeded, replica.ReasonPodRefused}, reason)
 }
 
-func (w *work) serves() bool {
-	return slices.ContainsFunc(w.replicas, replica.Replica.Serving)
+func (s *snapshot) serves() bool {
+	return slices.ContainsFunc(s.replicas, replica.Replica.Serving)
 }
 
-// placing notes since when no place takes the service's replicas, for reason,
-// and returns when requests have waited for one for long enough; 0 for never.
-func (f *Fleet) placing(w *work, reason string) time.Duration {
-	now := f.cfg.Now()
+// waitForPlace notes since when no place takes the service's replicas, for
+// reason, and returns when requests have waited for one for long enough; 0 for
+// never.
+func (s *snapshot) waitForPlace(reason string, now time.Time, cluster bool) time.Duration {
 	switch {
 	case !lasting(reason):
-		w.unplaced = time.Time{}
+		s.unplaced = time.Time{}
 		return 0
-	case w.unplaced.IsZero():
-		w.unplaced = now
+	case s.unplaced.IsZero():
+		s.unplaced = now
 	}
-	return max(0, w.unplaced.Add(f.within(reason)).Sub(now))
+	return max(0, s.unplaced.Add(placeLimit(reason, cluster)).Sub(now))
 }
 
-func (f *Fleet) within(reason string) time.Duration {
-	if reason == replica.ReasonUnschedulable && (f.cfg.Cluster || f.cfg.Follow) {
+func placeLimit(reason string, cluster bool) time.Duration {
+	if reason == replica.ReasonUnschedulable && cluster {
 		return nodeWithin
 	}
 	return placeWithin
@@ -71,8 +71,8 @@ func (f *Fleet) within(reason string) time.Duration {
 
 // deny has requests told why no place takes the service's replicas, once they
 // have waited for one for long enough.
-func (f *Fleet) deny(w *work, v *View) {
-	if w.unplaced.IsZero() || !lasting(v.Reason) || f.cfg.Now().Sub(w.unplaced) < f.within(v.Reason) {
+func (s *snapshot) deny(v *View, now time.Time, cluster bool) {
+	if s.unplaced.IsZero() || !lasting(v.Reason) || now.Sub(s.unplaced) < placeLimit(v.Reason, cluster) {
 		return
 	}
 	v.Blocked, v.RetryAfter = true, placeWithin

@@ -1,6 +1,9 @@
 package fleet
 
 import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -144,6 +147,78 @@ func (q *queue) close() {
 	q.ready.Broadcast()
 }
 
+// loop reconciles what a queue hands out.
+type loop struct {
+	queue     *queue
+	changed   <-chan service.Key // added to the queue
+	reconcile func(context.Context, service.Key) (again time.Duration, err error)
+	jitter    func(time.Duration) time.Duration
+	log       *slog.Logger
+}
+
+// run reconciles with so many workers at once until ctx ends, and never one key
+// twice at a time. A key whose reconcile failed is tried again.
+func (l loop) run(ctx context.Context, workers int) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case k := <-l.changed:
+				l.queue.add(k)
+			case <-ctx.Done():
+				l.queue.close()
+				return
+			}
+		}
+	})
+	for range max(workers, 1) {
+		wg.Go(func() {
+			for {
+				k, ok := l.queue.next()
+				if !ok {
+					return
+				}
+				again, err := l.reconcile(ctx, k)
+				rest := time.Duration(0)
+				if tries := l.queue.outcome(k, err != nil); err != nil && ctx.Err() == nil {
+					again, rest = l.backoff(tries)
+					l.log.Error("reconcile failed, will be tried again", "service", k.String(), "error", err, "after", again.Round(time.Millisecond))
+				}
+				l.queue.done(k, again, rest)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// backoff is when a reconcile that has failed so often in a row is tried again,
+// and how long its service is left alone, whatever of it changes but what is
+// desired. Many that fail for one cause do not come again together.
+func (l loop) backoff(tries int) (again, rest time.Duration) {
+	again = min(retryAfter<<min(tries-1, 8), maxFailAfter)
+	return l.jitter(again), min(restAfter<<min(tries-1, 8), maxRestAfter)
+}
+
+// spread adds up to a fifth.
+func spread(d time.Duration) time.Duration {
+	return d + time.Duration(rand.Int64N(int64(d)/5+1))
+}
+
+// A failed reconcile is tried again after retryAfter, and twice as long each
+// time up to maxFailAfter; a service that cannot be resolved likewise, up to
+// maxRetryAfter.
+const (
+	retryAfter   = 5 * time.Second
+	maxFailAfter = 5 * time.Minute
+)
+
+// restAfter is for how long a service is left alone whose reconcile failed, also
+// where something of it changes meanwhile; it doubles up to maxRestAfter.
+const (
+	restAfter    = time.Second
+	maxRestAfter = 16 * time.Second
+)
+
 // Backlog is what a fleet has yet to do.
 type Backlog struct {
 	// Waiting services are to be reconciled, Active ones are being reconciled;
@@ -154,7 +229,7 @@ type Backlog struct {
 	Oldest time.Duration
 }
 
-// Backlog says how far behind the reconciles are.
+// Backlog reports how far behind the reconciles are.
 func (f *Fleet) Backlog() Backlog { return f.queue.backlog(time.Now()) }
 
 func (q *queue) backlog(now time.Time) Backlog {

@@ -11,23 +11,30 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 )
 
+// snapshot is what is known of one service, or of its canary, at one time.
+type snapshot struct {
+	key    service.Key
+	object Object
+	record *Record
+	// failure is why the present inputs cannot be run; nil when they can.
+	failure  *service.Failure
+	replicas []replica.Replica
+	// unplaced is since when no place takes its replicas; zero while one does.
+	unplaced time.Time
+}
+
 // work is one reconcile's copy of an entry: read under the lock at the start,
 // stored under it at the end.
 type work struct {
-	key        service.Key
-	object     Object
+	snapshot
 	generation int64
-	record     *Record
 	stale      bool
 	reselect   bool
 	applied    bool
-	failure    *service.Failure
 	wake       int
 	asleep     bool
 	files      string
-	unplaced   time.Time
 	roles      map[service.Role]roleState
-	replicas   []replica.Replica
 	// trouble is what the platform refused.
 	trouble error
 	// past is why a replica of this revision failed before, and later when
@@ -42,9 +49,9 @@ type work struct {
 
 // workOn copies e; Fleet.mu is held.
 func (f *Fleet) workOn(k service.Key, e *entry) *work {
-	w := &work{key: k, object: e.object, generation: e.generation, record: e.record, stale: e.stale,
-		reselect: e.reselect, applied: e.applied, failure: e.failure,
-		wake: e.wake, asleep: e.asleep, files: e.files, unplaced: e.unplaced, roles: map[service.Role]roleState{}}
+	w := &work{snapshot: snapshot{key: k, object: e.object, record: e.record, failure: e.failure, unplaced: e.unplaced},
+		generation: e.generation, stale: e.stale, reselect: e.reselect, applied: e.applied,
+		wake: e.wake, asleep: e.asleep, files: e.files, roles: map[service.Role]roleState{}}
 	for r, s := range e.roles {
 		w.roles[r] = *s
 	}
@@ -62,15 +69,8 @@ func (f *Fleet) workOn(k service.Key, e *entry) *work {
 // time.
 func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, error) {
 	w, wanted := f.begin(k)
-	switch {
-	case !wanted && f.cfg.Follow:
-		f.cfg.Traffic.Withdraw(k)
-		f.drop(k)
-		return 0, nil
-	case !wanted:
+	if !wanted {
 		return 0, f.forget(ctx, k)
-	case f.cfg.Follow:
-		return f.follow(ctx, w)
 	}
 	again, err := f.converge(ctx, w)
 	w.trouble = err
@@ -120,10 +120,10 @@ func (f *Fleet) converge(ctx context.Context, w *work) (time.Duration, error) {
 	if err := f.settle(ctx, w); err != nil {
 		return 0, err
 	}
-	if err := f.prove(w); err != nil {
+	if err := f.recordReady(w); err != nil {
 		return 0, fmt.Errorf("store that %s has been ready: %w", w.key, err)
 	}
-	again = sooner(again, f.placing(w, w.unplaceable()))
+	again = sooner(again, w.waitForPlace(w.unplaceable(), f.cfg.Now(), f.cfg.Cluster))
 	f.cfg.Traffic.Publish(f.view(w))
 	if w.record != nil {
 		next, err := f.scale(ctx, w)
@@ -187,17 +187,12 @@ func (f *Fleet) forget(ctx context.Context, k service.Key) error {
 	if err := f.cfg.Store.DeleteRecord(k); err != nil {
 		return fmt.Errorf("forget %s: %w", k, err)
 	}
-	f.drop(k)
-	return nil
-}
-
-// drop forgets a deleted service here.
-func (f *Fleet) drop(k service.Key) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if e := f.mu.services[k]; e != nil && e.deleted {
 		delete(f.mu.services, k)
 	}
+	return nil
 }
 
 func (f *Fleet) observe(ctx context.Context, w *work) (err error) {
@@ -281,7 +276,7 @@ func (f *Fleet) finish(w *work) {
 	if e == nil || e.deleted {
 		return
 	}
-	if c := canaryOf(w); w.key.IsCanary() && (c != e.canary || e.record != w.record ||
+	if c := w.canaryState(sleeping(w)); w.key.IsCanary() && (c != e.canary || e.record != w.record ||
 		e.status.Generation != status.Generation || e.status.Model.Transition != status.Model.Transition) {
 		e.canary = c
 		f.queue.add(w.key.Stable())

@@ -25,9 +25,9 @@ const (
 // failure the record before stays and goes on serving; the failure says what
 // is lacking. It returns when to try again, 0 when only a change can help.
 func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
-	if beside(w) {
+	if w.forCanary() {
 		w.failure = nil
-		f.branch(w)
+		f.startCanary(w)
 		return 0
 	}
 	next, again, failure := f.resolved(ctx, w)
@@ -54,7 +54,7 @@ func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
 	} else {
 		w.applied = false
 	}
-	defer f.prune(w.key) // what it was the canary of, it is now
+	defer f.endCanary(w.key) // what it was the canary of, it is now
 	if w.record != nil && w.applied && !f.renote(w, next) {
 		return 0
 	}

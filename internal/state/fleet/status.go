@@ -40,52 +40,58 @@ func Needs(r *workload.Revision) (out []service.Role) {
 
 // view is what the request path is told.
 func (f *Fleet) view(w *work) View {
-	v := View{Key: w.key, Service: w.object.Service, URL: f.cfg.URL(w.key), Replicas: w.replicas}
+	v := w.view(f.cfg.URL(w.key), f.cfg.Now(), f.cfg.Cluster)
 	if w.canary != nil {
 		v.CanaryPercent = w.canary.Percent
 	}
-	if w.record == nil {
-		v.Adapters = named(w.object.Service)
+	return v
+}
+
+// view is what the request path is told, but for the share of a canary.
+func (s *snapshot) view(url string, now time.Time, cluster bool) View {
+	v := View{Key: s.key, Service: s.object.Service, URL: url, Replicas: s.replicas}
+	if s.record == nil {
+		v.Adapters = named(s.object.Service)
 		v.Cause = "not yet resolved"
-		if w.failure != nil {
-			v.Reason, v.Cause, v.Blocked = w.failure.Reason, w.failure.Message, true
+		if s.failure != nil {
+			v.Reason, v.Cause, v.Blocked = s.failure.Reason, s.failure.Message, true
 		}
 		return v
 	}
-	v.Role, v.Disaggregation = entrance(&w.record.Revision), w.record.Revision.Disaggregation
-	v.Needs = Needs(&w.record.Revision)
-	v.Adapters = w.record.Revision.Model.Adapters
-	v.Protocol, v.Limits = w.record.Revision.Protocol, w.record.Revision.Component(v.Role).Limits
-	if !mixed(w) {
-		v.Protocols = w.record.Revision.Protocols
+	v.Role, v.Disaggregation = entrance(&s.record.Revision), s.record.Revision.Disaggregation
+	v.Needs = Needs(&s.record.Revision)
+	v.Adapters = s.record.Revision.Model.Adapters
+	v.Protocol, v.Limits = s.record.Revision.Protocol, s.record.Revision.Component(v.Role).Limits
+	if !s.mixed() {
+		v.Protocols = s.record.Revision.Protocols
 	}
-	if bad := worst(w.replicas); bad != nil {
+	if bad := worst(s.replicas); bad != nil {
 		// A program that is not there does not come by waiting, one that cannot
 		// be executed cannot a second later, and a process that ends at every
 		// start ends at the next; one crash or a busy accelerator
 		// may pass.
 		v.Reason, v.Cause = bad.Reason, bad.Message
-		wait := bad.Restart.Sub(f.cfg.Now())
+		wait := bad.Restart.Sub(now)
 		v.Blocked = bad.Reason == replica.ReasonProgramMissing || bad.Reason == replica.ReasonCannotExecute ||
 			bad.Phase == replica.Failed && (wait > patience || bad.FailedStarts >= hopeless)
-		if returning(w) {
+		if s.returning() {
 			v.Blocked = false
 		}
 		if v.Blocked && bad.Phase == replica.Failed {
 			v.RetryAfter = max(wait, time.Second)
 		}
 	}
-	f.deny(w, &v)
-	if w.object.Service.Stopped {
+	s.deny(&v, now, cluster)
+	if s.object.Service.Stopped {
 		v.Reason, v.Cause, v.Blocked = "Stopped", "stopped by its owner", true
 	}
 	return v
 }
 
 // mixed reports whether replicas of another revision than the present one serve.
-func mixed(w *work) bool {
-	return slices.ContainsFunc(w.replicas, func(r replica.Replica) bool {
-		return r.Revision != "" && r.Revision != w.record.Revision.Hash && r.Serving()
+func (s *snapshot) mixed() bool {
+	return slices.ContainsFunc(s.replicas, func(r replica.Replica) bool {
+		return r.Revision != "" && r.Revision != s.record.Revision.Hash && r.Serving()
 	})
 }
 

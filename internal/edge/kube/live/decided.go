@@ -80,14 +80,14 @@ func newest(all map[string]*appsv1.ControllerRevision) (out *appsv1.ControllerRe
 // tell hands on what is known of a service.
 func (v *View) tell(k service.Key) {
 	v.mu.Lock()
-	d := fleet.Decided{Record: v.mu.records[k], Failure: v.mu.failures[k], Canary: v.mu.canaries[k]}
+	d := fleet.Decision{Record: v.mu.records[k], Failure: v.mu.failures[k], Canary: v.mu.canaries[k]}
 	if far := v.mu.starts[k]; far != nil {
 		d.Starting = *far
 	}
 	v.mu.Unlock()
 	d.Blocked = d.Failure != nil && d.Record == nil
 	if v.follower != nil {
-		v.follower.Followed(k, d)
+		v.follower.SetDecision(k, d)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -21,8 +20,6 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/selection"
-	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -63,14 +60,13 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Follower is told what the controller decided: a fleet.Fleet.
+// Follower is told what the controller decided: a fleet.Follower.
 type Follower interface {
 	objects.Sink
-	Followed(service.Key, fleet.Decided)
-	Get(ctx context.Context, k service.Key) (fleet.ServiceState, error)
+	SetDecision(service.Key, fleet.Decision)
 }
 
-// View is a fleet.Platform. It is safe for concurrent use.
+// View is the fleet.Replicas of a gateway. It is safe for concurrent use.
 type View struct {
 	cfg      Config
 	changed  *fleet.Changes
@@ -87,7 +83,7 @@ type View struct {
 	}
 }
 
-var _ fleet.Platform = (*View)(nil)
+var _ fleet.Replicas = (*View)(nil)
 
 // New makes a view that has seen nothing.
 func New(cfg Config) (*View, error) {
@@ -146,34 +142,10 @@ func (v *View) Close() {
 	v.changed.Close()
 }
 
-var errFollows = errors.New("a gateway decides nothing: the controller does")
-
-// Host implements fleet.Platform.
-func (v *View) Host(context.Context, ...selection.Check) (selection.Host, error) {
-	return selection.Host{}, errFollows
-}
-
-// Apply implements fleet.Platform.
-func (v *View) Apply(context.Context, workload.Revision) error { return errFollows }
-
-// Scale implements fleet.Platform.
-func (v *View) Scale(context.Context, workload.Ref, int, []string) error { return errFollows }
-
-// Remove implements fleet.Platform.
-func (v *View) Remove(context.Context, service.Key) error { return errFollows }
-
-// Services implements fleet.Platform: it holds none that a fleet could remove.
-func (v *View) Services(context.Context) ([]service.Key, error) { return nil, nil }
-
-// Logs implements fleet.Platform.
-func (v *View) Logs(context.Context, string, fleet.LogOptions) (io.ReadCloser, error) {
-	return nil, errFollows
-}
-
-// Changed implements fleet.Platform.
+// Changed implements fleet.Replicas.
 func (v *View) Changed() <-chan service.Key { return v.changed.Changed() }
 
-// Observe implements fleet.Platform. IDs are those of the pods with their
+// Observe implements fleet.Replicas. IDs are those of the pods with their
 // namespace before, "ml/iris-engine-5f7d", since pods of several namespaces
 // may share a name. When replicas were made is not known here: they come in
 // the order of their names.

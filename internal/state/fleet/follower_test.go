@@ -9,8 +9,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// TestFollow has one fleet decide and another, over the same platform, tell the
-// request path of it without deciding anything.
+// TestFollow has a fleet decide, and a follower tell the request path of it
+// without deciding anything.
 func TestFollow(t *testing.T) {
 	leader := newRig(t)
 	leader.apply(serviceYAML("iris", "scaling: {minReplicas: 1}"))
@@ -18,22 +18,19 @@ func TestFollow(t *testing.T) {
 	leader.reconcile("iris")
 	record := leader.store.records[key("iris")]
 
-	r := newRig(t)
-	r.follow = true
-	r.restart()
-	r.apply(serviceYAML("iris", "scaling: {minReplicas: 1}"))
+	r := newFollower(t, serviceYAML("iris", "scaling: {minReplicas: 1}"))
 	r.reconcile("iris")
 	if v := r.traffic.views[key("iris")]; v.Blocked || v.Cause != "not yet resolved" {
 		t.Errorf("before anything is decided: %+v", v)
 	}
-	r.Followed(key("iris"), fleet.Decided{Record: &record})
+	r.SetDecision(key("iris"), fleet.Decision{Record: &record})
 	r.platform.replicas[key("iris")] = []replica.Replica{{ID: "a", Service: key("iris"), Role: service.RoleEngine, Phase: replica.Ready, HTTP: "10.0.0.1:8080"}}
 	r.reconcile("iris")
 	v := r.traffic.views[key("iris")]
 	if len(v.Replicas) != 1 || v.Protocol != service.ProtocolV2 || v.Limits.Max != 1 || v.Cause != "" {
 		t.Errorf("followed: %+v", v)
 	}
-	r.Followed(key("iris"), fleet.Decided{Record: &record, Failure: &service.Failure{Reason: "ImagePullBackOff", Message: "no such image"}, Blocked: true})
+	r.SetDecision(key("iris"), fleet.Decision{Record: &record, Failure: &service.Failure{Reason: "ImagePullBackOff", Message: "no such image"}, Blocked: true})
 	r.reconcile("iris")
 	if v := r.traffic.views[key("iris")]; v.Reason != "ImagePullBackOff" || !v.Blocked {
 		t.Errorf("with a failure: %+v", v)
@@ -41,14 +38,11 @@ func TestFollow(t *testing.T) {
 	if calls := r.took(); len(calls) > 0 {
 		t.Errorf("a follower called the platform: %v", calls)
 	}
-	if len(r.store.records) > 0 {
-		t.Errorf("a follower stored records: %v", r.store.records)
-	}
-	if err := r.Delete(t.Context(), fleet.ID{Kind: "service", Key: key("iris")}); err != nil {
+	if err := r.Follower.Delete(t.Context(), fleet.ID{Kind: "service", Key: key("iris")}); err != nil {
 		t.Fatal(err)
 	}
 	r.reconcile("iris")
-	if _, there := r.traffic.views[key("iris")]; there || len(r.List()) > 0 {
+	if _, there := r.traffic.views[key("iris")]; there {
 		t.Error("a deleted service is still there")
 	}
 	if calls := r.took(); len(calls) > 0 {
@@ -67,10 +61,7 @@ func TestFollowCanary(t *testing.T) {
 	leader.settle("iris")
 	stable, canary := leader.store.records[k], leader.store.records[c]
 
-	r := newRig(t)
-	r.follow = true
-	r.restart()
-	r.apply(canaryYAML("--two", "20"))
+	r := newFollower(t, canaryYAML("--two", "20"))
 	r.platform.replicas[k] = []replica.Replica{{ID: "a", Service: k, Role: service.RoleEngine, Phase: replica.Ready}}
 	r.platform.replicas[c] = []replica.Replica{{ID: "b", Service: c, Role: service.RoleEngine, Phase: replica.Starting, Revision: canary.Revision.Hash}}
 	for _, step := range []struct {
@@ -87,8 +78,8 @@ func TestFollowCanary(t *testing.T) {
 		{"nonsense", &canary, &service.CanaryStatus{Percent: -5}, 0},
 		{"gone", nil, nil, 0},
 	} {
-		r.Followed(c, fleet.Decided{Record: step.record})
-		r.Followed(k, fleet.Decided{Record: &stable, Canary: step.says})
+		r.SetDecision(c, fleet.Decision{Record: step.record})
+		r.SetDecision(k, fleet.Decision{Record: &stable, Canary: step.says})
 		r.settle("iris")
 		if got := r.traffic.views[k].CanaryPercent; got != step.want {
 			t.Errorf("%s: %d, want %d", step.name, got, step.want)
