@@ -54,6 +54,14 @@ run: build ## build, start everything with examples/quickstart, print what can b
 test: published-crds $(K8S_API) $(K8S)/kube-controller-manager $(HELM) $(PROMQL) ## run the tests (race detector on; nothing to install but Go's modules)
 	go test -race -timeout 14m ./...
 
+# Packages whose tests start an API server.
+API_TESTS = $(shell go list -f '{{range .TestImports}}{{if eq . "$(KUBETEST)"}}{{$$.ImportPath}} {{end}}{{end}}{{range .XTestImports}}{{if eq . "$(KUBETEST)"}}{{$$.ImportPath}} {{end}}{{end}}' ./...)
+KUBETEST := roundhouse.dev/roundhouse/internal/edge/kube/kubetest
+
+.PHONY: unit
+unit: ## run the tests that need no API server, for a change of one thing
+	go test -timeout 10m $(filter-out $(API_TESTS),$(shell go list ./...))
+
 .PHONY: test-peers
 test-peers: $(PEERS)/.installed $(MLSERVER)/.installed $(HUB)/.installed $(HUB_OLD)/.installed $(AZURITE)/.installed ## compare with the real packages from PyPI
 	ROUNDHOUSE_AZURITE=$(abspath $(AZURITE))/node_modules/.bin/azurite-blob \

@@ -1,6 +1,7 @@
 package platform_test
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -28,7 +29,7 @@ func TestSecretsOfAnAccount(t *testing.T) {
 	if err := f.direct.Create(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = f.direct.Delete(t.Context(), a) })
+	t.Cleanup(func() { _ = f.direct.Delete(context.Background(), a) })
 	with := func(salt, account string) workload.Revision {
 		r := revision(k, platformtest.Server{Salt: salt, ModelURI: "s3://models/iris"})
 		r.Image, r.Components[0].Pod.ServiceAccountName = "roundhouse", account
