@@ -16,19 +16,19 @@ const weightKind = "weight"
 
 // adapters follows a service's adapters to where they are. base is the model
 // object they are laid over, nil for a model in place.
-func (f *Fleet) adapters(ctx context.Context, o Object, base *Object) ([]workload.Adapter, error) {
+func (r *resolver) adapters(ctx context.Context, o Object, base *Object) ([]workload.Adapter, error) {
 	var out []workload.Adapter
 	for i, a := range o.Service.Model.Adapters {
 		got := workload.Adapter{Name: a.Name, URI: o.uri(a.URI), Rank: a.Rank}
 		if a.Ref != nil {
-			weight, err := f.weight(a.Ref.Name, base)
+			weight, err := r.weight(a.Ref.Name, base)
 			if err != nil {
 				return nil, fmt.Errorf("spec.model.fineTunedWeights[%d]: %w", i, err)
 			}
 			got.URI, got.Rank = weight.uri(weight.Model.URI), weight.Model.FineTuned.Rank
 		}
 		if scheme, _, _ := strings.Cut(got.URI, "://"); scheme == "file" || scheme == "upload" {
-			found, err := f.cfg.Models.Inspect(ctx, got.URI)
+			found, err := r.cfg.Models.Inspect(ctx, got.URI)
 			if err != nil {
 				return nil, fmt.Errorf("adapter %q: %w", a.Name, err)
 			}
@@ -42,10 +42,10 @@ func (f *Fleet) adapters(ctx context.Context, o Object, base *Object) ([]workloa
 }
 
 // weight finds a FineTunedWeight that can be laid over base as an adapter.
-func (f *Fleet) weight(name string, base *Object) (Object, error) {
-	f.mu.Lock()
-	o, ok := f.mu.models[ID{Kind: weightKind, Key: service.Key{Name: name}}]
-	f.mu.Unlock()
+func (r *resolver) weight(name string, base *Object) (Object, error) {
+	r.mu.Lock()
+	o, ok := r.mu.models[ID{Kind: weightKind, Key: service.Key{Name: name}}]
+	r.mu.Unlock()
 	if !ok {
 		return o, fmt.Errorf("no FineTunedWeight named %q: apply it", name)
 	}
@@ -71,7 +71,7 @@ func keyName(k service.Key) string {
 // ranks reads the adapters' ranks from their files where the runtime has to be
 // told. A revision that stands keeps those it has. Where pods alone can read the
 // files the ranks stay unknown. Busy: its time has not come.
-func (f *Fleet) ranks(ctx context.Context, w *work, in *workload.Input) (again time.Duration, failure *service.Failure) {
+func (r *resolver) ranks(ctx context.Context, w *work, in *workload.Input) (again time.Duration, failure *service.Failure) {
 	if len(in.Adapters) == 0 || in.Runtime == nil || in.Runtime.Adapters == nil || len(in.Runtime.Adapters.Rank) == 0 {
 		return 0, nil
 	}
@@ -84,15 +84,15 @@ func (f *Fleet) ranks(ctx context.Context, w *work, in *workload.Input) (again t
 		if a.Rank > 0 {
 			continue
 		}
-		found, err := f.cfg.Models.Inspect(ctx, a.URI)
+		found, err := r.cfg.Models.Inspect(ctx, a.URI)
 		var missing interface{ NotExist() bool }
 		switch {
 		case err == nil:
 			a.Rank = found.AdapterRank
 		case busy(err):
 			return busyAfter, nil
-		case f.cfg.Cluster && (!errors.As(err, &missing) || !missing.NotExist()):
-			f.cfg.Log.Warn("adapter not inspected", "service", w.key.String(), "adapter", a.Name, "error", err)
+		case r.cfg.Cluster && (!errors.As(err, &missing) || !missing.NotExist()):
+			r.cfg.Log.Warn("adapter not inspected", "service", w.key.String(), "adapter", a.Name, "error", err)
 		default:
 			return retryAfter, &service.Failure{Reason: reasonModelLoadFailed, Message: fmt.Sprintf("adapter %q: %v", a.Name, err)}
 		}

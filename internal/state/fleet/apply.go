@@ -88,8 +88,8 @@ func (f *Fleet) admit(objects []Object) error {
 		return err
 	}
 	all := map[ID]service.Runtime{}
-	for id, o := range f.mu.runtimes {
-		all[id] = *o.Runtime
+	for _, o := range f.resolver.objects(func(id ID, _ Object) bool { return id.Kind == runtimeKind }) {
+		all[o.ID()] = *o.Runtime
 	}
 	fresh := map[service.Key]bool{}
 	for _, o := range objects {
@@ -165,14 +165,14 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 		}
 		e.reselect = e.reselect || o.Reselect
 		f.queue.fresh(id.Key)
-	case "runtime":
-		f.mu.runtimes[id] = obj
+	case runtimeKind:
+		f.resolver.put(obj)
 		f.touch(func(e *entry) bool { return uses(e, obj.Key.Name) })
 	case "model":
-		f.mu.models[id] = obj
+		f.resolver.put(obj)
 		f.touch(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })
 	case weightKind:
-		f.mu.models[id] = obj
+		f.resolver.put(obj)
 		f.touch(func(e *entry) bool {
 			return slices.Contains(e.object.Service.AdapterNames(), obj.Key.Name) || e.failure != nil
 		})
@@ -234,12 +234,8 @@ func (f *Fleet) touch(match func(*entry) bool) {
 
 func (f *Fleet) object(id ID) (Object, bool) {
 	switch id.Kind {
-	case "runtime":
-		o, ok := f.mu.runtimes[id]
-		return o, ok
-	case "model", weightKind:
-		o, ok := f.mu.models[id]
-		return o, ok
+	case runtimeKind, "model", weightKind:
+		return f.resolver.object(id)
 	case serviceKind:
 	default:
 		return f.routes.object(id)
@@ -262,10 +258,8 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 		return fmt.Errorf("%s: %w", id, err)
 	}
 	switch id.Kind {
-	case "runtime":
-		delete(f.mu.runtimes, id)
-	case "model", weightKind:
-		delete(f.mu.models, id)
+	case runtimeKind, "model", weightKind:
+		f.resolver.remove(id)
 	case serviceKind:
 		f.mu.services[id.Key].deleted = true
 		f.queue.fresh(id.Key)
@@ -292,10 +286,7 @@ func (f *Fleet) Sourced(match func(source string) bool) []ID {
 			add(e.object)
 		}
 	}
-	for _, o := range f.mu.runtimes {
-		add(o)
-	}
-	for _, o := range f.mu.models {
+	for _, o := range f.resolver.objects(func(ID, Object) bool { return true }) {
 		add(o)
 	}
 	slices.SortFunc(out, compareIDs)

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"maps"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
@@ -17,10 +16,9 @@ func (f *Fleet) Draft(ctx context.Context, objects []Object) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	maps.Copy(d.mu.runtimes, f.mu.runtimes)
-	maps.Copy(d.mu.models, f.mu.models)
-	f.mu.Unlock()
+	for _, o := range f.resolver.objects(func(ID, Object) bool { return true }) {
+		d.resolver.put(o)
+	}
 	_, err = d.Apply(ctx, objects, ApplyOptions{})
 	return d, err
 }

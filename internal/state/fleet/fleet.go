@@ -155,15 +155,14 @@ type Record struct {
 
 // Fleet is safe for concurrent use.
 type Fleet struct {
-	cfg    Config
-	queue  *queue
-	routes *Routes
+	cfg      Config
+	queue    *queue
+	routes   *Routes
+	resolver *resolver
 
 	mu struct {
 		sync.Mutex
 		services map[service.Key]*entry
-		runtimes map[ID]Object
-		models   map[ID]Object
 	}
 }
 
@@ -231,10 +230,8 @@ func New(cfg Config) (*Fleet, error) {
 	if cfg.URL == nil {
 		cfg.URL = func(service.Key) string { return "" }
 	}
-	f := &Fleet{cfg: cfg, queue: newQueue(), routes: NewRoutes(cfg.Routing, cfg.Now)}
+	f := &Fleet{cfg: cfg, queue: newQueue(), routes: NewRoutes(cfg.Routing, cfg.Now), resolver: newResolver(&cfg)}
 	f.mu.services = map[service.Key]*entry{}
-	f.mu.runtimes = map[ID]Object{}
-	f.mu.models = map[ID]Object{}
 	return f, nil
 }
 
@@ -256,10 +253,8 @@ func (f *Fleet) Restore(ctx context.Context) error {
 			e := newEntry(o)
 			e.record = pinned[o.Key]
 			f.mu.services[o.Key] = e
-		case o.Runtime != nil:
-			f.mu.runtimes[o.ID()] = o
-		case o.Model != nil:
-			f.mu.models[o.ID()] = o
+		case o.Runtime != nil, o.Model != nil:
+			f.resolver.put(o)
 		case o.Routing != nil:
 			f.routes.put(o)
 		}

@@ -15,8 +15,10 @@ import (
 
 // inputs hashes the objects that a service's revision is made from, by ID: its
 // own, its model's, its adapters', and its runtime's unless that is of the
-// catalog. Fleet.mu is held.
-func (f *Fleet) inputs(o Object, pinned service.RuntimeChoice) map[string]string {
+// catalog.
+func (r *resolver) inputs(o Object, pinned service.RuntimeChoice) map[string]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	out := map[string]string{o.ID().String(): o.digest()}
 	add := func(in Object, ok bool) {
 		if ok {
@@ -24,14 +26,14 @@ func (f *Fleet) inputs(o Object, pinned service.RuntimeChoice) map[string]string
 		}
 	}
 	if m := o.Service.Model; m != nil && m.Ref != nil {
-		add(f.findModelLocked(*m.Ref, o.Key.Namespace))
+		add(r.findModelLocked(*m.Ref, o.Key.Namespace))
 	}
 	for _, name := range o.Service.AdapterNames() {
-		w, ok := f.mu.models[ID{Kind: weightKind, Key: service.Key{Name: name}}]
+		w, ok := r.mu.models[ID{Kind: weightKind, Key: service.Key{Name: name}}]
 		add(w, ok)
 	}
 	if pinned.Scope != service.ScopeCatalog {
-		rt, ok := f.mu.runtimes[ID{Kind: "runtime", Key: service.Key{Namespace: pinned.Namespace, Name: pinned.Name}}]
+		rt, ok := r.mu.runtimes[ID{Kind: runtimeKind, Key: service.Key{Namespace: pinned.Namespace, Name: pinned.Name}}]
 		add(rt, ok)
 	}
 	return out
@@ -53,20 +55,20 @@ func (o Object) digest() string {
 // nothing, as its deletion did not. Fleet.mu is held.
 func (f *Fleet) outdated(ctx context.Context, k service.Key, e *entry) bool {
 	r := e.record
-	if r == nil || r.Selection != f.selectionHash(e.object) {
+	if r == nil || r.Selection != selectionHash(e.object) {
 		return true
 	}
 	if made, ok := f.cfg.Store.(Made); ok && !made.MadeFrom(k, e.object.Original) {
 		return true
 	}
-	e.files = f.fingerprints(ctx, r.Revision.Model)
+	e.files = f.resolver.fingerprints(ctx, r.Revision.Model)
 	if was := r.Revision.Model.Fingerprint; !workload.SameFiles(was, e.files) {
 		return true
 	}
 	if r.Inputs == nil { // of a version that did not note them
-		return !f.cfg.Cluster && f.known(r.Revision.Runtime)
+		return !f.cfg.Cluster && f.resolver.known(r.Revision.Runtime)
 	}
-	for id, hash := range f.inputs(e.object, r.Revision.Runtime) {
+	for id, hash := range f.resolver.inputs(e.object, r.Revision.Runtime) {
 		if r.Inputs[id] != hash {
 			return true
 		}
@@ -75,14 +77,14 @@ func (f *Fleet) outdated(ctx context.Context, k service.Key, e *entry) bool {
 }
 
 // known reports whether a pinned runtime is still there, so that to resolve
-// its service anew chooses no other. Fleet.mu is held.
-func (f *Fleet) known(pinned service.RuntimeChoice) bool {
+// its service anew chooses no other.
+func (r *resolver) known(pinned service.RuntimeChoice) bool {
 	if pinned.Scope != service.ScopeCatalog && pinned.Name != "" {
-		_, ok := f.mu.runtimes[ID{Kind: "runtime", Key: service.Key{Namespace: pinned.Namespace, Name: pinned.Name}}]
+		_, ok := r.object(ID{Kind: runtimeKind, Key: service.Key{Namespace: pinned.Namespace, Name: pinned.Name}})
 		return ok
 	}
-	for i := range f.cfg.Catalog {
-		if f.cfg.Catalog[i].Name == pinned.Name {
+	for i := range r.cfg.Catalog {
+		if r.cfg.Catalog[i].Name == pinned.Name {
 			return true
 		}
 	}
@@ -91,11 +93,11 @@ func (f *Fleet) known(pinned service.RuntimeChoice) bool {
 
 // fingerprints tells the files of a model and its adapters from others; "" when
 // nothing is known of them.
-func (f *Fleet) fingerprints(ctx context.Context, m workload.Model) string {
-	if f.cfg.Fingerprint == nil {
+func (r *resolver) fingerprints(ctx context.Context, m workload.Model) string {
+	if r.cfg.Fingerprint == nil {
 		return ""
 	}
-	return m.Fingerprints(func(uri string) string { return f.cfg.Fingerprint(ctx, uri) })
+	return m.Fingerprints(func(uri string) string { return r.cfg.Fingerprint(ctx, uri) })
 }
 
 // settleFiles has the files of a model count as an input of its revision. One
@@ -166,7 +168,7 @@ func (f *Fleet) moved(ctx context.Context, objects []Object) map[service.Key]boo
 	}
 	f.mu.Unlock()
 	maps.DeleteFunc(of, func(_ service.Key, was known) bool {
-		now := f.fingerprints(ctx, was.model)
+		now := f.resolver.fingerprints(ctx, was.model)
 		return workload.SameFiles(was.model.Fingerprint, now) && workload.SameFiles(was.files, now)
 	})
 	out := map[service.Key]bool{}

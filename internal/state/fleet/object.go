@@ -39,14 +39,17 @@ func (i ID) String() string {
 
 func compareIDs(a, b ID) int { return strings.Compare(a.String(), b.String()) }
 
-// serviceKind is the kind in the ID of a service.
-const serviceKind = "service"
+// Kinds in the ID of a service and of a runtime.
+const (
+	serviceKind = "service"
+	runtimeKind = "runtime"
+)
 
 // ID of the object. Cluster-scoped objects have no namespace.
 func (o Object) ID() ID {
 	switch {
 	case o.Runtime != nil:
-		return ID{Kind: "runtime", Key: o.Key}
+		return ID{Kind: runtimeKind, Key: o.Key}
 	case o.Model != nil && o.Model.FineTuned != nil:
 		return ID{Kind: weightKind, Key: o.Key}
 	case o.Model != nil:

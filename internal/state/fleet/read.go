@@ -87,17 +87,7 @@ func (f *Fleet) List() []ServiceState {
 
 // Objects lists the applied objects of one kind other than services.
 func (f *Fleet) Objects(kind string) []Object {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	from := map[string]map[ID]Object{"runtime": f.mu.runtimes, "model": f.mu.models, weightKind: f.mu.models}[kind]
-	var out []Object
-	for id, o := range from {
-		if id.Kind == kind {
-			out = append(out, o)
-		}
-	}
-	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(a.Key.String(), b.Key.String()) })
-	return out
+	return f.resolver.objects(func(id ID, _ Object) bool { return id.Kind == kind })
 }
 
 // Catalog are the runtimes shipped with the product.
@@ -122,7 +112,7 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 	if err != nil {
 		return Explanation{}, err
 	}
-	m, err := f.model(ctx, o)
+	m, err := f.resolver.model(ctx, o)
 	ex := Explanation{Attributes: m.attributes, URI: m.uri, Adapters: m.adapters}
 	if err != nil {
 		ex.Problem = err.Error()
@@ -134,8 +124,8 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 		}
 		f.mu.Unlock()
 	}
-	req, runtimes := selection.Request{Service: o.Service, Attributes: m.attributes}, f.runtimesFor(o.Key.Namespace, host)
-	if host, err = f.ask(ctx, host, &req, runtimes, m); err != nil {
+	req, runtimes := selection.Request{Service: o.Service, Attributes: m.attributes}, f.resolver.runtimesFor(o.Key.Namespace, host)
+	if host, err = f.resolver.ask(ctx, host, &req, runtimes, m); err != nil {
 		return Explanation{}, err
 	}
 	ex.Result = selection.Choose(req, runtimes, host)
