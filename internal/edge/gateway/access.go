@@ -3,11 +3,8 @@ package gateway
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
-	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -86,11 +83,6 @@ func (x *exchange) enter() bool {
 		x.failWith(http.StatusUnauthorized, "the API key is not valid: it is mistyped, revoked or expired", "", "invalid_api_key")
 	}
 	return false
-}
-
-// retryAfter says when to ask again, in whole seconds, at least one.
-func (x *exchange) retryAfter(d time.Duration) {
-	x.w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))))
 }
 
 // mayUse says whether the request's key is for the model it names, and answers

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -11,6 +10,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
 // budget counts bytes held, up to a limit for all and to a share of it for each
@@ -76,8 +76,10 @@ type body struct {
 	head   []byte
 	tail   *tailReader // nil when head is everything
 	length int64       // -1 when unknown
-	held   int64       // taken from the budget
-	shared int64       // of it, counted as client's
+	stated int64       // by the request
+	budget *budget
+	held   int64 // taken from the budget
+	shared int64 // of it, counted as client's
 	client string
 	from   *patientReader
 	spent  bool    // some of the tail was sent
@@ -111,9 +113,11 @@ func (b *body) replayable() bool {
 }
 
 // release gives back what is held, when it will not be sent any more.
-func (b *body) release(g *Gateway) {
-	g.buffered.give(b.held)
-	g.buffered.unshare(b.client, b.shared)
+func (b *body) release() {
+	if b.budget != nil {
+		b.budget.give(b.held)
+		b.budget.unshare(b.client, b.shared)
+	}
 	if b.pooled != nil && !b.long() { // else it may still be read
 		putBuffer(b.pooled)
 	}
@@ -212,43 +216,64 @@ func (p *patientReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// readBody reads the request's body: all of it, or, unless whole, at most
-// MaxReplayBytes and leaves a longer one to be streamed.
+// readBody reads the request's body, as body.read does.
 func (x *exchange) readBody(whole bool) error {
-	r, cfg := x.r, x.gw.cfg
-	x.body.length = r.ContentLength
+	x.body.budget, x.body.client, x.body.stated = &x.gw.buffered, clientOf(x.pass, x.r), x.r.ContentLength
+	return x.body.read(&x.response, x.r, &x.reader, &x.gw.cfg, whole, x.seen.Begun)
+}
+
+// read reads r's body: all of it, or, unless whole, at most MaxReplayBytes and
+// leaves a longer one to be streamed through from.
+func (b *body) read(x *response, r *http.Request, from *patientReader, cfg *Config, whole bool, begun time.Time) error {
+	b.length = r.ContentLength
 	if r.ContentLength == 0 || r.Body == nil || r.Body == http.NoBody {
-		x.body.length = 0
+		b.length = 0
 		return nil
 	}
 	if r.ContentLength > cfg.MaxBodyBytes {
 		return &http.MaxBytesError{Limit: cfg.MaxBodyBytes}
 	}
-	from := &x.reader
-	x.body.from = from
+	b.from = from
 	from.rc, from.from, from.http2, from.timeout = &x.rc, r.Body, r.ProtoMajor != 1, cfg.ClientTimeout
 	if r.ContentLength < 0 {
 		from.from = http.MaxBytesReader(x.w, r.Body, cfg.MaxBodyBytes)
 	}
 	if !whole && r.ContentLength > cfg.MaxReplayBytes {
-		x.body.tail = &tailReader{from: from}
+		b.tail = &tailReader{from: from}
 		return nil
 	}
 	limit := cfg.MaxBodyBytes
 	if !whole {
 		limit = min(limit, cfg.MaxReplayBytes)
 	}
-	from.began, from.held = x.seen.Begun, true
-	ended, err := x.fill(from, limit)
+	from.began, from.held = begun, true
+	ended, err := b.fill(from, limit)
 	from.held = false
 	if err != nil {
 		return err
 	}
 	if ended {
-		x.body.length = int64(len(x.body.head))
+		b.length = int64(len(b.head))
 		return nil
 	}
-	x.body.tail = &tailReader{from: from}
+	b.tail = &tailReader{from: from}
+	return nil
+}
+
+// readRest reads what is left of a body that would be streamed, up to limit
+// bytes of it all.
+func (b *body) readRest(limit int64) error {
+	if b.tail == nil {
+		return nil
+	}
+	ended, err := b.fill(b.tail.from, limit)
+	switch {
+	case err != nil:
+		return err
+	case !ended:
+		return &http.MaxBytesError{Limit: limit}
+	}
+	b.tail, b.length = nil, int64(len(b.head))
 	return nil
 }
 
@@ -292,29 +317,29 @@ func putBuffer(p *[]byte) {
 
 // fill reads on into the body's head until the end or limit bytes. ended says
 // that the end was seen.
-func (x *exchange) fill(from io.Reader, limit int64) (ended bool, err error) {
+func (b *body) fill(from io.Reader, limit int64) (ended bool, err error) {
 	most := limit + 1
-	if n := x.r.ContentLength; n > 0 {
+	if n := b.stated; n > 0 {
 		most = min(most, n+1) // one more, to see the end without growing
 	}
-	buf, size := x.body.head, min(firstBuffer, most)
+	buf, size := b.head, min(firstBuffer, most)
 	for {
 		if int64(len(buf)) >= limit+1 {
-			x.body.head = buf
+			b.head = buf
 			return false, nil
 		}
 		if len(buf) == cap(buf) {
 			if len(buf) > 0 {
 				size = bufferGrowth * int64(cap(buf))
 			}
-			if buf, err = x.grow(buf, min(size, most)); err != nil {
+			if buf, err = b.grow(buf, min(size, most)); err != nil {
 				return false, err
 			}
 		}
 		n, err := from.Read(buf[len(buf):min(int64(cap(buf)), limit+1)])
 		buf = buf[:len(buf)+n]
 		if errors.Is(err, io.EOF) {
-			x.body.head = buf
+			b.head = buf
 			return true, nil
 		}
 		if err != nil {
@@ -324,46 +349,43 @@ func (x *exchange) fill(from io.Reader, limit int64) (ended bool, err error) {
 }
 
 // grow moves buf to a buffer of size bytes or more.
-func (x *exchange) grow(buf []byte, size int64) ([]byte, error) {
+func (b *body) grow(buf []byte, size int64) ([]byte, error) {
 	bigger, pooled := getBuffer(size)
-	if err := x.hold(int64(cap(bigger)-cap(buf)), pooled == nil); err != nil {
+	if err := b.hold(int64(cap(bigger)-cap(buf)), pooled == nil); err != nil {
 		return nil, err
 	}
 	bigger = append(bigger, buf...)
-	if x.body.pooled != nil {
-		putBuffer(x.body.pooled)
+	if b.pooled != nil {
+		putBuffer(b.pooled)
 	}
-	x.body.pooled = pooled
+	b.pooled = pooled
 	return bigger, nil
 }
 
 // hold takes n bytes of memory for the body; those of a long one are counted as
 // its client's.
-func (x *exchange) hold(n int64, long bool) error {
-	if !x.gw.buffered.take(n) {
+func (b *body) hold(n int64, long bool) error {
+	if !b.budget.take(n) {
 		return errNoMemory
 	}
-	x.body.held += n
+	b.held += n
 	if !long {
 		return nil
 	}
-	if x.body.client == "" {
-		x.body.client = x.client()
-	}
-	if !x.gw.buffered.share(x.body.client, n) {
+	if !b.budget.share(b.client, n) {
 		return errNoShare
 	}
-	x.body.shared += n
+	b.shared += n
 	return nil
 }
 
-// client is whose share of the budget the request's body takes: its API key's,
+// clientOf is whose share of the budget a request's body takes: its API key's,
 // or its address's.
-func (x *exchange) client() string {
-	if x.pass != nil {
-		return x.pass.Key()
+func clientOf(pass *keys.Pass, r *http.Request) string {
+	if pass != nil {
+		return pass.Key()
 	}
-	return network.WithoutPort(x.r.RemoteAddr)
+	return network.WithoutPort(r.RemoteAddr)
 }
 
 // parts appends to dst the parts of the body that are held, spliced, and
@@ -378,25 +400,4 @@ func (b *body) parts(dst [][]byte, s splice) ([][]byte, int64) {
 		dst = append(dst, b.head[:s.start], s.name)
 	}
 	return append(dst, b.head[s.end:]), length
-}
-
-// refuseBody answers a body that could not be read.
-func (x *exchange) refuseBody(err error) {
-	var large *http.MaxBytesError
-	var timeout interface{ Timeout() bool }
-	switch {
-	case errors.As(err, &timeout) && timeout.Timeout(): // before the context, which the server ends too
-		x.w.Header().Set("Connection", "close")
-		x.fail(http.StatusRequestTimeout, fmt.Sprintf("the body came too slowly: nothing for %v, or less than %d bytes a second", x.gw.cfg.ClientTimeout, leastRate))
-	case x.r.Context().Err() != nil:
-		x.code = statusClientGone
-	case errors.As(err, &large):
-		x.w.Header().Set("Connection", "close")
-		x.fail(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes, the most this gateway takes", large.Limit))
-	case errors.Is(err, errNoMemory), errors.Is(err, errNoShare):
-		x.w.Header().Set("Retry-After", "1")
-		x.fail(http.StatusTooManyRequests, err.Error())
-	default:
-		x.fail(http.StatusBadRequest, "the body could not be read: "+err.Error())
-	}
 }

@@ -18,13 +18,11 @@ import (
 
 // exchange is one request and its answer. One goroutine owns it.
 type exchange struct {
+	response
 	gw *Gateway
-	w  http.ResponseWriter
 	r  *http.Request
-	rc http.ResponseController
 
 	call  surface.Call
-	id    string      // of the request, passed on and answered
 	model string      // as the request names it
 	to    routing.Ref // settled by the door it came in by; zero: the request says
 	body  body
@@ -45,9 +43,7 @@ type exchange struct {
 	pair     *pairing  // with a prefill replica that works at the same time; nil without
 	fields   []byte    // of the request to the replica, encoded
 
-	service string    // for metrics: a known service or ""
-	code    int       // answered; 0 when nothing was
-	writeBy time.Time // what the connection to the client was told
+	service string // for metrics: a known service or ""
 
 	pass   *keys.Pass // of its API key; nil when none is needed
 	prompt [][]byte   // raw parts of the body, in order
@@ -72,7 +68,8 @@ func (x *exchange) recycle() {
 
 func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
 	x := exchanges.Get().(*exchange)
-	x.gw, x.w, x.r, x.rc = g, w, r, *http.NewResponseController(w)
+	x.gw, x.r = g, r
+	x.w, x.rc, x.timeout = w, *http.NewResponseController(w), g.cfg.ClientTimeout
 	x.seen.Begun = time.Now()
 	x.id = observe.RequestID(r.Header.Get(observe.HeaderRequestID))
 	w.Header().Set(observe.HeaderRequestID, x.id)
@@ -96,7 +93,7 @@ func (x *exchange) finish() {
 	if x.picked != nil {
 		x.picked.Close()
 	}
-	x.body.release(x.gw)
+	x.body.release()
 	x.unpair()
 	x.settle()
 	// The server still has to send what it holds, and discards what is left of
@@ -107,17 +104,6 @@ func (x *exchange) finish() {
 	x.reader.stop()
 	if x.body.unread(x.r) {
 		_ = x.rc.SetReadDeadline(now.Add(x.gw.cfg.ClientTimeout))
-	}
-}
-
-// writeDeadline gives the next writes ClientTimeout, or up to an eighth more:
-// the deadline is touched only when the present one comes too early.
-func (x *exchange) writeDeadline(now time.Time) {
-	limit := x.gw.cfg.ClientTimeout
-	if x.writeBy.Sub(now) < limit {
-		x.writeBy = now.Add(limit + limit/8)
-		// Not every ResponseWriter has deadlines (HTTP servers' do).
-		_ = x.rc.SetWriteDeadline(x.writeBy)
 	}
 }
 

@@ -228,7 +228,7 @@ func (x *exchange) attrs(more ...any) []any {
 func (x *exchange) answer(in *incoming, out passing) {
 	defer out.close()
 	x.grant.FirstByte()
-	x.body.release(x.gw) // it will not be sent again
+	x.body.release() // it will not be sent again
 	x.code = in.status
 	x.seen.Answering(in.status, in.fields)
 	hear(x.gw.cfg.Heard, x.grant.Replica(), in.fields)

@@ -106,40 +106,7 @@ func listed(connection []string, name string) bool {
 	return false
 }
 
-// copyHeader copies a replica's answer header, announcing its trailers.
-func (x *exchange) copyHeader(in *incoming) {
-	to := x.w.Header()
-	var connection []string
-	for _, f := range in.fields {
-		if f.Name == "Connection" {
-			connection = append(connection, f.Value)
-		}
-	}
-	values := make([]string, len(in.fields)) // one array for all
-	for i, f := range in.fields {
-		if http1.HopByHop(f.Name) || connection != nil && listed(connection, f.Name) {
-			continue
-		}
-		if in.status == http.StatusNoContent && f.Name == "Content-Length" {
-			continue // there is no body to have a length, and a client might wait for one
-		}
-		switch again := named(in.fields[:i], f.Name); {
-		case !again:
-			values[i] = f.Value
-			to[f.Name] = values[i : i+1 : i+1]
-		case f.Name != "Content-Length": // which is the same
-			to[f.Name] = append(to[f.Name], f.Value)
-		}
-	}
-	if to.Get(observe.HeaderRequestID) == "" {
-		to[observe.HeaderRequestID] = []string{x.id}
-	}
-	if in.announced != "" {
-		to["Trailer"] = []string{in.announced}
-	}
-}
-
-// named says whether one of the fields has the name.
+// named reports whether one of the fields has the name.
 func named(fields []http1.Field, name string) bool {
 	for i := range fields {
 		if fields[i].Name == name {
@@ -147,25 +114,4 @@ func named(fields []http1.Field, name string) bool {
 		}
 	}
 	return false
-}
-
-// copyTrailer passes on the trailers that followed the body.
-func (x *exchange) copyTrailer(in *incoming) {
-	fields := in.body.Trailer()
-	if len(fields) == 0 {
-		return
-	}
-	announced := []string{in.announced}
-	to := x.w.Header()
-	for i, f := range fields {
-		name := f.Name
-		if !listed(announced, name) {
-			name = http.TrailerPrefix + name
-		}
-		if named(fields[:i], f.Name) {
-			to[name] = append(to[name], f.Value)
-		} else {
-			to[name] = []string{f.Value}
-		}
-	}
 }

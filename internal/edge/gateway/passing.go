@@ -122,7 +122,7 @@ func (p *passing) errorEvent(message string) {
 		b = append(b, "\n\n"...)
 	}
 	b = append(b, "event: error\ndata: "...)
-	b = append(b, bytes.TrimSpace(surface.ErrorBody(p.x.call.Surface, http.StatusBadGateway, message, "", "replica_failed"))...)
+	b = append(b, bytes.TrimSpace(surface.ErrorBody(p.x.surface, http.StatusBadGateway, message, "", "replica_failed"))...)
 	p.send(append(b, "\n\n"...))
 }
 

@@ -19,6 +19,7 @@ func (g *Gateway) ServeTo(ctx context.Context, l net.Listener, to routing.Ref) e
 		x.to = to
 		path := r.URL.EscapedPath()
 		x.call = surface.Call{Kind: surface.AsIs, Surface: surface.Find(path, r.URL.Path, r.Header.Get("Anthropic-Version") != "").Surface, Path: path}
+		x.surface = x.call.Surface
 		x.seen.StartTrace(g.cfg.Tracer, r, path)
 		if x.unsafe() {
 			return

@@ -73,7 +73,7 @@ var withheld = []string{"X-Gateway-Destination-Endpoint", "X-Gateway-Destination
 // Ask implements dispatch.Asker: it asks the pool's endpoint picker, which is to
 // see the whole body, and may give it another.
 func (x *exchange) Ask(ctx context.Context, pool service.Key, within func(string) bool) ([]string, error) {
-	if err := x.readRest(); err != nil {
+	if err := x.body.readRest(x.gw.cfg.MaxBodyBytes); err != nil {
 		return nil, bodyFailure{err}
 	}
 	h := x.r.Header
@@ -82,7 +82,7 @@ func (x *exchange) Ask(ctx context.Context, pool service.Key, within func(string
 	}
 	h[observe.HeaderRequestID] = []string{x.id} // by which a picker keeps what it knows of the request
 	picked, err := x.gw.cfg.Picker.Ask(ctx, pool, PickerRequest{Method: x.r.Method, Scheme: scheme(x.r), Host: x.r.Host, Target: x.r.URL.RequestURI(),
-		Header: h, Body: x.body.head, Within: within, Hold: func(n int64) bool { return x.hold(n, true) == nil }})
+		Header: h, Body: x.body.head, Within: within, Hold: func(n int64) bool { return x.body.hold(n, true) == nil }})
 	var own *PickerRefusal
 	switch {
 	case err == nil:
@@ -117,24 +117,6 @@ func (g *Gateway) unanswered(id string, pool service.Key, err error) {
 	g.log.Warn("endpoint picker gave no answer", "request", id, "pool", pool.String(), "error", err)
 }
 
-// readRest reads what is left of a body that is streamed otherwise.
-func (x *exchange) readRest() error {
-	t := x.body.tail
-	if t == nil {
-		return nil
-	}
-	limit := x.gw.cfg.MaxBodyBytes
-	ended, err := x.fill(t.from, limit)
-	switch {
-	case err != nil:
-		return err
-	case !ended:
-		return &http.MaxBytesError{Limit: limit}
-	}
-	x.body.tail, x.body.length = nil, int64(len(x.body.head))
-	return nil
-}
-
 // rewrite puts a picker's body in the place of the request's. A name that it
 // has changed is the one that the replica is given. What the picker has only
 // written otherwise, such as long integers, stays as the client wrote it.
@@ -165,17 +147,4 @@ func (x *exchange) rewrite(picked Picked) error {
 	x.request, x.form = again, form
 	x.renamed = string(again.Model) != name
 	return nil
-}
-
-// refusedByPicker gives the client the picker's own answer.
-func (x *exchange) refusedByPicker(own *PickerRefusal) {
-	to := x.w.Header()
-	for name, values := range own.Header {
-		to[name] = values
-	}
-	if len(own.Body) == 0 && to.Get("Content-Type") == "" && own.Status >= http.StatusBadRequest {
-		x.failWith(own.Status, "the pool's endpoint picker refused the request", "", "endpoint_picker")
-		return
-	}
-	x.write(own.Status, own.Body)
 }

@@ -28,6 +28,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	if _, ok := w.(*explained); ok && x.call.Surface != surface.V1 {
 		x.call.Surface = surface.OIP // whose errors are one string
 	}
+	x.surface = x.call.Surface
 	x.seen.StartTrace(g.cfg.Tracer, r, path)
 	if x.admitted() && !x.unsafe() {
 		x.serveCall()

@@ -60,6 +60,7 @@ func TestProtocols(t *testing.T) {
 		req.Header.Set(headerFairness, "tenant")
 		x := newExchange(r.gw, httptest.NewRecorder(), req)
 		x.call = surface.Find(c.path, c.path, false)
+		x.surface = x.call.Surface
 		if x.call.Surface != c.surface {
 			t.Errorf("%s: surface %d", c.path, x.call.Surface)
 		}

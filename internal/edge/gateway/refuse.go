@@ -1,51 +1,17 @@
 package gateway
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 
 	"roundhouse.dev/roundhouse/internal/decide/route"
-	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // statusClientGone is what is counted for a request whose client left. It is
 // never sent.
 const statusClientGone = 499
-
-func (x *exchange) plain(text string) {
-	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	x.write(http.StatusOK, []byte(text))
-}
-
-// reply answers v as JSON.
-func (x *exchange) reply(status int, v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		x.fail(http.StatusInternalServerError, err.Error())
-		return
-	}
-	x.w.Header().Set("Content-Type", "application/json")
-	x.write(status, append(b, '\n'))
-}
-
-func (x *exchange) write(status int, body []byte) {
-	x.code = status
-	x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	x.w.WriteHeader(status)
-	_, _ = x.w.Write(body) // the client is gone; there is nobody to tell
-}
-
-// fail answers with an error in the surface's form.
-func (x *exchange) fail(status int, message string) { x.failWith(status, message, "", "") }
-
-func (x *exchange) failWith(status int, message, param, code string) {
-	x.w.Header().Set("Content-Type", "application/json")
-	x.write(status, surface.ErrorBody(x.call.Surface, status, message, param, code))
-}
 
 // refuse answers an error of routing or admission.
 func (x *exchange) refuse(err error) {
@@ -94,4 +60,38 @@ func (x *exchange) refuse(err error) {
 	default:
 		x.fail(http.StatusInternalServerError, err.Error())
 	}
+}
+
+// refuseBody answers a body that could not be read.
+func (x *exchange) refuseBody(err error) {
+	var large *http.MaxBytesError
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout(): // before the context, which the server ends too
+		x.w.Header().Set("Connection", "close")
+		x.fail(http.StatusRequestTimeout, fmt.Sprintf("the body came too slowly: nothing for %v, or less than %d bytes a second", x.gw.cfg.ClientTimeout, leastRate))
+	case x.r.Context().Err() != nil:
+		x.code = statusClientGone
+	case errors.As(err, &large):
+		x.w.Header().Set("Connection", "close")
+		x.fail(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes, the most this gateway takes", large.Limit))
+	case errors.Is(err, errNoMemory), errors.Is(err, errNoShare):
+		x.w.Header().Set("Retry-After", "1")
+		x.fail(http.StatusTooManyRequests, err.Error())
+	default:
+		x.fail(http.StatusBadRequest, "the body could not be read: "+err.Error())
+	}
+}
+
+// refusedByPicker gives the client the picker's own answer.
+func (x *exchange) refusedByPicker(own *PickerRefusal) {
+	to := x.w.Header()
+	for name, values := range own.Header {
+		to[name] = values
+	}
+	if len(own.Body) == 0 && to.Get("Content-Type") == "" && own.Status >= http.StatusBadRequest {
+		x.failWith(own.Status, "the pool's endpoint picker refused the request", "", "endpoint_picker")
+		return
+	}
+	x.write(own.Status, own.Body)
 }
