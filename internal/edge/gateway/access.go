@@ -6,52 +6,12 @@ import (
 	"net/http"
 	"strings"
 
-	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
-
-// secretHeaders are where clients put their key: OpenAI's, Anthropic's and
-// Azure's.
-var secretHeaders = []string{"Authorization", "X-Api-Key", "Api-Key"}
-
-// takeSecret finds the request's key and takes it out of the header, with
-// whatever else looks like one of ours, so that no replica and no log sees it. A
-// value that has not the form of our keys is
-// returned only if there is none, and stays: it may be the replica's.
-func takeSecret(h http.Header) string {
-	var ours, other string
-	for _, name := range secretHeaders {
-		kept := h[name][:0]
-		for _, value := range h[name] {
-			secret := value
-			if name == "Authorization" {
-				secret = apikey.Bearer(value)
-			}
-			switch {
-			case apikey.Carried(value):
-				if ours == "" && strings.HasPrefix(secret, apikey.Prefix) {
-					ours = secret
-				}
-				continue
-			case other == "":
-				other = secret
-			}
-			kept = append(kept, value)
-		}
-		if len(kept) == 0 {
-			delete(h, name)
-		} else {
-			h[name] = kept
-		}
-	}
-	if ours != "" {
-		return ours
-	}
-	return other
-}
 
 // defaultPrefix begins the names of services that need none.
 const defaultPrefix = service.DefaultNamespace + "/"
@@ -63,7 +23,7 @@ func (x *exchange) enter() bool {
 		return true
 	}
 	var err error
-	if x.pass, err = ring.Enter(takeSecret(x.r.Header)); err == nil {
+	if x.pass, err = ring.Enter(ingress.TakeSecret(x.r.Header, ingress.SecretHeaders)); err == nil {
 		return true
 	}
 	var limited *keys.Refusal

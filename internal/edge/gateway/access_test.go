@@ -14,6 +14,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -277,8 +278,8 @@ func FuzzTakeSecret(f *testing.F) {
 	f.Add("bearer", "  ", " rh-x")
 	f.Fuzz(func(t *testing.T, auth, x, y string) {
 		h := http.Header{"Authorization": {auth}, "X-Api-Key": {x, y}, "Api-Key": {y}, "Other": {"rh-mine"}}
-		secret := takeSecret(h)
-		for _, name := range secretHeaders {
+		secret := ingress.TakeSecret(h, ingress.SecretHeaders)
+		for _, name := range ingress.SecretHeaders {
 			for _, v := range h[name] {
 				if strings.HasPrefix(v, apikey.Prefix) || secret != "" && strings.HasPrefix(secret, apikey.Prefix) && v == secret {
 					t.Fatalf("%q stays in %v", v, h)

@@ -10,58 +10,9 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
-
-// budget counts bytes held, up to a limit for all and to a share of it for each
-// client, so that no client locks the others out. Bytes of short bodies are not
-// counted by client: connections bound them.
-type budget struct {
-	limit int64
-	held  atomic.Int64
-
-	mu       sync.Mutex
-	byClient map[string]int64
-}
-
-// clientShare is the part of the budget that one client may hold, as 1/clientShare.
-const clientShare = 2
-
-func (b *budget) take(n int64) bool {
-	if b.held.Add(n) > b.limit {
-		b.held.Add(-n)
-		return false
-	}
-	return true
-}
-
-func (b *budget) give(n int64) { b.held.Add(-n) }
-
-// share counts n of the bytes taken as client's; false when they would exceed
-// its share. The caller gives back, or unshares, what was taken.
-func (b *budget) share(client string, n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.byClient[client]+n > b.limit/clientShare {
-		return false
-	}
-	if b.byClient == nil {
-		b.byClient = map[string]int64{}
-	}
-	b.byClient[client] += n
-	return true
-}
-
-func (b *budget) unshare(client string, n int64) {
-	if n == 0 {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.byClient[client] -= n; b.byClient[client] <= 0 {
-		delete(b.byClient, client)
-	}
-}
 
 // Why a body is not held.
 var (
@@ -77,7 +28,7 @@ type body struct {
 	tail   *tailReader // nil when head is everything
 	length int64       // -1 when unknown
 	stated int64       // by the request
-	budget *budget
+	budget *ingress.Budget
 	held   int64 // taken from the budget
 	shared int64 // of it, counted as client's
 	client string
@@ -115,8 +66,8 @@ func (b *body) replayable() bool {
 // release gives back what is held, when it will not be sent any more.
 func (b *body) release() {
 	if b.budget != nil {
-		b.budget.give(b.held)
-		b.budget.unshare(b.client, b.shared)
+		b.budget.Give(b.held)
+		b.budget.Unshare(b.client, b.shared)
 	}
 	if b.pooled != nil && !b.long() { // else it may still be read
 		putBuffer(b.pooled)
@@ -365,14 +316,14 @@ func (b *body) grow(buf []byte, size int64) ([]byte, error) {
 // hold takes n bytes of memory for the body; those of a long one are counted as
 // its client's.
 func (b *body) hold(n int64, long bool) error {
-	if !b.budget.take(n) {
+	if !b.budget.Take(n) {
 		return errNoMemory
 	}
 	b.held += n
 	if !long {
 		return nil
 	}
-	if !b.budget.share(b.client, n) {
+	if !b.budget.Share(b.client, n) {
 		return errNoShare
 	}
 	b.shared += n

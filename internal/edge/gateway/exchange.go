@@ -10,6 +10,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -147,7 +148,7 @@ func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
 func (x *exchange) query() dispatch.Request {
 	h := x.r.Header
 	q := dispatch.Request{To: x.to, Host: x.r.Host, Path: x.r.URL.Path, RawQuery: x.r.URL.RawQuery, Method: x.r.Method, Header: h.Get, Model: x.model, Protocol: x.call.Protocol, Prompt: x.prompt, Idempotent: x.idempotent(),
-		Objective: h.Get(headerObjective), FairnessID: h.Get(headerFairness)}
+		Objective: h.Get(ingress.HeaderObjective), FairnessID: h.Get(ingress.HeaderFairness)}
 	if x.parsed != nil {
 		q.MaxTokens = x.parsed.MaxTokens
 	}
@@ -169,9 +170,7 @@ const (
 	// headerPrefill tells a decode replica (the sidecar before it) who computes
 	// the prompt. It is the gateway's to say: a client's would have the replica
 	// call wherever the client likes.
-	headerPrefill   = "X-Prefiller-Host-Port"
-	headerObjective = "X-Gateway-Inference-Objective"
-	headerFairness  = "X-Gateway-Inference-Fairness-Id"
+	headerPrefill = "X-Prefiller-Host-Port"
 )
 
 // namePrefill says in the request's header who computes the prompt.

@@ -23,7 +23,7 @@ func (g *Gateway) Explain(r *http.Request) (dispatch.Explanation, error) {
 	cfg := g.cfg
 	cfg.Keys, cfg.AccessLog, cfg.Tracer, cfg.CORS = nil, nil, nil, CORS{}
 	apart := &Gateway{cfg: cfg, dispatch: g.dispatch, log: g.log, metrics: observe.NewMetrics(g.dispatch, nil)}
-	apart.buffered.limit = cfg.MaxBodyBytes
+	apart.buffered.Limit = cfg.MaxBodyBytes
 	w := &explained{header: http.Header{}}
 	apart.serve(w, r)
 	switch {

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"roundhouse.dev/roundhouse/internal/core/network"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -23,7 +24,7 @@ type Gateway struct {
 	log      *slog.Logger
 	metrics  *observe.Metrics
 	upstream upstream
-	buffered budget
+	buffered ingress.Budget
 	loopback bool          // Listen is on loopback
 	pages    network.Guard // there
 	draining atomic.Bool
@@ -44,7 +45,7 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	}
 	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: observe.NewMetrics(d, cfg.AccessLog), upstream: up, loopback: onLoopback(cfg.Listen),
 		pages: network.Guard{Hosts: cfg.AllowedHosts, Origins: cfg.CORS.Origins, KnowsHost: d.KnowsHost}}
-	g.buffered.limit = cfg.MaxBufferedBytes
+	g.buffered.Limit = cfg.MaxBufferedBytes
 	if err := reg.Register(g.metrics); err != nil {
 		return nil, fmt.Errorf("gateway: register metrics: %w", err)
 	}

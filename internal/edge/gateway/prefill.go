@@ -52,7 +52,7 @@ func (x *exchange) sentBody(dst [][]byte) ([][]byte, int64) {
 // until the body is released, but nobody is refused for it who is here.
 func (x *exchange) replace(b []byte) {
 	more := int64(len(b) - len(x.replaced))
-	x.gw.buffered.held.Add(more)
+	x.gw.buffered.Add(more)
 	x.body.held += more
 	x.replaced = b
 }
@@ -152,8 +152,8 @@ func (x *exchange) computed(address string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	x.gw.buffered.held.Add(int64(len(body)))
-	defer x.gw.buffered.give(int64(len(body)))
+	x.gw.buffered.Add(int64(len(body)))
+	defer x.gw.buffered.Give(int64(len(body)))
 	in, err := x.gw.upstream.send(x.r.Context(), x.requestTo(address, body, x.gw.cfg.PrefillTimeout))
 	if err != nil {
 		return nil, err

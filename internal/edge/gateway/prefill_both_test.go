@@ -105,7 +105,7 @@ func TestPrefillBoth(t *testing.T) {
 	if b := <-asked; b.Port != 9123 {
 		t.Errorf("the bootstrap port is %d, want the replica's second", b.Port)
 	}
-	until(t, func() bool { return r.d.InFlight("prefill-0") == 0 && r.gw.buffered.held.Load() == 0 })
+	until(t, func() bool { return r.d.InFlight("prefill-0") == 0 && r.gw.buffered.Held() == 0 })
 }
 
 // TestPrefillBothFails: a pair of which the prefill replica fails is given up,

@@ -2,12 +2,12 @@ package gateway
 
 import (
 	"encoding/json"
-	"math"
 	"net/http"
 	"strconv"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 )
@@ -36,7 +36,7 @@ func (x *response) writeDeadline(now time.Time) {
 
 // retryAfter says when to ask again, in whole seconds, at least one.
 func (x *response) retryAfter(d time.Duration) {
-	x.w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))))
+	x.w.Header().Set(ingress.HeaderRetryAfter, ingress.Seconds(d))
 }
 
 func (x *response) plain(text string) {

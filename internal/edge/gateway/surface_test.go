@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -56,8 +57,8 @@ func TestProtocols(t *testing.T) {
 		}
 		// The same by itself, to look inside.
 		req := httptest.NewRequest("POST", c.path, strings.NewReader(body))
-		req.Header.Set(headerObjective, "urgent")
-		req.Header.Set(headerFairness, "tenant")
+		req.Header.Set(ingress.HeaderObjective, "urgent")
+		req.Header.Set(ingress.HeaderFairness, "tenant")
 		x := newExchange(r.gw, httptest.NewRecorder(), req)
 		x.call = surface.Find(c.path, c.path, false)
 		x.surface = x.call.Surface

@@ -3,10 +3,7 @@ package rawgrpc
 import (
 	"context"
 	"errors"
-	"math"
-	"strconv"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -14,8 +11,8 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"roundhouse.dev/roundhouse/api/oip"
-	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -30,41 +27,14 @@ var open = map[string]bool{
 }
 
 // secretKeys are the metadata in which clients put their key, as for HTTP.
-var secretKeys = []string{"authorization", "x-api-key", "api-key"}
+var secretKeys = lower(ingress.SecretHeaders)
 
-// takeSecret finds the call's key and takes it out of md, with whatever else
-// looks like one of ours, so that no replica sees it. A value that has not the form of our keys is returned only if there
-// is none, and stays: it may be the replica's.
-func takeSecret(md metadata.MD) string {
-	var ours, other string
-	for _, name := range secretKeys {
-		kept := md[name][:0:0]
-		for _, value := range md[name] {
-			secret := value
-			if name == "authorization" {
-				secret = apikey.Bearer(value)
-			}
-			if apikey.Carried(value) {
-				if ours == "" && strings.HasPrefix(secret, apikey.Prefix) {
-					ours = secret
-				}
-				continue
-			}
-			if other == "" {
-				other = secret
-			}
-			kept = append(kept, value)
-		}
-		if len(kept) == 0 {
-			delete(md, name)
-		} else {
-			md[name] = kept
-		}
+func lower(names []string) []string {
+	out := make([]string, 0, len(names))
+	for _, n := range names {
+		out = append(out, strings.ToLower(n))
 	}
-	if ours != "" {
-		return ours
-	}
-	return other
+	return out
 }
 
 // enter lets a call in by its key. The pass is to be left; it is nil when no
@@ -73,22 +43,19 @@ func (s *Server) enter(md metadata.MD) (*keys.Pass, metadata.MD, error) {
 	if s.cfg.Keys == nil || !s.cfg.Keys.Required() {
 		return nil, nil, nil
 	}
-	pass, err := s.cfg.Keys.Enter(takeSecret(md))
+	pass, err := s.cfg.Keys.Enter(ingress.TakeSecret(md, secretKeys))
 	var limited *keys.Refusal
 	switch {
 	case err == nil:
 		return pass, nil, nil
 	case errors.As(err, &limited):
-		return nil, metadata.Pairs(keyRetryAfter, seconds(limited.RetryAfter)), errorf(codes.ResourceExhausted, "%s", limited.Message)
+		return nil, metadata.Pairs(keyRetryAfter, ingress.Seconds(limited.RetryAfter)), errorf(codes.ResourceExhausted, "%s", limited.Message)
 	case errors.Is(err, keys.ErrNoKey):
 		return nil, nil, errorf(codes.Unauthenticated, "an API key is needed: send metadata authorization: Bearer KEY, or x-api-key: KEY")
 	default:
 		return nil, nil, errorf(codes.Unauthenticated, "the API key is not valid: it is mistyped, revoked or expired")
 	}
 }
-
-// seconds is a time to wait, in whole seconds, at least one.
-func seconds(d time.Duration) string { return strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))) }
 
 // passKey is under which a call's context has its pass.
 type passKey struct{}

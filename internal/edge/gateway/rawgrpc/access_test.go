@@ -19,6 +19,7 @@ import (
 
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/internal/core/apikey"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
@@ -256,7 +257,7 @@ func FuzzTakeSecret(f *testing.F) {
 	f.Add("bearer rh-a", " ", "rh-")
 	f.Fuzz(func(t *testing.T, auth, x, y string) {
 		md := metadata.MD{"authorization": {auth}, "x-api-key": {x, y}, "api-key": {y}, "other": {"rh-mine"}}
-		secret := takeSecret(md)
+		secret := ingress.TakeSecret(md, secretKeys)
 		for _, name := range secretKeys {
 			for _, v := range md[name] {
 				if strings.HasPrefix(v, apikey.Prefix) || secret != "" && strings.HasPrefix(secret, apikey.Prefix) && v == secret {

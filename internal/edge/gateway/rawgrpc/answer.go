@@ -5,23 +5,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc/mem"
+
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 )
-
-// budget counts bytes held, up to a limit.
-type budget struct {
-	limit int64
-	held  atomic.Int64
-}
-
-func (b *budget) take(n int) bool {
-	if b.held.Add(int64(n)) > b.limit {
-		b.held.Add(-int64(n))
-		return false
-	}
-	return true
-}
-
-func (b *budget) give(n int) { b.held.Add(-int64(n)) }
 
 // answer is a message on its way to a client. gRPC's server takes a message as
 // soon as it is handed over, and keeps it until the client lets it go; so the
@@ -30,7 +16,7 @@ func (b *budget) give(n int) { b.held.Add(-int64(n)) }
 type answer struct {
 	parts mem.BufferSlice
 
-	budget *budget
+	budget *ingress.Budget
 	size   int
 	left   atomic.Int32 // pieces
 	over   atomic.Bool  // left, or given up
@@ -61,13 +47,13 @@ const smallAnswer = 4 << 10
 
 // newAnswer takes f's pieces, counted in b, for a client that c disconnects.
 // It is nil when b has no room.
-func newAnswer(f *frame, b *budget, limit time.Duration, c interface{ Close() error }) *answer {
+func newAnswer(f *frame, b *ingress.Budget, limit time.Duration, c interface{ Close() error }) *answer {
 	a := &answer{parts: f.parts, budget: b, size: f.parts.Len(), limit: limit}
 	if a.size <= smallAnswer {
 		f.parts = nil
 		return a
 	}
-	if !b.take(a.size) {
+	if !b.Take(int64(a.size)) {
 		f.free()
 		return nil
 	}
@@ -85,13 +71,13 @@ func newAnswer(f *frame, b *budget, limit time.Duration, c interface{ Close() er
 	}
 	f.parts = nil
 	if a.left.Load() == 0 {
-		b.give(a.size)
+		b.Give(int64(a.size))
 		return a
 	}
 	a.timer = time.AfterFunc(limit, func() {
 		if a.over.CompareAndSwap(false, true) {
 			_ = c.Close() // of a client that is to go anyway
-			b.give(a.size)
+			b.Give(int64(a.size))
 		}
 	})
 	return a
@@ -114,6 +100,6 @@ func (a *answer) moved() {
 	}
 	a.timer.Stop()
 	if a.over.CompareAndSwap(false, true) {
-		a.budget.give(a.size)
+		a.budget.Give(int64(a.size))
 	}
 }

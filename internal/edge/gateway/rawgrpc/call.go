@@ -286,7 +286,7 @@ func (c *call) ended() error {
 
 // hold counts bytes in memory; false when there is no room for them.
 func (c *call) hold(size int) error {
-	if c.server.buffered.take(size) {
+	if c.server.buffered.Take(int64(size)) {
 		return nil
 	}
 	var err error

@@ -6,18 +6,19 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 )
 
-const (
+var (
 	keyAuthority   = ":authority"
-	keyRequestID   = "x-request-id"
-	keyTraceparent = "traceparent"
+	keyRequestID   = strings.ToLower(observe.HeaderRequestID)
+	keyTraceparent = strings.ToLower(observe.HeaderTraceparent)
 	keyForwarded   = "x-forwarded-for"
 	keyHost        = "x-forwarded-host"
-	keyRetryAfter  = "retry-after"
-	keyObjective   = "x-gateway-inference-objective"
-	keyFairness    = "x-gateway-inference-fairness-id"
+	keyRetryAfter  = strings.ToLower(ingress.HeaderRetryAfter)
+	keyObjective   = strings.ToLower(ingress.HeaderObjective)
+	keyFairness    = strings.ToLower(ingress.HeaderFairness)
 )
 
 // framing are the names of one connection or one message (RFC 9110 7.6.1, the

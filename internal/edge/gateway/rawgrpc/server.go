@@ -22,6 +22,7 @@ import (
 
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/api/oip/modelrepository"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -42,7 +43,7 @@ type Server struct {
 	log       *slog.Logger
 	metrics   *metrics
 	upstreams *upstreams
-	buffered  budget
+	buffered  ingress.Budget
 	server    *grpc.Server
 	draining  atomic.Bool
 	ending    chan struct{} // closed when the server begins to stop
@@ -58,7 +59,7 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	c := codec{encoding.GetCodecV2(encodingproto.Name)}
 	s := &Server{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d), ending: make(chan struct{}),
 		upstreams: &upstreams{cfg: cfg, codec: c, byAddr: map[string]*upstream{}}}
-	s.buffered.limit = cfg.MaxBufferedBytes
+	s.buffered.Limit = cfg.MaxBufferedBytes
 	if err := reg.Register(s.metrics); err != nil {
 		return nil, fmt.Errorf("rawgrpc: register metrics: %w", err)
 	}

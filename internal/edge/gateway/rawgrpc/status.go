@@ -14,6 +14,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/decide/route"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -58,7 +59,7 @@ func refusal(ctx context.Context, pass *keys.Pass, err error) (metadata.MD, erro
 	case errors.As(err, &refused):
 		var later metadata.MD
 		if refused.RetryAfter > 0 {
-			later = metadata.Pairs(keyRetryAfter, seconds(refused.RetryAfter))
+			later = metadata.Pairs(keyRetryAfter, ingress.Seconds(refused.RetryAfter))
 		}
 		if errors.Is(err, dispatch.ErrBusy) {
 			return later, errorf(codes.ResourceExhausted, "%v", err)

@@ -301,7 +301,7 @@ func (in *inbound) keep(f *frame) {
 		return
 	}
 	size := f.size()
-	if in.kept == nil || in.bytes+size > in.call.server.cfg.MaxMessageBytes || !in.call.server.buffered.take(size) {
+	if in.kept == nil || in.bytes+size > in.call.server.cfg.MaxMessageBytes || !in.call.server.buffered.Take(int64(size)) {
 		in.drop()
 		return
 	}
@@ -316,7 +316,7 @@ func (in *inbound) drop() {
 		f.free()
 	}
 	in.kept = nil
-	in.call.server.buffered.give(in.bytes)
+	in.call.server.buffered.Give(int64(in.bytes))
 	in.bytes = 0
 }
 

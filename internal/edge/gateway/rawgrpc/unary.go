@@ -55,7 +55,7 @@ func (c *call) unary(decode func(any) error) (*answer, error) {
 	if err := c.hold(size); err != nil {
 		return nil, err
 	}
-	defer c.server.buffered.give(size)
+	defer c.server.buffered.Give(int64(size))
 	at, err := c.scan(in)
 	if err != nil {
 		return nil, err
