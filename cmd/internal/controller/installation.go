@@ -43,10 +43,10 @@ func (g guarded) Scale(ctx context.Context, ref workload.Ref, n int, victims []s
 	return g.Platform.Scale(ctx, ref, n, victims)
 }
 
-// Left implements fleet.Left.
-func (g guarded) Left(ref workload.Ref) (count int, theirs bool) {
-	if left, ok := g.Platform.(fleet.Left); ok {
-		return left.Left(ref)
+// ExternalCount implements fleet.ExternalScaler.
+func (g guarded) ExternalCount(ref workload.Ref) (count int, external bool) {
+	if scaler, ok := g.Platform.(fleet.ExternalScaler); ok {
+		return scaler.ExternalCount(ref)
 	}
 	return 0, false
 }

@@ -206,8 +206,8 @@ type roleState struct {
 	state    autoscale.State
 	decision autoscale.Decision
 	scaled   int // last count given to the platform; -1 before the first
-	// theirs is the count where somebody else sets it; nil where the fleet does.
-	theirs *int
+	// external is the count where somebody else sets it; nil where the fleet does.
+	external *int
 }
 
 // New makes a fleet. Call Restore before Run.

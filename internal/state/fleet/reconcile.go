@@ -8,7 +8,6 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 )
 
 // snapshot is what is known of one service, or of its canary, at one time.
@@ -167,7 +166,7 @@ func (f *Fleet) begin(k service.Key) (w *work, wanted bool) {
 	e.wake = 0
 	if e.drifted {
 		e.drifted = false
-		w.doubt()
+		w.reapply()
 	}
 	if left := e.retry.at.Sub(f.cfg.Now()); w.stale && left > 0 {
 		w.stale, w.later = false, left
@@ -200,70 +199,8 @@ func (f *Fleet) observe(ctx context.Context, w *work) (err error) {
 		return fmt.Errorf("observe %s: %w", w.key, err)
 	}
 	w.learnFiles()
-	f.leave(w)
+	f.readExternalCounts(w)
 	return nil
-}
-
-// scale steps the autoscaler of each role and hands changed counts on.
-func (f *Fleet) scale(ctx context.Context, w *work) (time.Duration, error) {
-	again := time.Duration(0)
-	demand := f.cfg.Traffic.Demand(w.key)
-	for i := range w.record.Revision.Components {
-		c := &w.record.Revision.Components[i]
-		rs, ok := w.roles[c.Role]
-		if !ok {
-			rs.scaled = -1
-		}
-		in := autoscale.Input{Demand: demand, Limits: f.limits(w, c.Role), Wake: w.wake, Stopped: w.object.Service.Stopped || w.asleep,
-			Replicas: f.alive(w, c.Role)}
-		rs.state, rs.decision = autoscale.Step(rs.state, in, f.cfg.Now())
-		if rs.scaled != rs.decision.Count || len(rs.decision.Victims) > 0 {
-			ref := ref(w.key, c.Role)
-			if err := f.cfg.Platform.Scale(ctx, ref, rs.decision.Count, rs.decision.Victims); err != nil {
-				return 0, fmt.Errorf("scale %s to %d: %w", ref, rs.decision.Count, err)
-			}
-			was := rs.scaled
-			if was < 0 { // since the start: what runs already was not started now
-				was = len(in.Replicas)
-			}
-			if rs.theirs == nil && was != rs.decision.Count {
-				f.cfg.Log.Info("scaled", "service", w.key.String(), "role", c.Role, "replicas", rs.decision.Count, "was", was, "why", rs.decision.Reason(f.cfg.Now()))
-			}
-			rs.scaled = rs.decision.Count
-		}
-		w.roles[c.Role] = rs
-		again = sooner(again, rs.decision.Again)
-	}
-	return again, nil
-}
-
-// limits are the present ones: a change of scaling alone makes no revision.
-func (f *Fleet) limits(w *work, role service.Role) service.Limits {
-	return w.record.Revision.Component(role).Limits
-}
-
-// alive are the replicas of a role that count against its number: those of the
-// revision, else those of the one before, which serve until there are any.
-func (f *Fleet) alive(w *work, role service.Role) []autoscale.Replica {
-	rev := &w.record.Revision
-	out := f.aliveOf(w, role, rev.Hash)
-	if len(out) == 0 && rev.Before != nil {
-		out = f.aliveOf(w, role, rev.Before.Hash)
-	}
-	return out
-}
-
-func (f *Fleet) aliveOf(w *work, role service.Role, hash string) []autoscale.Replica {
-	var out []autoscale.Replica
-	for _, r := range w.replicas {
-		if r.Role != role || !r.Alive() || r.Revision != hash {
-			continue
-		}
-		out = append(out, autoscale.Replica{ID: r.ID, Ready: r.Phase == replica.Ready, ReadyAt: r.ReadyAt,
-			Starting: r.Phase == replica.Starting || r.Phase == replica.Fetching,
-			Waiting:  r.Phase == replica.Pending && r.PID == 0, Failed: r.Restarts > 0, InFlight: f.cfg.Traffic.InFlight(r.ID)})
-	}
-	return out
 }
 
 // finish stores what a reconcile found and how far it came, unless the service
@@ -298,4 +235,27 @@ func (f *Fleet) finish(w *work) {
 		e.lastReplica = w.replicas[n-1].ID
 	}
 	e.account(w, f.cfg.Now(), f.cfg.Traffic.InFlight)
+}
+
+// Drifted notes that somebody else changed what the platform made of a service.
+// Its revision is applied and its counts are set again.
+func (f *Fleet) Drifted(k service.Key) {
+	f.mu.Lock()
+	e := f.mu.services[k]
+	if e != nil {
+		e.drifted = true
+	}
+	f.mu.Unlock()
+	if e != nil {
+		f.queue.add(k)
+	}
+}
+
+// reapply forgets what the platform was given, so that it is given again.
+func (w *work) reapply() {
+	w.applied = false
+	for r, s := range w.roles {
+		s.scaled = -1
+		w.roles[r] = s
+	}
 }

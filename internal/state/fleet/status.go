@@ -363,7 +363,7 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 		}
 	}
 	if message == "" {
-		message = w.counters()
+		message = w.externalScalers()
 	}
 	return cond(kind, true, "Serving", message)
 }

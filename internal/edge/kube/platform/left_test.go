@@ -30,7 +30,7 @@ func TestAutoscalerComesAndGoes(t *testing.T) {
 	left := func(want bool) {
 		t.Helper()
 		for ctx := within(t); ; {
-			n, theirs := f.Platform.(fleet.Left).Left(ref)
+			n, theirs := f.Platform.(fleet.ExternalScaler).ExternalCount(ref)
 			if theirs == want {
 				if theirs && n != 2 {
 					t.Errorf("their count is %d", n)

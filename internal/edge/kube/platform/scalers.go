@@ -51,10 +51,11 @@ func (p *Platform) kept(k service.Key, i id, o object, n int) bool {
 	return o.count > 0 || n == 0
 }
 
-var _ fleet.Left = (*Platform)(nil)
+var _ fleet.ExternalScaler = (*Platform)(nil)
 
-// Left reports whether somebody else sets a role's count, and what it is.
-func (p *Platform) Left(ref workload.Ref) (count int, theirs bool) {
+// ExternalCount reports whether somebody else sets a role's count, and returns
+// it.
+func (p *Platform) ExternalCount(ref workload.Ref) (count int, external bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.mu.held[ref.Service]

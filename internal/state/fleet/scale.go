@@ -1,0 +1,131 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// ExternalScaler is a Platform some of whose counts others set, such as an
+// autoscaler of the cluster.
+type ExternalScaler interface {
+	// ExternalCount reports whether somebody else sets a role's count, and
+	// returns it.
+	ExternalCount(ref workload.Ref) (count int, external bool)
+}
+
+// readExternalCounts notes the counts that others set.
+func (f *Fleet) readExternalCounts(w *work) {
+	scaler, ok := f.cfg.Platform.(ExternalScaler)
+	if !ok || w.record == nil {
+		return
+	}
+	for i := range w.record.Revision.Components {
+		role := w.record.Revision.Components[i].Role
+		rs, known := w.roles[role]
+		if !known {
+			rs.scaled = -1
+		}
+		rs.external = nil
+		if n, external := scaler.ExternalCount(ref(w.key, role)); external {
+			rs.external = &n
+		}
+		w.roles[role] = rs
+	}
+}
+
+// externalScalers names who counts the replicas of roles that scale by what they use of a
+// resource, "" where there are none.
+func (w *work) externalScalers() string {
+	var out []string
+	for i := range w.record.Revision.Components {
+		c := &w.record.Revision.Components[i]
+		if w.roles[c.Role].external != nil && c.Limits.Metric.Resource() {
+			out = append(out, string(c.Role)+": "+counter(c.Limits))
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+func counter(l service.Limits) string {
+	if !l.Metric.Resource() {
+		return "another autoscaler counts its replicas"
+	}
+	return fmt.Sprintf("a HorizontalPodAutoscaler counts its replicas by %s, %.0f %% each", l.Metric, l.Target)
+}
+
+// wanted is how many replicas of a role there are to be.
+func (w *work) wanted(role service.Role) int {
+	if external := w.roles[role].external; external != nil {
+		return *external
+	}
+	return max(w.roles[role].scaled, 0)
+}
+
+// scale steps the autoscaler of each role and hands changed counts on.
+func (f *Fleet) scale(ctx context.Context, w *work) (time.Duration, error) {
+	again := time.Duration(0)
+	demand := f.cfg.Traffic.Demand(w.key)
+	for i := range w.record.Revision.Components {
+		c := &w.record.Revision.Components[i]
+		rs, ok := w.roles[c.Role]
+		if !ok {
+			rs.scaled = -1
+		}
+		in := autoscale.Input{Demand: demand, Limits: f.limits(w, c.Role), Wake: w.wake, Stopped: w.object.Service.Stopped || w.asleep,
+			Replicas: f.alive(w, c.Role)}
+		rs.state, rs.decision = autoscale.Step(rs.state, in, f.cfg.Now())
+		if rs.scaled != rs.decision.Count || len(rs.decision.Victims) > 0 {
+			ref := ref(w.key, c.Role)
+			if err := f.cfg.Platform.Scale(ctx, ref, rs.decision.Count, rs.decision.Victims); err != nil {
+				return 0, fmt.Errorf("scale %s to %d: %w", ref, rs.decision.Count, err)
+			}
+			was := rs.scaled
+			if was < 0 { // since the start: what runs already was not started now
+				was = len(in.Replicas)
+			}
+			if rs.external == nil && was != rs.decision.Count {
+				f.cfg.Log.Info("scaled", "service", w.key.String(), "role", c.Role, "replicas", rs.decision.Count, "was", was, "why", rs.decision.Reason(f.cfg.Now()))
+			}
+			rs.scaled = rs.decision.Count
+		}
+		w.roles[c.Role] = rs
+		again = sooner(again, rs.decision.Again)
+	}
+	return again, nil
+}
+
+// limits are the present ones: a change of scaling alone makes no revision.
+func (f *Fleet) limits(w *work, role service.Role) service.Limits {
+	return w.record.Revision.Component(role).Limits
+}
+
+// alive are the replicas of a role that count against its number: those of the
+// revision, else those of the one before, which serve until there are any.
+func (f *Fleet) alive(w *work, role service.Role) []autoscale.Replica {
+	rev := &w.record.Revision
+	out := f.aliveOf(w, role, rev.Hash)
+	if len(out) == 0 && rev.Before != nil {
+		out = f.aliveOf(w, role, rev.Before.Hash)
+	}
+	return out
+}
+
+func (f *Fleet) aliveOf(w *work, role service.Role, hash string) []autoscale.Replica {
+	var out []autoscale.Replica
+	for _, r := range w.replicas {
+		if r.Role != role || !r.Alive() || r.Revision != hash {
+			continue
+		}
+		out = append(out, autoscale.Replica{ID: r.ID, Ready: r.Phase == replica.Ready, ReadyAt: r.ReadyAt,
+			Starting: r.Phase == replica.Starting || r.Phase == replica.Fetching,
+			Waiting:  r.Phase == replica.Pending && r.PID == 0, Failed: r.Restarts > 0, InFlight: f.cfg.Traffic.InFlight(r.ID)})
+	}
+	return out
+}
