@@ -64,8 +64,8 @@ type listedReplica struct {
 }
 
 // serves reports whether the endpoint serves at all, busy or not.
-func (s *slot) serves() bool {
-	return s.phase == replica.Ready && s.address != "" && !s.endpoint.draining.Load()
+func (x *slot) serves() bool {
+	return x.phase == replica.Ready && x.address != "" && !x.endpoint.draining.Load()
 }
 
 // replace makes these the side's endpoints. Those that stay keep their slots.
