@@ -121,8 +121,9 @@ func TestSockets(t *testing.T) {
 		on(fmt.Sprintf("chunks of %d", size), func(t *testing.T, c *net.TCPConn, r *bufio.Reader) {
 			say(t, c, line+"Transfer-Encoding: chunked\r\nTrailer: X-Trailer\r\n\r\n"+chunked(string(iris), size))
 			answers(t, readAnswer(t, r, "POST"))
-			say(t, c, whole)
-			answers(t, readAnswer(t, r, "POST"))
+			if rest, err := io.ReadAll(r); len(rest) > 0 || err != nil { // a Content-Length beside them would have ended it elsewhere
+				t.Errorf("the connection goes on with %q, %v", rest, err)
+			}
 		})
 	}
 	on("100-continue", func(t *testing.T, c *net.TCPConn, r *bufio.Reader) {

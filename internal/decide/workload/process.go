@@ -249,15 +249,19 @@ func (p Process) Resolve(pl Place) (Process, error) {
 	}
 	env := map[string]string{"PORT": strconv.Itoa(pl.Port), "MODEL_PATH": pl.ModelPath}
 	out.Env = append(pl.variables(), out.Env...)
+	left := maxFilled
 	for i, e := range out.Env {
 		if e.ValueFrom == nil {
-			out.Env[i].Value = expandVars(e.Value, env) // of those before it
+			out.Env[i].Value = expandVars(e.Value, env, &left) // of those before it
 			env[e.Name] = out.Env[i].Value
 		}
 	}
 	out.Command = slices.Clone(out.Command)
 	for i, w := range out.Command {
-		out.Command[i] = expandVars(w, env)
+		out.Command[i] = expandVars(w, env, &left)
+	}
+	if left < 0 {
+		return Process{}, fmt.Errorf("process: all texts together are over %d bytes once their variables are expanded", maxFilled)
 	}
 	if len(out.Command) == 0 || out.Command[0] == "" {
 		return Process{}, fmt.Errorf("process: empty command: the runtime's local.command must name a program")
@@ -300,10 +304,12 @@ func ResolvePod(pod corev1.PodSpec, pl Place) (corev1.PodSpec, error) {
 }
 
 // expandVars replaces $(NAME) by the variable's value; $$(NAME) is a literal
-// $(NAME), and an unknown name stays as written (Kubernetes' rules).
-func expandVars(s string, env map[string]string) string {
+// $(NAME), and an unknown name stays as written (Kubernetes' rules). left is how
+// many bytes there may be in all; below 0 the result is cut.
+func expandVars(s string, env map[string]string, left *int) string {
 	var out strings.Builder
-	for i := 0; i < len(s); i++ {
+	defer func() { *left -= out.Len() }()
+	for i := 0; i < len(s) && out.Len() <= *left; i++ {
 		if s[i] != '$' || i+1 == len(s) {
 			out.WriteByte(s[i])
 			continue

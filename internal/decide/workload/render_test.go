@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -244,6 +245,18 @@ func TestVariablesInVariables(t *testing.T) {
 	}
 	if out.Command[1] != "http://db:7/$(LATER)" || p.Env[1].Value != "http://$(HOST):$(PORT)/$(LATER)" {
 		t.Errorf("command %q; given %+v", out.Command, p.Env)
+	}
+}
+
+// TestVariablesAreBounded: variables that double each other end in an error and
+// not in the machine's memory.
+func TestVariablesAreBounded(t *testing.T) {
+	p := Process{Command: []string{"run", "$(V40)"}, Env: []corev1.EnvVar{{Name: "V0", Value: "x"}}}
+	for i := 1; i <= 40; i++ {
+		p.Env = append(p.Env, corev1.EnvVar{Name: fmt.Sprintf("V%d", i), Value: fmt.Sprintf("$(V%d)$(V%d)", i-1, i-1)})
+	}
+	if _, err := p.Resolve(Place{}); err == nil || !strings.Contains(err.Error(), "once their variables are expanded") {
+		t.Errorf("error %v", err)
 	}
 }
 

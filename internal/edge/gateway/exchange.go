@@ -68,6 +68,12 @@ func (x *exchange) recycle() {
 }
 
 func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
+	// A chunked request may have had a Content-Length too, by which a proxy before
+	// the gateway would have found another end (RFC 9112 6.1). net/http has dropped
+	// it, so the connection ends after every one of them.
+	if r.ProtoMajor == 1 && (g.leaving.Load() || len(r.TransferEncoding) > 0) {
+		w.Header().Set("Connection", "close")
+	}
 	x := exchanges.Get().(*exchange)
 	x.gw, x.r = g, r
 	x.w, x.rc, x.timeout = w, *http.NewResponseController(w), g.cfg.ClientTimeout

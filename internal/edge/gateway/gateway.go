@@ -80,7 +80,7 @@ func (g *Gateway) run(ctx context.Context, l net.Listener, srv *http.Server) err
 	g.draining.Store(true)
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.cfg.DrainTimeout)
 	defer cancel()
-	if err := srv.Shutdown(limit); err != nil {
+	if err := srv.Shutdown(limit); err != nil && !errors.Is(err, net.ErrClosed) { // its owner may have closed l
 		g.log.Warn("requests were cut at the end of the drain", "timeout", g.cfg.DrainTimeout, "error", err)
 		_ = srv.Close() // closes what Shutdown left; nothing to do about its error
 	}

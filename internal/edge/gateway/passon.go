@@ -11,7 +11,8 @@ import (
 )
 
 // ServeTo answers on l as Serve does, with one pool: whatever is asked there,
-// inference or not, is forwarded as it stands to one of the pool's replicas.
+// inference or not, is forwarded as it stands to one of the pool's replicas. Who
+// asks needs no API key; pages of other sites are refused as by Serve.
 func (g *Gateway) ServeTo(ctx context.Context, l net.Listener, to routing.Ref) error {
 	return g.run(ctx, l, g.server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x := newExchange(g, w, r)
@@ -21,7 +22,7 @@ func (g *Gateway) ServeTo(ctx context.Context, l net.Listener, to routing.Ref) e
 		x.call = surface.Call{Kind: surface.AsIs, Surface: surface.Find(path, r.URL.Path, r.Header.Get("Anthropic-Version") != "").Surface, Path: path}
 		x.surface = x.call.Surface
 		x.seen.StartTrace(g.cfg.Tracer, r, path)
-		if x.unsafe() {
+		if x.foreign() || x.unsafe() {
 			return
 		}
 		x.seen.Operation = surface.OperationOther

@@ -103,7 +103,7 @@ func namedPools(t *testing.T) (out []dispatch.PoolConfig) {
 // the pool as it stands, a router's word on who computes a prompt too, and it
 // waits for the replica that is being started again.
 func TestServesOnePool(t *testing.T) {
-	r := newRig(t, nil)
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.AllowedHosts = nil })
 	to := routing.PoolRef(service.ParseKey("chat/decoder"))
 	facts := pool("chat/decoder", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
@@ -146,6 +146,18 @@ func TestServesOnePool(t *testing.T) {
 		if want := c.method + " " + c.target + " " + c.body + " from 10.0.0.1:1"; string(got) != want {
 			t.Errorf("%d %s, want %s", res.StatusCode, got, want)
 		}
+	}
+	req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+l.Addr().String()+"/v1/completions", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "evil.com"
+	res, err := r.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = res.Body.Close(); res.StatusCode != http.StatusForbidden {
+		t.Errorf("a page that leads its own name here got %d", res.StatusCode)
 	}
 	stop()
 	r.client.CloseIdleConnections()

@@ -15,12 +15,6 @@ import (
 
 // serve answers one request of the surfaces.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
-	// A chunked request may have had a Content-Length too, by which a proxy before
-	// the gateway would have found another end (RFC 9112 6.1). net/http has dropped
-	// it, so the connection ends after every one of them.
-	if r.ProtoMajor == 1 && (g.leaving.Load() || len(r.TransferEncoding) > 0) {
-		w.Header().Set("Connection", "close")
-	}
 	x := newExchange(g, w, r)
 	defer x.end()
 	path := r.URL.EscapedPath()

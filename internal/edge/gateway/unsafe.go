@@ -53,7 +53,14 @@ func (x *exchange) foreign() bool {
 // control characters. The method CONNECT asks for a tunnel, whose answer has no
 // end that both sides agree on, and TRACE for the request's header back, with
 // what the gateway has added.
+//
+// A request that has come through many proxies goes round in a circle: a pool may
+// lead back to this gateway, or two gateways to each other.
 func (x *exchange) unsafe() bool {
+	if hops := forwards(x.r); hops > maxForwards {
+		x.fail(http.StatusLoopDetected, fmt.Sprintf("the request has come through %d proxies, as X-Forwarded-For says: a pool leads back to this gateway", hops))
+		return true
+	}
 	if m := x.r.Method; m == http.MethodConnect || m == http.MethodTrace {
 		x.fail(http.StatusNotImplemented, m+" is not served")
 		return true
@@ -78,4 +85,15 @@ func plainPath(path string) bool {
 		}
 	}
 	return strings.IndexFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }) < 0
+}
+
+// maxForwards is how many proxies a request may have come through.
+const maxForwards = 32
+
+// forwards is how many proxies X-Forwarded-For names.
+func forwards(r *http.Request) (n int) {
+	for _, v := range r.Header["X-Forwarded-For"] {
+		n += 1 + strings.Count(v, ",")
+	}
+	return n
 }

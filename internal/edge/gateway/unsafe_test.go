@@ -186,6 +186,17 @@ func TestReplicasAreNotToldOfPages(t *testing.T) {
 	}
 }
 
+// TestLoopsEnd: a pool that leads back to the gateway costs a request some rounds
+// and no more.
+func TestLoopsEnd(t *testing.T) {
+	r := newRig(t, nil)
+	r.d.SetPool(pool("iris", strings.TrimPrefix(r.url, "http://")))
+	a := r.send("POST", "/v2/models/iris/infer", "{}")
+	if a.code != http.StatusLoopDetected || !strings.Contains(a.body, "a pool leads back to this gateway") {
+		t.Errorf("%d %s", a.code, a.body)
+	}
+}
+
 // TestOneAnswerToTwoLengths: a request with a Content-Length beside chunks ends its
 // connection, so that what a proxy took for its body is not answered as another.
 func TestOneAnswerToTwoLengths(t *testing.T) {

@@ -181,10 +181,17 @@ func (c *call) rename() (name string, ok bool) {
 	return name, name != "" && name != c.model
 }
 
+// deadlineSlack is how long before the gateway a replica, whose clock is another,
+// may end a call for its deadline: what it then says is no failure of its own.
+const deadlineSlack = 50 * time.Millisecond
+
 // elsewhere moves the call to another replica after failed; nil means that it
 // holds a place again.
 func (c *call) elsewhere(failed error) error {
 	c.server.log.Warn("replica failed before it answered", c.attrs("error", failed)...)
+	if d, ok := c.ctx.Deadline(); ok && time.Until(d) < deadlineSlack {
+		return errorf(codes.DeadlineExceeded, "the call's deadline is over: %v", failed)
+	}
 	c.retried = failed.Error()
 	if err := c.grant.Retry(c.ctx, failed); err != nil {
 		return c.refused(err)
