@@ -60,7 +60,7 @@ KUBETEST := roundhouse.dev/roundhouse/internal/edge/kube/kubetest
 
 .PHONY: unit
 unit: ## run the tests that need no API server, for a change of one thing
-	go test -timeout 10m $(filter-out $(API_TESTS),$(shell go list ./...))
+	@go test -timeout 10m $(filter-out $(API_TESTS),$(shell go list ./...))
 
 .PHONY: test-peers
 test-peers: $(PEERS)/.installed $(MLSERVER)/.installed $(HUB)/.installed $(HUB_OLD)/.installed $(AZURITE)/.installed ## compare with the real packages from PyPI
