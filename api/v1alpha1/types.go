@@ -160,7 +160,7 @@ type Node struct {
 	Size *int `json:"size,omitempty"`
 }
 
-// Metrics says where a component tells its load.
+// Metrics is where a component tells its load.
 type Metrics struct {
 	// Path is that of the metrics; absent means the engine's own.
 	Path string `json:"path,omitempty"`

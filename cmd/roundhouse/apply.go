@@ -220,7 +220,7 @@ func await(ctx context.Context, c backend, k service.Key, until func(admin.Servi
 	}
 }
 
-// whyNot says why a canary is not ready: KServe's and OME's statuses tell it of
+// whyNot returns why a canary is not ready: KServe's and OME's statuses tell it of
 // the last failure alone.
 func whyNot(s admin.Service) string {
 	why := s.Status.Canary.Why

@@ -91,7 +91,7 @@ func printRouting(w io.Writer, list []admin.RoutingObject, kind, output string, 
 	return tw.Flush()
 }
 
-// printNone says that there is nothing of a kind.
+// printNone prints that there is nothing of a kind.
 func printNone(w io.Writer, kind string) error {
 	_, err := fmt.Fprintf(w, "There are no %s here. `roundhouse apply -f FILE` makes one.\n", kind)
 	return err

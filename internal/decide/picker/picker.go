@@ -72,7 +72,7 @@ type Input struct {
 	Endpoints []Endpoint
 	// Allowed are the slots that may be chosen; nil for all.
 	Allowed Set
-	// WhyClosed says for an explanation why the endpoint of a slot is not open;
+	// WhyClosed returns for an explanation why the endpoint of a slot is not open;
 	// nil says only that it is not.
 	WhyClosed func(slot int) string
 	// Tried are slots that are not chosen, since the request failed there.

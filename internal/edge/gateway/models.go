@@ -99,7 +99,7 @@ func listModels(d *dispatch.Dispatcher, pass *keys.Pass, api surface.Surface) mo
 	return list
 }
 
-// anthropicPage says that the list is whole.
+// anthropicPage tells that the list is whole.
 type anthropicPage struct {
 	FirstID *string `json:"first_id"`
 	LastID  *string `json:"last_id"`

@@ -34,7 +34,7 @@ func (x *response) writeDeadline(now time.Time) {
 	}
 }
 
-// retryAfter says when to ask again, in whole seconds, at least one.
+// retryAfter tells the client when to ask again, in whole seconds, at least one.
 func (x *response) retryAfter(d time.Duration) {
 	x.w.Header().Set(ingress.HeaderRetryAfter, ingress.Seconds(d))
 }

@@ -179,7 +179,7 @@ func (p *pool) observe(s *endpointSet, x *slot, r breaker.Result, asked time.Dur
 	}
 }
 
-// peers are the endpoints of the side that serve, beside x's.
+// peers are the endpoints of the set that serve, beside x's.
 func (s *endpointSet) peers(x *slot) (p breaker.Peers) {
 	for _, y := range s.slots {
 		if y == nil || !y.serves() {
@@ -356,7 +356,7 @@ func (p *pool) listen(x *slot) {
 	})
 }
 
-// answers is how many answers of the side's endpoints but x's have begun.
+// answers is how many answers of the set's endpoints but x's have begun.
 func (s *endpointSet) answers(x *slot) (n uint64) {
 	for _, y := range s.slots {
 		if y != nil && y.endpoint != x.endpoint {

@@ -17,7 +17,7 @@ const (
 	queued
 	running
 	done
-	transferred // to another service's account: no more here, and not the end
+	transferred // to another service's counter: no more here, and not the end
 )
 
 // demandCounter counts one service's requests, whichever pools they come through,
@@ -42,7 +42,7 @@ type counts struct {
 	lastDone        time.Time
 }
 
-// reportPace is that of an account's reports. A change leads to a report at most
+// reportPace is that of a demand counter's reports. A change leads to a report at most
 // Config.ReportEvery later; bursts share one.
 type reportPace struct {
 	last    time.Time
@@ -105,7 +105,7 @@ func (a *demandCounter) reportNow(now time.Time) {
 	a.changed(now, true)
 }
 
-// demand is what the account has counted up to now.
+// demand is what has been counted up to now.
 func (a *demandCounter) demand(now time.Time) autoscale.Demand {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,7 +128,7 @@ func (a *demandCounter) meanTime() time.Duration {
 	return time.Duration(a.counts.seconds / float64(a.counts.done) * float64(time.Second))
 }
 
-// changed paces a report. The account's mutex is held.
+// changed paces a report. The counter's mutex is held.
 func (a *demandCounter) changed(now time.Time, urgent bool) {
 	if a.id == "" {
 		return

@@ -69,7 +69,7 @@ func New(cfg Config, demand Demand, clock Clock, random func(n int) int) (*Dispa
 	return d, nil
 }
 
-// SetPool adds a pool or replaces its facts. Requests that wait go on as soon
+// SetPool adds a pool or replaces its configuration. Requests that wait go on as soon
 // as a replica is ready. It does nothing after Close.
 func (d *Dispatcher) SetPool(f PoolConfig) {
 	d.mu.Lock()
@@ -148,7 +148,7 @@ func (d *Dispatcher) Close() {
 	}
 }
 
-// put gives a pool its facts; it is made if need be.
+// put gives a pool its configuration; it is made if need be.
 func (d *Dispatcher) put(pools map[routing.Ref]*pool, f *PoolConfig) {
 	p := pools[f.Ref()]
 	if p == nil {
@@ -186,7 +186,7 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 	}
 }
 
-// account is a service's; it is made if need be.
+// account is the demand counter of a service; it is made if need be.
 func (d *Dispatcher) account(k service.Key) *demandCounter {
 	d.accounts.Lock()
 	defer d.accounts.Unlock()

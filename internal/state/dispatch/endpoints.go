@@ -50,12 +50,12 @@ type slot struct {
 	address  string      // "host:port" of its HTTP surface
 	grpc     string      // "host:port" of its gRPC surface; "" when it has none
 	limit    int         // of requests in flight there, from all pools; 0 for none
-	config   *PoolConfig // whose facts it belongs to
+	config   *PoolConfig // of the service or pool it belongs to
 	demand   *demandCounter
 	report   *loadReport
 }
 
-// listedReplica is a replica among the facts.
+// listedReplica is a replica of a configuration.
 type listedReplica struct {
 	*replica.Replica
 	config *PoolConfig
@@ -68,7 +68,7 @@ func (x *slot) serves() bool {
 	return x.phase == replica.Ready && x.address != "" && !x.endpoint.draining.Load()
 }
 
-// replace makes these the side's endpoints. Those that stay keep their slots.
+// replace makes these the set's endpoints. Those that stay keep their slots.
 func (s *endpointSet) replace(p *pool, all []listedReplica) {
 	s.generation++
 	gone := s.byID
@@ -138,7 +138,7 @@ func (s *endpointSet) recount() {
 	}
 }
 
-// update takes new facts. A process that has just become ready starts with a
+// update takes a new configuration. A process that has just become ready starts with a
 // clean record and knows no prompts.
 func (s *endpointSet) update(x *slot, l listedReplica) {
 	if l.Serving() && (x.phase != l.Phase || x.address != l.HTTP) {
@@ -183,7 +183,7 @@ func (s *endpointSet) refresh(x *slot) {
 	}
 }
 
-// maxKnown is how many adapters' names a side knows at a time.
+// maxKnown is how many adapters' names a set knows at a time.
 const maxKnown = 4096
 
 // observeAdapters notes what an endpoint says of its adapters.

@@ -98,7 +98,7 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 	return x, nil
 }
 
-// explain makes a choice from the side's input, and says why.
+// explain makes a choice from the set's input, and says why.
 func (s *endpointSet) explain(c *picker.Choice) *Pick {
 	c.Explain = true
 	in := s.input

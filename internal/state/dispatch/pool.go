@@ -19,7 +19,7 @@ type pool struct {
 	d   *Dispatcher
 	ref routing.Ref
 	id  string
-	// demand counts the pool's requests: a service's own account, which
+	// demand counts the pool's requests: a service's own counter, which
 	// shared pools count in too, or one that nobody else counts in.
 	demand *demandCounter
 
@@ -32,7 +32,7 @@ type pool struct {
 
 	mu       sync.Mutex
 	config   *PoolConfig
-	scalable *PoolConfig // of the facts
+	scalable *PoolConfig // of config
 	closed   string      // why no request is taken any more; "" while open
 	entry    endpointSet // of the entry role
 	prefill  endpointSet // of the role that computes prompts for it, if there is one
@@ -43,9 +43,9 @@ type pool struct {
 	counts   Counts
 	// pacing: requests are held, and let go as fast as the endpoints work.
 	pacing bool
-	// policy is what both sides were made from.
+	// policy is what both endpoint sets were made from.
 	policy routing.Picker
-	// badPolicy and badBounds say what is wrong with the facts', so that the
+	// badPolicy and badBounds say what is wrong with the configuration's, so that the
 	// defaults hold; "" when nothing is.
 	badPolicy, badBounds string
 }
@@ -94,7 +94,7 @@ func (p *pool) adapters() []string {
 	return p.config.adapterNames()
 }
 
-// set replaces the facts and lets go on whoever can.
+// set replaces the configuration and lets go on whoever can.
 func (p *pool) set(f *PoolConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +138,7 @@ func (p *pool) set(f *PoolConfig) {
 	p.endpointsChanged(now)
 }
 
-// setPolicy makes the sides pick as pc says.
+// setPolicy makes the endpoint sets pick as pc says.
 func (p *pool) setPolicy(pc routing.Picker) {
 	if p.entry.policy != nil && reflect.DeepEqual(p.policy, pc) {
 		return

@@ -10,8 +10,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// PoolConfig is what is known of one pool: facts that the owner of the services, the
-// platform and the routing objects tell, replaced as a whole by SetPool. A
+// PoolConfig is what is known of one pool, as the owner of the services, the
+// platform and the routing objects tell it, replaced as a whole by SetPool. A
 // service is a pool of its own replicas. A shared pool is made of Members, and
 // of servers that no service owns.
 type PoolConfig struct {
@@ -61,7 +61,7 @@ type PoolConfig struct {
 	// that has no address; "" for none.
 	Starting string
 
-	// Shared reports that this is no service. Its Members are the facts of the
+	// Shared reports that this is no service. Its Members are the configurations of the
 	// services whose replicas it takes, each with those replicas it takes.
 	// What is in flight on a replica counts in every pool that has it, and the
 	// demand is its service's; while nothing is ready the first member that
@@ -162,7 +162,7 @@ func (f *PoolConfig) waitForNeeds() {
 	}
 }
 
-// configs iterates over the facts that the pool's replicas belong to: a
+// configs iterates over the configurations that the pool's replicas belong to: a
 // service's own, a shared pool's members and itself.
 func (f *PoolConfig) configs(yield func(*PoolConfig) bool) {
 	for i := range f.Members {

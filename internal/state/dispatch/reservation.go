@@ -110,7 +110,7 @@ func (g *Grant) Service() string { return g.pool.id }
 // Priority is the request's.
 func (g *Grant) Priority() int32 { return g.waiter.Priority }
 
-// Pool is the facts of the service whose replica was found, or of the pool if
+// Pool is the configuration of the service whose replica was found, or of the pool if
 // the replica is no service's, as they were then. Not to be changed.
 func (g *Grant) Pool() *PoolConfig { return g.config }
 
@@ -369,7 +369,7 @@ func (p *pool) moveTo(g *Grant, to stage, now time.Time) {
 	g.stage = to
 }
 
-// memberDemand is the account that a shared pool's waiting request counts in: that
+// memberDemand is the counter that a shared pool's waiting request counts in: that
 // of the service that would be woken for it.
 func (p *pool) memberDemand() *demandCounter {
 	if !p.ref.Pool {

@@ -135,7 +135,7 @@ type View struct {
 	// RetryAfter is when it may be worth to ask again although Blocked; 0 where
 	// nothing is known of that.
 	RetryAfter time.Duration
-	// Starting says how far a replica is that Replicas does not have yet.
+	// Starting is how far a replica is that Replicas does not have yet.
 	Starting string
 }
 

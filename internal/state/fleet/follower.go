@@ -45,7 +45,7 @@ type Decision struct {
 	// wrong. Blocked says that waiting will not help.
 	Failure *service.Failure
 	Blocked bool
-	// Starting says how far a start is, "" where there is none.
+	// Starting is how far a start is, "" where there is none.
 	Starting string
 	// Canary is what the service's canary takes; nil where nobody says.
 	Canary *service.CanaryStatus

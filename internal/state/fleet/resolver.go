@@ -259,13 +259,13 @@ func (r *resolver) model(ctx context.Context, o Object) (resolvedModel, error) {
 	return m, nil
 }
 
-// busy says that a model was not looked at because too many others are.
+// busy reports that a model was not looked at because too many others are.
 func busy(err error) bool {
 	var e interface{ Busy() bool }
 	return errors.As(err, &e) && e.Busy()
 }
 
-// worthInspecting says whether the files could tell what selection needs. Ones
+// worthInspecting reports whether the files could tell what selection needs. Ones
 // on this machine are always looked at, which also finds out early that they
 // are missing; remote ones only where the manifest leaves open what a runtime
 // of that format is chosen by.

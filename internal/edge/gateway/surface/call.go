@@ -80,7 +80,7 @@ var (
 	posts = []string{http.MethodPost}
 )
 
-// Paths says where inference is.
+// Paths is where inference is.
 const Paths = "/v1/chat/completions and other OpenAI paths, /v1/models/{name}:predict, /v2/models/{name}/infer; names at /v1/models"
 
 const (

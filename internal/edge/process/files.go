@@ -1,0 +1,124 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+)
+
+// fetch brings the model and returns its path.
+func (u *unit) fetch() (string, error) { return u.bring(u.model.URI, "") }
+
+// fetchAdapters brings the model's adapters, one after the other.
+func (u *unit) fetchAdapters() (map[string]string, error) {
+	var paths map[string]string
+	for _, a := range u.model.Adapters {
+		path, err := u.bring(a.URI, fmt.Sprintf("adapter %q: ", a.Name))
+		if err != nil {
+			return nil, err
+		}
+		if paths == nil {
+			paths = map[string]string{}
+		}
+		paths[a.Name] = path
+	}
+	return paths, nil
+}
+
+// bring fetches files and returns their path; what begins the message of a
+// failure.
+func (u *unit) bring(uri, what string) (string, error) {
+	if uri == "" || u.model.Verbatim {
+		return uri, nil
+	}
+	ctx, cancel := context.WithCancel(u.ending)
+	defer cancel()
+	go func() {
+		select {
+		case <-u.p.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	u.o.update(u, func(v *replica.Replica) {
+		v.Phase, v.Reason, v.Message, v.Progress = replica.Fetching, "", "", nil
+	})
+	var shown time.Time
+	path, err := u.p.fetches.get(ctx, uri, func(pr replica.Progress) {
+		if now := time.Now(); now.Sub(shown) >= progressInterval || pr.Done == pr.Total {
+			shown = now
+			u.o.update(u, func(v *replica.Replica) {
+				if v.Phase == replica.Fetching {
+					v.Progress = &pr
+				}
+			})
+		}
+	})
+	if ctx.Err() != nil {
+		return "", errEnding
+	}
+	if err != nil {
+		return "", troublef("ModelLoadFailed", "%s", oneLine(what+err.Error()))
+	}
+	// Now: another copy may take this one's place while an adapter is fetched.
+	u.fetched[uri] = u.fingerprint(uri)
+	return path, nil
+}
+
+// fingerprint tells the files at a URI from later ones.
+func (u *unit) fingerprint(uri string) string {
+	if u.p.cfg.Fingerprint == nil {
+		return ""
+	}
+	return u.p.cfg.Fingerprint(u.ending, uri)
+}
+
+// sameFiles refuses a model whose files, told by of, are not those that the
+// replica's revision was made for, or that another replica of it serves.
+func (u *unit) sameFiles(of func(uri string) string) error {
+	now := u.model.Fingerprints(of)
+	if u.ending.Err() != nil {
+		return nil
+	}
+	u.o.mu.Lock()
+	defer u.o.mu.Unlock()
+	same := workload.SameFiles(u.model.Fingerprint, now)
+	for _, v := range u.o.units {
+		same = same && (v.revision != u.revision || workload.SameFiles(v.view.Files, now))
+	}
+	if !same {
+		return troublef(replica.ReasonModelChanged, "the files of its model have changed since its revision was made")
+	}
+	if now != "" {
+		u.view.Files = now
+	}
+	return nil
+}
+
+// repository looks at a model that the process is told as its repository.
+// Triton names models by their folders: it would be ready, and know no model of
+// the service's name.
+func (u *unit) repository(r *running, s workload.Process) error {
+	told := func(w string) bool {
+		return strings.HasPrefix(w, "--model-repository=") || strings.HasPrefix(w, "--model-store=")
+	}
+	if r.model == "" || u.model.Verbatim || !slices.ContainsFunc(s.Command, told) {
+		return nil
+	}
+	found, self := artifact.Repository(r.model)
+	name := u.o.key.Name
+	switch {
+	case self:
+		return troublef("ModelLoadFailed", "%s is the folder of one model, and %s is given a folder of models: name the folder above it, with the model in a folder %q", r.model, s.Command[0], name)
+	case len(found) > 0 && !slices.Contains(found, name):
+		r.note = fmt.Sprintf("there is no model %q in its repository, only %s: rename the folder and the name in its config.pbtxt, or the service, or ask the service's host for those names", name, quoted(found))
+		u.p.cfg.Logger.Warn("a model is not in its repository", "replica", u.id, "model", name, "found", quoted(found))
+	}
+	return nil
+}
