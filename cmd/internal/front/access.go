@@ -67,7 +67,7 @@ type Access struct {
 	// Keys is nil where there is no file of keys.
 	Keys      *keys.Ring
 	tls       *tls.Config
-	cors      gateway.CORS
+	cors      []string
 	hosts     []string
 	accessLog *observe.AccessLog
 	tracer    trace.Tracer
@@ -86,7 +86,7 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 			return nil, err
 		}
 	}
-	fr = &Access{cors: gateway.CORS{Origins: o.corsOrigins}, hosts: o.allowedHosts, session: o.sessionHeader, answer: o.answerTimeout}
+	fr = &Access{cors: o.corsOrigins, hosts: o.allowedHosts, session: o.sessionHeader, answer: o.answerTimeout}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, fr.Close())
@@ -185,7 +185,7 @@ func (fr *Access) openTracer(ctx context.Context, version string, log *slog.Logg
 
 // Configure puts what was opened into the gateway's configuration.
 func (fr *Access) Configure(c *gateway.Config) {
-	c.Keys, c.TLS, c.CORS, c.AccessLog, c.Tracer, c.SessionHeader = fr.Keys, fr.tls, fr.cors, fr.accessLog, fr.tracer, fr.session
+	c.Keys, c.TLS, c.CORSOrigins, c.AccessLog, c.Tracer, c.SessionHeader = fr.Keys, fr.tls, fr.cors, fr.accessLog, fr.tracer, fr.session
 	c.AllowedHosts = fr.hosts
 	c.AnswerTimeout = cmp.Or(fr.answer, c.AnswerTimeout)
 }

@@ -31,6 +31,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -77,8 +78,10 @@ type Config struct {
 	SessionHeader string
 	// TLS serves HTTPS; nil serves plain HTTP. Both serve HTTP/2.
 	TLS *tls.Config
-	// CORS lets web pages ask.
-	CORS CORS
+	// CORSOrigins are the origins of web pages that may send requests and read
+	// answers ("https://chat.example.com"), or "*" for all. Keys travel in a header,
+	// so no page may use a browser's cookies.
+	CORSOrigins []string
 	// AllowedHosts are hosts that requests may name, "*" for all, besides this
 	// machine's own and those that services and routes name. They count where
 	// Listen is on loopback and no API key is needed.
@@ -143,5 +146,11 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("gateway: MaxBufferedBytes (%d) must hold one body of MaxBodyBytes (%d)",
 			c.MaxBufferedBytes, c.MaxBodyBytes))
 	}
-	return errors.Join(append(errs, c.CORS.validate())...)
+	for _, o := range c.CORSOrigins {
+		u, err := url.Parse(o)
+		if o != "*" && (err != nil || u.Host == "" || u.Scheme+"://"+u.Host != o) {
+			errs = append(errs, fmt.Errorf("gateway: CORS origin %q is not valid: write scheme://host[:port] or *", o))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -21,7 +21,7 @@ func (g *Gateway) Explain(r *http.Request) (dispatch.Explanation, error) {
 		return dispatch.Explanation{}, own // it would load and unload
 	}
 	cfg := g.cfg
-	cfg.Keys, cfg.AccessLog, cfg.Tracer, cfg.CORS = nil, nil, nil, CORS{}
+	cfg.Keys, cfg.AccessLog, cfg.Tracer, cfg.CORSOrigins = nil, nil, nil, nil
 	apart := &Gateway{cfg: cfg, dispatch: g.dispatch, log: g.log, metrics: observe.NewMetrics(g.dispatch, nil)}
 	apart.buffered.Limit = cfg.MaxBodyBytes
 	w := &explained{header: http.Header{}}

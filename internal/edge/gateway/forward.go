@@ -232,7 +232,7 @@ func (x *exchange) answer(in *incoming, out passing) {
 	x.code = in.status
 	x.seen.Answering(in.status, in.fields)
 	hear(x.gw.cfg.Heard, x.grant.Replica(), in.fields)
-	x.ownCORS(in)
+	in.fields = withoutCORS(in.fields, x.w.Header()["Vary"])
 	x.copyHeader(in)
 	if x.picked != nil {
 		x.picked.Answered(in.status, x.w.Header(), x.grant.Address())

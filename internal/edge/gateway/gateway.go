@@ -27,6 +27,7 @@ type Gateway struct {
 	buffered ingress.Budget
 	loopback bool          // Listen is on loopback
 	pages    network.Guard // there
+	cors     network.CORS
 	draining atomic.Bool
 	leaving  atomic.Bool
 	running  atomic.Int64 // requests that have not been settled
@@ -44,7 +45,8 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 		return nil, err
 	}
 	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: observe.NewMetrics(d, cfg.AccessLog), upstream: up, loopback: onLoopback(cfg.Listen),
-		pages: network.Guard{Hosts: cfg.AllowedHosts, Origins: cfg.CORS.Origins, KnowsHost: d.KnowsHost}}
+		pages: network.Guard{Hosts: cfg.AllowedHosts, Origins: cfg.CORSOrigins, KnowsHost: d.KnowsHost},
+		cors:  corsOf(cfg.CORSOrigins)}
 	g.buffered.Limit = cfg.MaxBufferedBytes
 	if err := reg.Register(g.metrics); err != nil {
 		return nil, fmt.Errorf("gateway: register metrics: %w", err)

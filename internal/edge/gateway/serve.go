@@ -32,9 +32,9 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 // admitted reports whether the request may go on; false when it was answered.
 func (x *exchange) admitted() bool {
 	if x.call.Open {
-		return !x.cors()
+		return !x.answerCORS()
 	}
-	return !x.foreign() && !x.cors() && x.enter()
+	return !x.foreign() && !x.answerCORS() && x.enter()
 }
 
 // valid reports whether the call's path takes the method and names a model if it

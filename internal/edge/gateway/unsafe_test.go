@@ -97,7 +97,7 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 		return r.send("POST", "/v2/repository/models/iris/unload", "{}", append([]string{"Host", host, "Content-Type", "text/plain"}, header...)...)
 	}
 	r := newRig(t, func(c *Config, _ *dispatch.Config) {
-		c.AllowedHosts, c.CORS.Origins = []string{"Models.Example.com"}, []string{"https://chat.example.com"}
+		c.AllowedHosts, c.CORSOrigins = []string{"Models.Example.com"}, []string{"https://chat.example.com"}
 	})
 	routed := pool("iris")
 	routed.Host = "iris.example.org"
@@ -170,7 +170,7 @@ func TestHostOfHTTP2(t *testing.T) {
 // TestReplicasAreNotToldOfPages: the gateway has judged the page that asks; a
 // replica on loopback would take it for one that asks the replica.
 func TestReplicasAreNotToldOfPages(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.CORS.Origins = []string{"https://chat.example.com"} })
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.CORSOrigins = []string{"https://chat.example.com"} })
 	told := make(chan http.Header, 1)
 	handler := func(w http.ResponseWriter, req *http.Request) {
 		told <- req.Header
