@@ -17,7 +17,8 @@ import (
 	carried "roundhouse.dev/roundhouse/python"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
-	"roundhouse.dev/roundhouse/internal/edge/engine/python"
+	"roundhouse.dev/roundhouse/internal/edge/engine/worker"
+	"roundhouse.dev/roundhouse/internal/edge/engine/worker/python"
 	"roundhouse.dev/roundhouse/internal/edge/modelserver"
 	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
 )
@@ -67,7 +68,7 @@ type workers struct {
 	inFlight    atomic.Int64
 
 	once    sync.Once
-	engine  *python.Engine
+	engine  *worker.Engine
 	grace   time.Duration // for the workers to end
 	cleanup func()
 	err     error // of the start
@@ -90,12 +91,11 @@ func (w *workers) engines() []modelserver.Engine {
 }
 
 // start makes the engine, once.
-func (w *workers) start() (*python.Engine, error) {
+func (w *workers) start() (*worker.Engine, error) {
 	w.once.Do(func() {
-		c := python.DefaultConfig()
-		c.Python = w.python
+		c := worker.DefaultConfig()
 		if s := w.settings; s != nil {
-			c.ParallelWorkers, c.EnvironmentsDir, c.ForkWorkers = s.ParallelWorkers, s.EnvironmentsDir, s.ForkWorkers
+			c.ParallelWorkers, c.ForkWorkers = s.ParallelWorkers, s.ForkWorkers
 			c.WorkerTimeout = time.Duration(s.ParallelWorkersTimeout) * time.Second
 			if s.InferenceTimeout != 0 {
 				c.Limits.RequestTimeout = time.Duration(s.InferenceTimeout * float64(time.Second))
@@ -106,34 +106,56 @@ func (w *workers) start() (*python.Engine, error) {
 		}
 		w.expected = nil
 		w.grace = 2 * c.WorkerTimeout
-		c.Package = carried.Files
-		c.Environ = append(os.Environ(), w.environ...)
-		if w.root != "" {
-			shared := w.root
-			if given := os.Getenv("PYTHONPATH"); given != "" {
-				shared = given + string(filepath.ListSeparator) + shared
-			}
-			c.Environ = append(c.Environ, "PYTHONPATH="+shared)
-		}
-		if w.command != nil {
-			if c.Command, w.err = w.command(); w.err != nil {
-				return
-			}
-		}
-		if c.CacheDir, w.cleanup, w.err = packageCache(); w.err != nil {
+		var programs worker.Programs
+		if programs, w.err = w.programs(); w.err != nil {
 			return
 		}
-		if w.engine, w.err = python.New(c, &pythonMetrics{registry: w.registry, log: w.log}, w.log); w.err == nil {
+		if w.engine, w.err = worker.New(c, programs, &pythonMetrics{registry: w.registry, log: w.log}, w.log); w.err == nil {
 			w.registry.Include(w.engine.AppendMetrics)
 		}
 	})
 	return w.engine, w.err
 }
 
+// programs finds what the workers run.
+func (w *workers) programs() (worker.Programs, error) {
+	environ := append(os.Environ(), w.environ...)
+	if w.command != nil {
+		command, err := w.command()
+		program := &worker.Program{Command: command, Env: environ}
+		return func(_ context.Context, e worker.Environment) (*worker.Program, error) {
+			if e.Path != "" {
+				return nil, worker.NewError(worker.KindUnprocessable, fmt.Sprintf("environment %s: only models of Python code run in environments", e.Path))
+			}
+			return program, nil
+		}, err
+	}
+	if w.root != "" {
+		shared := w.root
+		if given := os.Getenv("PYTHONPATH"); given != "" {
+			shared = given + string(filepath.ListSeparator) + shared
+		}
+		environ = append(environ, "PYTHONPATH="+shared)
+	}
+	c := python.Config{Interpreter: w.python, Environ: environ, Package: carried.Files, EnvironmentsDir: ".envs"}
+	if w.settings != nil {
+		c.EnvironmentsDir = w.settings.EnvironmentsDir
+	}
+	var err error
+	if c.CacheDir, w.cleanup, err = packageCache(); err != nil {
+		return nil, err
+	}
+	e, err := python.New(c, w.log)
+	if err != nil {
+		return nil, err
+	}
+	return e.Program, nil
+}
+
 // expectedModels are those of the models there are that name a class which
 // these workers serve.
-func (w *workers) expectedModels() []python.Settings {
-	var list []python.Settings
+func (w *workers) expectedModels() []worker.Settings {
+	var list []worker.Settings
 	for _, e := range w.expected {
 		implementation := e.Settings.Implementation
 		i := slices.IndexFunc(w.formats, func(f pythonFormat) bool { return f.own == implementation || f.mlserver == implementation })
@@ -224,7 +246,7 @@ func (w *workers) load(ctx context.Context, s modelserver.Settings, f pythonForm
 // needs has an error about one package that every model of the format needs
 // name all of those, so that nobody is sent for one after the other.
 func (f pythonFormat) needs(err error) error {
-	e, ok := errors.AsType[*python.Error](err)
+	e, ok := errors.AsType[*worker.Error](err)
 	if !ok || f.packages == "" {
 		return err
 	}
@@ -241,14 +263,14 @@ func (f pythonFormat) needs(err error) error {
 
 // lacking reports whether a package has to be installed first.
 func lacking(err error) bool {
-	e, ok := errors.AsType[*python.Error](err)
+	e, ok := errors.AsType[*worker.Error](err)
 	return ok && e.Install != ""
 }
 
 // pythonSettings are a model's settings as its code is to see them.
-func (w *workers) pythonSettings(s modelserver.Settings, f pythonFormat, implementation string) (python.Settings, error) {
+func (w *workers) pythonSettings(s modelserver.Settings, f pythonFormat, implementation string) (worker.Settings, error) {
 	p := s.Parameters
-	out := python.Settings{Name: s.Name, Version: p.Version, Workers: s.ParallelWorkers, RequestTimeout: time.Duration(s.InferenceTimeout * float64(time.Second)), EnvironmentPath: p.EnvironmentPath, EnvironmentTarball: p.EnvironmentTarball,
+	out := worker.Settings{Name: s.Name, Version: p.Version, Workers: s.ParallelWorkers, RequestTimeout: time.Duration(s.InferenceTimeout * float64(time.Second)), EnvironmentPath: p.EnvironmentPath, EnvironmentTarball: p.EnvironmentTarball,
 		InferencePoolGID: p.InferencePoolGID, AutogenerateInferencePoolGID: p.AutogenerateInferencePoolGID}
 	uri := p.URI
 	if f.folder && fileAt(uri) {
@@ -295,9 +317,9 @@ func fileAt(path string) bool {
 	return err == nil && !info.IsDir()
 }
 
-// pythonModel is a python.Model as the model server wants it.
+// pythonModel is a worker.Model as the model server wants it.
 type pythonModel struct {
-	*python.Model
+	*worker.Model
 	queue    *metrics.Series
 	inFlight *atomic.Int64 // of all models of the workers
 }

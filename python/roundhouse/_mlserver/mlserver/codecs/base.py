@@ -1,7 +1,20 @@
 """The two kinds of codec, and the register that finds them."""
 
+import sys
 import warnings
-from typing import Any, ClassVar, Dict, Iterable, Optional, Type, Union, get_args, get_origin
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    Dict,
+    Iterable,
+    Optional,
+    Tuple,
+    Type,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from ..types import InferenceRequest, InferenceResponse, RequestInput, ResponseOutput
 
@@ -114,6 +127,9 @@ class _Register:
 
     def __init__(self) -> None:
         self.codecs: Dict[str, Any] = {}
+        # By content type: a module, what gives the codec of its values, and the
+        # codec where that cannot be imported.
+        self.late: Dict[str, Tuple[str, Callable[[], Any], Any]] = {}
 
     def add(self, codec: Any) -> Any:
         if codec.ContentType is not None:
@@ -121,7 +137,7 @@ class _Register:
         return codec
 
     def by_payload(self, payload: Any) -> Any:
-        return _first(c for c in self._all(payload) if c.can_encode(payload))
+        return _first(c for c in self._all() if c.can_encode(payload))
 
     def by_type_hint(self, hint: Any) -> Any:
         wanted = _plain_hint(hint)
@@ -137,32 +153,26 @@ class _Register:
         type_hint: Optional[Any] = None,
     ) -> Any:
         if content_type:
-            if content_type == "pd":
-                self._all(_WantsPandas)
+            if content_type in self.late and content_type not in self.codecs:
+                _, load, absent = self.late[content_type]
+                try:
+                    self.add(load())
+                except ImportError:
+                    self.add(absent)
             return self.codecs.get(content_type)
         if payload is not None:
             return self.by_payload(payload)
         return None if type_hint is None else self.by_type_hint(type_hint)
 
-    def _all(self, payload: Any = None) -> Iterable[Any]:
-        """All codecs. pandas' comes in once there can be a DataFrame."""
-        import sys
-
-        if "pd" not in self.codecs and (
-            payload is _WantsPandas or "pandas" in sys.modules
-        ):
-            try:
-                from . import pandas  # noqa: F401
-            except ImportError:
-                if payload is _WantsPandas:
-                    from .absent import PandasCodec
-
-                    _requests.add(PandasCodec)
+    def _all(self) -> Iterable[Any]:
+        """All codecs, with the late ones whose modules have been imported."""
+        for content_type, (module, load, _) in self.late.items():
+            if content_type not in self.codecs and module in sys.modules:
+                try:
+                    self.add(load())
+                except ImportError:
+                    pass  # the module is not there as a whole
         return list(self.codecs.values())
-
-
-class _WantsPandas:
-    """Asks the register for the pandas codec, installed or not."""
 
 
 def _first(found: Iterable[Any]) -> Any:
@@ -196,3 +206,12 @@ def register_input_codec(CodecKlass: InputCodecLike):
 def register_request_codec(CodecKlass: RequestCodecLike):
     """Makes a request codec findable. Also a class decorator."""
     return _requests.add(CodecKlass)
+
+
+def register_late_request_codec(
+    content_type: str, module: str, load: Callable[[], Any], absent: Any
+):
+    """Makes a request codec findable that is slow to import: load gives it when
+    the content type is asked for, or once the module of its values is there.
+    Where load cannot import it, absent takes its place."""
+    _requests.late[content_type] = (module, load, absent)

@@ -4,10 +4,8 @@ import base64
 import binascii
 from typing import Any, List, Union
 
-from .base import register_input_codec
-from .elements import ElementsCodec
 from .errors import CodecError
-from .lists import is_list_of
+from .lists import ElementsCodec, is_list_of
 
 
 def _ensure_bytes(element: Any) -> bytes:
@@ -23,7 +21,6 @@ def _ensure_bytes(element: Any) -> bytes:
         raise CodecError("a base64 string may hold ASCII only") from error
 
 
-@register_input_codec
 class Base64Codec(ElementsCodec):
     """A list of byte strings. An element that is no base64 is taken as it is."""
 

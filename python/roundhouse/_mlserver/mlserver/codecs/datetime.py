@@ -4,13 +4,10 @@ import sys
 from datetime import datetime
 from typing import Any, List, Union
 
-from .base import register_input_codec
-from .elements import ElementsCodec
 from .errors import CodecError
-from .lists import is_list_of
+from .lists import ElementsCodec, is_list_of
 
 
-@register_input_codec
 class DatetimeCodec(ElementsCodec):
     """A list of datetimes, as isoformat() writes them."""
 

@@ -5,7 +5,7 @@ from typing import Any, List, Optional
 import numpy as np
 
 from ..types import Datatype, Parameters, RequestInput, ResponseOutput, TensorData, as_elements
-from .base import InputCodec, register_input_codec, register_request_codec
+from .base import InputCodec
 from .errors import CodecError
 from .lists import is_list_of
 from .string import encode_str
@@ -155,7 +155,6 @@ def _held(payload: np.ndarray, datatype: Datatype) -> Any:
     return TensorData.lazy(array=payload)
 
 
-@register_input_codec
 class NumpyCodec(InputCodec):
     """An array in a tensor of its shape, [N] as [N, 1]."""
 
@@ -201,7 +200,6 @@ class NumpyCodec(InputCodec):
         return cls.decode_input(response_output)
 
 
-@register_request_codec
 class NumpyRequestCodec(SingleInputRequestCodec):
     """A request with one tensor, as an array."""
 

@@ -13,7 +13,7 @@ from ..types import (
     ResponseOutput,
     TensorData,
 )
-from .base import RequestCodec, register_request_codec
+from .base import RequestCodec
 from .errors import CodecError
 from .lists import leaves
 from .json import decode_json_input_or_output, encode_to_json
@@ -90,7 +90,6 @@ def _frame(tensors: List[InputOrOutput]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-@register_request_codec
 class PandasCodec(RequestCodec):
     """A DataFrame, one tensor per column."""
 

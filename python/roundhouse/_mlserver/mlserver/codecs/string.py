@@ -2,10 +2,8 @@
 
 from typing import Any, List, Optional, Union
 
-from .base import register_input_codec, register_request_codec
-from .elements import ElementsCodec
 from .errors import CodecError
-from .lists import is_list_of
+from .lists import ElementsCodec, is_list_of
 from .utils import SingleInputRequestCodec
 
 
@@ -30,7 +28,6 @@ def decode_str(encoded: Any, str_codec: str = "utf-8") -> Optional[str]:
         ) from error
 
 
-@register_input_codec
 class StringCodec(ElementsCodec):
     """A list of strings in a BYTES tensor, in UTF-8."""
 
@@ -50,7 +47,6 @@ class StringCodec(ElementsCodec):
     decode_element = staticmethod(decode_str)
 
 
-@register_request_codec
 class StringRequestCodec(SingleInputRequestCodec):
     """A request with one tensor of strings."""
 

@@ -1,0 +1,321 @@
+package worker
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// The bounds of what one worker's code keeps with prometheus_client, and of what
+// is kept of all workers that have ended.
+const (
+	maxCollectedSamples = 10_000
+	maxCollectedBytes   = 2 << 20 // of names, labels and descriptions
+	maxCollectedLabels  = 64      // of a sample
+)
+
+// wireSample is ["my_calls_total", [["kind","a"]], 3.0].
+type wireSample struct {
+	name   string
+	labels [][2]string
+	value  float64
+}
+
+// UnmarshalJSON reads an array. Values that JSON does not have are strings.
+func (s *wireSample) UnmarshalJSON(text []byte) error {
+	var value json.RawMessage
+	fields := []any{&s.name, &s.labels, &value}
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return err
+	}
+	if len(fields) != 3 {
+		return errors.New("a sample is a name, labels and a value")
+	}
+	var err error
+	s.value, err = strconv.ParseFloat(string(bytes.Trim(value, `"`)), 64)
+	return err
+}
+
+// collected is what models' code keeps with prometheus_client, of all workers.
+// What workers that have ended had counted stays, so that counters never fall.
+type collected struct {
+	log *slog.Logger
+
+	mu struct {
+		sync.Mutex
+		workers map[*worker]*ledger
+		ended   *ledger
+		updates uint64
+		refused bool // that something was has been said
+	}
+}
+
+// ledger is a set of metrics.
+type ledger struct {
+	pid      int
+	families []*family // in order of appearance
+	byName   map[string]*family
+	samples  int
+	bytes    int
+}
+
+// family is a metric.
+type family struct {
+	name, help, kind, mode string
+	samples                []*sample
+	byLabels               map[string]*sample // by name and labels
+}
+
+type sample struct {
+	name, labels string
+	value        float64
+	changed      uint64 // the update that changed it
+}
+
+func newCollected(log *slog.Logger) *collected {
+	c := &collected{log: log}
+	c.mu.workers, c.mu.ended = map[*worker]*ledger{}, &ledger{}
+	return c
+}
+
+var (
+	familyPattern = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*$`)
+	labelPattern  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+	familyKinds   = []string{"counter", "gauge", "histogram", "summary", "untyped"}
+)
+
+// update takes what has changed in a worker. What is malformed is left out, as is
+// what goes beyond the bounds.
+func (c *collected) update(w *worker, pid int, m *message) {
+	if c == nil || !m.Whole && len(m.Collected) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.updates++
+	l := c.mu.workers[w]
+	if l == nil || m.Whole {
+		l = &ledger{pid: pid}
+		c.mu.workers[w] = l
+	}
+	complete := true
+	for i := range m.Collected {
+		wire := &m.Collected[i]
+		f := l.family(wire.Name, wire.Help, wire.Type, wire.Mode)
+		for _, s := range wire.Samples {
+			labels, ok := quoteLabels(s.labels)
+			if f == nil || !ok || !f.has(s.name) {
+				complete = false
+				continue
+			}
+			to := l.sample(f, s.name, labels)
+			if to == nil {
+				complete = false
+				continue
+			}
+			if to.value != s.value {
+				to.value, to.changed = s.value, c.mu.updates
+			}
+		}
+	}
+	if !complete && !c.mu.refused {
+		c.mu.refused = true
+		c.log.Warn("metrics of models' code are left out: they are malformed, or too many", "max_samples", maxCollectedSamples, "max_bytes", maxCollectedBytes)
+	}
+}
+
+// end keeps what a worker that ended had counted. Its gauges go with it.
+func (c *collected) end(w *worker) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.mu.workers[w]; l != nil {
+		delete(c.mu.workers, w)
+		c.mu.ended.add(l, func(f *family) bool { return f.mode == modeSum && f.kind != "gauge" })
+	}
+}
+
+// The modes in which the values of several workers become one, as in
+// prometheus_client. In any other each worker's stands by itself.
+const (
+	modeSum    = "sum"
+	modeMin    = "min"
+	modeMax    = "max"
+	modeRecent = "mostrecent"
+)
+
+// add adds another's metrics, those that wanted names.
+func (l *ledger) add(o *ledger, wanted func(*family) bool) {
+	for _, from := range o.families {
+		if !wanted(from) {
+			continue
+		}
+		f := l.family(from.name, from.help, from.kind, from.mode)
+		if f == nil {
+			continue
+		}
+		for _, s := range from.samples {
+			labels := s.labels
+			if !slices.Contains([]string{modeSum, modeMin, modeMax, modeRecent}, f.mode) && !strings.Contains(","+labels, `,pid="`) {
+				labels += separator(labels) + `pid="` + strconv.Itoa(o.pid) + `"`
+			}
+			_, there := f.byLabels[s.name+"{"+labels]
+			if to := l.sample(f, s.name, labels); to != nil {
+				to.merge(s, f.mode, there)
+			}
+		}
+	}
+}
+
+// merge puts another value to s, or in place of what is not there yet.
+func (s *sample) merge(o *sample, mode string, there bool) {
+	switch {
+	case there && mode == modeSum:
+		s.value += o.value
+	case there && mode == modeMin:
+		s.value = min(s.value, o.value)
+	case there && mode == modeMax:
+		s.value = max(s.value, o.value)
+	case !there || o.changed >= s.changed:
+		s.value = o.value
+	}
+	s.changed = max(s.changed, o.changed)
+}
+
+// family finds or makes a metric; nil where it cannot be one.
+func (l *ledger) family(name, help, kind, mode string) *family {
+	if f := l.byName[name]; f != nil {
+		if f.kind != kind {
+			return nil
+		}
+		return f
+	}
+	if len(name) > maxName || !familyPattern.MatchString(name) || !slices.Contains(familyKinds, kind) {
+		return nil
+	}
+	f := &family{name: name, help: cut(help, maxMessage), kind: kind, mode: mode, byLabels: map[string]*sample{}}
+	if l.bytes += len(name) + len(f.help); l.bytes > maxCollectedBytes || l.samples >= maxCollectedSamples {
+		return nil
+	}
+	if l.byName == nil {
+		l.byName = map[string]*family{}
+	}
+	l.byName[name] = f
+	l.families = append(l.families, f)
+	return f
+}
+
+// sample finds or makes a sample; nil where there are too many.
+func (l *ledger) sample(f *family, name, labels string) *sample {
+	key := name + "{" + labels
+	s := f.byLabels[key]
+	if s != nil {
+		return s
+	}
+	if l.samples++; l.samples > maxCollectedSamples {
+		return nil
+	}
+	if l.bytes += len(key); l.bytes > maxCollectedBytes {
+		return nil
+	}
+	s = &sample{name: name, labels: labels}
+	f.byLabels[key] = s
+	f.samples = append(f.samples, s)
+	return s
+}
+
+// has reports whether a sample of this name may be of the metric.
+func (f *family) has(name string) bool {
+	suffix, ok := strings.CutPrefix(name, f.name)
+	switch f.kind {
+	case "histogram":
+		return ok && (suffix == "_bucket" || suffix == "_count" || suffix == "_sum")
+	case "summary":
+		return ok && (suffix == "" || suffix == "_count" || suffix == "_sum")
+	}
+	return ok && suffix == ""
+}
+
+func separator(labels string) string {
+	if labels == "" {
+		return ""
+	}
+	return ","
+}
+
+var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// quoteLabels writes labels as the text format does; false for what are none.
+func quoteLabels(labels [][2]string) (string, bool) {
+	if len(labels) > maxCollectedLabels {
+		return "", false
+	}
+	var b strings.Builder
+	for i, l := range labels {
+		if len(l[0]) > maxName || !labelPattern.MatchString(l[0]) || slices.ContainsFunc(labels[:i], func(o [2]string) bool { return o[0] == l[0] }) {
+			return "", false
+		}
+		_, _ = b.WriteString(separator(b.String()) + l[0] + `="` + labelEscapes.Replace(strings.ToValidUTF8(l[1], "\ufffd")) + `"`)
+	}
+	return b.String(), true
+}
+
+// AppendMetrics appends, in Prometheus' text format, what models' code keeps with
+// prometheus_client, but for metrics whose names are taken.
+func (e *Engine) AppendMetrics(dst []byte, taken func(name string) bool) []byte {
+	c := e.report.collected
+	all := &ledger{}
+	everything := func(*family) bool { return true }
+	c.mu.Lock()
+	all.add(c.mu.ended, everything)
+	var workers []*ledger
+	for _, l := range c.mu.workers {
+		workers = append(workers, l)
+	}
+	slices.SortFunc(workers, func(a, b *ledger) int { return cmp.Compare(a.pid, b.pid) })
+	for _, l := range workers {
+		all.add(l, everything)
+	}
+	c.mu.Unlock()
+	own := map[string]bool{}
+	for _, f := range all.families {
+		names := []string{f.name}
+		if f.kind == "histogram" || f.kind == "summary" {
+			names = append(names, f.name+"_bucket", f.name+"_count", f.name+"_sum")
+		}
+		if slices.ContainsFunc(names, func(n string) bool { return own[n] || taken(n) }) {
+			continue
+		}
+		for _, name := range names {
+			own[name] = true
+		}
+		dst = f.appendText(dst)
+	}
+	return dst
+}
+
+func (f *family) appendText(dst []byte) []byte {
+	if len(f.samples) == 0 {
+		return dst
+	}
+	help := strings.NewReplacer(`\`, `\\`, "\n", `\n`).Replace(f.help)
+	dst = append(dst, "# HELP "+f.name+" "+help+"\n# TYPE "+f.name+" "+f.kind+"\n"...)
+	for _, s := range f.samples {
+		dst = append(dst, s.name...)
+		if s.labels != "" {
+			dst = append(append(append(dst, '{'), s.labels...), '}')
+		}
+		dst = append(dst, ' ')
+		dst = append(strconv.AppendFloat(dst, s.value, 'g', -1, 64), '\n')
+	}
+	return dst
+}

@@ -1,0 +1,126 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config is how an Engine runs its workers.
+type Config struct {
+	// ParallelWorkers is the number of workers of a pool. 0 means 1: what
+	// MLServer runs in its own process runs in one worker here, so that a
+	// model that crashes never takes the server with it.
+	ParallelWorkers int
+	// ForkWorkers has the workers of a pool, where it has more than one and on
+	// Linux, forked from a process that has imported what their models use, so
+	// that they share that memory, if their Program can.
+	ForkWorkers bool
+	// Expected are models that will be loaded, or some of them. Workers are
+	// forked with the first model; what the others use is then there too.
+	Expected []Settings
+	// WorkerTimeout is how long a worker that is asked to stop may finish its
+	// requests and unload its models, before it is killed.
+	WorkerTimeout time.Duration
+	Limits        Limits
+}
+
+// Limits bound what workers and their models may take.
+type Limits struct {
+	MaxFrameBytes int64 // of one message, either way; at most 4 GiB - 1
+	MaxInFlight   int   // requests a worker has at a time; more are refused
+
+	StartTimeout     time.Duration // from the start of a process to its first message
+	HandshakeTimeout time.Duration // from its connection to the end of the handshake
+	// LoadTimeout bounds a load whose context has no deadline, and every load
+	// in a worker that replaces another.
+	LoadTimeout time.Duration
+	// RequestTimeout is how long a model may take for one answer. Beyond it
+	// the request fails, and a worker that is stuck with it is replaced.
+	// Streams have it between two messages while the worker is stuck.
+	RequestTimeout time.Duration
+
+	PingInterval time.Duration // between two heartbeats
+	// PongTimeout is how late the answer to a heartbeat may be before the
+	// worker counts as stuck, unless it is busy within its time.
+	PongTimeout time.Duration
+
+	MinBackoff time.Duration // before a worker that ended early is replaced; doubles
+	MaxBackoff time.Duration
+
+	OutputLines int // lines a second of one worker's output that reach the log
+}
+
+// Environment names what the workers of a pool run in: the folder of a venv or
+// of conda, or a tarball of one. The zero value is the default environment.
+type Environment struct {
+	Path    string // absolute
+	Tarball bool
+}
+
+// Program is what the workers of a pool run: a program in any language that
+// speaks the protocol.
+type Program struct {
+	// Command is the program with its arguments; --socket and --grace are added.
+	Command []string
+	// ForkServer, where it is given, is the program that forks such workers.
+	ForkServer []string
+	// Env is the environment of both, "NAME=value".
+	Env []string
+	// Explain, where it is given, is what a line of output means that a process
+	// wrote before it ended without connecting; nil: nothing that is known.
+	Explain func(line string) *Error
+	// Release, where it is given, is called once the pool's workers have ended.
+	Release func()
+}
+
+// Programs finds the program of an environment.
+type Programs func(context.Context, Environment) (*Program, error)
+
+// DefaultConfig is MLServer's where MLServer has the setting.
+func DefaultConfig() Config {
+	return Config{
+		ParallelWorkers: 1,
+		ForkWorkers:     true,
+		WorkerTimeout:   5 * time.Second,
+		Limits: Limits{
+			MaxFrameBytes: 1 << 30, MaxInFlight: 1024,
+			StartTimeout: 2 * time.Minute, HandshakeTimeout: 10 * time.Second,
+			LoadTimeout: 10 * time.Minute, RequestTimeout: 5 * time.Minute,
+			PingInterval: 5 * time.Second, PongTimeout: 30 * time.Second,
+			MinBackoff: 250 * time.Millisecond, MaxBackoff: 30 * time.Second,
+			OutputLines: 200,
+		},
+	}
+}
+
+// maxFrame is what the protocol's 32-bit sizes can say.
+const maxFrame = 1<<32 - 1
+
+// Validate reports every field that cannot be used.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(ok bool, field, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("worker: %s: %s", field, fmt.Sprintf(format, args...)))
+		}
+	}
+	check(c.ParallelWorkers >= 0 && c.ParallelWorkers <= 1024, "parallel_workers", "is %d; 0 to 1024", c.ParallelWorkers)
+	check(c.WorkerTimeout > 0, "parallel_workers_timeout", "is %s; it must be above 0", c.WorkerTimeout)
+	l := c.Limits
+	check(l.MaxFrameBytes >= maxHandshakeBytes && l.MaxFrameBytes <= maxFrame, "limits.maxFrameBytes", "is %d; %d to %d", l.MaxFrameBytes, maxHandshakeBytes, maxFrame)
+	check(l.MaxInFlight > 0 && l.MaxInFlight <= 1<<20, "limits.maxInFlight", "is %d; 1 to %d", l.MaxInFlight, 1<<20)
+	check(l.OutputLines > 0, "limits.outputLines", "is %d; it must be above 0", l.OutputLines)
+	for field, d := range map[string]time.Duration{
+		"startTimeout": l.StartTimeout, "handshakeTimeout": l.HandshakeTimeout, "loadTimeout": l.LoadTimeout,
+		"requestTimeout": l.RequestTimeout, "pingInterval": l.PingInterval, "pongTimeout": l.PongTimeout,
+		"minBackoff": l.MinBackoff, "maxBackoff": l.MaxBackoff,
+	} {
+		check(d > 0, "limits."+field, "is %s; it must be above 0", d)
+	}
+	return errors.Join(errs...)
+}
+
+// workers is the number of workers of a pool.
+func (c Config) workers() int { return max(c.ParallelWorkers, 1) }
