@@ -136,7 +136,8 @@ func (t *Traffic) PoolRoles() { t.roles = true }
 // RolePool is the pool of the replicas of a service's role. No object can have
 // its name.
 func RolePool(k service.Key, role service.Role) routing.Ref {
-	return routing.PoolRef(service.Key{Namespace: k.Namespace, Name: k.Name + "/" + string(role)})
+	k.Name += "/" + string(role)
+	return routing.PoolRef(k)
 }
 
 // poolRoles publishes the pools of the roles that a service's router calls, and

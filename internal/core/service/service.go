@@ -12,34 +12,67 @@ import (
 // DefaultNamespace holds objects whose manifest names none.
 const DefaultNamespace = "default"
 
-// Key identifies a namespaced object of one kind.
+// Key identifies a namespaced object of one kind, or what runs for a service:
+// the workload of one of its variants.
 type Key struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
+	// Variant is set for what runs for a service beside its stable workload;
+	// objects have none.
+	Variant Variant `json:"variant,omitempty"`
 }
 
-// String is "namespace/name".
-func (k Key) String() string { return k.Namespace + "/" + k.Name }
+// Variant tells the workloads of one service apart. The stable one is "".
+type Variant string
 
-// canarySuffix is no part of any name that a manifest may give.
-const canarySuffix = "~canary"
+// VariantCanary is the workload of a changed manifest that takes a share of
+// the traffic while the stable one goes on serving.
+const VariantCanary Variant = "canary"
 
-// Canary is the key that a service's canary runs under: the revision that
-// takes a share of the traffic beside the one before it.
-func (k Key) Canary() Key { return Key{k.Namespace, k.Name + canarySuffix} }
+// variantSeparator stands in no name that a manifest may give.
+const variantSeparator = "~"
+
+// String is "namespace/name", followed by "~variant" for a variant.
+func (k Key) String() string { return k.Namespace + "/" + k.WorkloadName() }
+
+// WorkloadName is the name with the variant ("iris~canary"): unique among the
+// workloads of a namespace.
+func (k Key) WorkloadName() string {
+	if k.Variant == "" {
+		return k.Name
+	}
+	return k.Name + variantSeparator + string(k.Variant)
+}
+
+// Canary is the key of the service's canary.
+func (k Key) Canary() Key {
+	k.Variant = VariantCanary
+	return k
+}
 
 // IsCanary reports whether k is a service's canary.
-func (k Key) IsCanary() bool { return strings.HasSuffix(k.Name, canarySuffix) }
+func (k Key) IsCanary() bool { return k.Variant == VariantCanary }
 
-// Stable is the service that k is, or is the canary of.
-func (k Key) Stable() Key { return Key{k.Namespace, strings.TrimSuffix(k.Name, canarySuffix)} }
+// Stable is the key of the service that k is a workload of.
+func (k Key) Stable() Key {
+	k.Variant = ""
+	return k
+}
 
-// ParseKey reads "name" (in DefaultNamespace) or "namespace/name".
+// ParseKey reads "name" (in DefaultNamespace) or "namespace/name", either with
+// "~variant", as String writes it.
 func ParseKey(s string) Key {
-	if ns, name, ok := strings.Cut(s, "/"); ok {
-		return Key{Namespace: ns, Name: name}
+	ns, name, ok := strings.Cut(s, "/")
+	if !ok {
+		ns, name = DefaultNamespace, s
 	}
-	return Key{Namespace: DefaultNamespace, Name: s}
+	return WorkloadKey(ns, name)
+}
+
+// WorkloadKey is the key of a workload whose WorkloadName is name.
+func WorkloadKey(namespace, name string) Key {
+	name, variant, _ := strings.Cut(name, variantSeparator)
+	return Key{Namespace: namespace, Name: name, Variant: Variant(variant)}
 }
 
 // Origin says where an object was read, so that messages and status can be

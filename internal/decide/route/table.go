@@ -88,7 +88,7 @@ func Host(k service.Key, domain string) string {
 	if domain == "" {
 		domain = DefaultDomain
 	}
-	return strings.ToLower(k.Name + "." + k.Namespace + "." + domain)
+	return strings.ToLower(k.WorkloadName() + "." + k.Namespace + "." + domain)
 }
 
 // HostNamespace is the namespace in a host or wildcard at or below domain, ""
@@ -149,7 +149,7 @@ func NewTable(entries []Entry, domain string, objects ...routing.Object) *Table 
 }
 
 func compareKeys(a, b service.Key) int {
-	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Namespace, b.Namespace))
+	return cmp.Or(strings.Compare(a.WorkloadName(), b.WorkloadName()), strings.Compare(a.Namespace, b.Namespace))
 }
 
 // Resolve finds where a query goes. A Host that is a service's or a pool's
@@ -199,7 +199,7 @@ func (t *Table) Name(k service.Key) string {
 	if len(t.bare[k.Name]) > 1 {
 		return k.String()
 	}
-	return k.Name
+	return k.WorkloadName()
 }
 
 // Keys lists the services by name, then namespace. The caller must not change

@@ -29,7 +29,7 @@ const (
 
 // Annotations of every object of a service.
 const (
-	// AnnotationService is the service's name in full.
+	// AnnotationService is the workload's name in full (Key.WorkloadName).
 	AnnotationService = "roundhouse.dev/service"
 	// AnnotationApplied stands for everything an object was rendered from: where
 	// it equals that of the object rendered now, there is nothing to write.

@@ -24,11 +24,11 @@ const (
 // begins with a letter. Two services of a namespace never share one.
 func Name(k service.Key, role service.Role) string {
 	suffix := "-" + string(role)
-	stem := strings.ReplaceAll(plain(k.Name), ".", "-")
+	stem := strings.ReplaceAll(plain(k.WorkloadName()), ".", "-")
 	if stem == "" || stem[0] < 'a' || stem[0] > 'z' {
 		stem = "s" + stem // a Service's name begins with a letter
 	}
-	return fit(k.Name, stem, maxName-len(suffix)) + suffix
+	return fit(k.WorkloadName(), stem, maxName-len(suffix)) + suffix
 }
 
 // LabelValue is a service's name as the value of LabelService: itself, or cut
@@ -38,10 +38,11 @@ func LabelValue(name string) string { return fit(name, plain(name), maxLabelValu
 // RecordName is that of the ControllerRevision that keeps a service's record.
 func RecordName(k service.Key) string {
 	const prefix = Manager + "-"
-	return prefix + fit(k.Name, plain(k.Name), maxRecordName-len(prefix))
+	return prefix + fit(k.WorkloadName(), plain(k.WorkloadName()), maxRecordName-len(prefix))
 }
 
-// plain replaces what a canary's key has in its name and no object may.
+// plain replaces the separator of a workload's name, which no object's name may
+// have.
 func plain(name string) string { return strings.ReplaceAll(name, "~", "-") }
 
 // hashLength counts the hex digits a changed name ends in; marked finds them.

@@ -42,7 +42,7 @@ func (r *renderer) ray(leader, worker *corev1.PodSpec, leading, working string, 
 		if n := accelerators(c); n != "" {
 			give(corev1.EnvVar{Name: "REQUEST_GPU_COUNT", Value: n})
 		}
-		give(corev1.EnvVar{Name: "MODEL_NAME", Value: r.rev.Service.Stable().Name})
+		give(corev1.EnvVar{Name: "MODEL_NAME", Value: r.rev.Service.Name})
 		if side.worker {
 			const index = "ROUNDHOUSE_GROUP_INDEX"
 			give(corev1.EnvVar{Name: index, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{

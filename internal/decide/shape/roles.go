@@ -40,8 +40,8 @@ func (r *renderer) wireRouter(m *corev1.Container) {
 	if r.rev.Service.IsCanary() {
 		for _, words := range [][]string{m.Command, m.Args} {
 			for i, w := range words {
-				if w == labelOME+"="+r.rev.Service.Stable().Name {
-					words[i] = labelOME + "=" + LabelValue(r.rev.Service.Name)
+				if w == labelOME+"="+r.rev.Service.Name {
+					words[i] = labelOME + "=" + LabelValue(r.rev.Service.WorkloadName())
 				}
 			}
 		}
@@ -61,7 +61,7 @@ const labelOME = "ome.io/inferenceservice"
 func (r *renderer) wireTransformer(m *corev1.Container) {
 	http, _ := r.ports()
 	for _, arg := range []struct{ flag, value string }{
-		{"--model_name", r.rev.Service.Stable().Name},
+		{"--model_name", r.rev.Service.Name},
 		{"--predictor_host", r.address(r.predictor())},
 		{"--http_port", strconv.Itoa(int(http))},
 	} {

@@ -173,7 +173,7 @@ func (r *renderer) grouped() bool { return r.c.Leader != nil || r.c.Worker != ni
 
 // selector finds the role's pods; it can never change.
 func (r *renderer) selector() map[string]string {
-	return map[string]string{LabelService: LabelValue(r.rev.Service.Name), LabelRole: string(r.c.Role)}
+	return map[string]string{LabelService: LabelValue(r.rev.Service.WorkloadName()), LabelRole: string(r.c.Role)}
 }
 
 func (r *renderer) meta() metav1.ObjectMeta {
@@ -181,7 +181,7 @@ func (r *renderer) meta() metav1.ObjectMeta {
 		Name:        Name(r.rev.Service, r.c.Role),
 		Namespace:   r.rev.Service.Namespace,
 		Labels:      r.selector(),
-		Annotations: map[string]string{AnnotationService: r.rev.Service.Name},
+		Annotations: map[string]string{AnnotationService: r.rev.Service.WorkloadName()},
 	}
 	m.Labels[LabelManagedBy] = Manager
 	if r.o.Owner != nil {
@@ -204,11 +204,11 @@ func (r *renderer) podMeta() metav1.ObjectMeta {
 		m.Labels[k] = v
 	}
 	if _, ok := m.Labels[labelOME]; ok && r.rev.Service.IsCanary() {
-		m.Labels[labelOME] = LabelValue(r.rev.Service.Name)
+		m.Labels[labelOME] = LabelValue(r.rev.Service.WorkloadName())
 	}
 	m.Labels[LabelManagedBy] = Manager
 	m.Labels[LabelRevision] = r.rev.Hash
-	m.Annotations[AnnotationService] = r.rev.Service.Name
+	m.Annotations[AnnotationService] = r.rev.Service.WorkloadName()
 	return m
 }
 

@@ -71,7 +71,7 @@ func (d *counted) desired() int {
 }
 
 func (d *counted) key() service.Key {
-	return service.Key{Namespace: d.Namespace, Name: d.Annotations[shape.AnnotationService]}
+	return service.WorkloadKey(d.Namespace, d.Annotations[shape.AnnotationService])
 }
 
 // Services lists services with what their manifests say of them, and of those
@@ -176,7 +176,7 @@ func (c *Client) records(ctx context.Context, namespace, selector string) (map[s
 	}
 	newest := map[service.Key]*appsv1.ControllerRevision{}
 	for _, cr := range items {
-		k := service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
+		k := service.WorkloadKey(cr.Namespace, cr.Annotations[shape.AnnotationService])
 		if b, there := newest[k]; !there || b.Revision < cr.Revision {
 			newest[k] = cr
 		}
@@ -242,7 +242,7 @@ func (s *Service) observe(list []*corev1.Pod, sets map[service.Key][]*counted) {
 	for _, k := range []service.Key{s.Object.Key, s.Object.Key.Canary()} {
 		var own []*corev1.Pod
 		for _, p := range list {
-			if p.Annotations[shape.AnnotationService] == k.Name {
+			if p.Annotations[shape.AnnotationService] == k.WorkloadName() {
 				own = append(own, p)
 			}
 		}

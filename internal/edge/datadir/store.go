@@ -119,7 +119,11 @@ func readRecord(data []byte) (fleet.Record, error) {
 	if err != nil {
 		return r, err
 	}
-	return r, json.Unmarshal(raw, &r)
+	err = json.Unmarshal(raw, &r)
+	for _, k := range []*service.Key{&r.Service, &r.Revision.Service} {
+		*k = service.ParseKey(k.String()) // older records have the variant in the name
+	}
+	return r, err
 }
 
 func (d *Dir) objectPath(id fleet.ID) string {
@@ -127,7 +131,7 @@ func (d *Dir) objectPath(id fleet.ID) string {
 }
 
 func (d *Dir) recordPath(k service.Key) string {
-	return d.Path(recordsDir, namespaceDir(k.Namespace), k.Name+".yaml")
+	return d.Path(recordsDir, namespaceDir(k.Namespace), k.WorkloadName()+".yaml")
 }
 
 // namespaceDir is a folder name no namespace can have for what has none.

@@ -19,7 +19,7 @@ func (p *Platform) logDir() string { return filepath.Join(p.cfg.Dir, "logs") }
 
 // serviceLogs is the folder of a service's logs.
 func (p *Platform) serviceLogs(k service.Key) string {
-	return filepath.Join(p.logDir(), fileName(k.Namespace), fileName(k.Name))
+	return filepath.Join(p.logDir(), fileName(k.Namespace), fileName(k.WorkloadName()))
 }
 
 func (p *Platform) log(k service.Key, id string) child.Log {

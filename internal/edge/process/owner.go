@@ -199,7 +199,7 @@ func (o *owner) start(r *workload.Revision, role service.Role) {
 		return
 	default:
 	}
-	id := newID(o.key.Name, role)
+	id := newID(o.key.WorkloadName(), role)
 	u := newUnit(o, replica.Replica{ID: id, Service: o.key, Role: role, Revision: r.Hash,
 		Phase: replica.Pending, Created: o.p.cfg.Now()})
 	u.settle(r.Component(role), r.Model)

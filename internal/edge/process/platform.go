@@ -202,7 +202,7 @@ func (p *Platform) Services(context.Context) ([]service.Key, error) {
 		}
 	}
 	slices.SortFunc(out, func(a, b service.Key) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.WorkloadName(), b.WorkloadName()))
 	})
 	return out, nil
 }

@@ -122,6 +122,7 @@ func (d records) readOne(id string) (record, error) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return record{}, fmt.Errorf("%s: %w", d.path(id), err)
 	}
+	r.Service = service.ParseKey(r.Service.String()) // older records have the variant in the name
 	if r.ID != id || r.Service.Name == "" || r.Role == "" || r.Port <= 0 {
 		return record{}, fmt.Errorf("%s: not a replica's record", d.path(id))
 	}

@@ -112,7 +112,7 @@ func (f *PoolConfig) setDefaults() {
 		return
 	}
 	if f.ServedName == "" {
-		f.ServedName = f.Key.Stable().Name
+		f.ServedName = f.Key.Name
 	}
 	f.waitForPrefill()
 	f.waitForNeeds()

@@ -118,7 +118,7 @@ func compareRefs(a, b routing.Ref) int {
 		}
 		return 1
 	}
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.WorkloadName(), b.WorkloadName()))
 }
 
 func (p *pool) status(t *route.Table) Status {

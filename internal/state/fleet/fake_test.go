@@ -82,7 +82,7 @@ func (p *platform) Observe(_ context.Context, k service.Key) (out []replica.Repl
 	for ref, n := range p.counts {
 		for i := range n {
 			if ref.Service == k {
-				out = append(out, replica.Replica{ID: fmt.Sprintf("%s-%d", k.Name, i), Service: k, Role: ref.Role,
+				out = append(out, replica.Replica{ID: fmt.Sprintf("%s-%d", k.WorkloadName(), i), Service: k, Role: ref.Role,
 					Revision: p.revisions[k].Hash, Phase: replica.Ready, Started: epoch, ReadyAt: epoch.Add(time.Second), PID: 100 + i})
 			}
 		}

@@ -50,7 +50,9 @@ func (f *Fleet) resolve(ctx context.Context, w *work) time.Duration {
 	} else {
 		w.applied = false
 	}
-	defer f.endCanary(w.key) // what it was the canary of, it is now
+	if !w.key.IsCanary() {
+		defer f.endCanary(w.key) // the service runs its manifest itself now
+	}
 	if w.record != nil && w.applied && !f.renote(w, next) {
 		return 0
 	}

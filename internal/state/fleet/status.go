@@ -171,7 +171,7 @@ func serving(w *work, role service.Role) string {
 		case r.Revision == "" || r.Revision == present.Hash:
 			return present.Name
 		default:
-			before = workload.RevisionName(w.key.Stable().Name, r.Revision)
+			before = workload.RevisionName(w.key.Name, r.Revision)
 		}
 	}
 	if before == "" && w.wanted(role) == 0 {

@@ -39,7 +39,7 @@ func (v *View) sawRecord(raw any, there bool) {
 	if !ok {
 		return
 	}
-	k := service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
+	k := service.WorkloadKey(cr.Namespace, cr.Annotations[shape.AnnotationService])
 	if k.Name == "" {
 		return
 	}

@@ -23,7 +23,7 @@ type objectID struct{ namespace, name string }
 // setID is a service as labels name it.
 type setID struct{ namespace, label string }
 
-func setOf(k service.Key) setID { return setID{k.Namespace, shape.LabelValue(k.Name)} }
+func setOf(k service.Key) setID { return setID{k.Namespace, shape.LabelValue(k.WorkloadName())} }
 
 // slice is what one EndpointSlice says.
 type slice struct {

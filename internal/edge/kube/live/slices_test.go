@@ -44,7 +44,7 @@ type point struct {
 func es(k service.Key, name string, role service.Role, family discoveryv1.AddressType, port int32, points ...point) *discoveryv1.EndpointSlice {
 	http := shape.PortHTTP
 	out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: name,
-		Labels: map[string]string{discoveryv1.LabelServiceName: shape.Name(k, role), shape.LabelService: shape.LabelValue(k.Name), shape.LabelRole: string(role)}}, AddressType: family,
+		Labels: map[string]string{discoveryv1.LabelServiceName: shape.Name(k, role), shape.LabelService: shape.LabelValue(k.WorkloadName()), shape.LabelRole: string(role)}}, AddressType: family,
 		Ports: []discoveryv1.EndpointPort{{Name: &http, Port: &port}}}
 	for _, p := range points {
 		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: []string{p.address}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: p.pod},

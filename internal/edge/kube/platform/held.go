@@ -145,7 +145,7 @@ func (p *Platform) tidy(k service.Key, h *held) {
 
 // keyOf is the service an object or pod belongs to.
 func keyOf(o metav1.Object) (service.Key, bool) {
-	k := service.Key{Namespace: o.GetNamespace(), Name: o.GetAnnotations()[shape.AnnotationService]}
+	k := service.WorkloadKey(o.GetNamespace(), o.GetAnnotations()[shape.AnnotationService])
 	if k.Name == "" {
 		k.Name = o.GetLabels()[shape.LabelService]
 	}

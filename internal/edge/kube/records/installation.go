@@ -89,7 +89,7 @@ func (s *Store) expect(k service.Key, name string) {
 }
 
 func serviceOf(cr *appsv1.ControllerRevision) service.Key {
-	return service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
+	return service.WorkloadKey(cr.Namespace, cr.Annotations[shape.AnnotationService])
 }
 
 // Counts reports whether a counts rather than b, of one service: it is the later

@@ -123,10 +123,11 @@ func decode(cr *appsv1.ControllerRevision) (stored, error) {
 		return st, fmt.Errorf("%s: its data cannot be read (%w): delete it, and the decision is made anew", at, err)
 	}
 	// Who may write here may not therefore write in other namespaces.
-	own := service.Key{Namespace: cr.Namespace, Name: cr.Annotations[shape.AnnotationService]}
-	for _, k := range []service.Key{st.Service, st.Revision.Service} {
-		if k != own || k.Name == "" {
-			return st, fmt.Errorf("%s: it speaks of the service %s, and is kept for %s: delete it, and the decision is made anew", at, k, own)
+	own := service.WorkloadKey(cr.Namespace, cr.Annotations[shape.AnnotationService])
+	for _, k := range []*service.Key{&st.Service, &st.Revision.Service} {
+		*k = service.ParseKey(k.String()) // older records have the variant in the name
+		if *k != own || k.Name == "" {
+			return st, fmt.Errorf("%s: it is for the service %s, and its annotation names %s: delete it, and the decision is made anew", at, k, own)
 		}
 	}
 	return st, nil
@@ -336,8 +337,8 @@ func (s *Store) render(r fleet.Record) (*appsv1.ControllerRevision, kept, error)
 	cr := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{Namespace: r.Service.Namespace, Name: one.name, OwnerReferences: one.owners,
 			Labels: map[string]string{shape.LabelRecord: "true", shape.LabelManagedBy: shape.Manager,
-				shape.LabelService: shape.LabelValue(r.Service.Stable().Name)},
-			Annotations: map[string]string{shape.AnnotationService: r.Service.Name, AnnotationFormat: strconv.Itoa(Format)}},
+				shape.LabelService: shape.LabelValue(r.Service.Name)},
+			Annotations: map[string]string{shape.AnnotationService: r.Service.WorkloadName(), AnnotationFormat: strconv.Itoa(Format)}},
 		Data: runtime.RawExtension{Raw: data}, Revision: 1,
 	}
 	s.mu.Lock()
@@ -360,11 +361,11 @@ func (s *Store) owners(k service.Key) []metav1.OwnerReference {
 // name is a record's: the service's and a hash of what it says.
 func name(k service.Key, data []byte) string {
 	sum := sha256.Sum256(data)
-	role := ""
-	if k.IsCanary() {
-		role = "-canary"
+	variant := ""
+	if k.Variant != "" {
+		variant = "-" + string(k.Variant)
 	}
-	return shape.RecordName(k.Stable()) + role + "-" + hex.EncodeToString(sum[:])[:hashLength]
+	return shape.RecordName(k.Stable()) + variant + "-" + hex.EncodeToString(sum[:])[:hashLength]
 }
 
 const hashLength = 10

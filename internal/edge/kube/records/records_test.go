@@ -210,7 +210,7 @@ func TestUnreadable(t *testing.T) {
 	for _, c := range []struct{ format, data, want string }{
 		{"", "{}", "is no number"},
 		{"1", "{", "cannot be read"},
-		{"1", `{"service":{"namespace":"b","name":"iris"}}`, "the service b/iris, and is kept for a/iris"},
+		{"1", `{"service":{"namespace":"b","name":"iris"}}`, "for the service b/iris, and its annotation names a/iris"},
 		{"1", `{"service":{"namespace":"a","name":"other"}}`, "the service a/other"},
 		// What it has applied must not be in a namespace that its writer may not write in.
 		{"1", `{"service":{"namespace":"a","name":"iris"},"revision":{"service":{"namespace":"kube-system","name":"iris"}}}`, "the service kube-system/iris"},
