@@ -69,7 +69,7 @@ test-peers: $(PEERS)/.installed $(MLSERVER)/.installed $(HUB)/.installed $(HUB_O
 	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python \
 	  go test -count=1 -timeout 30m -tags peers ./test/peers/...
 	ROUNDHOUSE_PYTHON=$(abspath $(PEERS))/bin/python ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python \
-	  go test -count=1 -timeout 20m ./cmd/roundhouse ./internal/edge/engine/worker/... ./internal/edge/engine/onnx/... ./test/e2e
+	  go test -count=1 -timeout 20m ./cmd/roundhouse ./cmd/internal/skeleton ./internal/edge/engine/worker/... ./internal/edge/engine/onnx/... ./test/e2e
 	ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python $(PEERS)/bin/python -m pytest -q -rs python/tests
 
 .PHONY: test-torch

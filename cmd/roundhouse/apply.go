@@ -1,19 +1,21 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
-
+	"roundhouse.dev/roundhouse/cmd/internal/backend"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/manifestfile"
+	"roundhouse.dev/roundhouse/cmd/internal/printer"
+	"roundhouse.dev/roundhouse/cmd/internal/progress"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -25,16 +27,15 @@ func newApplyCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|FOLDER…",
-		Short: "Apply manifests, and print what happened to each object",
-		Long: `Make manifests the desired state: Roundhouse's own, KServe's (v1beta1
-InferenceService, v1alpha1 runtimes) and OME's (v1beta1), as they are. All
-objects of one call are applied, or, when any has a problem, none.
+		Short: "Create or update objects from manifests",
+		Long: `Create or update the objects in manifests: Roundhouse's own, those of KServe
+(v1beta1 InferenceService, v1alpha1 runtimes) and those of OME (v1beta1), unchanged.
+Either all objects are applied or, if one has an error, none.
 
-Model files given as file:// are read in place where the server can, and
-uploaded where it cannot. Relative ones start at the manifest's folder, or at the
-current one with -f -. On a cluster (--context) manifests are applied on the
-server's side, once the API server has said that it would take all of them; those
-without a namespace go into that of the context.`,
+The server reads a model file (file://) where it is, if it can; otherwise the file
+is uploaded. Relative paths start at the folder of the manifest, or with -f - at the
+current folder. In a cluster (--context), manifests are applied server-side, after a
+dry run of all of them; objects without a namespace go into that of the context.`,
 		Example: `  roundhouse apply -f iris.yaml
   roundhouse apply -f manifests/ --wait
   roundhouse apply -f iris.yaml --context production
@@ -44,7 +45,7 @@ without a namespace go into that of the context.`,
 			if len(files) == 0 {
 				return command.Usagef("-f FILE is required")
 			}
-			manifests, err := readManifests(files, stdin(cmd))
+			manifests, err := manifestfile.Read(files, command.Stdin(cmd))
 			if err != nil {
 				return err
 			}
@@ -53,13 +54,13 @@ without a namespace go into that of the context.`,
 				return err
 			}
 			return apply(cmd.Context(), c, applyOptions{files: manifests, reselect: reselect, force: force, wait: wait, timeout: timeout,
-				out: cmd.OutOrStdout(), progress: newProgress(os.Stderr)})
+				out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), progress: progress.New(cmd.ErrOrStderr())})
 		},
 	}
 	r.flags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "manifest file or folder, or - for standard input; may be repeated")
-	cmd.Flags().BoolVar(&reselect, "reselect", false, "choose the runtime anew although one is pinned")
-	cmd.Flags().BoolVar(&force, "force-conflicts", false, "on a cluster, take over fields that others have set")
+	cmd.Flags().BoolVar(&reselect, "reselect", false, "choose the runtime again, although one is pinned")
+	cmd.Flags().BoolVar(&force, "force-conflicts", false, "in a cluster, take over fields that other managers own")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until every service and its canary are ready or asleep")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long --wait waits")
 	return cmd
@@ -71,27 +72,27 @@ type applyOptions struct {
 	force    bool
 	wait     bool
 	timeout  time.Duration
-	out      io.Writer
-	progress *progress
+	out, err io.Writer
+	progress *progress.Bar
 }
 
-func apply(ctx context.Context, c backend, o applyOptions) error {
+func apply(ctx context.Context, b backend.Backend, o applyOptions) error {
 	for i := range o.files {
-		if err := uploads(ctx, c, &o.files[i], o.progress.upload); err != nil {
+		if err := manifestfile.Upload(ctx, b, &o.files[i], o.progress.Upload); err != nil {
 			return err
 		}
 	}
-	resp, err := c.Apply(ctx, admin.ApplyRequest{Files: o.files, Reselect: o.reselect, Force: o.force})
+	resp, err := b.Apply(ctx, admin.ApplyRequest{Files: o.files, Reselect: o.reselect, Force: o.force})
 	if err != nil {
 		return err
 	}
 	for _, w := range resp.Warnings {
-		fmt.Fprintln(os.Stderr, w)
+		_, _ = fmt.Fprintln(o.err, w)
 	}
 	if len(resp.Changes) == 0 {
-		return errors.New("nothing was applied: no manifest was given")
+		return errors.New("nothing to apply: the files contain no object")
 	}
-	routed, err := routedNow(ctx, c, resp.Changes)
+	routed, err := routedNow(ctx, b, resp.Changes)
 	if err != nil {
 		return err
 	}
@@ -101,16 +102,16 @@ func apply(ctx context.Context, c backend, o applyOptions) error {
 			_, _ = fmt.Fprintf(o.out, "%s %s%s\n", objectName(ch), ch.Action, routed[fleet.ID{Kind: ch.Kind, Key: key(ch)}])
 			continue
 		}
-		until, limit := resolved, max(time.Second, resolveLimit-time.Since(began))
+		until, limit := backend.Resolved, max(time.Second, resolveLimit-time.Since(began))
 		if o.wait {
-			until, limit = settled, o.timeout
+			until, limit = backend.Settled, o.timeout
 		}
-		svc, err := await(ctx, c, key(ch), until, limit, o.progress)
+		svc, err := backend.Await(ctx, b, key(ch), until, limit, o.progress)
 		if err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(o.out, "service %s %s: %s\n", key(ch), ch.Action, statusLine(svc))
-		if o.wait && !taken(svc) {
+		_, _ = fmt.Fprintf(o.out, "service %s %s: %s\n", key(ch), ch.Action, printer.ServiceLine(svc))
+		if o.wait && !backend.UpToDate(svc) {
 			failed++
 		}
 	}
@@ -119,30 +120,31 @@ func apply(ctx context.Context, c backend, o applyOptions) error {
 		if time.Since(began) >= o.timeout {
 			within = " within " + o.timeout.String()
 		}
-		services, are := "services", "are"
+		are := "are"
 		if failed == 1 {
-			services, are = "service", "is"
+			are = "is"
 		}
-		return fmt.Errorf("%d %s %s not ready%s: see `roundhouse describe`", failed, services, are, within)
+		return fmt.Errorf("%s %s not ready%s: `roundhouse describe NAME` shows why", command.Count(failed, "service"), are, within)
 	}
 	return nil
 }
 
-// resolveLimit is how long all services of one apply may take until what they
-// run on is known; what is not known by then is said as it is.
+// resolveLimit bounds how long apply waits, for all services together, until their
+// runtimes are chosen.
 const resolveLimit = 10 * time.Second
 
-// routedNow says how the routing objects among changes are, ": " before.
-func routedNow(ctx context.Context, c backend, changes []admin.Change) (map[fleet.ID]string, error) {
+// routedNow returns the states of the routing objects among changes, each after
+// ": ".
+func routedNow(ctx context.Context, b backend.Backend, changes []admin.Change) (map[fleet.ID]string, error) {
 	out := map[fleet.ID]string{}
 	if !slices.ContainsFunc(changes, func(ch admin.Change) bool {
 		return !slices.Contains([]string{"service", "runtime", "model", "weight"}, ch.Kind)
 	}) {
 		return out, nil
 	}
-	list, err := c.Routing(ctx, "")
+	list, err := b.Routing(ctx, "")
 	for _, o := range list {
-		out[fleet.ID{Kind: o.Type, Key: service.Key{Namespace: o.Namespace, Name: o.Name}}] = ": " + routingLine(o)
+		out[fleet.ID{Kind: o.Type, Key: service.Key{Namespace: o.Namespace, Name: o.Name}}] = ": " + printer.RoutingLine(o)
 	}
 	return out, err
 }
@@ -155,102 +157,113 @@ func objectName(c admin.Change) string {
 
 func key(c admin.Change) service.Key { return service.Key{Namespace: c.Namespace, Name: c.Name} }
 
-// resolved: what runs is known, or why nothing can.
-func resolved(s admin.Service) bool {
-	return len(s.Status.Conditions) > 0 && s.Status.Generation == s.Generation
-}
-
-// settled: it answers requests, or will not without help.
-func settled(s admin.Service) bool {
-	ready := s.Ready()
-	switch {
-	case !resolved(s):
-		return false
-	case ready.Status == "True":
-		// Replicas are being replaced, or the canary's start.
-		return s.Status.Model.Transition != service.InProgress && canary(s) != service.InProgress
-	case ready.Status == "False":
-		return ready.Reason != "Starting" && ready.Reason != "Fetching" && ready.Reason != "Pending"
-	}
-	return false
-}
-
-// canary is how far a service's canary has come, "" without one.
-func canary(s admin.Service) service.Transition {
-	if c := s.Status.Canary; c != nil {
-		return c.Transition
-	}
-	return ""
-}
-
-// taken: it answers as its manifest now says, and not as the one before did.
-func taken(s admin.Service) bool {
-	done := func(t service.Transition) bool { return t == service.UpToDate || t == "" }
-	return s.Ready().Status == "True" && done(s.Status.Model.Transition) && done(canary(s))
-}
-
-// await polls a service until it is as wanted or the limit is over, and
-// returns it as it then is.
-func await(ctx context.Context, c backend, k service.Key, until func(admin.Service) bool, limit time.Duration, p *progress) (admin.Service, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	defer p.done()
-	var last admin.Service
-	first, most := pace(c)
-	for wait := first; ; wait = min(2*wait, most) {
-		svc, err := c.Service(ctx, k)
-		switch {
-		case ctx.Err() == context.DeadlineExceeded && last.Name != "":
-			return last, nil
-		case err != nil:
-			return svc, err
-		case until(svc):
-			return svc, nil
-		}
-		last = svc
-		p.service(svc)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			if ctx.Err() == context.Canceled {
-				return last, ctx.Err()
+func newDeleteCommand() *cobra.Command {
+	var r remote
+	var n namespaced
+	var files []string
+	cmd := &cobra.Command{
+		Use:   "delete [services|runtimes|models|routes|pools] NAME… | -f FILE",
+		Short: "Delete objects; the replicas of a service stop",
+		Example: `  roundhouse delete iris
+  roundhouse delete runtime my-runtime
+  roundhouse delete -f manifests/
+  roundhouse delete iris --context production`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := r.open(cmd, &n)
+			if err != nil {
+				return err
 			}
-			return last, nil
-		}
+			selected := n.selection(args)
+			if len(selected.Names) == 0 && len(files) == 0 {
+				return command.Usagef("give the names of objects to delete, or -f FILE")
+			}
+			deleted := func(ch admin.Change) { _, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s deleted\n", objectName(ch)) }
+			if len(files) == 0 {
+				return selected.Delete(cmd.Context(), c, deleted)
+			}
+			manifests, err := manifestfile.Read(files, command.Stdin(cmd))
+			if err != nil {
+				return err
+			}
+			return backend.DeleteFiles(cmd.Context(), c, manifests, deleted)
+		},
 	}
+	r.flags(cmd)
+	n.flags(cmd)
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "delete the objects of a manifest file or folder; may be repeated")
+	return cmd
 }
 
-// whyNot returns why a canary is not ready: KServe's and OME's statuses tell it of
-// the last failure alone.
-func whyNot(s admin.Service) string {
-	why := s.Status.Canary.Why
-	if f := s.Status.Model.LastFailure; f != nil && canary(s) != service.InProgress {
-		why = cmp.Or(why, f.Message)
+func newValidateCommand() *cobra.Command {
+	var r remote
+	var files []string
+	cmd := &cobra.Command{
+		Use:   "validate FILE|FOLDER…",
+		Short: "Check manifests without a server: print each error with its file, line and field",
+		Long: `Check manifests without a server: print each error with its file, line and field,
+and the runtimes that conflict with each other. With --context, the manifests are
+checked as those of a cluster, and its API server does a dry run of all of them.`,
+		Example: `  roundhouse validate iris.yaml manifests/
+  roundhouse validate iris.yaml --context production`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args = append(files, args...); len(args) == 0 {
+				return command.Usagef("give a manifest file or folder")
+			}
+			manifests, err := manifestfile.Read(args, command.Stdin(cmd))
+			if err != nil {
+				return err
+			}
+			platform := dialect.Process
+			inCluster := cmd.Flags().Changed("context") || cmd.Flags().Changed("kubeconfig")
+			if inCluster {
+				platform = dialect.Kubernetes
+			}
+			objects, err := checked(cmd, platform, manifests)
+			if err != nil {
+				return err
+			}
+			if len(objects) == 0 {
+				return errors.New("nothing to check: the files contain no object")
+			}
+			if inCluster {
+				if err := r.settle(nil); err != nil {
+					return err
+				}
+				if err := r.Cluster(cmd.ErrOrStderr()).Check(cmd.Context(), manifests); err != nil {
+					return err
+				}
+			}
+			for _, o := range objects {
+				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s:%d: %s is valid\n", o.Origin.File, o.Origin.Line, o.ID())
+			}
+			return nil
+		},
 	}
-	return cmp.Or(why, "not ready yet: the revision before serves")
+	r.clusterFlags(cmd)
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")
+	return cmd
 }
 
-// statusLine says in one line what a service runs on and how it is.
-func statusLine(s admin.Service) string {
-	ready := s.Ready()
-	on := ""
-	if r := s.Status.Runtime; r.Name != "" {
-		on = "on " + r.Name + ", "
-	}
+// checked reads manifests and prints their problems.
+func checked(cmd *cobra.Command, platform dialect.Platform, manifests []admin.File) ([]fleet.Object, error) {
+	objects, warnings, err := admin.ObjectsOn(platform, manifests, "")
+	var problems []string
+	var bad *admin.ManifestError
 	switch {
-	case ready.Status == "True" && ready.Message != "" && ready.Message != service.WakesAtRequest:
-		return on + "ready, but " + ready.Message
-	case ready.Status == "True" && canary(s) != "" && canary(s) != service.UpToDate:
-		return on + "ready, but its canary is not: " + whyNot(s)
-	case ready.Status == "True" && ready.Reason == "Asleep":
-		return on + "asleep, " + service.WakesAtRequest
-	case ready.Status == "True":
-		return on + "ready"
-	case ready.Message != "":
-		return on + "not ready: " + ready.Message
-	case ready.Status == "":
-		return "not yet looked at"
+	case errors.As(err, &bad):
+		problems = bad.Problems
+	case err != nil:
+		return nil, err
 	default:
-		return on + "not ready: " + ready.Reason
+		var tolerated []string
+		problems, tolerated = fleet.Conflicts(objects)
+		warnings = append(warnings, tolerated...)
 	}
+	for _, line := range append(warnings, problems...) {
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), line)
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("%s in %s", command.Count(len(problems), "problem"), command.Count(len(manifests), "file"))
+	}
+	return objects, nil
 }

@@ -1,18 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-
+	"roundhouse.dev/roundhouse/cmd/internal/app"
+	"roundhouse.dev/roundhouse/cmd/internal/backend"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/manifestfile"
+	"roundhouse.dev/roundhouse/cmd/internal/printer"
+	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
 
@@ -25,11 +29,11 @@ func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain NAME… | FILE | -f FILE",
 		Short: "Explain why a runtime was chosen, and why others were not",
-		Long: `Say which runtimes would do for a service, in their order and why, and what the
-nearest of the others lack; --all says for every runtime which rules it passed
-and failed. The service is one that is applied or one still in a file. With no
-server running, a file is explained against this machine and the catalog. With
---context it is explained against a cluster's runtimes and the catalog.`,
+		Long: `Show which runtimes fit a service, in order of preference, and why the nearest
+others do not fit. --all shows for every runtime which rules it passed and failed.
+The service is one that is applied, or one in a file. If no server is running, a
+file is explained for this machine and the catalog; with --context, for the runtimes
+of a cluster and the catalog.`,
 		Example: `  roundhouse explain iris
   roundhouse explain iris.yaml
   roundhouse explain iris --all
@@ -39,7 +43,7 @@ server running, a file is explained against this machine and the catalog. With
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "" && output != "json" {
-				return command.Usagef("-o %s: choose json, or nothing for text", output)
+				return command.Usagef("-o %s: want json", output)
 			}
 			var names []string
 			for _, a := range args {
@@ -53,7 +57,7 @@ server running, a file is explained against this machine and the catalog. With
 				}
 			}
 			if len(names)+len(files) == 0 {
-				return command.Usagef("name a service, or a manifest file")
+				return command.Usagef("give the name of a service or a manifest file")
 			}
 			c, err := r.open(cmd, &n)
 			if err != nil {
@@ -63,15 +67,15 @@ server running, a file is explained against this machine and the catalog. With
 			if err != nil {
 				return err
 			}
-			return printExplanations(cmd.OutOrStdout(), out, output, all)
+			return printer.Explanations(cmd.OutOrStdout(), out, output, all)
 		},
 	}
 	cmd.AddCommand(newExplainRequestCommand())
 	r.flags(cmd)
 	n.flags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json, which tells everything")
-	cmd.Flags().BoolVar(&all, "all", false, "tell of every runtime and every rule")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json, with every detail")
+	cmd.Flags().BoolVar(&all, "all", false, "show every runtime and every rule")
 	return cmd
 }
 
@@ -80,12 +84,12 @@ func isFile(arg string) bool {
 	return err == nil && (strings.ContainsAny(arg, "/.") || arg == "-")
 }
 
-// looksLikeFile says whether no service can have the name.
+// looksLikeFile reports whether an argument cannot be the name of a service.
 func looksLikeFile(arg string) bool {
 	return strings.HasPrefix(arg, ".") || strings.HasPrefix(arg, "/") || slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(arg))
 }
 
-func explanations(cmd *cobra.Command, c backend, n *namespaced, names, files []string) ([]admin.Explanation, error) {
+func explanations(cmd *cobra.Command, c backend.Backend, n *namespaced, names, files []string) ([]admin.Explanation, error) {
 	var out []admin.Explanation
 	for _, name := range names {
 		ex, err := c.Explain(cmd.Context(), n.key(name))
@@ -97,46 +101,112 @@ func explanations(cmd *cobra.Command, c backend, n *namespaced, names, files []s
 	if len(files) == 0 {
 		return out, nil
 	}
-	manifests, err := readManifests(files, stdin(cmd))
+	manifests, err := manifestfile.Read(files, command.Stdin(cmd))
 	if err != nil {
 		return nil, err
 	}
 	ex, err := c.ExplainFiles(cmd.Context(), admin.ApplyRequest{Files: manifests})
 	var nobody *admin.UnreachableError
 	if errors.As(err, &nobody) {
-		ex, err = explainHere(cmd.Context(), manifests)
+		ex, err = app.Explain(cmd.Context(), manifests)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if len(ex) == 0 {
-		return nil, fmt.Errorf("%s: no service in it to explain", strings.Join(files, ", "))
+		return nil, fmt.Errorf("%s: the file has no service to explain", strings.Join(files, ", "))
 	}
 	return append(out, ex...), nil
 }
 
-func printExplanations(w io.Writer, list []admin.Explanation, output string, all bool) error {
-	if output == "json" {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		if len(list) == 1 {
-			return enc.Encode(list[0].Facts)
-		}
-		facts := make([]json.RawMessage, len(list))
-		for i := range list {
-			facts[i] = list[i].Facts
-		}
-		return enc.Encode(facts)
+func newExplainRequestCommand() *cobra.Command {
+	var r remote
+	var in admin.InferenceRequest
+	var headers []string
+	var output string
+	cmd := &cobra.Command{
+		Use:   "request FILE",
+		Short: "Explain where a request would go now: route, queueing, replica, and why",
+		Long: `Show what would happen to a request now: its route, whether it is admitted, queued
+or shed, and the replica that would answer it, with the result of every filter and
+scorer. The request is not sent, and no replica is started. FILE is the body of the
+request; - reads standard input.`,
+		Example: `  roundhouse explain request chat.json
+  echo '{"model":"chat","messages":[{"role":"user","content":"Hello"}]}' | roundhouse explain request -
+  roundhouse explain request rows.json --path /v2/models/iris/infer`,
+		Args: command.Wants(1, 1, "the file with the body of a request"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "" && output != "json" {
+				return command.Usagef("-o %s: want json", output)
+			}
+			body, err := requestBody("@"+args[0], command.Stdin(cmd))
+			if err != nil {
+				return err
+			}
+			in.Body = string(body)
+			guessed := in.Path == ""
+			if guessed {
+				in.Path = openAIPath(body)
+			}
+			for _, h := range headers {
+				name, value, ok := strings.Cut(h, ":")
+				if !ok {
+					return command.Usagef("--header %q: want \"Name: value\"", h)
+				}
+				if in.Header == nil {
+					in.Header = map[string]string{}
+				}
+				in.Header[name] = strings.TrimSpace(value)
+			}
+			c, err := r.open(cmd, nil)
+			if err != nil {
+				return err
+			}
+			why, err := c.ExplainRequest(cmd.Context(), in)
+			if err != nil {
+				if guessed {
+					return fmt.Errorf("%w (path %s; choose another with --path)", err, in.Path)
+				}
+				return err
+			}
+			if output == "json" {
+				err = printer.Explanations(cmd.OutOrStdout(), []admin.Explanation{why}, output, true)
+			} else {
+				_, err = fmt.Fprint(cmd.OutOrStdout(), why.Text)
+			}
+			return errors.Join(err, refusal(why))
+		},
 	}
-	for i, e := range list {
-		if i > 0 {
-			_, _ = fmt.Fprintln(w)
-		}
-		text := e.Brief
-		if all || text == "" {
-			text = e.Text
-		}
-		_, _ = fmt.Fprint(w, text)
+	r.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&in.Path, "path", "", "path of the request (default: the OpenAI path that fits the body)")
+	f.StringVar(&in.Host, "host", "", "host of the request")
+	f.StringArrayVarP(&headers, "header", "H", nil, `a header, "Name: value"; may be repeated`)
+	f.StringVarP(&output, "output", "o", "", "json")
+	return cmd
+}
+
+// refusal returns an error if the request would be shed.
+func refusal(why admin.Explanation) error {
+	var facts struct {
+		Pool, Refused     string
+		Decision, Because string
 	}
-	return nil
+	if err := json.Unmarshal(why.Facts, &facts); err != nil || facts.Decision != string(admission.Shed) {
+		return err
+	}
+	return fmt.Errorf("the request would be refused: %s: %s", facts.Pool, cmp.Or(facts.Refused, facts.Because))
+}
+
+// openAIPath is where OpenAI's clients send such a body.
+func openAIPath(body []byte) string {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(body, &members) // the server reports errors
+	switch {
+	case members["prompt"] != nil:
+		return "/v1/completions"
+	case members["input"] != nil:
+		return "/v1/embeddings"
+	}
+	return "/v1/chat/completions"
 }

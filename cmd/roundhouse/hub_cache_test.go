@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // hubCommand runs `roundhouse hub-cache …` and returns what it prints.
@@ -95,10 +97,97 @@ func httpGet(t *testing.T, url string) string {
 	return string(body)
 }
 
-func TestParseSize(t *testing.T) {
-	for in, want := range map[string]int64{"1": 1, "20GB": 20e9, "1.5GiB": 3 << 29, "7 tib": 7 << 40, "": 0, "x": 0, "5q": 0, "-1": 0, "0": 0, "1e30": 0, "9999999TiB": 0} {
-		if got, err := parseSize("--max-size", in); got != want || (err == nil) != (want > 0) {
-			t.Errorf("%q: %d %v", in, got, err)
+// TestHubCacheRing runs two nodes of a ring from the command line, one of which
+// is asked for everything, and has stats show the ring.
+func TestHubCacheRing(t *testing.T) {
+	hub := hubtest.New()
+	defer hub.Close()
+	repo := hub.Add("models", "org/m")
+	files := map[string][]byte{}
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
+	for i, n := range names {
+		files[n] = bytes.Repeat([]byte{byte(i), 1, 2, 3}, 300000)
+	}
+	repo.Commit("main", files, names...)
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("\na secret of the two of us\n\nand an old one of before\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var urls, dirs []string
+	for range 2 {
+		urls = append(urls, "http://"+loopback.Reserve(t))
+		dirs = append(dirs, t.TempDir())
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 2)
+	for i, url := range urls {
+		r, w := io.Pipe()
+		cmd := newRootCommand()
+		cmd.SetOut(w)
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs([]string{"hub-cache", "--listen", strings.TrimPrefix(url, "http://"), "--dir", dirs[i], "--upstream", hub.URL,
+			"--self", url, "--peers", strings.Join(urls, ","), "--peers-secret-file", secret, "--ring-min-size", "1MB"})
+		go func() { ended <- cmd.ExecuteContext(ctx) }()
+		if _, err := r.Read(make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.Copy(io.Discard, r) }()
+	}
+	for n, data := range files {
+		for _, url := range urls {
+			if got := httpGet(t, url+"/org/m/resolve/main/"+n); got != string(data) {
+				t.Errorf("%s: %d bytes", n, len(got))
+			}
+		}
+	}
+	if got, want := hub.Sent(), int64(len(names)*1200000); got != want {
+		t.Errorf("%d bytes came from the Hub, %d are there", got, want)
+	}
+	if got := httpGet(t, urls[0]+"/metrics"); !strings.Contains(got, "roundhouse_hub_cache_ring_nodes 2") {
+		t.Errorf("metrics: %s", got)
+	}
+	out, err := hubCommand(t.Context(), "stats", "--dir", dirs[0])
+	if err != nil || !strings.Contains(out, "Ring          2 nodes, 0 unreachable") || !strings.Contains(out, urls[0]+"  this node") || !strings.Contains(out, urls[1]+"  up, since") {
+		t.Errorf("stats: %v\n%s", err, out)
+	}
+	stop()
+	for range urls {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestHubCacheRingFlags(t *testing.T) {
+	dir := t.TempDir()
+	short := filepath.Join(dir, "short")
+	if err := os.WriteFile(short, []byte("short\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	long := filepath.Join(dir, "long")
+	if err := os.WriteFile(long, make([]byte, 64<<10+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // a flag that is not refused starts a cache
+	defer cancel()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--self", "http://a"}, "go with --peers"},
+		{[]string{"--peers", "http://a"}, "--self is missing"},
+		{[]string{"--peers", "http://a", "--self", "http://a"}, "openssl rand -hex 32"},
+		{[]string{"--peers", "http://a", "--self", "http://a", "--peers-secret-file", dir + "/none"}, "no such file"},
+		{[]string{"--peers", "http://a", "--self", "http://a", "--peers-secret-file", long}, "longer than"},
+		{[]string{"--peers", "http://a", "--self", "http://a", "--peers-secret-file", short}, "has 5 bytes"},
+		{[]string{"--peers", "a:8083", "--self", "http://a", "--peers-secret-file", short}, "is no origin"},
+		{[]string{"--peers-dns", "ring", "--self", "http://a", "--peers-secret-file", short}, "HOST:PORT"},
+		{[]string{"--peers-dns", "ring:1", "--self", "http://a", "--peers-secret-file", short}, "must be the address"},
+		{[]string{"--peers", "http://a", "--self", "http://a", "--peers-secret-file", short, "--ring-min-size", "x"}, "--ring-min-size"},
+	} {
+		if _, err := hubCommand(ctx, append([]string{"--dir", dir, "--listen", "127.0.0.1:0"}, c.args...)...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v", c.args, err)
 		}
 	}
 }

@@ -4,29 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/printer"
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
-// keyOptions say where the keys are: at a running up, or in a file.
+// keyOptions name the keys: those of a running up, or of a file.
 type keyOptions struct {
 	remote
 	file string
 }
 
-// keyring is what the commands ask: the admin API, or a file.
+// keyring holds the keys: the admin API, or a file.
 type keyring interface {
 	Keys(ctx context.Context) ([]apikey.Key, error)
 	CreateKey(ctx context.Context, req admin.KeyRequest) (admin.NewKey, error)
@@ -35,19 +32,19 @@ type keyring interface {
 
 func (o *keyOptions) flags(cmd *cobra.Command) {
 	o.remote.flags(cmd)
-	cmd.Flags().StringVar(&o.file, "file", "", "the file given with --api-keys, instead of a running up; servers read it again by themselves")
+	cmd.Flags().StringVar(&o.file, "file", "", "file of keys, as given to a server with --api-keys, in place of a running up; servers reload it")
 }
 
 // open finds the keys; a file that is not there yet can only be created.
 func (o *keyOptions) open(creating bool) (keyring, error) {
-	if o.file == "" && o.inCluster() {
-		return nil, errors.New("the keys of a cluster are a file in a Secret: work on that with --file keys.yaml, then `kubectl create secret generic NAME --from-file keys.yaml --dry-run=client -o yaml | kubectl apply -f -`; the chart's gateway.apiKeys.secret names it")
+	if o.file == "" && o.meansCluster() {
+		return nil, errors.New("in a cluster, the keys are a file in a Secret: edit the file with --file keys.yaml, then run `kubectl create secret generic NAME --from-file keys.yaml --dry-run=client -o yaml | kubectl apply -f -`; the chart's gateway.apiKeys.secret names the Secret")
 	}
 	if o.file == "" {
-		return o.client()
+		return o.Up()
 	}
 	if _, err := os.Stat(o.file); err != nil && !creating {
-		return nil, fmt.Errorf("--file %s: %w", o.file, bare(err))
+		return nil, fmt.Errorf("--file %s: %w", o.file, command.Cause(err))
 	}
 	ring, err := keys.Open(keys.DefaultConfig(), datadir.KeyFile{Path: o.file})
 	if err != nil {
@@ -72,9 +69,9 @@ func newKeysCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys",
 		Short: "Create, list and revoke API keys",
-		Long: `Make, list and revoke API keys of the inference port. As soon as there is one,
-every request needs one, as "Authorization: Bearer KEY" or "x-api-key: KEY"; it
-stays so when all are revoked. A key is told once; only its hash is kept.`,
+		Long: `Create, list and revoke API keys of the inference port. Once a key exists, every
+request needs one, as "Authorization: Bearer KEY" or "x-api-key: KEY", even after all
+keys are revoked. A key is printed once; only its hash is stored.`,
 		Example: `  roundhouse keys create alice --models chat,iris --requests-per-minute 60
   roundhouse keys create gateway-only --file keys.yaml
   roundhouse keys list
@@ -92,10 +89,10 @@ func newKeysCreateCommand() *cobra.Command {
 	var expires time.Duration
 	cmd := &cobra.Command{
 		Use:   "create NAME",
-		Short: "Create an API key and print it; it is not shown again",
+		Short: "Create an API key and print it, once",
 		Example: `  roundhouse keys create alice --models chat,iris --requests-per-minute 60
   roundhouse keys create bob --expires 720h --file keys.yaml`,
-		Args: command.Wants(1, 1, "whose key it is"),
+		Args: command.Wants(1, 1, "the name of the key's owner"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name = args[0]
 			if expires != 0 {
@@ -109,19 +106,19 @@ func newKeysCreateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "key %s of %s; keep it now, it is not shown again:\n", k.ID, k.Name)
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "key %s of %s, shown only now:\n", k.ID, k.Name)
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), k.Secret)
 			return err
 		},
 	}
 	o.flags(cmd)
 	f := cmd.Flags()
-	f.StringSliceVar(&req.Limits.Models, "models", nil, "models it may use, by the names requests give; all unless stated")
-	f.StringSliceVar(&req.Limits.Namespaces, "namespaces", nil, "namespaces whose models it may use; it knows of no others; all unless stated")
-	f.Int64Var(&req.Limits.RequestsPerMinute, "requests-per-minute", 0, "most requests in a minute; 0 for no limit")
-	f.Int64Var(&req.Limits.TokensPerMinute, "tokens-per-minute", 0, "most tokens in a minute, prompt and answer; 0 for no limit")
-	f.Int64Var(&req.Limits.Concurrent, "concurrent", 0, "most requests at one time; 0 for no limit")
-	f.DurationVar(&expires, "expires", 0, "how long it is good for, as 720h; for ever unless stated")
+	f.StringSliceVar(&req.Limits.Models, "models", nil, "models the key may use, by the names in requests (default: all)")
+	f.StringSliceVar(&req.Limits.Namespaces, "namespaces", nil, "namespaces whose models the key may use and list (default: all)")
+	f.Int64Var(&req.Limits.RequestsPerMinute, "requests-per-minute", 0, "most requests a minute; 0 for no limit")
+	f.Int64Var(&req.Limits.TokensPerMinute, "tokens-per-minute", 0, "most tokens a minute, of prompts and answers; 0 for no limit")
+	f.Int64Var(&req.Limits.Concurrent, "concurrent", 0, "most requests at a time; 0 for no limit")
+	f.DurationVar(&expires, "expires", 0, "time until the key expires, as 720h (default: never)")
 	return cmd
 }
 
@@ -142,42 +139,11 @@ func newKeysListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printKeys(cmd.OutOrStdout(), list, time.Now())
+			return printer.Keys(cmd.OutOrStdout(), list, time.Now())
 		},
 	}
 	o.flags(cmd)
 	return cmd
-}
-
-func printKeys(w io.Writer, list []apikey.Key, now time.Time) error {
-	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(t, "ID\tNAME\tSTATE\tMODELS\tREQUESTS/MIN\tTOKENS/MIN\tCONCURRENT\tAGE")
-	limit := func(n int64) string {
-		if n == 0 {
-			return "-"
-		}
-		return strconv.FormatInt(n, 10)
-	}
-	for _, k := range list {
-		state, models := "valid", "all"
-		switch {
-		case !k.Revoked.IsZero():
-			state = "revoked"
-		case !k.Live(now):
-			state = "expired"
-		case !k.Expires.IsZero():
-			state = "until " + k.Expires.Format("2006-01-02 15:04")
-		}
-		if len(k.Limits.Models) > 0 {
-			models = strings.Join(k.Limits.Models, ",")
-		}
-		if len(k.Limits.Namespaces) > 0 {
-			models += " in " + strings.Join(k.Limits.Namespaces, ",")
-		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Name, state, models,
-			limit(k.Limits.RequestsPerMinute), limit(k.Limits.TokensPerMinute), limit(k.Limits.Concurrent), age(k.Created, now))
-	}
-	return t.Flush()
 }
 
 func newKeysRevokeCommand() *cobra.Command {

@@ -3,6 +3,7 @@ package main
 
 import (
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -20,12 +21,12 @@ func newRootCommand() *cobra.Command {
 		Use:   "roundhouse",
 		Short: "Serve models: from a manifest to an answer",
 		Long: `Roundhouse serves models. It reads manifests of its own, of KServe and of OME,
-picks the serving runtime for each model and says why, starts replicas, scales
-them to zero and back, and sends every request to one that will answer it.`,
+picks a serving runtime for each model and explains the choice, starts replicas,
+scales them to zero and back, and routes each request to the best replica.`,
 		Example: `  roundhouse up -f examples/quickstart     start everything on this machine
   roundhouse apply -f iris.yaml            serve one more model
-  roundhouse explain iris                  why it runs on what it does
-  roundhouse infer iris -d @request.json   ask it`,
+  roundhouse explain iris                  explain why it runs on its runtime
+  roundhouse infer iris -d @request.json   send it a request`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,
@@ -34,9 +35,9 @@ them to zero and back, and sends every request to one that will answer it.`,
 	}
 	root.AddGroup(
 		&cobra.Group{ID: "servers", Title: "Servers:"},
-		&cobra.Group{ID: "objects", Title: "Working with what is served:"},
+		&cobra.Group{ID: "objects", Title: "Services and models:"},
 		&cobra.Group{ID: "cluster", Title: "On Kubernetes:"},
-		&cobra.Group{ID: "images", Title: "Runtimes of your own:"},
+		&cobra.Group{ID: "images", Title: "Custom runtimes and images:"},
 	)
 	grouped := func(id string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
@@ -49,7 +50,25 @@ them to zero and back, and sends every request to one that will answer it.`,
 		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand())
 	grouped("cluster", controller.NewCommand(version), newManifestsCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
-	tellVisibly(root)
+	printVisibly(root)
 	command.Mark(root)
 	return root
+}
+
+// printing are the commands that print text of manifests, replicas and other
+// programs.
+var printing = []string{"apply", "delete", "describe", "explain", "get", "validate"}
+
+// printVisibly has these of root's commands print through command.Visible.
+func printVisibly(root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		run := cmd.RunE
+		if run == nil || !slices.Contains(printing, cmd.Name()) {
+			continue
+		}
+		cmd.RunE = func(c *cobra.Command, args []string) error {
+			c.SetOut(command.Visible(c.OutOrStdout()))
+			return run(c, args)
+		}
+	}
 }

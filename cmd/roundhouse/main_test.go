@@ -2,6 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,6 +17,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // TestHelp: every command says what it does and shows how it is called.
@@ -75,6 +86,121 @@ func TestWrongCommandLines(t *testing.T) {
 			if !strings.Contains(err.Error(), s) {
 				t.Errorf("%q: %q does not say %q", c.args, err, s)
 			}
+		}
+	}
+}
+
+// TestSimulateRoutingInterrupted ends a replay at a signal.
+func TestSimulateRoutingInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	root := newRootCommand()
+	root.SetArgs([]string{"simulate", "routing"})
+	root.SetOut(io.Discard)
+	if err := root.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// TestValidateFindsConflicts: runtimes that `apply` refuses together are
+// refused by `validate`, and those that it takes are not.
+func TestValidateFindsConflicts(t *testing.T) {
+	runtime := func(version, name, sizes, runs string) string {
+		return fmt.Sprintf(`---
+apiVersion: %s
+kind: ClusterServingRuntime
+metadata: {name: %s}
+spec:
+  supportedModelFormats:
+  - {modelFormat: {name: safetensors, version: 1.0.0}, modelArchitecture: LlamaForCausalLM, autoSelect: true, priority: 1}
+  protocolVersions: [openAI]
+  modelSizeRange: {%s}
+  %s
+`, version, name, sizes, runs)
+	}
+	const own, ome = "roundhouse.dev/v1alpha1", "ome.io/v1beta1"
+	runs := map[string]string{own: "local: {command: [engine]}", ome: "engineConfig: {runner: {name: ome-container, image: example.com/engine}}"}
+	for _, c := range []struct {
+		name, version, second string
+		want                  string
+		refused               bool
+	}{
+		{"equal ranges", own, "min: 5B, max: 9000M", "b.yaml:2: b: spec.supportedModelFormats[0].priority: priority 1 for safetensors 1.0.0, LlamaForCausalLM is also that of a", true},
+		{"equal ranges in OME, which takes them", ome, "min: 5B, max: 9000M", "b.yaml:2: warning: b: spec.supportedModelFormats[0].priority: priority 1 for", false},
+		{"overlapping ranges", own, "min: 6B, max: 9B", "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, text := range map[string]string{"a.yaml": runtime(c.version, "a", "min: 5B, max: 9B", runs[c.version]), "b.yaml": runtime(c.version, "b", c.second, runs[c.version])} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			out, err := runHere(t, "validate", dir)
+			if refused := err != nil && strings.Contains(err.Error(), "1 problem in 2 files"); refused != c.refused || (strings.Count(out, "is valid") == 2) == c.refused {
+				t.Errorf("%v\n%s", err, out)
+			}
+			if !strings.Contains(out, c.want) || c.want == "" && strings.Contains(out, "priority") {
+				t.Errorf("want %q in\n%s", c.want, out)
+			}
+		})
+	}
+}
+
+// TestStatusIsVisible: what a status says neither moves the cursor nor looks like
+// another service's line.
+func TestStatusIsVisible(t *testing.T) {
+	const bad = "\x1b]0;owned\x07\x1b[2J down\nprod  other  True\fprod\vx\u009b1m"
+	s := admin.Service{Namespace: "prod", Name: "iris", Rendered: "a: b\n", Status: service.Status{Conditions: []service.Condition{
+		{Type: service.ConditionReady, Status: "False", Reason: "Failed", Message: bad}}, Model: service.ModelStatus{LastFailure: &service.Failure{Reason: "Failed", Message: bad}}}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/iris"):
+			_ = json.NewEncoder(w).Encode(s)
+		default:
+			_ = json.NewEncoder(w).Encode([]admin.Service{s})
+		}
+	}))
+	t.Cleanup(server.Close)
+	for _, args := range [][]string{{"get"}, {"get", "-o", "wide"}, {"get", "iris"}, {"describe", "iris"}} {
+		text, err := runHere(t, append(args, "--server", server.URL, "--data-dir", t.TempDir())...)
+		if err != nil {
+			t.Fatal(args, err)
+		}
+		if !strings.Contains(text, "down prod other") || strings.ContainsAny(text, "\x1b\x07\f\v\u009b") {
+			t.Errorf("%v: %q", args, text)
+		}
+	}
+}
+
+// TestExplainTellsNoSecrets: neither a password nor a signature of a URI is in
+// what explain prints, for people or for programs.
+func TestExplainTellsNoSecrets(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	if err := os.WriteFile(file, []byte(`apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: a}
+spec:
+  model:
+    uri: https://user:hunter2@models.invalid/a.ubj?X-Amz-Signature=deadbeef&X-Amz-Date=20260101
+    format: {name: xgboost}
+    adapters: [{name: b, uri: "https://user:hunter2@models.invalid/b?sig=deadbeef", rank: 8}]
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nobody := "http://" + loopback.Reserve(t)
+	for _, args := range [][]string{{}, {"--all"}, {"-o", "json"}} {
+		out, err := runHere(t, append([]string{"explain", file, "--server", nobody}, args...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, secret := range []string{"hunter2", "deadbeef", "user:"} {
+			if strings.Contains(out, secret) {
+				t.Errorf("%v: %q is in\n%s", args, secret, out)
+			}
+		}
+		if !strings.Contains(out, "https://models.invalid/a.ubj?…") || !strings.Contains(out, "https://models.invalid/b?…") {
+			t.Errorf("%v: the URIs are not in\n%s", args, out)
 		}
 	}
 }

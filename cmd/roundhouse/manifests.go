@@ -1,251 +1,75 @@
 package main
 
 import (
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
-	"roundhouse.dev/roundhouse/internal/decide/dialect"
-	"roundhouse.dev/roundhouse/internal/edge/admin"
-	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"github.com/spf13/cobra"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/deploy/manifests"
 )
 
-// maxFolderFiles bounds what one -f FOLDER may hold.
-const maxFolderFiles = 10_000
-
-// manifestPaths expands files and folders into manifest files: of a folder
-// those ending in .yaml, .yml or .json that it holds, subfolders included, if
-// they look like a manifest. "-" is standard input.
-func manifestPaths(args []string) ([]string, error) {
-	var out []string
-	for _, arg := range args {
-		info, err := os.Stat(arg)
-		switch {
-		case arg == "-":
-			out = append(out, arg)
-			continue
-		case err != nil:
-			return nil, fmt.Errorf("%s: %w", arg, bare(err))
-		case !info.IsDir():
-			out = append(out, arg)
-			continue
-		}
-		found, err := folderManifests(arg)
-		if err != nil {
-			return nil, err
-		}
-		if len(found) == 0 {
-			return nil, &noManifestError{arg}
-		}
-		out = append(out, found...)
+func newManifestsCommand() *cobra.Command {
+	o := manifests.Options{}
+	cmd := &cobra.Command{
+		Use:   "manifests",
+		Short: "Print the manifests that install Roundhouse in a Kubernetes cluster",
+		Long: `Print the manifests that install Roundhouse in a Kubernetes cluster: CRDs, the
+controller, the gateway and their roles, as the Helm chart does with its default
+values. To upgrade, print them with a newer release and apply them.`,
+		Example: `  roundhouse manifests --image registry.example/roundhouse:1 | kubectl apply --server-side -f -
+  roundhouse manifests --image roundhouse --watch-namespace team-a --adopt kserve`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := clusterOptions(&o); err != nil {
+				return err
+			}
+			return manifests.Write(cmd.OutOrStdout(), o)
+		},
 	}
-	return out, nil
+	f := cmd.Flags()
+	f.StringVar(&o.Image, "image", "roundhouse:"+version, "image of the controller, the gateway and the built-in runtimes")
+	f.StringVar(&o.Namespace, "namespace", manifests.Namespace, "namespace to run in")
+	f.StringSliceVar(&o.Watch, "watch-namespace", nil, "watch only this namespace, with a Role in it; may be repeated")
+	f.StringSliceVar(&o.Adopt, "adopt", nil, "also run the manifests of other projects: "+strings.Join(manifests.Adoptable, ", "))
+	f.StringSliceVar(&o.InstallCRDs, "install-crds", nil, "install missing CRDs of other projects: "+strings.Join(manifests.Installable, ", "))
+	f.StringVar(&o.GatewayURL, "gateway-url", "", "URL of a service for its status, with {name} and {namespace} as placeholders")
+	f.BoolVar(&o.NoCRDs, "no-crds", false, "leave out the CRDs of roundhouse.dev")
+	return cmd
 }
 
-// noManifestError says that a folder holds none; it matches fs.ErrNotExist.
-type noManifestError struct{ folder string }
+const namespaceName = `^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 
-func (e *noManifestError) Error() string {
-	return e.folder + ": no manifest in this folder (.yaml, .yml or .json with apiVersion and kind)"
-}
-
-func (e *noManifestError) Is(target error) bool { return target == fs.ErrNotExist }
-
-func folderManifests(dir string) ([]string, error) {
-	var out []string
-	seen := 0
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if name := e.Name(); e.IsDir() && path != dir && strings.HasPrefix(name, ".") {
-			return filepath.SkipDir
-		}
-		if seen++; seen > maxFolderFiles {
-			return fmt.Errorf("%s: over %d files: name the manifests' own folder", dir, maxFolderFiles)
-		}
-		ext := filepath.Ext(path)
-		if e.IsDir() || ext != ".yaml" && ext != ".yml" && ext != ".json" {
-			return nil
-		}
-		// A folder of manifests often holds the models' own JSON beside them.
-		if ext == ".json" && !looksLikeManifest(path) {
-			return nil
-		}
-		out = append(out, path)
-		return nil
-	})
-	slices.Sort(out)
-	return out, err
-}
-
-func looksLikeManifest(path string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = f.Close() }()
-	head, _ := io.ReadAll(io.LimitReader(f, 64<<10))
-	return strings.Contains(string(head), `"apiVersion"`) && strings.Contains(string(head), `"kind"`)
-}
-
-// readManifests reads the files; problems of their content are found later,
-// all at once.
-func readManifests(args []string, stdin io.Reader) ([]admin.File, error) {
-	paths, err := manifestPaths(args)
-	if err != nil {
-		return nil, err
-	}
-	var out []admin.File
-	for _, p := range paths {
-		f, err := readManifest(p, stdin)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, f)
-	}
-	return out, nil
-}
-
-func readManifest(path string, stdin io.Reader) (admin.File, error) {
-	in := stdin
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return admin.File{}, fmt.Errorf("%s: %w", path, bare(err))
-		}
-		defer func() { _ = f.Close() }()
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, dialect.MaxBytes+1))
-	if err != nil {
-		return admin.File{}, fmt.Errorf("%s: %w", path, bare(err))
-	}
-	name, dir := path, filepath.Dir(path)
-	if path == "-" {
-		name, dir = "stdin", "."
-	}
-	file := admin.File{Name: name, Data: string(data)}
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		return file, fmt.Errorf("%s: %w", path, err)
-	}
-	file.URIs = resolveURIs(file, abs)
-	return file, nil
-}
-
-// resolveURIs maps the relative file URIs of a manifest to absolute ones.
-func resolveURIs(f admin.File, dir string) map[string]string {
-	out := map[string]string{}
-	for _, o := range dialect.Read(f.Name, []byte(f.Data)).Objects {
-		for _, uri := range o.ModelURIs() {
-			if at := dialect.ResolveFile(uri, dir); at != uri {
-				out[uri] = at
+// clusterOptions returns an error for what no cluster accepts.
+func clusterOptions(o *manifests.Options) error {
+	for flag, names := range map[string][]string{"--namespace": {o.Namespace}, "--watch-namespace": o.Watch} {
+		for _, n := range names {
+			if !regexp.MustCompile(namespaceName).MatchString(n) {
+				return command.Usagef("%s is %q: want the name of a namespace", flag, n)
 			}
 		}
 	}
-	return out
-}
-
-// uploads sends the local model files of a manifest that the server cannot
-// read by itself, and maps their URIs to the uploads. bar shows progress.
-func uploads(ctx context.Context, c backend, f *admin.File, bar func(name string, size int64) io.WriteCloser) error {
-	var files []string
-	for _, o := range dialect.Read(f.Name, []byte(f.Data)).Objects {
-		if o.Service != nil {
-			files = append(files, o.ModelURIs()...)
+	if o.Image == "" || strings.ContainsAny(o.Image, " \t\n") {
+		return command.Usagef("--image is %q: want the name of an image", o.Image)
+	}
+	for _, set := range []struct {
+		flag         string
+		given, known []string
+	}{{"--adopt", o.Adopt, manifests.Adoptable}, {"--install-crds", o.InstallCRDs, manifests.Installable}} {
+		for _, g := range set.given {
+			if !slices.Contains(set.known, g) {
+				return command.Usagef("%s is %q: want some of %s", set.flag, g, strings.Join(set.known, ", "))
+			}
 		}
 	}
-	for _, written := range files {
-		if !strings.HasPrefix(written, "file://") {
-			continue
+	if o.GatewayURL != "" { // as the controller and the gateways check it when they start
+		u, err := url.Parse(strings.NewReplacer("{name}", "name", "{namespace}", "namespace").Replace(o.GatewayURL))
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return command.Usagef("--gateway-url is %q: want a URL with the placeholders {name} and {namespace}", o.GatewayURL)
 		}
-		at := written
-		if abs, ok := f.URIs[written]; ok {
-			at = abs
-		}
-		path := strings.TrimPrefix(at, "file://")
-		info, err := os.Stat(path)
-		if err != nil {
-			// Not here: it is the server's to find, or to report.
-			continue
-		}
-		if !info.Mode().IsRegular() && !info.IsDir() {
-			return fmt.Errorf("%s is neither a file nor a folder (%s): name the model's file or folder", path, info.Mode().Type())
-		}
-		reads, err := c.Reads(ctx, path, info.Size(), info.IsDir())
-		if err != nil {
-			return err
-		}
-		if reads {
-			continue
-		}
-		uri, err := upload(ctx, c, path, info.IsDir(), bar)
-		if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		f.URIs[written] = uri
 	}
 	return nil
 }
-
-// upload sends one file, or a folder as a tar archive.
-func upload(ctx context.Context, c backend, path string, dir bool, bar func(string, int64) io.WriteCloser) (string, error) {
-	content := func(w io.Writer) error {
-		if dir {
-			return artifact.WriteTar(ctx, w, path)
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
-		_, err = io.Copy(w, f)
-		return err
-	}
-	sum := sha256.New()
-	size := &counter{}
-	if err := content(io.MultiWriter(sum, size)); err != nil {
-		return "", err
-	}
-	u := artifact.Upload{SHA256: hex.EncodeToString(sum.Sum(nil)), Size: size.n, Name: filepath.Base(path)}
-	if dir {
-		u.Name = ""
-	}
-	return c.Upload(ctx, u, func() (io.ReadCloser, error) {
-		r, w := io.Pipe()
-		progress := bar(filepath.Base(path), u.Size)
-		go func() {
-			err := content(io.MultiWriter(w, progress))
-			_ = progress.Close()
-			w.CloseWithError(err)
-		}()
-		return r, nil
-	})
-}
-
-type counter struct{ n int64 }
-
-func (c *counter) Write(p []byte) (int, error) {
-	c.n += int64(len(p))
-	return len(p), nil
-}
-
-// bare is a path error's cause: the path stands before it already.
-func bare(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
-}
-
-func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -1,20 +1,24 @@
 package main
 
 import (
-	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net"
-	"os/signal"
 	"strconv"
-	"syscall"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"roundhouse.dev/roundhouse/cmd/internal/app"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/printer"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
 	"roundhouse.dev/roundhouse/internal/edge/simulate"
+	"roundhouse.dev/roundhouse/internal/edge/simulate/replay"
 )
 
-// newSimulateCommand builds `roundhouse simulate`.
 func newSimulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate",
@@ -35,17 +39,17 @@ func newSimulateEngineCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "engine",
 		Short: "Run a simulated OpenAI-compatible engine: real timing, no model",
-		Long: `Serve an OpenAI-compatible engine that computes nothing and takes its time.
+		Long: `Serve a simulated OpenAI-compatible engine: it computes nothing, and answers with
+the timing of an LLM engine.
 
-Queueing, batching, the prefix cache, KV memory, LoRA slots and token rates
-follow those of an LLM engine, and its metrics carry vLLM's names. Every answer
-says that it is simulated. Times are in simulated seconds, of which --speed pass
-in a real one.
+It simulates queueing, batching, the prefix cache, KV memory, LoRA slots and token
+rates; its metrics have the names of vLLM's. Every answer says that it is simulated.
+Durations are in simulated seconds; --speed is how many pass in a real one.
 
-POST /simulate/pin {"waiting":5,"running":2,"kv_usage":0.9} pins what the metrics
-report; DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_stream",
-"count":1} makes requests fail: before_headers, mid_stream, hang, status or exit.
-GET /simulate/state tells the truth.`,
+POST /simulate/pin {"waiting":5,"running":2,"kv_usage":0.9} sets the metrics to fixed
+values, and DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_stream",
+"count":1} makes requests fail: before_headers, mid_stream, hang, status or exit. GET
+/simulate/state returns the true state.`,
 		Example: `  roundhouse simulate engine --port 8000
   roundhouse simulate engine --model llama --lora sql --max-loras 4 --speed 10`,
 		Args: command.FlagsOnly,
@@ -64,20 +68,14 @@ GET /simulate/state tells the truth.`,
 			if err != nil {
 				return err
 			}
-			parent := cmd.Context()
-			if parent == nil {
-				parent = context.Background()
-			}
-			ctx, stop := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
-			defer stop()
-			return engine.Run(ctx)
+			return engine.Run(cmd.Context())
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&host, "host", "127.0.0.1", "address to listen on")
 	flags.IntVar(&port, "port", 8000, "port to listen on; 0 takes a free one")
 	flags.StringVar(&role, "role", string(cfg.Role), "both, prefill or decode")
-	flags.StringVar(&api, "api", string(cfg.API), "whose names adapters and metrics have: vllm or sglang")
+	flags.StringVar(&api, "api", string(cfg.API), "engine whose API and metric names it has: vllm or sglang")
 	flags.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	addSimulateServerFlags(cmd, &cfg)
 	addSimulatePhysicsFlags(cmd, &cfg.Physics)
@@ -86,27 +84,89 @@ GET /simulate/state tells the truth.`,
 
 func addSimulateServerFlags(cmd *cobra.Command, cfg *simulate.Config) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&cfg.Models, "model", cfg.Models, "served model name; repeat for aliases")
-	flags.StringArrayVar(&cfg.Adapters, "lora", nil, "LoRA adapter that may be asked for by name; repeatable")
+	flags.StringArrayVar(&cfg.Models, "model", cfg.Models, "served model name; may be repeated, for aliases")
+	flags.StringArrayVar(&cfg.Adapters, "lora", nil, "name of a LoRA adapter; may be repeated")
 	flags.DurationVar(&cfg.StartupDelay, "startup-delay", cfg.StartupDelay, "simulated time before listening, as if weights were loaded")
-	flags.DurationVar(&cfg.Grace, "grace", cfg.Grace, "real time that requests get to finish on SIGTERM")
-	flags.Uint64Var(&cfg.Seed, "seed", cfg.Seed, "of answers and their lengths")
+	flags.DurationVar(&cfg.Grace, "grace", cfg.Grace, "real time for requests to finish after SIGTERM")
+	flags.Uint64Var(&cfg.Seed, "seed", cfg.Seed, "random seed of answers and their lengths")
 	flags.Float64Var(&cfg.Speed, "speed", cfg.Speed, "simulated seconds per real second")
-	flags.IntVar(&cfg.DefaultMaxTokens, "default-max-tokens", cfg.DefaultMaxTokens, "max_tokens of a request that gives none")
-	flags.IntVar(&cfg.MeanOutputTokens, "mean-output-tokens", cfg.MeanOutputTokens, "answers end by themselves around this length")
-	flags.Int64Var(&cfg.MaxBodyBytes, "max-body-bytes", cfg.MaxBodyBytes, "a longer request is answered 413")
+	flags.IntVar(&cfg.DefaultMaxTokens, "default-max-tokens", cfg.DefaultMaxTokens, "max_tokens of a request without it")
+	flags.IntVar(&cfg.MeanOutputTokens, "mean-output-tokens", cfg.MeanOutputTokens, "mean length of answers that max_tokens does not end")
+	flags.Int64Var(&cfg.MaxBodyBytes, "max-body-bytes", cfg.MaxBodyBytes, "most bytes of a request; a longer one gets 413")
 }
 
 func addSimulatePhysicsFlags(cmd *cobra.Command, p *simulate.Physics) {
 	flags := cmd.Flags()
-	flags.Float64Var(&p.PrefillTokensPerSecond, "prefill-tokens-per-second", p.PrefillTokensPerSecond, "prompt tokens computed per second, those in the prefix cache apart")
-	flags.Float64Var(&p.DecodeTokensPerSecond, "decode-tokens-per-second", p.DecodeTokensPerSecond, "output tokens per second of one sequence alone")
-	flags.Float64Var(&p.BatchSlowdown, "batch-slowdown", p.BatchSlowdown, "how much slower an iteration gets per further decoding sequence, as a part of 1")
+	flags.Float64Var(&p.PrefillTokensPerSecond, "prefill-tokens-per-second", p.PrefillTokensPerSecond, "prompt tokens computed per second, without those in the prefix cache")
+	flags.Float64Var(&p.DecodeTokensPerSecond, "decode-tokens-per-second", p.DecodeTokensPerSecond, "output tokens per second of a single sequence")
+	flags.Float64Var(&p.BatchSlowdown, "batch-slowdown", p.BatchSlowdown, "slowdown of an iteration per further decoding sequence, as a fraction")
 	flags.Float64Var(&p.TransferTokensPerSecond, "transfer-tokens-per-second", p.TransferTokensPerSecond, "prompt tokens pulled from a prefill engine per second")
 	flags.IntVar(&p.MaxSequences, "max-num-seqs", p.MaxSequences, "sequences running at once")
-	flags.IntVar(&p.MaxWaiting, "max-waiting", p.MaxWaiting, "sequences queued at once; more are answered 429 (vLLM has no such bound)")
+	flags.IntVar(&p.MaxWaiting, "max-waiting", p.MaxWaiting, "most queued sequences; more get 429 (vLLM has no such limit)")
 	flags.IntVar(&p.MaxBatchedTokens, "max-num-batched-tokens", p.MaxBatchedTokens, "tokens computed in one iteration")
 	flags.IntVar(&p.KVBlocks, "kv-blocks", p.KVBlocks, "KV memory in blocks of 16 tokens, which also bounds the context length")
-	flags.IntVar(&p.MaxAdapters, "max-loras", p.MaxAdapters, "LoRA adapters in one batch; 0 is no LoRA")
+	flags.IntVar(&p.MaxAdapters, "max-loras", p.MaxAdapters, "LoRA adapters in one batch; 0 for no LoRA")
 	flags.DurationVar(&p.AdapterLoadTime, "lora-load-time", p.AdapterLoadTime, "simulated time to load an adapter into a slot")
+}
+
+func newSimulateRoutingCommand() *cobra.Command {
+	s := app.Replays{Config: replay.DefaultConfig()}
+	var output string
+	var about []string
+	for _, w := range replay.Workloads() {
+		about = append(about, fmt.Sprintf("  %-14s %s", w.Name, w.Summary))
+	}
+	cmd := &cobra.Command{
+		Use:   "routing",
+		Short: "Replay a trace against simulated engines under several policies",
+		Long: `Replay a trace against simulated engines under several policies, and print what
+clients would have seen: time to the first token (TTFT), the share of prompt tokens
+found in a prefix cache, and the requests a second whose first token was in time, by
+criticality. Time is virtual: an hour of traffic takes seconds.
+
+The trace is a file in Mooncake's format (lines of JSON with timestamp,
+input_length, output_length, hash_ids), or a synthetic workload:
+
+` + strings.Join(about, "\n"),
+		Example: `  roundhouse simulate routing
+  roundhouse simulate routing --workload unique --rate 20,40 --seeds 5
+  roundhouse simulate routing --trace mooncake_trace.jsonl --engines 16 --speed 2
+  roundhouse simulate routing --workload identical --requests 1000 --concurrency 8 --engines 4`,
+		Args: command.FlagsOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "" && output != "json" {
+				return command.Usagef("--output is %q: want json", output)
+			}
+			var all []printer.Replay
+			err := s.Run(cmd.Context(), func(replays []printer.Replay) error {
+				all = append(all, replays...)
+				if output == "" {
+					printer.Replays(cmd.OutOrStdout(), replays, s.Goal)
+				}
+				return nil
+			})
+			if err != nil || output == "" {
+				return err
+			}
+			encoder := json.NewEncoder(cmd.OutOrStdout())
+			encoder.SetIndent("", "  ")
+			return encoder.Encode(all)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.File, "trace", "", "file of requests in Mooncake's format, in place of a workload")
+	f.StringVar(&s.Workload, "workload", "shared-prefix", "synthetic requests: one of those above")
+	f.IntVar(&s.Requests, "requests", 2000, "requests of a workload")
+	f.Float64SliceVar(&s.Rates, "rate", []float64{16, 24, 32}, "requests a second of a workload; several rates are replayed one after the other")
+	f.Float64Var(&s.Speed, "speed", 1, "factor by which a trace is replayed faster")
+	f.IntVar(&s.Config.Gateways, "gateways", s.Config.Gateways, "gateways that take requests in turn; each knows only its own requests")
+	f.IntVar(&s.Config.Concurrency, "concurrency", 0, "clients that send a request after each answer; 0 follows the times of the trace")
+	f.IntVar(&s.Config.Engines, "engines", s.Config.Engines, "simulated engines")
+	f.StringSliceVar(&s.Policies, "policy", []string{"round-robin", "least-request", "seed-50", "v0.3-128", picker.Default}, "policies to compare")
+	f.DurationVar(&s.Config.Scrape, "scrape", s.Config.Scrape, "interval between scrapes of the engines' metrics")
+	f.IntVar(&s.Seeds, "seeds", 5, "replays of each policy, each with other traffic; the table shows medians")
+	f.DurationVar(&s.Goal, "slo", 2*time.Second, "longest time to the first token of an answer that counts as good")
+	f.StringVarP(&output, "output", "o", "", "json, with every replay (default: a table)")
+	addSimulatePhysicsFlags(cmd, &s.Config.Physics)
+	return cmd
 }

@@ -51,7 +51,7 @@ func TestApplyGetDelete(t *testing.T) {
 	both := c.file(iris + "---\n" + kserve)
 	// No controller runs here: what is applied is not looked at.
 	c.run("validate", "--context", "test", both).want(0, "service default/iris is valid")
-	c.run("get").want(0, "Nothing is served here")
+	c.run("get").want(0, "No services found")
 	answering(t, api, ns)
 	c.run("apply", "-f", both).want(0, "service "+ns+"/iris created: asleep", "service "+ns+"/wine created: asleep")
 	live := &unstructured.Unstructured{}
@@ -92,7 +92,7 @@ func TestApplyGetDelete(t *testing.T) {
 	c.run("delete", "wine").want(0, "service "+ns+"/wine deleted")
 	c.run("delete", "-f", c.file(iris)).want(0, "service "+ns+"/iris deleted")
 	c.run("delete", "iris").fails("no service " + ns + "/iris")
-	c.run("get").want(0, "Nothing is served here")
+	c.run("get").want(0, "No services found")
 }
 
 // TestNothingHalf: an apply of which one object is refused changes nothing.
@@ -101,16 +101,16 @@ func TestNothingHalf(t *testing.T) {
 	c.run("apply", "-f", c.file(iris+"---\n"+strings.ReplaceAll(iris, "name: iris", "name: Iris!"))).fails("metadata.name")
 	c.run("apply", "-f", c.file(iris+"---\n"+strings.ReplaceAll(strings.ReplaceAll(iris, "name: iris", "name: two"), "metadata:", "metadata:\n  namespace: nowhere-at-all"))).
 		fails("service nowhere-at-all/two", `namespaces "nowhere-at-all" not found`)
-	c.run("apply", "-f", c.file(strings.ReplaceAll(iris, "https://models.example/", "file:///models/"))).fails("file:///models/iris.ubj names a file of one machine", "s3://")
-	c.run("apply", "--reselect", "-f", c.file(iris)).check(2, "stderr", c.run("apply", "--reselect", "-f", c.file(iris)).stderr, []string{"--reselect is not for clusters"})
+	c.run("apply", "-f", c.file(strings.ReplaceAll(iris, "https://models.example/", "file:///models/"))).fails("file:///models/iris.ubj is a file of one machine", "s3://")
+	c.run("apply", "--reselect", "-f", c.file(iris)).check(2, "stderr", c.run("apply", "--reselect", "-f", c.file(iris)).stderr, []string{"--reselect does not work on a cluster"})
 	c.run("get", "-o", "name").want(0)
 	if out := c.run("get", "-o", "name").stdout; out != "" {
 		t.Errorf("something was applied in %s: %s", ns, out)
 	}
-	// Others' documents are said to be left alone.
+	// Documents of other projects are skipped, with a warning.
 	r := c.run("apply", "-f", c.file("apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n---\napiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: p}\nspec: {selector: {a: b}}\n")).
 		want(0, "pool "+ns+"/p created")
-	if !strings.Contains(r.stderr, "Namespace is left as it is: kubectl applies it") {
+	if !strings.Contains(r.stderr, "Namespace is skipped: apply it with kubectl") {
 		t.Errorf("stderr: %s", r.stderr)
 	}
 }

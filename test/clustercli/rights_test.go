@@ -90,7 +90,7 @@ func TestWhichServer(t *testing.T) {
 	c.run("get", "--server", "127.0.0.1:1", "--context", "test").check(2, "stderr", "", nil)
 	c.env = []string{"ROUNDHOUSE_CONTEXT="}
 	c.run("get", "--server", "127.0.0.1:1").fails("or name a cluster with --context")
-	c.run("get", "--kubeconfig", c.kubeconfig, "--context", "test", "-n", ns).want(0, "Nothing is served here")
+	c.run("get", "--kubeconfig", c.kubeconfig, "--context", "test", "-n", ns).want(0, "No services found")
 	c.run("get", "--kubeconfig", c.kubeconfig).fails(`no context "nothing"`)
 	raw := readFile(t, c.kubeconfig)
 	at := raw[strings.Index(raw, "server: ")+len("server: "):]

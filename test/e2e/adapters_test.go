@@ -326,7 +326,7 @@ func TestFineTunedWeights(t *testing.T) {
 	}
 	contains(t, n.do("get", "weights"), "finance")
 	n.do("delete", "-f", filepath.Join(dir, "weight.yaml"))
-	contains(t, n.do("get", "weights"), "There are no weights here")
+	contains(t, n.do("get", "weights"), "No weights found")
 	if a, _ := n.completion("finance"); a.status != 200 {
 		t.Errorf("a revision that stands has lost its adapter: %s", a)
 	}

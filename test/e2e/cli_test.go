@@ -169,7 +169,7 @@ spec:
 	}
 	contains(t, r.err, bad+":3: metadata.name:", bad+`:5: spec.modle: unknown field; did you mean "model"?`,
 		bad+":6: spec.scaling.minReplicas: expected an integer", "roundhouse: 3 problems in 1 file\n")
-	fails(t, n.run("validate"), 2, "name a manifest file")
+	fails(t, n.run("validate"), 2, "give a manifest file")
 	fails(t, n.run("validate", "no-such.yaml"), 1, "no-such.yaml: no such file")
 }
 
@@ -189,5 +189,5 @@ func (n *node) deletes() {
 	fails(t, r, 1, "no service default/gone")
 	contains(t, r.out, "service default/digits deleted")
 	fails(t, n.run("delete", "runtime", "roundhouse-xgboost"), 1, "belongs to the catalog")
-	fails(t, n.run("delete"), 2, "name what to delete")
+	fails(t, n.run("delete"), 2, "give the names of objects to delete")
 }

@@ -37,7 +37,7 @@ func TestExplain(t *testing.T) {
 		n := n.on(t)
 		check(t, n.do("explain", "--all", file))
 		check(t, n.do("explain", "--all", "-f", file))
-		contains(t, n.do("get"), "Nothing is served here")
+		contains(t, n.do("get"), "No services found")
 		brief := n.do("explain", file)
 		matches(t, brief, `(?m)^1 +roundhouse-xgboost`)
 		matches(t, brief, `(?m)^… and \d+ more that will not do \(.*fail format.*\): --all tells of every one$`)

@@ -120,7 +120,7 @@ spec: {targets: [{pool: gone}]}
 	if r := n.do("get", "routes"); !strings.Contains(r, "False") || !strings.Contains(r, "pool gone has no endpoint: 1 address; no server is well: "+address) {
 		t.Errorf("a route to it alone:\n%s", r)
 	}
-	contains(t, n.do("describe", "inferencemodels"), "There are no inferencemodels here")
+	contains(t, n.do("describe", "inferencemodels"), "No inferencemodels found")
 	contains(t, n.do("describe", "pool", "gone"), "Endpoints:", address, "Failed: ", "connection refused", "0 requests")
 	r := n.runWith(shortAsk, "explain", "request", "-")
 	if r.code != 1 || !strings.Contains(r.out, "refused: ") || !strings.Contains(r.err, "would be refused") {

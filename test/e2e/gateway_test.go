@@ -137,7 +137,7 @@ spec:
 		return a.status == 200, a.String()
 	})
 	r := n.run("gateway", "-f", "examples/quickstart/iris.yaml", "--listen", "127.0.0.1:0", "--grpc-listen", "", "--metrics-listen", "")
-	if r.code != 1 || !strings.Contains(r.err, "iris.yaml:") || !strings.Contains(r.err, "services are not started here") {
+	if r.code != 1 || !strings.Contains(r.err, "iris.yaml:") || !strings.Contains(r.err, "this process starts no services") {
 		t.Errorf("a service: %s", r)
 	}
 	if r := n.run("gateway"); r.code != 2 || !strings.Contains(r.err, "-f") {

@@ -110,7 +110,7 @@ func TestInferenceGateway(t *testing.T) {
 	if a, _ := n.completion("llama2"); a.status != 404 {
 		t.Errorf("a deleted model: %s", a)
 	}
-	contains(t, n.do("get", "routes"), "There are no routes here")
+	contains(t, n.do("get", "routes"), "No routes found")
 }
 
 // external is a server that no service owns. It repeats the request's model.

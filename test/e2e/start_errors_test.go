@@ -44,7 +44,7 @@ func TestUpRefuses(t *testing.T) {
 	fails(t, n.run("frobnicate"), 2, "frobnicate")
 	bad := write(t, t.TempDir(), "bad.yaml", "kind: ModelService\n")
 	fails(t, up(t.TempDir(), "-f", bad), 1, bad+":1: apiVersion: is missing")
-	if !strings.Contains(n.do("get"), "Nothing is served here") {
+	if !strings.Contains(n.do("get"), "No services found") {
 		t.Error("the running up was disturbed")
 	}
 }

@@ -24,7 +24,7 @@ func TestWatch(t *testing.T) {
 	})
 	for line := range strings.Lines(n.logs.String()) {
 		if strings.Contains(line, "spce") {
-			contains(t, line, "level=ERROR", filepath.Join(dir, "iris.yaml")+":4", "keeps what it said before")
+			contains(t, line, "level=ERROR", filepath.Join(dir, "iris.yaml")+":4", "their objects stay as they were")
 		}
 	}
 	if c := strings.Count(n.logs.String(), "level=ERROR"); c != 1 {

@@ -91,6 +91,14 @@ func (s Service) Ready() service.Condition {
 	return service.Condition{}
 }
 
+// Canary is how far the service's canary has come, "" without one.
+func (s Service) Canary() service.Transition {
+	if c := s.Status.Canary; c != nil {
+		return c.Transition
+	}
+	return ""
+}
+
 // Object is a runtime or model as the CLI shows it.
 type Object struct {
 	Kind      string        `json:"kind"`

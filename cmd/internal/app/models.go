@@ -1,0 +1,133 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"roundhouse.dev/roundhouse/catalog"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
+)
+
+// fetcher fetches models for the platform.
+type fetcher struct{ *artifact.Store }
+
+func (f fetcher) Fetch(ctx context.Context, uri string, progress func(done, total int64)) (string, error) {
+	// A revision's model was settled when it was made: what is here is not
+	// compared with its source again, so a wake waits for nobody.
+	if path, ok := f.Lookup(artifact.Request{URI: uri}); ok {
+		return path, nil
+	}
+	return f.Store.Fetch(ctx, artifact.Request{URI: uri}, func(p artifact.Progress) {
+		if progress != nil {
+			progress(p.Done, p.Total)
+		}
+	})
+}
+
+// Inspector reads the attributes of models for a fleet.
+type Inspector struct{ *artifact.Store }
+
+// inspectTimeout bounds how long a remote model's own files may take to read.
+const inspectTimeout = 15 * time.Second
+
+func (i Inspector) Inspect(ctx context.Context, uri string) (service.Attributes, error) {
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	f, err := i.Peek(ctx, artifact.Request{URI: uri})
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = Missing{err}
+		}
+		return service.Attributes{Environment: f.Environment}, err
+	}
+	if from, ok := f.From["frameworkversion"]; ok {
+		f.From["framework.version"] = from
+	}
+	return service.Attributes{Format: service.NamedVersion{Name: f.Format}, Framework: service.NamedVersion{Name: f.Framework, Version: f.FrameworkVersion},
+		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, AdapterRank: f.AdapterRank, Environment: f.Environment, From: f.From}, nil
+}
+
+// Missing is the error for a model that certainly does not exist.
+type Missing struct{ Err error }
+
+// Error is the error itself.
+func (m Missing) Error() string { return m.Err.Error() }
+
+// NotExist tells the fleet that it need not try again.
+func (Missing) NotExist() bool { return true }
+
+func (m Missing) Unwrap() error { return m.Err }
+
+// openModels opens the models of a data directory to fetch some: those of the Hub
+// through its cache.
+func openModels(dataDir string, uris []string) (store *artifact.Store, done func(), err error) {
+	if dataDir == "" {
+		return nil, nil, datadir.ErrHomeless
+	}
+	endpoint, done := "", func() {}
+	if slices.ContainsFunc(uris, func(u string) bool { return strings.HasPrefix(u, "hf://") }) {
+		if endpoint, done, err = hubOf(dataDir, hubConfig(dataDir, nil)); err != nil {
+			return nil, nil, err
+		}
+	}
+	store, err = artifact.New(artifact.Config{Dir: filepath.Join(dataDir, "models"), HubEndpoint: endpoint}, nil, nil)
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return store, done, nil
+}
+
+// modelsInUse lists what the store of models must keep: the models of revisions and
+// of processes.
+func (n *node) modelsInUse() []string {
+	paths := n.platform.Models()
+	for _, st := range n.fleet.List() {
+		for r := st.Revision; r != nil; r = r.Before {
+			if r.Model.Verbatim {
+				continue
+			}
+			if r.Model.URI != "" {
+				paths = append(paths, r.Model.URI)
+			}
+			for _, a := range r.Model.Adapters {
+				paths = append(paths, a.URI)
+			}
+		}
+	}
+	return paths
+}
+
+// tidy removes the models that are not used, once all that are used are known.
+func (n *node) tidy(ctx context.Context) {
+	if freed, err := n.store.Prune(ctx); err != nil {
+		n.log.Warn("cannot remove the models that are not used", "error", err)
+	} else if freed > 0 {
+		n.log.Info("removed models that are not used", "bytes", freed)
+	}
+}
+
+// OpenStore opens the models of a data directory, which a server may have open too.
+func OpenStore(dataDir string) (*artifact.Store, error) {
+	if dataDir == "" {
+		return nil, datadir.ErrHomeless
+	}
+	return artifact.New(artifact.Config{Dir: filepath.Join(dataDir, "models")}, nil, nil)
+}
+
+// Catalog returns the runtimes that come with Roundhouse.
+func Catalog() ([]service.Runtime, error) {
+	runtimes, err := catalog.Runtimes()
+	if err != nil {
+		return nil, fmt.Errorf("catalog: %w", err)
+	}
+	return runtimes, nil
+}

@@ -1,0 +1,229 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/inference"
+	"roundhouse.dev/roundhouse/cmd/internal/printer"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
+	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/edge/process"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// node is an `up`, put together.
+type node struct {
+	cfg      nodeConfig
+	log      *slog.Logger
+	platform *process.Platform
+	fleet    *fleet.Fleet
+	traffic  *front.Traffic
+	server   *front.Server
+	inner    *gateway.Gateway // for routers: it forwards to the other roles of their services
+	admin    *admin.Server
+	store    *artifact.Store
+}
+
+type nodeConfig struct {
+	version   string
+	dir       *datadir.Dir
+	listeners front.Listeners
+	admin     *net.TCPAddr
+	log       *slog.Logger
+	access    *front.Access
+	hub       *upHub
+	models    int64 // bytes that the store of models may have; 0: no bound
+}
+
+func newNode(cfg nodeConfig) (*node, error) {
+	n := &node{cfg: cfg, log: cfg.log}
+	runtimes, err := Catalog()
+	if err != nil {
+		return nil, err
+	}
+	n.store, err = artifact.New(artifact.Config{Dir: cfg.dir.Models(), StoreBytes: cfg.models, InUse: n.modelsInUse, HubEndpoint: cfg.hub.endpoint}, nil, cfg.log)
+	if err != nil {
+		return nil, err
+	}
+	demands := &demands{}
+	if n.traffic, err = front.NewTraffic(demands, "", cfg.log); err != nil {
+		return nil, err
+	}
+	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(cfg.version)}, Fetcher: fetcher{n.store}, Fingerprint: n.fingerprint,
+		Drain: n.traffic.Drain, Forward: n.forward, Env: cfg.hub.environment(), Logger: cfg.log})
+	if err != nil {
+		return nil, err
+	}
+	n.fleet, err = fleet.New(fleet.Config{Platform: n.platform, Store: cfg.dir, Models: Inspector{n.store}, Traffic: n.traffic, Routing: n.traffic,
+		Fingerprint: n.fingerprint, Catalog: runtimes, URL: n.url, Log: cfg.log})
+	if err != nil {
+		return nil, err
+	}
+	demands.fleet = n.fleet
+	n.traffic.PoolRoles()
+	n.traffic.OnLost(n.platform.Suspect)
+	n.traffic.Attach(n.fleet)
+	return n, n.servers()
+}
+
+// servers makes what listens: the gateways and the admin API.
+func (n *node) servers() error {
+	metrics := prometheus.NewRegistry()
+	n.cfg.hub.start(metrics, n.log)
+	var err error
+	n.server, err = front.NewServer(front.ServerConfig{Traffic: n.traffic, Access: n.cfg.access, Listeners: n.cfg.listeners, Metrics: metrics, Version: n.cfg.version, Log: n.log})
+	if err != nil {
+		return err
+	}
+	cfg := gateway.DefaultConfig()
+	cfg.Version, cfg.DrainTimeout, cfg.Heard = n.cfg.version, time.Second, n.traffic.Heard
+	// Its metrics are dropped: the outer gateway counts each request.
+	if n.inner, err = gateway.New(cfg, n.traffic.Dispatcher, n.log, prometheus.NewRegistry()); err != nil {
+		return err
+	}
+	token, err := n.cfg.dir.Token()
+	if err != nil {
+		return err
+	}
+	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: n.store, Version: n.cfg.version, Gateway: n.base(), Keys: n.cfg.access.Keys,
+		ExplainRequest: func(r *http.Request) (fmt.Stringer, error) { return n.server.Gateway.Explain(r) },
+		Endpoints:      n.traffic.Dispatcher.Endpoints,
+		Metrics:        promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), Log: n.log})
+	return err
+}
+
+// forward sends the requests at the address of a role to its replicas.
+func (n *node) forward(ctx context.Context, ref workload.Ref, l net.Listener) {
+	if err := n.inner.ServeTo(ctx, l, front.RolePool(ref.Service, ref.Role)); err != nil && ctx.Err() == nil {
+		n.log.Error("the address of a role stopped answering", "role", ref.String(), "error", err)
+	}
+}
+
+// close ends the replicas. With keep it leaves them to the next `up`.
+func (n *node) close(hurry context.Context, keep bool) error {
+	ctx, cancel := context.WithTimeout(hurry, front.DrainGrace+10*time.Second)
+	defer cancel()
+	n.traffic.Close()
+	if err := n.platform.Close(ctx, keep); err != nil {
+		return fmt.Errorf("stop the replicas: %w", err)
+	}
+	return nil
+}
+
+// base is the URL of the gateway.
+func (n *node) base() string { return n.cfg.access.Scheme() + "://" + front.Reachable(n.inference()) }
+
+func (n *node) inference() *net.TCPAddr { return n.cfg.listeners.Inference.Addr().(*net.TCPAddr) }
+
+// url is the URL of one service: its host name has the namespace too.
+func (n *node) url(k service.Key) string {
+	return fmt.Sprintf("%s://%s.%s.localhost:%d", n.cfg.access.Scheme(), k.Name, k.Namespace, n.inference().Port)
+}
+
+// greet prints the addresses and a request for each service.
+func (n *node) greet(ctx context.Context, w io.Writer) {
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
+	say("Roundhouse answers at  %s", n.base())
+	if n.cfg.listeners.GRPC != nil {
+		say("gRPC                   %s", front.Reachable(n.cfg.listeners.GRPC.Addr().(*net.TCPAddr)))
+	}
+	say("Admin API and metrics  http://%s", n.cfg.admin)
+	if n.cfg.hub.endpoint != "" {
+		say("Hugging Face Hub       %s", artifact.Redact(n.cfg.hub.endpoint))
+	}
+	for _, st := range n.fleet.List() {
+		if st, err := n.resolved(ctx, st.Object.Key); err == nil {
+			greetService(say, n.base(), st)
+		}
+	}
+	say("")
+}
+
+// resolved waits for a service's first reconcile, which is a moment after the
+// start.
+func (n *node) resolved(ctx context.Context, k service.Key) (st fleet.ServiceState, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for {
+		if st, err = n.fleet.Get(ctx, k); err != nil || len(st.Status.Conditions) > 0 {
+			return st, err
+		}
+		select {
+		case <-ctx.Done():
+			return st, ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func greetService(say func(string, ...any), base string, st fleet.ServiceState) {
+	k := st.Object.Key
+	say("\n%s: %s", k, printer.ServiceLine(admin.Service{Status: st.Status}))
+	switch st.Status.Protocol {
+	case service.ProtocolOpenAI:
+		say(`  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello"}]}'`, base, inference.ModelName(k))
+	case service.ProtocolV1, service.ProtocolV2:
+		name := strings.ReplaceAll(inference.ModelName(k), "/", "%2F")
+		switch sample := sampleRequest(st.Object); {
+		case sample != "":
+			say("  curl %s/v2/models/%s/infer -H 'Content-Type: application/json' -d @%s", base, name, sample)
+		case st.Status.Protocol == service.ProtocolV1:
+			say("  with the inputs of one instance in place of ROW, such as [5.1, 3.5]:")
+			say(`  curl %s/v1/models/%s:predict -H 'Content-Type: application/json' -d '{"instances": [ROW]}'`, base, name)
+		default:
+			say("  with one row of N numbers in place of ROW, such as 5.1, 3.5; %s/v2/models/%s tells what it takes:", base, name)
+			say(`  curl %s/v2/models/%s/infer -H 'Content-Type: application/json' -d '{"inputs": [{"name": "input-0", "shape": [1, N], "datatype": "FP32", "data": [ROW]}]}'`, base, name)
+		}
+	}
+}
+
+// sampleRequest is a request kept beside a service's manifest, if any:
+// NAME-request.json.
+func sampleRequest(o fleet.Object) string {
+	if o.Origin.File == "" {
+		return ""
+	}
+	path := filepath.Join(filepath.Dir(o.Origin.File), o.Key.Name+"-request.json")
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
+}
+
+// demands hands the demand of the request path to the fleet, which is set once,
+// before anything runs.
+type demands struct{ fleet *fleet.Fleet }
+
+func (d *demands) Wake(ctx context.Context, pool string, atLeast int) error {
+	return d.fleet.Wake(ctx, service.ParseKey(pool), atLeast)
+}
+
+func (d *demands) Sleep(ctx context.Context, pool string) error {
+	return d.fleet.Sleep(ctx, service.ParseKey(pool))
+}
+
+func (d *demands) Report(pool string, _ autoscale.Demand) { d.fleet.Demanded(service.ParseKey(pool)) }
+
+// fingerprint tells the files of a model from later ones.
+func (n *node) fingerprint(ctx context.Context, uri string) string {
+	return n.store.Fingerprint(ctx, artifact.Request{URI: uri})
+}

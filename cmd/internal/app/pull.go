@@ -1,0 +1,143 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"strings"
+	"time"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/progress"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+)
+
+// Pull fetches models ahead of their use.
+type Pull struct {
+	DataDir string
+	// Out is the folder for the files of one model, in place of the data directory.
+	Out        string
+	PublicOnly bool // with Out: refuse URIs that lead to internal addresses
+}
+
+// Run fetches models. It prints where each is on out, and the progress on logs.
+func (c *Pull) Run(ctx context.Context, uris []string, out, logs io.Writer) error {
+	if c.Out != "" {
+		if len(uris) > 1 {
+			return command.Usagef("--out takes one model, not %d", len(uris))
+		}
+		uri, err := fromStorage(uris[0])
+		if err != nil {
+			return err
+		}
+		err = pull(uri, out, logs, func(progress func(artifact.Progress)) (string, error) {
+			return c.Out, artifact.Materialize(ctx, c.Out, artifact.Request{URI: uri}, artifact.Config{PublicOnly: c.PublicOnly}, nil, nil, progress)
+		})
+		if from := os.Getenv("ROUNDHOUSE_CREDENTIALS"); from != "" && artifact.Denied(err) {
+			return fmt.Errorf("%w; the credentials are those of %s", err, from)
+		}
+		return err
+	}
+	store, done, err := openModels(c.DataDir, uris)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for _, uri := range uris {
+		err := pull(uri, out, logs, func(progress func(artifact.Progress)) (string, error) {
+			return store.Fetch(ctx, artifact.Request{URI: uri}, progress)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pull fetches one model, shows the progress and prints where the model is.
+func pull(uri string, out, logs io.Writer, fetch func(func(artifact.Progress)) (string, error)) error {
+	name := artifact.Redact(uri)
+	bar := progress.New(logs)
+	defer bar.Done()
+	lines := progress.Lines{Out: logs, Name: name, Now: time.Now}
+	show := lines.Fetch
+	if bar.On() {
+		show = func(done, total int64) { bar.Fetch(name, done, total) }
+	}
+	path, err := fetch(func(p artifact.Progress) { show(p.Done, p.Total) })
+	bar.Done()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, path)
+	return err
+}
+
+// Where KServe's storage describes a store: a key of the secret storage-config, and
+// the parameters of the manifest, which win. Each is a JSON object of strings.
+const (
+	storageConfig   = "STORAGE_CONFIG"
+	storageOverride = "STORAGE_OVERRIDE_CONFIG"
+	// storageScheme begins a URI whose store and bucket they name.
+	storageScheme = "storage://"
+)
+
+// storageVariables are the variables that S3 is asked by, for each member.
+var storageVariables = map[string]string{
+	"endpoint_url": "AWS_ENDPOINT_URL_S3", "access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+	"region": "AWS_REGION", "anonymous": "awsAnonymousCredential", "ca_bundle": "SSL_CERT_FILE",
+}
+
+// fromStorage sets the variables of the store that KServe's storage names, and
+// returns the URI of uri in it. Without a storage that is uri.
+func fromStorage(uri string) (string, error) {
+	said := map[string]string{}
+	for _, name := range []string{storageConfig, storageOverride} {
+		var one map[string]string
+		if raw := os.Getenv(name); raw != "" && json.Unmarshal([]byte(raw), &one) != nil {
+			return "", fmt.Errorf("%s is not a JSON object of strings: correct the key of the secret or the parameters that it comes from", name)
+		}
+		maps.Copy(said, one)
+	}
+	rest, open := strings.CutPrefix(uri, storageScheme)
+	if len(said) == 0 && !open {
+		return uri, nil
+	}
+	kind := said["type"]
+	if kind == "" && strings.HasPrefix(uri, "s3://") {
+		kind = "s3"
+	}
+	switch {
+	case kind == "" && open:
+		return "", errors.New(`storage: the type of the store is missing: give the key of the secret storage-config a "type", or the manifest parameters with one`)
+	case kind != "s3":
+		return "", fmt.Errorf("storage: stores of type %q are not supported, only s3", kind)
+	case open && said["bucket"] == "":
+		return "", errors.New(`storage: the bucket is missing: give the key of the secret storage-config a "bucket", or the manifest parameters with one`)
+	}
+	if open {
+		uri = "s3://" + said["bucket"] + "/" + strings.TrimPrefix(rest, "/")
+	}
+	return uri, setStorage(said)
+}
+
+// setStorage sets the variables of an S3 store.
+func setStorage(said map[string]string) error {
+	if said["access_key_id"] != "" {
+		if err := os.Unsetenv("AWS_SESSION_TOKEN"); err != nil { // one of other keys
+			return err
+		}
+	}
+	for member, variable := range storageVariables {
+		if v := said[member]; v != "" {
+			if err := os.Setenv(variable, v); err != nil {
+				return fmt.Errorf("storage: %s: %w", member, err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package app
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+)
+
+// s3Here is a store with the object models/iris/iris.ubj, and the
+// Authorization of what it was asked last.
+func s3Here(t *testing.T) (address string, authorization *string) {
+	t.Helper()
+	authorization = new(string)
+	fake := gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*authorization = r.Header.Get("Authorization")
+		fake.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+"/models/iris/iris.ubj", bytes.NewReader([]byte("trees")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := server.Client().Do(req)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatal(res, err)
+	}
+	_ = res.Body.Close()
+	return server.URL, authorization
+}
+
+// pullTo pulls a model into a folder.
+func pullTo(t *testing.T, uri, folder string, publicOnly bool) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	p := Pull{Out: folder, PublicOnly: publicOnly}
+	err := p.Run(t.Context(), []string{uri}, &out, io.Discard)
+	return out.String(), err
+}
+
+// noStorage has a test set variables as it likes.
+func noStorage(t *testing.T) {
+	t.Helper()
+	for _, v := range storageVariables {
+		t.Setenv(v, "")
+	}
+	for _, v := range []string{storageConfig, storageOverride, "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "S3_ENDPOINT"} {
+		t.Setenv(v, "")
+	}
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+}
+
+// TestPullFromStorage: what KServe's storage names is where a model comes from,
+// and by which keys.
+func TestPullFromStorage(t *testing.T) {
+	address, authorization := s3Here(t)
+	for _, c := range []struct{ name, uri, config, override, signed string }{
+		{"all in the secret", "storage://iris", `{"type":"s3","bucket":"models","endpoint_url":"ADDRESS","access_key_id":"AKID","secret_access_key":"s","region":"eu-3"}`, "", "Credential=AKID/"},
+		{"parameters go before", "storage:///iris/iris.ubj", `{"type":"s3","bucket":"none","endpoint_url":"http://127.0.0.1:1","access_key_id":"AKID","secret_access_key":"s","region":"eu-3"}`,
+			`{"bucket":"models","endpoint_url":"ADDRESS"}`, "/eu-3/s3/"},
+		{"the bucket is known", "s3://models/iris", `{"endpoint_url":"ADDRESS","access_key_id":"AKID","secret_access_key":"s"}`, `{"type":"s3","bucket":"models"}`, "Credential=AKID/"},
+		{"parameters alone", "storage://iris", "", `{"type":"s3","bucket":"models","endpoint_url":"ADDRESS","anonymous":"true"}`, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			noStorage(t)
+			t.Setenv("AWS_SESSION_TOKEN", "of another key")
+			t.Setenv(storageConfig, strings.ReplaceAll(c.config, "ADDRESS", address))
+			t.Setenv(storageOverride, strings.ReplaceAll(c.override, "ADDRESS", address))
+			out := filepath.Join(t.TempDir(), "models")
+			if _, err := pullTo(t, c.uri, out, false); err != nil {
+				t.Fatal(err)
+			}
+			if raw, err := os.ReadFile(filepath.Join(out, "iris.ubj")); err != nil || string(raw) != "trees" {
+				t.Error(string(raw), err)
+			}
+			if !strings.Contains(*authorization, c.signed) || c.signed == "" && *authorization != "" {
+				t.Errorf("Authorization %q, want %q", *authorization, c.signed)
+			}
+		})
+	}
+}
+
+// TestPullSaysWhoseCredentials: a refusal names where credentials came from, as
+// whoever made the pod says.
+func TestPullSaysWhoseCredentials(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/denied.bin" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	defer server.Close()
+	noStorage(t)
+	t.Setenv("ROUNDHOUSE_CREDENTIALS", "the secret s3")
+	for path, want := range map[string]bool{"/denied.bin": true, "/missing.bin": false} {
+		_, err := pullTo(t, server.URL+path, filepath.Join(t.TempDir(), "m"), false)
+		if err == nil || strings.HasSuffix(err.Error(), "; the credentials are those of the secret s3") != want {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestStorageThatCannotBeRead(t *testing.T) {
+	for _, c := range []struct{ uri, config, override, says string }{
+		{"storage://iris", "", "", `"type"`},
+		{"storage://iris", `{"type":"s3"}`, "", `"bucket"`},
+		{"storage://iris", `{"type":"hdfs"}`, "", `"hdfs" are not supported`},
+		{"s3://models/iris", `{"type":"webhdfs"}`, "", `"webhdfs" are not supported`},
+		{"storage://iris", `not json s3cr3t`, "", "STORAGE_CONFIG is not a JSON object"},
+		{"storage://iris", "", `{"bucket": 7}`, "STORAGE_OVERRIDE_CONFIG is not a JSON object"},
+	} {
+		noStorage(t)
+		t.Setenv(storageConfig, c.config)
+		t.Setenv(storageOverride, c.override)
+		_, err := pullTo(t, c.uri, filepath.Join(t.TempDir(), "m"), false)
+		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("%s %s: %v, want %q", c.config, c.override, err, c.says)
+		}
+	}
+}
+
+// TestPullPublicOnly: a URI may not lead inside, an endpoint may.
+func TestPullPublicOnly(t *testing.T) {
+	address, _ := s3Here(t)
+	noStorage(t)
+	t.Setenv("AWS_ENDPOINT_URL", address)
+	if _, err := pullTo(t, "s3://models/iris", filepath.Join(t.TempDir(), "m"), true); err != nil {
+		t.Error(err)
+	}
+	for _, uri := range []string{address + "/models/iris/iris.ubj", "http://localhost:1/m", "oci://127.0.0.1:1/m", "http://169.254.169.254/latest/meta-data"} {
+		_, err := pullTo(t, uri, filepath.Join(t.TempDir(), "m"), true)
+		if err == nil || !strings.Contains(err.Error(), "is an internal address") {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
+	if _, err := pullTo(t, address+"/models/iris/iris.ubj", filepath.Join(t.TempDir(), "m"), false); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFetchedSchemes: manifests are checked against the schemes that are read.
+func TestFetchedSchemes(t *testing.T) {
+	store, err := artifact.New(artifact.Config{Dir: t.TempDir()}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.DeleteFunc(store.Schemes(), func(s string) bool { return s == "file" || s == "upload" })
+	if !slices.Equal(service.FetchedSchemes, want) {
+		t.Errorf("service.FetchedSchemes are %v, read are %v", service.FetchedSchemes, want)
+	}
+}

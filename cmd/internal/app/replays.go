@@ -1,0 +1,121 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/printer"
+	"roundhouse.dev/roundhouse/internal/edge/simulate/replay"
+)
+
+// Replays compares picking policies over simulated engines.
+type Replays struct {
+	Config   replay.Config
+	File     string // a trace, in place of a workload
+	Workload string
+	Requests int
+	Rates    []float64 // requests a second
+	Policies []string
+	Seeds    int
+	Speed    float64 // of a trace
+	Goal     time.Duration
+}
+
+// Run replays every traffic under every policy; done gets those of one traffic.
+func (s *Replays) Run(ctx context.Context, done func([]printer.Replay) error) error {
+	if s.Seeds < 1 || s.Seeds > maxSeeds {
+		return command.Usagef("--seeds is %d: want 1 to %d", s.Seeds, maxSeeds)
+	}
+	for _, policy := range s.Policies {
+		cfg := s.Config
+		cfg.Policy = policy
+		if err := cfg.Validate(); err != nil {
+			return command.Usagef("%w", err)
+		}
+	}
+	traces, err := s.traces()
+	if err != nil {
+		return err
+	}
+	for _, t := range traces {
+		replays, err := s.compare(ctx, t)
+		if err == nil {
+			err = done(replays)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxSeeds bounds the replays of one policy at one rate.
+const maxSeeds = 1000
+
+// traffic is what the policies are compared on: a trace for every seed.
+type traffic struct {
+	name  string
+	rate  float64
+	trace func(seed uint64) (*replay.Trace, error)
+}
+
+func (s *Replays) traces() ([]traffic, error) {
+	if s.File != "" {
+		if !(s.Speed > 0) {
+			return nil, command.Usagef("--speed is %v: want more than 0", s.Speed)
+		}
+		in, err := os.Open(s.File)
+		if err != nil {
+			return nil, fmt.Errorf("--trace %s: %w", s.File, command.Cause(err))
+		}
+		t, err := replay.ReadMooncake(s.File, in)
+		if err := errors.Join(err, in.Close()); err != nil {
+			return nil, err
+		}
+		t.Scale(s.Speed)
+		return []traffic{{name: s.File, trace: func(uint64) (*replay.Trace, error) { return t, nil }}}, nil
+	}
+	w, err := replay.FindWorkload(s.Workload)
+	if err != nil {
+		return nil, command.Usagef("--workload: %w", err)
+	}
+	if w.Adapters > 0 && s.Config.Physics.MaxAdapters == 0 {
+		s.Config.Physics.MaxAdapters = 4
+	}
+	if s.Config.Concurrency > 0 { // the callers set the pace, so the times do not count
+		return []traffic{{name: w.Name, trace: func(seed uint64) (*replay.Trace, error) { return w.Generate(s.Requests, 1, seed) }}}, nil
+	}
+	var all []traffic
+	for _, rate := range s.Rates {
+		all = append(all, traffic{name: w.Name, rate: rate, trace: func(seed uint64) (*replay.Trace, error) { return w.Generate(s.Requests, rate, seed) }})
+	}
+	return all, nil
+}
+
+// compare replays one traffic under every policy.
+func (s *Replays) compare(ctx context.Context, t traffic) ([]printer.Replay, error) {
+	var all []printer.Replay
+	for seed := range uint64(s.Seeds) {
+		trace, err := t.trace(seed + 1)
+		if err != nil {
+			return nil, err
+		}
+		for _, policy := range s.Policies {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			cfg := s.Config
+			cfg.Policy, cfg.Seed = policy, seed+1
+			result, err := replay.Run(cfg, trace)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, printer.Replay{Workload: t.name, Rate: t.rate, Policy: policy, Seed: seed + 1, Summary: result.Summarize(s.Goal)})
+		}
+	}
+	return all, nil
+}

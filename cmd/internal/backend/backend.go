@@ -1,0 +1,180 @@
+// Package backend does the work of commands: at a running `up`, through its admin
+// API, or in a cluster, through its API server.
+package backend
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net/url"
+	"strings"
+	"time"
+
+	"roundhouse.dev/roundhouse/cmd/internal/app"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/inference"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/edge/cluster"
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// Backend is where the work of a command is done: a running `up` or a cluster.
+type Backend interface {
+	// Platform is where replicas run.
+	Platform() dialect.Platform
+	// Pace is the first and the longest interval between two looks at a service
+	// that somebody waits for.
+	Pace() (first, most time.Duration)
+	Apply(context.Context, admin.ApplyRequest) (admin.ApplyResponse, error)
+	ExplainFiles(context.Context, admin.ApplyRequest) ([]admin.Explanation, error)
+	Explain(context.Context, service.Key) ([]admin.Explanation, error)
+	ExplainRequest(context.Context, admin.InferenceRequest) (admin.Explanation, error)
+	Services(ctx context.Context, namespace string, rendered bool) ([]admin.Service, error)
+	Service(context.Context, service.Key) (admin.Service, error)
+	// Describe is Service with the events of its manifest.
+	Describe(context.Context, service.Key) (admin.Service, error)
+	Objects(ctx context.Context, kinds string) ([]admin.Object, error)
+	Delete(ctx context.Context, kinds string, k service.Key) (admin.Change, error)
+	// DeleteObject deletes the object of a manifest.
+	DeleteObject(context.Context, fleet.Object) (admin.Change, error)
+	Routing(ctx context.Context, namespace string) ([]admin.RoutingObject, error)
+	DeleteRouting(ctx context.Context, kind string, k service.Key) (admin.Change, error)
+	Logs(context.Context, service.Key, admin.LogQuery) (io.ReadCloser, error)
+	Reads(ctx context.Context, path string, size int64, dir bool) (bool, error)
+	Upload(ctx context.Context, u artifact.Upload, open func() (io.ReadCloser, error)) (string, error)
+}
+
+// Up is a running `up`, by its admin API.
+type Up struct{ *admin.Client }
+
+// Platform implements Backend.
+func (Up) Platform() dialect.Platform { return dialect.Process }
+
+// Pace implements Backend.
+func (Up) Pace() (first, most time.Duration) { return 5 * time.Millisecond, 200 * time.Millisecond }
+
+// Describe implements Backend.
+func (u Up) Describe(ctx context.Context, k service.Key) (admin.Service, error) {
+	return u.Service(ctx, k)
+}
+
+// DeleteObject implements Backend.
+func (u Up) DeleteObject(ctx context.Context, o fleet.Object) (admin.Change, error) {
+	switch {
+	case o.Routing != nil:
+		return u.DeleteRouting(ctx, o.ID().Kind, o.Key)
+	case o.Model != nil && o.Model.FineTuned != nil:
+		return u.Delete(ctx, "weights", o.Key)
+	}
+	return u.Delete(ctx, map[dialect.Kind]string{dialect.KindService: "services", dialect.KindRuntime: "runtimes", dialect.KindModel: "models"}[o.Kind], o.Key)
+}
+
+// Target is where commands find a running `up` or a cluster, as flags and the
+// environment name it.
+type Target struct {
+	Server, Token string // of the admin API
+	DataDir       string // which has the token unless Token is set
+	Gateway       string // of inference; "" asks the server
+	APIKey        string // for the gateway
+
+	Context, Kubeconfig string // of a cluster
+	GatewayService      string // of a cluster: NAMESPACE/NAME; "" finds it
+	InCluster           bool   // a cluster is meant
+	Version             string // of this program
+
+	cluster *cluster.Client
+}
+
+// Up opens the admin API.
+func (t *Target) Up() (Up, error) {
+	token := t.Token
+	if token == "" {
+		var err error
+		// Without a token the server will say what it needs; without a server the
+		// client will.
+		if token, err = datadir.ReadToken(t.DataDir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return Up{}, err
+		}
+	}
+	base, err := baseURL("--server", t.Server)
+	c := &admin.Client{Base: base, Token: token}
+	if (cluster.Options{Kubeconfig: t.Kubeconfig}).Known() {
+		c.Hint = ", or name a cluster with --context"
+	}
+	return Up{c}, err
+}
+
+// Connect reads the kubeconfig and returns the namespace to work in: the given
+// one, else that of the context.
+func (t *Target) Connect(namespace string) (string, error) {
+	access, err := cluster.Load(cluster.Options{Kubeconfig: t.Kubeconfig, Context: t.Context, Namespace: namespace})
+	if err != nil {
+		return "", err
+	}
+	t.cluster, err = cluster.New(access, "roundhouse/"+t.Version)
+	return access.Namespace, err
+}
+
+// Cluster is the cluster that Connect has connected to. Warnings are written to
+// warnings.
+func (t *Target) Cluster(warnings io.Writer) *Cluster {
+	return &Cluster{Client: t.cluster, warnings: warnings}
+}
+
+// Proxied reports whether requests go to the gateway through the API server of a
+// cluster.
+func (t *Target) Proxied() bool { return t.InCluster && t.Gateway == "" }
+
+// Inference finds where requests go.
+func (t *Target) Inference(ctx context.Context) (g inference.Gateway, err error) {
+	g.APIKey = t.APIKey
+	if !t.Proxied() {
+		g.Base, err = baseURL("--gateway", t.gatewayAddress(ctx))
+		return g, err
+	}
+	if t.cluster == nil {
+		if _, err := t.Connect(""); err != nil {
+			return g, err
+		}
+	}
+	g.Transport = t.cluster.Transport()
+	g.Base, err = t.cluster.Gateway(ctx, t.GatewayService)
+	return g, err
+}
+
+// aboutTimeout bounds how long the server may take to name its gateway.
+const aboutTimeout = 2 * time.Second
+
+// gatewayAddress is the gateway that was named, else the one of the server, else
+// the default.
+func (t *Target) gatewayAddress(ctx context.Context) string {
+	if t.Gateway != "" {
+		return t.Gateway
+	}
+	ctx, cancel := context.WithTimeout(ctx, aboutTimeout)
+	defer cancel()
+	if c, err := t.Up(); err == nil {
+		if about, err := c.About(ctx); err == nil && about.Gateway != "" {
+			return about.Gateway
+		}
+	}
+	return "http://" + app.DefaultListen
+}
+
+// baseURL reads an address given to flag: a URL, or HOST:PORT of one.
+func baseURL(flag, address string) (string, error) {
+	base := address
+	if !strings.Contains(base, "://") {
+		base = "http://" + base
+	}
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return "", command.Usagef("%s is %q: want http://HOST:PORT", flag, address)
+	}
+	return strings.TrimSuffix(base, "/"), nil
+}

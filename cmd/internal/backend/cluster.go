@@ -1,0 +1,291 @@
+package backend
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/cmd/internal/app"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/route"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/edge/cluster"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// Cluster is a cluster, by its API server.
+type Cluster struct {
+	*cluster.Client
+	warnings io.Writer
+
+	mu   sync.Mutex
+	said []string
+}
+
+// warn prints each problem once.
+func (c *Cluster) warn(list ...error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, err := range list {
+		if text := err.Error(); !slices.Contains(c.said, text) {
+			c.said = append(c.said, text)
+			_, _ = fmt.Fprintf(c.warnings, "warning: %s\n", text)
+		}
+	}
+}
+
+// Platform implements Backend.
+func (*Cluster) Platform() dialect.Platform { return dialect.Kubernetes }
+
+// Pace implements Backend.
+func (*Cluster) Pace() (first, most time.Duration) { return 100 * time.Millisecond, 2 * time.Second }
+
+// Services implements Backend.
+func (c *Cluster) Services(ctx context.Context, namespace string, rendered bool) ([]admin.Service, error) {
+	list, refused, err := c.Client.Services(ctx, namespace)
+	c.warn(refused...)
+	out := make([]admin.Service, len(list))
+	for i, s := range list {
+		out[i] = admin.ServiceOf(s.ServiceState, false)
+		if rendered {
+			out[i].Rendered = s.Manifest.Rendered()
+		}
+	}
+	return out, err
+}
+
+// Service implements Backend.
+func (c *Cluster) Service(ctx context.Context, k service.Key) (admin.Service, error) {
+	s, err := c.Client.Service(ctx, k)
+	if err != nil {
+		return admin.Service{}, err
+	}
+	c.warn(s.Refused...)
+	out := admin.ServiceOf(s.ServiceState, false)
+	out.Rendered = s.Manifest.Rendered()
+	return out, nil
+}
+
+// Describe implements Backend.
+func (c *Cluster) Describe(ctx context.Context, k service.Key) (admin.Service, error) {
+	s, err := c.Service(ctx, k)
+	if err == nil {
+		s.Events = c.events(ctx, s)
+	}
+	return s, err
+}
+
+// events are the last ones of a service's manifest.
+func (c *Cluster) events(ctx context.Context, s admin.Service) []admin.Event {
+	list, err := c.Happened(ctx, service.Origin{APIVersion: s.APIVersion, Kind: s.Kind}, service.Key{Namespace: s.Namespace, Name: s.Name})
+	if err != nil {
+		c.warn(err)
+	}
+	out := make([]admin.Event, len(list))
+	for i, e := range list {
+		out[i] = admin.Event{Time: e.Time, Type: e.Type, Reason: e.Reason, Message: e.Message}
+	}
+	return out
+}
+
+// ids are the IDs of kinds whose plurals commands use.
+var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight"}
+
+// Objects implements Backend.
+func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, error) {
+	list, refused, err := c.Manifests(ctx, ids[kinds], "")
+	if err != nil {
+		return nil, err
+	}
+	c.warn(refused...)
+	var out []admin.Object
+	for _, m := range list {
+		one := admin.Object{}
+		if m.Runtime != nil {
+			one = admin.RuntimeOf(*m.Runtime)
+		} else {
+			one = admin.ModelOf(*m.Model)
+		}
+		one.Rendered = m.Rendered()
+		out = append(out, one)
+	}
+	if kinds == "runtimes" {
+		shipped, err := app.Catalog()
+		if err != nil {
+			return nil, err
+		}
+		for _, rt := range shipped {
+			out = append(out, admin.RuntimeOf(rt))
+		}
+	}
+	return out, nil
+}
+
+// Routing implements Backend.
+func (c *Cluster) Routing(ctx context.Context, namespace string) ([]admin.RoutingObject, error) {
+	list, refused, err := c.Manifests(ctx, "", namespace)
+	if err != nil {
+		return nil, err
+	}
+	c.warn(refused...)
+	var members []route.Member
+	if slices.ContainsFunc(list, func(m *cluster.Manifest) bool { return m.Routing.RoutingKind() == routing.KindPool }) {
+		services, refused, err := c.Manifests(ctx, "service", namespace)
+		if c.warn(refused...); err != nil {
+			c.warn(err)
+		}
+		for _, m := range services {
+			members = append(members, route.NewMember(m.Service))
+		}
+	}
+	var out []admin.RoutingObject
+	for _, m := range list {
+		st := fleet.RoutingState{Object: m.Object, Status: dialect.ReadRoutingStatus(m.Routing, m.Status)}
+		if p, ok := m.Routing.(*routing.Pool); ok {
+			st.Status.Members = route.Members(p, members)
+		}
+		one := admin.RoutingOf(st)
+		one.Rendered = m.Rendered()
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// Apply implements Backend.
+func (c *Cluster) Apply(ctx context.Context, req admin.ApplyRequest) (admin.ApplyResponse, error) {
+	return c.put(ctx, req, false)
+}
+
+// Check asks the API server whether it would take manifests. Nothing changes.
+func (c *Cluster) Check(ctx context.Context, files []admin.File) error {
+	_, err := c.put(ctx, admin.ApplyRequest{Files: files}, true)
+	return err
+}
+
+// put applies manifests, or only checks them.
+func (c *Cluster) put(ctx context.Context, req admin.ApplyRequest, dry bool) (out admin.ApplyResponse, err error) {
+	if req.Reselect {
+		return out, command.Usagef("--reselect does not work on a cluster: name the runtime in the manifest, or delete the ControllerRevision of the service to choose again")
+	}
+	objects, warnings, err := admin.ObjectsOn(dialect.Kubernetes, req.Files, "")
+	if err != nil {
+		return out, err
+	}
+	out.Warnings = append(warnings, others(req.Files)...)
+	if problems := local(objects); len(problems) > 0 {
+		return out, &admin.ManifestError{Problems: problems}
+	}
+	docs := make([]dialect.Object, len(objects))
+	for i, o := range objects {
+		docs[i] = o.Object
+	}
+	changes, err := c.Client.Apply(ctx, docs, cluster.ApplyOptions{DryRun: dry, Force: req.Force})
+	for _, ch := range changes {
+		out.Changes = append(out.Changes, admin.Change{Kind: ch.ID.Kind, Namespace: ch.ID.Namespace, Name: ch.ID.Name, Action: ch.Action})
+	}
+	return out, err
+}
+
+// others warns about documents that kubectl must apply.
+func others(files []admin.File) []string {
+	var out []string
+	for _, f := range files {
+		for _, p := range dialect.Read(f.Name, []byte(f.Data)).Problems {
+			if p.Warning && p.Platform == dialect.Process && p.Path == "kind" {
+				kind, _, _ := strings.Cut(p.Message, " ")
+				out = append(out, fmt.Sprintf("%s:%d: warning: %s is skipped: apply it with kubectl", p.File, p.Line, kind))
+			}
+		}
+	}
+	return out
+}
+
+// local returns a problem for each model that no pod can reach.
+func local(objects []fleet.Object) []string {
+	var out []string
+	for _, o := range objects {
+		for _, uri := range o.ModelURIs() {
+			if scheme, _, _ := strings.Cut(uri, "://"); scheme == "file" || scheme == "upload" {
+				out = append(out, fmt.Sprintf("%s:%d: %s: %s", o.Origin.File, o.Origin.Line, o.ID(), onOneMachine(uri)))
+			}
+		}
+	}
+	return out
+}
+
+func onOneMachine(uri string) string {
+	return artifact.Redact(uri) + " is a file of one machine, which pods cannot read: put the model at s3://, gs://, hf:// or pvc://, for example"
+}
+
+// Reads implements Backend.
+func (c *Cluster) Reads(_ context.Context, path string, _ int64, _ bool) (bool, error) {
+	return false, errors.New(onOneMachine("file://" + path))
+}
+
+// Upload implements Backend.
+func (c *Cluster) Upload(context.Context, artifact.Upload, func() (io.ReadCloser, error)) (string, error) {
+	return "", errors.New("a cluster takes no uploads")
+}
+
+// Delete implements Backend.
+func (c *Cluster) Delete(ctx context.Context, kinds string, k service.Key) (admin.Change, error) {
+	return c.deleteOne(ctx, cmp.Or(ids[kinds], kinds), k)
+}
+
+// DeleteRouting implements Backend.
+func (c *Cluster) DeleteRouting(ctx context.Context, kind string, k service.Key) (admin.Change, error) {
+	return c.deleteOne(ctx, kind, k)
+}
+
+func (c *Cluster) deleteOne(ctx context.Context, id string, k service.Key) (admin.Change, error) {
+	found, err := c.Find(ctx, id, k)
+	if err != nil {
+		return admin.Change{}, err
+	}
+	if len(found) > 1 {
+		var kinds []string
+		for _, m := range found {
+			kinds = append(kinds, m.Origin.Kind+" of "+m.Origin.APIVersion)
+		}
+		return admin.Change{}, fmt.Errorf("%s %s exists as %s: delete one of them by its manifest, with -f", id, k, strings.Join(kinds, " and as "))
+	}
+	return c.deleteManifest(ctx, found[0].Object)
+}
+
+// DeleteObject implements Backend: it deletes exactly the kind of the manifest.
+func (c *Cluster) DeleteObject(ctx context.Context, o fleet.Object) (admin.Change, error) {
+	if !stated(o) {
+		o.Key.Namespace = c.Namespace()
+	}
+	return c.deleteManifest(ctx, o)
+}
+
+func (c *Cluster) deleteManifest(ctx context.Context, o fleet.Object) (admin.Change, error) {
+	ch := admin.Change{Kind: o.ID().Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, Action: "deleted"}
+	return ch, c.Client.Delete(ctx, o.Origin, o.Key)
+}
+
+// stated reports whether a manifest names its namespace, or has none.
+func stated(o fleet.Object) bool {
+	return o.Key.Namespace == "" || cluster.NamesNamespace(o.Original)
+}
+
+// Logs implements Backend.
+func (c *Cluster) Logs(ctx context.Context, k service.Key, q admin.LogQuery) (io.ReadCloser, error) {
+	return c.Client.Logs(ctx, k, cluster.LogOptions{Replica: q.Replica, LogOptions: fleet.LogOptions{Follow: q.Follow, Tail: q.Tail, Previous: q.Previous}})
+}
+
+// ExplainRequest implements Backend.
+func (c *Cluster) ExplainRequest(context.Context, admin.InferenceRequest) (admin.Explanation, error) {
+	return admin.Explanation{}, errors.New("only a running `roundhouse up` explains requests. In a cluster, the access log and the metrics of the gateway show which pod answered")
+}

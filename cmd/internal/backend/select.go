@@ -1,0 +1,232 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+)
+
+// kinds maps what people type to the plural of the admin API.
+var kinds = map[string]string{
+	"service": "services", "services": "services", "svc": "services", "modelservice": "services", "modelservices": "services",
+	"inferenceservice": "services", "inferenceservices": "services", "isvc": "services",
+	"runtime": "runtimes", "runtimes": "runtimes", "servingruntime": "runtimes", "servingruntimes": "runtimes",
+	"clusterservingruntime": "runtimes", "clusterservingruntimes": "runtimes",
+	"model": "models", "models": "models", "basemodel": "models", "basemodels": "models",
+	"clusterbasemodel": "models", "clusterbasemodels": "models",
+	"weight": "weights", "weights": "weights", "finetunedweight": "weights", "finetunedweights": "weights",
+	"route": "routes", "routes": "routes", "pool": "pools", "pools": "pools",
+	"inferencepool": "inferencepools", "inferencepools": "inferencepools", "infpool": "inferencepools",
+	"httproute": "httproutes", "httproutes": "httproutes",
+	"inferencemodel": "inferencemodels", "inferencemodels": "inferencemodels",
+	"inferenceobjective": "inferenceobjectives", "inferenceobjectives": "inferenceobjectives",
+	"inferencemodelrewrite": "inferencemodelrewrites", "inferencemodelrewrites": "inferencemodelrewrites",
+}
+
+// routingKinds are the plurals of pools and routes, and the objects of each:
+// "routes" is all but the pools.
+var routingKinds = map[string]func(admin.RoutingObject) bool{
+	"routes":                 func(o admin.RoutingObject) bool { return o.Type != "pool" },
+	"pools":                  func(o admin.RoutingObject) bool { return o.Type == "pool" },
+	"inferencepools":         func(o admin.RoutingObject) bool { return o.Kind == "InferencePool" },
+	"httproutes":             func(o admin.RoutingObject) bool { return o.Type == "httproute" },
+	"inferencemodels":        func(o admin.RoutingObject) bool { return o.Type == "inferencemodel" },
+	"inferenceobjectives":    func(o admin.RoutingObject) bool { return o.Type == "inferenceobjective" },
+	"inferencemodelrewrites": func(o admin.RoutingObject) bool { return o.Type == "inferencemodelrewrite" },
+}
+
+// Selection is what a command line names: a kind and names of it.
+type Selection struct {
+	Kind      string // plural
+	Names     []string
+	Namespace string // of names given without one
+	// NamespaceGiven reports whether Namespace is not the default.
+	NamespaceGiven bool
+	AllNamespaces  bool
+}
+
+// Select reads "[KIND] [NAME…]" and "KIND/NAME". Without a kind it selects services.
+func Select(args []string, namespace string, given bool) Selection {
+	s := Selection{Kind: "services", Names: args, Namespace: namespace, NamespaceGiven: given}
+	if len(args) == 0 {
+		return s
+	}
+	if k, name, ok := strings.Cut(args[0], "/"); ok && kinds[strings.ToLower(k)] != "" {
+		s.Kind, s.Names = kinds[strings.ToLower(k)], append([]string{name}, args[1:]...)
+	} else if k := kinds[strings.ToLower(args[0])]; k != "" {
+		s.Kind, s.Names = k, args[1:]
+	}
+	return s
+}
+
+// Key reads NAME or NAMESPACE/NAME.
+func (s Selection) Key(name string) service.Key {
+	k := service.ParseKey(name)
+	if k.Name == name {
+		k.Namespace = s.Namespace
+	}
+	return k
+}
+
+// IsRouting reports whether the kind is a pool or one of the routes.
+func (s Selection) IsRouting() bool { return routingKinds[s.Kind] != nil }
+
+// listed is the namespace to list, "" for all.
+func (s Selection) listed() string {
+	if s.AllNamespaces {
+		return ""
+	}
+	return s.Namespace
+}
+
+// Services returns the selected services.
+func (s Selection) Services(ctx context.Context, b Backend) ([]admin.Service, error) {
+	if len(s.Names) == 0 {
+		return b.Services(ctx, s.listed(), true)
+	}
+	var out []admin.Service
+	for _, name := range s.Names {
+		one, err := b.Service(ctx, s.Key(name))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// Objects returns the selected runtimes, models or weights.
+func (s Selection) Objects(ctx context.Context, b Backend) ([]admin.Object, error) {
+	list, err := b.Objects(ctx, s.Kind)
+	if err != nil || len(s.Names) == 0 {
+		return list, err
+	}
+	list = slices.DeleteFunc(list, func(o admin.Object) bool {
+		return !slices.ContainsFunc(s.Names, func(n string) bool { return service.ParseKey(n).Name == o.Name })
+	})
+	if len(list) == 0 {
+		return nil, fmt.Errorf("no %s named %s: `roundhouse get %s` lists them", strings.TrimSuffix(s.Kind, "s"), strings.Join(s.Names, ", "), s.Kind)
+	}
+	return list, nil
+}
+
+// Routing returns the selected pools or routes. A name without an object is an
+// error.
+func (s Selection) Routing(ctx context.Context, b Backend) ([]admin.RoutingObject, error) {
+	namespace := s.listed()
+	if len(s.Names) > 0 {
+		namespace = ""
+	}
+	list, err := b.Routing(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	of := routingKinds[s.Kind]
+	list = slices.DeleteFunc(list, func(o admin.RoutingObject) bool { return !of(o) })
+	if len(s.Names) == 0 {
+		return list, nil
+	}
+	var out []admin.RoutingObject
+	for _, name := range s.Names {
+		k, found := s.Key(name), false
+		for _, o := range list {
+			if o.Namespace == k.Namespace && o.Name == k.Name {
+				out, found = append(out, o), true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("no %s %s: `roundhouse get %s -A` lists them", strings.TrimSuffix(s.Kind, "s"), k, s.Kind)
+		}
+	}
+	return out, nil
+}
+
+// Delete deletes the selected objects and tells deleted of each. The error joins
+// those of all objects that are not deleted.
+func (s Selection) Delete(ctx context.Context, b Backend, deleted func(admin.Change)) error {
+	var errs []error
+	for _, name := range s.Names {
+		ch, err := s.delete(ctx, b, name)
+		if err == nil {
+			deleted(ch)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (s Selection) delete(ctx context.Context, b Backend, name string) (admin.Change, error) {
+	if s.IsRouting() {
+		return s.deleteRouting(ctx, b, name)
+	}
+	k, err := s.Key(name), error(nil)
+	if s.Kind != "services" {
+		k, err = s.scoped(ctx, b, k)
+	}
+	if err != nil {
+		return admin.Change{}, err
+	}
+	return b.Delete(ctx, s.Kind, k)
+}
+
+// scoped returns the key of a runtime or model, which has no namespace if it is
+// cluster-scoped.
+func (s Selection) scoped(ctx context.Context, b Backend, k service.Key) (service.Key, error) {
+	list, err := b.Objects(ctx, s.Kind)
+	if err != nil {
+		return k, err
+	}
+	cluster := service.Key{Name: k.Name}
+	for _, o := range list {
+		at := service.Key{Namespace: o.Namespace, Name: o.Name}
+		switch {
+		case at == k:
+			return k, nil
+		case at == cluster && !s.NamespaceGiven && o.Scope != service.ScopeCatalog:
+			return cluster, nil
+		case at == cluster && o.Scope == service.ScopeCatalog:
+			return k, fmt.Errorf("runtime %s belongs to the catalog and cannot be deleted: name another runtime in the service, or apply a runtime of your own with a higher priority", k.Name)
+		}
+	}
+	return k, nil
+}
+
+// deleteRouting deletes a pool or route. A name of several kinds is an error.
+func (s Selection) deleteRouting(ctx context.Context, b Backend, name string) (admin.Change, error) {
+	s.Names = []string{name}
+	found, err := s.Routing(ctx, b)
+	if err != nil {
+		return admin.Change{}, err
+	}
+	if len(found) > 1 {
+		var kinds []string
+		for _, o := range found {
+			kinds = append(kinds, strings.ToLower(o.Kind))
+		}
+		return admin.Change{}, fmt.Errorf("several objects are named %s: write %s/%s", name, strings.Join(kinds, "/"+name+" or "), name)
+	}
+	return b.DeleteRouting(ctx, found[0].Type, service.Key{Namespace: found[0].Namespace, Name: found[0].Name})
+}
+
+// DeleteFiles deletes the objects of manifests and tells deleted of each. One that
+// does not exist does not keep the others.
+func DeleteFiles(ctx context.Context, b Backend, files []admin.File, deleted func(admin.Change)) error {
+	objects, _, err := admin.ObjectsOn(b.Platform(), files, "")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, o := range objects {
+		ch, err := b.DeleteObject(ctx, o)
+		if err == nil {
+			deleted(ch)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

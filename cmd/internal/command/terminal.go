@@ -1,0 +1,108 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// Visible is w for what objects, replicas and other people's programs say of
+// themselves: it must not move the cursor, set the title or hide a line of
+// whoever reads it. Control characters, and those that turn the direction of
+// writing, are written as \uXXXX, which JSON and YAML read as the same.
+func Visible(w io.Writer) io.Writer { return &visible{to: w} }
+
+type visible struct {
+	to   io.Writer
+	rest []byte // the beginning of a character
+}
+
+// Write implements io.Writer.
+func (v *visible) Write(p []byte) (int, error) {
+	in := append(v.rest, p...)
+	out := make([]byte, 0, len(in))
+	for len(in) > 0 && utf8.FullRune(in) {
+		r, n := utf8.DecodeRune(in)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			out = utf8.AppendRune(out, r)
+		case r != '\n' && r != '\t' && unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r):
+			out = fmt.Appendf(out, `\u%04x`, r)
+		default:
+			out = append(out, in[:n]...)
+		}
+		in = in[n:]
+	}
+	v.rest = append(v.rest[:0:0], in...)
+	if _, err := v.to.Write(out); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// visibly is a text for people, without what Write replaces.
+func visibly(s string) string {
+	out := make([]byte, 0, len(s))
+	_, _ = (&visible{to: (*appender)(&out)}).Write([]byte(s)) // it never fails
+	return string(out)
+}
+
+type appender []byte
+
+func (a *appender) Write(p []byte) (int, error) {
+	*a = append(*a, p...)
+	return len(p), nil
+}
+
+// OneLine keeps a message from looking like other lines of a table.
+func OneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// Stdin is the command's standard input. A signal ends a read of it, which would
+// otherwise wait for as long as nobody writes.
+func Stdin(cmd *cobra.Command) io.Reader {
+	return Interruptible(cmd.Context(), cmd.InOrStdin())
+}
+
+// Interruptible is in, whose reads end when ctx does.
+func Interruptible(ctx context.Context, in io.Reader) io.Reader { return interruptible{ctx, in} }
+
+type interruptible struct {
+	ctx context.Context
+	in  io.Reader
+}
+
+// Read implements io.Reader. What is read after ctx has ended is lost.
+func (r interruptible) Read(p []byte) (int, error) {
+	type result struct {
+		raw []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		raw := make([]byte, len(p))
+		n, err := r.in.Read(raw)
+		done <- result{raw[:n], err}
+	}()
+	select {
+	case got := <-done:
+		return copy(p, got.raw), got.err
+	case <-r.ctx.Done():
+		return 0, r.ctx.Err()
+	}
+}
+
+// IsTerminal reports whether in is a terminal.
+func IsTerminal(in io.Reader) bool {
+	if r, ok := in.(interruptible); ok {
+		in = r.in
+	}
+	f, ok := in.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

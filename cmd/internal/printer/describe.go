@@ -1,0 +1,144 @@
+package printer
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+)
+
+// Describe prints a service in detail.
+func Describe(w io.Writer, s admin.Service, now time.Time) {
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		_, _ = fmt.Fprintf(tw, "%s:\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("Name", "%s/%s", s.Namespace, s.Name)
+	line("Kind", "%s %s", s.APIVersion, s.Kind)
+	if s.File != "" {
+		line("From", "%s", s.File)
+	}
+	line("Age", "%s", age(s.Created, now))
+	if seen := s.Status.Generation; seen > 0 && seen < s.Generation {
+		line("Observed", "generation %d of %d: the last change is not yet reconciled", seen, s.Generation)
+	}
+	line("Model", "%s", orDash(s.Model))
+	for _, a := range s.Adapters {
+		line("Adapter", "%s", admin.AdapterText(a))
+	}
+	if rt := s.Status.Runtime; rt.Name != "" {
+		line("Runtime", "%s (%s): %s", rt.Name, rt.Scope, orDash(rt.Why))
+	}
+	line("Protocol", "%s", orDash(string(s.Status.Protocol)))
+	line("Revision", "%s", orDash(s.Status.Revision))
+	if c := s.Status.Canary; c != nil {
+		line("Canary", "%s", canaryLine(c))
+	}
+	address := orDash(s.Status.URL)
+	if u, err := url.Parse(address); err == nil && strings.HasSuffix(u.Hostname(), ".localhost") {
+		// Not every resolver knows RFC 6761's names; Python's on some systems does not.
+		address += fmt.Sprintf(", or %s://127.0.0.1:%s with the header Host: %s", u.Scheme, u.Port(), u.Hostname())
+	}
+	line("URL", "%s", address)
+	if f := s.Status.Model.LastFailure; f != nil {
+		line("Last failure", "%s: %s", f.Reason, command.OneLine(f.Message))
+	}
+	_ = tw.Flush()
+	if len(s.Status.Conditions) > 0 {
+		_, _ = fmt.Fprintln(w, "\nConditions:")
+	}
+	for _, c := range s.Status.Conditions {
+		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, orDash(c.Reason), age(c.Since, now), command.OneLine(c.Message))
+	}
+	_ = tw.Flush()
+	for _, c := range s.Status.Components {
+		describeComponent(w, s, c)
+	}
+	if len(s.Replicas) > 0 {
+		_, _ = fmt.Fprintln(w, "\nReplicas:")
+		processes := slices.ContainsFunc(s.Replicas, func(r replica.Replica) bool { return r.PID != 0 })
+		header := "  ID\tROLE\tPHASE\tADDRESS\tRESTARTS\tAGE\tMESSAGE"
+		if processes {
+			header = "  ID\tROLE\tPHASE\tPID\tADDRESS\tRESTARTS\tAGE\tMESSAGE"
+		}
+		_, _ = fmt.Fprintln(tw, header)
+		for _, r := range s.Replicas {
+			describeReplica(tw, r, processes, now)
+		}
+		_ = tw.Flush()
+	}
+	if len(s.Events) > 0 {
+		_, _ = fmt.Fprintln(w, "\nEvents:")
+		_, _ = fmt.Fprintln(tw, "  TYPE\tREASON\tAGE\tMESSAGE")
+		for _, e := range s.Events {
+			_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\n", orDash(e.Type), orDash(e.Reason), age(e.Time, now), command.OneLine(e.Message))
+		}
+		_ = tw.Flush()
+	}
+}
+
+// canaryLine is what is known of a canary. The statuses of other projects have
+// its share alone.
+func canaryLine(c *service.CanaryStatus) string {
+	text := fmt.Sprintf("%s: %d %% of the requests", orDash(c.Revision), c.Percent)
+	if c.Wanted > 0 {
+		text += fmt.Sprintf(", %d %% wanted", c.Wanted)
+	}
+	if c.Why != "" {
+		text += fmt.Sprintf(", %d ready: %s", c.Ready, c.Why)
+	}
+	return text
+}
+
+// describeComponent prints the replicas of one role. The controller of a cluster
+// reports neither the reason for the count nor the cost.
+func describeComponent(w io.Writer, s admin.Service, c service.ComponentStatus) {
+	text := fmt.Sprintf("\n%s: %d of %d ready", c.Role, c.Ready, c.Desired)
+	if l, known := s.Limits[c.Role]; known {
+		text += fmt.Sprintf(", %d to %d replicas, %s each", l.Min, l.Max, target(l))
+		if l.Min == 0 && l.ScaleToZeroAfter != "0s" {
+			text += ", stops when idle for " + l.ScaleToZeroAfter
+		}
+	}
+	_, _ = fmt.Fprintln(w, text)
+	if why := s.Scaling[c.Role]; why != "" {
+		_, _ = fmt.Fprintf(w, "  scaling: %s\n", why)
+	}
+	if c.ReplicaSeconds > 0 || c.StartupSeconds > 0 {
+		text := fmt.Sprintf("  cost since roundhouse started: %.0f replica-seconds, %.0f of them idle", c.ReplicaSeconds, c.IdleSeconds)
+		if c.StartupSeconds > 0 {
+			text += "; the last start took " + time.Duration(c.StartupSeconds*float64(time.Second)).Round(time.Millisecond).String()
+		}
+		_, _ = fmt.Fprintln(w, text)
+	}
+}
+
+// target is the metric that the count follows, and its value per replica.
+func target(l admin.ScaleLimits) string {
+	if service.ScaleMetric(l.Metric).Resource() {
+		return fmt.Sprintf("%g %% %s", l.Target, l.Metric)
+	}
+	return fmt.Sprintf("%g %s", l.Target, l.Metric)
+}
+
+func describeReplica(w io.Writer, r replica.Replica, process bool, now time.Time) {
+	message := r.Message
+	if r.Reason != "" && message != "" {
+		message = r.Reason + ": " + message
+	}
+	columns := []string{"  " + r.ID, string(r.Role), string(r.Phase)}
+	if process {
+		columns = append(columns, strconv.Itoa(r.PID))
+	}
+	columns = append(columns, orDash(r.HTTP), strconv.Itoa(r.Restarts), age(r.Created, now), command.OneLine(message))
+	_, _ = fmt.Fprintln(w, strings.Join(columns, "\t"))
+}

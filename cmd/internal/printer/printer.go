@@ -1,0 +1,167 @@
+// Package printer writes what commands print: tables, descriptions, and objects as
+// JSON or YAML.
+package printer
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"roundhouse.dev/roundhouse/internal/core/apikey"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+)
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// documents prints one document, or all of them as a list (JSON) or as a
+// stream (YAML) that apply reads again.
+func documents(w io.Writer, docs []string, output string, single bool) error {
+	docs = slices.DeleteFunc(docs, func(d string) bool { return d == "" })
+	if output == "yaml" {
+		_, err := io.WriteString(w, strings.Join(docs, "---\n"))
+		return err
+	}
+	items := make([]any, len(docs))
+	for i, d := range docs {
+		if err := yaml.Unmarshal([]byte(d), &items[i]); err != nil {
+			return err
+		}
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	if single && len(items) == 1 {
+		return enc.Encode(items[0])
+	}
+	return enc.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+// age is how long ago t was, as kubectl prints it; "" of the zero time.
+func age(t, now time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	d := now.Sub(t)
+	switch {
+	case d < time.Minute:
+		return strconv.Itoa(max(0, int(d.Seconds()))) + "s"
+	case d < 10*time.Minute && d%time.Minute >= time.Second:
+		return strconv.Itoa(int(d.Minutes())) + "m" + strconv.Itoa(int((d % time.Minute).Seconds())) + "s"
+	case d < time.Hour:
+		return strconv.Itoa(int(d.Minutes())) + "m"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d.Hours())) + "h"
+	default:
+		return strconv.Itoa(int(d.Hours())/24) + "d"
+	}
+}
+
+// Keys prints API keys.
+func Keys(w io.Writer, list []apikey.Key, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	_, _ = fmt.Fprintln(t, "ID\tNAME\tSTATE\tMODELS\tREQUESTS/MIN\tTOKENS/MIN\tCONCURRENT\tAGE")
+	limit := func(n int64) string {
+		if n == 0 {
+			return "-"
+		}
+		return strconv.FormatInt(n, 10)
+	}
+	for _, k := range list {
+		state, models := "valid", "all"
+		switch {
+		case !k.Revoked.IsZero():
+			state = "revoked"
+		case !k.Live(now):
+			state = "expired"
+		case !k.Expires.IsZero():
+			state = "until " + k.Expires.Format("2006-01-02 15:04")
+		}
+		if len(k.Limits.Models) > 0 {
+			models = strings.Join(k.Limits.Models, ",")
+		}
+		if len(k.Limits.Namespaces) > 0 {
+			models += " in " + strings.Join(k.Limits.Namespaces, ",")
+		}
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Name, state, models,
+			limit(k.Limits.RequestsPerMinute), limit(k.Limits.TokensPerMinute), limit(k.Limits.Concurrent), age(k.Created, now))
+	}
+	return t.Flush()
+}
+
+// Explanations prints why services run on what they do; all prints every runtime
+// and rule.
+func Explanations(w io.Writer, list []admin.Explanation, output string, all bool) error {
+	if output == "json" {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		if len(list) == 1 {
+			return enc.Encode(list[0].Facts)
+		}
+		facts := make([]json.RawMessage, len(list))
+		for i := range list {
+			facts[i] = list[i].Facts
+		}
+		return enc.Encode(facts)
+	}
+	for i, e := range list {
+		if i > 0 {
+			_, _ = fmt.Fprintln(w)
+		}
+		text := e.Brief
+		if all || text == "" {
+			text = e.Text
+		}
+		_, _ = fmt.Fprint(w, text)
+	}
+	return nil
+}
+
+// Objects prints runtimes, models or weights, which kind names.
+func Objects(w io.Writer, list []admin.Object, kind, output string, single bool) error {
+	switch output {
+	case "json", "yaml":
+		var docs []string
+		for _, o := range list {
+			docs = append(docs, o.Rendered)
+		}
+		return documents(w, docs, output, single)
+	case "name":
+		for _, o := range list {
+			_, _ = fmt.Fprintln(w, o.Name)
+		}
+		return nil
+	}
+	if len(list) == 0 {
+		return None(w, kind)
+	}
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	if kind == "weights" {
+		_, _ = fmt.Fprintln(tw, "NAME\tTYPE\tBASE MODEL")
+		for _, o := range list {
+			_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\n", o.Name, orDash(o.Formats), orDash(o.Base))
+		}
+		return tw.Flush()
+	}
+	_, _ = fmt.Fprintln(tw, "NAMESPACE\tNAME\tSCOPE\tPROTOCOLS\tFORMATS")
+	for _, o := range list {
+		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", orDash(o.Namespace), o.Name, orDash(string(o.Scope)), orDash(o.Protocols), orDash(o.Formats))
+	}
+	return tw.Flush()
+}
+
+// None prints that there are no objects of a kind.
+func None(w io.Writer, kind string) error {
+	_, err := fmt.Fprintf(w, "No %s found. `roundhouse apply -f FILE` creates one.\n", kind)
+	return err
+}

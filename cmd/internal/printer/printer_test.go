@@ -1,0 +1,74 @@
+package printer
+
+import (
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+)
+
+// TestServiceLine: a change that cannot be run, or does not yet, is said although
+// the revision before goes on serving.
+func TestServiceLine(t *testing.T) {
+	for _, c := range []struct {
+		name, status, reason, message string
+		transition                    service.Transition
+		line, short                   string
+	}{
+		{"serving", "True", "Serving", "", service.UpToDate, "on r, ready", "Serving"},
+		{"asleep", "True", "Asleep", service.WakesAtRequest, service.UpToDate, "on r, asleep, starts at the first request", "Asleep"},
+		{"of a dialect without the state", "True", "Serving", "", "", "on r, ready", "Serving"},
+		{"replaced", "True", "Serving", "revision b is not ready, the one before goes on serving", service.InProgress,
+			"on r, ready, but revision b is not ready, the one before goes on serving", "Serving: revision b is not ready, the one before goes on serving"},
+		{"its change has no model", "True", "Asleep", "no such file" + service.BeforeServes, service.BlockedByFailedLoad,
+			"on r, ready, but no such file; the revision before goes on serving", "Asleep: no such file; the revision before goes on serving"},
+		{"its change has no runtime", "True", "Serving", "none" + service.BeforeServes, service.InvalidSpec,
+			"on r, ready, but none; the revision before goes on serving", "Serving: none; the revision before goes on serving"},
+		{"starting", "False", "Starting", "engine: 0 of 1 ready", service.InProgress, "on r, not ready: engine: 0 of 1 ready", "Starting: engine: 0 of 1 ready"},
+	} {
+		s := admin.Service{Generation: 2, Status: service.Status{Generation: 2, Runtime: service.RuntimeChoice{Name: "r"},
+			Conditions: []service.Condition{{Type: service.ConditionReady, Status: c.status, Reason: c.reason, Message: c.message}},
+			Model:      service.ModelStatus{Transition: c.transition}}}
+		if got := ServiceLine(s); got != c.line {
+			t.Errorf("%s: apply says %q, want %q", c.name, got, c.line)
+		}
+		if got := shortStatus(s); got != c.short {
+			t.Errorf("%s: get says %q, want %q", c.name, got, c.short)
+		}
+	}
+}
+
+// TestRoutingLine: one that nobody has looked at is not said to be wrong.
+func TestRoutingLine(t *testing.T) {
+	for want, ready := range map[string]service.Condition{
+		"not yet reconciled":       {},
+		"not ready: Pending":       {Type: "Ready", Status: "False", Reason: "Pending"},
+		"not ready: no such model": {Type: "Ready", Status: "False", Reason: "Invalid", Message: "no such model"},
+		"ready":                    {Type: "Ready", Status: "True", Reason: "Ready"},
+	} {
+		var o admin.RoutingObject
+		if ready.Type != "" {
+			o.Status.Conditions = append(o.Status.Conditions, ready)
+		}
+		if got := RoutingLine(o); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestAge(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	for ago, want := range map[time.Duration]string{
+		0: "0s", -time.Second: "0s", 59*time.Second + 999*time.Millisecond: "59s", time.Minute: "1m", 90 * time.Second: "1m30s",
+		9*time.Minute + 40*time.Second: "9m40s", 9*time.Minute + 59*time.Second + 900*time.Millisecond: "9m59s", 10*time.Minute + 40*time.Second: "10m",
+		59*time.Minute + 59*time.Second: "59m", time.Hour: "1h", 47*time.Hour + 59*time.Minute: "47h", 48 * time.Hour: "2d", 700 * 24 * time.Hour: "700d",
+	} {
+		if got := age(now.Add(-ago), now); got != want {
+			t.Errorf("%v ago is %q, want %q", ago, got, want)
+		}
+	}
+	if got := age(time.Time{}, now); got != "" {
+		t.Errorf("never is %q", got)
+	}
+}

@@ -1,0 +1,121 @@
+package printer
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// Routing prints a table of routes or pools, or their manifests.
+func Routing(w io.Writer, list []admin.RoutingObject, kind, output string, single bool) error {
+	switch output {
+	case "json", "yaml":
+		var docs []string
+		for _, o := range list {
+			docs = append(docs, o.Rendered)
+		}
+		return documents(w, docs, output, single)
+	case "name":
+		for _, o := range list {
+			_, _ = fmt.Fprintf(w, "%s/%s/%s\n", o.Type, o.Namespace, o.Name)
+		}
+		return nil
+	}
+	if len(list) == 0 {
+		return None(w, kind)
+	}
+	columns := "TAKES\tTO"
+	if strings.HasSuffix(kind, "pools") {
+		columns = "SELECTS\tMEMBERS"
+	}
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	_, _ = fmt.Fprintf(tw, "NAMESPACE\tNAME\tKIND\tREADY\t%s\tAGE\tSTATUS\n", columns)
+	for _, o := range list {
+		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Namespace, o.Name, o.Kind, orDash(o.Status.Ready().Status),
+			orDash(o.From), orDash(o.To), age(o.Created, time.Now()), routingReason(o))
+	}
+	return tw.Flush()
+}
+
+// routingReason is the reason of the Ready condition, and the message where
+// something is wrong.
+func routingReason(o admin.RoutingObject) string {
+	ready := o.Status.Ready()
+	if ready.Message == "" || ready.Status == "True" && ready.Reason != routing.ReasonDegraded {
+		return orDash(ready.Reason)
+	}
+	return ready.Reason + ": " + ready.Message
+}
+
+// DescribeRouting prints a route or pool in detail.
+func DescribeRouting(w io.Writer, o admin.RoutingObject, now time.Time) {
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		_, _ = fmt.Fprintf(tw, "%s:\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("Name", "%s/%s", o.Namespace, o.Name)
+	line("Kind", "%s %s", o.APIVersion, o.Kind)
+	if o.File != "" {
+		line("From", "%s", o.File)
+	}
+	line("Age", "%s", age(o.Created, now))
+	if o.Type == "pool" {
+		line("Selects", "%s", orDash(o.From))
+		line("Members", "%s", orDash(o.To))
+	} else {
+		line("Takes", "%s", orDash(o.From))
+		line("To", "%s", orDash(o.To))
+	}
+	for _, p := range o.Status.Parents {
+		line("Gateway", "%s", p.Name)
+	}
+	_ = tw.Flush()
+	if len(o.Endpoints) > 0 {
+		_, _ = fmt.Fprintln(w, "\nEndpoints:")
+	}
+	for _, e := range o.Endpoints {
+		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\n", cmp.Or(e.Address, e.GRPC, e.ID), endpointState(e), command.Count(e.InFlight, "request"))
+	}
+	_ = tw.Flush()
+	_, _ = fmt.Fprintln(w, "\nConditions:")
+	for _, c := range o.Status.Conditions {
+		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, orDash(c.Reason), age(c.Since, now), command.OneLine(c.Message))
+	}
+	_ = tw.Flush()
+}
+
+// endpointState is the state of an endpoint, and its reason.
+func endpointState(e dispatch.Endpoint) string {
+	switch {
+	case e.Phase != replica.Ready && e.Message != "":
+		return string(e.Phase) + ": " + command.OneLine(strings.TrimPrefix(e.Message, e.Address+": "))
+	case e.Phase != replica.Ready:
+		return string(e.Phase)
+	case e.Ejected != "":
+		return "ejected: " + e.Ejected
+	}
+	return "ready"
+}
+
+// RoutingLine is the state of a routing object in one line.
+func RoutingLine(o admin.RoutingObject) string {
+	ready := o.Status.Ready()
+	switch {
+	case ready.Status == "":
+		return "not yet reconciled"
+	case ready.Status != "True":
+		return "not ready: " + cmp.Or(ready.Message, ready.Reason)
+	case ready.Message != "":
+		return ready.Message
+	}
+	return "ready"
+}

@@ -1,0 +1,141 @@
+package printer
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
+)
+
+// Services prints a table of services, or their manifests.
+func Services(w io.Writer, list []admin.Service, output string, single bool) error {
+	switch output {
+	case "json", "yaml":
+		var docs []string
+		for _, s := range list {
+			docs = append(docs, s.Rendered)
+		}
+		return documents(w, docs, output, single)
+	case "name":
+		for _, s := range list {
+			_, _ = fmt.Fprintf(w, "%s/%s\n", s.Namespace, s.Name)
+		}
+		return nil
+	}
+	if len(list) == 0 {
+		return None(w, "services")
+	}
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	header := "NAMESPACE\tNAME\tREADY\tREPLICAS\tRUNTIME\tAGE\tSTATUS"
+	if output == "wide" {
+		header = "NAMESPACE\tNAME\tREADY\tREPLICAS\tRUNTIME\tPROTOCOL\tADAPTERS\tREPLICA-S\tIDLE-S\tSTARTUP-S\tURL\tAGE\tSTATUS"
+	}
+	_, _ = fmt.Fprintln(tw, header)
+	for _, s := range list {
+		ready := s.Ready()
+		row := []string{s.Namespace, s.Name, orDash(ready.Status), replicas(s), orDash(s.Status.Runtime.Name)}
+		if output == "wide" {
+			row = append(row, orDash(string(s.Status.Protocol)), orDash(adapterNames(s)))
+			row = append(row, costs(s)...)
+			row = append(row, orDash(s.Status.URL))
+		}
+		row = append(row, age(s.Created, time.Now()), shortStatus(s))
+		_, _ = fmt.Fprintln(tw, strings.Join(row, "\t"))
+	}
+	return tw.Flush()
+}
+
+// adapterNames are the first of a service's adapters.
+func adapterNames(s admin.Service) string {
+	var out []string
+	for _, a := range s.Adapters {
+		if len(out) == 3 {
+			out = append(out, fmt.Sprintf("%d more", len(s.Adapters)-3))
+			break
+		}
+		out = append(out, a.Name)
+	}
+	return strings.Join(out, ",")
+}
+
+// shortStatus is the condition in a word, and what to do where there is
+// something to do.
+func shortStatus(s admin.Service) string {
+	ready := s.Ready()
+	switch {
+	case ready.Status == "True" && ready.Message == service.WakesAtRequest:
+		return ready.Reason
+	case ready.Message != "":
+		return ready.Reason + ": " + command.OneLine(ready.Message)
+	default:
+		return orDash(ready.Reason)
+	}
+}
+
+// replicas is ready/wanted of the component traffic enters by, and of each
+// other one behind it.
+func replicas(s admin.Service) string {
+	var out []string
+	for _, c := range s.Status.Components {
+		text := fmt.Sprintf("%d/%d", c.Ready, c.Desired)
+		if len(s.Status.Components) > 1 {
+			text = string(c.Role) + " " + text
+		}
+		out = append(out, text)
+	}
+	return orDash(strings.Join(out, ", "))
+}
+
+func costs(s admin.Service) []string {
+	var total, idle, startup float64
+	for _, c := range s.Status.Components {
+		total, idle, startup = total+c.ReplicaSeconds, idle+c.IdleSeconds, max(startup, c.StartupSeconds)
+	}
+	if total == 0 && startup == 0 {
+		return []string{"-", "-", "-"} // no replica has run yet, or the server does not report it
+	}
+	seconds := func(f float64, digits int) string { return strconv.FormatFloat(f, 'f', digits, 64) }
+	return []string{seconds(total, 0), seconds(idle, 0), seconds(startup, 2)}
+}
+
+// whyNot returns why a canary is not ready. The statuses of KServe and OME say so
+// in the last failure alone.
+func whyNot(s admin.Service) string {
+	why := s.Status.Canary.Why
+	if f := s.Status.Model.LastFailure; f != nil && s.Canary() != service.InProgress {
+		why = cmp.Or(why, f.Message)
+	}
+	return cmp.Or(why, "not ready yet: the revision before serves")
+}
+
+// ServiceLine is what a service runs on and its state, in one line.
+func ServiceLine(s admin.Service) string {
+	ready := s.Ready()
+	on := ""
+	if r := s.Status.Runtime; r.Name != "" {
+		on = "on " + r.Name + ", "
+	}
+	switch {
+	case ready.Status == "True" && ready.Message != "" && ready.Message != service.WakesAtRequest:
+		return on + "ready, but " + ready.Message
+	case ready.Status == "True" && s.Canary() != "" && s.Canary() != service.UpToDate:
+		return on + "ready, but its canary is not: " + whyNot(s)
+	case ready.Status == "True" && ready.Reason == "Asleep":
+		return on + "asleep, " + service.WakesAtRequest
+	case ready.Status == "True":
+		return on + "ready"
+	case ready.Message != "":
+		return on + "not ready: " + ready.Message
+	case ready.Status == "":
+		return "not yet reconciled"
+	default:
+		return on + "not ready: " + ready.Reason
+	}
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"roundhouse.dev/roundhouse/cmd/internal/app"
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/printer"
+	"roundhouse.dev/roundhouse/cmd/internal/progress"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
+	"roundhouse.dev/roundhouse/internal/edge/weights"
+)
+
+func newPullCommand() *cobra.Command {
+	var c app.Pull
+	cmd := &cobra.Command{
+		Use:   "pull URI…",
+		Short: "Download models ahead of use",
+		Long: `Download models into the data directory before they are needed. A server with the
+same data directory uses them; it may be running meanwhile. An interrupted download
+is resumed.
+
+With --out, the files of one model are written to a folder, which must be empty or
+hold that model. Init containers of pods do so; KServe's STORAGE_CONFIG and
+STORAGE_OVERRIDE_CONFIG then apply.`,
+		Example: `  roundhouse pull hf://Qwen/Qwen2.5-0.5B-Instruct
+  roundhouse pull s3://models/iris https://example.com/model.bst
+  roundhouse pull s3://models/iris --out /mnt/models`,
+		Args: command.Wants(1, -1, "the URIs of models"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch given := cmd.Flags().Changed; {
+			case c.Out != "" && given("data-dir"):
+				return command.Usagef("give --out or --data-dir, not both")
+			case c.Out == "" && given("public-only"):
+				return command.Usagef("--public-only needs --out")
+			}
+			return c.Run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().StringVar(&c.DataDir, "data-dir", datadir.Default(), "folder for applied manifests, models and logs")
+	cmd.Flags().StringVar(&c.Out, "out", "", "folder for the files of one model, in place of the data directory")
+	// Pods set the variable: an older release refuses a flag that it does not know.
+	cmd.Flags().BoolVar(&c.PublicOnly, "public-only", os.Getenv("ROUNDHOUSE_PUBLIC_ONLY") == "true",
+		"with --out: refuse a URI that leads to an internal address (loopback, link-local, private); endpoints that the environment names are exempt")
+	return cmd
+}
+
+// newModelCommand builds `roundhouse model`.
+func newModelCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "model",
+		Short: "Inspect the files of models",
+		Args:  command.CommandsOnly,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newModelInspectCommand())
+	return cmd
+}
+
+type modelInspectCommand struct {
+	output, dataDir string
+	read            bool
+}
+
+func newModelInspectCommand() *cobra.Command {
+	c := &modelInspectCommand{}
+	cmd := &cobra.Command{
+		Use:   "inspect URI|FILE|FOLDER",
+		Short: "List the tensors of a model in safetensors files",
+		Long: `List the tensors of a model in safetensors files: names, types, shapes and sizes,
+with totals and bars by type and by layer. Only the headers are read, those of remote
+files by range requests.
+
+With --read, the tensors are read too, in the order of the files: each gets a CRC-32C,
+and the read rate is printed.`,
+		Example: `  roundhouse model inspect models/llama
+  roundhouse model inspect s3://models/llama -o json
+  roundhouse model inspect https://example.com/model.safetensors --read`,
+		Args: command.Wants(1, 1, "a model"),
+		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringVarP(&c.output, "output", "o", "", "json")
+	f.BoolVar(&c.read, "read", false, "read every tensor, not only headers")
+	f.StringVar(&c.dataDir, "data-dir", datadir.Default(), "folder for applied manifests, models and logs; models in it are not fetched again")
+	return cmd
+}
+
+func (c *modelInspectCommand) run(cmd *cobra.Command, uri string) error {
+	if c.output != "" && c.output != "json" {
+		return command.Usagef("--output is %q: want json", c.output)
+	}
+	ctx := cmd.Context()
+	store, err := app.OpenStore(c.dataDir)
+	if err != nil {
+		return err
+	}
+	tree, err := store.Tree(ctx, artifact.Request{URI: uri})
+	if err != nil {
+		return err
+	}
+	m, err := weights.Open(ctx, tree)
+	if err != nil {
+		return err
+	}
+	r := printer.Inspect(m)
+	if c.read {
+		if err := r.ReadTensors(ctx, m, progress.New(cmd.ErrOrStderr())); err != nil {
+			return err
+		}
+	}
+	out := cmd.OutOrStdout()
+	if c.output == "json" {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(r)
+	}
+	block, width := '#', 40
+	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		block = '█'
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil {
+			width = max(10, min(w-60, 80))
+		}
+	}
+	return r.Print(out, block, width)
+}
