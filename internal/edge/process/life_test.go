@@ -368,6 +368,42 @@ func endless(ctx context.Context, _ string) error {
 	return ctx.Err()
 }
 
+// TestRemovingAgainIsNoChange: a service that is removed while its replica answers
+// its last requests is not said to have changed each time that it is removed
+// again, which would have its owner remove it again, without a pause.
+func TestRemovingAgainIsNoChange(t *testing.T) {
+	draining := make(chan struct{})
+	p := open(t, Config{Drain: func(ctx context.Context, id string) error {
+		close(draining)
+		return endless(ctx, id)
+	}})
+	_, k, _ := one(t, p, "removed", platformtest.Server{})
+	last := platformtest.Key("last")
+	changed := func() (keys []service.Key) {
+		p.changes.Add(last)
+		for c := range p.Changed() {
+			if c == last {
+				break
+			}
+			keys = append(keys, c)
+		}
+		return keys
+	}
+	if err := p.Remove(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	<-draining // nothing happens to it from now on
+	if keys := changed(); len(keys) == 0 {
+		t.Error("removed, it is not said to have changed")
+	}
+	if err := p.Remove(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	if keys := changed(); len(keys) > 0 {
+		t.Errorf("removed again, these are said to have changed: %v", keys)
+	}
+}
+
 func TestDrainDeadline(t *testing.T) {
 	p := open(t, Config{Drain: endless})
 	sub, k, _ := one(t, p, "endless", platformtest.Server{Grace: 200 * time.Millisecond})

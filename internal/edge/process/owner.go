@@ -103,10 +103,15 @@ func (o *owner) scale(role service.Role, n int, victims []string) error {
 	return nil
 }
 
-// remove ends all replicas; the owner goes with the last of them.
+// remove ends all replicas; the owner goes with the last of them. Removing it
+// again while they end changes nothing, and so is no change to tell of: whoever
+// is told removes what nobody wants.
 func (o *owner) remove() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.removed {
+		return
+	}
 	o.removed, o.revision = true, nil
 	_, _ = o.p.inner.settle(o.key, nil) // closing fails for nobody
 	clear(o.want)
