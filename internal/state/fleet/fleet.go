@@ -7,6 +7,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -260,7 +263,8 @@ func (f *Fleet) Restore(ctx context.Context) error {
 		}
 	}
 	forgotten := f.restoreCanaries(pinned)
-	for k, e := range f.mu.services {
+	for _, k := range slices.SortedFunc(maps.Keys(f.mu.services), func(a, b service.Key) int { return strings.Compare(a.String(), b.String()) }) {
+		e := f.mu.services[k]
 		e.stale = f.outdated(ctx, k, e)
 		if e.record != nil {
 			err := f.cfg.Platform.Apply(ctx, e.record.Revision)
