@@ -242,6 +242,13 @@ fuzz: ## fuzz every target for 20 s
 	  for f in $$(grep -h '^func Fuzz' $$p/*_test.go | sed 's/func \(Fuzz[A-Za-z0-9]*\).*/\1/'); do \
 	    go test -run '^$$' -fuzz "^$$f$$" -fuzztime 20s $$p || exit 1; done; done
 
+# How long `make sim` looks, and from which seed on.
+SIM_FOR ?= 10m
+SIM_FROM ?= 1
+.PHONY: sim
+sim: ## run the house in virtual time, seed after seed, for SIM_FOR (10m)
+	go test ./internal/sim -count=1 -v -timeout 0 -run 'TestSeeds$$' -for $(SIM_FOR) -from $(SIM_FROM)
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin .venv

@@ -285,6 +285,9 @@ func TestEveryPackageIsOnTheMap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if strings.HasSuffix(path, ".go") { // of a package without floors
+			rel = filepath.Dir(rel)
+		}
 		name := filepath.ToSlash(rel)
 		if !strings.Contains(text.String(), "`"+name+"`") && !strings.Contains(text.String(), "`"+name+"/…`") {
 			t.Errorf("docs/architecture.md does not say what internal/%s is", name)

@@ -159,6 +159,19 @@ func TestNoPackageOfLeftovers(t *testing.T) {
 	}
 }
 
+// TestSimulationIsTestsAlone: what runs the house in virtual time knows all floors,
+// and no program links it.
+func TestSimulationIsTestsAlone(t *testing.T) {
+	pkgs, _ := load(t)
+	sim := pkgs["internal/sim"]
+	if sim == nil {
+		t.Fatal("internal/sim is gone: the test is broken")
+	}
+	if len(sim.files) > 0 {
+		t.Errorf("internal/sim has %d files that are no tests: a program could link it", len(sim.files))
+	}
+}
+
 // kubernetes are the clients of Kubernetes: large, and no replica's business.
 var kubernetes = []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"}
 

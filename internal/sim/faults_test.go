@@ -1,0 +1,206 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// FaultPlan is something that goes wrong, or that somebody does.
+type FaultPlan struct {
+	Seed    uint64
+	Kind    string
+	Service string // "" for none
+	At      time.Duration
+	For     time.Duration // how long it lasts, where it does
+}
+
+// kinds are the faults there are. Those that last are over after FaultPlan.For.
+var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
+	"kill": func(f *FaultPlan, w *world, rng *rand.Rand) { f.unit(w, rng, func(u *unit) { u.die() }) },
+	"hang": func(f *FaultPlan, w *world, rng *rand.Rand) { f.mood(w, rng, func(m *mood, on bool) { m.hung = on }) },
+	"fail": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		f.mood(w, rng, func(m *mood, on bool) { m.failing = on })
+	},
+	"lie":    func(f *FaultPlan, w *world, rng *rand.Rand) { f.mood(w, rng, func(m *mood, on bool) { m.lying = on }) },
+	"silent": func(f *FaultPlan, w *world, rng *rand.Rand) { f.mood(w, rng, func(m *mood, on bool) { m.silent = on }) },
+	"slow start": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		f.lasting(w, func(on bool) { w.slow[f.key()] = on })
+	},
+	"crash": func(_ *FaultPlan, w *world, rng *rand.Rand) {
+		w.crash(time.Duration(rng.Int64N(int64(5 * time.Second))))
+	},
+	"torn": (*FaultPlan).torn,
+	"full": func(f *FaultPlan, w *world, _ *rand.Rand) {
+		f.lasting(w, func(on bool) { w.full, w.emptied = on, time.Now(); w.process.store.setFull(on) })
+	},
+	"refusals": func(f *FaultPlan, w *world, _ *rand.Rand) { f.lasting(w, w.machine.refuse) },
+	"scale": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		f.edit(w, func(s *ServicePlan) { s.Min = rng.IntN(2); s.Max = max(1, s.Min) + rng.IntN(4) })
+	},
+	"edit": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(1000) })
+	},
+	"storm": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		for range 10 {
+			w.loop.after(time.Duration(rng.Int64N(int64(10*time.Second))), func() { f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(4) }) })
+		}
+	},
+	"recreate": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		s := w.wanted[f.key()]
+		if s == nil || w.process.dead || w.process.remove(f.key()) != nil {
+			return
+		}
+		w.watch.deleted(f.key())
+		w.loop.after(time.Duration(rng.Int64N(int64(20*time.Second))), func() { w.apply(s) })
+	},
+}
+
+func (f *FaultPlan) key() service.Key { return service.Key{Namespace: "default", Name: f.Service} }
+
+func (f *FaultPlan) begin(w *world) {
+	w.trace("fault %s %s %v", f.Kind, f.Service, f.For)
+	kinds[f.Kind](f, w, rand.New(rand.NewPCG(f.Seed, 0x6661756c)))
+}
+
+// unit does something to a replica of the service that is ready.
+func (f *FaultPlan) unit(w *world, rng *rand.Rand, do func(*unit)) {
+	w.machine.locked(func() {
+		var ready []*unit
+		if o := w.machine.owners[f.key()]; o != nil {
+			for _, u := range o.units {
+				if u.view.Phase == replica.Ready || u.view.Phase == replica.Starting {
+					ready = append(ready, u)
+				}
+			}
+		}
+		if len(ready) > 0 {
+			do(ready[rng.IntN(len(ready))])
+		}
+	})
+}
+
+func (f *FaultPlan) mood(w *world, rng *rand.Rand, set func(m *mood, on bool)) {
+	f.unit(w, rng, func(u *unit) {
+		begun := u.begun
+		w.trace("%s %s", f.Kind, u.view.ID)
+		set(&u.mood, true)
+		w.loop.after(f.For, func() {
+			w.machine.locked(func() {
+				if u.begun != begun {
+					return
+				}
+				if u.mood.hung { // it does not come back: somebody restarts it
+					u.die()
+				}
+				set(&u.mood, false)
+			})
+		})
+	})
+}
+
+func (f *FaultPlan) lasting(w *world, set func(on bool)) {
+	set(true)
+	w.loop.after(f.For, func() { set(false) })
+}
+
+// edit has somebody change the manifest.
+func (f *FaultPlan) edit(w *world, change func(s *ServicePlan)) {
+	if old := w.wanted[f.key()]; old != nil && !w.process.dead && !w.watch.of(f.key()).deleted {
+		s := *old
+		change(&s)
+		w.apply(&s)
+	}
+}
+
+// torn kills the process at its next write, before it, within it or after it.
+func (f *FaultPlan) torn(w *world, rng *rand.Rand) {
+	if w.process.dead {
+		return
+	}
+	p, again := w.process, time.Duration(rng.Int64N(int64(5*time.Second)))
+	p.store.killAt(rng.IntN(3), func() {
+		p.dead = true
+		w.machine.crash()
+		w.loop.after(0, func() { w.finish(p, again) })
+	})
+	w.loop.after(time.Second, func() { f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(1000) }) })
+}
+
+// crash kills the process, and starts it again after a while.
+func (w *world) crash(again time.Duration) {
+	if !w.process.dead {
+		w.finish(w.process, again)
+	}
+}
+
+func (w *world) finish(p *process, again time.Duration) {
+	w.trace("crash")
+	p.crash()
+	w.calls.abandon()
+	w.loop.after(again, func() {
+		w.lives++
+		next, err := newProcess(w, w.lives)
+		if err != nil {
+			w.violate("records survive", service.Key{}, fmt.Sprintf("the process cannot be started again: %v", err))
+			return
+		}
+		w.trace("restarted")
+		w.process = next
+		next.store.setFull(w.full)
+		w.watch.restarted()
+	})
+}
+
+// trouble reports that something is wrong by which the fleet cannot do its work.
+func (w *world) trouble() bool {
+	refused := false
+	w.machine.locked(func() { refused = w.machine.refuses != nil || time.Since(w.machine.refusedAt) < 6*time.Minute })
+	return refused || w.full || time.Since(w.emptied) < 90*time.Second && !w.emptied.IsZero()
+}
+
+var errRefused = errors.New("the platform refuses")
+
+func (m *machine) refuse(on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.refuses = nil; on {
+		m.refuses = errRefused
+	}
+	m.refusedAt = time.Now()
+}
+
+// die ends a replica's process.
+func (u *unit) die() {
+	if u.engine != nil {
+		u.fail("Exited")
+		u.machine.converge(u.owner)
+	}
+}
+
+func (d *disk) setFull(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.full = on
+}
+
+func (d *disk) killAt(point int, die func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.point, d.die = point, die
+}
+
+// allKinds are in the order in which plans draw them.
+func allKinds() []string {
+	var out []string
+	for k := range kinds {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}

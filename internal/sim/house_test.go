@@ -1,0 +1,296 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/edge/datadir"
+	"roundhouse.dev/roundhouse/internal/edge/scrape"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// This file puts the product's parts together, as cmd/roundhouse does for `up`.
+// It is the only one that knows their seams.
+
+// process is one life of `roundhouse up`: from its start to its crash.
+type process struct {
+	world      *world
+	number     uint64
+	fleet      *fleet.Fleet
+	dispatcher *dispatch.Dispatcher
+	scraper    *scrape.Scraper
+	store      *disk
+	cancel     context.CancelFunc
+	dead       bool
+}
+
+// newProcess starts over what the disk and the machine hold.
+func newProcess(w *world, number uint64) (*process, error) {
+	p := &process{world: w, number: number}
+	dir, err := datadir.Open(w.dir)
+	if err != nil {
+		return nil, err
+	}
+	p.store = &disk{Dir: dir, root: w.dir}
+	random := &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x70726f63+number))}
+	cfg := dispatch.DefaultConfig()
+	cfg.Lost = func(string) {}
+	if p.dispatcher, err = dispatch.New(cfg, demands{p}, clock{w.loop.lane(3)}, random.IntN); err != nil {
+		return nil, err
+	}
+	readingsRandom := &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x72656164+number))}
+	readings := scrape.DefaultConfig()
+	readings.Sink, readings.Traffic, readings.Clock, readings.Random = p.dispatcher, p.dispatcher, clock{w.loop.lane(4)}, readingsRandom.Float64
+	readings.Transport, readings.Workers = metricsOf{w, rand.New(rand.NewPCG(w.plan.Seed, 0x73637261+number))}, 1
+	if p.scraper, err = scrape.New(readings); err != nil {
+		return nil, err
+	}
+	w.machine.adopted()
+	p.fleet, err = fleet.New(fleet.Config{Platform: w.machine, Store: p.store, Models: noModels{}, Traffic: traffic{p}, Jitter: (&source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6a697474+number))}).jitter,
+		Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	w.machine.drain = p.dispatcher.Drain
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = cancel
+	if err := p.fleet.Restore(ctx); err != nil && !errors.Is(err, errRefused) { // which it tries again
+		cancel()
+		return nil, fmt.Errorf("restore: %w", err)
+	}
+	go p.fleet.Run(ctx, 1)
+	return p, nil
+}
+
+// crash ends the process at once: nothing that it does from now on happens.
+func (p *process) crash() {
+	p.dead = true
+	p.store.crash()
+	p.world.machine.crash()
+	p.cancel()
+	_ = p.store.Close() // its lock goes with it
+	p.scraper.Close()
+	p.dispatcher.Close()
+}
+
+// apply applies a manifest, as `roundhouse apply` does.
+func (p *process) apply(manifest string) error {
+	read := dialect.Read("sim.yaml", []byte(manifest))
+	if bad := read.Errors(dialect.Process); len(bad) > 0 {
+		return fmt.Errorf("the manifest is wrong: %v", bad)
+	}
+	var objects []fleet.Object
+	for _, o := range read.Objects {
+		objects = append(objects, fleet.Object{Object: o})
+	}
+	_, err := p.fleet.Apply(context.Background(), objects, fleet.ApplyOptions{})
+	return err
+}
+
+func (p *process) remove(k service.Key) error {
+	return p.fleet.Delete(context.Background(), fleet.ID{Kind: "service", Key: k})
+}
+
+// demands carries what the dispatcher asks for to the fleet.
+type demands struct{ p *process }
+
+func (d demands) Wake(ctx context.Context, pool string, n int) error {
+	if d.p.dead {
+		return errDead
+	}
+	d.p.world.trace("wake %s %d", pool, n)
+	return d.p.fleet.Wake(ctx, service.ParseKey(pool), n)
+}
+
+func (d demands) Sleep(ctx context.Context, pool string) error {
+	return d.p.fleet.Sleep(ctx, service.ParseKey(pool))
+}
+
+func (d demands) Report(pool string, _ autoscale.Demand) {
+	if !d.p.dead {
+		d.p.fleet.Demanded(service.ParseKey(pool))
+	}
+}
+
+// traffic tells the dispatcher and the scraper of the fleet's services.
+type traffic struct{ p *process }
+
+func (t traffic) Publish(v fleet.View) {
+	if t.p.dead {
+		return
+	}
+	f := dispatch.PoolConfig{Key: v.Key, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Entry: v.Role, Needs: v.Needs,
+		Limits: v.Limits, CanaryPercent: v.CanaryPercent, Replicas: v.Replicas, Starting: v.Starting,
+		Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}
+	t.p.dispatcher.SetPool(f)
+	var targets []scrape.Target
+	for _, r := range v.Replicas {
+		if r.Serving() {
+			targets = append(targets, scrape.Target{ID: r.ID, URL: "http://" + r.HTTP, Engine: "vllm"})
+		}
+	}
+	if err := t.p.scraper.SetPool(f.Ref().String(), targets); err != nil {
+		t.p.world.violate("scrape", v.Key, err.Error())
+	}
+}
+
+func (t traffic) Withdraw(k service.Key) {
+	t.p.dispatcher.RemovePool(k)
+	_ = t.p.scraper.SetPool(k.String(), nil)
+}
+
+func (t traffic) Demand(k service.Key) autoscale.Demand { return t.p.dispatcher.Demand(k) }
+func (t traffic) InFlight(id string) int                { return t.p.dispatcher.InFlight(id) }
+
+// noModels knows nothing of any model but what its manifest says.
+type noModels struct{}
+
+func (noModels) Inspect(context.Context, string) (service.Attributes, error) {
+	return service.Attributes{}, nil
+}
+
+// metricsOf answers readings of metrics with those of the engines.
+type metricsOf struct {
+	world *world
+	rng   *rand.Rand
+}
+
+func (t metricsOf) RoundTrip(r *http.Request) (*http.Response, error) {
+	m := t.world.machine
+	m.pause(t.rng)
+	u := m.at(r.URL.Host)
+	if u == nil {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
+	}
+	var text string
+	var mood mood
+	m.locked(func() {
+		mood = u.mood
+		if u.engine == nil {
+			return
+		}
+		s := u.engine.Stats()
+		if mood.lying {
+			s.Waiting, s.Running, s.BlocksHeld = 0, 0, 0
+		}
+		text = fmt.Sprintf("# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running %d\nvllm:num_requests_waiting %d\nvllm:kv_cache_usage_perc %g\nvllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%d\"} 1\n",
+			s.Running, s.Waiting, float64(s.BlocksHeld)/float64(s.BlocksTotal), 16, s.BlocksTotal)
+	})
+	if mood.silent || text == "" {
+		return nil, &net.OpError{Op: "read", Net: "tcp", Err: errors.New("connection reset by peer")}
+	}
+	return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{"Content-Type": {"text/plain"}},
+		Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+}
+
+// at is the replica at an address.
+func (m *machine) at(address string) (found *unit) {
+	m.locked(func() {
+		for _, u := range m.units {
+			if u.view.HTTP == address && u.engine != nil {
+				found = u
+			}
+		}
+	})
+	return found
+}
+
+// disk is the data directory of a process that may be killed at any point of a
+// write: before it, when a part of the new file is there, and after it.
+type disk struct {
+	*datadir.Dir
+	root string
+
+	mu    sync.Mutex
+	dead  bool
+	die   func() // kills the process; nil for nothing
+	point int    // of the next write, where die is set
+	full  bool   // nothing can be written
+}
+
+func (d *disk) crash() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dead = true
+}
+
+var errFull = errors.New("no space left on device")
+
+// write makes one write, unless the process dies of it.
+func (d *disk) write(what string, do func() error) error {
+	d.mu.Lock()
+	dead, full, die, point := d.dead, d.full, d.die, d.point
+	d.die = nil
+	d.mu.Unlock()
+	switch {
+	case dead:
+		return errDead
+	case full:
+		return errFull
+	case die == nil:
+		return do()
+	}
+	var err error
+	switch point % 3 {
+	case 0: // before the write
+	case 1: // in the midst of it
+		err = os.WriteFile(filepath.Join(d.root, "records", ".new-"+what), bytes.Repeat([]byte("half"), 3), 0o600)
+	case 2:
+		err = do()
+	}
+	d.crash()
+	die()
+	return errors.Join(err, errDead)
+}
+
+func (d *disk) PutObject(o fleet.Object) error {
+	return d.write("object", func() error { return d.Dir.PutObject(o) })
+}
+func (d *disk) DeleteObject(id fleet.ID) error {
+	return d.write("object", func() error { return d.Dir.DeleteObject(id) })
+}
+func (d *disk) PutRecord(r fleet.Record) error {
+	return d.write("record", func() error { return d.Dir.PutRecord(r) })
+}
+func (d *disk) DeleteRecord(k service.Key) error {
+	return d.write("record", func() error { return d.Dir.DeleteRecord(k) })
+}
+
+// source is randomness that several goroutines draw from, one at a time.
+type source struct {
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+func (s *source) IntN(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rng.IntN(n)
+}
+
+func (s *source) Float64() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rng.Float64()
+}
+
+// jitter adds up to a fifth.
+func (s *source) jitter(d time.Duration) time.Duration {
+	return d + time.Duration(s.IntN(int(d)/5+1))
+}

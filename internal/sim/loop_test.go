@@ -1,0 +1,181 @@
+// Package sim runs the control and the request path in virtual time: the real
+// fleet, dispatcher, autoscaler, picker, admission, scraper and records, with a
+// simulated machine, engines, users and faults, all drawn from a seed. Its
+// invariants are checked after every event.
+//
+// It has tests alone, so that no program can link it.
+package sim
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"sync"
+	"testing/synctest"
+	"time"
+)
+
+// loop runs events at their virtual times, one at a time: between two of them it
+// waits until every other goroutine of the bubble is blocked. What other
+// goroutines have to tell they post, and it is delivered in an order that does not
+// depend on the scheduler. So one seed gives one run.
+type loop struct {
+	mu      sync.Mutex
+	events  eventHeap
+	posted  []letter
+	kick    chan struct{} // capacity 1
+	stopped bool
+	handled int
+}
+
+type event struct {
+	at    time.Time
+	order uint64 // among those of one instant
+	run   func()
+	index int // in the heap; -1 outside
+}
+
+// letter is what a goroutine tells the loop.
+type letter struct {
+	from uint64
+	read func()
+}
+
+func newLoop() *loop { return &loop{kick: make(chan struct{}, 1)} }
+
+// lane is a source of events. Each has a sequence of its own, since which of two
+// goroutines sets its timer first is the scheduler's to say.
+type lane struct {
+	*loop
+	name uint64
+	set  *uint64 // events so far
+}
+
+func (l *loop) lane(name uint64) lane { return lane{l, name << 32, new(uint64)} }
+
+// after runs f in the loop's goroutine after d. Every timer is late by up to a
+// microsecond, so that no two are due at one instant: Go does not order timers of
+// the same instant.
+func (l lane) after(d time.Duration, f func()) (stop func() bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*l.set++
+	order := l.name + *l.set
+	e := &event{at: time.Now().Add(max(d, 0) + time.Duration(1+(order*0x9E3779B97F4A7C15)>>54)), order: order, run: f}
+	heap.Push(&l.events, e)
+	if e.index == 0 {
+		l.wake()
+	}
+	return func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if e.index < 0 {
+			return false
+		}
+		heap.Remove(&l.events, e.index)
+		return true
+	}
+}
+
+// post has read called by the loop. Letters that come together are read in the
+// order of their senders.
+func (l *loop) post(from uint64, read func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.posted = append(l.posted, letter{from, read})
+	l.wake()
+}
+
+func (l *loop) wake() {
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// run lives until an instant, or until it is stopped, and calls check after
+// everything that happens.
+func (l *loop) run(until time.Time, check func()) {
+	for !l.stopped {
+		synctest.Wait()
+		if l.deliver() {
+			continue
+		}
+		check()
+		e, wait := l.next(until)
+		switch {
+		case e != nil:
+			l.handled++
+			e.run()
+			continue
+		case wait <= 0:
+			return
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-l.kick:
+			t.Stop()
+		}
+	}
+}
+
+// deliver reads what was posted; false when nothing was.
+func (l *loop) deliver() bool {
+	l.mu.Lock()
+	letters := l.posted
+	l.posted = nil
+	l.mu.Unlock()
+	slices.SortStableFunc(letters, func(a, b letter) int { return cmp.Compare(a.from, b.from) })
+	for _, m := range letters {
+		m.read()
+	}
+	return len(letters) > 0
+}
+
+// next takes the event that is due, or returns how long none is.
+func (l *loop) next(until time.Time) (*event, time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if len(l.events) > 0 {
+		if e := l.events[0]; !e.at.After(now) && !e.at.After(until) {
+			heap.Pop(&l.events)
+			return e, 0
+		}
+		if e := l.events[0]; e.at.Before(until) {
+			return nil, e.at.Sub(now)
+		}
+	}
+	return nil, until.Sub(now)
+}
+
+// clock is a lane as the clock that the product's parts live by.
+type clock struct{ lane }
+
+func (clock) Now() time.Time { return time.Now() }
+
+func (c clock) AfterFunc(d time.Duration, f func()) func() bool { return c.after(d, f) }
+
+// eventHeap is ordered by time.
+type eventHeap []*event
+
+func (h eventHeap) Len() int { return len(h) }
+func (h eventHeap) Less(i, j int) bool {
+	return cmp.Or(h[i].at.Compare(h[j].at), cmp.Compare(h[i].order, h[j].order)) < 0
+}
+func (h eventHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+func (h *eventHeap) Push(x any) {
+	e := x.(*event)
+	e.index = len(*h)
+	*h = append(*h, e)
+}
+func (h *eventHeap) Pop() any {
+	e := (*h)[len(*h)-1]
+	e.index = -1
+	*h = (*h)[:len(*h)-1]
+	return e
+}

@@ -1,0 +1,552 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/selection"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/simulate"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// machine is a fleet.Platform without processes: one machine with GPUs, whose
+// replicas are simulated engines. It keeps to the contract of fleet.Platform as
+// package process does. It outlives the fleets that own it.
+type machine struct {
+	loop  lane
+	rng   *rand.Rand
+	trace func(format string, args ...any)
+	// drain gives a replica no more requests and waits for those it has.
+	drain func(ctx context.Context, id string) error
+	// lost is told of an engine that ended with requests on it.
+	ended func(u *unit)
+
+	mu        sync.Mutex
+	gpus      []string // who holds each; "" for nobody
+	owners    map[service.Key]*owner
+	changes   chan service.Key
+	pending   map[service.Key]bool // changed, and not told yet
+	units     map[string]*unit     // alive ones, by ID
+	number    uint64
+	startsIn  func(k service.Key) time.Duration // how long the next start takes
+	refuses   error                             // what Apply and Scale answer; nil for nothing
+	refusedAt time.Time                         // when that was last changed
+	instant   time.Time                         // of the last call, and how many there were then
+	turns     int
+	spins     func(service.Key) // is told of too many
+	retells   bool              // each removal is a change: a fault that there was
+	dead      bool              // nobody listens: the owner's process is dead
+}
+
+// owner is what is wanted of a service.
+type owner struct {
+	key      service.Key
+	revision *workload.Revision
+	removed  bool
+	want     map[service.Role]int
+	victims  map[service.Role][]string
+	units    []*unit // oldest first
+	scaled   []scaling
+}
+
+// scaling is a count as the fleet set it.
+type scaling struct {
+	at       time.Time
+	from, to int
+	demanded bool // something was asked of the service then
+}
+
+// unit is one replica.
+type unit struct {
+	machine *machine
+	owner   *owner
+	number  uint64
+	view    replica.Replica
+	gpus    int // it needs
+	engine  *simulate.Scheduler
+	begun   time.Time // of the engine
+	tick    func() bool
+	calls   map[uint64]*call
+	backoff time.Duration
+	next    func() bool // the next step of its life
+	gone    bool
+	ready   time.Time // since when; zero while not
+	mood    mood
+}
+
+// mood is what is wrong with a replica.
+type mood struct {
+	hung    bool // takes requests and answers none
+	failing bool // answers 500 at once
+	lying   bool // says that it has nothing to do
+	silent  bool // its metrics cannot be read
+}
+
+const (
+	restartMin     = 500 * time.Millisecond
+	restartMax     = time.Minute
+	restartSettled = time.Minute
+	grace          = 30 * time.Second
+)
+
+func newMachine(l *loop, gpus int, seed uint64) *machine {
+	return &machine{loop: l.lane(2), rng: rand.New(rand.NewPCG(seed, 0x6d616368)), gpus: make([]string, gpus),
+		owners: map[service.Key]*owner{}, units: map[string]*unit{}, changes: make(chan service.Key, 1<<12), pending: map[service.Key]bool{}}
+}
+
+// adopted gives the machine to the next owner, as a platform does that is opened
+// again: counts are forgotten, replicas go on.
+func (m *machine) adopted() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.changes, m.dead = make(chan service.Key, 1<<12), false
+	for _, o := range m.owners {
+		o.revision, o.want, o.victims = nil, map[service.Role]int{}, map[service.Role][]string{}
+	}
+}
+
+// crash is the end of the owner's process: what it calls from now on happens no
+// more.
+func (m *machine) crash() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dead = true
+}
+
+var errDead = errors.New("the process is dead")
+
+// pause is the time that a call takes. It sets what several callers do apart in
+// time, too, which one run must do as another does.
+func (m *machine) pause(rng *rand.Rand) { time.Sleep(time.Duration(20_000 + rng.IntN(180_000))) }
+
+func (m *machine) Host(context.Context, ...selection.Check) (selection.Host, error) {
+	return selection.Host{Programs: map[string]bool{"roundhouse": true, "engine": true}, Accelerators: len(m.gpus)}, nil
+}
+
+func (m *machine) Apply(_ context.Context, r workload.Revision) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.refused(); err != nil {
+		return err
+	}
+	o := m.owners[r.Service]
+	if o == nil {
+		o = &owner{key: r.Service, want: map[service.Role]int{}, victims: map[service.Role][]string{}}
+		m.owners[r.Service] = o
+	}
+	o.removed, o.revision = false, &r
+	adopted := map[service.Role]int{}
+	for _, u := range o.units {
+		c := r.Component(u.view.Role)
+		switch {
+		case u.view.Phase == replica.Draining:
+		case c == nil:
+			m.end(u)
+		case u.view.Revision == r.Hash || r.Before != nil && u.view.Revision == r.Before.Hash:
+			adopted[u.view.Role]++
+		}
+	}
+	for i := range r.Components {
+		role := r.Components[i].Role
+		if _, known := o.want[role]; !known {
+			o.want[role] = adopted[role]
+		}
+	}
+	maps.DeleteFunc(o.want, func(role service.Role, _ int) bool { return r.Component(role) == nil })
+	m.trace("apply %s %s", r.Service, r.Hash[:6])
+	m.converge(o)
+	return nil
+}
+
+func (m *machine) refused() error {
+	if m.dead {
+		return errDead
+	}
+	return m.refuses
+}
+
+func (m *machine) Scale(_ context.Context, ref workload.Ref, n int, victims []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.refused(); err != nil {
+		return err
+	}
+	o := m.owners[ref.Service]
+	if o == nil || o.removed {
+		return fmt.Errorf("scale %s: the service was not applied", ref)
+	}
+	was, known := o.want[ref.Role]
+	if !known {
+		return fmt.Errorf("scale %s: the revision has no such role", ref)
+	}
+	if was != n || len(victims) > 0 {
+		m.trace("scale %s %d -> %d", ref, was, n)
+		o.scaled = append(o.scaled, scaling{at: time.Now(), from: was, to: n})
+		o.scaled = o.scaled[max(0, len(o.scaled)-64):]
+	}
+	o.want[ref.Role], o.victims[ref.Role] = n, slices.Clone(victims)
+	m.converge(o)
+	return nil
+}
+
+func (m *machine) Remove(_ context.Context, k service.Key) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.refused(); err != nil {
+		return err
+	}
+	m.turn(k)
+	if o := m.owners[k]; o != nil && (!o.removed || m.retells) {
+		m.trace("remove %s", k)
+		o.removed, o.revision = true, nil
+		clear(o.want)
+		for _, u := range o.units {
+			m.end(u)
+		}
+		m.forget(o)
+	}
+	return nil
+}
+
+// turn counts the calls of an instant: virtual time stands still while somebody
+// does the same again and again.
+func (m *machine) turn(k service.Key) {
+	if now := time.Now(); now != m.instant {
+		m.instant, m.turns = now, 0
+	}
+	if m.turns++; m.turns == 1000 {
+		m.spins(k)
+	}
+	if m.turns >= 1000 {
+		m.dead = true
+		m.mu.Unlock()
+		time.Sleep(time.Hour)
+		m.mu.Lock()
+	}
+}
+
+func (m *machine) forget(o *owner) {
+	if o.removed && len(o.units) == 0 && m.owners[o.key] == o {
+		delete(m.owners, o.key)
+	}
+	m.tell(o.key)
+}
+
+func (m *machine) Observe(_ context.Context, k service.Key) (out []replica.Replica, _ error) {
+	m.pause(m.rng)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o := m.owners[k]; o != nil {
+		for _, u := range o.units {
+			out = append(out, u.view)
+		}
+	}
+	return out, nil
+}
+
+func (m *machine) Services(context.Context) ([]service.Key, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(m.owners), func(a, b service.Key) int { return cmp.Compare(a.String(), b.String()) }), nil
+}
+
+func (m *machine) Logs(context.Context, string, fleet.LogOptions) (io.ReadCloser, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (m *machine) Changed() <-chan service.Key {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changes
+}
+
+// tell says soon that a service has changed, once for all changes until then. The
+// lock is held.
+func (m *machine) tell(k service.Key) {
+	if m.pending[k] {
+		return
+	}
+	m.pending[k] = true
+	m.loop.after(100*time.Microsecond, func() {
+		m.locked(func() { delete(m.pending, k) })
+		m.changes <- k
+	})
+}
+
+// locked calls f with the lock held.
+func (m *machine) locked(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+}
+
+// converge starts and ends replicas towards what is wanted. The lock is held, as
+// in everything below.
+func (m *machine) converge(o *owner) {
+	if o.revision == nil {
+		return
+	}
+	for i := range o.revision.Components {
+		m.convergeRole(o, &o.revision.Components[i])
+	}
+	m.place()
+	m.tell(o.key)
+}
+
+func (m *machine) convergeRole(o *owner, c *workload.Component) {
+	var current, old []*unit
+	ready := 0
+	for _, u := range o.units {
+		switch {
+		case u.view.Role != c.Role || u.view.Phase == replica.Draining:
+		case u.view.Revision == o.revision.Hash:
+			current = append(current, u)
+		default:
+			old = append(old, u)
+		}
+	}
+	worth := func(a, b *unit) int {
+		return cmp.Or(first(!slices.Contains(o.victims[c.Role], a.view.ID), !slices.Contains(o.victims[c.Role], b.view.ID)),
+			first(a.view.Phase == replica.Ready, b.view.Phase == replica.Ready),
+			first(a.view.Phase == replica.Starting, b.view.Phase == replica.Starting), cmp.Compare(a.number, b.number))
+	}
+	slices.SortStableFunc(current, worth)
+	slices.SortStableFunc(old, worth)
+	want := o.want[c.Role]
+	for len(current) > want {
+		m.end(current[len(current)-1])
+		current = current[:len(current)-1]
+	}
+	for range want - len(current) {
+		m.start(o, c)
+	}
+	waits := false
+	for _, u := range current {
+		if u.view.Phase == replica.Ready {
+			ready++
+		}
+		waits = waits || u.view.Phase == replica.Pending && m.free(o) < u.gpus
+	}
+	for _, u := range old {
+		if u.view.Phase == replica.Ready && ready < want && !waits {
+			ready++
+			continue
+		}
+		waits = waits && u.gpus == 0
+		m.end(u)
+	}
+}
+
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+func (m *machine) start(o *owner, c *workload.Component) {
+	m.number++
+	gpus := 0
+	if c.Process != nil {
+		gpus = c.Process.GPUs
+	}
+	u := &unit{machine: m, owner: o, number: m.number, gpus: gpus, backoff: restartMin, calls: map[uint64]*call{},
+		view: replica.Replica{ID: fmt.Sprintf("%s-%d", o.key.Name, m.number), Service: o.key, Role: c.Role, Revision: o.revision.Hash,
+			Phase: replica.Pending, Created: time.Now()}}
+	o.units = append(o.units, u)
+	m.units[u.view.ID] = u
+}
+
+// free is how many GPUs nobody holds.
+func (m *machine) free(*owner) (n int) {
+	for _, g := range m.gpus {
+		if g == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// place gives waiting replicas what they wait for, the oldest first.
+func (m *machine) place() {
+	var waiting []*unit
+	for _, u := range m.units {
+		if u.view.Phase == replica.Pending && u.next == nil {
+			waiting = append(waiting, u)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *unit) int { return cmp.Compare(a.number, b.number) })
+	for _, u := range waiting {
+		if m.free(u.owner) < u.gpus {
+			u.view.Reason, u.view.Message = "InsufficientGPUs", fmt.Sprintf("waits for %d GPUs", u.gpus)
+			continue
+		}
+		for i := range m.gpus {
+			if len(u.view.GPUs) < u.gpus && m.gpus[i] == "" {
+				m.gpus[i] = u.view.ID
+				u.view.GPUs = append(slices.Clone(u.view.GPUs), i)
+			}
+		}
+		u.launch()
+	}
+}
+
+// launch starts a process.
+func (u *unit) launch() {
+	m, now := u.machine, time.Now()
+	u.view.Phase, u.view.Reason, u.view.Message, u.view.Restart = replica.Starting, "", "", time.Time{}
+	u.view.PID, u.view.Started = int(u.number), now
+	u.view.HTTP = fmt.Sprintf("10.0.%d.%d:8080", u.number/250, 1+u.number%250)
+	u.begun, u.mood = now, mood{}
+	u.engine = simulate.NewScheduler(physics())
+	takes := m.startsIn(u.owner.key)
+	limit := u.owner.revision.Component(u.view.Role).Limits.StartupTimeout
+	m.trace("launch %s", u.view.ID)
+	if takes >= limit {
+		u.then(limit, func() { u.fail(replica.ReasonStartupTimeout) })
+		return
+	}
+	u.then(takes, func() {
+		u.ready = time.Now()
+		u.view.Phase, u.view.ReadyAt = replica.Ready, u.ready
+		m.trace("ready %s", u.view.ID)
+	})
+}
+
+// then is the next step of the replica's life.
+func (u *unit) then(d time.Duration, f func()) {
+	if u.next != nil {
+		u.next()
+	}
+	u.next = u.machine.loop.after(d, func() {
+		u.machine.locked(func() {
+			if u.next = nil; !u.gone {
+				f()
+				u.machine.converge(u.owner)
+			}
+		})
+	})
+}
+
+// fail is the end of its process, which is started again.
+func (u *unit) fail(reason string) {
+	if u.gone || u.view.Phase == replica.Draining {
+		return
+	}
+	m := u.machine
+	m.trace("failed %s %s", u.view.ID, reason)
+	if !u.ready.IsZero() && time.Since(u.ready) >= restartSettled {
+		u.backoff = restartMin
+	}
+	if u.view.FailedStarts++; !u.ready.IsZero() {
+		u.view.FailedStarts = 0
+	}
+	u.stopEngine()
+	u.release()
+	u.view.Phase, u.view.Reason, u.view.Message, u.view.ExitCode = replica.Failed, reason, "it ended", 1
+	u.view.ReadyAt, u.view.Restart, u.view.PID, u.view.HTTP = time.Time{}, time.Now().Add(u.backoff), 0, ""
+	u.then(u.backoff, func() {
+		u.view.Restart, u.view.Phase = time.Time{}, replica.Pending
+		u.view.Restarts++
+	})
+	u.backoff = min(2*u.backoff, restartMax)
+}
+
+func (u *unit) stopEngine() {
+	if u.tick != nil {
+		u.tick()
+		u.tick = nil
+	}
+	u.engine, u.ready = nil, time.Time{}
+	if len(u.calls) > 0 {
+		u.machine.ended(u)
+	}
+}
+
+func (u *unit) release() {
+	for _, i := range u.view.GPUs {
+		u.machine.gpus[i] = ""
+	}
+	u.view.GPUs = nil
+}
+
+// end has a replica take no more requests, and go when it has answered those it
+// has.
+func (m *machine) end(u *unit) {
+	if u.view.Phase == replica.Draining {
+		return
+	}
+	m.trace("drain %s", u.view.ID)
+	u.view.Phase, u.view.Restart = replica.Draining, time.Time{}
+	if u.next != nil {
+		u.next()
+		u.next = nil
+	}
+	drain := m.drain
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), grace+time.Duration(u.number))
+		defer cancel()
+		_ = drain(ctx, u.view.ID)
+		m.loop.post(1<<40+u.number, func() { m.locked(func() { m.vanish(u) }) })
+	}()
+}
+
+// vanish takes a replica out that is gone.
+func (m *machine) vanish(u *unit) {
+	m.trace("gone %s", u.view.ID)
+	u.gone = true
+	u.stopEngine()
+	u.release()
+	delete(m.units, u.view.ID)
+	o := u.owner
+	o.units = slices.DeleteFunc(o.units, func(v *unit) bool { return v == u })
+	m.place()
+	m.converge(o)
+	m.forget(o)
+}
+
+// physics is that of an engine: small, so that few requests load it.
+func physics() simulate.Physics {
+	p := simulate.DefaultPhysics()
+	p.DecodeTokensPerSecond, p.PrefillTokensPerSecond, p.BatchSlowdown = 8, 2000, 0.05
+	p.MaxSequences, p.MaxWaiting, p.KVBlocks = 16, 64, 1024
+	return p
+}
+
+// step has the engine live up to now through something that happens to it. It is
+// the loop's alone; the lock is not held.
+func (u *unit) step(e simulate.Event) {
+	var effects []simulate.Effect
+	u.machine.locked(func() {
+		if u.engine == nil {
+			return
+		}
+		effects = slices.Clone(u.engine.Step(e, time.Since(u.begun)))
+		if u.tick != nil {
+			u.tick()
+			u.tick = nil
+		}
+		if at, ok := u.engine.Next(); ok && !u.mood.hung {
+			u.tick = u.machine.loop.after(at-time.Since(u.begun), func() { u.step(simulate.Tick{}) })
+		}
+	})
+	for _, x := range effects {
+		if c := u.calls[x.ID]; c != nil {
+			c.effect(u, x)
+		}
+	}
+}

@@ -1,0 +1,334 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
+	"roundhouse.dev/roundhouse/internal/edge/simulate"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// UserPlan is somebody who asks a service: for a while, then not, then again.
+type UserPlan struct {
+	Seed     uint64
+	Service  string
+	From     time.Duration // when they begin
+	For      time.Duration // how long they ask
+	Pause    time.Duration // how long they then rest; 0: they never come again
+	Every    time.Duration // mean time between two requests
+	Patience time.Duration // after which they leave
+	Retries  int           // of a request that failed
+	Tokens   int           // mean length of an answer
+	Stream   bool          // it matters to them when an answer begins
+}
+
+// callBook has all requests there are.
+type callBook struct {
+	world  *world
+	number uint64
+	open   map[uint64]*call
+	ended  map[string]int
+}
+
+func (b *callBook) init(w *world) { b.world, b.open, b.ended = w, map[uint64]*call{}, map[string]int{} }
+
+// call is one request, which the gateway's side of an exchange takes through its
+// life: as package gateway does, without bytes.
+type call struct {
+	book    *callBook
+	id      uint64
+	key     service.Key
+	user    *UserPlan
+	rng     *rand.Rand
+	process *process
+	began   time.Time
+	waits   time.Time // since when, while it has no grant
+	retries int
+	tokens  int
+	prompt  [][]byte
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	grant  *dispatch.Grant
+	unit   *unit // that has it; nil while none
+	first  bool  // the answer has begun
+	timer  func() bool
+	leaves func() bool
+	over   string
+}
+
+// user has somebody ask for as long as they want.
+func (b *callBook) user(u *UserPlan) {
+	rng := rand.New(rand.NewPCG(u.Seed, 0x75736572))
+	var ask func(until time.Time)
+	begin := func() { ask(time.Now().Add(u.For)) }
+	ask = func(until time.Time) {
+		if time.Now().After(until) {
+			if u.Pause > 0 {
+				b.world.loop.after(u.Pause, begin)
+			}
+			return
+		}
+		b.start(u, rng, 0)
+		b.world.loop.after(time.Duration(rng.ExpFloat64()*float64(u.Every)), func() { ask(until) })
+	}
+	b.world.loop.after(u.From, begin)
+}
+
+func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
+	b.number++
+	c := &call{book: b, id: b.number, key: service.Key{Namespace: "default", Name: u.Service}, user: u, rng: rng, process: b.world.process,
+		began: time.Now(), waits: time.Now(), retries: retries, tokens: 1 + rng.IntN(2*u.Tokens)}
+	c.prompt = [][]byte{fmt.Appendf(nil, "%0512d", u.Seed%7), fmt.Appendf(nil, "%0256d", rng.Uint32())}
+	b.open[c.id] = c
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.leaves = b.world.loop.after(u.Patience, c.leave)
+	b.world.watch.asked(c.key)
+	if c.process.dead {
+		c.end("refused: nobody listens")
+		return
+	}
+	d := c.process.dispatcher
+	go func() {
+		g, err := d.Admit(c.ctx, dispatch.Request{Model: c.key.Name, Protocol: service.ProtocolOpenAI, Prompt: c.prompt, Bytes: 800, FairnessID: u.Service})
+		b.world.loop.post(c.id, func() { c.admitted(g, err) })
+	}()
+}
+
+// admitted takes in what the dispatcher says. A request whose user left
+// meanwhile gives back what it was given.
+func (c *call) admitted(g *dispatch.Grant, err error) {
+	switch {
+	case c.over != "":
+		if err == nil && !c.process.dead {
+			g.Done(dispatch.Outcome{})
+		}
+	case err != nil:
+		c.refused(err)
+	default:
+		c.grant = g
+		c.send()
+	}
+}
+
+func (c *call) refused(err error) {
+	var e *dispatch.Error
+	switch {
+	case errors.Is(err, dispatch.ErrBusy):
+		c.end("429")
+	case errors.As(err, &e):
+		c.book.world.trace("refused %d: %v", c.id, e)
+		c.end("503")
+	default:
+		c.book.world.trace("refused %d: %v", c.id, err)
+		c.end("error")
+	}
+}
+
+// latency is the way to a replica.
+func (c *call) latency() time.Duration { return time.Duration(100_000 + c.rng.IntN(900_000)) }
+
+// send sends the request to the replica of its grant.
+func (c *call) send() {
+	w, address := c.book.world, c.grant.Address()
+	w.trace("send %d to %s", c.id, c.grant.Replica())
+	c.timer = w.loop.after(c.latency(), func() {
+		u := w.machine.at(address)
+		switch {
+		case u == nil:
+			c.retry(dispatch.Unsent(errors.New("connection refused")))
+			return
+		case u.mood.failing:
+			c.timer = w.loop.after(c.latency(), func() { c.answer(500) })
+			return
+		}
+		c.unit = u
+		u.calls[c.id] = c
+		c.timer = w.loop.after(answerTimeout, c.slow)
+		if !u.mood.hung {
+			u.step(simulate.Arrive{Sequence: simulate.Sequence{ID: c.id, PromptTokens: 192, OutputTokens: c.tokens}})
+		}
+	})
+}
+
+// effect is what its engine did with the request.
+func (c *call) effect(u *unit, x simulate.Effect) {
+	if c.over != "" {
+		return
+	}
+	switch x.Kind {
+	case simulate.RejectedFull:
+		c.detach()
+		c.answer(503)
+	case simulate.Token:
+		if !c.first {
+			c.first = true
+			c.timer()
+			c.grant.FirstByte()
+			c.book.world.watch.answered(c, u)
+		}
+	case simulate.Finished:
+		c.detach()
+		c.grant.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: 192, Completion: int64(x.Tokens)}})
+		c.end("answered")
+	default:
+	}
+}
+
+// answer is one of a replica that did not do the work.
+func (c *call) answer(status int) {
+	if c.over != "" {
+		return
+	}
+	c.book.world.watch.answered(c, nil)
+	if c.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(status), Again: true}) {
+		c.send()
+		return
+	}
+	c.first = true
+	c.grant.FirstByte()
+	c.grant.Done(dispatch.Outcome{})
+	c.end(fmt.Sprint(status))
+}
+
+// slow ends a request whose answer does not begin.
+func (c *call) slow() {
+	if c.over != "" || c.first {
+		return
+	}
+	c.hangUp()
+	c.grant.Done(dispatch.Outcome{Failed: errors.New("slow")})
+	c.end("504")
+}
+
+// retry moves the request to another replica after a failure.
+func (c *call) retry(failed error) {
+	if c.over != "" {
+		return
+	}
+	c.book.world.trace("retry %d: %v", c.id, failed)
+	g := c.grant
+	c.waits = time.Now()
+	c.grant = nil // it is Retry's until that returns
+	go func() {
+		err := g.Retry(c.ctx, failed)
+		c.book.world.loop.post(c.id, func() {
+			switch {
+			case c.over != "":
+				if !c.process.dead {
+					g.Done(dispatch.Outcome{})
+				}
+			case err != nil:
+				g.Done(dispatch.Outcome{})
+				c.refused(err)
+			default:
+				c.grant = g
+				c.send()
+			}
+		})
+	}()
+}
+
+// detach takes the request from its engine's books.
+func (c *call) detach() {
+	if c.timer != nil {
+		c.timer()
+	}
+	if c.unit != nil {
+		delete(c.unit.calls, c.id)
+		c.unit = nil
+	}
+}
+
+// hangUp closes the connection to its engine.
+func (c *call) hangUp() {
+	if u := c.unit; u != nil {
+		c.detach()
+		u.step(simulate.Cancel{ID: c.id})
+		return
+	}
+	c.detach()
+}
+
+// lost tells the requests of an engine that has ended. The machine's lock is held.
+func (b *callBook) lost(u *unit) {
+	ids := make([]uint64, 0, len(u.calls))
+	for id := range u.calls {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		c := u.calls[id]
+		delete(u.calls, id)
+		c.unit = nil
+		b.world.loop.after(c.latency(), c.cut)
+	}
+}
+
+// cut is the end of the connection to its replica.
+func (c *call) cut() {
+	if c.over != "" {
+		return
+	}
+	c.detach()
+	if !c.first {
+		c.retry(dispatch.Lost(errors.New("connection reset by peer")))
+		return
+	}
+	c.grant.Done(dispatch.Outcome{Failed: errors.New("connection reset by peer")})
+	c.end("cut")
+}
+
+// leave is the end of its user's patience.
+func (c *call) leave() {
+	if c.over != "" {
+		return
+	}
+	c.cancel()
+	c.hangUp()
+	if c.grant != nil { // else whoever waits for it gives it back
+		c.grant.Done(dispatch.Outcome{})
+		c.grant = nil
+	}
+	c.end("left")
+}
+
+// end is the request's end, and perhaps the beginning of another try.
+func (c *call) end(how string) {
+	w := c.book.world
+	if c.over != "" {
+		w.violate("a request ends once", c.key, fmt.Sprintf("request %d ended as %q and as %q", c.id, c.over, how))
+		return
+	}
+	c.over = how
+	c.leaves()
+	c.cancel()
+	delete(c.book.open, c.id)
+	c.book.ended[how]++
+	w.trace("end %d %s", c.id, how)
+	w.watch.ended(c)
+	if how != "answered" && how != "left" && c.retries < c.user.Retries {
+		w.loop.after(time.Duration(float64(time.Second)*(0.5+c.rng.Float64())*float64(int(1)<<c.retries)), func() { c.book.start(c.user, c.rng, c.retries+1) })
+	}
+}
+
+// abandon ends all requests with the process that had them.
+func (b *callBook) abandon() {
+	ids := make([]uint64, 0, len(b.open))
+	for id := range b.open {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		if c := b.open[id]; c != nil { // else its answer was on its way
+			c.hangUp()
+			c.end("gateway died")
+		}
+	}
+}

@@ -1,0 +1,382 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Invariants are what holds at every moment, whatever happens: a sentence for
+// each, and the document that promises it.
+var Invariants = []struct{ Name, Sentence, Doc string }{
+	{"a request ends once", "A request that was admitted ends exactly once, and none is forgotten.", "docs/design/dispatch.md"},
+	{"reservations add up", "The dispatcher counts as waiting and as running those requests that wait and run, in all and on each replica.", "docs/design/dispatch.md"},
+	{"counts keep to limits", "The count of a service lies within its minReplicas and maxReplicas.", "docs/limits.md"},
+	{"a device has one holder", "No GPU is held by two replicas.", "docs/design/catalog-and-local.md"},
+	{"idle services reach zero", "A service with minReplicas 0 that nobody asks has no replica after scaleToZeroAfter.", "docs/limits.md"},
+	{"idle services stay at zero", "A service at zero that nobody asks or edits stays there.", "docs/limits.md"},
+	{"no waiter starves", "No request waits while a replica that may take it has nothing to do.", "docs/design/dispatch.md"},
+	{"waits are bounded", "No request waits for longer than the startup timeout.", "docs/limits.md"},
+	{"supply follows demand", "While requests wait, the count reaches what they call for within seconds.", "docs/design/count.md"},
+	{"counts do not flap", "A count falls at most once in 30 s, unless the service is edited or idle.", "docs/limits.md"},
+	{"failures attract nobody", "A replica that fails at once gets no more than a fifth of the requests while two others work.", "docs/design/dispatch.md"},
+	{"a returning owner changes nothing", "A replica of the present revision does not end because its owner was started again.", "docs/design/adoption.md"},
+	{"minReplicas are there", "A service that can be ready has minReplicas ready replicas once faults are over.", "docs/limits.md"},
+	{"nothing spins", "No service is reconciled again and again without a pause.", "docs/design/count.md"},
+	{"status tells the truth", "The status names the replicas that are ready, within seconds.", "docs/design/count.md"},
+	{"records survive", "What was acknowledged is there after any crash, and nothing half written is read.", "docs/design/revisions.md"},
+}
+
+// watch checks the invariants.
+type watch struct {
+	world    *world
+	next     time.Time
+	looks    int
+	services map[service.Key]*watched
+	restart  time.Time
+}
+
+// watched is what the invariants need to remember of a service.
+type watched struct {
+	plan     *ServicePlan
+	applied  time.Time // or deleted
+	deleted  bool
+	lastUse  time.Time // since when nobody asks
+	open     int       // requests
+	atZero   time.Time // since when; zero while not
+	starved  time.Time // since when one waits beside an idle endpoint
+	short    time.Time // since when too few are wanted
+	untrue   time.Time // since when the status is wrong
+	failing  int       // of the answers below, how many were failures of one that always fails
+	answers  int
+	failSeen time.Time
+	fell     time.Time // when its count did last, but to zero
+}
+
+func (w *watch) init(world *world) {
+	w.world, w.services, w.restart = world, map[service.Key]*watched{}, world.begun
+}
+
+func (w *watch) of(k service.Key) *watched {
+	s := w.services[k]
+	if s == nil {
+		s = &watched{lastUse: time.Now()}
+		w.services[k] = s
+	}
+	return s
+}
+
+func (w *watch) applied(p *ServicePlan) {
+	s := w.of(p.key())
+	s.plan, s.applied, s.deleted = p, time.Now(), false
+}
+
+func (w *watch) deleted(k service.Key) {
+	s := w.of(k)
+	s.applied, s.deleted = time.Now(), true
+}
+
+func (w *watch) restarted() {
+	w.restart = time.Now()
+	for _, s := range w.services {
+		s.atZero, s.starved, s.short, s.untrue = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	}
+}
+
+func (w *watch) asked(k service.Key) {
+	s := w.of(k)
+	s.open++
+	s.lastUse = time.Now()
+}
+
+func (w *watch) ended(c *call) {
+	s := w.of(c.key)
+	s.open--
+	s.lastUse = time.Now()
+}
+
+// answered is told of each answer that begins; u is nil where it is a failure.
+func (w *watch) answered(c *call, u *unit) {
+	s := w.of(c.key)
+	healthy, failing := 0, 0
+	w.world.machine.locked(func() {
+		if o := w.world.machine.owners[c.key]; o != nil {
+			for _, x := range o.units {
+				switch {
+				case x.view.Phase != replica.Ready || x.mood.hung:
+				case x.mood.failing:
+					failing++
+				default:
+					healthy++
+				}
+			}
+		}
+	})
+	if failing != 1 || healthy < 2 || time.Since(s.failSeen) > time.Minute {
+		s.failing, s.answers = 0, 0
+	}
+	if failing != 1 || healthy < 2 {
+		return
+	}
+	s.failSeen = time.Now()
+	s.answers++
+	if u == nil {
+		s.failing++
+	}
+	if s.answers >= 50 && s.failing > s.answers/5 {
+		w.violate("failures attract nobody", c.key, "%d of %d answers were those of a replica that fails, beside %d that work", s.failing, s.answers, healthy)
+	}
+}
+
+func (w *watch) violate(name string, k service.Key, format string, args ...any) {
+	if !slices.ContainsFunc(Invariants, func(i struct{ Name, Sentence, Doc string }) bool { return i.Name == name }) {
+		panic("no such invariant: " + name)
+	}
+	w.world.violate(name, k, fmt.Sprintf(format, args...))
+}
+
+// checkEvery is the least time between two looks at everything.
+const checkEvery = 250 * time.Millisecond
+
+// check looks at everything.
+func (w *watch) check() {
+	now := time.Now()
+	if now.Before(w.next) || w.world.process.dead {
+		return
+	}
+	w.next = now.Add(checkEvery)
+	w.looks++
+	w.devices()
+	waiting, running := map[service.Key]int{}, map[service.Key]int{}
+	on := map[string]int{}
+	for _, c := range w.world.calls.open {
+		switch {
+		case c.process != w.world.process:
+		case c.grant == nil:
+			waiting[c.key]++
+			if d := now.Sub(c.waits); d > startupTimeout+time.Second {
+				w.violate("waits are bounded", c.key, "request %d has waited for %v", c.id, d)
+			}
+		default:
+			running[c.key]++
+			on[c.grant.Replica()]++
+		}
+	}
+	for i := range w.world.plan.Services {
+		k := w.world.plan.Services[i].key()
+		s := w.services[k]
+		if s == nil || s.plan == nil || s.deleted || w.world.loop.stopped {
+			continue
+		}
+		w.reservations(k, waiting[k], running[k], on)
+		w.counts(k, s, waiting[k], running[k])
+		w.starving(k, s, waiting[k])
+		if w.looks%8 == 0 {
+			w.status(k, s)
+		}
+	}
+}
+
+func (w *watch) devices() {
+	holders := map[int]string{}
+	w.world.machine.locked(func() {
+		for _, u := range w.world.machine.units {
+			for _, g := range u.view.GPUs {
+				if other := holders[g]; other != "" {
+					w.violate("a device has one holder", u.owner.key, "GPU %d is held by %s and %s", g, other, u.view.ID)
+				}
+				holders[g] = u.view.ID
+			}
+		}
+	})
+}
+
+func (w *watch) reservations(k service.Key, waiting, running int, on map[string]int) {
+	d := w.world.process.dispatcher
+	demand := d.Demand(k)
+	if demand.Queued != waiting || demand.Running != running || demand.Arrived != demand.Done+uint64(demand.Queued+demand.Running) {
+		w.violate("reservations add up", k, "%d wait and %d run, and the dispatcher counts %d and %d (%d arrived, %d done)",
+			waiting, running, demand.Queued, demand.Running, demand.Arrived, demand.Done)
+	}
+	var ids []string
+	w.world.machine.locked(func() {
+		if o := w.world.machine.owners[k]; o != nil {
+			for _, u := range o.units {
+				ids = append(ids, u.view.ID)
+			}
+		}
+	})
+	for _, id := range ids {
+		if n := d.InFlight(id); n != on[id] {
+			w.violate("reservations add up", k, "replica %s has %d requests, and the dispatcher counts %d", id, on[id], n)
+		}
+	}
+}
+
+// settled is how long the fleet may take for anything it does at once.
+const settled = 3 * time.Second
+
+// counts looks at what is wanted of a service.
+func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
+	now, want, alive := time.Now(), 0, 0
+	var scaled []scaling
+	known := false
+	w.world.machine.locked(func() {
+		if o := w.world.machine.owners[k]; o != nil && o.revision != nil {
+			want, known = o.want[service.RoleEngine]
+			for _, u := range o.units {
+				if u.view.Phase != replica.Draining {
+					alive++
+				}
+			}
+			scaled, o.scaled = o.scaled, nil
+		}
+	})
+	w.flaps(k, s, scaled)
+	if !known || w.world.trouble() {
+		s.short = time.Time{}
+		return
+	}
+	edited := w.restart
+	if s.applied.After(edited) {
+		edited = s.applied
+	}
+	p := s.plan
+	if now.Sub(edited) > settled && (want > p.Max || want < p.Min) {
+		w.violate("counts keep to limits", k, "%d replicas are wanted, of %d to %d", want, p.Min, p.Max)
+	}
+	need := min(int(math.Ceil(float64(waiting+running)/p.Target)), p.Max)
+	switch {
+	case want >= need:
+		s.short = time.Time{}
+	case s.short.IsZero():
+		s.short = now
+	case now.Sub(s.short) > settled:
+		w.violate("supply follows demand", k, "%d requests wait and %d run, and %d replicas are wanted, of %d needed", waiting, running, want, need)
+	}
+	w.idle(k, s, want, alive, edited)
+}
+
+// idle looks at a service that nobody asks.
+func (w *watch) idle(k service.Key, s *watched, want, alive int, edited time.Time) {
+	now := time.Now()
+	since := s.lastUse
+	if edited.After(since) {
+		since = edited
+	}
+	if s.open > 0 || s.plan.Min > 0 {
+		s.atZero = time.Time{}
+		return
+	}
+	if limit := s.plan.ToZero + startupTimeout + 10*time.Second; now.Sub(since) > limit && (want > 0 || alive > 0) {
+		w.violate("idle services reach zero", k, "nobody has asked it for %v, and %d replicas are wanted, %d there", now.Sub(since), want, alive)
+	}
+	switch {
+	case want > 0 && !s.atZero.IsZero() && s.atZero.After(since):
+		w.violate("idle services stay at zero", k, "nobody has asked it for %v, it went to zero %v ago, and %d replicas are wanted", now.Sub(since), now.Sub(s.atZero), want)
+	case want > 0:
+		s.atZero = time.Time{}
+	case s.atZero.IsZero():
+		s.atZero = now
+	}
+}
+
+// flaps looks at how often a count fell.
+func (w *watch) flaps(k service.Key, s *watched, scaled []scaling) {
+	for _, c := range scaled {
+		if c.to >= c.from || c.to == 0 {
+			continue
+		}
+		if d := c.at.Sub(s.fell); !s.fell.IsZero() && d < 29*time.Second && s.fell.After(s.applied) && s.fell.After(w.restart) {
+			w.violate("counts do not flap", k, "the count fell from %d to %d, %v after it fell before", c.from, c.to, d)
+		}
+		s.fell = c.at
+	}
+}
+
+// starving looks for requests that wait beside a replica that does nothing.
+func (w *watch) starving(k service.Key, s *watched, waiting int) {
+	idle := ""
+	if waiting > 0 {
+		for _, e := range w.world.process.dispatcher.Endpoints(routing.Service(k)) {
+			if e.Phase == replica.Ready && e.Open && e.Ejected == "" && e.InFlight == 0 {
+				idle = e.ID
+			}
+		}
+	}
+	switch now := time.Now(); {
+	case idle == "":
+		s.starved = time.Time{}
+	case s.starved.IsZero():
+		s.starved = now
+	case now.Sub(s.starved) > settled:
+		w.violate("no waiter starves", k, "%d requests wait beside %s, which has none, for %v", waiting, idle, now.Sub(s.starved))
+	}
+}
+
+// status looks at what users are told.
+func (w *watch) status(k service.Key, s *watched) {
+	st, err := w.world.process.fleet.Get(context.Background(), k)
+	if err != nil {
+		w.violate("records survive", k, "the service was applied: %v", err)
+		return
+	}
+	ready := 0
+	w.world.machine.locked(func() {
+		if o := w.world.machine.owners[k]; o != nil {
+			for _, u := range o.units {
+				if u.view.Phase == replica.Ready {
+					ready++
+				}
+			}
+		}
+	})
+	told := false
+	for _, c := range st.Status.Conditions {
+		told = told || c.Type == service.ConditionReady && c.Status == "True"
+	}
+	switch now := time.Now(); {
+	case ready == 0 || told || w.world.trouble():
+		s.untrue = time.Time{}
+	case s.untrue.IsZero():
+		s.untrue = now
+	case now.Sub(s.untrue) > settled && now.Sub(s.applied) > settled && now.Sub(w.restart) > settled:
+		w.violate("status tells the truth", k, "%d replicas have been ready for %v, and the service is said not to be", ready, now.Sub(s.untrue))
+	}
+}
+
+// end looks at what is left when all is over.
+func (w *watch) end() {
+	for i := range w.world.plan.Services {
+		k := w.world.plan.Services[i].key()
+		s := w.services[k]
+		if s == nil || s.plan == nil || s.deleted {
+			continue
+		}
+		ready, free := 0, 0
+		w.world.machine.locked(func() {
+			free = w.world.machine.free(nil)
+			if o := w.world.machine.owners[k]; o != nil {
+				for _, u := range o.units {
+					if u.view.Phase == replica.Ready {
+						ready++
+					}
+				}
+			}
+		})
+		if ready < s.plan.Min && free >= s.plan.GPUs {
+			w.violate("minReplicas are there", k, "%d replicas are ready, of %d at least, and %d GPUs are free", ready, s.plan.Min, free)
+		}
+	}
+	for _, c := range w.world.calls.open {
+		if time.Since(c.began) > c.user.Patience+time.Second {
+			w.violate("a request ends once", c.key, "request %d has not ended", c.id)
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// Plan is all that a run consists of, drawn from a seed. Each part has
+// randomness of its own, so that one that is left out changes no other.
+type Plan struct {
+	Seed     uint64
+	GPUs     int
+	Length   time.Duration
+	Services []ServicePlan
+	Users    []UserPlan
+	Faults   []FaultPlan
+}
+
+// ServicePlan is a manifest.
+type ServicePlan struct {
+	Name           string
+	Min, Max       int
+	Target         float64
+	MaxConcurrency int
+	ToZero         time.Duration
+	Startup        time.Duration // how long a replica takes
+	GPUs           int
+	Model          int // changes with each edit
+}
+
+func (s *ServicePlan) key() service.Key { return service.Key{Namespace: "default", Name: s.Name} }
+
+func (s *ServicePlan) manifest() string {
+	limit := ""
+	if s.MaxConcurrency > 0 {
+		limit = fmt.Sprintf(", maxConcurrency: %d", s.MaxConcurrency)
+	}
+	return fmt.Sprintf(`apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: %s}
+spec:
+  model: {uri: "file:///models/%s/%d", format: {name: sim}}
+  runtime: {name: engine-%d}
+  scaling: {minReplicas: %d, maxReplicas: %d, targetConcurrency: %g%s, scaleToZeroAfter: %s, startupTimeout: %s, answerTimeout: %s}
+`, s.Name, s.Name, s.Model, s.GPUs, s.Min, s.Max, s.Target, limit, s.ToZero, startupTimeout, answerTimeout)
+}
+
+const (
+	startupTimeout = 4 * time.Minute
+	answerTimeout  = 90 * time.Second
+)
+
+// runtimes are those of replicas with so many GPUs.
+func runtimes(gpus int) string {
+	var b strings.Builder
+	for n := range gpus + 1 {
+		fmt.Fprintf(&b, `---
+apiVersion: roundhouse.dev/v1alpha1
+kind: ClusterServingRuntime
+metadata: {name: engine-%d}
+spec:
+  supportedModelFormats: [{name: sim, version: "1", autoSelect: false}]
+  protocolVersions: [openai]
+  engine:
+    containers: [{name: main, image: example.com/engine, resources: {limits: {nvidia.com/gpu: "%d"}}}]
+  local: {command: [engine, "--port={{.Port}}"]}
+`, n, n)
+	}
+	return b.String()
+}
+
+// world is a run under way.
+type world struct {
+	plan    *Plan
+	loop    lane
+	machine *machine
+	process *process
+	lives   uint64
+	dir     string
+	begun   time.Time
+	calls   callBook
+	watch   watch
+
+	mu         sync.Mutex
+	log        []string
+	violations []Violation
+	wanted     map[service.Key]*ServicePlan // as last applied
+	slow       map[service.Key]bool         // starts take ten times as long
+	full       bool                         // the disk is
+	emptied    time.Time                    // when it ceased to be
+}
+
+// Violation is an invariant that did not hold.
+type Violation struct {
+	Name    string
+	Service service.Key
+	At      time.Duration
+	What    string
+}
+
+func (v Violation) String() string {
+	return fmt.Sprintf("%s: %s: %s after %s", v.Name, v.Service, v.What, v.At.Round(time.Millisecond))
+}
+
+func (w *world) since() time.Duration { return time.Since(w.begun) }
+
+// trace adds a line to the log.
+func (w *world) trace(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log = append(w.log, fmt.Sprintf("%14.6f ", w.since().Seconds())+fmt.Sprintf(format, args...))
+}
+
+// violate notes that an invariant does not hold; the first ends the run.
+func (w *world) violate(name string, k service.Key, what string) {
+	w.mu.Lock()
+	w.violations = append(w.violations, Violation{name, k, w.since(), what})
+	w.mu.Unlock()
+	w.trace("VIOLATION %s %s: %s", name, k, what)
+	w.loop.stopped = true
+	w.loop.wake()
+}
+
+// result is what is left of a run.
+type result struct {
+	log        []string
+	violations []Violation
+	calls      map[string]int // by how they ended
+	events     int
+	hours      float64 // of services
+}
+
+// Run lives through a plan in a bubble of virtual time.
+func (p *Plan) run(t *testing.T) (out result) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w, err := newWorld(t, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.live()
+		out = result{w.log, w.violations, w.calls.ended, w.loop.handled, float64(len(p.Services)) * w.since().Hours()}
+	})
+	return out
+}
+
+// scratch is where data directories are made: in memory where there is such a
+// place, since each write waits for the disk.
+func scratch(t *testing.T) string {
+	if dir, err := os.MkdirTemp("/dev/shm", "roundhouse-sim-"); err == nil {
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		return dir
+	}
+	return t.TempDir()
+}
+
+func newWorld(t *testing.T, p *Plan) (*world, error) {
+	w := &world{plan: p, loop: newLoop().lane(1), dir: scratch(t), begun: time.Now(), wanted: map[service.Key]*ServicePlan{}, slow: map[service.Key]bool{}}
+	w.calls.init(w)
+	w.watch.init(w)
+	w.machine = newMachine(w.loop.loop, p.GPUs, p.Seed)
+	w.machine.trace, w.machine.ended = w.trace, w.calls.lost
+	w.machine.spins = func(k service.Key) { w.violate("nothing spins", k, "1000 calls of the platform at one instant") }
+	starts := map[service.Key]*rand.Rand{}
+	for i := range p.Services {
+		starts[p.Services[i].key()] = rand.New(rand.NewPCG(p.Seed, 0x73746172+uint64(i)))
+	}
+	w.machine.startsIn = func(k service.Key) time.Duration {
+		takes := w.wanted[k].Startup
+		if w.slow[k] {
+			takes *= 10
+		}
+		return takes + time.Duration(starts[k].Int64N(int64(takes)))
+	}
+	var err error
+	w.process, err = newProcess(w, w.lives)
+	return w, err
+}
+
+// live runs the plan, and then on until all is quiet.
+func (w *world) live() {
+	if err := w.process.apply(runtimes(w.plan.GPUs)); err != nil {
+		w.violate("runtimes can be applied", service.Key{}, err.Error())
+	}
+	for i := range w.plan.Services {
+		w.loop.after(time.Duration(i)*time.Millisecond, func() { s := w.plan.Services[i]; w.apply(&s) })
+	}
+	for i := range w.plan.Users {
+		w.calls.user(&w.plan.Users[i])
+	}
+	for i := range w.plan.Faults {
+		f := &w.plan.Faults[i]
+		w.loop.after(f.At, func() { f.begin(w) })
+	}
+	end := w.begun.Add(w.plan.Length)
+	w.loop.run(end, w.watch.check)
+	if !w.loop.stopped {
+		w.watch.end()
+	}
+	w.loop.stopped = true
+	w.process.crash()
+	w.calls.abandon()
+	synctest.Wait()
+	time.Sleep(time.Hour) // whoever waits for something ends
+}
+
+// apply has somebody apply a manifest.
+func (w *world) apply(s *ServicePlan) {
+	if err := w.process.apply(s.manifest()); err != nil {
+		if !w.process.dead {
+			w.trace("apply refused: %v", err)
+		}
+		return
+	}
+	w.trace("applied %s min %d max %d model %d", s.Name, s.Min, s.Max, s.Model)
+	w.wanted[s.key()] = s
+	w.watch.applied(s)
+}
