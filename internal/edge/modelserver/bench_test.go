@@ -29,7 +29,7 @@ func BenchmarkInfer(b *testing.B) {
 	if err := s.LoadAll(context.Background()); err != nil {
 		b.Fatal(err)
 	}
-	handler := s.Handler()
+	handler := s.handler
 	body := strings.NewReader(ask)
 	r, err := http.NewRequest(http.MethodPost, "http://localhost/v2/models/only/infer", body)
 	if err != nil {

@@ -38,27 +38,34 @@ func (b *buffer) free() {
 	}
 }
 
+// wire reads requests' bodies and writes answers, within their bounds.
+type wire struct {
+	maxBody      int64 // bytes of a body, decompressed
+	writeTimeout time.Duration
+	gzip         bool // compresses answers for clients that ask for it
+}
+
 // readBody reads a request's body within the limit; the caller frees it.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (*buffer, error) {
-	body, length, err := s.openBody(w, r)
+func (c wire) readBody(w http.ResponseWriter, r *http.Request) (*buffer, error) {
+	body, length, err := c.openBody(w, r)
 	if err != nil {
 		return nil, err
 	}
 	b, err := readPart(body, length)
-	return b, s.bodyError(w, body, err)
+	return b, c.bodyError(w, body, err)
 }
 
 // readBinary reads a body of the binary tensor extension, whose JSON has the
 // length that the header says. The caller frees the JSON; the binary data
 // behind it is in memory of its own, aligned for all numbers.
-func (s *Server) readBinary(w http.ResponseWriter, r *http.Request, header string) (*buffer, []byte, error) {
-	body, length, err := s.openBody(w, r)
+func (c wire) readBinary(w http.ResponseWriter, r *http.Request, header string) (*buffer, []byte, error) {
+	body, length, err := c.openBody(w, r)
 	if err != nil {
 		return nil, nil, err
 	}
 	limit := length
 	if limit < 0 {
-		limit = s.config.Limits.MaxBodyBytes
+		limit = c.maxBody
 	}
 	n, err := tensor.SplitBinary(header, limit)
 	if err != nil {
@@ -69,10 +76,10 @@ func (s *Server) readBinary(w http.ResponseWriter, r *http.Request, header strin
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return head, nil, s.bodyError(w, body, err)
+		return head, nil, c.bodyError(w, body, err)
 	}
 	tail, err := readTail(body, length-n)
-	return head, tail, s.bodyError(w, body, err)
+	return head, tail, c.bodyError(w, body, err)
 }
 
 // readPart reads the rest of a body, of the given length unless it is below 0.
@@ -139,8 +146,8 @@ func (b *body) Read(p []byte) (int, error) {
 
 // openBody gives the body, decompressed, with the limit on it; length is -1
 // if it is not known. bodyError ends its use.
-func (s *Server) openBody(w http.ResponseWriter, r *http.Request) (*body, int64, error) {
-	limit := s.config.Limits.MaxBodyBytes
+func (c wire) openBody(w http.ResponseWriter, r *http.Request) (*body, int64, error) {
+	limit := c.maxBody
 	if r.ContentLength > limit {
 		return nil, 0, tooLarge(limit)
 	}
@@ -168,17 +175,17 @@ func (s *Server) openBody(w http.ResponseWriter, r *http.Request) (*body, int64,
 
 // bodyError says what went wrong with a body, nil if nothing did, and lets its
 // request take longer than reading may.
-func (s *Server) bodyError(w http.ResponseWriter, b *body, err error) error {
+func (c wire) bodyError(w http.ResponseWriter, b *body, err error) error {
 	if b.inflow != nil {
 		_ = b.inflow.Close() // what matters was read
 	}
 	var over *http.MaxBytesError
 	switch {
 	case err == nil:
-		s.unhurried(w)
+		unhurried(w)
 		return nil
 	case b.over, errors.As(err, &over):
-		return tooLarge(s.config.Limits.MaxBodyBytes)
+		return tooLarge(c.maxBody)
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return &httpError{http.StatusBadRequest, "the body ended too early"}
 	case b.inflow != nil, errors.Is(err, errLongBody):
@@ -189,7 +196,7 @@ func (s *Server) bodyError(w http.ResponseWriter, b *body, err error) error {
 
 // unhurried lifts the bound on reading a request that was read: it would end
 // the request's context however long the model may take.
-func (s *Server) unhurried(w http.ResponseWriter) {
+func unhurried(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a writer in a test has none
 }
 

@@ -51,18 +51,18 @@ const alwaysBuffered = 4 << 10
 
 // send writes a JSON or binary answer in parts, compressed if the client wants
 // and it is worth it.
-func (s *Server) send(w http.ResponseWriter, r *http.Request, parts ...[]byte) {
-	s.sendStatus(w, r, http.StatusOK, parts...)
+func (c wire) send(w http.ResponseWriter, r *http.Request, parts ...[]byte) {
+	c.sendStatus(w, r, http.StatusOK, parts...)
 }
 
 // sendStatus is send with a status of its own.
-func (s *Server) sendStatus(w http.ResponseWriter, r *http.Request, status int, parts ...[]byte) {
+func (c wire) sendStatus(w http.ResponseWriter, r *http.Request, status int, parts ...[]byte) {
 	size := 0
 	for _, part := range parts {
 		size += len(part)
 	}
 	h := w.Header()
-	if s.config.HTTP.Gzip && size >= minGzip && h.Get("Content-Encoding") == "" {
+	if c.gzip && size >= minGzip && h.Get("Content-Encoding") == "" {
 		h.Add("Vary", "Accept-Encoding")
 		if acceptsGzip(r.Header) {
 			b := newBuffer()
@@ -73,7 +73,7 @@ func (s *Server) sendStatus(w http.ResponseWriter, r *http.Request, status int, 
 		}
 	}
 	h["Content-Length"] = []string{strconv.Itoa(size)}
-	s.inTime(w, size, func() {
+	c.inTime(w, size, func() {
 		w.WriteHeader(status)
 		for _, part := range parts {
 			if _, err := w.Write(part); err != nil {
@@ -106,14 +106,14 @@ func compress(dst []byte, parts [][]byte) []byte {
 
 // inTime lets write send size bytes within the time for it. Few answers are
 // long enough to wait, so few pay for a deadline.
-func (s *Server) inTime(w http.ResponseWriter, size int, write func()) {
+func (c wire) inTime(w http.ResponseWriter, size int, write func()) {
 	if size <= alwaysBuffered {
 		write()
 		return
 	}
 	control := http.NewResponseController(w)
 	// A writer without deadlines, as in tests, is not a connection.
-	bounded := control.SetWriteDeadline(time.Now().Add(s.config.Limits.WriteTimeout)) == nil
+	bounded := control.SetWriteDeadline(time.Now().Add(c.writeTimeout)) == nil
 	write()
 	if bounded && control.Flush() == nil {
 		_ = control.SetWriteDeadline(time.Time{}) // the next answer sets its own

@@ -61,15 +61,21 @@ func pattern(path string) string {
 	return path
 }
 
-// serveCustom answers with the route of a loaded model, and reports whether
+// customHandler serves the routes of loaded models.
+type customHandler struct {
+	models *service
+	wire   wire
+}
+
+// serve answers with the route of a loaded model, and reports whether
 // there is one. Where several models have it, the first by name answers.
-func (s *Server) serveCustom(w http.ResponseWriter, r *http.Request) bool {
-	for _, i := range s.registry.routers() {
+func (c *customHandler) serve(w http.ResponseWriter, r *http.Request) bool {
+	for _, i := range c.models.registry.routers() {
 		if _, pattern := i.routes.mux.Handler(r); pattern == "" || !i.acquire() {
 			continue
 		}
 		defer i.release()
-		s.serveRoute(w, r, i.routes.mux)
+		c.serveRoute(w, r, i.routes.mux)
 		return true
 	}
 	return false
@@ -77,11 +83,11 @@ func (s *Server) serveCustom(w http.ResponseWriter, r *http.Request) bool {
 
 // serveRoute answers with a model's route: it is given bodies decompressed, and its
 // answers are compressed as the server's own are.
-func (s *Server) serveRoute(w http.ResponseWriter, r *http.Request, route http.Handler) {
+func (c *customHandler) serveRoute(w http.ResponseWriter, r *http.Request, route http.Handler) {
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" {
-		body, err := s.readBody(w, r)
+		body, err := c.wire.readBody(w, r)
 		if err != nil {
-			s.writeError(w, err)
+			writeError(w, err)
 			return
 		}
 		defer body.free()
@@ -103,7 +109,7 @@ func (s *Server) serveRoute(w http.ResponseWriter, r *http.Request, route http.H
 		w.WriteHeader(answer.status)
 		return
 	}
-	s.sendStatus(w, r, answer.status, answer.body...)
+	c.wire.sendStatus(w, r, answer.status, answer.body...)
 }
 
 // routeAnswer is a route's answer, which it gives as a whole.

@@ -120,7 +120,7 @@ func bounded(message string) string {
 const maxErrorBytes = 2048
 
 // writeError answers with err.
-func (s *Server) writeError(w http.ResponseWriter, err error) {
+func writeError(w http.ResponseWriter, err error) {
 	writeErrorStatus(w, statusOf(err), err)
 }
 
@@ -176,3 +176,6 @@ func writeBytes(w http.ResponseWriter, status int, text []byte) {
 	w.WriteHeader(status)
 	_, _ = w.Write(text) // a client that left needs no answer
 }
+
+// StatusOf is the HTTP status of an error that a method of Server gave.
+func StatusOf(err error) int { return statusOf(err) }

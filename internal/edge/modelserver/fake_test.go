@@ -248,7 +248,7 @@ func newSite(t *testing.T, files map[string]string, change ...func(*Config)) *si
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(s.Handler())
+	server := httptest.NewServer(s.handler)
 	t.Cleanup(server.Close)
 	s.url = server.URL
 	return s

@@ -50,14 +50,14 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 		{"127.0.0.1:8080", "http://evil.com", "cross-site", 403},
 		{"127.0.0.1:8080", "null", "", 403},
 	} {
-		for path, h := range map[string]http.Handler{"/v2/models/m": s.Handler(), "/metrics": s.metricsHandler()} {
+		for path, h := range map[string]http.Handler{"/v2/models/m": s.handler, "/metrics": newMetricsHandler(s.config)} {
 			if got := ask(h, path, c.host, c.origin, c.site); got != c.status {
 				t.Errorf("%s, host %q, origin %q, site %q: %d, want %d", path, c.host, c.origin, c.site, got, c.status)
 			}
 		}
 	}
 	open := loaded(t, batching("gather", ""), func(c *Config) { c.Host = "0.0.0.0" })
-	if got := ask(open.Handler(), "/v2/models/m", "models.example.net", "http://page.example.net", "cross-site"); got != 200 {
+	if got := ask(open.handler, "/v2/models/m", "models.example.net", "http://page.example.net", "cross-site"); got != 200 {
 		t.Errorf("on a network its name is whatever its users call it: %d", got)
 	}
 }

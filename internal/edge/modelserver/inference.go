@@ -1,8 +1,10 @@
 package modelserver
 
 import (
+	"encoding/json"
 	"net/http"
 	"strconv"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
@@ -21,14 +23,14 @@ type protocol struct {
 const jsonLength = "Inference-Header-Content-Length"
 
 // serveInference answers one inference request of either protocol.
-func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, name, version string, p *protocol) {
-	release, err := s.admit()
+func (a *api) serveInference(w http.ResponseWriter, r *http.Request, name, version string, p *protocol) {
+	release, err := a.models.admit()
 	if err != nil {
-		s.writeError(w, err)
+		writeError(w, err)
 		return
 	}
 	defer release()
-	if err := s.answer(w, r, name, version, p); err != nil {
+	if err := a.answer(w, r, name, version, p); err != nil {
 		p.writeError(w, err)
 	}
 }
@@ -42,12 +44,12 @@ func (p *protocol) writeError(w http.ResponseWriter, err error) {
 }
 
 // answer reads, infers, encodes and sends; on an error nothing was sent.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, name, version string, p *protocol) error {
-	request, err := s.readRequest(w, r, p)
+func (a *api) answer(w http.ResponseWriter, r *http.Request, name, version string, p *protocol) error {
+	request, err := a.readRequest(w, r, p)
 	if err != nil {
 		return err
 	}
-	response, err := s.infer(r.Context(), name, version, request)
+	response, err := a.models.infer(r.Context(), name, version, request)
 	if err != nil {
 		return err
 	}
@@ -55,22 +57,22 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, name, version st
 	out := newBuffer()
 	defer out.free()
 	if p.binary && anyBinary(request, response) {
-		return s.answerBinary(w, r, request, response, headers, out)
+		return a.answerBinary(w, r, request, response, headers, out)
 	}
 	if out.data, err = p.encode(out.data, response); err != nil {
 		return err
 	}
-	s.setHeaders(w.Header(), response, headers)
+	a.models.events.setHeaders(w.Header(), response, headers)
 	w.Header()["Content-Type"] = jsonType
-	s.send(w, r, out.data)
+	a.wire.send(w, r, out.data)
 	return nil
 }
 
 // readRequest reads a request with its headers.
-func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, p *protocol) (*tensor.Request, error) {
+func (a *api) readRequest(w http.ResponseWriter, r *http.Request, p *protocol) (*tensor.Request, error) {
 	var request *tensor.Request
 	if lengths := r.Header[jsonLength]; p.binary && len(lengths) > 0 {
-		head, tail, err := s.readBinary(w, r, lengths[0])
+		head, tail, err := a.wire.readBinary(w, r, lengths[0])
 		if err != nil {
 			return nil, err
 		}
@@ -80,7 +82,7 @@ func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, p *protocol
 			return nil, err
 		}
 	} else {
-		body, err := s.readBody(w, r)
+		body, err := a.wire.readBody(w, r)
 		if err != nil {
 			return nil, err
 		}
@@ -112,7 +114,7 @@ func anyBinary(q *tensor.Request, r *tensor.Response) bool {
 var binaryType = []string{"application/octet-stream"}
 
 // answerBinary sends a response with some of its outputs in binary form.
-func (s *Server) answerBinary(w http.ResponseWriter, r *http.Request, q *tensor.Request, response *tensor.Response, headers map[string]string, out *buffer) error {
+func (a *api) answerBinary(w http.ResponseWriter, r *http.Request, q *tensor.Request, response *tensor.Response, headers map[string]string, out *buffer) error {
 	var err error
 	if out.data, err = tensor.AppendBinaryResponse(out.data, response, q.WantsBinary); err != nil {
 		return err
@@ -129,9 +131,106 @@ func (s *Server) answerBinary(w http.ResponseWriter, r *http.Request, q *tensor.
 		}
 		parts = append(parts, raw)
 	}
-	s.setHeaders(w.Header(), response, headers)
+	a.models.events.setHeaders(w.Header(), response, headers)
 	w.Header()["Content-Type"] = binaryType
 	w.Header()[jsonLength] = []string{strconv.Itoa(len(out.data))}
-	s.send(w, r, parts...)
+	a.wire.send(w, r, parts...)
 	return nil
+}
+
+// postStream answers one request with server-sent events, one for each
+// response. They are sent as they come, never compressed: what a compressor
+// holds back would be late, and one for each stream would cost a megabyte.
+func (a *api) postStream(w http.ResponseWriter, r *http.Request) {
+	release, err := a.models.admit()
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	defer release()
+	request, err := a.readRequest(w, r, &protocolV2)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	events := &eventStream{events: &a.models.events, timeout: a.wire.writeTimeout, w: w, control: http.NewResponseController(w)}
+	once := func(yield func(*tensor.Request, error) bool) { yield(request, nil) }
+	err = a.models.inferStream(r.Context(), r.PathValue(modelName), r.PathValue(modelVersion), once, events.send)
+	switch {
+	case err == nil:
+		events.begin() // also when there were no responses
+	case !events.begun:
+		writeError(w, err)
+	case !events.broken:
+		events.fail(err)
+	}
+	if events.bounded {
+		_ = events.control.SetWriteDeadline(time.Time{}) // for the next answer on the connection
+	}
+}
+
+// eventStream writes server-sent events.
+type eventStream struct {
+	events  *cloudEvents
+	timeout time.Duration // of one event
+	w       http.ResponseWriter
+	control *http.ResponseController
+	begun   bool // the header was sent
+	bounded bool // the connection has a write deadline
+	broken  bool // the client is gone
+}
+
+// eventType is the media type of server-sent events.
+var eventType = []string{"text/event-stream; charset=utf-8"}
+
+// begin sends the header, once.
+func (e *eventStream) begin() {
+	if e.begun {
+		return
+	}
+	e.begun = true
+	h := e.w.Header()
+	h["Content-Type"] = eventType
+	h["Cache-Control"] = []string{"no-cache"}
+	h["X-Accel-Buffering"] = []string{"no"} // or nginx holds events back
+	e.w.WriteHeader(http.StatusOK)
+}
+
+// send writes one response as an event. Headers that the first asks for become
+// the answer's; later ones come too late.
+func (e *eventStream) send(r *tensor.Response) error {
+	headers := TakeHeaders(r)
+	b := newBuffer()
+	defer b.free()
+	var err error
+	b.data, err = tensor.AppendResponse(append(b.data, "data: "...), r)
+	if err != nil {
+		return err
+	}
+	b.data = append(b.data, "\n\n"...)
+	if !e.begun {
+		e.events.setHeaders(e.w.Header(), r, headers)
+		e.begin()
+	}
+	return e.write(b.data)
+}
+
+// fail writes an error as the last event.
+func (e *eventStream) fail(failure error) {
+	text, err := json.Marshal(errorOf(failure))
+	if err != nil {
+		text = []byte(noJSON)
+	}
+	_ = e.write(append(append([]byte("event: error\ndata: "), text...), "\n\n"...)) // a client that left needs no answer
+}
+
+// write sends an event at once, within the time for it.
+func (e *eventStream) write(event []byte) error {
+	e.bounded = e.control.SetWriteDeadline(time.Now().Add(e.timeout)) == nil
+	_, err := e.w.Write(event)
+	if err == nil {
+		err = e.control.Flush()
+	}
+	e.broken = err != nil
+	return err
 }

@@ -1,16 +1,13 @@
 package modelserver
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
-	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/network"
 )
@@ -21,57 +18,25 @@ const (
 	modelVersion = "model_version"
 )
 
-// routes is the whole of the HTTP interface. Names in braces are path values.
-func (s *Server) routes() map[string]methods {
-	get := func(h http.HandlerFunc) methods { return methods{http.MethodGet: h} }
-	post := func(h http.HandlerFunc) methods { return methods{http.MethodPost: h} }
-	table := map[string]methods{
-		"/{$}":             get(s.getAlive),
-		"/v2":              get(s.getServer),
-		"/v2/{$}":          get(s.getServer),
-		"/v2/health/live":  get(s.getLive),
-		"/v2/health/ready": get(s.getReady),
-
-		"/v2/docs":                       get(s.getDocs),
-		"/v2/docs/dataplane.json":        get(s.getDataplane),
-		"/v2/docs/model_repository.json": get(s.getModelRepository),
-		"/v2/docs/assets/{file}":         get(s.getAsset),
-
-		"/v2/repository/index":                      post(s.postIndex),
-		"/v2/repository/models/{model_name}/load":   post(s.postLoad),
-		"/v2/repository/models/{model_name}/unload": post(s.postUnload),
-
-		"/v1/models":              get(s.listV1),
-		"/v1/models/{model_name}": {http.MethodGet: s.statusV1, http.MethodPost: s.predictV1},
+// newHandler is the HTTP interface.
+func newHandler(c Config, models *service, ready func() bool, meters *restMeters, log *slog.Logger) http.Handler {
+	w := wire{maxBody: c.Limits.MaxBodyBytes, writeTimeout: c.Limits.WriteTimeout, gzip: c.HTTP.Gzip}
+	table := routes(&api{models: models, wire: w, ready: ready}, &docs{models: models, wire: w})
+	if c.Metrics.Path != "" && c.Metrics.Port == NoPort {
+		table[c.Metrics.Path] = methods{http.MethodGet: c.Metrics.Registry.ServeHTTP}
 	}
-	for _, prefix := range []string{"/v2/models/{model_name}", "/v2/models/{model_name}/versions/{model_version}"} {
-		table[prefix] = get(s.getModel)
-		table[prefix+"/ready"] = get(s.getModelReady)
-		table[prefix+"/infer"] = post(s.postInfer)
-		table[prefix+"/generate"] = post(s.postInfer)
-		table[prefix+"/infer_stream"] = post(s.postStream)
-		table[prefix+"/generate_stream"] = post(s.postStream)
-		table[prefix+"/docs"] = get(s.getDocs)
-		table[prefix+"/docs/dataplane.json"] = get(s.getDataplane)
-	}
-	if s.config.Metrics.Path != "" && s.config.Metrics.Port == NoPort {
-		table[s.config.Metrics.Path] = get(s.config.Metrics.Registry.ServeHTTP)
-	}
-	return table
-}
-
-// Handler is the HTTP interface.
-func (s *Server) Handler() http.Handler {
-	handler := newMux(s.routes(), func(w http.ResponseWriter, r *http.Request) {
-		if !s.serveCustom(w, r) {
+	custom := &customHandler{models: models, wire: w}
+	handler := newMux(table, func(w http.ResponseWriter, r *http.Request) {
+		if !custom.serve(w, r) {
 			notFound(w, r)
 		}
 	})
-	if s.config.HTTP.CORS != nil {
-		handler = newCrossOrigin(*s.config.HTTP.CORS).wrap(handler)
+	if c.HTTP.CORS != nil {
+		handler = newCrossOrigin(*c.HTTP.CORS).wrap(handler)
 	}
-	root := strings.TrimSuffix(s.config.HTTP.RootPath, "/")
-	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	o := &observer{meters: meters, tracer: c.Tracer, metricsPath: c.Metrics.Path, log: log}
+	root := strings.TrimSuffix(c.HTTP.RootPath, "/")
+	return guard(c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A chunked request may have had a Content-Length too, by which a proxy before
 		// the server would have found another end (RFC 9112 6.1). net/http has dropped
 		// it, so the connection ends after every one of them.
@@ -82,13 +47,50 @@ func (s *Server) Handler() http.Handler {
 			r = r.Clone(r.Context())
 			r.URL.Path, r.URL.RawPath = "/"+rest, strings.TrimPrefix(r.URL.RawPath, root)
 		}
-		s.observe(w, r, handler)
+		o.observe(w, r, handler)
 	}))
 }
 
-// metricsHandler is the HTTP interface of the metrics' own port.
-func (s *Server) metricsHandler() http.Handler {
-	return s.guard(newMux(map[string]methods{s.config.Metrics.Path: {http.MethodGet: s.config.Metrics.Registry.ServeHTTP}}, notFound))
+// newMetricsHandler is the HTTP interface of the metrics' own port.
+func newMetricsHandler(c Config) http.Handler {
+	return guard(c, newMux(map[string]methods{c.Metrics.Path: {http.MethodGet: c.Metrics.Registry.ServeHTTP}}, notFound))
+}
+
+// routes are the paths of the HTTP interface, but for those of metrics and of
+// models. Names in braces are path values.
+func routes(a *api, d *docs) map[string]methods {
+	get := func(h http.HandlerFunc) methods { return methods{http.MethodGet: h} }
+	post := func(h http.HandlerFunc) methods { return methods{http.MethodPost: h} }
+	table := map[string]methods{
+		"/{$}":             get(a.getAlive),
+		"/v2":              get(a.getServer),
+		"/v2/{$}":          get(a.getServer),
+		"/v2/health/live":  get(a.getLive),
+		"/v2/health/ready": get(a.getReady),
+
+		"/v2/docs":                       get(d.getDocs),
+		"/v2/docs/dataplane.json":        get(d.getDataplane),
+		"/v2/docs/model_repository.json": get(d.getModelRepository),
+		"/v2/docs/assets/{file}":         get(d.getAsset),
+
+		"/v2/repository/index":                      post(a.postIndex),
+		"/v2/repository/models/{model_name}/load":   post(a.postLoad),
+		"/v2/repository/models/{model_name}/unload": post(a.postUnload),
+
+		"/v1/models":              get(a.listV1),
+		"/v1/models/{model_name}": {http.MethodGet: a.statusV1, http.MethodPost: a.predictV1},
+	}
+	for _, prefix := range []string{"/v2/models/{model_name}", "/v2/models/{model_name}/versions/{model_version}"} {
+		table[prefix] = get(a.getModel)
+		table[prefix+"/ready"] = get(a.getModelReady)
+		table[prefix+"/infer"] = post(a.postInfer)
+		table[prefix+"/generate"] = post(a.postInfer)
+		table[prefix+"/infer_stream"] = post(a.postStream)
+		table[prefix+"/generate_stream"] = post(a.postStream)
+		table[prefix+"/docs"] = get(d.getDocs)
+		table[prefix+"/docs/dataplane.json"] = get(d.getDataplane)
+	}
+	return table
 }
 
 // newMux serves a table of routes, and elsewhere what other answers.
@@ -127,97 +129,6 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 	writeErrorStatus(w, http.StatusNotFound, fmt.Errorf("no such path: %s", r.URL.Path))
 }
 
-// answered notes the status of an answer.
-type answered struct {
-	http.ResponseWriter
-	status int // 0: not yet
-}
-
-// WriteHeader notes the first status.
-func (a *answered) WriteHeader(status int) {
-	if a.status == 0 {
-		a.status = status
-	}
-	a.ResponseWriter.WriteHeader(status)
-}
-
-// Write notes the status that net/http implies.
-func (a *answered) Write(p []byte) (int, error) {
-	if a.status == 0 {
-		a.status = http.StatusOK
-	}
-	return a.ResponseWriter.Write(p)
-}
-
-// Unwrap leads http.ResponseController to the connection.
-func (a *answered) Unwrap() http.ResponseWriter { return a.ResponseWriter }
-
-// observe lets next answer and counts it. Probes and scrapes are not counted.
-func (s *Server) observe(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if strings.HasPrefix(r.URL.Path, "/v2/health/") || r.URL.Path == s.config.Metrics.Path {
-		defer s.recovered(w, r)
-		next.ServeHTTP(w, r)
-		return
-	}
-	began := time.Now()
-	a := &answered{ResponseWriter: w}
-	method := knownMethod(r.Method)
-	inProgress := s.rest.inProgress.With(appName, method)
-	inProgress.Add(1)
-	r, end := s.beginRequest(r)
-	defer func() {
-		inProgress.Add(-1)
-		took := time.Since(began)
-		end(a.status)
-		s.rest.observe(method, r.Pattern, a.status, took)
-		s.logRequest(r, a.status, took)
-	}()
-	defer s.recovered(a, r)
-	next.ServeHTTP(a, r)
-}
-
-// logRequest logs an answered request with what ties it to others' logs.
-func (s *Server) logRequest(r *http.Request, status int, took time.Duration) {
-	if !s.log.Enabled(r.Context(), slog.LevelDebug) {
-		return
-	}
-	s.log.Debug("request answered", "method", r.Method, "path", r.URL.Path, "status", status, "took", took,
-		"request_id", r.Header.Get("X-Request-Id"), "traceparent", r.Header.Get("Traceparent"))
-}
-
-// knownMethod keeps methods that clients make up out of the metrics.
-func knownMethod(method string) string {
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
-		return method
-	}
-	return "OTHER"
-}
-
-// template is the path of a route's pattern, as metrics name it.
-func template(pattern string) string {
-	switch pattern {
-	case "", "/":
-		return "__unknown__"
-	case "/{$}":
-		return "/"
-	}
-	return strings.TrimSuffix(pattern, "/{$}")
-}
-
-// recovered turns a panic into an answer, and lets net/http's own pass.
-func (s *Server) recovered(w http.ResponseWriter, r *http.Request) {
-	p := recover()
-	if p == nil {
-		return
-	}
-	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-		panic(p)
-	}
-	s.log.Error("request panicked", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
-	writeErrorStatus(w, http.StatusInternalServerError, fmt.Errorf("internal error: %v", p))
-}
-
 // methods holds the handler of each method of a path.
 type methods map[string]http.HandlerFunc
 
@@ -243,13 +154,13 @@ func (m methods) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // guard refuses, where the server listens on loopback, what a web page of another
 // site may have sent: whoever asks there is taken for a user of this machine.
-func (s *Server) guard(next http.Handler) http.Handler {
-	if !network.LocalHost(s.config.Host) {
+func guard(c Config, next http.Handler) http.Handler {
+	if !network.LocalHost(c.Host) {
 		return next
 	}
-	g := &network.Guard{Hosts: s.config.AllowedHosts}
-	if s.config.HTTP.CORS != nil {
-		g.KnowsOrigin = newCrossOrigin(*s.config.HTTP.CORS).originAllowed
+	g := &network.Guard{Hosts: c.AllowedHosts}
+	if c.HTTP.CORS != nil {
+		g.KnowsOrigin = newCrossOrigin(*c.HTTP.CORS).originAllowed
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin := r.Header.Get("Origin")

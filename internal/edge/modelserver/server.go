@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 
@@ -61,16 +62,13 @@ type Engine struct {
 
 // Server serves the models of a repository.
 type Server struct {
+	*service
 	config   Config
-	registry *registry
-	log      *slog.Logger
-	slots    chan struct{} // nil without a limit on concurrency
+	handler  http.Handler
 	started  atomic.Bool   // the models of the start have been tried
 	loaded   chan struct{} // closed then
 	draining atomic.Bool
 	tls      *tls.Config // nil: plain text
-	rest     *restMeters
-	events   cloudEvents
 
 	transports []transport // HTTP first
 	address    net.Addr    // of HTTP, once it listens
@@ -97,16 +95,13 @@ func New(c Config, repository Repository, engines []Engine, log *slog.Logger) (*
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, log: log, registry: newRegistry(repository, engines, c, models, log), rest: rest, tls: secure,
-		events: newCloudEvents(c.ServerName), loaded: make(chan struct{})}
-	if c.Limits.MaxConcurrency > 0 {
-		s.slots = make(chan struct{}, c.Limits.MaxConcurrency)
-	}
+	s := &Server{service: newService(c, newRegistry(repository, engines, c, models, log), log), config: c, tls: secure, loaded: make(chan struct{})}
+	s.handler = newHandler(c, s.service, s.Ready, rest, log)
 	s.transports = append(s.transports, &httpTransport{name: "HTTP", flag: "--http-port", host: c.Host, port: c.HTTP.Port,
-		server: newHTTPServer(s.Handler(), c.Limits, log), tls: secure})
+		server: newHTTPServer(s.handler, c.Limits, log), tls: secure})
 	if c.Metrics.Path != "" && c.Metrics.Port != NoPort {
 		s.transports = append(s.transports, &httpTransport{name: "metrics", flag: "--metrics-port", host: c.Host, port: c.Metrics.Port,
-			server: newHTTPServer(s.metricsHandler(), c.Limits, log)})
+			server: newHTTPServer(newMetricsHandler(c), c.Limits, log)})
 	}
 	return s, nil
 }

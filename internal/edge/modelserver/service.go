@@ -10,13 +10,14 @@ import (
 	"runtime/debug"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
-// This file is the protocol-neutral interface of the server: what REST and
-// gRPC both say, in the same words. Requests come with their headers already
-// in parameters.headers (SetHeaders); what a response carries there becomes
-// headers or metadata again (TakeHeaders).
+// Requests come to the service with their headers already in parameters.headers
+// (SetHeaders); what a response carries there becomes headers or metadata again
+// (TakeHeaders).
 
 // Requests are the messages of a call, in order. An error ends them.
 type Requests = iter.Seq2[*tensor.Request, error]
@@ -67,15 +68,36 @@ type ModelStatus struct {
 	Reason  string `json:"reason"` // why it is not ready, or did not reload
 }
 
+// service is the interface of the server that all protocols share: what REST,
+// gRPC and Kafka ask for, in the same words.
+type service struct {
+	about        ServerMetadata
+	registry     *registry
+	slots        chan struct{} // nil without a limit on concurrency
+	events       cloudEvents
+	tracer       trace.Tracer // nil: no spans
+	strictShapes bool         // refuses data that do not fill their shape
+	log          *slog.Logger
+}
+
+func newService(c Config, r *registry, log *slog.Logger) *service {
+	s := &service{registry: r, events: newCloudEvents(c.ServerName), tracer: c.Tracer, strictShapes: c.StrictShapes, log: log,
+		about: ServerMetadata{c.ServerName, c.ServerVersion, append([]string{"model_repository", "binary_tensor_data"}, c.Extensions...)}}
+	if c.Limits.MaxConcurrency > 0 {
+		s.slots = make(chan struct{}, c.Limits.MaxConcurrency)
+	}
+	return s
+}
+
 // Metadata describes the server.
-func (s *Server) Metadata() ServerMetadata {
-	return ServerMetadata{s.config.ServerName, s.config.ServerVersion, append([]string{"model_repository", "binary_tensor_data"}, s.config.Extensions...)}
+func (s *service) Metadata() ServerMetadata {
+	return s.about
 }
 
 // ModelMetadata describes a model; version "" is the default one. Its Name and
 // Versions are the repository's. A model that is not there is a *tensor.Error
 // of KindNotFound; one that does not serve is NotReady.
-func (s *Server) ModelMetadata(name, version string) (tensor.ModelMetadata, error) {
+func (s *service) ModelMetadata(name, version string) (tensor.ModelMetadata, error) {
 	i, err := s.registry.acquire(name, version)
 	if err != nil {
 		return tensor.ModelMetadata{}, err
@@ -91,13 +113,13 @@ func (s *Server) ModelMetadata(name, version string) (tensor.ModelMetadata, erro
 
 // ModelReady reports whether a model serves; an unknown one is a *tensor.Error
 // of KindNotFound.
-func (s *Server) ModelReady(name, version string) (bool, error) {
+func (s *service) ModelReady(name, version string) (bool, error) {
 	return s.registry.modelReady(name, version)
 }
 
 // Index lists the models of the repository, by name and then the default
 // version first; with readyOnly those that serve.
-func (s *Server) Index(readyOnly bool) []ModelStatus {
+func (s *service) Index(readyOnly bool) []ModelStatus {
 	list := []ModelStatus{}
 	for _, m := range s.registry.index() {
 		if !readyOnly || m.State == StateReady {
@@ -109,12 +131,12 @@ func (s *Server) Index(readyOnly bool) []ModelStatus {
 
 // Load loads all versions of a model that the repository now has. What served
 // before serves until its successor does.
-func (s *Server) Load(ctx context.Context, name string) error {
+func (s *service) Load(ctx context.Context, name string) error {
 	return s.registry.load(ctx, name)
 }
 
 // Unload ends all versions of a model.
-func (s *Server) Unload(ctx context.Context, name string) error {
+func (s *service) Unload(ctx context.Context, name string) error {
 	return s.registry.unload(ctx, name)
 }
 
@@ -126,7 +148,7 @@ func NotReady(err error) bool {
 
 // admit takes one of the places for inference requests; the caller gives it
 // back with the function, once.
-func (s *Server) admit() (release func(), err error) {
+func (s *service) admit() (release func(), err error) {
 	if s.slots == nil {
 		return func() {}, nil
 	}
@@ -140,7 +162,7 @@ func (s *Server) admit() (release func(), err error) {
 
 // Infer answers one request. It fills the request's model and, if it has none,
 // its id, which the response repeats. Every error has an HTTP status: statusOf.
-func (s *Server) Infer(ctx context.Context, name, version string, r *tensor.Request) (*tensor.Response, error) {
+func (s *service) Infer(ctx context.Context, name, version string, r *tensor.Request) (*tensor.Response, error) {
 	release, err := s.admit()
 	if err != nil {
 		return nil, err
@@ -150,7 +172,7 @@ func (s *Server) Infer(ctx context.Context, name, version string, r *tensor.Requ
 }
 
 // infer is Infer of a request that was admitted.
-func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Request) (_ *tensor.Response, err error) {
+func (s *service) infer(ctx context.Context, name, version string, r *tensor.Request) (_ *tensor.Response, err error) {
 	i, err := s.registry.acquire(name, version)
 	if err != nil {
 		return nil, err
@@ -187,7 +209,7 @@ func (s *Server) infer(ctx context.Context, name, version string, r *tensor.Requ
 
 // respond answers a request that has its id and model, from the cache if it
 // can.
-func (s *Server) respond(ctx context.Context, i *instance, r *tensor.Request) (*tensor.Response, error) {
+func (s *service) respond(ctx context.Context, i *instance, r *tensor.Request) (*tensor.Response, error) {
 	if !i.cached {
 		s.events.announce(i, r)
 		return i.infer(ctx, r)
@@ -213,7 +235,7 @@ func (s *Server) respond(ctx context.Context, i *instance, r *tensor.Request) (*
 // responses repeat the id of the first request, which gets one if it has none.
 // The model is looked for before in is read, so that an unknown one is an
 // error at once. It counts as one inference request.
-func (s *Server) InferStream(ctx context.Context, name, version string, in Requests, send func(*tensor.Response) error) error {
+func (s *service) InferStream(ctx context.Context, name, version string, in Requests, send func(*tensor.Response) error) error {
 	release, err := s.admit()
 	if err != nil {
 		return err
@@ -223,7 +245,7 @@ func (s *Server) InferStream(ctx context.Context, name, version string, in Reque
 }
 
 // inferStream is InferStream of a call that was admitted.
-func (s *Server) inferStream(ctx context.Context, name, version string, in Requests, send func(*tensor.Response) error) (err error) {
+func (s *service) inferStream(ctx context.Context, name, version string, in Requests, send func(*tensor.Response) error) (err error) {
 	i, err := s.registry.acquire(name, version)
 	if err != nil {
 		return err
@@ -276,25 +298,25 @@ func (s *Server) inferStream(ctx context.Context, name, version string, in Reque
 }
 
 // checkRequest refuses inputs that do not fill their shape, or warns of the first.
-func (s *Server) checkRequest(i *instance, r *tensor.Request) error {
+func (s *service) checkRequest(i *instance, r *tensor.Request) error {
 	return s.checkShapes(i, "input", r.Inputs)
 }
 
 // checkAnswer is checkRequest of a model's answer, whose faults are the model's.
-func (s *Server) checkAnswer(i *instance, r *tensor.Response) error {
+func (s *service) checkAnswer(i *instance, r *tensor.Response) error {
 	if err := s.checkShapes(i, "output", r.Outputs); err != nil {
 		return &httpError{http.StatusInternalServerError, "the model's answer cannot be sent: " + err.Error()}
 	}
 	return nil
 }
 
-func (s *Server) checkShapes(i *instance, role string, list []tensor.Tensor) error {
+func (s *service) checkShapes(i *instance, role string, list []tensor.Tensor) error {
 	for n := range list {
 		if list[n].Filled() {
 			continue
 		}
 		err := list[n].Mismatch(role)
-		if s.config.StrictShapes {
+		if s.strictShapes {
 			return err
 		}
 		if i.unfilled.CompareAndSwap(false, true) {
@@ -329,4 +351,30 @@ func stream(ctx context.Context, m Model, in Requests, send func(*tensor.Respons
 		}
 	}
 	return nil
+}
+
+// beginModel begins the span of a model that answers; end completes it.
+func (s *service) beginModel(ctx context.Context, i *instance) (_ context.Context, end func(error)) {
+	if s.tracer == nil {
+		return ctx, func(error) {}
+	}
+	ctx, span := s.tracer.Start(ctx, "infer "+i.name, trace.WithAttributes(
+		attribute.String("model.name", i.name), attribute.String("model.version", i.version)))
+	return ctx, func(err error) { endSpan(span, err) }
+}
+
+// AddCloudEvents adds the CloudEvents headers of a response to metadata. The
+// values are shared and not to be changed.
+func (s *service) AddCloudEvents(metadata map[string][]string, r *tensor.Response) {
+	e := &s.events
+	models := []string{r.ModelName}
+	metadata["ce-specversion"], metadata["ce-source"], metadata["ce-type"] = e.specVersion, e.source, e.kind
+	metadata["ce-modelid"], metadata["ce-inferenceservicename"], metadata["ce-endpoint"] = models, e.service, models
+	if id, ok := HeaderValue(r.ID); ok {
+		ids := []string{id}
+		metadata["ce-id"], metadata["ce-requestid"] = ids, ids
+	}
+	if e.namespace != nil {
+		metadata["ce-namespace"] = e.namespace
+	}
 }

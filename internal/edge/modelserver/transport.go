@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -87,4 +88,67 @@ func newHTTPServer(handler http.Handler, l Limits, log *slog.Logger) *http.Serve
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+}
+
+// Transport is a protocol spoken on a port of its own, or on none.
+type Transport interface {
+	// Listen binds the port; at most once. The address is nil where there is
+	// none.
+	Listen() (net.Addr, error)
+	// Serve answers calls until Shutdown; Listen came before.
+	Serve() error
+	// Shutdown accepts no new calls and waits for those under way; when ctx
+	// ends first it cuts them off and is an error. It is called without Serve
+	// too, to give back the port.
+	Shutdown(ctx context.Context) error
+	// Protocol names it, for people.
+	Protocol() string
+}
+
+// AddTransport has the server speak another protocol, from Listen to the end of
+// Run. It is called before Listen.
+func (s *Server) AddTransport(t Transport) { s.transports = append(s.transports, added{t}) }
+
+// added is a Transport among the server's own.
+type added struct{ t Transport }
+
+func (a added) listen() (net.Addr, error)          { return a.t.Listen() }
+func (a added) serve() error                       { return a.t.Serve() }
+func (a added) shutdown(ctx context.Context) error { return a.t.Shutdown(ctx) }
+
+func (a added) protocol() string { return a.t.Protocol() }
+
+// TLS is the configuration for listeners; nil without a certificate.
+func (s *Server) TLS() *tls.Config { return s.tls.Clone() }
+
+// keyPair is a certificate that is read again when its files change.
+type keyPair struct {
+	files TLSConfig
+
+	mu struct {
+		sync.Mutex
+		pair    *tls.Certificate
+		changed time.Time
+	}
+}
+
+// get is tls.Config.GetCertificate. Files that cannot be read, as in the
+// middle of a renewal, leave the certificate as it is.
+func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	changed, err := k.files.changed()
+	if err == nil && k.mu.pair != nil && changed.Equal(k.mu.changed) {
+		return k.mu.pair, nil
+	}
+	if err == nil {
+		var pair tls.Certificate
+		if pair, err = tls.LoadX509KeyPair(k.files.CertFile, k.files.KeyFile); err == nil {
+			k.mu.pair, k.mu.changed = &pair, changed
+		}
+	}
+	if k.mu.pair != nil {
+		return k.mu.pair, nil
+	}
+	return nil, err
 }
