@@ -195,9 +195,9 @@ func TestApplyWaitsForACanary(t *testing.T) {
 				Model:      service.ModelStatus{Transition: service.UpToDate, Active: service.ModelLoaded, Copies: 1, LastFailure: failure},
 				Components: []service.ComponentStatus{{Role: service.RoleEngine, Desired: 1, Running: 1, Ready: 1, Serving: "r1"}}})
 		}
-		say(service.CanaryStatus{Transition: service.InProgress, Why: "not ready yet: the revision before serves"}, nil)
+		say(service.CanaryStatus{Transition: service.InProgress, Why: "not ready yet: the previous revision serves"}, nil)
 		apply("3s").want(1, "ready, but its canary is not: not ready yet").fails("1 service is not ready within 3s")
-		say(service.CanaryStatus{Transition: service.BlockedByFailedLoad, Why: "the revision before serves: no such file"},
+		say(service.CanaryStatus{Transition: service.BlockedByFailedLoad, Why: "the previous revision serves: no such file"},
 			&service.Failure{Reason: "ModelLoadFailed", Message: "no such file"})
 		apply("1m").want(1, "ready, but its canary is not: ", "no such file").fails("1 service is not ready: ") // not "within 1m"
 		say(service.CanaryStatus{Transition: service.UpToDate, Percent: 10, Ready: 1, Why: "ready, takes 10 %"}, nil)

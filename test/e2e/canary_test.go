@@ -77,7 +77,7 @@ func TestCanary(t *testing.T) {
 	}
 
 	apply(canaryEngine("three", percent, ", --no-such-flag"))
-	until("0 % of the requests, 40 % wanted, 0 ready: the revision before serves:", "Ready", "True")
+	until("0 % of the requests, 40 % wanted, 0 ready: the previous revision serves:", "Ready", "True")
 	if got := n.answered("one", 20); got != 20 {
 		t.Errorf("beside a failing canary the service answers %d of 20", got)
 	}

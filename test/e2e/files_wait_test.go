@@ -25,7 +25,7 @@ func TestWaitIsForTheFilesOfNow(t *testing.T) {
 		}
 		write(t, dir, "model.txt", "garbage\n")
 		r := n.run("apply", "--wait", "-f", manifest)
-		if r.code != 1 || !strings.Contains(r.out, "the revision before goes on serving") && !strings.Contains(r.out, "the one before goes on serving") {
+		if r.code != 1 || !strings.Contains(r.out, "the previous revision keeps serving") && !strings.Contains(r.out, "the previous one keeps serving") {
 			t.Errorf("round %d: of a garbage model: %s", round, r)
 		}
 	}

@@ -170,7 +170,7 @@ func TestRestartDuringAFailedRollout(t *testing.T) {
 				t.Helper()
 				eventually(t, "the new revision fails", func() (bool, string) {
 					out := n.run("describe", "chat").out
-					return strings.Contains(out, "the one before goes on serving"), out
+					return strings.Contains(out, "the previous one keeps serving"), out
 				})
 			}
 			n.do("apply", "-f", write(t, dir, "chat.yaml", onPlain(least, "")))

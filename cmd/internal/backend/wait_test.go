@@ -8,7 +8,7 @@ import (
 )
 
 // TestSettled: a change that cannot be run, or does not yet, is said although
-// the revision before goes on serving.
+// the previous revision keeps serving.
 func TestSettled(t *testing.T) {
 	for _, c := range []struct {
 		name, status, reason, message string
@@ -18,7 +18,7 @@ func TestSettled(t *testing.T) {
 		{"serving", "True", "Serving", "", service.UpToDate, true, true},
 		{"asleep", "True", "Asleep", service.WakesAtRequest, service.UpToDate, true, true},
 		{"of a dialect without the state", "True", "Serving", "", "", true, true},
-		{"replaced", "True", "Serving", "revision b is not ready, the one before goes on serving", service.InProgress, false, false},
+		{"replaced", "True", "Serving", "revision b is not ready, the previous one keeps serving", service.InProgress, false, false},
 		{"its change has no model", "True", "Asleep", "no such file" + service.BeforeServes, service.BlockedByFailedLoad, true, false},
 		{"its change has no runtime", "True", "Serving", "none" + service.BeforeServes, service.InvalidSpec, true, false},
 		{"starting", "False", "Starting", "engine: 0 of 1 ready", service.InProgress, false, false},

@@ -430,7 +430,7 @@ func TestRolloutThatFails(t *testing.T) {
 	name := field(get(t, c, u), "status", "revision")
 	kubetest.Eventually(t, func() string {
 		got := ready()
-		if !strings.HasPrefix(got, "True Serving revision "+name+" is not ready, the one before goes on serving: ") || !strings.Contains(got, "not found") {
+		if !strings.HasPrefix(got, "True Serving revision "+name+" is not ready, the previous one keeps serving: ") || !strings.Contains(got, "not found") {
 			return "why the new revision does not serve: " + got
 		}
 		return ""

@@ -9,7 +9,7 @@ import (
 )
 
 // TestServiceLine: a change that cannot be run, or does not yet, is said although
-// the revision before goes on serving.
+// the previous revision keeps serving.
 func TestServiceLine(t *testing.T) {
 	for _, c := range []struct {
 		name, status, reason, message string
@@ -19,12 +19,12 @@ func TestServiceLine(t *testing.T) {
 		{"serving", "True", "Serving", "", service.UpToDate, "on r, ready", "Serving"},
 		{"asleep", "True", "Asleep", service.WakesAtRequest, service.UpToDate, "on r, asleep, starts at the first request", "Asleep"},
 		{"of a dialect without the state", "True", "Serving", "", "", "on r, ready", "Serving"},
-		{"replaced", "True", "Serving", "revision b is not ready, the one before goes on serving", service.InProgress,
-			"on r, ready, but revision b is not ready, the one before goes on serving", "Serving: revision b is not ready, the one before goes on serving"},
+		{"replaced", "True", "Serving", "revision b is not ready, the previous one keeps serving", service.InProgress,
+			"on r, ready, but revision b is not ready, the previous one keeps serving", "Serving: revision b is not ready, the previous one keeps serving"},
 		{"its change has no model", "True", "Asleep", "no such file" + service.BeforeServes, service.BlockedByFailedLoad,
-			"on r, ready, but no such file; the revision before goes on serving", "Asleep: no such file; the revision before goes on serving"},
+			"on r, ready, but no such file; the previous revision keeps serving", "Asleep: no such file; the previous revision keeps serving"},
 		{"its change has no runtime", "True", "Serving", "none" + service.BeforeServes, service.InvalidSpec,
-			"on r, ready, but none; the revision before goes on serving", "Serving: none; the revision before goes on serving"},
+			"on r, ready, but none; the previous revision keeps serving", "Serving: none; the previous revision keeps serving"},
 		{"starting", "False", "Starting", "engine: 0 of 1 ready", service.InProgress, "on r, not ready: engine: 0 of 1 ready", "Starting: engine: 0 of 1 ready"},
 	} {
 		s := admin.Service{Generation: 2, Status: service.Status{Generation: 2, Runtime: service.RuntimeChoice{Name: "r"},

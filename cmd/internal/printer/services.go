@@ -112,7 +112,7 @@ func whyNot(s admin.Service) string {
 	if f := s.Status.Model.LastFailure; f != nil && s.Canary() != service.InProgress {
 		why = cmp.Or(why, f.Message)
 	}
-	return cmp.Or(why, "not ready yet: the revision before serves")
+	return cmp.Or(why, "not ready yet: the previous revision serves")
 }
 
 // ServiceLine is what a service runs on and its state, in one line.

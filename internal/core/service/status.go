@@ -65,7 +65,7 @@ type ModelState string
 // cannot be run.
 const (
 	WakesAtRequest = "starts at the first request"
-	BeforeServes   = "; the revision before goes on serving"
+	BeforeServes   = "; the previous revision keeps serving"
 )
 
 // KServe's model states.

@@ -40,21 +40,21 @@ type Decision struct {
 	Why     string
 }
 
-// Beside reports whether a manifest that asks for percent is to run beside what
+// Gradual reports whether a manifest that asks for percent is to run beside what
 // serves.
-func Beside(percent *int, serving bool) bool { return serving && percent != nil && *percent < 100 }
+func Gradual(percent *int, serving bool) bool { return serving && percent != nil && *percent < 100 }
 
 // Step decides. A canary takes its share once a replica of it has been ready,
 // and loses it while none is and one is failing.
 func Step(in Input) Decision {
-	if !Beside(in.Percent, in.Serving) || in.Same {
+	if !Gradual(in.Percent, in.Serving) || in.Same {
 		return Decision{Why: "the manifest's revision is the service's"}
 	}
 	d := Decision{Canary: true}
 	c := in.Canary
 	switch {
 	case c.Refused != "":
-		d.Why = "the revision before serves: " + c.Refused
+		d.Why = "the previous revision serves: " + c.Refused
 	case c.Ready > 0, c.Proven && c.Failing == "":
 		d.Percent = max(0, *in.Percent)
 		d.Why = fmt.Sprintf("ready, takes %d %%", d.Percent)
@@ -62,9 +62,9 @@ func Step(in Input) Decision {
 			d.Why = fmt.Sprintf("asleep, takes %d %% and wakes for it", d.Percent)
 		}
 	case c.Failing != "":
-		d.Why = "the revision before serves: " + c.Failing
+		d.Why = "the previous revision serves: " + c.Failing
 	default:
-		d.Why = "not ready yet: the revision before serves"
+		d.Why = "not ready yet: the previous revision serves"
 	}
 	return d
 }

@@ -7,11 +7,97 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 )
+
+// Object is one applied manifest with what is known of its origin.
+type Object struct {
+	dialect.Object
+	// Source is the watched file or folder it came from; "" for one applied by
+	// hand. Deleting a watched file deletes what came from it.
+	Source string
+	// URIs maps model URIs as written to where they are: a relative file URI
+	// to its absolute one, or a local file to its upload.
+	URIs map[string]string
+}
+
+// ID names an object among all kinds.
+type ID struct {
+	// Kind is "service", "runtime", "model", "weight" (a model object that holds an
+	// adapter), or a routing kind in lower case:
+	// "pool", "route", "httproute", "inferencemodel", …
+	Kind string
+	service.Key
+}
+
+// String is "kind namespace/name".
+func (i ID) String() string {
+	if i.Namespace == "" {
+		return i.Kind + " " + i.Name
+	}
+	return i.Kind + " " + i.Key.String()
+}
+
+func compareIDs(a, b ID) int { return strings.Compare(a.String(), b.String()) }
+
+// Kinds in the ID of a service and of a runtime.
+const (
+	serviceKind = "service"
+	runtimeKind = "runtime"
+)
+
+// ID of the object. Cluster-scoped objects have no namespace.
+func (o Object) ID() ID {
+	switch {
+	case o.Runtime != nil:
+		return ID{Kind: runtimeKind, Key: o.Key}
+	case o.Model != nil && o.Model.FineTuned != nil:
+		return ID{Kind: weightKind, Key: o.Key}
+	case o.Model != nil:
+		return ID{Kind: "model", Key: o.Key}
+	case o.Routing != nil:
+		return ID{Kind: routingKind(o.Routing.RoutingKind()), Key: o.Key}
+	default:
+		return ID{Kind: serviceKind, Key: o.Key}
+	}
+}
+
+// meta is the hub object's own metadata.
+func (o Object) meta() *service.Meta {
+	switch {
+	case o.Runtime != nil:
+		return &o.Runtime.Meta
+	case o.Model != nil:
+		return &o.Model.Meta
+	case o.Routing != nil:
+		return o.Routing.Common()
+	default:
+		return &o.Service.Meta
+	}
+}
+
+// Created is when the object was first applied.
+func (o Object) Created() time.Time { return o.meta().Created }
+
+// SetCreated sets it, and is for whoever makes the object.
+func (o Object) SetCreated(t time.Time) { o.meta().Created = t }
+
+// NotFoundError says that there is no such object.
+type NotFoundError struct{ ID ID }
+
+// Error names the object and how to see what there is.
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("no %s: `roundhouse get %ss -A` lists what there is", e.ID, e.ID.Kind)
+}
+
+func errNotFound(kind string, k service.Key) error {
+	return &NotFoundError{ID: ID{Kind: kind, Key: k}}
+}
 
 // Change is what Apply or Delete did with one object.
 type Change struct {
@@ -56,21 +142,25 @@ type ApplyOptions struct {
 // Apply makes objects the desired ones: all of them or, when any is refused,
 // none. It returns once they are stored; what follows shows in their status.
 func (f *Fleet) Apply(ctx context.Context, objects []Object, o ApplyOptions) ([]Change, error) {
-	moved := f.moved(ctx, objects)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.admit(objects); err != nil {
+	var changed map[service.Key]bool
+	if f.cfg.Fingerprint != nil {
+		changed = f.resolver.changed(ctx, f.services.filesOf(objects))
+	}
+	f.services.mu.Lock()
+	defer f.services.mu.Unlock()
+	if err := errors.Join(f.routes.admit(objects), f.resolver.admit(objects)); err != nil {
 		return nil, err
 	}
 	var out []Change
 	defer func() {
 		if slices.ContainsFunc(out, func(c Change) bool { return c.Action != actionUnchanged }) {
-			f.publishRoutes()
+			f.routes.publish(f.services.membersLocked())
 		}
 	}()
 	for _, obj := range objects {
 		change, err := f.put(obj, o)
-		if change.Action == actionUnchanged && f.refresh(obj, moved) {
+		if change.Action == actionUnchanged &&
+			f.services.renewLocked(func(e *entry) bool { return changed[e.object.Key] && obj.concerns(e) }) {
 			change.Action = actionConfigured
 		}
 		if err != nil {
@@ -81,14 +171,10 @@ func (f *Fleet) Apply(ctx context.Context, objects []Object, o ApplyOptions) ([]
 	return out, nil
 }
 
-// admit refuses runtimes between which a choice would be arbitrary, and changes
-// of what may not change.
-func (f *Fleet) admit(objects []Object) error {
-	if err := f.routes.admit(objects); err != nil {
-		return err
-	}
+// admit refuses runtimes between which a choice would be arbitrary.
+func (r *resolver) admit(objects []Object) error {
 	all := map[ID]service.Runtime{}
-	for _, o := range f.resolver.objects(func(id ID, _ Object) bool { return id.Kind == runtimeKind }) {
+	for _, o := range r.objects(func(id ID, _ Object) bool { return id.Kind == runtimeKind }) {
 		all[o.ID()] = *o.Runtime
 	}
 	fresh := map[service.Key]bool{}
@@ -146,7 +232,9 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 	before, known := f.object(id)
 	change := compare(&obj, before, known, f.cfg.Now())
 	if change.Action == actionUnchanged && !o.Reselect {
-		f.nudge(id)
+		if id.Kind == serviceKind { // who applies it again has often just mended what it lacked
+			f.services.renewLocked(func(e *entry) bool { return e.object.Key == id.Key && e.failure != nil })
+		}
 		return change, nil
 	}
 	if err := f.cfg.Store.PutObject(obj); err != nil {
@@ -154,82 +242,24 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 	}
 	switch id.Kind {
 	case serviceKind:
-		e := f.mu.services[id.Key]
-		if e == nil || e.deleted {
-			e = newEntry(obj)
-			f.mu.services[id.Key] = e
-			f.cfg.Traffic.Publish(f.view(f.workOn(id.Key, e))) // requests wait from now on
-		} else {
-			e.object = obj
-			e.renew()
+		if created := f.services.putLocked(obj, o.Reselect); created != nil {
+			f.cfg.Traffic.Publish(created.view(&f.cfg)) // requests wait from now on
 		}
-		e.reselect = e.reselect || o.Reselect
-		f.queue.fresh(id.Key)
 	case runtimeKind:
 		f.resolver.put(obj)
-		f.touch(func(e *entry) bool { return uses(e, obj.Key.Name) })
+		f.services.renewLocked(func(e *entry) bool { return uses(e, obj.Key.Name) })
 	case "model":
 		f.resolver.put(obj)
-		f.touch(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })
+		f.services.renewLocked(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })
 	case weightKind:
 		f.resolver.put(obj)
-		f.touch(func(e *entry) bool {
+		f.services.renewLocked(func(e *entry) bool {
 			return slices.Contains(e.object.Service.AdapterNames(), obj.Key.Name) || e.failure != nil
 		})
 	default:
 		f.routes.put(obj)
 	}
 	return change, nil
-}
-
-// refresh has the services looked at now whose model's files have changed, of
-// those that obj is or is a model of; false when there is none.
-func (f *Fleet) refresh(obj Object, moved map[service.Key]bool) (any bool) {
-	f.touch(func(e *entry) bool {
-		is := moved[e.object.Key] && obj.concerns(e)
-		any = any || is
-		return is
-	})
-	return any
-}
-
-// nudge has a service that could not be run, or whose canary could not, looked
-// at now: whoever applies it again has often just mended what it lacked.
-func (f *Fleet) nudge(id ID) {
-	if id.Kind == serviceKind {
-		f.touch(func(e *entry) bool { return e.object.Key == id.Key && e.failure != nil })
-	}
-}
-
-// uses says whether a change of the runtime of this name could matter to e:
-// it runs on it, asks for it, or has none.
-func uses(e *entry, name string) bool {
-	s := e.object.Service
-	return e.failure != nil || e.record == nil || e.record.Revision.Runtime.Name == name ||
-		s.Runtime != nil && s.Runtime.Name == name
-}
-
-func modelRef(o Object) string {
-	if m := o.Service.Model; m != nil && m.Ref != nil {
-		return m.Ref.Name
-	}
-	return ""
-}
-
-// renew has what is desired resolved anew, as a generation of its own: a status
-// of the one before is no verdict on it.
-func (e *entry) renew() {
-	e.stale, e.retry, e.generation = true, retry{}, e.generation+1
-}
-
-// touch has every service that matches looked at again.
-func (f *Fleet) touch(match func(*entry) bool) {
-	for k, e := range f.mu.services {
-		if match(e) {
-			e.renew()
-			f.queue.fresh(k)
-		}
-	}
 }
 
 func (f *Fleet) object(id ID) (Object, bool) {
@@ -240,7 +270,7 @@ func (f *Fleet) object(id ID) (Object, bool) {
 	default:
 		return f.routes.object(id)
 	}
-	if e := f.mu.services[id.Key]; e != nil && !e.deleted {
+	if e := f.services.presentLocked(id.Key); e != nil {
 		return e.object, true
 	}
 	return Object{}, false
@@ -249,8 +279,8 @@ func (f *Fleet) object(id ID) (Object, bool) {
 // Delete makes an object no longer desired. A service's replicas end in the
 // background; a runtime in use stays in the revisions pinned to it.
 func (f *Fleet) Delete(_ context.Context, id ID) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.services.mu.Lock()
+	defer f.services.mu.Unlock()
 	if _, ok := f.object(id); !ok {
 		return &NotFoundError{ID: id}
 	}
@@ -261,31 +291,25 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 	case runtimeKind, "model", weightKind:
 		f.resolver.remove(id)
 	case serviceKind:
-		f.mu.services[id.Key].deleted = true
-		f.queue.fresh(id.Key)
-		f.endCanaryLocked(id.Key)
+		f.services.deleteLocked(id.Key)
 	default:
 		f.routes.remove(id)
 	}
-	f.publishRoutes()
+	f.routes.publish(f.services.membersLocked())
 	return nil
 }
 
 // Sourced lists the objects whose source matches, in order.
 func (f *Fleet) Sourced(match func(source string) bool) []ID {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.services.mu.Lock()
+	defer f.services.mu.Unlock()
 	out := f.routes.Sourced(match)
 	add := func(o Object) {
 		if o.Source != "" && match(o.Source) {
 			out = append(out, o.ID())
 		}
 	}
-	for k, e := range f.mu.services {
-		if !e.deleted && !k.IsCanary() {
-			add(e.object)
-		}
-	}
+	f.services.eachLocked(func(e *entry) { add(e.object) })
 	for _, o := range f.resolver.objects(func(ID, Object) bool { return true }) {
 		add(o)
 	}

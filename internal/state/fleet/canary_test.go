@@ -66,7 +66,7 @@ func TestCanary(t *testing.T) {
 	if args(r.platform.revisions[k]) != "--one" || args(r.platform.revisions[c]) != "--two" {
 		t.Fatalf("revisions %v", r.platform.revisions)
 	}
-	if v := r.traffic.views[k]; v.CanaryPercent != 0 || r.canary("iris").Wanted != 20 || r.canary("iris").Why != "not ready yet: the revision before serves" {
+	if v := r.traffic.views[k]; v.CanaryPercent != 0 || r.canary("iris").Wanted != 20 || r.canary("iris").Why != "not ready yet: the previous revision serves" {
 		t.Errorf("before it is ready: %+v", r.canary("iris"))
 	}
 	delete(r.platform.replicas, c)

@@ -6,18 +6,14 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/autoscale"
-	"roundhouse.dev/roundhouse/internal/decide/rollout"
-	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // Config is what a fleet needs to know. Platform, Store, Models and Traffic
@@ -63,154 +59,14 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Store keeps what must survive a restart. Writes are atomic: a crash leaves
-// the old or the new value.
-type Store interface {
-	PutObject(Object) error
-	DeleteObject(ID) error
-	PutRecord(Record) error
-	DeleteRecord(service.Key) error
-	// Load returns all of both. An object that cannot be read any more is
-	// reported in the error and left out; the rest is still returned.
-	Load() ([]Object, []Record, error)
-}
-
-// Made is a Store that knows what its records were made from.
-type Made interface {
-	// MadeFrom says whether a service's record was made from this document.
-	MadeFrom(k service.Key, document []byte) bool
-}
-
-// Models reads what a model's files say of themselves.
-type Models interface {
-	// Inspect returns the attributes found at uri, with where each was found,
-	// without fetching weights. An error says that the model is not there or
-	// cannot be read; one with a method Busy() bool that says true, that too many
-	// are looked at now.
-	Inspect(ctx context.Context, uri string) (service.Attributes, error)
-}
-
-// Publisher is told where requests may go.
-type Publisher interface {
-	Publish(View)
-	Withdraw(service.Key)
-}
-
-// Traffic is the live side: it is told where requests may go and tells what
-// is asked for.
-// The fleet may hold its lock while it calls Publish: a Traffic does not call
-// back from there.
-type Traffic interface {
-	Publisher
-	Demand(service.Key) autoscale.Demand
-	InFlight(replicaID string) int
-}
-
-// View is what the request path needs to know of one service.
-type View struct {
-	// Key is the service's, or its canary's.
-	Key      service.Key
-	Service  *service.Service
-	Protocol service.Protocol
-	// Protocols are all that its replicas speak; none where that is not known.
-	Protocols []service.Protocol
-	URL       string
-	Limits    service.Limits
-	// Role is the one that traffic enters through.
-	Role service.Role
-	// Needs are the roles that replicas of Role call by themselves.
-	Needs []service.Role
-	// Disaggregation is how its prefill and decode replicas are brought
-	// together.
-	Disaggregation service.Disaggregation
-	// Replicas are the service's, of every role.
-	Replicas []replica.Replica
-	// Adapters are the LoRA adapters that the replicas have.
-	Adapters []workload.Adapter
-	// CanaryPercent is how much of the traffic goes to the service's canary,
-	// which is published by itself under Key.Canary().
-	CanaryPercent int
-	// Reason and Cause say why nothing is ready, in a word and in words for
-	// the caller of a request.
-	Reason, Cause string
-	// Blocked: waiting will not help until somebody changes something.
-	Blocked bool
-	// RetryAfter is when it may be worth to ask again although Blocked; 0 where
-	// nothing is known of that.
-	RetryAfter time.Duration
-	// Starting is how far a replica is that Replicas does not have yet.
-	Starting string
-}
-
-// Record is the durable decision about one service.
-type Record struct {
-	Service service.Key `json:"service"`
-	// Selection hashes what the runtime was chosen for; while it stays, so
-	// does the choice.
-	Selection string            `json:"selection"`
-	Revision  workload.Revision `json:"revision"`
-	// Proven says that a canary's replica has been ready once.
-	Proven bool `json:"proven,omitempty"`
-	// Inputs hashes the objects that the revision was made from, by ID; nil in
-	// records of versions that did not note them.
-	Inputs map[string]string `json:"inputs,omitempty"`
-}
-
-// Fleet is safe for concurrent use.
+// Fleet keeps what is desired and has it reconciled. It is safe for concurrent
+// use.
 type Fleet struct {
-	cfg      Config
-	queue    *queue
-	routes   *Routes
-	resolver *resolver
-
-	mu struct {
-		sync.Mutex
-		services map[service.Key]*entry
-	}
-}
-
-// entry is all that is known of one service. Fleet.mu guards it; a reconcile
-// works on a copy and stores what it found.
-type entry struct {
-	object     Object
-	generation int64
-	record     *Record
-	// stale: the inputs changed since the record was made.
-	stale, reselect bool
-	// applied: the platform has the record's revision. drifted: somebody else
-	// changed what it made of it.
-	applied, drifted bool
-	// failure is why the present inputs cannot be run, nil when they can.
-	failure *service.Failure
-	roles   map[service.Role]*roleState
-	wake    int
-	asleep  bool // put to sleep by hand until the next request
-	deleted bool
-	status  service.Status
-	usage   map[service.Role]*usage
-	retry   retry
-	canary  rollout.Canary // how far it has come, if it is one
-	files   string         // fingerprint of its model's as first seen, or as its replicas serve them
-	// unplaced is since when no place takes its replicas; zero while one does.
-	unplaced time.Time
-	// lastReplica is the newest there has been, for its logs.
-	lastReplica string
-}
-
-// retry is when inputs that could not be resolved are looked at again unless
-// they change.
-type retry struct {
-	at    time.Time
-	tries int // in a row that failed
-}
-
-// roleState carries the autoscaler from step to step.
-type roleState struct {
-	state    autoscale.State
-	decision autoscale.Decision
-	scaled   int // last count given to the platform; -1 before the first
-	// external is the count where somebody else sets it; nil where the fleet does.
-	external *int
+	cfg        Config
+	services   *services
+	routes     *Routes
+	resolver   *resolver
+	reconciler *reconciler
 }
 
 // New makes a fleet. Call Restore before Run.
@@ -233,8 +89,8 @@ func New(cfg Config) (*Fleet, error) {
 	if cfg.URL == nil {
 		cfg.URL = func(service.Key) string { return "" }
 	}
-	f := &Fleet{cfg: cfg, queue: newQueue(), routes: NewRoutes(cfg.Routing, cfg.Now), resolver: newResolver(&cfg)}
-	f.mu.services = map[service.Key]*entry{}
+	f := &Fleet{cfg: cfg, services: newServices(cfg.Now), routes: NewRoutes(cfg.Routing, cfg.Now), resolver: newResolver(&cfg)}
+	f.reconciler = &reconciler{&cfg, f.resolver, f.services}
 	return f, nil
 }
 
@@ -249,98 +105,120 @@ func (f *Fleet) Restore(ctx context.Context) error {
 	for i := range records {
 		pinned[records[i].Service] = &records[i]
 	}
-	f.mu.Lock()
+	f.services.mu.Lock()
 	for _, o := range objects {
 		switch {
 		case o.Service != nil:
 			e := newEntry(o)
 			e.record = pinned[o.Key]
-			f.mu.services[o.Key] = e
+			f.services.mu.entries[o.Key] = e
 		case o.Runtime != nil, o.Model != nil:
 			f.resolver.put(o)
 		case o.Routing != nil:
 			f.routes.put(o)
 		}
 	}
-	forgotten := f.restoreCanaries(pinned)
-	for _, k := range slices.SortedFunc(maps.Keys(f.mu.services), func(a, b service.Key) int { return strings.Compare(a.String(), b.String()) }) {
-		e := f.mu.services[k]
-		e.stale = f.outdated(ctx, k, e)
+	unwanted := f.services.restoreCanariesLocked(pinned)
+	for _, k := range slices.SortedFunc(maps.Keys(f.services.mu.entries), func(a, b service.Key) int { return strings.Compare(a.String(), b.String()) }) {
+		e := f.services.mu.entries[k]
+		e.stale = f.resolver.outdated(ctx, k, e)
 		if e.record != nil {
 			err := f.cfg.Platform.Apply(ctx, e.record.Revision)
 			e.applied = err == nil
 			errs = append(errs, err)
 		}
-		f.cfg.Traffic.Publish(f.view(f.workOn(k, e))) // requests wait from now on
-		f.queue.add(k)
+		f.cfg.Traffic.Publish(f.services.workLocked(k, e).view(&f.cfg)) // requests wait from now on
+		f.services.queue.add(k)
 	}
-	f.publishRoutes()
-	f.mu.Unlock()
-	for _, k := range forgotten {
+	f.routes.publish(f.services.membersLocked())
+	wanted := maps.Clone(f.services.mu.entries)
+	f.services.mu.Unlock()
+	for _, k := range unwanted {
 		errs = append(errs, f.cfg.Store.DeleteRecord(k))
 	}
-	held, err := f.cfg.Platform.Services(ctx)
+	present, err := f.cfg.Platform.Services(ctx)
 	errs = append(errs, err)
-	for _, k := range held {
-		if f.entry(k) == nil {
+	for _, k := range present {
+		if wanted[k] == nil {
 			errs = append(errs, f.cfg.Platform.Remove(ctx, k))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func newEntry(o Object) *entry {
-	return &entry{object: o, generation: 1, stale: true,
-		roles: map[service.Role]*roleState{}, usage: map[service.Role]*usage{}}
-}
-
-func (f *Fleet) entry(k service.Key) *entry {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mu.services[k]
-}
-
 // Wake asks for at least n replicas of a service; it is remembered, so it may
 // come before the service's first reconcile. The gateway calls it.
 func (f *Fleet) Wake(_ context.Context, k service.Key, n int) error {
-	f.mu.Lock()
-	e := f.mu.services[k]
-	if e != nil {
-		e.wake, e.asleep = max(e.wake, n), false
-	}
-	f.mu.Unlock()
-	if e == nil {
+	if !f.services.change(k, func(e *entry) { e.wake, e.asleep = max(e.wake, n), false }) {
 		return errNotFound("service", k)
 	}
-	f.queue.add(k)
 	return nil
 }
 
 // Sleep ends a service's replicas until the next request or Wake.
 func (f *Fleet) Sleep(_ context.Context, k service.Key) error {
-	f.mu.Lock()
-	e := f.mu.services[k]
-	for _, k := range []service.Key{k, k.Canary()} {
-		if e := f.mu.services[k]; e != nil {
-			e.wake, e.asleep = 0, true
-			f.queue.add(k)
-		}
-	}
-	f.mu.Unlock()
-	if e == nil {
+	sleep := func(e *entry) { e.wake, e.asleep = 0, true }
+	f.services.change(k.Canary(), sleep)
+	if !f.services.change(k, sleep) {
 		return errNotFound("service", k)
 	}
 	return nil
 }
 
-// Demanded says that a service's demand grew; it is looked at again at once.
-func (f *Fleet) Demanded(k service.Key) { f.queue.add(k) }
+// Demanded has a service reconciled at once: its demand grew.
+func (f *Fleet) Demanded(k service.Key) { f.services.queue.add(k) }
+
+// Reconcile makes the platform agree with what is desired of one service:
+// resolve the revision if its inputs changed, apply it, tell the request path
+// where its replicas are, and set their number. It returns when to reconcile
+// again; 0 waits for a change. Only one Reconcile of a key may run at a
+// time.
+func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, error) {
+	w := f.services.begin(k)
+	if w == nil {
+		return 0, f.reconciler.forget(ctx, k)
+	}
+	again, err := f.reconciler.converge(ctx, w)
+	w.platformErr = err
+	f.services.finish(w, statusOf(w, f.cfg.URL(k)), f.cfg.Traffic.InFlight)
+	if f.cfg.Report != nil && !k.IsCanary() {
+		later, reportErr := f.report(ctx, k)
+		again, err = sooner(again, later), errors.Join(err, reportErr)
+	}
+	return again, err
+}
+
+// report tells Config.Report of a service as it is now, unless it was deleted
+// meanwhile.
+func (f *Fleet) report(ctx context.Context, k service.Key) (again time.Duration, err error) {
+	st, err := f.Get(ctx, k)
+	var gone *NotFoundError
+	if errors.As(err, &gone) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if again, err = f.cfg.Report(ctx, st); err != nil {
+		return 0, fmt.Errorf("report %s: %w", k, err)
+	}
+	return again, nil
+}
+
+// Drifted notes that somebody else changed what the platform made of a service.
+// Its revision is applied and its counts are set again.
+func (f *Fleet) Drifted(k service.Key) {
+	f.services.change(k, func(e *entry) { e.drifted = true })
+}
+
+// Backlog reports how far behind the reconciles are.
+func (f *Fleet) Backlog() Backlog { return f.services.queue.backlog(time.Now()) }
 
 // Run reconciles until ctx ends: what is queued, what the platform says has
 // changed, and what asked to be looked at again. workers run at once; one
 // service is never reconciled twice at a time.
 func (f *Fleet) Run(ctx context.Context, workers int) {
-	loop{queue: f.queue, changed: f.cfg.Platform.Changed(), jitter: f.cfg.Jitter, log: f.cfg.Log,
+	loop{queue: f.services.queue, changed: f.cfg.Platform.Changed(), jitter: f.cfg.Jitter, log: f.cfg.Log,
 		reconcile: func(ctx context.Context, k service.Key) (time.Duration, error) {
 			began := time.Now()
 			again, err := f.Reconcile(ctx, k)

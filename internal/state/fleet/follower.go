@@ -200,7 +200,7 @@ func (f *Follower) Reconcile(ctx context.Context, k service.Key) (time.Duration,
 	v := s.view(f.cfg.URL(k), now, true)
 	if v.Reason == "" && decided.Failure != nil {
 		v.Reason, v.Cause, v.Blocked = decided.Failure.Reason, decided.Failure.Message, decided.Blocked
-		s.deny(&v, now, true)
+		s.blockUnplaced(&v, now, true)
 	}
 	v.CanaryPercent, v.Starting = percent, decided.Starting
 	f.cfg.Traffic.Publish(v)

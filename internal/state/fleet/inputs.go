@@ -5,8 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"maps"
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -52,24 +55,24 @@ func (o Object) digest() string {
 // outdated reports whether what is desired of a restored service is no longer
 // what its record was made from: stored by an owner that did not live to act
 // on it, or changed while there was none. An object that is gone changes
-// nothing, as its deletion did not. Fleet.mu is held.
-func (f *Fleet) outdated(ctx context.Context, k service.Key, e *entry) bool {
-	r := e.record
-	if r == nil || r.Selection != selectionHash(e.object) {
+// nothing, as its deletion did not. The lock of services is held.
+func (r *resolver) outdated(ctx context.Context, k service.Key, e *entry) bool {
+	rec := e.record
+	if rec == nil || rec.Selection != selectionHash(e.object) {
 		return true
 	}
-	if made, ok := f.cfg.Store.(Made); ok && !made.MadeFrom(k, e.object.Original) {
+	if made, ok := r.cfg.Store.(Made); ok && !made.MadeFrom(k, e.object.Original) {
 		return true
 	}
-	e.files = f.resolver.fingerprints(ctx, r.Revision.Model)
-	if was := r.Revision.Model.Fingerprint; !workload.SameFiles(was, e.files) {
+	e.files = r.fingerprints(ctx, rec.Revision.Model)
+	if was := rec.Revision.Model.Fingerprint; !workload.SameFiles(was, e.files) {
 		return true
 	}
-	if r.Inputs == nil { // of a version that did not note them
-		return !f.cfg.Cluster && f.resolver.known(r.Revision.Runtime)
+	if rec.Inputs == nil { // of a version that did not note them
+		return !r.cfg.Cluster && r.known(rec.Revision.Runtime)
 	}
-	for id, hash := range f.resolver.inputs(e.object, r.Revision.Runtime) {
-		if r.Inputs[id] != hash {
+	for id, hash := range r.inputs(e.object, rec.Revision.Runtime) {
+		if rec.Inputs[id] != hash {
 			return true
 		}
 	}
@@ -146,51 +149,104 @@ func (w *work) refused() bool {
 	return false
 }
 
-// moved are the services that objects are of, or are models of, whose files are
-// no longer those of their revision.
-func (f *Fleet) moved(ctx context.Context, objects []Object) map[service.Key]bool {
-	if f.cfg.Fingerprint == nil {
-		return nil
-	}
-	type known struct {
-		model workload.Model
-		files string // as first seen, or as its replicas serve
-	}
-	of := map[service.Key]known{}
-	f.mu.Lock()
-	for _, o := range objects {
-		for k, e := range f.mu.services {
-			if e.record == nil || e.deleted || !o.concerns(e) {
-				continue
-			}
-			of[k] = known{e.record.Revision.Model, e.files}
-		}
-	}
-	f.mu.Unlock()
-	maps.DeleteFunc(of, func(_ service.Key, was known) bool {
-		now := f.resolver.fingerprints(ctx, was.model)
-		return workload.SameFiles(was.model.Fingerprint, now) && workload.SameFiles(was.files, now)
-	})
+// changed are the services, among of, whose model's files are no longer those of
+// their revision.
+func (r *resolver) changed(ctx context.Context, of map[service.Key]files) map[service.Key]bool {
 	out := map[service.Key]bool{}
-	for k := range of {
-		out[k.Stable()] = true
+	for k, was := range of {
+		now := r.fingerprints(ctx, was.model)
+		if !workload.SameFiles(was.model.Fingerprint, now) || !workload.SameFiles(was.known, now) {
+			out[k.Stable()] = true
+		}
 	}
 	return out
 }
 
-// concerns reports whether o is e's service, or a model that it serves.
-func (o Object) concerns(e *entry) bool {
-	switch o.ID().Kind {
-	case serviceKind:
-		return e.object.Key == o.Key
-	case "model":
-		return modelRef(e.object) == o.Key.Name
-	case weightKind:
-		for _, name := range e.object.Service.AdapterNames() {
-			if name == o.Key.Name {
-				return true
+// weightKind is the kind in the ID of a model object that holds an adapter.
+const weightKind = "weight"
+
+// adapters follows a service's adapters to where they are. base is the model
+// object they are laid over, nil for a model in place.
+func (r *resolver) adapters(ctx context.Context, o Object, base *Object) ([]workload.Adapter, error) {
+	var out []workload.Adapter
+	for i, a := range o.Service.Model.Adapters {
+		got := workload.Adapter{Name: a.Name, URI: o.uri(a.URI), Rank: a.Rank}
+		if a.Ref != nil {
+			weight, err := r.weight(a.Ref.Name, base)
+			if err != nil {
+				return nil, fmt.Errorf("spec.model.fineTunedWeights[%d]: %w", i, err)
+			}
+			got.URI, got.Rank = weight.uri(weight.Model.URI), weight.Model.FineTuned.Rank
+		}
+		if scheme, _, _ := strings.Cut(got.URI, "://"); scheme == "file" || scheme == "upload" {
+			found, err := r.cfg.Models.Inspect(ctx, got.URI)
+			if err != nil {
+				return nil, fmt.Errorf("adapter %q: %w", a.Name, err)
+			}
+			if got.Rank == 0 {
+				got.Rank = found.AdapterRank
 			}
 		}
+		out = append(out, got)
 	}
-	return false
+	return out, nil
+}
+
+// weight finds a FineTunedWeight that can be laid over base as an adapter.
+func (r *resolver) weight(name string, base *Object) (Object, error) {
+	r.mu.Lock()
+	o, ok := r.mu.models[ID{Kind: weightKind, Key: service.Key{Name: name}}]
+	r.mu.Unlock()
+	if !ok {
+		return o, fmt.Errorf("no FineTunedWeight named %q: apply it", name)
+	}
+	ft := o.Model.FineTuned
+	switch {
+	case o.Model.Disabled:
+		return o, fmt.Errorf("FineTunedWeight %q is disabled", name)
+	case ft.Merged:
+		return o, fmt.Errorf("FineTunedWeight %q holds merged weights, which are a whole model and no adapter: publish them as a BaseModel and serve that", name)
+	case base != nil && (ft.Base.Name != base.Key.Name || ft.Base.Namespace != "" && ft.Base.Namespace != base.Key.Namespace):
+		return o, fmt.Errorf("FineTunedWeight %q is of base model %q, and the service serves %q: it needs weights made from that", name, keyName(ft.Base), keyName(base.Key))
+	}
+	return o, nil
+}
+
+func keyName(k service.Key) string {
+	if k.Namespace == "" {
+		return k.Name
+	}
+	return k.String()
+}
+
+// ranks reads the adapters' ranks from their files where the runtime has to be
+// told. A revision that stands keeps those it has. Where pods alone can read the
+// files the ranks stay unknown. Busy: its time has not come.
+func (r *resolver) ranks(ctx context.Context, w *work, in *workload.Input) (again time.Duration, failure *service.Failure) {
+	if len(in.Adapters) == 0 || in.Runtime == nil || in.Runtime.Adapters == nil || len(in.Runtime.Adapters.Rank) == 0 {
+		return 0, nil
+	}
+	if w.record != nil && w.record.Revision.Hash == in.Hash() {
+		in.Adapters = w.record.Revision.Model.Adapters
+		return 0, nil
+	}
+	for i := range in.Adapters {
+		a := &in.Adapters[i]
+		if a.Rank > 0 {
+			continue
+		}
+		found, err := r.cfg.Models.Inspect(ctx, a.URI)
+		var missing interface{ NotExist() bool }
+		switch {
+		case err == nil:
+			a.Rank = found.AdapterRank
+		case busy(err):
+			return busyAfter, nil
+		case r.cfg.Cluster && (!errors.As(err, &missing) || !missing.NotExist()):
+			r.cfg.Log.Warn("adapter not inspected", "service", w.key.String(), "adapter", a.Name, "error", err)
+		default:
+			return retryAfter, &service.Failure{Reason: reasonModelLoadFailed, Message: fmt.Sprintf("adapter %q: %v", a.Name, err)}
+		}
+	}
+	return 0, nil
 }

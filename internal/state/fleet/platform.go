@@ -3,9 +3,12 @@ package fleet
 import (
 	"context"
 	"io"
+	"sync"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
@@ -49,4 +52,174 @@ type LogOptions struct {
 	Follow   bool
 	Tail     int  // last lines; 0 means all that is kept
 	Previous bool // of the process before the present one
+}
+
+// Changes hands out the keys of changed services, as Platform.Changed wants
+// them: each at most once while it waits, so that its queue is bounded by the
+// number of services and a slow reader delays nobody. It is safe for concurrent
+// use.
+type Changes struct {
+	out  chan service.Key
+	stop chan struct{}
+	wake chan struct{} // capacity 1
+	once sync.Once
+
+	mu struct {
+		sync.Mutex
+		waiting map[service.Key]bool
+		order   []service.Key
+	}
+}
+
+// NewChanges makes one that must be closed.
+func NewChanges() *Changes {
+	c := &Changes{out: make(chan service.Key), stop: make(chan struct{}), wake: make(chan struct{}, 1)}
+	c.mu.waiting = map[service.Key]bool{}
+	go c.run()
+	return c
+}
+
+// Add notes that a service changed. It never blocks.
+func (c *Changes) Add(k service.Key) {
+	c.mu.Lock()
+	if !c.mu.waiting[k] {
+		c.mu.waiting[k] = true
+		c.mu.order = append(c.mu.order, k)
+	}
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Changed carries the keys.
+func (c *Changes) Changed() <-chan service.Key { return c.out }
+
+// Close ends the handing out. Calls after the first do nothing.
+func (c *Changes) Close() { c.once.Do(func() { close(c.stop) }) }
+
+func (c *Changes) next() (service.Key, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.mu.order) == 0 {
+		return service.Key{}, false
+	}
+	k := c.mu.order[0]
+	c.mu.order = c.mu.order[1:]
+	// Forgotten before it is read: a change from now on is another one.
+	delete(c.mu.waiting, k)
+	return k, true
+}
+
+func (c *Changes) run() {
+	for {
+		k, ok := c.next()
+		if !ok {
+			select {
+			case <-c.wake:
+				continue
+			case <-c.stop:
+				return
+			}
+		}
+		select {
+		case c.out <- k:
+		case <-c.stop:
+			return
+		}
+	}
+}
+
+// Store keeps what must survive a restart. Writes are atomic: a crash leaves
+// the old or the new value.
+type Store interface {
+	PutObject(Object) error
+	DeleteObject(ID) error
+	PutRecord(Record) error
+	DeleteRecord(service.Key) error
+	// Load returns all of both. An object that cannot be read any more is
+	// reported in the error and left out; the rest is still returned.
+	Load() ([]Object, []Record, error)
+}
+
+// Made is a Store that knows what its records were made from.
+type Made interface {
+	// MadeFrom reports whether a service's record was made from this document.
+	MadeFrom(k service.Key, document []byte) bool
+}
+
+// Models reads what a model's files say of themselves.
+type Models interface {
+	// Inspect returns the attributes found at uri, with where each was found,
+	// without fetching weights. An error says that the model is not there or
+	// cannot be read; one with a method Busy() bool that says true, that too many
+	// are looked at now.
+	Inspect(ctx context.Context, uri string) (service.Attributes, error)
+}
+
+// Publisher is told where requests may go.
+type Publisher interface {
+	Publish(View)
+	Withdraw(service.Key)
+}
+
+// Traffic is the live side: it is told where requests may go and tells what
+// is asked for.
+// The fleet may hold its lock while it calls Publish: a Traffic does not call
+// back from there.
+type Traffic interface {
+	Publisher
+	Demand(service.Key) autoscale.Demand
+	InFlight(replicaID string) int
+}
+
+// View is what the request path needs to know of one service.
+type View struct {
+	// Key is the service's, or its canary's.
+	Key      service.Key
+	Service  *service.Service
+	Protocol service.Protocol
+	// Protocols are all that its replicas speak; none where that is not known.
+	Protocols []service.Protocol
+	URL       string
+	Limits    service.Limits
+	// Role is the one that traffic enters through.
+	Role service.Role
+	// Needs are the roles that replicas of Role call by themselves.
+	Needs []service.Role
+	// Disaggregation is how its prefill and decode replicas are brought
+	// together.
+	Disaggregation service.Disaggregation
+	// Replicas are the service's, of every role.
+	Replicas []replica.Replica
+	// Adapters are the LoRA adapters that the replicas have.
+	Adapters []workload.Adapter
+	// CanaryPercent is how much of the traffic goes to the service's canary,
+	// which is published by itself under Key.Canary().
+	CanaryPercent int
+	// Reason and Cause say why nothing is ready, in a word and in words for
+	// the caller of a request.
+	Reason, Cause string
+	// Blocked: waiting will not help until somebody changes something.
+	Blocked bool
+	// RetryAfter is when it may be worth to ask again although Blocked; 0 where
+	// nothing is known of that.
+	RetryAfter time.Duration
+	// Starting is how far a replica is that Replicas does not have yet.
+	Starting string
+}
+
+// Record is the durable decision about one service.
+type Record struct {
+	Service service.Key `json:"service"`
+	// Selection hashes what the runtime was chosen for; while it stays, so
+	// does the choice.
+	Selection string            `json:"selection"`
+	Revision  workload.Revision `json:"revision"`
+	// Proven says that a canary's replica has been ready once.
+	Proven bool `json:"proven,omitempty"`
+	// Inputs hashes the objects that the revision was made from, by ID; nil in
+	// records of versions that did not note them.
+	Inputs map[string]string `json:"inputs,omitempty"`
 }

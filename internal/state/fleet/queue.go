@@ -21,7 +21,7 @@ type queue struct {
 		queued map[service.Key]time.Time // since when
 		active map[service.Key]bool
 		timers map[service.Key]*time.Timer
-		rests  map[service.Key]time.Time // until when those that failed are left alone
+		rests  map[service.Key]time.Time // when those that failed may be handed out again
 		tries  map[service.Key]int       // that failed in a row
 		closed bool
 	}
@@ -64,8 +64,8 @@ func (q *queue) addLocked(k service.Key) {
 	if _, queued := q.mu.queued[k]; queued || q.mu.closed {
 		return
 	}
-	if left := time.Until(q.mu.rests[k]); left > 0 {
-		q.later(k, left)
+	if wait := time.Until(q.mu.rests[k]); wait > 0 {
+		q.later(k, wait)
 		return
 	}
 	q.mu.queued[k] = time.Now()
@@ -228,9 +228,6 @@ type Backlog struct {
 	// none does.
 	Oldest time.Duration
 }
-
-// Backlog reports how far behind the reconciles are.
-func (f *Fleet) Backlog() Backlog { return f.queue.backlog(time.Now()) }
 
 func (q *queue) backlog(now time.Time) Backlog {
 	q.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -32,14 +33,14 @@ type ServiceState struct {
 
 // Get returns a service as it is now.
 func (f *Fleet) Get(ctx context.Context, k service.Key) (ServiceState, error) {
-	f.mu.Lock()
-	e := f.mu.services[k]
-	if e == nil || e.deleted {
-		f.mu.Unlock()
+	f.services.mu.Lock()
+	e := f.services.presentLocked(k)
+	if e == nil {
+		f.services.mu.Unlock()
 		return ServiceState{}, errNotFound("service", k)
 	}
-	st := f.stateOf(e)
-	f.mu.Unlock()
+	st := e.state(f.cfg.Now(), f.cfg.Cluster)
+	f.services.mu.Unlock()
 	var err error
 	if st.Replicas, err = f.cfg.Platform.Observe(ctx, k); err != nil || st.Status.Canary == nil {
 		return st, err
@@ -49,14 +50,15 @@ func (f *Fleet) Get(ctx context.Context, k service.Key) (ServiceState, error) {
 	return st, err
 }
 
-func (f *Fleet) stateOf(e *entry) ServiceState {
-	st := ServiceState{Object: e.object, Generation: e.generation, LastReplica: e.lastReplica, Status: e.priced(f.cfg.Now()), Scaling: map[service.Role]string{}}
+// state is what people are told of a service; the lock of services is held.
+func (e *entry) state(now time.Time, cluster bool) ServiceState {
+	st := ServiceState{Object: e.object, Generation: e.generation, LastReplica: e.lastReplica, Status: e.usage.over(e.status, now), Scaling: map[service.Role]string{}}
 	if e.record != nil {
 		rev := e.record.Revision
 		st.Revision = &rev
 	}
 	for r, s := range e.roles {
-		st.Scaling[r] = s.decision.Reason(f.cfg.Now())
+		st.Scaling[r] = s.decision.Reason(now)
 		if st.Revision == nil {
 			continue
 		}
@@ -64,7 +66,7 @@ func (f *Fleet) stateOf(e *entry) ServiceState {
 		case c == nil:
 		case s.external != nil && *s.external > 0:
 			st.Scaling[r] = counter(c.Limits)
-		case c.Limits.Metric.Resource() && !f.cfg.Cluster:
+		case c.Limits.Metric.Resource() && !cluster:
 			st.Scaling[r] += fmt.Sprintf("; %s is not measured on one machine: %d requests in flight each count", c.Limits.Metric, service.DefaultScaleTarget)
 		}
 	}
@@ -74,14 +76,10 @@ func (f *Fleet) stateOf(e *entry) ServiceState {
 // List returns every service, by namespace and name. Replicas are left out,
 // and canaries, which are part of their services.
 func (f *Fleet) List() []ServiceState {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	var out []ServiceState
-	for k, e := range f.mu.services {
-		if !e.deleted && !k.IsCanary() {
-			out = append(out, f.stateOf(e))
-		}
-	}
+	f.services.mu.Lock()
+	f.services.eachLocked(func(e *entry) { out = append(out, e.state(f.cfg.Now(), f.cfg.Cluster)) })
+	f.services.mu.Unlock()
 	slices.SortFunc(out, func(a, b ServiceState) int { return strings.Compare(a.Object.Key.String(), b.Object.Key.String()) })
 	return out
 }
@@ -118,13 +116,11 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 	if err != nil {
 		ex.Problem = err.Error()
 	}
-	if e := f.entry(o.Key); e != nil {
-		f.mu.Lock()
-		if e.record != nil {
-			ex.Pinned = e.record.Revision.Runtime
-		}
-		f.mu.Unlock()
+	f.services.mu.Lock()
+	if e := f.services.mu.entries[o.Key]; e != nil && e.record != nil {
+		ex.Pinned = e.record.Revision.Runtime
 	}
+	f.services.mu.Unlock()
 	req, runtimes := selection.Request{Service: o.Service, Attributes: m.attributes}, f.resolver.runtimesFor(o.Key.Namespace, host)
 	if host, err = f.resolver.ask(ctx, host, &req, runtimes, m); err != nil {
 		return Explanation{}, err

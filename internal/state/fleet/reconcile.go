@@ -2,25 +2,15 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
-
-// snapshot is what is known of one service, or of its canary, at one time.
-type snapshot struct {
-	key    service.Key
-	object Object
-	record *Record
-	// failure is why the present inputs cannot be run; nil when they can.
-	failure  *service.Failure
-	replicas []replica.Replica
-	// unplaced is since when no place takes its replicas; zero while one does.
-	unplaced time.Time
-}
 
 // work is one reconcile's copy of an entry: read under the lock at the start,
 // stored under it at the end.
@@ -34,8 +24,8 @@ type work struct {
 	asleep     bool
 	files      string
 	roles      map[service.Role]roleState
-	// trouble is what the platform refused.
-	trouble error
+	// platformErr is what the platform refused.
+	platformErr error
 	// past is why a replica of this revision failed before, and later when
 	// inputs that could not be resolved are looked at again; 0 for neither.
 	past  *service.Failure
@@ -46,209 +36,11 @@ type work struct {
 	canaryFailure *service.Failure
 }
 
-// workOn copies e; Fleet.mu is held.
-func (f *Fleet) workOn(k service.Key, e *entry) *work {
-	w := &work{snapshot: snapshot{key: k, object: e.object, record: e.record, failure: e.failure, unplaced: e.unplaced},
-		generation: e.generation, stale: e.stale, reselect: e.reselect, applied: e.applied,
-		wake: e.wake, asleep: e.asleep, files: e.files, roles: map[service.Role]roleState{}}
-	for r, s := range e.roles {
-		w.roles[r] = *s
-	}
-	if past := e.status.Model.LastFailure; past != nil && past.Replica != "" && e.record != nil && e.record.Revision.Name == e.status.Revision {
-		w.past = past
-	}
-	w.canary, w.canaryFailure = share(w, f.mu.services[k.Canary()])
-	return w
-}
-
-// Reconcile makes the platform agree with what is desired of one service:
-// resolve the revision if its inputs changed, apply it, tell the request path
-// where its replicas are, and set their number. It says when to come again;
-// 0 means when something changes. Only one Reconcile of a key may run at a
-// time.
-func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, error) {
-	w, wanted := f.begin(k)
-	if !wanted {
-		return 0, f.forget(ctx, k)
-	}
-	again, err := f.converge(ctx, w)
-	w.trouble = err
-	f.finish(w)
-	if f.cfg.Report != nil && !k.IsCanary() {
-		later, untold := f.report(ctx, k)
-		again, err = sooner(again, later), errors.Join(err, untold)
-	}
-	return again, err
-}
-
-// report tells of a service as it is now, unless it went meanwhile.
-func (f *Fleet) report(ctx context.Context, k service.Key) (again time.Duration, err error) {
-	st, err := f.Get(ctx, k)
-	var gone *NotFoundError
-	if errors.As(err, &gone) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	if again, err = f.cfg.Report(ctx, st); err != nil {
-		return 0, fmt.Errorf("report %s: %w", k, err)
-	}
-	return again, nil
-}
-
-// converge does the work of a reconcile. After an error w holds how far it
-// came.
-func (f *Fleet) converge(ctx context.Context, w *work) (time.Duration, error) {
-	again := w.later
-	if w.stale {
-		again = f.resolve(ctx, w)
-	}
-	if err := f.applyRevision(ctx, w); err != nil {
-		return 0, err
-	}
-	if err := f.observe(ctx, w); err != nil {
-		return 0, err
-	}
-	if !w.stale && w.later == 0 && w.refused() {
-		again = sooner(again, f.resolve(ctx, w))
-		if err := f.applyRevision(ctx, w); err != nil {
-			return 0, err
-		}
-	}
-	if err := f.settle(ctx, w); err != nil {
-		return 0, err
-	}
-	if err := f.recordReady(w); err != nil {
-		return 0, fmt.Errorf("store that %s has been ready: %w", w.key, err)
-	}
-	again = sooner(again, w.waitForPlace(w.unplaceable(), f.cfg.Now(), f.cfg.Cluster))
-	f.cfg.Traffic.Publish(f.view(w))
-	if w.record != nil {
-		next, err := f.scale(ctx, w)
-		if err != nil {
-			return 0, err
-		}
-		again = sooner(again, next)
-	}
-	return again, nil
-}
-
-// applyRevision hands the platform a revision that it does not have.
-func (f *Fleet) applyRevision(ctx context.Context, w *work) error {
-	if w.record == nil || w.applied {
-		return nil
-	}
-	if err := f.cfg.Platform.Apply(ctx, w.record.Revision); err != nil {
-		return fmt.Errorf("apply revision %s: %w", w.record.Revision.Name, err)
-	}
-	w.applied = true
-	return nil
-}
-
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b
 	}
 	return a
-}
-
-// begin copies what is known of a service; wanted is false when it is to go.
-func (f *Fleet) begin(k service.Key) (w *work, wanted bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	e := f.mu.services[k]
-	if e == nil || e.deleted {
-		return nil, false
-	}
-	w = f.workOn(k, e)
-	// What comes in from now on is for the next reconcile.
-	e.wake = 0
-	if e.drifted {
-		e.drifted = false
-		w.reapply()
-	}
-	if left := e.retry.at.Sub(f.cfg.Now()); w.stale && left > 0 {
-		w.stale, w.later = false, left
-		return w, true
-	}
-	e.stale, e.reselect = false, false
-	return w, true
-}
-
-// forget ends a deleted service. The entry goes last, so that a failure is
-// tried again.
-func (f *Fleet) forget(ctx context.Context, k service.Key) error {
-	f.cfg.Traffic.Withdraw(k)
-	if err := f.cfg.Platform.Remove(ctx, k); err != nil {
-		return fmt.Errorf("remove %s: %w", k, err)
-	}
-	if err := f.cfg.Store.DeleteRecord(k); err != nil {
-		return fmt.Errorf("forget %s: %w", k, err)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if e := f.mu.services[k]; e != nil && e.deleted {
-		delete(f.mu.services, k)
-	}
-	return nil
-}
-
-func (f *Fleet) observe(ctx context.Context, w *work) (err error) {
-	if w.replicas, err = f.cfg.Platform.Observe(ctx, w.key); err != nil {
-		return fmt.Errorf("observe %s: %w", w.key, err)
-	}
-	w.learnFiles()
-	f.readExternalCounts(w)
-	return nil
-}
-
-// finish stores what a reconcile found and how far it came, unless the service
-// went meanwhile.
-func (f *Fleet) finish(w *work) {
-	status := f.statusOf(w)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	e := f.mu.services[w.key]
-	if e == nil || e.deleted {
-		return
-	}
-	if c := w.canaryState(sleeping(w)); w.key.IsCanary() && (c != e.canary || e.record != w.record ||
-		e.status.Generation != status.Generation || e.status.Model.Transition != status.Model.Transition) {
-		e.canary = c
-		f.queue.add(w.key.Stable())
-	}
-	e.record, e.applied, e.failure, e.files = w.record, w.applied, w.failure, w.files
-	e.unplaced = w.unplaced
-	if w.failure == nil {
-		e.retry = retry{}
-	}
-	for r, s := range w.roles {
-		e.roles[r] = &s
-	}
-	e.status = transitioned(e.status, status, f.cfg.Now())
-	if w.trouble != nil {
-		e.wake = max(e.wake, w.wake) // for the next try
-		return
-	}
-	if n := len(w.replicas); n > 0 {
-		e.lastReplica = w.replicas[n-1].ID
-	}
-	e.account(w, f.cfg.Now(), f.cfg.Traffic.InFlight)
-}
-
-// Drifted notes that somebody else changed what the platform made of a service.
-// Its revision is applied and its counts are set again.
-func (f *Fleet) Drifted(k service.Key) {
-	f.mu.Lock()
-	e := f.mu.services[k]
-	if e != nil {
-		e.drifted = true
-	}
-	f.mu.Unlock()
-	if e != nil {
-		f.queue.add(k)
-	}
 }
 
 // reapply forgets what the platform was given, so that it is given again.
@@ -258,4 +50,219 @@ func (w *work) reapply() {
 		s.scaled = -1
 		w.roles[r] = s
 	}
+}
+
+// reconciler brings one service at a time from what is to what is desired: it
+// resolves the revision, applies it and sets its counts.
+type reconciler struct {
+	cfg      *Config
+	resolver *resolver
+	services *services
+}
+
+// converge does the work of a reconcile. After an error w holds how far it
+// came.
+func (r *reconciler) converge(ctx context.Context, w *work) (time.Duration, error) {
+	again := w.later
+	if w.stale {
+		again = r.resolve(ctx, w)
+	}
+	if err := r.applyRevision(ctx, w); err != nil {
+		return 0, err
+	}
+	if err := r.observe(ctx, w); err != nil {
+		return 0, err
+	}
+	if !w.stale && w.later == 0 && w.refused() {
+		again = sooner(again, r.resolve(ctx, w))
+		if err := r.applyRevision(ctx, w); err != nil {
+			return 0, err
+		}
+	}
+	if err := r.settle(ctx, w); err != nil {
+		return 0, err
+	}
+	if err := r.recordReady(w); err != nil {
+		return 0, fmt.Errorf("store that %s has been ready: %w", w.key, err)
+	}
+	again = sooner(again, w.waitForPlace(w.unplaceable(), r.cfg.Now(), r.cfg.Cluster))
+	r.cfg.Traffic.Publish(w.view(r.cfg))
+	if w.record != nil {
+		next, err := r.scale(ctx, w)
+		if err != nil {
+			return 0, err
+		}
+		again = sooner(again, next)
+	}
+	return again, nil
+}
+
+// applyRevision hands the platform a revision that it does not have.
+func (r *reconciler) applyRevision(ctx context.Context, w *work) error {
+	if w.record == nil || w.applied {
+		return nil
+	}
+	if err := r.cfg.Platform.Apply(ctx, w.record.Revision); err != nil {
+		return fmt.Errorf("apply revision %s: %w", w.record.Revision.Name, err)
+	}
+	w.applied = true
+	return nil
+}
+
+func (r *reconciler) observe(ctx context.Context, w *work) (err error) {
+	if w.replicas, err = r.cfg.Platform.Observe(ctx, w.key); err != nil {
+		return fmt.Errorf("observe %s: %w", w.key, err)
+	}
+	w.learnFiles()
+	if scaler, ok := r.cfg.Platform.(ExternalScaler); ok {
+		w.readExternalCounts(scaler)
+	}
+	return nil
+}
+
+// forget ends a deleted service. The entry goes last, so that a failure is
+// tried again.
+func (r *reconciler) forget(ctx context.Context, k service.Key) error {
+	r.cfg.Traffic.Withdraw(k)
+	if err := r.cfg.Platform.Remove(ctx, k); err != nil {
+		return fmt.Errorf("remove %s: %w", k, err)
+	}
+	if err := r.cfg.Store.DeleteRecord(k); err != nil {
+		return fmt.Errorf("forget %s: %w", k, err)
+	}
+	r.services.forget(k)
+	return nil
+}
+
+// failureReasons beyond selection's own.
+const (
+	reasonModelLoadFailed = "ModelLoadFailed"
+	reasonInvalidSpec     = "InvalidPredictorSpec"
+	reasonStore           = "StoreFailed"
+)
+
+// resolve turns changed inputs into a revision: model, runtime, rendering. On
+// failure the present record stays and serves; the failure says what is
+// missing. It returns when to try again, 0 when only a change can help.
+func (r *reconciler) resolve(ctx context.Context, w *work) time.Duration {
+	if w.forCanary() {
+		w.failure = nil
+		r.services.startCanary(w)
+		return 0
+	}
+	next, again, failure := r.resolver.resolved(ctx, w)
+	if failure != nil {
+		return r.fail(w, failure, again)
+	}
+	if next == nil {
+		return r.services.retryLater(w, again, false, nil)
+	}
+	w.failure = nil
+	if w.key.IsCanary() && r.services.endRedundant(w.key, next.Revision.Hash) {
+		return 0
+	}
+	if r.cfg.Cluster && w.record != nil && w.record.Revision.Hash == next.Revision.Hash {
+		next.Revision = w.record.Revision.Scaled(next.Revision) // pods stay as they are
+	}
+	next.Revision.Before = r.before(ctx, w, next.Revision.Hash)
+	if !w.runsAs(next) {
+		w.applied = false
+	}
+	if !w.key.IsCanary() {
+		defer r.services.endCanary(w.key) // the service runs its manifest itself now
+	}
+	if w.record != nil && w.applied && (r.cfg.Cluster || !w.inputsChanged(next)) {
+		return 0
+	}
+	if err := r.cfg.Store.PutRecord(*next); err != nil {
+		w.applied = w.record != nil
+		return r.fail(w, &service.Failure{Reason: reasonStore, Message: err.Error()}, retryAfter)
+	}
+	w.record = next
+	return 0
+}
+
+// inputsChanged reports whether a record is to be written again although the
+// revision stays, for what it was made from. On a cluster that is not worth a
+// write: the service is resolved anew after a restart, to the same revision.
+func (w *work) inputsChanged(next *Record) bool {
+	return w.record.Inputs != nil && !maps.Equal(w.record.Inputs, next.Inputs)
+}
+
+// fail notes why w cannot be run, and has its inputs resolved again although
+// they have not changed. It returns when; 0 when only a change can help.
+func (r *reconciler) fail(w *work, failure *service.Failure, again time.Duration) time.Duration {
+	failure.Time = r.cfg.Now()
+	if old := w.failure; old != nil && old.Message == failure.Message {
+		failure.Time = old.Time
+	} else {
+		r.cfg.Log.Warn("cannot be run", "service", w.key.String(), "reason", failure.Reason, "message", failure.Message)
+	}
+	w.failure = failure
+	return r.services.retryLater(w, again, true, r.cfg.Jitter)
+}
+
+// runsAs reports whether next has the platform run what it runs: the same
+// revision, with the same counts and names of adapters.
+func (w *work) runsAs(next *Record) bool {
+	return w.record != nil && w.record.Revision.Hash == next.Revision.Hash && w.record.Selection == next.Selection &&
+		slices.Equal(w.record.Revision.Model.Adapters, next.Revision.Model.Adapters) &&
+		slices.EqualFunc(w.record.Revision.Components, next.Revision.Components, func(x, y workload.Component) bool {
+			return x.Role == y.Role && x.Limits == y.Limits
+		})
+}
+
+// before is the revision that serves until the one of hash is ready: the present
+// one if it has a ready replica, else its own predecessor; nil for none, and on
+// a cluster.
+func (r *reconciler) before(ctx context.Context, w *work, hash string) *workload.Revision {
+	if w.record == nil || r.cfg.Cluster {
+		return nil
+	}
+	now := w.record.Revision
+	serving := now.Before
+	if now.Hash != hash {
+		rs, err := r.cfg.Platform.Observe(ctx, w.key)
+		if err == nil && slices.ContainsFunc(rs, func(x replica.Replica) bool { return x.Revision == now.Hash && x.Phase == replica.Ready }) {
+			serving = &now
+			serving.Before = nil
+		}
+	}
+	if serving != nil && serving.Hash == hash {
+		return nil
+	}
+	return serving
+}
+
+// settle forgets the revision before once each role of the present one has a
+// replica that is ready.
+func (r *reconciler) settle(ctx context.Context, w *work) error {
+	if w.record == nil || w.record.Revision.Before == nil {
+		return nil
+	}
+	for _, c := range w.record.Revision.Components {
+		if !slices.ContainsFunc(w.replicas, func(x replica.Replica) bool {
+			return x.Role == c.Role && x.Revision == w.record.Revision.Hash && x.Phase == replica.Ready
+		}) {
+			return nil
+		}
+	}
+	settled := *w.record
+	settled.Revision.Before = nil
+	if err := r.cfg.Store.PutRecord(settled); err != nil {
+		return fmt.Errorf("store that revision %s of %s has been ready: %w", settled.Revision.Name, w.key, err)
+	}
+	w.record, w.applied = &settled, false
+	return r.applyRevision(ctx, w)
+}
+
+// recordReady stores that a canary has been ready once, for good.
+func (r *reconciler) recordReady(w *work) error {
+	if !w.key.IsCanary() || w.record == nil || w.record.Proven || w.canaryState(sleeping(w)).Ready == 0 {
+		return nil
+	}
+	proven := *w.record
+	proven.Proven = true
+	w.record = &proven
+	return r.cfg.Store.PutRecord(proven)
 }

@@ -32,10 +32,10 @@ func TestNewRevisionIsNotReady(t *testing.T) {
 		message    string
 	}{
 		{"both ready", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Ready, "")}, service.UpToDate, service.ModelLoaded, now, ""},
-		{"starting", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Starting, "")}, service.InProgress, service.ModelLoaded, old, "goes on serving"},
-		{"no node", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Pending, "no node")}, service.InProgress, service.ModelLoaded, old, "goes on serving: no node"},
+		{"starting", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Starting, "")}, service.InProgress, service.ModelLoaded, old, "keeps serving"},
+		{"no node", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Pending, "no node")}, service.InProgress, service.ModelLoaded, old, "keeps serving: no node"},
 		{"failing", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Failed, "exit code 1")}, service.BlockedByFailedLoad, service.ModelFailedToLoad, old,
-			"goes on serving: exit code 1"},
+			"keeps serving: exit code 1"},
 		{"the old one fails", []replica.Replica{one(old, replica.Failed, "exit code 1"), one(now, replica.Ready, "")}, service.UpToDate, service.ModelLoaded, now, ""},
 	} {
 		r.platform.replicas[k] = c.replicas

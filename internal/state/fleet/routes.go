@@ -264,15 +264,3 @@ func (f *Fleet) RoutingObjects() []RoutingState { return f.routes.Objects() }
 func (f *Fleet) SetDegradation(pool service.Key, now routing.Degradation) {
 	f.routes.SetDegradation(pool, now)
 }
-
-// publishRoutes tells the routing objects which services there are; Fleet.mu is
-// held.
-func (f *Fleet) publishRoutes() {
-	var members []route.Member
-	for k, e := range f.mu.services {
-		if !e.deleted && !k.IsCanary() {
-			members = append(members, route.NewMember(e.object.Service))
-		}
-	}
-	f.routes.publish(members)
-}

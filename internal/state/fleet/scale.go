@@ -21,9 +21,8 @@ type ExternalScaler interface {
 }
 
 // readExternalCounts notes the counts that others set.
-func (f *Fleet) readExternalCounts(w *work) {
-	scaler, ok := f.cfg.Platform.(ExternalScaler)
-	if !ok || w.record == nil {
+func (w *work) readExternalCounts(scaler ExternalScaler) {
+	if w.record == nil {
 		return
 	}
 	for i := range w.record.Revision.Components {
@@ -69,21 +68,21 @@ func (w *work) wanted(role service.Role) int {
 }
 
 // scale steps the autoscaler of each role and hands changed counts on.
-func (f *Fleet) scale(ctx context.Context, w *work) (time.Duration, error) {
+func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) {
 	again := time.Duration(0)
-	demand := f.cfg.Traffic.Demand(w.key)
+	demand := r.cfg.Traffic.Demand(w.key)
 	for i := range w.record.Revision.Components {
 		c := &w.record.Revision.Components[i]
 		rs, ok := w.roles[c.Role]
 		if !ok {
 			rs.scaled = -1
 		}
-		in := autoscale.Input{Demand: demand, Limits: f.limits(w, c.Role), Wake: w.wake, Stopped: w.object.Service.Stopped || w.asleep,
-			Replicas: f.alive(w, c.Role)}
-		rs.state, rs.decision = autoscale.Step(rs.state, in, f.cfg.Now())
+		in := autoscale.Input{Demand: demand, Limits: c.Limits, Wake: w.wake, Stopped: w.object.Service.Stopped || w.asleep,
+			Replicas: w.alive(c.Role, r.cfg.Traffic.InFlight)}
+		rs.state, rs.decision = autoscale.Step(rs.state, in, r.cfg.Now())
 		if rs.scaled != rs.decision.Count || len(rs.decision.Victims) > 0 {
 			ref := ref(w.key, c.Role)
-			if err := f.cfg.Platform.Scale(ctx, ref, rs.decision.Count, rs.decision.Victims); err != nil {
+			if err := r.cfg.Platform.Scale(ctx, ref, rs.decision.Count, rs.decision.Victims); err != nil {
 				return 0, fmt.Errorf("scale %s to %d: %w", ref, rs.decision.Count, err)
 			}
 			was := rs.scaled
@@ -91,7 +90,7 @@ func (f *Fleet) scale(ctx context.Context, w *work) (time.Duration, error) {
 				was = len(in.Replicas)
 			}
 			if rs.external == nil && was != rs.decision.Count {
-				f.cfg.Log.Info("scaled", "service", w.key.String(), "role", c.Role, "replicas", rs.decision.Count, "was", was, "why", rs.decision.Reason(f.cfg.Now()))
+				r.cfg.Log.Info("scaled", "service", w.key.String(), "role", c.Role, "replicas", rs.decision.Count, "was", was, "why", rs.decision.Reason(r.cfg.Now()))
 			}
 			rs.scaled = rs.decision.Count
 		}
@@ -101,23 +100,18 @@ func (f *Fleet) scale(ctx context.Context, w *work) (time.Duration, error) {
 	return again, nil
 }
 
-// limits are the present ones: a change of scaling alone makes no revision.
-func (f *Fleet) limits(w *work, role service.Role) service.Limits {
-	return w.record.Revision.Component(role).Limits
-}
-
 // alive are the replicas of a role that count against its number: those of the
 // revision, else those of the one before, which serve until there are any.
-func (f *Fleet) alive(w *work, role service.Role) []autoscale.Replica {
+func (w *work) alive(role service.Role, inFlight func(string) int) []autoscale.Replica {
 	rev := &w.record.Revision
-	out := f.aliveOf(w, role, rev.Hash)
+	out := w.aliveOf(role, rev.Hash, inFlight)
 	if len(out) == 0 && rev.Before != nil {
-		out = f.aliveOf(w, role, rev.Before.Hash)
+		out = w.aliveOf(role, rev.Before.Hash, inFlight)
 	}
 	return out
 }
 
-func (f *Fleet) aliveOf(w *work, role service.Role, hash string) []autoscale.Replica {
+func (w *work) aliveOf(role service.Role, hash string, inFlight func(string) int) []autoscale.Replica {
 	var out []autoscale.Replica
 	for _, r := range w.replicas {
 		if r.Role != role || !r.Alive() || r.Revision != hash {
@@ -125,7 +119,7 @@ func (f *Fleet) aliveOf(w *work, role service.Role, hash string) []autoscale.Rep
 		}
 		out = append(out, autoscale.Replica{ID: r.ID, Ready: r.Phase == replica.Ready, ReadyAt: r.ReadyAt,
 			Starting: r.Phase == replica.Starting || r.Phase == replica.Fetching,
-			Waiting:  r.Phase == replica.Pending && r.PID == 0, Failed: r.Restarts > 0, InFlight: f.cfg.Traffic.InFlight(r.ID)})
+			Waiting:  r.Phase == replica.Pending && r.PID == 0, Failed: r.Restarts > 0, InFlight: inFlight(r.ID)})
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -12,110 +13,7 @@ import (
 
 func ref(k service.Key, role service.Role) workload.Ref { return workload.Ref{Service: k, Role: role} }
 
-// entrance is the role that traffic enters through: the transformer, else the
-// router, else the decoder, else the engine.
-func entrance(r *workload.Revision) service.Role {
-	for _, role := range []service.Role{service.RoleTransformer, service.RoleRouter, service.RoleDecoder} {
-		if r.Component(role) != nil {
-			return role
-		}
-	}
-	return service.RoleEngine
-}
-
-// Needs are the roles behind an entrance that calls them by itself: those of a
-// transformer's predictor, those of a router.
-func Needs(r *workload.Revision) (out []service.Role) {
-	in := entrance(r)
-	if in != service.RoleTransformer && in != service.RoleRouter {
-		return nil
-	}
-	for i := range r.Components {
-		if role := r.Components[i].Role; role != in {
-			out = append(out, role)
-		}
-	}
-	return out
-}
-
-// view is what the request path is told.
-func (f *Fleet) view(w *work) View {
-	v := w.view(f.cfg.URL(w.key), f.cfg.Now(), f.cfg.Cluster)
-	if w.canary != nil {
-		v.CanaryPercent = w.canary.Percent
-	}
-	return v
-}
-
-// view is what the request path is told, but for the share of a canary.
-func (s *snapshot) view(url string, now time.Time, cluster bool) View {
-	v := View{Key: s.key, Service: s.object.Service, URL: url, Replicas: s.replicas}
-	if s.record == nil {
-		v.Adapters = named(s.object.Service)
-		v.Cause = "not yet resolved"
-		if s.failure != nil {
-			v.Reason, v.Cause, v.Blocked = s.failure.Reason, s.failure.Message, true
-		}
-		return v
-	}
-	v.Role, v.Disaggregation = entrance(&s.record.Revision), s.record.Revision.Disaggregation
-	v.Needs = Needs(&s.record.Revision)
-	v.Adapters = s.record.Revision.Model.Adapters
-	v.Protocol, v.Limits = s.record.Revision.Protocol, s.record.Revision.Component(v.Role).Limits
-	if !s.mixed() {
-		v.Protocols = s.record.Revision.Protocols
-	}
-	if bad := worst(s.replicas); bad != nil {
-		// A program that is not there does not come by waiting, one that cannot
-		// be executed cannot a second later, and a process that ends at every
-		// start ends at the next; one crash or a busy accelerator
-		// may pass.
-		v.Reason, v.Cause = bad.Reason, bad.Message
-		wait := bad.Restart.Sub(now)
-		v.Blocked = bad.Reason == replica.ReasonProgramMissing || bad.Reason == replica.ReasonCannotExecute ||
-			bad.Phase == replica.Failed && (wait > patience || bad.FailedStarts >= hopeless)
-		if s.returning() {
-			v.Blocked = false
-		}
-		if v.Blocked && bad.Phase == replica.Failed {
-			v.RetryAfter = max(wait, time.Second)
-		}
-	}
-	s.deny(&v, now, cluster)
-	if s.object.Service.Stopped {
-		v.Reason, v.Cause, v.Blocked = "Stopped", "stopped by its owner", true
-	}
-	return v
-}
-
-// mixed reports whether replicas of another revision than the present one serve.
-func (s *snapshot) mixed() bool {
-	return slices.ContainsFunc(s.replicas, func(r replica.Replica) bool {
-		return r.Revision != "" && r.Revision != s.record.Revision.Hash && r.Serving()
-	})
-}
-
-// named are the adapters that a service names, wherever they are: a request for
-// one is for the service, also while that cannot be run.
-func named(s *service.Service) (out []workload.Adapter) {
-	if s.Model != nil {
-		for _, a := range s.Model.Adapters {
-			out = append(out, workload.Adapter{Name: a.Name, URI: a.URI})
-		}
-	}
-	return out
-}
-
-// patience is how far off a failed replica's next start may be for requests to
-// wait for it. Platforms wait longer after each failure, so that beyond it
-// several starts in a row have failed.
-const patience = 3 * time.Second
-
-// hopeless is how many starts in a row have failed when requests no longer wait
-// for the next.
-const hopeless = 2
-
-// worst is the replica whose trouble explains the service's, nil when none.
+// worst is the replica whose failure explains the service's, nil when none.
 func worst(rs []replica.Replica) *replica.Replica {
 	var out *replica.Replica
 	for i := range rs {
@@ -127,8 +25,8 @@ func worst(rs []replica.Replica) *replica.Replica {
 }
 
 // statusOf recomputes the whole status from the record and the replicas.
-func (f *Fleet) statusOf(w *work) service.Status {
-	st := service.Status{URL: f.cfg.URL(w.key), Generation: w.generation}
+func statusOf(w *work, url string) service.Status {
+	st := service.Status{URL: url, Generation: w.generation}
 	if w.record != nil {
 		st.Runtime, st.Protocol, st.Revision = w.record.Revision.Runtime, w.record.Revision.Protocol, w.record.Revision.Name
 		for _, c := range w.record.Revision.Components {
@@ -250,7 +148,7 @@ func blocked(f *service.Failure) service.Transition {
 	return service.InvalidSpec
 }
 
-// behind says that replicas of an older revision serve and none of the present
+// behind reports that replicas of an older revision serve and none of the present
 // one is ready, and what is wrong with those of the present one, nil for
 // nothing.
 func behind(w *work) (late bool, bad *replica.Replica) {
@@ -285,7 +183,7 @@ func taking(w *work) service.Transition {
 	return service.InProgress
 }
 
-// sleeping says that nothing runs because nothing is wanted to.
+// sleeping reports whether nothing runs because nothing is wanted to.
 func sleeping(w *work) bool {
 	if w.record == nil {
 		return false
@@ -309,7 +207,7 @@ func conditions(w *work, st service.Status) []service.Condition {
 	stopped := w.object.Service.Stopped
 	selected := cond(service.ConditionSelected, w.record != nil, "Selected", st.Runtime.Why)
 	if w.record == nil && w.failure == nil {
-		selected = cond(service.ConditionSelected, false, "NoRevision", "waits for its turn to have its model looked at")
+		selected = cond(service.ConditionSelected, false, "NoRevision", "queued: its model has not been inspected yet")
 	} else if w.record == nil {
 		selected = cond(service.ConditionSelected, false, w.failure.Reason, w.failure.Message)
 	} else if w.failure != nil {
@@ -339,8 +237,8 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 	if w.object.Service.Stopped {
 		return cond(kind, false, "Stopped", "stopped by its owner")
 	}
-	if w.trouble != nil {
-		return cond(kind, false, "PlatformFailed", w.trouble.Error())
+	if w.platformErr != nil {
+		return cond(kind, false, "PlatformFailed", w.platformErr.Error())
 	}
 	for _, c := range w.record.Revision.Components {
 		cs := componentStatus(w, c.Role)
@@ -357,7 +255,7 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 	}
 	message := short(w)
 	if late, bad := behind(w); late {
-		message = "revision " + w.record.Revision.Name + " is not ready, the one before goes on serving"
+		message = "revision " + w.record.Revision.Name + " is not ready, the previous one keeps serving"
 		if bad != nil {
 			message += ": " + bad.Message
 		}
@@ -368,7 +266,7 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 	return cond(kind, true, "Serving", message)
 }
 
-// short says which role has fewer replicas than it should for a reason that
+// short returns which role has fewer replicas than it should for a reason that
 // somebody could do something about, "" for none.
 func short(w *work) string {
 	for _, c := range w.record.Revision.Components {
@@ -384,7 +282,7 @@ func short(w *work) string {
 	return ""
 }
 
-// starting says how far a role without a ready replica is, and what went wrong
+// starting returns how far a role without a ready replica is, and what went wrong
 // before.
 func starting(w *work, cs service.ComponentStatus, cond func(string, bool, string, string) service.Condition) service.Condition {
 	reason, message := "Starting", fmt.Sprintf("%s: 0 of %d ready", cs.Role, cs.Desired)
@@ -400,7 +298,7 @@ func starting(w *work, cs service.ComponentStatus, cond func(string, bool, strin
 		message += ": " + w.replicas[i].Message
 	}
 	if w.past != nil {
-		message += "; the try before failed: " + w.past.Message
+		message += "; the last try failed: " + w.past.Message
 	}
 	return cond(service.ConditionPredictorReady, false, reason, message)
 }
@@ -417,4 +315,81 @@ func transitioned(before, now service.Status, at time.Time) service.Status {
 		}
 	}
 	return now
+}
+
+// usage integrates what a role's replicas have cost since this process
+// started.
+type usage struct {
+	last          time.Time
+	running, idle int // at last
+	replicaSecs   float64
+	idleSecs      float64
+	startup       float64 // seconds that the last start took
+}
+
+// add closes the interval since the last look.
+func (u *usage) add(now time.Time) {
+	if !u.last.IsZero() {
+		dt := now.Sub(u.last).Seconds()
+		u.replicaSecs += dt * float64(u.running)
+		u.idleSecs += dt * float64(u.idle)
+	}
+	u.last = now
+}
+
+// costs are the usage of each role of a service.
+type costs map[service.Role]*usage
+
+// account notes what runs now. Reconciles come at every change of a replica,
+// so between two of them the counts hold; idleness may change unseen within a
+// tick of the autoscaler.
+func (c costs) account(replicas []replica.Replica, now time.Time, inFlight func(string) int) {
+	counts := map[service.Role]*usage{}
+	for _, r := range replicas {
+		u := counts[r.Role]
+		if u == nil {
+			u = &usage{}
+			counts[r.Role] = u
+		}
+		if r.Started.IsZero() || r.Phase == replica.Failed || r.Phase == replica.Pending {
+			continue
+		}
+		u.running++
+		if d := r.ReadyAt.Sub(r.Started).Seconds(); r.Phase == replica.Ready && d > 0 {
+			u.startup = d
+		}
+		if r.Phase == replica.Ready && inFlight(r.ID) == 0 {
+			u.idle++
+		}
+	}
+	for _, role := range service.Roles {
+		u, present := c[role], counts[role]
+		if u == nil {
+			if present == nil {
+				continue
+			}
+			u = &usage{}
+			c[role] = u
+		}
+		u.add(now)
+		u.running, u.idle = 0, 0
+		if present != nil {
+			u.running, u.idle = present.running, present.idle
+			u.startup = cmp.Or(present.startup, u.startup)
+		}
+	}
+}
+
+// over returns st with the costs up to now.
+func (c costs) over(st service.Status, now time.Time) service.Status {
+	st.Components = slices.Clone(st.Components)
+	for i := range st.Components {
+		cs := &st.Components[i]
+		if u := c[cs.Role]; u != nil {
+			open := *u
+			open.add(now)
+			cs.ReplicaSeconds, cs.IdleSeconds, cs.StartupSeconds = open.replicaSecs, open.idleSecs, u.startup
+		}
+	}
+	return st
 }
