@@ -92,12 +92,12 @@ func TestPoolOfDeadServers(t *testing.T) {
 	eventually(t, "requests are refused at once, with the reason", func() (bool, string) {
 		begun := time.Now()
 		got, err := try("POST", n.gateway+"/v1/completions", shortAsk)
-		return err == nil && got.status == 503 && strings.Contains(got.String(), "no server is well") && time.Since(begun) < time.Second, got.String()
+		return err == nil && got.status == 503 && strings.Contains(got.String(), "no server is healthy") && time.Since(begun) < time.Second, got.String()
 	})
 }
 
 // TestDeadPoolIsNotReady: `get` and `describe` say that no server of a pool is
-// well, and why, and `explain request` that a request would be refused, with
+// healthy, and why, and `explain request` that a request would be refused, with
 // exit code 1.
 func TestDeadPoolIsNotReady(t *testing.T) {
 	t.Parallel()
@@ -115,9 +115,9 @@ spec: {targets: [{pool: gone}]}
 `))
 	eventually(t, "the pool is not ready", func() (bool, string) {
 		r := n.run("get", "pools")
-		return strings.Contains(r.out, "False") && strings.Contains(r.out, "no server is well: "+address), r.String()
+		return strings.Contains(r.out, "False") && strings.Contains(r.out, "no server is healthy: "+address), r.String()
 	})
-	if r := n.do("get", "routes"); !strings.Contains(r, "False") || !strings.Contains(r, "pool gone has no endpoint: 1 address; no server is well: "+address) {
+	if r := n.do("get", "routes"); !strings.Contains(r, "False") || !strings.Contains(r, "pool gone has no endpoint: 1 address; no server is healthy: "+address) {
 		t.Errorf("a route to it alone:\n%s", r)
 	}
 	contains(t, n.do("describe", "inferencemodels"), "No inferencemodels found")

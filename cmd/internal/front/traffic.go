@@ -317,7 +317,7 @@ func (t *Traffic) degradation(pool service.Key) routing.Degradation {
 		if out.Message != "" {
 			out.Message += "; "
 		}
-		out.Message += fmt.Sprintf("no server is well: %s: %s", found[0], ill[found[0]])
+		out.Message += fmt.Sprintf("no server is healthy: %s: %s", found[0], ill[found[0]])
 	}
 	return out
 }

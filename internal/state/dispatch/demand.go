@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"math"
 	"sync"
 	"time"
 
@@ -19,6 +18,32 @@ const (
 	done
 	transferred // to another service's counter: no more here, and not the end
 )
+
+// tally is where a request counts in demand.
+type tally struct {
+	stage  stage
+	pool   *demandCounter // the pool's own
+	member *demandCounter // in a shared pool that of the service it counts for; nil for none
+}
+
+// moveTo takes the request to another stage, in all counters it counts in.
+func (t *tally) moveTo(to stage, now time.Time) {
+	t.pool.move(t.stage, to, now)
+	t.member.move(t.stage, to, now)
+	t.stage = to
+}
+
+// countFor has the request count for another service of a shared pool.
+func (t *tally) countFor(m *demandCounter, now time.Time) {
+	if t.member == m {
+		return
+	}
+	if t.stage != uncounted {
+		t.member.move(t.stage, transferred, now)
+		m.move(uncounted, t.stage, now)
+	}
+	t.member = m
+}
 
 // demandCounter counts one service's requests, whichever pools they come through,
 // and integrates their number over time. Its mutex is taken last, with a
@@ -51,9 +76,9 @@ type reportPace struct {
 }
 
 func newDemandCounter(d *Dispatcher, id string) *demandCounter {
-	a := &demandCounter{d: d, id: id, turn: make(chan struct{}, 1)}
-	a.counts.since = d.clock.Now()
-	return a
+	dc := &demandCounter{d: d, id: id, turn: make(chan struct{}, 1)}
+	dc.counts.since = d.clock.Now()
+	return dc
 }
 
 func (c *counts) advance(now time.Time) {
@@ -64,13 +89,13 @@ func (c *counts) advance(now time.Time) {
 }
 
 // move takes one request from a stage to another and sees that it is told.
-func (a *demandCounter) move(from, to stage, now time.Time) {
-	if a == nil || from == to {
+func (dc *demandCounter) move(from, to stage, now time.Time) {
+	if dc == nil || from == to {
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	c := &a.counts
+	dc.mu.Lock()
+	defer dc.mu.Unlock()
+	c := &dc.counts
 	c.advance(now)
 	c.shift(from, -1)
 	c.shift(to, 1)
@@ -80,7 +105,7 @@ func (a *demandCounter) move(from, to stage, now time.Time) {
 	if from == running && to == done { // one that gave up waiting used nothing
 		c.lastDone = now
 	}
-	a.changed(now, from == uncounted && to == queued && c.queued == 1)
+	dc.changed(now, from == uncounted && to == queued && c.queued == 1)
 }
 
 func (c *counts) shift(s stage, by int) {
@@ -96,20 +121,20 @@ func (c *counts) shift(s stage, by int) {
 }
 
 // reportNow has the demand told at once.
-func (a *demandCounter) reportNow(now time.Time) {
-	if a == nil {
+func (dc *demandCounter) reportNow(now time.Time) {
+	if dc == nil {
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.changed(now, true)
+	dc.mu.Lock()
+	defer dc.mu.Unlock()
+	dc.changed(now, true)
 }
 
 // demand is what has been counted up to now.
-func (a *demandCounter) demand(now time.Time) autoscale.Demand {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.counts.demand(now)
+func (dc *demandCounter) demand(now time.Time) autoscale.Demand {
+	dc.mu.Lock()
+	defer dc.mu.Unlock()
+	return dc.counts.demand(now)
 }
 
 func (c *counts) demand(now time.Time) autoscale.Demand {
@@ -119,114 +144,114 @@ func (c *counts) demand(now time.Time) autoscale.Demand {
 }
 
 // meanTime is how long a request has taken on average, from its arrival.
-func (a *demandCounter) meanTime() time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.counts.done == 0 {
+func (dc *demandCounter) meanTime() time.Duration {
+	dc.mu.Lock()
+	defer dc.mu.Unlock()
+	if dc.counts.done == 0 {
 		return 0
 	}
-	return time.Duration(a.counts.seconds / float64(a.counts.done) * float64(time.Second))
+	return time.Duration(dc.counts.seconds / float64(dc.counts.done) * float64(time.Second))
 }
 
 // changed paces a report. The counter's mutex is held.
-func (a *demandCounter) changed(now time.Time, urgent bool) {
-	if a.id == "" {
+func (dc *demandCounter) changed(now time.Time, urgent bool) {
+	if dc.id == "" {
 		return
 	}
-	r := &a.pace
+	r := &dc.pace
 	if urgent && !r.urgent {
 		r.urgent = true
-		a.d.clock.AfterFunc(0, func() { a.report(true) })
+		dc.d.clock.AfterFunc(0, func() { dc.report(true) })
 		return
 	}
 	if r.pending || r.urgent {
 		return
 	}
 	r.pending = true
-	every := a.d.cfg.ReportEvery
-	a.d.clock.AfterFunc(min(every, max(0, r.last.Add(every).Sub(now))), func() { a.report(false) })
+	every := dc.d.cfg.ReportEvery
+	dc.d.clock.AfterFunc(min(every, max(0, r.last.Add(every).Sub(now))), func() { dc.report(false) })
 }
 
 // report makes one report, after the one before it, of the demand as it is
 // when its turn comes.
-func (a *demandCounter) report(urgent bool) {
-	a.turn <- struct{}{}
-	defer func() { <-a.turn }()
+func (dc *demandCounter) report(urgent bool) {
+	dc.turn <- struct{}{}
+	defer func() { <-dc.turn }()
 
-	a.mu.Lock()
-	now := a.d.clock.Now()
-	r := &a.pace
+	dc.mu.Lock()
+	now := dc.d.clock.Now()
+	r := &dc.pace
 	r.last = now
 	if urgent {
 		r.urgent = false
 	} else {
 		r.pending = false
 	}
-	d := a.counts.demand(now)
+	d := dc.counts.demand(now)
 	if d.Queued+d.Running > 0 && !r.pending {
 		r.pending = true
-		a.d.clock.AfterFunc(a.d.cfg.ReportEvery, func() { a.report(false) })
+		dc.d.clock.AfterFunc(dc.d.cfg.ReportEvery, func() { dc.report(false) })
 	}
-	a.mu.Unlock()
-	a.d.demand.Report(a.id, d)
+	dc.mu.Unlock()
+	dc.d.demand.Report(dc.id, d)
 }
 
-// wakeState is the state of asking for a first replica.
-type wakeState struct {
-	asked          bool   // asked, and WakeRetry is not over
-	round          uint64 // tells the retry of this round from older ones
-	err            error  // of the last call
-	wantedReplicas int    // how many replicas those that wait have called for
+// waker asks for the first replicas of a pool that has none. The pool's mutex
+// guards it.
+type waker struct {
+	cfg    *Config
+	demand Demand
+	clock  Clock
+	mu     *sync.Mutex // the pool's
+	due    func()      // called with the mutex when it may be time to ask once more
+
+	asked     bool   // asked, and WakeRetry is not over
+	round     uint64 // tells the retry of this round from older ones
+	err       error  // of the last call
+	announced int    // how many replicas have been called for
 }
 
 // started notes that replicas are there, so that a later wake is immediate.
-func (w *wakeState) started() {
-	w.asked, w.err, w.wantedReplicas = false, nil, 0
+func (w *waker) started() {
+	w.asked, w.err, w.announced = false, nil, 0
 	w.round++
 }
 
-// wakeIfNeeded asks for replicas if requests wait, of whatever priority, and
-// no replica is alive. The pool's mutex is held.
-func (p *pool) wakeIfNeeded() {
-	w := &p.wakes
-	if w.asked || p.queue.Len() == 0 || p.entry.alive > 0 || p.closed != "" {
-		return
-	}
-	m := p.scalable
-	if m == nil {
+// ask asks for replicas of a service, unless that was done just now.
+func (w *waker) ask(service string, replicas int) {
+	if w.asked {
 		return
 	}
 	w.asked = true
 	w.round++
-	round, name, n := w.round, m.Key.String(), p.wantedReplicas(m)
-	p.d.clock.AfterFunc(0, func() { p.wake(round, name, n) })
+	round := w.round
+	w.clock.AfterFunc(0, func() { w.wake(round, service, replicas) })
 }
 
-// wantedReplicas is how many replicas the waiting requests call for, at least 1.
-func (p *pool) wantedReplicas(m *PoolConfig) int {
-	n := 1
-	if t := m.Limits.Target; t > 0 {
-		n = int(math.Ceil(float64(p.queue.Len()) / t))
-	}
-	return max(1, min(n, m.Limits.Max))
-}
-
-func (p *pool) wake(round uint64, name string, atLeast int) {
-	ctx, cancel := context.WithTimeout(context.Background(), p.d.cfg.WakeTimeout)
+func (w *waker) wake(round uint64, service string, replicas int) {
+	ctx, cancel := context.WithTimeout(context.Background(), w.cfg.WakeTimeout)
 	defer cancel()
-	err := p.d.demand.Wake(ctx, name, atLeast)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.wakes.round != round {
+	err := w.demand.Wake(ctx, service, replicas)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.round != round {
 		return
 	}
-	p.wakes.err = err
-	p.d.clock.AfterFunc(p.d.cfg.WakeRetry, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.wakes.round == round {
-			p.wakes.asked = false
-			p.wakeIfNeeded()
+	w.err = err
+	w.clock.AfterFunc(w.cfg.WakeRetry, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.round == round {
+			w.asked = false
+			w.due()
 		}
 	})
+}
+
+// rises notes how many replicas are called for, and reports whether they are
+// more than ever since the last start, the first aside.
+func (w *waker) rises(replicas int) bool {
+	rises := replicas > max(w.announced, 1)
+	w.announced = replicas
+	return rises
 }

@@ -13,7 +13,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
-	"roundhouse.dev/roundhouse/internal/decide/picker"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 )
 
@@ -62,7 +61,7 @@ func New(cfg Config, demand Demand, clock Clock, random func(n int) int) (*Dispa
 		random = rand.IntN
 	}
 	d := &Dispatcher{cfg: cfg, demand: demand, clock: clock, random: random}
-	d.endpoints.byID = map[string]*endpoint{}
+	d.endpoints.byID, d.endpoints.clock, d.endpoints.breaker = map[string]*endpoint{}, clock, cfg.Breaker
 	d.accounts.byKey = map[service.Key]*demandCounter{}
 	empty := &route.Table{}
 	d.view.Store(&view{table: func() *route.Table { return empty }, pools: map[routing.Ref]*pool{}, scopes: &scopes{}})
@@ -80,9 +79,11 @@ func (d *Dispatcher) SetPool(f PoolConfig) {
 	}
 	f.setDefaults()
 	ref := f.Ref()
-	if p := old.pools[ref]; p != nil && p.host() == f.Host && slices.Equal(p.adapters(), f.adapterNames()) {
-		d.put(old.pools, &f)
-		return
+	if p := old.pools[ref]; p != nil {
+		if c := p.config.Load(); c.Host == f.Host && slices.Equal(c.adapterNames(), f.adapterNames()) {
+			d.put(old.pools, &f)
+			return
+		}
 	}
 	pools := maps.Clone(old.pools)
 	d.put(pools, &f)
@@ -144,11 +145,12 @@ func (d *Dispatcher) Close() {
 	closed.closed = true
 	d.view.Store(&closed)
 	for _, p := range closed.pools {
-		p.remove("the gateway is shutting down")
+		p.close("the gateway is shutting down")
 	}
 }
 
-// put gives a pool its configuration; it is made if need be.
+// put gives a pool its configuration; it is made if need be. The other pools of
+// its endpoints look at those anew.
 func (d *Dispatcher) put(pools map[routing.Ref]*pool, f *PoolConfig) {
 	p := pools[f.Ref()]
 	if p == nil {
@@ -156,7 +158,14 @@ func (d *Dispatcher) put(pools map[routing.Ref]*pool, f *PoolConfig) {
 		pools[f.Ref()] = p
 	}
 	p.set(f)
-	p.recountSharers()
+	p.mu.Lock()
+	sharers := p.sharers()
+	p.mu.Unlock()
+	for q := range sharers {
+		if q != p {
+			q.recount()
+		}
+	}
 }
 
 // publish makes pools the view and closes those that were.
@@ -165,7 +174,8 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 	entries := make([]route.Entry, 0, len(pools))
 	for r, p := range pools {
 		if !r.Pool {
-			entries = append(entries, route.Entry{Key: r.Key, Host: p.host(), Adapters: p.adapters()})
+			c := p.config.Load()
+			entries = append(entries, route.Entry{Key: r.Key, Host: c.Host, Adapters: c.adapterNames()})
 		}
 	}
 	table := sync.OnceValue(func() *route.Table { return route.NewTable(entries, d.cfg.Domain, objects...) })
@@ -182,12 +192,11 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 			delete(d.accounts.byKey, r.Key)
 			d.accounts.Unlock()
 		}
-		p.releaseEndpoints()
 	}
 }
 
-// account is the demand counter of a service; it is made if need be.
-func (d *Dispatcher) account(k service.Key) *demandCounter {
+// demandOf is the demand counter of a service; it is made if need be.
+func (d *Dispatcher) demandOf(k service.Key) *demandCounter {
 	d.accounts.Lock()
 	defer d.accounts.Unlock()
 	a := d.accounts.byKey[k]
@@ -214,10 +223,10 @@ func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 	}
 	p := v.pools[t.Pool]
 	if p == nil {
-		return v, nil, t, &Error{Kind: ErrUnavailable, Pool: id(t.Pool), Message: "there is no such " + t.Pool.String()}
+		return v, nil, t, unavailable(id(t.Pool), "there is no such "+t.Pool.String(), nil)
 	}
-	if share := int(p.canary.Load()); share > 0 && d.random(100) < share {
-		if c := v.pools[routing.Service(t.Pool.Key.Canary())]; c != nil && (t.Adapter == "" || slices.Contains(c.adapters(), t.Adapter)) {
+	if share := p.config.Load().CanaryPercent; share > 0 && d.random(100) < share {
+		if c := v.pools[routing.Service(t.Pool.Key.Canary())]; c != nil && (t.Adapter == "" || c.config.Load().adapter(t.Adapter) != nil) {
 			p = c
 		}
 	}
@@ -289,7 +298,7 @@ func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 		d.cfg.Asked(p.ref)
 	}
 	g := p.grant(&r, t)
-	if r.Asker != nil && p.hasExternal.Load() {
+	if r.Asker != nil && p.config.Load().External.Name != "" {
 		err = p.askExternal(ctx, g, r.Asker)
 	} else {
 		err = p.admit(ctx, g)
@@ -299,36 +308,6 @@ func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
 	}
 	return g, nil
 }
-
-// grant describes a request to its pool. Prompts are hashed here, without a
-// lock.
-func (p *pool) grant(r *Request, t route.Target) *Grant {
-	g := &Grant{pool: p, named: t.Named, protocol: r.Protocol, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline, idempotent: r.Idempotent}
-	g.waiter.Priority, g.waiter.Fairness, g.waiter.Bytes, g.waiter.Owner = t.Priority, r.FairnessID, max(0, r.Bytes), g
-	if !t.Named {
-		g.adapter = t.Model
-		if g.adapter == "" {
-			g.adapter = r.Model
-		}
-	}
-	g.hash = scratch.Get().(*hashes)
-	g.hash.blocks, g.hash.generation = g.hash.blocks[:0], 0
-	for _, part := range r.Prompt {
-		g.tokens += int64(len(part))
-	}
-	g.tokens /= bytesPerToken
-	if p.hashesPrompts.Load() && len(r.Prompt) > 0 {
-		model := g.adapter
-		if model == "" {
-			model = p.id
-		}
-		g.hash.blocks = p.d.cfg.Index.AppendBlocks(g.hash.blocks, picker.Seed(model, r.CacheSalt), r.Prompt)
-	}
-	return g
-}
-
-// bytesPerToken is the usual length of a token of text.
-const bytesPerToken = 4
 
 // Sleep asks for a service's replicas to end until the next request.
 func (d *Dispatcher) Sleep(ctx context.Context, service string) error {

@@ -1,44 +1,233 @@
 package dispatch
 
 import (
-	"slices"
-	"sync"
-	"sync/atomic"
+	"fmt"
+	"reflect"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
-// endpointSet is the endpoints of one role that a pool picks from. The pool's mutex
-// guards it.
+// endpoints are a pool's, of both roles. The pool's mutex guards them.
+type endpoints struct {
+	entry   endpointSet // of the role that takes requests
+	prefill endpointSet // of the role that computes prompts for it, if there is one
+	// picker is what both sets pick by, fault what is wrong with the
+	// configured one, so that the default holds; "" when nothing is.
+	picker routing.Picker
+	fault  string
+}
+
+func (e *endpoints) sets() [2]*endpointSet { return [2]*endpointSet{&e.entry, &e.prefill} }
+
+// setPolicy makes both sets pick as pc says.
+func (e *endpoints) setPolicy(pc routing.Picker) {
+	if e.entry.policy != nil && reflect.DeepEqual(e.picker, pc) {
+		return
+	}
+	policy, err := compile(pc)
+	e.fault = ""
+	if err != nil {
+		e.fault = "picker: " + err.Error()
+		if policy, err = compile(routing.Picker{}); err != nil {
+			panic("dispatch: the default policy: " + err.Error())
+		}
+	}
+	e.picker = pc
+	prefix, _ := policy.Affinity()
+	for _, s := range e.sets() {
+		s.policy = policy
+		s.memory.keepPrompts(prefix, s.d.cfg.Index)
+	}
+}
+
+// replace makes a configuration's replicas the endpoints.
+func (e *endpoints) replace(c *PoolConfig) {
+	var entry, prefill []listedReplica
+	var declared map[string]bool
+	for part := range c.configs {
+		for _, a := range part.Adapters {
+			if declared == nil {
+				declared = map[string]bool{}
+			}
+			declared[a.Name] = true
+		}
+		limit := part.Limits.MaxConcurrency
+		if n := c.Bounds.MaxConcurrency; n > 0 && (limit == 0 || n < limit) {
+			limit = n
+		}
+		var demand *demandCounter
+		if c.Shared && !part.Shared {
+			demand = e.entry.d.demandOf(part.Key)
+		}
+		for i := range part.Replicas {
+			r := &part.Replicas[i]
+			switch l := (listedReplica{r, part, demand, limit}); part.roleOf(r) {
+			case part.Entry:
+				entry = append(entry, l)
+			case part.Prefill:
+				prefill = append(prefill, l)
+			}
+		}
+	}
+	e.entry.memory.declared, e.prefill.memory.declared = declared, declared
+	e.entry.replace(entry)
+	e.prefill.replace(prefill)
+}
+
+// clear lets the endpoints go; those that are busy stay until they are idle.
+func (e *endpoints) clear() {
+	e.entry.replace(nil)
+	e.prefill.replace(nil)
+}
+
+// recount looks at all endpoints anew, after some have changed for all pools.
+func (e *endpoints) recount() {
+	e.entry.recount()
+	e.prefill.recount()
+}
+
+// refresh looks at one endpoint anew.
+func (e *endpoints) refresh(id string) {
+	for _, s := range e.sets() {
+		if n, ok := s.byID[id]; ok {
+			s.refresh(s.slots[n])
+		}
+	}
+}
+
+// sharers are the pools that have some of the endpoints, this one among them.
+func (e *endpoints) sharers() map[*pool]bool {
+	out := map[*pool]bool{}
+	for _, s := range e.sets() {
+		for _, n := range s.shared {
+			for _, p := range s.slots[n].endpoint.listedBy() {
+				out[p] = true
+			}
+		}
+	}
+	return out
+}
+
+// usePrompts reports whether prompts make a difference to where requests go.
+func (e *endpoints) usePrompts() bool {
+	return e.entry.memory.prompts != nil && len(e.entry.byID)+len(e.prefill.byID) > 1
+}
+
+// wantPrefill reports whether a prompt is for a prefill replica to compute, of
+// which so many tokens are new to the replica that answers, one of part's. The
+// prefill replica must be part's too: engines of another service may have
+// another model.
+func (e *endpoints) wantPrefill(part *PoolConfig, uncached int64) bool {
+	if e.prefill.onlyService = nil; e.entry.pool.ref.Pool {
+		e.prefill.onlyService = &part.Key
+	}
+	return e.prefill.ready > 0 && (uncached >= e.entry.d.cfg.PrefillTokens || part.Disaggregation == service.DisaggregationSGLang)
+}
+
+// reservePrefill gives g a place on a prefill replica if one is to help.
+func (e *endpoints) reservePrefill(g *Grant, now time.Time) {
+	g.prefillAddress, g.prefillGRPC = "", ""
+	if !e.wantPrefill(g.config, g.place.uncached) || g.ordered && g.config.Disaggregation != service.DisaggregationSGLang {
+		return // an external picker says itself who computes the prompt
+	}
+	subset := g.subset
+	g.subset = nil // it names those that may answer
+	if x, _ := e.prefill.pick(g, nil, now); x != nil {
+		g.place.prefill, g.prefillAddress, g.prefillGRPC = x, x.address, x.grpc
+		x.endpoint.tokens.Add(g.place.uncached)
+		e.prefill.refresh(x)
+	}
+	g.subset = subset
+}
+
+// release gives a request's places back.
+func (e *endpoints) release(r *reservation) (f freedEndpoints) {
+	f[1] = e.releasePrompt(r)
+	r.endWait(false)
+	x := r.slot
+	r.slot = nil
+	if f[0] = e.entry.release(x); f[0] == nil {
+		f[0], f[1] = f[1], nil
+	}
+	return f
+}
+
+// releasePrompt ends what a request has before its answer begins: its tokens,
+// and its place on the prefill replica.
+func (e *endpoints) releasePrompt(r *reservation) *endpoint {
+	r.slot.endpoint.tokens.Add(-r.uncached)
+	e.entry.refresh(r.slot)
+	freed := e.releasePrefill(r)
+	r.uncached = 0
+	return freed
+}
+
+// releasePrefill gives the place on the prefill replica back, if there is one.
+func (e *endpoints) releasePrefill(r *reservation) *endpoint {
+	x := r.prefill
+	if r.prefill = nil; x == nil {
+		return nil
+	}
+	x.endpoint.tokens.Add(-r.uncached)
+	return e.prefill.release(x)
+}
+
+// list appends the endpoints that are not among seen.
+func (e *endpoints) list(out []Endpoint, seen map[string]bool) []Endpoint {
+	for _, s := range e.sets() {
+		for n, x := range s.slots {
+			if x == nil || seen[x.endpoint.id] {
+				continue
+			}
+			seen[x.endpoint.id] = true
+			s.refresh(x)
+			ep := &s.input.Endpoints[n]
+			one := Endpoint{ID: x.endpoint.id, Role: x.config.Entry, Phase: x.phase, Address: x.address, GRPC: x.grpc, Protocol: x.config.Protocol,
+				InFlight: ep.InFlight, Limit: x.limit, Tokens: ep.Tokens, Open: ep.Open, Ejected: x.endpoint.breaker.ejected(), Message: x.message, Load: ep.Load}
+			if !x.config.Shared {
+				one.Service = x.config.Key
+			}
+			if s == &e.prefill {
+				one.Role = x.config.Prefill
+			}
+			if m := s.memory.prompts; m != nil {
+				one.Blocks = m.Blocks(n)
+			}
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// endpointSet is the endpoints of one role that a pool picks from. The pool's
+// mutex guards it.
 type endpointSet struct {
 	d      *Dispatcher
+	pool   *pool          // in whose name it lists endpoints
 	slots  []*slot        // by number, which is the picker's; nil where one is free
 	byID   map[string]int // slot numbers
 	shared []int          // slots whose endpoint other pools have too
 	// byAddress finds slots by either of their addresses; made when asked for.
 	byAddress map[string]int
-	// adapters are the names that endpoints have said are LoRA adapters: any
-	// other is the base model's, which every endpoint has.
-	adapters map[string]bool
-	// declared are those that manifests name.
-	declared map[string]bool
-	ready    int // how many serve, busy or not
-	alive    int // how many serve or will
+	ready     int // how many serve, busy or not
+	alive     int // how many serve or will
 
 	policy       *picker.Policy
-	index        *picker.Index // nil when the policy has no use for prompts
-	input        picker.Input  // in.Endpoints are the slots'
+	memory       memory
+	input        picker.Input // in.Endpoints are the slots'
 	choice       picker.Choice
 	onlyService  *service.Key  // whose endpoints are chosen from; nil for all
 	alternative  picker.Choice // of Grant.Alternatives
-	allowedCount int           // how many endpoints the last request's subset left
+	allowedCount int           // how many endpoints the last request's subset has here
+	cachedBlocks int           // leading blocks of the last request that its endpoint held
 	// generation counts the changes of the slots; 0 is none's.
-	generation   uint64
-	eligible     picker.Set // that may be given a request that waits
-	cachedBlocks int        // leading blocks of the last request that its endpoint held
+	generation uint64
+	eligible   picker.Set // that may be given a request that waits
 }
 
 // slot is an endpoint as its pool sees it.
@@ -68,8 +257,39 @@ func (x *slot) serves() bool {
 	return x.phase == replica.Ready && x.address != "" && !x.endpoint.draining.Load()
 }
 
+// accepts reports whether the endpoint serves and its circuit breaker lets
+// requests pass.
+func (x *slot) accepts() bool { return x.serves() && x.endpoint.breaker.allows() }
+
+// mayServe reports whether the endpoint serves, or will without anybody acting.
+func (x *slot) mayServe() bool {
+	if x.phase == replica.Draining || x.endpoint.draining.Load() {
+		return false
+	}
+	permanent := (x.phase == replica.Failed || x.phase == replica.Pending) && x.config.Cause.Permanent
+	unowned := x.phase == replica.Failed && x.config.Shared && !x.config.Restarted // nobody starts what is no service's
+	return !permanent && !unowned
+}
+
+// whyClosed is why an endpoint takes no requests now.
+func (x *slot) whyClosed() string {
+	switch {
+	case x == nil:
+		return "is gone"
+	case x.endpoint.draining.Load():
+		return "is draining"
+	case x.phase != replica.Ready:
+		return "is " + string(x.phase)
+	case !x.endpoint.breaker.allows():
+		return "is ejected for a while: " + x.endpoint.breaker.ejected()
+	case x.limit > 0 && x.endpoint.inFlight.Load() >= int64(x.limit):
+		return fmt.Sprintf("is at maxConcurrency %d", x.limit)
+	}
+	return "takes no requests now"
+}
+
 // replace makes these the set's endpoints. Those that stay keep their slots.
-func (s *endpointSet) replace(p *pool, all []listedReplica) {
+func (s *endpointSet) replace(all []listedReplica) {
 	s.generation++
 	gone := s.byID
 	s.byID = make(map[string]int, len(all))
@@ -86,7 +306,9 @@ func (s *endpointSet) replace(p *pool, all []listedReplica) {
 		s.update(s.slots[n], l)
 	}
 	for _, n := range gone {
-		s.removeSlot(p, n)
+		s.d.endpoints.leave(s.slots[n].endpoint, s.pool)
+		s.slots[n], s.input.Endpoints[n] = nil, picker.Endpoint{}
+		s.memory.forget(n)
 	}
 	n := 0
 	for _, l := range fresh {
@@ -99,21 +321,24 @@ func (s *endpointSet) replace(p *pool, all []listedReplica) {
 		if n == len(s.slots) {
 			s.slots = append(s.slots, nil)
 			s.input.Endpoints = append(s.input.Endpoints, picker.Endpoint{})
+			s.memory.residency = append(s.memory.residency, nil)
 		}
-		x := &slot{number: n, endpoint: p.d.endpoints.join(l.ID, p)}
+		x := &slot{number: n, endpoint: s.d.endpoints.join(l.ID, s.pool)}
 		s.slots[n], s.byID[l.ID] = x, n
 		s.update(x, l)
 	}
 	s.recount()
 }
 
-// removeSlot forgets a slot's endpoint.
-func (s *endpointSet) removeSlot(p *pool, n int) {
-	p.d.endpoints.leave(s.slots[n].endpoint, p)
-	s.slots[n], s.input.Endpoints[n] = nil, picker.Endpoint{}
-	if s.index != nil {
-		s.index.Forget(n)
+// update takes a new configuration. A process that has just become ready starts with a
+// clean record and knows no prompts.
+func (s *endpointSet) update(x *slot, l listedReplica) {
+	if l.Serving() && (x.phase != l.Phase || x.address != l.HTTP) {
+		x.endpoint.breaker.reset()
+		s.memory.forget(x.number)
 	}
+	x.phase, x.message, x.address, x.grpc = l.Phase, l.Message, l.HTTP, l.GRPC
+	x.limit, x.config, x.demand = l.limit, l.config, l.demand
 }
 
 // recount renews what is derived from the slots.
@@ -126,9 +351,7 @@ func (s *endpointSet) recount() {
 		if x.serves() {
 			s.ready++
 		}
-		hopeless := (x.phase == replica.Failed || x.phase == replica.Pending) && x.config.Cause.Permanent ||
-			x.phase == replica.Failed && x.config.Shared && !x.config.Restarted // nobody starts what is no service's
-		if x.phase != replica.Draining && !x.endpoint.draining.Load() && !hopeless {
+		if x.mayServe() {
 			s.alive++
 		}
 		if len(x.endpoint.listedBy()) > 1 {
@@ -138,23 +361,9 @@ func (s *endpointSet) recount() {
 	}
 }
 
-// update takes a new configuration. A process that has just become ready starts with a
-// clean record and knows no prompts.
-func (s *endpointSet) update(x *slot, l listedReplica) {
-	if l.Serving() && (x.phase != l.Phase || x.address != l.HTTP) {
-		x.endpoint.breaker.reset()
-		s.input.Endpoints[x.number].Resident = nil
-		if s.index != nil {
-			s.index.Forget(x.number)
-		}
-	}
-	x.phase, x.message, x.address, x.grpc = l.Phase, l.Message, l.HTTP, l.GRPC
-	x.limit, x.config, x.demand = l.limit, l.config, l.demand
-}
-
 // refresh shows the picker the endpoint as it is now.
 func (s *endpointSet) refresh(x *slot) {
-	if s.slots[x.number] != x { // a request of before it had left; it may be back
+	if s.slots[x.number] != x { // of a request from before the endpoint left; it may be listed anew
 		n, ok := s.byID[x.endpoint.id]
 		if !ok {
 			return
@@ -167,116 +376,26 @@ func (s *endpointSet) refresh(x *slot) {
 		ep.Name, ep.Hash = x.address, picker.NameHash(x.address)
 	}
 	ep.InFlight, ep.Tokens = n, x.endpoint.tokens.Load()
-	ep.Open = x.serves() && x.endpoint.breaker.allows() && (x.limit == 0 || n < x.limit)
+	ep.Open = x.accepts() && (x.limit == 0 || n < x.limit)
 	if now := x.endpoint.report.Load(); now != x.report {
 		x.report = now
-		if l := now.load; l != nil && (ep.Load == nil || l.At.Sub(ep.Load.At) >= s.policy.Config().Stale) {
+		l := now.load
+		if l != nil && (ep.Load == nil || l.At.Sub(ep.Load.At) >= s.policy.Config().Stale) {
 			ep.Heard = l.At
 		}
-		ep.Load, ep.AtLoad = now.load, now.inFlight
-		if now.load != nil && now.load.Adapters != nil {
-			s.observeAdapters(x.number, now.load.Adapters)
-		}
-		if s.index != nil && now.load != nil && now.load.Blocks > 0 {
-			s.index.Resize(x.number, now.load.Blocks*now.load.BlockTokens)
+		ep.Load, ep.AtLoad = l, now.inFlight
+		if l != nil {
+			s.memory.observe(x.number, l)
 		}
 	}
+	ep.Resident = s.memory.residency[x.number]
 }
 
-// maxKnown is how many adapters' names a set knows at a time.
-const maxKnown = 4096
-
-// observeAdapters notes what an endpoint says of its adapters.
-func (s *endpointSet) observeAdapters(n int, a *replica.Adapters) {
-	s.resident(n).Observe(a)
-	for _, names := range [][]string{a.Running, a.Waiting} {
-		for _, name := range names {
-			if s.adapters[name] {
-				continue
-			}
-			if s.adapters == nil || len(s.adapters) >= maxKnown {
-				s.adapters = map[string]bool{}
-			}
-			s.adapters[name] = true
-		}
-	}
-}
-
-// resident is the memory of an endpoint's adapters.
-func (s *endpointSet) resident(n int) *picker.Residency {
-	ep := &s.input.Endpoints[n]
-	if ep.Resident == nil {
-		ep.Resident = &picker.Residency{}
-	}
-	return ep.Resident
-}
-
-// pick reserves a place for g on the endpoint the policy chooses, not one of
-// tried; nil if there is none. dropped: the policy sheds the request.
-func (s *endpointSet) pick(g *Grant, tried []*endpoint, now time.Time) (x *slot, dropped bool) {
-	if g.ordered {
-		if x = s.pickFirst(g, tried, now); x != nil || s.allowedCount > 0 || !g.openToAll() {
-			return x, false
-		}
-	}
-	for range len(s.slots) + 1 {
-		s.prepare(g, tried, now)
-		s.policy.Pick(&s.input, s.index, &s.choice)
-		switch s.choice.Outcome {
-		case picker.Dropped:
-			return nil, true
-		case picker.Picked:
-		default:
-			return nil, false
-		}
-		x := s.slots[s.choice.Slot]
-		if s.d.claim(x.endpoint, x.limit) {
-			s.recordSent(g, x)
-			return x, false
-		}
-		s.refresh(x) // another pool was faster, or it drains
-	}
-	return nil, false
-}
-
-// prepare shows the picker g, and the endpoints as they are now.
-func (s *endpointSet) prepare(g *Grant, tried []*endpoint, now time.Time) {
+// refreshShared does so with those endpoints that other pools use too.
+func (s *endpointSet) refreshShared() {
 	for _, n := range s.shared {
 		s.refresh(s.slots[n])
 	}
-	in := &s.input
-	in.Now = now
-	in.Allowed = nil
-	if g.subset != nil {
-		in.Allowed = s.allowedSlots(g)
-	} else if s.onlyService != nil {
-		in.Allowed = s.slotsOfService(g)
-	}
-	in.Tried = in.Tried[:0]
-	for _, e := range tried {
-		if n, ok := s.byID[e.id]; ok {
-			in.Tried = append(in.Tried, n)
-		}
-	}
-	in.Adapter, in.Session = "", g.session
-	if s.adapters[g.adapter] || s.declared[g.adapter] {
-		in.Adapter = g.adapter
-	}
-	in.Priority, in.Critical = int(g.waiter.Priority), g.waiter.Priority > 0
-	in.Blocks, in.Tokens = g.hash.blocks, g.tokens
-}
-
-// recordSent notes that g goes to x.
-func (s *endpointSet) recordSent(g *Grant, x *slot) {
-	s.cachedBlocks = 0
-	if s.index != nil && len(s.input.Blocks) > 0 {
-		s.cachedBlocks = s.index.Sent(x.number, s.input.Blocks)
-	}
-	if s.input.Adapter != "" {
-		s.resident(x.number).Used(s.input.Adapter)
-	}
-	s.input.Turn++
-	s.refresh(x)
 }
 
 // lookup is the slot of an address; nil when there is none.
@@ -297,181 +416,42 @@ func (s *endpointSet) lookup(address string) *slot {
 	return nil
 }
 
-// slotsOfService is the slots of the service that only names.
-func (s *endpointSet) slotsOfService(g *Grant) picker.Set {
-	set := g.hash.allowed
-	clear(set[:cap(set)])
-	if set = set[:0]; set == nil {
-		set = picker.Set{} // nil would allow all
+// release gives a place back; it returns the endpoint if other pools have use for it.
+func (s *endpointSet) release(x *slot) *endpoint {
+	x.endpoint.release()
+	s.refresh(x)
+	ps := x.endpoint.listedBy()
+	if len(ps) == 0 {
+		s.d.endpoints.forgetIdle(x.endpoint)
+		return nil
 	}
-	for n, x := range s.slots {
-		if x != nil && x.config.Key == *s.onlyService {
-			set = set.Add(n)
-		}
-	}
-	g.hash.allowed = set
-	return set
-}
-
-// allowedSlots is the slots g may go to; within is how many they are.
-func (s *endpointSet) allowedSlots(g *Grant) picker.Set {
-	h := g.hash
-	if h.generation != s.generation {
-		clear(h.bound[:cap(h.bound)])
-		h.bound, h.within, h.generation = h.bound[:0], 0, s.generation
-		for _, a := range g.subset {
-			if x := s.lookup(a); x != nil {
-				h.bound = h.bound.Add(x.number)
-				h.within++
-			}
-		}
-		if h.bound == nil {
-			h.bound = picker.Set{} // nil would allow all
-		}
-	}
-	s.allowedCount = h.within
-	return h.bound
-}
-
-// endpoint is one replica, or one server by its address, as all the pools that
-// list it share it: what is in flight there counts whichever pool it came
-// through.
-type endpoint struct {
-	id       string
-	inFlight atomic.Int64 // >= 0
-	// tokens are the uncached prompt tokens of the requests in flight that
-	// have not begun to answer.
-	tokens atomic.Int64
-	report atomic.Pointer[loadReport]
-	// draining stays set: a replica that drains never comes back.
-	draining atomic.Bool
-	breaker  circuit
-	silence  silence
-	// pools are those that list it. The slice is replaced, not changed.
-	pools atomic.Pointer[[]*pool]
-	turn  atomic.Uint32 // which pool is offered a freed place first
-
-	mu   sync.Mutex
-	idle chan struct{} // closed when inFlight falls to 0; nil when nobody waits
-}
-
-// loadReport is what an endpoint has said of itself.
-type loadReport struct {
-	load *replica.Load
-	// inFlight is how many of our requests it had then.
-	inFlight int
-}
-
-// reserve takes a place if the endpoint has fewer than limit requests (0: any
-// number) and is not draining.
-func (e *endpoint) reserve(limit int) bool {
-	for {
-		n := e.inFlight.Load()
-		if limit > 0 && n >= int64(limit) {
-			return false
-		}
-		if e.inFlight.CompareAndSwap(n, n+1) {
-			break
-		}
-	}
-	// Drain sets the mark before it reads the count, so one of the two sees
-	// the other.
-	if e.draining.Load() {
-		e.release()
-		return false
-	}
-	return true
-}
-
-// release gives a place back.
-func (e *endpoint) release() {
-	if e.inFlight.Add(-1) > 0 || !e.draining.Load() {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.idle != nil && e.inFlight.Load() == 0 {
-		close(e.idle)
-		e.idle = nil
-	}
-}
-
-// drain closes the endpoint for good. The channel is closed once it has
-// nothing in flight.
-func (e *endpoint) drain() <-chan struct{} {
-	e.draining.Store(true)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.idle != nil {
-		return e.idle
-	}
-	idle := make(chan struct{})
-	if e.inFlight.Load() == 0 {
-		close(idle)
-		return idle
-	}
-	e.idle = idle
-	return idle
-}
-
-// listedBy are the pools that list the endpoint.
-func (e *endpoint) listedBy() []*pool {
-	if ps := e.pools.Load(); ps != nil {
-		return *ps
+	if len(ps) > 1 || ps[0] != s.pool {
+		return x.endpoint
 	}
 	return nil
 }
 
-// registry holds the endpoints of all pools, and those that no pool lists any
-// more while they are busy.
-type registry struct {
-	mu   sync.Mutex
-	byID map[string]*endpoint
+// load is what the saturation of an endpoint is worked out from.
+func (s *endpointSet) load(x *slot) admission.Endpoint {
+	ep := &s.input.Endpoints[x.number]
+	return admission.Endpoint{Load: ep.Load, InFlight: int(x.endpoint.inFlight.Load()), AtLoad: ep.AtLoad, Limit: x.limit}
 }
 
-// join adds p to those that list the endpoint, which is made if need be.
-func (r *registry) join(id string, p *pool) *endpoint {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e := r.byID[id]
-	if e == nil {
-		e = &endpoint{id: id}
-		r.byID[id] = e
+// saturation is the least of the endpoints', or of those among; nil is all. 0
+// without any. Where the policy sheds by itself only places count.
+func (s *endpointSet) saturation(c *admission.Config, among picker.Set, now time.Time) float64 {
+	least, some := 0.0, false
+	for n, x := range s.slots {
+		if x == nil || !x.accepts() || among != nil && !among.Has(n) {
+			continue
+		}
+		e := s.load(x)
+		if s.policy.Sheds() {
+			e.Load = nil
+		}
+		if v := c.Saturation(&e, now); !some || v < least {
+			least, some = v, true
+		}
 	}
-	if ps := e.listedBy(); !slices.Contains(ps, p) {
-		ps = append(slices.Clone(ps), p)
-		e.pools.Store(&ps)
-	}
-	return e
-}
-
-// leave takes p out of those that list the endpoint.
-func (r *registry) leave(e *endpoint, p *pool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	ps := slices.DeleteFunc(slices.Clone(e.listedBy()), func(q *pool) bool { return q == p })
-	e.pools.Store(&ps)
-	r.drop(e)
-}
-
-// forgetIdle forgets an endpoint that nobody lists and that has become idle.
-func (r *registry) forgetIdle(e *endpoint) {
-	if len(e.listedBy()) > 0 || e.inFlight.Load() > 0 {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.drop(e)
-}
-
-func (r *registry) drop(e *endpoint) {
-	if len(e.listedBy()) == 0 && e.inFlight.Load() == 0 && r.byID[e.id] == e {
-		delete(r.byID, e.id)
-	}
-}
-
-func (r *registry) get(id string) *endpoint {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.byID[id]
+	return least
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
 // External is an endpoint picker that a pool names: a program that says where
@@ -58,9 +56,9 @@ const refusedRetry = time.Second
 func (p *pool) askExternal(ctx context.Context, g *Grant, by Asker) (err error) {
 	asking := false // still, where Ask panics, which ends the request alone
 	defer func() {
-		if (err != nil || asking) && g.stage != uncounted { // it was counted
+		if (err != nil || asking) && g.tally.stage != uncounted { // it was counted
 			p.mu.Lock()
-			p.finish(g, p.d.clock.Now())
+			g.finish(p.d.clock.Now())
 			p.mu.Unlock()
 		}
 	}()
@@ -68,11 +66,16 @@ func (p *pool) askExternal(ctx context.Context, g *Grant, by Asker) (err error) 
 		return err
 	}
 	asking = true
-	to, err := by.Ask(ctx, p.ref.Key, p.serves)
+	to, err := by.Ask(ctx, p.ref.Key, func(address string) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		x := p.entry.lookup(address)
+		return x != nil && x.serves()
+	})
 	asking = false
 	var silent unansweredError
 	p.mu.Lock()
-	ext := p.config.External
+	ext := p.config.Load().External
 	switch {
 	case err == nil:
 		g.subset, g.ordered, g.open = to, true, ext.FailOpen
@@ -83,7 +86,7 @@ func (p *pool) askExternal(ctx context.Context, g *Grant, by Asker) (err error) 
 	case ext.FailOpen || ext.Name == "": // or nobody is to be asked any more
 		p.counts.PickedOpen++
 	default:
-		why := p.unavailableError(fmt.Sprintf("%v; its failureMode is FailClose", silent.error), silent.error)
+		why := unavailable(p.id, fmt.Sprintf("%v; its failureMode is FailClose", silent.error), silent.error)
 		why.RetryAfter = refusedRetry
 		p.mu.Unlock()
 		return why
@@ -101,7 +104,7 @@ func (p *pool) waitUntilReady(ctx context.Context, g *Grant) error {
 		return err
 	}
 	if p.entry.ready > 0 { // nobody need be woken, so no service counts it yet
-		p.moveTo(g, queued, now)
+		g.tally.moveTo(queued, now)
 		p.mu.Unlock()
 		return nil
 	}
@@ -112,35 +115,11 @@ func (p *pool) waitUntilReady(ctx context.Context, g *Grant) error {
 	// The place it was given is the dispatcher's choice: it goes to the next.
 	p.mu.Lock()
 	now = p.d.clock.Now()
-	freed := p.release(g)
-	p.moveTo(g, queued, now)
+	freed := p.release(&g.place)
+	g.tally.moveTo(queued, now)
 	p.serveQueue(now)
 	p.mu.Unlock()
 	freed.notifyPools()
-	return nil
-}
-
-// serves reports whether an address is an endpoint that is ready.
-func (p *pool) serves(address string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	x := p.entry.lookup(address)
-	return x != nil && x.serves()
-}
-
-// pickFirst reserves a place for g on the first of the endpoints that its picker
-// named that can take it, not one of tried; nil if none can now.
-func (s *endpointSet) pickFirst(g *Grant, tried []*endpoint, now time.Time) *slot {
-	s.prepare(g, tried, now)
-	for _, a := range g.subset {
-		x := s.lookup(a)
-		if x == nil || !x.serves() || !x.endpoint.breaker.allows() || slices.Contains(tried, x.endpoint) || !s.d.claim(x.endpoint, x.limit) {
-			continue
-		}
-		s.choice.Slot, s.choice.Uncached = x.number, g.tokens
-		s.recordSent(g, x)
-		return x
-	}
 	return nil
 }
 
@@ -158,38 +137,27 @@ func (g *Grant) openToAll() bool {
 const maxAlternatives = 8
 
 // Alternatives are the addresses of at most n other endpoints the request could
-// go to, best first, for an outer gateway that forwards by itself. No place is
+// go to, best first, for a gateway that forwards by itself. No place is
 // reserved there; Served tells if one was taken.
 func (g *Grant) Alternatives(n int) []string {
 	p := g.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.slot == nil {
+	if g.place.slot == nil {
 		return nil
 	}
-	var out []string
-	s := &p.entry
-	c := &s.alternative
-	s.prepare(g, append(g.tried[:len(g.tried):len(g.tried)], g.slot.endpoint), p.d.clock.Now())
-	for len(out) < min(n, maxAlternatives) {
-		s.policy.Pick(&s.input, s.index, c)
-		if c.Outcome != picker.Picked {
-			break
-		}
-		out = append(out, s.slots[c.Slot].address)
-		s.input.Tried = append(s.input.Tried, c.Slot)
-	}
-	return out
+	tried := append(g.failed.on[:len(g.failed.on):len(g.failed.on)], g.place.slot.endpoint)
+	return p.entry.alternatives(g, tried, min(n, maxAlternatives), p.d.clock.Now())
 }
 
-// Served returns which endpoint of the pool has the request in the end, where an
-// outer gateway decides that. The place moves there, whatever the endpoint's
+// Served returns which endpoint of the pool has the request in the end, where another
+// gateway decides that. The place moves there, whatever the endpoint's
 // limit; an address that is no endpoint's changes nothing.
 func (g *Grant) Served(address string) {
 	p := g.pool
 	p.mu.Lock()
 	var x *slot
-	if g.slot != nil && address != g.address {
+	if g.place.slot != nil && address != g.address {
 		x = p.entry.lookup(address)
 	}
 	if x == nil || !x.endpoint.reserve(0) {
@@ -197,8 +165,8 @@ func (g *Grant) Served(address string) {
 		return
 	}
 	now := p.d.clock.Now()
-	freed := p.release(g)
-	p.moveTo(g, queued, now)
+	freed := p.release(&g.place)
+	g.tally.moveTo(queued, now)
 	p.entry.choice.Uncached, p.entry.cachedBlocks = 0, 0
 	p.reserve(g, x, now)
 	p.serveQueue(now)

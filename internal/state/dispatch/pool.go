@@ -3,7 +3,7 @@ package dispatch
 import (
 	"context"
 	"fmt"
-	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,10 +11,13 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
+	"roundhouse.dev/roundhouse/internal/decide/route"
 )
 
-// pool is the live state of one pool. mu guards everything below it and is
-// never held while something is waited for, nor while another pool's is taken.
+// pool is the live state of one pool: its endpoints, the requests that wait for
+// them, and what is asked of whoever starts more. mu guards everything below it
+// and is never held while something is waited for, nor while another pool's is
+// taken.
 type pool struct {
 	d   *Dispatcher
 	ref routing.Ref
@@ -22,32 +25,19 @@ type pool struct {
 	// demand counts the pool's requests: a service's own counter, which
 	// shared pools count in too, or one that nobody else counts in.
 	demand *demandCounter
-
+	// config is written with mu held.
+	config atomic.Pointer[PoolConfig]
 	// hashesPrompts: prompts make a difference here.
 	hashesPrompts atomic.Bool
-	// canary is the percentage of requests for the service's canary.
-	canary atomic.Int32
-	// hasExternal: an external picker says where requests go.
-	hasExternal atomic.Bool
 
 	mu       sync.Mutex
-	config   *PoolConfig
 	scalable *PoolConfig // of config
 	closed   string      // why no request is taken any more; "" while open
-	entry    endpointSet // of the entry role
-	prefill  endpointSet // of the role that computes prompts for it, if there is one
-	queue    *admission.Machine
-	timer    deadlineTimer
-	budget   admission.Budget
-	wakes    wakeState
-	counts   Counts
-	// pacing: requests are held, and let go as fast as the endpoints work.
-	pacing bool
-	// policy is what both endpoint sets were made from.
-	policy routing.Picker
-	// badPolicy and badBounds say what is wrong with the configuration's, so that the
-	// defaults hold; "" when nothing is.
-	badPolicy, badBounds string
+	endpoints
+	queue  queue
+	waker  waker
+	budget admission.Budget // of retries
+	counts Counts
 }
 
 // Counts are events of one pool since it began.
@@ -66,161 +56,42 @@ func (c *Counts) add(u Usage) {
 }
 
 func newPool(d *Dispatcher, ref routing.Ref) *pool {
-	p := &pool{d: d, ref: ref, id: id(ref), config: &PoolConfig{}}
-	p.queue = admission.New(d.cfg.Config)
+	p := &pool{d: d, ref: ref, id: id(ref)}
+	p.config.Store(&PoolConfig{})
 	p.budget = admission.Budget{Ratio: d.cfg.RetryRatio, Rate: d.cfg.RetryRate}
 	if ref.Pool {
 		p.demand = newDemandCounter(d, "")
 	} else {
-		p.demand = d.account(ref.Key)
+		p.demand = d.demandOf(ref.Key)
 	}
-	random := func(n uint32) uint32 { return uint32(d.random(int(n))) }
-	p.entry.input.Random, p.prefill.input.Random = random, random
-	p.entry.d, p.prefill.d = d, d
+	for _, s := range p.sets() {
+		s.d, s.pool = d, p
+		s.input.Random = func(n uint32) uint32 { return uint32(d.random(int(n))) }
+	}
 	p.setPolicy(routing.Picker{})
+	p.queue = queue{Machine: admission.New(d.cfg.Config), entry: &p.entry, clock: d.clock, every: d.cfg.ReportEvery, due: p.onTimer}
+	p.waker = waker{cfg: &d.cfg, demand: d.demand, clock: d.clock, mu: &p.mu, due: p.wakeIfNeeded}
 	return p
 }
 
-func (p *pool) host() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.config.Host
-}
-
-// adapters are the names of the service's adapters.
-func (p *pool) adapters() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.config.adapterNames()
-}
-
 // set replaces the configuration and lets go on whoever can.
-func (p *pool) set(f *PoolConfig) {
+func (p *pool) set(c *PoolConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.d.clock.Now()
-	p.config, p.scalable = f, f.scalable()
-	p.canary.Store(int32(min(max(f.CanaryPercent, 0), 100)))
-	p.hasExternal.Store(f.External.Name != "")
-	p.setPolicy(f.Picker)
-	p.setBounds(f.Bounds)
-	var entry, prefill []listedReplica
-	var declared map[string]bool
-	for part := range f.configs {
-		for _, a := range part.Adapters {
-			if declared == nil {
-				declared = map[string]bool{}
-			}
-			declared[a.Name] = true
-		}
-		limit := part.Limits.MaxConcurrency
-		if n := f.Bounds.MaxConcurrency; n > 0 && (limit == 0 || n < limit) {
-			limit = n
-		}
-		var owner *demandCounter
-		if f.Shared && !part.Shared {
-			owner = p.d.account(part.Key)
-		}
-		for i := range part.Replicas {
-			r := &part.Replicas[i]
-			switch l := (listedReplica{r, part, owner, limit}); part.roleOf(r) {
-			case part.Entry:
-				entry = append(entry, l)
-			case part.Prefill:
-				prefill = append(prefill, l)
-			}
-		}
-	}
-	p.entry.declared, p.prefill.declared = declared, declared
-	p.entry.replace(p, entry)
-	p.prefill.replace(p, prefill)
-	p.hashesPrompts.Store(p.entry.index != nil && len(entry)+len(prefill) > 1)
-	p.endpointsChanged(now)
-}
-
-// setPolicy makes the endpoint sets pick as pc says.
-func (p *pool) setPolicy(pc routing.Picker) {
-	if p.entry.policy != nil && reflect.DeepEqual(p.policy, pc) {
-		return
-	}
-	policy, err := compile(pc)
-	p.badPolicy = ""
-	if err != nil {
-		p.badPolicy = "picker: " + err.Error()
-		if policy, err = compile(routing.Picker{}); err != nil {
-			panic("dispatch: the default policy: " + err.Error())
-		}
-	}
-	p.policy = pc
-	for _, s := range []*endpointSet{&p.entry, &p.prefill} {
-		s.policy = policy
-		if prefix, _ := policy.Affinity(); !prefix {
-			s.index = nil
-		} else if s.index == nil {
-			s.index, _ = picker.NewIndex(p.d.cfg.Index) // Config.Validate has checked it
-		}
-	}
-}
-
-// compile makes a policy of what a pool asks for.
-func compile(pc routing.Picker) (*picker.Policy, error) {
-	c, err := picker.Of(pc)
-	if err != nil {
-		return nil, err
-	}
-	return picker.New(c)
-}
-
-// setBounds lays a pool's own bounds over the Config's.
-func (p *pool) setBounds(b routing.Bounds) {
-	c := p.d.cfg.Config
-	if b.MaxQueue != 0 {
-		c.MaxQueue = b.MaxQueue
-	}
-	if b.MaxQueueBytes != 0 {
-		c.MaxQueueBytes = b.MaxQueueBytes
-	}
-	p.badBounds = ""
-	if err := c.Validate(); err != nil {
-		p.badBounds = err.Error()
-		c = p.d.cfg.Config
-	}
-	p.queue.Configure(c)
-}
-
-// recountSharers tells the other pools of shared endpoints that they are.
-func (p *pool) recountSharers() {
-	p.mu.Lock()
-	others := map[*pool]bool{}
-	for _, s := range []*endpointSet{&p.entry, &p.prefill} {
-		for _, n := range s.shared {
-			for _, q := range s.slots[n].endpoint.listedBy() {
-				others[q] = true
-			}
-		}
-	}
-	p.mu.Unlock()
-	delete(others, p)
-	for q := range others {
-		q.recount()
-	}
-}
-
-// recount looks at all endpoints anew, after some have changed for all pools.
-func (p *pool) recount() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.entry.recount()
-	p.prefill.recount()
-	p.wakeIfNeeded()
-}
-
-// endpointsChanged lets go on whoever can, after the endpoints have changed.
-func (p *pool) endpointsChanged(now time.Time) {
+	p.config.Store(c)
+	p.scalable = c.scalable()
+	p.setPolicy(c.Picker)
+	p.queue.setBounds(c.Bounds, p.d.cfg.Config)
+	p.queue.external = c.External.Name != ""
+	p.endpoints.replace(c)
+	p.hashesPrompts.Store(p.usePrompts())
 	if p.entry.alive > 0 {
-		p.wakes.started()
+		p.waker.started()
 	}
-	p.failUnreachable(now)
+	now := p.d.clock.Now()
+	for _, g := range p.queue.unreachable() {
+		p.fail(g, notAllowed(g), now)
+	}
 	p.serveQueue(now)
 	if why := p.unavailableReason(); why != "" {
 		p.failQueue(why, now)
@@ -228,22 +99,68 @@ func (p *pool) endpointsChanged(now time.Time) {
 	p.wakeIfNeeded()
 }
 
-// remove refuses all waiting and later requests and lets the endpoints go.
-// Requests in flight go on.
-func (p *pool) remove(why string) {
+// recount looks at all endpoints anew, after some have changed for all pools.
+func (p *pool) recount() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endpoints.recount()
+	p.wakeIfNeeded()
+}
+
+// endpointChanged looks at an endpoint anew and lets go on whoever can.
+func (p *pool) endpointChanged(e *endpoint) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refresh(e.id)
+	p.serveQueue(p.d.clock.Now())
+}
+
+// close refuses all waiting and later requests. Requests in flight go on.
+func (p *pool) close(why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = why
 	p.failQueue(why, p.d.clock.Now())
 }
 
-// releaseEndpoints lets the endpoints go; those that are busy stay until they are idle.
-func (p *pool) releaseEndpoints() {
+// remove closes the pool and lets its endpoints go.
+func (p *pool) remove(why string) {
+	p.close(why)
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.entry.replace(p, nil)
-	p.prefill.replace(p, nil)
+	p.clear()
+	p.mu.Unlock()
 }
+
+// grant describes a request to its pool. Prompts are hashed here, without a
+// lock.
+func (p *pool) grant(r *Request, t route.Target) *Grant {
+	g := &Grant{pool: p, named: t.Named, protocol: r.Protocol, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline, idempotent: r.Idempotent}
+	g.tally.pool = p.demand
+	g.waiter.Priority, g.waiter.Fairness, g.waiter.Bytes, g.waiter.Owner = t.Priority, r.FairnessID, max(0, r.Bytes), g
+	if !t.Named {
+		g.adapter = t.Model
+		if g.adapter == "" {
+			g.adapter = r.Model
+		}
+	}
+	g.hash = scratch.Get().(*hashes)
+	g.hash.blocks, g.hash.generation = g.hash.blocks[:0], 0
+	for _, part := range r.Prompt {
+		g.tokens += int64(len(part))
+	}
+	g.tokens /= bytesPerToken
+	if p.hashesPrompts.Load() && len(r.Prompt) > 0 {
+		model := g.adapter
+		if model == "" {
+			model = p.id
+		}
+		g.hash.blocks = p.d.cfg.Index.AppendBlocks(g.hash.blocks, picker.Seed(model, r.CacheSalt), r.Prompt)
+	}
+	return g
+}
+
+// bytesPerToken is the usual length of a token of text.
+const bytesPerToken = 4
 
 // admit gives g a place, now or after waiting.
 func (p *pool) admit(ctx context.Context, g *Grant) error {
@@ -273,17 +190,13 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 		return nil, err
 	}
 	w := &g.waiter
-	w.Deadline = now.Add(p.maxWait())
-	if !g.until.IsZero() && g.until.Before(w.Deadline) {
-		w.Deadline = g.until
-	}
-	s := p.admissionState(g, now)
+	p.setDeadline(g, now)
+	s := p.queue.state(g, now)
 	s.Room = true
 	var x *slot
 	if d, _ := p.queue.Judge(w, s, now); d == admission.Admit {
 		var dropped bool
 		if x, dropped = p.entry.pick(g, nil, now); dropped {
-			p.counts.Dropped++
 			return nil, p.droppedError()
 		}
 		s.Room = x != nil
@@ -293,18 +206,15 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 		return nil, p.shedError(w, v.Reason)
 	}
 	p.budget.Request(now)
-	if g.stage == uncounted {
-		g.memberDemand = p.memberDemand()
+	if t := &g.tally; p.ref.Pool && p.scalable != nil && // whose service would be woken for it
+		(t.stage == uncounted || v.Decision == admission.Queue && t.member == nil) {
+		t.countFor(p.d.demandOf(p.scalable.Key), now)
 	}
 	if v.Decision == admission.Admit {
 		return x, nil
 	}
-	if g.stage == queued && g.memberDemand == nil { // its picker has been asked
-		g.memberDemand = p.memberDemand()
-		g.memberDemand.move(uncounted, queued, now)
-	}
-	p.pacing = p.pacing || v.Reason == admission.Held
-	p.moveTo(g, queued, now)
+	p.queue.pacing = p.queue.pacing || v.Reason == admission.Held
+	g.tally.moveTo(queued, now)
 	p.startWaiting(g, now)
 	for _, out := range v.Evicted {
 		p.fail(out.Owner.(*Grant), p.shedError(out, admission.Evicted), now)
@@ -312,60 +222,219 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 	return nil, nil
 }
 
-// droppedError reports that the policy has shed a request.
-func (p *pool) droppedError() *Error {
-	return p.busyError("the pool's policy sheds the request: "+p.entry.choice.Reason(), admission.Saturated)
-}
-
 // checkAdmissible returns why g may neither go on nor wait.
 func (p *pool) checkAdmissible(g *Grant) error {
+	c := p.config.Load()
 	if p.closed != "" {
-		return p.unavailableError(p.closed, nil)
+		return unavailable(p.id, p.closed, nil)
 	}
-	if !g.protocol.AnsweredBy(p.config.Protocols) {
-		return &ProtocolError{p.config.Key, p.config.Protocols}
+	if !g.protocol.AnsweredBy(c.Protocols) {
+		return &ProtocolError{c.Key, c.Protocols}
 	}
 	if why := p.unavailableReason(); why != "" {
 		return p.refusedError(why)
 	}
 	if g.subset != nil {
 		if p.entry.allowedSlots(g); p.entry.allowedCount == 0 {
-			return p.notAllowedError(g)
+			return notAllowed(g)
 		}
 	}
 	return nil
 }
 
-// notAllowedError reports that g may go to none of the pool's endpoints.
-func (p *pool) notAllowedError(g *Grant) *Error {
-	return p.unavailableError(fmt.Sprintf("none of the %d addresses the request may go to is an endpoint of the pool", len(g.subset)), nil)
+// setDeadline bounds how long g waits.
+func (p *pool) setDeadline(g *Grant, now time.Time) {
+	longest := p.d.cfg.MaxWait
+	if w := p.config.Load().Bounds.MaxWait; w > 0 {
+		longest = w
+	}
+	if m := p.scalable; m != nil && m.Limits.StartupTimeout > 0 {
+		longest = min(longest, m.Limits.StartupTimeout)
+	}
+	g.waiter.Deadline = now.Add(longest)
+	if !g.until.IsZero() && g.until.Before(g.waiter.Deadline) {
+		g.waiter.Deadline = g.until
+	}
 }
 
-// shedError returns why a request gets no place.
-func (p *pool) shedError(w *admission.Waiter, why admission.Reason) *Error {
-	c := p.queue.Config()
-	switch why {
-	case admission.QueueFull:
-		return p.busyError(fmt.Sprintf("the queue is full (%d requests)", p.queue.Len()), why)
-	case admission.BytesFull:
-		return p.busyError(fmt.Sprintf("the queue is full: its requests hold %d bytes and this one has %d, of at most %d",
-			p.queue.Bytes(), w.Bytes, c.MaxQueueBytes), why)
-	case admission.Saturated:
-		return p.busyError(fmt.Sprintf("no replica has capacity, so requests of priority %d are refused", w.Priority), why)
-	case admission.Evicted:
-		return p.busyError(fmt.Sprintf("the queue is full, and a request of a priority above %d took the place", w.Priority), why)
+// reserve puts g in flight on x, where it has a place, and on a prefill
+// replica if one is to help.
+func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
+	g.tally.countFor(x.demand, now)
+	g.place = reservation{slot: x, uncached: p.entry.choice.Uncached, cached: p.entry.cachedBlocks, awaiting: true}
+	g.replica, g.address, g.grpc, g.config = x.endpoint.id, x.address, x.grpc, x.config
+	x.endpoint.tokens.Add(g.place.uncached)
+	p.entry.await(x)
+	p.reservePrefill(g, now)
+	p.entry.refresh(x)
+	g.tally.moveTo(running, now)
+}
+
+// startWaiting has g, already in the queue, wait, and wakes who can serve it.
+func (p *pool) startWaiting(g *Grant, now time.Time) {
+	p.queue.start(g, now)
+	p.wakeIfNeeded()
+	if m := p.scalable; m != nil && p.entry.ready == 0 && p.waker.rises(m.replicasFor(p.queue.Len())) {
+		// Those of a burst start together.
+		p.demand.reportNow(now)
+		g.tally.member.reportNow(now)
 	}
-	err := p.unavailableError("the request's deadline is over", nil)
-	err.Reason = why
-	return err
+}
+
+// requeue makes g wait before all others of its priority.
+func (p *pool) requeue(g *Grant, now time.Time) {
+	if g.result == nil { // it has never waited before
+		p.setDeadline(g, now)
+	}
+	p.queue.Return(&g.waiter)
+	p.startWaiting(g, now)
+}
+
+// wait blocks until g has left the queue. Where its client leaves first, a
+// place that it was given just now goes to the next.
+func (p *pool) wait(ctx context.Context, g *Grant) error {
+	select {
+	case err := <-g.result:
+		return err
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	now := p.d.clock.Now()
+	if g.waiter.Waiting() {
+		p.queue.Leave(&g.waiter)
+		p.queue.end(g, now)
+	}
+	var freed freedEndpoints
+	if g.place.slot != nil {
+		freed = p.release(&g.place)
+	}
+	g.finish(now)
+	p.serveQueue(now)
+	p.mu.Unlock()
+	freed.notifyPools()
+	return ctx.Err()
+}
+
+// serveQueue hands free places to the waiting requests.
+func (p *pool) serveQueue(now time.Time) {
+	p.queue.serve(now,
+		func(g *Grant, x *slot) {
+			p.reserve(g, x, now)
+			p.queue.end(g, now)
+			g.result <- nil
+		},
+		func(g *Grant) { p.fail(g, p.droppedError(), now) })
+}
+
+// onTimer ends the waiting of those whose deadline is over. While requests are
+// held, it has their endpoints' loads read on.
+func (p *pool) onTimer() {
+	p.mu.Lock()
+	now := p.d.clock.Now()
+	p.queue.timer = deadlineTimer{}
+	for w := p.queue.Due(now); w != nil; w = p.queue.Due(now) {
+		g := w.Owner.(*Grant)
+		p.fail(g, p.timeoutError(g, w.Deadline.Sub(g.since)), now)
+	}
+	p.serveQueue(now)
+	p.queue.setTimer(now)
+	held := p.queue.pacing
+	p.mu.Unlock()
+	if held && p.d.cfg.Asked != nil {
+		p.d.cfg.Asked(p.ref)
+	}
+}
+
+// fail tells g, which has left the queue, that it gets no place.
+func (p *pool) fail(g *Grant, why error, now time.Time) {
+	p.queue.end(g, now)
+	g.finish(now)
+	g.result <- why
+}
+
+// failQueue ends the waiting of all.
+func (p *pool) failQueue(why string, now time.Time) {
+	for w := p.queue.Drain(); w != nil; w = p.queue.Drain() {
+		p.fail(w.Owner.(*Grant), p.refusedError(why), now)
+	}
+}
+
+// wakeIfNeeded asks for replicas if requests wait, of whatever priority, and
+// no replica is alive.
+func (p *pool) wakeIfNeeded() {
+	if m := p.scalable; m != nil && p.queue.Len() > 0 && p.entry.alive == 0 && p.closed == "" {
+		p.waker.ask(m.Key.String(), m.replicasFor(p.queue.Len()))
+	}
 }
 
 // unavailableReason returns why waiting makes no sense; "" when it does.
 func (p *pool) unavailableReason() string {
-	if p.entry.ready > 0 || p.scalable != nil || p.config.Shared && p.entry.alive > 0 {
+	c := p.config.Load()
+	if p.entry.ready > 0 || p.scalable != nil || c.Shared && p.entry.alive > 0 {
 		return ""
 	}
-	return p.config.unavailableReason()
+	return c.unavailableReason()
+}
+
+// waitReason returns what the waiting requests wait for.
+func (p *pool) waitReason() string {
+	c := p.config.Load()
+	state, message := c.state()
+	switch {
+	case state == StateReady:
+		return p.queue.saturationReason(c.Limits.MaxConcurrency)
+	case state == StateAsleep && p.waker.err != nil:
+		return "it could not be started: " + p.waker.err.Error()
+	case state == StateAsleep:
+		return "it was asked to start, and no replica has appeared"
+	default:
+		return message
+	}
+}
+
+// timeoutError returns why a request has waited in vain: ErrBusy if there are replicas
+// that work, and others have had their places.
+func (p *pool) timeoutError(g *Grant, waited time.Duration) *Error {
+	why := p.waitReason()
+	if g.failed.last != nil {
+		why += "; the last try: " + g.failed.last.Error()
+	}
+	err := unavailable(p.id, fmt.Sprintf("no replica took the request within %v: %s", waited.Round(time.Millisecond), why), p.waker.err)
+	for _, x := range p.entry.slots {
+		if g.failed.last == nil && x != nil && x.accepts() {
+			err.Kind, err.Cause = ErrBusy, nil
+		}
+	}
+	err.RetryAfter, err.Reason = p.retryAfter(), admission.Overdue
+	return err
+}
+
+// droppedError reports, and counts, that the policy has shed a request.
+func (p *pool) droppedError() *Error {
+	p.counts.Dropped++
+	return p.busyError("the pool's policy sheds the request: "+p.entry.choice.Reason(), admission.Saturated)
+}
+
+// shedError returns why a request gets no place.
+func (p *pool) shedError(w *admission.Waiter, why admission.Reason) *Error {
+	message := p.queue.shedReason(w, why)
+	if why != admission.Overdue {
+		return p.busyError(message, why)
+	}
+	err := unavailable(p.id, message, nil)
+	err.Reason = why
+	return err
+}
+
+// refusedError is why waiting makes no sense, and when asking again may.
+func (p *pool) refusedError(why string) *Error {
+	err := unavailable(p.id, why, nil)
+	for m := range p.config.Load().configs {
+		if after := m.Cause.RetryAfter; after > 0 && (err.RetryAfter == 0 || after < err.RetryAfter) {
+			err.RetryAfter = after
+		}
+	}
+	return err
 }
 
 // retryAfter estimates when the queue has moved: a request's mean time here,
@@ -374,21 +443,31 @@ func (p *pool) retryAfter() time.Duration {
 	return min(max(p.demand.meanTime().Truncate(time.Second), time.Second), time.Minute)
 }
 
-// refusedError is why waiting makes no sense, and when asking again may.
-func (p *pool) refusedError(why string) *Error {
-	err := p.unavailableError(why, nil)
-	for m := range p.config.configs {
-		if after := m.Cause.RetryAfter; after > 0 && (err.RetryAfter == 0 || after < err.RetryAfter) {
-			err.RetryAfter = after
+func (p *pool) busyError(message string, why admission.Reason) *Error {
+	after := p.retryAfter()
+	return &Error{Kind: ErrBusy, Pool: p.id, Message: fmt.Sprintf("%s; try again in %v", message, after), Reason: why, RetryAfter: after}
+}
+
+// status is the pool at this moment; t has the name that routes to it.
+func (p *pool) status(t *route.Table) Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.d.clock.Now()
+	c := p.config.Load()
+	s := Status{Pool: c, Demand: p.demand.demand(now), InFlight: make(map[string]int, len(p.entry.byID)),
+		Fault: strings.Trim(p.fault+"; "+p.queue.fault, "; "), Queue: p.queue.Bands(), Saturation: p.entry.saturation(p.queue.Config(), nil, now),
+		Admission: p.queue.Counts(), Counts: p.counts}
+	if s.Name = t.Name(c.Key); p.ref.Pool {
+		s.Name = c.Key.String()
+	}
+	s.State, s.Message = c.state()
+	if s.State == StateAsleep && p.queue.Len() > 0 {
+		s.State, s.Message = StateLoading, p.waitReason()
+	}
+	for _, x := range p.entry.slots {
+		if x != nil {
+			s.InFlight[x.endpoint.id] = int(x.endpoint.inFlight.Load())
 		}
 	}
-	return err
-}
-
-func (p *pool) busyError(message string, why admission.Reason) *Error {
-	return &Error{Kind: ErrBusy, Pool: p.id, Message: message, Reason: why, RetryAfter: p.retryAfter()}
-}
-
-func (p *pool) unavailableError(message string, cause error) *Error {
-	return &Error{Kind: ErrUnavailable, Pool: p.id, Message: message, Cause: cause}
+	return s
 }

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -191,6 +192,15 @@ func (f *PoolConfig) scalable() (first *PoolConfig) {
 	return first
 }
 
+// replicasFor is how many replicas so many waiting requests call for, at least 1.
+func (f *PoolConfig) replicasFor(waiting int) int {
+	n := 1
+	if t := f.Limits.Target; t > 0 {
+		n = int(math.Ceil(float64(waiting) / t))
+	}
+	return max(1, min(n, f.Limits.Max))
+}
+
 // replicaCount is how many replicas serve or will, of the entry role.
 func (f *PoolConfig) replicaCount() (n int) {
 	for i := range f.Replicas {
@@ -221,7 +231,7 @@ func (f *PoolConfig) unavailableReason() string {
 	}
 	for i := range f.Replicas {
 		if r := &f.Replicas[i]; f.Shared && r.Phase == replica.Failed && r.Message != "" {
-			return "no server is well: " + r.Message
+			return "no server is healthy: " + r.Message
 		}
 	}
 	return "it has no endpoint, and no service that could start one"

@@ -237,7 +237,7 @@ func TestRetryBudget(t *testing.T) {
 	for range 20 {
 		g := mustAdmit(t, d)
 		if err := g.Retry(t.Context(), boom); err != nil {
-			if !errors.Is(err, ErrUnavailable) || !errors.Is(err, boom) || !strings.Contains(err.Error(), "too many") {
+			if !errors.Is(err, ErrUnavailable) || !errors.Is(err, boom) || !strings.Contains(err.Error(), "retry budget is used up") {
 				t.Fatal(err)
 			}
 			refused++

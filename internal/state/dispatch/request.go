@@ -107,6 +107,15 @@ type Error struct {
 	Cause error
 }
 
+func unavailable(pool, message string, cause error) *Error {
+	return &Error{Kind: ErrUnavailable, Pool: pool, Message: message, Cause: cause}
+}
+
+// notAllowed reports that g may go to none of the pool's endpoints.
+func notAllowed(g *Grant) *Error {
+	return unavailable(g.pool.id, fmt.Sprintf("none of the %d addresses the request may go to is an endpoint of the pool", len(g.subset)), nil)
+}
+
 // Error is the pool and the message.
 func (e *Error) Error() string { return e.Pool + ": " + e.Message }
 

@@ -18,11 +18,11 @@ import (
 type Grant struct {
 	pool *pool
 	// What the request is and where it may go; see Request.
-	named   bool
-	ordered bool // subset is a picker's choice, the best first
-	open    bool // that may be passed over if it is no use
-	// idempotent: it may be sent any number of times.
+	named      bool
+	ordered    bool // subset is an external picker's choice, the best first
+	open       bool // that may be passed over if it is no use
 	idempotent bool
+	answered   bool // its answer has begun
 	protocol   service.Protocol
 	model      string
 	adapter    string
@@ -35,39 +35,73 @@ type Grant struct {
 	waiter         admission.Waiter
 	until          time.Time // the request's own deadline; zero without
 	since          time.Time // of waiting
+	waited         time.Duration
 	result         chan error
-	stage          stage
-	memberDemand   *demandCounter // of the service it counts for beside the pool's own
-	slot           *slot          // nil while no place is held
-	prefill        *slot          // nil without
-	uncached       int64          // counted in the endpoint's tokens
+	tally          tally
+	place          reservation
+	failed         attempts
 	config         *PoolConfig
 	replica        string // ID of the last one
 	address        string
 	grpc           string
-	prefillTries   int    // how often PrefillAgain was asked
 	prefillAddress string // the prefill replica's address
 	prefillGRPC    string // its gRPC address
-	waited         time.Duration
-	tried          []*endpoint // that failed it
-	sent           int         // how many of them were sent it
-	lost           int         // how many of those ended the connection
-	cachedBlocks   int         // leading blocks of the prompt that the replica had before
-	judged         bool        // the replica's answer has been
-	awaits         bool        // it counts in the endpoint's silence
-	failure        error       // of the last try
-	answered       bool        // the first byte is here
+}
+
+// reservation is a request's places: on the replica that answers, and on one
+// that computes the prompt for it.
+type reservation struct {
+	slot     *slot // nil while no place is held
+	prefill  *slot // nil without
+	uncached int64 // tokens of the prompt, counted at both endpoints
+	cached   int   // leading blocks of the prompt that the replica had before
+	judged   bool  // the replica's answer has been
+	awaiting bool  // it counts in the endpoint's silence
+}
+
+// endWait notes that the answer has begun, or that it is no longer waited for.
+func (r *reservation) endWait(answered bool) {
+	s := &r.slot.endpoint.silence
+	if answered {
+		s.answers.Add(1)
+	}
+	if !r.awaiting {
+		return
+	}
+	r.awaiting = false
+	if s.awaiting.Add(-1) == 0 {
+		s.idle.Add(1)
+	}
+}
+
+// attempts are a request's that have failed.
+type attempts struct {
+	on       []*endpoint // the endpoints, which are not tried again
+	sent     int         // how many of them were sent the request
+	lost     int         // how many of those ended the connection
+	prefills int         // how often another prefill replica was asked for
+	last     error
+}
+
+// add notes a failure.
+func (a *attempts) add(failed error) {
+	if !IsUnsent(failed) {
+		a.sent++
+	}
+	if isLost(failed) {
+		a.lost++
+	}
 }
 
 // hashes are a request's scratch, used again by later ones.
 type hashes struct {
 	blocks  []uint64
 	allowed picker.Set
-	// bound are the slots of the subset, within how many, as they were in a
-	// generation of the pool's endpoints.
-	bound      picker.Set
-	within     int
-	generation uint64
+	// subset are the slots of the request's subset, and subsetCount how many
+	// they are, as they were in a generation of the pool's endpoints.
+	subset      picker.Set
+	subsetCount int
+	generation  uint64
 }
 
 var scratch = sync.Pool{New: func() any { return new(hashes) }}
@@ -129,38 +163,38 @@ func (g *Grant) Waited() time.Duration { return g.waited }
 func (g *Grant) Retry(ctx context.Context, failed error) error {
 	p := g.pool
 	p.mu.Lock()
-	if g.stage != running || g.answered || g.slot == nil {
+	if g.tally.stage != running || g.answered || g.place.slot == nil {
 		p.mu.Unlock()
-		return p.unavailableError("the answer has begun, so the request cannot be sent again", failed)
+		return unavailable(p.id, "the answer has begun, so the request cannot be sent again", failed)
 	}
 	now := p.d.clock.Now()
-	last := g.slot.endpoint
-	g.failure = failed
-	g.countFailure(failed)
-	p.forgetPrompt(g, 0)
-	p.observe(&p.entry, g.slot, breaker.Lost, 0)
-	freed := p.release(g)
-	p.moveTo(g, queued, now)
-	g.tried = append(g.tried, last)
+	x := g.place.slot
+	g.failed.last = failed
+	g.failed.add(failed)
+	p.entry.forgetPrompt(g, x, 0)
+	p.entry.observe(x, breaker.Lost, 0)
+	freed := p.release(&g.place)
+	g.tally.moveTo(queued, now)
+	g.failed.on = append(g.failed.on, x.endpoint)
 
-	err := p.mayRetry(ctx, g, last, failed, now)
+	err := g.retryError(ctx, x.endpoint.id, failed, now)
 	if err == nil { // it goes before those that wait: it has been admitted
-		x, _ := p.entry.pick(g, g.tried, now)
-		if x == nil && g.openToAll() { // all that the picker named have failed it
-			x, _ = p.entry.pick(g, g.tried, now)
+		y, _ := p.entry.pick(g, g.failed.on, now)
+		if y == nil && g.openToAll() { // all that the external picker named have failed it
+			y, _ = p.entry.pick(g, g.failed.on, now)
 		}
-		if x != nil {
-			p.reserve(g, x, now)
+		if y != nil {
+			p.reserve(g, y, now)
 			p.mu.Unlock()
 			freed.notifyPools()
 			return nil
 		}
 	}
-	if err == nil && !p.mayWait(g, failed) {
-		err = p.unavailableError(fmt.Sprintf("replica %s failed before it answered and no other is ready: %v", last.id, failed), failed)
+	if err == nil && !g.mayWait(failed) {
+		err = unavailable(p.id, fmt.Sprintf("replica %s failed before it answered and no other is ready: %v", x.endpoint.id, failed), failed)
 	}
 	if err != nil {
-		p.finish(g, now)
+		g.finish(now)
 	} else {
 		p.requeue(g, now)
 	}
@@ -173,48 +207,129 @@ func (g *Grant) Retry(ctx context.Context, failed error) error {
 	return p.wait(ctx, g)
 }
 
-// countFailure notes a failure of a replica that was sent the request.
-func (g *Grant) countFailure(failed error) {
-	if !IsUnsent(failed) {
-		g.sent++
-	}
-	if isLost(failed) {
-		g.lost++
-	}
-}
-
-// mayRetry returns why the request may not be sent once more. One that was not
-// sent costs nobody anything.
-func (p *pool) mayRetry(ctx context.Context, g *Grant, last *endpoint, failed error, now time.Time) error {
+// retryError returns why the request may not be sent once more, after failed
+// on a replica. One that was not sent costs nobody anything.
+func (g *Grant) retryError(ctx context.Context, replica string, failed error, now time.Time) error {
+	p := g.pool
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case p.closed != "":
-		return p.unavailableError(p.closed, failed)
-	case g.lost >= maxLost:
-		return p.unavailableError(fmt.Sprintf("the connection ended %d times when a replica was sent the request, the last time that of %s, so it is sent to no other: %v",
-			g.lost, last.id, failed), failed)
-	case g.sent >= p.sends(g):
-		return p.unavailableError(fmt.Sprintf("%d tries failed, the last on replica %s: %v", g.sent, last.id, failed), failed)
+		return unavailable(p.id, p.closed, failed)
+	case g.failed.lost >= maxLost:
+		return unavailable(p.id, fmt.Sprintf("%d replicas closed the connection when they were sent the request, the last was %s, so it is sent to no other: %v",
+			g.failed.lost, replica, failed), failed)
+	case g.failed.sent >= g.maxSends():
+		return unavailable(p.id, fmt.Sprintf("%d tries failed, the last on replica %s: %v", g.failed.sent, replica, failed), failed)
 	case IsUnsent(failed):
 	case !p.budget.Take(now):
 		p.counts.RetriesRefused++
-		return p.unavailableError(fmt.Sprintf("replica %s failed before it answered, and too many of the pool's requests have been sent again of late: %v",
-			last.id, failed), failed)
+		return unavailable(p.id, fmt.Sprintf("replica %s failed before it answered, and the pool's retry budget is used up (%g per request and %g per second): %v",
+			replica, p.budget.Ratio, p.budget.Rate, failed), failed)
 	}
 	p.counts.Retries++
 	return nil
 }
 
-// mayWait reports whether g, which no replica can take now, may wait for one
-// after failed: one can be started, or there is one that was not tried.
-func (p *pool) mayWait(g *Grant, failed error) bool {
+const (
+	// maxSends is how many replicas a request that may not be repeated is sent
+	// to.
+	maxSends = 2
+	// maxLost is how many replicas a request may be sent to whose connection
+	// then ends before they answer, as it does when a request ends its server.
+	maxLost = 2
+)
+
+// maxSends is how many replicas may be sent the request that then fail. One that
+// may not be repeated goes to one other: it might be what breaks them, and each
+// may have done a part of the work.
+func (g *Grant) maxSends() int {
+	if g.idempotent {
+		return g.pool.d.cfg.MaxTries
+	}
+	return min(maxSends, g.pool.d.cfg.MaxTries)
+}
+
+// mayWait reports whether the request, which no replica can take now, may wait
+// for one after failed: one can be started, or there is one that was not tried.
+func (g *Grant) mayWait(failed error) bool {
 	if !IsUnsent(failed) && !isLost(failed) {
 		return false
 	}
-	return p.scalable != nil || p.config.Restarted && p.entry.alive > 0 || slices.ContainsFunc(p.entry.slots, func(x *slot) bool {
-		return x != nil && x.serves() && !slices.Contains(g.tried, x.endpoint)
+	p := g.pool
+	return p.scalable != nil || p.config.Load().Restarted && p.entry.alive > 0 || slices.ContainsFunc(p.entry.slots, func(x *slot) bool {
+		return x != nil && x.serves() && !slices.Contains(g.failed.on, x.endpoint)
 	})
+}
+
+// Answer is what a replica answered that did not do the work.
+type Answer struct {
+	Result breaker.Result
+	// RetryAfter is how long the replica asks to be left alone; 0 when it does
+	// not say.
+	RetryAfter time.Duration
+	// Again reports that the request may be sent to another replica.
+	Again bool
+}
+
+// Answered tells the breaker of an answer that did not do the work, before
+// FirstByte. The prompt is not taken to be in the replica's cache. moved says
+// that the request is on another replica now, to be sent again: if a says that
+// it may be, the replica failed or is busy, another is ready, and the pool's
+// budget for retries allows it. Otherwise the answer is the request's.
+func (g *Grant) Answered(a Answer) (moved bool) {
+	p := g.pool
+	p.mu.Lock()
+	if g.tally.stage != running || g.answered || g.place.slot == nil {
+		p.mu.Unlock()
+		return false
+	}
+	now := p.d.clock.Now()
+	g.place.judged = true
+	kept := g.place.cached
+	if a.Result == breaker.Failed {
+		kept = 0
+		g.failed.sent++
+	}
+	p.entry.forgetPrompt(g, g.place.slot, kept)
+	p.entry.observe(g.place.slot, a.Result, a.RetryAfter)
+	var x *slot
+	if a.Again && (a.Result == breaker.Failed || a.Result == breaker.Busy) {
+		x = g.reserveAnother(now)
+	}
+	if x == nil {
+		p.mu.Unlock()
+		return false
+	}
+	freed := p.release(&g.place)
+	g.tally.moveTo(queued, now)
+	p.reserve(g, x, now)
+	p.serveQueue(now)
+	p.mu.Unlock()
+	freed.notifyPools()
+	return true
+}
+
+// reserveAnother takes a place on an endpoint that the request was not sent to;
+// nil if there is none now, or it may not be sent again.
+func (g *Grant) reserveAnother(now time.Time) *slot {
+	p := g.pool
+	if p.closed != "" || p.queue.Len() > 0 || g.failed.sent >= g.maxSends() || len(g.failed.on)+1 >= p.d.cfg.MaxTries {
+		return nil
+	}
+	if !p.budget.Allows(now) {
+		p.counts.RetriesRefused++
+		return nil
+	}
+	tried := append(slices.Clone(g.failed.on), g.place.slot.endpoint)
+	x, _ := p.entry.pick(g, tried, now)
+	if x == nil {
+		return nil
+	}
+	g.failed.on = tried
+	p.budget.Take(now)
+	p.counts.Retries++
+	return x
 }
 
 // Prefilled reports that the replica at Prefill has computed the prompt, or has
@@ -222,21 +337,19 @@ func (p *pool) mayWait(g *Grant, failed error) bool {
 func (g *Grant) Prefilled(failed error) {
 	p := g.pool
 	p.mu.Lock()
-	y := g.prefill
-	if y == nil {
+	x := g.place.prefill
+	if x == nil {
 		p.mu.Unlock()
 		return
 	}
 	var f freedEndpoints
 	if failed == nil {
-		p.observe(&p.prefill, y, breaker.Answered, 0)
-		f[0] = p.releasePrefill(g)
+		p.prefill.observe(x, breaker.Answered, 0)
+		f[0] = p.releasePrompt(&g.place)
 	} else {
-		g.countFailure(failed)
-		p.observe(&p.prefill, y, breaker.Lost, 0)
-		g.prefill = nil
-		y.endpoint.tokens.Add(-g.uncached)
-		f[0] = p.releaseSlot(&p.prefill, y)
+		g.failed.add(failed)
+		p.prefill.observe(x, breaker.Lost, 0)
+		f[0] = p.releasePrefill(&g.place)
 	}
 	p.mu.Unlock()
 	f.notifyPools()
@@ -249,15 +362,15 @@ func (g *Grant) PrefillAgain() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
-	g.prefillTries++
-	if g.stage != running || g.answered || g.prefill != nil || g.prefillTries >= p.d.cfg.MaxTries || g.lost >= maxLost {
+	g.failed.prefills++
+	if g.tally.stage != running || g.answered || g.place.prefill != nil || g.failed.prefills >= p.d.cfg.MaxTries || g.failed.lost >= maxLost {
 		return false
 	}
 	if !p.budget.Take(now) {
 		p.counts.RetriesRefused++
 		return false
 	}
-	if p.reservePrefill(g, now); g.prefill == nil {
+	if p.reservePrefill(g, now); g.place.prefill == nil {
 		return false
 	}
 	p.counts.Retries++
@@ -268,20 +381,21 @@ func (g *Grant) PrefillAgain() bool {
 // belongs to this replica. Unless Answered told otherwise, it does the work.
 func (g *Grant) FirstByte() {
 	g.answered = true
-	if g.slot == nil {
+	r := &g.place
+	if r.slot == nil {
 		return
 	}
-	g.begun(true)
-	well := g.judged || g.slot.endpoint.breaker.well.Load()
-	if g.uncached == 0 && g.prefill == nil && well {
+	r.endWait(true)
+	well := r.judged || r.slot.endpoint.breaker.well.Load()
+	if r.uncached == 0 && r.prefill == nil && well {
 		return
 	}
 	p := g.pool
 	p.mu.Lock()
 	if !well {
-		p.observe(&p.entry, g.slot, breaker.Answered, 0)
+		p.entry.observe(r.slot, breaker.Answered, 0)
 	}
-	f := freedEndpoints{p.releasePrefill(g)}
+	f := freedEndpoints{p.releasePrompt(r)}
 	p.mu.Unlock()
 	f.notifyPools()
 }
@@ -291,19 +405,19 @@ func (g *Grant) FirstByte() {
 func (g *Grant) Done(o Outcome) {
 	p := g.pool
 	p.mu.Lock()
-	if g.stage == done {
+	if g.tally.stage == done {
 		p.mu.Unlock()
 		return
 	}
 	now := p.d.clock.Now()
 	var freed freedEndpoints
-	if g.slot != nil {
+	if x := g.place.slot; x != nil {
 		if o.Failed != nil {
-			p.observe(&p.entry, g.slot, breaker.Lost, 0)
+			p.entry.observe(x, breaker.Lost, 0)
 		}
-		freed = p.release(g)
+		freed = p.release(&g.place)
 	}
-	p.finish(g, now)
+	g.finish(now)
 	p.counts.add(o.Usage)
 	if !freed.shared() {
 		p.serveQueue(now)
@@ -312,73 +426,17 @@ func (g *Grant) Done(o Outcome) {
 	freed.notifyPools()
 }
 
-// reserve puts g in flight on x, where it has a place, and on a prefill
-// replica if one is to help.
-func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
-	if p.ref.Pool && g.memberDemand != x.demand {
-		if g.stage != uncounted {
-			g.memberDemand.move(g.stage, transferred, now)
-			x.demand.move(uncounted, g.stage, now)
-		}
-		g.memberDemand = x.demand
+// finish counts the request, off its replica and out of the queue, as done. The
+// pool's mutex is held.
+func (g *Grant) finish(now time.Time) {
+	if g.tally.stage == done {
+		return
 	}
-	g.slot, g.replica, g.address, g.grpc, g.config = x, x.endpoint.id, x.address, x.grpc, x.config
-	g.uncached, g.cachedBlocks, g.judged = p.entry.choice.Uncached, p.entry.cachedBlocks, false
-	x.endpoint.tokens.Add(g.uncached)
-	p.await(g)
-	p.reservePrefill(g, now)
-	p.entry.refresh(x)
-	p.moveTo(g, running, now)
-}
-
-// reservePrefill gives g a place on a prefill replica if one is to help.
-func (p *pool) reservePrefill(g *Grant, now time.Time) {
-	g.prefill, g.prefillAddress, g.prefillGRPC = nil, "", ""
-	if !p.wantsPrefill(g.config, g.uncached) || g.ordered && g.config.Disaggregation != service.DisaggregationSGLang {
-		return // a picker says itself who computes the prompt
+	g.tally.moveTo(done, now)
+	if h := g.hash; h != nil {
+		g.hash, g.subset = nil, nil
+		scratch.Put(h)
 	}
-	subset := g.subset
-	g.subset = nil // it names those that may answer
-	p.limitPrefillTo(g.config)
-	if y, _ := p.prefill.pick(g, nil, now); y != nil {
-		g.prefill, g.prefillAddress, g.prefillGRPC = y, y.address, y.grpc
-		y.endpoint.tokens.Add(g.uncached)
-		p.prefill.refresh(y)
-	}
-	g.subset = subset
-}
-
-// limitPrefillTo has prefill replicas chosen from part's own: engines of another
-// service may hold another model.
-func (p *pool) limitPrefillTo(part *PoolConfig) {
-	if p.prefill.onlyService = nil; p.ref.Pool {
-		p.prefill.onlyService = &part.Key
-	}
-}
-
-// wantsPrefill reports whether a prompt is for a prefill replica to compute, of which
-// so many tokens are new to the replica that answers, one of part's.
-func (p *pool) wantsPrefill(part *PoolConfig, uncached int64) bool {
-	return p.prefill.ready > 0 && (uncached >= p.d.cfg.PrefillTokens || part.Disaggregation == service.DisaggregationSGLang)
-}
-
-// moveTo takes g to another stage of its life, in all accounts it counts in.
-func (p *pool) moveTo(g *Grant, to stage, now time.Time) {
-	p.demand.move(g.stage, to, now)
-	g.memberDemand.move(g.stage, to, now)
-	g.stage = to
-}
-
-// memberDemand is the counter that a shared pool's waiting request counts in: that
-// of the service that would be woken for it.
-func (p *pool) memberDemand() *demandCounter {
-	if !p.ref.Pool {
-		return nil
-	}
-	if m := p.scalable; m != nil {
-		return p.d.account(m.Key)
-	}
-	return nil
 }
 
 // freedEndpoints are endpoints with a place that other pools may use too.
@@ -392,82 +450,5 @@ func (f freedEndpoints) notifyPools() {
 		if e != nil {
 			e.notifyPools()
 		}
-	}
-}
-
-// notifyPools tells every pool that lists the endpoint that it has changed, each
-// time another one first.
-func (e *endpoint) notifyPools() {
-	ps := e.listedBy()
-	first := int(e.turn.Add(1))
-	for i := range ps {
-		ps[(first+i)%len(ps)].endpointChanged(e)
-	}
-}
-
-// endpointChanged looks at an endpoint anew and lets go on whoever can.
-func (p *pool) endpointChanged(e *endpoint) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range []*endpointSet{&p.entry, &p.prefill} {
-		if n, ok := s.byID[e.id]; ok {
-			s.refresh(s.slots[n])
-		}
-	}
-	p.serveQueue(p.d.clock.Now())
-}
-
-// release takes g off its replicas.
-func (p *pool) release(g *Grant) (f freedEndpoints) {
-	f[1] = p.releasePrefill(g)
-	g.begun(false)
-	x := g.slot
-	g.slot = nil
-	f[0] = p.releaseSlot(&p.entry, x)
-	if f[0] == nil {
-		f[0], f[1] = f[1], nil
-	}
-	return f
-}
-
-// releasePrefill ends what g has before its answer begins: its tokens, and its
-// place on the prefill replica.
-func (p *pool) releasePrefill(g *Grant) *endpoint {
-	g.slot.endpoint.tokens.Add(-g.uncached)
-	p.entry.refresh(g.slot)
-	y := g.prefill
-	if g.prefill = nil; y == nil {
-		g.uncached = 0
-		return nil
-	}
-	y.endpoint.tokens.Add(-g.uncached)
-	g.uncached = 0
-	return p.releaseSlot(&p.prefill, y)
-}
-
-// releaseSlot gives a place back; it returns the endpoint if others have use for it.
-func (p *pool) releaseSlot(s *endpointSet, x *slot) *endpoint {
-	x.endpoint.release()
-	s.refresh(x)
-	ps := x.endpoint.listedBy()
-	if len(ps) == 0 {
-		p.d.endpoints.forgetIdle(x.endpoint)
-		return nil
-	}
-	if len(ps) > 1 || ps[0] != p {
-		return x.endpoint
-	}
-	return nil
-}
-
-// finish counts g, off its replica and out of the queue, as done.
-func (p *pool) finish(g *Grant, now time.Time) {
-	if g.stage == done {
-		return
-	}
-	p.moveTo(g, done, now)
-	if h := g.hash; h != nil {
-		g.hash, g.subset = nil, nil
-		scratch.Put(h)
 	}
 }

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -10,7 +11,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
-	"roundhouse.dev/roundhouse/internal/decide/route"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
 // Status is a pool at one moment.
@@ -98,16 +99,23 @@ func (d *Dispatcher) Endpoints(r routing.Ref) []Endpoint {
 	if p == nil {
 		return nil
 	}
-	return p.list(nil, map[string]bool{})
+	return listEndpoints(p)
 }
 
 // AllEndpoints are those of all pools, each once.
 func (d *Dispatcher) AllEndpoints() []Endpoint {
-	var out []Endpoint
+	return listEndpoints(d.view.Load().sorted()...)
+}
+
+// listEndpoints lists the pools' endpoints by ID, each once.
+func listEndpoints(pools ...*pool) (out []Endpoint) {
 	seen := map[string]bool{}
-	for _, p := range d.view.Load().sorted() {
+	for _, p := range pools {
+		p.mu.Lock()
 		out = p.list(out, seen)
+		p.mu.Unlock()
 	}
+	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.ID, b.ID) })
 	return out
 }
 
@@ -119,57 +127,6 @@ func compareRefs(a, b routing.Ref) int {
 		return 1
 	}
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.WorkloadName(), b.WorkloadName()))
-}
-
-func (p *pool) status(t *route.Table) Status {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := p.d.clock.Now()
-	s := Status{Pool: p.config, Demand: p.demand.demand(now), InFlight: make(map[string]int, len(p.entry.byID)),
-		Fault: strings.Trim(p.badPolicy+"; "+p.badBounds, "; "), Queue: p.queue.Bands(), Saturation: p.saturation(nil, now), Admission: p.queue.Counts(), Counts: p.counts}
-	if s.Name = t.Name(p.config.Key); p.ref.Pool {
-		s.Name = p.config.Key.String()
-	}
-	s.State, s.Message = p.config.state()
-	if s.State == StateAsleep && p.queue.Len() > 0 {
-		s.State, s.Message = StateLoading, p.waitReason()
-	}
-	for _, x := range p.entry.slots {
-		if x != nil {
-			s.InFlight[x.endpoint.id] = int(x.endpoint.inFlight.Load())
-		}
-	}
-	return s
-}
-
-// list appends the pool's endpoints that are not among seen.
-func (p *pool) list(out []Endpoint, seen map[string]bool) []Endpoint {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range []*endpointSet{&p.entry, &p.prefill} {
-		for n, x := range s.slots {
-			if x == nil || seen[x.endpoint.id] {
-				continue
-			}
-			seen[x.endpoint.id] = true
-			s.refresh(x)
-			ep := &s.input.Endpoints[n]
-			e := Endpoint{ID: x.endpoint.id, Role: x.config.Entry, Phase: x.phase, Address: x.address, GRPC: x.grpc, Protocol: x.config.Protocol,
-				InFlight: ep.InFlight, Limit: x.limit, Tokens: ep.Tokens, Open: ep.Open, Ejected: x.endpoint.breaker.ejected(), Message: x.message, Load: ep.Load}
-			if !x.config.Shared {
-				e.Service = x.config.Key
-			}
-			if s == &p.prefill {
-				e.Role = x.config.Prefill
-			}
-			if s.index != nil {
-				e.Blocks = s.index.Blocks(n)
-			}
-			out = append(out, e)
-		}
-	}
-	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.ID, b.ID) })
-	return out
 }
 
 // Models is what requests can name, by name: services and their adapters, and
@@ -215,4 +172,130 @@ func (d *Dispatcher) ModelsWithin(namespaces []string) []Status {
 	}
 	slices.SortFunc(out, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
 	return out
+}
+
+// Explanation is what would become of a request now, and why.
+type Explanation struct {
+	// Route is which objects lead to Pool.
+	Route string `json:"route"`
+	Pool  string `json:"pool"`
+	State State  `json:"state"` // the pool's
+	// External is which endpoint picker is asked about such a request: Pick is
+	// then what the dispatcher would do by itself; "" for none.
+	External string `json:"external,omitempty"`
+	// Model is the name the replica would be given; "" leaves the request's.
+	Model    string `json:"model,omitempty"`
+	Priority int32  `json:"priority"`
+	// Decision and Because are admission's; Refused says why a request has no
+	// chance, whatever admission would say.
+	Decision admission.Decision `json:"decision"`
+	Because  admission.Reason   `json:"because,omitempty"`
+	Refused  string             `json:"refused,omitempty"`
+	// Queued requests wait; at a Saturation of 1 those that can be shed are.
+	Queued     int     `json:"queued"`
+	Saturation float64 `json:"saturation"`
+	// Pick is the choice of an endpoint, Prefill that of one to compute the
+	// prompt; nil when it does not come to that.
+	Pick    *Pick `json:"pick,omitempty"`
+	Prefill *Pick `json:"prefill,omitempty"`
+}
+
+// Pick is one choice of an endpoint.
+type Pick struct {
+	Replica string `json:"replica,omitempty"` // "" when none was chosen
+	Address string `json:"address,omitempty"`
+	Reason  string `json:"reason"`
+	// Uncached is how many of the prompt's tokens are new to it, estimated.
+	Uncached int64 `json:"uncached"`
+	// Table is what filters and scorers say of the endpoints, a line each.
+	Table []string `json:"table"`
+}
+
+// Explain returns what Admit would do with the request now. Nothing is reserved,
+// nobody woken. Where weights decide, it draws anew like any request. Errors
+// are those of package route, or an *Error.
+func (d *Dispatcher) Explain(r Request) (Explanation, error) {
+	_, p, t, err := d.route(&r)
+	if err != nil {
+		return Explanation{}, err
+	}
+	g := p.grant(&r, t)
+	defer func() { scratch.Put(g.hash) }()
+	x := Explanation{Route: t.Why(), Pool: p.id, Priority: t.Priority, Model: t.Model}
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := d.clock.Now()
+	c := p.config.Load()
+	if t.Named {
+		x.Model = c.ServedName
+	}
+	x.State, _ = c.state()
+	x.External = c.External.String()
+	x.Queued, x.Saturation = p.queue.Len(), p.entry.saturation(p.queue.Config(), nil, now)
+	if err := p.checkAdmissible(g); err != nil {
+		x.Decision, x.Refused = admission.Shed, err.Error()
+		return x, nil
+	}
+	g.waiter.Deadline = r.Deadline
+	s := p.queue.state(g, now)
+	s.Room = true
+	x.Decision, x.Because = p.queue.Judge(&g.waiter, s, now)
+	if x.Decision != admission.Admit {
+		return x, nil
+	}
+	p.entry.prepare(g, nil, now)
+	var choice picker.Choice
+	x.Pick = p.entry.explain(&choice)
+	if choice.Outcome == picker.Dropped {
+		x.Decision, x.Because = admission.Shed, admission.Saturated
+		return x, nil
+	}
+	if s.Room = choice.Outcome == picker.Picked; !s.Room {
+		x.Decision, x.Because = p.queue.Judge(&g.waiter, s, now)
+		return x, nil
+	}
+	if p.wantPrefill(p.entry.slots[choice.Slot].config, choice.Uncached) {
+		g.subset = nil
+		p.prefill.prepare(g, nil, now)
+		x.Prefill = p.prefill.explain(&picker.Choice{})
+	}
+	return x, nil
+}
+
+// String is the explanation in lines for people.
+func (x Explanation) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "route: %s\npool: %s (%s)\n", x.Route, x.Pool, x.State)
+	if x.External != "" {
+		fmt.Fprintf(&b, "endpoint picker: %s is asked, and not for this explanation; what the gateway would do by itself:\n", x.External)
+	}
+	if x.Model != "" {
+		fmt.Fprintf(&b, "model for the replica: %s\n", x.Model)
+	}
+	fmt.Fprintf(&b, "admission: %s", x.Decision)
+	if x.Because != "" {
+		fmt.Fprintf(&b, ", %s", x.Because)
+	}
+	fmt.Fprintf(&b, "; priority %d, %d waiting, saturation %.2f\n", x.Priority, x.Queued, x.Saturation)
+	if x.Refused != "" {
+		fmt.Fprintf(&b, "refused: %s\n", x.Refused)
+	}
+	x.Pick.write(&b, "replica")
+	x.Prefill.write(&b, "prefill")
+	return b.String()
+}
+
+func (p *Pick) write(b *strings.Builder, what string) {
+	if p == nil {
+		return
+	}
+	chosen := "none"
+	if p.Replica != "" {
+		chosen = p.Replica + " " + p.Address
+	}
+	fmt.Fprintf(b, "%s: %s (%s)\n", what, chosen, p.Reason)
+	for _, line := range p.Table {
+		fmt.Fprintf(b, "  %s\n", line)
+	}
 }

@@ -50,7 +50,7 @@ func TestStorm(t *testing.T) {
 
 	var wg sync.WaitGroup
 	var served, shed, left atomic.Int64
-	var kinds tally
+	var kinds outcomes
 	for i := range requests {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(2, uint64(i)))
@@ -92,13 +92,13 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// tally counts errors by admission's reasons.
-type tally struct {
+// outcomes counts errors by admission's reasons.
+type outcomes struct {
 	mu sync.Mutex
 	n  map[string]int
 }
 
-func (t *tally) add(err error) {
+func (t *outcomes) add(err error) {
 	var e *Error
 	if !errors.As(err, &e) {
 		return

@@ -1,0 +1,209 @@
+package dispatch
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
+)
+
+// endpoint is one replica, or one server by its address, as all the pools that
+// list it share it: what is in flight there counts whichever pool it came
+// through.
+type endpoint struct {
+	id       string
+	registry *registry
+	inFlight atomic.Int64 // >= 0
+	// tokens are the uncached prompt tokens of the requests in flight that
+	// have not begun to answer.
+	tokens atomic.Int64
+	report atomic.Pointer[loadReport]
+	// draining stays set: a replica that drains never comes back.
+	draining atomic.Bool
+	breaker  circuit
+	silence  silence
+	// pools are those that list it. The slice is replaced, not changed.
+	pools atomic.Pointer[[]*pool]
+	turn  atomic.Uint32 // which pool is told of a change first
+
+	mu   sync.Mutex
+	idle chan struct{} // closed when inFlight falls to 0; nil when nobody waits
+}
+
+// loadReport is what an endpoint has said of itself.
+type loadReport struct {
+	load *replica.Load
+	// inFlight is how many of our requests it had then.
+	inFlight int
+}
+
+// reserve takes a place if the endpoint has fewer than limit requests (0: any
+// number) and is not draining.
+func (e *endpoint) reserve(limit int) bool {
+	for {
+		n := e.inFlight.Load()
+		if limit > 0 && n >= int64(limit) {
+			return false
+		}
+		if e.inFlight.CompareAndSwap(n, n+1) {
+			break
+		}
+	}
+	// Drain sets the mark before it reads the count, so one of the two sees
+	// the other.
+	if e.draining.Load() {
+		e.release()
+		return false
+	}
+	return true
+}
+
+// release gives a place back.
+func (e *endpoint) release() {
+	if e.inFlight.Add(-1) > 0 || !e.draining.Load() {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.idle != nil && e.inFlight.Load() == 0 {
+		close(e.idle)
+		e.idle = nil
+	}
+}
+
+// drain closes the endpoint for good. The channel is closed once it has
+// nothing in flight.
+func (e *endpoint) drain() <-chan struct{} {
+	e.draining.Store(true)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.idle != nil {
+		return e.idle
+	}
+	idle := make(chan struct{})
+	if e.inFlight.Load() == 0 {
+		close(idle)
+		return idle
+	}
+	e.idle = idle
+	return idle
+}
+
+// listedBy are the pools that list the endpoint.
+func (e *endpoint) listedBy() []*pool {
+	if ps := e.pools.Load(); ps != nil {
+		return *ps
+	}
+	return nil
+}
+
+// claim takes a place for a request, unless the endpoint's limit or its breaker
+// forbids that. An endpoint on trial takes one.
+func (e *endpoint) claim(limit int) bool {
+	if !e.reserve(limit) {
+		return false
+	}
+	switch e.breaker.gate.Load() {
+	case gateClosed:
+		return true
+	case gateTrial:
+		if e.try() {
+			return true
+		}
+	}
+	e.release()
+	return false
+}
+
+// try has one request try the endpoint. Others may do so when it has no answer
+// after a while.
+func (e *endpoint) try() bool {
+	c := &e.breaker
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.gate.CompareAndSwap(gateTrial, gateOnTrial) {
+		return false
+	}
+	round, patience := c.round, e.registry.breaker.Trial
+	if c.state.Last == breaker.Silent { // each request sent there may be lost
+		patience = e.registry.breaker.Silence
+	}
+	e.registry.clock.AfterFunc(patience, func() {
+		c.mu.Lock()
+		retry := c.round == round && c.gate.CompareAndSwap(gateOnTrial, gateTrial)
+		c.mu.Unlock()
+		if retry {
+			e.notifyPools()
+		}
+	})
+	return true
+}
+
+// notifyPools tells every pool that lists the endpoint that it has changed, each
+// time another one first. No pool's mutex is held.
+func (e *endpoint) notifyPools() {
+	ps := e.listedBy()
+	first := int(e.turn.Add(1))
+	for i := range ps {
+		ps[(first+i)%len(ps)].endpointChanged(e)
+	}
+}
+
+// registry holds the endpoints of all pools, and those that no pool lists any
+// more while they are busy.
+type registry struct {
+	clock   Clock
+	breaker breaker.Config
+
+	mu   sync.Mutex
+	byID map[string]*endpoint
+}
+
+// join adds p to those that list the endpoint, which is made if need be.
+func (r *registry) join(id string, p *pool) *endpoint {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.byID[id]
+	if e == nil {
+		e = &endpoint{id: id, registry: r}
+		r.byID[id] = e
+	}
+	if ps := e.listedBy(); !slices.Contains(ps, p) {
+		ps = append(slices.Clone(ps), p)
+		e.pools.Store(&ps)
+	}
+	return e
+}
+
+// leave takes p out of those that list the endpoint.
+func (r *registry) leave(e *endpoint, p *pool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ps := slices.DeleteFunc(slices.Clone(e.listedBy()), func(q *pool) bool { return q == p })
+	e.pools.Store(&ps)
+	r.drop(e)
+}
+
+// forgetIdle forgets an endpoint that nobody lists and that has become idle.
+func (r *registry) forgetIdle(e *endpoint) {
+	if len(e.listedBy()) > 0 || e.inFlight.Load() > 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop(e)
+}
+
+func (r *registry) drop(e *endpoint) {
+	if len(e.listedBy()) == 0 && e.inFlight.Load() == 0 && r.byID[e.id] == e {
+		delete(r.byID, e.id)
+	}
+}
+
+func (r *registry) get(id string) *endpoint {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byID[id]
+}

@@ -1,0 +1,207 @@
+package dispatch
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
+)
+
+// circuit is an endpoint's circuit breaker. Ejections are ended by timers and
+// not by comparing times, so that a clock that jumps cannot keep an endpoint
+// out.
+type circuit struct {
+	// gate, tendency and well are what is read without the mutex. well says
+	// that an answer would change nothing.
+	gate     atomic.Int32
+	tendency atomic.Int32
+	well     atomic.Bool
+
+	mu    sync.Mutex
+	state breaker.Circuit
+	round uint64 // of its ejections and trials
+}
+
+// The gates of a circuit.
+const (
+	gateClosed  int32 = iota // requests pass
+	gateOpen                 // none does
+	gateTrial                // one may
+	gateOnTrial              // one did, and has no answer yet
+)
+
+// The tendencies of an endpoint's answers.
+const (
+	unheard int32 = iota
+	answering
+	refusing
+)
+
+// allows reports whether a request may be sent.
+func (c *circuit) allows() bool {
+	g := c.gate.Load()
+	return g == gateClosed || g == gateTrial
+}
+
+// setState makes s the circuit's state; the mutex is held.
+func (c *circuit) setState(s breaker.Circuit) {
+	if s.State != c.state.State {
+		c.round++
+		c.gate.Store([...]int32{breaker.Closed: gateClosed, breaker.Open: gateOpen, breaker.Trial: gateTrial}[s.State])
+	} else if s.State == breaker.Trial { // its request has an answer
+		c.gate.Store(gateTrial)
+	}
+	c.state = s
+	c.well.Store(s.Well())
+	switch {
+	case s.Refuses():
+		c.tendency.Store(refusing)
+	case s.Heard:
+		c.tendency.Store(answering)
+	default:
+		c.tendency.Store(unheard)
+	}
+}
+
+// endEjection ends the ejection of a round, unless that has ended already.
+func (c *circuit) endEjection(round uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.round == round {
+		c.setState(c.state.Rested())
+	}
+}
+
+// reset gives a process that has just become ready a clean record.
+func (c *circuit) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.round++
+	c.setState(breaker.Circuit{})
+}
+
+// ejected returns why the endpoint gets no requests; "" when it gets them.
+func (c *circuit) ejected() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.state
+	switch {
+	case s.State == breaker.Closed:
+		return ""
+	case s.Last == breaker.Busy:
+		return "it is busy"
+	case s.Last == breaker.Silent:
+		return "it has requests and answers none"
+	case s.Last == breaker.Lost:
+		return "it gave no answer"
+	}
+	return fmt.Sprintf("it %s %d requests in a row", s.Last, s.Failures)
+}
+
+// silence tells an endpoint that takes requests and answers none from one that
+// has nothing to do.
+type silence struct {
+	awaiting atomic.Int64  // requests there whose answers have not begun
+	answers  atomic.Uint64 // that have begun
+	idle     atomic.Uint64 // times that awaiting fell to 0
+	watched  atomic.Bool   // a timer runs
+}
+
+// observe tells the breaker of x's endpoint what became of a request there.
+func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duration) {
+	c, e := &x.endpoint.breaker, x.endpoint
+	if lost := s.d.cfg.Lost; lost != nil && (r == breaker.Lost || r == breaker.Silent) {
+		s.d.clock.AfterFunc(0, func() { lost(e.id) }) // no mutex is held then
+	}
+	if r == breaker.Answered && c.well.Load() {
+		return
+	}
+	var peers breaker.Peers
+	if r != breaker.Answered && r != breaker.Lost { // which are the endpoint's own
+		peers = s.peers(x)
+	}
+	c.mu.Lock()
+	before := c.gate.Load()
+	next, ejection := c.state.After(r, retryAfter, peers, s.d.cfg.Breaker)
+	c.setState(next)
+	gate, round := c.gate.Load(), c.round
+	c.mu.Unlock()
+	if gate == before {
+		return
+	}
+	s.refresh(x)
+	switch {
+	case ejection > 0:
+		s.d.clock.AfterFunc(ejection, func() {
+			c.endEjection(round)
+			e.notifyPools()
+		})
+	case c.allows():
+		s.d.clock.AfterFunc(0, e.notifyPools) // which takes pools' mutexes
+	}
+}
+
+// peers are the endpoints of the set that serve, apart from x's.
+func (s *endpointSet) peers(x *slot) (p breaker.Peers) {
+	for _, y := range s.slots {
+		if y == nil || !y.serves() {
+			continue
+		}
+		p.Serving++
+		if y.endpoint == x.endpoint {
+			continue
+		}
+		c := &y.endpoint.breaker
+		if c.gate.Load() != gateClosed {
+			p.Ejected++
+		}
+		switch c.tendency.Load() {
+		case refusing:
+			p.Refusing++
+		case answering:
+			p.Answering++
+		}
+	}
+	return p
+}
+
+// await notes that a request waits for an answer of x's endpoint.
+func (s *endpointSet) await(x *slot) {
+	x.endpoint.silence.awaiting.Add(1)
+	if x.endpoint.silence.watched.CompareAndSwap(false, true) {
+		s.watch(x)
+	}
+}
+
+// watch looks now and then, while an endpoint owes answers, at whether any
+// has begun, and whether others of the set have answered meanwhile: where none
+// has, the requests are what takes long.
+func (s *endpointSet) watch(x *slot) {
+	q := &x.endpoint.silence
+	answers, idle, others := q.answers.Load(), q.idle.Load(), s.answers(x)
+	s.d.clock.AfterFunc(s.d.cfg.Breaker.Silence, func() {
+		s.pool.mu.Lock()
+		defer s.pool.mu.Unlock()
+		if q.awaiting.Load() == 0 {
+			if q.watched.Store(false); q.awaiting.Load() == 0 || !q.watched.CompareAndSwap(false, true) {
+				return
+			}
+		}
+		if q.answers.Load() == answers && q.idle.Load() == idle && s.answers(x) != others {
+			s.observe(x, breaker.Silent, 0)
+		}
+		s.watch(x)
+	})
+}
+
+// answers is how many answers of the set's endpoints but x's have begun.
+func (s *endpointSet) answers(x *slot) (n uint64) {
+	for _, y := range s.slots {
+		if y != nil && y.endpoint != x.endpoint {
+			n += y.endpoint.silence.answers.Load()
+		}
+	}
+	return n
+}
