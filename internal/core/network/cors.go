@@ -48,7 +48,7 @@ func (c *CORS) Answer(h map[string][]string, r CORSRequest) (refused []string) {
 	if r.Origin == "" {
 		return nil
 	}
-	allowed := c.allows(r.Origin)
+	allowed := c.Allows(r.Origin)
 	c.answerOrigin(h, r.Origin, allowed)
 	if !r.Preflight() {
 		if allowed && len(c.Exposed) > 0 {
@@ -76,7 +76,8 @@ func (c *CORS) Answer(h map[string][]string, r CORSRequest) (refused []string) {
 	return refused
 }
 
-func (c *CORS) allows(origin string) bool {
+// Allows reports whether pages of an origin may read answers.
+func (c *CORS) Allows(origin string) bool {
 	return slices.Contains(c.Origins, "*") || slices.Contains(c.Origins, origin) || c.OriginPattern != nil && c.OriginPattern.MatchString(origin)
 }
 

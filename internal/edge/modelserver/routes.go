@@ -1,11 +1,13 @@
 package modelserver
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -32,7 +34,7 @@ func newHandler(c Config, models *service, ready func() bool, meters *restMeters
 		}
 	})
 	if c.HTTP.CORS != nil {
-		handler = newCrossOrigin(*c.HTTP.CORS).wrap(handler)
+		handler = crossOrigin(c.HTTP.CORS.decision(), handler)
 	}
 	o := &observer{meters: meters, tracer: c.Tracer, metricsPath: c.Metrics.Path, log: log}
 	root := strings.TrimSuffix(c.HTTP.RootPath, "/")
@@ -160,7 +162,7 @@ func guard(c Config, next http.Handler) http.Handler {
 	}
 	g := &network.Guard{Hosts: c.AllowedHosts}
 	if c.HTTP.CORS != nil {
-		g.KnowsOrigin = newCrossOrigin(*c.HTTP.CORS).originAllowed
+		g.KnowsOrigin = c.HTTP.CORS.decision().Allows
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin := r.Header.Get("Origin")
@@ -171,6 +173,32 @@ func guard(c Config, next http.Handler) http.Handler {
 			writeErrorStatus(w, http.StatusForbidden, fmt.Errorf("the host %q is not this server's: ask 127.0.0.1 or localhost, or name more with --allowed-hosts", r.Host))
 		default:
 			writeErrorStatus(w, http.StatusForbidden, fmt.Errorf("web pages of other sites may not ask this server (origin %q): name those that may in cors_settings", origin))
+		}
+	})
+}
+
+// decision is how valid settings are decided by.
+func (c *CORS) decision() *network.CORS {
+	d := &network.CORS{Origins: c.AllowOrigins, Methods: c.AllowMethods, Headers: c.AllowHeaders, Exposed: c.ExposeHeaders, Credentials: c.AllowCredentials, MaxAge: c.MaxAge}
+	if c.AllowOriginRegex != nil {
+		d.OriginPattern = regexp.MustCompile(`^(?:` + *c.AllowOriginRegex + `)$`) // validated before
+	}
+	return d
+}
+
+// crossOrigin answers pages of other origins before next does.
+func crossOrigin(c *network.CORS, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked := network.CORSRequest{Method: r.Method, Origin: r.Header.Get("Origin"),
+			RequestMethod: r.Header.Get("Access-Control-Request-Method"), RequestHeaders: r.Header.Get("Access-Control-Request-Headers")}
+		refused := c.Answer(w.Header(), asked)
+		switch {
+		case asked.Origin == "" || !asked.Preflight():
+			next.ServeHTTP(w, r)
+		case len(refused) > 0:
+			writeErrorStatus(w, http.StatusBadRequest, errors.New("Disallowed CORS "+strings.Join(refused, ", ")))
+		default:
+			w.WriteHeader(http.StatusOK)
 		}
 	})
 }
