@@ -2,10 +2,11 @@ package tensor
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"math"
 	"strconv"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
 // The parameters of the binary tensor data extension.
@@ -113,18 +114,10 @@ func withSize(p Parameters, size int) Parameters {
 func SplitBinary(header string, total int64) (int64, error) {
 	n, err := strconv.ParseInt(header, 10, 64)
 	if err != nil || n < 0 {
-		return 0, Errorf(KindInvalid, "Inference-Header-Content-Length is %q, must be a whole number of bytes", clip(header))
+		return 0, Errorf(KindInvalid, "Inference-Header-Content-Length is %q, must be a whole number of bytes", excerpt.Of(header, maxInput))
 	}
 	if total >= 0 && n > total {
 		return 0, Errorf(KindInvalid, "Inference-Header-Content-Length is %d, but the body has %d bytes", n, total)
 	}
 	return n, nil
-}
-
-// clip bounds what an error repeats.
-func clip(text string) string {
-	if len(text) > maxInput {
-		return fmt.Sprint(text[:maxInput], "…")
-	}
-	return text
 }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -38,7 +38,7 @@ func (e *NotFoundError) Error() string {
 	if e.Pool != "" {
 		where = "by pool " + e.Pool
 	}
-	fmt.Fprintf(&b, "model %q is not served %s", shorten(e.Model), where)
+	fmt.Fprintf(&b, "model %q is not served %s", excerpt.Of(e.Model, maxQuoted), where)
 	switch {
 	case len(e.Near) > 0:
 		fmt.Fprintf(&b, "; did you mean %s?", strings.Join(e.Near, " or "))
@@ -70,10 +70,10 @@ func (e *AmbiguousError) Error() string {
 			what = "an adapter of %d services"
 		}
 		return fmt.Sprintf("model %q is "+what+"; send the request to the host of one: %s",
-			shorten(e.Model), len(e.Hosts), listed(e.Hosts, len(e.Hosts)))
+			excerpt.Of(e.Model, maxQuoted), len(e.Hosts), listed(e.Hosts, len(e.Hosts)))
 	}
 	return fmt.Sprintf("model %q is served in %d namespaces; name one as namespace/name: %s",
-		shorten(e.Model), len(e.Candidates), listed(e.Candidates, len(e.Candidates)))
+		excerpt.Of(e.Model, maxQuoted), len(e.Candidates), listed(e.Candidates, len(e.Candidates)))
 }
 
 // MissingModelError reports that a request names no model and its pool goes by
@@ -105,17 +105,6 @@ func listed(names []string, total int) string {
 		s += fmt.Sprintf(" and %d more", rest)
 	}
 	return s
-}
-
-func shorten(s string) string {
-	if len(s) <= maxQuoted {
-		return s
-	}
-	cut := maxQuoted
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
 }
 
 func (t *Table) notFound(model string) *NotFoundError {

@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
 // Reason is why a picker gave no answer that can be followed.
@@ -94,10 +96,5 @@ var (
 
 // clip keeps what others say short, and on one line.
 func clip(s string) string {
-	const most = 300
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > most {
-		return s[:most] + "…"
-	}
-	return s
+	return excerpt.Of(strings.Join(strings.Fields(s), " "), 300)
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
@@ -165,7 +166,7 @@ func (c wire) openBody(w http.ResponseWriter, r *http.Request) (*body, int64, er
 	case "deflate":
 		inflated, err = zlib.NewReader(raw)
 	default:
-		return nil, 0, &httpError{http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Encoding %q is not read; send gzip, deflate or the body plain", bounded(encoding))}
+		return nil, 0, &httpError{http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Encoding %q is not read; send gzip, deflate or the body plain", excerpt.Of(encoding, maxErrorBytes))}
 	}
 	if err != nil {
 		return nil, 0, &httpError{http.StatusBadRequest, "the body is not " + encoding + ": " + err.Error()}

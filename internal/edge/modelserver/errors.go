@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
@@ -108,14 +109,6 @@ func where(e *tensor.Error) string {
 	return b.String() + ": "
 }
 
-// bounded cuts a message to maxErrorBytes, between two characters.
-func bounded(message string) string {
-	if len(message) <= maxErrorBytes {
-		return message
-	}
-	return strings.ToValidUTF8(message[:maxErrorBytes], "") + "…"
-}
-
 // maxErrorBytes bounds a message, which may repeat what a client sent.
 const maxErrorBytes = 2048
 
@@ -133,9 +126,9 @@ func writeErrorStatus(w http.ResponseWriter, status int, err error) {
 
 // errorOf is the JSON of err.
 func errorOf(err error) errorBody {
-	body := errorBody{Error: bounded(err.Error())}
+	body := errorBody{Error: excerpt.Of(err.Error(), maxErrorBytes)}
 	if faulty, ok := errors.AsType[*schemaError](err); ok {
-		return errorBody{Error: bounded(faulty.summary()), Detail: faulty.all}
+		return errorBody{Error: excerpt.Of(faulty.summary(), maxErrorBytes), Detail: faulty.all}
 	}
 	var request *tensor.Error
 	if errors.As(err, &request) && request.Kind == tensor.KindSchema {
@@ -143,7 +136,7 @@ func errorOf(err error) errorBody {
 		if request.Type == "missing" {
 			detail.Message = "Field required" // the path says which
 		}
-		body.Error = bounded(where(request) + detail.Message)
+		body.Error = excerpt.Of(where(request)+detail.Message, maxErrorBytes)
 		detail.Loc = append(detail.Loc, request.Path...)
 		if !json.Valid(detail.Input) {
 			detail.Input = nil

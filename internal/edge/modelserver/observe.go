@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
@@ -62,7 +63,7 @@ func (o *observer) beginRequest(r *http.Request) (traced *http.Request, end func
 // endSpan completes a span with how its work ended.
 func endSpan(span trace.Span, err error) {
 	if err != nil {
-		span.SetStatus(codes.Error, bounded(err.Error()))
+		span.SetStatus(codes.Error, excerpt.Of(err.Error(), maxErrorBytes))
 	}
 	span.End()
 }

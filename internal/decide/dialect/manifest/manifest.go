@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -125,10 +126,7 @@ const KindFineTunedWeight = "FineTunedWeight"
 
 // Clip keeps a message to one line of bearable length.
 func Clip(s string) string {
-	if r := []rune(s); len(r) > 80 {
-		return string(r[:80]) + "…"
-	}
-	return s
+	return excerpt.Of(s, 80)
 }
 
 // Schema is one kind of manifest: the type it is decoded into, and how that is

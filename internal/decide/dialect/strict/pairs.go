@@ -2,6 +2,8 @@ package strict
 
 import (
 	"go.yaml.in/yaml/v3"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
 // pair is one key of a mapping with its value.
@@ -35,7 +37,7 @@ func (d *decoder) pairs(n *yaml.Node, path, want string) ([]pair, bool) {
 			continue
 		}
 		if first, twice := seen[k.Value]; twice {
-			d.problem(n.Content[i], Join(path, shorten(k.Value, 80)),
+			d.problem(n.Content[i], Join(path, excerpt.Of(k.Value, 80)),
 				"stated twice, first on line %d: remove one", d.position(first).Line)
 			continue
 		}

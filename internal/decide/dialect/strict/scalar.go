@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
 // describe returns what a node is, for "expected …, got …".
@@ -24,7 +26,7 @@ func describe(n *yaml.Node) string {
 	case yaml.AliasNode:
 		return "an alias"
 	}
-	v := shorten(n.Value, 60)
+	v := excerpt.Of(n.Value, 60)
 	switch n.ShortTag() {
 	case "!!int", "!!float":
 		return "the number " + v
@@ -35,7 +37,7 @@ func describe(n *yaml.Node) string {
 	case "!!str", "!!timestamp":
 		return strconv.Quote(v)
 	}
-	return fmt.Sprintf("%q with the tag %s", v, shorten(n.Tag, 40))
+	return fmt.Sprintf("%q with the tag %s", v, excerpt.Of(n.Tag, 40))
 }
 
 // isString: dates are strings in a manifest, though YAML has a type for them.
@@ -77,7 +79,7 @@ func (d *decoder) scalar(n *yaml.Node, t reflect.Type, path string) (any, bool) 
 func (d *decoder) mismatch(n *yaml.Node, path, want string) (any, bool) {
 	hint := ""
 	if want == "a string" && n.Kind == yaml.ScalarNode {
-		hint = fmt.Sprintf(": write %q in quotes", shorten(n.Value, 60))
+		hint = fmt.Sprintf(": write %q in quotes", excerpt.Of(n.Value, 60))
 	}
 	d.problem(n, path, "expected %s, got %s%s", want, describe(n), hint)
 	return nil, false

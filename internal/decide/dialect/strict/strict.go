@@ -9,9 +9,10 @@ import (
 	"fmt"
 	"reflect"
 	"strconv"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
 // Bounds of one Decode.
@@ -91,7 +92,7 @@ func Parent(path string) string {
 
 // Key appends a map's key to a path: labels[app.kubernetes.io/name].
 func Key(path, key string) string {
-	b := []byte(shorten(key, 80))
+	b := []byte(excerpt.Of(key, 80))
 	for i, c := range b {
 		if c == '[' || c == ']' {
 			b[i] = '_'
@@ -109,16 +110,6 @@ func Join(path, name string) string {
 		return name
 	}
 	return path + "." + name
-}
-
-func shorten(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + "…"
 }
 
 // Decode checks root against the type that into points to and fills into with
@@ -165,7 +156,7 @@ func (d *decoder) position(n *yaml.Node) Position {
 }
 
 func (d *decoder) problem(n *yaml.Node, path, format string, args ...any) {
-	path = shorten(path, 240)
+	path = excerpt.Of(path, 240)
 	switch {
 	case len(d.problems) < MaxProblems:
 		d.problems = append(d.problems, Problem{Position: d.position(n), Path: path, Message: fmt.Sprintf(format, args...)})
@@ -191,7 +182,7 @@ func (d *decoder) enter(n *yaml.Node, path string) *yaml.Node {
 	}
 	for hops := 0; n.Kind == yaml.AliasNode; hops++ {
 		if n.Alias == nil || hops > MaxDepth {
-			d.problem(n, path, "alias *%s leads nowhere", shorten(n.Value, 40))
+			d.problem(n, path, "alias *%s leads nowhere", excerpt.Of(n.Value, 40))
 			return nil
 		}
 		n = n.Alias
@@ -248,7 +239,7 @@ func (d *decoder) structure(n *yaml.Node, t reflect.Type, path string) (any, boo
 		at := Join(path, p.name)
 		if !known {
 			best := Nearest(p.name, tab.names())
-			d.problem(p.key, Join(path, shorten(p.name, 80)), "%s", d.unknown(p.name, best, tab))
+			d.problem(p.key, Join(path, excerpt.Of(p.name, 80)), "%s", d.unknown(p.name, best, tab))
 			if best != "" {
 				d.problems[len(d.problems)-1].Meant = Join(path, best)
 			}

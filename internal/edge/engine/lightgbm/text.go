@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
 // lines goes through a model file section by section: the header, then a
@@ -76,7 +78,7 @@ func (s section) integer(name string, low, high int) (int, error) {
 	}
 	n, err := strconv.Atoi(string(bytes.TrimSpace(text)))
 	if err != nil {
-		return 0, s.fail(name, "%q is not an integer", clip(text))
+		return 0, s.fail(name, "%q is not an integer", excerpt.Of(string(text), 40))
 	}
 	if n < low || n > high {
 		return 0, s.fail(name, "%d is not between %d and %d", n, low, high)
@@ -94,7 +96,7 @@ func (s section) integers(name string, n int) ([]int, error) {
 	for word := range bytes.FieldsSeq(s.fields[name]) {
 		i, err := strconv.Atoi(string(word))
 		if err != nil {
-			return nil, s.fail(name, "%q is not an integer", clip(word))
+			return nil, s.fail(name, "%q is not an integer", excerpt.Of(string(word), 40))
 		}
 		list = append(list, i)
 	}
@@ -110,7 +112,7 @@ func (s section) numbers(name string, n int) ([]float64, error) {
 	for word := range bytes.FieldsSeq(s.fields[name]) {
 		f, err := number(string(word))
 		if err != nil {
-			return nil, s.fail(name, "%q is not a number", clip(word))
+			return nil, s.fail(name, "%q is not a number", excerpt.Of(string(word), 40))
 		}
 		list = append(list, f)
 	}
@@ -137,6 +139,3 @@ func cut(word string) (name, value string) {
 	name, value, _ = strings.Cut(word, ":")
 	return name, value
 }
-
-// clip shortens file content for a message.
-func clip(b []byte) []byte { return b[:min(len(b), 40)] }

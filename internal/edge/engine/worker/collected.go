@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
 // The bounds of what one worker's code keeps with prometheus_client, and of what
@@ -202,7 +204,7 @@ func (l *ledger) family(name, help, kind, mode string) *family {
 	if len(name) > maxName || !familyPattern.MatchString(name) || !slices.Contains(familyKinds, kind) {
 		return nil
 	}
-	f := &family{name: name, help: cut(help, maxMessage), kind: kind, mode: mode, byLabels: map[string]*sample{}}
+	f := &family{name: name, help: excerpt.Of(help, maxMessage), kind: kind, mode: mode, byLabels: map[string]*sample{}}
 	if l.bytes += len(name) + len(f.help); l.bytes > maxCollectedBytes || l.samples >= maxCollectedSamples {
 		return nil
 	}

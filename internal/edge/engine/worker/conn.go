@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
 // conn is the connection to a worker after the handshake: it numbers requests,
@@ -170,7 +172,7 @@ func (c *conn) read() error {
 		}
 		if m.Kind == kindGoodbye {
 			if m.Reason != "" {
-				return &goodbyeError{cut(m.Reason, maxMessage)}
+				return &goodbyeError{excerpt.Of(m.Reason, maxMessage)}
 			}
 			return nil
 		}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
 // Settings is what a model needs to be loaded.
@@ -108,7 +110,7 @@ func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
 		return nil, NewError(KindUnprocessable, fmt.Sprintf("model %q: %v", s.Name, err))
 	}
 	number := e.keys.Add(1)
-	m := &Model{engine: e, settings: s, key: cut(s.Name, 400) + "#" + strconv.FormatInt(number, 10)}
+	m := &Model{engine: e, settings: s, key: excerpt.Of(s.Name, 400) + "#" + strconv.FormatInt(number, 10)}
 	key := s.pool()
 	if key.group == "" && s.AutogenerateInferencePoolGID {
 		key.group = "\x00" + strconv.FormatInt(number, 10) // nobody else's

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
@@ -86,20 +87,13 @@ const (
 	maxTraceback = 32 << 10
 )
 
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
-}
-
 // err is the error a worker reported.
 func (w *wireError) err() error {
 	if w == nil {
 		return NewError(kindFailed, "the worker reported an error without saying which")
 	}
-	e := &Error{Kind: cut(w.Kind, 64), Status: statuses[w.Kind], Message: cut(w.Message, maxMessage), Type: cut(w.Type, 256),
-		Install: cut(w.Install, maxMessage), Traceback: cut(w.Traceback, maxTraceback)}
+	e := &Error{Kind: excerpt.Of(w.Kind, 64), Status: statuses[w.Kind], Message: excerpt.Of(w.Message, maxMessage), Type: excerpt.Of(w.Type, 256),
+		Install: excerpt.Of(w.Install, maxMessage), Traceback: excerpt.Of(w.Traceback, maxTraceback)}
 	if e.Status == 0 {
 		e.Status = http.StatusInternalServerError
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/edge/child"
 )
 
@@ -136,7 +137,7 @@ func (l launch) accept(listener net.Listener, token string) (net.Conn, *frameRea
 			_ = nc.SetDeadline(time.Time{})
 			return nc, reader, hi, nil
 		}
-		_ = writeFrame(nc, control(kindGoodbye, "reason", cut(err.Error(), 1024)))
+		_ = writeFrame(nc, control(kindGoodbye, "reason", excerpt.Of(err.Error(), 1024)))
 		_ = nc.Close()
 		if !errors.Is(err, errStranger) || strangers == maxStrangers {
 			return nil, nil, hello{}, NewError(kindUnavailable, "worker: "+err.Error())
@@ -161,7 +162,7 @@ func greet(nc net.Conn, reader *frameReader, token string, l Limits) (hello, err
 	}
 	switch {
 	case hi.Kind != kindHello:
-		return hi, violation("%s before hello", strconv.Quote(cut(hi.Kind, 64)))
+		return hi, violation("%s before hello", strconv.Quote(excerpt.Of(hi.Kind, 64)))
 	case subtle.ConstantTimeCompare([]byte(hi.Token), []byte(token)) != 1:
 		return hi, errStranger
 	case !slices.Contains(hi.Protocols, protocolHere):

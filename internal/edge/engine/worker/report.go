@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
 // Metrics receives what models' code measures with mlserver.register and
@@ -36,7 +38,7 @@ func (r report) metrics(p *placement, m *message) {
 	}
 	for _, metric := range m.Registered {
 		if metric.Name != "" && len(metric.Name) <= maxName {
-			r.to.Register(model, version, metric.Name, cut(metric.Description, maxMessage))
+			r.to.Register(model, version, metric.Name, excerpt.Of(metric.Description, maxMessage))
 		}
 	}
 	for _, o := range m.Observations {
@@ -53,12 +55,12 @@ var levels = map[string]slog.Level{"DEBUG": slog.LevelDebug, "INFO": slog.LevelI
 
 // record logs a record of a model's code.
 func (r report) record(log *slog.Logger, p *placement, record *wireRecord) {
-	attrs := []slog.Attr{slog.String("logger", cut(record.Logger, maxName))}
+	attrs := []slog.Attr{slog.String("logger", excerpt.Of(record.Logger, maxName))}
 	if p != nil {
 		attrs = append(attrs, slog.String("model", p.model.settings.Name))
 	}
 	if record.Traceback != "" {
-		attrs = append(attrs, slog.String("traceback", cut(record.Traceback, maxTraceback)))
+		attrs = append(attrs, slog.String("traceback", excerpt.Of(record.Traceback, maxTraceback)))
 	}
-	log.LogAttrs(context.Background(), levels[record.Level], cut(record.Message, maxMessage), attrs...)
+	log.LogAttrs(context.Background(), levels[record.Level], excerpt.Of(record.Message, maxMessage), attrs...)
 }

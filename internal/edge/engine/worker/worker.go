@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/edge/child"
 )
 
@@ -55,7 +56,7 @@ func (w *worker) run() {
 	err := w.conn.read()
 	var broken *protocolError
 	if errors.As(err, &broken) {
-		goodbye := control(kindGoodbye, "reason", cut(broken.Error(), 1024))
+		goodbye := control(kindGoodbye, "reason", excerpt.Of(broken.Error(), 1024))
 		_ = w.conn.nc.SetWriteDeadline(time.Now().Add(exitWait / 10))
 		_ = writeFrame(w.conn.nc, goodbye)
 	}

@@ -7,6 +7,8 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
 // Field is one line of a header. Name is in its canonical form, as of
@@ -201,7 +203,7 @@ var tokenByte = func() (t [256]bool) {
 }()
 
 // clip shortens what is quoted in an error.
-func clip(s string) string { return s[:min(len(s), 100)] }
+func clip(s string) string { return excerpt.Of(s, 100) }
 
 // HopByHop says whether a field is about one connection alone (RFC 9110 7.6.1)
 // and must not be passed on. Fields that Connection names are, too.

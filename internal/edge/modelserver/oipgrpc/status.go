@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 	"roundhouse.dev/roundhouse/internal/edge/modelserver"
 )
@@ -56,8 +57,5 @@ const maxErrorBytes = 2048
 
 // bounded cuts a message to maxErrorBytes, between two characters.
 func bounded(message string) string {
-	if len(message) <= maxErrorBytes {
-		return strings.ToValidUTF8(message, "\ufffd")
-	}
-	return strings.ToValidUTF8(message[:maxErrorBytes], "") + "…"
+	return strings.ToValidUTF8(excerpt.Of(message, maxErrorBytes), "\ufffd")
 }
