@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -195,4 +196,150 @@ func addresses(in []string) []resolver.Address {
 		out[i].Addr = a
 	}
 	return out
+}
+
+// share is how much of what pickers may use the requests of one namespace do:
+// a picker that holds its requests for long must not keep those of others from
+// being asked about.
+type share struct {
+	namespace string
+	streams   atomic.Int64
+	peers     int // Client.mu guards it
+}
+
+// sharing is a namespace's share, for one picker more. c.mu is held.
+func (c *Client) sharing(namespace string) *share {
+	s := c.shares[namespace]
+	if s == nil {
+		s = &share{namespace: namespace}
+		c.shares[namespace] = s
+	}
+	s.peers++
+	return s
+}
+
+// unshare reports that a picker of the namespace is gone. What is under way counts
+// on, so that a picker that comes back has no new share. c.mu is held.
+func (c *Client) unshare(s *share) {
+	s.peers--
+	for namespace, s := range c.shares {
+		if s.peers == 0 && s.streams.Load() == 0 {
+			delete(c.shares, namespace)
+		}
+	}
+}
+
+// enter takes a place for a request; false where there is none. A namespace may
+// have as many as are free (Choudhury and Hahne, "Dynamic queue length
+// thresholds for shared-memory packet switches", 1998): something is left for
+// whoever comes.
+func (c *Client) enter(s *share) bool {
+	all, own := c.streams.Add(1), s.streams.Add(1)
+	if all > int64(c.cfg.MaxStreams) || own-1 > int64(c.cfg.MaxStreams)-all {
+		c.exit(s)
+		return false
+	}
+	return true
+}
+
+func (c *Client) exit(s *share) {
+	s.streams.Add(-1)
+	c.streams.Add(-1)
+}
+
+// longest is the longest message of a picker about a body of n bytes.
+func longest(n int) int { return min(maxMessage, maxMessageExtra+2*n) }
+
+// A picker that was silent so often, with no word in between, is left alone but
+// for one request in a while: the others need not wait for it in vain, each for
+// as long as it may take.
+const (
+	silentAfter = 3
+	silentProbe = time.Second
+)
+
+// silence is how long a picker has said nothing.
+type silence struct {
+	times atomic.Int32 // in a row that it gave no answer in time
+	probe atomic.Int64 // when the next request may ask, in Unix nanoseconds
+}
+
+// allows reports whether a request may ask now.
+func (s *silence) allows(now time.Time) bool {
+	if s.times.Load() < silentAfter {
+		return true
+	}
+	at := s.probe.Load()
+	return now.UnixNano() >= at && s.probe.CompareAndSwap(at, now.Add(silentProbe).UnixNano())
+}
+
+// note takes the end of one question.
+func (s *silence) note(silent bool, now time.Time) {
+	switch {
+	case !silent && s.times.Load() != 0:
+		s.times.Store(0)
+	case silent:
+		s.probe.Store(now.Add(silentProbe).UnixNano())
+		s.times.Add(1)
+	}
+}
+
+// metrics are of pools that name a picker, and go with them.
+type metrics struct {
+	client  *Client
+	asked   *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+	streams *prometheus.Desc
+}
+
+func newMetrics(c *Client) *metrics {
+	const prefix = "roundhouse_gateway_endpoint_picker_"
+	return &metrics{
+		client: c,
+		asked: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "requests_total",
+			Help: "Requests that a pool's endpoint picker was asked about: answered, refused by it, left by their client, or why it gave no answer: " +
+				"missing, unreachable, timeout, broken, no_endpoint, foreign_endpoint, too_large, overloaded."}, []string{"pool", "outcome"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "seconds",
+			Help:    "Time a pool's endpoint picker took to say where a request goes, or to refuse it.",
+			Buckets: []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}}, []string{"pool"}),
+		streams: prometheus.NewDesc(prefix+"streams", "Requests under way with endpoint pickers.", nil, nil),
+	}
+}
+
+// The outcomes that are no failure's reason.
+const (
+	outcomeAnswered = "answered"
+	outcomeRefused  = "refused"
+	outcomeLeft     = "left"
+)
+
+func (m *metrics) ended(pool service.Key, outcome string, begun time.Time) {
+	if m.client.peer(pool) == nil {
+		return // it has no picker, or none any more
+	}
+	name := pool.String()
+	m.asked.WithLabelValues(name, outcome).Inc()
+	if outcome == outcomeAnswered || outcome == outcomeRefused {
+		m.seconds.WithLabelValues(name).Observe(time.Since(begun).Seconds())
+	}
+}
+
+func (m *metrics) forget(pool service.Key) {
+	gone := prometheus.Labels{"pool": pool.String()}
+	m.asked.DeletePartialMatch(gone)
+	m.seconds.DeletePartialMatch(gone)
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(c chan<- *prometheus.Desc) {
+	m.asked.Describe(c)
+	m.seconds.Describe(c)
+	c <- m.streams
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(c chan<- prometheus.Metric) {
+	m.asked.Collect(c)
+	m.seconds.Collect(c)
+	c <- prometheus.MustNewConstMetric(m.streams, prometheus.GaugeValue, float64(m.client.streams.Load()))
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -221,4 +223,126 @@ func (s *Server) pool(ctx context.Context) (service.Key, error) {
 		}
 	}
 	return s.cfg.Pool, nil
+}
+
+// metrics are the endpoint picker's. Their one label is the status code, so
+// that clients cannot make up series.
+type metrics struct {
+	server   *Server
+	requests *prometheus.CounterVec
+	admit    prometheus.Histogram
+	streams  *prometheus.Desc
+	buffered *prometheus.Desc
+}
+
+func newMetrics(s *Server) *metrics {
+	const prefix = "roundhouse_endpoint_picker_"
+	return &metrics{
+		server: s,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "requests_total",
+			Help: "Requests, by the status code of their answer; 0 is one that left before any."}, []string{"code"}),
+		admit: prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + "admission_seconds",
+			Help:    "Time from a request's last byte to its endpoint, waiting included.",
+			Buckets: []float64{.00001, .000025, .00005, .0001, .00025, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 600}}),
+		streams:  prometheus.NewDesc(prefix+"requests_under_way", "Requests under way.", nil, nil),
+		buffered: prometheus.NewDesc(prefix+"buffered_bytes", "Bytes of requests' bodies in memory.", nil, nil),
+	}
+}
+
+func (m *metrics) admitted(begun time.Time) { m.admit.Observe(time.Since(begun).Seconds()) }
+
+func (m *metrics) answered(status int) { m.requests.WithLabelValues(strconv.Itoa(status)).Inc() }
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(c chan<- *prometheus.Desc) {
+	m.requests.Describe(c)
+	m.admit.Describe(c)
+	c <- m.streams
+	c <- m.buffered
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(c chan<- prometheus.Metric) {
+	m.requests.Collect(c)
+	m.admit.Collect(c)
+	c <- prometheus.MustNewConstMetric(m.streams, prometheus.GaugeValue, float64(m.server.streams.Load()))
+	c <- prometheus.MustNewConstMetric(m.buffered, prometheus.GaugeValue, float64(m.server.buffered.Load()))
+}
+
+// health is gRPC's health service. "liveness" serves while the process does;
+// "readiness", the server as a whole ("") and the protocol's name serve while
+// requests can be placed.
+type health struct {
+	grpc_health_v1.UnimplementedHealthServer
+	ready    func() bool
+	draining chan struct{} // closed when the end begins
+	once     sync.Once
+}
+
+// watchInterval is how often readiness is looked at for those who watch it.
+const watchInterval = time.Second
+
+func newHealth(ready func() bool) *health {
+	return &health{ready: ready, draining: make(chan struct{})}
+}
+
+func (h *health) register(s *grpc.Server) { grpc_health_v1.RegisterHealthServer(s, h) }
+
+func (h *health) drain() { h.once.Do(func() { close(h.draining) }) }
+
+func (h *health) of(service string) grpc_health_v1.HealthCheckResponse_ServingStatus {
+	switch service {
+	case "liveness":
+		return grpc_health_v1.HealthCheckResponse_SERVING
+	case "", "readiness", ServiceName:
+	default:
+		return grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN
+	}
+	select {
+	case <-h.draining:
+		return grpc_health_v1.HealthCheckResponse_NOT_SERVING
+	default:
+	}
+	if h.ready != nil && !h.ready() {
+		return grpc_health_v1.HealthCheckResponse_NOT_SERVING
+	}
+	return grpc_health_v1.HealthCheckResponse_SERVING
+}
+
+// Check implements grpc_health_v1.HealthServer.
+func (h *health) Check(_ context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	st := h.of(r.Service)
+	if st == grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN {
+		return nil, status.Errorf(codes.NotFound, "service %q is not known: ask for liveness, readiness or %s", r.Service, ServiceName)
+	}
+	return &grpc_health_v1.HealthCheckResponse{Status: st}, nil
+}
+
+// Watch implements grpc_health_v1.HealthServer.
+func (h *health) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	last := grpc_health_v1.HealthCheckResponse_ServingStatus(-1)
+	for {
+		if st := h.of(r.Service); st != last {
+			last = st
+			if err := stream.Send(&grpc_health_v1.HealthCheckResponse{Status: st}); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-h.draining:
+			if last == grpc_health_v1.HealthCheckResponse_SERVING && r.Service != "liveness" {
+				continue // say so first
+			}
+			return status.Error(codes.Unavailable, "the endpoint picker is ending")
+		default:
+		}
+		select {
+		case <-tick.C:
+		case <-h.draining:
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
 }

@@ -1,6 +1,10 @@
 package process
 
-import "errors"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
 
 // memoryGroups limits no memory: macOS has no means for a group of processes.
 type memoryGroups struct{}
@@ -12,3 +16,12 @@ func (memoryGroups) make(string, int64) (string, error) {
 }
 func (memoryGroups) killed(string) int { return 0 }
 func (memoryGroups) remove(string)     {}
+
+// machineMemory is the machine's memory in bytes; 0 means unknown.
+func machineMemory() int64 {
+	n, err := unix.SysctlUint64("hw.memsize")
+	if err != nil {
+		return 0
+	}
+	return int64(n)
+}

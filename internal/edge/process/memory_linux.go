@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // memoryGroups makes one control group per replica with a memory limit, below
@@ -168,4 +170,13 @@ func (p cgroupPlace) usable() bool {
 	// The controller may only have to be handed down; a group that itself
 	// holds processes refuses.
 	return write(p.dir, "cgroup.subtree_control", "+memory") == nil && write(dir, p.limit, "1073741824") == nil
+}
+
+// machineMemory is the machine's memory in bytes; 0 means unknown.
+func machineMemory() int64 {
+	var s unix.Sysinfo_t
+	if err := unix.Sysinfo(&s); err != nil {
+		return 0
+	}
+	return int64(s.Totalram * uint64(s.Unit))
 }
