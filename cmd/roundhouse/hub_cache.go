@@ -85,6 +85,9 @@ func newHubStatsCommand(o *app.HubCache) *cobra.Command {
 			w := cmd.OutOrStdout()
 			_, _ = fmt.Fprintf(w, "Files         %d, %s\nDownloads     %d unfinished, %s\nPinned        %d, %s\n",
 				st.Blobs, command.SizeText(st.Bytes), st.Partials, command.SizeText(st.PartialBytes), st.Pinned, command.SizeText(st.PinnedBytes))
+			if st.Linked > 0 {
+				_, _ = fmt.Fprintf(w, "Models        use %d files, %s: these stay, and do not count against the bound\n", st.Linked, command.SizeText(st.LinkedBytes))
+			}
 			_, _ = fmt.Fprintf(w, "Repositories  %d, in %d files of metadata\n", st.Repositories, st.Records)
 			if st.Unverified > 0 {
 				_, _ = fmt.Fprintf(w, "Changed       %d since they were verified; they are hashed again when next read\n", st.Unverified)

@@ -105,10 +105,12 @@ func TestLayers(t *testing.T) {
 }
 
 // edgeMay reports whether one edge may import another: what serves several of
-// them, and its own family's.
+// them, and its own family's. Fetched models and the Hub cache have one store of
+// files.
 func edgeMay(from, to string) bool {
 	family := func(p string) string { return strings.Split(strings.TrimPrefix(p, "internal/edge/"), "/")[0] }
-	return family(to) == "artifact" || family(to) == "child" || family(from) == family(to)
+	return family(to) == "artifact" || family(to) == "child" || family(from) == family(to) ||
+		to == "internal/edge/blobs" && (from == "internal/edge/artifact" || from == "internal/edge/hubcache")
 }
 
 // impure are the packages that core and decide may not import.

@@ -20,6 +20,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache"
 )
@@ -135,6 +136,15 @@ func (h *upHub) close() {
 	_ = h.server.Close()
 	_ = h.listener.Close() // where nothing was started
 	h.cache.close()
+}
+
+// blobs are the files of this process's own cache, for models to link to; nil
+// where there is none.
+func (h *upHub) blobs() *blobs.Store {
+	if h.cache == nil {
+		return nil
+	}
+	return hubcache.At(h.cache.cfg.Dir).Blobs()
 }
 
 // environment is what replicas are told, unless their manifests say otherwise.

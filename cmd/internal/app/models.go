@@ -14,6 +14,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
+	"roundhouse.dev/roundhouse/internal/edge/hubcache"
 )
 
 // fetcher fetches models for the platform.
@@ -72,13 +73,17 @@ func openModels(dataDir string, uris []string) (store *artifact.Store, done func
 	if dataDir == "" {
 		return nil, nil, datadir.ErrHomeless
 	}
-	endpoint, done := "", func() {}
+	cfg, done := artifact.Config{Dir: filepath.Join(dataDir, "models")}, func() {}
 	if slices.ContainsFunc(uris, func(u string) bool { return strings.HasPrefix(u, "hf://") }) {
-		if endpoint, done, err = hubOf(dataDir, hubConfig(dataDir, nil)); err != nil {
+		hub := hubConfig(dataDir, nil)
+		if cfg.HubEndpoint, done, err = hubOf(dataDir, hub); err != nil {
 			return nil, nil, err
 		}
+		if cfg.HubEndpoint != "" {
+			cfg.Blobs = hubcache.At(hub.Dir).Blobs()
+		}
 	}
-	store, err = artifact.New(artifact.Config{Dir: filepath.Join(dataDir, "models"), HubEndpoint: endpoint}, nil, nil)
+	store, err = artifact.New(cfg, nil, nil)
 	if err != nil {
 		done()
 		return nil, nil, err

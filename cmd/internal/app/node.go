@@ -60,7 +60,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.store, err = artifact.New(artifact.Config{Dir: cfg.dir.Models(), StoreBytes: cfg.models, InUse: n.modelsInUse, HubEndpoint: cfg.hub.endpoint}, nil, cfg.log)
+	n.store, err = artifact.New(artifact.Config{Dir: cfg.dir.Models(), StoreBytes: cfg.models, InUse: n.modelsInUse, HubEndpoint: cfg.hub.endpoint, Blobs: cfg.hub.blobs()}, nil, cfg.log)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,8 @@ import (
 	"os"
 	"path"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // archiveKind is the kind of archive a file name says: "tar", "tar.gz",
@@ -102,7 +104,7 @@ func (s *Store) unpackBudget() int64 {
 }
 
 func (u *unpacker) tar(r io.Reader) error {
-	t := tar.NewReader(&contextReader{ctx: u.ctx, r: r})
+	t := tar.NewReader(blobs.ContextReader(u.ctx, r))
 	for {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
@@ -191,7 +193,7 @@ func (u *unpacker) file(name string, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	n, err := io.Copy(f, io.LimitReader(&contextReader{ctx: u.ctx, r: content}, u.bytes+1))
+	n, err := io.Copy(f, io.LimitReader(blobs.ContextReader(u.ctx, content), u.bytes+1))
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return u.s.explainWrite(err, 0)
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // Config bounds a [Store]. The zero value of every field but Dir means its
@@ -14,6 +16,10 @@ type Config struct {
 	// HubEndpoint is the Hugging Face Hub that hf:// is read from. Empty: what
 	// HF_ENDPOINT names, else https://huggingface.co.
 	HubEndpoint string
+	// Blobs are the files of the cache that HubEndpoint is: what is there is
+	// linked to, not copied. Nil where the endpoint is the Hub itself, or a
+	// cache elsewhere.
+	Blobs *blobs.Store
 	// PublicOnly refuses internal addresses (loopback, link-local, private) to
 	// hosts that a URI names and to what they lead to. Endpoints that the
 	// environment names, and proxies, are asked wherever they are: they are the

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha1"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // downloadAll brings every object into the location's partial folder and
@@ -30,7 +33,7 @@ func (s *Store) downloadAll(ctx context.Context, loc location, src source, objec
 		if info, err := os.Stat(partPath(dir, o.Name)); err == nil {
 			have = stored(info)
 		}
-		need += max(o.Size-have, 0)
+		need += max(o.Size-max(have, s.inBlobs(o)), 0)
 		total += max(o.Size, 0)
 	}
 	m.add(0, total)
@@ -65,6 +68,9 @@ func (s *Store) download(ctx context.Context, loc location, src source, o object
 	err = s.bring(ctx, loc, src, p)
 	if err = errors.Join(err, p.close()); err != nil {
 		return o, err
+	}
+	if p.linked {
+		return s.takeLinked(ctx, loc, p)
 	}
 	o.Size, o.Validator = p.at, p.state.Validator
 	o.SHA256 = hex.EncodeToString(p.sha.Sum(nil))
@@ -106,10 +112,11 @@ func (s *Store) bring(ctx context.Context, loc location, src source, p *part) er
 // inOne brings the rest of an object over one connection; errSplit says that
 // the rest of it can come in pieces.
 func (s *Store) inOne(ctx context.Context, loc location, src source, p *part) error {
-	best := p.at
+	best := p.counted.Load()
 	return s.retry(ctx, func() error { return s.attempt(ctx, loc, src, p) }, func() bool {
-		further := p.at >= best+minProgress
-		best = max(best, p.at)
+		at := p.counted.Load()
+		further := at >= best+minProgress
+		best = max(best, at)
 		return further
 	})
 }
@@ -128,7 +135,7 @@ func checkOID(ctx context.Context, loc location, o object, at string) error {
 		defer func() { _ = f.Close() }()
 		h := sha1.New()
 		_, _ = fmt.Fprintf(h, "blob %d\x00", o.Size)
-		if _, err := io.Copy(h, &contextReader{ctx: ctx, r: f}); err != nil {
+		if _, err := io.Copy(h, blobs.ContextReader(ctx, f)); err != nil {
 			return fmt.Errorf("artifact: %s: %w", at, err)
 		}
 		got = hex.EncodeToString(h.Sum(nil))
@@ -170,6 +177,9 @@ func (s *Store) attempt(ctx context.Context, loc location, src source, p *part) 
 	if p.finished {
 		return nil
 	}
+	if s.follows(src, p, resp) {
+		return s.follow(ctx, loc, p, resp.Body, w)
+	}
 	if err := s.admit(loc, p, size); err != nil {
 		return err
 	}
@@ -199,7 +209,7 @@ func (s *Store) admit(loc location, p *part, size int64) error {
 	}
 	if size >= 0 {
 		if p.object.Size < 0 { // no listing said it
-			if _, err := s.reserve(loc.key(), loc.String(), size); err != nil {
+			if _, err := s.reserve(loc.key(), loc.String(), size, 0); err != nil {
 				return err
 			}
 		}
@@ -319,4 +329,84 @@ func responseValidator(h http.Header) string {
 
 func partPath(dir, name string) string {
 	return filepath.Join(dir, digest(name)[:16]+".part")
+}
+
+// linkPath is where an object lies that arrived as a link: never under the name
+// of a part, which may be written to.
+func linkPath(dir, name string) string {
+	return filepath.Join(dir, digest(name)[:16]+".blob")
+}
+
+// arrived is where an object lies, below a partial folder.
+func (o object) arrived(dir string) string {
+	if o.linked {
+		return linkPath(dir, o.Name)
+	}
+	return partPath(dir, o.Name)
+}
+
+// inBlobs is how much of an object the Hub's cache has.
+func (s *Store) inBlobs(o object) int64 {
+	if s.cfg.Blobs == nil || !blobs.IsHash(o.oid) {
+		return 0
+	}
+	have, _, _ := s.cfg.Blobs.Has(o.oid)
+	return have
+}
+
+// follows reports whether the cache that answers keeps the object, or is just
+// downloading it: then it need not be written a second time.
+func (s *Store) follows(src source, p *part, resp *http.Response) bool {
+	hub, ok := src.(*hfSource)
+	if !ok || s.cfg.Blobs == nil || p.unlinkable || !blobs.IsHash(p.object.oid) || !hub.answersItself(resp) {
+		return false
+	}
+	_, _, here := s.cfg.Blobs.Has(p.object.oid)
+	return here
+}
+
+// follow waits for the cache to have the whole object, reading what it sends to
+// know how far it is, and links to it.
+func (s *Store) follow(ctx context.Context, loc location, p *part, body io.Reader, w *watchdog) error {
+	hash := p.object.oid
+	_, whole, _ := s.cfg.Blobs.Has(hash)
+	buf := make([]byte, 256<<10)
+	for !whole {
+		n, err := body.Read(buf)
+		if n > 0 {
+			w.feed()
+			p.count(int64(n))
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return transportError(ctx, loc.String(), err)
+		}
+	}
+	err := s.cfg.Blobs.Await(ctx, hash, w.feed)
+	if err == nil {
+		err = s.cfg.Blobs.Link(ctx, hash, p.object.Size, p.linkPath())
+	}
+	if err != nil {
+		p.unlinkable = true
+		return fmt.Errorf("artifact: %s: %s: the cache of the Hub does not have it after all (%w): %w", loc, p.object.Name, err, errUnreachable)
+	}
+	p.count(p.object.Size - p.counted.Load())
+	p.linked, p.finished = true, true
+	return nil
+}
+
+// takeLinked describes an object that arrived as a link. The blob was verified
+// against the digest that the listing promised.
+func (s *Store) takeLinked(ctx context.Context, loc location, p *part) (object, error) {
+	o := p.object
+	o.linked, o.SHA256 = true, o.oid
+	if len(o.oid) != 2*sha256.Size {
+		var err error
+		if o.SHA256, err = hashFile(ctx, p.linkPath()); err != nil {
+			return o, err
+		}
+	}
+	return o, checkDigest(loc, o.SHA256)
 }

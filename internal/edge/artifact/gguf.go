@@ -9,6 +9,8 @@ import (
 	"math"
 	"math/bits"
 	"strconv"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // ggufTypes are the values of general.file_type that are in use.
@@ -66,7 +68,7 @@ func (in *inspector) ggufHeader(ctx context.Context, f treeFile) (ggufFacts, boo
 		return ggufFacts{}, false, err
 	}
 	defer func() { _ = r.Close() }()
-	limited := io.LimitReader(&contextReader{ctx: ctx, r: r}, min(f.size, maxHeader))
+	limited := io.LimitReader(blobs.ContextReader(ctx, r), min(f.size, maxHeader))
 	buffered := bufio.NewReaderSize(limited, 64<<10)
 	if magic, err := buffered.Peek(4); err != nil || string(magic) != "GGUF" {
 		return ggufFacts{}, false, nil

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // modelsDir is where KServe's images have their models.
@@ -101,7 +103,7 @@ func (k *layerStack) layer(kind, part string) error {
 		r = z
 	}
 	// What is passed over counts too: it is unpacked as well.
-	limit := &io.LimitedReader{R: &contextReader{ctx: k.ctx, r: r}, N: k.budget + 1}
+	limit := &io.LimitedReader{R: blobs.ContextReader(k.ctx, r), N: k.budget + 1}
 	t := tar.NewReader(limit)
 	for {
 		h, err := t.Next()

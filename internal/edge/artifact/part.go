@@ -15,6 +15,8 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -31,14 +33,17 @@ type part struct {
 	at       int64
 	finished bool // all bytes are here
 	whole    bool // the source was seen to send no ranges
-	file     diskFile
-	sha      hash.Hash
-	crc      hash.Hash32
-	md5      hash.Hash   // nil unless the source promises one
-	opaque   atomic.Bool // and does not mean it
-	meter    *meter
-	counted  atomic.Int64 // bytes added to what the meter has as done
-	promised int64        // and to its total
+	linked   bool // the object is a link to a blob, and the file is empty
+	// unlinkable: the cache lost the blob, so the object is downloaded like any.
+	unlinkable bool
+	file       diskFile
+	sha        hash.Hash
+	crc        hash.Hash32
+	md5        hash.Hash   // nil unless the source promises one
+	opaque     atomic.Bool // and does not mean it
+	meter      *meter
+	counted    atomic.Int64 // bytes added to what the meter has as done
+	promised   int64        // and to its total
 }
 
 type partState struct {
@@ -71,6 +76,8 @@ func (s *Store) openPart(ctx context.Context, loc location, o object, m *meter) 
 }
 
 func (p *part) statePath() string { return p.path + ".json" }
+
+func (p *part) linkPath() string { return strings.TrimSuffix(p.path, ".part") + ".blob" }
 
 func (p *part) indexPath() string { return p.path + ".index" }
 
@@ -116,7 +123,7 @@ func (p *part) resume(ctx context.Context) error {
 	if old.Piece > 0 {
 		return p.resumePieces(ctx)
 	}
-	n, err := io.Copy(p.sums(), &contextReader{ctx: ctx, r: p.file})
+	n, err := io.Copy(p.sums(), blobs.ContextReader(ctx, p.file))
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // errNoRanges marks a source that sends an object whole where a part of it was
@@ -278,7 +280,7 @@ func (p *part) resumePieces(ctx context.Context) error {
 		}
 		from := int64(i) * each
 		n := min(each, p.state.Size-from)
-		content := &contextReader{ctx: ctx, r: io.NewSectionReader(p.file, from, n)}
+		content := blobs.ContextReader(ctx, io.NewSectionReader(p.file, from, n))
 		sum := crc32.New(castagnoli)
 		if got, err := io.Copy(sum, content); ctx.Err() != nil {
 			return ctx.Err()
@@ -361,7 +363,7 @@ func (q *pieces) follow(ctx context.Context) error {
 			}
 		}
 		n := min(q.each, q.size-q.p.at)
-		got, err := io.Copy(q.p.sums(), &contextReader{ctx: ctx, r: io.NewSectionReader(q.p.file, q.p.at, n)})
+		got, err := io.Copy(q.p.sums(), blobs.ContextReader(ctx, io.NewSectionReader(q.p.file, q.p.at, n)))
 		if err == nil && got != n {
 			err = io.ErrUnexpectedEOF
 		}

@@ -26,9 +26,35 @@ const (
 type kept struct {
 	kind, key string // models or uploads, and the folder below it
 	path      string
-	bytes     int64
+	bytes     int64            // of files that have no other name
+	shared    map[uint64]int64 // bytes of those that have, by inode: other copies, or the Hub's cache
 	used      time.Time
 	current   bool // what the model's record speaks of; uploads are
+}
+
+// sharing counts the copies that have a file, by inode.
+type sharing map[uint64]int
+
+// add counts a copy, and returns how many bytes it takes besides those before.
+func (s sharing) add(c kept) int64 {
+	n := c.bytes
+	for inode, size := range c.shared {
+		if s[inode]++; s[inode] == 1 {
+			n += size
+		}
+	}
+	return n
+}
+
+// remove is add undone; gone are the files that no copy has any more.
+func (s sharing) remove(c kept) (bytes int64, gone map[uint64]bool) {
+	bytes, gone = c.bytes, map[uint64]bool{}
+	for inode, size := range c.shared {
+		if s[inode]--; s[inode] == 0 {
+			bytes, gone[inode] = bytes+size, true
+		}
+	}
+	return bytes, gone
 }
 
 // Prune removes downloads left off for a week and copies that a newer one of
@@ -47,8 +73,9 @@ func (s *Store) Prune(ctx context.Context) (freed int64, err error) {
 
 // reserve makes room for need bytes of a download or upload, by removing others
 // where there is a bound, and keeps it until done is called. key names its
-// partial folder, what names it in errors.
-func (s *Store) reserve(key, what string, need int64) (done func(), err error) {
+// partial folder, what names it in errors; here bytes of it are on the disk
+// already, besides those in that folder.
+func (s *Store) reserve(key, what string, need, here int64) (done func(), err error) {
 	s.mu.Lock()
 	s.reserved[key] = max(need, s.reserved[key])
 	s.mu.Unlock()
@@ -60,7 +87,7 @@ func (s *Store) reserve(key, what string, need int64) (done func(), err error) {
 	if s.cfg.InUse == nil {
 		return done, nil
 	}
-	_, short, err := s.evict(need-onDisk(filepath.Join(s.cfg.Dir, "partial", key)), false)
+	_, short, err := s.evict(need-here-onDisk(filepath.Join(s.cfg.Dir, "partial", key)), false)
 	if err == nil && short > 0 {
 		err = fmt.Errorf("artifact: %s: %s needed, which is %s more than there is beside the models in use (of %s): delete services, or raise --models-max-bytes",
 			what, formatBytes(need), formatBytes(short), formatBytes(s.cfg.StoreBytes))
@@ -78,7 +105,7 @@ func (s *Store) reserve(key, what string, need int64) (done func(), err error) {
 func (s *Store) evict(need int64, replaced bool) (freed, short int64, err error) {
 	s.evicting.Lock()
 	defer s.evicting.Unlock()
-	all, total, err := s.copies()
+	all, sharers, total, err := s.copies()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -110,8 +137,14 @@ func (s *Store) evict(need int64, replaced bool) (freed, short int64, err error)
 		if used(c) || c.current && time.Since(c.used) < settling || !s.remove(c) {
 			continue
 		}
-		freed += c.bytes
-		s.log.Info("a model's copy was removed", "folder", c.path, "bytes", c.bytes, "used", c.used.UTC().Format(time.RFC3339))
+		bytes, gone := sharers.remove(c)
+		freed += bytes
+		if s.cfg.Blobs != nil && len(gone) > 0 {
+			if err := s.cfg.Blobs.Drop(gone); err != nil {
+				return freed, 0, err
+			}
+		}
+		s.log.Info("a model's copy was removed", "folder", c.path, "bytes", bytes, "used", c.used.UTC().Format(time.RFC3339))
 	}
 	if s.cfg.StoreBytes > 0 {
 		short = max(0, total-freed-s.cfg.StoreBytes)
@@ -128,16 +161,17 @@ func boolInt(b bool) int {
 
 // copies lists what is kept, and counts everything in the store, with what
 // downloads under way are going to need.
-func (s *Store) copies() (all []kept, total int64, err error) {
+func (s *Store) copies() (all []kept, sharers sharing, total int64, err error) {
+	sharers = sharing{}
 	for _, kind := range []string{"models", "uploads"} {
 		keys, err := os.ReadDir(filepath.Join(s.cfg.Dir, kind))
 		if err != nil {
-			return nil, 0, fmt.Errorf("artifact: %w", err)
+			return nil, nil, 0, fmt.Errorf("artifact: %w", err)
 		}
 		for _, key := range keys {
 			for _, c := range s.copiesOf(kind, key.Name()) {
 				all = append(all, c)
-				total += c.bytes
+				total += sharers.add(c)
 			}
 		}
 	}
@@ -145,7 +179,7 @@ func (s *Store) copies() (all []kept, total int64, err error) {
 	defer s.mu.Unlock()
 	partial, err := os.ReadDir(filepath.Join(s.cfg.Dir, "partial"))
 	if err != nil {
-		return nil, 0, fmt.Errorf("artifact: %w", err)
+		return nil, nil, 0, fmt.Errorf("artifact: %w", err)
 	}
 	for _, e := range partial {
 		if _, active := s.reserved[e.Name()]; !active && e.IsDir() {
@@ -155,7 +189,7 @@ func (s *Store) copies() (all []kept, total int64, err error) {
 	for _, n := range s.reserved {
 		total += n
 	}
-	return all, total, nil
+	return all, sharers, total, nil
 }
 
 func (s *Store) copiesOf(kind, key string) (all []kept) {
@@ -177,10 +211,32 @@ func (s *Store) copiesOf(kind, key string) (all []kept) {
 		if info, err := e.Info(); err == nil && (kind == "uploads" || !c.current) {
 			c.used = info.ModTime()
 		}
-		_, c.bytes, _ = measure(c.path)
+		c.bytes, c.shared = sizes(c.path)
 		all = append(all, c)
 	}
 	return all
+}
+
+// sizes adds up the files below a folder: those that have no other name, and
+// those that have, by inode.
+func sizes(dir string) (bytes int64, shared map[uint64]int64) {
+	shared = map[uint64]int64{}
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil //nolint:nilerr // what goes meanwhile takes nothing
+		}
+		info, err := d.Info()
+		if err != nil {
+			return nil //nolint:nilerr // likewise
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink > 1 {
+			shared[st.Ino] = info.Size()
+		} else {
+			bytes += info.Size()
+		}
+		return nil
+	})
+	return bytes, shared
 }
 
 // inUse asks once who uses what.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // record describes the newest complete copy of a remote artifact. It is
@@ -111,7 +113,7 @@ func (s *Store) assemble(ctx context.Context, loc location, l listing) (tree, fi
 	}
 	if len(l.objects) == 1 {
 		if kind := archiveKind(loc, l.objects[0].Name); kind != "" {
-			part := partPath(s.partialDir(loc), l.objects[0].Name)
+			part := l.objects[0].arrived(s.partialDir(loc))
 			return tree, "", discarded(s.unpack(ctx, kind, part, tree, loc.String()), tree)
 		}
 		if !l.folder {
@@ -123,7 +125,11 @@ func (s *Store) assemble(ctx context.Context, loc location, l listing) (tree, fi
 		if err := os.MkdirAll(filepath.Dir(dst), 0o700); err != nil {
 			return "", "", fmt.Errorf("artifact: %s: an object is both a file and a folder: %w", loc, err)
 		}
-		if err := os.Rename(partPath(s.partialDir(loc), o.Name), dst); err != nil {
+		err := os.Rename(o.arrived(s.partialDir(loc)), dst)
+		if err == nil && s.cfg.Blobs != nil && !o.linked && blobs.IsHash(o.oid) {
+			err = s.cfg.Blobs.Add(dst, o.oid, time.Now()) // what the cache had no room for
+		}
+		if err != nil {
 			return "", "", fmt.Errorf("artifact: %s: %w", loc, err)
 		}
 	}

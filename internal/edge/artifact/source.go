@@ -24,6 +24,7 @@ type object struct {
 	key    string  // full name at the source
 	to     int64   // what is asked for ends here; 0 is the object's end
 	oid    string  // SHA-256 of the content, or SHA-1 of it as a git blob, promised by the source
+	linked bool    // arrived as a link to a blob
 	layer  string  // kind of archive that is unpacked over those before it; empty for a file
 	image  bool    // only its /models is wanted
 	md5    string  // in hex, promised by the source

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // Store fetches artifacts into a folder and keeps them. It is safe for
@@ -212,11 +214,12 @@ func (s *Store) refresh(ctx context.Context, loc location, src source, rec *reco
 	if loc.sha256 != "" && len(l.objects) != 1 {
 		return "", fmt.Errorf("artifact: %s: #sha256= pins one file, and this is a folder of %d", loc, len(l.objects))
 	}
-	var need int64
+	var need, here int64
 	for _, o := range l.objects {
 		need += max(o.Size, 0)
+		here += s.inBlobs(o)
 	}
-	done, err := s.reserve(loc.key(), loc.String(), need)
+	done, err := s.reserve(loc.key(), loc.String(), need, here)
 	if err != nil {
 		return "", err
 	}
@@ -270,21 +273,8 @@ func hashFile(ctx context.Context, path string) (string, error) {
 	}
 	defer func() { _ = f.Close() }()
 	h := sha256.New()
-	if _, err := io.Copy(h, &contextReader{ctx: ctx, r: f}); err != nil {
+	if _, err := io.Copy(h, blobs.ContextReader(ctx, f)); err != nil {
 		return "", fmt.Errorf("artifact: %s: %w", path, err)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
-// contextReader ends reading with the context's error.
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (c *contextReader) Read(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return c.r.Read(p)
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/safetensors"
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // hfConfig is the part of transformers' config.json that is read here. Models
@@ -205,7 +206,7 @@ func (in *inspector) countHeader(ctx context.Context, f treeFile, bits int64) (i
 		return 0, err
 	}
 	defer func() { _ = r.Close() }()
-	return countSafetensors(&contextReader{ctx: ctx, r: r}, f.size, bits)
+	return countSafetensors(blobs.ContextReader(ctx, r), f.size, bits)
 }
 
 // mlserverFormats are the formats of MLServer's own implementations, by the

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // Upload describes a model that a client sends, because the server cannot read
@@ -81,7 +83,7 @@ func (s *Store) PutUpload(ctx context.Context, u Upload, r io.Reader) (uri strin
 		s.hold(s.uploadPath(u))
 		return u.URI(), nil
 	}
-	done, err := s.reserve("upload-"+u.SHA256, "upload", u.Size)
+	done, err := s.reserve("upload-"+u.SHA256, "upload", u.Size, 0)
 	if err != nil {
 		return "", err
 	}
@@ -116,7 +118,7 @@ func (s *Store) receive(ctx context.Context, u Upload, r io.Reader, path string)
 		return s.explainWrite(err, u.Size)
 	}
 	h := sha256.New()
-	in := &uploadReader{r: io.LimitReader(&contextReader{ctx: ctx, r: r}, u.Size+1)}
+	in := &uploadReader{r: io.LimitReader(blobs.ContextReader(ctx, r), u.Size+1)}
 	n, err := io.Copy(io.MultiWriter(f, h), in)
 	err = errors.Join(err, f.Sync(), f.Close())
 	switch {
@@ -224,6 +226,6 @@ func writeEntry(ctx context.Context, t *tar.Writer, root *os.Root, name string) 
 	if err := t.WriteHeader(h); err != nil {
 		return err
 	}
-	_, err = io.Copy(t, &contextReader{ctx: ctx, r: f})
+	_, err = io.Copy(t, blobs.ContextReader(ctx, f))
 	return err
 }

@@ -84,7 +84,7 @@ func (c *Cache) answer(ctx context.Context, t target, q question) (rec answerRec
 	if len(q.body) > 0 {
 		request += " " + digest(q.contentType, string(q.body))
 	}
-	rec, known := c.store.answer(t.repo, request)
+	rec, known := c.store.records.answer(t.repo, request)
 	allowed := c.grants.allowed(grantKey{who, t.repo, t.revision, t.right()}, now)
 	if c.cfg.Offline {
 		if !known || !c.cfg.OfflinePrivate && !c.isPublic(t.repo) {
@@ -126,14 +126,14 @@ func (c *Cache) askAPI(ctx context.Context, t target, q question, who caller, re
 	if t.route == "info" && t.revision != "" && json.Unmarshal(rec.Body, &about) == nil && isCommit(about.SHA) {
 		rec.Commit = about.SHA
 		if !isCommit(t.revision) {
-			c.put(c.store.refPath(t.repo, t.revision), refRecord{t.revision, about.SHA, rec.At})
+			c.put(c.store.records.refPath(t.repo, t.revision), refRecord{t.revision, about.SHA, rec.At})
 		}
 	}
 	c.granted(t, who, rec.Commit, t.right(), rec.At)
 	if t.revision == "" {
 		c.grants.allow(grantKey{who, t.repo, "", t.right()}, rec.At)
 	}
-	c.put(c.store.answerPath(t.repo, request), rec)
+	c.put(c.store.records.answerPath(t.repo, request), rec)
 	return rec, nil
 }
 

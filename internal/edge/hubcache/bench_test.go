@@ -32,7 +32,7 @@ func BenchmarkHit(b *testing.B) {
 	data := random(200 << 20)
 	r.hub.Add("models", "org/m").Commit("main", map[string][]byte{"w": data}, "w")
 	sum := sha256.Sum256(data)
-	path := r.cache.store.blobPath(hex.EncodeToString(sum[:]))
+	path := r.cache.store.blobs.Path(hex.EncodeToString(sum[:]))
 	r.close()
 	for _, c := range [][2]string{{"cache", "HUBCACHE_TEST_DIR=" + r.cfg.Dir}, {"ServeContent", "HUBCACHE_TEST_BARE=" + path}} {
 		b.Run(c[0], func(b *testing.B) {
@@ -161,7 +161,7 @@ func BenchmarkStart(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.ReportMetric(time.Since(began).Seconds(), "s-to-open")
-				if err := c.store.count(b.Context()); err != nil {
+				if err := c.store.blobs.Count(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 				b.ReportMetric(time.Since(began).Seconds(), "s-to-count")

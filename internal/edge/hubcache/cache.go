@@ -1,3 +1,26 @@
+// Package hubcache is a cache of the Hugging Face Hub that clients do not
+// notice: HF_ENDPOINT points to it, and nothing else changes for them.
+//
+// A [Cache] is an http.Handler. It answers file requests (HEAD and GET of
+// …/resolve/…) and the metadata routes clients use before them; every other
+// path is passed on. Redirects are followed here, so clients see 200 and 206
+// alone, and what would lead them past the cache (Xet) is taken out.
+//
+// Content is kept once, under the hash that the Hub gives it as ETag, and
+// verified against it: SHA-256 for large files, git's blob SHA-1 for small
+// ones. Who may read is asked of the Hub, per caller and revision, and believed
+// for a short while; when the Hub cannot be asked, nobody may who was not just
+// allowed, but for repositories known to be public.
+//
+// The folder holds
+//
+//	blobs/<2 hex>/<hash>                  complete, verified files
+//	partial/<hash>                        downloads under way, resumable
+//	repos/<repository key>/…              what the Hub said: commits, files, answers
+//	pins.json                             what is never evicted
+//
+// and no name in it comes from outside: blobs are named by their hash, the rest
+// by a hash of what it is about.
 package hubcache
 
 import (
@@ -16,6 +39,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/peers"
 )
 
@@ -72,7 +96,7 @@ func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
 	if c.unlock, err = c.store.Lock(); err != nil {
 		return nil, err
 	}
-	c.store.minFree = cfg.MinFree
+	c.store.blobs.MinFree = cfg.MinFree
 	c.background, c.stop = context.WithCancel(context.Background())
 	c.metrics = newMetrics(c, reg)
 	if err := c.newRing(); err != nil {
@@ -81,7 +105,7 @@ func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
 		return nil, err
 	}
 	c.running.Go(func() {
-		if err := c.store.count(c.background); err != nil && c.background.Err() == nil {
+		if err := errors.Join(c.store.blobs.Count(c.background), c.store.records.recount()); err != nil && c.background.Err() == nil {
 			c.log.Error("the cache's folder cannot be read", "error", err)
 		}
 	})
@@ -176,7 +200,7 @@ func (c *Cache) failed(t target, err error) {
 	reason := "other"
 	var e *refusal
 	switch {
-	case errors.Is(err, errNoRoom):
+	case errors.Is(err, blobs.ErrNoRoom):
 		reason = "no room"
 	case errors.Is(err, errUnreachable):
 		reason = "unreachable"
@@ -193,10 +217,10 @@ func (c *Cache) failed(t target, err error) {
 	c.metrics.errors.WithLabelValues(reason).Inc()
 }
 
-func (c *Cache) noteEvicted(all []entry) {
+func (c *Cache) noteEvicted(all []blobs.Entry) {
 	for _, e := range all {
 		c.metrics.evictions.Inc()
-		c.metrics.evicted.Add(float64(e.size))
+		c.metrics.evicted.Add(float64(e.Size))
 	}
 }
 
@@ -257,7 +281,7 @@ func (c *Cache) hopeless(etag string) bool {
 
 // put keeps a record, or says why not.
 func (c *Cache) put(path string, v any) {
-	if err := c.store.put(path, v, int64(c.cfg.MaxRecords)); err != nil {
+	if err := c.store.records.put(path, v, int64(c.cfg.MaxRecords)); err != nil {
 		c.log.Warn("metadata is not kept", "error", err)
 	}
 }
@@ -285,3 +309,23 @@ func once[T any](ctx context.Context, c *Cache, key string, ask func(context.Con
 		return zero, ctx.Err()
 	}
 }
+
+// collect runs GC now and then, for what size alone does not bound.
+func (c *Cache) collect() {
+	tick := time.NewTicker(collectEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if _, _, err := c.store.GC(c.cfg.MaxBytes, time.Now()); err != nil {
+				c.log.Error("the cache's folder cannot be swept", "error", err)
+			}
+			_ = c.store.records.recount() // the next time will do
+		case <-c.background.Done():
+			return
+		}
+	}
+}
+
+// collectEvery is the time between two sweeps.
+const collectEvery = 6 * time.Hour

@@ -551,7 +551,7 @@ func TestKeep(t *testing.T) {
 	}
 	etag := normalETag(r.head(weightsPath).header.Get("Etag"))
 	small := normalETag(r.head("/org/model/resolve/main/config.json").header.Get("Etag"))
-	path := store.blobPath(etag)
+	path := store.blobs.Path(etag)
 	info, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -574,7 +574,7 @@ func TestKeep(t *testing.T) {
 	r.settle()
 	// A download left off long ago goes, and with no room everything that is not pinned.
 	old := time.Now().Add(-abandoned - time.Hour)
-	part := store.partPath(strings.Repeat("a", 64))
+	part := store.blobs.PartPath(strings.Repeat("a", 64))
 	if err := os.WriteFile(part, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -596,10 +596,10 @@ func TestKeep(t *testing.T) {
 	if files, _, err := store.GC(0, time.Now().Add(forgotten+time.Hour)); err != nil || files != 2 {
 		t.Errorf("gc: %d files (%v)", files, err)
 	}
-	if _, err := os.Stat(store.blobPath(small)); err == nil {
+	if _, err := os.Stat(store.blobs.Path(small)); err == nil {
 		t.Error("gc left a file")
 	}
-	if n, err := store.countRecords(); err != nil || n != 0 {
+	if n, err := store.records.count(); err != nil || n != 0 {
 		t.Errorf("gc left %d files of old metadata (%v)", n, err)
 	}
 	r.wants(r.get(weightsPath), 200, string(weights))

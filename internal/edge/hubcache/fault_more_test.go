@@ -157,7 +157,7 @@ func TestResumedFar(t *testing.T) {
 	r.hub.Add("models", "org/big").Commit("main", map[string][]byte{"w": big}, "w")
 	const path, from, had = "/org/big/resolve/main/w", near + 2<<20, near + 4<<20
 	r.head(path)
-	if err := os.WriteFile(r.cache.store.partPath(hashOf(big)), big[:had], 0o600); err != nil {
+	if err := os.WriteFile(r.cache.store.blobs.PartPath(hashOf(big)), big[:had], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r.hub.Forget()
@@ -175,7 +175,7 @@ func TestResumedAtOnce(t *testing.T) {
 	r.head(weightsPath)
 	wrong := append([]byte(nil), weights...) // as a crash of the machine leaves it
 	clear(wrong[1<<20 : 2<<20])
-	if err := os.WriteFile(r.cache.store.partPath(hashOf(weights)), wrong, 0o600); err != nil {
+	if err := os.WriteFile(r.cache.store.blobs.PartPath(hashOf(weights)), wrong, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r.hub.Forget()

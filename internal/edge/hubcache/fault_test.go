@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
 )
 
@@ -225,7 +226,7 @@ func TestCorruptOnDisk(t *testing.T) {
 			r.wants(r.get(weightsPath), 200, string(weights))
 			r.settle()
 			etag := normalETag(r.head(weightsPath).header.Get("Etag"))
-			if err := spoil(r.cache.store.blobPath(etag)); err != nil {
+			if err := spoil(r.cache.store.blobs.Path(etag)); err != nil {
 				t.Fatal(err)
 			}
 			r.wants(r.get(weightsPath), 200, string(weights))
@@ -240,12 +241,12 @@ func TestCorruptOnDisk(t *testing.T) {
 	_, _, weights := r.example()
 	r.get(weightsPath)
 	r.settle()
-	path := r.cache.store.blobPath(normalETag(r.head(weightsPath).header.Get("Etag")))
+	path := r.cache.store.blobs.Path(normalETag(r.head(weightsPath).header.Get("Etag")))
 	if err := os.Chtimes(path, time.Now(), time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	r.wants(r.get(weightsPath), 200, string(weights))
-	if info, err := os.Stat(path); err != nil || !marked(info) || r.hub.Sent() != int64(len(weights)) {
+	if info, err := os.Stat(path); err != nil || !blobs.Verified(info) || r.hub.Sent() != int64(len(weights)) {
 		t.Errorf("%v, %d bytes from the Hub", err, r.hub.Sent())
 	}
 }
@@ -353,12 +354,16 @@ func TestFull(t *testing.T) {
 	}
 	r.wants(r.get(at("0")), 200, string(files["0"]))
 	r.settle()
-	old := time.Unix(1e9, mark)
 	etag := func(name string) string { return normalETag(r.head(at(name)).header.Get("Etag")) }
-	if err := os.Chtimes(r.cache.store.blobPath(etag("0")), old, old); err != nil {
+	info, err := os.Stat(r.cache.store.blobs.Path(etag("0")))
+	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := r.cache.store.open(t.Context(), etag("0"), -1, time.Unix(1e9, 0))
+	old := time.Unix(1e9, int64(info.ModTime().Nanosecond())) // used long ago, and verified
+	if err := os.Chtimes(r.cache.store.blobs.Path(etag("0")), old, old); err != nil {
+		t.Fatal(err)
+	}
+	held, err := r.cache.store.blobs.Open(t.Context(), etag("0"), -1, time.Unix(1e9, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +371,7 @@ func TestFull(t *testing.T) {
 		r.wants(r.get(at(strconv.Itoa(i))), 200, string(files[strconv.Itoa(i)]))
 		r.settle()
 	}
-	if _, err := os.Stat(r.cache.store.blobPath(etag("0"))); err != nil {
+	if _, err := os.Stat(r.cache.store.blobs.Path(etag("0"))); err != nil {
 		t.Errorf("the oldest was evicted while it was read: %v", err)
 	}
 	if got := r.metric("evictions_total"); got < 3 {
@@ -382,15 +387,15 @@ func TestFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.hub.Add("models", "org/next").Commit("main", map[string][]byte{"w": random(900 << 10)}, "w")
-	r.cache.store.fruitless = time.Time{}
+	r.start(nil) // one that has not just looked for room in vain
 	r.wants(r.get("/org/next/resolve/main/w"), 200, string(random(900<<10)))
-	if _, err := os.Stat(r.cache.store.blobPath(etag("0"))); err != nil {
+	if _, err := os.Stat(r.cache.store.blobs.Path(etag("0"))); err != nil {
 		t.Errorf("a pinned file was evicted: %v", err)
 	}
 }
 
 func stored(s *Store) (total int64, n int) {
-	_ = s.scan(context.Background(), func(e entry) { total, n = total+e.size, n+1 })
+	_ = s.blobs.Scan(context.Background(), func(e blobs.Entry) { total, n = total+e.Size, n+1 })
 	return total, n
 }
 
@@ -492,7 +497,7 @@ func TestAbandoned(t *testing.T) {
 	}
 	resp.Body.Close()
 	r.settle()
-	if _, err := os.Stat(r.cache.store.blobPath(normalETag(r.head(weightsPath).header.Get("Etag")))); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(r.cache.store.blobs.Path(normalETag(r.head(weightsPath).header.Get("Etag")))); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal("the download went on", err)
 	}
 	close(hold)

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // FuzzTarget: what is read of a path names the same path again, and leads to no
@@ -19,7 +21,7 @@ func FuzzTarget(f *testing.F) {
 		f.Add(p, "download=true")
 	}
 	f.Add("/o/m/resolve/main/"+strings.Repeat("[", 4000), "")
-	store := &Store{dir: "/store"}
+	store := At("/store")
 	f.Fuzz(func(t *testing.T, path, query string) {
 		got, err := parseTarget(path, query)
 		if err != nil || got.route == "" {
@@ -35,7 +37,7 @@ func FuzzTarget(f *testing.F) {
 			t.Fatalf("%q would be asked for at %v (%v)", got.path(), at, err)
 		}
 		commit := strings.Repeat("a", 40)
-		for _, p := range []string{store.filePath(got.repo, commit, got.file), store.refPath(got.repo, got.revision), store.answerPath(got.repo, path), store.publicPath(got.repo)} {
+		for _, p := range []string{store.records.filePath(got.repo, commit, got.file), store.records.refPath(got.repo, got.revision), store.records.answerPath(got.repo, path), store.records.publicPath(got.repo)} {
 			if p != filepath.Clean(p) || !strings.HasPrefix(p, "/store/repos/") || strings.Contains(p, "..") {
 				t.Fatalf("%q is kept at %q", path, p)
 			}
@@ -52,7 +54,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Add("", `<.//0>rel=neXt`, "", int64(0))
 	base := &url.URL{Scheme: "https", Host: "hub.example"}
 	f.Fuzz(func(t *testing.T, etag, links, rng string, size int64) {
-		if e := normalETag(etag); isBlob(e) && strings.Trim(e, "0123456789abcdef") != "" {
+		if e := normalETag(etag); blobs.IsHash(e) && strings.Trim(e, "0123456789abcdef") != "" {
 			t.Fatalf("%q is taken for a hash", e)
 		}
 		if next := nextPage(base, http.Header{"Link": {links}}); next != "" {

@@ -50,10 +50,8 @@ func newMetrics(c *Cache, reg prometheus.Registerer) *metrics {
 		}
 	}
 	reg.MustRegister(m.requests, m.sent, m.upstream, m.errors, m.evictions, m.evicted, m.corrupt, m.hops, m.visits, m.carried,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "stored_bytes", Help: "Bytes kept, downloads under way included."}, func() float64 {
-			c.store.mu.Lock()
-			defer c.store.mu.Unlock()
-			return float64(c.store.total)
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "stored_bytes", Help: "Bytes that count against the bound: files and downloads under way, but not files that models link to."}, func() float64 {
+			return float64(c.store.blobs.Total())
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "downloads", Help: "Downloads under way."}, func() float64 {
 			c.mu.Lock()

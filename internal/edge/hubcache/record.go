@@ -8,7 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // fileRecord is what the Hub said of one file of one commit, which never
@@ -50,19 +53,28 @@ type answerRecord struct {
 	Body    []byte    `json:"body"`
 }
 
-func (s *Store) repoDir(r repo) string { return filepath.Join(s.dir, "repos", r.key()) }
+// records are what the Hub said of repositories: files, commits, answers, and
+// whether everybody may read them. What is missing is asked for again.
+type records struct {
+	dir string
 
-func (s *Store) filePath(r repo, commit, file string) string {
+	mu sync.Mutex
+	n  int64 // files there are; counted from the start on
+}
+
+func (s *records) repoDir(r repo) string { return filepath.Join(s.dir, r.key()) }
+
+func (s *records) filePath(r repo, commit, file string) string {
 	return filepath.Join(s.repoDir(r), "commits", commit, "files", digest(file)[:32])
 }
 
-func (s *Store) publicPath(r repo) string { return filepath.Join(s.repoDir(r), "public") }
+func (s *records) publicPath(r repo) string { return filepath.Join(s.repoDir(r), "public") }
 
-func (s *Store) refPath(r repo, ref string) string {
+func (s *records) refPath(r repo, ref string) string {
 	return filepath.Join(s.repoDir(r), "refs", digest(ref)[:32])
 }
 
-func (s *Store) answerPath(r repo, request string) string {
+func (s *records) answerPath(r repo, request string) string {
 	return filepath.Join(s.repoDir(r), "answers", digest(request)[:32])
 }
 
@@ -81,7 +93,7 @@ func writeRecord(path string, v any) error {
 
 // put writes a record, unless there are limit of them. What cannot be written
 // is asked for again next time.
-func (s *Store) put(path string, v any, limit int64) error {
+func (s *records) put(path string, v any, limit int64) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -90,48 +102,48 @@ func (s *Store) put(path string, v any, limit int64) error {
 	fresh := errors.Is(err, fs.ErrNotExist)
 	if fresh {
 		s.mu.Lock()
-		if s.records >= limit {
+		if s.n >= limit {
 			s.mu.Unlock()
-			return fmt.Errorf("hubcache: there are %d files of metadata already (maxRecords): %w", limit, errNoRoom)
+			return fmt.Errorf("hubcache: there are %d files of metadata already (maxRecords): %w", limit, blobs.ErrNoRoom)
 		}
-		s.records++
+		s.n++
 		s.mu.Unlock()
 	}
 	return writeFile(path, raw)
 }
 
-func (s *Store) file(r repo, commit, file string) (rec fileRecord, ok bool) {
+func (s *records) file(r repo, commit, file string) (rec fileRecord, ok bool) {
 	ok = readRecord(s.filePath(r, commit, file), &rec) && rec.File == file && rec.Commit == commit &&
-		(rec.ETag == "" || isBlob(rec.ETag)) && rec.Size >= 0
+		(rec.ETag == "" || blobs.IsHash(rec.ETag)) && rec.Size >= 0
 	return rec, ok
 }
 
-func (s *Store) ref(r repo, ref string) (rec refRecord, ok bool) {
+func (s *records) ref(r repo, ref string) (rec refRecord, ok bool) {
 	ok = readRecord(s.refPath(r, ref), &rec) && rec.Ref == ref && isCommit(rec.Commit)
 	return rec, ok
 }
 
-func (s *Store) public(r repo) (rec publicRecord, ok bool) {
+func (s *records) public(r repo) (rec publicRecord, ok bool) {
 	ok = readRecord(s.publicPath(r), &rec)
 	return rec, ok
 }
 
-func (s *Store) answer(r repo, request string) (rec answerRecord, ok bool) {
+func (s *records) answer(r repo, request string) (rec answerRecord, ok bool) {
 	ok = readRecord(s.answerPath(r, request), &rec) && rec.Request == request
 	return rec, ok
 }
 
 // forget drops what is known of a file, for the Hub said something wrong.
-func (s *Store) forget(r repo, commit, file string) {
+func (s *records) forget(r repo, commit, file string) {
 	if os.Remove(s.filePath(r, commit, file)) == nil {
 		s.mu.Lock()
-		s.records--
+		s.n--
 		s.mu.Unlock()
 	}
 }
 
 // commits are those known of a repository, or the one a revision is at.
-func (s *Store) commits(r repo, revision string) ([]string, error) {
+func (s *records) commits(r repo, revision string) ([]string, error) {
 	if isCommit(revision) {
 		return []string{revision}, nil
 	}
@@ -155,7 +167,7 @@ func (s *Store) commits(r repo, revision string) ([]string, error) {
 }
 
 // eachFile visits the files known of a commit.
-func (s *Store) eachFile(r repo, commit string, visit func(fileRecord)) error {
+func (s *records) eachFile(r repo, commit string, visit func(fileRecord)) error {
 	dir := filepath.Join(s.repoDir(r), "commits", commit, "files")
 	list, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -163,16 +175,16 @@ func (s *Store) eachFile(r repo, commit string, visit func(fileRecord)) error {
 	}
 	for _, e := range list {
 		var rec fileRecord
-		if !strings.HasPrefix(e.Name(), ".") && readRecord(filepath.Join(dir, e.Name()), &rec) && isBlob(rec.ETag) {
+		if !strings.HasPrefix(e.Name(), ".") && readRecord(filepath.Join(dir, e.Name()), &rec) && blobs.IsHash(rec.ETag) {
 			visit(rec)
 		}
 	}
 	return nil
 }
 
-// countRecords counts the files of metadata.
-func (s *Store) countRecords() (n int64, err error) {
-	err = filepath.WalkDir(filepath.Join(s.dir, "repos"), func(_ string, e fs.DirEntry, err error) error {
+// count counts the files of metadata.
+func (s *records) count() (n int64, err error) {
+	err = filepath.WalkDir(s.dir, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {
 			n++
 		}
@@ -182,4 +194,64 @@ func (s *Store) countRecords() (n int64, err error) {
 		return err
 	})
 	return n, err
+}
+
+// sweep removes metadata that is old, of repositories that are not pinned, and
+// what a crash left of a write.
+func (s *records) sweep(pinned map[string]bool, now time.Time) error {
+	repos, err := os.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, r := range repos {
+		if pinned[r.Name()] {
+			continue
+		}
+		err := filepath.WalkDir(filepath.Join(s.dir, r.Name()), func(path string, e os.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return nil //nolint:nilerr // removed meanwhile
+			}
+			info, err := e.Info()
+			if err != nil {
+				return nil //nolint:nilerr // likewise
+			}
+			age := now.Sub(info.ModTime())
+			if age > forgotten || strings.HasPrefix(e.Name(), ".new-") && age > abandoned {
+				_ = os.Remove(path) // the next run tries again
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile replaces a file atomically.
+func writeFile(path string, data []byte) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// recount brings the number of records up to date.
+func (s *records) recount() error {
+	n, err := s.count()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n = n
+	return err
 }

@@ -80,12 +80,12 @@ func (c *Cache) lookup(ctx context.Context, t target, authorization string) (rec
 	who := c.grants.caller(authorization)
 	commit, fresh := t.revision, true
 	if !isCommit(commit) {
-		ref, ok := c.store.ref(t.repo, t.revision)
+		ref, ok := c.store.records.ref(t.repo, t.revision)
 		commit, fresh = ref.Commit, ok && now.Sub(ref.At) < c.cfg.RefLife
 	}
 	known := false
 	if commit != "" {
-		rec, known = c.store.file(t.repo, commit, t.file)
+		rec, known = c.store.records.file(t.repo, commit, t.file)
 	}
 	allowed := c.grants.allowed(grantKey{who, t.repo, t.revision, mayRead}, now)
 	if known && fresh && allowed && !c.cfg.Offline {
@@ -108,7 +108,7 @@ func (c *Cache) lookup(ctx context.Context, t target, authorization string) (rec
 }
 
 func (c *Cache) isPublic(r repo) bool {
-	rec, ok := c.store.public(r)
+	rec, ok := c.store.records.public(r)
 	return ok && rec.Public
 }
 
@@ -133,9 +133,9 @@ func (c *Cache) ask(ctx context.Context, t target, who caller, authorization str
 			return rec, err
 		}
 		if !isCommit(t.revision) {
-			c.put(c.store.refPath(t.repo, t.revision), refRecord{t.revision, rec.Commit, now})
+			c.put(c.store.records.refPath(t.repo, t.revision), refRecord{t.revision, rec.Commit, now})
 		}
-		c.put(c.store.filePath(t.repo, rec.Commit, t.file), rec)
+		c.put(c.store.records.filePath(t.repo, rec.Commit, t.file), rec)
 		return rec, nil
 	})
 }
@@ -151,9 +151,9 @@ func (c *Cache) granted(t target, who caller, commit string, what right, now tim
 	if what != mayRead {
 		return
 	}
-	rec, ok := c.store.public(t.repo)
+	rec, ok := c.store.records.public(t.repo)
 	if who == anonymous && (!ok || !rec.Public) {
-		c.put(c.store.publicPath(t.repo), publicRecord{true, now})
+		c.put(c.store.records.publicPath(t.repo), publicRecord{true, now})
 	} else if who != anonymous && (!ok || now.Sub(rec.At) > publicAgain) {
 		c.mu.Lock()
 		if !c.closed {
@@ -174,9 +174,9 @@ func (c *Cache) tryPublic(t target) {
 		var e *refusal
 		switch {
 		case err == nil && rec.ETag != "":
-			c.put(c.store.publicPath(t.repo), publicRecord{true, time.Now()})
+			c.put(c.store.records.publicPath(t.repo), publicRecord{true, time.Now()})
 		case errors.As(err, &e) && e.denied():
-			c.put(c.store.publicPath(t.repo), publicRecord{false, time.Now()})
+			c.put(c.store.records.publicPath(t.repo), publicRecord{false, time.Now()})
 		}
 		return struct{}{}, nil
 	})
@@ -187,6 +187,6 @@ func (c *Cache) tryPublic(t target) {
 func (c *Cache) denied(r repo, who caller) {
 	c.grants.revoke(who, r)
 	if who == anonymous && c.isPublic(r) {
-		c.put(c.store.publicPath(r), publicRecord{false, time.Now()})
+		c.put(c.store.records.publicPath(r), publicRecord{false, time.Now()})
 	}
 }

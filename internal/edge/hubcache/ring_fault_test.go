@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
 	"roundhouse.dev/roundhouse/test/loopback"
 )
@@ -174,7 +175,7 @@ func TestRingCorrupt(t *testing.T) {
 	n, owner := rr.nodes[0], rr.nodes[1]
 	n.wants(n.get(path), 200, string(data))
 	rr.wantsHas(etag, 1)
-	blob := owner.cache.store.blobPath(etag)
+	blob := owner.cache.store.blobs.Path(etag)
 	spoil := func(hide bool) {
 		t.Helper()
 		info, err := os.Stat(blob)
@@ -210,7 +211,7 @@ func TestRingCorrupt(t *testing.T) {
 	}
 	until(t, "the owner hashes it again", func() bool {
 		info, err := os.Stat(blob)
-		return err != nil || !marked(info)
+		return err != nil || !blobs.Verified(info)
 	})
 	owner.wants(owner.get(path), 200, string(data))
 	if owner.metric("corrupt_total") != 2 {

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"roundhouse.dev/roundhouse/internal/decide/ring"
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/peers"
 	"roundhouse.dev/roundhouse/test/loopback"
@@ -122,7 +123,7 @@ func (rr *ringRig) blob(name string, data []byte) (path, etag string, order []in
 }
 
 func hashOf(data []byte) string {
-	h := newHash(strings.Repeat("0", 64), int64(len(data)))
+	h := blobs.NewHash(strings.Repeat("0", 64), int64(len(data)))
 	_, _ = h.Write(data)
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
@@ -151,7 +152,7 @@ func (rr *ringRig) owned(i, size int) []byte {
 func (rr *ringRig) has(etag string) (out []int) {
 	for i, n := range rr.nodes {
 		n.settle()
-		if _, err := os.Stat(n.cache.store.blobPath(etag)); err == nil {
+		if _, err := os.Stat(n.cache.store.blobs.Path(etag)); err == nil {
 			out = append(out, i)
 		}
 	}

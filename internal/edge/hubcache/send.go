@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/peers"
 )
 
@@ -51,20 +52,20 @@ type sending struct {
 
 // send sends the content, from wherever it is.
 func (s *sending) send() error {
-	file, err := s.c.store.open(s.r.Context(), s.rec.ETag, s.rec.Size, time.Now())
+	file, err := s.c.store.blobs.Open(s.r.Context(), s.rec.ETag, s.rec.Size, time.Now())
 	if err == nil {
 		defer func() { _ = file.Close() }()
 		return s.from(file, "cache", func(context.Context, int64) (int64, error) { return s.rec.Size, nil })
 	}
-	if errors.Is(err, errCorrupt) {
+	if errors.Is(err, blobs.ErrCorrupt) {
 		s.c.metrics.corrupt.Inc()
 		s.c.log.Error("a kept file was changed on the disk; it is fetched again", "hash", s.rec.ETag)
 	}
 	if s.r.Context().Err() != nil {
 		return s.r.Context().Err()
 	}
-	if errors.Is(err, errSize) {
-		return err
+	if errors.Is(err, blobs.ErrSize) {
+		return fmt.Errorf("%w: %w", errOdd, err)
 	}
 	if s.c.hopeless(s.rec.ETag) {
 		return errHopeless
@@ -147,8 +148,8 @@ func (s *sending) agrees(file io.ReaderAt) error {
 	if s.sum == nil || s.at == 0 {
 		return nil
 	}
-	h := newHash(s.rec.ETag, s.rec.Size)
-	if _, err := io.Copy(h, &contextReader{s.r.Context(), io.NewSectionReader(file, 0, s.at)}); err != nil {
+	h := blobs.NewHash(s.rec.ETag, s.rec.Size)
+	if _, err := io.Copy(h, blobs.ContextReader(s.r.Context(), io.NewSectionReader(file, 0, s.at))); err != nil {
 		return err
 	}
 	if string(h.Sum(nil)) != string(s.sum.Sum(nil)) {
@@ -166,7 +167,7 @@ func (s *sending) wrong() error {
 	for _, node := range s.carriers {
 		s.c.accuse(node, s.rec)
 	}
-	return fmt.Errorf("%w: %w", errOdd, errCorrupt)
+	return fmt.Errorf("%w: %w", errOdd, blobs.ErrCorrupt)
 }
 
 // follow sends a file while it is downloaded, by us or by somebody else.
@@ -182,7 +183,7 @@ func (s *sending) follow() error {
 		switch {
 		case err == nil || s.r.Context().Err() != nil:
 			return err
-		case errors.Is(err, errNoRoom) && s.visit == nil:
+		case errors.Is(err, blobs.ErrNoRoom) && s.visit == nil:
 			return s.direct()
 		case !began && (errors.As(err, &e) || errors.Is(err, errStale) || errors.Is(err, context.Canceled)):
 			// What the download began with is not ours.
@@ -196,7 +197,7 @@ func (s *sending) followFlight(f *flight) error {
 	if _, err := f.next(s.r.Context(), s.at); err != nil {
 		return err
 	}
-	file, err := s.c.store.openFlight(f)
+	file, err := s.c.store.blobs.Follow(f.etag)
 	if err != nil {
 		return err
 	}
@@ -256,7 +257,7 @@ var (
 // the hash is known, wherever the bytes before it came from.
 func (s *sending) pour(body io.Reader, label string, fed func()) error {
 	if s.at == 0 && s.part.to == s.rec.Size {
-		s.sum = newHash(s.rec.ETag, s.rec.Size)
+		s.sum = blobs.NewHash(s.rec.ETag, s.rec.Size)
 	}
 	control := http.NewResponseController(s.w)
 	buf := make([]byte, min(chunk, s.part.to-s.at))
@@ -305,7 +306,7 @@ func (s *sending) finish(t target, err error) {
 	var e *refusal
 	if errors.Is(err, errOdd) || errors.As(err, &e) && e.status < 500 && e.status != http.StatusTooManyRequests {
 		// What was noted of the file may be what is wrong.
-		s.c.store.forget(t.repo, s.rec.Commit, s.rec.File)
+		s.c.store.records.forget(t.repo, s.rec.Commit, s.rec.File)
 	}
 	if errors.As(err, &e) && e.denied() {
 		s.c.denied(t.repo, s.c.grants.caller(s.r.Header.Get("Authorization")))

@@ -2,43 +2,42 @@ package hubcache
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // git's blob hash is what the Hub gives small files
-	"crypto/sha256"
-	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
+	"roundhouse.dev/roundhouse/internal/edge/hubcache/peers"
 )
 
-// Store is the cache's folder. Blobs are found by their names, without an
-// index: opening a store reads nothing. It is safe for concurrent use, also by
-// several processes; Lock keeps a second cache out.
+// Store is the cache's folder: blobs, records of what the Hub said of them, and
+// pins. It is safe for concurrent use, also by several processes; Lock keeps a
+// second cache out.
 type Store struct {
 	dir     string
-	minFree int64
-
-	making sync.Mutex // held by whoever makes room; taken before mu
-
-	mu        sync.Mutex
-	total     int64     // bytes of blobs and partial files; counted from the start on, exact after each scan
-	reserved  int64     // bytes that downloads will need
-	records   int64     // files of metadata
-	fruitless time.Time // when a scan last found nothing to remove
+	blobs   *blobs.Store
+	records records
 }
 
 const (
 	lockFile = "lock"
 	pinsFile = "pins.json"
 )
+
+// At is the store in a folder that may not be there yet.
+func At(dir string) *Store {
+	s := &Store{dir: dir, blobs: blobs.At(dir), records: records{dir: filepath.Join(dir, "repos")}}
+	s.blobs.Pinned = s.pinned
+	return s
+}
 
 // OpenStore makes or opens the folder.
 func OpenStore(dir string) (*Store, error) {
@@ -51,11 +50,11 @@ func OpenStore(dir string) (*Store, error) {
 			return nil, fmt.Errorf("hubcache: cannot create the cache's folder: %w: choose another with --dir", err)
 		}
 	}
-	return &Store{dir: abs}, nil
+	return At(abs), nil
 }
 
-// Dir is the store's folder.
-func (s *Store) Dir() string { return s.dir }
+// Blobs are the files that the store keeps, for models to link to.
+func (s *Store) Blobs() *blobs.Store { return s.blobs }
 
 // Lock keeps the folder to this process until the returned func is called.
 func (s *Store) Lock() (unlock func(), err error) {
@@ -79,171 +78,187 @@ func (s *Store) Lock() (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-func (s *Store) blobPath(etag string) string {
-	return filepath.Join(s.dir, "blobs", etag[:2], etag)
+// Pin names a revision of a repository whose files are kept. An empty Revision
+// means every revision that is here.
+type Pin struct {
+	Kind     string `json:"kind"` // "models", "datasets" or "spaces"
+	Repo     string `json:"repo"`
+	Revision string `json:"revision,omitempty"`
 }
 
-func (s *Store) partPath(etag string) string { return filepath.Join(s.dir, "partial", etag) }
-
-// mark is the sub-second part of a verified blob's modification time; the
-// seconds are when it was last used. Whoever writes to the file wipes the mark
-// out, and a blob without it is hashed again before it is served: nothing
-// beside the file can get out of step with it.
-const mark = 271828182
-
-func marked(info fs.FileInfo) bool { return info.ModTime().Nanosecond() == mark }
-
-// touch notes that a verified blob was used.
-func touch(path string, at time.Time) error {
-	at = time.Unix(at.Unix(), mark)
-	return os.Chtimes(path, at, at)
+// Pins are what is never evicted.
+func (s *Store) Pins() (pins []Pin, err error) {
+	raw, err := os.ReadFile(filepath.Join(s.dir, pinsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &pins)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("hubcache: %s: %w", pinsFile, err)
+	}
+	return pins, nil
 }
 
-// touchEvery is how exact the time of last use is.
-const touchEvery = 5 * time.Minute
+// maxPins is how many there may be.
+const maxPins = 10000
 
-var errCorrupt = errors.New("the content does not have its hash")
+// SetPin adds a pin, or takes it away. A running cache follows.
+func (s *Store) SetPin(p Pin, on bool) error {
+	t, err := parseTarget("/api/"+p.Kind+"/"+p.Repo, "")
+	if err != nil || t.route != "info" {
+		return fmt.Errorf("hubcache: %q is no repository: want NAME or OWNER/NAME", p.Repo)
+	}
+	// Other processes pin too.
+	lock, err := os.OpenFile(filepath.Join(s.dir, pinsFile+".lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("hubcache: %w", err)
+	}
+	defer func() { _ = lock.Close() }() // which lets go of it
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("hubcache: lock %s: %w", lock.Name(), err)
+	}
+	pins, err := s.Pins()
+	if err != nil {
+		return err
+	}
+	pins = slices.DeleteFunc(pins, func(q Pin) bool { return q == p })
+	if on {
+		if len(pins) >= maxPins {
+			return fmt.Errorf("hubcache: there are %d pins already; take some away", maxPins)
+		}
+		pins = append(pins, p)
+	}
+	raw, err := json.MarshalIndent(pins, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(s.dir, pinsFile), append(raw, '\n'))
+}
 
-// errSize is a size that content of this hash does not have: whoever said it is
-// wrong, not what is kept.
-var errSize = fmt.Errorf("%w: the size is wrong", errOdd)
-
-// open returns a blob of the given size, held against eviction until it is
-// closed. One that was written to since it was verified is hashed again, and
-// removed if it is wrong: then the error is errCorrupt. A verified one of another
-// size is errSize, one that is not here fs.ErrNotExist.
-func (s *Store) open(ctx context.Context, etag string, size int64, now time.Time) (*os.File, error) {
-	path := s.blobPath(etag)
-	f, err := os.Open(path)
+// pinned are the hashes of the pinned revisions' files, as far as they are
+// known.
+func (s *Store) pinned() (map[string]bool, error) {
+	pins, err := s.Pins()
 	if err != nil {
 		return nil, err
 	}
-	keep := false
-	defer func() {
-		if !keep {
-			_ = f.Close()
+	out := map[string]bool{}
+	for _, p := range pins {
+		r := repo{p.Kind, p.Repo}
+		commits, err := s.records.commits(r, p.Revision)
+		if err != nil {
+			return nil, err
 		}
-	}()
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH); err != nil {
-		return nil, fmt.Errorf("hubcache: %s: %w", path, err)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("hubcache: %w", err)
-	}
-	if size < 0 {
-		size = info.Size()
-	}
-	ok := marked(info)
-	switch {
-	case !ok && info.Size() != size:
-		err = errCorrupt
-	case !ok:
-		err = check(ctx, f, etag, size)
-	case info.Size() != size: // either it was cut behind our back, or the size is wrong
-		if err = check(ctx, f, etag, info.Size()); err == nil {
-			err = fmt.Errorf("hubcache: %s: %w: it has %d bytes, and %d were asked for", etag, errSize, info.Size(), size)
+		for _, c := range commits {
+			if err := s.records.eachFile(r, c, func(f fileRecord) { out[f.ETag] = true }); err != nil {
+				return nil, err
+			}
 		}
 	}
+	return out, nil
+}
+
+// Stats describes what a store holds.
+type Stats struct {
+	Blobs, Bytes           int64
+	Partials, PartialBytes int64
+	Linked, LinkedBytes    int64 // blobs that fetched models link to: not evicted, and not counted against the bound
+	Unverified             int64 // blobs written to since they were verified: hashed again when next read
+	Pinned, PinnedBytes    int64
+	Records                int64 // files of metadata
+	Repositories           int64
+	OldestUse, NewestUse   time.Time // of blobs; zero without any
+}
+
+// Stats reads the whole store. It may run beside a cache.
+func (s *Store) Stats() (st Stats, err error) {
+	pinned, err := s.pinned()
 	if err != nil {
-		if errors.Is(err, errCorrupt) {
-			s.remove(path, info.Size())
+		return st, err
+	}
+	err = s.blobs.Scan(context.Background(), func(e blobs.Entry) {
+		if e.Partial {
+			st.Partials++
+			st.PartialBytes += e.Size
+			return
 		}
-		return nil, err
-	}
-	if !ok || now.Sub(info.ModTime()) > touchEvery {
-		_ = touch(path, now) // it only makes the blob look older
-	}
-	keep = true
-	return f, nil
-}
-
-// check hashes an open blob.
-func check(ctx context.Context, f io.ReaderAt, etag string, size int64) error {
-	h := newHash(etag, size)
-	n, err := io.Copy(h, &contextReader{ctx, io.NewSectionReader(f, 0, size)})
+		st.Blobs++
+		st.Bytes += e.Size
+		if e.Linked {
+			st.Linked++
+			st.LinkedBytes += e.Size
+		}
+		if !e.Verified {
+			st.Unverified++
+		}
+		if pinned[e.Hash] {
+			st.Pinned++
+			st.PinnedBytes += e.Size
+		}
+		if st.OldestUse.IsZero() || e.Used.Before(st.OldestUse) {
+			st.OldestUse = e.Used
+		}
+		if e.Used.After(st.NewestUse) {
+			st.NewestUse = e.Used
+		}
+	})
 	if err != nil {
-		return fmt.Errorf("hubcache: %s: %w", etag, err)
+		return st, err
 	}
-	if n != size || hex.EncodeToString(h.Sum(nil)) != etag {
-		return fmt.Errorf("hubcache: %s: %w", etag, errCorrupt)
+	if repos, err := os.ReadDir(s.records.dir); err == nil {
+		st.Repositories = int64(len(repos))
 	}
-	return nil
+	st.Records, err = s.records.count()
+	return st, err
 }
 
-// newHash is the hash that an ETag of this length is of a file of size bytes.
-func newHash(etag string, size int64) hash.Hash {
-	if len(etag) == 64 {
-		return sha256.New()
-	}
-	h := sha1.New() //nolint:gosec // see the import
-	_, _ = fmt.Fprintf(h, "blob %d\x00", size)
-	return h
-}
+const (
+	abandoned = 7 * 24 * time.Hour  // age of a download that nobody resumed, and is removed
+	forgotten = 90 * 24 * time.Hour // age of metadata that is removed: it is asked for again
+)
 
-// remove deletes a blob or partial file.
-func (s *Store) remove(path string, size int64) {
-	if os.Remove(path) == nil {
-		s.mu.Lock()
-		s.total -= size
-		s.mu.Unlock()
-	}
-}
-
-// install makes a verified, complete partial file the blob.
-func (s *Store) install(f *os.File, etag string, now time.Time) error {
-	path := s.blobPath(etag)
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	if err := touch(f.Name(), now); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
+// GC removes the least recently used until the store holds at most limit bytes,
+// and what was left behind: downloads of a week ago, metadata of three months
+// ago. What is read, downloaded, pinned or linked to by a model stays. It may run
+// beside a cache.
+func (s *Store) GC(limit int64, now time.Time) (files, freed int64, err error) {
+	err = s.blobs.Scan(context.Background(), func(e blobs.Entry) {
+		if e.Partial && now.Sub(e.Used) > abandoned && blobs.RemoveUnused(s.blobs.PartPath(e.Hash)) {
+			files, freed = files+1, freed+e.Size
+		}
+	})
 	if err != nil {
-		return err
+		return files, freed, err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	evicted, err := s.blobs.Evict(limit)
+	for _, e := range evicted {
+		files, freed = files+1, freed+e.Size
+	}
+	pins, perr := s.Pins()
+	if err = errors.Join(err, perr); err != nil {
+		return files, freed, err
+	}
+	pinned := map[string]bool{}
+	for _, p := range pins {
+		pinned[repo{p.Kind, p.Repo}.key()] = true
+	}
+	return files, freed, s.records.sweep(pinned, now)
 }
 
-// writeFile replaces a file atomically.
-func writeFile(path string, data []byte) (err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+// Verify hashes every blob and removes those that are wrong, telling each of
+// them. It may run beside a cache.
+func (s *Store) Verify(ctx context.Context, wrong func(hash string)) (files, bytes, removed int64, err error) {
+	return s.blobs.Verify(ctx, wrong)
 }
 
-// contextReader ends reading with the context's error.
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
-}
+// ringFile is what the running cache knows of its ring.
+const ringFile = "ring.json"
 
-func (c *contextReader) Read(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return c.r.Read(p)
+// Ring is what a cache that runs over the store, or ran last, knew of its ring;
+// ok is false where it was in none.
+func (s *Store) Ring() (st peers.State, ok bool) {
+	ok = readRecord(filepath.Join(s.dir, ringFile), &st)
+	return st, ok
 }

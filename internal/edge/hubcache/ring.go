@@ -3,8 +3,14 @@ package hubcache
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
+	"time"
 
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/peers"
 )
 
@@ -46,9 +52,9 @@ func (s *sending) throughRing() (settled bool, err error) {
 			c.ring.Worked(node)
 			c.metrics.hops.WithLabelValues("sent").Inc()
 			return true, nil
-		case s.r.Context().Err() != nil, errors.Is(err, errClient), s.began && errors.Is(err, errCorrupt), errors.As(err, &e):
+		case s.r.Context().Err() != nil, errors.Is(err, errClient), s.began && errors.Is(err, blobs.ErrCorrupt), errors.As(err, &e):
 			return true, err
-		case errors.Is(err, errCorrupt): // and nothing of it went out
+		case errors.Is(err, blobs.ErrCorrupt): // and nothing of it went out
 			s.sum, s.carriers = nil, nil
 			gone = append(gone, node)
 		case errors.Is(err, errDeclined):
@@ -133,4 +139,82 @@ func (c *Cache) accuse(node string, rec fileRecord) {
 			_ = c.ring.Accuse(ctx, node, rec.ETag) // it is left alone in any case
 		})
 	}
+}
+
+// errFar is a range that another node asks for, far ahead of what is here.
+var errFar = errors.New("the range is far ahead of what is here")
+
+// visited answers another node. Such a request is never sent on to a third.
+func (c *Cache) visited(v *peers.Visit, w http.ResponseWriter, r *http.Request, q peers.Question) {
+	from, err := c.parseSource(v.Source)
+	part, ranged, rangeErr := parseRange(r.Header.Get("Range"), q.Size)
+	if err != nil || rangeErr != nil || !blobs.IsHash(q.Hash) {
+		c.decline(v, w, http.StatusBadRequest, reasonBad)
+		return
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(c.cfg.StallTimeout + c.cfg.ClientTimeout)) // the storage may take its time
+	h := w.Header()
+	h.Set("Etag", `"`+q.Hash+`"`)
+	h.Set("Content-Type", "application/octet-stream")
+	s := &sending{c: c, w: w, r: r, rec: fileRecord{ETag: q.Hash, Size: q.Size}, at: part.from, part: part, ranged: ranged, source: from, visit: v}
+	err = s.send()
+	var e *refusal
+	switch {
+	case err == nil:
+		c.metrics.visits.WithLabelValues("sent").Inc()
+	case r.Context().Err() != nil: // nobody is there
+	case s.began:
+		c.metrics.visits.WithLabelValues("broken").Inc()
+		panic(http.ErrAbortHandler)
+	case errors.Is(err, errNoSource), errors.Is(err, errStale), errors.As(err, &e) && e.status < 500:
+		c.decline(v, w, http.StatusNotFound, reasonSource)
+	case errors.Is(err, blobs.ErrSize):
+		c.decline(v, w, http.StatusBadRequest, reasonBad)
+	case errors.Is(err, errFar):
+		c.decline(v, w, http.StatusNotFound, reasonFar)
+	case errors.Is(err, errNotHere):
+		c.decline(v, w, http.StatusNotFound, reasonOffline)
+	case errors.Is(err, blobs.ErrNoRoom):
+		c.decline(v, w, http.StatusServiceUnavailable, reasonRoom)
+	default:
+		c.decline(v, w, http.StatusBadGateway, reasonUpstream)
+	}
+}
+
+func (c *Cache) decline(v *peers.Visit, w http.ResponseWriter, status int, reason string) {
+	c.metrics.visits.WithLabelValues(reason).Inc()
+	v.Decline(w, status, reason)
+}
+
+// accused is told that a blob of ours reached another node wrong: it is hashed
+// again before anybody reads it.
+func (c *Cache) accused(hash string) {
+	if !blobs.IsHash(hash) {
+		return
+	}
+	if err := c.store.blobs.Suspect(hash); err != nil {
+		c.log.Warn("a file that another node found wrong cannot be marked", "hash", hash, "error", err)
+	}
+}
+
+// newRing joins the ring that cfg names, if any.
+func (c *Cache) newRing() (err error) {
+	if !c.cfg.Ring.Enabled() {
+		if err := os.Remove(filepath.Join(c.store.dir, ringFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("hubcache: %w", err)
+		}
+		return nil
+	}
+	cfg := c.cfg.Ring
+	cfg.Log = c.log
+	cfg.Changed = func(st peers.State) {
+		if err := writeRecord(filepath.Join(c.store.dir, ringFile), st); err != nil {
+			c.log.Warn("the ring cannot be noted for stats", "error", err)
+		}
+	}
+	c.ring, err = peers.New(cfg)
+	if err == nil {
+		c.running.Go(func() { c.ring.Run(c.background) })
+	}
+	return err
 }

@@ -9,8 +9,9 @@ import (
 	"io"
 	"os"
 	"sync"
-	"syscall"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 // flight is one download of a blob and everybody who reads from it: they
@@ -69,23 +70,6 @@ func (f *flight) next(ctx context.Context, from int64) (int64, error) {
 	}
 }
 
-// openFlight opens a download's file for one reader, held against eviction. There
-// is one once next has returned, under one of its two names.
-func (s *Store) openFlight(f *flight) (file *os.File, err error) {
-	for _, path := range []string{s.partPath(f.etag), s.blobPath(f.etag)} {
-		if file, err = os.Open(path); err == nil {
-			break
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_SH); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return file, nil
-}
-
 // join finds the flight of a blob, or begins one from where it may be had; began
 // says which. leave must be called. A flight that is being torn down is waited
 // for: two must not write one file.
@@ -108,7 +92,7 @@ func (c *Cache) join(ctx context.Context, rec fileRecord, from source) (f *fligh
 		}
 		if f.size != rec.Size {
 			c.mu.Unlock()
-			return nil, false, errSize
+			return nil, false, fmt.Errorf("%w: %w", errOdd, blobs.ErrSize)
 		}
 		if !f.dead {
 			f.readers++
@@ -174,7 +158,7 @@ const near = 8 << 20
 // runs, or would begin now with what an earlier one left.
 func (c *Cache) reachable(etag string, from int64) bool {
 	at := int64(0)
-	if info, err := os.Stat(c.store.partPath(etag)); err == nil {
+	if info, err := os.Stat(c.store.blobs.PartPath(etag)); err == nil {
 		at = info.Size()
 	}
 	c.mu.Lock()
@@ -196,21 +180,18 @@ func (c *Cache) download(ctx context.Context, f *flight, from source) (err error
 		return ctx.Err()
 	}
 	defer func() { <-c.slots }()
-	path := c.store.partPath(f.etag)
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := c.store.blobs.Part(f.etag)
 	if err != nil {
 		return noRoom(err)
 	}
 	defer func() { _ = file.Close() }()
-	if err := flock(ctx, file); err != nil {
-		return err
-	}
-	p := &part{flight: f, file: file, hash: newHash(f.etag, f.size)}
+	path := file.Name()
+	p := &part{flight: f, file: file, hash: blobs.NewHash(f.etag, f.size)}
 	if err := p.resume(ctx); err != nil {
 		return err
 	}
 	had := p.at
-	done, evicted, err := c.store.reserve(f.size-had, c.cfg.MaxBytes, time.Now())
+	done, evicted, err := c.store.blobs.Reserve(f.size-had, c.cfg.MaxBytes, time.Now())
 	c.noteEvicted(evicted)
 	if err != nil {
 		return c.dropEmpty(path, had, err)
@@ -220,14 +201,14 @@ func (c *Cache) download(ctx context.Context, f *flight, from source) (err error
 		return c.dropEmpty(path, p.at, err)
 	}
 	if hex.EncodeToString(p.hash.Sum(nil)) != f.etag {
-		c.store.remove(path, p.at)
+		c.store.blobs.Remove(path, p.at)
 		c.poison(f.etag)
-		return fmt.Errorf("%w: %d bytes came, %d of them in an earlier attempt: %w", errOdd, f.size, had, errCorrupt)
+		return fmt.Errorf("%w: %d bytes came, %d of them in an earlier attempt: %w", errOdd, f.size, had, blobs.ErrCorrupt)
 	}
 	c.right(f.etag)
 	f.set(func() { f.whole = true })
 	// Readers go on while the disk settles.
-	if err := c.store.install(file, f.etag, time.Now()); err != nil {
+	if err := c.store.blobs.Install(file, f.etag, time.Now()); err != nil {
 		return fmt.Errorf("hubcache: %w", err)
 	}
 	return nil
@@ -237,7 +218,7 @@ func (c *Cache) download(ctx context.Context, f *flight, from source) (err error
 // to resume.
 func (c *Cache) dropEmpty(path string, at int64, err error) error {
 	if at == 0 {
-		c.store.remove(path, 0)
+		c.store.blobs.Remove(path, 0)
 	}
 	return err
 }
@@ -356,17 +337,7 @@ func (c *Cache) attempt(ctx context.Context, p *part, from source) error {
 	return nil
 }
 
-// flock takes a shared lock, which keeps the file from eviction.
-func flock(ctx context.Context, f *os.File) error {
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH)
-		if !errors.Is(err, syscall.EINTR) || ctx.Err() != nil {
-			return err
-		}
-	}
-}
-
 // noRoom turns a failed write into what its readers can go on from.
 func noRoom(err error) error {
-	return fmt.Errorf("%w: %w", errNoRoom, err)
+	return fmt.Errorf("%w: %w", blobs.ErrNoRoom, err)
 }

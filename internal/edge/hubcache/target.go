@@ -201,6 +201,3 @@ func isHex(s string, n int) bool {
 
 // isCommit reports whether a revision names one commit for good.
 func isCommit(s string) bool { return isHex(s, 40) }
-
-// isBlob reports whether an ETag names content by a hash that can be verified.
-func isBlob(s string) bool { return isHex(s, 64) || isHex(s, 40) }

@@ -1,0 +1,174 @@
+package artifact
+
+import (
+	"bytes"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"roundhouse.dev/roundhouse/internal/edge/hubcache"
+	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
+)
+
+// newCachedStore is a store whose Hub is a cache with its own folder.
+func newCachedStore(t *testing.T, hub *hubtest.Hub, cacheBytes int64, edit func(*Config)) (s *Store, cache string) {
+	t.Helper()
+	cfg := hubcache.DefaultConfig()
+	cfg.Dir, cfg.Upstream, cfg.MaxBytes, cfg.MinFree = filepath.Join(t.TempDir(), "hub"), hub.URL, cacheBytes, 0
+	c, err := hubcache.New(cfg, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(c)
+	t.Cleanup(func() { srv.Close(); c.Close() })
+	return newStore(t, func(cfg2 *Config) {
+		cfg2.HubEndpoint, cfg2.Blobs = srv.URL, hubcache.At(cfg.Dir).Blobs()
+		if edit != nil {
+			edit(cfg2)
+		}
+	}), cfg.Dir
+}
+
+func sameFile(t *testing.T, a, b string) bool {
+	t.Helper()
+	x, err := os.Stat(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := os.Stat(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return os.SameFile(x, y)
+}
+
+func blobsIn(t *testing.T, cache string) []string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(cache, "blobs", "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// TestLinkedToCache: models of the Hub are the files that its cache keeps, whether
+// that has them, downloads them, or had no room.
+func TestLinkedToCache(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		room int64
+	}{{"room", 1 << 30}, {"no room", 100 << 10}} {
+		t.Run(c.name, func(t *testing.T) {
+			hub, _, files := newHub(t)
+			s, cache := newCachedStore(t, hub, c.room, nil)
+			path, err := s.Fetch(t.Context(), Request{URI: "hf://org/m"}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent := hub.Sent()
+			one, err := s.Fetch(t.Context(), Request{URI: "hf://org/m/model.safetensors"}, nil) // linked to what is there
+			if err != nil {
+				t.Fatal(err)
+			}
+			if hub.Sent() != sent {
+				t.Errorf("the Hub sent %d bytes more for the same file", hub.Sent()-sent)
+			}
+			for name, content := range files {
+				at := filepath.Join(path, filepath.FromSlash(name))
+				if got, err := os.ReadFile(at); err == nil && !bytes.Equal(got, content) {
+					t.Errorf("%s has other content", name)
+				}
+			}
+			weights, found := filepath.Join(path, "model.safetensors"), false
+			for _, b := range blobsIn(t, cache) {
+				found = found || sameFile(t, b, weights)
+			}
+			if !found || !sameFile(t, weights, one) {
+				t.Error("the model's files are copies")
+			}
+			_, _, total, err := s.copies()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := int64(0)
+			for _, name := range []string{"config.json", "model.safetensors", "sub dir/é+.txt"} {
+				want += int64(len(files[name]))
+			}
+			if total != want {
+				t.Errorf("%d bytes are counted for two models that share a file, want %d", total, want)
+			}
+		})
+	}
+}
+
+// TestEvictedWithItsBlobs: a model that makes room does so for good.
+func TestEvictedWithItsBlobs(t *testing.T) {
+	hub, _, _ := newHub(t)
+	s, cache := newCachedStore(t, hub, 1<<30, func(c *Config) {
+		c.StoreBytes, c.InUse = 1, func() []string { return nil }
+	})
+	path, err := s.Fetch(t.Context(), Request{URI: "hf://org/m/config.json"}, nil)
+	if err == nil {
+		t.Fatal("it is larger than the bound", path)
+	}
+	s.cfg.StoreBytes = 1 << 20
+	if path, err = s.Fetch(t.Context(), Request{URI: "hf://org/m/config.json"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(blobsIn(t, cache)); n != 1 {
+		t.Fatalf("%d blobs", n)
+	}
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(filepath.Dir(filepath.Dir(path)), "record.json"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.StoreBytes = 1
+	freed, err := s.Prune(t.Context())
+	if err != nil || freed != int64(len(llama)) {
+		t.Errorf("%d bytes freed (%v), want %d", freed, err, len(llama))
+	}
+	if left := blobsIn(t, cache); len(left) != 0 {
+		t.Errorf("the cache keeps %v", left)
+	}
+}
+
+// TestCopiesOfEarlierVersions: a data directory in which models and blobs are
+// different files, that their owner may write to, goes on as it is.
+func TestCopiesOfEarlierVersions(t *testing.T) {
+	hub, _, _ := newHub(t)
+	s, cache := newCachedStore(t, hub, 1<<30, nil)
+	uri := Request{URI: "hf://org/m/model.safetensors"}
+	path, err := s.Fetch(t.Context(), uri, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, path, string(raw))
+	blob := blobsIn(t, cache)[0]
+	if err := os.Chmod(blob, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hub.Forget()
+	if again, err := s.Fetch(t.Context(), uri, nil); err != nil || again != path || sameFile(t, path, blob) {
+		t.Errorf("%s, %v", again, err)
+	}
+	// Another model links to the blob, which nobody can write to from then on.
+	other, err := s.Fetch(t.Context(), Request{URI: "hf://org/m"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked := filepath.Join(other, "model.safetensors")
+	if info, err := os.Stat(linked); err != nil || !sameFile(t, linked, blob) || info.Mode().Perm() != 0o400 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
