@@ -2,13 +2,16 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,6 +46,16 @@ func (n *node) variable(service, name string) string {
 	return ""
 }
 
+// hub is the Hub that up says it asks: its own cache.
+func (n *node) hub() (endpoint string) {
+	n.t.Helper()
+	eventually(n.t, "up says where its cache of the Hub is", func() (bool, string) {
+		endpoint = after(n.out.String(), "Hugging Face Hub       ")
+		return endpoint != "", n.out.String()
+	})
+	return endpoint
+}
+
 // TestHubCacheOfUp: models of the Hub come through the cache that up starts
 // when it is first asked, and replicas are pointed at it.
 func TestHubCacheOfUp(t *testing.T) {
@@ -51,7 +64,7 @@ func TestHubCacheOfUp(t *testing.T) {
 	n := newNode(t)
 	n.env = []string{"HF_ENDPOINT=" + hub.URL, "HF_TOKEN=", "HF_HOME=" + t.TempDir()}
 	n.up("--hub-cache", "127.0.0.1:0")
-	endpoint := after(n.out.String(), "Hugging Face Hub       ")
+	endpoint := n.hub()
 	if endpoint == "" || endpoint == hub.URL {
 		t.Fatalf("up says:\n%s", n.out)
 	}
@@ -116,6 +129,124 @@ func TestPullThroughUp(t *testing.T) {
 	}
 	if blobs, err := filepath.Glob(filepath.Join(n.dir, "hub", "blobs", "*", "*")); err != nil || len(blobs) != 1 {
 		t.Errorf("in the cache: %v, %v", blobs, err)
+	}
+}
+
+// TestOneCopyOfHub: what is pulled, served and downloaded by clients lies on the
+// disk once, and comes from the Hub once.
+func TestOneCopyOfHub(t *testing.T) {
+	t.Parallel()
+	hub := newHub(t)
+	model, err := os.ReadFile(filepath.Join(root, "examples/quickstart/models/iris.ubj"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := bytes.Repeat([]byte("note "), 4<<20)
+	hub.Add("models", "org/large").Commit("main", map[string][]byte{"model.ubj": model, "notes.txt": notes}, "model.ubj", "notes.txt")
+	n := newNode(t)
+	n.env = []string{"HF_ENDPOINT=" + hub.URL, "HF_TOKEN=", "HF_HOME=" + t.TempDir()}
+	n.up("--hub-cache", "127.0.0.1:0")
+	endpoint := n.hub()
+	n.env[0] = "HF_ENDPOINT=" // what pull sees
+	path := strings.TrimSpace(n.do("pull", "hf://org/large"))
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "large.yaml",
+		strings.Replace(irisManifest("large", "{minReplicas: 1, maxReplicas: 1}"), modelURI("iris.ubj"), "hf://org/large", 1)))
+	n.infer("/v2/models/large/infer", irisTensor)
+	if a := n.get(endpoint + "/org/large/resolve/main/notes.txt"); a.status != http.StatusOK || a.body != string(notes) {
+		t.Errorf("a client of the cache: %d, %d bytes", a.status, len(a.body))
+	}
+	if want := int64(len(model) + len(notes)); hub.Sent() != want {
+		t.Errorf("the Hub sent %d bytes, want %d", hub.Sent(), want)
+	}
+	pulled, err := os.Stat(filepath.Join(path, "notes.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blobs, err := filepath.Glob(filepath.Join(n.dir, "hub", "blobs", "*", "*"))
+	if err != nil || len(blobs) != 2 {
+		t.Fatal(blobs, err)
+	}
+	once := false
+	for _, b := range blobs {
+		info, err := os.Stat(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		once = once || os.SameFile(info, pulled)
+	}
+	if !once {
+		t.Error("the model's file is another one than the cache's")
+	}
+	if used, most := diskUse(t, n.dir), int64(len(notes))*3/2; used > most {
+		t.Errorf("the data directory takes %d bytes of the disk, want less than %d", used, most)
+	}
+	contains(t, n.do("hub-cache", "stats", "--dir", filepath.Join(n.dir, "hub")), "Models        use 2 files")
+}
+
+// diskUse adds up the blocks of a folder's files, each file once.
+func diskUse(t *testing.T, dir string) (bytes int64) {
+	t.Helper()
+	seen := map[uint64]bool{}
+	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return nil //nolint:nilerr // what goes meanwhile takes nothing
+		}
+		info, err := e.Info()
+		if err != nil {
+			return nil //nolint:nilerr // likewise
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && !seen[st.Ino] {
+			seen[st.Ino] = true
+			bytes += st.Blocks * 512
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
+}
+
+// TestHubOfEarlierVersion: a data directory in which models and the cache's blobs
+// are two files goes on without the Hub.
+func TestHubOfEarlierVersion(t *testing.T) {
+	t.Parallel()
+	hub := newHub(t)
+	n := newNode(t)
+	n.env = []string{"HF_ENDPOINT=" + hub.URL, "HF_TOKEN=", "HF_HOME=" + t.TempDir()}
+	n.up("--hub-cache", "127.0.0.1:0")
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "iris.yaml",
+		strings.Replace(irisManifest("iris", "{minReplicas: 1, maxReplicas: 1}"), modelURI("iris.ubj"), "hf://org/iris/iris.ubj", 1)))
+	n.signal(syscall.SIGTERM)
+	models, err := filepath.Glob(filepath.Join(n.dir, "models", "models", "*", "*", "iris.ubj"))
+	if err != nil || len(models) != 1 {
+		t.Fatal(models, err)
+	}
+	// As the last version left it: a second file, and both may be written to.
+	raw, err := os.ReadFile(models[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	blobs, err := filepath.Glob(filepath.Join(n.dir, "hub", "blobs", "*", "*"))
+	if err != nil || len(blobs) != 1 {
+		t.Fatal(blobs, err)
+	}
+	if err := errors.Join(os.Remove(models[0]), os.WriteFile(models[0], raw, 0o600), os.Chmod(blobs[0], 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	hub.Forget()
+	n.up("--hub-cache", "127.0.0.1:0")
+	eventually(t, "iris is ready", func() (bool, string) {
+		s := n.run("get", "iris").out
+		return strings.Contains(s, "True"), s
+	})
+	n.infer("/v2/models/iris/infer", irisTensor)
+	endpoint := n.hub()
+	if a := n.get(endpoint + "/org/iris/resolve/main/iris.ubj"); a.status != http.StatusOK || a.body != string(raw) {
+		t.Errorf("a client of the cache: %d, %d bytes", a.status, len(a.body))
+	}
+	if hub.Sent() != 0 {
+		t.Errorf("the Hub sent %d bytes for what was here", hub.Sent())
 	}
 }
 
