@@ -137,19 +137,27 @@ func (s *Store) evict(need int64, replaced bool) (freed, short int64, err error)
 		if used(c) || c.current && time.Since(c.used) < settling || !s.remove(c) {
 			continue
 		}
-		bytes, gone := sharers.remove(c)
+		bytes, err := s.dropFiles(sharers, c)
 		freed += bytes
-		if s.cfg.Blobs != nil && len(gone) > 0 {
-			if err := s.cfg.Blobs.Drop(gone); err != nil {
-				return freed, 0, err
-			}
-		}
 		s.log.Info("a model's copy was removed", "folder", c.path, "bytes", bytes, "used", c.used.UTC().Format(time.RFC3339))
+		if err != nil {
+			return freed, 0, err
+		}
 	}
 	if s.cfg.StoreBytes > 0 {
 		short = max(0, total-freed-s.cfg.StoreBytes)
 	}
 	return freed, short, nil
+}
+
+// dropFiles takes the files that only the removed copy had out of the Hub's cache
+// too, and returns how many bytes the copy took.
+func (s *Store) dropFiles(sharers sharing, c kept) (int64, error) {
+	bytes, gone := sharers.remove(c)
+	if s.cfg.Blobs == nil || len(gone) == 0 {
+		return bytes, nil
+	}
+	return bytes, s.cfg.Blobs.Drop(gone)
 }
 
 func boolInt(b bool) int {
