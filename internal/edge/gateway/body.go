@@ -14,12 +14,12 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
-// Why a body is not held.
+// Why a body is not read into memory.
 var (
-	// errNoMemory: the bodies held reach MaxBufferedBytes.
-	errNoMemory = errors.New("the gateway holds as many request bytes as it may")
+	// errNoMemory: the bodies in memory reach MaxBufferedBytes.
+	errNoMemory = errors.New("the gateway's buffer for request bodies is full: send the request again later")
 	// errNoShare: those of one client reach its share.
-	errNoShare = errors.New("this client's requests hold as many bytes as one client's may")
+	errNoShare = errors.New("the bodies of this client's requests fill its share of the gateway's buffer: send fewer at a time")
 )
 
 // body is a request's body: what has been read of it, and what follows.
@@ -38,19 +38,19 @@ type body struct {
 	grown  bool    // it was sent with a longer name, which made it long
 }
 
-// long says whether sending the body on may outlast the answer.
+// long reports whether sending the body on may outlast the answer.
 func (b *body) long() bool {
 	return b.tail != nil || b.length < 0 || b.length > http1.InlineBytes || b.grown
 }
 
-// splice replaces the bytes [start, end) of a body by name. The zero splice
-// changes nothing.
-type splice struct {
+// substitution replaces the bytes [start, end) of a body by name. The zero
+// substitution changes nothing.
+type substitution struct {
 	start, end int
 	name       []byte
 }
 
-// unread says whether some of r's body was not read.
+// unread reports whether some of r's body was not read.
 func (b *body) unread(r *http.Request) bool {
 	if b.from == nil {
 		return r.ContentLength != 0
@@ -58,7 +58,7 @@ func (b *body) unread(r *http.Request) bool {
 	return !b.from.ended.Load()
 }
 
-// replayable says whether the body can be sent from its start (again).
+// replayable reports whether the body can be sent from its start.
 func (b *body) replayable() bool {
 	return b.tail == nil || !b.spent && !b.tail.begun.Load()
 }
@@ -76,7 +76,7 @@ func (b *body) release() {
 }
 
 // tailReader reads the part of a body that is not held, once. It remembers
-// failures of the client's side, which would else look like the replica's.
+// the client's failures, which would otherwise look like the replica's.
 type tailReader struct {
 	from  io.Reader
 	begun atomic.Bool
@@ -104,8 +104,7 @@ func (b *body) clientError() error {
 }
 
 // leastRate is how many bytes a second must come of a body that is held in
-// memory, on average and beyond ClientTimeout: memory is not kept for who
-// trickles.
+// memory, on average and beyond ClientTimeout: slow clients keep no memory.
 const leastRate = 4 << 10
 
 // patientReader gives every read its own deadline.
@@ -165,12 +164,6 @@ func (p *patientReader) Read(b []byte) (int, error) {
 		}
 	}
 	return n, err
-}
-
-// readBody reads the request's body, as body.read does.
-func (x *exchange) readBody(whole bool) error {
-	x.body.budget, x.body.client, x.body.stated = &x.gw.buffered, clientOf(x.pass, x.r), x.r.ContentLength
-	return x.body.read(&x.response, x.r, &x.reader, &x.gw.cfg, whole, x.seen.Begun)
 }
 
 // read reads r's body: all of it, or, unless whole, at most MaxReplayBytes and
@@ -330,8 +323,8 @@ func (b *body) hold(n int64, long bool) error {
 	return nil
 }
 
-// clientOf is whose share of the budget a request's body takes: its API key's,
-// or its address's.
+// clientOf names the client whose share of the budget a request's body takes: its
+// API key, or its address.
 func clientOf(pass *keys.Pass, r *http.Request) string {
 	if pass != nil {
 		return pass.Key()
@@ -339,9 +332,9 @@ func clientOf(pass *keys.Pass, r *http.Request) string {
 	return network.WithoutPort(r.RemoteAddr)
 }
 
-// parts appends to dst the parts of the body that are held, spliced, and
-// returns the length of the whole body, -1 when it is not known.
-func (b *body) parts(dst [][]byte, s splice) ([][]byte, int64) {
+// parts appends to dst the parts of the body that are in memory, with the
+// substitution, and returns the length of the whole body, -1 when it is not known.
+func (b *body) parts(dst [][]byte, s substitution) ([][]byte, int64) {
 	length := b.length
 	if length >= 0 {
 		length += int64(len(s.name) - (s.end - s.start))

@@ -1,14 +1,17 @@
 package gateway
 
 import (
-	"context"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
-	"roundhouse.dev/roundhouse/internal/core/openai"
-	"roundhouse.dev/roundhouse/internal/core/routing"
-	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/core/orca"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
@@ -20,52 +23,20 @@ import (
 // exchange is one request and its answer. One goroutine owns it.
 type exchange struct {
 	response
-	gw *Gateway
-	r  *http.Request
-
-	call  surface.Call
-	model string      // as the request names it
-	to    routing.Ref // settled by the door it came in by; zero: the request says
-	body  body
-	// parsed is set when the model was found in the body.
-	parsed *openai.Request
-	form   bool // the body is a form, not JSON
-	grant  *dispatch.Grant
-	// picked is what the pool's endpoint picker said; nil where none was asked,
-	// or gave no answer. renamed: it has changed the model's name.
-	picked  Picked
-	renamed bool
-
-	reader   patientReader
-	request  openai.Request // what parsed points to
-	outgoing http1.Request
-	parts    [3][]byte // of the body
-	replaced []byte    // sent in place of the body; nil: the body is
-	pair     *pairing  // with a prefill replica that works at the same time; nil without
-	fields   []byte    // of the request to the replica, encoded
-
-	service string // for metrics: a known service or ""
-
+	gw     *Gateway
+	req    request
 	pass   *keys.Pass // of its API key; nil when none is needed
-	prompt [][]byte   // raw parts of the body, in order
-	seen   observe.Record
-	// refusedKey is the id of a key that is over its limits.
-	refusedKey string
+	picker picking
+	proxy  proxy // its grant is nil until the request is admitted
+	asked  dispatch.Request
+
+	service    string // for metrics: a known service or ""
+	seen       observe.Record
+	refusedKey string // the id of a key that is over its limits
 }
 
 // exchanges that have ended, cleared but for the memory of their lists.
 var exchanges = sync.Pool{New: func() any { return &exchange{} }}
-
-// recycle lets another request use the exchange. One whose body may still be
-// read, by whoever sends it on, is left to the garbage collector.
-func (x *exchange) recycle() {
-	if x.body.long() || len(x.replaced) > http1.InlineBytes {
-		return
-	}
-	clear(x.prompt)
-	*x = exchange{fields: x.fields[:0], prompt: x.prompt[:0]}
-	exchanges.Put(x)
-}
 
 func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
 	// A chunked request may have had a Content-Length too, by which a proxy before
@@ -75,125 +46,226 @@ func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
 		w.Header().Set("Connection", "close")
 	}
 	x := exchanges.Get().(*exchange)
-	x.gw, x.r = g, r
+	x.gw, x.req.r = g, r
 	x.w, x.rc, x.timeout = w, *http.NewResponseController(w), g.cfg.ClientTimeout
 	x.seen.Begun = time.Now()
-	x.id = observe.RequestID(r.Header.Get(observe.HeaderRequestID))
-	w.Header().Set(observe.HeaderRequestID, x.id)
+	x.req.id = observe.RequestID(r.Header.Get(observe.HeaderRequestID))
+	w.Header().Set(observe.HeaderRequestID, x.req.id)
 	g.running.Add(1)
 	return x
 }
 
-// end finishes the exchange, which must not be used afterwards.
+// begin notes what the request's path means.
+func (x *exchange) begin(call surface.Call, path string) {
+	x.req.call, x.surface = call, call.Surface
+	x.seen.StartTrace(x.gw.cfg.Tracer, x.req.r, path)
+}
+
+// end finishes the exchange, which must not be used afterwards. An exchange whose
+// body may still be read by the goroutine that sends it is left to the garbage
+// collector.
 func (x *exchange) end() {
 	x.finish()
-	x.recycle()
+	if x.req.body.long() || len(x.req.replaced) > http1.InlineBytes {
+		return
+	}
+	clear(x.req.prompt)
+	*x = exchange{req: request{fields: x.req.fields[:0], prompt: x.req.prompt[:0]}}
+	exchanges.Put(x)
 }
 
 // finish gives back what the request held. It also runs when the handler
 // aborts the connection.
 func (x *exchange) finish() {
-	if x.grant != nil {
-		x.grant.Done(outcome(&x.seen))
-		x.gw.metrics.Waited(x.service, x.grant.Waited())
+	if g := x.proxy.grant; g != nil {
+		u, _ := x.seen.Usage()
+		g.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: u.PromptTokens, Completion: u.CompletionTokens, Cached: u.CachedTokens}})
+		x.gw.metrics.Waited(x.service, g.Waited())
 	}
-	if x.picked != nil {
-		x.picked.Close()
+	if x.picker.picked != nil {
+		x.picker.picked.Close()
 	}
-	x.body.release()
-	x.unpair()
+	x.req.body.release()
+	x.proxy.prefill.end(x.code/100 == 2)
 	x.settle()
 	// The server still has to send what it holds, and discards what is left of
 	// a body; it lifts the deadlines afterwards. Not every ResponseWriter has
 	// them (HTTP servers' do).
 	now := time.Now()
 	x.writeDeadline(now)
-	x.reader.stop()
-	if x.body.unread(x.r) {
+	x.req.reader.stop()
+	if x.req.body.unread(x.req.r) {
 		_ = x.rc.SetReadDeadline(now.Add(x.gw.cfg.ClientTimeout))
 	}
 }
 
-// serveModel admits the request for x.model and forwards it. The body has been
-// read.
-func (x *exchange) serveModel() {
-	if x.explains() {
-		return
-	}
-	x.expect()
-	g, err := x.admit(x.r.Context())
-	if err != nil {
-		x.refuse(err)
-		return
-	}
-	x.grant = g
-	x.forward()
+// readBody reads the request's body: all of it, or, unless whole, what can be sent
+// to several replicas.
+func (x *exchange) readBody(whole bool) error {
+	b, r := &x.req.body, x.req.r
+	b.budget, b.client, b.stated = &x.gw.buffered, clientOf(x.pass, r), r.ContentLength
+	return bodyFailure(r.Context(), b.read(&x.response, r, &x.req.reader, &x.gw.cfg, whole, x.seen.Begun), &x.gw.cfg)
 }
 
-func (x *exchange) admit(ctx context.Context) (*dispatch.Grant, error) {
-	q := x.query()
-	q.Bytes = x.body.held
-	if x.limited() {
-		q.May = x.may
+// query is what the dispatcher reads of the request.
+func (x *exchange) query() dispatch.Request { return x.req.query(x.gw.cfg.SessionHeader, x.pass) }
+
+// serveModel admits the request and forwards it. The body has been read.
+func (x *exchange) serveModel() error {
+	if w, ok := x.w.(*explained); ok {
+		w.explanation, w.err = x.gw.dispatch.Explain(x.query())
+		w.found = w.err == nil
+		return nil
 	}
-	if x.gw.cfg.Picker != nil && x.call.Kind.Forwards() {
-		q.Asker = x
+	if x.pass != nil && x.req.parsed != nil && !x.req.form { // the prompt costs this at least
+		x.pass.Expect(int64(length(x.req.prompt) / observe.BytesPerToken))
+	}
+	if err := x.admit(); err != nil {
+		return err
+	}
+	return x.forward()
+}
+
+// admit waits until the dispatcher grants the request a replica.
+func (x *exchange) admit() error {
+	d, q := x.gw.dispatch, &x.asked
+	*q = x.query()
+	q.Bytes = x.req.body.held
+	q.May = ingress.Permission(d, x.pass, q)
+	if x.gw.cfg.Picker != nil && x.req.call.Kind.Forwards() {
+		x.picker = picking{gw: x.gw, req: &x.req}
+		q.Asker = &x.picker
 	}
 	ended := x.seen.StartQueue()
-	g, err := x.gw.dispatch.Admit(ctx, q)
+	g, err := d.Admit(x.req.r.Context(), *q)
 	ended()
-	if err == nil {
-		x.service = g.Service()
-	} else if s, unknown := x.gw.dispatch.Resolve(q); unknown == nil {
-		x.service = observe.ServiceName(s.Pool)
+	if err != nil {
+		if s, unknown := d.Resolve(*q); unknown == nil {
+			x.service = observe.ServiceName(s.Pool)
+		}
+		return err
 	}
-	return g, err
+	x.service = g.Service()
+	t := &x.gw.transport
+	x.proxy.transport, x.proxy.grant, x.proxy.req, x.proxy.seen = t, g, &x.req, &x.seen
+	x.proxy.prefill = prefill{transport: t, grant: g, req: &x.req}
+	return nil
 }
 
-// query is what the dispatcher is to know of the request.
-func (x *exchange) query() dispatch.Request {
-	h := x.r.Header
-	q := dispatch.Request{To: x.to, Host: x.r.Host, Path: x.r.URL.Path, RawQuery: x.r.URL.RawQuery, Method: x.r.Method, Header: h.Get, Model: x.model, Protocol: x.call.Protocol, Prompt: x.prompt, Idempotent: x.idempotent(),
-		Objective: h.Get(ingress.HeaderObjective), FairnessID: h.Get(ingress.HeaderFairness)}
-	if x.parsed != nil {
-		q.MaxTokens = x.parsed.MaxTokens
+// forward has a replica answer the request, and passes the answer on. A failure
+// after its beginning cannot be hidden: an event stream ends with an error event,
+// any other answer with a cut connection.
+func (x *exchange) forward() error {
+	in, out, err := x.proxy.send()
+	if err != nil {
+		return err
 	}
-	if name := x.gw.cfg.SessionHeader; name != "" {
-		q.Session = h.Get(name)
+	defer out.close()
+	g := x.proxy.grant
+	g.FirstByte()
+	x.req.body.release() // it will not be sent again
+	x.code = in.status
+	x.seen.Answering(in.status, in.fields)
+	reportLoad(x.gw.cfg.Heard, g.Replica(), in.fields)
+	in.fields = withoutCORS(in.fields, x.w.Header()["Vary"])
+	x.copyHeader(&in, x.req.id)
+	if x.picker.picked != nil {
+		x.picker.picked.Answered(in.status, x.w.Header(), g.Address())
 	}
-	if x.pass != nil {
-		q.Namespaces = x.pass.Namespaces()
-		q.FairnessID = x.pass.Key() // a client must not choose whose turn it takes
+	x.w.WriteHeader(in.status)
+	err = out.run(&x.response, &x.seen, x.gw.cfg.StallTimeout)
+	if errors.Is(err, io.EOF) {
+		x.copyTrailer(&in)
+		return nil
 	}
-	return q
+	if err == nil || x.req.r.Context().Err() != nil {
+		return nil // the client is gone
+	}
+	x.gw.log.Warn("replica failed within its answer", x.proxy.attrs("error", err)...)
+	x.gw.metrics.Cut(x.service)
+	x.seen.Cut = err.Error()
+	g.Done(dispatch.Outcome{Failed: err})
+	if !out.events {
+		panic(http.ErrAbortHandler) // the only way to tell the client that the answer is not whole
+	}
+	out.errorEvent(fmt.Sprintf("the replica failed within its answer: %v", err))
+	return nil
 }
 
-// Headers of the Gateway API Inference Extension that requests may carry.
-// X-Gateway-Model-Name-Rewrite is not among them: it is for a filter between a
-// gateway and an endpoint picker, and would let a client choose a name past its
-// key's models.
-const (
-	// headerPrefill tells a decode replica (the sidecar before it) who computes
-	// the prompt. It is the gateway's to say: a client's would have the replica
-	// call wherever the client likes.
-	headerPrefill = "X-Prefiller-Host-Port"
-)
+// statusClientGone is what is counted for a request whose client left. It is
+// never sent.
+const statusClientGone = 499
 
-// namePrefill says in the request's header who computes the prompt.
-func (x *exchange) namePrefill() {
-	if x.picked != nil || x.to.Name != "" {
-		return // a picker says who computes the prompt, a client's word is gone; or a router did
-	}
-	h := x.r.Header
-	to := ""
-	if x.disaggregation() == service.DisaggregationHeader {
-		to = x.grant.Prefill()
-	}
-	if before, ok := h[headerPrefill]; to == "" && !ok || len(before) == 1 && before[0] == to {
+// refuse answers with err.
+func (x *exchange) refuse(err error) {
+	var f *failure
+	var picker *PickerRefusal
+	ctx := x.req.r.Context()
+	switch {
+	case errors.As(err, &f):
+		x.fail(f)
+		return
+	case ctx.Err() == nil && errors.As(err, &picker):
+		x.refusedByPicker(picker)
 		return
 	}
-	x.fields = x.fields[:0] // they are encoded anew
-	if delete(h, headerPrefill); to != "" {
-		h[headerPrefill] = []string{to}
+	r := ingress.Refuse(ctx, x.gw.dispatch, x.pass, x.req.model, err)
+	if r == nil {
+		x.code = statusClientGone
+		return
 	}
+	if label := refusedBy(r.Reason); label != "" {
+		x.gw.metrics.Refused(label)
+	}
+	x.refusedKey = r.Key
+	x.fail(failureOf(r))
+}
+
+// settle writes what was observed of the request. It is the exchange's last
+// step.
+func (x *exchange) settle() {
+	defer x.gw.running.Add(-1)
+	x.seen.Ending = observe.Ending{ID: x.req.id, Model: x.req.model, Service: x.service, Provider: x.req.call.Surface.Provider(), Status: x.code}
+	if x.req.parsed != nil {
+		x.seen.MaxTokens = x.req.parsed.MaxTokens
+	}
+	x.pass.Leave(x.seen.Cost(length(x.req.prompt)))
+	var e observe.Entry
+	if x.gw.cfg.AccessLog != nil {
+		r := x.req.r
+		e = observe.Entry{Key: cmp.Or(x.pass.Key(), x.refusedKey), Method: r.Method, Path: r.URL.EscapedPath(),
+			Received: max(x.req.body.length, int64(len(x.req.body.head))), Trace: x.seen.TraceID(r.Header)}
+		e.Client, _, _ = net.SplitHostPort(r.RemoteAddr)
+		if g := x.proxy.grant; g != nil {
+			e.Replica, e.Queued = g.Replica(), g.Waited()
+		}
+	}
+	observe.Write(&x.seen, x.gw.metrics, x.gw.cfg.AccessLog, e, time.Now())
+}
+
+// reportLoad tells heard, if it is not nil, what a replica says of its load in its
+// answer's header. Clients get those fields as well.
+func reportLoad(heard func(string, orca.Report), replica string, fields []http1.Field) {
+	if heard == nil || !named(fields, orca.Header) && !named(fields, orca.BinaryHeader) {
+		return
+	}
+	report, ok := orca.Parse(func(name string) string {
+		i := slices.IndexFunc(fields, func(f http1.Field) bool { return f.Name == name })
+		if i < 0 {
+			return ""
+		}
+		return fields[i].Value
+	})
+	if ok {
+		heard(replica, report)
+	}
+}
+
+// length is the parts' together, in bytes.
+func length(parts [][]byte) int {
+	n := 0
+	for _, part := range parts {
+		n += len(part)
+	}
+	return n
 }

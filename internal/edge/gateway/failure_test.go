@@ -341,7 +341,7 @@ func TestBufferedBytesAreBounded(t *testing.T) {
 	first := make(chan answer, 1)
 	go func() { first <- r.send("POST", "/v1/completions", body) }()
 	<-inside
-	r.send("POST", "/v1/completions", body).want(t, 429, "as many request bytes")
+	r.send("POST", "/v1/completions", body).want(t, 429, "buffer for request bodies is full")
 	close(release)
 	(<-first).want(t, 200)
 	waitIdle(r)

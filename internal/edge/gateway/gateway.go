@@ -1,38 +1,40 @@
 package gateway
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"roundhouse.dev/roundhouse/internal/core/network"
-	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // Gateway serves the inference port.
 type Gateway struct {
-	cfg      Config
+	transport
 	dispatch *dispatch.Dispatcher
-	log      *slog.Logger
-	metrics  *observe.Metrics
-	upstream upstream
-	buffered ingress.Budget
 	loopback bool          // Listen is on loopback
 	pages    network.Guard // there
 	cors     network.CORS
 	draining atomic.Bool
 	leaving  atomic.Bool
 	running  atomic.Int64 // requests that have not been settled
-	// complained is when the log told of a silent endpoint picker last.
-	complained atomic.Int64
+	// pickerWarned is when the log last told of an endpoint picker without an
+	// answer, in nanoseconds.
+	pickerWarned atomic.Int64
 }
 
 // New makes a gateway in front of d and registers its metrics.
@@ -44,7 +46,7 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, dispatch: d, log: log, metrics: observe.NewMetrics(d, cfg.AccessLog), upstream: up, loopback: onLoopback(cfg.Listen),
+	g := &Gateway{transport: transport{cfg: cfg, log: log, metrics: observe.NewMetrics(d, cfg.AccessLog), upstream: up}, dispatch: d, loopback: onLoopback(cfg.Listen),
 		pages: network.Guard{Hosts: cfg.AllowedHosts, Origins: cfg.CORSOrigins, KnowsHost: d.KnowsHost},
 		cors:  corsOf(cfg.CORSOrigins)}
 	g.buffered.Limit = cfg.MaxBufferedBytes
@@ -92,9 +94,29 @@ func (g *Gateway) run(ctx context.Context, l net.Listener, srv *http.Server) err
 	return nil
 }
 
-// Leave says that Serve's context will end soon: requests are taken as before,
-// and HTTP/1.1 connections are closed with their next answer, so that clients
-// go elsewhere by themselves.
+// ServeTo answers on l as Serve does, with one pool: it forwards every request,
+// inference or not, as it stands to one of the pool's replicas. Clients need no API
+// key; pages of other sites are refused as by Serve.
+func (g *Gateway) ServeTo(ctx context.Context, l net.Listener, to routing.Ref) error {
+	return g.run(ctx, l, g.server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := newExchange(g, w, r)
+		defer x.end()
+		x.req.to = to
+		path := r.URL.EscapedPath()
+		x.begin(surface.Call{Kind: surface.AsIs, Surface: surface.Find(path, r.URL.Path, r.Header.Get("Anthropic-Version") != "").Surface, Path: path}, path)
+		err := cmp.Or(g.checkPage(r), checkTarget(r))
+		if err == nil {
+			err = x.serveAsIs()
+		}
+		if err != nil {
+			x.refuse(err)
+		}
+	})))
+}
+
+// Leave prepares the end of Serve: requests are served as before, and HTTP/1.1
+// connections are closed with their next answer, so that clients connect to
+// another gateway.
 func (g *Gateway) Leave() { g.leaving.Store(true) }
 
 // maxStreams is how many requests one HTTP/2 connection may have in flight.
@@ -122,3 +144,51 @@ func (g *Gateway) server(h http.Handler) *http.Server {
 	}
 	return srv
 }
+
+// Explain tells what would happen to a request now: its route, whether it is
+// forwarded, waits or is refused, and which replica would answer it and why. The
+// request is read as any other, but nothing is sent, woken or counted, and it needs
+// no key. The error is what its client would get.
+func (g *Gateway) Explain(r *http.Request) (dispatch.Explanation, error) {
+	own := errors.New(r.Method + " " + r.URL.Path + " is answered by the gateway itself")
+	if strings.HasPrefix(r.URL.EscapedPath(), "/v2/repository/") {
+		return dispatch.Explanation{}, own // it would load and unload
+	}
+	cfg := g.cfg
+	cfg.Keys, cfg.AccessLog, cfg.Tracer, cfg.CORSOrigins = nil, nil, nil, nil
+	apart := &Gateway{transport: transport{cfg: cfg, log: g.log, metrics: observe.NewMetrics(g.dispatch, nil)}, dispatch: g.dispatch}
+	apart.buffered.Limit = cfg.MaxBodyBytes
+	w := &explained{header: http.Header{}}
+	apart.serve(w, r)
+	switch {
+	case w.found:
+		return w.explanation, nil
+	case w.err != nil:
+		return dispatch.Explanation{}, w.err
+	case w.code < http.StatusBadRequest:
+		return dispatch.Explanation{}, own
+	}
+	var said struct {
+		Error string `json:"error"`
+	}
+	if err := json.Unmarshal(w.body.Bytes(), &said); err != nil || said.Error == "" {
+		return dispatch.Explanation{}, errors.New(w.body.String())
+	}
+	return dispatch.Explanation{}, errors.New(said.Error)
+}
+
+// explained is where the answer to a request goes that is only explained. Its
+// surface is the Open Inference Protocol's, whose errors are one string.
+type explained struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+
+	found       bool
+	explanation dispatch.Explanation
+	err         error
+}
+
+func (e *explained) Header() http.Header         { return e.header }
+func (e *explained) WriteHeader(code int)        { e.code = code }
+func (e *explained) Write(b []byte) (int, error) { return e.body.Write(b) }

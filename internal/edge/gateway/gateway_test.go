@@ -290,7 +290,7 @@ func TestErrors(t *testing.T) {
 		{"GET", "/v1/models/nope", ``, 404, "not served here"},
 		{"POST", "/v1/models/nope:predict", `{}`, 404, `{"error":"model \"nope\" is not served here`},
 		{"GET", "/v1/models/digits:predict", ``, 405, `{"error":"GET`},
-		{"POST", "/v1/models/:predict", ``, 400, "no model name"},
+		{"POST", "/v1/models/:predict", ``, 400, "not a model name"},
 		{"POST", "/v2/models/nope/infer", `{}`, 404, `{"error":"model \"nope\" is not served here`},
 		{"POST", "/v2/models/iris/infer", `{}`, 404, `namespace/name: default/iris, team/iris"}`},
 		{"POST", "/v2/models/digits/infer", long, 413, `{"error":"the body is larger`},

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
@@ -22,15 +23,14 @@ type modelInfo struct {
 	// State is Ready, Loading, Asleep or Failed; Reason says why it is not Ready.
 	State  dispatch.State `json:"state"`
 	Reason string         `json:"reason,omitempty"`
-	// Root and Parent are of adapters: what it is, and the model it is laid over.
+	// Root and Parent are of adapters: what it is, and the model it is for.
 	Root   string `json:"root,omitempty"`
 	Parent string `json:"parent,omitempty"`
 	*anthropicModel
 }
 
-// rootOf is an adapter's repository on the Hugging Face Hub; where it is
-// elsewhere, that is nobody's business who only sends requests, and it is its
-// name.
+// rootOf is an adapter's repository on the Hugging Face Hub. An adapter of another
+// source has its name: clients need not know where it is stored.
 func rootOf(a *dispatch.Adapter) string {
 	if repo, ok := strings.CutPrefix(a.URI, "hf://"); ok {
 		repo, _, _ = strings.Cut(repo, "?")
@@ -40,7 +40,7 @@ func rootOf(a *dispatch.Adapter) string {
 }
 
 // describe is a model's object: parent is the name of the model that an adapter
-// is laid over.
+// is for.
 func describe(s dispatch.Status, parent string, api surface.Surface) modelInfo {
 	m := modelInfo{ID: s.Name, Object: "model", OwnedBy: s.Pool.Key.Namespace, Name: s.Name,
 		Ready: s.Answers(), State: s.State, Reason: s.Message}
@@ -56,7 +56,7 @@ func describe(s dispatch.Status, parent string, api surface.Surface) modelInfo {
 	return m
 }
 
-// parentOf is the name of the model that an adapter is laid over; "" for models.
+// parentOf is the name of the model that an adapter is for; "" for models.
 func parentOf(d *dispatch.Dispatcher, pass *keys.Pass, s dispatch.Status) string {
 	if s.Adapter == nil {
 		return ""
@@ -64,11 +64,11 @@ func parentOf(d *dispatch.Dispatcher, pass *keys.Pass, s dispatch.Status) string
 	return d.Name(s.Pool.Key, pass.Namespaces())
 }
 
-// visible are the models that the key is for.
-func visible(d *dispatch.Dispatcher, pass *keys.Pass) []dispatch.Status {
+// modelsFor are the models that the key is for.
+func modelsFor(d *dispatch.Dispatcher, pass *keys.Pass) []dispatch.Status {
 	var out []dispatch.Status
 	for _, s := range d.ModelsWithin(pass.Namespaces()) {
-		if sees(pass, s) {
+		if ingress.Lists(pass, &s) {
 			out = append(out, s)
 		}
 	}
@@ -86,7 +86,7 @@ type modelList struct {
 
 func listModels(d *dispatch.Dispatcher, pass *keys.Pass, api surface.Surface) modelList {
 	list := modelList{Object: "list", Data: []modelInfo{}, Models: []string{}}
-	for _, s := range visible(d, pass) {
+	for _, s := range modelsFor(d, pass) {
 		list.Data = append(list.Data, describe(s, parentOf(d, pass, s), api))
 		list.Models = append(list.Models, s.Name)
 	}

@@ -1,22 +1,26 @@
 package gateway
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // maxPrefillAnswer bounds what is read of a prefill replica's answer. It lists
 // the prompt's blocks: some 60 KB for 128,000 tokens.
 const maxPrefillAnswer = 4 << 20
 
-// What came of asking a prefill replica.
+// The results of a request to a prefill replica, as metrics name them.
 const (
 	prefillComputed = "computed"
 	prefillRefused  = "refused" // as the decode replica may do as well
@@ -30,121 +34,158 @@ const memberTransfer = "kv_transfer_params"
 // another engine.
 const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
-// disaggregation is how the granted pool's prefill and decode replicas are
-// brought together.
-func (x *exchange) disaggregation() service.Disaggregation {
-	if p := x.grant.Pool(); p != nil && p.Disaggregation != "" {
+// sglangBootstrapPort is where SGLang's prefill servers meet their decode
+// servers unless --disaggregation-bootstrap-port says otherwise.
+const sglangBootstrapPort = "8998"
+
+// maxRoom is below the largest bootstrap room: an engine counts on from the first,
+// one for each prompt and choice of a request.
+const maxRoom = 1<<63 - 1<<32
+
+// disaggregation is how the granted pool's prefill and decode replicas work
+// together.
+func disaggregation(g *dispatch.Grant) service.Disaggregation {
+	if p := g.Pool(); p != nil && p.Disaggregation != "" {
 		return p.Disaggregation
 	}
 	return service.DisaggregationHeader
 }
 
-// sentBody appends to dst the parts of the body to send that are held, and
-// returns the whole body's length, -1 when it is not known.
-func (x *exchange) sentBody(dst [][]byte) ([][]byte, int64) {
-	if x.replaced != nil {
-		return append(dst, x.replaced), int64(len(x.replaced))
-	}
-	return x.body.parts(dst, x.splice())
+// prefill has another replica than the granted one compute the prompt of one
+// request, where the pool's engines expect the gateway to ask for that.
+type prefill struct {
+	*transport
+	grant *dispatch.Grant
+	req   *request
+
+	// concurrent is for a prefill replica that works at the same time as the
+	// decode replica. It ends with the client's request, and with the prefill
+	// replica's failure, which is its cause; nil without such a replica.
+	concurrent context.Context
+	cancel     context.CancelCauseFunc // ends both
+	detach     func() bool             // lets the prefill replica finish after the exchange
 }
 
-// replace sends b in place of the body; nil sends the body. Its memory counts
-// until the body is released, but nobody is refused for it who is here.
-func (x *exchange) replace(b []byte) {
-	more := int64(len(b) - len(x.replaced))
-	x.gw.buffered.Add(more)
-	x.body.held += more
-	x.replaced = b
+// prefillError is why a prefill replica failed, without which the decode replica
+// cannot answer.
+type prefillError struct {
+	address string
+	err     error
 }
 
-// prefill prepares what is to be sent to the granted replica where another
-// computes the prompt for it and the gateway has to ask that. An error is the
-// try's.
-func (x *exchange) prefill() error {
-	if x.replaced != nil { // it was for another replica
-		x.replace(nil)
-		x.unpair()
+func (e *prefillError) Error() string { return "prefill replica " + e.address + ": " + e.err.Error() }
+
+// Unwrap returns what went wrong.
+func (e *prefillError) Unwrap() error { return e.err }
+
+var (
+	errNoPrefill = errors.New("no prefill replica is ready")
+	// errPrefillRefused: the prefill replica does not accept the request.
+	errPrefillRefused = errors.New("the prefill replica refuses the request")
+)
+
+// start prepares a try: it asks a prefill replica where the granted replica needs
+// one. An error fails the try.
+func (f *prefill) start() error {
+	if f.req.replaced != nil { // for the replica of the try before
+		f.req.replace(nil)
+		f.end(false)
 	}
-	if x.parsed == nil || x.form {
+	if f.req.parsed == nil || f.req.form {
 		return nil
 	}
-	switch x.disaggregation() {
+	switch disaggregation(f.grant) {
 	case service.DisaggregationVLLM:
-		x.prefillFirst()
+		f.first()
 	case service.DisaggregationSGLang:
-		return x.prefillBoth()
-	case service.DisaggregationHeader: // namePrefill
+		return f.both()
+	case service.DisaggregationHeader: // nameTry
 	}
 	return nil
 }
 
-// prefillFirst has the grant's prefill replica compute the prompt, if there is
-// one, and tells the decode replica where the KV is. When that fails the
-// decode replica computes the prompt.
-func (x *exchange) prefillFirst() {
-	params := []byte("null") // where KV is fetched is not the client's to say
-	to := x.grant.Prefill()
-	if to != "" && x.splits() {
-		found, err := x.computed(to)
-		if x.r.Context().Err() != nil {
+// context returns the context of the request to the granted replica.
+func (f *prefill) context() context.Context {
+	if f.concurrent != nil {
+		return f.concurrent
+	}
+	return f.req.r.Context()
+}
+
+// cause returns the prefill replica's failure if a try failed for that. The
+// request is then tried as if nothing had been sent: neither replica answered.
+func (f *prefill) cause(err error) error {
+	if f.concurrent == nil || f.req.r.Context().Err() != nil {
+		return err
+	}
+	var failed *prefillError
+	if errors.As(context.Cause(f.concurrent), &failed) {
+		f.grant.Prefilled(lost(failed.err))
+		return dispatch.Unsent(failed)
+	}
+	return err
+}
+
+// retry finds another prefill replica if a try failed for its first one.
+func (f *prefill) retry(err error) bool {
+	var failed *prefillError
+	return errors.As(err, &failed) && f.grant.PrefillAgain()
+}
+
+// end stops the prefill replica, unless the client got the decode replica's
+// answer: then its work is done, and it may finish its own answer.
+func (f *prefill) end(answered bool) {
+	if f.concurrent == nil {
+		return
+	}
+	if answered && f.req.r.Context().Err() == nil {
+		f.detach()
+	} else {
+		f.cancel(nil)
+	}
+	f.concurrent = nil
+}
+
+// first has the grant's prefill replica, if there is one, compute the prompt, and
+// tells the decode replica where the KV is. If that fails the decode replica
+// computes the prompt.
+func (f *prefill) first() {
+	params := []byte("null") // a client must not choose where KV is fetched
+	if to := f.grant.Prefill(); to != "" && f.req.single() {
+		found, err := f.compute(to)
+		if f.req.r.Context().Err() != nil {
 			return
 		}
 		outcome := prefillComputed
 		switch {
 		case errors.Is(err, errPrefillRefused):
 			outcome = prefillRefused
-			x.grant.Prefilled(nil)
+			f.grant.Prefilled(nil)
 		case err != nil:
 			outcome = prefillFailed
-			x.gw.log.Warn("prefill failed: the decode replica computes the prompt", x.attrs("prefill", to, "error", err)...)
-			x.grant.Prefilled(lost(err))
+			f.log.Warn("prefill failed: the decode replica computes the prompt",
+				"request", f.req.id, "service", f.grant.Service(), "replica", f.grant.Replica(), "prefill", to, "error", err)
+			f.grant.Prefilled(lost(err))
 		default:
 			params = found
-			x.grant.Prefilled(nil)
+			f.grant.Prefilled(nil)
 		}
-		x.gw.metrics.Prefilled(x.service, outcome)
+		f.metrics.Prefilled(f.grant.Service(), outcome)
 	}
 	told := len(params) > len("null")
-	if !told && !x.parsed.Transfer {
+	if !told && !f.req.parsed.Transfer {
 		return
 	}
-	if b, err := x.changed(openai.Change{Key: memberTransfer, Value: params, Add: told}); err == nil { // it was parsed before
-		x.replace(b)
+	if b, err := f.req.changed(f.grant.Model(), openai.Change{Key: memberTransfer, Value: params, Add: told}); err == nil { // it was parsed before
+		f.req.replace(b)
 	}
 }
 
-// splits says whether the request is one that two replicas can share: the
-// completion of one prompt.
-func (x *exchange) splits() bool {
-	if !strings.HasSuffix(x.r.URL.Path, "/completions") {
-		return false
-	}
-	body := x.body.head
-	if n, err := openai.Find(body, "n"); err != nil || !n.Empty() && string(n.Of(body)) != "1" && string(n.Of(body)) != "null" {
-		return false
-	}
-	// A list is of prompts unless it begins with a number: token ids.
-	list, ok := bytes.CutPrefix(x.parsed.Span(openai.Prompt).Of(body), []byte("["))
-	first := bytes.TrimLeft(list, " \t\r\n")
-	return !ok || len(first) > 0 && first[0] >= '0' && first[0] <= '9'
-}
-
-// changed is the body as the replica is to get it, with changes.
-func (x *exchange) changed(changes ...openai.Change) ([]byte, error) {
-	if name := x.grant.Model(); name != "" && name != x.model {
-		changes = append(changes, openai.Change{Key: "model", Value: openai.AppendQuoted(nil, name)})
-	}
-	return openai.AppendChanged(make([]byte, 0, len(x.body.head)+512), x.body.head, changes...)
-}
-
-// errPrefillRefused: the prefill replica finds fault with the request.
-var errPrefillRefused = errors.New("the prefill replica refuses the request")
-
-// computed has a replica compute the prompt and one token, as vLLM's own proxy
+// compute has a replica compute the prompt and one token, as vLLM's own proxy
 // does, and returns what it says of where the KV is.
-func (x *exchange) computed(address string) ([]byte, error) {
+func (f *prefill) compute(address string) ([]byte, error) {
 	one, no := []byte("1"), []byte("null")
-	body, err := x.changed(
+	body, err := f.req.changed(f.grant.Model(),
 		openai.Change{Key: "max_tokens", Value: one, Add: true}, openai.Change{Key: "max_completion_tokens", Value: one},
 		openai.Change{Key: "min_tokens", Value: []byte("0")},
 		openai.Change{Key: "stream", Value: []byte("false")}, openai.Change{Key: "stream_options", Value: no},
@@ -152,9 +193,9 @@ func (x *exchange) computed(address string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	x.gw.buffered.Add(int64(len(body)))
-	defer x.gw.buffered.Give(int64(len(body)))
-	in, err := x.gw.upstream.send(x.r.Context(), x.requestTo(address, body, x.gw.cfg.PrefillTimeout))
+	f.buffered.Add(int64(len(body)))
+	defer f.buffered.Give(int64(len(body)))
+	in, err := f.upstream.send(f.req.r.Context(), f.req.copyTo(address, f.grant, body, f.cfg.PrefillTimeout))
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +221,74 @@ func (x *exchange) computed(address string) ([]byte, error) {
 	return params, nil
 }
 
-// prefillStatus is what a prefill replica's status says.
+// both sends the request to the prefill replica as well. Both get the address of
+// its bootstrap server and one random room, as SGLang's servers expect, and
+// exchange the rest themselves. A list of prompts or several choices take as many
+// rooms from that one on.
+func (f *prefill) both() error {
+	if !strings.HasSuffix(f.req.r.URL.Path, "/completions") {
+		return nil
+	}
+	to := f.grant.Prefill()
+	host, _, err := net.SplitHostPort(to)
+	if err != nil {
+		return dispatch.Unsent(errNoPrefill)
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	port := sglangBootstrapPort
+	if _, p, err := net.SplitHostPort(f.grant.PrefillGRPC()); err == nil {
+		port = p
+	}
+	body, err := f.req.changed(f.grant.Model(),
+		openai.Change{Key: "bootstrap_host", Value: openai.AppendQuoted(nil, host), Add: true},
+		openai.Change{Key: "bootstrap_port", Value: []byte(port), Add: true},
+		openai.Change{Key: "bootstrap_room", Value: strconv.AppendInt(nil, rand.Int64N(maxRoom), 10), Add: true})
+	if err != nil {
+		return err
+	}
+	f.req.replace(body)
+	ctx, fail := context.WithCancelCause(f.req.r.Context())
+	own, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	f.concurrent, f.cancel, f.detach = ctx, fail, context.AfterFunc(ctx, func() { stop(nil) })
+	// The goroutine may outlast the exchange, so it uses nothing of it.
+	t, pool, q := f.transport, f.grant.Service(), f.req.copyTo(to, f.grant, body, f.answerTimeout(f.grant))
+	go func() {
+		defer stop(nil)
+		err := discardAnswer(t.upstream.send(own, q))
+		outcome := prefillComputed
+		switch {
+		case own.Err() != nil:
+			return // nobody waits for it
+		case errors.Is(err, errPrefillRefused):
+			outcome = prefillRefused // the decode replica will say why
+		case err != nil:
+			outcome = prefillFailed
+			fail(&prefillError{to, err})
+		}
+		t.metrics.Prefilled(pool, outcome)
+	}()
+	return nil
+}
+
+// discardAnswer reads a prefill replica's answer to its end.
+func discardAnswer(in incoming, err error) error {
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.body.Close() }() // what matters was read
+	n, err := io.Copy(io.Discard, io.LimitReader(in.body, maxPrefillAnswer+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("reading its answer: %w", err)
+	case n > maxPrefillAnswer:
+		return fmt.Errorf("its answer is over %d bytes", maxPrefillAnswer)
+	}
+	return prefillStatus(in.status)
+}
+
+// prefillStatus returns the error that a prefill replica's status stands for.
 func prefillStatus(code int) error {
 	switch {
 	case code/100 == 4:

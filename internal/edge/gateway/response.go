@@ -1,7 +1,10 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -17,7 +20,6 @@ type response struct {
 	w       http.ResponseWriter
 	rc      http.ResponseController
 	surface surface.Surface // whose form errors have
-	id      string          // of the request, passed on and answered
 	code    int             // answered; 0 when nothing was
 	timeout time.Duration   // for one write
 	writeBy time.Time       // what the connection to the client was told
@@ -34,11 +36,6 @@ func (x *response) writeDeadline(now time.Time) {
 	}
 }
 
-// retryAfter tells the client when to ask again, in whole seconds, at least one.
-func (x *response) retryAfter(d time.Duration) {
-	x.w.Header().Set(ingress.HeaderRetryAfter, ingress.Seconds(d))
-}
-
 func (x *response) plain(text string) {
 	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	x.write(http.StatusOK, []byte(text))
@@ -48,7 +45,7 @@ func (x *response) plain(text string) {
 func (x *response) reply(status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		x.fail(http.StatusInternalServerError, err.Error())
+		x.fail(&failure{status: http.StatusInternalServerError, message: err.Error()})
 		return
 	}
 	x.w.Header().Set("Content-Type", "application/json")
@@ -62,16 +59,104 @@ func (x *response) write(status int, body []byte) {
 	_, _ = x.w.Write(body) // the client is gone; there is nobody to tell
 }
 
-// fail answers with an error in the surface's form.
-func (x *response) fail(status int, message string) { x.failWith(status, message, "", "") }
-
-func (x *response) failWith(status int, message, param, code string) {
-	x.w.Header().Set("Content-Type", "application/json")
-	x.write(status, surface.ErrorBody(x.surface, status, message, param, code))
+// failure is an error as the client gets it.
+type failure struct {
+	status               int
+	message, param, code string        // OpenAI's errors alone have param and code
+	retryAfter           time.Duration // 0: not known
+	closes               bool          // the connection: the request was not read to its end
+	challenge, allow     string        // WWW-Authenticate, Allow
 }
 
-// copyHeader copies a replica's answer header, announcing its trailers.
-func (x *response) copyHeader(in *incoming) {
+// Error is the message.
+func (f *failure) Error() string { return f.message }
+
+// fail answers with an error in the surface's form.
+func (x *response) fail(f *failure) {
+	h := x.w.Header()
+	for name, value := range map[string]string{"WWW-Authenticate": f.challenge, "Allow": f.allow} {
+		if value != "" {
+			h.Set(name, value)
+		}
+	}
+	if f.closes {
+		h.Set("Connection", "close")
+	}
+	if f.retryAfter > 0 {
+		h.Set(ingress.HeaderRetryAfter, ingress.Seconds(f.retryAfter))
+	}
+	h.Set("Content-Type", "application/json")
+	x.write(f.status, surface.ErrorBody(x.surface, f.status, f.message, f.param, f.code))
+}
+
+// failureOf is a refusal as HTTP's clients get it.
+func failureOf(r *ingress.Refusal) *failure {
+	f := &failure{message: r.Message, retryAfter: r.RetryAfter}
+	switch r.Reason {
+	case ingress.NoKey:
+		f.status, f.code, f.challenge = http.StatusUnauthorized, "missing_api_key", `Bearer realm="roundhouse"`
+	case ingress.BadKey:
+		f.status, f.code, f.challenge = http.StatusUnauthorized, "invalid_api_key", `Bearer realm="roundhouse", error="invalid_token"`
+	case ingress.OverLimit:
+		f.status, f.code = http.StatusTooManyRequests, "rate_limit_exceeded"
+	case ingress.Forbidden:
+		f.status, f.param, f.code = http.StatusForbidden, "model", "model_not_allowed"
+	case ingress.Unnamed:
+		f.status, f.param = http.StatusBadRequest, "model"
+	case ingress.NotFound:
+		f.status, f.param, f.code = http.StatusNotFound, "model", "model_not_found"
+	case ingress.OtherAPI:
+		f.status, f.code = http.StatusNotFound, "protocol_not_spoken"
+	case ingress.QueueFull:
+		f.status, f.code = http.StatusTooManyRequests, "queue_full"
+	case ingress.Unavailable:
+		f.status, f.code = http.StatusServiceUnavailable, "model_unavailable"
+	case ingress.Internal:
+		f.status = http.StatusInternalServerError
+	}
+	return f
+}
+
+// refusedBy is the label of a refusal in metrics; "" where none counts it.
+func refusedBy(r ingress.Reason) string {
+	switch r { //nolint:exhaustive // the others are not of keys
+	case ingress.NoKey:
+		return "no_key"
+	case ingress.BadKey:
+		return "bad_key"
+	case ingress.OverLimit:
+		return "limit"
+	case ingress.Forbidden:
+		return "model"
+	}
+	return ""
+}
+
+// bodyFailure is the error of a body that could not be read because of err.
+func bodyFailure(ctx context.Context, err error, cfg *Config) error {
+	if err == nil {
+		return nil // before what follows is allocated
+	}
+	var large *http.MaxBytesError
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout(): // before the context, which the server ends too
+		return &failure{status: http.StatusRequestTimeout, closes: true,
+			message: fmt.Sprintf("the body came too slowly: nothing for %v, or less than %d bytes a second", cfg.ClientTimeout, leastRate)}
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(err, &large):
+		return &failure{status: http.StatusRequestEntityTooLarge, closes: true,
+			message: fmt.Sprintf("the body is larger than %d bytes, the most this gateway takes", large.Limit)}
+	case errors.Is(err, errNoMemory), errors.Is(err, errNoShare):
+		return &failure{status: http.StatusTooManyRequests, message: err.Error(), retryAfter: time.Second}
+	}
+	return &failure{status: http.StatusBadRequest, message: "the body could not be read: " + err.Error()}
+}
+
+// copyHeader copies the header of a replica's answer to the request id, and
+// announces its trailers.
+func (x *response) copyHeader(in *incoming, id string) {
 	to := x.w.Header()
 	var connection []string
 	for _, f := range in.fields {
@@ -87,8 +172,8 @@ func (x *response) copyHeader(in *incoming) {
 		if in.status == http.StatusNoContent && f.Name == "Content-Length" {
 			continue // there is no body to have a length, and a client might wait for one
 		}
-		switch again := named(in.fields[:i], f.Name); {
-		case !again:
+		switch repeated := named(in.fields[:i], f.Name); {
+		case !repeated:
 			values[i] = f.Value
 			to[f.Name] = values[i : i+1 : i+1]
 		case f.Name != "Content-Length": // which is the same
@@ -96,7 +181,7 @@ func (x *response) copyHeader(in *incoming) {
 		}
 	}
 	if to.Get(observe.HeaderRequestID) == "" {
-		to[observe.HeaderRequestID] = []string{x.id}
+		to[observe.HeaderRequestID] = []string{id}
 	}
 	if in.announced != "" {
 		to["Trailer"] = []string{in.announced}
@@ -122,4 +207,17 @@ func (x *response) copyTrailer(in *incoming) {
 			to[name] = []string{f.Value}
 		}
 	}
+}
+
+// refusedByPicker gives the client the picker's own answer.
+func (x *response) refusedByPicker(own *PickerRefusal) {
+	to := x.w.Header()
+	for name, values := range own.Header {
+		to[name] = values
+	}
+	if len(own.Body) == 0 && to.Get("Content-Type") == "" && own.Status >= http.StatusBadRequest {
+		x.fail(&failure{status: own.Status, message: "the pool's endpoint picker refused the request", code: "endpoint_picker"})
+		return
+	}
+	x.write(own.Status, own.Body)
 }

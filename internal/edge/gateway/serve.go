@@ -2,14 +2,11 @@ package gateway
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"slices"
-	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 )
 
@@ -18,72 +15,78 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	x := newExchange(g, w, r)
 	defer x.end()
 	path := r.URL.EscapedPath()
-	x.call = surface.Find(path, r.URL.Path, r.Header.Get("Anthropic-Version") != "")
-	if _, ok := w.(*explained); ok && x.call.Surface != surface.V1 {
-		x.call.Surface = surface.OIP // whose errors are one string
+	call := surface.Find(path, r.URL.Path, r.Header.Get("Anthropic-Version") != "")
+	if _, ok := w.(*explained); ok && call.Surface != surface.V1 {
+		call.Surface = surface.OIP // whose errors are one string
 	}
-	x.surface = x.call.Surface
-	x.seen.StartTrace(g.cfg.Tracer, r, path)
-	if x.admitted() && !x.unsafe() {
-		x.serveCall()
+	x.begin(call, path)
+	answered, err := x.enter()
+	if err == nil && !answered {
+		err = x.serveCall()
+	}
+	if err != nil {
+		x.refuse(err)
 	}
 }
 
-// admitted reports whether the request may go on; false when it was answered.
-func (x *exchange) admitted() bool {
-	if x.call.Open {
-		return !x.answerCORS()
+// enter checks who sends the request, before its path and body are looked at. The
+// answer to a browser's preflight is all that the request gets.
+func (x *exchange) enter() (answered bool, err error) {
+	open := x.req.call.Open
+	if !open {
+		if err := x.gw.checkPage(x.req.r); err != nil {
+			return false, err
+		}
 	}
-	return !x.foreign() && !x.answerCORS() && x.enter()
-}
-
-// valid reports whether the call's path takes the method and names a model if it
-// should; false when the request was answered.
-func (x *exchange) valid() bool {
-	c := &x.call
-	if len(c.Methods) > 0 && !slices.Contains(c.Methods, x.r.Method) {
-		x.w.Header().Set("Allow", strings.Join(c.Methods, ", "))
-		x.fail(http.StatusMethodNotAllowed, fmt.Sprintf("%s %s: this path takes %s", x.r.Method, x.r.URL.Path, strings.Join(c.Methods, " or ")))
-		return false
+	if x.answerCORS() {
+		return true, nil
 	}
-	return !c.Kind.NamesModel() || x.setModel(c.Model)
+	if !open {
+		if x.pass, err = ingress.Enter(x.gw.cfg.Keys, x.req.r.Header, ingress.SecretHeaders); err != nil {
+			return false, err
+		}
+	}
+	return false, checkTarget(x.req.r)
 }
 
 // serveCall answers the exchange's call, or has a replica answer it.
-func (x *exchange) serveCall() {
-	kind := x.call.Kind
-	if (kind == surface.Banner || kind == surface.ServerMetadata) && x.broken() || !x.valid() {
-		return
+func (x *exchange) serveCall() error {
+	kind := x.req.call.Kind
+	if kind == surface.Banner || kind == surface.ServerMetadata {
+		if err := x.gw.dispatch.Broken(x.query()); err != nil {
+			return err
+		}
+	}
+	if err := x.req.check(); err != nil {
+		return err
 	}
 	switch kind {
 	case surface.ModelInBody:
-		x.serveBody()
+		return x.serveBody()
 	case surface.ModelInPath:
-		x.servePath()
+		return x.servePath()
 	case surface.Unknown, surface.Unlisted:
-		if !x.serveRouted() && (kind == surface.Unlisted || !x.broken()) {
-			x.notFound()
-		}
+		return x.serveRouted()
 	case surface.NotFound, surface.AsIs:
-		x.notFound()
+		return x.req.notFound()
 	case surface.RepositoryIndex:
-		x.serveIndex()
+		return x.serveIndex()
 	case surface.DescribeModel, surface.ModelReady, surface.RepositoryLoad, surface.RepositoryUnload:
-		if x.mayUse() {
-			x.serveModelCall()
-		}
+		return x.serveModelCall()
 	case surface.Banner, surface.Health, surface.ServerMetadata, surface.ServerLive, surface.ServerReady, surface.ListModels:
 		x.serveOwn()
 	}
+	return nil
 }
 
-func (x *exchange) notFound() {
-	x.fail(http.StatusNotFound, "nothing is served at "+x.r.URL.Path+x.call.Hint)
+// notFound is the error of a path at which nothing is served.
+func (q *request) notFound() error {
+	return &failure{status: http.StatusNotFound, message: "nothing is served at " + q.r.URL.Path + q.call.Hint}
 }
 
 // serveOwn answers what concerns the gateway as a whole.
 func (x *exchange) serveOwn() {
-	switch x.call.Kind { //nolint:exhaustive // the other kinds do not come here
+	switch x.req.call.Kind { //nolint:exhaustive // the other kinds do not come here
 	case surface.Banner:
 		x.plain("roundhouse " + x.gw.cfg.Version + ": models are at /v1/models; inference is at " + surface.Paths + "\n")
 	case surface.Health:
@@ -99,46 +102,45 @@ func (x *exchange) serveOwn() {
 		}
 		x.reply(status, map[string]bool{"ready": ready, "live": true})
 	case surface.ListModels:
-		x.reply(http.StatusOK, listModels(x.gw.dispatch, x.pass, x.call.Surface))
+		x.reply(http.StatusOK, listModels(x.gw.dispatch, x.pass, x.req.call.Surface))
 	}
 }
 
-func (x *exchange) serveIndex() {
+func (x *exchange) serveIndex() error {
 	if err := x.readBody(true); err != nil {
-		x.refuseBody(err)
-		return
+		return err
 	}
-	index, err := repositoryIndex(visible(x.gw.dispatch, x.pass), x.body.head)
+	index, err := repositoryIndex(modelsFor(x.gw.dispatch, x.pass), x.req.body.head)
 	if err != nil {
-		x.fail(http.StatusBadRequest, err.Error())
-		return
+		return &failure{status: http.StatusBadRequest, message: err.Error()}
 	}
 	x.reply(http.StatusOK, index)
+	return nil
 }
 
 // serveModelCall answers what is asked of one model without its replicas: to
 // describe it, which wakes nothing so that a probe does not keep it awake, to load
 // (wake) it, or to unload it (put it to sleep).
-func (x *exchange) serveModelCall() {
-	if x.call.Kind == surface.RepositoryLoad { // it waits until a replica is ready, as a request would
-		g, err := x.admit(x.r.Context())
-		if err != nil {
-			x.refuse(err)
-			return
+func (x *exchange) serveModelCall() error {
+	d, q, model := x.gw.dispatch, x.query(), x.req.model
+	if err := ingress.CheckModel(d, x.pass, q); err != nil {
+		return err
+	}
+	if x.req.call.Kind == surface.RepositoryLoad { // it waits until a replica is ready, as a request would
+		if err := x.admit(); err != nil {
+			return err
 		}
-		x.grant = g // finish gives it back
 		x.write(http.StatusOK, nil)
-		return
+		return nil
 	}
-	s, err := x.gw.dispatch.Resolve(x.query())
+	s, err := d.Resolve(q)
 	if err != nil {
-		x.refuse(err)
-		return
+		return err
 	}
-	switch x.call.Kind { //nolint:exhaustive // the other kinds do not come here
+	switch x.req.call.Kind { //nolint:exhaustive // the other kinds do not come here
 	case surface.DescribeModel:
-		info := describe(s, parentOf(x.gw.dispatch, x.pass, s), x.call.Surface)
-		info.ID, info.Name = x.model, x.model
+		info := describe(s, parentOf(d, x.pass, s), x.req.call.Surface)
+		info.ID, info.Name = model, model
 		x.reply(http.StatusOK, info)
 	case surface.ModelReady:
 		status := http.StatusOK
@@ -149,85 +151,81 @@ func (x *exchange) serveModelCall() {
 			Name   string `json:"name"`
 			Ready  bool   `json:"ready"`
 			Reason string `json:"reason,omitempty"`
-		}{x.model, s.Answers(), s.Message})
+		}{model, s.Answers(), s.Message})
 	case surface.RepositoryUnload:
 		x.service = s.Pool.Key.String()
-		if err := x.gw.dispatch.Sleep(x.r.Context(), x.service); err != nil {
-			x.fail(http.StatusBadRequest, fmt.Sprintf("%s cannot be unloaded: %v", x.model, err))
-			return
+		if err := d.Sleep(x.req.r.Context(), x.service); err != nil {
+			return &failure{status: http.StatusBadRequest, message: fmt.Sprintf("%s cannot be unloaded: %v", model, err)}
 		}
 		x.write(http.StatusOK, nil)
 	}
+	return nil
 }
 
 // serveBody forwards a request by the model its body names.
-func (x *exchange) serveBody() {
-	x.seen.Operation = x.call.Operation
-	for _, enc := range x.r.Header["Content-Encoding"] {
-		if enc != "" && enc != "identity" {
-			x.fail(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Encoding %q: send the body uncompressed, so that its model can be read", enc))
-			return
-		}
-	}
-	if kinds := x.r.Header["Content-Type"]; len(kinds) > 1 {
-		x.fail(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Type is given %d times: give it once", len(kinds)))
-		return
+func (x *exchange) serveBody() error {
+	x.seen.Operation = x.req.call.Operation
+	if err := x.req.checkEncoding(); err != nil {
+		return err
 	}
 	if err := x.readBody(true); err != nil {
-		x.refuseBody(err)
-		return
+		return err
 	}
-	var err error
-	if x.request, x.form, err = surface.ParseBody(x.r.Header.Get("Content-Type"), x.body.head); err != nil {
-		param, code := "model", ""
-		var bad *openai.BodyError
-		if errors.As(err, &bad) {
-			param, code = bad.Code()
-		}
-		x.failWith(http.StatusBadRequest, err.Error(), param, code)
-		return
+	if err := x.req.parse(); err != nil {
+		return err
 	}
-	x.parsed = &x.request
-	x.model = string(x.parsed.Model)
-	if !x.form {
-		stateJSON(x.r.Header)
-		x.prompt = x.parsed.AppendPrompt(x.prompt, x.body.head)
-	}
-	x.serveModel()
-}
-
-// stateJSON has the replica told that the body, which is JSON, is: clients that
-// state nothing, and curl, say otherwise, and engines go by it.
-func stateJSON(h http.Header) {
-	if kind := h.Get("Content-Type"); !openai.IsJSON(kind) {
-		h["Content-Type"] = []string{surface.TypeJSON}
-	}
+	return x.serveModel()
 }
 
 // typeForm is curl's Content-Type where nothing is said. No model server reads
 // such forms.
 const typeForm = "application/x-www-form-urlencoded"
 
-// setModel takes the model's name from a path.
-func (x *exchange) setModel(escaped string) bool {
-	name, err := url.PathUnescape(escaped)
-	if err != nil || name == "" {
-		x.fail(http.StatusBadRequest, fmt.Sprintf("%q is no model name", escaped))
-		return false
-	}
-	x.model = name
-	return true
-}
-
 // servePath forwards a request whose path names the model. The body is streamed
 // if it is long.
-func (x *exchange) servePath() {
+func (x *exchange) servePath() error {
 	if err := x.readBody(false); err != nil {
-		x.refuseBody(err)
-		return
+		return err
 	}
-	if x.r.Header.Get("Content-Type") == typeForm && x.body.tail == nil && json.Valid(x.body.head) {
-		stateJSON(x.r.Header)
+	if b := &x.req.body; x.req.r.Header.Get("Content-Type") == typeForm && b.tail == nil && json.Valid(b.head) {
+		x.req.setJSON()
 	}
-	x.serveModel()
+	return x.serveModel()
+}
+
+// serveRouted forwards a request to a path that an HTTPRoute names and that is
+// none of the gateway's, as it stands. Routes that take every path do not lead to
+// the paths that a model server has besides inference, such as its metrics.
+func (x *exchange) serveRouted() error {
+	d, q := x.gw.dispatch, x.query()
+	if !d.NamesPath(q) {
+		// The Gateway API wants the error of an HTTPRoute without a backend, rather
+		// than the gateway's own answer.
+		if x.req.call.Kind == surface.Unknown {
+			if err := d.Broken(q); err != nil {
+				return err
+			}
+		}
+		return x.req.notFound()
+	}
+	x.req.call.Kind = surface.AsIs
+	x.seen.Operation = surface.OperationOther
+	if err := x.readBody(false); err != nil {
+		return err
+	}
+	return x.serveModel()
+}
+
+// serveAsIs forwards a request of ServeTo.
+func (x *exchange) serveAsIs() error {
+	x.seen.Operation = surface.OperationOther
+	if err := x.readBody(false); err != nil {
+		return err
+	}
+	if b := &x.req.body; b.tail == nil && len(b.head) > 0 {
+		if parsed, err := openai.Parse(b.head); err == nil {
+			x.req.prompt = parsed.AppendPrompt(x.req.prompt, b.head)
+		}
+	}
+	return x.serveModel()
 }

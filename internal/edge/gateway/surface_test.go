@@ -60,22 +60,23 @@ func TestProtocols(t *testing.T) {
 		req.Header.Set(ingress.HeaderObjective, "urgent")
 		req.Header.Set(ingress.HeaderFairness, "tenant")
 		x := newExchange(r.gw, httptest.NewRecorder(), req)
-		x.call = surface.Find(c.path, c.path, false)
-		x.surface = x.call.Surface
-		if x.call.Surface != c.surface {
-			t.Errorf("%s: surface %d", c.path, x.call.Surface)
+		x.begin(surface.Find(c.path, c.path, false), c.path)
+		if x.req.call.Surface != c.surface {
+			t.Errorf("%s: surface %d", c.path, x.req.call.Surface)
 		}
 		r.gw.cfg.SessionHeader = "X-Session"
 		req.Header.Set("X-Session", "s1")
-		x.serveCall()
+		if err := x.serveCall(); err != nil {
+			t.Fatal(err)
+		}
 		x.finish()
 		q := x.query()
 		var prompt []string
 		for _, part := range q.Prompt {
 			prompt = append(prompt, string(part))
 		}
-		if x.seen.Operation != c.operation || !slices.Equal(prompt, c.prompt) || x.parsed.Stream != c.stream || q.MaxTokens != c.max {
-			t.Errorf("%s: operation %q, prompt %q, stream %v, max %d", c.path, x.seen.Operation, prompt, x.parsed.Stream, q.MaxTokens)
+		if x.seen.Operation != c.operation || !slices.Equal(prompt, c.prompt) || x.req.parsed.Stream != c.stream || q.MaxTokens != c.max {
+			t.Errorf("%s: operation %q, prompt %q, stream %v, max %d", c.path, x.seen.Operation, prompt, x.req.parsed.Stream, q.MaxTokens)
 		}
 		if q.Model != "m" || q.Objective != "urgent" || q.FairnessID != "tenant" || q.Session != "s1" || q.Path != c.path || q.Header("x-session") != "s1" {
 			t.Errorf("%s: query %+v", c.path, q)

@@ -17,6 +17,7 @@ import (
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
@@ -39,6 +40,7 @@ type call struct {
 	service string      // for metrics: a known service or ""
 	key     service.Key // what the route says
 	grant   *dispatch.Grant
+	asked   dispatch.Request
 	trailer metadata.MD // that an error of ours brings
 
 	// For the access log.
@@ -100,15 +102,16 @@ func (c *call) query(size int) dispatch.Request {
 
 // admit finds the model's replica. size is how many bytes wait with the call.
 func (c *call) admit(size int) error {
-	q := c.query(size)
-	q.May = c.server.may(c.pass, q)
-	if k, err := c.server.dispatch.Key(q); err == nil && (q.May == nil || q.May(k) == nil) {
+	c.asked = c.query(size)
+	q := &c.asked
+	q.May = ingress.Permission(c.server.dispatch, c.pass, q)
+	if k, err := c.server.dispatch.Key(*q); err == nil && (q.May == nil || q.May(k) == nil) {
 		c.key, c.service = k, k.String()
-		if err := c.speaks(q); err != nil {
+		if err := c.speaks(*q); err != nil {
 			return err
 		}
 	}
-	g, err := c.server.dispatch.Admit(c.ctx, q)
+	g, err := c.server.dispatch.Admit(c.ctx, *q)
 	if err != nil {
 		return c.refused(err)
 	}
@@ -144,7 +147,7 @@ func httpOnly(name string) error {
 
 // refused is the status for an error of routing or admission.
 func (c *call) refused(err error) error {
-	c.trailer, err = refusal(c.ctx, c.pass, err)
+	c.trailer, err = c.server.refuse(c.ctx, c.pass, c.model, err)
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/api/oip/modelrepository"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -38,12 +39,12 @@ func (i *inference) ServerMetadata(context.Context, *oip.ServerMetadataRequest) 
 // ModelReady says whether a request would be answered. It wakes nothing.
 func (i *inference) ModelReady(ctx context.Context, r *oip.ModelReadyRequest) (*oip.ModelReadyResponse, error) {
 	q := query(ctx, oip.GRPCInferenceService_ModelReady_FullMethodName, r.GetName())
-	if err := i.server.mayUse(passOf(ctx), q); err != nil {
+	if err := i.server.check(ctx, q); err != nil {
 		return nil, err
 	}
 	s, err := i.server.dispatch.Resolve(q)
 	if err != nil {
-		_, err = refusal(ctx, passOf(ctx), err)
+		_, err = i.server.refuse(ctx, passOf(ctx), q.Model, err)
 		return nil, err
 	}
 	return &oip.ModelReadyResponse{Ready: s.Answers() && mayAnswer(s.Pool)}, nil
@@ -100,13 +101,22 @@ func query(ctx context.Context, method, model string) dispatch.Request {
 		Header: func(name string) string { return first(md[strings.ToLower(name)]) }}
 }
 
+// check returns the status of a call whose key is not for the model of q.
+func (s *Server) check(ctx context.Context, q dispatch.Request) error {
+	err := ingress.CheckModel(s.dispatch, passOf(ctx), q)
+	if err != nil {
+		_, err = s.refuse(ctx, passOf(ctx), q.Model, err)
+	}
+	return err
+}
+
 // index is the state of all services that the caller's key is for, or of those
 // of them that are loaded.
 func (s *Server) index(ctx context.Context, loaded bool) []dispatch.Status {
 	pass := passOf(ctx)
 	var out []dispatch.Status
 	for _, st := range s.dispatch.Pools() {
-		if sees(pass, &st) && pass.Knows(st.Pool.Key.Namespace) && (!loaded || st.State == dispatch.StateReady) {
+		if ingress.Lists(pass, &st) && pass.Knows(st.Pool.Key.Namespace) && (!loaded || st.State == dispatch.StateReady) {
 			out = append(out, st)
 		}
 	}
@@ -128,12 +138,12 @@ func repositoryState(s dispatch.State) string {
 // load waits until a replica is ready, as a request would.
 func (s *Server) load(ctx context.Context, model string) error {
 	q := query(ctx, oip.GRPCInferenceService_RepositoryModelLoad_FullMethodName, model)
-	if err := s.mayUse(passOf(ctx), q); err != nil {
+	if err := s.check(ctx, q); err != nil {
 		return err
 	}
 	g, err := s.dispatch.Admit(ctx, q)
 	if err != nil {
-		_, err = refusal(ctx, passOf(ctx), err)
+		_, err = s.refuse(ctx, passOf(ctx), q.Model, err)
 		return err
 	}
 	g.Done(dispatch.Outcome{})
@@ -142,12 +152,12 @@ func (s *Server) load(ctx context.Context, model string) error {
 
 func (s *Server) unload(ctx context.Context, model string) error {
 	q := query(ctx, oip.GRPCInferenceService_RepositoryModelUnload_FullMethodName, model)
-	if err := s.mayUse(passOf(ctx), q); err != nil {
+	if err := s.check(ctx, q); err != nil {
 		return err
 	}
 	k, err := s.dispatch.Key(q)
 	if err != nil {
-		_, err = refusal(ctx, passOf(ctx), err)
+		_, err = s.refuse(ctx, passOf(ctx), q.Model, err)
 		return err
 	}
 	if err := s.dispatch.Sleep(ctx, k.String()); err != nil {

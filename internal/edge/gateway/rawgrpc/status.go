@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
-	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/keys"
@@ -36,40 +35,23 @@ func errorf(code codes.Code, format string, args ...any) error {
 // replica, or in a stream from either side, for too long.
 var errSlow = errors.New("the replica kept silent for too long")
 
-// refusal is the status of an error of routing or admission, with trailers
-// that say when to ask again. Nothing is listed to a key that is not for all.
-func refusal(ctx context.Context, pass *keys.Pass, err error) (metadata.MD, error) {
-	var notFound *route.NotFoundError
-	var ambiguous *route.AmbiguousError
-	var unnamed *route.MissingModelError
-	var refused *dispatch.Error
-	switch {
-	case ctx.Err() != nil:
+// codesOf are the status codes of refusals.
+var codesOf = map[ingress.Reason]codes.Code{ingress.Internal: codes.Internal, ingress.NoKey: codes.Unauthenticated, ingress.BadKey: codes.Unauthenticated,
+	ingress.OverLimit: codes.ResourceExhausted, ingress.Forbidden: codes.PermissionDenied, ingress.Unnamed: codes.InvalidArgument, ingress.NotFound: codes.NotFound,
+	ingress.OtherAPI: codes.Unimplemented, ingress.QueueFull: codes.ResourceExhausted, ingress.Unavailable: codes.Unavailable}
+
+// refuse returns the status of an error of routing or admission, and the trailers
+// that tell when to ask again.
+func (s *Server) refuse(ctx context.Context, pass *keys.Pass, model string, err error) (metadata.MD, error) {
+	r := ingress.Refuse(ctx, s.dispatch, pass, model, err)
+	if r == nil {
 		return nil, status.FromContextError(ctx.Err()).Err()
-	case errors.As(err, &notFound) && len(pass.Models()) > 0 && !pass.Allows(notFound.Model):
-		return nil, forbidden(pass, notFound.Model)
-	case errors.As(err, &ambiguous) && len(pass.Models()) > 0 && !pass.Allows(ambiguous.Model):
-		return nil, forbidden(pass, ambiguous.Model)
-	case (errors.As(err, &notFound) || errors.As(err, &ambiguous)) && len(pass.Models()) > 0:
-		return nil, errorf(codes.NotFound, "the model is not served here by this name")
-	case errors.As(err, &notFound), errors.As(err, &ambiguous):
-		return nil, errorf(codes.NotFound, "%v", err)
-	case errors.As(err, &unnamed):
-		return nil, errorf(codes.InvalidArgument, "%v", err)
-	case errors.As(err, &refused):
-		var later metadata.MD
-		if refused.RetryAfter > 0 {
-			later = metadata.Pairs(keyRetryAfter, ingress.Seconds(refused.RetryAfter))
-		}
-		if errors.Is(err, dispatch.ErrBusy) {
-			return later, errorf(codes.ResourceExhausted, "%v", err)
-		}
-		return later, errorf(codes.Unavailable, "%v", err)
-	case status.Code(err) == codes.PermissionDenied: // of Request.May
-		return nil, err
-	default:
-		return nil, errorf(codes.Internal, "%v", err)
 	}
+	var trailer metadata.MD
+	if r.RetryAfter > 0 {
+		trailer = metadata.Pairs(keyRetryAfter, ingress.Seconds(r.RetryAfter))
+	}
+	return trailer, errorf(codesOf[r.Reason], "%s", r.Message)
 }
 
 // httpStatus is a code as HTTP's surface would have said it, for the log.
@@ -116,9 +98,9 @@ func resultOf(code codes.Code) breaker.Result {
 	}
 }
 
-// full is the answer when the budget has no room.
+// full is the status of a call for which the budget has no bytes left.
 func full() (metadata.MD, error) {
-	return metadata.Pairs(keyRetryAfter, "1"), errorf(codes.ResourceExhausted, "the gateway holds as many bytes of messages as it may")
+	return metadata.Pairs(keyRetryAfter, "1"), errorf(codes.ResourceExhausted, "the gateway's buffer for messages is full: send the call again later")
 }
 
 // upstreamError tells how a call to a replica ended: by the replica's own

@@ -254,7 +254,7 @@ func TestBudget(t *testing.T) {
 	}
 	in.Id = "large"
 	_, err := r.ModelInfer(t.Context(), in) // with the answer it is too much
-	want(t, err, codes.ResourceExhausted, "as many bytes")
+	want(t, err, codes.ResourceExhausted, "buffer for messages is full")
 	in.RawInputContents = nil
 	if out, err := r.ModelInfer(t.Context(), in); err != nil || len(out.GetRawOutputContents()[0]) != len(large) {
 		t.Error(err)

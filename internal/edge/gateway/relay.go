@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 )
 
@@ -32,9 +36,8 @@ func putChunk(b *[]byte) {
 	}
 }
 
-// passing reads an answer and writes it to the client as it comes.
-type passing struct {
-	x    *exchange
+// relay reads a replica's answer and writes it to the client as it comes.
+type relay struct {
 	body incomingBody
 	buf  *[]byte
 	n    int   // bytes of buf that are not written yet
@@ -44,10 +47,27 @@ type passing struct {
 	events bool // such an answer is a text/event-stream: pass on whole events
 	// broken: the last bytes written do not end an event.
 	broken bool
+
+	to   *response // set by run
+	seen *observe.Record
 }
 
-// begin settles how in is passed on.
-func (p *passing) begin(in *incoming) {
+// run passes the answer on until its end (io.EOF), until the replica fails (its
+// error) or until the client is gone (nil). A pause of the replica may take stall.
+func (p *relay) run(to *response, seen *observe.Record, stall time.Duration) error {
+	p.to, p.seen = to, seen
+	for p.write() {
+		if p.err != nil {
+			return p.err
+		}
+		p.body.SetPause(stall)
+		p.read()
+	}
+	return nil
+}
+
+// begin decides how in is passed on.
+func (p *relay) begin(in *incoming) {
 	p.flush = in.length < 0
 	p.events = p.flush && isEventStream(in.fields)
 	if p.events || in.length >= 0 && in.length < smallChunk {
@@ -57,13 +77,13 @@ func (p *passing) begin(in *incoming) {
 	}
 }
 
-func (p *passing) close() {
+func (p *relay) close() {
 	_ = p.body.Close() // what matters was read
 	putChunk(p.buf)
 }
 
 // read reads what has come, behind what is kept.
-func (p *passing) read() {
+func (p *relay) read() {
 	var n int
 	n, p.err = p.body.Read((*p.buf)[p.n:])
 	p.n += n
@@ -72,7 +92,7 @@ func (p *passing) read() {
 // write passes on what was read, but for the beginning of an event whose end
 // is not there yet, so that a stream that fails never shows half an event. At
 // the end of the answer nothing is kept. It is false when the client is gone.
-func (p *passing) write() bool {
+func (p *relay) write() bool {
 	out := (*p.buf)[:p.n]
 	if p.events && !errors.Is(p.err, io.EOF) {
 		switch whole := eventEnd(out); {
@@ -94,8 +114,8 @@ func (p *passing) write() bool {
 	return true
 }
 
-// grow makes room for a long event.
-func (p *passing) grow() {
+// grow moves to a buffer that holds a long event.
+func (p *relay) grow() {
 	bigger := chunks.Get().(*[]byte)
 	copy(*bigger, (*p.buf)[:p.n])
 	putChunk(p.buf)
@@ -103,26 +123,26 @@ func (p *passing) grow() {
 }
 
 // send writes b and flushes it if the answer is a stream.
-func (p *passing) send(b []byte) bool {
+func (p *relay) send(b []byte) bool {
 	if len(b) == 0 {
 		return true
 	}
-	p.x.seen.Passing(b)
-	p.x.writeDeadline(time.Now())
-	if _, err := p.x.w.Write(b); err != nil {
+	p.seen.Passing(b)
+	p.to.writeDeadline(time.Now())
+	if _, err := p.to.w.Write(b); err != nil {
 		return false
 	}
-	return !p.flush || p.x.rc.Flush() == nil
+	return !p.flush || p.to.rc.Flush() == nil
 }
 
 // errorEvent ends an event stream with what went wrong.
-func (p *passing) errorEvent(message string) {
+func (p *relay) errorEvent(message string) {
 	var b []byte
 	if p.broken {
 		b = append(b, "\n\n"...)
 	}
 	b = append(b, "event: error\ndata: "...)
-	b = append(b, bytes.TrimSpace(surface.ErrorBody(p.x.surface, http.StatusBadGateway, message, "", "replica_failed"))...)
+	b = append(b, bytes.TrimSpace(surface.ErrorBody(p.to.surface, http.StatusBadGateway, message, "", "replica_failed"))...)
 	p.send(append(b, "\n\n"...))
 }
 
@@ -137,4 +157,25 @@ func eventEnd(b []byte) int {
 		}
 	}
 	return 0
+}
+
+// isEventStream reports whether an answer's events can be told apart: those of a
+// compressed stream cannot.
+func isEventStream(fields []http1.Field) bool {
+	stream := false
+	for _, f := range fields {
+		switch f.Name {
+		case "Content-Encoding":
+			if f.Value != "" {
+				return false
+			}
+		case "Content-Type":
+			if !strings.HasPrefix(f.Value, "text/") && !strings.HasPrefix(f.Value, "Text/") && !strings.HasPrefix(f.Value, "TEXT/") {
+				continue
+			}
+			t, _, err := mime.ParseMediaType(f.Value)
+			stream = err == nil && t == "text/event-stream"
+		}
+	}
+	return stream
 }

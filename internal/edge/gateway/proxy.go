@@ -1,0 +1,294 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"syscall"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// transport is how the gateway reaches replicas. All requests share it.
+type transport struct {
+	cfg      Config
+	log      *slog.Logger
+	metrics  *observe.Metrics
+	upstream upstream
+	buffered ingress.Budget
+}
+
+// answerTimeout is how long the granted replica may take to begin its answer.
+func (t *transport) answerTimeout(g *dispatch.Grant) time.Duration {
+	return cmp.Or(g.Pool().Limits.AnswerTimeout, t.cfg.AnswerTimeout)
+}
+
+// proxy sends one admitted request to its replica, and to others while they fail,
+// until one answers. One goroutine owns it.
+type proxy struct {
+	*transport
+	grant    *dispatch.Grant
+	req      *request
+	seen     *observe.Record
+	prefill  prefill
+	outgoing http1.Request
+	parts    [3][]byte // of the body
+}
+
+// send returns the first answer that is to be passed on, and its first bytes in
+// out. The error is why there is none.
+func (p *proxy) send() (in incoming, out relay, err error) {
+	if !http1.ValidTarget(p.req.target(p.grant)) { // the client's error, not a replica's
+		return in, out, &failure{status: http.StatusBadRequest, message: "the path or query holds spaces or control characters: escape them"}
+	}
+	for {
+		p.nameTry()
+		in, out, err = p.try()
+		if err == nil {
+			if in.status >= http.StatusBadRequest && p.retryAnswer(&in, &out) {
+				continue
+			}
+			return in, out, nil
+		}
+		if p.req.r.Context().Err() == nil && p.req.body.clientError() == nil {
+			p.seen.Retried = err.Error()
+		}
+		p.seen.Failed(err)
+		if errors.Is(err, errSlow) {
+			limit := p.answerTimeout(p.grant)
+			p.log.Warn("replica did not answer in time", p.attrs("timeout", limit)...)
+			p.grant.Done(dispatch.Outcome{Failed: errSlow})
+			return in, out, &failure{status: http.StatusGatewayTimeout, message: fmt.Sprintf("the model did not begin its answer within %v", limit), code: "timeout"}
+		}
+		if err := p.retry(err); err != nil {
+			return in, out, err
+		}
+	}
+}
+
+// headerPrefill tells a decode replica (the sidecar in front of it) which replica
+// computes the prompt. A client's value is dropped: the decode replica would call
+// any address that it names.
+const headerPrefill = "X-Prefiller-Host-Port"
+
+// nameTry tells the granted replica which replica computes the prompt, and its
+// trace context.
+func (p *proxy) nameTry() {
+	q := p.req
+	if !q.picked && q.to.Name == "" { // otherwise a picker or a router has named it
+		to := ""
+		if disaggregation(p.grant) == service.DisaggregationHeader {
+			to = p.grant.Prefill()
+		}
+		if before, ok := q.r.Header[headerPrefill]; (to != "" || ok) && (len(before) != 1 || before[0] != to) {
+			q.setHeader(headerPrefill, to)
+		}
+	}
+	if parent := p.seen.Trying(q.r.Method, p.grant.Address(), p.grant.Replica()); parent != "" {
+		q.setHeader(observe.HeaderTraceparent, parent)
+	}
+}
+
+// try sends the request once and waits for the first bytes of the answer's body:
+// a replica that dies before them can be replaced. out has them.
+func (p *proxy) try() (in incoming, out relay, err error) {
+	if err = p.prefill.start(); err != nil {
+		return in, out, err
+	}
+	if in, err = p.sendOnce(); err != nil {
+		return in, out, p.prefill.cause(err)
+	}
+	out = relay{body: in.body}
+	out.begin(&in)
+	for out.n == 0 && out.err == nil {
+		out.read()
+	}
+	if out.n == 0 && !errors.Is(out.err, io.EOF) {
+		out.close()
+		return in, out, p.prefill.cause(out.err)
+	}
+	return in, out, nil
+}
+
+// sendOnce sends the request to the granted replica and waits for the header of
+// its answer.
+func (p *proxy) sendOnce() (incoming, error) {
+	address, q := p.grant.Address(), p.req
+	out := &p.outgoing
+	*out = http1.Request{Address: address, Host: q.host(address), Method: q.r.Method, Target: q.target(p.grant),
+		Fields: q.header(), Timeout: p.answerTimeout(p.grant)}
+	out.Body, out.Length = q.appendBody(p.parts[:0], p.grant.Model())
+	if q.body.tail != nil {
+		out.Tail = q.body.tail
+	}
+	in, err := p.upstream.send(p.prefill.context(), out)
+	q.body.spent = q.body.spent || err != nil && out.TailRead
+	return in, err
+}
+
+// retry moves the request to another replica after err. The error is why it
+// cannot.
+func (p *proxy) retry(err error) error {
+	q, ctx := p.req, p.req.r.Context()
+	if lost := q.body.clientError(); lost != nil {
+		return bodyFailure(ctx, lost, &p.cfg)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	p.log.Warn("replica failed before it answered", p.attrs("error", err)...)
+	if !q.body.replayable() {
+		p.grant.Done(dispatch.Outcome{Failed: err})
+		return replicaFailed(fmt.Sprintf("the replica failed and the body, over %d bytes, cannot be sent again: %v", p.cfg.MaxReplayBytes, err))
+	}
+	if p.prefill.retry(err) {
+		return nil
+	}
+	err = lost(err)
+	waited := p.grant.Waited()
+	stuck := p.grant.Retry(ctx, err)
+	if stuck == nil || dispatch.IsUnsent(err) || p.grant.Waited() > waited || ctx.Err() != nil { // no replica took it
+		return stuck
+	}
+	return replicaFailed(stuck.Error())
+}
+
+func replicaFailed(message string) error {
+	return &failure{status: http.StatusBadGateway, message: message, code: "replica_failed"}
+}
+
+// retryAnswer tells the dispatcher of an answer that did not do the work, and
+// reports whether the request has moved to another replica, which makes this
+// answer void.
+func (p *proxy) retryAnswer(in *incoming, out *relay) bool {
+	replica := p.grant.Replica()
+	moved := p.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(in.status), RetryAfter: retryAfter(in.fields, time.Now()), Again: p.req.repeatable()})
+	if moved {
+		out.close()
+		err := fmt.Errorf("%s answered %d", replica, in.status)
+		p.seen.Retried = err.Error()
+		p.seen.Failed(err)
+		p.log.Warn("replica failed: the request is sent to another", p.attrs("error", err)...)
+	}
+	return moved
+}
+
+// attrs are attributes of a log line.
+func (p *proxy) attrs(more ...any) []any {
+	return append([]any{"request", p.req.id, "service", p.grant.Service(), "replica", p.grant.Replica()}, more...)
+}
+
+// retryAfter is how long an answer asks to wait (RFC 9110 10.2.3); 0 when it does
+// not say.
+func retryAfter(fields []http1.Field, now time.Time) time.Duration {
+	for _, f := range fields {
+		if f.Name == "Retry-After" {
+			return breaker.RetryAfter(f.Value, now)
+		}
+	}
+	return 0
+}
+
+// lost marks a failure that may be the end of the replica.
+func lost(err error) error {
+	if isLost(err) && !dispatch.IsUnsent(err) {
+		return dispatch.Lost(err)
+	}
+	return err
+}
+
+// isLost reports whether the connection to a replica ended, as it does when the
+// replica does, or is useless, since what came is not an answer.
+func isLost(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, http1.ErrMalformed) ||
+		errors.Is(err, syscall.ECONNREFUSED) // after a kept connection broke, so that the request may have been sent
+}
+
+// upstream sends requests to replicas over HTTP/1.1.
+type upstream interface {
+	// send returns when the answer's header has come. A failure before anything
+	// was sent is marked dispatch.Unsent; errSlow is a replica that did not answer
+	// within the request's Timeout. The caller closes the answer's body.
+	send(ctx context.Context, q *http1.Request) (incoming, error)
+	closeIdle()
+}
+
+// incoming is a replica's answer.
+type incoming struct {
+	status int
+	length int64 // of the body; -1 when it is not known
+	fields []http1.Field
+	// announced is the value of the field Trailer.
+	announced string
+	body      incomingBody
+}
+
+// incomingBody is the body of an answer. Until SetPause is called the time of
+// AnswerTimeout goes on; afterwards each read has d. Close is called once.
+type incomingBody interface {
+	io.ReadCloser
+	SetPause(d time.Duration)
+	Trailer() []http1.Field // after io.EOF
+}
+
+// errSlow is a replica that kept silent.
+var errSlow = errors.New("the replica kept silent for too long")
+
+// client is the upstream over package http1.
+type client struct{ *http1.Client }
+
+func newClient(c Config) (client, error) {
+	cfg := http1.DefaultConfig()
+	cfg.DialTimeout, cfg.MaxIdlePerHost = c.DialTimeout, c.MaxIdleConns
+	made, err := http1.New(cfg)
+	return client{made}, err
+}
+
+func (c client) closeIdle() { c.CloseIdle() }
+
+func (c client) send(ctx context.Context, q *http1.Request) (incoming, error) {
+	resp, err := c.Do(ctx, q)
+	if err != nil {
+		return incoming{}, unsent(slow(err))
+	}
+	return incoming{status: resp.Status, length: resp.Length, fields: resp.Fields, announced: resp.Announced, body: quiet{resp}}, nil
+}
+
+// unsent marks a failure before anything was sent.
+func unsent(err error) error {
+	var failed *http1.Error
+	if errors.As(err, &failed) && failed.Unsent {
+		return dispatch.Unsent(err)
+	}
+	return err
+}
+
+// slow names a timeout as the gateway does.
+func slow(err error) error {
+	if errors.Is(err, http1.ErrTimeout) {
+		return errSlow
+	}
+	return err
+}
+
+// quiet names its timeouts as the gateway does.
+type quiet struct{ *http1.Response }
+
+func (q quiet) Read(p []byte) (int, error) {
+	n, err := q.Response.Read(p)
+	if err != nil && err != io.EOF { //nolint:errorlint // io.EOF comes as it is, and often
+		err = slow(err)
+	}
+	return n, err
+}
