@@ -6,10 +6,8 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -41,25 +39,18 @@ type call struct {
 	key     service.Key // what the route says
 	grant   *dispatch.Grant
 	asked   dispatch.Request
-	trailer metadata.MD // that an error of ours brings
-
-	// For the access log.
-	begun, firstByte time.Time
-	received         atomic.Int64 // bytes of messages
-	sent             int64
-	tries            int
-	retried          string // why the last try that failed did
-	broke            string // why the replica broke off its answer
-	span             trace.Span
+	trailer metadata.MD // that goes with the gateway's own errors
+	seen    record
 }
 
 func (s *Server) newCall(ctx context.Context, method string) *call {
-	c := &call{server: s, ctx: ctx, method: method, begun: time.Now()}
+	c := &call{server: s, ctx: ctx, method: method}
+	c.seen.begun = time.Now()
 	c.md, _ = metadata.FromIncomingContext(ctx)
 	c.address, c.conn = client(ctx)
 	c.host = first(c.md[keyAuthority])
 	c.id = observe.RequestID(first(c.md[keyRequestID]))
-	c.startSpan()
+	c.seen.startSpan(ctx, s.cfg.Tracer, method, c.md)
 	return c
 }
 
@@ -71,16 +62,15 @@ func (c *call) finish(err error) {
 	}
 	c.pass.Leave(0)
 	c.server.metrics.answered(c.service, c.method, status.Code(err))
-	c.endSpan(err)
-	if c.server.cfg.AccessLog != nil {
-		c.server.cfg.AccessLog.Write(c.logged(err))
+	c.seen.endSpan(err, c.model, c.id)
+	if log := c.server.cfg.AccessLog; log != nil {
+		e := c.seen.entry(err)
+		e.Request, e.Trace, e.Key, e.Client, e.Path, e.Model, e.Service = c.id, traceID(c.out), c.pass.Key(), c.address, c.method, c.model, c.service
+		if c.grant != nil {
+			e.Replica, e.Queued = c.grant.Replica(), c.grant.Waited()
+		}
+		log.Write(e)
 	}
-}
-
-// enter lets the call in by its key.
-func (c *call) enter() (err error) {
-	c.pass, c.trailer, err = c.server.enter(c.md)
-	return err
 }
 
 // query is what the dispatcher is to know of the call.
@@ -116,13 +106,13 @@ func (c *call) admit(size int) error {
 		return c.refused(err)
 	}
 	c.grant, c.service = g, g.Service()
-	c.out = c.outgoing(c.md)
+	c.out = outgoing(c.md, c.id, c.address, c.host)
 	return nil
 }
 
-// speaks is an error for a service that certainly has no gRPC, which is then
-// not woken. To ask what a service is costs more than to forward to it, so it
-// is asked once in a while.
+// speaks returns an error for a service that certainly has no gRPC, so that it is
+// not woken. To look a service up costs more than to forward to it, so this is done
+// once in a while.
 func (c *call) speaks(q dispatch.Request) error {
 	if _, known := c.server.speaks.Load(c.key); known {
 		return nil
@@ -142,7 +132,7 @@ func mayAnswer(p *dispatch.PoolConfig) bool {
 }
 
 func httpOnly(name string) error {
-	return errorf(codes.Unimplemented, "%s is served over HTTP alone: its runtime has no gRPC port; ask it on the gateway's HTTP port", name)
+	return errorf(codes.Unimplemented, "%s is served over HTTP alone, since its runtime has no gRPC port: use the gateway's HTTP port", name)
 }
 
 // refused is the status for an error of routing or admission.
@@ -160,7 +150,7 @@ func (c *call) replica() (*upstream, error) {
 	if address == "" {
 		return nil, httpOnly(c.service)
 	}
-	c.tries++
+	c.seen.tries++
 	up, err := c.server.upstreams.get(address)
 	if err != nil {
 		return nil, errorf(codes.Unavailable, "%v", err)
@@ -168,17 +158,17 @@ func (c *call) replica() (*upstream, error) {
 	return up, nil
 }
 
-// answering notes that the replica's answer is here: from now on the call is
-// this replica's.
+// answering notes that the replica has answered: the call does not move any more.
 func (c *call) answering() {
 	c.grant.FirstByte()
-	c.firstByte = time.Now()
+	c.seen.firstByte = time.Now()
 	if _, known := c.server.speaks.Load(c.key); !known {
 		c.server.speaks.Store(c.key, true)
 	}
 }
 
-// rename says which name the replica is to be given in the place of the call's.
+// rename returns the name that the replica knows the model by, if the call's is
+// another.
 func (c *call) rename() (name string, ok bool) {
 	name = c.grant.Model()
 	return name, name != "" && name != c.model
@@ -188,34 +178,34 @@ func (c *call) rename() (name string, ok bool) {
 // may end a call for its deadline: what it then says is no failure of its own.
 const deadlineSlack = 50 * time.Millisecond
 
-// elsewhere moves the call to another replica after failed; nil means that it
-// holds a place again.
-func (c *call) elsewhere(failed error) error {
+// retry moves the call to another replica after failed. The error is why it
+// cannot.
+func (c *call) retry(failed error) error {
 	c.server.log.Warn("replica failed before it answered", c.attrs("error", failed)...)
 	if d, ok := c.ctx.Deadline(); ok && time.Until(d) < deadlineSlack {
 		return errorf(codes.DeadlineExceeded, "the call's deadline is over: %v", failed)
 	}
-	c.retried = failed.Error()
+	c.seen.retried = failed.Error()
 	if err := c.grant.Retry(c.ctx, failed); err != nil {
 		return c.refused(err)
 	}
 	return nil
 }
 
-// errMoved says that the call holds a place on another replica, which is to be
-// asked in the place of one that answered.
+// errMoved: the call has a reservation on another replica, which is to be asked
+// instead of one that answered.
 var errMoved = errors.New("the call was moved to another replica")
 
-// better tells the dispatcher of a replica's status that did not do the work,
-// and reports whether another replica is to be asked in place of passing it on,
-// which replayable says is possible.
-func (c *call) better(err error, trailer metadata.MD, replayable bool) bool {
+// retryStatus tells the dispatcher of a replica's status that did not do the work,
+// and reports whether the call has moved to another replica, which makes this
+// status void. Only a replayable call moves.
+func (c *call) retryStatus(err error, trailer metadata.MD, replayable bool) bool {
 	replica := c.grant.Replica()
 	moved := c.grant.Answered(dispatch.Answer{Result: resultOf(status.Code(err)), RetryAfter: breaker.RetryAfter(first(trailer[keyRetryAfter]), time.Now()),
 		Again: replayable})
 	if moved {
-		c.retried = replica + " answered " + status.Code(err).String()
-		c.server.log.Warn("replica failed: the call is sent to another", c.attrs("error", c.retried)...)
+		c.seen.retried = replica + " answered " + status.Code(err).String()
+		c.server.log.Warn("replica failed: the call is sent to another", c.attrs("error", c.seen.retried)...)
 	}
 	return moved
 }
@@ -233,22 +223,8 @@ func (c *call) late() error {
 	return errorf(codes.DeadlineExceeded, "the model did not begin its answer within %v", limit)
 }
 
-// logged is the call's entry in the access log.
-func (c *call) logged(err error) observe.Entry {
-	e := observe.Entry{Time: c.begun, Request: c.id, Trace: c.traceID(), Key: c.pass.Key(), Client: c.address, Method: "gRPC", Path: c.method, Model: c.model,
-		Service: c.service, Status: httpStatus(status.Code(err)), Duration: time.Since(c.begun),
-		Received: c.received.Load(), Sent: c.sent, Tries: c.tries, Retried: c.retried, Cut: c.broke}
-	if c.grant != nil {
-		e.Replica, e.Queued = c.grant.Replica(), c.grant.Waited()
-	}
-	if !c.firstByte.IsZero() {
-		e.FirstByte = c.firstByte.Sub(c.begun)
-	}
-	return e
-}
-
 // scan finds the model that a message names.
-func (c *call) scan(f *frame) (field, error) {
+func scan(f *frame) (field, error) {
 	at, err := scanName(f.parts)
 	if err != nil {
 		return field{}, errorf(codes.InvalidArgument, "the message is malformed: %v", err)
@@ -260,11 +236,11 @@ func (c *call) attrs(more ...any) []any {
 	return append([]any{"request", c.id, "service", c.service, "replica", c.grant.Replica()}, more...)
 }
 
-// header is the metadata that goes before the answer.
-func (c *call) header(md metadata.MD) metadata.MD {
+// headerOf is the metadata that goes before a replica's answer to the request id.
+func headerOf(md metadata.MD, id string) metadata.MD {
 	out := passed(md)
 	if len(out[keyRequestID]) == 0 {
-		out[keyRequestID] = []string{c.id}
+		out[keyRequestID] = []string{id}
 	}
 	return out
 }
@@ -286,15 +262,15 @@ func (w watch) stop() {
 	w.cancel(nil)
 }
 
-// ended is the status of a call whose own context is over; nil if it is not.
-func (c *call) ended() error {
-	if err := c.ctx.Err(); err != nil {
+// ended is the status of a call whose context is over; nil if it is not.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
 	return nil
 }
 
-// hold counts bytes in memory; false when there is no room for them.
+// hold counts bytes in memory. The error is the budget's, when it is full.
 func (c *call) hold(size int) error {
 	if c.server.buffered.Take(int64(size)) {
 		return nil

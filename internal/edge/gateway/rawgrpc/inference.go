@@ -5,13 +5,17 @@ import (
 	"net/http"
 	"strings"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/api/oip/modelrepository"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
 // inference is inference.GRPCInferenceService, but for the calls that are
@@ -164,4 +168,118 @@ func (s *Server) unload(ctx context.Context, model string) error {
 		return errorf(codes.InvalidArgument, "%s cannot be unloaded: %v", model, err)
 	}
 	return nil
+}
+
+// open are the methods that need no key: they tell only that the gateway runs.
+var open = map[string]bool{
+	oip.GRPCInferenceService_ServerLive_FullMethodName:  true,
+	oip.GRPCInferenceService_ServerReady_FullMethodName: true,
+	grpc_health_v1.Health_Check_FullMethodName:          true,
+	grpc_health_v1.Health_List_FullMethodName:           true,
+	grpc_health_v1.Health_Watch_FullMethodName:          true,
+}
+
+// secretKeys are the metadata fields in which clients send their key, as for HTTP.
+var secretKeys = lower(ingress.SecretHeaders)
+
+func lower(names []string) []string {
+	out := make([]string, 0, len(names))
+	for _, n := range names {
+		out = append(out, strings.ToLower(n))
+	}
+	return out
+}
+
+// enter checks the key of a call and removes it from md. The caller ends the pass
+// with Leave; it is nil when no key is needed.
+func (s *Server) enter(md metadata.MD) (*keys.Pass, metadata.MD, error) {
+	pass, err := ingress.Enter(s.cfg.Keys, md, secretKeys)
+	if err == nil {
+		return pass, nil, nil
+	}
+	trailer, err := s.refuse(context.Background(), nil, "", err)
+	return nil, trailer, err
+}
+
+// passKey is the key of a call's pass in its context.
+type passKey struct{}
+
+func passOf(ctx context.Context) *keys.Pass {
+	pass, _ := ctx.Value(passKey{}).(*keys.Pass)
+	return pass
+}
+
+// guardUnary checks the keys of the calls that the gateway answers itself.
+func (s *Server) guardUnary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	if open[info.FullMethod] {
+		return handle(ctx, in)
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	pass, trailer, err := s.enter(md)
+	if err != nil {
+		_ = grpc.SetTrailer(ctx, trailer) // fails only for a client that is gone
+		return nil, err
+	}
+	defer pass.Leave(0)
+	return handle(context.WithValue(ctx, passKey{}, pass), in)
+}
+
+// guardStream does so for streams.
+func (s *Server) guardStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if open[info.FullMethod] || info.FullMethod == oip.GRPCInferenceService_ModelStreamInfer_FullMethodName {
+		return handle(service, stream)
+	}
+	md, _ := metadata.FromIncomingContext(stream.Context())
+	pass, trailer, err := s.enter(md)
+	if err != nil {
+		stream.SetTrailer(trailer)
+		return err
+	}
+	defer pass.Leave(0)
+	return handle(service, stream)
+}
+
+// health is gRPC's health service. The gateway as a whole ("") and each of its
+// services serve until the gateway stops.
+type health struct {
+	grpc_health_v1.UnimplementedHealthServer
+	server *Server
+}
+
+// of is the status of a service.
+func (h *health) of(service string) grpc_health_v1.HealthCheckResponse_ServingStatus {
+	switch service {
+	case "", oip.GRPCInferenceService_ServiceDesc.ServiceName, modelrepository.ModelRepositoryService_ServiceDesc.ServiceName:
+	default:
+		return grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN
+	}
+	if h.server.draining.Load() {
+		return grpc_health_v1.HealthCheckResponse_NOT_SERVING
+	}
+	return grpc_health_v1.HealthCheckResponse_SERVING
+}
+
+// Check is the status now.
+func (h *health) Check(_ context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	s := h.of(r.GetService())
+	if s == grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN {
+		return nil, errorf(codes.NotFound, "no such service: %s", r.GetService())
+	}
+	return &grpc_health_v1.HealthCheckResponse{Status: s}, nil
+}
+
+// Watch sends the status now and when the gateway stops.
+func (h *health) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
+	if err := stream.Send(&grpc_health_v1.HealthCheckResponse{Status: h.of(r.GetService())}); err != nil {
+		return err
+	}
+	select {
+	case <-h.server.ending:
+	case <-stream.Context().Done():
+		return status.FromContextError(stream.Context().Err()).Err()
+	}
+	if err := stream.Send(&grpc_health_v1.HealthCheckResponse{Status: h.of(r.GetService())}); err != nil {
+		return err
+	}
+	return status.Error(codes.Unavailable, "the gateway is shutting down")
 }

@@ -27,7 +27,7 @@ var framing = map[string]bool{"connection": true, "keep-alive": true, "proxy-con
 	"proxy-authorization": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true, "expect": true,
 	"content-type": true, "content-length": true, "content-encoding": true, "accept-encoding": true, "user-agent": true, "host": true}
 
-// passes says whether metadata of a name is the application's.
+// passes reports whether metadata of a name is the application's.
 func passes(name string) bool {
 	if framing[name] || strings.HasPrefix(name, ":") {
 		return false
@@ -47,23 +47,24 @@ func passed(md metadata.MD) metadata.MD {
 	return out
 }
 
-// outgoing is the metadata for a replica.
-func (c *call) outgoing(md metadata.MD) metadata.MD {
+// outgoing is the metadata for a replica: the client's, at address, that called
+// host.
+func outgoing(md metadata.MD, id, address, host string) metadata.MD {
 	out := make(metadata.MD, len(md)+4)
 	for name, values := range md {
 		if passes(name) {
 			out[name] = values
 		}
 	}
-	out[keyRequestID] = []string{c.id}
+	out[keyRequestID] = []string{id}
 	if len(out[keyTraceparent]) == 0 {
 		out[keyTraceparent] = []string{string(observe.AppendTraceparent(nil))}
 	}
-	if c.address != "" {
-		out[keyForwarded] = []string{strings.Join(append(slices.Clone(md[keyForwarded]), c.address), ", ")}
+	if address != "" {
+		out[keyForwarded] = []string{strings.Join(append(slices.Clone(md[keyForwarded]), address), ", ")}
 	}
-	if len(out[keyHost]) == 0 && c.host != "" {
-		out[keyHost] = []string{c.host}
+	if len(out[keyHost]) == 0 && host != "" {
+		out[keyHost] = []string{host}
 	}
 	return out
 }

@@ -27,7 +27,7 @@ func streamHandler(service any, stream grpc.ServerStream) error {
 	c.ctx = ctx
 	st := &inbound{call: c, stream: stream, first: make(chan *frame, 1), end: cancel, attached: make(chan struct{})}
 	go st.pump()
-	err := c.stream(stream, st)
+	err := (&streamed{c, stream, st}).run()
 	if err != nil {
 		_ = stream.SetHeader(metadata.Pairs(keyRequestID, c.id)) // fails when a header was sent
 		stream.SetTrailer(c.trailer)
@@ -37,10 +37,18 @@ func streamHandler(service any, stream grpc.ServerStream) error {
 	return err
 }
 
-// stream waits for the first message, which says which model the stream is
-// for, and passes messages on in both directions.
-func (c *call) stream(stream grpc.ServerStream, in *inbound) error {
-	if err := c.enter(); err != nil {
+// streamed is a call of ModelStreamInfer.
+type streamed struct {
+	*call
+	stream grpc.ServerStream
+	in     *inbound
+}
+
+// run waits for the first message, which names the stream's model, and passes
+// messages on in both directions.
+func (c *streamed) run() (err error) {
+	in := c.in
+	if c.pass, c.trailer, err = c.server.enter(c.md); err != nil {
 		return err
 	}
 	timer := time.NewTimer(c.server.cfg.StallTimeout)
@@ -56,14 +64,14 @@ func (c *call) stream(stream grpc.ServerStream, in *inbound) error {
 		return in.cause()
 	}
 	for {
-		failed, err := c.relay(stream, in)
+		failed, err := c.relay()
 		switch {
 		case errors.Is(err, errMoved):
 			continue
 		case failed == nil:
 			return err
 		}
-		if err := c.elsewhere(failed); err != nil {
+		if err := c.retry(failed); err != nil {
 			return err
 		}
 	}
@@ -71,20 +79,21 @@ func (c *call) stream(stream grpc.ServerStream, in *inbound) error {
 
 // relay passes messages between the client and the granted replica until one
 // ends. failed says that the replica failed before it answered.
-func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) {
+func (c *streamed) relay() (failed, err error) {
+	stream, in := c.stream, c.in
 	up, err := c.replica()
 	if err != nil {
 		return nil, err
 	}
 	defer c.server.upstreams.put(up)
-	ended := c.startTry()
-	defer func() { ended(cmp.Or(failed, err)) }()
+	traced := c.seen.startTry(c.ctx, c.server.cfg.Tracer, c.method, c.grant, c.out)
+	defer func() { traced(cmp.Or(failed, err)) }()
 	ctx, w := c.watched(c.answerTimeout(), errSlow)
 	defer w.stop()
 	var p peer.Peer
 	out, err := up.NewStream(ctx, &oip.GRPCInferenceService_ServiceDesc.Streams[0], c.method, grpc.Peer(&p))
 	if err != nil {
-		return c.broken(ctx, stream, in, nil, &p, err)
+		return c.broken(ctx, nil, &p, err)
 	}
 	in.attach(out, w)
 	for answered := false; ; answered = true {
@@ -92,19 +101,19 @@ func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) 
 		if err := out.RecvMsg(&reply); errors.Is(err, io.EOF) {
 			if !answered {
 				c.answering()
-				c.sendHeader(stream, out)
+				c.sendHeader(out)
 			}
 			stream.SetTrailer(passed(out.Trailer()))
 			return nil, nil
 		} else if err != nil && !answered {
-			return c.broken(ctx, stream, in, out, &p, err)
+			return c.broken(ctx, out, &p, err)
 		} else if err != nil {
-			return nil, c.cut(ctx, stream, in, out, err)
+			return nil, c.cut(ctx, out, err)
 		}
 		if !answered {
 			c.answering()
 			in.settle()
-			c.sendHeader(stream, out)
+			c.sendHeader(out)
 		}
 		w.timer.Reset(c.server.cfg.StallTimeout)
 		a := newAnswer(&reply, &c.server.buffered, c.server.cfg.ClientTimeout, c.conn)
@@ -112,7 +121,7 @@ func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) 
 			c.trailer, err = full()
 			return nil, err
 		}
-		c.sent += int64(a.size)
+		c.seen.sent += int64(a.size)
 		if err := stream.SendMsg(a); err != nil {
 			return nil, err // the client is gone
 		}
@@ -120,17 +129,18 @@ func (c *call) relay(stream grpc.ServerStream, in *inbound) (failed, err error) 
 }
 
 // sendHeader passes on the metadata before the answer.
-func (c *call) sendHeader(stream grpc.ServerStream, out grpc.ClientStream) {
+func (c *streamed) sendHeader(out grpc.ClientStream) {
 	md, err := out.Header()
 	if err == nil {
-		_ = stream.SetHeader(c.header(md)) // fails only for a client that is gone
+		_ = c.stream.SetHeader(headerOf(md, c.id)) // fails only for a client that is gone
 	}
 }
 
-// broken tells what a stream that ended without an answer means: failed for a
-// replica that failed and can be replaced, else err is the stream's status. out
-// is nil if it never began.
-func (c *call) broken(ctx context.Context, stream grpc.ServerStream, in *inbound, out grpc.ClientStream, p *peer.Peer, cause error) (failed, err error) {
+// broken returns how a stream ended that has no answer: failed is of a replica that
+// can be replaced, otherwise err is the stream's status. out is nil if it never
+// began.
+func (c *streamed) broken(ctx context.Context, out grpc.ClientStream, p *peer.Peer, cause error) (failed, err error) {
+	in := c.in
 	if ended := in.ended(); ended != nil {
 		return nil, ended
 	}
@@ -150,18 +160,19 @@ func (c *call) broken(ctx context.Context, stream grpc.ServerStream, in *inbound
 		return nil, errorf(codes.Unavailable, "the replica failed and the stream's requests, over %d bytes, cannot be sent again: %v",
 			c.server.cfg.MaxMessageBytes, failed)
 	}
-	if c.better(cause, trailer, in.replayable()) {
+	if c.retryStatus(cause, trailer, in.replayable()) {
 		return nil, errMoved
 	}
 	c.answering()
-	_ = stream.SetHeader(c.header(header)) // fails only for a client that is gone
-	stream.SetTrailer(passed(trailer))
+	_ = c.stream.SetHeader(headerOf(header, c.id)) // fails only for a client that is gone
+	c.stream.SetTrailer(passed(trailer))
 	return nil, cause
 }
 
 // cut is the status of a stream that the replica ended with cause within its
 // answer.
-func (c *call) cut(ctx context.Context, stream grpc.ServerStream, in *inbound, out grpc.ClientStream, cause error) error {
+func (c *streamed) cut(ctx context.Context, out grpc.ClientStream, cause error) error {
+	stream, in := c.stream, c.in
 	if ended := in.ended(); ended != nil {
 		return ended
 	}
@@ -173,7 +184,7 @@ func (c *call) cut(ctx context.Context, stream grpc.ServerStream, in *inbound, o
 	if len(trailer) == 0 && status.Code(cause) == codes.Unavailable {
 		c.server.log.Warn("replica failed within its answer", c.attrs("error", cause)...)
 		c.server.metrics.cut(c.service)
-		c.broke = cause.Error()
+		c.seen.cut = cause.Error()
 		c.grant.Done(dispatch.Outcome{Failed: cause})
 		return errorf(codes.Unavailable, "the replica failed within its answer: %s", status.Convert(cause).Message())
 	}
@@ -208,7 +219,7 @@ type inbound struct {
 func (in *inbound) begin(f *frame) error {
 	c := in.call
 	size := f.size()
-	at, err := c.scan(f)
+	at, err := scan(f)
 	if err == nil {
 		err = c.hold(size)
 	}
@@ -233,7 +244,7 @@ func (in *inbound) pump() {
 	for first := true; ; first = false {
 		f := &frame{}
 		err := in.stream.RecvMsg(f)
-		in.call.received.Add(int64(f.size()))
+		in.call.seen.received.Add(int64(f.size()))
 		switch {
 		case errors.Is(err, io.EOF) && first:
 			in.fail(errorf(codes.InvalidArgument, "the stream has no request"))
@@ -271,7 +282,7 @@ func (in *inbound) fail(err error) {
 // deliver sends one more message to the replica. The error is the client's.
 func (in *inbound) deliver(f *frame) error {
 	defer func() { f.free() }()
-	at, err := in.call.scan(f)
+	at, err := scan(f)
 	if err != nil {
 		return err
 	}
@@ -355,7 +366,7 @@ func (in *inbound) settle() {
 	in.drop()
 }
 
-// replayable says whether another replica can be given all that came.
+// replayable reports whether another replica can be given all that came.
 func (in *inbound) replayable() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -380,7 +391,7 @@ func (in *inbound) ended() error {
 	if in.failure != nil {
 		return in.failure
 	}
-	return in.call.ended()
+	return ended(in.call.ctx)
 }
 
 // cause is ended for a context that is over.

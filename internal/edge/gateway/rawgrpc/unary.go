@@ -38,25 +38,26 @@ func (c *call) fail(ctx context.Context) {
 
 // unary reads one request and answers it.
 func (c *call) unary(decode func(any) error) (*answer, error) {
-	if err := c.enter(); err != nil {
+	var err error
+	if c.pass, c.trailer, err = c.server.enter(c.md); err != nil {
 		return nil, err
 	}
 	in := &frame{}
 	// A message that never ends cannot be given up by itself.
 	guard := time.AfterFunc(c.server.cfg.RequestTimeout, func() { _ = c.conn.Close() })
-	err := decode(in)
+	err = decode(in)
 	guard.Stop()
 	if err != nil {
 		return nil, err
 	}
 	defer in.free()
 	size := in.size()
-	c.received.Store(int64(size))
+	c.seen.received.Store(int64(size))
 	if err := c.hold(size); err != nil {
 		return nil, err
 	}
 	defer c.server.buffered.Give(int64(size))
-	at, err := c.scan(in)
+	at, err := scan(in)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +78,7 @@ func (c *call) unary(decode func(any) error) (*answer, error) {
 		case failed == nil:
 			return a, err
 		}
-		if err := c.elsewhere(failed); err != nil {
+		if err := c.retry(failed); err != nil {
 			return nil, err
 		}
 	}
@@ -92,25 +93,25 @@ func (c *call) try(request *frame) (a *answer, failed, err error) {
 		return nil, nil, err
 	}
 	defer c.server.upstreams.put(up)
-	ended := c.startTry()
+	traced := c.seen.startTry(c.ctx, c.server.cfg.Tracer, c.method, c.grant, c.out)
 	ctx, w := c.watched(c.answerTimeout(), errSlow)
 	defer w.stop()
 	var reply frame
 	var header, trailer metadata.MD
 	var p peer.Peer
 	err = up.Invoke(ctx, c.method, request, &reply, grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&p))
-	ended(err)
+	traced(err)
 	if err != nil {
-		switch ended := c.ended(); {
-		case ended != nil:
-			return nil, nil, ended
+		switch over := ended(c.ctx); {
+		case over != nil:
+			return nil, nil, over
 		case isSlow(ctx):
 			return nil, nil, c.late()
 		}
 		if failed := upstreamError(err, header, trailer, &p); failed != nil {
 			return nil, failed, nil
 		}
-		if c.better(err, trailer, true) {
+		if c.retryStatus(err, trailer, true) {
 			return nil, nil, errMoved
 		}
 	}
@@ -119,12 +120,12 @@ func (c *call) try(request *frame) (a *answer, failed, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	_ = grpc.SetHeader(c.ctx, c.header(header))
+	_ = grpc.SetHeader(c.ctx, headerOf(header, c.id))
 	if a = newAnswer(&reply, &c.server.buffered, c.server.cfg.ClientTimeout, c.conn); a == nil {
 		c.trailer, err = full()
 		return nil, nil, err
 	}
-	c.sent = int64(a.size)
+	c.seen.sent = int64(a.size)
 	c.grant.Done(dispatch.Outcome{})
 	return a, nil, nil
 }
