@@ -1,6 +1,11 @@
 package gbdt
 
-import "bytes"
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+)
 
 // Format is a file format of a tree model.
 type Format uint8
@@ -113,4 +118,48 @@ func isXGBoostLegacy(header []byte) bool {
 		}
 	}
 	return false
+}
+
+// maxFileSize bounds a model file, in bytes.
+const maxFileSize = 1 << 31
+
+// Load reads the model file at path with the parser of a library's format.
+// Errors name the path.
+func Load(path, library string, parse func(data []byte) (*Model, error)) (*Model, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s model: %w", library, err)
+	}
+	m, err := parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return m, nil
+}
+
+// read reads a regular file of at most maxFileSize bytes.
+func read(path string) ([]byte, error) {
+	info, err := os.Stat(path) // opening a pipe would wait for its writer
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file: name the model file itself", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read from
+	if info, err = f.Stat(); err != nil {
+		return nil, err
+	}
+	if info.Size() > maxFileSize {
+		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, info.Size(), maxFileSize)
+	}
+	data := make([]byte, info.Size())
+	if _, err := io.ReadFull(f, data); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
 }

@@ -18,17 +18,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"strconv"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/edge/engine/gbdt"
 )
-
-// MaxFileSize bounds a model file, in bytes.
-const MaxFileSize = 1 << 31
 
 // ErrLegacy says that a file has XGBoost's old binary format.
 var ErrLegacy = errors.New("this is XGBoost's legacy binary format, which is not read; convert it once, with " +
@@ -36,52 +31,12 @@ var ErrLegacy = errors.New("this is XGBoost's legacy binary format, which is not
 
 // Load reads the model file at path, whatever its extension. Errors name the
 // path.
-func Load(path string) (*gbdt.Model, error) {
-	data, err := read(path)
-	if err != nil {
-		return nil, fmt.Errorf("xgboost model: %w", err)
-	}
-	m, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return m, nil
-}
-
-// read reads a regular file of at most MaxFileSize bytes.
-func read(path string) ([]byte, error) {
-	info, err := os.Stat(path) // opening a pipe would wait for its writer
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file: name the model file itself", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // only read from
-	if info, err = f.Stat(); err != nil {
-		return nil, err
-	}
-	if info.Size() > MaxFileSize {
-		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, info.Size(), MaxFileSize)
-	}
-	data := make([]byte, info.Size())
-	if _, err := io.ReadFull(f, data); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return data, nil
-}
+func Load(path string) (*gbdt.Model, error) { return gbdt.Load(path, "xgboost", Parse) }
 
 // Parse reads a model from the bytes of its file, telling JSON from UBJSON by
 // content. It keeps no reference to data. Malformed input of any kind is an
 // error that says where.
 func Parse(data []byte) (*gbdt.Model, error) {
-	if len(data) > MaxFileSize {
-		return nil, fmt.Errorf("xgboost model: %d bytes, more than %d", len(data), MaxFileSize)
-	}
 	var document value
 	var err error
 	format := gbdt.Sniff(data[:min(len(data), gbdt.SniffLen)])
