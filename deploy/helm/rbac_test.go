@@ -32,24 +32,32 @@ func spread(namespace string, verbs string, resources ...string) (out []call) {
 	return out
 }
 
-// reads are those that both make in a namespace: of every kind of manifest
-// that there is, of what tells of replicas and of decisions.
+// reads are those that both make in a namespace: of manifests that requests
+// depend on, of what tells of replicas and of decisions.
 func reads(namespace string) []call {
 	out := spread(namespace, "list watch", "discovery.k8s.io:endpointslices", "apps:controllerrevisions", "gateway.networking.k8s.io:gateways", "gateway.networking.k8s.io:referencegrants")
 	out = append(out, spread("", "list watch", "gateway.networking.k8s.io:gatewayclasses")...)
+	return append(out, manifests(namespace, true)...)
+}
+
+// manifests are the reads of manifests: of those that requests depend on, or of
+// the runtimes and models that services are run with.
+func manifests(namespace string, requests bool) (out []call) {
 	for _, k := range objects.Kinds {
 		in := namespace
-		if strings.HasPrefix(k.Kind, "Cluster") {
+		if strings.HasPrefix(k.Kind, "Cluster") || k.Kind == "FineTunedWeight" {
 			in = ""
 		}
-		out = append(out, spread(in, "get list watch", k.Group+":"+k.Plural)...)
+		if k.Requests() == requests {
+			out = append(out, spread(in, "get list watch", k.Group+":"+k.Plural)...)
+		}
 	}
 	return out
 }
 
 // controllerCalls are those of the controller for services of a namespace.
 func controllerCalls(ns string) []call {
-	out := append(reads(ns), spread(ns, "get list watch create patch delete", "apps:deployments", ":services", "policy:poddisruptionbudgets", "leaderworkerset.x-k8s.io:leaderworkersets")...)
+	out := append(append(reads(ns), manifests(ns, false)...), spread(ns, "get list watch create patch delete", "apps:deployments", ":services", "policy:poddisruptionbudgets", "leaderworkerset.x-k8s.io:leaderworkersets")...)
 	out = append(out, spread(ns, "get patch", "apps:deployments/scale", "leaderworkerset.x-k8s.io:leaderworkersets/scale")...)
 	out = append(out, spread(ns, "create update delete", "apps:controllerrevisions")...)
 	out = append(out, spread(ns, "list watch patch", ":pods")...)
@@ -138,7 +146,7 @@ func TestRBAC(t *testing.T) {
 			},
 			map[string][]call{
 				controller: append(append(never("elsewhere"), own...), call{"create", "apiextensions.k8s.io", "customresourcedefinitions", "", ""}),
-				gateway:    append(append(never("elsewhere"), writes...), append(own, ownCalls(controller)[0])...),
+				gateway:    append(append(append(never("elsewhere"), writes...), manifests("elsewhere", false)...), append(own, ownCalls(controller)[0])...),
 			}},
 		{"endpoint pickers", "pickers",
 			map[string][]call{"roundhouse-endpoint-picker team-a": append(spread("team-a", "list watch", ":pods", "inference.networking.k8s.io:inferencepools",

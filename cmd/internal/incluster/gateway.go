@@ -108,7 +108,8 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	if g.view, err = live.New(view); err != nil {
 		return err
 	}
-	g.source, err = objects.New(objects.Config{Cache: g.cache, Mapper: direct.RESTMapper(), Records: g.view.Records(), Adopt: g.o.adopt, Namespaces: g.o.Namespaces, Log: g.log})
+	g.source, err = objects.New(objects.Config{Cache: g.cache, Mapper: direct.RESTMapper(), Records: g.view.Records(), Adopt: g.o.adopt, Namespaces: g.o.Namespaces,
+		Only: (*objects.Kind).Requests, Log: g.log})
 	if err != nil {
 		return err
 	}

@@ -5,15 +5,13 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 */}}
 
 {{- define "roundhouse.rules.manifests" -}}
-# Both read manifests of every dialect that is installed.
+# The controller and the gateways read services, routes and pools of every
+# dialect that is installed.
 - apiGroups: [roundhouse.dev]
-  resources: [modelservices, servingruntimes, routes, pools]
+  resources: [modelservices, routes, pools]
   verbs: [get, list, watch]
-- apiGroups: [serving.kserve.io]
-  resources: [inferenceservices, servingruntimes]
-  verbs: [get, list, watch]
-- apiGroups: [ome.io]
-  resources: [inferenceservices, servingruntimes, basemodels]
+- apiGroups: [serving.kserve.io, ome.io]
+  resources: [inferenceservices]
   verbs: [get, list, watch]
 - apiGroups: [machinelearning.seldon.io]
   resources: [seldondeployments]
@@ -35,15 +33,9 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 {{- end }}
 
 {{- define "roundhouse.rules.manifests.cluster" -}}
-# Both learn which dialects are installed, and read what belongs to no namespace.
+# Both learn which dialects are installed.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
-  verbs: [get, list, watch]
-- apiGroups: [roundhouse.dev, serving.kserve.io, ome.io]
-  resources: [clusterservingruntimes]
-  verbs: [get, list, watch]
-- apiGroups: [ome.io]
-  resources: [clusterbasemodels, finetunedweights]
   verbs: [get, list, watch]
 # Gateways of a GatewayClass that names Roundhouse.
 - apiGroups: [gateway.networking.k8s.io]
@@ -59,6 +51,13 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 
 {{- define "roundhouse.rules.controller" -}}
 {{ include "roundhouse.rules.manifests" . }}
+# The runtimes and models that services are run with.
+- apiGroups: [roundhouse.dev, serving.kserve.io, ome.io]
+  resources: [servingruntimes]
+  verbs: [get, list, watch]
+- apiGroups: [ome.io]
+  resources: [basemodels]
+  verbs: [get, list, watch]
 # Status, in the dialect a manifest came in.
 - apiGroups: [roundhouse.dev]
   resources: [modelservices/status, servingruntimes/status, routes/status, pools/status]
@@ -138,6 +137,13 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 
 {{- define "roundhouse.rules.controller.cluster" -}}
 {{ include "roundhouse.rules.manifests.cluster" . }}
+# The runtimes and models of all namespaces.
+- apiGroups: [roundhouse.dev, serving.kserve.io, ome.io]
+  resources: [clusterservingruntimes]
+  verbs: [get, list, watch]
+- apiGroups: [ome.io]
+  resources: [clusterbasemodels, finetunedweights]
+  verbs: [get, list, watch]
 - apiGroups: [roundhouse.dev]
   resources: [clusterservingruntimes/status]
   verbs: [get, patch, update]
