@@ -2,6 +2,7 @@ package shape
 
 import (
 	"fmt"
+	"net/url"
 	"path"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
@@ -201,4 +203,86 @@ func (r *renderer) environment(c *corev1.Container, at workload.Place) {
 // bearsModel reports whether the role has the model, rather than calling who has.
 func (r *renderer) bearsModel() bool {
 	return r.c.Role == service.RoleEngine || r.c.Role == service.RoleDecoder
+}
+
+const (
+	// adaptersPath is where a container has a folder for each adapter.
+	adaptersPath = "/mnt/adapters"
+	// adapterPrefix begins the names of an adapter's volume and init container.
+	adapterPrefix = "roundhouse-adapter-"
+)
+
+// adapters puts the revision's adapters into the pod.
+func (r *renderer) adapters(pod *corev1.PodSpec, main *corev1.Container) error {
+	list := r.rev.Model.Adapters
+	if r.rev.Model.Verbatim || !r.bearsModel() {
+		return nil
+	}
+	for i := len(list) - 1; i >= 0; i-- { // init containers are put in front
+		name := adapterPart(list[i].Name)
+		if err := r.bring(pod, main, files{what: fmt.Sprintf("adapter %q", list[i].Name), uri: list[i].URI,
+			at: path.Join(adaptersPath, list[i].Name), volume: name, fetcher: name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adapterPaths are where the main container has the adapters.
+func (r *renderer) adapterPaths() map[string]string {
+	out := make(map[string]string, len(r.rev.Model.Adapters))
+	for _, a := range r.rev.Model.Adapters {
+		if out[a.Name] = path.Join(adaptersPath, a.Name); r.rev.Model.Verbatim {
+			out[a.Name] = a.URI
+		}
+	}
+	return out
+}
+
+// adapterPart names what an adapter has in a pod, as a label of 63 characters.
+func adapterPart(adapter string) string {
+	return adapterPrefix + fit(adapter, strings.ReplaceAll(adapter, ".", "-"), maxAdapterPart)
+}
+
+// maxAdapterPart is how much of a label an adapter's name may take.
+const maxAdapterPart = 63 - len(adapterPrefix)
+
+// AdapterOf is the adapter that an init container brings, by a name that a long
+// one is cut to.
+func AdapterOf(container string) (adapter string, ok bool) {
+	return strings.CutPrefix(container, adapterPrefix)
+}
+
+// publicVariable has `roundhouse pull` refuse a URI that leads to an internal
+// address. It is no flag: a revision is fetched by the image it was made with,
+// and an older one would not know it.
+const publicVariable = "ROUNDHOUSE_PUBLIC_ONLY"
+
+// public refuses a URI whose host is internal by what it says of itself, and has
+// the container that fetches refuse one that leads to such an address. Stores
+// that a pod finds by an endpoint, in its variables, secrets or annotations, are
+// those of its namespace, wherever they are.
+func (r *renderer) public(c *corev1.Container, f files) error {
+	if !r.o.PublicModels {
+		return nil
+	}
+	switch scheme, host := hostOf(f.uri); scheme {
+	case "http", "https", "oci":
+		if network.InternalHost(host) {
+			return fmt.Errorf("%s %s://%s: an internal address, and models are fetched from public ones alone: name a store inside by its endpoint "+
+				"(s3:// with S3_ENDPOINT, hf:// with HF_ENDPOINT), or have the controller started with --allow-internal-models", f.what, scheme, host)
+		}
+	}
+	c.Env = append(c.Env, corev1.EnvVar{Name: publicVariable, Value: "true"})
+	return nil
+}
+
+// hostOf is the host that a URI names, without its port; "" where it cannot be
+// read, which is for the program that fetches to say.
+func hostOf(uri string) (scheme, host string) {
+	u, err := url.Parse(uri)
+	if err != nil || u.Hostname() == "" {
+		return "", ""
+	}
+	return u.Scheme, u.Hostname()
 }

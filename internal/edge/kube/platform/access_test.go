@@ -141,7 +141,7 @@ func TestRouterAccessForbidden(t *testing.T) {
 		rules []any
 		want  string
 	}{
-		"cannot read accounts": {nil, "allow the controller that"},
+		"cannot read accounts": {nil, "allow the controller to"},
 		"holds less than it gives": {[]any{rule("", all, "serviceaccounts"),
 			rule("rbac.authorization.k8s.io", all, "roles", "rolebindings")}, "attempting to grant RBAC permissions not currently held"},
 		"holds what it gives": {[]any{rule("", all, "serviceaccounts"), rule("", []string{"get"}, "pods"),

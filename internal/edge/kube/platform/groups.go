@@ -2,109 +2,219 @@ package platform
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
-	"sync"
+	"log/slog"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/pods"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
-var groupVersionKind = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: string(kindGroups)}
+// annotationSurge is on a LeaderWorkerSet that has one group beyond the count
+// while groups of a new revision take over. It is written with the template and
+// with the number, so that nobody ever sees one of them alone.
+const annotationSurge = "roundhouse.dev/surge"
 
-// firstListTimeout bounds the first look at LeaderWorkerSets, and at the
-// accounts of routers.
-const firstListTimeout = 10 * time.Second
+// Between two tries to end a surge.
+const (
+	surgeRetry    = time.Second
+	maxSurgeRetry = time.Minute
+)
 
-// groups is the watch of LeaderWorkerSets, which begins when their kind is
-// there.
-type groups struct {
-	ctx context.Context // of Start
+func surging(o *unstructured.Unstructured) bool { return o.GetAnnotations()[annotationSurge] != "" }
 
-	mu       sync.Mutex
-	watching bool
+// surge marks what is to be applied.
+func surge(body *unstructured.Unstructured) {
+	a := body.GetAnnotations()
+	if a == nil {
+		a = map[string]string{}
+	}
+	a[annotationSurge] = "1"
+	body.SetAnnotations(a)
 }
 
-// groupsInstalled reports whether LeaderWorkerSets can be made, and sees to it
-// that those that are there are known.
-func (p *Platform) groupsInstalled(ctx context.Context) (bool, error) {
-	g := &p.groups
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.watching {
-		return true, nil
+// wantedOf is the count of a set of so many replicas. One that was put to sleep
+// and woken while it surged has none beyond.
+func wantedOf(replicas int, surge bool) int {
+	if surge && replicas > 1 {
+		return replicas - 1
 	}
-	ctx, cancel := context.WithTimeout(ctx, firstListTimeout)
-	defer cancel()
-	switch _, err := p.cfg.Client.RESTMapper().RESTMapping(groupVersionKind.GroupKind(), groupVersionKind.Version); {
-	case meta.IsNoMatchError(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("look for LeaderWorkerSet: %w", err)
-	}
-	u := newUnstructured(groupVersionKind)
-	c, err := p.newCache(map[client.Object]cache.ByObject{u: {Transform: trimGroups,
-		Label: labels.SelectorFromSet(labels.Set{shape.LabelManagedBy: shape.Manager})}}, func(*runtime.Scheme) error { return nil })
-	if err != nil {
-		return false, err
-	}
-	watch, stop := context.WithCancel(g.ctx)
-	done, err := handle(ctx, c, u, handler(func(k service.Key, o *unstructured.Unstructured) {
-		p.saw(k, id{kindGroups, o.GetName()}, known(o))
-	}, func(k service.Key, o *unstructured.Unstructured) {
-		p.lost(k, id{kindGroups, o.GetName()}, o.GetUID())
-	}))
-	if err != nil {
-		stop()
-		return false, err
-	}
-	go p.keep(watch, c)
-	select {
-	case <-done:
-	case <-ctx.Done():
-		stop()
-		return false, fmt.Errorf("read LeaderWorkerSets: %w", ctx.Err())
-	}
-	g.watching = true
-	context.AfterFunc(g.ctx, stop)
-	return true, nil
+	return replicas
 }
 
-func newUnstructured(gvk schema.GroupVersionKind) *unstructured.Unstructured {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(gvk)
-	return u
+// surges reports whether groups of another revision are to take the places of
+// those that run, by a count that is ours to set.
+func (s *services) surges(k service.Key, o rendered, live *unstructured.Unstructured) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return o.kind == kindGroups && replicasOf(live) > 0 && !s.of(k).scaledByOthers(o.id, known(live), s.scalers) &&
+		live.GetLabels()[shape.LabelRevision] != o.body.GetLabels()[shape.LabelRevision]
 }
 
-func trimGroups(raw any) (any, error) {
-	u, ok := raw.(*unstructured.Unstructured)
-	if !ok {
-		return raw, nil
+// settle has a surge ended that may be over. The lock is held.
+func (s *services) settle(h *observed) {
+	for i, o := range h.objects {
+		if h.taken(i, o) {
+			s.surged(h.key)
+		}
 	}
-	trimMeta(u)
-	n, found, _ := unstructured.NestedInt64(u.Object, "spec", "replicas")
-	delete(u.Object, "status")
-	u.Object["spec"] = map[string]any{}
-	if found {
-		u.Object["spec"] = map[string]any{"replicas": n}
-	}
-	return u, nil
 }
 
-// replicasOf reads spec.replicas, which the API servers of both kinds take for 1
-// when it is absent.
-func replicasOf(o *unstructured.Unstructured) int {
-	n, found, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
-	if !found {
-		return 1
+// taken reports whether a set surges for nothing any more: every group it is to
+// have is of its revision and ready, and there is no other, or it is asleep.
+// Only who applied it ends that.
+func (h *observed) taken(i id, o object) bool {
+	if !o.surge || o.deleting || !h.wanted[i] {
+		return false
 	}
-	return int(n)
+	ready := 0
+	for _, pod := range h.pods {
+		if pod.Labels[shape.LabelRole] != string(o.role) || pod.Labels[shape.LabelWorkerIndex] != "0" || pod.DeletionTimestamp != nil {
+			continue
+		}
+		if pod.Labels[shape.LabelRevision] != o.revision || !isReady(pod.Pod) {
+			return false
+		}
+		ready++
+	}
+	return ready >= o.replicas
+}
+
+// surplus are the sets of a service that surge for nothing any more.
+func (s *services) surplus(k service.Key) map[id]object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	over := map[id]object{}
+	if h := s.all[k]; h != nil {
+		for i, o := range h.objects {
+			if h.taken(i, o) {
+				over[i] = o
+			}
+		}
+	}
+	return over
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// endSurges ends the surges of services in the queue until ctx ends.
+func endSurges(ctx context.Context, queue workqueue.TypedRateLimitingInterface[service.Key], w *writer, log *slog.Logger) {
+	stop := context.AfterFunc(ctx, queue.ShutDown)
+	defer stop()
+	for {
+		k, down := queue.Get()
+		if down {
+			return
+		}
+		if err := w.endSurges(ctx, k); err != nil {
+			log.Warn("a surplus group still runs after a rollout; it will be removed later", "service", k.String(), "error", err)
+			queue.AddRateLimited(k)
+		} else {
+			queue.Forget(k)
+		}
+		queue.Done(k)
+	}
+}
+
+// endSurges takes the mark and the group beyond the count from sets as they
+// were seen.
+func (w *writer) endSurges(ctx context.Context, k service.Key) error {
+	for i, o := range w.services.surplus(k) {
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"resourceVersion": o.version, "annotations": map[string]any{annotationSurge: nil}},
+			"spec":     map[string]any{"replicas": o.count},
+		})
+		if err != nil {
+			return err
+		}
+		u := newUnstructured(i.kind.gvk())
+		u.SetNamespace(k.Namespace)
+		u.SetName(i.name)
+		err = w.client.Patch(ctx, u, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(shape.FieldManager))
+		switch {
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err): // the watch tells of what it is now
+		case err != nil:
+			return fmt.Errorf("end the surge of %s %s: %w", i.kind, i.name, err)
+		default:
+			w.services.saw(k, i, known(u))
+		}
+	}
+	return nil
+}
+
+// groupID is a group of a role, by its number.
+type groupID struct {
+	role  service.Role
+	group string
+}
+
+// start is what is remembered of a group beyond the life of its pods.
+type start struct {
+	// ready: it has been so since the last end.
+	ready bool
+	// ended is when one of its containers last did; what pods that are older
+	// tell is of the same end.
+	ended time.Time
+	// failure is how it ended before it was ready, nil for nothing.
+	failure *pods.Failure
+}
+
+// started remembers how a pod's group does. The lock is held.
+func (h *observed) started(pod *corev1.Pod) {
+	group, grouped := pod.Labels[pods.LabelGroup]
+	if !grouped {
+		return
+	}
+	i := groupID{service.Role(pod.Labels[shape.LabelRole]), group}
+	s := h.starts[i]
+	if s.failure != nil && s.failure.Revision != pod.Labels[shape.LabelRevision] {
+		s.failure = nil
+	}
+	switch f, failed := pods.GroupFailure(pod, h.roles[i.role].Role); {
+	case failed && pod.CreationTimestamp.After(s.ended):
+		if !s.ready {
+			s.failure = &f
+		}
+		s.ready, s.ended = false, f.At
+		if s.ended.Before(pod.CreationTimestamp.Time) {
+			s.ended = pod.CreationTimestamp.Time
+		}
+	case !failed && pod.Labels[shape.LabelWorkerIndex] == "0" && pod.DeletionTimestamp == nil && isReady(pod):
+		s.ready, s.failure = true, nil
+	}
+	if h.starts == nil {
+		h.starts = map[groupID]start{}
+	}
+	h.starts[i] = s
+}
+
+// failures are those of a role's groups. The lock is held.
+func (h *observed) failures(role service.Role) map[string]pods.Failure {
+	var out map[string]pods.Failure
+	for i, s := range h.starts {
+		if s.failure == nil || i.role != role {
+			continue
+		}
+		if out == nil {
+			out = map[string]pods.Failure{}
+		}
+		out[i.group] = *s.failure
+	}
+	return out
 }

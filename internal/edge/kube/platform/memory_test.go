@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -44,12 +45,11 @@ func TestMemory(t *testing.T) {
 		return float64(m.HeapAlloc) / (1 << 10)
 	}
 	const services, replicas, limit = 200, 2, 20 // KiB a service
-	p := &Platform{}
-	p.mu.held = map[service.Key]*held{}
+	s := newServices(time.Now, newNotices(), func(service.Key) {})
 	before := heap()
 	for i := range services {
 		k := service.Key{Namespace: "default", Name: fmt.Sprintf("llama-%d", i)}
-		h := p.of(k)
+		h := s.of(k)
 		for j := range replicas {
 			pod, err := trimPod(overTheWire(t, typical(i*replicas+j)))
 			if err != nil {
@@ -68,7 +68,7 @@ func TestMemory(t *testing.T) {
 	if used > limit {
 		t.Errorf("a service with %d pods takes %.1f KiB, want at most %d", replicas, used, limit)
 	}
-	runtime.KeepAlive(p)
+	runtime.KeepAlive(s)
 }
 
 // overTheWire makes a pod's strings its own, as decoding does.

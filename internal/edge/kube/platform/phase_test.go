@@ -196,13 +196,13 @@ func TestObserve(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.object.role, c.object.revision, c.object.since = service.RoleEngine, "r1", noon.Add(time.Hour)
-			h := &held{objects: map[id]object{{kindDeployment, "x"}: c.object}, pods: map[string]member{}}
+			h := &observed{key: k, objects: map[id]object{{kindDeployment, "x"}: c.object}, pods: map[string]member{}}
 			for i, p := range c.pods {
 				h.pods[p.Name] = member{p, i}
 			}
 			var got []string
 			said := ""
-			for _, r := range h.observe(k) {
+			for _, r := range h.replicas() {
 				got = append(got, r.ID+" "+string(r.Phase)+" "+r.Reason)
 				said += r.Message
 				if r.Service != k || r.Role != service.RoleEngine || r.Revision == "" {

@@ -7,45 +7,105 @@
 package platform
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
 	"slices"
-	"sync"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/pods"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
+
+// Config is what a platform works with. REST and Client are required.
+type Config struct {
+	// REST reaches the API server: for logs, and for watching kinds that may be
+	// installed later.
+	REST *rest.Config
+	// Client writes, and knows which kinds are installed.
+	Client client.Client
+	// Reader reads past every cache; nil is Client, which then must not have one.
+	Reader client.Reader
+	// Namespaces are those that are looked after; of none, all are.
+	Namespaces []string
+	// Owner is the object a service was read from, which its own objects go
+	// with; nil leaves them without an owner.
+	Owner func(service.Key) *metav1.OwnerReference
+	// PublicModels has pods that are written from now on refuse models at
+	// internal addresses. Those that run are left as they are.
+	PublicModels bool
+	// Raised is told that somebody else, such as a gateway with a request for a
+	// sleeping service, raised a count to n. nil tells nobody.
+	Raised func(k service.Key, n int)
+	// Drifted is told that what Apply and Scale made of a service is no longer
+	// so: an object was deleted, or a count lowered, by somebody else. To apply
+	// and scale it again mends that. nil tells nobody.
+	Drifted func(service.Key)
+	Now     func() time.Time
+	Log     *slog.Logger
+}
+
+// Validate names what is missing.
+func (c Config) Validate() error {
+	if c.REST == nil || c.Client == nil {
+		return errors.New("platform: REST and Client are required")
+	}
+	return nil
+}
+
+func (c Config) withDefaults() Config {
+	if c.Reader == nil {
+		c.Reader = c.Client
+	}
+	if c.Owner == nil {
+		c.Owner = func(service.Key) *metav1.OwnerReference { return nil }
+	}
+	if c.Raised == nil {
+		c.Raised = func(service.Key, int) {}
+	}
+	if c.Drifted == nil {
+		c.Drifted = func(service.Key) {}
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
 
 var _ fleet.Platform = (*Platform)(nil)
 
 // Platform runs replicas as pods. Make one with New, then Start it.
 type Platform struct {
-	cfg     Config
-	pods    corev1client.PodsGetter
-	queue   workqueue.TypedInterface[service.Key]
-	changed chan service.Key
-	news    workqueue.TypedInterface[service.Key] // of whom untold has something
-	surged  workqueue.TypedRateLimitingInterface[service.Key]
-	groups  groups
-	access  access
+	cfg      Config
+	pods     corev1client.PodsGetter
+	notices  *notices
+	services *services
+	surged   workqueue.TypedRateLimitingInterface[service.Key]
+	watches  *watches
+	renderer *renderer
+	writer   *writer
 
 	started chan struct{} // closed by Start
-	synced  []<-chan struct{}
-
-	mu struct {
-		sync.Mutex
-		held  map[service.Key]*held
-		order int // of the pod last seen
-		// scalers counts the HorizontalPodAutoscalers of what they scale.
-		scalers map[target]int
-		untold  map[service.Key]event // an empty one is being told
-	}
 }
 
 // New makes a platform. It sends nothing.
@@ -57,36 +117,32 @@ func New(cfg Config) (*Platform, error) {
 	if err != nil {
 		return nil, fmt.Errorf("platform: %w", err)
 	}
+	cfg = cfg.withDefaults()
 	tries := workqueue.NewTypedItemExponentialFailureRateLimiter[service.Key](surgeRetry, maxSurgeRetry)
-	p := &Platform{surged: workqueue.NewTypedRateLimitingQueue(tries), cfg: cfg.withDefaults(), pods: pods, queue: workqueue.NewTyped[service.Key](), news: workqueue.NewTyped[service.Key](),
-		changed: make(chan service.Key), started: make(chan struct{})}
-	p.mu.held = map[service.Key]*held{}
-	p.mu.scalers = map[target]int{}
-	p.mu.untold = map[service.Key]event{}
+	p := &Platform{cfg: cfg, pods: pods, notices: newNotices(), surged: workqueue.NewTypedRateLimitingQueue(tries), started: make(chan struct{})}
+	p.services = newServices(cfg.Now, p.notices, p.surged.Add)
+	p.watches = &watches{rest: cfg.REST, mapper: cfg.Client.RESTMapper(), reader: cfg.Reader, namespaces: cfg.Namespaces, services: p.services, log: cfg.Log}
+	p.renderer = &renderer{reader: cfg.Reader, watches: p.watches, owner: cfg.Owner, publicModels: cfg.PublicModels, log: cfg.Log}
+	p.writer = &writer{client: cfg.Client, reader: cfg.Reader, services: p.services}
 	return p, nil
 }
 
-// run hands out the keys of changed services until ctx ends. The queue holds
-// each at most once.
-func (p *Platform) run(ctx context.Context) {
-	stop := context.AfterFunc(ctx, p.queue.ShutDown)
-	defer stop()
-	for {
-		k, down := p.queue.Get()
-		if down {
-			return
-		}
-		p.queue.Done(k) // a change from now on is another one
-		select {
-		case p.changed <- k:
-		case <-ctx.Done():
-			return
-		}
+// Start watches what the platform is made of, until ctx ends: through in,
+// whose options were given to [Trimmed] and which the caller starts, and
+// through caches of its own. Once only.
+func (p *Platform) Start(ctx context.Context, in cache.Informers) error {
+	if err := p.watches.start(ctx, in); err != nil {
+		return err
 	}
+	go p.notices.run(ctx)
+	go p.notices.callBack(ctx, p.cfg.Raised, p.cfg.Drifted)
+	go endSurges(ctx, p.surged, p.writer, p.cfg.Log)
+	close(p.started)
+	return nil
 }
 
 // Changed carries the keys of changed services. It is never closed.
-func (p *Platform) Changed() <-chan service.Key { return p.changed }
+func (p *Platform) Changed() <-chan service.Key { return p.notices.changed }
 
 // Host reports that replicas are pods: whether an image runs is the cluster's to
 // say, when it places the pod.
@@ -101,14 +157,7 @@ func (p *Platform) ready(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("platform: not started: %w", ctx.Err())
 	}
-	for _, done := range p.synced {
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return fmt.Errorf("platform: the cluster's objects are not read yet: %w", ctx.Err())
-		}
-	}
-	return nil
+	return p.watches.sync(ctx)
 }
 
 // Services lists what the cluster holds, by name.
@@ -116,18 +165,7 @@ func (p *Platform) Services(ctx context.Context) ([]service.Key, error) {
 	if err := p.ready(ctx); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	out := make([]service.Key, 0, len(p.mu.held))
-	for k, h := range p.mu.held {
-		if !h.removed && len(h.objects) > 0 {
-			out = append(out, k)
-		}
-	}
-	slices.SortFunc(out, func(a, b service.Key) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.WorkloadName(), b.WorkloadName()))
-	})
-	return out, nil
+	return p.services.list(), nil
 }
 
 // Observe returns the service's replicas, oldest first. Who decides counts looks
@@ -136,17 +174,119 @@ func (p *Platform) Observe(ctx context.Context, k service.Key) ([]replica.Replic
 	if err := p.ready(ctx); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	h := p.mu.held[k]
-	if h == nil {
-		return nil, nil
+	return p.services.observe(k), nil
+}
+
+// Apply makes r's objects those of its service: what differs from how it was
+// rendered before is written, what r no longer has is deleted, and nothing
+// else is sent. A controller of another version, which may render the same
+// revision otherwise, leaves its pods alone.
+func (p *Platform) Apply(ctx context.Context, r workload.Revision) error {
+	k := r.Service
+	if k.Name == "" || k.Namespace == "" || r.Hash == "" {
+		return errors.New("platform: apply: the revision has no service, no namespace or no hash")
 	}
-	if _, untold := p.mu.untold[k]; !untold {
-		for i, o := range h.objects {
-			o.raised = false
-			h.objects[i] = o
+	if err := p.ready(ctx); err != nil {
+		return err
+	}
+	todo, gone, err := p.plan(ctx, r)
+	if err != nil {
+		return fmt.Errorf("platform: %w", err)
+	}
+	for _, o := range todo {
+		p.services.expect(k, o)
+		if err := p.writer.apply(ctx, k, o); err != nil {
+			return fmt.Errorf("platform: apply %s %s/%s: %w", o.id.kind, k.Namespace, o.id.name, err)
 		}
 	}
-	return h.observe(k), nil
+	for _, i := range gone {
+		if err := p.writer.remove(ctx, k, i); err != nil {
+			return err
+		}
+	}
+	p.notices.add(k, event{})
+	return nil
+}
+
+// plan returns the objects of a revision that are to be written, and those that
+// are to be deleted.
+func (p *Platform) plan(ctx context.Context, r workload.Revision) (todo []rendered, gone []id, err error) {
+	all, err := p.want(ctx, r, shape.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	todo, gone = p.services.plan(r.Service, all)
+	o, ok, err := p.renderer.fetching(ctx, r, todo)
+	if err != nil || !ok {
+		return todo, gone, err
+	}
+	if all, err = p.want(ctx, r, o); err != nil {
+		return nil, nil, err
+	}
+	return slices.DeleteFunc(all, func(a rendered) bool {
+		return !slices.ContainsFunc(todo, func(t rendered) bool { return t.id == a.id })
+	}), gone, nil
+}
+
+// want renders a revision, and notes that it is wanted.
+func (p *Platform) want(ctx context.Context, r workload.Revision, o shape.Options) ([]rendered, error) {
+	all, err := p.renderer.render(ctx, r, o)
+	if err != nil {
+		return nil, err
+	}
+	all = unlessScaled(all, p.services.autoscaled(r.Service))
+	p.services.want(r, all)
+	return all, nil
+}
+
+// Remove deletes the service's objects; its pods go with them.
+func (p *Platform) Remove(ctx context.Context, k service.Key) error {
+	if err := p.ready(ctx); err != nil {
+		return err
+	}
+	all, known := p.services.remove(k)
+	if !known {
+		return nil
+	}
+	for _, i := range all {
+		if err := p.writer.remove(ctx, k, i); err != nil {
+			return err
+		}
+	}
+	p.notices.add(k, event{})
+	return nil
+}
+
+// maxLogTail bounds LogOptions.Tail, in lines.
+const maxLogTail = 1 << 20
+
+// Logs opens the output of a replica: of its main container, or of the one that
+// fetches its model while that is what it is at. An id is a pod's name, or
+// "namespace/name" where several namespaces have one of that name. A cluster
+// keeps no output of pods that are gone: that is fs.ErrNotExist, as is an id
+// nobody knows.
+func (p *Platform) Logs(ctx context.Context, id string, o fleet.LogOptions) (io.ReadCloser, error) {
+	if err := p.ready(ctx); err != nil {
+		return nil, err
+	}
+	pod, main, err := p.services.find(id)
+	if err != nil {
+		return nil, err
+	}
+	opts := &corev1.PodLogOptions{Container: pods.LogContainer(pod, main), Follow: o.Follow, Previous: o.Previous}
+	if o.Tail > 0 {
+		tail := int64(min(o.Tail, maxLogTail))
+		opts.TailLines = &tail
+	}
+	out, err := p.pods.Pods(pod.Namespace).GetLogs(pod.Name, opts).Stream(ctx)
+	switch {
+	case err == nil:
+		return out, nil
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("platform: pod %s/%s is gone, and its output with it: %w", pod.Namespace, pod.Name, fs.ErrNotExist)
+	case o.Previous && apierrors.IsBadRequest(err):
+		return nil, fmt.Errorf("platform: container %s of pod %s/%s has not been restarted, or the output from before is gone: %w", opts.Container, pod.Namespace, pod.Name, fs.ErrNotExist)
+	default:
+		return nil, fmt.Errorf("platform: output of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
 }

@@ -7,15 +7,18 @@ import (
 	"slices"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // deletionCost tells a ReplicaSet which pods to end first: those that cost
@@ -42,20 +45,20 @@ func (p *Platform) Scale(ctx context.Context, ref workload.Ref, n int, victims [
 	if err := p.ready(ctx); err != nil {
 		return err
 	}
-	s, err := p.scaling(ref, n)
+	s, err := p.services.scaling(ref, n)
 	if err != nil || s.settled {
 		return err
 	}
-	defer p.scaled(s)
+	defer p.services.scaled(s)
 	if n > 0 && n < s.from && s.id.kind == kindDeployment {
-		if err := p.condemn(ctx, ref, victims); err != nil {
+		if err := p.writer.condemn(ctx, p.services.podsOf(ref), victims); err != nil {
 			return fmt.Errorf("platform: scale %s: %w", ref, err)
 		}
 	}
 	for try := 0; ; try++ {
-		err := p.sendScale(ctx, s)
+		err := p.writer.scale(ctx, s)
 		if apierrors.IsConflict(err) && try < maxConflicts {
-			if err = p.reread(ctx, s); err == nil && !s.settled {
+			if err = p.writer.reread(ctx, s); err == nil && !s.settled {
 				continue
 			}
 		}
@@ -77,10 +80,10 @@ type scaling struct {
 }
 
 // scaling finds what has the count of a role, and notes what we make of it.
-func (p *Platform) scaling(ref workload.Ref, n int) (*scaling, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	h := p.mu.held[ref.Service]
+func (s *services) scaling(ref workload.Ref, n int) (*scaling, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.all[ref.Service]
 	if h == nil || h.removed {
 		return nil, fmt.Errorf("platform: scale %s: the service was not applied", ref)
 	}
@@ -88,31 +91,31 @@ func (p *Platform) scaling(ref workload.Ref, n int) (*scaling, error) {
 		if !i.kind.counted() || o.role != ref.Role || o.deleting || h.wanted != nil && !h.wanted[i] {
 			continue
 		}
-		s := &scaling{key: ref.Service, id: i, n: n, from: o.count, version: o.version, surge: o.surge}
-		s.settled = n == o.count || n < o.count && o.raised || p.kept(ref.Service, i, o, n)
-		if !s.settled {
+		c := &scaling{key: ref.Service, id: i, n: n, from: o.count, version: o.version, surge: o.surge}
+		c.settled = n == o.count || n < o.count && o.raised || h.kept(i, o, n, s.scalers)
+		if !c.settled {
 			o.writing = n
 			h.objects[i] = o
 		}
-		return s, nil
+		return c, nil
 	}
 	return nil, fmt.Errorf("platform: scale %s: the applied revision has no such role, or somebody deleted what runs it", ref)
 }
 
 // scaled ends a change.
-func (p *Platform) scaled(s *scaling) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if h := p.mu.held[s.key]; h != nil {
-		if o, there := h.objects[s.id]; there {
+func (s *services) scaled(c *scaling) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.all[c.key]; h != nil {
+		if o, there := h.objects[c.id]; there {
 			o.writing = -1
-			h.objects[s.id] = o
+			h.objects[c.id] = o
 		}
 	}
 }
 
-// sendScale sets the count of the object as it was seen, and of no other.
-func (p *Platform) sendScale(ctx context.Context, s *scaling) error {
+// scale sets the count of the object as it was seen, and of no other.
+func (w *writer) scale(ctx context.Context, s *scaling) error {
 	m := map[string]any{"resourceVersion": s.version}
 	replicas := s.n
 	if s.surge && s.n > 0 {
@@ -126,25 +129,25 @@ func (p *Platform) sendScale(ctx context.Context, s *scaling) error {
 	o.SetNamespace(s.key.Namespace)
 	o.SetName(s.id.name)
 	answer := newUnstructured(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
-	if err := p.cfg.Client.SubResource("scale").Patch(ctx, o, client.RawPatch(types.MergePatchType, patch),
+	if err := w.client.SubResource("scale").Patch(ctx, o, client.RawPatch(types.MergePatchType, patch),
 		client.FieldOwner(shape.FieldManager), client.WithSubResourceBody(answer)); err != nil {
 		return err
 	}
-	p.counted(s, answer)
+	w.services.counted(s, answer)
 	return nil
 }
 
 // counted takes the answer of the scale subresource in.
-func (p *Platform) counted(s *scaling, answer *unstructured.Unstructured) {
-	p.mu.Lock()
-	h := p.of(s.key)
-	if o, there := h.objects[s.id]; there && o.uid == answer.GetUID() && older(o.version, answer.GetResourceVersion()) {
-		o.replicas, o.version, o.since = countOfScale(answer), answer.GetResourceVersion(), p.cfg.Now()
+func (s *services) counted(c *scaling, answer *unstructured.Unstructured) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.of(c.key)
+	if o, there := h.objects[c.id]; there && o.uid == answer.GetUID() && older(o.version, answer.GetResourceVersion()) {
+		o.replicas, o.version, o.since = countOfScale(answer), answer.GetResourceVersion(), s.now()
 		o.count, o.raised = wantedOf(o.replicas, o.surge), false
-		h.objects[s.id] = o
+		h.objects[c.id] = o
 	}
-	p.mu.Unlock()
-	p.queue.Add(s.key)
+	s.notices.add(c.key, event{})
 }
 
 // countOfScale: a Scale leaves out a count of 0.
@@ -155,22 +158,22 @@ func countOfScale(o *unstructured.Unstructured) int {
 
 // reread looks at an object that changed since it was seen. What changed may
 // be anything but its count.
-func (p *Platform) reread(ctx context.Context, s *scaling) error {
+func (w *writer) reread(ctx context.Context, s *scaling) error {
 	live := newUnstructured(s.id.kind.gvk())
-	if err := p.cfg.Reader.Get(ctx, client.ObjectKey{Namespace: s.key.Namespace, Name: s.id.name}, live); err != nil {
+	if err := w.reader.Get(ctx, client.ObjectKey{Namespace: s.key.Namespace, Name: s.id.name}, live); err != nil {
 		return err
 	}
 	seen := known(live)
 	if s.settled = seen.count > s.from && (s.n < s.from || seen.count >= s.n); s.settled {
-		p.saw(s.key, s.id, seen)
+		w.services.saw(s.key, s.id, seen)
 	}
 	s.version, s.surge = live.GetResourceVersion(), seen.surge
 	return nil
 }
 
-// condemn has the victims, and no other pods of the role, end first.
-func (p *Platform) condemn(ctx context.Context, ref workload.Ref, victims []string) error {
-	for _, pod := range p.podsOf(ref) {
+// condemn has the victims end first, and no others of the pods.
+func (w *writer) condemn(ctx context.Context, pods []*corev1.Pod, victims []string) error {
+	for _, pod := range pods {
 		var cost any // null: as any other
 		switch condemned, was := slices.Contains(victims, pod.Name), pod.Annotations[deletionCost] == victimCost; {
 		case condemned == was:
@@ -185,7 +188,7 @@ func (p *Platform) condemn(ctx context.Context, ref workload.Ref, victims []stri
 		o := newUnstructured(corev1.SchemeGroupVersion.WithKind("Pod"))
 		o.SetNamespace(pod.Namespace)
 		o.SetName(pod.Name)
-		err = p.cfg.Client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(shape.FieldManager))
+		err = w.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(shape.FieldManager))
 		// One that is gone, or another of its name by now, needs no mark.
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("mark pod %s as the one to end: %w", pod.Name, err)
@@ -194,19 +197,129 @@ func (p *Platform) condemn(ctx context.Context, ref workload.Ref, victims []stri
 	return nil
 }
 
-// podsOf are the pods of a role that are not going yet.
-func (p *Platform) podsOf(ref workload.Ref) []*corev1.Pod {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	h := p.mu.held[ref.Service]
-	if h == nil {
-		return nil
-	}
-	var out []*corev1.Pod
-	for _, pod := range h.pods {
-		if pod.Labels[shape.LabelRole] == string(ref.Role) && pod.DeletionTimestamp == nil {
-			out = append(out, pod.Pod)
+// target is what a HorizontalPodAutoscaler scales. KEDA makes one for each of
+// its own objects.
+type target struct {
+	namespace string
+	id
+}
+
+// scalers counts the HorizontalPodAutoscalers of others by what they scale.
+type scalers map[target]int
+
+// autoscaled reports which of a service's objects have an autoscaler that is
+// not ours.
+func (s *services) autoscaled(k service.Key) func(id) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := map[id]bool{}
+	for t := range s.scalers {
+		if t.namespace == k.Namespace {
+			found[t.id] = true
 		}
 	}
-	return out
+	return func(i id) bool { return found[i] }
+}
+
+// unlessScaled leaves out autoscalers of ours for what another's scales: two
+// would set its count in turns.
+func unlessScaled(all []rendered, others func(id) bool) []rendered {
+	return slices.DeleteFunc(all, func(o rendered) bool {
+		return o.kind == kindScaler && slices.ContainsFunc(all, func(scaled rendered) bool {
+			return scaled.kind.counted() && scaled.role == o.role && others(scaled.id)
+		})
+	})
+}
+
+// scaledByOthers reports whether an object's count is another's to set: an
+// autoscaler's, ours among them.
+func (h *observed) scaledByOthers(i id, o object, others scalers) bool {
+	r := h.roles[o.role]
+	return i.kind.counted() && (r.external || r.measured || others[target{h.key.Namespace, i}] > 0)
+}
+
+// kept reports whether a count stays although n are wanted, since another sets
+// it. From 0 everybody leaves it to us; to 0 the autoscaler that is ours does.
+func (h *observed) kept(i id, o object, n int, others scalers) bool {
+	if !h.scaledByOthers(i, o, others) {
+		return false
+	}
+	r := h.roles[o.role]
+	if ours := r.measured && !r.external && others[target{h.key.Namespace, i}] == 0; ours && n == 0 {
+		return false
+	}
+	return o.count > 0 || n == 0
+}
+
+var _ fleet.ExternalScaler = (*Platform)(nil)
+
+// ExternalCount reports whether somebody else sets a role's count, and returns
+// it.
+func (p *Platform) ExternalCount(ref workload.Ref) (count int, external bool) {
+	return p.services.externalCount(ref)
+}
+
+func (s *services) externalCount(ref workload.Ref) (count int, external bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.all[ref.Service]
+	if h == nil {
+		return 0, false
+	}
+	for i, o := range h.objects {
+		if i.kind.counted() && o.role == ref.Role && h.wanted[i] && h.scaledByOthers(i, o, s.scalers) {
+			return o.count, true
+		}
+	}
+	return 0, false
+}
+
+func ownScaler(h *autoscalingv2.HorizontalPodAutoscaler) bool {
+	return h.Labels[shape.LabelManagedBy] == shape.Manager
+}
+
+// targetOf is what an autoscaler of others scales.
+func targetOf(raw any) (target, bool) {
+	if d, ok := raw.(toolscache.DeletedFinalStateUnknown); ok {
+		raw = d.Obj
+	}
+	h, ok := raw.(*autoscalingv2.HorizontalPodAutoscaler)
+	if !ok || ownScaler(h) {
+		return target{}, false
+	}
+	ref := h.Spec.ScaleTargetRef
+	t := target{h.Namespace, id{kind(ref.Kind), ref.Name}}
+	return t, t.kind.counted()
+}
+
+// scalerEvents takes in the autoscalers of others.
+func (s *services) scalerEvents() toolscache.ResourceEventHandler {
+	count := func(raw any, by int) {
+		if t, ok := targetOf(raw); ok {
+			s.countScaler(t, by)
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(raw any) { count(raw, 1) },
+		UpdateFunc: func(before, now any) { count(now, 1); count(before, -1) },
+		DeleteFunc: func(raw any) { count(raw, -1) },
+	}
+}
+
+// countScaler notes one autoscaler more or less of an object, whose count has
+// another owner now.
+func (s *services) countScaler(t target, by int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.scalers[t] += by; s.scalers[t] <= 0 {
+		delete(s.scalers, t)
+	}
+	for k, h := range s.all {
+		o, there := h.objects[t.id]
+		if !there || k.Namespace != t.namespace {
+			continue
+		}
+		r, others := h.roles[o.role], s.scalers[t] > 0
+		s.notices.add(k, event{drifted: r.resource && others == r.measured}) // an autoscaler of ours is to go, or to come
+	}
 }

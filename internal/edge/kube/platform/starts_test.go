@@ -26,7 +26,7 @@ func TestStarts(t *testing.T) {
 	ended := func(after time.Duration, message string) corev1.ContainerStatus {
 		return corev1.ContainerStatus{Name: "main", RestartCount: 1, LastTerminationState: corev1.ContainerState{Terminated: exited(1, "Error", message, after)}}
 	}
-	h := &held{}
+	h := &observed{}
 	for _, step := range []struct {
 		what string
 		pod  *corev1.Pod

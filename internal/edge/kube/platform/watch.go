@@ -2,16 +2,20 @@ package platform
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,78 +25,114 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 )
 
-// Start watches what the platform is made of, until ctx ends: through in,
-// whose options were given to [Trimmed] and which the caller starts, and
-// through a cache of its own for kinds of other groups. Once only.
-func (p *Platform) Start(ctx context.Context, in cache.Informers) error {
-	for _, w := range []struct {
+// watches keep services up to date. Those of LeaderWorkerSets, and of accounts,
+// roles and bindings, begin with the first service that needs some: few do,
+// the kind may be installed later, and whoever installs a controller may have
+// kept these kinds from it.
+type watches struct {
+	rest       *rest.Config
+	mapper     meta.RESTMapper
+	reader     client.Reader
+	namespaces []string
+	services   *services
+	log        *slog.Logger
+
+	ctx    context.Context // of start
+	synced []<-chan struct{}
+
+	groups, access optional
+}
+
+// optional is a watch that begins when it is needed.
+type optional struct {
+	mu       sync.Mutex
+	watching bool
+}
+
+// firstListTimeout bounds the first look at LeaderWorkerSets, and at the
+// accounts of routers.
+const firstListTimeout = 10 * time.Second
+
+// start watches what the platform is made of, until ctx ends: through in, whose
+// options were given to [Trimmed] and which the caller starts, and through a
+// cache of its own for kinds of other groups. Once only.
+func (w *watches) start(ctx context.Context, in cache.Informers) error {
+	for _, of := range []struct {
 		object client.Object
 		kind   kind
 	}{{&appsv1.Deployment{}, kindDeployment}, {&corev1.Service{}, kindService}, {&policyv1.PodDisruptionBudget{}, kindBudget}} {
-		if err := p.watch(ctx, in, w.object, p.objects(w.kind)); err != nil {
+		if err := w.watch(ctx, in, of.object, w.objects(of.kind)); err != nil {
 			return err
 		}
 	}
-	if err := p.watch(ctx, in, &corev1.Pod{}, p.podEvents()); err != nil {
+	if err := w.watch(ctx, in, &corev1.Pod{}, w.podEvents()); err != nil {
 		return err
 	}
-	own, err := p.newCache(map[client.Object]cache.ByObject{&autoscalingv2.HorizontalPodAutoscaler{}: {Transform: trimScaler}}, autoscalingv2.AddToScheme)
+	own, err := w.newCache(map[client.Object]cache.ByObject{&autoscalingv2.HorizontalPodAutoscaler{}: {Transform: trimScaler}}, autoscalingv2.AddToScheme)
 	if err != nil {
 		return err
 	}
-	if err := p.watch(ctx, own, &autoscalingv2.HorizontalPodAutoscaler{}, p.scalerEvents()); err != nil {
+	if err := w.watch(ctx, own, &autoscalingv2.HorizontalPodAutoscaler{}, w.services.scalerEvents()); err != nil {
 		return err
 	}
-	if err := p.watch(ctx, own, &autoscalingv2.HorizontalPodAutoscaler{}, p.objects(kindScaler)); err != nil {
+	if err := w.watch(ctx, own, &autoscalingv2.HorizontalPodAutoscaler{}, w.objects(kindScaler)); err != nil {
 		return err
 	}
-	go p.keep(ctx, own)
-	p.groups.ctx = ctx
-	if _, err := p.groupsInstalled(ctx); err != nil {
-		p.cfg.Log.Warn("LeaderWorkerSets are looked for again when a service needs one", "error", err)
+	go w.keep(ctx, own)
+	w.ctx = ctx
+	if _, err := w.groupsInstalled(ctx); err != nil {
+		w.log.Warn("LeaderWorkerSets could not be read: they will be read when a service needs them", "error", err)
 	}
-	go p.run(ctx)
-	go p.runNews(ctx)
-	go p.runSurged(ctx)
-	close(p.started)
 	return nil
 }
 
 // newCache makes a cache of some kinds.
-func (p *Platform) newCache(by map[client.Object]cache.ByObject, add func(*runtime.Scheme) error) (cache.Cache, error) {
+func (w *watches) newCache(by map[client.Object]cache.ByObject, add func(*runtime.Scheme) error) (cache.Cache, error) {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, metav1.SchemeGroupVersion)
 	if err := add(s); err != nil {
 		return nil, fmt.Errorf("platform: %w", err)
 	}
-	opts := cache.Options{Scheme: s, Mapper: p.cfg.Client.RESTMapper(), NewInformer: kube.NewInformer, ReaderFailOnMissingInformer: true,
+	opts := cache.Options{Scheme: s, Mapper: w.mapper, NewInformer: kube.NewInformer, ReaderFailOnMissingInformer: true,
 		ByObject: by}
-	if len(p.cfg.Namespaces) > 0 {
+	if len(w.namespaces) > 0 {
 		opts.DefaultNamespaces = map[string]cache.Config{}
-		for _, ns := range p.cfg.Namespaces {
+		for _, ns := range w.namespaces {
 			opts.DefaultNamespaces[ns] = cache.Config{}
 		}
 	}
-	c, err := cache.New(p.cfg.REST, opts)
+	c, err := cache.New(w.rest, opts)
 	if err != nil {
 		return nil, fmt.Errorf("platform: %w", err)
 	}
 	return c, nil
 }
 
-func (p *Platform) keep(ctx context.Context, c cache.Cache) {
+func (w *watches) keep(ctx context.Context, c cache.Cache) {
 	if err := c.Start(ctx); err != nil {
-		p.cfg.Log.Error("a watch ended", "error", err)
+		w.log.Error("a watch ended", "error", err)
 	}
 }
 
 // watch adds a handler to a kind's watch.
-func (p *Platform) watch(ctx context.Context, in cache.Informers, o client.Object, h toolscache.ResourceEventHandler) error {
+func (w *watches) watch(ctx context.Context, in cache.Informers, o client.Object, h toolscache.ResourceEventHandler) error {
 	done, err := handle(ctx, in, o, h)
 	if err == nil {
-		p.synced = append(p.synced, done)
+		w.synced = append(w.synced, done)
 	}
 	return err
+}
+
+// sync waits until what was there at the start is known.
+func (w *watches) sync(ctx context.Context) error {
+	for _, done := range w.synced {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return fmt.Errorf("platform: the cluster's objects are not read yet: %w", ctx.Err())
+		}
+	}
+	return nil
 }
 
 // handle adds a handler; done is closed when it has been given everything that
@@ -139,158 +179,117 @@ func handler[T metav1.Object](seen, gone func(service.Key, T)) toolscache.Resour
 	}
 }
 
-func (p *Platform) objects(kd kind) toolscache.ResourceEventHandler {
+func (w *watches) objects(kd kind) toolscache.ResourceEventHandler {
 	return handler(func(k service.Key, o client.Object) {
-		p.saw(k, id{kd, o.GetName()}, known(o))
+		w.services.saw(k, id{kd, o.GetName()}, known(o))
 	}, func(k service.Key, o client.Object) {
-		p.lost(k, id{kd, o.GetName()}, o.GetUID())
+		w.services.lost(k, id{kd, o.GetName()}, o.GetUID())
 	})
 }
 
-func (p *Platform) podEvents() toolscache.ResourceEventHandler {
+func (w *watches) podEvents() toolscache.ResourceEventHandler {
 	return handler(func(k service.Key, pod *corev1.Pod) {
-		p.sawPod(k, pod.Name, pod)
+		w.services.sawPod(k, pod.Name, pod)
 	}, func(k service.Key, pod *corev1.Pod) {
-		p.sawPod(k, pod.Name, nil)
+		w.services.sawPod(k, pod.Name, nil)
 	})
 }
 
-// known reads what is remembered of an object.
-func known(o client.Object) object {
-	out := object{uid: o.GetUID(), version: o.GetResourceVersion(), role: service.Role(o.GetLabels()[shape.LabelRole]),
-		applied: o.GetAnnotations()[shape.AnnotationApplied], revision: o.GetLabels()[shape.LabelRevision],
-		deleting: o.GetDeletionTimestamp() != nil}
-	switch o := o.(type) {
-	case *appsv1.Deployment:
-		out.count = 1 // what the API server takes an absent one for
-		if o.Spec.Replicas != nil {
-			out.count = int(*o.Spec.Replicas)
+// groupsInstalled reports whether LeaderWorkerSets can be made, and sees to it
+// that those that are there are known.
+func (w *watches) groupsInstalled(ctx context.Context) (bool, error) {
+	w.groups.mu.Lock()
+	defer w.groups.mu.Unlock()
+	if w.groups.watching {
+		return true, nil
+	}
+	switch _, err := w.mapper.RESTMapping(groupVersionKind.GroupKind(), groupVersionKind.Version); {
+	case meta.IsNoMatchError(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look for LeaderWorkerSet: %w", err)
+	}
+	u := newUnstructured(groupVersionKind)
+	err := w.begin(ctx, "LeaderWorkerSets", map[client.Object]kind{u: kindGroups}, cache.ByObject{Transform: trimGroups})
+	w.groups.watching = err == nil
+	return err == nil, err
+}
+
+// watchAccess sees to it that the accounts of routers are known. Only their
+// metadata are read.
+func (w *watches) watchAccess(ctx context.Context) error {
+	w.access.mu.Lock()
+	defer w.access.mu.Unlock()
+	if w.access.watching {
+		return nil
+	}
+	if err := w.mayWatchAccess(ctx); err != nil {
+		return err
+	}
+	kinds := map[client.Object]kind{}
+	for kd, gvk := range accessKinds {
+		kinds[metadataOf(gvk)] = kd
+	}
+	err := w.begin(ctx, "routers' accounts", kinds, cache.ByObject{Transform: trimMetadata})
+	w.access.watching = err == nil
+	return err
+}
+
+// begin watches more kinds, and returns when what there is of them is known.
+func (w *watches) begin(ctx context.Context, what string, kinds map[client.Object]kind, how cache.ByObject) error {
+	how.Label = labels.SelectorFromSet(labels.Set{shape.LabelManagedBy: shape.Manager})
+	by := map[client.Object]cache.ByObject{}
+	for o := range kinds {
+		by[o] = how
+	}
+	c, err := w.newCache(by, func(*runtime.Scheme) error { return nil })
+	if err != nil {
+		return err
+	}
+	watch, stop := context.WithCancel(w.ctx)
+	var all []<-chan struct{}
+	for o, kd := range kinds {
+		done, err := handle(ctx, c, o, w.objects(kd))
+		if err != nil {
+			stop()
+			return err
 		}
-		for _, c := range o.Status.Conditions {
-			if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-				out.refused = c.Message
-			}
-		}
-	case *unstructured.Unstructured:
-		if !kind(o.GetKind()).counted() {
-			break
-		}
-		out.replicas, out.surge = replicasOf(o), surging(o)
-		out.count = wantedOf(out.replicas, out.surge)
-		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
-		for _, raw := range conditions {
-			c, _ := raw.(map[string]any)
-			if c["type"] == string(appsv1.DeploymentReplicaFailure) && c["status"] == string(corev1.ConditionTrue) {
-				out.refused, _ = c["message"].(string)
-			}
+		all = append(all, done)
+	}
+	go w.keep(watch, c)
+	ctx, cancel := context.WithTimeout(ctx, firstListTimeout)
+	defer cancel()
+	for _, done := range all {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			stop()
+			return fmt.Errorf("read the %s: %w", what, ctx.Err())
 		}
 	}
-	return out
+	context.AfterFunc(w.ctx, stop)
+	return nil
 }
 
-// Trimmed has a cache keep of the platform's kinds only Roundhouse's own
-// objects, and of those only what is read: a pod without its volumes and
-// variables is a quarter of itself. What such a cache returns must not be
-// written back whole.
-func Trimmed(o *cache.Options) error {
-	for kind, by := range o.ByObject {
-		switch kind.(type) {
-		case *corev1.Pod:
-			by.Transform = chain(by.Transform, o.DefaultTransform, trimPod)
-		case *appsv1.Deployment:
-			by.Transform = chain(by.Transform, o.DefaultTransform, trimDeployment)
-		case *corev1.Service:
-			by.Transform = chain(by.Transform, o.DefaultTransform, func(raw any) (any, error) {
-				if s, ok := raw.(*corev1.Service); ok {
-					s.Spec, s.Status = corev1.ServiceSpec{}, corev1.ServiceStatus{}
-				}
-				return raw, nil
-			})
-		case *policyv1.PodDisruptionBudget:
-			by.Transform = chain(by.Transform, o.DefaultTransform, func(raw any) (any, error) {
-				if b, ok := raw.(*policyv1.PodDisruptionBudget); ok {
-					b.Spec, b.Status = policyv1.PodDisruptionBudgetSpec{}, policyv1.PodDisruptionBudgetStatus{}
-				}
-				return raw, nil
-			})
-		default:
-			continue
+// mayWatchAccess finds out in one request for each kind whether it may be
+// read: a watch that is forbidden says so to nobody.
+func (w *watches) mayWatchAccess(ctx context.Context) error {
+	for _, namespace := range w.watched() {
+		for _, gvk := range accessKinds {
+			list := &metav1.PartialObjectMetadataList{}
+			list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+			if err := w.reader.List(ctx, list, client.InNamespace(namespace), client.Limit(1)); err != nil {
+				return fmt.Errorf("the router lists pods itself, and the controller may not give it an account for that: %w: allow the controller to, or name an account in the router's serviceAccountName", err)
+			}
 		}
-		if by.Label == nil {
-			return errors.New("platform: the cache would hold every " + fmt.Sprintf("%T", kind) + " of the cluster: select by " + shape.LabelManagedBy)
-		}
-		o.ByObject[kind] = by
 	}
 	return nil
 }
 
-// chain applies the kind's own transform, or else the default, and then last.
-func chain(own, byDefault, last toolscache.TransformFunc) toolscache.TransformFunc {
-	first := own
-	if first == nil {
-		first = byDefault
+// watched are the namespaces that are looked after; "" is all of them.
+func (w *watches) watched() []string {
+	if len(w.namespaces) == 0 {
+		return []string{metav1.NamespaceAll}
 	}
-	return func(raw any) (any, error) {
-		if first != nil {
-			var err error
-			if raw, err = first(raw); err != nil {
-				return raw, err
-			}
-		}
-		return last(raw)
-	}
-}
-
-func trimMeta(o metav1.Object) {
-	o.SetManagedFields(nil)
-	var kept map[string]string
-	for _, name := range []string{shape.AnnotationService, shape.AnnotationApplied, deletionCost, annotationSurge} {
-		if v, ok := o.GetAnnotations()[name]; ok {
-			if kept == nil {
-				kept = map[string]string{}
-			}
-			kept[name] = v
-		}
-	}
-	o.SetAnnotations(kept)
-	o.SetOwnerReferences(nil)
-}
-
-func trimPod(raw any) (any, error) {
-	pod, ok := raw.(*corev1.Pod)
-	if !ok {
-		return raw, nil
-	}
-	trimMeta(pod)
-	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, InitContainers: names(pod.Spec.InitContainers),
-		Containers: names(pod.Spec.Containers)}
-	st := &pod.Status
-	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
-		for i := range list {
-			c := &list[i]
-			c.ImageID, c.ContainerID, c.VolumeMounts, c.AllocatedResources, c.Resources, c.User, c.AllocatedResourcesStatus =
-				"", "", nil, nil, nil, nil, nil
-		}
-	}
-	st.PodIPs, st.HostIPs, st.EphemeralContainerStatuses, st.ResourceClaimStatuses = nil, nil, nil, nil
-	return pod, nil
-}
-
-// names keeps of containers what tells them apart.
-func names(in []corev1.Container) []corev1.Container {
-	out := make([]corev1.Container, len(in))
-	for i := range in {
-		out[i] = corev1.Container{Name: in[i].Name, Image: in[i].Image, RestartPolicy: in[i].RestartPolicy}
-	}
-	return out
-}
-
-func trimDeployment(raw any) (any, error) {
-	d, ok := raw.(*appsv1.Deployment)
-	if !ok {
-		return raw, nil
-	}
-	trimMeta(d)
-	d.Spec = appsv1.DeploymentSpec{Replicas: d.Spec.Replicas}
-	return d, nil
+	return w.namespaces
 }
