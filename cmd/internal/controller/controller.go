@@ -13,9 +13,13 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/incluster"
@@ -194,4 +198,71 @@ func control(ctx context.Context, o controllerOptions, log logger) (err error) {
 		return fmt.Errorf("controller: %w", err)
 	}
 	return nil
+}
+
+func newClusterGateway(version string) *cobra.Command {
+	var o incluster.Options
+	cmd := &cobra.Command{
+		Use:   "gateway",
+		Short: "Answer requests for the services of the cluster",
+		Long: `Answer requests for the services of the cluster. The gateway watches where
+replicas are, starts a service that is at zero by itself, asks starting pods
+whether they are ready, and tells every controller what is asked. Without a
+controller, or an API server, it goes on with what it knows.
+
+Several run at once. One that is asked to stop says at /readyz that it is not
+ready, goes on for --leave, and lets the requests in flight finish.`,
+		Example: `  roundhouse controller gateway --gateway-url 'https://{name}.{namespace}.models.example.com' --api-keys /etc/roundhouse/keys.yaml
+  roundhouse controller gateway --kubeconfig ~/.kube/config --namespace team-a --listen 127.0.0.1:8080`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Version, o.Out, o.Logs = version, cmd.OutOrStdout(), cmd.ErrOrStderr()
+			logLibraries(slog.NewTextHandler(o.Logs, nil))
+			g, err := incluster.New(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			return g.Run(cmd.Context())
+		},
+	}
+	o.Flags(cmd.Flags())
+	return cmd
+}
+
+func newClusterPicker(version string) *cobra.Command {
+	var o incluster.PickerOptions
+	cmd := &cobra.Command{
+		Use:   "endpoint-picker (--pool NAMESPACE/NAME | --service NAME)",
+		Short: "Pick endpoints of InferencePools for other gateways",
+		Long: `Pick endpoints of InferencePools for other gateways: the Service that their
+endpointPickerRef names. For each request that a gateway asks about, over Envoy's
+external processing protocol, it says which pod of a pool answers it first. It
+forwards nothing, starts nothing and writes nothing.
+
+Members are the pods with the labels of a pool's selector, at each of its target
+ports. InferenceObjectives, InferenceModels and InferenceModelRewrites of its
+pools count.`,
+		Example: `  roundhouse controller endpoint-picker --pool prod/llama
+  roundhouse controller endpoint-picker --service roundhouse-endpoint-picker --namespace prod`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Version, o.Out, o.Logs = version, cmd.OutOrStdout(), cmd.ErrOrStderr()
+			logLibraries(slog.NewTextHandler(o.Logs, nil))
+			return incluster.RunPicker(cmd.Context(), o)
+		},
+	}
+	o.Flags(cmd.Flags())
+	return cmd
+}
+
+var libraries sync.Once
+
+// logLibraries has the Kubernetes libraries log to where the program does. Both
+// log to one place for a whole process: the first that is named.
+func logLibraries(h slog.Handler) {
+	libraries.Do(func() {
+		l := logr.FromSlogHandler(h)
+		ctrllog.SetLogger(l)
+		klog.SetLogger(l)
+	})
 }

@@ -20,16 +20,16 @@ import (
 // service that was handed over. What runs for ten minutes is restarted at once.
 const handoverAfter = 10 * time.Minute
 
-// guarded is the platform of one of several installations: what another looks
-// after is neither written nor ended, although it has our labels.
+// guarded is the platform of one of several installations: what another
+// manages is neither written nor ended, although it has our labels.
 type guarded struct {
 	fleet.Platform
-	elsewhere func(service.Key) *records.ElsewhereError
+	other func(service.Key) *records.OtherInstallationError
 }
 
 // Apply implements fleet.Platform.
 func (g guarded) Apply(ctx context.Context, r workload.Revision) error {
-	if other := g.elsewhere(r.Service); other != nil {
+	if other := g.other(r.Service); other != nil {
 		return other
 	}
 	return g.Platform.Apply(ctx, r)
@@ -37,7 +37,7 @@ func (g guarded) Apply(ctx context.Context, r workload.Revision) error {
 
 // Scale implements fleet.Platform.
 func (g guarded) Scale(ctx context.Context, ref workload.Ref, n int, victims []string) error {
-	if other := g.elsewhere(ref.Service); other != nil {
+	if other := g.other(ref.Service); other != nil {
 		return other
 	}
 	return g.Platform.Scale(ctx, ref, n, victims)
@@ -53,7 +53,7 @@ func (g guarded) ExternalCount(ref workload.Ref) (count int, external bool) {
 
 // Remove implements fleet.Platform.
 func (g guarded) Remove(ctx context.Context, k service.Key) error {
-	if g.elsewhere(k) != nil {
+	if g.other(k) != nil {
 		return nil
 	}
 	return g.Platform.Remove(ctx, k)
@@ -62,7 +62,7 @@ func (g guarded) Remove(ctx context.Context, k service.Key) error {
 // Services implements fleet.Platform.
 func (g guarded) Services(ctx context.Context) ([]service.Key, error) {
 	all, err := g.Platform.Services(ctx)
-	return slices.DeleteFunc(all, func(k service.Key) bool { return g.elsewhere(k) != nil }), err
+	return slices.DeleteFunc(all, func(k service.Key) bool { return g.other(k) != nil }), err
 }
 
 // handover ends a controller that leads once a service is handed over from
@@ -78,22 +78,22 @@ func (op *operator) handover(ctx context.Context) error {
 	select {
 	case k := <-op.handed:
 		if wait := op.handoverAfter - time.Since(begun); wait > 0 {
-			op.log.Info("a service was handed over from another installation: it is taken up later, since this controller leads for so short a time", "service", k.String(), "in", wait.Round(time.Second))
+			op.log.Info("another installation handed a service over: this controller restarts later to take it over, because it began to lead only recently", "service", k.String(), "in", wait.Round(time.Second))
 			select {
 			case <-time.After(wait):
 			case <-ctx.Done():
 				return nil
 			}
 		}
-		return fmt.Errorf("%s was handed over from another installation: starting anew to take it up as it is", k)
+		return fmt.Errorf("another installation handed %s over: restarting to take it over unchanged", k)
 	case <-ctx.Done():
 		return nil
 	}
 }
 
-// elsewhere says who else looks after a service, in words.
-func (op *operator) elsewhere(k service.Key) string {
-	if other := op.records.Elsewhere(k); other != nil {
+// otherManager names who else manages a service, in words.
+func (op *operator) otherManager(k service.Key) string {
+	if other := op.records.OtherInstallation(k); other != nil {
 		return other.Error()
 	}
 	return ""
@@ -115,7 +115,7 @@ func (op *operator) watchRecords(ctx context.Context) error {
 		}
 		k, changed, inherited, err := op.records.Look(ctx, cr)
 		if err != nil {
-			op.log.Error("whose a service is", "error", err)
+			op.log.Error("cannot tell which installation manages a service", "error", err)
 		}
 		switch {
 		case inherited:

@@ -67,7 +67,7 @@ func TestTwoInstallations(t *testing.T) {
 	go func() { ended <- second.Run(t.Context()) }()
 	<-second.led
 	kubetest.Eventually(t, func() string {
-		if got := condition(get(t, c, u), "ManagedByRoundhouse"); !strings.Contains(got, one.system+" looks after") {
+		if got := condition(get(t, c, u), "ManagedByRoundhouse"); !strings.Contains(got, "managed by the installation in namespace "+one.system) {
 			return "who looks after it, not " + got
 		}
 		return ""

@@ -124,10 +124,10 @@ func (op *operator) manage(cfg *rest.Config) error {
 	return errors.Join(op.manager.AddHealthzCheck("ping", healthz.Ping), op.manager.AddReadyzCheck("manifests", op.ready))
 }
 
-// ready says whether this controller could lead at once, or does.
+// ready reports whether this controller could lead at once, or does.
 func (op *operator) ready(*http.Request) error {
 	if !op.source.Ready() {
-		return errors.New("the manifests are not all read yet")
+		return errors.New("not all manifests are read yet")
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (op *operator) edges(cfg *rest.Config) error {
 	for _, d := range o.adopt {
 		adopt = append(adopt, service.Dialect(d))
 	}
-	op.source, err = objects.New(objects.Config{Cache: m.GetCache(), Mapper: m.GetRESTMapper(), Records: op.records, Elsewhere: op.elsewhere, Reporter: op.writer,
+	op.source, err = objects.New(objects.Config{Cache: m.GetCache(), Mapper: m.GetRESTMapper(), Records: op.records, OtherManager: op.otherManager, Reporter: op.writer,
 		Adopt: adopt, Namespaces: o.namespaces, Log: op.log})
 	if err != nil {
 		return err
@@ -218,7 +218,7 @@ func (op *operator) decide(*rest.Config) error {
 	if op.pools, err = newAddresses(op.opts.internalAddresses, degraded, op.reroute, op.log); err != nil {
 		return err
 	}
-	op.fleet, err = fleet.New(fleet.Config{Platform: guarded{op.platform, op.records.Elsewhere}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op,
+	op.fleet, err = fleet.New(fleet.Config{Platform: guarded{op.platform, op.records.OtherInstallation}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op,
 		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
 	return err
 }
@@ -292,7 +292,7 @@ func (op *operator) listen(ctx context.Context) error {
 		if err == nil {
 			break
 		}
-		op.log.Error("gateways cannot report yet, will be tried again", "error", err)
+		op.log.Error("gateways cannot report yet: no certificate; retrying", "error", err)
 		select {
 		case <-time.After(listenAgain):
 		case <-ctx.Done():
@@ -314,7 +314,7 @@ func (op *operator) lead(ctx context.Context) error {
 	}
 	err := op.source.Attach(ctx, op.fleet, func(ctx context.Context) error {
 		if err := op.fleet.Restore(ctx); err != nil {
-			op.log.Error("not everything could be restored, will be tried again", "error", err)
+			op.log.Error("not everything could be restored, retrying", "error", err)
 		}
 		return ctx.Err()
 	})
@@ -326,29 +326,29 @@ func (op *operator) lead(ctx context.Context) error {
 	}
 	op.log.Info("leading", "services", len(op.fleet.List()))
 	close(op.led)
-	var beside sync.WaitGroup
-	beside.Go(func() { op.routes(ctx) })
-	beside.Go(func() { op.pools.run(ctx) })
-	beside.Go(func() {
+	var others sync.WaitGroup
+	others.Go(func() { op.routes(ctx) })
+	others.Go(func() { op.pools.run(ctx) })
+	others.Go(func() {
 		if err := op.gateways.Run(ctx); err != nil && ctx.Err() == nil {
-			op.log.Error("Gateways have no status", "error", err)
+			op.log.Error("Gateways are no longer watched, their status stays as it is", "error", err)
 		}
 	})
 	op.fleet.Run(ctx, controlled)
-	beside.Wait()
+	others.Wait()
 	op.pickers.close()
 	return nil
 }
 
-// inherit looks at what controllers before this one decided, and says why this
-// one may not go on from there.
+// inherit reads what controllers before this one decided. The error tells why
+// this one cannot continue from there.
 func (op *operator) inherit(ctx context.Context) error {
 	api, err := client.New(op.manager.GetConfig(), client.Options{Scheme: kube.Scheme()})
 	if err != nil {
 		return err
 	}
 	if err := op.records.Lead(ctx, api, client.ObjectKey{Namespace: op.opts.system, Name: certificateName}); err != nil && ctx.Err() == nil {
-		op.log.Warn("every record of a later format counts as this installation's", "error", err)
+		op.log.Warn("the format of this installation's records could not be noted: a record of a later format stops this controller, whoever wrote it", "error", err)
 	}
 	_, err = op.records.Read(ctx)
 	var newer *records.NewerError

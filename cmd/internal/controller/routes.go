@@ -44,7 +44,7 @@ func (op *operator) routes(ctx context.Context) {
 	select {
 	case <-op.gateways.Synced():
 	case <-time.After(gatewaysWait):
-		op.log.Warn("Gateways are not all known: may this account list and watch them?")
+		op.log.Warn("not all Gateways are known: check that this account may list and watch them")
 	case <-ctx.Done():
 		return
 	}
@@ -61,7 +61,7 @@ func (op *operator) routes(ctx context.Context) {
 		}
 		again = nil
 		if err := op.writeRoutes(ctx, w); err != nil && ctx.Err() == nil {
-			op.log.Warn("the status of routes will be written again", "error", err)
+			op.log.Warn("the status of routes could not be written, retrying", "error", err)
 			again = time.After(routesAgain)
 		}
 	}
@@ -126,7 +126,7 @@ func ofOurs(states []fleet.RoutingState, v *judge.Verdict) []fleet.RoutingState 
 				}
 			}
 			if at[k].Type == routing.ConditionAccepted && len(st.Status.Parents) == 0 {
-				at[k].Status, at[k].Reason, at[k].Message = "Unknown", routing.ReasonPending, "no HTTPRoute of a Gateway of ours refers to it; its host and the names of its models reach it all the same"
+				at[k].Status, at[k].Reason, at[k].Message = "Unknown", routing.ReasonPending, "no HTTPRoute of a Roundhouse Gateway refers to it; requests reach it by its host and by its models' names"
 			}
 		}
 		st.Status.Conditions = at

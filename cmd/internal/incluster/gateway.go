@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
@@ -315,3 +316,15 @@ func (w withdrawing) Withdraw(k service.Key) {
 }
 
 var errFollows = errors.New("a gateway in a cluster decides nothing: the controller does")
+
+// Measured adds what the process itself uses to a registry: processor, memory,
+// goroutines. A registry that has these already stays as it is.
+func Measured(reg prometheus.Registerer) error {
+	for _, c := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+		var there prometheus.AlreadyRegisteredError
+		if err := reg.Register(c); err != nil && !errors.As(err, &there) {
+			return err
+		}
+	}
+	return nil
+}

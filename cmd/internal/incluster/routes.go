@@ -108,7 +108,7 @@ func (a *attached) judge(routes []judge.Route) *judge.Verdict {
 	}
 	w, err := a.watch.World(context.Background()) // from memory
 	if err != nil {
-		a.log.Warn("the Gateway API's definitions are going", "error", err)
+		a.log.Warn("the Gateway API's objects cannot be read", "error", err)
 	}
 	w.Routes = routes
 	return judge.Judge(w)
@@ -133,7 +133,7 @@ func (a *attached) listed(ctx context.Context) error {
 		err = a.pickers.watch.Listed(bound)
 	}
 	if err != nil && ctx.Err() == nil {
-		a.log.Warn("not all routes, pods or endpoint pickers of pools are known yet: may this account list and watch them?")
+		a.log.Warn("not all routes, pods or endpoint pickers of pools are known yet: check that this account may list and watch them")
 	}
 	return ctx.Err()
 }

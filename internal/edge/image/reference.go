@@ -2,15 +2,16 @@ package image
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 )
 
 const maxReference = 255
 
 var (
-	referencePath = pattern(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
-	referenceTag  = pattern(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-	referenceHost = pattern(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]+)?$`)
+	referencePath = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+	referenceTag  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+	referenceHost = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]+)?$`)
 )
 
 // reference is an image's name, as docker reads it.
@@ -35,7 +36,7 @@ func parseReference(s string) (reference, error) {
 	if first, rest, found := strings.Cut(r.path, "/"); found && (strings.ContainsAny(first, ".:") || first == "localhost" || strings.ToLower(first) != first) {
 		r.host, r.path = first, rest
 	}
-	if len(s) > maxReference || !referencePath().MatchString(r.path) || !referenceTag().MatchString(r.tag) || r.host != "" && !referenceHost().MatchString(r.host) {
+	if len(s) > maxReference || !referencePath.MatchString(r.path) || !referenceTag.MatchString(r.tag) || r.host != "" && !referenceHost.MatchString(r.host) {
 		return r, fmt.Errorf("%q is no image name: it is [HOST/]NAME[:TAG], in small letters, digits and . _ -", s)
 	}
 	return r, nil

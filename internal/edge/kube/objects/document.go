@@ -28,9 +28,9 @@ func Document(u *unstructured.Unstructured) ([]byte, error) {
 	return out, nil
 }
 
-// read reads a manifest's document into a fleet.Object. Problems are what is
+// parse reads a manifest's document into a fleet.Object. Problems are what is
 // wrong with it, warnings what has no effect.
-func read(doc []byte) (o *fleet.Object, problems, warnings []string) {
+func parse(doc []byte) (o *fleet.Object, problems, warnings []string) {
 	res := dialect.Read("", doc).Applied()
 	for _, p := range res.Errors(dialect.Kubernetes) {
 		problems = append(problems, say(p))
@@ -61,7 +61,7 @@ func HTTPRoute(u *unstructured.Unstructured) (*routing.HTTPRoute, string) {
 	if err != nil {
 		return nil, err.Error()
 	}
-	o, problems, _ := read(doc)
+	o, problems, _ := parse(doc)
 	if o == nil {
 		return nil, listed(problems)
 	}

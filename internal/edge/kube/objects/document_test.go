@@ -21,7 +21,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"roundhouse.dev/v1alpha1","kind":"ModelService","metadata":{"name":"iris"},"spec":{"model":{"uri":"s3://m"}}}`))
 	f.Add([]byte(`{"apiVersion":"ome.io/v1beta1","kind":"BaseModel"}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {
-		o, problems, _ := read(doc)
+		o, problems, _ := parse(doc)
 		if o != nil && len(problems) > 0 {
 			t.Errorf("an object, and %v", problems)
 		}

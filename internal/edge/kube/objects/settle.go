@@ -46,55 +46,24 @@ type Refusal struct {
 	Running bool
 }
 
-// claim is what one manifest says of an object of the fleet.
-type claim struct {
-	ref      Ref
-	created  time.Time
-	object   *fleet.Object // nil when it cannot be read
-	document []byte
-	problems []string
-	warnings []string
-	other    *kube.StatusWriter
-	told     string // what was last said against it
-	// conflicts: it was refused for what else there is.
-	conflicts bool
-}
-
-// look reads a manifest as the cache has it now.
-func (s *Source) look(ctx context.Context, i item) error {
+// read takes in a manifest as the cache has it now.
+func (s *Source) read(ctx context.Context, i item) error {
 	c, err := s.claim(ctx, i)
 	if err != nil {
 		return err
 	}
-	id := i.id()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	claims := s.mu.claims[id]
-	if c == nil {
-		if gone := claims[i]; gone != nil {
-			delete(s.warned, gone.ref.UID)
-			if s.cfg.Reporter != nil {
-				s.cfg.Reporter.Forget(gone.ref)
-			}
+	if gone := s.claims.put(i, c); gone != nil {
+		delete(s.warned, gone.ref.UID)
+		if s.cfg.Reporter != nil {
+			s.cfg.Reporter.Forget(gone.ref)
 		}
-		if delete(claims, i); len(claims) == 0 {
-			delete(s.mu.claims, id)
-		}
-		return nil
 	}
-	if claims == nil {
-		claims = map[item]*claim{}
-		s.mu.claims[id] = claims
-	}
-	claims[i] = c
 	return nil
 }
 
 // claim is nil where there is no manifest that is ours to read.
 func (s *Source) claim(ctx context.Context, i item) (*claim, error) {
-	s.mu.Lock()
-	r, before := s.mu.running[i.kind], s.mu.claims[i.id()][i]
-	s.mu.Unlock()
+	r, before := s.kinds.informed(i.kind), s.claims.get(i)
 	if r == nil {
 		return nil, nil
 	}
@@ -105,7 +74,7 @@ func (s *Source) claim(ctx context.Context, i item) (*claim, error) {
 	case err != nil:
 		return nil, err
 	}
-	if u.GetDeletionTimestamp() != nil || !s.adopted(ctx, i.kind.Dialect(), i.Namespace) {
+	if u.GetDeletionTimestamp() != nil || !s.kinds.adopted(ctx, i.kind.Dialect(), i.Namespace) {
 		return nil, nil
 	}
 	c := &claim{ref: Ref{u.GroupVersionKind(), i.id().Key, u.GetUID(), u.GetGeneration()}, created: u.GetCreationTimestamp().Time}
@@ -123,7 +92,7 @@ func (s *Source) claim(ctx context.Context, i item) (*claim, error) {
 		c.document, c.object, c.problems, c.warnings = before.document, before.object, before.problems, before.warnings
 		return c, nil
 	}
-	if c.object, c.problems, c.warnings = read(c.document); c.object != nil {
+	if c.object, c.problems, c.warnings = parse(c.document); c.object != nil {
 		c.object.SetCreated(c.created)
 		if c.object.ID() != i.id() {
 			return nil, fmt.Errorf("%s was read as %s", i, c.object.ID())
@@ -132,50 +101,24 @@ func (s *Source) claim(ctx context.Context, i item) (*claim, error) {
 	return c, nil
 }
 
-// winner is the manifest that an object goes by: of several the oldest, and of
-// those of one second the first in the order of kinds. mu is held.
-func (s *Source) winner(id fleet.ID) (item, *claim) {
-	var at item
-	var best *claim
-	for i, c := range s.mu.claims[id] {
-		if best == nil || c.created.Before(best.created) || c.created.Equal(best.created) && rank(i.kind) < rank(at.kind) {
-			at, best = i, c
-		}
-	}
-	return at, best
-}
-
-func rank(k *Kind) int {
-	for i := range Kinds {
-		if Kinds[i] == k {
-			return i
-		}
-	}
-	return len(Kinds)
-}
-
 // withheld reports whether a service stays out because somebody else serves it.
 // One that ran goes on: who calls it is not to suffer from a quarrel between
-// operators. mu is held.
+// operators.
 func (s *Source) withheld(id fleet.ID, c *claim) bool {
 	return c.other != nil && id.Kind == serviceID && s.cfg.Records.Manifest(id.Key) == nil
 }
 
-// elsewhere says who else looks after a service.
-func (s *Source) elsewhere(id fleet.ID) string {
-	if s.cfg.Elsewhere == nil || id.Kind != serviceID {
+// otherManager names who else manages a service, "" for nobody.
+func (s *Source) otherManager(id fleet.ID) string {
+	if s.cfg.OtherManager == nil || id.Kind != serviceID {
 		return ""
 	}
-	return s.cfg.Elsewhere(id.Key)
+	return s.cfg.OtherManager(id.Key)
 }
 
 // Again looks again at the manifests of a service.
 func (s *Source) Again(k service.Key) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.mu.claims[fleet.ID{Kind: serviceID, Key: k}] {
-		s.queue.Add(i)
-	}
+	s.look(s.claims.of(fleet.ID{Kind: serviceID, Key: k}))
 }
 
 // settle tells the sink of an object as it is now, and the authors of its
@@ -184,21 +127,16 @@ func (s *Source) settle(ctx context.Context, id fleet.ID) error {
 	if s.sink == nil {
 		return nil
 	}
-	s.mu.Lock()
-	at, c := s.winner(id)
+	at, c := s.claims.winner(id)
 	withheld := c != nil && s.withheld(id, c)
-	losers := map[item]*claim{}
-	for i, l := range s.mu.claims[id] {
-		if i != at {
-			losers[i] = l
-		}
-	}
-	_, known := s.mu.applied[id]
-	s.mu.Unlock()
-	other := s.elsewhere(id)
+	_, known := s.claims.getApplied(id)
+	other := s.otherManager(id)
 	var errs []error
-	for i, l := range losers {
-		errs = append(errs, s.refuse(ctx, i, l, Refusal{Reason: ReasonTaken, Message: fmt.Sprintf(
+	for _, i := range s.claims.of(id) {
+		if i == at {
+			continue
+		}
+		errs = append(errs, s.refuse(ctx, i, s.claims.get(i), Refusal{Reason: ReasonTaken, Message: fmt.Sprintf(
 			"metadata.name: %s is the name of an older %s (%s): delete one of them, or give this one another name", id.Name, c.ref.Kind, c.ref.Group)}))
 	}
 	switch {
@@ -222,7 +160,7 @@ func (s *Source) settle(ctx context.Context, id fleet.ID) error {
 
 // managed says who else serves a manifest and how it is handed over.
 func managed(i item, c *claim) string {
-	return fmt.Sprintf("%s wrote this object's status at %s, so it is left to that one. If it is gone, hand the object over: kubectl annotate %s %s -n %s %s=%s",
+	return fmt.Sprintf("%s wrote this object's status at %s, so Roundhouse does not serve it. If that controller is gone, hand the object over: kubectl annotate %s %s -n %s %s=%s",
 		c.other.Manager, c.other.At.UTC().Format(time.RFC3339), i.kind.CRD(), i.Name, i.Namespace, kube.AnnotationTakeOver, c.other.At.UTC().Format(time.RFC3339))
 }
 
@@ -231,29 +169,13 @@ func (s *Source) withdraw(ctx context.Context, id fleet.ID) error {
 	if err := s.sink.Delete(ctx, id); err != nil && !errors.As(err, &gone) {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.mu.applied, id)
-	s.reconsider()
+	s.claims.withdraw(id)
+	s.look(s.claims.conflicting())
 	return nil
 }
 
-// reconsider looks again at manifests that were refused for what else there
-// was, now that something of that is otherwise. mu is held.
-func (s *Source) reconsider() {
-	for _, claims := range s.mu.claims {
-		for i, c := range claims {
-			if c.conflicts {
-				s.queue.Add(i)
-			}
-		}
-	}
-}
-
 func (s *Source) apply(ctx context.Context, id fleet.ID, i item, c *claim) error {
-	s.mu.Lock()
-	was := s.mu.applied[id]
-	s.mu.Unlock()
+	was, _ := s.claims.getApplied(id)
 	if was.item == i && was.uid != c.ref.UID {
 		// Another object of the same name: what belonged to the one before goes
 		// with it, and the decision is made anew.
@@ -269,15 +191,12 @@ func (s *Source) apply(ctx context.Context, id fleet.ID, i item, c *claim) error
 		}
 	} else {
 		if _, err := s.sink.Apply(ctx, []fleet.Object{*c.object}, fleet.ApplyOptions{}); err != nil {
-			s.mu.Lock()
 			c.conflicts = true
-			s.mu.Unlock()
 			return s.refuse(ctx, i, c, Refusal{Reason: ReasonConflict, Message: strings.ReplaceAll(err.Error(), "\n", "; ")})
 		}
-		s.mu.Lock()
-		c.conflicts, s.mu.applied[id] = false, applied{i, c.ref.UID, c.object}
-		s.reconsider()
-		s.mu.Unlock()
+		c.conflicts = false
+		s.claims.setApplied(id, applied{i, c.ref.UID, c.object})
+		s.look(s.claims.conflicting()) // something of what they were refused for is otherwise
 	}
 	c.told = ""
 	if s.cfg.Reporter != nil {
@@ -293,9 +212,7 @@ func (s *Source) apply(ctx context.Context, id fleet.ID, i item, c *claim) error
 // quiet has a manifest that was here before this process not warned of: that
 // has been done.
 func (s *Source) quiet(i item) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.mu.claims[i.id()][i]; c != nil && len(c.warnings) > 0 {
+	if c := s.claims.get(i); c != nil && len(c.warnings) > 0 {
 		s.warned[c.ref.UID] = c.ref.Generation
 	}
 }
@@ -304,7 +221,7 @@ func (s *Source) refuse(ctx context.Context, i item, c *claim, r Refusal) error 
 	r.Ref, r.Status = c.ref, i.kind.Status
 	if told := r.Reason + r.Message; c.told != told {
 		c.told = told
-		s.cfg.Log.Warn("manifest does not count", "manifest", i.String(), "reason", r.Reason, "message", r.Message)
+		s.cfg.Log.Warn("manifest refused", "manifest", i.String(), "reason", r.Reason, "message", r.Message)
 	}
 	if s.cfg.Reporter == nil {
 		return nil

@@ -6,9 +6,7 @@ package objects
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,10 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -62,9 +58,9 @@ type Config struct {
 	Records Records
 	// Reporter is nil in a process that only follows.
 	Reporter Reporter
-	// Elsewhere says, in words, that somebody else looks after a service whatever
+	// OtherManager says, in words, that somebody else manages a service whatever
 	// its manifest says; "" for nobody, and nil where that is not asked.
-	Elsewhere func(service.Key) string
+	OtherManager func(service.Key) string
 	// Adopt are the foreign dialects that are read in every namespace. In
 	// others a namespace says so itself, with [LabelAdopt].
 	Adopt []service.Dialect
@@ -80,47 +76,20 @@ type Config struct {
 type Source struct {
 	cfg   Config
 	queue workqueue.TypedRateLimitingInterface[item]
-	// based is closed when it is known which kinds there are, and which
-	// namespaces adopt.
-	based chan struct{}
+	kinds *watcher
+	// claims are read at any time, and changed with serial held.
+	claims claims
 	// serial is held while manifests are read or handed on: one at a time, so
 	// that a sink learns of changes in their order.
 	serial sync.Mutex
 	sink   Sink // nil until attached; serial guards it
 	warned map[types.UID]int64
-
-	mu struct {
-		sync.Mutex
-		running map[*Kind]*running
-		ensured bool // running is complete
-		// claims are the manifests that say something of one object of the
-		// fleet; all but one of them in vain.
-		claims map[fleet.ID]map[item]*claim
-		// applied is which manifest the sink has; the zero value stands for one
-		// that was kept by its record.
-		applied map[fleet.ID]applied
-	}
 }
 
 // item is one manifest; the zero value stands for the kinds themselves.
 type item struct {
 	kind *Kind
 	types.NamespacedName
-}
-
-// applied is one manifest of those there have been under its name, and what it
-// said: nil where that is what its record says.
-type applied struct {
-	item
-	uid    types.UID
-	object *fleet.Object
-}
-
-// running is a kind that is watched.
-type running struct {
-	list     *unstructured.UnstructuredList // empty, of the kind
-	object   *unstructured.Unstructured     // empty, of the kind
-	informer cache.Informer
 }
 
 // Between two tries of a manifest that could not be handed on, or a kind that
@@ -141,17 +110,18 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Source{cfg: cfg, based: make(chan struct{}), warned: map[types.UID]int64{},
+	s := &Source{cfg: cfg, claims: newClaims(), warned: map[types.UID]int64{},
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[item](minRetryWait, maxRetryWait))}
-	s.mu.running = map[*Kind]*running{}
-	s.mu.claims = map[fleet.ID]map[item]*claim{}
-	s.mu.applied = map[fleet.ID]applied{}
+	s.kinds = &watcher{cache: cfg.Cache, mapper: cfg.Mapper, adopt: cfg.Adopt, namespaces: cfg.Namespaces, only: cfg.Only, queue: s.queue, log: cfg.Log,
+		listed:    func(k *Kind) { s.look(s.claims.recorded(k)) },
+		unwatched: func(k *Kind) { s.look(s.claims.items(k)) }, based: make(chan struct{})}
+	s.kinds.mu.running = map[*Kind]*running{}
 	return s, nil
 }
 
 // Start watches until ctx ends. The cache must be running, or about to.
 func (s *Source) Start(ctx context.Context) error {
-	if err := s.base(ctx); err != nil {
+	if err := s.kinds.base(ctx); err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, s.queue.ShutDown)
@@ -165,7 +135,7 @@ func (s *Source) Start(ctx context.Context) error {
 		}
 		if err := s.process(ctx, i); err != nil && ctx.Err() == nil {
 			if text := err.Error(); said[i] != text {
-				s.cfg.Log.Warn("will be tried again", "manifest", i.String(), "error", err)
+				s.cfg.Log.Warn("a manifest could not be handled, retrying", "manifest", i.String(), "error", err)
 				said[i] = text
 			}
 			s.queue.AddRateLimited(i)
@@ -193,9 +163,9 @@ func (s *Source) process(ctx context.Context, i item) error {
 	s.serial.Lock()
 	defer s.serial.Unlock()
 	if i.kind == nil {
-		return s.ensure(ctx)
+		return s.kinds.ensure(ctx)
 	}
-	if err := s.look(ctx, i); err != nil {
+	if err := s.read(ctx, i); err != nil {
 		return err
 	}
 	return s.settle(ctx, i.id())
@@ -210,17 +180,17 @@ func (i item) id() fleet.ID {
 // which asks for them by Objects, and tells sink of every change from then
 // on.
 func (s *Source) Attach(ctx context.Context, sink Sink, restore func(context.Context) error) error {
-	if err := s.synced(ctx); err != nil {
+	if err := s.kinds.synced(ctx); err != nil {
 		return err
 	}
 	s.serial.Lock()
 	defer s.serial.Unlock()
-	items, err := s.all(ctx)
+	items, err := s.kinds.all(ctx)
 	if err != nil {
 		return err
 	}
 	for _, i := range items {
-		if err := s.look(ctx, i); err != nil {
+		if err := s.read(ctx, i); err != nil {
 			return err
 		}
 		s.quiet(i)
@@ -233,7 +203,7 @@ func (s *Source) Attach(ctx context.Context, sink Sink, restore func(context.Con
 		s.queue.Add(i)
 	}
 	if err := s.settleRefused(ctx); err != nil {
-		s.cfg.Log.Warn("will be tried again", "error", err)
+		s.cfg.Log.Warn("refused manifests could not be reported, retrying", "error", err)
 	}
 	return nil
 }
@@ -241,143 +211,40 @@ func (s *Source) Attach(ctx context.Context, sink Sink, restore func(context.Con
 // settleRefused says at once what is wrong with the manifests of services that
 // go on as they were, so that their first report has it.
 func (s *Source) settleRefused(ctx context.Context) error {
-	s.mu.Lock()
-	var ids []fleet.ID
-	for id := range s.mu.applied {
-		if _, c := s.winner(id); c != nil && c.object == nil {
-			ids = append(ids, id)
-		}
-	}
-	s.mu.Unlock()
 	var errs []error
-	for _, id := range ids {
-		errs = append(errs, s.settle(ctx, id))
+	for _, id := range s.claims.served() {
+		if _, c := s.claims.winner(id); c != nil && c.object == nil {
+			errs = append(errs, s.settle(ctx, id))
+		}
 	}
 	return errors.Join(errs...)
-}
-
-// Ready reports whether every kind that is watched has been listed.
-func (s *Source) Ready() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.mu.ensured {
-		return false
-	}
-	for _, r := range s.mu.running {
-		if !r.informer.HasSynced() {
-			return false
-		}
-	}
-	return true
-}
-
-// Watched counts the kinds that are watched: those that have been listed, and
-// those whose first list is still waited for.
-func (s *Source) Watched() (read, unread int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.mu.running {
-		if r.informer.HasSynced() {
-			read++
-		} else {
-			unread++
-		}
-	}
-	return read, unread
-}
-
-// synced waits until every kind that is to be watched has been listed.
-func (s *Source) synced(ctx context.Context) error {
-	select {
-	case <-s.based:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	s.serial.Lock()
-	err := s.ensure(ctx)
-	s.serial.Unlock()
-	if err != nil {
-		// What such a kind's records say is kept until it can be read.
-		s.cfg.Log.Warn("not every kind can be watched yet", "error", err)
-	}
-	s.mu.Lock()
-	waits := map[*Kind]<-chan struct{}{}
-	for k, r := range s.mu.running {
-		waits[k] = r.informer.HasSyncedChecker().Done()
-	}
-	s.mu.Unlock()
-	for k, done := range waits {
-		if err := s.await(ctx, k, done); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// await waits for a kind's first list, and says so when that takes long.
-func (s *Source) await(ctx context.Context, k *Kind, done <-chan struct{}) error {
-	const long = 10 * time.Second
-	t := time.NewTicker(long)
-	defer t.Stop()
-	for {
-		select {
-		case <-done:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-t.C:
-			s.cfg.Log.Warn("waiting for the first list of a kind: may this account list and watch it?", "kind", k.CRD())
-		}
-	}
-}
-
-// all lists every manifest that is watched, adopted or not.
-func (s *Source) all(ctx context.Context) ([]item, error) {
-	s.mu.Lock()
-	lists := map[*Kind]*unstructured.UnstructuredList{}
-	for k, r := range s.mu.running {
-		lists[k] = r.list.DeepCopy()
-	}
-	s.mu.Unlock()
-	var out []item
-	for k, l := range lists {
-		if err := s.cfg.Cache.List(ctx, l, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list %s: %w", k.CRD(), err)
-		}
-		for i := range l.Items {
-			out = append(out, item{k, types.NamespacedName{Namespace: l.Items[i].GetNamespace(), Name: l.Items[i].GetName()}})
-		}
-	}
-	return out, nil
 }
 
 // Objects are what a fleet restores: every manifest that counts, and, in place
 // of those that cannot be read now, what their records were made from: what
 // runs is not ended because somebody made a mistake.
 func (s *Source) Objects() []fleet.Object {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	out := s.objects()
 	for _, o := range out {
 		at := applied{}
-		if w, c := s.winner(o.ID()); c != nil {
+		if w, c := s.claims.winner(o.ID()); c != nil {
 			at = applied{w, c.ref.UID, nil} // it is handed on once more
 		}
-		s.mu.applied[o.ID()] = at
+		s.claims.setApplied(o.ID(), at)
 	}
 	return out
 }
 
 func (s *Source) objects() []fleet.Object {
 	var out []fleet.Object
-	for id := range s.mu.claims {
-		if _, c := s.winner(id); c != nil && c.object != nil && !s.withheld(id, c) && s.elsewhere(id) == "" {
+	for _, id := range s.claims.ids() {
+		if _, c := s.claims.winner(id); c != nil && c.object != nil && !s.withheld(id, c) && s.otherManager(id) == "" {
 			out = append(out, *c.object)
 		}
 	}
 	for _, k := range s.cfg.Records.Services() {
 		id := fleet.ID{Kind: serviceID, Key: k}
-		if i, c := s.winner(id); c != nil && c.object != nil || c == nil && s.absent(id) {
+		if i, c := s.claims.winner(id); c != nil && c.object != nil || c == nil && s.absent(id) {
 			continue
 		} else if o := s.kept(i, c, k); o != nil {
 			out = append(out, *o)
@@ -388,16 +255,35 @@ func (s *Source) objects() []fleet.Object {
 
 // kept reads the manifest that a record was made from.
 func (s *Source) kept(i item, c *claim, k service.Key) *fleet.Object {
-	o, problems, _ := read(s.cfg.Records.Manifest(k))
+	o, problems, _ := parse(s.cfg.Records.Manifest(k))
 	if o == nil || o.ID() != (fleet.ID{Kind: serviceID, Key: k}) {
-		s.cfg.Log.Error("what a record was made from cannot be read", "service", k.String(), "problems", problems)
+		s.cfg.Log.Error("the manifest in a record cannot be read", "service", k.String(), "problems", problems)
 		return nil
 	}
 	if c != nil {
 		o.SetCreated(c.created)
-		s.cfg.Log.Warn("goes on as it was: its manifest is refused", "manifest", i.String(), "problems", c.problems)
+		s.cfg.Log.Warn("the manifest is refused; the service runs as before", "manifest", i.String(), "problems", c.problems)
 	}
 	return o
+}
+
+// Ready reports whether every kind that is watched has been listed.
+func (s *Source) Ready() bool { return s.kinds.ready() }
+
+// Watched counts the kinds that are watched: those that have been listed, and
+// those whose first list is still waited for.
+func (s *Source) Watched() (read, unread int) { return s.kinds.count() }
+
+// Adopted reports whether manifests of a dialect are read in a namespace.
+func (s *Source) Adopted(ctx context.Context, d service.Dialect, namespace string) bool {
+	return s.kinds.adopted(ctx, d, namespace)
+}
+
+// look has manifests read again.
+func (s *Source) look(items []item) {
+	for _, i := range items {
+		s.queue.Add(i)
+	}
 }
 
 // absent reports whether it is certain that there is no manifest any more behind
@@ -411,15 +297,13 @@ func (s *Source) absent(id fleet.ID) bool {
 	if k == nil {
 		return false // of a newer version's, which will be back
 	}
-	return s.mu.running[k] != nil || !s.wanted(context.Background(), k)
+	return s.kinds.informed(k) != nil || !s.kinds.wanted(context.Background(), k)
 }
 
 // Owner is the manifest that objects of a service belong to; false when there
 // is none any more.
 func (s *Source) Owner(k service.Key) (metav1.OwnerReference, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, c := s.winner(fleet.ID{Kind: serviceID, Key: k.Stable()})
+	_, c := s.claims.winner(fleet.ID{Kind: serviceID, Key: k.Stable()})
 	if c == nil {
 		return metav1.OwnerReference{}, false
 	}
@@ -430,31 +314,8 @@ func (s *Source) Owner(k service.Key) (metav1.OwnerReference, bool) {
 // Manifest is the document of a service's manifest, nil when there is none
 // that can be read.
 func (s *Source) Manifest(k service.Key) []byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, c := s.winner(fleet.ID{Kind: serviceID, Key: k.Stable()}); c != nil && c.object != nil {
+	if _, c := s.claims.winner(fleet.ID{Kind: serviceID, Key: k.Stable()}); c != nil && c.object != nil {
 		return c.object.Original
-	}
-	return nil
-}
-
-// handler queues every manifest of a kind that changes.
-func (s *Source) handler(k *Kind) toolscache.ResourceEventHandler {
-	add := func(obj any) {
-		key, err := toolscache.DeletionHandlingObjectToName(obj)
-		if err == nil {
-			s.queue.Add(item{k, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}})
-		}
-	}
-	return toolscache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, now any) { add(now) }, DeleteFunc: add}
-}
-
-// validAdopt refuses names of dialects there are not.
-func validAdopt(in []service.Dialect) error {
-	for _, d := range in {
-		if !slices.Contains(Foreign, d) {
-			return fmt.Errorf("%q is not a dialect to adopt: write some of %s", d, joined(Foreign))
-		}
 	}
 	return nil
 }

@@ -7,12 +7,15 @@
 package pickers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
+	"strconv"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +30,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 )
 
@@ -268,4 +272,147 @@ func (s *watched) tell(changed func(service.Key, State)) {
 	for pool, e := range s.pools {
 		changed(pool, s.state(e))
 	}
+}
+
+// over are the Services that are too many. Every namespace has its first one
+// watched before any has its second, so that nobody keeps those of others from
+// being asked; of one namespace those go before that are watched already. w.mu
+// is held.
+func (w *Watch) over(want map[service.Key]map[service.Key]routing.Extension) map[service.Key]bool {
+	if len(want) <= w.cfg.MaxServices {
+		return nil
+	}
+	of := map[string][]service.Key{}
+	for k := range want {
+		of[k.Namespace] = append(of[k.Namespace], k)
+	}
+	type place struct {
+		nth int
+		key service.Key
+	}
+	places := make([]place, 0, len(want))
+	for _, keys := range of {
+		slices.SortFunc(keys, func(a, b service.Key) int {
+			return cmp.Or(cmp.Compare(w.unwatched(a), w.unwatched(b)), cmp.Compare(a.Name, b.Name))
+		})
+		for i, k := range keys {
+			places = append(places, place{i, k})
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.nth, b.nth), cmp.Compare(w.unwatched(a.key), w.unwatched(b.key)), cmp.Compare(a.key.Namespace, b.key.Namespace))
+	})
+	out := map[service.Key]bool{}
+	for _, p := range places[w.cfg.MaxServices:] {
+		out[p.key] = true
+	}
+	return out
+}
+
+func (w *Watch) unwatched(k service.Key) int {
+	if w.services[k] != nil {
+		return 0
+	}
+	return 1
+}
+
+// refuse tells of the pools whose Service is one too many, once. w.mu is held.
+func (w *Watch) refuse(want map[service.Key]map[service.Key]routing.Extension, over map[service.Key]bool) {
+	before := w.left
+	w.left = map[service.Key]routing.Extension{}
+	for k := range over {
+		for pool, e := range want[k] {
+			w.left[pool] = e
+			if was, told := before[pool]; told && was == e {
+				continue
+			}
+			w.cfg.Log.Error("too many endpoint pickers: this one is not asked", "service", k.String(), "limit", w.cfg.MaxServices)
+			s := (&watched{key: k}).state(e)
+			s.Problem = fmt.Sprintf("Service %s is not asked: the cluster's pools name more than %d Services, and those of namespace %s have their share", k.Name, w.cfg.MaxServices, k.Namespace)
+			w.cfg.Changed(pool, s)
+		}
+	}
+}
+
+// end ends a watch; nothing is told of it after.
+func (s *watched) end() {
+	s.stop()
+	s.mu.Lock() // whoever tells holds it
+	defer s.mu.Unlock()
+	s.pools = nil
+}
+
+// defaultPort is a picker's where a pool does not say.
+const defaultPort = 9002
+
+// plainText is the appProtocol of a port that speaks HTTP/2 without TLS.
+const plainText = "kubernetes.io/h2c"
+
+// State is what is known of the picker that a pool names.
+type State struct {
+	// Name is the Service's, "namespace/name:port", Authority the host it is
+	// asked by, "name.namespace.svc:port".
+	Name, Authority string
+	// Own: the Service stands for Roundhouse's own picking, so that nobody is to
+	// be asked.
+	Own bool
+	// Problem is what is wrong with the reference: there is no such Service or
+	// port; "" when nothing is.
+	Problem string
+	// Addresses are the "ip:port" of the pods that are ready, sorted.
+	Addresses []string
+	// Plain: it speaks HTTP/2 in plain text, and not over TLS.
+	Plain bool
+}
+
+// state is what is known for a pool; mu is held.
+func (s *watched) state(e routing.Extension) State {
+	port := cmp.Or(e.Port, defaultPort)
+	at := strconv.Itoa(int(port))
+	out := State{Name: s.key.String() + ":" + at, Authority: s.key.Name + "." + s.key.Namespace + ".svc:" + at}
+	if s.object == nil {
+		out.Problem = fmt.Sprintf("there is no Service %s in namespace %s", s.key.Name, s.key.Namespace)
+		return out
+	}
+	if s.object.Labels[shape.LabelPicker] == "true" {
+		out.Own = true
+		return out
+	}
+	i := slices.IndexFunc(s.object.Spec.Ports, func(p corev1.ServicePort) bool {
+		return p.Port == port && cmp.Or(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP
+	})
+	switch {
+	case s.object.Spec.Type == corev1.ServiceTypeExternalName:
+		out.Problem = fmt.Sprintf("Service %s is an ExternalName: an endpoint picker has pods", s.key.Name)
+	case i < 0:
+		out.Problem = fmt.Sprintf("Service %s has no port %d", s.key.Name, port)
+	default:
+		p := s.object.Spec.Ports[i]
+		out.Plain = p.AppProtocol != nil && *p.AppProtocol == plainText
+		out.Addresses = s.addresses(p.Name)
+	}
+	return out
+}
+
+// addresses are those of the pods that are ready, at a port of a name.
+func (s *watched) addresses(port string) (out []string) {
+	for _, es := range s.slices {
+		i := slices.IndexFunc(es.Ports, func(p discoveryv1.EndpointPort) bool {
+			name := ""
+			if p.Name != nil {
+				name = *p.Name
+			}
+			return name == port && p.Port != nil
+		})
+		if i < 0 {
+			continue
+		}
+		for _, e := range es.Endpoints {
+			if len(e.Addresses) > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
+				out = append(out, net.JoinHostPort(e.Addresses[0], strconv.Itoa(int(*es.Ports[i].Port))))
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }

@@ -18,30 +18,30 @@ import (
 // service over.
 const AnnotationInstallation = "roundhouse.dev/installation"
 
-// ElsewhereError reports that another installation looks after a service.
-type ElsewhereError struct {
+// OtherInstallationError reports that another installation manages a service.
+type OtherInstallationError struct {
 	Service            service.Key
 	Installation, Ours string
 }
 
 // Error returns what to do.
-func (e *ElsewhereError) Error() string {
-	return fmt.Sprintf("the installation in namespace %[1]s looks after %[2]s, and the one in %[3]s stands back: have one of them leave namespace %[4]s out. If that one is gone: kubectl annotate controllerrevisions -n %[4]s -l %[5]s --overwrite %[6]s=%[3]s",
+func (e *OtherInstallationError) Error() string {
+	return fmt.Sprintf("%[2]s is managed by the installation in namespace %[1]s; the one in %[3]s leaves it alone. Only one of them may watch namespace %[4]s. If the other is gone: kubectl annotate controllerrevisions -n %[4]s -l %[5]s --overwrite %[6]s=%[3]s",
 		e.Installation, e.Service, e.Ours, e.Service.Namespace, shape.LabelRecord, AnnotationInstallation)
 }
 
-// Elsewhere reports that another installation looks after a service, or its
+// OtherInstallation reports that another installation manages a service, or its
 // canary; nil when none does.
-func (s *Store) Elsewhere(k service.Key) *ElsewhereError {
+func (s *Store) OtherInstallation(k service.Key) *OtherInstallationError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if by := s.mu.elsewhere[k.Stable()]; by != "" {
-		return &ElsewhereError{k.Stable(), by, s.mu.installation}
+	if by := s.mu.managedBy[k.Stable()]; by != "" {
+		return &OtherInstallationError{k.Stable(), by, s.mu.installation}
 	}
 	return nil
 }
 
-// Look finds out anew who looks after the service of a record that has come,
+// Look finds out anew who manages the service of a record that has come,
 // changed or gone, from the cache, and says whether that is another now, and
 // whether that is us, with a decision that was another's.
 func (s *Store) Look(ctx context.Context, cr *appsv1.ControllerRevision) (k service.Key, changed, inherited bool, err error) {
@@ -72,9 +72,9 @@ func (s *Store) Look(ctx context.Context, cr *appsv1.ControllerRevision) (k serv
 		return k, false, false, nil
 	}
 	delete(s.mu.unseen, k)
-	before := s.mu.elsewhere[k]
+	before := s.mu.managedBy[k]
 	s.attribute(k, best)
-	now := s.mu.elsewhere[k]
+	now := s.mu.managedBy[k]
 	return k, now != before, now != before && now == "" && best != nil, nil
 }
 
@@ -109,11 +109,11 @@ func order(a, b *appsv1.ControllerRevision) int {
 // attribute notes whose a service is by the record that counts, nil for none.
 // s.mu is held.
 func (s *Store) attribute(k service.Key, newest *appsv1.ControllerRevision) {
-	delete(s.mu.elsewhere, k)
+	delete(s.mu.managedBy, k)
 	if newest == nil || s.mu.installation == "" {
 		return
 	}
 	if by := newest.Annotations[AnnotationInstallation]; by != "" && by != s.mu.installation {
-		s.mu.elsewhere[k] = by
+		s.mu.managedBy[k] = by
 	}
 }

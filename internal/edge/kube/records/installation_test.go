@@ -99,7 +99,7 @@ func TestTwoDecideAtOnce(t *testing.T) {
 	for _, tt := range []struct {
 		name, ours string
 		order      []seen
-		elsewhere  string // in the end
+		managedBy  string // in the end
 	}{
 		{"ours counts and is seen first", "a", []seen{{&a, "after"}, {&b, "after"}}, ""},
 		{"ours counts and is seen last", "a", []seen{{&b, "after"}, {&a, "after"}}, ""},
@@ -119,10 +119,10 @@ func TestTwoDecideAtOnce(t *testing.T) {
 					c.seen = append(c.seen, *e.cr)
 					_, changed, inherited, err := s.Look(t.Context(), e.cr)
 					last := e == tt.order[len(tt.order)-1]
-					if err != nil || inherited || changed != (last && tt.elsewhere != "") {
+					if err != nil || inherited || changed != (last && tt.managedBy != "") {
 						t.Errorf("on %s: changed %v, inherited %v, %v", e.cr.Name, changed, inherited, err)
 					}
-					if other := s.Elsewhere(tied); other != nil && tt.elsewhere == "" {
+					if other := s.OtherInstallation(tied); other != nil && tt.managedBy == "" {
 						t.Errorf("on %s it stands back: %v", e.cr.Name, other)
 					}
 				}
@@ -131,10 +131,10 @@ func TestTwoDecideAtOnce(t *testing.T) {
 			put(t, s, record(tied, "of-"+tt.ours))
 			look("after")
 			got := ""
-			if other := s.Elsewhere(tied); other != nil {
+			if other := s.OtherInstallation(tied); other != nil {
 				got = other.Installation
 			}
-			if got != tt.elsewhere {
+			if got != tt.managedBy {
 				t.Errorf("it is looked after by %q", got)
 			}
 		})

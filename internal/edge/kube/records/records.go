@@ -64,10 +64,10 @@ type Store struct {
 		known map[service.Key][]kept // the one that counts is last
 		// later is the highest format that this installation has written.
 		later int
-		// installation is ours, "" before Lead; elsewhere are the services that
+		// installation is ours, "" before Lead; managedBy are the services that
 		// others look after, with whose.
 		installation string
-		elsewhere    map[service.Key]string
+		managedBy    map[service.Key]string
 		// unseen is the record of a service that this process writes or has
 		// written, by name, until the cache has it; see Look.
 		unseen map[service.Key]string
@@ -96,7 +96,7 @@ type stored struct {
 func New(c client.Client) *Store {
 	s := &Store{client: c}
 	s.mu.known, s.mu.later = map[service.Key][]kept{}, math.MaxInt
-	s.mu.elsewhere, s.mu.unseen = map[service.Key]string{}, map[service.Key]string{}
+	s.mu.managedBy, s.mu.unseen = map[service.Key]string{}, map[service.Key]string{}
 	return s
 }
 
@@ -194,7 +194,7 @@ func (s *Store) Read(ctx context.Context) (records []fleet.Record, err error) {
 		known[k] = append(known[k], one)
 	}
 	s.mu.Lock()
-	s.mu.known, s.mu.elsewhere = known, map[service.Key]string{}
+	s.mu.known, s.mu.managedBy = known, map[service.Key]string{}
 	for k, cr := range newest {
 		if !k.IsCanary() {
 			s.attribute(k, cr)
@@ -255,14 +255,14 @@ func (s *Store) MadeFrom(k service.Key, document []byte) bool {
 func (s *Store) Services() []service.Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.DeleteFunc(slices.Collect(maps.Keys(s.mu.known)), func(k service.Key) bool { return k.IsCanary() || s.mu.elsewhere[k] != "" })
+	return slices.DeleteFunc(slices.Collect(maps.Keys(s.mu.known)), func(k service.Key) bool { return k.IsCanary() || s.mu.managedBy[k] != "" })
 }
 
 // PutRecord implements fleet.Store.
 func (s *Store) PutRecord(r fleet.Record) error {
 	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
-	if other := s.Elsewhere(r.Service); other != nil {
+	if other := s.OtherInstallation(r.Service); other != nil {
 		return other
 	}
 	cr, one, err := s.render(r)
@@ -383,7 +383,7 @@ func (s *Store) create(ctx context.Context, cr *appsv1.ControllerRevision) error
 	}
 	k, ours := serviceOf(cr), cr.Annotations[AnnotationInstallation]
 	if by := there.Annotations[AnnotationInstallation]; by != "" && by != ours {
-		return &ElsewhereError{k, by, ours}
+		return &OtherInstallationError{k, by, ours}
 	}
 	patch, err := json.Marshal(map[string]any{"revision": cr.Revision,
 		"metadata": map[string]any{"ownerReferences": cr.OwnerReferences}})
@@ -411,7 +411,7 @@ func (s *Store) DeleteRecord(k service.Key) error {
 	defer cancel()
 	s.mu.Lock()
 	of := slices.Clone(s.mu.known[k])
-	if s.mu.elsewhere[k.Stable()] != "" {
+	if s.mu.managedBy[k.Stable()] != "" {
 		of = nil // they are not ours to delete
 	}
 	s.mu.Unlock()

@@ -1,0 +1,170 @@
+package objects
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+)
+
+// claim is what one manifest says of an object of the fleet.
+type claim struct {
+	ref      Ref
+	created  time.Time
+	object   *fleet.Object // nil when it cannot be read
+	document []byte
+	problems []string
+	warnings []string
+	other    *kube.StatusWriter
+	// What follows is guarded by Source.serial, the rest does not change.
+	told      string // what was last said against it
+	conflicts bool   // it was refused for what else there is
+}
+
+// applied is one manifest of those there have been under its name, and what it
+// said: nil where that is what its record says.
+type applied struct {
+	item
+	uid    types.UID
+	object *fleet.Object
+}
+
+// claims are the manifests that say something of the fleet's objects, and which
+// of them the fleet has.
+type claims struct {
+	mu sync.Mutex
+	// all are the manifests of one object; all but one of them count for nothing.
+	all map[fleet.ID]map[item]*claim
+	// applied is which manifest the sink has; the zero value stands for one
+	// that was kept by its record.
+	applied map[fleet.ID]applied
+}
+
+func newClaims() claims {
+	return claims{all: map[fleet.ID]map[item]*claim{}, applied: map[fleet.ID]applied{}}
+}
+
+// put notes what a manifest says, nil for nothing: then it returns what it said
+// before.
+func (cs *claims) put(i item, c *claim) (gone *claim) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	id := i.id()
+	of := cs.all[id]
+	if c == nil {
+		gone = of[i]
+		if delete(of, i); len(of) == 0 {
+			delete(cs.all, id)
+		}
+		return gone
+	}
+	if of == nil {
+		of = map[item]*claim{}
+		cs.all[id] = of
+	}
+	of[i] = c
+	return nil
+}
+
+// get is what a manifest says, nil for nothing.
+func (cs *claims) get(i item) *claim {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return cs.all[i.id()][i]
+}
+
+// ids are the objects that there are manifests of.
+func (cs *claims) ids() []fleet.ID {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return slices.Collect(maps.Keys(cs.all))
+}
+
+// of are the manifests of an object.
+func (cs *claims) of(id fleet.ID) []item {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return slices.Collect(maps.Keys(cs.all[id]))
+}
+
+// items are the manifests of a kind.
+func (cs *claims) items(k *Kind) []item {
+	return cs.having(func(i item, _ *claim) bool { return i.kind == k })
+}
+
+// conflicting are the manifests that were refused for what else there is.
+func (cs *claims) conflicting() []item {
+	return cs.having(func(_ item, c *claim) bool { return c.conflicts })
+}
+
+func (cs *claims) having(ok func(item, *claim) bool) (out []item) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for _, of := range cs.all {
+		for i, c := range of {
+			if ok(i, c) {
+				out = append(out, i)
+			}
+		}
+	}
+	return out
+}
+
+// winner is the manifest that an object goes by: of several the oldest, and of
+// those of one second the first in the order of kinds.
+func (cs *claims) winner(id fleet.ID) (item, *claim) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	var at item
+	var best *claim
+	for i, c := range cs.all[id] {
+		if best == nil || c.created.Before(best.created) || c.created.Equal(best.created) && slices.Index(Kinds, i.kind) < slices.Index(Kinds, at.kind) {
+			at, best = i, c
+		}
+	}
+	return at, best
+}
+
+// served are the objects that the sink has.
+func (cs *claims) served() []fleet.ID {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return slices.Collect(maps.Keys(cs.applied))
+}
+
+// recorded are the manifests of a kind that are kept by their records.
+func (cs *claims) recorded(k *Kind) (out []item) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for id, at := range cs.applied {
+		if at == (applied{}) && id.Kind == k.ID {
+			out = append(out, item{k, types.NamespacedName{Namespace: id.Namespace, Name: id.Name}})
+		}
+	}
+	return out
+}
+
+func (cs *claims) getApplied(id fleet.ID) (at applied, known bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	at, known = cs.applied[id]
+	return at, known
+}
+
+func (cs *claims) setApplied(id fleet.ID, at applied) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.applied[id] = at
+}
+
+// withdraw notes that the sink no longer has an object.
+func (cs *claims) withdraw(id fleet.ID) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	delete(cs.applied, id)
+}
