@@ -86,7 +86,7 @@ func TestWhichServer(t *testing.T) {
 	c, _, ns := newCLI(t)
 	c.run("get", "--context", "tset").fails(`no context "tset": there is test`, c.kubeconfig)
 	c.run("get", "--kubeconfig", "/does/not/exist").fails("/does/not/exist: no such file")
-	c.run("get", "--server", "127.0.0.1:1").fails("nobody listens at http://127.0.0.1:1", "--context")
+	c.run("get", "--server", "127.0.0.1:1").fails("no server listens at http://127.0.0.1:1", "--context")
 	c.run("get", "--server", "127.0.0.1:1", "--context", "test").check(2, "stderr", "", nil)
 	c.env = []string{"ROUNDHOUSE_CONTEXT="}
 	c.run("get", "--server", "127.0.0.1:1").fails("or name a cluster with --context")

@@ -60,7 +60,7 @@ func TestExplain(t *testing.T) {
 		n := n.on(t)
 		n.admin = "http://127.0.0.1:1"
 		check(t, n.do("explain", "--all", file))
-		fails(t, n.run("explain", "iris"), 1, "nobody listens at http://127.0.0.1:1", "roundhouse up", "--server")
+		fails(t, n.run("explain", "iris"), 1, "no server listens at http://127.0.0.1:1", "roundhouse up", "--server")
 	})
 }
 

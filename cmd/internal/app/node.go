@@ -107,7 +107,7 @@ func (n *node) servers() error {
 	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: n.store, Version: n.cfg.version, Gateway: n.base(), Keys: n.cfg.access.Keys,
 		ExplainRequest: func(r *http.Request) (fmt.Stringer, error) { return n.server.Gateway.Explain(r) },
 		Endpoints:      n.traffic.Dispatcher.Endpoints,
-		Metrics:        promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), Log: n.log})
+		Metrics:        promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})})
 	return err
 }
 

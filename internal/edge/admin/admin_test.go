@@ -151,10 +151,10 @@ func TestGuard(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	s := newServer(t, outside{}, func(c *Config) { c.MaxManifestBytes = 1000 })
+	s := newServer(t, outside{}, nil)
 	for _, path := range []string{"/api/v1/apply", "/api/v1/explain"} {
-		w := ask(s, "POST", path, `{"files":[{"name":"`+strings.Repeat("x", 1000)+`"}]}`)
-		if w.Code != 413 || !strings.Contains(w.Body.String(), "1000 bytes") {
+		w := ask(s, "POST", path, `{"files":[{"name":"`+strings.Repeat("x", maxManifestBytes)+`"}]}`)
+		if w.Code != 413 || !strings.Contains(w.Body.String(), "16777216 bytes") {
 			t.Errorf("%s over the limit: %d %s", path, w.Code, w.Body)
 		}
 		if w := ask(s, "POST", path, `{"files":`); w.Code/100 != 4 {

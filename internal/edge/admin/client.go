@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
@@ -24,7 +25,7 @@ type Client struct {
 	Base  string
 	Token string
 	HTTP  *http.Client // nil: http.DefaultClient
-	// Hint is what else to do where nobody listens.
+	// Hint is added to the error where no server listens.
 	Hint string
 }
 
@@ -42,7 +43,7 @@ func (e *APIError) Error() string {
 	return e.Error_.Message
 }
 
-// UnreachableError reports that nobody answers at the address.
+// UnreachableError reports that no server answers at an address.
 type UnreachableError struct {
 	Base string
 	Flag string // of the command line, that names the address; "" is --server
@@ -53,7 +54,7 @@ type UnreachableError struct {
 // Error names the address and how to start a server there.
 func (e *UnreachableError) Error() string {
 	if errors.Is(e.Err, syscall.ECONNREFUSED) {
-		return fmt.Sprintf("nobody listens at %s: start `roundhouse up`, or say where it is with %s%s", e.Base, cmp.Or(e.Flag, "--server"), e.Hint)
+		return fmt.Sprintf("no server listens at %s: start `roundhouse up`, or give its address with %s%s", e.Base, cmp.Or(e.Flag, "--server"), e.Hint)
 	}
 	return fmt.Sprintf("%s does not answer: %v", e.Base, e.Err)
 }
@@ -92,7 +93,7 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, si
 	e := &APIError{Status: resp.StatusCode}
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if json.Unmarshal(raw, &e.Error_) != nil || e.Error_.Message == "" {
-		e.Error_.Message = fmt.Sprintf("%s answers %s to %s %s: is that the admin port of a roundhouse?", c.Base, resp.Status, method, path)
+		e.Error_.Message = fmt.Sprintf("%s answers %s to %s %s: is it the admin address of a roundhouse up?", c.Base, resp.Status, method, path)
 	}
 	return nil, e
 }
@@ -122,12 +123,12 @@ func servicePath(k service.Key) string {
 	return "/api/v1/services/" + url.PathEscape(k.Namespace) + "/" + url.PathEscape(k.Name)
 }
 
-// About asks the server what it is.
+// About returns the version of the server and where its gateway is.
 func (c *Client) About(ctx context.Context) (out About, err error) {
 	return out, c.call(ctx, http.MethodGet, "/api/v1", nil, &out)
 }
 
-// Apply makes manifests the desired state.
+// Apply creates or updates the objects of manifests.
 func (c *Client) Apply(ctx context.Context, req ApplyRequest) (out ApplyResponse, err error) {
 	return out, c.call(ctx, http.MethodPost, "/api/v1/apply", req, &out)
 }
@@ -142,7 +143,7 @@ func (c *Client) Explain(ctx context.Context, k service.Key) (out []Explanation,
 	return out, c.call(ctx, http.MethodGet, servicePath(k)+"/explain", nil, &out)
 }
 
-// ExplainRequest returns what would become of a request now.
+// ExplainRequest explains where a request would go now.
 func (c *Client) ExplainRequest(ctx context.Context, r InferenceRequest) (out Explanation, err error) {
 	return out, c.call(ctx, http.MethodPost, "/api/v1/explain-request", r, &out)
 }
@@ -193,10 +194,10 @@ func (c *Client) DeleteRouting(ctx context.Context, kind string, k service.Key) 
 	return out, c.call(ctx, http.MethodDelete, "/api/v1/routing/"+kind+"/"+url.PathEscape(k.Namespace)+"/"+url.PathEscape(k.Name), nil, &out)
 }
 
-// LogQuery is which output is wanted.
+// LogQuery selects logs.
 type LogQuery struct {
 	Replica  string // "" for the newest
-	Tail     int    // 0 for all that is kept
+	Tail     int    // last lines; 0 for all
 	Follow   bool
 	Previous bool
 }
@@ -234,8 +235,8 @@ func (c *Client) Reads(ctx context.Context, path string, size int64, dir bool) (
 	return err == nil && out.Dir == dir && (dir || out.Size == size), err
 }
 
-// Upload hands bytes to the server unless it has them already, and returns the
-// URI to name them by. open is called only when they must be sent.
+// Upload sends bytes unless the server has them, and returns their URI. open is
+// called only when they must be sent.
 func (c *Client) Upload(ctx context.Context, u artifact.Upload, open func() (io.ReadCloser, error)) (string, error) {
 	var out struct {
 		URI string `json:"uri"`
@@ -260,4 +261,19 @@ func (c *Client) Upload(ctx context.Context, u artifact.Upload, open func() (io.
 	}
 	defer func() { _ = resp.Body.Close() }()
 	return out.URI, json.NewDecoder(resp.Body).Decode(&out)
+}
+
+// Keys lists the API keys.
+func (c *Client) Keys(ctx context.Context) (out []apikey.Key, err error) {
+	return out, c.call(ctx, http.MethodGet, "/api/v1/keys", nil, &out)
+}
+
+// CreateKey creates an API key.
+func (c *Client) CreateKey(ctx context.Context, req KeyRequest) (out NewKey, err error) {
+	return out, c.call(ctx, http.MethodPost, "/api/v1/keys", req, &out)
+}
+
+// RevokeKey revokes an API key.
+func (c *Client) RevokeKey(ctx context.Context, id string) (out apikey.Key, err error) {
+	return out, c.call(ctx, http.MethodDelete, "/api/v1/keys/"+url.PathEscape(id), nil, &out)
 }

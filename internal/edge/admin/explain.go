@@ -1,7 +1,11 @@
 package admin
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -71,4 +75,126 @@ func AdapterText(a workload.Adapter) string {
 		text += fmt.Sprintf(", rank %d", a.Rank)
 	}
 	return text
+}
+
+func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
+	st, err := s.cfg.Fleet.Get(r.Context(), key(r))
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	ex, err := Explain(r.Context(), s.cfg.Fleet, st.Object)
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, []Explanation{ex})
+}
+
+// explainFiles explains the services of manifests that are not applied, as if
+// everything in them were.
+func (s *Server) explainFiles(w http.ResponseWriter, r *http.Request) {
+	_, objects, _, ok := s.read(w, r)
+	if !ok {
+		return
+	}
+	out, err := ExplainAll(r.Context(), s.cfg.Fleet, objects)
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, out)
+}
+
+// ExplainAll explains each service among objects, next to what f has.
+func ExplainAll(ctx context.Context, f *fleet.Fleet, objects []fleet.Object) ([]Explanation, error) {
+	draft, err := f.Draft(ctx, objects)
+	if err != nil {
+		return nil, err
+	}
+	out := []Explanation{}
+	for _, o := range objects {
+		if o.Service == nil {
+			continue
+		}
+		ex, err := Explain(ctx, draft, o)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", o.Origin.File, o.Origin.Line, err)
+		}
+		out = append(out, ex)
+	}
+	return out, nil
+}
+
+// Explain puts a fleet's explanation of one service into words.
+func Explain(ctx context.Context, f *fleet.Fleet, o fleet.Object) (Explanation, error) {
+	ex, err := f.Explain(artifact.Briefly(ctx), o)
+	if err != nil {
+		return Explanation{}, err
+	}
+	return ExplanationOf(o, ex)
+}
+
+// ExplanationOf puts an explanation of one service into words.
+func ExplanationOf(o fleet.Object, ex fleet.Explanation) (Explanation, error) {
+	ex.URI = artifact.Redact(ex.URI)
+	ex.Adapters = slices.Clone(ex.Adapters)
+	for i := range ex.Adapters {
+		ex.Adapters[i].URI = artifact.Redact(ex.Adapters[i].URI)
+	}
+	facts, err := json.Marshal(ex)
+	if err != nil {
+		return Explanation{}, err
+	}
+	out := Explanation{Service: o.Key.String(), Text: explainText(o, ex, ex.Result.Explain()),
+		Brief: explainText(o, ex, ex.Result.Brief()), Facts: facts}
+	if ex.Result.Chosen != nil {
+		out.Chosen = ex.Result.Chosen.Name
+	}
+	return out, nil
+}
+
+// InferenceRequest is a request to the inference port, to be explained.
+type InferenceRequest struct {
+	Method string            `json:"method"` // "" is POST
+	Path   string            `json:"path"`   // with the query, if any
+	Host   string            `json:"host,omitempty"`
+	Header map[string]string `json:"header,omitempty"`
+	Body   string            `json:"body,omitempty"`
+}
+
+func (s *Server) explainRequest(w http.ResponseWriter, r *http.Request) {
+	var in InferenceRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequestBytes)).Decode(&in); err != nil {
+		failError(w, err)
+		return
+	}
+	if in.Method == "" {
+		in.Method = http.MethodPost
+	}
+	if !strings.HasPrefix(in.Path, "/") {
+		fail(w, http.StatusUnprocessableEntity, "path %q must begin with a slash", in.Path)
+		return
+	}
+	ask, err := http.NewRequestWithContext(r.Context(), in.Method, "http://"+r.Host+in.Path, strings.NewReader(in.Body))
+	if err != nil {
+		fail(w, http.StatusUnprocessableEntity, "%s", err)
+		return
+	}
+	ask.Host = in.Host
+	ask.Header.Set("Content-Type", "application/json")
+	for name, value := range in.Header {
+		ask.Header.Set(name, value)
+	}
+	why, err := s.cfg.ExplainRequest(ask)
+	if err != nil {
+		fail(w, http.StatusUnprocessableEntity, "the request is refused: %s", err)
+		return
+	}
+	facts, err := json.Marshal(why)
+	if err != nil {
+		fail(w, http.StatusInternalServerError, "%s", err)
+		return
+	}
+	answer(w, Explanation{Text: why.String(), Facts: facts})
 }

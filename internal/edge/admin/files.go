@@ -16,8 +16,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// Files keeps the model files that clients upload because the server cannot
-// read them where they are.
+// Files stores the model files that the server cannot read where they are.
 type Files interface {
 	HasUpload(u artifact.Upload) bool
 	PutUpload(ctx context.Context, u artifact.Upload, r io.Reader) (uri string, err error)
@@ -25,7 +24,7 @@ type Files interface {
 
 // readable reports whether the server itself can read a path the client names,
 // so that a local model needs no copy.
-func (s *Server) readable(w http.ResponseWriter, r *http.Request) {
+func readable(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Query().Get("path")
 	if !filepath.IsAbs(path) {
 		fail(w, http.StatusBadRequest, "path %q is not absolute", path)
@@ -50,21 +49,24 @@ func uploadOf(r *http.Request, size int64) artifact.Upload {
 	return artifact.Upload{SHA256: r.PathValue("sha256"), Name: r.PathValue("name"), Size: size}
 }
 
-func (s *Server) hasUpload(w http.ResponseWriter, r *http.Request) {
-	if s.cfg.Files == nil {
+// uploads answers the paths of uploads.
+type uploads struct{ files Files }
+
+func (u uploads) has(w http.ResponseWriter, r *http.Request) {
+	if u.files == nil {
 		fail(w, http.StatusNotImplemented, "this server takes no uploads")
 		return
 	}
-	u := uploadOf(r, 0)
-	if !s.cfg.Files.HasUpload(u) {
+	file := uploadOf(r, 0)
+	if !u.files.HasUpload(file) {
 		fail(w, http.StatusNotFound, "not uploaded")
 		return
 	}
-	answer(w, map[string]string{"uri": u.URI()})
+	answer(w, map[string]string{"uri": file.URI()})
 }
 
-func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
-	if s.cfg.Files == nil {
+func (u uploads) put(w http.ResponseWriter, r *http.Request) {
+	if u.files == nil {
 		fail(w, http.StatusNotImplemented, "this server takes no uploads")
 		return
 	}
@@ -72,7 +74,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusLengthRequired, "an upload needs a Content-Length")
 		return
 	}
-	uri, err := s.cfg.Files.PutUpload(r.Context(), uploadOf(r, r.ContentLength), r.Body)
+	uri, err := u.files.PutUpload(r.Context(), uploadOf(r, r.ContentLength), r.Body)
 	if err != nil {
 		failError(w, err)
 		return
@@ -97,7 +99,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 			id = st.Replicas[len(st.Replicas)-1].ID
 		}
 		if id == "" {
-			fail(w, http.StatusNotFound, "%s has no replica and has had none: %s", key(r), unstarted(st.Status))
+			fail(w, http.StatusNotFound, "%s has had no replica yet: %s", key(r), unstarted(st.Status))
 			return
 		}
 	}
@@ -108,7 +110,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	}
 	out, err := s.cfg.Fleet.Logs(r.Context(), id, fleet.LogOptions{Follow: q.Has("follow"), Tail: tail, Previous: q.Has("previous")})
 	if errors.Is(err, fs.ErrNotExist) {
-		fail(w, http.StatusNotFound, "no output of replica %q is kept: `roundhouse describe %s` shows the replicas there are", id, key(r))
+		fail(w, http.StatusNotFound, "replica %q has no logs: `roundhouse describe %s` lists the replicas", id, key(r))
 		return
 	}
 	if err != nil {
@@ -121,8 +123,8 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(flushing{w, http.NewResponseController(w)}, out)
 }
 
-// unstarted is why a service has had no replica: it cannot run, or nobody has
-// asked it yet.
+// unstarted is why a service has had no replica: it cannot run, or had no request
+// yet.
 func unstarted(st service.Status) string {
 	for _, c := range st.Conditions {
 		if c.Type == service.ConditionReady && c.Status != "True" && c.Message != "" {
@@ -139,7 +141,7 @@ func orZero(s string) string {
 	return s
 }
 
-// flushing sends each write on at once: a log that is followed is read live.
+// flushing flushes after each write, for logs that are followed.
 type flushing struct {
 	io.Writer
 	rc *http.ResponseController

@@ -1,11 +1,9 @@
 package admin
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
@@ -26,7 +24,7 @@ type KeyRequest struct {
 	Expires time.Time     `json:"expires,omitzero"`
 }
 
-// NewKey is a key that was made, with what to send as it; it is told this once.
+// NewKey is a new key with its secret, which is shown only once.
 type NewKey struct {
 	apikey.Key
 	Secret string `json:"secret"`
@@ -35,13 +33,17 @@ type NewKey struct {
 // maxKeyRequest bounds a KeyRequest, in bytes.
 const maxKeyRequest = 1 << 20
 
-func (s *Server) keys(mux *http.ServeMux) {
-	mux.HandleFunc("GET /api/v1/keys", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.cfg.Keys.List()) })
-	mux.HandleFunc("POST /api/v1/keys", s.createKey)
-	mux.HandleFunc("DELETE /api/v1/keys/{id}", s.revokeKey)
+// keyring answers the paths of API keys.
+type keyring struct{ keys Keys }
+
+func handleKeys(mux *http.ServeMux, k Keys) {
+	h := keyring{k}
+	mux.HandleFunc("GET /api/v1/keys", func(w http.ResponseWriter, _ *http.Request) { answer(w, k.List()) })
+	mux.HandleFunc("POST /api/v1/keys", h.create)
+	mux.HandleFunc("DELETE /api/v1/keys/{id}", h.revoke)
 }
 
-func (s *Server) createKey(w http.ResponseWriter, r *http.Request) {
+func (h keyring) create(w http.ResponseWriter, r *http.Request) {
 	var req KeyRequest
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxKeyRequest))
 	d.DisallowUnknownFields()
@@ -49,7 +51,7 @@ func (s *Server) createKey(w http.ResponseWriter, r *http.Request) {
 		failError(w, err)
 		return
 	}
-	k, secret, err := s.cfg.Keys.Create(req.Name, req.Limits, req.Expires)
+	k, secret, err := h.keys.Create(req.Name, req.Limits, req.Expires)
 	if err != nil {
 		failError(w, err)
 		return
@@ -58,8 +60,8 @@ func (s *Server) createKey(w http.ResponseWriter, r *http.Request) {
 	answer(w, NewKey{k, secret})
 }
 
-func (s *Server) revokeKey(w http.ResponseWriter, r *http.Request) {
-	k, err := s.cfg.Keys.Revoke(r.PathValue("id"))
+func (h keyring) revoke(w http.ResponseWriter, r *http.Request) {
+	k, err := h.keys.Revoke(r.PathValue("id"))
 	if errors.Is(err, keys.ErrNotFound) {
 		fail(w, http.StatusNotFound, "%s", err)
 		return
@@ -69,19 +71,4 @@ func (s *Server) revokeKey(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, k)
-}
-
-// Keys lists the API keys.
-func (c *Client) Keys(ctx context.Context) (out []apikey.Key, err error) {
-	return out, c.call(ctx, http.MethodGet, "/api/v1/keys", nil, &out)
-}
-
-// CreateKey makes an API key.
-func (c *Client) CreateKey(ctx context.Context, req KeyRequest) (out NewKey, err error) {
-	return out, c.call(ctx, http.MethodPost, "/api/v1/keys", req, &out)
-}
-
-// RevokeKey makes an API key of no use.
-func (c *Client) RevokeKey(ctx context.Context, id string) (out apikey.Key, err error) {
-	return out, c.call(ctx, http.MethodDelete, "/api/v1/keys/"+url.PathEscape(id), nil, &out)
 }

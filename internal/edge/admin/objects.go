@@ -1,12 +1,10 @@
 package admin
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -23,13 +21,13 @@ type ManifestError struct{ Problems []string }
 func (e *ManifestError) Error() string { return strings.Join(e.Problems, "\n") }
 
 // Objects reads manifest files into what the fleet applies, with warnings.
-// source is the watched file or folder they came from, "" for none. It is
-// also the way `up -f` takes. The error is a *ManifestError.
+// source is the watched file or folder they came from, "" for none. The error is a
+// *ManifestError.
 func Objects(files []File, source string) (objects []fleet.Object, warnings []string, err error) {
 	return ObjectsOn(dialect.Process, files, source)
 }
 
-// ObjectsOn is Objects for where replicas are of another kind.
+// ObjectsOn is Objects for another platform than processes.
 func ObjectsOn(platform dialect.Platform, files []File, source string) (objects []fleet.Object, warnings []string, err error) {
 	var problems []string
 	seen := map[fleet.ID]string{}
@@ -58,7 +56,7 @@ func ObjectsOn(platform dialect.Platform, files []File, source string) (objects 
 }
 
 func (s *Server) read(w http.ResponseWriter, r *http.Request) (req ApplyRequest, objects []fleet.Object, warnings []string, ok bool) {
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, s.cfg.MaxManifestBytes)).Decode(&req); err != nil {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxManifestBytes)).Decode(&req); err != nil {
 		failError(w, err)
 		return req, nil, nil, false
 	}
@@ -131,7 +129,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 	answer(w, ServiceOf(st, true))
 }
 
-// ServiceOf is a service as the CLI and the console show it.
+// ServiceOf is a service as commands show it.
 func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 	o := st.Object
 	out := Service{Namespace: o.Key.Namespace, Name: o.Key.Name, APIVersion: o.Origin.APIVersion, Kind: o.Origin.Kind,
@@ -157,8 +155,8 @@ func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 	return out
 }
 
-// render gives a manifest back; one that was read once renders again, so an
-// error is only worth a comment in its place.
+// render writes the manifest of an object. What was read can be written, so an
+// error becomes a comment in its place.
 func render(o fleet.Object, st *service.Status) string {
 	out, err := dialect.Render(o.Object, st)
 	if err != nil {
@@ -180,7 +178,7 @@ func (s *Server) runtimes(w http.ResponseWriter, _ *http.Request) {
 	answer(w, out)
 }
 
-// RuntimeOf is a runtime as the CLI shows it.
+// RuntimeOf is a runtime as commands show it.
 func RuntimeOf(rt service.Runtime) Object {
 	o := Object{Kind: "runtime", Namespace: rt.Namespace, Name: rt.Name, Scope: rt.Scope, Disabled: rt.Disabled, Created: rt.Created}
 	var formats, protocols []string
@@ -213,89 +211,12 @@ func (s *Server) models(kind string) http.HandlerFunc {
 	}
 }
 
-// ModelOf is a model as the CLI shows it, or fine-tuned weights.
+// ModelOf is a model, or fine-tuned weights, as commands show it.
 func ModelOf(m service.Model) Object {
 	if ft := m.FineTuned; ft != nil {
 		return Object{Kind: "weight", Name: m.Name, Formats: ft.Type, Base: strings.TrimPrefix(ft.Base.String(), "/"), Disabled: m.Disabled, Created: m.Created}
 	}
 	return Object{Kind: "model", Namespace: m.Namespace, Name: m.Name, Formats: m.Format.Name, Disabled: m.Disabled, Created: m.Created}
-}
-
-func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
-	st, err := s.cfg.Fleet.Get(r.Context(), key(r))
-	if err != nil {
-		failError(w, err)
-		return
-	}
-	ex, err := Explain(r.Context(), s.cfg.Fleet, st.Object)
-	if err != nil {
-		failError(w, err)
-		return
-	}
-	answer(w, []Explanation{ex})
-}
-
-// explainFiles explains the services of manifests that are not applied, as if
-// everything in them were.
-func (s *Server) explainFiles(w http.ResponseWriter, r *http.Request) {
-	_, objects, _, ok := s.read(w, r)
-	if !ok {
-		return
-	}
-	out, err := ExplainAll(r.Context(), s.cfg.Fleet, objects)
-	if err != nil {
-		failError(w, err)
-		return
-	}
-	answer(w, out)
-}
-
-// ExplainAll explains each service among objects, next to what f has.
-func ExplainAll(ctx context.Context, f *fleet.Fleet, objects []fleet.Object) ([]Explanation, error) {
-	draft, err := f.Draft(ctx, objects)
-	if err != nil {
-		return nil, err
-	}
-	out := []Explanation{}
-	for _, o := range objects {
-		if o.Service == nil {
-			continue
-		}
-		ex, err := Explain(ctx, draft, o)
-		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", o.Origin.File, o.Origin.Line, err)
-		}
-		out = append(out, ex)
-	}
-	return out, nil
-}
-
-// Explain puts a fleet's explanation of one service into words.
-func Explain(ctx context.Context, f *fleet.Fleet, o fleet.Object) (Explanation, error) {
-	ex, err := f.Explain(artifact.Briefly(ctx), o)
-	if err != nil {
-		return Explanation{}, err
-	}
-	return ExplanationOf(o, ex)
-}
-
-// ExplanationOf puts an explanation of one service into words.
-func ExplanationOf(o fleet.Object, ex fleet.Explanation) (Explanation, error) {
-	ex.URI = artifact.Redact(ex.URI)
-	ex.Adapters = slices.Clone(ex.Adapters)
-	for i := range ex.Adapters {
-		ex.Adapters[i].URI = artifact.Redact(ex.Adapters[i].URI)
-	}
-	facts, err := json.Marshal(ex)
-	if err != nil {
-		return Explanation{}, err
-	}
-	out := Explanation{Service: o.Key.String(), Text: explainText(o, ex, ex.Result.Explain()),
-		Brief: explainText(o, ex, ex.Result.Brief()), Facts: facts}
-	if ex.Result.Chosen != nil {
-		out.Chosen = ex.Result.Chosen.Name
-	}
-	return out, nil
 }
 
 // adaptersOf are the adapters that a manifest names, with what is known of them

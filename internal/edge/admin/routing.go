@@ -27,17 +27,17 @@ func (s *Server) routing(w http.ResponseWriter, r *http.Request) {
 	answer(w, out)
 }
 
-// removeRouting removes an object of a routing kind, and none of another.
+// removeRouting removes an object of a routing kind only.
 func (s *Server) removeRouting(w http.ResponseWriter, r *http.Request) {
 	kind := r.PathValue("kind")
 	if !slices.ContainsFunc(routing.Kinds, func(k routing.Kind) bool { return strings.EqualFold(string(k), kind) }) {
-		fail(w, http.StatusNotFound, "%q is no routing kind", kind)
+		fail(w, http.StatusNotFound, "%q is not a routing kind", kind)
 		return
 	}
 	s.remove(kind)(w, r)
 }
 
-// RoutingOf is a routing object as the CLI and the console show it.
+// RoutingOf is a routing object as commands show it.
 func RoutingOf(st fleet.RoutingState) RoutingObject {
 	o := st.Object
 	out := RoutingObject{Type: o.ID().Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, APIVersion: o.Origin.APIVersion, Kind: o.Origin.Kind,
@@ -54,8 +54,7 @@ func RoutingOf(st fleet.RoutingState) RoutingObject {
 // maxSummary is how many names a summary spells out.
 const maxSummary = 4
 
-// summary says in a few words which requests an object takes and where they
-// go.
+// summary is which requests an object takes and where they go, in a few words.
 func summary(o routing.Object, st routing.Status) (from, to string) {
 	switch o := o.(type) {
 	case *routing.Pool:

@@ -1,17 +1,21 @@
-// Package admin is the API behind the CLI and the console: what is desired
-// and what there is, over HTTP on a port of its own, for the owner alone.
+// Package admin is the API behind the command line: objects and their state, over
+// HTTP on a port of its own, for the owner only.
 package admin
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/apikey"
+	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -27,28 +31,23 @@ type Config struct {
 	Files Files
 	// Keys are the inference port's API keys; nil leaves their paths out.
 	Keys Keys
-	// ExplainRequest is what would become of a request to the inference
-	// port: JSON, and text for people. nil leaves the path out.
+	// ExplainRequest explains where a request to the inference port would go, as
+	// JSON and as text. nil leaves the path out.
 	ExplainRequest func(*http.Request) (fmt.Stringer, error)
-	// Endpoints are those of a pool now; nil leaves them out.
+	// Endpoints returns the endpoints of a pool; nil leaves them out.
 	Endpoints func(routing.Ref) []dispatch.Endpoint
 	// Metrics serves GET /metrics; nil leaves the path out.
 	Metrics http.Handler
-	// Version and Gateway, the inference port's base URL, are told at GET /api/v1.
+	// Version and Gateway, the base URL of inference, are in the answer to GET /api/v1.
 	Version string
 	Gateway string
-	// MaxManifestBytes bounds one apply, all files together.
-	MaxManifestBytes int64
-	// MaxRequestBytes bounds a request that is to be explained.
-	MaxRequestBytes int64
-	Log             *slog.Logger
 }
 
-// DefaultMaxManifestBytes bounds one apply unless told otherwise.
-const DefaultMaxManifestBytes = 16 << 20
+// maxManifestBytes bounds one apply, all files together.
+const maxManifestBytes = 16 << 20
 
-// DefaultMaxRequestBytes bounds a request to be explained unless told otherwise.
-const DefaultMaxRequestBytes = 128 << 20
+// maxRequestBytes bounds a request to explain.
+const maxRequestBytes = 128 << 20
 
 // Validate names what is missing.
 func (c Config) Validate() error {
@@ -68,15 +67,6 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.MaxManifestBytes == 0 {
-		cfg.MaxManifestBytes = DefaultMaxManifestBytes
-	}
-	if cfg.MaxRequestBytes == 0 {
-		cfg.MaxRequestBytes = DefaultMaxRequestBytes
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
 	return &Server{cfg: cfg}, nil
 }
 
@@ -88,7 +78,7 @@ func (s *Server) Handler() http.Handler {
 		mux.Handle("GET /metrics", s.cfg.Metrics)
 	}
 	if s.cfg.Keys != nil {
-		s.keys(mux)
+		handleKeys(mux, s.cfg.Keys)
 	}
 	if s.cfg.ExplainRequest != nil {
 		mux.HandleFunc("POST /api/v1/explain-request", s.explainRequest)
@@ -109,13 +99,13 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/runtimes", s.runtimes)
 	mux.HandleFunc("GET /api/v1/models", s.models("model"))
 	mux.HandleFunc("GET /api/v1/weights", s.models("weight"))
-	mux.HandleFunc("GET /api/v1/uploads/{sha256}/{name...}", s.hasUpload)
-	mux.HandleFunc("PUT /api/v1/uploads/{sha256}/{name...}", s.upload)
-	mux.HandleFunc("GET /api/v1/readable", s.readable)
+	mux.HandleFunc("GET /api/v1/uploads/{sha256}/{name...}", uploads{s.cfg.Files}.has)
+	mux.HandleFunc("PUT /api/v1/uploads/{sha256}/{name...}", uploads{s.cfg.Files}.put)
+	mux.HandleFunc("GET /api/v1/readable", readable)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		fail(w, http.StatusNotFound, "no such path %s: the admin API is under /api/v1", r.URL.Path)
+		fail(w, http.StatusNotFound, "%s not found: the admin API is under /api/v1", r.URL.Path)
 	})
-	return s.guard(mux)
+	return guard(s.cfg.Host, s.cfg.Token, mux)
 }
 
 // Serve answers on l until ctx ends, then lets answers under way finish for
@@ -142,7 +132,7 @@ func (s *Server) about(w http.ResponseWriter, _ *http.Request) {
 	answer(w, About{Name: "roundhouse", Version: s.cfg.Version, Gateway: s.cfg.Gateway})
 }
 
-// About is what GET /api/v1 tells of the server.
+// About is the answer to GET /api/v1.
 type About struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
@@ -152,7 +142,7 @@ type About struct {
 
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	// A client that has gone is nobody to tell.
+	// An error means that the client is gone.
 	_ = json.NewEncoder(w).Encode(v)
 }
 
@@ -166,7 +156,7 @@ func failWith(w http.ResponseWriter, status int, e Error) {
 	_ = json.NewEncoder(w).Encode(e)
 }
 
-// failError maps what the fleet says to a status.
+// failError answers with the status of an error of the fleet.
 func failError(w http.ResponseWriter, err error) {
 	var missing *fleet.NotFoundError
 	var large *http.MaxBytesError
@@ -178,4 +168,48 @@ func failError(w http.ResponseWriter, err error) {
 	default:
 		fail(w, http.StatusUnprocessableEntity, "%s", err)
 	}
+}
+
+// guard admits the clients of the owner only. The API starts processes, so it is
+// guarded even on loopback: by a token against other users and programs, by the Host
+// check against a web page whose name resolves here (DNS rebinding), and by the
+// Origin check against a page that posts here.
+func guard(host, token string, next http.Handler) http.Handler {
+	want := sha256.Sum256([]byte(token))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !hostAllowed(host, r.Host) {
+			fail(w, http.StatusForbidden, "Host %q is not this server's: use the address it listens on", r.Host)
+			return
+		}
+		if o := r.Header.Get("Origin"); o != "" && !originAllowed(host, o) {
+			fail(w, http.StatusForbidden, "Origin %q may not use the admin API", o)
+			return
+		}
+		if open(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		given := apikey.Bearer(r.Header.Get("Authorization"))
+		got := sha256.Sum256([]byte(given))
+		if given == "" || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="roundhouse admin"`)
+			fail(w, http.StatusUnauthorized, "the admin API needs the token of the data directory: name that directory with --data-dir or the token with ROUNDHOUSE_TOKEN, or send Authorization: Bearer TOKEN from its file admin-token")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// open reports whether a request needs no token: its answer is no secret.
+func open(r *http.Request) bool {
+	return r.Method == http.MethodGet && (r.URL.Path == "/healthz" || r.URL.Path == "/metrics")
+}
+
+func hostAllowed(host, hostport string) bool {
+	return network.LocalHost(hostport) || network.WithoutPort(hostport) == host
+}
+
+func originAllowed(host, origin string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && hostAllowed(host, u.Host)
 }

@@ -13,14 +13,14 @@ import (
 
 // File is one manifest file of an ApplyRequest.
 type File struct {
-	// Name is the file as its user named it; messages say it again.
+	// Name is the path as the user wrote it, for messages.
 	Name string `json:"name"`
 	Data string `json:"data"`
 	// URIs maps model URIs as written to where they are for the server.
 	URIs map[string]string `json:"uris,omitempty"`
 }
 
-// ApplyRequest asks for manifests to be the desired state, all or none.
+// ApplyRequest asks to apply the objects of manifests, all or none.
 type ApplyRequest struct {
 	Files    []File `json:"files"`
 	Reselect bool   `json:"reselect,omitempty"`
@@ -28,7 +28,7 @@ type ApplyRequest struct {
 	Force bool `json:"-"`
 }
 
-// Change is what was done with one object.
+// Change is what happened to one object.
 type Change struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
@@ -36,13 +36,13 @@ type Change struct {
 	Action    string `json:"action"` // created, configured, unchanged, deleted
 }
 
-// ApplyResponse lists what was done, and what is worth knowing about it.
+// ApplyResponse lists the changes, and warnings.
 type ApplyResponse struct {
 	Changes  []Change `json:"changes"`
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Service is a service as the CLI and the console show it.
+// Service is a service as commands show it.
 type Service struct {
 	Namespace  string                       `json:"namespace"`
 	Name       string                       `json:"name"`
@@ -99,7 +99,7 @@ func (s Service) Canary() service.Transition {
 	return ""
 }
 
-// Object is a runtime or model as the CLI shows it.
+// Object is a runtime or model as commands show it.
 type Object struct {
 	Kind      string        `json:"kind"`
 	Namespace string        `json:"namespace,omitempty"`
@@ -114,8 +114,8 @@ type Object struct {
 	Rendered string    `json:"rendered,omitempty"`
 }
 
-// RoutingObject is a pool, a route or one of the inference gateway's objects as
-// the CLI and the console show it.
+// RoutingObject is a pool, a route or an object of the inference gateway, as
+// commands show it.
 type RoutingObject struct {
 	// Type is the kind as fleet.ID spells it: "pool", "httproute", …
 	Type       string    `json:"type"`
@@ -136,8 +136,8 @@ type RoutingObject struct {
 	Rendered string `json:"rendered,omitempty"`
 }
 
-// Explanation is why a service runs on what it does: the text people read and
-// the facts behind it.
+// Explanation is why a service runs on its runtime: text for people, and the facts
+// behind it.
 type Explanation struct {
 	Service string          `json:"service"`
 	Text    string          `json:"text"`  // every runtime and rule
