@@ -57,7 +57,7 @@ func (n *node) gets() {
 
 func (n *node) describes() {
 	matches(n.t, n.do("describe", "iris"), `(?s)Name: +default/iris.*Runtime: +roundhouse-xgboost.*Ready +True +Serving.*1 of 1 ready, 0 to 3 replicas.*Replicas:.*iris-engine-\S+ +engine +Ready`)
-	for args, says := range map[string]string{"weight x": "`roundhouse get weights x -o yaml` prints these", "services": "needs the name of a service"} {
+	for args, says := range map[string]string{"weight x": "use `roundhouse get weights x -o yaml`", "services": "give the name of a service"} {
 		if r := n.run(append([]string{"describe"}, strings.Fields(args)...)...); r.code != 2 || !strings.Contains(r.err, says) {
 			n.t.Errorf("describe %s: %s", args, r)
 		}
@@ -76,11 +76,11 @@ func (n *node) infers() {
 	contains(t, r.out, `"outputs"`)
 	contains(t, n.do("infer", "chat", "-d", `{"prompt":"Hello","max_tokens":5}`), `"text_completion"`)
 	fails(t, n.run("infer", "iris", "-d", "@no-such.json"), 1, "no-such.json", "no such file")
-	fails(t, n.run("infer", "iris", "-d", "{"), 1, "no JSON object")
+	fails(t, n.run("infer", "iris", "-d", "{"), 1, "the request is not JSON")
 	fails(t, n.run("infer", "iris", "-d", `{"rows":[]}`), 1, "inputs, instances, messages, prompt and input")
 	fails(t, n.run("infer", "iris", "-d", `{"instances":[[1,2]]}`), 1, "400", "expected 4 features per row, got 2")
 	fails(t, n.run("infer", "nobody", "-d", irisRow), 1, "404", `"nobody" is not served here`, "iris")
-	fails(t, n.run("infer"), 2, "accepts 1 arg")
+	fails(t, n.run("infer"), 2, "give the name of the model")
 }
 
 func (n *node) chats() {
@@ -90,7 +90,7 @@ func (n *node) chats() {
 	if r.code != 0 || !strings.Contains(r.out, "simulator") || !strings.HasSuffix(r.out, "\n") {
 		t.Errorf("through a pipe: %s", r)
 	}
-	fails(t, n.runWith("", "chat", "chat"), 1, "nothing to say")
+	fails(t, n.runWith("", "chat", "chat"), 1, "the message is empty")
 }
 
 // follows checks that logs -f prints what is written while it runs, and that
@@ -131,7 +131,7 @@ func (n *node) follows() {
 	if tail := n.do("logs", "--tail", "1", "files"); strings.Count(tail, "\n") != 1 || !strings.Contains(tail, "?second") {
 		t.Errorf("--tail 1: %q", tail)
 	}
-	fails(t, n.run("logs", "digits"), 1, "has no replica")
+	fails(t, n.run("logs", "digits"), 1, "has had no replica")
 	n.do("delete", "files")
 }
 

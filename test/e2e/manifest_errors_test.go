@@ -52,7 +52,7 @@ func TestBadManifests(t *testing.T) {
 		if r.code != 1 {
 			t.Errorf("%s of nothing: %s", verb, r)
 		}
-		contains(t, r.err, empty+":1: warning: no manifest in here", "no manifest was given")
+		contains(t, r.err, empty+":1: warning: no manifest in here", "the files contain no object")
 	}
 	fails(t, n.run("apply", "-f", "no-such.yaml"), 1, "no-such.yaml: no such file or directory")
 	fails(t, n.run("apply"), 2, "-f FILE is required")
