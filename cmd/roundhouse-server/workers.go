@@ -35,7 +35,7 @@ type pythonFormat struct {
 	packages      string // what pip installs for it, beside what every worker needs
 	files         []string
 	match         func(head []byte) bool
-	// folder says that the files only mark a folder, which is the model.
+	// folder: the model is the folder that such a file lies in.
 	folder bool
 }
 
@@ -341,7 +341,7 @@ func (m *pythonModel) Stream(ctx context.Context, in modelserver.Requests, send 
 	return m.Model.Stream(ctx, in, send)
 }
 
-// ReadsHeaders says that the model's code is shown its requests' headers.
+// ReadsHeaders reports true: the model's code may read its requests' headers.
 func (m *pythonModel) ReadsHeaders() bool { return true }
 
 // Parallelism is one request, or batch of them, in each worker.

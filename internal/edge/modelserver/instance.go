@@ -20,7 +20,7 @@ type instance struct {
 	batcher *batcher      // nil: every request runs alone
 	number  uint64        // its own, never given again
 	cached  bool          // responses may be kept
-	// unfilled says that a tensor whose data do not fill its shape was warned of.
+	// unfilled is set once a tensor whose data do not fill its shape has been logged.
 	unfilled atomic.Bool
 	users    atomic.Int64
 	drained  chan struct{}

@@ -232,7 +232,7 @@ func (c *conn) dispatch(m *message) error {
 	return nil
 }
 
-// takes says whether a message of the kind may come for the call.
+// takes reports whether a message of the kind may come for the call.
 func (c *call) takes(kind string) bool {
 	switch kind {
 	case kindError:

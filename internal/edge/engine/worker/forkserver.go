@@ -40,7 +40,7 @@ type forkModel struct {
 	Folder         string `json:"folder,omitempty"`
 }
 
-// forks says whether workers can be forked: macOS' own libraries bear no fork.
+// forks reports whether workers can be forked: macOS' own libraries break after one.
 func forks() bool { return runtime.GOOS == "linux" }
 
 // fork forks a worker that is to connect to l's socket, with the token.

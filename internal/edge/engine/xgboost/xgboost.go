@@ -25,7 +25,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/engine/gbdt"
 )
 
-// ErrLegacy says that a file has XGBoost's old binary format.
+// ErrLegacy is the error of a file in XGBoost's old binary format.
 var ErrLegacy = errors.New("this is XGBoost's legacy binary format, which is not read; convert it once, with " +
 	"XGBoost before 3.1: xgb.Booster(model_file='model.bst').save_model('model.ubj')")
 

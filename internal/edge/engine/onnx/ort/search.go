@@ -33,7 +33,7 @@ type Search struct {
 // Install is the command that installs the library.
 const Install = "pip install onnxruntime"
 
-// NotFoundError says that there is no library.
+// NotFoundError is the error where there is no library.
 type NotFoundError struct {
 	Tried []string // what could not be loaded, with the reason
 }
