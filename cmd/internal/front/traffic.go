@@ -322,7 +322,7 @@ func (t *Traffic) degradation(pool service.Key) routing.Degradation {
 	return out
 }
 
-// ask has these servers of a pool asked whether they are well, and forgets what
+// ask has these servers of a pool checked, and forgets what
 // others said; t.mu is held.
 func (t *Traffic) ask(p *routing.Pool, addresses []string) {
 	if t.health == nil {

@@ -16,7 +16,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// HealthConfig bounds how servers are asked whether they are well. Start from
+// HealthConfig bounds how servers are checked. Start from
 // DefaultHealthConfig.
 type HealthConfig struct {
 	// Interval, Timeout and Failures hold where a pool states none. Of each
@@ -35,7 +35,7 @@ func DefaultHealthConfig() HealthConfig {
 	return HealthConfig{Interval: 5 * time.Second, Timeout: 2 * time.Second, Failures: 2, MaxChecks: 64}
 }
 
-// Health asks the servers at the addresses of pools whether they are well.
+// Health checks the servers at the addresses of pools.
 type Health struct {
 	cfg    HealthConfig
 	client *http.Client
@@ -62,7 +62,7 @@ type check struct {
 type question struct {
 	url     string // "" : a connection is enough
 	address string
-	// lenient: a server that does not have the path is well.
+	// lenient: a server that does not have the path is healthy.
 	lenient           bool
 	interval, timeout time.Duration
 	failures          int
@@ -198,7 +198,7 @@ func (h *Health) ask(ctx context.Context, k checked, c *check) {
 	}
 }
 
-// once asks a server once. The error says why it is not well.
+// once asks a server once. The error is why it is not healthy.
 func (h *Health) once(ctx context.Context, c *check) error {
 	select {
 	case h.slots <- struct{}{}:

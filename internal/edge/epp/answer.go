@@ -46,7 +46,7 @@ func (a *answer) take(m *pb.ProcessingResponse) *Failure {
 		}
 		return a.body.take(r.RequestBody.GetResponse().GetBodyMutation())
 	case *pb.ProcessingResponse_ResponseHeaders, *pb.ProcessingResponse_ResponseBody, *pb.ProcessingResponse_ResponseTrailers:
-		return &Failure{Broken, "spoke of an answer that has not begun"}
+		return &Failure{Broken, "answered about a response that has not begun"}
 	}
 	return nil // of trailers, which there are none of, or of a kind that is not known
 }

@@ -79,7 +79,7 @@ func (c *Client) Ask(ctx context.Context, pool service.Key, r Request) (*Convers
 func (c *Client) ask(ctx context.Context, pool service.Key, r *Request) (*Conversation, error) {
 	p := c.peer(pool)
 	if p == nil {
-		return nil, &Failure{Missing, "nothing is known of the pool's endpoint picker yet"}
+		return nil, &Failure{Missing, "the pool's endpoint picker is not known yet"}
 	}
 	switch t := p.target.Load(); {
 	case t.Problem != "":

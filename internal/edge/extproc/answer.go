@@ -108,7 +108,7 @@ func (a *answer) get(name string) string { return find(a.headers, name) }
 // cannot reach one or gets no answer, without the header of an upstream's.
 func (a *answer) failure() error {
 	if a.status >= 502 && a.status <= 504 && !a.reached {
-		return fmt.Errorf("the gateway answered %d: it got no answer", a.status)
+		return fmt.Errorf("the gateway answered %d: the endpoint did not answer", a.status)
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func (c *conversation) take(ctx context.Context, r *pb.ProcessingRequest) error 
 
 // misplaced is the error of a message that cannot come now.
 func misplaced(what string) error {
-	return status.Errorf(codes.InvalidArgument, "%s at a place in the conversation where none can come", what)
+	return status.Errorf(codes.InvalidArgument, "%s came out of order", what)
 }
 
 func (c *conversation) requestHeaders(ctx context.Context, h *pb.HttpHeaders) error {
@@ -102,7 +102,7 @@ func (c *conversation) requestHeaders(ctx context.Context, h *pb.HttpHeaders) er
 	c.phase = collecting
 	c.head.read(h.GetHeaders())
 	if !route.Inference(c.head.path) && !c.s.cfg.allows(c.head.path) {
-		return c.refuse(&refusal{404, fmt.Sprintf("%.200q is none of the calls by which models are asked: to have it handed on, name it with --allow-path", c.head.path), openai.TypeNotFound, "", "not_found", 0})
+		return c.refuse(&refusal{404, fmt.Sprintf("%.200q is not an inference call: to forward it, start the endpoint picker with --allow-path", c.head.path), openai.TypeNotFound, "", "not_found", 0})
 	}
 	switch c.requestMode {
 	case pb.BodySendMode_FULL_DUPLEX_STREAMED, pb.BodySendMode_BUFFERED, pb.BodySendMode_NONE:

@@ -153,7 +153,7 @@ func (s *Server) Run(ctx context.Context) error {
 	select {
 	case <-done:
 	case <-timer.C:
-		s.log.Warn("requests cut off: the time to drain is over", slog.Int64("requests", s.streams.Load()), slog.Duration("after", s.cfg.DrainTimeout))
+		s.log.Warn("draining timed out; the remaining requests were ended", slog.Int64("requests", s.streams.Load()), slog.Duration("after", s.cfg.DrainTimeout))
 		s.main.Stop()
 		<-done
 	}
@@ -335,7 +335,7 @@ func (h *health) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc.ServerS
 			if last == grpc_health_v1.HealthCheckResponse_SERVING && r.Service != "liveness" {
 				continue // say so first
 			}
-			return status.Error(codes.Unavailable, "the endpoint picker is ending")
+			return status.Error(codes.Unavailable, "the endpoint picker is shutting down")
 		default:
 		}
 		select {

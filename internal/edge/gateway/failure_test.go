@@ -55,7 +55,7 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 			calls.Add(1)
 			hijack("")(w, req)
 		})))
-		r.send("POST", "/v1/completions", `{"model":"iris"}`).want(t, 502, "iris-0", "2 replicas closed the connection", "replica_failed")
+		r.send("POST", "/v1/completions", `{"model":"iris"}`).want(t, 502, "iris-0", "the connection was closed 2 times", "replica_failed")
 		if n := calls.Load(); n != 2 {
 			t.Errorf("sent %d times to the replica that may have died of it", n)
 		}

@@ -99,7 +99,7 @@ func (a *addresses) listen(ref workload.Ref) error {
 	port := a.ports[ref.String()]
 	l, err := net.Listen("tcp", a.p.address(port))
 	if err != nil && port != 0 {
-		a.p.cfg.Logger.Warn("the port of a role's address is taken: it gets another, and the router is restarted", "role", ref.String(), "port", port, "error", err)
+		a.p.cfg.Logger.Warn("the port of a role's address is in use; the role gets another port and the router restarts", "role", ref.String(), "port", port, "error", err)
 		a.p.ports.free(port)
 		l, err = net.Listen("tcp", a.p.address(0))
 	}
@@ -148,7 +148,7 @@ func (a *addresses) write() {
 		}
 	}
 	if err != nil {
-		a.p.cfg.Logger.Warn("the addresses of routers' peers are not on record: the next owner restarts the routers", "error", err)
+		a.p.cfg.Logger.Warn("the addresses of routers' peers could not be recorded; the next start of Roundhouse restarts the routers", "error", err)
 	}
 }
 
@@ -191,7 +191,7 @@ func (p *ports) take(n int) ([]int, error) {
 	var out []int
 	for len(out) < n {
 		if len(held) > n+len(p.given) {
-			return nil, errors.New("no free port: the kernel offers only ports that are given out")
+			return nil, errors.New("no free port: every port that the kernel offers is reserved for another replica")
 		}
 		l, err := net.Listen("tcp", net.JoinHostPort(p.host, "0"))
 		if err != nil {

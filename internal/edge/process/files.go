@@ -151,7 +151,7 @@ type flight struct {
 // changes, not after get returned.
 func (f *fetches) get(ctx context.Context, uri string, progress func(replica.Progress)) (string, error) {
 	if f.fetcher == nil {
-		return "", fmt.Errorf("model %s: this platform fetches no models", service.RedactURI(uri))
+		return "", fmt.Errorf("model %s: this platform does not download models", service.RedactURI(uri))
 	}
 	for {
 		fl, user := f.join(uri, progress)

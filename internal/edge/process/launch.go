@@ -250,7 +250,7 @@ func (u *unit) start(r *running, s workload.Process) error {
 		r.note = notEnforced(r.spec.MemoryBytes, err)
 	}
 	if err := u.p.records.write(u.record(r)); err != nil {
-		u.p.cfg.Logger.Warn("a replica cannot be adopted later: its record is not written", "replica", u.id, "error", err)
+		u.p.cfg.Logger.Warn("a replica's record could not be written; the next start of Roundhouse cannot adopt it", "replica", u.id, "error", err)
 	}
 	u.started(r)
 	return nil

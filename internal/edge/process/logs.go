@@ -76,7 +76,7 @@ func globQuote(s string) string {
 // removeLogs deletes all logs of a service.
 func (p *Platform) removeLogs(k service.Key) {
 	if err := os.RemoveAll(p.serviceLogs(k)); err != nil {
-		p.cfg.Logger.Warn("a removed service's logs stay", "service", k.String(), "error", err)
+		p.cfg.Logger.Warn("the logs of a removed service could not be deleted", "service", k.String(), "error", err)
 	}
 }
 
@@ -104,7 +104,7 @@ func (p *Platform) pruneLogs(k service.Key, living func(id string) bool) {
 	slices.SortFunc(logs, func(a, b dead) int { return cmp.Compare(b.time, a.time) })
 	for i := p.cfg.DeadLogs; i < len(logs); i++ {
 		if err := p.log(k, logs[i].id).Remove(); err != nil {
-			p.cfg.Logger.Warn("an old log stays", "replica", logs[i].id, "error", err)
+			p.cfg.Logger.Warn("an old log could not be deleted", "replica", logs[i].id, "error", err)
 		}
 	}
 }

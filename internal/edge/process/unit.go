@@ -256,7 +256,7 @@ func (u *unit) awaitRevision() bool {
 // release gives back what a process held that has ended.
 func (u *unit) release(r *running) {
 	if err := u.p.records.remove(u.id); err != nil {
-		u.p.cfg.Logger.Warn("a replica's record stays", "replica", u.id, "error", err)
+		u.p.cfg.Logger.Warn("the record of a replica could not be deleted", "replica", u.id, "error", err)
 	}
 	if r.proc != nil {
 		child.EndMarked(replicaVariable, u.id, !r.adopted)
@@ -301,7 +301,7 @@ func (p *Platform) load() error {
 		return err
 	}
 	if err != nil {
-		p.cfg.Logger.Warn("records of replicas cannot be read: their processes are ended", "error", err)
+		p.cfg.Logger.Warn("records of replicas cannot be read; their processes are stopped", "error", err)
 	}
 	slices.SortFunc(recs, func(a, b record) int { return a.Created.Compare(b.Created) })
 	var lost []record
@@ -334,7 +334,7 @@ func (p *Platform) take(rec record, proc *child.Process) {
 	p.gpus.hold(rec.GPUs)
 	p.ports.hold(rec.Port, rec.GRPCPort, rec.MetricsPort)
 	u := newUnit(o, replica.Replica{ID: rec.ID, Service: rec.Service, Role: rec.Role, Revision: rec.Revision,
-		Phase: replica.Starting, Reason: "Held", Message: "runs from before; its service is not applied yet",
+		Phase: replica.Starting, Reason: "Held", Message: "was found running at the start; its service is not applied yet",
 		PID: proc.PID(), Created: rec.Created, Started: rec.Started, Restarts: rec.Restarts, GPUs: rec.GPUs, Files: rec.Files})
 	u.running = r
 	o.mu.Lock()
@@ -359,7 +359,7 @@ func (p *Platform) endStrays(lost []record) {
 		}
 		p.memory.remove(rec.Memory)
 		if err := p.records.remove(rec.ID); err != nil {
-			p.cfg.Logger.Warn("a stale record stays", "replica", rec.ID, "error", err)
+			p.cfg.Logger.Warn("a stale record could not be deleted", "replica", rec.ID, "error", err)
 		}
 	}
 }

@@ -285,7 +285,7 @@ func (s *Scraper) Close() {
 // log tells of the first failure in a row, and of its end.
 func (s *Scraper) log(srv *server, err error) {
 	if err != nil && srv.failures == 1 {
-		s.cfg.Log.Warn("a server's metrics cannot be read; its load is unknown", slog.String("server", srv.target.ID), slog.Any("error", err))
+		s.cfg.Log.Warn("cannot read a server's metrics; its load is unknown", slog.String("server", srv.target.ID), slog.Any("error", err))
 	}
 	if err == nil && srv.failures > 0 {
 		s.cfg.Log.Info("a server's metrics can be read again", slog.String("server", srv.target.ID))

@@ -144,7 +144,7 @@ func (e *Engine) Serve(ctx context.Context, listener net.Listener) error {
 	grace, cancel := context.WithTimeout(context.Background(), e.cfg.Grace)
 	defer cancel()
 	if err := server.Shutdown(grace); err != nil {
-		e.log.Warn("requests cut off: the grace is over", "grace", e.cfg.Grace)
+		e.log.Warn("shutdown timed out; the remaining requests were ended", "grace", e.cfg.Grace)
 		return server.Close()
 	}
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {

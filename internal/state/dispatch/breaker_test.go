@@ -201,7 +201,7 @@ func TestKillersAreStopped(t *testing.T) {
 			if err := g.Retry(t.Context(), killed); err != nil {
 				t.Fatal(err)
 			}
-			if err := g.Retry(t.Context(), killed); err == nil || !strings.Contains(err.Error(), "2 replicas closed the connection") {
+			if err := g.Retry(t.Context(), killed); err == nil || !strings.Contains(err.Error(), "the connection was closed 2 times") {
 				t.Errorf("idempotent %v: %v", idempotent, err)
 			}
 			g.Done(Outcome{})

@@ -261,7 +261,7 @@ func TestDeadlineTellsTheCause(t *testing.T) {
 		{"failed", pool1(0, inPhase("r1", replica.Failed, "exit code 1: no such file")), nil, "Failed: exit code 1: no such file"},
 		{"wake failed", pool1(0), errors.New("the platform is gone"), "could not be started: the platform is gone"},
 		{"nothing", pool1(0), nil, "no replica has appeared"},
-		{"limit", pool1(1, ready("r1")...), nil, "limit of 1 requests"},
+		{"limit", pool1(1, ready("r1")...), nil, "maxConcurrency 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -234,7 +234,7 @@ func (f *PoolConfig) unavailableReason() string {
 			return "no server is healthy: " + r.Message
 		}
 	}
-	return "it has no endpoint, and no service that could start one"
+	return "the pool has no endpoint, and no service that can start one"
 }
 
 // Cause is why a service does not serve.

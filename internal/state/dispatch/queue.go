@@ -229,7 +229,7 @@ func (q *queue) saturationReason(limit int) string {
 	case q.saturated(q.clock.Now()):
 		return fmt.Sprintf("no ready replica has capacity: each has %g requests in its own queue, or %g of its KV memory in use, or more", c.QueueDepth, c.KVUsage)
 	case limit > 0:
-		return fmt.Sprintf("every ready replica is at its limit of %d requests or has just failed", limit)
+		return fmt.Sprintf("every ready replica is at maxConcurrency %d, or ejected after failures", limit)
 	}
-	return "every ready replica is at its limit or has just failed"
+	return "every ready replica is at its limit, or ejected after failures"
 }

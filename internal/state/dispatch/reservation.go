@@ -217,7 +217,7 @@ func (g *Grant) retryError(ctx context.Context, replica string, failed error, no
 	case p.closed != "":
 		return unavailable(p.id, p.closed, failed)
 	case g.failed.lost >= maxLost:
-		return unavailable(p.id, fmt.Sprintf("%d replicas closed the connection when they were sent the request, the last was %s, so it is sent to no other: %v",
+		return unavailable(p.id, fmt.Sprintf("the connection was closed %d times after the request was sent, the last time by replica %s, so it is not sent again: %v",
 			g.failed.lost, replica, failed), failed)
 	case g.failed.sent >= g.maxSends():
 		return unavailable(p.id, fmt.Sprintf("%d tries failed, the last on replica %s: %v", g.failed.sent, replica, failed), failed)
