@@ -18,6 +18,17 @@ type Status struct {
 	// Canary is the revision that takes a share beside Revision; nil without
 	// one.
 	Canary *CanaryStatus `json:"canary,omitempty"`
+	// LatestSince is since when Latest has been up to date, in progress or failed.
+	LatestSince time.Time `json:"latestTransitionTime,omitzero"`
+}
+
+// Latest returns how far the manifest's revision is in serving, and its name:
+// the canary's until that is up to date. KServe calls it the latest deployment.
+func (s *Status) Latest() (Transition, string) {
+	if c := s.Canary; c != nil && c.Transition != "" && c.Transition != UpToDate {
+		return c.Transition, c.Revision
+	}
+	return s.Model.Transition, s.Revision
 }
 
 // CanaryStatus is what is known of a service's canary.

@@ -3,6 +3,7 @@
 package expression
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -32,10 +33,73 @@ func Fill(s string, data map[string]any, keep []string) (string, error) {
 	return f.out.String(), nil
 }
 
-// Check reports what Fill would refuse in a text whatever the data.
+// ObjectFields are what expressions may name of the object, ReplicaFields what a
+// replica alone knows.
+var (
+	ObjectFields  = []string{"Name", "Namespace", "Labels", "Annotations"}
+	ReplicaFields = []string{"Port", "GRPCPort", "MetricsPort", "ModelPath", "AdapterPaths"}
+)
+
+// Check reports what Fill would refuse in a text whatever the object: what no
+// expression may have, and fields other than ObjectFields and ReplicaFields.
 func Check(s string) error {
-	_, err := read(s, nil)
-	return err
+	tree, err := read(s, nil)
+	if tree == nil || err != nil {
+		return err
+	}
+	return unknown(tree.Root, true)
+}
+
+// unknown reports a field that is none of the object's nor of its replicas'; at
+// the root . is the object.
+func unknown(n parse.Node, root bool) error {
+	branch := func(b *parse.BranchNode, inner bool) error {
+		return cmp.Or(unknown(b.Pipe, root), unknown(b.List, inner), unknown(b.ElseList, root))
+	}
+	switch n := n.(type) {
+	case *parse.ListNode:
+		if n != nil {
+			return firstUnknown(n.Nodes, root)
+		}
+	case *parse.IfNode:
+		return branch(&n.BranchNode, root)
+	case *parse.WithNode:
+		return branch(&n.BranchNode, false)
+	case *parse.ActionNode:
+		return unknown(n.Pipe, root)
+	case *parse.PipeNode:
+		for _, c := range n.Cmds {
+			if err := firstUnknown(c.Args, root); err != nil {
+				return err
+			}
+		}
+	case *parse.FieldNode:
+		if root {
+			return unknownField(n, n.Ident[0])
+		}
+	case *parse.VariableNode:
+		if len(n.Ident) > 1 {
+			return unknownField(n, n.Ident[1])
+		}
+	}
+	return nil
+}
+
+func firstUnknown(nodes []parse.Node, root bool) error {
+	for _, n := range nodes {
+		if err := unknown(n, root); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unknownField(n parse.Node, name string) error {
+	known := slices.Concat(ObjectFields, ReplicaFields)
+	if slices.Contains(known, name) {
+		return nil
+	}
+	return fmt.Errorf("template {{%s}}: there is no field %q: write one of .%s", n, name, strings.Join(known, ", ."))
 }
 
 // read parses a text, nil where there is nothing to fill. What passes through is

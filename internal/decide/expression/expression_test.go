@@ -58,18 +58,21 @@ func TestFillRefuses(t *testing.T) {
 		}
 	}
 	for s, want := range map[string]string{
-		"{{if .Name}}":                             "unexpected EOF",
-		"{{.Name | printf}}":                       "the function is not known here",
-		`{{printf "%1000000d" .Name}}`:             "the function is not known here",
-		"{{range .Labels}}{{.}}{{end}}":            "is not known here",
-		"{{range 9999999999}}{{end}}":              "is not known here",
-		`{{$x := .Name}}{{$x}}`:                    "variables are not known here",
-		`{{if $x}}{{end}}`:                         "undefined variable",
-		`{{define "x"}}{{.Name}}{{end}}`:           "define and block are not known here",
-		`{{template "x"}}`:                         "is not known here",
-		`{{(index .Labels "a").b}}`:                "is not known here",
-		strings.Repeat("x", maxText) + "{{.Name}}": "over 262144 bytes",
-		strings.Repeat("{{if .Name}}", 10000):      "unexpected EOF",
+		"{{if .Name}}":                                    "unexpected EOF",
+		"{{.Name | printf}}":                              "the function is not known here",
+		`{{printf "%1000000d" .Name}}`:                    "the function is not known here",
+		"{{range .Labels}}{{.}}{{end}}":                   "is not known here",
+		"{{range 9999999999}}{{end}}":                     "is not known here",
+		`{{$x := .Name}}{{$x}}`:                           "variables are not known here",
+		`{{if $x}}{{end}}`:                                "undefined variable",
+		`{{define "x"}}{{.Name}}{{end}}`:                  "define and block are not known here",
+		`{{template "x"}}`:                                "is not known here",
+		`{{(index .Labels "a").b}}`:                       "is not known here",
+		"{{.Nmae}}":                                       `no field "Nmae"`,
+		"{{if .Name}}{{$.Nmae}}{{end}}":                   `no field "Nmae"`,
+		"{{with .Labels.x}}{{.}}{{else}}{{.Nmae}}{{end}}": `no field "Nmae"`,
+		strings.Repeat("x", maxText) + "{{.Name}}":        "over 262144 bytes",
+		strings.Repeat("{{if .Name}}", 10000):             "unexpected EOF",
 	} {
 		if err := Check(s); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40s: error %v, want %q", s, err, want)
@@ -94,14 +97,27 @@ func TestOthersTemplatesPass(t *testing.T) {
 	}
 }
 
-// FuzzFill: no text makes it panic, and what Check takes for granted Fill does.
+// TestCheckAccepts: fields of the object and of its replicas are known, and
+// nothing is said of those of another value.
+func TestCheckAccepts(t *testing.T) {
+	for _, s := range []string{"{{.Port}}{{.GRPCPort}}{{.MetricsPort}}{{.ModelPath}}", `{{index .AdapterPaths "x"}}`, "{{.Labels.a}}{{$.Namespace}}",
+		"{{with .Labels}}{{.team}}{{end}}", "{{ m.content }}"} {
+		if err := Check(s); err != nil {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+}
+
+// FuzzFill: no text makes it panic, and Fill refuses what does not parse.
 func FuzzFill(f *testing.F) {
 	for _, s := range []string{"{{.Name}}", "{{if .Labels.x}}a{{else}}b{{end}}", "{{ m.content }}", "{{with index .Labels `a`}}{{.}}{{end}}", "{{", "{{- /* x */ -}}"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if _, err := Fill(s, data, []string{"Port"}); err == nil && Check(s) != nil && !strings.Contains(s, ".Port") {
-			t.Errorf("%q is filled, and refused by Check", s)
+		if _, err := Fill(s, data, []string{"Port"}); err == nil && !strings.Contains(s, ".Port") {
+			if _, err := read(s, nil); err != nil {
+				t.Errorf("%q is filled, and refused by Check: %v", s, err)
+			}
 		}
 	})
 }

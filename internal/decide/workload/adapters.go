@@ -118,7 +118,7 @@ func (in Input) adapterArgs(data map[string]any) (words []string, carrying map[s
 	data["Adapters"] = strconv.Itoa(len(in.Adapters))
 	fill := func(from []string, at string) error {
 		for i, w := range from {
-			filled, err := expression.Fill(w, data, placeFields)
+			filled, err := expression.Fill(w, data, expression.ReplicaFields)
 			if err != nil {
 				return fmt.Errorf("adapters.%s[%d]: %w", at, i, err)
 			}

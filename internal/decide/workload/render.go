@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/expression"
 )
 
 // Input is everything a revision is made of.
@@ -228,7 +229,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	if err := c.adapt(in, data); err != nil {
 		return Component{}, err
 	}
-	return expandAll(c, data, placeFields, string(role))
+	return expandAll(c, data, expression.ReplicaFields, string(role))
 }
 
 // labels is m, never nil, so that a template's missing key is reported as one.

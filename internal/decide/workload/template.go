@@ -14,10 +14,6 @@ import (
 // filled: a long annotation may stand in each of them.
 const maxFilled = 16 << 20
 
-// placeFields are the names only a replica can fill; Render leaves their
-// expressions as they are and Process.Resolve fills them.
-var placeFields = []string{"Port", "GRPCPort", "MetricsPort", "ModelPath", "AdapterPaths"}
-
 // expandAll fills the templates of every string inside v, keys excepted, and
 // decodes the result into a new value of the same type. A failure names the
 // JSON path of the string.

@@ -303,6 +303,17 @@ func starting(w *work, cs service.ComponentStatus, cond func(string, bool, strin
 	return cond(service.ConditionPredictorReady, false, reason, message)
 }
 
+// ready is the status of a condition that a transition amounts to.
+func ready(t service.Transition) string {
+	switch t {
+	case service.UpToDate:
+		return "True"
+	case service.InProgress:
+		return "Unknown"
+	}
+	return "False"
+}
+
 // transitioned carries over since when each condition has been as it is.
 func transitioned(before, now service.Status, at time.Time) service.Status {
 	for i := range now.Conditions {
@@ -312,6 +323,12 @@ func transitioned(before, now service.Status, at time.Time) service.Status {
 			if b.Type == c.Type && b.Status == c.Status {
 				c.Since = b.Since
 			}
+		}
+	}
+	now.LatestSince = at.UTC().Truncate(time.Second)
+	if was, _ := before.Latest(); !before.LatestSince.IsZero() {
+		if is, _ := now.Latest(); ready(is) == ready(was) {
+			now.LatestSince = before.LatestSince
 		}
 	}
 	return now

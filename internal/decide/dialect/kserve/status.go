@@ -28,7 +28,7 @@ func failure(f *service.Failure, revision string) manifest.Fields {
 // modelStatus is where the model is.
 func (w Words) modelStatus(st service.Status) manifest.Fields {
 	m := st.Model
-	t, revision := latest(st)
+	t, revision := st.Latest()
 	out := manifest.Fields{}
 	out.Str("transitionStatus", string(t))
 	s := manifest.Fields{}
@@ -45,19 +45,10 @@ func (w Words) modelStatus(st service.Status) manifest.Fields {
 	return out
 }
 
-// latest is how far the manifest's revision is in serving, and which that is:
-// the canary's while it is not there yet, as KServe speaks of the latest.
-func latest(st service.Status) (service.Transition, string) {
-	if c := st.Canary; c != nil && c.Transition != "" && c.Transition != service.UpToDate {
-		return c.Transition, c.Revision
-	}
-	return st.Model.Transition, st.Revision
-}
-
 // deployed is KServe's condition of the latest revision, which OME shares: a
 // rollout that fails makes it false while Ready stays true of what serves.
 func deployed(st service.Status) []any {
-	t, revision := latest(st)
+	t, revision := st.Latest()
 	if t == "" {
 		return nil
 	}
@@ -72,6 +63,7 @@ func deployed(st service.Status) []any {
 	case st.Model.LastFailure != nil:
 		f.Str("message", st.Model.LastFailure.Message)
 	}
+	f.Time("lastTransitionTime", st.LatestSince)
 	return []any{map[string]any(f)}
 }
 

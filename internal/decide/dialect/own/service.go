@@ -3,6 +3,7 @@ package own
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -145,6 +146,9 @@ func readComponent(r *manifest.Reader, path string, c *api.Component) *service.C
 		Metrics: readMetrics(r, path+".metrics", c.Metrics),
 		Local:   readLocal(r, path+".local", c.Local),
 	}
+	if l := out.Local; l != nil && out.Metrics.Port > 0 && !tellsMetricsPort(l) {
+		r.OneMachine(path+".metrics.port", true, "has no effect on one machine: each replica has a port of its own there, so write {{.MetricsPort}} in local.command where the engine takes the port of its metrics")
+	}
 	out.Pod.Resources = nil // the pod's own are hidden by the container's here
 	r.Containers(path+".containers", c.Containers)
 	short := corev1.Container{Image: c.Image, Command: c.Command, Args: c.Args, Env: c.Env}
@@ -162,6 +166,13 @@ func readComponent(r *manifest.Reader, path string, c *api.Component) *service.C
 	}
 	out.Main = manifest.MainOf(out.Pod.Containers, mainContainer)
 	return out
+}
+
+// tellsMetricsPort reports whether a command, or a variable of its environment,
+// contains the port of the metrics.
+func tellsMetricsPort(l *service.Local) bool {
+	has := func(text string) bool { return strings.Contains(text, "MetricsPort") }
+	return slices.ContainsFunc(l.Command, has) || slices.ContainsFunc(l.Env, func(e corev1.EnvVar) bool { return has(e.Value) })
 }
 
 func readNode(r *manifest.Reader, path string, n *api.Node) *service.Node {
