@@ -136,7 +136,7 @@ func (n *node) inference() *net.TCPAddr { return n.cfg.listeners.Inference.Addr(
 
 // url is the URL of one service: its host name has the namespace too.
 func (n *node) url(k service.Key) string {
-	return fmt.Sprintf("%s://%s.%s.localhost:%d", n.cfg.access.Scheme(), k.Name, k.Namespace, n.inference().Port)
+	return fmt.Sprintf("%s://%s.%s.localhost:%d", n.cfg.access.Scheme(), k.WorkloadName(), k.Namespace, n.inference().Port)
 }
 
 // greet prints the addresses and a request for each service.

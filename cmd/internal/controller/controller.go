@@ -177,7 +177,7 @@ func ownNamespace() string {
 
 // address is where people reach a service.
 func (o *controllerOptions) address(k service.Key) string {
-	return strings.NewReplacer("{name}", k.Name, "{namespace}", k.Namespace).Replace(o.gatewayURL)
+	return strings.NewReplacer("{name}", k.WorkloadName(), "{namespace}", k.Namespace).Replace(o.gatewayURL)
 }
 
 // control runs the controller until ctx ends, or it can lead no longer.

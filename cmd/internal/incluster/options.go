@@ -133,7 +133,7 @@ const DefaultURL = "http://{name}.{namespace}.example.com"
 
 // address is where people reach a service.
 func (o *Options) address(k service.Key) string {
-	return strings.NewReplacer("{name}", k.Name, "{namespace}", k.Namespace).Replace(o.URL)
+	return strings.NewReplacer("{name}", k.WorkloadName(), "{namespace}", k.Namespace).Replace(o.URL)
 }
 
 // domain is what the hosts of services end in; "" where the URL is not of that

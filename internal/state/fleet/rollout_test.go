@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -23,6 +24,7 @@ func TestNewRevisionIsNotReady(t *testing.T) {
 	one := func(hash string, p replica.Phase, message string) replica.Replica {
 		return replica.Replica{ID: hash + message, Service: k, Role: service.RoleEngine, Revision: hash, Phase: p, Reason: "Why", Message: message}
 	}
+	since, last := r.now, service.UpToDate
 	for _, c := range []struct {
 		name       string
 		replicas   []replica.Replica
@@ -39,6 +41,7 @@ func TestNewRevisionIsNotReady(t *testing.T) {
 		{"the old one fails", []replica.Replica{one(old, replica.Failed, "exit code 1"), one(now, replica.Ready, "")}, service.UpToDate, service.ModelLoaded, now, ""},
 	} {
 		r.platform.replicas[k] = c.replicas
+		r.now = r.now.Add(time.Minute)
 		r.settle("iris")
 		st, err := r.Get(t.Context(), k)
 		if err != nil {
@@ -51,6 +54,12 @@ func TestNewRevisionIsNotReady(t *testing.T) {
 		}
 		if st.Status.Model.Transition != c.transition {
 			t.Errorf("%s: %s, want %s", c.name, st.Status.Model.Transition, c.transition)
+		}
+		if c.transition != last {
+			since, last = r.now, c.transition
+		}
+		if got := st.Status.LatestSince; !got.Equal(since) {
+			t.Errorf("%s: %s since %v, want %v", c.name, c.transition, got, since)
 		}
 		if st.Status.Model.Target != c.target {
 			t.Errorf("%s: target %s, want %s", c.name, st.Status.Model.Target, c.target)
