@@ -18,6 +18,7 @@ type FaultPlan struct {
 	Service string // "" for none
 	At      time.Duration
 	For     time.Duration // how long it lasts, where it does
+	Left    bool          // out of the plan
 }
 
 // kinds are the faults there are. Those that last are over after FaultPlan.For.
@@ -165,6 +166,15 @@ func (w *world) trouble() bool {
 }
 
 var errRefused = errors.New("the platform refuses")
+
+// eased is until when trouble that is over may have delayed the fleet.
+func (w *world) eased() (at time.Time) {
+	w.machine.locked(func() { at = w.machine.refusedAt })
+	if at.IsZero() {
+		return at
+	}
+	return at.Add(6 * time.Minute)
+}
 
 func (m *machine) refuse(on bool) {
 	m.mu.Lock()

@@ -31,6 +31,8 @@ type machine struct {
 	drain func(ctx context.Context, id string) error
 	// lost is told of an engine that ended with requests on it.
 	ended func(u *unit)
+	// ending is told of one that is to go.
+	ending func(u *unit)
 
 	mu        sync.Mutex
 	gpus      []string // who holds each; "" for nobody
@@ -39,13 +41,13 @@ type machine struct {
 	pending   map[service.Key]bool // changed, and not told yet
 	units     map[string]*unit     // alive ones, by ID
 	number    uint64
+	loops     func(k service.Key) bool          // whether replicas end as soon as they are ready
 	startsIn  func(k service.Key) time.Duration // how long the next start takes
 	refuses   error                             // what Apply and Scale answer; nil for nothing
 	refusedAt time.Time                         // when that was last changed
 	instant   time.Time                         // of the last call, and how many there were then
 	turns     int
 	spins     func(service.Key) // is told of too many
-	retells   bool              // each removal is a change: a fault that there was
 	dead      bool              // nobody listens: the owner's process is dead
 }
 
@@ -207,7 +209,7 @@ func (m *machine) Remove(_ context.Context, k service.Key) error {
 		return err
 	}
 	m.turn(k)
-	if o := m.owners[k]; o != nil && (!o.removed || m.retells) {
+	if o := m.owners[k]; o != nil && !o.removed {
 		m.trace("remove %s", k)
 		o.removed, o.revision = true, nil
 		clear(o.want)
@@ -424,6 +426,9 @@ func (u *unit) launch() {
 		u.ready = time.Now()
 		u.view.Phase, u.view.ReadyAt = replica.Ready, u.ready
 		m.trace("ready %s", u.view.ID)
+		if m.loops(u.owner.key) {
+			u.then(time.Second, func() { u.fail("Exited") })
+		}
 	})
 }
 
@@ -491,6 +496,7 @@ func (m *machine) end(u *unit) {
 		return
 	}
 	m.trace("drain %s", u.view.ID)
+	m.ending(u)
 	u.view.Phase, u.view.Restart = replica.Draining, time.Time{}
 	if u.next != nil {
 		u.next()

@@ -12,6 +12,8 @@ import (
 
 var (
 	oneSeed = flag.Uint64("seed", 0, "the one seed that TestSeed repeats, with its trace")
+	without = flag.String("without", "", "what TestSeed leaves out of its plan, such as s2,u0,f3: services, users and faults by number")
+	once    = flag.Bool("once", false, "TestSeeds ends with the first seed that fails")
 	length  = flag.Duration("length", 2*time.Hour, "how much of its plan TestSeed lives through")
 	forTime = flag.Duration("for", 0, "how long TestSeeds tries seeds, from -from on")
 	from    = flag.Uint64("from", 1, "the first seed of TestSeeds")
@@ -23,7 +25,7 @@ func newPlan(seed uint64) *Plan {
 	between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a)+1)) }
 	p := &Plan{Seed: seed, GPUs: 1 + rng.IntN(6), Length: 2 * time.Hour}
 	for i := range 1 + rng.IntN(6) {
-		s := ServicePlan{Name: fmt.Sprintf("svc-%d", i), Min: max(0, rng.IntN(4)-2), Target: float64(1 + rng.IntN(8)), ToZero: between(30*time.Second, 10*time.Minute),
+		s := ServicePlan{Seed: rng.Uint64(), Name: fmt.Sprintf("svc-%d", i), Min: max(0, rng.IntN(4)-2), Target: float64(1 + rng.IntN(8)), ToZero: between(30*time.Second, 10*time.Minute),
 			Startup: between(time.Second, 90*time.Second), GPUs: max(0, rng.IntN(4)-1)}
 		s.GPUs = min(s.GPUs, p.GPUs)
 		s.Max = max(1, s.Min) + rng.IntN(4)
@@ -87,7 +89,11 @@ func TestSeeds(t *testing.T) {
 			ended[how] += n
 		}
 		if len(r.violations) > 0 {
-			t.Errorf("seed %d: %v\nrepeat with: go test ./internal/sim -run 'TestSeed$' -v -seed %d -length %v", seed, r.violations[0], seed, p.Length)
+			v := r.violations[0]
+			t.Errorf("seed %d: %v\nrepeat with: go test ./internal/sim -run 'TestSeed$' -v -seed %d -length %v%s", seed, v, seed, p.Length, p.reduced(t, v))
+			if *once {
+				break
+			}
 		}
 	}
 	took := time.Since(began)
@@ -101,6 +107,10 @@ func TestSeed(t *testing.T) {
 	}
 	p := newPlan(*oneSeed)
 	p.Length = *length
+	for what := range strings.SplitSeq(*without, ",") {
+		p = p.leaveOut(what)
+	}
+	t.Logf("%+v", *p)
 	r := p.run(t)
 	for _, line := range r.log {
 		t.Log(line)
@@ -109,3 +119,53 @@ func TestSeed(t *testing.T) {
 		t.Error(v)
 	}
 }
+
+// leaveOut is the plan without a service, a user or a fault.
+func (p *Plan) leaveOut(what string) *Plan {
+	q := *p
+	var n int
+	if _, err := fmt.Sscanf(what, "s%d", &n); err == nil && n < len(p.Services) {
+		q.Services = slices.Clone(p.Services)
+		q.Services[n].Left = true
+	} else if _, err := fmt.Sscanf(what, "u%d", &n); err == nil && n < len(p.Users) {
+		q.Users = slices.Clone(p.Users)
+		q.Users[n].Left = true
+	} else if _, err := fmt.Sscanf(what, "f%d", &n); err == nil && n < len(p.Faults) {
+		q.Faults = slices.Clone(p.Faults)
+		q.Faults[n].Left = true
+	}
+	return &q
+}
+
+// reduced leaves out of a plan what an invariant breaks without as well, and
+// returns the flag that does so.
+func (p *Plan) reduced(t *testing.T, v Violation) string {
+	began, q := time.Now(), *p
+	q.Length = min(p.Length, v.At+time.Minute)
+	var out, parts []string
+	for i := range p.Faults {
+		parts = append(parts, fmt.Sprintf("f%d", i))
+	}
+	for i := range p.Services {
+		parts = append(parts, fmt.Sprintf("s%d", i))
+	}
+	for i := range p.Users {
+		parts = append(parts, fmt.Sprintf("u%d", i))
+	}
+	for _, what := range parts {
+		less := q.leaveOut(what)
+		if time.Since(began) > reduceFor {
+			break
+		}
+		if r := less.run(t); len(r.violations) > 0 && r.violations[0].Name == v.Name {
+			q, out = *less, append(out, what)
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return " -without " + strings.Join(out, ",")
+}
+
+// reduceFor is how long a plan is reduced, at most.
+const reduceFor = 30 * time.Second

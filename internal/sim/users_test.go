@@ -25,7 +25,7 @@ type UserPlan struct {
 	Patience time.Duration // after which they leave
 	Retries  int           // of a request that failed
 	Tokens   int           // mean length of an answer
-	Stream   bool          // it matters to them when an answer begins
+	Left     bool          // out of the plan
 }
 
 // callBook has all requests there are.
@@ -50,6 +50,7 @@ type call struct {
 	began   time.Time
 	waits   time.Time // since when, while it has no grant
 	retries int
+	since   time.Time // its service was last made anew
 	tokens  int
 	prompt  [][]byte
 
@@ -84,7 +85,7 @@ func (b *callBook) user(u *UserPlan) {
 func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 	b.number++
 	c := &call{book: b, id: b.number, key: service.Key{Namespace: "default", Name: u.Service}, user: u, rng: rng, process: b.world.process,
-		began: time.Now(), waits: time.Now(), retries: retries, tokens: 1 + rng.IntN(2*u.Tokens)}
+		began: time.Now(), waits: time.Now(), retries: retries, since: b.world.watch.of(service.Key{Namespace: "default", Name: u.Service}).made, tokens: 1 + rng.IntN(2*u.Tokens)}
 	c.prompt = [][]byte{fmt.Appendf(nil, "%0512d", u.Seed%7), fmt.Appendf(nil, "%0256d", rng.Uint32())}
 	b.open[c.id] = c
 	c.ctx, c.cancel = context.WithCancel(context.Background())

@@ -24,6 +24,7 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"no waiter starves", "No request waits while a replica that may take it has nothing to do.", "docs/design/dispatch.md"},
 	{"waits are bounded", "No request waits for longer than the startup timeout.", "docs/limits.md"},
 	{"supply follows demand", "While requests wait, the count reaches what they call for within seconds.", "docs/design/count.md"},
+	{"supply keeps to demand", "No more replicas are wanted than the most requests of the last 40 s call for.", "docs/design/count.md"},
 	{"counts do not flap", "A count falls at most once in 30 s, unless the service is edited or idle.", "docs/limits.md"},
 	{"failures attract nobody", "A replica that fails at once gets no more than a fifth of the requests while two others work.", "docs/design/dispatch.md"},
 	{"a returning owner changes nothing", "A replica of the present revision does not end because its owner was started again.", "docs/design/adoption.md"},
@@ -46,6 +47,8 @@ type watch struct {
 type watched struct {
 	plan     *ServicePlan
 	applied  time.Time // or deleted
+	changed  time.Time // the same
+	made     time.Time // anew, after it was deleted
 	deleted  bool
 	lastUse  time.Time // since when nobody asks
 	open     int       // requests
@@ -56,6 +59,7 @@ type watched struct {
 	failing  int       // of the answers below, how many were failures of one that always fails
 	answers  int
 	failSeen time.Time
+	peaks    []peak    // the most requests at a time, of the last while
 	fell     time.Time // when its count did last, but to zero
 }
 
@@ -74,12 +78,13 @@ func (w *watch) of(k service.Key) *watched {
 
 func (w *watch) applied(p *ServicePlan) {
 	s := w.of(p.key())
+	s.changed = time.Now()
 	s.plan, s.applied, s.deleted = p, time.Now(), false
 }
 
 func (w *watch) deleted(k service.Key) {
 	s := w.of(k)
-	s.applied, s.deleted = time.Now(), true
+	s.applied, s.made, s.deleted = time.Now(), time.Now(), true
 }
 
 func (w *watch) restarted() {
@@ -93,10 +98,40 @@ func (w *watch) asked(k service.Key) {
 	s := w.of(k)
 	s.open++
 	s.lastUse = time.Now()
+	s.peaks = append(slices.DeleteFunc(s.peaks, func(p peak) bool { return p.open <= s.open }), peak{time.Now(), s.open})
+}
+
+// peak is how many requests there were at a time; a list of them falls.
+type peak struct {
+	at   time.Time
+	open int
+}
+
+// peak is the most requests that there were at a time within a while.
+func (s *watched) peak(within time.Duration) int {
+	for len(s.peaks) > 0 && time.Since(s.peaks[0].at) > within {
+		s.peaks = s.peaks[1:]
+	}
+	if len(s.peaks) > 0 {
+		return max(s.open, s.peaks[0].open)
+	}
+	return s.open
+}
+
+// ending is told of each replica that is to go; the machine's lock is held.
+func (w *watch) ending(u *unit) {
+	s, o := w.services[u.owner.key], u.owner
+	if s == nil || s.deleted || o.revision == nil || w.restart == w.world.begun || time.Since(w.restart) > 20*time.Second || s.applied.After(w.restart) {
+		return
+	}
+	if u.view.Phase == replica.Ready && u.view.Revision == o.revision.Hash && s.changed.Before(w.restart.Add(-2*startupTimeout)) {
+		w.violate("a returning owner changes nothing", o.key, "replica %s ends %v after the restart", u.view.ID, time.Since(w.restart))
+	}
 }
 
 func (w *watch) ended(c *call) {
 	s := w.of(c.key)
+	s.peaks = append(slices.DeleteFunc(s.peaks, func(p peak) bool { return p.open <= s.open }), peak{time.Now(), s.open})
 	s.open--
 	s.lastUse = time.Now()
 }
@@ -164,7 +199,9 @@ func (w *watch) check() {
 				w.violate("waits are bounded", c.key, "request %d has waited for %v", c.id, d)
 			}
 		default:
-			running[c.key]++
+			if c.since == w.of(c.key).made { // those of a deleted service count for none
+				running[c.key]++
+			}
 			on[c.grant.Replica()]++
 		}
 	}
@@ -244,6 +281,9 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 		return
 	}
 	edited := w.restart
+	if eased := w.world.eased(); eased.After(edited) {
+		edited = eased
+	}
 	if s.applied.After(edited) {
 		edited = s.applied
 	}
@@ -260,7 +300,16 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 	case now.Sub(s.short) > settled:
 		w.violate("supply follows demand", k, "%d requests wait and %d run, and %d replicas are wanted, of %d needed", waiting, running, want, need)
 	}
+	if most := max(p.Min, 1, int(math.Ceil(float64(s.peak(40*time.Second))/p.Target))); want > most && now.Sub(edited) > 40*time.Second {
+		w.violate("supply keeps to demand", k, "%d replicas are wanted, and %d would have done for 40 s", want, most)
+	}
 	w.idle(k, s, want, alive, edited)
+}
+
+// state is what the product knows of a service, for a trace.
+func (w *watch) state(k service.Key) string {
+	st, err := w.world.process.fleet.Get(context.Background(), k)
+	return fmt.Sprintf("demand %+v, status %+v (%v)", w.world.process.dispatcher.Demand(k), st.Status, err)
 }
 
 // idle looks at a service that nobody asks.
@@ -275,7 +324,7 @@ func (w *watch) idle(k service.Key, s *watched, want, alive int, edited time.Tim
 		return
 	}
 	if limit := s.plan.ToZero + startupTimeout + 10*time.Second; now.Sub(since) > limit && (want > 0 || alive > 0) {
-		w.violate("idle services reach zero", k, "nobody has asked it for %v, and %d replicas are wanted, %d there", now.Sub(since), want, alive)
+		w.violate("idle services reach zero", k, "nobody has asked it for %v, and %d replicas are wanted, %d there; %s", now.Sub(since), want, alive, w.state(k))
 	}
 	switch {
 	case want > 0 && !s.atZero.IsZero() && s.atZero.After(since):

@@ -26,6 +26,7 @@ type Plan struct {
 
 // ServicePlan is a manifest.
 type ServicePlan struct {
+	Seed           uint64
 	Name           string
 	Min, Max       int
 	Target         float64
@@ -33,7 +34,8 @@ type ServicePlan struct {
 	ToZero         time.Duration
 	Startup        time.Duration // how long a replica takes
 	GPUs           int
-	Model          int // changes with each edit
+	Model          int  // changes with each edit
+	Left           bool // out of the plan
 }
 
 func (s *ServicePlan) key() service.Key { return service.Key{Namespace: "default", Name: s.Name} }
@@ -94,6 +96,7 @@ type world struct {
 	violations []Violation
 	wanted     map[service.Key]*ServicePlan // as last applied
 	slow       map[service.Key]bool         // starts take ten times as long
+	looping    map[service.Key]bool         // replicas end as soon as they are ready
 	full       bool                         // the disk is
 	emptied    time.Time                    // when it ceased to be
 }
@@ -163,15 +166,16 @@ func scratch(t *testing.T) string {
 }
 
 func newWorld(t *testing.T, p *Plan) (*world, error) {
-	w := &world{plan: p, loop: newLoop().lane(1), dir: scratch(t), begun: time.Now(), wanted: map[service.Key]*ServicePlan{}, slow: map[service.Key]bool{}}
+	w := &world{plan: p, loop: newLoop().lane(1), dir: scratch(t), begun: time.Now(), wanted: map[service.Key]*ServicePlan{}, slow: map[service.Key]bool{}, looping: map[service.Key]bool{}}
 	w.calls.init(w)
 	w.watch.init(w)
 	w.machine = newMachine(w.loop.loop, p.GPUs, p.Seed)
 	w.machine.trace, w.machine.ended = w.trace, w.calls.lost
+	w.machine.ending, w.machine.loops = w.watch.ending, func(k service.Key) bool { return w.looping[k] }
 	w.machine.spins = func(k service.Key) { w.violate("nothing spins", k, "1000 calls of the platform at one instant") }
 	starts := map[service.Key]*rand.Rand{}
 	for i := range p.Services {
-		starts[p.Services[i].key()] = rand.New(rand.NewPCG(p.Seed, 0x73746172+uint64(i)))
+		starts[p.Services[i].key()] = rand.New(rand.NewPCG(p.Services[i].Seed, 0x73746172))
 	}
 	w.machine.startsIn = func(k service.Key) time.Duration {
 		takes := w.wanted[k].Startup
@@ -191,14 +195,21 @@ func (w *world) live() {
 		w.violate("runtimes can be applied", service.Key{}, err.Error())
 	}
 	for i := range w.plan.Services {
+		if w.plan.Services[i].Left {
+			continue
+		}
 		w.loop.after(time.Duration(i)*time.Millisecond, func() { s := w.plan.Services[i]; w.apply(&s) })
 	}
 	for i := range w.plan.Users {
-		w.calls.user(&w.plan.Users[i])
+		if u := &w.plan.Users[i]; !u.Left {
+			w.calls.user(u)
+		}
 	}
 	for i := range w.plan.Faults {
 		f := &w.plan.Faults[i]
-		w.loop.after(f.At, func() { f.begin(w) })
+		if !f.Left {
+			w.loop.after(f.At, func() { f.begin(w) })
+		}
 	}
 	end := w.begun.Add(w.plan.Length)
 	w.loop.run(end, w.watch.check)
