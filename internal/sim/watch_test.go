@@ -24,7 +24,7 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"no waiter starves", "No request waits while a replica that may take it has nothing to do.", "docs/design/dispatch.md"},
 	{"waits are bounded", "No request waits for longer than the startup timeout.", "docs/limits.md"},
 	{"supply follows demand", "While requests wait, the count reaches what they call for within seconds.", "docs/design/count.md"},
-	{"supply keeps to demand", "No more replicas are wanted than the most requests of the last 40 s call for.", "docs/design/count.md"},
+	{"supply keeps to demand", "No more replicas are wanted than the most requests of the last 65 s call for.", "docs/design/count.md"},
 	{"counts do not flap", "A count falls at most once in 30 s, unless the service is edited or idle.", "docs/limits.md"},
 	{"failures attract nobody", "A replica that fails at once gets no more than a fifth of the requests while two others work.", "docs/design/dispatch.md"},
 	{"a returning owner changes nothing", "A replica of the present revision does not end because its owner was started again.", "docs/design/adoption.md"},
@@ -300,8 +300,8 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 	case now.Sub(s.short) > settled:
 		w.violate("supply follows demand", k, "%d requests wait and %d run, and %d replicas are wanted, of %d needed", waiting, running, want, need)
 	}
-	if most := max(p.Min, 1, int(math.Ceil(float64(s.peak(40*time.Second))/p.Target))); want > most && now.Sub(edited) > 40*time.Second {
-		w.violate("supply keeps to demand", k, "%d replicas are wanted, and %d would have done for 40 s", want, most)
+	if most := max(p.Min, 1, int(math.Ceil(float64(s.peak(65*time.Second))/p.Target))); want > most && now.Sub(edited) > 65*time.Second {
+		w.violate("supply keeps to demand", k, "%d replicas are wanted, and %d would have done for 65 s", want, most)
 	}
 	w.idle(k, s, want, alive, edited)
 }

@@ -20,6 +20,9 @@ const (
 	// window is what arrivals are counted over for a rate: a burst of it is no
 	// more per second than its tenth.
 	window = 10 * time.Second
+	// measured is what counts of an average: one that is a hundredth over what the
+	// replicas take is not more than they take, but read a moment late.
+	measured = 0.99
 )
 
 // Step decides the count. It is ceil(load / target) within [min, max], where
@@ -66,7 +69,7 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 		}
 	}
 	if want < next.Count {
-		next.Count = fall(s, &next, want, now)
+		next.Count = min(fall(s, &next, want, now), in.Limits.Max) // a lower bound holds at once
 	} else {
 		next.Count = want
 	}
@@ -115,7 +118,7 @@ func wanted(s State, next *State, in Input, now time.Time) (int, string) {
 	// the step are read one after the other, which a gap of milliseconds would
 	// turn into requests that never were.
 	case !s.Last.IsZero() && !s.Unknown && !in.Demand.Unknown && dt >= tick:
-		load = max(load, (in.Demand.LoadSeconds-s.LastLoad)/dt.Seconds())
+		load = max(load, measured*(in.Demand.LoadSeconds-s.LastLoad)/dt.Seconds())
 	}
 	n := int(min(math.Ceil(load/l.Target), 1<<20))
 	// The average of a short gap rounds a finished request up to a replica;

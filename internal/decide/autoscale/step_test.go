@@ -167,6 +167,42 @@ func rps(lo, hi int, target float64) service.Limits {
 
 // TestArrivalsAreCountedOverAWindow: whatever the time between two steps, the
 // rate is that of the last ten seconds.
+// TestAverageReadLateAddsNoReplica: a steady load of exactly what two replicas
+// take, whose integral is read some milliseconds late once or adds up with
+// rounding errors, starts no third.
+func TestAverageReadLateAddsNoReplica(t *testing.T) {
+	for _, late := range []time.Duration{0, time.Nanosecond, 5 * time.Millisecond} {
+		s, up := State{}, ready(0, "a", "b")
+		in := Input{Demand: Demand{Running: 16, Arrived: 16}, Limits: limits(0, 3, 8), Replicas: up}
+		seconds := 0.0
+		for at := range 20 {
+			now := t0.Add(time.Duration(at) * time.Second)
+			in.Demand.LoadSeconds = seconds
+			if at == 10 {
+				in.Demand.LoadSeconds += 16 * late.Seconds()
+			}
+			var d Decision
+			if s, d = Step(s, in, now); d.Count != 2 {
+				t.Fatalf("read %v late: count %d after %d s (%s)", late, d.Count, at, d.Why)
+			}
+			for range 1000 { // as dispatch adds them up
+				seconds += 16 * 0.001
+			}
+		}
+	}
+}
+
+// TestLowerBoundHoldsAtOnce: who lowers maxReplicas does not wait for the load to
+// settle.
+func TestLowerBoundHoldsAtOnce(t *testing.T) {
+	in := Input{Demand: Demand{Running: 40, Arrived: 40}, Limits: limits(0, 4, 10), Replicas: ready(0, "a", "b", "c", "d")}
+	s, d := Step(State{}, in, t0)
+	in.Limits.Max = 2
+	if _, d = Step(s, in, t0.Add(time.Second)); d.Count != 2 || len(d.Victims) != 2 {
+		t.Errorf("of at most 2: %+v", d)
+	}
+}
+
 func TestArrivalsAreCountedOverAWindow(t *testing.T) {
 	type arrival struct {
 		after time.Duration // the step before
