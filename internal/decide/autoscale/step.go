@@ -47,7 +47,9 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 		return next, decide(next, in, 0, "demand unknown until every gateway has told")
 	}
 	wait := time.Duration(0)
-	if busy(in) || next.Count > max(in.Limits.Min, 1) || next.IdleSince.IsZero() || counting(in, now) {
+	// More than the least may be wanted for the average alone, of requests that
+	// are gone: nothing else would have it looked at again.
+	if busy(in) || want > in.Limits.Min || next.Count > max(in.Limits.Min, 1) || next.IdleSince.IsZero() || counting(in, now) {
 		wait = tick
 	}
 	idle, stops := want == 0 && next.Count > 0 && !next.IdleSince.IsZero(), stopsAfter(in)

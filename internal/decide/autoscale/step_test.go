@@ -192,6 +192,23 @@ func TestAverageReadLateAddsNoReplica(t *testing.T) {
 	}
 }
 
+// TestBurstThatEndsIsLookedAtAgain: the step after a burst sees an average over
+// what the one replica takes and nothing in flight. It is not the last one, or the
+// replica would stay until the next request.
+func TestBurstThatEndsIsLookedAtAgain(t *testing.T) {
+	in := Input{Demand: Demand{Running: 15, Arrived: 15}, Limits: limits(0, 1, 10), Replicas: ready(0, "a")}
+	s, d := Step(State{}, in, t0)
+	in.Demand = Demand{Arrived: 15, Done: 15, LoadSeconds: 14, LastDone: t0.Add(900 * time.Millisecond)}
+	for now := t0.Add(time.Second); d.Count > 0; now = now.Add(d.Again) {
+		if s, d = Step(s, in, now); d.Count > 0 && d.Again == 0 {
+			t.Fatalf("nobody looks again after %v: %+v", now.Sub(t0), d)
+		}
+		if now.Sub(t0) > 2*time.Minute {
+			t.Fatalf("it is there after %v: %+v", now.Sub(t0), d)
+		}
+	}
+}
+
 // TestLowerBoundHoldsAtOnce: who lowers maxReplicas does not wait for the load to
 // settle.
 func TestLowerBoundHoldsAtOnce(t *testing.T) {
