@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"os"
 	"strconv"
 	"syscall"
 
@@ -79,5 +81,30 @@ func (l Listeners) Close() {
 		if l != nil {
 			_ = l.Close() // its server has closed it, or there was none
 		}
+	}
+}
+
+// Refusal says that a gateway sends nothing to an internal address that a pool
+// names, and what to do.
+func Refusal(a netip.Addr) string {
+	return fmt.Sprintf("%s is an internal address, where the gateway sends nothing: select pods by their labels, or start it with --allow-internal-addresses", a)
+}
+
+// headroomBytes is how much more than the heap itself may be allocated before
+// the garbage collector runs, twice.
+const headroomBytes = 8 << 20
+
+// headroom is never touched, so it takes address space and no memory. The
+// collector takes it for a part of the heap and waits until as much again has
+// been allocated. A gateway's heap is small: collected at every few megabytes,
+// that took a sixth of its CPU time. A higher GOGC would do the same, but would
+// multiply a heap of thousands of streams too.
+var headroom []byte
+
+// MakeHeadroom is for commands that pass requests on. Who sets GOGC knows
+// better.
+func MakeHeadroom() {
+	if os.Getenv("GOGC") == "" && headroom == nil {
+		headroom = make([]byte, headroomBytes)
 	}
 }

@@ -37,11 +37,7 @@ type Traffic struct {
 	health *endpoints.Health
 	// scraping reads the endpoints' metrics; nil: nobody does.
 	scraping *scraping
-	public   bool // no internal address of a pool is used
 	roles    bool // the roles that a router calls are pools, too
-	// external says which endpoint picker is asked about a pool's requests; nil:
-	// none.
-	external func(*routing.Pool) dispatch.External
 	// lost is told the id of a replica that could not be reached.
 	lost func(id string)
 	// degraded is told what is wrong with a pool's addresses.
@@ -49,15 +45,25 @@ type Traffic struct {
 
 	mu struct {
 		sync.Mutex
-		services map[service.Key]dispatch.PoolConfig
-		pools    map[service.Key]*routing.Pool
-		members  map[service.Key][]service.Key
-		found    map[service.Key][]string          // endpoints of addresses, by pool
-		ill      map[service.Key]map[string]string // why those are not well, of them
-		lost     map[service.Key]string            // what is wrong with looking them up
-		pods     map[service.Key][]replica.Replica
-		roles    map[service.Key][]service.Role // that are pools of their own
+		facts
+		roles map[service.Key][]service.Role // that are pools of their own
 	}
+}
+
+// facts are what is known of services and pools, of which the dispatcher's pools
+// are put together. The lock is the Traffic's.
+type facts struct {
+	services map[service.Key]dispatch.PoolConfig
+	pools    map[service.Key]*routing.Pool
+	members  map[service.Key][]service.Key
+	found    map[service.Key][]string          // endpoints of addresses, by pool
+	ill      map[service.Key]map[string]string // why those are not healthy, of them
+	lost     map[service.Key]string            // what is wrong with looking them up
+	pods     map[service.Key][]replica.Replica
+	public   bool // no internal address of a pool is used
+	// external names the endpoint picker that is asked about a pool's requests; nil:
+	// none.
+	external func(*routing.Pool) dispatch.External
 }
 
 // NewTraffic makes the request path: its dispatcher asks demand for replicas;
@@ -91,7 +97,7 @@ func NewTraffic(demand dispatch.Demand, domain string, log *slog.Logger) (*Traff
 		return nil, err
 	}
 	lookups := endpoints.DefaultConfig()
-	lookups.Log, lookups.Refuse = log, func(a netip.Addr) string { return t.refuses(a) }
+	lookups.Log, lookups.Refuse = log, func(a netip.Addr) string { return t.mu.refuses(a) }
 	if t.lookups, err = endpoints.New(lookups, t); err != nil {
 		return nil, err
 	}
@@ -114,12 +120,14 @@ func (t *Traffic) OnLost(f func(id string)) { t.lost = f }
 // PublicOnly has requests go to no internal address that a pool names, whoever
 // wrote it: in a cluster who writes manifests may not reach what the gateway
 // does. Call it before anything runs.
-func (t *Traffic) PublicOnly() { t.public = true }
+func (t *Traffic) PublicOnly() { t.mu.public = true }
 
 // AskPickers has requests go where the endpoint pickers of pools say, as far as
 // external names one. It is called with a lock held, and must not call t. Call
 // it before anything runs.
-func (t *Traffic) AskPickers(external func(*routing.Pool) dispatch.External) { t.external = external }
+func (t *Traffic) AskPickers(external func(*routing.Pool) dispatch.External) {
+	t.mu.external = external
+}
 
 // PickerChanged says that external may say something else of a pool.
 func (t *Traffic) PickerChanged(pool service.Key) {
@@ -167,8 +175,9 @@ func (t *Traffic) poolRoles(v *fleet.View) {
 	}
 }
 
-func (t *Traffic) refuses(a netip.Addr) string {
-	if t.public && network.Internal(a) {
+// refuses returns why nothing is sent to an address; "" if something may be.
+func (f *facts) refuses(a netip.Addr) string {
+	if f.public && network.Internal(a) {
 		return Refusal(a)
 	}
 	return ""
@@ -237,9 +246,6 @@ func (t *Traffic) Withdraw(k service.Key) {
 	t.RemovePool(k)
 }
 
-// Demand implements fleet.Traffic.
-func (t *Traffic) Demand(k service.Key) autoscale.Demand { return t.Dispatcher.Demand(k) }
-
 // Route implements fleet.Routing.
 func (t *Traffic) Route(v fleet.RoutingView) {
 	t.mu.Lock()
@@ -282,7 +288,7 @@ func (t *Traffic) Endpoints(pool service.Key, addresses []string, problem string
 		t.mu.found[pool], t.mu.lost[pool] = addresses, problem
 		t.shared(func(k service.Key) bool { return k == pool })
 	}
-	now := t.degradation(pool)
+	now := t.mu.degradation(pool)
 	t.mu.Unlock()
 	t.degraded(pool, now)
 }
@@ -300,16 +306,16 @@ func (t *Traffic) healthChanged(pool service.Key, address, why string) {
 		}
 		t.shared(func(k service.Key) bool { return k == pool })
 	}
-	now := t.degradation(pool)
+	now := t.mu.degradation(pool)
 	t.mu.Unlock()
 	t.degraded(pool, now)
 }
 
 // degradation returns what is wrong with the addresses of a pool: that they
-// cannot be looked up, or that no server there is healthy; t.mu is held.
-func (t *Traffic) degradation(pool service.Key) routing.Degradation {
-	out := routing.Degradation{Message: t.mu.lost[pool]}
-	found, ill := t.mu.found[pool], t.mu.ill[pool]
+// cannot be looked up, or that no server there is healthy.
+func (f *facts) degradation(pool service.Key) routing.Degradation {
+	out := routing.Degradation{Message: f.lost[pool]}
+	found, ill := f.found[pool], f.ill[pool]
 	if len(found) > len(ill) || len(found) == 0 && out.Message == "" {
 		return out
 	}
@@ -354,50 +360,50 @@ func (t *Traffic) Pods(pool service.Key, replicas []replica.Replica) {
 func (t *Traffic) shared(match func(service.Key) bool) {
 	for k, p := range maps.All(t.mu.pools) {
 		if match(k) {
-			t.ask(p, t.addresses(p))
-			t.SetPool(t.compose(p))
+			t.ask(p, t.mu.addresses(p))
+			t.SetPool(t.mu.compose(p))
 		}
 	}
 }
 
-// compose puts a pool together; t.mu is held.
-func (t *Traffic) compose(p *routing.Pool) dispatch.PoolConfig {
-	f := dispatch.PoolConfig{Key: p.Key, Shared: true, Protocol: p.Protocol, Created: p.Created, Picker: p.Picker, Bounds: p.Bounds,
+// compose puts a pool together.
+func (f *facts) compose(p *routing.Pool) dispatch.PoolConfig {
+	out := dispatch.PoolConfig{Key: p.Key, Shared: true, Protocol: p.Protocol, Created: p.Created, Picker: p.Picker, Bounds: p.Bounds,
 		Limits: service.Limits{AnswerTimeout: p.Bounds.AnswerTimeout}}
-	if t.external != nil {
-		f.External = t.external(p)
+	if f.external != nil {
+		out.External = f.external(p)
 	}
-	for _, k := range t.mu.members[p.Key] {
-		if m, ok := t.mu.services[k]; ok {
+	for _, k := range f.members[p.Key] {
+		if m, ok := f.services[k]; ok {
 			m.Limits.AnswerTimeout = cmp.Or(p.Bounds.AnswerTimeout, m.Limits.AnswerTimeout)
-			f.Members = append(f.Members, m)
-			if f.Protocol == "" {
-				f.Protocol = m.Protocol
+			out.Members = append(out.Members, m)
+			if out.Protocol == "" {
+				out.Protocol = m.Protocol
 			}
 		}
 	}
-	f.Replicas = append(f.Replicas, others(t.mu.pods[p.Key], f.Members)...)
-	for _, a := range t.addresses(p) {
+	out.Replicas = append(out.Replicas, others(f.pods[p.Key], out.Members)...)
+	for _, a := range f.addresses(p) {
 		// One server is one endpoint in all pools that have it.
 		r := replica.Replica{ID: "address-" + a, Role: service.RoleEngine, Phase: replica.Ready, HTTP: a, Created: p.Created}
 		if p.Protocol == service.ProtocolGRPCV2 {
 			r.GRPC = a
 		}
-		if why := t.mu.ill[p.Key][a]; why != "" {
+		if why := f.ill[p.Key][a]; why != "" {
 			r.Phase, r.Message = replica.Failed, a+": "+why
 		}
-		f.Replicas = append(f.Replicas, r)
+		out.Replicas = append(out.Replicas, r)
 	}
-	return f
+	return out
 }
 
 // addresses are the "ip:port" that a pool's addresses stand for, as far as is
-// known; t.mu is held.
-func (t *Traffic) addresses(p *routing.Pool) []string {
-	addresses, ok := t.mu.found[p.Key]
+// known.
+func (f *facts) addresses(p *routing.Pool) []string {
+	addresses, ok := f.found[p.Key]
 	if !ok {
 		for _, a := range endpoints.Literals(p.Addresses) { // names come as they are found
-			if at, err := netip.ParseAddrPort(a); err == nil && t.refuses(at.Addr()) == "" {
+			if at, err := netip.ParseAddrPort(a); err == nil && f.refuses(at.Addr()) == "" {
 				addresses = append(addresses, a)
 			}
 		}

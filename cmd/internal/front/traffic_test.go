@@ -50,7 +50,7 @@ func TestPublicOnly(t *testing.T) {
 	pool := &routing.Pool{Meta: service.Meta{Key: service.ParseKey("a/p")},
 		Addresses: []string{"169.254.169.254:80", "127.0.0.1:8090", "10.0.0.1:443", "[::1]:8090", "[::ffff:10.0.0.1]:443", "203.0.113.4:80"}}
 	of := func() (out []string) {
-		for _, r := range tr.compose(pool).Replicas {
+		for _, r := range tr.mu.compose(pool).Replicas {
 			out = append(out, r.HTTP)
 		}
 		return out
@@ -115,7 +115,7 @@ func TestTrafficComposesPools(t *testing.T) {
 	}
 	g.Done(dispatch.Outcome{})
 	tr.mu.pools[pool].Bounds.AnswerTimeout = time.Second
-	of := tr.compose(tr.mu.pools[pool])
+	of := tr.mu.compose(tr.mu.pools[pool])
 	if own, member := of.Limits.AnswerTimeout, of.Members[0].Limits.AnswerTimeout; own != time.Second || member != time.Second {
 		t.Errorf("endpoints of a pool that states 1s may take %v, %v to answer", own, member)
 	}
