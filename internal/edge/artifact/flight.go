@@ -50,11 +50,17 @@ func (m *meter) ignore(ch chan Progress) {
 	delete(m.listeners, ch)
 }
 
+// flights are the downloads under way, one for all who want the same.
+type flights struct {
+	mu    sync.Mutex
+	byKey map[string]*flight
+}
+
 // flight is one download and everybody who waits for it.
 type flight struct {
 	meter   meter
 	cancel  context.CancelFunc
-	waiters int           // guarded by Store.mu
+	waiters int           // guarded by flights.mu
 	done    chan struct{} // closed after path and err are set
 	path    string
 	err     error
@@ -65,13 +71,12 @@ type work func(ctx context.Context, m *meter) (string, error)
 // reportEvery is how often progress is reported that has not changed.
 const reportEvery = time.Second
 
-// share runs do once for all concurrent callers with the same location. A
-// caller whose context ends leaves; the last to leave cancels the work.
-func (s *Store) share(ctx context.Context, loc location, progress func(Progress), do work) (string, error) {
+// share runs do once for all concurrent callers with the same key. A caller
+// whose context ends leaves; the last to leave cancels the work.
+func (s *flights) share(ctx context.Context, key string, progress func(Progress), do work) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	key := loc.key() + loc.sha256
 	f := s.join(ctx, key, do)
 	defer s.leave(key, f)
 	figures := f.meter.listen()
@@ -106,10 +111,10 @@ func report(progress func(Progress), p Progress) {
 	}
 }
 
-func (s *Store) join(ctx context.Context, key string, do work) *flight {
+func (s *flights) join(ctx context.Context, key string, do work) *flight {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f, ok := s.flights[key]; ok {
+	if f, ok := s.byKey[key]; ok {
 		f.waiters++
 		return f
 	}
@@ -118,7 +123,7 @@ func (s *Store) join(ctx context.Context, key string, do work) *flight {
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	f := &flight{cancel: cancel, waiters: 1, done: make(chan struct{})}
 	f.meter.listeners = map[chan Progress]struct{}{}
-	s.flights[key] = f
+	s.byKey[key] = f
 	go func() {
 		f.path, f.err = do(run, &f.meter)
 		cancel()
@@ -130,7 +135,7 @@ func (s *Store) join(ctx context.Context, key string, do work) *flight {
 
 // leave drops one waiter. A flight nobody waits for is cancelled and forgotten
 // at once: a later caller must not join work that is being torn down.
-func (s *Store) leave(key string, f *flight) {
+func (s *flights) leave(key string, f *flight) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.waiters--
@@ -138,15 +143,15 @@ func (s *Store) leave(key string, f *flight) {
 		return
 	}
 	f.cancel()
-	if s.flights[key] == f {
-		delete(s.flights, key)
+	if s.byKey[key] == f {
+		delete(s.byKey, key)
 	}
 }
 
-func (s *Store) forget(key string, f *flight) {
+func (s *flights) forget(key string, f *flight) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.flights[key] == f {
-		delete(s.flights, key)
+	if s.byKey[key] == f {
+		delete(s.byKey, key)
 	}
 }

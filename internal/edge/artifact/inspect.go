@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Facts are what a model's files say about it. Empty and 0 mean unknown.
@@ -373,4 +376,84 @@ func isModel(path string) bool {
 		_, err := strconv.ParseUint(e.Name(), 10, 63)
 		return e.Name() == "config.pbtxt" || err == nil && e.IsDir()
 	})
+}
+
+// adapterConfig names what describes an adapter, as PEFT writes it.
+const adapterConfig = "adapter_config.json"
+
+// maxAdapterRank is far above any rank there is: what is above it is no rank.
+const maxAdapterRank = 1 << 16
+
+// adapter reads the rank of a LoRA adapter. The format is the weights' own.
+func (in *inspector) adapter(ctx context.Context) error {
+	f, ok := in.find(adapterConfig)
+	if !ok {
+		return nil
+	}
+	raw, err := in.read(ctx, f, maxConfig)
+	if err != nil {
+		return err
+	}
+	var c struct {
+		Base string             `json:"base_model_name_or_path"`
+		Type string             `json:"peft_type"`
+		Rank float64            `json:"r"`
+		More map[string]float64 `json:"rank_pattern"`
+	}
+	if err := json.Unmarshal(jsonLike(raw), &c); err != nil {
+		return fmt.Errorf("%s: %w", f.name, err)
+	}
+	for _, r := range c.More {
+		c.Rank = max(c.Rank, r)
+	}
+	if c.Rank >= 1 && c.Rank <= maxAdapterRank {
+		in.facts.AdapterRank = int(c.Rank)
+	}
+	in.facts.detail("peft_type", c.Type)
+	in.facts.detail("base_model", c.Base)
+	return nil
+}
+
+// flavorVersion is the key under which a flavor of MLflow states its library's
+// version, where that is not <flavor>_version.
+var flavorVersion = map[string]string{"xgboost": "xgb_version", "lightgbm": "lgb_version"}
+
+// mlflow reads MLflow's MLmodel file: which library's model it wraps.
+func (in *inspector) mlflow(ctx context.Context) error {
+	f, ok := in.find("MLmodel")
+	if !ok {
+		return nil
+	}
+	raw, err := in.read(ctx, f, maxYAML)
+	if err != nil {
+		return err
+	}
+	var model struct {
+		Version string                    `yaml:"mlflow_version"`
+		Flavors map[string]map[string]any `yaml:"flavors"`
+	}
+	if err := yaml.Unmarshal(raw, &model); err != nil {
+		return fmt.Errorf("%s: %w", f.name, err)
+	}
+	in.facts.setFormat("mlflow", f.name)
+	in.facts.detail("mlflow_version", model.Version)
+	var names []string
+	for name := range model.Flavors {
+		if name != "python_function" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	name := slices.Min(names)
+	in.facts.setFramework(name, f.name)
+	key := flavorVersion[name]
+	if key == "" {
+		key = name + "_version"
+	}
+	if v, ok := model.Flavors[name][key].(string); ok {
+		in.facts.set(&in.facts.FrameworkVersion, "frameworkversion", v, f.name)
+	}
+	return nil
 }

@@ -1,3 +1,25 @@
+// Package artifact turns model URIs into local files and says what those files
+// are.
+//
+// A [Store] fetches file://, http(s)://, s3://, gs://, az://, hf://, oci:// and
+// upload:// URIs. Local files are served in place. Remote ones are downloaded
+// once, resumed after an interruption, verified, and kept in the store's folder
+// under a name derived from their URI and content, so a running replica never
+// sees its files change. The least recently used that nobody needs go when the
+// store exceeds its bound.
+//
+// [Inspect] reads the headers of model files (transformers' config.json,
+// safetensors, XGBoost, LightGBM, GGUF, …) into [Facts]; [Store.Peek] does the
+// same for a remote folder without downloading its weights. Every file is
+// treated as hostile: all lengths are checked and all reads bounded.
+//
+// The store's folder holds
+//
+//	models/<uri key>/record.json      what the current copy is
+//	models/<uri key>/<version>/…      complete copies, renamed into place
+//	partial/<uri key>/…               downloads under way, resumable: a .part, its
+//	                                  .part.json, and the .part.index of its pieces
+//	uploads/<sha256>/…                files given by clients
 package artifact
 
 import (
@@ -27,11 +49,11 @@ type Store struct {
 	byScheme map[string]source
 	slots    chan struct{} // one token per connection that brings bytes
 	disk     disk
+	flights  flights // by location key and pinned checksum
 
 	evicting sync.Mutex // held by whoever removes copies; taken before mu
 
 	mu       sync.Mutex
-	flights  map[string]*flight  // by location key and pinned checksum
 	held     map[string]*os.File // folders of copies that were handed out
 	reserved map[string]int64    // what downloads need in all, by location key
 }
@@ -70,7 +92,7 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, client: guardRedirects(client), log: log, disk: realDisk{},
-		slots: make(chan struct{}, cfg.Concurrency), flights: map[string]*flight{}, held: map[string]*os.File{}, reserved: map[string]int64{},
+		slots: make(chan struct{}, cfg.Concurrency), flights: flights{byKey: map[string]*flight{}}, held: map[string]*os.File{}, reserved: map[string]int64{},
 	}
 	s.byScheme = s.sources()
 	return s, nil
@@ -100,7 +122,7 @@ func (s *Store) Fetch(ctx context.Context, req Request, progress func(Progress))
 	if err != nil {
 		return "", err
 	}
-	return s.share(ctx, loc, progress, func(ctx context.Context, m *meter) (string, error) {
+	return s.flights.share(ctx, loc.key()+loc.sha256, progress, func(ctx context.Context, m *meter) (string, error) {
 		path, err := s.fetchRemote(ctx, loc, src, m)
 		if err != nil {
 			return "", err

@@ -7,7 +7,9 @@ import (
 	"net/url"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -143,3 +145,9 @@ func (l location) fileName() string {
 
 // Redact is [service.RedactURI].
 func Redact(uri string) string { return service.RedactURI(uri) }
+
+// pattern compiles an expression when it is first used: a replica, which links
+// this package and uses none, does not pay for them.
+func pattern(expression string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
+}

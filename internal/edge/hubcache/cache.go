@@ -61,10 +61,10 @@ type Cache struct {
 	running    sync.WaitGroup
 	asking     singleflight.Group // questions to the Hub, by who asks what
 	slots      chan struct{}      // one token per download
+	failures   failures
 
 	mu      sync.Mutex
 	flights map[string]*flight // by hash
-	bad     map[string]wrongs  // hashes whose content came wrong
 	closed  bool               // nothing new is begun
 }
 
@@ -79,7 +79,7 @@ func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
 		return nil, err
 	}
 	c := &Cache{cfg: cfg, base: base, log: cfg.Log, hub: newHub(base, cfg.Transport), grants: newGrants(cfg.GrantLife, cfg.MaxGrants),
-		slots: make(chan struct{}, cfg.MaxDownloads), flights: map[string]*flight{}, bad: map[string]wrongs{}}
+		slots: make(chan struct{}, cfg.MaxDownloads), flights: map[string]*flight{}, failures: failures{byHash: map[string]wrongs{}}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -244,38 +244,47 @@ type wrongs struct {
 // errHopeless refuses a file whose content keeps coming wrong.
 var errHopeless = fmt.Errorf("what comes of the file does not have its hash, %d times in a row: it is tried again a minute after the last", maxWrongs)
 
-func (c *Cache) poison(etag string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, known := c.bad[etag]; known || len(c.bad) < maxBad {
-		c.bad[etag] = wrongs{time.Now(), c.bad[etag].times + 1}
+// failures remembers content that came wrong, by hash.
+type failures struct {
+	mu     sync.Mutex
+	byHash map[string]wrongs
+}
+
+// wrong notes that content did not have its hash.
+func (f *failures) wrong(etag string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, known := f.byHash[etag]; known || len(f.byHash) < maxBad {
+		f.byHash[etag] = wrongs{time.Now(), f.byHash[etag].times + 1}
 	}
 }
 
 // right notes that content came right. Clients may still have wrong parts.
-func (c *Cache) right(etag string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if w, known := c.bad[etag]; known {
-		c.bad[etag] = wrongs{w.last, 0}
+func (f *failures) right(etag string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w, known := f.byHash[etag]; known {
+		f.byHash[etag] = wrongs{w.last, 0}
 	}
 }
 
-func (c *Cache) poisoned(etag string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	w, ok := c.bad[etag]
+// recent reports whether content came wrong not long ago.
+func (f *failures) recent(etag string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w, ok := f.byHash[etag]
 	if ok && time.Since(w.last) > badFor {
-		delete(c.bad, etag)
+		delete(f.byHash, etag)
 		return false
 	}
 	return ok
 }
 
-func (c *Cache) hopeless(etag string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	w := c.bad[etag]
+// hopeless reports whether content keeps coming wrong.
+func (f *failures) hopeless(etag string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w := f.byHash[etag]
 	return w.times >= maxWrongs && time.Since(w.last) < wrongPause
 }
 

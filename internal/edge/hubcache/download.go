@@ -202,10 +202,10 @@ func (c *Cache) download(ctx context.Context, f *flight, from source) (err error
 	}
 	if hex.EncodeToString(p.hash.Sum(nil)) != f.etag {
 		c.store.blobs.Remove(path, p.at)
-		c.poison(f.etag)
+		c.failures.wrong(f.etag)
 		return fmt.Errorf("%w: %d bytes came, %d of them in an earlier attempt: %w", errOdd, f.size, had, blobs.ErrCorrupt)
 	}
-	c.right(f.etag)
+	c.failures.right(f.etag)
 	f.set(func() { f.whole = true })
 	// Readers go on while the disk settles.
 	if err := c.store.blobs.Install(file, f.etag, time.Now()); err != nil {

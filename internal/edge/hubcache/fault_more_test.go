@@ -127,10 +127,10 @@ func TestHopeless(t *testing.T) {
 		t.Error("it is fetched again")
 	}
 	later := func() {
-		r.cache.mu.Lock()
-		defer r.cache.mu.Unlock()
-		w := r.cache.bad[etag]
-		r.cache.bad[etag] = wrongs{w.last.Add(-wrongPause), w.times}
+		r.cache.failures.mu.Lock()
+		defer r.cache.failures.mu.Unlock()
+		w := r.cache.failures.byHash[etag]
+		r.cache.failures.byHash[etag] = wrongs{w.last.Add(-wrongPause), w.times}
 	}
 	later()
 	if got := r.get(weightsPath); got.err == nil { // it is tried once
@@ -144,7 +144,7 @@ func TestHopeless(t *testing.T) {
 	r.hub.Fail(hubtest.Faults{})
 	r.wants(r.get(weightsPath), 200, string(weights))
 	r.settle()
-	if r.cache.hopeless(etag) || !r.cache.poisoned(etag) {
+	if r.cache.failures.hopeless(etag) || !r.cache.failures.recent(etag) {
 		t.Error("what came right is still refused, or who has wrong parts is not known any more")
 	}
 }

@@ -19,7 +19,7 @@ import (
 // content sends a file that the caller may read.
 func (c *Cache) content(w http.ResponseWriter, r *http.Request, t target, rec fileRecord) {
 	part, ranged, err := parseRange(r.Header.Get("Range"), rec.Size)
-	if cond := r.Header.Get("If-Range"); ranged && cond != "" && normalETag(cond) != rec.ETag || ranged && c.poisoned(rec.ETag) {
+	if cond := r.Header.Get("If-Range"); ranged && cond != "" && normalETag(cond) != rec.ETag || ranged && c.failures.recent(rec.ETag) {
 		part, ranged = span{0, rec.Size}, false
 	}
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *sending) send() error {
 	if errors.Is(err, blobs.ErrSize) {
 		return fmt.Errorf("%w: %w", errOdd, err)
 	}
-	if s.c.hopeless(s.rec.ETag) {
+	if s.c.failures.hopeless(s.rec.ETag) {
 		return errHopeless
 	}
 	if s.visit == nil {
@@ -162,7 +162,7 @@ func (s *sending) agrees(file io.ReaderAt) error {
 // wrong notes that what came does not have its hash.
 func (s *sending) wrong() error {
 	if s.began {
-		s.c.poison(s.rec.ETag)
+		s.c.failures.wrong(s.rec.ETag)
 	}
 	for _, node := range s.carriers {
 		s.c.accuse(node, s.rec)
@@ -272,7 +272,7 @@ func (s *sending) pour(body io.Reader, label string, fed func()) error {
 					if hex.EncodeToString(s.sum.Sum(nil)) != s.rec.ETag {
 						return s.wrong()
 					}
-					s.c.right(s.rec.ETag)
+					s.c.failures.right(s.rec.ETag)
 				}
 			}
 			s.begin()
