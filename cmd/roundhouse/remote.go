@@ -21,7 +21,7 @@ type remote struct {
 func (r *remote) flags(cmd *cobra.Command) {
 	r.clusterFlags(cmd)
 	cmd.Flags().StringVar(&r.Server, "server", cmp.Or(os.Getenv("ROUNDHOUSE_SERVER"), "http://"+app.DefaultAdmin), "admin address of the running roundhouse up")
-	cmd.Flags().StringVar(&r.DataDir, "data-dir", datadir.Default(), "its data directory, which holds the admin token")
+	cmd.Flags().StringVar(&r.DataDir, "data-dir", datadir.Default(), "data directory of the running roundhouse up, which holds the admin token")
 }
 
 // clusterFlags adds the flags that name a cluster.

@@ -190,7 +190,7 @@ func (s Selection) scoped(ctx context.Context, b Backend, k service.Key) (servic
 		case at == cluster && !s.NamespaceGiven && o.Scope != service.ScopeCatalog:
 			return cluster, nil
 		case at == cluster && o.Scope == service.ScopeCatalog:
-			return k, fmt.Errorf("runtime %s belongs to the catalog and cannot be deleted: name another runtime in the service, or apply a runtime of your own with a higher priority", k.Name)
+			return k, fmt.Errorf("runtime %s belongs to the catalog and cannot be deleted: name another runtime in the service, or apply a runtime of the same name, which replaces it", k.Name)
 		}
 	}
 	return k, nil
