@@ -85,7 +85,7 @@ func (op *operator) handover(ctx context.Context) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("another installation handed %s over: restarting to take it over unchanged", k)
+		return fmt.Errorf("%s was handed over by another installation: restarting to take it over unchanged", k)
 	case <-ctx.Done():
 		return nil
 	}
