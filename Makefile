@@ -249,6 +249,10 @@ SIM_FROM ?= 1
 sim: ## run the house in virtual time, seed after seed, for SIM_FOR (10m)
 	go test ./internal/sim -count=1 -v -timeout 0 -run 'TestSeeds$$' -for $(SIM_FOR) -from $(SIM_FROM)
 
+.PHONY: sim-mutants
+sim-mutants: ## break the product in known ways and see that `make sim` would notice
+	go test ./internal/sim -count=1 -v -timeout 0 -run 'TestMutantsAreSeen$$' -mutants
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin .venv

@@ -38,11 +38,12 @@ type process struct {
 	store      *disk
 	cancel     context.CancelFunc
 	dead       bool
+	late       *source
 }
 
 // newProcess starts over what the disk and the machine hold.
 func newProcess(w *world, number uint64) (*process, error) {
-	p := &process{world: w, number: number}
+	p := &process{world: w, number: number, late: &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6c617465+number))}}
 	dir, err := datadir.Open(w.dir)
 	if err != nil {
 		return nil, err
@@ -155,8 +156,17 @@ func (t traffic) Withdraw(k service.Key) {
 	_ = t.p.scraper.SetPool(k.String(), nil)
 }
 
-func (t traffic) Demand(k service.Key) autoscale.Demand { return t.p.dispatcher.Demand(k) }
-func (t traffic) InFlight(id string) int                { return t.p.dispatcher.InFlight(id) }
+// Demand is read a moment before the fleet looks at its clock, and now and then
+// some milliseconds: whoever runs it was made to wait.
+func (t traffic) Demand(k service.Key) autoscale.Demand {
+	d := t.p.dispatcher.Demand(k)
+	if t.p.late.IntN(4) == 0 {
+		time.Sleep(time.Duration(t.p.late.IntN(5_000_000)))
+	}
+	return d
+}
+
+func (t traffic) InFlight(id string) int { return t.p.dispatcher.InFlight(id) }
 
 // noModels knows nothing of any model but what its manifest says.
 type noModels struct{}

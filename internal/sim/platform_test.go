@@ -66,7 +66,6 @@ type owner struct {
 type scaling struct {
 	at       time.Time
 	from, to int
-	demanded bool // something was asked of the service then
 }
 
 // unit is one replica.

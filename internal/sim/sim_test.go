@@ -154,7 +154,7 @@ func (p *Plan) reduced(t *testing.T, v Violation) string {
 	}
 	for _, what := range parts {
 		less := q.leaveOut(what)
-		if time.Since(began) > reduceFor {
+		if time.Since(began) > reduceFor || *once {
 			break
 		}
 		if r := less.run(t); len(r.violations) > 0 && r.violations[0].Name == v.Name {

@@ -121,7 +121,7 @@ func (s *watched) peak(within time.Duration) int {
 // ending is told of each replica that is to go; the machine's lock is held.
 func (w *watch) ending(u *unit) {
 	s, o := w.services[u.owner.key], u.owner
-	if s == nil || s.deleted || o.revision == nil || w.restart == w.world.begun || time.Since(w.restart) > 20*time.Second || s.applied.After(w.restart) {
+	if s == nil || s.deleted || o.revision == nil || w.restart.Equal(w.world.begun) || time.Since(w.restart) > 20*time.Second || s.applied.After(w.restart) {
 		return
 	}
 	if u.view.Phase == replica.Ready && u.view.Revision == o.revision.Hash && s.changed.Before(w.restart.Add(-2*startupTimeout)) {
@@ -199,7 +199,7 @@ func (w *watch) check() {
 				w.violate("waits are bounded", c.key, "request %d has waited for %v", c.id, d)
 			}
 		default:
-			if c.since == w.of(c.key).made { // those of a deleted service count for none
+			if c.since.Equal(w.of(c.key).made) { // those of a deleted service count for none
 				running[c.key]++
 			}
 			on[c.grant.Replica()]++

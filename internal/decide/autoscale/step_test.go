@@ -213,9 +213,9 @@ func TestBurstThatEndsIsLookedAtAgain(t *testing.T) {
 // settle.
 func TestLowerBoundHoldsAtOnce(t *testing.T) {
 	in := Input{Demand: Demand{Running: 40, Arrived: 40}, Limits: limits(0, 4, 10), Replicas: ready(0, "a", "b", "c", "d")}
-	s, d := Step(State{}, in, t0)
+	s, _ := Step(State{}, in, t0)
 	in.Limits.Max = 2
-	if _, d = Step(s, in, t0.Add(time.Second)); d.Count != 2 || len(d.Victims) != 2 {
+	if _, d := Step(s, in, t0.Add(time.Second)); d.Count != 2 || len(d.Victims) != 2 {
 		t.Errorf("of at most 2: %+v", d)
 	}
 }
