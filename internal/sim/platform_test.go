@@ -45,7 +45,7 @@ type machine struct {
 	startsIn  func(k service.Key) time.Duration // how long the next start takes
 	refuses   error                             // what Apply and Scale answer; nil for nothing
 	refusedAt time.Time                         // when that was last changed
-	instant   time.Time                         // of the last call, and how many there were then
+	instant   time.Time                         // of the first call of a second, and how many there were since
 	turns     int
 	spins     func(service.Key) // is told of too many
 	dead      bool              // nobody listens: the owner's process is dead
@@ -220,10 +220,10 @@ func (m *machine) Remove(_ context.Context, k service.Key) error {
 	return nil
 }
 
-// turn counts the calls of an instant: virtual time stands still while somebody
+// turn counts the calls within a second: virtual time may stand still while somebody
 // does the same again and again.
 func (m *machine) turn(k service.Key) {
-	if now := time.Now(); now != m.instant {
+	if now := time.Now(); now.Sub(m.instant) >= time.Second {
 		m.instant, m.turns = now, 0
 	}
 	if m.turns++; m.turns == 1000 {

@@ -172,7 +172,7 @@ func newWorld(t *testing.T, p *Plan) (*world, error) {
 	w.machine = newMachine(w.loop.loop, p.GPUs, p.Seed)
 	w.machine.trace, w.machine.ended = w.trace, w.calls.lost
 	w.machine.ending, w.machine.loops = w.watch.ending, func(k service.Key) bool { return w.looping[k] }
-	w.machine.spins = func(k service.Key) { w.violate("nothing spins", k, "1000 calls of the platform at one instant") }
+	w.machine.spins = func(k service.Key) { w.violate("nothing spins", k, "it is removed 1000 times within a second") }
 	starts := map[service.Key]*rand.Rand{}
 	for i := range p.Services {
 		starts[p.Services[i].key()] = rand.New(rand.NewPCG(p.Services[i].Seed, 0x73746172))
