@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
@@ -152,7 +153,7 @@ func (t traffic) Publish(v fleet.View) {
 }
 
 func (t traffic) Withdraw(k service.Key) {
-	t.p.dispatcher.RemovePool(k)
+	t.p.dispatcher.Remove(routing.Service(k))
 	_ = t.p.scraper.SetPool(k.String(), nil)
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/test/loopback"
@@ -92,7 +93,7 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 		r.d.SetPool(down)
 		close(killed)
 		until(t, func() bool {
-			s, _ := r.d.Snapshot("default/iris")
+			s, _ := r.d.Status(routing.Service(service.ParseKey("default/iris")))
 			return s.Demand.Queued == 1
 		})
 		r.d.SetPool(pool("iris", replicaServer(t, echo)))
@@ -116,7 +117,7 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 		got := make(chan answer, 1)
 		go func() { got <- r.send("POST", "/v1/completions", `{"model":"iris"}`) }()
 		until(t, func() bool {
-			s, _ := r.d.Snapshot("default/iris")
+			s, _ := r.d.Status(routing.Service(service.ParseKey("default/iris")))
 			return s.Demand.Queued == 1
 		})
 		p := pool("iris", replicaServer(t, echo))
@@ -131,7 +132,7 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 		got := make(chan answer, 1)
 		go func() { got <- r.send("POST", "/v2/models/iris/infer", "{}") }()
 		until(t, func() bool { // it has failed once and waits
-			s, _ := r.d.Snapshot("default/iris")
+			s, _ := r.d.Status(routing.Service(service.ParseKey("default/iris")))
 			return s.Demand.Queued == 1
 		})
 		p := pool("iris", replicaServer(t, echo))
@@ -262,7 +263,7 @@ func TestCancellationReachesTheReplica(t *testing.T) {
 		}
 		waitIdle(r)
 	}
-	s, _ := r.d.Snapshot("default/chat")
+	s, _ := r.d.Status(routing.Service(service.ParseKey("default/chat")))
 	if s.Demand.Arrived != 2 || s.Demand.Done != 2 {
 		t.Errorf("demand %+v", s.Demand)
 	}
@@ -428,7 +429,7 @@ func TestMixedLoad(t *testing.T) {
 		t.Errorf("%d answered, %d with 200", total, ok)
 	}
 	for _, name := range names {
-		s, _ := r.d.Snapshot(service.ParseKey(name).String())
+		s, _ := r.d.Status(routing.Service(service.ParseKey(name)))
 		if s.Demand.Arrived != s.Demand.Done {
 			t.Errorf("%s: %+v", name, s.Demand)
 		}

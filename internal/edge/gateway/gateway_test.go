@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -428,7 +429,7 @@ func TestMetrics(t *testing.T) {
 	if strings.Contains(got, "made-up") {
 		t.Error("a client's word became a label")
 	}
-	r.d.RemovePool(service.ParseKey("iris"))
+	r.d.Remove(routing.Service(service.ParseKey("iris")))
 	if got := series(); strings.Contains(got, "default/iris") {
 		t.Errorf("series of a deleted service stay:\n%s", got)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/orca"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -171,7 +172,7 @@ func TestUsage(t *testing.T) {
 	if e := entries["frames"]; e["ttft_ms"].(float64) <= 0 || e["duration_ms"].(float64) < e["ttft_ms"].(float64) {
 		t.Errorf("times: %v", e)
 	}
-	r.d.RemovePool(service.ParseKey("frames"))
+	r.d.Remove(routing.Service(service.ParseKey("frames")))
 	if got := r.series(); strings.Contains(got, "frames") {
 		t.Error("series of a deleted service stay")
 	}

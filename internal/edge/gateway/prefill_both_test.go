@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -144,7 +145,7 @@ func TestPrefillBothFails(t *testing.T) {
 	got := make(chan answer, 1)
 	go func() { got <- r.send("POST", "/v1/completions", ask) }()
 	until(t, func() bool {
-		s, _ := r.d.Snapshot("default/chat")
+		s, _ := r.d.Status(routing.Service(service.ParseKey("default/chat")))
 		return s.Demand.Queued == 1
 	})
 	p.Replicas = []replica.Replica{all[0], all[2]}

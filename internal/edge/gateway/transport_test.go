@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -237,7 +239,10 @@ func TestPlainHTTP2(t *testing.T) {
 		}
 		left <- err
 	}()
-	until(t, func() bool { s, _ := r.d.Snapshot("default/slow"); return s.Demand.Running == 1 })
+	until(t, func() bool {
+		s, _ := r.d.Status(routing.Service(service.ParseKey("default/slow")))
+		return s.Demand.Running == 1
+	})
 	leave()
 	if err := <-left; err == nil {
 		t.Error("a request that was left has an answer")

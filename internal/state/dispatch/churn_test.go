@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -74,7 +75,7 @@ func TestChurn(t *testing.T) {
 	if served.Load() == 0 || served.Load()+left.Load()+refused.Load() != requests {
 		t.Errorf("served %d, left %d, refused %d of %d", served.Load(), left.Load(), refused.Load(), requests)
 	}
-	s, _ := d.Snapshot(iris.String())
+	s, _ := d.Status(routing.Service(iris))
 	if m := s.Demand; m.Queued != 0 || m.Running != 0 || m.Arrived != m.Done {
 		t.Errorf("counters do not balance: %+v", m)
 	}

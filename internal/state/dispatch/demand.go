@@ -143,14 +143,16 @@ func (c *counts) demand(now time.Time) autoscale.Demand {
 		LoadSeconds: c.seconds, LastDone: c.lastDone}
 }
 
-// meanTime is how long a request has taken on average, from its arrival.
-func (dc *demandCounter) meanTime() time.Duration {
+// retryAfter estimates when the queue has moved: a request's mean time from its
+// arrival, in whole seconds from 1 to 60.
+func (dc *demandCounter) retryAfter() time.Duration {
 	dc.mu.Lock()
 	defer dc.mu.Unlock()
 	if dc.counts.done == 0 {
-		return 0
+		return time.Second
 	}
-	return time.Duration(dc.counts.seconds / float64(dc.counts.done) * float64(time.Second))
+	mean := time.Duration(dc.counts.seconds / float64(dc.counts.done) * float64(time.Second))
+	return min(max(mean.Truncate(time.Second), time.Second), time.Minute)
 }
 
 // changed paces a report. The counter's mutex is held.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 )
@@ -119,7 +120,7 @@ func mustAdmit(t *testing.T, d *Dispatcher) *Grant {
 
 func balance(t *testing.T, d *Dispatcher, queued, running int, arrived uint64) {
 	t.Helper()
-	s, _ := d.Snapshot(iris.String())
+	s, _ := d.Status(routing.Service(iris))
 	m := s.Demand
 	if m.Queued != queued || m.Running != running || m.Arrived != arrived || m.Arrived != m.Done+uint64(queued+running) {
 		t.Errorf("demand %+v, want %d queued, %d running, %d arrived", m, queued, running, arrived)
@@ -386,8 +387,8 @@ func TestDrain(t *testing.T) {
 		if d.InFlight("a") != 1 || len(rec.woken()) != 1 {
 			t.Fatalf("in flight %d, wakes %v", d.InFlight("a"), rec.woken())
 		}
-		d.SetPool(pool1(0)) // the facts forget it before it is idle
-		d.RemovePool(iris)  // and so does everybody else
+		d.SetPool(pool1(0))             // the facts forget it before it is idle
+		d.Remove(routing.Service(iris)) // and so does everybody else
 		if r := <-next; !errors.Is(r.err, ErrUnavailable) {
 			t.Fatalf("waiting for a deleted service: %v", r.err)
 		}

@@ -119,10 +119,6 @@ func (d *Dispatcher) SetObjects(objects []routing.Object) {
 	}
 }
 
-// RemovePool forgets a service's pool. Requests that wait fail; those in
-// flight go on.
-func (d *Dispatcher) RemovePool(k service.Key) { d.Remove(routing.Service(k)) }
-
 // Remove forgets a pool. Requests that wait fail; those in flight go on.
 func (d *Dispatcher) Remove(r routing.Ref) {
 	d.mu.Lock()

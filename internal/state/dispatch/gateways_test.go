@@ -70,7 +70,7 @@ func TestPickerOfAManifest(t *testing.T) {
 	p.Picker = routing.Picker{Filters: []routing.Filter{{Name: "waiting-below", Waiting: 3, Then: []routing.Filter{{Name: "least-kv"}}, Else: []routing.Filter{{Name: "drop"}}}},
 		Choice: "random", Balance: 3, Fresh: time.Second, Stale: time.Minute}
 	d.SetPool(p)
-	if s, _ := d.Snapshot(iris.String()); s.Fault == "" {
+	if s, _ := d.Status(routing.Service(iris)); s.Fault == "" {
 		t.Error("scorers beside a choice at random are no fault")
 	}
 	p.Picker.Choice = ""

@@ -21,7 +21,7 @@ func TestNeeds(t *testing.T) {
 			return p
 		}
 		d.SetPool(facts())
-		if s, _ := d.Snapshot("iris"); s.State != StateAsleep {
+		if s, _ := d.Status(routing.Service(service.ParseKey("iris"))); s.State != StateAsleep {
 			t.Errorf("without an engine the service is %s", s.State)
 		}
 		waiting := admit(t.Context(), d)
@@ -32,7 +32,7 @@ func TestNeeds(t *testing.T) {
 		rec.mu.Unlock()
 		d.SetPool(facts(inPhase("e", replica.Starting, "loading")))
 		synctest.Wait()
-		if s, _ := d.Snapshot("iris"); s.State != StateLoading || s.Demand.Queued != 1 {
+		if s, _ := d.Status(routing.Service(service.ParseKey("iris"))); s.State != StateLoading || s.Demand.Queued != 1 {
 			t.Errorf("while the engine starts: %s, %d wait", s.State, s.Demand.Queued)
 		}
 		given := facts(ready("e")...)

@@ -203,7 +203,7 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 	}
 	v := p.queue.Arrive(w, s, now)
 	if v.Decision == admission.Shed {
-		return nil, p.shedError(w, v.Reason)
+		return nil, shed(p.id, p.queue.shedReason(w, v.Reason), v.Reason, p.demand.retryAfter())
 	}
 	p.budget.Request(now)
 	if t := &g.tally; p.ref.Pool && p.scalable != nil && // whose service would be woken for it
@@ -217,7 +217,7 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 	g.tally.moveTo(queued, now)
 	p.startWaiting(g, now)
 	for _, out := range v.Evicted {
-		p.fail(out.Owner.(*Grant), p.shedError(out, admission.Evicted), now)
+		p.fail(out.Owner.(*Grant), shed(p.id, p.queue.shedReason(out, admission.Evicted), admission.Evicted, p.demand.retryAfter()), now)
 	}
 	return nil, nil
 }
@@ -232,7 +232,7 @@ func (p *pool) checkAdmissible(g *Grant) error {
 		return &ProtocolError{c.Key, c.Protocols}
 	}
 	if why := p.unavailableReason(); why != "" {
-		return p.refusedError(why)
+		return p.config.Load().refusal(p.id, why)
 	}
 	if g.subset != nil {
 		if p.entry.allowedSlots(g); p.entry.allowedCount == 0 {
@@ -355,7 +355,7 @@ func (p *pool) fail(g *Grant, why error, now time.Time) {
 // failQueue ends the waiting of all.
 func (p *pool) failQueue(why string, now time.Time) {
 	for w := p.queue.Drain(); w != nil; w = p.queue.Drain() {
-		p.fail(w.Owner.(*Grant), p.refusedError(why), now)
+		p.fail(w.Owner.(*Grant), p.config.Load().refusal(p.id, why), now)
 	}
 }
 
@@ -405,47 +405,14 @@ func (p *pool) timeoutError(g *Grant, waited time.Duration) *Error {
 			err.Kind, err.Cause = ErrBusy, nil
 		}
 	}
-	err.RetryAfter, err.Reason = p.retryAfter(), admission.Overdue
+	err.RetryAfter, err.Reason = p.demand.retryAfter(), admission.Overdue
 	return err
 }
 
 // droppedError reports, and counts, that the policy has shed a request.
 func (p *pool) droppedError() *Error {
 	p.counts.Dropped++
-	return p.busyError("the pool's policy sheds the request: "+p.entry.choice.Reason(), admission.Saturated)
-}
-
-// shedError returns why a request gets no place.
-func (p *pool) shedError(w *admission.Waiter, why admission.Reason) *Error {
-	message := p.queue.shedReason(w, why)
-	if why != admission.Overdue {
-		return p.busyError(message, why)
-	}
-	err := unavailable(p.id, message, nil)
-	err.Reason = why
-	return err
-}
-
-// refusedError is why waiting makes no sense, and when asking again may.
-func (p *pool) refusedError(why string) *Error {
-	err := unavailable(p.id, why, nil)
-	for m := range p.config.Load().configs {
-		if after := m.Cause.RetryAfter; after > 0 && (err.RetryAfter == 0 || after < err.RetryAfter) {
-			err.RetryAfter = after
-		}
-	}
-	return err
-}
-
-// retryAfter estimates when the queue has moved: a request's mean time here,
-// in whole seconds from 1 to 60.
-func (p *pool) retryAfter() time.Duration {
-	return min(max(p.demand.meanTime().Truncate(time.Second), time.Second), time.Minute)
-}
-
-func (p *pool) busyError(message string, why admission.Reason) *Error {
-	after := p.retryAfter()
-	return &Error{Kind: ErrBusy, Pool: p.id, Message: fmt.Sprintf("%s; try again in %v", message, after), Reason: why, RetryAfter: after}
+	return busy(p.id, "the pool's policy sheds the request: "+p.entry.choice.Reason(), admission.Saturated, p.demand.retryAfter())
 }
 
 // status is the pool at this moment; t has the name that routes to it.

@@ -174,6 +174,18 @@ func (f *PoolConfig) configs(yield func(*PoolConfig) bool) {
 	yield(f)
 }
 
+// refusal is the error of a request that the pool neither serves nor queues, with
+// the earliest time at which one of its services is started again.
+func (f *PoolConfig) refusal(pool, why string) *Error {
+	err := unavailable(pool, why, nil)
+	for m := range f.configs {
+		if after := m.Cause.RetryAfter; after > 0 && (err.RetryAfter == 0 || after < err.RetryAfter) {
+			err.RetryAfter = after
+		}
+	}
+	return err
+}
+
 // scalable is the service that more replicas are asked of: the pool's own, or
 // the first member that can start and has fewer than it may, or else the first
 // that can start; nil when none can.

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/decide/route"
@@ -53,7 +54,7 @@ func TestStates(t *testing.T) {
 	} {
 		d, _ := start(t, nil)
 		d.SetPool(c.pool)
-		s, ok := d.Snapshot("iris")
+		s, ok := d.Status(routing.Service(service.ParseKey("iris")))
 		if !ok || s.State != c.state || s.Message != c.message || s.Answers() != c.answers || s.Name != "iris" {
 			t.Errorf("%s: %+v", c.name, s)
 		}
@@ -92,7 +93,7 @@ func TestSetPoolsReplacesAll(t *testing.T) {
 		if _, err := d.Admit(t.Context(), Request{Model: "iris"}); !errors.As(err, &gone) {
 			t.Errorf("got %v", err)
 		}
-		d.RemovePool(iris)
+		d.Remove(routing.Service(iris))
 		if n := len(d.Pools()); n != 0 {
 			t.Errorf("%d pools", n)
 		}
@@ -114,7 +115,7 @@ func TestClose(t *testing.T) {
 		}
 		d.SetPool(pool1(0, ready("a", "b")...))
 		d.SetPools(nil)
-		d.RemovePool(iris)
+		d.Remove(routing.Service(iris))
 		g.Done(Outcome{})
 		balance(t, d, 0, 0, 2)
 	})

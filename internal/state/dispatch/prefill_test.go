@@ -148,7 +148,7 @@ func TestPairs(t *testing.T) {
 	starting.Replicas = slices.Clone(alone.Replicas)
 	starting.Replicas[0].Phase = replica.Starting
 	d.SetPool(starting)
-	if s, ok := d.Snapshot("default/a"); !ok || s.State != StateLoading {
+	if s, ok := d.Status(routing.Service(service.ParseKey("default/a"))); !ok || s.State != StateLoading {
 		t.Errorf("a decoder without an engine is %s", s.State)
 	}
 	got := make(chan *Grant, 1)
@@ -160,7 +160,7 @@ func TestPairs(t *testing.T) {
 		got <- g
 	}()
 	for queued := 0; queued == 0; runtime.Gosched() {
-		s, _ := d.Snapshot("default/a")
+		s, _ := d.Status(routing.Service(service.ParseKey("default/a")))
 		queued = s.Demand.Queued
 	}
 	d.SetPool(alone)

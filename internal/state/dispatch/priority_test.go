@@ -42,7 +42,7 @@ func TestHigherPriorityGoesFirst(t *testing.T) {
 			t.Fatalf("the newest of the lowest priority: %v", x.err)
 		}
 		balance(t, d, 2, 1, 4)
-		s, _ := d.Snapshot(iris.String())
+		s, _ := d.Status(routing.Service(iris))
 		if !slices.Equal(s.Queue, []admission.Band{{Priority: 1, Queued: 1, Flows: 1}, {Priority: 0, Queued: 1, Flows: 1}}) || s.Admission.Evicted != 1 {
 			t.Errorf("%+v %+v", s.Queue, s.Admission)
 		}
@@ -55,7 +55,7 @@ func TestHigherPriorityGoesFirst(t *testing.T) {
 		y := <-first
 		y.g.Done(Outcome{})
 		balance(t, d, 0, 0, 4)
-		if s, _ := d.Snapshot(iris.String()); s.Counts.Usage != (Usage{8, 10, 2}) {
+		if s, _ := d.Status(routing.Service(iris)); s.Counts.Usage != (Usage{8, 10, 2}) {
 			t.Errorf("%+v", s.Counts.Usage)
 		}
 	})
@@ -249,7 +249,7 @@ func TestRetryBudget(t *testing.T) {
 		d.endpoints.get("a").notifyPools()
 		d.SetPool(pool1(0, ready("a", "b", "c")...))
 	}
-	s, _ := d.Snapshot(iris.String())
+	s, _ := d.Status(routing.Service(iris))
 	if refused != 10 || s.Counts.Retries != 10 || s.Counts.RetriesRefused != 10 {
 		t.Errorf("%d refused, %+v", refused, s.Counts)
 	}
@@ -288,17 +288,17 @@ func TestPolicies(t *testing.T) {
 	p.Picker.Preset, p.Bounds.MaxQueue = "least-reqest", -1
 	d.SetPool(p)
 	mustAdmit(t, d).Done(Outcome{})
-	if s, _ := d.Snapshot(iris.String()); !strings.Contains(s.Fault, "MaxQueue") || !strings.Contains(s.Fault, "least-request") || s.Counts.Dropped != 1 {
+	if s, _ := d.Status(routing.Service(iris)); !strings.Contains(s.Fault, "MaxQueue") || !strings.Contains(s.Fault, "least-request") || s.Counts.Dropped != 1 {
 		t.Errorf("fault %q, %+v", s.Fault, s.Counts)
 	}
 	p.Bounds.MaxQueue = 0
 	d.SetPool(p)
-	if s, _ := d.Snapshot(iris.String()); !strings.Contains(s.Fault, "least-request") || strings.Contains(s.Fault, "MaxQueue") {
+	if s, _ := d.Status(routing.Service(iris)); !strings.Contains(s.Fault, "least-request") || strings.Contains(s.Fault, "MaxQueue") {
 		t.Errorf("fault %q", s.Fault)
 	}
 	p.Picker.Preset = ""
 	d.SetPool(p)
-	if s, _ := d.Snapshot(iris.String()); s.Fault != "" {
+	if s, _ := d.Status(routing.Service(iris)); s.Fault != "" {
 		t.Errorf("fault %q", s.Fault)
 	}
 }
@@ -321,7 +321,7 @@ func TestAbandonedPlaceGoesOn(t *testing.T) {
 		synctest.Wait()
 		g.Done(Outcome{})
 		(<-next).g.Done(Outcome{})
-		s, _ := d.Snapshot(iris.String())
+		s, _ := d.Status(routing.Service(iris))
 		if s.Admission.Left != 1 || s.Admission.Shed != 0 {
 			t.Errorf("%+v", s.Admission)
 		}

@@ -111,6 +111,21 @@ func unavailable(pool, message string, cause error) *Error {
 	return &Error{Kind: ErrUnavailable, Pool: pool, Message: message, Cause: cause}
 }
 
+// busy is the error of a request that may succeed after a while.
+func busy(pool, message string, why admission.Reason, after time.Duration) *Error {
+	return &Error{Kind: ErrBusy, Pool: pool, Message: fmt.Sprintf("%s; try again in %v", message, after), Reason: why, RetryAfter: after}
+}
+
+// shed is the error of a request that the queue did not take or gave up.
+func shed(pool, message string, why admission.Reason, after time.Duration) *Error {
+	if why != admission.Overdue {
+		return busy(pool, message, why, after)
+	}
+	err := unavailable(pool, message, nil)
+	err.Reason = why
+	return err
+}
+
 // notAllowed reports that g may go to none of the pool's endpoints.
 func notAllowed(g *Grant) *Error {
 	return unavailable(g.pool.id, fmt.Sprintf("none of the %d addresses the request may go to is an endpoint of the pool", len(g.subset)), nil)

@@ -71,7 +71,7 @@ func TestTwoTenantsNeverMeet(t *testing.T) {
 		t.Errorf("names %s", got)
 	}
 	// A change is seen in every scope, and no more tables are kept than may be.
-	d.RemovePool(a)
+	d.Remove(routing.Service(a))
 	if _, err := d.Key(Request{Model: "iris", Namespaces: []string{"a"}}); err == nil {
 		t.Error("a deleted service is still there")
 	}

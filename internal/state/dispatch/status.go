@@ -67,11 +67,6 @@ type Endpoint struct {
 	Blocks int `json:"blocks"`
 }
 
-// Snapshot is the state of one service's pool, named "namespace/name", now.
-func (d *Dispatcher) Snapshot(name string) (Status, bool) {
-	return d.Status(routing.Service(service.ParseKey(name)))
-}
-
 // Status is the state of one pool now.
 func (d *Dispatcher) Status(r routing.Ref) (Status, bool) {
 	v := d.view.Load()

@@ -19,6 +19,8 @@ import (
 
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/internal/core/apikey"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -227,7 +229,10 @@ func TestAccessLog(t *testing.T) {
 	_, err := r.ModelInfer(ctx, request("nope"))
 	want(t, err, codes.NotFound)
 	until(t, func() bool { return metric(t, r.reg, "roundhouse_gateway_grpc_calls_total") == 2 })
-	until(t, func() bool { s, _ := r.d.Snapshot("default/iris"); return s.Demand.Running == 0 })
+	until(t, func() bool {
+		s, _ := r.d.Status(routing.Service(service.ParseKey("default/iris")))
+		return s.Demand.Running == 0
+	})
 	r.stop()
 	<-r.served
 	log.Close()

@@ -29,6 +29,7 @@ import (
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/api/oip/modelrepository"
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -327,7 +328,7 @@ func TestSeriesGo(t *testing.T) {
 	}
 	const calls = "roundhouse_gateway_grpc_calls_total"
 	until(t, func() bool { return metric(t, r.reg, calls) == 3 })
-	r.d.RemovePool(service.ParseKey("iris"))
+	r.d.Remove(routing.Service(service.ParseKey("iris")))
 	if n := metric(t, r.reg, calls); n != 1 {
 		t.Errorf("%v calls counted after the service is gone", n)
 	}

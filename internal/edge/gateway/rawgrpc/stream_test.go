@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"roundhouse.dev/roundhouse/api/oip"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -130,7 +132,10 @@ func TestStreamRefusals(t *testing.T) {
 	want(t, recv(empty), codes.InvalidArgument, "no request")
 	want(t, recv(r.open(t.Context())), codes.DeadlineExceeded, "no request came within")
 	want(t, recv(r.open(t.Context(), request("iris"))), codes.DeadlineExceeded, "neither a request nor an answer passed")
-	until(t, func() bool { s, _ := r.d.Snapshot("default/iris"); return s.Demand.Running == 0 })
+	until(t, func() bool {
+		s, _ := r.d.Status(routing.Service(service.ParseKey("default/iris")))
+		return s.Demand.Running == 0
+	})
 }
 
 // TestStreamStatus: a stream that the replica refuses, before or after it
@@ -304,7 +309,10 @@ func TestStreamCancel(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	until(t, func() bool { s, _ := r.d.Snapshot("default/iris"); return s.Demand.Running == 0 })
+	until(t, func() bool {
+		s, _ := r.d.Status(routing.Service(service.ParseKey("default/iris")))
+		return s.Demand.Running == 0
+	})
 }
 
 // TestSlowReader: a client that takes nothing stops its replica, holds no more

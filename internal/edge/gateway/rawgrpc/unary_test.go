@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"roundhouse.dev/roundhouse/api/oip"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/test/loopback"
@@ -218,7 +219,10 @@ func TestRefusals(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	waits := make(chan error, 1)
 	go func() { _, err := r.ModelInfer(ctx, request("asleep")); waits <- err }()
-	until(t, func() bool { s, _ := r.d.Snapshot("default/asleep"); return s.Demand.Queued == 1 })
+	until(t, func() bool {
+		s, _ := r.d.Status(routing.Service(service.ParseKey("default/asleep")))
+		return s.Demand.Queued == 1
+	})
 	var trailer metadata.MD
 	_, err = r.ModelInfer(t.Context(), request("asleep"), grpc.Trailer(&trailer))
 	want(t, err, codes.ResourceExhausted, "the queue is full")
@@ -227,7 +231,10 @@ func TestRefusals(t *testing.T) {
 	}
 	cancel()
 	want(t, <-waits, codes.Canceled)
-	until(t, func() bool { s, _ := r.d.Snapshot("default/asleep"); return s.Demand.Queued == 0 })
+	until(t, func() bool {
+		s, _ := r.d.Status(routing.Service(service.ParseKey("default/asleep")))
+		return s.Demand.Queued == 0
+	})
 	if f.calls.Load() != 0 {
 		t.Error("a refused call reached the replica")
 	}
@@ -400,7 +407,10 @@ func TestDeadline(t *testing.T) {
 	if left.Load() != 0 {
 		t.Error("the replica was told a deadline that nobody set")
 	}
-	until(t, func() bool { s, _ := r.d.Snapshot("default/iris"); return s.Demand.Running == 0 })
+	until(t, func() bool {
+		s, _ := r.d.Status(routing.Service(service.ParseKey("default/iris")))
+		return s.Demand.Running == 0
+	})
 }
 
 // TestCompressedRequests: a request may come in each of gRPC's compressions.
