@@ -1,6 +1,11 @@
 package service
 
-import "strings"
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
 
 // ModelSource is the model a service serves: written in place, or by
 // reference to a Model object.
@@ -106,4 +111,136 @@ func (a Attributes) Fill(found Attributes, source string) Attributes {
 		a.From = from
 	}
 	return a
+}
+
+// MaxAdapters is how many adapters one service may have.
+const MaxAdapters = 64
+
+// Adapter is a LoRA adapter: a small file of weights that an engine lays over
+// the model it has loaded, for those requests that name it.
+type Adapter struct {
+	// Name is the model's name in requests for it.
+	Name string `json:"name"`
+	// URI is where its files are.
+	URI string `json:"uri,omitempty"`
+	// Ref is the FineTunedWeight that says where (OME); nil for one in place.
+	Ref *ObjectRef `json:"ref,omitempty"`
+	// Rank is the rank of its matrices; 0 means not known.
+	Rank int `json:"rank,omitempty"`
+}
+
+// AdapterArgs is how a runtime's engine is told of adapters: arguments of its
+// main container or its local command. They are templates over what those are
+// templates over, and {{.Adapters}}, how many there are.
+type AdapterArgs struct {
+	// Args stand once.
+	Args []string `json:"args,omitempty"`
+	// Each stands after them, once for every adapter: {{.Adapter}} is its name
+	// and {{.AdapterPath}} its folder.
+	Each []string `json:"each"`
+	// Rank stands before both where the ranks are known: {{.AdapterRank}} is the
+	// highest, rounded up to a power of two from 8 on.
+	Rank []string `json:"rank,omitempty"`
+	// Model is the model's name that the engine knows an adapter by, a template
+	// over what Each is, but for the folder; "" means {{.Adapter}}.
+	Model string `json:"model,omitempty"`
+}
+
+// FineTuned is what a Model object that holds an adapter says of it (OME's
+// FineTunedWeight).
+type FineTuned struct {
+	// Base is the model it was made from; its namespace is "" for one of the
+	// cluster.
+	Base Key `json:"base"`
+	// Type is how it was made, in its author's words ("LoRA").
+	Type string `json:"type,omitempty"`
+	// Merged reports that the files are those of a whole model.
+	Merged bool `json:"merged,omitempty"`
+	Rank   int  `json:"rank,omitempty"`
+}
+
+// AdapterNames are the names of a service's adapters, in their order.
+func (s *Service) AdapterNames() []string {
+	if s == nil || s.Model == nil {
+		return nil
+	}
+	var out []string
+	for _, a := range s.Model.Adapters {
+		out = append(out, a.Name)
+	}
+	return out
+}
+
+// ParseParameters reads a parameter count: a plain integer or a number with
+// K, M, B or T in either case ("9B", "1.5b", "235000000").
+func ParseParameters(s string) (int64, error) {
+	t := strings.TrimSpace(s)
+	if t == "" {
+		return 0, fmt.Errorf("empty parameter count: write a number such as 7B or 350M")
+	}
+	mult := 1.0
+	switch t[len(t)-1] {
+	case 'k', 'K':
+		mult = 1e3
+	case 'm', 'M':
+		mult = 1e6
+	case 'b', 'B':
+		mult = 1e9
+	case 't', 'T':
+		mult = 1e12
+	}
+	num := t
+	if mult != 1 {
+		num = strings.TrimSpace(t[:len(t)-1])
+	}
+	f, err := strconv.ParseFloat(num, 64)
+	if err != nil || math.IsNaN(f) || f < 0 || f*mult > 1e18 {
+		return 0, fmt.Errorf("%q is not a parameter count: write a number such as 7B or 350M", s)
+	}
+	return int64(math.Round(f * mult)), nil
+}
+
+// FormatParameters prints a count the way people write it ("7.24B").
+func FormatParameters(n int64) string {
+	for _, u := range []struct {
+		div    float64
+		suffix string
+	}{{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "K"}} {
+		if float64(n) >= u.div {
+			return strconv.FormatFloat(math.Round(float64(n)/u.div*100)/100, 'f', -1, 64) + u.suffix
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// FetchedSchemes are the URI schemes that models are fetched from, wherever
+// replicas run.
+var FetchedSchemes = []string{"az", "gs", "hf", "http", "https", "oci", "s3"}
+
+// RedactURI is a model's URI without user information, query values or anything
+// else that may be secret, fit for logs, errors and status.
+func RedactURI(uri string) string {
+	rest, _, _ := strings.Cut(uri, "#")
+	rest, _, hasQuery := strings.Cut(rest, "?")
+	if scheme, after, found := strings.Cut(rest, "://"); found {
+		authority, tail, slash := strings.Cut(after, "/")
+		if i := strings.LastIndexByte(authority, '@'); i >= 0 && !AtIsRevision(scheme, after) {
+			authority = authority[i+1:]
+		}
+		rest = scheme + "://" + authority
+		if slash {
+			rest += "/" + tail
+		}
+	}
+	if hasQuery {
+		rest += "?…"
+	}
+	return rest
+}
+
+// AtIsRevision reports whether an @ in what follows scheme:// begins a revision
+// or a digest, and ends no user's name.
+func AtIsRevision(scheme, after string) bool {
+	authority, _, _ := strings.Cut(after, "/")
+	return scheme == "hf" || scheme == "oci" && strings.HasPrefix(authority[strings.IndexByte(authority, '@')+1:], "sha256:")
 }

@@ -2,6 +2,8 @@ package selection
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -115,4 +117,272 @@ func modelWords(a service.Attributes) string {
 		return "nothing is known of it"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// maxMisses is how many runtimes that will not do Brief tells the reasons of.
+const maxMisses = 3
+
+// Brief prints the result as Explain does, shorter: the ranked candidates with
+// why each has its rank, the nearest misses with what each lacks, and of all
+// others how many fail by which rules.
+func (r Result) Brief() string {
+	var b strings.Builder
+	r.head(&b)
+	width := r.nameWidth()
+	misses := 0
+	rest := map[string]int{}
+	for i := range r.Candidates {
+		c := &r.Candidates[i]
+		failed := c.failed()
+		if len(failed) == 0 {
+			c.heading(&b, width)
+			continue
+		}
+		if misses++; misses > maxMisses {
+			rest[strings.Join(failed, " and ")]++
+			continue
+		}
+		c.heading(&b, width)
+		for _, rule := range c.Rules {
+			if !rule.Pass {
+				fmt.Fprintf(&b, "      FAIL  %-11s  %s\n", rule.Name, rule.Why)
+			}
+		}
+	}
+	if more := misses - maxMisses; more > 0 {
+		kinds := slices.SortedFunc(maps.Keys(rest), func(a, b string) int {
+			if rest[a] != rest[b] {
+				return rest[b] - rest[a]
+			}
+			return strings.Compare(a, b)
+		})
+		var parts []string
+		for _, k := range kinds[:min(len(kinds), maxMisses)] {
+			parts = append(parts, fmt.Sprintf("%d fail %s", rest[k], k))
+		}
+		if len(kinds) > maxMisses {
+			parts = append(parts, "others for other reasons")
+		}
+		fmt.Fprintf(&b, "… and %d more that will not do (%s): --all tells of every one\n", more, strings.Join(parts, ", "))
+	}
+	return b.String()
+}
+
+// failed are the rules that a candidate fails.
+func (c *Candidate) failed() (out []string) {
+	for _, r := range c.Rules {
+		if !r.Pass {
+			out = append(out, r.Name)
+		}
+	}
+	return out
+}
+
+// lacking explains in one line why none of the candidates (sorted, none
+// eligible) will do, and what to do about it.
+func (s *subject) lacking(ranked []*assessed) (reason, message string) {
+	switch {
+	case s.named:
+		return s.refused(ranked[0])
+	case len(ranked) == 0:
+		return NoSupportingRuntime, "no runtime is known: apply a ServingRuntime or ClusterServingRuntime that lists " + s.wants()
+	}
+	for i, a := range ranked {
+		if a.failed == 1 && a.Rules[a.first].Name != RuleFormat {
+			return NoSupportingRuntime, s.nearMiss(ranked[i:])
+		}
+	}
+	if s.model.Format.Name == "" {
+		return NoSupportingRuntime, "the model's format is neither stated nor found in its files: set " + s.formatField()
+	}
+	if why := s.unlisted(ranked); why != "" {
+		return NoSupportingRuntime, why
+	}
+	return NoSupportingRuntime, "no runtime can serve " + s.wants() + "; the nearest, " + ranked[0].Name + ": " + failures(ranked[0])
+}
+
+// unlisted words a format that no enabled runtime lists, "" when one does.
+func (s *subject) unlisted(ranked []*assessed) string {
+	var known []string
+	for _, a := range ranked {
+		if a.Runtime.Disabled {
+			continue
+		}
+		for i := range a.Runtime.Formats {
+			name := a.Runtime.Formats[i].Format.Name
+			if name == "" || strings.EqualFold(name, s.model.Format.Name) {
+				return ""
+			}
+			known = append(known, name)
+		}
+	}
+	slices.Sort(known)
+	known = slices.CompactFunc(known, strings.EqualFold)
+	msg := fmt.Sprintf("no enabled runtime lists the format %q", s.model.Format.Name)
+	if near := closest(s.model.Format.Name, known); near != "" {
+		return msg + fmt.Sprintf(": did you mean %q?", near)
+	}
+	if len(known) > 0 {
+		msg += " (listed are " + strings.Join(known, ", ") + ")"
+	}
+	return msg + ": apply a ServingRuntime or ClusterServingRuntime that does"
+}
+
+// nearMiss words the first of the runtimes, which a single rule keeps out, and
+// counts those after it that the same rule alone keeps out.
+func (s *subject) nearMiss(ranked []*assessed) string {
+	a := ranked[0]
+	more := 0
+	for _, b := range ranked[1:] {
+		if b.failed == 1 && b.first == a.first {
+			more++
+		}
+	}
+	subject := a.Name + " could serve it"
+	if more > 0 {
+		subject += fmt.Sprintf(" (and %d more)", more)
+	}
+	switch r := a.Rules[a.first]; r.Name {
+	case RuleEnabled:
+		if a.Runtime.Disabled {
+			return a.Name + " could serve it, but is disabled: enable it"
+		}
+		return a.Name + " of the catalog could serve it, but " + r.Why
+	case RuleAutoSelect:
+		return subject + ", but is not marked autoSelect: name it as the service's runtime"
+	case RuleProtocol:
+		return subject + ", but " + r.Why + ": ask for a protocol that it speaks"
+	case RuleSize:
+		return subject + ", but " + r.Why + ": apply a runtime for that size"
+	case RuleHost:
+		if s.host.Cluster {
+			return subject + ", but " + r.Why + ": " + inContainers(ranked)
+		}
+		return subject + ", but " + r.Why
+	default:
+		return subject + ", but " + r.Why
+	}
+}
+
+// inContainers returns what serves a model in pods that the nearest runtime only
+// serves on one machine.
+func inContainers(ranked []*assessed) string {
+	for _, b := range ranked {
+		if b.failed == 1 && b.Rules[b.first].Name == RuleProtocol {
+			return "ask for a protocol of " + b.Name + ", which " + b.Rules[b.first].Why + ", or apply a runtime with an image"
+		}
+	}
+	return "apply a runtime with an image"
+}
+
+// refused words the failure of a runtime asked for by name.
+func (s *subject) refused(a *assessed) (reason, message string) {
+	switch {
+	case a.Runtime.Disabled:
+		return RuntimeDisabled, fmt.Sprintf("runtime %s is disabled: enable it or name another", a.Name)
+	case a.failed == 1 && !a.Rules[len(a.Rules)-1].Pass:
+		message = a.Name + " could serve it, but " + a.Rules[len(a.Rules)-1].Why
+		if s.host.Cluster {
+			message += ": name one with an image, or leave the runtime out"
+		}
+		return NoSupportingRuntime, message
+	}
+	return NoSupportingRuntime, fmt.Sprintf("runtime %s cannot serve it: %s", a.Name, failures(a))
+}
+
+// unrecognized words a name that no runtime bears.
+func (s *subject) unrecognized(ref service.ObjectRef, runtimes []service.Runtime) string {
+	what := "runtime"
+	if ref.Kind != "" {
+		what = ref.Kind
+	}
+	msg := fmt.Sprintf("%s %q is not known", what, ref.Name)
+	if rt := lookup(visible(runtimes, s.namespace), service.ObjectRef{Name: ref.Name}); rt != nil {
+		return msg + fmt.Sprintf(": there is one of %s scope, leave out the kind or correct it", rt.Scope)
+	}
+	var names, elsewhere []string
+	for i := range runtimes {
+		names = append(names, runtimes[i].Name)
+		if runtimes[i].Name == ref.Name {
+			elsewhere = append(elsewhere, runtimes[i].Namespace)
+		}
+	}
+	if len(elsewhere) > 0 {
+		return msg + fmt.Sprintf(" in namespace %s: there is one in namespace %s", s.namespace, slices.Min(elsewhere))
+	}
+	if near := closest(ref.Name, names); near != "" {
+		return msg + fmt.Sprintf(": did you mean %q?", near)
+	}
+	return msg + ": apply it, or leave the runtime out to have one chosen"
+}
+
+// failures joins the words of the failed rules.
+func failures(a *assessed) string {
+	var out []string
+	for _, r := range a.Rules {
+		if !r.Pass {
+			out = append(out, r.Name+": "+r.Why)
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+// wants is the model in words.
+func (s *subject) wants() string {
+	if s.model.Format.Name == "" {
+		return "the model's format"
+	}
+	return listed(&service.SupportedFormat{Format: s.model.Format, Framework: s.model.Framework,
+		Architecture: s.model.Architecture, Quantization: s.model.Quantization})
+}
+
+// formatField is where the manifest's dialect states the model's format.
+func (s *subject) formatField() string {
+	switch s.svc.Origin.Dialect() {
+	case service.DialectKServe:
+		return "spec.predictor.model.modelFormat.name"
+	case service.DialectOME:
+		return "spec.modelFormat.name of the BaseModel"
+	case service.DialectSeldon:
+		return "spec.predictors[].graph.implementation"
+	}
+	return "spec.model.format.name"
+}
+
+// closest is the known word fewest edits away, at most a third of the word's
+// length and one; the first in alphabetical order among equals, "" for none.
+func closest(word string, known []string) string {
+	best, least := "", len(word)/3+1
+	for _, k := range known {
+		d := edits(strings.ToLower(word), strings.ToLower(k), least)
+		if d < least || d == least && (best == "" || k < best) {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// edits is the Levenshtein distance of a and b in bytes, or limit+1 where the
+// lengths alone exceed it.
+func edits(a, b string, limit int) int {
+	if len(a)-len(b) > limit || len(b)-len(a) > limit {
+		return limit + 1
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }

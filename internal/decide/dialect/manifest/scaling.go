@@ -1,12 +1,19 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
 )
 
 // metrics are what a component scales on.
@@ -93,4 +100,177 @@ func (r *Reader) Operator(path, s string) service.Operator {
 		r.Errorf(path, "unknown operator %q: write one of %s", Clip(s), Joined(ops))
 	}
 	return service.Operator(s)
+}
+
+// knative is the prefix of Knative's annotations.
+const knative = "autoscaling.knative.dev/"
+
+// KServePrefix is the prefix of KServe's.
+const KServePrefix = "serving.kserve.io/"
+
+// annotation is one that was found, and where.
+type annotation struct{ path, value string }
+
+// Annotated reads the annotations by which people scale KServe's and OME's
+// services: Knative's, and the dialect's own for its HPA mode under prefix.
+// The component's are at path and win over the service's; what the spec states
+// wins over both.
+func (r *Reader) Annotated(path, prefix string, c *service.Component, annotations map[string]string) {
+	find := func(names ...string) *annotation {
+		for _, n := range names {
+			if v, ok := c.Annotations[n]; ok {
+				return &annotation{strict.Key(path, n), v}
+			}
+			if v, ok := annotations[n]; ok {
+				return &annotation{strict.Key("metadata.annotations", n), v}
+			}
+		}
+		return nil
+	}
+	s := service.Scaling{
+		MinReplicas: r.count(find(knative+"min-scale", knative+"minScale")),
+		MaxReplicas: r.count(find(knative+"max-scale", knative+"maxScale")),
+		ScaleTarget: r.target(find(knative + "target")),
+	}
+	if a := find(knative+"metric", prefix+"metrics"); a != nil {
+		s.ScaleMetric = service.ScaleMetric(a.value)
+		if !slices.Contains(metrics, s.ScaleMetric) {
+			r.Errorf(a.path, "unknown metric %q: write one of %s", Clip(a.value), Joined(metrics))
+		}
+	}
+	if a := find(knative + "scale-to-zero-pod-retention-period"); a != nil {
+		switch d, err := time.ParseDuration(a.value); {
+		case err != nil || d < 0:
+			r.Errorf(a.path, "%q is not a duration such as 5m", Clip(a.value))
+		case d > 0:
+			s.ScaleToZeroAfter = &d
+		}
+	}
+	r.autoscalerClass(find(prefix + "autoscalerClass"))
+	utilization := r.utilization(find(knative+"target-utilization-percentage", knative+"targetUtilizationPercentage"))
+	if m := cmp.Or(c.Scaling.ScaleMetric, s.ScaleMetric, service.MetricConcurrency); m == service.MetricConcurrency || m == service.MetricRPS {
+		s.ScaleTarget = soft(s.ScaleTarget, utilization)
+		if prefix == KServePrefix { // which hands its scaleTarget to Knative
+			c.Scaling.ScaleTarget = soft(c.Scaling.ScaleTarget, utilization)
+		}
+	}
+	if s.ScaleTarget == nil {
+		s.ScaleTarget = r.target(find(prefix + "targetUtilizationPercentage"))
+	}
+	r.knativeOthers(path, c.Annotations)
+	r.knativeOthers("metadata.annotations", annotations)
+	apart := c.Scaling
+	c.Scaling = c.Scaling.Over(s)
+	r.Together("metadata.annotations", c.Scaling, apart, s)
+}
+
+// knativeTarget is how much of a stated target Knative aims at, in percent.
+const knativeTarget = 70
+
+// soft is the target that Knative aims at for a stated one.
+func soft(target *float64, percent float64) *float64 {
+	if target == nil {
+		return nil
+	}
+	t := max(1, *target*percent/100)
+	return &t
+}
+
+// utilization reads how much of a target is aimed at, in percent.
+func (r *Reader) utilization(a *annotation) float64 {
+	if a == nil {
+		return knativeTarget
+	}
+	f, err := strconv.ParseFloat(a.value, 64)
+	if err != nil || !(f >= 1 && f <= 100) {
+		r.Refuse(a.path, "%q is not a percentage: write 1 to 100", Clip(a.value))
+		return knativeTarget
+	}
+	return f
+}
+
+// autoscalerClasses are those that KServe and OME know.
+var autoscalerClasses = []string{"hpa", "keda", "external", "none"}
+
+// autoscalerClass reads who decides the count.
+func (r *Reader) autoscalerClass(a *annotation) {
+	switch {
+	case a == nil:
+	case a.value == "none":
+		r.Warnf(a.path, "%q has no effect: set minReplicas and maxReplicas alike to fix the count", a.value)
+	case a.value == "external":
+		r.Warnf(a.path, "%q has no effect on one machine; on a cluster the count is left to your autoscaler, but for the start from 0", a.value)
+	case !slices.Contains(autoscalerClasses, a.value):
+		r.Refuse(a.path, "unknown class %q: write one of %s", Clip(a.value), Joined(autoscalerClasses))
+	}
+}
+
+// knativeRead are Knative's annotations that are read, knativeIdle those whose
+// work Roundhouse's own autoscaler does by settings of its own.
+var (
+	knativeRead = []string{"min-scale", "minScale", "max-scale", "maxScale", "target", "metric",
+		"target-utilization-percentage", "targetUtilizationPercentage", "scale-to-zero-pod-retention-period"}
+	knativeIdle = []string{"window", "panic-window-percentage", "panicWindowPercentage", "panic-threshold-percentage",
+		"panicThresholdPercentage", "scale-down-delay", "initial-scale", "initialScale", "activation-scale",
+		"target-burst-capacity", "targetBurstCapacity"}
+)
+
+// knativeOthers warns of Knative's annotations that change nothing here.
+func (r *Reader) knativeOthers(path string, annotations map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		name, ok := strings.CutPrefix(key, knative)
+		at := strict.Key(path, key)
+		switch {
+		case !ok || slices.Contains(knativeRead, name):
+		case name == "class":
+			if v := annotations[key]; v != "kpa.autoscaling.knative.dev" {
+				r.Warnf(at, "%q has no effect: Roundhouse's own autoscaler decides the count", Clip(v))
+			}
+		case slices.Contains(knativeIdle, name):
+			r.Warnf(at, "has no effect: Roundhouse's own autoscaler decides the count")
+		default:
+			why := "is not one of Knative's annotations and has no effect"
+			if near := strict.Nearest(name, slices.Concat(knativeRead, knativeIdle)); near != "" {
+				why += fmt.Sprintf("; did you mean %q?", knative+near)
+			}
+			r.Warnf(at, "%s", why)
+		}
+	}
+}
+
+// AnnotatedToo reads those of a further component, nil for none. What is wrong
+// with the service's own is said once.
+func (r *Reader) AnnotatedToo(path, prefix string, c *service.Component, annotations map[string]string) {
+	if c == nil {
+		return
+	}
+	said := len(r.problems)
+	r.Annotated(path, prefix, c, annotations)
+	again := slices.DeleteFunc(r.problems[said:], func(p Problem) bool { return slices.Contains(r.problems[:said], p) })
+	r.problems = r.problems[:said+len(again)]
+}
+
+// count reads an annotation that is a number of replicas.
+func (r *Reader) count(a *annotation) *int {
+	if a == nil {
+		return nil
+	}
+	n, err := strconv.ParseInt(a.value, 10, 32)
+	if err != nil || n < 0 {
+		r.Errorf(a.path, "%q is not a count", Clip(a.value))
+	}
+	out := int(n)
+	return &out
+}
+
+// target reads an annotation that is a scale target.
+func (r *Reader) target(a *annotation) *float64 {
+	if a == nil {
+		return nil
+	}
+	f, err := strconv.ParseFloat(a.value, 64)
+	if err != nil || math.IsNaN(f) || f <= 0 || f > 1e9 {
+		r.Errorf(a.path, "%q is not a target above 0", Clip(a.value))
+	}
+	return &f
 }
