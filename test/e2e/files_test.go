@@ -87,6 +87,11 @@ func TestOneRevisionServesOneModel(t *testing.T) {
 	// Put to sleep and asked again, a service is at the revision of the files
 	// that it then serves.
 	n.post("/v2/repository/models/asleep/unload", "{}")
+	// Until it is drained, its replica may still be asked.
+	eventually(t, "asleep has no replica", func() (bool, string) {
+		replicas := n.service("default/asleep").Replicas
+		return len(replicas) == 0, fmt.Sprint(replicas)
+	})
 	write(t, dir, "model.txt", constant(2))
 	if got := answer("asleep"); got != 2 || n.revisionOf("asleep") == asleep {
 		t.Errorf("asleep answers %v by revision %s, was %s", got, n.revisionOf("asleep"), asleep)
