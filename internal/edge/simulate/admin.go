@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
@@ -50,27 +51,34 @@ func guarded(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// controls are what a test asks of the engine: pinned figures and faults.
+type controls struct {
+	mu     sync.Mutex
+	pinned pin
+	faults fault
+}
+
 // servePin replaces the pinned figures by those of the body.
-func (e *Engine) servePin(w http.ResponseWriter, r *http.Request) {
+func (c *controls) servePin(w http.ResponseWriter, r *http.Request) {
 	var p pin
 	if err := readAdmin(w, r, &p); err != nil {
 		writeError(w, err)
 		return
 	}
-	e.mu.Lock()
-	e.mu.pinned = p
-	e.mu.Unlock()
+	c.mu.Lock()
+	c.pinned = p
+	c.mu.Unlock()
 	respond(w, p)
 }
 
-func (e *Engine) serveUnpin(w http.ResponseWriter, _ *http.Request) {
-	e.mu.Lock()
-	e.mu.pinned = pin{}
-	e.mu.Unlock()
+func (c *controls) serveUnpin(w http.ResponseWriter, _ *http.Request) {
+	c.mu.Lock()
+	c.pinned = pin{}
+	c.mu.Unlock()
 	respond(w, pin{})
 }
 
-func (e *Engine) serveFail(w http.ResponseWriter, r *http.Request) {
+func (c *controls) serveFail(w http.ResponseWriter, r *http.Request) {
 	f := fault{Count: 1, AfterTokens: 3, Status: http.StatusServiceUnavailable}
 	if err := readAdmin(w, r, &f); err != nil {
 		writeError(w, err)
@@ -87,21 +95,21 @@ func (e *Engine) serveFail(w http.ResponseWriter, r *http.Request) {
 		writeError(w, invalid("status", "status is %d: want 400 to 599", f.Status))
 		return
 	}
-	e.mu.Lock()
-	e.mu.faults = f
-	e.mu.Unlock()
+	c.mu.Lock()
+	c.faults = f
+	c.mu.Unlock()
 	respond(w, f)
 }
 
 // takeFault is the fault of one inference request; Mode is empty for none.
-func (e *Engine) takeFault() fault {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.mu.faults.Count == 0 {
+func (c *controls) takeFault() fault {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.faults.Count == 0 {
 		return fault{}
 	}
-	e.mu.faults.Count--
-	return e.mu.faults
+	c.faults.Count--
+	return c.faults
 }
 
 // failEarly carries out a fault that comes before any answer. True means that
@@ -133,22 +141,27 @@ type shownStats struct {
 	totals                           Totals
 }
 
-func (e *Engine) shown() shownStats {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	st := e.mu.scheduler.Stats()
+// shown returns the scheduler's figures with the pinned ones in their place.
+func (c *controls) shown(st Stats) shownStats {
+	pinned, _ := c.state()
 	s := shownStats{
 		waiting: st.Waiting, running: st.Running,
 		usage:           float64(st.BlocksHeld) / float64(st.BlocksTotal),
 		runningAdapters: st.RunningAdapters, waitingAdapters: st.WaitingAdapters,
 		totals: st.Totals,
 	}
-	override(&s.waiting, e.mu.pinned.Waiting)
-	override(&s.running, e.mu.pinned.Running)
-	override(&s.usage, e.mu.pinned.KVUsage)
-	override(&s.runningAdapters, e.mu.pinned.RunningAdapters)
-	override(&s.waitingAdapters, e.mu.pinned.WaitingAdapters)
+	override(&s.waiting, pinned.Waiting)
+	override(&s.running, pinned.Running)
+	override(&s.usage, pinned.KVUsage)
+	override(&s.runningAdapters, pinned.RunningAdapters)
+	override(&s.waitingAdapters, pinned.WaitingAdapters)
 	return s
+}
+
+func (c *controls) state() (pin, fault) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pinned, c.faults
 }
 
 func override[T any](value *T, pinned *T) {
@@ -157,12 +170,12 @@ func override[T any](value *T, pinned *T) {
 	}
 }
 
-// serveState tells the truth, pinned figures apart.
+// serveState answers with the scheduler's own figures, and the pinned ones apart.
 func (e *Engine) serveState(w http.ResponseWriter, _ *http.Request) {
-	e.mu.Lock()
-	st := e.mu.scheduler.Stats()
-	state := map[string]any{
-		"now_seconds":           e.now().Seconds(),
+	st := e.driver.stats()
+	pinned, faults := e.controls.state()
+	respond(w, map[string]any{
+		"now_seconds":           e.driver.now().Seconds(),
 		"waiting":               st.Waiting,
 		"running":               st.Running,
 		"kv_blocks":             st.BlocksTotal,
@@ -172,7 +185,7 @@ func (e *Engine) serveState(w http.ResponseWriter, _ *http.Request) {
 		"most_kv_blocks_held":   st.MostBlocksHeld,
 		"running_lora_adapters": append([]string{}, st.RunningAdapters...),
 		"waiting_lora_adapters": append([]string{}, st.WaitingAdapters...),
-		"lora_adapters":         append([]string{}, e.mu.adapters...),
+		"lora_adapters":         append([]string{}, e.adapters.list()...),
 		"prompt_tokens":         st.Totals.PromptTokens,
 		"output_tokens":         st.Totals.OutputTokens,
 		"prefix_queries":        st.Totals.PrefixQueries,
@@ -180,12 +193,10 @@ func (e *Engine) serveState(w http.ResponseWriter, _ *http.Request) {
 		"preemptions":           st.Totals.Preemptions,
 		"lora_loads":            st.Totals.AdapterLoads,
 		"role":                  e.cfg.Role,
-		"pinned":                e.mu.pinned,
-		"fault":                 e.mu.faults,
-		"draining":              e.mu.draining,
-	}
-	e.mu.Unlock()
-	respond(w, state)
+		"pinned":                pinned,
+		"fault":                 faults,
+		"draining":              e.draining.Load(),
+	})
 }
 
 // adapterSlots are the slots of GPU memory that hold LoRA adapters. The base

@@ -50,20 +50,20 @@ func (e *Engine) serveCompletion(w http.ResponseWriter, r *http.Request, s surfa
 		writeError(w, err)
 		return
 	}
-	j, err := e.newJob(in, prompts)
+	j, err := e.cfg.newJob(in, prompts)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
-	f := e.takeFault()
+	f := e.controls.takeFault()
 	if e.failEarly(w, r, f) {
 		return
 	}
-	if err := e.submit(j); err != nil {
+	if err := e.driver.submit(j); err != nil {
 		writeError(w, err)
 		return
 	}
-	defer e.abandon(j)
+	defer e.driver.abandon(j)
 	out := &response{
 		engine: e, w: w, job: j, surface: s, in: in, fault: f,
 		id: s.idPrefix + fmt.Sprintf("%016x", j.calls[0].sequence.ID), created: time.Now().Unix(),
@@ -156,14 +156,14 @@ func (o *response) whole(r *http.Request) {
 		if o.job.wait(r.Context()) != nil {
 			return
 		}
-		now = o.engine.look(o.job, now[:0])
+		now = o.engine.driver.look(o.job, now[:0])
 		ended = allEnded(now)
 	}
 	answer := wholeAnswer{ID: o.id, Object: o.surface.object, Created: o.created, Model: o.in.model, Usage: o.usage(now)}
 	for i := range o.job.calls {
 		answer.Choices = append(answer.Choices, o.choice(i))
 	}
-	if o.engine.prefillOnly(&o.in.params) {
+	if o.engine.cfg.prefillOnly(&o.in.params) {
 		answer.KVTransfer = o.handOver(r)
 	}
 	body, err := json.Marshal(answer)
@@ -215,7 +215,7 @@ func (o *response) stream(r *http.Request) {
 		if o.job.wait(r.Context()) != nil {
 			return
 		}
-		now = o.engine.look(o.job, now[:0])
+		now = o.engine.driver.look(o.job, now[:0])
 		buf = buf[:0]
 		for i := range now {
 			buf = o.appendNews(buf, i, &sent[i], now[i])

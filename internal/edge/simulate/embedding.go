@@ -30,7 +30,7 @@ func (e *Engine) serveEmbeddings(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	inputs, dimensions, err := e.embeddingInput(in)
+	inputs, dimensions, err := in.embeddingInput(e.cfg.Physics.KVBlocks * BlockTokens)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -41,19 +41,19 @@ func (e *Engine) serveEmbeddings(w http.ResponseWriter, r *http.Request) {
 		tokens := tokensIn(len(text))
 		total.PromptTokens += tokens
 		j.calls = append(j.calls, &call{answer: answer{reason: "stop"}, sequence: Sequence{
-			PromptTokens: tokens, Keys: BlockKeys(e.cacheSeed(in.adapter), text), Adapter: in.adapter,
+			PromptTokens: tokens, Keys: BlockKeys(e.cfg.cacheSeed(in.adapter), text), Adapter: in.adapter,
 		}})
 	}
 	total.TotalTokens = total.PromptTokens
-	if e.failEarly(w, r, e.takeFault()) {
+	if e.failEarly(w, r, e.controls.takeFault()) {
 		return
 	}
-	if err := e.submit(j); err != nil {
+	if err := e.driver.submit(j); err != nil {
 		writeError(w, err)
 		return
 	}
-	defer e.abandon(j)
-	for !allEnded(e.look(j, nil)) {
+	defer e.driver.abandon(j)
+	for !allEnded(e.driver.look(j, nil)) {
 		if j.wait(r.Context()) != nil {
 			return
 		}
@@ -70,7 +70,7 @@ func (e *Engine) serveEmbeddings(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, body)
 }
 
-func (e *Engine) embeddingInput(in *inference) (inputs []string, dimensions int, err error) {
+func (in *inference) embeddingInput(contextLength int) (inputs []string, dimensions int, err error) {
 	inputs, err = texts("input", in.params.Input)
 	if err != nil {
 		return nil, 0, err
@@ -79,8 +79,8 @@ func (e *Engine) embeddingInput(in *inference) (inputs []string, dimensions int,
 		return nil, 0, invalid("input", "%d inputs: want at most %d", len(inputs), maxInputs)
 	}
 	for i, text := range inputs {
-		if n := tokensIn(len(text)); n > e.cfg.Physics.KVBlocks*BlockTokens {
-			return nil, 0, invalid("input", "input %d has %d tokens: the context length is %d", i, n, e.cfg.Physics.KVBlocks*BlockTokens)
+		if n := tokensIn(len(text)); n > contextLength {
+			return nil, 0, invalid("input", "input %d has %d tokens: the context length is %d", i, n, contextLength)
 		}
 	}
 	dimensions = defaultDimensions

@@ -39,28 +39,33 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Engine is an OpenAI-compatible server over a Scheduler driven by the real
 // clock. It owns no goroutine while nothing is being computed.
 type Engine struct {
-	cfg     Config
-	log     *slog.Logger
+	cfg      Config
+	log      *slog.Logger
+	metrics  *metrics
+	driver   *driver
+	adapters adapters
+	controls controls
+	draining atomic.Bool
+}
+
+// driver steps a Scheduler with the real clock.
+type driver struct {
+	speed   float64 // simulated seconds in one second
 	started time.Time
 	metrics *metrics
 
-	mu struct {
-		sync.Mutex
-		scheduler *Scheduler
-		timer     *time.Timer      // runs tick when the scheduler's next instant comes
-		calls     map[uint64]*call // by sequence id
-		lastID    uint64
-		adapters  []string // LoRA adapters that may be asked for
-		pinned    pin
-		faults    fault
-		draining  bool
-	}
+	mu        sync.Mutex
+	scheduler *Scheduler
+	timer     *time.Timer      // runs tick when the scheduler's next instant comes
+	calls     map[uint64]*call // by sequence id
+	lastID    uint64
 }
 
 // job is the work of one HTTP request: one sequence for each choice.
@@ -70,7 +75,7 @@ type job struct {
 }
 
 // call is one sequence as its request sees it. What follows arrived is guarded
-// by Engine.mu.
+// by the driver's mutex.
 type call struct {
 	sequence Sequence
 	answer   answer
@@ -94,18 +99,18 @@ func New(cfg Config, log *slog.Logger) (*Engine, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{cfg: cfg, log: log, started: time.Now()}
-	e.mu.scheduler = NewScheduler(cfg.Physics)
-	e.mu.calls = map[uint64]*call{}
-	e.mu.adapters = slices.Clone(cfg.Adapters)
-	e.metrics = newMetrics(e)
+	d := &driver{speed: cfg.Speed, started: time.Now(), scheduler: NewScheduler(cfg.Physics), calls: map[uint64]*call{}}
+	e := &Engine{cfg: cfg, log: log, driver: d}
+	e.adapters = adapters{models: cfg.Models, api: cfg.API, enabled: cfg.Physics.MaxAdapters > 0, names: slices.Clone(cfg.Adapters)}
+	e.metrics = newMetrics(&e.cfg, func() shownStats { return e.controls.shown(d.stats()) })
+	d.metrics = e.metrics
 	return e, nil
 }
 
 // Run waits out the startup delay, listens, and serves until ctx is done; then
 // it stops accepting and gives the requests under way their grace.
 func (e *Engine) Run(ctx context.Context) error {
-	if delay := e.realTime(e.cfg.StartupDelay); delay > 0 {
+	if delay := e.driver.realTime(e.cfg.StartupDelay); delay > 0 {
 		e.log.Info("starting", "delay", delay)
 		timer := time.NewTimer(delay)
 		defer timer.Stop()
@@ -138,9 +143,7 @@ func (e *Engine) Serve(ctx context.Context, listener net.Listener) error {
 		return fmt.Errorf("simulate engine: %w", err)
 	case <-ctx.Done():
 	}
-	e.mu.Lock()
-	e.mu.draining = true
-	e.mu.Unlock()
+	e.draining.Store(true)
 	grace, cancel := context.WithTimeout(context.Background(), e.cfg.Grace)
 	defer cancel()
 	if err := server.Shutdown(grace); err != nil {
@@ -153,44 +156,44 @@ func (e *Engine) Serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// now is simulated time since the engine was made.
-func (e *Engine) now() time.Duration {
-	return time.Duration(float64(time.Since(e.started)) * e.cfg.Speed)
+// now is simulated time since the start.
+func (d *driver) now() time.Duration {
+	return time.Duration(float64(time.Since(d.started)) * d.speed)
 }
 
 // realTime is how long a simulated duration takes.
-func (e *Engine) realTime(d time.Duration) time.Duration {
-	return time.Duration(float64(d) / e.cfg.Speed)
+func (d *driver) realTime(simulated time.Duration) time.Duration {
+	return time.Duration(float64(simulated) / d.speed)
 }
 
 // step feeds the scheduler, tells the calls what became of them, and sets the
-// timer. e.mu must be held.
-func (e *Engine) step(event Event) {
-	now := e.now()
-	for _, effect := range e.mu.scheduler.Step(event, now) {
-		if c, ok := e.mu.calls[effect.ID]; ok {
-			e.tell(c, effect)
+// timer. d.mu must be held.
+func (d *driver) step(event Event) {
+	now := d.now()
+	for _, effect := range d.scheduler.Step(event, now) {
+		if c, ok := d.calls[effect.ID]; ok {
+			d.tell(c, effect)
 		}
 	}
-	at, ok := e.mu.scheduler.Next()
+	at, ok := d.scheduler.Next()
 	switch {
-	case !ok && e.mu.timer != nil:
-		e.mu.timer.Stop()
-	case ok && e.mu.timer == nil:
-		e.mu.timer = time.AfterFunc(e.realTime(at-now)+1, e.tick)
+	case !ok && d.timer != nil:
+		d.timer.Stop()
+	case ok && d.timer == nil:
+		d.timer = time.AfterFunc(d.realTime(at-now)+1, d.tick)
 	case ok:
-		e.mu.timer.Reset(e.realTime(at-now) + 1)
+		d.timer.Reset(d.realTime(at-now) + 1)
 	}
 }
 
-func (e *Engine) tick() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.step(Tick{})
+func (d *driver) tick() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.step(Tick{})
 }
 
-// tell records one effect at its call. e.mu must be held.
-func (e *Engine) tell(c *call, effect Effect) {
+// tell records one effect at its call. d.mu must be held.
+func (d *driver) tell(c *call, effect Effect) {
 	switch effect.Kind {
 	case Admitted:
 		if !c.admitted {
@@ -201,13 +204,13 @@ func (e *Engine) tell(c *call, effect Effect) {
 		return
 	case Token:
 		c.tokens = effect.Tokens
-		e.metrics.token(c, effect.At)
+		d.metrics.token(c, effect.At)
 		c.lastToken = effect.At
 	case Finished, Cancelled, RejectedFull, RejectedTooLong:
 		c.ended = true
 		c.rejected = effect.Kind == RejectedFull || effect.Kind == RejectedTooLong
-		delete(e.mu.calls, effect.ID)
-		e.metrics.end(c, effect)
+		delete(d.calls, effect.ID)
+		d.metrics.end(c, effect)
 	}
 	select {
 	case c.job.progress <- struct{}{}:
@@ -219,18 +222,18 @@ func (e *Engine) tell(c *call, effect Effect) {
 var errBusy = errors.New("the queue of the engine is full")
 
 // submit starts the sequences of a job, all or none of them.
-func (e *Engine) submit(j *job) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (d *driver) submit(j *job) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, c := range j.calls {
-		e.mu.lastID++
-		c.sequence.ID = e.mu.lastID
+		d.lastID++
+		c.sequence.ID = d.lastID
 		c.job = j
-		c.arrived = e.now()
-		e.mu.calls[c.sequence.ID] = c
-		e.step(Arrive{c.sequence})
+		c.arrived = d.now()
+		d.calls[c.sequence.ID] = c
+		d.step(Arrive{c.sequence})
 		if c.rejected {
-			e.abandonLocked(j)
+			d.abandonLocked(j)
 			return errBusy
 		}
 	}
@@ -238,18 +241,32 @@ func (e *Engine) submit(j *job) error {
 }
 
 // abandon cancels what has not ended of a job.
-func (e *Engine) abandon(j *job) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.abandonLocked(j)
+func (d *driver) abandon(j *job) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.abandonLocked(j)
 }
 
-func (e *Engine) abandonLocked(j *job) {
+func (d *driver) abandonLocked(j *job) {
 	for _, c := range j.calls {
 		if id := c.sequence.ID; id != 0 && !c.ended {
-			e.step(Cancel{id})
+			d.step(Cancel{id})
 		}
 	}
+}
+
+// stats returns the scheduler's figures.
+func (d *driver) stats() Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.scheduler.Stats()
+}
+
+// forget empties the slot of an adapter that no request uses.
+func (d *driver) forget(adapter string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.step(Forget{adapter})
 }
 
 // standing is how far a call has come.
@@ -259,9 +276,9 @@ type standing struct {
 }
 
 // look appends the standing of each call of a job to dst, which may be nil.
-func (e *Engine) look(j *job, dst []standing) []standing {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (d *driver) look(j *job, dst []standing) []standing {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, c := range j.calls {
 		dst = append(dst, standing{tokens: c.tokens, cached: c.cached, ended: c.ended})
 	}

@@ -263,7 +263,7 @@ func TestAdapters(t *testing.T) {
 			t.Errorf("no %s in %s", name, models)
 		}
 	}
-	if st := e.shown(); st.totals.AdapterLoads != 1 {
+	if st := e.metrics.stats(); st.totals.AdapterLoads != 1 {
 		t.Errorf("%d loads", st.totals.AdapterLoads)
 	}
 	mustPost(t, server.URL+"/v1/unload_lora_adapter", `{"lora_name":"chat"}`, 200)
@@ -350,7 +350,7 @@ func TestPrefillHandsOverToDecode(t *testing.T) {
 	if second.Usage.CompletionTokens != 50 || second.KVTransfer != nil {
 		t.Errorf("got %+v", second)
 	}
-	if st := d.shown(); st.totals.PromptTokens != uint64(tokensIn(len(prompt))) {
+	if st := d.metrics.stats(); st.totals.PromptTokens != uint64(tokensIn(len(prompt))) {
 		t.Errorf("totals %+v", st.totals)
 	}
 }
@@ -396,11 +396,11 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	st := e.mu.scheduler.Stats()
-	if st.MostRunning > 4 || st.MostBlocksHeld > 64 || st.Running+st.Waiting+st.BlocksHeld != 0 || len(e.mu.calls) != 0 {
-		t.Errorf("stats %+v, %d calls", st, len(e.mu.calls))
+	e.driver.mu.Lock()
+	defer e.driver.mu.Unlock()
+	st := e.driver.scheduler.Stats()
+	if st.MostRunning > 4 || st.MostBlocksHeld > 64 || st.Running+st.Waiting+st.BlocksHeld != 0 || len(e.driver.calls) != 0 {
+		t.Errorf("stats %+v, %d calls", st, len(e.driver.calls))
 	}
 	if st.Totals.OutputTokens != 40*20+39*40/2 {
 		t.Errorf("%d tokens", st.Totals.OutputTokens)

@@ -13,7 +13,8 @@ import (
 // metrics are the figures of an engine under vLLM's or SGLang's names. Times are simulated
 // seconds. It is a prometheus.Collector for those read from the scheduler.
 type metrics struct {
-	engine   *Engine
+	cfg      *Config
+	stats    func() shownStats
 	registry *prometheus.Registry
 
 	firstToken prometheus.Histogram
@@ -65,18 +66,19 @@ func newReadFigures(api API, labels prometheus.Labels) readFigures {
 	}
 }
 
-func newMetrics(e *Engine) *metrics {
-	labels := prometheus.Labels{"model_name": e.cfg.Models[0], "engine": "0"}
-	if e.cfg.API == APISGLang {
-		labels = prometheus.Labels{"model_name": e.cfg.Models[0], "engine_type": "unified", "tp_rank": "0", "pp_rank": "0"}
+func newMetrics(cfg *Config, stats func() shownStats) *metrics {
+	labels := prometheus.Labels{"model_name": cfg.Models[0], "engine": "0"}
+	if cfg.API == APISGLang {
+		labels = prometheus.Labels{"model_name": cfg.Models[0], "engine_type": "unified", "tp_rank": "0", "pp_rank": "0"}
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: string(e.cfg.API) + ":" + name, Help: help, Buckets: buckets, ConstLabels: labels,
+			Name: string(cfg.API) + ":" + name, Help: help, Buckets: buckets, ConstLabels: labels,
 		})
 	}
 	m := &metrics{
-		engine:   e,
+		cfg:      cfg,
+		stats:    stats,
 		registry: prometheus.NewRegistry(),
 		firstToken: histogram("time_to_first_token_seconds", "From arrival to the first output token.",
 			[]float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}),
@@ -85,9 +87,9 @@ func newMetrics(e *Engine) *metrics {
 		whole: histogram("e2e_request_latency_seconds", "From arrival to the last output token.",
 			[]float64{.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}),
 		success: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: string(e.cfg.API) + ":request_success_total", Help: "Requests that ended, by reason.", ConstLabels: labels,
+			Name: string(cfg.API) + ":request_success_total", Help: "Requests that ended, by reason.", ConstLabels: labels,
 		}, []string{"finished_reason"}),
-		read: newReadFigures(e.cfg.API, labels),
+		read: newReadFigures(cfg.API, labels),
 	}
 	for _, reason := range []string{"stop", "length", "abort"} {
 		m.success.WithLabelValues(reason)
@@ -113,7 +115,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	st := m.engine.shown()
+	st := m.stats()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
@@ -128,8 +130,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(m.read.preemptions, st.totals.Preemptions)
 	counter(m.read.promptTokens, st.totals.PromptTokens)
 	counter(m.read.generated, st.totals.OutputTokens)
-	n, blocks := m.engine.cfg.Physics.MaxAdapters, m.engine.cfg.Physics.KVBlocks
-	if m.engine.cfg.API == APISGLang {
+	n, blocks := m.cfg.Physics.MaxAdapters, m.cfg.Physics.KVBlocks
+	if m.cfg.API == APISGLang {
 		gauge(m.read.blocks, float64(blocks))
 		gauge(m.read.blockTokens, BlockTokens)
 		if n > 0 {

@@ -125,7 +125,7 @@ func (e *Engine) read(w http.ResponseWriter, r *http.Request) (*inference, error
 		return nil, err
 	}
 	in := &inference{model: string(head.Model), stream: head.Stream, usage: head.IncludeUsage}
-	if in.adapter, err = e.resolve(in.model); err != nil {
+	if in.adapter, err = e.adapters.resolve(in.model); err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal(body, &in.params); err != nil {
@@ -226,9 +226,9 @@ func idsText(ids []uint32) string {
 }
 
 // wish reads what the request says about its answer's length.
-func (e *Engine) wish(p *parameters, promptTokens int) (wish, error) {
-	room := e.cfg.Physics.KVBlocks*BlockTokens - promptTokens
-	w := wish{maxTokens: min(e.cfg.DefaultMaxTokens, max(room, 1)), minTokens: p.MinTokens, ignoreEnd: p.IgnoreEOS}
+func (c *Config) wish(p *parameters, promptTokens int) (wish, error) {
+	room := c.Physics.KVBlocks*BlockTokens - promptTokens
+	w := wish{maxTokens: min(c.DefaultMaxTokens, max(room, 1)), minTokens: p.MinTokens, ignoreEnd: p.IgnoreEOS}
 	limit := p.MaxCompletionTokens
 	if limit == nil {
 		limit = p.MaxTokens
@@ -239,7 +239,7 @@ func (e *Engine) wish(p *parameters, promptTokens int) (wish, error) {
 	if w.maxTokens < 1 {
 		return w, invalid("max_tokens", "max_tokens is %d: want 1 or more", w.maxTokens)
 	}
-	if e.prefillOnly(p) {
+	if c.prefillOnly(p) {
 		w.maxTokens, w.ignoreEnd = 1, true
 	}
 	if w.maxTokens > room {
@@ -257,12 +257,12 @@ func (e *Engine) wish(p *parameters, promptTokens int) (wish, error) {
 }
 
 // prefillOnly tells that the first token is all this engine shall compute.
-func (e *Engine) prefillOnly(p *parameters) bool {
-	return e.cfg.Role == RolePrefill || p.KVTransfer != nil && p.KVTransfer.DoRemoteDecode
+func (c *Config) prefillOnly(p *parameters) bool {
+	return c.Role == RolePrefill || p.KVTransfer != nil && p.KVTransfer.DoRemoteDecode
 }
 
 // newJob plans the choices of a completion: n for each prompt.
-func (e *Engine) newJob(in *inference, prompts []string) (*job, error) {
+func (c *Config) newJob(in *inference, prompts []string) (*job, error) {
 	n := 1
 	if in.params.N != nil {
 		n = *in.params.N
@@ -271,20 +271,20 @@ func (e *Engine) newJob(in *inference, prompts []string) (*job, error) {
 		return nil, invalid("n", "%d choices of %d prompts: want 1 to %d altogether", n, len(prompts), maxChoices)
 	}
 	j := &job{progress: make(chan struct{}, 1)}
-	seed := e.seed(in.params.Seed)
+	seed := c.seed(in.params.Seed)
 	for _, prompt := range prompts {
 		tokens := tokensIn(len(prompt))
-		w, err := e.wish(&in.params, tokens)
+		w, err := c.wish(&in.params, tokens)
 		if err != nil {
 			return nil, err
 		}
 		about := facts(in, tokens, w, seed)
 		for range n {
 			rng := rand.New(rand.NewPCG(seed, xxhash.Sum64String(prompt)+uint64(len(j.calls))))
-			a := compose(rng, about, e.cfg.MeanOutputTokens, w)
+			a := compose(rng, about, c.MeanOutputTokens, w)
 			j.calls = append(j.calls, &call{answer: a, sequence: Sequence{
 				PromptTokens: tokens, OutputTokens: a.tokens,
-				Keys:          BlockKeys(e.cacheSeed(in.adapter), prompt, a.text),
+				Keys:          BlockKeys(c.cacheSeed(in.adapter), prompt, a.text),
 				Adapter:       in.adapter,
 				RemotePrefill: in.params.KVTransfer != nil && in.params.KVTransfer.DoRemotePrefill,
 			}})
@@ -294,9 +294,9 @@ func (e *Engine) newJob(in *inference, prompts []string) (*job, error) {
 }
 
 // seed is the request's own, whatever it looks like, or else the engine's.
-func (e *Engine) seed(raw json.RawMessage) uint64 {
+func (c *Config) seed(raw json.RawMessage) uint64 {
 	if len(raw) == 0 || string(raw) == "null" {
-		return e.cfg.Seed
+		return c.Seed
 	}
 	if n, err := strconv.ParseUint(string(raw), 10, 64); err == nil {
 		return n
@@ -305,4 +305,4 @@ func (e *Engine) seed(raw json.RawMessage) uint64 {
 }
 
 // cacheSeed keeps apart the KV of the base model and of each adapter.
-func (e *Engine) cacheSeed(adapter string) string { return e.cfg.Models[0] + "\x00" + adapter }
+func (c *Config) cacheSeed(adapter string) string { return c.Models[0] + "\x00" + adapter }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 )
@@ -24,8 +25,8 @@ func (e *Engine) Handler() http.Handler {
 	mux.HandleFunc("POST /v1/completions", e.serveText)
 	mux.HandleFunc("POST /v1/embeddings", e.serveEmbeddings)
 	mux.HandleFunc("GET /v1/models", e.serveModels)
-	mux.HandleFunc("POST /v1/load_lora_adapter", e.loadAdapter)
-	mux.HandleFunc("POST /v1/unload_lora_adapter", e.unloadAdapter)
+	mux.HandleFunc("POST /v1/load_lora_adapter", e.adapters.serveLoad)
+	mux.HandleFunc("POST /v1/unload_lora_adapter", e.serveUnload)
 	mux.HandleFunc("GET /health", e.serveHealth)
 	mux.HandleFunc("GET /healthz", e.serveHealth)
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
@@ -33,9 +34,9 @@ func (e *Engine) Handler() http.Handler {
 	})
 	mux.Handle("GET /metrics", e.metrics.handler())
 	mux.HandleFunc("GET /simulate/state", e.serveState)
-	mux.HandleFunc("POST /simulate/pin", guarded(e.servePin))
-	mux.HandleFunc("DELETE /simulate/pin", guarded(e.serveUnpin))
-	mux.HandleFunc("POST /simulate/fail", guarded(e.serveFail))
+	mux.HandleFunc("POST /simulate/pin", guarded(e.controls.servePin))
+	mux.HandleFunc("DELETE /simulate/pin", guarded(e.controls.serveUnpin))
+	mux.HandleFunc("POST /simulate/fail", guarded(e.controls.serveFail))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &refusal{http.StatusNotFound, fmt.Sprintf("no %s %s here", r.Method, r.URL.Path), openai.TypeNotFound, "", "not_found"})
 	})
@@ -43,31 +44,45 @@ func (e *Engine) Handler() http.Handler {
 }
 
 func (e *Engine) serveHealth(w http.ResponseWriter, _ *http.Request) {
-	e.mu.Lock()
-	draining := e.mu.draining
-	e.mu.Unlock()
-	if draining {
+	if e.draining.Load() {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 }
 
+// adapters are the LoRA adapters that requests may name.
+type adapters struct {
+	models  []string // names of the base model
+	api     API
+	enabled bool // the engine was started with LoRA
+
+	mu    sync.Mutex
+	names []string
+}
+
+// list returns the adapters' names in the order they were loaded.
+func (a *adapters) list() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.names)
+}
+
 // resolve finds the adapter that a model name means: none for the base model.
-func (e *Engine) resolve(model string) (adapter string, err error) {
-	if slices.Contains(e.cfg.Models, model) {
+func (a *adapters) resolve(model string) (adapter string, err error) {
+	if slices.Contains(a.models, model) {
 		return "", nil
 	}
-	if adapter = model; e.cfg.API == APISGLang {
+	if adapter = model; a.api == APISGLang {
 		var named bool
 		if _, adapter, named = strings.Cut(model, ":"); !named {
 			return "", nil
 		}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if slices.Contains(e.mu.adapters, adapter) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if slices.Contains(a.names, adapter) {
 		return adapter, nil
 	}
-	if e.cfg.API == APISGLang {
+	if a.api == APISGLang {
 		return "", invalid("model", "the requested LoRA adapter %q is not loaded", adapter)
 	}
 	return "", &refusal{http.StatusNotFound, fmt.Sprintf("the model %q does not exist", model), openai.TypeNotFound, "model", "model_not_found"}
@@ -84,18 +99,15 @@ type modelCard struct {
 }
 
 func (e *Engine) serveModels(w http.ResponseWriter, _ *http.Request) {
-	e.mu.Lock()
-	adapters := slices.Clone(e.mu.adapters)
-	e.mu.Unlock()
 	base, length := e.cfg.Models[0], e.cfg.Physics.KVBlocks*BlockTokens
-	card := modelCard{Object: "model", Created: e.started.Unix(), OwnedBy: "roundhouse"}
+	card := modelCard{Object: "model", Created: e.driver.started.Unix(), OwnedBy: "roundhouse"}
 	var cards []modelCard
 	for _, name := range e.cfg.Models {
 		card.ID, card.Root, card.MaxLength = name, base, &length
 		cards = append(cards, card)
 	}
 	card.Parent, card.MaxLength = &base, nil
-	for _, name := range adapters {
+	for _, name := range e.adapters.list() {
 		card.ID, card.Root = name, name
 		cards = append(cards, card)
 	}
@@ -129,55 +141,61 @@ type adapterRequest struct {
 	Path string `json:"lora_path"`
 }
 
-func (e *Engine) loadAdapter(w http.ResponseWriter, r *http.Request) {
+func (a *adapters) serveLoad(w http.ResponseWriter, r *http.Request) {
 	var in adapterRequest
 	if err := readAdmin(w, r, &in); err != nil {
 		writeError(w, err)
 		return
 	}
-	if err := e.register(in); err != nil {
+	if err := a.register(in); err != nil {
 		writeError(w, err)
 		return
 	}
 	_, _ = fmt.Fprintf(w, "adapter %q can be asked for\n", in.Name)
 }
 
-func (e *Engine) register(in adapterRequest) error {
+func (a *adapters) register(in adapterRequest) error {
 	if in.Name == "" || in.Path == "" {
 		return invalid("lora_name", "lora_name and lora_path are both needed")
 	}
-	if e.cfg.Physics.MaxAdapters == 0 {
+	if !a.enabled {
 		return invalid("lora_name", "this engine was started without LoRA: set --max-loras")
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if slices.Contains(e.mu.adapters, in.Name) || slices.Contains(e.cfg.Models, in.Name) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if slices.Contains(a.names, in.Name) || slices.Contains(a.models, in.Name) {
 		return invalid("lora_name", "%q is loaded already", in.Name)
 	}
-	if len(e.mu.adapters) >= maxAdapters {
+	if len(a.names) >= maxAdapters {
 		return invalid("lora_name", "%d adapters are loaded: unload one first", maxAdapters)
 	}
-	e.mu.adapters = append(e.mu.adapters, in.Name)
+	a.names = append(a.names, in.Name)
 	return nil
 }
 
-// unloadAdapter lets requests under way finish.
-func (e *Engine) unloadAdapter(w http.ResponseWriter, r *http.Request) {
+// remove reports whether there was such an adapter.
+func (a *adapters) remove(name string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := slices.Index(a.names, name)
+	if at < 0 {
+		return false
+	}
+	a.names = slices.Delete(a.names, at, at+1)
+	return true
+}
+
+// serveUnload lets requests under way finish.
+func (e *Engine) serveUnload(w http.ResponseWriter, r *http.Request) {
 	var in adapterRequest
 	if err := readAdmin(w, r, &in); err != nil {
 		writeError(w, err)
 		return
 	}
-	e.mu.Lock()
-	at := slices.Index(e.mu.adapters, in.Name)
-	if at >= 0 {
-		e.mu.adapters = slices.Delete(e.mu.adapters, at, at+1)
-		e.step(Forget{in.Name})
-	}
-	e.mu.Unlock()
-	if at < 0 {
+	if !e.adapters.remove(in.Name) {
 		writeError(w, &refusal{http.StatusNotFound, fmt.Sprintf("no adapter %q is loaded", in.Name), openai.TypeNotFound, "lora_name", "adapter_not_found"})
 		return
 	}
+	e.driver.forget(in.Name)
 	_, _ = fmt.Fprintf(w, "adapter %q is gone\n", in.Name)
 }
