@@ -95,7 +95,7 @@ type pools struct {
 // newPools puts the parts together. The caller closes the traffic.
 func newPools(log *slog.Logger) (p pools, err error) {
 	p.metrics = prometheus.NewRegistry()
-	if p.traffic, err = front.NewTraffic(nil, "", log); err != nil {
+	if p.traffic, err = front.NewTraffic(front.TrafficConfig{Log: log}); err != nil {
 		return p, err
 	}
 	p.routes = fleet.NewRoutes(p.traffic, time.Now)

@@ -33,14 +33,13 @@ import (
 type Traffic struct {
 	*dispatch.Dispatcher
 	lookups *endpoints.Lookups
-	// health asks the servers at the addresses of pools; nil: nobody does.
+	// health checks the servers at the addresses of pools; nil: they are not
+	// checked.
 	health *endpoints.Health
-	// scraping reads the endpoints' metrics; nil: nobody does.
-	scraping *scraping
-	roles    bool // the roles that a router calls are pools, too
-	// lost is told the id of a replica that could not be reached.
-	lost func(id string)
-	// degraded is told what is wrong with a pool's addresses.
+	// scraping reads the endpoints' metrics; nil: they are not read.
+	scraping  *scraping
+	poolRoles bool // see TrafficConfig
+	// degraded reports what is wrong with a pool's addresses.
 	degraded func(pool service.Key, now routing.Degradation)
 
 	mu struct {
@@ -60,35 +59,48 @@ type facts struct {
 	ill      map[service.Key]map[string]string // why those are not healthy, of them
 	lost     map[service.Key]string            // what is wrong with looking them up
 	pods     map[service.Key][]replica.Replica
-	public   bool // no internal address of a pool is used
-	// external names the endpoint picker that is asked about a pool's requests; nil:
-	// none.
-	external func(*routing.Pool) dispatch.External
+	public   bool                                  // see TrafficConfig.PublicOnly
+	external func(*routing.Pool) dispatch.External // see TrafficConfig
 }
 
-// NewTraffic makes the request path: its dispatcher asks demand for replicas;
-// nil where others start all servers.
-// The hosts of services end in domain, "" for that of this machine.
-// Attach it before anything runs; the caller closes it.
-func NewTraffic(demand dispatch.Demand, domain string, log *slog.Logger) (*Traffic, error) {
-	if demand == nil {
-		demand = unscaled{}
+// TrafficConfig is how a Traffic picks and whom it tells.
+type TrafficConfig struct {
+	// Demand starts and stops replicas; nil: all servers are started by others.
+	Demand dispatch.Demand
+	// Domain is what the hosts of services end in; "": the domain of this machine.
+	Domain string
+	// PublicOnly refuses the internal addresses that a pool names, whoever wrote
+	// it: in a cluster, who writes manifests may not reach what the gateway can.
+	PublicOnly bool
+	// PoolRoles makes each role that a router calls a pool of its own, RolePool, so
+	// that the router's requests are picked for and counted as others are.
+	PoolRoles bool
+	// External returns the endpoint picker that chooses for a pool's requests; nil:
+	// none. It is called with a lock held, and must not call the Traffic.
+	External func(*routing.Pool) dispatch.External
+	// Lost is called with the id of each replica that could not be reached; nil:
+	// nothing is.
+	Lost func(id string)
+	Log  *slog.Logger
+}
+
+// NewTraffic makes the request path. Attach it before anything runs; the caller
+// closes it.
+func NewTraffic(cfg TrafficConfig) (*Traffic, error) {
+	if cfg.Demand == nil {
+		cfg.Demand = unscaled{}
 	}
-	cfg := dispatch.DefaultConfig()
-	cfg.Domain = domain
-	var t *Traffic // asked once it is there
-	cfg.Asked = func(r routing.Ref) { t.scraping.wake(r) }
-	cfg.Lost = func(id string) {
-		if t.lost != nil {
-			t.lost(id)
-		}
-	}
-	d, err := dispatch.New(cfg, demand, dispatch.SystemClock{}, rand.IntN)
+	of := dispatch.DefaultConfig()
+	of.Domain, of.Lost = cfg.Domain, cfg.Lost
+	var t *Traffic // set before the first request
+	of.Asked = func(r routing.Ref) { t.scraping.wake(r) }
+	d, err := dispatch.New(of, cfg.Demand, dispatch.SystemClock{}, rand.IntN)
 	if err != nil {
 		return nil, err
 	}
 	t = newTraffic(d)
-	if t.scraping, err = newScraping(d, log); err != nil {
+	t.poolRoles, t.mu.public, t.mu.external = cfg.PoolRoles, cfg.PublicOnly, cfg.External
+	if t.scraping, err = newScraping(d, cfg.Log); err != nil {
 		return nil, err
 	}
 	health := endpoints.DefaultHealthConfig()
@@ -97,7 +109,7 @@ func NewTraffic(demand dispatch.Demand, domain string, log *slog.Logger) (*Traff
 		return nil, err
 	}
 	lookups := endpoints.DefaultConfig()
-	lookups.Log, lookups.Refuse = log, func(a netip.Addr) string { return t.mu.refuses(a) }
+	lookups.Log, lookups.Refuse = cfg.Log, func(a netip.Addr) string { return t.mu.refuses(a) }
 	if t.lookups, err = endpoints.New(lookups, t); err != nil {
 		return nil, err
 	}
@@ -113,33 +125,12 @@ func (unscaled) Wake(context.Context, string, int) error { return errUnscaled }
 func (unscaled) Sleep(context.Context, string) error     { return errUnscaled }
 func (unscaled) Report(string, autoscale.Demand)         {}
 
-// OnLost has f told the id of each replica that could not be reached. Call it
-// before anything runs.
-func (t *Traffic) OnLost(f func(id string)) { t.lost = f }
-
-// PublicOnly has requests go to no internal address that a pool names, whoever
-// wrote it: in a cluster who writes manifests may not reach what the gateway
-// does. Call it before anything runs.
-func (t *Traffic) PublicOnly() { t.mu.public = true }
-
-// AskPickers has requests go where the endpoint pickers of pools say, as far as
-// external names one. It is called with a lock held, and must not call t. Call
-// it before anything runs.
-func (t *Traffic) AskPickers(external func(*routing.Pool) dispatch.External) {
-	t.mu.external = external
-}
-
-// PickerChanged says that external may say something else of a pool.
+// PickerChanged asks TrafficConfig.External about a pool again.
 func (t *Traffic) PickerChanged(pool service.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.shared(func(k service.Key) bool { return k == pool })
 }
-
-// PoolRoles makes each role that a router calls a pool of its own, RolePool, so
-// that the router's requests are picked for and counted as others are. Call it
-// before anything runs.
-func (t *Traffic) PoolRoles() { t.roles = true }
 
 // RolePool is the pool of the replicas of a service's role. No object can have
 // its name.
@@ -148,11 +139,11 @@ func RolePool(k service.Key, role service.Role) routing.Ref {
 	return routing.PoolRef(k)
 }
 
-// poolRoles publishes the pools of the roles that a service's router calls, and
+// publishRoles publishes the pools of the roles that a service's router calls, and
 // removes those of others; t.mu is held.
-func (t *Traffic) poolRoles(v *fleet.View) {
+func (t *Traffic) publishRoles(v *fleet.View) {
 	var roles []service.Role
-	if t.roles && v.Role == service.RoleRouter {
+	if t.poolRoles && v.Role == service.RoleRouter {
 		roles = v.Needs
 	}
 	for _, role := range t.mu.roles[v.Key] {
@@ -183,12 +174,12 @@ func (f *facts) refuses(a netip.Addr) string {
 	return ""
 }
 
-// PoolStatus is told what is wrong with the addresses of a pool.
+// PoolStatus keeps what is wrong with the addresses of a pool.
 type PoolStatus interface {
 	SetDegradation(pool service.Key, now routing.Degradation)
 }
 
-// Attach names who keeps the status of the pools that t is told of.
+// Attach sets the keeper of the pools' status.
 func (t *Traffic) Attach(s PoolStatus) { t.degraded = s.SetDegradation }
 
 // Run keeps the addresses of pools up to date until ctx ends.
@@ -232,7 +223,7 @@ func (t *Traffic) Publish(v fleet.View) {
 	defer t.mu.Unlock()
 	t.mu.services[f.Key] = f
 	t.SetPool(f)
-	t.poolRoles(&v)
+	t.publishRoles(&v)
 	t.shared(func(k service.Key) bool { return slices.Contains(t.mu.members[k], f.Key) })
 }
 
@@ -242,7 +233,7 @@ func (t *Traffic) Withdraw(k service.Key) {
 	defer t.mu.Unlock()
 	delete(t.mu.services, k)
 	t.shared(func(pool service.Key) bool { return slices.Contains(t.mu.members[pool], k) })
-	t.poolRoles(&fleet.View{Key: k})
+	t.publishRoles(&fleet.View{Key: k})
 	t.RemovePool(k)
 }
 
@@ -293,8 +284,8 @@ func (t *Traffic) Endpoints(pool service.Key, addresses []string, problem string
 	t.degraded(pool, now)
 }
 
-// healthChanged is told of a server of a pool that is not well any more, and of
-// one that is again.
+// healthChanged records that a server of a pool became unhealthy, and why, or
+// healthy: why is "".
 func (t *Traffic) healthChanged(pool service.Key, address, why string) {
 	t.mu.Lock()
 	if t.mu.pools[pool] != nil {
@@ -328,8 +319,8 @@ func (f *facts) degradation(pool service.Key) routing.Degradation {
 	return out
 }
 
-// ask has these servers of a pool checked, and forgets what
-// others said; t.mu is held.
+// ask has these servers of a pool checked, and forgets the results of others;
+// t.mu is held.
 func (t *Traffic) ask(p *routing.Pool, addresses []string) {
 	if t.health == nil {
 		return

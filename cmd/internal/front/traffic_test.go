@@ -42,24 +42,23 @@ func (nobody) Report(string, autoscale.Demand)     {}
 // TestPublicOnly: in a cluster no pool leads to where the gateway alone may go,
 // not even before its addresses were looked at.
 func TestPublicOnly(t *testing.T) {
-	tr, err := NewTraffic(nobody{}, "", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tr.Close()
 	pool := &routing.Pool{Meta: service.Meta{Key: service.ParseKey("a/p")},
 		Addresses: []string{"169.254.169.254:80", "127.0.0.1:8090", "10.0.0.1:443", "[::1]:8090", "[::ffff:10.0.0.1]:443", "203.0.113.4:80"}}
-	of := func() (out []string) {
+	of := func(publicOnly bool) (out []string) {
+		tr, err := NewTraffic(TrafficConfig{Demand: nobody{}, PublicOnly: publicOnly, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tr.Close()
 		for _, r := range tr.mu.compose(pool).Replicas {
 			out = append(out, r.HTTP)
 		}
 		return out
 	}
-	if got := of(); len(got) != len(pool.Addresses) {
+	if got := of(false); len(got) != len(pool.Addresses) {
 		t.Errorf("on one machine requests go to %v", got)
 	}
-	tr.PublicOnly()
-	if got := of(); !slices.Equal(got, []string{"203.0.113.4:80"}) {
+	if got := of(true); !slices.Equal(got, []string{"203.0.113.4:80"}) {
 		t.Errorf("in a cluster requests go to %v", got)
 	}
 }

@@ -120,11 +120,9 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	if g.targets, err = newControllers(api, direct.RESTMapper(), client.ObjectKey{Namespace: g.o.System, Name: g.o.ControllerService}, g.o.transform, g.reporter.SetTargets); err != nil {
 		return err
 	}
-	if g.traffic, err = front.NewTraffic(asking{g.view, g.reporter}, g.o.domain(), g.log); err != nil {
+	if g.traffic, err = front.NewTraffic(front.TrafficConfig{Demand: asking{g.view, g.reporter}, Domain: g.o.domain(), PublicOnly: !g.o.Internal,
+		External: g.external, Log: g.log}); err != nil {
 		return err
-	}
-	if !g.o.Internal {
-		g.traffic.PublicOnly()
 	}
 	following := withdrawing{g.traffic, g.reporter}
 	metrics := prometheus.NewRegistry()

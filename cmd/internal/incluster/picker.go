@@ -103,11 +103,10 @@ func RunPicker(ctx context.Context, o PickerOptions) (err error) {
 		}
 	}
 	p := &pickerPools{o: &o, all: map[fleet.ID]fleet.Object{}}
-	if p.traffic, err = front.NewTraffic(nil, "", log); err != nil {
+	if p.traffic, err = front.NewTraffic(front.TrafficConfig{PublicOnly: true, Log: log}); err != nil {
 		return err
 	}
 	defer p.traffic.Close()
-	p.traffic.PublicOnly()
 	c, source, err := p.follow(log)
 	if err != nil {
 		return err

@@ -45,8 +45,15 @@ func (g *Gateway) newAsked(api *rest.Config, mapper meta.RESTMapper, metrics pro
 	if a.watch, err = pickers.New(w); err != nil {
 		return nil, err
 	}
-	g.traffic.AskPickers(a.external)
 	return a, nil
+}
+
+// external returns the endpoint picker of a pool's requests.
+func (g *Gateway) external(p *routing.Pool) dispatch.External {
+	if g.routes.pickers == nil {
+		return dispatch.External{}
+	}
+	return g.routes.pickers.external(p)
 }
 
 func (a *asked) close() {
