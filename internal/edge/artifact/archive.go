@@ -42,9 +42,10 @@ func archiveSuffix(name string) string {
 // refuses every path and link that leads out. Its budgets bound bombs.
 type unpacker struct {
 	ctx    context.Context
-	s      *Store
+	folder *folder
 	root   *os.Root
 	uri    string
+	most   int   // entries in all
 	files  int   // entries left
 	bytes  int64 // bytes left
 	budget int64
@@ -52,7 +53,7 @@ type unpacker struct {
 }
 
 // unpack extracts an archive into dir, which exists.
-func (s *Store) unpack(ctx context.Context, kind, archive, dir, uri string) error {
+func (n *installer) unpack(ctx context.Context, kind, archive, dir, uri string) error {
 	f, err := os.Open(archive)
 	if err != nil {
 		return fmt.Errorf("artifact: %w", err)
@@ -67,11 +68,7 @@ func (s *Store) unpack(ctx context.Context, kind, archive, dir, uri string) erro
 		return fmt.Errorf("artifact: %w", err)
 	}
 	defer func() { _ = root.Close() }()
-	budget := s.unpackBudget()
-	if expansion := int64(s.cfg.MaxExpansion); info.Size() < budget/expansion {
-		budget = min(budget, max(info.Size()*expansion, 1<<30))
-	}
-	u := &unpacker{ctx: ctx, s: s, root: root, uri: uri, files: s.cfg.MaxFiles, bytes: budget, budget: budget}
+	u := n.unpacker(ctx, root, uri, info.Size())
 	switch kind {
 	case "zip":
 		err = u.zip(f, info.Size())
@@ -94,13 +91,13 @@ func (s *Store) unpack(ctx context.Context, kind, archive, dir, uri string) erro
 	return err
 }
 
-// unpackBudget is how many bytes an archive may unpack to, whatever its size: no
-// more than the store may hold.
-func (s *Store) unpackBudget() int64 {
-	if s.cfg.StoreBytes > 0 {
-		return min(s.cfg.MaxBytes, s.cfg.StoreBytes)
+// unpacker unpacks into root what has so many bytes packed.
+func (n *installer) unpacker(ctx context.Context, root *os.Root, uri string, packed int64) *unpacker {
+	budget := n.limits.bytes
+	if expansion := int64(n.expansion); packed < budget/expansion {
+		budget = min(budget, max(packed*expansion, 1<<30))
 	}
-	return s.cfg.MaxBytes
+	return &unpacker{ctx: ctx, folder: n.folder, root: root, uri: uri, most: n.limits.files, files: n.limits.files, bytes: budget, budget: budget}
 }
 
 func (u *unpacker) tar(r io.Reader) error {
@@ -151,7 +148,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 // name cleans an entry's name and refuses those that leave the folder.
 func (u *unpacker) name(raw string) (string, error) {
 	if u.files--; u.files < 0 {
-		return "", fmt.Errorf("more than %d entries (maxFiles)", u.s.cfg.MaxFiles)
+		return "", fmt.Errorf("more than %d entries (maxFiles)", u.most)
 	}
 	name := path.Clean(strings.TrimPrefix(raw, "./"))
 	if path.IsAbs(raw) || name != "." && !localName(name) {
@@ -195,7 +192,7 @@ func (u *unpacker) file(name string, content io.Reader) error {
 	}
 	n, err := io.Copy(f, io.LimitReader(blobs.ContextReader(u.ctx, content), u.bytes+1))
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return u.s.explainWrite(err, 0)
+		return u.folder.explainWrite(err, 0)
 	}
 	if u.bytes -= n; u.bytes < 0 {
 		return fmt.Errorf("unpacks to more than %s (maxBytes, maxExpansion, or what the store may hold)", formatBytes(u.budget))

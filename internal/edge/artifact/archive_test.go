@@ -170,7 +170,7 @@ func TestArchiveExpansionIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = root.Close() }()
-	u := &unpacker{ctx: t.Context(), s: s, root: root, bytes: 1000, budget: 1000}
+	u := &unpacker{ctx: t.Context(), folder: s.folder, root: root, bytes: 1000, budget: 1000}
 	wantError(t, u.file("a", zeros{}), "unpacks to more than 1000 B")
 }
 

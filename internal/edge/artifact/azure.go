@@ -18,7 +18,8 @@ import (
 // environment: https://ACCOUNT.blob.core.windows.net/CONTAINER/PATH, as KServe
 // has it, or az://.
 type azureSource struct {
-	s *Store
+	requests *requester
+	limits   limits
 
 	mu       sync.Mutex
 	identity azureIdentity
@@ -123,7 +124,7 @@ func (a *azureSource) list(ctx context.Context, loc location, prior *record) (li
 	if err != nil {
 		return listing{}, err
 	}
-	l, err := a.s.listBucket(ctx, loc, b.key, prior, func(ctx context.Context, prefix, token string) (bucketPage, error) {
+	l, err := listBucket(ctx, a.limits, loc, b.key, prior, func(ctx context.Context, prefix, token string) (bucketPage, error) {
 		return a.page(ctx, loc, b, prefix, token)
 	})
 	var answer *answerError
@@ -142,7 +143,7 @@ func (a *azureSource) page(ctx context.Context, loc location, b azureBlobs, pref
 	if token != "" {
 		query.Set("marker", token)
 	}
-	body, _, err := a.s.fetchSmall(ctx, loc.String(), azureListHints, maxPage, func(ctx context.Context) (*http.Request, error) {
+	body, _, err := a.requests.fetchSmall(ctx, loc.String(), azureListHints, maxPage, func(ctx context.Context) (*http.Request, error) {
 		return a.authorised(ctx, loc, b, "", query, nil)
 	})
 	if err != nil {
@@ -194,7 +195,7 @@ func md5Of(s string) string {
 // single looks at one blob without listing its container.
 func (a *azureSource) single(ctx context.Context, loc location, b azureBlobs, prior *record) (listing, error) {
 	o := object{key: b.key, Name: b.key[strings.LastIndexByte(b.key, '/')+1:]}
-	_, h, err := a.s.fetchSmall(ctx, loc.String(), azureListHints, 0, func(ctx context.Context) (*http.Request, error) {
+	_, h, err := a.requests.fetchSmall(ctx, loc.String(), azureListHints, 0, func(ctx context.Context) (*http.Request, error) {
 		req, err := a.authorised(ctx, loc, b, b.key, nil, nil)
 		if err == nil {
 			req.Method = http.MethodHead
@@ -212,7 +213,7 @@ func (a *azureSource) single(ctx context.Context, loc location, b azureBlobs, pr
 		return listing{}, fmt.Errorf("artifact: %s: the answer says no size or version", loc)
 	}
 	l := listing{objects: []object{o}}
-	if err := a.s.checkListing(loc, l.objects); err != nil {
+	if err := a.limits.check(loc, l.objects); err != nil {
 		return listing{}, err
 	}
 	l.unchanged = prior != nil && sameObjects(prior.Objects, l.objects)

@@ -90,7 +90,7 @@ func TestLinkedToCache(t *testing.T) {
 			if !found || !sameFile(t, weights, one) {
 				t.Error("the model's files are copies")
 			}
-			_, _, total, err := s.copies()
+			_, _, total, err := s.retention.copies()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +115,7 @@ func TestEvictedWithItsBlobs(t *testing.T) {
 	if err == nil {
 		t.Fatal("it is larger than the bound", path)
 	}
-	s.cfg.StoreBytes = 1 << 20
+	s.retention.bound = 1 << 20
 	if path, err = s.Fetch(t.Context(), Request{URI: "hf://org/m/config.json"}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestEvictedWithItsBlobs(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(filepath.Dir(filepath.Dir(path)), "record.json"), old, old); err != nil {
 		t.Fatal(err)
 	}
-	s.cfg.StoreBytes = 1
+	s.retention.bound = 1
 	freed, err := s.Prune(t.Context())
 	if err != nil || freed != int64(len(llama)) {
 		t.Errorf("%d bytes freed (%v), want %d", freed, err, len(llama))

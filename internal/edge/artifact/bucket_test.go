@@ -440,8 +440,8 @@ func TestGoogleCredentials(t *testing.T) {
 	s := newStore(t, nil)
 	// Google's token address is fixed for this kind of file; send it home.
 	home, _ := url.Parse(tokens.URL)
-	s.client.Transport = redirected{home}
-	g := &gcsSource{s: s}
+	s.requests.client.Transport = redirected{home}
+	g := &gcsSource{requests: s.requests, limits: s.limits(), log: s.log}
 	loc, err := parse(Request{URI: "gs://bucket/key"})
 	if err != nil {
 		t.Fatal(err)

@@ -20,10 +20,30 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
+// downloader brings bytes from sources into the partial folders.
+type downloader struct {
+	requests    *requester
+	folder      *folder
+	retention   *retention
+	blobs       *blobs.Store  // of the cache that is the Hub; may be nil
+	slots       chan struct{} // one token per connection that brings bytes
+	connections int           // of one object
+	pieceBytes  int64
+	maxBytes    int64
+}
+
+// transfer is the download of one artifact.
+type transfer struct {
+	*downloader
+	loc   location
+	src   source
+	meter *meter
+}
+
 // downloadAll brings every object into the location's partial folder and
 // returns the objects with their sizes, validators and digests.
-func (s *Store) downloadAll(ctx context.Context, loc location, src source, objects []object, m *meter) ([]object, error) {
-	dir := s.partialDir(loc)
+func (t *transfer) downloadAll(ctx context.Context, objects []object) ([]object, error) {
+	dir := t.folder.partialDir(t.loc)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("artifact: %w", err)
 	}
@@ -33,26 +53,26 @@ func (s *Store) downloadAll(ctx context.Context, loc location, src source, objec
 		if info, err := os.Stat(partPath(dir, o.Name)); err == nil {
 			have = stored(info)
 		}
-		need += max(o.Size-max(have, s.inBlobs(o)), 0)
+		need += max(o.Size-max(have, t.inBlobs(o)), 0)
 		total += max(o.Size, 0)
 	}
-	m.add(0, total)
-	if err := s.checkSpace(need); err != nil {
+	t.meter.add(0, total)
+	if err := t.folder.checkSpace(need); err != nil {
 		return nil, err
 	}
 	out := make([]object, len(objects))
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(s.cfg.Concurrency)
+	g.SetLimit(cap(t.slots))
 	for i, o := range objects {
 		g.Go(func() error {
 			select {
-			case s.slots <- struct{}{}:
+			case t.slots <- struct{}{}:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-			defer func() { <-s.slots }()
+			defer func() { <-t.slots }()
 			var err error
-			out[i], err = s.download(ctx, loc, src, o, m)
+			out[i], err = t.download(ctx, o)
 			return err
 		})
 	}
@@ -60,26 +80,26 @@ func (s *Store) downloadAll(ctx context.Context, loc location, src source, objec
 }
 
 // download brings one object, resuming what an earlier attempt left.
-func (s *Store) download(ctx context.Context, loc location, src source, o object, m *meter) (object, error) {
-	p, err := s.openPart(ctx, loc, o, m)
+func (t *transfer) download(ctx context.Context, o object) (object, error) {
+	p, err := t.openPart(ctx, o)
 	if err != nil {
 		return o, err
 	}
-	err = s.bring(ctx, loc, src, p)
+	err = t.bring(ctx, p)
 	if err = errors.Join(err, p.close()); err != nil {
 		return o, err
 	}
 	if p.linked {
-		return s.takeLinked(ctx, loc, p)
+		return t.takeLinked(ctx, p)
 	}
 	o.Size, o.Validator = p.at, p.state.Validator
 	o.SHA256 = hex.EncodeToString(p.sha.Sum(nil))
-	err = checkDigest(loc, o.SHA256)
+	err = checkDigest(t.loc, o.SHA256)
 	if err == nil {
-		err = p.checkSums(loc)
+		err = p.checkSums(t.loc)
 	}
 	if err == nil {
-		err = checkOID(ctx, loc, o, p.path)
+		err = checkOID(ctx, t.loc, o, p.path)
 	}
 	if err != nil {
 		_ = os.Remove(p.path)
@@ -89,14 +109,14 @@ func (s *Store) download(ctx context.Context, loc location, src source, o object
 
 // bring fetches what is missing of a part: from its end on over one connection,
 // or where it is large and the source sends ranges, over several.
-func (s *Store) bring(ctx context.Context, loc location, src source, p *part) error {
-	split := p.state.Piece > 0 && p.at < p.state.Size || splits(src) && s.splittable(p)
+func (t *transfer) bring(ctx context.Context, p *part) error {
+	split := p.state.Piece > 0 && p.at < p.state.Size || splits(t.src) && t.splittable(p)
 	for {
 		var err error
 		if split {
-			err = s.inPieces(ctx, loc, src, p)
+			err = t.inPieces(ctx, p)
 		} else {
-			err = s.inOne(ctx, loc, src, p)
+			err = t.inOne(ctx, p)
 		}
 		switch {
 		case errors.Is(err, errSplit):
@@ -111,9 +131,9 @@ func (s *Store) bring(ctx context.Context, loc location, src source, p *part) er
 
 // inOne brings the rest of an object over one connection; errSplit says that
 // the rest of it can come in pieces.
-func (s *Store) inOne(ctx context.Context, loc location, src source, p *part) error {
+func (t *transfer) inOne(ctx context.Context, p *part) error {
 	best := p.counted.Load()
-	return s.retry(ctx, func() error { return s.attempt(ctx, loc, src, p) }, func() bool {
+	return t.requests.retry(ctx, func() error { return t.attempt(ctx, p) }, func() bool {
 		at := p.counted.Load()
 		further := at >= best+minProgress
 		best = max(best, at)
@@ -150,70 +170,70 @@ func checkOID(ctx context.Context, loc location, o object, at string) error {
 const minProgress = 64 << 10
 
 // attempt asks for the rest of an object once.
-func (s *Store) attempt(ctx context.Context, loc location, src source, p *part) error {
+func (t *transfer) attempt(ctx context.Context, p *part) error {
 	if p.complete() {
 		return nil
 	}
-	ctx, w := watch(ctx, s.cfg.StallTimeout)
+	ctx, w := watch(ctx, t.requests.stall)
 	defer w.stop()
 	want := p.object
 	want.Validator = p.state.Validator
-	req, err := src.request(ctx, loc, want, p.at)
+	req, err := t.src.request(ctx, t.loc, want, p.at)
 	if err != nil {
 		return err
 	}
 	// Bytes are stored as they are; a transfer coding would break offsets.
 	req.Header.Set("Accept-Encoding", "identity")
-	resp, err := s.send(req, loc.String(), sourceHints(src))
+	resp, err := t.requests.send(req, t.loc.String(), sourceHints(t.src))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	p.heard(resp.Header)
-	size, err := p.accept(resp, loc)
+	size, err := p.accept(resp, t.loc)
 	if err != nil {
 		return err
 	}
 	if p.finished {
 		return nil
 	}
-	if s.follows(src, p, resp) {
-		return s.follow(ctx, loc, p, resp.Body, w)
+	if t.follows(p, resp) {
+		return t.follow(ctx, p, resp.Body, w)
 	}
-	if err := s.admit(loc, p, size); err != nil {
+	if err := t.admit(p, size); err != nil {
 		return err
 	}
-	if stop := s.boundary(p, src, resp); stop > 0 {
-		if err := s.drain(ctx, loc, p, io.LimitReader(resp.Body, stop-p.at), w); err != nil || p.at < stop {
+	if stop := t.boundary(p, resp); stop > 0 {
+		if err := t.drain(ctx, p, io.LimitReader(resp.Body, stop-p.at), w); err != nil || p.at < stop {
 			return cmp.Or(err, errUnreachable)
 		}
 		return errSplit
 	}
-	if err := s.drain(ctx, loc, p, resp.Body, w); err != nil {
+	if err := t.drain(ctx, p, resp.Body, w); err != nil {
 		return err
 	}
 	if p.state.Size >= 0 && p.at != p.state.Size {
-		return fmt.Errorf("artifact: %s: ended after %d of %d bytes: %w", loc, p.at, p.state.Size, errUnreachable)
+		return fmt.Errorf("artifact: %s: ended after %d of %d bytes: %w", t.loc, p.at, p.state.Size, errUnreachable)
 	}
 	p.finished = true
 	return nil
 }
 
 // admit checks the size an answer promises and makes the part resumable.
-func (s *Store) admit(loc location, p *part, size int64) error {
+func (t *transfer) admit(p *part, size int64) error {
 	if p.object.Size >= 0 && size >= 0 && size != p.object.Size {
-		return fmt.Errorf("artifact: %s: %s has %d bytes where %d were listed: %w", loc, p.object.Name, size, p.object.Size, errChanged)
+		return fmt.Errorf("artifact: %s: %s has %d bytes where %d were listed: %w", t.loc, p.object.Name, size, p.object.Size, errChanged)
 	}
-	if size > s.cfg.MaxBytes {
-		return fmt.Errorf("artifact: %s: %s is larger than %s (maxBytes)", loc, formatBytes(size), formatBytes(s.cfg.MaxBytes))
+	if size > t.maxBytes {
+		return fmt.Errorf("artifact: %s: %s is larger than %s (maxBytes)", t.loc, formatBytes(size), formatBytes(t.maxBytes))
 	}
 	if size >= 0 {
 		if p.object.Size < 0 { // no listing said it
-			if _, err := s.reserve(loc.key(), loc.String(), size, 0); err != nil {
+			if _, err := t.retention.reserve(t.loc.key(), t.loc.String(), size, 0); err != nil {
 				return err
 			}
 		}
-		if err := s.checkSpace(size - p.at); err != nil {
+		if err := t.folder.checkSpace(size - p.at); err != nil {
 			return err
 		}
 	}
@@ -221,16 +241,16 @@ func (s *Store) admit(loc location, p *part, size int64) error {
 }
 
 // drain copies a body to the part.
-func (s *Store) drain(ctx context.Context, loc location, p *part, body io.Reader, w *watchdog) error {
+func (t *transfer) drain(ctx context.Context, p *part, body io.Reader, w *watchdog) error {
 	buf := make([]byte, 256<<10)
 	for {
 		if err := ctx.Err(); err != nil {
-			return transportError(ctx, loc.String(), err)
+			return transportError(ctx, t.loc.String(), err)
 		}
 		n, rerr := body.Read(buf)
 		if n > 0 {
 			w.feed()
-			if err := s.store(loc, p, buf[:n]); err != nil {
+			if err := t.store(p, buf[:n]); err != nil {
 				return err
 			}
 		}
@@ -238,21 +258,21 @@ func (s *Store) drain(ctx context.Context, loc location, p *part, body io.Reader
 			return nil
 		}
 		if rerr != nil {
-			return transportError(ctx, loc.String(), rerr)
+			return transportError(ctx, t.loc.String(), rerr)
 		}
 	}
 }
 
-func (s *Store) store(loc location, p *part, b []byte) error {
+func (t *transfer) store(p *part, b []byte) error {
 	end := p.at + int64(len(b))
 	if p.state.Size >= 0 && end > p.state.Size {
-		return fmt.Errorf("artifact: %s: %s brought more than the promised %d bytes", loc, p.object.Name, p.state.Size)
+		return fmt.Errorf("artifact: %s: %s brought more than the promised %d bytes", t.loc, p.object.Name, p.state.Size)
 	}
-	if end > s.cfg.MaxBytes {
-		return fmt.Errorf("artifact: %s: larger than %s (maxBytes)", loc, formatBytes(s.cfg.MaxBytes))
+	if end > t.maxBytes {
+		return fmt.Errorf("artifact: %s: larger than %s (maxBytes)", t.loc, formatBytes(t.maxBytes))
 	}
 	if err := p.write(b); err != nil {
-		return s.explainWrite(err, p.state.Size-p.at)
+		return t.folder.explainWrite(err, p.state.Size-p.at)
 	}
 	return nil
 }
@@ -346,30 +366,30 @@ func (o object) arrived(dir string) string {
 }
 
 // inBlobs is how much of an object the Hub's cache has.
-func (s *Store) inBlobs(o object) int64 {
-	if s.cfg.Blobs == nil || !blobs.IsHash(o.oid) {
+func (t *downloader) inBlobs(o object) int64 {
+	if t.blobs == nil || !blobs.IsHash(o.oid) {
 		return 0
 	}
-	have, _, _ := s.cfg.Blobs.Has(o.oid)
+	have, _, _ := t.blobs.Has(o.oid)
 	return have
 }
 
 // follows reports whether the cache that answers keeps the object, or is just
 // downloading it: then it need not be written a second time.
-func (s *Store) follows(src source, p *part, resp *http.Response) bool {
-	hub, ok := src.(*hfSource)
-	if !ok || s.cfg.Blobs == nil || p.unlinkable || !blobs.IsHash(p.object.oid) || !hub.answersItself(resp) {
+func (t *transfer) follows(p *part, resp *http.Response) bool {
+	hub, ok := t.src.(*hfSource)
+	if !ok || t.blobs == nil || p.unlinkable || !blobs.IsHash(p.object.oid) || !hub.answersItself(resp) {
 		return false
 	}
-	_, _, here := s.cfg.Blobs.Has(p.object.oid)
+	_, _, here := t.blobs.Has(p.object.oid)
 	return here
 }
 
 // follow waits for the cache to have the whole object, reading what it sends to
 // know how far it is, and links to it.
-func (s *Store) follow(ctx context.Context, loc location, p *part, body io.Reader, w *watchdog) error {
+func (t *transfer) follow(ctx context.Context, p *part, body io.Reader, w *watchdog) error {
 	hash := p.object.oid
-	_, whole, _ := s.cfg.Blobs.Has(hash)
+	_, whole, _ := t.blobs.Has(hash)
 	buf := make([]byte, 256<<10)
 	for !whole {
 		n, err := body.Read(buf)
@@ -381,16 +401,16 @@ func (s *Store) follow(ctx context.Context, loc location, p *part, body io.Reade
 			break
 		}
 		if err != nil {
-			return transportError(ctx, loc.String(), err)
+			return transportError(ctx, t.loc.String(), err)
 		}
 	}
-	err := s.cfg.Blobs.Await(ctx, hash, w.feed)
+	err := t.blobs.Await(ctx, hash, w.feed)
 	if err == nil {
-		err = s.cfg.Blobs.Link(ctx, hash, p.object.Size, p.linkPath())
+		err = t.blobs.Link(ctx, hash, p.object.Size, p.linkPath())
 	}
 	if err != nil {
 		p.unlinkable = true
-		return fmt.Errorf("artifact: %s: %s: the cache of the Hub does not have it after all (%w): %w", loc, p.object.Name, err, errUnreachable)
+		return fmt.Errorf("artifact: %s: %s: the cache of the Hub does not have it after all (%w): %w", t.loc, p.object.Name, err, errUnreachable)
 	}
 	p.count(p.object.Size - p.counted.Load())
 	p.linked, p.finished = true, true
@@ -399,7 +419,7 @@ func (s *Store) follow(ctx context.Context, loc location, p *part, body io.Reade
 
 // takeLinked describes an object that arrived as a link. The blob was verified
 // against the digest that the listing promised.
-func (s *Store) takeLinked(ctx context.Context, loc location, p *part) (object, error) {
+func (t *transfer) takeLinked(ctx context.Context, p *part) (object, error) {
 	o := p.object
 	o.linked, o.SHA256 = true, o.oid
 	if len(o.oid) != 2*sha256.Size {
@@ -408,5 +428,5 @@ func (s *Store) takeLinked(ctx context.Context, loc location, p *part) (object, 
 			return o, err
 		}
 	}
-	return o, checkDigest(loc, o.SHA256)
+	return o, checkDigest(t.loc, o.SHA256)
 }

@@ -36,7 +36,7 @@ func (s *Store) Fingerprint(ctx context.Context, req Request) string {
 	case err != nil || loc.scheme == "upload":
 		return ""
 	case loc.scheme != "file":
-		if r := s.readRecord(loc); r != nil {
+		if r := s.folder.readRecord(loc); r != nil {
 			return r.Version
 		}
 		return ""

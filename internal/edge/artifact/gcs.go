@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -21,7 +22,9 @@ import (
 // gcsSource reads Google Cloud Storage over its JSON API, as the application
 // default credentials say, or anonymously where there are none.
 type gcsSource struct {
-	s *Store
+	requests *requester
+	limits   limits
+	log      *slog.Logger
 
 	mu      sync.Mutex
 	tokens  oauth2.TokenSource
@@ -45,7 +48,7 @@ var gcsListHints = hints{
 }
 
 func (g *gcsSource) list(ctx context.Context, loc location, prior *record) (listing, error) {
-	return g.s.listBucket(ctx, loc, strings.TrimPrefix(loc.url.Path, "/"), prior, func(ctx context.Context, prefix, token string) (bucketPage, error) {
+	return listBucket(ctx, g.limits, loc, strings.TrimPrefix(loc.url.Path, "/"), prior, func(ctx context.Context, prefix, token string) (bucketPage, error) {
 		return g.page(ctx, loc, prefix, token)
 	})
 }
@@ -71,7 +74,7 @@ func (g *gcsSource) page(ctx context.Context, loc location, prefix, token string
 	if token != "" {
 		query.Set("pageToken", token)
 	}
-	body, _, err := g.s.fetchSmall(ctx, loc.String(), gcsListHints, maxPage, func(ctx context.Context) (*http.Request, error) {
+	body, _, err := g.requests.fetchSmall(ctx, loc.String(), gcsListHints, maxPage, func(ctx context.Context) (*http.Request, error) {
 		return g.authorised(ctx, loc, "", query)
 	})
 	if err != nil {
@@ -150,11 +153,11 @@ func (g *gcsSource) token(ctx context.Context) *oauth2.Token {
 	if g.tokens == nil {
 		// The token source outlives this request, so it gets the store's
 		// client and no deadline of the caller.
-		lasting := context.WithValue(context.WithoutCancel(ctx), oauth2.HTTPClient, g.s.client)
+		lasting := context.WithValue(context.WithoutCancel(ctx), oauth2.HTTPClient, g.requests.client)
 		creds, err := googleCredentials(lasting)
 		if err != nil {
 			g.noCreds = time.Now()
-			g.s.log.DebugContext(ctx, "no Google credentials found; asking Cloud Storage anonymously", "error", err)
+			g.log.DebugContext(ctx, "no Google credentials found; asking Cloud Storage anonymously", "error", err)
 			return nil
 		}
 		g.tokens = oauth2.ReuseTokenSource(nil, creds.TokenSource)
@@ -162,7 +165,7 @@ func (g *gcsSource) token(ctx context.Context) *oauth2.Token {
 	t, err := g.tokens.Token()
 	if err != nil {
 		g.noCreds, g.why = time.Now(), tokenTrouble(err)
-		g.s.log.WarnContext(ctx, "the Google credentials give no token; asking Cloud Storage anonymously", "error", err)
+		g.log.WarnContext(ctx, "the Google credentials give no token; asking Cloud Storage anonymously", "error", err)
 		return nil
 	}
 	return t

@@ -18,7 +18,11 @@ import (
 // hfSource reads repositories of the Hugging Face Hub, or of what HF_ENDPOINT
 // names in its place, with the token of HF_TOKEN or of the file that `hf auth
 // login` writes.
-type hfSource struct{ s *Store }
+type hfSource struct {
+	requests *requester
+	limits   limits
+	hub      string // address; empty: what HF_ENDPOINT names
+}
 
 var hfHints = hints{
 	denied:  "no such repository, or access denied; check the URI, set HF_TOKEN (or run `hf auth login`), and accept the model's terms on its page if it is gated",
@@ -67,7 +71,7 @@ func parseHF(loc location) (hfRepo, error) {
 
 // endpoint is the Hub's address, without a slash at its end.
 func (h *hfSource) endpoint() (*url.URL, error) {
-	raw := cmp.Or(h.s.cfg.HubEndpoint, os.Getenv("HF_ENDPOINT"))
+	raw := cmp.Or(h.hub, os.Getenv("HF_ENDPOINT"))
 	if raw == "" {
 		raw = "https://huggingface.co"
 	}
@@ -189,7 +193,7 @@ func (h *hfSource) commit(ctx context.Context, loc location, repo hfRepo) (strin
 	if err != nil {
 		return "", err
 	}
-	body, _, err := h.s.fetchSmall(ctx, loc.String(), hfHints, maxPage, func(ctx context.Context) (*http.Request, error) {
+	body, _, err := h.requests.fetchSmall(ctx, loc.String(), hfHints, maxPage, func(ctx context.Context) (*http.Request, error) {
 		return h.get(ctx, loc, u)
 	})
 	if err != nil {
@@ -249,7 +253,7 @@ func (h *hfSource) tree(ctx context.Context, loc location, repo hfRepo, commit s
 	origin := *next
 	var files []hfEntry
 	for range maxTreePages {
-		body, header, err := h.s.fetchSmall(ctx, loc.String(), hfHints, maxPage, func(ctx context.Context) (*http.Request, error) {
+		body, header, err := h.requests.fetchSmall(ctx, loc.String(), hfHints, maxPage, func(ctx context.Context) (*http.Request, error) {
 			return h.get(ctx, loc, next)
 		})
 		if err != nil {
@@ -264,8 +268,8 @@ func (h *hfSource) tree(ctx context.Context, loc location, repo hfRepo, commit s
 				files = append(files, e)
 			}
 		}
-		if len(files) > 10*h.s.cfg.MaxFiles {
-			return nil, fmt.Errorf("artifact: %s: more than %d files are listed", loc, 10*h.s.cfg.MaxFiles)
+		if len(files) > 10*h.limits.files {
+			return nil, fmt.Errorf("artifact: %s: more than %d files are listed", loc, 10*h.limits.files)
 		}
 		link := nextLink(header)
 		if link == "" {

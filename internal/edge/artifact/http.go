@@ -11,7 +11,7 @@ import (
 )
 
 // httpSource reads single files over http and https.
-type httpSource struct{ s *Store }
+type httpSource struct{ requests *requester }
 
 // list needs no request for a first download: the answer to it says size and
 // version. With an earlier copy it asks whether that is still current.
@@ -25,8 +25,8 @@ func (h *httpSource) list(ctx context.Context, loc location, prior *record) (lis
 		return l, nil
 	}
 	validator := prior.Objects[0].Validator
-	err := h.s.retry(ctx, func() error {
-		ctx, w := watch(ctx, h.s.cfg.StallTimeout)
+	err := h.requests.retry(ctx, func() error {
+		ctx, w := watch(ctx, h.requests.stall)
 		defer w.stop()
 		req, err := newWebRequest(ctx, loc)
 		if err != nil {
@@ -41,7 +41,7 @@ func (h *httpSource) list(ctx context.Context, loc location, prior *record) (lis
 		} else {
 			req.Header.Set("If-Modified-Since", validator)
 		}
-		resp, err := h.s.send(req, loc.String(), webHints)
+		resp, err := h.requests.send(req, loc.String(), webHints)
 		if err != nil {
 			return err
 		}

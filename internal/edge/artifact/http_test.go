@@ -198,7 +198,7 @@ func TestResumeOfACompletePart(t *testing.T) {
 	o := newOrigin(t, data)
 	s := newStore(t, nil)
 	loc, _ := parse(Request{URI: o.URL + "/model.bin"})
-	dir := s.partialDir(loc)
+	dir := s.folder.partialDir(loc)
 	mustWrite(t, partPath(dir, "model.bin"), string(data))
 	mustWrite(t, partPath(dir, "model.bin")+".json", `{"validator":"\"v1\"","size":5000}`)
 	path, err := s.Fetch(t.Context(), Request{URI: o.URL + "/model.bin"}, nil)
@@ -434,7 +434,7 @@ func TestDiskFull(t *testing.T) {
 		s := newStore(t, nil)
 		var left atomic.Int64
 		left.Store(100 << 10)
-		s.disk = tinyDisk{left: &left, honest: honest}
+		s.folder.disk = tinyDisk{left: &left, honest: honest}
 		req := Request{URI: o.URL + "/model.bin"}
 		_, err := s.Fetch(t.Context(), req, nil)
 		wantError(t, err, s.cfg.Dir, "disk full", "needed", "free")

@@ -18,7 +18,7 @@ import (
 // distribution specification: the layers that have a file's name as that file,
 // an image's as what its /models holds, as KServe has it.
 type ociSource struct {
-	s *Store
+	requests *requester
 
 	mu     sync.Mutex
 	grants map[string]ociGrant // by registry and repository
@@ -141,7 +141,7 @@ func (o *ociSource) list(ctx context.Context, loc location, prior *record) (list
 
 // manifest reads a manifest by tag or digest.
 func (o *ociSource) manifest(ctx context.Context, loc location, ref ociRef, reference string) (m ociManifest, err error) {
-	body, _, err := o.s.fetchSmall(ctx, loc.String(), ociHints, maxManifest, func(ctx context.Context) (*http.Request, error) {
+	body, _, err := o.requests.fetchSmall(ctx, loc.String(), ociHints, maxManifest, func(ctx context.Context) (*http.Request, error) {
 		req, err := o.authorised(ctx, loc, ref, "manifests/"+reference)
 		if err == nil {
 			req.Header["Accept"] = ociManifests
@@ -332,14 +332,14 @@ func (o *ociSource) ask(ctx context.Context, loc location, ref ociRef) (ociGrant
 
 // challenge asks the registry's root; empty means that it wants nothing.
 func (o *ociSource) challenge(ctx context.Context, loc location, ref ociRef) (challenge string, err error) {
-	err = o.s.retry(ctx, func() error {
-		ctx, w := watch(ctx, o.s.cfg.StallTimeout)
+	err = o.requests.retry(ctx, func() error {
+		ctx, w := watch(ctx, o.requests.stall)
 		defer w.stop()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, ref.base()+"/v2/", nil)
 		if err != nil {
 			return fmt.Errorf("artifact: %s: not a usable address", loc)
 		}
-		resp, err := o.s.client.Do(req)
+		resp, err := o.requests.client.Do(req)
 		if err != nil {
 			return transportError(ctx, loc.String(), err)
 		}

@@ -63,7 +63,7 @@ func (o *ociSource) token(ctx context.Context, loc location, ref ociRef, challen
 	if challenge["service"] == "" {
 		form.Del("service")
 	}
-	body, _, err := o.s.fetchSmall(ctx, loc.String(), ociHints, maxTokenAnswer, func(ctx context.Context) (*http.Request, error) {
+	body, _, err := o.requests.fetchSmall(ctx, loc.String(), ociHints, maxTokenAnswer, func(ctx context.Context) (*http.Request, error) {
 		if login.identity != "" {
 			form.Set("grant_type", "refresh_token")
 			form.Set("refresh_token", login.identity)

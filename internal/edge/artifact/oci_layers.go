@@ -38,7 +38,7 @@ type layerStack struct {
 
 // unpackLayers makes the model's folder of layers, in order; those that are
 // files are moved there.
-func (s *Store) unpackLayers(ctx context.Context, loc location, l listing, tree string) error {
+func (n *installer) unpackLayers(ctx context.Context, loc location, l listing, tree string) error {
 	root, err := os.OpenRoot(tree)
 	if err != nil {
 		return fmt.Errorf("artifact: %w", err)
@@ -48,13 +48,9 @@ func (s *Store) unpackLayers(ctx context.Context, loc location, l listing, tree 
 	for _, o := range l.objects {
 		packed += o.Size
 	}
-	budget := s.unpackBudget()
-	if expansion := int64(s.cfg.MaxExpansion); packed < budget/expansion {
-		budget = min(budget, max(packed*expansion, 1<<30))
-	}
-	k := &layerStack{unpacker: &unpacker{ctx: ctx, s: s, root: root, uri: loc.String(), files: s.cfg.MaxFiles, bytes: budget, budget: budget}}
+	k := &layerStack{unpacker: n.unpacker(ctx, root, loc.String(), packed)}
 	for _, o := range l.objects {
-		part := partPath(s.partialDir(loc), o.Name)
+		part := partPath(n.folder.partialDir(loc), o.Name)
 		k.image, k.fresh = o.image, map[string]bool{}
 		if o.layer == "" {
 			dst := filepath.Join(tree, filepath.FromSlash(o.Name))

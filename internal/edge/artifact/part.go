@@ -56,14 +56,14 @@ type partState struct {
 
 // openPart opens an object's part and takes over what is there of the same
 // version.
-func (s *Store) openPart(ctx context.Context, loc location, o object, m *meter) (*part, error) {
-	path := partPath(s.partialDir(loc), o.Name)
-	f, err := s.disk.open(path)
+func (t *transfer) openPart(ctx context.Context, o object) (*part, error) {
+	path := partPath(t.folder.partialDir(t.loc), o.Name)
+	f, err := t.folder.disk.open(path)
 	if err != nil {
-		return nil, s.explainWrite(err, o.Size)
+		return nil, t.folder.explainWrite(err, o.Size)
 	}
 	p := &part{
-		object: o, path: path, file: f, meter: m, promised: max(o.Size, 0),
+		object: o, path: path, file: f, meter: t.meter, promised: max(o.Size, 0),
 		state: partState{Validator: o.Validator, Size: o.Size},
 		sha:   sha256.New(), crc: crc32.New(castagnoli),
 	}
@@ -72,7 +72,7 @@ func (s *Store) openPart(ctx context.Context, loc location, o object, m *meter) 
 	}
 	if err := p.resume(ctx); err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("artifact: %s: %w", loc, err)
+		return nil, fmt.Errorf("artifact: %s: %w", t.loc, err)
 	}
 	return p, nil
 }
@@ -262,30 +262,30 @@ func stored(info fs.FileInfo) int64 {
 }
 
 // checkSpace refuses a write of need bytes that the disk has no room for.
-func (s *Store) checkSpace(need int64) error {
-	free, err := s.disk.free(s.cfg.Dir)
+func (d *folder) checkSpace(need int64) error {
+	free, err := d.disk.free(d.dir)
 	if err != nil || free >= need {
 		return err
 	}
-	return s.fullError(need, free)
+	return d.fullError(need, free)
 }
 
-func (s *Store) fullError(need, free int64) error {
+func (d *folder) fullError(need, free int64) error {
 	return fmt.Errorf("artifact: %s: disk full: %s needed, %s free; make room or choose another folder: %w",
-		s.cfg.Dir, formatBytes(need), formatBytes(free), syscall.ENOSPC)
+		d.dir, formatBytes(need), formatBytes(free), syscall.ENOSPC)
 }
 
 // explainWrite turns a failed write into an error that says how much room is
 // missing. need is the number of bytes still to write, 0 when unknown.
-func (s *Store) explainWrite(err error, need int64) error {
+func (d *folder) explainWrite(err error, need int64) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return fmt.Errorf("artifact: %w", err)
 	}
-	free, ferr := s.disk.free(s.cfg.Dir)
+	free, ferr := d.disk.free(d.dir)
 	if ferr != nil {
-		return fmt.Errorf("artifact: %s: disk full: %w", s.cfg.Dir, err)
+		return fmt.Errorf("artifact: %s: disk full: %w", d.dir, err)
 	}
-	return s.fullError(max(need, 1), free)
+	return d.fullError(max(need, 1), free)
 }
 
 // formatBytes prints a size in binary units.

@@ -39,19 +39,19 @@ func (s *Store) Peek(ctx context.Context, req Request) (Facts, error) {
 	}
 	ctx = named(ctx, src)
 	if web, ok := src.(*httpSource); ok {
-		return s.peekWeb(ctx, loc, web)
+		return peekWeb(ctx, loc, web)
 	}
 	l, err := src.list(ctx, loc, nil)
 	if err != nil {
 		return Facts{}, err
 	}
-	if err := s.checkListing(loc, l.objects); err != nil {
+	if err := s.limits().check(loc, l.objects); err != nil {
 		return Facts{}, err
 	}
 	if slices.ContainsFunc(l.objects, func(o object) bool { return o.layer != "" }) {
 		return inspect(ctx, memoryTree{}, nil) // its files are in archives
 	}
-	t := &remoteTree{s: s, loc: loc, src: src, objects: map[string]object{}}
+	t := &remoteTree{requests: s.requests, loc: loc, src: src, objects: map[string]object{}}
 	var files []treeFile
 	for _, o := range l.objects {
 		t.objects[o.Name] = o
@@ -62,10 +62,10 @@ func (s *Store) Peek(ctx context.Context, req Request) (Facts, error) {
 
 // remoteTree reads the first bytes of listed objects.
 type remoteTree struct {
-	s       *Store
-	loc     location
-	src     source
-	objects map[string]object
+	requests *requester
+	loc      location
+	src      source
+	objects  map[string]object
 }
 
 func (t *remoteTree) local() bool { return false }
@@ -78,14 +78,14 @@ func (t *remoteTree) open(ctx context.Context, name string, offset int64) (io.Re
 	if offset < 0 {
 		offset = max(0, o.Size+offset)
 	}
-	ctx, w := watch(ctx, t.s.cfg.StallTimeout)
+	ctx, w := watch(ctx, t.requests.stall)
 	req, err := t.src.request(ctx, t.loc, o, offset)
 	if err != nil {
 		w.stop()
 		return nil, err
 	}
 	req.Header.Set("Accept-Encoding", "identity")
-	resp, err := t.s.send(req, t.loc.String(), sourceHints(t.src)) //nolint:bodyclose // the caller closes it, as watchedBody
+	resp, err := t.requests.send(req, t.loc.String(), sourceHints(t.src)) //nolint:bodyclose // the caller closes it, as watchedBody
 	if err != nil {
 		w.stop()
 		return nil, err
@@ -119,7 +119,7 @@ var webFiles = []struct {
 
 // peekWeb asks for the describing files below a URI that names a folder. A URI
 // that names a file with an extension is not looked into.
-func (s *Store) peekWeb(ctx context.Context, loc location, web *httpSource) (Facts, error) {
+func peekWeb(ctx context.Context, loc location, web *httpSource) (Facts, error) {
 	if name := loc.fileName(); strings.Contains(name, ".") {
 		return inspect(ctx, memoryTree{}, nil)
 	}
@@ -131,7 +131,7 @@ func (s *Store) peekWeb(ctx context.Context, loc location, web *httpSource) (Fac
 		u.Path = strings.TrimSuffix(u.Path, "/") + "/" + f.name
 		u.RawPath = ""
 		at.url = &u
-		raw, err := s.fetchWeb(ctx, at, web, f.limit)
+		raw, err := web.small(ctx, at, f.limit)
 		if err != nil {
 			return Facts{}, err
 		}
@@ -145,10 +145,10 @@ func (s *Store) peekWeb(ctx context.Context, loc location, web *httpSource) (Fac
 	return facts, err
 }
 
-// fetchWeb returns a small file, or nil when the server says it is not there.
-func (s *Store) fetchWeb(ctx context.Context, at location, web *httpSource, limit int64) ([]byte, error) {
-	body, _, err := s.fetchSmall(ctx, at.String(), webHints, limit, func(ctx context.Context) (*http.Request, error) {
-		return web.request(ctx, at, object{}, 0)
+// small returns a small file, or nil when the server says it is not there.
+func (h *httpSource) small(ctx context.Context, at location, limit int64) ([]byte, error) {
+	body, _, err := h.requests.fetchSmall(ctx, at.String(), webHints, limit, func(ctx context.Context) (*http.Request, error) {
+		return h.request(ctx, at, object{}, 0)
 	})
 	var answer *answerError
 	if errors.As(err, &answer) && (answer.status == http.StatusNotFound || answer.status == http.StatusGone) {

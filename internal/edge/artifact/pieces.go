@@ -49,23 +49,23 @@ const (
 
 // splittable says whether what is missing of an object is worth several
 // connections: the source must be able to tell versions apart.
-func (s *Store) splittable(p *part) bool {
-	return !p.whole && s.cfg.Connections > 1 && strongValidator(p.state.Validator) &&
-		p.state.Size-p.at >= 2*s.cfg.PieceBytes && p.state.Size <= s.cfg.MaxBytes
+func (t *transfer) splittable(p *part) bool {
+	return !p.whole && t.connections > 1 && strongValidator(p.state.Validator) &&
+		p.state.Size-p.at >= 2*t.pieceBytes && p.state.Size <= t.maxBytes
 }
 
 // boundary is where a body that was asked for whole is left for pieces, or 0:
 // the server must have said that it sends ranges. A Hub that sends bytes itself
 // is a cache: it has them, or fetches them in order for all who ask.
-func (s *Store) boundary(p *part, src source, resp *http.Response) int64 {
+func (t *transfer) boundary(p *part, resp *http.Response) int64 {
 	ranges := resp.StatusCode == http.StatusPartialContent || resp.Header.Get("Accept-Ranges") == "bytes"
-	if hf, ok := src.(*hfSource); ok && hf.answersItself(resp) {
+	if hf, ok := t.src.(*hfSource); ok && hf.answersItself(resp) {
 		ranges = false
 	}
-	if !ranges || !s.splittable(p) {
+	if !ranges || !t.splittable(p) {
 		return 0
 	}
-	return (p.at/s.cfg.PieceBytes + 1) * s.cfg.PieceBytes
+	return (p.at/t.pieceBytes + 1) * t.pieceBytes
 }
 
 // splits says whether a source is known to send ranges before it is asked: the
@@ -79,10 +79,10 @@ func splits(src source) bool {
 }
 
 // inPieces brings what is missing of an object.
-func (s *Store) inPieces(ctx context.Context, loc location, src source, p *part) error {
-	q, err := p.split(s.cfg.PieceBytes)
+func (t *transfer) inPieces(ctx context.Context, p *part) error {
+	q, err := p.split(t.pieceBytes)
 	if err != nil {
-		return s.explainWrite(err, p.state.Size-p.at)
+		return t.folder.explainWrite(err, p.state.Size-p.at)
 	}
 	defer func() { _ = q.index.Close() }()
 	missing := q.missing()
@@ -91,19 +91,19 @@ func (s *Store) inPieces(ctx context.Context, loc location, src source, p *part)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return q.follow(ctx) })
-	for i := range min(s.cfg.Connections, missing) {
+	for i := range min(t.connections, missing) {
 		g.Go(func() error {
 			if i > 0 { // the object has one connection; more as there are any
 				select {
-				case s.slots <- struct{}{}:
+				case t.slots <- struct{}{}:
 				case <-q.over:
 					return nil
 				case <-ctx.Done():
 					return ctx.Err()
 				}
-				defer func() { <-s.slots }()
+				defer func() { <-t.slots }()
 			}
-			return s.work(ctx, loc, src, q)
+			return t.work(ctx, q)
 		})
 	}
 	err = g.Wait()
@@ -115,28 +115,28 @@ func (s *Store) inPieces(ctx context.Context, loc location, src source, p *part)
 }
 
 // work fetches pieces until none is left.
-func (s *Store) work(ctx context.Context, loc location, src source, q *pieces) error {
+func (t *transfer) work(ctx context.Context, q *pieces) error {
 	buf := make([]byte, 256<<10)
 	for {
 		i, ok := q.take()
 		if !ok {
 			return nil
 		}
-		if err := s.piece(ctx, loc, src, q, i, buf); err != nil {
+		if err := t.piece(ctx, q, i, buf); err != nil {
 			return err
 		}
 	}
 }
 
 // piece brings one piece, with retries that go on where the last broke off.
-func (s *Store) piece(ctx context.Context, loc location, src source, q *pieces, i int, buf []byte) error {
+func (t *transfer) piece(ctx context.Context, q *pieces, i int, buf []byte) error {
 	at, end := int64(i)*q.each, min(int64(i+1)*q.each, q.size)
 	sum := crc32.New(castagnoli)
 	best, begun := at, at
-	err := s.retry(ctx, func() error {
-		ctx, w := watch(ctx, s.cfg.StallTimeout)
+	err := t.requests.retry(ctx, func() error {
+		ctx, w := watch(ctx, t.requests.stall)
 		defer w.stop()
-		body, err := s.rangeOf(ctx, loc, src, q, at, end)
+		body, err := t.rangeOf(ctx, q, at, end)
 		if err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (s *Store) piece(ctx context.Context, loc location, src source, q *pieces, 
 			if n > 0 {
 				w.feed()
 				if _, err := q.p.file.WriteAt(buf[:n], at); err != nil {
-					return s.explainWrite(err, end-at)
+					return t.folder.explainWrite(err, end-at)
 				}
 				_, _ = sum.Write(buf[:n]) // hashes never fail
 				at += int64(n)
@@ -156,7 +156,7 @@ func (s *Store) piece(ctx context.Context, loc location, src source, q *pieces, 
 				err = io.ErrUnexpectedEOF
 			}
 			if err != nil && at < end {
-				return transportError(ctx, loc.String(), err)
+				return transportError(ctx, t.loc.String(), err)
 			}
 		}
 		return nil
@@ -173,26 +173,26 @@ func (s *Store) piece(ctx context.Context, loc location, src source, q *pieces, 
 }
 
 // rangeOf asks for some bytes of the version that is on its way.
-func (s *Store) rangeOf(ctx context.Context, loc location, src source, q *pieces, from, to int64) (io.ReadCloser, error) {
+func (t *transfer) rangeOf(ctx context.Context, q *pieces, from, to int64) (io.ReadCloser, error) {
 	o := q.p.object
 	o.Size, o.Validator, o.to = q.size, q.p.state.Validator, to
-	req, err := src.request(ctx, loc, o, from)
+	req, err := t.src.request(ctx, t.loc, o, from)
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Accept-Encoding", "identity")
-	resp, err := s.send(req, loc.String(), sourceHints(src))
+	resp, err := t.requests.send(req, t.loc.String(), sourceHints(t.src))
 	if err != nil {
 		return nil, err
 	}
 	q.p.heard(resp.Header)
-	_, web := src.(*httpSource)
+	_, web := t.src.(*httpSource)
 	if err = o.continues(resp, from, web); err == nil && resp.StatusCode == http.StatusOK {
 		err = errNoRanges
 	}
 	if err != nil {
 		_ = resp.Body.Close()
-		return nil, fmt.Errorf("artifact: %s: %s: %w", loc, o.Name, err)
+		return nil, fmt.Errorf("artifact: %s: %s: %w", t.loc, o.Name, err)
 	}
 	return resp.Body, nil
 }

@@ -348,7 +348,7 @@ func TestPiecesWithoutRoom(t *testing.T) {
 	s := newStore(t, inTestPieces)
 	var left atomic.Int64
 	left.Store(4 * testPiece)
-	s.disk = tinyDisk{left: &left}
+	s.folder.disk = tinyDisk{left: &left}
 	_, err := s.Fetch(t.Context(), Request{URI: o.URL + "/m.bin"}, nil)
 	wantError(t, err, "disk full")
 	left.Store(1 << 30)

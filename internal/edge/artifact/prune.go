@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
 
 const (
@@ -57,17 +61,35 @@ func (s sharing) remove(c kept) (bytes int64, gone map[uint64]bool) {
 	return bytes, gone
 }
 
+// retention decides what stays in the store: it makes room for what comes, and
+// keeps what was handed out.
+type retention struct {
+	folder *folder
+	blobs  *blobs.Store    // loses the files that only removed copies had; may be nil
+	bound  int64           // bytes of everything together; 0 is no bound
+	ask    func() []string // what is in use; nil: nothing is removed
+	log    *slog.Logger
+
+	evicting sync.Mutex // held by whoever removes copies; taken before mu
+
+	mu       sync.Mutex
+	held     map[string]*os.File // folders of copies that were handed out
+	reserved map[string]int64    // what downloads need in all, by location key
+}
+
 // Prune removes downloads left off for a week and copies that a newer one of
 // the same URI has replaced, and then the least recently used copies and
 // uploads until the rest is within Config.StoreBytes. What Config.InUse names,
 // what another process was given, and what was used within the last minute
 // stays. It returns the bytes freed, and does nothing without Config.InUse.
-func (s *Store) Prune(ctx context.Context) (freed int64, err error) {
-	if s.cfg.InUse == nil {
+func (s *Store) Prune(ctx context.Context) (freed int64, err error) { return s.retention.prune(ctx) }
+
+func (k *retention) prune(ctx context.Context) (freed int64, err error) {
+	if k.ask == nil {
 		return 0, nil
 	}
-	freed, err = s.prunePartial(ctx)
-	n, _, rerr := s.evict(0, true)
+	freed, err = k.prunePartial(ctx)
+	n, _, rerr := k.evict(0, true)
 	return freed + n, errors.Join(err, rerr)
 }
 
@@ -75,22 +97,22 @@ func (s *Store) Prune(ctx context.Context) (freed int64, err error) {
 // where there is a bound, and keeps it until done is called. key names its
 // partial folder, what names it in errors; here bytes of it are on the disk
 // already, besides those in that folder.
-func (s *Store) reserve(key, what string, need, here int64) (done func(), err error) {
-	s.mu.Lock()
-	s.reserved[key] = max(need, s.reserved[key])
-	s.mu.Unlock()
+func (k *retention) reserve(key, what string, need, here int64) (done func(), err error) {
+	k.mu.Lock()
+	k.reserved[key] = max(need, k.reserved[key])
+	k.mu.Unlock()
 	done = func() {
-		s.mu.Lock()
-		delete(s.reserved, key)
-		s.mu.Unlock()
+		k.mu.Lock()
+		delete(k.reserved, key)
+		k.mu.Unlock()
 	}
-	if s.cfg.InUse == nil {
+	if k.ask == nil {
 		return done, nil
 	}
-	_, short, err := s.evict(need-here-onDisk(filepath.Join(s.cfg.Dir, "partial", key)), false)
+	_, short, err := k.evict(need-here-onDisk(filepath.Join(k.folder.dir, "partial", key)), false)
 	if err == nil && short > 0 {
 		err = fmt.Errorf("artifact: %s: %s needed, which is %s more than there is beside the models in use (of %s): delete services, or raise --models-max-bytes",
-			what, formatBytes(need), formatBytes(short), formatBytes(s.cfg.StoreBytes))
+			what, formatBytes(need), formatBytes(short), formatBytes(k.bound))
 	}
 	if err != nil {
 		done()
@@ -102,25 +124,25 @@ func (s *Store) reserve(key, what string, need, here int64) (done func(), err er
 // evict removes the least recently used until the store is within its bound
 // and the disk has room for need bytes; replaced removes old versions besides.
 // short is how far above the bound it still is.
-func (s *Store) evict(need int64, replaced bool) (freed, short int64, err error) {
-	s.evicting.Lock()
-	defer s.evicting.Unlock()
-	all, sharers, total, err := s.copies()
+func (k *retention) evict(need int64, replaced bool) (freed, short int64, err error) {
+	k.evicting.Lock()
+	defer k.evicting.Unlock()
+	all, sharers, total, err := k.copies()
 	if err != nil {
 		return 0, 0, err
 	}
 	excess := func() int64 {
 		over := int64(0)
-		if s.cfg.StoreBytes > 0 {
-			over = total - freed - s.cfg.StoreBytes
+		if k.bound > 0 {
+			over = total - freed - k.bound
 		}
-		if free, err := s.disk.free(s.cfg.Dir); err == nil && need > 0 {
+		if free, err := k.folder.disk.free(k.folder.dir); err == nil && need > 0 {
 			over = max(over, need-free)
 		}
 		return over
 	}
-	used := s.inUse()
-	s.release(all, used)
+	used := k.inUse()
+	k.release(all, used)
 	if !replaced && excess() <= 0 {
 		return 0, 0, nil
 	}
@@ -134,30 +156,30 @@ func (s *Store) evict(need int64, replaced bool) (freed, short int64, err error)
 		if over := excess(); over <= 0 && (c.current || !replaced) {
 			break
 		}
-		if used(c) || c.current && time.Since(c.used) < settling || !s.remove(c) {
+		if used(c) || c.current && time.Since(c.used) < settling || !k.remove(c) {
 			continue
 		}
-		bytes, err := s.dropFiles(sharers, c)
+		bytes, err := k.dropFiles(sharers, c)
 		freed += bytes
-		s.log.Info("a model's copy was removed", "folder", c.path, "bytes", bytes, "used", c.used.UTC().Format(time.RFC3339))
+		k.log.Info("a model's copy was removed", "folder", c.path, "bytes", bytes, "used", c.used.UTC().Format(time.RFC3339))
 		if err != nil {
 			return freed, 0, err
 		}
 	}
-	if s.cfg.StoreBytes > 0 {
-		short = max(0, total-freed-s.cfg.StoreBytes)
+	if k.bound > 0 {
+		short = max(0, total-freed-k.bound)
 	}
 	return freed, short, nil
 }
 
 // dropFiles takes the files that only the removed copy had out of the Hub's cache
 // too, and returns how many bytes the copy took.
-func (s *Store) dropFiles(sharers sharing, c kept) (int64, error) {
+func (k *retention) dropFiles(sharers sharing, c kept) (int64, error) {
 	bytes, gone := sharers.remove(c)
-	if s.cfg.Blobs == nil || len(gone) == 0 {
+	if k.blobs == nil || len(gone) == 0 {
 		return bytes, nil
 	}
-	return bytes, s.cfg.Blobs.Drop(gone)
+	return bytes, k.blobs.Drop(gone)
 }
 
 func boolInt(b bool) int {
@@ -169,39 +191,39 @@ func boolInt(b bool) int {
 
 // copies lists what is kept, and counts everything in the store, with what
 // downloads under way are going to need.
-func (s *Store) copies() (all []kept, sharers sharing, total int64, err error) {
+func (k *retention) copies() (all []kept, sharers sharing, total int64, err error) {
 	sharers = sharing{}
 	for _, kind := range []string{"models", "uploads"} {
-		keys, err := os.ReadDir(filepath.Join(s.cfg.Dir, kind))
+		keys, err := os.ReadDir(filepath.Join(k.folder.dir, kind))
 		if err != nil {
 			return nil, nil, 0, fmt.Errorf("artifact: %w", err)
 		}
 		for _, key := range keys {
-			for _, c := range s.copiesOf(kind, key.Name()) {
+			for _, c := range k.folder.copiesOf(kind, key.Name()) {
 				all = append(all, c)
 				total += sharers.add(c)
 			}
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	partial, err := os.ReadDir(filepath.Join(s.cfg.Dir, "partial"))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	partial, err := os.ReadDir(filepath.Join(k.folder.dir, "partial"))
 	if err != nil {
 		return nil, nil, 0, fmt.Errorf("artifact: %w", err)
 	}
 	for _, e := range partial {
-		if _, active := s.reserved[e.Name()]; !active && e.IsDir() {
-			total += onDisk(filepath.Join(s.cfg.Dir, "partial", e.Name()))
+		if _, active := k.reserved[e.Name()]; !active && e.IsDir() {
+			total += onDisk(filepath.Join(k.folder.dir, "partial", e.Name()))
 		}
 	}
-	for _, n := range s.reserved {
+	for _, n := range k.reserved {
 		total += n
 	}
 	return all, sharers, total, nil
 }
 
-func (s *Store) copiesOf(kind, key string) (all []kept) {
-	dir := filepath.Join(s.cfg.Dir, kind, key)
+func (d *folder) copiesOf(kind, key string) (all []kept) {
+	dir := filepath.Join(d.dir, kind, key)
 	version := ""
 	var used time.Time
 	if raw, err := readVersion(dir); err == nil {
@@ -248,8 +270,8 @@ func sizes(dir string) (bytes int64, shared map[uint64]int64) {
 }
 
 // inUse asks once who uses what.
-func (s *Store) inUse() func(kept) bool {
-	names := s.cfg.InUse()
+func (k *retention) inUse() func(kept) bool {
+	names := k.ask()
 	keys, paths := map[string]bool{}, []string(nil)
 	for _, n := range names {
 		if !strings.Contains(n, "://") {
@@ -274,8 +296,8 @@ func (s *Store) inUse() func(kept) bool {
 
 // remove deletes a copy that nobody holds, in any process, and whose model is
 // not being fetched.
-func (s *Store) remove(c kept) bool {
-	unlock, err := s.tryLock(c.key)
+func (k *retention) remove(c kept) bool {
+	unlock, err := k.folder.tryLock(c.key)
 	if err != nil {
 		return false
 	}
@@ -300,13 +322,13 @@ func (s *Store) remove(c kept) bool {
 }
 
 // release lets other processes remove what this one was given and uses no more.
-func (s *Store) release(all []kept, used func(kept) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (k *retention) release(all []kept, used func(kept) bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, c := range all {
-		if f := s.held[c.path]; f != nil && !used(c) && (!c.current || time.Since(c.used) >= settling) {
+		if f := k.held[c.path]; f != nil && !used(c) && (!c.current || time.Since(c.used) >= settling) {
 			_ = f.Close()
-			delete(s.held, c.path)
+			delete(k.held, c.path)
 		}
 	}
 }
@@ -314,8 +336,8 @@ func (s *Store) release(all []kept, used func(kept) bool) {
 // hold keeps a copy from being removed by other processes, until it is released
 // or this one ends, and notes that it was used. path is the
 // copy's folder, or a file in it.
-func (s *Store) hold(path string) {
-	dir, touched := s.copyOf(path)
+func (k *retention) hold(path string) {
+	dir, touched := k.folder.copyOf(path)
 	if dir == "" {
 		return
 	}
@@ -323,9 +345,9 @@ func (s *Store) hold(path string) {
 	if info, err := os.Stat(touched); err == nil && now.Sub(info.ModTime()) > settling/2 {
 		_ = os.Chtimes(touched, now, now) // it only makes the copy look older
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.held[dir] != nil {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held[dir] != nil {
 		return
 	}
 	d, err := os.Open(dir)
@@ -336,13 +358,13 @@ func (s *Store) hold(path string) {
 		_ = d.Close() // it is just being removed
 		return
 	}
-	s.held[dir] = d
+	k.held[dir] = d
 }
 
 // copyOf is the folder of the copy that a path is in, and whose modification
 // time says when it was used.
-func (s *Store) copyOf(path string) (dir, touched string) {
-	rel, err := filepath.Rel(s.cfg.Dir, path)
+func (d *folder) copyOf(path string) (dir, touched string) {
+	rel, err := filepath.Rel(d.dir, path)
 	if err != nil {
 		return "", ""
 	}
@@ -350,7 +372,7 @@ func (s *Store) copyOf(path string) (dir, touched string) {
 	if len(parts) < 3 {
 		return "", ""
 	}
-	dir = filepath.Join(append([]string{s.cfg.Dir}, parts[:3]...)...)
+	dir = filepath.Join(append([]string{d.dir}, parts[:3]...)...)
 	switch parts[0] {
 	case "models":
 		return dir, filepath.Join(filepath.Dir(dir), "record.json")
@@ -360,8 +382,8 @@ func (s *Store) copyOf(path string) (dir, touched string) {
 	return "", ""
 }
 
-func (s *Store) prunePartial(ctx context.Context) (freed int64, err error) {
-	root := filepath.Join(s.cfg.Dir, "partial")
+func (k *retention) prunePartial(ctx context.Context) (freed int64, err error) {
+	root := filepath.Join(k.folder.dir, "partial")
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return 0, err
@@ -374,7 +396,7 @@ func (s *Store) prunePartial(ctx context.Context) (freed int64, err error) {
 		path := filepath.Join(root, e.Name())
 		unlock := func() {}
 		if !strings.HasPrefix(e.Name(), "upload-") {
-			if unlock, err = s.tryLock(e.Name()); err != nil {
+			if unlock, err = k.folder.tryLock(e.Name()); err != nil {
 				continue // being fetched
 			}
 		}

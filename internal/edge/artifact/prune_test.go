@@ -27,7 +27,7 @@ func bounded(t *testing.T, dir string, limit int64, used *[]string) *Store {
 // aged makes a copy look as if it was last used so long ago.
 func aged(t *testing.T, s *Store, path string, ago time.Duration) {
 	t.Helper()
-	_, touched := s.copyOf(path)
+	_, touched := s.folder.copyOf(path)
 	at := time.Now().Add(-ago)
 	if err := os.Chtimes(touched, at, at); err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func (s *Store) recordFor(t *testing.T, uri string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(s.modelDir(loc), "record.json")
+	return filepath.Join(s.folder.modelDir(loc), "record.json")
 }
 
 // TestEvictFromTwo: what one process was given, another does not remove; what
@@ -132,12 +132,12 @@ func TestEvictFromTwo(t *testing.T) {
 	if !here(path) {
 		t.Fatal("what another process has was removed")
 	}
-	b.mu.Lock() // the other process ends
-	for _, f := range b.held {
+	b.retention.mu.Lock() // the other process ends
+	for _, f := range b.retention.held {
 		_ = f.Close()
 	}
-	b.mu.Unlock()
-	unlock, err := b.lock(t.Context(), filepath.Base(filepath.Dir(filepath.Dir(path))))
+	b.retention.mu.Unlock()
+	unlock, err := b.folder.lock(t.Context(), filepath.Base(filepath.Dir(filepath.Dir(path))))
 	if err != nil {
 		t.Fatal(err)
 	}

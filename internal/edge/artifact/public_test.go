@@ -25,9 +25,9 @@ func inside(t *testing.T, through *url.URL) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := s.client.Transport.(*publicOnly)
+	p := s.requests.client.Transport.(*publicOnly)
 	p.open.Proxy = http.ProxyURL(through)
-	t.Cleanup(s.client.CloseIdleConnections)
+	t.Cleanup(s.requests.client.CloseIdleConnections)
 	return s
 }
 
@@ -195,7 +195,7 @@ func TestGoogleTokenRefused(t *testing.T) {
 			t.Setenv(k, v)
 		}
 		s := newStore(t, func(c *Config) { c.Attempts = 1 })
-		s.client.Transport = redirected{mustURL(t, tokens.URL)}
+		s.requests.client.Transport = redirected{mustURL(t, tokens.URL)}
 		_, err = s.Fetch(t.Context(), Request{URI: "gs://bucket/m"}, nil)
 		wantError(t, err, "give no token: invalid_grant Invalid JWT Signature.")
 		if strings.Contains(err.Error(), "eyJ") || !Denied(err) {

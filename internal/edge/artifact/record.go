@@ -32,22 +32,28 @@ func (r *record) pinnedTo(sum string) bool {
 	return sum == "" || len(r.Objects) == 1 && r.Objects[0].SHA256 == sum
 }
 
-func (s *Store) modelDir(loc location) string {
-	return filepath.Join(s.cfg.Dir, "models", loc.key())
+// folder is the store's place on the disk: what lies where, and who may write.
+type folder struct {
+	dir  string
+	disk disk
 }
 
-func (s *Store) partialDir(loc location) string {
-	return filepath.Join(s.cfg.Dir, "partial", loc.key())
+func (d *folder) modelDir(loc location) string {
+	return filepath.Join(d.dir, "models", loc.key())
 }
 
-func (s *Store) recordPath(loc location, r *record) string {
-	return filepath.Join(s.modelDir(loc), r.Version, filepath.FromSlash(r.File))
+func (d *folder) partialDir(loc location) string {
+	return filepath.Join(d.dir, "partial", loc.key())
+}
+
+func (d *folder) recordPath(loc location, r *record) string {
+	return filepath.Join(d.modelDir(loc), r.Version, filepath.FromSlash(r.File))
 }
 
 // readRecord returns the record of a complete copy, or nil when there is none:
 // a record whose files are missing or of another size counts as none.
-func (s *Store) readRecord(loc location) *record {
-	raw, err := os.ReadFile(filepath.Join(s.modelDir(loc), "record.json"))
+func (d *folder) readRecord(loc location) *record {
+	raw, err := os.ReadFile(filepath.Join(d.modelDir(loc), "record.json"))
 	if err != nil {
 		return nil
 	}
@@ -58,7 +64,7 @@ func (s *Store) readRecord(loc location) *record {
 	if r.File != "" && !localName(r.File) {
 		return nil
 	}
-	files, bytes, err := measure(filepath.Join(s.modelDir(loc), r.Version))
+	files, bytes, err := measure(filepath.Join(d.modelDir(loc), r.Version))
 	if err != nil || files != r.Files || bytes != r.Bytes {
 		return nil
 	}
@@ -75,10 +81,18 @@ func readVersion(dir string) (string, error) {
 	return r.Version, json.Unmarshal(raw, &r)
 }
 
+// installer makes the model's folder of what was downloaded or uploaded.
+type installer struct {
+	folder    *folder
+	blobs     *blobs.Store // where downloaded files of the Hub are linked; nil for nowhere
+	limits    limits       // of what is unpacked
+	expansion int          // see [Config.MaxExpansion]
+}
+
 // install moves the finished parts of a listing into the models folder and
 // records them.
-func (s *Store) install(ctx context.Context, loc location, l listing) (*record, error) {
-	tree, file, err := s.assemble(ctx, loc, l)
+func (n *installer) install(ctx context.Context, loc location, l listing) (*record, error) {
+	tree, file, err := n.assemble(ctx, loc, l)
 	if err != nil {
 		return nil, err
 	}
@@ -86,13 +100,13 @@ func (s *Store) install(ctx context.Context, loc location, l listing) (*record, 
 	if r.Files, r.Bytes, err = measure(tree); err != nil {
 		return nil, err
 	}
-	if err := replaceTree(tree, filepath.Join(s.modelDir(loc), r.Version), r); err != nil {
+	if err := replaceTree(tree, filepath.Join(n.folder.modelDir(loc), r.Version), r); err != nil {
 		return nil, err
 	}
-	if err := writeJSON(filepath.Join(s.modelDir(loc), "record.json"), r); err != nil {
+	if err := writeJSON(filepath.Join(n.folder.modelDir(loc), "record.json"), r); err != nil {
 		return nil, err
 	}
-	if err := os.RemoveAll(s.partialDir(loc)); err != nil {
+	if err := os.RemoveAll(n.folder.partialDir(loc)); err != nil {
 		return nil, fmt.Errorf("artifact: %w", err)
 	}
 	return r, nil
@@ -100,8 +114,8 @@ func (s *Store) install(ctx context.Context, loc location, l listing) (*record, 
 
 // assemble builds the artifact's folder from its parts, unpacking a single
 // archive as KServe's storage initializer does.
-func (s *Store) assemble(ctx context.Context, loc location, l listing) (tree, file string, err error) {
-	tree = filepath.Join(s.partialDir(loc), "tree")
+func (n *installer) assemble(ctx context.Context, loc location, l listing) (tree, file string, err error) {
+	tree = filepath.Join(n.folder.partialDir(loc), "tree")
 	if err := os.RemoveAll(tree); err != nil {
 		return "", "", fmt.Errorf("artifact: %w", err)
 	}
@@ -109,12 +123,12 @@ func (s *Store) assemble(ctx context.Context, loc location, l listing) (tree, fi
 		return "", "", fmt.Errorf("artifact: %w", err)
 	}
 	if slices.ContainsFunc(l.objects, func(o object) bool { return o.layer != "" }) {
-		return tree, "", discarded(s.unpackLayers(ctx, loc, l, tree), tree)
+		return tree, "", discarded(n.unpackLayers(ctx, loc, l, tree), tree)
 	}
 	if len(l.objects) == 1 {
 		if kind := archiveKind(loc, l.objects[0].Name); kind != "" {
-			part := l.objects[0].arrived(s.partialDir(loc))
-			return tree, "", discarded(s.unpack(ctx, kind, part, tree, loc.String()), tree)
+			part := l.objects[0].arrived(n.folder.partialDir(loc))
+			return tree, "", discarded(n.unpack(ctx, kind, part, tree, loc.String()), tree)
 		}
 		if !l.folder {
 			file = l.objects[0].Name
@@ -125,9 +139,9 @@ func (s *Store) assemble(ctx context.Context, loc location, l listing) (tree, fi
 		if err := os.MkdirAll(filepath.Dir(dst), 0o700); err != nil {
 			return "", "", fmt.Errorf("artifact: %s: an object is both a file and a folder: %w", loc, err)
 		}
-		err := os.Rename(o.arrived(s.partialDir(loc)), dst)
-		if err == nil && s.cfg.Blobs != nil && !o.linked && blobs.IsHash(o.oid) {
-			err = s.cfg.Blobs.Add(dst, o.oid, time.Now()) // what the cache had no room for
+		err := os.Rename(o.arrived(n.folder.partialDir(loc)), dst)
+		if err == nil && n.blobs != nil && !o.linked && blobs.IsHash(o.oid) {
+			err = n.blobs.Add(dst, o.oid, time.Now()) // what the cache had no room for
 		}
 		if err != nil {
 			return "", "", fmt.Errorf("artifact: %s: %w", loc, err)
@@ -226,9 +240,9 @@ func syncDir(path string) error {
 
 // lock keeps other processes, and a cancelled download still winding down, off
 // the partial folder of a location key.
-func (s *Store) lock(ctx context.Context, key string) (unlock func(), err error) {
+func (d *folder) lock(ctx context.Context, key string) (unlock func(), err error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 250*time.Millisecond) {
-		unlock, err := s.tryLock(key)
+		unlock, err := d.tryLock(key)
 		if err == nil || !errors.Is(err, syscall.EWOULDBLOCK) {
 			return unlock, err
 		}
@@ -240,8 +254,8 @@ func (s *Store) lock(ctx context.Context, key string) (unlock func(), err error)
 
 // tryLock is lock without waiting: the error is EWOULDBLOCK when somebody else
 // has it.
-func (s *Store) tryLock(key string) (unlock func(), err error) {
-	path := filepath.Join(s.cfg.Dir, "partial", key+".lock")
+func (d *folder) tryLock(key string) (unlock func(), err error) {
+	path := filepath.Join(d.dir, "partial", key+".lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("artifact: %w", err)

@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -24,7 +25,9 @@ import (
 // and endpoint of the AWS environment and configuration files, and with the
 // variables that KServe's storage initializer reads besides.
 type s3Source struct {
-	s *Store
+	requests *requester
+	limits   limits
+	log      *slog.Logger
 
 	mu       sync.Mutex
 	endpoint *s3Endpoint       // nil before the first use
@@ -55,7 +58,7 @@ func (c *s3Source) hints() hints {
 }
 
 func (c *s3Source) list(ctx context.Context, loc location, prior *record) (listing, error) {
-	return c.s.listBucket(ctx, loc, strings.TrimPrefix(loc.url.Path, "/"), prior, func(ctx context.Context, prefix, token string) (bucketPage, error) {
+	return listBucket(ctx, c.limits, loc, strings.TrimPrefix(loc.url.Path, "/"), prior, func(ctx context.Context, prefix, token string) (bucketPage, error) {
 		page, err := c.page(ctx, loc, prefix, token)
 		var answer *answerError
 		if errors.As(err, &answer) && c.learnRegion(loc.url.Host, answer.region) {
@@ -82,7 +85,7 @@ func (c *s3Source) page(ctx context.Context, loc location, prefix, token string)
 	if token != "" {
 		query.Set("continuation-token", token)
 	}
-	body, _, err := c.s.fetchSmall(ctx, loc.String(), c.hints(), maxPage, func(ctx context.Context) (*http.Request, error) {
+	body, _, err := c.requests.fetchSmall(ctx, loc.String(), c.hints(), maxPage, func(ctx context.Context) (*http.Request, error) {
 		return c.signed(ctx, loc, "", query, nil)
 	})
 	if err != nil {
@@ -197,7 +200,7 @@ func (c *s3Source) credentials(ctx context.Context, e *s3Endpoint) (aws.Credenti
 	c.mu.Lock()
 	e.noCreds = time.Now()
 	c.mu.Unlock()
-	c.s.log.WarnContext(ctx, "no AWS credentials found; asking S3 anonymously", "error", err)
+	c.log.WarnContext(ctx, "no AWS credentials found; asking S3 anonymously", "error", err)
 	return aws.Credentials{}, false
 }
 

@@ -3,6 +3,7 @@ package artifact
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -50,15 +51,16 @@ type source interface {
 }
 
 // sources is the table of remote schemes: a new scheme is one entry.
-func (s *Store) sources() map[string]source {
+func sources(cfg Config, r *requester, log *slog.Logger) map[string]source {
+	most := limits{cfg.MaxFiles, cfg.MaxBytes}
 	return map[string]source{
-		"http":  &httpSource{s: s},
-		"https": &httpSource{s: s},
-		"s3":    &s3Source{s: s},
-		"gs":    &gcsSource{s: s},
-		"hf":    &hfSource{s: s},
-		"oci":   &ociSource{s: s},
-		"az":    &azureSource{s: s},
+		"http":  &httpSource{requests: r},
+		"https": &httpSource{requests: r},
+		"s3":    &s3Source{requests: r, limits: most, log: log},
+		"gs":    &gcsSource{requests: r, limits: most, log: log},
+		"hf":    &hfSource{requests: r, limits: most, hub: cfg.HubEndpoint},
+		"oci":   &ociSource{requests: r},
+		"az":    &azureSource{requests: r, limits: most},
 	}
 }
 
@@ -86,11 +88,17 @@ func (s *Store) source(loc location) (source, error) {
 		loc, loc.scheme, strings.Join(s.Schemes(), ", "))
 }
 
-// checkListing refuses listings that are too large, empty, or would write
+// limits bound one artifact.
+type limits struct {
+	files int
+	bytes int64
+}
+
+// check refuses listings that are too large, empty, or would write
 // outside their folder.
-func (s *Store) checkListing(loc location, objects []object) error {
-	if len(objects) > s.cfg.MaxFiles {
-		return fmt.Errorf("artifact: %s: more than %d files (maxFiles)", loc, s.cfg.MaxFiles)
+func (m limits) check(loc location, objects []object) error {
+	if len(objects) > m.files {
+		return fmt.Errorf("artifact: %s: more than %d files (maxFiles)", loc, m.files)
 	}
 	var total int64
 	seen := make(map[string]bool, len(objects))
@@ -103,8 +111,8 @@ func (s *Store) checkListing(loc location, objects []object) error {
 		}
 		seen[o.Name] = true
 		total += max(o.Size, 0)
-		if total < 0 || total > s.cfg.MaxBytes {
-			return fmt.Errorf("artifact: %s: larger than %s (maxBytes)", loc, formatBytes(s.cfg.MaxBytes))
+		if total < 0 || total > m.bytes {
+			return fmt.Errorf("artifact: %s: larger than %s (maxBytes)", loc, formatBytes(m.bytes))
 		}
 	}
 	return nil
@@ -126,10 +134,10 @@ type bucketPage struct {
 // pager lists a bucket's keys with a prefix, in order, from a page token on.
 type pager func(ctx context.Context, prefix, token string) (bucketPage, error)
 
-// listBucket finds what loc names, which is key in its bucket: every object below it as a folder, else the
-// one object of exactly that key.
-func (s *Store) listBucket(ctx context.Context, loc location, key string, prior *record, page pager) (listing, error) {
-	l, err := s.listFolder(ctx, loc, key, page)
+// listBucket finds what loc names, which is key in its bucket: every object
+// below it as a folder, else the one object of exactly that key.
+func listBucket(ctx context.Context, most limits, loc location, key string, prior *record, page pager) (listing, error) {
+	l, err := listFolder(ctx, most, loc, key, page)
 	if err == nil && len(l.objects) == 0 && key != "" && !strings.HasSuffix(key, "/") {
 		l, err = listOne(ctx, key, page)
 	}
@@ -143,7 +151,7 @@ func (s *Store) listBucket(ctx context.Context, loc location, key string, prior 
 	return l, nil
 }
 
-func (s *Store) listFolder(ctx context.Context, loc location, key string, page pager) (listing, error) {
+func listFolder(ctx context.Context, most limits, loc location, key string, page pager) (listing, error) {
 	prefix := key
 	if key != "" && !strings.HasSuffix(key, "/") {
 		prefix += "/"
@@ -161,7 +169,7 @@ func (s *Store) listFolder(ctx context.Context, loc location, key string, page p
 			o.Name = strings.TrimPrefix(o.key, prefix)
 			l.objects = append(l.objects, o)
 		}
-		if err := s.checkListing(loc, l.objects); err != nil {
+		if err := most.check(loc, l.objects); err != nil {
 			return listing{}, err
 		}
 		if p.next == "" || p.next == token {

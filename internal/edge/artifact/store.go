@@ -34,7 +34,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/edge/blobs"
@@ -44,18 +43,16 @@ import (
 // concurrent use, also by several processes over one folder.
 type Store struct {
 	cfg      Config
-	client   *http.Client
 	log      *slog.Logger
 	byScheme map[string]source
-	slots    chan struct{} // one token per connection that brings bytes
-	disk     disk
 	flights  flights // by location key and pinned checksum
 
-	evicting sync.Mutex // held by whoever removes copies; taken before mu
-
-	mu       sync.Mutex
-	held     map[string]*os.File // folders of copies that were handed out
-	reserved map[string]int64    // what downloads need in all, by location key
+	requests   *requester
+	folder     *folder
+	retention  *retention
+	downloader *downloader
+	installer  *installer
+	*uploads
 }
 
 // New makes a store over cfg.Dir, creating the folder. A nil client means one
@@ -90,13 +87,25 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{
-		cfg: cfg, client: guardRedirects(client), log: log, disk: realDisk{},
-		slots: make(chan struct{}, cfg.Concurrency), flights: flights{byKey: map[string]*flight{}}, held: map[string]*os.File{}, reserved: map[string]int64{},
+	r := &requester{client: guardRedirects(client), most: cfg.Attempts, wait: cfg.RetryWait, stall: cfg.StallTimeout}
+	d := &folder{dir: cfg.Dir, disk: realDisk{}}
+	k := &retention{folder: d, blobs: cfg.Blobs, bound: cfg.StoreBytes, ask: cfg.InUse, log: log, held: map[string]*os.File{}, reserved: map[string]int64{}}
+	n := &installer{folder: d, blobs: cfg.Blobs, limits: limits{cfg.MaxFiles, cfg.MaxBytes}, expansion: cfg.MaxExpansion}
+	if cfg.StoreBytes > 0 { // nothing unpacks to more than the store may hold
+		n.limits.bytes = min(cfg.MaxBytes, cfg.StoreBytes)
 	}
-	s.byScheme = s.sources()
-	return s, nil
+	return &Store{
+		cfg: cfg, log: log, byScheme: sources(cfg, r, log), flights: flights{byKey: map[string]*flight{}},
+		requests: r, folder: d, retention: k, installer: n,
+		downloader: &downloader{
+			requests: r, folder: d, retention: k, blobs: cfg.Blobs, slots: make(chan struct{}, cfg.Concurrency),
+			connections: cfg.Connections, pieceBytes: cfg.PieceBytes, maxBytes: cfg.MaxBytes,
+		},
+		uploads: &uploads{folder: d, retention: k, installer: n, maxBytes: cfg.MaxBytes},
+	}, nil
 }
+
+func (s *Store) limits() limits { return limits{s.cfg.MaxFiles, s.cfg.MaxBytes} }
 
 // Fetch returns the local path of an artifact: of the file when the URI names
 // one, of the folder when it names a folder or an archive. A remote file lies
@@ -116,7 +125,7 @@ func (s *Store) Fetch(ctx context.Context, req Request, progress func(Progress))
 	case "file":
 		return s.inPlace(ctx, loc)
 	case "upload":
-		return s.uploaded(loc)
+		return s.uploads.uploaded(loc)
 	}
 	src, err := s.source(loc)
 	if err != nil {
@@ -146,15 +155,15 @@ func (s *Store) Lookup(req Request) (path string, ok bool) {
 		_, err := os.Stat(loc.path)
 		return loc.path, err == nil
 	case "upload":
-		path, err := s.uploaded(loc)
+		path, err := s.uploads.uploaded(loc)
 		return path, err == nil
 	}
-	rec := s.readRecord(loc)
+	rec := s.folder.readRecord(loc)
 	if rec == nil || !rec.pinnedTo(loc.sha256) {
 		return "", false
 	}
-	path = s.recordPath(loc, rec)
-	s.hold(path)
+	path = s.folder.recordPath(loc, rec)
+	s.retention.hold(path)
 	return path, true
 }
 
@@ -195,19 +204,19 @@ func readable(path string, info fs.FileInfo) error {
 // fetchRemote runs under single-flight: it brings loc up to date.
 func (s *Store) fetchRemote(ctx context.Context, loc location, src source, m *meter) (path string, err error) {
 	ctx = named(ctx, src)
-	unlock, err := s.lock(ctx, loc.key())
+	unlock, err := s.folder.lock(ctx, loc.key())
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
 	defer func() {
 		if err == nil {
-			s.hold(path)
+			s.retention.hold(path)
 		}
 	}()
-	rec := s.readRecord(loc)
+	rec := s.folder.readRecord(loc)
 	if rec != nil && loc.sha256 != "" && rec.pinnedTo(loc.sha256) {
-		return s.recordPath(loc, rec), nil
+		return s.folder.recordPath(loc, rec), nil
 	}
 	path, err = s.refresh(ctx, loc, src, rec, m)
 	if errors.Is(err, errChanged) {
@@ -218,7 +227,7 @@ func (s *Store) fetchRemote(ctx context.Context, loc location, src source, m *me
 	}
 	s.log.WarnContext(ctx, "the source of a model cannot be reached; using the copy of an earlier download",
 		"uri", loc.String(), "fetched", rec.Fetched.Format(time.RFC3339), "error", err)
-	return s.recordPath(loc, rec), nil
+	return s.folder.recordPath(loc, rec), nil
 }
 
 // refresh lists the source and downloads what is not here yet.
@@ -228,9 +237,9 @@ func (s *Store) refresh(ctx context.Context, loc location, src source, rec *reco
 		return "", err
 	}
 	if l.unchanged {
-		return s.recordPath(loc, rec), checkDigest(loc, rec.Objects[0].SHA256)
+		return s.folder.recordPath(loc, rec), checkDigest(loc, rec.Objects[0].SHA256)
 	}
-	if err := s.checkListing(loc, l.objects); err != nil {
+	if err := s.limits().check(loc, l.objects); err != nil {
 		return "", err
 	}
 	if loc.sha256 != "" && len(l.objects) != 1 {
@@ -239,23 +248,24 @@ func (s *Store) refresh(ctx context.Context, loc location, src source, rec *reco
 	var need, here int64
 	for _, o := range l.objects {
 		need += max(o.Size, 0)
-		here += s.inBlobs(o)
+		here += s.downloader.inBlobs(o)
 	}
-	done, err := s.reserve(loc.key(), loc.String(), need, here)
+	done, err := s.retention.reserve(loc.key(), loc.String(), need, here)
 	if err != nil {
 		return "", err
 	}
 	defer done()
-	objects, err := s.downloadAll(ctx, loc, src, l.objects, m)
+	t := &transfer{s.downloader, loc, src, m}
+	objects, err := t.downloadAll(ctx, l.objects)
 	if err != nil {
 		return "", err
 	}
 	l.objects = objects
-	rec, err = s.install(ctx, loc, l)
+	rec, err = s.installer.install(ctx, loc, l)
 	if err != nil {
 		return "", err
 	}
-	return s.recordPath(loc, rec), nil
+	return s.folder.recordPath(loc, rec), nil
 }
 
 // revalidateWithin bounds the question whether a copy that is here is still
@@ -267,7 +277,7 @@ func (s *Store) list(ctx context.Context, loc location, src source, rec *record)
 	if rec == nil {
 		return src.list(ctx, loc, nil)
 	}
-	hurry, cancel := context.WithTimeoutCause(ctx, min(revalidateWithin, s.cfg.StallTimeout), errStalled)
+	hurry, cancel := context.WithTimeoutCause(ctx, min(revalidateWithin, s.requests.stall), errStalled)
 	defer cancel()
 	l, err := src.list(hurry, loc, rec)
 	if err != nil && hurry.Err() != nil && ctx.Err() == nil {

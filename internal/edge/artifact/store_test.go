@@ -27,7 +27,7 @@ func newStore(t *testing.T, edit func(*Config)) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.client.CloseIdleConnections)
+	t.Cleanup(s.requests.client.CloseIdleConnections)
 	return s
 }
 

@@ -77,10 +77,19 @@ var webHints = hints{
 	missing: "nothing there; check the URI",
 }
 
+// requester makes requests, and repeats those that the network or a server
+// failed.
+type requester struct {
+	client *http.Client
+	most   int           // attempts that bring nothing new
+	wait   time.Duration // before the second attempt
+	stall  time.Duration // longest without a byte
+}
+
 // send performs a request. It succeeds for the statuses 2xx, 304 and 416; every
 // other answer, and every failure, is an error free of secrets.
-func (s *Store) send(req *http.Request, uri string, h hints) (*http.Response, error) {
-	resp, err := s.client.Do(req)
+func (r *requester) send(req *http.Request, uri string, h hints) (*http.Response, error) {
+	resp, err := r.client.Do(req)
 	if err != nil {
 		return nil, transportError(req.Context(), uri, err)
 	}
@@ -170,27 +179,27 @@ func Briefly(ctx context.Context) context.Context {
 	return context.WithValue(ctx, brieflyKey{}, true)
 }
 
-func (s *Store) attempts(ctx context.Context) int {
+func (r *requester) attempts(ctx context.Context) int {
 	if ctx.Value(brieflyKey{}) != nil {
-		return min(s.cfg.Attempts, briefAttempts)
+		return min(r.most, briefAttempts)
 	}
-	return s.cfg.Attempts
+	return r.most
 }
 
 // retry calls do until it succeeds, fails for good, or has been tried often
 // enough. progressed reports whether the last call got further than any before;
 // such calls do not count.
-func (s *Store) retry(ctx context.Context, do func() error, progressed func() bool) error {
-	wait := s.cfg.RetryWait
+func (r *requester) retry(ctx context.Context, do func() error, progressed func() bool) error {
+	wait := r.wait
 	for attempt := 1; ; attempt++ {
 		err := do()
 		if err == nil || ctx.Err() != nil || !errors.Is(err, errUnreachable) {
 			return err
 		}
 		if progressed() {
-			attempt, wait = 0, s.cfg.RetryWait
+			attempt, wait = 0, r.wait
 		}
-		if attempt >= s.attempts(ctx) {
+		if attempt >= r.attempts(ctx) {
 			return err
 		}
 		var answer *answerError
@@ -207,17 +216,17 @@ func (s *Store) retry(ctx context.Context, do func() error, progressed func() bo
 
 // fetchSmall reads a whole answer of at most limit bytes, with retries. build
 // makes a new request for every attempt.
-func (s *Store) fetchSmall(ctx context.Context, uri string, h hints, limit int64, build func(context.Context) (*http.Request, error)) ([]byte, http.Header, error) {
+func (r *requester) fetchSmall(ctx context.Context, uri string, h hints, limit int64, build func(context.Context) (*http.Request, error)) ([]byte, http.Header, error) {
 	var body []byte
 	var header http.Header
-	err := s.retry(ctx, func() error {
-		ctx, w := watch(ctx, s.cfg.StallTimeout)
+	err := r.retry(ctx, func() error {
+		ctx, w := watch(ctx, r.stall)
 		defer w.stop()
 		req, err := build(ctx)
 		if err != nil {
 			return err
 		}
-		resp, err := s.send(req, uri, h)
+		resp, err := r.send(req, uri, h)
 		if err != nil {
 			return err
 		}

@@ -16,11 +16,12 @@ import (
 // Tree is a model where it is, local or remote: its files can be read in part
 // without being fetched.
 type Tree struct {
-	s      *Store
-	src    source // nil when local
-	local  localTree
-	files  []File
-	remote map[string]remoteFile
+	requests *requester
+	limits   limits
+	src      source // nil when local
+	local    localTree
+	files    []File
+	remote   map[string]remoteFile
 }
 
 // File is a file of a [Tree].
@@ -54,9 +55,9 @@ func (s *Store) Tree(ctx context.Context, req Request) (*Tree, error) {
 				return nil, err
 			}
 		}
-		return localFiles(ctx, s, at)
+		return localFiles(ctx, s.requests, at)
 	}
-	t := &Tree{s: s, remote: map[string]remoteFile{}}
+	t := &Tree{requests: s.requests, limits: s.limits(), remote: map[string]remoteFile{}}
 	if t.src, err = s.source(loc); err != nil {
 		return nil, err
 	}
@@ -67,7 +68,7 @@ func (s *Store) Tree(ctx context.Context, req Request) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkListing(loc, l.objects); err != nil {
+	if err := t.limits.check(loc, l.objects); err != nil {
 		return nil, err
 	}
 	for _, o := range l.objects {
@@ -84,7 +85,7 @@ func (t *Tree) add(loc location, o object, ranges bool) {
 	t.files = append(t.files, File{Name: o.Name, Size: o.Size, Ranges: ranges})
 }
 
-func localFiles(ctx context.Context, s *Store, at string) (*Tree, error) {
+func localFiles(ctx context.Context, r *requester, at string) (*Tree, error) {
 	info, err := os.Stat(at)
 	if err != nil {
 		return nil, fmt.Errorf("artifact: %w", err)
@@ -99,7 +100,7 @@ func localFiles(ctx context.Context, s *Store, at string) (*Tree, error) {
 		dir, name = filepath.Split(at)
 		files = []treeFile{{name, info.Size()}}
 	}
-	t := &Tree{s: s, local: localTree(dir)}
+	t := &Tree{requests: r, local: localTree(dir)}
 	for _, f := range files {
 		t.files = append(t.files, File{Name: f.name, Size: f.size, Ranges: true, Path: filepath.Join(dir, filepath.FromSlash(f.name))})
 	}
@@ -113,7 +114,7 @@ func (t *Tree) webFiles(ctx context.Context, loc location, web *httpSource) erro
 		return err
 	}
 	index := loc.below(safetensors.IndexName)
-	raw, err := t.s.fetchWeb(ctx, index, web, safetensors.MaxIndex)
+	raw, err := web.small(ctx, index, safetensors.MaxIndex)
 	if err != nil {
 		return err
 	}
@@ -123,8 +124,8 @@ func (t *Tree) webFiles(ctx context.Context, loc location, web *httpSource) erro
 		if err != nil {
 			return fmt.Errorf("artifact: %s: %w", index, err)
 		}
-		if len(x.Files) > t.s.cfg.MaxFiles {
-			return fmt.Errorf("artifact: %s: more than %d files (maxFiles)", index, t.s.cfg.MaxFiles)
+		if len(x.Files) > t.limits.files {
+			return fmt.Errorf("artifact: %s: more than %d files (maxFiles)", index, t.limits.files)
 		}
 		names = append(x.Files, safetensors.IndexName)
 	}
@@ -140,15 +141,15 @@ func (t *Tree) webFiles(ctx context.Context, loc location, web *httpSource) erro
 func (t *Tree) webFile(ctx context.Context, loc location, name string, web *httpSource) (object, error) {
 	o := object{Name: name, Size: -1}
 	ranges := false
-	err := t.s.retry(ctx, func() error {
-		ctx, w := watch(ctx, t.s.cfg.StallTimeout)
+	err := t.requests.retry(ctx, func() error {
+		ctx, w := watch(ctx, t.requests.stall)
 		defer w.stop()
 		req, err := web.request(ctx, loc, object{to: 1}, 0)
 		if err != nil {
 			return err
 		}
 		req.Header.Set("Accept-Encoding", "identity")
-		resp, err := t.s.send(req, loc.String(), webHints)
+		resp, err := t.requests.send(req, loc.String(), webHints)
 		if err != nil {
 			return err
 		}
@@ -162,7 +163,7 @@ func (t *Tree) webFile(ctx context.Context, loc location, name string, web *http
 		err = fmt.Errorf("artifact: %s: the server does not say how long the file is", loc)
 	}
 	if err == nil {
-		err = t.s.checkListing(loc, []object{o})
+		err = t.limits.check(loc, []object{o})
 	}
 	if err == nil {
 		t.add(loc, o, ranges)
@@ -199,7 +200,7 @@ func (t *Tree) Open(ctx context.Context, name string, from, to int64) (io.ReadCl
 	}
 	o := r.object
 	o.to = to
-	ctx, w := watch(ctx, t.s.cfg.StallTimeout)
+	ctx, w := watch(ctx, t.requests.stall)
 	body, err := t.send(ctx, r.loc, o, from)
 	if err != nil {
 		w.stop()
@@ -215,7 +216,7 @@ func (t *Tree) send(ctx context.Context, loc location, o object, from int64) (io
 		return nil, err
 	}
 	req.Header.Set("Accept-Encoding", "identity")
-	resp, err := t.s.send(req, loc.String(), sourceHints(t.src))
+	resp, err := t.requests.send(req, loc.String(), sourceHints(t.src))
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +263,7 @@ type limited struct {
 // tried again from where it broke.
 func (t *Tree) ReadAt(ctx context.Context, name string, p []byte, from int64) error {
 	done, best := 0, 0
-	return t.s.retry(ctx, func() error {
+	return t.requests.retry(ctx, func() error {
 		r, err := t.Open(ctx, name, from+int64(done), from+int64(len(p)))
 		if err != nil {
 			return err

@@ -47,8 +47,16 @@ func (u Upload) validate(maxBytes int64) error {
 }
 
 // uploadPath is where an upload lies: files of one content share a folder.
-func (s *Store) uploadPath(u Upload) string {
-	dir := filepath.Join(s.cfg.Dir, "uploads", u.SHA256)
+// uploads keep what clients send.
+type uploads struct {
+	folder    *folder
+	retention *retention
+	installer *installer
+	maxBytes  int64
+}
+
+func (s *uploads) uploadPath(u Upload) string {
+	dir := filepath.Join(s.folder.dir, "uploads", u.SHA256)
 	if u.Name == "" {
 		return filepath.Join(dir, "tree")
 	}
@@ -57,8 +65,8 @@ func (s *Store) uploadPath(u Upload) string {
 
 // HasUpload reports whether the content is here already, so that the client
 // need not send it. A file known under another name is found too.
-func (s *Store) HasUpload(u Upload) bool {
-	if u.validate(s.cfg.MaxBytes) != nil {
+func (s *uploads) HasUpload(u Upload) bool {
+	if u.validate(s.maxBytes) != nil {
 		return false
 	}
 	path := s.uploadPath(u)
@@ -75,35 +83,35 @@ func (s *Store) HasUpload(u Upload) bool {
 
 // PutUpload reads u.Size bytes from r, verifies their digest, keeps them and
 // returns their URI. On any error nothing is kept.
-func (s *Store) PutUpload(ctx context.Context, u Upload, r io.Reader) (uri string, err error) {
-	if err := u.validate(s.cfg.MaxBytes); err != nil {
+func (s *uploads) PutUpload(ctx context.Context, u Upload, r io.Reader) (uri string, err error) {
+	if err := u.validate(s.maxBytes); err != nil {
 		return "", err
 	}
 	if s.HasUpload(u) {
-		s.hold(s.uploadPath(u))
+		s.retention.hold(s.uploadPath(u))
 		return u.URI(), nil
 	}
-	done, err := s.reserve("upload-"+u.SHA256, "upload", u.Size, 0)
+	done, err := s.retention.reserve("upload-"+u.SHA256, "upload", u.Size, 0)
 	if err != nil {
 		return "", err
 	}
 	defer done()
-	if err := s.checkSpace(u.Size); err != nil {
+	if err := s.folder.checkSpace(u.Size); err != nil {
 		return "", err
 	}
-	tmp, err := os.MkdirTemp(filepath.Join(s.cfg.Dir, "partial"), "upload-*")
+	tmp, err := os.MkdirTemp(filepath.Join(s.folder.dir, "partial"), "upload-*")
 	if err != nil {
-		return "", s.explainWrite(err, u.Size)
+		return "", s.folder.explainWrite(err, u.Size)
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
 	content := filepath.Join(tmp, "content")
 	if err := os.Mkdir(content, 0o700); err != nil {
-		return "", s.explainWrite(err, u.Size)
+		return "", s.folder.explainWrite(err, u.Size)
 	}
 	if u.Name != "" {
 		err = s.receive(ctx, u, r, filepath.Join(content, u.Name))
 	} else if err = s.receive(ctx, u, r, filepath.Join(tmp, "tar")); err == nil {
-		err = s.unpack(ctx, "tar", filepath.Join(tmp, "tar"), content, u.URI())
+		err = s.installer.unpack(ctx, "tar", filepath.Join(tmp, "tar"), content, u.URI())
 	}
 	if err != nil {
 		return "", err
@@ -112,10 +120,10 @@ func (s *Store) PutUpload(ctx context.Context, u Upload, r io.Reader) (uri strin
 }
 
 // receive writes the bytes to path and checks size and digest.
-func (s *Store) receive(ctx context.Context, u Upload, r io.Reader, path string) error {
-	f, err := s.disk.open(path)
+func (s *uploads) receive(ctx context.Context, u Upload, r io.Reader, path string) error {
+	f, err := s.folder.disk.open(path)
 	if err != nil {
-		return s.explainWrite(err, u.Size)
+		return s.folder.explainWrite(err, u.Size)
 	}
 	h := sha256.New()
 	in := &uploadReader{r: io.LimitReader(blobs.ContextReader(ctx, r), u.Size+1)}
@@ -125,7 +133,7 @@ func (s *Store) receive(ctx context.Context, u Upload, r io.Reader, path string)
 	case in.err != nil:
 		return fmt.Errorf("artifact: upload broke off after %d of %d bytes: %w", n, u.Size, in.err)
 	case err != nil:
-		return s.explainWrite(err, u.Size-n)
+		return s.folder.explainWrite(err, u.Size-n)
 	case n != u.Size:
 		return fmt.Errorf("artifact: upload: %d bytes were announced, but %s came", u.Size, came(n, u.Size))
 	}
@@ -158,13 +166,13 @@ func (u *uploadReader) Read(p []byte) (int, error) {
 
 // keep renames verified content into place. Another upload of the same content
 // may have been faster, which is as good.
-func (s *Store) keep(u Upload, content string) error {
+func (s *uploads) keep(u Upload, content string) error {
 	dst := s.uploadPath(u)
 	if u.Name != "" {
 		dst = filepath.Dir(dst)
 	}
 	if err := os.MkdirAll(filepath.Dir(dst), 0o700); err != nil {
-		return s.explainWrite(err, 0)
+		return s.folder.explainWrite(err, 0)
 	}
 	err := os.Rename(content, dst)
 	if err != nil && !s.HasUpload(u) {
@@ -174,16 +182,16 @@ func (s *Store) keep(u Upload, content string) error {
 }
 
 // uploaded resolves an upload:// location.
-func (s *Store) uploaded(loc location) (string, error) {
+func (s *uploads) uploaded(loc location) (string, error) {
 	u := Upload{SHA256: loc.url.Host, Name: strings.TrimPrefix(loc.url.Path, "/")}
-	if err := u.validate(s.cfg.MaxBytes); err != nil {
+	if err := u.validate(s.maxBytes); err != nil {
 		return "", err
 	}
 	if !s.HasUpload(u) {
 		return "", fmt.Errorf("artifact: %s: not uploaded here, or removed since; apply the manifest again: %w", loc, fs.ErrNotExist)
 	}
 	path := s.uploadPath(u)
-	s.hold(path)
+	s.retention.hold(path)
 	return path, nil
 }
 
