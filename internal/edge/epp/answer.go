@@ -10,13 +10,6 @@ import (
 	pb "roundhouse.dev/roundhouse/api/extproc"
 )
 
-// The names of the protocol between gateways and endpoint pickers.
-const (
-	destination = "x-gateway-destination-endpoint"
-	served      = "x-gateway-destination-endpoint-served"
-	namespace   = "envoy.lb"
-)
-
 // answer is what a picker says of a request, as it comes.
 type answer struct {
 	destination string // as it was written
@@ -30,7 +23,7 @@ func (a *answer) whole() bool { return a.headed && a.body.over }
 
 // take takes one message.
 func (a *answer) take(m *pb.ProcessingResponse) *Failure {
-	if at := m.GetDynamicMetadata().GetFields()[namespace].GetStructValue().GetFields()[destination]; at != nil {
+	if at := m.GetDynamicMetadata().GetFields()[pb.MetadataNamespace].GetStructValue().GetFields()[pb.Destination]; at != nil {
 		if text := at.GetStringValue(); text != "" {
 			a.destination = text
 		}
@@ -53,8 +46,8 @@ func (a *answer) take(m *pb.ProcessingResponse) *Failure {
 
 func (a *answer) common(r *pb.CommonResponse) *Failure {
 	for _, o := range r.GetHeaderMutation().GetSetHeaders() {
-		if strings.EqualFold(o.GetHeader().GetKey(), destination) && a.destination == "" {
-			a.destination = text(o.GetHeader())
+		if strings.EqualFold(o.GetHeader().GetKey(), pb.Destination) && a.destination == "" {
+			a.destination = o.GetHeader().Text()
 		}
 	}
 	return a.request.add(r.GetHeaderMutation())

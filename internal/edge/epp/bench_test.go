@@ -22,7 +22,7 @@ func BenchmarkAsk(b *testing.B) {
 				b.Fatal(err)
 			}
 			s := grpc.NewServer()
-			s.RegisterService(&grpc.ServiceDesc{ServiceName: "envoy.service.ext_proc.v3.ExternalProcessor", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+			s.RegisterService(&grpc.ServiceDesc{ServiceName: pb.ServiceName, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
 				StreamName: "Process", ServerStreams: true, ClientStreams: true, Handler: func(_ any, ss grpc.ServerStream) error {
 					s := stream{ss}
 					_, body, err := s.ask()

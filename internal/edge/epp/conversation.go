@@ -49,10 +49,7 @@ type Conversation struct {
 // description is the protocol's one call.
 var description = grpc.StreamDesc{StreamName: "Process", ServerStreams: true, ClientStreams: true}
 
-const method = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
-
-// poolMetadata tells a picker of several pools which one is meant.
-const poolMetadata = "x-gateway-inference-pool"
+const method = "/" + pb.ServiceName + "/Process"
 
 // Ask asks a pool's picker where a request goes. The Conversation is to be
 // closed when the request is over. Errors are a *Failure, an *Immediate, or
@@ -141,7 +138,7 @@ func worthAnother(ctx context.Context, err error, heard bool) bool {
 // converse asks over one stream, which goes on if there is no error.
 func (c *Client) converse(ctx context.Context, p *peer, pool service.Key, r *Request, until time.Time) (*Conversation, error) {
 	v := &Conversation{client: c, peer: p, pool: pool}
-	v.ctx, v.end = context.WithCancelCause(metadata.AppendToOutgoingContext(ctx, poolMetadata, pool.String()))
+	v.ctx, v.end = context.WithCancelCause(metadata.AppendToOutgoingContext(ctx, pb.PoolMetadata, pool.String()))
 	timer := time.AfterFunc(time.Until(until), func() { v.end(errSilent) })
 	err := v.ask(r)
 	if !timer.Stop() && err == nil { // it has ended the stream, or will

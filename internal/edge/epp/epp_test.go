@@ -51,7 +51,7 @@ func (s stream) ask() (h *pb.HttpHeaders, body []byte, err error) {
 }
 
 func (s stream) to(t *testing.T, address string, set ...string) {
-	o := []*pb.HeaderValueOption{{Header: value(destination, address)}}
+	o := []*pb.HeaderValueOption{{Header: value(pb.Destination, address)}}
 	for i := 0; i < len(set); i += 2 {
 		o = append(o, &pb.HeaderValueOption{Header: value(set[i], set[i+1])})
 	}
@@ -78,7 +78,7 @@ func picker(t *testing.T, serve func(stream) error) *Target {
 		t.Fatal(err)
 	}
 	s := grpc.NewServer()
-	s.RegisterService(&grpc.ServiceDesc{ServiceName: "envoy.service.ext_proc.v3.ExternalProcessor", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+	s.RegisterService(&grpc.ServiceDesc{ServiceName: pb.ServiceName, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
 		StreamName: "Process", ServerStreams: true, ClientStreams: true, Handler: func(_ any, ss grpc.ServerStream) error { return serve(stream{ss}) }}}}, s)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }()
@@ -119,7 +119,7 @@ func TestAsk(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if len(body) != size || text(h.Headers.Headers[3]) != "/v1/completions?x=1" || strings.Contains(fmt.Sprint(h), "x-drop") {
+				if len(body) != size || h.Headers.Headers[3].Text() != "/v1/completions?x=1" || strings.Contains(fmt.Sprint(h), "x-drop") {
 					t.Errorf("the picker was told %v and %d bytes", h, len(body))
 				}
 				s.to(t, "10.0.0.1:8000, 10.0.0.2:8000,rubbish", "X-Prefiller-Host-Port", "10.0.0.3:1", "host", "evil", "x-bad", "a\nb")
@@ -151,7 +151,7 @@ func TestAsk(t *testing.T) {
 				t.Error("the body was changed")
 			}
 			v.Change(r.Header)
-			if r.Header.Get("X-Prefiller-Host-Port") != "10.0.0.3:1" || r.Header.Get("Host") != "" || r.Header.Get("X-Bad") != "" || r.Header.Get(destination) != "" {
+			if r.Header.Get("X-Prefiller-Host-Port") != "10.0.0.3:1" || r.Header.Get("Host") != "" || r.Header.Get("X-Bad") != "" || r.Header.Get(pb.Destination) != "" {
 				t.Errorf("header %v", r.Header)
 			}
 			h := http.Header{"Server": {"vllm"}}

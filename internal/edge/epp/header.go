@@ -45,7 +45,7 @@ func (c *changes) apply(h http.Header, owned func(name string) bool) {
 		}
 	}
 	for _, o := range c.sets {
-		key, value := o.GetHeader().GetKey(), text(o.GetHeader())
+		key, value := o.GetHeader().GetKey(), o.GetHeader().Text()
 		if !httpguts.ValidHeaderFieldName(key) || !httpguts.ValidHeaderFieldValue(value) {
 			continue
 		}
@@ -135,16 +135,8 @@ func lists(list, name string) bool {
 
 func value(name, v string) *pb.HeaderValue { return &pb.HeaderValue{Key: name, RawValue: []byte(v)} }
 
-// text is a header's value, in whichever of the two fields it is.
-func text(v *pb.HeaderValue) string {
-	if len(v.GetRawValue()) > 0 {
-		return string(v.GetRawValue())
-	}
-	return v.GetValue()
-}
-
 // servedBy returns which endpoint has answered.
 func servedBy(address string) *pb.Metadata {
-	inner := &pb.Struct{Fields: map[string]*pb.Value{served: {Kind: &pb.Value_StringValue{StringValue: address}}}}
-	return &pb.Metadata{FilterMetadata: map[string]*pb.Struct{namespace: inner}}
+	inner := &pb.Struct{Fields: map[string]*pb.Value{pb.Served: {Kind: &pb.Value_StringValue{StringValue: address}}}}
+	return &pb.Metadata{FilterMetadata: map[string]*pb.Struct{pb.MetadataNamespace: inner}}
 }

@@ -241,7 +241,7 @@ func serveOne(t *testing.T, address, to string, options ...grpc.ServerOption) (a
 		t.Fatal(err)
 	}
 	s := grpc.NewServer(options...)
-	s.RegisterService(&grpc.ServiceDesc{ServiceName: "envoy.service.ext_proc.v3.ExternalProcessor", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+	s.RegisterService(&grpc.ServiceDesc{ServiceName: pb.ServiceName, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
 		StreamName: "Process", ServerStreams: true, ClientStreams: true, Handler: func(_ any, ss grpc.ServerStream) error {
 			s := stream{ss}
 			_, body, err := s.ask()

@@ -29,7 +29,7 @@ func (c *conversation) responseHeaders(h *pb.HttpHeaders, m *pb.Metadata) error 
 	c.s.metrics.answered(a.status)
 	c.failure = a.failure()
 	if c.grant != nil {
-		if by := m.GetFilterMetadata()[metadataNamespace].GetFields()[served].GetStringValue(); by != "" {
+		if by := m.GetFilterMetadata()[pb.MetadataNamespace].GetFields()[pb.Served].GetStringValue(); by != "" {
 			c.grant.Served(by)
 		}
 		if c.failure == nil {
@@ -91,11 +91,11 @@ func (a *answer) read(m *pb.HeaderMap) {
 	for _, v := range m.GetHeaders() {
 		switch v.Key {
 		case ":status":
-			if n, err := strconv.Atoi(text(v)); err == nil && n >= 100 && n <= 599 {
+			if n, err := strconv.Atoi(v.Text()); err == nil && n >= 100 && n <= 599 {
 				a.status = n
 			}
 		case "content-type":
-			a.contentType = text(v)
+			a.contentType = v.Text()
 		case "x-envoy-upstream-service-time":
 			a.reached = true
 		}

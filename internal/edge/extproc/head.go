@@ -8,15 +8,8 @@ import (
 	pb "roundhouse.dev/roundhouse/api/extproc"
 )
 
-// The names of the protocol between gateways and endpoint pickers.
+// What a gateway says of a request besides the names of package api/extproc.
 const (
-	// destination is the header, and the key of the metadata, that says where a
-	// request goes.
-	destination = "x-gateway-destination-endpoint"
-	// served is the key of the metadata that says who answered.
-	served = "x-gateway-destination-endpoint-served"
-	// metadataNamespace holds both keys.
-	metadataNamespace = "envoy.lb"
 	// subsetNamespace and subsetKey say which endpoints are allowed.
 	subsetNamespace = "envoy.lb.subset_hint"
 	subsetKey       = "x-gateway-destination-endpoint-subset"
@@ -44,27 +37,27 @@ func (h *head) read(m *pb.HeaderMap) {
 		switch v.Key {
 		case ":authority", "host":
 			if h.host == "" {
-				h.host = text(v)
+				h.host = v.Text()
 			}
 		case ":path":
-			h.path, h.query, _ = strings.Cut(text(v), "?")
+			h.path, h.query, _ = strings.Cut(v.Text(), "?")
 			if clean, err := url.PathUnescape(h.path); err == nil {
 				h.path = clean
 			}
 		case ":method":
-			h.method = text(v)
+			h.method = v.Text()
 		case "content-type":
-			h.contentType = text(v)
+			h.contentType = v.Text()
 		case "content-length":
-			if n, err := strconv.ParseInt(text(v), 10, 64); err == nil && n > 0 {
+			if n, err := strconv.ParseInt(v.Text(), 10, 64); err == nil && n > 0 {
 				h.contentLength = n
 			}
 		case objectiveHeader:
-			h.objective = text(v)
+			h.objective = v.Text()
 		case fairnessHeader:
-			h.fairness = text(v)
+			h.fairness = v.Text()
 		case rewriteHeader:
-			h.rewrite = text(v)
+			h.rewrite = v.Text()
 		}
 	}
 }
@@ -76,7 +69,7 @@ func (h *head) get(name string) string { return find(h.headers, name) }
 func find(m *pb.HeaderMap, name string) string {
 	for _, v := range m.GetHeaders() {
 		if strings.EqualFold(v.Key, name) {
-			return text(v)
+			return v.Text()
 		}
 	}
 	return ""
@@ -86,14 +79,6 @@ func find(m *pb.HeaderMap, name string) string {
 // model is not looked for.
 func (h *head) json() bool {
 	return !strings.HasPrefix(strings.ToLower(strings.TrimSpace(h.contentType)), "multipart/")
-}
-
-// text is a header's value, in whichever of the two fields it is.
-func text(v *pb.HeaderValue) string {
-	if len(v.RawValue) > 0 {
-		return string(v.RawValue)
-	}
-	return v.Value
 }
 
 // subset is the endpoints a gateway allows.

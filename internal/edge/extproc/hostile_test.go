@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	pb "roundhouse.dev/roundhouse/api/extproc"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -25,7 +26,7 @@ func TestHostile(t *testing.T) {
 	s, conn, _, _ := serve(t, f, func(c *Config) { c.MaxBodyBytes, c.MaxBufferedBytes = 1<<20, 3<<20 })
 	open := func() grpc.ClientStream {
 		stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{StreamName: "Process", ServerStreams: true, ClientStreams: true},
-			"/"+ServiceName+"/Process", grpc.ForceCodec(rawCodec{}), grpc.MaxCallRecvMsgSize(8<<20))
+			"/"+pb.ServiceName+"/Process", grpc.ForceCodec(rawCodec{}), grpc.MaxCallRecvMsgSize(8<<20))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +101,7 @@ func TestPoolOfAStream(t *testing.T) {
 	} {
 		md := metadata.Pairs(":authority", c.authority)
 		if c.metadata != "" {
-			md.Set(PoolMetadata, c.metadata)
+			md.Set(pb.PoolMetadata, c.metadata)
 		}
 		s := &Server{cfg: Config{Pool: c.flag}}
 		k, err := s.pool(metadata.NewIncomingContext(t.Context(), md))
@@ -115,7 +116,7 @@ func TestPoolOfAStream(t *testing.T) {
 	// And over the wire.
 	f := newFake()
 	_, conn, _, _ := serve(t, f, nil)
-	e := begin(t, metadata.AppendToOutgoingContext(t.Context(), PoolMetadata, "prod/llama"), conn)
+	e := begin(t, metadata.AppendToOutgoingContext(t.Context(), pb.PoolMetadata, "prod/llama"), conn)
 	e.send(requestHeaders(true, ":method", "GET", ":path", "/v1/models"))
 	e.recv()
 	if log := f.taken(); !strings.HasPrefix(log[0], "admit pool=prod/llama ") {
@@ -139,7 +140,7 @@ func TestHealthAndDrain(t *testing.T) {
 		}
 		return r.Status.String()
 	}
-	for _, name := range []string{"", "readiness", ServiceName} {
+	for _, name := range []string{"", "readiness", pb.ServiceName} {
 		if got := check(health, name); got != "NOT_SERVING" {
 			t.Errorf("%q: %s before there is an endpoint", name, got)
 		}

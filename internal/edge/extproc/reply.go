@@ -98,7 +98,7 @@ func streamed(s *pb.StreamedBodyResponse) *pb.CommonResponse {
 // directed sends a request to its endpoint; length is that of its body, -1 for
 // one that is as it was.
 func directed(p *placed, length int) *pb.CommonResponse {
-	set := []*pb.HeaderValueOption{header(destination, p.destination)}
+	set := []*pb.HeaderValueOption{header(pb.Destination, p.destination)}
 	if length >= 0 {
 		set = append(set, header("content-length", strconv.Itoa(length)))
 	}
@@ -118,8 +118,8 @@ func header(name, value string) *pb.HeaderValueOption {
 
 // metadataOf says the same as the header, for gateways that go by metadata.
 func metadataOf(p *placed) *pb.Struct {
-	inner := &pb.Struct{Fields: map[string]*pb.Value{destination: {Kind: &pb.Value_StringValue{StringValue: p.destination}}}}
-	return &pb.Struct{Fields: map[string]*pb.Value{metadataNamespace: {Kind: &pb.Value_StructValue{StructValue: inner}}}}
+	inner := &pb.Struct{Fields: map[string]*pb.Value{pb.Destination: {Kind: &pb.Value_StringValue{StringValue: p.destination}}}}
+	return &pb.Struct{Fields: map[string]*pb.Value{pb.MetadataNamespace: {Kind: &pb.Value_StructValue{StructValue: inner}}}}
 }
 
 // refusal is an answer in the endpoint's place. It is an error.

@@ -204,7 +204,7 @@ func message(words []string) *pb.ProcessingRequest {
 			}
 			put(subsetNamespace, subsetKey, &pb.Value{Kind: &pb.Value_ListValue{ListValue: list}})
 		case name == "served":
-			put(metadataNamespace, served, &pb.Value{Kind: &pb.Value_StringValue{StringValue: value}})
+			put(pb.MetadataNamespace, pb.Served, &pb.Value{Kind: &pb.Value_StringValue{StringValue: value}})
 		case found && !strings.HasSuffix(words[0], "body"):
 			value, _ = strings.CutSuffix(value, "…")
 			m.Headers = append(m.Headers, &pb.HeaderValue{Key: name, RawValue: []byte(strings.ReplaceAll(value, "·", " "))})
@@ -251,7 +251,7 @@ func shown(r *pb.ProcessingResponse) string {
 		out = fmt.Sprintf("immediate %d%s details=%s %s", i.Status.Code, headers(i.Headers), i.Details, strings.TrimSpace(string(i.Body)))
 	}
 	if d := r.DynamicMetadata; d != nil {
-		out += " metadata " + metadataNamespace + "/" + destination + "=" + d.Fields[metadataNamespace].GetStructValue().Fields[destination].GetStringValue()
+		out += " metadata " + pb.MetadataNamespace + "/" + pb.Destination + "=" + d.Fields[pb.MetadataNamespace].GetStructValue().Fields[pb.Destination].GetStringValue()
 	}
 	return out
 }

@@ -26,17 +26,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// ServiceName is Envoy's name of the protocol, and one of the names that the
-// health service knows.
-const ServiceName = "envoy.service.ext_proc.v3.ExternalProcessor"
-
-// PoolMetadata is the gRPC metadata by which a stream names its pool,
-// "namespace/name" or a name in the namespace "default". In Envoy it is the
-// GrpcService's initial_metadata.
-const PoolMetadata = "x-gateway-inference-pool"
-
 // Server speaks the protocol. A stream's pool is, in this order: the one that
-// its metadata PoolMetadata names; the one that its :authority names, as
+// its metadata pb.PoolMetadata names; the one that its :authority names, as
 // "POOL-epp.NAMESPACE" with anything behind, the service that an
 // InferencePool's extensionRef points at; Config.Pool; else the request's host,
 // path and model decide, as they do in the gateway.
@@ -99,7 +90,7 @@ func New(cfg Config, a Admitter, r prometheus.Registerer) (*Server, error) {
 // description is the service. It is written by hand: the messages' names are
 // our own, the service's is Envoy's.
 var description = grpc.ServiceDesc{
-	ServiceName: ServiceName,
+	ServiceName: pb.ServiceName,
 	HandlerType: (*processor)(nil),
 	Streams: []grpc.StreamDesc{{
 		StreamName:    "Process",
@@ -205,10 +196,10 @@ func ended(err error) error {
 // pool is the pool that a stream names.
 func (s *Server) pool(ctx context.Context) (service.Key, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	if v := md.Get(PoolMetadata); len(v) > 0 && v[0] != "" {
+	if v := md.Get(pb.PoolMetadata); len(v) > 0 && v[0] != "" {
 		k := service.ParseKey(v[0])
 		if k.Name == "" || k.Namespace == "" || strings.Contains(k.Name, "/") {
-			return service.Key{}, status.Errorf(codes.InvalidArgument, "metadata %s is %q: want NAMESPACE/NAME", PoolMetadata, v[0])
+			return service.Key{}, status.Errorf(codes.InvalidArgument, "metadata %s is %q: want NAMESPACE/NAME", pb.PoolMetadata, v[0])
 		}
 		return k, nil
 	}
@@ -294,7 +285,7 @@ func (h *health) of(service string) grpc_health_v1.HealthCheckResponse_ServingSt
 	switch service {
 	case "liveness":
 		return grpc_health_v1.HealthCheckResponse_SERVING
-	case "", "readiness", ServiceName:
+	case "", "readiness", pb.ServiceName:
 	default:
 		return grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN
 	}
@@ -313,7 +304,7 @@ func (h *health) of(service string) grpc_health_v1.HealthCheckResponse_ServingSt
 func (h *health) Check(_ context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	st := h.of(r.Service)
 	if st == grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN {
-		return nil, status.Errorf(codes.NotFound, "service %q is not known: ask for liveness, readiness or %s", r.Service, ServiceName)
+		return nil, status.Errorf(codes.NotFound, "service %q is not known: ask for liveness, readiness or %s", r.Service, pb.ServiceName)
 	}
 	return &grpc_health_v1.HealthCheckResponse{Status: st}, nil
 }
