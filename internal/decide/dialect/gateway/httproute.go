@@ -28,18 +28,18 @@ var methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIO
 func readHTTPRoute(r *manifest.Reader, m *httpRoute, o *manifest.Object) {
 	out := &routing.HTTPRoute{}
 	r.Routing(m.Metadata, o, out)
-	r.AtMost("spec.parentRefs", len(m.Spec.ParentRefs), maxParents)
+	manifest.CheckAtMost(r.Report, "spec.parentRefs", len(m.Spec.ParentRefs), maxParents)
 	for i, p := range m.Spec.ParentRefs {
 		at := strict.Index("spec.parentRefs", i)
-		r.Name(at+".name", p.Name, true)
+		manifest.CheckName(r.Report, at+".name", p.Name, true)
 		parent := routing.Parent{Group: p.Group, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name, SectionName: p.SectionName}
 		if p.Port != nil {
-			r.Port(at+".port", *p.Port)
+			manifest.CheckPort(r.Report, at+".port", *p.Port)
 			parent.Port = *p.Port
 		}
 		out.Parents = append(out.Parents, parent)
 	}
-	r.AtMost("spec.hostnames", len(m.Spec.Hostnames), maxHostnames)
+	manifest.CheckAtMost(r.Report, "spec.hostnames", len(m.Spec.Hostnames), maxHostnames)
 	for i, h := range m.Spec.Hostnames {
 		checkHostname(r, strict.Index("spec.hostnames", i), h)
 		out.Hostnames = append(out.Hostnames, strings.ToLower(h))
@@ -47,7 +47,7 @@ func readHTTPRoute(r *manifest.Reader, m *httpRoute, o *manifest.Object) {
 	if len(m.Spec.Rules) == 0 {
 		r.Errorf("spec.rules", "is missing: write where requests go, as backendRefs")
 	}
-	r.AtMost("spec.rules", len(m.Spec.Rules), maxRules)
+	manifest.CheckAtMost(r.Report, "spec.rules", len(m.Spec.Rules), maxRules)
 	for i := range m.Spec.Rules {
 		out.Rules = append(out.Rules, readHTTPRule(r, strict.Index("spec.rules", i), out.Namespace, &m.Spec.Rules[i]))
 	}
@@ -64,7 +64,7 @@ func checkHostname(r *manifest.Reader, path, h string) {
 
 func readHTTPRule(r *manifest.Reader, path, namespace string, in *httpRule) routing.HTTPRule {
 	var out routing.HTTPRule
-	r.AtMost(path+".matches", len(in.Matches), maxMatches)
+	manifest.CheckAtMost(r.Report, path+".matches", len(in.Matches), maxMatches)
 	for i, m := range in.Matches {
 		out.Matches = append(out.Matches, readHTTPMatch(r, strict.Index(path+".matches", i), m))
 	}
@@ -81,7 +81,7 @@ func readHTTPRule(r *manifest.Reader, path, namespace string, in *httpRule) rout
 	if len(in.BackendRefs) == 0 && len(in.Filters) == 0 {
 		r.Errorf(path+".backendRefs", "is missing: name the InferencePool or service that answers")
 	}
-	r.AtMost(path+".backendRefs", len(in.BackendRefs), manifest.MaxBackends)
+	manifest.CheckAtMost(r.Report, path+".backendRefs", len(in.BackendRefs), manifest.MaxBackends)
 	for i, b := range in.BackendRefs {
 		out.Backends = append(out.Backends, readBackend(r, strict.Index(path+".backendRefs", i), namespace, b))
 	}
@@ -96,8 +96,8 @@ func readHTTPMatch(r *manifest.Reader, path string, in httpMatch) routing.HTTPMa
 	if in.Method != "" && !slices.Contains(methods, in.Method) {
 		r.Errorf(path+".method", "unknown method %q: write one of %s", manifest.Clip(in.Method), strings.Join(methods, ", "))
 	}
-	r.AtMost(path+".headers", len(in.Headers), maxNamed)
-	r.AtMost(path+".queryParams", len(in.QueryParams), maxNamed)
+	manifest.CheckAtMost(r.Report, path+".headers", len(in.Headers), maxNamed)
+	manifest.CheckAtMost(r.Report, path+".queryParams", len(in.QueryParams), maxNamed)
 	out.Headers = readNamedMatches(r, path+".headers", in.Headers, canonicalHeader)
 	out.Query = readNamedMatches(r, path+".queryParams", in.QueryParams, func(s string) string { return s })
 	return out
@@ -208,11 +208,11 @@ var backends = map[string]bool{ // → whether a pool is meant
 func readBackend(r *manifest.Reader, path, namespace string, in httpRef) routing.Backend {
 	out := routing.Backend{Ref: routing.Ref{Key: service.Key{Namespace: namespace, Name: in.Name}}, Weight: routing.DefaultWeight, Group: in.Group}
 	if in.Namespace != "" {
-		r.Name(path+".namespace", in.Namespace, false)
+		manifest.CheckName(r.Report, path+".namespace", in.Namespace, false)
 		out.Namespace = in.Namespace
 	}
-	r.Name(path+".name", in.Name, true)
-	r.OptionalPort(path+".port", in.Port)
+	manifest.CheckName(r.Report, path+".name", in.Name, true)
+	manifest.CheckOptionalPort(r.Report, path+".port", in.Port)
 	if in.Weight != nil {
 		if *in.Weight < 0 || *in.Weight > manifest.MaxWeight {
 			r.Errorf(path+".weight", "%d is not a weight: 0 to %d", *in.Weight, manifest.MaxWeight)

@@ -24,9 +24,9 @@ func readInferenceModel(r *manifest.Reader, m *model, o *manifest.Object) {
 	out := &routing.Model{}
 	r.Routing(m.Metadata, o, out)
 	out.ModelName = m.Spec.ModelName
-	r.ModelName("spec.modelName", m.Spec.ModelName, manifest.MaxModelName)
+	manifest.CheckModelName(r.Report, "spec.modelName", m.Spec.ModelName, manifest.MaxModelName)
 	out.Pool = readPoolRef(r, "spec.poolRef", out.Namespace, m.Spec.PoolRef)
-	out.Criticality, out.Priority = m.Spec.Criticality, r.Criticality("spec.criticality", m.Spec.Criticality)
+	out.Criticality, out.Priority = m.Spec.Criticality, manifest.ReadCriticality(r.Report, "spec.criticality", m.Spec.Criticality)
 	var names []string
 	var weights []*int32
 	for _, t := range m.Spec.TargetModels {
@@ -41,8 +41,8 @@ func readTargetModels(r *manifest.Reader, path, field string, names []string, we
 		r.Errorf(path, "%d targets are more than there may be (%d)", len(names), limit)
 	}
 	var out []routing.WeightedModel
-	for i, w := range r.Weights(path, weights, 1) {
-		r.ModelName(strict.Index(path, i)+"."+field, names[i], maxTargetName)
+	for i, w := range manifest.ReadWeights(r.Report, path, weights, 1) {
+		manifest.CheckModelName(r.Report, strict.Index(path, i)+"."+field, names[i], maxTargetName)
 		out = append(out, routing.WeightedModel{Name: names[i], Weight: w})
 	}
 	return out
@@ -54,7 +54,7 @@ func readPoolRef(r *manifest.Reader, path, namespace string, ref *ref) service.K
 		r.Errorf(path, "is missing: name the InferencePool")
 		return service.Key{}
 	}
-	r.Name(path+".name", ref.Name, true)
+	manifest.CheckName(r.Report, path+".name", ref.Name, true)
 	if ref.Kind != "" && ref.Kind != "InferencePool" && ref.Kind != "Pool" {
 		r.Errorf(path+".kind", "unknown kind %q: write InferencePool", manifest.Clip(ref.Kind))
 	}
@@ -69,16 +69,16 @@ var poolGroups = []string{"inference.networking.k8s.io", "inference.networking.x
 func readInferencePoolV1alpha2(r *manifest.Reader, m *poolV1alpha2, o *manifest.Object) {
 	out := &routing.Pool{}
 	r.Routing(m.Metadata, o, out)
-	out.Selector = r.Selector("spec.selector", m.Spec.Selector)
+	out.Selector = manifest.CheckSelector(r.Report, "spec.selector", m.Spec.Selector)
 	if m.Spec.TargetPortNumber == nil {
 		r.Errorf("spec.targetPortNumber", "is missing: write the port of the model servers")
 	} else {
-		r.Port("spec.targetPortNumber", *m.Spec.TargetPortNumber)
+		manifest.CheckPort(r.Report, "spec.targetPortNumber", *m.Spec.TargetPortNumber)
 		out.Ports = []int32{*m.Spec.TargetPortNumber}
 	}
 	if e := m.Spec.ExtensionRef; e != nil {
 		readExtension(r, "spec.extensionRef", e.Name, e.FailureMode)
-		r.OptionalPort("spec.extensionRef.portNumber", e.PortNumber)
+		manifest.CheckOptionalPort(r.Report, "spec.extensionRef.portNumber", e.PortNumber)
 		out.Extension = routing.Extension{Group: e.Group, Kind: e.Kind, Name: e.Name, FailureMode: e.FailureMode}
 		if e.PortNumber != nil {
 			out.Extension.Port = *e.PortNumber
@@ -92,7 +92,7 @@ func readInferencePoolV1(r *manifest.Reader, m *poolV1, o *manifest.Object) {
 	if m.Spec.Selector == nil {
 		r.Errorf("spec.selector", "is missing: write matchLabels, the labels of the model servers")
 	} else {
-		out.Selector = r.Selector("spec.selector.matchLabels", m.Spec.Selector.MatchLabels)
+		out.Selector = manifest.CheckSelector(r.Report, "spec.selector.matchLabels", m.Spec.Selector.MatchLabels)
 	}
 	switch n := len(m.Spec.TargetPorts); {
 	case n == 0:
@@ -106,7 +106,7 @@ func readInferencePoolV1(r *manifest.Reader, m *poolV1, o *manifest.Object) {
 	seen := map[int32]bool{}
 	for i, p := range m.Spec.TargetPorts {
 		at := strict.Index("spec.targetPorts", i) + ".number"
-		r.Port(at, p.Number)
+		manifest.CheckPort(r.Report, at, p.Number)
 		if seen[p.Number] {
 			r.Errorf(at, "%d is listed twice", p.Number)
 		}
@@ -123,13 +123,13 @@ func readInferencePoolV1(r *manifest.Reader, m *poolV1, o *manifest.Object) {
 	}
 	if e := m.Spec.EndpointPickerRef; e != nil {
 		readExtension(r, "spec.endpointPickerRef", e.Name, e.FailureMode)
-		r.OptionalPort("spec.endpointPickerRef.portNumber", e.PortNumber)
+		manifest.CheckOptionalPort(r.Report, "spec.endpointPickerRef.portNumber", e.PortNumber)
 		out.Extension = routing.Extension{Group: e.Group, Kind: e.Kind, Name: e.Name, FailureMode: e.FailureMode}
 		if e.PortNumber != nil {
 			out.Extension.Port = *e.PortNumber
 		}
 		if e.Port != nil {
-			r.Port("spec.endpointPickerRef.port.number", e.Port.Number)
+			manifest.CheckPort(r.Report, "spec.endpointPickerRef.port.number", e.Port.Number)
 			out.Extension.Port = e.Port.Number
 		}
 	}
@@ -138,7 +138,7 @@ func readInferencePoolV1(r *manifest.Reader, m *poolV1, o *manifest.Object) {
 // extension checks a reference to an endpoint picker, which another gateway
 // would ask.
 func readExtension(r *manifest.Reader, path, name, mode string) {
-	r.Name(path+".name", name, true)
+	manifest.CheckName(r.Report, path+".name", name, true)
 	if mode != "" && mode != "FailOpen" && mode != "FailClose" {
 		r.Errorf(path+".failureMode", "unknown mode %q: write FailOpen or FailClose", manifest.Clip(mode))
 	}
@@ -175,7 +175,7 @@ func readInferenceModelRewrite(r *manifest.Reader, m *rewrite, o *manifest.Objec
 			if match.Model.Type != "" && match.Model.Type != "Exact" {
 				r.Errorf(path+".type", "unknown type %q: write Exact", manifest.Clip(match.Model.Type))
 			}
-			r.ModelName(path+".value", match.Model.Value, manifest.MaxModelName)
+			manifest.CheckModelName(r.Report, path+".value", match.Model.Value, manifest.MaxModelName)
 			one.Models = append(one.Models, match.Model.Value)
 		}
 		if len(rule.Targets) == 0 {

@@ -43,8 +43,8 @@ func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
 		return
 	}
 	s.Components.Engine = readComponent(r, "spec.predictor", p.PodSpec, &p.extension)
-	s.CanaryPercent = r.Canary("spec.predictor", p.CanaryTrafficPercent)
-	r.Annotated("spec.predictor.annotations", manifest.KServePrefix, s.Components.Engine, s.Annotations)
+	s.CanaryPercent = manifest.CheckCanary(r.Report, "spec.predictor", p.CanaryTrafficPercent)
+	manifest.ReadAnnotations(r.Report, "spec.predictor.annotations", manifest.KServePrefix, s.Components.Engine, s.Annotations)
 	readModel(r, p, s)
 	if p.WorkerSpec != nil {
 		readWorker(r, p.WorkerSpec, s.Components.Engine)
@@ -53,12 +53,12 @@ func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
 	if t := m.Spec.Transformer; t != nil {
 		c := readComponent(r, "spec.transformer", t.PodSpec, &t.extension)
 		r.OneMachine("spec.transformer", true, "does not run on one machine: serve it as a service of its own that calls this one")
-		r.OneCanary("spec.transformer", t.CanaryTrafficPercent, s)
+		manifest.CheckOneCanary(r.Report, "spec.transformer", t.CanaryTrafficPercent, s)
 		if len(t.Containers) == 0 {
 			r.Errorf("spec.transformer.containers", "is missing: say what transforms")
 		}
 		c.Main = manifest.MainOf(c.Pod.Containers, mainContainer)
-		r.AnnotatedToo("spec.transformer.annotations", manifest.KServePrefix, c, s.Annotations)
+		manifest.ReadOtherAnnotations(r.Report, "spec.transformer.annotations", manifest.KServePrefix, c, s.Annotations)
 		s.Components.Transformer = c
 	}
 }
@@ -80,9 +80,9 @@ func readMode(r *manifest.Reader, s *service.Service) {
 
 // readComponent reads what predictor and transformer have in common.
 func readComponent(r *manifest.Reader, path string, pod corev1.PodSpec, e *extension) *service.Component {
-	r.Containers(path+".containers", pod.Containers)
+	manifest.CheckContainers(r.Report, path+".containers", pod.Containers)
 	return &service.Component{Pod: pod, Labels: e.Labels, Annotations: e.Annotations,
-		Scaling: r.ComponentScaling(path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
+		Scaling: manifest.ReadComponentScaling(r.Report, path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
 			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
 			Timeout: e.Timeout, TimeoutField: "timeout"})}
 }
@@ -104,11 +104,11 @@ func readModel(r *manifest.Reader, p *predictor, s *service.Service) {
 	}
 	m.Name = ""
 	s.Model = readSource(r, path, m)
-	r.URI(path+".storageUri", m.StorageURI, m.Runtime != "")
+	manifest.CheckURI(r.Report, path+".storageUri", m.StorageURI, m.Runtime != "")
 	s.RuntimeVersion = m.RuntimeVersion
-	s.Protocol = r.Protocol(path+".protocolVersion", m.ProtocolVersion)
+	s.Protocol = manifest.ReadProtocol(r.Report, path+".protocolVersion", m.ProtocolVersion)
 	if m.Runtime != "" {
-		r.Name(path+".runtime", m.Runtime, true)
+		manifest.CheckName(r.Report, path+".runtime", m.Runtime, true)
 		s.Runtime = &service.ObjectRef{Name: m.Runtime}
 	}
 	if f := m.ModelFormat; f != nil {
@@ -122,7 +122,7 @@ func readModel(r *manifest.Reader, p *predictor, s *service.Service) {
 	s.ProtocolDefault = defaultProtocol(s)
 	engine.Main = mainContainer
 	if !reflect.DeepEqual(m.Container, corev1.Container{}) {
-		r.Container(path, m.Container)
+		manifest.CheckContainer(r.Report, path, m.Container)
 		if i := slices.IndexFunc(engine.Pod.Containers, func(c corev1.Container) bool { return c.Name == mainContainer }); i >= 0 {
 			r.Errorf(strict.Index("spec.predictor.containers", i), "and %s both describe %s: write one of them", name, mainContainer)
 		}
@@ -173,7 +173,7 @@ func readSource(r *manifest.Reader, path string, m *model) *service.ModelSource 
 	switch {
 	case kind != "" && kind != "s3":
 		src.Storage = nil
-		r.URI(path+".storage.parameters.type", src.URI, false)
+		manifest.CheckURI(r.Report, path+".storage.parameters.type", src.URI, false)
 	case kind == "" || bucket == "":
 		src.URI = "storage://" + at
 		r.Problem(path+".storage", fmt.Sprintf("leaves the address to the secret %q, which is not read on one machine: write storageUri, or parameters type and bucket", manifest.Clip(st.Key))).Platform = manifest.Process
@@ -259,12 +259,12 @@ func readCustom(r *manifest.Reader, p *predictor, s *service.Service) {
 		}
 		if env, uri := manifest.Variable(c, "STORAGE_URI"); uri != "" {
 			s.Model = &service.ModelSource{URI: uri}
-			r.URI(strict.Index(at+".env", env)+".value", uri, false)
+			manifest.CheckURI(r.Report, strict.Index(at+".env", env)+".value", uri, false)
 		}
 	}
 	if i, v := manifest.Variable(engine.Pod.Containers[speaker], "PROTOCOL"); v != "" {
 		at := strict.Index("spec.predictor.containers", speaker)
-		s.Protocol = r.Protocol(strict.Index(at+".env", i)+".value", v)
+		s.Protocol = manifest.ReadProtocol(r.Report, strict.Index(at+".env", i)+".value", v)
 	}
 }
 
@@ -272,7 +272,7 @@ func readCustom(r *manifest.Reader, p *predictor, s *service.Service) {
 // leads; KServe tells both sides their sizes by environment variables.
 func readWorker(r *manifest.Reader, w *worker, engine *service.Component) {
 	const path = "spec.predictor.workerSpec"
-	r.Containers(path+".containers", w.Containers)
+	manifest.CheckContainers(r.Report, path+".containers", w.Containers)
 	engine.Worker = manifest.NodeOf(w.PodSpec, manifest.MainOf(w.Containers, workerContainer), readWorkers(r, path, &w.parallel))
 	if engine.Worker.Main == "" {
 		engine.Worker.Main = workerContainer
@@ -289,8 +289,8 @@ func readWorker(r *manifest.Reader, w *worker, engine *service.Component) {
 // first. One stage spread over nodes (tensor parallelism alone) does not say;
 // nil leaves it to the default.
 func readWorkers(r *manifest.Reader, path string, p *parallel) *int {
-	r.Positive(path+".tensorParallelSize", p.TensorParallelSize)
-	r.Positive(path+".pipelineParallelSize", p.PipelineParallelSize)
+	manifest.CheckPositive(r.Report, path+".tensorParallelSize", p.TensorParallelSize)
+	manifest.CheckPositive(r.Report, path+".pipelineParallelSize", p.PipelineParallelSize)
 	if p.PipelineParallelSize == nil || *p.PipelineParallelSize < 2 {
 		return nil
 	}
@@ -326,7 +326,7 @@ var Schemas = []manifest.Schema{
 // readRuntime reads a v1alpha1 ServingRuntime or ClusterServingRuntime.
 func readRuntime(r *manifest.Reader, spec *servingRuntimeSpec, out *service.Runtime) {
 	out.Disabled, out.MultiModel = spec.Disabled, spec.MultiModel
-	out.Protocols = r.Protocols("spec.protocolVersions", spec.ProtocolVersions)
+	out.Protocols = manifest.ReadProtocols(r.Report, "spec.protocolVersions", spec.ProtocolVersions)
 	out.StorageHelperDisabled = spec.StorageHelper != nil && spec.StorageHelper.Disabled
 	for i, f := range spec.SupportedModelFormats {
 		path := strict.Index("spec.supportedModelFormats", i)
@@ -335,24 +335,24 @@ func readRuntime(r *manifest.Reader, spec *servingRuntimeSpec, out *service.Runt
 		}
 		out.Formats = append(out.Formats, service.SupportedFormat{
 			Format:     service.NamedVersion{Name: f.Name, Version: f.Version},
-			AutoSelect: f.AutoSelect, Priority: manifest.Priority(r, path, f.Priority),
+			AutoSelect: f.AutoSelect, Priority: manifest.Priority(r.Report, path, f.Priority),
 		})
 	}
 	if len(spec.Containers) == 0 {
 		r.Errorf("spec.containers", "is missing: say what runs")
 	}
-	r.Containers("spec.containers", spec.Containers)
+	manifest.CheckContainers(r.Report, "spec.containers", spec.Containers)
 	engine := &service.Component{Pod: spec.spec(), Labels: spec.Labels, Annotations: spec.Annotations}
 	engine.Main = manifest.MainOf(engine.Pod.Containers, mainContainer)
 	if w := spec.WorkerSpec; w != nil {
 		const path = "spec.workerSpec"
-		r.Containers(path+".containers", w.Containers)
+		manifest.CheckContainers(r.Report, path+".containers", w.Containers)
 		engine.Worker = manifest.NodeOf(w.spec(), manifest.MainOf(w.Containers, workerContainer), readWorkers(r, path, &w.parallel))
 		if sizes := w.variables(); len(sizes) > 0 {
 			engine.Pod.Containers = manifest.WithEnv(engine.Pod.Containers, engine.Main, sizes)
 			engine.Worker.Pod.Containers = manifest.WithEnv(engine.Worker.Pod.Containers, engine.Worker.Main, sizes)
 		}
-		r.RuntimeLabels(path, w.Labels, w.Annotations)
+		manifest.WarnRuntimeLabels(r.Report, path, w.Labels, w.Annotations)
 		out.MultiNode = true
 	}
 	out.Components.Engine = engine

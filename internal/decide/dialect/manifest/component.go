@@ -11,8 +11,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// Canary reads how much of the traffic a changed manifest is to take.
-func (r *Reader) Canary(path string, percent *int) *int {
+// CheckCanary reads how much of the traffic a changed manifest is to take.
+func CheckCanary(r *Report, path string, percent *int) *int {
 	path += ".canaryTrafficPercent"
 	if percent != nil && (*percent < 0 || *percent > 100) {
 		r.Errorf(path, "%d is no percentage: write 0 to 100", *percent)
@@ -20,9 +20,9 @@ func (r *Reader) Canary(path string, percent *int) *int {
 	return percent
 }
 
-// OneCanary refuses a component with a share of its own: a service's revision
+// CheckOneCanary refuses a component with a share of its own: a service's revision
 // is all of its components.
-func (r *Reader) OneCanary(path string, percent *int, s *service.Service) {
+func CheckOneCanary(r *Report, path string, percent *int, s *service.Service) {
 	if percent != nil && (s.CanaryPercent == nil && *percent != 100 || s.CanaryPercent != nil && *s.CanaryPercent != *percent) {
 		r.Errorf(path+".canaryTrafficPercent", "%d is not what the first component says: all components of a service are one revision", *percent)
 	}
@@ -38,21 +38,21 @@ type ScalingFields struct {
 	TimeoutField string
 }
 
-// ComponentScaling reads the fields by which KServe and OME scale a component
+// ReadComponentScaling reads the fields by which KServe and OME scale a component
 // at path.
-func (r *Reader) ComponentScaling(path string, in ScalingFields) service.Scaling {
+func ReadComponentScaling(r *Report, path string, in ScalingFields) service.Scaling {
 	out := service.Scaling{MinReplicas: in.Min, MaxReplicas: in.Max,
 		ScaleMetric: service.ScaleMetric(in.Metric), MaxConcurrency: in.Concurrency}
 	if in.Target != nil {
 		f := float64(*in.Target)
 		out.ScaleTarget = &f
 	}
-	r.NotNegative(path+".containerConcurrency", in.Concurrency)
-	if r.NotNegative(path+"."+in.TimeoutField, in.Timeout); in.Timeout != nil {
+	CheckNotNegative(r, path+".containerConcurrency", in.Concurrency)
+	if CheckNotNegative(r, path+"."+in.TimeoutField, in.Timeout); in.Timeout != nil {
 		d := time.Duration(min(*in.Timeout, math.MaxInt32)) * time.Second
 		out.AnswerTimeout = &d
 	}
-	return r.Scaling(path, out)
+	return CheckScaling(r, path, out)
 }
 
 // Variable finds a container's environment variable and its index.
@@ -80,9 +80,9 @@ func WithEnv(cs []corev1.Container, name string, env []corev1.EnvVar) []corev1.C
 	return cs
 }
 
-// RuntimeLabels warns of a worker's labels and annotations, which have no
+// WarnRuntimeLabels warns of a worker's labels and annotations, which have no
 // place of their own: the component's are on every node.
-func (r *Reader) RuntimeLabels(path string, labels, annotations map[string]string) {
+func WarnRuntimeLabels(r *Report, path string, labels, annotations map[string]string) {
 	if len(labels) > 0 {
 		r.Warnf(path+".labels", "have no effect: the runtime's are on every node")
 	}
@@ -104,8 +104,8 @@ func Complete(c *service.Component) bool {
 	return false
 }
 
-// RefKind checks a reference's kind.
-func (r *Reader) RefKind(path, kind string, kinds ...string) {
+// CheckRefKind checks a reference's kind.
+func CheckRefKind(r *Report, path, kind string, kinds ...string) {
 	if kind != "" && !slices.Contains(kinds, kind) {
 		r.Errorf(path, "unknown kind %q: write %s, or nothing for whichever there is", Clip(kind), strings.Join(kinds, " or "))
 	}
@@ -150,9 +150,9 @@ func MultiNode(cs service.Components) bool {
 // MaxRank is far above any adapter's rank.
 const MaxRank = 1 << 16
 
-// AdapterNames checks how many adapters there are, and that their names differ
+// CheckAdapterNames checks how many adapters there are, and that their names differ
 // and are not the service's own.
-func (r *Reader) AdapterNames(path, own string, in []service.Adapter, at func(int) string) {
+func CheckAdapterNames(r *Report, path, own string, in []service.Adapter, at func(int) string) {
 	if len(in) > service.MaxAdapters {
 		r.Errorf(path, "%d adapters are more than one service may have (%d)", len(in), service.MaxAdapters)
 	}

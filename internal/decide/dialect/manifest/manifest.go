@@ -249,7 +249,7 @@ func NoEffect(p Platform) map[string]string {
 }
 
 // Note reports the stated fields that notes know something about.
-func (r *Reader) Note(notes Notes) {
+func (r *Report) Note(notes Notes) {
 	for _, f := range r.doc.Fields {
 		if n, ok := notes[f.Owner][f.Name]; ok {
 			r.problems = append(r.problems, Problem{Line: f.Line, Column: f.Column, Path: f.Path,

@@ -14,30 +14,35 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/expression"
 )
 
-// Reader is one document on its way into the hub. Problems are added as they
-// are found; reading goes on, so that all are reported at once.
+// Reader begins the hub's object of one document.
 type Reader struct {
-	origin   service.Origin
+	*Report
+	origin service.Origin
+}
+
+// Report collects the problems of one document. Reading goes on after a problem,
+// so that all are reported at once.
+type Report struct {
 	doc      *strict.Document
 	problems []Problem
-	// unread are the paths that decoding has already reported: what stands
-	// there is unknown, so that nothing more can be said of it.
+	// unread are the paths that decoding has already reported: their values are
+	// unknown, so that nothing more is reported of them.
 	unread map[string]bool
 }
 
 // NewReader begins with the problems that decoding found.
 func NewReader(origin service.Origin, doc *strict.Document, problems []strict.Problem) *Reader {
-	r := &Reader{origin: origin, doc: doc, unread: map[string]bool{}}
+	r := &Report{doc: doc, unread: map[string]bool{}}
 	for _, p := range problems {
 		r.problems = append(r.problems, Problem{Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message})
 		r.unread[p.Path], r.unread[p.Meant] = true, true
 	}
 	delete(r.unread, "")
-	return r
+	return &Reader{Report: r, origin: origin}
 }
 
 // Problem adds a problem at a path, and returns it for the caller to qualify.
-func (r *Reader) Problem(path, message string) *Problem {
+func (r *Report) Problem(path, message string) *Problem {
 	at := r.doc.At(path)
 	r.problems = append(r.problems, Problem{Line: at.Line, Column: at.Column, Path: path, Message: message})
 	return &r.problems[len(r.problems)-1]
@@ -45,7 +50,7 @@ func (r *Reader) Problem(path, message string) *Problem {
 
 // Errorf reports an error, unless decoding has reported the same place or one
 // above it.
-func (r *Reader) Errorf(path, format string, args ...any) {
+func (r *Report) Errorf(path, format string, args ...any) {
 	for at := path; at != ""; at = strict.Parent(at) {
 		if r.unread[at] {
 			return
@@ -55,25 +60,25 @@ func (r *Reader) Errorf(path, format string, args ...any) {
 }
 
 // Refuse reports an error that does not keep the object from being read.
-func (r *Reader) Refuse(path, format string, args ...any) {
+func (r *Report) Refuse(path, format string, args ...any) {
 	r.Problem(path, fmt.Sprintf(format, args...)).Readable = true
 }
 
 // Warnf reports a warning.
-func (r *Reader) Warnf(path, format string, args ...any) {
+func (r *Report) Warnf(path, format string, args ...any) {
 	r.Problem(path, fmt.Sprintf(format, args...)).Warning = true
 }
 
 // OneMachine reports what does not hold where replicas are processes.
-func (r *Reader) OneMachine(path string, warning bool, message string) {
+func (r *Report) OneMachine(path string, warning bool, message string) {
 	p := r.Problem(path, message)
 	p.Warning, p.Platform = warning, Process
 }
 
 const ManyMachines = "asks for several machines for one replica: it does not start on one machine"
 
-// ManyMachines warns of a component whose replica spans nodes.
-func (r *Reader) ManyMachines(path string, c *service.Component) {
+// WarnManyMachines warns of a component whose replica spans nodes.
+func WarnManyMachines(r *Report, path string, c *service.Component) {
 	switch {
 	case c == nil:
 	case c.Worker != nil:
@@ -83,10 +88,10 @@ func (r *Reader) ManyMachines(path string, c *service.Component) {
 	}
 }
 
-// URI checks that a model's files can be fetched from where they are said to
+// CheckURI checks that a model's files can be fetched from where they are said to
 // be. A runtime may fetch them itself where the service names it, or where it is
 // not yet known (helped).
-func (r *Reader) URI(path, uri string, helped bool) {
+func CheckURI(r *Report, path, uri string, helped bool) {
 	scheme, _, found := strings.Cut(strings.TrimSpace(uri), "://")
 	switch lower := strings.ToLower(scheme); {
 	case !found || strings.ContainsAny(scheme, `/\.`): // a path
@@ -101,7 +106,7 @@ func (r *Reader) URI(path, uri string, helped bool) {
 }
 
 // Failed reports whether a problem keeps the object from being read anywhere.
-func (r *Reader) Failed() bool {
+func (r *Report) Failed() bool {
 	for _, p := range r.problems {
 		if !p.Warning && !p.Readable && p.Platform == AnyPlatform {
 			return true
@@ -111,16 +116,16 @@ func (r *Reader) Failed() bool {
 }
 
 // Problems are those found so far.
-func (r *Reader) Problems() []Problem { return r.problems }
+func (r *Report) Problems() []Problem { return r.problems }
 
 // Has reports whether the document states a field.
-func (r *Reader) Has(path string) bool { return r.doc.Has(path) }
+func (r *Report) Has(path string) bool { return r.doc.Has(path) }
 
 var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
-// Name checks an RFC 1123 label. OME's and KServe's runtimes may have dots in
+// CheckName checks an RFC 1123 label. OME's and KServe's runtimes may have dots in
 // their names (a subdomain); their services may not.
-func (r *Reader) Name(path, name string, dots bool) {
+func CheckName(r *Report, path, name string, dots bool) {
 	parts, limit := []string{name}, 63
 	if dots {
 		parts, limit = strings.Split(name, "."), 253
@@ -142,7 +147,7 @@ func (r *Reader) Meta(m metav1.ObjectMeta, cluster, dots bool) service.Meta {
 	if m.Name == "" && m.GenerateName != "" {
 		r.Errorf("metadata.generateName", "is not supported: write metadata.name")
 	} else {
-		r.Name("metadata.name", m.Name, dots)
+		CheckName(r.Report, "metadata.name", m.Name, dots)
 	}
 	ns := m.Namespace
 	switch {
@@ -152,7 +157,7 @@ func (r *Reader) Meta(m metav1.ObjectMeta, cluster, dots bool) service.Meta {
 	case !cluster && ns == "":
 		ns = service.DefaultNamespace
 	case !cluster:
-		r.Name("metadata.namespace", ns, false)
+		CheckName(r.Report, "metadata.namespace", ns, false)
 	}
 	return service.Meta{Key: service.Key{Namespace: ns, Name: m.Name},
 		Labels: m.Labels, Annotations: m.Annotations, Origin: r.origin}
@@ -183,8 +188,8 @@ func (r *Reader) Model(m metav1.ObjectMeta, cluster bool, o *Object) {
 	o.Key = o.Model.Key
 }
 
-// Protocol reads a protocol in any spelling.
-func (r *Reader) Protocol(path, s string) service.Protocol {
+// ReadProtocol reads a protocol in any spelling.
+func ReadProtocol(r *Report, path, s string) service.Protocol {
 	p, ok := service.ParseProtocol(s)
 	if !ok {
 		r.Errorf(path, "unknown protocol %q: write one of %s", Clip(s), Joined(service.Protocols))
@@ -192,7 +197,7 @@ func (r *Reader) Protocol(path, s string) service.Protocol {
 	return p
 }
 
-func (r *Reader) Disaggregation(path, s string) service.Disaggregation {
+func ReadDisaggregation(r *Report, path, s string) service.Disaggregation {
 	d := service.Disaggregation(s)
 	if d != "" && !slices.Contains(service.Disaggregations, d) {
 		r.Errorf(path, "unknown protocol %q: write one of %s", Clip(s), Joined(service.Disaggregations))
@@ -200,10 +205,10 @@ func (r *Reader) Disaggregation(path, s string) service.Disaggregation {
 	return d
 }
 
-func (r *Reader) Protocols(path string, in []string) []service.Protocol {
+func ReadProtocols(r *Report, path string, in []string) []service.Protocol {
 	var out []service.Protocol
 	for i, s := range in {
-		if p := r.Protocol(strict.Index(path, i), s); p != "" {
+		if p := ReadProtocol(r, strict.Index(path, i), s); p != "" {
 			out = append(out, p)
 		}
 	}
@@ -218,8 +223,8 @@ func Joined[S ~string](in []S) string {
 	return strings.Join(out, ", ")
 }
 
-// Size reads a parameter count; "" is 0.
-func (r *Reader) Size(path, s string) int64 {
+// ReadSize reads a parameter count; "" is 0.
+func ReadSize(r *Report, path, s string) int64 {
 	if s == "" {
 		return 0
 	}
@@ -233,9 +238,9 @@ func (r *Reader) Size(path, s string) int64 {
 	return n
 }
 
-// SizeRange reads bounds on a parameter count.
-func (r *Reader) SizeRange(path, low, high string) *service.SizeRange {
-	out := &service.SizeRange{Min: r.Size(path+".min", low), Max: r.Size(path+".max", high)}
+// ReadSizeRange reads bounds on a parameter count.
+func ReadSizeRange(r *Report, path, low, high string) *service.SizeRange {
+	out := &service.SizeRange{Min: ReadSize(r, path+".min", low), Max: ReadSize(r, path+".max", high)}
 	if out.Min > 0 && out.Max > 0 && out.Min > out.Max {
 		r.Errorf(path, "min %s is more than max %s", low, high)
 	}
@@ -245,9 +250,9 @@ func (r *Reader) SizeRange(path, low, high string) *service.SizeRange {
 	return out
 }
 
-// Containers checks what a pod's containers must be to be merged by name and
+// CheckContainers checks what a pod's containers must be to be merged by name and
 // started: named apart, with ports that exist.
-func (r *Reader) Containers(path string, in []corev1.Container) {
+func CheckContainers(r *Report, path string, in []corev1.Container) {
 	seen := map[string]int{}
 	for i, c := range in {
 		at := strict.Index(path, i)
@@ -258,7 +263,7 @@ func (r *Reader) Containers(path string, in []corev1.Container) {
 			r.Errorf(at+".name", "%q is also the name of container %d", c.Name, j)
 		}
 		seen[c.Name] = i
-		r.Container(at, c)
+		CheckContainer(r, at, c)
 	}
 }
 
@@ -273,33 +278,33 @@ func needsCluster(from *corev1.EnvVarSource) bool {
 		from.ConfigMapKeyRef != nil && needed(from.ConfigMapKeyRef.Optional)
 }
 
-// Templates checks the template expressions of a list of texts.
-func (r *Reader) Templates(path string, texts []string) {
+// CheckTemplates checks the template expressions of a list of texts.
+func CheckTemplates(r *Report, path string, texts []string) {
 	for i, s := range texts {
-		r.Template(strict.Index(path, i), s)
+		CheckTemplate(r, strict.Index(path, i), s)
 	}
 }
 
-// Template checks the expressions of one text. They are no reason not to read an
+// CheckTemplate checks the expressions of one text. They are no reason not to read an
 // object that is there already.
-func (r *Reader) Template(path, text string) {
+func CheckTemplate(r *Report, path, text string) {
 	if err := expression.Check(text); err != nil {
 		r.Refuse(path, "%s", err)
 	}
 }
 
-// Variables checks the expressions of variables' values.
-func (r *Reader) Variables(path string, env []corev1.EnvVar) {
+// CheckVariables checks the expressions of variables' values.
+func CheckVariables(r *Report, path string, env []corev1.EnvVar) {
 	for i, e := range env {
-		r.Template(strict.Index(path, i)+".value", e.Value)
+		CheckTemplate(r, strict.Index(path, i)+".value", e.Value)
 	}
 }
 
-func (r *Reader) Container(path string, c corev1.Container) {
-	r.Templates(path+".command", c.Command)
-	r.Templates(path+".args", c.Args)
-	r.Variables(path+".env", c.Env)
-	r.Template(path+".workingDir", c.WorkingDir)
+func CheckContainer(r *Report, path string, c corev1.Container) {
+	CheckTemplates(r, path+".command", c.Command)
+	CheckTemplates(r, path+".args", c.Args)
+	CheckVariables(r, path+".env", c.Env)
+	CheckTemplate(r, path+".workingDir", c.WorkingDir)
 	for i, p := range c.Ports {
 		if p.ContainerPort < 1 || p.ContainerPort > 65535 {
 			r.Errorf(strict.Index(path+".ports", i)+".containerPort", "%d is not a port: 1 to 65535", p.ContainerPort)

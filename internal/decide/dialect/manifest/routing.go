@@ -27,8 +27,8 @@ func (r *Reader) Routing(m metav1.ObjectMeta, o *Object, obj routing.Object) {
 	o.Kind, o.Key, o.Routing = KindRouting, meta.Key, obj
 }
 
-// Criticality is a criticality's priority.
-func (r *Reader) Criticality(path, s string) int32 {
+// ReadCriticality is a criticality's priority.
+func ReadCriticality(r *Report, path, s string) int32 {
 	switch s {
 	case "Critical":
 		return routing.PriorityCritical
@@ -46,8 +46,8 @@ func (r *Reader) Criticality(path, s string) int32 {
 	return routing.PriorityStandard
 }
 
-// ModelName checks a model's name in requests.
-func (r *Reader) ModelName(path, name string, limit int) {
+// CheckModelName checks a model's name in requests.
+func CheckModelName(r *Report, path, name string, limit int) {
 	switch {
 	case name == "":
 		r.Errorf(path, "is missing: write the model's name")
@@ -58,9 +58,9 @@ func (r *Reader) ModelName(path, name string, limit int) {
 	}
 }
 
-// Weights reads weights from least to 1,000,000, of which all or none are
+// ReadWeights reads weights from least to 1,000,000, of which all or none are
 // stated; none makes all equal.
-func (r *Reader) Weights(path string, in []*int32, least int32) []uint32 {
+func ReadWeights(r *Report, path string, in []*int32, least int32) []uint32 {
 	out := make([]uint32, len(in))
 	stated := 0
 	for i, w := range in {
@@ -82,20 +82,20 @@ func (r *Reader) Weights(path string, in []*int32, least int32) []uint32 {
 	return out
 }
 
-func (r *Reader) Port(path string, n int32) {
+func CheckPort(r *Report, path string, n int32) {
 	if n < 1 || n > 65535 {
 		r.Errorf(path, "%d is not a port: 1 to 65535", n)
 	}
 }
 
-func (r *Reader) OptionalPort(path string, n *int32) {
+func CheckOptionalPort(r *Report, path string, n *int32) {
 	if n != nil {
-		r.Port(path, *n)
+		CheckPort(r, path, *n)
 	}
 }
 
-// Selector checks labels that members must have.
-func (r *Reader) Selector(path string, in map[string]string) map[string]string {
+// CheckSelector checks labels that members must have.
+func CheckSelector(r *Report, path string, in map[string]string) map[string]string {
 	switch {
 	case len(in) == 0:
 		r.Errorf(path, "is missing: write the labels of the model servers, such as app: vllm")
@@ -133,7 +133,7 @@ func labelFault(key, value string) string {
 	return ""
 }
 
-func (r *Reader) AtMost(path string, n, limit int) {
+func CheckAtMost(r *Report, path string, n, limit int) {
 	if n > limit {
 		r.Errorf(path, "%d entries are more than there may be (%d)", n, limit)
 	}

@@ -21,10 +21,10 @@ var metrics = []service.ScaleMetric{
 	service.MetricConcurrency, service.MetricRPS, service.MetricCPU, service.MetricMemory,
 }
 
-// Scaling checks a component's own scaling; path is the place of its fields.
-func (r *Reader) Scaling(path string, s service.Scaling) service.Scaling {
-	r.NotNegative(path+".minReplicas", s.MinReplicas)
-	r.NotNegative(path+".maxReplicas", s.MaxReplicas)
+// CheckScaling checks a component's own scaling; path is the place of its fields.
+func CheckScaling(r *Report, path string, s service.Scaling) service.Scaling {
+	CheckNotNegative(r, path+".minReplicas", s.MinReplicas)
+	CheckNotNegative(r, path+".maxReplicas", s.MaxReplicas)
 	if Crossed(s) {
 		r.Errorf(path+".minReplicas", "%d is more than maxReplicas %d", *s.MinReplicas, *s.MaxReplicas)
 	}
@@ -34,12 +34,12 @@ func (r *Reader) Scaling(path string, s service.Scaling) service.Scaling {
 	if s.ScaleMetric != "" && !slices.Contains(metrics, s.ScaleMetric) {
 		r.Errorf(path+".scaleMetric", "unknown metric %q: write one of %s", Clip(string(s.ScaleMetric)), Joined(metrics))
 	}
-	r.Measured(path+".scaleMetric", s.ScaleMetric)
+	WarnUnmeasured(r, path+".scaleMetric", s.ScaleMetric)
 	return s
 }
 
-// Measured warns of a metric that one machine does not have.
-func (r *Reader) Measured(path string, m service.ScaleMetric) {
+// WarnUnmeasured warns of a metric that one machine does not have.
+func WarnUnmeasured(r *Report, path string, m service.ScaleMetric) {
 	if m == service.MetricCPU || m == service.MetricMemory {
 		p := r.Problem(path, fmt.Sprintf("%s is not measured on one machine: replicas are counted by %d requests in flight each", m, service.DefaultScaleTarget))
 		p.Warning, p.Platform = true, Process
@@ -51,50 +51,50 @@ func Crossed(s service.Scaling) bool {
 	return s.MinReplicas != nil && s.MaxReplicas != nil && *s.MaxReplicas > 0 && *s.MinReplicas > *s.MaxReplicas
 }
 
-// Together reports bounds that cross only once two places are read together.
-func (r *Reader) Together(path string, whole service.Scaling, parts ...service.Scaling) {
+// CheckTogether reports a minimum above the maximum where two fields state them.
+func CheckTogether(r *Report, path string, whole service.Scaling, parts ...service.Scaling) {
 	for _, p := range parts {
 		if Crossed(p) {
 			return // reported where it stands
 		}
 	}
 	if Crossed(whole) {
-		r.Errorf(path, "asks, with what is stated elsewhere, for at least %d and at most %d replicas", *whole.MinReplicas, *whole.MaxReplicas)
+		r.Errorf(path, "the manifest asks for at least %d replicas in one field and at most %d in another: lower the first or raise the second", *whole.MinReplicas, *whole.MaxReplicas)
 	}
 }
 
-func (r *Reader) NotNegative(path string, n *int) {
+func CheckNotNegative(r *Report, path string, n *int) {
 	if n != nil && *n < 0 {
 		r.Errorf(path, "%d is negative", *n)
 	}
 }
 
-// Positive reports a count that must be 1 or more.
-func (r *Reader) Positive(path string, n *int) {
+// CheckPositive reports a count that must be 1 or more.
+func CheckPositive(r *Report, path string, n *int) {
 	if n != nil && *n < 1 {
 		r.Errorf(path, "%d is not more than 0", *n)
 	}
 }
 
 // Priority reads an entry's priority, whatever integer type it came in.
-func Priority[I ~int | ~int32](r *Reader, path string, p *I) *int {
+func Priority[I ~int | ~int32](r *Report, path string, p *I) *int {
 	if p == nil {
 		return nil
 	}
 	n := int(*p)
-	r.Positive(path+".priority", &n)
+	CheckPositive(r, path+".priority", &n)
 	return &n
 }
 
-// Duration checks a duration that must be more than 0.
-func (r *Reader) Duration(path string, d *metav1.Duration) {
+// CheckDuration checks a duration that must be more than 0.
+func CheckDuration(r *Report, path string, d *metav1.Duration) {
 	if d != nil && d.Duration <= 0 {
 		r.Errorf(path, "%v is not more than 0", d.Duration)
 	}
 }
 
-// Operator reads a version operator.
-func (r *Reader) Operator(path, s string) service.Operator {
+// ReadOperator reads a version operator.
+func ReadOperator(r *Report, path, s string) service.Operator {
 	ops := []service.Operator{service.OperatorEqual, service.OperatorGreaterThan, service.OperatorGreaterThanOrEqual}
 	if s != "" && !slices.Contains(ops, service.Operator(s)) {
 		r.Errorf(path, "unknown operator %q: write one of %s", Clip(s), Joined(ops))
@@ -111,11 +111,11 @@ const KServePrefix = "serving.kserve.io/"
 // annotation is one that was found, and where.
 type annotation struct{ path, value string }
 
-// Annotated reads the annotations by which people scale KServe's and OME's
+// ReadAnnotations reads the annotations by which people scale KServe's and OME's
 // services: Knative's, and the dialect's own for its HPA mode under prefix.
 // The component's are at path and win over the service's; what the spec states
 // wins over both.
-func (r *Reader) Annotated(path, prefix string, c *service.Component, annotations map[string]string) {
+func ReadAnnotations(r *Report, path, prefix string, c *service.Component, annotations map[string]string) {
 	find := func(names ...string) *annotation {
 		for _, n := range names {
 			if v, ok := c.Annotations[n]; ok {
@@ -128,9 +128,9 @@ func (r *Reader) Annotated(path, prefix string, c *service.Component, annotation
 		return nil
 	}
 	s := service.Scaling{
-		MinReplicas: r.count(find(knative+"min-scale", knative+"minScale")),
-		MaxReplicas: r.count(find(knative+"max-scale", knative+"maxScale")),
-		ScaleTarget: r.target(find(knative + "target")),
+		MinReplicas: readCount(r, find(knative+"min-scale", knative+"minScale")),
+		MaxReplicas: readCount(r, find(knative+"max-scale", knative+"maxScale")),
+		ScaleTarget: readTarget(r, find(knative+"target")),
 	}
 	if a := find(knative+"metric", prefix+"metrics"); a != nil {
 		s.ScaleMetric = service.ScaleMetric(a.value)
@@ -146,8 +146,8 @@ func (r *Reader) Annotated(path, prefix string, c *service.Component, annotation
 			s.ScaleToZeroAfter = &d
 		}
 	}
-	r.autoscalerClass(find(prefix + "autoscalerClass"))
-	utilization := r.utilization(find(knative+"target-utilization-percentage", knative+"targetUtilizationPercentage"))
+	checkAutoscalerClass(r, find(prefix+"autoscalerClass"))
+	utilization := readUtilization(r, find(knative+"target-utilization-percentage", knative+"targetUtilizationPercentage"))
 	if m := cmp.Or(c.Scaling.ScaleMetric, s.ScaleMetric, service.MetricConcurrency); m == service.MetricConcurrency || m == service.MetricRPS {
 		s.ScaleTarget = soft(s.ScaleTarget, utilization)
 		if prefix == KServePrefix { // which hands its scaleTarget to Knative
@@ -155,13 +155,13 @@ func (r *Reader) Annotated(path, prefix string, c *service.Component, annotation
 		}
 	}
 	if s.ScaleTarget == nil {
-		s.ScaleTarget = r.target(find(prefix + "targetUtilizationPercentage"))
+		s.ScaleTarget = readTarget(r, find(prefix+"targetUtilizationPercentage"))
 	}
-	r.knativeOthers(path, c.Annotations)
-	r.knativeOthers("metadata.annotations", annotations)
+	warnKnative(r, path, c.Annotations)
+	warnKnative(r, "metadata.annotations", annotations)
 	apart := c.Scaling
 	c.Scaling = c.Scaling.Over(s)
-	r.Together("metadata.annotations", c.Scaling, apart, s)
+	CheckTogether(r, "metadata.annotations", c.Scaling, apart, s)
 }
 
 // knativeTarget is how much of a stated target Knative aims at, in percent.
@@ -176,8 +176,8 @@ func soft(target *float64, percent float64) *float64 {
 	return &t
 }
 
-// utilization reads how much of a target is aimed at, in percent.
-func (r *Reader) utilization(a *annotation) float64 {
+// readUtilization reads how much of a target is aimed at, in percent.
+func readUtilization(r *Report, a *annotation) float64 {
 	if a == nil {
 		return knativeTarget
 	}
@@ -192,8 +192,8 @@ func (r *Reader) utilization(a *annotation) float64 {
 // autoscalerClasses are those that KServe and OME know.
 var autoscalerClasses = []string{"hpa", "keda", "external", "none"}
 
-// autoscalerClass reads who decides the count.
-func (r *Reader) autoscalerClass(a *annotation) {
+// checkAutoscalerClass reads who decides the count.
+func checkAutoscalerClass(r *Report, a *annotation) {
 	switch {
 	case a == nil:
 	case a.value == "none":
@@ -215,8 +215,8 @@ var (
 		"target-burst-capacity", "targetBurstCapacity"}
 )
 
-// knativeOthers warns of Knative's annotations that change nothing here.
-func (r *Reader) knativeOthers(path string, annotations map[string]string) {
+// warnKnative warns of Knative's annotations that change nothing here.
+func warnKnative(r *Report, path string, annotations map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		name, ok := strings.CutPrefix(key, knative)
 		at := strict.Key(path, key)
@@ -238,20 +238,20 @@ func (r *Reader) knativeOthers(path string, annotations map[string]string) {
 	}
 }
 
-// AnnotatedToo reads those of a further component, nil for none. What is wrong
+// ReadOtherAnnotations reads those of a further component, nil for none. What is wrong
 // with the service's own is said once.
-func (r *Reader) AnnotatedToo(path, prefix string, c *service.Component, annotations map[string]string) {
+func ReadOtherAnnotations(r *Report, path, prefix string, c *service.Component, annotations map[string]string) {
 	if c == nil {
 		return
 	}
-	said := len(r.problems)
-	r.Annotated(path, prefix, c, annotations)
-	again := slices.DeleteFunc(r.problems[said:], func(p Problem) bool { return slices.Contains(r.problems[:said], p) })
-	r.problems = r.problems[:said+len(again)]
+	known := len(r.problems)
+	ReadAnnotations(r, path, prefix, c, annotations)
+	added := slices.DeleteFunc(r.problems[known:], func(p Problem) bool { return slices.Contains(r.problems[:known], p) })
+	r.problems = r.problems[:known+len(added)]
 }
 
-// count reads an annotation that is a number of replicas.
-func (r *Reader) count(a *annotation) *int {
+// readCount reads an annotation that is a number of replicas.
+func readCount(r *Report, a *annotation) *int {
 	if a == nil {
 		return nil
 	}
@@ -263,8 +263,8 @@ func (r *Reader) count(a *annotation) *int {
 	return &out
 }
 
-// target reads an annotation that is a scale target.
-func (r *Reader) target(a *annotation) *float64 {
+// readTarget reads an annotation that is a scale target.
+func readTarget(r *Report, a *annotation) *float64 {
 	if a == nil {
 		return nil
 	}

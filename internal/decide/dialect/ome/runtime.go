@@ -14,12 +14,12 @@ import (
 // OME. Any entry's autoSelect admits it, as its guide says.
 func readRuntime(r *manifest.Reader, spec *servingRuntimeSpec, out *service.Runtime) {
 	out.Disabled, out.AutoSelectAny = spec.Disabled, true
-	out.Protocols = r.Protocols("spec.protocolVersions", spec.ProtocolVersions)
+	out.Protocols = manifest.ReadProtocols(r.Report, "spec.protocolVersions", spec.ProtocolVersions)
 	for i, f := range spec.SupportedModelFormats {
 		out.Formats = append(out.Formats, readFormat(r, strict.Index("spec.supportedModelFormats", i), f))
 	}
 	if spec.ModelSizeRange != nil {
-		out.Size = r.SizeRange("spec.modelSizeRange", spec.ModelSizeRange.Min, spec.ModelSizeRange.Max)
+		out.Size = manifest.ReadSizeRange(r.Report, "spec.modelSizeRange", spec.ModelSizeRange.Min, spec.ModelSizeRange.Max)
 	}
 	if spec.AcceleratorRequirements != nil {
 		out.AcceleratorClasses = spec.AcceleratorRequirements.AcceleratorClasses
@@ -51,13 +51,13 @@ func readLegacyRuntime(r *manifest.Reader, spec *servingRuntimeSpec, out *servic
 		r.Errorf("spec.containers", "and engineConfig both say what runs: keep engineConfig")
 		return
 	}
-	r.Containers("spec.containers", spec.Containers)
+	manifest.CheckContainers(r.Report, "spec.containers", spec.Containers)
 	engine := &service.Component{Pod: spec.spec(), Labels: spec.Labels, Annotations: spec.Annotations}
 	engine.Main = manifest.MainOf(engine.Pod.Containers, mainContainer)
 	if w := spec.Workers; w != nil {
-		r.Containers("spec.workers.containers", w.Containers)
-		r.Positive("spec.workers.size", w.Size)
-		r.RuntimeLabels("spec.workers", w.Labels, w.Annotations)
+		manifest.CheckContainers(r.Report, "spec.workers.containers", w.Containers)
+		manifest.CheckPositive(r.Report, "spec.workers.size", w.Size)
+		manifest.WarnRuntimeLabels(r.Report, "spec.workers", w.Labels, w.Annotations)
 		engine.Worker = manifest.NodeOf(w.spec(), manifest.MainOf(w.Containers, mainContainer), w.Size)
 	}
 	out.Components.Engine = engine
@@ -69,7 +69,7 @@ func readFormat(r *manifest.Reader, path string, f supportedFormat) service.Supp
 	out := service.SupportedFormat{
 		Format:       service.NamedVersion{Name: f.Name, Version: f.Version},
 		Architecture: f.ModelArchitecture, Quantization: f.Quantization,
-		AutoSelect: f.AutoSelect, Priority: manifest.Priority(r, path, f.Priority),
+		AutoSelect: f.AutoSelect, Priority: manifest.Priority(r.Report, path, f.Priority),
 	}
 	switch mf := f.ModelFormat; {
 	case mf == nil && f.Name == "":
@@ -91,7 +91,7 @@ func readFormat(r *manifest.Reader, path string, f supportedFormat) service.Supp
 		if mf.Version != "" {
 			out.Format.Version = mf.Version
 		}
-		out.FormatOperator = r.Operator(path+".modelFormat.operator", mf.Operator)
+		out.FormatOperator = manifest.ReadOperator(r.Report, path+".modelFormat.operator", mf.Operator)
 		checkWeight(r, path+".modelFormat", mf)
 	}
 	if fw := f.ModelFramework; fw != nil {
@@ -99,7 +99,7 @@ func readFormat(r *manifest.Reader, path string, f supportedFormat) service.Supp
 			r.Errorf(path+".modelFramework.name", "is missing: name the framework or remove modelFramework")
 		}
 		out.Framework = service.NamedVersion{Name: fw.Name, Version: fw.Version}
-		out.FrameworkOperator = r.Operator(path+".modelFramework.operator", fw.Operator)
+		out.FrameworkOperator = manifest.ReadOperator(r.Report, path+".modelFramework.operator", fw.Operator)
 		checkWeight(r, path+".modelFramework", fw)
 	}
 	return out
@@ -111,7 +111,7 @@ func readModel(r *manifest.Reader, m *baseModel, cluster bool, o *manifest.Objec
 	spec, out := &m.Spec, o.Model
 	out.Disabled, out.DisplayName = spec.Disabled, spec.DisplayName
 	out.Architecture, out.Quantization = spec.ModelArchitecture, spec.Quantization
-	out.Parameters = r.Size("spec.modelParameterSize", spec.ModelParameterSize)
+	out.Parameters = manifest.ReadSize(r.Report, "spec.modelParameterSize", spec.ModelParameterSize)
 	if f := spec.ModelFormat; f != nil {
 		out.Format = service.NamedVersion{Name: f.Name, Version: f.Version}
 		checkOperator(r, "spec.modelFormat", f)
@@ -126,7 +126,7 @@ func readModel(r *manifest.Reader, m *baseModel, cluster bool, o *manifest.Objec
 	if out.URI == "" {
 		r.Errorf("spec.storage.storageUri", "is missing: say where the model's files are")
 	}
-	r.URI("spec.storage.storageUri", out.URI, true)
+	manifest.CheckURI(r.Report, "spec.storage.storageUri", out.URI, true)
 }
 
 // weighed warns of a weight. OME's definition writes 1 where none is stated.
@@ -140,7 +140,7 @@ func checkWeight(r *manifest.Reader, path string, v *versioned) {
 // how versions compare.
 func checkOperator(r *manifest.Reader, path string, v *versioned) {
 	checkWeight(r, path, v)
-	r.Operator(path+".operator", v.Operator)
+	manifest.ReadOperator(r.Report, path+".operator", v.Operator)
 	if v.Operator != "" && service.Operator(v.Operator) != service.OperatorEqual {
 		r.Warnf(path+".operator", "has no effect on a model: the runtime's operator compares versions")
 	}
@@ -151,10 +151,10 @@ func checkOperator(r *manifest.Reader, path string, v *versioned) {
 func readFineTuned(r *manifest.Reader, path, own string, weights []string) []service.Adapter {
 	var out []service.Adapter
 	for i, name := range weights {
-		r.Name(strict.Index(path, i), name, true)
+		manifest.CheckName(r.Report, strict.Index(path, i), name, true)
 		out = append(out, service.Adapter{Name: name, Ref: &service.ObjectRef{Name: name, Kind: manifest.KindFineTunedWeight}})
 	}
-	r.AdapterNames(path, own, out, func(i int) string { return strict.Index(path, i) })
+	manifest.CheckAdapterNames(r.Report, path, own, out, func(i int) string { return strict.Index(path, i) })
 	return out
 }
 
@@ -168,7 +168,7 @@ func readWeight(r *manifest.Reader, m *fineTunedWeight, o *manifest.Object) {
 	if b := spec.BaseModelRef; b == nil {
 		r.Errorf("spec.baseModelRef", "is missing: name the model that the weights were made from")
 	} else {
-		r.Name("spec.baseModelRef.name", b.Name, true)
+		manifest.CheckName(r.Report, "spec.baseModelRef.name", b.Name, true)
 		out.FineTuned.Base = service.Key{Namespace: b.Namespace, Name: b.Name}
 	}
 	if c, ok := spec.Configuration.(map[string]any); ok {
@@ -180,7 +180,7 @@ func readWeight(r *manifest.Reader, m *fineTunedWeight, o *manifest.Object) {
 	if out.URI == "" {
 		r.Errorf("spec.storage.storageUri", "is missing: say where the weights' files are")
 	}
-	r.URI("spec.storage.storageUri", out.URI, true)
+	manifest.CheckURI(r.Report, "spec.storage.storageUri", out.URI, true)
 }
 
 // rankNames are what authors call the rank among the parameters of a training.

@@ -58,17 +58,17 @@ func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
 		s.Components.Engine = &service.Component{Main: mainContainer}
 	}
 	if e := spec.Engine; e != nil {
-		s.CanaryPercent = r.Canary("spec.engine", e.CanaryTrafficPercent)
+		s.CanaryPercent = manifest.CheckCanary(r.Report, "spec.engine", e.CanaryTrafficPercent)
 	}
 	if d := spec.Decoder; d != nil {
-		r.OneCanary("spec.decoder", d.CanaryTrafficPercent, s)
+		manifest.CheckOneCanary(r.Report, "spec.decoder", d.CanaryTrafficPercent, s)
 	}
 	if o := spec.Router; o != nil {
-		r.OneCanary("spec.router", o.CanaryTrafficPercent, s)
+		manifest.CheckOneCanary(r.Report, "spec.router", o.CanaryTrafficPercent, s)
 	}
-	r.Annotated("spec.engine.annotations", "ome.io/", s.Components.Engine, s.Annotations)
-	r.AnnotatedToo("spec.decoder.annotations", "ome.io/", s.Components.Decoder, s.Annotations)
-	r.AnnotatedToo("spec.router.annotations", "ome.io/", s.Components.Router, s.Annotations)
+	manifest.ReadAnnotations(r.Report, "spec.engine.annotations", "ome.io/", s.Components.Engine, s.Annotations)
+	manifest.ReadOtherAnnotations(r.Report, "spec.decoder.annotations", "ome.io/", s.Components.Decoder, s.Annotations)
+	manifest.ReadOtherAnnotations(r.Report, "spec.router.annotations", "ome.io/", s.Components.Router, s.Annotations)
 	if spec.Model != nil {
 		s.Model = &service.ModelSource{Ref: readRef(r, "spec.model", spec.Model.Name, spec.Model.Kind, spec.Model.APIGroup, "BaseModel", "ClusterBaseModel")}
 		s.Model.Adapters = readFineTuned(r, "spec.model.fineTunedWeights", s.Name, spec.Model.FineTunedWeights)
@@ -77,8 +77,8 @@ func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
 		s.Runtime = readRef(r, "spec.runtime", spec.Runtime.Name, spec.Runtime.Kind, spec.Runtime.APIGroup, "ServingRuntime", "ClusterServingRuntime")
 	}
 	s.AcceleratorClass = classes(s.Annotations[classAnnotation], spec.AcceleratorSelector, spec.Engine, spec.Decoder)
-	r.ManyMachines("spec.engine", s.Components.Engine)
-	r.ManyMachines("spec.decoder", s.Components.Decoder)
+	manifest.WarnManyMachines(r.Report, "spec.engine", s.Components.Engine)
+	manifest.WarnManyMachines(r.Report, "spec.decoder", s.Components.Decoder)
 	checkServed(r, s)
 }
 
@@ -112,8 +112,8 @@ func classes(annotated string, s *accelerator, components ...*component) []strin
 }
 
 func readRef(r *manifest.Reader, path, name, kind, group string, kinds ...string) *service.ObjectRef {
-	r.Name(path+".name", name, true)
-	r.RefKind(path+".kind", kind, kinds...)
+	manifest.CheckName(r.Report, path+".name", name, true)
+	manifest.CheckRefKind(r.Report, path+".kind", kind, kinds...)
 	if group != "" && group != "ome.io" {
 		r.Errorf(path+".apiGroup", "%q is not ome.io: leave it out", manifest.Clip(group))
 	}
@@ -146,7 +146,7 @@ func readRouter(r *manifest.Reader, path string, c *router) *service.Component {
 // readPart reads what every component has.
 func readPart(r *manifest.Reader, path string, pod corev1.PodSpec, e *extension, runner *corev1.Container) *service.Component {
 	out := &service.Component{Labels: e.Labels, Annotations: e.Annotations,
-		Scaling: r.ComponentScaling(path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
+		Scaling: manifest.ReadComponentScaling(r.Report, path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
 			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
 			Timeout: e.TimeoutSeconds, TimeoutField: "timeoutSeconds"})}
 	out.Pod, out.Main = readPod(r, path, pod, runner)
@@ -155,7 +155,7 @@ func readPart(r *manifest.Reader, path string, pod corev1.PodSpec, e *extension,
 
 // readPod puts the runner among a pod's containers, first, and names it.
 func readPod(r *manifest.Reader, path string, pod corev1.PodSpec, runner *corev1.Container) (corev1.PodSpec, string) {
-	r.Containers(path+".containers", pod.Containers)
+	manifest.CheckContainers(r.Report, path+".containers", pod.Containers)
 	if runner == nil {
 		main := manifest.MainOf(pod.Containers, mainContainer)
 		if main == "" {
@@ -163,7 +163,7 @@ func readPod(r *manifest.Reader, path string, pod corev1.PodSpec, runner *corev1
 		}
 		return pod, main
 	}
-	r.Container(path+".runner", *runner)
+	manifest.CheckContainer(r.Report, path+".runner", *runner)
 	main := *runner
 	if main.Name == "" {
 		main.Name = mainContainer
@@ -181,7 +181,7 @@ func readNode(r *manifest.Reader, path string, n *node) *service.Node {
 	if n == nil {
 		return nil
 	}
-	r.Positive(path+".size", n.Size)
+	manifest.CheckPositive(r.Report, path+".size", n.Size)
 	pod, main := readPod(r, path, n.PodSpec, n.Runner)
 	return manifest.NodeOf(pod, main, n.Size)
 }
@@ -197,7 +197,7 @@ func readPredictor(r *manifest.Reader, p *predictor, s *service.Service) {
 			runner = &m.Container
 		}
 		s.RuntimeVersion = m.RuntimeVersion
-		s.Protocol = r.Protocol(path+".model.protocolVersion", m.ProtocolVersion)
+		s.Protocol = manifest.ReadProtocol(r.Report, path+".model.protocolVersion", m.ProtocolVersion)
 		if m.Runtime != "" {
 			s.Runtime = readRef(r, path+".model.runtime", m.Runtime, "", "")
 		}
@@ -208,7 +208,7 @@ func readPredictor(r *manifest.Reader, p *predictor, s *service.Service) {
 			s.Model = &service.ModelSource{Ref: readRef(r, path+".model.baseModel", m.BaseModel, "", "")}
 		case m.StorageURI != "":
 			s.Model = &service.ModelSource{URI: m.StorageURI}
-			r.URI(path+".model.storageUri", m.StorageURI, s.Runtime != nil)
+			manifest.CheckURI(r.Report, path+".model.storageUri", m.StorageURI, s.Runtime != nil)
 		default:
 			r.Errorf(path+".model.baseModel", "is missing: name the model to serve")
 		}
@@ -217,7 +217,7 @@ func readPredictor(r *manifest.Reader, p *predictor, s *service.Service) {
 		}
 	}
 	s.Components.Engine = readPart(r, path, p.PodSpec, &p.extension, runner)
-	s.CanaryPercent = r.Canary(path, p.CanaryTrafficPercent)
+	s.CanaryPercent = manifest.CheckCanary(r.Report, path, p.CanaryTrafficPercent)
 	if p.WorkerSpec != nil {
 		s.Components.Engine.Worker = readNode(r, path+".workerSpec", p.WorkerSpec)
 		r.OneMachine(path+".workerSpec", true, manifest.ManyMachines)

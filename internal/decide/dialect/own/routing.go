@@ -29,10 +29,10 @@ func readRoute(r *manifest.Reader, m *api.Route, o *manifest.Object) {
 	out := &routing.Route{}
 	r.Routing(m.Metadata, o, out)
 	out.Models = slices.Clone(m.Spec.Models)
-	r.AtMost("spec.models", len(out.Models), maxModels)
+	manifest.CheckAtMost(r.Report, "spec.models", len(out.Models), maxModels)
 	for i, name := range out.Models {
 		at := strict.Index("spec.models", i)
-		r.ModelName(at, name, manifest.MaxModelName)
+		manifest.CheckModelName(r.Report, at, name, manifest.MaxModelName)
 		if slices.Contains(out.Models[:i], name) {
 			r.Errorf(at, "%q is listed twice", manifest.Clip(name))
 		}
@@ -40,7 +40,7 @@ func readRoute(r *manifest.Reader, m *api.Route, o *manifest.Object) {
 	if len(out.Models) == 0 {
 		out.Models = []string{m.Metadata.Name}
 	}
-	out.Priority = r.Criticality("spec.criticality", m.Spec.Criticality)
+	out.Priority = manifest.ReadCriticality(r.Report, "spec.criticality", m.Spec.Criticality)
 	if m.Spec.Priority != nil {
 		if m.Spec.Criticality != "" {
 			r.Errorf("spec.priority", "and criticality both say how urgent requests are: remove one")
@@ -50,12 +50,12 @@ func readRoute(r *manifest.Reader, m *api.Route, o *manifest.Object) {
 	if len(m.Spec.Targets) == 0 {
 		r.Errorf("spec.targets", "is missing: write where requests go, as service or pool")
 	}
-	r.AtMost("spec.targets", len(m.Spec.Targets), manifest.MaxBackends)
+	manifest.CheckAtMost(r.Report, "spec.targets", len(m.Spec.Targets), manifest.MaxBackends)
 	var weights []*int32
 	for _, t := range m.Spec.Targets {
 		weights = append(weights, t.Weight)
 	}
-	for i, w := range r.Weights("spec.targets", weights, 0) {
+	for i, w := range manifest.ReadWeights(r.Report, "spec.targets", weights, 0) {
 		out.Targets = append(out.Targets, readRouteTarget(r, strict.Index("spec.targets", i), out.Namespace, m.Spec.Targets[i], w))
 	}
 }
@@ -63,19 +63,19 @@ func readRoute(r *manifest.Reader, m *api.Route, o *manifest.Object) {
 func readRouteTarget(r *manifest.Reader, path, namespace string, in api.RouteTarget, weight uint32) routing.Target {
 	out := routing.Target{Model: in.Model, Weight: weight}
 	if in.Model != "" {
-		r.ModelName(path+".model", in.Model, manifest.MaxModelName)
+		manifest.CheckModelName(r.Report, path+".model", in.Model, manifest.MaxModelName)
 	}
 	switch {
 	case in.Service != "" && in.Pool != "":
 		r.Errorf(path+".pool", "and service both say where requests go: remove one")
 	case in.Pool != "":
-		r.Name(path+".pool", in.Pool, true)
+		manifest.CheckName(r.Report, path+".pool", in.Pool, true)
 		out.Ref = routing.PoolRef(service.Key{Namespace: namespace, Name: in.Pool})
 	default:
 		if in.Service == "" {
 			r.Errorf(path+".service", "is missing: name a service, or a pool")
 		} else {
-			r.Name(path+".service", in.Service, false)
+			manifest.CheckName(r.Report, path+".service", in.Service, false)
 		}
 		out.Ref = routing.Service(service.Key{Namespace: namespace, Name: in.Service})
 	}
@@ -89,9 +89,9 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 		r.Errorf("spec.selector", "is missing: write labels of services, or addresses of servers that run already")
 	}
 	if r.Has("spec.selector") {
-		out.Selector = r.Selector("spec.selector", m.Spec.Selector)
+		out.Selector = manifest.CheckSelector(r.Report, "spec.selector", m.Spec.Selector)
 	}
-	r.AtMost("spec.addresses", len(m.Spec.Addresses), maxAddresses)
+	manifest.CheckAtMost(r.Report, "spec.addresses", len(m.Spec.Addresses), maxAddresses)
 	for i, a := range m.Spec.Addresses {
 		at := strict.Index("spec.addresses", i)
 		checkAddress(r, at, a)
@@ -99,7 +99,7 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 			r.Errorf(at, "%q is listed twice", manifest.Clip(a))
 		}
 	}
-	out.Protocol = r.Protocol("spec.protocol", m.Spec.Protocol)
+	out.Protocol = manifest.ReadProtocol(r.Report, "spec.protocol", m.Spec.Protocol)
 	if out.Protocol == "" {
 		out.Protocol = service.ProtocolOpenAI
 	}
@@ -163,7 +163,7 @@ func readMetrics(r *manifest.Reader, path string, in *api.Metrics) (out service.
 	if out.Path = in.Path; in.Path != "" && !strings.HasPrefix(in.Path, "/") {
 		r.Errorf(path+".path", "%q is not a path: it begins with /", manifest.Clip(in.Path))
 	}
-	r.OptionalPort(path+".port", in.Port)
+	manifest.CheckOptionalPort(r.Report, path+".port", in.Port)
 	if in.Port != nil {
 		out.Port = *in.Port
 	}
@@ -176,7 +176,7 @@ func readPoolHealth(r *manifest.Reader, in *api.PoolHealthCheck) routing.HealthC
 	if in.Path != "" && !strings.HasPrefix(in.Path, "/") {
 		r.Errorf(path+".path", "%q is not a path: it begins with /", manifest.Clip(in.Path))
 	}
-	r.OptionalPort(path+".port", in.Port)
+	manifest.CheckOptionalPort(r.Report, path+".port", in.Port)
 	if in.Port != nil {
 		out.Port = *in.Port
 	}
@@ -185,7 +185,7 @@ func readPoolHealth(r *manifest.Reader, in *api.PoolHealthCheck) routing.HealthC
 		in    *metav1.Duration
 		out   *time.Duration
 	}{{"interval", in.Interval, &out.Interval}, {"timeout", in.Timeout, &out.Timeout}} {
-		r.Duration(path+"."+d.field, d.in)
+		manifest.CheckDuration(r.Report, path+"."+d.field, d.in)
 		if d.in == nil {
 			continue
 		}
@@ -202,18 +202,18 @@ func readPoolHealth(r *manifest.Reader, in *api.PoolHealthCheck) routing.HealthC
 }
 
 func readPoolBounds(r *manifest.Reader, in *api.PoolSpec) (out routing.Bounds) {
-	r.NotNegative("spec.maxConcurrency", in.MaxConcurrency)
+	manifest.CheckNotNegative(r.Report, "spec.maxConcurrency", in.MaxConcurrency)
 	if in.MaxConcurrency != nil {
 		out.MaxConcurrency = *in.MaxConcurrency
 	}
-	if r.Duration("spec.answerTimeout", in.AnswerTimeout); in.AnswerTimeout != nil {
+	if manifest.CheckDuration(r.Report, "spec.answerTimeout", in.AnswerTimeout); in.AnswerTimeout != nil {
 		out.AnswerTimeout = in.AnswerTimeout.Duration
 	}
 	q := in.Queue
 	if q == nil {
 		return out
 	}
-	r.Positive("spec.queue.maxRequests", q.MaxRequests)
+	manifest.CheckPositive(r.Report, "spec.queue.maxRequests", q.MaxRequests)
 	if q.MaxRequests != nil {
 		out.MaxQueue = *q.MaxRequests
 	}
@@ -222,7 +222,7 @@ func readPoolBounds(r *manifest.Reader, in *api.PoolSpec) (out routing.Bounds) {
 			r.Errorf("spec.queue.maxBytes", "%s is not more than 0", q.MaxBytes)
 		}
 	}
-	r.Duration("spec.queue.maxWait", q.MaxWait)
+	manifest.CheckDuration(r.Report, "spec.queue.maxWait", q.MaxWait)
 	if q.MaxWait != nil {
 		out.MaxWait = q.MaxWait.Duration
 	}
@@ -240,8 +240,8 @@ func readPoolPicker(r *manifest.Reader, in *api.PoolPicker) routing.Picker {
 		}
 		out.Scorers = append(out.Scorers, one)
 	}
-	r.Duration("spec.picker.fresh", in.Fresh)
-	r.Duration("spec.picker.stale", in.Stale)
+	manifest.CheckDuration(r.Report, "spec.picker.fresh", in.Fresh)
+	manifest.CheckDuration(r.Report, "spec.picker.stale", in.Stale)
 	if in.Fresh != nil {
 		out.Fresh = in.Fresh.Duration
 	}

@@ -25,10 +25,10 @@ func readService(r *manifest.Reader, m *api.ModelService, o *manifest.Object) {
 	spec := &m.Spec
 	s.Runtime = readRef(r, "spec.runtime", spec.Runtime)
 	s.RuntimeVersion = spec.RuntimeVersion
-	s.Protocol = r.Protocol("spec.protocol", spec.Protocol)
+	s.Protocol = manifest.ReadProtocol(r.Report, "spec.protocol", spec.Protocol)
 	s.Stopped = spec.Stopped
-	s.CanaryPercent = r.Canary("spec", spec.CanaryTrafficPercent)
-	s.Disaggregation = r.Disaggregation("spec.disaggregation", spec.Disaggregation)
+	s.CanaryPercent = manifest.CheckCanary(r.Report, "spec", spec.CanaryTrafficPercent)
+	s.Disaggregation = manifest.ReadDisaggregation(r.Report, "spec.disaggregation", spec.Disaggregation)
 	if spec.Model != nil {
 		s.Model = readModel(r, spec.Model, s.Name)
 	}
@@ -38,15 +38,15 @@ func readService(r *manifest.Reader, m *api.ModelService, o *manifest.Object) {
 	}
 	apart, all := engine.Scaling, readScaling(r, "spec.scaling", spec.Scaling)
 	engine.Scaling = apart.Over(all)
-	r.Together("spec.engine.scaling", engine.Scaling, apart, all)
+	manifest.CheckTogether(r.Report, "spec.engine.scaling", engine.Scaling, apart, all)
 	s.Components.Engine = engine
 	s.Components.Decoder = readComponent(r, "spec.decoder", spec.Decoder)
 	s.Components.Router = readComponent(r, "spec.router", spec.Router)
 	for _, role := range service.Roles {
-		r.ManyMachines("spec."+string(role), s.Components.Get(role))
+		manifest.WarnManyMachines(r.Report, "spec."+string(role), s.Components.Get(role))
 	}
 	if s.Model != nil {
-		r.URI("spec.model.uri", s.Model.URI, s.Runtime != nil)
+		manifest.CheckURI(r.Report, "spec.model.uri", s.Model.URI, s.Runtime != nil)
 	}
 	if s.Model == nil {
 		switch {
@@ -64,7 +64,7 @@ func readRef(r *manifest.Reader, path string, in *api.ObjectRef) *service.Object
 	if in == nil {
 		return nil
 	}
-	r.Name(path+".name", in.Name, true)
+	manifest.CheckName(r.Report, path+".name", in.Name, true)
 	return &service.ObjectRef{Name: in.Name, Kind: in.Kind}
 }
 
@@ -76,11 +76,11 @@ func readModel(r *manifest.Reader, m *api.Model, name string) *service.ModelSour
 		Attributes: service.Attributes{
 			Architecture: m.Architecture,
 			Quantization: m.Quantization,
-			Parameters:   r.Size(at+".parameters", m.Parameters),
+			Parameters:   manifest.ReadSize(r.Report, at+".parameters", m.Parameters),
 		},
 	}
 	if m.Ref != nil {
-		r.RefKind(at+".ref.kind", m.Ref.Kind, "BaseModel", "ClusterBaseModel")
+		manifest.CheckRefKind(r.Report, at+".ref.kind", m.Ref.Kind, "BaseModel", "ClusterBaseModel")
 	}
 	if m.Format != nil {
 		out.Format = service.NamedVersion{Name: m.Format.Name, Version: m.Format.Version}
@@ -109,11 +109,11 @@ func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scalin
 		ScaleToZeroAfter: span(s.ScaleToZeroAfter), StartupTimeout: span(s.StartupTimeout),
 		AnswerTimeout: span(s.AnswerTimeout),
 	}
-	r.NotNegative(path+".maxConcurrency", s.MaxConcurrency)
-	r.Duration(path+".scaleToZeroAfter", s.ScaleToZeroAfter)
-	r.Duration(path+".startupTimeout", s.StartupTimeout)
-	r.Duration(path+".answerTimeout", s.AnswerTimeout)
-	r.Scaling(path, out)
+	manifest.CheckNotNegative(r.Report, path+".maxConcurrency", s.MaxConcurrency)
+	manifest.CheckDuration(r.Report, path+".scaleToZeroAfter", s.ScaleToZeroAfter)
+	manifest.CheckDuration(r.Report, path+".startupTimeout", s.StartupTimeout)
+	manifest.CheckDuration(r.Report, path+".answerTimeout", s.AnswerTimeout)
+	manifest.CheckScaling(r.Report, path, out)
 	if s.TargetConcurrency != nil {
 		switch {
 		case s.ScaleTarget != nil || s.ScaleMetric != "" && out.ScaleMetric != service.MetricConcurrency:
@@ -150,7 +150,7 @@ func readComponent(r *manifest.Reader, path string, c *api.Component) *service.C
 		r.OneMachine(path+".metrics.port", true, "has no effect on one machine: each replica has a port of its own there, so write {{.MetricsPort}} in local.command where the engine takes the port of its metrics")
 	}
 	out.Pod.Resources = nil // the pod's own are hidden by the container's here
-	r.Containers(path+".containers", c.Containers)
+	manifest.CheckContainers(r.Report, path+".containers", c.Containers)
 	short := corev1.Container{Image: c.Image, Command: c.Command, Args: c.Args, Env: c.Env}
 	if c.Resources != nil {
 		short.Resources = *c.Resources
@@ -160,7 +160,7 @@ func readComponent(r *manifest.Reader, path string, c *api.Component) *service.C
 	case stated && len(c.Containers) > 0:
 		r.Errorf(path+".containers", "and the short form (image, command, args, env, resources) both describe the serving container: write one of them")
 	case stated:
-		r.Container(path, short)
+		manifest.CheckContainer(r.Report, path, short)
 		short.Name = mainContainer
 		out.Pod.Containers = []corev1.Container{short}
 	}
@@ -179,8 +179,8 @@ func readNode(r *manifest.Reader, path string, n *api.Node) *service.Node {
 	if n == nil {
 		return nil
 	}
-	r.Containers(path+".containers", n.Containers)
-	r.Positive(path+".size", n.Size)
+	manifest.CheckContainers(r.Report, path+".containers", n.Containers)
+	manifest.CheckPositive(r.Report, path+".size", n.Size)
 	return manifest.NodeOf(n.PodSpec, manifest.MainOf(n.Containers, mainContainer), n.Size)
 }
 
@@ -193,12 +193,12 @@ func readLocal(r *manifest.Reader, path string, l *api.Local) *service.Local {
 	}
 	out := &service.Local{Command: l.Command, Env: l.Env, WorkingDir: l.WorkingDir, Install: l.Install,
 		ReadinessProbe: l.ReadinessProbe, LivenessProbe: l.LivenessProbe, Requires: readRequirements(r, path+".requires", l.Requires)}
-	r.Templates(path+".command", l.Command)
-	r.Variables(path+".env", l.Env)
-	r.Template(path+".workingDir", l.WorkingDir)
+	manifest.CheckTemplates(r.Report, path+".command", l.Command)
+	manifest.CheckVariables(r.Report, path+".env", l.Env)
+	manifest.CheckTemplate(r.Report, path+".workingDir", l.WorkingDir)
 	if f := l.Fallback; f != nil {
-		r.Templates(path+".fallback.command", f.Command)
-		r.Variables(path+".fallback.env", f.Env)
+		manifest.CheckTemplates(r.Report, path+".fallback.command", f.Command)
+		manifest.CheckVariables(r.Report, path+".fallback.env", f.Env)
 		if len(f.Command) == 0 || f.Command[0] == "" {
 			r.Errorf(path+".fallback.command", "is missing: name the program to run and its arguments")
 		}
@@ -228,13 +228,13 @@ func readRequirements(r *manifest.Reader, path string, list []api.Requirement) (
 // readRuntime reads a runtime of ours.
 func readRuntime(r *manifest.Reader, spec *api.ServingRuntimeSpec, out *service.Runtime) {
 	out.Disabled, out.MultiModel = spec.Disabled, spec.MultiModel
-	out.Protocols = r.Protocols("spec.protocolVersions", spec.ProtocolVersions)
+	out.Protocols = manifest.ReadProtocols(r.Report, "spec.protocolVersions", spec.ProtocolVersions)
 	out.AcceleratorClasses = spec.AcceleratorClasses
-	out.Disaggregation = r.Disaggregation("spec.disaggregation", spec.Disaggregation)
+	out.Disaggregation = manifest.ReadDisaggregation(r.Report, "spec.disaggregation", spec.Disaggregation)
 	out.Adapters = readAdapterArgs(r, "spec.adapters", spec.Adapters)
 	out.StorageHelperDisabled = spec.StorageHelper != nil && spec.StorageHelper.Disabled
 	if spec.ModelSizeRange != nil {
-		out.Size = r.SizeRange("spec.modelSizeRange", spec.ModelSizeRange.Min, spec.ModelSizeRange.Max)
+		out.Size = manifest.ReadSizeRange(r.Report, "spec.modelSizeRange", spec.ModelSizeRange.Min, spec.ModelSizeRange.Max)
 	}
 	for i, f := range spec.SupportedModelFormats {
 		out.Formats = append(out.Formats, readFormat(r, strict.Index("spec.supportedModelFormats", i), f))
@@ -263,18 +263,18 @@ func readFormat(r *manifest.Reader, path string, f api.SupportedFormat) service.
 	out := service.SupportedFormat{
 		Format:       service.NamedVersion{Name: f.Name, Version: f.Version},
 		Architecture: f.ModelArchitecture, Quantization: f.Quantization,
-		AutoSelect: f.AutoSelect, Priority: manifest.Priority(r, path, f.Priority),
+		AutoSelect: f.AutoSelect, Priority: manifest.Priority(r.Report, path, f.Priority),
 	}
 	if mf := f.ModelFormat; mf != nil {
 		if f.Name != "" && !strings.EqualFold(f.Name, mf.Name) || f.Version != "" && f.Version != mf.Version {
 			r.Errorf(path+".name", "%q disagrees with modelFormat %q: keep modelFormat", f.Name, mf.Name)
 		}
 		out.Format = service.NamedVersion{Name: mf.Name, Version: mf.Version}
-		out.FormatOperator = r.Operator(path+".modelFormat.operator", mf.Operator)
+		out.FormatOperator = manifest.ReadOperator(r.Report, path+".modelFormat.operator", mf.Operator)
 	}
 	if fw := f.ModelFramework; fw != nil {
 		out.Framework = service.NamedVersion{Name: fw.Name, Version: fw.Version}
-		out.FrameworkOperator = r.Operator(path+".modelFramework.operator", fw.Operator)
+		out.FrameworkOperator = manifest.ReadOperator(r.Report, path+".modelFramework.operator", fw.Operator)
 	}
 	if out.Format.Name == "" {
 		r.Errorf(path+".name", "is missing: name the model format")
@@ -301,11 +301,11 @@ func readAdapters(r *manifest.Reader, path, own string, in []api.Adapter) []serv
 	var out []service.Adapter
 	for i, a := range in {
 		at := strict.Index(path, i)
-		r.Name(at+".name", a.Name, false)
+		manifest.CheckName(r.Report, at+".name", a.Name, false)
 		if a.URI == "" {
 			r.Errorf(at+".uri", "is missing: say where the adapter is")
 		}
-		r.URI(at+".uri", a.URI, false)
+		manifest.CheckURI(r.Report, at+".uri", a.URI, false)
 		adapter := service.Adapter{Name: a.Name, URI: a.URI}
 		if a.Rank != nil {
 			if adapter.Rank = *a.Rank; adapter.Rank < 1 || adapter.Rank > manifest.MaxRank {
@@ -314,7 +314,7 @@ func readAdapters(r *manifest.Reader, path, own string, in []api.Adapter) []serv
 		}
 		out = append(out, adapter)
 	}
-	r.AdapterNames(path, own, out, func(i int) string { return strict.Index(path, i) + ".name" })
+	manifest.CheckAdapterNames(r.Report, path, own, out, func(i int) string { return strict.Index(path, i) + ".name" })
 	return out
 }
 

@@ -124,7 +124,7 @@ func readComponent(r *manifest.Reader, path string, p *predictor) *service.Compo
 	used := false
 	for i := range p.ComponentSpecs {
 		at, pod := strict.Index(path+".componentSpecs", i), &p.ComponentSpecs[i]
-		r.Containers(at+".spec.containers", pod.Spec.Containers)
+		manifest.CheckContainers(r.Report, at+".spec.containers", pod.Spec.Containers)
 		if used && len(pod.Spec.Containers) > 0 {
 			r.Errorf(at, "is a second pod, which is not served: a graph of one node has one")
 			continue
@@ -162,7 +162,7 @@ func readUnit(r *manifest.Reader, path string, u *unit, s *service.Service) {
 	at := slices.IndexFunc(engine.Pod.Containers, func(c corev1.Container) bool { return c.Name == u.Name && u.Name != "" })
 	if u.ModelURI != "" {
 		s.Model = &service.ModelSource{URI: u.ModelURI}
-		r.URI(path+".modelUri", u.ModelURI, false)
+		manifest.CheckURI(r.Report, path+".modelUri", u.ModelURI, false)
 	}
 	switch format := formats[u.Implementation]; {
 	case format != "":
@@ -298,7 +298,7 @@ func readScaling(r *manifest.Reader, path string, spec *deploymentSpec, p *predi
 		out.MinReplicas, out.MaxReplicas = count, count
 	}
 	if d := p.ProgressDeadlineSeconds; d != nil {
-		r.Positive(path+".progressDeadlineSeconds", d)
+		manifest.CheckPositive(r.Report, path+".progressDeadlineSeconds", d)
 		timeout := time.Duration(*d) * time.Second
 		out.StartupTimeout = &timeout
 	}
@@ -308,7 +308,7 @@ func readScaling(r *manifest.Reader, path string, spec *deploymentSpec, p *predi
 // replicaCount is the most specific number of replicas and where it stands.
 func replicaCount(r *manifest.Reader, path string, spec *deploymentSpec, p *predictor) (at string, count *int) {
 	note := func(in string, n *int) {
-		r.NotNegative(in, n)
+		manifest.CheckNotNegative(r.Report, in, n)
 		if n != nil {
 			at, count = in, n
 		}
@@ -345,11 +345,11 @@ func readScaler(r *manifest.Reader, path string, p *predictor) (name string, out
 // that is scaled on.
 func readHPA(r *manifest.Reader, path string, h *hpa) service.Scaling {
 	out := service.Scaling{MinReplicas: h.MinReplicas, MaxReplicas: h.MaxReplicas}
-	r.NotNegative(path+".minReplicas", h.MinReplicas)
+	manifest.CheckNotNegative(r.Report, path+".minReplicas", h.MinReplicas)
 	if h.MaxReplicas == nil {
 		r.Errorf(path+".maxReplicas", "is missing: say how many replicas there may be")
 	} else {
-		r.Positive(path+".maxReplicas", h.MaxReplicas)
+		manifest.CheckPositive(r.Report, path+".maxReplicas", h.MaxReplicas)
 	}
 	readMetrics(r, path+".metrics", h.Metrics, &out)
 	readMetrics(r, path+".metricsv2", h.MetricsV2, &out)
@@ -366,8 +366,8 @@ func readMetrics(r *manifest.Reader, path string, in []metric, out *service.Scal
 		case out.ScaleTarget != nil:
 			r.Warnf(at, "has no effect: one metric is scaled on, and one is stated before it")
 		default:
-			r.Positive(at+".resource", target)
-			r.Measured(at+".resource.name", service.ScaleMetric(m.Resource.Name))
+			manifest.CheckPositive(r.Report, at+".resource", target)
+			manifest.WarnUnmeasured(r.Report, at+".resource.name", service.ScaleMetric(m.Resource.Name))
 			f := float64(*target)
 			out.ScaleTarget, out.ScaleMetric = &f, service.ScaleMetric(m.Resource.Name)
 		}
@@ -392,12 +392,12 @@ func (m *metric) target() *int {
 func readKEDA(r *manifest.Reader, path string, k *keda) service.Scaling {
 	least, most := 0, 100
 	out := service.Scaling{MinReplicas: &least, MaxReplicas: &most}
-	r.NotNegative(path+".minReplicaCount", k.MinReplicaCount)
+	manifest.CheckNotNegative(r.Report, path+".minReplicaCount", k.MinReplicaCount)
 	if k.MinReplicaCount != nil {
 		out.MinReplicas = k.MinReplicaCount
 	}
 	if k.MaxReplicaCount != nil {
-		r.Positive(path+".maxReplicaCount", k.MaxReplicaCount)
+		manifest.CheckPositive(r.Report, path+".maxReplicaCount", k.MaxReplicaCount)
 		out.MaxReplicas = k.MaxReplicaCount
 	}
 	if k.IdleReplicaCount != nil {
@@ -407,7 +407,7 @@ func readKEDA(r *manifest.Reader, path string, k *keda) service.Scaling {
 		out.MinReplicas = k.IdleReplicaCount
 	}
 	if k.CooldownPeriod != nil {
-		r.Positive(path+".cooldownPeriod", k.CooldownPeriod)
+		manifest.CheckPositive(r.Report, path+".cooldownPeriod", k.CooldownPeriod)
 		after := time.Duration(*k.CooldownPeriod) * time.Second
 		out.ScaleToZeroAfter = &after
 	}
