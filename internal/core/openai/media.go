@@ -29,7 +29,7 @@ const (
 	maxHeader = 64 << 10
 )
 
-// appendText appends the parts of value, raw JSON, with a stand-in for every
+// appendText appends the parts of value, raw JSON, with a placeholder for every
 // file in base64 that it holds: as many bytes as text of the file's tokens has,
 // the same for the same file.
 func appendText(dst [][]byte, value []byte) [][]byte {
@@ -38,7 +38,7 @@ func appendText(dst [][]byte, value []byte) [][]byte {
 		if start == end {
 			return append(dst, value)
 		}
-		dst = append(dst, value[:start], standIn(value[start:end]))
+		dst = append(dst, value[:start], placeholder(value[start:end]))
 		value = value[end:]
 	}
 }
@@ -121,8 +121,8 @@ func isBase64(text []byte) bool {
 	return true
 }
 
-// standIn is text of as many tokens as the file has.
-func standIn(file []byte) []byte {
+// placeholder is text of as many tokens as the file has.
+func placeholder(file []byte) []byte {
 	out := make([]byte, 0, bytesPerToken*mediaTokens(file)+8)
 	h := xxhash.Sum64(file)
 	for len(out) < cap(out)-8 {

@@ -58,7 +58,7 @@ func (r *usageReader) read(body []byte) bool {
 	next := *r
 	next.s = scanner{data: body}
 	s := &next.s
-	if s.peek() != '{' || !s.object(next.outer) {
+	if s.peek() != '{' || !s.object(next.body) {
 		return false
 	}
 	if s.peek(); s.pos != len(s.data) {
@@ -69,18 +69,20 @@ func (r *usageReader) read(body []byte) bool {
 	return true
 }
 
-func (r *usageReader) outer(key []byte, at int) bool {
+// body reads a member of the body: usage may be inside a response or message.
+func (r *usageReader) body(key []byte, at int) bool {
 	s := &r.s
 	switch string(key) {
 	case "response", "message", "delta":
 		if s.peek() == '{' {
-			return s.object(r.inner)
+			return s.object(r.object)
 		}
 	}
-	return r.inner(key, at)
+	return r.object(key, at)
 }
 
-func (r *usageReader) inner(key []byte, _ int) bool {
+// object reads a member of an object that may hold usage.
+func (r *usageReader) object(key []byte, _ int) bool {
 	s := &r.s
 	if s.peek() == '{' {
 		switch string(key) {
@@ -111,11 +113,11 @@ func (r *usageReader) field(key []byte, at int) bool {
 	case "tokens", "billed_units":
 		return r.cohere(key, at)
 	}
-	return r.pair(key, at)
+	return r.promptOrCompletion(key, at)
 }
 
-// pair reads the two counts every API has.
-func (r *usageReader) pair(key []byte, _ int) bool {
+// promptOrCompletion reads the two counts that every API has.
+func (r *usageReader) promptOrCompletion(key []byte, _ int) bool {
 	switch string(key) {
 	case "prompt_tokens", "input_tokens":
 		return r.count(&r.sum.PromptTokens)
@@ -125,8 +127,8 @@ func (r *usageReader) pair(key []byte, _ int) bool {
 	return r.s.value()
 }
 
-// cohere reads a member of Cohere's usage: what is billed goes before what was
-// used, as OpenTelemetry's conventions ask.
+// cohere reads a member of Cohere's usage: billed counts replace used
+// counts, as OpenTelemetry's conventions ask.
 func (r *usageReader) cohere(key []byte, _ int) bool {
 	s := &r.s
 	billed := string(key) == "billed_units"
@@ -134,7 +136,7 @@ func (r *usageReader) cohere(key []byte, _ int) bool {
 		return s.value()
 	}
 	r.billed = r.billed || billed
-	return s.object(r.pair)
+	return s.object(r.promptOrCompletion)
 }
 
 func (r *usageReader) detail(key []byte, _ int) bool {

@@ -8,10 +8,10 @@ import (
 // maxCause is how many lines of output Cause gives.
 const maxCause = 4
 
-// troubles are words of lines that say what went wrong, in lower case.
-var troubles = []string{"error", "exception", "fatal", "panic:", "out of memory", "outofmemory", "failed", "cannot ", "can't ", "no such file", "not found", "segmentation fault", "core dumped", "assertion"}
+// errorWords are words of lines that report an error, in lower case.
+var errorWords = []string{"error", "exception", "fatal", "panic:", "out of memory", "outofmemory", "failed", "cannot ", "can't ", "no such file", "not found", "segmentation fault", "core dumped", "assertion"}
 
-// levels are what loggers call lines that tell of no trouble, near their
+// levels are the log levels of lines that report no error, near their
 // beginning; letters are short for them, at the beginning.
 var (
 	levels  = []string{"info", "debug", "warning", "warn", "trace"}
@@ -22,7 +22,7 @@ var (
 // have given a level; and in Python's warnings.
 var frames = []string{"traceback (most recent", "file \"", "^^^^", "~~~~", "]  ", "warning: "}
 
-// pointers are words of lines that name a trouble told before them.
+// pointers are words of lines that refer to an error in earlier lines.
 var pointers = []string{"root cause", "see above", "the above", "error above", "error(s) above", "failed to start."}
 
 // Cause is of a process's last lines of output those that say best why it
@@ -87,13 +87,13 @@ func tells(line string) bool {
 	fields := strings.FieldsFunc(low, func(r rune) bool { return strings.ContainsRune(" \t[]:|=()", r) })
 	for i, word := range fields {
 		switch {
-		case word == "e" && i < 2, contains(word, troubles):
+		case word == "e" && i < 2, contains(word, errorWords):
 			return true
 		case slices.Contains(levels, word) && i < 8, i < 2 && slices.Contains(letters, word):
 			return false
 		}
 	}
-	return contains(low, troubles)
+	return contains(low, errorWords)
 }
 
 func contains(text string, words []string) bool {

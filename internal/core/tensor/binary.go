@@ -77,8 +77,8 @@ func byteCount(value any) (int64, bool) {
 	return int64(f), err == nil && f >= 0 && f == math.Trunc(f) && f < 1<<53
 }
 
-// WantsBinary says for each output of a response to r whether r asks for it in
-// binary form: the requested output's own binary_data, else the request's
+// WantsBinary reports whether r asks for an output of its response in binary
+// form: the requested output's own binary_data, else the request's
 // binary_data_output.
 func (r *Request) WantsBinary(output string) bool {
 	for i := range r.Outputs {

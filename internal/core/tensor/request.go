@@ -314,8 +314,8 @@ func (s *scanner) tensor(role string, t *Tensor) *Error {
 		return err
 	}
 	if later >= 0 {
-		again := scanner{data: s.data, pos: later, depth: s.depth + 1}
-		if err := again.values(role, t); err != nil {
+		second := scanner{data: s.data, pos: later, depth: s.depth + 1}
+		if err := second.values(role, t); err != nil {
 			return err.within("data")
 		}
 	}

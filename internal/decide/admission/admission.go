@@ -221,8 +221,8 @@ func (b *Budget) Request(now time.Time) {
 	b.requests[0]++
 }
 
-// Take notes a retry and says whether there is one left; if not, nothing is
-// noted.
+// Take counts a retry and reports whether the budget allows it; a retry that it
+// does not allow is not counted.
 func (b *Budget) Take(now time.Time) bool {
 	if !b.Allows(now) {
 		return false

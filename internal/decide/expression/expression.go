@@ -53,8 +53,8 @@ func Check(s string) error {
 // unknown reports a field that is none of the object's nor of its replicas'; at
 // the root . is the object.
 func unknown(n parse.Node, root bool) error {
-	branch := func(b *parse.BranchNode, inner bool) error {
-		return cmp.Or(unknown(b.Pipe, root), unknown(b.List, inner), unknown(b.ElseList, root))
+	walkBranch := func(b *parse.BranchNode, body bool) error {
+		return cmp.Or(unknown(b.Pipe, root), unknown(b.List, body), unknown(b.ElseList, root))
 	}
 	switch n := n.(type) {
 	case *parse.ListNode:
@@ -62,9 +62,9 @@ func unknown(n parse.Node, root bool) error {
 			return firstUnknown(n.Nodes, root)
 		}
 	case *parse.IfNode:
-		return branch(&n.BranchNode, root)
+		return walkBranch(&n.BranchNode, root)
 	case *parse.WithNode:
-		return branch(&n.BranchNode, false)
+		return walkBranch(&n.BranchNode, false)
 	case *parse.ActionNode:
 		return unknown(n.Pipe, root)
 	case *parse.PipeNode:
@@ -148,10 +148,10 @@ var (
 	field  = regexp.MustCompile(`(?:^|[\s(|])(?:\$\.?|\.)[A-Za-z_]`)
 )
 
-// isGo reports whether what stands between braces is an expression of Go's
-// templates: it is one of their words, or has a field or a variable.
+// isGo reports whether the text between braces is an expression of Go's
+// templates: it begins with a keyword, or has a field or a variable.
 func isGo(body string) bool {
-	body = inner(body)
+	body = trimMarkers(body)
 	word, rest, _ := strings.Cut(body, " ")
 	switch word {
 	case "if", "with", "range":
@@ -166,12 +166,13 @@ func isGo(body string) bool {
 	return strings.HasPrefix(body, "/*") || field.MatchString(quoted.ReplaceAllString(body, ""))
 }
 
-func inner(body string) string {
+// trimMarkers removes the "-" markers that trim white space around an expression.
+func trimMarkers(body string) string {
 	return strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(body, "-"), "-"))
 }
 
 func keeps(body string, keep []string) bool {
-	body = inner(body)
+	body = trimMarkers(body)
 	return slices.ContainsFunc(keep, func(k string) bool {
 		return body == "."+k || strings.HasPrefix(body, "index ."+k+" ")
 	})

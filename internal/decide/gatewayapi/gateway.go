@@ -11,15 +11,15 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// gateway is one of ours under judgement.
+// gateway is one of ours being checked.
 type gateway struct {
 	*Gateway
-	// trouble is why none of it is served; nil where there is none.
-	trouble   *service.Condition
+	// refusal is why none of it is served; nil where it is served.
+	refusal   *service.Condition
 	listeners []listener
 }
 
-// listener is one of a gateway of ours under judgement.
+// listener is one of a gateway of ours being checked.
 type listener struct {
 	*Listener
 	kinds    []RouteKind
@@ -57,13 +57,13 @@ func (j *judge) gateway(in *Gateway) {
 	switch {
 	case class[0].Status != "True":
 		c := condition(conditionAccepted, false, "InvalidParameters", "GatewayClass "+in.Spec.Class+": "+class[0].Message)
-		g.trouble = &c
+		g.refusal = &c
 	case j.Front != nil:
 		for _, a := range in.Spec.Addresses {
 			if a.Value != "" && !slices.ContainsFunc(j.Front.Addresses, func(have Address) bool { return have.Value == a.Value }) {
 				c := condition(conditionAccepted, false, "UnsupportedAddress",
 					fmt.Sprintf("spec.addresses: %s is not an address of the gateway's Service, which alone has any: %s", a.Value, list(j.Front.Addresses)))
-				g.trouble = &c
+				g.refusal = &c
 			}
 		}
 	}
@@ -86,7 +86,7 @@ func list(in []Address) string {
 	return strings.Join(out, ", ")
 }
 
-// conflict finds an earlier listener that the one at i cannot stand beside.
+// conflict finds an earlier listener that conflicts with the one at i.
 func conflict(g *Gateway, i int) service.Condition {
 	l := &g.Spec.Listeners[i]
 	for k := range g.Spec.Listeners[:i] {
@@ -125,7 +125,7 @@ func (j *judge) listener(g *Gateway, l *Listener) listener {
 	return out
 }
 
-// accepted is whether the gateway can have a listener at all.
+// accepted is the condition that reports whether the gateway supports a listener.
 func (j *judge) accepted(l *Listener) service.Condition {
 	no := func(reason, message string) service.Condition {
 		return condition(conditionAccepted, false, reason, message)
@@ -246,8 +246,8 @@ func (g *gateway) status(front *Front) GatewayStatus {
 		l := &g.listeners[i]
 		programmed := condition(conditionProgrammed, true, "Programmed", "")
 		switch {
-		case g.trouble != nil:
-			programmed = condition(conditionProgrammed, false, "Invalid", g.trouble.Message)
+		case g.refusal != nil:
+			programmed = condition(conditionProgrammed, false, "Invalid", g.refusal.Message)
 		case !l.served():
 			programmed = condition(conditionProgrammed, false, "Invalid", l.why())
 		default:
@@ -262,8 +262,8 @@ func (g *gateway) status(front *Front) GatewayStatus {
 	accepted := condition(conditionAccepted, true, "Accepted", "")
 	programmed := condition(conditionProgrammed, true, "Programmed", "")
 	switch n := len(g.listeners); {
-	case g.trouble != nil:
-		accepted, programmed = *g.trouble, condition(conditionProgrammed, false, "Invalid", g.trouble.Message)
+	case g.refusal != nil:
+		accepted, programmed = *g.refusal, condition(conditionProgrammed, false, "Invalid", g.refusal.Message)
 	case served == 0:
 		accepted = condition(conditionAccepted, false, "ListenersNotValid", "no listener can be served: see theirs")
 		programmed = condition(conditionProgrammed, false, "Invalid", accepted.Message)

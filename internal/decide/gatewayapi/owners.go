@@ -112,7 +112,7 @@ func (j *judge) claims() {
 	}
 	for _, g := range j.gateways {
 		for i := range g.listeners {
-			if l := &g.listeners[i]; g.trouble == nil && l.served() {
+			if l := &g.listeners[i]; g.refusal == nil && l.served() {
 				j.owners.add(strings.ToLower(l.Hostname), by(g, g.Metadata.CreationTimestamp.Time))
 			}
 		}
@@ -124,7 +124,7 @@ func (j *judge) claims() {
 		}
 		for _, p := range r.Parents {
 			g := j.parent(r, p)
-			if g == nil || g.trouble != nil {
+			if g == nil || g.refusal != nil {
 				continue
 			}
 			for k := range g.listeners {

@@ -85,7 +85,7 @@ func (j *judge) attach(r *Route, p routing.Parent, g *gateway, hosts *hostnames)
 			continue
 		}
 		l.attached++
-		if g.trouble != nil || !l.served() {
+		if g.refusal != nil || !l.served() {
 			unserved = append(unserved, "listener "+l.Name+": "+l.why())
 			continue
 		}
@@ -104,8 +104,8 @@ func (j *judge) attach(r *Route, p routing.Parent, g *gateway, hosts *hostnames)
 			return condition(conditionAccepted, true, "Accepted", "served, but not under all its hosts: "+strings.Join(lost, "; ")+j.tellOperator(g))
 		}
 		return condition(conditionAccepted, true, "Accepted", "")
-	case g.trouble != nil:
-		return no("Pending", "Gateway "+g.Key().String()+" is not served: "+g.trouble.Message)
+	case g.refusal != nil:
+		return no("Pending", "Gateway "+g.Key().String()+" is not served: "+g.refusal.Message)
 	case len(unserved) > 0:
 		return no("Pending", "not served yet: "+strings.Join(unserved, "; "))
 	case len(lost) > 0:

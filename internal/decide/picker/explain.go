@@ -114,8 +114,8 @@ func (c *Choice) scored(p *Policy, column int, set []int32, values []float64, lo
 	}
 }
 
-// silenced notes that an endpoint is rated down.
-func (c *Choice) silenced(slot int32, by float64) {
+// notReporting notes that an endpoint that stopped reporting loses by of its score.
+func (c *Choice) notReporting(slot int32, by float64) {
 	if c.table != nil {
 		r := &c.table.rows[slot]
 		r.silent, r.total = by, r.total-by

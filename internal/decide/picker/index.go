@@ -163,7 +163,7 @@ func (ix *Index) Match(blocks []uint64, m *Matches) {
 }
 
 // narrowDense is Match's step for a block that many slots hold: it ends the
-// match of those that do not hold it, and says whether any are left.
+// match of the slots that do not hold it, and reports whether any remain.
 func (ix *Index) narrowDense(n *node, m *Matches, live []uint64, at int) bool {
 	set := ix.dense.set(n.bitset())[:len(live)]
 	var lost uint64

@@ -150,7 +150,7 @@ func (p *pick) best(set []int32) int {
 	for i := range p.scorers {
 		p.score(&p.scorers[i], i, set, total)
 	}
-	p.silence(set, total)
+	p.penalizeSilent(set, total)
 	top, n, at := math.Inf(-1), 0, 0
 	for i, v := range total {
 		if v > top {
@@ -178,10 +178,11 @@ func (p *pick) best(set []int32) int {
 	return at
 }
 
-// silence rates endpoints that have fallen silent down by all that load counts
-// for, so that they come after those that go on speaking; at least one must have
-// for a while, since all are silent while nothing reads what they say.
-func (p *pick) silence(set []int32, total []float64) {
+// penalizeSilent takes all that load counts for from the score of endpoints that
+// stopped reporting their load, so that they come after those that report it. It
+// does so only where at least one has reported for a while: all are silent while
+// nothing reads their reports.
+func (p *pick) penalizeSilent(set []int32, total []float64) {
 	heard := false
 	for i, slot := range set {
 		if p.out.fresh[i] > 0 && p.in.Now.Sub(p.in.Endpoints[slot].Heard) >= p.config.Fresh {
@@ -195,7 +196,7 @@ func (p *pick) silence(set []int32, total []float64) {
 	for i, slot := range set {
 		if p.out.fresh[i] == 0 && p.in.Endpoints[slot].Load != nil {
 			total[i] -= p.near
-			p.out.silenced(slot, p.near)
+			p.out.notReporting(slot, p.near)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func TestBrief(t *testing.T) {
 	one := func(rank int, failed ...string) Candidate {
 		return Candidate{Name: fmt.Sprintf("r%d", rank), Scope: service.ScopeCatalog, Rank: rank, Why: "why", Rules: rules(failed...)}
 	}
-	r := Result{Reason: NoSupportingRuntime, Message: "nothing will do"}
+	r := Result{Reason: NoSupportingRuntime, Message: "no runtime matches"}
 	r.Candidates = append(r.Candidates, one(1), one(2))
 	if got := r.Brief(); strings.Contains(got, "more") || strings.Count(got, "\n") != 6 {
 		t.Errorf("without misses:\n%s", got)
@@ -38,7 +38,7 @@ func TestBrief(t *testing.T) {
 	}
 	got := r.Brief()
 	for _, want := range []string{"\n1   r1     catalog    why\n2   r2     catalog    why\n", "-   miss0", "FAIL  host", "-   miss1", "-   miss2", "FAIL  format",
-		"… and 6 more that will not do (2 fail format, 1 fail format and host, 1 fail format and size, others for other reasons): --all tells of every one\n"} {
+		"… and 6 more that do not match (2 fail format, 1 fail format and host, 1 fail format and size, others for other reasons): --all lists every one\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}

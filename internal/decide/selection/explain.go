@@ -119,7 +119,7 @@ func modelWords(a service.Attributes) string {
 	return strings.Join(parts, ", ")
 }
 
-// maxMisses is how many runtimes that will not do Brief tells the reasons of.
+// maxMisses is how many runtimes that do not match Brief gives the reasons for.
 const maxMisses = 3
 
 // Brief prints the result as Explain does, shorter: the ranked candidates with
@@ -163,7 +163,7 @@ func (r Result) Brief() string {
 		if len(kinds) > maxMisses {
 			parts = append(parts, "others for other reasons")
 		}
-		fmt.Fprintf(&b, "… and %d more that will not do (%s): --all tells of every one\n", more, strings.Join(parts, ", "))
+		fmt.Fprintf(&b, "… and %d more that do not match (%s): --all lists every one\n", more, strings.Join(parts, ", "))
 	}
 	return b.String()
 }
@@ -179,7 +179,7 @@ func (c *Candidate) failed() (out []string) {
 }
 
 // lacking explains in one line why none of the candidates (sorted, none
-// eligible) will do, and what to do about it.
+// eligible) can serve the model, and what to do about it.
 func (s *subject) lacking(ranked []*assessed) (reason, message string) {
 	switch {
 	case s.named:
@@ -193,7 +193,7 @@ func (s *subject) lacking(ranked []*assessed) (reason, message string) {
 		}
 	}
 	if s.model.Format.Name == "" {
-		return NoSupportingRuntime, "the model's format is neither stated nor found in its files: set " + s.formatField()
+		return NoSupportingRuntime, "the model's format is not stated, and its files do not show it: set " + s.formatField()
 	}
 	if why := s.unlisted(ranked); why != "" {
 		return NoSupportingRuntime, why
@@ -300,15 +300,15 @@ func (s *subject) unrecognized(ref service.ObjectRef, runtimes []service.Runtime
 	if rt := lookup(visible(runtimes, s.namespace), service.ObjectRef{Name: ref.Name}); rt != nil {
 		return msg + fmt.Sprintf(": there is one of %s scope, leave out the kind or correct it", rt.Scope)
 	}
-	var names, elsewhere []string
+	var names, namespaces []string
 	for i := range runtimes {
 		names = append(names, runtimes[i].Name)
 		if runtimes[i].Name == ref.Name {
-			elsewhere = append(elsewhere, runtimes[i].Namespace)
+			namespaces = append(namespaces, runtimes[i].Namespace)
 		}
 	}
-	if len(elsewhere) > 0 {
-		return msg + fmt.Sprintf(" in namespace %s: there is one in namespace %s", s.namespace, slices.Min(elsewhere))
+	if len(namespaces) > 0 {
+		return msg + fmt.Sprintf(" in namespace %s: there is one in namespace %s", s.namespace, slices.Min(namespaces))
 	}
 	if near := closest(ref.Name, names); near != "" {
 		return msg + fmt.Sprintf(": did you mean %q?", near)

@@ -348,8 +348,8 @@ func (s *services) endCanaryLocked(k service.Key) {
 	}
 }
 
-// endRedundant ends a canary that would run what its service runs, and reports
-// whether it does.
+// endRedundant ends a canary whose revision its service runs already, and
+// reports whether it ended one.
 func (s *services) endRedundant(canary service.Key, hash string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
