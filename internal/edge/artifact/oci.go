@@ -314,7 +314,7 @@ func (o *ociSource) ask(ctx context.Context, loc location, ref ociRef) (ociGrant
 	if challenge == "" {
 		return none, nil
 	}
-	creds, err := dockerCredentials(ctx, ref.host)
+	creds, err := dockerCredentials(ctx, ref)
 	if err != nil {
 		return none, fmt.Errorf("artifact: %s: %w", loc, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -124,7 +125,8 @@ type dockerConfig struct {
 // maxDockerConfig bounds the file of credentials and what a helper says.
 const maxDockerConfig = 1 << 20
 
-// dockerFiles are where credentials may be, the first that is there.
+// dockerFiles are the files that may hold credentials: the one that the user
+// names, else those of docker login and podman login, in this order.
 func dockerFiles() (all []string) {
 	if f := os.Getenv("REGISTRY_AUTH_FILE"); f != "" {
 		return []string{f}
@@ -137,11 +139,15 @@ func dockerFiles() (all []string) {
 	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
 		all = append(all, filepath.Join(d, "containers", "auth.json"))
 	}
+	if d, err := os.UserConfigDir(); err == nil {
+		all = append(all, filepath.Join(d, "containers", "auth.json"))
+	}
 	return all
 }
 
-// dockerCredentials finds a registry's login; the zero value is none.
-func dockerCredentials(ctx context.Context, host string) (registryLogin, error) {
+// dockerCredentials returns the login to a repository of the first file that
+// has one; the zero value is none.
+func dockerCredentials(ctx context.Context, ref ociRef) (registryLogin, error) {
 	for _, file := range dockerFiles() {
 		f, err := os.Open(file)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -154,18 +160,31 @@ func dockerCredentials(ctx context.Context, host string) (registryLogin, error) 
 		_ = f.Close()
 		var c dockerConfig
 		if err != nil || json.Unmarshal(raw, &c) != nil {
-			return registryLogin{}, fmt.Errorf("%s is not Docker's file of credentials", file)
+			return registryLogin{}, fmt.Errorf("%s is not a file of credentials of docker login or podman login: log in again, or name another in REGISTRY_AUTH_FILE", file)
 		}
-		return c.login(ctx, host)
+		if l, err := c.login(ctx, ref); err != nil || l != (registryLogin{}) {
+			return l, err
+		}
 	}
 	return registryLogin{}, nil
 }
 
-func (c dockerConfig) login(ctx context.Context, host string) (registryLogin, error) {
-	keys := []string{host, "https://" + host}
-	if host == "docker.io" {
-		keys = []string{"https://index.docker.io/v1/", "index.docker.io", "docker.io"}
+// loginKeys are the names that files of credentials have for a repository's
+// login, in the order in which they count: Podman's for a repository or a
+// namespace, the longest first, then Docker's for the registry.
+func (r ociRef) loginKeys() (keys []string) {
+	for at := r.host + "/" + r.name; at != r.host; at = path.Dir(at) {
+		keys = append(keys, at)
 	}
+	if r.host == "docker.io" {
+		return append(keys, "https://index.docker.io/v1/", "index.docker.io", "docker.io")
+	}
+	return append(keys, r.host, "https://"+r.host, "https://"+r.host+"/", "https://"+r.host+"/v1/", "https://"+r.host+"/v2/")
+}
+
+// login returns the login to a repository; the zero value is none.
+func (c dockerConfig) login(ctx context.Context, ref ociRef) (registryLogin, error) {
+	keys := ref.loginKeys()
 	for _, k := range keys {
 		if helper := c.CredHelpers[k]; helper != "" {
 			return askHelper(ctx, helper, k)
@@ -185,7 +204,11 @@ func (c dockerConfig) login(ctx context.Context, host string) (registryLogin, er
 		}
 	}
 	if c.CredsStore != "" {
-		return askHelper(ctx, c.CredsStore, keys[0])
+		server := ref.host
+		if server == "docker.io" {
+			server = "https://index.docker.io/v1/"
+		}
+		return askHelper(ctx, c.CredsStore, server)
 	}
 	return registryLogin{}, nil
 }

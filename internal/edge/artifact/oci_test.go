@@ -47,6 +47,7 @@ func newRegistry(t *testing.T) *ociRegistry {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	t.Setenv("REGISTRY_AUTH_FILE", "")
 	t.Setenv("XDG_RUNTIME_DIR", "")
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	return r
 }
 
@@ -419,6 +420,57 @@ func TestRegistryLogins(t *testing.T) {
 	wantError(t, fetch(), "docker-credential-missing", "PATH")
 	mustWrite(t, filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), "nonsense")
 	wantError(t, fetch(), "credentials")
+}
+
+// TestPodmanLogins: the files of podman login are read after Docker's, where
+// that has no login to the registry; REGISTRY_AUTH_FILE takes the place of all;
+// a login to a namespace counts for its repositories alone.
+func TestPodmanLogins(t *testing.T) {
+	r := newRegistry(t)
+	layer := func(name string) ociDescriptor {
+		return r.push(name, ociLayerType, layerTar(t, "models/a", "a"), nil)
+	}
+	r.pushImage("team/private", "1", layer("team/private"))
+	r.pushImage("other", "1", layer("other"))
+	r.set(func() { r.auth, r.user = "basic", "me" })
+	login := func(key string) string {
+		return `{"auths":{"` + key + `":{"auth":"` + base64.StdEncoding.EncodeToString([]byte("me:hunter2")) + `"}}}`
+	}
+	fetch := func(name string) error {
+		_, err := newStore(t, nil).Fetch(t.Context(), Request{URI: "oci://" + r.host + "/" + name + ":1"}, nil)
+		return err
+	}
+	runtime := t.TempDir()
+	t.Setenv("XDG_RUNTIME_DIR", runtime)
+	docker := filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json")
+	mustWrite(t, docker, login("registry.example"))
+	wantError(t, fetch("other"), "401")
+	for name, file := range map[string]string{
+		"runtime": filepath.Join(runtime, "containers", "auth.json"),
+		"lasting": filepath.Join(os.Getenv("XDG_CONFIG_HOME"), "containers", "auth.json"),
+	} {
+		mustWrite(t, file, login(r.host))
+		if err := fetch("other"); err != nil {
+			t.Error(name, err)
+		}
+		mustWrite(t, file, login(r.host+"/team"))
+		if err := fetch("team/private"); err != nil {
+			t.Error(name, "namespace:", err)
+		}
+		wantError(t, fetch("other"), "401")
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	named := filepath.Join(t.TempDir(), "auth.json")
+	mustWrite(t, named, login(r.host))
+	t.Setenv("REGISTRY_AUTH_FILE", named)
+	if err := fetch("other"); err != nil {
+		t.Error("REGISTRY_AUTH_FILE:", err)
+	}
+	mustWrite(t, named, login("registry.example"))
+	mustWrite(t, docker, login(r.host))
+	wantError(t, fetch("other"), "401")
 }
 
 func TestParseOCI(t *testing.T) {
