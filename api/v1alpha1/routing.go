@@ -5,7 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The kinds that say where requests go.
+// The kinds that route requests.
 const (
 	KindRoute = "Route"
 	KindPool  = "Pool"
@@ -19,16 +19,16 @@ type Route struct {
 	Status          RoutingStatus     `json:"status,omitzero"`
 }
 
-// RouteSpec is which names go where.
+// RouteSpec maps model names to targets.
 type RouteSpec struct {
-	// Models are the names requests use; absent means metadata.name.
+	// Models are the names that requests use; default: metadata.name.
 	Models []string `json:"models,omitempty"`
 	// Targets are 1 to 16, all in the route's namespace. All of them state a
 	// weight or none does.
 	Targets []RouteTarget `json:"targets"`
 	// Criticality is Critical, Standard or Sheddable: priority 1, 0 or -1.
 	Criticality string `json:"criticality,omitempty"`
-	// Priority is any: above 0 is critical, below 0 is shed first.
+	// Priority is any number: above 0 is critical, below 0 is shed first.
 	Priority *int32 `json:"priority,omitempty"`
 }
 
@@ -36,10 +36,10 @@ type RouteSpec struct {
 type RouteTarget struct {
 	Service string `json:"service,omitempty"`
 	Pool    string `json:"pool,omitempty"`
-	// Model is the name the replica is given: a LoRA adapter's perhaps. Absent
-	// means a service's own, and for a pool the name in the request.
+	// Model is the name that the replica gets, such as a LoRA adapter's.
+	// Default: a service's own name, or for a pool the name in the request.
 	Model string `json:"model,omitempty"`
-	// Weight is 0 to 1,000,000; of none stated all are equal.
+	// Weight is 0 to 1,000,000; if no target states one, all are equal.
 	Weight *int32 `json:"weight,omitempty"`
 }
 
@@ -52,13 +52,13 @@ type Pool struct {
 	Status          RoutingStatus     `json:"status,omitzero"`
 }
 
-// PoolSpec is which endpoints, and how one is chosen.
+// PoolSpec selects endpoints and says how one is picked.
 type PoolSpec struct {
 	// Selector is compared with the labels of services, and of the pods they
 	// would have, in the pool's namespace.
 	Selector map[string]string `json:"selector,omitempty"`
-	// Addresses are "host:port" of servers that run already; every address a
-	// name stands for is an endpoint.
+	// Addresses are "host:port" of servers that run already; every address of a
+	// name is an endpoint.
 	Addresses []string `json:"addresses,omitempty"`
 	// Protocol the servers speak: v1, v2, grpc-v2, openAI or cohere; absent is
 	// openAI.
@@ -74,25 +74,25 @@ type PoolSpec struct {
 	AnswerTimeout *metav1.Duration `json:"answerTimeout,omitempty"`
 }
 
-// PoolMetrics says how endpoints tell their load.
+// PoolMetrics says where the load of endpoints is read.
 type PoolMetrics struct {
 	// Engine is vllm, sglang, trtllm-serve, triton-trtllm, triton, llamacpp or
-	// roundhouse; absent means find out.
+	// roundhouse; by default it is detected.
 	Engine string `json:"engine,omitempty"`
-	// Path is that of the metrics; absent means the engine's own.
+	// Path of the metrics; default: the engine's own.
 	Path string `json:"path,omitempty"`
-	// Port is that of the metrics where they are not at the endpoint's own: 8082
-	// of roundhouse serve and MLServer, 8002 of Triton.
+	// Port of the metrics, if it is not the endpoint's own: 8082 of roundhouse
+	// serve and MLServer, 8002 of Triton.
 	Port *int32 `json:"port,omitempty"`
 }
 
-// PoolHealthCheck says how the servers at Addresses are asked whether they are
-// well. One that is not gets no requests until it is again.
+// PoolHealthCheck says how the servers at Addresses are checked. An unhealthy
+// server gets no requests until a check passes.
 type PoolHealthCheck struct {
-	// Path is asked with GET and answered 2xx or 3xx by a server that is well;
-	// absent means the engine's own, or what the protocol has.
+	// Path of the GET request, which a healthy server answers 2xx or 3xx;
+	// default: the engine's own, or the protocol's.
 	Path string `json:"path,omitempty"`
-	// Port is that of the health check where it is not the endpoint's own.
+	// Port of the health check, if it is not the endpoint's own.
 	Port *int32 `json:"port,omitempty"`
 	// Interval between two checks; absent means 5s.
 	Interval *metav1.Duration `json:"interval,omitempty"`
@@ -100,42 +100,42 @@ type PoolHealthCheck struct {
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 	// FailureThreshold is how many checks in a row must fail; absent means 2.
 	FailureThreshold *int32 `json:"failureThreshold,omitempty"`
-	// Disabled has nobody ask: the servers count as well.
+	// Disabled turns the checks off: the servers count as healthy.
 	Disabled bool `json:"disabled,omitempty"`
 }
 
-// PoolPicker says how an endpoint is chosen.
+// PoolPicker says how an endpoint is picked.
 type PoolPicker struct {
 	// Preset is default, least-request, round-robin, seed-50 or v0.3-128.
 	Preset string `json:"preset,omitempty"`
-	// Filters take the place of the preset's: each narrows down what the one
-	// before it left.
+	// Filters replace the preset's. Each keeps some of the endpoints that the
+	// filter before it kept.
 	Filters []PoolFilter `json:"filters,omitempty"`
-	// Scorers take the place of the preset's.
+	// Scorers replace the preset's.
 	Scorers []PoolScorer `json:"scorers,omitempty"`
-	// Choice takes one of what is left: best, random or round-robin; absent is
-	// the preset's.
+	// Choice picks one of the remaining endpoints: best, random or round-robin;
+	// default: the preset's.
 	Choice string `json:"choice,omitempty"`
-	// Balance bounds affinity: prompts and sessions draw requests to an endpoint
-	// in full up to the mean of requests, and not at all from Balance times
-	// that. More than 1.
+	// Balance bounds affinity of prompts and sessions. It counts in full while
+	// an endpoint has at most the mean of requests, and not at all from Balance
+	// times the mean on. Must be above 1.
 	Balance float64 `json:"balance,omitempty"`
-	// Fresh is up to which age a load counts in full, Stale from which on it
-	// counts for nothing.
+	// Fresh is the age up to which a load counts in full, Stale the age from
+	// which on it does not count.
 	Fresh *metav1.Duration `json:"fresh,omitempty"`
 	Stale *metav1.Duration `json:"stale,omitempty"`
 }
 
-// PoolFilter keeps some of the endpoints it is given. Where it keeps any, the
-// filters of then go on with them, else those of else go on with what it was
-// given.
+// PoolFilter keeps some of the endpoints it is given. If it keeps any, the
+// filters in then continue with them; otherwise the filters in else continue
+// with all that it was given.
 type PoolFilter struct {
 	Filter string `json:"filter"`
-	// Waiting is the filter's bound of requests that wait, KV that of the memory
-	// for keys and values in use, from 0 to 1.
+	// Waiting is the filter's bound on waiting requests, KV its bound on KV
+	// memory in use, from 0 to 1.
 	Waiting int     `json:"waiting,omitempty"`
 	KV      float64 `json:"kv,omitempty"`
-	// Probability is how often lora-soft keeps those that have the adapter.
+	// Probability with which lora-soft keeps the endpoints that have the adapter.
 	Probability float64      `json:"probability,omitempty"`
 	Then        []PoolFilter `json:"then,omitempty"`
 	Else        []PoolFilter `json:"else,omitempty"`
@@ -156,8 +156,8 @@ type PoolQueue struct {
 	MaxWait     *metav1.Duration   `json:"maxWait,omitempty"`
 }
 
-// RoutingStatus is what is known of a Route or Pool now; written by
-// Roundhouse and ignored when read from a manifest.
+// RoutingStatus is the status of a Route or Pool. Roundhouse writes it and
+// ignores it in manifests.
 type RoutingStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }

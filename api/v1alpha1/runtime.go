@@ -29,22 +29,23 @@ type ServingRuntimeSpec struct {
 	MultiNode             bool              `json:"multiNode,omitempty"`
 	SupportedModelFormats []SupportedFormat `json:"supportedModelFormats,omitempty"`
 	// ProtocolVersions are all that it speaks: v1, v2, grpc-v1, grpc-v2, openAI,
-	// cohere; none means any. Calls of language models' APIs are refused where
-	// neither openAI nor cohere is listed, and KServe's where these alone are.
+	// cohere; none means any. Without openAI and cohere, calls of language
+	// models' APIs are refused; with these alone, KServe's calls are.
 	ProtocolVersions []string `json:"protocolVersions,omitempty"`
-	// ModelSizeRange is the range of parameter counts it is meant for.
+	// ModelSizeRange is the range of parameter counts that it serves.
 	ModelSizeRange *SizeRange `json:"modelSizeRange,omitempty"`
-	// AcceleratorClasses it runs on; without one it serves no service that asks for one.
+	// AcceleratorClasses that it runs on. A service that asks for a class gets
+	// only runtimes that list it.
 	AcceleratorClasses []string       `json:"acceleratorClasses,omitempty"`
 	StorageHelper      *StorageHelper `json:"storageHelper,omitempty"`
 	Engine             *Component     `json:"engine,omitempty"`
 	Decoder            *Component     `json:"decoder,omitempty"`
 	Router             *Component     `json:"router,omitempty"`
-	// Disaggregation is what the engines expect beside a decoder: header, vllm
-	// or sglang; absent means header.
+	// Disaggregation says how engines and decoders are connected: header, vllm
+	// or sglang; default: header.
 	Disaggregation string `json:"disaggregation,omitempty"`
-	// Adapters is how the engine is told of LoRA adapters; absent means that it
-	// takes none, unless a runtime of the catalog with the same image does.
+	// Adapters are the engine's arguments for LoRA adapters. Without them it
+	// supports none, unless a catalog runtime with the same image does.
 	Adapters *AdapterArgs `json:"adapters,omitempty"`
 	// Local is short for engine.local.
 	Local *Local `json:"local,omitempty"`
@@ -53,22 +54,22 @@ type ServingRuntimeSpec struct {
 // AdapterArgs are arguments for services with adapters, in containers and as a
 // process alike.
 type AdapterArgs struct {
-	// Args stand once; {{.Adapters}} is how many adapters there are.
+	// Args are added once; {{.Adapters}} is how many adapters there are.
 	Args []string `json:"args,omitempty"`
-	// Each stands after them, once for every adapter: {{.Adapter}} is its name
+	// Each is added after them, once for every adapter: {{.Adapter}} is its name
 	// and {{.AdapterPath}} its folder.
 	Each []string `json:"each"`
-	// Rank stands where the ranks of all adapters are known: {{.AdapterRank}} is
+	// Rank is added if the ranks of all adapters are known: {{.AdapterRank}} is
 	// the highest, rounded up to a power of two from 8 on.
 	Rank []string `json:"rank,omitempty"`
-	// Model is the model's name that requests to the engine ask for an adapter
-	// by: {{.Adapter}}, which it is where absent, and {{.Name}} of the service.
+	// Model is the name by which the engine knows an adapter. It may use
+	// {{.Adapter}}, the default, and {{.Name}} of the service.
 	Model string `json:"model,omitempty"`
 }
 
 // SupportedFormat is one kind of model a runtime serves: the union of KServe's
 // entries (name, version) and OME's (modelFormat, modelFramework,
-// modelArchitecture, quantization). What is absent matches any model.
+// modelArchitecture, quantization). An absent field matches any model.
 type SupportedFormat struct {
 	// Name and Version are short for modelFormat.
 	Name              string         `json:"name,omitempty"`
@@ -77,7 +78,7 @@ type SupportedFormat struct {
 	ModelFramework    *VersionedName `json:"modelFramework,omitempty"`
 	ModelArchitecture string         `json:"modelArchitecture,omitempty"`
 	Quantization      string         `json:"quantization,omitempty"`
-	// AutoSelect lets the entry be chosen for services that name no runtime.
+	// AutoSelect allows services that name no runtime to get this one.
 	AutoSelect bool `json:"autoSelect,omitempty"`
 	// Priority is 1 or more; the highest wins, and absent is below any.
 	Priority *int `json:"priority,omitempty"`

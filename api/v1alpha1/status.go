@@ -4,8 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ModelServiceStatus is what is known of a service now; written by Roundhouse
-// and ignored when read from a manifest.
+// ModelServiceStatus is the status of a service. Roundhouse writes it and
+// ignores it in manifests.
 type ModelServiceStatus struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
@@ -18,21 +18,21 @@ type ModelServiceStatus struct {
 	Components         []ComponentStatus  `json:"components,omitempty"`
 }
 
-// CanaryStatus is the revision that takes a share of the requests beside the
-// status's own.
+// CanaryStatus describes the canary: the revision that takes a share of the
+// requests while the status's own revision takes the rest.
 type CanaryStatus struct {
 	Revision      string `json:"revision,omitempty"`
 	WantedPercent int    `json:"wantedPercent"`
 	Percent       int    `json:"percent"`
 	Ready         int    `json:"ready"`
 	Why           string `json:"why,omitempty"`
-	// Transition is how far the canary is in becoming ready: UpToDate,
+	// Transition is the canary's progress: UpToDate,
 	// InProgress, BlockedByFailedLoad or InvalidSpec.
 	Transition string `json:"transition,omitempty"`
 }
 
-// ServingRuntimeStatus says whether a runtime could be read; written by
-// Roundhouse and ignored when read from a manifest.
+// ServingRuntimeStatus reports whether a runtime could be read. Roundhouse
+// writes it and ignores it in manifests.
 type ServingRuntimeStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
@@ -45,7 +45,7 @@ type RuntimeStatus struct {
 	Why       string `json:"why,omitempty"`
 }
 
-// ModelStatus is where the model is in its life.
+// ModelStatus is the state of the model.
 type ModelStatus struct {
 	Transition  string   `json:"transition,omitempty"`
 	State       string   `json:"state,omitempty"`
@@ -73,7 +73,7 @@ type ComponentStatus struct {
 	IdleSeconds    float64 `json:"idleSeconds"`
 	StartupSeconds float64 `json:"startupSeconds"`
 	Progress       string  `json:"progress,omitempty"`
-	// ServingRevision is the revision that answers: the status's own, or the one
-	// before while none of its replicas is ready.
+	// ServingRevision is the revision that answers: the status's own, or the
+	// previous one while no replica of the new one is ready.
 	ServingRevision string `json:"servingRevision,omitempty"`
 }

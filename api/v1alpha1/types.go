@@ -29,38 +29,37 @@ type ModelService struct {
 	Status          ModelServiceStatus `json:"status,omitzero"`
 }
 
-// ModelServiceSpec is what is wanted of a service.
+// ModelServiceSpec is the desired state of a service.
 type ModelServiceSpec struct {
-	// Model is what to serve; it may be absent when the engine's containers
-	// bring their own.
+	// Model to serve; optional if the engine's containers contain their own.
 	Model *Model `json:"model,omitempty"`
-	// Runtime asks for a runtime by name; absent means choose the best.
+	// Runtime names a runtime; without it the best is chosen.
 	Runtime *ObjectRef `json:"runtime,omitempty"`
 	// RuntimeVersion replaces the tag of the serving container's image.
 	RuntimeVersion string `json:"runtimeVersion,omitempty"`
 	// Protocol is v1, v2, grpc-v1, grpc-v2, openAI or cohere; "" takes the
 	// runtime's best.
 	Protocol string `json:"protocol,omitempty"`
-	// Scaling is the engine's; engine.scaling wins over it field by field.
+	// Scaling of the engine; engine.scaling overrides it field by field.
 	Scaling *Scaling `json:"scaling,omitempty"`
-	// Engine, Decoder and Router lie over the runtime's components of the same
-	// name. A decoder asks for prefill and decode apart.
+	// Engine, Decoder and Router are merged over the runtime's components of
+	// the same name. A decoder asks for prefill and decode apart.
 	Engine  *Component `json:"engine,omitempty"`
 	Decoder *Component `json:"decoder,omitempty"`
 	Router  *Component `json:"router,omitempty"`
-	// Disaggregation is how prefill and decode replicas are brought together:
-	// header, vllm or sglang; absent means the runtime's.
+	// Disaggregation says how engines and decoders are connected: header, vllm
+	// or sglang; default: the runtime's.
 	Disaggregation string `json:"disaggregation,omitempty"`
-	// CanaryTrafficPercent of the requests, 0 to 100, go to a changed manifest's
-	// revision, once it is ready, while the one before goes on serving; absent,
-	// or 100, it replaces that.
+	// CanaryTrafficPercent is the share of requests, 0 to 100, that a changed
+	// manifest's revision gets once it is ready; the current revision serves
+	// the rest. Absent or 100: the new revision replaces the current one.
 	CanaryTrafficPercent *int `json:"canaryTrafficPercent,omitempty"`
 	// Stopped switches the service off without deleting it.
 	Stopped bool `json:"stopped,omitempty"`
 }
 
-// Model is a model in place (URI) or by reference (Ref), not both. What is
-// not stated is read from the model's files where they say it.
+// Model is a model by its files (URI) or by reference (Ref), not both. What
+// it does not state is read from its files, if they contain it.
 type Model struct {
 	// URI is where the files are; a relative file:// URI is resolved against
 	// the manifest's folder.
@@ -74,19 +73,19 @@ type Model struct {
 	Parameters string `json:"parameters,omitempty"`
 	// Ref names a BaseModel or ClusterBaseModel.
 	Ref *ObjectRef `json:"ref,omitempty"`
-	// Adapters are LoRA adapters that the same replicas serve beside it, each
-	// under its own name; at most 64.
+	// Adapters are LoRA adapters that the same replicas serve, each under its
+	// own name; at most 64.
 	Adapters []Adapter `json:"adapters,omitempty"`
 }
 
 // Adapter is a LoRA adapter.
 type Adapter struct {
-	// Name is what requests name it by; no other adapter of the service has it.
+	// Name that requests use; unique among the service's adapters.
 	Name string `json:"name"`
 	// URI is where its files are; a relative file:// URI is resolved against the
 	// manifest's folder.
 	URI string `json:"uri"`
-	// Rank of its matrices; absent means read it from its adapter_config.json.
+	// Rank of its matrices; by default it is read from adapter_config.json.
 	Rank *int `json:"rank,omitempty"`
 }
 
@@ -103,10 +102,10 @@ type ObjectRef struct {
 	Kind string `json:"kind,omitempty"`
 }
 
-// Scaling bounds and steers a replica count. What is absent comes from the
+// Scaling bounds and controls a replica count. Absent fields come from the
 // runtime, then from the defaults in docs/limits.md.
 type Scaling struct {
-	// MinReplicas of 0 lets the component stop while nothing asks for it.
+	// MinReplicas of 0 lets the component stop while it has no requests.
 	MinReplicas *int `json:"minReplicas,omitempty"`
 	MaxReplicas *int `json:"maxReplicas,omitempty"`
 	// TargetConcurrency is short for scaleTarget with scaleMetric concurrency.
@@ -119,11 +118,11 @@ type Scaling struct {
 	MaxConcurrency *int `json:"maxConcurrency,omitempty"`
 	// ScaleToZeroAfter is how long a service stays idle before it stops.
 	ScaleToZeroAfter *metav1.Duration `json:"scaleToZeroAfter,omitempty"`
-	// StartupTimeout is the budget from start to ready of one replica.
+	// StartupTimeout is how long a replica may take from start to ready.
 	StartupTimeout *metav1.Duration `json:"startupTimeout,omitempty"`
-	// AnswerTimeout is how long a replica may take to begin an answer: then the
-	// client gets 504, or DEADLINE_EXCEEDED. That of the component that takes
-	// requests holds; absent means the gateway's.
+	// AnswerTimeout is how long a replica may take to begin an answer; after
+	// that the client gets 504, or DEADLINE_EXCEEDED. The value of the component
+	// that takes requests counts; default: the gateway's.
 	AnswerTimeout *metav1.Duration `json:"answerTimeout,omitempty"`
 }
 
@@ -144,28 +143,28 @@ type Component struct {
 	// Leader and Worker spread one replica over several nodes.
 	Leader *Node `json:"leader,omitempty"`
 	Worker *Node `json:"worker,omitempty"`
-	// Config is handed to a router.
+	// Config is passed to a router in its environment.
 	Config map[string]string `json:"config,omitempty"`
-	// Metrics is where its pods tell their load. A process is told its own port,
-	// as {{.MetricsPort}}.
+	// Metrics is where the load of its pods is read. A process gets a port of
+	// its own, {{.MetricsPort}}.
 	Metrics *Metrics `json:"metrics,omitempty"`
 	// Local is how the component runs as a process.
 	Local *Local `json:"local,omitempty"`
 }
 
-// Node is one side of a component that spans nodes.
+// Node is the leader, or the workers, of a component that spans nodes.
 type Node struct {
 	corev1.PodSpec `json:",inline"`
-	// Size is how many nodes of this side one replica has; absent means 1.
+	// Size is the number of these nodes in one replica; default: 1.
 	Size *int `json:"size,omitempty"`
 }
 
-// Metrics is where a component tells its load.
+// Metrics is where a component's load is read.
 type Metrics struct {
-	// Path is that of the metrics; absent means the engine's own.
+	// Path of the metrics; default: the engine's own.
 	Path string `json:"path,omitempty"`
-	// Port is that of the metrics where they are not at the port that takes
-	// requests: 8082 of roundhouse serve and MLServer, 8002 of Triton.
+	// Port of the metrics, if it is not the port of requests: 8082 of roundhouse
+	// serve and MLServer, 8002 of Triton.
 	Port *int32 `json:"port,omitempty"`
 }
 
@@ -177,34 +176,33 @@ type Local struct {
 	Command    []string        `json:"command"`
 	Env        []corev1.EnvVar `json:"env,omitempty"`
 	WorkingDir string          `json:"workingDir,omitempty"`
-	// Install is the line a person types to get a missing program.
+	// Install is the command that installs a missing program.
 	Install        string        `json:"install,omitempty"`
 	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
 	LivenessProbe  *corev1.Probe `json:"livenessProbe,omitempty"`
 	// Requires lists what the command needs besides its program. A runtime is
 	// not chosen on a machine that lacks it.
 	Requires []Requirement `json:"requires,omitempty"`
-	// Fallback runs in place of the command where its program is missing.
+	// Fallback runs instead of the command if its program is missing.
 	Fallback *LocalFallback `json:"fallback,omitempty"`
 }
 
 // Requirement is something that a command needs besides its program: modules
 // of Python, or another command.
 type Requirement struct {
-	// Formats are the formats of the models that need it; absent means all.
+	// Formats of the models that need it; default: all.
 	Formats []string `json:"formats,omitempty"`
-	// Python are modules of the interpreter that ROUNDHOUSE_PYTHON names, else
-	// of python3.
+	// Python modules, of the interpreter that ROUNDHOUSE_PYTHON names, else of
+	// python3.
 	Python []string `json:"python,omitempty"`
-	// Command is a program that has to be on PATH; with arguments, it has to
-	// succeed.
+	// Command is a program that must be on PATH; with arguments it must succeed.
 	Command []string `json:"command,omitempty"`
-	// Install is the line a person types to get it; absent means local's.
+	// Install is the command that installs it; default: local's.
 	Install string `json:"install,omitempty"`
 }
 
-// LocalFallback is the command in a missing program's place. Its probes and
-// its working directory are those of the local command.
+// LocalFallback is the command that runs if a program is missing. It has the
+// probes and the working directory of the local command.
 type LocalFallback struct {
 	Command  []string        `json:"command"`
 	Env      []corev1.EnvVar `json:"env,omitempty"`

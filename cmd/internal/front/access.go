@@ -43,19 +43,19 @@ type Options struct {
 
 // Flags adds the options' flags.
 func (o *Options) Flags(f *pflag.FlagSet) {
-	f.StringVar(&o.apiKeys, "api-keys", "", "file of API keys, which requests then need; see roundhouse keys")
-	f.StringVar(&o.tlsCert, "tls-cert", "", "PEM file of the certificate to serve inference over TLS with; read again when it changes")
-	f.StringVar(&o.tlsKey, "tls-key", "", "PEM file of its key")
-	f.StringArrayVar(&o.corsOrigins, "cors-origin", nil, "origin of web pages that may ask, as https://chat.example.com, or * for all; may be repeated")
-	f.StringVar(&o.accessLog, "access-log", "", "file to write a line of JSON per request to; - for standard error")
+	f.StringVar(&o.apiKeys, "api-keys", "", "file of API keys; with it every request needs a key (see roundhouse keys)")
+	f.StringVar(&o.tlsCert, "tls-cert", "", "PEM file of the certificate for TLS on the inference port; read again when it changes")
+	f.StringVar(&o.tlsKey, "tls-key", "", "PEM file of the certificate's key")
+	f.StringArrayVar(&o.corsOrigins, "cors-origin", nil, "origin of web pages that may send requests, such as https://chat.example.com, or * for all; may be repeated")
+	f.StringVar(&o.accessLog, "access-log", "", "file for one line of JSON per request; - for standard error")
 	f.StringVar(&o.sessionHeader, "session-header", "", "header whose value keeps a client's requests on one replica")
-	f.DurationVar(&o.answerTimeout, "answer-timeout", gateway.DefaultConfig().AnswerTimeout, "time a replica may take to begin its answer; then the client gets 504; 0 is the default")
+	f.DurationVar(&o.answerTimeout, "answer-timeout", gateway.DefaultConfig().AnswerTimeout, "time until a replica must begin its answer, else the client gets 504; 0 is the default")
 	f.StringVar(&o.tracingServer, "tracing-server", "", "OTLP collector for traces of this process and of replicas it starts: host:port (gRPC) or http://host:port; default: OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 
 // HostFlags adds the option for processes on a machine where people browse.
 func (o *Options) HostFlags(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "host names that requests may give, or * for all, where it listens on loopback and needs no API key; this machine's own and those of services and routes are always allowed")
+	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "host names that requests may have, or * for all; checked only on a loopback address without API keys; this machine's own and those of services and routes are always allowed")
 }
 
 // AllowAnyHost is for processes in a cluster: no browser reaches the loopback of
