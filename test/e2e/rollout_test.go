@@ -90,7 +90,7 @@ func TestRolloutOnOneGPU(t *testing.T) {
 	n.env = []string{"ROUNDHOUSE_GPUS=1"}
 	n.up()
 	_, said, failed := n.rolled(t, 1)
-	contains(t, said, "needs 1 GPU, 0 of 1 free: too few for old and new at once, so chat-engine-", " stops before this one starts")
+	contains(t, said, "needs 1 GPU, 0 of 1 free; too few GPUs for both revisions, so chat-engine-", " stops first")
 	if len(failed) > 0 {
 		t.Errorf("%d requests failed: %.300v", len(failed), failed)
 	}

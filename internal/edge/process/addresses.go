@@ -82,7 +82,7 @@ func (a *addresses) settle(k service.Key, r *workload.Revision) (map[service.Rol
 			errs = append(errs, fmt.Errorf("the address of %s: %w", ref, err))
 			continue
 		}
-		out[role] = a.p.address(a.ports[ref.String()])
+		out[role] = hostPort(a.p.cfg.Host, a.ports[ref.String()])
 	}
 	if !maps.Equal(before, a.ports) {
 		a.write()
@@ -97,11 +97,11 @@ func (a *addresses) listen(ref workload.Ref) error {
 		return nil
 	}
 	port := a.ports[ref.String()]
-	l, err := net.Listen("tcp", a.p.address(port))
+	l, err := net.Listen("tcp", hostPort(a.p.cfg.Host, port))
 	if err != nil && port != 0 {
 		a.p.cfg.Logger.Warn("the port of a role's address is in use; the role gets another port and the router restarts", "role", ref.String(), "port", port, "error", err)
 		a.p.ports.free(port)
-		l, err = net.Listen("tcp", a.p.address(0))
+		l, err = net.Listen("tcp", hostPort(a.p.cfg.Host, 0))
 	}
 	if err != nil {
 		return err
@@ -162,8 +162,8 @@ func (o *owner) told(role service.Role) map[service.Role]string {
 	return o.peers
 }
 
-// place is what a process of the replica knows.
-func (u *unit) place(r *running) workload.Place {
+// place is what the process is told.
+func (r *running) place() workload.Place {
 	return workload.Place{Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort, ModelPath: r.model, AdapterPaths: r.adapters, Addresses: r.peers}
 }
 
@@ -182,22 +182,22 @@ type ports struct {
 func (p *ports) take(n int) ([]int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var held []net.Listener
+	var open []net.Listener
 	defer func() {
-		for _, l := range held {
+		for _, l := range open {
 			_ = l.Close()
 		}
 	}()
 	var out []int
 	for len(out) < n {
-		if len(held) > n+len(p.given) {
+		if len(open) > n+len(p.given) {
 			return nil, errors.New("no free port: every port that the kernel offers is reserved for another replica")
 		}
 		l, err := net.Listen("tcp", net.JoinHostPort(p.host, "0"))
 		if err != nil {
 			return nil, fmt.Errorf("no free port: %w", err)
 		}
-		held = append(held, l)
+		open = append(open, l)
 		if port := l.Addr().(*net.TCPAddr).Port; !p.given[port] {
 			out = append(out, port)
 		}

@@ -42,7 +42,7 @@ func (u *unit) environment(r *running) ([]string, error) {
 		env = append(env, visibleDevices+"=")
 	}
 	for _, e := range r.spec.Env {
-		v, ok, err := u.value(e)
+		v, ok, err := value(e, u.id, u.o.key.Namespace, u.p.cfg.Host)
 		if err != nil {
 			return nil, err
 		}
@@ -93,9 +93,9 @@ var credentials = []string{
 	"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "REGISTRY_AUTH_FILE", "headers",
 }
 
-// value is a variable's value; ok is false for an optional one that is not
-// there.
-func (u *unit) value(e corev1.EnvVar) (v string, ok bool, err error) {
+// value is the value of a variable of the replica id on host; ok is false for an
+// optional one that does not exist.
+func value(e corev1.EnvVar, id, namespace, host string) (v string, ok bool, err error) {
 	from := e.ValueFrom
 	if from == nil {
 		if e.Value == "" && credential(e.Name) { // asked for by name
@@ -107,11 +107,11 @@ func (u *unit) value(e corev1.EnvVar) (v string, ok bool, err error) {
 	if f := from.FieldRef; f != nil {
 		switch f.FieldPath {
 		case "metadata.name":
-			return u.id, true, nil
+			return id, true, nil
 		case "metadata.namespace":
-			return u.o.key.Namespace, true, nil
+			return namespace, true, nil
 		case "status.podIP", "status.hostIP":
-			return u.p.cfg.Host, true, nil
+			return host, true, nil
 		}
 	}
 	if s := from.SecretKeyRef; s != nil && s.Optional != nil && *s.Optional {
@@ -120,7 +120,7 @@ func (u *unit) value(e corev1.EnvVar) (v string, ok bool, err error) {
 	if m := from.ConfigMapKeyRef; m != nil && m.Optional != nil && *m.Optional {
 		return "", false, nil
 	}
-	return "", false, troublef("InvalidEnv", "variable %s takes its value from what only a cluster has: give it a value", e.Name)
+	return "", false, failf("InvalidEnv", "variable %s takes its value from what only a cluster has: give it a value", e.Name)
 }
 
 // lastOfEach keeps the last of several values of one variable.

@@ -15,31 +15,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
 
-// fetch brings the model and returns its path.
-func (u *unit) fetch() (string, error) { return u.bring(u.model.URI, "") }
-
-// fetchAdapters brings the model's adapters, one after the other.
-func (u *unit) fetchAdapters() (map[string]string, error) {
-	var paths map[string]string
-	for _, a := range u.model.Adapters {
-		path, err := u.bring(a.URI, fmt.Sprintf("adapter %q: ", a.Name))
-		if err != nil {
-			return nil, err
-		}
-		if paths == nil {
-			paths = map[string]string{}
-		}
-		paths[a.Name] = path
-	}
-	return paths, nil
-}
-
-// bring fetches files and returns their path; what begins the message of a
-// failure.
-func (u *unit) bring(uri, what string) (string, error) {
-	if uri == "" || u.model.Verbatim {
-		return uri, nil
-	}
+// fetch brings the model and its adapters and returns their paths.
+func (u *unit) fetch() (model string, adapters map[string]string, err error) {
 	ctx, cancel := context.WithCancel(u.ending)
 	defer cancel()
 	go func() {
@@ -49,37 +26,75 @@ func (u *unit) bring(uri, what string) (string, error) {
 		case <-ctx.Done():
 		}
 	}()
-	u.o.update(u, func(v *replica.Replica) {
-		v.Phase, v.Reason, v.Message, v.Progress = replica.Fetching, "", "", nil
+	return u.files.get(ctx, u.model, func(pr *replica.Progress) {
+		u.o.update(u, func(v *replica.Replica) {
+			if pr == nil {
+				v.Phase, v.Reason, v.Message = replica.Fetching, "", ""
+			}
+			if v.Phase == replica.Fetching {
+				v.Progress = pr
+			}
+		})
 	})
+}
+
+// modelFiles fetches the files of one replica and knows which it fetched.
+type modelFiles struct {
+	fetches *fetches
+	stamp   func(ctx context.Context, uri string) string // Config.Fingerprint
+	fetched map[string]string                            // fingerprints by URI
+}
+
+// get brings a model and its adapters, one after the other. report is called
+// with nil when a fetch begins, then with its progress.
+func (f *modelFiles) get(ctx context.Context, m workload.Model, report func(*replica.Progress)) (model string, adapters map[string]string, err error) {
+	if model, err = f.bring(ctx, m.URI, "", m.Verbatim, report); err != nil {
+		return "", nil, err
+	}
+	for _, a := range m.Adapters {
+		path, err := f.bring(ctx, a.URI, fmt.Sprintf("adapter %q: ", a.Name), m.Verbatim, report)
+		if err != nil {
+			return "", nil, err
+		}
+		if adapters == nil {
+			adapters = map[string]string{}
+		}
+		adapters[a.Name] = path
+	}
+	return model, adapters, nil
+}
+
+// bring fetches files and returns their path; what begins the message of a
+// failure.
+func (f *modelFiles) bring(ctx context.Context, uri, what string, verbatim bool, report func(*replica.Progress)) (string, error) {
+	if uri == "" || verbatim {
+		return uri, nil
+	}
+	report(nil)
 	var shown time.Time
-	path, err := u.p.fetches.get(ctx, uri, func(pr replica.Progress) {
+	path, err := f.fetches.get(ctx, uri, func(pr replica.Progress) {
 		if now := time.Now(); now.Sub(shown) >= progressInterval || pr.Done == pr.Total {
 			shown = now
-			u.o.update(u, func(v *replica.Replica) {
-				if v.Phase == replica.Fetching {
-					v.Progress = &pr
-				}
-			})
+			report(&pr)
 		}
 	})
 	if ctx.Err() != nil {
 		return "", errEnding
 	}
 	if err != nil {
-		return "", troublef("ModelLoadFailed", "%s", oneLine(what+err.Error()))
+		return "", failf("ModelLoadFailed", "%s", oneLine(what+err.Error()))
 	}
 	// Now: another copy may take this one's place while an adapter is fetched.
-	u.fetched[uri] = u.fingerprint(uri)
+	f.fetched[uri] = f.fingerprint(ctx, uri)
 	return path, nil
 }
 
 // fingerprint tells the files at a URI from later ones.
-func (u *unit) fingerprint(uri string) string {
-	if u.p.cfg.Fingerprint == nil {
+func (f *modelFiles) fingerprint(ctx context.Context, uri string) string {
+	if f.stamp == nil {
 		return ""
 	}
-	return u.p.cfg.Fingerprint(u.ending, uri)
+	return f.stamp(ctx, uri)
 }
 
 // sameFiles refuses a model whose files, told by of, are not those that the
@@ -96,7 +111,7 @@ func (u *unit) sameFiles(of func(uri string) string) error {
 		same = same && (v.revision != u.revision || workload.SameFiles(v.view.Files, now))
 	}
 	if !same {
-		return troublef(replica.ReasonModelChanged, "the files of its model have changed since its revision was made")
+		return failf(replica.ReasonModelChanged, "the files of its model have changed since its revision was made")
 	}
 	if now != "" {
 		u.view.Files = now
@@ -104,26 +119,24 @@ func (u *unit) sameFiles(of func(uri string) string) error {
 	return nil
 }
 
-// repository looks at a model that the process is told as its repository.
+// checkRepository looks at a model that a process is told as its repository.
 // Triton names models by their folders: it would be ready, and know no model of
-// the service's name.
-func (u *unit) repository(r *running, s workload.Process) error {
+// the service's name. The note is a warning for people.
+func checkRepository(path, name string, command []string) (note string, err error) {
 	told := func(w string) bool {
 		return strings.HasPrefix(w, "--model-repository=") || strings.HasPrefix(w, "--model-store=")
 	}
-	if r.model == "" || u.model.Verbatim || !slices.ContainsFunc(s.Command, told) {
-		return nil
+	if path == "" || !slices.ContainsFunc(command, told) {
+		return "", nil
 	}
-	found, self := artifact.Repository(r.model)
-	name := u.o.key.Name
+	found, self := artifact.Repository(path)
 	switch {
 	case self:
-		return troublef("ModelLoadFailed", "%s is the folder of one model, and %s is given a folder of models: name the folder above it, with the model in a folder %q", r.model, s.Command[0], name)
+		return "", failf("ModelLoadFailed", "%s is the folder of one model, and %s is given a folder of models: name the folder above it, with the model in a folder %q", path, command[0], name)
 	case len(found) > 0 && !slices.Contains(found, name):
-		r.note = fmt.Sprintf("there is no model %q in its repository, only %s: rename the folder and the name in its config.pbtxt, or the service, or ask the service's host for those names", name, quoted(found))
-		u.p.cfg.Logger.Warn("a model is not in its repository", "replica", u.id, "model", name, "found", quoted(found))
+		return fmt.Sprintf("there is no model %q in its repository, only %s: rename the folder and the name in its config.pbtxt, or the service, or ask the service's host for those names", name, quoted(found)), nil
 	}
-	return nil
+	return "", nil
 }
 
 // fetches shares one fetch among all who want the same model at once.

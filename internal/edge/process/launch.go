@@ -55,25 +55,27 @@ func (r *running) grace() time.Duration {
 func (u *unit) launch() (*running, error) {
 	c := u.component.Load()
 	if c.Process == nil {
-		return nil, troublef("NotRunnable", "%s has no command to run on one machine: give its runtime's %s a local.command", u.o.key, u.role)
+		return nil, failf("NotRunnable", "%s has no command to run on one machine: give its runtime's %s a local.command", u.o.key, u.role)
 	}
 	// Looked for before the model is fetched: without it the files are no use.
 	if _, err := u.program(*c.Process); err != nil {
 		return nil, err
 	}
-	model, err := u.fetch()
-	if err != nil {
+	r := &running{}
+	var err error
+	if r.model, r.adapters, err = u.fetch(); err != nil {
 		return nil, err
 	}
-	r := &running{model: model}
-	if r.adapters, err = u.fetchAdapters(); err != nil {
+	if err := u.sameFiles(func(uri string) string { return u.files.fetched[uri] }); err != nil {
 		return nil, err
 	}
-	if err := u.sameFiles(func(uri string) string { return u.fetched[uri] }); err != nil {
-		return nil, err
-	}
-	if err := u.repository(r, *c.Process); err != nil {
-		return nil, err
+	if !u.model.Verbatim {
+		if r.note, err = checkRepository(r.model, u.o.key.Name, c.Process.Command); err != nil {
+			return nil, err
+		}
+		if r.note != "" {
+			u.p.cfg.Logger.Warn("a model is not in its repository", "replica", u.id, "problem", r.note)
+		}
 	}
 	if err := u.takeGPUs(r, c.Process.GPUs); err != nil {
 		return nil, err
@@ -88,15 +90,15 @@ func (u *unit) launch() (*running, error) {
 // program finds the file to run, waiting until it is there.
 func (u *unit) program(s workload.Process) (string, error) {
 	if len(s.Command) == 0 || s.Command[0] == "" {
-		return "", troublef("NotRunnable", "%s: the command of its %s is empty", u.o.key, u.role)
+		return "", failf("NotRunnable", "%s: the command of its %s is empty", u.o.key, u.role)
 	}
 	for said := false; ; said = true {
-		path, err := u.lookUp(s)
+		path, err := u.p.cfg.lookUp(s)
 		if err == nil {
 			return path, nil
 		}
 		if !said {
-			u.pending("ProgramMissing", u.missingProgram(s))
+			u.pending("ProgramMissing", u.p.cfg.missingProgram(s))
 		}
 		if err := u.wait(u.p.cfg.Restart.Recheck, nil); err != nil {
 			return "", err
@@ -104,13 +106,14 @@ func (u *unit) program(s workload.Process) (string, error) {
 	}
 }
 
-func (u *unit) lookUp(s workload.Process) (string, error) {
+// lookUp finds the file to run for a process.
+func (c *Config) lookUp(s workload.Process) (string, error) {
 	name, dir := s.Command[0], s.WorkingDir
 	switch {
 	case serves(s):
-		return exec.LookPath(u.p.cfg.Server)
+		return exec.LookPath(c.Server)
 	case name == ownName:
-		return u.p.cfg.Executable, nil
+		return c.Executable, nil
 	}
 	if strings.Contains(name, "{{") {
 		return name, nil // resolved later
@@ -128,17 +131,18 @@ func serves(s workload.Process) bool {
 }
 
 // invocation is the command line and environment of a replica's process.
-func (u *unit) invocation(r *running) (args, env []string) {
+func (c *Config) invocation(r *running) (args, env []string) {
 	if !serves(r.spec) {
 		return r.spec.Command, r.env
 	}
-	return append([]string{serverName}, r.spec.Command[2:]...), slices.Concat(r.env, u.p.cfg.ServerEnv)
+	return append([]string{serverName}, r.spec.Command[2:]...), slices.Concat(r.env, c.ServerEnv)
 }
 
-func (u *unit) missingProgram(s workload.Process) string {
+// missingProgram is the message where lookUp finds nothing.
+func (c *Config) missingProgram(s workload.Process) string {
 	name, install := s.Command[0], s.Install
 	if serves(s) {
-		return u.p.cfg.Server + " is not there: it comes with roundhouse and belongs beside it"
+		return c.Server + " is not there: it comes with roundhouse and belongs beside it"
 	}
 	m := name + " is not on PATH"
 	if strings.Contains(name, "/") {
@@ -176,7 +180,7 @@ func (u *unit) takeGPUs(r *running, n int) error {
 	total, pool := len(u.p.gpus.names), u.p.gpus
 	done := func() {}
 	defer func() { done() }()
-	defer u.giveUp()
+	defer u.releaseKept()
 	for waits := false; ; {
 		var retry <-chan struct{}
 		u.o.update(u, func(v *replica.Replica) {
@@ -185,14 +189,14 @@ func (u *unit) takeGPUs(r *running, n int) error {
 				return
 			}
 			if r.gpus, free, retry = pool.take(u.o.key, n); r.gpus != nil {
-				v.GPUs, u.waiting, u.room = r.gpus, 0, ""
+				v.GPUs, u.waiting, u.yielding = r.gpus, 0, ""
 				return
 			}
 			v.Phase, v.Reason, v.Progress = replica.Pending, "InsufficientGPUs", nil
 			if n > total {
 				v.Reason = replica.ReasonUnschedulable
 			}
-			v.Message = fmt.Sprintf("needs %s, %d of %d free", count(n, "GPU"), free, total) + u.room
+			v.Message = fmt.Sprintf("needs %s, %d of %d free", count(n, "GPU"), free, total) + u.yielding
 			if n <= total {
 				u.waiting = n
 				if !waits {
@@ -218,17 +222,17 @@ func count(n int, what string) string {
 
 // start starts the process with everything it needs at hand.
 func (u *unit) start(r *running, s workload.Process) error {
-	if err := u.takePorts(r, s); err != nil {
+	if err := r.takePorts(&u.p.ports, s); err != nil {
 		return err
 	}
 	r.peers = u.o.told(u.role)
 	var err error
-	if r.spec, err = s.Resolve(u.place(r)); err != nil {
-		return troublef("InvalidCommand", "%s", oneLine(err.Error()))
+	if r.spec, err = s.Resolve(r.place()); err != nil {
+		return failf("InvalidCommand", "%s", oneLine(err.Error()))
 	}
-	program, err := u.lookUp(r.spec)
+	program, err := u.p.cfg.lookUp(r.spec)
 	if err != nil {
-		return troublef("ProgramMissing", "%s", u.missingProgram(r.spec))
+		return failf("ProgramMissing", "%s", u.p.cfg.missingProgram(r.spec))
 	}
 	if r.env, err = u.environment(r); err != nil {
 		return err
@@ -237,11 +241,11 @@ func (u *unit) start(r *running, s workload.Process) error {
 		return err
 	}
 	r.started = u.p.cfg.Now()
-	args, env := u.invocation(r)
+	args, env := u.p.cfg.invocation(r)
 	r.proc, err = child.Start(child.Spec{Path: program, Args: args, Env: env,
 		Dir: r.spec.WorkingDir, Output: u.log.Path, Cgroup: r.memory})
 	if why := neverRuns(err); why != "" {
-		return troublef(replica.ReasonCannotExecute, "%s cannot be executed: %s", program, why)
+		return failf(replica.ReasonCannotExecute, "%s cannot be executed: %s", program, why)
 	}
 	if err != nil {
 		return err
@@ -281,7 +285,7 @@ func neverRuns(err error) string {
 func (u *unit) prepare(r *running) error {
 	if dir := r.spec.WorkingDir; dir != "" {
 		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
-			return troublef("InvalidCommand", "workingDir %s is not a folder on this machine", dir)
+			return failf("InvalidCommand", "workingDir %s is not a folder on this machine", dir)
 		}
 	}
 	if r.spec.MemoryBytes > 0 {
@@ -291,14 +295,14 @@ func (u *unit) prepare(r *running) error {
 			u.p.cfg.Logger.Warn("a memory limit is not enforced", "replica", u.id, "error", err)
 		}
 	}
-	if err := u.files(r); err != nil {
-		return troublef("StateUnwritable", "%s", oneLine(err.Error()))
+	if err := u.makeFiles(r); err != nil {
+		return failf("StateUnwritable", "%s", oneLine(err.Error()))
 	}
 	return nil
 }
 
-// files makes the replica's log and record.
-func (u *unit) files(r *running) error {
+// makeFiles makes the replica's log and record.
+func (u *unit) makeFiles(r *running) error {
 	if err := os.MkdirAll(filepath.Dir(u.log.Path), 0o700); err != nil {
 		return err
 	}
@@ -329,9 +333,9 @@ func (u *unit) started(r *running) {
 	u.o.update(u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message, v.Progress = replica.Starting, "", r.note, nil
 		v.PID, v.Started, v.GPUs = r.proc.PID(), r.started, r.gpus
-		v.HTTP = u.p.address(r.port)
+		v.HTTP = hostPort(u.p.cfg.Host, r.port)
 		if r.grpcPort > 0 {
-			v.GRPC = u.p.address(r.grpcPort)
+			v.GRPC = hostPort(u.p.cfg.Host, r.grpcPort)
 		}
 		// A port that the manifest states is a pod's: here it is the port that
 		// the process is told, else that of its requests.
@@ -341,11 +345,11 @@ func (u *unit) started(r *running) {
 	})
 }
 
-func (p *Platform) address(port int) string {
-	return net.JoinHostPort(p.cfg.Host, strconv.Itoa(port))
+func hostPort(host string, port int) string {
+	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// adopt makes a held process this unit's own.
+// adopt makes a recovered process this unit's own.
 func (u *unit) adopt(r *running) error {
 	c := u.component.Load()
 	if c.Process == nil {
@@ -356,7 +360,7 @@ func (u *unit) adopt(r *running) error {
 		return errors.New("the addresses of the roles that it calls have changed")
 	}
 	var err error
-	if r.spec, err = c.Process.Resolve(u.place(r)); err != nil {
+	if r.spec, err = c.Process.Resolve(r.place()); err != nil {
 		return err
 	}
 	if r.env, err = u.environment(r); err != nil {
@@ -366,8 +370,8 @@ func (u *unit) adopt(r *running) error {
 	return nil
 }
 
-// takePorts takes the replica's port, and those that its process is told besides.
-func (u *unit) takePorts(r *running, s workload.Process) error {
+// takePorts takes the process's port, and those that its process is told besides.
+func (r *running) takePorts(p *ports, s workload.Process) error {
 	wanted := []*int{&r.port}
 	if names(s, "GRPCPort") {
 		wanted = append(wanted, &r.grpcPort)
@@ -375,7 +379,7 @@ func (u *unit) takePorts(r *running, s workload.Process) error {
 	if names(s, "MetricsPort") {
 		wanted = append(wanted, &r.metricsPort)
 	}
-	ports, err := u.p.ports.take(len(wanted))
+	ports, err := p.take(len(wanted))
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ type owner struct {
 
 	mu       sync.Mutex
 	removed  bool
-	revision *workload.Revision // nil while only held replicas are known
+	revision *workload.Revision // nil while only recovered replicas are known
 	want     map[service.Role]int
 	victims  map[service.Role][]string
 	units    []*unit // oldest first
@@ -58,12 +58,12 @@ func (o *owner) apply(r workload.Revision) error {
 		}
 		switch {
 		case u.revision == r.Hash && c != nil:
-			if u.held() {
+			if u.recovered() {
 				adopted[u.role]++
 				u.settle(c, r.Model)
 			}
 			u.component.Store(c) // limits may differ
-		case !u.held():
+		case !u.recovered():
 		case c != nil && o.isBefore(u):
 			before[u.role]++
 			u.settle(r.Before.Component(u.role), r.Before.Model)
@@ -124,7 +124,7 @@ func (o *owner) remove() {
 	}
 }
 
-// sweep ends held replicas, since their service was not applied.
+// sweep ends recovered replicas, since their service was not applied.
 func (o *owner) sweep() {
 	o.mu.Lock()
 	applied := o.revision != nil
@@ -146,7 +146,7 @@ func (o *owner) converge() {
 	}
 	byID := map[string]*unit{}
 	for _, u := range o.units {
-		if u.held() {
+		if u.recovered() {
 			continue
 		}
 		byID[u.id] = u
@@ -164,7 +164,7 @@ func (o *owner) converge() {
 		for range s.start {
 			o.start(o.revision, role)
 		}
-		for range s.again {
+		for range s.previous {
 			o.start(o.revision.Before, role)
 		}
 	}
@@ -188,9 +188,9 @@ func (o *owner) needs(role service.Role) needs {
 // lock is held.
 func (o *owner) yields(members []member, byID map[string]*unit, yield []string) {
 	for _, m := range members {
-		if u := byID[m.id]; m.current && m.waiting > 0 && u.room == "" {
-			u.room = ": too few for old and new at once, so " + strings.Join(yield, " and ") + " stops before this one starts"
-			u.view.Message += u.room
+		if u := byID[m.id]; m.current && m.waiting > 0 && u.yielding == "" {
+			u.yielding = "; too few GPUs for both revisions, so " + strings.Join(yield, " and ") + " stops first"
+			u.view.Message += u.yielding
 		}
 	}
 	o.p.cfg.Logger.Warn("replicas stop before those that replace them start, since there are too few GPUs for both",

@@ -230,8 +230,6 @@ func TestProbePort(t *testing.T) {
 }
 
 func TestEnvValue(t *testing.T) {
-	p := &Platform{cfg: Config{Host: "127.0.0.1"}}
-	u := &unit{p: p, id: "iris-1", o: &owner{key: service.Key{Namespace: "ns", Name: "iris"}}}
 	field := func(path string) *corev1.EnvVarSource {
 		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
 	}
@@ -251,7 +249,7 @@ func TestEnvValue(t *testing.T) {
 		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{Optional: &yes}}}, "", false, false},
 		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{}}}, "", false, true},
 	} {
-		got, ok, err := u.value(c.e)
+		got, ok, err := value(c.e, "iris-1", "ns", "127.0.0.1")
 		if got != c.want || ok != c.ok || (err != nil) != c.err {
 			t.Errorf("%+v: %q, %v, %v", c.e, got, ok, err)
 		}

@@ -27,10 +27,10 @@ type needs struct {
 
 // steps are what takes a role nearer to what is wanted of it.
 type steps struct {
-	start int
-	again int // of the revision before
-	drain []string
-	yield []string // to drain although they serve, to make room for a current one
+	start    int
+	previous int // of the revision before
+	drain    []string
+	yield    []string // to drain although they serve, to make room for a current one
 }
 
 // plan decides how a role gets from its members to want of the current
@@ -82,7 +82,7 @@ func plan(want int, members []member, victims []string, free int, need needs) st
 	s.start = max(0, want-len(current))
 	s.yield = yielding(current, serving, free)
 	if need.before >= 0 {
-		s.again = standIns(want-ready-stay, free-need.current*s.start, current, need)
+		s.previous = standIns(want-ready-stay, free-need.current*s.start, current, need)
 	}
 	return s
 }

@@ -106,7 +106,7 @@ func TestPlanBringsBackTheRevisionBefore(t *testing.T) {
 		{"it needs fewer", 2, "new:Starting/2 new:Starting/2", 1, needs{2, 1}, 0, 1, ""},
 	} {
 		s := plan(c.want, members(c.members), nil, c.free, c.need)
-		if s.start != c.start || s.again != c.again || sorted(s.drain...) != sorted(strings.Split(c.drain, "")...) || len(s.yield) > 0 {
+		if s.start != c.start || s.previous != c.again || sorted(s.drain...) != sorted(strings.Split(c.drain, "")...) || len(s.yield) > 0 {
 			t.Errorf("%s: %+v; want start %d, again %d, drain %q", c.name, s, c.start, c.again, c.drain)
 		}
 	}

@@ -122,8 +122,8 @@ func (p *Platform) Host(ctx context.Context, ask ...selection.Check) (selection.
 		MemoryBytes: machineMemory(), Answers: p.checks.answer(ctx, ask)}, ctx.Err()
 }
 
-// Apply makes r its service's revision. A replica held from an earlier owner
-// that is of r, or of the revision before it, is adopted, and counts: its role's
+// Apply makes r its service's revision. A replica that an earlier
+// process of Roundhouse started, and is of r, or of the revision before it, is adopted, and counts: its role's
 // count is as many as were adopted; one of another revision is ended.
 func (p *Platform) Apply(_ context.Context, r workload.Revision) error {
 	if r.Service.Name == "" || r.Hash == "" {
@@ -145,7 +145,7 @@ func (p *Platform) Apply(_ context.Context, r workload.Revision) error {
 // Scale sets the wanted count of a role.
 func (p *Platform) Scale(_ context.Context, ref workload.Ref, n int, victims []string) error {
 	if n < 0 {
-		return fmt.Errorf("process: scale %s: %d replicas cannot be", ref, n)
+		return fmt.Errorf("process: scale %s: the count is %d: want 0 or more", ref, n)
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock() // so that nothing is started once Close has begun
@@ -191,7 +191,7 @@ func (p *Platform) Observe(_ context.Context, k service.Key) ([]replica.Replica,
 	return slices.Clone(*o.snapshot.Load()), nil
 }
 
-// Services lists what is applied, or held from an earlier owner, by name.
+// Services lists what is applied, or found running, by name.
 func (p *Platform) Services(context.Context) ([]service.Key, error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

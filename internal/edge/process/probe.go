@@ -58,11 +58,13 @@ const (
 	quietStart = time.Second
 )
 
-func (u *unit) prober(r *running, p *corev1.Probe, readiness bool) *prober {
-	b := &prober{verdict: make(chan bool), failed: make(chan struct{}), said: make(chan struct{}, 1), suspect: u.suspected, period: defaultPeriod,
+// newProber makes the prober of a process on host; suspect calls for a question
+// at once.
+func newProber(host string, r *running, p *corev1.Probe, readiness bool, suspect <-chan struct{}) *prober {
+	b := &prober{verdict: make(chan bool), failed: make(chan struct{}), said: make(chan struct{}, 1), suspect: suspect, period: defaultPeriod,
 		timeout: defaultTimeout, successes: 1, patience: defaultFailures}
 	if p == nil {
-		b.check = checkUnstated(u.p.address(r.port))
+		b.check = checkUnstated(hostPort(host, r.port))
 		return b
 	}
 	seconds := func(d *time.Duration, n int32) {
@@ -82,13 +84,12 @@ func (u *unit) prober(r *running, p *corev1.Probe, readiness bool) *prober {
 	if r.adopted {
 		b.delay = 0
 	}
-	b.check = u.check(r, p)
+	b.check = r.check(host, p)
 	return b
 }
 
 // check is what a probe asks.
-func (u *unit) check(r *running, p *corev1.Probe) func(context.Context) error {
-	host := u.p.cfg.Host
+func (r *running) check(host string, p *corev1.Probe) func(context.Context) error {
 	switch {
 	case p.HTTPGet != nil:
 		h := *p.HTTPGet
@@ -112,9 +113,9 @@ func (u *unit) check(r *running, p *corev1.Probe) func(context.Context) error {
 		if p.GRPC.Service != nil {
 			name = *p.GRPC.Service
 		}
-		return checkGRPC(u.p.address(port), name)
+		return checkGRPC(hostPort(host, port), name)
 	}
-	return checkUnstated(u.p.address(r.port))
+	return checkUnstated(hostPort(host, r.port))
 }
 
 // probePort is the port a probe means. A manifest names a port of the

@@ -11,8 +11,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// watchman is what supervise knows of the process it watches over.
-type watchman struct {
+// supervisor watches over one process of a replica.
+type supervisor struct {
 	u     *unit
 	r     *running
 	ready time.Time // since when it is ready; zero while not
@@ -23,15 +23,15 @@ type watchman struct {
 }
 
 // supervise watches over a process until it has ended, or, when this platform
-// closes and keeps its replicas, until then (kept). No trouble means that the
+// closes and keeps its replicas, until then (kept). No failure means that the
 // replica is to go.
-func (u *unit) supervise(r *running) (tr *trouble, lasted time.Duration, kept bool) {
+func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	w := &watchman{u: u, r: r, readyProbe: u.prober(r, r.spec.Readiness, true), oom: u.p.memory.killed(r.memory)}
+	w := &supervisor{u: u, r: r, readyProbe: newProber(u.p.cfg.Host, r, r.spec.Readiness, true, u.suspected), oom: u.p.memory.killed(r.memory)}
 	go w.readyProbe.watchReadiness(ctx)
 	if r.spec.Liveness != nil {
-		w.liveProbe = u.prober(r, r.spec.Liveness, false)
+		w.liveProbe = newProber(u.p.cfg.Host, r, r.spec.Liveness, false, nil)
 	}
 	limit := u.component.Load().Limits.StartupTimeout
 	if limit <= 0 {
@@ -44,10 +44,10 @@ func (u *unit) supervise(r *running) (tr *trouble, lasted time.Duration, kept bo
 	for {
 		select {
 		case <-u.ending.Done():
-			kept = u.drain(r, w.ever)
+			kept = w.drain()
 			return nil, w.lasted(), kept
 		case <-u.p.closing:
-			return nil, w.lasted(), u.closeDown(r)
+			return nil, w.lasted(), w.closeDown()
 		case <-r.proc.Done():
 			return w.exited(), w.lasted(), false
 		case <-startup.C:
@@ -56,7 +56,7 @@ func (u *unit) supervise(r *running) (tr *trouble, lasted time.Duration, kept bo
 			}
 		case ok := <-w.readyProbe.verdict:
 			if ok && !w.ever && !r.adopted {
-				if err := u.sameFiles(u.fingerprint); err != nil { // what it has read may be of both
+				if err := u.sameFiles(func(uri string) string { return u.files.fingerprint(u.ending, uri) }); err != nil { // what it has read may be of both
 					return w.end(replica.ReasonModelChanged, err.Error()), 0, false
 				}
 			}
@@ -72,7 +72,7 @@ func (u *unit) supervise(r *running) (tr *trouble, lasted time.Duration, kept bo
 }
 
 // lasted is how long it has been ready.
-func (w *watchman) lasted() time.Duration {
+func (w *supervisor) lasted() time.Duration {
 	if w.ready.IsZero() {
 		return 0
 	}
@@ -80,7 +80,7 @@ func (w *watchman) lasted() time.Duration {
 }
 
 // turned takes in that it became ready or ceased to be.
-func (w *watchman) turned(ctx context.Context, ok bool) {
+func (w *supervisor) turned(ctx context.Context, ok bool) {
 	if !ok {
 		w.ready = time.Time{}
 		message := "no longer ready: " + w.readyProbe.last()
@@ -101,7 +101,7 @@ func (w *watchman) turned(ctx context.Context, ok bool) {
 
 // waits publishes what a process waits for that takes long to start, and for
 // how long it may.
-func (w *watchman) waits(begun time.Time, limit time.Duration) {
+func (w *supervisor) waits(begun time.Time, limit time.Duration) {
 	why := w.readyProbe.last()
 	if w.ever || why == "" || time.Since(begun) < quietStart {
 		return
@@ -114,10 +114,10 @@ func (w *watchman) waits(begun time.Time, limit time.Duration) {
 }
 
 // exited returns why a process ended that nobody asked to.
-func (w *watchman) exited() *trouble {
+func (w *supervisor) exited() *failure {
 	e := w.r.proc.Exit()
 	lines := w.u.log.LastLines(causeLines)
-	tr := &trouble{reason: "Exited", exit: e.Code, message: withOutput(e.String(), replica.Cause(lines, 1))}
+	tr := &failure{reason: "Exited", exit: e.Code, message: withOutput(e.String(), replica.Cause(lines, 1))}
 	killed := e.Signal == syscall.SIGKILL || !e.Known
 	switch {
 	case w.u.p.memory.killed(w.r.memory) > w.oom:
@@ -127,7 +127,7 @@ func (w *watchman) exited() *trouble {
 		tr.reason = "Killed"
 		tr.message = withOutput(e.String()+", by a person or for want of memory on this machine", replica.Cause(lines, 1))
 	case !w.ever && portTaken(lines):
-		tr.reason, tr.again = "PortTaken", true
+		tr.reason, tr.retryNow = "PortTaken", true
 	}
 	return tr
 }
@@ -145,7 +145,7 @@ func portTaken(lines []string) bool {
 }
 
 // tooSlow ends a process that did not become ready in time.
-func (w *watchman) tooSlow(limit time.Duration) *trouble {
+func (w *supervisor) tooSlow(limit time.Duration) *failure {
 	why := fmt.Sprintf("not ready within %s", limit)
 	if l := w.readyProbe.last(); l != "" {
 		why += " (" + l + ")"
@@ -154,19 +154,19 @@ func (w *watchman) tooSlow(limit time.Duration) *trouble {
 }
 
 // unhealthy ends a process whose liveness probe failed.
-func (w *watchman) unhealthy() *trouble {
+func (w *supervisor) unhealthy() *failure {
 	why := "liveness probe failed: " + w.liveProbe.last()
 	return w.end("Unhealthy", withOutput(why, replica.Cause(w.u.log.LastLines(causeLines), 1)))
 }
 
 // end ends a process that failed without ending. That it failed is said first,
 // since its end may take its grace.
-func (w *watchman) end(reason, message string) *trouble {
+func (w *supervisor) end(reason, message string) *failure {
 	w.u.o.update(w.u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message = replica.Failed, reason, message
 	})
 	e := w.r.proc.Stop(w.u.p.hard, w.r.grace())
-	return &trouble{reason: reason, message: message, exit: e.Code}
+	return &failure{reason: reason, message: message, exit: e.Code}
 }
 
 // causeLines is how many lines of output are looked through for what went
@@ -181,39 +181,39 @@ func withOutput(why string, lines []string) string {
 }
 
 // drain ends a replica that is to go: it waits, up to the grace, until it
-// answers nothing any more, then stops the process. kept says that instead the
-// platform closed and left it running.
-func (u *unit) drain(r *running, served bool) (kept bool) {
-	if served && u.p.cfg.Drain != nil {
-		ctx, cancel := context.WithTimeout(u.p.hard, r.grace())
+// answers nothing any more, then stops the process. kept reports that
+// instead the platform closed and left it running.
+func (w *supervisor) drain() (kept bool) {
+	if w.ever && w.u.p.cfg.Drain != nil {
+		ctx, cancel := context.WithTimeout(w.u.p.hard, w.r.grace())
 		defer cancel()
 		idle := make(chan struct{})
 		go func() {
 			defer close(idle)
 			// Over the deadline the requests left are cut.
-			_ = u.p.cfg.Drain(ctx, u.id)
+			_ = w.u.p.cfg.Drain(ctx, w.u.id)
 		}()
 		select {
 		case <-idle:
-		case <-r.proc.Done():
+		case <-w.r.proc.Done():
 			return false
-		case <-u.p.closing:
-			return u.closeDown(r)
+		case <-w.u.p.closing:
+			return w.closeDown()
 		}
 	}
-	r.proc.Stop(u.p.hard, r.grace())
+	w.r.proc.Stop(w.u.p.hard, w.r.grace())
 	return false
 }
 
 // closeDown ends a process with its platform, or leaves it for the next.
-func (u *unit) closeDown(r *running) (kept bool) {
-	if u.p.keep.Load() {
+func (w *supervisor) closeDown() (kept bool) {
+	if w.u.p.keep.Load() {
 		return true
 	}
-	u.o.mu.Lock()
-	u.end()
-	u.o.publish()
-	u.o.mu.Unlock()
-	r.proc.Stop(u.p.hard, r.grace())
+	w.u.o.mu.Lock()
+	w.u.end()
+	w.u.o.publish()
+	w.u.o.mu.Unlock()
+	w.r.proc.Stop(w.u.p.hard, w.r.grace())
 	return false
 }

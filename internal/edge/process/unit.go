@@ -19,13 +19,13 @@ import (
 
 // unit takes one replica through its life, in one goroutine (run):
 //
-//	held ─────────────(its revision applied)──┐
+//	recovered ────────(its revision applied)──┐
 //	Pending → Fetching → Pending → Starting ⇄ Ready
 //	   ▲                              │         │
 //	   └────(after a backoff)── Failed ◄────────┘
 //	any of them ──(end)→ Draining → gone
 //
-// A held unit is one that an earlier owner started.
+// A recovered unit is one that an earlier process of Roundhouse started.
 type unit struct {
 	p        *Platform
 	o        *owner
@@ -37,9 +37,9 @@ type unit struct {
 	settled   chan struct{} // closed when component and model are known
 	component atomic.Pointer[workload.Component]
 	model     workload.Model
-	fetched   map[string]string // run's alone: fingerprints of what was fetched, by URI
-	running   *running          // given to a held unit; then run's alone
-	keeps     func()            // run's alone: gives up the accelerators kept for the next start; nil for none
+	files     modelFiles // run's alone
+	running   *running   // given to a recovered unit; then run's alone
+	keptGPUs  func()     // run's alone: releases the accelerators kept for the next start; nil for none
 
 	ending context.Context // done: the replica is to go
 	cancel context.CancelFunc
@@ -48,14 +48,15 @@ type unit struct {
 	suspected chan struct{} // somebody could not reach it; holds one
 
 	// Guarded by the owner's lock.
-	view    replica.Replica
-	waiting int    // accelerators it waits for
-	room    string // who makes room for it meanwhile, in words
+	view     replica.Replica
+	waiting  int    // accelerators it waits for
+	yielding string // which replicas stop to free them, in words
 }
 
 func newUnit(o *owner, v replica.Replica) *unit {
 	u := &unit{p: o.p, o: o, id: v.ID, role: v.Role, revision: v.Revision, log: o.p.log(o.key, v.ID),
-		settled: make(chan struct{}), gone: make(chan struct{}), suspected: make(chan struct{}, 1), fetched: map[string]string{}, view: v}
+		settled: make(chan struct{}), gone: make(chan struct{}), suspected: make(chan struct{}, 1), view: v,
+		files: modelFiles{fetches: &o.p.fetches, stamp: o.p.cfg.Fingerprint, fetched: map[string]string{}}}
 	u.ending, u.cancel = context.WithCancel(context.Background())
 	return u
 }
@@ -72,10 +73,11 @@ func newID(name string, role service.Role) string {
 	return name[:min(len(name), 60)] + "-" + string(role) + "-" + strings.ToLower(rand.Text()[:8])
 }
 
-// held reports whether the replica's revision has not been applied yet.
-func (u *unit) held() bool { return u.component.Load() == nil }
+// recovered reports whether the replica was found running and its revision has
+// not been applied yet.
+func (u *unit) recovered() bool { return u.component.Load() == nil }
 
-// settle returns what the replica is of. Once, with the owner's lock held.
+// settle sets what the replica runs. It is called once, with the owner's lock held.
 func (u *unit) settle(c *workload.Component, m workload.Model) {
 	u.component.Store(c)
 	u.model = m
@@ -92,11 +94,26 @@ func (u *unit) end() {
 	u.cancel()
 }
 
-// trouble is why a replica is not running: a reason and a line for people.
-type trouble struct {
+// failure is why a replica is not running: a reason and a line for people.
+type failure struct {
 	reason, message string
 	exit            int
-	again           bool // try at once, with other ports
+	retryNow        bool // with other ports
+}
+
+func (f *failure) Error() string { return f.message }
+
+func failf(reason, format string, args ...any) error {
+	return &failure{reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+// asFailure returns the failure that an error is or wraps.
+func asFailure(err error) *failure {
+	var f *failure
+	if errors.As(err, &f) {
+		return f
+	}
+	return &failure{reason: "StartFailed", message: err.Error()}
 }
 
 // errEnding reports that the replica is to go, or the platform closes.
@@ -107,7 +124,7 @@ func (u *unit) run() {
 	defer u.p.units.Done()
 	defer close(u.gone)
 	defer u.o.gone(u)
-	defer u.giveUp()
+	defer u.releaseKept()
 	defer u.cancel()
 	defer u.o.prune()
 	if u.running != nil && !u.awaitRevision() {
@@ -119,7 +136,7 @@ func (u *unit) run() {
 		if tr == nil {
 			return
 		}
-		if tr.again && clashes < maxClashes {
+		if tr.retryNow && clashes < maxClashes {
 			clashes++
 			continue
 		}
@@ -137,10 +154,10 @@ func (u *unit) run() {
 // maxClashes is how often a replica whose port was taken is tried at once.
 const maxClashes = 4
 
-// once runs one process of the replica to its end. No trouble means that the
+// once runs one process of the replica to its end. Without a failure the
 // replica is to go; lasted is how long it was ready. Its accelerators stay with
 // its service over a backoff that is short.
-func (u *unit) once(backoff time.Duration) (tr *trouble, lasted time.Duration) {
+func (u *unit) once(backoff time.Duration) (tr *failure, lasted time.Duration) {
 	r := u.running
 	u.running = nil
 	if r == nil {
@@ -148,7 +165,7 @@ func (u *unit) once(backoff time.Duration) (tr *trouble, lasted time.Duration) {
 		if r, err = u.launch(); errors.Is(err, errEnding) {
 			return nil, 0
 		} else if err != nil {
-			return asTrouble(err), 0
+			return asFailure(err), 0
 		}
 	}
 	tr, lasted, kept := u.supervise(r)
@@ -161,7 +178,7 @@ func (u *unit) once(backoff time.Duration) (tr *trouble, lasted time.Duration) {
 		backoff = u.p.cfg.Restart.Min
 	}
 	if tr != nil && len(r.gpus) > 0 && backoff <= keepGPUs {
-		u.keeps = u.p.gpus.wait(u.o.key)
+		u.keptGPUs = u.p.gpus.wait(u.o.key)
 	}
 	if !kept {
 		u.release(r)
@@ -174,22 +191,22 @@ func (u *unit) once(backoff time.Duration) (tr *trouble, lasted time.Duration) {
 // do.
 const keepGPUs = 5 * time.Second
 
-// giveUp lets others have what was kept.
-func (u *unit) giveUp() {
-	if u.keeps != nil {
-		u.keeps()
-		u.keeps = nil
+// releaseKept lets others have the accelerators that were kept.
+func (u *unit) releaseKept() {
+	if u.keptGPUs != nil {
+		u.keptGPUs()
+		u.keptGPUs = nil
 	}
 }
 
-// failed reports trouble and waits until it is time to try again; false when
+// failed publishes a failure and waits until it is time to try again; false when
 // the replica is to go.
-func (u *unit) failed(tr *trouble, backoff time.Duration) bool {
+func (u *unit) failed(tr *failure, backoff time.Duration) bool {
 	if backoff > keepGPUs {
-		u.giveUp()
+		u.releaseKept()
 	}
 	at := u.p.cfg.Now().Add(backoff)
-	u.p.cfg.Logger.Warn("a replica failed", "replica", u.id, "reason", tr.reason, "message", tr.message, "again", backoff)
+	u.p.cfg.Logger.Warn("a replica failed", "replica", u.id, "reason", tr.reason, "message", tr.message, "retryIn", backoff)
 	u.o.update(u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message, v.ExitCode = replica.Failed, tr.reason, tr.message, tr.exit
 		v.Restart, v.Progress, v.ReadyAt = at, nil, time.Time{}
@@ -227,14 +244,14 @@ func (u *unit) pending(reason, message string) {
 	})
 }
 
-// awaitRevision watches over a held replica until its revision is applied;
+// awaitRevision watches over a recovered replica until its revision is applied;
 // false when it ended or is to go.
 func (u *unit) awaitRevision() bool {
 	r := u.running
 	select {
 	case <-u.settled:
 		if err := u.adopt(r); err != nil {
-			u.p.cfg.Logger.Warn("a replica that ran cannot be adopted", "replica", u.id, "error", err)
+			u.p.cfg.Logger.Warn("a running replica cannot be adopted; it is stopped and started anew", "replica", u.id, "error", err)
 			r.proc.Stop(u.p.hard, r.grace())
 			u.release(r)
 			u.running = nil
@@ -253,7 +270,7 @@ func (u *unit) awaitRevision() bool {
 	return false
 }
 
-// release gives back what a process held that has ended.
+// release gives back the resources of a process that has ended.
 func (u *unit) release(r *running) {
 	if err := u.p.records.remove(u.id); err != nil {
 		u.p.cfg.Logger.Warn("the record of a replica could not be deleted", "replica", u.id, "error", err)
@@ -275,23 +292,6 @@ func (u *unit) release(r *running) {
 // prune keeps the number of dead replicas' logs within its bound.
 func (o *owner) prune() {
 	o.p.pruneLogs(o.key, func(id string) bool { return o.unit(id) != nil })
-}
-
-func asTrouble(err error) *trouble {
-	var tr troubleError
-	if errors.As(err, &tr) {
-		return &trouble{reason: tr.reason, message: tr.message}
-	}
-	return &trouble{reason: "StartFailed", message: err.Error()}
-}
-
-// troubleError is trouble on the way through functions that return errors.
-type troubleError struct{ reason, message string }
-
-func (e troubleError) Error() string { return e.message }
-
-func troublef(reason, format string, args ...any) error {
-	return troubleError{reason, fmt.Sprintf(format, args...)}
 }
 
 // load takes hold of what the records say is running.
@@ -320,7 +320,7 @@ func (p *Platform) load() error {
 	return nil
 }
 
-// take makes a held unit of a process that still runs.
+// take makes a recovered unit of a process that still runs.
 func (p *Platform) take(rec record, proc *child.Process) {
 	p.mu.Lock() // those taken before run already
 	defer p.mu.Unlock()
@@ -334,7 +334,7 @@ func (p *Platform) take(rec record, proc *child.Process) {
 	p.gpus.hold(rec.GPUs)
 	p.ports.hold(rec.Port, rec.GRPCPort, rec.MetricsPort)
 	u := newUnit(o, replica.Replica{ID: rec.ID, Service: rec.Service, Role: rec.Role, Revision: rec.Revision,
-		Phase: replica.Starting, Reason: "Held", Message: "was found running at the start; its service is not applied yet",
+		Phase: replica.Starting, Reason: "NotApplied", Message: "found running when Roundhouse started; its service has not been applied yet",
 		PID: proc.PID(), Created: rec.Created, Started: rec.Started, Restarts: rec.Restarts, GPUs: rec.GPUs, Files: rec.Files})
 	u.running = r
 	o.mu.Lock()
