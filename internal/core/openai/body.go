@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// MaxUsage is the longest member "usage" or "meta" of an answer that is looked
+// maxUsage is the longest member "usage" or "meta" of an answer that is looked
 // into, in bytes.
-const MaxUsage = 16 << 10
+const maxUsage = 16 << 10
 
 // BodyReader watches a JSON answer of any length as it passes by and remembers
 // its usage. Write it every chunk, cut anywhere. It looks for members "usage"
@@ -137,7 +137,7 @@ func (r *BodyReader) mark(c byte) {
 func (r *BodyReader) keep(p []byte) {
 	switch {
 	case !r.keeping || r.value == nil:
-	case len(r.value)+len(p) > MaxUsage:
+	case len(r.value)+len(p) > maxUsage:
 		r.value = nil // too long: pass over it
 	default:
 		r.value = append(r.value, p...)

@@ -20,8 +20,8 @@ func TestBodyReader(t *testing.T) {
 		{`{"choices":[{"usage":{"prompt_tokens":7}}],"usage":null}`, Usage{}, false},
 		{`{"text":"\"usage\":{\"prompt_tokens\":7}","usages":{"prompt_tokens":7},"x":"usage"}`, Usage{}, false},
 		{`{"meta":{"billed_units":{"input_tokens":5,"output_tokens":4}}}`, Usage{5, 4, 9, 0}, true},
-		{`{"usage":{"x":"` + strings.Repeat("y", MaxUsage) + `","prompt_tokens":7}}`, Usage{}, false},
-		{`{"usage":{"x":"` + strings.Repeat("y", MaxUsage) + `"},"meta":{"tokens":{"input_tokens":1}}}`, Usage{1, 0, 1, 0}, true},
+		{`{"usage":{"x":"` + strings.Repeat("y", maxUsage) + `","prompt_tokens":7}}`, Usage{}, false},
+		{`{"usage":{"x":"` + strings.Repeat("y", maxUsage) + `"},"meta":{"tokens":{"input_tokens":1}}}`, Usage{1, 0, 1, 0}, true},
 		{`["usage",{"usage":{"prompt_tokens":7}}]`, Usage{}, false},
 		{`}}]]{"usage":{"prompt_tokens":7}}`, Usage{7, 0, 7, 0}, true},
 		{`not JSON "`, Usage{}, false},
@@ -36,7 +36,7 @@ func TestBodyReader(t *testing.T) {
 			if u, ok := r.Usage(); u != c.want || ok != c.ok {
 				t.Errorf("%.60s in parts of %d: %+v %v", c.body, size, u, ok)
 			}
-			if cap(r.value) > 2*MaxUsage || cap(r.key) > 4*longestKey {
+			if cap(r.value) > 2*maxUsage || cap(r.key) > 4*longestKey {
 				t.Errorf("%.60s: keeps %d and %d bytes", c.body, cap(r.value), cap(r.key))
 			}
 		}
@@ -48,7 +48,7 @@ func FuzzBodyReader(f *testing.F) {
 	f.Add([]byte(`{"a":[1,{"usage":2}],"usage":{"prompt_tokens":1,"x":"\"}"},"meta":{"tokens":{"output_tokens":3}}}`), uint64(1))
 	f.Add([]byte(`{"usage":{"prompt_tokens":1},"usage":{"total_tokens":2}}`), uint64(2))
 	f.Fuzz(func(t *testing.T, body []byte, seed uint64) {
-		if !json.Valid(body) || bytes.Contains(body, []byte(`\u`)) || len(body) > MaxUsage/2 {
+		if !json.Valid(body) || bytes.Contains(body, []byte(`\u`)) || len(body) > maxUsage/2 {
 			return // keys are compared as they are written
 		}
 		var want usageReader

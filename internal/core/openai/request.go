@@ -308,29 +308,10 @@ func readCount(s *scanner, to *int64) bool {
 	return true
 }
 
-// SpliceModel returns body with the value of "model" replaced by name, every
-// other byte as it was. body is not changed; the result does not alias it.
-// Errors are those of [Parse].
-func SpliceModel(body []byte, name string) ([]byte, error) {
-	req, err := Parse(body)
-	if err != nil {
-		return nil, err
-	}
-	return req.AppendSpliced(make([]byte, 0, len(body)+len(name)+2), body, name), nil
-}
-
-// AppendSpliced appends to dst the body that r was parsed from, with the value
-// of "model" replaced by name.
-func (r *Request) AppendSpliced(dst, body []byte, name string) []byte {
-	dst = append(dst, body[:r.ModelSpan.Start]...)
-	dst = AppendQuoted(dst, name)
-	return append(dst, body[r.ModelSpan.End:]...)
-}
-
-// SplicedHead returns the bytes that replace body[:r.ModelSpan.End] when the
+// RenamedHead returns the bytes that replace body[:r.ModelSpan.End] when the
 // model is renamed, so that a proxy can send them followed by
 // body[r.ModelSpan.End:] without copying a long prompt.
-func (r *Request) SplicedHead(body []byte, name string) []byte {
+func (r *Request) RenamedHead(body []byte, name string) []byte {
 	return AppendQuoted(bytes.Clone(body[:r.ModelSpan.Start]), name)
 }
 

@@ -29,11 +29,6 @@ func DecodeBinaryRequest(head, tail []byte) (*Request, error) {
 	return decodeRequest(&scanner{data: head, tail: &binaryTail{tail}})
 }
 
-// DecodeBinaryResponse is DecodeBinaryRequest for responses.
-func DecodeBinaryResponse(head, tail []byte) (*Response, error) {
-	return decodeResponse(&scanner{data: head, tail: &binaryTail{tail}})
-}
-
 // endOfTail checks that all binary data was used.
 func (s *scanner) endOfTail() *Error {
 	if s.tail != nil && len(s.tail.data) > 0 {

@@ -138,7 +138,7 @@ func FuzzBinaryRequest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := DecodeBinaryResponse(text, raw)
+		again, err := decodeResponse(&scanner{data: text, tail: &binaryTail{raw}})
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}

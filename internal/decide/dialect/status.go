@@ -95,7 +95,3 @@ func ReadRoutingStatus(o routing.Object, status any) routing.Status {
 func RenderRouting(o manifest.Object, st routing.Status) ([]byte, error) {
 	return render(o, RoutingStatus(o.Routing, st))
 }
-
-// NoEffect lists the pod fields that have no effect on a platform, with the
-// reason: what a manifest is warned of.
-func NoEffect(p Platform) map[string]string { return manifest.NoEffect(p) }

@@ -183,7 +183,7 @@ func (r *Residency) Used(adapter string) {
 	}
 }
 
-// Observe notes what the endpoint said of its adapters; nil says nothing.
+// Observe records the adapters that the endpoint reported; nil records nothing.
 func (r *Residency) Observe(a *replica.Adapters) {
 	if a == nil {
 		return

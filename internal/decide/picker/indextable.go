@@ -14,7 +14,7 @@ type hashTable struct {
 
 const idBits = 1<<24 - 1
 
-// cellOf is what a cell of the node says. Ids are below 1<<23.
+// cellOf is the content of the cell of a node. Ids are below 1<<23.
 func cellOf(h uint64, id uint32) uint32 { return uint32(h>>56)<<24 | (id + 1) }
 
 func idOf(cell uint32) uint32 { return cell&idBits - 1 }

@@ -122,7 +122,7 @@ func (p part) module(local *service.Local) (requirement, bool) {
 	return requirement{Check{Command: local.Command[0], Modules: top, Env: p.relevant(local), Dir: local.WorkingDir}, local.Install}, true
 }
 
-// decisive are the variables that say where interpreters and libraries are.
+// decisive are the variables that decide where interpreters and libraries are found.
 var decisive = []string{"PATH", "PYTHONPATH", "PYTHONHOME", "ROUNDHOUSE_PYTHON", "ROUNDHOUSE_ONNXRUNTIME"}
 
 // relevant are those that the part sets, the last of each.

@@ -69,7 +69,7 @@ func hostRule(base, over service.Components, h Host, model service.Attributes) R
 	return pass(RuleHost, runsHere)
 }
 
-// clusterRule fails for components that only say how they run on one machine.
+// clusterRule fails for components that state only how they run on one machine.
 func clusterRule(base, over service.Components) Rule {
 	for _, role := range service.Roles {
 		p := part{role, base.Get(role), over.Get(role)}
@@ -164,7 +164,7 @@ func (p part) local() *service.Local {
 	return nil
 }
 
-// contained reports whether the part says anything of pods.
+// contained reports whether the part states anything of pods.
 func (p part) contained() bool {
 	for _, c := range []*service.Component{p.base, p.over} {
 		if c != nil && (len(c.Pod.Containers) > 0 || c.Leader != nil || c.Worker != nil) {

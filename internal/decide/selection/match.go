@@ -153,7 +153,7 @@ func listed(f *service.SupportedFormat) string {
 	return strings.Join(parts[:n], ", ")
 }
 
-// differs says in words where an entry and the model disagree.
+// differs describes where an entry and the model disagree.
 func (s *subject) differs(f *service.SupportedFormat, set faults) string {
 	var parts []string
 	for _, a := range []struct {

@@ -88,7 +88,7 @@ const (
 	byName
 )
 
-// decide compares two standings and says by which criterion.
+// decide compares two standings and returns the criterion that decided.
 func decide(a, b *standing) (criterion, int) {
 	if c := cmp.Compare(a.scope, b.scope); c != 0 {
 		return byScope, c
@@ -125,7 +125,7 @@ func (s *subject) placed(ranked []*assessed, i int) string {
 	return "after " + ranked[i-1].Name + ": " + s.over(ranked[i-1], ranked[i])
 }
 
-// over says in words what the winner has over the loser.
+// over describes what the winner has over the loser.
 func (s *subject) over(winner, loser *assessed) string {
 	w, l := &winner.standing, &loser.standing
 	by, _ := decide(w, l)

@@ -208,7 +208,7 @@ func (s *subject) protocol(rt *service.Runtime) service.Protocol {
 	return best(rt.Protocols)
 }
 
-// adapters: the runtime can be told of the service's LoRA adapters.
+// adapters: the runtime takes the service's LoRA adapters.
 func (s *subject) adapters(rt *service.Runtime) Rule {
 	names := s.svc.AdapterNames()
 	has := fmt.Sprintf("the service has %d: %s", len(names), strings.Join(names[:min(len(names), maxNamed)], ", "))

@@ -1,4 +1,4 @@
-// Package selection ranks serving runtimes for a model and says why: a pure
+// Package selection ranks serving runtimes for a model and explains why: a pure
 // function of the service, its model's attributes, the runtimes and what the
 // host can run. It follows the promises of both the KServe and the OME guide
 // in one total order (docs/runtime-selection.md).
@@ -95,9 +95,9 @@ type Result struct {
 	// Named is the runtime the service asks for by name, "" when one is chosen.
 	Named string `json:"named,omitempty"`
 	// NotNeeded: the service brings its own containers. Nothing is chosen and
-	// Reason is empty; whether the host can run them is HostRule's to say.
+	// Reason is empty; HostRule reports whether the host can run them.
 	NotNeeded bool `json:"notNeeded,omitempty"`
-	// Chosen is nil when no runtime will do; Reason and Message then say why.
+	// Chosen is nil when no runtime matches; Reason and Message then explain why.
 	// It points into Candidates.
 	Chosen *Candidate `json:"chosen,omitempty"`
 	// Protocol is settled: asked for, else the default, else the runtime's

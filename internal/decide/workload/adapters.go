@@ -22,8 +22,8 @@ type Adapter struct {
 	ServedName string `json:"servedName,omitempty"`
 }
 
-// Adapted fills in how a runtime's engine is told of adapters where the runtime
-// does not say: as the catalog's runtime with the same image repository does.
+// Adapted fills in the adapter arguments of a runtime that states none: those of
+// the catalog's runtime with the same image repository.
 // The runtime given is not changed.
 func Adapted(rt service.Runtime, catalog []service.Runtime) service.Runtime {
 	if rt.Adapters != nil {

@@ -85,7 +85,7 @@ func give(c *corev1.Container, name, value string) {
 	c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value})
 }
 
-// parallelism tells an engine in PARALLELISM_SIZE how many GPUs a replica has, on
+// parallelism gives an engine in PARALLELISM_SIZE the number of GPUs of a replica, on
 // all its nodes together, as OME does: its runtimes name the variable in their
 // command lines. What the manifests state stays.
 func (in Input) parallelism(c *Component) {
@@ -209,7 +209,7 @@ func splitImage(image string) (repository, tag, digest string) {
 }
 
 // withVersion puts version in the place of the image's tag. An image pinned
-// by digest stays as it is: the digest says exactly what runs.
+// by digest stays as it is: the digest identifies exactly what runs.
 func withVersion(image, version string) string {
 	repository, _, digest := splitImage(image)
 	if version == "" || digest != "" || image == "" {

@@ -189,8 +189,8 @@ func gpus(c *corev1.Container) int {
 	return n
 }
 
-// environment is a process's: what the runtime says of its container, over it
-// what it says of the process, and over both what the service says.
+// environment is a process's: the variables of the runtime's container, replaced
+// by those of its process, and both by those of the service.
 func environment(merged *corev1.Container, local *service.Local, own *corev1.Container) []corev1.EnvVar {
 	var out []corev1.EnvVar
 	set := func(vars []corev1.EnvVar) {
@@ -269,7 +269,7 @@ func (p Process) Resolve(pl Place) (Process, error) {
 	return out, nil
 }
 
-// variables tell the addresses of other roles, in the order of service.Roles.
+// variables hold the addresses of other roles, in the order of service.Roles.
 func (pl Place) variables() (out []corev1.EnvVar) {
 	for _, role := range service.Roles {
 		if at := pl.Addresses[role]; at != "" {

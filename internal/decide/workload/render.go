@@ -70,7 +70,7 @@ func (in Input) Hash() string {
 // lastApplied is kubectl's copy of the whole manifest, counts and all.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// annotations are those of an object that say something of it.
+// annotations are those of an object without the copies that tools keep in it.
 func annotations(m map[string]string) map[string]string {
 	if _, ok := m[lastApplied]; ok {
 		m = maps.Clone(m)

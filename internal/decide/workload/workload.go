@@ -94,13 +94,13 @@ type Model struct {
 	Storage *service.Storage `json:"storage,omitempty"`
 	// Adapters are fetched, or handed on, as the model is.
 	Adapters []Adapter `json:"adapters,omitempty"`
-	// Fingerprint tells the files that the revision serves, its adapters'
+	// Fingerprint identifies the files that the revision serves, its adapters'
 	// included, from those that take their place later; "" where that is not
 	// known.
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// Fingerprints joins what of tells of the files of the model and of each
+// Fingerprints joins the fingerprints that of gives the files of the model and each
 // adapter. A part is empty while it is not known; "" when none is.
 func (m Model) Fingerprints(of func(uri string) string) string {
 	if m.Verbatim {
@@ -144,7 +144,7 @@ type Component struct {
 	Worker      *Node             `json:"worker,omitempty"`
 	Config      map[string]string `json:"config,omitempty"`
 	// Metrics is what its runtime and its service state in a field; Exports
-	// knows what their annotations say too.
+	// knows their annotations too.
 	Metrics service.Metrics `json:"metrics,omitzero"`
 	// Process is how the component runs on one machine; nil on a cluster.
 	Process *Process `json:"process,omitempty"`
@@ -192,7 +192,7 @@ type Place struct {
 	Addresses map[service.Role]string
 }
 
-// AddressVariable names the variable that tells a router where another role of
+// AddressVariable names the variable with which a router finds another role of
 // its service is reached.
 func AddressVariable(role service.Role) string {
 	return "ROUNDHOUSE_" + strings.ToUpper(string(role)) + "_ADDRESS"

@@ -242,7 +242,7 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error)
 		return nil, errUnseen // end gives the grant back
 	}
 	if isJSON && name != "" && name != string(parsed.Model) {
-		p.changed, p.head, p.tail = true, parsed.SplicedHead(c.body, name), c.body[parsed.ModelSpan.End:]
+		p.changed, p.head, p.tail = true, parsed.RenamedHead(c.body, name), c.body[parsed.ModelSpan.End:]
 	}
 	return p, nil
 }

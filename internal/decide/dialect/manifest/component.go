@@ -15,7 +15,7 @@ import (
 func CheckCanary(r *Report, path string, percent *int) *int {
 	path += ".canaryTrafficPercent"
 	if percent != nil && (*percent < 0 || *percent > 100) {
-		r.Errorf(path, "%d is no percentage: write 0 to 100", *percent)
+		r.Errorf(path, "%d is not a percentage: write 0 to 100", *percent)
 	}
 	return percent
 }

@@ -5,7 +5,6 @@ package manifest
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"strings"
 
@@ -230,20 +229,6 @@ func Only(all map[string]Note, names ...string) map[string]Note {
 	out := map[string]Note{}
 	for _, n := range names {
 		out[n] = all[n]
-	}
-	return out
-}
-
-// NoEffect lists the pod fields that have no effect on a platform, with the
-// reason: what a manifest is warned of.
-func NoEffect(p Platform) map[string]string {
-	out := map[string]string{}
-	for _, notes := range []map[string]Note{PodNotes, KubernetesNotes[reflect.TypeFor[corev1.Container]()]} {
-		for name, n := range maps.All(notes) {
-			if n.Warning && (n.Platform == AnyPlatform || n.Platform == p) {
-				out[name] = n.Message
-			}
-		}
 	}
 	return out
 }

@@ -75,7 +75,7 @@ func (r *Report) OneMachine(path string, warning bool, message string) {
 	p.Warning, p.Platform = warning, Process
 }
 
-const ManyMachines = "asks for several machines for one replica: it does not start on one machine"
+const ManyMachines = "needs several nodes for one replica: it does not start on one machine"
 
 // WarnManyMachines warns of a component whose replica spans nodes.
 func WarnManyMachines(r *Report, path string, c *service.Component) {
@@ -97,7 +97,7 @@ func CheckURI(r *Report, path, uri string, helped bool) {
 	case !found || strings.ContainsAny(scheme, `/\.`): // a path
 	case lower == "file" || lower == "upload" || slices.Contains(service.FetchedSchemes, lower):
 	case lower == "pvc":
-		r.OneMachine(path, true, "is a claim of a cluster's volume, which one machine has not: mount what it holds and write file://PATH")
+		r.OneMachine(path, true, "is a PersistentVolumeClaim, which one machine does not have: mount its volume and write file://PATH")
 	case helped:
 		r.Warnf(path, "nothing here fetches from %s://: it takes a runtime whose storageHelper is disabled", Clip(scheme))
 	default:

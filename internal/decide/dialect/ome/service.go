@@ -52,7 +52,7 @@ func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
 		Router:  readRouter(r, "spec.router", spec.Router),
 	}
 	if spec.Decoder != nil && spec.Engine == nil {
-		r.Refuse("spec.decoder", "needs an engine beside it: write engine: {} for the runtime's own")
+		r.Refuse("spec.decoder", "needs spec.engine: write engine: {} for the runtime's own")
 	}
 	if s.Components.Engine == nil {
 		s.Components.Engine = &service.Component{Main: mainContainer}

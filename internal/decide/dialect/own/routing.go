@@ -104,7 +104,7 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 		out.Protocol = service.ProtocolOpenAI
 	}
 	if out.Protocol == service.ProtocolGRPCV1 {
-		r.Errorf("spec.protocol", "%s is not supported of a pool: write v1, v2, grpc-v2, openAI or cohere", out.Protocol)
+		r.Errorf("spec.protocol", "%s is not supported in a pool: write v1, v2, grpc-v2, openAI or cohere", out.Protocol)
 	}
 	if pm := m.Spec.Metrics; pm != nil {
 		out.Metrics = readPoolMetrics(r, pm)
