@@ -415,7 +415,7 @@ func isONNX(head []byte) bool {
 func (c *serveCommand) onnxCommand() ([]string, error) {
 	program, err := companion(onnxProgram)
 	if err != nil {
-		return nil, errors.New("ONNX models need the program roundhouse-onnx beside roundhouse-server or on PATH: `make build` makes both")
+		return nil, errors.New("ONNX models need the program roundhouse-onnx in the folder of roundhouse-server or on PATH: `make build` builds both")
 	}
 	return []string{program, "--python", c.python.python}, nil
 }

@@ -104,7 +104,7 @@ func (a *api) postIndex(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, a.models.Index(filter.Ready))
 }
 
-// filterError says what is wrong with the body of an index request.
+// filterError describes what is wrong with the body of an index request.
 func filterError(err error) error {
 	if field, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		if field.Field == "" {
@@ -134,7 +134,7 @@ func (a *api) postLoad(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	unhurried(w)
+	liftReadDeadline(w)
 	if err := a.models.Load(r.Context(), r.PathValue(modelName)); err != nil {
 		writeError(w, err)
 		return
@@ -143,7 +143,7 @@ func (a *api) postLoad(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *api) postUnload(w http.ResponseWriter, r *http.Request) {
-	unhurried(w)
+	liftReadDeadline(w)
 	if err := a.models.Unload(r.Context(), r.PathValue(modelName)); err != nil {
 		writeError(w, err)
 		return

@@ -17,8 +17,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/batch"
 )
 
-// Parallel is a Model that says how many requests it works on at once. Others
-// are taken to work on as many as there are processors.
+// Parallel is a Model with a known number of requests that it works on at once. For
+// others, the number of processors is assumed.
 type Parallel interface {
 	// Parallelism is at least 1, and always the same.
 	Parallelism() int
@@ -238,7 +238,7 @@ func (b *batcher) run(ctx context.Context, requests []*tensor.Request) (_ []*ten
 // alone, too: the model is not there, or out of time.
 func hopeless(err error) bool {
 	if errors.Is(err, context.Canceled) {
-		return true // nobody waits any more
+		return true // every caller has left
 	}
 	status := statusOf(err)
 	return status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout

@@ -19,8 +19,8 @@ import (
 // buffer is pooled memory for bodies.
 type buffer struct{ data []byte }
 
-// The sizes a buffer has at first, grows to before a body has been seen to be
-// as long as it says, and may have to be kept, in bytes.
+// The size of a new buffer, the size that a Content-Length may reserve before the bytes
+// arrive, and the largest that is kept for reuse, in bytes.
 const (
 	firstBuffer    = 4 << 10
 	believedLength = 1 << 20
@@ -57,7 +57,7 @@ func (c wire) readBody(w http.ResponseWriter, r *http.Request) (*buffer, error) 
 }
 
 // readBinary reads a body of the binary tensor extension, whose JSON has the
-// length that the header says. The caller frees the JSON; the binary data
+// length in the header. The caller frees the JSON; the binary data
 // behind it is in memory of its own, aligned for all numbers.
 func (c wire) readBinary(w http.ResponseWriter, r *http.Request, header string) (*buffer, []byte, error) {
 	body, length, err := c.openBody(w, r)
@@ -174,8 +174,8 @@ func (c wire) openBody(w http.ResponseWriter, r *http.Request) (*body, int64, er
 	return &body{Reader: inflated, left: limit, inflow: inflated}, -1, nil
 }
 
-// bodyError says what went wrong with a body, nil if nothing did, and lets its
-// request take longer than reading may.
+// bodyError returns the client's error for a body that cannot be read. It is nil for
+// one that was read, whose request then has no read deadline any more.
 func (c wire) bodyError(w http.ResponseWriter, b *body, err error) error {
 	if b.inflow != nil {
 		_ = b.inflow.Close() // what matters was read
@@ -183,7 +183,7 @@ func (c wire) bodyError(w http.ResponseWriter, b *body, err error) error {
 	var over *http.MaxBytesError
 	switch {
 	case err == nil:
-		unhurried(w)
+		liftReadDeadline(w)
 		return nil
 	case b.over, errors.As(err, &over):
 		return tooLarge(c.maxBody)
@@ -195,9 +195,9 @@ func (c wire) bodyError(w http.ResponseWriter, b *body, err error) error {
 	return &httpError{http.StatusRequestTimeout, "the body could not be read: " + err.Error()}
 }
 
-// unhurried lifts the bound on reading a request that was read: it would end
+// liftReadDeadline lifts the bound on reading a request that was read: it would end
 // the request's context however long the model may take.
-func unhurried(w http.ResponseWriter) {
+func liftReadDeadline(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a writer in a test has none
 }
 

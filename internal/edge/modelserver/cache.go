@@ -21,7 +21,7 @@ type CacheConfig struct {
 	Bytes   int64 // of the responses' data
 }
 
-// cacheSize is how many responses the cache holds unless settings.json says.
+// cacheSize is how many responses the cache holds where settings.json has no number.
 const cacheSize = 100
 
 // responseCache keeps the answers of models by the content of the requests.
@@ -35,7 +35,7 @@ type responseCache struct {
 	}
 }
 
-// cacheKey tells requests apart that may have other answers.
+// cacheKey distinguishes requests that may have different answers.
 type cacheKey struct {
 	instance uint64
 	content  [sha256.Size]byte
@@ -48,7 +48,7 @@ type cached struct {
 	bytes    int64
 }
 
-// newResponseCache is nil for a cache without room.
+// newResponseCache returns nil for a cache of size 0.
 func newResponseCache(c CacheConfig) *responseCache {
 	if c.Entries == 0 {
 		return nil
@@ -149,8 +149,8 @@ var ownHeaders = []string{"ce-id", "ce-requestid", "ce-time", "content-length", 
 	"traceparent", "tracestate", "x-b3-parentspanid", "x-b3-spanid", "x-b3-traceid", "x-request-id"}
 
 // cacheKeyOf is the key of a request to an instance: all of its content but
-// the id, and for a model of code how it is written. Not ok if the request cannot
-// be told from others.
+// the id, and for a model of code how it is written. ok is false if the request
+// cannot be distinguished from others.
 func cacheKeyOf(instance uint64, r *tensor.Request, code bool) (key cacheKey, ok bool) {
 	w := &digest{hash: sha256.New(), written: code}
 	parameters := r.Parameters

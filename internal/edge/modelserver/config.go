@@ -57,7 +57,7 @@ type HTTPConfig struct {
 	CORS *CORS // nil: no cross-origin requests
 }
 
-// CORS says which pages of other origins may ask.
+// CORS allows pages of other origins to send requests.
 type CORS struct {
 	AllowOrigins     []string `json:"allow_origins"`
 	AllowOriginRegex *string  `json:"allow_origin_regex"` // matches the whole origin
@@ -103,8 +103,6 @@ type Limits struct {
 	// WriteTimeout bounds sending an answer, or one event of a stream, to a
 	// client that reads slowly.
 	WriteTimeout time.Duration
-	// LoadTimeout bounds loading one model.
-	LoadTimeout time.Duration
 	// DrainTimeout bounds how long requests under way are waited for, at the
 	// end of the server and of an instance of a model.
 	DrainTimeout time.Duration
@@ -124,7 +122,6 @@ func DefaultConfig() Config {
 			MaxBodyBytes: 64 << 20,
 			ReadTimeout:  time.Minute,
 			WriteTimeout: time.Minute,
-			LoadTimeout:  10 * time.Minute,
 			DrainTimeout: 30 * time.Second,
 		},
 	}
@@ -194,7 +191,7 @@ func (l Limits) validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"read", l.ReadTimeout}, {"write", l.WriteTimeout}, {"load", l.LoadTimeout}, {"drain", l.DrainTimeout}} {
+	}{{"read", l.ReadTimeout}, {"write", l.WriteTimeout}, {"drain", l.DrainTimeout}} {
 		if d.value <= 0 {
 			errs = append(errs, fmt.Errorf("%s timeout %v: must be above 0", d.name, d.value))
 		}

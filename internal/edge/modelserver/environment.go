@@ -106,7 +106,7 @@ const (
 var words = map[string]string{"true": "true", "1": "true", "yes": "true", "on": "true", "t": "true", "y": "true",
 	"false": "false", "0": "false", "no": "false", "off": "false", "f": "false", "n": "false"}
 
-// read turns what a variable says into JSON of the kind.
+// read turns a variable's value into JSON of the kind.
 func (k kind) read(variable string) (json.RawMessage, error) {
 	switch k {
 	case kindText:
@@ -194,7 +194,7 @@ func readObject(path string) (map[string]json.RawMessage, error) {
 		}
 		return map[string]json.RawMessage{}, fmt.Errorf("%s:%d: %w", path, line, err)
 	}
-	if raw == nil { // the file says null
+	if raw == nil { // null in the file
 		raw = map[string]json.RawMessage{}
 	}
 	return raw, nil

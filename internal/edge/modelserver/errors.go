@@ -134,7 +134,7 @@ func errorOf(err error) errorBody {
 	if errors.As(err, &request) && request.Kind == tensor.KindSchema {
 		detail := errorDetail{Type: request.Type, Loc: []any{"body"}, Message: body.Error, Input: request.Input}
 		if request.Type == "missing" {
-			detail.Message = "Field required" // the path says which
+			detail.Message = "Field required" // the path names it
 		}
 		body.Error = excerpt.Of(where(request)+detail.Message, maxErrorBytes)
 		detail.Loc = append(detail.Loc, request.Path...)

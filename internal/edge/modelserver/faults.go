@@ -14,7 +14,7 @@ import (
 // for MLServer. The decoder stops at the first fault, which is all that a good
 // request costs; a bad one is looked at again here.
 
-// The bounds on looking again: the largest body, how many faults are told, and
+// The bounds on looking again: the largest body, how many faults are reported, and
 // the largest value that a fault repeats, in bytes.
 const (
 	maxFaultyBody  = 1 << 20
@@ -31,8 +31,8 @@ type schemaError struct {
 func (e *schemaError) Error() string { return e.first.Error() }
 func (e *schemaError) Unwrap() error { return e.first }
 
-// allFaults has the decoder's error tell all faults of an inference request's
-// body. body is not kept.
+// allFaults adds all faults of an inference request's body to the decoder's
+// error. body is not kept.
 func allFaults(err error, body []byte) error {
 	first, ok := errors.AsType[*tensor.Error](err)
 	if !ok || first.Kind != tensor.KindSchema || len(body) > maxFaultyBody {

@@ -79,8 +79,8 @@ func requestHeaders(r *http.Request) map[string]any {
 	return headers
 }
 
-// framing are the headers that say how an answer is sent, which a model must
-// not: it would break the connection.
+// framing are the headers of the transport. A model must not set them: that would
+// break the connection.
 var framing = map[string]bool{"Connection": true, "Content-Encoding": true, "Content-Length": true, jsonLength: true, "Keep-Alive": true,
 	"Proxy-Connection": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true}
 

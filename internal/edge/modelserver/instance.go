@@ -42,7 +42,7 @@ func (i *instance) infer(ctx context.Context, r *tensor.Request) (*tensor.Respon
 	return i.model.Infer(ctx, r)
 }
 
-// ready reports whether the model says that it can answer.
+// ready reports whether the model can answer.
 func (i *instance) ready() bool {
 	r, ok := i.model.(Readier)
 	return !ok || r.Ready()

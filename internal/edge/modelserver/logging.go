@@ -21,11 +21,11 @@ type Logging struct {
 	Python string
 }
 
-// Logging is what debug, use_structured_logging and logging_settings say
-// together, the last over the others, as in MLServer. Of logging_settings the
+// Logging combines debug, use_structured_logging and logging_settings; the last
+// overrides the others, as in MLServer. Of logging_settings the
 // server's own log takes the level of the logger mlserver, else of the root, and
 // whether its records are JSON; the rest is for Python. Settings that cannot be
-// read are warned of and otherwise passed over, as in MLServer.
+// read are logged and ignored, as in MLServer.
 func (s ServerSettings) Logging(log *slog.Logger) Logging {
 	l := Logging{JSON: s.UseStructuredLogging}
 	if s.Debug {
@@ -93,13 +93,13 @@ type formatterConfig struct {
 	Factory any    `json:"()"`
 }
 
-// json reports whether records become JSON: by their format, or by a formatter
-// whose name says so.
+// json reports whether records become JSON: by their format, or by the name
+// of a formatter.
 func (f formatterConfig) json() bool {
 	return strings.HasPrefix(strings.TrimSpace(f.Format), "{") || strings.Contains(strings.ToLower(fmt.Sprint(f.Class, f.Factory)), "json")
 }
 
-// apply puts what the configuration says into l.
+// apply sets in l what the configuration has.
 func (c *loggingConfig) apply(l *Logging) {
 	own := c.Loggers["mlserver"]
 	if level, ok := pythonLevel(own.Level); ok {

@@ -11,7 +11,7 @@ import (
 // appName is MLServer's label of its REST metrics.
 const appName = "mlserver"
 
-// modelLabels are the guide's labels of a model's metrics and, beside them,
+// modelLabels are the guide's labels of a model's metrics and, with them,
 // those that MLServer uses.
 var modelLabels = []string{"model_name", "model_version", "model", "version"}
 

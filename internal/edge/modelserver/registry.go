@@ -30,8 +30,8 @@ const (
 	StateUnloading   State = "UNLOADING"
 )
 
-// slot is one version of a model: what is known of it, and the instance that
-// serves it, nil if none does.
+// slot is one version of a model: its state, and the instance that serves it, nil
+// if there is none.
 type slot struct {
 	name, version string
 	state         State
@@ -42,12 +42,14 @@ type slot struct {
 	meter         meter
 }
 
+// loadTimeout bounds loading one model.
+const loadTimeout = 10 * time.Minute
+
 // registry holds the models by name and version. Loads and unloads come one
 // after the other; requests only take the read lock.
 type registry struct {
 	repository   Repository
 	engines      []Engine
-	loadTimeout  time.Duration
 	drainTimeout time.Duration
 	meters       modelMeters
 	cache        *responseCache // nil: none
@@ -65,7 +67,7 @@ type registry struct {
 }
 
 func newRegistry(repository Repository, engines []Engine, c Config, meters modelMeters, log *slog.Logger) *registry {
-	r := &registry{repository: repository, engines: engines, loadTimeout: c.Limits.LoadTimeout, drainTimeout: c.Limits.DrainTimeout,
+	r := &registry{repository: repository, engines: engines, drainTimeout: c.Limits.DrainTimeout,
 		meters: meters, cache: newResponseCache(c.Cache), tracer: c.Tracer, log: log, changing: make(chan struct{}, 1)}
 	r.mu.models = map[string][]*slot{}
 	return r
@@ -182,11 +184,10 @@ func (r *registry) index() []ModelStatus {
 	return list
 }
 
-// status is where the version stands; a model that serves may say for itself
-// that it does not, now.
+// status is the version's state; a loaded model may report that it is not ready.
 func (s *slot) status() ModelStatus {
 	if s.live != nil && !s.live.ready() {
-		return ModelStatus{s.name, s.version, StateUnavailable, "the model is loaded, but says that it is not ready"}
+		return ModelStatus{s.name, s.version, StateUnavailable, "the model is loaded, but reports that it is not ready"}
 	}
 	return ModelStatus{s.name, s.version, s.state, s.reason}
 }
@@ -272,8 +273,7 @@ func (r *registry) loadAll(ctx context.Context) error {
 }
 
 // loadEntries loads entries, as many at once as there are processors. Those of the
-// start are to serve: one that somebody adds later and that fails leaves the server
-// ready.
+// start have to serve; the server stays ready when one that was added later fails.
 func (r *registry) loadEntries(ctx context.Context, entries []Entry, start bool) error {
 	r.mu.Lock()
 	for _, e := range entries {
@@ -381,7 +381,7 @@ func (r *registry) loadModel(ctx context.Context, e Entry) (m Model, err error) 
 	if err != nil {
 		return nil, &uriError{err}
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.loadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	return engine.Loader.Load(ctx, settings)
 }

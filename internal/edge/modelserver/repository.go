@@ -334,7 +334,7 @@ func choose(s Settings, engines []Engine) (*Engine, Settings, error) {
 		if engine == nil || statErr != nil || info.IsDir() {
 			return nil, s, err
 		}
-		// The file was named and so was its format: let the engine say what
+		// The file was named and so was its format: let the engine report what
 		// is wrong with it.
 		file, found = s.Parameters.URI, engine
 	}

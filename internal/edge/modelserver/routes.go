@@ -155,7 +155,7 @@ func (m methods) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // guard refuses, where the server listens on loopback, what a web page of another
-// site may have sent: whoever asks there is taken for a user of this machine.
+// site may have sent: such requests are taken for those of a user of this machine.
 func guard(c Config, next http.Handler) http.Handler {
 	if !network.LocalHost(c.Host) {
 		return next

@@ -106,8 +106,8 @@ func New(c Config, repository Repository, engines []Engine, log *slog.Logger) (*
 	return s, nil
 }
 
-// LoadAll loads every model of the repository, unless the configuration says
-// not to. The error names those that failed; the others serve.
+// LoadAll loads every model of the repository, unless the configuration
+// disables that. The error names those that failed; the others serve.
 func (s *Server) LoadAll(ctx context.Context) error {
 	var err error
 	if s.config.LoadAtStartup {

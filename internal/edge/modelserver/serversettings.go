@@ -14,8 +14,8 @@ import (
 
 const serverSettingsFile = "settings.json"
 
-// ServerSettings is what settings.json says of the server, every field of
-// MLServer's. Which have no effect here is logged when they are read.
+// ServerSettings are those of settings.json, every field of MLServer's. Fields without
+// effect here are logged when they are read.
 type ServerSettings struct {
 	GeneralSettings
 	NetworkSettings
@@ -147,8 +147,8 @@ func ReadServerSettings(folder string, env Environment, log *slog.Logger) (Serve
 	return s, s.resolveLogging(folder)
 }
 
-// Server puts what the variables say of the server over c, for a server that has
-// no folder of settings.
+// Server applies the server's variables to c, for a server without a folder of
+// settings.
 func (e Environment) Server(c *Config) error {
 	s, raw := defaultServerSettings(), map[string]json.RawMessage{}
 	if err := e.overlay(raw, serverPrefix, serverFields); err != nil {
@@ -194,7 +194,7 @@ type settingError struct {
 func (e *settingError) Error() string { return e.path + ": " + e.field + ": " + e.err.Error() }
 func (e *settingError) Unwrap() error { return e.err }
 
-// Config is base with what the settings say.
+// Config is base with the settings applied.
 func (s ServerSettings) Config(base Config) Config {
 	base.ServerName, base.ServerVersion, base.Extensions = s.ServerName, s.ServerVersion, s.Extensions
 	base.Host, base.LoadAtStartup = s.Host, s.LoadModelsAtStartup
@@ -221,7 +221,7 @@ func (s ServerSettings) Config(base Config) Config {
 	return base
 }
 
-// warnUnknown logs the fields that nobody knows.
+// warnUnknown logs unknown fields.
 func warnUnknown(log *slog.Logger, path string, raw map[string]json.RawMessage, known map[string]kind) {
 	for _, field := range slices.Sorted(maps.Keys(raw)) {
 		if _, ok := known[field]; !ok {

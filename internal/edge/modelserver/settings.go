@@ -12,7 +12,7 @@ import (
 
 const modelSettingsFile = "model-settings.json"
 
-// Settings is what model-settings.json says of one version of a model.
+// Settings are those of one version of a model, from model-settings.json.
 type Settings struct {
 	Name           string                  `json:"name"`
 	Implementation string                  `json:"implementation"`
@@ -28,7 +28,7 @@ type Settings struct {
 	// ours; 0: in all.
 	ParallelWorkers int `json:"parallel_workers"`
 	// InferenceTimeout is how many seconds the model may take for one answer
-	// where a worker runs it, ours; 0: what the server's settings say.
+	// where a worker runs it, ours; 0: as in the server's settings.
 	InferenceTimeout float64            `json:"inference_timeout"`
 	Parameters       SettingsParameters `json:"parameters"`
 

@@ -127,7 +127,7 @@ type keyPair struct {
 
 	mu struct {
 		sync.Mutex
-		pair    *tls.Certificate
+		cert    *tls.Certificate
 		changed time.Time
 	}
 }
@@ -138,17 +138,17 @@ func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	changed, err := k.files.changed()
-	if err == nil && k.mu.pair != nil && changed.Equal(k.mu.changed) {
-		return k.mu.pair, nil
+	if err == nil && k.mu.cert != nil && changed.Equal(k.mu.changed) {
+		return k.mu.cert, nil
 	}
 	if err == nil {
-		var pair tls.Certificate
-		if pair, err = tls.LoadX509KeyPair(k.files.CertFile, k.files.KeyFile); err == nil {
-			k.mu.pair, k.mu.changed = &pair, changed
+		var cert tls.Certificate
+		if cert, err = tls.LoadX509KeyPair(k.files.CertFile, k.files.KeyFile); err == nil {
+			k.mu.cert, k.mu.changed = &cert, changed
 		}
 	}
-	if k.mu.pair != nil {
-		return k.mu.pair, nil
+	if k.mu.cert != nil {
+		return k.mu.cert, nil
 	}
 	return nil, err
 }

@@ -325,7 +325,7 @@ func (f *family) appendText(dst []byte) []byte {
 }
 
 // Metrics receives what models' code measures with mlserver.register and
-// mlserver.log. Model and version are empty where nobody knows whose it is.
+// mlserver.log. Model and version are empty where they are unknown.
 // Its methods are called by several goroutines at once and must not wait.
 type Metrics interface {
 	// Register names a metric before its first value.

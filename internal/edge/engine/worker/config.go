@@ -33,9 +33,6 @@ type Limits struct {
 
 	StartTimeout     time.Duration // from the start of a process to its first message
 	HandshakeTimeout time.Duration // from its connection to the end of the handshake
-	// LoadTimeout bounds a load whose context has no deadline, and every load
-	// in a worker that replaces another.
-	LoadTimeout time.Duration
 	// RequestTimeout is how long a model may take for one answer. Beyond it
 	// the request fails, and a worker that is stuck with it is replaced.
 	// Streams have it between two messages while the worker is stuck.
@@ -48,8 +45,6 @@ type Limits struct {
 
 	MinBackoff time.Duration // before a worker that ended early is replaced; doubles
 	MaxBackoff time.Duration
-
-	OutputLines int // lines a second of one worker's output that reach the log
 }
 
 // Environment names what the workers of a pool run in: the folder of a venv or
@@ -68,8 +63,8 @@ type Program struct {
 	ForkServer []string
 	// Env is the environment of both, "NAME=value".
 	Env []string
-	// Explain, where it is given, is what a line of output means that a process
-	// wrote before it ended without connecting; nil: nothing that is known.
+	// Explain, where it is given, returns the error behind a line of output that a
+	// process wrote before it ended without connecting; nil: the line is not known.
 	Explain func(line string) *Error
 	// Release, where it is given, is called once the pool's workers have ended.
 	Release func()
@@ -87,16 +82,22 @@ func DefaultConfig() Config {
 		Limits: Limits{
 			MaxFrameBytes: 1 << 30, MaxInFlight: 1024,
 			StartTimeout: 2 * time.Minute, HandshakeTimeout: 10 * time.Second,
-			LoadTimeout: 10 * time.Minute, RequestTimeout: 5 * time.Minute,
-			PingInterval: 5 * time.Second, PongTimeout: 30 * time.Second,
+			RequestTimeout: 5 * time.Minute,
+			PingInterval:   5 * time.Second, PongTimeout: 30 * time.Second,
 			MinBackoff: 250 * time.Millisecond, MaxBackoff: 30 * time.Second,
-			OutputLines: 200,
 		},
 	}
 }
 
-// maxFrame is what the protocol's 32-bit sizes can say.
+// maxFrame is the largest size that the protocol's 32 bits hold.
 const maxFrame = 1<<32 - 1
+
+const (
+	// loadTimeout bounds a load whose context has no deadline, and every load in a
+	// worker that replaces another.
+	loadTimeout = 10 * time.Minute
+	outputLines = 200 // lines a second of one worker's output that reach the log
+)
 
 // Validate reports every field that cannot be used.
 func (c Config) Validate() error {
@@ -111,9 +112,8 @@ func (c Config) Validate() error {
 	l := c.Limits
 	check(l.MaxFrameBytes >= maxHandshakeBytes && l.MaxFrameBytes <= maxFrame, "limits.maxFrameBytes", "is %d; %d to %d", l.MaxFrameBytes, maxHandshakeBytes, maxFrame)
 	check(l.MaxInFlight > 0 && l.MaxInFlight <= 1<<20, "limits.maxInFlight", "is %d; 1 to %d", l.MaxInFlight, 1<<20)
-	check(l.OutputLines > 0, "limits.outputLines", "is %d; it must be above 0", l.OutputLines)
 	for field, d := range map[string]time.Duration{
-		"startTimeout": l.StartTimeout, "handshakeTimeout": l.HandshakeTimeout, "loadTimeout": l.LoadTimeout,
+		"startTimeout": l.StartTimeout, "handshakeTimeout": l.HandshakeTimeout,
 		"requestTimeout": l.RequestTimeout, "pingInterval": l.PingInterval, "pongTimeout": l.PongTimeout,
 		"minBackoff": l.MinBackoff, "maxBackoff": l.MaxBackoff,
 	} {

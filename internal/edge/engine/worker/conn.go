@@ -138,8 +138,8 @@ func (c *conn) wait(ctx context.Context, call *call) (*message, error) {
 	return nil, c.err
 }
 
-// cancel gives a call up. One that was not sent is withdrawn; else the worker
-// is told, and the number stays taken until it answers.
+// cancel abandons a call. One that was not sent is withdrawn; else a cancellation is
+// sent, and the id stays taken until the worker answers.
 func (c *conn) cancel(call *call) {
 	if call.frame.claim(frameWithdrawn) {
 		c.drop(call)
@@ -156,7 +156,7 @@ func (c *conn) send(f *frame) {
 }
 
 // read hands out what the worker sends, until the connection ends. The error
-// says why; nil is a proper end.
+// is why; nil is a proper end.
 func (c *conn) read() error {
 	for {
 		header, payload, err := c.frames.next()
@@ -227,7 +227,7 @@ func (c *conn) dispatch(m *message) error {
 	}
 	select {
 	case call.messages <- m:
-	default: // nobody listens any more: the call timed out
+	default: // nothing waits for it: the call timed out
 	}
 	return nil
 }

@@ -170,7 +170,7 @@ func view[T any](raw []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(raw))), len(raw)/int(unsafe.Sizeof(one)))
 }
 
-// metadata builds what m says of a model. A datatype that is none stays empty.
+// metadata converts w. A datatype that is not known stays empty.
 func (w *wireMetadata) metadata() (tensor.ModelMetadata, error) {
 	parameters, err := readParameters(w.Parameters)
 	if parameters == nil {

@@ -25,11 +25,11 @@ type frame struct {
 // The states of a frame.
 const (
 	frameQueued    int32 = iota
-	frameSent            // in whole or in part: nobody knows
+	frameSent            // in whole or in part: it is not known
 	frameWithdrawn       // by its sender, before it was sent
 )
 
-// claim moves a queued frame to another state; false if it is elsewhere.
+// claim moves a queued frame to another state; false if it is in another already.
 func (f *frame) claim(to int32) bool { return f.state.CompareAndSwap(frameQueued, to) }
 
 // smallPart is how many bytes are cheaper to copy than to hand to the kernel
@@ -47,7 +47,7 @@ func (f *frame) field(name string) {
 
 var zeros [8]byte
 
-// add puts raw at the end of the payload and says where it is in the header.
+// add puts raw at the end of the payload and writes its range to the header.
 func (f *frame) add(raw []byte) {
 	f.head = append(f.head, `"offset":`...)
 	f.head = strconv.AppendInt(f.head, f.size, 10)

@@ -27,7 +27,7 @@ type Settings struct {
 	// modules are found. It is absolute; "" for none.
 	Folder string
 	// Workers is in how many workers of its pool the model is loaded; 0 is what
-	// the document's parameters.parallel_workers says, or else all of them.
+	// the document's parameters.parallel_workers has, or else all of them.
 	Workers int
 	// RequestTimeout is how long the model may take for one answer; 0: the
 	// engine's.
@@ -97,8 +97,8 @@ func socketDir() (string, error) {
 	return dir, nil
 }
 
-// Load loads a model in as many workers as its settings say. It is ready to
-// answer when Load returns, unless its code says that it is not.
+// Load loads a model in as many workers as its settings name. It is ready to
+// answer when Load returns, unless its code reports otherwise.
 func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
 	if s.RequestTimeout < 0 {
 		return nil, NewError(KindUnprocessable, fmt.Sprintf("model %q: inference_timeout is %s; it must be above 0", s.Name, s.RequestTimeout))
@@ -113,7 +113,7 @@ func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
 	m := &Model{engine: e, settings: s, key: excerpt.Of(s.Name, 400) + "#" + strconv.FormatInt(number, 10)}
 	key := s.pool()
 	if key.group == "" && s.AutogenerateInferencePoolGID {
-		key.group = "\x00" + strconv.FormatInt(number, 10) // nobody else's
+		key.group = "\x00" + strconv.FormatInt(number, 10) // shared with none
 	}
 	p, err := e.acquire(ctx, key, m)
 	if err != nil {

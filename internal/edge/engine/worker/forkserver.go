@@ -15,7 +15,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/child"
 )
 
-// maxForkModels bounds the models a fork server is told of at a time.
+// maxForkModels bounds the models in one message to a fork server.
 const maxForkModels = 1024
 
 // forkServer is the process that forks a pool's workers. It has imported what
@@ -29,12 +29,12 @@ type forkServer struct {
 	log    *slog.Logger
 
 	mu   sync.Mutex
-	live *greeted // nil while there is none
-	last uint64   // request
-	off  bool     // it failed
+	live *connected // nil while there is none
+	last uint64     // request
+	off  bool       // it failed
 }
 
-// forkModel is what the fork server is told of a model, to find what it uses.
+// forkModel is a model in a message to the fork server, which imports what it uses.
 type forkModel struct {
 	Implementation string `json:"implementation"`
 	Folder         string `json:"folder,omitempty"`
@@ -53,7 +53,7 @@ func (f *forkServer) fork(ctx context.Context, l launch, socket, token, output s
 	if f.live != nil {
 		select {
 		case <-f.live.process.Done():
-			f.log.Warn("fork server ended; it is started again", "reason", f.live.process.Exit().String())
+			f.log.Warn("fork server ended; it is restarted", "reason", f.live.process.Exit().String())
 			f.drop()
 		default:
 		}
@@ -195,8 +195,8 @@ func (f *forkServer) drop() {
 	f.live = nil
 }
 
-// greeted is a process that has said hello and was welcomed.
-type greeted struct {
+// connected is a process that has said hello and was welcomed.
+type connected struct {
 	process *child.Process
 	output  *output
 	conn    net.Conn
@@ -210,7 +210,7 @@ type starter func(ctx context.Context, socket, token string) (*child.Process, *o
 
 // forked is the starter that forks.
 func (l launch) forked(ctx context.Context, socket, token string) (*child.Process, *output, error) {
-	out, err := newOutput(filepath.Join(l.dir, l.name+".out"), l.limits.OutputLines, l.log)
+	out, err := newOutput(filepath.Join(l.dir, l.name+".out"), outputLines, l.log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("worker: %w", err)
 	}

@@ -56,7 +56,7 @@ func (l launch) start(ctx context.Context) (*worker, error) {
 }
 
 // begin starts a process and greets it.
-func (l launch) begin(ctx context.Context, start starter) (*greeted, error) {
+func (l launch) begin(ctx context.Context, start starter) (*connected, error) {
 	socket := filepath.Join(l.dir, l.name+".sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
@@ -82,7 +82,7 @@ func (l launch) begin(ctx context.Context, start starter) (*greeted, error) {
 	}()
 	nc, reader, hi, err := l.accept(listener, token)
 	if err == nil {
-		return &greeted{process: process, output: out, conn: nc, reader: reader, hello: hi}, nil
+		return &connected{process: process, output: out, conn: nc, reader: reader, hello: hi}, nil
 	}
 	select {
 	case <-process.Done():
@@ -102,7 +102,7 @@ func isToken(pair string) bool { return strings.HasPrefix(pair, tokenVariable+"=
 
 // spawn is the starter that starts a program.
 func (l launch) spawn(_ context.Context, socket, token string) (*child.Process, *output, error) {
-	out, err := newOutput(filepath.Join(l.dir, l.name+".out"), l.limits.OutputLines, l.log)
+	out, err := newOutput(filepath.Join(l.dir, l.name+".out"), outputLines, l.log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("worker: %w", err)
 	}
@@ -181,7 +181,7 @@ func writeFrame(nc net.Conn, f *frame) error {
 	return err
 }
 
-// explain says why a worker ended before it said hello.
+// explain returns why a worker ended before its hello.
 func (l launch) explain(exit child.Exit, out *output) error {
 	select { // what it last wrote
 	case <-out.done:

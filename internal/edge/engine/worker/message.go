@@ -52,7 +52,7 @@ type message struct {
 	err     error // in place of an answer
 }
 
-// wireLoad is what the answer to a load says of the model.
+// wireLoad describes the model in the answer to a load.
 type wireLoad struct {
 	Metadata *wireMetadata `json:"metadata"`
 	Ready    *bool         `json:"ready"`
@@ -121,7 +121,7 @@ type wireTensor struct {
 	wireRange
 }
 
-// wireRange says where in the payload something lies.
+// wireRange is where in the payload something lies.
 type wireRange struct {
 	Offset *uint64 `json:"offset"`
 	Length uint64  `json:"length"`

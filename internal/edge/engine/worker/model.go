@@ -30,7 +30,7 @@ type Model struct {
 func (m *Model) Metadata() tensor.ModelMetadata { return m.metadata }
 
 // Ready reports whether at least one worker has the model loaded and its code
-// says that it is ready.
+// reports that it is ready.
 func (m *Model) Ready() bool {
 	for _, p := range m.placements {
 		if w := p.ready(); w != nil && !w.conn.ended() {
@@ -127,8 +127,8 @@ func (m *Model) ask(ctx context.Context, kind string, build func(id uint64) (*fr
 	return nil, m.notReady()
 }
 
-// explain has the error of an answer that took too long say whose it was and
-// what allows it more time.
+// explain adds to the error of an answer that took too long the model's name and the
+// setting that allows more time.
 func (m *Model) explain(err error) error {
 	var e *Error
 	if !errors.As(err, &e) || e.Kind != kindTimeout {
@@ -138,8 +138,8 @@ func (m *Model) explain(err error) error {
 		m.settings.Name, m.settings.RequestTimeout))
 }
 
-// logFailure logs what the model's code raised, with its traceback, which no
-// client is told.
+// logFailure logs what the model's code raised, with its traceback, which
+// clients do not get.
 func (m *Model) logFailure(err error) {
 	var e *Error
 	if errors.As(err, &e) && e.Traceback != "" {

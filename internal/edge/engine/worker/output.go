@@ -56,7 +56,7 @@ func (o *output) read() {
 			break
 		}
 		line := printable(text)
-		for prefix && err == nil { // the rest of a long line is nobody's
+		for prefix && err == nil { // the rest of a long line is dropped
 			_, prefix, err = r.ReadLine()
 		}
 		if line == "" {

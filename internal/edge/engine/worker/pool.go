@@ -14,7 +14,7 @@ import (
 // errClosed is the answer once the engine or a pool has been closed.
 var errClosed = NewError(kindUnavailable, "the workers are shutting down")
 
-// poolKey tells pools apart.
+// poolKey identifies a pool.
 type poolKey struct {
 	Environment
 	group string // inference_pool_gid
@@ -85,15 +85,14 @@ func (p *pool) newForkServer(number string) *forkServer {
 		launch: func() launch { return p.launch(number+"-fork", p.program.ForkServer) }}
 }
 
-// forkModels is what a fork server is told of the pool's models, there and to
-// come.
+// forkModels describes the pool's models, loaded and expected, for a fork server.
 func (p *pool) forkModels() []forkModel {
 	seen := map[forkModel]bool{}
 	list := []forkModel{}
 	add := func(s *Settings) {
 		var o forkModel
 		if json.Unmarshal(s.Document, &o) != nil {
-			return // its load will say so
+			return // its load reports it
 		}
 		if o.Folder = s.Folder; !seen[o] && len(list) < maxForkModels {
 			seen[o] = true

@@ -35,7 +35,7 @@ type slot struct {
 const (
 	stateUnknown int32 = iota // loading, or not loaded
 	stateReady
-	stateNotReady // loaded; its code says that it is not ready
+	stateNotReady // loaded; its code reports that it is not ready
 )
 
 func stateOf(ready bool) int32 {
@@ -113,7 +113,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// change says which worker there is, or why there is none.
+// change records which worker there is, or why there is none.
 func (s *slot) change(w *worker, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +148,7 @@ func (s *slot) serve(ctx context.Context, w *worker) {
 // idle is how often a slot looks for models to load that nothing announced.
 const idle = time.Hour
 
-// reload loads the placements that w lacks, as far as they are due, and says
+// reload loads the placements that w lacks, as far as they are due, and returns
 // when to call it again.
 func (s *slot) reload(ctx context.Context, w *worker) time.Duration {
 	s.mu.Lock()
@@ -177,7 +177,7 @@ func (s *slot) reload(ctx context.Context, w *worker) time.Duration {
 			p.failures++
 			p.due = time.Now().Add(wait)
 			next = min(next, wait)
-			w.log.Error("model cannot be loaded again", "model", p.model.settings.Name, "next_try", wait, "error", err)
+			w.log.Error("model cannot be reloaded", "model", p.model.settings.Name, "next_try", wait, "error", err)
 			select {
 			case <-w.conn.done:
 				return idle
@@ -186,7 +186,7 @@ func (s *slot) reload(ctx context.Context, w *worker) time.Duration {
 			continue
 		}
 		p.failures, p.due = 0, time.Time{}
-		w.log.Info("model loaded again", "model", p.model.settings.Name)
+		w.log.Info("model reloaded", "model", p.model.settings.Name)
 	}
 	return next
 }

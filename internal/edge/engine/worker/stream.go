@@ -114,7 +114,7 @@ func (s *stream) send(ctx context.Context, r *tensor.Request) error {
 	}
 	select {
 	case <-s.call.credit:
-	case <-s.worker.conn.done: // the receiving half says why
+	case <-s.worker.conn.done: // the receiving half reports why
 		return nil
 	case <-ctx.Done():
 		return nil

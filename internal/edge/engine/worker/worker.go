@@ -36,7 +36,7 @@ type worker struct {
 	}
 }
 
-func (l launch) newWorker(g *greeted) *worker {
+func (l launch) newWorker(g *connected) *worker {
 	w := &worker{name: l.name, process: g.process, output: g.output, limits: l.limits, grace: l.grace, report: l.report, hello: g.hello,
 		log: l.log.With("pid", g.process.PID())}
 	w.mu.placements = map[string]*placement{}
@@ -75,7 +75,7 @@ func (w *worker) run() {
 	w.conn.fail(NewError(kindDied, fmt.Sprintf("worker %d died while answering: %s", w.process.PID(), w.why(err, exit))))
 }
 
-// why says how the worker ended.
+// why describes how the worker ended.
 func (w *worker) why(err error, exit child.Exit) string {
 	if reason := w.reason.Load(); reason != nil {
 		return *reason
@@ -201,9 +201,9 @@ func (w *worker) ask(ctx context.Context, kind string, limit time.Duration, buil
 	return w.conn.wait(ctx, call)
 }
 
-// load loads the placement's model. The answer says what it is.
+// load loads the placement's model and returns the answer, its metadata.
 func (w *worker) load(ctx context.Context, p *placement) (*message, error) {
-	limit := w.limits.LoadTimeout
+	limit := loadTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = max(time.Until(deadline), time.Millisecond)
 	}

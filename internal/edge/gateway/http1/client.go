@@ -32,7 +32,7 @@ var ErrTimeout = errors.New("the server kept silent for too long")
 // Error is a request that failed before its answer's header was there.
 type Error struct {
 	Address string
-	// Unsent says that no byte of the request was sent.
+	// Unsent reports that no byte of the request was sent.
 	Unsent bool
 	Err    error
 }
@@ -87,8 +87,8 @@ func (c *Client) Do(ctx context.Context, q *Request) (*Response, error) {
 	}
 }
 
-// stale says whether a kept connection failed as one does that the server
-// closed before it read the request.
+// stale reports whether the server seems to have closed a kept connection before it
+// read the request.
 func (x *Response) stale(err error) bool {
 	return isSilence(err) && !x.interim && !errors.Is(err, ErrTimeout)
 }

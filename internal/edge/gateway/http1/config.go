@@ -5,7 +5,7 @@
 // request, more than half of a proxy's CPU time.
 //
 // Answers are parsed strictly: where readers are known to disagree on where an
-// answer ends (Content-Length beside Transfer-Encoding, folded lines, lengths
+// answer ends (Content-Length with Transfer-Encoding, folded lines, lengths
 // that are no plain number) the answer is refused. Everything that is accepted
 // means what it means to net/http; tests compare the two.
 //

@@ -55,7 +55,7 @@ func newConn(address string, tcp *net.TCPConn) (*conn, error) {
 		n, err := syscall.Read(int(fd), one[:])
 		c.probeErr = err
 		if n >= 0 && err == nil {
-			c.probeErr = io.EOF // or bytes nobody asked for
+			c.probeErr = io.EOF // or bytes without a request
 		}
 		return true
 	}
@@ -63,7 +63,7 @@ func newConn(address string, tcp *net.TCPConn) (*conn, error) {
 }
 
 func (c *conn) close() {
-	_ = c.tcp.Close() // nothing is to be learned from it
+	_ = c.tcp.Close() // its error changes nothing
 	c.dropBuffer()
 }
 
@@ -75,7 +75,7 @@ func (c *conn) dropBuffer() {
 	c.r, c.w = 0, 0
 }
 
-// alive says whether an idle connection is still open and silent. The server
+// alive reports whether an idle connection is still open and silent. The server
 // may close it right afterwards.
 func (c *conn) alive() bool {
 	err := c.raw.Read(c.probe)

@@ -80,7 +80,7 @@ func (c *conn) write(q *Request) (int64, error) {
 // readHead reads the answer's header, past those of 1xx answers.
 func (x *Response) readHead(method string) error {
 	for range maxInterim + 1 {
-		h := head{fields: x.room[:0]}
+		h := head{fields: x.storage[:0]}
 		if err := x.conn.readHead(x.client.cfg.MaxHeaderBytes, &h); err != nil {
 			return err
 		}

@@ -184,7 +184,7 @@ func parseLength(s string) (int64, error) {
 	return strconv.ParseInt(s, 10, 64)
 }
 
-// validValue says whether s holds no control character but tabs.
+// validValue reports whether s has no control characters but tabs.
 func validValue(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
@@ -205,7 +205,7 @@ var tokenByte = func() (t [256]bool) {
 // clip shortens what is quoted in an error.
 func clip(s string) string { return excerpt.Of(s, 100) }
 
-// HopByHop says whether a field is about one connection alone (RFC 9110 7.6.1)
+// HopByHop reports whether a field is about one connection alone (RFC 9110 7.6.1)
 // and must not be passed on. Fields that Connection names are, too.
 func HopByHop(canonical string) bool {
 	switch canonical {

@@ -80,7 +80,7 @@ func isToken(s string) bool {
 	return true
 }
 
-// ValidTarget says whether s has neither spaces nor control characters, so that
+// ValidTarget reports whether s has neither spaces nor control characters, so that
 // it can stand on a request line.
 func ValidTarget(s string) bool {
 	for i := range len(s) {
@@ -91,7 +91,7 @@ func ValidTarget(s string) bool {
 	return true
 }
 
-// inline says whether the whole request is written at once.
+// inline reports whether the whole request is written at once.
 func (q *Request) inline() bool { return q.Tail == nil && q.Length <= inlineBytes }
 
 // appendHead encodes the request line and the header.

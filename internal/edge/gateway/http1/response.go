@@ -11,7 +11,7 @@ import (
 
 // Response is an answer. One goroutine reads it. Its Body is read by Read
 // until io.EOF, which may come with the last bytes; the connection is then
-// used for other requests. Close gives the answer back; before the end it
+// used for other requests. Close releases the answer; before the end of its body it
 // closes the connection.
 type Response struct {
 	Status int
@@ -27,7 +27,7 @@ type Response struct {
 	client *Client
 	stop   func() bool // of the watch on the context
 	flags
-	written chan error // the writer's end; nil when nobody writes beside
+	written chan error // the result of the writer; nil when the request is written by the reader
 
 	interim bool // a 1xx answer came
 	close   bool // the connection cannot be used again
@@ -38,7 +38,7 @@ type Response struct {
 	pause   time.Duration // for every read; 0: the request's Timeout goes on
 	err     error         // of the body, once it failed or ended
 
-	room [12]Field // of most headers
+	storage [12]Field // for Fields; most headers fit
 }
 
 // state is what comes next of a body.
@@ -53,7 +53,7 @@ const (
 	stateTrailer              // lines of the trailer
 )
 
-// begin settles how the body ends (RFC 9112 6.3).
+// begin determines how the body ends (RFC 9112 6.3).
 func (x *Response) begin(h *head, method string) {
 	x.Status, x.Fields, x.Announced = h.status, h.fields, h.trailers
 	x.close = x.close || h.close || h.old
@@ -85,8 +85,8 @@ func (x *Response) Trailer() []Field { return x.trailer }
 // SetPause limits every later read to d, or up to an eighth more.
 func (x *Response) SetPause(d time.Duration) { x.pause = d }
 
-// Read reads the body. It waits for some bytes, not for p to be full, and
-// gives all that has come already as far as p has room.
+// Read reads the body. It waits for some bytes, not for p to be full, and returns
+// what has arrived, up to the length of p.
 func (x *Response) Read(p []byte) (int, error) {
 	if x.err != nil {
 		return 0, x.err
@@ -164,8 +164,8 @@ func (x *Response) ended(err error) error {
 	return x.err
 }
 
-// take moves what is buffered of the body to p. more says that nothing is left
-// to go on with; io.EOF that the body has ended.
+// take moves the buffered part of the body to p. more reports that the buffer is
+// used up; io.EOF is the end of the body.
 func (x *Response) take(p []byte) (n int, more bool, err error) {
 	b := x.conn.buffered()
 	switch x.state {
@@ -296,7 +296,7 @@ func (x *Response) end() {
 	x.client.idle.put(c, time.Now())
 }
 
-// wrote says whether the whole request was sent.
+// wrote reports whether the whole request was sent.
 func (x *Response) wrote() bool {
 	if x.written == nil {
 		return true

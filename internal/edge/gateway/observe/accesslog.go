@@ -34,7 +34,7 @@ type Entry struct {
 	Status              int
 	Queued              time.Duration // waited for a replica
 	FirstByte, Duration time.Duration // since the request's header; FirstByte is 0 if none came
-	Usage               *openai.Usage // nil when the answer does not say
+	Usage               *openai.Usage // nil when the answer does not report it
 	Received, Sent      int64         // bytes of the bodies
 	Tries               int
 	Retried             string // why the last failed try did
@@ -71,7 +71,7 @@ func (l *AccessLog) Write(e Entry) {
 // Dropped is how many lines were not written.
 func (l *AccessLog) Dropped() int64 { return l.dropped.Load() }
 
-// Close writes what waits. The error says that the writer is stuck.
+// Close writes the queued lines. It fails when the writer is stuck.
 func (l *AccessLog) Close() error {
 	l.once.Do(func() { close(l.stop) })
 	select {

@@ -150,8 +150,8 @@ func (m *Metrics) forget(pools []dispatch.Status) {
 	m.seen.services, m.seen.models = services, models
 }
 
-// poolDescs are the metrics of what package dispatch says of each pool: nothing
-// is kept of a pool that is gone.
+// poolDescs describe the metrics of pools, which package dispatch reports when they
+// are read: nothing is kept of a deleted pool.
 type poolDescs struct {
 	queued, inFlight, waiting, waitingBytes, saturation, admission, dropped, noRetry, endpoint *prometheus.Desc
 }

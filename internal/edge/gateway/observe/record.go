@@ -1,6 +1,6 @@
-// Package observe is what the gateway tells of its requests: usage, metrics, the
-// access log and traces. A Record is filled as a request goes on; Write makes
-// everything of it at its end. Nothing here blocks or fails a request.
+// Package observe makes the gateway's requests visible: usage, metrics, the access
+// log and traces. A Record is filled as a request goes on; Write publishes it at the
+// request's end. Nothing here blocks or fails a request.
 package observe
 
 import (
@@ -36,7 +36,7 @@ type Ending struct {
 	Service   string // a known service or ""
 	Provider  string // OpenTelemetry's gen_ai.provider.name
 	Status    int
-	MaxTokens int64 // that the answer may have; 0 when the request does not say
+	MaxTokens int64 // that the answer may have; 0 when the request has no bound
 }
 
 // Trying notes that the request is about to be sent to a replica. It returns
@@ -72,11 +72,11 @@ func (r *Record) Passing(b []byte) {
 	}
 }
 
-// usage reads what an answer says that it cost, if it can be read.
+// usage reads the tokens that an answer reports, if it can be read.
 type usage struct {
 	stream *openai.StreamReader
 	whole  *openai.BodyReader
-	ended  bool // the stream was told that it ended
+	ended  bool // Finish of the stream was called
 }
 
 // readerOf finds how an answer with the header is read.
@@ -104,7 +104,7 @@ func readerOf(header []http1.Field) usage {
 	return usage{}
 }
 
-// Usage is what the answer says that it cost; ok is false when it does not say.
+// Usage is what the answer reports; ok is false when it reports nothing.
 func (u *usage) Usage() (cost openai.Usage, ok bool) {
 	switch {
 	case u.stream != nil:
@@ -119,10 +119,10 @@ func (u *usage) Usage() (cost openai.Usage, ok bool) {
 	return openai.Usage{}, false
 }
 
-// BytesPerToken is what a prompt's length is taken for until its answer tells.
+// BytesPerToken estimates a prompt's tokens until its answer reports them.
 const BytesPerToken = 4
 
-// Cost is how many tokens the request has used. Where the answer does not say, it
+// Cost is how many tokens the request has used. Where the answer does not report them, it
 // is estimated: the prompt by its length, and of a stream one token an event.
 func (r *Record) Cost(promptBytes int) int64 {
 	if u, known := r.Usage(); known {

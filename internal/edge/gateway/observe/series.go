@@ -19,7 +19,7 @@ import (
 type kind struct {
 	service, model, operation, provider string
 	code                                int
-	known                               bool // the answer says what it cost
+	known                               bool // the answer reports its usage
 }
 
 // series are those of one kind, found once: to find a series by its labels
@@ -152,7 +152,7 @@ func modelLabel(service string) string {
 // poolPrefix begins what the dispatcher calls shared pools.
 const poolPrefix = "pool "
 
-// names are the models that requests can name, as far as is known.
+// names are the known models that requests can name.
 type names struct {
 	known atomic.Pointer[map[string]bool]
 	read  atomic.Int64 // when, in nanoseconds

@@ -39,7 +39,7 @@ type Call struct {
 	Surface Surface
 	// Methods are those that the path takes; none for any.
 	Methods []string
-	// Open calls need no API key: they tell only that the gateway runs.
+	// Open calls need no API key: they show only that the gateway runs.
 	Open bool
 	// Infers reports that the call asks for inference, which may be repeated.
 	Infers bool
@@ -139,9 +139,9 @@ var calls = map[string]Call{
 	"/v2/rerank":                inBody(Cohere, "/v2/rerank", "rerank"),
 }
 
-// Find is what a path means: escaped as it came, plain without escapes.
-// anthropic reports whether the client says that it speaks Anthropic's API,
-// whose models are listed at OpenAI's path.
+// Find returns the call of a path: escaped as it came, plain without escapes.
+// anthropic marks a client of Anthropic's API, whose models are listed at OpenAI's
+// path.
 func Find(escaped, plain string, anthropic bool) Call {
 	path := escaped
 	if strings.HasPrefix(path, "/openai/v1/") {

@@ -84,9 +84,10 @@ func (b *Bridge) beginRecord(ctx context.Context, m message) (_ context.Context,
 	}
 }
 
-// attempt asks the model, again while it is not there or too busy.
+// attempt sends the request to the model, and retries while the model is not
+// loaded or too busy.
 func (b *Bridge) attempt(ctx context.Context, m message) (out message, err error) {
-	deadline := time.Now().Add(b.config.Limits.RetryFor)
+	deadline := time.Now().Add(retryFor)
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		out, err = b.ask(ctx, m)
 		if err == nil || !passing(err) || time.Now().Add(pause).After(deadline) {

@@ -91,8 +91,8 @@ func (b *Bridge) Serve() error {
 	return nil
 }
 
-// Shutdown takes no more records and waits for those under way; when ctx ends first it cuts them off, and they are read again by
-// whoever comes next.
+// Shutdown takes no more records and waits for those under way. When ctx ends first it cancels them,
+// and the next consumer of their partitions reads them again.
 func (b *Bridge) Shutdown(ctx context.Context) error {
 	b.stopOnce.Do(func() { close(b.ending) })
 	defer b.cancel()

@@ -152,7 +152,7 @@ func (c *consumer) reply(ctx context.Context, r *kgo.Record) bool {
 			answer = refused(answer, err)
 			continue
 		}
-		c.log.Warn("kafka answer cannot be written; it is tried again", "topic", c.config.Output, "error", err)
+		c.log.Warn("kafka answer cannot be written; it is retried", "topic", c.config.Output, "error", err)
 		if !sleep(ctx, pause) {
 			return false
 		}
@@ -201,7 +201,7 @@ func (c *consumer) end() {
 	c.client.CloseAllowingRebalance()
 }
 
-// clientLog logs what the client says.
+// clientLog passes the client's messages to the log.
 type clientLog struct{ log *slog.Logger }
 
 func (c clientLog) Level() kgo.LogLevel {

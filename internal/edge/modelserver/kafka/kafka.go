@@ -41,10 +41,11 @@ type Limits struct {
 	MaxInFlight int
 	// MaxMessageBytes bounds a record's value either way.
 	MaxMessageBytes int
-	// RetryFor is how long a request is tried again while the model is not
-	// there to answer it, or has too many others. Then it fails.
-	RetryFor time.Duration
 }
+
+// retryFor is how long a request is retried while its model is not loaded or has
+// too many others. Then it fails.
+const retryFor = 30 * time.Second
 
 // The places where a new group may begin.
 const (
@@ -56,7 +57,7 @@ const (
 func DefaultConfig() Config {
 	return Config{
 		Servers: []string{"localhost:9092"}, Input: "mlserver-input", Output: "mlserver-output", Group: "mlserver", Reset: ResetLatest,
-		Limits: Limits{MaxInFlight: 64, MaxMessageBytes: 64 << 20, RetryFor: 30 * time.Second},
+		Limits: Limits{MaxInFlight: 64, MaxMessageBytes: 64 << 20},
 	}
 }
 
@@ -82,7 +83,7 @@ func (c Config) Validate() error {
 		wrong("kafka_auto_offset_reset %q: %s or %s", c.Reset, ResetLatest, ResetEarliest)
 	}
 	l := c.Limits
-	if l.MaxInFlight <= 0 || l.MaxMessageBytes <= 0 || l.MaxMessageBytes > 1<<30 || l.RetryFor <= 0 {
+	if l.MaxInFlight <= 0 || l.MaxMessageBytes <= 0 || l.MaxMessageBytes > 1<<30 {
 		wrong("kafka: limits %+v: all must be above 0, maxMessageBytes at most 1 GiB", l)
 	}
 	return errors.Join(errs...)

@@ -73,7 +73,7 @@ func (c *consumer) abandon(w *window) {
 }
 
 // revoked is called when another member takes partitions over: their records
-// under way are waited for and committed, as far as there is time.
+// under way are waited for and committed, for revokeWait at most.
 func (c *consumer) revoked(ctx context.Context, client *kgo.Client, revoked map[string][]int32) {
 	timer := time.NewTimer(revokeWait)
 	defer timer.Stop()

@@ -51,7 +51,7 @@ type Registry struct {
 	}
 }
 
-// Included appends metrics that somebody else keeps, in the text format, but for
+// Included appends metrics from outside the registry, in the text format, except
 // those whose names are taken.
 type Included func(dst []byte, taken func(name string) bool) []byte
 

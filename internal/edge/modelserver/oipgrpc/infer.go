@@ -55,8 +55,8 @@ func handleStream(service any, stream grpc.ServerStream) error {
 	return service.(*inference).server.inferStream(stream)
 }
 
-// inferStream answers a stream of requests. The first says which model and
-// whether the outputs are raw.
+// inferStream answers a stream of requests. The first names the
+// model and whether the outputs are raw.
 func (s *Server) inferStream(stream grpc.ServerStream) error {
 	first := &inferRequest{}
 	if err := stream.RecvMsg(first); errors.Is(err, io.EOF) {
@@ -172,7 +172,7 @@ func validName(name string) bool {
 	return strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == "" // Trim leaves what is between
 }
 
-// framing are the names that say how a message is sent.
+// framing are the names of metadata of the transport.
 var framing = map[string]bool{"connection": true, "content-encoding": true, "content-length": true, "content-type": true, "host": true,
 	"keep-alive": true, "proxy-connection": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true}
 

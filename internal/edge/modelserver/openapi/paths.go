@@ -87,8 +87,8 @@ func inferenceFaults() map[string]any {
 	return f
 }
 
-// inferenceBody is that of inference. Its binary form is told in words: a second
-// media type is beyond generators of clients, which could not ask at all then.
+// inferenceBody is that of inference. Its binary form is described in prose: with a
+// second media type, generated clients could not call it at all.
 func inferenceBody() object {
 	return object{"required": true, "content": jsonContent("InferenceRequest"),
 		"description": "JSON; or, as application/octet-stream with the header Inference-Header-Content-Length, as many bytes of JSON and behind them the data of the inputs with the parameter binary_data_size."}
