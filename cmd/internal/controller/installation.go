@@ -7,11 +7,12 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	toolscache "k8s.io/client-go/tools/cache"
+
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/records"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -105,10 +106,7 @@ func (op *operator) watchRecords(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch the records: %w", err)
 	}
-	saw := func(raw any) {
-		if gone, ok := raw.(toolscache.DeletedFinalStateUnknown); ok {
-			raw = gone.Obj
-		}
+	_, err = inf.AddEventHandler(kube.Handler(func(raw any, _ bool) {
 		cr, ok := raw.(*appsv1.ControllerRevision)
 		if !ok {
 			return
@@ -126,7 +124,6 @@ func (op *operator) watchRecords(ctx context.Context) error {
 		case changed:
 			op.source.Again(k)
 		}
-	}
-	_, err = inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: saw, UpdateFunc: func(_, now any) { saw(now) }, DeleteFunc: saw})
+	}))
 	return err
 }

@@ -8,11 +8,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -257,14 +259,34 @@ func (op *operator) enlist(ctx context.Context) error {
 	if err := op.watchRecords(ctx); err != nil {
 		return err
 	}
-	live, err := newGateways(m.GetConfig(), op.opts.system, op.opts.gatewayService, op.traffic.SetLive)
-	if err != nil {
-		return err
-	}
-	return errors.Join(m.Add(op.source), m.Add(live), m.Add(always(op.tell)), m.Add(always(op.listen)), m.Add(always(func(ctx context.Context) error {
+	return errors.Join(m.Add(op.source), m.Add(always(op.watchGateways)), m.Add(always(op.tell)), m.Add(always(op.listen)), m.Add(always(func(ctx context.Context) error {
 		op.traffic.Run(ctx)
 		return nil
 	})), m.Add(manager.RunnableFunc(op.lead)), m.Add(manager.RunnableFunc(op.handover)))
+}
+
+// watchGateways tells op.traffic which gateway pods take requests.
+func (op *operator) watchGateways(ctx context.Context) error {
+	of := client.ObjectKey{Namespace: op.opts.system, Name: op.opts.gatewayService}
+	err := kube.WatchSlices(ctx, op.manager.GetConfig(), op.manager.GetRESTMapper(), of, nil, func(all []*discoveryv1.EndpointSlice) { op.traffic.SetLive(readyPods(all)) })
+	if err != nil {
+		return fmt.Errorf("watch the gateways: %w", err)
+	}
+	return nil
+}
+
+// readyPods returns the names of the pods that are ready in EndpointSlices.
+func readyPods(all []*discoveryv1.EndpointSlice) []string {
+	pods := []string{}
+	for _, s := range all {
+		for _, e := range s.Endpoints {
+			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
+				pods = append(pods, e.TargetRef.Name)
+			}
+		}
+	}
+	slices.Sort(pods)
+	return slices.Compact(pods)
 }
 
 // always runs in every controller, whether it leads or not.

@@ -11,7 +11,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	judge "roundhouse.dev/roundhouse/internal/decide/gatewayapi"
-	"roundhouse.dev/roundhouse/internal/edge/kube/pickers"
+	"roundhouse.dev/roundhouse/internal/edge/kube/pools"
 )
 
 // pickersWait is how long the status of pools waits until their endpoint pickers
@@ -20,7 +20,7 @@ const pickersWait = 5 * time.Second
 
 // named are the endpoint pickers that pools name, as far as their status says.
 type named struct {
-	watch *pickers.Watch // nil: gateways ask none
+	watch *pools.Pickers // nil: gateways ask none
 
 	mu    sync.Mutex
 	known map[service.Key]judge.Picker
@@ -32,15 +32,15 @@ func (op *operator) name(cfg *rest.Config) error {
 	if op.opts.pickers == incluster.PickersIgnore {
 		return nil
 	}
-	w := pickers.DefaultConfig()
+	w := pools.DefaultPickersConfig()
 	w.REST, w.Mapper, w.Namespaces, w.Log = cfg, op.manager.GetRESTMapper(), op.opts.namespaces, op.log
-	w.Changed = func(pool service.Key, s pickers.State) {
+	w.Changed = func(pool service.Key, s pools.PickerState) {
 		if op.pickers.put(pool, judge.Picker{Known: true, Own: s.Own, Problem: s.Problem}) {
 			op.reroute()
 		}
 	}
 	var err error
-	op.pickers.watch, err = pickers.New(w)
+	op.pickers.watch, err = pools.NewPickers(w)
 	return err
 }
 

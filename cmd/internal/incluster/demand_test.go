@@ -49,7 +49,7 @@ func (r *rig) controller(name string, accounts ...string) (*demand.Server, strin
 	})
 	port := int32(l.Addr().(*net.TCPAddr).Port)
 	r.create(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "roundhouse-controller"}},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: ptr(PortDemand), Port: &port}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: ptr(portReports), Port: &port}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.9"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr(name == "leader")}}}})
 	return s, l.Addr().String()
 }

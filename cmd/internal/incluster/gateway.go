@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -26,7 +29,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube/gatewayapi"
 	"roundhouse.dev/roundhouse/internal/edge/kube/live"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
-	"roundhouse.dev/roundhouse/internal/edge/kube/poolpods"
+	"roundhouse.dev/roundhouse/internal/edge/kube/pools"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -41,10 +44,13 @@ type Gateway struct {
 	server   *front.Server
 	follower *fleet.Follower
 	cache    cache.Cache
+	api      *rest.Config
+	mapper   meta.RESTMapper
 	view     *live.View
+	waker    *live.Waker
 	source   *objects.Source
 	reporter *demand.Client
-	targets  *controllers
+	targeted chan struct{} // closed when reporter knows the controller pods
 	routes   *attached
 }
 
@@ -62,7 +68,7 @@ func New(ctx context.Context, o Options) (g *Gateway, err error) {
 	if o.Verbose {
 		level = slog.LevelDebug
 	}
-	g = &Gateway{o: o, log: slog.New(slog.NewTextHandler(o.Logs, &slog.HandlerOptions{Level: level}))}
+	g = &Gateway{o: o, targeted: make(chan struct{}), log: slog.New(slog.NewTextHandler(o.Logs, &slog.HandlerOptions{Level: level}))}
 	cfg := kube.DefaultConfig()
 	cfg.Kubeconfig = o.Kubeconfig
 	api, err := kube.Connect(cfg, "roundhouse-gateway/"+o.Version)
@@ -94,7 +100,8 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 		return fmt.Errorf("API server: %w", err)
 	}
 	opts := kube.CacheOptions(g.o.Namespaces)
-	opts.Scheme, opts.Mapper = kube.Scheme(), direct.RESTMapper()
+	g.api, g.mapper = api, direct.RESTMapper()
+	opts.Scheme, opts.Mapper = kube.Scheme(), g.mapper
 	for kind, by := range opts.ByObject {
 		if _, ok := kind.(*discoveryv1.EndpointSlice); ok && g.o.transform != nil {
 			by.Transform = g.o.transform
@@ -105,11 +112,12 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 		return fmt.Errorf("API server: %w", err)
 	}
 	view := live.DefaultConfig()
-	view.Client, view.Cache, view.Log = direct, g.cache, g.log
+	view.Cache, view.Log = g.cache, g.log
 	if g.view, err = live.New(view); err != nil {
 		return err
 	}
-	g.source, err = objects.New(objects.Config{Cache: g.cache, Mapper: direct.RESTMapper(), Records: g.view.Records(), Adopt: g.o.adopt, Namespaces: g.o.Namespaces,
+	g.waker = live.NewWaker(direct, g.view.Revision, g.log)
+	g.source, err = objects.New(objects.Config{Cache: g.cache, Mapper: g.mapper, Records: g.view.Records(), Adopt: g.o.adopt, Namespaces: g.o.Namespaces,
 		Only: (*objects.Kind).Requests, Log: g.log})
 	if err != nil {
 		return err
@@ -117,16 +125,13 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	if err := g.demand(direct); err != nil {
 		return err
 	}
-	if g.targets, err = newControllers(api, direct.RESTMapper(), client.ObjectKey{Namespace: g.o.System, Name: g.o.ControllerService}, g.o.transform, g.reporter.SetTargets); err != nil {
-		return err
-	}
-	if g.traffic, err = front.NewTraffic(front.TrafficConfig{Demand: asking{g.view, g.reporter}, Domain: g.o.domain(), PublicOnly: !g.o.Internal,
+	if g.traffic, err = front.NewTraffic(front.TrafficConfig{Demand: asking{g.waker, g.reporter}, Domain: g.o.domain(), PublicOnly: !g.o.Internal,
 		External: g.external, Log: g.log}); err != nil {
 		return err
 	}
 	following := withdrawing{g.traffic, g.reporter}
 	metrics := prometheus.NewRegistry()
-	if err := g.route(api, direct.RESTMapper(), metrics); err != nil {
+	if err := g.route(metrics); err != nil {
 		return err
 	}
 	g.follower, err = fleet.NewFollower(fleet.FollowerConfig{Replicas: g.view, Traffic: following, Routing: g.routes, URL: g.o.address, Log: g.log})
@@ -147,23 +152,23 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 }
 
 // route makes what knows which routes, pods and endpoint pickers there are.
-func (g *Gateway) route(api *rest.Config, mapper meta.RESTMapper, metrics prometheus.Registerer) (err error) {
+func (g *Gateway) route(metrics prometheus.Registerer) (err error) {
 	g.routes = &attached{to: g.traffic, changed: make(chan struct{}, 1), log: g.log}
 	at := service.Key{Namespace: g.o.System, Name: g.o.GatewayService}
 	certificate := service.Key{}
 	if g.o.GatewaySecret != "" {
 		certificate = service.Key{Namespace: g.o.System, Name: g.o.GatewaySecret}
 	}
-	if g.routes.watch, err = gatewayapi.New(gatewayapi.Config{REST: api, Mapper: mapper, Shared: g.cache, Namespaces: g.o.Namespaces,
+	if g.routes.watch, err = gatewayapi.New(gatewayapi.Config{REST: g.api, Mapper: g.mapper, Shared: g.cache, Namespaces: g.o.Namespaces,
 		Service: at, Certificate: certificate, Domain: g.o.domain(), Changed: g.routes.dirty, Log: g.log}); err != nil {
 		return err
 	}
-	pods := poolpods.DefaultConfig()
-	pods.REST, pods.Mapper, pods.Namespaces, pods.Changed, pods.Transform, pods.Log = api, mapper, g.o.Namespaces, g.traffic.Pods, g.o.transform, g.log
-	if g.routes.pods, err = poolpods.New(pods); err != nil || g.o.Pickers == PickersIgnore {
+	pods := pools.DefaultPodsConfig()
+	pods.REST, pods.Mapper, pods.Namespaces, pods.Changed, pods.Transform, pods.Log = g.api, g.mapper, g.o.Namespaces, g.traffic.Pods, g.o.transform, g.log
+	if g.routes.pods, err = pools.NewPods(pods); err != nil || g.o.Pickers == PickersIgnore {
 		return err
 	}
-	g.routes.pickers, err = g.newAsked(api, mapper, metrics)
+	g.routes.pickers, err = g.newAsked(metrics)
 	return err
 }
 
@@ -182,6 +187,40 @@ func (g *Gateway) demand(direct client.Client) (err error) {
 	}
 	g.reporter, err = demand.NewClient(cfg)
 	return err
+}
+
+// watchControllers keeps the reporter's targets: the pods of the controller.
+func (g *Gateway) watchControllers(ctx context.Context) error {
+	first := sync.OnceFunc(func() { close(g.targeted) })
+	of := client.ObjectKey{Namespace: g.o.System, Name: g.o.ControllerService}
+	return kube.WatchSlices(ctx, g.api, g.mapper, of, g.o.transform, func(all []*discoveryv1.EndpointSlice) {
+		g.reporter.SetTargets(controllerAddresses(all))
+		first()
+	})
+}
+
+// portReports is the name of the port of the controller's Service that takes
+// reports.
+const portReports = "reports"
+
+// controllerAddresses returns the addresses of all controller pods that take
+// reports, ready or not: those that do not lead need the reports as well.
+func controllerAddresses(all []*discoveryv1.EndpointSlice) (out []string) {
+	for _, es := range all {
+		port := int32(0)
+		for _, p := range es.Ports {
+			if p.Name != nil && *p.Name == portReports && p.Port != nil {
+				port = *p.Port
+			}
+		}
+		for _, e := range es.Endpoints {
+			if port > 0 && len(e.Addresses) > 0 && (e.Conditions.Terminating == nil || !*e.Conditions.Terminating) {
+				out = append(out, net.JoinHostPort(e.Addresses[0], strconv.Itoa(int(port))))
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func (g *Gateway) close() {
@@ -234,7 +273,7 @@ func (g *Gateway) keep(ctx context.Context) {
 	run("cache", g.cache.Start)
 	run("manifests", g.source.Start)
 	run("routes", g.routes.Run)
-	run("controllers", g.targets.Run)
+	run("controllers", g.watchControllers)
 	run("services", func(ctx context.Context) error { g.follower.Run(ctx, followers); return nil })
 	run("demand", func(ctx context.Context) error { g.reporter.Run(ctx); return nil })
 	all.Wait()
@@ -265,7 +304,7 @@ func (g *Gateway) told(ctx context.Context) error {
 	defer t.Stop()
 	limit := time.After(tellFirst)
 	select {
-	case <-g.targets.listed:
+	case <-g.targeted:
 	case <-limit:
 		return nil
 	case <-ctx.Done():
@@ -285,14 +324,14 @@ func (g *Gateway) told(ctx context.Context) error {
 
 // asking is whom the request path asks for replicas.
 type asking struct {
-	view     *live.View
+	waker    *live.Waker
 	reporter *demand.Client
 }
 
 // Wake implements dispatch.Demand: 0→1 at once. More replicas come of what is
 // reported.
 func (a asking) Wake(ctx context.Context, name string, _ int) error {
-	return a.view.Wake(ctx, service.ParseKey(name))
+	return a.waker.Wake(ctx, service.ParseKey(name))
 }
 
 // Sleep implements dispatch.Demand.

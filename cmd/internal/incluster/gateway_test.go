@@ -101,7 +101,7 @@ func TestFirstRequestWakes(t *testing.T) {
 		}
 		return ""
 	})
-	if err := g.view.Wake(t.Context(), busy); err != nil || r.replicas(busy) != 3 {
+	if err := g.waker.Wake(t.Context(), busy); err != nil || r.replicas(busy) != 3 {
 		t.Errorf("%v, count %d", err, r.replicas(busy))
 	}
 }

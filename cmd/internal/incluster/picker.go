@@ -32,7 +32,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
-	"roundhouse.dev/roundhouse/internal/edge/kube/poolpods"
+	"roundhouse.dev/roundhouse/internal/edge/kube/pools"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -168,9 +168,9 @@ func (p *pickerPools) follow(log *slog.Logger) (cache.Cache, *objects.Source, er
 	if err != nil {
 		return nil, nil, err
 	}
-	pods := poolpods.DefaultConfig()
+	pods := pools.DefaultPodsConfig()
 	pods.REST, pods.Mapper, pods.Namespaces, pods.Changed, pods.Transform, pods.Log = api, direct.RESTMapper(), p.o.Namespaces, p.traffic.Pods, p.o.transform, log
-	p.pods, err = poolpods.New(pods)
+	p.pods, err = pools.NewPods(pods)
 	return c, source, err
 }
 
@@ -179,7 +179,7 @@ func (p *pickerPools) follow(log *slog.Logger) (cache.Cache, *objects.Source, er
 type pickerPools struct {
 	o       *PickerOptions
 	traffic *front.Traffic
-	pods    *poolpods.Watch
+	pods    *pools.Pods
 
 	mu     sync.Mutex
 	all    map[fleet.ID]fleet.Object

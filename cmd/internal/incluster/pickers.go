@@ -7,22 +7,20 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/client-go/rest"
 
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/epp"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
-	"roundhouse.dev/roundhouse/internal/edge/kube/pickers"
+	"roundhouse.dev/roundhouse/internal/edge/kube/pools"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // asked are the endpoint pickers that pools name. It is a gateway.Picker.
 type asked struct {
 	client  *epp.Client
-	watch   *pickers.Watch
+	watch   *pools.Pickers
 	traffic *front.Traffic
 
 	mu    sync.Mutex
@@ -30,7 +28,7 @@ type asked struct {
 	own   map[service.Key]bool // whose is Roundhouse's own
 }
 
-func (g *Gateway) newAsked(api *rest.Config, mapper meta.RESTMapper, metrics prometheus.Registerer) (a *asked, err error) {
+func (g *Gateway) newAsked(metrics prometheus.Registerer) (a *asked, err error) {
 	a = &asked{traffic: g.traffic, pools: map[service.Key]bool{}, own: map[service.Key]bool{}}
 	cfg := epp.DefaultConfig()
 	cfg.Log = g.log
@@ -40,9 +38,9 @@ func (g *Gateway) newAsked(api *rest.Config, mapper meta.RESTMapper, metrics pro
 	if a.client, err = epp.New(cfg, metrics); err != nil {
 		return nil, err
 	}
-	w := pickers.DefaultConfig()
-	w.REST, w.Mapper, w.Namespaces, w.Addresses, w.Transform, w.Changed, w.Log = api, mapper, g.o.Namespaces, true, g.o.transform, a.changed, g.log
-	if a.watch, err = pickers.New(w); err != nil {
+	w := pools.DefaultPickersConfig()
+	w.REST, w.Mapper, w.Namespaces, w.Addresses, w.Transform, w.Changed, w.Log = g.api, g.mapper, g.o.Namespaces, true, g.o.transform, a.changed, g.log
+	if a.watch, err = pools.NewPickers(w); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -79,7 +77,7 @@ func (a *asked) set(all []*routing.Pool) {
 	for _, p := range all {
 		e := p.Extension
 		switch {
-		case pickers.Named(p):
+		case pools.NamesPicker(p):
 			named[p.Key] = true
 		case e.Name != "":
 			named[p.Key] = true
@@ -105,7 +103,7 @@ func (a *asked) set(all []*routing.Pool) {
 }
 
 // changed takes what is known of a pool's picker.
-func (a *asked) changed(pool service.Key, s pickers.State) {
+func (a *asked) changed(pool service.Key, s pools.PickerState) {
 	a.mu.Lock()
 	there := a.pools[pool]
 	if a.own[pool] = s.Own; !s.Own || !there {

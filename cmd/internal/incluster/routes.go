@@ -9,7 +9,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	judge "roundhouse.dev/roundhouse/internal/decide/gatewayapi"
 	"roundhouse.dev/roundhouse/internal/edge/kube/gatewayapi"
-	"roundhouse.dev/roundhouse/internal/edge/kube/poolpods"
+	"roundhouse.dev/roundhouse/internal/edge/kube/pools"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -19,7 +19,7 @@ import (
 type attached struct {
 	to      fleet.Routing
 	watch   *gatewayapi.Watch
-	pods    *poolpods.Watch
+	pods    *pools.Pods
 	pickers *asked        // nil: those that pools name are ignored
 	changed chan struct{} // capacity 1
 	log     *slog.Logger

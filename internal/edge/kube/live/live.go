@@ -14,20 +14,20 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	toolscache "k8s.io/client-go/tools/cache"
+
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// Config is what a gateway's view needs. Client and Cache are required.
+// Config configures a View. Cache is required.
 type Config struct {
-	// Client sends patches of counts, past every cache.
-	Client client.Client
 	// Cache watches EndpointSlices, ControllerRevisions and manifests; see
 	// kube.CacheOptions.
 	Cache cache.Cache
@@ -54,8 +54,8 @@ func DefaultConfig() Config {
 
 // Validate names what is missing.
 func (c Config) Validate() error {
-	if c.Client == nil || c.Cache == nil || c.ProbeEvery <= 0 || c.ProbeWait <= 0 || c.ProbeTimeout <= 0 || c.MaxProbes <= 0 || c.Trust <= 0 || c.Settle < 0 {
-		return errors.New("live: Client, Cache and bounds above 0 are required")
+	if c.Cache == nil || c.ProbeEvery <= 0 || c.ProbeWait <= 0 || c.ProbeTimeout <= 0 || c.MaxProbes <= 0 || c.Trust <= 0 || c.Settle < 0 {
+		return errors.New("live: Cache and bounds above 0 are required")
 	}
 	return nil
 }
@@ -72,7 +72,6 @@ type View struct {
 	changed  *fleet.Changes
 	follower Follower
 	prober   *prober
-	waker    waker
 
 	mu struct {
 		sync.Mutex
@@ -95,10 +94,20 @@ func New(cfg Config) (*View, error) {
 	}
 	v := &View{cfg: cfg, changed: fleet.NewChanges()}
 	v.prober = newProber(cfg, v.probed)
-	v.waker.running = map[service.Key]chan struct{}{}
 	v.mu.slices, v.mu.sets, v.mu.keys = map[objectID]*slice{}, map[setID]*set{}, map[setID]service.Key{}
 	v.mu.decided = newDecided()
 	return v, nil
+}
+
+// Revision returns how the controller decided to run a service, nil while that
+// is unknown.
+func (v *View) Revision(k service.Key) *workload.Revision {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if r := v.mu.records[k]; r != nil {
+		return &r.Revision
+	}
+	return nil
 }
 
 // Follow names who is told what the controller decided. Call it before Start.
@@ -115,15 +124,7 @@ func (v *View) Start(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("live: watch %T: %w", w.object, err)
 		}
-		reg, err := inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(o any) { w.seen(o, true) },
-			UpdateFunc: func(_, o any) { w.seen(o, true) },
-			DeleteFunc: func(o any) {
-				if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-					o = gone.Obj
-				}
-				w.seen(o, false)
-			}})
+		reg, err := inf.AddEventHandler(kube.Handler(w.seen))
 		if err != nil {
 			return fmt.Errorf("live: watch %T: %w", w.object, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -24,14 +25,25 @@ import (
 // FieldManager writes the counts that gateways raise.
 const FieldManager = "roundhouse-gateway"
 
-// waker runs one wake of a service at a time.
-type waker struct {
-	sync.Mutex
-	running map[service.Key]chan struct{} // closed at the end
+// Waker starts services at zero. It is safe for concurrent use.
+type Waker struct {
+	client   client.Client
+	revision func(service.Key) *workload.Revision
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	running map[service.Key]chan struct{} // closed when the wake has ended
 }
 
-// Between two tries of a wake, half of it by chance, and how long one may take:
-// a request that is lost on its way is not waited for when it can be sent again.
+// NewWaker returns a Waker that patches counts through c, which must not read
+// from a cache. revision returns how a service runs, nil while that is unknown.
+func NewWaker(c client.Client, revision func(service.Key) *workload.Revision, log *slog.Logger) *Waker {
+	return &Waker{client: c, revision: revision, log: log, running: map[service.Key]chan struct{}{}}
+}
+
+// The wait between two attempts of a wake grows from firstWakeRetry to
+// maxWakeRetry; half of it is random. wakeTimeout bounds one attempt: one that
+// is lost is better sent again than waited for.
 const (
 	firstWakeRetry = 50 * time.Millisecond
 	maxWakeRetry   = time.Second
@@ -39,13 +51,13 @@ const (
 )
 
 // Wake raises every role of a service that is at 0 to 1, so that a request
-// does not wait for the controller, which may be gone. More than that is the
-// controller's to decide. It tries until ctx ends; calls for a service that is
-// being woken wait for that.
-func (v *View) Wake(ctx context.Context, k service.Key) error {
-	v.waker.Lock()
-	if done := v.waker.running[k]; done != nil {
-		v.waker.Unlock()
+// does not wait for the controller, which may be down. Further replicas are the
+// controller's to decide. Wake tries until ctx ends; a call for a service that is
+// being woken waits for that wake.
+func (w *Waker) Wake(ctx context.Context, k service.Key) error {
+	w.mu.Lock()
+	if done := w.running[k]; done != nil {
+		w.mu.Unlock()
 		select {
 		case <-done:
 			return nil
@@ -54,23 +66,21 @@ func (v *View) Wake(ctx context.Context, k service.Key) error {
 		}
 	}
 	done := make(chan struct{})
-	v.waker.running[k] = done
-	v.waker.Unlock()
+	w.running[k] = done
+	w.mu.Unlock()
 	defer func() {
-		v.waker.Lock()
-		delete(v.waker.running, k)
-		v.waker.Unlock()
+		w.mu.Lock()
+		delete(w.running, k)
+		w.mu.Unlock()
 		close(done)
 	}()
-	v.mu.Lock()
-	record := v.mu.records[k]
-	v.mu.Unlock()
-	if record == nil {
+	rev := w.revision(k)
+	if rev == nil {
 		return fmt.Errorf("wake %s: the controller has not decided yet how to run it", k)
 	}
 	for wait := firstWakeRetry; ; wait = min(2*wait, maxWakeRetry) {
 		once, cancel := context.WithTimeout(ctx, wakeTimeout)
-		err := v.wakeAll(once, k, &record.Revision)
+		err := w.wakeAll(once, k, rev)
 		cancel()
 		if err == nil {
 			return nil
@@ -83,23 +93,23 @@ func (v *View) Wake(ctx context.Context, k service.Key) error {
 	}
 }
 
-func (v *View) wakeAll(ctx context.Context, k service.Key, rev *workload.Revision) error {
+func (w *Waker) wakeAll(ctx context.Context, k service.Key, rev *workload.Revision) error {
 	var errs []error
 	for i := range rev.Components {
 		c := &rev.Components[i]
 		if c.Limits.Max == 0 {
-			continue // nobody may have one
+			continue // the role may have no replica
 		}
-		if err := v.raise(ctx, k, c); err != nil {
+		if err := w.raise(ctx, k, c); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", c.Role, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// raise sets a count that is 0 to 1. The resource version it was read at goes
-// along, so that whoever changes it meanwhile has the last word.
-func (v *View) raise(ctx context.Context, k service.Key, c *workload.Component) error {
+// raise sets a count from 0 to 1. The patch names the resource version that was
+// read, so that it fails if the count was changed meanwhile.
+func (w *Waker) raise(ctx context.Context, k service.Key, c *workload.Component) error {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"})
 	if c.Leader != nil || c.Worker != nil {
@@ -110,7 +120,7 @@ func (v *View) raise(ctx context.Context, k service.Key, c *workload.Component) 
 	o.SetName(shape.Name(k, c.Role))
 	scale := &unstructured.Unstructured{}
 	scale.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
-	sub := v.cfg.Client.SubResource("scale")
+	sub := w.client.SubResource("scale")
 	if err := sub.Get(ctx, o, scale); err != nil {
 		return err
 	}
@@ -123,9 +133,9 @@ func (v *View) raise(ctx context.Context, k service.Key, c *workload.Component) 
 	}
 	err = sub.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager), client.WithSubResourceBody(scale))
 	if err == nil {
-		v.cfg.Log.Info("woken", "service", k.String(), "role", c.Role)
+		w.log.Info("woken", "service", k.String(), "role", c.Role)
 	} else if apierrors.IsConflict(err) {
-		return fmt.Errorf("its count was changed meanwhile: %w", err) // tried again by the caller
+		return fmt.Errorf("the count was changed meanwhile: %w", err) // the caller tries again
 	}
 	return err
 }
