@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +33,7 @@ import (
 type follower struct {
 	*fleet.Follower
 	view  *live.View
+	waker *live.Waker
 	mu    sync.Mutex
 	views map[service.Key]fleet.View
 }
@@ -52,10 +54,11 @@ func follow(t *testing.T, ns string) *follower {
 	}
 	f := &follower{views: map[service.Key]fleet.View{}}
 	vc := live.DefaultConfig()
-	vc.Client, vc.Cache = direct, watches
+	vc.Cache = watches
 	if f.view, err = live.New(vc); err != nil {
 		t.Fatal(err)
 	}
+	f.waker = live.NewWaker(direct, f.view.Revision, slog.New(slog.DiscardHandler))
 	source, err := objects.New(objects.Config{Cache: watches, Mapper: direct.RESTMapper(), Records: f.view.Records(), Adopt: []service.Dialect{service.DialectKServe}, Namespaces: []string{ns}})
 	if err != nil {
 		t.Fatal(err)
@@ -309,7 +312,7 @@ func TestCanary(t *testing.T) {
 	}
 	eventuallyIs(t, "asleep", is(k.Canary()), "0 of 0 ready, canary 0 %")
 	eventuallyIs(t, "asleep", is(k), "1 of 1 ready, canary 20 %")
-	if err := f.view.Wake(t.Context(), k.Canary()); err != nil {
+	if err := f.waker.Wake(t.Context(), k.Canary()); err != nil {
 		t.Fatal(err)
 	}
 	eventuallyIs(t, "woken", counted(k.Canary()), "1")

@@ -66,20 +66,35 @@ func (g guarded) Services(ctx context.Context) ([]service.Key, error) {
 	return slices.DeleteFunc(all, func(k service.Key) bool { return g.other(k) != nil }), err
 }
 
-// handover ends a controller that leads once a service is handed over from
-// another installation: decisions are taken up as they are when they are read,
-// which is at the start. One that has led for less than handoverAfter waits so
-// long: whoever writes records in one namespace could end it again and again.
-func (op *operator) handover(ctx context.Context) error {
+// handover restarts a leading controller when another installation hands a
+// service over: decisions are read at the start alone.
+type handover struct {
+	services chan service.Key // capacity 1: was handed over
+	after    time.Duration    // handoverAfter, but for tests
+	log      logger
+}
+
+// noted notes that a service was handed over.
+func (h *handover) noted(k service.Key) {
+	select {
+	case h.services <- k:
+	default: // one restart takes over all services
+	}
+}
+
+// run returns an error, which ends the program, when a service is handed over. A
+// controller that has led for less than handoverAfter waits until then, since
+// anybody who writes records in one namespace could end it again and again.
+func (h *handover) run(ctx context.Context) error {
 	begun := time.Now()
 	select {
-	case <-op.handed: // before this one led
+	case <-h.services: // before this one led
 	default:
 	}
 	select {
-	case k := <-op.handed:
-		if wait := op.handoverAfter - time.Since(begun); wait > 0 {
-			op.log.Info("another installation handed a service over: this controller restarts later to take it over, because it began to lead only recently", "service", k.String(), "in", wait.Round(time.Second))
+	case k := <-h.services:
+		if wait := h.after - time.Since(begun); wait > 0 {
+			h.log.Info("another installation handed a service over: this controller restarts later to take it over, because it began to lead only recently", "service", k.String(), "in", wait.Round(time.Second))
 			select {
 			case <-time.After(wait):
 			case <-ctx.Done():
@@ -117,10 +132,7 @@ func (op *operator) watchRecords(ctx context.Context) error {
 		}
 		switch {
 		case inherited:
-			select {
-			case op.handed <- k:
-			default: // it is on its way already
-			}
+			op.handover.noted(k)
 		case changed:
 			op.source.Again(k)
 		}

@@ -62,7 +62,7 @@ func TestTwoInstallations(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = second.close() }()
-	second.handoverAfter = 0 // see TestHandoverAgain
+	second.handover.after = 0 // see TestHandoverAgain
 	ended := make(chan error, 1)
 	go func() { ended <- second.Run(t.Context()) }()
 	<-second.led
@@ -136,25 +136,25 @@ func TestTwoInstallations(t *testing.T) {
 // just begun to lead.
 func TestHandoverAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		op := &operator{log: slog.New(slog.DiscardHandler), handed: make(chan service.Key, 1), handoverAfter: handoverAfter}
+		h := &handover{make(chan service.Key, 1), handoverAfter, slog.New(slog.DiscardHandler)}
 		began, ended := time.Now(), make(chan error, 1)
-		go func() { ended <- op.handover(t.Context()) }()
+		go func() { ended <- h.run(t.Context()) }()
 		synctest.Wait()
-		op.handed <- service.Key{Namespace: "a", Name: "b"}
+		h.services <- service.Key{Namespace: "a", Name: "b"}
 		if err := <-ended; err == nil || time.Since(began) != handoverAfter {
 			t.Errorf("ended after %v: %v", time.Since(began), err)
 		}
-		go func() { ended <- op.handover(t.Context()) }()
+		go func() { ended <- h.run(t.Context()) }()
 		time.Sleep(time.Hour) // of the test's clock
 		began = time.Now()
-		op.handed <- service.Key{Namespace: "a", Name: "b"}
+		h.services <- service.Key{Namespace: "a", Name: "b"}
 		if err := <-ended; err == nil || time.Since(began) != 0 {
 			t.Errorf("one that has led for long ended after %v: %v", time.Since(began), err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { ended <- op.handover(ctx) }()
+		go func() { ended <- h.run(ctx) }()
 		synctest.Wait()
-		op.handed <- service.Key{Namespace: "a", Name: "b"}
+		h.services <- service.Key{Namespace: "a", Name: "b"}
 		synctest.Wait()
 		cancel()
 		if err := <-ended; err != nil {

@@ -130,10 +130,10 @@ func reasonClass(reason string) string {
 	return "other"
 }
 
-// measure registers what is measured: this process, the Kubernetes libraries'
-// own metrics, what is asked of the API server, the gateways' reports, and the
-// controller's.
-func (op *operator) measure() error {
+// registerMetrics registers the metrics of this process, the Kubernetes
+// libraries, the requests to the API server, the gateways' reports and the
+// controller.
+func (op *operator) registerMetrics() error {
 	op.registry = prometheus.NewRegistry()
 	if err := incluster.Measured(metrics.Registry); err != nil {
 		return fmt.Errorf("controller: %w", err)
@@ -146,8 +146,8 @@ func (op *operator) measure() error {
 	return nil
 }
 
-// tell answers who asks for the metrics, until ctx ends.
-func (op *operator) tell(ctx context.Context) error {
+// serveMetrics serves --metrics-listen until ctx ends.
+func (op *operator) serveMetrics(ctx context.Context) error {
 	if op.opts.metrics == "" {
 		<-ctx.Done()
 		return nil

@@ -26,7 +26,7 @@ type inspector struct {
 }
 
 // inspected is how many models are looked at at once. It leaves most of
-// [controlled] to services whose models answer: a source that swallows
+// [workers] to services whose models answer: a source that swallows
 // connections takes all of inspectTimeout, each time it is asked.
 const inspected = 4
 

@@ -29,7 +29,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
 	"roundhouse.dev/roundhouse/internal/edge/kube/demand"
-	"roundhouse.dev/roundhouse/internal/edge/kube/gatewayapi"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/internal/edge/kube/platform"
 	"roundhouse.dev/roundhouse/internal/edge/kube/records"
@@ -39,8 +38,8 @@ import (
 
 type logger = *slog.Logger
 
-// operator is the controller, put together. Everything but the fleet runs in
-// every controller; the fleet in the one that leads.
+// operator is the controller's parts together. The fleet, the status of routes
+// and the handover run in the controller that leads; the others run in every one.
 type operator struct {
 	opts     controllerOptions
 	log      logger
@@ -51,18 +50,13 @@ type operator struct {
 	traffic  *demand.Server
 	writer   *status.Writer
 	fleet    *fleet.Fleet
-	gateways *gatewayapi.Watch
-	pickers  *named
-	rerouted chan struct{}    // routing objects changed
-	handed   chan service.Key // capacity 1: a service that another installation left to us
-	pools    *addresses
+	routes   *routeStatus
+	handover *handover
 	calls    *kube.Calls
 	measures *measures
 	registry *prometheus.Registry
 	models   string        // temporary folder, "" for none
 	led      chan struct{} // closed once the fleet is restored
-
-	handoverAfter time.Duration
 }
 
 // Names in the system namespace.
@@ -71,34 +65,34 @@ const (
 	certificateName = "roundhouse-controller"
 )
 
-// leaseRetry is how often the lease is looked at: about as soon another leads
-// after one that stopped.
+// leaseRetry is how often a controller tries to take the lease: about as long
+// nobody leads after the leader has stopped.
 const leaseRetry = 2 * time.Second
 
-// shutdownTimeout is how long what runs may take to end.
+// shutdownTimeout bounds how long the parts may take to end.
 const shutdownTimeout = 20 * time.Second
 
 func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log logger) (*operator, error) {
-	op := &operator{opts: o, log: log, rerouted: make(chan struct{}, 1), handed: make(chan service.Key, 1), handoverAfter: handoverAfter, led: make(chan struct{}), calls: kube.NewCalls()}
+	op := &operator{opts: o, log: log, handover: &handover{make(chan service.Key, 1), handoverAfter, log}, led: make(chan struct{}), calls: kube.NewCalls()}
 	cfg = rest.CopyConfig(cfg)
 	op.calls.Of(cfg)
 	op.measures = newMeasures(op)
-	if err := op.manage(cfg); err != nil {
+	if err := op.newManager(cfg); err != nil {
 		return nil, err
 	}
-	if err := op.install(ctx); err != nil {
+	if err := op.installCRDs(ctx); err != nil {
 		return nil, err
 	}
-	for _, build := range []func(*rest.Config) error{op.edges, op.hear, op.decide, op.attend, op.name} {
+	for _, build := range []func(*rest.Config) error{op.connect, op.newTraffic, op.newFleet} {
 		if err := build(cfg); err != nil {
 			return nil, errors.Join(err, op.close())
 		}
 	}
-	return op, op.enlist(ctx)
+	return op, op.register(ctx)
 }
 
-// manage makes the manager: caches, clients, the lease, and what listens.
-func (op *operator) manage(cfg *rest.Config) error {
+// newManager makes the manager: caches, clients, the lease and the health checks.
+func (op *operator) newManager(cfg *rest.Config) error {
 	o := op.opts
 	caches := kube.CacheOptions(o.namespaces)
 	if err := platform.Trimmed(&caches); err != nil {
@@ -126,16 +120,16 @@ func (op *operator) manage(cfg *rest.Config) error {
 	return errors.Join(op.manager.AddHealthzCheck("ping", healthz.Ping), op.manager.AddReadyzCheck("manifests", op.ready))
 }
 
-// ready reports whether this controller could lead at once, or does.
+// ready reports whether this controller leads or could lead at once.
 func (op *operator) ready(*http.Request) error {
 	if !op.source.Ready() {
-		return errors.New("not all manifests are read yet")
+		return errors.New("the first list of the manifests is not complete")
 	}
 	return nil
 }
 
-// install installs the CRDs that were asked for.
-func (op *operator) install(ctx context.Context) error {
+// installCRDs installs the CRDs that --install-crds names.
+func (op *operator) installCRDs(ctx context.Context) error {
 	var foreign []string
 	for _, p := range op.opts.install {
 		if p != ownCRDs {
@@ -156,8 +150,8 @@ func (op *operator) install(ctx context.Context) error {
 	return nil
 }
 
-// edges makes what reads and writes the API.
-func (op *operator) edges(cfg *rest.Config) error {
+// connect makes the parts that read and write the API.
+func (op *operator) connect(cfg *rest.Config) error {
 	m, o := op.manager, op.opts
 	var err error
 	if op.writer, err = status.New(status.Config{Client: m.GetClient(), Events: m.GetEventRecorder("roundhouse-controller"), Log: op.log}); err != nil {
@@ -188,8 +182,8 @@ func (op *operator) owner(k service.Key) *metav1.OwnerReference {
 	return nil
 }
 
-// hear makes what gateways report to.
-func (op *operator) hear(*rest.Config) error {
+// newTraffic makes the server that gateways report to.
+func (op *operator) newTraffic(*rest.Config) error {
 	cfg := demand.DefaultConfig()
 	cfg.Reviewer = demand.NewReviewer(op.manager.GetClient(), nil)
 	cfg.Accounts = []string{"system:serviceaccount:" + op.opts.system + ":" + op.opts.gatewayAccount}
@@ -199,8 +193,8 @@ func (op *operator) hear(*rest.Config) error {
 	return err
 }
 
-// decide makes the fleet.
-func (op *operator) decide(*rest.Config) error {
+// newFleet makes the fleet.
+func (op *operator) newFleet(cfg *rest.Config) error {
 	runtimes, err := catalog.Runtimes()
 	if err != nil {
 		return fmt.Errorf("catalog: %w", err)
@@ -208,7 +202,7 @@ func (op *operator) decide(*rest.Config) error {
 	dir := op.opts.models
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "roundhouse-models-"); err != nil {
-			return fmt.Errorf("a folder for what is read of models: %w: name one with --models-dir", err)
+			return fmt.Errorf("make a folder for the metadata of models: %w: name one with --models-dir", err)
 		}
 		op.models = dir
 	}
@@ -217,40 +211,27 @@ func (op *operator) decide(*rest.Config) error {
 		return err
 	}
 	degraded := func(k service.Key, now routing.Degradation) { op.fleet.SetDegradation(k, now) }
-	if op.pools, err = newAddresses(op.opts.internalAddresses, degraded, op.reroute, op.log); err != nil {
+	if op.routes, err = newRouteStatus(op.opts, cfg, op.manager, degraded, op.log); err != nil {
 		return err
 	}
-	op.fleet, err = fleet.New(fleet.Config{Platform: guarded{op.platform, op.records.OtherInstallation}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op,
+	op.fleet, err = fleet.New(fleet.Config{Platform: guarded{op.platform, op.records.OtherInstallation}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op.routes,
 		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
+	op.routes.fleet, op.routes.writer, op.routes.source = op.fleet, op.writer, op.source
 	return err
 }
 
-// report writes a service's status, and then takes away the record before the
-// one that counts, which nobody waits for. It is a fleet.Config.Report.
+// report writes a service's status and then deletes its superseded record. It is
+// a fleet.Config.Report.
 func (op *operator) report(ctx context.Context, st fleet.ServiceState) (time.Duration, error) {
-	again, err := op.writer.Report(ctx, st)
+	retry, err := op.writer.Report(ctx, st)
 	op.records.Tidy(ctx, st.Object.Key)
-	return again, err
+	return retry, err
 }
 
-// Route is told that routing objects changed; their status is written by
-// routes. It is a fleet.Routing.
-func (op *operator) Route(v fleet.RoutingView) {
-	op.pools.set(v.Objects)
-	op.reroute()
-}
-
-func (op *operator) reroute() {
-	select {
-	case op.rerouted <- struct{}{}:
-	default: // it will look at all of them
-	}
-}
-
-// enlist has the manager run everything.
-func (op *operator) enlist(ctx context.Context) error {
+// register adds every part to the manager, which runs them.
+func (op *operator) register(ctx context.Context) error {
 	m := op.manager
-	if err := op.measure(); err != nil {
+	if err := op.registerMetrics(); err != nil {
 		return err
 	}
 	if err := op.platform.Start(ctx, m.GetCache()); err != nil {
@@ -259,10 +240,10 @@ func (op *operator) enlist(ctx context.Context) error {
 	if err := op.watchRecords(ctx); err != nil {
 		return err
 	}
-	return errors.Join(m.Add(op.source), m.Add(always(op.watchGateways)), m.Add(always(op.tell)), m.Add(always(op.listen)), m.Add(always(func(ctx context.Context) error {
+	return errors.Join(m.Add(op.source), m.Add(always(op.watchGateways)), m.Add(always(op.serveMetrics)), m.Add(always(op.serveReports)), m.Add(always(func(ctx context.Context) error {
 		op.traffic.Run(ctx)
 		return nil
-	})), m.Add(manager.RunnableFunc(op.lead)), m.Add(manager.RunnableFunc(op.handover)))
+	})), m.Add(manager.RunnableFunc(op.lead)), m.Add(manager.RunnableFunc(op.handover.run)))
 }
 
 // watchGateways tells op.traffic which gateway pods take requests.
@@ -295,11 +276,12 @@ type always func(context.Context) error
 func (a always) Start(ctx context.Context) error { return a(ctx) }
 func (always) NeedLeaderElection() bool          { return false }
 
-// listenAgain is when a certificate that could not be had is asked for again.
-const listenAgain = 5 * time.Second
+// certificateRetry is the wait before a certificate that could not be made is
+// made again.
+const certificateRetry = 5 * time.Second
 
-// listen takes the reports of gateways.
-func (op *operator) listen(ctx context.Context) error {
+// serveReports takes the reports of gateways.
+func (op *operator) serveReports(ctx context.Context) error {
 	l, err := net.Listen("tcp", op.opts.report)
 	if err != nil {
 		return fmt.Errorf("--report-listen %s: %w", op.opts.report, err)
@@ -316,7 +298,7 @@ func (op *operator) listen(ctx context.Context) error {
 		}
 		op.log.Error("gateways cannot report yet: no certificate; retrying", "error", err)
 		select {
-		case <-time.After(listenAgain):
+		case <-time.After(certificateRetry):
 		case <-ctx.Done():
 			return l.Close()
 		}
@@ -325,13 +307,14 @@ func (op *operator) listen(ctx context.Context) error {
 	return op.traffic.Serve(ctx, l, certs.Get)
 }
 
-// controlled is how many services are looked at at once. Most of a look is
+// workers is how many services are reconciled at once. Most of a reconcile is
 // waiting, for the API server or a model's source.
-const controlled = 16
+const workers = 16
 
-// lead decides until ctx ends. An error ends the program: another leads.
+// lead reconciles until ctx ends. An error ends the program: another
+// controller leads then.
 func (op *operator) lead(ctx context.Context) error {
-	if err := op.inherit(ctx); err != nil {
+	if err := op.readRecords(ctx); err != nil {
 		return err
 	}
 	err := op.source.Attach(ctx, op.fleet, func(ctx context.Context) error {
@@ -349,22 +332,15 @@ func (op *operator) lead(ctx context.Context) error {
 	op.log.Info("leading", "services", len(op.fleet.List()))
 	close(op.led)
 	var others sync.WaitGroup
-	others.Go(func() { op.routes(ctx) })
-	others.Go(func() { op.pools.run(ctx) })
-	others.Go(func() {
-		if err := op.gateways.Run(ctx); err != nil && ctx.Err() == nil {
-			op.log.Error("Gateways are no longer watched, their status stays as it is", "error", err)
-		}
-	})
-	op.fleet.Run(ctx, controlled)
+	others.Go(func() { op.routes.run(ctx) })
+	op.fleet.Run(ctx, workers)
 	others.Wait()
-	op.pickers.close()
 	return nil
 }
 
-// inherit reads what controllers before this one decided. The error tells why
-// this one cannot continue from there.
-func (op *operator) inherit(ctx context.Context) error {
+// readRecords reads what earlier controllers decided. It fails if a later
+// release wrote a record.
+func (op *operator) readRecords(ctx context.Context) error {
 	api, err := client.New(op.manager.GetConfig(), client.Options{Scheme: kube.Scheme()})
 	if err != nil {
 		return err
@@ -377,7 +353,7 @@ func (op *operator) inherit(ctx context.Context) error {
 	if errors.As(err, &newer) {
 		return err
 	}
-	return nil // of the others Restore tells
+	return nil // Restore reports other errors
 }
 
 // Run runs until ctx ends. It returns an error when the lease is lost: then

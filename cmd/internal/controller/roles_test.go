@@ -50,7 +50,7 @@ spec:
 		t.Errorf("enters through the %s, which needs %v", v.Role, v.Needs)
 	}
 	f.mu.Unlock()
-	if err := f.view.Wake(t.Context(), k); err != nil {
+	if err := f.waker.Wake(t.Context(), k); err != nil {
 		t.Fatal(err)
 	}
 	eventuallyIs(t, "woken", count(service.RoleEngine), "1")

@@ -2,104 +2,163 @@ package controller
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/incluster"
+	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	judge "roundhouse.dev/roundhouse/internal/decide/gatewayapi"
 	"roundhouse.dev/roundhouse/internal/decide/route"
+	"roundhouse.dev/roundhouse/internal/edge/endpoints"
 	"roundhouse.dev/roundhouse/internal/edge/kube/gatewayapi"
+	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
+	"roundhouse.dev/roundhouse/internal/edge/kube/pools"
+	"roundhouse.dev/roundhouse/internal/edge/kube/status"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// attend makes what watches the Gateway API's objects.
-func (op *operator) attend(cfg *rest.Config) error {
-	o := op.opts
-	front := gatewayapi.Config{REST: cfg, Mapper: op.manager.GetRESTMapper(), Shared: op.manager.GetCache(), Namespaces: o.namespaces,
-		Service: service.Key{Namespace: o.system, Name: o.gatewayService}, Domain: incluster.Domain(o.address), Changed: op.reroute, Write: true, Log: op.log}
-	if o.gatewaySecret != "" {
-		front.Certificate = service.Key{Namespace: o.system, Name: o.gatewaySecret}
+// routeStatus writes the status of routing objects: pools, routes and Gateways.
+// It is a fleet.Routing.
+type routeStatus struct {
+	fleet    *fleet.Fleet
+	writer   *status.Writer
+	source   *objects.Source
+	client   client.Client
+	gateways *gatewayapi.Watch
+	pickers  *namedPickers
+	pools    *addresses
+	changed  chan struct{} // capacity 1
+	log      logger
+}
+
+// newRouteStatus makes the watches. The caller sets fleet, writer and source.
+func newRouteStatus(o controllerOptions, cfg *rest.Config, m manager.Manager, degraded func(service.Key, routing.Degradation), log logger) (r *routeStatus, err error) {
+	r = &routeStatus{client: m.GetClient(), pickers: &namedPickers{states: map[service.Key]judge.Picker{}}, changed: make(chan struct{}, 1), log: log}
+	if r.pools, err = newAddresses(o.internalAddresses, degraded, r.rewrite, log); err != nil {
+		return nil, err
 	}
-	var err error
-	op.gateways, err = gatewayapi.New(front)
-	return err
+	gateways := gatewayapi.Config{REST: cfg, Mapper: m.GetRESTMapper(), Shared: m.GetCache(), Namespaces: o.namespaces,
+		Service: service.Key{Namespace: o.system, Name: o.gatewayService}, Domain: incluster.Domain(o.address), Changed: r.rewrite, Write: true, Log: log}
+	if o.gatewaySecret != "" {
+		gateways.Certificate = service.Key{Namespace: o.system, Name: o.gatewaySecret}
+	}
+	if r.gateways, err = gatewayapi.New(gateways); err != nil || o.pickers == incluster.PickersIgnore {
+		return r, err
+	}
+	w := pools.DefaultPickersConfig()
+	w.REST, w.Mapper, w.Namespaces, w.Log = cfg, m.GetRESTMapper(), o.namespaces, log
+	w.Changed = func(pool service.Key, s pools.PickerState) {
+		if r.pickers.put(pool, judge.Picker{Known: true, Own: s.Own, Problem: s.Problem}) {
+			r.rewrite()
+		}
+	}
+	r.pickers.watch, err = pools.NewPickers(w)
+	return r, err
+}
+
+// Route implements fleet.Routing: routing objects changed.
+func (r *routeStatus) Route(v fleet.RoutingView) {
+	r.pools.set(v.Objects)
+	r.rewrite()
+}
+
+// rewrite has the status of all routing objects written again. It does not wait.
+func (r *routeStatus) rewrite() {
+	select {
+	case r.changed <- struct{}{}:
+	default: // it will be
+	}
 }
 
 const (
-	// routesAgain is when the status of routing objects that could not be written
-	// is tried again.
-	routesAgain = 5 * time.Second
-	// gatewaysWait is how long the status of others waits for the Gateways, which
-	// an account that may not read them would never know.
+	// routesRetry is the wait before a status that could not be written is written
+	// again.
+	routesRetry = 5 * time.Second
+	// gatewaysWait is how long the first status waits for the Gateways, which an
+	// account that may not read them never knows.
 	gatewaysWait = 30 * time.Second
 )
 
-// routes writes the status of routing objects when they change.
-func (op *operator) routes(ctx context.Context) {
+// run watches, and writes the status of routing objects when it changes, until
+// ctx ends.
+func (r *routeStatus) run(ctx context.Context) {
+	defer r.pickers.close()
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	watches.Go(func() { r.pools.run(ctx) })
+	watches.Go(func() {
+		if err := r.gateways.Run(ctx); err != nil && ctx.Err() == nil {
+			r.log.Error("Gateways are no longer watched, and their status is no longer written", "error", err)
+		}
+	})
 	select {
-	case <-op.gateways.Synced():
+	case <-r.gateways.Synced():
 	case <-time.After(gatewaysWait):
-		op.log.Warn("not all Gateways are known: check that this account may list and watch them")
+		r.log.Warn("not all Gateways are known: check that this account may list and watch them")
 	case <-ctx.Done():
 		return
 	}
-	w := &gatewayapi.Writer{Watch: op.gateways, Client: op.manager.GetClient(), Now: time.Now, Adopted: func(ctx context.Context, ns string) bool {
-		return op.source.Adopted(ctx, service.DialectGateway, ns)
+	w := &gatewayapi.Writer{Watch: r.gateways, Client: r.client, Now: time.Now, Adopted: func(ctx context.Context, ns string) bool {
+		return r.source.Adopted(ctx, service.DialectGateway, ns)
 	}}
-	var again <-chan time.Time
+	var retry <-chan time.Time
 	for {
 		select {
-		case <-op.rerouted:
-		case <-again:
+		case <-r.changed:
+		case <-retry:
 		case <-ctx.Done():
 			return
 		}
-		again = nil
-		if err := op.writeRoutes(ctx, w); err != nil && ctx.Err() == nil {
-			op.log.Warn("the status of routes could not be written, retrying", "error", err)
-			again = time.After(routesAgain)
+		retry = nil
+		if err := r.write(ctx, w); err != nil && ctx.Err() == nil {
+			r.log.Warn("the status of routes could not be written, retrying", "error", err)
+			retry = time.After(routesRetry)
 		}
 	}
 }
 
-// writeRoutes judges and writes all of them once.
-func (op *operator) writeRoutes(ctx context.Context, w *gatewayapi.Writer) error {
-	states := op.fleet.RoutingObjects()
+// write writes the status of all routing objects once.
+func (r *routeStatus) write(ctx context.Context, w *gatewayapi.Writer) error {
+	states := r.fleet.RoutingObjects()
 	verdict := &judge.Verdict{}
 	var failed error
 	select {
-	case <-op.gateways.Synced():
+	case <-r.gateways.Synced():
 		var pools []*routing.Pool
 		for _, st := range states {
 			if p, ok := st.Object.Routing.(*routing.Pool); ok {
 				pools = append(pools, p)
 			}
 		}
-		v, err := w.Write(ctx, pools, op.missing(pools), op.pickers.of(ctx, pools))
+		v, err := w.Write(ctx, pools, r.missing(pools), r.pickers.of(ctx, pools))
 		if failed = err; v != nil {
 			verdict = v
 		}
 	default:
 	}
-	if err := op.writer.Routing(ctx, ofOurs(op.pools.looked(states), verdict)); err != nil {
+	if err := r.writer.Routing(ctx, ofOurs(r.pools.lookedUp(states), verdict)); err != nil {
 		return err
 	}
 	return failed
 }
 
-// missing says what is wrong with a backend that is not there.
-func (op *operator) missing(pools []*routing.Pool) func(routing.Ref) string {
+// missing returns a function that says why a backend does not exist.
+func (r *routeStatus) missing(pools []*routing.Pool) func(routing.Ref) string {
 	keys := make([]service.Key, len(pools))
 	for i, p := range pools {
 		keys[i] = p.Key
 	}
-	services := sync.OnceValue(func() (out []service.Key) { // asked where there is any route at all
-		for _, st := range op.fleet.List() {
+	services := sync.OnceValue(func() (out []service.Key) { // called when there is a route
+		for _, st := range r.fleet.List() {
 			out = append(out, st.Object.Key)
 		}
 		return out
@@ -107,7 +166,7 @@ func (op *operator) missing(pools []*routing.Pool) func(routing.Ref) string {
 	return func(ref routing.Ref) string { return route.Missing(ref, services(), keys) }
 }
 
-// ofOurs has the status of pools speak of our Gateways alone.
+// ofOurs limits the status of pools to our own Gateways.
 func ofOurs(states []fleet.RoutingState, v *judge.Verdict) []fleet.RoutingState {
 	for i := range states {
 		st := &states[i]
@@ -120,7 +179,7 @@ func ofOurs(states []fleet.RoutingState, v *judge.Verdict) []fleet.RoutingState 
 			st.Status.Parents = append(st.Status.Parents, p.Ref)
 		}
 		for k := range at {
-			for _, p := range v.Pools[st.Object.Key] { // which say the same of an endpoint picker
+			for _, p := range v.Pools[st.Object.Key] { // all parents have the same condition of the endpoint picker
 				if i := slices.IndexFunc(p.Conditions, func(c service.Condition) bool { return c.Type == routing.ConditionResolvedRefs }); i >= 0 && at[k].Type == routing.ConditionResolvedRefs {
 					at[k].Status, at[k].Reason, at[k].Message = p.Conditions[i].Status, p.Conditions[i].Reason, p.Conditions[i].Message
 				}
@@ -133,3 +192,146 @@ func ofOurs(states []fleet.RoutingState, v *judge.Verdict) []fleet.RoutingState 
 	}
 	return states
 }
+
+// pickersWait is how long the status of pools waits until their endpoint pickers
+// are known.
+const pickersWait = 5 * time.Second
+
+// namedPickers are the endpoint pickers that pools name, as far as their status
+// tells.
+type namedPickers struct {
+	watch *pools.Pickers // nil: --endpoint-pickers=ignore
+
+	mu     sync.Mutex
+	states map[service.Key]judge.Picker
+}
+
+// put notes the state of a pool's picker, and reports whether it changed.
+func (n *namedPickers) put(pool service.Key, p judge.Picker) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.states[pool] == p {
+		return false
+	}
+	n.states[pool] = p
+	return true
+}
+
+// of returns a function that says what is known of a pool's picker; nil where
+// pickers are ignored. It waits for those not known yet, so that no status is
+// written twice.
+func (n *namedPickers) of(ctx context.Context, all []*routing.Pool) func(service.Key) judge.Picker {
+	if n.watch == nil {
+		return nil
+	}
+	n.forget(all)
+	n.watch.Set(all)
+	bound, cancel := context.WithTimeout(ctx, pickersWait)
+	defer cancel()
+	_ = n.watch.Listed(bound) // what is not known then is reported as unknown
+	return func(pool service.Key) judge.Picker {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.states[pool]
+	}
+}
+
+// forget removes the pools that no longer exist.
+func (n *namedPickers) forget(all []*routing.Pool) {
+	there := make(map[service.Key]bool, len(all))
+	for _, p := range all {
+		there[p.Key] = true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for k := range n.states {
+		if !there[k] {
+			delete(n.states, k)
+		}
+	}
+}
+
+func (n *namedPickers) close() {
+	if n.watch != nil {
+		n.watch.Close()
+	}
+}
+
+// addresses looks the addresses of pools up as every gateway does, so that the
+// status says which of them gateways refuse or do not find. It sends no request
+// there.
+type addresses struct {
+	lookups *endpoints.Lookups
+	// degraded receives what is wrong with the addresses of a pool, changed that
+	// the status of pools must be written again.
+	degraded func(pool service.Key, now routing.Degradation)
+	changed  func()
+
+	mu      sync.Mutex
+	pending map[service.Key]bool // not looked up yet
+}
+
+func newAddresses(internal bool, degraded func(service.Key, routing.Degradation), changed func(), log logger) (*addresses, error) {
+	a := &addresses{degraded: degraded, changed: changed, pending: map[service.Key]bool{}}
+	cfg := endpoints.DefaultConfig()
+	cfg.Log = log
+	if !internal {
+		cfg.Refuse = func(at netip.Addr) string {
+			if network.Internal(at) {
+				return front.Refusal(at)
+			}
+			return ""
+		}
+	}
+	var err error
+	a.lookups, err = endpoints.New(cfg, a)
+	return a, err
+}
+
+// set replaces the pools.
+func (a *addresses) set(objects []routing.Object) {
+	all := map[service.Key][]string{}
+	a.mu.Lock()
+	before := a.pending
+	a.pending = map[service.Key]bool{}
+	for _, o := range objects {
+		if p, ok := o.(*routing.Pool); ok && len(p.Addresses) > 0 {
+			all[p.Key] = p.Addresses
+			known, asked := before[p.Key]
+			a.pending[p.Key] = known || !asked
+		}
+	}
+	a.mu.Unlock()
+	a.lookups.Set(all)
+}
+
+// Endpoints implements endpoints.Sink.
+func (a *addresses) Endpoints(pool service.Key, found []string, problem string) {
+	if len(found) == 0 && problem == "" {
+		return // names are still being looked up
+	}
+	a.mu.Lock()
+	if _, there := a.pending[pool]; there {
+		a.pending[pool] = false
+	}
+	a.mu.Unlock()
+	a.degraded(pool, routing.Degradation{Message: problem, Down: len(found) == 0})
+	a.changed()
+}
+
+// lookedUp leaves out the pools whose addresses have not been looked up yet, so
+// that a controller that starts does not first overwrite their status.
+func (a *addresses) lookedUp(states []fleet.RoutingState) []fleet.RoutingState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := states[:0]
+	for _, st := range states {
+		if st.Object.Routing.RoutingKind() != routing.KindPool || !a.pending[st.Object.Key] {
+			out = append(out, st)
+		}
+	}
+	return out
+}
+
+// run looks names up until ctx ends.
+func (a *addresses) run(ctx context.Context) { a.lookups.Run(ctx) }

@@ -255,7 +255,7 @@ func TestGatewayAPI(t *testing.T) {
 	cfg := kubetest.Server(t)
 	writes := kubetest.Count(cfg)
 	run = begin(t, o, cfg)
-	<-run.gateways.Synced()
+	<-run.routes.gateways.Synced()
 	r.apply("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: later}\nspec: {parentRefs: [{name: ours, sectionName: web}], rules: [{backendRefs: [{name: chat, port: 80}]}]}\n")
 	r.await(func() string { return r.parents("HTTPRoute", "later") }, byUs+fineRoute)
 	for _, call := range writes.Take() {
