@@ -161,14 +161,14 @@ func (t *Table) ambiguous(model string, claims []*claim) *AmbiguousError {
 	return e
 }
 
-// notThere reports that ref is not among those there are, with what may have been
+// notFound says that ref is not among the existing ones, with what may have been
 // meant.
-func notThere(ref routing.Ref, there []service.Key) string {
-	kind, same := "service", make([]string, 0, len(there))
+func notFound(ref routing.Ref, existing []service.Key) string {
+	kind, same := "service", make([]string, 0, len(existing))
 	if ref.Pool {
 		kind = "pool"
 	}
-	for _, k := range there {
+	for _, k := range existing {
 		if k.Namespace == ref.Namespace {
 			same = append(same, k.Name)
 		}
@@ -235,12 +235,12 @@ func distance(a, b string, limit int) int {
 // Missing reports that what ref names is not among the services and pools there
 // are, with what may have been meant; "" where it is.
 func Missing(ref routing.Ref, services, pools []service.Key) string {
-	there := services
+	existing := services
 	if ref.Pool {
-		there = pools
+		existing = pools
 	}
-	if slices.Contains(there, ref.Key) {
+	if slices.Contains(existing, ref.Key) {
 		return ""
 	}
-	return notThere(ref, there)
+	return notFound(ref, existing)
 }

@@ -146,18 +146,18 @@ func (t Target) leave(q *Query) Target {
 	return t
 }
 
-// missing reports that what ref names is not there, "" when it is.
+// missing says that the object that ref names does not exist; "" if it does.
 func (t *Table) missing(ref routing.Ref) string {
 	if ref.Pool {
 		if t.pools[ref.Key] != nil {
 			return ""
 		}
-		return notThere(ref, slices.SortedFunc(poolKeys(t.pools), compareKeys))
+		return notFound(ref, slices.SortedFunc(poolKeys(t.pools), compareKeys))
 	}
 	if _, ok := slices.BinarySearchFunc(t.keys, ref.Key, compareKeys); ok {
 		return ""
 	}
-	return notThere(ref, t.keys)
+	return notFound(ref, t.keys)
 }
 
 func poolKeys(pools map[service.Key]*pool) func(func(service.Key) bool) {

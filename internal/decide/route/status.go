@@ -14,9 +14,9 @@ import (
 // schema bounds it.
 const maxParents = 32
 
-// Statuses returns what is true of every routing object, given all of them and
-// the services there are. degraded is what is wrong with the addresses of a
-// pool, by its key: that a name cannot be looked up, say.
+// Statuses returns the status of every routing object, given all of them and all
+// services. degraded is what is wrong with the addresses of a pool, by its key:
+// that a name cannot be looked up, for example.
 func Statuses(services []Member, objects []routing.Object, degraded map[service.Key]routing.Degradation) map[routing.ID]routing.Status {
 	s := statuses{set: accept(objects), services: services, degraded: degraded, members: map[service.Key][]service.Key{}}
 	for _, m := range services {
@@ -98,13 +98,14 @@ func (s *statuses) pool(p *routing.Pool) routing.Status {
 	}
 	accepted := condition(routing.ConditionAccepted, "True", routing.ReasonAccepted, ready.Message)
 	if len(out.Parents) == 0 {
-		accepted = condition(routing.ConditionAccepted, "Unknown", routing.ReasonPending, "no HTTPRoute refers to it; its host and the names of its models reach it all the same")
+		accepted = condition(routing.ConditionAccepted, "Unknown", routing.ReasonPending, "no HTTPRoute refers to it; requests reach it by its host and by its models' names")
 	}
 	out.Conditions = []service.Condition{ready, accepted, condition(routing.ConditionResolvedRefs, "True", routing.ReasonResolvedRefs, "")}
 	return out
 }
 
-// noMembers returns what was looked for and what comes near.
+// noMembers names the labels that the pool selects by, and a service whose label
+// is similar.
 func (s *statuses) noMembers(p *routing.Pool) string {
 	var labels []string
 	for _, k := range slices.Sorted(maps.Keys(p.Selector)) {
@@ -122,7 +123,7 @@ func (s *statuses) noMembers(p *routing.Pool) string {
 	return text
 }
 
-// parents are the gateways whose HTTPRoutes send requests to the pool.
+// parents returns the gateways whose HTTPRoutes send requests to the pool.
 func (s *statuses) parents(pool service.Key) []routing.Parent {
 	var out []routing.Parent
 	for _, r := range s.set.http {
@@ -142,18 +143,18 @@ func (s *statuses) parents(pool service.Key) []routing.Parent {
 	return out
 }
 
-// lacks lists what of refs is not there, once each.
-func (s *statuses) lacks(refs []routing.Ref) []string {
+// unresolved lists the refs that do not exist, each once.
+func (s *statuses) unresolved(refs []routing.Ref) []string {
 	var out []string
 	for _, ref := range refs {
-		there := s.keys
+		existing := s.keys
 		if ref.Pool {
-			there = s.poolNames
+			existing = s.poolNames
 		}
-		if _, ok := slices.BinarySearchFunc(there, ref.Key, compareKeys); ok {
+		if _, ok := slices.BinarySearchFunc(existing, ref.Key, compareKeys); ok {
 			continue
 		}
-		if text := notThere(ref, there); !slices.Contains(out, text) {
+		if text := notFound(ref, existing); !slices.Contains(out, text) {
 			out = append(out, text)
 		}
 	}
@@ -169,11 +170,11 @@ func (s *statuses) httpRoute(r *routing.HTTPRoute) routing.Status {
 	}
 	resolved := condition(routing.ConditionResolvedRefs, "True", routing.ReasonResolvedRefs, "")
 	ready := condition(routing.ConditionReady, "True", routing.ReasonRouted, "to "+summary(refs))
-	if lost := s.lacks(refs); len(lost) > 0 {
-		resolved = condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, strings.Join(lost, "; "))
+	if unresolved := s.unresolved(refs); len(unresolved) > 0 {
+		resolved = condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, strings.Join(unresolved, "; "))
 		ready = condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, resolved.Message)
 	} else {
-		ready = s.reaching(ready, refs)
+		ready = s.checkPools(ready, refs)
 	}
 	return routing.Status{Parents: r.Parents, Conditions: []service.Condition{ready,
 		condition(routing.ConditionAccepted, "True", routing.ReasonAccepted, ""), resolved}}
@@ -199,30 +200,30 @@ func (s *statuses) route(r *routing.Route) routing.Status {
 	for _, t := range r.Targets {
 		refs = append(refs, t.Ref)
 	}
-	var taken []string
+	var inUse []string
 	for _, name := range r.Models {
 		if by := s.set.routeOf[service.Key{Namespace: r.Namespace, Name: name}]; by != nil && by != r {
-			taken = append(taken, fmt.Sprintf("%s is the older route %s's", name, by.Name))
+			inUse = append(inUse, fmt.Sprintf("%s belongs to the older route %s", name, by.Name))
 		}
 	}
 	names := listed(r.Models[:min(len(r.Models), maxListed)], len(r.Models))
 	ready := condition(routing.ConditionReady, "True", routing.ReasonRouted, names+" to "+summary(refs))
-	lost := s.lacks(refs)
+	unresolved := s.unresolved(refs)
 	switch {
-	case len(taken) == len(r.Models) && len(taken) > 0:
-		ready = condition(routing.ConditionReady, "False", routing.ReasonModelNameInUse, strings.Join(taken, "; "))
-	case len(lost) > 0:
-		ready = condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, strings.Join(append(lost, taken...), "; "))
+	case len(inUse) == len(r.Models) && len(inUse) > 0:
+		ready = condition(routing.ConditionReady, "False", routing.ReasonModelNameInUse, strings.Join(inUse, "; "))
+	case len(unresolved) > 0:
+		ready = condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, strings.Join(append(unresolved, inUse...), "; "))
 	default:
-		ready.Message = strings.Join(append([]string{ready.Message}, taken...), "; ")
-		ready = s.reaching(ready, refs)
+		ready.Message = strings.Join(append([]string{ready.Message}, inUse...), "; ")
+		ready = s.checkPools(ready, refs)
 	}
 	return routing.Status{Conditions: []service.Condition{ready}}
 }
 
-// reaching is ready, of what sends requests to refs, with what is known of the
-// pools among them: without endpoints they answer nothing.
-func (s *statuses) reaching(ready service.Condition, refs []routing.Ref) service.Condition {
+// checkPools returns the condition Ready of an object that sends requests to
+// refs: False if all of them are pools without endpoints, degraded if some are.
+func (s *statuses) checkPools(ready service.Condition, refs []routing.Ref) service.Condition {
 	var down []string
 	dead := map[routing.Ref]bool{}
 	for _, ref := range refs {
@@ -244,14 +245,14 @@ func (s *statuses) reaching(ready service.Condition, refs []routing.Ref) service
 	return condition(ready.Type, "True", routing.ReasonDegraded, ready.Message+"; "+strings.Join(down, "; "))
 }
 
-// inPool is the status of an object that belongs to a pool and has no other
-// problem; note is what it does there.
+// inPool returns the status of an object that belongs to a pool and has no other
+// problem; note says what it does.
 func (s *statuses) inPool(pool service.Key, note string) routing.Status {
-	if lost := s.lacks([]routing.Ref{routing.PoolRef(pool)}); len(lost) > 0 {
+	if unresolved := s.unresolved([]routing.Ref{routing.PoolRef(pool)}); len(unresolved) > 0 {
 		return routing.Status{Conditions: []service.Condition{
-			condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, lost[0]),
-			condition(routing.ConditionAccepted, "Unknown", routing.ReasonPending, lost[0]),
-			condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, lost[0])}}
+			condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, unresolved[0]),
+			condition(routing.ConditionAccepted, "Unknown", routing.ReasonPending, unresolved[0]),
+			condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, unresolved[0])}}
 	}
 	return routing.Status{Conditions: []service.Condition{
 		condition(routing.ConditionReady, "True", routing.ReasonAccepted, note),
@@ -264,15 +265,16 @@ func (s *statuses) model(m *routing.Model) routing.Status {
 	if by == nil || by == m {
 		return s.inPool(m.Pool, m.ModelName+" in pool "+m.Pool.Name)
 	}
-	message := fmt.Sprintf("model %s of pool %s is InferenceModel %s's, which is older; this one takes its place when that goes", m.ModelName, m.Pool.Name, by.Key)
+	message := fmt.Sprintf("model %s of pool %s belongs to the older InferenceModel %s; this one applies once that is deleted", m.ModelName, m.Pool.Name, by.Key)
 	return routing.Status{Conditions: []service.Condition{
 		condition(routing.ConditionReady, "False", routing.ReasonModelNameInUse, message),
 		condition(routing.ConditionAccepted, "False", routing.ReasonModelNameInUse, message)}}
 }
 
-// rewrite tells of names that an older object rewrites already.
+// rewrite returns a rewrite's status, which names the models that an older
+// object rewrites.
 func (s *statuses) rewrite(o *routing.Rewrite) routing.Status {
-	taken := map[string]string{} // name → whose
+	older := map[string]string{} // name → the rewrite that has it
 	for _, other := range s.set.rewrites {
 		if other == o {
 			break
@@ -283,8 +285,8 @@ func (s *statuses) rewrite(o *routing.Rewrite) routing.Status {
 				names = []string{""}
 			}
 			for _, name := range names {
-				if _, ok := taken[name]; !ok && other.Pool == o.Pool {
-					taken[name] = other.Name
+				if _, ok := older[name]; !ok && other.Pool == o.Pool {
+					older[name] = other.Name
 				}
 			}
 		}
@@ -296,7 +298,7 @@ func (s *statuses) rewrite(o *routing.Rewrite) routing.Status {
 			names = []string{""}
 		}
 		for _, name := range names {
-			if by := taken[name]; by != "" {
+			if by := older[name]; by != "" {
 				what := name
 				if name == "" {
 					what = "every other name"

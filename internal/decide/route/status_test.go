@@ -66,7 +66,7 @@ func TestStatuses(t *testing.T) {
 	}{
 		{"a pool with members", []routing.Object{llama}, "",
 			`Ready=True Accepted: 2 services: chat, chat-next
-Accepted=Unknown Pending: no HTTPRoute refers to it; its host and the names of its models reach it all the same
+Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"a pool that an HTTPRoute uses", []routing.Object{http("r", at("llama")), llama}, "",
 			`Ready=True Accepted: 2 services: chat, chat-next
@@ -74,15 +74,15 @@ Accepted=True Accepted: 2 services: chat, chat-next
 ResolvedRefs=True ResolvedRefs`},
 		{"a pool of addresses", []routing.Object{pool("p", "app=llama", "a:1", "b:2")}, "b: no such host",
 			`Ready=True Degraded: 2 services: chat, chat-next; 2 addresses; b: no such host
-Accepted=Unknown Pending: no HTTPRoute refers to it; its host and the names of its models reach it all the same
+Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"a pool of addresses that fail", []routing.Object{pool("p", "", "a:1")}, "down: a: no such host",
 			`Ready=False NoEndpoints: 1 address; a: no such host
-Accepted=Unknown Pending: no HTTPRoute refers to it; its host and the names of its models reach it all the same
+Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"a pool of nothing", []routing.Object{pool("p", "app=lama")}, "",
 			`Ready=False NoEndpoints: no service of namespace default has the labels app=lama; chat has app=llama
-Accepted=Unknown Pending: no HTTPRoute refers to it; its host and the names of its models reach it all the same
+Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"an HTTPRoute", []routing.Object{llama, http("r", at("llama"), svc("default/chat"), at("llama"))}, "",
 			`Ready=True Routed: to pool llama, service chat
@@ -95,14 +95,14 @@ ResolvedRefs=False BackendNotFound: there is no pool default/lama; did you mean 
 		{"a route", []routing.Object{llama, route("r", 0, "a,b", at("llama"), svc("default/chat"))}, "",
 			`Ready=True Routed: a, b to pool llama, service chat`},
 		{"a route that lost a name", []routing.Object{route("old", 1, "a", svc("default/chat")), route("r", 0, "a,b", svc("default/chat"))}, "",
-			`Ready=True Routed: a, b to service chat; a is the older route old's`},
+			`Ready=True Routed: a, b to service chat; a belongs to the older route old`},
 		{"a route that lost its name", []routing.Object{route("old", 1, "a", svc("default/chat")), route("r", 0, "a", svc("default/chat"))}, "",
-			`Ready=False ModelNameInUse: a is the older route old's`},
+			`Ready=False ModelNameInUse: a belongs to the older route old`},
 		{"a route to what is not there", []routing.Object{route("r", 0, "a", svc("default/chat"), at("llama"))}, "",
 			`Ready=False BackendNotFound: there is no pool default/llama`},
 		{"a pool with one name that is not found", []routing.Object{pool("p", "", "a:1", "b:2")}, "a: no such host",
 			`Ready=True Degraded: 2 addresses; a: no such host
-Accepted=Unknown Pending: no HTTPRoute refers to it; its host and the names of its models reach it all the same
+Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"a route to a dead pool", []routing.Object{pool("p", "", "a:1"), route("r", 0, "a", at("p"))}, "down: a: connection refused",
 			`Ready=False NoEndpoints: pool p has no endpoint: 1 address; a: connection refused`},
