@@ -153,7 +153,7 @@ Flags win over settings.json, which wins over the environment.`,
 	f.StringVar(&c.modelDir, "model-dir", "", "FOLDER, as KServe's servers have it")
 	f.SetNormalizeFunc(kserveFlags)
 	f.StringVar(&c.flags.Host, "host", c.flags.Host, "address to listen on")
-	f.StringSliceVar(&c.flags.AllowedHosts, "allowed-hosts", nil, "host names that requests may give, or * for all, where it listens on loopback; this machine's own always may")
+	f.StringSliceVar(&c.flags.AllowedHosts, "allowed-hosts", nil, "host names that requests may have, or * for all; checked only on a loopback address; this machine's own are always allowed")
 	f.IntVar(&c.flags.HTTP.Port, "http-port", c.flags.HTTP.Port, "port for HTTP; 0 for any free one")
 	f.IntVar(&c.flags.GRPC.Port, "grpc-port", c.flags.GRPC.Port, "port for gRPC; 0 for any free one, -1 for none (default with --http-port: none)")
 	f.IntVar(&c.flags.Metrics.Port, "metrics-port", c.flags.Metrics.Port, "port for metrics; -1 for that of HTTP (default with --http-port: that of HTTP)")
