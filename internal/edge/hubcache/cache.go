@@ -55,17 +55,40 @@ type Cache struct {
 	metrics *metrics
 	log     *slog.Logger
 
-	background context.Context // of downloads, which outlive who began them
-	stop       context.CancelFunc
-	unlock     func()
-	running    sync.WaitGroup
-	asking     singleflight.Group // questions to the Hub, by who asks what
-	slots      chan struct{}      // one token per download
-	failures   failures
+	unlock    func()
+	asking    singleflight.Group // questions to the Hub, by who asks what
+	tasks     *tasks
+	downloads *downloads
+	failures  *failures
+}
+
+// tasks run in the background and outlive the requests that began them.
+type tasks struct {
+	ctx  context.Context
+	stop context.CancelFunc
 
 	mu      sync.Mutex
-	flights map[string]*flight // by hash
-	closed  bool               // nothing new is begun
+	closed  bool // nothing new is begun
+	running sync.WaitGroup
+}
+
+// start runs do, unless close was called. It reports which.
+func (t *tasks) start(do func(ctx context.Context)) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.running.Go(func() { do(t.ctx) })
+	}
+	return !t.closed
+}
+
+// close ends the tasks and waits for them.
+func (t *tasks) close() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.stop()
+	t.running.Wait()
 }
 
 // New opens the cache's folder, which it keeps to itself, and registers its
@@ -79,7 +102,7 @@ func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
 		return nil, err
 	}
 	c := &Cache{cfg: cfg, base: base, log: cfg.Log, hub: newHub(base, cfg.Transport), grants: newGrants(cfg.GrantLife, cfg.MaxGrants),
-		slots: make(chan struct{}, cfg.MaxDownloads), flights: map[string]*flight{}, failures: failures{byHash: map[string]wrongs{}}}
+		tasks: &tasks{}, failures: &failures{byHash: map[string]wrongs{}}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -97,30 +120,29 @@ func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
 		return nil, err
 	}
 	c.store.blobs.MinFree = cfg.MinFree
-	c.background, c.stop = context.WithCancel(context.Background())
+	c.tasks.ctx, c.tasks.stop = context.WithCancel(context.Background())
+	c.downloads = &downloads{cfg: cfg, blobs: c.store.blobs, hub: c.hub, tasks: c.tasks, failures: c.failures, failed: c.failed,
+		slots: make(chan struct{}, cfg.MaxDownloads), byHash: map[string]*flight{}}
 	c.metrics = newMetrics(c, reg)
+	c.downloads.metrics = c.metrics
 	if err := c.newRing(); err != nil {
-		c.stop()
+		c.tasks.close()
 		c.unlock()
 		return nil, err
 	}
-	c.running.Go(func() {
-		if err := errors.Join(c.store.blobs.Count(c.background), c.store.records.recount()); err != nil && c.background.Err() == nil {
+	c.tasks.start(func(ctx context.Context) {
+		if err := errors.Join(c.store.blobs.Count(ctx), c.store.records.recount()); err != nil && ctx.Err() == nil {
 			c.log.Error("the cache's folder cannot be read", "error", err)
 		}
 	})
-	c.running.Go(c.collect)
+	c.tasks.start(c.collect)
 	return c, nil
 }
 
 // Close ends the downloads, which the next start resumes, and gives the folder
 // back.
 func (c *Cache) Close() {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.stop()
-	c.running.Wait()
+	c.tasks.close()
 	c.unlock()
 }
 
@@ -217,13 +239,6 @@ func (c *Cache) failed(t target, err error) {
 	c.metrics.errors.WithLabelValues(reason).Inc()
 }
 
-func (c *Cache) noteEvicted(all []blobs.Entry) {
-	for _, e := range all {
-		c.metrics.evictions.Inc()
-		c.metrics.evicted.Add(float64(e.Size))
-	}
-}
-
 // badFor is how long clients that ask for a part of a file are given all of it,
 // after its content came wrong: what they have of it may be wrong too. Clients
 // begin anew without end, so when it came wrong maxWrongs times, they are
@@ -299,7 +314,7 @@ func (c *Cache) put(path string, v any) {
 // bound of its own: whoever began it may leave.
 func once[T any](ctx context.Context, c *Cache, key string, ask func(context.Context) (T, error)) (T, error) {
 	ch := c.asking.DoChan(key, func() (any, error) {
-		ctx, cancel := context.WithTimeout(c.background, c.cfg.MetadataTimeout)
+		ctx, cancel := context.WithTimeout(c.tasks.ctx, c.cfg.MetadataTimeout)
 		defer cancel()
 		return ask(ctx)
 	})
@@ -320,7 +335,7 @@ func once[T any](ctx context.Context, c *Cache, key string, ask func(context.Con
 }
 
 // collect runs GC now and then, for what size alone does not bound.
-func (c *Cache) collect() {
+func (c *Cache) collect(ctx context.Context) {
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()
 	for {
@@ -330,7 +345,7 @@ func (c *Cache) collect() {
 				c.log.Error("the cache's folder cannot be swept", "error", err)
 			}
 			_ = c.store.records.recount() // the next time will do
-		case <-c.background.Done():
+		case <-ctx.Done():
 			return
 		}
 	}

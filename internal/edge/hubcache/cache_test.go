@@ -164,12 +164,12 @@ func (r *rig) metric(name string, labels ...string) (sum float64) {
 func (r *rig) settle() {
 	r.t.Helper()
 	for {
-		r.cache.mu.Lock()
+		r.cache.downloads.mu.Lock()
 		var f *flight
-		for _, f = range r.cache.flights {
+		for _, f = range r.cache.downloads.byHash {
 			break
 		}
-		r.cache.mu.Unlock()
+		r.cache.downloads.mu.Unlock()
 		if f == nil {
 			return
 		}

@@ -30,7 +30,7 @@ type flight struct {
 	over    bool // nothing more comes; err says why, nil when whole
 	err     error
 	changed chan struct{} // closed, and made anew, when any of the above changes
-	readers int           // guarded by Cache.mu
+	readers int           // guarded by downloads.mu
 	linger  *time.Timer   // likewise: runs while nobody reads
 	dead    bool          // likewise: nobody came back, do not join
 	ended   chan struct{} // closed when nothing of it is left
@@ -70,37 +70,62 @@ func (f *flight) next(ctx context.Context, from int64) (int64, error) {
 	}
 }
 
+// downloads are the blobs on their way, one flight each.
+type downloads struct {
+	cfg      Config
+	blobs    *blobs.Store
+	hub      *hub
+	tasks    *tasks
+	failures *failures
+	metrics  *metrics
+	failed   func(target, error) // is told what went wrong
+	slots    chan struct{}       // one token per download
+
+	mu     sync.Mutex
+	byHash map[string]*flight
+}
+
+// count returns how many downloads are under way.
+func (d *downloads) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.byHash)
+}
+
+// has reports whether a blob is being downloaded.
+func (d *downloads) has(etag string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.byHash[etag] != nil
+}
+
 // join finds the flight of a blob, or begins one from where it may be had; began
 // says which. leave must be called. A flight that is being torn down is waited
 // for: two must not write one file.
-func (c *Cache) join(ctx context.Context, rec fileRecord, from source) (f *flight, began bool, err error) {
+func (d *downloads) join(ctx context.Context, rec fileRecord, from source) (f *flight, began bool, err error) {
 	for {
-		c.mu.Lock()
-		f = c.flights[rec.ETag]
-		if c.closed {
-			c.mu.Unlock()
-			return nil, false, context.Canceled
-		}
+		d.mu.Lock()
+		f = d.byHash[rec.ETag]
 		if f == nil && from.none() {
-			c.mu.Unlock()
+			d.mu.Unlock()
 			return nil, false, errNoSource
 		}
 		if f == nil {
-			f = c.begin(rec, from)
-			c.mu.Unlock()
-			return f, true, nil
+			f, err = d.begin(rec, from)
+			d.mu.Unlock()
+			return f, true, err
 		}
 		if f.size != rec.Size {
-			c.mu.Unlock()
+			d.mu.Unlock()
 			return nil, false, fmt.Errorf("%w: %w", errOdd, blobs.ErrSize)
 		}
 		if !f.dead {
 			f.readers++
 			f.linger.Stop()
-			c.mu.Unlock()
+			d.mu.Unlock()
 			return f, false, nil
 		}
-		c.mu.Unlock()
+		d.mu.Unlock()
 		select {
 		case <-f.ended:
 		case <-ctx.Done():
@@ -109,42 +134,46 @@ func (c *Cache) join(ctx context.Context, rec fileRecord, from source) (f *fligh
 	}
 }
 
-// begin starts a flight with one reader. c.mu is held.
-func (c *Cache) begin(rec fileRecord, from source) *flight {
-	ctx, cancel := context.WithCancel(c.background)
+// begin starts a flight with one reader. d.mu is held.
+func (d *downloads) begin(rec fileRecord, from source) (*flight, error) {
+	ctx, cancel := context.WithCancel(d.tasks.ctx)
 	f := &flight{etag: rec.ETag, size: rec.Size, cancel: cancel, changed: make(chan struct{}), ended: make(chan struct{}), readers: 1}
-	f.linger = time.AfterFunc(c.cfg.Linger, func() { c.abandon(f) })
+	f.linger = time.AfterFunc(d.cfg.Linger, func() { d.abandon(f) })
 	f.linger.Stop()
-	c.flights[rec.ETag] = f
-	c.running.Go(func() {
+	started := d.tasks.start(func(context.Context) {
 		defer cancel()
-		err := c.download(ctx, f, from)
-		c.mu.Lock()
-		delete(c.flights, f.etag)
+		err := d.download(ctx, f, from)
+		d.mu.Lock()
+		delete(d.byHash, f.etag)
 		f.linger.Stop()
-		c.mu.Unlock()
+		d.mu.Unlock()
 		if err != nil {
-			c.failed(from.t, err)
+			d.failed(from.t, err)
 		}
 		f.set(func() { f.over, f.err = true, err })
 		close(f.ended)
 	})
-	return f
+	if !started {
+		cancel()
+		return nil, context.Canceled
+	}
+	d.byHash[rec.ETag] = f
+	return f, nil
 }
 
 // leave ends one reader's part. A flight goes on for a while without any.
-func (c *Cache) leave(f *flight) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if f.readers--; f.readers == 0 && c.flights[f.etag] == f {
-		f.linger.Reset(c.cfg.Linger)
+func (d *downloads) leave(f *flight) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if f.readers--; f.readers == 0 && d.byHash[f.etag] == f {
+		f.linger.Reset(d.cfg.Linger)
 	}
 }
 
 // abandon ends a flight that nobody came back to.
-func (c *Cache) abandon(f *flight) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (d *downloads) abandon(f *flight) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if f.readers == 0 {
 		f.dead = true
 		f.cancel()
@@ -156,14 +185,14 @@ const near = 8 << 20
 
 // reachable reports whether a range can wait for the blob's download: for one that
 // runs, or would begin now with what an earlier one left.
-func (c *Cache) reachable(etag string, from int64) bool {
+func (d *downloads) reachable(etag string, from int64) bool {
 	at := int64(0)
-	if info, err := os.Stat(c.store.blobs.PartPath(etag)); err == nil {
+	if info, err := os.Stat(d.blobs.PartPath(etag)); err == nil {
 		at = info.Size()
 	}
-	c.mu.Lock()
-	f := c.flights[etag]
-	c.mu.Unlock()
+	d.mu.Lock()
+	f := d.byHash[etag]
+	d.mu.Unlock()
 	if f != nil {
 		f.mu.Lock()
 		at = max(at, f.at)
@@ -173,14 +202,14 @@ func (c *Cache) reachable(etag string, from int64) bool {
 }
 
 // download brings a blob into the store.
-func (c *Cache) download(ctx context.Context, f *flight, from source) (err error) {
+func (d *downloads) download(ctx context.Context, f *flight, from source) (err error) {
 	select {
-	case c.slots <- struct{}{}:
+	case d.slots <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-c.slots }()
-	file, err := c.store.blobs.Part(f.etag)
+	defer func() { <-d.slots }()
+	file, err := d.blobs.Part(f.etag)
 	if err != nil {
 		return noRoom(err)
 	}
@@ -191,24 +220,24 @@ func (c *Cache) download(ctx context.Context, f *flight, from source) (err error
 		return err
 	}
 	had := p.at
-	done, evicted, err := c.store.blobs.Reserve(f.size-had, c.cfg.MaxBytes, time.Now())
-	c.noteEvicted(evicted)
+	done, evicted, err := d.blobs.Reserve(f.size-had, d.cfg.MaxBytes, time.Now())
+	d.metrics.noteEvicted(evicted)
 	if err != nil {
-		return c.dropEmpty(path, had, err)
+		return d.dropEmpty(path, had, err)
 	}
 	defer func() { done(p.at - had) }()
-	if err := c.fill(ctx, p, from); err != nil {
-		return c.dropEmpty(path, p.at, err)
+	if err := d.fill(ctx, p, from); err != nil {
+		return d.dropEmpty(path, p.at, err)
 	}
 	if hex.EncodeToString(p.hash.Sum(nil)) != f.etag {
-		c.store.blobs.Remove(path, p.at)
-		c.failures.wrong(f.etag)
+		d.blobs.Remove(path, p.at)
+		d.failures.wrong(f.etag)
 		return fmt.Errorf("%w: %d bytes came, %d of them in an earlier attempt: %w", errOdd, f.size, had, blobs.ErrCorrupt)
 	}
-	c.failures.right(f.etag)
+	d.failures.right(f.etag)
 	f.set(func() { f.whole = true })
 	// Readers go on while the disk settles.
-	if err := c.store.blobs.Install(file, f.etag, time.Now()); err != nil {
+	if err := d.blobs.Install(file, f.etag, time.Now()); err != nil {
 		return fmt.Errorf("hubcache: %w", err)
 	}
 	return nil
@@ -216,9 +245,9 @@ func (c *Cache) download(ctx context.Context, f *flight, from source) (err error
 
 // dropEmpty removes a partial file without bytes, for there is nothing in it
 // to resume.
-func (c *Cache) dropEmpty(path string, at int64, err error) error {
+func (d *downloads) dropEmpty(path string, at int64, err error) error {
 	if at == 0 {
-		c.store.blobs.Remove(path, 0)
+		d.blobs.Remove(path, 0)
 	}
 	return err
 }
@@ -273,11 +302,11 @@ const enoughProgress = 64 << 10
 const maxRetryAfter = 5 * time.Second
 
 // fill asks for the rest until it is here.
-func (c *Cache) fill(ctx context.Context, p *part, from source) error {
-	wait := c.cfg.RetryWait
+func (d *downloads) fill(ctx context.Context, p *part, from source) error {
+	wait := d.cfg.RetryWait
 	for attempt := 1; p.at < p.size; attempt++ {
 		before := p.at
-		err := c.attempt(ctx, p, from)
+		err := d.attempt(ctx, p, from)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -291,9 +320,9 @@ func (c *Cache) fill(ctx context.Context, p *part, from source) error {
 			return err
 		}
 		if p.at-before >= enoughProgress {
-			attempt, wait = 0, c.cfg.RetryWait
+			attempt, wait = 0, d.cfg.RetryWait
 		}
-		if attempt >= c.cfg.Attempts {
+		if attempt >= d.cfg.Attempts {
 			return err
 		}
 		select {
@@ -307,10 +336,10 @@ func (c *Cache) fill(ctx context.Context, p *part, from source) error {
 }
 
 // attempt asks for the rest once.
-func (c *Cache) attempt(ctx context.Context, p *part, from source) error {
-	ctx, dog := watch(ctx, c.cfg.StallTimeout)
+func (d *downloads) attempt(ctx context.Context, p *part, from source) error {
+	ctx, dog := watch(ctx, d.cfg.StallTimeout)
 	defer dog.stop()
-	body, err := c.hub.get(ctx, from, span{p.at, p.size}, p.size)
+	body, err := d.hub.get(ctx, from, span{p.at, p.size}, p.size)
 	if err != nil {
 		return err
 	}
@@ -320,7 +349,7 @@ func (c *Cache) attempt(ctx context.Context, p *part, from source) error {
 		n, err := body.Read(buf)
 		if n > 0 {
 			dog.feed()
-			c.metrics.upstream.Add(float64(n))
+			d.metrics.upstream.Add(float64(n))
 			n = int(min(int64(n), p.size-p.at))
 			if _, err := p.file.WriteAt(buf[:n], p.at); err != nil {
 				return noRoom(err)

@@ -176,12 +176,12 @@ func TestLosesAccess(t *testing.T) {
 	r.head(path, bearer("hf_two"))
 	go func() { two <- r.get(path, bearer("hf_two")) }()
 	for {
-		r.cache.mu.Lock()
+		r.cache.downloads.mu.Lock()
 		readers := 0
-		for _, f := range r.cache.flights {
+		for _, f := range r.cache.downloads.byHash {
 			readers = f.readers
 		}
-		r.cache.mu.Unlock()
+		r.cache.downloads.mu.Unlock()
 		if readers == 2 {
 			break
 		}

@@ -1,6 +1,10 @@
 package hubcache
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
+)
 
 // metrics are the cache's own; no label holds what a client sent.
 type metrics struct {
@@ -54,9 +58,7 @@ func newMetrics(c *Cache, reg prometheus.Registerer) *metrics {
 			return float64(c.store.blobs.Total())
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "downloads", Help: "Downloads under way."}, func() float64 {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return float64(len(c.flights))
+			return float64(c.downloads.count())
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "ring_nodes", Help: "Nodes of the ring, this one included; 0 without a ring."}, func() float64 {
 			nodes, _ := c.ringNodes()
@@ -67,6 +69,13 @@ func newMetrics(c *Cache, reg prometheus.Registerer) *metrics {
 			return away
 		}))
 	return m
+}
+
+func (m *metrics) noteEvicted(all []blobs.Entry) {
+	for _, e := range all {
+		m.evictions.Inc()
+		m.evicted.Add(float64(e.Size))
+	}
 }
 
 func (c *Cache) ringNodes() (nodes, away float64) {

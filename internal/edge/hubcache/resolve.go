@@ -155,11 +155,7 @@ func (c *Cache) granted(t target, who caller, commit string, what right, now tim
 	if who == anonymous && (!ok || !rec.Public) {
 		c.put(c.store.records.publicPath(t.repo), publicRecord{true, now})
 	} else if who != anonymous && (!ok || now.Sub(rec.At) > publicAgain) {
-		c.mu.Lock()
-		if !c.closed {
-			c.running.Go(func() { c.tryPublic(t) })
-		}
-		c.mu.Unlock()
+		c.tasks.start(func(ctx context.Context) { c.tryPublic(ctx, t) })
 	}
 }
 
@@ -168,8 +164,8 @@ func (c *Cache) granted(t target, who caller, commit string, what right, now tim
 const publicAgain = 24 * time.Hour
 
 // tryPublic asks for a file without a token.
-func (c *Cache) tryPublic(t target) {
-	_, _ = once(c.background, c, "public\x00"+t.repo.key(), func(ctx context.Context) (struct{}, error) {
+func (c *Cache) tryPublic(ctx context.Context, t target) {
+	_, _ = once(ctx, c, "public\x00"+t.repo.key(), func(ctx context.Context) (struct{}, error) {
 		rec, err := c.hub.head(ctx, t, "")
 		var e *refusal
 		switch {

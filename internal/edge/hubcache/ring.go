@@ -34,7 +34,7 @@ var errDeclined = errors.New("the node does not send it")
 // is asked again only if it got on.
 func (s *sending) throughRing() (settled bool, err error) {
 	c := s.c
-	if c.ring == nil || s.rec.Size < c.cfg.RingMinBytes || s.rec.Size == 0 || c.flying(s.rec.ETag) {
+	if c.ring == nil || s.rec.Size < c.cfg.RingMinBytes || s.rec.Size == 0 || c.downloads.has(s.rec.ETag) {
 		return false, nil
 	}
 	where := ""
@@ -118,27 +118,16 @@ func (s *sending) hop(node string, where *string) error {
 	}
 }
 
-// flying reports whether this node downloads a blob itself.
-func (c *Cache) flying(etag string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.flights[etag] != nil
-}
-
 // accuse notes that a node sent wrong content, and tells it.
 func (c *Cache) accuse(node string, rec fileRecord) {
 	c.metrics.hops.WithLabelValues("wrong").Inc()
 	c.log.Error("a node of the ring sent content that does not have its hash", "node", node, "hash", rec.ETag)
 	c.ring.Wrong(node)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.running.Go(func() {
-			ctx, cancel := context.WithTimeout(c.background, c.cfg.MetadataTimeout)
-			defer cancel()
-			_ = c.ring.Accuse(ctx, node, rec.ETag) // it is left alone in any case
-		})
-	}
+	c.tasks.start(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.MetadataTimeout)
+		defer cancel()
+		_ = c.ring.Accuse(ctx, node, rec.ETag) // it is not asked for a while in any case
+	})
 }
 
 // errFar is a range that another node asks for, far ahead of what is here.
@@ -214,7 +203,7 @@ func (c *Cache) newRing() (err error) {
 	}
 	c.ring, err = peers.New(cfg)
 	if err == nil {
-		c.running.Go(func() { c.ring.Run(c.background) })
+		c.tasks.start(c.ring.Run)
 	}
 	return err
 }

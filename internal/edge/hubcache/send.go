@@ -78,7 +78,7 @@ func (s *sending) send() error {
 	switch {
 	case s.c.cfg.Offline:
 		return errNotHere
-	case s.c.reachable(s.rec.ETag, s.at):
+	case s.c.downloads.reachable(s.rec.ETag, s.at):
 		return s.follow()
 	case s.visit != nil:
 		return errFar
@@ -173,12 +173,12 @@ func (s *sending) wrong() error {
 // follow sends a file while it is downloaded, by us or by somebody else.
 func (s *sending) follow() error {
 	for {
-		f, began, err := s.c.join(s.r.Context(), s.rec, s.source)
+		f, began, err := s.c.downloads.join(s.r.Context(), s.rec, s.source)
 		if err != nil {
 			return err
 		}
 		err = s.followFlight(f)
-		s.c.leave(f)
+		s.c.downloads.leave(f)
 		var e *refusal
 		switch {
 		case err == nil || s.r.Context().Err() != nil:
