@@ -31,7 +31,7 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 	"lie":    func(f *FaultPlan, w *world, rng *rand.Rand) { f.mood(w, rng, func(m *mood, on bool) { m.lying = on }) },
 	"silent": func(f *FaultPlan, w *world, rng *rand.Rand) { f.mood(w, rng, func(m *mood, on bool) { m.silent = on }) },
 	"slow start": func(f *FaultPlan, w *world, rng *rand.Rand) {
-		f.lasting(w, func(on bool) { w.slow[f.key()] = on })
+		f.lasting(w, func(on bool) { w.machine.locked(func() { w.slow[f.key()] = on }) })
 	},
 	"crash": func(_ *FaultPlan, w *world, rng *rand.Rand) {
 		w.crash(time.Duration(rng.Int64N(int64(5 * time.Second))))

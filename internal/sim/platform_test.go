@@ -42,7 +42,7 @@ type machine struct {
 	units     map[string]*unit     // alive ones, by ID
 	number    uint64
 	loops     func(k service.Key) bool          // whether replicas end as soon as they are ready
-	startsIn  func(k service.Key) time.Duration // how long the next start takes
+	startsIn  func(k service.Key) time.Duration // how long the next start takes; mu is held
 	refuses   error                             // what Apply and Scale answer; nil for nothing
 	refusedAt time.Time                         // when that was last changed
 	instant   time.Time                         // of the first call of a second, and how many there were since
@@ -129,13 +129,18 @@ var errDead = errors.New("the process is dead")
 
 // pause is the time that a call takes. It sets what several callers do apart in
 // time, too, which one run must do as another does.
-func (m *machine) pause(rng *rand.Rand) { time.Sleep(time.Duration(20_000 + rng.IntN(180_000))) }
+func (m *machine) pause(rng *rand.Rand) {
+	var takes time.Duration
+	m.locked(func() { takes = time.Duration(20_000 + rng.IntN(180_000)) })
+	time.Sleep(takes)
+}
 
 func (m *machine) Host(context.Context, ...selection.Check) (selection.Host, error) {
 	return selection.Host{Programs: map[string]bool{"roundhouse": true, "engine": true}, Accelerators: len(m.gpus)}, nil
 }
 
 func (m *machine) Apply(_ context.Context, r workload.Revision) error {
+	m.pause(m.rng) // whoever applied the manifest comes first
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.refused(); err != nil {

@@ -1,8 +1,3 @@
-//go:build !race
-
-// Virtual time orders the simulation, which the race detector does not see in full
-// yet: make unit and make sim run it.
-
 package sim
 
 import (

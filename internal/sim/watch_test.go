@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -36,9 +37,12 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 
 // watch checks the invariants.
 type watch struct {
-	world    *world
-	next     time.Time
-	looks    int
+	world *world
+	next  time.Time
+	looks int
+	// mu guards what ending reads, which the fleet's goroutine calls too: the
+	// map, restart, and what is desired of a service.
+	mu       sync.Mutex
 	services map[service.Key]*watched
 	restart  time.Time
 }
@@ -68,6 +72,8 @@ func (w *watch) init(world *world) {
 }
 
 func (w *watch) of(k service.Key) *watched {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	s := w.services[k]
 	if s == nil {
 		s = &watched{lastUse: time.Now()}
@@ -78,16 +84,22 @@ func (w *watch) of(k service.Key) *watched {
 
 func (w *watch) applied(p *ServicePlan) {
 	s := w.of(p.key())
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	s.changed = time.Now()
 	s.plan, s.applied, s.deleted = p, time.Now(), false
 }
 
 func (w *watch) deleted(k service.Key) {
 	s := w.of(k)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	s.applied, s.made, s.deleted = time.Now(), time.Now(), true
 }
 
 func (w *watch) restarted() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.restart = time.Now()
 	for _, s := range w.services {
 		s.atZero, s.starved, s.short, s.untrue = time.Time{}, time.Time{}, time.Time{}, time.Time{}
@@ -120,6 +132,8 @@ func (s *watched) peak(within time.Duration) int {
 
 // ending is told of each replica that is to go; the machine's lock is held.
 func (w *watch) ending(u *unit) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	s, o := w.services[u.owner.key], u.owner
 	if s == nil || s.deleted || o.revision == nil || w.restart.Equal(w.world.begun) || time.Since(w.restart) > 20*time.Second || s.applied.After(w.restart) {
 		return

@@ -232,6 +232,6 @@ func (w *world) apply(s *ServicePlan) {
 		return
 	}
 	w.trace("applied %s min %d max %d model %d", s.Name, s.Min, s.Max, s.Model)
-	w.wanted[s.key()] = s
+	w.machine.locked(func() { w.wanted[s.key()] = s })
 	w.watch.applied(s)
 }
