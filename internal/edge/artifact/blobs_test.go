@@ -172,3 +172,17 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 }
+
+// TestCacheCannotBeWritten: a model does not fail because the cache of the Hub, which
+// had no room for it, cannot link to it either.
+func TestCacheCannotBeWritten(t *testing.T) {
+	hub, _, _ := newHub(t)
+	s, cache := newCachedStore(t, hub, 1, nil)
+	if err := os.Remove(filepath.Join(cache, "blobs")); err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, filepath.Join(cache, "blobs"), "where a folder should be")
+	if _, err := s.Fetch(t.Context(), Request{URI: "hf://org/m/model.safetensors"}, nil); err != nil {
+		t.Error(err)
+	}
+}

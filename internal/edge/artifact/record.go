@@ -139,12 +139,11 @@ func (n *installer) assemble(ctx context.Context, loc location, l listing) (tree
 		if err := os.MkdirAll(filepath.Dir(dst), 0o700); err != nil {
 			return "", "", fmt.Errorf("artifact: %s: an object is both a file and a folder: %w", loc, err)
 		}
-		err := os.Rename(o.arrived(n.folder.partialDir(loc)), dst)
-		if err == nil && n.blobs != nil && !o.linked && blobs.IsHash(o.oid) {
-			err = n.blobs.Add(dst, o.oid, time.Now()) // what the cache had no room for
-		}
-		if err != nil {
+		if err := os.Rename(o.arrived(n.folder.partialDir(loc)), dst); err != nil {
 			return "", "", fmt.Errorf("artifact: %s: %w", loc, err)
+		}
+		if n.blobs != nil && !o.linked && blobs.IsHash(o.oid) {
+			n.blobs.Add(dst, o.oid, time.Now()) // what the cache had no room for
 		}
 	}
 	return tree, file, nil

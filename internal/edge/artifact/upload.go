@@ -46,7 +46,6 @@ func (u Upload) validate(maxBytes int64) error {
 	return nil
 }
 
-// uploadPath is where an upload lies: files of one content share a folder.
 // uploads keep what clients send.
 type uploads struct {
 	folder    *folder
@@ -55,6 +54,7 @@ type uploads struct {
 	maxBytes  int64
 }
 
+// uploadPath is where an upload lies: files of one content share a folder.
 func (s *uploads) uploadPath(u Upload) string {
 	dir := filepath.Join(s.folder.dir, "uploads", u.SHA256)
 	if u.Name == "" {

