@@ -64,13 +64,13 @@ func Select(args []string, namespace string, given bool) Selection {
 	return s
 }
 
-// Key reads NAME or NAMESPACE/NAME.
+// Key reads NAME or NAMESPACE/NAME. Objects have no variants, so NAME~canary is
+// the name of none.
 func (s Selection) Key(name string) service.Key {
-	k := service.ParseKey(name)
-	if k.Name == name {
-		k.Namespace = s.Namespace
+	if namespace, rest, ok := strings.Cut(name, "/"); ok {
+		return service.Key{Namespace: namespace, Name: rest}
 	}
-	return k
+	return service.Key{Namespace: s.Namespace, Name: name}
 }
 
 // IsRouting reports whether the kind is a pool or one of the routes.
@@ -107,7 +107,7 @@ func (s Selection) Objects(ctx context.Context, b Backend) ([]admin.Object, erro
 		return list, err
 	}
 	list = slices.DeleteFunc(list, func(o admin.Object) bool {
-		return !slices.ContainsFunc(s.Names, func(n string) bool { return service.ParseKey(n).Name == o.Name })
+		return !slices.ContainsFunc(s.Names, func(n string) bool { return s.Key(n).Name == o.Name })
 	})
 	if len(list) == 0 {
 		return nil, fmt.Errorf("no %s named %s: `roundhouse get %s` lists them", strings.TrimSuffix(s.Kind, "s"), strings.Join(s.Names, ", "), s.Kind)
