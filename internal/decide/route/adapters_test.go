@@ -48,6 +48,9 @@ func TestAdapterNames(t *testing.T) {
 		"unknown, by host":      {Query{Model: "else", Host: "mistral.example.com"}, Target{Pool: routing.Service(at("b", "mistral"))}, "by its host → service b/mistral"},
 		"the service, by host":  {Query{Model: "b/mistral", Host: "mistral.example.com"}, Target{Pool: routing.Service(at("b", "mistral")), Named: true}, "by its name → service b/mistral"},
 		"a canary's, by host":   {Query{Model: "fresh", Host: "canary.example.com"}, Target{Pool: routing.Service(at("a", "llama").Canary()), Adapter: "fresh"}, "adapter fresh → service a/llama~canary"},
+		"the canary, by host":   {Query{Model: "llama", Host: "canary.example.com"}, Target{Pool: routing.Service(at("a", "llama").Canary()), Named: true}, "by its name → service a/llama~canary"},
+		"a canary's own name":   {Query{Model: "llama~canary", Host: "canary.example.com"}, Target{Pool: routing.Service(at("a", "llama").Canary()), Named: true}, "by its name → service a/llama~canary"},
+		"and its full one":      {Query{Model: "a/llama~canary", Host: "canary.example.com"}, Target{Pool: routing.Service(at("a", "llama").Canary()), Named: true}, "by its name → service a/llama~canary"},
 	} {
 		got, err := table.Resolve(tc.q, nil)
 		why := got.Why()

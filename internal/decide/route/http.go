@@ -345,8 +345,11 @@ func (t *Table) forward(m *httpMatch, q *Query, random func(n int) int) (Target,
 	return out, nil
 }
 
-// names reports whether a model's name is the service's, bare or full.
-func names(k service.Key, model string) bool { return model == k.Name || isFull(model, k) }
+// names reports whether a model's name is the service's, bare or full. A canary
+// has its service's names, and its own.
+func names(k service.Key, model string) bool {
+	return model == k.Name || isFull(model, k) || k.Variant != "" && (model == k.WorkloadName() || model == k.String())
+}
 
 // param is the first value of a query's parameter; ok is false when the query
 // has none of the name. Parts that cannot be read are passed over.
