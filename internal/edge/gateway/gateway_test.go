@@ -31,7 +31,8 @@ type demand struct {
 	onWake func(pool string)
 	wakes  atomic.Int32
 	slept  atomic.Int32
-	fail   error // of Sleep
+	asleep atomic.Value // the name that the last Sleep was called with
+	fail   error        // of Sleep
 }
 
 func (d *demand) Wake(_ context.Context, pool string, _ int) error {
@@ -44,7 +45,11 @@ func (d *demand) Wake(_ context.Context, pool string, _ int) error {
 	return nil
 }
 
-func (d *demand) Sleep(context.Context, string) error { d.slept.Add(1); return d.fail }
+func (d *demand) Sleep(_ context.Context, name string) error {
+	d.slept.Add(1)
+	d.asleep.Store(name)
+	return d.fail
+}
 
 func (d *demand) Report(string, autoscale.Demand) {}
 

@@ -153,7 +153,11 @@ func (x *exchange) serveModelCall() error {
 			Reason string `json:"reason,omitempty"`
 		}{model, s.Answers(), s.Message})
 	case surface.RepositoryUnload:
-		x.service = s.Pool.Key.String()
+		k, err := d.Key(q) // the service, where s may be its canary
+		if err != nil {
+			return err
+		}
+		x.service = k.String()
 		if err := d.Sleep(x.req.r.Context(), x.service); err != nil {
 			return &failure{status: http.StatusBadRequest, message: fmt.Sprintf("%s cannot be unloaded: %v", model, err)}
 		}

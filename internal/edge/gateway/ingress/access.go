@@ -131,8 +131,12 @@ func allowsBare(d *dispatch.Dispatcher, pass *keys.Pass, k service.Key, name str
 	return err == nil && at == k
 }
 
-// Lists reports whether lists of models show s to the owner of a key.
+// Lists reports whether lists of models show s to the owner of a key. Canaries are
+// not shown: no request can name them.
 func Lists(pass *keys.Pass, s *dispatch.Status) bool {
+	if s.Pool.Key.IsCanary() {
+		return false
+	}
 	k := s.Pool.Key.String()
 	names := []string{s.Name, k, strings.TrimPrefix(k, defaultPrefix)}
 	if s.Adapter != nil {

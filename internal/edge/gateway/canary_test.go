@@ -1,0 +1,35 @@
+package gateway
+
+import (
+	"strings"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/apikey"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// TestCanaryHasNoName: requests name a service, never its canary. Lists leave
+// canaries out, for keys with and without limits, and a service is unloaded as a
+// whole, whichever workload the request would have gone to.
+func TestCanaryHasNoName(t *testing.T) {
+	r, create := newKeyRig(t, nil)
+	addr := replicaServer(t, echo)
+	stable, canary := pool("chat", addr), pool("chat", addr)
+	stable.CanaryPercent = 100
+	canary.Key = stable.Key.Canary()
+	canary.Replicas[0].ID, canary.Replicas[0].Service = "chat-canary-0", canary.Key
+	r.d.SetPools([]dispatch.PoolConfig{stable, canary})
+	for _, limits := range []apikey.Limits{{}, {Models: []string{"chat"}, Namespaces: []string{"default"}}} {
+		_, secret := create(limits)
+		auth := []string{"X-Api-Key", secret}
+		for _, a := range []answer{r.send("GET", "/v1/models", "", auth...), r.send("POST", "/v2/repository/index", "", auth...)} {
+			if a.want(t, 200, `"chat"`); strings.Contains(a.body, "canary") {
+				t.Errorf("%+v: the canary is listed: %s", limits, a.body)
+			}
+		}
+		r.send("POST", "/v2/repository/models/chat/unload", "{}", auth...).want(t, 200)
+		if name := r.demand.asleep.Swap(""); name != "default/chat" {
+			t.Errorf("%+v: %v sleeps, want default/chat", limits, name)
+		}
+	}
+}
