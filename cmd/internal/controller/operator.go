@@ -120,7 +120,7 @@ func (op *operator) newManager(cfg *rest.Config) error {
 	return errors.Join(op.manager.AddHealthzCheck("ping", healthz.Ping), op.manager.AddReadyzCheck("manifests", op.ready))
 }
 
-// ready reports whether this controller leads or could lead at once.
+// ready returns an error until this controller leads or could lead at once.
 func (op *operator) ready(*http.Request) error {
 	if !op.source.Ready() {
 		return errors.New("the first list of the manifests is not complete")

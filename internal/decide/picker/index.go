@@ -268,7 +268,7 @@ func (ix *Index) Sent(slot int, blocks []uint64) (held int) {
 	return held
 }
 
-// Resize returns how many tokens of prompts a slot's endpoint can hold; 0 is
+// Resize sets how many tokens of prompts a slot's endpoint can hold; 0 is
 // unknown. What is more than that is forgotten, the oldest first.
 func (ix *Index) Resize(slot, tokens int) {
 	if slot < 0 || slot >= maxSlots {

@@ -36,7 +36,8 @@ func identify(pid int) (Identity, error) {
 	return Identity{PID: pid, Start: uint64(t.Sec)*1e6 + uint64(t.Usec), Boot: boot}, nil
 }
 
-// verify reports whether id is the process it was when recorded, still running.
+// verify returns ErrGone unless id is the process it was when recorded, still
+// running.
 func verify(id Identity) error {
 	now, err := identify(id.PID)
 	if err != nil || now != id {

@@ -72,7 +72,8 @@ func parseStat(b []byte) (stat, error) {
 // ended reports whether a state letter means that the process no longer runs.
 func (s stat) ended() bool { return s.state == 'Z' || s.state == 'X' || s.state == 'x' }
 
-// verify reports whether id is the process it was when recorded, still running.
+// verify returns ErrGone unless id is the process it was when recorded, still
+// running.
 func verify(id Identity) error {
 	now, err := identify(id.PID)
 	if err != nil || now != id {

@@ -87,12 +87,12 @@ type Config struct {
 	// SessionHeader names the header whose value keeps a client's requests on
 	// one endpoint; "" for none.
 	SessionHeader string
-	// AllowPaths are handed on beside the calls by which models are asked
-	// (route.Inference): a path, or with "*" at its end all that begin so.
+	// AllowPaths are forwarded as inference calls (route.Inference) are: a path,
+	// or with "*" at its end all that begin so.
 	AllowPaths []string
 	// Ready reports whether requests can be placed; nil is always.
 	Ready func() bool
-	// Heard is told load reports in answers' headers; nil: nobody is.
+	// Heard receives the load reports in answers' headers; it may be nil.
 	Heard func(replica string, r orca.Report)
 	Log   *slog.Logger
 }

@@ -267,7 +267,7 @@ func (c *conversation) place(ctx context.Context, r dispatch.Request, isJSON boo
 	return c.s.admitter.Admit(ctx, c.pool, r)
 }
 
-// query is what admission is to know beside the body.
+// query is what admission reads of the header.
 func (c *conversation) query() dispatch.Request {
 	h := &c.head
 	r := dispatch.Request{Host: h.host, Path: h.path, RawQuery: h.query, Method: h.method, Header: h.get,

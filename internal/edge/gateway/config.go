@@ -91,7 +91,7 @@ type Config struct {
 	// Heard is told what replicas say of their load in answers' headers; nil
 	// tells nobody.
 	Heard func(replica string, r orca.Report)
-	// Picker asks the endpoint pickers that pools name; nil asks nobody.
+	// Picker asks the endpoint pickers that pools name; nil asks none.
 	Picker Picker
 	// AccessLog is told of every request; nil for none. Tracer likewise.
 	AccessLog *observe.AccessLog

@@ -237,7 +237,7 @@ func (u *unit) wait(d time.Duration, early <-chan struct{}) error {
 	return nil
 }
 
-// pending returns what the replica waits for.
+// pending sets what the replica waits for.
 func (u *unit) pending(reason, message string) {
 	u.o.update(u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message, v.Progress = replica.Pending, reason, message, nil

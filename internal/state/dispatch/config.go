@@ -36,8 +36,8 @@ type Config struct {
 	MaxWait time.Duration
 	// MaxTries is how many replicas a request is sent to at most.
 	MaxTries int
-	// RetryRatio is how many retries each recent request of a pool pays for,
-	// RetryRate how many a second a pool may have beside those.
+	// RetryRatio is how many retries each recent request of a pool allows,
+	// RetryRate how many more a second the pool may have.
 	RetryRatio, RetryRate float64
 	// PrefillTokens is how many tokens of a prompt a decode replica must lack
 	// for a prefill replica to compute them.
@@ -48,8 +48,7 @@ type Config struct {
 	// WakeTimeout bounds one call of Demand.Wake, WakeRetry is the time until
 	// the next while nothing starts.
 	WakeTimeout, WakeRetry time.Duration
-	// Breaker says when a replica gets no requests for what became of those it
-	// had.
+	// Breaker says when failed requests eject a replica.
 	Breaker breaker.Config
 	// Asked is told of every request's pool, before a replica is picked, and now
 	// and then of one that holds requests; nil tells nobody. It must not block.

@@ -145,8 +145,8 @@ func (d *Dispatcher) Close() {
 	}
 }
 
-// put gives a pool its configuration; it is made if need be. The other pools of
-// its endpoints look at those anew.
+// put gives a pool its configuration; it is made if need be. The other pools that
+// share its endpoints count those again.
 func (d *Dispatcher) put(pools map[routing.Ref]*pool, f *PoolConfig) {
 	p := pools[f.Ref()]
 	if p == nil {

@@ -85,13 +85,13 @@ func (e *endpoints) clear() {
 	e.prefill.replace(nil)
 }
 
-// recount looks at all endpoints anew, after some have changed for all pools.
+// recount counts the endpoints again, after some have changed for all pools.
 func (e *endpoints) recount() {
 	e.entry.recount()
 	e.prefill.recount()
 }
 
-// refresh looks at one endpoint anew.
+// refresh shows the picker one endpoint as it is now.
 func (e *endpoints) refresh(id string) {
 	for _, s := range e.sets() {
 		if n, ok := s.byID[id]; ok {

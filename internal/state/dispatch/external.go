@@ -150,9 +150,9 @@ func (g *Grant) Alternatives(n int) []string {
 	return p.entry.alternatives(g, tried, min(n, maxAlternatives), p.d.clock.Now())
 }
 
-// Served returns which endpoint of the pool has the request in the end, where another
-// gateway decides that. The place moves there, whatever the endpoint's
-// limit; an address that is no endpoint's changes nothing.
+// Served moves the reservation to the endpoint that served the request, where
+// another gateway chose it. The endpoint's limit does not count here. An address
+// that is no endpoint's changes nothing.
 func (g *Grant) Served(address string) {
 	p := g.pool
 	p.mu.Lock()

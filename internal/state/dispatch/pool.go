@@ -15,7 +15,7 @@ import (
 )
 
 // pool is the live state of one pool: its endpoints, the requests that wait for
-// them, and what is asked of whoever starts more. mu guards everything below it
+// them, and the waker that asks for more. mu guards everything below it
 // and is never held while something is waited for, nor while another pool's is
 // taken.
 type pool struct {
@@ -74,7 +74,7 @@ func newPool(d *Dispatcher, ref routing.Ref) *pool {
 	return p
 }
 
-// set replaces the configuration and lets go on whoever can.
+// set replaces the configuration, and admits the waiting requests that can go on.
 func (p *pool) set(c *PoolConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +99,7 @@ func (p *pool) set(c *PoolConfig) {
 	p.wakeIfNeeded()
 }
 
-// recount looks at all endpoints anew, after some have changed for all pools.
+// recount counts the endpoints again, after some have changed for all pools.
 func (p *pool) recount() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +107,8 @@ func (p *pool) recount() {
 	p.wakeIfNeeded()
 }
 
-// endpointChanged looks at an endpoint anew and lets go on whoever can.
+// endpointChanged reads an endpoint again, and admits the waiting requests that
+// can go on.
 func (p *pool) endpointChanged(e *endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -56,8 +56,8 @@ type Request struct {
 	// May reports whether the request may use the service or shared pool it is
 	// routed to; its error is Admit's. nil allows every one.
 	May func(service.Key) error
-	// Asker asks the pool's External picker, where it has one; nil: the
-	// dispatcher picks all the same.
+	// Asker asks the pool's External picker, where it has one. With nil the
+	// dispatcher itself picks.
 	Asker Asker
 	// Idempotent reports that it makes no difference how often a replica does the
 	// request. Of others a failure after they were sent is repeated once.

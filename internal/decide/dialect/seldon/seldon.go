@@ -212,7 +212,7 @@ func checkShape(r *manifest.Reader, path string, u *unit) {
 	r.Errorf(path+".children", "(%s) are not served: write each model as a SeldonDeployment of its own, and combine them in the client or in one custom server", manifest.Clip(strings.Join(names, ", ")))
 }
 
-// readImplementation returns why an implementation is not served.
+// readImplementation adds the error that an implementation is not served.
 func readImplementation(r *manifest.Reader, path, name string) {
 	known := slices.Sorted(maps.Keys(formats))
 	switch near := strict.Nearest(name, known); {

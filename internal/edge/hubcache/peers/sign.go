@@ -98,8 +98,8 @@ func answerParts(h http.Header, status int, nonce string) []string {
 	return []string{"answer", nonce, strconv.Itoa(status), h.Get("Etag"), h.Get("Content-Length"), h.Get("Content-Range"), h.Get(reasonHeader)}
 }
 
-// checkAnswer reports whether an answer is to the request of this nonce, and by a
-// node of the ring.
+// checkAnswer returns an error unless an answer is to the request of this nonce,
+// and by a node of the ring.
 func (s *signer) checkAnswer(resp *http.Response, nonce string) error {
 	got, err := hex.DecodeString(resp.Header.Get(authHeader))
 	if err != nil {
