@@ -324,7 +324,7 @@ spec:
 		t.Errorf("%v: %v", err, facts)
 	}
 	c.run("explain", "nobody").fails("no service " + ns + "/nobody")
-	c.run("explain", "request", c.file(`{"model":"iris"}`)).fails("roundhouse up", "gateways of a cluster")
+	c.run("explain", "request", c.file(`{"model":"iris"}`)).fails("roundhouse up", "In a cluster, the access log")
 	c.run("delete", "runtime", "my-xgboost").want(0, "runtime "+ns+"/my-xgboost deleted")
 }
 
