@@ -81,7 +81,7 @@ func CheckModel(d *dispatch.Dispatcher, pass *keys.Pass, q dispatch.Request) err
 		return nil
 	}
 	if k, err := d.Key(q); err == nil {
-		return checkPool(d, pass, &q, k)
+		return checkPool(d, pass, &q, k.Stable()) // as dispatch.Request.May
 	}
 	if pass.Allows(q.Model) {
 		return nil
