@@ -2,9 +2,14 @@ package artifact
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -184,5 +189,81 @@ func TestCacheCannotBeWritten(t *testing.T) {
 	mustWrite(t, filepath.Join(cache, "blobs"), "where a folder should be")
 	if _, err := s.Fetch(t.Context(), Request{URI: "hf://org/m/model.safetensors"}, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDownloadLeftOff: a download that the cache left off brings nothing, so it is
+// not waited for while the content goes by.
+func TestDownloadLeftOff(t *testing.T) {
+	hub, _, _ := newHub(t)
+	s, cache := newCachedStore(t, hub, 1<<30, nil)
+	kept := hubcache.At(cache).Blobs()
+	loc, err := parse(Request{URI: "hf://org/m/model.safetensors"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := s.source(loc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.cfg.HubEndpoint, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &part{object: object{oid: strings.Repeat("a", 64)}}
+	follows := func() bool {
+		return (&transfer{downloader: s.downloader, loc: loc, src: src}).follows(p, &http.Response{Request: req})
+	}
+	mustWrite(t, kept.PartPath(p.object.oid), "left off")
+	if follows() {
+		t.Error("nobody downloads it")
+	}
+	f, err := kept.Part(p.object.oid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if !follows() {
+		t.Error("it is being downloaded")
+	}
+	if err := kept.Install(f, p.object.oid, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if !follows() {
+		t.Error("it is here")
+	}
+}
+
+type tightDisk struct {
+	realDisk
+	left int64
+}
+
+func (d tightDisk) free(string) (int64, error) { return d.left, nil }
+
+// TestReserveResumed: what an interrupted download has linked to the cache is on the
+// disk once, and makes no room for the rest.
+func TestReserveResumed(t *testing.T) {
+	s := newStore(t, func(c *Config) { c.InUse = func() []string { return nil } })
+	content := strings.Repeat("x", 1000)
+	old := Upload{SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(content))), Name: "m", Size: 1000}
+	if _, err := s.PutUpload(t.Context(), old, strings.NewReader(content)); err != nil {
+		t.Fatal(err)
+	}
+	aged(t, s, s.uploads.uploadPath(old), time.Hour)
+	blob := filepath.Join(s.cfg.Dir, "blob")
+	mustWrite(t, blob, strings.Repeat("b", 4096))
+	partial := filepath.Join(s.cfg.Dir, "partial", "key")
+	if err := errors.Join(os.MkdirAll(partial, 0o700), os.Link(blob, filepath.Join(partial, "a.blob"))); err != nil {
+		t.Fatal(err)
+	}
+	s.folder.disk = tightDisk{left: 150}
+	done, err := s.retention.reserve("key", "m", 4096+200, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done()
+	if s.HasUpload(old) {
+		t.Error("200 bytes are to come, 150 are free, and what nobody uses stays")
 	}
 }

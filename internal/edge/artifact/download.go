@@ -365,13 +365,12 @@ func (o object) arrived(dir string) string {
 	return partPath(dir, o.Name)
 }
 
-// inBlobs is how much of an object the Hub's cache has.
+// inBlobs is how much of an object the Hub's cache has, and need not be written.
 func (t *downloader) inBlobs(o object) int64 {
 	if t.blobs == nil || !blobs.IsHash(o.oid) {
 		return 0
 	}
-	have, _, _ := t.blobs.Has(o.oid)
-	return have
+	return t.blobs.Linkable(o.oid, t.folder.dir)
 }
 
 // follows reports whether the cache that answers keeps the object, or is just
@@ -381,8 +380,7 @@ func (t *transfer) follows(p *part, resp *http.Response) bool {
 	if !ok || t.blobs == nil || p.unlinkable || !blobs.IsHash(p.object.oid) || !hub.answersItself(resp) {
 		return false
 	}
-	_, _, here := t.blobs.Has(p.object.oid)
-	return here
+	return t.blobs.Arriving(p.object.oid)
 }
 
 // follow waits for the cache to have the whole object, reading what it sends to

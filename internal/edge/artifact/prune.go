@@ -109,7 +109,7 @@ func (k *retention) reserve(key, what string, need, here int64) (done func(), er
 	if k.ask == nil {
 		return done, nil
 	}
-	_, short, err := k.evict(need-here-onDisk(filepath.Join(k.folder.dir, "partial", key)), false)
+	_, short, err := k.evict(need-here-onDisk(filepath.Join(k.folder.dir, "partial", key), false), false)
 	if err == nil && short > 0 {
 		err = fmt.Errorf("artifact: %s: %s needed, which is %s more than there is beside the models in use (of %s): delete services, or raise --models-max-bytes",
 			what, formatBytes(need), formatBytes(short), formatBytes(k.bound))
@@ -213,7 +213,7 @@ func (k *retention) copies() (all []kept, sharers sharing, total int64, err erro
 	}
 	for _, e := range partial {
 		if _, active := k.reserved[e.Name()]; !active && e.IsDir() {
-			total += onDisk(filepath.Join(k.folder.dir, "partial", e.Name()))
+			total += onDisk(filepath.Join(k.folder.dir, "partial", e.Name()), true)
 		}
 	}
 	for _, n := range k.reserved {
@@ -400,7 +400,7 @@ func (k *retention) prunePartial(ctx context.Context) (freed int64, err error) {
 				continue // being fetched
 			}
 		}
-		n := onDisk(path)
+		n := onDisk(path, false)
 		err = os.RemoveAll(path)
 		unlock()
 		if err != nil {
@@ -411,13 +411,18 @@ func (k *retention) prunePartial(ctx context.Context) (freed int64, err error) {
 	return freed, ctx.Err()
 }
 
-// onDisk counts what the files below a folder take.
-func onDisk(dir string) (bytes int64) {
+// onDisk counts what the files below a folder take; linked counts those too that
+// have another name.
+func onDisk(dir string, linked bool) (bytes int64) {
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return nil //nolint:nilerr // what goes meanwhile takes nothing
 		}
-		if info, err := d.Info(); err == nil {
+		info, err := d.Info()
+		if err != nil {
+			return nil //nolint:nilerr // likewise
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); linked || !ok || st.Nlink == 1 {
 			bytes += stored(info)
 		}
 		return nil

@@ -254,6 +254,41 @@ func (s *Store) Has(hash string) (bytes int64, whole, here bool) {
 	return 0, false, false
 }
 
+// Arriving reports whether a blob is whole or somebody downloads it.
+func (s *Store) Arriving(hash string) bool {
+	_, whole, here := s.Has(hash)
+	if !whole && here && !s.downloading(hash) {
+		_, whole, _ = s.Has(hash) // it may have been installed meanwhile
+		return whole
+	}
+	return here
+}
+
+// Linkable is how many bytes of a blob are here that a link in dir need not
+// write: none where dir is on another file system.
+func (s *Store) Linkable(hash, dir string) int64 {
+	to, err := os.Stat(dir)
+	if err != nil {
+		return 0
+	}
+	for _, path := range []string{s.Path(hash), s.PartPath(hash)} {
+		if info, err := os.Stat(path); err == nil {
+			if device(info) != device(to) {
+				return 0
+			}
+			return info.Size()
+		}
+	}
+	return 0
+}
+
+func device(info fs.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return uint64(st.Dev) //nolint:unconvert // 32 bits wide on macOS
+	}
+	return 0
+}
+
 // Await waits until a blob that is being downloaded is whole. The error is
 // fs.ErrNotExist when it is not here and nobody downloads it. alive is called
 // while it waits.
