@@ -35,7 +35,8 @@ type exchange struct {
 	refusedKey string // the id of a key that is over its limits
 }
 
-// exchanges that have ended, cleared but for the memory of their lists.
+// exchanges are reused: those that have ended, cleared, with the memory of their
+// lists.
 var exchanges = sync.Pool{New: func() any { return &exchange{} }}
 
 func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {

@@ -52,7 +52,7 @@ func (p *proxy) send() (in incoming, out relay, err error) {
 		return in, out, &failure{status: http.StatusBadRequest, message: "the path or query holds spaces or control characters: escape them"}
 	}
 	for {
-		p.nameTry()
+		p.setTryHeaders()
 		in, out, err = p.try()
 		if err == nil {
 			if in.status >= http.StatusBadRequest && p.retryAnswer(&in, &out) {
@@ -81,9 +81,9 @@ func (p *proxy) send() (in incoming, out relay, err error) {
 // any address that it names.
 const headerPrefill = "X-Prefiller-Host-Port"
 
-// nameTry tells the granted replica which replica computes the prompt, and its
-// trace context.
-func (p *proxy) nameTry() {
+// setTryHeaders sets the headers that differ from try to try: which replica
+// computes the prompt, and the trace context.
+func (p *proxy) setTryHeaders() {
 	q := p.req
 	if !q.picked && q.to.Name == "" { // otherwise a picker or a router has named it
 		to := ""
@@ -156,11 +156,11 @@ func (p *proxy) retry(err error) error {
 	}
 	err = lost(err)
 	waited := p.grant.Waited()
-	stuck := p.grant.Retry(ctx, err)
-	if stuck == nil || dispatch.IsUnsent(err) || p.grant.Waited() > waited || ctx.Err() != nil { // no replica took it
-		return stuck
+	retryErr := p.grant.Retry(ctx, err)
+	if retryErr == nil || dispatch.IsUnsent(err) || p.grant.Waited() > waited || ctx.Err() != nil { // no replica took it
+		return retryErr
 	}
-	return replicaFailed(stuck.Error())
+	return replicaFailed(retryErr.Error())
 }
 
 func replicaFailed(message string) error {

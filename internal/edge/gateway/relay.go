@@ -82,7 +82,7 @@ func (p *relay) close() {
 	putChunk(p.buf)
 }
 
-// read reads what has come, behind what is kept.
+// read appends what the replica has sent to the bytes that are not written yet.
 func (p *relay) read() {
 	var n int
 	n, p.err = p.body.Read((*p.buf)[p.n:])
