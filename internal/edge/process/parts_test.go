@@ -121,7 +121,9 @@ func TestPorts(t *testing.T) {
 			if seen[port] {
 				t.Fatalf("port %d is given twice", port)
 			}
-			seen[port] = true
+			if seen[port] = true; port < firstPort || port > lastPort {
+				t.Errorf("port %d may be given to whoever asks the kernel for any", port)
+			}
 		}
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(func() int {
@@ -135,6 +137,12 @@ func TestPorts(t *testing.T) {
 		t.Fatalf("a port that was given is not free: %v", err)
 	}
 	_ = l.Close()
+	for port := firstPort; port <= lastPort; port++ {
+		p.hold(port)
+	}
+	if got, err := p.take(3); err != nil || slices.Min(got) <= lastPort {
+		t.Errorf("the range is used up: %v, %v", got, err)
+	}
 	if _, err := (&ports{host: "192.0.2.1"}).take(1); err == nil {
 		t.Error("a port at an address that is not ours")
 	}
