@@ -203,7 +203,7 @@ func readLine(r *bufio.Reader, limit int) (body []byte, size int64, err error) {
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
-		case err == nil && size > int64(limit)+1:
+		case err == nil && size > int64(limit)+1, errors.Is(err, io.EOF) && size > int64(limit): // the last may have no end
 			return nil, size, errLongLine
 		}
 		return bytes.TrimSuffix(body, []byte("\n")), size, err

@@ -289,18 +289,25 @@ func TestBatchInterrupted(t *testing.T) {
 
 // TestBatchLongLines keeps nothing of lines beyond the bound.
 func TestBatchLongLines(t *testing.T) {
-	r := bufio.NewReaderSize(strings.NewReader("short\n"+strings.Repeat("x", 100)+"\n12345678\nend"), 16)
-	var got []string
-	for {
-		body, size, err := readLine(r, 8)
-		got = append(got, fmt.Sprintf("%s %d %v", body, size, err))
-		if err != nil && !errors.Is(err, errLongLine) {
-			break
+	long := strings.Repeat("x", 100)
+	for in, want := range map[string]string{
+		"short\n" + long + "\n12345678\nend": "short 6 <nil>| 101 line too long|12345678 9 <nil>|end 3 EOF",
+		"short\n" + long:                     "short 6 <nil>| 100 line too long| 0 EOF",
+		"12345678":                           "12345678 8 EOF",
+		"123456789":                          " 9 line too long| 0 EOF",
+	} {
+		r := bufio.NewReaderSize(strings.NewReader(in), 16)
+		var got []string
+		for {
+			body, size, err := readLine(r, 8)
+			got = append(got, fmt.Sprintf("%s %d %v", body, size, err))
+			if err != nil && !errors.Is(err, errLongLine) {
+				break
+			}
 		}
-	}
-	want := "short 6 <nil>| 101 line too long|12345678 9 <nil>|end 3 EOF"
-	if strings.Join(got, "|") != want {
-		t.Errorf("%s\nwant %s", strings.Join(got, "|"), want)
+		if strings.Join(got, "|") != want {
+			t.Errorf("%s\nwant %s", strings.Join(got, "|"), want)
+		}
 	}
 }
 
