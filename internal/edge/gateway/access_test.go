@@ -248,6 +248,17 @@ func TestKeyLimits(t *testing.T) {
 	r.send("POST", "/v1/completions", ask, "X-Api-Key", secret).want(t, 200)
 	limited(r.send("POST", "/v1/completions", ask, "X-Api-Key", secret), "1 requests per minute", "60")
 
+	// Requests for models that the key is not for do not count, by whatever API.
+	_, secret = create(apikey.Limits{RequestsPerMinute: 2, Models: []string{"chat", "gone"}})
+	for range 2 {
+		r.send("POST", "/v1/completions", `{"model":"slow"}`, "X-Api-Key", secret).want(t, 403)
+		r.send("POST", "/v2/models/nope/infer", "{}", "X-Api-Key", secret).want(t, 403)
+		r.send("GET", "/v2/models/slow/ready", "", "X-Api-Key", secret).want(t, 403)
+	}
+	r.send("POST", "/v1/completions", ask, "X-Api-Key", secret).want(t, 200)
+	r.send("POST", "/v1/completions", `{"model":"gone"}`, "X-Api-Key", secret).want(t, 404)
+	limited(r.send("POST", "/v1/completions", ask, "X-Api-Key", secret), "2 requests per minute", "30")
+
 	// Tokens: the answer's usage settles; an answer that says nothing costs an
 	// estimate.
 	_, secret = create(apikey.Limits{TokensPerMinute: 150})

@@ -158,8 +158,17 @@ func TestLimits(t *testing.T) {
 	c.pass(30 * time.Second)
 	enter(secret).Leave(0)
 
-	_, secret = create(t, r, apikey.Limits{Concurrent: 1})
+	c.pass(time.Minute)
 	p := enter(secret)
+	p.Refund()
+	p.Refund() // counts once
+	p.Leave(0)
+	enter(secret).Leave(0)
+	enter(secret).Leave(0)
+	limited(secret, "2 requests per minute", 30*time.Second)
+
+	_, secret = create(t, r, apikey.Limits{Concurrent: 1})
+	p = enter(secret)
 	limited(secret, "1 requests in flight, its limit", time.Second)
 	p.Leave(0)
 	p.Leave(0) // counts once

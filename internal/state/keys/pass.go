@@ -14,6 +14,7 @@ type Pass struct {
 	ring     *Ring
 	holder   *holder
 	expected int64 // tokens taken ahead
+	refunded bool
 	left     bool
 }
 
@@ -115,6 +116,18 @@ func (p *Pass) Expect(tokens int64) {
 	defer p.holder.mu.Unlock()
 	p.expected += tokens
 	p.holder.tokens.Take(tokens, p.ring.cfg.Now())
+}
+
+// Refund gives back to the requests per minute what Enter took, for a request that
+// was refused. Calls after the first do nothing.
+func (p *Pass) Refund() {
+	if p == nil || p.refunded {
+		return
+	}
+	p.refunded = true
+	p.holder.mu.Lock()
+	defer p.holder.mu.Unlock()
+	p.holder.requests.Take(-1, p.ring.cfg.Now())
 }
 
 // Leave settles the request at what it cost in tokens. Calls after the first do

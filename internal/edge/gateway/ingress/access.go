@@ -154,7 +154,9 @@ func inNamespace(k service.Key, name string) []string {
 
 // Refuse explains an error of routing or admission to the client that asked for
 // model. A limited key learns neither which other models there are nor what the
-// error lists. The error is nil for a client that has gone.
+// error lists. A request whose key is not for the model is refunded: it does not
+// count against the key's requests per minute. The error is nil for a client that
+// has gone.
 func Refuse(ctx context.Context, d *dispatch.Dispatcher, pass *keys.Pass, model string, err error) *Refusal {
 	var known *Refusal
 	var notFound *route.NotFoundError
@@ -166,6 +168,9 @@ func Refuse(ctx context.Context, d *dispatch.Dispatcher, pass *keys.Pass, model 
 	case ctx.Err() != nil:
 		return nil
 	case errors.As(err, &known):
+		if known.Reason == Forbidden {
+			pass.Refund()
+		}
 		return known
 	case errors.As(err, &notFound), errors.As(err, &ambiguous):
 		switch {

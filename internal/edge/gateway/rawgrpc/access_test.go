@@ -188,7 +188,20 @@ func TestKeys(t *testing.T) {
 	_, err = r.ModelInfer(ctx, request("nope"), with("x-api-key", secret))
 	want(t, err, codes.PermissionDenied) // as of a model that there is
 
-	limited := create(apikey.Limits{RequestsPerMinute: 1})
+	limited := create(apikey.Limits{RequestsPerMinute: 1, Models: []string{"digits"}})
+	for _, model := range []string{"iris", "nope"} { // a refused model does not count
+		_, err = r.ModelInfer(ctx, request(model), with("x-api-key", limited))
+		want(t, err, codes.PermissionDenied)
+		_, err = r.ModelReady(ctx, &oip.ModelReadyRequest{Name: model}, with("x-api-key", limited))
+		want(t, err, codes.PermissionDenied)
+		s, err := r.ModelStreamInfer(ctx, with("x-api-key", limited))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = s.Send(request(model)) // the answer says why it fails
+		_, err = s.Recv()
+		want(t, err, codes.PermissionDenied)
+	}
 	if _, err := r.ModelInfer(ctx, request("digits"), with("x-api-key", limited)); err != nil {
 		t.Error(err)
 	}
