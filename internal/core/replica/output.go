@@ -1,7 +1,9 @@
 package replica
 
 import (
+	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -29,8 +31,22 @@ var pointers = []string{"root cause", "see above", "the above", "error above", "
 // ended, oldest first: the last that names an exception, and the last that looks
 // like an error; or the last that look like errors, with those of the kind just
 // before; where none does, so many of the last as otherwise says. Blank
-// lines do not count.
+// lines do not count. A structured log line is given by its error or message,
+// and what one line says is not repeated by another.
 func Cause(lines []string, otherwise int) []string {
+	var out []string
+	for _, l := range telling(lines, otherwise) {
+		l = plain(l)
+		if slices.ContainsFunc(out, func(o string) bool { return strings.Contains(o, l) }) {
+			continue
+		}
+		out = append(slices.DeleteFunc(out, func(o string) bool { return strings.Contains(l, o) }), l)
+	}
+	return out
+}
+
+// telling are the lines that Cause chooses, as they were written.
+func telling(lines []string, otherwise int) []string {
 	var said []string
 	for _, l := range lines {
 		if l = strings.TrimSpace(l); l != "" {
@@ -52,6 +68,40 @@ func Cause(lines []string, otherwise int) []string {
 		begin--
 	}
 	return said[begin:end]
+}
+
+// plain is the error of a structured log line, JSON or as log/slog writes text,
+// its message where it has no error, and any other line as it is.
+func plain(line string) string {
+	var fields struct{ Level, Error, Msg string }
+	switch {
+	case strings.HasPrefix(line, "{"):
+		_ = json.Unmarshal([]byte(line), &fields) // a line that is no such JSON is quoted whole
+	case strings.HasPrefix(line, "time="):
+		for rest := line; rest != ""; {
+			key, after, _ := strings.Cut(rest, "=")
+			value, next, _ := strings.Cut(after, " ")
+			if quoted, err := strconv.QuotedPrefix(after); err == nil {
+				value, _ = strconv.Unquote(quoted)
+				next = strings.TrimPrefix(after[len(quoted):], " ")
+			}
+			switch rest = next; key {
+			case "level":
+				fields.Level = value
+			case "error":
+				fields.Error = value
+			case "msg":
+				fields.Msg = value
+			}
+		}
+	}
+	switch {
+	case fields.Level != "" && fields.Error != "":
+		return fields.Error
+	case fields.Level != "" && fields.Msg != "":
+		return fields.Msg
+	}
+	return line
 }
 
 // lastThrown is the index of the last line that names an exception and what it

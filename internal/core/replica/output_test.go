@@ -45,6 +45,13 @@ func TestCause(t *testing.T) {
 		"torch.OutOfMemoryError: CUDA out of memory.\nbye":                      "torch.OutOfMemoryError: CUDA out of memory.",
 		"error 1\nerror 2\nerror 3\nerror 4\nerror 5\nbye":                      "error 2 | error 3 | error 4 | error 5",
 		"raise ValueError(\nlast":                                               "last",
+		// A structured line is quoted by what it says, once.
+		`time=2026-11-22T21:30:01Z level=ERROR msg="model cannot be loaded" model=m version="" error="/m/x.ubj: this is no \"U\" model"` +
+			"\nroundhouse-server: model \"m\": /m/x.ubj: this is no \"U\" model": `/m/x.ubj: this is no "U" model`,
+		`{"time":"2026-11-22T21:30:01Z","level":"ERROR","msg":"model cannot be loaded","error":"no such file"}`: "no such file",
+		`time=2026-11-22T21:30:01Z level=ERROR msg="the disk failed" free=0`:                                    "the disk failed",
+		`time=2026-11-22T21:30:01Z level=ERROR cut off`:                                                         "time=2026-11-22T21:30:01Z level=ERROR cut off",
+		"error: no file\nsrv failed: error: no file\nerror: no file":                                            "srv failed: error: no file",
 	} {
 		if got := strings.Join(Cause(strings.Split(in, "\n"), 1), " | "); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)

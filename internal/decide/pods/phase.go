@@ -243,7 +243,11 @@ func exitFault(t *corev1.ContainerStateTerminated, role Role) *fault {
 	f.message = fmt.Sprintf("exit code %d", t.ExitCode)
 	ran := t.FinishedAt.Sub(t.StartedAt.Time)
 	killed := t.ExitCode == 128+sigkill || t.ExitCode == 128+sigterm
-	switch said := strings.Join(replica.Cause(strings.Split(t.Message, "\n"), 1), " | "); {
+	otherwise := 1
+	if t.ExitCode > 128 {
+		otherwise = 0 // the last line that a process wrote before a signal does not explain it
+	}
+	switch said := strings.Join(replica.Cause(strings.Split(t.Message, "\n"), otherwise), " | "); {
 	case t.Reason == reasonOOM:
 		f.message += ": out of memory: raise its memory limit"
 	case killed && role.Startup > 0 && ran >= role.Startup && ran < role.Startup+startupSlack:

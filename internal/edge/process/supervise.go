@@ -117,7 +117,12 @@ func (w *supervisor) waits(begun time.Time, limit time.Duration) {
 func (w *supervisor) exited() *failure {
 	e := w.r.proc.Exit()
 	lines := w.u.log.LastLines(causeLines)
-	tr := &failure{reason: "Exited", exit: e.Code, message: withOutput(e.String(), replica.Cause(lines, 1))}
+	otherwise := 1
+	if e.Signal != 0 {
+		otherwise = 0 // the last line that a process wrote before a signal does not explain it
+	}
+	said := replica.Cause(lines, otherwise)
+	tr := &failure{reason: "Exited", exit: e.Code, message: withOutput(e.String(), said)}
 	killed := e.Signal == syscall.SIGKILL || !e.Known
 	switch {
 	case w.u.p.memory.killed(w.r.memory) > w.oom:
@@ -125,7 +130,7 @@ func (w *supervisor) exited() *failure {
 		tr.message = fmt.Sprintf("used more than its memory limit of %d MiB: raise resources.limits.memory", w.r.spec.MemoryBytes>>20)
 	case killed && e.Known:
 		tr.reason = "Killed"
-		tr.message = withOutput(e.String()+", by a person or for want of memory on this machine", replica.Cause(lines, 1))
+		tr.message = withOutput(e.String()+", by a person or for want of memory on this machine", said)
 	case !w.ever && portTaken(lines):
 		tr.reason, tr.retryNow = "PortTaken", true
 	}

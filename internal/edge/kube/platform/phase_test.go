@@ -102,6 +102,8 @@ func TestPhases(t *testing.T) {
 			phase: replica.Failed, reason: "Completed", says: []string{"must not end by itself"}, again: time.Second},
 		"segfault": {pod: placed(waiting("CrashLoopBackOff", crash, exited(139, "Error", "", time.Second))),
 			phase: replica.Failed, reason: "Error", says: []string{"segmentation fault"}, exit: 139, again: 41 * time.Second},
+		"segfault after a log line": {pod: placed(waiting("CrashLoopBackOff", crash, exited(139, "Error", "listening on :8080\n", time.Second))),
+			phase: replica.Failed, reason: "Error", says: []string{"exit code 139: segmentation fault"}, exit: 139, again: 41 * time.Second},
 		"out of memory": {pod: placed(waiting("CrashLoopBackOff", crash, exited(137, "OOMKilled", "", time.Hour))),
 			phase: replica.Failed, reason: "OOMKilled", says: []string{"out of memory", "raise its memory limit"}, exit: 137, again: time.Hour + 40*time.Second},
 		"too slow": {pod: placed(waiting("CrashLoopBackOff", crash, exited(137, "Error", "", 10*time.Minute+31*time.Second))),
