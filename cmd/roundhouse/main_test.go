@@ -173,6 +173,24 @@ func TestStatusIsVisible(t *testing.T) {
 	}
 }
 
+// TestExplainNamesTheMissingFile: a format that is not known because there is no
+// file to read it from is no reason to state one.
+func TestExplainNamesTheMissingFile(t *testing.T) {
+	dir := t.TempDir()
+	nobody := "http://" + loopback.Reserve(t)
+	for _, uri := range []string{"m.ubj", "file://m.ubj"} {
+		file := filepath.Join(dir, "a.yaml")
+		text := "apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: a}\nspec: {model: {uri: " + uri + "}}\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := runHere(t, "explain", file, "--server", nobody)
+		if want := "because   no file or folder at " + filepath.Join(dir, "m.ubj") + "\n"; err != nil || !strings.Contains(out, want) || strings.Contains(out, "spec.model.format.name") {
+			t.Errorf("%s: %v, want %q in\n%s", uri, err, want, out)
+		}
+	}
+}
+
 // TestExplainTellsNoSecrets: neither a password nor a signature of a URI is in
 // what explain prints, for people or for programs.
 func TestExplainTellsNoSecrets(t *testing.T) {

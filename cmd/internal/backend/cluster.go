@@ -215,7 +215,7 @@ func local(objects []fleet.Object) []string {
 	var out []string
 	for _, o := range objects {
 		for _, uri := range o.ModelURIs() {
-			if scheme, _, _ := strings.Cut(uri, "://"); scheme == "file" || scheme == "upload" {
+			if artifact.Local(uri) {
 				out = append(out, fmt.Sprintf("%s:%d: %s: %s", o.Origin.File, o.Origin.Line, o.ID(), onOneMachine(uri)))
 			}
 		}

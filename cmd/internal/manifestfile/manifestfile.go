@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
@@ -144,7 +145,7 @@ func readFile(path string, stdin io.Reader) (admin.File, error) {
 	return file, nil
 }
 
-// resolveURIs maps the relative file URIs of a manifest to absolute ones.
+// resolveURIs maps the URIs of local files in a manifest to absolute ones.
 func resolveURIs(f admin.File, dir string) map[string]string {
 	out := map[string]string{}
 	for _, o := range dialect.Read(f.Name, []byte(f.Data)).Objects {
@@ -174,14 +175,14 @@ func Upload(ctx context.Context, c Server, f *admin.File, bar func(name string, 
 		}
 	}
 	for _, written := range files {
-		if !strings.HasPrefix(written, "file://") {
-			continue
-		}
 		at := written
 		if abs, ok := f.URIs[written]; ok {
 			at = abs
 		}
-		path := strings.TrimPrefix(at, "file://")
+		path, local := service.LocalPath(at)
+		if !local {
+			continue
+		}
 		info, err := os.Stat(path)
 		if err != nil {
 			// The server may have it, or reports that it has not.

@@ -217,6 +217,17 @@ func FormatParameters(n int64) string {
 // replicas run.
 var FetchedSchemes = []string{"az", "gs", "hf", "http", "https", "oci", "s3"}
 
+// LocalPath returns the path of a URI that names a file or folder of this
+// machine: one of file://, however spelt, or one without a scheme.
+func LocalPath(uri string) (path string, ok bool) {
+	uri = strings.TrimSpace(uri)
+	scheme, after, found := strings.Cut(uri, "://")
+	if !found || strings.ContainsAny(scheme, `/\.`) {
+		return uri, true
+	}
+	return after, strings.EqualFold(scheme, "file")
+}
+
 // RedactURI is a model's URI without user information, query values or anything
 // else that may be secret, fit for logs, errors and status.
 func RedactURI(uri string) string {

@@ -12,8 +12,8 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/gateway"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/kserve"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
@@ -89,15 +89,18 @@ func (r Result) on(at Platform, warning bool) []Problem {
 	return out
 }
 
-// ResolveFile makes a relative file:// URI ("file://models/iris.ubj",
-// "file://./iris.ubj") absolute against dir; any other URI is returned as it
-// is. A URI that begins file:/// is absolute already.
+// ResolveFile makes the URI of a file of this machine ("file://models/iris.ubj",
+// "models/iris.ubj", "/srv/iris.ubj") an absolute file:// URI: a relative path
+// starts at dir. Any other URI is returned as it is.
 func ResolveFile(uri, dir string) string {
-	rest, ok := strings.CutPrefix(uri, "file://")
-	if !ok || rest == "" || strings.HasPrefix(rest, "/") {
+	at, ok := service.LocalPath(uri)
+	if !ok || at == "" {
 		return uri
 	}
-	return "file://" + path.Join(dir, rest)
+	if !path.IsAbs(at) {
+		at = path.Join(dir, at)
+	}
+	return "file://" + at
 }
 
 // sortProblems puts a file's problems in reading order.

@@ -167,11 +167,18 @@ func (s *Store) Lookup(req Request) (path string, ok bool) {
 	return path, true
 }
 
+// noFileError is about a path of this machine; it matches fs.ErrNotExist.
+type noFileError string
+
+func (e noFileError) Error() string { return "no file or folder at " + string(e) }
+
+func (noFileError) Is(target error) bool { return target == os.ErrNotExist }
+
 // inPlace checks that a local path exists and, when pinned, has its content.
 func (s *Store) inPlace(ctx context.Context, loc location) (string, error) {
 	info, err := os.Stat(loc.path)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("artifact: no file or folder at %s: %w", loc.path, os.ErrNotExist)
+		return "", noFileError(loc.path)
 	}
 	if err != nil {
 		return "", fmt.Errorf("artifact: %w", err)

@@ -52,14 +52,11 @@ func parse(req Request) (location, error) {
 	if err != nil {
 		return location{}, err
 	}
-	scheme, after, found := strings.Cut(rest, "://")
-	if !found || strings.ContainsAny(scheme, `/\.`) {
-		return localLocation(rest, req.Base, sum)
+	if p, ok := service.LocalPath(rest); ok {
+		return localLocation(p, req.Base, sum)
 	}
+	scheme, after, _ := strings.Cut(rest, "://")
 	scheme = strings.ToLower(scheme)
-	if scheme == "file" {
-		return localLocation(after, req.Base, sum)
-	}
 	u, err := remoteURL(scheme, after)
 	if err != nil {
 		return location{}, fmt.Errorf("artifact: %s: %w", Redact(uri), err)

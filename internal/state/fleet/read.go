@@ -126,6 +126,10 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 		return Explanation{}, err
 	}
 	ex.Result = selection.Choose(req, runtimes, host)
+	if ex.Result.Chosen == nil && ex.Problem != "" && m.attributes.Format.Name == "" {
+		// The format is not known because the files were not read.
+		ex.Result.Reason, ex.Result.Message = reasonModelLoadFailed, ex.Problem
+	}
 	return ex, nil
 }
 

@@ -92,10 +92,12 @@ func WarnManyMachines(r *Report, path string, c *service.Component) {
 // be. A runtime may fetch them itself where the service names it, or where it is
 // not yet known (helped).
 func CheckURI(r *Report, path, uri string, helped bool) {
-	scheme, _, found := strings.Cut(strings.TrimSpace(uri), "://")
+	if _, local := service.LocalPath(uri); local {
+		return
+	}
+	scheme, _, _ := strings.Cut(strings.TrimSpace(uri), "://")
 	switch lower := strings.ToLower(scheme); {
-	case !found || strings.ContainsAny(scheme, `/\.`): // a path
-	case lower == "file" || lower == "upload" || slices.Contains(service.FetchedSchemes, lower):
+	case lower == "upload" || slices.Contains(service.FetchedSchemes, lower):
 	case lower == "pvc":
 		r.OneMachine(path, true, "is a PersistentVolumeClaim, which one machine does not have: mount its volume and write file://PATH")
 	case helped:
