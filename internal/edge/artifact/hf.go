@@ -27,6 +27,7 @@ type hfSource struct {
 var hfHints = hints{
 	denied:  "no such repository, or access denied; check the URI, set HF_TOKEN (or run `hf auth login`), and accept the model's terms on its page if it is gated",
 	missing: "no such repository, revision or file, or a private one; check the URI, HF_TOKEN and HF_ENDPOINT",
+	text:    true, // of a hub cache
 }
 
 func (h *hfSource) hints() hints { return hfHints }

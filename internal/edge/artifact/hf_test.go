@@ -3,10 +3,14 @@ package artifact
 import (
 	"bytes"
 	"context"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -167,6 +171,39 @@ func TestFetchHFFaults(t *testing.T) {
 		"hf://org/m@": "revision"} {
 		if _, err := newStore(t, nil).Fetch(t.Context(), Request{URI: uri}, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", uri, err, want)
+		}
+	}
+}
+
+// TestHFCacheFaults: the error says what a cache in front of the Hub says, the same
+// at every try, and repeats neither the token nor a signature.
+func TestHFCacheFaults(t *testing.T) {
+	t.Setenv("HF_TOKEN", "hf_secret")
+	tries := 4710
+	for _, c := range []struct {
+		status     int
+		kind, body string
+		want       string
+	}{
+		{502, "text/plain; charset=utf-8", "the Hub cannot be reached: dial tcp: lookup huggingface.co: no such host\n",
+			"502 Bad Gateway (the Hub cannot be reached: dial tcp: lookup huggingface.co: no such host)"},
+		{504, "text/plain", "the cache is offline and does not have it", "504 Gateway Timeout (the cache is offline and does not have it)"},
+		{502, "text/plain", "read udp 10.0.0.1:PORT->10.0.0.53:53: i/o timeout\x1b[31m\nat https://storage/x?Signature=abc for hf_secret",
+			"502 Bad Gateway (read udp 10.0.0.53:53: i/o timeout[31m at https://storage/x for …)"},
+		{502, "text/plain", strings.Repeat("word ", 1000), "word word)"},
+		{502, "text/html", "<html>bad gateway</html>", "502 Bad Gateway"},
+	} {
+		cache := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			tries++
+			w.Header().Set("Content-Type", c.kind)
+			w.WriteHeader(c.status)
+			_, _ = io.WriteString(w, strings.ReplaceAll(c.body, "PORT", strconv.Itoa(tries)))
+		}))
+		t.Setenv("HF_ENDPOINT", cache.URL)
+		_, err := newStore(t, nil).Fetch(t.Context(), Request{URI: "hf://org/m"}, nil)
+		cache.Close()
+		if err == nil || !strings.HasSuffix(err.Error(), c.want) || len(err.Error()) > 300 {
+			t.Errorf("%d %s: %v; want it to end with %q", c.status, c.kind, err, c.want)
 		}
 	}
 }

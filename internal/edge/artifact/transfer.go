@@ -70,6 +70,7 @@ func Denied(err error) bool {
 type hints struct {
 	denied, missing string
 	missingIsChange bool // what is missing was listed a moment ago
+	text            bool // a server that fails says why in a body of plain text
 }
 
 var webHints = hints{
@@ -98,7 +99,7 @@ func (r *requester) send(req *http.Request, uri string, h hints) (*http.Response
 		resp.StatusCode == http.StatusRequestedRangeNotSatisfiable:
 		return resp, nil
 	}
-	e := &answerError{uri: uri, status: resp.StatusCode, detail: errorDetail(resp), after: retryAfter(resp),
+	e := &answerError{uri: uri, status: resp.StatusCode, detail: errorDetail(resp, h.text, req.Header.Get("Authorization")), after: retryAfter(resp),
 		region: resp.Header.Get("X-Amz-Bucket-Region")}
 	_ = resp.Body.Close()
 	if said := resp.Header.Get("X-Error-Message"); said != "" {
@@ -146,18 +147,30 @@ func transportError(ctx context.Context, uri string, err error) error {
 	return fmt.Errorf("artifact: %s: %w: %w", uri, errUnreachable, err)
 }
 
+// varying matches what differs at every try, or may be a secret: the port that a
+// connection came from, and the query of a URL.
+var varying = pattern(`\S+->|\?\S*`)
+
 // errorDetail picks the code out of an S3 (XML) or the message out of a Google
-// (JSON) error body.
-func errorDetail(resp *http.Response) string {
+// (JSON) error body; with text, the beginning of what a failing server says in
+// plain text. The value of Authorization, which was sent, is left out.
+func errorDetail(resp *http.Response, text bool, authorization string) string {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
-	text := string(body)
+	said := string(body)
 	for _, mark := range [][2]string{{"<Code>", "</Code>"}, {`"message": "`, `"`}, {`"message":"`, `"`}} {
-		if _, after, ok := strings.Cut(text, mark[0]); ok {
+		if _, after, ok := strings.Cut(said, mark[0]); ok {
 			detail, _, _ := strings.Cut(after, mark[1])
 			return strings.ToValidUTF8(detail[:min(len(detail), 200)], "")
 		}
 	}
-	return ""
+	if !text || resp.StatusCode < 500 || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain") {
+		return ""
+	}
+	if _, secret, ok := strings.Cut(authorization, " "); ok && secret != "" {
+		said = strings.ReplaceAll(said, secret, "…")
+	}
+	said = clip(strings.Join(strings.Fields(varying().ReplaceAllString(said, "")), " "))
+	return strings.TrimSpace(said)
 }
 
 func retryAfter(resp *http.Response) time.Duration {
