@@ -43,7 +43,8 @@ func newSimulateEngineCommand() *cobra.Command {
 the timing of an LLM engine.
 
 It simulates queueing, batching, the prefix cache, KV memory, LoRA slots and token
-rates; its metrics have the names of vLLM's. Every answer says that it is simulated.
+rates; its metrics have the names of vLLM's. Every answer has the header
+"X-Roundhouse-Simulated: true", and the text of a completion says that it is simulated.
 Durations are in simulated seconds; --speed is how many pass in a real one.
 
 POST /simulate/pin {"waiting":5,"running":2,"kv_usage":0.9} sets the metrics to fixed

@@ -7,7 +7,7 @@
 // [Scheduler] is the physics: a state machine without clock, I/O or randomness,
 // stepped with events and the time they happen at, so that the HTTP server here
 // drives it with the real clock and a trace replay with a virtual one. [Engine]
-// is the server. Its answers say that they are simulated.
+// is the server. Its answers say that they are simulated, in a header.
 //
 // # Physics
 //

@@ -211,6 +211,31 @@ func TestEmbeddings(t *testing.T) {
 	mustPost(t, server.URL+"/v1/embeddings", `{"model":"llama","input":"x","encoding_format":"base64"}`, 200)
 }
 
+// TestEveryAnswerIsMarked: also a short one, an embedding, a stream and an error.
+func TestEveryAnswerIsMarked(t *testing.T) {
+	_, server := start(t, quick())
+	for _, c := range []struct{ method, path, body string }{
+		{"POST", "/v1/chat/completions", `{"model":"llama","max_tokens":1,"messages":[]}`},
+		{"POST", "/v1/chat/completions", `{"model":"llama","stream":true,"max_tokens":1,"messages":[]}`},
+		{"POST", "/v1/completions", `{"model":"llama","max_tokens":1,"prompt":"x"}`}, {"POST", "/v1/embeddings", `{"model":"llama","input":"x"}`},
+		{"POST", "/v1/completions", `{"model":"other","prompt":"x"}`}, {"POST", "/v1/completions", `{`}, {"GET", "/nothing", ""}, {"PUT", "/v1/models", ""},
+		{"GET", "/v1/models", ""}, {"GET", "/health", ""}, {"GET", "/metrics", ""}, {"GET", "/version", ""}, {"GET", "/simulate/state", ""},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, server.URL+c.path, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if got := resp.Header.Values("X-Roundhouse-Simulated"); len(got) != 1 || got[0] != "true" {
+			t.Errorf("%s %s %s: %d with X-Roundhouse-Simulated %q", c.method, c.path, c.body, resp.StatusCode, got)
+		}
+	}
+}
+
 func TestBadRequests(t *testing.T) {
 	cfg := quick()
 	cfg.MaxBodyBytes, cfg.Physics.KVBlocks = 4096, 64

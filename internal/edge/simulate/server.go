@@ -18,6 +18,10 @@ const maxAdminBody = 64 << 10
 // maxAdapters bounds the adapters that may be registered, in use or not.
 const maxAdapters = 4096
 
+// headerSimulated marks every answer: a short completion and an embedding have no
+// room to say that they are simulated.
+const headerSimulated = "X-Roundhouse-Simulated"
+
 // Handler serves the engine's API. Calls of it share the one engine.
 func (e *Engine) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -40,7 +44,10 @@ func (e *Engine) Handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &refusal{http.StatusNotFound, fmt.Sprintf("no %s %s here", r.Method, r.URL.Path), openai.TypeNotFound, "", "not_found"})
 	})
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(headerSimulated, "true")
+		mux.ServeHTTP(w, r)
+	})
 }
 
 func (e *Engine) serveHealth(w http.ResponseWriter, _ *http.Request) {
