@@ -195,11 +195,11 @@ func TestApplyWaitsForACanary(t *testing.T) {
 				Model:      service.ModelStatus{Transition: service.UpToDate, Active: service.ModelLoaded, Copies: 1, LastFailure: failure},
 				Components: []service.ComponentStatus{{Role: service.RoleEngine, Desired: 1, Running: 1, Ready: 1, Serving: "r1"}}})
 		}
-		say(service.CanaryStatus{Transition: service.InProgress, Why: "not ready yet: the previous revision serves"}, nil)
-		apply("3s").want(1, "ready, but its canary is not: not ready yet").fails("1 service is not ready within 3s")
-		say(service.CanaryStatus{Transition: service.BlockedByFailedLoad, Why: "the previous revision serves: no such file"},
+		say(service.CanaryStatus{Transition: service.InProgress, Why: "the canary is not ready yet; the previous revision answers all requests"}, nil)
+		apply("3s").want(1, "ready, but the canary is not ready yet").fails("1 service is not ready within 3s")
+		say(service.CanaryStatus{Transition: service.BlockedByFailedLoad, Why: "the canary is not ready (no such file); the previous revision answers all requests"},
 			&service.Failure{Reason: "ModelLoadFailed", Message: "no such file"})
-		apply("1m").want(1, "ready, but its canary is not: ", "no such file").fails("1 service is not ready: ") // not "within 1m"
+		apply("1m").want(1, "ready, but the canary ", "no such file").fails("1 service is not ready: ") // not "within 1m"
 		say(service.CanaryStatus{Transition: service.UpToDate, Percent: 10, Ready: 1, Why: "ready, takes 10 %"}, nil)
 		apply("1m").want(0, "service "+ns+"/"+name)
 	}

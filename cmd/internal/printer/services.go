@@ -108,11 +108,11 @@ func costs(s admin.Service) []string {
 // whyNot returns why a canary is not ready. The statuses of KServe and OME say so
 // in the last failure alone.
 func whyNot(s admin.Service) string {
-	why := s.Status.Canary.Why
+	why := "the canary is not ready yet; the previous revision answers all requests"
 	if f := s.Status.Model.LastFailure; f != nil && s.Canary() != service.InProgress {
-		why = cmp.Or(why, f.Message)
+		why = "the canary is not ready: " + f.Message
 	}
-	return cmp.Or(why, "not ready yet: the previous revision serves")
+	return cmp.Or(s.Status.Canary.Why, why)
 }
 
 // ServiceLine is what a service runs on and its state, in one line.
@@ -126,7 +126,7 @@ func ServiceLine(s admin.Service) string {
 	case ready.Status == "True" && ready.Message != "" && ready.Message != service.WakesAtRequest:
 		return on + "ready, but " + ready.Message
 	case ready.Status == "True" && s.Canary() != "" && s.Canary() != service.UpToDate:
-		return on + "ready, but its canary is not: " + whyNot(s)
+		return on + "ready, but " + whyNot(s)
 	case ready.Status == "True" && ready.Reason == "Asleep":
 		return on + "asleep, " + service.WakesAtRequest
 	case ready.Status == "True":

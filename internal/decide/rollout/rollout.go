@@ -44,6 +44,9 @@ type Decision struct {
 // serves.
 func Gradual(percent *int, serving bool) bool { return serving && percent != nil && *percent < 100 }
 
+// before ends what is said of a canary that takes nothing.
+const before = "; the previous revision answers all requests"
+
 // Step decides. A canary takes its share once a replica of it has been ready,
 // and loses it while none is and one is failing.
 func Step(in Input) Decision {
@@ -54,7 +57,7 @@ func Step(in Input) Decision {
 	c := in.Canary
 	switch {
 	case c.Refused != "":
-		d.Why = "the previous revision serves: " + c.Refused
+		d.Why = "the canary cannot be made (" + c.Refused + ")" + before
 	case c.Ready > 0, c.Proven && c.Failing == "":
 		d.Percent = max(0, *in.Percent)
 		d.Why = fmt.Sprintf("ready, takes %d %%", d.Percent)
@@ -62,9 +65,9 @@ func Step(in Input) Decision {
 			d.Why = fmt.Sprintf("asleep, takes %d %% and wakes for it", d.Percent)
 		}
 	case c.Failing != "":
-		d.Why = "the previous revision serves: " + c.Failing
+		d.Why = "the canary is not ready (" + c.Failing + ")" + before
 	default:
-		d.Why = "not ready yet: the previous revision serves"
+		d.Why = "the canary is not ready yet" + before
 	}
 	return d
 }

@@ -16,15 +16,15 @@ func TestStep(t *testing.T) {
 		{"no percent", Input{Serving: true, Canary: Canary{Ready: 1}}, Decision{false, 0, "the manifest's revision is the service's"}},
 		{"promoted", Input{Percent: &all, Serving: true, Canary: Canary{Ready: 1}}, Decision{false, 0, "the manifest's revision is the service's"}},
 		{"rolled back", Input{Percent: &ten, Serving: true, Same: true}, Decision{false, 0, "the manifest's revision is the service's"}},
-		{"starting", Input{Percent: &ten, Serving: true}, Decision{true, 0, "not ready yet: the previous revision serves"}},
+		{"starting", Input{Percent: &ten, Serving: true}, Decision{true, 0, "the canary is not ready yet; the previous revision answers all requests"}},
 		{"ready", Input{Percent: &ten, Serving: true, Canary: Canary{Ready: 1}}, Decision{true, 10, "ready, takes 10 %"}},
 		{"asked for nothing", Input{Percent: &zero, Serving: true, Canary: Canary{Ready: 1}}, Decision{true, 0, "ready, takes 0 %"}},
 		{"asleep", Input{Percent: &ten, Serving: true, Canary: Canary{Proven: true, Asleep: true}}, Decision{true, 10, "asleep, takes 10 % and wakes for it"}},
-		{"never ready", Input{Percent: &ten, Serving: true, Canary: Canary{Asleep: true}}, Decision{true, 0, "not ready yet: the previous revision serves"}},
-		{"fails at the start", Input{Percent: &ten, Serving: true, Canary: Canary{Failing: "exit code 1"}}, Decision{true, 0, "the previous revision serves: exit code 1"}},
-		{"fails later", Input{Percent: &ten, Serving: true, Canary: Canary{Proven: true, Failing: "exit code 1"}}, Decision{true, 0, "the previous revision serves: exit code 1"}},
+		{"never ready", Input{Percent: &ten, Serving: true, Canary: Canary{Asleep: true}}, Decision{true, 0, "the canary is not ready yet; the previous revision answers all requests"}},
+		{"fails at the start", Input{Percent: &ten, Serving: true, Canary: Canary{Failing: "exit code 1"}}, Decision{true, 0, "the canary is not ready (exit code 1); the previous revision answers all requests"}},
+		{"fails later", Input{Percent: &ten, Serving: true, Canary: Canary{Proven: true, Failing: "exit code 1"}}, Decision{true, 0, "the canary is not ready (exit code 1); the previous revision answers all requests"}},
 		{"one of two fails", Input{Percent: &ten, Serving: true, Canary: Canary{Proven: true, Ready: 1, Failing: "exit code 1"}}, Decision{true, 10, "ready, takes 10 %"}},
-		{"refused", Input{Percent: &ten, Serving: true, Canary: Canary{Refused: "no runtime"}}, Decision{true, 0, "the previous revision serves: no runtime"}},
+		{"refused", Input{Percent: &ten, Serving: true, Canary: Canary{Refused: "no runtime"}}, Decision{true, 0, "the canary cannot be made (no runtime); the previous revision answers all requests"}},
 	} {
 		if got := Step(c.in); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)

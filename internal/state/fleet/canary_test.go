@@ -66,7 +66,7 @@ func TestCanary(t *testing.T) {
 	if args(r.platform.revisions[k]) != "--one" || args(r.platform.revisions[c]) != "--two" {
 		t.Fatalf("revisions %v", r.platform.revisions)
 	}
-	if v := r.traffic.views[k]; v.CanaryPercent != 0 || r.canary("iris").Wanted != 20 || r.canary("iris").Why != "not ready yet: the previous revision serves" {
+	if v := r.traffic.views[k]; v.CanaryPercent != 0 || r.canary("iris").Wanted != 20 || r.canary("iris").Why != "the canary is not ready yet; the previous revision answers all requests" {
 		t.Errorf("before it is ready: %+v", r.canary("iris"))
 	}
 	delete(r.platform.replicas, c)
@@ -89,7 +89,7 @@ func TestCanary(t *testing.T) {
 	// One that fails loses its share, and the status says why.
 	r.platform.replicas[c] = []replica.Replica{{ID: "x", Service: c, Role: service.RoleEngine, Revision: r.platform.revisions[c].Hash, Phase: replica.Failed, Message: "exit code 7"}}
 	r.settle("iris")
-	if v, st := r.traffic.views[k], r.canary("iris"); v.CanaryPercent != 0 || !strings.Contains(st.Why, "exit code 7") || r.ready("iris").Status != "True" {
+	if v, st := r.traffic.views[k], r.canary("iris"); v.CanaryPercent != 0 || !strings.Contains(st.Why, "exit code 7") || r.ready("iris").Status != "True" || r.ready("iris").Message != st.Why {
 		t.Errorf("failing: %+v", st)
 	}
 	delete(r.platform.replicas, c)
@@ -152,7 +152,7 @@ func TestCanaryRefused(t *testing.T) {
 	r.settle("iris")
 	r.apply(strings.Replace(canaryYAML("--two", "10"), "name: tree", "name: shrub", 1))
 	r.settle("iris")
-	if st := r.canary("iris"); st == nil || st.Percent != 0 || !strings.Contains(st.Why, "shrub") || r.ready("iris").Status != "True" {
+	if st := r.canary("iris"); st == nil || st.Percent != 0 || !strings.Contains(st.Why, "shrub") || r.ready("iris").Status != "True" || r.ready("iris").Message != st.Why {
 		t.Errorf("%+v", st)
 	}
 }

@@ -222,11 +222,19 @@ func conditions(w *work, st service.Status) []service.Condition {
 	case selected.Status == "False" && ready.Status == "True": // in every dialect's words, and in every listing
 		ready.Message = selected.Message
 	}
+	if c := w.canary; ready.Status == "True" && (ready.Message == "" || ready.Message == service.WakesAtRequest) && waiting(c) {
+		ready.Message = c.Why
+	}
 	out := []service.Condition{ready, selected, predictor, ingress}
 	if stopped {
 		out = append(out, cond(service.ConditionStopped, true, "Stopped", "stopped by its owner"))
 	}
 	return out
+}
+
+// waiting reports whether a canary takes nothing because it is not ready.
+func waiting(c *service.CanaryStatus) bool {
+	return c != nil && c.Ready == 0 && c.Percent == 0 && c.Transition != service.UpToDate
 }
 
 func predictorReady(w *work, cond func(string, bool, string, string) service.Condition) service.Condition {
