@@ -66,7 +66,7 @@ func TestCanary(t *testing.T) {
 	}
 
 	apply(canaryEngine("two", percent, ""))
-	until("40 % of the requests, 40 % wanted, 1 ready: ready, takes 40 %")
+	until("takes 40 % of the requests; 1 replica ready")
 	// 40 of 100; fewer than 20 or more than 60 is off by four deviations.
 	if got := n.answered("two", 100); got < 20 || got > 60 {
 		t.Errorf("the canary answers %d of 100", got)
@@ -77,7 +77,7 @@ func TestCanary(t *testing.T) {
 	}
 
 	apply(canaryEngine("three", percent, ", --no-such-flag"))
-	until("0 % of the requests, 40 % wanted, 0 ready: the previous revision serves:", "Ready", "True")
+	until("takes 0 % of the requests, 40 % wanted; 0 replicas ready: the canary is not ready (", "Serving  ", "the previous revision answers all requests")
 	if got := n.answered("one", 20); got != 20 {
 		t.Errorf("beside a failing canary the service answers %d of 20", got)
 	}

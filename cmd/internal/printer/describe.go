@@ -13,6 +13,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
 
@@ -31,7 +32,7 @@ func Describe(w io.Writer, s admin.Service, now time.Time) {
 	if seen := s.Status.Generation; seen > 0 && seen < s.Generation {
 		line("Observed", "generation %d of %d: the last change is not yet reconciled", seen, s.Generation)
 	}
-	line("Model", "%s", orDash(s.Model))
+	line("Model", "%s%s", orDash(s.Model), modelOf(s))
 	for _, a := range s.Adapters {
 		line("Adapter", "%s", admin.AdapterText(a))
 	}
@@ -39,7 +40,7 @@ func Describe(w io.Writer, s admin.Service, now time.Time) {
 		line("Runtime", "%s (%s): %s", rt.Name, rt.Scope, orDash(rt.Why))
 	}
 	line("Protocol", "%s", orDash(string(s.Status.Protocol)))
-	line("Revision", "%s", orDash(s.Status.Revision))
+	line("Revision", "%s", orDash(strings.Join(revisions(s), ", ")))
 	if c := s.Status.Canary; c != nil {
 		line("Canary", "%s", canaryLine(c))
 	}
@@ -66,13 +67,13 @@ func Describe(w io.Writer, s admin.Service, now time.Time) {
 	if len(s.Replicas) > 0 {
 		_, _ = fmt.Fprintln(w, "\nReplicas:")
 		processes := slices.ContainsFunc(s.Replicas, func(r replica.Replica) bool { return r.PID != 0 })
-		header := "  ID\tROLE\tPHASE\tADDRESS\tRESTARTS\tAGE\tMESSAGE"
+		header := "  ID\tROLE\tREVISION\tPHASE\tADDRESS\tRESTARTS\tAGE\tMESSAGE"
 		if processes {
-			header = "  ID\tROLE\tPHASE\tPID\tADDRESS\tRESTARTS\tAGE\tMESSAGE"
+			header = "  ID\tROLE\tREVISION\tPHASE\tPID\tADDRESS\tRESTARTS\tAGE\tMESSAGE"
 		}
 		_, _ = fmt.Fprintln(tw, header)
 		for _, r := range s.Replicas {
-			describeReplica(tw, r, processes, now)
+			describeReplica(tw, s, r, processes, now)
 		}
 		_ = tw.Flush()
 	}
@@ -86,15 +87,75 @@ func Describe(w io.Writer, s admin.Service, now time.Time) {
 	}
 }
 
+// revisions are the service's, each with its state: those that serve, then the
+// manifest's.
+func revisions(s admin.Service) []string {
+	st := s.Status
+	var names, out []string
+	add := func(name, state string) {
+		if name == "" || slices.Contains(names, name) {
+			return
+		}
+		if names = append(names, name); state != "" {
+			name += " (" + state + ")"
+		}
+		out = append(out, name)
+	}
+	for _, c := range st.Components {
+		add(c.Serving, "serves")
+	}
+	state := map[service.Transition]string{service.InProgress: "starting", service.BlockedByFailedLoad: "failed"}
+	add(st.Revision, state[st.Model.Transition])
+	if c := st.Canary; c != nil {
+		words := []string{"canary", state[c.Transition]}
+		add(c.Revision, strings.TrimSuffix(strings.Join(words, ", "), ", "))
+	}
+	return out
+}
+
+// modelOf says which revision has the manifest's model, where there are several.
+func modelOf(s admin.Service) string {
+	newest := s.Status.Revision
+	if c := s.Status.Canary; c != nil {
+		newest = c.Revision
+	}
+	refused := slices.ContainsFunc(s.Status.Conditions, func(c service.Condition) bool {
+		return c.Type == service.ConditionSelected && c.Status == "False"
+	})
+	switch {
+	case refused && s.Status.Revision != "" || newest == "" && s.Status.Canary != nil:
+		return " (not in effect)"
+	case len(revisions(s)) > 1:
+		return " (of revision " + newest + ")"
+	}
+	return ""
+}
+
+// revisionOf is the name of a replica's revision.
+func revisionOf(s admin.Service, r replica.Replica) string {
+	if r.Revision == "" {
+		return ""
+	}
+	name := workload.RevisionName(s.Name, r.Revision)
+	if c := s.Status.Canary; c != nil && strings.HasSuffix(c.Revision, strings.TrimPrefix(name, s.Name)) {
+		return c.Revision
+	}
+	return name
+}
+
 // canaryLine is what is known of a canary. The statuses of other projects have
 // its share alone.
 func canaryLine(c *service.CanaryStatus) string {
-	text := fmt.Sprintf("%s: %d %% of the requests", orDash(c.Revision), c.Percent)
-	if c.Wanted > 0 {
+	text := fmt.Sprintf("%s: takes %d %% of the requests", orDash(c.Revision), c.Percent)
+	if c.Why == "" {
+		return text
+	}
+	if c.Percent != c.Wanted {
 		text += fmt.Sprintf(", %d %% wanted", c.Wanted)
 	}
-	if c.Why != "" {
-		text += fmt.Sprintf(", %d ready: %s", c.Ready, c.Why)
+	text += "; " + command.Count(c.Ready, "replica") + " ready"
+	if c.Percent != c.Wanted || c.Ready == 0 {
+		text += ": " + c.Why
 	}
 	return text
 }
@@ -130,12 +191,12 @@ func target(l admin.ScaleLimits) string {
 	return fmt.Sprintf("%g %s", l.Target, l.Metric)
 }
 
-func describeReplica(w io.Writer, r replica.Replica, process bool, now time.Time) {
+func describeReplica(w io.Writer, s admin.Service, r replica.Replica, process bool, now time.Time) {
 	message := r.Message
 	if r.Reason != "" && message != "" {
 		message = r.Reason + ": " + message
 	}
-	columns := []string{"  " + r.ID, string(r.Role), string(r.Phase)}
+	columns := []string{"  " + r.ID, string(r.Role), orDash(revisionOf(s, r)), string(r.Phase)}
 	if process {
 		columns = append(columns, strconv.Itoa(r.PID))
 	}

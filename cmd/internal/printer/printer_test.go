@@ -1,9 +1,11 @@
 package printer
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
@@ -35,6 +37,36 @@ func TestServiceLine(t *testing.T) {
 		}
 		if got := shortStatus(s); got != c.short {
 			t.Errorf("%s: get says %q, want %q", c.name, got, c.short)
+		}
+	}
+}
+
+// TestDescribeRevisions: each revision is named with its state, the model with its
+// revision, and each replica with its own.
+func TestDescribeRevisions(t *testing.T) {
+	serving := []service.ComponentStatus{{Role: service.RoleEngine, Serving: "m-0a0a0a0a"}}
+	replicas := []replica.Replica{{ID: "a", Revision: "0a0a0a0a0a", Phase: replica.Ready}, {ID: "b", Revision: "0b0b0b0b0b", Phase: replica.Failed}}
+	selected := []service.Condition{{Type: service.ConditionReady, Status: "True"}, {Type: service.ConditionSelected, Status: "False"}}
+	for name, c := range map[string]struct {
+		status service.Status
+		says   []string
+	}{
+		"one": {service.Status{Revision: "m-0a0a0a0a", Components: serving}, []string{"Model:     file:///v2\n", "Revision:  m-0a0a0a0a (serves)\n"}},
+		"failed rollout": {service.Status{Revision: "m-0b0b0b0b", Components: serving, Model: service.ModelStatus{Transition: service.BlockedByFailedLoad}},
+			[]string{"file:///v2 (of revision m-0b0b0b0b)", "m-0a0a0a0a (serves), m-0b0b0b0b (failed)\n"}},
+		"rollout": {service.Status{Revision: "m-0b0b0b0b", Components: serving, Model: service.ModelStatus{Transition: service.InProgress}}, []string{"m-0b0b0b0b (starting)\n"}},
+		"canary": {service.Status{Revision: "m-0a0a0a0a", Components: serving, Canary: &service.CanaryStatus{Revision: "m-0b0b0b0b", Wanted: 30, Percent: 30, Ready: 2, Why: "ready, takes 30 %", Transition: service.UpToDate}},
+			[]string{"(of revision m-0b0b0b0b)", "m-0a0a0a0a (serves), m-0b0b0b0b (canary)\n", "m-0b0b0b0b: takes 30 % of the requests; 2 replicas ready\n"}},
+		"failing canary": {service.Status{Revision: "m-0a0a0a0a", Components: serving, Canary: &service.CanaryStatus{Revision: "m-0b0b0b0b", Wanted: 30, Why: "it is not ready", Transition: service.BlockedByFailedLoad}},
+			[]string{"m-0b0b0b0b (canary, failed)\n", "takes 0 % of the requests, 30 % wanted; 0 replicas ready: it is not ready\n"}},
+		"refused": {service.Status{Revision: "m-0a0a0a0a", Components: serving, Conditions: selected}, []string{"file:///v2 (not in effect)\n"}},
+	} {
+		var out strings.Builder
+		Describe(&out, admin.Service{Name: "m", Namespace: "default", Model: "file:///v2", Status: c.status, Replicas: replicas}, time.Now())
+		for _, want := range append(c.says, "ID  ROLE  REVISION    PHASE", "m-0a0a0a0a  Ready", "m-0b0b0b0b  Failed") {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: no %q in\n%s", name, want, &out)
+			}
 		}
 	}
 }
