@@ -3,6 +3,7 @@ package dialect
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"go.yaml.in/yaml/v3"
 
@@ -32,20 +33,27 @@ func Status(origin service.Origin, st service.Status) map[string]any {
 
 // Render is an object's manifest as it was written, comments and order
 // included, with its status in place of any it had; nil leaves the status out.
-func Render(o Object, st *service.Status) ([]byte, error) {
+// uris are the model files' URIs to write for those in the manifest: a relative
+// path would name another file where the text is applied again.
+func Render(o Object, uris map[string]string, st *service.Status) ([]byte, error) {
 	if st == nil {
-		return render(o, nil)
+		return render(o, uris, nil)
 	}
-	return render(o, Status(o.Origin, *st))
+	return render(o, uris, Status(o.Origin, *st))
 }
 
 // render is Render with the status as it is to stand there, nil for none.
-func render(o Object, status map[string]any) ([]byte, error) {
+func render(o Object, uris map[string]string, status map[string]any) ([]byte, error) {
 	root, bad := parse(o.Original)
 	if bad != nil || root == nil || root.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("render %s %s: its stored manifest cannot be parsed: apply it again", o.Kind, o.Key)
 	}
 	root = without(root, "status")
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		if root.Content[i].Value == "spec" {
+			replaceURIs(root.Content[i+1], uris)
+		}
+	}
 	if status != nil {
 		var v yaml.Node
 		if err := v.Encode(status); err != nil {
@@ -61,6 +69,23 @@ func render(o Object, status map[string]any) ([]byte, error) {
 		return nil, fmt.Errorf("render %s %s: %w", o.Kind, o.Key, err)
 	}
 	return b.Bytes(), enc.Close()
+}
+
+// replaceURIs writes other URIs of model files below a node.
+func replaceURIs(n *yaml.Node, uris map[string]string) {
+	for i, child := range n.Content {
+		replaceURIs(child, uris)
+		if n.Kind != yaml.MappingNode || i%2 == 0 || !slices.Contains([]string{"uri", "storageUri", "modelUri"}, n.Content[i-1].Value) {
+			continue
+		}
+		if child.Kind == yaml.AliasNode {
+			if at, ok := uris[child.Alias.Value]; ok {
+				n.Content[i] = &yaml.Node{Kind: yaml.ScalarNode, Value: at, LineComment: child.LineComment}
+			}
+		} else if at, ok := uris[child.Value]; ok {
+			child.Value = at
+		}
+	}
 }
 
 // ReadStatus is the other way of Status: what a status in the words of a
@@ -93,5 +118,5 @@ func ReadRoutingStatus(o routing.Object, status any) routing.Status {
 
 // RenderRouting is Render for a routing object.
 func RenderRouting(o manifest.Object, st routing.Status) ([]byte, error) {
-	return render(o, RoutingStatus(o.Routing, st))
+	return render(o, nil, RoutingStatus(o.Routing, st))
 }

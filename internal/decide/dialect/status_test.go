@@ -189,7 +189,7 @@ func rendered(t *testing.T, o Object) {
 // renderAndRead renders an object and reads it back: the same object.
 func renderAndRead(t *testing.T, o Object, st *service.Status) (string, Object) {
 	t.Helper()
-	text, err := Render(o, st)
+	text, err := Render(o, nil, st)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func sameHub(a, b Object) bool {
 }
 
 func TestRenderOfNonsense(t *testing.T) {
-	if _, err := Render(Object{Original: []byte("{")}, nil); err == nil {
+	if _, err := Render(Object{Original: []byte("{")}, nil, nil); err == nil {
 		t.Error("nonsense was rendered")
 	}
 }

@@ -206,6 +206,49 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// TestManifestNamesItsFilesEverywhere: a manifest that is printed may be applied
+// from any folder, so its relative paths are absolute by then.
+func TestManifestNamesItsFilesEverywhere(t *testing.T) {
+	for dialect, manifest := range map[string]string{
+		"roundhouse": `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: m, annotations: {uri: m.ubj}}
+spec:
+  model:
+    uri: m.ubj # beside this file
+    format: {name: xgboost}
+    adapters: [{name: lora, uri: "file://lora"}]
+`,
+		"kserve": "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: m}\nspec: {predictor: {model: {modelFormat: {name: xgboost}, storageUri: m.ubj}}}\n",
+		"alias":  "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: m, annotations: {x: &m m.ubj}}\nspec: {predictor: {model: {modelFormat: {name: xgboost}, storageUri: *m}}}\n",
+		"seldon": "apiVersion: machinelearning.seldon.io/v1\nkind: SeldonDeployment\nmetadata: {name: m}\nspec: {protocol: v2, predictors: [{name: p, graph: {name: g, implementation: XGBOOST_SERVER, modelUri: m.ubj}}]}\n",
+	} {
+		t.Run(dialect, func(t *testing.T) {
+			uris := map[string]string{"m.ubj": "file:///srv/my models/m.ubj", "file://lora": "file:///srv/lora"}
+			objects, _, err := Objects([]File{{Name: "m.yaml", Data: manifest, URIs: uris}}, "")
+			if err != nil || len(objects) != 1 {
+				t.Fatal(objects, err)
+			}
+			got := ServiceOf(fleet.ServiceState{Object: objects[0]}, true)
+			if got.Model != "file:///srv/my models/m.ubj" {
+				t.Errorf("the model is %q", got.Model)
+			}
+			again, _, err := Objects([]File{{Name: "again.yaml", Data: got.Rendered}}, "")
+			if err != nil || len(again) != 1 {
+				t.Fatalf("%v in\n%s", err, got.Rendered)
+			}
+			for _, uri := range again[0].ModelURIs() {
+				if !strings.HasPrefix(uri, "file:///srv/") {
+					t.Errorf("%s is relative in\n%s", uri, got.Rendered)
+				}
+			}
+			if strings.Contains(manifest, "annotations") && !strings.Contains(got.Rendered, " m.ubj}") || strings.Contains(manifest, "#") != strings.Contains(got.Rendered, "# beside") {
+				t.Errorf("more than the URIs is changed:\n%s", got.Rendered)
+			}
+		})
+	}
+}
+
 // TestNoSecretsOfURIs: neither a password nor a signature of a URI is told
 // beside the manifest itself.
 func TestNoSecretsOfURIs(t *testing.T) {

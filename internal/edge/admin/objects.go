@@ -135,7 +135,7 @@ func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 	out := Service{Namespace: o.Key.Namespace, Name: o.Key.Name, APIVersion: o.Origin.APIVersion, Kind: o.Origin.Kind,
 		File: o.Origin.File, Created: o.Created(), Generation: st.Generation, Status: st.Status, Scaling: st.Scaling, Replicas: st.Replicas}
 	if m := o.Service.Model; m != nil {
-		out.Model = artifact.Redact(m.URI)
+		out.Model = artifact.Redact(o.FileURI(m.URI))
 		if m.Ref != nil {
 			out.Model = m.Ref.Name
 		}
@@ -158,7 +158,7 @@ func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 // render writes the manifest of an object. What was read can be written, so an
 // error becomes a comment in its place.
 func render(o fleet.Object, st *service.Status) string {
-	out, err := dialect.Render(o.Object, st)
+	out, err := dialect.Render(o.Object, o.URIs, st)
 	if err != nil {
 		return "# " + err.Error() + "\n"
 	}
@@ -224,10 +224,7 @@ func ModelOf(m service.Model) Object {
 func adaptersOf(o fleet.Object, rev *workload.Revision) []workload.Adapter {
 	var out []workload.Adapter
 	for _, a := range o.Service.Model.Adapters {
-		one := workload.Adapter{Name: a.Name, URI: a.URI, Rank: a.Rank}
-		if at, ok := o.URIs[a.URI]; ok {
-			one.URI = at
-		}
+		one := workload.Adapter{Name: a.Name, URI: o.FileURI(a.URI), Rank: a.Rank}
 		if rev != nil {
 			for _, known := range rev.Model.Adapters {
 				if known.Name == one.Name && (one.URI == "" || one.URI == known.URI) {

@@ -170,13 +170,13 @@ const weightKind = "weight"
 func (r *resolver) adapters(ctx context.Context, o Object, base *Object) ([]workload.Adapter, error) {
 	var out []workload.Adapter
 	for i, a := range o.Service.Model.Adapters {
-		got := workload.Adapter{Name: a.Name, URI: o.uri(a.URI), Rank: a.Rank}
+		got := workload.Adapter{Name: a.Name, URI: o.FileURI(a.URI), Rank: a.Rank}
 		if a.Ref != nil {
 			weight, err := r.weight(a.Ref.Name, base)
 			if err != nil {
 				return nil, fmt.Errorf("spec.model.fineTunedWeights[%d]: %w", i, err)
 			}
-			got.URI, got.Rank = weight.uri(weight.Model.URI), weight.Model.FineTuned.Rank
+			got.URI, got.Rank = weight.FileURI(weight.Model.URI), weight.Model.FineTuned.Rank
 		}
 		if scheme, _, _ := strings.Cut(got.URI, "://"); scheme == "file" || scheme == "upload" {
 			found, err := r.cfg.Models.Inspect(ctx, got.URI)

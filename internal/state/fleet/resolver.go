@@ -219,7 +219,7 @@ func (r *resolver) model(ctx context.Context, o Object) (resolvedModel, error) {
 	if src == nil {
 		return resolvedModel{}, nil
 	}
-	m := resolvedModel{uri: o.uri(src.URI), attributes: src.Attributes}
+	m := resolvedModel{uri: o.FileURI(src.URI), attributes: src.Attributes}
 	var base *Object
 	if src.Ref != nil {
 		obj, ok := r.findModel(src.Ref.In(o.Origin.Dialect()), o.Key.Namespace)
@@ -231,7 +231,7 @@ func (r *resolver) model(ctx context.Context, o Object) (resolvedModel, error) {
 		}
 		m.attributes = m.attributes.Fill(obj.Model.Attributes, obj.Origin.Kind+" "+obj.Key.Name)
 		if m.uri == "" {
-			m.uri = obj.uri(obj.Model.URI)
+			m.uri = obj.FileURI(obj.Model.URI)
 		}
 		base = &obj
 	}
@@ -284,7 +284,8 @@ func worthInspecting(m resolvedModel) bool {
 	return false
 }
 
-func (o Object) uri(written string) string {
+// FileURI is where a model file is that the manifest names as written.
+func (o Object) FileURI(written string) string {
 	if at, ok := o.URIs[written]; ok {
 		return at
 	}
