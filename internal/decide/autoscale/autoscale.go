@@ -48,8 +48,9 @@ type Input struct {
 	Limits   service.Limits
 	// Wake is the least count a gateway has asked for; 0 for none.
 	Wake int
-	// Stopped forces zero.
-	Stopped bool
+	// Stopped and Unloaded force zero: the manifest says so, or a request to
+	// unload the model does.
+	Stopped, Unloaded bool
 }
 
 // State is carried from step to step; the zero State is a fresh start.

@@ -37,9 +37,13 @@ const (
 // stands still.
 func Step(s State, in Input, now time.Time) (State, Decision) {
 	next := begin(s, in, now)
-	if in.Stopped {
+	switch {
+	case in.Stopped:
 		next.Count = 0
 		return next, decide(next, in, 0, "stopped by its owner")
+	case in.Unloaded:
+		next.Count = 0
+		return next, decide(next, in, 0, "unloaded by a request")
 	}
 	want, why := wanted(s, &next, in, now)
 	if in.Demand.Unknown {

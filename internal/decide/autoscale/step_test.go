@@ -367,6 +367,11 @@ func TestStoppedAndFailing(t *testing.T) {
 	if _, d := Step(State{}, Input{Limits: l, Stopped: true, Replicas: ready(0, "a"), Demand: Demand{Queued: 9}}, t0); d.Count != 0 || len(d.Victims) != 1 {
 		t.Fatalf("stopped: %+v", d)
 	}
+	for in, want := range map[*Input]string{{Limits: l, Stopped: true}: "stopped by its owner", {Limits: l, Unloaded: true}: "unloaded by a request"} {
+		if _, d := Step(State{Count: 1}, *in, t0); d.Count != 0 || d.Reason(t0) != want {
+			t.Errorf("%+v, want %q", d, want)
+		}
+	}
 	// A replica that only fails is idle too, and is given up in time.
 	l = limits(0, 1, 1)
 	failing := []Replica{{ID: "a"}}

@@ -77,7 +77,7 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 		if !ok {
 			rs.scaled = -1
 		}
-		in := autoscale.Input{Demand: demand, Limits: c.Limits, Wake: w.wake, Stopped: w.object.Service.Stopped || w.asleep,
+		in := autoscale.Input{Demand: demand, Limits: c.Limits, Wake: w.wake, Stopped: w.object.Service.Stopped, Unloaded: w.asleep,
 			Replicas: w.alive(c.Role, r.cfg.Traffic.InFlight)}
 		rs.state, rs.decision = autoscale.Step(rs.state, in, r.cfg.Now())
 		if rs.scaled != rs.decision.Count || len(rs.decision.Victims) > 0 {
