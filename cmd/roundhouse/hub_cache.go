@@ -83,8 +83,11 @@ func newHubStatsCommand(o *app.HubCache) *cobra.Command {
 				return err
 			}
 			w := cmd.OutOrStdout()
-			_, _ = fmt.Fprintf(w, "Files         %d, %s\nDownloads     %d unfinished, %s\nPinned        %d, %s\n",
-				st.Blobs, command.SizeText(st.Bytes), st.Partials, command.SizeText(st.PartialBytes), st.Pinned, command.SizeText(st.PinnedBytes))
+			_, _ = fmt.Fprintf(w, "Files         %d, %s\nDownloads     %d unfinished, %s\n",
+				st.Blobs, command.SizeText(st.Bytes), st.Partials, command.SizeText(st.PartialBytes))
+			if err := printPins(w, store, st); err != nil {
+				return err
+			}
 			if st.Linked > 0 {
 				_, _ = fmt.Fprintf(w, "Models        use %d files, %s: these stay, and do not count against the bound\n", st.Linked, command.SizeText(st.LinkedBytes))
 			}
@@ -106,11 +109,11 @@ func newHubStatsCommand(o *app.HubCache) *cobra.Command {
 func newHubGCCommand(o *app.HubCache) *cobra.Command {
 	size := ""
 	cmd := &cobra.Command{
-		Use:   "gc --max-size SIZE",
+		Use:   "gc",
 		Short: "Remove the least recently used files and interrupted downloads",
 		Long: `Remove the least recently used files until the rest takes at most --max-size, and
 downloads interrupted a week ago or longer, and metadata older than three months.
-Files that are pinned or being read stay. The cache may be running meanwhile.`,
+Without --max-size no complete file is removed. Files that are pinned or being read stay. The cache may be running meanwhile.`,
 		Example: "  roundhouse hub-cache gc --max-size 200GiB",
 		Args:    command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -130,7 +133,7 @@ Files that are pinned or being read stay. The cache may be running meanwhile.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&size, "max-size", "", "most bytes to hold; empty removes no complete file")
+	cmd.Flags().StringVar(&size, "max-size", "", "most bytes to hold (default: no bound; only unfinished downloads and old metadata are removed)")
 	return cmd
 }
 
@@ -160,38 +163,93 @@ func newHubVerifyCommand(o *app.HubCache) *cobra.Command {
 
 func newHubPinCommand(o *app.HubCache) *cobra.Command {
 	return &cobra.Command{
-		Use:     "pin [datasets/|spaces/]REPOSITORY[@REVISION]…",
-		Short:   "Pin a repository, so that its files are never removed",
-		Example: "  roundhouse hub-cache pin Qwen/Qwen3-0.6B datasets/squad",
+		Use:   "pin [datasets/|spaces/]OWNER/NAME[@REVISION]…",
+		Short: "Pin a repository, so that its files are never removed",
+		Long: `Pin a repository, so that its files are never removed: those that are cached, and
+those that will be. Pinning downloads nothing. An old repository without an owner
+can be pinned once it is cached.`,
+		Example: "  roundhouse hub-cache pin Qwen/Qwen3-0.6B datasets/allenai/c4",
 		Args:    command.Wants(1, -1, "repositories"),
-		RunE:    func(_ *cobra.Command, args []string) error { return setPins(o.Config.Dir, args, true) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return setPins(o.Config.Dir, args, true, func(s *hubcache.Store, p hubcache.Pin, changed bool) error {
+				cached, err := cachedText(s, p)
+				text := "pinned " + p.String()
+				if !changed {
+					text = p.String() + " was pinned already"
+				}
+				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", text, cached)
+				return err
+			})
+		},
 	}
 }
 
 func newHubUnpinCommand(o *app.HubCache) *cobra.Command {
 	return &cobra.Command{
-		Use:     "unpin [datasets/|spaces/]REPOSITORY[@REVISION]…",
+		Use:     "unpin [datasets/|spaces/]OWNER/NAME[@REVISION]…",
 		Short:   "Unpin a repository",
 		Example: "  roundhouse hub-cache unpin Qwen/Qwen3-0.6B",
 		Args:    command.Wants(1, -1, "repositories"),
-		RunE:    func(_ *cobra.Command, args []string) error { return setPins(o.Config.Dir, args, false) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return setPins(o.Config.Dir, args, false, func(_ *hubcache.Store, p hubcache.Pin, changed bool) error {
+				if !changed {
+					return fmt.Errorf("%s is not pinned: `roundhouse hub-cache stats` lists the pins", p)
+				}
+				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "unpinned %s\n", p)
+				return nil
+			})
+		},
 	}
 }
 
-func setPins(dir string, args []string, on bool) error {
+// setPins pins or unpins what args name, and calls done after each.
+func setPins(dir string, args []string, on bool, done func(s *hubcache.Store, p hubcache.Pin, changed bool) error) error {
 	store, err := hubcache.OpenStore(dir)
 	if err != nil {
 		return err
 	}
 	for _, a := range args {
 		p := hubcache.Pin{Kind: "models"}
-		p.Repo, p.Revision, _ = strings.Cut(a, "@")
+		var at bool
+		if p.Repo, p.Revision, at = strings.Cut(a, "@"); at && p.Revision == "" {
+			return fmt.Errorf("%s: a revision is missing after the @", a)
+		}
 		if kind, name, ok := strings.Cut(p.Repo, "/"); ok && (kind == "datasets" || kind == "spaces") {
 			p.Kind, p.Repo = kind, name
 		}
-		if err := store.SetPin(p, on); err != nil {
+		changed, err := store.SetPin(p, on)
+		if err != nil {
 			return err
 		}
+		if err := done(store, p, changed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cachedText tells how much of a pin is cached.
+func cachedText(s *hubcache.Store, p hubcache.Pin) (string, error) {
+	files, bytes, err := s.Cached(p)
+	if files == 0 {
+		return "nothing of it is cached yet", err
+	}
+	return fmt.Sprintf("%d files, %s are cached", files, command.SizeText(bytes)), err
+}
+
+// printPins prints the pins, also those of which nothing is cached.
+func printPins(w io.Writer, s *hubcache.Store, st hubcache.Stats) error {
+	pins, err := s.Pins()
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(w, "Pinned        %d repositories or revisions: %d files, %s\n", len(pins), st.Pinned, command.SizeText(st.PinnedBytes))
+	for _, p := range pins {
+		text, err := cachedText(s, p)
+		if err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(w, "              %s: %s\n", p, text)
 	}
 	return nil
 }

@@ -59,6 +59,7 @@ func TestHubCache(t *testing.T) {
 			t.Errorf("%s: %d bytes, %.40q", path, len(got), got)
 		}
 	}
+	httpGet(t, url+"/org/m/resolve/main/missing") // whose record has no hash
 	if got := httpGet(t, url+"/metrics"); !strings.Contains(got, "roundhouse_hub_cache_upstream_bytes_total 700000") {
 		t.Errorf("metrics: %s", got)
 	}
@@ -69,6 +70,28 @@ func TestHubCache(t *testing.T) {
 	for _, c := range [][]string{{"stats", "Files         1, 683.6 KiB"}, {"verify", "1 files hashed, 683.6 KiB; 0 removed"}, {"gc", "0 files removed"}} {
 		if out, err := hubCommand(t.Context(), c[0], "--dir", dir); err != nil || !strings.Contains(out, c[1]) {
 			t.Errorf("%s: %q %v", c[0], out, err)
+		}
+	}
+	for _, c := range []struct {
+		args        []string
+		want, fault string
+	}{
+		{[]string{"pin", "org/m@main", "datasets/a/b"}, "pinned org/m@main: 1 files, 683.6 KiB are cached\npinned datasets/a/b: nothing of it is cached yet\n", ""},
+		{[]string{"pin", "org/m@main"}, "org/m@main was pinned already: 1 files, 683.6 KiB are cached\n", ""},
+		{[]string{"stats"}, "Pinned        2 repositories or revisions: 1 files, 683.6 KiB\n" +
+			"              org/m@main: 1 files, 683.6 KiB are cached\n              datasets/a/b: nothing of it is cached yet\n", ""},
+		{[]string{"unpin", "datasets/a/b"}, "unpinned datasets/a/b\n", ""},
+		{[]string{"unpin", "datasets/a/b"}, "", "datasets/a/b is not pinned: `roundhouse hub-cache stats` lists the pins"},
+		{[]string{"unpin", "org/m"}, "", "org/m is not pinned"},
+		{[]string{"pin", "nonsense"}, "", `"nonsense" is no repository that is cached: want OWNER/NAME`},
+		{[]string{"pin", "a/b/c"}, "", `"a/b/c" is no repository: want OWNER/NAME`},
+		{[]string{"pin", "a/b@"}, "", "a revision is missing after the @"},
+		{[]string{"unpin", "org/m@main"}, "unpinned org/m@main\n", ""},
+		{[]string{"stats"}, "Pinned        0 repositories or revisions: 0 files, 0 B\nRepo", ""},
+	} {
+		out, err := hubCommand(t.Context(), append(c.args, "--dir", dir)...)
+		if !strings.Contains(out, c.want) || (err != nil) != (c.fault != "") || err != nil && !strings.Contains(err.Error(), c.fault) {
+			t.Errorf("%v: %q %v; want %q %s", c.args, out, err, c.want, c.fault)
 		}
 	}
 	blobs, err := filepath.Glob(filepath.Join(dir, "blobs", "*", "*"))

@@ -584,13 +584,13 @@ func TestKeep(t *testing.T) {
 	if files, freed, err := store.GC(1<<40, time.Now()); err != nil || files != 1 || freed != 1 {
 		t.Errorf("gc: %d files, %d bytes, %v", files, freed, err)
 	}
-	if err := store.SetPin(Pin{Kind: "models", Repo: "org/model", Revision: "main"}, true); err != nil {
+	if _, err := store.SetPin(Pin{Kind: "models", Repo: "org/model", Revision: "main"}, true); err != nil {
 		t.Fatal(err)
 	}
 	if files, _, err := store.GC(0, time.Now()); err != nil || files != 0 {
 		t.Errorf("gc took %d pinned files (%v)", files, err)
 	}
-	if err := store.SetPin(Pin{Kind: "models", Repo: "org/model", Revision: "main"}, false); err != nil {
+	if _, err := store.SetPin(Pin{Kind: "models", Repo: "org/model", Revision: "main"}, false); err != nil {
 		t.Fatal(err)
 	}
 	if files, _, err := store.GC(0, time.Now().Add(forgotten+time.Hour)); err != nil || files != 2 {
@@ -611,7 +611,7 @@ func TestPinsOfManyAreKept(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 24 {
 		wg.Go(func() {
-			if err := s.SetPin(Pin{Kind: "models", Repo: "o/m" + string(rune('a'+i))}, true); err != nil {
+			if _, err := s.SetPin(Pin{Kind: "models", Repo: "o/m" + string(rune('a'+i))}, true); err != nil {
 				t.Error(err)
 			}
 		})

@@ -349,7 +349,7 @@ func TestFull(t *testing.T) {
 	repo.Commit("main", files, "large", "0", "1", "2", "3", "4", "5", "6", "7")
 	at := func(name string) string { return "/org/many/resolve/main/" + name }
 	r.wants(r.get(at("large")), 200, string(files["large"]))
-	if err := r.cache.store.SetPin(Pin{Kind: "models", Repo: "org/many", Revision: "v1"}, true); err != nil {
+	if _, err := r.cache.store.SetPin(Pin{Kind: "models", Repo: "org/many", Revision: "v1"}, true); err != nil {
 		t.Fatal(err)
 	}
 	r.wants(r.get(at("0")), 200, string(files["0"]))
@@ -383,7 +383,7 @@ func TestFull(t *testing.T) {
 		t.Errorf("%d bytes kept, %v counted", total, r.metric("stored_bytes"))
 	}
 	// Pinned, it stays when nobody reads it.
-	if err := r.cache.store.SetPin(Pin{Kind: "models", Repo: "org/many"}, true); err != nil {
+	if _, err := r.cache.store.SetPin(Pin{Kind: "models", Repo: "org/many"}, true); err != nil {
 		t.Fatal(err)
 	}
 	r.hub.Add("models", "org/next").Commit("main", map[string][]byte{"w": random(900 << 10)}, "w")

@@ -86,6 +86,18 @@ type Pin struct {
 	Revision string `json:"revision,omitempty"`
 }
 
+// String is the pin as commands take it: [datasets/|spaces/]REPOSITORY[@REVISION].
+func (p Pin) String() string {
+	name := p.Repo
+	if p.Kind != "models" {
+		name = p.Kind + "/" + name
+	}
+	if p.Revision != "" {
+		name += "@" + p.Revision
+	}
+	return name
+}
+
 // Pins are what is never evicted.
 func (s *Store) Pins() (pins []Pin, err error) {
 	raw, err := os.ReadFile(filepath.Join(s.dir, pinsFile))
@@ -104,37 +116,45 @@ func (s *Store) Pins() (pins []Pin, err error) {
 // maxPins is how many there may be.
 const maxPins = 10000
 
-// SetPin adds a pin, or takes it away. A running cache follows.
-func (s *Store) SetPin(p Pin, on bool) error {
+// SetPin adds a pin, or takes it away; changed is false if it was so already. A
+// running cache follows. Some old repositories have no owner: one that is cached
+// may be pinned, another name without an owner is taken for a typing error.
+func (s *Store) SetPin(p Pin, on bool) (changed bool, err error) {
 	t, err := parseTarget("/api/"+p.Kind+"/"+p.Repo, "")
 	if err != nil || t.route != "info" {
-		return fmt.Errorf("hubcache: %q is no repository: want NAME or OWNER/NAME", p.Repo)
+		return false, fmt.Errorf("hubcache: %q is no repository: want OWNER/NAME", p.Repo)
+	}
+	if _, err := os.Stat(s.records.repoDir(t.repo)); on && err != nil && !strings.Contains(p.Repo, "/") {
+		return false, fmt.Errorf("hubcache: %q is no repository that is cached: want OWNER/NAME", p.Repo)
 	}
 	// Other processes pin too.
 	lock, err := os.OpenFile(filepath.Join(s.dir, pinsFile+".lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return fmt.Errorf("hubcache: %w", err)
+		return false, fmt.Errorf("hubcache: %w", err)
 	}
 	defer func() { _ = lock.Close() }() // which lets go of it
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return fmt.Errorf("hubcache: lock %s: %w", lock.Name(), err)
+		return false, fmt.Errorf("hubcache: lock %s: %w", lock.Name(), err)
 	}
 	pins, err := s.Pins()
 	if err != nil {
-		return err
+		return false, err
+	}
+	if slices.Contains(pins, p) == on {
+		return false, nil
 	}
 	pins = slices.DeleteFunc(pins, func(q Pin) bool { return q == p })
 	if on {
 		if len(pins) >= maxPins {
-			return fmt.Errorf("hubcache: there are %d pins already; take some away", maxPins)
+			return false, fmt.Errorf("hubcache: there are %d pins already; take some away", maxPins)
 		}
 		pins = append(pins, p)
 	}
 	raw, err := json.MarshalIndent(pins, "", "  ")
 	if err != nil {
-		return err
+		return false, err
 	}
-	return writeFile(filepath.Join(s.dir, pinsFile), append(raw, '\n'))
+	return true, writeFile(filepath.Join(s.dir, pinsFile), append(raw, '\n'))
 }
 
 // pinned are the hashes of the pinned revisions' files, as far as they are
@@ -144,6 +164,10 @@ func (s *Store) pinned() (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.hashes(pins...)
+}
+
+func (s *Store) hashes(pins ...Pin) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, p := range pins {
 		r := repo{p.Kind, p.Repo}
@@ -158,6 +182,18 @@ func (s *Store) pinned() (map[string]bool, error) {
 		}
 	}
 	return out, nil
+}
+
+// Cached returns how many files of a pin are here, and their bytes.
+func (s *Store) Cached(p Pin) (files, bytes int64, err error) {
+	hashes, err := s.hashes(p)
+	delete(hashes, "") // of files that the Hub does not have
+	for h := range hashes {
+		if n, whole, _ := s.blobs.Has(h); whole {
+			files, bytes = files+1, bytes+n
+		}
+	}
+	return files, bytes, err
 }
 
 // Stats describes what a store holds.
