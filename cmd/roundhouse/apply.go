@@ -35,7 +35,11 @@ Either all objects are applied or, if one has an error, none.
 The server reads a model file (file://) where it is, if it can; otherwise the file
 is uploaded. Relative paths start at the folder of the manifest, or with -f - at the
 current folder. In a cluster (--context), manifests are applied server-side, after a
-dry run of all of them; objects without a namespace go into that of the context.`,
+dry run of all of them; objects without a namespace go into that of the context.
+
+--wait waits for services alone, and fails if one is not ready in time. Of a route or
+a pool apply prints the state at that moment: a pool's addresses may not have been
+checked yet. roundhouse get routes and roundhouse get pools show the state later.`,
 		Example: `  roundhouse apply -f iris.yaml
   roundhouse apply -f manifests/ --wait
   roundhouse apply -f iris.yaml --context production
@@ -61,7 +65,7 @@ dry run of all of them; objects without a namespace go into that of the context.
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "manifest file or folder, or - for standard input; may be repeated")
 	cmd.Flags().BoolVar(&reselect, "reselect", false, "choose the runtime again, although one is pinned")
 	cmd.Flags().BoolVar(&force, "force-conflicts", false, "in a cluster, take over fields that other managers own")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until every service and its canary are ready or asleep")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until every service and its canary are ready or asleep; routes and pools are not waited for")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long --wait waits")
 	return cmd
 }
