@@ -25,6 +25,17 @@ const (
 	measured = 0.99
 )
 
+// forced returns why no replica may run whatever the demand, "" when some may.
+func forced(in Input) string {
+	switch {
+	case in.Stopped:
+		return "stopped by its owner"
+	case in.Unloaded:
+		return "unloaded by a request"
+	}
+	return ""
+}
+
 // Step decides the count. It is ceil(load / target) within [min, max], where
 // load is the greater of the average of the last tick or more and what is queued
 // and in flight right now, so that growth is answered at once; from zero it is
@@ -37,13 +48,9 @@ const (
 // stands still.
 func Step(s State, in Input, now time.Time) (State, Decision) {
 	next := begin(s, in, now)
-	switch {
-	case in.Stopped:
+	if why := forced(in); why != "" {
 		next.Count = 0
-		return next, decide(next, in, 0, "stopped by its owner")
-	case in.Unloaded:
-		next.Count = 0
-		return next, decide(next, in, 0, "unloaded by a request")
+		return next, decide(next, in, 0, why)
 	}
 	want, why := wanted(s, &next, in, now)
 	if in.Demand.Unknown {
