@@ -163,4 +163,8 @@ func TestFetchedSchemes(t *testing.T) {
 	if !slices.Equal(service.FetchedSchemes, want) {
 		t.Errorf("service.FetchedSchemes are %v, read are %v", service.FetchedSchemes, want)
 	}
+	_, err = store.Fetch(t.Context(), artifact.Request{URI: "foo://x"}, nil)
+	if want := "artifact: foo://x: nothing is fetched from foo://: use one of file://, " + strings.Join(want, "://, ") + "://"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
 }

@@ -59,10 +59,12 @@ func SizeText(n int64) string {
 func ParseShare(flag, s, dir string) (int64, error) {
 	number, percent := strings.CutSuffix(s, "%")
 	if !percent {
-		return ParseSize(flag, s)
+		if n, err := ParseSize(flag, s); err == nil {
+			return n, nil
+		}
 	}
 	v, err := strconv.ParseFloat(number, 64)
-	if err != nil || v <= 0 || v > 100 {
+	if !percent || err != nil || v <= 0 || v > 100 {
 		return 0, Usagef("%s is %q: want a size such as 500GiB, or a share of the disk such as 80%%", flag, s)
 	}
 	var st syscall.Statfs_t

@@ -2,6 +2,7 @@ package command
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -21,6 +22,9 @@ func TestParseShare(t *testing.T) {
 	}
 	for in, want := range map[string]int64{"50%": all / 2, "1GiB": 1 << 30, "12.5%": all / 8, "0%": 0, "101%": 0, "x%": 0, "": 0} {
 		got, err := ParseShare("x", in, dir)
+		if err != nil && !strings.Contains(err.Error(), "want a size such as 500GiB, or a share of the disk such as 80%") {
+			t.Errorf("%q: %v does not name all that is allowed", in, err)
+		}
 		if (err == nil) != (want > 0) || want > 0 && (got < want-1 || got > want+1) {
 			t.Errorf("%q: %d, %v; want %d", in, got, err, want)
 		}

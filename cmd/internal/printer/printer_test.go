@@ -24,9 +24,9 @@ func TestServiceLine(t *testing.T) {
 		{"replaced", "True", "Serving", "revision b is not ready, the previous one keeps serving", service.InProgress,
 			"on r, ready, but revision b is not ready, the previous one keeps serving", "Serving: revision b is not ready, the previous one keeps serving"},
 		{"its change has no model", "True", "Asleep", "no such file" + service.BeforeServes, service.BlockedByFailedLoad,
-			"on r, ready, but no such file; the previous revision keeps serving", "Asleep: no such file; the previous revision keeps serving"},
+			"on r, ready; the change is not in effect: no such file; the previous revision keeps serving", "Asleep: no such file; the previous revision keeps serving"},
 		{"its change has no runtime", "True", "Serving", "none" + service.BeforeServes, service.InvalidSpec,
-			"on r, ready, but none; the previous revision keeps serving", "Serving: none; the previous revision keeps serving"},
+			"on r, ready; the change is not in effect: none; the previous revision keeps serving", "Serving: none; the previous revision keeps serving"},
 		{"starting", "False", "Starting", "engine: 0 of 1 ready", service.InProgress, "on r, not ready: engine: 0 of 1 ready", "Starting: engine: 0 of 1 ready"},
 	} {
 		s := admin.Service{Generation: 2, Status: service.Status{Generation: 2, Runtime: service.RuntimeChoice{Name: "r"},

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // object is one remote file of an artifact.
@@ -84,8 +86,8 @@ func (s *Store) source(loc location) (source, error) {
 	if loc.scheme == "pvc" {
 		return nil, fmt.Errorf("artifact: %s: a claim of a cluster's volume is not there on one machine: mount what it holds, and name the files by file://PATH", loc)
 	}
-	return nil, fmt.Errorf("artifact: %s: the scheme %s:// is not read by this build; use one of %s",
-		loc, loc.scheme, strings.Join(s.Schemes(), ", "))
+	return nil, fmt.Errorf("artifact: %s: nothing is fetched from %s://: use one of file://, %s://",
+		strings.TrimSuffix(loc.String(), "/"), loc.scheme, strings.Join(service.FetchedSchemes, "://, "))
 }
 
 // limits bound one artifact.

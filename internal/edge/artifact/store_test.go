@@ -117,7 +117,7 @@ func TestFetchRefusesURIs(t *testing.T) {
 	s := newStore(t, nil)
 	for uri, words := range map[string][]string{
 		"":                               {"empty"},
-		"ftp://org/model":                {"ftp://", "az, file, gs, hf, http, https, oci, s3, upload"},
+		"ftp://org/model":                {"ftp://", "file://, az://, gs://, hf://, http://, https://, oci://, s3://"},
 		"pvc://claim/model":              {"pvc://claim/model", "file://PATH"},
 		"https://":                       {"names no host"},
 		"s3:///key":                      {"names no host or bucket"},
