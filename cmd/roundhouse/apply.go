@@ -205,7 +205,8 @@ func newValidateCommand() *cobra.Command {
 		Use:   "validate FILE|FOLDER…",
 		Short: "Check manifests without a server: print each error with its file, line and field",
 		Long: `Check manifests without a server: print each error with its file, line and field,
-and the runtimes that conflict with each other. With --context, the manifests are
+and the runtimes that conflict with each other. A model file that is not on this
+machine is a warning. With --context, the manifests are
 checked as those of a cluster, and its API server does a dry run of all of them.`,
 		Example: `  roundhouse validate iris.yaml manifests/
   roundhouse validate iris.yaml --context production`,
@@ -236,6 +237,9 @@ checked as those of a cluster, and its API server does a dry run of all of them.
 				if err := r.Cluster(cmd.ErrOrStderr()).Check(cmd.Context(), manifests); err != nil {
 					return err
 				}
+			}
+			for _, line := range manifestfile.Missing(objects) {
+				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), line)
 			}
 			for _, o := range objects {
 				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s:%d: %s is valid\n", o.Origin.File, o.Origin.Line, o.ID())

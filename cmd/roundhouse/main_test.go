@@ -173,6 +173,30 @@ func TestStatusIsVisible(t *testing.T) {
 	}
 }
 
+// TestValidateWarnsOfAMissingFile: the manifest stays valid, as its model may be
+// put there later, or be on the machine that serves.
+func TestValidateWarnsOfAMissingFile(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "there.ubj"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for uri, missing := range map[string]string{
+		"there.ubj": "", "file://there.ubj#sha256=" + strings.Repeat("0", 64): "", "s3://bucket/m.ubj": "",
+		"m.ubj": filepath.Join(dir, "m.ubj"), "file://m.ubj": filepath.Join(dir, "m.ubj"), "file:///nope/m.ubj": "/nope/m.ubj",
+	} {
+		file := filepath.Join(dir, "a.yaml")
+		text := "apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: a}\nspec: {model: {uri: \"" + uri + "\"}}\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := runHere(t, "validate", file)
+		want := file + ":1: warning: service default/a: no file or folder at " + missing + " on this machine\n"
+		if err != nil || !strings.Contains(out, "is valid") || strings.Contains(out, want) != (missing != "") || strings.Contains(out, "warning") != (missing != "") {
+			t.Errorf("%s: %v, want %q in\n%s", uri, err, missing, out)
+		}
+	}
+}
+
 // TestExplainNamesTheMissingFile: a format that is not known because there is no
 // file to read it from is no reason to state one.
 func TestExplainNamesTheMissingFile(t *testing.T) {

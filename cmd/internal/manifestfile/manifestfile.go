@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -19,6 +20,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // maxFolderFiles bounds what one -f FOLDER may hold.
@@ -152,6 +154,25 @@ func resolveURIs(f admin.File, dir string) map[string]string {
 		for _, uri := range o.ModelURIs() {
 			if at := dialect.ResolveFile(uri, dir); at != uri {
 				out[uri] = at
+			}
+		}
+	}
+	return out
+}
+
+// Missing returns a warning for each model file of this machine that objects name
+// and that is not there.
+func Missing(objects []fleet.Object) []string {
+	var out []string
+	for _, o := range objects {
+		for _, uri := range o.ModelURIs() {
+			path, local := service.LocalPath(o.FileURI(uri))
+			path, _, _ = strings.Cut(path, "#sha256=")
+			if !local {
+				continue
+			}
+			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+				out = append(out, fmt.Sprintf("%s:%d: warning: %s: no file or folder at %s on this machine", o.Origin.File, o.Origin.Line, o.ID(), path))
 			}
 		}
 	}
