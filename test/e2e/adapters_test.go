@@ -86,6 +86,9 @@ func (n *node) loads(service string) map[string]int {
 	return out
 }
 
+// readyEngine matches the line of a ready replica that describe prints.
+var readyEngine = regexp.MustCompile(`engine +llama-\S+ +Ready`)
+
 // TestAdapters serves two LoRA adapters beside their model, from folders: each
 // stays on the replica that has it loaded. Then one goes.
 func TestAdapters(t *testing.T) {
@@ -156,7 +159,7 @@ func TestAdapters(t *testing.T) {
 	})
 	eventually(t, "the revision before has gone", func() (bool, string) {
 		out := n.do("describe", "llama")
-		return strings.Count(out, "engine  Ready") == 2 && !strings.Contains(out, "Draining"), out
+		return len(readyEngine.FindAllString(out, -1)) == 2 && !strings.Contains(out, "Draining"), out
 	})
 	close(stop)
 	if failed := <-asked; len(failed) > 0 {
