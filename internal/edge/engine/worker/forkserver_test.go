@@ -193,7 +193,7 @@ func TestForkKilled(t *testing.T) {
 	}
 	die()
 	replaced(2)
-	r.log.await(t, "fork server ended; it is started again")
+	r.log.await(t, "fork server ended; it is restarted")
 	if now := r.forkServerPID(t); now == server {
 		t.Error("the dead fork server is still there")
 	}

@@ -211,7 +211,7 @@ func TestRealKilled(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	r.log.await(t, "model loaded again")
+	r.log.await(t, "model reloaded")
 	if err := syscall.Kill(before[0].PID, 0); err == nil {
 		err = syscall.Kill(before[1].PID, 0)
 		if err == nil {
