@@ -1,0 +1,171 @@
+package residency
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// Need is what one replica takes of a machine.
+type Need struct {
+	GPUs int
+	// GPUMemory is what it takes of each of its GPUs, in bytes; 0 takes them
+	// whole, and shares them with nobody.
+	GPUMemory int64
+	// Memory is main memory in bytes; 0 is not counted.
+	Memory int64
+}
+
+// Machine is what there is to share out.
+type Machine struct {
+	GPUs   []int64 // the memory of each in bytes; 0 where it is not known: such a GPU is only given whole
+	Memory int64   // main memory in bytes; 0 where it is not known, and not counted
+}
+
+// Space is a machine with what is taken of it.
+type Space struct {
+	machine Machine
+	gpus    []gpu
+	memory  int64 // taken
+}
+
+// gpu is what is taken of one GPU.
+type gpu struct {
+	holders, whole int // replicas, and those that share it with nobody
+	memory         int64
+	reserved       []string // the only services that may have more of it; none for anybody
+}
+
+// NewSpace is a machine of which nothing is taken.
+func NewSpace(m Machine) *Space { return &Space{machine: m, gpus: make([]gpu, len(m.GPUs))} }
+
+func (s *Space) clone() *Space {
+	c := *s
+	c.gpus = slices.Clone(s.gpus)
+	return &c
+}
+
+// Take notes that a replica holds these GPUs and its memory, whether or not they
+// were free: an adopted replica holds what it holds.
+func (s *Space) Take(n Need, gpus []int) { s.add(n, gpus, 1) }
+
+// Give takes back what a replica held.
+func (s *Space) Give(n Need, gpus []int) { s.add(n, gpus, -1) }
+
+func (s *Space) add(n Need, gpus []int, sign int) {
+	for _, i := range gpus {
+		if i < 0 || i >= len(s.gpus) {
+			continue
+		}
+		g := &s.gpus[i]
+		g.holders += sign
+		if s.shares(n, i) {
+			g.memory += int64(sign) * n.GPUMemory
+		} else {
+			g.whole += sign
+		}
+	}
+	s.memory += int64(sign) * n.Memory
+}
+
+// shares reports whether a replica leaves the rest of a GPU to others.
+func (s *Space) shares(n Need, i int) bool { return n.GPUMemory > 0 && s.machine.GPUs[i] > 0 }
+
+// Reserve leaves what is free of each GPU to the services listed for it; where
+// none is listed, to anybody.
+func (s *Space) Reserve(services [][]string) {
+	for i := range s.gpus {
+		s.gpus[i].reserved = nil
+		if i < len(services) {
+			s.gpus[i].reserved = services[i]
+		}
+	}
+}
+
+// Open lists the GPUs that a replica of a service could be given now: of whole
+// ones the lowest index first, of shared ones those with the least left.
+func (s *Space) Open(n Need, service string) (list []int) {
+	for i, g := range s.gpus {
+		if len(g.reserved) > 0 && !slices.Contains(g.reserved, service) {
+			continue
+		}
+		if s.shares(n, i) {
+			if g.whole > 0 || g.memory+n.GPUMemory > s.machine.GPUs[i] {
+				continue
+			}
+		} else if g.holders > 0 {
+			continue
+		}
+		list = append(list, i)
+	}
+	if n.GPUMemory > 0 {
+		slices.SortStableFunc(list, func(a, b int) int { return cmp.Compare(s.left(a), s.left(b)) })
+	}
+	return list
+}
+
+func (s *Space) left(i int) int64 { return s.machine.GPUs[i] - s.gpus[i].memory }
+
+// Fit chooses the GPUs for a replica of a service; false where it does not fit.
+func (s *Space) Fit(n Need, service string) (gpus []int, ok bool) {
+	if !s.MemoryFits(n) {
+		return nil, false
+	}
+	if n.GPUs <= 0 {
+		return nil, true
+	}
+	open := s.Open(n, service)
+	if len(open) < n.GPUs {
+		return nil, false
+	}
+	return slices.Clip(open[:n.GPUs]), true
+}
+
+// MemoryFits reports whether main memory is left for a replica.
+func (s *Space) MemoryFits(n Need) bool {
+	return n.Memory <= 0 || s.machine.Memory <= 0 || s.memory+n.Memory <= s.machine.Memory
+}
+
+// share is the part of the machine that a replica takes: 1 is a whole GPU, or
+// all of the main memory.
+func (m Machine) share(n Need, gpus []int) float64 {
+	total := 0.0
+	for _, i := range gpus {
+		if i >= 0 && i < len(m.GPUs) && n.GPUMemory > 0 && m.GPUs[i] > 0 {
+			total += min(1, float64(n.GPUMemory)/float64(m.GPUs[i]))
+		} else {
+			total++
+		}
+	}
+	if n.Memory > 0 && m.Memory > 0 {
+		total += min(1, float64(n.Memory)/float64(m.Memory))
+	}
+	return total
+}
+
+// Rate is how often requests come to a service, by its past: what came long ago
+// counts less.
+type Rate struct {
+	At      time.Time // of the last look
+	Arrived uint64    // up to then
+	Hourly  float64
+}
+
+// halfLife is after how long an arrival counts half.
+const halfLife = 30 * time.Minute
+
+// Seen is the rate once so many have arrived since the reporter's start, which
+// may be later than the last look.
+func (r Rate) Seen(arrived uint64, now time.Time) Rate {
+	fresh := arrived
+	if r.At.IsZero() {
+		r.At = now
+	} else if arrived >= r.Arrived {
+		fresh = arrived - r.Arrived
+	}
+	past := max(0, now.Sub(r.At).Hours())
+	decay := math.Exp2(-past / halfLife.Hours())
+	// Each arrival adds what makes a steady stream's rate its own.
+	return Rate{At: now, Arrived: arrived, Hourly: r.Hourly*decay + float64(fresh)*math.Ln2/halfLife.Hours()}
+}
