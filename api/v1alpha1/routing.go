@@ -52,7 +52,7 @@ type Pool struct {
 	Status          RoutingStatus     `json:"status,omitzero"`
 }
 
-// PoolSpec selects endpoints and says how one is picked.
+// PoolSpec selects endpoints and configures how one is picked.
 type PoolSpec struct {
 	// Selector is compared with the labels of services, and of the pods they
 	// would have, in the pool's namespace.
@@ -74,7 +74,7 @@ type PoolSpec struct {
 	AnswerTimeout *metav1.Duration `json:"answerTimeout,omitempty"`
 }
 
-// PoolMetrics says where the load of endpoints is read.
+// PoolMetrics is where the load of endpoints is read.
 type PoolMetrics struct {
 	// Engine is vllm, sglang, trtllm-serve, triton-trtllm, triton, llamacpp or
 	// roundhouse; by default it is detected.
@@ -86,7 +86,7 @@ type PoolMetrics struct {
 	Port *int32 `json:"port,omitempty"`
 }
 
-// PoolHealthCheck says how the servers at Addresses are checked. An unhealthy
+// PoolHealthCheck is how the servers at Addresses are checked. An unhealthy
 // server gets no requests until a check passes.
 type PoolHealthCheck struct {
 	// Path of the GET request, which a healthy server answers 2xx or 3xx;
@@ -104,7 +104,7 @@ type PoolHealthCheck struct {
 	Disabled bool `json:"disabled,omitempty"`
 }
 
-// PoolPicker says how an endpoint is picked.
+// PoolPicker is how an endpoint is picked.
 type PoolPicker struct {
 	// Preset is default, least-request, round-robin, seed-50 or v0.3-128.
 	Preset string `json:"preset,omitempty"`

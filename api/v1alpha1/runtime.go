@@ -41,8 +41,8 @@ type ServingRuntimeSpec struct {
 	Engine             *Component     `json:"engine,omitempty"`
 	Decoder            *Component     `json:"decoder,omitempty"`
 	Router             *Component     `json:"router,omitempty"`
-	// Disaggregation says how engines and decoders are connected: header, vllm
-	// or sglang; default: header.
+	// Disaggregation is how engines and decoders are connected: header, vllm or
+	// sglang; default: header.
 	Disaggregation string `json:"disaggregation,omitempty"`
 	// Adapters are the engine's arguments for LoRA adapters. Without them it
 	// supports none, unless a catalog runtime with the same image does.

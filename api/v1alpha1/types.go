@@ -47,8 +47,8 @@ type ModelServiceSpec struct {
 	Engine  *Component `json:"engine,omitempty"`
 	Decoder *Component `json:"decoder,omitempty"`
 	Router  *Component `json:"router,omitempty"`
-	// Disaggregation says how engines and decoders are connected: header, vllm
-	// or sglang; default: the runtime's.
+	// Disaggregation is how engines and decoders are connected: header, vllm or
+	// sglang; default: the runtime's.
 	Disaggregation string `json:"disaggregation,omitempty"`
 	// CanaryTrafficPercent is the share of requests, 0 to 100, that a changed
 	// manifest's revision gets once it is ready; the current revision serves
@@ -168,7 +168,7 @@ type Metrics struct {
 	Port *int32 `json:"port,omitempty"`
 }
 
-// Local says how a component runs as a process on one machine. Strings are
+// Local is how a component runs as a process on one machine. Strings are
 // templates over {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}}, {{.ModelPath}},
 // {{.Name}} and the service's metadata.
 type Local struct {

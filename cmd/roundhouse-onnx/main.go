@@ -25,7 +25,7 @@ var version = "dev"
 
 func main() { os.Exit(run()) }
 
-// run serves until the server says stop. Exit codes: 0 done, 1 failed, 2 wrong
+// run serves until the server sends stop. Exit codes: 0 done, 1 failed, 2 wrong
 // usage or a breach of the protocol.
 func run() int {
 	c := onnx.DefaultConfig()

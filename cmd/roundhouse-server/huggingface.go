@@ -75,7 +75,7 @@ func checkpointTask(folder string) string {
 // checkpoint at uri, its task, and that it is loaded in its own type of numbers,
 // which transformers before 5 would make FP32 (and does, with a torch_dtype of
 // null). What settings or the runtime's own
-// variables say stays. single says that the model has no settings.
+// variables say stays. single: the model has no settings.
 func (h huggingFace) fill(extra map[string]any, uri string, single bool) map[string]any {
 	if extra == nil {
 		extra = map[string]any{}

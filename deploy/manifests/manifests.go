@@ -41,7 +41,7 @@ var packed []byte
 // maxBytes bounds what the embedded file may unpack to.
 const maxBytes = 4 << 20
 
-// Options say how to fill in the manifests.
+// Options are the values to fill into the manifests.
 type Options struct {
 	// Image is that of the controller, the gateway and our own runtimes.
 	Image string

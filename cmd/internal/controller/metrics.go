@@ -49,7 +49,7 @@ func (m *measures) reconciled(took time.Duration, err error) {
 	switch {
 	case err == nil:
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		result = "refused" // nothing is wrong with the controller: Ready of the service says what is
+		result = "refused" // nothing is wrong with the controller: the service's condition Ready has the reason
 	default:
 		result = "failed"
 	}

@@ -17,9 +17,9 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
 
-// inspector reads what models say of themselves, from where they are. A
-// manifest is a tenant's and the controller's network is not: it looks at
-// public addresses alone.
+// inspector reads the attributes of models from where they are. A manifest is a
+// tenant's and the controller's network is not: it looks at public addresses
+// alone.
 type inspector struct {
 	store *artifact.Store
 	turn  chan struct{}
@@ -73,13 +73,15 @@ func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes,
 		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, AdapterRank: f.AdapterRank, Environment: f.Environment, From: f.From}, nil
 }
 
-// errBusy says that a model was not looked at for others.
+// errBusy is the error for a model that was not inspected because too many
+// others were.
 type errBusy struct{}
 
 func (errBusy) Error() string { return "as many models are looked at as may be at once" }
 func (errBusy) Busy() bool    { return true }
 
-// missing says that the model can certainly not be served from there.
+// missing marks an error after which the model can certainly not be served from
+// its address.
 type missing struct{ error }
 
 func (missing) NotExist() bool  { return true }
@@ -109,10 +111,11 @@ func publicOnly(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// internalError says that a model's address is not looked at.
+// internalError is the error for a model's address that is internal and not
+// read.
 type internalError struct{ at netip.Addr }
 
-// Error says what to do.
+// Error returns a message with the remedy.
 func (e *internalError) Error() string {
 	return fmt.Sprintf("%s is an internal address, which the controller does not read models from: use a public one, or start the controller with --allow-internal-models", e.at)
 }

@@ -151,7 +151,7 @@ func (r *routeStatus) write(ctx context.Context, w *gatewayapi.Writer) error {
 	return failed
 }
 
-// missing returns a function that says why a backend does not exist.
+// missing returns a function that returns why a backend does not exist.
 func (r *routeStatus) missing(pools []*routing.Pool) func(routing.Ref) string {
 	keys := make([]service.Key, len(pools))
 	for i, p := range pools {
@@ -217,9 +217,9 @@ func (n *namedPickers) put(pool service.Key, p judge.Picker) bool {
 	return true
 }
 
-// of returns a function that says what is known of a pool's picker; nil where
-// pickers are ignored. It waits for those not known yet, so that no status is
-// written twice.
+// of returns a function that returns what is known of a pool's picker; nil
+// where pickers are ignored. It waits for those not known yet, so that no
+// status is written twice.
 func (n *namedPickers) of(ctx context.Context, all []*routing.Pool) func(service.Key) judge.Picker {
 	if n.watch == nil {
 		return nil
@@ -258,7 +258,7 @@ func (n *namedPickers) close() {
 }
 
 // addresses looks the addresses of pools up as every gateway does, so that the
-// status says which of them gateways refuse or do not find. It sends no request
+// status names those that gateways refuse or do not find. It sends no request
 // there.
 type addresses struct {
 	lookups *endpoints.Lookups

@@ -162,7 +162,7 @@ func (fr *Access) openLog(name string, logs io.Writer) error {
 	return nil
 }
 
-// openTracer exports spans where OpenTelemetry's variables say.
+// openTracer exports spans as OpenTelemetry's variables configure.
 func (fr *Access) openTracer(ctx context.Context, version string, log *slog.Logger) error {
 	cfg := tracing.DefaultConfig()
 	cfg.Version = version
@@ -204,8 +204,7 @@ func (fr *Access) Scheme() string {
 	return "http"
 }
 
-// Warn says in one line that a door is open to others than this machine's
-// users.
+// Warn logs a line if others than this machine's users can connect.
 func (fr *Access) Warn(log *slog.Logger, listeners ...net.Listener) {
 	for _, l := range listeners {
 		if l == nil || l.Addr().(*net.TCPAddr).IP.IsLoopback() {

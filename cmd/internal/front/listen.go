@@ -84,8 +84,8 @@ func (l Listeners) Close() {
 	}
 }
 
-// Refusal says that a gateway sends nothing to an internal address that a pool
-// names, and what to do.
+// Refusal returns the message that a gateway sends nothing to an internal
+// address that a pool names, with the remedy.
 func Refusal(a netip.Addr) string {
 	return fmt.Sprintf("%s is an internal address, where the gateway sends nothing: select pods by their labels, or start it with --allow-internal-addresses", a)
 }

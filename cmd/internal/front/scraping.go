@@ -24,7 +24,7 @@ type scraping struct {
 	log *slog.Logger
 }
 
-// newScraping tells d what endpoints say of themselves.
+// newScraping reports the load of endpoints to d.
 func newScraping(d *dispatch.Dispatcher, log *slog.Logger) (*scraping, error) {
 	cfg := scrape.DefaultConfig()
 	cfg.Sink, cfg.Traffic, cfg.Log = d, d, log

@@ -76,8 +76,8 @@ func (s *Server) Serve(ctx context.Context, serve func(name string, f func() err
 	}
 }
 
-// SetReady has /readyz say yes. It says no before, and again when the server
-// is asked to stop.
+// SetReady has /readyz report ready. It reports not ready before, and again
+// when the server is asked to stop.
 func (s *Server) SetReady() { s.ready.Store(true) }
 
 // leaving is done when the server is to take no more requests: some time after

@@ -40,7 +40,7 @@ type Options struct {
 	Pod                           string
 	Leave                         time.Duration
 	Internal                      bool // pools may name internal addresses
-	// Pickers says what to do with the endpoint pickers that pools name:
+	// Pickers is what to do with the endpoint pickers that pools name:
 	// PickersAsk or PickersIgnore; PickerTimeout is how long one may take.
 	Pickers       string
 	PickerTimeout time.Duration
@@ -128,7 +128,7 @@ func (o *Options) settle() error {
 	return nil
 }
 
-// DefaultURL is where people reach a service unless they say otherwise.
+// DefaultURL is where people reach a service by default.
 const DefaultURL = "http://{name}.{namespace}.example.com"
 
 // address is where people reach a service.

@@ -78,7 +78,7 @@ func (o *PickerOptions) settle() error {
 	return nil
 }
 
-// wants says whether a pool is picked for.
+// wants reports whether a pool's endpoints are picked.
 func (o *PickerOptions) wants(p *routing.Pool) bool {
 	if o.Pool != "" {
 		return p.Key.String() == o.Pool

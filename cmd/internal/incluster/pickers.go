@@ -71,7 +71,7 @@ func (a *asked) external(p *routing.Pool) dispatch.External {
 	return dispatch.External{Name: e.Name, FailOpen: e.FailureMode == routing.FailOpen}
 }
 
-// set says which pools there are.
+// set replaces the pools.
 func (a *asked) set(all []*routing.Pool) {
 	named := map[service.Key]bool{}
 	for _, p := range all {

@@ -189,8 +189,8 @@ func (r *batchRun) read(ctx context.Context, in io.Reader, give func(*group) err
 
 var errLongLine = errors.New("line too long")
 
-// readLine reads to the next line's end, which it leaves out, and says how
-// many bytes that took. Of a line over limit bytes nothing is kept.
+// readLine returns the next line without its end, and the number of bytes read.
+// Nothing of a line over limit bytes is kept.
 func readLine(r *bufio.Reader, limit int) (body []byte, size int64, err error) {
 	for {
 		part, err := r.ReadSlice('\n')

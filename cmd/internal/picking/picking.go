@@ -28,7 +28,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
-// Options are what the flags of both commands say.
+// Options are the flags of both commands.
 type Options struct {
 	Listen, Health, Metrics string
 	Pool                    string
@@ -39,7 +39,7 @@ type Options struct {
 	Verbose                 bool
 }
 
-// Flags adds the flags; addresses are where to listen unless they say.
+// Flags adds the flags; addresses are the defaults of where to listen.
 func (o *Options) Flags(f *pflag.FlagSet, listen, health, metrics string) {
 	f.StringVar(&o.Listen, "listen", listen, "address for Envoy, over gRPC")
 	f.StringVar(&o.Health, "health-listen", health, "address of gRPC's health service: liveness, readiness")
@@ -53,14 +53,15 @@ func (o *Options) Flags(f *pflag.FlagSet, listen, health, metrics string) {
 }
 
 // garbage is how much the heap may grow between two collections, in percent,
-// unless GOGC says: bodies are nearly all of it and are soon gone, so that
+// unless GOGC is set: bodies are nearly all of it and are soon gone, so that
 // collecting at 100 is a sixth of the work.
 const garbage = 400
 
 // maxFallbacks is how many further endpoints an answer may name.
 const maxFallbacks = 10
 
-// Server is what the flags say of the server. Errors are of wrong usage.
+// Server returns the server's configuration from the flags. Errors are of wrong
+// usage.
 func (o *Options) Server(log *slog.Logger) (cfg extproc.Config, err error) {
 	cfg = extproc.DefaultConfig()
 	cfg.Listen, cfg.HealthListen, cfg.SessionHeader, cfg.DrainTimeout, cfg.Log = o.Listen, o.Health, o.SessionHeader, front.DrainGrace, log
@@ -127,10 +128,9 @@ func New(cfg Config) (*Picker, error) {
 	return &Picker{cfg, server}, err
 }
 
-// Run listens, says where on out, has started run beside the server, and
-// answers until ctx ends or a server fails; what keeps the pools, and the
-// metrics, go on until the last request has its answer. metrics is empty for
-// none.
+// Run listens, writes where to out, runs started beside the server, and answers
+// until ctx ends or a server fails; what keeps the pools, and the metrics, go
+// on until the last request has its answer. metrics is empty for none.
 func (p *Picker) Run(ctx context.Context, metrics string, out io.Writer, started func(context.Context)) error {
 	var side net.Listener
 	if metrics != "" {

@@ -113,7 +113,8 @@ func revisions(s admin.Service) []string {
 	return out
 }
 
-// modelOf says which revision has the manifest's model, where there are several.
+// modelOf returns which revision has the manifest's model, if there are
+// several.
 func modelOf(s admin.Service) string {
 	newest := s.Status.Revision
 	if c := s.Status.Canary; c != nil {

@@ -105,8 +105,8 @@ func costs(s admin.Service) []string {
 	return []string{seconds(total, 0), seconds(idle, 0), seconds(startup, 2)}
 }
 
-// whyNot returns why a canary is not ready. The statuses of KServe and OME say so
-// in the last failure alone.
+// whyNot returns why a canary is not ready. In the statuses of KServe and OME
+// only the last failure has it.
 func whyNot(s admin.Service) string {
 	why := "the canary is not ready yet; the previous revision answers all requests"
 	if f := s.Status.Model.LastFailure; f != nil && s.Canary() != service.InProgress {

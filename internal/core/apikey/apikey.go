@@ -96,7 +96,7 @@ type Limits struct {
 	Concurrent        int64 `json:"concurrent,omitempty" yaml:"concurrent,omitempty"`
 }
 
-// Bounds of what a key says.
+// Bounds of a key's fields.
 const (
 	MaxName   = 128 // bytes
 	MaxModels = 1000

@@ -1,5 +1,5 @@
-// Package network says which addresses and names of hosts lead to the machine
-// itself, its cluster or its neighbours, and not to the world.
+// Package network decides which addresses and names of hosts are internal: the
+// machine itself, its cluster or its network, not the internet.
 package network
 
 import (

@@ -57,8 +57,8 @@ func findMedia(value []byte) (start, end int) {
 	return start, end
 }
 
-// findAfter is the first long text in base64 that begins where begins says,
-// after a mark.
+// findAfter returns the first long text in base64 that starts as begins
+// matches, after a mark.
 func findAfter(value, mark []byte, begins func(value []byte, at, after int) int) (start, end int) {
 	for from := 0; ; {
 		at := bytes.Index(value[from:], mark)

@@ -45,7 +45,7 @@ type Request struct {
 	// "max_tokens", else 0. Values that are no non-negative integer are left to
 	// the engine to refuse and read as absent.
 	MaxTokens int64
-	// Transfer is true when the body says where prompts' KV is to be fetched:
+	// Transfer is true when the body has where prompts' KV is to be fetched:
 	// vLLM's kv_transfer_params, SGLang's bootstrap_host, _port and _room.
 	Transfer bool
 

@@ -40,8 +40,8 @@ const (
 	MaxMetrics = 256      // in a report
 )
 
-// Report is what one answer says of its server's load. A field that is not
-// said is negative.
+// Report is the load of a server that one of its answers has. A field that is
+// not said is negative.
 type Report struct {
 	// Waiting and Running count requests.
 	Waiting, Running int
@@ -49,7 +49,7 @@ type Report struct {
 	KV float64
 }
 
-// metrics are the names of named metrics, by what they say.
+// metrics are the names of named metrics, by what they measure.
 var metrics = map[string]func(*Report, float64){
 	"kv_cache_usage_perc":  (*Report).setKV, // vLLM
 	"gpu_cache_usage_perc": (*Report).setKV, // vLLM up to 0.9
@@ -82,9 +82,9 @@ func Parse(get func(name string) string) (r Report, ok bool) {
 	return r, true
 }
 
-// Over is l with what the report says in its place, said at now. l may be nil.
-// A report that says how many wait but not how many run leaves Running as it
-// was.
+// Over returns l with the report's figures in place of its own, as of now. l
+// may be nil. A report with how many wait but not how many run leaves Running
+// as it was.
 func (r Report) Over(l *replica.Load, now time.Time) *replica.Load {
 	var out replica.Load
 	if l != nil {

@@ -128,7 +128,7 @@ func throws(line string) bool {
 	return ok && !strings.Contains(name, " ") && name != "Error" && (strings.HasSuffix(name, "Error") || strings.HasSuffix(name, "Exception"))
 }
 
-// tells reports whether a line says itself what went wrong.
+// tells reports whether a line by itself explains what went wrong.
 func tells(line string) bool {
 	low := strings.ToLower(line)
 	if contains(low, pointers) || contains(low, frames) || strings.HasPrefix(low, "raise ") {

@@ -18,12 +18,12 @@ type Phase string
 // Draining and away; a process that exits goes to Failed and, after a backoff,
 // to Starting again.
 const (
-	Pending  Phase = "Pending"  // waits for something: an accelerator, a program; Message says what
+	Pending  Phase = "Pending"  // waits for something: an accelerator, a program; Message is what
 	Fetching Phase = "Fetching" // its model files are being fetched
 	Starting Phase = "Starting" // runs, not yet ready
 	Ready    Phase = "Ready"    // passes its readiness probe
 	Draining Phase = "Draining" // takes no new requests; ends when idle or at its deadline
-	Failed   Phase = "Failed"   // ended or never started; Restart says when it is tried again
+	Failed   Phase = "Failed"   // ended or never started; Restart is when it is tried again
 )
 
 // Replica is one running copy. Values are snapshots: the owner replaces them,
@@ -111,15 +111,16 @@ type Load struct {
 	// Waiting and Running count requests: in the replica's queue, and being
 	// computed.
 	Waiting, Running int
-	// Batches: what waits there is gathered into batches, so that it says which
-	// replica has less to do, and not that one has no room.
+	// Batches: what waits there is gathered into batches, so that the number
+	// tells which replica has less to do, not that one is full.
 	Batches bool
 	// KV is the part of the memory for keys and values that is in use, 0 to 1.
 	KV float64
 	// Blocks is how many blocks of BlockTokens tokens that memory has; 0 when
-	// the replica does not say.
+	// the replica does not report it.
 	Blocks, BlockTokens int
-	// Adapters are LoRA's; nil when the replica has none or does not say.
+	// Adapters are LoRA's; nil when the replica has none or does not report
+	// them.
 	Adapters *Adapters
 }
 

@@ -1,6 +1,6 @@
-// Package routing is the hub's words for how requests find replicas: pools,
-// and the objects that say which requests go to which. Every dialect's routing
-// kinds are read into them. It holds no behaviour beyond their own invariants.
+// Package routing has the types for how requests find replicas: pools, and the
+// objects that route requests to them. Every dialect's routing kinds are read
+// into them. It holds no behaviour beyond their own invariants.
 package routing
 
 import (

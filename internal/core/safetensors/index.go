@@ -15,7 +15,7 @@ const (
 // Index is which file of a model holds which tensor.
 type Index struct {
 	// TotalSize is the number of bytes of all tensors, TotalParameters that of
-	// all weights; 0 where the index does not say.
+	// all weights; 0 where the index does not have it.
 	TotalSize, TotalParameters int64
 	// Files are the names of the model's files, sorted. They are plain names
 	// of files beside the index.
@@ -105,8 +105,8 @@ func plainName(name string) bool {
 	return name != "" && name != "." && name != ".." && len(name) <= 255 && !strings.ContainsAny(name, "/\\\x00")
 }
 
-// Check compares what the index says of its files with their headers, by the
-// files' names: every tensor must be where it is said to be.
+// Check compares the index with the headers of its files, by the files' names:
+// every tensor must be where it is said to be.
 func (x *Index) Check(headers map[string]*Header) error {
 	for _, file := range x.Files {
 		if headers[file] == nil {

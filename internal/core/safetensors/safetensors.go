@@ -31,7 +31,7 @@ const (
 	maxDepth = 8
 )
 
-// ErrMalformed is the cause of every error about what a header says.
+// ErrMalformed is the cause of every error about a header's content.
 var ErrMalformed = errors.New("malformed header")
 
 // Dtype is the type of a tensor's elements, by the format's name for it.
@@ -64,8 +64,8 @@ type Tensor struct {
 	Dtype Dtype
 	// Shape holds the dimensions, outermost first; empty for a scalar.
 	Shape []int64
-	// Begin and End say where the tensor's bytes lie, counted from the end of
-	// the header: 0 <= Begin <= End. Elements are row-major, little-endian.
+	// Begin and End are the offsets of the tensor's bytes from the end of the
+	// header: 0 <= Begin <= End. Elements are row-major, little-endian.
 	Begin, End int64
 }
 
@@ -81,7 +81,7 @@ func (t *Tensor) Elements() int64 {
 	return n
 }
 
-// Header is what a file says of itself.
+// Header is a file's header.
 type Header struct {
 	// Tensors are in the order of their bytes in the file, without gaps:
 	// Tensors[0].Begin == 0, and each begins where the one before ends.

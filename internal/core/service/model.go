@@ -16,8 +16,8 @@ type ModelSource struct {
 	// file URIs are resolved against the manifest's folder when it is read.
 	URI        string `json:"uri,omitempty"`
 	Attributes `json:",inline"`
-	// Storage says, on a cluster, by which secret the files are fetched; nil for
-	// a store that needs none, or whose keys are found otherwise.
+	// Storage names, on a cluster, the secret with which the files are fetched;
+	// nil for a store that needs none, or whose keys are found otherwise.
 	Storage *Storage `json:"storage,omitempty"`
 	// Adapters are served beside it, in the same replicas; at most MaxAdapters.
 	Adapters []Adapter `json:"adapters,omitempty"`
@@ -66,8 +66,8 @@ type Attributes struct {
 	// Environment is the Python environment that the files bring with them, as
 	// they name it; "" where there is none.
 	Environment string `json:"environment,omitempty"`
-	// From says where each attribute came from, by field name
-	// ("architecture": "config.json"). An absent entry means the manifest.
+	// From is where each attribute came from, by field name ("architecture":
+	// "config.json"). An absent entry means the manifest.
 	From map[string]string `json:"from,omitempty"`
 }
 
@@ -123,7 +123,8 @@ type Adapter struct {
 	Name string `json:"name"`
 	// URI is where its files are.
 	URI string `json:"uri,omitempty"`
-	// Ref is the FineTunedWeight that says where (OME); nil for one in place.
+	// Ref names the FineTunedWeight with the location (OME); nil for one in
+	// place.
 	Ref *ObjectRef `json:"ref,omitempty"`
 	// Rank is the rank of its matrices; 0 means not known.
 	Rank int `json:"rank,omitempty"`
@@ -146,7 +147,7 @@ type AdapterArgs struct {
 	Model string `json:"model,omitempty"`
 }
 
-// FineTuned is what a Model object that holds an adapter says of it (OME's
+// FineTuned is a Model object's description of the adapter that it holds (OME's
 // FineTunedWeight).
 type FineTuned struct {
 	// Base is the model it was made from; its namespace is "" for one of the

@@ -37,7 +37,7 @@ type Runtime struct {
 	// Disaggregation is what its engines expect where a decoder stands beside
 	// them; "" means DisaggregationHeader.
 	Disaggregation Disaggregation `json:"disaggregation,omitempty"`
-	// MultiNode says the runtime is for leader / worker services (KServe's
+	// MultiNode marks a runtime for leader / worker services (KServe's
 	// workerSpec; OME's leader and worker).
 	MultiNode bool `json:"multiNode,omitempty"`
 	// Adapters is how its engine is told of LoRA adapters; nil means that it

@@ -75,8 +75,8 @@ func WorkloadKey(namespace, name string) Key {
 	return Key{Namespace: namespace, Name: name, Variant: Variant(variant)}
 }
 
-// Origin says where an object was read, so that messages and status can be
-// given in the words, and at the place, its author knows.
+// Origin is where an object was read, so that messages and status can use its
+// author's terms and field paths.
 type Origin struct {
 	APIVersion string `json:"apiVersion,omitempty"`
 	Kind       string `json:"kind,omitempty"`

@@ -38,7 +38,7 @@ type CanaryStatus struct {
 	Percent  int    `json:"percent"`            // as it is
 	Ready    int    `json:"ready"`              // replicas
 	Why      string `json:"why,omitempty"`      // Percent is what it is
-	// Transition is how far it is in becoming ready, "" where nobody says.
+	// Transition is how far it is in becoming ready, "" where it is unknown.
 	Transition Transition `json:"transition,omitempty"`
 }
 

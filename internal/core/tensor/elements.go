@@ -106,7 +106,7 @@ func (e *elements[T]) scalar() *Error {
 	return nil
 }
 
-// mark marks the element that comes next, if its reader says so.
+// mark marks the element that comes next, if its reader asks for it.
 func (e *elements[T]) mark() {
 	if e.scanner.marked {
 		e.scanner.marked = false
@@ -379,7 +379,7 @@ func (s *scanner) values(role string, t *Tensor) *Error {
 		if err.Type != tooMany {
 			return named(role, t, err)
 		}
-		// Count what there is, without keeping it, to say so.
+		// Count the elements without keeping them, for the message.
 		*s = start
 		n, err := s.count()
 		if err != nil {

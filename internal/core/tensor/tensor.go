@@ -18,7 +18,7 @@ import (
 )
 
 // MaxTensors bounds the inputs of a request, its requested outputs, and the
-// outputs of a response: each takes far more memory than the bytes that say it.
+// outputs of a response: each takes far more memory than its JSON.
 const MaxTensors = 1 << 14
 
 // Parameters are a request's, response's or tensor's open parameters: any

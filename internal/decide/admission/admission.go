@@ -40,7 +40,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 )
 
-// Config bounds a Machine and says when a pool is saturated. Start from
+// Config has a Machine's limits, and when a pool is saturated. Start from
 // DefaultConfig.
 type Config struct {
 	// MaxQueue and MaxQueueBytes bound what waits, in requests and in bytes.

@@ -11,7 +11,8 @@ import (
 // not to be changed while it waits.
 type Waiter struct {
 	Priority int32
-	// Fairness says whose turn the request is; "" is an id like any other.
+	// Fairness is the id that shares of turns are counted by; "" is an id like
+	// any other.
 	Fairness string
 	Bytes    int64     // >= 0; what it holds in memory while it waits
 	Deadline time.Time // of waiting; zero for none

@@ -48,8 +48,8 @@ type Input struct {
 	Limits   service.Limits
 	// Wake is the least count a gateway has asked for; 0 for none.
 	Wake int
-	// Stopped and Unloaded force zero: the manifest says so, or a request to
-	// unload the model does.
+	// Stopped and Unloaded force zero: by the manifest, or by a request to
+	// unload the model.
 	Stopped, Unloaded bool
 }
 

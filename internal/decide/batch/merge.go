@@ -8,7 +8,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
-// Layout says whose the rows of a merged request are.
+// Layout is which rows of a merged request belong to which request.
 type Layout struct {
 	ids  []string // of the requests, in order
 	rows []int
@@ -23,9 +23,9 @@ func (l Layout) Requests() int { return len(l.ids) }
 // Rows is how many rows they have together.
 func (l Layout) Rows() int { return l.sum }
 
-// Merge makes one request of several of equal keys (KeyOf), and says so if
-// they are not. Each input's data is put one after the other, in order, and
-// its first size is the sum. The new request has the first one's id.
+// Merge makes one request of several of equal keys (KeyOf). Unequal keys are an
+// error. Each input's data is put one after the other, in order, and its first
+// size is the sum. The new request has the first one's id.
 //
 // Of parameters, content types are alike by the key and the last headers
 // win. Every other one becomes a list of one value per row, in which a request
@@ -205,8 +205,8 @@ func (l Layout) unlist(p tensor.Parameters) (left bool) {
 }
 
 // at is what a batch's parameters are to the request that begins at a row;
-// byRow says which lists hold a value for each row. One that is left none has
-// none, as a request without parameters.
+// byRow reports whether a list holds a value for each row. One that is left
+// none has none, as a request without parameters.
 func at(p tensor.Parameters, row int, byRow func([]any) bool) tensor.Parameters {
 	if p == nil {
 		return nil

@@ -8,7 +8,7 @@
 // unless half of its pool were then ejected: when most of a pool fails alike,
 // it is not the endpoint that is to blame. What is wrong depends on the status:
 //
-//   - 429 and 503 say that the endpoint is busy. It rests for as long as it
+//   - 429 and 503 mean that the endpoint is busy. It rests for as long as it
 //     asks, and has failed at nothing.
 //   - 401, 403 and 404 are usually the client's fault. They count where most
 //     other endpoints of the pool refuse nothing.
@@ -164,7 +164,7 @@ type Circuit struct {
 	Ejections int // since it last answered Forgive requests in a row
 	Answers   int // in a row, up to Forgive
 	// Refusing is which part of its latest answers were refusals, the latest
-	// counting most; Heard says that there was any answer.
+	// counting most; Heard reports whether there was any answer.
 	Refusing float64
 	Heard    bool
 	// Last is the result of the last ejection.

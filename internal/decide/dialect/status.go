@@ -88,8 +88,8 @@ func replaceURIs(n *yaml.Node, uris map[string]string) {
 	}
 }
 
-// ReadStatus is the other way of Status: what a status in the words of a
-// dialect says. Our own says all; the others' leave out what they have no words
+// ReadStatus is the reverse of Status: it reads a status written in a dialect.
+// Only our own has every field; the others leave out what they have no field
 // for. What cannot be read, or was written by others in other shapes, is left
 // out too: nothing is decided by a status.
 func ReadStatus(origin service.Origin, status any) service.Status {

@@ -173,8 +173,8 @@ func (j *judge) taken(host string, g *gateway, namespace string) string {
 	return ""
 }
 
-// keep leaves of hosts those that a route may be served under, and says why of
-// the others.
+// keep returns those of the hosts that a route may be served under, and for the
+// others the reasons.
 func (j *judge) keep(h hostnames, g *gateway, namespace string) (out hostnames, lost []string) {
 	if h.any {
 		out.attached, out.any, out.free = true, true, j.free(g)

@@ -5,14 +5,14 @@ import (
 	"math/bits"
 )
 
-// IndexConfig sizes an Index and says how prompts are cut into blocks.
+// IndexConfig is the size of an Index and how prompts are cut into blocks.
 type IndexConfig struct {
 	// BlockBytes is how many bytes of a prompt make a block, 16 to 4096.
 	BlockBytes int `json:"blockBytes,omitempty"`
 	// PromptBlocks is how many blocks of a prompt are looked at.
 	PromptBlocks int `json:"promptBlocks,omitempty"`
-	// EndpointBlocks is how many blocks an endpoint is taken to hold that does
-	// not say how many it can (Resize); the least recently used ones are
+	// EndpointBlocks is how many blocks an endpoint is assumed to hold that
+	// does not report its number (Resize); the least recently used ones are
 	// forgotten.
 	EndpointBlocks int `json:"endpointBlocks,omitempty"`
 	// MaxBlocks is how many blocks of endpoints are held, all endpoints

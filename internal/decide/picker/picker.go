@@ -4,8 +4,8 @@
 // data. Filters narrow the open endpoints down, scorers rate what is left, the
 // choice takes one. Preset has the ones that come with the product: default,
 // round-robin, least-request, and the two filter trees of the Gateway API
-// Inference Extension, seed-50 and v0.3-128. docs/design/picking.md says what
-// they do and why.
+// Inference Extension, seed-50 and v0.3-128. docs/design/picking.md explains
+// what they do and why.
 //
 // Pick reads an Input, which describes the pool and the request, and an Index,
 // which remembers which endpoint was sent which prompts; it writes nothing but
@@ -73,14 +73,14 @@ type Input struct {
 	// Allowed are the slots that may be chosen; nil for all.
 	Allowed Set
 	// WhyClosed returns for an explanation why the endpoint of a slot is not open;
-	// nil says only that it is not.
+	// if it is nil, the explanation only has that it is not.
 	WhyClosed func(slot int) string
 	// Tried are slots that are not chosen, since the request failed there.
 	Tried []int
 
 	// Adapter is the LoRA adapter's name, "" for the base model.
 	Adapter string
-	// Critical and Priority say how important the request is; negative
+	// Critical and Priority are how important the request is; negative
 	// priorities are sheddable.
 	Critical bool
 	Priority int

@@ -139,7 +139,7 @@ const (
 )
 
 // best scores the set and returns the place in it of the highest score. Where
-// others are as good or nearly so, the prompt's beginning says which of them,
+// others are as good or nearly so, the prompt's beginning decides between them,
 // so that gateways that know nothing of each other agree where prompts belong;
 // without a prompt, chance does.
 func (p *pick) best(set []int32) int {

@@ -109,15 +109,16 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-// unplaced pods wait for a node, and say what they lack in the scheduler's
-// words: "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+// unplaced reports whether a pod waits for a node; r's message is then what it
+// lacks, in the scheduler's words: "0/1 nodes are available: 1 Insufficient
+// nvidia.com/gpu."
 func unplaced(pod *corev1.Pod, r *replica.Replica) bool {
 	if pod.Spec.NodeName != "" {
 		return false
 	}
 	r.Phase, r.Reason = replica.Pending, "Scheduling"
 	if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
-		words, _, _ := strings.Cut(c.Message, " preemption: ") // what follows says that ending others would not help
+		words, _, _ := strings.Cut(c.Message, " preemption: ") // what follows is about preemption, which would not help
 		words, _, _ = strings.Cut(words, " no new claims to deallocate")
 		r.Reason, r.Message = cmp.Or(c.Reason, replica.ReasonUnschedulable), clip("no node takes the pod: "+words)
 	}

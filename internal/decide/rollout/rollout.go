@@ -23,7 +23,7 @@ type Canary struct {
 	// Proven reports that a replica of it has been ready once, so that asleep it
 	// can be trusted to wake.
 	Proven bool
-	// Ready counts its ready replicas, Asleep says that none is wanted.
+	// Ready counts its ready replicas, Asleep reports whether none is wanted.
 	Ready  int
 	Asleep bool
 	// Failing is what is wrong with its replicas; "" when nothing is.

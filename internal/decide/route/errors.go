@@ -161,8 +161,8 @@ func (t *Table) ambiguous(model string, claims []*claim) *AmbiguousError {
 	return e
 }
 
-// notFound says that ref is not among the existing ones, with what may have been
-// meant.
+// notFound returns a message that ref is not among the existing objects, with
+// the name that may have been meant.
 func notFound(ref routing.Ref, existing []service.Key) string {
 	kind, same := "service", make([]string, 0, len(existing))
 	if ref.Pool {

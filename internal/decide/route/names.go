@@ -12,8 +12,7 @@ import (
 // the service of that name, to the targets of a Route, to the pool of an
 // InferenceModel, or to the service that has an adapter of that name. Of one
 // namespace's, a Route comes before an InferenceModel and that before a service,
-// since they say what a name means and a service only has one; adapters come
-// last.
+// since they define a name and a service only has one; adapters come last.
 type claim struct {
 	key   service.Key // namespace and name
 	route *routing.Route
@@ -146,7 +145,8 @@ func (t Target) leave(q *Query) Target {
 	return t
 }
 
-// missing says that the object that ref names does not exist; "" if it does.
+// missing returns a message that the object ref names does not exist; "" if it
+// does.
 func (t *Table) missing(ref routing.Ref) string {
 	if ref.Pool {
 		if t.pools[ref.Key] != nil {

@@ -246,7 +246,7 @@ func (s *statuses) checkPools(ready service.Condition, refs []routing.Ref) servi
 }
 
 // inPool returns the status of an object that belongs to a pool and has no other
-// problem; note says what it does.
+// problem; note is what it does.
 func (s *statuses) inPool(pool service.Key, note string) routing.Status {
 	if unresolved := s.unresolved([]routing.Ref{routing.PoolRef(pool)}); len(unresolved) > 0 {
 		return routing.Status{Conditions: []service.Condition{

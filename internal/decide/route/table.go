@@ -1,8 +1,8 @@
 // Package route decides where a request goes, from the host it was sent to,
 // its path and headers, and the model it names: to a service or a pool, under
-// which name of the model, and how urgently. It also says what is wrong with
-// the objects it decides by. A Table is immutable: it is built anew for every
-// change of the services and routing objects, and read without locks.
+// which name of the model, and how urgently. It also reports what is wrong with
+// these objects. A Table is immutable: it is built anew for every change of the
+// services and routing objects, and read without locks.
 package route
 
 import (
@@ -92,7 +92,7 @@ func Host(k service.Key, domain string) string {
 }
 
 // HostNamespace is the namespace in a host or wildcard at or below domain, ""
-// where it has none; within says whether it is there. An empty domain means
+// where it has none; within reports whether it is there. An empty domain means
 // DefaultDomain.
 func HostNamespace(host, domain string) (namespace string, within bool) {
 	if domain = strings.ToLower(cmp.Or(domain, DefaultDomain)); host == domain {

@@ -84,8 +84,8 @@ func (s *subject) formatRule(rt *service.Runtime, m match, ok bool) Rule {
 	return fail(RuleFormat, s.differs(&rt.Formats[m.entry], m.faults))
 }
 
-// autoSelect: the matched entry must admit it, or any entry where the
-// runtime's dialect says so. With no match, any entry is as near as it gets.
+// autoSelect: the matched entry must admit it, or any entry, in dialects that
+// allow it. With no match, any entry will do.
 func (s *subject) autoSelect(rt *service.Runtime, m match, ok bool) Rule {
 	switch {
 	case s.named:

@@ -72,7 +72,7 @@ type Candidate struct {
 	// Entry is the index of the matched supported format, -1 when none.
 	Entry int    `json:"entry"`
 	Rules []Rule `json:"rules"`
-	// Why says, for a ranked candidate, what placed it where it is.
+	// Why is the reason for a ranked candidate's rank.
 	Why string `json:"why,omitempty"`
 }
 

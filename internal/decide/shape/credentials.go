@@ -174,7 +174,8 @@ const (
 
 // storage hands the container that fetches the model the secret that the
 // manifest's storage names. A key that the manifest does not state may be
-// missing; one that it does keeps the pod waiting, which says so.
+// missing; one that it does keeps the pod waiting, with that reason in its
+// status.
 func (r *renderer) storage(c *corev1.Container) {
 	st := r.rev.Model.Storage
 	if st == nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // pod completes a merged pod for a cluster: ports, probes, the model. answers
-// says that requests come to its main container.
+// reports whether requests come to its main container.
 func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1.PodSpec, error) {
 	if main == "" && len(merged.Containers) > 0 {
 		main = merged.Containers[0].Name

@@ -80,8 +80,8 @@ const (
 	lingers        = 3   // how long a pod that goes still answers, in seconds
 )
 
-// probes asks for what the container does not say itself. A probe of its that
-// does not say how to ask, as KServe allows, asks as ours.
+// probes adds the probes that the container lacks. A probe without a handler,
+// as KServe allows, gets ours.
 func (r *renderer) probes(c *corev1.Container, http, grpc int32) {
 	if c.ReadinessProbe == nil {
 		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: probePeriod, TimeoutSeconds: probeTimeout, FailureThreshold: probeFailures}

@@ -22,8 +22,8 @@ const mountPath = "/mnt/models"
 // fallback of what the runtime says, where its program is not on this host; and
 // where the runtime does not say, by the main container's own command, if its program is
 // on this host; else as the catalog runtime with the same image repository
-// does. A component that stays without Local cannot run here, and selection
-// says so. The runtime given is not changed.
+// does. A component that stays without Local cannot run here; selection rejects
+// it with that reason. The runtime given is not changed.
 func Localize(rt service.Runtime, catalog []service.Runtime, host selection.Host) service.Runtime {
 	for _, role := range service.Roles {
 		c := rt.Components.Get(role)

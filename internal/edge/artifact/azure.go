@@ -40,7 +40,7 @@ var azureListHints = hints{
 	missing: "no such account, container or blob, or a private one; check the URI",
 }
 
-// isAzure says whether an https URI names a blob: in any of Azure's clouds.
+// isAzure reports whether an https URI names a blob in any of Azure's clouds.
 func isAzure(loc location) bool {
 	account, service, ok := strings.Cut(loc.url.Host, ".blob.core.")
 	return loc.scheme == "https" && ok && account != "" && !strings.Contains(account, "/") &&
@@ -55,8 +55,8 @@ type azureBlobs struct {
 }
 
 // locate reads a URI. az://CONTAINER/PATH is of the account in
-// AZURE_STORAGE_ACCOUNT; az://ACCOUNT/CONTAINER/PATH is understood where that is
-// not set or says the same.
+// AZURE_STORAGE_ACCOUNT; az://ACCOUNT/CONTAINER/PATH is accepted if that is not
+// set or names the same account.
 func (a *azureSource) locate(loc location) (b azureBlobs, err error) {
 	parts := strings.SplitN(strings.Trim(loc.url.Host+loc.url.Path, "/"), "/", 2)
 	if len(parts) == 1 {

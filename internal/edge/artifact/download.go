@@ -129,8 +129,8 @@ func (t *transfer) bring(ctx context.Context, p *part) error {
 	}
 }
 
-// inOne brings the rest of an object over one connection; errSplit says that
-// the rest of it can come in pieces.
+// inOne downloads the rest of an object over one connection; it returns
+// errSplit if the rest can be downloaded in pieces.
 func (t *transfer) inOne(ctx context.Context, p *part) error {
 	best := p.counted.Load()
 	return t.requests.retry(ctx, func() error { return t.attempt(ctx, p) }, func() bool {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Progress says how far a download is.
+// Progress is how far a download is.
 type Progress struct {
 	Done  int64 // bytes here, those of an earlier attempt included
 	Total int64 // bytes in all, or -1 while unknown

@@ -182,7 +182,7 @@ func googleCredentials(ctx context.Context) (*google.Credentials, error) {
 	return google.FindDefaultCredentials(ctx, gcsReadScope)
 }
 
-// whyDenied says of a refusal that the credentials there are gave no token.
+// whyDenied adds to a refusal why the credentials gave no token.
 func (g *gcsSource) whyDenied(err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -21,7 +21,7 @@ var ggufTypes = map[uint64]string{
 	29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4_MOE",
 }
 
-// ggufFacts are what a GGUF header says.
+// ggufFacts are the facts in a GGUF header.
 type ggufFacts struct {
 	version      uint32
 	architecture string

@@ -147,8 +147,8 @@ func (h *hfSource) url(parts ...string) (*url.URL, error) {
 	return u, nil
 }
 
-// answersItself says whether bytes come from the endpoint, not from storage
-// that it leads to.
+// answersItself reports whether bytes come from the endpoint, not from a
+// storage that it redirects to.
 func (h *hfSource) answersItself(resp *http.Response) bool {
 	u, err := h.endpoint()
 	return err != nil || resp.Request.URL.Host == u.Host
@@ -340,7 +340,8 @@ func neededFiles(objects []object) []object {
 	})
 }
 
-// duplicate says whether a file has the weights in a form besides safetensors.
+// duplicate reports whether a file has the weights in another format than
+// safetensors.
 func duplicate(name string) bool {
 	folder, _, inside := strings.Cut(name, "/")
 	lower := strings.TrimSuffix(strings.ToLower(name), ".index.json")

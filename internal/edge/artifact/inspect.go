@@ -19,7 +19,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Facts are what a model's files say about it. Empty and 0 mean unknown.
+// Facts are what a model's files reveal about it. Empty and 0 mean unknown.
 type Facts struct {
 	// Format is the format of the weights, by the name runtimes use:
 	// "safetensors", "xgboost", "lightgbm", "onnx", "sklearn", "gguf",
@@ -44,7 +44,7 @@ type Facts struct {
 	// Bytes and Files are those of everything at the path.
 	Bytes int64
 	Files int
-	// From says which file a fact came from, by the field's lower-case name
+	// From is the file each fact came from, by the field's lower-case name
 	// ("architecture": "config.json").
 	From map[string]string
 	// Details holds what else was read: objective, num_feature, num_class,
@@ -104,7 +104,7 @@ const (
 type tree interface {
 	// open reads a file from an offset, negative from its end.
 	open(ctx context.Context, name string, offset int64) (io.ReadCloser, error)
-	// local says whether every file is cheap to open.
+	// local reports whether every file is cheap to open.
 	local() bool
 }
 
@@ -122,9 +122,9 @@ type inspector struct {
 	facts    Facts
 }
 
-// Inspect reads what the model at a local path, a file or a folder, says about
-// itself. An unknown format is no error: Facts.Format is then empty. Errors are
-// unreadable files, and known files that are malformed.
+// Inspect returns the facts about the model at a local path, which is a file or
+// a folder. An unknown format is no error: Facts.Format is then empty. Errors
+// are unreadable files, and known files that are malformed.
 func Inspect(ctx context.Context, at string) (Facts, error) {
 	info, err := os.Stat(at)
 	if err != nil {

@@ -51,10 +51,11 @@ func parseChallenge(h string) (scheme string, parameters map[string]string) {
 	return strings.ToLower(scheme), parameters
 }
 
-// maxTokenAnswer bounds what a registry's token service says.
+// maxTokenAnswer is the maximum size of an answer of a registry's token
+// service.
 const maxTokenAnswer = 1 << 20
 
-// token gets a bearer token to pull with, as the challenge says.
+// token gets a bearer token to pull with, as the challenge asks.
 func (o *ociSource) token(ctx context.Context, loc location, ref ociRef, challenge map[string]string, login registryLogin) (ociGrant, error) {
 	realm, err := url.Parse(challenge["realm"])
 	if err != nil || realm.Host == "" || realm.Scheme != "https" && !strings.HasPrefix(ref.base(), "http://") {
@@ -122,7 +123,8 @@ type dockerConfig struct {
 	CredsStore  string            `json:"credsStore"`
 }
 
-// maxDockerConfig bounds the file of credentials and what a helper says.
+// maxDockerConfig is the maximum size of the file of credentials and of a
+// helper's output.
 const maxDockerConfig = 1 << 20
 
 // dockerFiles are the files that may hold credentials: the one that the user

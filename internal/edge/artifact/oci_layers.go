@@ -118,7 +118,7 @@ func (k *layerStack) layer(kind, part string) error {
 	}
 }
 
-// one puts an entry into the folder, or takes away what it says.
+// one writes an entry to the folder, or removes what a whiteout entry names.
 func (k *layerStack) one(h *tar.Header, content io.Reader) error {
 	name := path.Clean(strings.TrimLeft(h.Name, "/"))
 	if base := path.Base(name); k.image && strings.HasPrefix(base, whiteout) {

@@ -138,7 +138,7 @@ func (p *part) resume(ctx context.Context) error {
 }
 
 // resumable reports whether bytes of version old may be continued: the source
-// must be able to say that the object is still that version.
+// must be able to confirm that the object is still that version.
 func (p *part) resumable(old partState) bool {
 	if !strongValidator(old.Validator) || old.Piece < 0 || old.Piece > 0 && old.Size <= 0 {
 		return false
@@ -275,7 +275,7 @@ func (d *folder) fullError(need, free int64) error {
 		d.dir, formatBytes(need), formatBytes(free), syscall.ENOSPC)
 }
 
-// explainWrite turns a failed write into an error that says how much room is
+// explainWrite turns a failed write into an error with the disk space that is
 // missing. need is the number of bytes still to write, 0 when unknown.
 func (d *folder) explainWrite(err error, need int64) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {

@@ -47,7 +47,7 @@ const (
 	pieceEntry = 8
 )
 
-// splittable says whether what is missing of an object is worth several
+// splittable reports whether the missing part of an object is worth several
 // connections: the source must be able to tell versions apart.
 func (t *transfer) splittable(p *part) bool {
 	return !p.whole && t.connections > 1 && strongValidator(p.state.Validator) &&
@@ -68,8 +68,8 @@ func (t *transfer) boundary(p *part, resp *http.Response) int64 {
 	return (p.at/t.pieceBytes + 1) * t.pieceBytes
 }
 
-// splits says whether a source is known to send ranges before it is asked: the
-// stores that list what they have do.
+// splits reports whether a source is known to send ranges before it is asked:
+// the stores that list what they have do.
 func splits(src source) bool {
 	switch src.(type) {
 	case *httpSource, *hfSource:

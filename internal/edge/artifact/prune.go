@@ -361,8 +361,8 @@ func (k *retention) hold(path string) {
 	k.held[dir] = d
 }
 
-// copyOf is the folder of the copy that a path is in, and whose modification
-// time says when it was used.
+// copyOf returns the folder of the copy that a path is in, and the path whose
+// modification time is the time of last use.
 func (d *folder) copyOf(path string) (dir, touched string) {
 	rel, err := filepath.Rel(d.dir, path)
 	if err != nil {

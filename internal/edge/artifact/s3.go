@@ -110,7 +110,7 @@ func (c *s3Source) page(ctx context.Context, loc location, prefix, token string)
 	return page, nil
 }
 
-// whyDenied says more of a refusal, by S3's own words for it.
+// whyDenied explains a refusal by S3's error code.
 func whyDenied(err error) error {
 	var answer *answerError
 	if !errors.As(err, &answer) {
@@ -128,8 +128,8 @@ func whyDenied(err error) error {
 }
 
 // etagMD5 is the MD5 that the ETag of an object is that was uploaded in one
-// piece. Of one encrypted with a key of KMS or the client's it is not, which
-// answers say, see [part.heard].
+// piece. For an object encrypted with a key of KMS or the client's it is not;
+// the answer's headers show that, see [part.heard].
 func etagMD5(tag string) string {
 	sum := strings.Trim(tag, `"`)
 	if raw, err := hex.DecodeString(sum); err != nil || len(raw) != 16 {

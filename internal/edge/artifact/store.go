@@ -1,5 +1,4 @@
-// Package artifact turns model URIs into local files and says what those files
-// are.
+// Package artifact turns model URIs into local files and inspects those files.
 //
 // A [Store] fetches file://, http(s)://, s3://, gs://, az://, hf://, oci:// and
 // upload:// URIs. Local files are served in place. Remote ones are downloaded

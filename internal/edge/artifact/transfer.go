@@ -60,7 +60,7 @@ func (e *answerError) Is(target error) bool {
 	return false
 }
 
-// Denied says whether a source refused who asked, or who did not say who asks.
+// Denied reports whether a source refused the credentials, or the lack of them.
 func Denied(err error) bool {
 	var e *answerError
 	return errors.As(err, &e) && (e.status == http.StatusUnauthorized || e.status == http.StatusForbidden)
@@ -70,7 +70,7 @@ func Denied(err error) bool {
 type hints struct {
 	denied, missing string
 	missingIsChange bool // what is missing was listed a moment ago
-	text            bool // a server that fails says why in a body of plain text
+	text            bool // a failing server's body is plain text with the reason
 }
 
 var webHints = hints{
@@ -298,14 +298,14 @@ func guardRedirects(client *http.Client) *http.Client {
 	return &c
 }
 
-// InternalError says that a URI leads to an address that nothing is read from,
-// see [Config.PublicOnly].
+// InternalError is the error for a URI at an address that [Config.PublicOnly]
+// excludes.
 type InternalError struct {
 	// Host is what leads there, a name or an address.
 	Host string
 }
 
-// Error says what to do.
+// Error returns a message with the remedy.
 func (e *InternalError) Error() string {
 	return e.Host + " is an internal address, and models are read from public ones alone: name a store inside by its endpoint " +
 		"(S3_ENDPOINT, AWS_ENDPOINT_URL, HF_ENDPOINT, STORAGE_EMULATOR_HOST), or have the controller started with --allow-internal-models"

@@ -32,7 +32,7 @@ type File struct {
 	Size int64
 	// Path is where the file is on this machine; empty when it is remote.
 	Path string
-	// Ranges says whether the source sends parts of the file alone.
+	// Ranges reports whether the source can send parts of the file.
 	Ranges bool
 }
 

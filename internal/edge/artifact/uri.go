@@ -32,9 +32,9 @@ type location struct {
 	sha256 string   // lower-case hex of the pinned content, or empty
 }
 
-// Local says whether a URI names files of this machine, as [Store.Fetch] reads
-// it: however its scheme is spelt, and also where it only looks as if it had
-// one. A URI that cannot be read is not local.
+// Local reports whether [Store.Fetch] reads a URI as files of this machine:
+// however its scheme is spelt, and also if it only seems to have a scheme. A
+// URI that cannot be read is not local.
 func Local(uri string) bool {
 	loc, err := parse(Request{URI: uri})
 	return err == nil && (loc.scheme == "file" || loc.scheme == "upload")

@@ -8,7 +8,7 @@
 //	partial/<hash>         downloads under way, resumable
 //
 // There is no index: looking a blob up is opening a file, so several processes
-// share one folder. Three things about a file say what else must be known:
+// share one folder. Three attributes of a file hold what else must be known:
 //
 //   - its modification time: the seconds are those of last use, the nanoseconds
 //     a constant that only a verified file has. Whoever writes to the file wipes

@@ -102,13 +102,13 @@ func (c *Client) Namespace() string { return c.access.Namespace }
 // Name is what people call the cluster.
 func (c *Client) Name() string { return cmp.Or(c.access.Context, c.base.String()) }
 
-// UnreachableError says that the API server could not be asked.
+// UnreachableError is the error when the API server cannot be reached.
 type UnreachableError struct {
 	Cluster, Server string
 	Err             error
 }
 
-// Error says which server that is and what may be wrong.
+// Error returns a message with the server's address and the likely reason.
 func (e *UnreachableError) Error() string {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
@@ -131,11 +131,11 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 // StatusError is an answer of the API server that was no success.
 type StatusError struct {
 	metav1.Status
-	// verb and what say what was tried, for people.
+	// verb and what name the attempt, for messages.
 	verb, what, who string
 }
 
-// Error says what was tried and what the server said to it.
+// Error returns what was tried and the server's answer.
 func (e *StatusError) Error() string {
 	did := e.verb + " " + e.what
 	var causes []metav1.StatusCause

@@ -21,7 +21,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Options say which cluster is meant.
+// Options select the cluster.
 type Options struct {
 	// Kubeconfig is a file; "" means those in KUBECONFIG, or ~/.kube/config, or
 	// in a pod its own account.
@@ -42,7 +42,7 @@ const maxKubeconfigs = 64
 type Access struct {
 	// Context is the context's name, "" in a pod.
 	Context string
-	// Origin says where the user stands, for messages.
+	// Origin is the user's working directory, for messages.
 	Origin    string
 	Namespace string
 	Config    *rest.Config

@@ -31,7 +31,7 @@ type Manifest struct {
 	// Problems are why the manifest cannot be read; Object then has its names
 	// alone.
 	Problems []string
-	// Written says that our controller has written the status.
+	// Written reports whether our controller has written the status.
 	Written bool
 
 	written map[string]any // as Authored

@@ -293,7 +293,7 @@ func (c *Client) Happened(ctx context.Context, origin service.Origin, k service.
 	return out[max(0, len(out)-maxEvents):], nil
 }
 
-// LogOptions say which output is wanted.
+// LogOptions select the output.
 type LogOptions struct {
 	fleet.LogOptions
 	// Replica is a pod's name, "" for the newest.
@@ -345,8 +345,8 @@ func (c *Client) Logs(ctx context.Context, k service.Key, o LogOptions) (io.Read
 	return out, nil
 }
 
-// podless says why a service has no pod: for want of requests, unless its
-// status knows better.
+// podless returns why a service has no pod: its status has the reason, or there
+// are no requests.
 func (s *Service) podless() string {
 	for _, c := range s.Status.Conditions {
 		if c.Type == service.ConditionReady && c.Status != "True" && c.Message != "" {
@@ -356,7 +356,7 @@ func (s *Service) podless() string {
 	return "it starts at the first request"
 }
 
-// waiting says why there is no pod although there should be one.
+// waiting returns why there is no pod although there should be one.
 func waiting(list []replica.Replica) string {
 	for _, r := range list {
 		if r.Message != "" {

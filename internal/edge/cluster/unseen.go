@@ -10,13 +10,13 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
-// ConditionAdopted says why nobody of Roundhouse's looks after a manifest whose
-// status another project's controller writes. It is in no status; whoever asks
-// is told.
+// ConditionAdopted has the reason why Roundhouse does not manage a manifest
+// whose status another project's controller writes. It is in no object's
+// status, only in answers to users.
 const ConditionAdopted = "Adopted"
 
-// unseen says of services that no controller of ours has ever looked at why
-// that may be, in place of a status that they do not have.
+// unseen gives services that no controller of ours has ever reconciled a
+// condition with the likely reason, in place of the missing status.
 func (c *Client) unseen(ctx context.Context, list ...*Service) {
 	labels := map[string]*string{} // what namespaces adopt; nil where that may not be seen
 	for _, s := range list {
@@ -52,8 +52,8 @@ func (s *Service) say(kind, status, reason, message string) bool {
 	return true
 }
 
-// notAdopted says what has a dialect's manifests looked after in a namespace,
-// "" where its label says so already.
+// notAdopted returns how to have a dialect's manifests adopted in a namespace,
+// "" if its label does so already.
 func notAdopted(d service.Dialect, namespace string, label *string) string {
 	var have []string
 	if label != nil {

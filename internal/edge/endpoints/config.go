@@ -50,9 +50,9 @@ type Resolver interface {
 // has changed.
 type Sink interface {
 	// Endpoints makes these "ip:port" the ones of a pool's addresses, sorted,
-	// without repetition. trouble says what is wrong with them in one line, ""
+	// without repetition. problem is what is wrong with them in one line, ""
 	// for nothing.
-	Endpoints(pool service.Key, addresses []string, trouble string)
+	Endpoints(pool service.Key, addresses []string, problem string)
 }
 
 // DefaultConfig looks names up every 30 seconds.

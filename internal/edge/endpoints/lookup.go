@@ -161,7 +161,7 @@ func (r *run) follow(ctx context.Context, asking *sync.WaitGroup) {
 	}
 }
 
-// split cuts an address; ok says that its host is a name.
+// split cuts an address; ok reports whether its host is a name.
 func split(address string) (host string, port uint16, ok bool) {
 	if _, err := netip.ParseAddrPort(address); err == nil {
 		return "", 0, false

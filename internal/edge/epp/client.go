@@ -88,8 +88,8 @@ func New(cfg Config, r prometheus.Registerer) (*Client, error) {
 	return c, nil
 }
 
-// Set says where a pool's picker is; nil: it has none. Nothing is connected
-// before somebody asks.
+// Set sets where a pool's picker is; nil: it has none. The connection is made
+// at the first request.
 func (c *Client) Set(pool service.Key, t *Target) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

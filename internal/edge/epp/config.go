@@ -28,7 +28,7 @@ import (
 
 // Config bounds what a Client does. Start from DefaultConfig.
 type Config struct {
-	// Timeout is how long a picker may take to say where a request goes,
+	// Timeout is how long a picker may take to answer where a request goes,
 	// connecting and waiting in its queue included.
 	Timeout time.Duration
 	// ConnectTimeout is the time to connect to one of its addresses.
@@ -86,8 +86,8 @@ const (
 	// twice, since what has come of a message is held until the rest is here.
 	maxMessage      = 4 << 20
 	maxMessageExtra = 192 << 10
-	// maxMessages is how many a picker may need to say where one request goes,
-	// beside one for each KiB of the body.
+	// maxMessages is how many messages a picker may send before it answers
+	// where a request goes, plus one for each KiB of the body.
 	maxMessages = 1_000
 	// maxEndpoints is how many of the endpoints that a picker lists are tried.
 	maxEndpoints = 32

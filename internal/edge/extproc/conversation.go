@@ -247,7 +247,8 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error)
 	return p, nil
 }
 
-// place has a request admitted. isJSON says that its body was read.
+// place has a request admitted. isJSON reports whether its body was read as
+// JSON.
 func (c *conversation) place(ctx context.Context, r dispatch.Request, isJSON bool) (Grant, error) {
 	begun := time.Now()
 	defer func() { c.s.metrics.admitted(begun) }()

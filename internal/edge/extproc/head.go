@@ -10,7 +10,8 @@ import (
 
 // What a gateway says of a request besides the names of package api/extproc.
 const (
-	// subsetNamespace and subsetKey say which endpoints are allowed.
+	// subsetNamespace and subsetKey are the metadata with the allowed
+	// endpoints.
 	subsetNamespace = "envoy.lb.subset_hint"
 	subsetKey       = "x-gateway-destination-endpoint-subset"
 

@@ -116,7 +116,8 @@ func header(name, value string) *pb.HeaderValueOption {
 	}
 }
 
-// metadataOf says the same as the header, for gateways that go by metadata.
+// metadataOf returns the header's value as dynamic metadata, for gateways that
+// read that.
 func metadataOf(p *placed) *pb.Struct {
 	inner := &pb.Struct{Fields: map[string]*pb.Value{pb.Destination: {Kind: &pb.Value_StringValue{StringValue: p.destination}}}}
 	return &pb.Struct{Fields: map[string]*pb.Value{pb.MetadataNamespace: {Kind: &pb.Value_StructValue{StructValue: inner}}}}

@@ -259,8 +259,8 @@ func putBuffer(p *[]byte) {
 	}
 }
 
-// fill reads on into the body's head until the end or limit bytes. ended says
-// that the end was seen.
+// fill reads on into the body's head until the end or limit bytes. ended
+// reports whether the end was seen.
 func (b *body) fill(from io.Reader, limit int64) (ended bool, err error) {
 	most := limit + 1
 	if n := b.stated; n > 0 {

@@ -20,7 +20,7 @@ type modelInfo struct {
 	OwnedBy string `json:"owned_by"`
 	Name    string `json:"name"`
 	Ready   bool   `json:"ready"` // requests are answered, at once or after a wake
-	// State is Ready, Loading, Asleep or Failed; Reason says why it is not Ready.
+	// State is Ready, Loading, Asleep or Failed; Reason is why it is not Ready.
 	State  dispatch.State `json:"state"`
 	Reason string         `json:"reason,omitempty"`
 	// Root and Parent are of adapters: what it is, and the model it is for.

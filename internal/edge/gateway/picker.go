@@ -25,7 +25,8 @@ type PickerRequest struct {
 	Target               string // path and query
 	Header               http.Header
 	Body                 []byte // all of it
-	// Within says whether an address is an endpoint of the pool that is ready.
+	// Within reports whether an address is an endpoint of the pool that is
+	// ready.
 	Within func(address string) bool
 	// Hold takes n bytes of memory for a changed body; false: there are none.
 	Hold func(n int64) bool
@@ -42,7 +43,7 @@ type Picked interface {
 	// Answered tells of an answer and who gave it, and makes the picker's
 	// changes to its header.
 	Answered(status int, h http.Header, by string)
-	// Close says that the request is over.
+	// Close ends the request's exchange with the picker.
 	Close()
 }
 
@@ -53,7 +54,7 @@ type PickerRefusal struct {
 	Body   []byte
 }
 
-// Error says which status it is.
+// Error returns a message with the picker's status.
 func (r *PickerRefusal) Error() string {
 	return fmt.Sprintf("the endpoint picker answered %d itself", r.Status)
 }

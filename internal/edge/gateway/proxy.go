@@ -188,8 +188,8 @@ func (p *proxy) attrs(more ...any) []any {
 	return append([]any{"request", p.req.id, "service", p.grant.Service(), "replica", p.grant.Replica()}, more...)
 }
 
-// retryAfter is how long an answer asks to wait (RFC 9110 10.2.3); 0 when it does
-// not say.
+// retryAfter is how long an answer asks to wait (RFC 9110 10.2.3); 0 when it
+// names no time.
 func retryAfter(fields []http1.Field, now time.Time) time.Duration {
 	for _, f := range fields {
 		if f.Name == "Retry-After" {

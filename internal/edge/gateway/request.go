@@ -340,7 +340,8 @@ func passedOn(name string, asIs bool) bool {
 	return !http1.HopByHop(name)
 }
 
-// listed says whether the values of a Connection field name a field.
+// listed reports whether the values of a Connection field contain the name of a
+// field.
 func listed(connection []string, name string) bool {
 	for _, list := range connection {
 		for token := range strings.SplitSeq(list, ",") {

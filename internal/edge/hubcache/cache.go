@@ -303,7 +303,7 @@ func (f *failures) hopeless(etag string) bool {
 	return w.times >= maxWrongs && time.Since(w.last) < wrongPause
 }
 
-// put keeps a record, or says why not.
+// put stores a record; a failure is only logged.
 func (c *Cache) put(path string, v any) {
 	if err := c.store.records.put(path, v, int64(c.cfg.MaxRecords)); err != nil {
 		c.log.Warn("metadata is not kept", "error", err)

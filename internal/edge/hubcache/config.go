@@ -11,8 +11,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/peers"
 )
 
-// Config says where a cache is, what it is a cache of, and bounds it. Start
-// from DefaultConfig; Dir must be set.
+// Config is a cache's folder, its upstream and its limits. Start from
+// DefaultConfig; Dir must be set.
 type Config struct {
 	// Dir is the cache's folder, created with mode 0700.
 	Dir string

@@ -27,7 +27,7 @@ type flight struct {
 	mu      sync.Mutex
 	at      int64
 	whole   bool // verified: the last byte may go out
-	over    bool // nothing more comes; err says why, nil when whole
+	over    bool // nothing more comes; err is why, nil when whole
 	err     error
 	changed chan struct{} // closed, and made anew, when any of the above changes
 	readers int           // guarded by downloads.mu
@@ -99,9 +99,9 @@ func (d *downloads) has(etag string) bool {
 	return d.byHash[etag] != nil
 }
 
-// join finds the flight of a blob, or begins one from where it may be had; began
-// says which. leave must be called. A flight that is being torn down is waited
-// for: two must not write one file.
+// join returns the flight of a blob, or begins one from the given source; began
+// reports which. leave must be called. join waits for a flight that is being
+// torn down: two must not write one file.
 func (d *downloads) join(ctx context.Context, rec fileRecord, from source) (f *flight, began bool, err error) {
 	for {
 		d.mu.Lock()

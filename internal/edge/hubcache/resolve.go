@@ -73,8 +73,9 @@ func (c *Cache) describe(w http.ResponseWriter, t target, rec fileRecord) {
 	}
 }
 
-// lookup finds out what a file is, if the caller may know. result says where
-// from: "cache", "upstream", or "stale" when the Hub could not be asked.
+// lookup finds out what a file is, if the caller may know. result is where the
+// record came from: "cache", "upstream", or "stale" when the Hub could not be
+// asked.
 func (c *Cache) lookup(ctx context.Context, t target, authorization string) (rec fileRecord, result string, err error) {
 	now := time.Now()
 	who := c.grants.caller(authorization)

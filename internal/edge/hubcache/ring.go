@@ -14,8 +14,9 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/peers"
 )
 
-// Why a node does not send a blob although it is in order. Whoever asked sees to
-// it itself, but for reasonSource: then it says where the content may be had.
+// Why a node does not send a blob although it is in order. The node that asked
+// then downloads the blob itself, except for reasonSource: then it asks again
+// and names a source.
 const (
 	reasonSource   = "source"   // not here, and the source is missing or good no more
 	reasonFar      = "far"      // not here, and the range is far ahead of what is

@@ -21,8 +21,8 @@ type Builder struct {
 	Path string
 }
 
-// FindBuilder looks for docker with BuildKit, then for buildah. Without any,
-// the error says what is in the way of each that was found; it is
+// FindBuilder looks for docker with BuildKit, then for buildah. If neither can
+// be used, the error has the reason for each that was found, or is
 // exec.ErrNotFound if none was.
 func FindBuilder(ctx context.Context) (Builder, error) {
 	var problems []error

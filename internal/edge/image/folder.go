@@ -211,8 +211,9 @@ func (p *Plan) readDefaults() error {
 	return nil
 }
 
-// isContent tells what may belong to a model from what only says what the
-// image is to have: an image of that alone is for the models of others.
+// isContent reports whether a file may belong to a model. Files that only
+// configure the image do not: an image of those alone is for models from
+// elsewhere.
 func isContent(f File) bool {
 	return f.Path != pipFile && !slices.Contains(condaFiles, f.Path)
 }

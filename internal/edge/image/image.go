@@ -42,8 +42,8 @@ type Plan struct {
 	// Defaults are the variables ("NAME=value") that stand for the settings
 	// files at the root, which are not among Files.
 	Defaults []string
-	// Needs says what a program alone cannot serve, one reason each; empty if
-	// the native engines do.
+	// Needs are the reasons why the native engines do not suffice; empty if
+	// they do.
 	Needs []string
 	// Ignore is the text of the folder's .dockerignore, or what stands for it.
 	Ignore string

@@ -13,7 +13,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Layout says what image to write.
+// Layout is the image to write.
 type Layout struct {
 	Plan *Plan
 	Tag  string // the image's name, as in -t

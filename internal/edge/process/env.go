@@ -12,8 +12,8 @@ import (
 // replicaVariable marks every process of a replica with its id.
 const replicaVariable = "ROUNDHOUSE_REPLICA"
 
-// passed are the variables of ours that say where a model server finds what it
-// needs, and hold no secret.
+// passed are our variables with paths that a model server needs. They hold no
+// secret.
 var passed = []string{"ROUNDHOUSE_PYTHON", "ROUNDHOUSE_ONNXRUNTIME"}
 
 // environment is what the process is given: this process's own environment

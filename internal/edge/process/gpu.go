@@ -13,8 +13,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// devicesVariable, when set, says how many accelerators there are, for
-// machines where looking is not possible.
+// devicesVariable names the variable with the number of accelerators, for
+// machines where they cannot be detected.
 const devicesVariable = "ROUNDHOUSE_GPUS"
 
 // Discover names the machine's accelerators as CUDA_VISIBLE_DEVICES takes

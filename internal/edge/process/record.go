@@ -67,8 +67,8 @@ func (d records) remove(id string) error {
 }
 
 // read returns every record that can be read, and the ids of those that cannot,
-// of which nothing but the id is known; the error says why. The records are nil only
-// when the folder itself cannot be read.
+// of which nothing but the id is known; the error has the reasons. The records
+// are nil only when the folder itself cannot be read.
 func (d records) read() (out []record, damaged []string, err error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {

@@ -60,7 +60,7 @@ type place struct {
 	urls []*url.URL // one, once it is known which
 }
 
-// places says where a target may be read.
+// places returns the addresses from which a target may be read.
 func (t Target) places() (place, error) {
 	u, err := url.Parse(t.URL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {

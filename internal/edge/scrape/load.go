@@ -254,8 +254,8 @@ type Metric struct {
 	Value string
 }
 
-// Engine says under which names an engine tells its load. Of each list the
-// first metric that an answer has counts, so newer names come first.
+// Engine has the names of an engine's load metrics. Of each list the first
+// metric that an answer has counts, so newer names come first.
 type Engine struct {
 	// Name is how a target states its engine.
 	Name string
@@ -267,8 +267,8 @@ type Engine struct {
 	// Adapters is vLLM's metric of LoRA adapters: of its series the one with
 	// the largest value, a time, is the present one. "": none.
 	Adapters string
-	// AdapterSlots is how many adapters fit into a batch, where Adapters does
-	// not say.
+	// AdapterSlots is how many adapters fit into a batch, where Adapters has no
+	// such number.
 	AdapterSlots []Metric
 	// Batches: what waits is gathered into batches.
 	Batches bool

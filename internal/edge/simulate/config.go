@@ -26,8 +26,8 @@ const (
 	RoleDecode Role = "decode"
 )
 
-// API says whose engine is simulated where engines differ in what they are asked
-// by: the names of LoRA adapters, and those of metrics.
+// API is the engine that is simulated. Engines differ in how a request names a
+// LoRA adapter, and in the names of metrics.
 type API string
 
 // The APIs.

@@ -21,8 +21,8 @@ const ShutdownTimeout = 3 * time.Second
 type Config struct {
 	// Endpoint is the collector: "host:port" speaks OTLP over gRPC without TLS,
 	// as MLServer's tracing_server; a URL of http or https speaks OTLP over HTTP
-	// (at /v1/traces unless it has a path), or gRPC where Protocol says so or
-	// its port is 4317, gRPC's. "" records nothing.
+	// (at /v1/traces unless it has a path), or over gRPC if Protocol is "grpc"
+	// or the port is 4317. "" records nothing.
 	Endpoint string
 	Protocol string // "": as Endpoint says
 	// Headers are sent with every export.
@@ -147,7 +147,8 @@ func (c Config) target() (target, error) {
 	return t, nil
 }
 
-// addressTarget reads an endpoint of host and port, or says what is wrong.
+// addressTarget parses an endpoint of host and port; wrong is the problem, ""
+// for none.
 func (c Config) addressTarget() (t target, wrong string) {
 	u, err := url.Parse("//" + c.Endpoint)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.Path+u.RawQuery+u.Fragment != "" {

@@ -90,7 +90,7 @@ func (e *environment) milliseconds(to *time.Duration, names ...string) {
 	}
 }
 
-// endpoint sets where spans go, unless c says so.
+// endpoint sets where spans go, unless c has an endpoint.
 func (e *environment) endpoint(c *Config) {
 	if _, protocol := e.last(otlpPrefix+"PROTOCOL", tracesPrefix+"PROTOCOL"); protocol != "" && c.Protocol == "" {
 		c.Protocol = protocol
@@ -133,7 +133,8 @@ func (e *environment) exporter(c *Config) {
 	}
 }
 
-// resource sets what spans say of who made them.
+// resource sets the resource attributes of the spans: the service's name,
+// version and others.
 func (e *environment) resource(c *Config) {
 	if attributes := e.pairs("OTEL_RESOURCE_ATTRIBUTES"); len(attributes) > 0 {
 		all := maps.Clone(c.Attributes)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// sender sends one ExportTraceServiceRequest. A *retryError says that it may be
-// sent again.
+// sender sends one ExportTraceServiceRequest. It returns a *retryError if the
+// request may be sent again.
 type sender interface {
 	send(ctx context.Context, request []byte) error
 	close()

@@ -16,8 +16,8 @@ func openDirect(path string) *os.File {
 	return f
 }
 
-// readCached reads what of p the page cache holds from its beginning on, and
-// says how much that was.
+// readCached fills the beginning of p from the page cache and returns how many
+// bytes that was.
 func readCached(f *os.File, p []byte, from int64) int {
 	raw, err := f.SyscallConn()
 	if err != nil {

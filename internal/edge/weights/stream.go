@@ -204,7 +204,7 @@ func (s *Stream) read() {
 	}
 }
 
-// at says where chunk i lies.
+// at returns the file of chunk i and its offset there.
 func (s *Stream) at(i int) (in *input, from int64) {
 	// A file without chunks has the base of the one after it, so it is not the
 	// last whose base is at most i.

@@ -48,7 +48,7 @@ type Config struct {
 	// WakeTimeout bounds one call of Demand.Wake, WakeRetry is the time until
 	// the next while nothing starts.
 	WakeTimeout, WakeRetry time.Duration
-	// Breaker says when failed requests eject a replica.
+	// Breaker is when failed requests eject a replica.
 	Breaker breaker.Config
 	// Asked is told of every request's pool, before a replica is picked, and now
 	// and then of one that holds requests; nil tells nobody. It must not block.

@@ -9,8 +9,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// External is an endpoint picker that a pool names: a program that says where
-// the pool's requests go.
+// External is an endpoint picker that a pool names: a program that picks the
+// endpoints of the pool's requests.
 type External struct {
 	Name string // what messages call it; "" for none
 	// FailOpen has the dispatcher pick while it gives no answer; requests are
@@ -32,9 +32,10 @@ func (e External) String() string {
 // Asker asks the endpoint picker of a pool about one request. It is called
 // without locks, by the goroutine that called Admit.
 type Asker interface {
-	// Ask says where the request may go, best first, all of them addresses for
-	// which within is true: endpoints of the pool that are ready. An error
-	// marked Unanswered has the pool's failure mode decide; any other is Admit's.
+	// Ask returns where the request may go, best first, all of them addresses
+	// for which within is true: endpoints of the pool that are ready. An error
+	// marked Unanswered has the pool's failure mode decide; any other is
+	// Admit's.
 	Ask(ctx context.Context, pool service.Key, within func(address string) bool) ([]string, error)
 }
 

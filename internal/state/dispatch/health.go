@@ -13,8 +13,8 @@ import (
 // not by comparing times, so that a clock that jumps cannot keep an endpoint
 // out.
 type circuit struct {
-	// gate, tendency and well are what is read without the mutex. well says
-	// that an answer would change nothing.
+	// gate, tendency and well are what is read without the mutex. well reports
+	// whether an answer would change nothing.
 	gate     atomic.Int32
 	tendency atomic.Int32
 	well     atomic.Bool

@@ -185,7 +185,8 @@ func (p *pool) admit(ctx context.Context, g *Grant) error {
 	return nil
 }
 
-// admitOrQueue gives g a place or has it wait, and says why it gets neither.
+// admitOrQueue reserves a replica for g or queues it; the error is why it did
+// neither.
 func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 	if err := p.checkAdmissible(g); err != nil {
 		return nil, err

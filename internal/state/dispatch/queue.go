@@ -20,7 +20,8 @@ type queue struct {
 	timer deadlineTimer
 	// pacing: requests are held, and let go as fast as the endpoints work.
 	pacing bool
-	// external: an endpoint picker outside says where requests go, so that none is held.
+	// external: an external endpoint picker picks, so that no request waits in
+	// the queue.
 	external bool
 	// fault is what is wrong with the pool's own bounds, so that the defaults
 	// hold; "" when nothing is.
@@ -73,7 +74,7 @@ func (q *queue) state(g *Grant, now time.Time) admission.State {
 // while some are held already, capacity for more than it was sent since it last
 // reported. It is false where breakers keep all requests out: those wait for
 // other reasons. Where the pool's policy sheds by itself, or an external picker
-// says where requests go, those decide.
+// picks, those decide.
 func (q *queue) saturated(now time.Time) bool {
 	if q.Config().HoldAt <= 0 || q.entry.policy.Sheds() || q.external {
 		return false

@@ -72,7 +72,7 @@ type Outcome struct {
 	// Failed is the replica's failure after its answer began; nil when it
 	// answered, whatever the answer, and when the client left.
 	Failed error
-	// Usage is what the answer says it has cost; zero when it does not say.
+	// Usage is what the answer says it has cost; zero when it has none.
 	Usage Usage
 }
 

@@ -265,17 +265,17 @@ func (g *Grant) mayWait(failed error) bool {
 // Answer is what a replica answered that did not do the work.
 type Answer struct {
 	Result breaker.Result
-	// RetryAfter is how long the replica asks to be left alone; 0 when it does
-	// not say.
+	// RetryAfter is how long the replica asks not to be sent requests; 0 when
+	// it names no time.
 	RetryAfter time.Duration
 	// Again reports that the request may be sent to another replica.
 	Again bool
 }
 
 // Answered tells the breaker of an answer that did not do the work, before
-// FirstByte. The prompt is not taken to be in the replica's cache. moved says
-// that the request is on another replica now, to be sent again: if a says that
-// it may be, the replica failed or is busy, another is ready, and the pool's
+// FirstByte. The prompt is not taken to be in the replica's cache. moved
+// reports whether the request is on another replica now, to be sent again: if a
+// allows it, the replica failed or is busy, another is ready, and the pool's
 // budget for retries allows it. Otherwise the answer is the request's.
 func (g *Grant) Answered(a Answer) (moved bool) {
 	p := g.pool

@@ -181,8 +181,8 @@ type Explanation struct {
 	// Model is the name the replica would be given; "" leaves the request's.
 	Model    string `json:"model,omitempty"`
 	Priority int32  `json:"priority"`
-	// Decision and Because are admission's; Refused says why a request has no
-	// chance, whatever admission would say.
+	// Decision and Because are admission's; Refused is why a request would be
+	// refused before admission.
 	Decision admission.Decision `json:"decision"`
 	Because  admission.Reason   `json:"because,omitempty"`
 	Refused  string             `json:"refused,omitempty"`

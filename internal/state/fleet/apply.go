@@ -87,7 +87,7 @@ func (o Object) Created() time.Time { return o.meta().Created }
 // SetCreated sets it, and is for whoever makes the object.
 func (o Object) SetCreated(t time.Time) { o.meta().Created = t }
 
-// NotFoundError says that there is no such object.
+// NotFoundError is the error for an object that does not exist.
 type NotFoundError struct{ ID ID }
 
 // Error names the object and how to see what there is.

@@ -36,10 +36,10 @@ type Config struct {
 	Cluster bool
 	// Image is this program's own, for pods; see workload.Input.
 	Image string
-	// Report is told of a service after each reconcile, also one that the
-	// platform refused something: the status says what. An error has the service
-	// reconciled again, and so has a time after which it wants to be told again.
-	// nil tells nobody.
+	// Report is called with a service after each reconcile, also one in which
+	// the platform refused something, which is in the status. An error has the
+	// service reconciled again; so does a time after which it is to be called
+	// again. nil: nothing is called.
 	Report func(context.Context, ServiceState) (again time.Duration, err error)
 	// Reconciled is told how long each reconcile of Run took and what it failed
 	// with; nil tells nobody.

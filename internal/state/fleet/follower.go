@@ -42,12 +42,12 @@ type Decision struct {
 	// Record is nil before the first decision.
 	Record *Record
 	// Failure is why the service has no ready replica; nil when nothing is
-	// wrong. Blocked says that waiting will not help.
+	// wrong. Blocked reports whether waiting will not help.
 	Failure *service.Failure
 	Blocked bool
 	// Starting is how far a start is, "" where there is none.
 	Starting string
-	// Canary is what the service's canary takes; nil where nobody says.
+	// Canary is what the service's canary takes; nil where it is unknown.
 	Canary *service.CanaryStatus
 }
 

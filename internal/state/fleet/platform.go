@@ -47,7 +47,7 @@ type Platform interface {
 	Changed() <-chan service.Key
 }
 
-// LogOptions says which part of a replica's output is wanted.
+// LogOptions select the part of a replica's output.
 type LogOptions struct {
 	Follow   bool
 	Tail     int  // last lines; 0 means all that is kept
@@ -149,12 +149,12 @@ type Made interface {
 	MadeFrom(k service.Key, document []byte) bool
 }
 
-// Models reads what a model's files say of themselves.
+// Models reads models' attributes from their files.
 type Models interface {
 	// Inspect returns the attributes found at uri, with where each was found,
-	// without fetching weights. An error says that the model is not there or
-	// cannot be read; one with a method Busy() bool that says true, that too many
-	// are looked at now.
+	// without fetching weights. It returns an error if the model is not there
+	// or cannot be read; the error has a method Busy() bool that returns true
+	// if too many are inspected now.
 	Inspect(ctx context.Context, uri string) (service.Attributes, error)
 }
 
@@ -198,7 +198,7 @@ type View struct {
 	// CanaryPercent is how much of the traffic goes to the service's canary,
 	// which is published by itself under Key.Canary().
 	CanaryPercent int
-	// Reason and Cause say why nothing is ready, in a word and in words for
+	// Reason and Cause are why nothing is ready, in a word and as a message for
 	// the caller of a request.
 	Reason, Cause string
 	// Blocked: waiting will not help until somebody changes something.
@@ -217,7 +217,7 @@ type Record struct {
 	// does the choice.
 	Selection string            `json:"selection"`
 	Revision  workload.Revision `json:"revision"`
-	// Proven says that a canary's replica has been ready once.
+	// Proven reports whether a canary's replica has been ready once.
 	Proven bool `json:"proven,omitempty"`
 	// Inputs hashes the objects that the revision was made from, by ID; nil in
 	// records of versions that did not note them.

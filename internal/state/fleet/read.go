@@ -27,7 +27,7 @@ type ServiceState struct {
 	Replicas []replica.Replica
 	// LastReplica is the newest replica there has been, whose logs may remain.
 	LastReplica string
-	// Scaling says, by role, why the count is what it is.
+	// Scaling is, by role, why the count is what it is.
 	Scaling map[service.Role]string
 }
 

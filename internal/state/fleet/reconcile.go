@@ -142,8 +142,8 @@ const (
 )
 
 // resolve turns changed inputs into a revision: model, runtime, rendering. On
-// failure the present record stays and serves; the failure says what is
-// missing. It returns when to try again, 0 when only a change can help.
+// failure the present record stays and serves; the failure is what is missing.
+// It returns when to try again, 0 when only a change can help.
 func (r *reconciler) resolve(ctx context.Context, w *work) time.Duration {
 	if w.forCanary() {
 		w.failure = nil

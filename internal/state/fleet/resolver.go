@@ -78,8 +78,8 @@ func (r *resolver) objects(match func(ID, Object) bool) []Object {
 	return out
 }
 
-// resolved makes the record for w's inputs, or says why it cannot be made. With
-// neither, its time has not come yet.
+// resolved makes the record for w's inputs, or returns why it cannot be made.
+// With neither, the time of the next attempt has not come.
 func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duration, *service.Failure) {
 	host, err := r.cfg.Platform.Host(ctx)
 	if err != nil {

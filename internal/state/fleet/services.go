@@ -81,7 +81,7 @@ func newEntry(o Object) *entry {
 }
 
 // renew has what is desired resolved anew, as a generation of its own: the
-// status of the generation before says nothing of it.
+// status of the generation before does not describe it.
 func (e *entry) renew() {
 	e.stale, e.retry, e.generation = true, retry{}, e.generation+1
 }

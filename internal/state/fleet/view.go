@@ -215,7 +215,7 @@ func (s *snapshot) forCanary() bool {
 	return !s.key.IsCanary() && rollout.Gradual(s.object.Service.CanaryPercent, s.record != nil)
 }
 
-// canaryState is how far s, a canary, has come; asleep says that none of its
+// canaryState returns how far s, a canary, has come; asleep: none of its
 // replicas is wanted.
 func (s *snapshot) canaryState(asleep bool) rollout.Canary {
 	var c rollout.Canary

@@ -30,7 +30,7 @@ func Status(o routing.Object, st routing.Status) map[string]any {
 		return map[string]any{"parents": parents(st.Parents, gateway, false)}
 	case o.RoutingKind() == routing.KindPool && strings.HasPrefix(version, "inference."):
 		at := st.Parents
-		if len(at) == 0 { // how v1alpha2 says that there is none
+		if len(at) == 0 { // v1alpha2's way to write that there is none
 			at = []routing.Parent{{Kind: "Status", Name: "default"}}
 		}
 		return map[string]any{"parent": parents(at, gateway, false)}
@@ -85,7 +85,7 @@ func ReadStatus(o routing.Object, status any) routing.Status {
 		if i == 0 || p.Controller == Controller {
 			list = p.Conditions
 		}
-		if p.Ref.Kind == "Status" { // how v1alpha2 says that there is none
+		if p.Ref.Kind == "Status" { // v1alpha2's way to write that there is none
 			continue
 		}
 		out.Parents = append(out.Parents, routing.Parent{Group: p.Ref.Group, Kind: p.Ref.Kind, Namespace: p.Ref.Namespace, Name: p.Ref.Name,

@@ -63,8 +63,8 @@ func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
 	}
 }
 
-// readMode reads the deployment mode, which says where KServe would put the
-// replicas; here the platform does.
+// readMode reads the deployment mode. KServe chooses by it how replicas are
+// deployed; here the platform determines that.
 func readMode(r *manifest.Reader, s *service.Service) {
 	at := strict.Key("metadata.annotations", mode)
 	switch mode, stated := s.Annotations[mode]; mode {

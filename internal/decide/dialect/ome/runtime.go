@@ -41,7 +41,7 @@ func readRuntime(r *manifest.Reader, spec *servingRuntimeSpec, out *service.Runt
 	out.MultiNode = manifest.MultiNode(out.Components)
 }
 
-// completeNode reports whether a node says what it runs.
+// completeNode reports whether a node is complete: it has what it runs.
 func completeNode(n *service.Node) bool { return manifest.Complete(&service.Component{Pod: n.Pod}) }
 
 // readLegacyRuntime reads a runtime of OME's older shape: containers and

@@ -82,8 +82,8 @@ func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
 	checkServed(r, s)
 }
 
-// checkServed checks that a service says what to serve. Without a model and a
-// runtime its engine must be complete.
+// checkServed checks that a service has something to serve. Without a model and
+// a runtime its engine must be complete.
 func checkServed(r *manifest.Reader, s *service.Service) {
 	switch {
 	case s.Model != nil || s.Runtime != nil:

@@ -27,7 +27,7 @@ const (
 // float32 constant 1e-35 widened.
 const zeroBound = float64(float32(1e-35))
 
-// Missing says which values a split sends in its default direction.
+// Missing is which values a split sends in its default direction.
 type Missing uint8
 
 // The kinds of missing value. MissingNone reads NaN as zero.

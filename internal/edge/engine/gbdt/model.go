@@ -21,7 +21,7 @@ const MaxOutputs = 1 << 16
 // destination: the caller's fault, not the model's.
 var ErrShape = errors.New("wrong shape")
 
-// Spec is what a model file says besides its trees or weights.
+// Spec is what a model file contains besides its trees or weights.
 type Spec struct {
 	Features int // features of a row, >= 1
 	Margins  int // raw scores of a row: classes, targets or 1

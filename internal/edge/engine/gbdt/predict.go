@@ -87,7 +87,7 @@ func narrower[In Number](m *Model, n int) []float32 {
 	return nil
 }
 
-// score adds to sums what the trees or weights say of each row.
+// score adds to sums each row's values from the trees or weights.
 func score[T Number](m *Model, sums []float64, rows []T) {
 	features, margins := m.spec.Features, m.spec.Margins
 	if m.forest == nil {

@@ -171,7 +171,7 @@ func (w *worker) infer(ctx context.Context, e *entry, model *model, m *message, 
 	w.reply(m, map[string]any{"kind": "result", "id": *m.ID, "response": a}, a.payload)
 }
 
-// cancelled says so where that is what an error means.
+// cancelled returns the error of a cancelled call if that is what err means.
 func cancelled(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return fault(kindCancelled, "the request was cancelled")

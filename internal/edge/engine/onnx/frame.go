@@ -105,7 +105,7 @@ type payload struct {
 
 var zeros [8]byte
 
-// add puts raw at the end and says where that is.
+// add appends raw and returns its offset and length.
 func (p *payload) add(raw []byte) (offset, length uint64) {
 	offset, length = uint64(p.size), uint64(len(raw))
 	if length == 0 {

@@ -106,11 +106,11 @@ func fault(kind, format string, args ...any) error {
 	return &wireError{Kind: kind, Message: tensor.Errorf(0, format, args...).Message}
 }
 
-// maxMessage bounds what an error says, in bytes.
+// maxMessage is the maximum length of an error's text, in bytes.
 const maxMessage = 16 << 10
 
-// described is err for the server. ONNX Runtime's own faults are the model's
-// unless it says that an argument was wrong.
+// described is err for the server. An error of ONNX Runtime counts as the
+// model's, except one for an invalid argument.
 func described(err error) *wireError {
 	w := &wireError{Kind: kindFailed, Message: err.Error()}
 	var missing *ort.NotFoundError

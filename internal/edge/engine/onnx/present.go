@@ -45,8 +45,8 @@ func (a *answer) tensor(v *ort.Value) (wireTensor, error) {
 	return t, nil
 }
 
-// elements is a tensor's elements as a payload has them; text says that they
-// are strings of UTF-8.
+// elements is a tensor's elements as a payload has them; text reports whether
+// they are strings of UTF-8.
 func elements(v *ort.Value) (d tensor.Datatype, shape []int64, raw []byte, text bool, err error) {
 	if d, shape, err = v.Shape(); err != nil {
 		return d, shape, nil, false, err

@@ -59,9 +59,9 @@ const (
 	goodbyeWait   = time.Second
 )
 
-// Run connects to the server and serves until it says stop, the connection
-// ends, or ctx does, which is as stop. A *ProtocolError says that the server
-// broke the protocol.
+// Run connects to the server and serves until the server sends stop, the
+// connection ends, or ctx ends, which counts as stop. It returns a
+// *ProtocolError if the server broke the protocol.
 func Run(ctx context.Context, c Config) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -131,7 +131,7 @@ func serve(ctx context.Context, conn net.Conn, c Config) error {
 	return err
 }
 
-// greet says hello and reads the welcome.
+// greet sends hello and reads the welcome.
 func (w *worker) greet() error {
 	_ = w.wire.conn.SetDeadline(time.Now().Add(handshakeWait))
 	executable, _ := os.Executable() // only for logs
@@ -229,8 +229,9 @@ func seconds(s float64) time.Duration {
 }
 
 // begin runs f in a goroutine of its own, under a context that a cancel of the
-// message's id ends. False says that it did not, because the worker is stopping
-// or full, which is answered, or the id is taken, which is the error.
+// message's id ends. It returns false if it did not: the worker is stopping or
+// full, and the message has been answered; or the id is in use, and the error
+// is not nil.
 func (w *worker) begin(m *message, inference bool, f func(context.Context)) (bool, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	id := *m.ID

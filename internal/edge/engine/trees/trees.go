@@ -58,7 +58,7 @@ const MaxValues = 1 << 25
 // chunk is how many rows are predicted between two looks at the context.
 const chunk = 4096
 
-// Options says how a model is presented.
+// Options are how a model is presented.
 type Options struct {
 	Name     string
 	Version  string // "" for none

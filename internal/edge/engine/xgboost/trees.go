@@ -171,8 +171,8 @@ func (col *columns) appendSplit(t *gbdt.Tree, i int, child []int) error {
 	return nil
 }
 
-// below is the largest float32 less than x, so that comparing with <= says what
-// XGBoost's < says; nothing is less than -Inf or NaN, whence NaN.
+// below is the largest float32 less than x, so that comparing with <= has the
+// result of XGBoost's <; nothing is less than -Inf or NaN, whence NaN.
 func below(x float64) float64 {
 	single := float32(x)
 	if math.IsInf(float64(single), -1) {

@@ -204,8 +204,8 @@ func (r *ubjReader) array() (value, error) {
 	return v, err
 }
 
-// elements reads values as long as more says so. The file's end is an error of
-// value, so it cannot go on for ever.
+// elements reads values as long as more returns true. The file's end is an
+// error of value, so it cannot go on for ever.
 func (r *ubjReader) elements(more func(i int64) bool) (value, error) {
 	v := value{kind: kindNumbers}
 	for i := int64(0); more(i); i++ {

@@ -35,7 +35,7 @@ func Load(path string) (*gbdt.Model, error) { return gbdt.Load(path, "xgboost", 
 
 // Parse reads a model from the bytes of its file, telling JSON from UBJSON by
 // content. It keeps no reference to data. Malformed input of any kind is an
-// error that says where.
+// error with its position.
 func Parse(data []byte) (*gbdt.Model, error) {
 	var document value
 	var err error

@@ -40,7 +40,7 @@ func (i *inference) ServerMetadata(context.Context, *oip.ServerMetadataRequest) 
 	return &oip.ServerMetadataResponse{Name: "roundhouse", Version: i.server.cfg.Version, Extensions: []string{"model_repository"}}, nil
 }
 
-// ModelReady says whether a request would be answered. It wakes nothing.
+// ModelReady reports whether a request would be answered. It wakes nothing.
 func (i *inference) ModelReady(ctx context.Context, r *oip.ModelReadyRequest) (*oip.ModelReadyResponse, error) {
 	q := query(ctx, oip.GRPCInferenceService_ModelReady_FullMethodName, r.GetName())
 	if err := i.server.check(ctx, q); err != nil {

@@ -76,7 +76,7 @@ type cursor struct {
 	at    int    // how much was read
 }
 
-// ended says whether nothing is left.
+// ended reports whether nothing remains.
 func (c *cursor) ended() bool {
 	for len(c.rest) == 0 {
 		if len(c.parts) == 0 {

@@ -78,7 +78,7 @@ func (c *streamed) run() (err error) {
 }
 
 // relay passes messages between the client and the granted replica until one
-// ends. failed says that the replica failed before it answered.
+// ends. failed is not nil if the replica failed before it answered.
 func (c *streamed) relay() (failed, err error) {
 	stream, in := c.stream, c.in
 	up, err := c.replica()

@@ -84,9 +84,9 @@ func (c *call) unary(decode func(any) error) (*answer, error) {
 	}
 }
 
-// try sends the request to the granted replica once. failed says that the
-// replica failed, errMoved that another is to be asked; else a and err are the
-// answer.
+// try sends the request to the granted replica once. failed is why the replica
+// failed, or errMoved when another replica is to be asked; nil: a and err are
+// the answer.
 func (c *call) try(request *frame) (a *answer, failed, err error) {
 	up, err := c.replica()
 	if err != nil {

@@ -41,8 +41,9 @@ func (q Question) path() string {
 	return Prefix + "blobs/" + q.Hash + "?size=" + strconv.FormatInt(q.Size, 10)
 }
 
-// Get asks a node. It waits for the answer's beginning for as long as the node
-// says that it is there, and StallTimeout at most; so does the body.
+// Get asks a node. It waits for the start of the answer as long as the node
+// sends signs of life, with at most StallTimeout between two of them; so does
+// reading the body.
 func (g *Group) Get(ctx context.Context, name string, q Question) (*Answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, name+q.path(), nil)

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// Config says who the nodes are. The zero Config is no ring; start from
-// DefaultConfig.
+// Config lists the nodes. The zero Config is no ring; start from DefaultConfig.
 type Config struct {
 	// Self is the origin by which the other nodes know this one.
 	Self string

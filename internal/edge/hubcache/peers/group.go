@@ -276,7 +276,7 @@ type NodeState struct {
 	Since time.Time `json:"since"`
 }
 
-// State says who the nodes are.
+// State returns the nodes and how they are.
 func (g *Group) State() State {
 	g.mu.Lock()
 	defer g.mu.Unlock()

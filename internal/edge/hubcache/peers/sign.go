@@ -70,7 +70,8 @@ func (s *signer) sign(r *http.Request, to string, now time.Time) (nonce string) 
 	return nonce
 }
 
-// check believes a request once, or says why not. key signs the answer.
+// check verifies a request's signature and accepts each request once; the error
+// is why it is refused. key signs the answer.
 func (s *signer) check(r *http.Request, now time.Time) (nonce string, key []byte, err error) {
 	h := r.Header.Get(authHeader)
 	at, rest, ok1 := strings.Cut(strings.TrimPrefix(h, "t="), ", n=")
@@ -152,8 +153,8 @@ func (n *nonces) once(nonce string, life time.Duration, at time.Time) error {
 
 // Visit is a peer's request that is believed.
 type Visit struct {
-	// Source is where the peer says that the content may be had without a
-	// token, "" where it says nothing.
+	// Source is where, according to the peer, the content may be downloaded
+	// without a token; "" if the peer sent none.
 	Source string
 	nonce  string
 	key    []byte

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Options say what to install.
+// Options are what to install.
 type Options struct {
 	// Foreign are projects of [Projects] whose kinds are wanted.
 	Foreign []string

@@ -61,9 +61,9 @@ func newBook(started time.Time, silence time.Duration) *book {
 // maxSpan is the longest that growth is spread over.
 const maxSpan = 10 * time.Second
 
-// take notes a report and says whether a full one is wanted, and of which
-// services the demand has changed. Reports that are older than what is known
-// change nothing.
+// take notes a report. all reports whether a full one is wanted, changed are
+// the services whose demand has changed. Reports that are older than what is
+// known change nothing.
 func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 	g := b.gateways[r.Pod]
 	if g != nil && r.Instance < g.instance && !g.silent {
@@ -113,7 +113,8 @@ func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 	return !g.full, changed
 }
 
-// line notes one service of a report and says whether that changes its demand.
+// line notes one service of a report and reports whether that changes its
+// demand.
 func (b *book) line(g *gateway, l *Line, number uint64, fresh bool, born, now time.Time) (changed bool) {
 	e := g.lines[l.Service]
 	raw := sums{arrived: l.Arrived, done: l.Done, load: l.Load}

@@ -280,7 +280,8 @@ func (c *Client) due(t *target, last time.Time) time.Duration {
 
 const firstBackoff = 50 * time.Millisecond
 
-// judge logs the first failure of a row and its end, and says how long to wait.
+// judge logs the first failure of a row and its end, and returns how long to
+// wait.
 func (c *Client) judge(ctx context.Context, t *target, err error, backoff time.Duration) time.Duration {
 	switch {
 	case err == nil && t.failing:

@@ -20,8 +20,8 @@ type Identity struct {
 	Pod string
 }
 
-// Reviewer says whose a token is. The error is ErrUnauthenticated where it is
-// nobody's, and another where that could not be found out.
+// Reviewer returns the identity of a token. The error is ErrUnauthenticated if
+// it is nobody's, another if the review failed.
 type Reviewer interface {
 	Review(ctx context.Context, token string) (Identity, error)
 }

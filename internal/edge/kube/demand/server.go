@@ -26,7 +26,7 @@ import (
 // Config is what a controller pod's side is told. Reviewer and Accounts are
 // required.
 type Config struct {
-	// Reviewer says whose token it is.
+	// Reviewer authenticates tokens.
 	Reviewer Reviewer
 	// Accounts may report: "system:serviceaccount:NAMESPACE:NAME".
 	Accounts []string
@@ -183,8 +183,7 @@ const (
 	nagEvery   = time.Hour
 )
 
-// nag says of which gateways nothing is heard: while they are waited for no
-// count falls.
+// nag logs which gateways do not report: until they do, no replica count falls.
 func (s *Server) nag() {
 	now := s.cfg.Now()
 	s.mu.Lock()
@@ -280,7 +279,8 @@ func (s *Server) warn(text string, args ...any) {
 	s.cfg.Log.Log(context.Background(), level, text, args...)
 }
 
-// authenticate says who reports, or with which status that is refused.
+// authenticate returns who reports, or the status with which the report is
+// refused.
 func (s *Server) authenticate(r *http.Request) (Identity, int, error) {
 	token := apikey.Bearer(r.Header.Get("Authorization"))
 	if token == "" {

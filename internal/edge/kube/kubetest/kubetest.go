@@ -220,8 +220,8 @@ func Apply(t testing.TB, c client.Client, namespace, text string) []*unstructure
 	return out
 }
 
-// Eventually waits until ok, which is asked again whenever a moment has
-// passed, says "" and not what is lacking.
+// Eventually calls ok at short intervals until it returns "", not what is
+// lacking.
 func Eventually(t testing.TB, ok func() string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -212,8 +212,8 @@ func keep[T comparable](of map[service.Key]*T, k service.Key, now *T) bool {
 // with it.
 var passing = []string{"", "Asleep", "Serving", "NoRevision", "Stopped"}
 
-// failureOf is why a service is not ready, as the condition Ready of its
-// manifest says, which every dialect's status has, or how far its start is.
+// failureOf returns why a service is not ready, from its manifest's condition
+// Ready, which every dialect's status has, or how far its start is.
 func failureOf(u *unstructured.Unstructured) (bad *service.Failure, starting *string) {
 	conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	for _, raw := range conditions {

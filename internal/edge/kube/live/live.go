@@ -37,7 +37,7 @@ type Config struct {
 	// MaxProbes is how many endpoints are asked at one time.
 	MaxProbes int
 	// Trust is for how long an endpoint that answered counts as ready although
-	// its EndpointSlice does not say so yet.
+	// it is not ready in its EndpointSlice yet.
 	Trust time.Duration
 	// Settle is for how long an EndpointSlice must have called an endpoint ready
 	// that a router or a transformer calls by its name: DNS learns of it from

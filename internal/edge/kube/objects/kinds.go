@@ -39,9 +39,9 @@ func (k *Kind) Dialect() service.Dialect {
 	return service.Origin{APIVersion: k.Group + "/" + k.Versions[0]}.Dialect()
 }
 
-// Requests reports whether requests depend on the kind: it is a service, or says
-// how requests find one. The others, runtimes and models, are what the
-// controller renders a service's revision from.
+// Requests reports whether requests depend on the kind: it is a service or a
+// routing object. The others, runtimes and models, are what the controller
+// renders a service's revision from.
 func (k *Kind) Requests() bool { return k.Status == ServiceStatus || k.Status == RoutingStatus }
 
 // serviceID is the ID of kinds that are services.

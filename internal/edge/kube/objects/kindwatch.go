@@ -326,7 +326,7 @@ func (w *watcher) synced(ctx context.Context) error {
 	return nil
 }
 
-// await waits for a kind's first list, and says so when that takes long.
+// await waits for a kind's first list, and logs when that takes long.
 func (w *watcher) await(ctx context.Context, k *Kind, done <-chan struct{}) error {
 	const long = 10 * time.Second
 	t := time.NewTicker(long)

@@ -158,7 +158,7 @@ func (s *Source) settle(ctx context.Context, id fleet.ID) error {
 	return errors.Join(errs...)
 }
 
-// managed says who else serves a manifest and how it is handed over.
+// managed returns who else serves a manifest and how to hand it over.
 func managed(i item, c *claim) string {
 	return fmt.Sprintf("%s wrote this object's status at %s, so Roundhouse does not serve it. If that controller is gone, hand the object over: kubectl annotate %s %s -n %s %s=%s",
 		c.other.Manager, c.other.At.UTC().Format(time.RFC3339), i.kind.CRD(), i.Name, i.Namespace, kube.AnnotationTakeOver, c.other.At.UTC().Format(time.RFC3339))

@@ -29,8 +29,8 @@ type Sink interface {
 	Demanded(service.Key)
 }
 
-// Records is what was decided before, as far as it says what to do with a
-// manifest that cannot be read now.
+// Records are earlier decisions, as far as a manifest that cannot be read now
+// depends on them.
 type Records interface {
 	// Manifest is the document a service's record was made from, nil where
 	// there is no record.
@@ -58,11 +58,11 @@ type Config struct {
 	Records Records
 	// Reporter is nil in a process that only follows.
 	Reporter Reporter
-	// OtherManager says, in words, that somebody else manages a service whatever
-	// its manifest says; "" for nobody, and nil where that is not asked.
+	// OtherManager returns who else manages a service, whatever its manifest
+	// says, as text for users; "" for nobody. nil: it is not asked.
 	OtherManager func(service.Key) string
-	// Adopt are the foreign dialects that are read in every namespace. In
-	// others a namespace says so itself, with [LabelAdopt].
+	// Adopt are the foreign dialects that are read in every namespace. Other
+	// dialects are read in namespaces with the label [LabelAdopt].
 	Adopt []service.Dialect
 	// Namespaces are the only ones that Cache watches; none means all. With
 	// some, namespaces are not watched themselves, and Adopt alone counts.
@@ -208,8 +208,8 @@ func (s *Source) Attach(ctx context.Context, sink Sink, restore func(context.Con
 	return nil
 }
 
-// settleRefused says at once what is wrong with the manifests of services that
-// go on as they were, so that their first report has it.
+// settleRefused reports at once what is wrong with the manifests of services
+// that keep their earlier state, so that their first report has it.
 func (s *Source) settleRefused(ctx context.Context) error {
 	var errs []error
 	for _, id := range s.claims.served() {

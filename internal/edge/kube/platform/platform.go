@@ -3,7 +3,7 @@
 // alone; it writes objects by server-side apply and counts through the scale
 // subresource, and nothing that is as it should be.
 //
-// docs/design/kubernetes-platform.md says why it is as it is.
+// docs/design/kubernetes-platform.md has the reasons.
 package platform
 
 import (

@@ -272,7 +272,7 @@ func (w *watches) begin(ctx context.Context, what string, kinds map[client.Objec
 }
 
 // mayWatchAccess finds out in one request for each kind whether it may be
-// read: a watch that is forbidden says so to nobody.
+// read: a forbidden watch fails silently.
 func (w *watches) mayWatchAccess(ctx context.Context) error {
 	for _, namespace := range w.watched() {
 		for _, gvk := range accessKinds {

@@ -300,7 +300,7 @@ type PickerState struct {
 	// Own: the Service stands for Roundhouse's own picker, so that no external
 	// one is called.
 	Own bool
-	// Problem says why the reference cannot be used: there is no such Service or
+	// Problem is why the reference cannot be used: there is no such Service or
 	// port. "" means that it can.
 	Problem string
 	// Addresses are the "ip:port" of the pods that are ready, sorted.

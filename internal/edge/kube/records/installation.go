@@ -41,9 +41,10 @@ func (s *Store) OtherInstallation(k service.Key) *OtherInstallationError {
 	return nil
 }
 
-// Look finds out anew who manages the service of a record that has come,
-// changed or gone, from the cache, and says whether that is another now, and
-// whether that is us, with a decision that was another's.
+// Look decides again, from the cache, which installation manages the service of
+// a record that was created, changed or deleted. changed reports whether that
+// is a different one now; inherited, whether it is this one, with a decision
+// that another made.
 func (s *Store) Look(ctx context.Context, cr *appsv1.ControllerRevision) (k service.Key, changed, inherited bool, err error) {
 	k = serviceOf(cr).Stable()
 	if k.Name == "" {

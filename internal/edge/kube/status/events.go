@@ -99,10 +99,10 @@ func (w *Writer) event(u *unstructured.Unstructured, warning bool, reason, text 
 	w.cfg.Events.Eventf(u, nil, kind, reason, "Reconcile", "%s", cut(text, maxNote))
 }
 
-// hold says for how long a status is held back: one of the gist that was
-// written last waits until that is [Config.Every] ago, so that replicas that
-// come and go cost a write each second and not one each. What somebody may be
-// waiting for goes out at once.
+// hold returns for how long to delay a status: one of the gist that was written
+// last waits until that is [Config.Every] ago, so that replicas that come and
+// go cost one write in that time and not one each. What somebody may be waiting
+// for goes out at once.
 func (w *Writer) hold(uid types.UID, gist string) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

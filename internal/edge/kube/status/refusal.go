@@ -23,8 +23,8 @@ import (
 // reasonInvalidSpec is KServe's word for what is wrong with a manifest.
 const reasonInvalidSpec = "InvalidPredictorSpec"
 
-// refusal is the status of a manifest that does not count; nil for a kind
-// whose status has no place to say so.
+// refusal returns the status of a manifest that does not count; nil for a kind
+// whose status has no field for it.
 func refusal(u *unstructured.Unstructured, r objects.Refusal) map[string]any {
 	origin := service.Origin{APIVersion: r.GroupVersion().String(), Kind: r.Kind}
 	bad := func(kind string) service.Condition {
@@ -48,7 +48,7 @@ func refusal(u *unstructured.Unstructured, r objects.Refusal) map[string]any {
 	return nil
 }
 
-// says whether a status holds a text.
+// says reports whether a status contains a text.
 func says(u *unstructured.Unstructured, text string) bool {
 	return holds(u.Object["status"], text)
 }
@@ -74,8 +74,8 @@ func condition(c service.Condition) map[string]any {
 		"lastTransitionTime": c.Since.UTC().Format(time.RFC3339)}
 }
 
-// spoilt is the status of a service that goes on as it was although its
-// manifest says something else, which is refused.
+// spoilt is the status of a service that keeps its earlier state because its
+// changed manifest is refused.
 func spoilt(st service.Status, r objects.Refusal) service.Status {
 	st.Conditions = slices.Clone(st.Conditions)
 	for i := range st.Conditions {

@@ -217,7 +217,8 @@ func (w *Writer) Routing(ctx context.Context, states []fleet.RoutingState) error
 	return errors.Join(errs...)
 }
 
-// sharedPools is the version whose status says which gateway wrote what.
+// sharedPools is the version whose status names the gateway that wrote each
+// part.
 const sharedPools = "inference.networking.k8s.io/v1"
 
 func (w *Writer) get(ctx context.Context, o service.Origin, k service.Key) (*unstructured.Unstructured, error) {
@@ -242,7 +243,7 @@ func (w *Writer) find(ctx context.Context, gvk schema.GroupVersionKind, k servic
 	return u, nil
 }
 
-// put applies a status unless the object has it, and says whether it did.
+// put applies a status unless the object has it, and reports whether it did.
 func (w *Writer) put(ctx context.Context, u *unstructured.Unstructured, status map[string]any) (bool, error) {
 	desired, err := w.prepare(ctx, u, status)
 	if desired == nil || err != nil {
@@ -334,7 +335,7 @@ func (w *Writer) mend(r objects.Ref) {
 	}
 }
 
-// denied reports whether a status says that its object does not count.
+// denied reports whether a status refuses its object.
 func denied(u *unstructured.Unstructured) bool {
 	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	for _, raw := range list {

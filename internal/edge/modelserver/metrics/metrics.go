@@ -1,5 +1,5 @@
 // Package metrics counts and measures, and shows it in Prometheus' text
-// format. docs/design/libraries.md says why it is no library.
+// format. docs/design/libraries.md explains why it is no library.
 //
 // A Family is one metric, a Series one combination of its labels' values.
 // Looking a series up costs a lock; keep the Series where that matters. A

@@ -58,8 +58,8 @@ func (s Subject) See(k service.Key) []replica.Replica {
 }
 
 // Await waits until the service's replicas are as wanted. It looks only when
-// the platform says that something changed, so a change that is not announced
-// is a failure.
+// the platform announces a change, so a change that is not announced is a
+// failure.
 func (s Subject) Await(k service.Key, what string, ok func([]replica.Replica) bool) []replica.Replica {
 	s.t.Helper()
 	deadline := time.After(patience)

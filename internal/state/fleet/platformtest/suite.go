@@ -32,9 +32,9 @@ type Harness struct {
 	// is 300 ms, too little where readiness is asked for once a second.
 	Crash time.Duration
 	// Settles is for how long a replica that has just turned ready may be taken
-	// back, once; 0: it may not be. A kubelet says for a moment that a container
-	// is ready whose startup probe has passed, and then that it is not until its
-	// readiness probe has, the next period.
+	// back, once; 0: it may not be. A kubelet reports a container whose startup
+	// probe has passed as ready for a moment, then as not ready until its
+	// readiness probe has passed, in the next period.
 	Settles time.Duration
 }
 

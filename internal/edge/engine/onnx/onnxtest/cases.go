@@ -34,7 +34,7 @@ func Search() ort.Search {
 
 var library = sync.OnceValues(func() (*ort.Library, error) { return Search().Open(context.Background(), 2) })
 
-// Library loads ONNX Runtime, or skips the test and says why.
+// Library loads ONNX Runtime, or skips the test with the reason.
 func Library(t *testing.T) *ort.Library {
 	t.Helper()
 	l, err := library()

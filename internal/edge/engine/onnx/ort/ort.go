@@ -1,6 +1,6 @@
 // Package ort runs ONNX models through the C API of ONNX Runtime, whose shared
-// library it loads at run time. It needs no cgo: docs/design/onnx.md says why
-// and what it costs.
+// library it loads at run time. It needs no cgo: docs/design/onnx.md explains
+// why and what it costs.
 //
 // A fault of the library's own code takes the process down with it: run it in
 // one that nothing else depends on. Handles of the library are held as

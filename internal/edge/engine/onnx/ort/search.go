@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Search says where the shared library may be. The first that can be loaded
+// Search is where to look for the shared library. The first that can be loaded
 // is used, in the order of the fields.
 type Search struct {
 	// Explicit is the library, or the folder that holds it. Where it is given
@@ -38,7 +38,7 @@ type NotFoundError struct {
 	Tried []string // what could not be loaded, with the reason
 }
 
-// Error says what to do.
+// Error returns a message with the remedy.
 func (e *NotFoundError) Error() string {
 	message := "no ONNX Runtime library was found; install it (" + Install + ") or set ROUNDHOUSE_ONNXRUNTIME to the path of " + fileName
 	if len(e.Tried) > 0 {

@@ -1,8 +1,8 @@
 // Command generate writes the CRDs of roundhouse.dev from the Go types of
 // api/v1alpha1: their fields by reflection, their descriptions from the types'
 // doc comments, and what values they take from the tables that `roundhouse
-// validate` reads with, so that the two agree. docs/design/crds.md says why it
-// is not controller-gen.
+// validate` reads with, so that the two agree. docs/design/crds.md explains why
+// it is not controller-gen.
 package main
 
 import (

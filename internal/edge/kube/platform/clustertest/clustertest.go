@@ -27,7 +27,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
 )
 
-// Options say on which cluster, and with what.
+// Options are the cluster and what to run the tests with.
 type Options struct {
 	REST *rest.Config
 	// Image is run with Command; its program calls platformtest.Main first.
