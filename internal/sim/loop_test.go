@@ -26,6 +26,7 @@ type loop struct {
 	kick    chan struct{} // capacity 1
 	stopped bool
 	handled int
+	timer   *time.Timer // of run; one for all its pauses
 }
 
 type event struct {
@@ -111,11 +112,15 @@ func (l *loop) run(until time.Time, check func()) {
 		case wait <= 0:
 			return
 		}
-		t := time.NewTimer(wait)
+		if l.timer == nil {
+			l.timer = time.NewTimer(wait)
+		} else {
+			l.timer.Reset(wait)
+		}
 		select {
-		case <-t.C:
+		case <-l.timer.C:
 		case <-l.kick:
-			t.Stop()
+			l.timer.Stop()
 		}
 	}
 }

@@ -31,8 +31,9 @@ type machine struct {
 	drain func(ctx context.Context, id string) error
 	// lost is told of an engine that ended with requests on it.
 	ended func(u *unit)
-	// ending is told of one that is to go.
+	// ending is told of one that is to go, told of each service that has changed.
 	ending func(u *unit)
+	told   func(k service.Key)
 
 	mu        sync.Mutex
 	gpus      []string // who holds each; "" for nobody
@@ -284,6 +285,7 @@ func (m *machine) tell(k service.Key) {
 		return
 	}
 	m.pending[k] = true
+	m.told(k)
 	m.loop.after(100*time.Microsecond, func() {
 		m.locked(func() { delete(m.pending, k) })
 		m.changes <- k
@@ -532,7 +534,7 @@ func (m *machine) vanish(u *unit) {
 // physics is that of an engine: small, so that few requests load it.
 func physics() simulate.Physics {
 	p := simulate.DefaultPhysics()
-	p.DecodeTokensPerSecond, p.PrefillTokensPerSecond, p.BatchSlowdown = 8, 2000, 0.05
+	p.DecodeTokensPerSecond, p.PrefillTokensPerSecond, p.BatchSlowdown = 2, 2000, 0.05
 	p.MaxSequences, p.MaxWaiting, p.KVBlocks = 16, 64, 1024
 	return p
 }

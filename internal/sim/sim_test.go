@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -14,17 +17,38 @@ var (
 	oneSeed = flag.Uint64("seed", 0, "the one seed that TestSeed repeats, with its trace")
 	without = flag.String("without", "", "what TestSeed leaves out of its plan, such as s2,u0,f3: services, users and faults by number")
 	once    = flag.Bool("once", false, "TestSeeds ends with the first seed that fails")
-	length  = flag.Duration("length", 2*time.Hour, "how much of its plan TestSeed lives through")
+	length  = flag.Duration("length", 0, "how much of its plan TestSeed lives through; 0 is all")
 	forTime = flag.Duration("for", 0, "how long TestSeeds tries seeds, from -from on")
 	from    = flag.Uint64("from", 1, "the first seed of TestSeeds")
 )
 
-// newPlan draws a plan from a seed.
+// shape is how large a plan is.
+type shape struct {
+	services, gpus, users, faults int
+	length, pause                 time.Duration // the longest pause of a user
+}
+
+// machineOf and clusterOf are the shapes of plans: a few busy services for two
+// hours, and the day of many, most of which nobody asks most of the time.
+func machineOf(rng *rand.Rand) shape {
+	return shape{services: 1 + rng.IntN(6), gpus: 1 + rng.IntN(6), users: 1 + rng.IntN(8), faults: rng.IntN(12), length: 2 * time.Hour, pause: 40 * time.Minute}
+}
+
+func clusterOf(rng *rand.Rand) shape {
+	n := 20 + rng.IntN(31)
+	return shape{services: n, gpus: 8 + rng.IntN(32), users: n / 2, faults: rng.IntN(40), length: 24 * time.Hour, pause: 12 * time.Hour}
+}
+
+// newPlan draws a plan from a seed. Each fourth is a day of a cluster.
 func newPlan(seed uint64) *Plan {
 	rng := rand.New(rand.NewPCG(seed, 0x706c616e))
 	between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a)+1)) }
-	p := &Plan{Seed: seed, GPUs: 1 + rng.IntN(6), Length: 2 * time.Hour}
-	for i := range 1 + rng.IntN(6) {
+	of := machineOf(rng)
+	if seed%4 == 0 {
+		of = clusterOf(rng)
+	}
+	p := &Plan{Seed: seed, GPUs: of.gpus, Length: of.length}
+	for i := range of.services {
 		s := ServicePlan{Seed: rng.Uint64(), Name: fmt.Sprintf("svc-%d", i), Min: max(0, rng.IntN(4)-2), Target: float64(1 + rng.IntN(8)), ToZero: between(30*time.Second, 10*time.Minute),
 			Startup: between(time.Second, 90*time.Second), GPUs: max(0, rng.IntN(4)-1)}
 		s.GPUs = min(s.GPUs, p.GPUs)
@@ -35,13 +59,13 @@ func newPlan(seed uint64) *Plan {
 		p.Services = append(p.Services, s)
 	}
 	name := func() string { return p.Services[rng.IntN(len(p.Services))].Name }
-	for range 1 + rng.IntN(8) {
-		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: name(), From: between(0, 10*time.Minute), For: between(time.Second, 20*time.Minute),
-			Pause: between(time.Minute, 40*time.Minute), Every: between(100*time.Millisecond, 10*time.Second), Patience: between(5*time.Second, 6*time.Minute),
-			Retries: rng.IntN(4), Tokens: 1 + rng.IntN(40)})
+	for range of.users {
+		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: name(), From: between(0, of.length/12), For: between(time.Second, 20*time.Minute),
+			Pause: between(time.Minute, of.pause), Every: between(100*time.Millisecond, 10*time.Second), Patience: between(5*time.Second, 6*time.Minute),
+			Retries: rng.IntN(4), Tokens: 1 + rng.IntN(10)})
 	}
 	all := allKinds()
-	for range rng.IntN(12) {
+	for range of.faults {
 		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: all[rng.IntN(len(all))], Service: name(), At: between(0, p.Length-20*time.Minute), For: between(time.Second, 5*time.Minute)})
 	}
 	slices.SortStableFunc(p.Faults, func(a, b FaultPlan) int { return int(a.At - b.At) })
@@ -50,9 +74,9 @@ func newPlan(seed uint64) *Plan {
 
 // TestSameSeedSameRun: a seed is a run, to the nanosecond.
 func TestSameSeedSameRun(t *testing.T) {
-	for seed := range uint64(4) {
-		p := newPlan(100 + seed)
-		p.Length = 40 * time.Minute
+	for seed := range uint64(3) {
+		p := newPlan(102 + seed)
+		p.Length, p.Traced = 30*time.Minute, true
 		a, b := p.run(t), p.run(t)
 		if len(a.log) < 20 {
 			t.Fatalf("seed %d: only %d lines: nothing happened", seed, len(a.log))
@@ -69,35 +93,72 @@ func TestSameSeedSameRun(t *testing.T) {
 }
 
 // TestSeeds lives through a fixed set of seeds, or with -for through as many as
-// there is time for.
+// there is time for: one world on each core.
 func TestSeeds(t *testing.T) {
-	began, hours, events, runs := time.Now(), 0.0, 0, 0
-	ended := map[string]int{}
-	for seed := *from; ; seed++ {
-		if *forTime == 0 && seed >= *from+12 || *forTime > 0 && time.Since(began) > *forTime {
-			break
+	s := &search{began: time.Now(), next: *from, ended: map[string]int{}}
+	t.Run("worlds", func(t *testing.T) {
+		for i := range runtime.GOMAXPROCS(0) {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				t.Parallel()
+				for {
+					seed, ok := s.take()
+					if !ok {
+						return
+					}
+					s.try(t, seed)
+				}
+			})
 		}
-		p := newPlan(seed)
-		if *forTime == 0 {
-			p.Length = time.Hour
-		}
-		r := p.run(t)
-		runs++
-		hours += r.hours
-		events += r.events
-		for how, n := range r.calls {
-			ended[how] += n
-		}
-		if len(r.violations) > 0 {
-			v := r.violations[0]
-			t.Errorf("seed %d: %v\nrepeat with: go test ./internal/sim -run 'TestSeed$' -v -seed %d -length %v%s", seed, v, seed, p.Length, p.reduced(t, v))
-			if *once {
-				break
-			}
-		}
+	})
+	took := time.Since(s.began)
+	t.Logf("%d runs, %.0f service-hours, %d events, requests %v in %v: %.0f service-hours and %.0f events a minute",
+		s.runs, s.hours, s.events, s.ended, took.Round(time.Second), s.hours/took.Minutes(), float64(s.events)/took.Minutes())
+}
+
+// search is the seeds that were tried and are to be.
+type search struct {
+	began time.Time
+
+	mu     sync.Mutex
+	next   uint64
+	over   bool
+	runs   int
+	hours  float64
+	events int
+	ended  map[string]int
+}
+
+// take is the next seed; false when enough were tried.
+func (s *search) take() (uint64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || *forTime == 0 && s.next >= *from+12 || *forTime > 0 && time.Since(s.began) > *forTime {
+		return 0, false
 	}
-	took := time.Since(began)
-	t.Logf("%d runs, %.0f service-hours, %d events, requests %v in %v: %.0f service-hours a minute", runs, hours, events, ended, took.Round(time.Second), hours/took.Minutes())
+	s.next++
+	return s.next - 1, true
+}
+
+// try lives through one seed.
+func (s *search) try(t *testing.T, seed uint64) {
+	p := newPlan(seed)
+	if *forTime == 0 {
+		p.Length = min(p.Length/2, 2*time.Hour)
+	}
+	r := p.run(t)
+	if len(r.violations) > 0 {
+		v := r.violations[0]
+		t.Errorf("seed %d: %v\nrepeat with: go test ./internal/sim -run 'TestSeed$' -v -seed %d -length %v%s", seed, v, seed, p.Length, p.reduced(t, v))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runs++
+	s.hours += r.hours
+	s.events += r.events
+	for how, n := range r.calls {
+		s.ended[how] += n
+	}
+	s.over = s.over || *once && len(r.violations) > 0
 }
 
 // TestSeed repeats one seed and prints what happened.
@@ -106,7 +167,7 @@ func TestSeed(t *testing.T) {
 		t.Skip("-seed names the seed to repeat")
 	}
 	p := newPlan(*oneSeed)
-	p.Length = *length
+	p.Length, p.Traced = cmp.Or(*length, p.Length), true
 	for what := range strings.SplitSeq(*without, ",") {
 		p = p.leaveOut(what)
 	}

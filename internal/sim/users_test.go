@@ -45,6 +45,7 @@ type call struct {
 	id      uint64
 	key     service.Key
 	user    *UserPlan
+	watched *watched
 	rng     *rand.Rand
 	process *process
 	began   time.Time
@@ -84,13 +85,15 @@ func (b *callBook) user(u *UserPlan) {
 
 func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 	b.number++
-	c := &call{book: b, id: b.number, key: service.Key{Namespace: "default", Name: u.Service}, user: u, rng: rng, process: b.world.process,
-		began: time.Now(), waits: time.Now(), retries: retries, since: b.world.watch.of(service.Key{Namespace: "default", Name: u.Service}).made, tokens: 1 + rng.IntN(2*u.Tokens)}
+	key := service.Key{Namespace: "default", Name: u.Service}
+	s := b.world.watch.of(key)
+	c := &call{book: b, id: b.number, key: key, user: u, watched: s, rng: rng, process: b.world.process,
+		began: time.Now(), waits: time.Now(), retries: retries, since: s.made, tokens: 1 + rng.IntN(2*u.Tokens)}
 	c.prompt = [][]byte{fmt.Appendf(nil, "%0512d", u.Seed%7), fmt.Appendf(nil, "%0256d", rng.Uint32())}
 	b.open[c.id] = c
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.leaves = b.world.loop.after(u.Patience, c.leave)
-	b.world.watch.asked(c.key)
+	s.asked()
 	if c.process.dead {
 		c.end("refused: nobody listens")
 		return
@@ -313,7 +316,7 @@ func (c *call) end(how string) {
 	delete(c.book.open, c.id)
 	c.book.ended[how]++
 	w.trace("end %d %s", c.id, how)
-	w.watch.ended(c)
+	c.watched.ended()
 	if how != "answered" && how != "left" && c.retries < c.user.Retries {
 		w.loop.after(time.Duration(float64(time.Second)*(0.5+c.rng.Float64())*float64(int(1)<<c.retries)), func() { c.book.start(c.user, c.rng, c.retries+1) })
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -39,7 +40,7 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 type watch struct {
 	world *world
 	next  time.Time
-	looks int
+	keys  []service.Key // of all services
 	// mu guards what ending reads, which the fleet's goroutine calls too: the
 	// map, restart, and what is desired of a service.
 	mu       sync.Mutex
@@ -49,6 +50,11 @@ type watch struct {
 
 // watched is what the invariants need to remember of a service.
 type watched struct {
+	touched  atomic.Bool // something has happened to it since the last look
+	looks    int
+	due      time.Time // of a look although nothing has
+	waiting  int       // requests, at this look
+	running  int
 	plan     *ServicePlan
 	applied  time.Time // or deleted
 	changed  time.Time // the same
@@ -69,6 +75,9 @@ type watched struct {
 
 func (w *watch) init(world *world) {
 	w.world, w.services, w.restart = world, map[service.Key]*watched{}, world.begun
+	for i := range world.plan.Services {
+		w.keys = append(w.keys, world.plan.Services[i].key())
+	}
 }
 
 func (w *watch) of(k service.Key) *watched {
@@ -77,6 +86,7 @@ func (w *watch) of(k service.Key) *watched {
 	s := w.services[k]
 	if s == nil {
 		s = &watched{lastUse: time.Now()}
+		s.touched.Store(true)
 		w.services[k] = s
 	}
 	return s
@@ -87,6 +97,7 @@ func (w *watch) applied(p *ServicePlan) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s.changed = time.Now()
+	s.touched.Store(true)
 	s.plan, s.applied, s.deleted = p, time.Now(), false
 }
 
@@ -106,8 +117,7 @@ func (w *watch) restarted() {
 	}
 }
 
-func (w *watch) asked(k service.Key) {
-	s := w.of(k)
+func (s *watched) asked() {
 	s.open++
 	s.lastUse = time.Now()
 	s.peaks = append(slices.DeleteFunc(s.peaks, func(p peak) bool { return p.open <= s.open }), peak{time.Now(), s.open})
@@ -143,8 +153,8 @@ func (w *watch) ending(u *unit) {
 	}
 }
 
-func (w *watch) ended(c *call) {
-	s := w.of(c.key)
+func (s *watched) ended() {
+	s.touched.Store(true)
 	s.peaks = append(slices.DeleteFunc(s.peaks, func(p peak) bool { return p.open <= s.open }), peak{time.Now(), s.open})
 	s.open--
 	s.lastUse = time.Now()
@@ -152,7 +162,7 @@ func (w *watch) ended(c *call) {
 
 // answered is told of each answer that begins; u is nil where it is a failure.
 func (w *watch) answered(c *call, u *unit) {
-	s := w.of(c.key)
+	s := c.watched
 	healthy, failing := 0, 0
 	w.world.machine.locked(func() {
 		if o := w.world.machine.owners[c.key]; o != nil {
@@ -193,45 +203,67 @@ func (w *watch) violate(name string, k service.Key, format string, args ...any) 
 // checkEvery is the least time between two looks at everything.
 const checkEvery = 250 * time.Millisecond
 
-// check looks at everything.
+// idleEvery is the time between two looks at a service to which nothing happens.
+const idleEvery = 10 * time.Second
+
+// check looks at all services to which something has happened.
 func (w *watch) check() {
 	now := time.Now()
 	if now.Before(w.next) || w.world.process.dead {
 		return
 	}
 	w.next = now.Add(checkEvery)
-	w.looks++
 	w.devices()
-	waiting, running := map[service.Key]int{}, map[service.Key]int{}
-	on := map[string]int{}
-	for _, c := range w.world.calls.open {
-		switch {
-		case c.process != w.world.process:
-		case c.grant == nil:
-			waiting[c.key]++
-			if d := now.Sub(c.waits); d > startupTimeout+time.Second {
-				w.violate("waits are bounded", c.key, "request %d has waited for %v", c.id, d)
-			}
-		default:
-			if c.since.Equal(w.of(c.key).made) { // those of a deleted service count for none
-				running[c.key]++
-			}
-			on[c.grant.Replica()]++
-		}
-	}
-	for i := range w.world.plan.Services {
-		k := w.world.plan.Services[i].key()
+	on := w.calls(now)
+	for _, k := range w.keys {
 		s := w.services[k]
 		if s == nil || s.plan == nil || s.deleted || w.world.loop.stopped {
 			continue
 		}
-		w.reservations(k, waiting[k], running[k], on)
-		w.counts(k, s, waiting[k], running[k])
-		w.starving(k, s, waiting[k])
-		if w.looks%8 == 0 {
+		touched := s.touched.Swap(false)
+		if !touched && s.open == 0 && !s.suspect() && now.Before(s.due) {
+			continue
+		}
+		s.due = now.Add(idleEvery)
+		s.looks++
+		w.reservations(k, s.waiting, s.running, on)
+		w.counts(k, s, s.waiting, s.running)
+		w.starving(k, s, s.waiting)
+		if !touched || s.looks%8 == 0 {
 			w.status(k, s)
 		}
 	}
+}
+
+// suspect reports that something is wrong with the service that may not last.
+func (s *watched) suspect() bool {
+	return !s.starved.IsZero() || !s.short.IsZero() || !s.untrue.IsZero()
+}
+
+// calls counts the requests of each service, and returns those on each replica.
+func (w *watch) calls(now time.Time) map[string]int {
+	on := map[string]int{}
+	for _, k := range w.keys {
+		if s := w.services[k]; s != nil {
+			s.waiting, s.running = 0, 0
+		}
+	}
+	for _, c := range w.world.calls.open {
+		switch {
+		case c.process != w.world.process:
+		case c.grant == nil:
+			c.watched.waiting++
+			if d := now.Sub(c.waits); d > startupTimeout+time.Second {
+				w.violate("waits are bounded", c.key, "request %d has waited for %v", c.id, d)
+			}
+		default:
+			if c.since.Equal(c.watched.made) { // those of a deleted service count for none
+				c.watched.running++
+			}
+			on[c.grant.Replica()]++
+		}
+	}
+	return on
 }
 
 func (w *watch) devices() {

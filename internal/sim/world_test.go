@@ -22,6 +22,7 @@ type Plan struct {
 	Services []ServicePlan
 	Users    []UserPlan
 	Faults   []FaultPlan
+	Traced   bool // the run keeps a log
 }
 
 // ServicePlan is a manifest.
@@ -117,6 +118,9 @@ func (w *world) since() time.Duration { return time.Since(w.begun) }
 
 // trace adds a line to the log.
 func (w *world) trace(format string, args ...any) {
+	if !w.plan.Traced {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.log = append(w.log, fmt.Sprintf("%14.6f ", w.since().Seconds())+fmt.Sprintf(format, args...))
@@ -171,6 +175,7 @@ func newWorld(t *testing.T, p *Plan) (*world, error) {
 	w.watch.init(w)
 	w.machine = newMachine(w.loop.loop, p.GPUs, p.Seed)
 	w.machine.trace, w.machine.ended = w.trace, w.calls.lost
+	w.machine.told = func(k service.Key) { w.watch.of(k).touched.Store(true) }
 	w.machine.ending, w.machine.loops = w.watch.ending, func(k service.Key) bool { return w.looping[k] }
 	w.machine.spins = func(k service.Key) { w.violate("nothing spins", k, "it is removed 1000 times within a second") }
 	starts := map[service.Key]*rand.Rand{}
