@@ -26,6 +26,7 @@ func main() {
 func newRootCommand() *cobra.Command {
 	cmd := newServerCommand()
 	cmd.Version, cmd.SilenceUsage, cmd.SilenceErrors = version, true, true
+	command.NameAsTyped(cmd, os.Args[0])
 	command.Mark(cmd)
 	return cmd
 }

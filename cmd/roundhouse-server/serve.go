@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -155,8 +156,8 @@ Flags win over settings.json, which wins over the environment.`,
 	f.StringVar(&c.flags.Host, "host", c.flags.Host, "address to listen on")
 	f.StringSliceVar(&c.flags.AllowedHosts, "allowed-hosts", nil, "host names that requests may have, or * for all; checked only on a loopback address; this machine's own are always allowed")
 	f.IntVar(&c.flags.HTTP.Port, "http-port", c.flags.HTTP.Port, "port for HTTP; 0 for any free one")
-	f.IntVar(&c.flags.GRPC.Port, "grpc-port", c.flags.GRPC.Port, "port for gRPC; 0 for any free one, -1 for none (default with --http-port: none)")
-	f.IntVar(&c.flags.Metrics.Port, "metrics-port", c.flags.Metrics.Port, "port for metrics; -1 for that of HTTP (default with --http-port: that of HTTP)")
+	f.IntVar(&c.flags.GRPC.Port, "grpc-port", c.flags.GRPC.Port, "port for gRPC; 0 for any free one, -1 for none, as without this flag if --http-port is given")
+	f.IntVar(&c.flags.Metrics.Port, "metrics-port", c.flags.Metrics.Port, "port for metrics; -1 for that of HTTP, as without this flag if --http-port is given")
 	f.StringVar(&c.flags.TLS.CertFile, "tls-cert-file", "", "certificate for HTTP and gRPC, PEM; with --tls-key-file")
 	f.StringVar(&c.flags.TLS.KeyFile, "tls-key-file", "", "private key of the certificate, PEM")
 	f.BoolVar(&c.flags.StrictShapes, "strict", false, "refuse tensors whose data do not fill their shape, also texts and models' answers")
@@ -208,9 +209,12 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) 
 		return err
 	}
 	if _, err := server.Listen(); err != nil {
-		return err
+		return command.ListenError(err, c.portFlag(err))
 	}
-	if out, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(out.Fd())) {
+	// Not for a replica, in whose log the lines would be the last ones.
+	out := cmd.OutOrStdout()
+	file, ok := out.(*os.File)
+	if cmd.CommandPath() == command.ServeCommand || ok && term.IsTerminal(int(file.Fd())) {
 		c.greet(out, server.Addresses())
 	}
 	return server.Run(ctx)
@@ -355,6 +359,25 @@ func (c *serveCommand) applyFlags(given func(flag string) bool) {
 	c.config.Limits.DrainTimeout = c.flags.Limits.DrainTimeout
 }
 
+// portFlag is the flag that chooses the port of an error of listening.
+func (c *serveCommand) portFlag(err error) string {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok {
+		return ""
+	}
+	if at, ok := op.Addr.(*net.TCPAddr); ok && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		switch at.Port {
+		case c.config.GRPC.Port:
+			return "--grpc-port"
+		case c.config.Metrics.Port:
+			return "--metrics-port"
+		case c.config.HTTP.Port:
+			return "--http-port"
+		}
+	}
+	return "--host"
+}
+
 // greet tells a person where to look.
 func (c *serveCommand) greet(w io.Writer, list []modelserver.Listening) {
 	scheme := "http://"
@@ -390,7 +413,7 @@ func servedPath(args []string, models, home string) (string, error) {
 		return args[0], nil
 	}
 	if models == "" {
-		return "", command.Usagef("accepts 1 arg, FOLDER or FILE; without, MLSERVER_MODELS_DIR is to name a folder")
+		return "", command.Usagef("give a FOLDER or FILE, or set MLSERVER_MODELS_DIR to a folder")
 	}
 	f, err := os.Open(models)
 	if errors.Is(err, os.ErrNotExist) {

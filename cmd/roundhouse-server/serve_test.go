@@ -230,7 +230,7 @@ func TestServeErrors(t *testing.T) {
 		{"a pipe of Python's", []string{pipe(t, "model.joblib"), "--format", "sklearn", "--http-port", "0"}, "model.joblib is neither a file nor a folder"},
 		{"a folder with a pipe", []string{filepath.Dir(pipe(t, "model.ubj")), "--http-port", "0"}, "model.ubj is neither a file nor a folder"},
 		{"a folder with another pipe", []string{filepath.Dir(pipe(t, "mine.joblib")), "--http-port", "0"}, "mine.joblib is neither a file nor a folder"},
-		{"port in use", []string{iris, "--http-port", port}, "port " + port},
+		{"port in use", []string{iris, "--http-port", port}, "127.0.0.1:" + port + " is in use: stop what listens there, or choose another with --http-port"},
 		{"no file", []string{"none.ubj"}, "none.ubj"},
 		{"another format", []string{iris, "--format", "caffe", "--http-port", "0"}, `no engine for format "caffe" (have xgboost, lightgbm, `},
 		{"the wrong format", []string{iris, "--format", "lightgbm", "--http-port", "0"}, "iris.ubj"},
@@ -238,7 +238,7 @@ func TestServeErrors(t *testing.T) {
 		{"a folder without the model", []string{t.TempDir(), "--name", "iris", "--http-port", "0"}, "holds no model, and --name wants iris"},
 		{"several models", []string{serveModels, "--http-port", "0"}, "several model files (digits.txt, iris.ubj)"},
 		{"no port", []string{iris, "--http-port", "70000"}, "70000"},
-		{"no argument", nil, "accepts 1 arg"},
+		{"no argument", nil, "give a FOLDER or FILE, or set MLSERVER_MODELS_DIR to a folder"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -72,7 +72,7 @@ func becomeServer(args []string) error {
 	if err != nil {
 		return err
 	}
-	err = syscall.Exec(program, append([]string{command.ServerProgram}, args...), append(os.Environ(), command.ForServer(version)))
+	err = syscall.Exec(program, append([]string{command.ServeCommand}, args...), append(os.Environ(), command.ForServer(version)))
 	return fmt.Errorf("%s: %w", program, err)
 }
 

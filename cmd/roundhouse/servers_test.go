@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"io"
 	"os"
 	"os/exec"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
@@ -48,13 +50,17 @@ func TestServeIsTheServer(t *testing.T) {
 	if err != nil || !strings.Contains(string(help), "--max-concurrency") {
 		t.Fatalf("%v: %s", err, help)
 	}
+	typed := strings.ReplaceAll(string(help), command.ServerProgram, command.ServeCommand)
 	for _, args := range [][]string{{"serve", "--help"}, {"help", "serve"}} {
-		if got, code := say(args...); got != string(help) || code != 0 {
-			t.Errorf("%v: exit %d: %s\nwant the server's: %s", args, code, got, help)
+		if got, code := say(args...); got != typed || code != 0 {
+			t.Errorf("%v: exit %d: %s\nwant the server's: %s", args, code, got, typed)
 		}
 	}
-	if got, code := say("serve", "--no-such"); code != 2 || !strings.Contains(got, "roundhouse-server: unknown flag: --no-such") {
+	if got, code := say("serve", "--no-such"); code != 2 || got != "roundhouse serve: unknown flag: --no-such\nSee `roundhouse serve --help`.\n" {
 		t.Errorf("wrong usage: exit %d: %s", code, got)
+	}
+	if got, code := say("serve"); code != 2 || !strings.HasPrefix(got, "roundhouse serve: give a FOLDER or FILE, or set MLSERVER_MODELS_DIR to a folder\n") {
+		t.Errorf("without an argument: exit %d: %s", code, got)
 	}
 	if got, code := say("serve", "none.ubj"); code != 1 || !strings.Contains(got, "none.ubj") {
 		t.Errorf("nothing to serve: exit %d: %s", code, got)
@@ -68,7 +74,11 @@ func TestServeIsTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(link, "serve", model, "--http-port", "0")
+	cmd := exec.Command(link, "serve", model, "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "0")
+	greeting, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	logs, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -79,6 +89,13 @@ func TestServeIsTheServer(t *testing.T) {
 	first := make([]byte, 1000)
 	if n, err := logs.Read(first); err != nil { // it logs once it listens
 		t.Fatalf("%v: %s", err, first[:n])
+	}
+	defer time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }).Stop() // a line that does not come
+	lines := bufio.NewScanner(greeting)
+	for _, want := range []string{"Serving " + model, "  REST       http://127.0.0.1:", "  gRPC       127.0.0.1:", "  metrics    http://127.0.0.1:"} {
+		if !lines.Scan() || !strings.HasPrefix(lines.Text(), want) {
+			t.Errorf("prints %q, want %q", lines.Text(), want)
+		}
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

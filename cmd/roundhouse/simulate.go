@@ -59,6 +59,9 @@ values, and DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_str
 			if err := logLevel.UnmarshalText([]byte(level)); err != nil {
 				return command.Usagef("--log-level is %q: want debug, info, warn or error", level)
 			}
+			if port < 0 || port > 65535 {
+				return command.Usagef("--port is %d: want 0 to 65535", port)
+			}
 			cfg.Role, cfg.API = simulate.Role(role), simulate.API(api)
 			cfg.Address = net.JoinHostPort(host, strconv.Itoa(port))
 			if err := cfg.Validate(); err != nil {
@@ -69,7 +72,7 @@ values, and DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_str
 			if err != nil {
 				return err
 			}
-			return engine.Run(cmd.Context())
+			return command.ListenError(engine.Run(cmd.Context()), "--host or --port")
 		},
 	}
 	flags := cmd.Flags()

@@ -15,16 +15,21 @@ import time
 from importlib import metadata
 from typing import Any, Callable, Dict, List, Optional
 
-from pydantic import ValidationError
+try:
+    from pydantic import ValidationError
 
-from . import __version__, http, tensors
-from .bridge import Bridge
-from .collected import Collected
-from .faults import Fault, cut, describe, pydantic_fault
-from .frames import MAX_FRAME, Connection, Payload, ProtocolError, TooLarge
-from .host import Host, Hosted
-from .reports import Reports
-from .streams import Stream
+    from . import __version__, http, tensors
+    from .bridge import Bridge
+    from .collected import Collected
+    from .faults import Fault, cut, describe, pydantic_fault
+    from .frames import MAX_FRAME, Connection, Payload, ProtocolError, TooLarge
+    from .host import Host, Hosted
+    from .reports import Reports
+    from .streams import Stream
+except ModuleNotFoundError as error:
+    # The server reads this line and says what to install; a traceback of ours
+    # would only stand before it.
+    sys.exit(f"ModuleNotFoundError: {error}")
 
 PROTOCOL = 1
 HANDSHAKE = 10.0

@@ -24,6 +24,7 @@ func Run(root *cobra.Command, args []string, out, logs io.Writer) int {
 	// The first signal asks to stop; the next one finds the default again, or
 	// whatever the command set up meanwhile.
 	context.AfterFunc(ctx, stop)
+	root.SetFlagErrorFunc(flagError)
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(logs)
@@ -32,13 +33,13 @@ func Run(root *cobra.Command, args []string, out, logs io.Writer) int {
 		return 0
 	}
 	if WrongUsage(err) {
-		_, _ = fmt.Fprintf(logs, "%s: %s\nSee `%s --help`.\n", root.Name(), strings.TrimSpace(visibly(err.Error())), cmd.CommandPath())
+		_, _ = fmt.Fprintf(logs, "%s: %s\nSee `%s --help`.\n", root.CommandPath(), strings.TrimSpace(visibly(err.Error())), cmd.CommandPath())
 		return 2
 	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return 130
 	}
-	_, _ = fmt.Fprintf(logs, "%s: %s\n", root.Name(), strings.TrimRight(visibly(err.Error()), "\n"))
+	_, _ = fmt.Fprintf(logs, "%s: %s\n", root.CommandPath(), strings.TrimRight(visibly(err.Error()), "\n"))
 	return 1
 }
 

@@ -5,10 +5,27 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
 )
 
 // ServerProgram is the model server, which lies beside roundhouse.
 const ServerProgram = "roundhouse-server"
+
+// ServeCommand is the first argument that `roundhouse serve` gives to the model
+// server, whose help and errors then speak of the command that was typed.
+const ServeCommand = "roundhouse serve"
+
+// NameAsTyped has the help and the errors of the model server call it by
+// ServeCommand if that is program, its first argument.
+func NameAsTyped(server *cobra.Command, program string) {
+	if program != ServeCommand {
+		return
+	}
+	server.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: ServeCommand}
+	server.Example = strings.ReplaceAll(server.Example, ServerProgram, ServeCommand)
+}
 
 // Executable is this program's file.
 func Executable() string {

@@ -1,10 +1,14 @@
 package command
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // UsageError is wrong usage of a command that is found out only while the
@@ -60,4 +64,45 @@ func Wants(least, most int, what string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// flagTypes are what flags take, by the type of their values.
+var flagTypes = map[string]string{
+	"bool": "true or false", "duration": "a time with its unit, such as 5s or 2m",
+	"int": "a whole number", "int64": "a whole number", "uint64": "a whole number, 0 or more", "float64": "a number",
+}
+
+// flagError says what a flag takes, in place of what the function that parses
+// its value calls that.
+func flagError(_ *cobra.Command, err error) error {
+	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err
+	}
+	want := flagTypes[bad.GetFlag().Value.Type()]
+	if want == "" {
+		return err
+	}
+	return fmt.Errorf("--%s is %q: want %s", bad.GetFlag().Name, bad.GetValue(), want)
+}
+
+// ListenError says what is wrong with an address that cannot be listened at, and
+// that flag chooses another. Any other error stays as it is.
+func ListenError(err error, flag string) error {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok || op.Op != "listen" {
+		return err
+	}
+	bad, unreadable := errors.AsType[*net.AddrError](op.Err)
+	switch {
+	case errors.Is(op.Err, syscall.EADDRINUSE):
+		return fmt.Errorf("%s is in use: stop what listens there, or choose another with %s", op.Addr, flag)
+	case errors.Is(op.Err, syscall.EACCES):
+		return fmt.Errorf("%s: permission denied: choose a port above 1023 with %s", op.Addr, flag)
+	case errors.Is(op.Err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("%s is no address of this machine: choose another with %s", op.Addr, flag)
+	case unreadable:
+		return Usagef("%s: %s in %q: want HOST:PORT, such as 127.0.0.1:8080", flag, strings.TrimSuffix(bad.Err, " in address"), bad.Addr)
+	}
+	return Usagef("%s: %w", flag, op.Err)
 }

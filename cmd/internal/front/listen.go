@@ -1,13 +1,11 @@
 package front
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"strconv"
-	"syscall"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 )
@@ -15,15 +13,7 @@ import (
 // Listen opens a TCP address; flag is where another can be chosen.
 func Listen(addr, flag string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s is in use: stop what listens there, or choose another with %s", addr, flag)
-	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("%s: permission denied: choose a port above 1023 with %s", addr, flag)
-	case err != nil:
-		return nil, command.Usagef("%s %s: %w", flag, addr, err)
-	}
-	return l, nil
+	return l, command.ListenError(err, flag)
 }
 
 // ListenGRPC opens the address for gRPC; nil when there is none.

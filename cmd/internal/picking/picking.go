@@ -142,7 +142,7 @@ func (p *Picker) Run(ctx context.Context, metrics string, out io.Writer, started
 	}
 	at, health, err := p.server.Listen()
 	if err != nil {
-		return err
+		return command.ListenError(err, "--listen or --health-listen")
 	}
 	return p.serve(ctx, side, func(ctx context.Context) {
 		_, _ = fmt.Fprintf(out, "Roundhouse picks endpoints at  %s\nHealth                         %s\n", at, health)

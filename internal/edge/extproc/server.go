@@ -108,12 +108,12 @@ func (s *Server) Listen() (main, health net.Addr, err error) {
 	defer s.mu.Unlock()
 	l, err := net.Listen("tcp", s.cfg.Listen)
 	if err != nil {
-		return nil, nil, fmt.Errorf("extproc: %w: is another endpoint picker running? choose another --listen", err)
+		return nil, nil, fmt.Errorf("extproc: %w", err)
 	}
 	h, err := net.Listen("tcp", s.cfg.HealthListen)
 	if err != nil {
 		_ = l.Close() // nothing was accepted
-		return nil, nil, fmt.Errorf("extproc: %w: choose another --health-listen", err)
+		return nil, nil, fmt.Errorf("extproc: health: %w", err)
 	}
 	s.mu.listener, s.mu.healthListener = l, h
 	return l.Addr(), h.Addr(), nil

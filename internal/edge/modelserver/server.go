@@ -97,10 +97,10 @@ func New(c Config, repository Repository, engines []Engine, log *slog.Logger) (*
 	}
 	s := &Server{service: newService(c, newRegistry(repository, engines, c, models, log), log), config: c, tls: secure, loaded: make(chan struct{})}
 	s.handler = newHandler(c, s.service, s.Ready, rest, log)
-	s.transports = append(s.transports, &httpTransport{name: "HTTP", flag: "--http-port", host: c.Host, port: c.HTTP.Port,
+	s.transports = append(s.transports, &httpTransport{name: "HTTP", host: c.Host, port: c.HTTP.Port,
 		server: newHTTPServer(s.handler, c.Limits, log), tls: secure})
 	if c.Metrics.Path != "" && c.Metrics.Port != NoPort {
-		s.transports = append(s.transports, &httpTransport{name: "metrics", flag: "--metrics-port", host: c.Host, port: c.Metrics.Port,
+		s.transports = append(s.transports, &httpTransport{name: "metrics", host: c.Host, port: c.Metrics.Port,
 			server: newHTTPServer(newMetricsHandler(c), c.Limits, log)})
 	}
 	return s, nil

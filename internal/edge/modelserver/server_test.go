@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -373,7 +374,7 @@ func TestPortInUse(t *testing.T) {
 	defer func() { _ = taken.Close() }()
 	port := taken.Addr().(*net.TCPAddr).Port
 	s := newSite(t, nil, func(c *Config) { c.HTTP.Port = port })
-	if err := s.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "port "+strconv.Itoa(port)) {
+	if err := s.Run(context.Background()); err == nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), ":"+strconv.Itoa(port)) {
 		t.Errorf("Run: %v, want the port named", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -27,7 +28,6 @@ type transport interface {
 // httpTransport is an HTTP server.
 type httpTransport struct {
 	name     string // of the protocol, for errors
-	flag     string // that chooses another port
 	host     string
 	port     int
 	server   *http.Server
@@ -38,21 +38,12 @@ type httpTransport struct {
 func (t *httpTransport) protocol() string { return t.name }
 
 func (t *httpTransport) listen() (net.Addr, error) {
-	l, err := listen(t.host, t.port, t.name, t.flag)
+	l, err := net.Listen("tcp", net.JoinHostPort(t.host, strconv.Itoa(t.port)))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", t.name, err)
 	}
 	t.listener = l
 	return l.Addr(), nil
-}
-
-// listen binds a TCP port. The error names the flag that chooses another.
-func listen(host string, port int, name, flag string) (net.Listener, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port)))
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen for %s on port %d: %w; choose another with %s", name, port, err, flag)
-	}
-	return l, nil
 }
 
 func (t *httpTransport) serve() error {

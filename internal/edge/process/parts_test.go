@@ -205,11 +205,12 @@ func TestLastOfEach(t *testing.T) {
 
 func TestPortTakenWords(t *testing.T) {
 	for line, want := range map[string]bool{
-		"listen tcp 127.0.0.1:80: bind: address already in use":        true,
-		"OSError: [Errno 98] Address already in use":                   true,
-		"Error: listen EADDRINUSE: address already in use :::3000":     true,
-		"ERROR: [Errno 48] error while attempting to bind on address":  false,
-		"CUDA error: all CUDA-capable devices are busy or unavailable": false,
+		"listen tcp 127.0.0.1:80: bind: address already in use":                                                  true,
+		"roundhouse-server: 127.0.0.1:80 is in use: stop what listens there, or choose another with --http-port": true,
+		"OSError: [Errno 98] Address already in use":                                                             true,
+		"Error: listen EADDRINUSE: address already in use :::3000":                                               true,
+		"ERROR: [Errno 48] error while attempting to bind on address":                                            false,
+		"CUDA error: all CUDA-capable devices are busy or unavailable":                                           false,
 	} {
 		if portTaken([]string{"x", line}) != want {
 			t.Errorf("%q: want %v", line, want)

@@ -142,7 +142,7 @@ func portTaken(lines []string) bool {
 	for _, l := range lines {
 		l = strings.ToLower(l)
 		if strings.Contains(l, "address already in use") || strings.Contains(l, "eaddrinuse") ||
-			strings.Contains(l, "port is already in use") {
+			strings.Contains(l, "port is already in use") || strings.Contains(l, "is in use: stop what listens there") {
 			return true
 		}
 	}

@@ -122,7 +122,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	listener, err := net.Listen("tcp", e.cfg.Address)
 	if err != nil {
-		return fmt.Errorf("simulate engine: %w: choose another --host or --port", err)
+		return fmt.Errorf("simulate engine: %w", err)
 	}
 	return e.Serve(ctx, listener)
 }

@@ -183,7 +183,7 @@ func (s *Server) Protocol() string { return "gRPC" }
 func (s *Server) Listen() (net.Addr, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(s.config.Host, fmt.Sprint(s.config.Port)))
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen for gRPC on port %d: %w; choose another with --grpc-port", s.config.Port, err)
+		return nil, fmt.Errorf("gRPC: %w", err)
 	}
 	s.listener = l
 	return l.Addr(), nil

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -260,6 +261,24 @@ func TestExplain(t *testing.T) {
 	}
 	if e := explain("py", "about to fail"); e != nil {
 		t.Error(e)
+	}
+}
+
+// TestMissingPackageIsOneLine: an interpreter without the packages ends with the
+// line that explain reads, and without a traceback.
+func TestMissingPackageIsOneLine(t *testing.T) {
+	interpreter, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("python3 is not on PATH")
+	}
+	for _, module := range []string{"roundhouse.worker", "roundhouse.forkserver"} {
+		cmd := exec.CommandContext(t.Context(), interpreter, "-S", "-m", module) // -S: without any package
+		cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join("..", "..", "..", "..", "..", "python"), "PYTHONDONTWRITEBYTECODE=1")
+		out, err := cmd.CombinedOutput()
+		line := strings.TrimSpace(string(out))
+		if e := explain("py", line); err == nil || strings.Contains(line, "\n") || e == nil || !strings.Contains(e.Message, "py -m pip install numpy pydantic") {
+			t.Errorf("%s: %v, %v:\n%s", module, err, e, out)
+		}
 	}
 }
 
