@@ -112,7 +112,7 @@ func (c *tally) report(t *testing.T, all int) {
 	}
 }
 
-// page is what people read of the list.
+// page is the list as documentation.
 const page = "../../../docs/design/mlserver-differences.md"
 
 // TestDifferencesPage keeps the page and the list the same.
@@ -120,8 +120,8 @@ func TestDifferencesPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Where answers differ from MLServer's\n\n" +
 		"`test/peers/modelserver` sends the same requests to `roundhouse serve` and to MLServer over the same model repository and compares status, headers and body. " +
-		"Every difference is one of these, each meant; any other fails the test, and so does an entry that no request shows. " +
-		"The table is written from `test/peers/modelserver/differences.json` (`go test -tags peers ./test/peers/modelserver -run TestDifferencesPage -update`).\n\n" +
+		"The differences in this table are intended. The test fails on any other difference, and on an entry of the table that no request shows. " +
+		"The table is generated from `test/peers/modelserver/differences.json` (`go test -tags peers ./test/peers/modelserver -run TestDifferencesPage -update`).\n\n" +
 		"| Id | Difference | Why |\n|---|---|---|\n")
 	for _, d := range readDifferences(t) {
 		_, _ = fmt.Fprintf(&b, "| %s | %s | %s |\n", d.ID, d.Difference, d.Reason)
