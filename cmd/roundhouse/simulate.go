@@ -22,13 +22,14 @@ import (
 func newSimulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate",
-		Short: "Simulate engines, and routing between them",
+		Short: "Simulate engines, routing between them, and scaling",
 		Example: `  roundhouse simulate engine --port 8000
-  roundhouse simulate routing --workload chat`,
+  roundhouse simulate routing --workload chat
+  roundhouse simulate scaling --workload bursty`,
 		Args: command.CommandsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newSimulateEngineCommand(), newSimulateRoutingCommand())
+	cmd.AddCommand(newSimulateEngineCommand(), newSimulateRoutingCommand(), newSimulateScalingCommand())
 	return cmd
 }
 
