@@ -17,6 +17,18 @@ func HostRule(c service.Components, h Host) Rule {
 	return hostRule(c, service.Components{}, h, service.Attributes{})
 }
 
+// MissingProgram reports whether components that are complete in themselves lack
+// a program that is to be installed on the host.
+func MissingProgram(c service.Components, h Host) bool {
+	for _, role := range service.Roles {
+		p := part{role, c.Get(role), nil}
+		if l := p.local(); l != nil && !h.Cluster && p.missing(l, h) != "" {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *subject) runs(rt *service.Runtime) Rule {
 	return hostRule(rt.Components, s.svc.Components, s.host, s.model)
 }

@@ -32,7 +32,7 @@ func Localize(rt service.Runtime, catalog []service.Runtime, host selection.Host
 		}
 		filled := *c
 		if c.Local != nil {
-			filled.Local = present(c.Local, host)
+			filled.Local = present(installable(c.Local, role, catalog, host), host)
 		} else if l := localOf(*c, role, catalog, host); l != nil {
 			filled.Local, filled.LocalDerived = present(l, host), true
 		}
@@ -48,6 +48,24 @@ func LocalizeService(s service.Service, catalog []service.Runtime, host selectio
 	rt := Localize(service.Runtime{Components: s.Components}, catalog, host)
 	s.Components = rt.Components
 	return s
+}
+
+// installable is l with the install line of the catalog's runtime whose command
+// is the same program, where l states none and the program is not on the host.
+func installable(l *service.Local, role service.Role, catalog []service.Runtime, host selection.Host) *service.Local {
+	program := selection.Program(l.Command)
+	if l.Install != "" || program == "" || host.Programs == nil || host.Programs[program] {
+		return l
+	}
+	for i := range catalog {
+		c := catalog[i].Components.Get(role)
+		if c != nil && c.Local != nil && c.Local.Install != "" && selection.Program(c.Local.Command) == program {
+			filled := *l
+			filled.Install = c.Local.Install
+			return &filled
+		}
+	}
+	return l
 }
 
 // present is l, or its fallback where the program of l is not on the host. A

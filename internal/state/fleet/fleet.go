@@ -232,6 +232,11 @@ func (f *Fleet) Run(ctx context.Context, workers int) {
 // busyAfter is when a model is asked for again that could not be for others.
 const busyAfter = time.Second
 
+// programAfter is when the missing program of a service's own command is looked
+// for again. The wait does not grow: the program may be installed at any time,
+// and looking costs little.
+const programAfter = time.Second
+
 // maxRetryAfter is how far retryAfter grows for inputs that cannot be resolved:
 // looking at them may itself take long.
 const maxRetryAfter = time.Minute

@@ -240,6 +240,34 @@ func TestLackingProgram(t *testing.T) {
 	}
 }
 
+// TestCustomCommandLacksItsProgram: the reason is not that of a missing runtime,
+// the catalog's install line is in the message, and the program is looked for
+// every second.
+func TestCustomCommandLacksItsProgram(t *testing.T) {
+	r := newRig(t)
+	r.platform.programs = nil
+	r.apply("apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: a}\nspec: {engine: {local: {command: [oak, --mine]}}}\n")
+	var again time.Duration
+	for range 8 {
+		again = r.reconcile("a")
+		r.now = r.now.Add(again)
+		if again > 1200*time.Millisecond {
+			t.Errorf("it is looked for again after %s", again)
+		}
+	}
+	if c := r.ready("a"); c.Status != "False" || c.Reason != replica.ReasonProgramMissing || c.Message != "oak is not on PATH: grow oak" {
+		t.Errorf("Ready is %+v", c)
+	}
+	if v := r.traffic.views[key("a")]; !v.Blocked || !strings.Contains(v.Cause, "grow oak") {
+		t.Errorf("published was %+v", v)
+	}
+	r.platform.programs = []string{"oak"}
+	r.reconcile("a")
+	if r.platform.revisions[key("a")].Hash == "" {
+		t.Error("with the program there it does not run")
+	}
+}
+
 // TestUnreadableModel: asking for it again waits longer and longer, whatever
 // else has the service looked at, until it is applied again.
 func TestUnreadableModel(t *testing.T) {

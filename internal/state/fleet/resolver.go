@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
@@ -105,6 +106,13 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 			return nil, retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}
 		}
 		if rule := selection.HostRule(local.Components, host); !rule.Pass {
+			if selection.MissingProgram(local.Components, host) {
+				again := programAfter
+				if m.inspected && !onMachine(m.uri) {
+					again = retryAfter // to look at the model again costs requests
+				}
+				return nil, again, &service.Failure{Reason: replica.ReasonProgramMissing, Message: rule.Why}
+			}
 			return nil, retryAfter, &service.Failure{Reason: selection.NoSupportingRuntime, Message: rule.Why}
 		}
 		in.Service, in.Protocol = &local, svc.Protocol
@@ -270,8 +278,7 @@ func busy(err error) bool {
 // are missing; remote ones only where the manifest leaves open what a runtime
 // of that format is chosen by.
 func worthInspecting(m resolvedModel) bool {
-	scheme, _, _ := strings.Cut(m.uri, "://")
-	if scheme == "file" || scheme == "upload" {
+	if onMachine(m.uri) {
 		return true
 	}
 	a := m.attributes
@@ -282,6 +289,12 @@ func worthInspecting(m resolvedModel) bool {
 		return a.Architecture == "" || a.Parameters == 0
 	}
 	return false
+}
+
+// onMachine reports whether a model's files are on this machine already.
+func onMachine(uri string) bool {
+	scheme, _, _ := strings.Cut(uri, "://")
+	return scheme == "file" || scheme == "upload"
 }
 
 // FileURI is where a model file is that the manifest names as written.

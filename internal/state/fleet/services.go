@@ -292,8 +292,8 @@ func (s *services) forget(k service.Key) {
 }
 
 // retryLater has the inputs of w, which came to no revision, resolved again
-// after a wait that doubles with each failure in a row; 0 waits for a change. It
-// returns the wait.
+// after a wait that doubles with each failure in a row; that of a failure that is
+// shorter than retryAfter does not grow. 0 waits for a change. It returns the wait.
 func (s *services) retryLater(w *work, wait time.Duration, failed bool, jitter func(time.Duration) time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -305,7 +305,9 @@ func (s *services) retryLater(w *work, wait time.Duration, failed bool, jitter f
 	if wait == 0 || e.stale {             // stale again: the inputs changed meanwhile
 		return wait
 	}
-	wait = min(wait<<min(e.retry.tries, 8), maxRetryAfter)
+	if !failed || wait >= retryAfter {
+		wait = min(wait<<min(e.retry.tries, 8), maxRetryAfter)
+	}
 	if failed {
 		wait = jitter(wait)
 		e.retry.tries++
