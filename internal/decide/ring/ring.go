@@ -90,24 +90,23 @@ func mix(x uint64) uint64 {
 
 // Breaker reports whether a node is worth asking. The zero Breaker asks it.
 //
-// A node that failed is left alone for First, then tried by one who asks nothing
-// of importance; each failure doubles the time, up to Most. Only a try brings it
-// back: answers to what was asked before the failure say nothing of now.
+// A node that failed is ejected for First, then probed; each failure doubles
+// the time, up to Most. Only a successful probe ends the ejection: answers to
+// requests sent before the failure are too old to count.
 type Breaker struct {
 	until  time.Time     // when it may be tried; zero: it is in use
-	pause  time.Duration // how long it was left alone last
+	pause  time.Duration // how long its last ejection was
 	trying bool
 }
 
-// Pauses are how long a node is left alone: after its first failure, and at
-// most.
+// Pauses are how long a node is ejected: after its first failure, and at most.
 type Pauses struct{ First, Most time.Duration }
 
 // Usable reports whether to ask the node.
 func (b *Breaker) Usable() bool { return b.until.IsZero() }
 
-// Failed notes that the node did not answer as it should. Failures of what was
-// asked before it was left alone change nothing.
+// Failed notes that the node did not answer as it should. Failures of requests
+// sent before its ejection change nothing.
 func (b *Breaker) Failed(p Pauses, now time.Time) {
 	if !b.Usable() && !b.trying {
 		return
@@ -116,7 +115,7 @@ func (b *Breaker) Failed(p Pauses, now time.Time) {
 	b.until, b.trying = now.Add(b.pause), false
 }
 
-// Bar leaves the node alone for at least d, whatever it did before.
+// Bar ejects the node for at least d, whatever it did before.
 func (b *Breaker) Bar(d time.Duration, now time.Time) {
 	if until := now.Add(d); until.After(b.until) {
 		b.until = until
@@ -124,8 +123,8 @@ func (b *Breaker) Bar(d time.Duration, now time.Time) {
 	b.trying = false
 }
 
-// Try reports whether to try the node now. Who is told so must report Failed, Bar or
-// Back; nobody else is told so meanwhile.
+// Try reports whether to probe the node now. The caller that gets true must
+// call Failed, Bar or Back; until then no other caller gets true.
 func (b *Breaker) Try(now time.Time) bool {
 	if b.Usable() || b.trying || now.Before(b.until) {
 		return false
@@ -134,8 +133,8 @@ func (b *Breaker) Try(now time.Time) bool {
 	return true
 }
 
-// Back notes that a try went well: the node is in use again. The next failure's
-// pause begins from the first only when one asked it with success (Worked).
+// Back notes that a probe succeeded: the node is in use again. Only a
+// successful request (Worked) resets the length of the next ejection.
 func (b *Breaker) Back() {
 	if b.trying {
 		b.until, b.trying = time.Time{}, false

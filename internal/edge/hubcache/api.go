@@ -17,8 +17,8 @@ import (
 // under.
 const maxQuestion = 1 << 20
 
-// api answers a question about a repository: what it is, what it has, where its
-// branches are.
+// api answers a request for a repository's metadata: its description, its
+// files, its branches.
 func (c *Cache) api(w http.ResponseWriter, r *http.Request, t target) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(c.cfg.ClientTimeout)) // a test's writer has none
@@ -68,7 +68,7 @@ func (c *Cache) origin(r *http.Request) string {
 }
 
 // right is what an answer shows: of a gated repository the Hub may show
-// everybody that it is there, and not what is in it.
+// everybody that it exists, but not its files.
 func (t target) right() right {
 	if t.route == "paths-info" {
 		return "tree"
@@ -107,7 +107,7 @@ func (c *Cache) answer(ctx context.Context, t target, q question) (rec answerRec
 	return rec, "", err
 }
 
-// askAPI asks the Hub and keeps what it says.
+// askAPI asks the Hub and stores its answer.
 func (c *Cache) askAPI(ctx context.Context, t target, q question, who caller, request string) (answerRecord, error) {
 	rec, err := c.fetchAnswer(ctx, q)
 	if err != nil {
@@ -137,8 +137,9 @@ func (c *Cache) askAPI(ctx context.Context, t target, q question, who caller, re
 	return rec, nil
 }
 
-// sameName has the page after one of a renamed repository asked for by the name
-// that the first was: what is known of it, offline too, is known by that.
+// sameName returns the next page's path with the name that the first page of a
+// renamed repository was requested by: its records are stored under that name,
+// also for use offline.
 func sameName(t target, next string) string {
 	path, query, _ := strings.Cut(next, "?")
 	n, err := parseTarget(path, query)

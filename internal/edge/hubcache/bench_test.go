@@ -222,7 +222,7 @@ func BenchmarkHop(b *testing.B) {
 		_, err := os.Stat(filepath.Join(dir[owners[0]], "blobs", hashOf(data)[:2], hashOf(data)))
 		return err == nil
 	})
-	for i, name := range []string{"owner", "hop"} {
+	for i, name := range []string{"owner", "other"} {
 		b.Run(name, func(b *testing.B) {
 			r.drain(b, owners[i]+path)
 			b.SetBytes(int64(len(data)))

@@ -9,8 +9,8 @@
 // Content is kept once, under the hash that the Hub gives it as ETag, and
 // verified against it: SHA-256 for large files, git's blob SHA-1 for small
 // ones. Who may read is asked of the Hub, per caller and revision, and believed
-// for a short while; when the Hub cannot be asked, nobody may who was not just
-// allowed, but for repositories known to be public.
+// for a short while; when the Hub cannot be asked, only callers that were
+// allowed a short while ago may read, and everybody what is known to be public.
 //
 // The folder holds
 //
@@ -91,8 +91,8 @@ func (t *tasks) close() {
 	t.running.Wait()
 }
 
-// New opens the cache's folder, which it keeps to itself, and registers its
-// metrics. Close must be called.
+// New opens the cache's folder, which it locks, and registers its metrics.
+// Close must be called.
 func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -139,8 +139,8 @@ func New(cfg Config, reg prometheus.Registerer) (*Cache, error) {
 	return c, nil
 }
 
-// Close ends the downloads, which the next start resumes, and gives the folder
-// back.
+// Close ends the downloads, which the next start resumes, and unlocks the
+// folder.
 func (c *Cache) Close() {
 	c.tasks.close()
 	c.unlock()
@@ -177,16 +177,16 @@ func (c *Cache) peer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this cache is in no ring: start it with --peers or --peers-dns", http.StatusNotFound)
 		return
 	}
-	if !c.ring.Serve(w, r, c.visited, c.accused) {
-		c.metrics.visits.WithLabelValues("refused").Inc()
+	if !c.ring.Serve(w, r, c.servePeer, c.reportedCorrupt) {
+		c.metrics.ringReceived.WithLabelValues("refused").Inc()
 	}
 }
 
 // errNotHere is the failure of a cache that asks nobody.
 var errNotHere = errors.New("the cache is offline and does not have it")
 
-// refuse answers for an error of the Hub's or of ours. Only the Hub's own
-// refusals carry its codes: a client believes those.
+// refuse answers with an error of the Hub's or of ours. Only the Hub's own
+// refusals have its error codes, since clients act on those.
 func (c *Cache) refuse(w http.ResponseWriter, r *http.Request, route string, err error) {
 	var e *refusal
 	if errors.As(err, &e) {
@@ -239,10 +239,10 @@ func (c *Cache) failed(t target, err error) {
 	c.metrics.errors.WithLabelValues(reason).Inc()
 }
 
-// badFor is how long clients that ask for a part of a file are given all of it,
-// after its content came wrong: what they have of it may be wrong too. Clients
-// begin anew without end, so when it came wrong maxWrongs times, they are
-// refused for wrongPause before it is tried again.
+// badFor is how long range requests for a file get the whole file after its
+// content failed verification: the part that the client has may be wrong too.
+// Clients retry without end, so after maxWrongs failures requests are refused
+// for wrongPause before the next try.
 const (
 	badFor     = 10 * time.Minute
 	maxBad     = 1000
@@ -250,7 +250,7 @@ const (
 	wrongPause = time.Minute
 )
 
-// wrongs are how often content came wrong since it last came right.
+// wrongs counts how often content failed verification since it last passed.
 type wrongs struct {
 	last  time.Time
 	times int
@@ -259,7 +259,7 @@ type wrongs struct {
 // errHopeless refuses a file whose content keeps coming wrong.
 var errHopeless = fmt.Errorf("what comes of the file does not have its hash, %d times in a row: it is tried again a minute after the last", maxWrongs)
 
-// failures remembers content that came wrong, by hash.
+// failures remembers content that failed verification, by hash.
 type failures struct {
 	mu     sync.Mutex
 	byHash map[string]wrongs
@@ -274,7 +274,8 @@ func (f *failures) wrong(etag string) {
 	}
 }
 
-// right notes that content came right. Clients may still have wrong parts.
+// right notes that content passed verification. Clients may still have wrong
+// parts.
 func (f *failures) right(etag string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -283,7 +284,7 @@ func (f *failures) right(etag string) {
 	}
 }
 
-// recent reports whether content came wrong not long ago.
+// recent reports whether content failed verification within badFor.
 func (f *failures) recent(etag string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -295,7 +296,7 @@ func (f *failures) recent(etag string) bool {
 	return ok
 }
 
-// hopeless reports whether content keeps coming wrong.
+// hopeless reports whether content keeps failing verification.
 func (f *failures) hopeless(etag string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -310,8 +311,8 @@ func (c *Cache) put(path string, v any) {
 	}
 }
 
-// once runs a question to the Hub for all who ask it at the same time, with a
-// bound of its own: whoever began it may leave.
+// once makes one request to the Hub for all callers that need it at the same
+// time, with a timeout of its own: it goes on when the first caller gives up.
 func once[T any](ctx context.Context, c *Cache, key string, ask func(context.Context) (T, error)) (T, error) {
 	ch := c.asking.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(c.tasks.ctx, c.cfg.MetadataTimeout)
@@ -334,7 +335,7 @@ func once[T any](ctx context.Context, c *Cache, key string, ask func(context.Con
 	}
 }
 
-// collect runs GC now and then, for what size alone does not bound.
+// collect runs GC at intervals, for what the size limit does not bound.
 func (c *Cache) collect(ctx context.Context) {
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()

@@ -21,10 +21,11 @@ type Config struct {
 	// PublicURL is the origin that clients reach the cache at, for links to
 	// further pages. Empty: the Host of each request, over http.
 	PublicURL string
-	// Offline asks the Hub nothing: what is here is answered, the rest is 504.
+	// Offline sends the Hub no requests: what is cached is served, the rest is
+	// 504.
 	Offline bool
-	// OfflinePrivate lets everybody read, while Offline, what was not seen to
-	// be public: gated and private repositories that are here.
+	// OfflinePrivate lets everybody read, while Offline, cached repositories
+	// that are not known to be public: gated and private ones.
 	OfflinePrivate bool
 
 	// MaxBytes bounds the blobs and partial downloads together; the least
@@ -35,10 +36,10 @@ type Config struct {
 	// MaxRecords bounds the files of metadata; beyond it answers are passed on
 	// and not kept.
 	MaxRecords int
-	// RefLife is how long a branch is taken to be where it was, and an answer
-	// about one to be right.
+	// RefLife is how long a branch's commit, and an answer about a branch, are
+	// used without asking the Hub.
 	RefLife time.Duration
-	// GrantLife is how long the Hub's word that a caller may read holds.
+	// GrantLife is how long the Hub's permission for a caller to read counts.
 	GrantLife time.Duration
 	// MaxGrants bounds how many of those are remembered.
 	MaxGrants int
@@ -48,17 +49,17 @@ type Config struct {
 	MaxAnswer int64
 	// MaxRequestBody bounds the body of a request.
 	MaxRequestBody int64
-	// MetadataTimeout bounds one question to the Hub.
+	// MetadataTimeout bounds one metadata request to the Hub.
 	MetadataTimeout time.Duration
-	// StallTimeout ends a download that brings no byte for this long.
+	// StallTimeout ends a download that receives no byte for this long.
 	StallTimeout time.Duration
 	// ClientTimeout is how long a client may take for one part of a body.
 	ClientTimeout time.Duration
-	// Attempts is how often a download that brings nothing is tried,
-	// RetryWait the pause before the second time; it doubles.
+	// Attempts is how often a download that receives nothing is tried,
+	// RetryWait the pause before the second try; it doubles.
 	Attempts  int
 	RetryWait time.Duration
-	// Linger is how long a download goes on that nobody waits for.
+	// Linger is how long a download continues without readers.
 	Linger time.Duration
 
 	// Ring are the other nodes, if there are any: each blob of at least

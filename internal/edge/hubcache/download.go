@@ -45,9 +45,9 @@ func (f *flight) set(change func()) {
 	f.changed = make(chan struct{})
 }
 
-// next waits until bytes after from are there and says up to where. The last
-// byte is held back until the content is verified: without it no client takes
-// the file for whole.
+// next waits for bytes after from and returns the end of those that are
+// written. It withholds the last byte until the content is verified: without it
+// no client takes the file for complete.
 func (f *flight) next(ctx context.Context, from int64) (int64, error) {
 	for {
 		f.mu.Lock()
@@ -161,7 +161,7 @@ func (d *downloads) begin(rec fileRecord, from source) (*flight, error) {
 	return f, nil
 }
 
-// leave ends one reader's part. A flight goes on for a while without any.
+// leave removes one reader. A flight without readers continues for Linger.
 func (d *downloads) leave(f *flight) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -180,7 +180,7 @@ func (d *downloads) abandon(f *flight) {
 	}
 }
 
-// near is how far ahead of a download a range may begin and still wait for it.
+// near is how far ahead of a download a range may begin to wait for it.
 const near = 8 << 20
 
 // reachable reports whether a range can wait for the blob's download: for one that
@@ -366,7 +366,8 @@ func (d *downloads) attempt(ctx context.Context, p *part, from source) error {
 	return nil
 }
 
-// noRoom turns a failed write into what its readers can go on from.
+// noRoom turns a failed write into an error after which readers continue
+// without the file.
 func noRoom(err error) error {
 	return fmt.Errorf("%w: %w", blobs.ErrNoRoom, err)
 }

@@ -12,8 +12,9 @@ import (
 var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer",
 	"Transfer-Encoding", "Upgrade"}
 
-// pass sends any other request on to the Hub, and its answer back: redirects
-// are the client's to follow, so that no token goes where it was not meant for.
+// pass forwards any other request to the Hub and returns its answer. The client
+// follows redirects itself, so that its token goes only where the client sends
+// it.
 func (c *Cache) pass(w http.ResponseWriter, r *http.Request) {
 	if c.cfg.Offline {
 		c.refuse(w, r, "pass", errNotHere)
@@ -45,7 +46,7 @@ func (c *Cache) pass(w http.ResponseWriter, r *http.Request) {
 	c.copyBody(w, resp, dog)
 }
 
-// fedReader tells a watchdog that bytes still come.
+// fedReader resets a watchdog with each byte read.
 type fedReader struct {
 	r   io.Reader
 	dog *watchdog
@@ -57,7 +58,7 @@ func (f *fedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// relink points to us what points to the Hub.
+// relink rewrites links to the Hub into links to this cache.
 func (c *Cache) relink(w http.ResponseWriter, r *http.Request, resp *http.Response) {
 	w.Header().Del("Link")
 	if next := nextPage(c.base, resp.Header); next != "" {
@@ -82,7 +83,7 @@ func copyHeader(to, from http.Header) {
 	}
 }
 
-// copyBody sends an answer's status and body on.
+// copyBody forwards an answer's status and body.
 func (c *Cache) copyBody(w http.ResponseWriter, resp *http.Response, dog *watchdog) {
 	w.WriteHeader(resp.StatusCode)
 	control := http.NewResponseController(w)
@@ -106,8 +107,8 @@ func (c *Cache) copyBody(w http.ResponseWriter, resp *http.Response, dog *watchd
 	}
 }
 
-// passFile sends a file that has no hash to be kept under: as the Hub has it,
-// through its redirects, without what leads to Xet.
+// passFile forwards a file that has no hash, which cannot be stored: it follows
+// the Hub's redirects and removes headers that lead to Xet.
 func (c *Cache) passFile(w http.ResponseWriter, r *http.Request, t target) {
 	ctx, dog := watch(r.Context(), c.cfg.StallTimeout)
 	defer dog.stop()

@@ -116,7 +116,7 @@ func TestRingFullOwner(t *testing.T) {
 		n.wants(n.get(path), 200, string(data))
 	}
 	rr.wantsHas(etag, 0)
-	if rr.nodes[0].metric("hops_total", "declined") == 0 || rr.nodes[0].metric("ring_nodes_left_alone") != 0 {
+	if rr.nodes[0].metric("ring_requests_sent_total", "declined") == 0 || rr.nodes[0].metric("ring_nodes_ejected") != 0 {
 		t.Error("the owner is blamed")
 	}
 }

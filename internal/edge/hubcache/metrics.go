@@ -8,16 +8,16 @@ import (
 
 // metrics are the cache's own; no label holds what a client sent.
 type metrics struct {
-	requests  *prometheus.CounterVec // route, result
-	sent      *prometheus.CounterVec // source
-	upstream  prometheus.Counter
-	errors    *prometheus.CounterVec // reason
-	evictions prometheus.Counter
-	evicted   prometheus.Counter
-	corrupt   prometheus.Counter
-	hops      *prometheus.CounterVec // result
-	visits    *prometheus.CounterVec // result
-	carried   prometheus.Counter
+	requests     *prometheus.CounterVec // route, result
+	sent         *prometheus.CounterVec // source
+	upstream     prometheus.Counter
+	errors       *prometheus.CounterVec // reason
+	evictions    prometheus.Counter
+	evicted      prometheus.Counter
+	corrupt      prometheus.Counter
+	ringSent     *prometheus.CounterVec // result
+	ringReceived *prometheus.CounterVec // result
+	ringBytes    prometheus.Counter
 }
 
 const prefix = "roundhouse_hub_cache_"
@@ -31,29 +31,29 @@ func newMetrics(c *Cache, reg prometheus.Registerer) *metrics {
 		upstream: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "upstream_bytes_total",
 			Help: "Bytes of files that came from the Hub to be kept."}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "upstream_errors_total",
-			Help: "Questions to the Hub that failed: unreachable, refused, malformed, or no room for the answer."}, []string{"reason"}),
-		evictions: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "evictions_total", Help: "Files removed to make room."}),
+			Help: "Requests to the Hub that failed: unreachable, refused, malformed, or no space for the answer."}, []string{"reason"}),
+		evictions: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "evictions_total", Help: "Files removed to free space."}),
 		evicted:   prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "evicted_bytes_total", Help: "Their bytes."}),
 		corrupt: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "corrupt_total",
 			Help: "Kept files found not to have their hash, and removed."}),
-		hops: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "hops_total",
-			Help: "Requests to other nodes of the ring: sent, declined, broken and asked again, or failed: dead, slow, refused, malformed, wrong."}, []string{"result"}),
-		visits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "visits_total",
-			Help: "Requests of other nodes: sent, broken, refused, or declined: source, far, room, upstream, offline, malformed."}, []string{"result"}),
-		carried: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "peer_sent_bytes_total", Help: "Bytes of files sent to other nodes of the ring."}),
+		ringSent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "ring_requests_sent_total",
+			Help: "Requests to other nodes of the ring: sent, declined, broken off and repeated, or failed: dead, slow, refused, malformed, wrong."}, []string{"result"}),
+		ringReceived: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "ring_requests_received_total",
+			Help: "Requests of other nodes of the ring: sent, broken, refused, or declined: source, far, full, upstream, offline, malformed."}, []string{"result"}),
+		ringBytes: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "peer_sent_bytes_total", Help: "Bytes of files sent to other nodes of the ring."}),
 	}
 	for _, result := range []string{"sent", "declined", "broken", "dead", "slow", "refused", "malformed", "wrong"} {
-		m.hops.WithLabelValues(result)
+		m.ringSent.WithLabelValues(result)
 	}
-	for _, result := range []string{"sent", "broken", "refused", reasonSource, reasonFar, reasonRoom, reasonUpstream, reasonOffline, reasonBad} {
-		m.visits.WithLabelValues(result)
+	for _, result := range []string{"sent", "broken", "refused", reasonSource, reasonFar, reasonFull, reasonUpstream, reasonOffline, reasonBad} {
+		m.ringReceived.WithLabelValues(result)
 	}
 	for _, r := range []string{"resolve", "api", "pass"} {
 		for _, result := range []string{"cache", "stale", "upstream", "refused", "failed"} {
 			m.requests.WithLabelValues(r, result)
 		}
 	}
-	reg.MustRegister(m.requests, m.sent, m.upstream, m.errors, m.evictions, m.evicted, m.corrupt, m.hops, m.visits, m.carried,
+	reg.MustRegister(m.requests, m.sent, m.upstream, m.errors, m.evictions, m.evicted, m.corrupt, m.ringSent, m.ringReceived, m.ringBytes,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "stored_bytes", Help: "Bytes that count against the bound: files and downloads under way, but not files that models link to."}, func() float64 {
 			return float64(c.store.blobs.Total())
 		}),
@@ -64,9 +64,9 @@ func newMetrics(c *Cache, reg prometheus.Registerer) *metrics {
 			nodes, _ := c.ringNodes()
 			return nodes
 		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "ring_nodes_left_alone", Help: "Nodes of the ring that failed and are not asked for now."}, func() float64 {
-			_, away := c.ringNodes()
-			return away
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "ring_nodes_ejected", Help: "Nodes of the ring that failed and get no requests for now."}, func() float64 {
+			_, ejected := c.ringNodes()
+			return ejected
 		}))
 	return m
 }
@@ -78,15 +78,15 @@ func (m *metrics) noteEvicted(all []blobs.Entry) {
 	}
 }
 
-func (c *Cache) ringNodes() (nodes, away float64) {
+func (c *Cache) ringNodes() (nodes, ejected float64) {
 	if c.ring == nil {
 		return 0, 0
 	}
 	st := c.ring.State()
 	for _, n := range st.Nodes {
 		if !n.Asked {
-			away++
+			ejected++
 		}
 	}
-	return float64(len(st.Nodes) + 1), away
+	return float64(len(st.Nodes) + 1), ejected
 }

@@ -20,19 +20,19 @@ import (
 const (
 	reasonSource   = "source"   // not here, and the source is missing or good no more
 	reasonFar      = "far"      // not here, and the range is far ahead of what is
-	reasonRoom     = "room"     // nothing can be kept
+	reasonFull     = "full"     // the disk is full
 	reasonUpstream = "upstream" // the storage cannot be used
 	reasonOffline  = "offline"
 	reasonBad      = "malformed"
 )
 
-// errDeclined is a node that is in order and does not send a blob.
+// errDeclined is the error of a healthy node that does not send a blob.
 var errDeclined = errors.New("the node does not send it")
 
-// throughRing sends what is left of a file from the nodes that should have it.
-// Where that cannot be, or not to the end, settled is false, and this node goes
-// on by itself from s.at. Waits for a node are bounded (peers.Config), and each
-// is asked again only if it got on.
+// throughRing sends the rest of a file from the nodes that own it. If they
+// cannot send all of it, settled is false and this node continues by itself
+// from s.at. Waits for a node are bounded (peers.Config), and a node is asked
+// again only if it sent enough.
 func (s *sending) throughRing() (settled bool, err error) {
 	c := s.c
 	if c.ring == nil || s.rec.Size < c.cfg.RingMinBytes || s.rec.Size == 0 || c.downloads.has(s.rec.ETag) {
@@ -42,39 +42,40 @@ func (s *sending) throughRing() (settled bool, err error) {
 	var gone []string
 	for {
 		nodes := slices.DeleteFunc(c.ring.Owners(s.rec.ETag), func(n string) bool { return slices.Contains(gone, n) })
-		if len(nodes) == 0 || len(gone) >= maxHops {
+		if len(nodes) == 0 || len(gone) >= maxFailedNodes {
 			return false, nil
 		}
 		node, before := nodes[0], s.at
-		err := s.hop(node, &where)
+		err := s.fromNode(node, &where)
 		var e *refusal
 		switch {
 		case err == nil:
 			c.ring.Worked(node)
-			c.metrics.hops.WithLabelValues("sent").Inc()
+			c.metrics.ringSent.WithLabelValues("sent").Inc()
 			return true, nil
 		case s.r.Context().Err() != nil, errors.Is(err, errClient), s.began && errors.Is(err, blobs.ErrCorrupt), errors.As(err, &e):
 			return true, err
 		case errors.Is(err, blobs.ErrCorrupt): // and nothing of it went out
-			s.sum, s.carriers = nil, nil
+			s.sum, s.senders = nil, nil
 			gone = append(gone, node)
 		case errors.Is(err, errDeclined):
 			c.ring.Worked(node)
-			c.metrics.hops.WithLabelValues("declined").Inc()
+			c.metrics.ringSent.WithLabelValues("declined").Inc()
 			return false, nil
 		case s.at-before >= enoughProgress:
-			// It may only be that its download ended: it is asked again.
-			c.metrics.hops.WithLabelValues("broken").Inc()
+			// Its download may have ended early: ask it again.
+			c.metrics.ringSent.WithLabelValues("broken").Inc()
 		default:
 			c.ring.Failed(node, err)
-			c.metrics.hops.WithLabelValues(reasonOf(err)).Inc()
+			c.metrics.ringSent.WithLabelValues(reasonOf(err)).Inc()
 			gone = append(gone, node)
 		}
 	}
 }
 
-// maxHops is how many nodes may fail before this one sees to a file itself.
-const maxHops = 2
+// maxFailedNodes is how many nodes may fail before this one fetches a file
+// itself.
+const maxFailedNodes = 2
 
 func reasonOf(err error) string {
 	switch {
@@ -88,9 +89,9 @@ func reasonOf(err error) string {
 	return "dead"
 }
 
-// hop sends what is left of a file from another node. where is the source that
-// the node is told, once it has asked for one.
-func (s *sending) hop(node string, where *string) error {
+// fromNode sends the rest of a file from another node. where is the source to
+// give the node once it has asked for one.
+func (s *sending) fromNode(node string, where *string) error {
 	ctx := s.r.Context()
 	for asked := 0; ; asked++ {
 		answer, err := s.c.ring.Get(ctx, node, peers.Question{Hash: s.rec.ETag, Size: s.rec.Size, From: s.at, To: s.part.to, Source: *where})
@@ -100,8 +101,8 @@ func (s *sending) hop(node string, where *string) error {
 		if answer.Reason == "" {
 			defer func() { _ = answer.Body.Close() }()
 			return s.pour(answer.Body, "peer", func() {
-				if !slices.Contains(s.carriers, node) {
-					s.carriers = append(s.carriers, node)
+				if !slices.Contains(s.senders, node) {
+					s.senders = append(s.senders, node)
 				}
 			})
 		}
@@ -114,28 +115,28 @@ func (s *sending) hop(node string, where *string) error {
 			return err
 		}
 		if err != nil || *where == "" {
-			return errDeclined // we shall see ourselves
+			return errDeclined // this node asks the Hub itself
 		}
 	}
 }
 
-// accuse notes that a node sent wrong content, and tells it.
-func (c *Cache) accuse(node string, rec fileRecord) {
-	c.metrics.hops.WithLabelValues("wrong").Inc()
+// reportCorrupt notes that a node sent wrong content, and tells it.
+func (c *Cache) reportCorrupt(node string, rec fileRecord) {
+	c.metrics.ringSent.WithLabelValues("wrong").Inc()
 	c.log.Error("a node of the ring sent content that does not have its hash", "node", node, "hash", rec.ETag)
 	c.ring.Wrong(node)
 	c.tasks.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.MetadataTimeout)
 		defer cancel()
-		_ = c.ring.Accuse(ctx, node, rec.ETag) // it is not asked for a while in any case
+		_ = c.ring.ReportCorrupt(ctx, node, rec.ETag) // it is not asked for a while in any case
 	})
 }
 
 // errFar is a range that another node asks for, far ahead of what is here.
 var errFar = errors.New("the range is far ahead of what is here")
 
-// visited answers another node. Such a request is never sent on to a third.
-func (c *Cache) visited(v *peers.Visit, w http.ResponseWriter, r *http.Request, q peers.Question) {
+// servePeer answers another node. Such a request is never forwarded to a third.
+func (c *Cache) servePeer(v *peers.Request, w http.ResponseWriter, r *http.Request, q peers.Question) {
 	from, err := c.parseSource(v.Source)
 	part, ranged, rangeErr := parseRange(r.Header.Get("Range"), q.Size)
 	if err != nil || rangeErr != nil || !blobs.IsHash(q.Hash) {
@@ -146,15 +147,15 @@ func (c *Cache) visited(v *peers.Visit, w http.ResponseWriter, r *http.Request, 
 	h := w.Header()
 	h.Set("Etag", `"`+q.Hash+`"`)
 	h.Set("Content-Type", "application/octet-stream")
-	s := &sending{c: c, w: w, r: r, rec: fileRecord{ETag: q.Hash, Size: q.Size}, at: part.from, part: part, ranged: ranged, source: from, visit: v}
+	s := &sending{c: c, w: w, r: r, rec: fileRecord{ETag: q.Hash, Size: q.Size}, at: part.from, part: part, ranged: ranged, source: from, peer: v}
 	err = s.send()
 	var e *refusal
 	switch {
 	case err == nil:
-		c.metrics.visits.WithLabelValues("sent").Inc()
+		c.metrics.ringReceived.WithLabelValues("sent").Inc()
 	case r.Context().Err() != nil: // nobody is there
 	case s.began:
-		c.metrics.visits.WithLabelValues("broken").Inc()
+		c.metrics.ringReceived.WithLabelValues("broken").Inc()
 		panic(http.ErrAbortHandler)
 	case errors.Is(err, errNoSource), errors.Is(err, errStale), errors.As(err, &e) && e.status < 500:
 		c.decline(v, w, http.StatusNotFound, reasonSource)
@@ -165,20 +166,20 @@ func (c *Cache) visited(v *peers.Visit, w http.ResponseWriter, r *http.Request, 
 	case errors.Is(err, errNotHere):
 		c.decline(v, w, http.StatusNotFound, reasonOffline)
 	case errors.Is(err, blobs.ErrNoRoom):
-		c.decline(v, w, http.StatusServiceUnavailable, reasonRoom)
+		c.decline(v, w, http.StatusServiceUnavailable, reasonFull)
 	default:
 		c.decline(v, w, http.StatusBadGateway, reasonUpstream)
 	}
 }
 
-func (c *Cache) decline(v *peers.Visit, w http.ResponseWriter, status int, reason string) {
-	c.metrics.visits.WithLabelValues(reason).Inc()
+func (c *Cache) decline(v *peers.Request, w http.ResponseWriter, status int, reason string) {
+	c.metrics.ringReceived.WithLabelValues(reason).Inc()
 	v.Decline(w, status, reason)
 }
 
-// accused is told that a blob of ours reached another node wrong: it is hashed
+// reportedCorrupt notes that another node received a wrong blob from us: it is hashed
 // again before anybody reads it.
-func (c *Cache) accused(hash string) {
+func (c *Cache) reportedCorrupt(hash string) {
 	if !blobs.IsHash(hash) {
 		return
 	}

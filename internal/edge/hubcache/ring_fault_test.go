@@ -160,9 +160,9 @@ func TestRingFrozen(t *testing.T) {
 	rr.hub.Fail(hubtest.Faults{})
 	close(hold)
 	wait()
-	slow := rr.nodes[0].metric("hops_total", "slow")
+	slow := rr.nodes[0].metric("ring_requests_sent_total", "slow")
 	rr.nodes[0].wants(rr.nodes[0].get(path), 200, string(data))
-	if again := rr.nodes[0].metric("hops_total", "slow"); again != slow {
+	if again := rr.nodes[0].metric("ring_requests_sent_total", "slow"); again != slow {
 		t.Errorf("%v waits for a node known to stand still", again-slow)
 	}
 }
@@ -206,8 +206,8 @@ func TestRingCorrupt(t *testing.T) {
 		t.Fatal("wrong bytes went out whole")
 	}
 	n.wants(n.get(path, "Range: bytes=1000000-"), 200, string(data))
-	if n.metric("hops_total", "wrong") != 1 || n.metric("ring_nodes_left_alone") != 1 {
-		t.Error("the owner is not left alone")
+	if n.metric("ring_requests_sent_total", "wrong") != 1 || n.metric("ring_nodes_ejected") != 1 {
+		t.Error("the owner is not ejected")
 	}
 	until(t, "the owner hashes it again", func() bool {
 		info, err := os.Stat(blob)
@@ -317,8 +317,8 @@ func TestRingUnderLoad(t *testing.T) {
 		})
 	}
 	for round := range 3 {
-		before := rr.nodes[0].metric("hops_total", "sent")
-		until(t, "the node is used", func() bool { return rr.nodes[0].metric("hops_total", "sent") > before+5 })
+		before := rr.nodes[0].metric("ring_requests_sent_total", "sent")
+		until(t, "the node is used", func() bool { return rr.nodes[0].metric("ring_requests_sent_total", "sent") > before+5 })
 		rr.nodes[2].close()
 		rr.waitAsked(0, 2, false)
 		rr.waitAsked(1, 2, false)

@@ -13,7 +13,7 @@ import (
 )
 
 // liar is a node that knows the secret and does as it likes.
-func liar(t *testing.T, blob func(*peers.Visit, http.ResponseWriter, *http.Request, peers.Question), rest func(http.ResponseWriter, *http.Request) bool) (url string, join func(all []string)) {
+func liar(t *testing.T, blob func(*peers.Request, http.ResponseWriter, *http.Request, peers.Question), rest func(http.ResponseWriter, *http.Request) bool) (url string, join func(all []string)) {
 	t.Helper()
 	var group *peers.Group
 	ready := make(chan struct{})
@@ -40,8 +40,8 @@ func liar(t *testing.T, blob func(*peers.Visit, http.ResponseWriter, *http.Reque
 // nothing for ever. Clients have the right bytes but where wrong ones went out
 // already: then never the last, and asked again they have them.
 func TestRingLiars(t *testing.T) {
-	type visit = func(*peers.Visit, http.ResponseWriter, *http.Request, peers.Question)
-	answer := func(v *peers.Visit, w http.ResponseWriter, hash string, length int64, body []byte, wait <-chan struct{}) {
+	type blobHandler = func(*peers.Request, http.ResponseWriter, *http.Request, peers.Question)
+	answer := func(v *peers.Request, w http.ResponseWriter, hash string, length int64, body []byte, wait <-chan struct{}) {
 		w.Header().Set("Etag", `"`+hash+`"`)
 		w.Header().Set("Content-Length", fmt.Sprint(length))
 		v.Sign(w.Header(), 200)
@@ -56,32 +56,32 @@ func TestRingLiars(t *testing.T) {
 	const size = 2 << 20
 	other := random(size + 1)[:size]
 	for name, c := range map[string]struct {
-		blob   visit
-		result string // of hops_total
+		blob   blobHandler
+		result string // of ring_requests_sent_total
 		breaks bool   // the first client's answer breaks off
 		rest   func(http.ResponseWriter, *http.Request) bool
 	}{
-		"other bytes": {result: "wrong", breaks: true, blob: func(v *peers.Visit, w http.ResponseWriter, _ *http.Request, q peers.Question) {
+		"other bytes": {result: "wrong", breaks: true, blob: func(v *peers.Request, w http.ResponseWriter, _ *http.Request, q peers.Question) {
 			answer(v, w, q.Hash, q.Size, other, nil)
 		}},
-		"said to be longer": {result: "malformed", blob: func(v *peers.Visit, w http.ResponseWriter, _ *http.Request, q peers.Question) {
+		"said to be longer": {result: "malformed", blob: func(v *peers.Request, w http.ResponseWriter, _ *http.Request, q peers.Question) {
 			answer(v, w, q.Hash, q.Size+1, other, nil)
 		}},
-		"said to be shorter": {result: "malformed", blob: func(v *peers.Visit, w http.ResponseWriter, _ *http.Request, q peers.Question) {
+		"said to be shorter": {result: "malformed", blob: func(v *peers.Request, w http.ResponseWriter, _ *http.Request, q peers.Question) {
 			answer(v, w, q.Hash, q.Size-1, other, nil)
 		}},
-		"of another hash": {result: "malformed", blob: func(v *peers.Visit, w http.ResponseWriter, _ *http.Request, q peers.Question) {
+		"of another hash": {result: "malformed", blob: func(v *peers.Request, w http.ResponseWriter, _ *http.Request, q peers.Question) {
 			answer(v, w, strings.Repeat("0", 64), q.Size, other, nil)
 		}},
-		"too short": {result: "dead", blob: func(v *peers.Visit, w http.ResponseWriter, _ *http.Request, q peers.Question) {
+		"too short": {result: "dead", blob: func(v *peers.Request, w http.ResponseWriter, _ *http.Request, q peers.Question) {
 			answer(v, w, q.Hash, q.Size, []byte("x"), nil)
 		}},
-		"a status of its own": {result: "malformed", blob: func(v *peers.Visit, w http.ResponseWriter, _ *http.Request, _ peers.Question) {
+		"a status of its own": {result: "malformed", blob: func(v *peers.Request, w http.ResponseWriter, _ *http.Request, _ peers.Question) {
 			w.Header().Set("Content-Length", "0")
 			v.Sign(w.Header(), 204)
 			w.WriteHeader(204)
 		}},
-		"reasons without end": {result: "declined", blob: func(v *peers.Visit, w http.ResponseWriter, _ *http.Request, _ peers.Question) {
+		"reasons without end": {result: "declined", blob: func(v *peers.Request, w http.ResponseWriter, _ *http.Request, _ peers.Question) {
 			v.Decline(w, 404, reasonSource)
 		}},
 		"unsigned": {result: "refused", rest: func(w http.ResponseWriter, _ *http.Request) bool {
@@ -112,8 +112,8 @@ func TestRingLiars(t *testing.T) {
 				got = n.get(path, "Range: bytes="+strconv.Itoa(len(got.body))+"-")
 			}
 			n.wants(got, 200, string(data))
-			if n.metric("hops_total", c.result) == 0 {
-				t.Errorf("hops: no %q", c.result)
+			if n.metric("ring_requests_sent_total", c.result) == 0 {
+				t.Errorf("requests to nodes: no %q", c.result)
 			}
 			rr.wantsHas(etag, 0)
 			n.wants(n.get(path), 200, string(data))
@@ -126,7 +126,7 @@ func TestRingLiars(t *testing.T) {
 func TestRingLiesAndGoes(t *testing.T) {
 	for name, sent := range map[string]int{"the rest is followed": 1 << 20, "the rest is not kept": near + 1<<20} {
 		t.Run(name, func(t *testing.T) {
-			url, join := liar(t, func(v *peers.Visit, w http.ResponseWriter, r *http.Request, q peers.Question) {
+			url, join := liar(t, func(v *peers.Request, w http.ResponseWriter, r *http.Request, q peers.Question) {
 				if r.Header.Get("Range") != "" {
 					v.Decline(w, http.StatusNotFound, reasonFar)
 					return
@@ -148,7 +148,7 @@ func TestRingLiesAndGoes(t *testing.T) {
 			if got.err == nil || len(got.body) >= len(data) {
 				t.Fatalf("wrong bytes went out whole: status %d, %d bytes", got.status, len(got.body))
 			}
-			if n.metric("hops_total", "wrong") != 1 {
+			if n.metric("ring_requests_sent_total", "wrong") != 1 {
 				t.Error("the node is not blamed")
 			}
 			n.wants(n.get(path, "Range: bytes="+strconv.Itoa(len(got.body))+"-"), 200, string(data))
@@ -163,7 +163,7 @@ func TestRingSilent(t *testing.T) {
 	for name, drip := range map[string]bool{"silent": false, "drips": true} {
 		t.Run(name, func(t *testing.T) {
 			over := make(chan struct{})
-			url, join := liar(t, func(v *peers.Visit, w http.ResponseWriter, r *http.Request, q peers.Question) {
+			url, join := liar(t, func(v *peers.Request, w http.ResponseWriter, r *http.Request, q peers.Question) {
 				if drip {
 					w.Header().Set("Etag", `"`+q.Hash+`"`)
 					w.Header().Set("Content-Length", fmt.Sprint(q.Size))
@@ -200,7 +200,7 @@ func TestRingSilent(t *testing.T) {
 			}
 			path, _, _ := rr.blob("m", data)
 			rr.nodes[0].wants(rr.nodes[0].get(path), 200, string(data))
-			if rr.nodes[0].metric("hops_total", "slow") == 0 {
+			if rr.nodes[0].metric("ring_requests_sent_total", "slow") == 0 {
 				t.Error("it is not taken for slow")
 			}
 		})

@@ -139,7 +139,7 @@ func TestRingStrangers(t *testing.T) {
 			t.Errorf("%s: %d %.80q", name, got.status, got.body)
 		}
 	}
-	if rr.nodes[1].metric("visits_total", "refused") < 8 {
+	if rr.nodes[1].metric("ring_requests_received_total", "refused") < 8 {
 		t.Error("refusals are not counted")
 	}
 	// Nothing below the peers' path ever reaches the Hub, in a ring or not.
@@ -213,8 +213,8 @@ func TestRingStaleSource(t *testing.T) {
 	n := rr.nodes[0]
 	n.wants(n.get(path), 200, string(data))
 	rr.wantsHas(etag, 1)
-	if got := n.metric("hops_total", "broken"); got != 1 {
-		t.Errorf("%v hops broke", got)
+	if got := n.metric("ring_requests_sent_total", "broken"); got != 1 {
+		t.Errorf("%v broken requests", got)
 	}
 	if got := rr.hub.Sent(); got > int64(len(data)+2*chunk) {
 		t.Errorf("%d bytes came from the Hub for %d", got, len(data))
@@ -244,7 +244,7 @@ func TestRingClientLeaves(t *testing.T) {
 	}
 	leave()
 	rr.nodes[1].settle() // the download ends, for nobody waits
-	if got := rr.nodes[0].metric("ring_nodes_left_alone"); got != 0 {
+	if got := rr.nodes[0].metric("ring_nodes_ejected"); got != 0 {
 		t.Error("the owner is blamed for a client that left")
 	}
 }

@@ -225,7 +225,7 @@ func TestRing(t *testing.T) {
 		t.Errorf("%d bytes came from the Hub for a file of %d", got, len(data))
 	}
 	rr.wantsHas(etag, order[0])
-	// Hits, through the hop and at the owner, with all that clients ask for.
+	// Hits, through another node and at the owner, with all that clients ask for.
 	rr.hub.Forget()
 	size := len(data)
 	for i, n := range rr.nodes {
@@ -248,11 +248,11 @@ func TestRing(t *testing.T) {
 		if got := n.get(path, "If-None-Match: \""+etag+`"`); got.status != 304 {
 			t.Errorf("%v", got)
 		}
-		if i != order[0] && (n.metric("sent_bytes_total", "peer") == 0 || n.metric("hops_total", "sent") < 5 || n.metric("ring_nodes") != 3) {
+		if i != order[0] && (n.metric("sent_bytes_total", "peer") == 0 || n.metric("ring_requests_sent_total", "sent") < 5 || n.metric("ring_nodes") != 3) {
 			t.Errorf("node %d sent %v bytes of others", i, n.metric("sent_bytes_total", "peer"))
 		}
 	}
-	if rr.hub.Sent() != 0 || rr.nodes[order[0]].metric("peer_sent_bytes_total") == 0 || rr.nodes[order[0]].metric("visits_total", "sent") == 0 {
+	if rr.hub.Sent() != 0 || rr.nodes[order[0]].metric("peer_sent_bytes_total") == 0 || rr.nodes[order[0]].metric("ring_requests_received_total", "sent") == 0 {
 		t.Errorf("%d bytes came from the Hub again", rr.hub.Sent())
 	}
 	rr.wantsHas(etag, order[0])
@@ -265,7 +265,7 @@ func TestRing(t *testing.T) {
 }
 
 // TestRingFarRange: a part far ahead of what the owner has comes from the Hub, and
-// an interrupted download through the hop goes on where it was.
+// an interrupted download through another node goes on where it was.
 func TestRingFarRange(t *testing.T) {
 	rr := newRingRig(t, 2, nil)
 	data := rr.owned(1, near+2<<20)

@@ -43,11 +43,11 @@ type sending struct {
 	at     int64 // the next byte to send
 	began  bool  // the header is out
 
-	source source       // where the caller's word gets the content from
-	visit  *peers.Visit // of another node; nil: a client
-	sum    hash.Hash    // of the bytes before at that no file of ours holds; nil: not kept
-	// carriers are the nodes that any of those bytes came from.
-	carriers []string
+	source source         // where the caller's word gets the content from
+	peer   *peers.Request // of another node; nil: a client
+	sum    hash.Hash      // of the bytes before at that no file of ours holds; nil: not kept
+	// senders are the nodes that any of those bytes came from.
+	senders []string
 }
 
 // send sends the content, from wherever it is.
@@ -70,7 +70,7 @@ func (s *sending) send() error {
 	if s.c.failures.hopeless(s.rec.ETag) {
 		return errHopeless
 	}
-	if s.visit == nil {
+	if s.peer == nil {
 		if settled, err := s.throughRing(); settled {
 			return err
 		}
@@ -80,7 +80,7 @@ func (s *sending) send() error {
 		return errNotHere
 	case s.c.downloads.reachable(s.rec.ETag, s.at):
 		return s.follow()
-	case s.visit != nil:
+	case s.peer != nil:
 		return errFar
 	}
 	return s.direct()
@@ -98,8 +98,8 @@ func (s *sending) begin() {
 		status = http.StatusPartialContent
 		s.w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", s.part.from, s.part.to-1, s.rec.Size))
 	}
-	if s.visit != nil {
-		s.visit.Sign(s.w.Header(), status)
+	if s.peer != nil {
+		s.peer.Sign(s.w.Header(), status)
 	}
 	s.w.WriteHeader(status)
 }
@@ -135,8 +135,8 @@ func (s *sending) from(file *os.File, label string, next func(context.Context, i
 }
 
 func (s *sending) count(label string, n int64) {
-	if s.visit != nil {
-		s.c.metrics.carried.Add(float64(n))
+	if s.peer != nil {
+		s.c.metrics.ringBytes.Add(float64(n))
 		return
 	}
 	s.c.metrics.sent.WithLabelValues(label).Add(float64(n))
@@ -155,7 +155,7 @@ func (s *sending) agrees(file io.ReaderAt) error {
 	if string(h.Sum(nil)) != string(s.sum.Sum(nil)) {
 		return s.wrong()
 	}
-	s.sum, s.carriers = nil, nil
+	s.sum, s.senders = nil, nil
 	return nil
 }
 
@@ -164,8 +164,8 @@ func (s *sending) wrong() error {
 	if s.began {
 		s.c.failures.wrong(s.rec.ETag)
 	}
-	for _, node := range s.carriers {
-		s.c.accuse(node, s.rec)
+	for _, node := range s.senders {
+		s.c.reportCorrupt(node, s.rec)
 	}
 	return fmt.Errorf("%w: %w", errOdd, blobs.ErrCorrupt)
 }
@@ -183,7 +183,7 @@ func (s *sending) follow() error {
 		switch {
 		case err == nil || s.r.Context().Err() != nil:
 			return err
-		case errors.Is(err, blobs.ErrNoRoom) && s.visit == nil:
+		case errors.Is(err, blobs.ErrNoRoom) && s.peer == nil:
 			return s.direct()
 		case !began && (errors.As(err, &e) || errors.Is(err, errStale) || errors.Is(err, context.Canceled)):
 			// What the download began with is not ours.

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	// errUnreachable marks failures that say nothing of what was asked for.
+	// errUnreachable marks failures that do not concern the requested file.
 	errUnreachable = errors.New("the Hub cannot be reached")
 	errStalled     = errors.New("no byte arrived in time")
 	// errOdd marks answers of the Hub that cannot be right.
@@ -39,7 +39,7 @@ func (e *refusal) Error() string {
 	return fmt.Sprintf("the Hub answers %d %s", e.status, e.header.Get("X-Error-Code"))
 }
 
-// Is reports that a server in trouble is as good as none.
+// Is reports a failing server as unreachable.
 func (e *refusal) Is(target error) bool { return target == errUnreachable && e.status >= 500 }
 
 // denied reports whether the caller may not read, as against: not now, or nothing
@@ -99,7 +99,7 @@ type question struct {
 
 // do sends a request and follows redirects: all of them when away, else only
 // those that stay at the Hub. Authorization goes to the Hub alone. What the
-// Hub's own answers said on the way is in said, the last word winning; of the
+// Hub's own answers said on the way is in said, the last one winning; of the
 // body's host, resp.
 func (h *hub) do(ctx context.Context, q question, away bool) (resp *http.Response, said http.Header, err error) {
 	at, err := h.base.Parse(q.path)
@@ -351,8 +351,8 @@ type source struct {
 }
 
 var (
-	// errNoSource is a blob that is not here, of which nobody said where to
-	// get it.
+	// errNoSource is the error for a blob that is not cached and comes without
+	// a source.
 	errNoSource = errors.New("it is not said where the content may be had")
 	// errStale is an address at the storage that is not good any more.
 	errStale = errors.New("the address of the content is not good any more")
@@ -363,9 +363,10 @@ func (s source) none() bool { return s.at == nil && s.t.route == "" }
 // maxSource is the longest source that nodes tell each other.
 const maxSource = 8 << 10
 
-// source is what this node tells others: an address at the storage, asked for
-// with the caller's token, or the path of a file that everybody may read; "" when
-// there is neither. The caller may read the file, or gets the Hub's refusal.
+// source returns the source to give to other nodes: an address at the storage,
+// obtained with the caller's token, or the path of a file that everybody may
+// read; "" when there is neither. The caller may read the file, or gets the
+// Hub's refusal.
 func (c *Cache) source(ctx context.Context, t target, authorization string) (string, error) {
 	who := c.grants.caller(authorization)
 	to, err := once(ctx, c, "locate\x00"+string(who[:])+t.path()+asQuery(t.query), func(ctx context.Context) (string, error) {
@@ -406,8 +407,8 @@ func (h *hub) locate(ctx context.Context, t target, authorization string) (strin
 	return to.String(), nil
 }
 
-// parseSource reads what another node says. It is trusted as far as nodes are,
-// and held to what we would follow from the Hub.
+// parseSource parses the source that another node sent. Only addresses to which
+// we would follow the Hub are accepted.
 func (c *Cache) parseSource(s string) (source, error) {
 	if s == "" {
 		return source{}, nil

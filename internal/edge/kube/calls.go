@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Calls counts what a process asks of the API server, whichever client asks:
-// how often each kind is read and written and with what result, how long that
+// Calls counts a process's requests to the API server, of all its clients: how
+// often each kind is read and written and with what result, how long that
 // takes, and which watches are open. It is a prometheus.Collector; labels are
 // verbs, kinds and results, never names of objects.
 type Calls struct {
@@ -27,14 +27,14 @@ type Calls struct {
 	watches map[string]*watched // by resource
 }
 
-// watched is how a resource is watched: connections now, and informers that
-// want one.
+// watched is how a resource is watched: open connections, and informers that
+// need one.
 type watched struct {
 	open int
-	by   map[<-chan struct{}]bool // by what ends the informer
+	by   map[<-chan struct{}]bool // by the channel that ends the informer
 }
 
-// NewCalls makes one that has counted nothing.
+// NewCalls returns Calls with all counters at zero.
 func NewCalls() *Calls {
 	const prefix = "roundhouse_kubernetes_"
 	return &Calls{
@@ -85,7 +85,7 @@ func (c *counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	res, err := c.next.RoundTrip(r)
 	if err != nil && r.Context().Err() != nil {
-		return res, err // given up here
+		return res, err // the caller gave up
 	}
 	c.requests.WithLabelValues(verb, resource, resultOf(res, err)).Inc()
 	c.seconds.WithLabelValues(verb).Observe(time.Since(began).Seconds())
@@ -96,7 +96,7 @@ func (c *counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// want notes who wants a watch of a resource, until he does no more.
+// want notes an informer that needs a watch of a resource, until it ends.
 func (c *Calls) want(ctx context.Context, resource string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +127,7 @@ func (c *Calls) opened(resource string, by int) {
 	}
 }
 
-// settle forgets a resource that nobody wants to watch any more; mu is held.
+// settle forgets a resource without informers; mu is held.
 func (c *Calls) settle(resource string, w *watched) {
 	if w.open == 0 && len(w.by) == 0 && c.watches[resource] == w {
 		delete(c.watches, resource)
@@ -146,8 +146,8 @@ func (b *watchBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// asked returns what a request wants done with which kind: its resource's name
-// and group, as a CRD is named, with the subresource after a slash.
+// asked returns a request's verb and its kind: its resource's name and group,
+// as a CRD is named, with the subresource after a slash.
 func asked(r *http.Request) (verb, resource string) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	group, rest := "", parts

@@ -1,7 +1,7 @@
 // Package kube is what the controller and a gateway in a cluster share: how
-// they connect to the API server, which objects they keep in memory, and what
-// of each. Its sub-packages are the parts: objects reads manifests, records
-// keeps decisions, status writes what is known back.
+// they connect to the API server, which objects they keep in memory, and which
+// parts of each. Of its sub-packages, objects reads manifests, records stores
+// decisions, status writes the status of manifests.
 package kube
 
 import (
@@ -41,10 +41,10 @@ type Config struct {
 }
 
 // DefaultConfig bounds the requests so that a thousand services start in
-// seconds and the API server's own fairness still has the last word.
+// seconds and the API server's own fairness still applies.
 func DefaultConfig() Config { return Config{QPS: 100, Burst: 200} }
 
-// Validate names what cannot be used.
+// Validate reports every field that cannot be used.
 func (c Config) Validate() error {
 	if c.QPS <= 0 || c.Burst <= 0 {
 		return errors.New("kube: QPS and Burst must be above 0")
@@ -78,16 +78,16 @@ func Scheme() *runtime.Scheme {
 	return s
 }
 
-// CacheOptions are what both processes keep in memory: of built-in kinds the
-// objects of Roundhouse's own services alone, and everything through [Trim].
-// Of no namespaces all are watched.
+// CacheOptions are what both processes keep in memory: of built-in kinds only
+// the objects of Roundhouse's services, and all objects through [Trim]. Without
+// namespaces, all are watched.
 func CacheOptions(namespaces []string) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{shape.LabelManagedBy: shape.Manager})}
 	o := cache.Options{
 		DefaultTransform: Trim,
 		NewInformer:      NewInformer,
-		// A read of what nobody watches is a mistake, and would start a watch of
-		// everything of its kind.
+		// Reading a kind that is not watched is a bug, and would start a watch
+		// of all objects of the kind.
 		ReaderFailOnMissingInformer: true,
 		ByObject: map[client.Object]cache.ByObject{
 			&appsv1.ControllerRevision{}:    {Label: labels.SelectorFromSet(labels.Set{shape.LabelRecord: "true"})},
@@ -107,10 +107,10 @@ func CacheOptions(namespaces []string) cache.Options {
 	return o
 }
 
-// Trim drops what nobody reads from an object on its way into a cache: the
-// copy that kubectl keeps of what was applied, and managed fields. Of a
-// manifest it keeps who wrote its status, and which fields of it we own.
-// What comes from such a cache must not be written back whole.
+// Trim drops unused parts of an object on its way into a cache: kubectl's copy
+// of the applied manifest, and managed fields. Of a manifest it keeps who wrote
+// its status, and which fields of it we own. What comes from such a cache must
+// not be written back whole.
 func Trim(obj any) (any, error) {
 	o, err := meta.Accessor(obj)
 	if err != nil {
@@ -138,25 +138,25 @@ func Trim(obj any) (any, error) {
 	return obj, nil
 }
 
-// AnnotationTakeOver on a manifest is a time (RFC 3339): what other managers
-// wrote into its status before then no longer keeps Roundhouse from it. It is
-// how a person hands an object over whose former controller is gone.
+// AnnotationTakeOver on a manifest is a time (RFC 3339): Roundhouse writes the
+// status although other managers wrote it before that time. With it a user
+// hands over an object whose former controller is gone.
 const AnnotationTakeOver = "roundhouse.dev/take-over"
 
-// NoticeManager owns the one condition that is written into a status which
-// somebody else keeps.
+// NoticeManager is the field manager of the one condition that is written to a
+// status which another manager writes.
 const NoticeManager = shape.FieldManager + "-notice"
 
-// StatusWriter is somebody else who keeps an object's status.
+// StatusWriter is another manager that writes an object's status.
 type StatusWriter struct {
 	Manager string
 	At      time.Time
 }
 
-// OtherWriter finds who else keeps an object's status: a field manager that
-// wrote it after we last did, or that ever did where we never have. nil when
-// nobody does. Managed fields carry whole seconds, so within one both may have
-// written: then ours stands, and the other's next write tells.
+// OtherWriter finds another manager of an object's status: a field manager that
+// wrote it after we last did, or that ever did if we never have. nil when there
+// is none. Managed fields have times in whole seconds, so both may have written
+// within one: then ours counts, until the other's next write.
 func OtherWriter(o metav1.Object) *StatusWriter {
 	ours, _ := time.Parse(time.RFC3339, o.GetAnnotations()[AnnotationTakeOver])
 	for _, f := range o.GetManagedFields() {

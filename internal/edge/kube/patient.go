@@ -16,18 +16,17 @@ import (
 )
 
 // Between two tries of a list or a watch while no API server answers. The
-// reflector's own waits grow to a minute, so that after an outage as long a
-// gateway would be blind for as long again. A refused connection costs nobody
-// anything, and jitter keeps all watches from coming back at one moment.
+// reflector's own waits grow to a minute, so that a gateway would miss changes
+// for up to a minute after an outage. A refused connection costs little, and
+// jitter keeps all watches from reconnecting at one moment.
 const (
 	firstTry = 100 * time.Millisecond
 	maxTry   = time.Second // and half of that again, by chance
 )
 
-// NewInformer makes an informer that is back within two seconds of an API
-// server that was away, and tells of nothing but changes: the period in which
-// controller-runtime would have everything looked at again is passed over. It
-// is a cache.Options.NewInformer; every cache has it.
+// NewInformer makes an informer that reconnects within two seconds after an API
+// server's outage, and reports changes alone: controller-runtime's periodic
+// resync is disabled. It is a cache.Options.NewInformer; every cache has it.
 func NewInformer(lw toolscache.ListerWatcher, of runtime.Object, _ time.Duration, by toolscache.Indexers) toolscache.SharedIndexInformer {
 	to := toolscache.ToListerWatcherWithContext(lw)
 	return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
@@ -40,8 +39,8 @@ func NewInformer(lw toolscache.ListerWatcher, of runtime.Object, _ time.Duration
 	}, of, 0, by)
 }
 
-// patiently asks until somebody answers, whatever the answer: one that says
-// that it has too much to do is waited for longer, by the reflector.
+// patiently retries until the API server answers, whatever the answer: after an
+// answer that it is overloaded, the reflector waits longer.
 func patiently[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	for wait := firstTry; ; wait = min(2*wait, maxTry) {
 		got, err := ask()

@@ -71,7 +71,8 @@ func Handler(seen func(object any, exists bool)) toolscache.ResourceEventHandler
 
 // WatchSlices watches the EndpointSlices of a Service until ctx ends. changed
 // receives all of them: first when the list is complete, then whenever one
-// changes. transform changes them on their way in, as tests need; it may be nil.
+// changes. transform changes them on their way into the cache, as tests need;
+// it may be nil.
 func WatchSlices(ctx context.Context, cfg *rest.Config, mapper meta.RESTMapper, of client.ObjectKey, transform toolscache.TransformFunc, changed func([]*discoveryv1.EndpointSlice)) error {
 	var mu sync.Mutex
 	complete, all := false, map[string]*discoveryv1.EndpointSlice{}

@@ -130,7 +130,7 @@ func TestRing(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			metrics, _ := io.ReadAll(resp.Body)
-			if !bytes.Contains(metrics, []byte("roundhouse_hub_cache_ring_nodes_left_alone 1")) || !bytes.Contains(metrics, []byte(`sent_bytes_total{source="peer"}`)) {
+			if !bytes.Contains(metrics, []byte("roundhouse_hub_cache_ring_nodes_ejected 1")) || !bytes.Contains(metrics, []byte(`sent_bytes_total{source="peer"}`)) {
 				t.Errorf("%s", metrics)
 			}
 		})

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// What other nodes fail with. Errors of Get and of the body are one of these, or
+// The errors of other nodes. Errors of Get and of the body are one of these, or
 // the caller's context's.
 var (
 	ErrDead    = errors.New("the node does not answer")
@@ -26,11 +26,11 @@ var (
 type Question struct {
 	Hash           string
 	Size, From, To int64
-	Source         string // see Visit
+	Source         string // see Request
 }
 
-// Answer is a node's. Where Reason is not "" there is no body: the node is in
-// order and does not send it, for that reason.
+// Answer is a node's answer. If Reason is not "" there is no body: the node is
+// healthy and does not send it, for that reason.
 type Answer struct {
 	Reason string
 	Body   io.ReadCloser // exactly the bytes asked for, if the node does not fail
@@ -57,7 +57,7 @@ func (g *Group) Get(ctx context.Context, name string, q Question) (*Answer, erro
 	if q.Source != "" {
 		req.Header.Set(sourceHeader, q.Source)
 	}
-	v := &vigil{g: g, name: name, ctx: ctx, cancel: cancel, left: q.To - q.From}
+	v := &response{g: g, name: name, ctx: ctx, cancel: cancel, left: q.To - q.From}
 	v.timer = time.AfterFunc(time.Hour, v.ask)
 	v.timer.Stop()
 	v.begin()
@@ -106,8 +106,8 @@ func (g *Group) send(req *http.Request, name string) (*http.Response, error) {
 // ping asks a node whether it is there.
 func (g *Group) ping(ctx context.Context, name string) error { return g.call(ctx, name, "ping") }
 
-// Accuse tells a node that a blob of its reached us wrong.
-func (g *Group) Accuse(ctx context.Context, name, hash string) error {
+// ReportCorrupt tells a node that a blob it sent does not have its hash.
+func (g *Group) ReportCorrupt(ctx context.Context, name, hash string) error {
 	return g.call(ctx, name, "wrong/"+hash)
 }
 
@@ -125,8 +125,8 @@ func (g *Group) call(ctx context.Context, name, path string) error {
 	return resp.Body.Close()
 }
 
-// failure is the error of a request: the context's cause, what we said
-// ourselves, or else that the node does not answer. The URL is left out.
+// failure is the error of a request: the context's cause, an error of this
+// package, or else that the node does not answer. The URL is left out.
 func failure(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 		return cause
@@ -146,11 +146,11 @@ func failure(ctx context.Context, err error) error {
 // enough is how many bytes a node must send within StallTimeout.
 const enough = 64 << 10
 
-// vigil is a wait for a node: for its answer, then for each part of the body. A
-// node that is silent is asked whether it is there; one that is and sends little
-// all the same is too slow. Only time that we wait counts, not the time that a
-// client takes for what came.
-type vigil struct {
+// response waits for a node: for its answer, then for each part of the body. A
+// silent node is pinged; one that answers the ping and yet sends too little is
+// too slow. Only the time spent waiting for the node counts, not the time that
+// a client takes to read.
+type response struct {
 	g      *Group
 	name   string
 	ctx    context.Context
@@ -166,7 +166,7 @@ type vigil struct {
 	got    int64         // bytes meanwhile
 }
 
-func (v *vigil) begin() {
+func (v *response) begin() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.round++
@@ -174,7 +174,7 @@ func (v *vigil) begin() {
 	v.timer.Reset(v.g.cfg.AnswerTimeout)
 }
 
-func (v *vigil) end(n int) {
+func (v *response) end(n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.timer.Stop()
@@ -187,8 +187,8 @@ func (v *vigil) end(n int) {
 	}
 }
 
-// ask runs when a wait lasts.
-func (v *vigil) ask() {
+// ask pings the node when a wait takes long.
+func (v *response) ask() {
 	v.mu.Lock()
 	round, waiting := v.round, !v.began.IsZero()
 	slow := waiting && v.waited+time.Since(v.began) > v.g.cfg.StallTimeout
@@ -213,7 +213,7 @@ func (v *vigil) ask() {
 }
 
 // Read implements io.Reader over the body.
-func (v *vigil) Read(p []byte) (int, error) {
+func (v *response) Read(p []byte) (int, error) {
 	v.begin()
 	n, err := v.body.Read(p)
 	v.end(n)
@@ -224,7 +224,7 @@ func (v *vigil) Read(p []byte) (int, error) {
 	return n, failure(v.ctx, err)
 }
 
-func (v *vigil) stop() {
+func (v *response) stop() {
 	v.mu.Lock()
 	v.timer.Stop()
 	v.began = time.Time{}
@@ -233,7 +233,7 @@ func (v *vigil) stop() {
 }
 
 // Close implements io.Closer.
-func (v *vigil) Close() error {
+func (v *response) Close() error {
 	v.stop()
 	return v.body.Close()
 }

@@ -23,19 +23,19 @@ type Config struct {
 	// DNS is HOST:PORT: the addresses of HOST are nodes too, at that port. Self
 	// must be by address then.
 	DNS string
-	// Secrets are known to all nodes. The first signs, each is believed, so
+	// Secrets are known to all nodes. The first signs, all are accepted, so
 	// that one can be replaced node by node.
 	Secrets []string
 
-	// AnswerTimeout is how long a node may be silent, and then, asked whether
-	// it is there, again.
+	// AnswerTimeout is how long a node may be silent before it is pinged, and
+	// how long it may take to answer the ping.
 	AnswerTimeout time.Duration
-	// StallTimeout is how long a node that is there may take for 64 KiB.
+	// StallTimeout is how long a node that answers pings may take for 64 KiB.
 	StallTimeout time.Duration
 	// LookupEvery is the time between two look-ups of DNS.
 	LookupEvery time.Duration
-	// FirstPause is how long a node that failed is left alone; it doubles up
-	// to MostPause. One that sent wrong content is left alone for WrongPause.
+	// FirstPause is how long a node that failed is ejected; it doubles up to
+	// MostPause. A node that sent wrong content is ejected for WrongPause.
 	FirstPause, MostPause, WrongPause time.Duration
 	// MaxNodes bounds the ring; of more, the first by name are used.
 	MaxNodes int
@@ -74,7 +74,7 @@ func DefaultConfig() Config {
 // Enabled reports whether there is a ring.
 func (c Config) Enabled() bool { return c.Self != "" || len(c.Peers) > 0 || c.DNS != "" }
 
-// minSecret is the length of a secret that is worth the name.
+// minSecret is the minimum length of a secret.
 const minSecret = 16
 
 // Validate reports every field that cannot be used.

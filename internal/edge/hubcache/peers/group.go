@@ -75,7 +75,7 @@ func New(cfg Config) (*Group, error) {
 	return g, nil
 }
 
-// Run follows the name, and tries nodes that failed, until ctx ends.
+// Run resolves the name at intervals, and probes ejected nodes, until ctx ends.
 func (g *Group) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -97,11 +97,11 @@ func (g *Group) Run(ctx context.Context) {
 	}
 }
 
-// follow looks the name up again and again. While that fails, the nodes are
-// those of the last answer: who of them is gone does not answer either.
+// follow resolves the name at intervals. While that fails, the nodes are those
+// of the last answer; those that are gone are ejected when they do not answer.
 func (g *Group) follow(ctx context.Context) {
 	host, port, _ := net.SplitHostPort(g.cfg.DNS) // valid
-	var trouble string
+	var problem string
 	for {
 		asked, cancel := context.WithTimeout(ctx, g.cfg.LookupEvery)
 		found, err := g.cfg.Resolver.LookupNetIP(asked, "ip", host)
@@ -109,11 +109,11 @@ func (g *Group) follow(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil && err.Error() != trouble:
-			trouble = err.Error()
+		case err != nil && err.Error() != problem:
+			problem = err.Error()
 			g.log.Warn("the name of the ring's nodes cannot be looked up", "name", host, "error", err)
 		case err == nil:
-			trouble = ""
+			problem = ""
 			g.set(origins(found, port))
 		}
 		select {
@@ -164,7 +164,7 @@ func (g *Group) set(found []string) {
 	g.tell()
 }
 
-// maxTries is how many other nodes are asked for a blob before this one sees to
+// maxTries is how many other nodes are asked for a blob before this one fetches
 // it itself.
 const maxTries = 2
 
@@ -185,8 +185,8 @@ func (g *Group) Owners(key string) []string {
 	return out
 }
 
-// update changes what is known of a node, and tells when that changes whether it
-// is asked.
+// update changes a node's record, and publishes the state when the node's
+// ejection begins or ends.
 func (g *Group) update(name string, change func(*node, time.Time), why string) {
 	now := time.Now()
 	g.mu.Lock()
@@ -207,7 +207,7 @@ func (g *Group) update(name string, change func(*node, time.Time), why string) {
 	g.mu.Unlock()
 	switch {
 	case before && !after:
-		g.log.Warn("a node of the ring is left alone; others stand in for it", "node", name, "error", why)
+		g.log.Warn("a node of the ring is ejected; other nodes are asked in its place", "node", name, "error", why)
 	case !before && after:
 		g.log.Info("a node of the ring is back", "node", name)
 	}
@@ -216,7 +216,7 @@ func (g *Group) update(name string, change func(*node, time.Time), why string) {
 	}
 }
 
-// Failed notes that a node did not answer as it should; it is left alone for a
+// Failed notes that a node did not answer as it should; it is ejected for a
 // while.
 func (g *Group) Failed(name string, err error) {
 	p := ring.Pauses{First: g.cfg.FirstPause, Most: g.cfg.MostPause}
@@ -237,7 +237,7 @@ func (g *Group) Worked(name string) {
 	}
 }
 
-// due are the nodes to try now.
+// due returns the nodes to probe now.
 func (g *Group) due(now time.Time) (out []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -249,7 +249,7 @@ func (g *Group) due(now time.Time) (out []string) {
 	return out
 }
 
-// try asks a node that failed whether it is there again.
+// try probes an ejected node.
 func (g *Group) try(ctx context.Context, name string) {
 	err := g.ping(ctx, name)
 	if err == nil {
@@ -271,7 +271,7 @@ type State struct {
 // NodeState is what is known of another node.
 type NodeState struct {
 	Name  string    `json:"name"`
-	Asked bool      `json:"asked"` // false: it failed, and is left alone
+	Asked bool      `json:"asked"` // false: it failed, and is ejected
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
 }

@@ -41,7 +41,7 @@ func group(t *testing.T, cfg Config) *Group {
 }
 
 // serve starts a node that sends what it is asked about, and returns its origin.
-func serve(t *testing.T, blob func(*Visit, http.ResponseWriter, *http.Request, Question), edit func(*Config)) (string, *Group) {
+func serve(t *testing.T, blob func(*Request, http.ResponseWriter, *http.Request, Question), edit func(*Config)) (string, *Group) {
 	t.Helper()
 	var g *Group
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.Serve(w, r, blob, func(string) {}) }))
@@ -54,7 +54,7 @@ func serve(t *testing.T, blob func(*Visit, http.ResponseWriter, *http.Request, Q
 	return srv.URL, g
 }
 
-func send(v *Visit, w http.ResponseWriter, _ *http.Request, q Question) {
+func send(v *Request, w http.ResponseWriter, _ *http.Request, q Question) {
 	w.Header().Set("Etag", `"`+q.Hash+`"`)
 	w.Header().Set("Content-Length", "5")
 	v.Sign(w.Header(), 200)
@@ -287,7 +287,7 @@ func TestBack(t *testing.T) {
 	}
 	stop()
 	run.Wait()
-	if !strings.Contains(logs.String(), "is left alone") || !strings.Contains(logs.String(), "is back") {
+	if !strings.Contains(logs.String(), "is ejected") || !strings.Contains(logs.String(), "is back") {
 		t.Error(logs.String())
 	}
 }

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// Serve answers a request below Prefix: blob sends what a believed peer asks
-// for, wrong is told of blobs that reached one wrong. Nobody else learns more
-// than that there is a ring.
+// Serve answers a request below Prefix if its signature is valid: blob sends
+// the blob that a peer asks for, wrong is called with the hash of a blob that a
+// peer received wrong. Other clients learn only that there is a ring.
 func (g *Group) Serve(w http.ResponseWriter, r *http.Request,
-	blob func(*Visit, http.ResponseWriter, *http.Request, Question), wrong func(hash string)) (believed bool) {
+	blob func(*Request, http.ResponseWriter, *http.Request, Question), wrong func(hash string)) (believed bool) {
 	nonce, key, err := g.sign.check(r, time.Now())
 	if err != nil {
 		g.complain(r.RemoteAddr, err)
 		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return false
 	}
-	v := &Visit{Source: r.Header.Get(sourceHeader), nonce: nonce, key: key}
+	v := &Request{Source: r.Header.Get(sourceHeader), nonce: nonce, key: key}
 	hash, isBlob := strings.CutPrefix(r.URL.Path, Prefix+"blobs/")
 	suspect, isWrong := strings.CutPrefix(r.URL.Path, Prefix+"wrong/")
 	switch {
@@ -44,7 +44,7 @@ func (g *Group) Serve(w http.ResponseWriter, r *http.Request,
 	return true
 }
 
-// complainEvery bounds what strangers can have written to the log.
+// complainEvery bounds what unknown clients can have written to the log.
 const complainEvery = 10 * time.Second
 
 func (g *Group) complain(from string, err error) {

@@ -29,7 +29,7 @@ const (
 	nonceLen = 16
 )
 
-// Errors of a request that is not believed.
+// Errors of a request that is refused.
 var (
 	errUnsigned = errors.New("the request is not signed with this ring's secret for this node")
 	errClock    = errors.New("the request was signed at another time: the clocks of the nodes differ, or it is old")
@@ -59,8 +59,8 @@ func requestParts(r *http.Request, to, at, nonce string) []string {
 	return []string{"request", to, r.Method, r.URL.RequestURI(), r.Header.Get("Range"), r.Header.Get(sourceHeader), at, nonce}
 }
 
-// sign signs a request to a node, and returns what its answer must be signed
-// with.
+// sign signs a request to a node, and returns the nonce that its answer must be
+// signed with.
 func (s *signer) sign(r *http.Request, to string, now time.Time) (nonce string) {
 	var raw [nonceLen]byte
 	_, _ = rand.Read(raw[:]) // never fails
@@ -119,8 +119,8 @@ func (s *signer) checkAnswer(resp *http.Response, nonce string) error {
 	return ErrForged
 }
 
-// nonces are those that came, in two generations: none is forgotten before its
-// life is over.
+// nonces are those of received requests, in two generations: none is forgotten
+// before its life is over.
 type nonces struct {
 	max int
 
@@ -151,8 +151,8 @@ func (n *nonces) once(nonce string, life time.Duration, at time.Time) error {
 	return nil
 }
 
-// Visit is a peer's request that is believed.
-type Visit struct {
+// Request is a request of another node whose signature is valid.
+type Request struct {
 	// Source is where, according to the peer, the content may be downloaded
 	// without a token; "" if the peer sent none.
 	Source string
@@ -162,12 +162,12 @@ type Visit struct {
 
 // Sign signs an answer, of which everything but the body is set. It must be the
 // last thing before WriteHeader.
-func (v *Visit) Sign(h http.Header, status int) {
+func (v *Request) Sign(h http.Header, status int) {
 	h.Set(authHeader, hex.EncodeToString(mac(v.key, answerParts(h, status, v.nonce)...)))
 }
 
 // Decline answers without content: the reason is for Answer.Reason.
-func (v *Visit) Decline(w http.ResponseWriter, status int, reason string) {
+func (v *Request) Decline(w http.ResponseWriter, status int, reason string) {
 	h := w.Header()
 	clear(h)
 	h.Set(reasonHeader, reason)

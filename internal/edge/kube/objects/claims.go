@@ -12,7 +12,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// claim is what one manifest says of an object of the fleet.
+// claim is one manifest of an object of the fleet.
 type claim struct {
 	ref      Ref
 	created  time.Time
@@ -23,22 +23,22 @@ type claim struct {
 	other    *kube.StatusWriter
 	// What follows is guarded by Source.serial, the rest does not change.
 	told      string // what was last said against it
-	conflicts bool   // it was refused for what else there is
+	conflicts bool   // it was refused because of other objects
 }
 
-// applied is one manifest of those there have been under its name, and what it
-// said: nil where that is what its record says.
+// applied is one of the manifests there have been under its name, with its
+// content: nil where that is its record's.
 type applied struct {
 	item
 	uid    types.UID
 	object *fleet.Object
 }
 
-// claims are the manifests that say something of the fleet's objects, and which
-// of them the fleet has.
+// claims are the manifests of the fleet's objects, and which of them the fleet
+// has.
 type claims struct {
 	mu sync.Mutex
-	// all are the manifests of one object; all but one of them count for nothing.
+	// all are the manifests of one object, of which only one counts.
 	all map[fleet.ID]map[item]*claim
 	// applied is which manifest the sink has; the zero value stands for one
 	// that was kept by its record.
@@ -49,7 +49,7 @@ func newClaims() claims {
 	return claims{all: map[fleet.ID]map[item]*claim{}, applied: map[fleet.ID]applied{}}
 }
 
-// put notes what a manifest says, nil for nothing: then it returns what it said
+// put stores a manifest's claim, nil for none: then it returns the claim
 // before.
 func (cs *claims) put(i item, c *claim) (gone *claim) {
 	cs.mu.Lock()
@@ -71,33 +71,33 @@ func (cs *claims) put(i item, c *claim) (gone *claim) {
 	return nil
 }
 
-// get is what a manifest says, nil for nothing.
+// get returns a manifest's claim, nil for none.
 func (cs *claims) get(i item) *claim {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return cs.all[i.id()][i]
 }
 
-// ids are the objects that there are manifests of.
+// ids returns the objects that have manifests.
 func (cs *claims) ids() []fleet.ID {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return slices.Collect(maps.Keys(cs.all))
 }
 
-// of are the manifests of an object.
+// of returns the manifests of an object.
 func (cs *claims) of(id fleet.ID) []item {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return slices.Collect(maps.Keys(cs.all[id]))
 }
 
-// items are the manifests of a kind.
+// items returns the manifests of a kind.
 func (cs *claims) items(k *Kind) []item {
 	return cs.having(func(i item, _ *claim) bool { return i.kind == k })
 }
 
-// conflicting are the manifests that were refused for what else there is.
+// conflicting returns the manifests that were refused because of other objects.
 func (cs *claims) conflicting() []item {
 	return cs.having(func(_ item, c *claim) bool { return c.conflicts })
 }
@@ -115,8 +115,8 @@ func (cs *claims) having(ok func(item, *claim) bool) (out []item) {
 	return out
 }
 
-// winner is the manifest that an object goes by: of several the oldest, and of
-// those of one second the first in the order of kinds.
+// winner returns the manifest of an object that counts: of several the oldest,
+// and of those of one second the first in the order of kinds.
 func (cs *claims) winner(id fleet.ID) (item, *claim) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -130,14 +130,15 @@ func (cs *claims) winner(id fleet.ID) (item, *claim) {
 	return at, best
 }
 
-// served are the objects that the sink has.
+// served returns the objects that the sink has.
 func (cs *claims) served() []fleet.ID {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return slices.Collect(maps.Keys(cs.applied))
 }
 
-// recorded are the manifests of a kind that are kept by their records.
+// recorded returns the manifests of a kind whose records are used in their
+// place.
 func (cs *claims) recorded(k *Kind) (out []item) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

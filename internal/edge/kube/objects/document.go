@@ -42,11 +42,12 @@ func parse(doc []byte) (o *fleet.Object, problems, warnings []string) {
 		return nil, problems, warnings
 	}
 	o = &fleet.Object{Object: res.Objects[0]}
-	o.Origin.Line = 0 // of a document nobody has seen
+	o.Origin.Line = 0 // the author has not seen this document
 	return o, nil, warnings
 }
 
-// say is a problem without a line: the document is ours, not the author's.
+// say formats a problem without its line: the document is ours, not the
+// author's.
 func say(p dialect.Problem) string {
 	if p.Path == "" {
 		return p.Message
@@ -54,8 +55,8 @@ func say(p dialect.Problem) string {
 	return p.Path + ": " + p.Message
 }
 
-// HTTPRoute reads a route as a fleet does; nil and what is wrong with it where
-// it does not count.
+// HTTPRoute reads a route as a fleet does; nil and the problem if it does not
+// count.
 func HTTPRoute(u *unstructured.Unstructured) (*routing.HTTPRoute, string) {
 	doc, err := Document(u)
 	if err != nil {
@@ -73,7 +74,7 @@ func HTTPRoute(u *unstructured.Unstructured) (*routing.HTTPRoute, string) {
 	return r, ""
 }
 
-// listed joins problems into one message that a status can hold.
+// listed joins problems into one message that fits into a status.
 func listed(problems []string) string {
 	const most = 5
 	if n := len(problems); n > most {

@@ -28,7 +28,8 @@ import (
 // read there.
 const LabelAdopt = shape.LabelAdopt
 
-// Foreign are the dialects that others may serve in the same cluster.
+// Foreign are the dialects that other controllers may serve in the same
+// cluster.
 var Foreign = []service.Dialect{service.DialectKServe, service.DialectOME, service.DialectSeldon, service.DialectGateway}
 
 func joined(ds []service.Dialect) string {
@@ -51,8 +52,8 @@ func metadataOf(gvk schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 	return o
 }
 
-// watcher watches the kinds of manifests that are to be watched, as CRDs and
-// namespaces say, and queues every manifest that changes.
+// watcher watches the kinds of manifests that CRDs and namespaces select, and
+// queues every manifest that changes.
 type watcher struct {
 	cache      cache.Cache
 	mapper     meta.RESTMapper
@@ -60,8 +61,8 @@ type watcher struct {
 	namespaces []string
 	only       func(*Kind) bool
 	queue      interface{ Add(item) }
-	// listed is told that a kind has been listed; unwatched, that it is watched no
-	// more.
+	// listed is called when a kind has been listed; unwatched, when it is no
+	// longer watched.
 	listed, unwatched func(*Kind)
 	log               *slog.Logger
 
@@ -84,14 +85,14 @@ type running struct {
 	informer cache.Informer
 }
 
-// informed is how a kind is watched, nil where it is not.
+// informed returns how a kind is watched, nil if it is not.
 func (w *watcher) informed(k *Kind) *running {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.mu.running[k]
 }
 
-// base watches which kinds there are and which namespaces adopt what.
+// base watches the installed kinds and the namespaces' adopt labels.
 func (w *watcher) base(ctx context.Context) error {
 	kinds := toolscache.FilteringResourceEventHandler{
 		FilterFunc: func(obj any) bool {
@@ -181,7 +182,7 @@ func (w *watcher) anyAdopts(ctx context.Context, d service.Dialect) bool {
 	return slices.ContainsFunc(all.Items, func(ns metav1.PartialObjectMetadata) bool { return names(ns.Labels[LabelAdopt], d) })
 }
 
-// names reports whether a label's value names a dialect.
+// names reports whether a label's value contains a dialect's name.
 func names(value string, d service.Dialect) bool {
 	return slices.Contains(strings.FieldsFunc(value, func(r rune) bool { return r == '.' || r == '_' }), string(d))
 }
@@ -309,7 +310,7 @@ func (w *watcher) synced(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if err := w.ensure(ctx); err != nil {
-		// What such a kind's records say is kept until it can be read.
+		// The services in such a kind's records are kept until it can be read.
 		w.log.Warn("not every kind can be watched yet", "error", err)
 	}
 	w.mu.Lock()
@@ -363,7 +364,7 @@ func (w *watcher) all(ctx context.Context) ([]item, error) {
 	return out, nil
 }
 
-// validAdopt refuses names of dialects there are not.
+// validAdopt refuses names of unknown dialects.
 func validAdopt(in []service.Dialect) error {
 	for _, d := range in {
 		if !slices.Contains(Foreign, d) {

@@ -39,14 +39,14 @@ type Refusal struct {
 	Status  Form
 	Reason  string
 	Message string
-	// Manager is who keeps its status instead, with ReasonManaged.
+	// Manager is the other manager of its status, with ReasonManaged.
 	Manager string
-	// Running: what the manifest said before goes on being served, and its
-	// status comes with that.
+	// Running: the manifest as it was before is still served, and the refusal
+	// is written with its status.
 	Running bool
 }
 
-// read takes in a manifest as the cache has it now.
+// read reads a manifest as the cache has it now.
 func (s *Source) read(ctx context.Context, i item) error {
 	c, err := s.claim(ctx, i)
 	if err != nil {
@@ -101,9 +101,9 @@ func (s *Source) claim(ctx context.Context, i item) (*claim, error) {
 	return c, nil
 }
 
-// withheld reports whether a service stays out because somebody else serves it.
-// One that ran goes on: who calls it is not to suffer from a quarrel between
-// operators.
+// withheld reports whether a service is not served because another controller
+// serves it. One that runs continues: a conflict between operators must not
+// fail its requests.
 func (s *Source) withheld(id fleet.ID, c *claim) bool {
 	return c.other != nil && id.Kind == serviceID && s.cfg.Records.Manifest(id.Key) == nil
 }
@@ -116,13 +116,13 @@ func (s *Source) otherManager(id fleet.ID) string {
 	return s.cfg.OtherManager(id.Key)
 }
 
-// Again looks again at the manifests of a service.
+// Again reads the manifests of a service again.
 func (s *Source) Again(k service.Key) {
 	s.look(s.claims.of(fleet.ID{Kind: serviceID, Key: k}))
 }
 
-// settle tells the sink of an object as it is now, and the authors of its
-// manifests what is wrong with them.
+// settle gives the sink an object as it is now, and reports what is wrong with
+// its manifests.
 func (s *Source) settle(ctx context.Context, id fleet.ID) error {
 	if s.sink == nil {
 		return nil
@@ -177,15 +177,15 @@ func (s *Source) withdraw(ctx context.Context, id fleet.ID) error {
 func (s *Source) apply(ctx context.Context, id fleet.ID, i item, c *claim) error {
 	was, _ := s.claims.getApplied(id)
 	if was.item == i && was.uid != c.ref.UID {
-		// Another object of the same name: what belonged to the one before goes
-		// with it, and the decision is made anew.
+		// Another object of the same name: what belonged to the former one is
+		// deleted with it, and the decision is made anew.
 		if err := s.withdraw(ctx, id); err != nil {
 			return err
 		}
 	}
 	if was == (applied{i, c.ref.UID, c.object}) {
-		// Its generation or its status has changed. To apply it again would have
-		// a service that cannot be run tried again whenever that is said.
+		// Its generation or its status has changed. To apply it again would
+		// retry a service that cannot run with each write of its status.
 		if id.Kind == serviceID {
 			s.sink.Demanded(id.Key)
 		}
@@ -196,7 +196,7 @@ func (s *Source) apply(ctx context.Context, id fleet.ID, i item, c *claim) error
 		}
 		c.conflicts = false
 		s.claims.setApplied(id, applied{i, c.ref.UID, c.object})
-		s.look(s.claims.conflicting()) // something of what they were refused for is otherwise
+		s.look(s.claims.conflicting()) // the objects that they conflict with may have changed
 	}
 	c.told = ""
 	if s.cfg.Reporter != nil {
@@ -209,8 +209,8 @@ func (s *Source) apply(ctx context.Context, id fleet.ID, i item, c *claim) error
 	return nil
 }
 
-// quiet has a manifest that was here before this process not warned of: that
-// has been done.
+// quiet suppresses warnings about a manifest that is older than this process:
+// they have been reported.
 func (s *Source) quiet(i item) {
 	if c := s.claims.get(i); c != nil && len(c.warnings) > 0 {
 		s.warned[c.ref.UID] = c.ref.Generation

@@ -1,6 +1,6 @@
 // Package objects reads the manifests in the API, of every dialect whose kinds
-// are installed and adopted, into a fleet. Kinds that are installed or removed
-// later are noticed; nothing is asked for again and again.
+// are installed and adopted, into a fleet. It notices kinds that are installed
+// or removed later, without polling.
 package objects
 
 import (
@@ -21,11 +21,11 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// Sink is told of manifests; a fleet.Fleet is one.
+// Sink receives manifests; a fleet.Fleet is one.
 type Sink interface {
 	Apply(context.Context, []fleet.Object, fleet.ApplyOptions) ([]fleet.Change, error)
 	Delete(context.Context, fleet.ID) error
-	// Demanded has a service looked at again.
+	// Demanded has a service reconciled again.
 	Demanded(service.Key)
 }
 
@@ -39,13 +39,14 @@ type Records interface {
 	Services() []service.Key
 }
 
-// Reporter tells the authors of manifests.
+// Reporter reports problems to the authors of manifests.
 type Reporter interface {
-	// Refused returns what is wrong with a manifest; an error has it said again.
+	// Refused reports what is wrong with a manifest; after an error it is
+	// called again.
 	Refused(context.Context, Refusal) error
 	// Accepted reports that nothing is wrong with it any more.
 	Accepted(Ref)
-	// Warned returns what of it has no effect.
+	// Warned reports which of its fields have no effect.
 	Warned(Ref, []string)
 	// Forget reports that a manifest is gone.
 	Forget(Ref)
@@ -56,7 +57,7 @@ type Config struct {
 	Cache   cache.Cache
 	Mapper  meta.RESTMapper
 	Records Records
-	// Reporter is nil in a process that only follows.
+	// Reporter is nil in a process that does not write status.
 	Reporter Reporter
 	// OtherManager returns who else manages a service, whatever its manifest
 	// says, as text for users; "" for nobody. nil: it is not asked.
@@ -67,7 +68,7 @@ type Config struct {
 	// Namespaces are the only ones that Cache watches; none means all. With
 	// some, namespaces are not watched themselves, and Adopt alone counts.
 	Namespaces []string
-	// Only is which kinds are watched at all; nil means every one.
+	// Only selects the kinds to watch; nil means every one.
 	Only func(*Kind) bool
 	Log  *slog.Logger
 }
@@ -79,8 +80,8 @@ type Source struct {
 	kinds *watcher
 	// claims are read at any time, and changed with serial held.
 	claims claims
-	// serial is held while manifests are read or handed on: one at a time, so
-	// that a sink learns of changes in their order.
+	// serial is locked while a manifest is read and given to the sink: one at a
+	// time, so that a sink gets changes in their order.
 	serial sync.Mutex
 	sink   Sink // nil until attached; serial guards it
 	warned map[types.UID]int64
@@ -92,8 +93,8 @@ type item struct {
 	types.NamespacedName
 }
 
-// Between two tries of a manifest that could not be handed on, or a kind that
-// is not served yet.
+// The pauses before another try with a manifest that the sink refused, or a
+// kind that is not served yet.
 const (
 	minRetryWait = 200 * time.Millisecond
 	maxRetryWait = 30 * time.Second
@@ -147,8 +148,8 @@ func (s *Source) Start(ctx context.Context) error {
 	}
 }
 
-// NeedLeaderElection is false: who does not lead keeps watching, so that it
-// can take over at once.
+// NeedLeaderElection returns false: a process that does not lead keeps
+// watching, so that it can take over at once.
 func (s *Source) NeedLeaderElection() bool { return false }
 
 // String names the manifest.
@@ -176,9 +177,8 @@ func (i item) id() fleet.ID {
 	return fleet.ID{Kind: i.kind.ID, Key: service.Key{Namespace: i.Namespace, Name: i.Name}}
 }
 
-// Attach waits until every manifest there is has been read, calls restore,
-// which asks for them by Objects, and tells sink of every change from then
-// on.
+// Attach waits until every existing manifest has been read, calls restore,
+// which gets them from Objects, and gives sink every change from then on.
 func (s *Source) Attach(ctx context.Context, sink Sink, restore func(context.Context) error) error {
 	if err := s.kinds.synced(ctx); err != nil {
 		return err
@@ -220,15 +220,15 @@ func (s *Source) settleRefused(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Objects are what a fleet restores: every manifest that counts, and, in place
-// of those that cannot be read now, what their records were made from: what
-// runs is not ended because somebody made a mistake.
+// Objects returns what a fleet restores: every manifest that counts, and, in
+// place of those that cannot be read now, the documents of their records: a
+// mistake in a manifest does not end what runs.
 func (s *Source) Objects() []fleet.Object {
 	out := s.objects()
 	for _, o := range out {
 		at := applied{}
 		if w, c := s.claims.winner(o.ID()); c != nil {
-			at = applied{w, c.ref.UID, nil} // it is handed on once more
+			at = applied{w, c.ref.UID, nil} // the sink gets it once more
 		}
 		s.claims.setApplied(o.ID(), at)
 	}
@@ -279,15 +279,15 @@ func (s *Source) Adopted(ctx context.Context, d service.Dialect, namespace strin
 	return s.kinds.adopted(ctx, d, namespace)
 }
 
-// look has manifests read again.
+// look queues manifests to be read again.
 func (s *Source) look(items []item) {
 	for _, i := range items {
 		s.queue.Add(i)
 	}
 }
 
-// absent reports whether it is certain that there is no manifest any more behind
-// a record: its kind is watched and has none, or is not wanted or installed.
+// absent reports whether a record's manifest certainly no longer exists: its
+// kind is watched and has none, or is not to be watched or not installed.
 func (s *Source) absent(id fleet.ID) bool {
 	var u unstructured.Unstructured
 	if u.UnmarshalJSON(s.cfg.Records.Manifest(id.Key)) != nil {
@@ -295,13 +295,13 @@ func (s *Source) absent(id fleet.ID) bool {
 	}
 	k := KindOf(u.GroupVersionKind().GroupKind())
 	if k == nil {
-		return false // of a newer version's, which will be back
+		return false // a newer version's, which may come back
 	}
 	return s.kinds.informed(k) != nil || !s.kinds.wanted(context.Background(), k)
 }
 
-// Owner is the manifest that objects of a service belong to; false when there
-// is none any more.
+// Owner returns the manifest that objects of a service belong to; false when
+// there is none any more.
 func (s *Source) Owner(k service.Key) (metav1.OwnerReference, bool) {
 	_, c := s.claims.winner(fleet.ID{Kind: serviceID, Key: k.Stable()})
 	if c == nil {

@@ -16,31 +16,31 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// Who may write records in a namespace can write any format into them. What
-// the installation itself has written is noted where tenants cannot write: in
-// its own namespace.
+// Who may write records in a namespace can write any format into them. The
+// highest format that the installation has written is noted where tenants
+// cannot write: in its own namespace.
 
-// StrangeError reports that a record claims a later format than this installation
-// has ever written, and so is somebody else's doing.
+// StrangeError is the error for a record with a later format than this
+// installation has ever written: somebody else wrote it.
 type StrangeError struct {
 	At     string
 	Format int
 }
 
-// Error returns what to do.
+// Error returns a message with the remedy.
 func (e *StrangeError) Error() string {
 	return fmt.Sprintf("%s claims format %d, which this installation has never written (it writes %d): delete it, and the decision is made anew", e.At, e.Format, Format)
 }
 
-// conflicts is how often somebody else may write in between.
+// conflicts is how many conflicts with other writers are retried.
 const conflicts = 10
 
 // Lead notes in a ConfigMap of the installation's own namespace, as an
 // annotation, that records are written in this format from now on, and learns
 // from it whether a later one has been. Call it before Read, once this process
-// leads. The namespace is the installation's name from then on. After an error every later format counts as written: better none
-// leads than that one overwrites what a newer one decided. api must not read
-// from a cache.
+// leads. The namespace is the installation's name from then on. After an error
+// every later format counts as written: it is better to have no leader than one
+// that overwrites a newer version's decisions. api must not read from a cache.
 func (s *Store) Lead(ctx context.Context, api client.Client, name client.ObjectKey) (err error) {
 	s.mu.Lock()
 	s.mu.installation = name.Namespace
@@ -59,7 +59,7 @@ func (s *Store) Lead(ctx context.Context, api client.Client, name client.ObjectK
 	return fmt.Errorf("the format of records, in ConfigMap %s: %w", name, err)
 }
 
-// familiar leaves out strange records that are no longer there; one that is, is
+// familiar leaves out strange records that no longer exist; one that exists is
 // an error.
 func (s *Store) familiar(ctx context.Context, k service.Key, of []kept) ([]kept, error) {
 	for i := range of {
@@ -83,7 +83,7 @@ func (s *Store) setLater(format int) {
 	s.mu.later = format
 }
 
-// note returns the highest format noted, ours at least.
+// note returns the highest format noted, at least ours.
 func note(ctx context.Context, api client.Client, name client.ObjectKey) (int, error) {
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	err := api.Get(ctx, name, m)

@@ -14,24 +14,25 @@ import (
 )
 
 // AnnotationInstallation on a record names the namespace of the installation
-// that made it, of which a cluster may have several. Who changes it hands the
-// service over.
+// that made it, of which a cluster may have several. To change it is to hand
+// the service over.
 const AnnotationInstallation = "roundhouse.dev/installation"
 
-// OtherInstallationError reports that another installation manages a service.
+// OtherInstallationError is the error for a service that another installation
+// manages.
 type OtherInstallationError struct {
 	Service            service.Key
 	Installation, Ours string
 }
 
-// Error returns what to do.
+// Error returns a message with the remedy.
 func (e *OtherInstallationError) Error() string {
 	return fmt.Sprintf("%[2]s is managed by the installation in namespace %[1]s; the one in %[3]s leaves it alone. Only one of them may watch namespace %[4]s. If the other is gone: kubectl annotate controllerrevisions -n %[4]s -l %[5]s --overwrite %[6]s=%[3]s",
 		e.Installation, e.Service, e.Ours, e.Service.Namespace, shape.LabelRecord, AnnotationInstallation)
 }
 
-// OtherInstallation reports that another installation manages a service, or its
-// canary; nil when none does.
+// OtherInstallation returns an error if another installation manages a service,
+// or its canary; nil when none does.
 func (s *Store) OtherInstallation(k service.Key) *OtherInstallationError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,8 +80,8 @@ func (s *Store) Look(ctx context.Context, cr *appsv1.ControllerRevision) (k serv
 	return k, now != before, now != before && now == "" && best != nil, nil
 }
 
-// expect notes that a record of a service is on its way into the cache, or with
-// no name that none is: it could not be written.
+// expect notes that a record of a service is on its way into the cache; an
+// empty name: none is, since it could not be written.
 func (s *Store) expect(k service.Key, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,8 +108,8 @@ func order(a, b *appsv1.ControllerRevision) int {
 	)
 }
 
-// attribute notes whose a service is by the record that counts, nil for none.
-// s.mu is held.
+// attribute notes which installation manages a service, by the record that
+// counts; nil for none. s.mu is held.
 func (s *Store) attribute(k service.Key, newest *appsv1.ControllerRevision) {
 	delete(s.mu.managedBy, k)
 	if newest == nil || s.mu.installation == "" {

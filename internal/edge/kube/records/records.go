@@ -1,10 +1,10 @@
-// Package records keeps what was decided of each service in ControllerRevisions
-// beside its manifest: apps/v1's own kind for what is rendered and must
-// survive. Each belongs to the manifest's object and goes with it.
+// Package records stores the decisions about each service in
+// ControllerRevisions, apps/v1's kind for revisions. Each is owned by the
+// manifest's object and deleted with it.
 //
 // The data of a ControllerRevision cannot change, so every decision is a new
 // one, named by its content and numbered; the highest number counts. Writing
-// the new one before the old one goes makes the change atomic.
+// the new one before deleting the old one makes the change atomic.
 package records
 
 import (
@@ -44,7 +44,7 @@ const AnnotationFormat = "roundhouse.dev/record-format"
 // writeTimeout bounds one write, with its retries.
 const writeTimeout = 15 * time.Second
 
-// Objects are the manifests, which the API server keeps; an objects.Source is
+// Objects are the manifests, which the API server stores; an objects.Source is
 // one.
 type Objects interface {
 	Objects() []fleet.Object
@@ -80,13 +80,13 @@ type kept struct {
 	number   int64
 	manifest []byte
 	owners   []metav1.OwnerReference
-	// strange is why no decision may take its place.
+	// strange is why no decision may replace it.
 	strange error
 }
 
 // stored is the data of a ControllerRevision: a record, and the manifest it
-// was made from, so that a service whose manifest has become unreadable goes
-// on after a restart.
+// was made from, so that a service whose manifest has become unreadable
+// continues after a restart.
 type stored struct {
 	fleet.Record
 	Manifest json.RawMessage `json:"manifest,omitempty"`
@@ -100,7 +100,7 @@ func New(c client.Client) *Store {
 	return s
 }
 
-// Use has the store know the manifests. Call it before anything else.
+// Use sets the manifests. Call it before any other method.
 func (s *Store) Use(o Objects) { s.objects = o }
 
 // Decode reads a record from its ControllerRevision.
@@ -122,7 +122,7 @@ func decode(cr *appsv1.ControllerRevision) (stored, error) {
 	if err := json.Unmarshal(cr.Data.Raw, &st); err != nil {
 		return st, fmt.Errorf("%s: its data cannot be read (%w): delete it, and the decision is made anew", at, err)
 	}
-	// Who may write here may not therefore write in other namespaces.
+	// A user who may write in this namespace may not therefore write in others.
 	own := service.WorkloadKey(cr.Namespace, cr.Annotations[shape.AnnotationService])
 	for _, k := range []*service.Key{&st.Service, &st.Revision.Service} {
 		*k = service.ParseKey(k.String()) // older records have the variant in the name
@@ -133,19 +133,20 @@ func decode(cr *appsv1.ControllerRevision) (stored, error) {
 	return st, nil
 }
 
-// NewerError reports that a record is of a later format than this version reads.
+// NewerError is the error for a record of a later format than this version
+// reads.
 type NewerError struct {
 	At     string
 	Format int
 }
 
-// Error returns what to do.
+// Error returns a message with the remedy.
 func (e *NewerError) Error() string {
 	return fmt.Sprintf("%s was written by a later version of the controller (format %d; this one reads up to %d): run that version again, or delete the record, which may restart the service's pods", e.At, e.Format, Format)
 }
 
-// Newest picks of a namespace's or a cluster's records the one that counts for
-// each service.
+// Newest returns, of a namespace's or a cluster's records, the one that counts
+// for each service.
 func Newest(list []appsv1.ControllerRevision) map[service.Key]*appsv1.ControllerRevision {
 	out := map[service.Key]*appsv1.ControllerRevision{}
 	for i := range list {
@@ -158,10 +159,10 @@ func Newest(list []appsv1.ControllerRevision) map[service.Key]*appsv1.Controller
 	return out
 }
 
-// Read reads every record into memory. One of a later format that this
-// installation has written is an error to stop at: without it a service would
-// be decided anew. Another of a later format stops the decisions of its service
-// alone. One that cannot be read otherwise is reported and left out.
+// Read reads every record into memory. It fails at a record of a later format
+// that this installation has written: without it a service would be decided
+// anew. Another record of a later format only blocks the decisions about its
+// service. A record that cannot be read otherwise is reported and left out.
 func (s *Store) Read(ctx context.Context) (records []fleet.Record, err error) {
 	var list appsv1.ControllerRevisionList
 	if err := s.client.List(ctx, &list, client.MatchingLabels{shape.LabelRecord: "true"}, client.UnsafeDisableDeepCopy); err != nil {
@@ -210,7 +211,7 @@ func (s *Store) Load() ([]fleet.Object, []fleet.Record, error) {
 	defer cancel()
 	records, err := s.Read(ctx)
 	objects := s.objects.Objects()
-	// A record of another object that had the name goes with that one.
+	// A record of another object that had the name is deleted with that one.
 	records = slices.DeleteFunc(records, func(r fleet.Record) bool {
 		now, ok := s.objects.Owner(r.Service)
 		was := s.owners(r.Service)
@@ -250,8 +251,8 @@ func (s *Store) MadeFrom(k service.Key, document []byte) bool {
 	return json.Unmarshal(was, &a) == nil && json.Unmarshal(document, &b) == nil && reflect.DeepEqual(a, b)
 }
 
-// Services lists those with a record, canaries left out, and those that other
-// installations look after.
+// Services lists those with a record, without canaries and without those that
+// other installations manage.
 func (s *Store) Services() []service.Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,11 +298,10 @@ func (s *Store) PutRecord(r fleet.Record) error {
 	return nil
 }
 
-// Tidy deletes the records of a service that no longer count, which after a
-// PutRecord there are; a canary's go by themselves. It is apart so that what
-// was decided is acted upon first. Those that it cannot delete do no harm, and
-// go the next time. Nothing else may be done to the service's records
-// meanwhile.
+// Tidy deletes the records of a service that no longer count after a PutRecord;
+// a canary's are deleted with it. It is a separate step so that the decision is
+// carried out first. Records that it cannot delete do no harm, and are deleted
+// the next time. Nothing else may be done to the service's records meanwhile.
 func (s *Store) Tidy(ctx context.Context, k service.Key) {
 	s.mu.Lock()
 	of := slices.Clone(s.mu.known[k])
@@ -358,7 +358,7 @@ func (s *Store) owners(k service.Key) []metav1.OwnerReference {
 	return nil
 }
 
-// name is a record's: the service's and a hash of what it says.
+// name returns a record's name: the service's and a hash of its content.
 func name(k service.Key, data []byte) string {
 	sum := sha256.Sum256(data)
 	variant := ""
@@ -393,8 +393,8 @@ func (s *Store) create(ctx context.Context, cr *appsv1.ControllerRevision) error
 	return s.client.Patch(ctx, cr, client.RawPatch("application/merge-patch+json", patch), client.FieldOwner(shape.FieldManager))
 }
 
-// drop deletes records that no longer count, and returns those it could not:
-// they do no harm, and the next decision takes them along.
+// drop deletes records that no longer count, and returns those it could not
+// delete: they do no harm, and are deleted after the next decision.
 func (s *Store) drop(ctx context.Context, k service.Key, of []kept) (left []kept) {
 	for _, one := range of {
 		cr := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: one.name}}

@@ -22,7 +22,8 @@ func plain(m map[string]any) (map[string]any, error) {
 		return nil, err
 	}
 	var u unstructured.Unstructured
-	// Its own decoder wants a kind; numbers must become int64 as there.
+	// The API machinery's own decoder needs a kind; numbers must become int64
+	// as there.
 	if err := u.UnmarshalJSON(append([]byte(`{"apiVersion":"v1","kind":"x",`), text[1:]...)); err != nil {
 		return nil, err
 	}
@@ -34,8 +35,8 @@ func plain(m map[string]any) (map[string]any, error) {
 	return out, nil
 }
 
-// maxText is what a text of a status may have, in bytes. Messages repeat what
-// a manifest says, which may be longer than an object may be; conditions of
+// maxText is the maximum length of a text in a status, in bytes. Messages quote
+// manifests, whose texts may be longer than fits into an object; conditions of
 // published kinds may have messages of 32 KiB.
 const maxText = 8 << 10
 
@@ -56,7 +57,8 @@ func shorten(v any) any {
 	return v
 }
 
-// cut is as much of a text as has at most so many bytes, whole characters.
+// cut returns the beginning of a text with at most so many bytes, in whole
+// characters.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -64,11 +66,11 @@ func cut(text string, most int) string {
 	return excerpt.Of(text, most-len("…"))
 }
 
-// ticking are fields that change by themselves, and what they count begins
-// anew with every process.
+// ticking are fields that change by themselves; their counts restart with every
+// process.
 var ticking = []string{"replicaSeconds", "idleSeconds", "startupSeconds"}
 
-// still takes out what ticks.
+// still removes the ticking fields.
 func still(status map[string]any) {
 	parts, _ := status["components"].([]any)
 	for _, p := range parts {
@@ -80,8 +82,8 @@ func still(status map[string]any) {
 	}
 }
 
-// keepTimes takes over when a condition became what it is, and when a failure
-// was, from what stands there already: a new process does not know.
+// keepTimes copies the times of conditions and failures from the present
+// status: a new process does not know them.
 func keepTimes(want, have map[string]any) {
 	for name, v := range want {
 		switch v := v.(type) {
@@ -132,7 +134,7 @@ func keepIf(want, have map[string]any, name string) {
 	}
 }
 
-// owned are the top-level fields of a status that we applied before.
+// owned returns the top-level fields of a status that we applied before.
 func owned(u *unstructured.Unstructured) map[string]bool {
 	out := map[string]bool{}
 	for _, f := range u.GetManagedFields() {
@@ -151,9 +153,9 @@ func owned(u *unstructured.Unstructured) map[string]bool {
 	return out
 }
 
-// same reports whether a status stands as wanted: what is wanted is there, and
-// nothing else that we once wrote. The notice of an installation that stands
-// back is not ours to take away: where it were counted, each start would write.
+// same reports whether a status is as wanted: what is wanted is there, and
+// nothing else that we once wrote. The notice of an installation that does not
+// serve the object is left out: otherwise each start would write.
 func same(want, have map[string]any, owned map[string]bool) bool {
 	for name, v := range want {
 		stands := have[name]
@@ -175,13 +177,14 @@ func same(want, have map[string]any, owned map[string]bool) bool {
 	return true
 }
 
-// notCached reports that nobody watches the kind any more.
+// notCached reports whether err means that the kind is no longer watched.
 func notCached(err error) bool {
 	var e *cache.ErrResourceNotCached
 	return errors.As(err, &e)
 }
 
-// gone makes nothing of an object that is no more, or is another by now.
+// gone returns nil for the error of an object that was deleted or replaced
+// meanwhile.
 func gone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) && strings.Contains(err.Error(), "UID") {
 		return nil

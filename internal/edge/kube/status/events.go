@@ -13,7 +13,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// seen is what events have told of a service.
+// seen is what events have reported of a service.
 type seen struct {
 	uid      types.UID
 	runtime  service.RuntimeChoice
@@ -23,9 +23,9 @@ type seen struct {
 	failure  string
 }
 
-// tell records events for what changed since the last report. Nothing is told
-// of what an earlier process has told: of a service whose status stood as it
-// is when this process first saw it.
+// tell records events for what changed since the last report. It records none
+// for what an earlier process has reported: a service whose status was already
+// the same when this process first saw it.
 func (w *Writer) tell(u *unstructured.Unstructured, st fleet.ServiceState, told bool) {
 	k := st.Object.Key
 	reason, message := failing(st.Status)
@@ -58,7 +58,7 @@ func (w *Writer) tell(u *unstructured.Unstructured, st fleet.ServiceState, told 
 	}
 }
 
-// seeing is what there is to tell of a service.
+// seeing returns what events report of a service.
 func seeing(u *unstructured.Unstructured, st service.Status, failure string) seen {
 	out := seen{uid: u.GetUID(), runtime: st.Runtime, revision: st.Revision, failure: failure, counts: map[service.Role]int{}}
 	for _, c := range st.Components {
@@ -70,7 +70,7 @@ func seeing(u *unstructured.Unstructured, st service.Status, failure string) see
 	return out
 }
 
-// failing is what is wrong with a service, beyond its not being ready yet.
+// failing returns what is wrong with a service, beyond its not being ready yet.
 func failing(st service.Status) (reason, message string) {
 	for _, c := range st.Conditions {
 		if c.Type == service.ConditionPredictorReady && c.Status == "False" && c.Reason == "PlatformFailed" {
@@ -83,11 +83,12 @@ func failing(st service.Status) (reason, message string) {
 	return "", ""
 }
 
-// maxNote is what an event's note may have, in bytes; the API server refuses
-// more.
+// maxNote is the maximum length of an event's note, in bytes; the API server
+// refuses more.
 const maxNote = 1024
 
-// event records one event. Of equal ones the recorder makes one that counts.
+// event records one event. The recorder merges equal ones into one with a
+// count.
 func (w *Writer) event(u *unstructured.Unstructured, warning bool, reason, text string) {
 	kind := corev1.EventTypeNormal
 	if warning {
@@ -101,8 +102,8 @@ func (w *Writer) event(u *unstructured.Unstructured, warning bool, reason, text 
 
 // hold returns for how long to delay a status: one of the gist that was written
 // last waits until that is [Config.Every] ago, so that replicas that come and
-// go cost one write in that time and not one each. What somebody may be waiting
-// for goes out at once.
+// go cost one write in that time and not one each. Changes that users may wait
+// for are written at once.
 func (w *Writer) hold(uid types.UID, gist string) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,9 +114,9 @@ func (w *Writer) hold(uid types.UID, gist string) time.Duration {
 	return max(0, w.cfg.Every-w.cfg.Now().Sub(last.at))
 }
 
-// gist is what of a status people and programs wait for: that a manifest was
-// read, that a service turned ready or did not, what is wrong with it, and
-// what of the traffic its canary takes, which gateways read.
+// gist returns the parts of a status that people and programs wait for: whether
+// a manifest was read, whether a service is ready, what is wrong with it, and
+// its canary's share of the traffic, which gateways read.
 func gist(st service.Status) string {
 	var b strings.Builder
 	fmt.Fprint(&b, st.Generation, st.URL, st.Model.Transition)

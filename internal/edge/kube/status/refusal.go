@@ -20,7 +20,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 )
 
-// reasonInvalidSpec is KServe's word for what is wrong with a manifest.
+// reasonInvalidSpec is KServe's reason for an invalid manifest.
 const reasonInvalidSpec = "InvalidPredictorSpec"
 
 // refusal returns the status of a manifest that does not count; nil for a kind
@@ -91,11 +91,11 @@ func spoilt(st service.Status, r objects.Refusal) service.Status {
 	return st
 }
 
-// ConditionManaged is False on an object whose status somebody else keeps.
+// ConditionManaged is False on an object whose status another manager writes.
 const ConditionManaged = "ManagedByRoundhouse"
 
-// notice adds one condition to a status that somebody else keeps, once: were
-// it written again whenever the other drops it, both would write for ever.
+// notice adds one condition to a status that another manager writes, once: if
+// it were written again whenever the other drops it, both would write for ever.
 func (w *Writer) notice(ctx context.Context, u *unstructured.Unstructured, manager, message string) error {
 	w.mu.Lock()
 	noticed := w.mu.noticed[u.GetUID()] == manager

@@ -1,7 +1,6 @@
-// Package status writes what is known back to the objects it is known of, in
-// the words of the dialect each was written in, and records events beside
-// them. It writes when something has changed and at no other time: nothing
-// that ticks is written, and times stay while what they date stays.
+// Package status writes the status of objects, each in its own dialect, and
+// records events. It writes only when something has changed: values that change
+// by themselves are not written, and times stay as long as what they date.
 package status
 
 import (
@@ -35,20 +34,19 @@ type Config struct {
 	// Client reads manifests from a cache and writes their status.
 	Client client.Client
 	Events events.EventRecorder
-	// Every is how often a service's status is written for what nobody waits
-	// for, such as counts; see gist for the rest. 0 means DefaultEvery.
+	// Every is how often a service's status is written for changes that nobody
+	// waits for, such as counts; see gist for the rest. 0 means DefaultEvery.
 	Every time.Duration
 	Now   func() time.Time
 	Log   *slog.Logger
 }
 
-// DefaultEvery lets the pods of a service come and go in fewer writes than
-// there are events of them.
+// DefaultEvery merges the changes of several pods into one write.
 const DefaultEvery = time.Second
 
-// Writer is told what is known; it is an objects.Reporter and its Report a
-// fleet.Config.Report. It is safe for concurrent use, where one object is
-// reported by one caller at a time.
+// Writer writes status; it is an objects.Reporter and its Report a
+// fleet.Config.Report. It is safe for concurrent use if one object is reported
+// by one caller at a time.
 type Writer struct {
 	cfg Config
 
@@ -57,7 +55,7 @@ type Writer struct {
 		refused map[types.UID]objects.Refusal
 		written map[types.UID]written
 		seen    map[service.Key]seen
-		noticed map[types.UID]string // manager that we said keeps the status
+		noticed map[types.UID]string // the other manager that our notice names
 	}
 }
 
@@ -92,9 +90,9 @@ func New(cfg Config) (*Writer, error) {
 	return w, nil
 }
 
-// Report writes a service's status. It is a fleet.Config.Report: what is held
-// back now is written when it is told again, after the time it returns. What a
-// process holds back when it ends, the next one that leads writes.
+// Report writes a service's status. It is a fleet.Config.Report: a delayed
+// status is written when Report is called again, after the time it returns. If
+// the process ends before, the next leader writes it.
 func (w *Writer) Report(ctx context.Context, st fleet.ServiceState) (again time.Duration, err error) {
 	u, err := w.get(ctx, st.Object.Origin, st.Object.Key)
 	if u == nil || err != nil {
@@ -117,9 +115,9 @@ func (w *Writer) Report(ctx context.Context, st fleet.ServiceState) (again time.
 	return again, nil
 }
 
-// stated is a service's status as it is to be written: the API object's
-// generation where that is what the status speaks of, and what is wrong with a
-// manifest that is not served as it stands.
+// stated returns a service's status as it is to be written: with the API
+// object's generation if the status is of it, and the problem of a manifest
+// that is not served as it is.
 func (w *Writer) stated(u *unstructured.Unstructured, st fleet.ServiceState) service.Status {
 	out := st.Status
 	out.Generation, _, _ = unstructured.NestedInt64(u.Object, "status", "observedGeneration")
@@ -136,8 +134,8 @@ func (w *Writer) stated(u *unstructured.Unstructured, st fleet.ServiceState) ser
 	return out
 }
 
-// Refused writes what is wrong with a manifest. Where the service goes on as
-// it was, that comes with its next report.
+// Refused writes what is wrong with a manifest. If the service continues as it
+// was, its next report has the problem.
 func (w *Writer) Refused(ctx context.Context, r objects.Refusal) error {
 	w.mu.Lock()
 	before, known := w.mu.refused[r.UID]
@@ -152,7 +150,7 @@ func (w *Writer) Refused(ctx context.Context, r objects.Refusal) error {
 	case r.Reason == objects.ReasonManaged:
 		return w.notice(ctx, u, r.Manager, r.Message)
 	case r.Running:
-		changed = !known && !says(u, r.Message) // an earlier process may have said it
+		changed = !known && !says(u, r.Message) // an earlier process may have written it
 	default:
 		status := refusal(u, r)
 		if status == nil {
@@ -178,7 +176,7 @@ func (w *Writer) Accepted(r objects.Ref) {
 	delete(w.mu.refused, r.UID)
 }
 
-// Warned records events for what has no effect.
+// Warned records events for fields that have no effect.
 func (w *Writer) Warned(r objects.Ref, warnings []string) {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(r.GroupVersionKind)
@@ -229,7 +227,7 @@ func (w *Writer) get(ctx context.Context, o service.Origin, k service.Key) (*uns
 	return w.find(ctx, gv.WithKind(o.Kind), k)
 }
 
-// find reads a manifest from the cache; nil when it is no longer there.
+// find reads a manifest from the cache; nil when it no longer exists.
 func (w *Writer) find(ctx context.Context, gvk schema.GroupVersionKind, k service.Key) (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(gvk)
@@ -253,7 +251,7 @@ func (w *Writer) put(ctx context.Context, u *unstructured.Unstructured, status m
 }
 
 // prepare makes a status ready to be applied; nil when the object has it, or
-// somebody else keeps it.
+// another manager writes it.
 func (w *Writer) prepare(ctx context.Context, u *unstructured.Unstructured, status map[string]any) (map[string]any, error) {
 	if (service.Origin{APIVersion: u.GetAPIVersion()}).Dialect() != service.DialectRoundhouse {
 		if other := kube.OtherWriter(u); other != nil {
@@ -273,7 +271,7 @@ func (w *Writer) prepare(ctx context.Context, u *unstructured.Unstructured, stat
 	return desired, nil
 }
 
-// write applies a status, unless that is what it did last.
+// write applies a status, unless it is the last one that was applied.
 func (w *Writer) write(ctx context.Context, u *unstructured.Unstructured, desired map[string]any, gist string) error {
 	text, err := json.Marshal(desired)
 	if err != nil {
@@ -289,7 +287,7 @@ func (w *Writer) write(ctx context.Context, u *unstructured.Unstructured, desire
 	apply.SetGroupVersionKind(u.GroupVersionKind())
 	apply.SetNamespace(u.GetNamespace())
 	apply.SetName(u.GetName())
-	apply.SetUID(u.GetUID()) // never another of the name
+	apply.SetUID(u.GetUID()) // never to another object of the same name
 	err = w.cfg.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(apply), client.FieldOwner(shape.FieldManager), client.ForceOwnership)
 	if err = gone(err); err != nil {
 		return fmt.Errorf("status of %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
@@ -300,7 +298,7 @@ func (w *Writer) write(ctx context.Context, u *unstructured.Unstructured, desire
 	return nil
 }
 
-// Forget drops what is remembered of a manifest that is gone.
+// Forget drops what is remembered of a deleted manifest.
 func (w *Writer) Forget(r objects.Ref) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -312,13 +310,13 @@ func (w *Writer) Forget(r objects.Ref) {
 	}
 }
 
-// Runtimes have a status for one thing: that one is refused, and later that it
-// no longer is. One that never was has none.
+// Runtimes have a status only for a refusal, and later for its end. A runtime
+// that was never refused has none.
 
-// mendTimeout bounds taking back what was said of a runtime.
+// mendTimeout bounds the write that withdraws a runtime's refusal.
 const mendTimeout = 10 * time.Second
 
-// mend takes back what was said of a runtime that counts now.
+// mend withdraws the refusal of a runtime that counts now.
 func (w *Writer) mend(r objects.Ref) {
 	if k := objects.KindOf(r.GroupKind()); k == nil || k.Status != objects.RuntimeStatus {
 		return
