@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,9 +38,10 @@ is uploaded. Relative paths start at the folder of the manifest, or with -f - at
 current folder. In a cluster (--context), manifests are applied server-side, after a
 dry run of all of them; objects without a namespace go into that of the context.
 
---wait waits for services alone, and fails if one is not ready in time. Of a route or
-a pool apply prints the state at that moment: a pool's addresses may not have been
-checked yet. roundhouse get routes and roundhouse get pools show the state later.`,
+--wait waits until services are ready or asleep, and until the servers of pools have
+been checked. It fails if a service is not ready in time, if no server of a pool is
+healthy, or if a route leads to nothing that serves; the error gives the reason.
+Without --wait, apply prints the state of routes and pools at that moment.`,
 		Example: `  roundhouse apply -f iris.yaml
   roundhouse apply -f manifests/ --wait
   roundhouse apply -f iris.yaml --context production
@@ -65,7 +67,7 @@ checked yet. roundhouse get routes and roundhouse get pools show the state later
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "manifest file or folder, or - for standard input; may be repeated")
 	cmd.Flags().BoolVar(&reselect, "reselect", false, "choose the runtime again, although one is pinned")
 	cmd.Flags().BoolVar(&force, "force-conflicts", false, "in a cluster, take over fields that other managers own")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until every service and its canary are ready or asleep; routes and pools are not waited for")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until services and their canaries are ready or asleep, and routes and pools are ready")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long --wait waits")
 	return cmd
 }
@@ -96,14 +98,29 @@ func apply(ctx context.Context, b backend.Backend, o applyOptions) error {
 	if len(resp.Changes) == 0 {
 		return errors.New("nothing to apply: the files contain no object")
 	}
-	routed, err := routedNow(ctx, b, resp.Changes)
+	return o.report(ctx, b, resp.Changes)
+}
+
+// report prints the state of each changed object, after having waited for it if
+// that is asked for. The error names those that are not ready then.
+func (o *applyOptions) report(ctx context.Context, b backend.Backend, changes []admin.Change) error {
+	routed, err := o.routed(ctx, b, changes, 0)
 	if err != nil {
 		return err
 	}
 	failed, began := 0, time.Now()
-	for _, ch := range resp.Changes {
-		if ch.Kind != "service" {
-			_, _ = fmt.Fprintf(o.out, "%s %s%s\n", objectName(ch), ch.Action, routed[fleet.ID{Kind: ch.Kind, Key: key(ch)}])
+	var routing []admin.Change // waited for after the services that they lead to
+	for _, ch := range changes {
+		state, ok := routed[id(ch)]
+		switch {
+		case ok && o.wait:
+			routing = append(routing, ch)
+			continue
+		case ok:
+			o.print(ch, ": "+printer.RoutingLine(state))
+			continue
+		case ch.Kind != "service":
+			o.print(ch, "")
 			continue
 		}
 		until, limit := backend.Resolved, max(time.Second, resolveLimit-time.Since(began))
@@ -114,9 +131,19 @@ func apply(ctx context.Context, b backend.Backend, o applyOptions) error {
 		if err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(o.out, "service %s %s: %s\n", key(ch), ch.Action, printer.ServiceLine(svc))
+		o.print(ch, ": "+printer.ServiceLine(svc))
 		if o.wait && !backend.UpToDate(svc) {
 			failed++
+		}
+	}
+	if routed, err = o.routed(ctx, b, routing, o.timeout); err != nil {
+		return err
+	}
+	var reasons []string
+	for _, ch := range routing {
+		o.print(ch, ": "+printer.RoutingLine(routed[id(ch)]))
+		if why := backend.Unready(routed[id(ch)]); why != "" {
+			reasons = append(reasons, objectName(ch)+" is not ready: "+why)
 		}
 	}
 	if failed > 0 {
@@ -128,36 +155,43 @@ func apply(ctx context.Context, b backend.Backend, o applyOptions) error {
 		if failed == 1 {
 			are = "is"
 		}
-		return fmt.Errorf("%s %s not ready%s: `roundhouse describe NAME` shows why", command.Count(failed, "service"), are, within)
+		reasons = append(reasons, fmt.Sprintf("%s %s not ready%s: `roundhouse describe NAME` shows why", command.Count(failed, "service"), are, within))
+	}
+	if len(reasons) > 0 {
+		return errors.New(strings.Join(reasons, "; "))
 	}
 	return nil
+}
+
+// print prints what became of an object, and its state.
+func (o *applyOptions) print(ch admin.Change, state string) {
+	_, _ = fmt.Fprintf(o.out, "%s %s%s\n", objectName(ch), ch.Action, state)
 }
 
 // resolveLimit bounds how long apply waits, for all services together, until their
 // runtimes are chosen.
 const resolveLimit = 10 * time.Second
 
-// routedNow returns the states of the routing objects among changes, each after
-// ": ".
-func routedNow(ctx context.Context, b backend.Backend, changes []admin.Change) (map[fleet.ID]string, error) {
-	out := map[fleet.ID]string{}
-	if !slices.ContainsFunc(changes, func(ch admin.Change) bool {
-		return !slices.Contains([]string{"service", "runtime", "model", "weight"}, ch.Kind)
-	}) {
-		return out, nil
+// routed returns the routes and pools among changes, once their state is known or
+// the limit is over.
+func (o *applyOptions) routed(ctx context.Context, b backend.Backend, changes []admin.Change, limit time.Duration) (map[fleet.ID]admin.RoutingObject, error) {
+	var ids []fleet.ID
+	for _, ch := range changes {
+		if !slices.Contains([]string{"service", "runtime", "model", "weight"}, ch.Kind) {
+			ids = append(ids, id(ch))
+		}
 	}
-	list, err := b.Routing(ctx, "")
-	for _, o := range list {
-		out[fleet.ID{Kind: o.Type, Key: service.Key{Namespace: o.Namespace, Name: o.Name}}] = ": " + printer.RoutingLine(o)
+	if len(ids) == 0 {
+		return nil, nil
 	}
-	return out, err
+	return backend.AwaitRouting(ctx, b, ids, limit)
 }
 
 // objectName is "kind namespace/name"; cluster-scoped objects have no
 // namespace.
-func objectName(c admin.Change) string {
-	return fleet.ID{Kind: c.Kind, Key: key(c)}.String()
-}
+func objectName(c admin.Change) string { return id(c).String() }
+
+func id(c admin.Change) fleet.ID { return fleet.ID{Kind: c.Kind, Key: key(c)} }
 
 func key(c admin.Change) service.Key { return service.Key{Namespace: c.Namespace, Name: c.Name} }
 

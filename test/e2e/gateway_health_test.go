@@ -96,14 +96,28 @@ func TestPoolOfDeadServers(t *testing.T) {
 	})
 }
 
-// TestDeadPoolIsNotReady: `get` and `describe` say that no server of a pool is
-// healthy, and why, and `explain request` that a request would be refused, with
-// exit code 1.
+// TestDeadPoolIsNotReady: the state of a pool is unknown until its servers have
+// been checked, and `apply --wait` waits for that; then `get` and `describe` say
+// that no server is healthy, and why, and `explain request` that a request would
+// be refused, with exit code 1.
 func TestDeadPoolIsNotReady(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
 	address := loopback.Reserve(t)
-	n.do("apply", "-f", write(t, t.TempDir(), "pool.yaml", `apiVersion: roundhouse.dev/v1alpha1
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // it answers nothing: the check takes its time
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = mute.Close() }()
+	out := n.do("apply", "-f", write(t, t.TempDir(), "mute.yaml", `apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: mute}
+spec: {addresses: ["`+mute.Addr().String()+`"], healthCheck: {path: /health, timeout: 1m}}
+`))
+	contains(t, out, "pool default/mute created: 1 address; no server has been checked yet")
+	contains(t, n.do("get", "pools"), "Checking: 1 address; no server has been checked yet")
+	contains(t, n.do("describe", "pool", "mute"), mute.Addr().String()+"  not checked yet")
+	r := n.run("apply", "--wait", "--timeout", "30s", "-f", write(t, t.TempDir(), "pool.yaml", `apiVersion: roundhouse.dev/v1alpha1
 kind: Pool
 metadata: {name: gone}
 spec: {addresses: ["`+address+`"], healthCheck: {interval: 100ms}}
@@ -112,17 +126,28 @@ apiVersion: roundhouse.dev/v1alpha1
 kind: Route
 metadata: {name: chat}
 spec: {targets: [{pool: gone}]}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Route
+metadata: {name: half}
+spec: {targets: [{pool: mute, weight: 0}, {service: missing, weight: 1}]}
 `))
-	eventually(t, "the pool is not ready", func() (bool, string) {
-		r := n.run("get", "pools")
-		return strings.Contains(r.out, "False") && strings.Contains(r.out, "no server is healthy: "+address), r.String()
-	})
+	if r.code != 1 {
+		t.Errorf("apply --wait of a pool without a healthy server: %s", r)
+	}
+	contains(t, r.err, "pool default/gone is not ready: 1 address; no server is healthy: "+address, "route default/chat is not ready: pool gone has no endpoint",
+		"route default/half is not ready: there is no service default/missing")
+	if r := n.do("get", "pools"); !strings.Contains(r, "False") || !strings.Contains(r, "no server is healthy: "+address) {
+		t.Errorf("the pool:\n%s", r)
+	}
 	if r := n.do("get", "routes"); !strings.Contains(r, "False") || !strings.Contains(r, "pool gone has no endpoint: 1 address; no server is healthy: "+address) {
 		t.Errorf("a route to it alone:\n%s", r)
 	}
 	contains(t, n.do("describe", "inferencemodels"), "No inferencemodels found")
 	contains(t, n.do("describe", "pool", "gone"), "Endpoints:", address, "Failed: ", "connection refused", "0 requests")
-	r := n.runWith(shortAsk, "explain", "request", "-")
+	n.do("delete", "pool", "mute")
+	n.do("delete", "route", "half")
+	r = n.runWith(shortAsk, "explain", "request", "-")
 	if r.code != 1 || !strings.Contains(r.out, "refused: ") || !strings.Contains(r.err, "would be refused") {
 		t.Errorf("explained: %s", r)
 	}

@@ -161,7 +161,7 @@ spec:
 `
 	write(t, dir, "pool.yaml", strings.Replace(pool, "ADDRESS", "127.0.0.1:"+port, 1))
 	write(t, dir, "route.yaml", route)
-	n := startNode(t, "--watch", "-f", dir)
+	n := startNode(t, "--watch", "-f", dir) // requests are sent before the first check
 	for _, model := range []string{"sql-lora", "big", "default/big"} {
 		a, got := n.completion(model)
 		if a.status != 200 || got != "upstream" {
@@ -170,6 +170,9 @@ spec:
 	}
 	if got := asked(); len(got) != 3 {
 		t.Errorf("the server was asked for %v", got)
+	}
+	if out := n.do("apply", "--wait", "-f", dir); !strings.Contains(out, "route default/outside") || strings.Contains(out, "checked") {
+		t.Errorf("apply --wait of a pool of one healthy server:\n%s", out)
 	}
 	// Without a model in its target the name goes as it is.
 	write(t, dir, "route.yaml", strings.Replace(route, ", model: upstream", "", 1))

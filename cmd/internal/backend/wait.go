@@ -1,12 +1,16 @@
 package backend
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/cmd/internal/progress"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // Resolved reports whether a service has a runtime, or the reason why none fits.
@@ -66,4 +70,57 @@ func Await(ctx context.Context, c Backend, k service.Key, until func(admin.Servi
 			return last, nil
 		}
 	}
+}
+
+// reportLimit bounds how long AwaitRouting waits for the first status of an
+// object. In a cluster an InferencePool that no route names has none.
+const reportLimit = 10 * time.Second
+
+// AwaitRouting polls routes and pools until the state of all of these is known or
+// the limit is over, and returns them as they are then.
+func AwaitRouting(ctx context.Context, c Backend, ids []fleet.ID, limit time.Duration) (map[fleet.ID]admin.RoutingObject, error) {
+	began := time.Now()
+	first, most := c.Pace()
+	for wait := first; ; wait = min(2*wait, most) {
+		list, err := c.Routing(ctx, "")
+		if err != nil {
+			return nil, err
+		}
+		out := make(map[fleet.ID]admin.RoutingObject, len(ids))
+		known := true
+		for _, o := range list {
+			id := fleet.ID{Kind: o.Type, Key: service.Key{Namespace: o.Namespace, Name: o.Name}}
+			if slices.Contains(ids, id) {
+				out[id] = o
+				known = known && Known(o, time.Since(began))
+			}
+		}
+		left := limit - time.Since(began)
+		if known || left <= 0 {
+			return out, nil
+		}
+		select {
+		case <-time.After(min(wait, left)):
+		case <-ctx.Done():
+			return out, ctx.Err()
+		}
+	}
+}
+
+// Known reports whether a route or a pool that has been waited for is ready or
+// not: its servers have been checked.
+func Known(o admin.RoutingObject, waited time.Duration) bool {
+	ready := o.Status.Ready()
+	return ready.Status != "" && ready.Reason != routing.ReasonChecking || ready.Status == "" && waited >= reportLimit
+}
+
+// Unready returns why a route or a pool is not ready; "" where nothing says so.
+func Unready(o admin.RoutingObject) string {
+	switch ready := o.Status.Ready(); {
+	case ready.Status == "False", ready.Reason == routing.ReasonChecking:
+		return cmp.Or(ready.Message, ready.Reason)
+	case ready.Status == "" && o.Kind != "InferencePool":
+		return "no controller has reported its state"
+	}
+	return ""
 }

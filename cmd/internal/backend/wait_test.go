@@ -2,7 +2,9 @@ package backend
 
 import (
 	"testing"
+	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
@@ -28,6 +30,33 @@ func TestSettled(t *testing.T) {
 			Model:      service.ModelStatus{Transition: c.transition}}}
 		if Settled(s) != c.settled || UpToDate(s) != c.taken {
 			t.Errorf("%s: settled %t, taken %t", c.name, Settled(s), UpToDate(s))
+		}
+	}
+}
+
+// TestRoutesAndPools: what is waited for, and what fails.
+func TestRoutesAndPools(t *testing.T) {
+	for _, c := range []struct {
+		kind, status, reason, message string
+		waited                        time.Duration
+		known                         bool
+		unready                       string
+	}{
+		{"Pool", "True", routing.ReasonAccepted, "1 address", 0, true, ""},
+		{"Pool", "True", routing.ReasonDegraded, "1 of 2 servers is not healthy", 0, true, ""},
+		{"Pool", "Unknown", routing.ReasonChecking, "not checked", time.Hour, false, "not checked"},
+		{"Route", "False", routing.ReasonBackendNotFound, "there is no service a/b", 0, true, "there is no service a/b"},
+		{"Route", "", "", "", 0, false, "no controller has reported its state"},
+		{"Route", "", "", "", time.Minute, true, "no controller has reported its state"},
+		{"InferencePool", "", "", "", time.Minute, true, ""},
+		{"InferencePool", "Unknown", routing.ReasonPending, "no HTTPRoute refers to it", 0, true, ""},
+	} {
+		o := admin.RoutingObject{Kind: c.kind}
+		if c.status != "" {
+			o.Status.Conditions = []service.Condition{{Type: routing.ConditionReady, Status: c.status, Reason: c.reason, Message: c.message}}
+		}
+		if Known(o, c.waited) != c.known || Unready(o) != c.unready {
+			t.Errorf("%+v: known %t, unready %q", c, Known(o, c.waited), Unready(o))
 		}
 	}
 }

@@ -290,13 +290,13 @@ func newAddresses(internal bool, degraded func(service.Key, routing.Degradation)
 
 // set replaces the pools.
 func (a *addresses) set(objects []routing.Object) {
-	all := map[service.Key][]string{}
+	var all []*routing.Pool
 	a.mu.Lock()
 	before := a.pending
 	a.pending = map[service.Key]bool{}
 	for _, o := range objects {
 		if p, ok := o.(*routing.Pool); ok && len(p.Addresses) > 0 {
-			all[p.Key] = p.Addresses
+			all = append(all, p)
 			known, asked := before[p.Key]
 			a.pending[p.Key] = known || !asked
 		}

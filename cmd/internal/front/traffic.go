@@ -39,8 +39,10 @@ type Traffic struct {
 	// scraping reads the endpoints' metrics; nil: they are not read.
 	scraping  *scraping
 	poolRoles bool // see TrafficConfig
-	// degraded reports what is wrong with a pool's addresses.
-	degraded func(pool service.Key, now routing.Degradation)
+	// degraded reports what is wrong with a pool's addresses. reporting is locked
+	// meanwhile, so that reports arrive in the order of what they report.
+	degraded  func(pool service.Key, now routing.Degradation)
+	reporting sync.Mutex
 
 	mu struct {
 		sync.Mutex
@@ -56,7 +58,7 @@ type facts struct {
 	pools    map[service.Key]*routing.Pool
 	members  map[service.Key][]service.Key
 	found    map[service.Key][]string          // endpoints of addresses, by pool
-	ill      map[service.Key]map[string]string // why those are not healthy, of them
+	health   map[service.Key]map[string]string // why each is not healthy, "" if it is; those not checked yet are left out
 	lost     map[service.Key]string            // what is wrong with looking them up
 	pods     map[service.Key][]replica.Replica
 	public   bool                                  // see TrafficConfig.PublicOnly
@@ -203,7 +205,7 @@ func (t *Traffic) Register(reg prometheus.Registerer) error {
 func newTraffic(d *dispatch.Dispatcher) *Traffic {
 	t := &Traffic{Dispatcher: d}
 	t.mu.services, t.mu.pools = map[service.Key]dispatch.PoolConfig{}, map[service.Key]*routing.Pool{}
-	t.mu.ill, t.mu.lost = map[service.Key]map[string]string{}, map[service.Key]string{}
+	t.mu.health, t.mu.lost = map[service.Key]map[string]string{}, map[service.Key]string{}
 	t.mu.found, t.mu.pods = map[service.Key][]string{}, map[service.Key][]replica.Replica{}
 	t.mu.roles = map[service.Key][]service.Role{}
 	return t
@@ -243,7 +245,7 @@ func (t *Traffic) Route(v fleet.RoutingView) {
 	defer t.mu.Unlock()
 	before := t.mu.pools
 	t.mu.pools, t.mu.members = map[service.Key]*routing.Pool{}, v.Members
-	addresses := map[service.Key][]string{}
+	var looked []*routing.Pool
 	for _, o := range v.Objects {
 		p, ok := o.(*routing.Pool)
 		if !ok {
@@ -251,7 +253,7 @@ func (t *Traffic) Route(v fleet.RoutingView) {
 		}
 		t.mu.pools[p.Key] = p
 		if len(p.Addresses) > 0 {
-			addresses[p.Key] = p.Addresses
+			looked = append(looked, p)
 		}
 		if old := before[p.Key]; old == nil || !slices.Equal(old.Addresses, p.Addresses) {
 			delete(t.mu.found, p.Key)
@@ -269,7 +271,7 @@ func (t *Traffic) Route(v fleet.RoutingView) {
 			t.Remove(routing.PoolRef(k))
 		}
 	}
-	t.lookups.Set(addresses)
+	t.lookups.Set(looked)
 }
 
 // Endpoints implements endpoints.Sink.
@@ -279,60 +281,101 @@ func (t *Traffic) Endpoints(pool service.Key, addresses []string, problem string
 		t.mu.found[pool], t.mu.lost[pool] = addresses, problem
 		t.shared(func(k service.Key) bool { return k == pool })
 	}
-	now := t.mu.degradation(pool)
 	t.mu.Unlock()
-	t.degraded(pool, now)
+	t.report(pool)
 }
 
-// healthChanged records that a server of a pool became unhealthy, and why, or
-// healthy: why is "".
+// healthChanged records a result of the checks of a server: why it is not
+// healthy, "" if it is.
 func (t *Traffic) healthChanged(pool service.Key, address, why string) {
 	t.mu.Lock()
 	if t.mu.pools[pool] != nil {
-		if t.mu.ill[pool] == nil {
-			t.mu.ill[pool] = map[string]string{}
+		before := t.mu.health[pool][address]
+		if t.mu.health[pool] == nil {
+			t.mu.health[pool] = map[string]string{}
 		}
-		if t.mu.ill[pool][address] = why; why == "" {
-			delete(t.mu.ill[pool], address)
+		if t.mu.health[pool][address] = why; why != before { // the first good result changes no endpoint
+			t.shared(func(k service.Key) bool { return k == pool })
 		}
-		t.shared(func(k service.Key) bool { return k == pool })
 	}
+	t.mu.Unlock()
+	t.report(pool)
+}
+
+// report reports what is wrong with the addresses of a pool. t.mu is not held.
+func (t *Traffic) report(pool service.Key) {
+	t.reporting.Lock()
+	defer t.reporting.Unlock()
+	t.mu.Lock()
 	now := t.mu.degradation(pool)
 	t.mu.Unlock()
 	t.degraded(pool, now)
 }
 
-// degradation returns what is wrong with the addresses of a pool: that they
-// cannot be looked up, or that no server there is healthy.
+// degradation returns what is wrong with the addresses of a pool: which cannot be
+// looked up, which lead to servers that are not healthy, and whether that is not
+// known yet.
 func (f *facts) degradation(pool service.Key) routing.Degradation {
+	p := f.pools[pool]
 	out := routing.Degradation{Message: f.lost[pool]}
-	found, ill := f.found[pool], f.ill[pool]
-	if len(found) > len(ill) || len(found) == 0 && out.Message == "" {
+	found := f.found[pool]
+	if p == nil || len(found) == 0 {
+		out.Down = out.Message != ""
+		out.Unchecked = p != nil && !out.Down
 		return out
 	}
-	if out.Down = true; len(found) > 0 {
-		if out.Message != "" {
-			out.Message += "; "
-		}
-		out.Message += fmt.Sprintf("no server is healthy: %s: %s", found[0], ill[found[0]])
+	if p.Health.Disabled {
+		return out
 	}
+	healthy, unchecked := 0, 0
+	var ill []string
+	for _, a := range found {
+		switch why, checked := f.health[pool][a]; {
+		case !checked:
+			unchecked++
+		case why == "":
+			healthy++
+		default:
+			ill = append(ill, a+": "+why)
+		}
+	}
+	out.Unchecked = healthy == 0 && unchecked > 0
+	out.Down = healthy+unchecked == 0
+	if len(ill) == 0 {
+		return out
+	}
+	text := "no server is healthy"
+	if !out.Down {
+		are := "are"
+		if len(ill) == 1 {
+			are = "is"
+		}
+		text = fmt.Sprintf("%d of %d servers %s not healthy", len(ill), len(found), are)
+	}
+	if out.Message != "" {
+		out.Message += "; "
+	}
+	out.Message += text + ": " + ill[0]
 	return out
 }
 
-// ask has these servers of a pool checked, and forgets the results of others;
-// t.mu is held.
+// ask has these servers of a pool checked, and forgets the results of others and
+// of those that are checked in another way now; t.mu is held.
 func (t *Traffic) ask(p *routing.Pool, addresses []string) {
 	if t.health == nil {
 		return
 	}
-	t.health.Set(p, addresses)
-	for a := range t.mu.ill[p.Key] {
+	results := t.mu.health[p.Key]
+	for _, a := range t.health.Set(p, addresses) {
+		delete(results, a)
+	}
+	for a := range results {
 		if p.Health.Disabled || !slices.Contains(addresses, a) {
-			delete(t.mu.ill[p.Key], a)
+			delete(results, a)
 		}
 	}
-	if len(t.mu.ill[p.Key]) == 0 {
-		delete(t.mu.ill, p.Key)
+	if len(results) == 0 {
+		delete(t.mu.health, p.Key)
 	}
 }
 
@@ -380,7 +423,7 @@ func (f *facts) compose(p *routing.Pool) dispatch.PoolConfig {
 		if p.Protocol == service.ProtocolGRPCV2 {
 			r.GRPC = a
 		}
-		if why := f.ill[p.Key][a]; why != "" {
+		if why := f.health[p.Key][a]; why != "" {
 			r.Phase, r.Message = replica.Failed, a+": "+why
 		}
 		out.Replicas = append(out.Replicas, r)

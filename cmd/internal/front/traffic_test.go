@@ -120,8 +120,22 @@ func TestTrafficComposesPools(t *testing.T) {
 	}
 	tr.Endpoints(pool, []string{"127.0.0.8:9", "127.0.0.9:9"}, "name.test: slow")
 	expect("the name is found", "127.0.0.1:1", "127.0.0.8:9", "127.0.0.9:9")
-	if degraded[pool] != (routing.Degradation{Message: "name.test: slow"}) {
-		t.Errorf("degraded %v", degraded)
+	if degraded[pool] != (routing.Degradation{Message: "name.test: slow", Unchecked: true}) {
+		t.Errorf("before a check: degraded %v", degraded)
+	}
+	for _, c := range []struct {
+		address, why string
+		want         routing.Degradation
+	}{
+		{"127.0.0.8:9", "refused", routing.Degradation{Message: "name.test: slow; 1 of 2 servers is not healthy: 127.0.0.8:9: refused", Unchecked: true}},
+		{"127.0.0.9:9", "", routing.Degradation{Message: "name.test: slow; 1 of 2 servers is not healthy: 127.0.0.8:9: refused"}},
+		{"127.0.0.9:9", "mute", routing.Degradation{Message: "name.test: slow; no server is healthy: 127.0.0.8:9: refused", Down: true}},
+		{"127.0.0.8:9", "", routing.Degradation{Message: "name.test: slow; 1 of 2 servers is not healthy: 127.0.0.9:9: mute"}},
+		{"127.0.0.9:9", "", routing.Degradation{Message: "name.test: slow"}},
+	} {
+		if tr.healthChanged(pool, c.address, c.why); degraded[pool] != c.want {
+			t.Errorf("%s is %q: degraded %+v, want %+v", c.address, c.why, degraded[pool], c.want)
+		}
 	}
 	publish("127.0.0.1:1", "127.0.0.1:2")
 	expect("a replica came", "127.0.0.1:1", "127.0.0.1:2", "127.0.0.8:9", "127.0.0.9:9")

@@ -11,6 +11,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -40,10 +41,18 @@ func Routing(w io.Writer, list []admin.RoutingObject, kind, output string, singl
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	_, _ = fmt.Fprintf(tw, "NAMESPACE\tNAME\tKIND\tREADY\t%s\tAGE\tSTATUS\n", columns)
 	for _, o := range list {
-		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Namespace, o.Name, o.Kind, orDash(o.Status.Ready().Status),
+		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Namespace, o.Name, o.Kind, known(o.Status.Ready()),
 			orDash(o.From), orDash(o.To), age(o.Created, time.Now()), routingReason(o))
 	}
 	return tw.Flush()
+}
+
+// known is the status of a condition, "-" while it is unknown.
+func known(c service.Condition) string {
+	if c.Status == "Unknown" {
+		return "-"
+	}
+	return orDash(c.Status)
 }
 
 // routingReason is the reason of the Ready condition, and the message where
@@ -83,7 +92,11 @@ func DescribeRouting(w io.Writer, o admin.RoutingObject, now time.Time) {
 		_, _ = fmt.Fprintln(w, "\nEndpoints:")
 	}
 	for _, e := range o.Endpoints {
-		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\n", cmp.Or(e.Address, e.GRPC, e.ID), endpointState(e), command.Count(e.InFlight, "request"))
+		state := endpointState(e)
+		if o.Status.Ready().Reason == routing.ReasonChecking && state == endpointReady {
+			state = "not checked yet" // it gets requests all the same
+		}
+		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\n", cmp.Or(e.Address, e.GRPC, e.ID), state, command.Count(e.InFlight, "request"))
 	}
 	_ = tw.Flush()
 	_, _ = fmt.Fprintln(w, "\nConditions:")
@@ -103,8 +116,10 @@ func endpointState(e dispatch.Endpoint) string {
 	case e.Ejected != "":
 		return "ejected: " + e.Ejected
 	}
-	return "ready"
+	return endpointReady
 }
+
+const endpointReady = "ready"
 
 // RoutingLine is the state of a routing object in one line.
 func RoutingLine(o admin.RoutingObject) string {
@@ -112,6 +127,8 @@ func RoutingLine(o admin.RoutingObject) string {
 	switch {
 	case ready.Status == "":
 		return "not yet reconciled"
+	case ready.Status == "Unknown":
+		return cmp.Or(ready.Message, ready.Reason)
 	case ready.Status != "True":
 		return "not ready: " + cmp.Or(ready.Message, ready.Reason)
 	case ready.Message != "":

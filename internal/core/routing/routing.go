@@ -170,7 +170,8 @@ const (
 	ReasonBackendNotFound = "BackendNotFound"
 	ReasonNoEndpoints     = "NoEndpoints"
 	ReasonRouted          = "Routed"
-	ReasonDegraded        = "Degraded" // ready, and something is wrong all the same
+	ReasonDegraded        = "Degraded" // ready, but a part does not serve
+	ReasonChecking        = "Checking" // not known yet: servers are being checked
 )
 
 // Degradation is what is wrong with the addresses of a pool; the zero value is
@@ -179,6 +180,8 @@ type Degradation struct {
 	Message string
 	// Down: none of the addresses leads to a server that is healthy.
 	Down bool
+	// Unchecked: no server is known to be healthy, and not all have been checked.
+	Unchecked bool
 }
 
 // Status is what is true of a routing object now. It can always be recomputed

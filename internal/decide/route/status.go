@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,7 +17,13 @@ const maxParents = 32
 
 // Statuses returns the status of every routing object, given all of them and all
 // services. degraded is what is wrong with the addresses of a pool, by its key:
-// that a name cannot be looked up, for example.
+// that a name cannot be looked up, for example. The addresses of a pool without
+// an entry are not known yet.
+//
+// One rule holds for Ready of every kind. An object that serves all it asks for is
+// True; one that serves a part is True for the reason Degraded, and the message
+// names the part that does not serve; one that serves nothing is False. While
+// nothing serves and some of it is not known yet, Ready is Unknown.
 func Statuses(services []Member, objects []routing.Object, degraded map[service.Key]routing.Degradation) map[routing.ID]routing.Status {
 	s := statuses{set: accept(objects), services: services, degraded: degraded, members: map[service.Key][]service.Key{}}
 	for _, m := range services {
@@ -86,13 +93,15 @@ func (s *statuses) pool(p *routing.Pool) routing.Status {
 		has = append(has, plural(n, "address"))
 	}
 	message := strings.Join(has, "; ")
-	bad := s.degraded[p.Key]
+	bad, known := s.degraded[p.Key]
 	ready := condition(routing.ConditionReady, "True", routing.ReasonAccepted, message)
 	switch {
 	case len(has) == 0:
 		ready = condition(routing.ConditionReady, "False", routing.ReasonNoEndpoints, s.noMembers(p))
 	case bad.Down && len(out.Members) == 0:
 		ready = condition(routing.ConditionReady, "False", routing.ReasonNoEndpoints, message+"; "+bad.Message)
+	case (bad.Unchecked || !known) && len(p.Addresses) > 0 && len(out.Members) == 0:
+		ready = condition(routing.ConditionReady, "Unknown", routing.ReasonChecking, strings.Join(nonEmpty(message, "no server has been checked yet", bad.Message), "; "))
 	case bad.Message != "":
 		ready = condition(routing.ConditionReady, "True", routing.ReasonDegraded, message+"; "+bad.Message)
 	}
@@ -143,40 +152,32 @@ func (s *statuses) parents(pool service.Key) []routing.Parent {
 	return out
 }
 
-// unresolved lists the refs that do not exist, each once.
-func (s *statuses) unresolved(refs []routing.Ref) []string {
-	var out []string
-	for _, ref := range refs {
-		existing := s.keys
-		if ref.Pool {
-			existing = s.poolNames
-		}
-		if _, ok := slices.BinarySearchFunc(existing, ref.Key, compareKeys); ok {
-			continue
-		}
-		if text := notFound(ref, existing); !slices.Contains(out, text) {
-			out = append(out, text)
-		}
+// unresolved returns that what ref names does not exist; "" where it does.
+func (s *statuses) unresolved(ref routing.Ref) string {
+	existing := s.keys
+	if ref.Pool {
+		existing = s.poolNames
 	}
-	return out
+	if _, ok := slices.BinarySearchFunc(existing, ref.Key, compareKeys); ok {
+		return ""
+	}
+	return notFound(ref, existing)
 }
 
 func (s *statuses) httpRoute(r *routing.HTTPRoute) routing.Status {
 	var refs []routing.Ref
+	p := parts{statuses: s}
 	for _, rule := range r.Rules {
 		for _, b := range rule.Backends {
 			refs = append(refs, b.Ref)
+			p.add(b.Ref, b.Weight, b.Fault)
 		}
 	}
 	resolved := condition(routing.ConditionResolvedRefs, "True", routing.ReasonResolvedRefs, "")
-	ready := condition(routing.ConditionReady, "True", routing.ReasonRouted, "to "+summary(refs))
-	if unresolved := s.unresolved(refs); len(unresolved) > 0 {
-		resolved = condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, strings.Join(unresolved, "; "))
-		ready = condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, resolved.Message)
-	} else {
-		ready = s.checkPools(ready, refs)
+	if len(p.missing) > 0 { // even if others serve: so the Gateway API has it
+		resolved = condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, strings.Join(p.missing, "; "))
 	}
-	return routing.Status{Parents: r.Parents, Conditions: []service.Condition{ready,
+	return routing.Status{Parents: r.Parents, Conditions: []service.Condition{p.ready("to "+summary(refs), "backend"),
 		condition(routing.ConditionAccepted, "True", routing.ReasonAccepted, ""), resolved}}
 }
 
@@ -207,52 +208,86 @@ func (s *statuses) route(r *routing.Route) routing.Status {
 		}
 	}
 	names := listed(r.Models[:min(len(r.Models), maxListed)], len(r.Models))
-	ready := condition(routing.ConditionReady, "True", routing.ReasonRouted, names+" to "+summary(refs))
-	unresolved := s.unresolved(refs)
-	switch {
-	case len(inUse) == len(r.Models) && len(inUse) > 0:
+	p := parts{statuses: s, other: inUse}
+	for _, t := range r.Targets {
+		p.add(t.Ref, t.Weight, "")
+	}
+	ready := p.ready(names+" to "+summary(refs), "target")
+	if len(inUse) == len(r.Models) && len(inUse) > 0 {
 		ready = condition(routing.ConditionReady, "False", routing.ReasonModelNameInUse, strings.Join(inUse, "; "))
-	case len(unresolved) > 0:
-		ready = condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, strings.Join(append(unresolved, inUse...), "; "))
-	default:
-		ready.Message = strings.Join(append([]string{ready.Message}, inUse...), "; ")
-		ready = s.checkPools(ready, refs)
 	}
 	return routing.Status{Conditions: []service.Condition{ready}}
 }
 
-// checkPools returns the condition Ready of an object that sends requests to
-// refs: False if all of them are pools without endpoints, degraded if some are.
-func (s *statuses) checkPools(ready service.Condition, refs []routing.Ref) service.Condition {
-	var down []string
-	dead := map[routing.Ref]bool{}
-	for _, ref := range refs {
-		p := s.set.pools[ref.Key]
-		if !ref.Pool || p == nil || dead[ref] {
-			continue
-		}
-		if c := s.pool(p).Ready(); c.Status == "False" {
-			dead[ref] = true
-			down = append(down, "pool "+ref.Name+" has no endpoint: "+c.Message)
-		}
+// parts are the services and pools that a route leads to, by their state.
+type parts struct {
+	*statuses
+	serving, unknown int      // of those that get requests
+	missing          []string // there is no such object
+	checking, down   []string // pools
+	other            []string // what else of the route does not serve
+}
+
+// add adds a target of a route; fault is why it gets no requests.
+func (p *parts) add(ref routing.Ref, weight uint32, fault string) {
+	lost := cmp.Or(fault, p.unresolved(ref))
+	var at service.Condition
+	if lost == "" && ref.Pool {
+		at = p.pool(p.set.pools[ref.Key]).Ready()
 	}
 	switch {
-	case len(down) == 0:
-		return ready
-	case !slices.ContainsFunc(refs, func(r routing.Ref) bool { return !dead[r] }):
-		return condition(ready.Type, "False", routing.ReasonNoEndpoints, strings.Join(down, "; "))
+	case lost != "":
+		p.missing = appendNew(p.missing, lost)
+	case at.Status == "False":
+		p.down = appendNew(p.down, "pool "+ref.Name+" has no endpoint: "+at.Message)
+	case at.Status == "Unknown":
+		p.checking = appendNew(p.checking, "pool "+ref.Name+": "+at.Message)
+		p.unknown += min(int(weight), 1)
+	default:
+		p.serving += min(int(weight), 1)
 	}
-	return condition(ready.Type, "True", routing.ReasonDegraded, ready.Message+"; "+strings.Join(down, "; "))
+}
+
+func appendNew(list []string, text string) []string {
+	if slices.Contains(list, text) {
+		return list
+	}
+	return append(list, text)
+}
+
+// ready returns the condition Ready of a route; does says what it does with
+// requests, and noun what it calls what it leads to.
+func (p *parts) ready(does, noun string) service.Condition {
+	faults := slices.Concat(p.missing, p.down, p.other)
+	reason := routing.ReasonNoEndpoints
+	if len(p.missing) > 0 {
+		reason = routing.ReasonBackendNotFound
+	}
+	switch {
+	case p.serving > 0 && len(faults) == 0:
+		return condition(routing.ConditionReady, "True", routing.ReasonRouted, does)
+	case p.serving > 0:
+		return condition(routing.ConditionReady, "True", routing.ReasonDegraded, strings.Join(append([]string{does}, faults...), "; "))
+	case p.unknown > 0:
+		return condition(routing.ConditionReady, "Unknown", routing.ReasonChecking, strings.Join(append(p.checking, faults...), "; "))
+	case len(faults) == 0 || len(p.missing)+len(p.down) == 0:
+		faults = append(faults, "no "+noun+" has a weight above 0")
+	}
+	return condition(routing.ConditionReady, "False", reason, strings.Join(faults, "; "))
+}
+
+func nonEmpty(parts ...string) []string {
+	return slices.DeleteFunc(parts, func(s string) bool { return s == "" })
 }
 
 // inPool returns the status of an object that belongs to a pool and has no other
 // problem; note is what it does.
 func (s *statuses) inPool(pool service.Key, note string) routing.Status {
-	if unresolved := s.unresolved([]routing.Ref{routing.PoolRef(pool)}); len(unresolved) > 0 {
+	if lost := s.unresolved(routing.PoolRef(pool)); lost != "" {
 		return routing.Status{Conditions: []service.Condition{
-			condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, unresolved[0]),
-			condition(routing.ConditionAccepted, "Unknown", routing.ReasonPending, unresolved[0]),
-			condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, unresolved[0])}}
+			condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, lost),
+			condition(routing.ConditionAccepted, "Unknown", routing.ReasonPending, lost),
+			condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, lost)}}
 	}
 	return routing.Status{Conditions: []service.Condition{
 		condition(routing.ConditionReady, "True", routing.ReasonAccepted, note),
@@ -280,34 +315,40 @@ func (s *statuses) rewrite(o *routing.Rewrite) routing.Status {
 			break
 		}
 		for _, rule := range other.Rules {
-			names := rule.Models
-			if len(names) == 0 {
-				names = []string{""}
-			}
-			for _, name := range names {
+			for _, name := range rewritten(rule) {
 				if _, ok := older[name]; !ok && other.Pool == o.Pool {
 					older[name] = other.Name
 				}
 			}
 		}
 	}
-	note := "in pool " + o.Pool.Name
+	names := 0
+	var taken []string
 	for _, rule := range o.Rules {
-		names := rule.Models
-		if len(names) == 0 {
-			names = []string{""}
-		}
-		for _, name := range names {
+		for _, name := range rewritten(rule) {
+			names++
 			if by := older[name]; by != "" {
-				what := name
-				if name == "" {
-					what = "every other name"
-				}
-				note += fmt.Sprintf("; %s is rewritten by the older %s", what, by)
+				taken = append(taken, cmp.Or(name, "every other name")+" is rewritten by the older "+by)
 			}
 		}
 	}
-	return s.inPool(o.Pool, note)
+	out := s.inPool(o.Pool, strings.Join(append([]string{"in pool " + o.Pool.Name}, taken...), "; "))
+	switch ready := &out.Conditions[0]; {
+	case ready.Status != "True" || len(taken) == 0:
+	case len(taken) == names:
+		ready.Status, ready.Reason = "False", routing.ReasonModelNameInUse
+	default:
+		ready.Reason = routing.ReasonDegraded
+	}
+	return out
+}
+
+// rewritten lists the names that a rule rewrites; "" is every other name.
+func rewritten(rule routing.RewriteRule) []string {
+	if len(rule.Models) == 0 {
+		return []string{""}
+	}
+	return rule.Models
 }
 
 func plural(n int, noun string) string {

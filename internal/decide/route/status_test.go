@@ -95,11 +95,44 @@ ResolvedRefs=False BackendNotFound: there is no pool default/lama; did you mean 
 		{"a route", []routing.Object{llama, route("r", 0, "a,b", at("llama"), svc("default/chat"))}, "",
 			`Ready=True Routed: a, b to pool llama, service chat`},
 		{"a route that lost a name", []routing.Object{route("old", 1, "a", svc("default/chat")), route("r", 0, "a,b", svc("default/chat"))}, "",
-			`Ready=True Routed: a, b to service chat; a belongs to the older route old`},
+			`Ready=True Degraded: a, b to service chat; a belongs to the older route old`},
 		{"a route that lost its name", []routing.Object{route("old", 1, "a", svc("default/chat")), route("r", 0, "a", svc("default/chat"))}, "",
 			`Ready=False ModelNameInUse: a belongs to the older route old`},
-		{"a route to what is not there", []routing.Object{route("r", 0, "a", svc("default/chat"), at("llama"))}, "",
+		{"a rewrite of nothing", []routing.Object{llama,
+			&routing.Rewrite{Meta: meta("default/old", 1), Pool: key("default/llama"), Rules: []routing.RewriteRule{{Models: []string{"a"}}}},
+			&routing.Rewrite{Meta: meta("default/w", 0), Pool: key("default/llama"), Rules: []routing.RewriteRule{{Models: []string{"a"}}}}}, "",
+			`Ready=False ModelNameInUse: in pool llama; a is rewritten by the older old
+Accepted=True Accepted
+ResolvedRefs=True ResolvedRefs`},
+		{"a route to what is not there", []routing.Object{route("r", 0, "a", at("llama"))}, "",
 			`Ready=False BackendNotFound: there is no pool default/llama`},
+		{"a route, half of which serves", []routing.Object{route("r", 0, "a", svc("default/chat"), at("llama"))}, "",
+			`Ready=True Degraded: a to service chat, pool llama; there is no pool default/llama`},
+		{"a route whose serving target has no weight", []routing.Object{&routing.Route{Meta: meta("default/r", 0), Models: []string{"a"},
+			Targets: []routing.Target{{Ref: svc("default/chat")}, {Ref: at("llama"), Weight: 1}}}}, "",
+			`Ready=False BackendNotFound: there is no pool default/llama`},
+		{"a route without a weight", []routing.Object{&routing.Route{Meta: meta("default/r", 0), Models: []string{"a"}, Targets: []routing.Target{{Ref: svc("default/chat")}}}}, "",
+			`Ready=False NoEndpoints: no target has a weight above 0`},
+		{"an HTTPRoute, half of which serves", []routing.Object{http("r", svc("default/chat"), at("llama"))}, "",
+			`Ready=True Degraded: to service chat, pool llama; there is no pool default/llama
+Accepted=True Accepted
+ResolvedRefs=False BackendNotFound: there is no pool default/llama`},
+		{"a pool that nobody has reported on", []routing.Object{pool("p", "", "a:1")}, "unknown",
+			`Ready=Unknown Checking: 1 address; no server has been checked yet
+Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
+ResolvedRefs=True ResolvedRefs`},
+		{"a pool that is being checked", []routing.Object{http("r", at("p")), pool("p", "", "a:1")}, "unchecked",
+			`Ready=Unknown Checking: 1 address; no server has been checked yet
+Accepted=True Accepted: 1 address; no server has been checked yet
+ResolvedRefs=True ResolvedRefs`},
+		{"a pool with members that is being checked", []routing.Object{pool("p", "app=llama", "a:1")}, "unchecked",
+			`Ready=True Accepted: 2 services: chat, chat-next; 1 address
+Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
+ResolvedRefs=True ResolvedRefs`},
+		{"a route to a pool that is being checked", []routing.Object{pool("p", "", "a:1"), route("r", 0, "a", at("p"), svc("default/gone"))}, "unchecked",
+			`Ready=Unknown Checking: pool p: 1 address; no server has been checked yet; there is no service default/gone`},
+		{"a route to a service and a pool that is being checked", []routing.Object{pool("p", "", "a:1"), route("r", 0, "a", at("p"), svc("default/chat"))}, "unchecked",
+			`Ready=True Routed: a to pool p, service chat`},
 		{"a pool with one name that is not found", []routing.Object{pool("p", "", "a:1", "b:2")}, "a: no such host",
 			`Ready=True Degraded: 2 addresses; a: no such host
 Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
@@ -127,14 +160,17 @@ ResolvedRefs=True ResolvedRefs`},
 		{"a rewrite behind an older one", []routing.Object{llama,
 			&routing.Rewrite{Meta: meta("default/old", 1), Pool: key("default/llama"), Rules: []routing.RewriteRule{{Models: []string{"a"}}, {}}},
 			&routing.Rewrite{Meta: meta("default/w", 0), Pool: key("default/llama"), Rules: []routing.RewriteRule{{Models: []string{"a", "b"}}, {}}}}, "",
-			`Ready=True Accepted: in pool llama; a is rewritten by the older old; every other name is rewritten by the older old
+			`Ready=True Degraded: in pool llama; a is rewritten by the older old; every other name is rewritten by the older old
 Accepted=True Accepted
 ResolvedRefs=True ResolvedRefs`},
 	} {
 		last := c.objects[len(c.objects)-1]
 		degraded := map[service.Key]routing.Degradation{}
-		if text, down := strings.CutPrefix(c.trouble, "down: "); text != "" {
-			for _, o := range c.objects { // those of pools count
+		text, down := strings.CutPrefix(c.trouble, "down: ")
+		for _, o := range c.objects { // those of pools count
+			if c.trouble == "unchecked" {
+				degraded[o.Common().Key] = routing.Degradation{Unchecked: true}
+			} else if c.trouble != "unknown" {
 				degraded[o.Common().Key] = routing.Degradation{Message: text, Down: down}
 			}
 		}

@@ -25,8 +25,9 @@ type HealthConfig struct {
 	Failures          int
 	// MaxChecks is how many servers are asked at once.
 	MaxChecks int
-	// Changed is told of a server that is not well any more, and why, and of
-	// one that is again. Calls for one server come in order.
+	// Changed is called with the first result of each server's checks and with
+	// every change: why the server is not healthy, "" if it is. Failures checks in
+	// a row are one result. Calls for one server come in order.
 	Changed func(pool service.Key, address, why string)
 }
 
@@ -84,10 +85,10 @@ func NewHealth(cfg HealthConfig) (*Health, error) {
 // maxHealthHeader bounds the header of an answer.
 const maxHealthHeader = 64 << 10
 
-// Set makes these the "ip:port" of a pool; none of them, or of a pool that
-// disables checks, are asked any more. A server that is new counts as well
-// until it is asked, which is at once.
-func (h *Health) Set(p *routing.Pool, addresses []string) {
+// Set makes these the "ip:port" of a pool, and stops the checks of others; a pool
+// that disables checks has none. It returns the addresses whose checks begin now:
+// earlier results no longer hold for them.
+func (h *Health) Set(p *routing.Pool, addresses []string) (begun []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	keep := map[checked]bool{}
@@ -103,6 +104,7 @@ func (h *Health) Set(p *routing.Pool, addresses []string) {
 			ctx, stop := context.WithCancel(context.Background())
 			c := &check{q, stop}
 			h.checks[k] = c
+			begun = append(begun, a)
 			h.done.Go(func() { h.ask(ctx, k, c) })
 		}
 	}
@@ -112,6 +114,7 @@ func (h *Health) Set(p *routing.Pool, addresses []string) {
 			delete(h.checks, k)
 		}
 	}
+	return begun
 }
 
 // Close ends all checks and waits until nothing is told any more.
@@ -168,7 +171,7 @@ func ownPath(p *routing.Pool) string {
 
 // ask asks one server until ctx ends.
 func (h *Health) ask(ctx context.Context, k checked, c *check) {
-	failed, ill := 0, false
+	failed, known, ill := 0, false, false
 	for {
 		err := h.once(ctx, c)
 		if ctx.Err() != nil {
@@ -176,12 +179,12 @@ func (h *Health) ask(ctx context.Context, k checked, c *check) {
 		}
 		wait := c.interval
 		switch {
-		case err == nil && ill:
-			ill = false
+		case err == nil && (ill || !known):
+			known, ill = true, false
 			h.cfg.Changed(k.pool, k.address, "")
 		case err != nil && !ill:
 			if failed++; failed >= c.failures {
-				ill = true
+				known, ill = true, true
 				h.cfg.Changed(k.pool, k.address, err.Error())
 			} else {
 				wait = min(wait, time.Second) // it is soon known

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -26,8 +27,8 @@ type Lookups struct {
 
 	wanted struct {
 		sync.Mutex
-		pools map[service.Key][]string
-		gone  map[service.Key]bool // since they were last looked at
+		pools map[service.Key]*routing.Pool
+		anew  map[service.Key]bool // to be reported although nothing may have changed
 	}
 	changed chan struct{} // holds one: wanted has changed
 	answers chan answer
@@ -77,20 +78,25 @@ func New(cfg Config, sink Sink) (*Lookups, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	l := &Lookups{cfg: cfg, sink: sink, changed: make(chan struct{}, 1), answers: make(chan answer), slots: make(chan struct{}, cfg.MaxLookups)}
-	l.wanted.gone = map[service.Key]bool{}
+	l.wanted.anew = map[service.Key]bool{}
 	return l, nil
 }
 
-// Set makes these the addresses ("host:port") there are, by pool. It returns
-// at once; the sink is told from Run. A pool that goes is not told of.
-func (l *Lookups) Set(pools map[service.Key][]string) {
+// Set makes these the pools whose addresses are looked up. It returns at once;
+// Run reports to the sink. A pool that is new, or another object than before, is
+// reported even if its endpoints are the same; a pool that goes is not reported.
+func (l *Lookups) Set(pools []*routing.Pool) {
 	l.wanted.Lock()
-	for k := range l.wanted.pools {
-		if _, ok := pools[k]; !ok {
-			l.wanted.gone[k] = true // one of its name that comes is told of anew
+	before := l.wanted.pools
+	l.wanted.pools = make(map[service.Key]*routing.Pool, len(pools))
+	for _, p := range pools {
+		l.wanted.pools[p.Key] = p
+	}
+	for k, p := range before {
+		if l.wanted.pools[k] != p {
+			l.wanted.anew[k] = true
 		}
 	}
-	l.wanted.pools = maps.Clone(pools)
 	l.wanted.Unlock()
 	select {
 	case l.changed <- struct{}{}:
@@ -110,10 +116,10 @@ func (l *Lookups) Run(ctx context.Context) {
 		case <-l.changed:
 			l.wanted.Lock()
 			r.pools = l.wanted.pools
-			for k := range l.wanted.gone {
+			for k := range l.wanted.anew {
 				delete(r.told, k)
 			}
-			clear(l.wanted.gone)
+			clear(l.wanted.anew)
 			l.wanted.Unlock()
 			r.follow(ctx, &asking)
 		case a := <-l.answers:
@@ -128,7 +134,7 @@ func (l *Lookups) Run(ctx context.Context) {
 // run is one Run's state, its goroutine's alone.
 type run struct {
 	*Lookups
-	pools map[service.Key][]string
+	pools map[service.Key]*routing.Pool
 	names map[string]*name
 	told  map[service.Key]published
 }
@@ -137,8 +143,8 @@ type run struct {
 // they no longer have.
 func (r *run) follow(ctx context.Context, asking *sync.WaitGroup) {
 	there := map[string]bool{}
-	for _, addresses := range r.pools {
-		for _, a := range addresses {
+	for _, p := range r.pools {
+		for _, a := range p.Addresses {
 			if host, _, ok := split(a); ok {
 				there[host] = true
 			}
@@ -246,7 +252,7 @@ func (r *run) note(a answer) {
 // publish tells the sink of every pool whose endpoints or trouble changed.
 func (r *run) publish() {
 	for _, k := range slices.SortedFunc(maps.Keys(r.pools), func(a, b service.Key) int { return strings.Compare(a.String(), b.String()) }) {
-		now := r.of(r.pools[k])
+		now := r.of(r.pools[k].Addresses)
 		before, known := r.told[k]
 		if known && before.trouble == now.trouble && slices.Equal(before.addresses, now.addresses) {
 			continue

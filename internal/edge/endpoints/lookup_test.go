@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -181,7 +182,7 @@ func TestNames(t *testing.T) {
 	s := newServer(t)
 	s.set("llama.test", 0, "127.0.0.9", "127.0.0.8")
 	l, calls := start(t, s, nil)
-	l.Set(map[service.Key][]string{pool: {"llama.test:8000", "127.0.0.1:9000", "[::1]:9001"}})
+	l.Set(pools(map[service.Key][]string{pool: {"llama.test:8000", "127.0.0.1:9000", "[::1]:9001"}}))
 	fixed := []string{"127.0.0.1:9000", "[::1]:9001"}
 	all := func(found ...string) []string {
 		out := append(slices.Clone(fixed), found...)
@@ -201,7 +202,7 @@ func TestNames(t *testing.T) {
 	}
 	s.set("llama.test", 0, "127.0.0.5")
 	calls.await(t, "mended", equals(all("127.0.0.5:8000")...))
-	l.Set(map[service.Key][]string{pool: {"127.0.0.1:9000"}})
+	l.Set(pools(map[service.Key][]string{pool: {"127.0.0.1:9000"}}))
 	calls.await(t, "without the name", equals("127.0.0.1:9000"))
 }
 
@@ -221,7 +222,7 @@ func TestRefused(t *testing.T) {
 			return ""
 		}
 	})
-	l.Set(map[service.Key][]string{pool: {"inside.test:80", "127.0.0.1:9000", "[::ffff:127.0.0.1]:9000", "203.0.113.4:80"}})
+	l.Set(pools(map[service.Key][]string{pool: {"inside.test:80", "127.0.0.1:9000", "[::ffff:127.0.0.1]:9000", "203.0.113.4:80"}}))
 	c := calls.await(t, "found", are("203.0.113.4:80", "203.0.113.5:80"))
 	if !strings.Contains(c.trouble, "127.0.0.1:9000: not there") {
 		t.Errorf("trouble %q", c.trouble)
@@ -237,7 +238,7 @@ func TestUnknownName(t *testing.T) {
 	s := newServer(t)
 	l, calls := start(t, s, nil)
 	other := service.Key{Namespace: "a", Name: "b"}
-	l.Set(map[service.Key][]string{pool: {"nobody.test:80"}, other: {"nobody.test:81"}})
+	l.Set(pools(map[service.Key][]string{pool: {"nobody.test:80"}, other: {"nobody.test:81"}}))
 	seen := map[service.Key]string{}
 	for len(seen) < 2 {
 		c := calls.await(t, "unknown", func(c told) bool { return c.trouble != "" })
@@ -258,11 +259,19 @@ func TestUnknownName(t *testing.T) {
 	}
 }
 
+// pools are those of addresses.
+func pools(of map[service.Key][]string) (out []*routing.Pool) {
+	for k, addresses := range of {
+		out = append(out, &routing.Pool{Meta: service.Meta{Key: k}, Addresses: addresses})
+	}
+	return out
+}
+
 func TestTimeout(t *testing.T) {
 	s := newServer(t)
 	s.set("mute.test", 255)
 	l, calls := start(t, s, func(c *Config) { c.LookupTimeout = 20 * time.Millisecond })
-	l.Set(map[service.Key][]string{pool: {"mute.test:80"}})
+	l.Set(pools(map[service.Key][]string{pool: {"mute.test:80"}}))
 	calls.await(t, "timeout", func(c told) bool { return c.trouble == "mute.test: no answer in time" })
 }
 
@@ -276,7 +285,7 @@ func TestAddressesAreBounded(t *testing.T) {
 	}
 	s.set("many.test", 0, many...)
 	l, calls := start(t, s, func(c *Config) { c.MaxAddresses = 10 })
-	l.Set(map[service.Key][]string{pool: {"many.test:80"}})
+	l.Set(pools(map[service.Key][]string{pool: {"many.test:80"}}))
 	c := calls.await(t, "bounded", func(c told) bool { return len(c.addresses) > 0 })
 	if len(c.addresses) != 10 || c.trouble != "only the first 10 of 40 addresses are used" {
 		t.Errorf("%+v", c)
@@ -285,7 +294,7 @@ func TestAddressesAreBounded(t *testing.T) {
 	for i := range 50 {
 		names = append(names, fmt.Sprintf("n%d.test:80", i))
 	}
-	l.Set(map[service.Key][]string{pool: names})
+	l.Set(pools(map[service.Key][]string{pool: names}))
 	calls.await(t, "all fail", func(c told) bool {
 		return strings.Count(c.trouble, "no such host") == maxTroubles && strings.HasSuffix(c.trouble, "and 47 more")
 	})
@@ -296,7 +305,7 @@ func TestQuietWhileNothingChanges(t *testing.T) {
 	s := newServer(t)
 	s.set("same.test", 0, "127.0.0.3", "127.0.0.4")
 	l, calls := start(t, s, func(c *Config) { c.Every = time.Millisecond })
-	l.Set(map[service.Key][]string{pool: {"same.test:80"}})
+	l.Set(pools(map[service.Key][]string{pool: {"same.test:80"}}))
 	calls.await(t, "found", equals("127.0.0.3:80", "127.0.0.4:80"))
 	asked := func() int {
 		s.mu.Lock()
@@ -329,18 +338,24 @@ func TestPoolComesAgain(t *testing.T) {
 	go func() { defer close(done); l.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	other := service.Key{Namespace: "default", Name: "other"}
-	mine, both := map[service.Key][]string{pool: {"192.0.2.1:80"}}, map[service.Key][]string{pool: {"192.0.2.1:80"}, other: {"192.0.2.2:80"}}
-	l.Set(mine)
+	p := &routing.Pool{Meta: service.Meta{Key: pool}, Addresses: []string{"192.0.2.1:80"}}
+	q := &routing.Pool{Meta: service.Meta{Key: other}, Addresses: []string{"192.0.2.2:80"}}
+	both := []*routing.Pool{p, q}
+	l.Set([]*routing.Pool{p})
 	calls.await(t, "the pool", equals("192.0.2.1:80"))
 	l.Set(both) // Run tells of the other, and waits for who is told
 	l.taken(t)
-	l.Set(map[service.Key][]string{other: {"192.0.2.2:80"}})
+	l.Set([]*routing.Pool{q})
 	l.Set(both)
 	seen := map[service.Key]bool{}
 	calls.await(t, "both", func(c told) bool {
 		seen[c.pool] = true
 		return len(seen) == 2
 	})
+	l.taken(t)
+	applied := *p // another object, such as one that is checked in another way
+	l.Set([]*routing.Pool{&applied, q})
+	calls.await(t, "the pool as it is now", equals("192.0.2.1:80"))
 }
 
 // taken waits until Run has taken what was set.

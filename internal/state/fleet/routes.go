@@ -48,7 +48,7 @@ type Routes struct {
 		sync.Mutex
 		objects  map[ID]Object
 		statuses map[routing.ID]routing.Status
-		degraded map[service.Key]routing.Degradation // by pool
+		degraded map[service.Key]routing.Degradation // by pool; one without it is not known yet
 		members  []route.Member                      // the services that pools may select
 	}
 }
@@ -80,7 +80,7 @@ func (r *Routes) Apply(_ context.Context, objects []Object, _ ApplyOptions) ([]C
 	for _, o := range objects {
 		before, known := r.mu.objects[o.ID()]
 		change := compare(&o, before, known, r.now())
-		r.mu.objects[o.ID()] = o
+		r.putLocked(o)
 		out, changed = append(out, change), changed || change.Action != actionUnchanged
 	}
 	if changed {
@@ -134,18 +134,16 @@ func (r *Routes) Objects() []RoutingState {
 }
 
 // SetDegradation records what is wrong with the addresses of a pool; the zero
-// value clears it. It shows in the status of the pool and of the routes that
-// lead to it.
+// value is nothing. It shows in the status of the pool and of the routes that
+// lead to it. Before the first call their state is unknown.
 func (r *Routes) SetDegradation(pool service.Key, now routing.Degradation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, ok := r.mu.objects[ID{Kind: routingKind(routing.KindPool), Key: pool}]; !ok || r.mu.degraded[pool] == now {
+	before, known := r.mu.degraded[pool]
+	if _, ok := r.mu.objects[ID{Kind: routingKind(routing.KindPool), Key: pool}]; !ok || known && before == now {
 		return
 	}
 	r.mu.degraded[pool] = now
-	if now == (routing.Degradation{}) {
-		delete(r.mu.degraded, pool)
-	}
 	r.updateStatuses(r.sorted())
 }
 
@@ -183,6 +181,19 @@ func (r *Routes) object(id ID) (Object, bool) {
 func (r *Routes) put(o Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.putLocked(o)
+}
+
+// putLocked stores an object. What is known of a pool's addresses does not hold
+// once it has others, or checks them in another way.
+func (r *Routes) putLocked(o Object) {
+	if now, ok := o.Routing.(*routing.Pool); ok {
+		before, _ := r.mu.objects[o.ID()].Routing.(*routing.Pool)
+		if before == nil || !slices.Equal(before.Addresses, now.Addresses) || before.Health != now.Health ||
+			before.Protocol != now.Protocol || before.Metrics != now.Metrics {
+			delete(r.mu.degraded, now.Key)
+		}
+	}
 	r.mu.objects[o.ID()] = o
 }
 

@@ -125,6 +125,11 @@ func TestDegradation(t *testing.T) {
 	r := newRig(t)
 	r.apply("apiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: p}\nspec: {addresses: [\"llama.test:80\"]}\n")
 	r.apply("apiVersion: roundhouse.dev/v1alpha1\nkind: Route\nmetadata: {name: r}\nspec: {targets: [{pool: p}]}\n")
+	for kind, name := range map[string]string{"pool": "p", "route": "r"} {
+		if got := r.conditionOf(kind, name, "Ready"); got != "Unknown Checking" {
+			t.Errorf("before a check the %s is %s", kind, got)
+		}
+	}
 	r.SetDegradation(key("p"), routing.Degradation{Message: "llama.test: no such host", Down: true})
 	r.SetDegradation(service.Key{Namespace: "default", Name: "gone"}, routing.Degradation{Message: "nobody asks"})
 	if got := r.conditionOf("pool", "p", "Ready"); got != "False NoEndpoints" {
@@ -140,6 +145,17 @@ func TestDegradation(t *testing.T) {
 	r.SetDegradation(key("p"), routing.Degradation{})
 	if got := r.conditionOf("pool", "p", "Ready"); got != "True Accepted" {
 		t.Errorf("mended it is %s", got)
+	}
+	for _, changed := range []struct{ spec, want string }{
+		{"addresses: [\"llama.test:80\"], queue: {maxRequests: 5}", "True Accepted"},
+		{"addresses: [\"llama.test:80\"], healthCheck: {path: /up}", "Unknown Checking"},
+		{"addresses: [\"other.test:80\"], healthCheck: {path: /up}", "Unknown Checking"},
+	} {
+		r.apply("apiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: p}\nspec: {" + changed.spec + "}\n")
+		if got := r.conditionOf("pool", "p", "Ready"); got != changed.want {
+			t.Errorf("with %s it is %s, want %s", changed.spec, got, changed.want)
+		}
+		r.SetDegradation(key("p"), routing.Degradation{})
 	}
 }
 
