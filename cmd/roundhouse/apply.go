@@ -301,7 +301,7 @@ func checked(cmd *cobra.Command, platform dialect.Platform, manifests []admin.Fi
 		problems, tolerated = fleet.Conflicts(objects)
 		warnings = append(warnings, tolerated...)
 	}
-	for _, line := range append(warnings, problems...) {
+	for _, line := range manifestfile.InOrder(manifests, append(warnings, problems...)) {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), line)
 	}
 	if len(problems) > 0 {

@@ -163,7 +163,14 @@ func newLogsCommand() *cobra.Command {
 				return err
 			}
 			defer func() { _ = out.Close() }()
-			_, err = io.Copy(cmd.OutOrStdout(), out)
+			written, err := io.Copy(cmd.OutOrStdout(), out)
+			if written == 0 && err == nil && !q.Follow {
+				what := "has written nothing yet"
+				if q.Previous {
+					what = "has no previous process that wrote anything"
+				}
+				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s %s\n", n.key(args[0]), what)
+			}
 			if q.Follow && errors.Is(err, context.Canceled) {
 				return nil // Ctrl-C is how following ends
 			}

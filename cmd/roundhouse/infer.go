@@ -111,10 +111,19 @@ func requestBody(data string, in io.Reader) ([]byte, error) {
 	return raw, err
 }
 
-// printAnswer prints an answer; on a terminal it indents JSON.
+// printAnswer prints an answer. JSON ends with a newline; on a terminal it is
+// indented.
 func printAnswer(w io.Writer, resp *http.Response) error {
-	if f, ok := w.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) || !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
 		_, err := io.Copy(w, resp.Body)
+		return err
+	}
+	if f, ok := w.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+		var end lastByte
+		_, err := io.Copy(io.MultiWriter(w, &end), resp.Body)
+		if err == nil && end != '\n' {
+			_, err = io.WriteString(w, "\n")
+		}
 		return err
 	}
 	raw, err := io.ReadAll(resp.Body)
@@ -127,6 +136,17 @@ func printAnswer(w io.Writer, resp *http.Response) error {
 	}
 	_, err = fmt.Fprintln(w, strings.TrimSpace(pretty.String()))
 	return err
+}
+
+// lastByte is the last that was written.
+type lastByte byte
+
+// Write implements io.Writer.
+func (l *lastByte) Write(p []byte) (int, error) {
+	if len(p) > 0 {
+		*l = lastByte(p[len(p)-1])
+	}
+	return len(p), nil
 }
 
 // watchDownload shows the download of the model that a request waits for.

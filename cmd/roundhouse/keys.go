@@ -102,9 +102,18 @@ func newKeysCreateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			others, err := ring.Keys(cmd.Context())
+			if err != nil {
+				return err
+			}
 			k, err := ring.CreateKey(cmd.Context(), req)
 			if err != nil {
 				return err
+			}
+			for _, o := range others {
+				if o.Name == k.Name && o.Live(time.Now()) {
+					_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "note: key %s is also of %s and stays valid: `roundhouse keys revoke %s` ends it\n", o.ID, o.Name, o.ID)
+				}
 			}
 			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "key %s of %s, shown only now:\n", k.ID, k.Name)
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), k.Secret)

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"slices"
 
@@ -50,9 +51,23 @@ scales them to zero and back, and routes each request to the best replica.`,
 		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand())
 	grouped("cluster", controller.NewCommand(version), newManifestsCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
+	root.AddCommand(newVersionCommand())
 	printVisibly(root)
 	command.Mark(root)
 	return root
+}
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version, the commit and the Go that built it",
+		Example: "  roundhouse version",
+		Args:    command.FlagsOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := io.WriteString(cmd.OutOrStdout(), command.About(version))
+			return err
+		},
+	}
 }
 
 // printing are the commands that print text of manifests, replicas and other

@@ -11,8 +11,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -169,6 +172,74 @@ func TestStatusIsVisible(t *testing.T) {
 		}
 		if !strings.Contains(text, "down prod other") || strings.ContainsAny(text, "\x1b\x07\f\v\u009b") {
 			t.Errorf("%v: %q", args, text)
+		}
+	}
+}
+
+// TestExamplesAreValidTogether: one command serves all of them.
+func TestExamplesAreValidTogether(t *testing.T) {
+	out, err := runHere(t, "validate", filepath.Join("..", "..", "examples"))
+	if err != nil || strings.Count(out, " is valid\n") < 50 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestVersion names the version and the Go that built it.
+func TestVersion(t *testing.T) {
+	out, err := runHere(t, "version")
+	if err != nil || !strings.HasPrefix(out, "Version  "+version+"\n") || !strings.HasSuffix(out, "Go       "+runtime.Version()+" "+runtime.GOOS+"/"+runtime.GOARCH+"\n") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestAnswersEndWithANewline: two answers in a pipe are two lines; what is not
+// JSON, and what has a newline, is as it came.
+func TestAnswersEndWithANewline(t *testing.T) {
+	for _, c := range []struct{ kind, body, want string }{
+		{"application/json", "{}", "{}\n"},
+		{"application/json; charset=utf-8", "{}\n", "{}\n"},
+		{"application/octet-stream", "\x00\x01", "\x00\x01"},
+	} {
+		var out bytes.Buffer
+		resp := &http.Response{Header: http.Header{"Content-Type": {c.kind}}, Body: io.NopCloser(strings.NewReader(c.body))}
+		if err := printAnswer(&out, resp); err != nil || out.String() != c.want {
+			t.Errorf("%s %q: %v, %q", c.kind, c.body, err, out.String())
+		}
+	}
+}
+
+// TestKeyOfAKnownName: a second key for a name is made, and the first is told of.
+func TestKeyOfAKnownName(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys.yaml")
+	first, err := runHere(t, "keys", "create", "alice", "--file", file)
+	if err != nil || strings.Contains(first, "note:") {
+		t.Fatalf("%v: %s", err, first)
+	}
+	id := strings.Fields(first)[1]
+	second, err := runHere(t, "keys", "create", "alice", "--file", file, "--expires", "1h")
+	if want := "note: key " + id + " is also of alice and stays valid: `roundhouse keys revoke " + id + "` ends it\n"; err != nil || !strings.Contains(second, want) {
+		t.Errorf("%v: want %s in\n%s", err, want, second)
+	}
+	list, err := runHere(t, "keys", "list", "--file", file)
+	if zone, _ := time.Now().Zone(); err != nil || !regexp.MustCompile(`until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d `+regexp.QuoteMeta(zone)).MatchString(list) {
+		t.Errorf("%v: no time with its zone in\n%s", err, list)
+	}
+}
+
+// TestNoLogs: that there is nothing to print is told, but not as output.
+func TestNoLogs(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/logs") {
+			_ = json.NewEncoder(w).Encode(admin.Service{Namespace: "default", Name: "iris"})
+		}
+	}))
+	t.Cleanup(server.Close)
+	for want, args := range map[string][]string{
+		"default/iris has written nothing yet\n":                     {"logs", "iris"},
+		"default/iris has no previous process that wrote anything\n": {"logs", "iris", "--previous"},
+	} {
+		if out, err := runHere(t, append(args, "--server", server.URL, "--data-dir", t.TempDir())...); err != nil || out != want {
+			t.Errorf("%v: %v: %q", args, err, out)
 		}
 	}
 }

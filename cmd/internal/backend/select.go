@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // kinds maps what people type to the plural of the admin API.
@@ -40,9 +42,48 @@ var routingKinds = map[string]func(admin.RoutingObject) bool{
 	"inferencemodelrewrites": func(o admin.RoutingObject) bool { return o.Type == "inferencemodelrewrite" },
 }
 
+// foreign are kinds that kubectl lists and this program does not, and what shows
+// their content instead.
+var foreign = map[string]string{
+	"pod": podsHint, "pods": podsHint, "po": podsHint, "replica": podsHint, "replicas": podsHint,
+	"deployment": podsHint, "deployments": podsHint, "deploy": podsHint,
+	"event": eventsHint, "events": eventsHint, "ev": eventsHint,
+	"all": "without a kind, `roundhouse get` lists services", "wide": "did you mean -o wide?", "json": "did you mean -o json?", "yaml": "did you mean -o yaml?",
+	"key": "`roundhouse keys list` lists API keys", "keys": "`roundhouse keys list` lists API keys",
+	"node": "", "nodes": "", "no": "", "namespace": "", "namespaces": "", "ns": "", "secret": "", "secrets": "",
+	"configmap": "", "configmaps": "", "cm": "", "gateway": "", "gateways": "",
+}
+
+const (
+	podsHint   = "`roundhouse describe NAME` shows the replicas of a service"
+	eventsHint = "`roundhouse describe NAME` shows what happened to a service"
+)
+
+// unknownKind says which kinds there are, if the first name, of which err says
+// that there is no such service, is the name of a kind.
+func (s Selection) unknownKind(err error) error {
+	name := s.Names[0]
+	hint, ok := foreign[strings.ToLower(name)]
+	if !ok || s.KindGiven || !notFound(err) {
+		return err
+	}
+	if hint != "" {
+		hint = "; " + hint
+	}
+	return fmt.Errorf("there is no kind %s and no service of that name; kinds are services, runtimes, models, weights, routes and pools%s", name, hint)
+}
+
+// notFound reports whether an error is of an object that does not exist.
+func notFound(err error) bool {
+	api, answered := errors.AsType[*admin.APIError](err)
+	_, missing := errors.AsType[*fleet.NotFoundError](err)
+	return missing || answered && api.Status == http.StatusNotFound
+}
+
 // Selection is what a command line names: a kind and names of it.
 type Selection struct {
 	Kind      string // plural
+	KindGiven bool   // by the arguments
 	Names     []string
 	Namespace string // of names given without one
 	// NamespaceGiven reports whether Namespace is not the default.
@@ -57,9 +98,9 @@ func Select(args []string, namespace string, given bool) Selection {
 		return s
 	}
 	if k, name, ok := strings.Cut(args[0], "/"); ok && kinds[strings.ToLower(k)] != "" {
-		s.Kind, s.Names = kinds[strings.ToLower(k)], append([]string{name}, args[1:]...)
+		s.Kind, s.KindGiven, s.Names = kinds[strings.ToLower(k)], true, append([]string{name}, args[1:]...)
 	} else if k := kinds[strings.ToLower(args[0])]; k != "" {
-		s.Kind, s.Names = k, args[1:]
+		s.Kind, s.KindGiven, s.Names = k, true, args[1:]
 	}
 	return s
 }
@@ -93,7 +134,7 @@ func (s Selection) Services(ctx context.Context, b Backend) ([]admin.Service, er
 	for _, name := range s.Names {
 		one, err := b.Service(ctx, s.Key(name))
 		if err != nil {
-			return nil, err
+			return nil, s.unknownKind(err)
 		}
 		out = append(out, one)
 	}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,6 +51,26 @@ func Server() (string, error) {
 		return "", fmt.Errorf("%s is not there: it comes with roundhouse and belongs beside it", path)
 	}
 	return path, nil
+}
+
+// About is what `roundhouse version` prints: the version, the commit if the
+// build knows it, and the Go that built it.
+func About(version string) string {
+	text := "Version  " + version + "\n"
+	info, ok := debug.ReadBuildInfo()
+	if ok {
+		set := map[string]string{}
+		for _, s := range info.Settings {
+			set[s.Key] = s.Value
+		}
+		if commit := set["vcs.revision"]; commit != "" {
+			if set["vcs.modified"] == "true" {
+				commit += ", with changes"
+			}
+			text += "Commit   " + commit + "\n"
+		}
+	}
+	return text + "Go       " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH + "\n"
 }
 
 // wanted tells the model server the version of the program that starts it.

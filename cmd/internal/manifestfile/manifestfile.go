@@ -3,6 +3,7 @@
 package manifestfile
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
@@ -158,6 +160,27 @@ func resolveURIs(f admin.File, dir string) map[string]string {
 		}
 	}
 	return out
+}
+
+// InOrder sorts problems, each "FILE:LINE: …", by the order of the files and then
+// by line. Those without a file of the list come last.
+func InOrder(files []admin.File, problems []string) []string {
+	type place struct{ file, line int }
+	at := func(problem string) place {
+		for i, f := range files {
+			if rest, ok := strings.CutPrefix(problem, f.Name+":"); ok {
+				number, _, _ := strings.Cut(rest, ":")
+				line, _ := strconv.Atoi(number) // 0: it is of the whole file
+				return place{i, line}
+			}
+		}
+		return place{file: len(files)}
+	}
+	slices.SortStableFunc(problems, func(a, b string) int {
+		x, y := at(a), at(b)
+		return cmp.Or(x.file-y.file, x.line-y.line)
+	})
+	return problems
 }
 
 // Missing returns a warning for each model file of this machine that objects name

@@ -3,9 +3,22 @@ package manifestfile
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
+
+// TestInOrder: lines are numbers, and a file's name may begin another's.
+func TestInOrder(t *testing.T) {
+	files := []admin.File{{Name: "b.yaml"}, {Name: "a.yaml"}}
+	got := InOrder(files, []string{"nowhere", "a.yaml:3: x", "b.yaml:10: warning: y", "a.yaml:1: z", "b.yaml:9: v", "b.yaml:10: w", "b.yaml: whole"})
+	want := []string{"b.yaml: whole", "b.yaml:9: v", "b.yaml:10: warning: y", "b.yaml:10: w", "a.yaml:1: z", "a.yaml:3: x", "nowhere"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
 
 // TestLocalPathsStartAtTheManifest: the folder that the server runs in must not
 // decide which model a manifest names.

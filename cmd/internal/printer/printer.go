@@ -85,7 +85,7 @@ func Keys(w io.Writer, list []apikey.Key, now time.Time) error {
 		case !k.Live(now):
 			state = "expired"
 		case !k.Expires.IsZero():
-			state = "until " + k.Expires.Format("2006-01-02 15:04")
+			state = "until " + k.Expires.Local().Format("2006-01-02 15:04:05 MST")
 		}
 		if len(k.Limits.Models) > 0 {
 			models = strings.Join(k.Limits.Models, ",")
