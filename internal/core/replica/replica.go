@@ -97,6 +97,12 @@ const (
 	ReasonProgramMissing = "ProgramMissing" // the command is not on PATH; Message has the install line
 	ReasonCannotExecute  = "CannotExecute"  // the command is there, and the machine does not run it
 	ReasonModelChanged   = "ModelChanged"   // the model's files are no longer those of the revision
+	// Other services have what it needs.
+	ReasonInsufficientGPUs   = "InsufficientGPUs"
+	ReasonInsufficientMemory = "InsufficientMemory"
+	// The machine is too small for it, or what pinned services leave of it is.
+	ReasonNoRoom = "NoRoom"
+
 	ReasonUnschedulable  = "Unschedulable"  // no place can take it as it is; one may come
 	ReasonQuotaExceeded  = "QuotaExceeded"  // the namespace may have no more
 	ReasonPodRefused     = "PodRefused"     // the cluster does not let its pod be made

@@ -152,8 +152,22 @@ type Service struct {
 	// while the revision before it goes on serving; nil, or 100, replaces that.
 	CanaryPercent *int `json:"canaryPercent,omitempty"`
 	// Stopped is a service its owner has switched off (KServe force-stop).
-	Stopped    bool       `json:"stopped,omitempty"`
+	Stopped bool `json:"stopped,omitempty"`
+	// Residency is how it shares one machine with others.
+	Residency  Residency  `json:"residency,omitzero"`
 	Components Components `json:"components,omitzero"`
+}
+
+// Residency is how a service shares one machine's GPUs and memory with others.
+type Residency struct {
+	// Pin: it is never stopped to make room for another.
+	Pin bool `json:"pin,omitempty"`
+	// Priority puts it before services of lower priority where several wait for
+	// room, and has it stopped after them.
+	Priority int `json:"priority,omitempty"`
+	// GPUMemory is what one replica takes of each of its GPUs, in bytes: the rest
+	// is left to others. 0 takes them whole.
+	GPUMemory int64 `json:"gpuMemory,omitempty"`
 }
 
 // ObjectRef names another object. An empty Kind means "the namespaced kind

@@ -106,7 +106,7 @@ func Decide(f Facts) Plan {
 			d.now.Take(r.Need, r.GPUs)
 		}
 	}
-	d.later = d.now.clone()
+	d.later = d.now.Clone()
 	for _, s := range f.Services {
 		for _, r := range s.Replicas {
 			if r.Leaving {
@@ -223,7 +223,7 @@ func (d *decision) reserve(s Service, gpus []int) {
 // most valuable are spared first.
 func (d *decision) victims(s Service) (out []Service, ok bool) {
 	without := func(keep int) bool {
-		space := d.later.clone()
+		space := d.later.Clone()
 		for i, v := range d.idle {
 			if i != keep && v.Name != s.Name {
 				d.release(space, v)

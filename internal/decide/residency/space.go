@@ -9,12 +9,12 @@ import (
 
 // Need is what one replica takes of a machine.
 type Need struct {
-	GPUs int
+	GPUs int `json:"gpus,omitempty"`
 	// GPUMemory is what it takes of each of its GPUs, in bytes; 0 takes them
 	// whole, and shares them with nobody.
-	GPUMemory int64
+	GPUMemory int64 `json:"gpuMemory,omitempty"`
 	// Memory is main memory in bytes; 0 is not counted.
-	Memory int64
+	Memory int64 `json:"memory,omitempty"`
 }
 
 // Machine is what there is to share out.
@@ -40,7 +40,8 @@ type gpu struct {
 // NewSpace is a machine of which nothing is taken.
 func NewSpace(m Machine) *Space { return &Space{machine: m, gpus: make([]gpu, len(m.GPUs))} }
 
-func (s *Space) clone() *Space {
+// Clone is a space of the same state.
+func (s *Space) Clone() *Space {
 	c := *s
 	c.gpus = slices.Clone(s.gpus)
 	return &c

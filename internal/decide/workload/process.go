@@ -190,10 +190,25 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 			p.MemoryBytes = q.Value()
 		}
 	}
+	p.ReservedMemory = statedMemory(ownMain)
 	if s := merged.Pod.TerminationGracePeriodSeconds; s != nil {
 		p.TerminationGrace = time.Duration(*s) * time.Second
 	}
 	return p
+}
+
+// statedMemory is the memory that a service states for its container. What a
+// runtime states limits each replica, but is no account of what a model takes.
+func statedMemory(c *corev1.Container) int64 {
+	if c == nil {
+		return 0
+	}
+	for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+		if q, ok := list[corev1.ResourceMemory]; ok {
+			return max(0, q.Value())
+		}
+	}
+	return 0
 }
 
 // gpus is how many GPUs a container asks for.

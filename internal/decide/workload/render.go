@@ -43,6 +43,10 @@ func (in Input) Hash() string {
 	svc := *in.Service
 	svc.Meta = service.Meta{Key: svc.Key, Labels: svc.Labels, Annotations: annotations(svc.Annotations)}
 	svc.Components = in.unscaled(svc.Components)
+	svc.Residency = service.Residency{GPUMemory: svc.Residency.GPUMemory}
+	if in.Cluster {
+		svc.Residency = service.Residency{}
+	}
 	if svc.Model != nil && svc.Model.Storage != nil && !in.Cluster { // it means nothing there
 		m := *svc.Model
 		m.Storage, svc.Model = nil, &m

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/residency"
 )
 
 // Ref names one scalable thing: a role of a service.
@@ -174,12 +175,22 @@ type Process struct {
 	Install    string          `json:"install,omitempty"`
 	Readiness  *corev1.Probe   `json:"readiness,omitempty"` // nil: TCP connect to the port
 	Liveness   *corev1.Probe   `json:"liveness,omitempty"`
-	// GPUs is how many accelerators one replica holds exclusively.
-	GPUs int `json:"gpus,omitempty"`
+	// GPUs is how many accelerators one replica holds: exclusively, or GPUMemory
+	// bytes of each.
+	GPUs      int   `json:"gpus,omitempty"`
+	GPUMemory int64 `json:"gpuMemory,omitempty"`
+	// ReservedMemory is the main memory that the service states for one replica,
+	// in bytes: its request, else its limit.
+	ReservedMemory int64 `json:"reservedMemory,omitempty"`
 	// MemoryBytes limits one replica's memory; 0 is no limit.
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
 	// TerminationGrace is SIGTERM to SIGKILL; 0 means 30 s.
 	TerminationGrace time.Duration `json:"terminationGrace,omitempty"`
+}
+
+// Need is what one replica takes of its machine.
+func (p *Process) Need() residency.Need {
+	return residency.Need{GPUs: p.GPUs, GPUMemory: p.GPUMemory, Memory: p.ReservedMemory}
 }
 
 // Place is what a replica alone knows and its command line may name.

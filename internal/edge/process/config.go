@@ -44,6 +44,9 @@ type Config struct {
 	// Devices are the accelerators' names as CUDA_VISIBLE_DEVICES takes them;
 	// a replica's GPUs are indexes into it. nil means look (Discover).
 	Devices []string
+	// DeviceMemory is the memory of each device in bytes, 0 where it is not known:
+	// such a device is only given whole.
+	DeviceMemory []int64
 	// Env are variables, as NAME=VALUE, that every replica is given; its
 	// component's come after them.
 	Env []string

@@ -10,17 +10,69 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/residency"
 )
 
 // devicesVariable names the variable with the number of accelerators, for
 // machines where they cannot be detected.
 const devicesVariable = "ROUNDHOUSE_GPUS"
 
+// memoryVariable, when set, says how much memory each of them has.
+const memoryVariable = "ROUNDHOUSE_GPU_MEMORY"
+
 // Discover names the machine's accelerators as CUDA_VISIBLE_DEVICES takes
 // them: as many as ROUNDHOUSE_GPUS says; else those this process was given in
-// CUDA_VISIBLE_DEVICES; else those the NVIDIA driver knows.
-func Discover(ctx context.Context) []string {
+// CUDA_VISIBLE_DEVICES; else those the NVIDIA driver knows. The memory of each is
+// what ROUNDHOUSE_GPU_MEMORY says, such as 24Gi, else what nvidia-smi does.
+func Discover(ctx context.Context) (names []string, memory []int64) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	names = devices(ctx)
+	if len(names) == 0 {
+		return nil, nil
+	}
+	memory = make([]int64, len(names))
+	if q, err := resource.ParseQuantity(os.Getenv(memoryVariable)); err == nil {
+		for i := range memory {
+			memory[i] = max(0, q.Value())
+		}
+		return names, memory
+	}
+	if os.Getenv(devicesVariable) != "" { // made up: the driver knows nothing of them
+		return names, memory
+	}
+	for name, size := range sizes(ctx) {
+		if i := slices.Index(names, name); i >= 0 {
+			memory[i] = size
+		}
+	}
+	return names, memory
+}
+
+// sizes is the memory of each GPU in bytes, as nvidia-smi says, by index and by
+// UUID.
+func sizes(ctx context.Context) map[string]int64 {
+	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits").Output()
+	if err != nil {
+		return nil
+	}
+	list := map[string]int64{}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Split(strings.TrimSpace(line), ", ")
+		if len(fields) != 3 {
+			continue
+		}
+		if mib, err := strconv.ParseInt(fields[2], 10, 40); err == nil && mib > 0 {
+			list[fields[0]], list[fields[1]] = mib<<20, mib<<20
+		}
+	}
+	return list
+}
+
+func devices(ctx context.Context) []string {
 	if n, err := strconv.Atoi(os.Getenv(devicesVariable)); err == nil {
 		return numbered(n)
 	}
@@ -30,8 +82,6 @@ func Discover(ctx context.Context) []string {
 	if dirs, err := os.ReadDir("/proc/driver/nvidia/gpus"); err == nil {
 		return numbered(len(dirs))
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
 	out, err := exec.CommandContext(ctx, "nvidia-smi", "-L").Output()
 	if err != nil {
 		return nil
@@ -67,104 +117,200 @@ func numbered(n int) []string {
 	return out
 }
 
-// gpus gives accelerators out, each to one replica at a time. Those that a
-// replica gives back while others of its service wait are kept for these: a
-// service that makes room for its own new revision does not lose its
-// accelerators to another that waits.
+// gpus gives accelerators and memory out to replicas. What a replica gives back
+// while others of its service wait, or are about to, is kept for these: a
+// service that makes room for its own new revision does not lose its accelerators
+// to another that waits. What is free goes to those who have waited longest,
+// except where it is reserved.
 type gpus struct {
-	names []string
+	names   []string
+	machine residency.Machine
 
-	mu      sync.Mutex
-	taken   []bool
-	kept    []service.Key       // for whom a free one is kept, zero for anybody
-	waiting map[service.Key]int // replicas that wait
-	changed chan struct{}       // closed and replaced when some can be had
+	mu       sync.Mutex
+	space    *residency.Space
+	kept     []service.Key       // for whom a free one is kept, zero for anybody
+	waiting  map[service.Key]int // replicas that wait
+	expected map[service.Key]bool
+	memory   map[service.Key]share
+	line     []*claim            // oldest first
+	reserved [][]string
+	changed  chan struct{} // closed and replaced when some can be had
 }
 
-func newGPUs(names []string) *gpus {
-	return &gpus{names: names, taken: make([]bool, len(names)), kept: make([]service.Key, len(names)),
-		waiting: map[service.Key]int{}, changed: make(chan struct{})}
+// share is the main memory of a service's replicas: that of the first, since
+// replicas that replace each other run at once for a while.
+type share struct {
+	replicas int
+	bytes    int64
 }
 
-// take gives the n accelerators of lowest index that the service may have. With
-// too few it gives none and reports how many there are; retry is closed when
+// claim is what a replica that waits is to get.
+type claim struct {
+	key  service.Key
+	need residency.Need
+}
+
+// newGPUs has accelerators of these names, of which each has so much memory;
+// less is known where sizes are too few.
+func newGPUs(names []string, sizes []int64, memory int64) *gpus {
+	m := residency.Machine{GPUs: make([]int64, len(names)), Memory: memory}
+	copy(m.GPUs, sizes)
+	return &gpus{names: names, machine: m, space: residency.NewSpace(m), kept: make([]service.Key, len(names)), waiting: map[service.Key]int{},
+		expected: map[service.Key]bool{}, memory: map[service.Key]share{}, changed: make(chan struct{})}
+}
+
+// take gives a replica of the service what it needs. With too little it gives
+// nothing and reports how many accelerators there are; retry is closed when
 // that changes.
-func (g *gpus) take(k service.Key, n int) (got []int, free int, retry <-chan struct{}) {
+func (g *gpus) take(k service.Key, need residency.Need) (got []int, free int, retry <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	got = g.open(k)
-	if free = len(got); free < n {
-		return nil, free, g.changed
-	}
-	got = slices.Clip(got[:n])
-	for _, i := range got {
-		g.taken[i], g.kept[i] = true, service.Key{}
-	}
-	return got, free, nil
-}
-
-// open lists the free accelerators that a service may have.
-func (g *gpus) open(k service.Key) (list []int) {
-	for i, t := range g.taken {
-		if !t && (g.kept[i] == k || g.kept[i] == service.Key{}) {
-			list = append(list, i)
+	space := g.space.Clone()
+	for _, c := range g.line {
+		if c.key == k {
+			break
+		}
+		if first, ok := g.fit(space, c.key, c.need); ok {
+			space.Take(c.need, first)
 		}
 	}
-	return list
+	got, ok := g.fit(space, k, need)
+	if !ok {
+		return nil, len(g.open(space, k, need)), g.changed
+	}
+	g.occupy(k, need, got)
+	for _, i := range got {
+		g.kept[i] = service.Key{}
+	}
+	return slices.Clip(got), len(g.open(space, k, need)), nil
 }
 
-// available is how many accelerators a service may have now.
-func (g *gpus) available(k service.Key) int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.open(k))
+// occupy notes what a replica holds. The lock is held.
+func (g *gpus) occupy(k service.Key, need residency.Need, held []int) {
+	need = g.counted(k, need)
+	g.space.Take(need, held)
+	of := g.memory[k]
+	g.memory[k] = share{of.replicas + 1, of.bytes + need.Memory}
 }
 
-// wait counts a replica of the service that waits; done ends that.
-func (g *gpus) wait(k service.Key) (done func()) {
+// counted is a need without the memory that the service has already.
+func (g *gpus) counted(k service.Key, need residency.Need) residency.Need {
+	if g.memory[k].replicas > 0 {
+		need.Memory = 0
+	}
+	return need
+}
+
+// fit chooses accelerators for a replica; the lock is held. What is chosen is not
+// nil where it fits.
+func (g *gpus) fit(space *residency.Space, k service.Key, need residency.Need) ([]int, bool) {
+	open := g.open(space, k, need)
+	if len(open) < need.GPUs || !space.MemoryFits(g.counted(k, need)) {
+		return nil, false
+	}
+	return append([]int{}, open[:need.GPUs]...), true
+}
+
+// open lists the accelerators that a service may have.
+func (g *gpus) open(space *residency.Space, k service.Key, need residency.Need) []int {
+	return slices.DeleteFunc(space.Open(need, k.String()), func(i int) bool { return g.kept[i] != k && g.kept[i] != service.Key{} })
+}
+
+// available is how many accelerators a replica of a service may have now.
+func (g *gpus) available(k service.Key, need residency.Need) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return len(g.open(g.space, k, need))
+}
+
+// wait counts a replica of the service that waits for what it needs; done ends
+// that.
+func (g *gpus) wait(k service.Key, need residency.Need) (done func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := &claim{key: k, need: need}
 	g.waiting[k]++
+	g.line = append(g.line, c)
 	return func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.waiting[k]--; g.waiting[k] > 0 {
-			return
+		g.line = slices.DeleteFunc(g.line, func(o *claim) bool { return o == c })
+		if g.waiting[k]--; g.waiting[k] <= 0 {
+			delete(g.waiting, k)
 		}
-		delete(g.waiting, k)
-		for i := range g.kept {
-			if g.kept[i] == k {
-				g.kept[i] = service.Key{}
-			}
-		}
+		g.release(k)
 		g.announce()
 	}
 }
 
-// hold marks those an adopted replica holds.
-func (g *gpus) hold(held []int) {
+// expect notes whether replicas of the service are on their way that will want
+// accelerators.
+func (g *gpus) expect(k service.Key, expected bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, i := range held {
-		if i >= 0 && i < len(g.taken) {
-			g.taken[i] = true
+	if g.expected[k] == expected {
+		return
+	}
+	if g.expected[k] = expected; !expected {
+		delete(g.expected, k)
+		if g.release(k) {
+			g.announce()
 		}
 	}
 }
 
-// free takes back what a replica of the service held.
-func (g *gpus) free(k service.Key, held []int) {
-	if len(held) == 0 {
-		return
+// release lets others have what is kept for a service none of whose replicas
+// waits any more. The lock is held.
+func (g *gpus) release(k service.Key) (released bool) {
+	if g.waiting[k] > 0 || g.expected[k] {
+		return false
 	}
+	for i := range g.kept {
+		if g.kept[i] == k {
+			g.kept[i], released = service.Key{}, true
+		}
+	}
+	return released
+}
+
+// reserve leaves what is free of each accelerator to the services listed for it.
+func (g *gpus) reserve(services [][]string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if slices.EqualFunc(g.reserved, services, func(a, b []string) bool { return slices.Equal(a, b) }) {
+		return
+	}
+	g.reserved = services
+	g.space.Reserve(services)
+	g.announce()
+}
+
+// hold marks those an adopted replica holds.
+func (g *gpus) hold(k service.Key, need residency.Need, held []int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.occupy(k, need, held)
+}
+
+// free takes back what a replica of the service held.
+func (g *gpus) free(k service.Key, need residency.Need, held []int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	of := g.memory[k]
+	if of.replicas--; of.replicas > 0 {
+		g.memory[k], need.Memory = of, 0
+	} else {
+		delete(g.memory, k)
+		need.Memory = of.bytes
+	}
+	g.space.Give(need, held)
 	for _, i := range held {
-		if i >= 0 && i < len(g.taken) {
-			g.taken[i] = false
-			if g.waiting[k] > 0 {
-				g.kept[i] = k
-			}
+		if i < 0 || i >= len(g.kept) {
+			continue
+		}
+		promised := i < len(g.reserved) && len(g.reserved[i]) > 0 && !slices.Contains(g.reserved[i], k.String())
+		if (g.waiting[k] > 0 || g.expected[k]) && !promised {
+			g.kept[i] = k
 		}
 	}
 	g.announce()

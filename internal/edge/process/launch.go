@@ -19,6 +19,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/residency"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/child"
 )
@@ -35,6 +36,8 @@ type running struct {
 	grpcPort    int // 0 when the process is told none
 	metricsPort int // the same
 	gpus        []int
+	need        residency.Need // what it holds
+	took        bool           // it holds that
 	model       string                  // path
 	adapters    map[string]string       // paths, by name
 	peers       map[service.Role]string // addresses it was told
@@ -77,7 +80,7 @@ func (u *unit) launch() (*running, error) {
 			u.p.cfg.Logger.Warn("a model is not in its repository", "replica", u.id, "problem", r.note)
 		}
 	}
-	if err := u.takeGPUs(r, c.Process.GPUs); err != nil {
+	if err := u.takeRoom(r, c.Process.Need()); err != nil {
 		return nil, err
 	}
 	if err := u.start(r, *c.Process); err != nil {
@@ -170,47 +173,69 @@ func quoted(names []string) string {
 // progressInterval bounds how often a fetch's progress is published.
 const progressInterval = 100 * time.Millisecond
 
-// takeGPUs waits for n accelerators. Whether they are taken and what is known
-// of the replica change together: plan must not see a waiting replica that has
-// them already.
-func (u *unit) takeGPUs(r *running, n int) error {
-	if n <= 0 {
+// takeRoom waits for the accelerators and the memory that the replica needs.
+// Whether they are taken and what is known of the replica change together: plan
+// must not see a waiting replica that has them already.
+func (u *unit) takeRoom(r *running, need residency.Need) error {
+	if need == (residency.Need{}) {
 		return nil
 	}
-	total, pool := len(u.p.gpus.names), u.p.gpus
+	pool := u.p.gpus
 	done := func() {}
 	defer func() { done() }()
 	defer u.releaseKept()
 	for waits := false; ; {
 		var retry <-chan struct{}
 		u.o.update(u, func(v *replica.Replica) {
+			var got []int
 			var free int
 			if u.ending.Err() != nil {
 				return
 			}
-			if r.gpus, free, retry = pool.take(u.o.key, n); r.gpus != nil {
-				v.GPUs, u.waiting, u.yielding = r.gpus, 0, ""
+			if got, free, retry = pool.take(u.o.key, need); got != nil {
+				r.need, r.took = need, true
+				if len(got) > 0 {
+					r.gpus, v.GPUs = got, got
+				}
+				u.waiting, u.yielding = 0, ""
 				return
 			}
-			v.Phase, v.Reason, v.Progress = replica.Pending, "InsufficientGPUs", nil
-			if n > total {
-				v.Reason = replica.ReasonUnschedulable
+			v.Phase, v.Progress = replica.Pending, nil
+			if v.Reason, v.Message = lacking(need, free, pool.machine); v.Reason == replica.ReasonInsufficientGPUs {
+				v.Message += u.yielding
 			}
-			v.Message = fmt.Sprintf("needs %s, %d of %d free", count(n, "GPU"), free, total) + u.yielding
-			if n <= total {
-				u.waiting = n
+			if v.Reason != replica.ReasonUnschedulable {
+				if v.Reason == replica.ReasonInsufficientGPUs {
+					u.waiting = need.GPUs
+				}
 				if !waits {
-					waits, done = true, pool.wait(u.o.key)
+					waits, done = true, pool.wait(u.o.key, need)
 				}
 			}
 		})
-		if r.gpus != nil {
+		if r.took {
 			return nil
 		}
 		if err := u.wait(time.Hour, retry); err != nil {
 			return err
 		}
 	}
+}
+
+// lacking is what a replica waits for, in a word and in words.
+func lacking(need residency.Need, free int, m residency.Machine) (reason, message string) {
+	if free >= need.GPUs {
+		return replica.ReasonInsufficientMemory, fmt.Sprintf("needs %s, which other services have set aside", need)
+	}
+	what := count(need.GPUs, "GPU")
+	if need.GPUMemory > 0 {
+		what = need.String()
+	}
+	message = fmt.Sprintf("needs %s, %d of %d free", what, free, len(m.GPUs))
+	if _, ok := residency.NewSpace(m).Fit(need, ""); !ok {
+		return replica.ReasonUnschedulable, message
+	}
+	return replica.ReasonInsufficientGPUs, message
 }
 
 func count(n int, what string) string {
@@ -321,7 +346,7 @@ func (u *unit) record(r *running) record {
 	created, restarts, files := u.view.Created, u.view.Restarts, u.view.Files
 	u.o.mu.Unlock()
 	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort,
-		GPUs: r.gpus, Model: r.model, Adapters: r.adapters, Files: files, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts}
+		GPUs: r.gpus, Need: r.need, Model: r.model, Adapters: r.adapters, Files: files, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts}
 	if r.proc != nil {
 		rec.Process = r.proc.Identity()
 	}

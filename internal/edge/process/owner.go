@@ -10,6 +10,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/residency"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
@@ -137,6 +138,7 @@ func (o *owner) sweep() {
 // converge starts and ends replicas as plan says, role by role. The lock is
 // held.
 func (o *owner) converge() {
+	defer o.expects()
 	if o.revision == nil {
 		return
 	}
@@ -154,7 +156,7 @@ func (o *owner) converge() {
 			current: u.revision == o.revision.Hash, before: o.isBefore(u), waiting: u.waiting, gpus: len(u.view.GPUs)})
 	}
 	for role, members := range roles {
-		s := plan(o.want[role], members, o.victims[role], o.p.gpus.available(o.key), o.needs(role))
+		s := plan(o.want[role], members, o.victims[role], o.available(role), o.needs(role))
 		for _, id := range slices.Concat(s.drain, s.yield) {
 			byID[id].end()
 		}
@@ -168,6 +170,27 @@ func (o *owner) converge() {
 			o.start(o.revision.Before, role)
 		}
 	}
+}
+
+// available is how many accelerators a replica of a role could be given. The lock
+// is held.
+func (o *owner) available(role service.Role) int {
+	need := residency.Need{}
+	if c := o.revision.Component(role); c != nil && c.Process != nil {
+		need = c.Process.Need()
+	}
+	return o.p.gpus.available(o.key, need)
+}
+
+// expects tells whether replicas are on their way that will want accelerators:
+// what one that ends gives back is theirs. The lock is held.
+func (o *owner) expects() {
+	expected := slices.ContainsFunc(o.units, func(u *unit) bool {
+		c, v := u.component.Load(), u.view
+		return c != nil && c.Process != nil && len(v.GPUs) < c.Process.GPUs &&
+			(v.Phase == replica.Fetching || v.Phase == replica.Pending && v.Reason != replica.ReasonProgramMissing && v.Reason != replica.ReasonUnschedulable)
+	})
+	o.p.gpus.expect(o.key, expected)
 }
 
 // needs are the accelerators that a replica of a role takes. The lock is held.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/residency"
 )
 
 func TestConfigValidate(t *testing.T) {
@@ -32,21 +33,23 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
+func whole(n int) residency.Need { return residency.Need{GPUs: n} }
+
 func TestGPUPool(t *testing.T) {
-	g := newGPUs([]string{"0", "1", "2"})
-	g.hold([]int{1, 7, -1})
+	g := newGPUs([]string{"0", "1", "2"}, nil, 0)
+	g.hold(service.Key{Name: "other"}, whole(2), []int{1, 7, -1})
 	a, b := service.Key{Namespace: "n", Name: "a"}, service.Key{Namespace: "n", Name: "b"}
-	got, free, _ := g.take(a, 2)
+	got, free, _ := g.take(a, whole(2))
 	if !slices.Equal(got, []int{0, 2}) || free != 2 || g.visible(got) != "0,2" {
 		t.Errorf("took %v of %d", got, free)
 	}
-	none, free, retry := g.take(b, 1)
+	none, free, retry := g.take(b, whole(1))
 	if none != nil || free != 0 {
 		t.Errorf("took %v of %d", none, free)
 	}
-	g.free(a, []int{2})
+	g.free(a, whole(1), []int{2})
 	<-retry
-	if got, _, _ = g.take(b, 1); !slices.Equal(got, []int{2}) {
+	if got, _, _ = g.take(b, whole(1)); !slices.Equal(got, []int{2}) {
 		t.Errorf("took %v after one came back", got)
 	}
 }
@@ -54,22 +57,22 @@ func TestGPUPool(t *testing.T) {
 // TestGPUsStayWithTheirService: what a replica gives back while another of its
 // service waits is that one's, however long others have waited.
 func TestGPUsStayWithTheirService(t *testing.T) {
-	g := newGPUs([]string{"0", "1"})
+	g := newGPUs([]string{"0", "1"}, nil, 0)
 	a, b := service.Key{Namespace: "n", Name: "a"}, service.Key{Namespace: "n", Name: "b"}
-	held, _, _ := g.take(a, 2)
-	g.wait(b)
-	done := g.wait(a)
-	g.free(a, held)
-	if got, free, _ := g.take(b, 1); got != nil || free != 0 || g.available(a) != 2 {
+	held, _, _ := g.take(a, whole(2))
+	g.wait(b, whole(1))
+	done := g.wait(a, whole(1))
+	g.free(a, whole(2), held)
+	if got, free, _ := g.take(b, whole(1)); got != nil || free != 0 || g.available(a, whole(1)) != 2 {
 		t.Errorf("the other took %v of %d", got, free)
 	}
-	if got, _, _ := g.take(a, 1); !slices.Equal(got, []int{0}) {
+	if got, _, _ := g.take(a, whole(1)); !slices.Equal(got, []int{0}) {
 		t.Errorf("its own took %v", got)
 	}
-	_, _, retry := g.take(b, 1)
+	_, _, retry := g.take(b, whole(1))
 	done()
 	<-retry
-	if got, _, _ := g.take(b, 1); !slices.Equal(got, []int{1}) {
+	if got, _, _ := g.take(b, whole(1)); !slices.Equal(got, []int{1}) {
 		t.Errorf("what is left over goes to %v", got)
 	}
 }
@@ -77,13 +80,13 @@ func TestGPUsStayWithTheirService(t *testing.T) {
 func TestDiscover(t *testing.T) {
 	ctx := context.Background()
 	t.Setenv(devicesVariable, "3")
-	if got := Discover(ctx); !slices.Equal(got, []string{"0", "1", "2"}) {
+	if got, _ := Discover(ctx); !slices.Equal(got, []string{"0", "1", "2"}) {
 		t.Errorf("told 3: %v", got)
 	}
 	t.Setenv(devicesVariable, "")
 	for value, want := range map[string][]string{"": nil, "-1": nil, "4, 5": {"4", "5"}, "GPU-x,-1,3": {"GPU-x"}} {
 		t.Setenv(visibleDevices, value)
-		if got := Discover(ctx); !slices.Equal(got, want) {
+		if got, _ := Discover(ctx); !slices.Equal(got, want) {
 			t.Errorf("CUDA_VISIBLE_DEVICES=%s: %v, want %v", value, got, want)
 		}
 	}
@@ -104,7 +107,7 @@ func TestDiscoverAsksTheDriver(t *testing.T) {
 		_ = os.Unsetenv(visibleDevices)
 		defer func() { _ = os.Setenv(visibleDevices, old) }()
 	}
-	if got := Discover(t.Context()); len(got) != 2 {
+	if got, _ := Discover(t.Context()); len(got) != 2 {
 		t.Errorf("nvidia-smi lists 2: %v", got)
 	}
 }

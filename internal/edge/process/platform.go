@@ -23,6 +23,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/residency"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/child"
@@ -77,9 +78,9 @@ func New(cfg Config) (*Platform, error) {
 		cfg.Server = filepath.Join(filepath.Dir(cfg.Executable), serverName)
 	}
 	if cfg.Devices == nil {
-		cfg.Devices = Discover(context.Background())
+		cfg.Devices, cfg.DeviceMemory = Discover(context.Background())
 	}
-	p := &Platform{cfg: cfg, records: records(filepath.Join(cfg.Dir, "replicas")), gpus: newGPUs(cfg.Devices),
+	p := &Platform{cfg: cfg, records: records(filepath.Join(cfg.Dir, "replicas")), gpus: newGPUs(cfg.Devices, cfg.DeviceMemory, machineMemory()),
 		fetches: fetches{fetcher: cfg.Fetcher}, memory: newMemoryGroups(), ports: ports{host: cfg.Host}, checks: checks{executable: cfg.Executable},
 		closing: make(chan struct{}), owners: map[service.Key]*owner{}}
 	for _, dir := range []string{string(p.records), p.logDir()} {
@@ -121,6 +122,13 @@ func (p *Platform) Host(ctx context.Context, ask ...selection.Check) (selection.
 	return selection.Host{Programs: p.programs.list(p.cfg.Now()), Accelerators: len(p.gpus.names),
 		MemoryBytes: machineMemory(), Answers: p.checks.answer(ctx, ask)}, ctx.Err()
 }
+
+// Machine is what replicas share.
+func (p *Platform) Machine() residency.Machine { return p.gpus.machine }
+
+// Reserve leaves what is free of each GPU to the services listed for it; where
+// none is listed, to whoever has waited longest.
+func (p *Platform) Reserve(services [][]string) { p.gpus.reserve(services) }
 
 // Apply makes r its service's revision. A replica that an earlier
 // process of Roundhouse started, and is of r, or of the revision before it, is adopted, and counts: its role's

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/residency"
 	"roundhouse.dev/roundhouse/internal/edge/child"
 )
 
@@ -28,6 +29,7 @@ type record struct {
 	GRPCPort    int                     `json:"grpcPort,omitempty"`
 	MetricsPort int                     `json:"metricsPort,omitempty"`
 	GPUs        []int                   `json:"gpus,omitempty"`
+	Need        residency.Need          `json:"need,omitzero"` // of which it holds these; zero in records of older versions
 	Model       string                  `json:"modelPath,omitempty"`
 	Adapters    map[string]string       `json:"adapterPaths,omitempty"`
 	Files       string                  `json:"files,omitempty"` // their fingerprint

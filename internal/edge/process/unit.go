@@ -178,7 +178,7 @@ func (u *unit) once(backoff time.Duration) (tr *failure, lasted time.Duration) {
 		backoff = u.p.cfg.Restart.Min
 	}
 	if tr != nil && len(r.gpus) > 0 && backoff <= keepGPUs {
-		u.keptGPUs = u.p.gpus.wait(u.o.key)
+		u.keptGPUs = u.p.gpus.wait(u.o.key, r.need)
 	}
 	if !kept {
 		u.release(r)
@@ -285,7 +285,9 @@ func (u *unit) release(r *running) {
 		if v.Phase == replica.Ready {
 			v.Phase = replica.Starting
 		}
-		u.p.gpus.free(u.o.key, r.gpus)
+		if u.o.expects(); r.took {
+			u.p.gpus.free(u.o.key, r.need, r.gpus)
+		}
 	})
 }
 
@@ -329,9 +331,9 @@ func (p *Platform) take(rec record, proc *child.Process) {
 		o = newOwner(p, rec.Service)
 		p.owners[rec.Service] = o
 	}
-	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, metricsPort: rec.MetricsPort, gpus: rec.GPUs, memory: rec.Memory,
+	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, metricsPort: rec.MetricsPort, gpus: rec.GPUs, need: rec.Need, took: true, memory: rec.Memory,
 		model: rec.Model, adapters: rec.Adapters, peers: rec.Peers, started: rec.Started, adopted: true}
-	p.gpus.hold(rec.GPUs)
+	p.gpus.hold(rec.Service, r.need, rec.GPUs)
 	p.ports.hold(rec.Port, rec.GRPCPort, rec.MetricsPort)
 	u := newUnit(o, replica.Replica{ID: rec.ID, Service: rec.Service, Role: rec.Role, Revision: rec.Revision,
 		Phase: replica.Starting, Reason: "NotApplied", Message: "found running when Roundhouse started; its service has not been applied yet",

@@ -90,7 +90,7 @@ func New(cfg Config) (*Fleet, error) {
 		cfg.URL = func(service.Key) string { return "" }
 	}
 	f := &Fleet{cfg: cfg, services: newServices(cfg.Now), routes: NewRoutes(cfg.Routing, cfg.Now), resolver: newResolver(&cfg)}
-	f.reconciler = &reconciler{&cfg, f.resolver, f.services}
+	f.reconciler = &reconciler{&cfg, f.resolver, f.services, newResidents(&cfg, f.services)}
 	return f, nil
 }
 
@@ -149,7 +149,7 @@ func (f *Fleet) Restore(ctx context.Context) error {
 // Wake asks for at least n replicas of a service; it is remembered, so it may
 // come before the service's first reconcile. The gateway calls it.
 func (f *Fleet) Wake(_ context.Context, k service.Key, n int) error {
-	if !f.services.change(k, func(e *entry) { e.wake, e.asleep = max(e.wake, n), false }) {
+	if !f.services.change(k, func(e *entry) { e.wake, e.asleep, e.evicted = max(e.wake, n), false, "" }) {
 		return errNotFound("service", k)
 	}
 	return nil

@@ -22,6 +22,7 @@ type work struct {
 	applied    bool
 	wake       int
 	asleep     bool
+	evicted    string // why it is stopped now; "" where it is not
 	files      string
 	roles      map[service.Role]roleState
 	// platformErr is what the platform refused.
@@ -58,6 +59,8 @@ type reconciler struct {
 	cfg      *Config
 	resolver *resolver
 	services *services
+	// residents is nil where replicas share no machine.
+	residents *residents
 }
 
 // converge does the work of a reconcile. After an error w holds how far it
@@ -85,6 +88,7 @@ func (r *reconciler) converge(ctx context.Context, w *work) (time.Duration, erro
 	if err := r.recordReady(w); err != nil {
 		return 0, fmt.Errorf("store that %s has been ready: %w", w.key, err)
 	}
+	again = sooner(again, r.residents.settle(ctx, w))
 	again = sooner(again, w.waitForPlace(w.unplaceable(), r.cfg.Now(), r.cfg.Cluster))
 	r.cfg.Traffic.Publish(w.view(r.cfg))
 	if w.record != nil {

@@ -77,9 +77,12 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 		if !ok {
 			rs.scaled = -1
 		}
-		in := autoscale.Input{Demand: demand, Limits: c.Limits, Wake: w.wake, Stopped: w.object.Service.Stopped, Unloaded: w.asleep,
+		in := autoscale.Input{Demand: demand, Limits: c.Limits, Wake: w.wake, Stopped: w.object.Service.Stopped, Unloaded: w.asleep || w.madeRoom(demand),
 			Replicas: w.alive(c.Role, r.cfg.Traffic.InFlight)}
 		rs.state, rs.decision = autoscale.Step(rs.state, in, r.cfg.Now())
+		if in.Unloaded && !w.asleep {
+			rs.decision.Why = w.evicted
+		}
 		if rs.scaled != rs.decision.Count || len(rs.decision.Victims) > 0 {
 			ref := ref(w.key, c.Role)
 			if err := r.cfg.Platform.Scale(ctx, ref, rs.decision.Count, rs.decision.Victims); err != nil {

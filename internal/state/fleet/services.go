@@ -47,7 +47,8 @@ type entry struct {
 	failure *service.Failure
 	roles   map[service.Role]*roleState
 	wake    int
-	asleep  bool // put to sleep by hand until the next request
+	asleep  bool   // put to sleep by hand until the next request
+	evicted string // why its replicas are to be ended once, if no request comes before
 	deleted bool
 	status  service.Status
 	usage   costs
@@ -214,7 +215,7 @@ func modelRef(o Object) string {
 func (s *services) workLocked(k service.Key, e *entry) *work {
 	w := &work{snapshot: snapshot{key: k, object: e.object, record: e.record, failure: e.failure, unplaced: e.unplaced},
 		generation: e.generation, stale: e.stale, reselect: e.reselect, applied: e.applied,
-		wake: e.wake, asleep: e.asleep, files: e.files, roles: map[service.Role]roleState{}}
+		wake: e.wake, asleep: e.asleep, evicted: e.evicted, files: e.files, roles: map[service.Role]roleState{}}
 	for r, rs := range e.roles {
 		w.roles[r] = *rs
 	}
@@ -236,7 +237,7 @@ func (s *services) begin(k service.Key) *work {
 	}
 	w := s.workLocked(k, e)
 	// What comes in from now on is for the next reconcile.
-	e.wake = 0
+	e.wake, e.evicted = 0, ""
 	if e.drifted {
 		e.drifted = false
 		w.reapply()

@@ -82,7 +82,7 @@ func (s *snapshot) view(url string, now time.Time, cluster bool) View {
 		// may pass.
 		v.Reason, v.Cause = bad.Reason, bad.Message
 		wait := bad.Restart.Sub(now)
-		v.Blocked = bad.Reason == replica.ReasonProgramMissing || bad.Reason == replica.ReasonCannotExecute ||
+		v.Blocked = bad.Reason == replica.ReasonProgramMissing || bad.Reason == replica.ReasonNoRoom || bad.Reason == replica.ReasonCannotExecute ||
 			bad.Phase == replica.Failed && (wait > maxRestartWait || bad.FailedStarts >= maxFailedStarts)
 		if s.returning() {
 			v.Blocked = false
