@@ -64,7 +64,7 @@ func newProcess(w *world, number uint64) (*process, error) {
 		return nil, err
 	}
 	w.machine.adopted()
-	p.fleet, err = fleet.New(fleet.Config{Platform: w.machine, Store: p.store, Models: noModels{}, Traffic: traffic{p}, Jitter: (&source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6a697474+number))}).jitter,
+	p.fleet, err = fleet.New(fleet.Config{Platform: w.machine, Store: p.store, Models: noModels{}, Traffic: traffic{p}, Routing: traffic{p}, Jitter: (&source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6a697474+number))}).jitter,
 		Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
@@ -152,6 +152,8 @@ func (t traffic) Publish(v fleet.View) {
 	}
 }
 
+func (t traffic) Route(v fleet.RoutingView) { t.p.dispatcher.SetObjects(v.Objects) }
+
 func (t traffic) Withdraw(k service.Key) {
 	t.p.dispatcher.Remove(routing.Service(k))
 	_ = t.p.scraper.SetPool(k.String(), nil)
@@ -210,6 +212,16 @@ func (t metricsOf) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
 }
 
+// address is where a replica is.
+func (m *machine) address(id string) (at string) {
+	m.locked(func() {
+		if u := m.units[id]; u != nil {
+			at = u.view.HTTP
+		}
+	})
+	return at
+}
+
 // at is the replica at an address.
 func (m *machine) at(address string) (found *unit) {
 	m.locked(func() {
@@ -261,7 +273,7 @@ func (d *disk) write(what string, do func() error) error {
 	switch point % 3 {
 	case 0: // before the write
 	case 1: // in the midst of it
-		err = os.WriteFile(filepath.Join(d.root, "records", ".new-"+what), bytes.Repeat([]byte("half"), 3), 0o600)
+		err = os.WriteFile(filepath.Join(d.root, what, "default", ".new-torn"), bytes.Repeat([]byte("half"), 3), 0o600)
 	case 2:
 		err = do()
 	}
@@ -271,16 +283,16 @@ func (d *disk) write(what string, do func() error) error {
 }
 
 func (d *disk) PutObject(o fleet.Object) error {
-	return d.write("object", func() error { return d.Dir.PutObject(o) })
+	return d.write("objects/services", func() error { return d.Dir.PutObject(o) })
 }
 func (d *disk) DeleteObject(id fleet.ID) error {
-	return d.write("object", func() error { return d.Dir.DeleteObject(id) })
+	return d.write("objects/services", func() error { return d.Dir.DeleteObject(id) })
 }
 func (d *disk) PutRecord(r fleet.Record) error {
-	return d.write("record", func() error { return d.Dir.PutRecord(r) })
+	return d.write("revisions", func() error { return d.Dir.PutRecord(r) })
 }
 func (d *disk) DeleteRecord(k service.Key) error {
-	return d.write("record", func() error { return d.Dir.DeleteRecord(k) })
+	return d.write("revisions", func() error { return d.Dir.DeleteRecord(k) })
 }
 
 // source is randomness that several goroutines draw from, one at a time.

@@ -47,7 +47,7 @@ type machine struct {
 	refuses   error                             // what Apply and Scale answer; nil for nothing
 	refusedAt time.Time                         // when that was last changed
 	instant   time.Time                         // of the first call of a second, and how many there were since
-	turns     int
+	turns     map[service.Key]int
 	spins     func(service.Key) // is told of too many
 	dead      bool              // nobody listens: the owner's process is dead
 }
@@ -104,7 +104,7 @@ const (
 
 func newMachine(l *loop, gpus int, seed uint64) *machine {
 	return &machine{loop: l.lane(2), rng: rand.New(rand.NewPCG(seed, 0x6d616368)), gpus: make([]string, gpus),
-		owners: map[service.Key]*owner{}, units: map[string]*unit{}, changes: make(chan service.Key, 1<<12), pending: map[service.Key]bool{}}
+		owners: map[service.Key]*owner{}, units: map[string]*unit{}, changes: make(chan service.Key, 1<<12), pending: map[service.Key]bool{}, turns: map[service.Key]int{}}
 }
 
 // adopted gives the machine to the next owner, as a platform does that is opened
@@ -226,16 +226,19 @@ func (m *machine) Remove(_ context.Context, k service.Key) error {
 	return nil
 }
 
-// turn counts the calls within a second: virtual time may stand still while somebody
-// does the same again and again.
+// mostTurns is how often a service may be looked at within a second.
+const mostTurns = 200
+
+// turn counts the calls for a service within a second.
 func (m *machine) turn(k service.Key) {
 	if now := time.Now(); now.Sub(m.instant) >= time.Second {
-		m.instant, m.turns = now, 0
+		m.instant = now
+		clear(m.turns)
 	}
-	if m.turns++; m.turns == 1000 {
+	if m.turns[k]++; m.turns[k] == mostTurns {
 		m.spins(k)
 	}
-	if m.turns >= 1000 {
+	if m.turns[k] >= 1000 { // virtual time may stand still
 		m.dead = true
 		m.mu.Unlock()
 		time.Sleep(time.Hour)
@@ -254,6 +257,7 @@ func (m *machine) Observe(_ context.Context, k service.Key) (out []replica.Repli
 	m.pause(m.rng)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.turn(k)
 	if o := m.owners[k]; o != nil {
 		for _, u := range o.units {
 			out = append(out, u.view)

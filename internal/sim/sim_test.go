@@ -16,6 +16,7 @@ import (
 var (
 	oneSeed = flag.Uint64("seed", 0, "the one seed that TestSeed repeats, with its trace")
 	without = flag.String("without", "", "what TestSeed leaves out of its plan, such as s2,u0,f3: services, users and faults by number")
+	only    = flag.String("invariant", "", "the one invariant that is looked at; \"\" is all")
 	once    = flag.Bool("once", false, "TestSeeds ends with the first seed that fails")
 	length  = flag.Duration("length", 0, "how much of its plan TestSeed lives through; 0 is all")
 	forTime = flag.Duration("for", 0, "how long TestSeeds tries seeds, from -from on")
@@ -63,6 +64,10 @@ func newPlan(seed uint64) *Plan {
 		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: name(), From: between(0, of.length/12), For: between(time.Second, 20*time.Minute),
 			Pause: between(time.Minute, of.pause), Every: between(100*time.Millisecond, 10*time.Second), Patience: between(5*time.Second, 6*time.Minute),
 			Retries: rng.IntN(4), Tokens: 1 + rng.IntN(10)})
+	}
+	for i := range p.Users {
+		u := &p.Users[i]
+		u.Priority, u.Subset = []string{"", "", "vip", "spot"}[rng.IntN(4)], rng.IntN(4) == 0
 	}
 	all := allKinds()
 	for range of.faults {

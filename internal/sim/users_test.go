@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/edge/simulate"
@@ -25,6 +26,8 @@ type UserPlan struct {
 	Patience time.Duration // after which they leave
 	Retries  int           // of a request that failed
 	Tokens   int           // mean length of an answer
+	Priority string        // "vip" or "spot" of those whose requests go before or after others
+	Subset   bool          // each request may go to one replica alone
 	Left     bool          // out of the plan
 }
 
@@ -33,10 +36,13 @@ type callBook struct {
 	world  *world
 	number uint64
 	open   map[uint64]*call
+	asking map[uint64]*call // of which the dispatcher has not told
 	ended  map[string]int
 }
 
-func (b *callBook) init(w *world) { b.world, b.open, b.ended = w, map[uint64]*call{}, map[string]int{} }
+func (b *callBook) init(w *world) {
+	b.world, b.open, b.asking, b.ended = w, map[uint64]*call{}, map[uint64]*call{}, map[string]int{}
+}
 
 // call is one request, which the gateway's side of an exchange takes through its
 // life: as package gateway does, without bytes.
@@ -54,6 +60,11 @@ type call struct {
 	since   time.Time // its service was last made anew
 	tokens  int
 	prompt  [][]byte
+	subset  []string          // the addresses it may go to; nil for any
+	queued  bool              // it had to wait
+	passed  int               // other requests that have gone on since it waits
+	lower   int               // requests of lower priority that have gone before it
+	turns   map[*UserPlan]int // of other users' requests that came later and have gone before it
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -63,6 +74,7 @@ type call struct {
 	timer  func() bool
 	leaves func() bool
 	over   string
+	left   time.Time // since when its user is gone, and the dispatcher has not said a word
 }
 
 // user has somebody ask for as long as they want.
@@ -98,9 +110,14 @@ func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 		c.end("refused: nobody listens")
 		return
 	}
-	d := c.process.dispatcher
+	d, model := c.process.dispatcher, c.key.Name
+	if u.Priority != "" {
+		model += "-" + u.Priority
+	}
+	c.chooseSubset()
+	b.asking[c.id] = c
 	go func() {
-		g, err := d.Admit(c.ctx, dispatch.Request{Model: c.key.Name, Protocol: service.ProtocolOpenAI, Prompt: c.prompt, Bytes: 800, FairnessID: u.Service})
+		g, err := d.Admit(c.ctx, dispatch.Request{Model: model, Subset: c.subset, Protocol: service.ProtocolOpenAI, Prompt: c.prompt, Bytes: 800, FairnessID: fmt.Sprint(u.Seed)})
 		b.world.loop.post(c.id, func() { c.admitted(g, err) })
 	}()
 }
@@ -108,6 +125,7 @@ func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 // admitted takes in what the dispatcher says. A request whose user left
 // meanwhile gives back what it was given.
 func (c *call) admitted(g *dispatch.Grant, err error) {
+	delete(c.book.asking, c.id)
 	switch {
 	case c.over != "":
 		if err == nil && !c.process.dead {
@@ -116,9 +134,28 @@ func (c *call) admitted(g *dispatch.Grant, err error) {
 	case err != nil:
 		c.refused(err)
 	default:
-		c.grant = g
+		if c.grant = g; g.Waited() > 0 {
+			c.queued = true
+			c.book.world.watch.overtakes(c)
+		}
 		c.send()
 	}
+}
+
+// chooseSubset limits the request to one of the replicas that are ready.
+func (c *call) chooseSubset() {
+	if !c.user.Subset {
+		return
+	}
+	c.book.world.machine.locked(func() {
+		if o := c.book.world.machine.owners[c.key]; o != nil {
+			for _, u := range o.units {
+				if u.view.Phase == replica.Ready && (c.subset == nil || c.rng.IntN(2) == 0) {
+					c.subset = []string{u.view.HTTP}
+				}
+			}
+		}
+	})
 }
 
 func (c *call) refused(err error) {
@@ -218,11 +255,13 @@ func (c *call) retry(failed error) {
 	}
 	c.book.world.trace("retry %d: %v", c.id, failed)
 	g := c.grant
-	c.waits = time.Now()
+	c.waits, c.queued = time.Now(), true
 	c.grant = nil // it is Retry's until that returns
+	c.book.asking[c.id] = c
 	go func() {
 		err := g.Retry(c.ctx, failed)
 		c.book.world.loop.post(c.id, func() {
+			delete(c.book.asking, c.id)
 			switch {
 			case c.over != "":
 				if !c.process.dead {
@@ -285,6 +324,10 @@ func (c *call) cut() {
 		c.retry(dispatch.Lost(errors.New("connection reset by peer")))
 		return
 	}
+	if c.grant.Answered(dispatch.Answer{Result: breaker.Failed, Again: true}) {
+		c.book.world.watch.violate("a request ends once", c.key, "request %d is sent again after its answer has begun", c.id)
+		return
+	}
 	c.grant.Done(dispatch.Outcome{Failed: errors.New("connection reset by peer")})
 	c.end("cut")
 }
@@ -310,7 +353,7 @@ func (c *call) end(how string) {
 		w.violate("a request ends once", c.key, fmt.Sprintf("request %d ended as %q and as %q", c.id, c.over, how))
 		return
 	}
-	c.over = how
+	c.over, c.left = how, time.Now()
 	c.leaves()
 	c.cancel()
 	delete(c.book.open, c.id)
@@ -335,4 +378,5 @@ func (b *callBook) abandon() {
 			c.end("gateway died")
 		}
 	}
+	clear(b.asking)
 }

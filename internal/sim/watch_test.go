@@ -17,13 +17,15 @@ import (
 // Invariants are what holds at every moment, whatever happens: a sentence for
 // each, and the document that promises it.
 var Invariants = []struct{ Name, Sentence, Doc string }{
-	{"a request ends once", "A request that was admitted ends exactly once, and none is forgotten.", "docs/design/dispatch.md"},
+	{"a request ends once", "A request ends exactly once, as soon as its user leaves, and is not sent again after its answer has begun.", "docs/design/dispatch.md"},
 	{"reservations add up", "The dispatcher counts as waiting and as running those requests that wait and run, in all and on each replica.", "docs/design/dispatch.md"},
 	{"counts keep to limits", "The count of a service lies within its minReplicas and maxReplicas.", "docs/limits.md"},
 	{"a device has one holder", "No GPU is held by two replicas.", "docs/design/catalog-and-local.md"},
 	{"idle services reach zero", "A service with minReplicas 0 that nobody asks has no replica after scaleToZeroAfter.", "docs/limits.md"},
 	{"idle services stay at zero", "A service at zero that nobody asks or edits stays there.", "docs/limits.md"},
 	{"no waiter starves", "No request waits while a replica that may take it has nothing to do.", "docs/design/dispatch.md"},
+	{"priority goes first", "Of the requests that wait for a service, one in 20 at most goes before one of a higher priority.", "docs/design/dispatch.md"},
+	{"no caller starves", "While a request waits, no other caller of its priority has more than a few turns with requests that came later.", "docs/design/dispatch.md"},
 	{"waits are bounded", "No request waits for longer than the startup timeout.", "docs/limits.md"},
 	{"supply follows demand", "While requests wait, the count reaches what they call for within seconds.", "docs/design/count.md"},
 	{"supply keeps to demand", "No more replicas are wanted than the most requests of the last 65 s call for.", "docs/design/count.md"},
@@ -55,10 +57,13 @@ type watched struct {
 	due      time.Time // of a look although nothing has
 	waiting  int       // requests, at this look
 	running  int
+	free     int      // of those that wait may go anywhere
+	limited  []string // addresses that others may go to
 	plan     *ServicePlan
-	applied  time.Time // or deleted
-	changed  time.Time // the same
-	made     time.Time // anew, after it was deleted
+	attempts []*ServicePlan // that were not acknowledged since, and may have been stored all the same
+	applied  time.Time      // or deleted
+	changed  time.Time      // the same
+	made     time.Time      // anew, after it was deleted
 	deleted  bool
 	lastUse  time.Time // since when nobody asks
 	open     int       // requests
@@ -98,7 +103,13 @@ func (w *watch) applied(p *ServicePlan) {
 	defer w.mu.Unlock()
 	s.changed = time.Now()
 	s.touched.Store(true)
-	s.plan, s.applied, s.deleted = p, time.Now(), false
+	s.plan, s.applied, s.deleted, s.attempts = p, time.Now(), false, nil
+}
+
+// attempted is told of a manifest that was not acknowledged.
+func (w *watch) attempted(p *ServicePlan) {
+	s := w.of(p.key())
+	s.attempts = append(s.attempts, p)
 }
 
 func (w *watch) deleted(k service.Key) {
@@ -245,14 +256,23 @@ func (w *watch) calls(now time.Time) map[string]int {
 	on := map[string]int{}
 	for _, k := range w.keys {
 		if s := w.services[k]; s != nil {
-			s.waiting, s.running = 0, 0
+			s.waiting, s.running, s.free, s.limited = 0, 0, 0, s.limited[:0]
+		}
+	}
+	for _, c := range w.world.calls.asking {
+		if c.over != "" && now.Sub(c.left) > settled {
+			w.violate("a request ends once", c.key, "request %d ended as %q %v ago, and is still in the dispatcher", c.id, c.over, now.Sub(c.left))
 		}
 	}
 	for _, c := range w.world.calls.open {
 		switch {
 		case c.process != w.world.process:
 		case c.grant == nil:
-			c.watched.waiting++
+			if c.watched.waiting++; c.subset == nil {
+				c.watched.free++
+			} else {
+				c.watched.limited = append(c.watched.limited, c.subset[0])
+			}
 			if d := now.Sub(c.waits); d > startupTimeout+time.Second {
 				w.violate("waits are bounded", c.key, "request %d has waited for %v", c.id, d)
 			}
@@ -400,7 +420,7 @@ func (w *watch) starving(k service.Key, s *watched, waiting int) {
 	idle := ""
 	if waiting > 0 {
 		for _, e := range w.world.process.dispatcher.Endpoints(routing.Service(k)) {
-			if e.Phase == replica.Ready && e.Open && e.Ejected == "" && e.InFlight == 0 {
+			if e.Phase == replica.Ready && e.Open && e.Ejected == "" && e.InFlight == 0 && (s.free > 0 || slices.Contains(s.limited, w.world.machine.address(e.ID))) {
 				idle = e.ID
 			}
 		}
@@ -415,12 +435,48 @@ func (w *watch) starving(k service.Key, s *watched, waiting int) {
 	}
 }
 
+// overtakes looks at the requests that go on waiting after c went on, and came
+// before it.
+func (w *watch) overtakes(c *call) {
+	for _, x := range w.world.calls.open {
+		if x.key != c.key || x.grant != nil || x.subset != nil || x.process != c.process || !x.waits.Before(c.waits) && x.user != c.user || x.retries > 0 || c.subset != nil {
+			continue
+		}
+		mine, its := rank(c), rank(x)
+		switch {
+		case its > mine:
+			if x.lower++; x.lower > 3+x.passed/10 {
+				w.violate("priority goes first", c.key, "%d requests of lower priority have gone before request %d, which came first", x.lower, x.id)
+			}
+		case x.user == c.user:
+			clear(x.turns)
+		case its == mine:
+			if x.turns == nil {
+				x.turns = map[*UserPlan]int{}
+			}
+			if x.turns[c.user]++; x.turns[c.user] > 5 {
+				w.violate("no caller starves", c.key, "%d later requests of one caller have gone before request %d of another", x.turns[c.user], x.id)
+			}
+		}
+		x.passed++
+	}
+}
+
+func rank(c *call) int { return priorities[c.user.Priority] }
+
+// priorities are those of the routes to each service.
+var priorities = map[string]int{"vip": 1, "": 0, "spot": -1}
+
 // status looks at what users are told.
 func (w *watch) status(k service.Key, s *watched) {
 	st, err := w.world.process.fleet.Get(context.Background(), k)
 	if err != nil {
 		w.violate("records survive", k, "the service was applied: %v", err)
 		return
+	}
+	stored := st.Object.Service.Model.URI
+	if stored != s.plan.model() && !slices.ContainsFunc(s.attempts, func(p *ServicePlan) bool { return stored == p.model() }) {
+		w.violate("records survive", k, "the model is %s, and %s was acknowledged", stored, s.plan.model())
 	}
 	ready := 0
 	w.world.machine.locked(func() {

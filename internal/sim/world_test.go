@@ -41,6 +41,8 @@ type ServicePlan struct {
 
 func (s *ServicePlan) key() service.Key { return service.Key{Namespace: "default", Name: s.Name} }
 
+func (s *ServicePlan) model() string { return fmt.Sprintf("file:///models/%s/%d", s.Name, s.Model) }
+
 func (s *ServicePlan) manifest() string {
 	limit := ""
 	if s.MaxConcurrency > 0 {
@@ -50,10 +52,10 @@ func (s *ServicePlan) manifest() string {
 kind: ModelService
 metadata: {name: %s}
 spec:
-  model: {uri: "file:///models/%s/%d", format: {name: sim}}
+  model: {uri: "%s", format: {name: sim}}
   runtime: {name: engine-%d}
   scaling: {minReplicas: %d, maxReplicas: %d, targetConcurrency: %g%s, scaleToZeroAfter: %s, startupTimeout: %s, answerTimeout: %s}
-`, s.Name, s.Name, s.Model, s.GPUs, s.Min, s.Max, s.Target, limit, s.ToZero, startupTimeout, answerTimeout)
+`, s.Name, s.model(), s.GPUs, s.Min, s.Max, s.Target, limit, s.ToZero, startupTimeout, answerTimeout)
 }
 
 const (
@@ -76,6 +78,22 @@ spec:
     containers: [{name: main, image: example.com/engine, resources: {limits: {nvidia.com/gpu: "%d"}}}]
   local: {command: [engine, "--port={{.Port}}"]}
 `, n, n)
+	}
+	return b.String()
+}
+
+// routes give a service's requests a priority.
+func (p *Plan) routes() string {
+	var b strings.Builder
+	for i := range p.Services {
+		for _, class := range []string{"vip", "spot"} {
+			fmt.Fprintf(&b, `---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Route
+metadata: {name: %s-%s}
+spec: {priority: %d, targets: [{service: %s}]}
+`, p.Services[i].Name, class, priorities[class], p.Services[i].Name)
+		}
 	}
 	return b.String()
 }
@@ -128,6 +146,9 @@ func (w *world) trace(format string, args ...any) {
 
 // violate notes that an invariant does not hold; the first ends the run.
 func (w *world) violate(name string, k service.Key, what string) {
+	if *only != "" && name != *only {
+		return
+	}
 	w.mu.Lock()
 	w.violations = append(w.violations, Violation{name, k, w.since(), what})
 	w.mu.Unlock()
@@ -177,7 +198,9 @@ func newWorld(t *testing.T, p *Plan) (*world, error) {
 	w.machine.trace, w.machine.ended = w.trace, w.calls.lost
 	w.machine.told = func(k service.Key) { w.watch.of(k).touched.Store(true) }
 	w.machine.ending, w.machine.loops = w.watch.ending, func(k service.Key) bool { return w.looping[k] }
-	w.machine.spins = func(k service.Key) { w.violate("nothing spins", k, "it is removed 1000 times within a second") }
+	w.machine.spins = func(k service.Key) {
+		w.violate("nothing spins", k, fmt.Sprintf("it is looked at %d times within a second", mostTurns))
+	}
 	starts := map[service.Key]*rand.Rand{}
 	for i := range p.Services {
 		starts[p.Services[i].key()] = rand.New(rand.NewPCG(p.Services[i].Seed, 0x73746172))
@@ -205,6 +228,9 @@ func (w *world) live() {
 		}
 		w.loop.after(time.Duration(i)*time.Millisecond, func() { s := w.plan.Services[i]; w.apply(&s) })
 	}
+	if err := w.process.apply(w.plan.routes()); err != nil {
+		w.violate("routes can be applied", service.Key{}, err.Error())
+	}
 	for i := range w.plan.Users {
 		if u := &w.plan.Users[i]; !u.Left {
 			w.calls.user(u)
@@ -230,8 +256,9 @@ func (w *world) live() {
 
 // apply has somebody apply a manifest.
 func (w *world) apply(s *ServicePlan) {
-	if err := w.process.apply(s.manifest()); err != nil {
-		if !w.process.dead {
+	p := w.process
+	if err := p.apply(s.manifest()); err != nil || p.dead { // it may be stored, or not
+		if w.watch.attempted(s); !p.dead {
 			w.trace("apply refused: %v", err)
 		}
 		return
