@@ -47,6 +47,7 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 	"edit": func(f *FaultPlan, w *world, rng *rand.Rand) {
 		f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(1000) })
 	},
+	"canary": (*FaultPlan).canary,
 	"storm": func(f *FaultPlan, w *world, rng *rand.Rand) {
 		for range 10 {
 			w.loop.after(time.Duration(rng.Int64N(int64(10*time.Second))), func() { f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(4) }) })
@@ -108,6 +109,24 @@ func (f *FaultPlan) mood(w *world, rng *rand.Rand, set func(m *mood, on bool)) {
 func (f *FaultPlan) lasting(w *world, set func(on bool)) {
 	set(true)
 	w.loop.after(f.For, func() { set(false) })
+}
+
+// canary has somebody try a new model with a part of the requests, and then take
+// it or go back.
+func (f *FaultPlan) canary(w *world, rng *rand.Rand) {
+	before := w.wanted[f.key()]
+	if before == nil || before.Canary > 0 {
+		return
+	}
+	f.edit(w, func(s *ServicePlan) { s.Model, s.Canary = 1000+rng.IntN(1000), 1+rng.IntN(99) })
+	w.loop.after(f.For+time.Duration(rng.Int64N(int64(10*time.Minute))), func() {
+		back := rng.IntN(2) == 0
+		f.edit(w, func(s *ServicePlan) {
+			if s.Canary = 0; back {
+				s.Model = before.Model
+			}
+		})
+	})
 }
 
 // edit has somebody change the manifest.

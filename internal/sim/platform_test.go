@@ -377,7 +377,7 @@ func (m *machine) start(o *owner, c *workload.Component) {
 		gpus = c.Process.GPUs
 	}
 	u := &unit{machine: m, owner: o, number: m.number, gpus: gpus, backoff: restartMin, calls: map[uint64]*call{},
-		view: replica.Replica{ID: fmt.Sprintf("%s-%d", o.key.Name, m.number), Service: o.key, Role: c.Role, Revision: o.revision.Hash,
+		view: replica.Replica{ID: fmt.Sprintf("%s-%d", o.key.WorkloadName(), m.number), Service: o.key, Role: c.Role, Revision: o.revision.Hash,
 			Phase: replica.Pending, Created: time.Now()}}
 	o.units = append(o.units, u)
 	m.units[u.view.ID] = u
@@ -388,6 +388,18 @@ func (m *machine) free(*owner) (n int) {
 	for _, g := range m.gpus {
 		if g == "" {
 			n++
+		}
+	}
+	return n
+}
+
+// ready is how many replicas of a service are.
+func (m *machine) ready(k service.Key) (n int) {
+	if o := m.owners[k]; o != nil {
+		for _, u := range o.units {
+			if u.view.Phase == replica.Ready {
+				n++
+			}
 		}
 	}
 	return n

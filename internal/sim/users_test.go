@@ -134,6 +134,7 @@ func (c *call) admitted(g *dispatch.Grant, err error) {
 	case err != nil:
 		c.refused(err)
 	default:
+		c.watched.canary.admitted(c, g)
 		if c.grant = g; g.Waited() > 0 {
 			c.queued = true
 			c.book.world.watch.overtakes(c)

@@ -12,6 +12,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // Invariants are what holds at every moment, whatever happens: a sentence for
@@ -26,6 +27,7 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"no waiter starves", "No request waits while a replica that may take it has nothing to do.", "docs/design/dispatch.md"},
 	{"priority goes first", "Of the requests that wait for a service, one in 20 at most goes before one of a higher priority.", "docs/design/dispatch.md"},
 	{"no caller starves", "While a request waits, no other caller of its priority has more than a few turns with requests that came later.", "docs/design/dispatch.md"},
+	{"a canary takes its share", "A canary gets no request before one of its replicas has been ready, and then the share that the manifest says.", "docs/manifests.md"},
 	{"waits are bounded", "No request waits for longer than the startup timeout.", "docs/limits.md"},
 	{"supply follows demand", "While requests wait, the count reaches what they call for within seconds.", "docs/design/count.md"},
 	{"supply keeps to demand", "No more replicas are wanted than the most requests of the last 65 s call for.", "docs/design/count.md"},
@@ -60,6 +62,7 @@ type watched struct {
 	free     int      // of those that wait may go anywhere
 	limited  []string // addresses that others may go to
 	plan     *ServicePlan
+	canary   canaryShare
 	attempts []*ServicePlan // that were not acknowledged since, and may have been stored all the same
 	applied  time.Time      // or deleted
 	changed  time.Time      // the same
@@ -103,6 +106,9 @@ func (w *watch) applied(p *ServicePlan) {
 	defer w.mu.Unlock()
 	s.changed = time.Now()
 	s.touched.Store(true)
+	if p.Canary > 0 || s.plan != nil && s.plan.Canary > 0 {
+		s.canary = canaryShare{at: time.Now(), percent: p.Canary}
+	}
 	s.plan, s.applied, s.deleted, s.attempts = p, time.Now(), false, nil
 }
 
@@ -240,6 +246,7 @@ func (w *watch) check() {
 		w.reservations(k, s.waiting, s.running, on)
 		w.counts(k, s, s.waiting, s.running)
 		w.starving(k, s, s.waiting)
+		w.canaries(k, s)
 		if !touched || s.looks%8 == 0 {
 			w.status(k, s)
 		}
@@ -300,18 +307,75 @@ func (w *watch) devices() {
 	})
 }
 
+// canaryShare counts the requests since a service was given a canary, or lost it.
+type canaryShare struct {
+	at           time.Time // zero for never
+	percent      int       // 0 for none now
+	ready        time.Time // since when the canary has been, for the first time
+	all, canarys int       // requests since then that did not wait
+}
+
+// around reports whether there is a canary, or was until a moment ago.
+func (c *canaryShare) around() bool {
+	return !c.at.IsZero() && (c.percent > 0 || time.Since(c.at) < 2*startupTimeout)
+}
+
+// admitted counts a request.
+func (s *canaryShare) admitted(c *call, g *dispatch.Grant) {
+	if s.percent == 0 || s.ready.IsZero() || g.Waited() > 0 || c.retries > 0 || c.subset != nil {
+		return
+	}
+	if s.all++; g.Pool().Key.IsCanary() {
+		s.canarys++
+	}
+}
+
+// canaries looks at who gets the requests of a service with a canary.
+func (w *watch) canaries(k service.Key, s *watched) {
+	c, now := &s.canary, time.Now()
+	if c.percent == 0 || len(s.attempts) > 0 || w.restart.After(c.at) || w.world.trouble() {
+		c.all, c.canarys = 0, 0
+		return
+	}
+	ready, stable := 0, 0
+	w.world.machine.locked(func() { ready, stable = w.world.machine.ready(k.Canary()), w.world.machine.ready(k) })
+	if demand := w.world.process.dispatcher.Demand(k.Canary()); c.ready.IsZero() && ready == 0 && now.Sub(c.at) > settled && demand.Arrived > 0 && demand.Queued > 0 {
+		w.violate("a canary takes its share", k, "%d requests wait for a canary that was never ready", demand.Queued)
+	}
+	switch {
+	case ready == 0 || stable == 0:
+		c.all, c.canarys = 0, 0
+		if ready == 0 && !c.ready.IsZero() {
+			c.ready = now
+		}
+	case c.ready.IsZero():
+		c.ready = now.Add(time.Microsecond)
+	case now.Sub(c.ready) < settled:
+		c.all, c.canarys = 0, 0
+	}
+	p := float64(c.percent) / 100
+	if n := float64(c.all); c.all >= 200 && math.Abs(float64(c.canarys)-n*p) > 6*math.Sqrt(n*p*(1-p))+1 {
+		w.violate("a canary takes its share", k, "its canary got %d of %d requests, and is to get %d %%", c.canarys, c.all, c.percent)
+	}
+}
+
 func (w *watch) reservations(k service.Key, waiting, running int, on map[string]int) {
 	d := w.world.process.dispatcher
 	demand := d.Demand(k)
+	if c := d.Demand(k.Canary()); c.Arrived > 0 {
+		demand.Queued, demand.Running, demand.Arrived, demand.Done = demand.Queued+c.Queued, demand.Running+c.Running, demand.Arrived+c.Arrived, demand.Done+c.Done
+	}
 	if demand.Queued != waiting || demand.Running != running || demand.Arrived != demand.Done+uint64(demand.Queued+demand.Running) {
 		w.violate("reservations add up", k, "%d wait and %d run, and the dispatcher counts %d and %d (%d arrived, %d done)",
 			waiting, running, demand.Queued, demand.Running, demand.Arrived, demand.Done)
 	}
 	var ids []string
 	w.world.machine.locked(func() {
-		if o := w.world.machine.owners[k]; o != nil {
-			for _, u := range o.units {
-				ids = append(ids, u.view.ID)
+		for _, k := range []service.Key{k, k.Canary()} {
+			if o := w.world.machine.owners[k]; o != nil {
+				for _, u := range o.units {
+					ids = append(ids, u.view.ID)
+				}
 			}
 		}
 	})
@@ -340,6 +404,9 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 			}
 			scaled, o.scaled = o.scaled, nil
 		}
+		if c := w.world.machine.owners[k.Canary()]; c != nil {
+			alive += len(c.units)
+		}
 	})
 	w.flaps(k, s, scaled)
 	if !known || w.world.trouble() {
@@ -359,6 +426,8 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 	}
 	need := min(int(math.Ceil(float64(waiting+running)/p.Target)), p.Max)
 	switch {
+	case s.canary.around():
+		s.short = time.Time{}
 	case want >= need:
 		s.short = time.Time{}
 	case s.short.IsZero():
@@ -418,7 +487,7 @@ func (w *watch) flaps(k service.Key, s *watched, scaled []scaling) {
 // starving looks for requests that wait beside a replica that does nothing.
 func (w *watch) starving(k service.Key, s *watched, waiting int) {
 	idle := ""
-	if waiting > 0 {
+	if waiting > 0 && !s.canary.around() {
 		for _, e := range w.world.process.dispatcher.Endpoints(routing.Service(k)) {
 			if e.Phase == replica.Ready && e.Open && e.Ejected == "" && e.InFlight == 0 && (s.free > 0 || slices.Contains(s.limited, w.world.machine.address(e.ID))) {
 				idle = e.ID

@@ -36,6 +36,7 @@ type ServicePlan struct {
 	Startup        time.Duration // how long a replica takes
 	GPUs           int
 	Model          int  // changes with each edit
+	Canary         int  // percent of the requests that a changed model gets at first; 0 is none
 	Left           bool // out of the plan
 }
 
@@ -48,14 +49,18 @@ func (s *ServicePlan) manifest() string {
 	if s.MaxConcurrency > 0 {
 		limit = fmt.Sprintf(", maxConcurrency: %d", s.MaxConcurrency)
 	}
+	canary := ""
+	if s.Canary > 0 {
+		canary = fmt.Sprintf("\n  canaryTrafficPercent: %d", s.Canary)
+	}
 	return fmt.Sprintf(`apiVersion: roundhouse.dev/v1alpha1
 kind: ModelService
 metadata: {name: %s}
-spec:
+spec:%s
   model: {uri: "%s", format: {name: sim}}
   runtime: {name: engine-%d}
   scaling: {minReplicas: %d, maxReplicas: %d, targetConcurrency: %g%s, scaleToZeroAfter: %s, startupTimeout: %s, answerTimeout: %s}
-`, s.Name, s.model(), s.GPUs, s.Min, s.Max, s.Target, limit, s.ToZero, startupTimeout, answerTimeout)
+`, s.Name, canary, s.model(), s.GPUs, s.Min, s.Max, s.Target, limit, s.ToZero, startupTimeout, answerTimeout)
 }
 
 const (
@@ -196,7 +201,7 @@ func newWorld(t *testing.T, p *Plan) (*world, error) {
 	w.watch.init(w)
 	w.machine = newMachine(w.loop.loop, p.GPUs, p.Seed)
 	w.machine.trace, w.machine.ended = w.trace, w.calls.lost
-	w.machine.told = func(k service.Key) { w.watch.of(k).touched.Store(true) }
+	w.machine.told = func(k service.Key) { w.watch.of(k.Stable()).touched.Store(true) }
 	w.machine.ending, w.machine.loops = w.watch.ending, func(k service.Key) bool { return w.looping[k] }
 	w.machine.spins = func(k service.Key) {
 		w.violate("nothing spins", k, fmt.Sprintf("it is looked at %d times within a second", mostTurns))
@@ -206,6 +211,7 @@ func newWorld(t *testing.T, p *Plan) (*world, error) {
 		starts[p.Services[i].key()] = rand.New(rand.NewPCG(p.Services[i].Seed, 0x73746172))
 	}
 	w.machine.startsIn = func(k service.Key) time.Duration {
+		k = k.Stable()
 		takes := w.wanted[k].Startup
 		if w.slow[k] {
 			takes *= 10
