@@ -2,7 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -53,11 +57,72 @@ STORAGE_OVERRIDE_CONFIG then apply.`,
 func newModelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "model",
-		Short: "Inspect the files of models",
+		Short: "List, inspect and remove the files of models",
 		Args:  command.CommandsOnly,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newModelInspectCommand())
+	cmd.AddCommand(newModelInspectCommand(), newModelListCommand(), newModelRemoveCommand())
+	return cmd
+}
+
+func newModelListCommand() *cobra.Command {
+	var dataDir, output string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the models that were downloaded into the data directory",
+		Example: `  roundhouse model list
+  roundhouse model list -o json`,
+		Args: command.FlagsOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "" && output != "json" {
+				return command.Usagef("--output is %q: want json", output)
+			}
+			store, err := app.OpenCopies(dataDir)
+			if err != nil {
+				return err
+			}
+			list, err := store.Copies()
+			if err != nil {
+				return err
+			}
+			return printer.Copies(cmd.OutOrStdout(), list, output, time.Now())
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	cmd.Flags().StringVar(&dataDir, "data-dir", datadir.Default(), "folder for applied manifests, models and logs")
+	return cmd
+}
+
+func newModelRemoveCommand() *cobra.Command {
+	var dataDir string
+	cmd := &cobra.Command{
+		Use:   "rm URI…",
+		Short: "Remove downloaded models from the data directory",
+		Long: `Remove downloaded models from the data directory. A model that a running up uses, or
+has used since its start, stays, and is an error. Without this command, up removes the
+least recently used models once they take more than --models-max-bytes.`,
+		Example: `  roundhouse model rm s3://models/iris
+  roundhouse model rm hf://Qwen/Qwen2.5-0.5B-Instruct --data-dir /data`,
+		Args: command.Wants(1, -1, "the URIs of models, as `roundhouse model list` shows them"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, err := app.OpenCopies(dataDir)
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for _, uri := range args {
+				freed, err := store.Remove(uri)
+				if errors.Is(err, fs.ErrNotExist) {
+					err = fmt.Errorf("%s is not in %s: `roundhouse model list` lists what is", artifact.Redact(uri), dataDir)
+				}
+				if errs = append(errs, err); err == nil {
+					_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s removed, %s freed\n", artifact.Redact(uri), command.SizeText(freed))
+				}
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().StringVar(&dataDir, "data-dir", datadir.Default(), "folder for applied manifests, models and logs")
 	return cmd
 }
 

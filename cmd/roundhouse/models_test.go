@@ -8,8 +8,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/printer"
@@ -136,4 +138,37 @@ func TestPullOut(t *testing.T) {
 			t.Errorf("%v: %v, want wrong usage", args, err)
 		}
 	}
+}
+
+// TestDownloadedModels: what pull downloads is listed and can be removed.
+func TestDownloadedModels(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "m.bst", time.Unix(1, 0), strings.NewReader("content"))
+	}))
+	t.Cleanup(server.Close)
+	dir, uri := t.TempDir(), server.URL+"/m.bst"
+	run := func(want string, args ...string) {
+		t.Helper()
+		out, err := runHere(t, append(args, "--data-dir", dir)...)
+		if err != nil {
+			out += err.Error() + "\n"
+		}
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("%v: %q, want %s", args, out, want)
+		}
+	}
+	run(`^No downloaded models\. `+"`roundhouse pull URI`", "model", "list")
+	run(regexp.QuoteMeta(dir), "pull", uri)
+	run(`^URI +SIZE +USED +FOLDER\n`+regexp.QuoteMeta(uri)+` +7 B +\d+s ago +`+regexp.QuoteMeta(dir), "model", "list")
+	run(`"source": "`+regexp.QuoteMeta(uri), "model", "list", "-o", "json")
+	// This process was given the model, so it would keep it: the rest is of a copy.
+	run("uses it, or has used it since its start", "model", "rm", uri)
+	pulled := dir
+	dir = filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(dir, os.DirFS(pulled)); err != nil {
+		t.Fatal(err)
+	}
+	run(`^http://other/m is not in .*: `+"`roundhouse model list` lists what is", "model", "rm", "http://other/m")
+	run("^"+regexp.QuoteMeta(uri)+" removed, 7 B freed\n$", "model", "rm", uri)
+	run(`^No downloaded models`, "model", "list")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -126,6 +127,24 @@ func OpenStore(dataDir string) (*artifact.Store, error) {
 		return nil, datadir.ErrHomeless
 	}
 	return artifact.New(artifact.Config{Dir: filepath.Join(dataDir, "models")}, nil, nil)
+}
+
+// OpenCopies is OpenStore to list and remove the copies of models, whose files
+// the cache of the Hub may have too.
+func OpenCopies(dataDir string) (*artifact.Store, error) {
+	if dataDir == "" {
+		return nil, datadir.ErrHomeless
+	}
+	cfg := artifact.Config{Dir: filepath.Join(dataDir, "models")}
+	if hub := hubConfig(dataDir, nil).Dir; isFolder(hub) {
+		cfg.Blobs = hubcache.At(hub).Blobs()
+	}
+	return artifact.New(cfg, nil, nil)
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // Catalog returns the runtimes that come with Roundhouse.

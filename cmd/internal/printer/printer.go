@@ -14,8 +14,10 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
 
 func orDash(s string) string {
@@ -160,8 +162,31 @@ func Objects(w io.Writer, list []admin.Object, kind, output string, single bool)
 	return tw.Flush()
 }
 
+// Copies prints the models that a data directory has.
+func Copies(w io.Writer, list []artifact.Copy, output string, now time.Time) error {
+	if output == "json" {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(list)
+	}
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(w, "No downloaded models. `roundhouse pull URI` downloads one.")
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	_, _ = fmt.Fprintln(tw, "URI\tSIZE\tUSED\tFOLDER")
+	for _, c := range list {
+		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s ago\t%s\n", orDash(c.Source), command.SizeText(c.Bytes), age(c.Used, now), c.Path)
+	}
+	return tw.Flush()
+}
+
 // None prints that there are no objects of a kind.
 func None(w io.Writer, kind string) error {
-	_, err := fmt.Fprintf(w, "No %s found. `roundhouse apply -f FILE` creates one.\n", kind)
+	also := ""
+	if kind == "models" {
+		also = " `roundhouse model list` lists downloaded models."
+	}
+	_, err := fmt.Fprintf(w, "No %s found. `roundhouse apply -f FILE` creates one.%s\n", kind, also)
 	return err
 }

@@ -70,6 +70,35 @@ func TestPruneReplaced(t *testing.T) {
 	}
 }
 
+// TestCopies: what is kept is listed and removed by its URI; what another process
+// was given stays.
+func TestCopies(t *testing.T) {
+	o := newOrigin(t, []byte("content"))
+	s := newStore(t, nil)
+	uri := o.URL + "/m.bin?X-Amz-Signature=secret"
+	path := fetchAged(t, s, uri, time.Hour)
+	list, err := s.Copies()
+	if err != nil || len(list) != 1 || list[0].Source != Redact(uri) || list[0].Path != filepath.Dir(path) || list[0].Bytes != 7 || time.Since(list[0].Used) < time.Hour {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	other := newStore(t, func(c *Config) { c.Dir = s.folder.dir })
+	_, err = other.Remove(uri)
+	wantError(t, err, "uses it", Redact(uri))
+	if strings.Contains(err.Error(), "secret") || !here(path) {
+		t.Errorf("%v, there: %t", err, here(path))
+	}
+	s.retention.release([]kept{{path: filepath.Dir(path)}}, func(kept) bool { return false })
+	if _, err := other.Remove("https://example.com/other"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of what is not there: %v", err)
+	}
+	if freed, err := other.Remove(list[0].Source); err != nil || freed != 7 || here(path) {
+		t.Errorf("freed %d, %v, there: %t", freed, err, here(path))
+	}
+	if list, err := s.Copies(); err != nil || len(list) != 0 {
+		t.Errorf("left are %+v, %v", list, err)
+	}
+}
+
 // TestEvict: the least recently used goes first, and never what is in use, by
 // its URI or by a path in it.
 func TestEvict(t *testing.T) {
