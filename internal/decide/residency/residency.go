@@ -42,7 +42,8 @@ type Service struct {
 	Minimum bool
 	// Pinned: it is never stopped for another.
 	Pinned bool
-	// Rolling: a new revision of it takes the place of the present one.
+	// Rolling: a new revision of it takes the place of the present one, and what
+	// that holds.
 	Rolling bool
 	// Priority puts it before others: where several wait it is served first, and
 	// it is stopped after those of lower priority.
@@ -108,10 +109,8 @@ func Decide(f Facts) Plan {
 	}
 	d.later = d.now.Clone()
 	for _, s := range f.Services {
-		for _, r := range s.Replicas {
-			if r.Leaving {
-				d.later.Give(r.Need, r.GPUs)
-			}
+		if !s.Rolling { // else its successor gets what it gives back
+			d.leave(s)
 		}
 		if s.idle() {
 			d.idle = append(d.idle, s)
@@ -119,6 +118,9 @@ func Decide(f Facts) Plan {
 	}
 	slices.SortFunc(d.idle, f.Machine.leastValuable)
 	for _, s := range f.line() {
+		if s.Rolling {
+			d.leave(s)
+		}
 		d.admit(s)
 	}
 	return d.plan
@@ -133,6 +135,20 @@ type decision struct {
 	plan  Plan
 	// blocked: a service that waits for busy ones has reserved what it needs.
 	blocked bool
+}
+
+// leave counts what a service is giving back.
+func (d *decision) leave(s Service) {
+	for _, r := range s.Replicas {
+		if r.Leaving {
+			d.later.Give(r.Need, r.GPUs)
+		}
+	}
+}
+
+// succeeds reports whether a service waits for what its own replicas give back.
+func (s Service) succeeds() bool {
+	return s.Rolling && slices.ContainsFunc(s.Replicas, func(r Replica) bool { return r.Leaving })
 }
 
 // idle reports whether a service may be stopped for another.
@@ -153,10 +169,14 @@ func (m Machine) leastValuable(a, b Service) int {
 		a.IdleSince.Compare(b.IdleSince), cmp.Compare(a.Name, b.Name))
 }
 
-// line is the order in which services that lack room are served. Those whose
+// line is the order in which services that lack room are served: first those that
+// give back what their own new revision is to have. Those whose
 // requests give up before they could have started come last.
 func (f Facts) line() (out []Service) {
 	late := func(s Service) int {
+		if s.succeeds() {
+			return -1
+		}
 		if s.Waiting > 0 && !s.Deadline.IsZero() && f.Now.Add(s.Start).After(s.Deadline) {
 			return 1
 		}

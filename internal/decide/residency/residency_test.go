@@ -74,6 +74,12 @@ func TestDecide(t *testing.T) {
 			"b waits: it needs 1 GPU, of 1 GPU (24 GiB); these hold the rest: a (busy: 0 running, 2 waiting)"},
 		{"rolling", one, []Service{on("a", 1, 0).with(func(s *Service) { s.Rolling = true }), asked("b", Need{GPUs: 1}, 0)},
 			"b waits: it needs 1 GPU, of 1 GPU (24 GiB); these hold the rest: a (rolling out)"},
+		{"its own new revision before one that has waited longer", one, []Service{on("a", 1, 0).with(func(s *Service) {
+			s.Rolling, s.Replicas[0].Leaving, s.Lacks, s.Minimum = true, true, true, true
+		}), asked("b", Need{GPUs: 1}, 9)},
+			"a waits: room for it is being freed\nb waits: it needs 1 GPU, of 1 GPU (24 GiB)\nGPU 0 for a"},
+		{"its own new revision that is not there yet", one, []Service{on("a", 1, 0).with(func(s *Service) { s.Rolling, s.Replicas[0].Leaving = true, true }), asked("b", Need{GPUs: 1}, 9)},
+			"b waits: it needs 1 GPU, of 1 GPU (24 GiB)"},
 		{"minReplicas", one, []Service{on("a", 1, 0).with(func(s *Service) { s.Minimum = true }), asked("b", Need{GPUs: 1}, 0)},
 			"b waits: it needs 1 GPU, of 1 GPU (24 GiB); these hold the rest: a (minReplicas)"},
 		{"pinned", one, []Service{on("a", 1, 0).with(func(s *Service) { s.Pinned = true }), asked("b", Need{GPUs: 1}, 0)},
@@ -204,6 +210,10 @@ func naive(f Facts) string {
 	}
 	var given []taken
 	blocked := false
+	kept := map[string]bool{} // what its leaving replicas hold is for their successors
+	for _, o := range f.Services {
+		kept[o.Name] = o.Rolling
+	}
 	// room reports which GPUs are free for a service: now, or when all that is
 	// leaving or in without has left.
 	room := func(s Service, now bool, without map[string]bool) ([]int, bool) {
@@ -218,7 +228,7 @@ func naive(f Facts) string {
 			}
 			for _, o := range f.Services {
 				for _, r := range o.Replicas {
-					if now || !r.Leaving && !gone[o.Name] && !without[o.Name] {
+					if now || (!r.Leaving || kept[o.Name]) && !gone[o.Name] && !without[o.Name] {
 						add(r.Need, r.GPUs)
 					}
 				}
@@ -243,7 +253,7 @@ func naive(f Facts) string {
 		used := s.Need.Memory
 		for _, o := range f.Services {
 			for _, r := range o.Replicas {
-				if now || !r.Leaving && !gone[o.Name] && !without[o.Name] {
+				if now || (!r.Leaving || kept[o.Name]) && !gone[o.Name] && !without[o.Name] {
 					used += r.Need.Memory
 				}
 			}
@@ -270,6 +280,7 @@ func naive(f Facts) string {
 	}
 	slices.SortFunc(idle, f.Machine.leastValuable)
 	for _, s := range f.line() {
+		kept[s.Name] = false
 		if (&decision{f: f}).never(s) != "" {
 			out = append(out, "refuse "+s.Name)
 			continue

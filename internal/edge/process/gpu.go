@@ -213,7 +213,17 @@ func (g *gpus) fit(space *residency.Space, k service.Key, need residency.Need) (
 
 // open lists the accelerators that a service may have.
 func (g *gpus) open(space *residency.Space, k service.Key, need residency.Need) []int {
-	return slices.DeleteFunc(space.Open(need, k.String()), func(i int) bool { return g.kept[i] != k && g.kept[i] != service.Key{} })
+	return slices.DeleteFunc(space.Open(need, k.String()), func(i int) bool {
+		if g.kept[i] != (service.Key{}) {
+			return g.kept[i] != k
+		}
+		return g.promised(i, k)
+	})
+}
+
+// promised reports whether an accelerator is reserved for others than a service.
+func (g *gpus) promised(i int, k service.Key) bool {
+	return i < len(g.reserved) && len(g.reserved[i]) > 0 && !slices.Contains(g.reserved[i], k.String())
 }
 
 // available is how many accelerators a replica of a service may have now.
@@ -281,7 +291,6 @@ func (g *gpus) reserve(services [][]string) {
 		return
 	}
 	g.reserved = services
-	g.space.Reserve(services)
 	g.announce()
 }
 
@@ -308,8 +317,7 @@ func (g *gpus) free(k service.Key, need residency.Need, held []int) {
 		if i < 0 || i >= len(g.kept) {
 			continue
 		}
-		promised := i < len(g.reserved) && len(g.reserved[i]) > 0 && !slices.Contains(g.reserved[i], k.String())
-		if (g.waiting[k] > 0 || g.expected[k]) && !promised {
+		if (g.waiting[k] > 0 || g.expected[k]) && !g.promised(i, k) {
 			g.kept[i] = k
 		}
 	}
