@@ -10,8 +10,10 @@ import (
 
 	"roundhouse.dev/roundhouse/cmd/internal/app"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/manifestfile"
 	"roundhouse.dev/roundhouse/cmd/internal/printer"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/simulate"
 	"roundhouse.dev/roundhouse/internal/edge/simulate/scaling"
 )
 
@@ -28,6 +30,9 @@ func newSimulateScalingCommand() *cobra.Command {
 		about = append(about, fmt.Sprintf("  %-24s %s", c.Name, c.Summary))
 		policies = append(policies, c.Name)
 	}
+	var manifests []string
+	var suggest bool
+	var share float64
 	cmd := &cobra.Command{
 		Use:   "scaling",
 		Short: "Replay traffic through the autoscaler and others, in virtual time",
@@ -35,12 +40,17 @@ func newSimulateScalingCommand() *cobra.Command {
 waited for a free slot of a replica, and what the replicas would have cost. Time is
 virtual: a month of traffic takes seconds. The same seed gives the same figures.
 
-The synthetic workloads:
+The traffic is a file or a synthetic workload. Files are Azure's CSV of LLM requests
+(TIMESTAMP, ContextTokens, GeneratedTokens), a CSV of counts (timestamp, requests) or
+of service times (timestamp, seconds), Mooncake's lines of JSON (timestamp,
+input_length, output_length), or an access log of the gateway. The workloads:
 
 ` + strings.Join(about, "\n"),
 		Example: `  roundhouse simulate scaling
   roundhouse simulate scaling --workload diurnal --startup 30s,60s,120s --seeds 5
-  roundhouse simulate scaling --workload bursty --slots 16 --service 2s --startup lognormal:60s:0.4`,
+  roundhouse simulate scaling --workload bursty --slots 16 --service 2s --startup lognormal:60s:0.4
+  roundhouse simulate scaling --trace access.log --model chat -f chat.yaml
+  roundhouse simulate scaling --trace access.log --model chat --suggest --slo 5s --late 0.02`,
 		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "json" {
@@ -50,27 +60,23 @@ The synthetic workloads:
 			if s.Limits.Target == 0 {
 				s.Limits.Target = 0.85 * float64(s.Pool.Slots)
 			}
-			var all []printer.Scaling
-			err := s.Run(cmd.Context(), func(some []printer.Scaling) error {
-				all = append(all, some...)
-				if output == "" {
-					printer.Scalings(cmd.OutOrStdout(), some, s.Goal)
-				}
-				return nil
-			})
-			if err != nil || output == "" {
-				return err
+			if s.Read.Service = s.Asked.Service; s.Read.Service == 0 {
+				s.Read.Service = 4 * time.Second
 			}
-			encoder := json.NewEncoder(cmd.OutOrStdout())
-			encoder.SetIndent("", "  ")
-			return encoder.Encode(all)
+			if len(manifests) > 0 {
+				var err error
+				if s.Manifests, err = manifestfile.Read(manifests, command.Stdin(cmd)); err != nil {
+					return err
+				}
+			}
+			if suggest {
+				return suggestScaling(cmd, &s, share, output)
+			}
+			return compareScaling(cmd, &s, output)
 		},
 	}
+	addSimulateTrafficFlags(cmd, &s)
 	f := cmd.Flags()
-	f.StringSliceVar(&s.Workloads, "workload", []string{"bursty"}, "synthetic traffic: some of those above")
-	f.DurationVar(&s.Asked.Length, "length", 0, "how long the traffic lasts (default: the workload's)")
-	f.DurationVar(&s.Asked.Service, "service", 0, "mean time that a request occupies a slot (default: the workload's)")
-	f.Float64Var(&s.Asked.Rate, "rate", 1, "factor of the workload's requests per second")
 	f.IntVar(&s.Pool.Slots, "slots", 8, "requests that a replica runs at once; more wait")
 	f.IntVar(&s.Pool.Queue, "queue", 10_000, "requests that wait at most; more are refused")
 	f.StringSliceVar(&s.Startups, "startup", []string{"60s"}, "time until a started replica serves: 60s, 30s-90s, or lognormal:60s:0.4 (median, deviation of the logarithm); several are replayed one after the other")
@@ -79,8 +85,60 @@ The synthetic workloads:
 	f.Float64Var(&s.Limits.Target, "target", 0, "targetConcurrency (default: 85 % of the slots); Knative's is 70 % of the slots")
 	f.DurationVar(&s.Limits.ScaleToZeroAfter, "scale-to-zero-after", time.Minute, "scaleToZeroAfter; Knative has its window of 60 s and its grace period of 30 s")
 	f.StringSliceVar(&s.Policies, "policy", policies, "policies to compare")
+	f.StringArrayVarP(&manifests, "filename", "f", nil, "manifest, or - for standard input: the scaling of its services is compared too; may be repeated")
 	f.IntVar(&s.Seeds, "seeds", 1, "replays of each policy, each with other traffic; the table shows medians")
 	f.DurationVar(&s.Goal, "slo", 2*time.Second, "longest wait that counts as in time")
+	f.BoolVar(&suggest, "suggest", false, "search target, least and most replicas and idle time for the fewest replica-seconds within --late")
+	f.Float64Var(&share, "late", 0.01, "share of requests that may wait longer than --slo, for --suggest")
 	f.StringVarP(&output, "output", "o", "", "json, with the figures of every seed (default: a table)")
 	return cmd
+}
+
+func addSimulateTrafficFlags(cmd *cobra.Command, s *app.Scalings) {
+	physics := simulate.DefaultPhysics()
+	f := cmd.Flags()
+	f.StringSliceVar(&s.Files, "trace", nil, "files of requests, in place of workloads")
+	f.StringVar(&s.Read.Model, "model", "", "model or target whose lines of an access log count (default: all)")
+	f.Float64Var(&s.Read.PromptRate, "prefill-tokens-per-second", physics.PrefillTokensPerSecond, "prompt tokens that a request computes per second, for traces that state tokens")
+	f.Float64Var(&s.Read.OutputRate, "decode-tokens-per-second", physics.DecodeTokensPerSecond, "output tokens of a request per second, for traces that state tokens")
+	f.StringSliceVar(&s.Workloads, "workload", []string{"bursty"}, "synthetic traffic: some of those above")
+	f.DurationVar(&s.Asked.Length, "length", 0, "how long the traffic of a workload lasts (default: the workload's)")
+	f.DurationVar(&s.Asked.Service, "service", 0, "mean time that a request occupies a slot (default: the workload's; 4s for a file of counts)")
+	f.Float64Var(&s.Asked.Rate, "rate", 1, "factor of a workload's requests per second")
+}
+
+func compareScaling(cmd *cobra.Command, s *app.Scalings, output string) error {
+	var all []printer.Scaling
+	err := s.Run(cmd.Context(), func(some []printer.Scaling) error {
+		all = append(all, some...)
+		if output == "" {
+			printer.Scalings(cmd.OutOrStdout(), some, s.Goal)
+		}
+		return nil
+	})
+	if err != nil || output == "" {
+		return err
+	}
+	return indented(cmd, all)
+}
+
+func suggestScaling(cmd *cobra.Command, s *app.Scalings, share float64, output string) error {
+	var all []printer.ScalingSuggestion
+	err := s.Suggest(cmd.Context(), share, func(one printer.ScalingSuggestion) error {
+		all = append(all, one)
+		if output == "" {
+			printer.SuggestedScaling(cmd.OutOrStdout(), one, s.Goal, share)
+		}
+		return nil
+	})
+	if err != nil || output == "" {
+		return err
+	}
+	return indented(cmd, all)
+}
+
+func indented(cmd *cobra.Command, value any) error {
+	encoder := json.NewEncoder(cmd.OutOrStdout())
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
 }

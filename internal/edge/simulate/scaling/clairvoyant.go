@@ -31,13 +31,99 @@ type interval struct {
 	used    bool
 }
 
-// NewClairvoyant makes the plan for a trace.
-func NewClairvoyant(pool Pool, trace *Trace) (*Clairvoyant, error) {
+// NewClairvoyant makes the plan for a trace: the cheaper of two. In one every
+// request starts as early as it could if all replicas ran; in the other a
+// replica more is had only for those that would wait longer than goal, while
+// nobody waits longer for it than goal who would not in the first. A goal of 0
+// is the first plan.
+func NewClairvoyant(pool Pool, trace *Trace, goal time.Duration) (*Clairvoyant, error) {
 	best, err := Run(pool, trace, fixed(pool.Max))
 	if err != nil {
 		return nil, err
 	}
-	return plan(pool, trace, best.Waits), nil
+	first := plan(pool, trace, best.Waits)
+	if goal <= 0 {
+		return first, nil
+	}
+	second := plan(pool, trace, patient(pool, trace, best.Waits, goal))
+	second.Bound = first.Bound
+	tried, err := Run(pool, trace, second.clone())
+	if err != nil {
+		return nil, err
+	}
+	again, err := Run(pool, trace, first.clone())
+	if err != nil {
+		return nil, err
+	}
+	if tried.ReplicaSeconds >= again.ReplicaSeconds || tried.Summarize(goal).Late > best.Summarize(goal).Late {
+		return first, nil
+	}
+	return second, nil
+}
+
+// clone is the same plan, to be replayed from its beginning.
+func (c *Clairvoyant) clone() *Clairvoyant {
+	out := *c
+	return &out
+}
+
+// patient are waits of requests that start in their order, in a free slot of a
+// replica in use, else when they have waited for the goal. Requests near a time
+// at which all replicas are busy are not made to wait.
+func patient(pool Pool, trace *Trace, best []time.Duration, goal time.Duration) []time.Duration {
+	waits := make([]time.Duration, len(best))
+	short := scarce(trace, best, goal)
+	var ends events
+	running, now := 0, time.Duration(0)
+	for n, wait := range best {
+		if wait < 0 {
+			waits[n] = never
+			continue
+		}
+		at := trace.Requests[n].At
+		latest := at + wait
+		if !short[n] {
+			latest = at + max(wait, goal)
+		}
+		now = max(now, at)
+		for due, some := ends.next(); some && due <= now; due, some = ends.next() {
+			ends.pop()
+			running--
+		}
+		if running%pool.Slots == 0 { // every replica in use is full
+			due, some := ends.next()
+			if some && (due <= latest || running == pool.Max*pool.Slots) {
+				now = due
+				ends.pop()
+				running--
+			} else {
+				now = max(now, latest)
+			}
+		}
+		waits[n] = now - at
+		ends.push(event{at: now + trace.Requests[n].Service})
+		running++
+	}
+	return waits
+}
+
+// scarce marks the requests that come so shortly before one that has to wait
+// that a delay of theirs could be its.
+func scarce(trace *Trace, best []time.Duration, goal time.Duration) []bool {
+	longest := time.Duration(0)
+	for _, r := range trace.Requests {
+		longest = max(longest, r.Service)
+	}
+	out := make([]bool, len(best))
+	next := time.Duration(never)
+	for n := len(best) - 1; n >= 0; n-- {
+		at := trace.Requests[n].At
+		if best[n] != 0 {
+			next = at
+		}
+		out[n] = next >= 0 && next-at <= goal+longest
+	}
+	return out
 }
 
 // fixed always wants so many.

@@ -3,29 +3,53 @@ package scaling
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
+
+// Case is what a contestant is replayed on.
+type Case struct {
+	Pool   Pool
+	Trace  *Trace
+	Limits service.Limits
+	Goal   time.Duration // the longest wait that is in time
+}
+
+// Replay replays a contestant.
+func (c Case) Replay(of Contestant) (*Result, error) {
+	scaler, err := of.New(c)
+	if err != nil {
+		return nil, err
+	}
+	return Run(c.Pool, c.Trace, scaler)
+}
 
 // Contestant makes the scalers of one policy.
 type Contestant struct {
 	Name    string
 	Summary string
 	// New makes a scaler for one replay.
-	New func(pool Pool, trace *Trace, l service.Limits) (Scaler, error)
+	New func(c Case) (Scaler, error)
 }
 
 // Contestants are the policies to compare.
 func Contestants() []Contestant {
 	return []Contestant{
-		{Name: "roundhouse", Summary: "the product's own decision", New: func(_ Pool, _ *Trace, l service.Limits) (Scaler, error) {
-			return NewShipped(l), nil
+		{Name: "roundhouse", Summary: "the product's own decision", New: func(c Case) (Scaler, error) {
+			return NewShipped(c.Limits), nil
 		}},
-		{Name: "knative", Summary: "Knative's KPA with its defaults, and the slots as containerConcurrency", New: func(p Pool, _ *Trace, l service.Limits) (Scaler, error) {
-			return NewKnative(DefaultKnative(float64(p.Slots), l.Min, l.Max)), nil
+		{Name: "knative", Summary: "Knative's KPA with its defaults, and the slots as containerConcurrency", New: func(c Case) (Scaler, error) {
+			return NewKnative(DefaultKnative(float64(c.Pool.Slots), c.Limits.Min, c.Limits.Max)), nil
 		}},
-		{Name: "clairvoyant", Summary: "knows the trace: the shortest waits that are possible, at the least cost", New: func(p Pool, t *Trace, _ service.Limits) (Scaler, error) {
-			return NewClairvoyant(p, t)
+		{Name: "average", Summary: "the mean of the last ten minutes, as KubeAI's autoscaler, with the target below", New: func(c Case) (Scaler, error) {
+			return NewAverage(DefaultAverage(c.Limits.Target, c.Limits.Min, c.Limits.Max)), nil
+		}},
+		{Name: "hpa", Summary: "a HorizontalPodAutoscaler with Kubernetes' defaults over requests per replica; never below one", New: func(c Case) (Scaler, error) {
+			return NewHPA(DefaultHPA(c.Limits.Target, c.Limits.Min, c.Limits.Max)), nil
+		}},
+		{Name: "clairvoyant", Summary: "knows the trace: as few requests over --slo as are possible, for few replica-seconds", New: func(c Case) (Scaler, error) {
+			return NewClairvoyant(c.Pool, c.Trace, c.Goal)
 		}},
 	}
 }

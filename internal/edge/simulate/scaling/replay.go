@@ -128,6 +128,7 @@ type Result struct {
 	// Flaps are starts less than a mean startup after another replica was
 	// ended: to keep that one would have cost less.
 	Flaps   int
+	Peak    int // the most replicas at a time
 	Elapsed time.Duration
 	Counts  []Point // the replicas over time, starting and draining ones included
 }
@@ -381,6 +382,7 @@ func (r *run) start(s PlannedStart) {
 	c := &Replica{ID: r.result.Starts, Began: r.view.Now, rank: s.Rank}
 	r.result.Starts++
 	r.all++
+	r.result.Peak = max(r.result.Peak, r.all)
 	if n := len(r.ended); n > 0 {
 		if r.view.Now-r.ended[n-1] < r.pool.Startup.Mean() {
 			r.result.Flaps++

@@ -32,7 +32,7 @@ func generate(t *testing.T, name string, a Asked) *Trace {
 
 func replay(t *testing.T, c Contestant, p Pool, trace *Trace) (*Result, Scaler) {
 	t.Helper()
-	s, err := c.New(p, trace, limits())
+	s, err := c.New(Case{Pool: p, Trace: trace, Limits: limits()})
 	if err != nil {
 		t.Fatal(err)
 	}

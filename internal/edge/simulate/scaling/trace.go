@@ -20,6 +20,8 @@ type Trace struct {
 	Requests []Request
 	// Length is the time that replicas are paid for at least.
 	Length time.Duration
+	// Skipped counts the lines of a file that are no request of the model.
+	Skipped int
 }
 
 // Bounds of a trace.

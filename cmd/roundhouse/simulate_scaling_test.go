@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/printer"
+)
+
+func simulateScaling(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	root := newRootCommand()
+	var out bytes.Buffer
+	root.SetArgs(append([]string{"simulate", "scaling"}, args...))
+	root.SetIn(strings.NewReader(""))
+	root.SetOut(&out)
+	root.SetErr(io.Discard)
+	err := root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+// A trace of counts and a manifest: a line for every policy and for the
+// service, whose own limits count.
+func TestSimulateScalingOfAService(t *testing.T) {
+	dir := t.TempDir()
+	trace, manifest := filepath.Join(dir, "counts.csv"), filepath.Join(dir, "chat.yaml")
+	for name, text := range map[string]string{
+		trace: "time,requests\n0,60\n60,0\n120,300\n180,20\n",
+		manifest: `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: chat}
+spec:
+  model: {uri: file:///models/chat, format: {name: safetensors}}
+  scaling: {minReplicas: 3, maxReplicas: 3, targetConcurrency: 5}
+`,
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := simulateScaling(t, "--trace", trace, "-f", manifest, "--startup", "10s", "-o", "json", "--seeds", "2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []printer.Scaling
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, s := range all {
+		names = append(names, s.Policy)
+		if s.Summary.Requests != 380 || len(s.Seeds) != 2 || s.Workload != trace || s.Startup != "10s" {
+			t.Errorf("%+v", s)
+		}
+		if s.Policy == "default/chat" && (s.Summary.Starts != 3 || s.Summary.ReplicaSeconds < 3*240) {
+			t.Errorf("three replicas all the time: %+v", s.Summary)
+		}
+	}
+	if got := strings.Join(names, " "); got != "roundhouse knative average hpa clairvoyant default/chat" {
+		t.Errorf("policies %s", got)
+	}
+
+	out, err = simulateScaling(t, "--trace", trace, "--policy", "knative", "--startup", "10s")
+	if err != nil || !strings.Contains(out, "knative") || !strings.Contains(out, "over 2s") || !strings.Contains(out, "380 requests, startup 10s") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	out, err = simulateScaling(t, "--trace", trace, "--suggest", "--startup", "10s", "--late", "0.5")
+	if err != nil || !strings.Contains(out, "the cheapest of ") || !strings.Contains(out, "\n  targetConcurrency: ") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	out, err = simulateScaling(t, "--trace", trace, "--suggest", "--startup", "10s", "--late", "0", "--slo", "0")
+	if err != nil || !strings.Contains(out, "# ") || !strings.Contains(out, "none of ") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+func TestSimulateScalingWrongCommandLines(t *testing.T) {
+	dir := t.TempDir()
+	missing, cpu, empty := filepath.Join(dir, "missing"), filepath.Join(dir, "cpu.yaml"), filepath.Join(dir, "empty.yaml")
+	for name, text := range map[string]string{
+		cpu: `apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: iris}
+spec:
+  predictor: {scaleMetric: cpu, scaleTarget: 50, model: {modelFormat: {name: sklearn}, storageUri: "gs://b/m"}}
+`,
+		empty: "# nothing\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		args  []string
+		usage bool
+		want  string
+	}{
+		{[]string{"--policy", "best"}, true, `there is no policy "best"; there are roundhouse, knative`},
+		{[]string{"--workload", "best"}, true, `there is no workload "best"; there are bursty`},
+		{[]string{"--slots", "0"}, true, "slots is 0: want 1 to 4096"},
+		{[]string{"--queue", "0"}, true, "the queue holds 0"},
+		{[]string{"--max", "5000"}, true, "the most replicas are 5000"},
+		{[]string{"--min", "9", "--max", "8"}, true, "want 0 <= min <= max"},
+		{[]string{"--startup", "soon"}, true, `"soon" is no startup time: write it as 60s`},
+		{[]string{"--startup", "90s-30s"}, true, "the second no less than the first"},
+		{[]string{"--rate", "0"}, true, "rate"},
+		{[]string{"--length", "1ms"}, true, "the length is 1ms"},
+		{[]string{"--length", "8000h"}, true, "more than 5000000 requests: ask for a shorter length"},
+		{[]string{"--seeds", "0"}, true, "--seeds is 0"},
+		{[]string{"--suggest", "--late", "1"}, true, "--late is 1"},
+		{[]string{"-o", "xml"}, true, `--output is "xml"`},
+		{[]string{"--trace", missing}, false, "--trace " + missing + ": no such file"},
+		{[]string{"-f", missing}, false, "no such file"},
+		{[]string{"-f", empty}, false, "empty.yaml"},
+		{[]string{"-f", cpu}, false, "default/iris scales by cpu"},
+	} {
+		_, err := simulateScaling(t, c.args...)
+		if err == nil || !strings.Contains(err.Error(), c.want) || command.WrongUsage(err) != c.usage {
+			t.Errorf("%q: %v; want %s, wrong usage %t", c.args, err, c.want, c.usage)
+		}
+	}
+}
+
+func TestSimulateScalingInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, args := range [][]string{{"simulate", "scaling"}, {"simulate", "scaling", "--suggest"}} {
+		root := newRootCommand()
+		root.SetArgs(args)
+		root.SetOut(io.Discard)
+		if err := root.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
