@@ -119,7 +119,7 @@ spec:
 		{[]string{"-o", "xml"}, true, `--output is "xml"`},
 		{[]string{"--trace", missing}, false, "--trace " + missing + ": no such file"},
 		{[]string{"-f", missing}, false, "no such file"},
-		{[]string{"-f", empty}, false, "empty.yaml"},
+		{[]string{"-f", empty}, false, "the manifests have no service to compare"},
 		{[]string{"-f", cpu}, false, "default/iris scales by cpu"},
 	} {
 		_, err := simulateScaling(t, c.args...)
