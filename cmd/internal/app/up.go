@@ -126,7 +126,11 @@ func (o *Up) modelBound(dir *datadir.Dir) (int64, error) {
 	if o.ModelBytes == "0" {
 		return 0, nil
 	}
-	return command.ParseShare("--models-max-bytes", o.ModelBytes, dir.Models())
+	n, err := command.ParseShare("--models-max-bytes", o.ModelBytes, dir.Models())
+	if _, wrong := errors.AsType[*command.UsageError](err); wrong {
+		err = command.Usagef("%w, or 0 for no limit", err)
+	}
+	return n, err
 }
 
 // secondSignal is a context that ends at the first signal after ctx has ended.

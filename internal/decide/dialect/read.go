@@ -342,7 +342,7 @@ func (f *reader) unread(apiVersion, kindName string, places map[string]*yaml.Nod
 	if len(ids) == 0 {
 		ids = versions()
 	}
-	return at(places["apiVersion"], "apiVersion", "%s %s is not read; of apiVersion these are: %s",
+	return at(places["apiVersion"], "apiVersion", "%s %s is not read; the apiVersions that are: %s",
 		manifest.Clip(apiVersion), manifest.Clip(kindName), strings.Join(ids, ", "))
 }
 

@@ -2,7 +2,6 @@ package selection
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -130,7 +129,6 @@ func (r Result) Brief() string {
 	r.head(&b)
 	width := r.nameWidth()
 	misses := 0
-	rest := map[string]int{}
 	for i := range r.Candidates {
 		c := &r.Candidates[i]
 		failed := c.failed()
@@ -139,7 +137,6 @@ func (r Result) Brief() string {
 			continue
 		}
 		if misses++; misses > maxMisses {
-			rest[strings.Join(failed, " and ")]++
 			continue
 		}
 		c.heading(&b, width)
@@ -150,20 +147,7 @@ func (r Result) Brief() string {
 		}
 	}
 	if more := misses - maxMisses; more > 0 {
-		kinds := slices.SortedFunc(maps.Keys(rest), func(a, b string) int {
-			if rest[a] != rest[b] {
-				return rest[b] - rest[a]
-			}
-			return strings.Compare(a, b)
-		})
-		var parts []string
-		for _, k := range kinds[:min(len(kinds), maxMisses)] {
-			parts = append(parts, fmt.Sprintf("%d fail %s", rest[k], k))
-		}
-		if len(kinds) > maxMisses {
-			parts = append(parts, "others for other reasons")
-		}
-		fmt.Fprintf(&b, "… and %d more that do not match (%s): --all lists every one\n", more, strings.Join(parts, ", "))
+		fmt.Fprintf(&b, "… and %d more do not match: --all lists them\n", more)
 	}
 	return b.String()
 }

@@ -120,36 +120,37 @@ func (s *subject) placed(ranked []*assessed, i int) string {
 	case len(ranked) == 1:
 		return "the only runtime that can serve it"
 	case i == 0:
-		return s.over(ranked[0], ranked[1]) + " (next: " + ranked[1].Name + ")"
+		return s.over(ranked[0], ranked[1], "its", ranked[1].Name+"'s")
 	}
-	return "after " + ranked[i-1].Name + ": " + s.over(ranked[i-1], ranked[i])
+	return "after " + ranked[i-1].Name + ", " + s.over(ranked[i-1], ranked[i], "whose", "its own")
 }
 
-// over describes what the winner has over the loser.
-func (s *subject) over(winner, loser *assessed) string {
+// over describes what the winner, called its, has over the loser, called other:
+// "its priority 3 is higher than b's 2".
+func (s *subject) over(winner, loser *assessed, its, other string) string {
 	w, l := &winner.standing, &loser.standing
 	by, _ := decide(w, l)
 	switch by {
 	case byScope:
-		return string(winner.Scope) + " scope over " + string(loser.Scope)
+		return its + " scope " + string(winner.Scope) + " comes before " + other + " " + string(loser.Scope)
 	case bySize:
-		return "size range " + sizeWords(winner.Runtime.Size) + " fits " +
-			service.FormatParameters(s.model.Parameters) + " closer than " + sizeWords(loser.Runtime.Size)
+		return its + " size range, " + sizeWords(winner.Runtime.Size) + ", fits " +
+			service.FormatParameters(s.model.Parameters) + " closer than " + other + ", " + sizeWords(loser.Runtime.Size)
 	case byPriority:
-		return "priority " + number(w.priority) + " over " + number(l.priority)
+		return its + " priority " + number(w.priority) + " is higher than " + other + " " + number(l.priority)
 	case bySpecificity:
-		return number(w.met) + " attributes met over " + number(l.met)
+		return its + " attributes met, " + number(w.met) + ", are more than " + other + " " + number(l.met)
 	case byProtocol:
-		return "protocol " + protocolWords(best(winner.Runtime.Protocols)) + " over " + protocolWords(best(loser.Runtime.Protocols))
+		return its + " protocol " + protocolWords(best(winner.Runtime.Protocols)) + " is preferred to " + other + " " + protocolWords(best(loser.Runtime.Protocols))
 	case byAge:
-		return "newest: created " + age(w.created) + " over " + age(l.created)
+		return its + " creation, " + age(w.created) + ", is later than " + other + ", " + age(l.created)
 	}
-	return "name, all else being equal"
+	return its + " name comes before " + other + ", all else being equal"
 }
 
 func number(n int) string {
 	if n == 0 {
-		return "none"
+		return "(none)"
 	}
 	return strconv.Itoa(n)
 }

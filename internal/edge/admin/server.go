@@ -193,7 +193,7 @@ func guard(host, token string, next http.Handler) http.Handler {
 		got := sha256.Sum256([]byte(given))
 		if given == "" || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="roundhouse admin"`)
-			fail(w, http.StatusUnauthorized, "the admin API needs the token of the data directory: name that directory with --data-dir or the token with ROUNDHOUSE_TOKEN, or send Authorization: Bearer TOKEN from its file admin-token")
+			fail(w, http.StatusUnauthorized, "the admin API needs the token of the data directory: name that directory with --data-dir, or the token in its file admin-token with ROUNDHOUSE_TOKEN; programs send it as Authorization: Bearer TOKEN")
 			return
 		}
 		next.ServeHTTP(w, r)
