@@ -35,9 +35,13 @@ type fake struct {
 
 	calls atomic.Int32
 	mu    sync.Mutex
-	asked []*oip.ModelInferRequest
-	md    metadata.MD // of the last call
+	asked []*oip.ModelInferRequest // the first askedKept of them
+	md    metadata.MD              // of the last call
 }
+
+// askedKept bounds what a fake remembers: a benchmark's requests would fill the
+// machine's memory.
+const askedKept = 100
 
 func startFake(t testing.TB, mutate func(*fake)) *fake {
 	t.Helper()
@@ -60,7 +64,9 @@ func (f *fake) note(ctx context.Context, r *oip.ModelInferRequest) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.md, _ = metadata.FromIncomingContext(ctx)
-	f.asked = append(f.asked, r)
+	if len(f.asked) < askedKept {
+		f.asked = append(f.asked, r)
+	}
 }
 
 func (f *fake) seen() ([]*oip.ModelInferRequest, metadata.MD) {
