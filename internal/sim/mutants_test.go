@@ -28,7 +28,7 @@ type mutant struct {
 // mutants break each invariant at least once. Those that were faults of the
 // product come first.
 var mutants = []mutant{
-	{"an average over milliseconds", "supply keeps to demand", step, "!in.Demand.Unknown && dt >= tick:", "!in.Demand.Unknown && dt > 0:", ""},
+	{"an average over milliseconds", "supply keeps to demand", step, "f.seconds >= tick.Seconds()", "f.seconds > 0", ""},
 	{"endpoints that fail are not ejected", "failures attract nobody", "internal/decide/breaker/breaker.go", "Failures: 3,", "Failures: 1 << 30,", ""},
 	{"a request for one replica blocks those behind it", "no waiter starves", "internal/state/dispatch/queue.go", "return admission.Blocked", "return admission.Full", ""},
 	{"crashes reset the idle clock", "idle services reach zero", step, "if r.Failed { // else", "if false { // else", ""},

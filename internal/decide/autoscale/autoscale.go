@@ -20,6 +20,8 @@ type Demand struct {
 	Done    uint64 `json:"done"`
 	// LoadSeconds is the integral of queued + running over time.
 	LoadSeconds float64 `json:"loadSeconds"`
+	// BusySeconds is the integral of running over time.
+	BusySeconds float64 `json:"busySeconds,omitempty"`
 	// LastDone is when the last request finished; zero when none has.
 	LastDone time.Time `json:"lastDone,omitzero"`
 	// Unknown reports that a gateway that takes requests has not told yet what is
@@ -38,6 +40,7 @@ type Replica struct {
 	// Waiting: it has not begun to start for want of something.
 	Waiting  bool
 	InFlight int
+	Started  time.Time // of the present process
 	ReadyAt  time.Time
 }
 
@@ -57,14 +60,13 @@ type Input struct {
 type State struct {
 	Count     int       // last decided
 	Last      time.Time // of the last step
-	Averaged  time.Time // up to when LoadSeconds was averaged
-	LastLoad  float64   // Demand.LoadSeconds at Averaged
-	LastSeen  uint64    // Demand.Arrived at the last step
+	Window    Window    // of demand
 	IdleSince time.Time // when nothing was queued, in flight or starting any more; zero while busy
 	Unknown   bool      // Demand.Unknown at the last step
-	Arrivals  Arrivals  // of the last windows
-	LowSince  time.Time // since when fewer than Count would do; zero when they would not
-	LowPeak   int       // the most wanted since LowSince
+	Fell      time.Time // when the count last fell
+	// Surplus are for how many seconds each of Count has not been needed.
+	Surplus []float64
+	Learned Learned
 }
 
 // Decision is what should happen and why.
@@ -77,6 +79,7 @@ type Decision struct {
 	Why        string
 	IdleSince  time.Time
 	StopsAfter time.Duration
+	Numbers    Numbers
 }
 
 // Reason is why the count is what it is, as of now.

@@ -13,13 +13,17 @@ import (
 const (
 	// tick is how often a busy pool is looked at again.
 	tick = time.Second
-	// settle is how long fewer replicas must have been enough before any is
-	// ended; the highest count wanted within it is what remains. Half of
-	// Knative's stable window, since the load is measured, not sampled.
+	// settle is the least time between two falls of a count.
 	settle = 30 * time.Second
-	// window is what arrivals are counted over for a rate: a burst of it is no
-	// more per second than its tenth.
-	window = 10 * time.Second
+	// keep is for how long a replica that is not needed is kept at least.
+	keep = 10 * time.Second
+	// regain is how much of the time in which it was not needed a replica gets
+	// back per second in which it is.
+	regain = 3
+	// lapse is the longest time between two steps that counts.
+	lapse = 10 * time.Second
+	// median is the quantile of the startup times that is reckoned with.
+	median = 0.5
 	// measured is what counts of an average: one that is a hundredth over what the
 	// replicas take is not more than they take, but read a moment late.
 	measured = 0.99
@@ -36,26 +40,33 @@ func forced(in Input) string {
 	return ""
 }
 
-// Step decides the count. It is ceil(load / target) within [min, max], where
-// load is the greater of the average of the last tick or more and what is queued
-// and in flight right now, so that growth is answered at once; from zero it is
-// therefore ceil(queued / target). With MetricRPS load is the arrivals of the
-// last window, per second, and no less than what would have the requests that
-// wait gone within a window. A count falls only after settle, and to zero only
-// when the pool has been idle for ScaleToZeroAfter, counted from the last
-// completion, wake or first readiness of a replica, never during a first
-// startup; replicas that only wait for what they need go after settle. While the demand is unknown a count only grows, and the idle clock
+// Step decides the count, within [min, max]. The load is arrivals per second ×
+// the seconds that one runs; a count that takes it, with some room for its
+// variation, is the base. More are wanted while requests beyond the load would
+// not be gone soon after a start; replicas that are starting count from when
+// they will be ready. As long as nothing is known of how long a request runs, it
+// is what is queued and in flight ÷ target. With MetricRPS the load is the
+// arrivals of the last window, per second, and no less than what would have the
+// requests that wait gone within a window.
+//
+// A replica that is not needed stays as long as a start takes. To zero a count
+// falls only when the pool has been idle for ScaleToZeroAfter, counted from the
+// last completion, wake or first readiness of a replica, never during a first
+// startup; replicas that only wait for what they need, or have failed, go after
+// settle. While the demand is unknown a count only grows, and the idle clock
 // stands still.
 func Step(s State, in Input, now time.Time) (State, Decision) {
 	next := begin(s, in, now)
 	if why := forced(in); why != "" {
-		next.Count = 0
+		next.Count, next.Surplus = 0, nil
 		return next, decide(next, in, 0, why)
 	}
-	want, why := wanted(s, &next, in, now)
+	want, why, num := wanted(s, &next, in, now)
 	if in.Demand.Unknown {
 		next.Count = held(next.Count, want, in)
-		return next, decide(next, in, 0, "demand unknown until every gateway has told")
+		d := decide(next, in, 0, "demand unknown until every gateway has told")
+		d.Numbers = num
+		return next, d
 	}
 	wait := time.Duration(0)
 	// More than the least may be wanted for the average alone, of requests that
@@ -70,8 +81,9 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 		case !idle:
 			want, why = 1, "starting"
 		case left <= 0:
-			next.Count = 0
+			next.Count, next.Surplus = 0, nil
 			d := decide(next, in, 0, "")
+			d.Numbers = num
 			d.IdleSince = next.IdleSince
 			return next, d
 		default:
@@ -81,12 +93,9 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 			}
 		}
 	}
-	if want < next.Count {
-		next.Count = min(fall(s, &next, want, now), in.Limits.Max) // a lower bound holds at once
-	} else {
-		next.Count = want
-	}
+	next.Count = min(fall(s, &next, want, now), in.Limits.Max) // a lower bound holds at once
 	d := decide(next, in, wait, why)
+	d.Numbers = num
 	if idle {
 		d.Why, d.IdleSince, d.StopsAfter = "", next.IdleSince, stops
 	}
@@ -95,64 +104,108 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 
 // begin is the state after a step that leaves the count as it is.
 func begin(s State, in Input, now time.Time) State {
-	next := State{Last: now, Averaged: s.Averaged, LastLoad: s.LastLoad, LastSeen: in.Demand.Arrived,
-		IdleSince: idleSince(s, in, now), Unknown: in.Demand.Unknown, Count: s.Count, Arrivals: arrivals(s, in, now)}
+	next := s
+	next.Last, next.Unknown, next.IdleSince = now, in.Demand.Unknown, idleSince(s, in, now)
+	next.Learned = s.Learned.started(in.Replicas)
 	if s.Last.IsZero() {
 		next.Count = len(in.Replicas) // a returning owner starts from what runs
 	}
-	if s.Last.IsZero() || s.Unknown || in.Demand.Unknown || now.Sub(s.Averaged) >= tick {
-		next.Averaged, next.LastLoad = now, in.Demand.LoadSeconds
+	here := sampleOf(in.Demand, now)
+	// What came to be known since the last step happened at an unknown time.
+	if s.Last.IsZero() || s.Unknown || in.Demand.Unknown {
+		next.Window = Window{}
+	} else if before := next.Window.last(); next.Window.due(now) {
+		next.Learned = next.Learned.served(before.until(here))
 	}
+	next.Window.add(here)
 	return next
 }
 
 // stopsAfter is the idle time after which none is left. One that has got
-// nothing yet, as it waits for an accelerator or a node, is not worth keeping
-// for requests to come: what it waits for would be lost to others.
+// nothing yet, as it waits for an accelerator or a node, and one that has failed
+// are not worth keeping for requests to come: what they wait for or hold would be
+// lost to others.
 func stopsAfter(in Input) time.Duration {
-	if len(in.Replicas) > 0 && !slices.ContainsFunc(in.Replicas, func(r Replica) bool { return !r.Waiting }) {
+	if len(in.Replicas) > 0 && !slices.ContainsFunc(in.Replicas, func(r Replica) bool { return r.Ready || !r.Waiting && !r.Failed }) {
 		return min(in.Limits.ScaleToZeroAfter, settle)
 	}
 	return in.Limits.ScaleToZeroAfter
 }
 
-// wanted is the count the load alone calls for, within the limits.
-func wanted(s State, next *State, in Input, now time.Time) (int, string) {
+// wanted is the count the load calls for, within the limits.
+func wanted(s State, next *State, in Input, now time.Time) (int, string, Numbers) {
 	l := in.Limits
 	if l.Metric.Resource() {
 		l.Target = service.DefaultScaleTarget // a percentage is no number of requests
 	}
-	load, unit := float64(in.Demand.Queued+in.Demand.Running), "in flight"
-	switch dt := now.Sub(s.Averaged); {
-	case l.Metric == service.MetricRPS:
-		load, unit = max(next.Arrivals.rate(now), float64(in.Demand.Queued)/window.Seconds()), "per second"
-	// What came to be known since the last step happened at an unknown time.
-	// Nor is an average taken over less than a tick: the demand and the time of
-	// the step are read one after the other, which a gap of milliseconds would
-	// turn into requests that never were.
-	case !s.Last.IsZero() && !s.Unknown && !in.Demand.Unknown && dt >= tick:
-		load = max(load, measured*(in.Demand.LoadSeconds-s.LastLoad)/dt.Seconds())
-	}
-	n := int(min(math.Ceil(load/l.Target), 1<<20))
-	// The average of a short gap rounds a finished request up to a replica;
-	// with nothing there now, that is no reason to keep one awake.
-	if !busy(in) && n <= 1 {
-		n = 0
-	}
+	num, why := measure(s, next.Learned, in, l, now)
+	n := num.Wanted
 	if busy(in) {
 		n = max(n, 1)
+	} else if n <= 1 { // with nothing there now, its average is no reason to keep one awake
+		n = 0
 	}
-	why := fmt.Sprintf("%s %s, target %s each", number(load), unit, number(l.Target))
 	switch bounded := min(max(n, l.Min, in.Wake), l.Max); {
 	case bounded > n && in.Wake > max(n, l.Min):
-		return bounded, "asked to wake"
+		return bounded, "asked to wake", num
 	case bounded > n:
-		return bounded, fmt.Sprintf("minReplicas %d", l.Min)
+		return bounded, fmt.Sprintf("minReplicas %d", l.Min), num
 	case bounded < n:
-		return bounded, fmt.Sprintf("maxReplicas %d (%s)", l.Max, why)
+		return bounded, fmt.Sprintf("maxReplicas %d (%s)", l.Max, why), num
 	default:
-		return bounded, why
+		return bounded, why, num
 	}
+}
+
+// measure is what the load calls for, and what that is made of. The window is
+// that of the last step: what has come since has just come.
+func measure(s State, known Learned, in Input, l service.Limits, now time.Time) (Numbers, string) {
+	w, here := s.Window, sampleOf(in.Demand, now)
+	if s.Last.IsZero() || s.Unknown || in.Demand.Unknown {
+		w = Window{} // what came to be known since happened at an unknown time
+	}
+	short, lasting := w.since(window, here), w.since(long, here)
+	num := Numbers{Rate: rate(short, lasting), Startup: known.startup(median)}
+	if l.Metric == service.MetricRPS {
+		num.Rate, num.Backlog = short.arrived/short.seconds, float64(in.Demand.Queued)
+		num.Load = max(num.Rate, num.Backlog/window.Seconds())
+		num.Base = ceil(num.Rate / l.Target)
+		num.Wanted = ceil(num.Load / l.Target)
+		return num, fmt.Sprintf("%s per second, target %s each", number(num.Load), number(l.Target))
+	}
+	total := float64(in.Demand.Queued + in.Demand.Running)
+	if num.Service = known.seconds(lasting); num.Service <= 0 {
+		num.Load = unmeasured(&w, here, total)
+		num.Base = ceil(num.Load / l.Target)
+		num.Wanted = num.Base
+		return num, fmt.Sprintf("%s in flight, target %s each", number(num.Load), number(l.Target))
+	}
+	num.Load = num.Rate * num.Service
+	num.Backlog = max(0, total-num.Load)
+	p := plan{target: l.Target, slots: max(l.Target, float64(l.MaxConcurrency)), load: num.Load, service: num.Service, backlog: num.Backlog,
+		ready: supply(in.Replicas, num.Startup, now), start: num.Startup, drain: max(drainLeast, drainPart*num.Startup)}
+	num.Base = p.base()
+	// One slot for each request is enough, however late a start comes.
+	num.Wanted = min(p.wanted(), max(num.Base, ceil(total/l.Target)))
+	why := fmt.Sprintf("%s per second of %s s each are %s in flight, target %s each", number(num.Rate), number(num.Service), number(num.Load), number(l.Target))
+	if num.Backlog >= 1 {
+		why += fmt.Sprintf("; %s more wait", number(math.Floor(num.Backlog)))
+	}
+	return num, why
+}
+
+// unmeasured is the load as long as nothing is known of how long a request runs:
+// the greater of what is there now and the average since the last sample, unless
+// that is just now. The demand and the time of the step are read one after the
+// other, which a gap of milliseconds would turn into requests that never were.
+func unmeasured(w *Window, here sample, total float64) float64 {
+	if w.n == 0 {
+		return total
+	}
+	if f := w.last().until(here); f.seconds >= tick.Seconds() {
+		return max(total, measured*f.load/f.seconds)
+	}
+	return total
 }
 
 // number is x for people: without an exponent, with two decimals at most.
@@ -161,38 +214,6 @@ func number(x float64) string {
 		x = math.Round(x)
 	}
 	return strconv.FormatFloat(math.Round(x*100)/100, 'f', -1, 64)
-}
-
-// Arrivals counts requests over a window that slides, in two halves of
-// bounded size: those of the present window, and those of the one before it,
-// of which a part still counts.
-type Arrivals struct {
-	Since        time.Time // the present window's begin
-	Now, Earlier float64
-}
-
-// arrivals adds what has come since the last step. That is told soon after it
-// comes, so it is of the present, however long ago the last step was. What came
-// before this owner did, or at an unknown time, does not count, except that it
-// still waits.
-func arrivals(s State, in Input, now time.Time) Arrivals {
-	a := s.Arrivals
-	switch gone := now.Sub(a.Since); {
-	case gone < 0 || gone >= 2*window: // the first, or long ago
-		a = Arrivals{Since: now}
-	case gone >= window:
-		a = Arrivals{Since: a.Since.Add(window), Earlier: a.Now}
-	}
-	if !s.Last.IsZero() && !s.Unknown && !in.Demand.Unknown && in.Demand.Arrived > s.LastSeen {
-		a.Now += float64(in.Demand.Arrived - s.LastSeen)
-	}
-	return a
-}
-
-// rate is how many came per second over the last window.
-func (a Arrivals) rate(now time.Time) float64 {
-	left := 1 - now.Sub(a.Since).Seconds()/window.Seconds()
-	return (a.Now + a.Earlier*min(max(left, 0), 1)) / window.Seconds()
 }
 
 // counting reports whether a rate may yet change although nothing comes.
@@ -209,18 +230,33 @@ func held(count, want int, in Input) int {
 	return max(count, want)
 }
 
-// fall is the count after a wish for fewer: the present one until fewer has
-// been enough for settle, then the most that was wanted meanwhile.
+// fall is the count where want would do: each replica that is not needed stays
+// until it has cost, unneeded, what a start costs.
 func fall(s State, next *State, want int, now time.Time) int {
-	next.LowSince, next.LowPeak = s.LowSince, max(s.LowPeak, want)
-	if s.LowSince.IsZero() {
-		next.LowSince, next.LowPeak = now, want
+	dt := 0.0
+	if !s.Last.IsZero() {
+		dt = min(max(now.Sub(s.Last), 0), lapse).Seconds()
 	}
-	if now.Sub(next.LowSince) < settle {
-		return next.Count
+	surplus := make([]float64, max(next.Count, want))
+	copy(surplus, s.Surplus)
+	count, hold := want, max(keep.Seconds(), holdPart*next.Learned.startup(median))
+	for i := range surplus {
+		if i < want {
+			surplus[i] = max(0, surplus[i]-regain*dt)
+			continue
+		}
+		if surplus[i] += dt; surplus[i] < hold {
+			count = i + 1
+		}
 	}
-	count := min(next.LowPeak, next.Count)
-	next.LowSince, next.LowPeak = time.Time{}, 0
+	if count < next.Count {
+		if now.Sub(next.Fell) < settle {
+			count = next.Count
+		} else {
+			next.Fell = now
+		}
+	}
+	next.Surplus = surplus[:count]
 	return count
 }
 

@@ -115,37 +115,58 @@ func TestReturningOwnerHoldsTheClock(t *testing.T) {
 	}
 }
 
-func TestFallsOnlyAfterSettleAndToTheMostWantedMeanwhile(t *testing.T) {
-	l := limits(1, 10, 1)
-	rs := ready(0, "a", "b", "c", "d", "e")
-	s, d := Step(State{}, Input{Limits: l, Replicas: rs, Demand: Demand{Running: 5}}, t0)
-	if d.Count != 5 {
-		t.Fatal(d)
-	}
-	at := t0
-	for i := range 29 {
-		at = at.Add(time.Second)
-		running := 2
-		if i == 20 {
-			running = 3
+// TestKeepsASurplusAsLongAsAStartTakes: replicas that are not needed stay for one and a
+// half of the learned startup time, and longer if they are needed in between.
+func TestKeepsASurplusAsLongAsAStartTakes(t *testing.T) {
+	for _, c := range []struct {
+		startup  float64
+		needed   int // seconds for which three are needed, 15 s after five were
+		at, left int // when the count falls, and to what
+	}{
+		{0.2, 0, 10, 2}, {20, 0, 30, 2}, {60, 0, 90, 2}, {60, 1, 90, 3}, {400, 0, 600, 2},
+	} {
+		s, d := State{Learned: Learned{Startups: []float64{c.startup}}}, Decision{}
+		in := Input{Limits: limits(1, 10, 1), Replicas: ready(0, "a", "b", "c", "d", "e"), Demand: Demand{Running: 5}}
+		in.Replicas[0].InFlight, in.Replicas[1].InFlight = 1, 1
+		at := 0
+		for ; at < 1000 && (at == 0 || d.Count == 5); at++ {
+			switch {
+			case at > 15 && at <= 15+c.needed:
+				in.Demand.Running = 3
+			case at > 0:
+				in.Demand.Running = 2
+			}
+			in.Demand.LoadSeconds += float64(in.Demand.Running)
+			s, d = Step(s, in, t0.Add(time.Duration(at)*time.Second))
 		}
-		if s, d = Step(s, Input{Limits: l, Replicas: rs, Demand: Demand{Running: running}}, at); d.Count != 5 {
-			t.Fatalf("second %d: %+v", i+1, d)
+		if at-1 < c.at || at-1 > c.at+1 || d.Count != c.left || len(d.Victims) != 5-c.left {
+			t.Errorf("a start takes %v s: after %d s %+v, want %d after %d s", c.startup, at-1, d, c.left, c.at)
+		}
+		for _, v := range d.Victims {
+			if v == "a" || v == "b" {
+				t.Errorf("a busy replica is a victim: %v", d.Victims)
+			}
+		}
+		in.Demand.Running = 9
+		if _, d = Step(s, in, t0.Add(time.Duration(at)*time.Second)); d.Count != 9 {
+			t.Errorf("growth waits: %+v", d)
 		}
 	}
-	at = at.Add(2 * time.Second)
-	rs[0].InFlight, rs[1].InFlight = 1, 1
-	s, d = Step(s, Input{Limits: l, Replicas: rs, Demand: Demand{Running: 2}}, at)
-	if d.Count != 3 || len(d.Victims) != 2 {
-		t.Fatalf("after settle: %+v", d)
+}
+
+// TestFailedStartKeepsNothing: a replica that has failed and is started over is
+// given up soon after the last that asked for it, however long the idle time is.
+func TestFailedStartKeepsNothing(t *testing.T) {
+	l := limits(0, 1, 1)
+	l.ScaleToZeroAfter = time.Hour
+	s, _ := Step(State{}, Input{Limits: l, Demand: Demand{Queued: 1, Arrived: 1}}, t0)
+	in := Input{Limits: l, Demand: Demand{Arrived: 1, Done: 1}, Replicas: []Replica{{ID: "a", Starting: true, Failed: true}}}
+	s, d := Step(s, in, t0.Add(time.Second))
+	if d.Count != 1 {
+		t.Fatalf("a second after: %+v", d)
 	}
-	for _, v := range d.Victims {
-		if v == "a" || v == "b" {
-			t.Fatalf("a busy replica is a victim: %v", d.Victims)
-		}
-	}
-	if _, d = Step(s, Input{Limits: l, Replicas: ready(0, "a", "b", "c"), Demand: Demand{Running: 9}}, at.Add(time.Second)); d.Count != 9 {
-		t.Fatalf("growth waits: %+v", d)
+	if _, d = Step(s, in, t0.Add(time.Second+settle)); d.Count != 0 {
+		t.Errorf("after %v: %+v", settle, d)
 	}
 }
 
@@ -313,7 +334,7 @@ func TestCrashLoopSleeps(t *testing.T) {
 			t.Fatalf("awake after %s: %+v", now.Sub(t0), d)
 		}
 	}
-	if slept := now.Sub(t0); slept < time.Minute {
+	if slept := now.Sub(t0); slept < settle {
 		t.Errorf("slept after %s", slept)
 	}
 }

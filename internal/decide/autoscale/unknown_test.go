@@ -21,7 +21,7 @@ func TestUnknownDemandNeverFalls(t *testing.T) {
 		{"nothing runs and nothing is asked", State{Last: t0}, unknown, nil, 0},
 		{"a returning owner keeps what runs", State{}, unknown, ready(-time.Hour, "a", "b"), 2},
 		{"idle for long", State{Last: t0, Count: 1, IdleSince: t0}, unknown, ready(0, "a"), 1},
-		{"fewer have been enough for long", State{Last: t0, Count: 4, LowSince: t0, LowPeak: 1}, asked(1), ready(0, "a", "b", "c", "d"), 4},
+		{"fewer have been enough for long", State{Last: t0, Count: 4}, asked(1), ready(0, "a", "b", "c", "d"), 4},
 		{"what is known to wait is enough to grow", State{Last: t0, Count: 1}, asked(25), ready(0, "a"), 3},
 		{"within the limits", State{Last: t0, Count: 1}, asked(1000), ready(0, "a"), 5},
 		{"a gateway started one by itself", State{Last: t0}, unknown, []Replica{{ID: "a", Starting: true}}, 1},

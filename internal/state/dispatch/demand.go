@@ -62,7 +62,7 @@ type demandCounter struct {
 type counts struct {
 	queued, running int
 	arrived, done   uint64
-	seconds         float64   // integral of queued + running up to since
+	seconds, busy   float64   // integrals of queued + running and of running up to since
 	since           time.Time // of the last change
 	lastDone        time.Time
 }
@@ -84,6 +84,7 @@ func newDemandCounter(d *Dispatcher, id string) *demandCounter {
 func (c *counts) advance(now time.Time) {
 	if d := now.Sub(c.since); d > 0 {
 		c.seconds += float64(c.queued+c.running) * d.Seconds()
+		c.busy += float64(c.running) * d.Seconds()
 	}
 	c.since = now
 }
@@ -140,7 +141,7 @@ func (dc *demandCounter) demand(now time.Time) autoscale.Demand {
 func (c *counts) demand(now time.Time) autoscale.Demand {
 	c.advance(now)
 	return autoscale.Demand{Queued: c.queued, Running: c.running, Arrived: c.arrived, Done: c.done,
-		LoadSeconds: c.seconds, LastDone: c.lastDone}
+		LoadSeconds: c.seconds, BusySeconds: c.busy, LastDone: c.lastDone}
 }
 
 // retryAfter estimates when the queue has moved: a request's mean time from its

@@ -222,4 +222,6 @@ type Record struct {
 	// Inputs hashes the objects that the revision was made from, by ID; nil in
 	// records of versions that did not note them.
 	Inputs map[string]string `json:"inputs,omitempty"`
+	// Learned is what each role has shown of its startup and service times.
+	Learned map[service.Role]autoscale.Learned `json:"learned,omitempty"`
 }

@@ -137,7 +137,11 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 			Message: "spec.transformer: not run on one machine yet: serve it as a service of its own that calls this one"}
 	}
 	rev.Service = w.key
-	return &Record{Service: w.key, Selection: hash, Revision: rev, Inputs: r.inputs(w.object, rev.Runtime)}, 0, nil
+	next := &Record{Service: w.key, Selection: hash, Revision: rev, Inputs: r.inputs(w.object, rev.Runtime)}
+	if w.record != nil {
+		next.Learned = w.record.Learned
+	}
+	return next, 0, nil
 }
 
 type choice struct {

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -76,6 +77,7 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 		rs, ok := w.roles[c.Role]
 		if !ok {
 			rs.scaled = -1
+			rs.state.Learned = w.record.Learned[c.Role]
 		}
 		in := autoscale.Input{Demand: demand, Limits: c.Limits, Wake: w.wake, Stopped: w.object.Service.Stopped, Unloaded: w.asleep || w.madeRoom(demand),
 			Replicas: w.alive(c.Role, r.cfg.Traffic.InFlight)}
@@ -99,8 +101,27 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 		}
 		w.roles[c.Role] = rs
 		again = sooner(again, rs.decision.Again)
+		r.keep(w, c.Role, rs.state.Learned)
 	}
 	return again, nil
+}
+
+// keep stores what a role has shown where that changes what is known. What could not be
+// stored is learned anew after a restart.
+func (r *reconciler) keep(w *work, role service.Role, learned autoscale.Learned) {
+	if !learned.Differs(w.record.Learned[role]) {
+		return
+	}
+	next := *w.record
+	next.Learned = maps.Clone(next.Learned)
+	if next.Learned == nil {
+		next.Learned = map[service.Role]autoscale.Learned{}
+	}
+	next.Learned[role] = learned
+	w.record = &next
+	if err := r.cfg.Store.PutRecord(next); err != nil {
+		r.cfg.Log.Warn("the learned startup time was not stored", "service", w.key.String(), "role", role, "error", err)
+	}
 }
 
 // alive are the replicas of a role that count against its number: those of the
@@ -120,7 +141,7 @@ func (w *work) aliveOf(role service.Role, hash string, inFlight func(string) int
 		if r.Role != role || !r.Alive() || r.Revision != hash {
 			continue
 		}
-		out = append(out, autoscale.Replica{ID: r.ID, Ready: r.Phase == replica.Ready, ReadyAt: r.ReadyAt,
+		out = append(out, autoscale.Replica{ID: r.ID, Ready: r.Phase == replica.Ready, Started: r.Started, ReadyAt: r.ReadyAt,
 			Starting: r.Phase == replica.Starting || r.Phase == replica.Fetching,
 			Waiting:  r.Phase == replica.Pending && r.PID == 0, Failed: r.Restarts > 0, InFlight: inFlight(r.ID)})
 	}

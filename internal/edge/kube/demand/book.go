@@ -37,7 +37,7 @@ type gateway struct {
 // sums are what has come about, once all of it has been spread.
 type sums struct {
 	arrived, done uint64
-	load          float64
+	load, busy    float64
 	lastDone      time.Time
 }
 
@@ -117,7 +117,7 @@ func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 // demand.
 func (b *book) line(g *gateway, l *Line, number uint64, fresh bool, born, now time.Time) (changed bool) {
 	e := g.lines[l.Service]
-	raw := sums{arrived: l.Arrived, done: l.Done, load: l.Load}
+	raw := sums{arrived: l.Arrived, done: l.Done, load: l.Load, busy: l.Busy}
 	switch {
 	case e != nil && number <= e.number:
 		return false
@@ -145,6 +145,7 @@ func (b *book) line(g *gateway, l *Line, number uint64, fresh bool, born, now ti
 	e.total.arrived += growth(e.raw.arrived, raw.arrived)
 	e.total.done += growth(e.raw.done, raw.done)
 	e.total.load += growth(e.raw.load, raw.load)
+	e.total.busy += growth(e.raw.busy, raw.busy)
 	if l.Ago > 0 && (e.raw.done != raw.done || e.total.lastDone.IsZero()) {
 		e.total.lastDone = later(e.total.lastDone, now.Add(-time.Duration(l.Ago-1)*time.Millisecond))
 	}
@@ -195,6 +196,7 @@ func (e *entry) spread(now time.Time) sums {
 	s.done = e.before.done + uint64(part*float64(s.done-e.before.done))
 	if part < 1 { // else the total itself, which no rounding may miss
 		s.load = e.before.load + part*(s.load-e.before.load)
+		s.busy = e.before.busy + part*(s.busy-e.before.busy)
 	}
 	return s
 }
@@ -225,6 +227,7 @@ func (b *book) retire(pod string, g *gateway) {
 		b.quiet(e)
 		p := b.past[name]
 		p.arrived, p.done, p.load = p.arrived+e.total.arrived, p.done+e.total.done, p.load+e.total.load
+		p.busy += e.total.busy
 		p.lastDone = later(p.lastDone, e.total.lastDone)
 		if _, known := b.past[name]; known || len(b.past) < maxServices {
 			b.past[name] = p
@@ -306,7 +309,7 @@ func (b *book) unheard() (pods []string) {
 // demand is the sum over gateways.
 func (b *book) demand(service string, now time.Time) autoscale.Demand {
 	p := b.past[service]
-	d := autoscale.Demand{Arrived: p.arrived, Done: p.done, LoadSeconds: p.load, LastDone: p.lastDone, Unknown: b.unknown()}
+	d := autoscale.Demand{Arrived: p.arrived, Done: p.done, LoadSeconds: p.load, BusySeconds: p.busy, LastDone: p.lastDone, Unknown: b.unknown()}
 	for _, g := range b.gateways {
 		e := g.lines[service]
 		if e == nil {
@@ -315,6 +318,7 @@ func (b *book) demand(service string, now time.Time) autoscale.Demand {
 		s := e.spread(now)
 		d.Queued, d.Running = d.Queued+e.queued, d.Running+e.running
 		d.Arrived, d.Done, d.LoadSeconds = d.Arrived+s.arrived, d.Done+s.done, d.LoadSeconds+s.load
+		d.BusySeconds += s.busy
 		d.LastDone = later(d.LastDone, s.lastDone)
 	}
 	return d

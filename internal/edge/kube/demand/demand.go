@@ -59,6 +59,7 @@ type Line struct {
 	Arrived uint64  `json:"a,omitempty"`
 	Done    uint64  `json:"d,omitempty"`
 	Load    float64 `json:"l,omitempty"` // request-seconds
+	Busy    float64 `json:"b,omitempty"` // those of requests in flight
 	// Ago is for how many milliseconds the last request has been over, plus
 	// one; 0 when none has.
 	Ago int64 `json:"o,omitempty"`
@@ -69,7 +70,7 @@ type Line struct {
 }
 
 func line(service string, d autoscale.Demand, inFlight map[string]int, now time.Time) Line {
-	l := Line{Service: service, Queued: d.Queued, Running: d.Running, Arrived: d.Arrived, Done: d.Done, Load: d.LoadSeconds, InFlight: inFlight}
+	l := Line{Service: service, Queued: d.Queued, Running: d.Running, Arrived: d.Arrived, Done: d.Done, Load: d.LoadSeconds, Busy: d.BusySeconds, InFlight: inFlight}
 	if !d.LastDone.IsZero() {
 		l.Ago = max(0, now.Sub(d.LastDone).Milliseconds()) + 1
 	}
@@ -95,7 +96,7 @@ func (r *Report) Validate() error {
 }
 
 func (l *Line) validate() error {
-	if l.Service == "" || len(l.Service) > maxNameBytes || l.Queued < 0 || l.Running < 0 || l.Load < 0 || l.Ago < 0 || len(l.InFlight) > maxPods {
+	if l.Service == "" || len(l.Service) > maxNameBytes || l.Queued < 0 || l.Running < 0 || l.Load < 0 || l.Busy < 0 || l.Ago < 0 || len(l.InFlight) > maxPods {
 		return errors.New("a name is missing or too long, or a number out of range")
 	}
 	for pod, n := range l.InFlight {

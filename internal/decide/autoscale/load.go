@@ -1,0 +1,293 @@
+package autoscale
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	// spacing is the least time between two samples of a Window, and samples how
+	// many it keeps: enough for the long one.
+	spacing = 2 * time.Second
+	samples = 32
+	// window is what a sudden change is seen in, and long what a steady rate is
+	// averaged over. A burst is no more per second than its part of window.
+	window = 10 * time.Second
+	long   = time.Minute
+	// chance is by how many standard deviations of a Poisson process the arrivals
+	// of window must differ from the average of long to count as a change.
+	chance = 3
+	// prior is how many requests the learned service time counts for beside those
+	// of long, and how many must have been seen for it to be known.
+	prior = 5
+	// memory is how many requests the learned service time is an average of, and
+	// startups how many starts the learned startup times are of.
+	memory   = 100
+	startups = 16
+	// unknownStartup is how many seconds a start takes as long as none was seen.
+	unknownStartup = 30
+	longest        = 3600
+)
+
+const (
+	// spare is how many standard deviations of the load are kept free, or less
+	// where requests are so short that a slot is soon free: with patience
+	// mean waits a second is rarely exceeded. At least a tenth is free.
+	spare    = 2
+	patience = 4
+	tenth    = 0.1
+	// drainPart of a startup time, but no less than drainLeast seconds, is within
+	// which a backlog is to be gone after a start.
+	drainPart  = 0.25
+	drainLeast = 2
+	// holdPart of a startup time, but no less than keep, is for how long a replica
+	// is kept that is not needed: as long as it costs to start one, and half of
+	// that more, since a start is waited for as well.
+	holdPart = 1.5
+)
+
+// Window holds what was counted at some times of the last minute.
+type Window struct {
+	ring [samples]sample
+	next int // where the next goes
+	n    int
+}
+
+type sample struct {
+	at            time.Time
+	arrived, done uint64
+	busy, load    float64
+	running       int
+}
+
+// Len returns how many samples there are.
+func (w *Window) Len() int { return w.n }
+
+func sampleOf(d Demand, now time.Time) sample {
+	return sample{at: now, arrived: d.Arrived, done: d.Done, busy: d.BusySeconds, load: d.LoadSeconds, running: d.Running}
+}
+
+// due reports whether the next sample will be kept.
+func (w *Window) due(now time.Time) bool {
+	return w.n > 0 && (now.Sub(w.last().at) >= spacing || now.Before(w.last().at))
+}
+
+// add keeps a sample, unless the last one is too near.
+func (w *Window) add(s sample) {
+	if w.n > 0 && !w.due(s.at) {
+		return
+	}
+	w.ring[w.next] = s
+	w.next, w.n = (w.next+1)%samples, min(w.n+1, samples)
+}
+
+func (w *Window) last() *sample { return &w.ring[(w.next+samples-1)%samples] }
+
+// flow is what happened in a length of time.
+type flow struct {
+	seconds       float64
+	arrived, done float64
+	busy, load    float64
+	grown         float64 // running at its end less those at its begin
+}
+
+// since is what has happened in the last d. What came after a gap in which
+// nobody looked has just come, so it counts in full; no flow is shorter than d.
+func (w *Window) since(d time.Duration, now sample) flow {
+	if w.n == 0 {
+		return flow{seconds: d.Seconds()}
+	}
+	from := w.last()
+	for i := 1; i <= w.n; i++ {
+		from = &w.ring[(w.next+samples-i)%samples]
+		if now.at.Sub(from.at) >= d {
+			break
+		}
+	}
+	f := from.until(now)
+	if gap := now.at.Sub(from.at); gap < d || gap > d+2*spacing {
+		f.seconds = d.Seconds()
+	}
+	return f
+}
+
+// until is what happened from one sample to another.
+func (s *sample) until(now sample) flow {
+	return flow{seconds: now.at.Sub(s.at).Seconds(), arrived: grown(s.arrived, now.arrived), done: grown(s.done, now.done),
+		busy: max(0, now.busy-s.busy), load: max(0, now.load-s.load), grown: float64(now.running - s.running)}
+}
+
+func grown(from, to uint64) float64 {
+	if to < from { // counted anew
+		return float64(to)
+	}
+	return float64(to - from)
+}
+
+// Learned is what a service has shown of itself. It outlives the process that
+// saw it.
+type Learned struct {
+	// Startups are how many seconds the last starts took, oldest first.
+	Startups []float64 `json:"startups,omitempty"`
+	// Newest is when the replica of the last of them was ready.
+	Newest time.Time `json:"newest,omitzero"`
+	// Service is how many seconds a request runs, and Requests how many that
+	// was seen of, as far as they count.
+	Service  float64 `json:"serviceSeconds,omitempty"`
+	Requests float64 `json:"requests,omitempty"`
+}
+
+// startup returns the q-quantile of the startup times.
+func (l Learned) startup(q float64) float64 {
+	if len(l.Startups) == 0 {
+		return unknownStartup
+	}
+	s := slices.Sorted(slices.Values(l.Startups))
+	return min(max(s[min(int(q*float64(len(s))), len(s)-1)], 0), longest)
+}
+
+// started learns from the replicas that are ready since the last time.
+func (l Learned) started(rs []Replica) Learned {
+	newest := l.Newest
+	for _, r := range rs {
+		took := r.ReadyAt.Sub(r.Started)
+		if !r.Ready || r.Started.IsZero() || took <= 0 || !r.ReadyAt.After(l.Newest) {
+			continue
+		}
+		if r.ReadyAt.After(newest) {
+			newest = r.ReadyAt
+		}
+		kept := l.Startups[max(0, len(l.Startups)-startups+1):]
+		l.Startups = append(slices.Clone(kept), took.Seconds())
+	}
+	l.Newest = newest
+	return l
+}
+
+// Differs reports whether l tells so much else than what was stored that it is
+// worth a write: there have been starts since, and the usual startup or service
+// time is another by a quarter.
+func (l Learned) Differs(stored Learned) bool {
+	if l.Newest.Equal(stored.Newest) {
+		return false
+	}
+	return len(stored.Startups) == 0 || other(l.startup(median), stored.startup(median)) || other(l.Service, stored.Service)
+}
+
+func other(a, b float64) bool { return a > 1.25*b || b > 1.25*a }
+
+// served learns from the requests of f. One that runs still counts for half.
+func (l Learned) served(f flow) Learned {
+	if f.done <= 0 && l.Requests == 0 {
+		return l
+	}
+	known := min(l.Requests, memory)
+	n := max(known+f.done+f.grown/2, 1)
+	l.Service, l.Requests = (l.Service*known+f.busy)/n, min(n, memory)
+	return l
+}
+
+// seconds is how long a request runs, by those of f and what is known from
+// before; 0 while too few are.
+func (l Learned) seconds(f flow) float64 {
+	if l.Requests < prior || l.Service <= 0 {
+		return 0
+	}
+	return (f.busy + prior*l.Service) / (max(0, f.done+f.grown/2) + prior)
+}
+
+// rate is how many arrive per second: the average of long, unless what arrived
+// in window differs from it by more than chance.
+func rate(short, lasting flow) float64 {
+	expected := lasting.arrived / lasting.seconds * short.seconds
+	if math.Abs(short.arrived-expected) > chance*math.Sqrt(max(expected, 1)) {
+		return short.arrived / short.seconds
+	}
+	return lasting.arrived / lasting.seconds
+}
+
+// Numbers are what a count was made of.
+type Numbers struct {
+	// Rate is of arrivals per second, Service how many seconds one runs, 0 while
+	// that is unknown, and Load their product: how many run at once.
+	Rate    float64 `json:"rate"`
+	Service float64 `json:"serviceSeconds"`
+	Load    float64 `json:"load"`
+	// Backlog is how many requests there are beyond Load.
+	Backlog float64 `json:"backlog"`
+	// Startup is how many seconds a start takes.
+	Startup float64 `json:"startupSeconds"`
+	// Base is the count that Load needs, Wanted that which has the backlog gone
+	// in time as well.
+	Base   int `json:"base"`
+	Wanted int `json:"wanted"`
+}
+
+// plan is how replicas answer a load: what one takes, and when each is there.
+type plan struct {
+	target  float64 // units of load that a replica is to have
+	slots   float64 // units of load that a replica takes at most
+	load    float64
+	service float64   // seconds that a request takes a unit for
+	backlog float64   // requests beyond the load
+	ready   []float64 // seconds until each that exists is ready, soonest first
+	start   float64   // seconds until one that is started now is ready
+	drain   float64   // seconds after it within which the backlog is to be gone
+}
+
+// free is how many units are to be free for the load's variation. Utilization
+// rises with size.
+func (p *plan) free() float64 {
+	return max(tenth*p.load, min(spare*math.Sqrt(p.load), patience*p.service))
+}
+
+// base is how many the load needs.
+func (p *plan) base() int {
+	return ceil(max(p.load/p.target, (p.load+p.free())/p.slots))
+}
+
+// wanted is the least count that takes the load and has the backlog gone in
+// time: first those that exist, soonest first, then new ones.
+func (p *plan) wanted() int {
+	n := p.base()
+	if p.backlog <= 0 {
+		return n
+	}
+	end := p.start + p.drain
+	work := p.backlog*p.service + p.load*end
+	for i, r := range p.ready {
+		if i >= n && work <= 0 {
+			return i
+		}
+		work -= p.slots * max(0, end-r)
+	}
+	k := max(n, len(p.ready))
+	work -= p.slots * p.drain * float64(k-len(p.ready))
+	if work > 0 {
+		k += ceil(work / (p.slots * p.drain))
+	}
+	return k
+}
+
+func ceil(x float64) int { return int(min(math.Ceil(x-1e-9), 1<<20)) }
+
+// supply is in how many seconds each replica will be ready, soonest first. One
+// that failed begins anew.
+func supply(rs []Replica, startup float64, now time.Time) []float64 {
+	out := make([]float64, 0, len(rs))
+	for _, r := range rs {
+		switch {
+		case r.Ready:
+			out = append(out, 0)
+		case r.Starting && !r.Started.IsZero():
+			// One that takes longer than usual takes some more.
+			age := max(0, now.Sub(r.Started).Seconds())
+			out = append(out, max(startup-age, startup/10))
+		default:
+			out = append(out, startup)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
