@@ -29,8 +29,8 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"no caller starves", "While a request waits, no other caller of its priority has more than a few turns with requests that came later.", "docs/design/dispatch.md"},
 	{"a canary takes its share", "A canary gets no request before one of its replicas has been ready, and then the share that the manifest says.", "docs/manifests.md"},
 	{"waits are bounded", "No request waits for longer than the startup timeout.", "docs/limits.md"},
-	{"supply follows demand", "While requests wait, the count reaches what they call for within seconds.", "docs/design/count.md"},
-	{"supply keeps to demand", "No more replicas are wanted than the most requests of the last 65 s call for.", "docs/design/count.md"},
+	{"supply follows demand", "While requests wait, a replica is wanted within seconds, and as many as they call for unless they are gone soon after a start.", "docs/design/count.md"},
+	{"supply keeps to demand", "No more replicas are wanted than twice what the most requests call for that there were within a minute and a half and three starts.", "docs/design/count.md"},
 	{"counts do not flap", "A count falls at most once in 30 s, unless the service is edited or idle.", "docs/limits.md"},
 	{"failures attract nobody", "A replica that fails at once gets no more than a fifth of the requests while two others work.", "docs/design/dispatch.md"},
 	{"a returning owner changes nothing", "A replica of the present revision does not end because its owner was started again.", "docs/design/adoption.md"},
@@ -424,7 +424,10 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 	if now.Sub(edited) > settled && (want > p.Max || want < p.Min) {
 		w.violate("counts keep to limits", k, "%d replicas are wanted, of %d to %d", want, p.Min, p.Max)
 	}
-	need := min(int(math.Ceil(float64(waiting+running)/p.Target)), p.Max)
+	need, soon := min(int(math.Ceil(float64(waiting+running)/p.Target)), p.Max), settled
+	if want > 0 {
+		soon = 30*time.Second + 4*p.Startup // the present ones and those that start may do
+	}
 	switch {
 	case s.canary.around():
 		s.short = time.Time{}
@@ -432,11 +435,12 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 		s.short = time.Time{}
 	case s.short.IsZero():
 		s.short = now
-	case now.Sub(s.short) > settled:
-		w.violate("supply follows demand", k, "%d requests wait and %d run, and %d replicas are wanted, of %d needed", waiting, running, want, need)
+	case now.Sub(s.short) > soon:
+		w.violate("supply follows demand", k, "%d requests wait and %d run, and %d replicas are wanted, of %d needed for %v", waiting, running, want, need, soon)
 	}
-	if most := max(p.Min, 1, int(math.Ceil(float64(s.peak(65*time.Second))/p.Target))); want > most && now.Sub(edited) > 65*time.Second {
-		w.violate("supply keeps to demand", k, "%d replicas are wanted, and %d would have done for 65 s", want, most)
+	kept := 95*time.Second + 3*p.Startup
+	if most := max(p.Min, 1, 2*int(math.Ceil(float64(s.peak(kept))/p.Target))); want > most && now.Sub(edited) > kept {
+		w.violate("supply keeps to demand", k, "%d replicas are wanted, and %d would have done for %v", want, most, kept)
 	}
 	w.idle(k, s, want, alive, edited)
 }

@@ -198,13 +198,18 @@ func (l Learned) seconds(f flow) float64 {
 }
 
 // rate is how many arrive per second: the average of long, unless what arrived
-// in window differs from it by more than chance.
+// in window differs from it by more than chance. Of more, a standard deviation
+// is not counted: a handful of arrivals is no rate.
 func rate(short, lasting flow) float64 {
-	expected := lasting.arrived / lasting.seconds * short.seconds
-	if math.Abs(short.arrived-expected) > chance*math.Sqrt(max(expected, 1)) {
-		return short.arrived / short.seconds
+	usual := lasting.arrived / lasting.seconds
+	expected := usual * short.seconds
+	switch change := short.arrived - expected; {
+	case math.Abs(change) <= chance*math.Sqrt(max(expected, 1)):
+		return usual
+	case change > 0:
+		return max(usual, (short.arrived-math.Sqrt(short.arrived))/short.seconds)
 	}
-	return lasting.arrived / lasting.seconds
+	return short.arrived / short.seconds
 }
 
 // Numbers are what a count was made of.

@@ -127,7 +127,7 @@ func FuzzWindowAgainstNaive(f *testing.F) {
 // seconds differ from it by more than chance explains.
 func TestRateNeedsMoreThanChance(t *testing.T) {
 	for _, c := range []struct{ lasting, short, want float64 }{
-		{600, 100, 10}, {600, 129, 10}, {600, 131, 13.1}, {600, 69, 6.9}, {600, 71, 10}, {0, 3, 0}, {0, 4, 0.4},
+		{600, 100, 10}, {600, 129, 10}, {600, 144, 13.2}, {600, 69, 6.9}, {600, 71, 10}, {0, 3, 0}, {0, 4, 0.2},
 	} {
 		if got := rate(flow{seconds: 10, arrived: c.short}, flow{seconds: 60, arrived: c.lasting}); got != c.want {
 			t.Errorf("%v in a minute and %v in ten seconds: %v per second, want %v", c.lasting, c.short, got, c.want)
