@@ -58,7 +58,7 @@ input_length, output_length), or an access log of the gateway. The workloads:
 			}
 			s.Pool.Max = s.Limits.Max
 			if s.Limits.Target == 0 {
-				s.Limits.Target = 0.85 * float64(s.Pool.Slots)
+				s.Limits.Target = float64(s.Pool.Slots)
 			}
 			if s.Read.Service = s.Asked.Service; s.Read.Service == 0 {
 				s.Read.Service = 4 * time.Second
@@ -82,7 +82,7 @@ input_length, output_length), or an access log of the gateway. The workloads:
 	f.StringSliceVar(&s.Startups, "startup", []string{"60s"}, "time until a started replica serves: 60s, 30s-90s, or lognormal:60s:0.4 (median, deviation of the logarithm); several are replayed one after the other")
 	f.IntVar(&s.Limits.Min, "min", 0, "minReplicas")
 	f.IntVar(&s.Limits.Max, "max", 64, "maxReplicas")
-	f.Float64Var(&s.Limits.Target, "target", 0, "targetConcurrency (default: 85 % of the slots); Knative's is 70 % of the slots")
+	f.Float64Var(&s.Limits.Target, "target", 0, "targetConcurrency (default: the slots); Knative's is 70 % of the slots")
 	f.DurationVar(&s.Limits.ScaleToZeroAfter, "scale-to-zero-after", time.Minute, "scaleToZeroAfter; Knative has its window of 60 s and its grace period of 30 s")
 	f.StringSliceVar(&s.Policies, "policy", policies, "policies to compare")
 	f.StringArrayVarP(&manifests, "filename", "f", nil, "manifest, or - for standard input: the scaling of its services is compared too; may be repeated")

@@ -34,17 +34,13 @@ const (
 	// spare is how many standard deviations of the load are kept free, or less
 	// where requests are so short that a slot is soon free: with patience
 	// mean waits a second is rarely exceeded. At least a tenth is free.
-	spare    = 2
+	spare    = 1.6
 	patience = 4
 	tenth    = 0.1
 	// drainPart of a startup time, but no less than drainLeast seconds, is within
 	// which a backlog is to be gone after a start.
-	drainPart  = 0.25
+	drainPart  = 0.1
 	drainLeast = 2
-	// holdPart of a startup time, but no less than keep, is for how long a replica
-	// is kept that is not needed: as long as it costs to start one, and half of
-	// that more, since a start is waited for as well.
-	holdPart = 1.5
 )
 
 // Window holds what was counted at some times of the last minute.
@@ -147,8 +143,9 @@ func (l Learned) startup(q float64) float64 {
 	return min(max(s[min(int(q*float64(len(s))), len(s)-1)], 0), longest)
 }
 
-// started learns from the replicas that are ready since the last time.
-func (l Learned) started(rs []Replica) Learned {
+// started learns from the replicas that are ready since the last time; at first,
+// those that are ready already teach nothing, so that to be restarted is no news.
+func (l Learned) started(rs []Replica, first bool) Learned {
 	newest := l.Newest
 	for _, r := range rs {
 		took := r.ReadyAt.Sub(r.Started)
@@ -157,6 +154,9 @@ func (l Learned) started(rs []Replica) Learned {
 		}
 		if r.ReadyAt.After(newest) {
 			newest = r.ReadyAt
+		}
+		if first {
+			continue
 		}
 		kept := l.Startups[max(0, len(l.Startups)-startups+1):]
 		l.Startups = append(slices.Clone(kept), took.Seconds())
@@ -172,7 +172,7 @@ func (l Learned) Differs(stored Learned) bool {
 	if l.Newest.Equal(stored.Newest) {
 		return false
 	}
-	return len(stored.Startups) == 0 || other(l.startup(median), stored.startup(median)) || other(l.Service, stored.Service)
+	return len(l.Startups) > 0 && len(stored.Startups) == 0 || other(l.startup(median), stored.startup(median)) || other(l.Service, stored.Service)
 }
 
 func other(a, b float64) bool { return a > 1.25*b || b > 1.25*a }

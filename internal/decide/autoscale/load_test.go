@@ -146,18 +146,21 @@ func TestLearns(t *testing.T) {
 		t.Errorf("nothing is known: %v", got)
 	}
 	rs := []Replica{at(0, 20), at(0, 40), at(0, 30), {Starting: true, Started: t0}, {Ready: true, ReadyAt: t0.Add(time.Hour)}}
-	l = l.started(rs)
+	if first := l.started(rs, true); first.Differs(l) || len(first.Startups) > 0 || len(first.started(rs, false).Startups) > 0 {
+		t.Errorf("what was there before taught %+v", first)
+	}
+	l = l.started(rs, false)
 	for range 3 {
-		l = l.started(rs)
+		l = l.started(rs, false)
 	}
 	if got := l.startup(median); len(l.Startups) != 3 || got != 30 {
 		t.Errorf("%+v: %v", l, got)
 	}
-	if stored := l; !l.Differs(Learned{}) || l.Differs(stored) || !l.started([]Replica{at(100, 190), at(100, 191), at(100, 192)}).Differs(stored) || l.started([]Replica{at(100, 131)}).Differs(stored) {
+	if stored := l; !l.Differs(Learned{}) || l.Differs(stored) || !l.started([]Replica{at(100, 190), at(100, 191), at(100, 192)}, false).Differs(stored) || l.started([]Replica{at(100, 131)}, false).Differs(stored) {
 		t.Error("what is worth a write")
 	}
 	for i := range 100 {
-		l = l.started([]Replica{at(float64(1000*i), float64(1000*i+5))})
+		l = l.started([]Replica{at(float64(1000*i), float64(1000*i+5))}, false)
 	}
 	if got := l.startup(0.9); len(l.Startups) != startups || got != 5 {
 		t.Errorf("%+v: %v", l, got)

@@ -13,10 +13,9 @@ import (
 const (
 	// tick is how often a busy pool is looked at again.
 	tick = time.Second
-	// settle is the least time between two falls of a count.
+	// settle is the least time between two falls of a count, and for how much longer
+	// than a start takes a replica is kept that is not needed.
 	settle = 30 * time.Second
-	// keep is for how long a replica that is not needed is kept at least.
-	keep = 10 * time.Second
 	// regain is how much of the time in which it was not needed a replica gets
 	// back per second in which it is.
 	regain = 3
@@ -49,7 +48,7 @@ func forced(in Input) string {
 // arrivals of the last window, per second, and no less than what would have the
 // requests that wait gone within a window.
 //
-// A replica that is not needed stays as long as a start takes. To zero a count
+// A replica that is not needed stays as long as a start takes and settle more. To zero a count
 // falls only when the pool has been idle for ScaleToZeroAfter, counted from the
 // last completion, wake or first readiness of a replica, never during a first
 // startup; replicas that only wait for what they need, or have failed, go after
@@ -106,7 +105,7 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 func begin(s State, in Input, now time.Time) State {
 	next := s
 	next.Last, next.Unknown, next.IdleSince = now, in.Demand.Unknown, idleSince(s, in, now)
-	next.Learned = s.Learned.started(in.Replicas)
+	next.Learned = s.Learned.started(in.Replicas, s.Last.IsZero())
 	if s.Last.IsZero() {
 		next.Count = len(in.Replicas) // a returning owner starts from what runs
 	}
@@ -231,7 +230,7 @@ func held(count, want int, in Input) int {
 }
 
 // fall is the count where want would do: each replica that is not needed stays
-// until it has cost, unneeded, what a start costs.
+// until it has cost, unneeded, what a start costs, and settle more.
 func fall(s State, next *State, want int, now time.Time) int {
 	dt := 0.0
 	if !s.Last.IsZero() {
@@ -239,7 +238,7 @@ func fall(s State, next *State, want int, now time.Time) int {
 	}
 	surplus := make([]float64, max(next.Count, want))
 	copy(surplus, s.Surplus)
-	count, hold := want, max(keep.Seconds(), holdPart*next.Learned.startup(median))
+	count, hold := want, settle.Seconds()+next.Learned.startup(median)
 	for i := range surplus {
 		if i < want {
 			surplus[i] = max(0, surplus[i]-regain*dt)

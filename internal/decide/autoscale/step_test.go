@@ -115,15 +115,15 @@ func TestReturningOwnerHoldsTheClock(t *testing.T) {
 	}
 }
 
-// TestKeepsASurplusAsLongAsAStartTakes: replicas that are not needed stay for one and a
-// half of the learned startup time, and longer if they are needed in between.
+// TestKeepsASurplusAsLongAsAStartTakes: replicas that are not needed stay for the learned
+// startup time and settle, and longer if they are needed in between.
 func TestKeepsASurplusAsLongAsAStartTakes(t *testing.T) {
 	for _, c := range []struct {
 		startup  float64
 		needed   int // seconds for which three are needed, 15 s after five were
 		at, left int // when the count falls, and to what
 	}{
-		{0.2, 0, 10, 2}, {20, 0, 30, 2}, {60, 0, 90, 2}, {60, 1, 90, 3}, {400, 0, 600, 2},
+		{0.2, 0, 31, 2}, {20, 0, 50, 2}, {60, 0, 90, 2}, {60, 1, 90, 3}, {400, 0, 430, 2},
 	} {
 		s, d := State{Learned: Learned{Startups: []float64{c.startup}}}, Decision{}
 		in := Input{Limits: limits(1, 10, 1), Replicas: ready(0, "a", "b", "c", "d", "e"), Demand: Demand{Running: 5}}
@@ -299,7 +299,7 @@ func TestArrivalsAreCountedOverAWindow(t *testing.T) {
 func TestBacklogIsNoLessThanItsRate(t *testing.T) {
 	l := rps(0, 100, 25)
 	d := Demand{Arrived: 2500, Queued: 2500}
-	s, got := Step(State{Last: t0.Add(-time.Hour)}, Input{Limits: l, Demand: d}, t0)
+	s, got := Step(State{Last: t0.Add(-time.Hour), Learned: Learned{Startups: []float64{1}}}, Input{Limits: l, Demand: d}, t0)
 	for i := range 300 {
 		if s, got = Step(s, Input{Limits: l, Demand: d, Replicas: []Replica{{ID: "a", Starting: true}}}, t0.Add(time.Duration(i)*time.Second)); got.Count != 10 || got.Again != time.Second {
 			t.Fatalf("second %d: %+v, want 10", i, got)

@@ -29,13 +29,13 @@ var epoch = time.Unix(0, 0)
 func (s *Shipped) Step(v *View) Decision {
 	now := epoch.Add(v.Now)
 	in := autoscale.Input{Limits: s.limits, Demand: autoscale.Demand{Queued: v.Queued, Running: v.Running,
-		Arrived: v.Arrived, Done: v.Done, LoadSeconds: v.LoadSeconds}}
+		Arrived: v.Arrived, Done: v.Done, LoadSeconds: v.LoadSeconds, BusySeconds: v.BusySeconds}}
 	if v.LastDone >= 0 {
 		in.Demand.LastDone = epoch.Add(v.LastDone)
 	}
 	s.replicas = s.replicas[:0]
 	for _, r := range v.Replicas {
-		a := autoscale.Replica{ID: strconv.Itoa(r.ID), Ready: r.Ready, Starting: !r.Ready, InFlight: r.InFlight}
+		a := autoscale.Replica{ID: strconv.Itoa(r.ID), Ready: r.Ready, Starting: !r.Ready, Started: epoch.Add(r.Began), InFlight: r.InFlight}
 		if r.Ready {
 			a.ReadyAt = epoch.Add(r.ReadyAt)
 		}

@@ -30,10 +30,12 @@ type View struct {
 	Now             time.Duration
 	Queued, Running int
 	Arrived, Done   uint64
-	// LoadSeconds is the integral of Queued + Running over time.
-	LoadSeconds float64
-	LastDone    time.Duration // -1 when none is done
-	Replicas    []*Replica    // starting and ready ones; the scaler must not change them
+	// LoadSeconds is the integral of Queued + Running over time, BusySeconds that
+	// of Running.
+	LoadSeconds, BusySeconds float64
+
+	LastDone time.Duration // -1 when none is done
+	Replicas []*Replica    // starting and ready ones; the scaler must not change them
 }
 
 // Ready counts the ready replicas.
@@ -242,6 +244,7 @@ func (r *run) idleUntil(end time.Duration) {
 func (r *run) advance(now time.Duration) {
 	if d := (now - r.view.Now).Seconds(); d > 0 {
 		r.view.LoadSeconds += float64(r.view.Queued+r.view.Running) * d
+		r.view.BusySeconds += float64(r.view.Running) * d
 		r.result.ReplicaSeconds += float64(r.all) * d
 		r.result.BusySeconds += float64(r.view.Running) * d / float64(r.pool.Slots)
 		r.view.Now = now

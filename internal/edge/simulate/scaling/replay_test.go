@@ -14,7 +14,7 @@ func pool(startup time.Duration) Pool {
 }
 
 func limits() service.Limits {
-	return service.Limits{Max: 64, Target: 0.85 * 8, Metric: service.MetricConcurrency, ScaleToZeroAfter: time.Minute}
+	return service.Limits{Max: 64, Target: 8, Metric: service.MetricConcurrency, ScaleToZeroAfter: time.Minute}
 }
 
 func generate(t *testing.T, name string, a Asked) *Trace {
