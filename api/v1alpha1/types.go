@@ -7,6 +7,7 @@ package v1alpha1
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -56,6 +57,22 @@ type ModelServiceSpec struct {
 	CanaryTrafficPercent *int `json:"canaryTrafficPercent,omitempty"`
 	// Stopped switches the service off without deleting it.
 	Stopped bool `json:"stopped,omitempty"`
+	// Residency is how the service shares the GPUs and the memory of one machine
+	// with others. On a cluster it has no effect.
+	Residency *Residency `json:"residency,omitempty"`
+}
+
+// Residency is how a service shares one machine with others.
+type Residency struct {
+	// Pin keeps its replicas from being stopped to make room for another service.
+	Pin bool `json:"pin,omitempty"`
+	// Priority, -1000 to 1000: where several services wait for room, the higher one
+	// is served first, and it is stopped after those of lower priority. Default 0.
+	Priority int `json:"priority,omitempty"`
+	// GPUMemory is what one replica takes of each of its GPUs, such as 8Gi: other
+	// services may have the rest. Without a limit nvidia.com/gpu it takes one GPU.
+	// Default: its GPUs are its own.
+	GPUMemory *resource.Quantity `json:"gpuMemory,omitempty"`
 }
 
 // Model is a model by its files (URI) or by reference (Ref), not both. What

@@ -39,7 +39,8 @@ of a cluster and the catalog.`,
   roundhouse explain iris --all
   roundhouse explain iris -o json
   roundhouse explain iris.yaml --context production
-  roundhouse explain request chat.json   # which replica would answer it, and why`,
+  roundhouse explain request chat.json   # which replica would answer it, and why
+  roundhouse explain wake llama          # what would be stopped for it, how long it would take`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "" && output != "json" {
@@ -70,7 +71,7 @@ of a cluster and the catalog.`,
 			return printer.Explanations(cmd.OutOrStdout(), out, output, all)
 		},
 	}
-	cmd.AddCommand(newExplainRequestCommand())
+	cmd.AddCommand(newExplainRequestCommand(), newExplainWakeCommand())
 	r.flags(cmd)
 	n.flags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")
@@ -183,6 +184,45 @@ request; - reads standard input.`,
 	f.StringVar(&in.Host, "host", "", "host of the request")
 	f.StringArrayVarP(&headers, "header", "H", nil, `a header, "Name: value"; may be repeated`)
 	f.StringVarP(&output, "output", "o", "", "json")
+	return cmd
+}
+
+func newExplainWakeCommand() *cobra.Command {
+	var r remote
+	var n namespaced
+	var output string
+	cmd := &cobra.Command{
+		Use:   "wake SERVICE",
+		Short: "Explain what a request to a service would start and stop now",
+		Long: `Show what a request to a service would do now on this machine: whether its replica
+fits, which idle services would be stopped for it and why these, whom it would wait
+for, or why it would be refused; and how long its last start took. Nothing is started
+or stopped. In a cluster Kubernetes places replicas, and there is nothing to explain.`,
+		Example: `  roundhouse explain wake llama
+  roundhouse explain wake llama -o json`,
+		Args: command.Wants(1, 1, "the name of a service"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "" && output != "json" {
+				return command.Usagef("-o %s: want json", output)
+			}
+			c, err := r.open(cmd, &n)
+			if err != nil {
+				return err
+			}
+			why, err := c.ExplainWake(cmd.Context(), n.key(args[0]))
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return printer.Explanations(cmd.OutOrStdout(), []admin.Explanation{why}, output, true)
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), why.Text)
+			return err
+		},
+	}
+	r.flags(cmd)
+	n.flags(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
 	return cmd
 }
 

@@ -89,3 +89,62 @@ func TestOneGPUSwaps(t *testing.T) {
 		t.Errorf("b's answer ended at %s; a answered %s at %s", longEnded, short, shortEnded)
 	}
 }
+
+// TestExplainWakeAndSharing: services that state less than a GPU's memory share
+// it; a pinned one is never stopped, and who can never fit beside it is refused at
+// once, with the sum; explain wake says all of this beforehand.
+func TestExplainWakeAndSharing(t *testing.T) {
+	t.Parallel()
+	share := func(name, memory, more string) string {
+		return strings.Replace(onDemand(name, "  residency: {gpuMemory: "+memory+more+"}", ""), "{nvidia.com/gpu: 1}", "{}", 1)
+	}
+	n := onOneGPU(t, share("a", "8Gi", ", pin: true"), share("b", "12Gi", ""), onDemand("whole", "", ""), share("c", "10Gi", ""))
+	contains(t, n.do("explain", "wake", "a"), "needs    1 GPU with 8 GiB free", "stops    nothing", "no start of it has been seen")
+	for _, model := range []string{"a", "b"} {
+		if a := n.complete(model, 4); a.status != 200 {
+			t.Fatalf("%s: %s", model, a)
+		}
+	}
+	for _, name := range []string{"a", "b"} {
+		if rs := n.service("default/" + name).Replicas; len(rs) != 1 || rs[0].Phase != "Ready" {
+			t.Errorf("%s beside the other: %+v", name, rs)
+		}
+	}
+	contains(t, n.do("explain", "wake", "whole"), "refused  it needs 1 GPU, this machine has 1 GPU (24 GiB)", "beside the pinned default/a is too little")
+	if a := n.complete("whole", 4); a.status != 503 || !strings.Contains(a.body, "beside the pinned default/a") {
+		t.Errorf("whole: %s", a)
+	}
+	contains(t, n.do("explain", "wake", "c"), "stops    default/b: default/c needs 1 GPU with 10 GiB free; default/b is idle and the least valuable")
+	if a := n.complete("c", 4); a.status != 200 {
+		t.Errorf("c: %s", a)
+	}
+	contains(t, n.do("explain", "wake", "a"), "starts   nothing: it has a replica")
+}
+
+// TestStormOnRoomForThree: twelve services that sleep are asked at once, with room
+// for three: every request is answered, and none is started twice.
+func TestStormOnRoomForThree(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.env = []string{"ROUNDHOUSE_GPUS=3"}
+	n.up()
+	var all []string
+	for i := range 12 {
+		all = append(all, onDemand(fmt.Sprintf("m%d", i), "", ""))
+	}
+	n.do("apply", "-f", write(t, t.TempDir(), "services.yaml", strings.Join(all, "---\n")))
+	var wg sync.WaitGroup
+	answers := make([]answer, 24)
+	for i := range answers {
+		wg.Go(func() { answers[i] = n.complete(fmt.Sprintf("m%d", i%12), 4) })
+	}
+	wg.Wait()
+	for i, a := range answers {
+		if a.status != 200 {
+			t.Errorf("m%d: %s", i%12, a)
+		}
+	}
+	if stops := strings.Count(n.logs.String(), "an idle service makes room"); stops < 9 || stops > 12 {
+		t.Errorf("%d services were stopped for 12 with room for 3", stops)
+	}
+}

@@ -285,6 +285,11 @@ func (c *Cluster) Logs(ctx context.Context, k service.Key, q admin.LogQuery) (io
 	return c.Client.Logs(ctx, k, cluster.LogOptions{Replica: q.Replica, LogOptions: fleet.LogOptions{Follow: q.Follow, Tail: q.Tail, Previous: q.Previous}})
 }
 
+// ExplainWake implements Backend.
+func (c *Cluster) ExplainWake(context.Context, service.Key) (admin.Explanation, error) {
+	return admin.Explanation{}, fleet.ErrNotShared
+}
+
 // ExplainRequest implements Backend.
 func (c *Cluster) ExplainRequest(context.Context, admin.InferenceRequest) (admin.Explanation, error) {
 	return admin.Explanation{}, errors.New("only a running `roundhouse up` explains requests. In a cluster, the access log and the metrics of the gateway show which pod answered")

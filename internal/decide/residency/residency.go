@@ -75,9 +75,10 @@ type Start struct {
 
 // Stop is a service that is stopped for another.
 type Stop struct {
-	Service, For string
-	Value        float64
-	Why          string
+	Service string  `json:"service"`
+	For     string  `json:"for"`
+	Value   float64 `json:"value"`
+	Why     string  `json:"why"`
 }
 
 // Verdict is a service that gets no room now, and why.

@@ -197,6 +197,20 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 	return p
 }
 
+// share has a process take so much memory of its GPUs, and leave the rest to
+// others. An engine that states no GPUs takes one.
+func (p *Process) share(role service.Role, memory int64) {
+	if p == nil || memory <= 0 {
+		return
+	}
+	if p.GPUs == 0 && role == service.RoleEngine {
+		p.GPUs = 1
+	}
+	if p.GPUs > 0 {
+		p.GPUMemory = memory
+	}
+}
+
 // statedMemory is the memory that a service states for its container. What a
 // runtime states limits each replica, but is no account of what a model takes.
 func statedMemory(c *corev1.Container) int64 {

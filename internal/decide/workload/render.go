@@ -230,6 +230,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 			local = over.Local
 		}
 		c.Process = process(c, local, own)
+		c.Process.share(role, in.Service.Residency.GPUMemory)
 	}
 	if err := c.adapt(in, data); err != nil {
 		return Component{}, err

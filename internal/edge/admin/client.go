@@ -143,6 +143,11 @@ func (c *Client) Explain(ctx context.Context, k service.Key) (out []Explanation,
 	return out, c.call(ctx, http.MethodGet, servicePath(k)+"/explain", nil, &out)
 }
 
+// ExplainWake explains what a request to a service would have started and stopped.
+func (c *Client) ExplainWake(ctx context.Context, k service.Key) (out Explanation, err error) {
+	return out, c.call(ctx, http.MethodGet, servicePath(k)+"/explain-wake", nil, &out)
+}
+
 // ExplainRequest explains where a request would go now.
 func (c *Client) ExplainRequest(ctx context.Context, r InferenceRequest) (out Explanation, err error) {
 	return out, c.call(ctx, http.MethodPost, "/api/v1/explain-request", r, &out)

@@ -91,6 +91,21 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	answer(w, []Explanation{ex})
 }
 
+// explainWake explains what a request to a service would have started and stopped.
+func (s *Server) explainWake(w http.ResponseWriter, r *http.Request) {
+	plan, err := s.cfg.Fleet.ExplainWake(r.Context(), key(r))
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	facts, err := json.Marshal(plan)
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, Explanation{Service: plan.Service, Text: plan.String(), Facts: facts})
+}
+
 // explainFiles explains the services of manifests that are not applied, as if
 // everything in them were.
 func (s *Server) explainFiles(w http.ResponseWriter, r *http.Request) {

@@ -132,7 +132,7 @@ type gpus struct {
 	waiting  map[service.Key]int // replicas that wait
 	expected map[service.Key]bool
 	memory   map[service.Key]share
-	line     []*claim            // oldest first
+	line     []*claim // oldest first
 	reserved [][]string
 	changed  chan struct{} // closed and replaced when some can be had
 }

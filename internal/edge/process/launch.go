@@ -36,8 +36,8 @@ type running struct {
 	grpcPort    int // 0 when the process is told none
 	metricsPort int // the same
 	gpus        []int
-	need        residency.Need // what it holds
-	took        bool           // it holds that
+	need        residency.Need          // what it holds
+	took        bool                    // it holds that
 	model       string                  // path
 	adapters    map[string]string       // paths, by name
 	peers       map[service.Role]string // addresses it was told

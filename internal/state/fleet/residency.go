@@ -3,8 +3,11 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -295,3 +298,120 @@ func (w *work) madeRoom(demand autoscale.Demand) bool {
 	return w.evicted != "" && demand.Queued+demand.Running == 0
 }
 
+// WakePlan is what a request to a service would have done now, for people and
+// programs.
+type WakePlan struct {
+	Service string `json:"service"`
+	// State: "running", "fits", "makes room", "waits" or "refused".
+	State string `json:"state"`
+	Why   string `json:"why"`
+	// Stops are the idle services that would be stopped, and why these.
+	Stops []residency.Stop `json:"stops,omitempty"`
+	Need  residency.Need   `json:"need"`
+	// Startup is how long its last start took; 0 where none has been seen.
+	Startup time.Duration `json:"startupNanoseconds,omitempty"`
+}
+
+// ErrNotShared is why there is no WakePlan on a cluster.
+var ErrNotShared = errors.New("a cluster places replicas itself: `kubectl describe pod` shows what a pod waits for")
+
+// ExplainWake returns what a request to a service would have done now. Nothing is
+// started or stopped.
+func (f *Fleet) ExplainWake(ctx context.Context, k service.Key) (WakePlan, error) {
+	r := f.reconciler.residents
+	if r == nil {
+		return WakePlan{}, ErrNotShared
+	}
+	all := f.services.residents()
+	i := slices.IndexFunc(all, func(x resident) bool { return x.key == k })
+	if i < 0 {
+		if _, err := f.Get(ctx, k); err != nil {
+			return WakePlan{}, err
+		}
+		return WakePlan{Service: k.String(), State: "refused", Why: "it has no revision to run: `roundhouse describe " + k.Name + "` shows what is missing"}, nil
+	}
+	r.mu.Lock()
+	facts, _ := r.factsLocked(ctx, r.cfg.Now())
+	r.mu.Unlock()
+	x := all[i]
+	p := WakePlan{Service: k.String(), Need: x.total(), Startup: x.startup}
+	at := slices.IndexFunc(facts.Services, func(s residency.Service) bool { return s.Name == p.Service })
+	if at < 0 {
+		return p, fmt.Errorf("the replicas of %s cannot be seen now; try again", k)
+	}
+	s := &facts.Services[at]
+	if slices.ContainsFunc(s.Replicas, func(r residency.Replica) bool { return !r.Leaving }) {
+		p.State, p.Why = "running", "it has a replica"
+		return p, nil
+	}
+	if p.Need == (residency.Need{}) {
+		p.State, p.Why = "fits", "it states no GPUs and no memory"
+		return p, nil
+	}
+	s.Lacks, s.Need, s.Waiting = true, p.Need, max(s.Waiting, 1)
+	if s.Since.IsZero() {
+		s.Since = facts.Now
+	}
+	p.judge(residency.Decide(facts))
+	return p, nil
+}
+
+// total is what one replica of each role takes together.
+func (x resident) total() (n residency.Need) {
+	for i := range x.revision.Components {
+		if p := x.revision.Components[i].Process; p != nil {
+			n.GPUs, n.Memory = n.GPUs+p.GPUs, n.Memory+p.ReservedMemory
+			n.GPUMemory = max(n.GPUMemory, p.GPUMemory)
+		}
+	}
+	return n
+}
+
+// judge reads what a plan has for the service.
+func (p *WakePlan) judge(plan residency.Plan) {
+	p.State, p.Why = "fits", "what it needs is free"
+	for _, v := range plan.Wait {
+		if v.Service == p.Service {
+			p.State, p.Why = "waits", v.Why
+		}
+	}
+	for _, v := range plan.Refuse {
+		if v.Service == p.Service {
+			p.State, p.Why = "refused", v.Why
+		}
+	}
+	for _, s := range plan.Stop {
+		if s.For == p.Service {
+			p.State, p.Stops = "makes room", append(p.Stops, s)
+		}
+	}
+}
+
+// String is the plan for people.
+func (p WakePlan) String() string {
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	say("A request to %s now:", p.Service)
+	say("  needs    %s", p.Need)
+	switch p.State {
+	case "running":
+		say("  starts   nothing: %s", p.Why)
+		return b.String()
+	case "refused":
+		say("  refused  %s", p.Why)
+		return b.String()
+	case "waits":
+		say("  waits    %s", p.Why)
+	case "fits":
+		say("  stops    nothing: %s", p.Why)
+	}
+	for _, s := range p.Stops {
+		say("  stops    %s: %s", s.Service, s.Why)
+	}
+	if p.Startup > 0 {
+		say("  starts   in about %s, as long as its last start took", p.Startup.Round(100*time.Millisecond))
+	} else {
+		say("  starts   in a time that is not known: no start of it has been seen")
+	}
+	return b.String()
+}

@@ -27,6 +27,7 @@ func readService(r *manifest.Reader, m *api.ModelService, o *manifest.Object) {
 	s.RuntimeVersion = spec.RuntimeVersion
 	s.Protocol = manifest.ReadProtocol(r.Report, "spec.protocol", spec.Protocol)
 	s.Stopped = spec.Stopped
+	s.Residency = readResidency(r, spec.Residency)
 	s.CanaryPercent = manifest.CheckCanary(r.Report, "spec", spec.CanaryTrafficPercent)
 	s.Disaggregation = manifest.ReadDisaggregation(r.Report, "spec.disaggregation", spec.Disaggregation)
 	if spec.Model != nil {
@@ -58,6 +59,25 @@ func readService(r *manifest.Reader, m *api.ModelService, o *manifest.Object) {
 			r.Errorf("spec.model", "is missing: say what to serve, as model.uri or model.ref, or give engine.containers an image or engine.local a command")
 		}
 	}
+}
+
+// maxPriority bounds residency.priority, up and down.
+const maxPriority = 1000
+
+func readResidency(r *manifest.Reader, in *api.Residency) (out service.Residency) {
+	if in == nil {
+		return out
+	}
+	out = service.Residency{Pin: in.Pin, Priority: in.Priority}
+	if in.Priority < -maxPriority || in.Priority > maxPriority {
+		r.Errorf("spec.residency.priority", "%d is not between %d and %d", in.Priority, -maxPriority, maxPriority)
+	}
+	if q := in.GPUMemory; q != nil {
+		if out.GPUMemory = q.Value(); out.GPUMemory <= 0 {
+			r.Errorf("spec.residency.gpuMemory", "%s is not more than 0: write the memory that a replica takes of a GPU, such as 8Gi", q)
+		}
+	}
+	return out
 }
 
 func readRef(r *manifest.Reader, path string, in *api.ObjectRef) *service.ObjectRef {

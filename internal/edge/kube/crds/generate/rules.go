@@ -193,6 +193,7 @@ func serviceRules() map[string][]rule {
 			cel(bounds, "scaling and engine.scaling together ask for more minReplicas than maxReplicas"),
 		},
 		"ModelServiceSpec.canaryTrafficPercent": {between(0, 100)},
+		"Residency.priority":                    {between(-1000, 1000)},
 		"ModelServiceSpec.runtimeVersion":       {length(maxName)},
 		"ModelServiceSpec.protocol":             {protocolOf(service.Protocols...)},
 		"ModelServiceSpec.disaggregation":       {oneOf(service.Disaggregations...)},
