@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -31,6 +33,7 @@ func newSimulateScalingCommand() *cobra.Command {
 		policies = append(policies, c.Name)
 	}
 	var manifests []string
+	var svg string
 	var suggest bool
 	var share float64
 	cmd := &cobra.Command{
@@ -47,7 +50,7 @@ input_length, output_length), or an access log of the gateway. The workloads:
 
 ` + strings.Join(about, "\n"),
 		Example: `  roundhouse simulate scaling
-  roundhouse simulate scaling --workload diurnal --startup 30s,60s,120s --seeds 5
+  roundhouse simulate scaling --workload diurnal --startup 30s,60s,120s --seeds 5 --svg diurnal.svg
   roundhouse simulate scaling --workload bursty --slots 16 --service 2s --startup lognormal:60s:0.4
   roundhouse simulate scaling --trace access.log --model chat -f chat.yaml
   roundhouse simulate scaling --trace access.log --model chat --suggest --slo 5s --late 0.02`,
@@ -69,10 +72,13 @@ input_length, output_length), or an access log of the gateway. The workloads:
 					return err
 				}
 			}
+			if suggest && svg != "" {
+				return command.Usagef("--svg has no effect with --suggest: give one of them")
+			}
 			if suggest {
 				return suggestScaling(cmd, &s, share, output)
 			}
-			return compareScaling(cmd, &s, output)
+			return compareScaling(cmd, &s, output, svg)
 		},
 	}
 	addSimulateTrafficFlags(cmd, &s)
@@ -90,6 +96,7 @@ input_length, output_length), or an access log of the gateway. The workloads:
 	f.DurationVar(&s.Goal, "slo", 2*time.Second, "longest wait that counts as in time")
 	f.BoolVar(&suggest, "suggest", false, "search target, least and most replicas and idle time for the fewest replica-seconds within --late")
 	f.Float64Var(&share, "late", 0.01, "share of requests that may wait longer than --slo, for --suggest")
+	f.StringVar(&svg, "svg", "", "file for a chart of the load and of each policy's replicas over time, of the first seed")
 	f.StringVarP(&output, "output", "o", "", "json, with the figures of every seed (default: a table)")
 	return cmd
 }
@@ -107,7 +114,7 @@ func addSimulateTrafficFlags(cmd *cobra.Command, s *app.Scalings) {
 	f.Float64Var(&s.Asked.Rate, "rate", 1, "factor of a workload's requests per second")
 }
 
-func compareScaling(cmd *cobra.Command, s *app.Scalings, output string) error {
+func compareScaling(cmd *cobra.Command, s *app.Scalings, output, svg string) error {
 	var all []printer.Scaling
 	err := s.Run(cmd.Context(), func(some []printer.Scaling) error {
 		all = append(all, some...)
@@ -116,10 +123,24 @@ func compareScaling(cmd *cobra.Command, s *app.Scalings, output string) error {
 		}
 		return nil
 	})
+	if err == nil && svg != "" {
+		err = writeChart(svg, all)
+	}
 	if err != nil || output == "" {
 		return err
 	}
 	return indented(cmd, all)
+}
+
+func writeChart(file string, all []printer.Scaling) error {
+	var b bytes.Buffer
+	if err := printer.ScalingChart(&b, all); err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("--svg %s: %w", file, command.Cause(err))
+	}
+	return nil
 }
 
 func suggestScaling(cmd *cobra.Command, s *app.Scalings, share float64, output string) error {

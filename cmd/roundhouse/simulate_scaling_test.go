@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/xml"
 	"errors"
 	"io"
 	"os"
@@ -72,6 +73,17 @@ spec:
 	if err != nil || !strings.Contains(out, "knative") || !strings.Contains(out, "over 2s") || !strings.Contains(out, "380 requests, startup 10s") {
 		t.Errorf("%v:\n%s", err, out)
 	}
+	chart := filepath.Join(dir, "chart.svg")
+	if _, err := simulateScaling(t, "--trace", trace, "-f", manifest, "--startup", "10s", "--svg", chart); err != nil {
+		t.Fatal(err)
+	}
+	image, err := os.ReadFile(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := xml.Unmarshal(image, new(struct{})); err != nil || strings.Count(string(image), "<g ") != 6 || strings.Contains(string(image), "NaN") {
+		t.Errorf("%v: want six panels:\n%.2000s", err, image)
+	}
 	out, err = simulateScaling(t, "--trace", trace, "--suggest", "--startup", "10s", "--late", "0.5")
 	if err != nil || !strings.Contains(out, "the cheapest of ") || !strings.Contains(out, "\n  targetConcurrency: ") {
 		t.Errorf("%v:\n%s", err, out)
@@ -116,6 +128,8 @@ spec:
 		{[]string{"--length", "8000h"}, true, "more than 5000000 requests: ask for a shorter length"},
 		{[]string{"--seeds", "0"}, true, "--seeds is 0"},
 		{[]string{"--suggest", "--late", "1"}, true, "--late is 1"},
+		{[]string{"--suggest", "--svg", "a.svg"}, true, "--svg has no effect with --suggest"},
+		{[]string{"--svg", filepath.Join(missing, "a.svg")}, false, "a.svg: no such file"},
 		{[]string{"-o", "xml"}, true, `--output is "xml"`},
 		{[]string{"--trace", missing}, false, "--trace " + missing + ": no such file"},
 		{[]string{"-f", missing}, false, "no such file"},
