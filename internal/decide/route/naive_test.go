@@ -432,7 +432,16 @@ func outcomeOf(t Target, err error) outcome {
 func compare(t *testing.T, seed uint64) outcome {
 	t.Helper()
 	s, q := world(rand.New(rand.NewPCG(seed, 1)))
-	got := outcomeOf(NewTable(s.services, s.domain, s.objects...).Resolve(q, func(n int) int { return s.draw % n }))
+	table := NewTable(s.services, s.domain, s.objects...)
+	got := outcomeOf(table.Resolve(q, func(n int) int { return s.draw % n }))
+	for draw := range 8 { // whatever is drawn is among what the query leads to
+		to, err := table.Resolve(q, func(n int) int { return (s.draw + draw) % n })
+		found := false
+		table.Leads(q, func(ref routing.Ref) bool { found = ref == to.Pool; return !found })
+		if err == nil && !found {
+			t.Errorf("seed %d: goes to %s, which Leads lacks\nquery %+v", seed, to.Pool, q)
+		}
+	}
 	want := s.resolve(q)
 	if got != want {
 		t.Errorf("seed %d: got %+v, want %+v\nquery %+v", seed, got, want, q)

@@ -84,15 +84,7 @@ func (p *pool) addRewrite(o *routing.Rewrite) {
 // holds what led here.
 func (p *pool) resolve(q *Query, model string, random func(n int) int, out Target) (Target, error) {
 	out.Pool = p.ref
-	known := p.models[model]
-	rule := p.rewrites[model]
-	if known == nil && rule == nil && strings.HasPrefix(model, p.prefix) {
-		model = model[len(p.prefix):]
-		known, rule = p.models[model], p.rewrites[model]
-	}
-	if rule == nil && known == nil {
-		rule = p.fallback
-	}
+	model, known, rule := p.lookUp(model)
 	out.Model = model
 	if rule != nil {
 		if i := rule.split.pick(random); i >= 0 {
@@ -113,6 +105,26 @@ func (p *pool) resolve(q *Query, model string, random func(n int) int, out Targe
 	}
 	p.prioritize(q, &out)
 	return out.leave(q), nil
+}
+
+// lookUp finds what the pool makes of a model's name, and returns the name without
+// the pool's namespace.
+func (p *pool) lookUp(model string) (name string, known *modelRule, rule *rewriteRule) {
+	known, rule = p.models[model], p.rewrites[model]
+	if known == nil && rule == nil && strings.HasPrefix(model, p.prefix) {
+		model = model[len(p.prefix):]
+		known, rule = p.models[model], p.rewrites[model]
+	}
+	if rule == nil && known == nil {
+		rule = p.fallback
+	}
+	return model, known, rule
+}
+
+// takes reports whether requests for a model may go to the pool.
+func (p *pool) takes(model string) bool {
+	_, known, rule := p.lookUp(model)
+	return known != nil || rule != nil || len(p.models) == 0
 }
 
 // apply picks the InferenceModel's target.

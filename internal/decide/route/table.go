@@ -161,30 +161,99 @@ func compareKeys(a, b service.Key) int {
 // The error is a *NotFoundError, *AmbiguousError, *MissingModelError or
 // *BackendError.
 func (t *Table) Resolve(q Query, random func(n int) int) (Target, error) {
+	ref, match, claims := t.decide(&q)
+	switch {
+	case ref.Pool:
+		return t.pools[ref.Key].resolve(&q, q.Model, random, Target{})
+	case ref.Name != "":
+		return t.at(ref.Key, &q), nil
+	case match != nil:
+		return t.forward(match, &q, random)
+	case len(claims) == 1:
+		return t.claimed(claims[0], &q, random)
+	case len(claims) == 0:
+		return Target{}, t.notFound(q.Model)
+	}
+	return Target{}, t.ambiguous(q.Model, claims)
+}
+
+// decide finds what decides where a query goes: its host, an HTTPRoute, or what
+// its model's name means, which is several things or none where the query does
+// not resolve.
+func (t *Table) decide(q *Query) (ref routing.Ref, match *httpMatch, claims []*claim) {
 	host := normalHost(q.Host)
 	if ref, ok := t.hosts[host]; ok && ref.Name != "" {
-		if ref.Pool {
-			return t.pools[ref.Key].resolve(&q, q.Model, random, Target{})
-		}
-		return t.at(ref.Key, &q), nil
+		return ref, nil, nil
 	}
-	match := t.find(&q, host)
+	match = t.find(q, host)
 	if match != nil && !match.everything {
-		return t.forward(match, &q, random)
+		return ref, match, nil
 	}
 	claims, ok := t.full[q.Model]
 	if !ok {
 		claims = t.bare[q.Model]
 	}
-	switch {
-	case len(claims) == 1:
-		return t.claimed(claims[0], &q, random)
-	case match != nil:
-		return t.forward(match, &q, random)
-	case len(claims) == 0:
-		return Target{}, t.notFound(q.Model)
+	if len(claims) == 1 {
+		match = nil
 	}
-	return Target{}, t.ambiguous(q.Model, claims)
+	return ref, match, claims
+}
+
+// Leads calls yield with every service and pool that a query may go to, whatever
+// is drawn, until yield returns false. It calls it with none where Resolve fails.
+func (t *Table) Leads(q Query, yield func(routing.Ref) bool) {
+	ref, match, claims := t.decide(&q)
+	switch {
+	case ref.Name != "":
+		t.leads(ref, q.Model, yield)
+	case match != nil:
+		for i, b := range match.route.Rules[match.rule].Backends {
+			if match.split.weight(i) > 0 && b.Fault == "" && !t.leads(b.Ref, q.Model, yield) {
+				return
+			}
+		}
+	case len(claims) == 1:
+		t.claimLeads(claims[0], yield)
+	}
+}
+
+// claimLeads is Leads for a query that a claim decides.
+func (t *Table) claimLeads(c *claim, yield func(routing.Ref) bool) {
+	switch {
+	case c.route != nil:
+		for i, at := range c.route.Targets {
+			more := true
+			switch {
+			case c.split.weight(i) == 0:
+			case at.Pool && at.Model != "": // the pool is not asked about the model
+				more = t.pools[at.Key] == nil || yield(at.Ref)
+			default:
+				more = t.leads(at.Ref, c.key.Name, yield)
+			}
+			if !more {
+				return
+			}
+		}
+	case c.pool != nil:
+		yield(c.pool.ref)
+	case c.of != service.Key{}:
+		yield(routing.Service(c.of))
+	default:
+		yield(routing.Service(c.key))
+	}
+}
+
+// leads calls yield with a service or pool if it exists and takes the model. It
+// returns false where yield did.
+func (t *Table) leads(ref routing.Ref, model string, yield func(routing.Ref) bool) bool {
+	if ref.Pool {
+		p := t.pools[ref.Key]
+		return p == nil || !p.takes(model) || yield(ref)
+	}
+	if _, there := t.hostOf[ref.Key]; !there {
+		return true
+	}
+	return yield(ref)
 }
 
 // isFull reports whether name is the key's "namespace/name".

@@ -13,6 +13,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -222,6 +223,44 @@ func TestKeyModelsInFull(t *testing.T) {
 	}
 	if a := r.send("GET", "/v1/models", "", "X-Api-Key", within); !strings.Contains(a.body, `"apps/both"`) || !strings.Contains(a.body, `"other/both"`) || strings.Contains(a.body, "wine") {
 		t.Errorf("the list is not what the key is for: %s", a.body)
+	}
+}
+
+// TestKeyOfASplitRoute: what is drawn among a route's targets decides nothing about
+// access. A key is for the route's name, or for all services that it leads to.
+func TestKeyOfASplitRoute(t *testing.T) {
+	r, create := newKeyRig(t, nil)
+	addr := replicaServer(t, echo)
+	r.d.SetPools([]dispatch.PoolConfig{pool("team/a", addr), pool("team/b", addr)})
+	target := func(name string, weight uint32) routing.Target {
+		return routing.Target{Ref: routing.Service(service.Key{Namespace: "team", Name: name}), Weight: weight}
+	}
+	split := func(name string, targets ...routing.Target) *routing.Route {
+		return &routing.Route{Meta: service.Meta{Key: service.Key{Namespace: "team", Name: name}}, Models: []string{name}, Targets: targets}
+	}
+	r.d.SetObjects([]routing.Object{split("half", target("a", 1), target("b", 1)), split("all", target("a", 1), target("b", 0)),
+		split("gap", target("a", 1), target("gone", 0))})
+	for _, c := range []struct {
+		models []string
+		model  string
+		status int
+	}{
+		{[]string{"a"}, "half", 403}, {[]string{"a"}, "team/half", 403}, {[]string{"a"}, "all", 200}, {[]string{"a"}, "gap", 200},
+		{[]string{"a", "b"}, "half", 200}, {[]string{"team/a", "team/b"}, "half", 200},
+		{[]string{"half"}, "half", 200}, {[]string{"half"}, "team/half", 200}, {[]string{"team/half"}, "half", 200},
+		{[]string{"half"}, "all", 403}, {[]string{"half"}, "a", 403},
+	} {
+		_, secret := create(apikey.Limits{Models: c.models})
+		for range 20 { // a fair draw gives the same twenty times once in a million
+			if a := r.send("POST", "/v1/completions", `{"model":"`+c.model+`"}`, "X-Api-Key", secret); a.code != c.status {
+				t.Errorf("a key for %v asks for %s: %d, want %d: %s", c.models, c.model, a.code, c.status, a.body)
+				break
+			}
+			if a := r.send("GET", "/v1/models/"+strings.ReplaceAll(c.model, "/", "%2F"), "", "X-Api-Key", secret); a.code != c.status {
+				t.Errorf("a key for %v looks at %s: %d, want %d: %s", c.models, c.model, a.code, c.status, a.body)
+				break
+			}
+		}
 	}
 }
 

@@ -153,11 +153,7 @@ func (x *exchange) serveModelCall() error {
 			Reason string `json:"reason,omitempty"`
 		}{model, s.Answers(), s.Message})
 	case surface.RepositoryUnload:
-		k, err := d.Key(q) // the service, where s may be its canary
-		if err != nil {
-			return err
-		}
-		x.service = k.String()
+		x.service = s.Pool.Key.Stable().String() // s may be a canary
 		if err := d.Sleep(x.req.r.Context(), x.service); err != nil {
 			return &failure{status: http.StatusBadRequest, message: fmt.Sprintf("%s cannot be unloaded: %v", model, err)}
 		}

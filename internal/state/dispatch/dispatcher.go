@@ -276,6 +276,17 @@ func (d *Dispatcher) Key(r Request) (service.Key, error) {
 	return t.Pool.Key, err
 }
 
+// Leads calls yield with every service and shared pool that a request may go to,
+// whatever is drawn among weighted targets, until yield returns false. It calls it
+// with none where Resolve fails.
+func (d *Dispatcher) Leads(r *Request, yield func(service.Key) bool) {
+	if r.To.Name != "" {
+		yield(r.To.Key)
+		return
+	}
+	d.view.Load().within(r.Namespaces, d.cfg.Domain).Leads(r.where(), func(ref routing.Ref) bool { return yield(ref.Key) })
+}
+
 // Admit finds the pool a request is for and reserves a place on one of its
 // replicas, waiting for one if need be. The caller must call Done on the grant
 // exactly once. The error is one of package route, the context's, an

@@ -80,10 +80,12 @@ func CheckModel(d *dispatch.Dispatcher, pass *keys.Pass, q dispatch.Request) err
 	if !limited(pass) {
 		return nil
 	}
-	if k, err := d.Key(q); err == nil {
-		return checkPool(d, pass, &q, k.Stable()) // as dispatch.Request.May
-	}
-	if pass.Allows(q.Model) {
+	leads, allowed := false, true
+	d.Leads(&q, func(k service.Key) bool {
+		leads, allowed = true, allows(d, pass, &q, k.Stable())
+		return allowed
+	})
+	if allowed && (leads || pass.Allows(q.Model)) {
 		return nil
 	}
 	return forbidden(pass, q.Model)
@@ -92,34 +94,45 @@ func CheckModel(d *dispatch.Dispatcher, pass *keys.Pass, q dispatch.Request) err
 // Permission returns the check of dispatch.Request.May for q: an error for a
 // service or shared pool that the key is not for. It is nil for a key that is for
 // all. The check reads q whenever it is called.
+//
+// A key is for a request if it is for every target that the request may be sent
+// to, so that what is drawn among weighted targets decides nothing about access.
 func Permission(d *dispatch.Dispatcher, pass *keys.Pass, q *dispatch.Request) func(service.Key) error {
 	if !limited(pass) {
 		return nil
 	}
-	return func(k service.Key) error { return checkPool(d, pass, q, k) }
+	return func(drawn service.Key) error {
+		seen, allowed := false, true
+		d.Leads(q, func(k service.Key) bool {
+			k = k.Stable()
+			seen, allowed = seen || k == drawn, allows(d, pass, q, k)
+			return allowed
+		})
+		if allowed && (seen || allows(d, pass, q, drawn)) { // not seen: routes changed meanwhile
+			return nil
+		}
+		return forbidden(pass, q.Model)
+	}
 }
 
-// checkPool returns an error if the key is not for the service or shared pool k,
-// to which q is routed.
-func checkPool(d *dispatch.Dispatcher, pass *keys.Pass, q *dispatch.Request, k service.Key) error {
+// allows reports whether the key is for the service or shared pool k, to which q
+// may be sent.
+func allows(d *dispatch.Dispatcher, pass *keys.Pass, q *dispatch.Request, k service.Key) bool {
 	full := k.String()
 	if pass.Allows(full, strings.TrimPrefix(full, defaultPrefix)) || allowsBare(d, pass, k, k.Name) {
-		return nil
+		return true
 	}
 	nameless := *q
 	nameless.Model = ""
-	if _, err := d.Key(nameless); err != nil {
-		// The name alone decides the route, so a key for the name is enough.
-		if pass.Allows(q.Model) || pass.Allows(inNamespace(k, q.Model)...) || allowsBare(d, pass, k, strings.TrimPrefix(q.Model, k.Namespace+"/")) {
-			return nil
-		}
-	}
-	return forbidden(pass, q.Model)
+	decided := false // by the host or the path
+	d.Leads(&nameless, func(service.Key) bool { decided = true; return false })
+	// Where the name alone decides the route, a key for the name is enough.
+	return !decided && (pass.Allows(q.Model) || pass.Allows(inNamespace(k, q.Model)...) || allowsBare(d, pass, k, strings.TrimPrefix(q.Model, k.Namespace+"/")))
 }
 
-// allowsBare reports whether a key names a service, or an adapter of it, without
-// its namespace: the key is for that namespace, or the name means that service for
-// the key's owner.
+// allowsBare reports whether a key names a service, or an adapter or a route of it,
+// without its namespace: the key is for that namespace, or the name means that
+// service for the key's owner.
 func allowsBare(d *dispatch.Dispatcher, pass *keys.Pass, k service.Key, name string) bool {
 	if !pass.Allows(name) {
 		return false
@@ -127,8 +140,12 @@ func allowsBare(d *dispatch.Dispatcher, pass *keys.Pass, k service.Key, name str
 	if pass.AllowsIn(k.Namespace, name) {
 		return true
 	}
-	at, err := d.Key(dispatch.Request{Model: name, Namespaces: pass.Namespaces()})
-	return err == nil && at == k
+	means := false
+	d.Leads(&dispatch.Request{Model: name, Namespaces: pass.Namespaces()}, func(at service.Key) bool {
+		means = at == k
+		return !means
+	})
+	return means
 }
 
 // Lists reports whether lists of models show s to the owner of a key. Canaries are
