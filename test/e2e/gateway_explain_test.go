@@ -72,7 +72,7 @@ spec: {criticality: Sheddable, targets: [{pool: engines, model: chat}]}
 		body, path string
 		want       []string
 	}{
-		"an unknown model": {`{"model":"caht","prompt":"x"}`, "", []string{"caht", "is not served here; there is batch, chat, iris"}},
+		"an unknown model": {`{"model":"caht","prompt":"x"}`, "", []string{"caht", "is not served here; the models are batch, chat, iris"}},
 		"no model":         {`{"prompt":"x"}`, "", []string{"model"}},
 		"no JSON":          {`{`, "", []string{"not valid JSON"}},
 		"an unknown path":  {`{}`, "/nowhere", []string{"nothing is served at /nowhere"}},

@@ -18,7 +18,7 @@ func TestBadRequests(t *testing.T) {
 		status     int
 		want       string
 	}{
-		"unknown model, v2":     {"/v2/models/nobody/infer", irisTensor, 404, `^{"error":"model \\"nobody\\" is not served here; there is chat, digits, iris"}`},
+		"unknown model, v2":     {"/v2/models/nobody/infer", irisTensor, 404, `^{"error":"model \\"nobody\\" is not served here; the models are chat, digits, iris"}`},
 		"unknown model, v1":     {"/v1/models/nobody:predict", irisRow, 404, `^{"error":"model \\"nobody\\" .*chat, digits, iris`},
 		"unknown model, openai": {"/v1/chat/completions", `{"model":"nobody","messages":[]}`, 404, `^{"error":{"message":"model \\"nobody\\" .*"type":"not_found_error","param":"model","code":"model_not_found"}}`},
 		"no model":              {"/v1/chat/completions", `{"messages":[]}`, 400, `"param":"model"`},

@@ -45,7 +45,7 @@ func (e *NotFoundError) Error() string {
 	case e.Total == 0:
 		b.WriteString("; no service has been applied yet")
 	default:
-		b.WriteString("; there is " + listed(e.Known, e.Total))
+		b.WriteString("; the models are " + listed(e.Known, e.Total))
 	}
 	return b.String()
 }

@@ -51,8 +51,8 @@ func TestResolveErrors(t *testing.T) {
 		{"digit", `model "digit" is not served here; did you mean digits?`},
 		{"team-b/iris", `model "team-b/iris" is not served here; did you mean team-a/iris?`},
 		{"irs", `model "irs" is not served here; did you mean default/iris or team-a/iris?`},
-		{"llama", `model "llama" is not served here; there is chat, digits, default/iris, team-a/iris`},
-		{"", `model "" is not served here; there is chat, digits, default/iris, team-a/iris`},
+		{"llama", `model "llama" is not served here; the models are chat, digits, default/iris, team-a/iris`},
+		{"", `model "" is not served here; the models are chat, digits, default/iris, team-a/iris`},
 	} {
 		_, err := table().Resolve(Query{Model: c.model}, nil)
 		if err == nil || err.Error() != c.want {

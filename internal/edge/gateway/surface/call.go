@@ -81,10 +81,10 @@ var (
 )
 
 // Paths is where inference is.
-const Paths = "/v1/chat/completions and other OpenAI paths, /v1/models/{name}:predict, /v2/models/{name}/infer; names at /v1/models"
+const Paths = "/v1/chat/completions and other OpenAI paths, /v1/models/{name}:predict, /v2/models/{name}/infer"
 
 const (
-	unknownHint  = "; inference is at " + Paths
+	unknownHint  = "; inference is at " + Paths + "; names at /v1/models"
 	unlistedHint = ": it is none of the calls by which models are asked; a server's own path is reached where an HTTPRoute names it"
 	oipHint      = "; the protocol's paths are /v2, /v2/health/live, /v2/health/ready, /v2/models/{name}/infer and /v2/repository/index"
 	verbHint     = "; the repository's verbs are load and unload"
