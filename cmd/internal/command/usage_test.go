@@ -53,7 +53,7 @@ func TestListenErrors(t *testing.T) {
 		}
 	}
 	other := errors.New("disk full")
-	if got := ListenError(other, "--listen"); got != other || ListenError(nil, "--listen") != nil {
+	if got := ListenError(other, "--listen"); !errors.Is(got, other) || got.Error() != other.Error() || ListenError(nil, "--listen") != nil {
 		t.Errorf("another error became %v", got)
 	}
 }
