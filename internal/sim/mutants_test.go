@@ -30,7 +30,7 @@ type mutant struct {
 var mutants = []mutant{
 	{"a backlog is counted four times", "supply keeps to demand", step, "num.Wanted = num.Base", "num.Wanted = 4 * num.Base", ""},
 	{"endpoints that fail are not ejected", "failures attract nobody", "internal/decide/breaker/breaker.go", "Failures: 3,", "Failures: 1 << 30,", ""},
-	{"a request for one replica blocks those behind it", "no waiter starves", "internal/state/dispatch/queue.go", "return admission.Blocked", "return admission.Full", ""},
+	{"a request for one replica blocks those behind it", "no waiter starves", "internal/state/dispatch/queue.go", "func(w *admission.Waiter) bool { return q.entry.canReach(w.Owner.(*Grant)) },\n\t\t\tfunc(w *admission.Waiter) admission.Trial {\n\t\t\t\tg := w.Owner.(*Grant)\n\t\t\t\tvar dropped bool\n\t\t\t\tswitch x, dropped = q.entry.pick(g, nil, now); {\n\t\t\t\tcase x != nil:\n\t\t\t\t\treturn admission.Placed\n\t\t\t\tcase dropped:\n\t\t\t\t\tshed = g\n\t\t\t\tcase g.subset != nil:\n\t\t\t\t\treturn admission.Blocked", "func(w *admission.Waiter) bool { return true },\n\t\t\tfunc(w *admission.Waiter) admission.Trial {\n\t\t\t\tg := w.Owner.(*Grant)\n\t\t\t\tvar dropped bool\n\t\t\t\tswitch x, dropped = q.entry.pick(g, nil, now); {\n\t\t\t\tcase x != nil:\n\t\t\t\t\treturn admission.Placed\n\t\t\t\tcase dropped:\n\t\t\t\t\tshed = g\n\t\t\t\tcase g.subset != nil:\n\t\t\t\t\treturn admission.Full", ""},
 	{"crashes reset the idle clock", "idle services reach zero", step, "if r.Failed { // else", "if false { // else", ""},
 	{"nobody looks again after a burst", "idle services reach zero", step, "busy(in) || want > in.Limits.Min ||", "busy(in) ||", ""},
 	{"counts fall at once", "counts do not flap", step, "settle = 30 * time.Second", "settle = 3 * time.Second", ""},
@@ -49,6 +49,9 @@ var mutants = []mutant{
 	{"a canary gets requests before it is ready", "a canary takes its share", "internal/decide/rollout/rollout.go", "\tdefault:\n\t\td.Why = ", "\tdefault:\n\t\td.Percent = *in.Percent\n\t\td.Why = ", ""},
 	{"services without replicas are woken", "idle services stay at zero", "internal/state/dispatch/pool.go", "p.queue.Len() > 0 && p.entry.alive == 0", "p.entry.alive == 0", ""},
 	{"a status is made once for each manifest", "status tells the truth", "internal/state/fleet/services.go", "\te.status = transitioned(e.status, status, s.now())\n", "\tif e.status.Generation != status.Generation {\n\t\te.status = transitioned(e.status, status, s.now())\n\t}\n", ""},
+	{"GPUs are given twice", "a device has one holder", "internal/decide/residency/space.go", "} else if g.holders > 0 {", "} else if g.holders > 1 {", ""},
+	{"idle services keep their GPUs", "idle services make room", "internal/state/fleet/residency.go", "\t\te.evicted = why\n", "", ""},
+	{"a service is stopped while it is edited", "an edit takes nothing", "internal/decide/residency/residency.go", "!s.Minimum && !s.Rolling &&", "!s.Minimum &&", ""},
 	{"files stay under their temporary names", "records survive", "internal/edge/datadir/datadir.go", "err = os.Rename(f.Name(), path)", "err = nil", ""},
 }
 

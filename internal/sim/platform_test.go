@@ -14,6 +14,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/residency"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/simulate"
@@ -37,6 +38,9 @@ type machine struct {
 
 	mu        sync.Mutex
 	gpus      []string // who holds each; "" for nobody
+	space     *residency.Space
+	reserved  [][]string    // services, by GPU
+	kept      []service.Key // for whom a GPU that is free is kept
 	owners    map[service.Key]*owner
 	changes   chan service.Key
 	pending   map[service.Key]bool // changed, and not told yet
@@ -67,6 +71,7 @@ type owner struct {
 type scaling struct {
 	at       time.Time
 	from, to int
+	rolling  bool // replicas of two revisions were there
 }
 
 // unit is one replica.
@@ -103,7 +108,7 @@ const (
 )
 
 func newMachine(l *loop, gpus int, seed uint64) *machine {
-	return &machine{loop: l.lane(2), rng: rand.New(rand.NewPCG(seed, 0x6d616368)), gpus: make([]string, gpus),
+	return &machine{loop: l.lane(2), rng: rand.New(rand.NewPCG(seed, 0x6d616368)), gpus: make([]string, gpus), space: residency.NewSpace(residency.Machine{GPUs: make([]int64, gpus)}), kept: make([]service.Key, gpus),
 		owners: map[service.Key]*owner{}, units: map[string]*unit{}, changes: make(chan service.Key, 1<<12), pending: map[service.Key]bool{}, turns: map[service.Key]int{}}
 }
 
@@ -138,6 +143,22 @@ func (m *machine) pause(rng *rand.Rand) {
 
 func (m *machine) Host(context.Context, ...selection.Check) (selection.Host, error) {
 	return selection.Host{Programs: map[string]bool{"roundhouse": true, "engine": true}, Accelerators: len(m.gpus)}, nil
+}
+
+// Machine and Reserve implement fleet.SharedMachine.
+func (m *machine) Machine() residency.Machine {
+	return residency.Machine{GPUs: make([]int64, len(m.gpus))}
+}
+
+func (m *machine) Reserve(services [][]string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.dead {
+		return
+	}
+	m.space.Reserve(services)
+	m.reserved = services
+	m.loop.after(0, func() { m.locked(m.place) })
 }
 
 func (m *machine) Apply(_ context.Context, r workload.Revision) error {
@@ -199,7 +220,7 @@ func (m *machine) Scale(_ context.Context, ref workload.Ref, n int, victims []st
 	}
 	if was != n || len(victims) > 0 {
 		m.trace("scale %s %d -> %d", ref, was, n)
-		o.scaled = append(o.scaled, scaling{at: time.Now(), from: was, to: n})
+		o.scaled = append(o.scaled, scaling{at: time.Now(), from: was, to: n, rolling: o.rolling()})
 		o.scaled = o.scaled[max(0, len(o.scaled)-64):]
 	}
 	o.want[ref.Role], o.victims[ref.Role] = n, slices.Clone(victims)
@@ -228,6 +249,13 @@ func (m *machine) Remove(_ context.Context, k service.Key) error {
 
 // mostTurns is how often a service may be looked at within a second.
 const mostTurns = 200
+
+// rolling reports whether a revision takes the place of another.
+func (o *owner) rolling() bool {
+	return slices.ContainsFunc(o.units, func(u *unit) bool {
+		return u.view.Phase != replica.Draining && o.revision != nil && u.view.Revision != o.revision.Hash
+	})
+}
 
 // turn counts the calls for a service within a second.
 func (m *machine) turn(k service.Key) {
@@ -348,7 +376,7 @@ func (m *machine) convergeRole(o *owner, c *workload.Component) {
 		if u.view.Phase == replica.Ready {
 			ready++
 		}
-		waits = waits || u.view.Phase == replica.Pending && m.free(o) < u.gpus
+		waits = waits || u.view.Phase == replica.Pending && len(m.open(o.key)) < u.gpus
 	}
 	for _, u := range old {
 		if u.view.Phase == replica.Ready && ready < want && !waits {
@@ -383,8 +411,14 @@ func (m *machine) start(o *owner, c *workload.Component) {
 	m.units[u.view.ID] = u
 }
 
+// open lists the GPUs that a service may have: those that nobody holds and that
+// are not reserved, nor kept for another's next replica.
+func (m *machine) open(k service.Key) []int {
+	return slices.DeleteFunc(m.space.Open(residency.Need{GPUs: 1}, k.String()), func(i int) bool { return m.kept[i] != k && m.kept[i] != service.Key{} })
+}
+
 // free is how many GPUs nobody holds.
-func (m *machine) free(*owner) (n int) {
+func (m *machine) free() (n int) {
 	for _, g := range m.gpus {
 		if g == "" {
 			n++
@@ -415,18 +449,33 @@ func (m *machine) place() {
 	}
 	slices.SortFunc(waiting, func(a, b *unit) int { return cmp.Compare(a.number, b.number) })
 	for _, u := range waiting {
-		if m.free(u.owner) < u.gpus {
-			u.view.Reason, u.view.Message = "InsufficientGPUs", fmt.Sprintf("waits for %d GPUs", u.gpus)
+		open := m.open(u.owner.key)
+		if len(open) < u.gpus {
+			if u.view.Reason == "" {
+				m.tell(u.owner.key)
+			}
+			u.view.Reason, u.view.Message = replica.ReasonInsufficientGPUs, fmt.Sprintf("waits for %d GPUs", u.gpus)
 			continue
 		}
-		for i := range m.gpus {
-			if len(u.view.GPUs) < u.gpus && m.gpus[i] == "" {
-				m.gpus[i] = u.view.ID
-				u.view.GPUs = append(slices.Clone(u.view.GPUs), i)
-			}
+		u.view.GPUs = slices.Clone(open[:u.gpus])
+		m.space.Take(residency.Need{GPUs: u.gpus}, u.view.GPUs)
+		for _, i := range u.view.GPUs {
+			m.gpus[i], m.kept[i] = u.view.ID, service.Key{}
 		}
 		u.launch()
+		m.tell(u.owner.key)
 	}
+	for i, k := range m.kept {
+		if (k != service.Key{}) && !m.awaits(k) {
+			m.kept[i] = service.Key{}
+		}
+	}
+}
+
+// awaits reports whether a replica of a service waits for GPUs.
+func (m *machine) awaits(k service.Key) bool {
+	o := m.owners[k]
+	return o != nil && slices.ContainsFunc(o.units, func(u *unit) bool { return u.view.Phase == replica.Pending && u.gpus > 0 })
 }
 
 // launch starts a process.
@@ -505,8 +554,13 @@ func (u *unit) stopEngine() {
 }
 
 func (u *unit) release() {
+	m := u.machine
+	m.space.Give(residency.Need{GPUs: u.gpus}, u.view.GPUs)
 	for _, i := range u.view.GPUs {
-		u.machine.gpus[i] = ""
+		promised := i < len(m.reserved) && len(m.reserved[i]) > 0 && !slices.Contains(m.reserved[i], u.owner.key.String())
+		if m.gpus[i] = ""; m.awaits(u.owner.key) && !promised {
+			m.kept[i] = u.owner.key
+		}
 	}
 	u.view.GPUs = nil
 }

@@ -45,23 +45,25 @@ func clusterOf(rng *rand.Rand) shape {
 func crowd(seed uint64) *Plan {
 	rng := rand.New(rand.NewPCG(seed, 0x63726f77))
 	between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a)+1)) }
-	p := &Plan{Seed: seed, GPUs: 1, Length: time.Hour, Services: []ServicePlan{
+	p := &Plan{Seed: seed, GPUs: 1, Length: 2 * time.Hour, Services: []ServicePlan{
 		{Seed: rng.Uint64(), Name: "many", Min: 3, Max: 3 + rng.IntN(3), Target: float64(1 + rng.IntN(4)), ToZero: time.Minute, Startup: between(time.Second, 20*time.Second), MaxConcurrency: rng.IntN(2) * (1 + rng.IntN(4))},
 		{Seed: rng.Uint64(), Name: "one", Max: 1, Target: 1, ToZero: between(30*time.Second, time.Minute), Startup: between(time.Second, 10*time.Second)}}}
-	user := func(service string, pause, each time.Duration) {
-		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: service, From: between(0, time.Minute), For: between(time.Second, pause), Pause: between(pause, 3*pause), Every: each,
+	user := func(service string, asks, pause, each time.Duration) {
+		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: service, From: between(0, time.Minute), For: between(time.Second, asks), Pause: between(pause, 3*pause), Every: each,
 			Patience: between(5*time.Second, 6*time.Minute), Retries: rng.IntN(3), Tokens: 1 + rng.IntN(3), Priority: []string{"", "", "vip", "spot"}[rng.IntN(4)], Subset: rng.IntN(4) == 0})
 	}
 	for range 4 {
-		user("many", 5*time.Minute, between(100*time.Millisecond, 2*time.Second))
-		user("one", 10*time.Second, between(50*time.Millisecond, 500*time.Millisecond))
+		user("many", 5*time.Minute, 5*time.Minute, between(100*time.Millisecond, 2*time.Second))
+	}
+	for range 2 {
+		user("one", 4*time.Second, 6*time.Minute, between(50*time.Millisecond, 500*time.Millisecond))
 	}
 	all := allKinds()
 	for range 4 {
-		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: "fail", Service: "many", At: between(0, 40*time.Minute), For: between(time.Minute, 5*time.Minute)})
+		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: "fail", Service: "many", At: between(0, 100*time.Minute), For: between(time.Minute, 5*time.Minute)})
 	}
 	for range rng.IntN(4) {
-		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: all[rng.IntN(len(all))], Service: p.Services[rng.IntN(2)].Name, At: between(0, 40*time.Minute), For: between(time.Second, 5*time.Minute)})
+		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: all[rng.IntN(len(all))], Service: p.Services[rng.IntN(2)].Name, At: between(0, 100*time.Minute), For: between(time.Second, 5*time.Minute)})
 	}
 	return p
 }

@@ -21,6 +21,8 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"a request ends once", "A request ends exactly once, as soon as its user leaves, and is not sent again after its answer has begun.", "docs/design/dispatch.md"},
 	{"reservations add up", "The dispatcher counts as waiting and as running those requests that wait and run, in all and on each replica.", "docs/design/dispatch.md"},
 	{"counts keep to limits", "The count of a service lies within its minReplicas and maxReplicas.", "docs/limits.md"},
+	{"idle services make room", "A service whose requests wait for GPUs gets them while idle services with minReplicas 0 hold enough.", "docs/limits.md"},
+	{"an edit takes nothing", "A service that is edited is not stopped for another before its new revision is ready.", "docs/design/catalog-and-local.md"},
 	{"a device has one holder", "No GPU is held by two replicas.", "docs/design/catalog-and-local.md"},
 	{"idle services reach zero", "A service with minReplicas 0 that nobody asks has no replica after scaleToZeroAfter.", "docs/limits.md"},
 	{"idle services stay at zero", "A service at zero that nobody asks or edits stays there.", "docs/limits.md"},
@@ -50,6 +52,8 @@ type watch struct {
 	mu       sync.Mutex
 	services map[service.Key]*watched
 	restart  time.Time
+	lacking  service.Key // waits for GPUs that idle services have, since
+	lacks    time.Time
 }
 
 // watched is what the invariants need to remember of a service.
@@ -232,6 +236,7 @@ func (w *watch) check() {
 	w.next = now.Add(checkEvery)
 	w.devices()
 	on := w.calls(now)
+	w.room(now)
 	for _, k := range w.keys {
 		s := w.services[k]
 		if s == nil || s.plan == nil || s.deleted || w.world.loop.stopped {
@@ -291,6 +296,48 @@ func (w *watch) calls(now time.Time) map[string]int {
 		}
 	}
 	return on
+}
+
+// room looks at a service that waits for GPUs, if it is the only one.
+func (w *watch) room(now time.Time) {
+	var waits *watched
+	var key service.Key
+	need, open, lacking := 0, 0, 0
+	w.world.machine.locked(func() {
+		open = w.world.machine.free()
+		for _, k := range w.keys {
+			s, o := w.services[k], w.world.machine.owners[k]
+			if s == nil || s.plan == nil || o == nil {
+				continue
+			}
+			held, pending := 0, 0
+			for _, u := range o.units {
+				if held += len(u.view.GPUs); u.view.Phase == replica.Pending {
+					pending++
+				}
+			}
+			switch {
+			case pending > 0:
+				if lacking++; pending == len(o.units) && s.waiting > 0 && s.plan.GPUs > 0 {
+					waits, key, need = s, k, s.plan.GPUs
+				} else {
+					lacking++
+				}
+			case s.open == 0 && s.plan.Min == 0 && now.Sub(s.lastUse) > settled && now.Sub(s.applied) > startupTimeout && !s.canary.around():
+				open += held
+			}
+		}
+	})
+	if lacking != 1 || open < need || w.world.trouble() || now.Sub(w.restart) < time.Minute {
+		w.lacks = time.Time{}
+		return
+	}
+	if w.lacks.IsZero() || w.lacking != key {
+		w.lacks, w.lacking = now, key
+	}
+	if d := now.Sub(w.lacks); d > 10*time.Second {
+		w.violate("idle services make room", key, "%d requests have waited for %d GPUs for %v, and %d are free or held by idle services", waits.waiting, need, d, open)
+	}
 }
 
 func (w *watch) devices() {
@@ -478,6 +525,9 @@ func (w *watch) idle(k service.Key, s *watched, want, alive int, edited time.Tim
 // flaps looks at how often a count fell.
 func (w *watch) flaps(k service.Key, s *watched, scaled []scaling) {
 	for _, c := range scaled {
+		if idle := c.at.Sub(s.lastUse); c.rolling && c.to == 0 && s.open == 0 && idle < s.plan.ToZero {
+			w.violate("an edit takes nothing", k, "it is stopped %v after its last request, while a new revision takes the place of the one before", idle)
+		}
 		if c.to >= c.from || c.to == 0 {
 			continue
 		}
@@ -585,7 +635,7 @@ func (w *watch) end() {
 		}
 		ready, free := 0, 0
 		w.world.machine.locked(func() {
-			free = w.world.machine.free(nil)
+			free = w.world.machine.free()
 			if o := w.world.machine.owners[k]; o != nil {
 				for _, u := range o.units {
 					if u.view.Phase == replica.Ready {
