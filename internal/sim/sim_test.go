@@ -180,7 +180,7 @@ func (s *search) take() (uint64, bool) {
 func (s *search) try(t *testing.T, seed uint64) {
 	p := newPlan(seed)
 	if *forTime == 0 {
-		p.Length = min(p.Length/2, 2*time.Hour)
+		p.Length = min(p.Length/2, 40*time.Minute)
 	}
 	r := p.run(t)
 	if len(r.violations) > 0 {
