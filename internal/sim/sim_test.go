@@ -198,6 +198,23 @@ func (s *search) try(t *testing.T, seed uint64) {
 	s.over = s.over || *once && len(r.violations) > 0
 }
 
+// TestRegressions lives through what once broke an invariant.
+func TestRegressions(t *testing.T) {
+	for _, r := range []struct {
+		what   string
+		seed   uint64
+		length time.Duration
+	}{
+		{"a service that was stopped for another was started again for the load before", 5006, 10 * time.Minute},
+	} {
+		p := newPlan(r.seed)
+		p.Length = r.length
+		for _, v := range p.run(t).violations {
+			t.Errorf("%s: seed %d: %v", r.what, r.seed, v)
+		}
+	}
+}
+
 // TestSeed repeats one seed and prints what happened.
 func TestSeed(t *testing.T) {
 	if *oneSeed == 0 {

@@ -412,7 +412,8 @@ func (w *watch) reservations(k service.Key, waiting, running int, on map[string]
 	if c := d.Demand(k.Canary()); c.Arrived > 0 {
 		demand.Queued, demand.Running, demand.Arrived, demand.Done = demand.Queued+c.Queued, demand.Running+c.Running, demand.Arrived+c.Arrived, demand.Done+c.Done
 	}
-	if demand.Queued != waiting || demand.Running != running || demand.Arrived != demand.Done+uint64(demand.Queued+demand.Running) {
+	ended := w.of(k).canary // those that a canary had when it ended count for none
+	if gone := ended.percent == 0 && ended.around(); !gone && (demand.Queued != waiting || demand.Running != running || demand.Arrived != demand.Done+uint64(demand.Queued+demand.Running)) {
 		w.violate("reservations add up", k, "%d wait and %d run, and the dispatcher counts %d and %d (%d arrived, %d done)",
 			waiting, running, demand.Queued, demand.Running, demand.Arrived, demand.Done)
 	}

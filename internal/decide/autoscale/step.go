@@ -58,6 +58,9 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 	next := begin(s, in, now)
 	if why := forced(in); why != "" {
 		next.Count, next.Surplus = 0, nil
+		// The load until now is no reason to start again.
+		next.Window = Window{}
+		next.Window.add(sampleOf(in.Demand, now))
 		return next, decide(next, in, 0, why)
 	}
 	want, why, num := wanted(s, &next, in, now)
