@@ -21,19 +21,16 @@ import (
 
 func newSimulateScalingCommand() *cobra.Command {
 	s := app.Scalings{Limits: service.Limits{Metric: service.MetricConcurrency}}
-	var output string
-	var about []string
+	var output, svg string
+	var about, policies, manifests []string
 	for _, w := range scaling.Workloads() {
 		about = append(about, fmt.Sprintf("  %-24s %s", w.Name, w.Summary))
 	}
 	about = append(about, "", "The policies:", "")
-	var policies []string
 	for _, c := range scaling.Contestants() {
 		about = append(about, fmt.Sprintf("  %-24s %s", c.Name, c.Summary))
 		policies = append(policies, c.Name)
 	}
-	var manifests []string
-	var svg string
 	var suggest bool
 	var share float64
 	cmd := &cobra.Command{
@@ -82,14 +79,8 @@ input_length, output_length), or an access log of the gateway. The workloads:
 		},
 	}
 	addSimulateTrafficFlags(cmd, &s)
+	addSimulateReplicaFlags(cmd, &s)
 	f := cmd.Flags()
-	f.IntVar(&s.Pool.Slots, "slots", 8, "requests that a replica runs at once; more wait")
-	f.IntVar(&s.Pool.Queue, "queue", 10_000, "requests that wait at most; more are refused")
-	f.StringSliceVar(&s.Startups, "startup", []string{"60s"}, "time until a started replica serves: 60s, 30s-90s, or lognormal:60s:0.4 (median, deviation of the logarithm); several are replayed one after the other")
-	f.IntVar(&s.Limits.Min, "min", 0, "minReplicas")
-	f.IntVar(&s.Limits.Max, "max", 64, "maxReplicas")
-	f.Float64Var(&s.Limits.Target, "target", 0, "targetConcurrency (default: the slots); Knative's is 70 % of the slots")
-	f.DurationVar(&s.Limits.ScaleToZeroAfter, "scale-to-zero-after", time.Minute, "scaleToZeroAfter; Knative has its window of 60 s and its grace period of 30 s")
 	f.StringSliceVar(&s.Policies, "policy", policies, "policies to compare")
 	f.StringArrayVarP(&manifests, "filename", "f", nil, "manifest, or - for standard input: the scaling of its services is compared too; may be repeated")
 	f.IntVar(&s.Seeds, "seeds", 1, "replays of each policy, each with other traffic; the table shows medians")
@@ -112,6 +103,17 @@ func addSimulateTrafficFlags(cmd *cobra.Command, s *app.Scalings) {
 	f.DurationVar(&s.Asked.Length, "length", 0, "how long the traffic of a workload lasts (default: the workload's)")
 	f.DurationVar(&s.Asked.Service, "service", 0, "mean time that a request occupies a slot (default: the workload's; 4s for a file of counts)")
 	f.Float64Var(&s.Asked.Rate, "rate", 1, "factor of a workload's requests per second")
+}
+
+func addSimulateReplicaFlags(cmd *cobra.Command, s *app.Scalings) {
+	f := cmd.Flags()
+	f.IntVar(&s.Pool.Slots, "slots", 8, "requests that a replica runs at once; more wait")
+	f.IntVar(&s.Pool.Queue, "queue", 10_000, "requests that wait at most; more are refused")
+	f.StringSliceVar(&s.Startups, "startup", []string{"60s"}, "time until a started replica serves: 60s, 30s-90s, or lognormal:60s:0.4 (median, deviation of the logarithm); several are replayed one after the other")
+	f.IntVar(&s.Limits.Min, "min", 0, "minReplicas")
+	f.IntVar(&s.Limits.Max, "max", 64, "maxReplicas")
+	f.Float64Var(&s.Limits.Target, "target", 0, "targetConcurrency (default: the slots); Knative's is 70 % of the slots")
+	f.DurationVar(&s.Limits.ScaleToZeroAfter, "scale-to-zero-after", time.Minute, "scaleToZeroAfter; Knative has its window of 60 s and its grace period of 30 s")
 }
 
 func compareScaling(cmd *cobra.Command, s *app.Scalings, output, svg string) error {

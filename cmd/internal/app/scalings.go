@@ -76,17 +76,8 @@ func (s *Scalings) Suggest(ctx context.Context, share float64, done func(printer
 
 // each calls with the cases of one traffic and startup time, one for each seed.
 func (s *Scalings) each(with func(name, startup string, cases []scaling.Case) error) error {
-	if s.Seeds < 1 || s.Seeds > maxSeeds {
-		return command.Usagef("--seeds is %d: want 1 to %d", s.Seeds, maxSeeds)
-	}
-	if err := s.Pool.Validate(); err != nil {
-		return command.Usagef("%w", err)
-	}
-	if !(s.Asked.Rate > 0) {
-		return command.Usagef("--rate is %v: want more than 0", s.Asked.Rate)
-	}
-	if l := s.Limits; l.Min < 0 || l.Max < max(l.Min, 1) || !(l.Target > 0) || l.ScaleToZeroAfter < 0 || s.Goal < 0 {
-		return command.Usagef("--min %d, --max %d, --target %v, --scale-to-zero-after %v, --slo %v: want 0 <= min <= max, max and target above 0, and times of 0 or more", l.Min, l.Max, l.Target, l.ScaleToZeroAfter, s.Goal)
+	if err := s.validate(); err != nil {
+		return err
 	}
 	all, err := s.traffic()
 	if err != nil {
@@ -116,6 +107,23 @@ func (s *Scalings) each(with func(name, startup string, cases []scaling.Case) er
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// validate returns what is out of range.
+func (s *Scalings) validate() error {
+	if s.Seeds < 1 || s.Seeds > maxSeeds {
+		return command.Usagef("--seeds is %d: want 1 to %d", s.Seeds, maxSeeds)
+	}
+	if err := s.Pool.Validate(); err != nil {
+		return command.Usagef("%w", err)
+	}
+	if !(s.Asked.Rate > 0) {
+		return command.Usagef("--rate is %v: want more than 0", s.Asked.Rate)
+	}
+	if l := s.Limits; l.Min < 0 || l.Max < max(l.Min, 1) || !(l.Target > 0) || l.ScaleToZeroAfter < 0 || s.Goal < 0 {
+		return command.Usagef("--min %d, --max %d, --target %v, --scale-to-zero-after %v, --slo %v: want 0 <= min <= max, max and target above 0, and times of 0 or more", l.Min, l.Max, l.Target, l.ScaleToZeroAfter, s.Goal)
 	}
 	return nil
 }

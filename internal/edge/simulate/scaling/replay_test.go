@@ -60,6 +60,15 @@ func TestEveryPolicyOnEveryWorkload(t *testing.T) {
 				if bound := plan.(*Clairvoyant).Bound; best.ReplicaSeconds < bound-1e-3 || startup.Low > 0 && best.ReplicaSeconds > 1.3*bound {
 					t.Errorf("%s, startup %v: the clairvoyant costs %.1f, its bound is %.1f", w.Name, startup, best.ReplicaSeconds, bound)
 				}
+				goal := 2 * time.Second
+				patient, err := Case{Pool: p, Trace: trace, Limits: limits(), Goal: goal}.Replay(know)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if patient.Summarize(goal).Late > best.Summarize(goal).Late || patient.ReplicaSeconds > best.ReplicaSeconds {
+					t.Errorf("%s, startup %v: waits up to the goal make it %.4f late at %.1f, from %.4f at %.1f", w.Name, startup,
+						patient.Summarize(goal).Late, patient.ReplicaSeconds, best.Summarize(goal).Late, best.ReplicaSeconds)
+				}
 				for _, c := range Contestants() {
 					r, _ := replay(t, c, p, trace)
 					again, _ := replay(t, c, p, trace)
