@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	eventStreams = 8    // at once, for the time an event takes
-	openStreams  = 2000 // for memory
-	promptBytes  = 220 << 10
-	promptSides  = 20                    // connections that send prompts
-	promptEvery  = 60 * time.Millisecond // each of them, on average
-	promptTime   = 1500 * time.Millisecond
+	eventStreams      = 8    // at once, for the time an event takes
+	openStreams       = 2000 // for memory
+	promptBytes       = 220 << 10
+	promptConnections = 20                    // connections that send prompts
+	promptEvery       = 60 * time.Millisecond // each of them, on average
+	promptTime        = 1500 * time.Millisecond
 )
 
 // chosen are the peers a table is about, those that are there.
@@ -31,12 +31,12 @@ func chosen(all ...*passage) []*passage {
 // streams measures what is added to each event's way, what an event costs, and
 // what an open stream holds in memory.
 func (p *passages) streams(ctx context.Context, b *bench) error {
-	sides := chosen(p.direct, p.relay, p.ours, p.nginx, p.reverse)
+	ways := chosen(p.direct, p.relay, p.ours, p.nginx, p.reverse)
 	took, cpu := map[*passage][]float64{}, map[*passage][]float64{}
 	broken := 0
 	for round := range b.rounds + 1 {
-		for i := range sides {
-			w := sides[(i+round)%len(sides)]
+		for i := range ways {
+			w := ways[(i+round)%len(ways)]
 			all, used, err := w.events(ctx)
 			// ReverseProxy now and then breaks a stream whose answer begins just
 			// as the request's last byte is passed on.
@@ -54,12 +54,12 @@ func (p *passages) streams(ctx context.Context, b *bench) error {
 		}
 	}
 	t := table{title: fmt.Sprintf("Streams: an event every %v on each of %d (%d paired rounds)", eventPause, eventStreams, b.rounds)}
-	for _, w := range sides {
+	for _, w := range ways {
 		t.rows = append(t.rows, row{what: "an event's way, p50: " + w.peer.name, samples: took[w], unit: "µs"})
 	}
 	added := func(w *passage) []float64 { return pairwise(took[w], took[p.direct], difference) }
 	t.rows = append(t.rows, row{what: "added p50 an event, ours ÷ the relay's", samples: pairwise(added(p.ours), added(p.relay), ratio), unit: "×", goal: 1.25})
-	for _, w := range sides[1:] {
+	for _, w := range ways[1:] {
 		t.rows = append(t.rows, row{what: "CPU an event: " + w.peer.name, samples: cpu[w], unit: "µs"})
 	}
 	if broken > 0 {
@@ -141,8 +141,8 @@ func readEvents(p *proxy) (took []float64, err error) {
 // the first opening made a process keep is not the streams'.
 func (p *passages) memory(t *table) error {
 	held := map[*passage]float64{}
-	sides := chosen(p.ours, p.reverse, p.nginx)
-	for _, w := range sides {
+	ways := chosen(p.ours, p.reverse, p.nginx)
+	for _, w := range ways {
 		before, err := w.peer.memory()
 		if err != nil {
 			return err
@@ -199,12 +199,12 @@ func hold(p *proxy) (all []*connection, err error) {
 // prompts measures what is added to the time until a long prompt's answer
 // begins, while others send theirs.
 func (p *passages) prompts(ctx context.Context, b *bench) error {
-	sides := chosen(p.direct, p.ours, p.relay, p.nginx, p.lua, p.reverse)
+	ways := chosen(p.direct, p.ours, p.relay, p.nginx, p.lua, p.reverse)
 	took, cpu := map[*passage][]float64{}, map[*passage][]float64{}
 	body := chatBody(promptBytes, "")
 	for round := range b.rounds + 1 {
-		for i := range sides {
-			w := sides[(i+round)%len(sides)]
+		for i := range ways {
+			w := ways[(i+round)%len(ways)]
 			before, err1 := w.cpu1()
 			all, err2 := paced(ctx, w.peer, body)
 			after, err3 := w.cpu1()
@@ -217,16 +217,16 @@ func (p *passages) prompts(ctx context.Context, b *bench) error {
 			}
 		}
 	}
-	t := table{title: fmt.Sprintf("Prompts of %d KB, one every %v on each of %d connections (%d paired rounds)", promptBytes>>10, promptEvery, promptSides, b.rounds)}
+	t := table{title: fmt.Sprintf("Prompts of %d KB, one every %v on each of %d connections (%d paired rounds)", promptBytes>>10, promptEvery, promptConnections, b.rounds)}
 	t.rows = append(t.rows, row{what: "time to the answer, p50: no proxy", samples: took[p.direct], unit: "ms"})
-	for _, w := range sides[1:] {
+	for _, w := range ways[1:] {
 		r := row{what: "added p50: " + w.peer.name, samples: pairwise(took[w], took[p.direct], difference), unit: "ms"}
 		if w == p.ours {
 			r.goal = 5
 		}
 		t.rows = append(t.rows, r)
 	}
-	for _, w := range sides[1:] {
+	for _, w := range ways[1:] {
 		t.rows = append(t.rows, row{what: "CPU a request: " + w.peer.name, samples: cpu[w], unit: "µs"})
 	}
 	t.print(b.out)
@@ -238,9 +238,9 @@ func (p *passages) prompts(ctx context.Context, b *bench) error {
 func paced(ctx context.Context, p *proxy, body []byte) ([]float64, error) {
 	request := p.request(body)
 	until := time.Now().Add(promptTime)
-	took, errs := make([][]float64, promptSides), make([]error, promptSides)
+	took, errs := make([][]float64, promptConnections), make([]error, promptConnections)
 	var group sync.WaitGroup
-	for i := range promptSides {
+	for i := range promptConnections {
 		group.Go(func() {
 			c, err := dial(p.address)
 			if err != nil {

@@ -38,7 +38,7 @@ func TestParts(t *testing.T) {
 		if err != nil || len(took) != eventCount || slices.Min(took) <= 0 || median(took) > 1e6 {
 			t.Errorf("%s: %d events, %v", name, len(took), err)
 		}
-		if all, err := paced(t.Context(), p, chatBody(1000, "")); err != nil || len(all) < promptSides {
+		if all, err := paced(t.Context(), p, chatBody(1000, "")); err != nil || len(all) < promptConnections {
 			t.Errorf("%s: %d answers, %v", name, len(all), err)
 		}
 	}

@@ -44,7 +44,7 @@ func models(ctx context.Context, b *bench) error {
 	if err := os.Mkdir(m.dir, 0o755); err != nil {
 		return err
 	}
-	if err := m.room(int64(b.modelMB) * 1e6); err != nil {
+	if err := m.checkDisk(int64(b.modelMB) * 1e6); err != nil {
 		return err
 	}
 	m.file = filepath.Join(m.dir, modelFile)
@@ -67,8 +67,8 @@ func models(ctx context.Context, b *bench) error {
 	return errors.Join(append(failed, m.hub.close())...)
 }
 
-// room checks that the disk has room for what the chapter writes.
-func (m *modelBench) room(size int64) error {
+// checkDisk checks that the disk has room for what the chapter writes.
+func (m *modelBench) checkDisk(size int64) error {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(m.dir, &st); err != nil {
 		return err

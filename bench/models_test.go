@@ -72,10 +72,10 @@ func TestPull(t *testing.T) {
 
 func TestNoRoom(t *testing.T) {
 	m := &modelBench{bench: &bench{modelMB: 1}, dir: t.TempDir()}
-	if err := m.room(1e6); err != nil {
+	if err := m.checkDisk(1e6); err != nil {
 		t.Skip("the disk is nearly full:", err)
 	}
-	if err := m.room(1e18); err == nil || !strings.Contains(err.Error(), "-model-mb") {
+	if err := m.checkDisk(1e18); err == nil || !strings.Contains(err.Error(), "-model-mb") {
 		t.Error(err)
 	}
 }

@@ -34,11 +34,11 @@ type ways struct {
 	replica         int    // its process
 	address         string // "host:port" of the replica
 	request         []byte
-	direct, through side
+	direct, through measured
 }
 
-// side is one way's figures, a value a round.
-type side struct {
+// measured is one way's figures, a value a round.
+type measured struct {
 	replica []float64 // its CPU time, microseconds an answer
 	gateway []float64 // the gateway's
 	rate    []float64 // answers a second
@@ -92,14 +92,14 @@ func (w *ways) measure(ctx context.Context, b *bench) (err error) {
 			return err
 		}
 		if i == 0 {
-			w.direct, w.through = side{}, side{}
+			w.direct, w.through = measured{}, measured{}
 		}
 	}
 	return nil
 }
 
 // send measures one side of one round.
-func (w *ways) send(ctx context.Context, address string, s *side) error {
+func (w *ways) send(ctx context.Context, address string, s *measured) error {
 	replicaBefore, err1 := readCPU(w.replica)
 	gatewayBefore, err2 := readCPU(w.node.pid())
 	busy, err3 := send(ctx, address, w.request, busyConnections, busyTime)

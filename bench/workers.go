@@ -67,10 +67,10 @@ func workerRates(ctx context.Context, b *bench, start startServers) error {
 		return err
 	}
 	request := post("/v2/models/iris/infer", jsonBody([]float32{5.1, 3.5, 1.4, 0.2}, 1))
-	sides := []*modelServer{plain[0], plain[1], batched[0], batched[1]}
-	rates, cpus, waits := make([][]float64, len(sides)), make([][]float64, len(sides)), make([][]float64, len(sides))
+	ways := []*modelServer{plain[0], plain[1], batched[0], batched[1]}
+	rates, cpus, waits := make([][]float64, len(ways)), make([][]float64, len(ways)), make([][]float64, len(ways))
 	for round := range b.rounds + 1 {
-		for i, s := range sides {
+		for i, s := range ways {
 			before, err1 := treeCPU(s.pid())
 			busy, err2 := send(ctx, s.http, request, workerUsers, workerTime)
 			after, err3 := treeCPU(s.pid())

@@ -170,7 +170,7 @@ func TestConflicts(t *testing.T) {
 // TestLocal renders every runtime that has a command for this machine and
 // resolves it as a replica would.
 func TestLocal(t *testing.T) {
-	place := workload.Place{Port: 40001, GRPCPort: 40002, ModelPath: "/var/models/abc"}
+	place := workload.Location{Port: 40001, GRPCPort: 40002, ModelPath: "/var/models/abc"}
 	ran := 0
 	for name, rt := range runtimes(t) {
 		e := rt.Components.Engine

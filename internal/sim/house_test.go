@@ -200,10 +200,10 @@ func (t metricsOf) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		s := u.engine.Stats()
 		if mood.lying {
-			s.Waiting, s.Running, s.BlocksHeld = 0, 0, 0
+			s.Waiting, s.Running, s.BlocksUsed = 0, 0, 0
 		}
 		text = fmt.Sprintf("# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running %d\nvllm:num_requests_waiting %d\nvllm:kv_cache_usage_perc %g\nvllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%d\"} 1\n",
-			s.Running, s.Waiting, float64(s.BlocksHeld)/float64(s.BlocksTotal), 16, s.BlocksTotal)
+			s.Running, s.Waiting, float64(s.BlocksUsed)/float64(s.BlocksTotal), 16, s.BlocksTotal)
 	})
 	if mood.silent || text == "" {
 		return nil, &net.OpError{Op: "read", Net: "tcp", Err: errors.New("connection reset by peer")}

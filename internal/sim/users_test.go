@@ -229,7 +229,7 @@ func (c *call) answer(status int) {
 		return
 	}
 	c.book.world.watch.answered(c, nil)
-	if c.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(status), Again: true}) {
+	if c.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(status), Retryable: true}) {
 		c.send()
 		return
 	}

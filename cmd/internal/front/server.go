@@ -119,13 +119,13 @@ func (s *Server) Run(ctx context.Context, started func(context.Context), keep ..
 		})
 	}
 	s.Serve(serving, serve)
-	for name, side := range map[string]struct {
+	for name, endpoint := range map[string]struct {
 		at      net.Listener
 		metrics *prometheus.Registry
 	}{"metrics": {s.cfg.Listeners.Metrics, s.cfg.Metrics}, "health": {s.cfg.Listeners.Health, nil}} {
-		if side.at != nil {
+		if endpoint.at != nil {
 			keepers.Go(func() {
-				if err := serveMetrics(behind, side.at, side.metrics, s.ready.Load); err != nil {
+				if err := serveMetrics(behind, endpoint.at, endpoint.metrics, s.ready.Load); err != nil {
 					stop(fmt.Errorf("%s: %w", name, err))
 				}
 			})

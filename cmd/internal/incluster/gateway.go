@@ -291,18 +291,18 @@ func (g *Gateway) attach(ctx context.Context) error {
 	if err := g.routes.listed(ctx); err != nil {
 		return err
 	}
-	return g.told(ctx)
+	return g.awaitReports(ctx)
 }
 
-// tellFirst is for how long being ready waits until the controller knows of
+// reportTimeout is for how long being ready waits until the controller knows of
 // this gateway. One that is not known when it takes requests stops the idle
 // clocks until it is, which costs something and breaks nothing.
-const tellFirst = 2 * time.Second
+const reportTimeout = 2 * time.Second
 
-func (g *Gateway) told(ctx context.Context) error {
+func (g *Gateway) awaitReports(ctx context.Context) error {
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
-	limit := time.After(tellFirst)
+	limit := time.After(reportTimeout)
 	select {
 	case <-g.targeted:
 	case <-limit:
@@ -310,7 +310,7 @@ func (g *Gateway) told(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	for !g.reporter.Told() {
+	for !g.reporter.Reported() {
 		select {
 		case <-t.C:
 		case <-limit:

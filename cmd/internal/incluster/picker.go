@@ -208,7 +208,7 @@ func (p *pickerPools) restore(all []fleet.Object) {
 	for _, o := range all {
 		p.all[o.ID()] = o
 	}
-	p.tell()
+	p.publish()
 }
 
 // Apply implements objects.Sink.
@@ -222,15 +222,15 @@ func (p *pickerPools) Delete(_ context.Context, id fleet.ID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.all, id)
-	p.tell()
+	p.publish()
 	return nil
 }
 
 // Demanded implements objects.Sink: there are no services.
 func (*pickerPools) Demanded(service.Key) {}
 
-// tell is called with mu held.
-func (p *pickerPools) tell() {
+// publish is called with mu held.
+func (p *pickerPools) publish() {
 	var pools []*routing.Pool
 	wanted := map[service.Key]bool{}
 	for _, o := range p.all {

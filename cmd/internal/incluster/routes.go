@@ -33,7 +33,7 @@ func (a *attached) Route(v fleet.RoutingView) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.last = &v
-	a.tell()
+	a.publish()
 }
 
 // dirty has everything judged again. It does not wait.
@@ -63,12 +63,12 @@ func (a *attached) again() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.last != nil {
-		a.tell()
+		a.publish()
 	}
 }
 
-// tell is called with mu held.
-func (a *attached) tell() {
+// publish is called with mu held.
+func (a *attached) publish() {
 	v := fleet.RoutingView{Members: a.last.Members}
 	var pools []*routing.Pool
 	var routes []judge.Route

@@ -132,22 +132,22 @@ func New(cfg Config) (*Picker, error) {
 // until ctx ends or a server fails; what keeps the pools, and the metrics, go
 // on until the last request has its answer. metrics is empty for none.
 func (p *Picker) Run(ctx context.Context, metrics string, out io.Writer, started func(context.Context)) error {
-	var side net.Listener
+	var listener net.Listener
 	if metrics != "" {
 		var err error
-		if side, err = front.Listen(metrics, "--metrics-listen"); err != nil {
+		if listener, err = front.Listen(metrics, "--metrics-listen"); err != nil {
 			return err
 		}
-		defer func() { _ = side.Close() }() // its server has closed it
+		defer func() { _ = listener.Close() }() // its server has closed it
 	}
 	at, health, err := p.server.Listen()
 	if err != nil {
 		return command.ListenError(err, "--listen or --health-listen")
 	}
-	return p.serve(ctx, side, func(ctx context.Context) {
+	return p.serve(ctx, listener, func(ctx context.Context) {
 		_, _ = fmt.Fprintf(out, "Roundhouse picks endpoints at  %s\nHealth                         %s\n", at, health)
-		if side != nil {
-			_, _ = fmt.Fprintf(out, "Metrics                        http://%s/metrics\n", side.Addr())
+		if listener != nil {
+			_, _ = fmt.Fprintf(out, "Metrics                        http://%s/metrics\n", listener.Addr())
 		}
 		started(ctx)
 	})
@@ -238,8 +238,8 @@ func (g *picked) Alternatives() []string { return g.alternatives }
 // Served notes who answered.
 func (g *picked) Served(address string) { g.served = address }
 
-// errElsewhere is the failure of the endpoint that did not answer.
-var errElsewhere = errors.New("the gateway had the answer of another endpoint")
+// errOtherEndpoint is the failure of the endpoint that did not answer.
+var errOtherEndpoint = errors.New("the gateway had the answer of another endpoint")
 
 // Answered counts for the endpoint that was picked, if it is the one that
 // answers.
@@ -259,7 +259,7 @@ func (g *picked) FirstByte() {
 // one's failure.
 func (g *picked) Done(o dispatch.Outcome) {
 	if g.served != "" && g.served != g.Address() && slices.Contains(g.alternatives, g.served) {
-		o.Failed = errElsewhere
+		o.Failed = errOtherEndpoint
 	}
 	g.Grant.Done(o)
 }

@@ -45,29 +45,29 @@ func Cause(lines []string, otherwise int) []string {
 	return out
 }
 
-// telling are the lines that Cause chooses, as they were written.
+// telling returns the lines that Cause chooses, as they were written.
 func telling(lines []string, otherwise int) []string {
-	var said []string
+	var trimmed []string
 	for _, l := range lines {
 		if l = strings.TrimSpace(l); l != "" {
-			said = append(said, l)
+			trimmed = append(trimmed, l)
 		}
 	}
-	end := len(said)
-	for end > 0 && !tells(said[end-1]) {
+	end := len(trimmed)
+	for end > 0 && !explains(trimmed[end-1]) {
 		end--
 	}
 	if end == 0 {
-		return said[max(0, len(said)-otherwise):]
+		return trimmed[max(0, len(trimmed)-otherwise):]
 	}
-	if thrown := lastThrown(said[:end]); thrown >= 0 && thrown < end-1 {
-		return []string{said[thrown], said[end-1]}
+	if thrown := lastThrown(trimmed[:end]); thrown >= 0 && thrown < end-1 {
+		return []string{trimmed[thrown], trimmed[end-1]}
 	}
 	begin := end - 1
-	for begin > 0 && end-begin < maxCause && tells(said[begin-1]) {
+	for begin > 0 && end-begin < maxCause && explains(trimmed[begin-1]) {
 		begin--
 	}
-	return said[begin:end]
+	return trimmed[begin:end]
 }
 
 // plain is the error of a structured log line, JSON or as log/slog writes text,
@@ -106,9 +106,9 @@ func plain(line string) string {
 
 // lastThrown is the index of the last line that names an exception and what it
 // says, -1 for none: what a dying program adds afterwards matters less.
-func lastThrown(said []string) int {
-	for i := len(said) - 1; i >= 0; i-- {
-		if throws(said[i]) && tells(said[i]) {
+func lastThrown(lines []string) int {
+	for i := len(lines) - 1; i >= 0; i-- {
+		if throws(lines[i]) && explains(lines[i]) {
 			return i
 		}
 	}
@@ -128,8 +128,8 @@ func throws(line string) bool {
 	return ok && !strings.Contains(name, " ") && name != "Error" && (strings.HasSuffix(name, "Error") || strings.HasSuffix(name, "Exception"))
 }
 
-// tells reports whether a line by itself explains what went wrong.
-func tells(line string) bool {
+// explains reports whether a line by itself explains what went wrong.
+func explains(line string) bool {
 	low := strings.ToLower(line)
 	if contains(low, pointers) || contains(low, frames) || strings.HasPrefix(low, "raise ") {
 		return false

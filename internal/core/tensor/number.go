@@ -234,7 +234,7 @@ const maxPlain = 16
 // plainNumber reads a number of one or two digits, a point and 1 to maxPlain digits,
 // with a comma behind it: mantissa × 10^-places. next is the place after the
 // comma and one space, if there is one; -1 if something else stands at i.
-func plainNumber(data []byte, i int) (mantissa uint64, places int, sign uint32, next int) {
+func plainNumber(data []byte, i int) (mantissa uint64, decimals int, sign uint32, next int) {
 	if i < 0 || len(data)-i < 3+maxPlain+8 { // so that nothing below looks beyond the end
 		return 0, 0, 0, -1
 	}
@@ -256,20 +256,20 @@ func plainNumber(data []byte, i int) (mantissa uint64, places int, sign uint32, 
 	for {
 		digits, n := eightDigits(binary.LittleEndian.Uint64(data[i:]))
 		mantissa = mantissa*power10[n] + digits
-		places += n
+		decimals += n
 		i += n
-		if n < 8 || places == maxPlain {
+		if n < 8 || decimals == maxPlain {
 			break
 		}
 	}
-	if places == 0 || data[i] != ',' {
+	if decimals == 0 || data[i] != ',' {
 		return 0, 0, 0, -1
 	}
 	i++
 	if data[i] == ' ' {
 		i++
 	}
-	return mantissa, places, sign, i
+	return mantissa, decimals, sign, i
 }
 
 // eightDigits reads the digits that w begins with, the first in its lowest
@@ -293,42 +293,42 @@ func eightDigits(w uint64) (value uint64, n int) {
 // limit (-1: any number), and there is room for them.
 func plainFloat32s(s *scanner, values []float32, limit int64) []float32 {
 	data, pos, n := s.data, s.pos, len(values)
-	room := values[:cap(values)]
-	if limit >= 0 && limit < int64(len(room)) {
-		room = room[:limit]
+	dst := values[:cap(values)]
+	if limit >= 0 && limit < int64(len(dst)) {
+		dst = dst[:limit]
 	}
-	for n < len(room) {
-		m, places, sign, next := plainNumber(data, pos)
+	for n < len(dst) {
+		m, decimals, sign, next := plainNumber(data, pos)
 		if next < 0 {
 			break
 		}
-		f, ok := roundOnce(float64(int64(m)) * scale[22-places]) // m < 2^63
+		f, ok := roundOnce(float64(int64(m)) * scale[22-decimals]) // m < 2^63
 		if !ok {
 			break
 		}
-		room[n] = math.Float32frombits(math.Float32bits(f) | sign<<31)
+		dst[n] = math.Float32frombits(math.Float32bits(f) | sign<<31)
 		n, pos = n+1, next
 	}
 	s.pos = pos
-	return room[:n]
+	return dst[:n]
 }
 
 // plainFloat64s is plainFloat32s for doubles.
 func plainFloat64s(s *scanner, values []float64, limit int64) []float64 {
 	data, pos, n := s.data, s.pos, len(values)
-	room := values[:cap(values)]
-	if limit >= 0 && limit < int64(len(room)) {
-		room = room[:limit]
+	dst := values[:cap(values)]
+	if limit >= 0 && limit < int64(len(dst)) {
+		dst = dst[:limit]
 	}
-	for n < len(room) {
-		m, places, sign, next := plainNumber(data, pos)
+	for n < len(dst) {
+		m, decimals, sign, next := plainNumber(data, pos)
 		if next < 0 || m > 1<<53 {
 			break
 		}
-		f := float64(int64(m)) / pow10[places]
-		room[n] = math.Float64frombits(math.Float64bits(f) | uint64(sign)<<63)
+		f := float64(int64(m)) / pow10[decimals]
+		dst[n] = math.Float64frombits(math.Float64bits(f) | uint64(sign)<<63)
 		n, pos = n+1, next
 	}
 	s.pos = pos
-	return room[:n]
+	return dst[:n]
 }

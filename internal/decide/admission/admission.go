@@ -22,7 +22,7 @@
 //     request of higher priority takes the places of the newest ones of the
 //     lowest priority; without such it is shed.
 //
-// Room goes to the highest priority that waits. Within one priority the
+// Capacity goes to the highest priority that waits. Within one priority the
 // fairness ids take turns, and the requests of one id go in the order they
 // came. A lower priority is passed over at most Config.MaxPassed times in a
 // row; then its oldest request goes, so that it always moves, if slowly.
@@ -104,18 +104,18 @@ const (
 // Reason is why, in one CamelCase word.
 type Reason string
 
-// The reasons. Admit has Room; Queue has NoRoom, Starting or Held; Shed has
+// The reasons. Admit has Available; Queue has NoCapacity, Starting or Paced; Shed has
 // the others.
 const (
-	Room      Reason = "Room"      // an endpoint can take it
-	NoRoom    Reason = "NoRoom"    // every endpoint it may go to is at its limit or suspect
-	Starting  Reason = "Starting"  // no replica is ready
-	Held      Reason = "Held"      // saturated: it waits here and not in an endpoint's queue
-	Saturated Reason = "Saturated" // saturated, and the request is sheddable
-	QueueFull Reason = "QueueFull" // as many wait as may, none of a lower priority
-	BytesFull Reason = "BytesFull" // their bodies hold as much as they may
-	Evicted   Reason = "Evicted"   // its place in the queue went to a higher priority
-	Overdue   Reason = "Overdue"   // its deadline is over
+	Available  Reason = "Available"  // an endpoint can take it
+	NoCapacity Reason = "NoCapacity" // every endpoint it may go to is at its limit or suspect
+	Starting   Reason = "Starting"   // no replica is ready
+	Paced      Reason = "Paced"      // saturated: it waits here instead of in an endpoint's queue
+	Saturated  Reason = "Saturated"  // saturated, and the request is sheddable
+	QueueFull  Reason = "QueueFull"  // the queue is full, without a request of a lower priority
+	BytesFull  Reason = "BytesFull"  // the bodies of waiting requests are at their limit
+	Evicted    Reason = "Evicted"    // a request of a higher priority took its place in the queue
+	Overdue    Reason = "Overdue"    // its deadline is over
 )
 
 // Verdict is a decision on a request that arrives.
@@ -129,15 +129,15 @@ type Verdict struct {
 
 // State is the pool at the time of an event.
 type State struct {
-	// Room: some endpoint can take the request now.
-	Room bool
+	// Available: some endpoint can take the request now.
+	Available bool
 	// Starting: no replica is ready, so that Saturation says nothing.
 	Starting bool
 	// Saturation is the pool's: that of the endpoint that has the most
 	// capacity, 1 where none has any. It is read only for sheddable requests.
 	Saturation float64
-	// Held: no endpoint is to be sent more than it has.
-	Held bool
+	// Paced: no endpoint is to be sent more than it has capacity for.
+	Paced bool
 }
 
 // Endpoint is what the saturation of an endpoint is worked out from.

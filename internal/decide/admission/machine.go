@@ -29,15 +29,15 @@ func (w *Waiter) Waiting() bool { return w.flow != nil }
 
 // Counts tells requests apart by what became of them. At all times
 //
-//	Arrived + Returned == Admitted + Shed + Evicted + Overdue + Left + Queued
+//	Arrived + Returned == Admitted + Shed + Evicted + Overdue + Abandoned + Queued
 type Counts struct {
-	Arrived  uint64 `json:"arrived"`
-	Returned uint64 `json:"returned"` // by Return
-	Admitted uint64 `json:"admitted"` // at once or by Next
-	Shed     uint64 `json:"shed"`     // when they came
-	Evicted  uint64 `json:"evicted"`
-	Overdue  uint64 `json:"overdue"`
-	Left     uint64 `json:"left"` // by Leave
+	Arrived   uint64 `json:"arrived"`
+	Returned  uint64 `json:"returned"` // by Return
+	Admitted  uint64 `json:"admitted"` // at once or by Next
+	Shed      uint64 `json:"shed"`     // when they came
+	Evicted   uint64 `json:"evicted"`
+	Overdue   uint64 `json:"overdue"`
+	Abandoned uint64 `json:"abandoned"` // by Leave
 }
 
 // Machine is one pool's queue. It is not for concurrent use.
@@ -107,18 +107,18 @@ func (m *Machine) Judge(w *Waiter, s State, now time.Time) (Decision, Reason) {
 		return Shed, Overdue
 	case w.Priority < 0 && !s.Starting && s.Saturation >= 1:
 		return Shed, Saturated
-	case s.Room && !s.Held:
-		return Admit, Room
+	case s.Available && !s.Paced:
+		return Admit, Available
 	case m.queued-below >= c.MaxQueue:
 		return Shed, QueueFull
 	case m.bytes-bytesBelow+w.Bytes > c.MaxQueueBytes:
 		return Shed, BytesFull
 	case s.Starting:
 		return Queue, Starting
-	case s.Room:
-		return Queue, Held
+	case s.Available:
+		return Queue, Paced
 	}
-	return Queue, NoRoom
+	return Queue, NoCapacity
 }
 
 // Arrive takes a request that comes now. On Queue it waits until Next, Due,
@@ -136,7 +136,7 @@ func (m *Machine) Arrive(w *Waiter, s State, now time.Time) Verdict {
 	case Shed:
 		m.counts.Shed++
 	case Queue:
-		v.Evicted = m.makeRoom(w)
+		v.Evicted = m.evict(w)
 		m.put(w, false)
 	}
 	return v
@@ -154,7 +154,7 @@ type Trial int
 
 // The trials' outcomes.
 const (
-	Placed  Trial = iota // it goes on
+	Done    Trial = iota // it goes on
 	Blocked              // no room for it; others may have some
 	Full                 // no room for anybody
 )
@@ -162,10 +162,10 @@ const (
 // Next offers the waiting requests, in order, to place until one is Placed; it
 // is taken out of the queue and returned. nil when nobody can go on. able
 // tells cheaply who cannot, so that any number of those are passed over.
-func (m *Machine) Next(able func(*Waiter) bool, place func(*Waiter) Trial) *Waiter {
+func (m *Machine) Next(able func(*Waiter) bool, try func(*Waiter) Trial) *Waiter {
 	if w := m.overlooked(able); w != nil {
-		switch place(w) {
-		case Placed:
+		switch try(w) {
+		case Done:
 			m.admit(w)
 			m.passed = 0
 			return w
@@ -180,8 +180,8 @@ func (m *Machine) Next(able func(*Waiter) bool, place func(*Waiter) Trial) *Wait
 				if !able(w) {
 					continue
 				}
-				switch place(w) {
-				case Placed:
+				switch try(w) {
+				case Done:
 					m.admit(w)
 					return w
 				case Full:
@@ -268,7 +268,7 @@ func (m *Machine) Leave(w *Waiter) {
 	if !w.Waiting() {
 		return
 	}
-	m.counts.Left++
+	m.counts.Abandoned++
 	m.take(w, false)
 }
 
@@ -278,14 +278,14 @@ func (m *Machine) Drain() *Waiter {
 		return nil
 	}
 	w := m.bands[0].flows[0].first
-	m.counts.Left++
+	m.counts.Abandoned++
 	m.take(w, false)
 	return w
 }
 
-// makeRoom takes out the newest requests of the lowest priorities until w fits
+// evict takes out the newest requests of the lowest priorities until w fits
 // the bounds, as Judge has found it can.
-func (m *Machine) makeRoom(w *Waiter) []*Waiter {
+func (m *Machine) evict(w *Waiter) []*Waiter {
 	clear(m.evicted) // not kept alive by the slice
 	m.evicted = m.evicted[:0]
 	for m.queued >= m.config.MaxQueue || m.bytes+w.Bytes > m.config.MaxQueueBytes {

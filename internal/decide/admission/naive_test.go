@@ -49,9 +49,9 @@ func (n *naive) arrive(w *Waiter, s State, now time.Time) (out string) {
 		return "Shed Overdue"
 	case w.Priority < 0 && !s.Starting && s.Saturation >= 1:
 		return "Shed Saturated"
-	case s.Room && !s.Held:
+	case s.Available && !s.Paced:
 		n.went(w.Priority)
-		return "Admit Room"
+		return "Admit Available"
 	}
 	all, allBytes := n.sum(func(*item) bool { return true })
 	stay, stayBytes := n.sum(func(x *item) bool { return x.w.Priority >= w.Priority })
@@ -61,11 +61,11 @@ func (n *naive) arrive(w *Waiter, s State, now time.Time) (out string) {
 	if allBytes+w.Bytes > n.c.MaxQueueBytes && stayBytes+w.Bytes > n.c.MaxQueueBytes {
 		return "Shed BytesFull"
 	}
-	out = "Queue NoRoom"
+	out = "Queue NoCapacity"
 	if s.Starting {
 		out = "Queue Starting"
-	} else if s.Room {
-		out = "Queue Held"
+	} else if s.Available {
+		out = "Queue Paced"
 	}
 	for {
 		all, bytes := n.sum(func(*item) bool { return true })
@@ -225,8 +225,8 @@ func FuzzMachine(f *testing.F) {
 		var all []*Waiter
 		for len(data) > 0 {
 			op := read()
-			s := State{Room: op&1 == 0, Starting: op&6 == 6, Saturation: float64(read()%9) / 8}
-			s.Held = op&64 != 0 && !s.Starting
+			s := State{Available: op&1 == 0, Starting: op&6 == 6, Saturation: float64(read()%9) / 8}
+			s.Paced = op&64 != 0 && !s.Starting
 			switch op >> 3 % 8 {
 			case 0, 1, 2, 3:
 				b := read()
@@ -244,7 +244,7 @@ func FuzzMachine(f *testing.F) {
 				}
 			case 4, 5:
 				odds := read()
-				place := func(w *Waiter) Trial { return []Trial{Placed, Placed, Blocked, Full}[(odds+w.Owner.(int))%4] }
+				place := func(w *Waiter) Trial { return []Trial{Done, Done, Blocked, Full}[(odds+w.Owner.(int))%4] }
 				able := func(w *Waiter) bool { return (odds>>2+w.Owner.(int))%3 > 0 }
 				if got, want := m.Next(able, place), n.next(able, place); got != want {
 					t.Fatalf("next: %v, naively %v", got, want)
@@ -306,7 +306,7 @@ func TestLowPrioritiesMove(t *testing.T) {
 	low := 0
 	for range 10 * (c.MaxPassed + 1) {
 		m.Arrive(&Waiter{Priority: 1, Owner: -1}, State{}, t0)
-		if w := m.Next(anyone, func(*Waiter) Trial { return Placed }); w.Priority < 0 {
+		if w := m.Next(anyone, func(*Waiter) Trial { return Done }); w.Priority < 0 {
 			if w.Owner != low {
 				t.Fatalf("%v goes before %d", w.Owner, low)
 			}
@@ -331,7 +331,7 @@ func TestBoundBlockNobody(t *testing.T) {
 		}
 	}
 	able := func(w *Waiter) bool { return !bound[w] }
-	place := func(w *Waiter) Trial { return Placed }
+	place := func(w *Waiter) Trial { return Done }
 	for i := range int32(60) { // more than are passed over
 		low := &Waiter{Priority: i%2 - 1}
 		m.Arrive(low, State{}, t0)

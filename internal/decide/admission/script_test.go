@@ -130,7 +130,7 @@ func (s *script) run(command string, words []string) {
 	case "pool":
 		o := s.options(words, map[string]string{"room": "0", "saturation": "0", "starting": "false", "held": "false"})
 		s.rooms = int(s.number(o["room"]))
-		s.state = State{Saturation: s.number(o["saturation"]), Starting: o["starting"] == "true", Held: o["held"] == "true"}
+		s.state = State{Saturation: s.number(o["saturation"]), Starting: o["starting"] == "true", Paced: o["held"] == "true"}
 		s.next()
 	case "arrive":
 		s.arrive(words[0], words[1:])
@@ -166,7 +166,7 @@ func (s *script) arrive(id string, words []string) {
 	}
 	s.all[id] = w
 	state := s.state
-	state.Room = s.rooms > 0 && o["bound"] != "true"
+	state.Available = s.rooms > 0 && o["bound"] != "true"
 	v := s.m.Arrive(w, state, s.now)
 	if v.Decision == Admit {
 		s.rooms--
@@ -179,13 +179,13 @@ func (s *script) arrive(id string, words []string) {
 
 // next hands out the places there are.
 func (s *script) next() {
-	able := func(w *Waiter) bool { return !s.state.Held && !strings.HasSuffix(w.Owner.(string), "(bound)") }
+	able := func(w *Waiter) bool { return !s.state.Paced && !strings.HasSuffix(w.Owner.(string), "(bound)") }
 	for {
 		w := s.m.Next(able, func(w *Waiter) Trial {
 			if s.rooms == 0 {
 				return Full
 			}
-			return Placed
+			return Done
 		})
 		if w == nil {
 			return
@@ -242,7 +242,7 @@ func check(t *testing.T, m *Machine) {
 			m.queued, m.bytes, m.flows, len(m.due), queued, bytes, flows, due)
 	}
 	c := m.Counts()
-	if c.Arrived+c.Returned != c.Admitted+c.Shed+c.Evicted+c.Overdue+c.Left+uint64(m.Len()) {
+	if c.Arrived+c.Returned != c.Admitted+c.Shed+c.Evicted+c.Overdue+c.Abandoned+uint64(m.Len()) {
 		t.Fatalf("the counts do not balance: %+v and %d waiting", c, m.Len())
 	}
 }

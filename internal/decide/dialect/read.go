@@ -292,13 +292,13 @@ func (f *reader) kindOf(root *yaml.Node, offset int, origin *service.Origin) (*m
 	if root.Kind != yaml.MappingNode {
 		return nil, at(root, "", "is not a manifest: expected apiVersion, kind, metadata and spec")
 	}
-	places := map[string]*yaml.Node{"apiVersion": root, "kind": root}
+	nodes := map[string]*yaml.Node{"apiVersion": root, "kind": root}
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		k, v := root.Content[i], root.Content[i+1]
-		if places[k.Value] != root || v.Kind != yaml.ScalarNode {
+		if nodes[k.Value] != root || v.Kind != yaml.ScalarNode {
 			continue
 		}
-		places[k.Value] = k
+		nodes[k.Value] = k
 		switch k.Value {
 		case "apiVersion":
 			head.APIVersion = v.Value
@@ -312,25 +312,25 @@ func (f *reader) kindOf(root *yaml.Node, offset int, origin *service.Origin) (*m
 			return &schemas[i], nil
 		}
 	}
-	return nil, f.unread(head.APIVersion, head.Kind, places, at)
+	return nil, f.unread(head.APIVersion, head.Kind, nodes, at)
 }
 
 // unread returns why a document is not read and what is.
-func (f *reader) unread(apiVersion, kindName string, places map[string]*yaml.Node,
+func (f *reader) unread(apiVersion, kindName string, nodes map[string]*yaml.Node,
 	at func(*yaml.Node, string, string, ...any) *Problem) *Problem {
 	switch {
 	case apiVersion == "":
-		return at(places["apiVersion"], "apiVersion", "is missing: write one of %s", strings.Join(versions(), ", "))
+		return at(nodes["apiVersion"], "apiVersion", "is missing: write one of %s", strings.Join(versions(), ", "))
 	case kindName == "":
-		return at(places["kind"], "kind", "is missing: write one of %s", strings.Join(kindsOf(apiVersion), ", "))
+		return at(nodes["kind"], "kind", "is missing: write one of %s", strings.Join(kindsOf(apiVersion), ", "))
 	}
 	id := apiVersion + " " + kindName
 	if why, ok := foreign[id]; ok {
-		p := at(places["kind"], "kind", "%s %s", kindName, why.Message)
+		p := at(nodes["kind"], "kind", "%s %s", kindName, why.Message)
 		p.Warning, p.Platform = why.Warning, why.Platform
 		return p
 	}
-	if p := misspelt(apiVersion, kindName, places, at); p != nil {
+	if p := misspelt(apiVersion, kindName, nodes, at); p != nil {
 		return p
 	}
 	var ids []string
@@ -342,28 +342,28 @@ func (f *reader) unread(apiVersion, kindName string, places map[string]*yaml.Nod
 	if len(ids) == 0 {
 		ids = versions()
 	}
-	return at(places["apiVersion"], "apiVersion", "%s %s is not read; the apiVersions that are: %s",
+	return at(nodes["apiVersion"], "apiVersion", "%s %s is not read; the apiVersions that are: %s",
 		manifest.Clip(apiVersion), manifest.Clip(kindName), strings.Join(ids, ", "))
 }
 
 // misspelt returns which kind or version was probably meant, nil when none is
 // near.
-func misspelt(apiVersion, kindName string, places map[string]*yaml.Node,
+func misspelt(apiVersion, kindName string, nodes map[string]*yaml.Node,
 	at func(*yaml.Node, string, string, ...any) *Problem) *Problem {
 	group, _, _ := strings.Cut(apiVersion, "/")
 	for _, k := range schemas {
 		if g, _, _ := strings.Cut(k.APIVersion, "/"); g == group && k.Kind == kindName {
-			return at(places["apiVersion"], "apiVersion", "%s has no %s that is read; did you mean %q?", manifest.Clip(apiVersion), kindName, k.APIVersion)
+			return at(nodes["apiVersion"], "apiVersion", "%s has no %s that is read; did you mean %q?", manifest.Clip(apiVersion), kindName, k.APIVersion)
 		}
 	}
 	if known := kindsOf(apiVersion); len(known) > 0 {
 		if near := strict.Nearest(kindName, known); near != "" {
-			return at(places["kind"], "kind", "unknown kind %q; did you mean %q?", manifest.Clip(kindName), near)
+			return at(nodes["kind"], "kind", "unknown kind %q; did you mean %q?", manifest.Clip(kindName), near)
 		}
-		return at(places["kind"], "kind", "unknown kind %q; of %s these are read: %s", manifest.Clip(kindName), apiVersion, strings.Join(known, ", "))
+		return at(nodes["kind"], "kind", "unknown kind %q; of %s these are read: %s", manifest.Clip(kindName), apiVersion, strings.Join(known, ", "))
 	}
 	if near := strict.Nearest(apiVersion, versions()); near != "" && slices.Contains(kindsOf(near), kindName) {
-		return at(places["apiVersion"], "apiVersion", "unknown version %q; did you mean %q?", manifest.Clip(apiVersion), near)
+		return at(nodes["apiVersion"], "apiVersion", "unknown version %q; did you mean %q?", manifest.Clip(apiVersion), near)
 	}
 	return nil
 }

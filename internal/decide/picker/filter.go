@@ -49,7 +49,7 @@ var filters = map[string]filter{
 	"capacity-below":   {waiting: true, kv: true, run: each(capacityBelow)},
 	"capacity-at-most": {waiting: true, kv: true, run: each(capacityAtMost)},
 	"lora-active":      {run: each(func(p *pick, s *step, e *Endpoint) bool { return p.adapter(e).active })},
-	"lora-room":        {run: each(func(p *pick, s *step, e *Endpoint) bool { return p.adapter(e).room })},
+	"lora-room":        {run: each(func(p *pick, s *step, e *Endpoint) bool { return p.adapter(e).loadable })},
 	"lora-low-cost":    {run: each(lowCost)},
 	"lora-soft":        {probability: true, run: softAdapter},
 	"least-queue":      {run: leastQueue},
@@ -101,20 +101,20 @@ func capacityAtMost(_ *pick, s *step, e *Endpoint) bool {
 	return l.Waiting <= s.Waiting && l.KV <= s.KV
 }
 
-// held is how an endpoint stands to the request's adapter, by what it said.
-type held struct {
-	active bool // works with it now: running or waiting
-	room   bool // could load one more
+// adapterState is how an endpoint stands to the request's adapter, by what it said.
+type adapterState struct {
+	active   bool // works with it now: running or waiting
+	loadable bool // could load one more
 }
 
-func (p *pick) adapter(e *Endpoint) held {
+func (p *pick) adapter(e *Endpoint) adapterState {
 	a := load(e).Adapters
 	if a == nil {
-		return held{}
+		return adapterState{}
 	}
 	name := p.in.Adapter
-	h := held{active: slices.Contains(a.Running, name) || slices.Contains(a.Waiting, name)}
-	h.room = active(a) < a.Max
+	h := adapterState{active: slices.Contains(a.Running, name) || slices.Contains(a.Waiting, name)}
+	h.loadable = active(a) < a.Max
 	return h
 }
 
@@ -136,7 +136,7 @@ func active(a *replica.Adapters) int {
 
 func lowCost(p *pick, _ *step, e *Endpoint) bool {
 	h := p.adapter(e)
-	return h.active || h.room
+	return h.active || h.loadable
 }
 
 // softAdapter keeps the endpoints that have the adapter, or now and then
@@ -148,7 +148,7 @@ func softAdapter(p *pick, s *step, set []int32) int {
 		switch h := p.adapter(&p.in.Endpoints[slot]); {
 		case h.active:
 			have++
-		case h.room:
+		case h.loadable:
 			could++
 		}
 	}
@@ -160,7 +160,7 @@ func softAdapter(p *pick, s *step, set []int32) int {
 	kept := 0
 	for _, slot := range set {
 		h := p.adapter(&p.in.Endpoints[slot])
-		if want && h.active || !want && !h.active && h.room {
+		if want && h.active || !want && !h.active && h.loadable {
 			set[kept] = slot
 			kept++
 		}

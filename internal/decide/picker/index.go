@@ -228,7 +228,7 @@ func (m *Matches) put(w int, lost uint64, at int) {
 
 // Sent notes that a slot was sent a prompt with these blocks. It returns how
 // many of the leading ones the slot held already.
-func (ix *Index) Sent(slot int, blocks []uint64) (held int) {
+func (ix *Index) Sent(slot int, blocks []uint64) (known int) {
 	if slot < 0 || slot >= maxSlots || len(blocks) == 0 {
 		return 0
 	}
@@ -241,11 +241,11 @@ func (ix *Index) Sent(slot int, blocks []uint64) (held int) {
 		if id, ok := ix.table.find(&ix.nodes, h); !ok || !ix.refer(ix.nodes.at(id), slot) {
 			missing++
 		} else if missing == 0 {
-			held++
+			known++
 		}
 	}
 	if missing == 0 {
-		return held
+		return known
 	}
 	// The end goes in first, so that it goes out first.
 	rich := -1
@@ -265,7 +265,7 @@ func (ix *Index) Sent(slot int, blocks []uint64) (held int) {
 		}
 		ix.add(slot, blocks[i])
 	}
-	return held
+	return known
 }
 
 // Resize sets how many tokens of prompts a slot's endpoint can hold; 0 is

@@ -45,14 +45,14 @@ func (t *hashTable) insert(ns *nodes, h uint64, id uint32) {
 		t.cells = make([]uint32, max(64, 2*len(old)))
 		for _, c := range old {
 			if c != 0 {
-				t.place(ns.at(idOf(c)).hash, c)
+				t.put(ns.at(idOf(c)).hash, c)
 			}
 		}
 	}
-	t.place(h, cellOf(h, id))
+	t.put(h, cellOf(h, id))
 }
 
-func (t *hashTable) place(h uint64, cell uint32) {
+func (t *hashTable) put(h uint64, cell uint32) {
 	mask := uint64(len(t.cells) - 1)
 	i := h & mask
 	for t.cells[i] != 0 {

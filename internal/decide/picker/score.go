@@ -120,7 +120,7 @@ func lora(p *pick, _ *scoring, set []int32) []float64 {
 		switch a := p.adapter(e); {
 		case a.active:
 			values[i] = 1
-		case a.room:
+		case a.loadable:
 			values[i] = 0.8
 		default:
 			values[i] = 0

@@ -20,9 +20,9 @@ type Input struct {
 type Canary struct {
 	// Refused is why it could not be made; "" when it could.
 	Refused string
-	// Proven reports that a replica of it has been ready once, so that asleep it
+	// WasReady reports that a replica of it has been ready once, so that asleep it
 	// can be trusted to wake.
-	Proven bool
+	WasReady bool
 	// Ready counts its ready replicas, Asleep reports whether none is wanted.
 	Ready  int
 	Asleep bool
@@ -58,7 +58,7 @@ func Step(in Input) Decision {
 	switch {
 	case c.Refused != "":
 		d.Why = "the canary cannot be made (" + c.Refused + ")" + before
-	case c.Ready > 0, c.Proven && c.Failing == "":
+	case c.Ready > 0, c.WasReady && c.Failing == "":
 		d.Percent = max(0, *in.Percent)
 		d.Why = fmt.Sprintf("ready, takes %d %%", d.Percent)
 		if c.Ready == 0 && c.Asleep {

@@ -19,11 +19,11 @@ func TestStep(t *testing.T) {
 		{"starting", Input{Percent: &ten, Serving: true}, Decision{true, 0, "the canary is not ready yet; the previous revision answers all requests"}},
 		{"ready", Input{Percent: &ten, Serving: true, Canary: Canary{Ready: 1}}, Decision{true, 10, "ready, takes 10 %"}},
 		{"asked for nothing", Input{Percent: &zero, Serving: true, Canary: Canary{Ready: 1}}, Decision{true, 0, "ready, takes 0 %"}},
-		{"asleep", Input{Percent: &ten, Serving: true, Canary: Canary{Proven: true, Asleep: true}}, Decision{true, 10, "asleep, takes 10 % and wakes for it"}},
+		{"asleep", Input{Percent: &ten, Serving: true, Canary: Canary{WasReady: true, Asleep: true}}, Decision{true, 10, "asleep, takes 10 % and wakes for it"}},
 		{"never ready", Input{Percent: &ten, Serving: true, Canary: Canary{Asleep: true}}, Decision{true, 0, "the canary is not ready yet; the previous revision answers all requests"}},
 		{"fails at the start", Input{Percent: &ten, Serving: true, Canary: Canary{Failing: "exit code 1"}}, Decision{true, 0, "the canary is not ready (exit code 1); the previous revision answers all requests"}},
-		{"fails later", Input{Percent: &ten, Serving: true, Canary: Canary{Proven: true, Failing: "exit code 1"}}, Decision{true, 0, "the canary is not ready (exit code 1); the previous revision answers all requests"}},
-		{"one of two fails", Input{Percent: &ten, Serving: true, Canary: Canary{Proven: true, Ready: 1, Failing: "exit code 1"}}, Decision{true, 10, "ready, takes 10 %"}},
+		{"fails later", Input{Percent: &ten, Serving: true, Canary: Canary{WasReady: true, Failing: "exit code 1"}}, Decision{true, 0, "the canary is not ready (exit code 1); the previous revision answers all requests"}},
+		{"one of two fails", Input{Percent: &ten, Serving: true, Canary: Canary{WasReady: true, Ready: 1, Failing: "exit code 1"}}, Decision{true, 10, "ready, takes 10 %"}},
 		{"refused", Input{Percent: &ten, Serving: true, Canary: Canary{Refused: "no runtime"}}, Decision{true, 0, "the canary cannot be made (no runtime); the previous revision answers all requests"}},
 	} {
 		if got := Step(c.in); got != c.want {
@@ -42,7 +42,7 @@ func TestShare(t *testing.T) {
 		switch {
 		case d.Percent != 0 && d.Percent != p, d.Percent != 0 && !d.Canary:
 			return false
-		case in.Canary.Ready <= 0 && !in.Canary.Proven && d.Percent != 0:
+		case in.Canary.Ready <= 0 && !in.Canary.WasReady && d.Percent != 0:
 			return false
 		}
 		return d.Why != "" && d.Canary == (p < 100 && in.Serving && !in.Same)

@@ -46,7 +46,7 @@ func Checks(req Request, runtimes []service.Runtime, host Host) []Check {
 	if s.svc.Custom {
 		return checksOf(s.svc.Components, service.Components{}, host, service.Attributes{})
 	}
-	all := visible(runtimes, s.namespace)
+	all := inNamespace(runtimes, s.namespace)
 	if ref := s.svc.Runtime; ref != nil {
 		s.named = true
 		rt := lookup(all, *ref)

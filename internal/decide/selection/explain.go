@@ -281,7 +281,7 @@ func (s *subject) unrecognized(ref service.ObjectRef, runtimes []service.Runtime
 		what = ref.Kind
 	}
 	msg := fmt.Sprintf("%s %q is not known", what, ref.Name)
-	if rt := lookup(visible(runtimes, s.namespace), service.ObjectRef{Name: ref.Name}); rt != nil {
+	if rt := lookup(inNamespace(runtimes, s.namespace), service.ObjectRef{Name: ref.Name}); rt != nil {
 		return msg + fmt.Sprintf(": there is one of %s scope, leave out the kind or correct it", rt.Scope)
 	}
 	var names, namespaces []string

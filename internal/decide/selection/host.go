@@ -203,9 +203,9 @@ func (p part) image() string {
 // Without a leader the component's own pod leads (KServe's workerSpec).
 func (p part) nodes() int {
 	n, led := 0, false
-	for _, side := range p.sides() {
-		n += min(side.size, math.MaxInt16)
-		led = led || side.leads
+	for _, group := range p.nodeGroups() {
+		n += min(group.size, math.MaxInt16)
+		led = led || group.leads
 	}
 	if n > 0 && !led {
 		n++
@@ -213,23 +213,23 @@ func (p part) nodes() int {
 	return n
 }
 
-// side is the leader's or the workers' part, the runtime's and the service's.
-type side struct {
+// nodeGroup is the leader's or the workers' part, the runtime's and the service's.
+type nodeGroup struct {
 	base, over *service.Node
 	leads      bool
 	size       int
 }
 
-func (p part) sides() []side {
-	leader, worker := side{leads: true}, side{}
+func (p part) nodeGroups() []nodeGroup {
+	leader, worker := nodeGroup{leads: true}, nodeGroup{}
 	if p.base != nil {
 		leader.base, worker.base = p.base.Leader, p.base.Worker
 	}
 	if p.over != nil {
 		leader.over, worker.over = p.over.Leader, p.over.Worker
 	}
-	var out []side
-	for _, s := range []side{leader, worker} {
+	var out []nodeGroup
+	for _, s := range []nodeGroup{leader, worker} {
 		if s.base == nil && s.over == nil {
 			continue
 		}
@@ -254,7 +254,7 @@ func (p part) needs() (gpus, memory int64) {
 		over = container(p.over.Pod, p.over.Main)
 	}
 	gpus, memory = asks(base, over)
-	for _, s := range p.sides() {
+	for _, s := range p.nodeGroups() {
 		base, over = nil, nil
 		if s.base != nil {
 			base = container(s.base.Pod, s.base.Main)

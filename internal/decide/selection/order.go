@@ -111,9 +111,9 @@ func decide(a, b *standing) (criterion, int) {
 	return byName, cmp.Compare(a.name, b.name)
 }
 
-// placed returns what put ranked[i] in its place: for the first what sets it
+// reason returns what put ranked[i] in its place: for the first what sets it
 // above the second, for the others what the one before has over it.
-func (s *subject) placed(ranked []*assessed, i int) string {
+func (s *subject) reason(ranked []*assessed, i int) string {
 	switch {
 	case s.named:
 		return "named by the service"

@@ -122,7 +122,7 @@ func Choose(req Request, runtimes []service.Runtime, host Host) Result {
 		res.Protocol = cmp.Or(s.svc.Protocol, s.svc.ProtocolDefault)
 		return res
 	}
-	all := visible(runtimes, s.namespace)
+	all := inNamespace(runtimes, s.namespace)
 	if s.svc.Runtime != nil {
 		ref := s.svc.Runtime.In(s.svc.Origin.Dialect())
 		s.named = true
@@ -171,8 +171,8 @@ func newSubject(req Request, host Host) *subject {
 	return s
 }
 
-// visible keeps what a service in namespace may use.
-func visible(runtimes []service.Runtime, namespace string) []*service.Runtime {
+// inNamespace keeps what a service in namespace may use.
+func inNamespace(runtimes []service.Runtime, namespace string) []*service.Runtime {
 	out := make([]*service.Runtime, 0, len(runtimes))
 	for i := range runtimes {
 		rt := &runtimes[i]
@@ -247,7 +247,7 @@ func (s *subject) assess(runtimes []*service.Runtime) []*assessed {
 	}
 	for i := range n {
 		out[i].Rank = i + 1
-		out[i].Why = s.placed(out[:n], i)
+		out[i].Why = s.reason(out[:n], i)
 		if _, instead, ok := strings.Cut(out[i].Rules[len(out[i].Rules)-1].Why, runsHere+": "); ok {
 			out[i].Why += "; runs " + instead
 		}

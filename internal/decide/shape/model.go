@@ -186,7 +186,7 @@ func mountAt(c *corev1.Container, at string) *corev1.VolumeMount {
 
 // environment gives a container the model's path in MODEL_PATH, as OME's
 // runtimes expect, and its port in PORT where its command line asks for that.
-func (r *renderer) environment(c *corev1.Container, at workload.Place) {
+func (r *renderer) environment(c *corev1.Container, at workload.Location) {
 	var known []corev1.EnvVar
 	if r.rev.Model.URI != "" && r.bearsModel() {
 		known = append(known, corev1.EnvVar{Name: "MODEL_PATH", Value: at.ModelPath})

@@ -60,8 +60,8 @@ func fit(name, stem string, length int) string {
 	}
 	sum := sha256.Sum256([]byte(name))
 	hash := "-x" + hex.EncodeToString(sum[:])[:hashLength]
-	if room := length - len(hash); len(stem) > room {
-		stem = strings.TrimRight(stem[:room], "-.")
+	if limit := length - len(hash); len(stem) > limit {
+		stem = strings.TrimRight(stem[:limit], "-.")
 	}
 	return stem + hash
 }

@@ -21,12 +21,12 @@ func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1
 		return merged, fmt.Errorf("there is no container to run: runtime %q is not made for a cluster: name another in spec.runtime, or give containers", r.rev.Runtime.Name)
 	}
 	http, grpc := portsOf(speaker(&merged, main), r.rev.Protocol)
-	place := workload.Place{Port: int(http), GRPCPort: int(grpc), MetricsPort: int(cmp.Or(r.c.Exports().Port, http)), ModelPath: modelPath}
+	at := workload.Location{Port: int(http), GRPCPort: int(grpc), MetricsPort: int(cmp.Or(r.c.Exports().Port, http)), ModelPath: modelPath}
 	if r.rev.Model.Verbatim {
-		place.ModelPath = r.rev.Model.URI
+		at.ModelPath = r.rev.Model.URI
 	}
-	place.AdapterPaths = r.adapterPaths()
-	pod, err := workload.ResolvePod(merged, place)
+	at.AdapterPaths = r.adapterPaths()
+	pod, err := workload.ResolvePod(merged, at)
 	if err != nil {
 		return pod, err
 	}
@@ -46,7 +46,7 @@ func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1
 	if err := r.model(&pod, m); err != nil { // which goes before them
 		return pod, err
 	}
-	r.environment(m, place)
+	r.environment(m, at)
 	r.wire(&pod, m)
 	lastWords(&pod)
 	if pod.EnableServiceLinks == nil {

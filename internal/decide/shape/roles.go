@@ -144,14 +144,14 @@ func (r *renderer) ray(leader, worker *corev1.PodSpec, leading, working string, 
 	if !speaksRay(leader) && !speaksRay(worker) {
 		return
 	}
-	for _, side := range []struct {
+	for _, role := range []struct {
 		pod    *corev1.PodSpec
 		main   string
 		worker bool
 	}{{leader, leading, false}, {worker, working, true}} {
-		c := container(side.pod, side.main)
-		if c == nil && len(side.pod.Containers) > 0 {
-			c = &side.pod.Containers[0]
+		c := container(role.pod, role.main)
+		if c == nil && len(role.pod.Containers) > 0 {
+			c = &role.pod.Containers[0]
 		}
 		if c == nil {
 			continue
@@ -167,7 +167,7 @@ func (r *renderer) ray(leader, worker *corev1.PodSpec, leading, working string, 
 			give(corev1.EnvVar{Name: "REQUEST_GPU_COUNT", Value: n})
 		}
 		give(corev1.EnvVar{Name: "MODEL_NAME", Value: r.rev.Service.Name})
-		if side.worker {
+		if role.worker {
 			const index = "ROUNDHOUSE_GROUP_INDEX"
 			give(corev1.EnvVar{Name: index, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{
 				APIVersion: "v1", FieldPath: "metadata.labels['" + labelGroupIndex + "']"}}})

@@ -242,9 +242,9 @@ const (
 	classExternal = "external"
 )
 
-// LeftToOthers reports whether annotations leave a count to an autoscaler that
+// ExternallyScaled reports whether annotations leave a count to an autoscaler that
 // the manifest's author brings.
-func LeftToOthers(annotations map[string]string) bool {
+func ExternallyScaled(annotations map[string]string) bool {
 	return annotations[classKServe] == classExternal || annotations[classOME] == classExternal || annotations[classOurs] == classExternal
 }
 
@@ -253,7 +253,7 @@ func LeftToOthers(annotations map[string]string) bool {
 // to zero, requests decide.
 func (r *renderer) scaler(out *Objects) {
 	l := r.c.Limits
-	if !l.Metric.Resource() || LeftToOthers(r.rev.Annotations) || LeftToOthers(r.c.Annotations) {
+	if !l.Metric.Resource() || ExternallyScaled(r.rev.Annotations) || ExternallyScaled(r.c.Annotations) {
 		return
 	}
 	target := autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: Name(r.rev.Service, r.c.Role)}

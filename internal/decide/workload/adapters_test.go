@@ -165,7 +165,7 @@ func TestAdapterPlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := rev.Component(service.RoleEngine)
-	at := Place{Port: 7000, ModelPath: "/store/m", AdapterPaths: map[string]string{"sql": "/store/1", "a-b.c": "/store/2"}}
+	at := Location{Port: 7000, ModelPath: "/store/m", AdapterPaths: map[string]string{"sql": "/store/1", "a-b.c": "/store/2"}}
 	p, err := c.Process.Resolve(at)
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestAdapterPlaces(t *testing.T) {
 	if got := strings.Join(pod.Containers[0].Args, " "); !strings.HasSuffix(got, "--lora-modules sql=/store/1 a-b.c=/store/2") {
 		t.Errorf("the pod has %s", got)
 	}
-	if _, err := c.Process.Resolve(Place{AdapterPaths: map[string]string{"sql": "/store/1"}}); err == nil || !strings.Contains(err.Error(), `no key "a-b.c"`) {
+	if _, err := c.Process.Resolve(Location{AdapterPaths: map[string]string{"sql": "/store/1"}}); err == nil || !strings.Contains(err.Error(), `no key "a-b.c"`) {
 		t.Errorf("an adapter that is nowhere: %v", err)
 	}
 }

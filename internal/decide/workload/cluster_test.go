@@ -46,7 +46,7 @@ func TestResolvePod(t *testing.T) {
 		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/x/{{.Port}}", Port: intstr.FromString("{{.Port}}")}}},
 		LivenessProbe:  &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("named")}}},
 	}}}
-	got, err := ResolvePod(pod, Place{Port: 8080, GRPCPort: 8081, ModelPath: "/mnt/models"})
+	got, err := ResolvePod(pod, Location{Port: 8080, GRPCPort: 8081, ModelPath: "/mnt/models"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -174,8 +174,8 @@ func dialectLabels(in Input, role service.Role) map[string]string {
 // ownImage as a container's image stands for the image of this program.
 const ownImage = "roundhouse"
 
-// place puts this program's image where the pods of c name it by its word.
-func (c *Component) place(image string) {
+// setImage puts this program's image where the pods of c name it by its word.
+func (c *Component) setImage(image string) {
 	if image == "" {
 		return
 	}

@@ -166,7 +166,7 @@ func TestParallelismSize(t *testing.T) {
 				t.Errorf("%s of %s: %q, want %q", c.role, api, got, c.want)
 			}
 			if p := rev.Components[0].Process; p != nil && c.want != "" && got == c.want {
-				if p, err := p.Resolve(Place{}); err != nil || p.Command[2] != c.want {
+				if p, err := p.Resolve(Location{}); err != nil || p.Command[2] != c.want {
 					t.Errorf("the process is %q: %v", p.Command, err)
 				}
 			}

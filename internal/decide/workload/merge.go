@@ -129,9 +129,9 @@ func MergeArgs(runtime, service []string) []string {
 	}
 	base, over := parseArgs(runtime), parseArgs(service)
 	repeated := map[string]bool{}
-	for _, side := range [][]flag{base, over} {
+	for _, flags := range [][]flag{base, over} {
 		seen := map[string]bool{}
-		for _, f := range side {
+		for _, f := range flags {
 			repeated[f.name] = repeated[f.name] || seen[f.name]
 			seen[f.name] = true
 		}
@@ -143,24 +143,24 @@ func MergeArgs(runtime, service []string) []string {
 		}
 	}
 	var out []string
-	placed := map[string]bool{}
+	done := map[string]bool{}
 	for _, f := range base {
 		if words, ok := replaces[f.name]; ok {
 			out = append(out, words...)
-			placed[f.name] = true
+			done[f.name] = true
 			continue
 		}
 		out = append(out, f.words...)
 		if f.name == "" { // the service's positional words follow the runtime's
 			out = append(out, positional(over)...)
-			placed[""] = true
+			done[""] = true
 		}
 	}
-	if !placed[""] {
+	if !done[""] {
 		out = append(append([]string{}, positional(over)...), out...)
 	}
 	for _, f := range over {
-		if f.name != "" && !placed[f.name] {
+		if f.name != "" && !done[f.name] {
 			out = append(out, f.words...)
 		}
 	}

@@ -289,7 +289,7 @@ func first(a, b *corev1.Probe) *corev1.Probe {
 // the working directory and the probes, and expands $(VAR) in the variables'
 // values and the command as Kubernetes does, from the process's own variables.
 // The addresses of other roles stand before those, which may refer to them.
-func (p Process) Resolve(pl Place) (Process, error) {
+func (p Process) Resolve(pl Location) (Process, error) {
 	out, err := expandAll(p, pl.data(), nil, "process")
 	if err != nil {
 		return Process{}, err
@@ -317,7 +317,7 @@ func (p Process) Resolve(pl Place) (Process, error) {
 }
 
 // variables hold the addresses of other roles, in the order of service.Roles.
-func (pl Place) variables() (out []corev1.EnvVar) {
+func (pl Location) variables() (out []corev1.EnvVar) {
 	for _, role := range service.Roles {
 		if at := pl.Addresses[role]; at != "" {
 			out = append(out, corev1.EnvVar{Name: AddressVariable(role), Value: at})
@@ -329,7 +329,7 @@ func (pl Place) variables() (out []corev1.EnvVar) {
 // ResolvePod fills what a replica alone knows into a pod: on a cluster that is
 // known before the pod is there. A probe's port that was a template is a number
 // then. Nothing is shared with the pod given.
-func ResolvePod(pod corev1.PodSpec, pl Place) (corev1.PodSpec, error) {
+func ResolvePod(pod corev1.PodSpec, pl Location) (corev1.PodSpec, error) {
 	out, err := expandAll(pod, pl.data(), nil, "pod")
 	if err != nil {
 		return corev1.PodSpec{}, err

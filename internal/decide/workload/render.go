@@ -213,7 +213,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	if c.Worker, err = mergeNode(base.Worker, over.Worker); err != nil {
 		return Component{}, fmt.Errorf("worker: %w", err)
 	}
-	c.place(in.Image)
+	c.setImage(in.Image)
 	if m := container(c.Pod, c.Main); m != nil {
 		m.Image = withVersion(m.Image, s.RuntimeVersion)
 		if in.Cluster && s.RuntimeVersion == "" {

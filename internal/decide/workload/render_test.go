@@ -92,7 +92,7 @@ func TestRenderMergesServiceOverRuntime(t *testing.T) {
 	if c.Limits != want {
 		t.Errorf("limits %+v, want %+v", c.Limits, want)
 	}
-	p, err := c.Process.Resolve(Place{Port: 1234, ModelPath: "/data/llama"})
+	p, err := c.Process.Resolve(Location{Port: 1234, ModelPath: "/data/llama"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,14 +184,14 @@ func TestLocalize(t *testing.T) {
 
 func TestResolveExpandsVariables(t *testing.T) {
 	p := Process{Command: []string{"run", "$(A)-$(B)", "$$(A)", "$(NOPE)", "$", "$(", "--p=$(PORT)"}, Env: []corev1.EnvVar{{Name: "A", Value: "x{{.Port}}"}, {Name: "B", Value: "y"}}}
-	out, err := p.Resolve(Place{Port: 7})
+	out, err := p.Resolve(Location{Port: 7})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Join(out.Command, " "); got != "run x7-y $(A) $(NOPE) $ $( --p=7" {
 		t.Fatalf("got %q", got)
 	}
-	if _, err := (Process{}).Resolve(Place{}); err == nil {
+	if _, err := (Process{}).Resolve(Location{}); err == nil {
 		t.Fatal("an empty command resolves")
 	}
 }
@@ -209,7 +209,7 @@ func TestRouterIsToldAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := rev.Component(service.RoleRouter).Process.Resolve(Place{Addresses: map[service.Role]string{
+	out, err := rev.Component(service.RoleRouter).Process.Resolve(Location{Addresses: map[service.Role]string{
 		service.RoleEngine: "127.0.0.1:1", service.RoleDecoder: "127.0.0.1:2"}})
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func TestVariablesInVariables(t *testing.T) {
 	p := Process{Command: []string{"run", "$(URL)"}, Env: []corev1.EnvVar{
 		{Name: "HOST", Value: "db"}, {Name: "URL", Value: "http://$(HOST):$(PORT)/$(LATER)"}, {Name: "LATER", Value: "$$(HOST) $(NOPE)"},
 		{Name: "SECRET", ValueFrom: &corev1.EnvVarSource{}}}}
-	out, err := p.Resolve(Place{Port: 7})
+	out, err := p.Resolve(Location{Port: 7})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestVariablesAreBounded(t *testing.T) {
 	for i := 1; i <= 40; i++ {
 		p.Env = append(p.Env, corev1.EnvVar{Name: fmt.Sprintf("V%d", i), Value: fmt.Sprintf("$(V%d)$(V%d)", i-1, i-1)})
 	}
-	if _, err := p.Resolve(Place{}); err == nil || !strings.Contains(err.Error(), "once their variables are expanded") {
+	if _, err := p.Resolve(Location{}); err == nil || !strings.Contains(err.Error(), "once their variables are expanded") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -320,7 +320,7 @@ func TestEnvironmentPrecedence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := rev.Components[0].Process.Resolve(Place{Port: 99})
+	p, err := rev.Components[0].Process.Resolve(Location{Port: 99})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -193,8 +193,8 @@ func (p *Process) Need() residency.Need {
 	return residency.Need{GPUs: p.GPUs, GPUMemory: p.GPUMemory, Memory: p.ReservedMemory}
 }
 
-// Place is what a replica alone knows and its command line may name.
-type Place struct {
+// Location is what a replica alone knows and its command line may name.
+type Location struct {
 	Port, GRPCPort, MetricsPort int
 	ModelPath                   string
 	AdapterPaths                map[string]string // by the adapters' names
@@ -209,7 +209,7 @@ func AddressVariable(role service.Role) string {
 	return "ROUNDHOUSE_" + strings.ToUpper(string(role)) + "_ADDRESS"
 }
 
-func (pl Place) data() map[string]any {
+func (pl Location) data() map[string]any {
 	return map[string]any{"Port": strconv.Itoa(pl.Port), "GRPCPort": strconv.Itoa(pl.GRPCPort),
 		"MetricsPort": strconv.Itoa(pl.MetricsPort), "ModelPath": pl.ModelPath, "AdapterPaths": pl.AdapterPaths}
 }

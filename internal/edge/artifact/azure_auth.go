@@ -78,8 +78,8 @@ const (
 	maxEntraAnswer = 1 << 20
 	// identityTimeout bounds a question for a token, with its retries.
 	identityTimeout = time.Minute
-	// identityAgain is how long no identity is looked for after there was none.
-	identityAgain = 10 * time.Minute
+	// identityRetry is how long no identity is looked for after there was none.
+	identityRetry = 10 * time.Minute
 )
 
 // entraTransport sends the requests for tokens. It may reach what the store's
@@ -110,7 +110,7 @@ func (a *azureSource) token(ctx context.Context, loc location) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("artifact: %s: %w", loc, err)
 	}
-	if id.cred == nil || time.Since(id.none) < identityAgain {
+	if id.cred == nil || time.Since(id.none) < identityRetry {
 		return "", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)

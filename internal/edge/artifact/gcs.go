@@ -164,7 +164,7 @@ func (g *gcsSource) token(ctx context.Context) *oauth2.Token {
 	}
 	t, err := g.tokens.Token()
 	if err != nil {
-		g.noCreds, g.why = time.Now(), tokenTrouble(err)
+		g.noCreds, g.why = time.Now(), tokenProblem(err)
 		g.log.WarnContext(ctx, "the Google credentials give no token; asking Cloud Storage anonymously", "error", err)
 		return nil
 	}
@@ -193,9 +193,9 @@ func (g *gcsSource) whyDenied(err error) error {
 	return err
 }
 
-// tokenTrouble is what a token's server says, in its own words for it: all else
+// tokenProblem is what a token's server says, in its own words for it: all else
 // may quote what it was sent.
-func tokenTrouble(err error) string {
+func tokenProblem(err error) string {
 	var refused *oauth2.RetrieveError
 	if !errors.As(err, &refused) || refused.Response == nil {
 		return "its server cannot be asked"

@@ -17,18 +17,18 @@ import (
 
 // What [Materialize] leaves in its folder, and what is there meanwhile.
 const (
-	placedName = ".roundhouse-pull"
-	workName   = ".roundhouse-work"
+	pullRecordName = ".roundhouse-pull"
+	workName       = ".roundhouse-work"
 	// lostName is what a fresh volume of ext4 holds.
 	lostName = "lost+found"
-	// maxPlaced bounds the record of a folder.
-	maxPlaced = 16 << 20
+	// maxPullRecord bounds the record of a folder.
+	maxPullRecord = 16 << 20
 )
 
-// placed is the record of a folder that holds an artifact. It is written
+// pullRecord is the record of a folder that holds an artifact. It is written
 // before the first file is put there, so that a stop between two files is made
 // good, and again after the last.
-type placed struct {
+type pullRecord struct {
 	Source string `json:"source"` // redacted
 	Key    string `json:"key"`    // of the whole URI
 	// Tree is where the files come from, below the folder; "" once all are there.
@@ -62,8 +62,8 @@ func Materialize(ctx context.Context, dir string, req Request, cfg Config, clien
 		return err
 	}
 	defer unlock()
-	want := placed{Source: Redact(req.URI), Key: digest(strings.TrimSpace(req.URI))[:32]}
-	had, err := readPlaced(dir, want)
+	want := pullRecord{Source: Redact(req.URI), Key: digest(strings.TrimSpace(req.URI))[:32]}
+	had, err := readPullRecord(dir, want)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func Materialize(ctx context.Context, dir string, req Request, cfg Config, clien
 }
 
 // fetchInto downloads below dir and records what is to be put there.
-func fetchInto(ctx context.Context, dir string, req Request, cfg Config, client *http.Client, log *slog.Logger, p placed, progress func(Progress)) (*placed, error) {
+func fetchInto(ctx context.Context, dir string, req Request, cfg Config, client *http.Client, log *slog.Logger, p pullRecord, progress func(Progress)) (*pullRecord, error) {
 	s, err := New(cfg, client, log)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func fetchInto(ctx context.Context, dir string, req Request, cfg Config, client 
 		tree, p.Entries = filepath.Dir(path), []string{filepath.Base(path)}
 	}
 	for _, name := range p.Entries {
-		if name == placedName || name == workName {
+		if name == pullRecordName || name == workName {
 			return nil, fmt.Errorf("artifact: %s: the model has a file %s, a name that is taken; rename it at the source", p.Source, name)
 		}
 	}
@@ -143,7 +143,7 @@ func open(tree string) (files int, bytes int64, err error) {
 }
 
 // finish moves into the folder what is not there yet, and cleans up.
-func (p *placed) finish(dir string) error {
+func (p *pullRecord) finish(dir string) error {
 	if p.Tree != "" {
 		for _, name := range p.Entries {
 			err := os.Rename(filepath.Join(dir, p.Tree, name), filepath.Join(dir, name))
@@ -165,8 +165,8 @@ func (p *placed) finish(dir string) error {
 	return syncDir(dir)
 }
 
-func (p *placed) write(dir string) error {
-	path := filepath.Join(dir, placedName)
+func (p *pullRecord) write(dir string) error {
+	path := filepath.Join(dir, pullRecordName)
 	if err := writeJSON(path, p); err != nil {
 		return err
 	}
@@ -176,14 +176,14 @@ func (p *placed) write(dir string) error {
 	return nil
 }
 
-// readPlaced is the record of a folder, nil for one where nothing was put yet.
+// readPullRecord is the record of a folder, nil for one where nothing was put yet.
 // It is an error for the folder to hold anything but what want asks for.
-func readPlaced(dir string, want placed) (*placed, error) {
+func readPullRecord(dir string, want pullRecord) (*pullRecord, error) {
 	list, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("artifact: %w", err)
 	}
-	p, err := decodePlaced(filepath.Join(dir, placedName))
+	p, err := decodePullRecord(filepath.Join(dir, pullRecordName))
 	if err != nil {
 		return nil, err
 	}
@@ -217,19 +217,19 @@ func readPlaced(dir string, want placed) (*placed, error) {
 	return p, nil
 }
 
-func decodePlaced(path string) (*placed, error) {
+func decodePullRecord(path string) (*pullRecord, error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	var raw []byte
-	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxPlaced) {
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxPullRecord) {
 		err = fmt.Errorf("%s: not a record of what was fetched", path)
 	}
 	if err == nil {
 		raw, err = os.ReadFile(path)
 	}
-	var p placed
+	var p pullRecord
 	if err == nil {
 		err = json.Unmarshal(raw, &p)
 	}

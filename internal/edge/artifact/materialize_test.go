@@ -37,7 +37,7 @@ func TestMaterializeFile(t *testing.T) {
 	if err := put(t, dir, o.URL+"/iris.ubj"); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := listed(t, dir), []string{placedName, "iris.ubj"}; !slices.Equal(got, want) {
+	if got, want := listed(t, dir), []string{pullRecordName, "iris.ubj"}; !slices.Equal(got, want) {
 		t.Errorf("the folder holds %v, want %v", got, want)
 	}
 	if mustRead(t, filepath.Join(dir, "iris.ubj")) != string(data) {
@@ -104,7 +104,7 @@ func TestMaterializeAfterEachStop(t *testing.T) {
 	uri := newFiles(t, folder) + "/m.tar"
 	for moved := 0; moved <= 3; moved++ {
 		dir := t.TempDir()
-		want := placed{Source: Redact(uri), Key: digest(uri)[:32]}
+		want := pullRecord{Source: Redact(uri), Key: digest(uri)[:32]}
 		p, err := fetchInto(t.Context(), dir, Request{URI: uri}, Config{Dir: filepath.Join(dir, workName)}, nil, nil, want, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -117,7 +117,7 @@ func TestMaterializeAfterEachStop(t *testing.T) {
 		if err := put(t, dir, uri); err != nil {
 			t.Fatalf("after %d entries: %v", moved, err)
 		}
-		if got, want := listed(t, dir), []string{placedName, "a", "b", "d"}; !slices.Equal(got, want) {
+		if got, want := listed(t, dir), []string{pullRecordName, "a", "b", "d"}; !slices.Equal(got, want) {
 			t.Errorf("after %d entries the folder holds %v", moved, got)
 		}
 		if mustRead(t, filepath.Join(dir, "b", "c")) != "2" {
@@ -154,7 +154,7 @@ func TestMaterializeIsBadAboutForeignRecords(t *testing.T) {
 	for _, record := range []string{"", "[]", `{"tree":"/etc","entries":["passwd"]}`, `{"tree":"../x","entries":["a"]}`,
 		`{"tree":".roundhouse-work/x","entries":["../a"]}`, `{"tree":"elsewhere","entries":["a"]}`} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, placedName), []byte(record), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, pullRecordName), []byte(record), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := put(t, dir, "https://models.example/x.bin"); err == nil || !strings.Contains(err.Error(), "empty the folder") {

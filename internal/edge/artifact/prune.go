@@ -73,7 +73,7 @@ type retention struct {
 	evicting sync.Mutex // held by whoever removes copies; taken before mu
 
 	mu       sync.Mutex
-	held     map[string]*os.File // folders of copies that were handed out
+	locked   map[string]*os.File // folders of copies that were handed out
 	reserved map[string]int64    // what downloads need in all, by location key
 }
 
@@ -326,9 +326,9 @@ func (k *retention) release(all []kept, used func(kept) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range all {
-		if f := k.held[c.path]; f != nil && !used(c) && (!c.current || time.Since(c.used) >= settling) {
+		if f := k.locked[c.path]; f != nil && !used(c) && (!c.current || time.Since(c.used) >= settling) {
 			_ = f.Close()
-			delete(k.held, c.path)
+			delete(k.locked, c.path)
 		}
 	}
 }
@@ -347,7 +347,7 @@ func (k *retention) hold(path string) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.held[dir] != nil {
+	if k.locked[dir] != nil {
 		return
 	}
 	d, err := os.Open(dir)
@@ -358,7 +358,7 @@ func (k *retention) hold(path string) {
 		_ = d.Close() // it is just being removed
 		return
 	}
-	k.held[dir] = d
+	k.locked[dir] = d
 }
 
 // copyOf returns the folder of the copy that a path is in, and the path whose

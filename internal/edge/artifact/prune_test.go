@@ -162,7 +162,7 @@ func TestEvictFromTwo(t *testing.T) {
 		t.Fatal("what another process has was removed")
 	}
 	b.retention.mu.Lock() // the other process ends
-	for _, f := range b.retention.held {
+	for _, f := range b.retention.locked {
 		_ = f.Close()
 	}
 	b.retention.mu.Unlock()

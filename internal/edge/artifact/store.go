@@ -88,7 +88,7 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 	}
 	r := &requester{client: guardRedirects(client), most: cfg.Attempts, wait: cfg.RetryWait, stall: cfg.StallTimeout}
 	d := &folder{dir: cfg.Dir, disk: realDisk{}}
-	k := &retention{folder: d, blobs: cfg.Blobs, bound: cfg.StoreBytes, ask: cfg.InUse, log: log, held: map[string]*os.File{}, reserved: map[string]int64{}}
+	k := &retention{folder: d, blobs: cfg.Blobs, bound: cfg.StoreBytes, ask: cfg.InUse, log: log, locked: map[string]*os.File{}, reserved: map[string]int64{}}
 	n := &installer{folder: d, blobs: cfg.Blobs, limits: limits{cfg.MaxFiles, cfg.MaxBytes}, expansion: cfg.MaxExpansion}
 	if cfg.StoreBytes > 0 { // nothing unpacks to more than the store may hold
 		n.limits.bytes = min(cfg.MaxBytes, cfg.StoreBytes)
@@ -122,7 +122,7 @@ func (s *Store) Fetch(ctx context.Context, req Request, progress func(Progress))
 	}
 	switch loc.scheme {
 	case "file":
-		return s.inPlace(ctx, loc)
+		return s.localPath(ctx, loc)
 	case "upload":
 		return s.uploads.uploaded(loc)
 	}
@@ -173,8 +173,8 @@ func (e noFileError) Error() string { return "no file or folder at " + string(e)
 
 func (noFileError) Is(target error) bool { return target == os.ErrNotExist }
 
-// inPlace checks that a local path exists and, when pinned, has its content.
-func (s *Store) inPlace(ctx context.Context, loc location) (string, error) {
+// localPath checks that a local path exists and, when pinned, has its content.
+func (s *Store) localPath(ctx context.Context, loc location) (string, error) {
 	info, err := os.Stat(loc.path)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", noFileError(loc.path)

@@ -51,13 +51,13 @@ type name struct {
 	err   string       // of the last look-up
 }
 
-// maxTroubles is how many of a pool's names one line tells of.
-const maxTroubles = 3
+// maxProblems is how many of a pool's names one line tells of.
+const maxProblems = 3
 
 // published is what the sink was last told of a pool.
 type published struct {
 	addresses []string
-	trouble   string
+	problem   string
 }
 
 // New makes Lookups of no pool.
@@ -110,14 +110,14 @@ func (l *Lookups) Run(ctx context.Context) {
 	defer asking.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &run{Lookups: l, names: map[string]*name{}, told: map[service.Key]published{}}
+	r := &run{Lookups: l, names: map[string]*name{}, published: map[service.Key]published{}}
 	for {
 		select {
 		case <-l.changed:
 			l.wanted.Lock()
 			r.pools = l.wanted.pools
 			for k := range l.wanted.anew {
-				delete(r.told, k)
+				delete(r.published, k)
 			}
 			clear(l.wanted.anew)
 			l.wanted.Unlock()
@@ -134,9 +134,9 @@ func (l *Lookups) Run(ctx context.Context) {
 // run is one Run's state, its goroutine's alone.
 type run struct {
 	*Lookups
-	pools map[service.Key]*routing.Pool
-	names map[string]*name
-	told  map[service.Key]published
+	pools     map[service.Key]*routing.Pool
+	names     map[string]*name
+	published map[service.Key]published
 }
 
 // follow starts to ask for the names that pools have now, and stops for those
@@ -253,12 +253,12 @@ func (r *run) note(a answer) {
 func (r *run) publish() {
 	for _, k := range slices.SortedFunc(maps.Keys(r.pools), func(a, b service.Key) int { return strings.Compare(a.String(), b.String()) }) {
 		now := r.of(r.pools[k].Addresses)
-		before, known := r.told[k]
-		if known && before.trouble == now.trouble && slices.Equal(before.addresses, now.addresses) {
+		before, known := r.published[k]
+		if known && before.problem == now.problem && slices.Equal(before.addresses, now.addresses) {
 			continue
 		}
-		r.told[k] = now
-		r.sink.Endpoints(k, now.addresses, now.trouble)
+		r.published[k] = now
+		r.sink.Endpoints(k, now.addresses, now.problem)
 	}
 }
 
@@ -272,10 +272,10 @@ func (r *run) refused(ip netip.Addr) string {
 // of is what addresses stand for, as far as it is known.
 func (r *run) of(addresses []string) published {
 	var out published
-	var troubles []string
+	var problems []string
 	add := func(written string, ip netip.Addr, port uint16) {
 		if why := r.refused(ip); why != "" {
-			troubles = append(troubles, fmt.Sprintf("%s: %s", written, why))
+			problems = append(problems, fmt.Sprintf("%s: %s", written, why))
 			return
 		}
 		out.addresses = append(out.addresses, endpoint(ip, port))
@@ -294,22 +294,22 @@ func (r *run) of(addresses []string) published {
 		}
 		switch {
 		case n.err != "" && len(n.found) > 0:
-			troubles = append(troubles, fmt.Sprintf("%s: %s; its last answer is kept", host, n.err))
+			problems = append(problems, fmt.Sprintf("%s: %s; its last answer is kept", host, n.err))
 		case n.err != "":
-			troubles = append(troubles, fmt.Sprintf("%s: %s", host, n.err))
+			problems = append(problems, fmt.Sprintf("%s: %s", host, n.err))
 		}
 	}
 	slices.Sort(out.addresses)
 	out.addresses = slices.Compact(out.addresses)
 	if n := len(out.addresses); n > r.cfg.MaxAddresses {
 		out.addresses = out.addresses[:r.cfg.MaxAddresses]
-		troubles = append(troubles, fmt.Sprintf("only the first %d of %d addresses are used", r.cfg.MaxAddresses, n))
+		problems = append(problems, fmt.Sprintf("only the first %d of %d addresses are used", r.cfg.MaxAddresses, n))
 	}
-	slices.Sort(troubles)
-	troubles = slices.Compact(troubles)
-	if n := len(troubles); n > maxTroubles {
-		troubles = append(troubles[:maxTroubles], fmt.Sprintf("and %d more", n-maxTroubles))
+	slices.Sort(problems)
+	problems = slices.Compact(problems)
+	if n := len(problems); n > maxProblems {
+		problems = append(problems[:maxProblems], fmt.Sprintf("and %d more", n-maxProblems))
 	}
-	out.trouble = strings.Join(troubles, "; ")
+	out.problem = strings.Join(problems, "; ")
 	return out
 }

@@ -126,13 +126,13 @@ func (s *server) resolver() *net.Resolver {
 type told struct {
 	pool      service.Key
 	addresses []string
-	trouble   string
+	problem   string
 }
 
 type sink chan told
 
-func (s sink) Endpoints(k service.Key, addresses []string, trouble string) {
-	s <- told{k, slices.Clone(addresses), trouble}
+func (s sink) Endpoints(k service.Key, addresses []string, problem string) {
+	s <- told{k, slices.Clone(addresses), problem}
 }
 
 // await reads calls until one is as wanted.
@@ -173,7 +173,7 @@ func start(t *testing.T, s *server, change func(*Config)) (*Lookups, sink) {
 var pool = service.Key{Namespace: "default", Name: "llama"}
 
 func equals(want ...string) func(told) bool {
-	return func(c told) bool { return slices.Equal(c.addresses, want) && c.trouble == "" }
+	return func(c told) bool { return slices.Equal(c.addresses, want) && c.problem == "" }
 }
 
 // TestNames follows a name through its life: found, changed, failing (the last
@@ -195,9 +195,9 @@ func TestNames(t *testing.T) {
 	s.set("llama.test", 0, "127.0.0.7", "::ffff:127.0.0.6", "fd00::1")
 	calls.await(t, "changed", equals(all("127.0.0.6:8000", "127.0.0.7:8000", "[fd00::1]:8000")...))
 	s.set("llama.test", 2) // server failure
-	c := calls.await(t, "failing", func(c told) bool { return c.trouble != "" })
+	c := calls.await(t, "failing", func(c told) bool { return c.problem != "" })
 	if !slices.Equal(c.addresses, all("127.0.0.6:8000", "127.0.0.7:8000", "[fd00::1]:8000")) ||
-		!strings.Contains(c.trouble, "llama.test: ") || !strings.Contains(c.trouble, "its last answer is kept") {
+		!strings.Contains(c.problem, "llama.test: ") || !strings.Contains(c.problem, "its last answer is kept") {
 		t.Errorf("a failing name: %+v", c)
 	}
 	s.set("llama.test", 0, "127.0.0.5")
@@ -224,13 +224,13 @@ func TestRefused(t *testing.T) {
 	})
 	l.Set(pools(map[service.Key][]string{pool: {"inside.test:80", "127.0.0.1:9000", "[::ffff:127.0.0.1]:9000", "203.0.113.4:80"}}))
 	c := calls.await(t, "found", are("203.0.113.4:80", "203.0.113.5:80"))
-	if !strings.Contains(c.trouble, "127.0.0.1:9000: not there") {
-		t.Errorf("trouble %q", c.trouble)
+	if !strings.Contains(c.problem, "127.0.0.1:9000: not there") {
+		t.Errorf("trouble %q", c.problem)
 	}
 	s.set("inside.test", 0, "127.0.0.1")
 	c = calls.await(t, "turned inside", are("203.0.113.4:80"))
-	if !strings.Contains(c.trouble, "inside.test: not there") {
-		t.Errorf("trouble %q", c.trouble)
+	if !strings.Contains(c.problem, "inside.test: not there") {
+		t.Errorf("trouble %q", c.problem)
 	}
 }
 
@@ -241,9 +241,9 @@ func TestUnknownName(t *testing.T) {
 	l.Set(pools(map[service.Key][]string{pool: {"nobody.test:80"}, other: {"nobody.test:81"}}))
 	seen := map[service.Key]string{}
 	for len(seen) < 2 {
-		c := calls.await(t, "unknown", func(c told) bool { return c.trouble != "" })
-		seen[c.pool] = c.trouble
-		if len(c.addresses) > 0 || c.trouble != "nobody.test: no such host" {
+		c := calls.await(t, "unknown", func(c told) bool { return c.problem != "" })
+		seen[c.pool] = c.problem
+		if len(c.addresses) > 0 || c.problem != "nobody.test: no such host" {
 			t.Errorf("%+v", c)
 		}
 	}
@@ -272,7 +272,7 @@ func TestTimeout(t *testing.T) {
 	s.set("mute.test", 255)
 	l, calls := start(t, s, func(c *Config) { c.LookupTimeout = 20 * time.Millisecond })
 	l.Set(pools(map[service.Key][]string{pool: {"mute.test:80"}}))
-	calls.await(t, "timeout", func(c told) bool { return c.trouble == "mute.test: no answer in time" })
+	calls.await(t, "timeout", func(c told) bool { return c.problem == "mute.test: no answer in time" })
 }
 
 // TestAddressesAreBounded: more than the bound are cut, and that is told; many
@@ -287,7 +287,7 @@ func TestAddressesAreBounded(t *testing.T) {
 	l, calls := start(t, s, func(c *Config) { c.MaxAddresses = 10 })
 	l.Set(pools(map[service.Key][]string{pool: {"many.test:80"}}))
 	c := calls.await(t, "bounded", func(c told) bool { return len(c.addresses) > 0 })
-	if len(c.addresses) != 10 || c.trouble != "only the first 10 of 40 addresses are used" {
+	if len(c.addresses) != 10 || c.problem != "only the first 10 of 40 addresses are used" {
 		t.Errorf("%+v", c)
 	}
 	var names []string
@@ -296,7 +296,7 @@ func TestAddressesAreBounded(t *testing.T) {
 	}
 	l.Set(pools(map[service.Key][]string{pool: names}))
 	calls.await(t, "all fail", func(c told) bool {
-		return strings.Count(c.trouble, "no such host") == maxTroubles && strings.HasSuffix(c.trouble, "and 47 more")
+		return strings.Count(c.problem, "no such host") == maxProblems && strings.HasSuffix(c.problem, "and 47 more")
 	})
 }
 

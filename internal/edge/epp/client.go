@@ -308,9 +308,9 @@ func newMetrics(c *Client) *metrics {
 
 // The outcomes that are no failure's reason.
 const (
-	outcomeAnswered = "answered"
-	outcomeRefused  = "refused"
-	outcomeLeft     = "left"
+	outcomeAnswered  = "answered"
+	outcomeRefused   = "refused"
+	outcomeCancelled = "left"
 )
 
 func (m *metrics) ended(pool service.Key, outcome string, begun time.Time) {

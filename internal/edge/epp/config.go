@@ -97,8 +97,8 @@ const (
 	// maxImmediate is the longest answer of a picker's own.
 	maxImmediate = 128 << 10
 
-	// foreignAgain is when a picker is asked again that named what is no endpoint.
-	foreignAgain = 100 * time.Millisecond
+	// foreignRetry is when a picker is asked again that named what is no endpoint.
+	foreignRetry = 100 * time.Millisecond
 
 	// maxMetadata bounds the metadata around a picker's messages, which HTTP/2 can
 	// say again in a byte each: gRPC's own bound is 16 MiB for each request.

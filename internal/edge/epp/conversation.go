@@ -67,7 +67,7 @@ func (c *Client) Ask(ctx context.Context, pool service.Key, r Request) (*Convers
 	case errors.As(err, &own):
 		outcome = outcomeRefused
 	default:
-		outcome = outcomeLeft
+		outcome = outcomeCancelled
 	}
 	c.metrics.ended(pool, outcome, begun)
 	return v, err
@@ -126,7 +126,7 @@ func worthAnother(ctx context.Context, err error, heard bool) bool {
 		return false
 	case failed.Reason == Foreign:
 		select {
-		case <-time.After(foreignAgain):
+		case <-time.After(foreignRetry):
 			return true
 		case <-ctx.Done():
 			return false

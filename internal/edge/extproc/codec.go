@@ -72,9 +72,9 @@ func (r *inbound) requestBody(data mem.BufferSlice) (ok bool) {
 		}
 		end = tail[1] == 1
 	}
-	var room []byte
-	if room, r.err = r.to.room(size); r.err == nil {
-		copyAt(room, data, at)
+	var dst []byte
+	if dst, r.err = r.to.extend(size); r.err == nil {
+		copyAt(dst, data, at)
 	}
 	r.Request = &pb.ProcessingRequest_RequestBody{RequestBody: &pb.HttpBody{EndOfStream: end}}
 	return true
@@ -150,11 +150,11 @@ func marshalPiece(field protowire.Number, s *pb.StreamedBodyResponse) mem.Buffer
 	mutation := 1 + protowire.SizeBytes(within)
 	common := 1 + protowire.SizeBytes(mutation)
 	response := 1 + protowire.SizeBytes(common)
-	room := 32
+	dst := 32
 	if len(s.Body) <= shortBody {
-		room += len(s.Body)
+		dst += len(s.Body)
 	}
-	b := make([]byte, 0, room)
+	b := make([]byte, 0, dst)
 	for _, level := range []struct {
 		field protowire.Number
 		size  int

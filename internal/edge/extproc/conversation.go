@@ -133,7 +133,7 @@ func (c *conversation) requestBody(ctx context.Context, b *pb.HttpBody) error {
 	if c.phase != collecting {
 		return misplaced("request_body")
 	}
-	to, err := c.room(len(b.GetBody()))
+	to, err := c.extend(len(b.GetBody()))
 	if err != nil {
 		return c.refuse(err)
 	}
@@ -169,8 +169,8 @@ func (c *conversation) requestTrailers(ctx context.Context) error {
 	return c.send(&pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestTrailers{RequestTrailers: &pb.TrailersResponse{}}})
 }
 
-// room makes the body longer by n bytes and returns where they go.
-func (c *conversation) room(n int) ([]byte, error) {
+// extend makes the body longer by n bytes and returns where they go.
+func (c *conversation) extend(n int) ([]byte, error) {
 	if int64(len(c.body))+int64(n) > c.s.cfg.MaxBodyBytes {
 		return nil, tooLarge(c.s.cfg.MaxBodyBytes)
 	}
@@ -198,9 +198,9 @@ func (c *conversation) release() {
 	c.pooled = 0
 }
 
-// placed is a request with its endpoint and the body to send there: two parts,
+// admitted is a request with its endpoint and the body to send there: two parts,
 // so that a model's name is replaced without copying the prompt.
-type placed struct {
+type admitted struct {
 	destination string
 	head, tail  []byte
 	changed     bool // the body is not what came
@@ -210,7 +210,7 @@ type placed struct {
 }
 
 // admit finds a place for the request.
-func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error) {
+func (c *conversation) admit(ctx context.Context, hasBody bool) (*admitted, error) {
 	if c.subset.given && len(c.subset.addresses) == 0 {
 		return nil, &refusal{503, "the gateway allows no endpoint for this request: " + subsetNamespace + " lists none", openai.TypeServer, "", "no_endpoints", 0}
 	}
@@ -227,12 +227,12 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error)
 	if c.head.rewrite != "" {
 		r.Model = c.head.rewrite
 	}
-	g, err := c.place(ctx, r, isJSON)
+	g, err := c.ask(ctx, r, isJSON)
 	if err != nil {
 		return nil, err
 	}
 	c.grant = g
-	p := &placed{destination: strings.Join(append([]string{g.Address()}, g.Alternatives()...), ","), tail: c.body,
+	p := &admitted{destination: strings.Join(append([]string{g.Address()}, g.Alternatives()...), ","), tail: c.body,
 		saysJSON: isJSON && c.head.contentType != "" && !openai.IsJSON(c.head.contentType)}
 	name := g.Model()
 	if name == "" {
@@ -247,9 +247,9 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*placed, error)
 	return p, nil
 }
 
-// place has a request admitted. isJSON reports whether its body was read as
+// ask has a request admitted. isJSON reports whether its body was read as
 // JSON.
-func (c *conversation) place(ctx context.Context, r dispatch.Request, isJSON bool) (Grant, error) {
+func (c *conversation) ask(ctx context.Context, r dispatch.Request, isJSON bool) (Grant, error) {
 	begun := time.Now()
 	defer func() { c.s.metrics.admitted(begun) }()
 	g, err := c.s.admitter.Admit(ctx, c.pool, r)

@@ -16,7 +16,7 @@ import (
 )
 
 // sendHeaders answers a request without body.
-func (c *conversation) sendHeaders(p *placed) error {
+func (c *conversation) sendHeaders(p *admitted) error {
 	c.phase = forwarded
 	return c.send(&pb.ProcessingResponse{
 		Response:        &pb.ProcessingResponse_RequestHeaders{RequestHeaders: &pb.HeadersResponse{Response: directed(p, -1)}},
@@ -26,7 +26,7 @@ func (c *conversation) sendHeaders(p *placed) error {
 
 // sendBuffered answers a whole body. Envoy refuses a changed one whose length is
 // not that of the header.
-func (c *conversation) sendBuffered(p *placed) error {
+func (c *conversation) sendBuffered(p *admitted) error {
 	c.phase = forwarded
 	length := -1
 	if p.changed {
@@ -45,7 +45,7 @@ func (c *conversation) sendBuffered(p *placed) error {
 
 // sendStreamed answers the headers, and then gives the body in pieces; ended says
 // that no trailers follow.
-func (c *conversation) sendStreamed(p *placed, ended bool) error {
+func (c *conversation) sendStreamed(p *admitted, ended bool) error {
 	c.phase = forwarded
 	err := c.send(&pb.ProcessingResponse{
 		Response:        &pb.ProcessingResponse_RequestHeaders{RequestHeaders: &pb.HeadersResponse{Response: directed(p, len(p.head)+len(p.tail))}},
@@ -97,7 +97,7 @@ func streamed(s *pb.StreamedBodyResponse) *pb.CommonResponse {
 
 // directed sends a request to its endpoint; length is that of its body, -1 for
 // one that is as it was.
-func directed(p *placed, length int) *pb.CommonResponse {
+func directed(p *admitted, length int) *pb.CommonResponse {
 	set := []*pb.HeaderValueOption{header(pb.Destination, p.destination)}
 	if length >= 0 {
 		set = append(set, header("content-length", strconv.Itoa(length)))
@@ -118,7 +118,7 @@ func header(name, value string) *pb.HeaderValueOption {
 
 // metadataOf returns the header's value as dynamic metadata, for gateways that
 // read that.
-func metadataOf(p *placed) *pb.Struct {
+func metadataOf(p *admitted) *pb.Struct {
 	inner := &pb.Struct{Fields: map[string]*pb.Value{pb.Destination: {Kind: &pb.Value_StringValue{StringValue: p.destination}}}}
 	return &pb.Struct{Fields: map[string]*pb.Value{pb.MetadataNamespace: {Kind: &pb.Value_StructValue{StructValue: inner}}}}
 }

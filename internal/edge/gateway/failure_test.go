@@ -439,7 +439,7 @@ func TestMixedLoad(t *testing.T) {
 			}
 		}
 	}
-	if held := r.gw.buffered.Held(); held != 0 {
+	if held := r.gw.buffered.Used(); held != 0 {
 		t.Errorf("%d bytes are still held", held)
 	}
 }

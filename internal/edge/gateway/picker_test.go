@@ -84,7 +84,7 @@ func asking(t *testing.T, open bool, says func(at []string, r PickerRequest) (*t
 	r.d.SetObjects([]routing.Object{&routing.Pool{Meta: service.Meta{Key: shared}},
 		&routing.Model{Meta: service.Meta{Key: service.ParseKey("chat")}, ModelName: "chat", Pool: shared, Targets: []routing.WeightedModel{{Name: "llama-3", Weight: 1}}}})
 	t.Cleanup(func() {
-		until(t, func() bool { return p.open.Load() == 0 && r.gw.buffered.Held() == 0 })
+		until(t, func() bool { return p.open.Load() == 0 && r.gw.buffered.Used() == 0 })
 	})
 	return r, p, at
 }

@@ -38,9 +38,9 @@ const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,"remot
 // servers unless --disaggregation-bootstrap-port says otherwise.
 const sglangBootstrapPort = "8998"
 
-// maxRoom is below the largest bootstrap room: an engine counts on from the first,
+// maxBootstrapRoom is below the largest bootstrap room: an engine counts on from the first,
 // one for each prompt and choice of a request.
-const maxRoom = 1<<63 - 1<<32
+const maxBootstrapRoom = 1<<63 - 1<<32
 
 // disaggregation is how the granted pool's prefill and decode replicas work
 // together.
@@ -129,7 +129,7 @@ func (f *prefill) cause(err error) error {
 // retry finds another prefill replica if a try failed for its first one.
 func (f *prefill) retry(err error) bool {
 	var failed *prefillError
-	return errors.As(err, &failed) && f.grant.PrefillAgain()
+	return errors.As(err, &failed) && f.grant.RetryPrefill()
 }
 
 // end stops the prefill replica, unless the client got the decode replica's
@@ -244,7 +244,7 @@ func (f *prefill) both() error {
 	body, err := f.req.changed(f.grant.Model(),
 		openai.Change{Key: "bootstrap_host", Value: openai.AppendQuoted(nil, host), Add: true},
 		openai.Change{Key: "bootstrap_port", Value: []byte(port), Add: true},
-		openai.Change{Key: "bootstrap_room", Value: strconv.AppendInt(nil, rand.Int64N(maxRoom), 10), Add: true})
+		openai.Change{Key: "bootstrap_room", Value: strconv.AppendInt(nil, rand.Int64N(maxBootstrapRoom), 10), Add: true})
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func TestPrefillBoth(t *testing.T) {
 		body, _ := json.Marshal(map[string]any{"model": "default/chat", "prompt": text, "bootstrap_host": "169.254.169.254"})
 		r.send("POST", "/v1/completions", string(body)).want(t, 200, "completion_tokens")
 		b := <-asked
-		if b.Host != "127.0.0.1" || b.Port != 8998 || b.Room < 0 || b.Room >= maxRoom || seen[b.Room] || b.Model != "chat" {
+		if b.Host != "127.0.0.1" || b.Port != 8998 || b.Room < 0 || b.Room >= maxBootstrapRoom || seen[b.Room] || b.Model != "chat" {
 			t.Errorf("the decode replica is told %+v", b)
 		}
 		seen[b.Room] = true
@@ -106,7 +106,7 @@ func TestPrefillBoth(t *testing.T) {
 	if b := <-asked; b.Port != 9123 {
 		t.Errorf("the bootstrap port is %d, want the replica's second", b.Port)
 	}
-	until(t, func() bool { return r.d.InFlight("prefill-0") == 0 && r.gw.buffered.Held() == 0 })
+	until(t, func() bool { return r.d.InFlight("prefill-0") == 0 && r.gw.buffered.Used() == 0 })
 }
 
 // TestPrefillBothFails: a pair of which the prefill replica fails is given up,

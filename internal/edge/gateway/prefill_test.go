@@ -101,7 +101,7 @@ func TestPrefillFirst(t *testing.T) {
 	if n := r.counter("roundhouse_gateway_tokens_total", "completion"); n != 24 {
 		t.Errorf("%v tokens are counted, want 24", n)
 	}
-	until(t, func() bool { return r.gw.buffered.Held() == 0 })
+	until(t, func() bool { return r.gw.buffered.Used() == 0 })
 	for _, id := range []string{"prefill-0", "chat-0"} {
 		until(t, func() bool { return r.d.InFlight(id) == 0 })
 	}

@@ -172,7 +172,7 @@ func replicaFailed(message string) error {
 // answer void.
 func (p *proxy) retryAnswer(in *incoming, out *relay) bool {
 	replica := p.grant.Replica()
-	moved := p.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(in.status), RetryAfter: retryAfter(in.fields, time.Now()), Again: p.req.repeatable()})
+	moved := p.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(in.status), RetryAfter: retryAfter(in.fields, time.Now()), Retryable: p.req.repeatable()})
 	if moved {
 		out.close()
 		err := fmt.Errorf("%s answered %d", replica, in.status)

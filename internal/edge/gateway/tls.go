@@ -42,13 +42,13 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := time.Now(); now.Sub(c.mu.looked) >= certificateEvery {
-		c.tell(c.load(now))
+		c.report(c.load(now))
 	}
 	return c.mu.pair, nil
 }
 
-// tell logs why the old certificate goes on. The caller holds the lock.
-func (c *certificate) tell(err error) {
+// report logs why the old certificate goes on. The caller holds the lock.
+func (c *certificate) report(err error) {
 	said := ""
 	if err != nil {
 		said = err.Error()

@@ -73,14 +73,14 @@ func (g *grants) allow(k grantKey, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.until) >= g.most {
-		g.makeRoom(now)
+		g.evict(now)
 	}
 	g.until[k] = now.Add(g.life)
 }
 
-// makeRoom drops what has ended, and if that is little, any: they are asked
+// evict drops what has ended, and if that is little, any: they are asked
 // for again.
-func (g *grants) makeRoom(now time.Time) {
+func (g *grants) evict(now time.Time) {
 	for k, t := range g.until {
 		if !now.Before(t) {
 			delete(g.until, k)

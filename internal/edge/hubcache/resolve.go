@@ -155,14 +155,14 @@ func (c *Cache) granted(t target, who caller, commit string, what right, now tim
 	rec, ok := c.store.records.public(t.repo)
 	if who == anonymous && (!ok || !rec.Public) {
 		c.put(c.store.records.publicPath(t.repo), publicRecord{true, now})
-	} else if who != anonymous && (!ok || now.Sub(rec.At) > publicAgain) {
+	} else if who != anonymous && (!ok || now.Sub(rec.At) > publicLife) {
 		c.tasks.start(func(ctx context.Context) { c.tryPublic(ctx, t) })
 	}
 }
 
-// publicAgain is how often it is asked anew whether a repository is public that
+// publicLife is how often it is asked anew whether a repository is public that
 // only callers with tokens ask for.
-const publicAgain = 24 * time.Hour
+const publicLife = 24 * time.Hour
 
 // tryPublic asks for a file without a token.
 func (c *Cache) tryPublic(ctx context.Context, t target) {

@@ -64,9 +64,9 @@ func (s *Store) Lock() (unlock func(), err error) {
 		return nil, fmt.Errorf("hubcache: lock: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		held, _ := os.ReadFile(path)
+		owner, _ := os.ReadFile(path)
 		return nil, errors.Join(fmt.Errorf("hubcache: %s is in use by the process %s: stop it, or choose another folder with --dir",
-			s.dir, strings.TrimSpace(string(held))), f.Close())
+			s.dir, strings.TrimSpace(string(owner))), f.Close())
 	}
 	err = f.Truncate(0)
 	if err == nil {

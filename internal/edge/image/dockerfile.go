@@ -24,8 +24,8 @@ const workerPackages = `numpy "pydantic>=2"`
 // roundhouse.
 func (p *Plan) Dockerfile() string {
 	var b strings.Builder
-	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	say(`# syntax=docker/dockerfile:1
+	add := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	add(`# syntax=docker/dockerfile:1
 # The image of %s, as "roundhouse build" builds it. By hand:
 #   DOCKER_BUILDKIT=1 docker build --build-context roundhouse=DIR -t TAG .
 # where DIR holds usr/local/bin/roundhouse-server for Linux; or leave --build-context
@@ -34,21 +34,21 @@ func (p *Plan) Dockerfile() string {
 	if len(p.Needs) > 0 && p.Conda == "" {
 		base = pythonImage
 	}
-	say("ARG BASE_IMAGE=%s", base)
+	add("ARG BASE_IMAGE=%s", base)
 	if p.Conda != "" {
-		p.condaStage(say)
+		p.condaStage(add)
 	}
-	say("\nFROM ${BASE_IMAGE}")
-	say("USER 0:0")
-	say(`# Group 0 may do what the owner may: any user id works with that group.
+	add("\nFROM ${BASE_IMAGE}")
+	add("USER 0:0")
+	add(`# Group 0 may do what the owner may: any user id works with that group.
 RUN mkdir -p %[1]s %[2]s && chown %[3]d:%[4]d %[1]s %[2]s && chmod 0775 %[1]s %[2]s
 WORKDIR %[1]s`, HomeDir, ModelsDir, user, group)
 	if p.Conda != "" {
-		say("COPY --from=environment %[1]s %[1]s\nENV PATH=%[1]s/bin:$PATH", condaDir)
+		add("COPY --from=environment %[1]s %[1]s\nENV PATH=%[1]s/bin:$PATH", condaDir)
 	}
-	p.pip(say)
-	say("COPY --from=roundhouse %s %s", Program, Program)
-	say("\n# Settings that variables and files from outside win over.")
+	p.pip(add)
+	add("COPY --from=roundhouse %s %s", Program, Program)
+	add("\n# Settings that variables and files from outside win over.")
 	for i, pair := range p.env() {
 		name, value, _ := strings.Cut(pair, "=")
 		start := "    "
@@ -59,20 +59,20 @@ WORKDIR %[1]s`, HomeDir, ModelsDir, user, group)
 		if i == len(p.env())-1 {
 			end = ""
 		}
-		say("%s%s=%s%s", start, name, quote(value), end)
+		add("%s%s=%s%s", start, name, quote(value), end)
 	}
-	say("\nCOPY --chown=%d:%d --chmod=0775 . .", user, group)
-	say("RUN rm -f %s %s", serverSettings, modelSettings)
-	say("USER %d:%d", user, group)
-	say("EXPOSE %s", strings.Join(p.ports(), " "))
-	say("ENTRYPOINT [%q]", Program)
+	add("\nCOPY --chown=%d:%d --chmod=0775 . .", user, group)
+	add("RUN rm -f %s %s", serverSettings, modelSettings)
+	add("USER %d:%d", user, group)
+	add("EXPOSE %s", strings.Join(p.ports(), " "))
+	add("ENTRYPOINT [%q]", Program)
 	return b.String()
 }
 
 // condaStage makes the environment in a stage of its own, so that the image
 // does not hold Conda.
-func (p *Plan) condaStage(say func(string, ...any)) {
-	say(`ARG CONDA_IMAGE=%[1]s
+func (p *Plan) condaStage(add func(string, ...any)) {
+	add(`ARG CONDA_IMAGE=%[1]s
 
 FROM ${CONDA_IMAGE} AS environment
 USER 0:0
@@ -83,14 +83,14 @@ RUN micromamba create --yes --prefix %[3]s --file /tmp/environment.yaml && \
 }
 
 // pip installs what the workers need and what the folder asks for.
-func (p *Plan) pip(say func(string, ...any)) {
+func (p *Plan) pip(add func(string, ...any)) {
 	const install = "RUN --mount=type=cache,target=/root/.cache/pip python -m pip install "
 	if len(p.Needs) > 0 && p.Conda == "" {
-		say("%s%s", install, workerPackages)
+		add("%s%s", install, workerPackages)
 	}
 	if p.Pip != "" {
-		say("COPY %s ./", p.Pip)
-		say("%s-r %s", install, p.Pip)
+		add("COPY %s ./", p.Pip)
+		add("%s-r %s", install, p.Pip)
 	}
 }
 

@@ -155,8 +155,8 @@ func (a *addresses) write() {
 	}
 }
 
-// told are the addresses that replicas of a role are given: those of a router.
-func (o *owner) told(role service.Role) map[service.Role]string {
+// addresses are the addresses that replicas of a role are given: those of a router.
+func (o *owner) addresses(role service.Role) map[service.Role]string {
 	if role != service.RoleRouter {
 		return nil
 	}
@@ -165,9 +165,9 @@ func (o *owner) told(role service.Role) map[service.Role]string {
 	return o.peers
 }
 
-// place is what the process is told.
-func (r *running) place() workload.Place {
-	return workload.Place{Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort, ModelPath: r.model, AdapterPaths: r.adapters, Addresses: r.peers}
+// location is what the process is told.
+func (r *running) location() workload.Location {
+	return workload.Location{Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort, ModelPath: r.model, AdapterPaths: r.adapters, Addresses: r.peers}
 }
 
 // ports finds free ports. A port is found by listening on it and letting go

@@ -45,12 +45,12 @@ func TestAddressesOfRoles(t *testing.T) {
 		if err := p.Apply(ctx, r); err != nil {
 			t.Fatal(err)
 		}
-		return p.owners[k].told(service.RoleRouter)
+		return p.owners[k].addresses(service.RoleRouter)
 	}
 	p := open(t, Config{Dir: dir, Forward: echoRole})
 	first := apply(p, of("1", "engine", "decoder", "router"))
 	engine, decoder := first[service.RoleEngine], first[service.RoleDecoder]
-	if engine == "" || decoder == "" || len(first) != 2 || p.owners[k].told(service.RoleEngine) != nil {
+	if engine == "" || decoder == "" || len(first) != 2 || p.owners[k].addresses(service.RoleEngine) != nil {
 		t.Fatalf("a router is told of %v, want an engine's and a decoder's address", first)
 	}
 	if got, want := askedAt(t, engine), k.String()+"/engine"; got != want {

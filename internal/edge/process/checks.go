@@ -157,8 +157,8 @@ func (c *checks) run(q selection.Check) selection.Answer {
 // beside it.
 func (c *checks) find(name, path string) (string, error) {
 	if strings.HasPrefix(name, ownName+"-") {
-		if beside := filepath.Join(filepath.Dir(c.executable), name); runnable(beside) {
-			return beside, nil
+		if sibling := filepath.Join(filepath.Dir(c.executable), name); runnable(sibling) {
+			return sibling, nil
 		}
 	}
 	if strings.Contains(name, "/") {

@@ -51,7 +51,7 @@ func (u *unit) environment(r *running) ([]string, error) {
 		}
 	}
 	if len(r.gpus) > 0 {
-		env = append(env, visibleDevices+"="+u.p.gpus.visible(r.gpus))
+		env = append(env, visibleDevices+"="+u.p.gpus.devices(r.gpus))
 	}
 	return append(lastOfEach(env), replicaVariable+"="+u.id), nil
 }

@@ -330,8 +330,8 @@ func (g *gpus) announce() {
 	g.changed = make(chan struct{})
 }
 
-// visible is the value of CUDA_VISIBLE_DEVICES for held.
-func (g *gpus) visible(held []int) string {
+// devices is the value of CUDA_VISIBLE_DEVICES for held.
+func (g *gpus) devices(held []int) string {
 	var out []string
 	for _, i := range held {
 		out = append(out, g.names[i])

@@ -250,9 +250,9 @@ func (u *unit) start(r *running, s workload.Process) error {
 	if err := r.takePorts(&u.p.ports, s); err != nil {
 		return err
 	}
-	r.peers = u.o.told(u.role)
+	r.peers = u.o.addresses(u.role)
 	var err error
-	if r.spec, err = s.Resolve(r.place()); err != nil {
+	if r.spec, err = s.Resolve(r.location()); err != nil {
 		return failf("InvalidCommand", "%s", oneLine(err.Error()))
 	}
 	program, err := u.p.cfg.lookUp(r.spec)
@@ -381,11 +381,11 @@ func (u *unit) adopt(r *running) error {
 		return errors.New("it has no command")
 	}
 	// One that was told nothing finds the other roles by itself.
-	if now := u.o.told(u.role); r.peers != nil && !maps.Equal(r.peers, now) {
+	if now := u.o.addresses(u.role); r.peers != nil && !maps.Equal(r.peers, now) {
 		return errors.New("the addresses of the roles that it calls have changed")
 	}
 	var err error
-	if r.spec, err = c.Process.Resolve(r.place()); err != nil {
+	if r.spec, err = c.Process.Resolve(r.location()); err != nil {
 		return err
 	}
 	if r.env, err = u.environment(r); err != nil {

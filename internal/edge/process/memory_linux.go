@@ -18,21 +18,21 @@ import (
 // or beside the group this process runs in, where the kernel lets us write.
 // Address-space limits (RLIMIT_AS) are no substitute: runtimes reserve far
 // more than they use.
-type memoryGroups struct{ place func() (cgroupPlace, error) }
+type memoryGroups struct{ parent func() (memoryGroup, error) }
 
-// cgroupPlace is a folder in which groups with a memory controller can be
+// memoryGroup is a folder in which groups with a memory controller can be
 // made, and the names of that controller's files.
-type cgroupPlace struct {
+type memoryGroup struct {
 	dir, limit, events string
 }
 
 func newMemoryGroups() memoryGroups {
-	return memoryGroups{sync.OnceValues(findCgroupPlace)}
+	return memoryGroups{sync.OnceValues(findMemoryGroup)}
 }
 
 // make creates the group of a replica and returns its folder.
 func (m memoryGroups) make(id string, bytes int64) (string, error) {
-	p, err := m.place()
+	p, err := m.parent()
 	if err != nil {
 		return "", err
 	}
@@ -54,7 +54,7 @@ func (m memoryGroups) make(id string, bytes int64) (string, error) {
 // killed returns how many processes of the group the kernel ended for want of
 // memory.
 func (m memoryGroups) killed(dir string) int {
-	p, err := m.place()
+	p, err := m.parent()
 	if err != nil || dir == "" {
 		return 0
 	}
@@ -94,28 +94,28 @@ func write(dir, file, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-func findCgroupPlace() (cgroupPlace, error) {
+func findMemoryGroup() (memoryGroup, error) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return cgroupPlace{}, err
+		return memoryGroup{}, err
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return cgroupPlace{}, err
+		return memoryGroup{}, err
 	}
 	for _, p := range cgroupCandidates(string(own), string(mounts)) {
 		if p.usable() {
 			return p, nil
 		}
 	}
-	return cgroupPlace{}, errors.New("no control group with a memory controller can be written here")
+	return memoryGroup{}, errors.New("no control group with a memory controller can be written here")
 }
 
 // cgroupCandidates reads /proc/self/cgroup and mountinfo (cgroups(7)): the
 // group this process is in and, of version 2, the one above it.
-func cgroupCandidates(own, mounts string) []cgroupPlace {
+func cgroupCandidates(own, mounts string) []memoryGroup {
 	unified, memory := cgroupMounts(mounts)
-	var out []cgroupPlace
+	var out []memoryGroup
 	for line := range strings.Lines(own) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(f) != 3 {
@@ -123,13 +123,13 @@ func cgroupCandidates(own, mounts string) []cgroupPlace {
 		}
 		if f[0] == "0" && unified != "" {
 			dir := filepath.Join(unified, f[2])
-			out = append(out, cgroupPlace{dir, "memory.max", "memory.events"})
+			out = append(out, memoryGroup{dir, "memory.max", "memory.events"})
 			if dir != filepath.Clean(unified) {
-				out = append(out, cgroupPlace{filepath.Dir(dir), "memory.max", "memory.events"})
+				out = append(out, memoryGroup{filepath.Dir(dir), "memory.max", "memory.events"})
 			}
 		}
 		if memory != "" && hasWord(f[1], "memory") {
-			out = append(out, cgroupPlace{filepath.Join(memory, f[2]), "memory.limit_in_bytes", "memory.oom_control"})
+			out = append(out, memoryGroup{filepath.Join(memory, f[2]), "memory.limit_in_bytes", "memory.oom_control"})
 		}
 	}
 	return out
@@ -158,7 +158,7 @@ func cgroupMounts(mountinfo string) (unified, memory string) {
 func hasWord(list, word string) bool { return slices.Contains(strings.Split(list, ","), word) }
 
 // usable reports whether a group made here gets a memory limit, by making one.
-func (p cgroupPlace) usable() bool {
+func (p memoryGroup) usable() bool {
 	dir := filepath.Join(p.dir, fmt.Sprintf("roundhouse-probe-%d", os.Getpid()))
 	if os.Mkdir(dir, 0o755) != nil {
 		return false

@@ -27,7 +27,7 @@ func TestCgroupCandidates(t *testing.T) {
 
 func TestMemoryLimitNotEnforced(t *testing.T) {
 	p := open(t, Config{})
-	p.memory.place = func() (cgroupPlace, error) { return cgroupPlace{}, errors.New("nothing to write") }
+	p.memory.parent = func() (memoryGroup, error) { return memoryGroup{}, errors.New("nothing to write") }
 	_, _, r := one(t, p, "unlimited", platformtest.Server{Memory: 64 << 20})
 	if r.Message != "its memory limit of 64 MiB is not enforced: nothing to write" {
 		t.Errorf("message: %q", r.Message)

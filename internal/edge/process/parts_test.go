@@ -40,7 +40,7 @@ func TestGPUPool(t *testing.T) {
 	g.hold(service.Key{Name: "other"}, whole(2), []int{1, 7, -1})
 	a, b := service.Key{Namespace: "n", Name: "a"}, service.Key{Namespace: "n", Name: "b"}
 	got, free, _ := g.take(a, whole(2))
-	if !slices.Equal(got, []int{0, 2}) || free != 2 || g.visible(got) != "0,2" {
+	if !slices.Equal(got, []int{0, 2}) || free != 2 || g.devices(got) != "0,2" {
 		t.Errorf("took %v of %d", got, free)
 	}
 	none, free, retry := g.take(b, whole(1))

@@ -53,24 +53,24 @@ func ownPlans() map[string]*plan {
 	return plans
 }
 
-// place is where and how a target is read. Those found out by trying are kept
+// source is where and how a target is read. Those found out by trying are kept
 // until they fail.
-type place struct {
+type source struct {
 	plan *plan
 	urls []*url.URL // one, once it is known which
 }
 
-// places returns the addresses from which a target may be read.
-func (t Target) places() (place, error) {
+// source returns the addresses from which a target may be read.
+func (t Target) source() (source, error) {
 	u, err := url.Parse(t.URL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return place{}, fmt.Errorf("scrape: target %s: %q is no URL such as http://10.0.0.1:8000", t.ID, t.URL)
+		return source{}, fmt.Errorf("scrape: target %s: %q is no URL such as http://10.0.0.1:8000", t.ID, t.URL)
 	}
-	p := place{plan: everything}
+	p := source{plan: everything}
 	engines := known()
 	if t.Engine != "" {
 		if p.plan = own[t.Engine]; p.plan == nil {
-			return place{}, fmt.Errorf("scrape: target %s: engine %q is not known: %w", t.ID, t.Engine, everything.unknown())
+			return source{}, fmt.Errorf("scrape: target %s: engine %q is not known: %w", t.ID, t.Engine, everything.unknown())
 		}
 		engines = []*Engine{p.plan.engines[0].Engine}
 	}
@@ -94,8 +94,8 @@ type worker struct {
 	gathering gathering
 }
 
-// readPlace reads a target where it may be, and returns where it was.
-func (w *worker) readPlace(ctx context.Context, c *Config, p place) (*replica.Load, place, error) {
+// readFrom reads a target where it may be, and returns where it was.
+func (w *worker) readFrom(ctx context.Context, c *Config, p source) (*replica.Load, source, error) {
 	var errs []error
 	for _, u := range p.urls {
 		l, e, err := w.readURL(ctx, c, p.plan, u)
@@ -103,7 +103,7 @@ func (w *worker) readPlace(ctx context.Context, c *Config, p place) (*replica.Lo
 			return l, p, nil
 		}
 		if err == nil {
-			return l, place{own[e.Name], []*url.URL{u}}, nil
+			return l, source{own[e.Name], []*url.URL{u}}, nil
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", u, err))
 		if !errors.Is(err, errUnknown) && !errors.Is(err, errForm) && !errors.Is(err, errStatus) {

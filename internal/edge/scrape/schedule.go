@@ -81,9 +81,9 @@ func (s *Scraper) pump() {
 // one of the workers they may have.
 func (s *Scraper) next(now time.Time) *server {
 	few := max(1, s.cfg.Workers/4)
-	for len(s.mu.held) > 0 && s.mu.failing < few {
-		srv := s.mu.held[0]
-		s.mu.held = s.mu.held[1:]
+	for len(s.mu.backlog) > 0 && s.mu.failing < few {
+		srv := s.mu.backlog[0]
+		s.mu.backlog = s.mu.backlog[1:]
 		if !srv.gone {
 			return s.take(srv)
 		}
@@ -93,7 +93,7 @@ func (s *Scraper) next(now time.Time) *server {
 		if srv.failures == 0 || s.mu.failing < few {
 			return s.take(srv)
 		}
-		s.mu.held = append(s.mu.held, srv)
+		s.mu.backlog = append(s.mu.backlog, srv)
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (s *Scraper) work(srv *server) {
 // one reads a server and returns the next that is due.
 func (s *Scraper) one(w *worker, srv *server) *server {
 	begun := s.cfg.Clock.Now()
-	l, at, err := w.readPlace(s.ctx, &s.cfg, srv.place)
+	l, at, err := w.readFrom(s.ctx, &s.cfg, srv.source)
 	now := s.cfg.Clock.Now()
 	took := now.Sub(begun)
 	if s.ctx.Err() == nil {
@@ -150,19 +150,19 @@ func (s *Scraper) one(w *worker, srv *server) *server {
 }
 
 // settle notes how a reading went and when the next one is due.
-func (s *Scraper) settle(srv *server, at place, err error, took time.Duration, inFlight int, now time.Time) {
+func (s *Scraper) settle(srv *server, at source, err error, took time.Duration, inFlight int, now time.Time) {
 	if srv.gone || s.mu.closed {
 		return
 	}
 	srv.err = err
 	if err == nil {
 		s.log(srv, nil)
-		srv.failures, srv.place = 0, at
+		srv.failures, srv.source = 0, at
 	} else {
 		srv.failures++
 		s.log(srv, err)
-		if first, bad := srv.target.places(); bad == nil {
-			srv.place = first // another engine may have come to this address
+		if first, bad := srv.target.source(); bad == nil {
+			srv.source = first // another engine may have come to this address
 		}
 	}
 	srv.pause = s.cfg.pause(srv.pause, took, srv.failures, inFlight)

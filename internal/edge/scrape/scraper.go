@@ -32,7 +32,7 @@ type Scraper struct {
 		sync.Mutex
 		servers map[string]*server
 		due     dueHeap
-		held    []*server   // due, and waiting for a worker for those that failed
+		backlog []*server   // due, and waiting for a worker for those that failed
 		working int         // goroutines
 		failing int         // of them, how many read servers that failed
 		timer   func() bool // stops the timer; nil when none is set
@@ -49,10 +49,10 @@ type pool struct {
 }
 
 // server is one target's state. Scraper.mu guards every field, except that
-// place belongs to the worker while phase is busy.
+// source belongs to the worker while phase is busy.
 type server struct {
 	target   Target
-	place    place
+	source   source
 	pools    []*pool
 	phase    phase
 	due      time.Time
@@ -149,14 +149,14 @@ func (s *Scraper) add(t Target) (*server, error) {
 	if srv != nil && srv.target == t {
 		return srv, nil
 	}
-	at, err := t.places()
+	at, err := t.source()
 	if err != nil {
 		return nil, err
 	}
 	if srv == nil && len(s.mu.servers) >= s.cfg.MaxTargets {
 		return nil, fmt.Errorf("scrape: target %s is one more than may be read (%d)", t.ID, s.cfg.MaxTargets)
 	}
-	next := &server{target: t, place: at, index: -1}
+	next := &server{target: t, source: at, index: -1}
 	if srv != nil { // it has moved: what was known is about another server
 		next.pools = srv.pools
 		for _, p := range srv.pools {
@@ -255,8 +255,8 @@ func (s *Scraper) Status(id string) (Status, bool) {
 		return Status{}, false
 	}
 	st := Status{Target: srv.target, Load: srv.load, Failures: srv.failures, Err: srv.err, Idle: srv.phase == parked}
-	if srv.phase != busy && len(srv.place.plan.engines) == 1 {
-		st.Engine = srv.place.plan.engines[0].Name
+	if srv.phase != busy && len(srv.source.plan.engines) == 1 {
+		st.Engine = srv.source.plan.engines[0].Name
 	}
 	return st, true
 }
@@ -266,7 +266,7 @@ func (s *Scraper) Status(id string) (Status, bool) {
 func (s *Scraper) Close() {
 	s.mu.Lock()
 	s.mu.closed = true
-	s.mu.due, s.mu.held = nil, nil
+	s.mu.due, s.mu.backlog = nil, nil
 	for _, srv := range s.mu.servers {
 		srv.gone, srv.index = true, -1
 	}

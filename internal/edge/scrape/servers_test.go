@@ -79,12 +79,12 @@ func TestServers(t *testing.T) {
 			}
 			cfg.Sink = newHeard()
 			cfg.settle()
-			at, err := Target{ID: "a", URL: server.URL + c.path, Engine: c.engine}.places()
+			at, err := Target{ID: "a", URL: server.URL + c.path, Engine: c.engine}.source()
 			if err != nil {
 				t.Fatal(err)
 			}
 			var w worker
-			got, found, err := w.readPlace(t.Context(), &cfg, at)
+			got, found, err := w.readFrom(t.Context(), &cfg, at)
 			if err != nil {
 				if c.want != nil || reason(err) != c.reason {
 					t.Fatalf("%v (%s)", err, reason(err))
@@ -123,12 +123,12 @@ func TestSimulator(t *testing.T) {
 	own := DefaultConfig()
 	own.Timeout, own.Sink = 20*time.Second, newHeard()
 	own.settle()
-	at, err := Target{ID: "a", URL: server.URL}.places()
+	at, err := Target{ID: "a", URL: server.URL}.source()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var w worker
-	got, _, err := w.readPlace(t.Context(), &own, at)
+	got, _, err := w.readFrom(t.Context(), &own, at)
 	if err != nil || got.Waiting != 5 || got.Running != 2 || got.KV != 0.9 || got.Blocks != cfg.Physics.KVBlocks || got.BlockTokens != simulate.BlockTokens || got.Adapters == nil || got.Adapters.Max != 4 {
 		t.Errorf("%+v, %v", got, err)
 	}

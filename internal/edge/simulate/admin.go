@@ -146,7 +146,7 @@ func (c *controls) shown(st Stats) shownStats {
 	pinned, _ := c.state()
 	s := shownStats{
 		waiting: st.Waiting, running: st.Running,
-		usage:           float64(st.BlocksHeld) / float64(st.BlocksTotal),
+		usage:           float64(st.BlocksUsed) / float64(st.BlocksTotal),
 		runningAdapters: st.RunningAdapters, waitingAdapters: st.WaitingAdapters,
 		totals: st.Totals,
 	}
@@ -179,10 +179,10 @@ func (e *Engine) serveState(w http.ResponseWriter, _ *http.Request) {
 		"waiting":               st.Waiting,
 		"running":               st.Running,
 		"kv_blocks":             st.BlocksTotal,
-		"kv_blocks_held":        st.BlocksHeld,
+		"kv_blocks_used":        st.BlocksUsed,
 		"kv_blocks_cached":      st.BlocksCached,
 		"most_running":          st.MostRunning,
-		"most_kv_blocks_held":   st.MostBlocksHeld,
+		"most_kv_blocks_used":   st.MostBlocksUsed,
 		"running_lora_adapters": append([]string{}, st.RunningAdapters...),
 		"waiting_lora_adapters": append([]string{}, st.WaitingAdapters...),
 		"lora_adapters":         append([]string{}, e.adapters.list()...),

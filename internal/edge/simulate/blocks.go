@@ -38,11 +38,11 @@ func newBlockPool(size int) blockPool {
 	return blockPool{size: size, byKey: map[uint64]int32{}, oldest: none, newest: none}
 }
 
-// held is the number of blocks that sequences hold.
-func (p *blockPool) held() int { return len(p.blocks) - len(p.free) - p.cached }
+// used is the number of blocks that sequences hold.
+func (p *blockPool) used() int { return len(p.blocks) - len(p.free) - p.cached }
 
 // available is the number of blocks that can be taken, evicting all the cache.
-func (p *blockPool) available() int { return p.size - p.held() }
+func (p *blockPool) available() int { return p.size - p.used() }
 
 // match is the number of leading keys whose blocks are in memory, and how many
 // of those blocks nobody holds.

@@ -172,7 +172,7 @@ func (d *driver) step(event Event) {
 	now := d.now()
 	for _, effect := range d.scheduler.Step(event, now) {
 		if c, ok := d.calls[effect.ID]; ok {
-			d.tell(c, effect)
+			d.deliver(c, effect)
 		}
 	}
 	at, ok := d.scheduler.Next()
@@ -192,8 +192,8 @@ func (d *driver) tick() {
 	d.step(Tick{})
 }
 
-// tell records one effect at its call. d.mu must be held.
-func (d *driver) tell(c *call, effect Effect) {
+// deliver records one effect at its call. d.mu must be held.
+func (d *driver) deliver(c *call, effect Effect) {
 	switch effect.Kind {
 	case Admitted:
 		if !c.admitted {

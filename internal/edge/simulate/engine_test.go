@@ -424,7 +424,7 @@ func TestManyAtOnce(t *testing.T) {
 	e.driver.mu.Lock()
 	defer e.driver.mu.Unlock()
 	st := e.driver.scheduler.Stats()
-	if st.MostRunning > 4 || st.MostBlocksHeld > 64 || st.Running+st.Waiting+st.BlocksHeld != 0 || len(e.driver.calls) != 0 {
+	if st.MostRunning > 4 || st.MostBlocksUsed > 64 || st.Running+st.Waiting+st.BlocksUsed != 0 || len(e.driver.calls) != 0 {
 		t.Errorf("stats %+v, %d calls", st, len(e.driver.calls))
 	}
 	if st.Totals.OutputTokens != 40*20+39*40/2 {

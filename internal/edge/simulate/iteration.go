@@ -68,7 +68,7 @@ func (s *Scheduler) begin(now time.Duration) {
 		s.admit(&it, now)
 	}
 	s.stats.MostRunning = max(s.stats.MostRunning, len(s.running))
-	s.stats.MostBlocksHeld = max(s.stats.MostBlocksHeld, s.pool.held())
+	s.stats.MostBlocksUsed = max(s.stats.MostBlocksUsed, s.pool.used())
 	if it.prefill+it.decodes > 0 {
 		s.inFlight, s.endsAt = true, now+it.duration(s.physics)
 	}

@@ -227,8 +227,8 @@ func idsText(ids []uint32) string {
 
 // wish reads what the request says about its answer's length.
 func (c *Config) wish(p *parameters, promptTokens int) (wish, error) {
-	room := c.Physics.KVBlocks*BlockTokens - promptTokens
-	w := wish{maxTokens: min(c.DefaultMaxTokens, max(room, 1)), minTokens: p.MinTokens, ignoreEnd: p.IgnoreEOS}
+	available := c.Physics.KVBlocks*BlockTokens - promptTokens
+	w := wish{maxTokens: min(c.DefaultMaxTokens, max(available, 1)), minTokens: p.MinTokens, ignoreEnd: p.IgnoreEOS}
 	limit := p.MaxCompletionTokens
 	if limit == nil {
 		limit = p.MaxTokens
@@ -242,9 +242,9 @@ func (c *Config) wish(p *parameters, promptTokens int) (wish, error) {
 	if c.prefillOnly(p) {
 		w.maxTokens, w.ignoreEnd = 1, true
 	}
-	if w.maxTokens > room {
+	if w.maxTokens > available {
 		return w, &refusal{http.StatusBadRequest,
-			fmt.Sprintf("%d prompt tokens and %d output tokens are over the context length of %d tokens", promptTokens, w.maxTokens, room+promptTokens),
+			fmt.Sprintf("%d prompt tokens and %d output tokens are over the context length of %d tokens", promptTokens, w.maxTokens, available+promptTokens),
 			openai.TypeInvalidRequest, "max_tokens", "context_length_exceeded"}
 	}
 	var one string

@@ -74,11 +74,11 @@ type Totals struct {
 // Stats is a picture of a Scheduler.
 type Stats struct {
 	Waiting, Running            int
-	BlocksHeld, BlocksCached    int
+	BlocksUsed, BlocksCached    int
 	BlocksTotal                 int
 	RunningAdapters             []string
 	WaitingAdapters             []string
-	MostRunning, MostBlocksHeld int // the highest seen
+	MostRunning, MostBlocksUsed int // the highest seen
 	Totals                      Totals
 }
 
@@ -255,7 +255,7 @@ func (s *Scheduler) nameBlocks(q *sequence) {
 func (s *Scheduler) Stats() Stats {
 	st := s.stats
 	st.Waiting, st.Running = len(s.waiting), len(s.running)
-	st.BlocksHeld, st.BlocksCached, st.BlocksTotal = s.pool.held(), s.pool.cached, s.pool.size
+	st.BlocksUsed, st.BlocksCached, st.BlocksTotal = s.pool.used(), s.pool.cached, s.pool.size
 	st.RunningAdapters = s.adapters.running()
 	for _, q := range s.waiting {
 		if q.Adapter != "" && !slices.Contains(st.WaitingAdapters, q.Adapter) {

@@ -74,7 +74,7 @@ func TestTimesOfOneSequence(t *testing.T) {
 	near(t, "first token", find(t, all, Token, 1, 1).At, time.Second+100*time.Millisecond)
 	near(t, "fifth token", find(t, all, Token, 1, 5).At, time.Second+140*time.Millisecond)
 	near(t, "end", find(t, all, Finished, 1, 5).At, time.Second+140*time.Millisecond)
-	if st := s.Stats(); st.BlocksHeld != 0 || st.Running != 0 || st.Totals.OutputTokens != 5 || st.Totals.PromptTokens != 100 {
+	if st := s.Stats(); st.BlocksUsed != 0 || st.Running != 0 || st.Totals.OutputTokens != 5 || st.Totals.PromptTokens != 100 {
 		t.Errorf("left behind: %+v", st)
 	}
 }
@@ -254,7 +254,7 @@ func TestSchedulerProperties(t *testing.T) {
 		s := NewScheduler(p)
 		all := replay(t, s, at, events, func(now time.Duration) { checkInvariants(t, seed, s, now) })
 		checkLives(t, seed, all, asked)
-		if st := s.Stats(); st.BlocksHeld != 0 || st.Waiting+st.Running != 0 || len(s.byID) != 0 || len(st.RunningAdapters) != 0 {
+		if st := s.Stats(); st.BlocksUsed != 0 || st.Waiting+st.Running != 0 || len(s.byID) != 0 || len(st.RunningAdapters) != 0 {
 			t.Fatalf("seed %d: left behind %+v", seed, st)
 		}
 		again := replay(t, NewScheduler(p), at, events, nil)
@@ -296,7 +296,7 @@ func randomLoad(rng *rand.Rand) (at []time.Duration, events []Event, asked map[u
 func checkInvariants(t *testing.T, seed uint64, s *Scheduler, now time.Duration) {
 	t.Helper()
 	st := s.Stats()
-	if st.Running > s.physics.MaxSequences || st.BlocksHeld > s.physics.KVBlocks || len(st.RunningAdapters) > s.physics.MaxAdapters {
+	if st.Running > s.physics.MaxSequences || st.BlocksUsed > s.physics.KVBlocks || len(st.RunningAdapters) > s.physics.MaxAdapters {
 		t.Fatalf("seed %d: over a bound: %+v", seed, st)
 	}
 	held := map[int32]int32{}
@@ -320,7 +320,7 @@ func checkInvariants(t *testing.T, seed uint64, s *Scheduler, now time.Duration)
 			cached++
 		}
 	}
-	if len(held) != st.BlocksHeld || cached != st.BlocksCached {
+	if len(held) != st.BlocksUsed || cached != st.BlocksCached {
 		t.Fatalf("seed %d: %d held, %d cached; stats %+v", seed, len(held), cached, st)
 	}
 	checkWorkConserving(t, seed, s, now)

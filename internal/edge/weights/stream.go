@@ -81,11 +81,11 @@ type Stream struct {
 	files  []input
 	slots  []slot
 	total  int // chunks of all files
-	// room has a token for each slot that no chunk is in or read into. Who has
+	// slotsFree has a token for each slot that no chunk is in or read into. Who has
 	// taken one may claim the next chunk: as chunks are given back in order, the
 	// chunk that was in its slot is.
-	room chan struct{}
-	wg   sync.WaitGroup
+	slotsFree chan struct{}
+	wg        sync.WaitGroup
 
 	mu   sync.Mutex
 	next int // the next chunk nobody reads yet
@@ -149,10 +149,10 @@ func (m *Model) Stream(ctx context.Context, cfg Config) (*Stream, error) {
 		}
 	}
 	s.slots = make([]slot, min(cfg.Chunks, s.total))
-	s.room = make(chan struct{}, len(s.slots))
+	s.slotsFree = make(chan struct{}, len(s.slots))
 	for i := range s.slots {
 		s.slots[i] = slot{buf: aligned(cfg.ChunkBytes), full: make(chan error, 1)}
-		s.room <- struct{}{}
+		s.slotsFree <- struct{}{}
 	}
 	for range min(readers, len(s.slots)) {
 		s.wg.Go(s.read)
@@ -186,7 +186,7 @@ func aligned(n int) []byte {
 func (s *Stream) read() {
 	for {
 		select {
-		case <-s.room:
+		case <-s.slotsFree:
 		case <-s.ctx.Done():
 			return
 		}
@@ -247,7 +247,7 @@ func (s *Stream) Next() (Piece, error) {
 func (s *Stream) take(in *input, at, n int64) ([]byte, error) {
 	chunk := in.base + int((at-in.start)/int64(s.cfg.ChunkBytes))
 	if s.open && chunk != s.chunk {
-		s.room <- struct{}{}
+		s.slotsFree <- struct{}{}
 		s.open = false
 	}
 	slot := &s.slots[chunk%len(s.slots)]

@@ -103,7 +103,7 @@ func blocksOf(d *Dispatcher, id string) int {
 func TestAnswersAreTriedElsewhere(t *testing.T) {
 	d, _ := start(t, nil)
 	d.SetPool(pool1(0, ready("a", "b", "c")...))
-	failed := Answer{Result: breaker.Failed, Again: true}
+	failed := Answer{Result: breaker.Failed, Retryable: true}
 	g := mustAdmit(t, d)
 	if g.Answered(Answer{Result: breaker.Failed}) {
 		t.Error("moved without being allowed to")

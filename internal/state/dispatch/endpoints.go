@@ -132,14 +132,14 @@ func (e *endpoints) wantPrefill(part *PoolConfig, uncached int64) bool {
 // reservePrefill gives g a place on a prefill replica if one is to help.
 func (e *endpoints) reservePrefill(g *Grant, now time.Time) {
 	g.prefillAddress, g.prefillGRPC = "", ""
-	if !e.wantPrefill(g.config, g.place.uncached) || g.ordered && g.config.Disaggregation != service.DisaggregationSGLang {
+	if !e.wantPrefill(g.config, g.reservation.uncached) || g.ordered && g.config.Disaggregation != service.DisaggregationSGLang {
 		return // an external picker says itself who computes the prompt
 	}
 	subset := g.subset
 	g.subset = nil // it names those that may answer
 	if x, _ := e.prefill.pick(g, nil, now); x != nil {
-		g.place.prefill, g.prefillAddress, g.prefillGRPC = x, x.address, x.grpc
-		x.endpoint.tokens.Add(g.place.uncached)
+		g.reservation.prefill, g.prefillAddress, g.prefillGRPC = x, x.address, x.grpc
+		x.endpoint.tokens.Add(g.reservation.uncached)
 		e.prefill.refresh(x)
 	}
 	g.subset = subset

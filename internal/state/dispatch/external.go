@@ -116,7 +116,7 @@ func (p *pool) waitUntilReady(ctx context.Context, g *Grant) error {
 	// The place it was given is the dispatcher's choice: it goes to the next.
 	p.mu.Lock()
 	now = p.d.clock.Now()
-	freed := p.release(&g.place)
+	freed := p.release(&g.reservation)
 	g.tally.moveTo(queued, now)
 	p.serveQueue(now)
 	p.mu.Unlock()
@@ -144,10 +144,10 @@ func (g *Grant) Alternatives(n int) []string {
 	p := g.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.place.slot == nil {
+	if g.reservation.slot == nil {
 		return nil
 	}
-	tried := append(g.failed.on[:len(g.failed.on):len(g.failed.on)], g.place.slot.endpoint)
+	tried := append(g.failed.on[:len(g.failed.on):len(g.failed.on)], g.reservation.slot.endpoint)
 	return p.entry.alternatives(g, tried, min(n, maxAlternatives), p.d.clock.Now())
 }
 
@@ -158,7 +158,7 @@ func (g *Grant) Served(address string) {
 	p := g.pool
 	p.mu.Lock()
 	var x *slot
-	if g.place.slot != nil && address != g.address {
+	if g.reservation.slot != nil && address != g.address {
 		x = p.entry.lookup(address)
 	}
 	if x == nil || !x.endpoint.reserve(0) {
@@ -166,7 +166,7 @@ func (g *Grant) Served(address string) {
 		return
 	}
 	now := p.d.clock.Now()
-	freed := p.release(&g.place)
+	freed := p.release(&g.reservation)
 	g.tally.moveTo(queued, now)
 	p.entry.choice.Uncached, p.entry.cachedBlocks = 0, 0
 	p.reserve(g, x, now)

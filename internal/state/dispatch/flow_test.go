@@ -45,7 +45,7 @@ func TestSaturatedEngineIsHeldByPriorityAndTurns(t *testing.T) {
 		ask("y", Request{Model: "iris", FairnessID: "y"})
 		ask("ten", Request{Model: "ten"})
 		balance(t, d, 42, 0, 42)
-		if x, _ := d.Explain(Request{Model: "iris"}); x.Decision != admission.Queue || x.Because != admission.Held || x.Saturation != 10 {
+		if x, _ := d.Explain(Request{Model: "iris"}); x.Decision != admission.Queue || x.Because != admission.Paced || x.Saturation != 10 {
 			t.Errorf("%v", x)
 		}
 
@@ -217,7 +217,7 @@ func TestEjectedEndpointHasNoCapacity(t *testing.T) {
 		}
 		d.SetLoad(g.Replica(), &replica.Load{At: time.Now(), Waiting: 9, Running: 1})
 		d.SetLoad(failed, &replica.Load{At: time.Now()})
-		if x, _ := d.Explain(Request{Model: "iris"}); x.Because != admission.Held {
+		if x, _ := d.Explain(Request{Model: "iris"}); x.Because != admission.Paced {
 			t.Errorf("%v", x)
 		}
 		g.Done(Outcome{})

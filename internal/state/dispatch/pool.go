@@ -194,14 +194,14 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 	w := &g.waiter
 	p.setDeadline(g, now)
 	s := p.queue.state(g, now)
-	s.Room = true
+	s.Available = true
 	var x *slot
 	if d, _ := p.queue.Judge(w, s, now); d == admission.Admit {
 		var dropped bool
 		if x, dropped = p.entry.pick(g, nil, now); dropped {
 			return nil, p.droppedError()
 		}
-		s.Room = x != nil
+		s.Available = x != nil
 	}
 	v := p.queue.Arrive(w, s, now)
 	if v.Decision == admission.Shed {
@@ -215,7 +215,7 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 	if v.Decision == admission.Admit {
 		return x, nil
 	}
-	p.queue.pacing = p.queue.pacing || v.Reason == admission.Held
+	p.queue.pacing = p.queue.pacing || v.Reason == admission.Paced
 	g.tally.moveTo(queued, now)
 	p.startWaiting(g, now)
 	for _, out := range v.Evicted {
@@ -263,9 +263,9 @@ func (p *pool) setDeadline(g *Grant, now time.Time) {
 // replica if one is to help.
 func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	g.tally.countFor(x.demand, now)
-	g.place = reservation{slot: x, uncached: p.entry.choice.Uncached, cached: p.entry.cachedBlocks, awaiting: true}
+	g.reservation = reservation{slot: x, uncached: p.entry.choice.Uncached, cached: p.entry.cachedBlocks, awaiting: true}
 	g.replica, g.address, g.grpc, g.config = x.endpoint.id, x.address, x.grpc, x.config
-	x.endpoint.tokens.Add(g.place.uncached)
+	x.endpoint.tokens.Add(g.reservation.uncached)
 	p.entry.await(x)
 	p.reservePrefill(g, now)
 	p.entry.refresh(x)
@@ -307,8 +307,8 @@ func (p *pool) wait(ctx context.Context, g *Grant) error {
 		p.queue.end(g, now)
 	}
 	var freed freedEndpoints
-	if g.place.slot != nil {
-		freed = p.release(&g.place)
+	if g.reservation.slot != nil {
+		freed = p.release(&g.reservation)
 	}
 	g.finish(now)
 	p.serveQueue(now)

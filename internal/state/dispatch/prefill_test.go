@@ -96,15 +96,15 @@ func TestPrefilled(t *testing.T) {
 	if busy() != 0 {
 		t.Errorf("%d on engines after a failure", busy())
 	}
-	if !g.PrefillAgain() || g.Prefill() == first || g.Prefill() == "" {
+	if !g.RetryPrefill() || g.Prefill() == first || g.Prefill() == "" {
 		t.Errorf("after %s failed: %q", first, g.Prefill())
 	}
 	g.Prefilled(errors.New("broken"))
-	if g.PrefillAgain() || g.Prefill() != "" || busy() != 0 {
+	if g.RetryPrefill() || g.Prefill() != "" || busy() != 0 {
 		t.Errorf("both have failed: %q, %d on engines", g.Prefill(), busy())
 	}
 	g.FirstByte()
-	if g.PrefillAgain() {
+	if g.RetryPrefill() {
 		t.Error("a prefill replica for an answer that has begun")
 	}
 	g.Done(Outcome{})

@@ -322,7 +322,7 @@ func TestAbandonedPlaceGoesOn(t *testing.T) {
 		g.Done(Outcome{})
 		(<-next).g.Done(Outcome{})
 		s, _ := d.Status(routing.Service(iris))
-		if s.Admission.Left != 1 || s.Admission.Shed != 0 {
+		if s.Admission.Abandoned != 1 || s.Admission.Shed != 0 {
 			t.Errorf("%+v", s.Admission)
 		}
 		balance(t, d, 0, 0, 3)

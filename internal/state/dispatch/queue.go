@@ -57,13 +57,13 @@ func (q *queue) state(g *Grant, now time.Time) admission.State {
 	if s.Starting || g.ordered { // its external picker has decided that it goes on
 		return s
 	}
-	s.Held = q.saturated(now)
+	s.Paced = q.saturated(now)
 	if g.waiter.Priority < 0 {
 		var among picker.Set
 		if g.subset != nil {
 			among = q.entry.allowedSlots(g)
 		}
-		if s.Saturation = q.entry.saturation(q.Config(), among, now); s.Held { // what capacity comes is for those that wait
+		if s.Saturation = q.entry.saturation(q.Config(), among, now); s.Paced { // what capacity comes is for those that wait
 			s.Saturation = max(s.Saturation, 1)
 		}
 	}
@@ -139,7 +139,7 @@ func (q *queue) setTimer(now time.Time) {
 // serve hands free places to the waiting requests: each that gets one, and has
 // left the queue, to place, and each that the policy sheds to drop. It stops
 // pacing them once nobody is held any more.
-func (q *queue) serve(now time.Time, place func(*Grant, *slot), drop func(*Grant)) {
+func (q *queue) serve(now time.Time, reserve func(*Grant, *slot), drop func(*Grant)) {
 	for q.Len() > 0 {
 		q.findEligible(now)
 		if len(q.entry.eligible) == 0 {
@@ -155,7 +155,7 @@ func (q *queue) serve(now time.Time, place func(*Grant, *slot), drop func(*Grant
 				var dropped bool
 				switch x, dropped = q.entry.pick(g, nil, now); {
 				case x != nil:
-					return admission.Placed
+					return admission.Done
 				case dropped:
 					shed = g
 				case g.subset != nil:
@@ -166,7 +166,7 @@ func (q *queue) serve(now time.Time, place func(*Grant, *slot), drop func(*Grant
 			})
 		switch {
 		case w != nil:
-			place(w.Owner.(*Grant), x)
+			reserve(w.Owner.(*Grant), x)
 		case shed != nil:
 			q.Leave(&shed.waiter)
 			drop(shed)

@@ -38,7 +38,7 @@ type Grant struct {
 	waited         time.Duration
 	result         chan error
 	tally          tally
-	place          reservation
+	reservation    reservation
 	failed         attempts
 	config         *PoolConfig
 	replica        string // ID of the last one
@@ -163,17 +163,17 @@ func (g *Grant) Waited() time.Duration { return g.waited }
 func (g *Grant) Retry(ctx context.Context, failed error) error {
 	p := g.pool
 	p.mu.Lock()
-	if g.tally.stage != running || g.answered || g.place.slot == nil {
+	if g.tally.stage != running || g.answered || g.reservation.slot == nil {
 		p.mu.Unlock()
 		return unavailable(p.id, "the answer has begun, so the request cannot be sent again", failed)
 	}
 	now := p.d.clock.Now()
-	x := g.place.slot
+	x := g.reservation.slot
 	g.failed.last = failed
 	g.failed.add(failed)
 	p.entry.forgetPrompt(g, x, 0)
 	p.entry.observe(x, breaker.Lost, 0)
-	freed := p.release(&g.place)
+	freed := p.release(&g.reservation)
 	g.tally.moveTo(queued, now)
 	g.failed.on = append(g.failed.on, x.endpoint)
 
@@ -268,8 +268,8 @@ type Answer struct {
 	// RetryAfter is how long the replica asks not to be sent requests; 0 when
 	// it names no time.
 	RetryAfter time.Duration
-	// Again reports that the request may be sent to another replica.
-	Again bool
+	// Retryable reports that the request may be sent to another replica.
+	Retryable bool
 }
 
 // Answered tells the breaker of an answer that did not do the work, before
@@ -280,28 +280,28 @@ type Answer struct {
 func (g *Grant) Answered(a Answer) (moved bool) {
 	p := g.pool
 	p.mu.Lock()
-	if g.tally.stage != running || g.answered || g.place.slot == nil {
+	if g.tally.stage != running || g.answered || g.reservation.slot == nil {
 		p.mu.Unlock()
 		return false
 	}
 	now := p.d.clock.Now()
-	g.place.judged = true
-	kept := g.place.cached
+	g.reservation.judged = true
+	kept := g.reservation.cached
 	if a.Result == breaker.Failed {
 		kept = 0
 		g.failed.sent++
 	}
-	p.entry.forgetPrompt(g, g.place.slot, kept)
-	p.entry.observe(g.place.slot, a.Result, a.RetryAfter)
+	p.entry.forgetPrompt(g, g.reservation.slot, kept)
+	p.entry.observe(g.reservation.slot, a.Result, a.RetryAfter)
 	var x *slot
-	if a.Again && (a.Result == breaker.Failed || a.Result == breaker.Busy) {
+	if a.Retryable && (a.Result == breaker.Failed || a.Result == breaker.Busy) {
 		x = g.reserveAnother(now)
 	}
 	if x == nil {
 		p.mu.Unlock()
 		return false
 	}
-	freed := p.release(&g.place)
+	freed := p.release(&g.reservation)
 	g.tally.moveTo(queued, now)
 	p.reserve(g, x, now)
 	p.serveQueue(now)
@@ -321,7 +321,7 @@ func (g *Grant) reserveAnother(now time.Time) *slot {
 		p.counts.RetriesRefused++
 		return nil
 	}
-	tried := append(slices.Clone(g.failed.on), g.place.slot.endpoint)
+	tried := append(slices.Clone(g.failed.on), g.reservation.slot.endpoint)
 	x, _ := p.entry.pick(g, tried, now)
 	if x == nil {
 		return nil
@@ -337,7 +337,7 @@ func (g *Grant) reserveAnother(now time.Time) *slot {
 func (g *Grant) Prefilled(failed error) {
 	p := g.pool
 	p.mu.Lock()
-	x := g.place.prefill
+	x := g.reservation.prefill
 	if x == nil {
 		p.mu.Unlock()
 		return
@@ -345,32 +345,32 @@ func (g *Grant) Prefilled(failed error) {
 	var f freedEndpoints
 	if failed == nil {
 		p.prefill.observe(x, breaker.Answered, 0)
-		f[0] = p.releasePrompt(&g.place)
+		f[0] = p.releasePrompt(&g.reservation)
 	} else {
 		g.failed.add(failed)
 		p.prefill.observe(x, breaker.Lost, 0)
-		f[0] = p.releasePrefill(&g.place)
+		f[0] = p.releasePrefill(&g.reservation)
 	}
 	p.mu.Unlock()
 	f.notifyPools()
 }
 
-// PrefillAgain puts another replica in the place of the one at Prefill, which
+// RetryPrefill puts another replica in the place of the one at Prefill, which
 // has failed (Prefilled); false when none is ready or too many have failed.
-func (g *Grant) PrefillAgain() bool {
+func (g *Grant) RetryPrefill() bool {
 	p := g.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
 	g.failed.prefills++
-	if g.tally.stage != running || g.answered || g.place.prefill != nil || g.failed.prefills >= p.d.cfg.MaxTries || g.failed.lost >= maxLost {
+	if g.tally.stage != running || g.answered || g.reservation.prefill != nil || g.failed.prefills >= p.d.cfg.MaxTries || g.failed.lost >= maxLost {
 		return false
 	}
 	if !p.budget.Take(now) {
 		p.counts.RetriesRefused++
 		return false
 	}
-	if p.reservePrefill(g, now); g.place.prefill == nil {
+	if p.reservePrefill(g, now); g.reservation.prefill == nil {
 		return false
 	}
 	p.counts.Retries++
@@ -381,7 +381,7 @@ func (g *Grant) PrefillAgain() bool {
 // belongs to this replica. Unless Answered told otherwise, it does the work.
 func (g *Grant) FirstByte() {
 	g.answered = true
-	r := &g.place
+	r := &g.reservation
 	if r.slot == nil {
 		return
 	}
@@ -411,11 +411,11 @@ func (g *Grant) Done(o Outcome) {
 	}
 	now := p.d.clock.Now()
 	var freed freedEndpoints
-	if x := g.place.slot; x != nil {
+	if x := g.reservation.slot; x != nil {
 		if o.Failed != nil {
 			p.entry.observe(x, breaker.Lost, 0)
 		}
-		freed = p.release(&g.place)
+		freed = p.release(&g.reservation)
 	}
 	g.finish(now)
 	p.counts.add(o.Usage)

@@ -310,7 +310,7 @@ func TestExplain(t *testing.T) {
 	}
 	balance(t, d, 0, 0, 0)
 	defer mustAdmit(t, d).Done(Outcome{})
-	if x, _ := d.Explain(Request{Model: "iris"}); x.Decision != "Queue" || x.Because != "NoRoom" {
+	if x, _ := d.Explain(Request{Model: "iris"}); x.Decision != "Queue" || x.Because != "NoCapacity" {
 		t.Errorf("full: %v", x)
 	}
 	if x, _ := d.Explain(Request{Model: "iris", Subset: []string{"elsewhere:80"}}); x.Decision != "Shed" || x.Refused == "" {

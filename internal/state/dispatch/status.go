@@ -234,7 +234,7 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 	}
 	g.waiter.Deadline = r.Deadline
 	s := p.queue.state(g, now)
-	s.Room = true
+	s.Available = true
 	x.Decision, x.Because = p.queue.Judge(&g.waiter, s, now)
 	if x.Decision != admission.Admit {
 		return x, nil
@@ -246,7 +246,7 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 		x.Decision, x.Because = admission.Shed, admission.Saturated
 		return x, nil
 	}
-	if s.Room = choice.Outcome == picker.Picked; !s.Room {
+	if s.Available = choice.Outcome == picker.Picked; !s.Available {
 		x.Decision, x.Because = p.queue.Judge(&g.waiter, s, now)
 		return x, nil
 	}

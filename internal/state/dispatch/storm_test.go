@@ -231,7 +231,7 @@ func (s *storm) settled(t *testing.T) {
 		if m := st.Demand; m.Queued != 0 || m.Running != 0 || m.Arrived != m.Done {
 			t.Errorf("%s: demand does not balance: %+v", st.Name, m)
 		}
-		if c := st.Admission; c.Arrived+c.Returned != c.Admitted+c.Shed+c.Evicted+c.Overdue+c.Left || len(st.Queue) > 0 {
+		if c := st.Admission; c.Arrived+c.Returned != c.Admitted+c.Shed+c.Evicted+c.Overdue+c.Abandoned || len(st.Queue) > 0 {
 			t.Errorf("%s: admission does not balance: %+v", st.Name, c)
 		}
 	}

@@ -74,7 +74,7 @@ func TestCanary(t *testing.T) {
 	if v := r.traffic.views[k]; v.CanaryPercent != 20 || r.canary("iris").Ready != 1 || len(r.List()) != 1 {
 		t.Errorf("ready: %d, %+v", v.CanaryPercent, r.canary("iris"))
 	}
-	if !r.store.records[c].Proven {
+	if !r.store.records[c].WasReady {
 		t.Error("that it has been ready is not stored")
 	}
 

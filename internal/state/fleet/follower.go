@@ -196,7 +196,7 @@ func (f *Follower) Reconcile(ctx context.Context, k service.Key) (time.Duration,
 		reason = decided.Failure.Reason
 	}
 	now := f.cfg.Now()
-	again := s.waitForPlace(reason, now, true)
+	again := s.waitForNode(reason, now, true)
 	v := s.view(f.cfg.URL(k), now, true)
 	if v.Reason == "" && decided.Failure != nil {
 		v.Reason, v.Cause, v.Blocked = decided.Failure.Reason, decided.Failure.Message, decided.Blocked

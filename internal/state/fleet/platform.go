@@ -217,8 +217,8 @@ type Record struct {
 	// does the choice.
 	Selection string            `json:"selection"`
 	Revision  workload.Revision `json:"revision"`
-	// Proven reports whether a canary's replica has been ready once.
-	Proven bool `json:"proven,omitempty"`
+	// WasReady reports whether a canary's replica has been ready once.
+	WasReady bool `json:"proven,omitempty"`
 	// Inputs hashes the objects that the revision was made from, by ID; nil in
 	// records of versions that did not note them.
 	Inputs map[string]string `json:"inputs,omitempty"`

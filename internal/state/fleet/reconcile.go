@@ -89,7 +89,7 @@ func (r *reconciler) converge(ctx context.Context, w *work) (time.Duration, erro
 		return 0, fmt.Errorf("store that %s has been ready: %w", w.key, err)
 	}
 	again = sooner(again, r.residents.settle(ctx, w))
-	again = sooner(again, w.waitForPlace(w.unplaceable(), r.cfg.Now(), r.cfg.Cluster))
+	again = sooner(again, w.waitForNode(w.unplaceable(), r.cfg.Now(), r.cfg.Cluster))
 	r.cfg.Traffic.Publish(w.view(r.cfg))
 	if w.record != nil {
 		next, err := r.scale(ctx, w)
@@ -262,11 +262,11 @@ func (r *reconciler) settle(ctx context.Context, w *work) error {
 
 // recordReady stores that a canary has been ready once, for good.
 func (r *reconciler) recordReady(w *work) error {
-	if !w.key.IsCanary() || w.record == nil || w.record.Proven || w.canaryState(sleeping(w)).Ready == 0 {
+	if !w.key.IsCanary() || w.record == nil || w.record.WasReady || w.canaryState(sleeping(w)).Ready == 0 {
 		return nil
 	}
-	proven := *w.record
-	proven.Proven = true
-	w.record = &proven
-	return r.cfg.Store.PutRecord(proven)
+	ready := *w.record
+	ready.WasReady = true
+	w.record = &ready
+	return r.cfg.Store.PutRecord(ready)
 }

@@ -134,9 +134,9 @@ func (s *snapshot) returning() bool {
 }
 
 const (
-	// placeWithin is for how long requests wait for replicas that no place takes
+	// nodeTimeout is for how long requests wait for replicas that no place takes
 	// and none will of itself.
-	placeWithin = 30 * time.Second
+	nodeTimeout = 30 * time.Second
 	// nodeWithin is the same where a cluster may add a node for them.
 	nodeWithin = 2 * time.Minute
 )
@@ -173,10 +173,10 @@ func (s *snapshot) serves() bool {
 	return slices.ContainsFunc(s.replicas, replica.Replica.Serving)
 }
 
-// waitForPlace notes since when no place takes the service's replicas, for
+// waitForNode notes since when no place takes the service's replicas, for
 // reason, and returns when requests have waited for one for long enough; 0 for
 // never.
-func (s *snapshot) waitForPlace(reason string, now time.Time, cluster bool) time.Duration {
+func (s *snapshot) waitForNode(reason string, now time.Time, cluster bool) time.Duration {
 	switch {
 	case !needsChange(reason):
 		s.unplaced = time.Time{}
@@ -184,23 +184,23 @@ func (s *snapshot) waitForPlace(reason string, now time.Time, cluster bool) time
 	case s.unplaced.IsZero():
 		s.unplaced = now
 	}
-	return max(0, s.unplaced.Add(placeLimit(reason, cluster)).Sub(now))
+	return max(0, s.unplaced.Add(nodeLimit(reason, cluster)).Sub(now))
 }
 
-func placeLimit(reason string, cluster bool) time.Duration {
+func nodeLimit(reason string, cluster bool) time.Duration {
 	if reason == replica.ReasonUnschedulable && cluster {
 		return nodeWithin
 	}
-	return placeWithin
+	return nodeTimeout
 }
 
 // blockUnplaced has requests told why no place takes the service's replicas, once they
 // have waited for one for long enough.
 func (s *snapshot) blockUnplaced(v *View, now time.Time, cluster bool) {
-	if s.unplaced.IsZero() || !needsChange(v.Reason) || now.Sub(s.unplaced) < placeLimit(v.Reason, cluster) {
+	if s.unplaced.IsZero() || !needsChange(v.Reason) || now.Sub(s.unplaced) < nodeLimit(v.Reason, cluster) {
 		return
 	}
-	v.Blocked, v.RetryAfter = true, placeWithin
+	v.Blocked, v.RetryAfter = true, nodeTimeout
 }
 
 // A service whose manifest asks for a canary keeps its record while the
@@ -225,7 +225,7 @@ func (s *snapshot) canaryState(asleep bool) rollout.Canary {
 	if s.record == nil {
 		return c
 	}
-	c.Proven, c.Asleep = s.record.Proven, asleep
+	c.WasReady, c.Asleep = s.record.WasReady, asleep
 	var own []replica.Replica
 	for _, r := range s.replicas {
 		if r.Revision != s.record.Revision.Hash {

@@ -158,7 +158,7 @@ func same(a, b apikey.Key) bool {
 func (r *Ring) Follow(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(r.cfg.Every)
 	defer tick.Stop()
-	told := ""
+	logged := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -172,13 +172,13 @@ func (r *Ring) Follow(ctx context.Context, log *slog.Logger) {
 			continue
 		}
 		if err := r.Reload(); err != nil {
-			if err.Error() != told {
+			if err.Error() != logged {
 				log.Error("the API keys stay as they were", "error", err)
 			}
-			told = err.Error()
+			logged = err.Error()
 			continue
 		}
-		told = ""
+		logged = ""
 	}
 }
 

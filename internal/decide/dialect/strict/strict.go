@@ -180,8 +180,8 @@ func (d *decoder) enter(n *yaml.Node, path string) *yaml.Node {
 		d.nodes = MaxNodes + 1 // one report is enough
 		return nil
 	}
-	for hops := 0; n.Kind == yaml.AliasNode; hops++ {
-		if n.Alias == nil || hops > MaxDepth {
+	for depth := 0; n.Kind == yaml.AliasNode; depth++ {
+		if n.Alias == nil || depth > MaxDepth {
 			d.problem(n, path, "alias *%s leads nowhere", excerpt.Of(n.Value, 40))
 			return nil
 		}
@@ -227,14 +227,14 @@ func (d *decoder) value(n *yaml.Node, t reflect.Type, path string) (v any, ok bo
 // structure decodes a mapping into a struct's fields.
 func (d *decoder) structure(n *yaml.Node, t reflect.Type, path string) (any, bool) {
 	tab := d.table(t)
-	pairs, ok := d.pairs(n, path, "a mapping of fields")
+	entries, ok := d.entries(n, path, "a mapping of fields")
 	if !ok {
 		return nil, false
 	}
 	d.parents = append(d.parents, parent{path, tab})
 	defer func() { d.parents = d.parents[:len(d.parents)-1] }()
 	out := map[string]any{}
-	for _, p := range pairs {
+	for _, p := range entries {
 		f, known := tab.fields[p.name]
 		at := Join(path, p.name)
 		if !known {
@@ -258,12 +258,12 @@ func (d *decoder) structure(n *yaml.Node, t reflect.Type, path string) (any, boo
 
 // mapping decodes a mapping into a Go map, whose keys are strings.
 func (d *decoder) mapping(n *yaml.Node, t reflect.Type, path string) (any, bool) {
-	pairs, ok := d.pairs(n, path, "a mapping")
+	entries, ok := d.entries(n, path, "a mapping")
 	if !ok {
 		return nil, false
 	}
 	out := map[string]any{}
-	for _, p := range pairs {
+	for _, p := range entries {
 		at := Key(path, p.name)
 		if v, ok := d.value(p.value, t.Elem(), at); ok {
 			out[p.name] = v

@@ -145,21 +145,21 @@ func distance(a, b string) int {
 	return prev[len(b)]
 }
 
-// pair is one key of a mapping with its value.
-type pair struct {
+// entry is one key of a mapping with its value.
+type entry struct {
 	name       string
 	key, value *yaml.Node
 }
 
-// pairs lists a mapping's keys in order, merge keys (<<) unfolded: a key
+// entries lists a mapping's keys in order, merge keys (<<) unfolded: a key
 // stated here wins over a merged one, and an earlier merge over a later one.
 // A repeated key is a problem, since one of the two would be lost.
-func (d *decoder) pairs(n *yaml.Node, path, want string) ([]pair, bool) {
+func (d *decoder) entries(n *yaml.Node, path, want string) ([]entry, bool) {
 	if n.Kind != yaml.MappingNode {
 		d.problem(n, path, "expected %s, got %s", want, describe(n))
 		return nil, false
 	}
-	var out []pair
+	var out []entry
 	var merges []*yaml.Node
 	seen := map[string]*yaml.Node{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -181,7 +181,7 @@ func (d *decoder) pairs(n *yaml.Node, path, want string) ([]pair, bool) {
 			continue
 		}
 		seen[k.Value] = n.Content[i]
-		out = append(out, pair{k.Value, n.Content[i], v})
+		out = append(out, entry{k.Value, n.Content[i], v})
 	}
 	for _, m := range merges {
 		for _, p := range d.merged(m, path) {
@@ -196,22 +196,22 @@ func (d *decoder) pairs(n *yaml.Node, path, want string) ([]pair, bool) {
 
 // merged lists the pairs of what a merge key names: a mapping, or a list of
 // mappings.
-func (d *decoder) merged(n *yaml.Node, path string) []pair {
+func (d *decoder) merged(n *yaml.Node, path string) []entry {
 	d.depth++
 	defer func() { d.depth-- }()
 	if n = d.enter(n, path); n == nil {
 		return nil
 	}
 	if n.Kind != yaml.SequenceNode {
-		out, _ := d.pairs(n, path, "a mapping to merge")
+		out, _ := d.entries(n, path, "a mapping to merge")
 		return out
 	}
-	var out []pair
+	var out []entry
 	for _, c := range n.Content {
 		if c = d.enter(c, path); c == nil {
 			return nil
 		}
-		got, _ := d.pairs(c, path, "a mapping to merge")
+		got, _ := d.entries(c, path, "a mapping to merge")
 		out = append(out, got...)
 	}
 	return out

@@ -20,14 +20,14 @@ func (m *model) bind(r *request, payload []byte) ([]*ort.Value, error) {
 	}
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
-		place, v1, err := m.place(t.Name)
+		index, v1, err := m.index(t.Name)
 		if err != nil {
 			return values, err
 		}
-		if values[place] != nil {
+		if values[index] != nil {
 			return values, fault(kindInvalid, "input %q is given twice", t.Name)
 		}
-		if values[place], err = m.value(t, &ports[place].Type, payload, v1); err != nil {
+		if values[index], err = m.value(t, &ports[index].Type, payload, v1); err != nil {
 			return values, err
 		}
 	}
@@ -37,11 +37,11 @@ func (m *model) bind(r *request, payload []byte) ([]*ort.Value, error) {
 	return values, nil
 }
 
-// place is that of the input of a name; v1 if it only stands for the one input
+// index is that of the input of a name; v1 if it only stands for the one input
 // there is.
-func (m *model) place(name string) (place int, v1 bool, err error) {
-	if place, ok := m.inputs[name]; ok {
-		return place, false, nil
+func (m *model) index(name string) (index int, v1 bool, err error) {
+	if index, ok := m.inputs[name]; ok {
+		return index, false, nil
 	}
 	if name == tensor.InputV1 && len(m.inputs) == 1 {
 		return 0, true, nil

@@ -182,20 +182,20 @@ func (m *model) wanted(r *request) ([]int, error) {
 		}
 		return all, nil
 	}
-	var places []int
+	var indices []int
 	for _, o := range r.Outputs {
-		place, ok := m.outputs[o.Name]
+		index, ok := m.outputs[o.Name]
 		switch {
 		case !ok:
 			return nil, fault(kindInvalid, "model %q has no output %q: it has %s", m.name, o.Name, portNames(m.session.Outputs))
-		case slices.Contains(places, place):
+		case slices.Contains(indices, index):
 			return nil, fault(kindInvalid, "output %q is asked for twice", o.Name)
 		case o.Parameters.Classification != nil:
 			return nil, fault(kindInvalid, "output %q: classification %v (class_count of Triton's clients) is not served; ask for the output itself", o.Name, o.Parameters.Classification)
 		}
-		places = append(places, place)
+		indices = append(indices, index)
 	}
-	return places, nil
+	return indices, nil
 }
 
 // portNames lists names for an error.

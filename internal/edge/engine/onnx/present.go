@@ -28,8 +28,8 @@ func (a *answer) present(i int, p ort.Port, v *ort.Value) error {
 	return err
 }
 
-// place puts raw into the payload.
-func (a *answer) place(d tensor.Datatype, shape []int64, raw []byte) wireTensor {
+// add puts raw into the payload.
+func (a *answer) add(d tensor.Datatype, shape []int64, raw []byte) wireTensor {
 	offset, length := a.payload.add(raw)
 	return wireTensor{Datatype: d.String(), Shape: shape, Offset: &offset, Length: length}
 }
@@ -40,7 +40,7 @@ func (a *answer) tensor(v *ort.Value) (wireTensor, error) {
 	if err != nil {
 		return wireTensor{}, err
 	}
-	t := a.place(d, shape, raw)
+	t := a.add(d, shape, raw)
 	t.Text = text
 	return t, nil
 }
@@ -108,7 +108,7 @@ func (a *answer) stack(p ort.Port, list []*ort.Value) (wireTensor, error) {
 		all = append(all, raw...)
 		text = text && isText
 	}
-	t := a.place(p.Type.Element.Datatype, append([]int64{int64(len(list))}, first...), all)
+	t := a.add(p.Type.Element.Datatype, append([]int64{int64(len(list))}, first...), all)
 	t.Text = text && p.Type.Element.Datatype == tensor.Bytes
 	return t, nil
 }
@@ -142,7 +142,7 @@ func (a *answer) table(p ort.Port, rows []*ort.Value) (wireTensor, error) {
 		text = text && isText
 	}
 	parameters := t.Parameters
-	t = a.place(kind.Datatype, []int64{int64(len(rows)), width}, all)
+	t = a.add(kind.Datatype, []int64{int64(len(rows)), width}, all)
 	t.Parameters, t.Text = parameters, text && kind.Datatype == tensor.Bytes
 	return t, nil
 }

@@ -164,7 +164,7 @@ func (m *Model) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response,
 	if len(r.Outputs) > 0 {
 		wanted = wanted[:0]
 		for _, o := range r.Outputs {
-			if err := m.offers(o.Name); err != nil {
+			if err := m.hasOutput(o.Name); err != nil {
 				return nil, err
 			}
 			if n, ok := o.Parameters["classification"]; ok {
@@ -193,8 +193,8 @@ func (m *Model) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response,
 	return response, nil
 }
 
-// offers checks the name of a requested output.
-func (m *Model) offers(name string) error {
+// hasOutput checks the name of a requested output.
+func (m *Model) hasOutput(name string) error {
 	switch {
 	case name == Predict:
 		return nil
@@ -376,7 +376,7 @@ func matrix[T gbdt.Number](m *Model, in *tensor.Tensor) ([]T, int, error) {
 // columns reads one tensor per feature.
 func columns[T gbdt.Number](m *Model, inputs []tensor.Tensor) ([]T, int, error) {
 	features := m.model.NumFeatures()
-	places, err := m.places(inputs)
+	columns, err := m.columns(inputs)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -395,15 +395,15 @@ func columns[T gbdt.Number](m *Model, inputs []tensor.Tensor) ([]T, int, error) 
 			return nil, 0, err
 		}
 		for row, x := range column {
-			rows[row*features+places[i]] = x
+			rows[row*features+columns[i]] = x
 		}
 	}
 	return rows, n, nil
 }
 
-// places finds the feature of every input.
-func (m *Model) places(inputs []tensor.Tensor) ([]int, error) {
-	places := make([]int, len(inputs))
+// columns finds the feature of every input.
+func (m *Model) columns(inputs []tensor.Tensor) ([]int, error) {
+	columns := make([]int, len(inputs))
 	taken := make([]bool, m.model.NumFeatures())
 	for i := range inputs {
 		at := i
@@ -419,10 +419,10 @@ func (m *Model) places(inputs []tensor.Tensor) ([]int, error) {
 		if taken[at] {
 			return nil, tensor.Errorf(tensor.KindInvalid, "input %q is given twice", inputs[i].Name)
 		}
-		taken[at], places[i] = true, at
+		taken[at], columns[i] = true, at
 	}
 	if len(inputs) == len(taken) {
-		return places, nil
+		return columns, nil
 	}
 	missing := ""
 	if m.index != nil {

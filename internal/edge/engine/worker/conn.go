@@ -214,7 +214,7 @@ func (c *conn) dispatch(m *message) error {
 	call.touched.Store(time.Now().UnixNano())
 	switch m.Kind {
 	case kindCredit:
-		return call.credited(m.N)
+		return call.addCredit(m.N)
 	case kindItem:
 		if call.owed.Add(-1) < 0 {
 			return violation("more items of stream %d than its credit", *m.ID)
@@ -245,8 +245,8 @@ func (c *call) takes(kind string) bool {
 	return c.kind == kindStream
 }
 
-// credited adds n tokens.
-func (c *call) credited(n int64) error {
+// addCredit adds n tokens.
+func (c *call) addCredit(n int64) error {
 	for range n {
 		select {
 		case c.credit <- struct{}{}:

@@ -73,7 +73,7 @@ func TakeSecret(h map[string][]string, names []string) string {
 // counted by client: connections bound them.
 type Budget struct {
 	Limit int64
-	held  atomic.Int64
+	used  atomic.Int64
 
 	mu       sync.Mutex
 	byClient map[string]int64
@@ -85,8 +85,8 @@ const clientShare = 2
 // Take counts n bytes; false when they would exceed the limit, and are not
 // counted.
 func (b *Budget) Take(n int64) bool {
-	if b.held.Add(n) > b.Limit {
-		b.held.Add(-n)
+	if b.used.Add(n) > b.Limit {
+		b.used.Add(-n)
 		return false
 	}
 	return true
@@ -94,13 +94,13 @@ func (b *Budget) Take(n int64) bool {
 
 // Add counts n bytes whatever the limit says: nobody is refused for them who has
 // been let in.
-func (b *Budget) Add(n int64) { b.held.Add(n) }
+func (b *Budget) Add(n int64) { b.used.Add(n) }
 
-// Held is how many bytes are counted.
-func (b *Budget) Held() int64 { return b.held.Load() }
+// Used is how many bytes are counted.
+func (b *Budget) Used() int64 { return b.used.Load() }
 
 // Give returns n bytes that were taken or added.
-func (b *Budget) Give(n int64) { b.held.Add(-n) }
+func (b *Budget) Give(n int64) { b.used.Add(-n) }
 
 // Share counts n of the bytes taken as client's; false when they would exceed
 // its share. The caller gives back, or Unshares, what was taken.

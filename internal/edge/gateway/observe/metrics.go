@@ -211,7 +211,7 @@ func (d *poolDescs) collect(c chan<- prometheus.Metric, s dispatch.Status) {
 	count(d.admission, a.Shed, "shed")
 	count(d.admission, a.Evicted, "evicted")
 	count(d.admission, a.Overdue, "overdue")
-	count(d.admission, a.Left, "left")
+	count(d.admission, a.Abandoned, "left")
 	count(d.dropped, s.Counts.Dropped)
 	count(d.noRetry, s.Counts.RetriesRefused)
 }

@@ -202,7 +202,7 @@ var errMoved = errors.New("the call was moved to another replica")
 func (c *call) retryStatus(err error, trailer metadata.MD, replayable bool) bool {
 	replica := c.grant.Replica()
 	moved := c.grant.Answered(dispatch.Answer{Result: resultOf(status.Code(err)), RetryAfter: breaker.RetryAfter(first(trailer[keyRetryAfter]), time.Now()),
-		Again: replayable})
+		Retryable: replayable})
 	if moved {
 		c.seen.retried = replica + " answered " + status.Code(err).String()
 		c.server.log.Warn("replica failed: the call is sent to another", c.attrs("error", c.seen.retried)...)

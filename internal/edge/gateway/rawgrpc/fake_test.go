@@ -173,7 +173,7 @@ func newRig(t testing.TB, mutate func(*Config, *dispatch.Config)) *rig {
 			t.Errorf("Serve: %v", err)
 		}
 		r.d.Close()
-		if n := r.server.buffered.Held(); n != 0 {
+		if n := r.server.buffered.Used(); n != 0 {
 			t.Errorf("%d bytes are held in the end", n)
 		}
 	})

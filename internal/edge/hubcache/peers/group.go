@@ -79,7 +79,7 @@ func New(cfg Config) (*Group, error) {
 func (g *Group) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
-	g.tell()
+	g.publish()
 	if g.cfg.DNS != "" {
 		all.Go(func() { g.follow(ctx) })
 	}
@@ -161,7 +161,7 @@ func (g *Group) set(found []string) {
 	g.mu.nodes = nodes
 	g.mu.Unlock()
 	g.log.Info("the ring's nodes", "self", g.self, "nodes", strings.Join(r.Names(), " "))
-	g.tell()
+	g.publish()
 }
 
 // maxTries is how many other nodes are asked for a blob before this one fetches
@@ -212,7 +212,7 @@ func (g *Group) update(name string, change func(*node, time.Time), why string) {
 		g.log.Info("a node of the ring is back", "node", name)
 	}
 	if before != after {
-		g.tell()
+		g.publish()
 	}
 }
 
@@ -289,7 +289,7 @@ func (g *Group) State() State {
 	return st
 }
 
-func (g *Group) tell() {
+func (g *Group) publish() {
 	if g.cfg.Changed == nil {
 		return
 	}

@@ -274,8 +274,8 @@ func (c *Certificates) publish(ctx context.Context, authorities string) error {
 // How often the certificate is looked at, and again after a failure. Renewal
 // is due a month before the end.
 const (
-	checkEvery = 6 * time.Hour
-	checkAgain = time.Minute
+	checkEvery   = 6 * time.Hour
+	recheckEvery = time.Minute
 )
 
 // Run keeps the certificate valid until ctx ends.
@@ -289,7 +289,7 @@ func (c *Certificates) Run(ctx context.Context) {
 		if wait = checkEvery; ctx.Err() == nil {
 			if err := c.Ensure(ctx); err != nil {
 				c.log.Error("the certificate was not looked at, will be tried again", "error", err)
-				wait = checkAgain
+				wait = recheckEvery
 			}
 		}
 	}

@@ -82,15 +82,15 @@ type seen struct {
 // target is one controller pod. Client.mu guards its fields but what only its
 // own goroutine touches.
 type target struct {
-	address string
-	dirty   map[string]struct{}
-	full    bool
-	urgent  bool
-	told    bool          // a report got an answer
-	wake    chan struct{} // something is to be done
-	stop    context.CancelFunc
-	number  uint64 // its goroutine's own
-	failing bool
+	address  string
+	dirty    map[string]struct{}
+	full     bool
+	urgent   bool
+	answered bool          // a report got an answer
+	wake     chan struct{} // something is to be done
+	stop     context.CancelFunc
+	number   uint64 // its goroutine's own
+	failing  bool
 }
 
 // NewClient makes one that has nobody to tell.
@@ -196,7 +196,7 @@ func (c *Client) start(t *target) {
 	}
 	var ctx context.Context
 	ctx, t.stop = context.WithCancel(c.mu.ctx)
-	c.running.Go(func() { c.tell(ctx, t) })
+	c.running.Go(func() { c.report(ctx, t) })
 }
 
 // Run reports until ctx ends, and then once more what has changed since.
@@ -212,21 +212,21 @@ func (c *Client) Run(ctx context.Context) {
 	c.http.CloseIdleConnections()
 }
 
-// Told reports whether every controller pod that is known has had an answer to a
+// Reported reports whether every controller pod that is known has had an answer to a
 // report of this gateway.
-func (c *Client) Told() bool {
+func (c *Client) Reported() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range c.mu.targets {
-		if !t.told {
+		if !t.answered {
 			return false
 		}
 	}
 	return true
 }
 
-// tell reports to one target until ctx ends.
-func (c *Client) tell(ctx context.Context, t *target) {
+// report reports to one target until ctx ends.
+func (c *Client) report(ctx context.Context, t *target) {
 	var last time.Time
 	backoff := time.Duration(0)
 	timer := time.NewTimer(0)
@@ -308,20 +308,20 @@ func (c *Client) send(ctx context.Context, t *target) error {
 		t.full = t.full || r.Full
 		return err
 	}
-	t.told = true
+	t.answered = true
 	if answer.All && !r.Full {
 		t.full, t.urgent = true, true
 	}
 	for _, l := range r.Services {
-		if l.Gone && c.toldAll(l.Service) {
+		if l.Gone && c.reportedToAll(l.Service) {
 			delete(c.mu.known, l.Service)
 		}
 	}
 	return nil
 }
 
-// toldAll reports whether no target still has to hear of a service; c.mu is held.
-func (c *Client) toldAll(service string) bool {
+// reportedToAll reports whether no target still has to hear of a service; c.mu is held.
+func (c *Client) reportedToAll(service string) bool {
 	for _, t := range c.mu.targets {
 		if _, dirty := t.dirty[service]; dirty {
 			return false

@@ -187,17 +187,17 @@ const (
 func (s *Server) nag() {
 	now := s.cfg.Now()
 	s.mu.Lock()
-	pods, told := s.mu.book.unheard(), false
+	pods, logged := s.mu.book.unheard(), false
 	switch {
 	case len(pods) == 0:
 		s.mu.waited = time.Time{}
 	case s.mu.waited.IsZero():
 		s.mu.waited = now.Add(unheardFor)
 	case !now.Before(s.mu.waited):
-		s.mu.waited, told = now.Add(nagEvery), true
+		s.mu.waited, logged = now.Add(nagEvery), true
 	}
 	s.mu.Unlock()
-	if told {
+	if logged {
 		s.cfg.Log.Warn("no service is put to sleep, and no count falls: gateways take requests and do not report; may they reach this port?", "pods", strings.Join(pods[:min(len(pods), maxNagged)], " "), "gateways", len(pods))
 	}
 }

@@ -64,7 +64,7 @@ func (v *View) sawRecord(raw any, there bool) {
 	}
 	v.reprobe(k)
 	v.mu.Unlock()
-	v.tell(k)
+	v.notify(k)
 }
 
 // newest is the record that counts.
@@ -77,8 +77,8 @@ func newest(all map[string]*appsv1.ControllerRevision) (out *appsv1.ControllerRe
 	return out
 }
 
-// tell hands on what is known of a service.
-func (v *View) tell(k service.Key) {
+// notify hands on what is known of a service.
+func (v *View) notify(k service.Key) {
 	v.mu.Lock()
 	d := fleet.Decision{Record: v.mu.records[k], Failure: v.mu.failures[k], Canary: v.mu.canaries[k]}
 	if far := v.mu.starts[k]; far != nil {
@@ -157,7 +157,7 @@ func (s sink) Delete(ctx context.Context, id fleet.ID) error {
 		delete(s.v.mu.keys, setOf(id.Key))
 		delete(s.v.mu.keys, setOf(id.Key.Canary()))
 		s.v.mu.Unlock()
-		s.v.tell(id.Key)
+		s.v.notify(id.Key)
 	}
 	return s.v.follower.Delete(ctx, id)
 }
@@ -192,7 +192,7 @@ func (v *View) readStatus(ctx context.Context, k service.Key) {
 	changed = keep(v.mu.canaries, k, canary) || changed
 	v.mu.Unlock()
 	if changed {
-		v.tell(k)
+		v.notify(k)
 	}
 }
 

@@ -58,7 +58,7 @@ type pod struct {
 	host     string
 	readyAt  time.Time
 	wasReady bool      // its slice has said so
-	proved   time.Time // when it answered a probe of ours; zero when it has not
+	probed   time.Time // when it answered a probe of ours; zero when it has not
 	settling bool      // somebody is told when its name is known
 }
 
@@ -226,7 +226,7 @@ func (v *View) replica(k service.Key, role service.Role, e endpoint, p *pod) rep
 	case e.ready:
 		r.Phase, r.ReadyAt = replica.Ready, p.readyAt
 	case p.trusted(time.Now(), v.cfg.Trust):
-		r.Phase, r.ReadyAt = replica.Ready, p.proved
+		r.Phase, r.ReadyAt = replica.Ready, p.probed
 	}
 	return r
 }
@@ -251,7 +251,7 @@ func (v *View) settled(k service.Key, p *pod) bool {
 // trusted reports whether our own probe counts: until the slice says something
 // itself, and not for ever.
 func (p *pod) trusted(now time.Time, limit time.Duration) bool {
-	return !p.wasReady && !p.proved.IsZero() && now.Sub(p.proved) < limit
+	return !p.wasReady && !p.probed.IsZero() && now.Sub(p.probed) < limit
 }
 
 // PodName is the pod of a replica's ID.
@@ -280,7 +280,7 @@ func (v *View) probe(k service.Key, known bool, pid podID, p *pod, e endpoint) {
 	if !known || e.host != p.host {
 		return // of a pod with two addresses the first is asked
 	}
-	if e.ready || e.terminating || p.wasReady || !p.proved.IsZero() {
+	if e.ready || e.terminating || p.wasReady || !p.probed.IsZero() {
 		v.prober.stop(id)
 		return
 	}
@@ -299,7 +299,7 @@ func (v *View) probed(id probeID, host string) {
 		return
 	}
 	if p := st.pods[id.pod]; p != nil && p.host == host && !p.wasReady {
-		p.proved = time.Now()
+		p.probed = time.Now()
 		v.changed.Add(k)
 		time.AfterFunc(v.cfg.Trust, func() { v.changed.Add(k) }) // the slice must have said so by then
 	}

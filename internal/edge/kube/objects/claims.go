@@ -22,7 +22,7 @@ type claim struct {
 	warnings []string
 	other    *kube.StatusWriter
 	// What follows is guarded by Source.serial, the rest does not change.
-	told      string // what was last said against it
+	reported  string // the refusal that was last reported
 	conflicts bool   // it was refused because of other objects
 }
 

@@ -33,10 +33,10 @@ func Document(u *unstructured.Unstructured) ([]byte, error) {
 func parse(doc []byte) (o *fleet.Object, problems, warnings []string) {
 	res := dialect.Read("", doc).Applied()
 	for _, p := range res.Errors(dialect.Kubernetes) {
-		problems = append(problems, say(p))
+		problems = append(problems, describe(p))
 	}
 	for _, p := range res.Warnings(dialect.Kubernetes) {
-		warnings = append(warnings, say(p))
+		warnings = append(warnings, describe(p))
 	}
 	if len(problems) > 0 || len(res.Objects) != 1 {
 		return nil, problems, warnings
@@ -46,9 +46,9 @@ func parse(doc []byte) (o *fleet.Object, problems, warnings []string) {
 	return o, nil, warnings
 }
 
-// say formats a problem without its line: the document is ours, not the
+// describe formats a problem without its line: the document is ours, not the
 // author's.
-func say(p dialect.Problem) string {
+func describe(p dialect.Problem) string {
 	if p.Path == "" {
 		return p.Message
 	}

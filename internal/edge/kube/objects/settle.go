@@ -82,7 +82,7 @@ func (s *Source) claim(ctx context.Context, i item) (*claim, error) {
 		c.other = kube.OtherWriter(u)
 	}
 	if before != nil && before.ref.UID == c.ref.UID {
-		c.told = before.told
+		c.reported = before.reported
 	}
 	var err error
 	if c.document, err = Document(u); err != nil {
@@ -198,7 +198,7 @@ func (s *Source) apply(ctx context.Context, id fleet.ID, i item, c *claim) error
 		s.claims.setApplied(id, applied{i, c.ref.UID, c.object})
 		s.look(s.claims.conflicting()) // the objects that they conflict with may have changed
 	}
-	c.told = ""
+	c.reported = ""
 	if s.cfg.Reporter != nil {
 		s.cfg.Reporter.Accepted(c.ref)
 		if len(c.warnings) > 0 && s.warned[c.ref.UID] != c.ref.Generation {
@@ -219,8 +219,8 @@ func (s *Source) quiet(i item) {
 
 func (s *Source) refuse(ctx context.Context, i item, c *claim, r Refusal) error {
 	r.Ref, r.Status = c.ref, i.kind.Status
-	if told := r.Reason + r.Message; c.told != told {
-		c.told = told
+	if reported := r.Reason + r.Message; c.reported != reported {
+		c.reported = reported
 		s.cfg.Log.Warn("manifest refused", "manifest", i.String(), "reason", r.Reason, "message", r.Message)
 	}
 	if s.cfg.Reporter == nil {

@@ -128,20 +128,20 @@ func (s *Source) Start(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.queue.ShutDown)
 	defer stop()
 	s.queue.Add(item{})
-	said := map[item]string{} // once, however often it is tried
+	logged := map[item]string{} // once, however often it is tried
 	for {
 		i, down := s.queue.Get()
 		if down {
 			return nil
 		}
 		if err := s.process(ctx, i); err != nil && ctx.Err() == nil {
-			if text := err.Error(); said[i] != text {
+			if text := err.Error(); logged[i] != text {
 				s.cfg.Log.Warn("a manifest could not be handled, retrying", "manifest", i.String(), "error", err)
-				said[i] = text
+				logged[i] = text
 			}
 			s.queue.AddRateLimited(i)
 		} else {
-			delete(said, i)
+			delete(logged, i)
 			s.queue.Forget(i)
 		}
 		s.queue.Done(i)

@@ -45,9 +45,9 @@ func (n *notices) add(k service.Key, e event) {
 	n.events.Add(k)
 }
 
-// told reports whether the callbacks know of everything that happened to a
+// report reports whether the callbacks know of everything that happened to a
 // service.
-func (n *notices) told(k service.Key) bool {
+func (n *notices) report(k service.Key) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	_, pending := n.pending[k]

@@ -187,7 +187,7 @@ func (s *services) want(r workload.Revision, objects []rendered) {
 			main = c.Leader.Main
 		}
 		h.roles[c.Role] = role{Role: pods.Role{HTTP: http, GRPC: grpc, Metrics: c.Exports(), Main: main, Startup: c.Limits.StartupTimeout},
-			external: shape.LeftToOthers(r.Annotations) || shape.LeftToOthers(c.Annotations),
+			external: shape.ExternallyScaled(r.Annotations) || shape.ExternallyScaled(c.Annotations),
 			resource: c.Limits.Metric.Resource(),
 			measured: h.wanted[id{kindScaler, shape.Name(r.Service, c.Role)}]}
 	}
@@ -275,7 +275,7 @@ func (s *services) observe(k service.Key) []replica.Replica {
 	if h == nil {
 		return nil
 	}
-	if s.notices.told(k) {
+	if s.notices.report(k) {
 		for i, o := range h.objects {
 			o.raised = false
 			h.objects[i] = o

@@ -138,7 +138,7 @@ func varints[T any](dst []T, r *reader, one func(uint64) (T, bool)) ([]T, error)
 			count++
 		}
 	}
-	if room := cap(dst) - len(dst); room < count {
+	if free := cap(dst) - len(dst); free < count {
 		dst = append(make([]T, 0, len(dst)+count), dst...)
 	}
 	for len(packed) > 0 {

@@ -59,7 +59,7 @@ func (g *gateway) arrive(n int, now time.Duration) {
 	clock := g.r.begun.Add(now)
 	w := &admission.Waiter{Priority: g.r.trace.Requests[n].Priority, Owner: n}
 	state := g.state(clock)
-	if state.Held && w.Priority < 0 {
+	if state.Paced && w.Priority < 0 {
 		state.Saturation = 1
 	}
 	v := g.machine.Arrive(w, state, clock)
@@ -67,7 +67,7 @@ func (g *gateway) arrive(n int, now time.Duration) {
 	switch v.Decision {
 	case admission.Admit:
 		g.r.open++
-		if !g.place(n, now) {
+		if !g.admit(n, now) {
 			g.r.open--
 		}
 	case admission.Queue:
@@ -84,8 +84,8 @@ func (g *gateway) pump(now time.Duration) {
 		if g.survey(g.r.begun.Add(now)); len(g.takers) == 0 {
 			return
 		}
-		w := g.machine.Next(func(*admission.Waiter) bool { return true }, func(*admission.Waiter) admission.Trial { return admission.Placed })
-		if n := w.Owner.(int); !g.place(n, now) {
+		w := g.machine.Next(func(*admission.Waiter) bool { return true }, func(*admission.Waiter) admission.Trial { return admission.Done })
+		if n := w.Owner.(int); !g.admit(n, now) {
 			g.r.open--
 		}
 	}
@@ -94,7 +94,7 @@ func (g *gateway) pump(now time.Duration) {
 
 // state is what admission asks of a pool.
 func (g *gateway) state(now time.Time) admission.State {
-	s := admission.State{Room: true}
+	s := admission.State{Available: true}
 	if g.policy.Sheds() {
 		return s
 	}
@@ -106,7 +106,7 @@ func (g *gateway) state(now time.Time) admission.State {
 		}
 	}
 	g.survey(now)
-	s.Held = len(g.takers) == 0
+	s.Paced = len(g.takers) == 0
 	return s
 }
 
@@ -133,9 +133,9 @@ func (g *gateway) endpoint(i int) admission.Endpoint {
 	return admission.Endpoint{Load: ep.Load, InFlight: ep.InFlight, AtLoad: ep.AtLoad}
 }
 
-// place sends a request to the engine that the policy chooses; false if it
+// admit sends a request to the engine that the policy chooses; false if it
 // sheds the request.
-func (g *gateway) place(n int, now time.Duration) bool {
+func (g *gateway) admit(n int, now time.Duration) bool {
 	q := &g.r.trace.Requests[n]
 	g.in.Now, g.in.Adapter, g.in.Session = g.r.begun.Add(now), q.Adapter, q.Session
 	g.in.Priority, g.in.Critical = int(q.Priority), q.Priority > 0

@@ -184,7 +184,7 @@ func (r *run) scrape(now time.Duration) {
 	for i, e := range r.engines {
 		st := e.Stats()
 		load := &replica.Load{At: r.begun.Add(now), Waiting: st.Waiting, Running: st.Running,
-			KV: float64(st.BlocksHeld) / float64(st.BlocksTotal), Blocks: st.BlocksTotal, BlockTokens: simulate.BlockTokens}
+			KV: float64(st.BlocksUsed) / float64(st.BlocksTotal), Blocks: st.BlocksTotal, BlockTokens: simulate.BlockTokens}
 		if r.cfg.Physics.MaxAdapters > 0 {
 			load.Adapters = &replica.Adapters{Running: st.RunningAdapters, Waiting: st.WaitingAdapters, Max: r.cfg.Physics.MaxAdapters}
 		}
