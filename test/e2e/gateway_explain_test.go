@@ -27,7 +27,7 @@ spec: {criticality: Sheddable, targets: [{pool: engines, model: chat}]}
 	ask := write(t, dir, "ask.json", shortAsk)
 
 	text := n.do("explain", "request", ask)
-	contains(t, text, "pool: default/chat (Ready)", "admission: Admit, Room", "priority 0, 0 waiting", "replica: chat-", "slot ", " of 2 open")
+	contains(t, text, "pool: default/chat (Ready)", "admission: Admit, Available", "priority 0, 0 waiting", "replica: chat-", "slot ", " of 2 open")
 	for _, r := range n.service("default/chat").Replicas {
 		contains(t, text, r.HTTP) // both are weighed
 		if got := n.figure("http://"+r.HTTP+"/metrics", "vllm:request_success_total"); got != 0 {
@@ -116,5 +116,5 @@ spec: {criticality: Sheddable, targets: [{pool: engines, model: chat}]}
 		t.Errorf("the request itself: %s", a)
 	}
 	contains(t, n.runWith(batch, "explain", "request", "-").out, "admission: Shed, Saturated; priority -1")
-	contains(t, n.do("explain", "request", ask), "admission: Queue, Held")
+	contains(t, n.do("explain", "request", ask), "admission: Queue, Paced")
 }

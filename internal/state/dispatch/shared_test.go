@@ -305,7 +305,7 @@ func TestExplain(t *testing.T) {
 	if err != nil || !strings.Contains(string(body), `"decision":"Admit"`) || !strings.Contains(string(body), `"replica":"a"`) {
 		t.Errorf("%s %v", body, err)
 	}
-	if s := x.String(); !strings.Contains(s, "pool: default/iris (Ready)") || !strings.Contains(s, "admission: Admit, Room") {
+	if s := x.String(); !strings.Contains(s, "pool: default/iris (Ready)") || !strings.Contains(s, "admission: Admit, Available") {
 		t.Error(s)
 	}
 	balance(t, d, 0, 0, 0)
