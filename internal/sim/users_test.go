@@ -325,7 +325,7 @@ func (c *call) cut() {
 		c.retry(dispatch.Lost(errors.New("connection reset by peer")))
 		return
 	}
-	if c.grant.Answered(dispatch.Answer{Result: breaker.Failed, Again: true}) {
+	if c.grant.Answered(dispatch.Answer{Result: breaker.Failed, Retryable: true}) {
 		c.book.world.watch.violate("a request ends once", c.key, "request %d is sent again after its answer has begun", c.id)
 		return
 	}
