@@ -363,8 +363,8 @@ type canaryShare struct {
 }
 
 // around reports whether there is a canary, or was until a moment ago.
-func (c *canaryShare) around() bool {
-	return !c.at.IsZero() && (c.percent > 0 || time.Since(c.at) < 2*startupTimeout)
+func (s *canaryShare) around() bool {
+	return !s.at.IsZero() && (s.percent > 0 || time.Since(s.at) < 2*startupTimeout)
 }
 
 // admitted counts a request.
