@@ -2,12 +2,17 @@ package hubcache
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
 
+	"roundhouse.dev/roundhouse/internal/edge/blobs"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
 )
 
@@ -104,6 +109,13 @@ func TestSlowHub(t *testing.T) {
 	}
 }
 
+// brokenOff reports whether an answer began well and did not end.
+func brokenOff(got reply) bool { return got.status == 200 && got.err != nil }
+
+// isOfHash reports whether an answer says that the content has a wrong hash. A
+// client that came when the download was about to end gets this one.
+func isOfHash(got reply) bool { return got.status == 502 && strings.Contains(got.body, "hash") }
+
 // TestHopeless: clients begin anew without end where content is wrong, and each
 // time costs the whole file; so they are refused for a while.
 func TestHopeless(t *testing.T) {
@@ -112,14 +124,14 @@ func TestHopeless(t *testing.T) {
 	etag := hashOf(weights)
 	r.hub.Fail(hubtest.Faults{Corrupt: true})
 	for range maxWrongs {
-		if got := r.get(weightsPath); got.status != 200 || got.err == nil {
-			t.Fatalf("wrong bytes went out whole: %v", got)
+		if got := r.get(weightsPath); !brokenOff(got) && !isOfHash(got) {
+			t.Fatalf("wrong bytes went out whole, or the answer does not name the hash: %v", got)
 		}
 		r.settle()
 	}
 	r.hub.Forget()
 	for _, options := range [][]string{nil, {"Range: bytes=3145744-"}} {
-		if got := r.get(weightsPath, options...); got.status != 502 || !strings.Contains(got.body, "hash") || got.header.Get("X-Error-Code") != "" {
+		if got := r.get(weightsPath, options...); !isOfHash(got) || got.header.Get("X-Error-Code") != "" {
 			t.Errorf("%v", got)
 		}
 	}
@@ -133,8 +145,8 @@ func TestHopeless(t *testing.T) {
 		r.cache.failures.byHash[etag] = wrongs{w.last.Add(-wrongPause), w.times}
 	}
 	later()
-	if got := r.get(weightsPath); got.err == nil { // it is tried once
-		t.Fatalf("wrong bytes went out whole: %v", got)
+	if got := r.get(weightsPath); !brokenOff(got) && !isOfHash(got) { // it is tried once
+		t.Fatalf("wrong bytes went out whole, or the answer does not name the hash: %v", got)
 	}
 	r.settle()
 	if got := r.get(weightsPath); got.status != 502 {
@@ -146,6 +158,26 @@ func TestHopeless(t *testing.T) {
 	r.settle()
 	if r.cache.failures.hopeless(etag) || !r.cache.failures.recent(etag) {
 		t.Error("what came right is still refused, or who has wrong parts is not known any more")
+	}
+}
+
+// TestRemovedBeforeFollowed: a client that opens the file of a download after the
+// download has removed it gets the download's error, also if that comes later.
+func TestRemovedBeforeFollowed(t *testing.T) {
+	r := newRig(t, nil)
+	wrong := fmt.Errorf("%w: %w", errOdd, blobs.ErrCorrupt)
+	for _, late := range []bool{false, true} {
+		f := &flight{etag: hashOf([]byte("never stored")), size: 100, at: 100, changed: make(chan struct{})}
+		ends := func() { f.set(func() { f.over, f.err = true, wrong }) }
+		if late {
+			go ends()
+		} else {
+			ends()
+		}
+		s := &sending{c: r.cache, r: httptest.NewRequestWithContext(t.Context(), http.MethodGet, weightsPath, nil), part: span{0, 100}}
+		if err := s.followFlight(f); !errors.Is(err, wrong) {
+			t.Errorf("late %v: %v, want the download's error", late, err)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"strconv"
@@ -193,11 +194,19 @@ func (s *sending) follow() error {
 	}
 }
 
+// followFlight sends the file of a flight while it grows.
 func (s *sending) followFlight(f *flight) error {
 	if _, err := f.next(s.r.Context(), s.at); err != nil {
 		return err
 	}
 	file, err := s.c.store.blobs.Follow(f.etag)
+	if errors.Is(err, fs.ErrNotExist) {
+		// A download whose content is wrong removes its file before it ends, and
+		// its error is what the client must know.
+		if _, failed := f.next(s.r.Context(), f.size); failed != nil {
+			return failed
+		}
+	}
 	if err != nil {
 		return err
 	}
