@@ -16,6 +16,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// The CRDs come first: the manifests contain them, and go generate ./... comes
+// here before it comes to the package that writes them.
+//
+//go:generate go generate ../../internal/edge/kube/crds
 //go:generate go run ./generate
 
 // What the chart is rendered with, to be replaced.
