@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	"roundhouse.dev/roundhouse/cmd/internal/app"
 	"roundhouse.dev/roundhouse/cmd/internal/backend"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
@@ -40,7 +41,8 @@ of a cluster and the catalog.`,
   roundhouse explain iris -o json
   roundhouse explain iris.yaml --context production
   roundhouse explain request chat.json   # which replica would answer it, and why
-  roundhouse explain wake llama          # what would be stopped for it, how long it would take`,
+  roundhouse explain wake llama          # what would be stopped for it, how long it would take
+  roundhouse explain scale llama         # its last scaling decisions, and why`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "" && output != "json" {
@@ -71,7 +73,7 @@ of a cluster and the catalog.`,
 			return printer.Explanations(cmd.OutOrStdout(), out, output, all)
 		},
 	}
-	cmd.AddCommand(newExplainRequestCommand(), newExplainWakeCommand())
+	cmd.AddCommand(newExplainRequestCommand(), newExplainWakeCommand(), newExplainScaleCommand())
 	r.flags(cmd)
 	n.flags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")
@@ -218,6 +220,47 @@ or stopped. In a cluster Kubernetes places replicas, and there is nothing to exp
 			}
 			_, err = fmt.Fprint(cmd.OutOrStdout(), why.Text)
 			return err
+		},
+	}
+	r.flags(cmd)
+	n.flags(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	return cmd
+}
+
+func newExplainScaleCommand() *cobra.Command {
+	var r remote
+	var n namespaced
+	var output string
+	cmd := &cobra.Command{
+		Use:   "scale SERVICE",
+		Short: "Explain the last scaling decisions of a service",
+		Long: `Show how many replicas each component of a service was to have, and why: a line for
+each decision that changed something, and for others at most one every 10 s. ARRIVALS/S
+are the requests that came per second, SERVICE TIME is how long one runs, LOAD how many
+run at a time, and BACKLOG how many there are beyond that. In a terminal a line of bars
+shows the desired replicas over time. The decisions are those since this server started,
+at most 120 for each component. In a cluster, the events that "roundhouse describe"
+prints show each change.`,
+		Example: `  roundhouse explain scale llama
+  roundhouse explain scale llama -o json
+  watch -n 2 roundhouse explain scale llama`,
+		Args: command.Wants(1, 1, "the name of a service"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "" && output != "json" {
+				return command.Usagef("-o %s: want json", output)
+			}
+			c, err := r.open(cmd, &n)
+			if err != nil {
+				return err
+			}
+			past, err := c.ExplainScale(cmd.Context(), n.key(args[0]))
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			f, isFile := out.(*os.File)
+			return printer.ScaleHistories(out, past, output, isFile && term.IsTerminal(int(f.Fd())))
 		},
 	}
 	r.flags(cmd)

@@ -3,6 +3,8 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -135,4 +137,61 @@ spec:
 		n.t.Fatalf("%v: want three replicas in %s", err, raw.body)
 	}
 	return s.Replicas[2].Created.Sub(s.Replicas[0].Created)
+}
+
+// TestExplainScale: the decisions of a burst are a table with a line for each
+// change, JSON for programs and a metric; a terminal gets a sparkline above it.
+func TestExplainScale(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	fails(t, n.run("explain", "scale", "nobody"), 1, "no service default/nobody")
+	n.burst("chat")
+	var table string
+	eventually(t, "all three are ready", func() (bool, string) {
+		table = n.do("explain", "scale", "chat")
+		return regexp.MustCompile(`(?m)^\S+ \S+ +3 +0 +3 `).MatchString(table), table
+	})
+	matches(t, table, `(?m)^engine: last decisions\n`+
+		`TIME +READY +STARTING +DESIRED +ARRIVALS/S +SERVICE TIME +LOAD +BACKLOG +WHY\n`)
+	matches(t, table, `(?m)^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d +0 +0 +0 +0.00 +- +0.00 +0.00 +`)
+	matches(t, table, `(?m)^\S+ \S+ +0 +\d +3 +\S+ +- +2[1-5].00 +0.00 +2[1-5] in flight, target 10 each$`)
+	if strings.Contains(table, "desired replicas") {
+		t.Errorf("a pipe got a sparkline:\n%s", table)
+	}
+	var all []struct {
+		Component string
+		Decisions []struct {
+			Desired, Queued, Running int
+			Inputs                   struct{ Load float64 }
+		}
+	}
+	if out := n.do("explain", "scale", "chat", "-o", "json"); json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 || all[0].Component != "engine" {
+		t.Fatalf("as JSON: %s", out)
+	}
+	peak, most, load := 0, 0, 0.0
+	for _, d := range all[0].Decisions {
+		peak, most, load = max(peak, d.Desired), max(most, d.Queued+d.Running), max(load, d.Inputs.Load)
+	}
+	if peak != 3 || most < 21 || load < 21 {
+		t.Errorf("at most %d replicas were desired, for %d requests and a load of %v", peak, most, load)
+	}
+	metrics := n.get(n.admin + "/metrics").body
+	for _, name := range []string{"desired", "ready"} {
+		contains(t, metrics, "# TYPE roundhouse_"+name+"_replicas gauge\n",
+			"roundhouse_"+name+`_replicas{component="engine",namespace="default",service="chat"} 3`+"\n")
+	}
+	cmd := exec.Command(binary, "explain", "scale", "chat")
+	cmd.Env = n.environ()
+	screen := onTerminal(t, cmd)
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, screen)
+	}
+	eventually(t, "a terminal shows the sparkline", func() (bool, string) {
+		return strings.Contains(screen.String(), "█ at most 3"), screen.String()
+	})
+	n.do("delete", "chat")
+	eventually(t, "the metrics of a deleted service go", func() (bool, string) {
+		out := n.get(n.admin + "/metrics").body
+		return !strings.Contains(out, "_replicas{"), out
+	})
 }

@@ -35,6 +35,7 @@ type Backend interface {
 	Explain(context.Context, service.Key) ([]admin.Explanation, error)
 	ExplainRequest(context.Context, admin.InferenceRequest) (admin.Explanation, error)
 	ExplainWake(context.Context, service.Key) (admin.Explanation, error)
+	ExplainScale(context.Context, service.Key) ([]fleet.ScaleHistory, error)
 	Services(ctx context.Context, namespace string, rendered bool) ([]admin.Service, error)
 	Service(context.Context, service.Key) (admin.Service, error)
 	// Describe is Service with the events of its manifest.

@@ -290,6 +290,11 @@ func (c *Cluster) ExplainWake(context.Context, service.Key) (admin.Explanation, 
 	return admin.Explanation{}, fleet.ErrNotShared
 }
 
+// ExplainScale implements Backend.
+func (c *Cluster) ExplainScale(context.Context, service.Key) ([]fleet.ScaleHistory, error) {
+	return nil, fleet.ErrNoScaleHistory
+}
+
 // ExplainRequest implements Backend.
 func (c *Cluster) ExplainRequest(context.Context, admin.InferenceRequest) (admin.Explanation, error) {
 	return admin.Explanation{}, errors.New("only a running `roundhouse up` explains requests. In a cluster, the access log and the metrics of the gateway show which pod answered")

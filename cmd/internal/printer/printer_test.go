@@ -7,7 +7,9 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // TestServiceLine: a change that cannot be run, or does not yet, is said although
@@ -102,5 +104,41 @@ func TestAge(t *testing.T) {
 	}
 	if got := age(time.Time{}, now); got != "" {
 		t.Errorf("never is %q", got)
+	}
+}
+
+// TestScaleHistories: a terminal gets a line of bars over time above the table, a
+// pipe the table alone, and JSON is what the server answered.
+func TestScaleHistories(t *testing.T) {
+	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	decision := func(after time.Duration, desired int, inputs autoscale.Numbers, why string) fleet.ScaleDecision {
+		return fleet.ScaleDecision{Time: at.Add(after), ReplicaCounts: fleet.ReplicaCounts{Desired: desired, Ready: 1, Starting: 2}, Why: why, Inputs: inputs}
+	}
+	list := []fleet.ScaleHistory{{Component: service.RoleEngine, Decisions: []fleet.ScaleDecision{
+		decision(0, 0, autoscale.Numbers{}, "idle"),
+		decision(3*time.Second, 4, autoscale.Numbers{Rate: 2.5, Service: 1.5, Load: 3.75, Backlog: 7}, "busy"),
+		decision(6*time.Second, 1, autoscale.Numbers{}, "calm"),
+		decision(7*time.Second, 1, autoscale.Numbers{}, "calm")}},
+		{Component: service.RoleEngine, Canary: true, Decisions: []fleet.ScaleDecision{decision(0, 0, autoscale.Numbers{}, "idle")}}}
+	for terminal, want := range map[bool][]string{true: {"desired replicas ▁▁▁████▂ at most 4\n", "desired replicas ▁ at most 0\n"}, false: nil} {
+		var b strings.Builder
+		if err := ScaleHistories(&b, list, "", terminal); err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range append(want, "engine: last decisions\n", "engine of the canary: last decisions\n",
+			"READY  STARTING  DESIRED  ARRIVALS/S  SERVICE TIME  LOAD  BACKLOG  WHY\n",
+			"1      2         4        2.50        1.5s          3.75  7.00     busy\n",
+			"1      2         0        0.00        -             0.00  0.00     idle\n") {
+			if !strings.Contains(b.String(), part) {
+				t.Errorf("terminal %t: want %q in\n%s", terminal, part, &b)
+			}
+		}
+		if strings.Contains(b.String(), "desired replicas") != terminal {
+			t.Errorf("terminal %t:\n%s", terminal, &b)
+		}
+	}
+	var b strings.Builder
+	if err := ScaleHistories(&b, nil, "", true); err != nil || !strings.Contains(b.String(), "No decision") {
+		t.Errorf("none: %q (%v)", &b, err)
 	}
 }

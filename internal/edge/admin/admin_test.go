@@ -318,6 +318,9 @@ func TestClientAgainstServer(t *testing.T) {
 	if got, err := c.Service(ctx, k); err != nil || got.Model != "file:///m" || !strings.Contains(got.Rendered, "kind: ModelService") {
 		t.Errorf("service: %+v (%v)", got, err)
 	}
+	if past, err := c.ExplainScale(ctx, k); err != nil || len(past) != 0 {
+		t.Errorf("explain scale before a decision: %+v (%v)", past, err)
+	}
 	data := []byte("a model")
 	u := artifact.Upload{SHA256: "5bcc2ff0df6d6a5c3b8fd1b1ddfbb47ab4f4b0f4ed4f0d5d9b2ca4ce8bd1b2ec", Name: "iris.ubj", Size: int64(len(data))}
 	body := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }

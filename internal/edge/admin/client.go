@@ -17,6 +17,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // Client speaks to a running server's admin API.
@@ -146,6 +147,11 @@ func (c *Client) Explain(ctx context.Context, k service.Key) (out []Explanation,
 // ExplainWake explains what a request to a service would have started and stopped.
 func (c *Client) ExplainWake(ctx context.Context, k service.Key) (out Explanation, err error) {
 	return out, c.call(ctx, http.MethodGet, servicePath(k)+"/explain-wake", nil, &out)
+}
+
+// ExplainScale returns the last scaling decisions of a service.
+func (c *Client) ExplainScale(ctx context.Context, k service.Key) (out []fleet.ScaleHistory, err error) {
+	return out, c.call(ctx, http.MethodGet, servicePath(k)+"/explain-scale", nil, &out)
 }
 
 // ExplainRequest explains where a request would go now.

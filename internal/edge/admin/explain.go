@@ -106,6 +106,16 @@ func (s *Server) explainWake(w http.ResponseWriter, r *http.Request) {
 	answer(w, Explanation{Service: plan.Service, Text: plan.String(), Facts: facts})
 }
 
+// explainScale answers the last scaling decisions of a service.
+func (s *Server) explainScale(w http.ResponseWriter, r *http.Request) {
+	past, err := s.cfg.Fleet.ScaleHistory(key(r))
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, past)
+}
+
 // explainFiles explains the services of manifests that are not applied, as if
 // everything in them were.
 func (s *Server) explainFiles(w http.ResponseWriter, r *http.Request) {

@@ -90,6 +90,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}", s.service)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain", s.explain)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain-wake", s.explainWake)
+	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain-scale", s.explainScale)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/logs", s.logs)
 	mux.HandleFunc("DELETE /api/v1/services/{namespace}/{name}", s.remove("service"))
 	mux.HandleFunc("DELETE /api/v1/runtimes/{namespace}/{name}", s.remove("runtime"))

@@ -85,6 +85,9 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 		if in.Unloaded && !w.asleep {
 			rs.decision.Why = w.evicted
 		}
+		if !r.cfg.Cluster { // with thousands of services they would take too much memory
+			rs.made = decisionOf(in, rs.decision, r.cfg.Now())
+		}
 		if rs.scaled != rs.decision.Count || len(rs.decision.Victims) > 0 {
 			ref := ref(w.key, c.Role)
 			if err := r.cfg.Platform.Scale(ctx, ref, rs.decision.Count, rs.decision.Victims); err != nil {

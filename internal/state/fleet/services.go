@@ -75,6 +75,10 @@ type roleState struct {
 	scaled   int // last count given to the platform; -1 before the first
 	// external is the count where somebody else sets it; nil where the fleet does.
 	external *int
+	// past are the last decisions, which finish adds made to; made is nil where the
+	// reconcile made none.
+	past []ScaleDecision
+	made *ScaleDecision
 }
 
 func newEntry(o Object) *entry {
@@ -270,6 +274,9 @@ func (s *services) finish(w *work, status service.Status, inFlight func(replica 
 		e.retry = retry{}
 	}
 	for r, rs := range w.roles {
+		if rs.made != nil {
+			rs.past, rs.made = remember(rs.past, *rs.made), nil
+		}
 		e.roles[r] = &rs
 	}
 	e.status = transitioned(e.status, status, s.now())
