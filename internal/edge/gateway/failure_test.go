@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +19,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/test/loopback"
 )
@@ -52,6 +55,8 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 	t.Run("alone", func(t *testing.T) {
 		r := newRig(t, nil)
 		var calls atomic.Int32
+		var logged bytes.Buffer
+		r.gw.warnings = observe.NewWarnings(slog.New(slog.NewTextHandler(&logged, nil)))
 		r.d.SetPool(pool("iris", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
 			calls.Add(1)
 			hijack("")(w, req)
@@ -59,6 +64,13 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 		r.send("POST", "/v1/completions", `{"model":"iris"}`).want(t, 502, "iris-0", "the connection was closed 2 times", "replica_failed")
 		if n := calls.Load(); n != 2 {
 			t.Errorf("sent %d times to the replica that may have died of it", n)
+		}
+		until(t, func() bool {
+			s, _ := r.d.Status(routing.Service(service.ParseKey("default/iris")))
+			return s.Demand.Running == 0
+		})
+		if n := strings.Count(logged.String(), "replica failed before it answered"); n != 1 {
+			t.Errorf("the log has %d lines of the same failure, want 1:\n%s", n, &logged)
 		}
 	})
 	for name, raw := range map[string]string{"no answer at all": "", "no HTTP": "what is this?\r\n\r\n", "no status": "HTTP/1.1 what\r\n\r\n", "no field": "HTTP/1.1 200 OK\r\nwhat\r\n\r\n",

@@ -32,9 +32,6 @@ type Gateway struct {
 	draining atomic.Bool
 	leaving  atomic.Bool
 	running  atomic.Int64 // requests that have not been settled
-	// pickerWarned is when the log last told of an endpoint picker without an
-	// answer, in nanoseconds.
-	pickerWarned atomic.Int64
 }
 
 // New makes a gateway in front of d and registers its metrics.
@@ -46,7 +43,8 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{transport: transport{cfg: cfg, log: log, metrics: observe.NewMetrics(d, cfg.AccessLog), upstream: up}, dispatch: d, loopback: onLoopback(cfg.Listen),
+	g := &Gateway{transport: transport{cfg: cfg, log: log, warnings: observe.NewWarnings(log), metrics: observe.NewMetrics(d, cfg.AccessLog), upstream: up},
+		dispatch: d, loopback: onLoopback(cfg.Listen),
 		pages: network.Guard{Hosts: cfg.AllowedHosts, Origins: cfg.CORSOrigins, KnowsHost: d.KnowsHost},
 		cors:  corsOf(cfg.CORSOrigins)}
 	g.buffered.Limit = cfg.MaxBufferedBytes
@@ -156,7 +154,7 @@ func (g *Gateway) Explain(r *http.Request) (dispatch.Explanation, error) {
 	}
 	cfg := g.cfg
 	cfg.Keys, cfg.AccessLog, cfg.Tracer, cfg.CORSOrigins = nil, nil, nil, nil
-	apart := &Gateway{transport: transport{cfg: cfg, log: g.log, metrics: observe.NewMetrics(g.dispatch, nil)}, dispatch: g.dispatch}
+	apart := &Gateway{transport: transport{cfg: cfg, log: g.log, warnings: g.warnings, metrics: observe.NewMetrics(g.dispatch, nil)}, dispatch: g.dispatch}
 	apart.buffered.Limit = cfg.MaxBodyBytes
 	w := &explained{header: http.Header{}}
 	apart.serve(w, r)

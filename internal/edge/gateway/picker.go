@@ -108,14 +108,7 @@ func (p *picking) Ask(ctx context.Context, pool service.Key, within func(string)
 	return picked.Endpoints(), nil
 }
 
-// pickerWarnings is how often the log tells of pickers that give no answer: one
-// that is down fails every request.
-const pickerWarnings = time.Second
-
 func (g *Gateway) warnPicker(id string, pool service.Key, err error) {
-	now := time.Now().UnixNano()
-	if last := g.pickerWarned.Load(); now-last < int64(pickerWarnings) || !g.pickerWarned.CompareAndSwap(last, now) {
-		return
-	}
-	g.log.Warn("endpoint picker gave no answer", "request", id, "pool", pool.String(), "error", err)
+	name := pool.String()
+	g.warnings.Warn(time.Now(), "endpoint picker gave no answer", name, "request", id, "pool", name, "error", err)
 }

@@ -23,6 +23,7 @@ import (
 type transport struct {
 	cfg      Config
 	log      *slog.Logger
+	warnings *observe.Warnings // those that each failed try would repeat
 	metrics  *observe.Metrics
 	upstream upstream
 	buffered ingress.Budget
@@ -66,7 +67,7 @@ func (p *proxy) send() (in incoming, out relay, err error) {
 		p.seen.Failed(err)
 		if errors.Is(err, errSlow) {
 			limit := p.answerTimeout(p.grant)
-			p.log.Warn("replica did not answer in time", p.attrs("timeout", limit)...)
+			p.warn("replica did not answer in time", "timeout", limit)
 			p.grant.Done(dispatch.Outcome{Failed: errSlow})
 			return in, out, &failure{status: http.StatusGatewayTimeout, message: fmt.Sprintf("the model did not begin its answer within %v", limit), code: "timeout"}
 		}
@@ -146,7 +147,7 @@ func (p *proxy) retry(err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	p.log.Warn("replica failed before it answered", p.attrs("error", err)...)
+	p.warn("replica failed before it answered", "error", err)
 	if !q.body.replayable() {
 		p.grant.Done(dispatch.Outcome{Failed: err})
 		return replicaFailed(fmt.Sprintf("the replica failed and the body, over %d bytes, cannot be sent again: %v", p.cfg.MaxReplayBytes, err))
@@ -178,9 +179,14 @@ func (p *proxy) retryAnswer(in *incoming, out *relay) bool {
 		err := fmt.Errorf("%s answered %d", replica, in.status)
 		p.seen.Retried = err.Error()
 		p.seen.Failed(err)
-		p.log.Warn("replica failed: the request is sent to another", p.attrs("error", err)...)
+		p.warn("replica failed: the request is sent to another", "error", err)
 	}
 	return moved
+}
+
+// warn writes a warning about the granted replica, unless it was just written.
+func (p *proxy) warn(message string, attrs ...any) {
+	p.warnings.Warn(time.Now(), message, p.grant.Service()+" "+p.grant.Replica(), p.attrs(attrs...)...)
 }
 
 // attrs are attributes of a log line.

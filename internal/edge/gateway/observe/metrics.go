@@ -166,7 +166,7 @@ func newPoolDescs(prefix string) poolDescs {
 		waiting:      desc("queue_requests", "Requests waiting now, by priority.", "priority"),
 		waitingBytes: desc("queue_bytes", "Body bytes of the requests waiting now, by priority.", "priority"),
 		saturation:   desc("saturation", "How full the endpoint with the most capacity is; from 1 on requests wait, and those of negative priority are shed."),
-		admission:    desc("admission_total", "Requests by what admission did with them: admitted, shed, evicted, overdue, left.", "outcome"),
+		admission:    desc("admission_total", "Requests by what admission did with them: admitted, shed, evicted, overdue, abandoned.", "outcome"),
 		dropped:      desc("picker_dropped_total", "Requests that the picker's policy dropped."),
 		noRetry:      desc("retries_refused_total", "Retries that were not made for want of budget."),
 		endpoint:     desc("endpoint_in_flight", "Requests an endpoint works on now.", "endpoint"),
@@ -211,7 +211,7 @@ func (d *poolDescs) collect(c chan<- prometheus.Metric, s dispatch.Status) {
 	count(d.admission, a.Shed, "shed")
 	count(d.admission, a.Evicted, "evicted")
 	count(d.admission, a.Overdue, "overdue")
-	count(d.admission, a.Abandoned, "left")
+	count(d.admission, a.Abandoned, "abandoned")
 	count(d.dropped, s.Counts.Dropped)
 	count(d.noRetry, s.Counts.RetriesRefused)
 }

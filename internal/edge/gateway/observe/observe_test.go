@@ -4,12 +4,44 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 )
+
+// TestWarnings: a warning that every request causes is written once in warnEvery
+// for each subject, and the next line counts those left out.
+func TestWarnings(t *testing.T) {
+	var out bytes.Buffer
+	w := NewWarnings(slog.New(slog.NewTextHandler(&out, nil)))
+	begin := time.Unix(1000, 0)
+	for i := range 100 {
+		w.Warn(begin.Add(time.Duration(i)*time.Millisecond), "failed", "iris-0", "request", i)
+	}
+	w.Warn(begin, "failed", "iris-1", "request", "other")
+	w.Warn(begin, "slow", "iris-0", "request", "late")
+	w.Warn(begin.Add(warnEvery), "failed", "iris-0", "request", "next")
+	w.Warn(begin.Add(2*warnEvery), "failed", "iris-0", "request", "last")
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	for i, want := range []string{"msg=failed request=0", "msg=failed request=other", "msg=slow request=late", "msg=failed request=next omitted=99", "msg=failed request=last"} {
+		if i >= len(lines) || !strings.HasSuffix(lines[i], want) {
+			t.Fatalf("line %d: want %q:\n%s", i, want, &out)
+		}
+	}
+	if len(lines) != 5 {
+		t.Errorf("%d lines:\n%s", len(lines), &out)
+	}
+	for i := range 10 * maxWarned {
+		w.Warn(begin.Add(time.Duration(i)*warnEvery), "failed", fmt.Sprint("gone-", i))
+	}
+	if n := len(w.past); n > maxWarned {
+		t.Errorf("%d replicas are remembered, want at most %d", n, maxWarned)
+	}
+}
 
 // stuck is a writer that takes nothing until it is let go.
 type stuck struct{ inside, release chan struct{} }

@@ -233,15 +233,27 @@ func TestKeys(t *testing.T) {
 func TestAccessLog(t *testing.T) {
 	var lines bytes.Buffer
 	log := observe.NewAccessLog(&lines)
-	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.AccessLog = log })
+	ring, err := keys.Open(keys.DefaultConfig(), &keyStore{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.AccessLog, c.Keys = log, ring })
 	r.d.SetPool(pool("iris", startFake(t, nil).address))
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-request-id", "abc")
 	if _, err := r.ModelInfer(ctx, request("iris")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := r.ModelInfer(ctx, request("nope"))
+	_, err = r.ModelInfer(ctx, request("nope"))
 	want(t, err, codes.NotFound)
-	until(t, func() bool { return metric(t, r.reg, "roundhouse_gateway_grpc_calls_total") == 2 })
+	key, secret, err := ring.Create("test", apikey.Limits{RequestsPerMinute: 1}, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range []codes.Code{codes.OK, codes.ResourceExhausted} {
+		_, err := r.ModelInfer(ctx, request("iris"), grpc.PerRPCCredentials(credential{"x-api-key", secret}))
+		want(t, err, code)
+	}
+	until(t, func() bool { return metric(t, r.reg, "roundhouse_gateway_grpc_calls_total") == 4 })
 	until(t, func() bool {
 		s, _ := r.d.Status(routing.Service(service.ParseKey("default/iris")))
 		return s.Demand.Running == 0
@@ -250,12 +262,14 @@ func TestAccessLog(t *testing.T) {
 	<-r.served
 	log.Close()
 	got := strings.Split(strings.TrimSpace(lines.String()), "\n")
-	if len(got) != 2 {
+	if len(got) != 4 {
 		t.Fatalf("%d lines: %s", len(got), &lines)
 	}
 	for i, wanted := range []map[string]any{
 		{"method": "gRPC", "path": oip.GRPCInferenceService_ModelInfer_FullMethodName, "model": "iris", "target": "default/iris", "status": 200.0, "replica": "iris-0"},
 		{"model": "nope", "status": 404.0},
+		{"model": "iris", "status": 200.0, "key": key.ID},
+		{"status": 429.0, "key": key.ID}, // over its limit
 	} {
 		var line map[string]any
 		if err := json.Unmarshal([]byte(got[i]), &line); err != nil {

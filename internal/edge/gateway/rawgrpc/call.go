@@ -33,14 +33,16 @@ type call struct {
 	md      metadata.MD // as it came
 	out     metadata.MD // for the replica
 
-	pass    *keys.Pass
-	model   string      // as the call names it
-	service string      // for metrics: a known service or ""
-	key     service.Key // what the route says
-	grant   *dispatch.Grant
-	asked   dispatch.Request
-	trailer metadata.MD // that goes with the gateway's own errors
-	seen    record
+	pass *keys.Pass
+	// limitedKey is the id of a key that is over its limits: there is no pass.
+	limitedKey string
+	model      string      // as the call names it
+	service    string      // for metrics: a known service or ""
+	key        service.Key // what the route says
+	grant      *dispatch.Grant
+	asked      dispatch.Request
+	trailer    metadata.MD // that goes with the gateway's own errors
+	seen       record
 }
 
 func (s *Server) newCall(ctx context.Context, method string) *call {
@@ -54,6 +56,12 @@ func (s *Server) newCall(ctx context.Context, method string) *call {
 	return c
 }
 
+// enter checks the call's key and removes it from the metadata.
+func (c *call) enter() (err error) {
+	c.pass, c.trailer, c.limitedKey, err = c.server.enter(c.md)
+	return err
+}
+
 // finish settles what the call held; err is how it ended.
 func (c *call) finish(err error) {
 	if c.grant != nil {
@@ -65,7 +73,7 @@ func (c *call) finish(err error) {
 	c.seen.endSpan(err, c.model, c.id)
 	if log := c.server.cfg.AccessLog; log != nil {
 		e := c.seen.entry(err)
-		e.Request, e.Trace, e.Key, e.Client, e.Path, e.Model, e.Service = c.id, traceID(c.out), c.pass.Key(), c.address, c.method, c.model, c.service
+		e.Request, e.Trace, e.Key, e.Client, e.Path, e.Model, e.Service = c.id, traceID(c.out), cmp.Or(c.pass.Key(), c.limitedKey), c.address, c.method, c.model, c.service
 		if c.grant != nil {
 			e.Replica, e.Queued = c.grant.Replica(), c.grant.Waited()
 		}
@@ -181,7 +189,7 @@ const deadlineSlack = 50 * time.Millisecond
 // retry moves the call to another replica after failed. The error is why it
 // cannot.
 func (c *call) retry(failed error) error {
-	c.server.log.Warn("replica failed before it answered", c.attrs("error", failed)...)
+	c.warn("replica failed before it answered", "error", failed)
 	if d, ok := c.ctx.Deadline(); ok && time.Until(d) < deadlineSlack {
 		return errorf(codes.DeadlineExceeded, "the call's deadline is over: %v", failed)
 	}
@@ -205,7 +213,7 @@ func (c *call) retryStatus(err error, trailer metadata.MD, replayable bool) bool
 		Retryable: replayable})
 	if moved {
 		c.seen.retried = replica + " answered " + status.Code(err).String()
-		c.server.log.Warn("replica failed: the call is sent to another", c.attrs("error", c.seen.retried)...)
+		c.warn("replica failed: the call is sent to another", "error", c.seen.retried)
 	}
 	return moved
 }
@@ -218,7 +226,7 @@ func (c *call) answerTimeout() time.Duration {
 // late is the status of a call whose replica did not begin its answer in time.
 func (c *call) late() error {
 	limit := c.answerTimeout()
-	c.server.log.Warn("replica did not answer in time", c.attrs("timeout", limit)...)
+	c.warn("replica did not answer in time", "timeout", limit)
 	c.grant.Done(dispatch.Outcome{Failed: errSlow})
 	return errorf(codes.DeadlineExceeded, "the model did not begin its answer within %v", limit)
 }
@@ -230,6 +238,11 @@ func scan(f *frame) (field, error) {
 		return field{}, errorf(codes.InvalidArgument, "the message is malformed: %v", err)
 	}
 	return at, nil
+}
+
+// warn writes a warning about the granted replica, unless it was just written.
+func (c *call) warn(message string, attrs ...any) {
+	c.server.warnings.Warn(time.Now(), message, c.service+" "+c.grant.Replica(), c.attrs(attrs...)...)
 }
 
 func (c *call) attrs(more ...any) []any {

@@ -2,6 +2,7 @@ package rawgrpc
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -192,13 +193,17 @@ func lower(names []string) []string {
 
 // enter checks the key of a call and removes it from md. The caller ends the pass
 // with Leave; it is nil when no key is needed.
-func (s *Server) enter(md metadata.MD) (*keys.Pass, metadata.MD, error) {
-	pass, err := ingress.Enter(s.cfg.Keys, md, secretKeys)
+func (s *Server) enter(md metadata.MD) (pass *keys.Pass, trailer metadata.MD, limitedKey string, err error) {
+	pass, err = ingress.Enter(s.cfg.Keys, md, secretKeys)
 	if err == nil {
-		return pass, nil, nil
+		return pass, nil, "", nil
 	}
-	trailer, err := s.refuse(context.Background(), nil, "", err)
-	return nil, trailer, err
+	var refusal *ingress.Refusal
+	if errors.As(err, &refusal) {
+		limitedKey = refusal.Key
+	}
+	trailer, err = s.refuse(context.Background(), nil, "", err)
+	return nil, trailer, limitedKey, err
 }
 
 // passKey is the key of a call's pass in its context.
@@ -215,7 +220,7 @@ func (s *Server) guardUnary(ctx context.Context, in any, info *grpc.UnaryServerI
 		return handle(ctx, in)
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	pass, trailer, err := s.enter(md)
+	pass, trailer, _, err := s.enter(md)
 	if err != nil {
 		_ = grpc.SetTrailer(ctx, trailer) // fails only for a client that is gone
 		return nil, err
@@ -230,7 +235,7 @@ func (s *Server) guardStream(service any, stream grpc.ServerStream, info *grpc.S
 		return handle(service, stream)
 	}
 	md, _ := metadata.FromIncomingContext(stream.Context())
-	pass, trailer, err := s.enter(md)
+	pass, trailer, _, err := s.enter(md)
 	if err != nil {
 		stream.SetTrailer(trailer)
 		return err

@@ -23,6 +23,7 @@ import (
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/api/oip/modelrepository"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -41,6 +42,7 @@ type Server struct {
 	cfg       Config
 	dispatch  *dispatch.Dispatcher
 	log       *slog.Logger
+	warnings  *observe.Warnings // those that each failed try would repeat
 	metrics   *metrics
 	upstreams *upstreams
 	buffered  ingress.Budget
@@ -57,7 +59,7 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 		return nil, err
 	}
 	c := codec{encoding.GetCodecV2(encodingproto.Name)}
-	s := &Server{cfg: cfg, dispatch: d, log: log, metrics: newMetrics(d), ending: make(chan struct{}),
+	s := &Server{cfg: cfg, dispatch: d, log: log, warnings: observe.NewWarnings(log), metrics: newMetrics(d), ending: make(chan struct{}),
 		upstreams: &upstreams{cfg: cfg, codec: c, byAddr: map[string]*upstream{}}}
 	s.buffered.Limit = cfg.MaxBufferedBytes
 	if err := reg.Register(s.metrics); err != nil {

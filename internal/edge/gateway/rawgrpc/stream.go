@@ -48,7 +48,7 @@ type streamed struct {
 // messages on in both directions.
 func (c *streamed) run() (err error) {
 	in := c.in
-	if c.pass, c.trailer, err = c.server.enter(c.md); err != nil {
+	if err = c.enter(); err != nil {
 		return err
 	}
 	timer := time.NewTimer(c.server.cfg.StallTimeout)

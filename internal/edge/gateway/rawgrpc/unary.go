@@ -38,14 +38,13 @@ func (c *call) fail(ctx context.Context) {
 
 // unary reads one request and answers it.
 func (c *call) unary(decode func(any) error) (*answer, error) {
-	var err error
-	if c.pass, c.trailer, err = c.server.enter(c.md); err != nil {
+	if err := c.enter(); err != nil {
 		return nil, err
 	}
 	in := &frame{}
 	// A message that never ends cannot be given up by itself.
 	guard := time.AfterFunc(c.server.cfg.RequestTimeout, func() { _ = c.conn.Close() })
-	err = decode(in)
+	err := decode(in)
 	guard.Stop()
 	if err != nil {
 		return nil, err

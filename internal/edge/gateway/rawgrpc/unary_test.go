@@ -3,6 +3,7 @@ package rawgrpc
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 	"roundhouse.dev/roundhouse/api/oip"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/test/loopback"
 )
@@ -334,9 +336,18 @@ func TestRetry(t *testing.T) {
 	})
 	t.Run("unsent and alone", func(t *testing.T) {
 		r := newRig(t, func(_ *Config, d *dispatch.Config) { d.MaxWait = time.Second })
+		var logged bytes.Buffer
+		r.server.warnings = observe.NewWarnings(slog.New(slog.NewTextHandler(&logged, nil)))
 		r.d.SetPool(pool("iris", gone))
 		_, err := r.ModelInfer(t.Context(), request("iris"))
 		want(t, err, codes.Unavailable, "no replica took the request within", "connection refused")
+		until(t, func() bool {
+			s, _ := r.d.Status(routing.Service(service.ParseKey("default/iris")))
+			return s.Demand.Running == 0
+		})
+		if n := strings.Count(logged.String(), "replica failed before it answered"); n != 1 {
+			t.Errorf("the log has %d lines of the same failure, want 1:\n%s", n, &logged)
+		}
 	})
 	t.Run("killed", func(t *testing.T) {
 		r := newRig(t, nil)
