@@ -7,16 +7,16 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 )
 
-// book sums what gateways have reported. Time is an argument.
+// book sums the reports of gateways. Time is an argument.
 //
-// Of every service, the sums of counters never fall: an instance's counters
-// are followed by their growth, which stays when the instance goes. Growth is
-// spread over as long as it took to come about, since reports of several
-// gateways arrive one after the other, and a second's load added at one
-// moment would look like several times that.
+// The sums of a service's counters never fall: the book adds the growth of each
+// instance's counters, and keeps it when the instance ends. It adds growth evenly
+// over the time in which it happened. Reports of several gateways arrive one after
+// the other, and the load of a whole second, added at one moment, would look like
+// several times that load.
 type book struct {
 	started  time.Time
-	silence  time.Duration // after which a gateway is not heard any more
+	silence  time.Duration // a gateway that does not report for so long is silent
 	gateways map[string]*gateway
 	live     map[string]bool // nil: not known yet
 	past     map[string]sums // of gateways that are gone, by service
@@ -34,7 +34,7 @@ type gateway struct {
 	lines    map[string]*entry
 }
 
-// sums are what has come about, once all of it has been spread.
+// sums are the totals of a service, after all growth has been added.
 type sums struct {
 	arrived, done uint64
 	load, busy    float64
@@ -43,12 +43,12 @@ type sums struct {
 
 // entry is one service at one gateway.
 type entry struct {
-	number   uint64 // of the report it is of
+	number   uint64 // of the report that it comes from
 	raw      sums   // as reported
 	total    sums
 	at       time.Time // when total was reported
 	span     time.Duration
-	before   sums // what was spread at that time
+	before   sums // what had been added at that time
 	queued   int
 	running  int
 	inFlight map[string]int
@@ -58,19 +58,19 @@ func newBook(started time.Time, silence time.Duration) *book {
 	return &book{started: started, silence: silence, gateways: map[string]*gateway{}, past: map[string]sums{}, services: map[string]int{}, pods: map[string]int{}}
 }
 
-// maxSpan is the longest that growth is spread over.
+// maxSpan is the longest time over which growth is added.
 const maxSpan = 10 * time.Second
 
-// take notes a report. all reports whether a full one is wanted, changed are
-// the services whose demand has changed. Reports that are older than what is
-// known change nothing.
+// take adds a report. all reports whether the gateway must send a full one next;
+// changed lists the services whose demand changed. A report that is older than
+// the last one changes nothing.
 func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 	g := b.gateways[r.Pod]
 	if g != nil && r.Instance < g.instance && !g.silent {
 		return false, nil // of the process before
 	}
-	// One that has gone silent sends nothing late: the other is the later
-	// process, its clock set back.
+	// A process that has been silent for so long sends no late report. So this
+	// report is of a newer process whose clock was set back.
 	if g != nil && r.Instance != g.instance {
 		b.retire(r.Pod, g)
 		g = nil
@@ -86,7 +86,7 @@ func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 	if g.silent {
 		g.silent, g.full = false, false
 	}
-	// What an instance counted before this book was opened is history.
+	// What an instance counted before this book began does not count.
 	born := now.Add(-time.Duration(r.Age) * time.Millisecond)
 	fresh := born.After(b.started)
 	listed := map[string]bool{}
@@ -113,8 +113,8 @@ func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 	return !g.full, changed
 }
 
-// line notes one service of a report and reports whether that changes its
-// demand.
+// line adds one service of a report and reports whether that changes the
+// service's demand.
 func (b *book) line(g *gateway, l *Line, number uint64, fresh bool, born, now time.Time) (changed bool) {
 	e := g.lines[l.Service]
 	raw := sums{arrived: l.Arrived, done: l.Done, load: l.Load, busy: l.Busy}
@@ -170,7 +170,7 @@ func (b *book) set(e *entry, queued, running int, inFlight map[string]int) {
 
 func (b *book) quiet(e *entry) { b.set(e, 0, 0, nil) }
 
-// growth is by how much a counter has grown; one that fell began anew.
+// growth is how much a counter grew. A counter that fell has restarted from 0.
 func growth[T uint64 | float64](before, now T) T {
 	if now < before {
 		return now
@@ -185,7 +185,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// spread is what of the total has been spread by now.
+// spread is how much of the total has been added by now.
 func (e *entry) spread(now time.Time) sums {
 	part := 1.0
 	if gone := now.Sub(e.at); e.span > 0 && gone < e.span {
@@ -204,7 +204,7 @@ func (e *entry) spread(now time.Time) sums {
 func (b *book) release(service string) {
 	if b.services[service]--; b.services[service] <= 0 {
 		delete(b.services, service)
-		delete(b.past, service) // nobody knows it any more
+		delete(b.past, service) // no gateway has a line of it
 	}
 }
 
@@ -220,7 +220,7 @@ func (b *book) forget(service string) {
 	delete(b.past, service)
 }
 
-// retire folds a gateway's counters into the past, which is kept of so many
+// retire adds a gateway's counters to the past. The past holds at most as many
 // services as a report may have.
 func (b *book) retire(pod string, g *gateway) {
 	for name, e := range g.lines {
@@ -252,11 +252,11 @@ func (b *book) forgetOldest() {
 	}
 }
 
-// keep is for how long a gateway that is gone may come back and be known.
+// keep is how long the book remembers a gateway that is gone.
 const keep = time.Hour
 
-// sweep has gateways that are silent ask for nothing, and folds away those
-// that are gone. It returns the services whose demand that changed.
+// sweep sets the demand of silent gateways to nothing and retires gateways that
+// are gone. It returns the services whose demand changed.
 func (b *book) sweep(now time.Time) (changed []string) {
 	for pod, g := range b.gateways {
 		quiet := now.Sub(g.heard)
@@ -276,7 +276,7 @@ func (b *book) sweep(now time.Time) (changed []string) {
 	return changed
 }
 
-// unknown reports whether a gateway that takes requests has not told all.
+// unknown reports whether a gateway that takes requests has not sent a full report.
 func (b *book) unknown() bool {
 	if b.live == nil {
 		return true
@@ -289,13 +289,13 @@ func (b *book) unknown() bool {
 	return false
 }
 
-// hears reports whether a gateway has told all, and still tells.
+// hears reports whether a gateway has sent a full report and is not silent.
 func (b *book) hears(pod string) bool {
 	g := b.gateways[pod]
 	return g != nil && !g.silent && g.full
 }
 
-// unheard are the gateways that take requests and have not told all, by name.
+// unheard lists the gateways that take requests and have not sent a full report, by name.
 func (b *book) unheard() (pods []string) {
 	for pod := range b.live {
 		if !b.hears(pod) {

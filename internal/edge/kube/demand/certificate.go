@@ -25,9 +25,9 @@ import (
 )
 
 // How long certificates are valid, and how long before their end they are
-// replaced. Gateways read a new authority long before a certificate of it is
-// used: an authority is renewed alone, and signs when the certificate's own
-// time comes.
+// replaced. An authority is renewed alone, and signs when the certificate is due
+// itself: gateways then know the authority long before they see a certificate of
+// it.
 const (
 	authorityLife  = 10 * 365 * 24 * time.Hour
 	authorityRenew = 365 * 24 * time.Hour
@@ -45,8 +45,8 @@ const (
 	keyLeafKey      = "tls.key"
 )
 
-// renew makes what a Secret should hold from what it holds, which may be
-// nothing or nonsense. It returns nil where nothing is due.
+// renew returns what a Secret should hold, given what it holds, which may be
+// empty or malformed. It returns nil if nothing is due.
 func renew(data map[string][]byte, now time.Time) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	for k, v := range data {
@@ -86,8 +86,8 @@ func renew(data map[string][]byte, now time.Time) (map[string][]byte, error) {
 	return out, nil
 }
 
-// leafDue reports whether the certificate is missing, of none of the authorities,
-// or near its end.
+// leafDue reports whether the certificate is missing, is signed by none of the
+// authorities, or is near its end.
 func leafDue(data map[string][]byte, now time.Time) bool {
 	leaf, _, err := pair(data[keyLeaf], data[keyLeafKey])
 	if err != nil || now.After(leaf.NotAfter.Add(-leafRenew)) {
@@ -109,7 +109,7 @@ func newLeaf(authority *x509.Certificate, key *ecdsa.PrivateKey, now time.Time) 
 	return sign(t, authority, key)
 }
 
-// sign makes a certificate of its own key; by itself where there is no parent.
+// sign makes a certificate with a key of its own. Without a parent it is self-signed.
 func sign(t, parent *x509.Certificate, by *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -142,7 +142,7 @@ func encode(kind string, raw []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw})
 }
 
-// parse reads every certificate there is.
+// parse reads all certificates of a PEM text.
 func parse(text []byte) (out []*x509.Certificate) {
 	for len(out) < maxAuthorities {
 		var b *pem.Block
@@ -184,9 +184,9 @@ func Pool(text []byte) (*x509.CertPool, error) {
 	return pool(text), nil
 }
 
-// Certificates keep the controller's certificate, which it makes itself: in a
-// Secret that all its pods share, and the authorities, for gateways, in a
-// ConfigMap of the same name.
+// Certificates keeps the controller's certificate, which the controller makes
+// itself. The certificate is in a Secret that all controller pods share. The
+// authorities are in a ConfigMap of the same name, for gateways.
 type Certificates struct {
 	api     client.Client
 	name    client.ObjectKey
@@ -195,8 +195,8 @@ type Certificates struct {
 	current atomic.Pointer[tls.Certificate]
 }
 
-// NewCertificates keeps them in the Secret and ConfigMap of a name. The client
-// must not be one that reads from a cache.
+// NewCertificates keeps the certificate in the Secret and the ConfigMap of a
+// name. The client must not read from a cache.
 func NewCertificates(api client.Client, name client.ObjectKey, log *slog.Logger) *Certificates {
 	return &Certificates{api: api, name: name, log: log, now: time.Now}
 }
@@ -209,10 +209,10 @@ func (c *Certificates) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errors.New("no certificate yet")
 }
 
-// conflicts is how often somebody else may write in between.
+// conflicts is how often a write is tried again because another client wrote meanwhile.
 const conflicts = 10
 
-// Ensure reads the certificate, and makes a new one where that is due.
+// Ensure reads the certificate, and makes a new one if that is due.
 func (c *Certificates) Ensure(ctx context.Context) (err error) {
 	for range conflicts {
 		if err = c.ensure(ctx); !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
@@ -257,7 +257,7 @@ func (c *Certificates) ensure(ctx context.Context) error {
 	return err
 }
 
-// publish tells gateways the authorities.
+// publish writes the authorities for gateways.
 func (c *Certificates) publish(ctx context.Context, authorities string) error {
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.name.Namespace, Name: c.name.Name}}
 	err := c.api.Get(ctx, c.name, m)
@@ -271,8 +271,8 @@ func (c *Certificates) publish(ctx context.Context, authorities string) error {
 	return c.api.Update(ctx, m)
 }
 
-// How often the certificate is looked at, and again after a failure. Renewal
-// is due a month before the end.
+// How often the certificate is checked, normally and after a failure. Renewal is
+// due a month before its end.
 const (
 	checkEvery   = 6 * time.Hour
 	recheckEvery = time.Minute
@@ -307,17 +307,17 @@ type Authorities struct {
 	}
 }
 
-// NewAuthorities reads them from the ConfigMap of a name. The reader must not
-// be one that reads from a cache.
+// NewAuthorities reads the authorities from the ConfigMap of a name. The reader
+// must not read from a cache.
 func NewAuthorities(api client.Reader, name client.ObjectKey) *Authorities {
 	return &Authorities{api: api, name: name}
 }
 
-// fresh is for how long authorities are taken as they were read.
+// fresh is how long authorities are used before they are read again.
 const fresh = time.Minute
 
-// Pool is what was last read. Where the API server does not answer the last
-// one stands.
+// Pool returns the authorities. If the API server does not answer, these are the
+// ones that were last read.
 func (a *Authorities) Pool(ctx context.Context) (*x509.CertPool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

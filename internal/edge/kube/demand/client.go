@@ -24,20 +24,20 @@ import (
 // it is reached.
 const ServerName = "roundhouse-controller"
 
-// ClientConfig is what a gateway's side is told. All but Log are required.
+// ClientConfig configures a Client. All fields but Log are required.
 type ClientConfig struct {
 	// Pod is this gateway's.
 	Pod string
-	// Token is the file of the ServiceAccount's token; it is read again, as
-	// the kubelet replaces it.
+	// Token is the file of the ServiceAccount's token. It is read for every
+	// report, because the kubelet replaces it.
 	Token string
-	// Roots are the authorities that a controller's certificate may be of.
+	// Roots returns the authorities that may have signed a controller's certificate.
 	Roots func(context.Context) (*x509.CertPool, error)
 	// InFlight counts a service's requests by pod.
 	InFlight func(service string) map[string]int
-	// Every is the least time between two reports of changes, Heartbeat that
-	// between two when nothing changes. A service that falls busy is reported
-	// at once.
+	// Every is the least time between two reports of changes. Heartbeat is the
+	// time between two reports when nothing changes. A service that becomes busy
+	// is reported at once.
 	Every, Heartbeat time.Duration
 	// Timeout bounds one report, MaxBackoff the time to the next try.
 	Timeout, MaxBackoff time.Duration
@@ -73,27 +73,27 @@ type Client struct {
 	running sync.WaitGroup
 }
 
-// seen is the demand last told of a service, and when that was.
+// seen is the demand that a service last reported, and when.
 type seen struct {
 	demand autoscale.Demand
 	gone   bool
 }
 
-// target is one controller pod. Client.mu guards its fields but what only its
-// own goroutine touches.
+// target is one controller pod. Client.mu guards its fields, except those that
+// only its own goroutine uses.
 type target struct {
 	address  string
 	dirty    map[string]struct{}
 	full     bool
 	urgent   bool
 	answered bool          // a report got an answer
-	wake     chan struct{} // something is to be done
+	wake     chan struct{} // there may be something to report
 	stop     context.CancelFunc
-	number   uint64 // its goroutine's own
+	number   uint64 // used by its goroutine only
 	failing  bool
 }
 
-// NewClient makes one that has nobody to tell.
+// NewClient makes a client without targets.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	return c, nil
 }
 
-// dial checks the controller's certificate against the authorities of now.
+// dial connects, and checks the controller's certificate against the current authorities.
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	roots, err := c.cfg.Roots(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 	return d.DialContext(ctx, network, address)
 }
 
-// Report notes a service's demand and sees that it is told. It does not block.
+// Report takes a service's demand, to be sent to all targets. It does not block.
 func (c *Client) Report(service string, d autoscale.Demand) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func (c *Client) Report(service string, d autoscale.Demand) {
 	c.changed(service, d.Queued+d.Running > 0 && before.demand.Queued+before.demand.Running == 0)
 }
 
-// Forget reports that a service is no more.
+// Forget reports that a service has been deleted.
 func (c *Client) Forget(service string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +141,7 @@ func (c *Client) Forget(service string) {
 	}
 }
 
-// changed has every target told; c.mu is held.
+// changed marks a service to be sent to every target; c.mu is held.
 func (c *Client) changed(service string, urgent bool) {
 	for _, t := range c.mu.targets {
 		t.dirty[service] = struct{}{}
@@ -162,8 +162,8 @@ func (t *target) poke() {
 	}
 }
 
-// SetTargets names the controller pods to tell, as host:port. They are told
-// while Run runs.
+// SetTargets sets the controller pods that get the reports, as host:port. Reports
+// are sent while Run runs.
 func (c *Client) SetTargets(addresses []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,10 +186,10 @@ func (c *Client) SetTargets(addresses []string) {
 	}
 }
 
-// maxTargets is how many controller pods are told.
+// maxTargets is the most controller pods that get reports.
 const maxTargets = 32
 
-// start begins telling t; c.mu is held.
+// start begins to send reports to t; c.mu is held.
 func (c *Client) start(t *target) {
 	if c.mu.ctx == nil || c.mu.ctx.Err() != nil {
 		return
@@ -199,7 +199,7 @@ func (c *Client) start(t *target) {
 	c.running.Go(func() { c.report(ctx, t) })
 }
 
-// Run reports until ctx ends, and then once more what has changed since.
+// Run sends reports until ctx ends, and then a last one with what changed since.
 func (c *Client) Run(ctx context.Context) {
 	c.mu.Lock()
 	c.mu.ctx = ctx
@@ -212,8 +212,8 @@ func (c *Client) Run(ctx context.Context) {
 	c.http.CloseIdleConnections()
 }
 
-// Reported reports whether every controller pod that is known has had an answer to a
-// report of this gateway.
+// Reported reports whether every known controller pod has answered a report of
+// this gateway.
 func (c *Client) Reported() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,7 +240,7 @@ func (c *Client) report(ctx context.Context, t *target) {
 				if backoff == 0 {
 					continue // it may be due now
 				}
-				<-timer.C // a target that fails is not asked more often for being needed
+				<-timer.C // a change does not shorten the wait after a failure
 			case <-ctx.Done():
 			}
 			if ctx.Err() != nil {
@@ -256,7 +256,7 @@ func (c *Client) report(ctx context.Context, t *target) {
 			backoff = 0
 		}
 	}
-	if !t.failing { // a last word, so that nothing is lost with this gateway
+	if !t.failing { // a last report, so that nothing is lost with this gateway
 		final, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = c.send(final, t) // a controller that is gone needs none
@@ -280,8 +280,8 @@ func (c *Client) due(t *target, last time.Time) time.Duration {
 
 const firstBackoff = 50 * time.Millisecond
 
-// judge logs the first failure of a row and its end, and returns how long to
-// wait.
+// judge logs the first of consecutive failures and the success that ends them,
+// and returns how long to wait.
 func (c *Client) judge(ctx context.Context, t *target, err error, backoff time.Duration) time.Duration {
 	switch {
 	case err == nil && t.failing:
@@ -294,7 +294,7 @@ func (c *Client) judge(ctx context.Context, t *target, err error, backoff time.D
 	return min(max(2*backoff, firstBackoff), c.cfg.MaxBackoff)
 }
 
-// send makes one report of what the target has not been told.
+// send sends one report of what the target does not know yet.
 func (c *Client) send(ctx context.Context, t *target) error {
 	t.number++
 	r, sent := c.compose(t)
@@ -320,7 +320,7 @@ func (c *Client) send(ctx context.Context, t *target) error {
 	return nil
 }
 
-// reportedToAll reports whether no target still has to hear of a service; c.mu is held.
+// reportedToAll reports whether all targets know the state of a service; c.mu is held.
 func (c *Client) reportedToAll(service string) bool {
 	for _, t := range c.mu.targets {
 		if _, dirty := t.dirty[service]; dirty {
@@ -330,7 +330,7 @@ func (c *Client) reportedToAll(service string) bool {
 	return c.mu.known[service].gone
 }
 
-// compose takes what a target is to be told.
+// compose makes the next report to a target.
 func (c *Client) compose(t *target) (Report, []string) {
 	c.mu.Lock()
 	now := time.Now()

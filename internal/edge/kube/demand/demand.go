@@ -1,11 +1,11 @@
-// Package demand carries what gateways see to the controller: how much is
-// asked of each service, and what is in flight on each pod. Every gateway
-// tells every controller pod, so that a new leader knows at once.
+// Package demand reports from gateways to the controller: the requests for each
+// service, and those in flight on each pod. Every gateway reports to every
+// controller pod, so that a new leader knows the demand at once.
 //
 // A report is JSON over HTTPS, authenticated by the gateway's ServiceAccount
-// token. Counters are cumulative, so that a lost report loses nothing; a
-// report holds the services that changed since the last one this controller
-// answered, and all of them when it asks.
+// token. Counters are cumulative, so that a lost report loses nothing. A report
+// holds the services that changed since the last report that this controller pod
+// answered, or all services if the pod asked for them.
 package demand
 
 import (
@@ -16,14 +16,14 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 )
 
-// Audience is that of the tokens gateways show.
+// Audience is the audience of the tokens that gateways send.
 const Audience = "roundhouse-controller"
 
-// Authority is the name of the Secret with the controller's certificate, and
-// of the ConfigMap with what gateways trust.
+// Authority is the name of the Secret with the controller's certificate, and of
+// the ConfigMap with the authorities that gateways trust.
 const Authority = "roundhouse-controller"
 
-// Path takes reports, by POST.
+// Path is where reports are posted.
 const Path = "/v1/demand"
 
 // Bounds of a report. A gateway's are far below: a line is about 100 bytes.
@@ -35,14 +35,14 @@ const (
 	maxGateways    = 1_000
 )
 
-// Report is what one gateway tells.
+// Report is a report of one gateway.
 type Report struct {
 	// Pod is the gateway's.
 	Pod string `json:"pod"`
 	// Instance tells a process from the one before it in the same pod: when it
 	// started, in nanoseconds since 1970 by its own clock.
 	Instance int64 `json:"instance"`
-	// Age is for how many milliseconds the instance has run.
+	// Age is how many milliseconds the instance has run.
 	Age int64 `json:"age"`
 	// Number counts the instance's reports to one controller pod, from 1.
 	Number uint64 `json:"number"`
@@ -60,12 +60,12 @@ type Line struct {
 	Done    uint64  `json:"d,omitempty"`
 	Load    float64 `json:"l,omitempty"` // request-seconds
 	Busy    float64 `json:"b,omitempty"` // those of requests in flight
-	// Ago is for how many milliseconds the last request has been over, plus
-	// one; 0 when none has.
+	// Ago is how many milliseconds ago the last request ended, plus one; 0 if
+	// none has ended.
 	Ago int64 `json:"o,omitempty"`
 	// InFlight counts requests by pod.
 	InFlight map[string]int `json:"f,omitempty"`
-	// Gone: the service is no more.
+	// Gone: the service has been deleted.
 	Gone bool `json:"x,omitempty"`
 }
 
@@ -77,7 +77,7 @@ func line(service string, d autoscale.Demand, inFlight map[string]int, now time.
 	return l
 }
 
-// Validate reports what no gateway sends.
+// Validate returns an error for a report that no gateway of ours would send.
 func (r *Report) Validate() error {
 	switch {
 	case r.Pod == "" || len(r.Pod) > maxNameBytes:
@@ -107,9 +107,9 @@ func (l *Line) validate() error {
 	return nil
 }
 
-// Answer is what a controller says to a report.
+// Answer is a controller's answer to a report.
 type Answer struct {
-	// All asks for a full report: the controller has not heard this instance
-	// before, or not for long.
+	// All asks for a full report: this controller pod does not know the instance,
+	// or has had no report of it for long.
 	All bool `json:"all,omitempty"`
 }

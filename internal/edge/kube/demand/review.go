@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Identity is whose a token is.
+// Identity is the owner of a token.
 type Identity struct {
 	// User is the account: "system:serviceaccount:NAMESPACE:NAME".
 	User string
@@ -20,13 +20,13 @@ type Identity struct {
 	Pod string
 }
 
-// Reviewer returns the identity of a token. The error is ErrUnauthenticated if
-// it is nobody's, another if the review failed.
+// Reviewer returns the identity of a token. The error is ErrUnauthenticated if the
+// token is not valid, and another one if the review failed.
 type Reviewer interface {
 	Review(ctx context.Context, token string) (Identity, error)
 }
 
-// ErrUnauthenticated reports that a token is nobody's.
+// ErrUnauthenticated reports that a token is not valid.
 var ErrUnauthenticated = errors.New("the token is not valid for audience " + Audience)
 
 // Creator creates TokenReviews: a client.Client.
@@ -44,7 +44,7 @@ const (
 	atOnce      = 8 // reviews under way
 )
 
-// reviews asks the API server, and remembers.
+// reviews asks the API server about tokens and remembers its answers.
 type reviews struct {
 	api  Creator
 	now  func() time.Time
@@ -62,8 +62,8 @@ type review struct {
 	expires time.Time
 }
 
-// NewReviewer asks the API server whose a token is, and remembers that for a
-// minute. A nil now is time.Now.
+// NewReviewer returns a Reviewer that asks the API server and remembers its answer
+// for a minute. A nil now is time.Now.
 func NewReviewer(api Creator, now func() time.Time) Reviewer {
 	if now == nil {
 		now = time.Now
@@ -90,7 +90,7 @@ func (r *reviews) Review(ctx context.Context, token string) (Identity, error) {
 	case <-ctx.Done():
 		return Identity{}, ctx.Err()
 	}
-	if v, ok := r.recall(key); ok { // somebody asked meanwhile
+	if v, ok := r.recall(key); ok { // another caller asked meanwhile
 		return v.who, v.err
 	}
 	answer := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
@@ -113,7 +113,7 @@ func (r *reviews) Review(ctx context.Context, token string) (Identity, error) {
 	return v.who, v.err
 }
 
-// hasAudience guards against an API server that does not know audiences.
+// hasAudience refuses the answer of an API server that ignores audiences.
 func hasAudience(all []string) bool {
 	for _, a := range all {
 		if a == Audience {
@@ -140,7 +140,7 @@ func (r *reviews) remember(key [sha256.Size]byte, v review) {
 				delete(r.mu.known, k)
 			}
 		}
-		for k, old := range r.mu.known { // a flood of wrong ones goes first
+		for k, old := range r.mu.known { // invalid tokens, of which there may be many, are forgotten first
 			if len(r.mu.known) < maxReviews {
 				break
 			}

@@ -23,24 +23,23 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// Config is what a controller pod's side is told. Reviewer and Accounts are
-// required.
+// Config configures a Server. Reviewer and Accounts are required.
 type Config struct {
 	// Reviewer authenticates tokens.
 	Reviewer Reviewer
 	// Accounts may report: "system:serviceaccount:NAMESPACE:NAME".
 	Accounts []string
-	// Silence is for how long a gateway may say nothing before what it has in
-	// flight counts no more. Gateways say something every few seconds.
+	// Silence is how long a gateway may send no report before its requests in
+	// flight no longer count. Gateways report every few seconds.
 	Silence time.Duration
-	// Demanded is told of a service whose demand has changed; nil tells
-	// nobody. It must not block.
+	// Demanded is called with a service whose demand has changed; nil is not
+	// called. It must not block.
 	Demanded func(service.Key)
 	Now      func() time.Time
 	Log      *slog.Logger
 }
 
-// DefaultConfig forgets what a gateway has in flight after 15 seconds.
+// DefaultConfig has a Silence of 15 seconds.
 func DefaultConfig() Config { return Config{Silence: 15 * time.Second} }
 
 // Validate names what is missing.
@@ -65,15 +64,15 @@ type Server struct {
 		unknown bool
 		served  map[service.Key]bool // published
 		warned  time.Time            // of a refused report
-		// waited is when it is next said of whom nothing is heard; zero while all
-		// gateways are heard.
+		// waited is when the log next names the gateways that do not report; zero
+		// while all report.
 		waited time.Time
 	}
 }
 
 var _ fleet.Traffic = (*Server)(nil)
 
-// NewServer makes one that has heard nobody.
+// NewServer makes a server that has had no report yet.
 func NewServer(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -95,9 +94,9 @@ func NewServer(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// SetLive names the gateway pods that take requests: ready in the gateway's
-// EndpointSlices. Before the first call, and until each of them has reported,
-// every demand is unknown.
+// SetLive sets the gateway pods that take requests: those that are ready in the
+// gateway's EndpointSlices. Every demand is unknown before the first call, and
+// until each of these pods has reported.
 func (s *Server) SetLive(pods []string) {
 	live := map[string]bool{}
 	for _, p := range pods {
@@ -106,7 +105,7 @@ func (s *Server) SetLive(pods []string) {
 	s.update(func(b *book) []string { b.live = live; return nil })
 }
 
-// update changes the book and tells which demands changed by that.
+// update changes the book and calls Demanded with the services whose demand changed.
 func (s *Server) update(change func(*book) []string) {
 	s.mu.Lock()
 	changed := change(s.mu.book)
@@ -127,16 +126,15 @@ func (s *Server) update(change func(*book) []string) {
 	}
 }
 
-// Publish implements fleet.Traffic: the service is there. The gateways have
-// watches of their own for everything else.
+// Publish implements fleet.Traffic: it notes that the service exists. Gateways
+// watch everything else themselves.
 func (s *Server) Publish(v fleet.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.served[v.Key] = true
 }
 
-// Withdraw implements fleet.Traffic: what was asked of the service is
-// forgotten.
+// Withdraw implements fleet.Traffic: it forgets the service's demand.
 func (s *Server) Withdraw(k service.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,24 +142,24 @@ func (s *Server) Withdraw(k service.Key) {
 	s.mu.book.forget(k.String())
 }
 
-// Demand implements fleet.Traffic. Its counters are what came about since this
-// process started, and reach what was reported a moment later; what is queued
-// and running is as last told.
+// Demand implements fleet.Traffic. Its counters begin when this process starts,
+// and reach the reported values a moment after a report. Queued and running
+// requests are as last reported.
 func (s *Server) Demand(k service.Key) autoscale.Demand {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.book.demand(k.String(), s.cfg.Now())
 }
 
-// InFlight implements fleet.Traffic. The id is a pod's name; pods of one name
-// in several namespaces are taken together.
+// InFlight implements fleet.Traffic. The id is a pod's name; pods of the same name
+// in several namespaces count together.
 func (s *Server) InFlight(id string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.book.pods[id]
 }
 
-// Run drops gateways that have gone until ctx ends.
+// Run drops gateways that are gone, until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	t := time.NewTicker(max(s.cfg.Silence/15, time.Millisecond))
 	defer t.Stop()
@@ -176,14 +174,14 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// unheardFor is after how long it is said that a gateway which takes requests
-// does not report, and nagEvery how much later it is said again.
+// unheardFor is how long a gateway that takes requests may not report before a
+// warning names it. nagEvery is how long after that the warning is repeated.
 const (
 	unheardFor = time.Minute
 	nagEvery   = time.Hour
 )
 
-// nag logs which gateways do not report: until they do, no replica count falls.
+// nag logs which gateways do not report. Until they do, no replica count is lowered.
 func (s *Server) nag() {
 	now := s.cfg.Now()
 	s.mu.Lock()
@@ -202,7 +200,7 @@ func (s *Server) nag() {
 	}
 }
 
-// maxNagged is how many pods one line names.
+// maxNagged is the most pods that one line names.
 const maxNagged = 10
 
 // Bounds of the server's connections.
@@ -212,7 +210,7 @@ const (
 	maxHeaderBytes = 32 << 10
 )
 
-// Serve takes reports on l until ctx ends; certificate gives the one of now.
+// Serve takes reports on l until ctx ends; certificate returns the current certificate.
 func (s *Server) Serve(ctx context.Context, l net.Listener, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) error {
 	srv := &http.Server{Handler: s.Handler(), ReadTimeout: readTimeout, WriteTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate},
@@ -226,7 +224,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificate func(*tl
 	return nil
 }
 
-// Handler takes reports.
+// Handler returns the handler that takes reports.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+Path, s.counted(s.report))
@@ -262,11 +260,11 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 		return changed
 	})
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(out) // nobody hears of an error
+	_ = json.NewEncoder(w).Encode(out) // fails only for a gateway that is gone
 }
 
-// warnEvery is the least time between two warnings of refused reports: whoever
-// reaches the port can have one refused.
+// warnEvery is the least time between two warnings of refused reports, which
+// anybody who reaches the port can cause.
 const warnEvery = 10 * time.Second
 
 func (s *Server) warn(text string, args ...any) {
@@ -279,8 +277,8 @@ func (s *Server) warn(text string, args ...any) {
 	s.cfg.Log.Log(context.Background(), level, text, args...)
 }
 
-// authenticate returns who reports, or the status with which the report is
-// refused.
+// authenticate returns who sent the report, or the status with which the report
+// is refused.
 func (s *Server) authenticate(r *http.Request) (Identity, int, error) {
 	token := apikey.Bearer(r.Header.Get("Authorization"))
 	if token == "" {
@@ -300,15 +298,15 @@ func (s *Server) authenticate(r *http.Request) (Identity, int, error) {
 	return who, 0, nil
 }
 
-// Connections that a controller keeps, of one address and of all. Whoever
-// reaches the port may ask for a token to be reviewed: with so few at once a
-// pod that sends wrong ones keeps no gateway waiting for long.
+// The most connections that a controller has open, from one address and in all.
+// Anybody who reaches the port can have a token reviewed. With so few at once, a
+// pod that sends invalid tokens does not delay gateways for long.
 const (
 	maxFromOne     = 16
 	maxConnections = 4_096
 )
 
-// bounded closes connections beyond so many.
+// bounded is a listener that closes connections beyond its limits.
 type bounded struct {
 	net.Listener
 	mu   sync.Mutex
@@ -354,7 +352,7 @@ func (b *bounded) exit(host string) {
 	}
 }
 
-// counted is a connection that makes room when it is closed.
+// counted is a connection that no longer counts when it is closed.
 type counted struct {
 	net.Conn
 	leave func()
@@ -366,8 +364,7 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// metrics are what a controller's side is measured by. Gateways are counted,
-// not named.
+// metrics are the metrics of a Server. Labels do not name gateways.
 type metrics struct {
 	reports         *prometheus.CounterVec
 	gateways, known *prometheus.Desc
@@ -405,7 +402,7 @@ func (s *Server) Collect(c chan<- prometheus.Metric) {
 	c <- prometheus.MustNewConstMetric(s.metrics.known, prometheus.GaugeValue, known)
 }
 
-// states counts the gateways that take requests by what is heard of them.
+// states counts the gateways that take requests, by whether they report.
 func (b *book) states() map[string]int {
 	out := map[string]int{"reporting": 0, "silent": 0, "unheard": 0}
 	for pod := range b.live {
@@ -421,7 +418,7 @@ func (b *book) states() map[string]int {
 	return out
 }
 
-// counted counts the reports that a handler answers.
+// counted counts the reports that a handler answers, by status.
 func (s *Server) counted(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		answer := &answer{ResponseWriter: w, status: http.StatusOK}
@@ -439,7 +436,7 @@ func (s *Server) counted(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// answer remembers the status it was given.
+// answer remembers the status of the response.
 type answer struct {
 	http.ResponseWriter
 	status int
