@@ -87,7 +87,7 @@ func TestInferenceGateway(t *testing.T) {
 	if a.status != 404 {
 		t.Errorf("a model the pool has not: %s", a)
 	}
-	contains(t, a.body, "pool default/vllm-llama2-7b-pool", "there is llama2")
+	contains(t, a.body, "pool default/vllm-llama2-7b-pool", "the models are llama2")
 	contains(t, n.get(n.gateway+"/v1/models").body, `"llama2"`, `"llama"`)
 	contains(t, n.do("get", "pools"), "vllm-llama2-7b-pool", "InferencePool", "app=vllm-llama2-7b", "llama")
 	contains(t, n.do("describe", "inferencepool", "vllm-llama2-7b-pool"), "Gateway:", "inference-gateway", "1 service: llama")

@@ -67,6 +67,8 @@ type State struct {
 	// Surplus are for how many seconds each of Count has not been needed.
 	Surplus []float64
 	Learned Learned
+	// Seen is, by replica, when the process started whose start Learned counts.
+	Seen map[string]time.Time
 }
 
 // Decision is what should happen and why.

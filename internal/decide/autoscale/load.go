@@ -143,26 +143,34 @@ func (l Learned) startup(q float64) float64 {
 	return min(max(s[min(int(q*float64(len(s))), len(s)-1)], 0), longest)
 }
 
-// started learns from the replicas that are ready since the last time; at first,
-// those that are ready already teach nothing, so that to be restarted is no news.
-func (l Learned) started(rs []Replica, first bool) Learned {
-	newest := l.Newest
+// started learns from the replicas that have become ready, from each process
+// once: one that is ready again after a failed probe has not started again. seen
+// holds, by replica, when the process started that has taught already; the second
+// result takes its place. At first all that are there count as seen: an owner that
+// has come back finds them ready later than they were.
+func (l Learned) started(rs []Replica, seen map[string]time.Time, first bool) (Learned, map[string]time.Time) {
+	var next map[string]time.Time
 	for _, r := range rs {
-		took := r.ReadyAt.Sub(r.Started)
-		if !r.Ready || r.Started.IsZero() || took <= 0 || !r.ReadyAt.After(l.Newest) {
+		if r.Started.IsZero() {
 			continue
 		}
-		if r.ReadyAt.After(newest) {
-			newest = r.ReadyAt
+		known := first || seen[r.ID].Equal(r.Started)
+		if took := r.ReadyAt.Sub(r.Started); !known && r.Ready && took > 0 {
+			kept := l.Startups[max(0, len(l.Startups)-startups+1):]
+			l.Startups, known = append(slices.Clone(kept), took.Seconds()), true
+			if r.ReadyAt.After(l.Newest) {
+				l.Newest = r.ReadyAt
+			}
 		}
-		if first {
+		if !known {
 			continue
 		}
-		kept := l.Startups[max(0, len(l.Startups)-startups+1):]
-		l.Startups = append(slices.Clone(kept), took.Seconds())
+		if next == nil {
+			next = make(map[string]time.Time, len(rs))
+		}
+		next[r.ID] = r.Started
 	}
-	l.Newest = newest
-	return l
+	return l, next
 }
 
 // Differs reports whether l tells so much else than what was stored that it is

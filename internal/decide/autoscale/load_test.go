@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -139,28 +140,44 @@ func TestRateNeedsMoreThanChance(t *testing.T) {
 // each once; the service time is an average of the last hundred or so requests.
 func TestLearns(t *testing.T) {
 	var l Learned
+	var seen map[string]time.Time
 	at := func(started, ready float64) Replica {
-		return Replica{Ready: true, Started: t0.Add(time.Duration(started * 1e9)), ReadyAt: t0.Add(time.Duration(ready * 1e9))}
+		return Replica{ID: fmt.Sprint(started, ready), Ready: true, Started: t0.Add(time.Duration(started * 1e9)), ReadyAt: t0.Add(time.Duration(ready * 1e9))}
 	}
+	learn := func(first bool, rs ...Replica) { l, seen = l.started(rs, seen, first) }
 	if got := l.startup(median); got != unknownStartup {
 		t.Errorf("nothing is known: %v", got)
 	}
-	rs := []Replica{at(0, 20), at(0, 40), at(0, 30), {Starting: true, Started: t0}, {Ready: true, ReadyAt: t0.Add(time.Hour)}}
-	if first := l.started(rs, true); first.Differs(l) || len(first.Startups) > 0 || len(first.started(rs, false).Startups) > 0 {
-		t.Errorf("what was there before taught %+v", first)
+	rs := []Replica{at(0, 20), at(0, 40), at(0, 30), {ID: "starting", Starting: true, Started: t0}, {ID: "found", Ready: true, ReadyAt: t0.Add(time.Hour)}}
+	learn(true, rs...)
+	// An owner that has come back finds replicas ready later than they were.
+	rs[0].ReadyAt = t0.Add(time.Hour)
+	learn(false, rs...)
+	if len(l.Startups) > 0 || l.Differs(Learned{}) {
+		t.Errorf("what was there before taught %+v", l)
 	}
-	l = l.started(rs, false)
-	for range 3 {
-		l = l.started(rs, false)
+	rs = []Replica{at(1, 21), at(1, 41), at(1, 31), {ID: "starting", Starting: true, Started: t0}}
+	for range 4 {
+		learn(false, rs...)
 	}
+	rs[0].Ready = false
+	learn(false, rs...)
+	rs[0].Ready, rs[0].ReadyAt = true, t0.Add(time.Hour)
+	learn(false, rs...) // ready again is not started again
 	if got := l.startup(median); len(l.Startups) != 3 || got != 30 {
 		t.Errorf("%+v: %v", l, got)
 	}
-	if stored := l; !l.Differs(Learned{}) || l.Differs(stored) || !l.started([]Replica{at(100, 190), at(100, 191), at(100, 192)}, false).Differs(stored) || l.started([]Replica{at(100, 131)}, false).Differs(stored) {
+	after := func(rs ...Replica) Learned { out, _ := l.started(rs, seen, false); return out }
+	if stored := l; !l.Differs(Learned{}) || l.Differs(stored) || !after(at(100, 190), at(100, 191), at(100, 192)).Differs(stored) || after(at(100, 131)).Differs(stored) {
 		t.Error("what is worth a write")
 	}
+	again := rs[1]
+	again.Started, again.ReadyAt = t0.Add(2*time.Hour), t0.Add(2*time.Hour+50*time.Second)
+	if got := after(again); len(got.Startups) != 4 { // of a process that took the place of one that crashed
+		t.Errorf("%+v", got)
+	}
 	for i := range 100 {
-		l = l.started([]Replica{at(float64(1000*i), float64(1000*i+5))}, false)
+		learn(false, at(float64(1000*(i+1)), float64(1000*(i+1)+5)))
 	}
 	if got := l.startup(0.9); len(l.Startups) != startups || got != 5 {
 		t.Errorf("%+v: %v", l, got)

@@ -108,7 +108,7 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 func begin(s State, in Input, now time.Time) State {
 	next := s
 	next.Last, next.Unknown, next.IdleSince = now, in.Demand.Unknown, idleSince(s, in, now)
-	next.Learned = s.Learned.started(in.Replicas, s.Last.IsZero())
+	next.Learned, next.Seen = s.Learned.started(in.Replicas, s.Seen, s.Last.IsZero())
 	if s.Last.IsZero() {
 		next.Count = len(in.Replicas) // a returning owner starts from what runs
 	}
