@@ -14,10 +14,10 @@ import (
 type Reads int
 
 const (
-	// Measured reads what the page cache holds from there. Of the rest, the
-	// first chunks are read through the page cache and past it in turns, and
-	// the others in the way that was faster. Where one is not clearly so, and
-	// where the system offers no choice, it is the page cache.
+	// Measured reads from the page cache what it holds. Of the rest, it reads
+	// the first four chunks through the page cache and the next four past it,
+	// and all others in the way that was faster. If neither is clearly faster,
+	// or the system offers no choice, it reads through the page cache.
 	Measured Reads = iota
 	// PageCache reads through the page cache.
 	PageCache

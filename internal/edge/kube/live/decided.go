@@ -33,7 +33,7 @@ func newDecided() decided {
 		failures: map[service.Key]*service.Failure{}, starts: map[service.Key]*string{}, canaries: map[service.Key]*service.CanaryStatus{}, refs: map[service.Key]service.Origin{}}
 }
 
-// sawRecord takes in a ControllerRevision as it is, or that it is gone.
+// sawRecord records a ControllerRevision, or that it was deleted.
 func (v *View) sawRecord(raw any, there bool) {
 	cr, ok := raw.(*appsv1.ControllerRevision)
 	if !ok {
@@ -67,7 +67,7 @@ func (v *View) sawRecord(raw any, there bool) {
 	v.notify(k)
 }
 
-// newest is the record that counts.
+// newest returns the newest record, which is the valid one.
 func newest(all map[string]*appsv1.ControllerRevision) (out *appsv1.ControllerRevision) {
 	for _, one := range all {
 		if out == nil || records.Counts(one, out) {
@@ -77,7 +77,7 @@ func newest(all map[string]*appsv1.ControllerRevision) (out *appsv1.ControllerRe
 	return out
 }
 
-// notify hands on what is known of a service.
+// notify passes what is known of a service to the follower.
 func (v *View) notify(k service.Key) {
 	v.mu.Lock()
 	d := fleet.Decision{Record: v.mu.records[k], Failure: v.mu.failures[k], Canary: v.mu.canaries[k]}
@@ -126,8 +126,8 @@ func (r known) Services() (out []service.Key) {
 	return out
 }
 
-// Sink has the follower told of manifests, and of the failure that their
-// status tells.
+// Sink returns a sink that passes manifests, and the failures in their status, to
+// the follower.
 func (v *View) Sink() objects.Sink { return sink{v} }
 
 type sink struct{ v *View }
@@ -196,7 +196,7 @@ func (v *View) readStatus(ctx context.Context, k service.Key) {
 	}
 }
 
-// keep notes what is said of a service, nil for nothing, and whether that is
+// keep records the status of a service, nil for none, and reports whether it is
 // new.
 func keep[T comparable](of map[service.Key]*T, k service.Key, now *T) bool {
 	before := of[k]
@@ -208,8 +208,8 @@ func keep[T comparable](of map[service.Key]*T, k service.Key, now *T) bool {
 	return before == nil || *before != *now
 }
 
-// passing are the reasons of a service that is not ready and has nothing wrong
-// with it.
+// passing lists the reasons for which a service is not ready although nothing has
+// failed.
 var passing = []string{"", "Asleep", "Serving", "NoRevision", "Stopped"}
 
 // failureOf returns why a service is not ready, from its manifest's condition

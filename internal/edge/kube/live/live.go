@@ -36,12 +36,12 @@ type Config struct {
 	ProbeEvery, ProbeWait, ProbeTimeout time.Duration
 	// MaxProbes is how many endpoints are asked at one time.
 	MaxProbes int
-	// Trust is for how long an endpoint that answered counts as ready although
-	// it is not ready in its EndpointSlice yet.
+	// Trust is how long an endpoint that answered a probe counts as ready before
+	// it is ready in its EndpointSlice.
 	Trust time.Duration
-	// Settle is for how long an EndpointSlice must have called an endpoint ready
-	// that a router or a transformer calls by its name: DNS learns of it from
-	// the same slice, and no sooner.
+	// Settle is how long an endpoint that a router or a transformer calls by name
+	// must have been ready in its EndpointSlice: DNS reads the same slice, and is
+	// no faster.
 	Settle time.Duration
 	Log    *slog.Logger
 }
@@ -60,7 +60,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Follower is told what the controller decided: a fleet.Follower.
+// Follower receives what the controller decided; it is a fleet.Follower.
 type Follower interface {
 	objects.Sink
 	SetDecision(service.Key, fleet.Decision)
@@ -84,7 +84,7 @@ type View struct {
 
 var _ fleet.Replicas = (*View)(nil)
 
-// New makes a view that has seen nothing.
+// New makes a view that does not watch yet.
 func New(cfg Config) (*View, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -110,11 +110,12 @@ func (v *View) Revision(k service.Key) *workload.Revision {
 	return nil
 }
 
-// Follow names who is told what the controller decided. Call it before Start.
+// Follow sets the follower that receives what the controller decided. Call it
+// before Start.
 func (v *View) Follow(f Follower) { v.follower = f }
 
-// Start watches, through a cache that runs or is about to, and returns when
-// everything that is there has been seen.
+// Start watches through the cache, which must run or be started soon, and returns
+// when everything that exists has been seen.
 func (v *View) Start(ctx context.Context) error {
 	for _, w := range []struct {
 		object client.Object
@@ -146,10 +147,9 @@ func (v *View) Close() {
 // Changed implements fleet.Replicas.
 func (v *View) Changed() <-chan service.Key { return v.changed.Changed() }
 
-// Observe implements fleet.Replicas. IDs are those of the pods with their
-// namespace before, "ml/iris-engine-5f7d", since pods of several namespaces
-// may share a name. When replicas were made is not known here: they come in
-// the order of their names.
+// Observe implements fleet.Replicas. An ID is a pod's namespace and name,
+// "ml/iris-engine-5f7d", since pods of several namespaces may share a name.
+// Replicas are ordered by name, because a view does not know when they were made.
 func (v *View) Observe(_ context.Context, k service.Key) ([]replica.Replica, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

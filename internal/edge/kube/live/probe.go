@@ -18,9 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// prober asks starting endpoints whether they are ready, as the kubelet will:
-// its period and the way through the EndpointSlice would be waited for by the
-// request that woke the service.
+// prober asks starting endpoints whether they are ready, as the kubelet does.
+// Otherwise the request that started the service would also wait for the kubelet's
+// period and for the EndpointSlice.
 type prober struct {
 	cfg  Config
 	ok   func(id probeID, host string)
@@ -49,8 +49,8 @@ func newProber(cfg Config, ok func(probeID, string)) *prober {
 	p := &prober{cfg: cfg, ok: ok}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	p.mu.running = map[probeID]*probing{}
-	// As the kubelet: whoever has the address is asked, whatever its name, and
-	// where it sends on to is not looked at.
+	// As the kubelet does: the certificate's name is not checked, and redirects
+	// are not followed.
 	p.http = &http.Client{Timeout: cfg.ProbeTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxProbeBytes,
@@ -61,8 +61,8 @@ func newProber(cfg Config, ok func(probeID, string)) *prober {
 // maxProbeBytes is how much of an answer is read.
 const maxProbeBytes = 64 << 10
 
-// start begins to ask host, unless it is asked already, or as many are as may
-// be: the kubelet's word is waited for then.
+// start begins to probe host, unless it is probed already. Beyond MaxProbes it does
+// nothing, and the endpoint becomes ready by its EndpointSlice.
 func (p *prober) start(id probeID, host string, h corev1.ProbeHandler) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,10 +109,10 @@ func (p *prober) close() {
 	p.done.Wait()
 }
 
-// slowly is how often an endpoint that takes long is asked.
+// slowly is how often an endpoint is probed after ProbeWait.
 const slowly = time.Second
 
-// ask asks until the answer is yes or ctx ends.
+// ask probes until the endpoint is ready or ctx ends.
 func (p *prober) ask(ctx context.Context, host string, h corev1.ProbeHandler) bool {
 	began := time.Now()
 	for {

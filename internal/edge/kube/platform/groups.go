@@ -19,12 +19,12 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
-// annotationSurge is on a LeaderWorkerSet that has one group beyond the count
-// while groups of a new revision take over. It is written with the template and
-// with the number, so that nobody ever sees one of them alone.
+// annotationSurge marks a LeaderWorkerSet that has one group beyond its count
+// while groups of a new revision replace the old ones. The mark is written together
+// with the template and with the number, so that nobody sees one without the other.
 const annotationSurge = "roundhouse.dev/surge"
 
-// Between two tries to end a surge.
+// How long to wait between two tries to end a surge.
 const (
 	surgeRetry    = time.Second
 	maxSurgeRetry = time.Minute
@@ -32,7 +32,7 @@ const (
 
 func surging(o *unstructured.Unstructured) bool { return o.GetAnnotations()[annotationSurge] != "" }
 
-// surge marks what is to be applied.
+// surge sets the mark on an object that will be applied.
 func surge(body *unstructured.Unstructured) {
 	a := body.GetAnnotations()
 	if a == nil {
@@ -42,8 +42,9 @@ func surge(body *unstructured.Unstructured) {
 	body.SetAnnotations(a)
 }
 
-// wantedOf is the count of a set of so many replicas. One that was put to sleep
-// and woken while it surged has none beyond.
+// wantedOf returns the count of a set, given its replicas: one fewer while it
+// surges. A set that was scaled to zero and back while it surged has no surplus
+// group.
 func wantedOf(replicas int, surge bool) int {
 	if surge && replicas > 1 {
 		return replicas - 1
@@ -51,8 +52,8 @@ func wantedOf(replicas int, surge bool) int {
 	return replicas
 }
 
-// surges reports whether groups of another revision are to take the places of
-// those that run, by a count that is ours to set.
+// surges reports whether groups of another revision will replace those that run,
+// and we own the count.
 func (s *services) surges(k service.Key, o rendered, live *unstructured.Unstructured) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +61,7 @@ func (s *services) surges(k service.Key, o rendered, live *unstructured.Unstruct
 		live.GetLabels()[shape.LabelRevision] != o.body.GetLabels()[shape.LabelRevision]
 }
 
-// settle has a surge ended that may be over. The lock is held.
+// settle queues the end of a surge that may be over. The lock is held.
 func (s *services) settle(h *observed) {
 	for i, o := range h.objects {
 		if h.taken(i, o) {
@@ -69,9 +70,9 @@ func (s *services) settle(h *observed) {
 	}
 }
 
-// taken reports whether a set surges for nothing any more: every group it is to
-// have is of its revision and ready, and there is no other, or it is asleep.
-// Only who applied it ends that.
+// taken reports whether a set no longer needs its surplus group: all its groups
+// are of its revision and ready, or it is scaled to zero. Only the controller that
+// applied the set ends the surge.
 func (h *observed) taken(i id, o object) bool {
 	if !o.surge || o.deleting || !h.wanted[i] {
 		return false
@@ -89,7 +90,7 @@ func (h *observed) taken(i id, o object) bool {
 	return ready >= o.replicas
 }
 
-// surplus are the sets of a service that surge for nothing any more.
+// surplus lists the sets of a service that no longer need their surplus group.
 func (s *services) surplus(k service.Key) map[id]object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,8 +133,8 @@ func endSurges(ctx context.Context, queue workqueue.TypedRateLimitingInterface[s
 	}
 }
 
-// endSurges takes the mark and the group beyond the count from sets as they
-// were seen.
+// endSurges removes the mark and the surplus group of sets. It writes only over
+// the versions that were seen.
 func (w *writer) endSurges(ctx context.Context, k service.Key) error {
 	for i, o := range w.services.surplus(k) {
 		patch, err := json.Marshal(map[string]any{
@@ -148,7 +149,7 @@ func (w *writer) endSurges(ctx context.Context, k service.Key) error {
 		u.SetName(i.name)
 		err = w.client.Patch(ctx, u, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(shape.FieldManager))
 		switch {
-		case apierrors.IsConflict(err), apierrors.IsNotFound(err): // the watch tells of what it is now
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err): // the watch shows the current state
 		case err != nil:
 			return fmt.Errorf("end the surge of %s %s: %w", i.kind, i.name, err)
 		default:
@@ -164,18 +165,18 @@ type groupID struct {
 	group string
 }
 
-// start is what is remembered of a group beyond the life of its pods.
+// start is what is remembered of a group when its pods are gone.
 type start struct {
-	// ready: it has been so since the last end.
+	// ready: the group has been ready since it last ended.
 	ready bool
-	// ended is when one of its containers last did; what pods that are older
-	// tell is of the same end.
+	// ended is when one of its containers last ended. Pods that are older report
+	// the same end.
 	ended time.Time
-	// failure is how it ended before it was ready, nil for nothing.
+	// failure is how the group ended before it was ready; nil if it did not.
 	failure *pods.Failure
 }
 
-// started remembers how a pod's group does. The lock is held.
+// started remembers the state of a pod's group. The lock is held.
 func (h *observed) started(pod *corev1.Pod) {
 	group, grouped := pod.Labels[pods.LabelGroup]
 	if !grouped {
@@ -204,7 +205,7 @@ func (h *observed) started(pod *corev1.Pod) {
 	h.starts[i] = s
 }
 
-// failures are those of a role's groups. The lock is held.
+// failures returns the failures of a role's groups. The lock is held.
 func (h *observed) failures(role service.Role) map[string]pods.Failure {
 	var out map[string]pods.Failure
 	for i, s := range h.starts {

@@ -9,22 +9,22 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// event is what Config.Raised and Config.Drifted are told of a service.
+// event is what Config.Raised and Config.Drifted are called with for a service.
 type event struct {
 	raised  int // to this count
 	drifted bool
 }
 
-// notices are the services that changed, for Platform.Changed, and the events
-// that the callbacks are not told of yet. Callbacks have a goroutine of their
-// own: who calls Apply or Scale may hold a lock that they need.
+// notices holds the services that changed, for Platform.Changed, and the events
+// that the callbacks have not received yet. Callbacks run in a goroutine of their
+// own, because the caller of Apply or Scale may hold a lock that they need.
 type notices struct {
 	keys    workqueue.TypedInterface[service.Key]
 	changed chan service.Key
-	events  workqueue.TypedInterface[service.Key] // of whom pending has something
+	events  workqueue.TypedInterface[service.Key] // the services in pending
 
 	mu      sync.Mutex
-	pending map[service.Key]event // an empty one is being told
+	pending map[service.Key]event // empty while its callback runs
 }
 
 func newNotices() *notices {
@@ -45,8 +45,8 @@ func (n *notices) add(k service.Key, e event) {
 	n.events.Add(k)
 }
 
-// report reports whether the callbacks know of everything that happened to a
-// service.
+// report reports whether the callbacks have received everything that happened to
+// a service.
 func (n *notices) report(k service.Key) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -64,7 +64,7 @@ func (n *notices) run(ctx context.Context) {
 		if down {
 			return
 		}
-		n.keys.Done(k) // a change from now on is another one
+		n.keys.Done(k) // a later change is queued again
 		select {
 		case n.changed <- k:
 		case <-ctx.Done():
@@ -73,7 +73,7 @@ func (n *notices) run(ctx context.Context) {
 	}
 }
 
-// callBack tells the callbacks until ctx ends.
+// callBack runs the callbacks until ctx ends.
 func (n *notices) callBack(ctx context.Context, raised func(service.Key, int), drifted func(service.Key)) {
 	stop := context.AfterFunc(ctx, n.events.ShutDown)
 	defer stop()
@@ -84,7 +84,7 @@ func (n *notices) callBack(ctx context.Context, raised func(service.Key, int), d
 		}
 		n.mu.Lock()
 		e := n.pending[k]
-		n.pending[k] = event{} // being told
+		n.pending[k] = event{} // its callback runs
 		n.mu.Unlock()
 		if e.raised > 0 {
 			raised(k, e.raised)

@@ -21,7 +21,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
-// kind is one of the kinds a service is made of.
+// kind is a kind of object that a service consists of.
 type kind string
 
 const (
@@ -37,7 +37,7 @@ const (
 
 var groupVersionKind = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: string(kindGroups)}
 
-// accessKinds are what lets a router look for pods itself.
+// accessKinds are the kinds that allow a router to list pods itself.
 var accessKinds = map[kind]schema.GroupVersionKind{
 	kindAccount: corev1.SchemeGroupVersion.WithKind(string(kindAccount)),
 	kindRole:    rbacv1.SchemeGroupVersion.WithKind(string(kindRole)),
@@ -70,8 +70,8 @@ type id struct {
 	name string
 }
 
-// compare puts what makes pods first, after what counts them: nothing makes any
-// while the rest goes.
+// compare orders autoscalers first, then the objects that make pods, so that no
+// pods are made while the rest is deleted.
 func (i id) compare(j id) int {
 	rank := func(k kind) int {
 		return slices.Index([]kind{kindScaler, kindDeployment, kindGroups, kindService, kindBudget, kindBinding, kindRole, kindAccount}, k)
@@ -79,8 +79,8 @@ func (i id) compare(j id) int {
 	return cmp.Or(cmp.Compare(rank(i.kind), rank(j.kind)), cmp.Compare(i.name, j.name))
 }
 
-// object is what is known of one object: from the watch, or from the answer
-// to a write of ours, whichever is newer.
+// object is what is known of one object, from the watch or from the answer to one
+// of our writes, whichever is newer.
 type object struct {
 	uid      types.UID
 	version  string // resourceVersion
@@ -89,8 +89,8 @@ type object struct {
 	revision string
 	deleting bool
 
-	// Of what has a count: the count, since when, what we are changing it to
-	// (-1: nothing), and why pods could not be made.
+	// For an object with a count: the count, when it was set, the count that we
+	// are setting (-1: none), and why pods could not be made.
 	count int
 	since time.Time
 	// surge reports that there is one replica beyond the count; replicas is how many
@@ -99,9 +99,9 @@ type object struct {
 	replicas int
 	writing  int
 	refused  string
-	// raised: somebody raised the count, and whoever decides counts has not
-	// looked since he was told. Until then it is not lowered: what he decides by
-	// may be older.
+	// raised: another client raised the count, and the caller that decides counts
+	// has not called Observe since it was told. Until then the count is not lowered,
+	// because the decision may be older than the raise.
 	raised bool
 }
 
@@ -112,7 +112,7 @@ func known(o client.Object) object {
 		deleting: o.GetDeletionTimestamp() != nil}
 	switch o := o.(type) {
 	case *appsv1.Deployment:
-		out.count = 1 // what the API server takes an absent one for
+		out.count = 1 // the API server's default
 		if o.Spec.Replicas != nil {
 			out.count = int(*o.Spec.Replicas)
 		}
@@ -138,7 +138,7 @@ func known(o client.Object) object {
 	return out
 }
 
-// replicasOf reads spec.replicas, which the API servers of both kinds take for 1
+// replicasOf reads spec.replicas. For both kinds, 1 is the API server's default
 // when it is absent.
 func replicasOf(o *unstructured.Unstructured) int {
 	n, found, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")

@@ -1,7 +1,7 @@
 // Package platform is the platform of a cluster: replicas are pods, which
-// Deployments and LeaderWorkerSets make. What is there it knows from watches
-// alone; it writes objects by server-side apply and counts through the scale
-// subresource, and nothing that is as it should be.
+// Deployments and LeaderWorkerSets make. It learns the cluster's state from watches
+// alone. It writes objects by server-side apply and counts through the scale
+// subresource, and only what differs from what is wanted.
 //
 // docs/design/kubernetes-platform.md has the reasons.
 package platform
@@ -34,29 +34,29 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// Config is what a platform works with. REST and Client are required.
+// Config configures a Platform. REST and Client are required.
 type Config struct {
 	// REST reaches the API server: for logs, and for watching kinds that may be
 	// installed later.
 	REST *rest.Config
 	// Client writes, and knows which kinds are installed.
 	Client client.Client
-	// Reader reads past every cache; nil is Client, which then must not have one.
+	// Reader reads without a cache; nil is Client, which then must not have one.
 	Reader client.Reader
-	// Namespaces are those that are looked after; of none, all are.
+	// Namespaces are the only ones that are managed; none means all.
 	Namespaces []string
-	// Owner is the object a service was read from, which its own objects go
-	// with; nil leaves them without an owner.
+	// Owner returns the object that a service was read from. The service's own
+	// objects are deleted with it; nil leaves them without an owner.
 	Owner func(service.Key) *metav1.OwnerReference
-	// PublicModels has pods that are written from now on refuse models at
-	// internal addresses. Those that run are left as they are.
+	// PublicModels makes pods refuse models at internal addresses. Pods that run
+	// already are not changed.
 	PublicModels bool
-	// Raised is told that somebody else, such as a gateway with a request for a
-	// sleeping service, raised a count to n. nil tells nobody.
+	// Raised is called when another client raised a count to n: a gateway, for
+	// example, that has a request for a service at zero. nil is not called.
 	Raised func(k service.Key, n int)
-	// Drifted is told that what Apply and Scale made of a service is no longer
-	// so: an object was deleted, or a count lowered, by somebody else. To apply
-	// and scale it again mends that. nil tells nobody.
+	// Drifted is called when another client deleted an object of a service or
+	// lowered a count. Another Apply and Scale restores the service. nil is not
+	// called.
 	Drifted func(service.Key)
 	Now     func() time.Time
 	Log     *slog.Logger
@@ -127,9 +127,9 @@ func New(cfg Config) (*Platform, error) {
 	return p, nil
 }
 
-// Start watches what the platform is made of, until ctx ends: through in,
-// whose options were given to [Trimmed] and which the caller starts, and
-// through caches of its own. Once only.
+// Start watches the platform's objects until ctx ends, through caches of its own
+// and through in, which the caller starts and whose options were given to
+// [Trimmed]. It must be called once.
 func (p *Platform) Start(ctx context.Context, in cache.Informers) error {
 	if err := p.watches.start(ctx, in); err != nil {
 		return err
@@ -150,7 +150,7 @@ func (p *Platform) Host(context.Context, ...selection.Check) (selection.Host, er
 	return selection.Host{Cluster: true}, nil
 }
 
-// ready waits until what was there at the start is known.
+// ready waits until everything that existed at the start is known.
 func (p *Platform) ready(ctx context.Context) error {
 	select {
 	case <-p.started:
@@ -160,7 +160,7 @@ func (p *Platform) ready(ctx context.Context) error {
 	return p.watches.sync(ctx)
 }
 
-// Services lists what the cluster holds, by name.
+// Services lists the services that have objects in the cluster, by name.
 func (p *Platform) Services(ctx context.Context) ([]service.Key, error) {
 	if err := p.ready(ctx); err != nil {
 		return nil, err
@@ -168,8 +168,9 @@ func (p *Platform) Services(ctx context.Context) ([]service.Key, error) {
 	return p.services.list(), nil
 }
 
-// Observe returns the service's replicas, oldest first. Who decides counts looks
-// here before: what somebody raised until now, and was told of, he knows.
+// Observe returns the service's replicas, oldest first. Call it before a decision
+// on counts: counts that others raised, and that Raised was called with, are then
+// taken as known to the caller.
 func (p *Platform) Observe(ctx context.Context, k service.Key) ([]replica.Replica, error) {
 	if err := p.ready(ctx); err != nil {
 		return nil, err
@@ -177,10 +178,10 @@ func (p *Platform) Observe(ctx context.Context, k service.Key) ([]replica.Replic
 	return p.services.observe(k), nil
 }
 
-// Apply makes r's objects those of its service: what differs from how it was
-// rendered before is written, what r no longer has is deleted, and nothing
-// else is sent. A controller of another version, which may render the same
-// revision otherwise, leaves its pods alone.
+// Apply makes the objects of r those of its service: it writes the objects that
+// differ from the last rendering, deletes those that r no longer has, and sends
+// nothing else. A controller of another version may render the same revision in
+// another way; it does not replace the pods for that.
 func (p *Platform) Apply(ctx context.Context, r workload.Revision) error {
 	k := r.Service
 	if k.Name == "" || k.Namespace == "" || r.Hash == "" {
@@ -208,8 +209,7 @@ func (p *Platform) Apply(ctx context.Context, r workload.Revision) error {
 	return nil
 }
 
-// plan returns the objects of a revision that are to be written, and those that
-// are to be deleted.
+// plan returns the objects of a revision to write, and those to delete.
 func (p *Platform) plan(ctx context.Context, r workload.Revision) (todo []rendered, gone []id, err error) {
 	all, err := p.want(ctx, r, shape.Options{})
 	if err != nil {
@@ -228,7 +228,7 @@ func (p *Platform) plan(ctx context.Context, r workload.Revision) (todo []render
 	}), gone, nil
 }
 
-// want renders a revision, and notes that it is wanted.
+// want renders a revision and records it as the wanted one.
 func (p *Platform) want(ctx context.Context, r workload.Revision, o shape.Options) ([]rendered, error) {
 	all, err := p.renderer.render(ctx, r, o)
 	if err != nil {
@@ -260,11 +260,11 @@ func (p *Platform) Remove(ctx context.Context, k service.Key) error {
 // maxLogTail bounds LogOptions.Tail, in lines.
 const maxLogTail = 1 << 20
 
-// Logs opens the output of a replica: of its main container, or of the one that
-// fetches its model while that is what it is at. An id is a pod's name, or
-// "namespace/name" where several namespaces have one of that name. A cluster
-// keeps no output of pods that are gone: that is fs.ErrNotExist, as is an id
-// nobody knows.
+// Logs opens the output of a replica: of its main container, or, while it fetches
+// its model, of the container that does so. An id is a pod's name, or
+// "namespace/name" if several namespaces have a pod of that name. The error is
+// fs.ErrNotExist for an unknown id and for a pod that is gone, because a cluster
+// keeps no output of those.
 func (p *Platform) Logs(ctx context.Context, id string, o fleet.LogOptions) (io.ReadCloser, error) {
 	if err := p.ready(ctx); err != nil {
 		return nil, err

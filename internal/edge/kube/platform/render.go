@@ -18,7 +18,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
-// rendered is an object as it should be.
+// rendered is an object as it should be written.
 type rendered struct {
 	id
 	role    service.Role
@@ -26,7 +26,7 @@ type rendered struct {
 	body    *unstructured.Unstructured
 }
 
-// renderer makes the objects of revisions, as this cluster takes them.
+// renderer makes the objects of revisions in the form that this cluster accepts.
 type renderer struct {
 	reader       client.Reader
 	watches      *watches
@@ -35,8 +35,8 @@ type renderer struct {
 	log          *slog.Logger
 }
 
-// render makes the objects of a revision. Those of kinds that are not in every
-// cluster are known from then on.
+// render makes the objects of a revision. It begins to watch the optional kinds
+// among them.
 func (r *renderer) render(ctx context.Context, rev workload.Revision, o shape.Options) ([]rendered, error) {
 	o.Owner = r.owner(rev.Service)
 	if slices.ContainsFunc(rev.Components, func(c workload.Component) bool { return c.Leader != nil || c.Worker != nil }) {
@@ -57,8 +57,8 @@ func (r *renderer) render(ctx context.Context, rev workload.Revision, o shape.Op
 	return rendering(&objects)
 }
 
-// rendering lists objects as they are written: what others find pods by, and
-// what pods run as, come before the pods.
+// rendering lists objects in the order in which they are written: Services and
+// service accounts come before the pods.
 func rendering(o *shape.Objects) (out []rendered, err error) {
 	add := func(kd kind, m *metav1.ObjectMeta, v any) {
 		u, bad := unstructuredOf(v)
@@ -93,11 +93,11 @@ func rendering(o *shape.Objects) (out []rendered, err error) {
 	return out, err
 }
 
-// fetching are the options for pods that are to be written: with which secrets
-// of their service accounts they fetch their models, and from where they may.
-// The accounts are read for those pods alone, and what runs stays as it was
-// made, also where it would be refused now. Secrets are not read. ok is false
-// where the objects need no other options than they were rendered with.
+// fetching returns the options for pods that will be written: which secrets of
+// their service accounts they use to fetch their models, and from which addresses
+// they may fetch. Accounts are read for these pods alone. Pods that run keep their
+// options, even if they would be refused now. Secrets are not read. ok is false if
+// the objects need no other options than those they were rendered with.
 func (r *renderer) fetching(ctx context.Context, rev workload.Revision, todo []rendered) (o shape.Options, ok bool, err error) {
 	o = shape.Options{Accounts: map[string]shape.Account{}, PublicModels: r.publicModels}
 	if !slices.ContainsFunc(todo, func(t rendered) bool { return t.kind.counted() }) {
@@ -121,9 +121,9 @@ func (r *renderer) fetching(ctx context.Context, rev workload.Revision, todo []r
 	return o, len(o.Accounts) > 0 || o.PublicModels, nil
 }
 
-// account reads a service account, past every cache. One that is not there, or
-// may not be read, has no secrets: a model may be public, and a pod says
-// itself that its account is missing.
+// account reads a service account without a cache. An account that does not exist
+// or may not be read counts as one without secrets: the model may be public, and
+// the pod itself reports that its account is missing.
 func (r *renderer) account(ctx context.Context, at client.ObjectKey) (out shape.Account, readable bool, err error) {
 	var a corev1.ServiceAccount
 	switch err := r.reader.Get(ctx, at, &a); {
@@ -142,8 +142,8 @@ func (r *renderer) account(ctx context.Context, at client.ObjectKey) (out shape.
 	return out, true, nil
 }
 
-// unstructuredOf makes of an object what an apply sends: no field that was not
-// set, since to send a field is to own it.
+// unstructuredOf returns the form of an object that an apply sends: without fields
+// that were not set, because whoever sends a field owns it.
 func unstructuredOf(v any) (*unstructured.Unstructured, error) {
 	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(v)
 	if err != nil {
@@ -154,7 +154,7 @@ func unstructuredOf(v any) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: raw}, nil
 }
 
-// prune takes nulls out.
+// prune removes nulls.
 func prune(v any) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -31,13 +31,12 @@ const (
 // maxReplicas is the most a role is scaled to.
 const maxReplicas = 1 << 20
 
-// Scale sets the count of a role through the scale subresource. Where another
-// autoscaler owns it, it is only raised from 0, which those leave to others; that
-// of ours leaves it going to 0, too. A
-// count that somebody raised since it was last seen, or since Observe, is not
-// lowered, be it that fewer are wanted or that more are and as many are there:
-// Raised tells of it. The groups of a LeaderWorkerSet go in the order of their
-// numbers, whoever the victims are.
+// Scale sets the count of a role through the scale subresource. If an autoscaler
+// owns the count, Scale only raises it from 0, which autoscalers leave to others;
+// under our own autoscaler it also sets it to 0. It never lowers a count that
+// another client raised since the count was last seen, or since Observe; Raised is
+// called with that count instead. The groups of a LeaderWorkerSet end in the order
+// of their numbers, whichever victims are given.
 func (p *Platform) Scale(ctx context.Context, ref workload.Ref, n int, victims []string) error {
 	if n < 0 || n > maxReplicas {
 		return fmt.Errorf("platform: scale %s: %d replicas cannot be", ref, n)
@@ -74,12 +73,12 @@ type scaling struct {
 	key     service.Key
 	id      id
 	n, from int
-	version string // of the object that from was read of
+	version string // of the object from which from was read
 	surge   bool   // one beyond n is made
 	settled bool   // there is nothing to do
 }
 
-// scaling finds what has the count of a role, and notes what we make of it.
+// scaling finds the object with the count of a role, and records the count that we set.
 func (s *services) scaling(ref workload.Ref, n int) (*scaling, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +113,7 @@ func (s *services) scaled(c *scaling) {
 	}
 }
 
-// scale sets the count of the object as it was seen, and of no other.
+// scale sets the count, provided the object is still the version that was seen.
 func (w *writer) scale(ctx context.Context, s *scaling) error {
 	m := map[string]any{"resourceVersion": s.version}
 	replicas := s.n
@@ -137,7 +136,7 @@ func (w *writer) scale(ctx context.Context, s *scaling) error {
 	return nil
 }
 
-// counted takes the answer of the scale subresource in.
+// counted records the answer of the scale subresource.
 func (s *services) counted(c *scaling, answer *unstructured.Unstructured) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,14 +149,14 @@ func (s *services) counted(c *scaling, answer *unstructured.Unstructured) {
 	s.notices.add(c.key, event{})
 }
 
-// countOfScale: a Scale leaves out a count of 0.
+// countOfScale returns the count of a Scale, which leaves out a count of 0.
 func countOfScale(o *unstructured.Unstructured) int {
 	n, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
 	return int(n)
 }
 
-// reread looks at an object that changed since it was seen. What changed may
-// be anything but its count.
+// reread reads an object that changed since it was seen. Its count may be
+// unchanged.
 func (w *writer) reread(ctx context.Context, s *scaling) error {
 	live := newUnstructured(s.id.kind.gvk())
 	if err := w.reader.Get(ctx, client.ObjectKey{Namespace: s.key.Namespace, Name: s.id.name}, live); err != nil {
@@ -171,10 +170,10 @@ func (w *writer) reread(ctx context.Context, s *scaling) error {
 	return nil
 }
 
-// condemn has the victims end first, and no others of the pods.
+// condemn marks the victims, and no other pods, to end first.
 func (w *writer) condemn(ctx context.Context, pods []*corev1.Pod, victims []string) error {
 	for _, pod := range pods {
-		var cost any // null: as any other
+		var cost any // null: no mark
 		switch condemned, was := slices.Contains(victims, pod.Name), pod.Annotations[deletionCost] == victimCost; {
 		case condemned == was:
 			continue
@@ -189,7 +188,7 @@ func (w *writer) condemn(ctx context.Context, pods []*corev1.Pod, victims []stri
 		o.SetNamespace(pod.Namespace)
 		o.SetName(pod.Name)
 		err = w.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(shape.FieldManager))
-		// One that is gone, or another of its name by now, needs no mark.
+		// A pod that is gone, or was replaced by one of its name, needs no mark.
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("mark pod %s as the one to end: %w", pod.Name, err)
 		}
@@ -221,8 +220,8 @@ func (s *services) autoscaled(k service.Key) func(id) bool {
 	return func(i id) bool { return found[i] }
 }
 
-// unlessScaled leaves out autoscalers of ours for what another's scales: two
-// would set its count in turns.
+// unlessScaled leaves out our autoscaler for an object that another's scales:
+// the two would overwrite each other's counts.
 func unlessScaled(all []rendered, others func(id) bool) []rendered {
 	return slices.DeleteFunc(all, func(o rendered) bool {
 		return o.kind == kindScaler && slices.ContainsFunc(all, func(scaled rendered) bool {
@@ -231,15 +230,16 @@ func unlessScaled(all []rendered, others func(id) bool) []rendered {
 	})
 }
 
-// scaledByOthers reports whether an object's count is another's to set: an
-// autoscaler's, ours among them.
+// scaledByOthers reports whether an autoscaler, which may be ours, sets an
+// object's count.
 func (h *observed) scaledByOthers(i id, o object, others scalers) bool {
 	r := h.roles[o.role]
 	return i.kind.counted() && (r.external || r.measured || others[target{h.key.Namespace, i}] > 0)
 }
 
-// kept reports whether a count stays although n are wanted, since another sets
-// it. From 0 everybody leaves it to us; to 0 the autoscaler that is ours does.
+// kept reports whether a count stays although n replicas are wanted, because an
+// autoscaler sets it. All autoscalers leave it to us to raise a count from 0; ours
+// also leaves it to us to set 0.
 func (h *observed) kept(i id, o object, n int, others scalers) bool {
 	if !h.scaledByOthers(i, o, others) {
 		return false
@@ -253,8 +253,8 @@ func (h *observed) kept(i id, o object, n int, others scalers) bool {
 
 var _ fleet.ExternalScaler = (*Platform)(nil)
 
-// ExternalCount reports whether somebody else sets a role's count, and returns
-// it.
+// ExternalCount reports whether an autoscaler in the cluster sets a role's count,
+// and returns that count.
 func (p *Platform) ExternalCount(ref workload.Ref) (count int, external bool) {
 	return p.services.externalCount(ref)
 }
@@ -278,7 +278,7 @@ func ownScaler(h *autoscalingv2.HorizontalPodAutoscaler) bool {
 	return h.Labels[shape.LabelManagedBy] == shape.Manager
 }
 
-// targetOf is what an autoscaler of others scales.
+// targetOf returns what an external autoscaler scales.
 func targetOf(raw any) (target, bool) {
 	if d, ok := raw.(toolscache.DeletedFinalStateUnknown); ok {
 		raw = d.Obj
@@ -292,7 +292,7 @@ func targetOf(raw any) (target, bool) {
 	return t, t.kind.counted()
 }
 
-// scalerEvents takes in the autoscalers of others.
+// scalerEvents handles the events of external autoscalers.
 func (s *services) scalerEvents() toolscache.ResourceEventHandler {
 	count := func(raw any, by int) {
 		if t, ok := targetOf(raw); ok {
@@ -306,8 +306,8 @@ func (s *services) scalerEvents() toolscache.ResourceEventHandler {
 	}
 }
 
-// countScaler notes one autoscaler more or less of an object, whose count has
-// another owner now.
+// countScaler records that an object has one autoscaler more or less, so that its
+// count has another owner.
 func (s *services) countScaler(t target, by int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,6 +320,6 @@ func (s *services) countScaler(t target, by int) {
 			continue
 		}
 		r, others := h.roles[o.role], s.scalers[t] > 0
-		s.notices.add(k, event{drifted: r.resource && others == r.measured}) // an autoscaler of ours is to go, or to come
+		s.notices.add(k, event{drifted: r.resource && others == r.measured}) // our autoscaler must be deleted or created
 	}
 }

@@ -20,12 +20,12 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
-// services is what is known of every service: what was observed of its objects
-// and pods, and what the last revision wants. It reads and writes nothing.
+// services is what is known of every service: the observed objects and pods, and
+// what the last revision wants. It sends nothing to the cluster.
 type services struct {
 	now     func() time.Time
 	notices *notices
-	surged  func(service.Key) // told of those whose surge may be over
+	surged  func(service.Key) // called with services whose surge may be over
 
 	mu    sync.Mutex
 	all   map[service.Key]*observed
@@ -39,19 +39,19 @@ type observed struct {
 	key     service.Key
 	objects map[id]object
 	pods    map[string]member
-	// starts are of groups, as long as there is something to have some.
+	// starts are those of the service's groups, while it has an object with groups.
 	starts map[groupID]start
 	// wanted are the objects of the revision last applied.
 	wanted map[id]bool
 	// rendered is what each of them has as applied, once it is written.
 	rendered map[id]string
 	roles    map[service.Role]role
-	// removed: what is still there is going.
+	// removed: the remaining objects are being deleted.
 	removed bool
 }
 
-// member is a pod and its place in the order in which pods were seen: their
-// times of creation have whole seconds.
+// member is a pod and its number in the order in which pods were seen. The times
+// of creation are not enough to order pods, since they are in whole seconds.
 type member struct {
 	*corev1.Pod // shared with the watch's cache: nobody changes it
 	order       int
@@ -60,9 +60,9 @@ type member struct {
 // role is what the revision last applied says of a role's replicas.
 type role struct {
 	pods.Role
-	external bool // the manifest leaves the count to an autoscaler of its author's
-	// resource: it scales by what replicas use of a resource; measured: an
-	// autoscaler of ours sees to that.
+	external bool // the manifest leaves the count to an autoscaler outside Roundhouse
+	// resource: the role scales by the use of a resource; measured: our
+	// autoscaler does that.
 	resource, measured bool
 }
 
@@ -70,7 +70,8 @@ func newServices(now func() time.Time, n *notices, surged func(service.Key)) *se
 	return &services{now: now, notices: n, surged: surged, all: map[service.Key]*observed{}, scalers: scalers{}}
 }
 
-// of returns what is known of a service, made when absent. The lock is held.
+// of returns what is known of a service, and makes an entry for a new one. The
+// lock is held.
 func (s *services) of(k service.Key) *observed {
 	o := s.all[k]
 	if o == nil {
@@ -80,16 +81,16 @@ func (s *services) of(k service.Key) *observed {
 	return o
 }
 
-// tidy forgets a service of which nothing is left. The lock is held.
+// tidy forgets a service that has nothing left. The lock is held.
 func (s *services) tidy(h *observed) {
 	if len(h.objects) == 0 && len(h.pods) == 0 && len(h.wanted) == 0 {
 		delete(s.all, h.key)
 	}
 }
 
-// saw takes in an object as a watch or an answer showed it. One that has our
-// labels under a name we do not give is somebody's copy (`kubectl expose`
-// copies labels), and none of ours to delete.
+// saw records an object from a watch or an answer. An object with our labels and a
+// name that we do not give is a copy (`kubectl expose` copies labels), which we
+// must not delete.
 func (s *services) saw(k service.Key, i id, o object) {
 	if i.name != shape.Name(k, o.role) {
 		return
@@ -113,8 +114,8 @@ func (s *services) saw(k service.Key, i id, o object) {
 		if want := h.rendered[i]; want != "" && before.applied == want && o.applied != want && !o.deleting {
 			e.drifted = true
 		}
-		// Whoever scales it, it is not us that decide; and what is going has no
-		// count to keep.
+		// An autoscaler decides this count, not we; and an object that is being
+		// deleted has no count to keep.
 		if !h.scaledByOthers(i, o, s.scalers) && !o.deleting && o.count != o.writing {
 			switch {
 			case o.count > before.count:
@@ -129,7 +130,7 @@ func (s *services) saw(k service.Key, i id, o object) {
 	s.notices.add(k, e)
 }
 
-// lost takes in that an object is gone.
+// lost records that an object is gone.
 func (s *services) lost(k service.Key, i id, uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +149,7 @@ func (s *services) lost(k service.Key, i id, uid types.UID) {
 	s.notices.add(k, e)
 }
 
-// sawPod takes in a pod; nil is one that is gone.
+// sawPod records a pod; nil means that it is gone.
 func (s *services) sawPod(k service.Key, name string, pod *corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +171,7 @@ func (s *services) sawPod(k service.Key, name string, pod *corev1.Pod) {
 	s.notices.add(k, event{})
 }
 
-// want notes the revision that is applied, which the watches do not show.
+// want records the revision that is applied, which the watches do not show.
 func (s *services) want(r workload.Revision, objects []rendered) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +194,7 @@ func (s *services) want(r workload.Revision, objects []rendered) {
 	}
 }
 
-// expect notes how an object is about to be written.
+// expect records how an object will be written.
 func (s *services) expect(k service.Key, o rendered) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +203,7 @@ func (s *services) expect(k service.Key, o rendered) {
 	}
 }
 
-// plan compares what should be with what is there.
+// plan compares the wanted objects with those that exist.
 func (s *services) plan(k service.Key, objects []rendered) (todo []rendered, gone []id) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,9 +221,9 @@ func (s *services) plan(k service.Key, objects []rendered) (todo []rendered, gon
 	return todo, gone
 }
 
-// fresh reports whether an object is new, as far as the watch tells, and the count
-// it then begins with: 0, or that of the other kind's object which it takes the
-// place of.
+// fresh reports whether an object is new, as far as the watch shows, and the count
+// that a new object begins with: 0, or the count of the object of the other kind
+// that it replaces.
 func (s *services) fresh(k service.Key, o rendered) (count int, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,8 +237,8 @@ func (s *services) fresh(k service.Key, o rendered) (count int, fresh bool) {
 	return count, !there
 }
 
-// remove notes that a service is to go, and lists its objects in the order in
-// which they are deleted.
+// remove records that a service will be deleted, and lists its objects in the order
+// in which to delete them.
 func (s *services) remove(k service.Key) (all []id, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,8 +267,8 @@ func (s *services) list() []service.Key {
 	return out
 }
 
-// observe returns a service's replicas, oldest first. What somebody raised, and
-// the callbacks were told of, counts as known from now on.
+// observe returns a service's replicas, oldest first. Raised counts that the
+// callbacks have received are taken as known to the caller from now on.
 func (s *services) observe(k service.Key) []replica.Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,7 +330,7 @@ func (s *services) find(id string) (pod *corev1.Pod, main string, err error) {
 	return pod, main, nil
 }
 
-// podsOf are the pods of a role that are not going yet.
+// podsOf lists the pods of a role that are not being deleted.
 func (s *services) podsOf(ref workload.Ref) []*corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,10 +16,10 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
-// Trimmed has a cache keep of the platform's kinds only Roundhouse's own
-// objects, and of those only what is read: a pod without its volumes and
-// variables is a quarter of itself. What such a cache returns must not be
-// written back whole.
+// Trimmed sets a cache's options so that, of the platform's kinds, it keeps only
+// Roundhouse's own objects and only the fields that are read: without its volumes
+// and variables a pod takes a quarter of the memory. Objects from such a cache must
+// not be written back whole.
 func Trimmed(o *cache.Options) error {
 	for kind, by := range o.ByObject {
 		switch kind.(type) {
@@ -104,7 +104,7 @@ func trimPod(raw any) (any, error) {
 	return pod, nil
 }
 
-// names keeps of containers what tells them apart.
+// names keeps only the names of containers.
 func names(in []corev1.Container) []corev1.Container {
 	out := make([]corev1.Container, len(in))
 	for i := range in {

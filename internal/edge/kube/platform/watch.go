@@ -25,10 +25,10 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 )
 
-// watches keep services up to date. Those of LeaderWorkerSets, and of accounts,
-// roles and bindings, begin with the first service that needs some: few do,
-// the kind may be installed later, and whoever installs a controller may have
-// kept these kinds from it.
+// watches keep services up to date. The watches of LeaderWorkerSets, and of
+// accounts, roles and bindings, begin with the first service that needs them. Few
+// services do, the kind may be installed later, and the controller may have no
+// permission for these kinds.
 type watches struct {
 	rest       *rest.Config
 	mapper     meta.RESTMapper
@@ -49,13 +49,13 @@ type optional struct {
 	watching bool
 }
 
-// firstListTimeout bounds the first look at LeaderWorkerSets, and at the
+// firstListTimeout bounds the first list of LeaderWorkerSets, and that of the
 // accounts of routers.
 const firstListTimeout = 10 * time.Second
 
-// start watches what the platform is made of, until ctx ends: through in, whose
-// options were given to [Trimmed] and which the caller starts, and through a
-// cache of its own for kinds of other groups. Once only.
+// start watches the platform's objects until ctx ends: through in, which the
+// caller starts and whose options were given to [Trimmed], and through a cache of
+// its own for kinds of other groups. It must be called once.
 func (w *watches) start(ctx context.Context, in cache.Informers) error {
 	for _, of := range []struct {
 		object client.Object
@@ -135,8 +135,8 @@ func (w *watches) sync(ctx context.Context) error {
 	return nil
 }
 
-// handle adds a handler; done is closed when it has been given everything that
-// was there.
+// handle adds a handler; done is closed when the handler has received everything
+// that existed.
 func handle(ctx context.Context, in cache.Informers, o client.Object, h toolscache.ResourceEventHandler) (done <-chan struct{}, err error) {
 	informer, err := in.GetInformer(ctx, o, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -149,7 +149,7 @@ func handle(ctx context.Context, in cache.Informers, o client.Object, h toolscac
 	return reg.HasSyncedChecker().Done(), nil
 }
 
-// handler calls seen for what is there, and gone for what no longer is.
+// handler calls seen for objects that exist, and gone for those that were deleted.
 func handler[T metav1.Object](seen, gone func(service.Key, T)) toolscache.ResourceEventHandler {
 	on := func(f func(service.Key, T)) func(any) {
 		return func(raw any) {
@@ -195,8 +195,8 @@ func (w *watches) podEvents() toolscache.ResourceEventHandler {
 	})
 }
 
-// groupsInstalled reports whether LeaderWorkerSets can be made, and sees to it
-// that those that are there are known.
+// groupsInstalled reports whether the cluster has LeaderWorkerSets, and begins to
+// watch them.
 func (w *watches) groupsInstalled(ctx context.Context) (bool, error) {
 	w.groups.mu.Lock()
 	defer w.groups.mu.Unlock()
@@ -215,8 +215,8 @@ func (w *watches) groupsInstalled(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// watchAccess sees to it that the accounts of routers are known. Only their
-// metadata are read.
+// watchAccess begins to watch the accounts of routers, of which it reads the
+// metadata only.
 func (w *watches) watchAccess(ctx context.Context) error {
 	w.access.mu.Lock()
 	defer w.access.mu.Unlock()
@@ -235,7 +235,7 @@ func (w *watches) watchAccess(ctx context.Context) error {
 	return err
 }
 
-// begin watches more kinds, and returns when what there is of them is known.
+// begin watches more kinds, and returns when their existing objects are known.
 func (w *watches) begin(ctx context.Context, what string, kinds map[client.Object]kind, how cache.ByObject) error {
 	how.Label = labels.SelectorFromSet(labels.Set{shape.LabelManagedBy: shape.Manager})
 	by := map[client.Object]cache.ByObject{}
@@ -271,8 +271,8 @@ func (w *watches) begin(ctx context.Context, what string, kinds map[client.Objec
 	return nil
 }
 
-// mayWatchAccess finds out in one request for each kind whether it may be
-// read: a forbidden watch fails silently.
+// mayWatchAccess asks, in one request for each kind, whether it may be read. A
+// forbidden watch would fail silently.
 func (w *watches) mayWatchAccess(ctx context.Context) error {
 	for _, namespace := range w.watched() {
 		for _, gvk := range accessKinds {
@@ -286,7 +286,7 @@ func (w *watches) mayWatchAccess(ctx context.Context) error {
 	return nil
 }
 
-// watched are the namespaces that are looked after; "" is all of them.
+// watched lists the namespaces to watch; "" means all of them.
 func (w *watches) watched() []string {
 	if len(w.namespaces) == 0 {
 		return []string{metav1.NamespaceAll}

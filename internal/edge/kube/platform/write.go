@@ -15,20 +15,20 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 )
 
-// maxConflicts bounds how often a write is tried again that somebody else came
-// before.
+// maxConflicts bounds how often a write is tried again because another client
+// changed the object first.
 const maxConflicts = 8
 
-// writer writes objects, and has the answers noted.
+// writer writes objects and records the answers.
 type writer struct {
 	client   client.Client
-	reader   client.Reader // past every cache
+	reader   client.Reader // without a cache
 	services *services
 }
 
-// apply applies one object. One that the watch does not show is not applied by
-// force: should there be one after all, and it be another's, or its count
-// somebody's, that is a conflict.
+// apply applies one object. An object that the watch does not show is not applied
+// by force: if it exists after all, and another client owns it or its count, the
+// result is a conflict.
 func (w *writer) apply(ctx context.Context, k service.Key, o rendered) error {
 	if count, fresh := w.services.fresh(k, o); fresh {
 		body := o.body.DeepCopy()
@@ -56,8 +56,8 @@ func (w *writer) apply(ctx context.Context, k service.Key, o rendered) error {
 	}
 }
 
-// ours reads an object past every cache; nil is one that is not there. That of
-// somebody else is an error.
+// ours reads an object without a cache; nil means that it does not exist. An
+// object that is not Roundhouse's is an error.
 func (w *writer) ours(ctx context.Context, k service.Key, i id) (*unstructured.Unstructured, error) {
 	live := newUnstructured(i.kind.gvk())
 	err := w.reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: i.name}, live)
@@ -78,13 +78,13 @@ func setCount(body *unstructured.Unstructured, n int) error {
 	return unstructured.SetNestedField(body.Object, int64(n), "spec", "replicas")
 }
 
-// count puts the number of replicas into what is to be applied, or leaves it
-// out. The API server takes an absent number for 1, and an applied field that
-// is left out by the last who owned it falls back to that. So a new object is
-// made with 0, which we then own, until somebody sets another by the scale
-// subresource: from then on it is theirs and left out. As long as we own it,
-// it is sent as it is, on condition that the object is still the one that was
-// read, since between the two somebody may have raised it.
+// count sets the number of replicas of an object that will be applied, or leaves
+// it out. If the number is absent, or if its last owner leaves it out, the API
+// server sets it to 1. So a new object is made with 0, and we own the field until a
+// client sets another number by the scale subresource. From then on that client
+// owns the field, and we leave it out. While we own it we send the number that was
+// read, on condition that the object has not changed since, because a client may
+// have raised the number meanwhile.
 func (w *writer) count(ctx context.Context, k service.Key, o rendered, body *unstructured.Unstructured) error {
 	if !o.kind.counted() {
 		return nil
@@ -110,7 +110,7 @@ func (w *writer) count(ctx context.Context, k service.Key, o rendered, body *uns
 	return nil
 }
 
-// ownsCount reports whether we are among those who own spec.replicas by apply.
+// ownsCount reports whether we own spec.replicas by apply, alone or with others.
 func ownsCount(entries []metav1.ManagedFieldsEntry) bool {
 	for _, e := range entries {
 		if e.Manager != shape.FieldManager || e.Operation != metav1.ManagedFieldsOperationApply || e.Subresource != "" || e.FieldsV1 == nil {
@@ -128,7 +128,7 @@ func ownsCount(entries []metav1.ManagedFieldsEntry) bool {
 	return false
 }
 
-// send writes one object and takes the answer in.
+// send writes one object and records the answer.
 func (w *writer) send(ctx context.Context, k service.Key, i id, body *unstructured.Unstructured, how ...client.ApplyOption) error {
 	body = body.DeepCopy() // becomes the answer
 	how = append(how, client.FieldOwner(shape.FieldManager))
@@ -139,7 +139,7 @@ func (w *writer) send(ctx context.Context, k service.Key, i id, body *unstructur
 	return nil
 }
 
-// remove deletes one object and what it made.
+// remove deletes one object and the objects that it made.
 func (w *writer) remove(ctx context.Context, k service.Key, i id) error {
 	o := newUnstructured(i.kind.gvk())
 	o.SetNamespace(k.Namespace)
