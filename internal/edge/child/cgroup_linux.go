@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// startIn starts a process inside the control group dir, so that what it forks
-// at once is inside as well; "" is this process's own group. One that cannot be
-// started inside is started outside, and outside is why.
+// startIn starts a process inside the control group dir, so that its first children
+// are inside as well; "" is this process's own group. If it cannot start the process
+// there, it starts it outside and returns the reason in outside.
 func startIn(dir string, start func(*syscall.SysProcAttr) (*os.Process, error)) (p *os.Process, outside, err error) {
 	if dir == "" {
 		p, err = start(&syscall.SysProcAttr{})
@@ -31,7 +31,7 @@ func startIn(dir string, start func(*syscall.SysProcAttr) (*os.Process, error)) 
 	return p, outside, err
 }
 
-// startInto has the kernel make the process in the group (cgroup v2, Linux 5.7).
+// startInto makes the kernel create the process in the group (cgroup v2, Linux 5.7).
 func startInto(dir string, start func(*syscall.SysProcAttr) (*os.Process, error)) (p *os.Process, outside, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -52,8 +52,8 @@ func startFromInside(dir string, start func(*syscall.SysProcAttr) (*os.Process, 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// Unlocked only once the thread is back: else it ends with this
-		// goroutine.
+		// The thread is unlocked only after it has returned to its own group.
+		// Otherwise it ends with this goroutine.
 		runtime.LockOSThread()
 		thread := syscall.Gettid()
 		if outside = join(dir, "tasks", thread); outside == nil {

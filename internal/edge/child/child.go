@@ -1,7 +1,7 @@
-// Package child runs child processes done right: each leads its own process
-// group, writes to a bounded log file rather than a pipe (so that its output
-// survives the death of its parent), is ended with everything it started, and
-// can be adopted by a later parent without ever mistaking a stranger for it.
+// Package child runs child processes. Each leads its own process group, writes to
+// a bounded log file rather than a pipe (so that its output survives its parent),
+// and is ended together with everything it started. A later parent can adopt it
+// and never mistakes another process for it.
 //
 // No parent-death signal is set: a child must outlive a parent that is killed,
 // for the next parent to adopt; and on Linux that signal follows the death of
@@ -38,8 +38,8 @@ type Spec struct {
 
 // Exit is how a process ended.
 type Exit struct {
-	// Known is false for an adopted process, whose status only its real
-	// parent is told.
+	// Known is false for an adopted process: the system reports its status only
+	// to its real parent.
 	Known  bool
 	Code   int            // 0-255; -1 when a signal ended it or Known is false
 	Signal syscall.Signal // 0 when none
@@ -63,9 +63,9 @@ type Process struct {
 	id   Identity
 	done chan struct{} // closed once the process ended and its group is empty
 	exit Exit          // valid after done
-	// leaderGone is set before the leader is reaped, where that can be known
-	// in time: from then on only the rest of the group keeps its number from
-	// being given to another.
+	// leaderGone is set before the leader is reaped, if that can be known in
+	// time. After that only the rest of the group keeps the system from giving
+	// the group's number to another.
 	leaderGone atomic.Bool
 	ended      chan struct{} // closed when the leader alone ended
 	outside    error         // why it is not in the control group it was to be in
@@ -127,7 +127,7 @@ func newProcess(id Identity) *Process {
 	return &Process{id: id, done: make(chan struct{}), ended: make(chan struct{})}
 }
 
-// wait reaps the leader, then whatever it left behind in its group.
+// wait reaps the leader, then the remaining processes of its group.
 func (c *Process) wait(p *os.Process) {
 	if awaitChild(p.Pid) {
 		c.leaderGone.Store(true)

@@ -66,16 +66,16 @@ func Enter(ring *keys.Ring, h map[string][]string, names []string) (*keys.Pass, 
 // defaultPrefix begins the names of services that need none.
 const defaultPrefix = service.DefaultNamespace + "/"
 
-// limited reports whether a key is for some models only.
+// limited reports whether a key allows some models only.
 func limited(pass *keys.Pass) bool { return len(pass.Models()) > 0 }
 
 func forbidden(pass *keys.Pass, model string) error {
 	return &Refusal{Reason: Forbidden, Message: fmt.Sprintf("API key %s is not for model %q", pass.Key(), model)}
 }
 
-// CheckModel returns an error if the key is not for the model that q asks for. An
-// unknown model gets the same error unless the key names it: otherwise a limited
-// key would learn which other models there are.
+// CheckModel returns an error if the key does not allow the model that q asks for.
+// The error is the same for an unknown model, unless the key names it: otherwise a
+// limited key would reveal which other models exist.
 func CheckModel(d *dispatch.Dispatcher, pass *keys.Pass, q dispatch.Request) error {
 	if !limited(pass) {
 		return nil
@@ -91,12 +91,12 @@ func CheckModel(d *dispatch.Dispatcher, pass *keys.Pass, q dispatch.Request) err
 	return forbidden(pass, q.Model)
 }
 
-// Permission returns the check of dispatch.Request.May for q: an error for a
-// service or shared pool that the key is not for. It is nil for a key that is for
-// all. The check reads q whenever it is called.
+// Permission returns the check for dispatch.Request.May of q: it returns an error
+// for a service or shared pool that the key does not allow. It is nil for a key
+// that allows all. The check reads q whenever it is called.
 //
-// A key is for a request if it is for every target that the request may be sent
-// to, so that what is drawn among weighted targets decides nothing about access.
+// A key allows a request if it allows every target that the request may be sent to,
+// so that access does not depend on the random choice among weighted targets.
 func Permission(d *dispatch.Dispatcher, pass *keys.Pass, q *dispatch.Request) func(service.Key) error {
 	if !limited(pass) {
 		return nil
@@ -170,10 +170,10 @@ func inNamespace(k service.Key, name string) []string {
 }
 
 // Refuse explains an error of routing or admission to the client that asked for
-// model. A limited key learns neither which other models there are nor what the
-// error lists. A request whose key is not for the model is refunded: it does not
-// count against the key's requests per minute. The error is nil for a client that
-// has gone.
+// model. To a limited key it reveals neither which other models exist nor what the
+// error lists. A request whose key does not allow the model is refunded: it does
+// not count against the key's requests per minute. The result is nil for a client
+// that has disconnected.
 func Refuse(ctx context.Context, d *dispatch.Dispatcher, pass *keys.Pass, model string, err error) *Refusal {
 	var known *Refusal
 	var notFound *route.NotFoundError

@@ -1,6 +1,5 @@
-// Package ingress is what requests over HTTP and over gRPC have in common when
-// they come in: the names of their headers, the API key among them, and the memory
-// that they may take.
+// Package ingress is what HTTP and gRPC have in common when a request arrives:
+// the names of headers, the check of API keys, and the limit of memory.
 package ingress
 
 import (
@@ -14,8 +13,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 )
 
-// Headers of the Gateway API Inference Extension that requests may carry, and
-// the one by which the gateway says when to ask again. gRPC's metadata has them
+// Headers of the Gateway API Inference Extension that requests may carry, and the
+// header that tells a client when to try again. In gRPC's metadata their names are
 // in lower case.
 const (
 	HeaderObjective  = "X-Gateway-Inference-Objective"
@@ -23,19 +22,17 @@ const (
 	HeaderRetryAfter = "Retry-After"
 )
 
-// Seconds is a time to wait as Retry-After has it: in whole seconds, at least
-// one.
+// Seconds formats a time to wait for Retry-After: in whole seconds, at least one.
 func Seconds(d time.Duration) string { return strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))) }
 
 // SecretHeaders are where clients put their key: OpenAI's, Anthropic's and
 // Azure's.
 var SecretHeaders = []string{"Authorization", "X-Api-Key", "Api-Key"}
 
-// TakeSecret finds the request's key in the fields named and removes it from
-// them, with whatever else looks like one of ours, so that no replica and no log
-// sees it. A value that has not the form of our keys is returned only if there is
-// none, and stays: it may be the replica's. h is an http.Header, or gRPC's
-// metadata with the names in lower case.
+// TakeSecret finds the request's key in the named fields and removes it, and every
+// other value in the form of our keys, so that no replica and no log sees it. If
+// there is none, it returns a value of another form, which stays in h: it may be
+// for the replica. h is an http.Header, or gRPC's metadata with names in lower case.
 func TakeSecret(h map[string][]string, names []string) string {
 	var ours, other string
 	for _, name := range names {
@@ -68,9 +65,9 @@ func TakeSecret(h map[string][]string, names []string) string {
 	return other
 }
 
-// Budget counts bytes held, up to a limit for all and to a share of it for each
-// client, so that no client locks the others out. Bytes of short bodies are not
-// counted by client: connections bound them.
+// Budget counts bytes in memory, up to a limit for all clients and a share of it
+// for each, so that no client locks the others out. Short bodies do not count
+// against a client's share: the number of connections bounds them.
 type Budget struct {
 	Limit int64
 	used  atomic.Int64
@@ -79,11 +76,11 @@ type Budget struct {
 	byClient map[string]int64
 }
 
-// clientShare is the part of the budget that one client may hold, as 1/clientShare.
+// clientShare limits one client to 1/clientShare of the budget.
 const clientShare = 2
 
-// Take counts n bytes; false when they would exceed the limit, and are not
-// counted.
+// Take counts n bytes and reports whether they are within the limit. Bytes beyond
+// it are not counted.
 func (b *Budget) Take(n int64) bool {
 	if b.used.Add(n) > b.Limit {
 		b.used.Add(-n)
@@ -92,18 +89,17 @@ func (b *Budget) Take(n int64) bool {
 	return true
 }
 
-// Add counts n bytes whatever the limit says: nobody is refused for them who has
-// been let in.
+// Add counts n bytes even beyond the limit, for requests that were accepted before.
 func (b *Budget) Add(n int64) { b.used.Add(n) }
 
-// Used is how many bytes are counted.
+// Used returns how many bytes are counted.
 func (b *Budget) Used() int64 { return b.used.Load() }
 
 // Give returns n bytes that were taken or added.
 func (b *Budget) Give(n int64) { b.used.Add(-n) }
 
-// Share counts n of the bytes taken as client's; false when they would exceed
-// its share. The caller gives back, or Unshares, what was taken.
+// Share counts n of the taken bytes for client, and reports whether they are within
+// its share. If they are not, the caller must give the bytes back.
 func (b *Budget) Share(client string, n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

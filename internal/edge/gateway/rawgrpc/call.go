@@ -81,7 +81,7 @@ func (c *call) finish(err error) {
 	}
 }
 
-// query is what the dispatcher is to know of the call.
+// query returns what the dispatcher must know of the call.
 func (c *call) query(size int) dispatch.Request {
 	get := func(name string) string { return first(c.md[strings.ToLower(name)]) }
 	q := dispatch.Request{Host: c.host, Path: c.method, Method: http.MethodPost, Header: get, Model: c.model, Bytes: int64(size),
@@ -98,7 +98,8 @@ func (c *call) query(size int) dispatch.Request {
 	return q
 }
 
-// admit finds the model's replica. size is how many bytes wait with the call.
+// admit reserves a replica for the call. size is how many bytes are in memory while
+// the call waits.
 func (c *call) admit(size int) error {
 	c.asked = c.query(size)
 	q := &c.asked
@@ -118,9 +119,9 @@ func (c *call) admit(size int) error {
 	return nil
 }
 
-// speaks returns an error for a service that certainly has no gRPC, so that it is
-// not woken. To look a service up costs more than to forward to it, so this is done
-// once in a while.
+// speaks returns an error for a service that certainly has no gRPC, so that the
+// call does not start it. It does not look up services that have answered over gRPC
+// recently, because a look-up costs more than forwarding.
 func (c *call) speaks(q dispatch.Request) error {
 	if _, known := c.server.speaks.Load(c.key); known {
 		return nil
@@ -131,7 +132,7 @@ func (c *call) speaks(q dispatch.Request) error {
 	return nil
 }
 
-// mayAnswer is false for services that certainly speak HTTP alone.
+// mayAnswer reports whether a pool may have gRPC; false is certain.
 func mayAnswer(p *dispatch.PoolConfig) bool {
 	if len(p.Protocols) > 0 {
 		return service.ProtocolGRPCV2.AnsweredBy(p.Protocols)
@@ -143,13 +144,13 @@ func httpOnly(name string) error {
 	return errorf(codes.Unimplemented, "%s is served over HTTP alone, since its runtime has no gRPC port: use the gateway's HTTP port", name)
 }
 
-// refused is the status for an error of routing or admission.
+// refused returns the status for an error of routing or admission.
 func (c *call) refused(err error) error {
 	c.trailer, err = c.server.refuse(c.ctx, c.pass, c.model, err)
 	return err
 }
 
-// replica is the connection to the granted replica.
+// replica returns the connection to the granted replica.
 func (c *call) replica() (*upstream, error) {
 	address := c.grant.GRPCAddress()
 	if address == "" && c.grant.Pool().Protocol == service.ProtocolGRPCV2 {
@@ -175,15 +176,15 @@ func (c *call) answering() {
 	}
 }
 
-// rename returns the name that the replica knows the model by, if the call's is
-// another.
+// rename returns the replica's name of the model, if it differs from the name in
+// the call.
 func (c *call) rename() (name string, ok bool) {
 	name = c.grant.Model()
 	return name, name != "" && name != c.model
 }
 
-// deadlineSlack is how long before the gateway a replica, whose clock is another,
-// may end a call for its deadline: what it then says is no failure of its own.
+// deadlineSlack allows for the difference of clocks: a replica that ends a call so
+// shortly before the call's deadline has not failed.
 const deadlineSlack = 50 * time.Millisecond
 
 // retry moves the call to another replica after failed. The error is why it
@@ -200,8 +201,8 @@ func (c *call) retry(failed error) error {
 	return nil
 }
 
-// errMoved: the call has a reservation on another replica, which is to be asked
-// instead of one that answered.
+// errMoved means that the call must be sent to another replica, on which it has a
+// reservation, although the first one answered.
 var errMoved = errors.New("the call was moved to another replica")
 
 // retryStatus tells the dispatcher of a replica's status that did not do the work,
@@ -223,7 +224,7 @@ func (c *call) answerTimeout() time.Duration {
 	return cmp.Or(c.grant.Pool().Limits.AnswerTimeout, c.server.cfg.AnswerTimeout)
 }
 
-// late is the status of a call whose replica did not begin its answer in time.
+// late returns the status of a call whose replica did not begin its answer in time.
 func (c *call) late() error {
 	limit := c.answerTimeout()
 	c.warn("replica did not answer in time", "timeout", limit)
@@ -249,7 +250,7 @@ func (c *call) attrs(more ...any) []any {
 	return append([]any{"request", c.id, "service", c.service, "replica", c.grant.Replica()}, more...)
 }
 
-// headerOf is the metadata that goes before a replica's answer to the request id.
+// headerOf returns the metadata to send before a replica's answer to request id.
 func headerOf(md metadata.MD, id string) metadata.MD {
 	out := passed(md)
 	if len(out[keyRequestID]) == 0 {
@@ -264,7 +265,7 @@ type watch struct {
 	cancel context.CancelCauseFunc
 }
 
-// watched is a context for a call to a replica, ended with cause after limit.
+// watched returns a context for a call to a replica; it ends with cause after limit.
 func (c *call) watched(limit time.Duration, cause error) (context.Context, watch) {
 	ctx, cancel := context.WithCancelCause(metadata.NewOutgoingContext(c.ctx, c.out))
 	return ctx, watch{cancel: cancel, timer: time.AfterFunc(limit, func() { cancel(cause) })}
@@ -275,7 +276,7 @@ func (w watch) stop() {
 	w.cancel(nil)
 }
 
-// ended is the status of a call whose context is over; nil if it is not.
+// ended returns the status of a call whose context has ended, and nil for others.
 func ended(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
@@ -283,7 +284,7 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// hold counts bytes in memory. The error is the budget's, when it is full.
+// hold counts bytes in memory. It returns an error when the budget is full.
 func (c *call) hold(size int) error {
 	if c.server.buffered.Take(int64(size)) {
 		return nil

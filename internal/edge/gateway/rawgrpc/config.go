@@ -1,16 +1,16 @@
-// Package rawgrpc is the gateway's door for the Open Inference Protocol over
-// gRPC. What concerns the gateway itself (liveness, readiness, the repository)
-// is answered here, as its HTTP surface answers it; inference and a model's
-// metadata go to a replica, which package dispatch finds.
+// Package rawgrpc is the gateway's server for the Open Inference Protocol over
+// gRPC. The gateway itself answers calls for liveness, readiness and the
+// repository, as it does over HTTP. It forwards inference and a model's metadata
+// to a replica, which package dispatch chooses.
 //
-// A forwarded message is never decoded: it passes as the pieces in which it
-// arrived. The gateway reads its model_name, by stepping over the fields of
-// the message (scan.go), and where the replica knows the model by another name
-// puts that in its place (frame.go).
+// A forwarded message is never decoded: the gateway passes on the pieces in which
+// it arrived. It steps over the fields of the message to read model_name (scan.go),
+// and replaces the name if the replica has another name for the model (frame.go).
 //
-// A call moves to another replica while no message of its answer is here. What
-// a client does not take within Config.ClientTimeout ends its connection, since
-// gRPC's server cannot give up one answer of several on it.
+// A call may move to another replica until the first message of its answer has
+// come. A client that does not read an answer within Config.ClientTimeout is
+// disconnected, since gRPC's server cannot end one answer among several on a
+// connection.
 package rawgrpc
 
 import (
@@ -25,10 +25,10 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
-// Config bounds what is accepted and for how long is waited. Start from
+// Config bounds what the server accepts and how long it waits. Start from
 // DefaultConfig.
 type Config struct {
-	// TLS has the server speak TLS; nil is plain text.
+	// TLS configures TLS; nil means plain text.
 	TLS *tls.Config
 	// MaxMessageBytes bounds one message, decompressed, in either direction.
 	MaxMessageBytes int
@@ -41,14 +41,14 @@ type Config struct {
 	// calls each may have under way.
 	MaxConnections int
 	MaxCalls       uint32
-	// HandshakeTimeout is the time a new connection has to say what it is.
+	// HandshakeTimeout bounds the handshake of a new connection.
 	HandshakeTimeout time.Duration
 	// IdleTimeout is after how long a connection without a call is closed: a
 	// client's, and the gateway's own to a replica.
 	IdleTimeout time.Duration
 	// RequestTimeout is the time for a unary call's message to arrive whole.
 	RequestTimeout time.Duration
-	// ClientTimeout is how long a client may take nothing of an answer.
+	// ClientTimeout is how long a client may read nothing of an answer.
 	ClientTimeout time.Duration
 	// AnswerTimeout is how long a replica may take to begin its answer,
 	// StallTimeout how long a stream may pause in both directions.
@@ -60,18 +60,18 @@ type Config struct {
 	// SessionKey names the metadata whose value keeps a client's calls on one
 	// replica; "" for none.
 	SessionKey string
-	// Keys are the API keys; nil needs none.
+	// Keys are the API keys; with nil, calls need none.
 	Keys *keys.Ring
-	// AccessLog is told of every call for a model; nil for none.
+	// AccessLog gets a line for every call for a model; nil for none.
 	AccessLog *observe.AccessLog
 	// Tracer records a span of every call for a model and of its tries; nil for
 	// none.
 	Tracer trace.Tracer
-	// Version is told by ServerMetadata.
+	// Version is the version in the answers of ServerMetadata.
 	Version string
 }
 
-// DefaultConfig is as the gateway's for HTTP.
+// DefaultConfig has the same limits as the gateway's default for HTTP.
 func DefaultConfig() Config {
 	return Config{
 		MaxMessageBytes:  64 << 20,

@@ -16,14 +16,14 @@ type frame struct{ parts mem.BufferSlice }
 
 func (f *frame) size() int { return f.parts.Len() }
 
-// free gives the pieces back; again it does nothing.
+// free returns the pieces to their pool. A second call does nothing.
 func (f *frame) free() {
 	f.parts.Free()
 	f.parts = nil
 }
 
-// renamed is the message with name in the place of the field at, which may be
-// absent. It shares f's pieces and is freed by itself.
+// renamed returns the message with name in place of the field at, which may be
+// absent. The result shares f's pieces and must be freed as well.
 func (f *frame) renamed(at field, name string) *frame {
 	value := protowire.AppendTag(make([]byte, 0, len(name)+8), nameField, protowire.BytesType)
 	value = protowire.AppendString(value, name)
@@ -47,8 +47,8 @@ func appendSlice(out, parts mem.BufferSlice, from, to int) mem.BufferSlice {
 	return out
 }
 
-// codec passes frames and answers as they are and leaves other messages to
-// grpc's own.
+// codec passes frames and answers on unchanged, and uses grpc's own codec for other
+// messages.
 type codec struct{ encoding.CodecV2 }
 
 // Unmarshal keeps a frame's bytes.
@@ -62,8 +62,8 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// Marshal gives a frame's bytes, which stay the frame's too, or an answer's,
-// which do not.
+// Marshal returns the bytes of a frame, which the frame keeps too, or of an
+// answer, which gives them up.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *frame:
@@ -76,10 +76,10 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	}
 }
 
-// answer is a message on its way to a client. gRPC's server takes a message as
-// soon as it is handed over, and keeps it until the client lets it go; so the
-// pieces are counted until each has left, and a client that lets none go for
-// the time given is disconnected.
+// answer is a message that is being sent to a client. gRPC's server accepts a
+// message at once and keeps it until the client reads it. So the pieces are counted
+// until each has been sent, and a client that reads none for the given time is
+// disconnected.
 type answer struct {
 	parts mem.BufferSlice
 
@@ -91,29 +91,29 @@ type answer struct {
 	timer  *time.Timer
 }
 
-// piece is one of an answer's. It is the pool its buffer goes back to, which
-// is how it learns that the bytes have left.
+// piece is a piece of an answer. It poses as the pool of its buffer: gRPC returns
+// the buffer to it when the bytes have been sent.
 type piece struct {
 	of   *answer
 	data []byte
 	from mem.Buffer
 }
 
-// Get is never called: a pool is asked for buffers to read into.
+// Get is never called: gRPC gets buffers only to read into.
 func (p *piece) Get(n int) *[]byte { return mem.DefaultBufferPool().Get(n) }
 
-// Put is called once the piece has left.
+// Put is called when the piece has been sent.
 func (p *piece) Put(*[]byte) {
 	p.from.Free()
 	p.of.moved()
 }
 
-// smallAnswer is up to how many bytes an answer is not watched: Config.MaxCalls
-// of these is the most that a connection holds.
+// smallAnswer is the size in bytes up to which an answer is not watched. A
+// connection has at most Config.MaxCalls of these.
 const smallAnswer = 4 << 10
 
-// newAnswer takes f's pieces, counted in b, for a client that c disconnects.
-// It is nil when b has no room.
+// newAnswer makes an answer of f's pieces and counts them in b; c disconnects the
+// client. It returns nil if b has no room.
 func newAnswer(f *frame, b *ingress.Budget, limit time.Duration, c interface{ Close() error }) *answer {
 	a := &answer{parts: f.parts, budget: b, size: f.parts.Len(), limit: limit}
 	if a.size <= smallAnswer {
@@ -150,14 +150,14 @@ func newAnswer(f *frame, b *ingress.Budget, limit time.Duration, c interface{ Cl
 	return a
 }
 
-// take hands the pieces over, to be freed by the taker.
+// take returns the pieces, which the caller must free.
 func (a *answer) take() mem.BufferSlice {
 	parts := a.parts
 	a.parts = nil
 	return parts
 }
 
-// moved notes that a piece has left.
+// moved records that a piece has been sent.
 func (a *answer) moved() {
 	if a.left.Add(-1) > 0 {
 		if !a.over.Load() {

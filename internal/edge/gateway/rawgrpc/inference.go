@@ -106,7 +106,7 @@ func query(ctx context.Context, method, model string) dispatch.Request {
 		Header: func(name string) string { return first(md[strings.ToLower(name)]) }}
 }
 
-// check returns the status of a call whose key is not for the model of q.
+// check returns an error if the caller's key does not allow the model of q.
 func (s *Server) check(ctx context.Context, q dispatch.Request) error {
 	err := ingress.CheckModel(s.dispatch, passOf(ctx), q)
 	if err != nil {
@@ -115,8 +115,8 @@ func (s *Server) check(ctx context.Context, q dispatch.Request) error {
 	return err
 }
 
-// index is the state of all services that the caller's key is for, or of those
-// of them that are loaded.
+// index returns the state of all services that the caller's key allows, or only of
+// those that are loaded.
 func (s *Server) index(ctx context.Context, loaded bool) []dispatch.Status {
 	pass := passOf(ctx)
 	var out []dispatch.Status
@@ -128,7 +128,7 @@ func (s *Server) index(ctx context.Context, loaded bool) []dispatch.Status {
 	return out
 }
 
-// repositoryState is a service's state in the words of the repository.
+// repositoryState returns a service's state in the repository protocol's terms.
 func repositoryState(s dispatch.State) string {
 	switch s {
 	case dispatch.StateReady:
@@ -171,7 +171,7 @@ func (s *Server) unload(ctx context.Context, model string) error {
 	return nil
 }
 
-// open are the methods that need no key: they tell only that the gateway runs.
+// open lists the methods that need no key: they reveal only that the gateway runs.
 var open = map[string]bool{
 	oip.GRPCInferenceService_ServerLive_FullMethodName:  true,
 	oip.GRPCInferenceService_ServerReady_FullMethodName: true,
@@ -229,7 +229,7 @@ func (s *Server) guardUnary(ctx context.Context, in any, info *grpc.UnaryServerI
 	return handle(context.WithValue(ctx, passKey{}, pass), in)
 }
 
-// guardStream does so for streams.
+// guardStream does the same for streams.
 func (s *Server) guardStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if open[info.FullMethod] || info.FullMethod == oip.GRPCInferenceService_ModelStreamInfer_FullMethodName {
 		return handle(service, stream)

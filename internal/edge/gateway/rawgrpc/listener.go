@@ -10,12 +10,12 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/network"
 )
 
-// connectionShare is the part of the connections that one address may have, as
-// 1/connectionShare: one client's idle connections lock nobody out.
+// connectionShare limits one address to 1/connectionShare of the connections, so
+// that one client's idle connections do not lock others out.
 const connectionShare = 2
 
-// listener accepts up to a number of connections at once; further ones wait
-// with the system. Those of an address that has its share are closed at once.
+// listener limits how many connections are open at once. Further connections wait
+// in the system's queue. Those of an address that has its share are closed at once.
 type listener struct {
 	net.Listener
 	slots  chan struct{}
@@ -51,7 +51,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// enter counts a connection of an address; false when it has its share.
+// enter counts a connection of an address. It reports false if the address has its share.
 func (l *listener) enter(from string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +77,7 @@ func (l *listener) Close() error {
 	return l.Listener.Close()
 }
 
-// connection gives its place back when it is closed.
+// connection no longer counts when it is closed.
 type connection struct {
 	net.Conn
 	leave func()
@@ -89,8 +89,8 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// RemoteAddr is the client's address, which knows its connection: gRPC tells a
-// call the one and not the other.
+// RemoteAddr returns the client's address, which refers to the connection: a
+// handler in gRPC gets the address but not the connection.
 func (c *connection) RemoteAddr() net.Addr { return clientAddr{c.Conn.RemoteAddr(), c} }
 
 type clientAddr struct {

@@ -27,16 +27,16 @@ var framing = map[string]bool{"connection": true, "keep-alive": true, "proxy-con
 	"proxy-authorization": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true, "expect": true,
 	"content-type": true, "content-length": true, "content-encoding": true, "accept-encoding": true, "user-agent": true, "host": true}
 
-// passes reports whether metadata of a name is the application's.
+// passes reports whether metadata of a name belongs to the application.
 func passes(name string) bool {
 	if framing[name] || strings.HasPrefix(name, ":") {
 		return false
 	}
-	// The rest of grpc- is the library's: each side has its own.
+	// Other names with grpc- belong to the library; each connection has its own.
 	return !strings.HasPrefix(name, "grpc-") || name == "grpc-trace-bin" || name == "grpc-tags-bin"
 }
 
-// passed is the part of md that is passed on to a client.
+// passed returns the part of md to pass on to a client.
 func passed(md metadata.MD) metadata.MD {
 	out := make(metadata.MD, len(md)+1)
 	for name, values := range md {
@@ -47,8 +47,8 @@ func passed(md metadata.MD) metadata.MD {
 	return out
 }
 
-// outgoing is the metadata for a replica: the client's, at address, that called
-// host.
+// outgoing returns the metadata for a replica: that of the client, which has the
+// given address and called host.
 func outgoing(md metadata.MD, id, address, host string) metadata.MD {
 	out := make(metadata.MD, len(md)+4)
 	for name, values := range md {

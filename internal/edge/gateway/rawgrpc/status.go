@@ -18,8 +18,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
-// maxErrorBytes bounds a message, which may repeat what a client or a replica
-// sent: clients take 8 KiB of trailers, where a byte may be written as three.
+// maxErrorBytes bounds a message, which may quote a client or a replica: clients
+// accept 8 KiB of trailers, and there a byte may be encoded as three.
 const maxErrorBytes = 2048
 
 // errorf is a status with a bounded message.
@@ -31,11 +31,11 @@ func errorf(code codes.Code, format string, args ...any) error {
 	return status.Error(code, strings.ToValidUTF8(message, "\ufffd"))
 }
 
-// errSlow is the cause of a context that ended because nothing came from the
-// replica, or in a stream from either side, for too long.
+// errSlow is the cause of a context that ended because the replica, or in a stream
+// both sides, sent nothing for too long.
 var errSlow = errors.New("the replica kept silent for too long")
 
-// codesOf are the status codes of refusals.
+// codesOf maps reasons of refusals to status codes.
 var codesOf = map[ingress.Reason]codes.Code{ingress.Internal: codes.Internal, ingress.NoKey: codes.Unauthenticated, ingress.BadKey: codes.Unauthenticated,
 	ingress.OverLimit: codes.ResourceExhausted, ingress.Forbidden: codes.PermissionDenied, ingress.Unnamed: codes.InvalidArgument, ingress.NotFound: codes.NotFound,
 	ingress.OtherAPI: codes.Unimplemented, ingress.QueueFull: codes.ResourceExhausted, ingress.Unavailable: codes.Unavailable}
@@ -54,7 +54,7 @@ func (s *Server) refuse(ctx context.Context, pass *keys.Pass, model string, err 
 	return trailer, errorf(codesOf[r.Reason], "%s", r.Message)
 }
 
-// httpStatus is a code as HTTP's surface would have said it, for the log.
+// httpStatus returns the HTTP status for a code, for the access log.
 func httpStatus(code codes.Code) int {
 	switch code {
 	case codes.OK:
@@ -84,7 +84,7 @@ func httpStatus(code codes.Code) int {
 	}
 }
 
-// resultOf is what a replica's own status says of it.
+// resultOf returns what a replica's own status means for its circuit breaker.
 func resultOf(code codes.Code) breaker.Result {
 	switch code {
 	case codes.Unavailable, codes.ResourceExhausted:
@@ -98,14 +98,14 @@ func resultOf(code codes.Code) breaker.Result {
 	}
 }
 
-// full is the status of a call for which the budget has no bytes left.
+// full returns the status of a call that exceeds the memory budget.
 func full() (metadata.MD, error) {
 	return metadata.Pairs(keyRetryAfter, "1"), errorf(codes.ResourceExhausted, "the gateway's buffer for messages is full: send the call again later")
 }
 
-// upstreamError tells how a call to a replica ended: by the replica's own
-// status, or because the replica failed, which failed then says in dispatch's
-// terms. header, trailer and p are what the call left.
+// upstreamError returns how a call to a replica ended: by the replica's own status,
+// or because the replica failed; failed is then the error for dispatch. header,
+// trailer and p come from the call.
 func upstreamError(err error, header, trailer metadata.MD, p *peer.Peer) (failed error) {
 	code := status.Code(err)
 	switch {

@@ -136,9 +136,9 @@ func (c *streamed) sendHeader(out grpc.ClientStream) {
 	}
 }
 
-// broken returns how a stream ended that has no answer: failed is of a replica that
-// can be replaced, otherwise err is the stream's status. out is nil if it never
-// began.
+// broken returns how a stream without an answer ended: failed is the failure of a
+// replica that another can replace, otherwise err is the stream's status. out is
+// nil if the stream to the replica never began.
 func (c *streamed) broken(ctx context.Context, out grpc.ClientStream, p *peer.Peer, cause error) (failed, err error) {
 	in := c.in
 	if ended := in.ended(); ended != nil {
@@ -169,8 +169,8 @@ func (c *streamed) broken(ctx context.Context, out grpc.ClientStream, p *peer.Pe
 	return nil, cause
 }
 
-// cut is the status of a stream that the replica ended with cause within its
-// answer.
+// cut returns the status of a stream whose replica broke off its answer with
+// cause.
 func (c *streamed) cut(ctx context.Context, out grpc.ClientStream, cause error) error {
 	stream, in := c.stream, c.in
 	if ended := in.ended(); ended != nil {
@@ -192,8 +192,8 @@ func (c *streamed) cut(ctx context.Context, out grpc.ClientStream, cause error) 
 	return cause
 }
 
-// inbound carries a client's messages to the replica that has the stream. Until
-// the first answer it keeps them, so that another replica can be given them.
+// inbound passes a client's messages to the replica that has the stream. Until the
+// first answer it keeps them, so that it can send them to another replica.
 type inbound struct {
 	call   *call
 	stream grpc.ServerStream
@@ -206,13 +206,13 @@ type inbound struct {
 	mu      sync.Mutex
 	to      grpc.ClientStream
 	watch   watch
-	name    string // to give the replica
+	name    string // of the model, for the replica
 	rename  bool
 	kept    []*frame // in the order they came; nil once settled
 	bytes   int      // of kept, counted in the budget
 	settled bool     // the stream belongs to its replica
-	half    bool     // the client has sent all
-	failure error    // of the client's side: why no more is read
+	half    bool     // the client has sent its last message
+	failure error    // why no more is read from the client
 }
 
 // begin takes the first message: it finds a replica.
@@ -321,7 +321,7 @@ func (in *inbound) keep(f *frame) {
 	in.bytes += size
 }
 
-// drop forgets what was kept. The mutex is held.
+// drop frees the kept messages. The mutex is held.
 func (in *inbound) drop() {
 	for _, f := range in.kept {
 		f.free()
@@ -331,7 +331,7 @@ func (in *inbound) drop() {
 	in.bytes = 0
 }
 
-// attach gives the stream to a replica: what was kept, and all that follows.
+// attach sends the kept messages, and all that follow, to a replica.
 func (in *inbound) attach(to grpc.ClientStream, w watch) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -358,7 +358,7 @@ func (in *inbound) closeSend() {
 	}
 }
 
-// settle leaves the stream to its replica for good.
+// settle makes the replica final: the stream can no longer move.
 func (in *inbound) settle() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -366,14 +366,14 @@ func (in *inbound) settle() {
 	in.drop()
 }
 
-// replayable reports whether another replica can be given all that came.
+// replayable reports whether all messages so far can be sent to another replica.
 func (in *inbound) replayable() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.kept != nil
 }
 
-// release gives back what the stream holds at its end.
+// release frees the stream's memory at its end.
 func (in *inbound) release() {
 	in.settle()
 	select {
@@ -383,7 +383,7 @@ func (in *inbound) release() {
 	}
 }
 
-// ended is why the client's side is over before the answer is; nil while it is
+// ended returns why the client's side ended before the answer did; nil if it has
 // not.
 func (in *inbound) ended() error {
 	in.mu.Lock()
@@ -394,7 +394,7 @@ func (in *inbound) ended() error {
 	return ended(in.call.ctx)
 }
 
-// cause is ended for a context that is over.
+// cause is ended for a context that has ended.
 func (in *inbound) cause() error {
 	if err := in.ended(); err != nil {
 		return err

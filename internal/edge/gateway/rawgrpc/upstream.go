@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// upstreams holds the connections to replicas: one each, made at the first
-// call and closed when it had none for Config.IdleTimeout. A replica that ends
-// closes its side at once; what is left until then holds no connection.
+// upstreams holds one connection for each replica. It is made at the first call
+// and closed after Config.IdleTimeout without calls. A replica that ends closes its
+// side at once, so that its entry has no open connection until then.
 type upstreams struct {
 	cfg   Config
 	codec codec
@@ -23,16 +23,16 @@ type upstreams struct {
 	byAddr map[string]*upstream
 }
 
-// upstream is a connection and who uses it.
+// upstream is a connection and the number of its users.
 type upstream struct {
 	*grpc.ClientConn
 	calls int
 	since time.Time // of the end of the last call
 }
 
-// window is what may be sent ahead of being read, in bytes, of a call and of a
-// connection. It is larger than HTTP/2's 64 KiB so that tensors do not wait for
-// permission, and fixed, which costs no probing.
+// window is the flow-control window of a call and of a connection, in bytes. It is
+// larger than HTTP/2's 64 KiB so that tensors do not wait for window updates, and
+// fixed, so that gRPC does not measure the bandwidth to adapt it.
 const window = 1 << 20
 
 // retryDial is the least and retryDialMax the most time between two attempts
@@ -42,15 +42,15 @@ const (
 	retryDialMax = time.Second
 )
 
-// Keepalive of the connections to replicas: a replica that vanished is noticed
-// within a minute. Servers of grpc-core take no pings more often than that
-// while no message passes.
+// Keepalive of the connections to replicas: a replica that vanished is detected
+// within a minute. Servers of grpc-core accept no more frequent pings while no
+// message passes.
 const (
 	pingReplica        = 5 * time.Minute
 	pingReplicaTimeout = 20 * time.Second
 )
 
-// get is the connection to an address, until put.
+// get returns the connection to an address; the caller calls put after use.
 func (u *upstreams) get(address string) (*upstream, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -86,7 +86,7 @@ func (u *upstreams) put(up *upstream) {
 	up.since = time.Now()
 }
 
-// sweep closes what nobody used since then.
+// sweep closes the connections that have not been used since then.
 func (u *upstreams) sweep(then time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -98,7 +98,7 @@ func (u *upstreams) sweep(then time.Time) {
 	}
 }
 
-// close closes all connections, with what is under way on them.
+// close closes all connections and cuts the calls on them.
 func (u *upstreams) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
