@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -32,6 +31,9 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 	"silent": func(f *FaultPlan, w *world, rng *rand.Rand) { f.mood(w, rng, func(m *mood, on bool) { m.silent = on }) },
 	"slow start": func(f *FaultPlan, w *world, rng *rand.Rand) {
 		f.lasting(w, func(on bool) { w.machine.locked(func() { w.slow[f.key()] = on }) })
+	},
+	"crash loop": func(f *FaultPlan, w *world, _ *rand.Rand) {
+		f.lasting(w, func(on bool) { w.machine.locked(func() { w.looping[f.key()] = on }) })
 	},
 	"crash": func(_ *FaultPlan, w *world, rng *rand.Rand) {
 		w.crash(time.Duration(rng.Int64N(int64(5 * time.Second))))
@@ -224,12 +226,6 @@ func (d *disk) killAt(point int, die func()) {
 	d.point, d.die = point, die
 }
 
-// allKinds are in the order in which plans draw them.
-func allKinds() []string {
-	var out []string
-	for k := range kinds {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
-}
+// drawn are the kinds in the order in which machines, clusters and crowds draw
+// them. A new one goes into a plan of its own: here it would change every seed.
+var drawn = []string{"canary", "crash", "edit", "fail", "full", "hang", "kill", "lie", "recreate", "refusals", "scale", "silent", "slow start", "storm", "torn"}

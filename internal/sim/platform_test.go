@@ -71,7 +71,7 @@ type owner struct {
 type scaling struct {
 	at       time.Time
 	from, to int
-	rolling  bool // replicas of two revisions were there
+	rolling  bool // a revision was taking the place of another
 }
 
 // unit is one replica.
@@ -252,9 +252,9 @@ const mostTurns = 200
 
 // rolling reports whether a revision takes the place of another.
 func (o *owner) rolling() bool {
-	return slices.ContainsFunc(o.units, func(u *unit) bool {
-		return u.view.Phase != replica.Draining && o.revision != nil && u.view.Revision != o.revision.Hash
-	})
+	return o.revision != nil && (o.revision.Before != nil || slices.ContainsFunc(o.units, func(u *unit) bool {
+		return u.view.Phase != replica.Draining && u.view.Revision != o.revision.Hash
+	}))
 }
 
 // turn counts the calls for a service within a second.
@@ -451,8 +451,9 @@ func (m *machine) place() {
 	for _, u := range waiting {
 		open := m.open(u.owner.key)
 		if len(open) < u.gpus {
-			if u.view.Reason == "" {
+			if u.view.Reason == "" { // an older one may have to make room for it
 				m.tell(u.owner.key)
+				m.loop.after(0, func() { m.locked(func() { m.converge(u.owner) }) })
 			}
 			u.view.Reason, u.view.Message = replica.ReasonInsufficientGPUs, fmt.Sprintf("waits for %d GPUs", u.gpus)
 			continue

@@ -58,21 +58,69 @@ func crowd(seed uint64) *Plan {
 	for range 2 {
 		user("one", 4*time.Second, 6*time.Minute, between(50*time.Millisecond, 500*time.Millisecond))
 	}
-	all := allKinds()
 	for range 4 {
 		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: "fail", Service: "many", At: between(0, 100*time.Minute), For: between(time.Minute, 5*time.Minute)})
 	}
 	for range rng.IntN(4) {
-		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: all[rng.IntN(len(all))], Service: p.Services[rng.IntN(2)].Name, At: between(0, 100*time.Minute), For: between(time.Second, 5*time.Minute)})
+		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: drawn[rng.IntN(len(drawn))], Service: p.Services[rng.IntN(2)].Name, At: between(0, 100*time.Minute), For: between(time.Second, 5*time.Minute)})
 	}
 	return p
 }
 
-// newPlan draws a plan from a seed. Of four, one is a day of a cluster, and one a
-// crowd.
+// streams is a service whose replicas take few requests at a time and answer for
+// long, with too many requests or with few. Some of its users limit each request
+// to one replica. Replicas end while they answer.
+func streams(seed uint64) *Plan {
+	rng := rand.New(rand.NewPCG(seed, 0x73747265))
+	between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a)+1)) }
+	n := 2 + rng.IntN(2)
+	limit := 1 + rng.IntN(3)
+	p := &Plan{Seed: seed, GPUs: 1, Length: 30 * time.Minute, Services: []ServicePlan{
+		{Seed: rng.Uint64(), Name: "long", Min: n, Max: n, Target: float64(limit), ToZero: time.Minute, Startup: between(time.Second, 10*time.Second), MaxConcurrency: limit}}}
+	for i := range 6 {
+		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: "long", From: between(0, time.Minute), For: between(time.Minute, 10*time.Minute), Pause: between(time.Second, 3*time.Minute),
+			Every: between(5*time.Second, 30*time.Second) * time.Duration(1+3*(seed/8%2)) / time.Duration(limit), Patience: between(20*time.Second, 3*time.Minute), Retries: rng.IntN(2), Tokens: 10 + rng.IntN(20), Subset: i%2 == 0})
+	}
+	for range 10 {
+		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: "kill", Service: "long", At: between(time.Minute, 25*time.Minute)})
+	}
+	return p
+}
+
+// swaps is a machine with too few GPUs for its services. Those that nobody asks
+// are stopped for others, and all are edited meanwhile. One more needs no GPU, and
+// its replica ends as soon as it is ready.
+func swaps(seed uint64) *Plan {
+	rng := rand.New(rand.NewPCG(seed, 0x73776170))
+	between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a)+1)) }
+	p := &Plan{Seed: seed, GPUs: 2 + rng.IntN(3), Length: time.Hour}
+	for i := range 5 {
+		s := ServicePlan{Seed: rng.Uint64(), Name: fmt.Sprintf("svc-%d", i), Max: 1, Target: 4, ToZero: between(5*time.Minute, 10*time.Minute), Startup: between(20*time.Second, 60*time.Second), GPUs: 1}
+		u := UserPlan{Seed: rng.Uint64(), Service: s.Name, From: between(0, time.Minute), For: between(time.Second, 10*time.Second), Pause: between(time.Minute, 5*time.Minute),
+			Every: between(time.Second, 5*time.Second), Patience: between(time.Minute, 5*time.Minute), Retries: rng.IntN(2), Tokens: 1 + rng.IntN(5)}
+		edits := 20
+		if i == 0 { // seldom asked, and it does not stay up
+			s.ToZero, s.GPUs, u.Pause, edits = between(30*time.Second, time.Minute), 0, between(10*time.Minute, 20*time.Minute), 0
+			p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: "crash loop", Service: s.Name, For: 50 * time.Minute})
+		}
+		for range edits {
+			p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: "edit", Service: s.Name, At: between(0, 50*time.Minute)})
+		}
+		p.Services, p.Users = append(p.Services, s), append(p.Users, u)
+	}
+	return p
+}
+
+// newPlan draws a plan from a seed. Of eight, two are days of a cluster, two
+// crowds, one streams, one swaps and two busy machines.
 func newPlan(seed uint64) *Plan {
-	if seed%4 == 1 {
+	switch {
+	case seed%4 == 1:
 		return crowd(seed)
+	case seed%8 == 3:
+		return streams(seed)
+	case seed%8 == 7:
+		return swaps(seed)
 	}
 	rng := rand.New(rand.NewPCG(seed, 0x706c616e))
 	between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a)+1)) }
@@ -101,9 +149,8 @@ func newPlan(seed uint64) *Plan {
 		u := &p.Users[i]
 		u.Priority, u.Subset = []string{"", "", "vip", "spot"}[rng.IntN(4)], rng.IntN(4) == 0
 	}
-	all := allKinds()
 	for range of.faults {
-		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: all[rng.IntN(len(all))], Service: name(), At: between(0, p.Length-20*time.Minute), For: between(time.Second, 5*time.Minute)})
+		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: drawn[rng.IntN(len(drawn))], Service: name(), At: between(0, p.Length-20*time.Minute), For: between(time.Second, 5*time.Minute)})
 	}
 	slices.SortStableFunc(p.Faults, func(a, b FaultPlan) int { return int(a.At - b.At) })
 	return p

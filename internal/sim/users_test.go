@@ -213,7 +213,7 @@ func (c *call) effect(u *unit, x simulate.Effect) {
 			c.first = true
 			c.timer()
 			c.grant.FirstByte()
-			c.book.world.watch.answered(c, u)
+			c.book.world.watch.answered(c, false)
 		}
 	case simulate.Finished:
 		c.detach()
@@ -228,7 +228,7 @@ func (c *call) answer(status int) {
 	if c.over != "" {
 		return
 	}
-	c.book.world.watch.answered(c, nil)
+	c.book.world.watch.answered(c, status == 500)
 	if c.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(status), Retryable: true}) {
 		c.send()
 		return

@@ -181,8 +181,9 @@ func (s *watched) ended() {
 	s.lastUse = time.Now()
 }
 
-// answered is told of each answer that begins; u is nil where it is a failure.
-func (w *watch) answered(c *call, u *unit) {
+// answered is told of each answer that begins, and whether it is one of a replica
+// that always fails. A replica that is full and says so does not.
+func (w *watch) answered(c *call, fails bool) {
 	s := c.watched
 	healthy, failing := 0, 0
 	w.world.machine.locked(func() {
@@ -206,7 +207,7 @@ func (w *watch) answered(c *call, u *unit) {
 	}
 	s.failSeen = time.Now()
 	s.answers++
-	if u == nil {
+	if fails {
 		s.failing++
 	}
 	if s.answers >= 50 && s.failing > s.answers/5 {
@@ -472,7 +473,8 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 	if now.Sub(edited) > settled && (want > p.Max || want < p.Min) {
 		w.violate("counts keep to limits", k, "%d replicas are wanted, of %d to %d", want, p.Min, p.Max)
 	}
-	need, soon := min(int(math.Ceil(float64(waiting+running)/p.Target)), p.Max), settled
+	// A request that may go to one replica calls for that one alone.
+	need, soon := min(max(min(waiting, 1), int(math.Ceil(float64(s.free+running)/p.Target))), p.Max), settled
 	if want > 0 {
 		soon = 30*time.Second + 4*p.Startup // the present ones and those that start may do
 	}
