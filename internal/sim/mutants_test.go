@@ -46,11 +46,11 @@ var mutants = []mutant{
 	{"lower priorities go first", "priority goes first", queueOf, "case b.priority > p:\n\t\t\treturn -1\n\t\tcase b.priority < p:\n\t\t\treturn 1", "case b.priority > p:\n\t\t\treturn 1\n\t\tcase b.priority < p:\n\t\t\treturn -1", ""},
 	{"a caller keeps its turn", "no caller starves", queueOf, "if f.first != nil {\n\t\tb.flows = append(b.flows, f)", "if f.first != nil {\n\t\tb.flows = slices.Insert(b.flows, 0, f)", ""},
 	{"the startup timeout bounds no wait", "waits are bounded", "internal/state/dispatch/pool.go", "longest = min(longest, m.Limits.StartupTimeout)", "_ = longest", ""},
-	{"a canary gets requests before it is ready", "a canary takes its share", "internal/decide/rollout/rollout.go", "\tdefault:\n\t\td.Why = ", "\tdefault:\n\t\td.Percent = *in.Percent\n\t\td.Why = ", ""},
+	{"a canary gets requests before it is ready", "a canary takes its share", "internal/decide/rollout/rollout.go", "\tdefault:\n\t\td.Why = ", "\tdefault:\n\t\td.Percent = *in.Percent\n\t\td.Why = ", "11"},
 	{"services without replicas are woken", "idle services stay at zero", "internal/state/dispatch/pool.go", "p.queue.Len() > 0 && p.entry.alive == 0", "p.entry.alive == 0", ""},
 	{"a status is made once for each manifest", "status tells the truth", "internal/state/fleet/services.go", "\te.status = transitioned(e.status, status, s.now())\n", "\tif e.status.Generation != status.Generation {\n\t\te.status = transitioned(e.status, status, s.now())\n\t}\n", ""},
 	{"GPUs are given twice", "a device has one holder", "internal/decide/residency/space.go", "} else if g.holders > 0 {", "} else if g.holders > 1 {", ""},
-	{"idle services keep their GPUs", "idle services make room", "internal/state/fleet/residency.go", "\t\te.evicted = why\n", "", ""},
+	{"idle services keep their GPUs", "idle services make room", "internal/state/fleet/residency.go", "\t\te.evicted = why\n", "", "7"},
 	{"a service is stopped while it is edited", "an edit takes nothing", "internal/decide/residency/residency.go", "!s.Minimum && !s.Rolling &&", "!s.Minimum &&", "7"},
 	{"files stay under their temporary names", "records survive", "internal/edge/datadir/datadir.go", "err = os.Rename(f.Name(), path)", "err = nil", ""},
 }

@@ -76,13 +76,16 @@ func streams(seed uint64) *Plan {
 	n := 2 + rng.IntN(2)
 	limit := 1 + rng.IntN(3)
 	p := &Plan{Seed: seed, GPUs: 1, Length: 30 * time.Minute, Services: []ServicePlan{
-		{Seed: rng.Uint64(), Name: "long", Min: n, Max: n, Target: float64(limit), ToZero: time.Minute, Startup: between(time.Second, 10*time.Second), MaxConcurrency: limit}}}
+		{Seed: rng.Uint64(), Name: "long", Min: n, Max: n, Target: float64(limit), ToZero: time.Minute, Startup: between(5*time.Second, 20*time.Second), MaxConcurrency: limit}}}
 	for i := range 6 {
 		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: "long", From: between(0, time.Minute), For: between(time.Minute, 10*time.Minute), Pause: between(time.Second, 3*time.Minute),
 			Every: between(5*time.Second, 30*time.Second) * time.Duration(1+3*(seed/8%2)) / time.Duration(limit), Patience: between(20*time.Second, 3*time.Minute), Retries: rng.IntN(2), Tokens: 10 + rng.IntN(20), Subset: i%2 == 0})
 	}
 	for range 10 {
 		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: "kill", Service: "long", At: between(time.Minute, 25*time.Minute)})
+	}
+	if seed/8%2 == 1 {
+		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: "canary", Service: "long", At: between(5*time.Minute, 10*time.Minute), For: 5 * time.Minute})
 	}
 	return p
 }
