@@ -17,10 +17,10 @@ const (
 // ShutdownTimeout is how long the last spans may take to be exported.
 const ShutdownTimeout = 3 * time.Second
 
-// Config is where spans go and which there are.
+// Config configures which spans are recorded and where they are sent.
 type Config struct {
-	// Endpoint is the collector: "host:port" speaks OTLP over gRPC without TLS,
-	// as MLServer's tracing_server; a URL of http or https speaks OTLP over HTTP
+	// Endpoint is the collector: "host:port" means OTLP over gRPC without TLS,
+	// as MLServer's tracing_server; a URL of http or https means OTLP over HTTP
 	// (at /v1/traces unless it has a path), or over gRPC if Protocol is "grpc"
 	// or the port is 4317. "" records nothing.
 	Endpoint string
@@ -30,8 +30,8 @@ type Config struct {
 	Gzip    bool // compress exports
 	TLS     TLSConfig
 
-	// Service and Version are what the spans say of who made them; Attributes
-	// what else.
+	// Service, Version and Attributes describe this program in the resource of
+	// the spans.
 	Service, Version string
 	Attributes       map[string]string
 
@@ -40,15 +40,15 @@ type Config struct {
 	Limits  Limits
 }
 
-// TLSConfig is how a collector of https is trusted; PEM files, "" for the
-// system's certificates and for none of our own.
+// TLSConfig names the PEM files for TLS to the collector. "" means the system's
+// authorities, and no client certificate.
 type TLSConfig struct {
 	CAFile, CertFile, KeyFile string
 }
 
 // Sampler chooses the traces that are recorded.
 type Sampler struct {
-	// Parent has a span whose caller decided already follow it.
+	// Parent makes a span follow its caller's decision, if there is one.
 	Parent bool
 	// Ratio is the part of the other traces that are recorded, 0 to 1, chosen
 	// by their ids as OpenTelemetry's TraceIdRatioBased does.
@@ -62,19 +62,19 @@ type BatchConfig struct {
 	MaxSize  int           // spans in one export
 	Delay    time.Duration // from a span's end to its export, at most, while the collector takes them
 	Timeout  time.Duration // of one try
-	// RetryFor is how long a batch that the collector did not take is tried
-	// again, with growing pauses, before it is dropped.
+	// RetryFor is how long a failed batch is sent again, with growing pauses,
+	// before it is dropped.
 	RetryFor time.Duration
 }
 
-// Limits bound one span. What is beyond them is dropped and counted in it.
+// Limits bounds one span. What exceeds them is dropped and counted in the span.
 type Limits struct {
 	MaxAttributes, MaxEvents, MaxLinks int
 	MaxValueBytes                      int // of a text, which is cut
 }
 
-// DefaultConfig records every trace of which no caller decided otherwise, once
-// it has an endpoint.
+// DefaultConfig records every trace, once it has an endpoint, unless a caller
+// decided otherwise.
 func DefaultConfig() Config {
 	return Config{
 		Service: "roundhouse",
@@ -117,7 +117,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// target is an endpoint taken apart.
+// target is a parsed endpoint.
 type target struct {
 	protocol string
 	secure   bool
@@ -131,7 +131,7 @@ const grpcPort = "4317"
 // tracesPath is where collectors take spans over HTTP.
 const tracesPath = "/v1/traces"
 
-// target reads the endpoint.
+// target parses the endpoint.
 func (c Config) target() (target, error) {
 	if c.Protocol != "" && c.Protocol != ProtocolGRPC && c.Protocol != ProtocolHTTP {
 		return target{}, fmt.Errorf("tracing: protocol %q is not spoken; have %s and %s", c.Protocol, ProtocolGRPC, ProtocolHTTP)
@@ -163,7 +163,7 @@ func (c Config) addressTarget() (t target, wrong string) {
 	return target{protocol: ProtocolGRPC, address: u.Host}, ""
 }
 
-// urlTarget reads an endpoint that is a URL.
+// urlTarget parses an endpoint that is a URL.
 func (c Config) urlTarget() (t target, wrong string) {
 	u, err := url.Parse(c.Endpoint)
 	if err != nil || u.Hostname() == "" {

@@ -132,7 +132,7 @@ func (s *span) encode(m *message) {
 	m.flags(16, s.context, s.parent.IsRemote())
 }
 
-// statusCodes are OTLP's numbers, which are not the API's.
+// statusCodes are OTLP's numbers, which differ from the API's.
 var statusCodes = map[codes.Code]uint64{codes.Ok: 1, codes.Error: 2}
 
 // context writes the ids of a span and its trace state.
@@ -143,8 +143,8 @@ func (m *message) context(c trace.SpanContext, traceField, spanField, stateField
 	m.text(stateField, c.TraceState().String())
 }
 
-// The bits of flags beyond W3C's: whether it is known that the context came
-// from another process, and whether it did.
+// The bits of flags beyond W3C's: whether it is known if the context came from
+// another process, and whether it did.
 const (
 	flagRemoteKnown = 0x100
 	flagRemote      = 0x200
@@ -166,8 +166,8 @@ func (m *message) attribute(field protowire.Number, kv attribute.KeyValue) {
 	})
 }
 
-// value writes what an AnyValue holds. An empty text or a zero says its kind,
-// so it is written, too.
+// value writes the content of an AnyValue. An empty text and a zero are written
+// too, because they carry the type.
 func (m *message) value(v attribute.Value) {
 	switch v.Type() {
 	case attribute.BOOL:

@@ -17,12 +17,11 @@ const (
 	tracesPrefix = "OTEL_EXPORTER_OTLP_TRACES_"
 )
 
-// WithEnvironment is c with what OpenTelemetry's variables in environ
-// ("NAME=value") say. They win over c, but for the endpoint, and Service where
-// c has another than the default: what was said of this program alone wins over
-// what is said to all programs. OTEL_SDK_DISABLED=true and
-// OTEL_TRACES_EXPORTER=none take the endpoint away. An empty variable is as
-// none.
+// WithEnvironment returns c with the settings of OpenTelemetry's variables in
+// environ ("NAME=value"). They override c, except the endpoint, and Service if c's
+// is not the default: settings of this program override those of all programs.
+// OTEL_SDK_DISABLED=true and OTEL_TRACES_EXPORTER=none remove the endpoint. An
+// empty variable counts as absent.
 func (c Config) WithEnvironment(environ []string) (Config, error) {
 	e := environment{values: map[string]string{}}
 	for _, pair := range environ {
@@ -52,13 +51,13 @@ func (c Config) WithEnvironment(environ []string) (Config, error) {
 	return c, errors.Join(e.errs...)
 }
 
-// environment holds variables, and what is wrong with them.
+// environment holds variables and the errors found in them.
 type environment struct {
 	values map[string]string
 	errs   []error
 }
 
-// last is the value of the last of the variables that is set.
+// last returns the value of the last of the named variables that is set.
 func (e *environment) last(names ...string) (name, value string) {
 	for _, n := range names {
 		if v, ok := e.values[n]; ok {
@@ -90,7 +89,7 @@ func (e *environment) milliseconds(to *time.Duration, names ...string) {
 	}
 }
 
-// endpoint sets where spans go, unless c has an endpoint.
+// endpoint sets where spans are sent, unless c has an endpoint.
 func (e *environment) endpoint(c *Config) {
 	if _, protocol := e.last(otlpPrefix+"PROTOCOL", tracesPrefix+"PROTOCOL"); protocol != "" && c.Protocol == "" {
 		c.Protocol = protocol
@@ -100,7 +99,7 @@ func (e *environment) endpoint(c *Config) {
 	}
 	name, value := e.last(otlpPrefix+"ENDPOINT", tracesPrefix+"ENDPOINT")
 	c.Endpoint = value
-	// That for all signals is the folder of their paths.
+	// The endpoint for all signals is a base URL, to which each adds its path.
 	if u, err := url.Parse(value); err == nil && name == otlpPrefix+"ENDPOINT" && strings.Trim(u.Path, "/") != "" && c.Protocol != ProtocolGRPC {
 		c.Endpoint = strings.TrimSuffix(value, "/") + tracesPath
 	}

@@ -16,7 +16,7 @@ type sender interface {
 	close()
 }
 
-// retryError is a failure that may pass.
+// retryError is a failure after which the request may be sent again.
 type retryError struct {
 	err   error
 	after time.Duration // what the collector asked for; 0: nothing
@@ -31,7 +31,7 @@ const (
 	maxPause = 15 * time.Second
 )
 
-// warnEvery is how often an ailing export is logged.
+// warnEvery is the least time between two warnings of failed exports.
 const warnEvery = time.Minute
 
 // exporter sends ended spans in batches, from one goroutine.
@@ -42,14 +42,14 @@ type exporter struct {
 	log      *slog.Logger
 
 	queue   chan *span
-	dropped atomic.Int64 // spans, since the last word about it
+	dropped atomic.Int64 // spans, since the last warning
 	ending  chan struct{}
 	once    sync.Once
 	ctx     context.Context // of exports; ends when shutdown's time is over
 	cancel  context.CancelFunc
 	done    chan struct{}
 
-	warned time.Time // when the export was last said to ail; run's alone
+	warned time.Time // when a warning was last logged; used by run only
 }
 
 func newExporter(c Config, s sender, log *slog.Logger) *exporter {
@@ -95,7 +95,7 @@ func (e *exporter) run() {
 		}
 		timer.Stop()
 		e.export(batch)
-		clear(batch) // spans of a busy minute are not kept
+		clear(batch) // so that exported spans do not stay in memory
 		batch = batch[:0]
 	}
 }
@@ -118,7 +118,7 @@ func (e *exporter) flush(batch []*span) {
 	}
 }
 
-// export sends a batch, again if need be.
+// export sends a batch, and again after a failure that allows it.
 func (e *exporter) export(batch []*span) {
 	if n := e.dropped.Swap(0); n > 0 {
 		e.warn("spans were dropped: more ended than could be exported", "spans", n)
@@ -141,7 +141,7 @@ func (e *exporter) export(batch []*span) {
 	}
 }
 
-// wait pauses before another try; false if there is none.
+// wait pauses before another try, and reports whether there is one.
 func (e *exporter) wait(pause time.Duration) bool {
 	timer := time.NewTimer(min(pause, maxPause))
 	defer timer.Stop()
@@ -149,11 +149,11 @@ func (e *exporter) wait(pause time.Duration) bool {
 	case <-timer.C:
 		return true
 	case <-e.ending:
-		return false // a collector that is away does not hold up the end
+		return false // an absent collector does not delay the shutdown
 	}
 }
 
-// warn logs, but not often.
+// warn logs a warning, at most once in warnEvery.
 func (e *exporter) warn(message string, args ...any) {
 	if now := time.Now(); e.warned.IsZero() || now.Sub(e.warned) >= warnEvery {
 		e.warned = now
@@ -161,7 +161,7 @@ func (e *exporter) warn(message string, args ...any) {
 	}
 }
 
-// shutdown exports what has ended, within ctx, and ends run.
+// shutdown exports the spans that have ended, while ctx lasts, and ends run.
 func (e *exporter) shutdown(ctx context.Context) error {
 	e.once.Do(func() { close(e.ending) })
 	defer e.cancel()

@@ -52,10 +52,11 @@ func newSender(_ context.Context, c Config) (sender, error) {
 	return &grpcSender{config: c, conn: conn}, nil
 }
 
-// maxAnswerBytes bounds what a collector may answer.
+// maxAnswerBytes bounds a collector's answer.
 const maxAnswerBytes = 64 << 10
 
-// noRedirect keeps spans, and the headers that come with them, at the endpoint.
+// noRedirect refuses redirects, so that spans and their headers go to the endpoint
+// alone.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // load reads the certificates.
@@ -180,8 +181,8 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// rejected is the error of an answer by which the collector took only some of
-// the spans: ExportTraceServiceResponse.partial_success.
+// rejected returns the error in an answer that accepts only some of the spans:
+// ExportTraceServiceResponse.partial_success.
 func rejected(answer []byte) error {
 	partial, _ := field(answer, 1)
 	_, n := field(partial, 1)

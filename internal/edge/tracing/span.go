@@ -24,7 +24,7 @@ type tracerProvider struct {
 	exporter *exporter
 }
 
-// scope is who recorded a span: an OTLP instrumentation scope.
+// scope is the instrumentation scope of OTLP: the library that recorded a span.
 type scope struct{ name, version string }
 
 // Tracer makes the tracer of a name.
@@ -69,7 +69,7 @@ func (t *tracer) Start(ctx context.Context, name string, options ...trace.SpanSt
 	return trace.ContextWithSpan(ctx, s), s
 }
 
-// sample decides about a trace.
+// sample decides whether a trace is recorded.
 func (s Sampler) sample(parent trace.SpanContext, id trace.TraceID) bool {
 	if s.Parent && parent.IsValid() {
 		return parent.IsSampled()
@@ -88,8 +88,8 @@ func orNow(t time.Time) time.Time {
 	return t
 }
 
-// text cuts a text to the limit, between two characters, and makes it UTF-8:
-// protobuf takes no other.
+// text cuts a text to the limit, between two characters, and makes it valid UTF-8,
+// as protobuf requires.
 func (p *tracerProvider) text(s string) string {
 	if n := p.config.Limits.MaxValueBytes; len(s) > n {
 		s = s[:n]
