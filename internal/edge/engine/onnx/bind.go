@@ -37,8 +37,8 @@ func (m *model) bind(r *request, payload []byte) ([]*ort.Value, error) {
 	return values, nil
 }
 
-// index is that of the input of a name; v1 if it only stands for the one input
-// there is.
+// index returns the index of the input with a name. v1 reports that the name only
+// stands for the model's single input.
 func (m *model) index(name string) (index int, v1 bool, err error) {
 	if index, ok := m.inputs[name]; ok {
 		return index, false, nil
@@ -49,7 +49,7 @@ func (m *model) index(name string) (index int, v1 bool, err error) {
 	return 0, false, fault(kindInvalid, "model %q has no input %q: it has %s", m.name, name, portNames(m.session.Inputs))
 }
 
-// value makes an input's value; convert allows another datatype of numbers.
+// value makes an input's value; convert allows a tensor of another numeric datatype.
 func (m *model) value(t *wireTensor, want *ort.Type, payload []byte, convert bool) (*ort.Value, error) {
 	d, ok := tensor.ParseDatatype(t.Datatype)
 	if !ok {
@@ -83,7 +83,7 @@ func (m *model) value(t *wireTensor, want *ort.Type, payload []byte, convert boo
 	return m.library.NewTensor(want.Datatype, t.Shape, raw)
 }
 
-// checkBools keeps bytes from native code that are no bool of C++.
+// checkBools refuses bytes that are not 0 or 1: native code reads them as C++ bools.
 func checkBools(name string, raw []byte) error {
 	for i, b := range raw {
 		if b > 1 {
@@ -94,8 +94,8 @@ func checkBools(name string, raw []byte) error {
 }
 
 // fits reports whether a tensor of the shape can be an input of that shape.
-// An empty one means a scalar or that the model says nothing, which ONNX
-// Runtime does not tell apart: then the operators have the last word.
+// An empty shape means a scalar or an unknown shape; ONNX Runtime does not tell them
+// apart, so that only its operators can refuse.
 func fits(shape, want []int64) bool {
 	if len(shape) > maxRank {
 		return false
@@ -106,8 +106,8 @@ func fits(shape, want []int64) bool {
 	return slices.EqualFunc(shape, want, func(size, w int64) bool { return w < 0 || size == w })
 }
 
-// raw is the tensor's elements as a payload has them. The tensor's shape is
-// that of its data afterwards.
+// raw returns the tensor's elements in the payload's encoding, and sets the tensor's
+// shape to that of its data.
 func (t *wireTensor) raw(payload []byte) ([]byte, error) {
 	if t.Offset != nil {
 		return t.in(payload)
@@ -138,7 +138,7 @@ func noNull(name string) error {
 // nullLength stands for null in place of an element's length.
 const nullLength = math.MaxUint32
 
-// strings makes the value of n elements of BYTES.
+// strings makes a value of n BYTES elements.
 func (m *model) strings(t *wireTensor, raw []byte, n int64) (*ort.Value, error) {
 	if t.Marks != nil {
 		return nil, fault(kindInvalid, "input %q holds elements that are no strings", t.Name)
@@ -169,7 +169,7 @@ func (m *model) strings(t *wireTensor, raw []byte, n int64) (*ort.Value, error) 
 	return m.library.NewStrings(t.Shape, elements)
 }
 
-// converted is FP64 elements as another datatype of numbers.
+// converted returns FP64 elements as another numeric datatype.
 func converted(name string, raw []byte, to tensor.Datatype) ([]byte, error) {
 	n := len(raw) / 8
 	out := make([]byte, 0, n*to.Size()+8)
@@ -197,7 +197,7 @@ func converted(name string, raw []byte, to tensor.Datatype) ([]byte, error) {
 	return out, nil
 }
 
-// whole is x as an integer of the datatype, in two's complement.
+// whole returns x as an integer of the datatype, in two's complement.
 func whole(x float64, to tensor.Datatype) (bits uint64, ok bool) {
 	width := 8 * to.Size()
 	if to <= tensor.Uint64 {

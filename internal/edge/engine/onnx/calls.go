@@ -8,7 +8,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/engine/onnx/ort"
 )
 
-// loaded answers load and metadata.
+// loaded is the answer to load and metadata.
 type loaded struct {
 	Kind     string `json:"kind"`
 	ID       uint64 `json:"id"`
@@ -53,7 +53,7 @@ func (w *worker) load(ctx context.Context, m *message) {
 	w.reply(m, newLoaded(*m.ID, model), payload{})
 }
 
-// open loads the library, where that is still to do, and the model.
+// open loads the library, unless it is loaded, and the model.
 func (w *worker) open(ctx context.Context, m *message) (*model, error) {
 	w.loading.Lock()
 	defer w.loading.Unlock()
@@ -104,7 +104,7 @@ func (w *worker) describe(m *message) {
 	w.reply(m, newLoaded(*m.ID, model), payload{})
 }
 
-// unload takes a model out, lets its requests finish, and closes it.
+// unload removes a model, lets its requests finish, and closes it.
 func (w *worker) unload(m *message) {
 	w.mu.Lock()
 	e := w.mu.models[m.Model]
@@ -130,8 +130,8 @@ func (w *worker) unload(m *message) {
 	w.reply(m, map[string]any{"kind": "result", "id": *m.ID}, payload{})
 }
 
-// beginInfer finds the model at once, so that an unload that comes later waits
-// for the request, and answers in the background.
+// beginInfer looks the model up at once, so that a later unload waits for the
+// request, and answers in the background.
 func (w *worker) beginInfer(m *message, raw []byte) error {
 	e, model, err := w.use(m.Model)
 	if err != nil {

@@ -74,7 +74,7 @@ func (w *wire) read() (*message, []byte, error) {
 }
 
 // readBytes reads n bytes into memory that begins at a multiple of 8. Memory
-// is set aside as bytes come: a size that is only announced costs little.
+// is allocated as bytes arrive: a size that is only announced costs little.
 func readBytes(r io.Reader, n int64) ([]byte, error) {
 	var buffer []byte
 	for at := int64(0); at < n; at = int64(len(buffer)) {
@@ -97,7 +97,7 @@ func aligned(n int64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(words)*8)[:n]
 }
 
-// payload gathers the raw bytes of a frame, from where they lie.
+// payload collects the raw bytes of a frame without copying them.
 type payload struct {
 	parts net.Buffers
 	size  int64 // a multiple of 8
@@ -119,11 +119,11 @@ func (p *payload) add(raw []byte) (offset, length uint64) {
 	return offset, length
 }
 
-// errTooLarge is a frame that does not fit; nothing of it was written.
+// errTooLarge reports a frame that exceeds the bounds; nothing of it was written.
 var errTooLarge = errors.New("the answer does not fit a frame")
 
-// write writes a frame whose header is that object. Blocking here is what
-// holds the worker back when the server reads slowly.
+// write writes a frame with header as its header. It blocks while the server reads
+// slowly, which slows the worker down too.
 func (w *wire) write(header any, p payload) error {
 	text, err := json.Marshal(header)
 	if err != nil {

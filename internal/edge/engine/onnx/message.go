@@ -30,7 +30,7 @@ type message struct {
 	Grace    *float64 `json:"grace"` // seconds
 }
 
-// settings is what is used of model-settings.json.
+// settings are the fields of model-settings.json that the worker uses.
 type settings struct {
 	Name       string   `json:"name"`
 	Versions   []string `json:"versions"`
@@ -52,7 +52,7 @@ type request struct {
 	} `json:"outputs"`
 }
 
-// wireTensor is a tensor in a header, either way.
+// wireTensor is a tensor in the header of a request or an answer.
 type wireTensor struct {
 	Name       string          `json:"name"`
 	Shape      []int64         `json:"shape"`
@@ -66,7 +66,7 @@ type wireTensor struct {
 	Length     uint64          `json:"length,omitempty"`
 }
 
-// in cuts the tensor's range out of the payload.
+// in returns the tensor's part of the payload.
 func (t *wireTensor) in(payload []byte) ([]byte, error) {
 	n := uint64(len(payload))
 	if t.Region != nil {
@@ -109,8 +109,8 @@ func fault(kind, format string, args ...any) error {
 // maxMessage is the maximum length of an error's text, in bytes.
 const maxMessage = 16 << 10
 
-// described is err for the server. An error of ONNX Runtime counts as the
-// model's, except one for an invalid argument.
+// described returns err as the server is told it. An error of ONNX Runtime counts as
+// the model's, except one for an invalid argument.
 func described(err error) *wireError {
 	w := &wireError{Kind: kindFailed, Message: err.Error()}
 	var missing *ort.NotFoundError

@@ -29,7 +29,7 @@ type model struct {
 	metadata tensor.ModelMetadata
 }
 
-// load loads the model that s names.
+// load loads the model whose settings are s.
 func load(l *ort.Library, s settings, folder string) (*model, error) {
 	path, err := find(s.Parameters.URI, folder)
 	if err != nil {
@@ -49,7 +49,7 @@ func load(l *ort.Library, s settings, folder string) (*model, error) {
 	return m, nil
 }
 
-// find is the file of a URI: itself, or the model of that folder.
+// find returns the model file of a URI: the file itself, or the model in the folder.
 func find(uri, folder string) (string, error) {
 	path := strings.TrimPrefix(uri, "file://")
 	if !filepath.IsAbs(path) {
@@ -80,7 +80,7 @@ func find(uri, folder string) (string, error) {
 	return filepath.Join(path, entries[0].Name()), nil
 }
 
-// unloadable is the error for a file ONNX Runtime does not take.
+// unloadable is the error for a file that ONNX Runtime cannot load.
 func unloadable(path string, err error) error {
 	var native *ort.Error
 	if !errors.As(err, &native) {
@@ -92,7 +92,7 @@ func unloadable(path string, err error) error {
 	return fault(kindUnprocessable, "%s cannot be loaded: %s", path, native.Message)
 }
 
-// describe fills in the metadata and refuses types no request can carry.
+// describe fills in the metadata and refuses types that no request can carry.
 func (m *model) describe() error {
 	for i, p := range m.session.Inputs {
 		if p.Type.Kind != ort.Tensor || p.Type.Datatype == tensor.NoDatatype {
@@ -132,8 +132,8 @@ func presented(t ort.Type) (tensor.Datatype, []int64, bool) {
 	return 0, nil, false
 }
 
-// answer is the outputs of a request. Its payload lies in values, which are
-// released once it is written.
+// answer holds the outputs of a request. values own its payload and are released
+// once it is written.
 type answer struct {
 	ID           string       `json:"id,omitempty"`
 	ModelName    string       `json:"model_name"`
@@ -146,8 +146,7 @@ type answer struct {
 
 func (a *answer) release() { ort.ReleaseAll(a.values) }
 
-// infer answers a request. Everything a request can have wrong is found out
-// before native code sees it.
+// infer answers a request. It checks the whole request before native code sees it.
 func (m *model) infer(ctx context.Context, r *request, payload []byte) (*answer, error) {
 	wanted, err := m.wanted(r)
 	if err != nil {
@@ -173,7 +172,7 @@ func (m *model) infer(ctx context.Context, r *request, payload []byte) (*answer,
 	return a, nil
 }
 
-// wanted is the places of the outputs that are asked for.
+// wanted returns the indices of the requested outputs.
 func (m *model) wanted(r *request) ([]int, error) {
 	if len(r.Outputs) == 0 {
 		all := make([]int, len(m.session.Outputs))

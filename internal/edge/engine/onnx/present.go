@@ -9,7 +9,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/engine/onnx/ort"
 )
 
-// present makes output i of v.
+// present makes output i from v.
 func (a *answer) present(i int, p ort.Port, v *ort.Value) error {
 	var err error
 	t := &a.Outputs[i]
@@ -34,7 +34,7 @@ func (a *answer) add(d tensor.Datatype, shape []int64, raw []byte) wireTensor {
 	return wireTensor{Datatype: d.String(), Shape: shape, Offset: &offset, Length: length}
 }
 
-// tensor presents a tensor, from where it lies unless it holds strings.
+// tensor presents a tensor, without copying it unless it holds strings.
 func (a *answer) tensor(v *ort.Value) (wireTensor, error) {
 	d, shape, raw, text, err := elements(v)
 	if err != nil {
@@ -45,8 +45,8 @@ func (a *answer) tensor(v *ort.Value) (wireTensor, error) {
 	return t, nil
 }
 
-// elements is a tensor's elements as a payload has them; text reports whether
-// they are strings of UTF-8.
+// elements returns a tensor's elements in the payload's encoding; text reports
+// whether they are UTF-8 strings.
 func elements(v *ort.Value) (d tensor.Datatype, shape []int64, raw []byte, text bool, err error) {
 	if d, shape, err = v.Shape(); err != nil {
 		return d, shape, nil, false, err
@@ -60,7 +60,7 @@ func elements(v *ort.Value) (d tensor.Datatype, shape []int64, raw []byte, text 
 	return d, shape, raw, text, err
 }
 
-// rawStrings is BYTES as a payload has them.
+// rawStrings encodes BYTES elements for the payload.
 func rawStrings(list [][]byte) (raw []byte, text bool) {
 	text = true
 	for _, e := range list {
@@ -177,7 +177,7 @@ func entries(v *ort.Value) (k mapKeys, values []byte, text bool, err error) {
 	return k, slices.Clone(raw), text, err
 }
 
-// keyList is the keys for a parameter.
+// keyList returns the keys as a parameter's value.
 func keyList(d tensor.Datatype, k mapKeys) any {
 	t := tensor.Tensor{Datatype: d, Shape: []int64{k.n}}
 	if t.SetRaw(k.raw) != nil {

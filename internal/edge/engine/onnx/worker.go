@@ -29,10 +29,10 @@ type Config struct {
 	Search  ort.Search // for the library, when the first model is loaded
 }
 
-// DefaultConfig lacks the socket and the token.
+// DefaultConfig returns the defaults; the socket and the token are the caller's to set.
 func DefaultConfig() Config { return Config{Grace: 30 * time.Second} }
 
-// Validate reports what cannot be used.
+// Validate returns an error that names the first invalid field.
 func (c Config) Validate() error {
 	switch {
 	case c.Socket == "":
@@ -161,8 +161,8 @@ func (w *worker) greet() error {
 	return w.wire.conn.SetDeadline(time.Time{})
 }
 
-// listen takes messages until the connection ends. A proper end is nil or
-// what the network says.
+// listen takes messages until the connection ends. It returns nil at an orderly end,
+// else the network's error.
 func (w *worker) listen() error {
 	for {
 		m, payload, err := w.wire.read()
@@ -181,7 +181,7 @@ func (w *worker) listen() error {
 	}
 }
 
-// take begins what a message asks for.
+// take starts the work that a message asks for.
 func (w *worker) take(m *message, raw []byte) error {
 	switch {
 	case m.Kind == "stop":
@@ -286,7 +286,7 @@ func (w *worker) reply(m *message, header any, p payload) {
 // fail answers a call with an error.
 func (w *worker) fail(m *message, err error) { w.reply(m, failure(*m.ID, err), payload{}) }
 
-// refuse answers what was never a call, or no longer is one.
+// refuse answers a message that is not a running call.
 func (w *worker) refuse(id uint64, err error) { _ = w.wire.write(failure(id, err), payload{}) }
 
 func failure(id uint64, err error) any {
@@ -300,7 +300,7 @@ func (w *worker) pong(id uint64) {
 	_ = w.wire.write(map[string]any{"kind": "pong", "id": id, "in_flight": inFlight, "models": models, "rss_bytes": residentBytes()}, payload{})
 }
 
-// stop takes no more work, waits for what there is, says goodbye and closes
+// stop accepts no more work, waits for the running work, sends the goodbye and closes
 // the connection.
 func (w *worker) stop(grace time.Duration) {
 	w.mu.Lock()

@@ -46,7 +46,7 @@ type Config struct {
 	Service, Certificate service.Key
 	// Domain ends the hosts of services, "name.namespace.domain".
 	Domain string
-	// Changed is told that the world may be another. It must not wait.
+	// Changed is called after a change that may matter. It must not block.
 	Changed func()
 	// Write: HTTPRoutes and InferencePools are watched too, for a Writer.
 	Write bool
@@ -112,7 +112,7 @@ func New(cfg Config) (*Watch, error) {
 	return &Watch{cfg: cfg, cache: c, dirty: make(chan struct{}, 1), synced: make(chan struct{}), running: map[*kind]schema.GroupVersionKind{}}, nil
 }
 
-// Synced is closed when everything that is there has been seen.
+// Synced is closed once the first lists are complete.
 func (w *Watch) Synced() <-chan struct{} { return w.synced }
 
 func metadataOf(gvk schema.GroupVersionKind) *metav1.PartialObjectMetadata {
@@ -207,7 +207,7 @@ func handler(changed func()) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() }}
 }
 
-// ensure watches the kinds that are installed, and no others.
+// ensure watches exactly the kinds whose definitions are installed.
 func (w *Watch) ensure(ctx context.Context, wait bool) error {
 	var errs []error
 	for _, k := range kinds {
@@ -268,7 +268,7 @@ func (w *Watch) watch(ctx context.Context, k *kind, wait bool) error {
 	return nil
 }
 
-// list is every object of a kind; it must not be changed.
+// list returns every object of a kind; the caller must not change it.
 func (w *Watch) list(ctx context.Context, k *kind) ([]unstructured.Unstructured, error) {
 	gvk, runs := w.runs(k)
 	if !runs {
@@ -298,7 +298,7 @@ func read[T any](ctx context.Context, w *Watch, k *kind) ([]T, error) {
 	return out, err
 }
 
-// World is what there is to judge by. Routes and pools are the caller's to add.
+// World returns what statuses are judged by. The caller adds routes and pools.
 func (w *Watch) World(ctx context.Context) (*gatewayapi.World, error) {
 	at := w.cfg.Service
 	out := &gatewayapi.World{Domain: w.cfg.Domain, System: at.Namespace, Labels: func(ns string) (map[string]string, bool) { return w.labels(ctx, ns) }}
@@ -322,7 +322,7 @@ func (w *Watch) World(ctx context.Context) (*gatewayapi.World, error) {
 	return out, errors.Join(errs[:]...)
 }
 
-// labels are a namespace's.
+// labels returns a namespace's labels.
 func (w *Watch) labels(ctx context.Context, ns string) (map[string]string, bool) {
 	if len(w.cfg.Namespaces) > 0 {
 		return nil, false
@@ -334,16 +334,15 @@ func (w *Watch) labels(ctx context.Context, ns string) (map[string]string, bool)
 	return o.Labels, true
 }
 
-// portHTTP is the name of the port of the gateway's Service that HTTP comes by.
+// portHTTP is the name of the HTTP port of the gateway's Service.
 const portHTTP = "http"
 
-// front is what the gateway's Service says.
+// front returns the addresses and ports of the gateway's Service.
 func (w *Watch) front(ctx context.Context) (*gatewayapi.Front, error) {
 	var s corev1.Service
 	err := w.cache.Get(ctx, client.ObjectKey{Namespace: w.cfg.Service.Namespace, Name: w.cfg.Service.Name}, &s)
 	if err != nil {
-		// Without a Service the gateway is reached as it is: the certificate alone
-		// is known.
+		// Without a Service only the certificate is known.
 		return &gatewayapi.Front{Certificate: w.cfg.Certificate}, client.IgnoreNotFound(err)
 	}
 	out := &gatewayapi.Front{Certificate: w.cfg.Certificate}

@@ -32,17 +32,17 @@ type Writer struct {
 	read map[types.UID]parsed
 }
 
-// parsed is a route as it was read before.
+// parsed is the cached result of reading a route.
 type parsed struct {
 	generation int64
 	route      gatewayapi.Route
 }
 
-// notAdopted is what to do about it.
+// notAdopted tells how to have a namespace's routes served.
 const notAdopted = "namespace %s does not have its HTTPRoutes served: kubectl label namespace %[1]s " + objects.LabelAdopt + "=gateway"
 
-// Write judges everything with the pools, the backends and the endpoint pickers
-// there are, and writes what has changed. The verdict is as good as what could be read.
+// Write judges every object by the pools, backends and endpoint pickers, and writes
+// the statuses that have changed. It goes on without what cannot be read, and returns those errors.
 func (w *Writer) Write(ctx context.Context, all []*routing.Pool, missing func(routing.Ref) string, picker func(service.Key) gatewayapi.Picker) (*gatewayapi.Verdict, error) {
 	world, err := w.Watch.World(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ func keyOf(u *unstructured.Unstructured) service.Key {
 	return service.Key{Namespace: u.GetNamespace(), Name: u.GetName()}
 }
 
-// at is a list of an object's status.
+// at returns a list in an object's status.
 func at(u *unstructured.Unstructured, name string) []any {
 	status, _ := u.Object["status"].(map[string]any)
 	out, _ := status[name].([]any)
@@ -112,7 +112,7 @@ func (w *Writer) routes(ctx context.Context) ([]gatewayapi.Route, error) {
 	return out, err
 }
 
-// parse reads a route; of one that cannot be served, whom to tell.
+// parse reads a route; of one that cannot be served, only its parents.
 func parse(u *unstructured.Unstructured) gatewayapi.Route {
 	out := gatewayapi.Route{Key: keyOf(u)}
 	r, problem := objects.HTTPRoute(u)
@@ -131,7 +131,7 @@ func parse(u *unstructured.Unstructured) gatewayapi.Route {
 	return out
 }
 
-// gateway is a Gateway's status.
+// gateway returns a Gateway's status.
 func (w *Writer) gateway(u *unstructured.Unstructured, st gatewayapi.GatewayStatus) map[string]any {
 	addresses, listeners := []any{}, []any{}
 	for _, a := range st.Addresses {
@@ -155,7 +155,7 @@ func (w *Writer) gateway(u *unstructured.Unstructured, st gatewayapi.GatewayStat
 	return map[string]any{"addresses": addresses, "listeners": listeners, "conditions": w.conditions(u, st.Conditions, at(u, "conditions"))}
 }
 
-// maxParents is how many entries a status may have, as published.
+// maxParents is how many entries the published CRD allows in a status.
 const maxParents = 32
 
 // parents is the status of an object that several gateways write: the entries
@@ -202,7 +202,8 @@ func parentRef(p routing.Parent) map[string]any {
 	return ref
 }
 
-// conditions are those wanted, each since when it is what it is.
+// conditions returns the wanted conditions; one that has not changed keeps its
+// lastTransitionTime.
 func (w *Writer) conditions(u *unstructured.Unstructured, want []service.Condition, have []any) []any {
 	out := []any{}
 	for _, c := range want {
@@ -220,9 +221,8 @@ func (w *Writer) conditions(u *unstructured.Unstructured, want []service.Conditi
 	return out
 }
 
-// put writes fields of a status unless they stand so. It is written over the
-// version that was judged alone: what somebody else has written meanwhile is
-// judged again when it is seen.
+// put writes fields of a status unless they are equal already. It writes only over
+// the version that was judged: a later version is judged when it is seen.
 func (w *Writer) put(ctx context.Context, u *unstructured.Unstructured, want map[string]any) error {
 	have, _ := u.Object["status"].(map[string]any)
 	same := true
