@@ -34,7 +34,7 @@ var mutants = []mutant{
 	{"crashes reset the idle clock", "idle services reach zero", step, "if r.Failed { // else", "if false { // else", "7"},
 	{"nobody looks again after a burst", "idle services reach zero", step, "busy(in) || want > in.Limits.Min ||", "busy(in) ||", ""},
 	{"counts fall at once", "counts do not flap", step, "settle = 30 * time.Second", "settle = 3 * time.Second", ""},
-	{"maxReplicas does not hold", "counts keep to limits", step, "min(max(n, l.Min, in.Wake), l.Max)", "max(n, l.Min, in.Wake)", ""},
+	{"counts fall below minReplicas", "counts keep to limits", step, "min(max(n, l.Min, in.Wake), l.Max)", "min(max(n, in.Wake), l.Max)", ""},
 	{"minReplicas are forgotten", "minReplicas are there", step, "min(max(n, l.Min, in.Wake), l.Max)", "min(max(n, in.Wake), l.Max)", ""},
 	{"a busy service is looked at without a pause", "nothing spins", step, "\ttick = time.Second\n", "\ttick = time.Millisecond\n", ""},
 	{"a returning owner begins at zero", "a returning owner changes nothing", step, "next.Count = len(in.Replicas) // a returning", "next.Count = 0 // a returning", ""},
