@@ -90,6 +90,40 @@ func TestOneGPUSwaps(t *testing.T) {
 	}
 }
 
+// TestEditThatCannotFit: an idle service that is edited to need more than a pinned
+// one leaves of the machine keeps the replica that it had.
+func TestEditThatCannotFit(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.env = []string{"ROUNDHOUSE_GPUS=2"}
+	n.up()
+	a := onDemand("a", "", "")
+	n.do("apply", "-f", write(t, t.TempDir(), "services.yaml", onDemand("pinned", "  residency: {pin: true}", "")+"---\n"+a))
+	for _, model := range []string{"pinned", "a"} {
+		if a := n.complete(model, 4); a.status != 200 {
+			t.Fatalf("%s: %s", model, a)
+		}
+	}
+	first := n.pid("a")
+	n.do("apply", "-f", write(t, t.TempDir(), "a.yaml", strings.Replace(a, "nvidia.com/gpu: 1", "nvidia.com/gpu: 2", 1)))
+	eventually(t, "the new revision waits", func() (bool, string) {
+		out := n.run("describe", "a").out
+		return strings.Contains(out, "InsufficientGPUs: needs 2 GPUs, 0 of 2 free"), out
+	})
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		serving := false
+		for _, r := range n.service("default/a").Replicas {
+			serving = serving || r.PID == first && r.Phase == "Ready"
+		}
+		if !serving {
+			t.Fatalf("process %d does not serve a any more: %s", first, n.run("describe", "a").out)
+		}
+	}
+	if a := n.complete("a", 4); a.status != 200 {
+		t.Errorf("a after its edit: %s", a)
+	}
+}
+
 // TestExplainWakeAndSharing: services that state less than a GPU's memory share
 // it; a pinned one is never stopped, and who can never fit beside it is refused at
 // once, with the sum; explain wake says all of this beforehand.

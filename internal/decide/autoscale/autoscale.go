@@ -54,6 +54,8 @@ type Input struct {
 	// Stopped and Unloaded force zero: by the manifest, or by a request to
 	// unload the model.
 	Stopped, Unloaded bool
+	// BeforeServes: none of Replicas serves yet, an older revision does.
+	BeforeServes bool
 }
 
 // State is carried from step to step; the zero State is a fresh start.

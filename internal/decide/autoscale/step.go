@@ -126,9 +126,9 @@ func begin(s State, in Input, now time.Time) State {
 // stopsAfter is the idle time after which none is left. One that has got
 // nothing yet, as it waits for an accelerator or a node, and one that has failed
 // are not worth keeping for requests to come: what they wait for or hold would be
-// lost to others.
+// lost to others. Where an older revision serves, it would be stopped with them.
 func stopsAfter(in Input) time.Duration {
-	if len(in.Replicas) > 0 && !slices.ContainsFunc(in.Replicas, func(r Replica) bool { return r.Ready || !r.Waiting && !r.Failed }) {
+	if !in.BeforeServes && len(in.Replicas) > 0 && !slices.ContainsFunc(in.Replicas, func(r Replica) bool { return r.Ready || !r.Waiting && !r.Failed }) {
 		return min(in.Limits.ScaleToZeroAfter, settle)
 	}
 	return in.Limits.ScaleToZeroAfter

@@ -168,6 +168,10 @@ func TestFailedStartKeepsNothing(t *testing.T) {
 	if _, d = Step(s, in, t0.Add(time.Second+settle)); d.Count != 0 {
 		t.Errorf("after %v: %+v", settle, d)
 	}
+	in.BeforeServes = true
+	if _, d = Step(s, in, t0.Add(time.Second+settle)); d.Count != 1 {
+		t.Errorf("the older revision that serves is stopped with it: %+v", d)
+	}
 }
 
 func TestAverageCatchesWhatTheMomentMisses(t *testing.T) {

@@ -235,9 +235,10 @@ func (r *residents) factsLocked(ctx context.Context, now time.Time) (residency.F
 	return f, keys
 }
 
-// look notes whether anybody still waits for a service.
+// look notes whether anybody still waits for a service. One that is rolling out has
+// an older revision that serves, which would be stopped with it.
 func (l *lack) look(s residency.Service, now time.Time) {
-	switch wanted := s.Waiting+s.Running > 0 || s.Minimum; {
+	switch wanted := s.Waiting+s.Running > 0 || s.Minimum || s.Rolling; {
 	case wanted:
 		l.abandoned = time.Time{}
 	case l.abandoned.IsZero():

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,7 +81,7 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 			rs.state.Learned = w.record.Learned[c.Role]
 		}
 		in := autoscale.Input{Demand: demand, Limits: c.Limits, Wake: w.wake, Stopped: w.object.Service.Stopped, Unloaded: w.asleep || w.madeRoom(demand),
-			Replicas: w.alive(c.Role, r.cfg.Traffic.InFlight)}
+			Replicas: w.alive(c.Role, r.cfg.Traffic.InFlight), BeforeServes: w.beforeServes(c.Role)}
 		rs.state, rs.decision = autoscale.Step(rs.state, in, r.cfg.Now())
 		if in.Unloaded && !w.asleep {
 			rs.decision.Why = w.evicted
@@ -136,6 +137,14 @@ func (w *work) alive(role service.Role, inFlight func(string) int) []autoscale.R
 		out = w.aliveOf(role, rev.Before.Hash, inFlight)
 	}
 	return out
+}
+
+// beforeServes reports whether a replica of a role of the revision before is ready.
+func (w *work) beforeServes(role service.Role) bool {
+	before := w.record.Revision.Before
+	return before != nil && slices.ContainsFunc(w.replicas, func(r replica.Replica) bool {
+		return r.Role == role && r.Phase == replica.Ready && r.Revision == before.Hash
+	})
 }
 
 func (w *work) aliveOf(role service.Role, hash string, inFlight func(string) int) []autoscale.Replica {
