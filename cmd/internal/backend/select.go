@@ -59,8 +59,8 @@ const (
 	eventsHint = "`roundhouse describe NAME` shows what happened to a service"
 )
 
-// unknownKind says which kinds there are, if the first name, of which err says
-// that there is no such service, is the name of a kind.
+// unknownKind returns an error that lists the kinds if the first name, for which
+// err reports no service, is the name of a kind; else err.
 func (s Selection) unknownKind(err error) error {
 	name := s.Names[0]
 	hint, ok := foreign[strings.ToLower(name)]

@@ -72,8 +72,8 @@ var flagTypes = map[string]string{
 	"int": "a whole number", "int64": "a whole number", "uint64": "a whole number, 0 or more", "float64": "a number",
 }
 
-// flagError says what a flag takes, in place of what the function that parses
-// its value calls that.
+// flagError returns an error that names what a flag takes, in place of the words
+// of the function that parses its value.
 func flagError(_ *cobra.Command, err error) error {
 	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {
@@ -86,8 +86,8 @@ func flagError(_ *cobra.Command, err error) error {
 	return fmt.Errorf("--%s is %q: want %s", bad.GetFlag().Name, bad.GetValue(), want)
 }
 
-// ListenError says what is wrong with an address that cannot be listened at, and
-// that flag chooses another. Any other error stays as it is.
+// ListenError returns an error that names what is wrong with an address that cannot
+// be listened at, and the flag that chooses another. It returns any other error as it is.
 func ListenError(err error, flag string) error {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || op.Op != "listen" {

@@ -56,7 +56,7 @@ type Service struct {
 	IdleSince time.Time
 }
 
-// Plan says who stops, who starts, who waits and who is refused.
+// Plan names the services that stop, start, wait and are refused.
 type Plan struct {
 	Start  []Start
 	Stop   []Stop

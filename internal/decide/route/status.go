@@ -255,8 +255,8 @@ func appendNew(list []string, text string) []string {
 	return append(list, text)
 }
 
-// ready returns the condition Ready of a route; does says what it does with
-// requests, and noun what it calls what it leads to.
+// ready returns the condition Ready of a route. does is the verb for what it does
+// with requests, noun the word for its targets.
 func (p *parts) ready(does, noun string) service.Condition {
 	faults := slices.Concat(p.missing, p.down, p.other)
 	reason := routing.ReasonNoEndpoints
