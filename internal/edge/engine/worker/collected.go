@@ -17,8 +17,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/excerpt"
 )
 
-// The bounds of what one worker's code keeps with prometheus_client, and of what
-// is kept of all workers that have ended.
+// Bounds of the metrics that one worker's code keeps with prometheus_client, and
+// of what is kept for all workers that have ended.
 const (
 	maxCollectedSamples = 10_000
 	maxCollectedBytes   = 2 << 20 // of names, labels and descriptions
@@ -47,8 +47,8 @@ func (s *wireSample) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// collected is what models' code keeps with prometheus_client, of all workers.
-// What workers that have ended had counted stays, so that counters never fall.
+// collected holds the metrics that models' code keeps with prometheus_client, of
+// all workers. Counts of ended workers are kept, so that counters never fall.
 type collected struct {
 	log *slog.Logger
 
@@ -95,8 +95,8 @@ var (
 	familyKinds   = []string{"counter", "gauge", "histogram", "summary", "untyped"}
 )
 
-// update takes what has changed in a worker. What is malformed is left out, as is
-// what goes beyond the bounds.
+// update records what has changed in a worker. It ignores malformed values and
+// values beyond the bounds.
 func (c *collected) update(w *worker, pid int, m *message) {
 	if c == nil || !m.Whole && len(m.Collected) == 0 {
 		return
@@ -135,7 +135,7 @@ func (c *collected) update(w *worker, pid int, m *message) {
 	}
 }
 
-// end keeps what a worker that ended had counted. Its gauges go with it.
+// end keeps the counts of a worker that ended and drops its gauges.
 func (c *collected) end(w *worker) {
 	if c == nil {
 		return
@@ -149,7 +149,7 @@ func (c *collected) end(w *worker) {
 }
 
 // The modes in which the values of several workers become one, as in
-// prometheus_client. In any other each worker's stands by itself.
+// prometheus_client. In any other mode each worker has a sample of its own.
 const (
 	modeSum    = "sum"
 	modeMin    = "min"
@@ -157,7 +157,7 @@ const (
 	modeRecent = "mostrecent"
 )
 
-// add adds another's metrics, those that wanted names.
+// add adds the metrics of another ledger whose names wanted accepts.
 func (l *ledger) add(o *ledger, wanted func(*family) bool) {
 	for _, from := range o.families {
 		if !wanted(from) {
@@ -180,7 +180,7 @@ func (l *ledger) add(o *ledger, wanted func(*family) bool) {
 	}
 }
 
-// merge puts another value to s, or in place of what is not there yet.
+// merge combines s with o by the mode. there is whether s has a value already.
 func (s *sample) merge(o *sample, mode string, there bool) {
 	switch {
 	case there && mode == modeSum:
@@ -195,7 +195,8 @@ func (s *sample) merge(o *sample, mode string, there bool) {
 	s.changed = max(s.changed, o.changed)
 }
 
-// family finds or makes a metric; nil where it cannot be one.
+// family finds or makes a metric. It returns nil if the name or kind is
+// invalid, if the name has another kind already, or beyond the bounds.
 func (l *ledger) family(name, help, kind, mode string) *family {
 	if f := l.byName[name]; f != nil {
 		if f.kind != kind {
@@ -218,7 +219,7 @@ func (l *ledger) family(name, help, kind, mode string) *family {
 	return f
 }
 
-// sample finds or makes a sample; nil where there are too many.
+// sample finds or makes a sample. It returns nil when there are too many.
 func (l *ledger) sample(f *family, name, labels string) *sample {
 	key := name + "{" + labels
 	s := f.byLabels[key]
@@ -237,7 +238,7 @@ func (l *ledger) sample(f *family, name, labels string) *sample {
 	return s
 }
 
-// has reports whether a sample of this name may be of the metric.
+// has reports whether a sample of this name may belong to the metric.
 func (f *family) has(name string) bool {
 	suffix, ok := strings.CutPrefix(name, f.name)
 	switch f.kind {
@@ -258,7 +259,8 @@ func separator(labels string) string {
 
 var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// quoteLabels writes labels as the text format does; false for what are none.
+// quoteLabels writes labels in the text format. It returns false if there are too
+// many, or if a name is invalid or repeated.
 func quoteLabels(labels [][2]string) (string, bool) {
 	if len(labels) > maxCollectedLabels {
 		return "", false
@@ -274,7 +276,7 @@ func quoteLabels(labels [][2]string) (string, bool) {
 }
 
 // AppendMetrics appends, in Prometheus' text format, what models' code keeps with
-// prometheus_client, but for metrics whose names are taken.
+// prometheus_client. It omits metrics whose names are taken.
 func (e *Engine) AppendMetrics(dst []byte, taken func(name string) bool) []byte {
 	c := e.report.collected
 	all := &ledger{}
@@ -326,7 +328,7 @@ func (f *family) appendText(dst []byte) []byte {
 
 // Metrics receives what models' code measures with mlserver.register and
 // mlserver.log. Model and version are empty where they are unknown.
-// Its methods are called by several goroutines at once and must not wait.
+// Its methods are called by several goroutines at once and must not block.
 type Metrics interface {
 	// Register names a metric before its first value.
 	Register(model, version, name, description string)
@@ -334,7 +336,7 @@ type Metrics interface {
 	Observe(model, version, name string, value float64)
 }
 
-// report passes on what workers push.
+// report passes on the metrics and log records that workers push.
 type report struct {
 	to        Metrics
 	collected *collected
@@ -343,7 +345,7 @@ type report struct {
 // maxName bounds the name of a metric, in bytes.
 const maxName = 256
 
-// metrics passes on a metrics message. What is malformed in it is left out.
+// metrics passes on a metrics message. It ignores malformed values.
 func (r report) metrics(p *placement, m *message) {
 	if r.to == nil {
 		return

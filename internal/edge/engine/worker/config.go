@@ -9,16 +9,16 @@ import (
 
 // Config is how an Engine runs its workers.
 type Config struct {
-	// ParallelWorkers is the number of workers of a pool. 0 means 1: what
-	// MLServer runs in its own process runs in one worker here, so that a
-	// model that crashes never takes the server with it.
+	// ParallelWorkers is the number of workers of a pool. 0 means 1: a model
+	// that MLServer runs in its own process runs in one worker here, so that
+	// its crash does not end the server.
 	ParallelWorkers int
-	// ForkWorkers has the workers of a pool, where it has more than one and on
-	// Linux, forked from a process that has imported what their models use, so
-	// that they share that memory, if their Program can.
+	// ForkWorkers forks the workers of a pool from a process that has imported
+	// the modules their models use, so that they share that memory. It has an
+	// effect on Linux, for pools of several workers whose Program can fork.
 	ForkWorkers bool
-	// Expected are models that will be loaded, or some of them. Workers are
-	// forked with the first model; what the others use is then there too.
+	// Expected lists models that will be loaded later. The fork server, which
+	// starts with the first model, imports the modules of these as well.
 	Expected []Settings
 	// WorkerTimeout is how long a worker that is asked to stop may finish its
 	// requests and unload its models, before it is killed.
@@ -35,7 +35,8 @@ type Limits struct {
 	HandshakeTimeout time.Duration // from its connection to the end of the handshake
 	// RequestTimeout is how long a model may take for one answer. Beyond it
 	// the request fails, and a worker that is stuck with it is replaced.
-	// Streams have it between two messages while the worker is stuck.
+	// In a stream it is the longest time between two messages of a worker that
+	// does not answer heartbeats.
 	RequestTimeout time.Duration
 
 	PingInterval time.Duration // between two heartbeats
@@ -47,8 +48,9 @@ type Limits struct {
 	MaxBackoff time.Duration
 }
 
-// Environment names what the workers of a pool run in: the folder of a venv or
-// of conda, or a tarball of one. The zero value is the default environment.
+// Environment names the Python environment of a pool's workers: the folder of a
+// venv or of a conda environment, or a tarball of one. The zero value is the
+// default environment.
 type Environment struct {
 	Path    string // absolute
 	Tarball bool
@@ -59,21 +61,22 @@ type Environment struct {
 type Program struct {
 	// Command is the program with its arguments; --socket and --grace are added.
 	Command []string
-	// ForkServer, where it is given, is the program that forks such workers.
+	// ForkServer, if set, is the program that forks such workers.
 	ForkServer []string
 	// Env is the environment of both, "NAME=value".
 	Env []string
-	// Explain, where it is given, returns the error behind a line of output that a
-	// process wrote before it ended without connecting; nil: the line is not known.
+	// Explain, if set, returns the error that a line of output stands for. The
+	// process wrote the line before it ended without connecting. It returns nil
+	// for a line that it does not know.
 	Explain func(line string) *Error
-	// Release, where it is given, is called once the pool's workers have ended.
+	// Release, if set, is called once the pool's workers have ended.
 	Release func()
 }
 
 // Programs finds the program of an environment.
 type Programs func(context.Context, Environment) (*Program, error)
 
-// DefaultConfig is MLServer's where MLServer has the setting.
+// DefaultConfig has MLServer's defaults for the settings that MLServer has.
 func DefaultConfig() Config {
 	return Config{
 		ParallelWorkers: 1,
@@ -93,7 +96,7 @@ func DefaultConfig() Config {
 const maxFrame = 1<<32 - 1
 
 const (
-	// loadTimeout bounds a load whose context has no deadline, and every load in a
+	// loadTimeout bounds loads whose context has no deadline, and every load in a
 	// worker that replaces another.
 	loadTimeout = 10 * time.Minute
 	outputLines = 200 // lines a second of one worker's output that reach the log

@@ -33,7 +33,7 @@ type conn struct {
 	}
 }
 
-// call is one request on its way.
+// call is one request that has not been answered yet.
 type call struct {
 	id       uint64
 	kind     string
@@ -70,8 +70,8 @@ func newCall(kind string, limit time.Duration) *call {
 	return c
 }
 
-// start gives the call a number and a place among those in flight, makes its
-// frame with build and queues it. Errors are build's, errGone and errFull.
+// start numbers the call, adds it to the calls in flight, makes its frame with
+// build and queues the frame. Its errors are build's, errGone and errFull.
 func (c *conn) start(call *call, build func(id uint64) (*frame, error)) error {
 	c.mu.Lock()
 	switch {
@@ -138,8 +138,8 @@ func (c *conn) wait(ctx context.Context, call *call) (*message, error) {
 	return nil, c.err
 }
 
-// cancel abandons a call. One that was not sent is withdrawn; else a cancellation is
-// sent, and the id stays taken until the worker answers.
+// cancel abandons a call. It withdraws a call that was not sent yet. For any
+// other it sends a cancellation; the id stays in use until the worker answers.
 func (c *conn) cancel(call *call) {
 	if call.frame.claim(frameWithdrawn) {
 		c.drop(call)
@@ -155,8 +155,8 @@ func (c *conn) send(f *frame) {
 	}
 }
 
-// read hands out what the worker sends, until the connection ends. The error
-// is why; nil is a proper end.
+// read dispatches the worker's messages until the connection ends. It returns
+// why it ended, nil after a goodbye.
 func (c *conn) read() error {
 	for {
 		header, payload, err := c.frames.next()
@@ -187,7 +187,7 @@ type goodbyeError struct{ reason string }
 
 func (e *goodbyeError) Error() string { return "said goodbye: " + e.reason }
 
-// dispatch gives m to its call, or pushes it.
+// dispatch hands m to its call, or to push when it belongs to none.
 func (c *conn) dispatch(m *message) error {
 	if m.ID == nil {
 		c.push(m)
@@ -232,7 +232,7 @@ func (c *conn) dispatch(m *message) error {
 	return nil
 }
 
-// takes reports whether a message of the kind may come for the call.
+// takes reports whether the worker may send a message of this kind for the call.
 func (c *call) takes(kind string) bool {
 	switch kind {
 	case kindError:
@@ -245,7 +245,7 @@ func (c *call) takes(kind string) bool {
 	return c.kind == kindStream
 }
 
-// addCredit adds n tokens.
+// addCredit lets the call send n more messages.
 func (c *call) addCredit(n int64) error {
 	for range n {
 		select {
@@ -263,7 +263,7 @@ func (c *conn) consumed(call *call, n int64) {
 	c.send(control(kindCredit, "id", call.id, "n", n))
 }
 
-// close takes no more calls and cuts the connection.
+// close refuses further calls and closes the connection.
 func (c *conn) close() {
 	c.mu.Lock()
 	c.mu.closed = true
@@ -272,15 +272,15 @@ func (c *conn) close() {
 	_ = c.nc.Close()
 }
 
-// fail ends every call with err. close comes before.
+// fail ends every call with err. Call close before it.
 func (c *conn) fail(err error) {
 	c.err = err
 	close(c.done)
 }
 
-// oldest looks at the calls in flight: whether there are any, whether a load
-// is among them, and whether one has waited beyond its limit, which is
-// fallback for calls without one.
+// oldest reports whether there are calls in flight, whether a load is among them,
+// and whether one has waited beyond its limit. Calls without a limit of their
+// own have fallback.
 func (c *conn) oldest(now time.Time, fallback time.Duration) (busy, loading, late bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -302,8 +302,8 @@ func (c *conn) oldest(now time.Time, fallback time.Duration) (busy, loading, lat
 	return busy, loading, late
 }
 
-// expire ends the calls that are beyond their own limit with err, and cancels
-// them. The worker answers heartbeats, so the others go on.
+// expire cancels the calls that are beyond their own limit and ends them with
+// err. The worker answers heartbeats, so its other calls go on.
 func (c *conn) expire(now time.Time, err func(*call) error) {
 	c.mu.Lock()
 	var over []*call
@@ -323,8 +323,8 @@ func (c *conn) expire(now time.Time, err func(*call) error) {
 	}
 }
 
-// outbox is the frames waiting to be written. Its bound is that of the
-// requests in flight, with their credits and cancellations.
+// outbox holds the frames that wait to be written. The bound of requests in
+// flight bounds it too: each has one frame, its credits and a cancellation.
 type outbox struct {
 	mu     sync.Mutex
 	queue  []*frame
@@ -354,7 +354,7 @@ func (o *outbox) close() {
 	}
 }
 
-// take gives all that waits; ok is false after close.
+// take returns all frames that wait; ok is false after close.
 func (o *outbox) take(into []*frame) (batch []*frame, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -368,8 +368,8 @@ func (o *outbox) take(into []*frame) (batch []*frame, ok bool) {
 // can be withdrawn.
 const maxBatch = 1 << 20
 
-// write writes what is queued until close. A write that fails closes the
-// connection, which ends read.
+// write writes queued frames until close. A failed write closes the connection,
+// which ends read.
 func (c *conn) write() {
 	var batch []*frame
 	var buffers net.Buffers
@@ -399,7 +399,7 @@ func (c *conn) write() {
 	}
 }
 
-// ended reports whether the connection takes no more calls.
+// ended reports whether the connection refuses further calls.
 func (c *conn) ended() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

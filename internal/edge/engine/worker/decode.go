@@ -10,8 +10,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
-// response builds the answer in m. Tensors of numbers alias its payload, which
-// belongs to them from then on.
+// response builds the answer from m. Tensors of numbers alias m's payload and own
+// it from then on.
 func (m *message) response() (*tensor.Response, error) {
 	w := m.Response
 	if w == nil {
@@ -34,7 +34,7 @@ func (m *message) response() (*tensor.Response, error) {
 	return r, nil
 }
 
-// answerError is an answer that cannot be read, which is the model's fault.
+// answerError reports an answer of the model that cannot be read.
 func answerError(format string, args ...any) error {
 	return &Error{Kind: kindFailed, Status: 500, Message: "the model's answer cannot be sent: " + fmt.Sprintf(format, args...)}
 }
@@ -91,7 +91,7 @@ func (w *wireTensor) read(t *tensor.Tensor, payload []byte) error {
 	return nil
 }
 
-// readJSON fills t from "data", as the protocol's JSON would.
+// readJSON fills t from "data" by the rules of the Open Inference Protocol's JSON.
 func (w *wireTensor) readJSON(t *tensor.Tensor) error {
 	if n, _ := tensor.Elements(w.Shape); w.Data == nil && n != 0 {
 		return answerError("output %q: shape %v without data", w.Name, w.Shape)
@@ -109,7 +109,7 @@ func (w *wireTensor) readJSON(t *tensor.Tensor) error {
 	return nil
 }
 
-// readBytes cuts the elements out of raw, which they alias.
+// readBytes fills t with the elements in raw. They alias raw.
 func readBytes(name string, raw []byte) ([][]byte, error) {
 	values := [][]byte{}
 	for len(raw) > 0 {
@@ -130,8 +130,8 @@ func readBytes(name string, raw []byte) ([][]byte, error) {
 	return values, nil
 }
 
-// alias makes raw, which lies at a multiple of 8, the memory of t's elements;
-// false where they need another form.
+// alias makes raw, whose address is a multiple of 8, the memory of t's elements.
+// It returns false if the elements need another form in memory.
 func alias(t *tensor.Tensor, raw []byte) bool {
 	v := &t.Data
 	switch t.Datatype {
@@ -161,7 +161,7 @@ func alias(t *tensor.Tensor, raw []byte) bool {
 	return true
 }
 
-// view is raw, whole elements of it, as what it holds.
+// view returns raw as a slice of its elements.
 func view[T any](raw []byte) []T {
 	var one T
 	if len(raw) == 0 {
@@ -170,7 +170,7 @@ func view[T any](raw []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(raw))), len(raw)/int(unsafe.Sizeof(one)))
 }
 
-// metadata converts w. A datatype that is not known stays empty.
+// metadata converts w. An unknown datatype stays empty.
 func (w *wireMetadata) metadata() (tensor.ModelMetadata, error) {
 	parameters, err := readParameters(w.Parameters)
 	if parameters == nil {

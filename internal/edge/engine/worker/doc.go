@@ -1,18 +1,20 @@
-// Package worker serves models in worker processes, of whatever program speaks
-// docs/design/python-workers.md's frame protocol, each over a unix socket of
-// its own. Package worker/python finds Python's; ONNX models have another.
+// Package worker serves models in worker processes. A worker is any program that
+// speaks the frame protocol of docs/design/python-workers.md; each has a unix
+// socket of its own. Package worker/python finds the program for Python models;
+// ONNX models have another.
 //
 // An Engine keeps one pool of workers per environment (the default, a folder, a
 // tarball) and inference_pool_gid. A pool begins with its first model and ends
 // with its last. Every model is in every worker of its pool unless its settings
 // name fewer; then it is in those that have the fewest models. A request goes to
-// the ready worker with the fewest requests in flight. One that was not yet sent
-// moves to another worker when its worker ends; one that was sent fails, because
-// the model may have acted on it.
+// the ready worker with the fewest requests in flight. When a worker ends, requests
+// that were not yet sent to it move to another worker; those that were sent fail,
+// because the model may have acted on them.
 //
-// The workers of a pool of several are forked, on Linux, by a fork server that
-// has imported what the models use, so that they share that memory. The server
-// becomes their parent (package child), whatever becomes of the fork server.
+// On Linux a fork server forks the workers of a pool that has several. It has
+// imported the modules that the models use, so that the workers share that
+// memory. When the fork server ends, this process becomes their parent (package
+// child).
 //
 // A worker that ends, breaks the protocol or is stuck is replaced, and the
 // models are loaded again in the new one. Until then a model is ready as long

@@ -13,8 +13,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
-// frame is a message on its way to a worker. The payload's parts are what the
-// caller gave, not copies of it.
+// frame is a message to a worker. The parts of its payload are the caller's
+// memory, not copies.
 type frame struct {
 	head  []byte // 8 bytes for the sizes, then the header
 	parts net.Buffers
@@ -29,7 +29,8 @@ const (
 	frameWithdrawn       // by its sender, before it was sent
 )
 
-// claim moves a queued frame to another state; false if it is in another already.
+// claim moves a queued frame to another state. It returns false if the frame is no
+// longer queued.
 func (f *frame) claim(to int32) bool { return f.state.CompareAndSwap(frameQueued, to) }
 
 // smallPart is how many bytes are cheaper to copy than to hand to the kernel
@@ -38,7 +39,7 @@ const smallPart = 512
 
 func newFrame() *frame { return &frame{head: make([]byte, prefixBytes, 512)} }
 
-// field begins a member of the header's object that is not its first.
+// field begins a further member of the header's object.
 func (f *frame) field(name string) {
 	f.head = append(f.head, ',', '"')
 	f.head = append(f.head, name...)
@@ -47,7 +48,7 @@ func (f *frame) field(name string) {
 
 var zeros [8]byte
 
-// add puts raw at the end of the payload and writes its range to the header.
+// add appends raw to the payload and writes its range to the header.
 func (f *frame) add(raw []byte) {
 	f.head = append(f.head, `"offset":`...)
 	f.head = strconv.AppendInt(f.head, f.size, 10)
@@ -131,7 +132,7 @@ func (f *frame) request(r *tensor.Request) error {
 	return nil
 }
 
-// parameters appends the member if there are any.
+// parameters appends the "parameters" member if there are any.
 func (f *frame) parameters(p tensor.Parameters) error {
 	if p == nil {
 		return nil
@@ -173,7 +174,7 @@ func (f *frame) tensor(t *tensor.Tensor) error {
 	return nil
 }
 
-// written appends how JSON wrote a tensor's data.
+// written appends the form in which the client's JSON had a tensor's data.
 func (f *frame) written(w *tensor.Written) {
 	if w == nil {
 		return
@@ -196,11 +197,11 @@ func (f *frame) written(w *tensor.Written) {
 	}
 }
 
-// littleEndian is whether numbers lie in memory as they do in a payload.
+// littleEndian reports whether memory has the payload's byte order.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// rawOf is t's elements as a payload has them; where memory has them so too,
-// it is t's own memory.
+// rawOf returns t's elements in the payload's form. It returns t's own memory
+// where that has the same form.
 func rawOf(t *tensor.Tensor) []byte {
 	v := &t.Data
 	switch t.Datatype {
@@ -237,7 +238,7 @@ func rawOf(t *tensor.Tensor) []byte {
 	return t.AppendRaw(make([]byte, 0, t.Len()*t.Datatype.Size()))
 }
 
-// memory is the memory of values.
+// memory returns the bytes of values in memory.
 func memory[T any](values []T) []byte {
 	if len(values) == 0 {
 		return nil
@@ -249,7 +250,7 @@ func memory[T any](values []T) []byte {
 // nullLength stands for null in place of an element's length.
 const nullLength = math.MaxUint32
 
-// rawBytes is the payload of BYTES.
+// rawBytes returns the payload of a BYTES tensor.
 func rawBytes(values [][]byte) []byte {
 	n := 4 * len(values)
 	for _, v := range values {

@@ -23,11 +23,11 @@ type Settings struct {
 	// Document is model-settings.json as the server resolved it, a JSON object
 	// with MLServer's field names. Its implementation is an import path.
 	Document json.RawMessage
-	// Folder is what relative paths are relative to, and where the model's own
-	// modules are found. It is absolute; "" for none.
+	// Folder is the absolute path that relative paths start from, and the folder
+	// of the model's own modules; "" for none.
 	Folder string
-	// Workers is in how many workers of its pool the model is loaded; 0 is what
-	// the document's parameters.parallel_workers has, or else all of them.
+	// Workers is the number of workers of the pool that load the model. 0 means
+	// the document's parameters.parallel_workers, or all workers without it.
 	Workers int
 	// RequestTimeout is how long the model may take for one answer; 0: the
 	// engine's.
@@ -64,7 +64,7 @@ type Engine struct {
 	}
 }
 
-// New makes an engine, whose workers run what programs finds. No worker is
+// New makes an engine. Its workers run the programs that programs finds. No worker is
 // started before the first Load. Metrics may be nil.
 func New(c Config, programs Programs, metrics Metrics, log *slog.Logger) (*Engine, error) {
 	if err := c.Validate(); err != nil {
@@ -81,7 +81,7 @@ func New(c Config, programs Programs, metrics Metrics, log *slog.Logger) (*Engin
 	return e, nil
 }
 
-// maxSocketPath is what the address of a unix socket holds on every system.
+// maxSocketPath is the longest path of a unix socket on every system.
 const maxSocketPath = 100
 
 // socketDir makes a folder for sockets, whose paths have a short limit.
@@ -133,7 +133,7 @@ func (e *Engine) Load(ctx context.Context, s Settings) (*Model, error) {
 	return nil, err
 }
 
-// pool is the key of the model's pool, but for a group of its own.
+// pool returns the key of the model's pool: its environment and inference_pool_gid.
 func (s *Settings) pool() poolKey {
 	key := poolKey{group: s.InferencePoolGID}
 	switch {
@@ -145,8 +145,8 @@ func (s *Settings) pool() poolKey {
 	return key
 }
 
-// takeWorkers moves parameters.parallel_workers, which is ours, from the
-// document to Workers.
+// takeWorkers moves parameters.parallel_workers from the document to Workers. It
+// is a setting of ours that MLServer does not know.
 func (s *Settings) takeWorkers() error {
 	var document, parameters map[string]json.RawMessage
 	if err := json.Unmarshal(s.Document, &document); err != nil {
@@ -185,7 +185,7 @@ func (s *Settings) takeWorkers() error {
 
 const workersField = "parallel_workers"
 
-// absolute is path, relative to folder.
+// absolute returns path as an absolute path; a relative one starts from folder.
 func absolute(path, folder string) string {
 	if filepath.IsAbs(path) {
 		return filepath.Clean(path)
@@ -225,8 +225,8 @@ func (e *Engine) acquire(ctx context.Context, key poolKey, m *Model) (*pool, err
 	return p, nil
 }
 
-// release takes a model out of a pool. With the last one its workers are
-// stopped, in the background.
+// release removes a model from a pool. After the last model it stops the pool's
+// workers in the background.
 func (e *Engine) release(p *pool, m *Model) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -239,8 +239,8 @@ func (e *Engine) release(p *pool, m *Model) {
 	}
 }
 
-// Close stops every worker: they finish what they have for at most the worker
-// timeout. Models of the engine answer no more.
+// Close stops every worker. Workers have at most the worker timeout to finish
+// their requests. Models of the engine refuse requests from then on.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.mu.closed = true
@@ -260,7 +260,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 }
 
-// WorkerStatus is how a worker stands.
+// WorkerStatus is the state of a worker.
 type WorkerStatus struct {
 	Worker      string
 	Environment string // "" is the default one
@@ -310,7 +310,7 @@ func (s *slot) status() WorkerStatus {
 	return status
 }
 
-// describe keeps what the first worker said of the model.
+// describe keeps the metadata that the first worker returned for the model.
 func (m *Model) describe(answer *message) error {
 	if answer.Metadata == nil {
 		answer.Metadata = &wireMetadata{}

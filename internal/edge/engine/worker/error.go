@@ -9,7 +9,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
-// The kinds of Error, of the protocol and our own.
+// The kinds of Error: the protocol's and this package's.
 const (
 	kindInvalid       = "invalid"
 	kindNotFound      = "not_found"
@@ -24,7 +24,7 @@ const (
 	kindTimeout       = "timeout"
 )
 
-// statuses are those of HTTP for the kinds.
+// statuses maps kinds to HTTP statuses.
 var statuses = map[string]int{
 	kindInvalid:       http.StatusBadRequest,
 	kindNotFound:      http.StatusNotFound,
@@ -39,7 +39,7 @@ var statuses = map[string]int{
 	kindTimeout:       http.StatusGatewayTimeout,
 }
 
-// Error is what went wrong in a worker or with it.
+// Error is a failure in a worker or of a worker.
 type Error struct {
 	Kind      string // failed, unavailable, missing_package, worker_died …
 	Status    int    // of HTTP
@@ -49,13 +49,13 @@ type Error struct {
 	Traceback string // for logs, never for clients
 }
 
-// Error is the message.
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// HTTPStatus is the status that answers a request with this error.
+// HTTPStatus returns the status of an answer with this error.
 func (e *Error) HTTPStatus() int { return e.Status }
 
-// Unwrap gives faults of the request as the *tensor.Error that every protocol
+// Unwrap returns faults of the request as the *tensor.Error that every protocol
 // can answer.
 func (e *Error) Unwrap() error {
 	switch e.Status {
@@ -74,20 +74,20 @@ func NewError(kind, message string) *Error {
 	return &Error{Kind: kind, Status: statuses[kind], Message: message}
 }
 
-// Attempts that may be made again with another worker.
+// Failures after which another worker may be tried.
 var (
 	errGone    = errors.New("the worker has ended")
 	errNotSent = errors.New("the worker ended before the request was sent")
 	errFull    = errors.New("the worker has as many requests in flight as it takes")
 )
 
-// Texts of a worker are bounded by the protocol; one that lies is cut.
+// Bounds of a worker's texts in the protocol; longer ones are cut.
 const (
 	maxMessage   = 16 << 10
 	maxTraceback = 32 << 10
 )
 
-// err is the error a worker reported.
+// err returns the error that a worker reported.
 func (w *wireError) err() error {
 	if w == nil {
 		return NewError(kindFailed, "the worker reported an error without saying which")

@@ -18,10 +18,10 @@ import (
 // maxForkModels bounds the models in one message to a fork server.
 const maxForkModels = 1024
 
-// forkServer is the process that forks a pool's workers. It has imported what
-// their models use, and they share that memory. It is started with the first
-// worker and ends with the pool; one that ended is started again for the next
-// worker. Where it fails, workers are started one by one.
+// forkServer is the process that forks a pool's workers. It has imported the
+// modules that their models use, and the workers share that memory. It starts
+// with the first worker and ends with the pool. If it ends early, the next worker
+// starts it again. If it cannot start, each worker starts as a program of its own.
 type forkServer struct {
 	launch func() launch // its own
 	models func() []forkModel
@@ -43,7 +43,7 @@ type forkModel struct {
 // forks reports whether workers can be forked: macOS' own libraries break after one.
 func forks() bool { return runtime.GOOS == "linux" }
 
-// fork forks a worker that is to connect to l's socket, with the token.
+// fork forks a worker that connects to l's socket and shows the token.
 func (f *forkServer) fork(ctx context.Context, l launch, socket, token, output string) (*child.Process, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,7 +70,7 @@ func (f *forkServer) fork(ctx context.Context, l launch, socket, token, output s
 			return process, nil
 		}
 	}
-	// What it may have forked is still in its group, and ends with it.
+	// A worker that it may have forked is still in its group and ends with it.
 	f.live.process.Kill()
 	f.drop()
 	return nil, fmt.Errorf("fork server: %w", err)
@@ -93,7 +93,7 @@ func (f *forkServer) start(ctx context.Context) error {
 	return nil
 }
 
-// ask has the process fork; the answer is the new one's id.
+// ask asks the process to fork and returns the new process's id.
 func (f *forkServer) ask(ctx context.Context, l launch, socket, token, output string) (int, error) {
 	f.last++
 	m := control(kindFork, "id", f.last, "socket", socket, "token", token, "output", output, "grace", l.grace.Seconds(), "models", f.models())
@@ -133,8 +133,8 @@ func (f *forkServer) ask(ctx context.Context, l launch, socket, token, output st
 // orphanInterval is how often ended orphans are collected.
 const orphanInterval = 5 * time.Second
 
-// becomeReaper makes this process the parent of orphans, which forked workers
-// are. Others that models leave behind come to it too, and are collected.
+// becomeReaper makes this process the parent of orphans: of forked workers, and of
+// processes that models leave behind. It collects both when they end.
 func (e *Engine) becomeReaper() error {
 	if err := child.BecomeReaper(); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (e *Engine) becomeReaper() error {
 	return nil
 }
 
-// giveUp has workers started one by one from now on.
+// giveUp makes every further worker start as a program of its own.
 func (f *forkServer) giveUp(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,7 +174,7 @@ func (f *forkServer) close() {
 	f.stop()
 }
 
-// stop ends the process, if there is one; f is locked.
+// stop ends the process, if there is one. The caller holds f's lock.
 func (f *forkServer) stop() {
 	if f.live == nil {
 		return
@@ -188,14 +188,14 @@ func (f *forkServer) stop() {
 	f.drop()
 }
 
-// drop forgets a process that has ended; f is locked.
+// drop forgets a process that has ended. The caller holds f's lock.
 func (f *forkServer) drop() {
 	_ = f.live.conn.Close()
 	f.live.output.close()
 	f.live = nil
 }
 
-// connected is a process that has said hello and was welcomed.
+// connected is a process that has completed the handshake.
 type connected struct {
 	process *child.Process
 	output  *output
@@ -204,8 +204,7 @@ type connected struct {
 	hello   hello
 }
 
-// starter starts a process that is to connect to the socket and to show the
-// token.
+// starter starts a process that connects to the socket and shows the token.
 type starter func(ctx context.Context, socket, token string) (*child.Process, *output, error)
 
 // forked is the starter that forks.

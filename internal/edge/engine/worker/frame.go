@@ -35,7 +35,7 @@ func violation(format string, args ...any) error {
 	return &protocolError{fmt.Sprintf(format, args...)}
 }
 
-// frameReader cuts frames from a stream of bytes.
+// frameReader reads frames from a stream of bytes.
 type frameReader struct {
 	r      *bufio.Reader
 	limit  atomic.Int64 // bytes of a whole frame
@@ -48,9 +48,9 @@ func newFrameReader(r io.Reader) *frameReader {
 	return f
 }
 
-// next reads one frame. The header is good until the next call; the payload,
-// nil if empty, belongs to the caller and begins at a multiple of 8. A frame
-// against the protocol is a *protocolError; io.EOF is the end between frames.
+// next reads one frame. The header is valid until the next call. The payload is
+// nil if empty, belongs to the caller, and its address is a multiple of 8. A frame
+// that violates the protocol is a *protocolError; io.EOF is an end between frames.
 func (f *frameReader) next() (header, payload []byte, err error) {
 	prefix, err := f.r.Peek(prefixBytes)
 	if err != nil {
@@ -84,8 +84,8 @@ func (f *frameReader) next() (header, payload []byte, err error) {
 	return f.header, payload, nil
 }
 
-// readBounded reads n bytes behind those in dst, which is empty. Memory is
-// set aside as bytes come, so a size that is only announced costs nothing.
+// readBounded reads n bytes into dst, which is empty. It allocates as bytes
+// arrive, so that an announced size alone costs no memory.
 func readBounded(r io.Reader, dst []byte, n int64) ([]byte, error) {
 	for at := int64(0); at < n; {
 		if int64(cap(dst)) == at || int64(cap(dst)) < min(n, readStep) {
@@ -106,7 +106,7 @@ func readBounded(r io.Reader, dst []byte, n int64) ([]byte, error) {
 	return dst, nil
 }
 
-// aligned makes n bytes that begin at a multiple of 8, n > 0.
+// aligned makes n bytes, n > 0, whose address is a multiple of 8.
 func aligned(n int64) []byte {
 	words := make([]uint64, (n+7)/8)
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(words)*8)[:n]

@@ -19,10 +19,10 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/child"
 )
 
-// tokenVariable holds the secret that a worker shows.
+// tokenVariable is the environment variable with the secret that a worker shows.
 const tokenVariable = "ROUNDHOUSE_WORKER_TOKEN"
 
-// launch is what a worker is started with.
+// launch holds what starts a worker: program, folder, limits.
 type launch struct {
 	name    string                   // of the worker, unique among those running
 	dir     string                   // for its socket and pipe
@@ -36,7 +36,7 @@ type launch struct {
 	forks   *forkServer // nil: the command is run for each worker
 }
 
-// start starts a worker and greets it.
+// start starts a worker and completes the handshake.
 func (l launch) start(ctx context.Context) (*worker, error) {
 	if l.forks != nil {
 		g, err := l.begin(ctx, l.forked)
@@ -55,7 +55,7 @@ func (l launch) start(ctx context.Context) (*worker, error) {
 	return l.newWorker(g), nil
 }
 
-// begin starts a process and greets it.
+// begin starts a process and completes the handshake.
 func (l launch) begin(ctx context.Context, start starter) (*connected, error) {
 	socket := filepath.Join(l.dir, l.name+".sock")
 	listener, err := net.Listen("unix", socket)
@@ -97,7 +97,7 @@ func (l launch) begin(ctx context.Context, start starter) (*connected, error) {
 	return nil, err
 }
 
-// isToken reports whether a variable is a token, perhaps of another server.
+// isToken reports whether a variable holds a token, ours or another server's.
 func isToken(pair string) bool { return strings.HasPrefix(pair, tokenVariable+"=") }
 
 // spawn is the starter that starts a program.
@@ -120,10 +120,10 @@ func (l launch) spawn(_ context.Context, socket, token string) (*child.Process, 
 	return process, out, nil
 }
 
-// maxStrangers bounds the connections that show no valid token.
+// maxStrangers bounds the connections without a valid token.
 const maxStrangers = 16
 
-// accept waits for the worker among those who connect.
+// accept waits for the connection that shows the worker's token.
 func (l launch) accept(listener net.Listener, token string) (net.Conn, *frameReader, hello, error) {
 	for strangers := 0; ; strangers++ {
 		nc, err := listener.Accept()
@@ -147,7 +147,7 @@ func (l launch) accept(listener net.Listener, token string) (net.Conn, *frameRea
 
 var errStranger = errors.New("no such token")
 
-// greet shakes hands.
+// greet performs the handshake.
 func greet(nc net.Conn, reader *frameReader, token string, l Limits) (hello, error) {
 	var hi hello
 	header, _, err := reader.next()
@@ -172,7 +172,7 @@ func greet(nc net.Conn, reader *frameReader, token string, l Limits) (hello, err
 		"limits", map[string]int64{"max_frame_bytes": l.MaxFrameBytes, "max_in_flight": int64(l.MaxInFlight)}, "features", []string{}))
 }
 
-// writeFrame writes a small frame where no conn does.
+// writeFrame writes a small frame before there is a conn.
 func writeFrame(nc net.Conn, f *frame) error {
 	if err := f.seal(maxHandshakeBytes); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (l launch) explain(exit child.Exit, out *output) error {
 	return NewError(kindUnavailable, fmt.Sprintf("worker ended before it connected (%s %s)%s", l.command[0], exit, quoted(out)))
 }
 
-// quoted is the last lines of output, for an error.
+// quoted returns the last lines of output, for an error.
 func quoted(out *output) string {
 	lines := out.tail()
 	if len(lines) == 0 {

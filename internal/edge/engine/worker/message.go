@@ -75,8 +75,8 @@ type wireMetric struct {
 	Description string `json:"description"`
 }
 
-// wireFamily is a metric that code keeps with prometheus_client, or what of it has
-// changed.
+// wireFamily is a metric that code keeps with prometheus_client, or the part of it
+// that has changed.
 type wireFamily struct {
 	Name    string       `json:"name"`
 	Help    string       `json:"help"`
@@ -121,13 +121,13 @@ type wireTensor struct {
 	wireRange
 }
 
-// wireRange is where in the payload something lies.
+// wireRange is a range of bytes in the payload.
 type wireRange struct {
 	Offset *uint64 `json:"offset"`
 	Length uint64  `json:"length"`
 }
 
-// in cuts the range out of the payload. The result has no spare capacity.
+// in returns the range of the payload, without spare capacity.
 func (r wireRange) in(payload []byte) ([]byte, bool) {
 	n := uint64(len(payload))
 	if r.Offset == nil || *r.Offset%8 != 0 || *r.Offset > n || r.Length > n-*r.Offset {
@@ -159,7 +159,7 @@ type Handler struct {
 	Method string `json:"rest_method"`
 }
 
-// decode reads a header; it owns nothing of it. Faults are protocol
+// decode reads a header and keeps no reference to it. Faults are protocol
 // violations.
 func decode(header, payload []byte) (*message, error) {
 	if err := checkNesting(header); err != nil {

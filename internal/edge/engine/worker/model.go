@@ -25,8 +25,8 @@ type Model struct {
 	closed     atomic.Bool
 }
 
-// Metadata describes the model, as its code did once it was loaded. The caller
-// must not change it.
+// Metadata returns the model's description of itself, made when it was loaded. The
+// caller must not change it.
 func (m *Model) Metadata() tensor.ModelMetadata { return m.metadata }
 
 // Ready reports whether at least one worker has the model loaded and its code
@@ -40,10 +40,10 @@ func (m *Model) Ready() bool {
 	return false
 }
 
-// Workers is in how many workers the model is.
+// Workers returns the number of workers that have the model.
 func (m *Model) Workers() int { return len(m.placements) }
 
-// Close unloads the model. With a pool's last model its workers end.
+// Close unloads the model. A pool's workers end with its last model.
 func (m *Model) Close(ctx context.Context) error {
 	if m.closed.Swap(true) {
 		return nil
@@ -54,8 +54,8 @@ func (m *Model) Close(ctx context.Context) error {
 	return err
 }
 
-// pick gives the ready worker with the fewest requests in flight, taking turns
-// among equals; nil if none is ready.
+// pick returns the ready worker with the fewest requests in flight, round robin
+// among equals, or nil if none is ready.
 func (m *Model) pick() *worker {
 	var best *worker
 	var least int64
@@ -73,7 +73,7 @@ func (m *Model) pick() *worker {
 	return best
 }
 
-// begin starts a call on a worker. A worker that ended meanwhile is passed by.
+// begin starts a call on a worker. It skips workers that have ended.
 func (m *Model) begin(call *call, build func(id uint64) (*frame, error)) (*worker, error) {
 	for range 2*len(m.placements) + 1 {
 		w := m.pick()
@@ -93,7 +93,7 @@ func (m *Model) begin(call *call, build func(id uint64) (*frame, error)) (*worke
 	return nil, m.notReady()
 }
 
-// notReady is the error while no worker can answer.
+// notReady returns the error of requests while no worker can answer.
 func (m *Model) notReady() error {
 	for _, p := range m.placements {
 		if p.live.Load() != nil {
@@ -103,8 +103,8 @@ func (m *Model) notReady() error {
 	return NewError(kindUnavailable, fmt.Sprintf("model %q is not ready: its workers are being replaced; try again", m.settings.Name))
 }
 
-// ask makes a request of one answer. It moves to another worker as long as
-// none has seen it.
+// ask makes a request that has one answer. It tries another worker as long as no
+// worker has seen the request.
 func (m *Model) ask(ctx context.Context, kind string, build func(id uint64) (*frame, error)) (*message, error) {
 	for range len(m.placements) + 1 {
 		call := newCall(kind, m.settings.RequestTimeout)
@@ -127,8 +127,8 @@ func (m *Model) ask(ctx context.Context, kind string, build func(id uint64) (*fr
 	return nil, m.notReady()
 }
 
-// explain adds to the error of an answer that took too long the model's name and the
-// setting that allows more time.
+// explain adds the model's name, and the setting that allows more time, to the
+// error of an answer that took too long.
 func (m *Model) explain(err error) error {
 	var e *Error
 	if !errors.As(err, &e) || e.Kind != kindTimeout {
@@ -138,8 +138,8 @@ func (m *Model) explain(err error) error {
 		m.settings.Name, m.settings.RequestTimeout))
 }
 
-// logFailure logs what the model's code raised, with its traceback, which
-// clients do not get.
+// logFailure logs the exception of the model's code with its traceback. Clients do
+// not get the traceback.
 func (m *Model) logFailure(err error) {
 	var e *Error
 	if errors.As(err, &e) && e.Traceback != "" {
@@ -147,9 +147,9 @@ func (m *Model) logFailure(err error) {
 	}
 }
 
-// Infer answers a request. The request's tensors are sent from where they lie,
-// perhaps a little after Infer has returned because ctx ended: they must not
-// be changed afterwards. Errors are *Error, *tensor.Error, or ctx's.
+// Infer answers a request. It does not copy the request's tensors and may still
+// read them after it has returned because ctx ended: the caller must not change
+// them afterwards. Errors are *Error, *tensor.Error, or ctx's.
 func (m *Model) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response, error) {
 	answer, err := m.ask(ctx, kindInfer, func(id uint64) (*frame, error) {
 		f := control(kindInfer, "id", id, "model", m.key)
@@ -161,7 +161,8 @@ func (m *Model) Infer(ctx context.Context, r *tensor.Request) (*tensor.Response,
 	return answer.response()
 }
 
-// withRequest adds a request to a control message, whose object it opens again.
+// withRequest adds a request to a control message as a further member of its
+// object.
 func (f *frame) withRequest(r *tensor.Request) error {
 	f.head = f.head[:len(f.head)-1]
 	err := f.request(r)

@@ -31,7 +31,7 @@ type output struct {
 	last []string
 }
 
-// newOutput makes the pipe at path. Read it once the writer has it open.
+// newOutput makes the pipe at path. Call read once the writer has opened it.
 func newOutput(path string, limit int, log *slog.Logger) (*output, error) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return nil, fmt.Errorf("make pipe %s: %w", path, err)
@@ -43,7 +43,7 @@ func newOutput(path string, limit int, log *slog.Logger) (*output, error) {
 	return &output{path: path, pipe: pipe, log: log, limit: limit, done: make(chan struct{})}, nil
 }
 
-// read logs lines until every writer is gone, or close.
+// read logs lines until every writer has closed the pipe, or until close.
 func (o *output) read() {
 	defer close(o.done)
 	_ = os.Remove(o.path) // both ends are open
@@ -80,7 +80,7 @@ func (o *output) read() {
 	}
 }
 
-// printable is text without control characters and trailing space.
+// printable returns text without control characters and trailing space.
 func printable(text []byte) string {
 	return strings.TrimRight(strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\t' || r == 0x7f {
@@ -99,25 +99,25 @@ func (o *output) keep(line string) {
 	o.last = append(o.last, line)
 }
 
-// tail is the last lines, oldest first.
+// tail returns the last lines, oldest first.
 func (o *output) tail() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return append([]string(nil), o.last...)
 }
 
-// discard undoes newOutput where nothing is to be read.
+// discard undoes newOutput when there is nothing to read.
 func (o *output) discard() {
 	close(o.done)
 	o.close()
 	_ = os.Remove(o.path)
 }
 
-// outputWait is how long output is read on once its process has ended: one
+// outputWait is how long output is read after its process has ended: a process
 // that left the process group may still hold the pipe.
 const outputWait = time.Second
 
-// close ends reading, once what is in the pipe has been read.
+// close ends read after it has read what is in the pipe.
 func (o *output) close() {
 	select {
 	case <-o.done:

@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// errClosed is the answer once the engine or a pool has been closed.
+// errClosed answers requests after the engine or the pool has been closed.
 var errClosed = NewError(kindUnavailable, "the workers are shutting down")
 
 // poolKey identifies a pool.
@@ -20,7 +20,7 @@ type poolKey struct {
 	group string // inference_pool_gid
 }
 
-// pool is the workers of one environment.
+// pool holds the workers of one environment.
 type pool struct {
 	key      poolKey
 	engine   *Engine
@@ -64,7 +64,7 @@ func (p *pool) start(ctx context.Context, name string) (*worker, error) {
 	return l.start(ctx)
 }
 
-// launch is what a process of the pool is started with.
+// launch returns what starts a process of the pool.
 func (p *pool) launch(name string, command []string) launch {
 	c := &p.engine.config
 	name += "-" + strconv.FormatInt(p.engine.started.Add(1), 10)
@@ -74,8 +74,8 @@ func (p *pool) launch(name string, command []string) launch {
 	}
 }
 
-// newForkServer is the fork server of a pool whose workers it can fork, nil
-// for others: one worker alone shares nothing.
+// newForkServer returns the fork server of a pool, nil if its workers cannot be
+// forked or if there is only one, which would share memory with nobody.
 func (p *pool) newForkServer(number string) *forkServer {
 	c := &p.engine.config
 	if !c.ForkWorkers || !forks() || c.workers() < 2 || p.program.ForkServer == nil {
@@ -112,8 +112,8 @@ func (p *pool) forkModels() []forkModel {
 	return list
 }
 
-// choose takes n slots, 0 for all: those with the fewest models. The caller
-// gives them back with leave.
+// choose takes the n slots with the fewest models, all for n = 0. The caller
+// returns them with leave.
 func (p *pool) choose(n int) []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,13 +151,13 @@ func (p *pool) place(ctx context.Context, m *Model, chosen []int) ([]*placement,
 	wg.Wait()
 	if first := slices.IndexFunc(errs, func(err error) bool { return err != nil }); first >= 0 {
 		placements = slices.DeleteFunc(placements, func(o *placement) bool { return o == nil })
-		// The load's context may have ended; the workers are well.
+		// The load's context may have ended, which is no fault of the workers.
 		return nil, nil, errors.Join(errs[first], unloadAll(context.WithoutCancel(ctx), placements))
 	}
 	return placements, answers[0], nil
 }
 
-// unloadAll unloads placements side by side.
+// unloadAll unloads placements concurrently.
 func unloadAll(ctx context.Context, placements []*placement) error {
 	errs := make([]error, len(placements))
 	var wg sync.WaitGroup

@@ -31,7 +31,7 @@ func (m *Model) Routes() []Route {
 	return routes
 }
 
-// handler passes requests on to the model's code.
+// handler passes requests to the model's code.
 func (m *Model) handler(h Handler) http.Handler {
 	names := pathNames(h.Path)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -96,10 +96,10 @@ func bodyError(err error) error {
 	return tensor.Errorf(tensor.KindInvalid, "the body cannot be read: %v", err)
 }
 
-// connectionHeaders are those that are the server's own affair.
+// connectionHeaders belong to one connection and are not passed on.
 var connectionHeaders = []string{"connection", "content-length", "date", "keep-alive", "transfer-encoding", "upgrade"}
 
-// writeHTTP answers with what the model's code answered.
+// writeHTTP writes the answer of the model's code.
 func (m *message) writeHTTP(w http.ResponseWriter) {
 	if m.HTTP == nil || m.HTTP.Status < 200 || m.HTTP.Status > 599 {
 		writeError(w, answerError("a custom handler's answer needs a status from 200 to 599"))

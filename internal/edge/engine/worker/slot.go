@@ -16,9 +16,9 @@ type slot struct {
 	name    string
 	pool    *pool
 	stopped chan struct{} // closed when run has returned
-	// loading holds a token while a load is under way. A worker loads one
-	// model after the other anyway; so one that takes the worker down while it
-	// is loaded takes no other load with it.
+	// loading holds a token while a load is under way. A worker loads one model
+	// after the other anyway. With one load at a time, a model that crashes the
+	// worker while it loads does not fail another model's load.
 	loading chan struct{}
 
 	mu struct {
@@ -56,7 +56,7 @@ type placement struct {
 	due      time.Time // when the next may be tried; of run alone
 }
 
-// ready gives the worker that can take a request for the model, or nil.
+// ready returns the worker that can take a request for the model, or nil.
 func (p *placement) ready() *worker {
 	w := p.live.Load()
 	if w == nil || p.state.Load() != stateReady {
@@ -71,8 +71,8 @@ func newSlot(p *pool, name string) *slot {
 	return s
 }
 
-// settled is how long a worker must have lived for its end not to count as a
-// failure to start.
+// settled is the least lifetime of a worker whose end does not count as a failure
+// to start.
 const settled = 10 * time.Second
 
 // run keeps a worker running until ctx ends.
@@ -103,7 +103,7 @@ func (s *slot) run(ctx context.Context) {
 	}
 }
 
-// sleep waits, or less when ctx ends.
+// sleep waits for the duration or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -127,8 +127,8 @@ func (s *slot) change(w *worker, err error) {
 	s.mu.changed = make(chan struct{})
 }
 
-// serve loads what the slot's last worker had and waits for the end of w or of
-// ctx, with which w is stopped. Loads that failed are tried again.
+// serve loads the models of the slot's last worker and waits until w or ctx ends;
+// when ctx ends it stops w. It tries failed loads again.
 func (s *slot) serve(ctx context.Context, w *worker) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -145,11 +145,11 @@ func (s *slot) serve(ctx context.Context, w *worker) {
 	}
 }
 
-// idle is how often a slot looks for models to load that nothing announced.
+// idle is how often a slot looks for models to load without being told of one.
 const idle = time.Hour
 
-// reload loads the placements that w lacks, as far as they are due, and returns
-// when to call it again.
+// reload loads the placements that w lacks and that are due. It returns when to
+// call it again.
 func (s *slot) reload(ctx context.Context, w *worker) time.Duration {
 	s.mu.Lock()
 	placements := slices.Clone(s.mu.placements)
@@ -170,8 +170,8 @@ func (s *slot) reload(ctx context.Context, w *worker) time.Duration {
 			if ctx.Err() != nil {
 				return idle
 			}
-			// A model that takes the worker down while it loads must not do so
-			// to the next one before the others are back.
+			// A model that crashes the worker while it loads must not crash the
+			// next one before the other models are loaded.
 			limits := &s.pool.engine.config.Limits
 			wait := min(limits.MinBackoff<<min(p.failures+2, 20), 10*limits.MaxBackoff)
 			p.failures++
@@ -191,8 +191,8 @@ func (s *slot) reload(ctx context.Context, w *worker) time.Duration {
 	return next
 }
 
-// adopt notes that w has the placement's model; false if the placement is no
-// longer in the slot.
+// adopt records that w has the placement's model. It returns false if the placement
+// is no longer in the slot.
 func (s *slot) adopt(p *placement, w *worker) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,8 +205,8 @@ func (s *slot) adopt(p *placement, w *worker) bool {
 	return true
 }
 
-// await waits for a worker other than gone. When one cannot be started that is
-// the error.
+// await waits for a worker other than gone. Its error is the reason why none could
+// be started.
 func (s *slot) await(ctx context.Context, gone *worker) (*worker, error) {
 	for {
 		s.mu.Lock()
@@ -225,8 +225,9 @@ func (s *slot) await(ctx context.Context, gone *worker) (*worker, error) {
 	}
 }
 
-// loadAlone loads the placement's model in w once no other load is under way,
-// and then notes it with keep, which is false where that came too late.
+// loadAlone loads the placement's model in w once no other load is under way, and
+// records it with keep. Its error is errGone when keep returns false, because the
+// placement or the worker is gone.
 func (s *slot) loadAlone(ctx context.Context, w *worker, p *placement, keep func() bool) (*message, error) {
 	select {
 	case s.loading <- struct{}{}:
@@ -241,8 +242,8 @@ func (s *slot) loadAlone(ctx context.Context, w *worker, p *placement, keep func
 	return m, err
 }
 
-// load loads a model for the first time. A worker that ended before it was
-// asked, or after it had answered, is not the model's affair: the next one is.
+// load loads a model for the first time. If the worker ended before it was asked,
+// or after it had answered, the model did not cause that: load tries the next one.
 func (s *slot) load(ctx context.Context, m *Model) (*placement, *message, error) {
 	p := &placement{model: m, slot: s}
 	var w *worker
@@ -273,7 +274,7 @@ func (s *slot) load(ctx context.Context, m *Model) (*placement, *message, error)
 	return p, answer, nil
 }
 
-// unload takes a model out of the slot.
+// unload removes a model from the slot.
 func (s *slot) unload(ctx context.Context, p *placement) error {
 	s.mu.Lock()
 	s.mu.placements = slices.DeleteFunc(s.mu.placements, func(o *placement) bool { return o == p })

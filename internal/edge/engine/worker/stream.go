@@ -8,11 +8,11 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
 
-// Stream answers the requests of in with what the model's predict_stream
-// yields, through send, from the caller's goroutine. Requests are read in
-// another; none is asked for once Stream has returned, though one read may be
-// waiting then until in lets it go. A model without predict_stream answers
-// each request with one response.
+// Stream sends the requests of in to the model's predict_stream and passes what it
+// yields to send, which it calls in the caller's goroutine. It reads requests in
+// another goroutine: when Stream returns, one call of in may still be waiting, and
+// no further one is made. A model without predict_stream answers each request with
+// one response.
 //
 // At most 16 messages wait each way: a slow client slows the model.
 func (m *Model) Stream(ctx context.Context, in iter.Seq2[*tensor.Request, error], send func(*tensor.Response) error) error {
@@ -49,8 +49,8 @@ func (m *Model) Stream(ctx context.Context, in iter.Seq2[*tensor.Request, error]
 			s.worker.conn.cancel(s.call)
 			return err
 		}
-		// Half of the credit at once: the model never runs out of it, and
-		// half the messages that give it are saved.
+		// Return half of the credit at once: the model never runs out of it,
+		// and few messages are needed.
 		if consumed++; consumed == streamCredit/2 {
 			s.worker.conn.consumed(s.call, consumed)
 			consumed = 0
@@ -58,7 +58,7 @@ func (m *Model) Stream(ctx context.Context, in iter.Seq2[*tensor.Request, error]
 	}
 }
 
-// answerEach is Stream by one Infer for each request.
+// answerEach answers each request of a stream with one Infer.
 func (m *Model) answerEach(ctx context.Context, in iter.Seq2[*tensor.Request, error], send func(*tensor.Response) error) error {
 	for r, err := range in {
 		if err != nil {
@@ -84,8 +84,8 @@ type stream struct {
 	end    context.CancelCauseFunc
 }
 
-// feed sends the requests of in as far as the worker gives credit for them. An
-// error ends the stream.
+// feed sends the requests of in as the worker gives credit for them. An error ends
+// the stream.
 func (s *stream) feed(ctx context.Context, in iter.Seq2[*tensor.Request, error]) {
 	for r, err := range in {
 		if err == nil && ctx.Err() == nil {
@@ -130,7 +130,7 @@ func (s *stream) send(ctx context.Context, r *tensor.Request) error {
 	return err
 }
 
-// open begins the stream with its first request, or with none at all.
+// open begins the stream with its first request, or without one.
 func (s *stream) open(first *tensor.Request) error {
 	w, err := s.model.begin(s.call, func(id uint64) (*frame, error) {
 		if first == nil {

@@ -50,8 +50,8 @@ func (l launch) newWorker(g *connected) *worker {
 // exitWait is how long a worker whose connection ended may take to exit.
 const exitWait = time.Second
 
-// run reads until the connection ends, sees to it that the process ends too,
-// and then fails what is in flight with the reason.
+// run reads until the connection ends, waits until the process has ended too, and
+// then fails the calls in flight with the reason.
 func (w *worker) run() {
 	err := w.conn.read()
 	var broken *protocolError
@@ -75,7 +75,7 @@ func (w *worker) run() {
 	w.conn.fail(NewError(kindDied, fmt.Sprintf("worker %d died while answering: %s", w.process.PID(), w.why(err, exit))))
 }
 
-// why describes how the worker ended.
+// why returns how the worker ended.
 func (w *worker) why(err error, exit child.Exit) string {
 	if reason := w.reason.Load(); reason != nil {
 		return *reason
@@ -91,13 +91,13 @@ func (w *worker) why(err error, exit child.Exit) string {
 	return exit.String()
 }
 
-// end kills the worker, for the reason given.
+// end kills the worker for the given reason.
 func (w *worker) end(reason string) {
 	w.reason.CompareAndSwap(nil, &reason)
 	w.process.Kill()
 }
 
-// stop lets the worker finish what it has and ends it.
+// stop lets the worker finish its requests and ends it.
 func (w *worker) stop() {
 	w.stopped.Store(true)
 	w.conn.send(control(kindStop, "grace", w.grace.Seconds()))
@@ -109,9 +109,9 @@ func (w *worker) stop() {
 	}
 }
 
-// watch sends heartbeats and ends the worker when it is stuck: when it owes an
-// answer to one for PongTimeout, unless it is busy with a request or load that
-// is within its time.
+// watch sends heartbeats and ends a worker that is stuck: one that has not answered
+// a heartbeat for PongTimeout, unless it is busy with a request or a load within
+// its time limit.
 func (w *worker) watch() {
 	tick := time.NewTicker(w.limits.PingInterval)
 	defer tick.Stop()
@@ -143,7 +143,7 @@ func (w *worker) watch() {
 	}
 }
 
-// judge looks at a worker that has not answered the heartbeat of sent.
+// judge decides about a worker that has not answered the heartbeat sent at sent.
 func (w *worker) judge(now, sent time.Time) {
 	silent := now.Sub(sent)
 	if silent < w.limits.PongTimeout {
@@ -158,12 +158,12 @@ func (w *worker) judge(now, sent time.Time) {
 	w.end(reason)
 }
 
-// overdue is the error of a call beyond its limit.
+// overdue returns the error of a call beyond its limit.
 func (w *worker) overdue(c *call) error {
 	return NewError(kindTimeout, fmt.Sprintf("worker %d gave no answer within %s", w.process.PID(), c.limit))
 }
 
-// pushed takes what the worker sends unasked.
+// pushed handles messages that answer no request: metrics and log records.
 func (w *worker) pushed(m *message) {
 	switch m.Kind {
 	case kindReady:
@@ -226,7 +226,7 @@ func (w *worker) load(ctx context.Context, p *placement) (*message, error) {
 	return m, nil
 }
 
-// unload unloads the placement's model. A worker that ends has done so.
+// unload unloads the placement's model. A worker that ends has unloaded it too.
 func (w *worker) unload(ctx context.Context, p *placement) error {
 	defer w.forget(p)
 	_, err := w.ask(ctx, kindUnload, w.grace+w.limits.PongTimeout, func(id uint64) (*frame, error) {
