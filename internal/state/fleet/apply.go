@@ -247,7 +247,11 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 		}
 	case runtimeKind:
 		f.resolver.put(obj)
-		f.services.renewLocked(func(e *entry) bool { return uses(e, obj.Key.Name) })
+		f.services.renewLocked(func(e *entry) bool {
+			choosing := e.choosing(f.cfg.Now())
+			e.reselect = e.reselect || choosing
+			return choosing || uses(e, obj.Key.Name)
+		})
 	case "model":
 		f.resolver.put(obj)
 		f.services.renewLocked(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })

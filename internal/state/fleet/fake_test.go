@@ -32,6 +32,7 @@ type platform struct {
 	counts    map[workload.Ref]int
 	replicas  map[service.Key][]replica.Replica // set to override
 	calls     []string
+	applying  func() // called once, by the next Apply; nil for nothing
 }
 
 func (p *platform) Host(_ context.Context, checks ...selection.Check) (selection.Host, error) {
@@ -47,6 +48,10 @@ func (p *platform) Host(_ context.Context, checks ...selection.Check) (selection
 }
 
 func (p *platform) Apply(_ context.Context, r workload.Revision) error {
+	if f := p.applying; f != nil {
+		p.applying = nil
+		f()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls = append(p.calls, "apply "+r.Service.String()+" "+r.Runtime.Name)

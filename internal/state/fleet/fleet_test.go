@@ -61,6 +61,7 @@ func TestChoiceIsPinned(t *testing.T) {
 	r := newRig(t)
 	r.apply(serviceYAML("a", one))
 	r.reconcile("a")
+	r.reconcile("a") // which sees its replica ready
 	r.apply(runtimeYAML("baobab", 9))
 	r.platform.programs = append(r.platform.programs, "baobab")
 	r.reconcile("a")
@@ -92,6 +93,7 @@ func TestRuntimeRenamed(t *testing.T) {
 	if r.runs("a") != "baobab" {
 		t.Fatalf("runs %s", r.runs("a"))
 	}
+	r.reconcile("a") // which sees its replica ready
 	r.took()
 	if err := r.Delete(t.Context(), fleet.ID{Kind: "runtime", Key: service.Key{Name: "baobab"}}); err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ type work struct {
 	generation int64
 	stale      bool
 	reselect   bool
+	chosen     time.Time // as in entry
 	applied    bool
 	wake       int
 	asleep     bool

@@ -37,6 +37,7 @@ func TestReselectIsTriedAgain(t *testing.T) {
 			r := newRig(t)
 			r.apply(serviceYAML("a", one))
 			r.reconcile("a")
+			r.reconcile("a") // which sees its replica ready
 			r.platform.programs = append(r.platform.programs, "baobab")
 			r.apply(runtimeYAML("baobab", 9))
 			if _, err := r.Apply(t.Context(), parse(t, serviceYAML("a", one)), fleet.ApplyOptions{Reselect: true}); err != nil {
@@ -53,12 +54,82 @@ func TestReselectIsTriedAgain(t *testing.T) {
 				t.Errorf("runs %s, and baobab was asked for", r.runs("a"))
 			}
 			// Once made it is pinned as any other.
+			r.reconcile("a")
 			r.apply(runtimeYAML("cedar", 12))
 			r.platform.programs = append(r.platform.programs, "cedar")
 			r.apply(serviceYAML("a", "scaling: {minReplicas: 1, maxReplicas: 3}"))
 			r.reconcile("a")
 			if r.runs("a") != "baobab" {
 				t.Errorf("a change of scaling chose anew: %s", r.runs("a"))
+			}
+		})
+	}
+}
+
+// TestRuntimeOfTheSameApply: on a cluster a service may be seen before the runtime
+// that was applied with it. The choice is made again for half a minute, and no
+// longer than until a replica is ready.
+func TestRuntimeOfTheSameApply(t *testing.T) {
+	sleeping := "scaling: {minReplicas: 0}"
+	for name, c := range map[string]struct {
+		rest string
+		then func(*rig) // between the choice and the runtime
+		want string
+	}{
+		"at once":            {sleeping, func(*rig) {}, "baobab"},
+		"half a minute on":   {sleeping, func(r *rig) { r.now = r.now.Add(30 * time.Second) }, "oak"},
+		"the clock went":     {sleeping, func(r *rig) { r.now = r.now.Add(-time.Hour) }, "oak"},
+		"a replica starts":   {one, func(*rig) {}, "baobab"},
+		"a replica is ready": {one, func(r *rig) { r.reconcile("a") }, "oak"},
+		"another process":    {sleeping, func(r *rig) { r.restart() }, "oak"},
+		"an edit": {one, func(r *rig) {
+			r.reconcile("a")
+			r.now = r.now.Add(time.Hour)
+			r.apply(serviceYAML("a", "protocol: v2, "+one))
+		}, "baobab"},
+		"an edit of the scaling": {one, func(r *rig) {
+			r.reconcile("a")
+			r.now = r.now.Add(time.Hour)
+			r.apply(serviceYAML("a", "scaling: {minReplicas: 2}"))
+		}, "oak"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.platform.programs = append(r.platform.programs, "baobab")
+			r.apply(serviceYAML("a", c.rest))
+			r.reconcile("a")
+			if r.runs("a") != "oak" {
+				t.Fatalf("runs %s before there is a baobab", r.runs("a"))
+			}
+			c.then(r)
+			r.apply(runtimeYAML("baobab", 9))
+			r.reconcile("a")
+			if r.runs("a") != c.want {
+				t.Errorf("runs %s, want %s", r.runs("a"), c.want)
+			}
+		})
+	}
+}
+
+// TestRuntimeDuringTheChoice: a runtime that comes after a reconcile has chosen, and
+// before it has ended, is chosen by the next.
+func TestRuntimeDuringTheChoice(t *testing.T) {
+	for name, edited := range map[string]bool{"new": false, "edited": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.platform.programs = append(r.platform.programs, "baobab")
+			r.apply(serviceYAML("a", one))
+			if edited {
+				r.reconcile("a")
+				r.reconcile("a")
+				r.now = r.now.Add(time.Hour)
+				r.apply(serviceYAML("a", "protocol: v2, engine: {args: [x]}, "+one))
+			}
+			r.platform.applying = func() { r.apply(runtimeYAML("baobab", 9)) }
+			r.reconcile("a")
+			r.reconcile("a")
+			if r.runs("a") != "baobab" {
+				t.Errorf("runs %s", r.runs("a"))
 			}
 		})
 	}

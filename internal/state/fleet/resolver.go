@@ -171,6 +171,7 @@ func (r *resolver) choose(ctx context.Context, w *work, m resolvedModel, req sel
 		return choice{}, "", retryAfter, &service.Failure{Reason: result.Reason, Message: result.Message}
 	}
 	rt := result.Chosen.Runtime
+	w.chosen = r.cfg.Now()
 	return choice{service.RuntimeChoice{Name: rt.Name, Namespace: rt.Namespace, Scope: rt.Scope, Why: result.Chosen.Why}, rt}, result.Protocol, 0, nil
 }
 

@@ -40,6 +40,9 @@ type entry struct {
 	record     *Record
 	// stale: the inputs changed since the record was made.
 	stale, reselect bool
+	// chosen is when this process chose the record's runtime; zero where one before
+	// it did.
+	chosen time.Time
 	// applied: the platform has the record's revision. drifted: somebody else
 	// changed what it made of it.
 	applied, drifted bool
@@ -208,6 +211,25 @@ func uses(e *entry, name string) bool {
 		s.Runtime != nil && s.Runtime.Name == name
 }
 
+// choiceStands is for how long a choice is made again for a runtime that comes,
+// unless a replica is ready before: manifests that are applied together are seen
+// one after the other on a cluster.
+const choiceStands = 30 * time.Second
+
+// choosing reports whether e's runtime is being chosen, or was just now and has no
+// ready replica yet.
+func (e *entry) choosing(now time.Time) bool {
+	switch {
+	case e.record == nil:
+		return true
+	case e.status.Generation != e.generation && selectionHash(e.object) != e.record.Selection:
+		return true
+	case e.chosen.IsZero() || now.Sub(e.chosen).Abs() >= choiceStands:
+		return false
+	}
+	return !slices.ContainsFunc(e.status.Components, func(c service.ComponentStatus) bool { return c.Ready > 0 })
+}
+
 func modelRef(o Object) string {
 	if m := o.Service.Model; m != nil && m.Ref != nil {
 		return m.Ref.Name
@@ -218,7 +240,7 @@ func modelRef(o Object) string {
 // workLocked copies e; mu is held.
 func (s *services) workLocked(k service.Key, e *entry) *work {
 	w := &work{snapshot: snapshot{key: k, object: e.object, record: e.record, failure: e.failure, unplaced: e.unplaced},
-		generation: e.generation, stale: e.stale, reselect: e.reselect, applied: e.applied,
+		generation: e.generation, stale: e.stale, reselect: e.reselect, chosen: e.chosen, applied: e.applied,
 		wake: e.wake, asleep: e.asleep, evicted: e.evicted, files: e.files, roles: map[service.Role]roleState{}}
 	for r, rs := range e.roles {
 		w.roles[r] = *rs
@@ -268,7 +290,7 @@ func (s *services) finish(w *work, status service.Status, inFlight func(replica 
 		e.canary = c
 		s.queue.add(w.key.Stable())
 	}
-	e.record, e.applied, e.failure, e.files = w.record, w.applied, w.failure, w.files
+	e.record, e.chosen, e.applied, e.failure, e.files = w.record, w.chosen, w.applied, w.failure, w.files
 	e.unplaced = w.unplaced
 	if w.failure == nil {
 		e.retry = retry{}
