@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -180,5 +183,67 @@ func TestStormOnRoomForThree(t *testing.T) {
 	}
 	if stops := strings.Count(n.logs.String(), "an idle service makes room"); stops < 9 || stops > 12 {
 		t.Errorf("%d services were stopped for 12 with room for 3", stops)
+	}
+}
+
+// locked is a service whose engine notes in a file when it finds the GPU taken by
+// another, and takes two seconds to give it back.
+func locked(name, lock string) string {
+	script := fmt.Sprintf(`mkdir %[2]s || echo %[1]s >> %[2]s.twice; trap 'sleep 2' TERM; "$@" & wait $!; wait; rmdir %[2]s; sleep 0.2`, name, lock)
+	command := fmt.Sprintf(`[sh, -c, %q, sh, %q, simulate, engine, --port, "{{.Port}}", --startup-delay, 1s, --model, %s]`, script, binary, name)
+	was := fmt.Sprintf(`[roundhouse, simulate, engine, --port, "{{.Port}}", --model, %s]`, name)
+	return strings.Replace(onDemand(name, "", ""), was, command, 1)
+}
+
+// TestKilledBetweenEvictionAndStart: `up` is killed while the GPU of an idle
+// service goes to another. The next `up` gives it to one process at a time, and
+// both services answer.
+func TestKilledBetweenEvictionAndStart(t *testing.T) {
+	t.Parallel()
+	for moment, reached := range map[string]func(n *node, a int) bool{
+		"the old replica is ending": func(n *node, _ int) bool {
+			return strings.Contains(n.logs.String(), "an idle service makes room")
+		},
+		"the new replica is starting": func(n *node, a int) bool {
+			b := n.service("default/b").Replicas
+			return !alive(a) && len(b) == 1 && b[0].PID > 0
+		},
+	} {
+		t.Run(moment, func(t *testing.T) {
+			t.Parallel()
+			n, lock := newNode(t), filepath.Join(t.TempDir(), "gpu")
+			n.env = []string{"ROUNDHOUSE_GPUS=1"}
+			n.up()
+			n.do("apply", "-f", write(t, t.TempDir(), "services.yaml", locked("a", lock)+"---\n"+locked("b", lock)))
+			if a := n.complete("a", 4); a.status != 200 {
+				t.Fatalf("a: %s", a)
+			}
+			first := n.pid("a")
+			asked := make(chan struct{})
+			go func() {
+				defer close(asked)
+				_, _ = try("POST", n.gateway+"/v1/completions", `{"model":"b","prompt":"hello","max_tokens":4}`)
+			}()
+			for end := time.Now().Add(patience); !reached(n, first); time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("%s was not seen:\n%s", moment, n.logs)
+				}
+			}
+			n.signal(syscall.SIGKILL)
+			<-asked
+			n.up()
+			for _, model := range []string{"b", "a"} {
+				if a := n.complete(model, 4); a.status != 200 {
+					t.Errorf("%s after the kill: %s\n%s", model, a, n.run("describe", model).out)
+				}
+			}
+			eventually(t, "one replica is left", func() (bool, string) {
+				a, b := n.service("default/a").Replicas, n.service("default/b").Replicas
+				return len(a) == 1 && a[0].Phase == "Ready" && len(b) == 0, n.run("get").out
+			})
+			if twice, err := os.ReadFile(lock + ".twice"); !os.IsNotExist(err) {
+				t.Errorf("the GPU was held by two: %s %v", twice, err)
+			}
+		})
 	}
 }

@@ -5,7 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/residency"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // TestWakePlanReads: each state of a plan says what is stopped, why, and how long
@@ -32,6 +36,47 @@ func TestWakePlanReads(t *testing.T) {
 		}
 		if strings.Contains(p.String(), "d/c") {
 			t.Errorf("stops for another are told: %s", p)
+		}
+	}
+}
+
+// TestEditOfAnIdleService: a replica that waits for room although no request does
+// is given up, unless it is of a new revision whose predecessor serves: both would
+// end together.
+func TestEditOfAnIdleService(t *testing.T) {
+	revision := func(hash string, gpus int) workload.Revision {
+		return workload.Revision{Hash: hash, Components: []workload.Component{{Role: service.RoleEngine, Process: &workload.Process{GPUs: gpus}}}}
+	}
+	before, after := revision("old", 1), revision("new", 2)
+	edited := after
+	edited.Before = &before
+	serves := replica.Replica{Role: service.RoleEngine, Revision: "old", Phase: replica.Ready, PID: 1, GPUs: []int{0}}
+	waits := replica.Replica{Role: service.RoleEngine, Revision: "new", Phase: replica.Pending, Reason: replica.ReasonInsufficientGPUs}
+	leaving := serves
+	leaving.Phase = replica.Draining
+	for name, c := range map[string]struct {
+		revision workload.Revision
+		replicas []replica.Replica
+		demand   autoscale.Demand
+		given    bool
+	}{
+		"the edit of one that serves":           {edited, []replica.Replica{serves, waits}, autoscale.Demand{}, false},
+		"its predecessor is not recorded":       {after, []replica.Replica{serves, waits}, autoscale.Demand{}, false},
+		"its predecessor makes room":            {edited, []replica.Replica{leaving, waits}, autoscale.Demand{}, false},
+		"nothing serves, and nobody asks":       {after, []replica.Replica{waits}, autoscale.Demand{}, true},
+		"nothing serves, and a request waits":   {after, []replica.Replica{waits}, autoscale.Demand{Queued: 1}, false},
+		"nothing serves, and its client left":   {after, []replica.Replica{waits}, autoscale.Demand{Arrived: 1}, true},
+		"a request runs on the one that serves": {edited, []replica.Replica{serves, waits}, autoscale.Demand{Running: 1}, false},
+	} {
+		x := resident{revision: c.revision, rolling: c.revision.Before != nil}
+		s := x.facts(c.replicas, c.demand)
+		var l lack
+		l.look(s, time.Now())
+		if !s.Lacks || s.Need.GPUs != 2 {
+			t.Errorf("%s: it lacks %v", name, s.Need)
+		}
+		if given := !l.abandoned.IsZero(); given != c.given {
+			t.Errorf("%s: given up %v, want %v", name, given, c.given)
 		}
 	}
 }
