@@ -9,6 +9,8 @@ GOFLAGS_BUILD := -trimpath -tags grpcnotrace -ldflags "-s -w -X main.version=$(V
 PEERS := .venv/peers
 # MLServer's dependencies exclude those of the clients in PEERS.
 MLSERVER := .venv/mlserver
+# Engines that run on any machine: llama.cpp, Triton, KServe's Python server.
+ENGINES := .venv/engines
 # Clients of the Hugging Face Hub: today's, and one from before Xet.
 HUB := .venv/hub
 HUB_OLD := .venv/hub-old
@@ -72,6 +74,11 @@ test-peers: $(PEERS)/.installed $(MLSERVER)/.installed $(HUB)/.installed $(HUB_O
 	  go test -count=1 -timeout 20m ./cmd/roundhouse ./cmd/internal/skeleton ./internal/edge/engine/worker/... ./internal/edge/engine/onnx/... ./test/e2e
 	ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python $(PEERS)/bin/python -m pytest -q -rs python/tests
 
+.PHONY: test-engines
+test-engines: $(ENGINES)/.installed $(MLSERVER)/.installed ## serve models with the real llama-server, Triton, KServe's Python server and MLServer
+	ROUNDHOUSE_ENGINES=$(abspath $(ENGINES)) ROUNDHOUSE_ENGINES_MLSERVER=$(abspath $(MLSERVER)) \
+	  go test -count=1 -timeout 20m ./test/engines
+
 .PHONY: test-torch
 test-torch: $(PEERS)/.installed ## serve models of PyTorch and Hugging Face with ROUNDHOUSE_TORCH_PYTHON, which has their libraries
 	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python go test -count=1 -v -timeout 10m -tags peers -run TestTorch ./test/peers/modelserver ./test/peers/safetensors
@@ -86,6 +93,10 @@ $(MLSERVER)/.installed: test/peers/requirements-mlserver.txt test/peers/requirem
 	python3 -m venv $(MLSERVER)
 	$(MLSERVER)/bin/pip install --quiet --disable-pip-version-check -r $<
 	$(MLSERVER)/bin/pip install --quiet --disable-pip-version-check --no-deps -r $(word 2,$^)
+	@touch $@
+
+$(ENGINES)/.installed: test/engines/install.sh $(wildcard test/engines/requirements*.txt)
+	test/engines/install.sh $(ENGINES)
 	@touch $@
 
 $(HUB)/.installed: test/peers/requirements-hub.txt

@@ -1,0 +1,115 @@
+package engines
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// stream is an event stream of which the first event has been read. What is not
+// read stays in the engine: a stream of many megabytes lasts until it is.
+type stream struct {
+	t      *testing.T
+	resp   *http.Response
+	from   *bufio.Reader
+	first  string
+	cancel context.CancelFunc // the client leaves
+}
+
+// stream asks the gateway for one.
+func (n *node) stream(path, body string) *stream {
+	n.t.Helper()
+	ctx, cancel := context.WithCancel(n.t.Context())
+	n.t.Cleanup(cancel)
+	resp, err := begin(ctx, "POST", n.gateway+path, body, "Content-Type", "application/json")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = resp.Body.Close() })
+	s := &stream{t: n.t, resp: resp, from: bufio.NewReader(resp.Body), cancel: cancel}
+	if s.first, err = s.from.ReadString('\n'); err != nil || resp.StatusCode != 200 {
+		n.t.Fatalf("the stream begins with %d %q (%v)", resp.StatusCode, s.first, err)
+	}
+	return s
+}
+
+// rest reads the stream to its end and returns its other events.
+func (s *stream) rest() (events []string) {
+	s.t.Helper()
+	raw, err := io.ReadAll(s.from)
+	if err != nil {
+		s.t.Errorf("the stream is cut: %v after %q", err, raw[max(0, len(raw)-200):])
+	}
+	for event := range strings.SplitSeq(string(raw), "\n\n") {
+		if event = strings.TrimSpace(event); event != "" {
+			events = append(events, event)
+		}
+	}
+	if len(events) == 0 {
+		s.t.Fatal("no event follows the first")
+	}
+	return events
+}
+
+// whole fails unless the stream ends with [DONE] after so many tokens.
+func (s *stream) whole(tokens int) {
+	s.t.Helper()
+	events := s.rest()
+	if last := events[len(events)-1]; last != "data: [DONE]" {
+		s.t.Errorf("the stream ends with %.300q", last)
+	}
+	if len(events) < tokens {
+		s.t.Errorf("%d events of a stream of %d tokens", len(events), tokens)
+	}
+}
+
+// broken fails unless the stream ends with the event that says that its replica
+// failed, after whole events.
+func (s *stream) broken() {
+	s.t.Helper()
+	events := s.rest()
+	contains(s.t, events[len(events)-1], "event: error\ndata: {\"error\":{", `"code":"replica_failed"`)
+	for _, e := range events[:len(events)-1] {
+		if !strings.HasPrefix(e, "data: {") || !strings.HasSuffix(e, "}") {
+			s.t.Errorf("half an event: %.300q", e)
+		}
+	}
+}
+
+// figures reads a page of metrics: the sum of the series by name.
+func (n *node) figures(url string) map[string]float64 {
+	n.t.Helper()
+	a := n.send("GET", url, "")
+	if a.status != 200 {
+		n.t.Fatalf("GET %s: %s", url, a)
+	}
+	sums := map[string]float64{}
+	for line := range strings.Lines(a.body) {
+		series, value, ok := strings.Cut(strings.TrimSpace(line), "} ")
+		if !ok {
+			series, value, _ = strings.Cut(strings.TrimSpace(line), " ")
+		}
+		name, _, _ := strings.Cut(series, "{")
+		if x, err := strconv.ParseFloat(value, 64); err == nil && !strings.HasPrefix(name, "#") {
+			sums[name] += x
+		}
+	}
+	return sums
+}
+
+// figure waits until a metric of a page has a value.
+func (n *node) figure(url, name string, want float64) {
+	n.t.Helper()
+	n.eventually(name+" is "+strconv.FormatFloat(want, 'g', -1, 64), func() (bool, string) {
+		got, ok := n.figures(url)[name]
+		return ok && got == want, strconv.FormatFloat(got, 'g', -1, 64)
+	})
+}
+
+// metrics is the address of a replica's page of metrics.
+func (p part) metrics() string { return "http://" + cmp.Or(p.Metrics, p.HTTP) + "/metrics" }
