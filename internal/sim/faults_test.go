@@ -2,8 +2,8 @@ package sim
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -39,8 +39,17 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 		w.crash(time.Duration(rng.Int64N(int64(5 * time.Second))))
 	},
 	"torn": (*FaultPlan).torn,
+	"power": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		if rng.IntN(2) == 0 {
+			f.torn(w, rng)
+		} else if !w.process.dead {
+			w.finish(w.process, time.Duration(rng.Int64N(int64(time.Minute))), true)
+		}
+	},
+	"clock ahead": func(_ *FaultPlan, w *world, rng *rand.Rand) { w.clock.Add(1 + rng.Int64N(8*3600)) },
+	"clock back":  func(_ *FaultPlan, w *world, rng *rand.Rand) { w.clock.Add(-1 - rng.Int64N(1800)) },
 	"full": func(f *FaultPlan, w *world, _ *rand.Rand) {
-		f.lasting(w, func(on bool) { w.full, w.emptied = on, time.Now(); w.process.store.setFull(on) })
+		f.lasting(w, func(on bool) { w.full, w.emptied = on, time.Now(); w.process.disk.setFull(on) })
 	},
 	"refusals": func(f *FaultPlan, w *world, _ *rand.Rand) { f.lasting(w, w.machine.refuse) },
 	"scale": func(f *FaultPlan, w *world, rng *rand.Rand) {
@@ -56,12 +65,15 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 		}
 	},
 	"recreate": func(f *FaultPlan, w *world, rng *rand.Rand) {
-		s := w.wanted[f.key()]
-		if s == nil || w.process.dead || w.process.remove(f.key()) != nil {
-			return
-		}
-		w.watch.deleted(f.key())
-		w.loop.after(time.Duration(rng.Int64N(int64(20*time.Second))), func() { w.apply(s) })
+		f.recreate(w, time.Duration(rng.Int64N(int64(20*time.Second))))
+	},
+	"power and delete": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		f.recreate(w, time.Minute)
+		w.loop.after(time.Duration(rng.Int64N(int64(2*time.Millisecond))), func() {
+			if !w.process.dead {
+				w.finish(w.process, time.Second, true)
+			}
+		})
 	},
 }
 
@@ -113,6 +125,20 @@ func (f *FaultPlan) lasting(w *world, set func(on bool)) {
 	w.loop.after(f.For, func() { set(false) })
 }
 
+// recreate has somebody delete the service, and create it again after a while.
+func (f *FaultPlan) recreate(w *world, again time.Duration) {
+	s := w.wanted[f.key()]
+	if s == nil || w.process.dead {
+		return
+	}
+	if err := w.process.remove(f.key()); err != nil {
+		w.watch.of(f.key()).deleting = true // it is gone, or not
+		return
+	}
+	w.watch.deleted(f.key())
+	w.loop.after(again, func() { w.apply(s) })
+}
+
 // canary has somebody try a new model with a part of the requests, and then take
 // it or go back.
 func (f *FaultPlan) canary(w *world, rng *rand.Rand) {
@@ -146,10 +172,11 @@ func (f *FaultPlan) torn(w *world, rng *rand.Rand) {
 		return
 	}
 	p, again := w.process, time.Duration(rng.Int64N(int64(5*time.Second)))
-	p.store.killAt(rng.IntN(3), func() {
+	power := f.Kind == "power"
+	p.disk.killAt(rng.IntN(8), func() {
 		p.dead = true
 		w.machine.crash()
-		w.loop.after(0, func() { w.finish(p, again) })
+		w.loop.after(0, func() { w.finish(p, again, power) })
 	})
 	w.loop.after(time.Second, func() { f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(1000) }) })
 }
@@ -157,24 +184,29 @@ func (f *FaultPlan) torn(w *world, rng *rand.Rand) {
 // crash kills the process, and starts it again after a while.
 func (w *world) crash(again time.Duration) {
 	if !w.process.dead {
-		w.finish(w.process, again)
+		w.finish(w.process, again, false)
 	}
 }
 
-func (w *world) finish(p *process, again time.Duration) {
+// finish ends a process, with all others of the machine where its power fails.
+func (w *world) finish(p *process, again time.Duration, power bool) {
 	w.trace("crash")
 	p.crash()
 	w.calls.abandon()
+	if power {
+		w.machine.reboot()
+		w.disk.lose()
+	}
 	w.loop.after(again, func() {
 		w.lives++
 		next, err := newProcess(w, w.lives)
 		if err != nil {
-			w.violate("records survive", service.Key{}, fmt.Sprintf("the process cannot be started again: %v", err))
+			w.violate("records survive", service.Key{}, "the process cannot be started again: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 			return
 		}
 		w.trace("restarted")
 		w.process = next
-		next.store.setFull(w.full)
+		next.disk.setFull(w.full)
 		w.watch.restarted()
 	})
 }
@@ -214,18 +246,9 @@ func (u *unit) die() {
 	}
 }
 
-func (d *disk) setFull(on bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.full = on
-}
-
-func (d *disk) killAt(point int, die func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.point, d.die = point, die
-}
-
 // drawn are the kinds in the order in which machines, clusters and crowds draw
 // them. A new one goes into a plan of its own: here it would change every seed.
 var drawn = []string{"canary", "crash", "edit", "fail", "full", "hang", "kill", "lie", "recreate", "refusals", "scale", "silent", "slow start", "storm", "torn"}
+
+// rare are the kinds that are drawn besides, in half of the plans.
+var rare = []string{"clock ahead", "clock back", "power"}

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -36,7 +33,8 @@ type process struct {
 	fleet      *fleet.Fleet
 	dispatcher *dispatch.Dispatcher
 	scraper    *scrape.Scraper
-	store      *disk
+	store      *datadir.Dir
+	disk       *mount
 	cancel     context.CancelFunc
 	dead       bool
 	late       *source
@@ -45,27 +43,27 @@ type process struct {
 // newProcess starts over what the disk and the machine hold.
 func newProcess(w *world, number uint64) (*process, error) {
 	p := &process{world: w, number: number, late: &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6c617465+number))}}
-	dir, err := datadir.Open(w.dir)
-	if err != nil {
+	p.disk = w.disk.opened()
+	var err error
+	if p.store, err = datadir.OpenOn(p.disk, w.disk.root); err != nil {
 		return nil, err
 	}
-	p.store = &disk{Dir: dir, root: w.dir}
 	random := &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x70726f63+number))}
 	cfg := dispatch.DefaultConfig()
 	cfg.Lost = func(string) {}
-	if p.dispatcher, err = dispatch.New(cfg, demands{p}, clock{w.loop.lane(3)}, random.IntN); err != nil {
+	if p.dispatcher, err = dispatch.New(cfg, demands{p}, clock{w.loop.lane(3), w.now}, random.IntN); err != nil {
 		return nil, err
 	}
 	readingsRandom := &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x72656164+number))}
 	readings := scrape.DefaultConfig()
-	readings.Sink, readings.Traffic, readings.Clock, readings.Random = p.dispatcher, p.dispatcher, clock{w.loop.lane(4)}, readingsRandom.Float64
+	readings.Sink, readings.Traffic, readings.Clock, readings.Random = p.dispatcher, p.dispatcher, clock{w.loop.lane(4), w.now}, readingsRandom.Float64
 	readings.Transport, readings.Workers = metricsOf{w, rand.New(rand.NewPCG(w.plan.Seed, 0x73637261+number))}, 1
 	if p.scraper, err = scrape.New(readings); err != nil {
 		return nil, err
 	}
 	w.machine.adopted()
 	p.fleet, err = fleet.New(fleet.Config{Platform: w.machine, Store: p.store, Models: noModels{}, Traffic: traffic{p}, Routing: traffic{p}, Jitter: (&source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6a697474+number))}).jitter,
-		Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+		Now: w.now, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +81,7 @@ func newProcess(w *world, number uint64) (*process, error) {
 // crash ends the process at once: nothing that it does from now on happens.
 func (p *process) crash() {
 	p.dead = true
-	p.store.crash()
+	p.disk.crash()
 	p.world.machine.crash()
 	p.cancel()
 	_ = p.store.Close() // its lock goes with it
@@ -232,67 +230,6 @@ func (m *machine) at(address string) (found *unit) {
 		}
 	})
 	return found
-}
-
-// disk is the data directory of a process that may be killed at any point of a
-// write: before it, when a part of the new file is there, and after it.
-type disk struct {
-	*datadir.Dir
-	root string
-
-	mu    sync.Mutex
-	dead  bool
-	die   func() // kills the process; nil for nothing
-	point int    // of the next write, where die is set
-	full  bool   // nothing can be written
-}
-
-func (d *disk) crash() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.dead = true
-}
-
-var errFull = errors.New("no space left on device")
-
-// write makes one write, unless the process dies of it.
-func (d *disk) write(what string, do func() error) error {
-	d.mu.Lock()
-	dead, full, die, point := d.dead, d.full, d.die, d.point
-	d.die = nil
-	d.mu.Unlock()
-	switch {
-	case dead:
-		return errDead
-	case full:
-		return errFull
-	case die == nil:
-		return do()
-	}
-	var err error
-	switch point % 3 {
-	case 0: // before the write
-	case 1: // in the midst of it
-		err = os.WriteFile(filepath.Join(d.root, what, "default", ".new-torn"), bytes.Repeat([]byte("half"), 3), 0o600)
-	case 2:
-		err = do()
-	}
-	d.crash()
-	die()
-	return errors.Join(err, errDead)
-}
-
-func (d *disk) PutObject(o fleet.Object) error {
-	return d.write("objects/services", func() error { return d.Dir.PutObject(o) })
-}
-func (d *disk) DeleteObject(id fleet.ID) error {
-	return d.write("objects/services", func() error { return d.Dir.DeleteObject(id) })
-}
-func (d *disk) PutRecord(r fleet.Record) error {
-	return d.write("revisions", func() error { return d.Dir.PutRecord(r) })
-}
-func (d *disk) DeleteRecord(k service.Key) error {
-	return d.write("revisions", func() error { return d.Dir.DeleteRecord(k) })
 }
 
 // source is randomness that several goroutines draw from, one at a time.

@@ -11,8 +11,10 @@ import (
 	"container/heap"
 	"slices"
 	"sync"
+	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 )
 
 // loop runs events at their virtual times, one at a time: between two of them it
@@ -156,11 +158,49 @@ func (l *loop) next(until time.Time) (*event, time.Duration) {
 }
 
 // clock is a lane as the clock that the product's parts live by.
-type clock struct{ lane }
+type clock struct {
+	lane
+	now func() time.Time
+}
 
-func (clock) Now() time.Time { return time.Now() }
+func (c clock) Now() time.Time { return c.now() }
 
 func (c clock) AfterFunc(d time.Duration, f func()) func() bool { return c.after(d, f) }
+
+// shifted is t, a time of the bubble, as a wall clock shows it that was set by so
+// many seconds. As after a jump of a machine's clock, its wall time differs, and its
+// monotonic time goes on: those of a bubble have none.
+func shifted(t time.Time, seconds int64) time.Time {
+	const monotonic, from1885 = 1 << 63, 2682288000 // of time.Time: 1 bit, 33 of seconds, 30 of nanoseconds
+	fields := (*struct {
+		wall uint64
+		ext  int64
+	})(unsafe.Pointer(&t))
+	wall := monotonic | uint64(t.Unix()+seconds+from1885)<<30 | uint64(t.Nanosecond())
+	fields.ext = t.UnixNano()
+	fields.wall = wall
+	return t
+}
+
+// TestShifted: the clocks of a jump are as they are after a real one.
+func TestShifted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := shifted(time.Now(), 0)
+		if !began.Round(0).Equal(time.Now()) {
+			t.Fatalf("%v, want %v", began.Round(0), time.Now())
+		}
+		time.Sleep(time.Minute)
+		for _, by := range []int64{7200, -300} {
+			now := shifted(time.Now(), by)
+			if d := now.Sub(began); d != time.Minute {
+				t.Errorf("%v have passed, want a minute", d)
+			}
+			if d := now.Round(0).Sub(began.Round(0)); d != time.Minute+time.Duration(by)*time.Second {
+				t.Errorf("the wall clock has gone by %v", d)
+			}
+		}
+	})
+}
 
 // eventHeap is ordered by time.
 type eventHeap []*event

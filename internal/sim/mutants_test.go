@@ -23,41 +23,59 @@ type mutant struct {
 	name, breaks   string // breaks is the invariant
 	file, old, new string
 	from           string
+	also           [2]string // a second text to replace in the file, and by what
+}
+
+// of is the source with the fault.
+func (m *mutant) of(source string) string {
+	source = strings.Replace(source, m.old, m.new, 1)
+	if m.also[0] != "" {
+		source = strings.Replace(source, m.also[0], m.also[1], 1)
+	}
+	return source
 }
 
 // mutants break each invariant at least once. Those that were faults of the
 // product come first.
 var mutants = []mutant{
-	{"a backlog is counted four times", "supply keeps to demand", step, "num.Wanted = num.Base", "num.Wanted = 4 * num.Base", ""},
-	{"endpoints that fail are not ejected", "failures attract nobody", "internal/decide/breaker/breaker.go", "Failures: 3,", "Failures: 1 << 30,", ""},
-	{"a request for one replica blocks those behind it", "no waiter starves", "internal/state/dispatch/queue.go", "func(w *admission.Waiter) bool { return q.entry.canReach(w.Owner.(*Grant)) },\n\t\t\tfunc(w *admission.Waiter) admission.Trial {\n\t\t\t\tg := w.Owner.(*Grant)\n\t\t\t\tvar dropped bool\n\t\t\t\tswitch x, dropped = q.entry.pick(g, nil, now); {\n\t\t\t\tcase x != nil:\n\t\t\t\t\treturn admission.Done\n\t\t\t\tcase dropped:\n\t\t\t\t\tshed = g\n\t\t\t\tcase g.subset != nil:\n\t\t\t\t\treturn admission.Blocked", "func(w *admission.Waiter) bool { return true },\n\t\t\tfunc(w *admission.Waiter) admission.Trial {\n\t\t\t\tg := w.Owner.(*Grant)\n\t\t\t\tvar dropped bool\n\t\t\t\tswitch x, dropped = q.entry.pick(g, nil, now); {\n\t\t\t\tcase x != nil:\n\t\t\t\t\treturn admission.Done\n\t\t\t\tcase dropped:\n\t\t\t\t\tshed = g\n\t\t\t\tcase g.subset != nil:\n\t\t\t\t\treturn admission.Full", ""},
-	{"crashes reset the idle clock", "idle services reach zero", step, "if r.Failed { // else", "if false { // else", "7"},
-	{"nobody looks again after a burst", "idle services reach zero", step, "busy(in) || want > in.Limits.Min ||", "busy(in) ||", ""},
-	{"counts fall at once", "counts do not flap", step, "settle = 30 * time.Second", "settle = 3 * time.Second", ""},
-	{"counts fall below minReplicas", "counts keep to limits", step, "min(max(n, l.Min, in.Wake), l.Max)", "min(max(n, in.Wake), l.Max)", ""},
-	{"minReplicas are forgotten", "minReplicas are there", step, "min(max(n, l.Min, in.Wake), l.Max)", "min(max(n, in.Wake), l.Max)", ""},
-	{"a busy service is looked at without a pause", "nothing spins", step, "\ttick = time.Second\n", "\ttick = time.Millisecond\n", ""},
-	{"a returning owner begins at zero", "a returning owner changes nothing", step, "next.Count = len(in.Replicas) // a returning", "next.Count = 0 // a returning", ""},
-	{"reservations are not given back", "reservations add up", "internal/state/dispatch/endpoints.go", "x.endpoint.release()\n", "\n", ""},
-	{"demand is not told", "supply follows demand", "internal/state/fleet/fleet.go", "func (f *Fleet) Demanded(k service.Key) { f.services.queue.add(k) }", "func (f *Fleet) Demanded(k service.Key) {}", ""},
-	{"a freed replica takes nobody who waits", "no waiter starves", "internal/state/dispatch/reservation.go", "if !freed.shared() {\n\t\tp.serveQueue(now)\n\t}", "", ""},
-	{"who leaves goes on waiting", "a request ends once", "internal/state/dispatch/pool.go", "case <-ctx.Done():\n\t}\n\tp.mu.Lock()", "case <-make(chan int):\n\t}\n\tp.mu.Lock()", ""},
-	{"an answer that has begun is asked for again", "a request ends once", "internal/state/dispatch/reservation.go", "\tg.answered = true\n", "", "11"},
-	{"lower priorities go first", "priority goes first", queueOf, "case b.priority > p:\n\t\t\treturn -1\n\t\tcase b.priority < p:\n\t\t\treturn 1", "case b.priority > p:\n\t\t\treturn 1\n\t\tcase b.priority < p:\n\t\t\treturn -1", ""},
-	{"a caller keeps its turn", "no caller starves", queueOf, "if f.first != nil {\n\t\tb.flows = append(b.flows, f)", "if f.first != nil {\n\t\tb.flows = slices.Insert(b.flows, 0, f)", ""},
-	{"the startup timeout bounds no wait", "waits are bounded", "internal/state/dispatch/pool.go", "longest = min(longest, m.Limits.StartupTimeout)", "_ = longest", ""},
-	{"a canary gets requests before it is ready", "a canary takes its share", "internal/decide/rollout/rollout.go", "\tdefault:\n\t\td.Why = ", "\tdefault:\n\t\td.Percent = *in.Percent\n\t\td.Why = ", "11"},
-	{"services without replicas are woken", "idle services stay at zero", "internal/state/dispatch/pool.go", "p.queue.Len() > 0 && p.entry.alive == 0", "p.entry.alive == 0", ""},
-	{"a status is made once for each manifest", "status tells the truth", "internal/state/fleet/services.go", "\te.status = transitioned(e.status, status, s.now())\n", "\tif e.status.Generation != status.Generation {\n\t\te.status = transitioned(e.status, status, s.now())\n\t}\n", ""},
-	{"GPUs are given twice", "a device has one holder", "internal/decide/residency/space.go", "} else if g.holders > 0 {", "} else if g.holders > 1 {", ""},
-	{"idle services keep their GPUs", "idle services make room", "internal/state/fleet/residency.go", "\t\te.evicted = why\n", "", "7"},
-	{"a service is stopped while it is edited", "an edit takes nothing", "internal/decide/residency/residency.go", "!s.Minimum && !s.Rolling &&", "!s.Minimum &&", "7"},
-	{"files stay under their temporary names", "records survive", "internal/edge/datadir/datadir.go", "err = os.Rename(f.Name(), path)", "err = nil", ""},
+	{"a backlog is counted four times", "supply keeps to demand", step, "num.Wanted = num.Base", "num.Wanted = 4 * num.Base", "", [2]string{}},
+	{"endpoints that fail are not ejected", "failures attract nobody", "internal/decide/breaker/breaker.go", "Failures: 3,", "Failures: 1 << 30,", "", [2]string{}},
+	{"a request for one replica blocks those behind it", "no waiter starves", "internal/state/dispatch/queue.go", "func(w *admission.Waiter) bool { return q.entry.canReach(w.Owner.(*Grant)) },\n\t\t\tfunc(w *admission.Waiter) admission.Trial {\n\t\t\t\tg := w.Owner.(*Grant)\n\t\t\t\tvar dropped bool\n\t\t\t\tswitch x, dropped = q.entry.pick(g, nil, now); {\n\t\t\t\tcase x != nil:\n\t\t\t\t\treturn admission.Done\n\t\t\t\tcase dropped:\n\t\t\t\t\tshed = g\n\t\t\t\tcase g.subset != nil:\n\t\t\t\t\treturn admission.Blocked", "func(w *admission.Waiter) bool { return true },\n\t\t\tfunc(w *admission.Waiter) admission.Trial {\n\t\t\t\tg := w.Owner.(*Grant)\n\t\t\t\tvar dropped bool\n\t\t\t\tswitch x, dropped = q.entry.pick(g, nil, now); {\n\t\t\t\tcase x != nil:\n\t\t\t\t\treturn admission.Done\n\t\t\t\tcase dropped:\n\t\t\t\t\tshed = g\n\t\t\t\tcase g.subset != nil:\n\t\t\t\t\treturn admission.Full", "", [2]string{}},
+	{"crashes reset the idle clock", "idle services reach zero", step, "if r.Failed { // else", "if false { // else", "7", [2]string{}},
+	{"nobody looks again after a burst", "idle services reach zero", step, "busy(in) || want > in.Limits.Min ||", "busy(in) ||", "", [2]string{}},
+	{"counts fall at once", "counts do not flap", step, "settle = 30 * time.Second", "settle = 3 * time.Second", "", [2]string{}},
+	{"counts fall below minReplicas", "counts keep to limits", step, "min(max(n, l.Min, in.Wake), l.Max)", "min(max(n, in.Wake), l.Max)", "", [2]string{}},
+	{"minReplicas are forgotten", "minReplicas are there", step, "min(max(n, l.Min, in.Wake), l.Max)", "min(max(n, in.Wake), l.Max)", "", [2]string{}},
+	{"a busy service is looked at without a pause", "nothing spins", step, "\ttick = time.Second\n", "\ttick = time.Millisecond\n", "", [2]string{}},
+	{"a returning owner begins at zero", "a returning owner changes nothing", step, "next.Count = len(in.Replicas) // a returning", "next.Count = 0 // a returning", "", [2]string{}},
+	{"reservations are not given back", "reservations add up", "internal/state/dispatch/endpoints.go", "x.endpoint.release()\n", "\n", "", [2]string{}},
+	{"demand is not told", "supply follows demand", "internal/state/fleet/fleet.go", "func (f *Fleet) Demanded(k service.Key) { f.services.queue.add(k) }", "func (f *Fleet) Demanded(k service.Key) {}", "", [2]string{}},
+	{"a freed replica takes nobody who waits", "no waiter starves", "internal/state/dispatch/reservation.go", "if !freed.shared() {\n\t\tp.serveQueue(now)\n\t}", "", "", [2]string{}},
+	{"who leaves goes on waiting", "a request ends once", "internal/state/dispatch/pool.go", "case <-ctx.Done():\n\t}\n\tp.mu.Lock()", "case <-make(chan int):\n\t}\n\tp.mu.Lock()", "", [2]string{}},
+	{"an answer that has begun is asked for again", "a request ends once", "internal/state/dispatch/reservation.go", "\tg.answered = true\n", "", "11", [2]string{}},
+	{"lower priorities go first", "priority goes first", queueOf, "case b.priority > p:\n\t\t\treturn -1\n\t\tcase b.priority < p:\n\t\t\treturn 1", "case b.priority > p:\n\t\t\treturn 1\n\t\tcase b.priority < p:\n\t\t\treturn -1", "", [2]string{}},
+	{"a caller keeps its turn", "no caller starves", queueOf, "if f.first != nil {\n\t\tb.flows = append(b.flows, f)", "if f.first != nil {\n\t\tb.flows = slices.Insert(b.flows, 0, f)", "", [2]string{}},
+	{"the startup timeout bounds no wait", "waits are bounded", "internal/state/dispatch/pool.go", "longest = min(longest, m.Limits.StartupTimeout)", "_ = longest", "", [2]string{}},
+	{"a canary gets requests before it is ready", "a canary takes its share", "internal/decide/rollout/rollout.go", "\tdefault:\n\t\td.Why = ", "\tdefault:\n\t\td.Percent = *in.Percent\n\t\td.Why = ", "11", [2]string{}},
+	{"services without replicas are woken", "idle services stay at zero", "internal/state/dispatch/pool.go", "p.queue.Len() > 0 && p.entry.alive == 0", "p.entry.alive == 0", "", [2]string{}},
+	{"a status is made once for each manifest", "status tells the truth", "internal/state/fleet/services.go", "\te.status = transitioned(e.status, status, s.now())\n", "\tif e.status.Generation != status.Generation {\n\t\te.status = transitioned(e.status, status, s.now())\n\t}\n", "", [2]string{}},
+	{"GPUs are given twice", "a device has one holder", "internal/decide/residency/space.go", "} else if g.holders > 0 {", "} else if g.holders > 1 {", "", [2]string{}},
+	{"idle services keep their GPUs", "idle services make room", "internal/state/fleet/residency.go", "\t\te.evicted = why\n", "", "7", [2]string{}},
+	{"a service is stopped while it is edited", "an edit takes nothing", "internal/decide/residency/residency.go", "!s.Minimum && !s.Rolling &&", "!s.Minimum &&", "7", [2]string{}},
+	{"files stay under their temporary names", "records survive", datadirOf, "err = disk.Rename(f.Name(), path)", "err = nil", "", [2]string{}},
+	{"maxReplicas are forgotten", "counts keep to limits", step, "min(max(n, l.Min, in.Wake), l.Max)", "max(n, l.Min, in.Wake)", "", [2]string{"min(fall(s, &next, want, now), in.Limits.Max)", "fall(s, &next, want, now)"}},
+	{"a canary gets half of its share", "a canary takes its share", "internal/state/dispatch/dispatcher.go", "d.random(100) < share", "d.random(200) < share", "9", [2]string{}},
+	{"names of files are not forced to the disk", "records survive", datadirOf, "err = disk.SyncDir(filepath.Dir(path)) // else", "err = nil // else", "8", [2]string{}},
+	{"a removed file may come back", "records survive", "internal/edge/datadir/store.go", "err = d.disk.SyncDir(filepath.Dir(path))", "err = nil", "10", [2]string{}},
+	{"what is written is not forced to the disk", "records survive", datadirOf, "err = f.Sync()\n\t}\n\tif e", "err = nil\n\t}\n\tif e", "8", [2]string{}},
+	{"idle time goes by the wall clock", "idle services keep their time", step, "left := stops - now.Sub(next.IdleSince)", "left := stops - now.Round(0).Sub(next.IdleSince)", "10", [2]string{}},
 }
 
 const (
 	step    = "internal/decide/autoscale/step.go"
 	queueOf = "internal/decide/admission/machine.go"
+
+	datadirOf = "internal/edge/datadir/datadir.go"
 )
 
 // TestEveryInvariantHasAMutant: an invariant that nothing is known to break may
@@ -78,6 +96,8 @@ func TestMutantsApply(t *testing.T) {
 			t.Errorf("%s: %v", m.name, err)
 		} else if n := strings.Count(string(source), m.old); n != 1 {
 			t.Errorf("%s: %s has %q %d times: write the mutant anew", m.name, m.file, m.old, n)
+		} else if n := strings.Count(string(source), m.also[0]); m.also[0] != "" && n != 1 {
+			t.Errorf("%s: %s has %q %d times: write the mutant anew", m.name, m.file, m.also[0], n)
 		}
 	}
 }
@@ -104,7 +124,7 @@ func TestMutantsAreSeen(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for file, text := range map[string]string{changed: strings.Replace(string(source), m.old, m.new, 1), overlay: string(replace)} {
+			for file, text := range map[string]string{changed: m.of(string(source)), overlay: string(replace)} {
 				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 					t.Fatal(err)
 				}

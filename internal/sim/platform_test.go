@@ -35,6 +35,7 @@ type machine struct {
 	// ending is told of one that is to go, told of each service that has changed.
 	ending func(u *unit)
 	told   func(k service.Key)
+	now    func() time.Time // by the machine's clock
 
 	mu        sync.Mutex
 	gpus      []string // who holds each; "" for nobody
@@ -72,6 +73,7 @@ type scaling struct {
 	at       time.Time
 	from, to int
 	rolling  bool // a revision was taking the place of another
+	ready    bool // a replica was
 }
 
 // unit is one replica.
@@ -120,7 +122,29 @@ func (m *machine) adopted() {
 	m.changes, m.dead = make(chan service.Key, 1<<12), false
 	for _, o := range m.owners {
 		o.revision, o.want, o.victims = nil, map[service.Role]int{}, map[service.Role][]string{}
+		for _, u := range o.units { // times come from files, and probes are made anew
+			u.view.Created, u.view.Started = u.view.Created.Round(0), u.view.Started.Round(0)
+			if !u.view.ReadyAt.IsZero() {
+				u.view.ReadyAt = m.now()
+			}
+		}
 	}
+}
+
+// reboot is the end of all processes on the machine.
+func (m *machine) reboot() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, u := range m.units {
+		if u.gone = true; u.next != nil {
+			u.next()
+		}
+		u.stopEngine()
+		u.release()
+	}
+	clear(m.units)
+	clear(m.owners)
+	clear(m.kept)
 }
 
 // crash is the end of the owner's process: what it calls from now on happens no
@@ -220,7 +244,7 @@ func (m *machine) Scale(_ context.Context, ref workload.Ref, n int, victims []st
 	}
 	if was != n || len(victims) > 0 {
 		m.trace("scale %s %d -> %d", ref, was, n)
-		o.scaled = append(o.scaled, scaling{at: time.Now(), from: was, to: n, rolling: o.rolling()})
+		o.scaled = append(o.scaled, scaling{at: time.Now(), from: was, to: n, rolling: o.rolling(), ready: m.ready(ref.Service) > 0})
 		o.scaled = o.scaled[max(0, len(o.scaled)-64):]
 	}
 	o.want[ref.Role], o.victims[ref.Role] = n, slices.Clone(victims)
@@ -247,7 +271,8 @@ func (m *machine) Remove(_ context.Context, k service.Key) error {
 	return nil
 }
 
-// mostTurns is how often a service may be looked at within a second.
+// mostTurns is how often a service may be looked at within a second, besides
+// once for each of its requests that comes or ends.
 const mostTurns = 200
 
 // rolling reports whether a revision takes the place of another.
@@ -255,6 +280,13 @@ func (o *owner) rolling() bool {
 	return o.revision != nil && (o.revision.Before != nil || slices.ContainsFunc(o.units, func(u *unit) bool {
 		return u.view.Phase != replica.Draining && u.view.Revision != o.revision.Hash
 	}))
+}
+
+// asked is told of a request that comes or ends.
+func (m *machine) asked(k service.Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.turns[k]--
 }
 
 // turn counts the calls for a service within a second.
@@ -266,7 +298,7 @@ func (m *machine) turn(k service.Key) {
 	if m.turns[k]++; m.turns[k] == mostTurns {
 		m.spins(k)
 	}
-	if m.turns[k] >= 1000 { // virtual time may stand still
+	if m.turns[k] >= 5*mostTurns { // virtual time may stand still
 		m.dead = true
 		m.mu.Unlock()
 		time.Sleep(time.Hour)
@@ -406,7 +438,7 @@ func (m *machine) start(o *owner, c *workload.Component) {
 	}
 	u := &unit{machine: m, owner: o, number: m.number, gpus: gpus, backoff: restartMin, calls: map[uint64]*call{},
 		view: replica.Replica{ID: fmt.Sprintf("%s-%d", o.key.WorkloadName(), m.number), Service: o.key, Role: c.Role, Revision: o.revision.Hash,
-			Phase: replica.Pending, Created: time.Now()}}
+			Phase: replica.Pending, Created: m.now()}}
 	o.units = append(o.units, u)
 	m.units[u.view.ID] = u
 }
@@ -483,7 +515,7 @@ func (m *machine) awaits(k service.Key) bool {
 func (u *unit) launch() {
 	m, now := u.machine, time.Now()
 	u.view.Phase, u.view.Reason, u.view.Message, u.view.Restart = replica.Starting, "", "", time.Time{}
-	u.view.PID, u.view.Started = int(u.number), now
+	u.view.PID, u.view.Started = int(u.number), m.now()
 	u.view.HTTP = fmt.Sprintf("10.0.%d.%d:8080", u.number/250, 1+u.number%250)
 	u.begun, u.mood = now, mood{}
 	u.engine = simulate.NewScheduler(physics())
@@ -496,7 +528,7 @@ func (u *unit) launch() {
 	}
 	u.then(takes, func() {
 		u.ready = time.Now()
-		u.view.Phase, u.view.ReadyAt = replica.Ready, u.ready
+		u.view.Phase, u.view.ReadyAt = replica.Ready, m.now()
 		m.trace("ready %s", u.view.ID)
 		if m.loops(u.owner.key) {
 			u.then(time.Second, func() { u.fail("Exited") })
@@ -535,7 +567,7 @@ func (u *unit) fail(reason string) {
 	u.stopEngine()
 	u.release()
 	u.view.Phase, u.view.Reason, u.view.Message, u.view.ExitCode = replica.Failed, reason, "it ended", 1
-	u.view.ReadyAt, u.view.Restart, u.view.PID, u.view.HTTP = time.Time{}, time.Now().Add(u.backoff), 0, ""
+	u.view.ReadyAt, u.view.Restart, u.view.PID, u.view.HTTP = time.Time{}, m.now().Add(u.backoff), 0, ""
 	u.then(u.backoff, func() {
 		u.view.Restart, u.view.Phase = time.Time{}, replica.Pending
 		u.view.Restarts++
@@ -590,6 +622,9 @@ func (m *machine) end(u *unit) {
 
 // vanish takes a replica out that is gone.
 func (m *machine) vanish(u *unit) {
+	if u.gone { // it ended with the machine
+		return
+	}
 	m.trace("gone %s", u.view.ID)
 	u.gone = true
 	u.stopEngine()

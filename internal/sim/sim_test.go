@@ -64,6 +64,9 @@ func crowd(seed uint64) *Plan {
 	for range rng.IntN(4) {
 		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: drawn[rng.IntN(len(drawn))], Service: p.Services[rng.IntN(2)].Name, At: between(0, 100*time.Minute), For: between(time.Second, 5*time.Minute)})
 	}
+	if seed/8%2 == 1 {
+		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: "canary", Service: "many", At: between(5*time.Minute, 10*time.Minute), For: 90 * time.Minute})
+	}
 	return p
 }
 
@@ -114,12 +117,46 @@ func swaps(seed uint64) *Plan {
 	return p
 }
 
-// newPlan draws a plan from a seed. Of eight, two are days of a cluster, two
-// crowds, one streams, one swaps and two busy machines.
+// outages is a machine whose clock jumps and whose power fails, with services that
+// are asked now and then, and deleted.
+func outages(seed uint64) *Plan {
+	rng := rand.New(rand.NewPCG(seed, 0x6f757461))
+	between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a)+1)) }
+	p := &Plan{Seed: seed, GPUs: 1, Length: 2 * time.Hour}
+	for i := range 4 {
+		s := ServicePlan{Seed: rng.Uint64(), Name: fmt.Sprintf("svc-%d", i), Max: 2, Target: 4, ToZero: between(time.Minute, 10*time.Minute), Startup: between(time.Second, 30*time.Second)}
+		p.Services = append(p.Services, s)
+		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: s.Name, From: between(0, time.Minute), For: between(time.Second, time.Minute), Pause: between(2*time.Minute, 15*time.Minute),
+			Every: between(time.Second, 5*time.Second), Patience: between(time.Minute, 5*time.Minute), Retries: rng.IntN(2), Tokens: 1 + rng.IntN(5)})
+	}
+	for i, kind := range []string{"clock ahead", "clock back", "power", "power and delete", "scale"} {
+		for range []int{12, 6, 6, 6, 6}[i] {
+			p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: kind, Service: p.Services[rng.IntN(4)].Name, At: between(0, 110*time.Minute)})
+		}
+	}
+	return p
+}
+
+// newPlan draws a plan from a seed. The second eight of sixteen have rare faults
+// besides.
 func newPlan(seed uint64) *Plan {
+	p := planOf(seed)
+	rng := rand.New(rand.NewPCG(seed, 0x72617265))
+	for range int(seed/8%2) * (2 + rng.IntN(8)) {
+		s := &p.Services[rng.IntN(len(p.Services))]
+		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: rare[rng.IntN(len(rare))], Service: s.Name, At: time.Duration(rng.Int64N(int64(p.Length - p.Length/6)))})
+	}
+	return p
+}
+
+// planOf draws a plan. Of sixteen, four are days of a cluster, four crowds, two
+// streams, two swaps, one outages and three busy machines.
+func planOf(seed uint64) *Plan {
 	switch {
 	case seed%4 == 1:
 		return crowd(seed)
+	case seed%16 == 10:
+		return outages(seed)
 	case seed%8 == 3:
 		return streams(seed)
 	case seed%8 == 7:

@@ -104,6 +104,7 @@ func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 	c.prompt = [][]byte{fmt.Appendf(nil, "%0512d", u.Seed%7), fmt.Appendf(nil, "%0256d", rng.Uint32())}
 	b.open[c.id] = c
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	b.world.machine.asked(key)
 	c.leaves = b.world.loop.after(u.Patience, c.leave)
 	s.asked()
 	if c.process.dead {
@@ -358,6 +359,7 @@ func (c *call) end(how string) {
 	c.leaves()
 	c.cancel()
 	delete(c.book.open, c.id)
+	w.machine.asked(c.key)
 	c.book.ended[how]++
 	w.trace("end %d %s", c.id, how)
 	c.watched.ended()

@@ -25,6 +25,7 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"an edit takes nothing", "A service that is edited is not stopped for another before its new revision is ready.", "docs/design/catalog-and-local.md"},
 	{"a device has one holder", "No GPU is held by two replicas.", "docs/design/catalog-and-local.md"},
 	{"idle services reach zero", "A service with minReplicas 0 that nobody asks has no replica after scaleToZeroAfter.", "docs/limits.md"},
+	{"idle services keep their time", "A service that nobody asks keeps a replica for scaleToZeroAfter, unless others may need its GPUs.", "docs/limits.md"},
 	{"idle services stay at zero", "A service at zero that nobody asks or edits stays there.", "docs/limits.md"},
 	{"no waiter starves", "No request waits while a replica that may take it has nothing to do.", "docs/design/dispatch.md"},
 	{"priority goes first", "Of the requests that wait for a service, one in 20 at most goes before one of a higher priority.", "docs/design/dispatch.md"},
@@ -72,6 +73,7 @@ type watched struct {
 	changed  time.Time      // the same
 	made     time.Time      // anew, after it was deleted
 	deleted  bool
+	deleting bool      // a delete was not acknowledged
 	lastUse  time.Time // since when nobody asks
 	open     int       // requests
 	atZero   time.Time // since when; zero while not
@@ -113,7 +115,7 @@ func (w *watch) applied(p *ServicePlan) {
 	if p.Canary > 0 || s.plan != nil && s.plan.Canary > 0 {
 		s.canary = canaryShare{at: time.Now(), percent: p.Canary}
 	}
-	s.plan, s.applied, s.deleted, s.attempts = p, time.Now(), false, nil
+	s.plan, s.applied, s.deleted, s.deleting, s.attempts = p, time.Now(), false, false, nil
 }
 
 // attempted is told of a manifest that was not acknowledged.
@@ -126,7 +128,7 @@ func (w *watch) deleted(k service.Key) {
 	s := w.of(k)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s.applied, s.made, s.deleted = time.Now(), time.Now(), true
+	s.applied, s.made, s.deleted, s.deleting = time.Now(), time.Now(), true, false
 }
 
 func (w *watch) restarted() {
@@ -240,7 +242,11 @@ func (w *watch) check() {
 	w.room(now)
 	for _, k := range w.keys {
 		s := w.services[k]
-		if s == nil || s.plan == nil || s.deleted || w.world.loop.stopped {
+		if s == nil || s.plan == nil || w.world.loop.stopped {
+			continue
+		}
+		if s.deleted {
+			w.stays(k, s, now)
 			continue
 		}
 		touched := s.touched.Swap(false)
@@ -528,6 +534,9 @@ func (w *watch) idle(k service.Key, s *watched, want, alive int, edited time.Tim
 // flaps looks at how often a count fell.
 func (w *watch) flaps(k service.Key, s *watched, scaled []scaling) {
 	for _, c := range scaled {
+		if idle := c.at.Sub(s.lastUse); c.to == 0 && c.ready && s.open == 0 && s.plan.GPUs == 0 && s.plan.ToZero-idle > settled && c.at.Sub(s.changed) > startupTimeout {
+			w.violate("idle services keep their time", k, "it is stopped %v after its last request, and scaleToZeroAfter is %v", idle, s.plan.ToZero)
+		}
 		if idle := c.at.Sub(s.lastUse); c.rolling && c.to == 0 && s.open == 0 && idle < s.plan.ToZero {
 			w.violate("an edit takes nothing", k, "it is stopped %v after its last request, while a new revision takes the place of the one before", idle)
 		}
@@ -593,13 +602,29 @@ func rank(c *call) int { return priorities[c.user.Priority] }
 // priorities are those of the routes to each service.
 var priorities = map[string]int{"vip": 1, "": 0, "spot": -1}
 
+// stays looks at a service that was deleted.
+func (w *watch) stays(k service.Key, s *watched, now time.Time) {
+	if len(s.attempts) > 0 || now.Before(s.due) {
+		return
+	}
+	s.due = now.Add(idleEvery)
+	if _, err := w.world.process.fleet.Get(context.Background(), k); err == nil {
+		w.violate("records survive", k, "it is there %v after it was deleted", now.Sub(s.applied))
+	}
+}
+
 // status looks at what users are told.
 func (w *watch) status(k service.Key, s *watched) {
 	st, err := w.world.process.fleet.Get(context.Background(), k)
+	if err != nil && s.deleting {
+		w.deleted(k)
+		return
+	}
 	if err != nil {
 		w.violate("records survive", k, "the service was applied: %v", err)
 		return
 	}
+	s.deleting = false
 	stored := st.Object.Service.Model.URI
 	if stored != s.plan.model() && !slices.ContainsFunc(s.attempts, func(p *ServicePlan) bool { return stored == p.model() }) {
 		w.violate("records survive", k, "the model is %s, and %s was acknowledged", stored, s.plan.model())

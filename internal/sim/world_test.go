@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,7 +111,8 @@ type world struct {
 	machine *machine
 	process *process
 	lives   uint64
-	dir     string
+	disk    *disk
+	clock   atomic.Int64 // how many seconds the wall clock was set by
 	begun   time.Time
 	calls   callBook
 	watch   watch
@@ -136,6 +138,9 @@ type Violation struct {
 func (v Violation) String() string {
 	return fmt.Sprintf("%s: %s: %s after %s", v.Name, v.Service, v.What, v.At.Round(time.Millisecond))
 }
+
+// now is the time by the machine's clock.
+func (w *world) now() time.Time { return shifted(time.Now(), w.clock.Load()) }
 
 func (w *world) since() time.Duration { return time.Since(w.begun) }
 
@@ -196,11 +201,12 @@ func scratch(t *testing.T) string {
 }
 
 func newWorld(t *testing.T, p *Plan) (*world, error) {
-	w := &world{plan: p, loop: newLoop().lane(1), dir: scratch(t), begun: time.Now(), wanted: map[service.Key]*ServicePlan{}, slow: map[service.Key]bool{}, looping: map[service.Key]bool{}}
+	w := &world{plan: p, loop: newLoop().lane(1), disk: newDisk(scratch(t), p.Seed), begun: time.Now(), wanted: map[service.Key]*ServicePlan{}, slow: map[service.Key]bool{}, looping: map[service.Key]bool{}}
 	w.calls.init(w)
 	w.watch.init(w)
 	w.machine = newMachine(w.loop.loop, p.GPUs, p.Seed)
 	w.machine.trace, w.machine.ended = w.trace, w.calls.lost
+	w.machine.now = w.now
 	w.machine.told = func(k service.Key) { w.watch.of(k.Stable()).touched.Store(true) }
 	w.machine.ending, w.machine.loops = w.watch.ending, func(k service.Key) bool { return w.looping[k] }
 	w.machine.spins = func(k service.Key) {

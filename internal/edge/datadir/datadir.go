@@ -30,11 +30,68 @@ const (
 type Dir struct {
 	path string
 	lock *os.File
+	disk Disk
+}
+
+// Disk is the operations by which a Dir changes its files. A crash may come
+// between any two of them.
+type Disk interface {
+	// CreateTemp is os.CreateTemp, MkdirAll os.MkdirAll with 0700, Rename os.Rename
+	// and Remove os.Remove. Their effects may be undone by a power failure until
+	// SyncDir has returned for the folder that they changed.
+	CreateTemp(folder, pattern string) (File, error)
+	MkdirAll(folder string) error
+	Rename(from, to string) error
+	Remove(path string) error
+	SyncDir(folder string) error
+}
+
+// File is a file that is being written. What was written may be lost by a power
+// failure until Sync has returned.
+type File interface {
+	Name() string
+	Write(data []byte) (int, error)
+	Sync() error
+	Close() error
+}
+
+// SystemDisk is the disk of the operating system.
+type SystemDisk struct{}
+
+// CreateTemp implements Disk.
+func (SystemDisk) CreateTemp(folder, pattern string) (File, error) {
+	return os.CreateTemp(folder, pattern)
+}
+
+// MkdirAll implements Disk.
+func (SystemDisk) MkdirAll(folder string) error { return os.MkdirAll(folder, 0o700) }
+
+// Rename implements Disk.
+func (SystemDisk) Rename(from, to string) error { return os.Rename(from, to) }
+
+// Remove implements Disk.
+func (SystemDisk) Remove(path string) error { return os.Remove(path) }
+
+// SyncDir implements Disk. File systems that cannot sync a folder are left to
+// sync it when they do.
+func (SystemDisk) SyncDir(folder string) error {
+	f, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		err = nil
+	}
+	return errors.Join(err, f.Close())
 }
 
 // Open makes or opens the directory, takes its lock and checks its version.
 // Everything in it is for the owner's eyes alone (0700).
-func Open(path string) (*Dir, error) {
+func Open(path string) (*Dir, error) { return OpenOn(SystemDisk{}, path) }
+
+// OpenOn is Open on a disk.
+func OpenOn(disk Disk, path string) (*Dir, error) {
 	if path == "" {
 		return nil, ErrHomeless
 	}
@@ -54,31 +111,60 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dir{path: abs, lock: lock}
+	d := &Dir{path: abs, lock: lock, disk: disk}
 	if err := present.check(abs); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	for _, sub := range []string{objectsDir, recordsDir} {
-		if err := os.MkdirAll(filepath.Join(abs, sub), 0o700); err != nil {
+		if err := d.makeFolder(filepath.Join(abs, sub)); err != nil {
 			return nil, errors.Join(fmt.Errorf("data directory: %w", err), lock.Close())
 		}
 	}
-	d.sweep()
+	if err := d.sweep(); err != nil {
+		return nil, errors.Join(fmt.Errorf("data directory: %w", err), lock.Close())
+	}
 	return d, nil
 }
 
-// sweep removes files that a crash left half written. Nobody else writes there
-// while the lock is held.
-func (d *Dir) sweep() {
+// sweep removes files that a crash left half written, and syncs the folders: the
+// crash may have come before that. Nobody else writes there while the lock is held.
+func (d *Dir) sweep() error {
+	if err := d.disk.SyncDir(d.path); err != nil {
+		return err
+	}
 	for _, sub := range []string{objectsDir, recordsDir} {
-		// What cannot be read or removed is in nobody's way.
-		_ = filepath.WalkDir(filepath.Join(d.path, sub), func(path string, e fs.DirEntry, err error) error {
-			if err == nil && e.Type().IsRegular() && strings.HasPrefix(e.Name(), newPrefix) {
-				_ = os.Remove(path)
+		err := filepath.WalkDir(filepath.Join(d.path, sub), func(path string, e fs.DirEntry, err error) error {
+			switch {
+			case err != nil: // Load reports what cannot be read
+			case e.IsDir():
+				return d.disk.SyncDir(path)
+			case e.Type().IsRegular() && strings.HasPrefix(e.Name(), newPrefix):
+				_ = d.disk.Remove(path) // what cannot be removed is in nobody's way
 			}
 			return nil
 		})
+		if err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// makeFolder makes a folder of the directory and those above it. A power failure
+// leaves it there.
+func (d *Dir) makeFolder(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if err := d.disk.MkdirAll(path); err != nil {
+		return err
+	}
+	for at := filepath.Dir(path); strings.HasPrefix(at, d.path); at = filepath.Dir(at) {
+		if err := d.disk.SyncDir(at); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // newPrefix begins the names of files that are being written.
@@ -143,7 +229,7 @@ func (l layout) check(dir string) error {
 }
 
 func (l layout) mark(dir string, version int) error {
-	return writeFile(filepath.Join(dir, versionFile), []byte(strconv.Itoa(version)+"\n"))
+	return writeFile(SystemDisk{}, filepath.Join(dir, versionFile), []byte(strconv.Itoa(version)+"\n"))
 }
 
 // migrate copies the directory to a sibling first, so that a failed step
@@ -217,16 +303,17 @@ func (d *Dir) Models() string { return d.Path(modelsDir) }
 // Close gives up the lock.
 func (d *Dir) Close() error { return d.lock.Close() }
 
-// writeFile replaces a file atomically: a crash leaves the old or the new
-// content, never a part.
-func writeFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), newPrefix+"*")
+// writeFile replaces a file atomically: a crash or a power failure leaves the
+// old or the new content, never a part, and the new content once it has returned.
+func writeFile(disk Disk, path string, data []byte) (err error) {
+	f, err := disk.CreateTemp(filepath.Dir(path), newPrefix+"*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
+	renamed := false
 	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
+		if err != nil && !renamed {
+			_ = disk.Remove(f.Name())
 		}
 	}()
 	_, err = f.Write(data)
@@ -237,7 +324,11 @@ func writeFile(path string, data []byte) (err error) {
 		err = e
 	}
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = disk.Rename(f.Name(), path)
+		renamed = err == nil
+	}
+	if err == nil {
+		err = disk.SyncDir(filepath.Dir(path)) // else the name may be lost
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

@@ -155,10 +155,10 @@ func TestMigrate(t *testing.T) {
 func TestWriteFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
-	if err := writeFile(path, []byte("one")); err != nil {
+	if err := writeFile(SystemDisk{}, path, []byte("one")); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeFile(path, []byte("two")); err != nil {
+	if err := writeFile(SystemDisk{}, path, []byte("two")); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(t, path); got != "two" {
@@ -170,7 +170,7 @@ func TestWriteFile(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "taken"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, writeFile(filepath.Join(dir, "taken"), []byte("x")), "write "+filepath.Join(dir, "taken"))
+	wants(t, writeFile(SystemDisk{}, filepath.Join(dir, "taken"), []byte("x")), "write "+filepath.Join(dir, "taken"))
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 2 {
 		t.Errorf("left behind: %v (%v)", entries, err)

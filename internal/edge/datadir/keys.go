@@ -93,7 +93,7 @@ func (f KeyFile) mark() error {
 	if err != nil {
 		return fmt.Errorf("API keys: %w", err)
 	}
-	return errors.Join(m.Sync(), m.Close())
+	return errors.Join(m.Sync(), m.Close(), SystemDisk{}.SyncDir(filepath.Dir(f.Marker)))
 }
 
 func check(keys []apikey.Key) error {
@@ -137,7 +137,7 @@ func (f KeyFile) Update(change func([]apikey.Key) ([]apikey.Key, error)) (err er
 	if err := f.mark(); err != nil { // before the keys: a crash between the two locks
 		return err
 	}
-	return writeFile(f.Path, raw) // CreateTemp makes it 0600
+	return writeFile(SystemDisk{}, f.Path, raw) // CreateTemp makes it 0600
 }
 
 // Stamp changes when the file has.
@@ -166,7 +166,7 @@ func (d *Dir) Token() (string, error) {
 		return "", err
 	}
 	token = rand.Text()
-	return token, writeFile(path, []byte(token+"\n")) // CreateTemp makes it 0600
+	return token, writeFile(SystemDisk{}, path, []byte(token+"\n")) // CreateTemp makes it 0600
 }
 
 // ReadToken reads the admin token of the data directory at path, for a client

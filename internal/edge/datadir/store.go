@@ -38,11 +38,11 @@ func (d *Dir) PutObject(o fleet.Object) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.ID(), err)
 	}
-	return put(d.objectPath(o.ID()), data)
+	return d.put(d.objectPath(o.ID()), data)
 }
 
 // DeleteObject implements fleet.Store.
-func (d *Dir) DeleteObject(id fleet.ID) error { return remove(d.objectPath(id)) }
+func (d *Dir) DeleteObject(id fleet.ID) error { return d.remove(d.objectPath(id)) }
 
 // PutRecord implements fleet.Store.
 func (d *Dir) PutRecord(r fleet.Record) error {
@@ -59,11 +59,11 @@ func (d *Dir) PutRecord(r fleet.Record) error {
 	if err != nil {
 		return fmt.Errorf("revision of %s: %w", r.Service, err)
 	}
-	return put(d.recordPath(r.Service), data)
+	return d.put(d.recordPath(r.Service), data)
 }
 
 // DeleteRecord implements fleet.Store.
-func (d *Dir) DeleteRecord(k service.Key) error { return remove(d.recordPath(k)) }
+func (d *Dir) DeleteRecord(k service.Key) error { return d.remove(d.recordPath(k)) }
 
 // Load implements fleet.Store. What cannot be read is left where it is and
 // reported.
@@ -142,18 +142,23 @@ func namespaceDir(ns string) string {
 	return ns
 }
 
-func put(path string, data []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+func (d *Dir) put(path string, data []byte) error {
+	if err := d.makeFolder(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return writeFile(path, data)
+	return writeFile(d.disk, path, data)
 }
 
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+// remove removes a file for good: a power failure does not bring it back.
+func (d *Dir) remove(path string) error {
+	err := d.disk.Remove(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = d.disk.SyncDir(filepath.Dir(path))
 	}
-	return nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // each calls f for every YAML file below dir and goes on after an error.
