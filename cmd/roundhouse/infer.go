@@ -71,7 +71,7 @@ infer.`,
 			if err != nil {
 				return err
 			}
-			stop := watchDownload(ctx, &r, k, progress.New(cmd.ErrOrStderr()))
+			stop := watchWait(ctx, &r, k, cmd.ErrOrStderr())
 			resp, err := gateway.Post(ctx, path, body)
 			stop()
 			if err != nil {
@@ -149,20 +149,30 @@ func (l *lastByte) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// watchDownload shows the download of the model that a request waits for.
-func watchDownload(ctx context.Context, r *remote, k service.Key, bar *progress.Bar) (stop func()) {
+// watchWait shows on a terminal what a request waits for: a bar of the model's
+// download, or a line with the phase of the replica.
+func watchWait(ctx context.Context, r *remote, k service.Key, w io.Writer) (stop func()) {
+	spinner, bar := progress.NewSpinner(w), progress.New(w)
+	spinner.Start()
 	up, err := r.Up()
 	if !bar.On() || err != nil || r.InCluster {
-		return func() {}
+		return spinner.Stop
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
+	ended, began := make(chan struct{}), time.Now()
 	go func() {
 		defer close(ended)
 		// Errors are the request's to report.
-		_, _ = backend.Await(ctx, up, k, func(admin.Service) bool { return false }, time.Hour, bar)
+		_, _ = backend.Await(ctx, up, k, func(s admin.Service) bool {
+			if bar.Downloads(s) {
+				spinner.Hide()
+			} else {
+				spinner.Say(s.Waiting(began, time.Now()).String())
+			}
+			return false
+		}, time.Hour, bar)
 	}()
-	return func() { cancel(); <-ended }
+	return func() { cancel(); <-ended; spinner.Stop() }
 }
 
 func newChatCommand() *cobra.Command {
@@ -183,7 +193,8 @@ func newChatCommand() *cobra.Command {
 				return err
 			}
 			k := n.key(args[0])
-			c := &inference.Conversation{Gateway: r.Inference, Model: inference.ModelName(k), System: system, MaxTokens: maxTokens, Out: cmd.OutOrStdout()}
+			c := &inference.Conversation{Gateway: r.Inference, Model: inference.ModelName(k), System: system, MaxTokens: maxTokens, Out: cmd.OutOrStdout(),
+				Waiting: progress.NewSpinner(cmd.ErrOrStderr())}
 			if len(args) > 1 {
 				return c.Say(cmd.Context(), strings.Join(args[1:], " "))
 			}

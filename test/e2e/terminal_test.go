@@ -169,3 +169,30 @@ func (s *screen) say(t *testing.T, text string) {
 		t.Fatal(err)
 	}
 }
+
+// TestWaitOnTerminal asks a model whose start takes seconds: a terminal shows the
+// phase, a pipe does not, and Ctrl-C leaves an empty line.
+func TestWaitOnTerminal(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	slow := strings.Replace(onDemand("slow", "", ", --startup-delay, 4s"), "      - name: engine\n        resources: {limits: {nvidia.com/gpu: 1}}", "      - {name: engine}", 1)
+	n.do("apply", "-f", write(t, t.TempDir(), "slow.yaml", slow))
+	for _, command := range [][]string{{"chat", "slow", "--max-tokens", "4", "Hello"}, {"infer", "slow", "-d", `{"prompt":"Hello","max_tokens":4}`}} {
+		cmd := exec.Command(binary, command...)
+		cmd.Env = append(n.environ(), "NO_COLOR=1")
+		screen := onTerminal(t, cmd)
+		if err := cmd.Wait(); err != nil {
+			t.Fatalf("%v: %v\n%s", command, err, screen)
+		}
+		drawn := screen.String()
+		contains(t, drawn, "\r\x1b[K| ", "starting, ", "This is")
+		if strings.Contains(drawn, "\x1b[2m") {
+			t.Errorf("%v: drawn in colour: %q", command, drawn)
+		}
+		n.post("/v2/repository/models/slow/unload", "{}")
+		eventually(t, "it sleeps", func() (bool, string) { s := n.status("slow"); return strings.Contains(s, "Asleep"), s })
+	}
+	if r := n.run("infer", "slow", "-d", `{"prompt":"Hello","max_tokens":4}`); r.code != 0 || r.err != "" {
+		t.Errorf("through a pipe: %s", r)
+	}
+}

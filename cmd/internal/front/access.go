@@ -39,6 +39,7 @@ type Options struct {
 	sessionHeader   string
 	tracingServer   string
 	answerTimeout   time.Duration
+	waitingComments time.Duration
 }
 
 // Flags adds the options' flags.
@@ -50,6 +51,7 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.accessLog, "access-log", "", "file for one line of JSON per request; - for standard error")
 	f.StringVar(&o.sessionHeader, "session-header", "", "header whose value keeps a client's requests on one replica")
 	f.DurationVar(&o.answerTimeout, "answer-timeout", gateway.DefaultConfig().AnswerTimeout, "time until a replica must begin its answer, else the client gets 504; 0 is the default")
+	f.DurationVar(&o.waitingComments, "waiting-comments", 0, "tell clients of event streams by comments what their requests wait for, after this time and as often; 0 tells only those that ask by the header "+gateway.HeaderWaiting+": "+gateway.WaitingComments)
 	f.StringVar(&o.tracingServer, "tracing-server", "", "OTLP collector for traces of this process and of replicas it starts: host:port (gRPC) or http://host:port; default: OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 
@@ -73,6 +75,7 @@ type Access struct {
 	tracer    trace.Tracer
 	session   string
 	answer    time.Duration // 0 leaves the default
+	comments  time.Duration // gateway.Config.WaitingComments
 	closers   []func() error
 }
 
@@ -86,7 +89,7 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 			return nil, err
 		}
 	}
-	fr = &Access{cors: o.corsOrigins, hosts: o.allowedHosts, session: o.sessionHeader, answer: o.answerTimeout}
+	fr = &Access{cors: o.corsOrigins, hosts: o.allowedHosts, session: o.sessionHeader, answer: o.answerTimeout, comments: o.waitingComments}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, fr.Close())
@@ -97,6 +100,9 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 	}
 	if o.answerTimeout < 0 {
 		return fr, command.Usagef("--answer-timeout must not be negative, is %s", o.answerTimeout)
+	}
+	if o.waitingComments < 0 {
+		return fr, command.Usagef("--waiting-comments must not be negative, is %s", o.waitingComments)
 	}
 	if (o.tlsCert == "") != (o.tlsKey == "") {
 		return fr, command.Usagef("--tls-cert and --tls-key go together")
@@ -186,7 +192,7 @@ func (fr *Access) openTracer(ctx context.Context, version string, log *slog.Logg
 // Configure puts what was opened into the gateway's configuration.
 func (fr *Access) Configure(c *gateway.Config) {
 	c.Keys, c.TLS, c.CORSOrigins, c.AccessLog, c.Tracer, c.SessionHeader = fr.Keys, fr.tls, fr.cors, fr.accessLog, fr.tracer, fr.session
-	c.AllowedHosts = fr.hosts
+	c.AllowedHosts, c.WaitingComments = fr.hosts, fr.comments
 	c.AnswerTimeout = cmp.Or(fr.answer, c.AnswerTimeout)
 }
 

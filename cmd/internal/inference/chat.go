@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 
 	"golang.org/x/term"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/progress"
+	serving "roundhouse.dev/roundhouse/internal/edge/gateway"
 )
 
 // maxEventBytes bounds one line of a streamed answer.
@@ -29,6 +32,8 @@ type Conversation struct {
 	System    string // message to begin with; "" for none
 	MaxTokens int    // of an answer; 0 leaves it to the server
 	Out       io.Writer
+	// Waiting shows what the answer waits for; nil shows nothing.
+	Waiting *progress.Spinner
 	// Gateway finds where to send a message.
 	Gateway func(context.Context) (Gateway, error)
 
@@ -98,7 +103,9 @@ func (c *Conversation) Say(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	resp, err := gateway.Post(ctx, "/v1/chat/completions", raw)
+	c.Waiting.Start()
+	defer c.Waiting.Stop()
+	resp, err := gateway.post(ctx, "/v1/chat/completions", raw, http.Header{serving.HeaderWaiting: {serving.WaitingComments}})
 	if err != nil {
 		return err
 	}
@@ -115,6 +122,10 @@ func (c *Conversation) stream(r io.Reader) (string, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEventBytes)
 	for lines.Scan() {
+		if comment, ok := strings.CutPrefix(lines.Text(), ":"); ok && whole.Len() == 0 {
+			c.Waiting.Say(strings.TrimSpace(comment))
+			continue
+		}
 		data, ok := strings.CutPrefix(lines.Text(), "data:")
 		if data = strings.TrimSpace(data); !ok || data == "[DONE]" {
 			continue
@@ -127,6 +138,7 @@ func (c *Conversation) stream(r io.Reader) (string, error) {
 			} `json:"choices"`
 			Error json.RawMessage `json:"error"`
 		}
+		c.Waiting.Stop()
 		if err := json.Unmarshal([]byte(data), &event); err != nil {
 			return whole.String(), fmt.Errorf("the answer is not an event stream: %w", err)
 		}

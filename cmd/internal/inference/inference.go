@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -87,10 +88,16 @@ func (g Gateway) authorize(h http.Header) {
 // Post sends one request. An answer that is not a success is an error in the
 // server's words.
 func (g Gateway) Post(ctx context.Context, path string, body []byte) (*http.Response, error) {
+	return g.post(ctx, path, body, nil)
+}
+
+// post sends a request with more headers.
+func (g Gateway) post(ctx context.Context, path string, body []byte, more http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.Base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(req.Header, more)
 	req.Header.Set("Content-Type", "application/json")
 	g.authorize(req.Header)
 	resp, err := (&http.Client{Transport: g.Transport}).Do(req)

@@ -61,13 +61,24 @@ func (p *Bar) Done() {
 
 // Service shows the download of the replica that fetches its model, if one does.
 func (p *Bar) Service(s admin.Service) {
-	for _, r := range s.Replicas {
-		if r.Phase == replica.Fetching && r.Progress != nil && r.Progress.Total > 0 {
-			p.show(r.ID, s.Name, r.Progress.Done, r.Progress.Total)
-			return
-		}
+	if r := fetching(s); r != nil {
+		p.show(r.ID, s.Name, r.Progress.Done, r.Progress.Total)
+		return
 	}
 	p.Done()
+}
+
+// Downloads reports whether Service would draw the bar.
+func (p *Bar) Downloads(s admin.Service) bool { return p.on && fetching(s) != nil }
+
+// fetching is the replica that fetches its model; nil without one.
+func fetching(s admin.Service) *replica.Replica {
+	for i := range s.Replicas {
+		if r := &s.Replicas[i]; r.Phase == replica.Fetching && r.Progress != nil && r.Progress.Total > 0 {
+			return r
+		}
+	}
+	return nil
 }
 
 // Upload returns what the bytes of an upload are written to as well.

@@ -134,6 +134,14 @@ type Learned struct {
 	Requests float64 `json:"requests,omitempty"`
 }
 
+// Startup returns how long a start usually takes; 0 where none was seen.
+func (l Learned) Startup() time.Duration {
+	if len(l.Startups) == 0 {
+		return 0
+	}
+	return time.Duration(l.startup(median) * float64(time.Second))
+}
+
 // startup returns the q-quantile of the startup times.
 func (l Learned) startup(q float64) float64 {
 	if len(l.Startups) == 0 {

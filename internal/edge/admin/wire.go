@@ -81,6 +81,20 @@ type ScaleLimits struct {
 	StartupTimeout   string
 }
 
+// Waiting is what a request to the service waits for that has waited since some
+// time.
+func (s Service) Waiting(since, now time.Time) dispatch.Wait {
+	of := dispatch.PoolConfig{Replicas: s.Replicas}
+	for _, role := range []service.Role{service.RoleEngine, service.RoleDecoder, service.RoleTransformer, service.RoleRouter} {
+		for _, c := range s.Status.Components {
+			if c.Role == role {
+				of.Entry, of.Startup = role, time.Duration(c.StartupSeconds*float64(time.Second))
+			}
+		}
+	}
+	return of.Wait(since, now)
+}
+
 // Ready is the service's Ready condition, zero when it has none yet.
 func (s Service) Ready() service.Condition {
 	for _, c := range s.Status.Conditions {

@@ -66,6 +66,10 @@ type Config struct {
 	// PrefillTimeout is how long a prefill replica may take where the gateway
 	// asks it; the decode replica then computes the prompt.
 	PrefillTimeout time.Duration
+	// WaitingComments is after how long of waiting, and how often from then on, a
+	// client of an event stream is told by a comment what its request waits for. 0
+	// tells those alone that ask for it by HeaderWaiting.
+	WaitingComments time.Duration
 	// DialTimeout is the time to connect to a replica.
 	DialTimeout time.Duration
 	// MaxIdleConns is how many idle connections are kept per replica.
@@ -141,6 +145,9 @@ func (c Config) Validate() error {
 		if f.n <= 0 {
 			errs = append(errs, fmt.Errorf("gateway: %s must be more than 0, is %d", f.name, f.n))
 		}
+	}
+	if c.WaitingComments < 0 {
+		errs = append(errs, fmt.Errorf("gateway: WaitingComments must not be negative, is %v", c.WaitingComments))
 	}
 	if c.MaxBufferedBytes < c.MaxBodyBytes {
 		errs = append(errs, fmt.Errorf("gateway: MaxBufferedBytes (%d) must hold one body of MaxBodyBytes (%d)",

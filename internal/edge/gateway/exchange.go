@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -137,6 +138,9 @@ func (x *exchange) admit() error {
 		x.picker = picking{gw: x.gw, req: &x.req}
 		q.Asker = &x.picker
 	}
+	if x.tellsWaiting() {
+		q.Waiting = x.tellWaiting
+	}
 	ended := x.seen.StartQueue()
 	g, err := d.Admit(x.req.r.Context(), *q)
 	ended()
@@ -168,12 +172,11 @@ func (x *exchange) forward() error {
 	x.code = in.status
 	x.seen.Answering(in.status, in.fields)
 	reportLoad(x.gw.cfg.Heard, g.Replica(), in.fields)
-	in.fields = withoutCORS(in.fields, x.w.Header()["Vary"])
-	x.copyHeader(&in, x.req.id)
-	if x.picker.picked != nil {
-		x.picker.picked.Answered(in.status, x.w.Header(), g.Address())
+	if !x.waiting {
+		x.sendHeader(&in)
+	} else if joined, err := x.joinStream(&in, &out); !joined {
+		return err
 	}
-	x.w.WriteHeader(in.status)
 	err = out.run(&x.response, &x.seen, x.gw.cfg.StallTimeout)
 	if errors.Is(err, io.EOF) {
 		x.copyTrailer(&in)
@@ -191,6 +194,20 @@ func (x *exchange) forward() error {
 	}
 	out.errorEvent(fmt.Sprintf("the replica failed within its answer: %v", err))
 	return nil
+}
+
+// sendHeader sends the header of the replica's answer to the client.
+func (x *exchange) sendHeader(in *incoming) {
+	in.fields = withoutCORS(in.fields, x.w.Header()["Vary"])
+	x.copyHeader(in, x.req.id)
+	g := x.proxy.grant
+	if waited := g.Waited(); waited > 0 {
+		x.w.Header().Set(headerWaited, strconv.FormatInt(waited.Milliseconds(), 10))
+	}
+	if x.picker.picked != nil {
+		x.picker.picked.Answered(in.status, x.w.Header(), g.Address())
+	}
+	x.w.WriteHeader(in.status)
 }
 
 // statusClientGone is what is counted for a request whose client left. It is

@@ -101,7 +101,7 @@ func forwards(r *http.Request) (n int) {
 // read what tells them how to go on.
 func corsOf(origins []string) network.CORS {
 	return network.CORS{Origins: origins, Methods: []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodOptions}, Headers: []string{"*"},
-		Exposed: []string{"X-Request-Id", "Retry-After", "Www-Authenticate"}, MaxAge: 600}
+		Exposed: []string{"X-Request-Id", "Retry-After", "Www-Authenticate", headerWaited}, MaxAge: 600}
 }
 
 // answerCORS lets an allowed page read the answer. It reports whether the request

@@ -141,9 +141,13 @@ func (p *relay) errorEvent(message string) {
 	if p.broken {
 		b = append(b, "\n\n"...)
 	}
+	p.send(appendErrorEvent(b, surface.ErrorBody(p.to.surface, http.StatusBadGateway, message, "", "replica_failed")))
+}
+
+// appendErrorEvent appends an event with an error's body of one line.
+func appendErrorEvent(b, body []byte) []byte {
 	b = append(b, "event: error\ndata: "...)
-	b = append(b, bytes.TrimSpace(surface.ErrorBody(p.to.surface, http.StatusBadGateway, message, "", "replica_failed"))...)
-	p.send(append(b, "\n\n"...))
+	return append(append(b, bytes.TrimSpace(body)...), "\n\n"...)
 }
 
 // eventEnd is the offset after the last complete event of b: after its last

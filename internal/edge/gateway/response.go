@@ -23,6 +23,9 @@ type response struct {
 	code    int             // answered; 0 when nothing was
 	timeout time.Duration   // for one write
 	writeBy time.Time       // what the connection to the client was told
+	// waiting: the answer has begun, as an event stream of comments. What follows is
+	// its events; an error is one of them.
+	waiting bool
 }
 
 // writeDeadline gives the next writes ClientTimeout, or up to an eighth more:
@@ -73,6 +76,10 @@ func (f *failure) Error() string { return f.message }
 
 // fail answers with an error in the surface's form.
 func (x *response) fail(f *failure) {
+	if x.waiting {
+		x.failStream(f)
+		return
+	}
 	h := x.w.Header()
 	for name, value := range map[string]string{"WWW-Authenticate": f.challenge, "Allow": f.allow} {
 		if value != "" {
@@ -211,6 +218,10 @@ func (x *response) copyTrailer(in *incoming) {
 
 // refusedByPicker gives the client the picker's own answer.
 func (x *response) refusedByPicker(own *PickerRefusal) {
+	if x.waiting {
+		x.fail(&failure{status: own.Status, message: "the pool's endpoint picker refused the request", code: "endpoint_picker"})
+		return
+	}
 	to := x.w.Header()
 	for name, values := range own.Header {
 		to[name] = values

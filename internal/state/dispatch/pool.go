@@ -135,7 +135,7 @@ func (p *pool) remove(why string) {
 // grant describes a request to its pool. Prompts are hashed here, without a
 // lock.
 func (p *pool) grant(r *Request, t route.Target) *Grant {
-	g := &Grant{pool: p, named: t.Named, protocol: r.Protocol, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline, idempotent: r.Idempotent}
+	g := &Grant{pool: p, named: t.Named, protocol: r.Protocol, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline, idempotent: r.Idempotent, waiting: r.Waiting}
 	g.tally.pool = p.demand
 	g.waiter.Priority, g.waiter.Fairness, g.waiter.Bytes, g.waiter.Owner = t.Priority, r.FairnessID, max(0, r.Bytes), g
 	if !t.Named {
@@ -205,7 +205,7 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 	}
 	v := p.queue.Arrive(w, s, now)
 	if v.Decision == admission.Shed {
-		return nil, shed(p.id, p.queue.shedReason(w, v.Reason), v.Reason, p.demand.retryAfter())
+		return nil, shed(p.id, p.queue.shedReason(w, v.Reason), v.Reason, p.retryAfter(now))
 	}
 	p.budget.Request(now)
 	if t := &g.tally; p.ref.Pool && p.scalable != nil && // whose service would be woken for it
@@ -219,7 +219,7 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 	g.tally.moveTo(queued, now)
 	p.startWaiting(g, now)
 	for _, out := range v.Evicted {
-		p.fail(out.Owner.(*Grant), shed(p.id, p.queue.shedReason(out, admission.Evicted), admission.Evicted, p.demand.retryAfter()), now)
+		p.fail(out.Owner.(*Grant), shed(p.id, p.queue.shedReason(out, admission.Evicted), admission.Evicted, p.retryAfter(now)), now)
 	}
 	return nil, nil
 }
@@ -295,10 +295,8 @@ func (p *pool) requeue(g *Grant, now time.Time) {
 // wait blocks until g has left the queue. Where its client leaves first, a
 // place that it was given just now goes to the next.
 func (p *pool) wait(ctx context.Context, g *Grant) error {
-	select {
-	case err := <-g.result:
+	if ok, err := p.await(ctx, g); ok {
 		return err
-	case <-ctx.Done():
 	}
 	p.mu.Lock()
 	now := p.d.clock.Now()
@@ -407,7 +405,7 @@ func (p *pool) timeoutError(g *Grant, waited time.Duration) *Error {
 			err.Kind, err.Cause = ErrBusy, nil
 		}
 	}
-	err.RetryAfter, err.Reason = p.demand.retryAfter(), admission.Overdue
+	err.RetryAfter, err.Reason = p.retryAfter(p.d.clock.Now()), admission.Overdue
 	return err
 }
 

@@ -61,6 +61,9 @@ type PoolConfig struct {
 	// Starting is how far a replica is that is not seen from here yet, as a pod
 	// that has no address; "" for none.
 	Starting string
+	// Startup is how long a start of an entry replica usually takes, from its
+	// process's start to ready; 0 where no start has been seen.
+	Startup time.Duration
 
 	// Shared reports that this is no service. Its Members are the configurations of the
 	// services whose replicas it takes, each with those replicas it takes.

@@ -65,6 +65,10 @@ type Request struct {
 	// Deadline is when the request has no use any more; zero for never. It
 	// shortens the wait and nothing else.
 	Deadline time.Time
+	// Waiting is called by the goroutine that waits in Admit or Grant.Retry: when
+	// the request begins to wait, and again after the time that it returns, while
+	// the request waits; 0 is never. It may be nil.
+	Waiting func(Wait) time.Duration
 }
 
 // Outcome is how a request ended.

@@ -30,6 +30,7 @@ type Grant struct {
 	subset     []string
 	tokens     int64 // of the prompt, estimated
 	hash       *hashes
+	waiting    func(Wait) time.Duration // Request.Waiting
 
 	// Guarded by the pool's mutex while the request waits.
 	waiter         admission.Waiter
@@ -78,8 +79,8 @@ func (r *reservation) endWait(answered bool) {
 type attempts struct {
 	on       []*endpoint // the endpoints, which are not tried again
 	sent     int         // how many of them were sent the request
-	lost     int         // how many of those ended the connection
-	prefills int         // how often another prefill replica was asked for
+	lost     int32       // how many of those ended the connection
+	prefills int32       // how often another prefill replica was asked for
 	last     error
 }
 
@@ -363,7 +364,7 @@ func (g *Grant) RetryPrefill() bool {
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
 	g.failed.prefills++
-	if g.tally.stage != running || g.answered || g.reservation.prefill != nil || g.failed.prefills >= p.d.cfg.MaxTries || g.failed.lost >= maxLost {
+	if g.tally.stage != running || g.answered || g.reservation.prefill != nil || int(g.failed.prefills) >= p.d.cfg.MaxTries || g.failed.lost >= maxLost {
 		return false
 	}
 	if !p.budget.Take(now) {

@@ -208,6 +208,8 @@ type View struct {
 	RetryAfter time.Duration
 	// Starting is how far a replica is that Replicas does not have yet.
 	Starting string
+	// Startup is how long a start of Role usually takes; 0 where none was seen.
+	Startup time.Duration
 }
 
 // Record is the durable decision about one service.

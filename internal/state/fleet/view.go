@@ -54,6 +54,9 @@ func (w *work) view(cfg *Config) View {
 	if w.canary != nil {
 		v.CanaryPercent = w.canary.Percent
 	}
+	if l := w.roles[v.Role].state.Learned; len(l.Startups) > 0 { // the record has it after a while
+		v.Startup = l.Startup()
+	}
 	return v
 }
 
@@ -70,6 +73,7 @@ func (s *snapshot) view(url string, now time.Time, cluster bool) View {
 	}
 	v.Role, v.Disaggregation = entrance(&s.record.Revision), s.record.Revision.Disaggregation
 	v.Needs = Needs(&s.record.Revision)
+	v.Startup = s.record.Learned[v.Role].Startup()
 	v.Adapters = s.record.Revision.Model.Adapters
 	v.Protocol, v.Limits = s.record.Revision.Protocol, s.record.Revision.Component(v.Role).Limits
 	if !s.mixed() {

@@ -43,6 +43,9 @@ type Call struct {
 	Open bool
 	// Infers reports that the call asks for inference, which may be repeated.
 	Infers bool
+	// Events reports that the answer to a body with "stream": true is an event
+	// stream, in which clients skip comments.
+	Events bool
 	// Protocol is whose call it is; "" for one that servers of any may answer.
 	Protocol service.Protocol
 	// Operation is OpenTelemetry's gen_ai.operation.name; "" when the path names
@@ -103,6 +106,13 @@ func inBody(s Surface, path, operation string) Call {
 	return c
 }
 
+// streamed is a call whose body names the model and may ask for an event stream.
+func streamed(s Surface, path, operation string) Call {
+	c := inBody(s, path, operation)
+	c.Events = true
+	return c
+}
+
 // calls are the paths that are known whole. Operations are OpenTelemetry's own
 // where its conventions have one.
 var calls = map[string]Call{
@@ -115,9 +125,9 @@ var calls = map[string]Call{
 	"/v1/models":           {Kind: ListModels, Methods: reads},
 	"/v1/models/":          {Kind: ListModels, Methods: reads},
 
-	"/v1/chat/completions":      inBody(OpenAI, "/v1/chat/completions", "chat"),
-	"/v1/responses":             inBody(OpenAI, "/v1/responses", "chat"),
-	"/v1/completions":           inBody(OpenAI, "/v1/completions", "text_completion"),
+	"/v1/chat/completions":      streamed(OpenAI, "/v1/chat/completions", "chat"),
+	"/v1/responses":             streamed(OpenAI, "/v1/responses", "chat"),
+	"/v1/completions":           streamed(OpenAI, "/v1/completions", "text_completion"),
 	"/v1/embeddings":            inBody(OpenAI, "/v1/embeddings", "embeddings"),
 	"/v1/rerank":                inBody(OpenAI, "/v1/rerank", "rerank"),
 	"/v1/score":                 inBody(OpenAI, "/v1/score", "score"),
@@ -130,7 +140,7 @@ var calls = map[string]Call{
 	"/v1/audio/speech":          inBody(OpenAI, "/v1/audio/speech", "speech"),
 	"/v1/audio/transcriptions":  inBody(OpenAI, "/v1/audio/transcriptions", "transcription"),
 	"/v1/audio/translations":    inBody(OpenAI, "/v1/audio/translations", "translation"),
-	"/v1/messages":              inBody(Anthropic, "/v1/messages", "chat"),
+	"/v1/messages":              streamed(Anthropic, "/v1/messages", "chat"),
 	"/v1/messages/count_tokens": inBody(Anthropic, "/v1/messages/count_tokens", "count_tokens"),
 	"/v1/chat":                  inBody(Cohere, "/v1/chat", "chat"),
 	"/v1/embed":                 inBody(Cohere, "/v1/embed", "embeddings"),
