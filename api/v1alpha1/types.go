@@ -141,6 +141,25 @@ type Scaling struct {
 	// that the client gets 504, or DEADLINE_EXCEEDED. The value of the component
 	// that takes requests counts; default: the gateway's.
 	AnswerTimeout *metav1.Duration `json:"answerTimeout,omitempty"`
+	// Schedule are times at which other bounds hold. Of several open windows the
+	// largest minReplicas and the largest maxReplicas hold.
+	Schedule []ScheduleWindow `json:"schedule,omitempty"`
+}
+
+// ScheduleWindow gives a count other bounds at some times. A bound that it does
+// not state is the component's own.
+type ScheduleWindow struct {
+	// Name appears in the reason for a count.
+	Name string `json:"name,omitempty"`
+	// Start and End are cron expressions of five fields: minute, hour, day of the
+	// month, month, day of the week. The window is open from each match of start
+	// to the next match of end.
+	Start string `json:"start"`
+	End   string `json:"end"`
+	// TimeZone is an IANA time zone such as Europe/Berlin; default: UTC.
+	TimeZone    string `json:"timeZone,omitempty"`
+	MinReplicas *int   `json:"minReplicas,omitempty"`
+	MaxReplicas *int   `json:"maxReplicas,omitempty"`
 }
 
 // Component is one part of a service or of a runtime: a pod's fields, and

@@ -204,7 +204,7 @@ func (s *Scalings) contestants() ([]scaling.Contestant, error) {
 			return nil, fmt.Errorf("%s scales by %s, which a replay of requests does not have: want concurrency or rps", name, l.Metric)
 		}
 		s.Pool.Max = max(s.Pool.Max, l.Max)
-		all = append(all, scaling.Contestant{Name: name, New: func(scaling.Case) (scaling.Scaler, error) { return scaling.NewShipped(l), nil }})
+		all = append(all, scaling.Contestant{Name: name, New: func(c scaling.Case) (scaling.Scaler, error) { return scaling.NewShipped(l, c.Trace.Begin), nil }})
 	}
 	if !found {
 		return nil, errors.New("the manifests have no service to compare")

@@ -1,6 +1,7 @@
 package printer
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/url"
@@ -172,6 +173,9 @@ func describeComponent(w io.Writer, s admin.Service, c service.ComponentStatus) 
 		}
 	}
 	_, _ = fmt.Fprintln(w, text)
+	for _, window := range s.Limits[c.Role].Schedule {
+		_, _ = fmt.Fprintf(w, "  schedule: %s\n", scheduled(window))
+	}
 	if why := s.Scaling[c.Role]; why != "" {
 		_, _ = fmt.Fprintf(w, "  scaling: %s\n", why)
 	}
@@ -182,6 +186,22 @@ func describeComponent(w io.Writer, s admin.Service, c service.ComponentStatus) 
 		}
 		_, _ = fmt.Fprintln(w, text)
 	}
+}
+
+// scheduled is a window of a schedule in words.
+func scheduled(w service.ScheduleWindow) string {
+	var bounds []string
+	if w.MinReplicas != nil {
+		bounds = append(bounds, fmt.Sprintf("at least %d", *w.MinReplicas))
+	}
+	if w.MaxReplicas != nil {
+		bounds = append(bounds, fmt.Sprintf("at most %d", *w.MaxReplicas))
+	}
+	text := fmt.Sprintf("%s from %q to %q, %s", strings.Join(bounds, " and "), w.Start, w.End, cmp.Or(w.TimeZone, "UTC"))
+	if w.Name != "" {
+		text = w.Name + ": " + text
+	}
+	return text
 }
 
 // target is the metric that the count follows, and its value per replica.

@@ -2,11 +2,15 @@ package service
 
 import (
 	"cmp"
+	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/cron"
 )
 
 // Component is one part of a service (engine, decoder, router, transformer):
@@ -146,6 +150,39 @@ type Scaling struct {
 	// AnswerTimeout is how long a replica may take to begin an answer; nil or 0
 	// leaves it to the gateway.
 	AnswerTimeout *time.Duration `json:"answerTimeout,omitempty"`
+	// Schedule are times at which other bounds hold.
+	Schedule []ScheduleWindow `json:"schedule,omitempty"`
+}
+
+// ScheduleWindow gives a count other bounds from each match of one cron expression
+// to the next match of another. Of several open ones the largest minimum and the
+// largest maximum hold; what one does not state is the component's own.
+type ScheduleWindow struct {
+	Name string `json:"name,omitempty"`
+	// Start and End are cron expressions of five fields.
+	Start string `json:"start"`
+	End   string `json:"end"`
+	// TimeZone is an IANA time zone; empty is UTC.
+	TimeZone    string `json:"timeZone,omitempty"`
+	MinReplicas *int   `json:"minReplicas,omitempty"`
+	MaxReplicas *int   `json:"maxReplicas,omitempty"`
+}
+
+// Window parses the window's times.
+func (s ScheduleWindow) Window() (cron.Window, error) {
+	start, err := cron.Parse(s.Start)
+	if err != nil {
+		return cron.Window{}, fmt.Errorf("start %w", err)
+	}
+	end, err := cron.Parse(s.End)
+	if err != nil {
+		return cron.Window{}, fmt.Errorf("end %w", err)
+	}
+	zone, err := cron.Zone(s.TimeZone)
+	if err != nil {
+		return cron.Window{}, fmt.Errorf("timeZone %w", err)
+	}
+	return cron.NewWindow(start, end, zone), nil
 }
 
 // Defaults of Settled. ScaleToZeroAfter and StartupTimeout follow ModelZ's
@@ -184,6 +221,9 @@ func (s Scaling) Over(base Scaling) Scaling {
 	if s.AnswerTimeout != nil {
 		out.AnswerTimeout = s.AnswerTimeout
 	}
+	if s.Schedule != nil {
+		out.Schedule = s.Schedule
+	}
 	return out
 }
 
@@ -195,8 +235,12 @@ type Limits struct {
 	MaxConcurrency   int // 0: no limit
 	ScaleToZeroAfter time.Duration
 	StartupTimeout   time.Duration
-	AnswerTimeout    time.Duration `json:",omitempty"` // 0: the gateway's
+	AnswerTimeout    time.Duration    `json:",omitempty"` // 0: the gateway's
+	Schedule         []ScheduleWindow `json:",omitempty"`
 }
+
+// Equal reports whether l and other are the same.
+func (l Limits) Equal(other Limits) bool { return reflect.DeepEqual(l, other) }
 
 // Settled fills what is unset: min 1, max max(min, 1), target 10 concurrent
 // requests or 80 % of a resource, no concurrency limit, 5 minutes to zero, 10 minutes to start.
@@ -232,5 +276,6 @@ func (s Scaling) Settled() Limits {
 	if s.AnswerTimeout != nil {
 		l.AnswerTimeout = max(0, *s.AnswerTimeout)
 	}
+	l.Schedule = s.Schedule
 	return l
 }

@@ -56,6 +56,9 @@ type Input struct {
 	Stopped, Unloaded bool
 	// BeforeServes: none of Replicas serves yet, an older revision does.
 	BeforeServes bool
+
+	// least and most are why Limits are not the component's own: of the schedule.
+	least, most string
 }
 
 // State is carried from step to step; the zero State is a fresh start.
@@ -71,11 +74,14 @@ type State struct {
 	Learned Learned
 	// Seen is, by replica, when the process started whose start Learned counts.
 	Seen map[string]time.Time
+
+	schedule schedule
 }
 
 // Decision is what should happen and why.
 type Decision struct {
 	Count   int
+	Least   int           // what the limits and the schedule ask for at least
 	Victims []string      // replicas to end first, when Count is fewer than now
 	Again   time.Duration // when to step again if nothing happens before; 0 for never
 	// Why is the reason, but of one that is idle: that is since IdleSince, and

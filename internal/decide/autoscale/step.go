@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -54,7 +55,22 @@ func forced(in Input) string {
 // startup; replicas that only wait for what they need, or have failed, go after
 // settle. While the demand is unknown a count only grows, and the idle clock
 // stands still.
+//
+// While windows of the schedule are open, their bounds hold. The next step is no
+// later than one opens or closes.
 func Step(s State, in Input, now time.Time) (State, Decision) {
+	open := s.schedule.at(in.Limits.Schedule, now)
+	in.Limits, in.least, in.most = open.bounds(in.Limits, now)
+	next, d := step(s, in, now)
+	next.schedule, d.Least = open, in.Limits.Min
+	if change := open.until.Sub(now); !open.until.IsZero() && (d.Again == 0 || change < d.Again) {
+		d.Again = change
+	}
+	return next, d
+}
+
+// step decides within the bounds of the limits.
+func step(s State, in Input, now time.Time) (State, Decision) {
 	next := begin(s, in, now)
 	if why := forced(in); why != "" {
 		next.Count, next.Surplus = 0, nil
@@ -151,9 +167,9 @@ func wanted(s State, next *State, in Input, now time.Time) (int, string, Numbers
 	case bounded > n && in.Wake > max(n, l.Min):
 		return bounded, "asked to wake", num
 	case bounded > n:
-		return bounded, fmt.Sprintf("minReplicas %d", l.Min), num
+		return bounded, cmp.Or(in.least, fmt.Sprintf("minReplicas %d", l.Min)), num
 	case bounded < n:
-		return bounded, fmt.Sprintf("maxReplicas %d (%s)", l.Max, why), num
+		return bounded, fmt.Sprintf("%s (%s)", cmp.Or(in.most, fmt.Sprintf("maxReplicas %d", l.Max)), why), num
 	default:
 		return bounded, why, num
 	}

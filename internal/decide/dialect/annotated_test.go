@@ -88,3 +88,36 @@ spec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}, 
 		}
 	}
 }
+
+// TestScheduleOfKServe: an annotation has the windows of a ModelService.
+func TestScheduleOfKServe(t *testing.T) {
+	got := Read("a.yaml", []byte(`apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: a
+  annotations:
+    roundhouse.dev/schedule: |
+      - {name: weekdays, start: 0 8 * * mon-fri, end: 0 18 * * mon-fri, timeZone: Europe/Berlin, minReplicas: 3}
+spec: {predictor: {minReplicas: 0, maxReplicas: 5, model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}}}
+`))
+	if len(got.Objects) != 1 || len(got.Problems) > 0 {
+		t.Fatalf("%v", got.Problems)
+	}
+	own := Read("b.yaml", []byte(`apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: a}
+spec:
+  model: {uri: s3://a/b, format: {name: sklearn}}
+  scaling:
+    minReplicas: 0
+    maxReplicas: 5
+    schedule: [{name: weekdays, start: 0 8 * * mon-fri, end: 0 18 * * mon-fri, timeZone: Europe/Berlin, minReplicas: 3}]
+`))
+	if len(own.Objects) != 1 || len(own.Problems) > 0 {
+		t.Fatalf("%v", own.Problems)
+	}
+	a, b := got.Objects[0].Service.Components.Engine.Scaling.Settled(), own.Objects[0].Service.Components.Engine.Scaling.Settled()
+	if !a.Equal(b) || len(a.Schedule) != 1 || a.Schedule[0].Name != "weekdays" || *a.Schedule[0].MinReplicas != 3 {
+		t.Errorf("KServe's is %+v, ours %+v", a, b)
+	}
+}

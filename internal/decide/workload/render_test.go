@@ -89,7 +89,7 @@ func TestRenderMergesServiceOverRuntime(t *testing.T) {
 		t.Errorf("labels %v, revision %v", c.Labels, rev.Labels)
 	}
 	want := service.Limits{Min: 1, Max: 7, Target: 5, Metric: service.MetricConcurrency, ScaleToZeroAfter: time.Minute, StartupTimeout: 10 * time.Minute}
-	if c.Limits != want {
+	if !c.Limits.Equal(want) {
 		t.Errorf("limits %+v, want %+v", c.Limits, want)
 	}
 	p, err := c.Process.Resolve(Location{Port: 1234, ModelPath: "/data/llama"})

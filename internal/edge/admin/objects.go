@@ -146,7 +146,7 @@ func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 		for _, c := range st.Revision.Components {
 			l := c.Limits
 			out.Limits[c.Role] = ScaleLimits{Min: l.Min, Max: l.Max, Target: l.Target, Metric: string(l.Metric),
-				ScaleToZeroAfter: l.ScaleToZeroAfter.String(), StartupTimeout: l.StartupTimeout.String()}
+				ScaleToZeroAfter: l.ScaleToZeroAfter.String(), StartupTimeout: l.StartupTimeout.String(), Schedule: l.Schedule}
 		}
 	}
 	if rendered {

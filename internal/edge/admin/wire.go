@@ -79,6 +79,7 @@ type ScaleLimits struct {
 	Metric           string
 	ScaleToZeroAfter string
 	StartupTimeout   string
+	Schedule         []service.ScheduleWindow `json:",omitempty"`
 }
 
 // Waiting is what a request to the service waits for that has waited since some

@@ -213,7 +213,7 @@ func (w *work) runsAs(next *Record) bool {
 	return w.record != nil && w.record.Revision.Hash == next.Revision.Hash && w.record.Selection == next.Selection &&
 		slices.Equal(w.record.Revision.Model.Adapters, next.Revision.Model.Adapters) &&
 		slices.EqualFunc(w.record.Revision.Components, next.Revision.Components, func(x, y workload.Component) bool {
-			return x.Role == y.Role && x.Limits == y.Limits
+			return x.Role == y.Role && x.Limits.Equal(y.Limits)
 		})
 }
 

@@ -186,6 +186,7 @@ type resident struct {
 	spec     service.Residency
 	rolling  bool
 	stopped  bool
+	minimum  bool // a component is to have a replica whatever the demand
 	startup  time.Duration
 }
 
@@ -199,6 +200,14 @@ func (s *services) residents() (out []resident) {
 		}
 		x := resident{key: k, revision: e.record.Revision, spec: e.object.Service.Residency, stopped: e.object.Service.Stopped || e.asleep || e.deleted,
 			rolling: e.record.Revision.Before != nil || k.IsCanary() || s.presentLocked(k.Canary()) != nil}
+		for i := range e.record.Revision.Components {
+			c := &e.record.Revision.Components[i]
+			least := c.Limits.Min
+			if rs := e.roles[c.Role]; rs != nil && !rs.state.Last.IsZero() {
+				least = rs.decision.Least // by its schedule
+			}
+			x.minimum = x.minimum || least > 0 && !x.stopped
+		}
 		for _, u := range e.usage {
 			x.startup = max(x.startup, time.Duration(u.startup*float64(time.Second)))
 		}
@@ -249,10 +258,7 @@ func (l *lack) look(s residency.Service, now time.Time) {
 // facts are what a plan knows of the service, but for its past.
 func (x resident) facts(replicas []replica.Replica, demand autoscale.Demand) residency.Service {
 	s := residency.Service{Name: x.key.String(), Waiting: demand.Queued, Running: demand.Running, Rolling: x.rolling,
-		Pinned: x.spec.Pin, Priority: x.spec.Priority, Start: cmp.Or(x.startup, unknownStart), IdleSince: demand.LastDone}
-	for i := range x.revision.Components {
-		s.Minimum = s.Minimum || x.revision.Components[i].Limits.Min > 0 && !x.stopped
-	}
+		Pinned: x.spec.Pin, Priority: x.spec.Priority, Start: cmp.Or(x.startup, unknownStart), IdleSince: demand.LastDone, Minimum: x.minimum}
 	memory := false
 	for _, v := range replicas {
 		need, known := x.need(v)

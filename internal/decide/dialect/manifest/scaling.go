@@ -11,7 +11,9 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
+	"roundhouse.dev/roundhouse/internal/core/cron"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
 )
@@ -35,7 +37,64 @@ func CheckScaling(r *Report, path string, s service.Scaling) service.Scaling {
 		r.Errorf(path+".scaleMetric", "unknown metric %q: write one of %s", Clip(string(s.ScaleMetric)), Joined(metrics))
 	}
 	WarnUnmeasured(r, path+".scaleMetric", s.ScaleMetric)
+	checkSchedule(r, path+".schedule", s)
 	return s
+}
+
+// maxWindows bounds a schedule.
+const maxWindows = 32
+
+// checkSchedule checks the windows of a component's schedule, which is at path.
+func checkSchedule(r *Report, path string, s service.Scaling) {
+	if len(s.Schedule) > maxWindows {
+		r.Errorf(path, "has %d windows: write at most %d", len(s.Schedule), maxWindows)
+		return
+	}
+	if len(s.Schedule) > 0 && s.ScaleMetric.Resource() {
+		r.Warnf(path, "has no effect on a cluster with the metric %s: a HorizontalPodAutoscaler counts the replicas", s.ScaleMetric)
+	}
+	for i, w := range s.Schedule {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if len(w.Name) > maxWindowName {
+			r.Errorf(at+".name", "has %d characters: write at most %d", len(w.Name), maxWindowName)
+		}
+		checkTimes(r, at, w)
+		CheckNotNegative(r, at+".minReplicas", w.MinReplicas)
+		CheckPositive(r, at+".maxReplicas", w.MaxReplicas)
+		own := service.Scaling{MinReplicas: w.MinReplicas, MaxReplicas: w.MaxReplicas}
+		switch {
+		case w.MinReplicas == nil && w.MaxReplicas == nil:
+			r.Errorf(at, "changes nothing: write minReplicas, maxReplicas or both")
+		case Crossed(own):
+			r.Errorf(at+".minReplicas", "%d is more than maxReplicas %d", *w.MinReplicas, *w.MaxReplicas)
+		case Crossed(own.Over(service.Scaling{MaxReplicas: s.MaxReplicas})):
+			r.Errorf(at+".minReplicas", "%d is more than the component's maxReplicas %d: write maxReplicas here too, or raise that", *w.MinReplicas, *s.MaxReplicas)
+		case Crossed(own.Over(service.Scaling{MinReplicas: s.MinReplicas})):
+			r.Errorf(at+".maxReplicas", "%d is less than the component's minReplicas %d: write minReplicas here too, or lower that", *w.MaxReplicas, *s.MinReplicas)
+		}
+	}
+}
+
+// maxWindowName bounds the name of a window.
+const maxWindowName = 63
+
+// checkTimes checks when a window is open.
+func checkTimes(r *Report, at string, w service.ScheduleWindow) {
+	start, wrongStart := cron.Parse(w.Start)
+	if wrongStart != nil {
+		r.Errorf(at+".start", "%v", wrongStart)
+	}
+	end, wrongEnd := cron.Parse(w.End)
+	if wrongEnd != nil {
+		r.Errorf(at+".end", "%v", wrongEnd)
+	}
+	zone, err := cron.Zone(w.TimeZone)
+	if err != nil {
+		r.Errorf(at+".timeZone", "%v", err)
+	}
+	if wrongStart == nil && wrongEnd == nil && cron.NewWindow(start, end, zone).Never() {
+		r.Errorf(at+".end", "is when the window opens: it would never be open")
+	}
 }
 
 // WarnUnmeasured warns of a metric that one machine does not have.
@@ -105,6 +164,10 @@ func ReadOperator(r *Report, path, s string) service.Operator {
 // knative is the prefix of Knative's annotations.
 const knative = "autoscaling.knative.dev/"
 
+// scheduleAnnotation has the windows of a schedule, as a ModelService's scaling
+// has them, as YAML.
+const scheduleAnnotation = "roundhouse.dev/schedule"
+
 // KServePrefix is the prefix of KServe's.
 const KServePrefix = "serving.kserve.io/"
 
@@ -147,6 +210,13 @@ func ReadAnnotations(r *Report, path, prefix string, c *service.Component, annot
 		}
 	}
 	checkAutoscalerClass(r, find(prefix+"autoscalerClass"))
+	if a := find(scheduleAnnotation); a != nil && c.Scaling.Schedule == nil {
+		if err := yaml.UnmarshalStrict([]byte(a.value), &s.Schedule); err != nil {
+			_, why, _ := strings.Cut(err.Error(), "json: ")
+			r.Errorf(a.path, "is no list of windows with start, end, timeZone, minReplicas and maxReplicas: %s", Clip(cmp.Or(why, err.Error())))
+		}
+		checkSchedule(r, a.path, c.Scaling.Over(s))
+	}
 	utilization := readUtilization(r, find(knative+"target-utilization-percentage", knative+"targetUtilizationPercentage"))
 	if m := cmp.Or(c.Scaling.ScaleMetric, s.ScaleMetric, service.MetricConcurrency); m == service.MetricConcurrency || m == service.MetricRPS {
 		s.ScaleTarget = soft(s.ScaleTarget, utilization)

@@ -129,6 +129,9 @@ func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scalin
 		ScaleToZeroAfter: span(s.ScaleToZeroAfter), StartupTimeout: span(s.StartupTimeout),
 		AnswerTimeout: span(s.AnswerTimeout),
 	}
+	for _, w := range s.Schedule {
+		out.Schedule = append(out.Schedule, service.ScheduleWindow(w))
+	}
 	manifest.CheckNotNegative(r.Report, path+".maxConcurrency", s.MaxConcurrency)
 	manifest.CheckDuration(r.Report, path+".scaleToZeroAfter", s.ScaleToZeroAfter)
 	manifest.CheckDuration(r.Report, path+".startupTimeout", s.StartupTimeout)

@@ -15,29 +15,36 @@ const reportEvery = time.Second
 // is reported at once, other changes within a second.
 type Shipped struct {
 	limits   service.Limits
+	begin    time.Time
 	state    autoscale.State
 	replicas []autoscale.Replica
 }
 
-// NewShipped is the decision for a service with these limits.
-func NewShipped(l service.Limits) *Shipped { return &Shipped{limits: l} }
+// monday is when a replay begins whose trace does not say.
+var monday = time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)
 
-// epoch is the time at which a replay begins, for decisions that take one.
-var epoch = time.Unix(0, 0)
+// NewShipped is the decision for a service with these limits, over a trace that
+// begins at a time; if that is zero, on a Monday at 00:00 UTC.
+func NewShipped(l service.Limits, begin time.Time) *Shipped {
+	if begin.IsZero() {
+		begin = monday
+	}
+	return &Shipped{limits: l, begin: begin}
+}
 
 // Step implements Scaler.
 func (s *Shipped) Step(v *View) Decision {
-	now := epoch.Add(v.Now)
+	now := s.begin.Add(v.Now)
 	in := autoscale.Input{Limits: s.limits, Demand: autoscale.Demand{Queued: v.Queued, Running: v.Running,
 		Arrived: v.Arrived, Done: v.Done, LoadSeconds: v.LoadSeconds, BusySeconds: v.BusySeconds}}
 	if v.LastDone >= 0 {
-		in.Demand.LastDone = epoch.Add(v.LastDone)
+		in.Demand.LastDone = s.begin.Add(v.LastDone)
 	}
 	s.replicas = s.replicas[:0]
 	for _, r := range v.Replicas {
-		a := autoscale.Replica{ID: strconv.Itoa(r.ID), Ready: r.Ready, Starting: !r.Ready, Started: epoch.Add(r.Began), InFlight: r.InFlight}
+		a := autoscale.Replica{ID: strconv.Itoa(r.ID), Ready: r.Ready, Starting: !r.Ready, Started: s.begin.Add(r.Began), InFlight: r.InFlight}
 		if r.Ready {
-			a.ReadyAt = epoch.Add(r.ReadyAt)
+			a.ReadyAt = s.begin.Add(r.ReadyAt)
 		}
 		s.replicas = append(s.replicas, a)
 	}

@@ -37,7 +37,7 @@ type Contestant struct {
 func Contestants() []Contestant {
 	return []Contestant{
 		{Name: "roundhouse", Summary: "the product's own decision", New: func(c Case) (Scaler, error) {
-			return NewShipped(c.Limits), nil
+			return NewShipped(c.Limits, c.Trace.Begin), nil
 		}},
 		{Name: "knative", Summary: "Knative's KPA with its defaults, and the slots as containerConcurrency", New: func(c Case) (Scaler, error) {
 			return NewKnative(DefaultKnative(float64(c.Pool.Slots), c.Limits.Min, c.Limits.Max)), nil

@@ -170,7 +170,7 @@ func TestGoldenTable(t *testing.T) {
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(tw, "workload\tpolicy\tp50\tp99\tover 2 s\treplica-seconds\tstarts\tflaps")
 	for _, w := range Workloads() {
-		trace := generate(t, w.Name, Asked{Seed: 1, Length: min(w.Length, 4*time.Hour)})
+		trace := generate(t, w.Name, Asked{Seed: 1, Length: part(w, 4*time.Hour)})
 		for _, c := range Contestants() {
 			if c.Name == "roundhouse" {
 				continue

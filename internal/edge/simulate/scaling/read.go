@@ -311,6 +311,9 @@ func (r *reader) trace() (*Trace, error) {
 		first = r.counts[0].at
 		t.Length = min(r.counts[len(r.counts)-1].at.Sub(first)+r.gap(len(r.counts)-1), MaxLength)
 	}
+	if first.Year() > 1970 { // else it is a number of seconds since the trace's begin
+		t.Begin = first
+	}
 	for i, a := range r.all {
 		t.Requests[i] = Request{At: a.at.Sub(first), Service: a.service}
 		t.Length = max(t.Length, min(t.Requests[i].At, MaxLength))

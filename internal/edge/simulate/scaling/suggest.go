@@ -81,7 +81,7 @@ func (s *search) try(l service.Limits) error {
 		if err := s.goOn(); err != nil {
 			return err
 		}
-		r, err := Run(c.Pool, c.Trace, NewShipped(l))
+		r, err := Run(c.Pool, c.Trace, NewShipped(l, c.Trace.Begin))
 		if err != nil {
 			return err
 		}

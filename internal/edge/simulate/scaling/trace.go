@@ -20,6 +20,8 @@ type Trace struct {
 	Requests []Request
 	// Length is the time that replicas are paid for at least.
 	Length time.Duration
+	// Begin is when it begins, for schedules; zero where that is unknown.
+	Begin time.Time
 	// Skipped counts the lines of a file that are no request of the model.
 	Skipped int
 }

@@ -31,6 +31,7 @@ func Workloads() []Workload {
 		{Name: "on-off", Summary: "8 requests a second for 5 minutes, then none for 15", Length: 4 * time.Hour, Service: 4 * time.Second, rate: onOff, service: lognormal},
 		{Name: "flash", Summary: "1 request a second, and once an hour 30 times as many that fade over 10 minutes", Length: 4 * time.Hour, Service: 4 * time.Second, rate: flash, service: lognormal},
 		{Name: "cron", Summary: "a batch of 300 requests within 10 s every quarter of an hour, else nothing", Length: 4 * time.Hour, Service: 4 * time.Second, rate: cron, service: lognormal},
+		{Name: "office-hours", Summary: "1 request a second from 9 to 17 o'clock UTC on weekdays, else nothing; it begins on a Monday", Length: 7 * 24 * time.Hour, Service: 4 * time.Second, rate: officeHours, service: lognormal},
 		{Name: "like-azure-conversation", Summary: "synthetic, with the published rates and lengths of Azure's LLM conversations of 2023: 5.5 a second, 211 tokens out", Length: 3502 * time.Second, Service: 5 * time.Second, rate: likeConversation, service: lognormal},
 		{Name: "like-azure-code", Summary: "synthetic, with the published rates and lengths of Azure's LLM code completions of 2023: 2.6 a second, up to 67, 28 tokens out", Length: 3436 * time.Second, Service: 900 * time.Millisecond, rate: likeCode, service: lognormal},
 	}
@@ -180,6 +181,16 @@ func cron(*rand.Rand, time.Duration) func(int) float64 {
 	return func(second int) float64 {
 		if second%900 >= 60 && second%900 < 70 {
 			return 30
+		}
+		return 0
+	}
+}
+
+func officeHours(*rand.Rand, time.Duration) func(int) float64 {
+	return func(second int) float64 {
+		day, hour := second/86400%7, second/3600%24
+		if day < 5 && hour >= 9 && hour < 17 {
+			return 1
 		}
 		return 0
 	}
