@@ -38,7 +38,7 @@ IMAGE ?= bin/roundhouse-image.tar
 IMAGE_TAG ?= roundhouse:$(VERSION)
 IMAGE_ARCHS ?= amd64 arm64
 # Not roundhouse-onnx: it needs the C library, and ONNX Runtime besides.
-IMAGE_PROGRAMS := cmd/roundhouse cmd/roundhouse-server
+IMAGE_PROGRAMS := cmd/roundhouse cmd/roundhouse-server cmd/roundhouse-pause
 
 .PHONY: help
 help: ## list the targets

@@ -66,6 +66,7 @@ rbac: {create: false}
 gateway: {enabled: false}
 controller: {replicas: 1, resources: {}}
 `,
+	"no-reserves": "crds: {install: false}\nreserves: {enabled: false}\n",
 	"everything": `
 crds: {install: false}
 fullnameOverride: serving
@@ -335,7 +336,7 @@ func TestServerTakes(t *testing.T) {
 					t.Errorf("a pod of %s: %v", u.GetName(), err)
 				}
 			}
-			if less := strings.Count(set, "enabled: false"); pods != pickers+2-less {
+			if less := strings.Count(set, "gateway: {enabled: false}"); pods != pickers+2-less {
 				t.Errorf("%d Deployments", pods)
 			}
 		})

@@ -65,7 +65,9 @@ func controllerCalls(ns string) []call {
 	out = append(out, spread(ns, "list watch", "autoscaling:horizontalpodautoscalers")...)
 	out = append(out, spread(ns, "get list watch create patch delete", ":serviceaccounts", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings")...)
 	out = append(out, spread(ns, "create patch", "events.k8s.io:events")...)
-	out = append(out, spread(ns, "patch", "gateway.networking.k8s.io:gateways/status")...)
+	out = append(out, spread(ns, "patch", "gateway.networking.k8s.io:gateways/status", "roundhouse.dev:reserves/status")...)
+	out = append(out, spread(ns, "list watch", "roundhouse.dev:reserves")...)
+	out = append(out, spread(ns, "list watch create delete", "batch:jobs")...)
 	for _, k := range objects.Kinds {
 		if k.Status != objects.NoStatus {
 			out = append(out, spread(ns, "patch", k.Group+":"+k.Plural+"/status")...)
@@ -91,6 +93,7 @@ func ownCalls(name string) []call {
 	out := append([]call{{"create", "authentication.k8s.io", "tokenreviews", "", ""}}, frontCalls("roundhouse-gateway")...)
 	out = append(out, spread("", "list watch", "apiextensions.k8s.io:customresourcedefinitions")...)
 	out = append(out, spread("", "patch", "gateway.networking.k8s.io:gatewayclasses/status")...)
+	out = append(out, spread("", "list watch", ":nodes")...)
 	out = append(out, spread(namespace, "list watch", "discovery.k8s.io:endpointslices")...)
 	out = append(out, spread(namespace, "create patch", ":events", "events.k8s.io:events")...)
 	for _, r := range []string{"coordination.k8s.io:leases", ":secrets", ":configmaps"} {
@@ -121,6 +124,8 @@ func TestRBAC(t *testing.T) {
 		out = append(out, spread(ns, "bind escalate", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:clusterroles")...)
 		out = append(out, spread(ns, "create", ":serviceaccounts/token")...)
 		out = append(out, spread(ns, "impersonate", ":serviceaccounts", ":users", ":groups")...)
+		out = append(out, spread(ns, "update patch delete", "roundhouse.dev:reserves", "scheduling.k8s.io:priorityclasses")...)
+		out = append(out, spread(ns, "patch update", "batch:jobs", ":nodes")...)
 		out = append(out, spread(ns, "create delete deletecollection", ":pods", ":pods/exec", ":nodes", ":persistentvolumes")...)
 		out = append(out, spread(ns, "deletecollection", "apps:deployments", ":services")...)
 		return append(out, spread("", "delete update patch", "apiextensions.k8s.io:customresourcedefinitions", ":namespaces", "roundhouse.dev:modelservices")...)
@@ -153,6 +158,9 @@ func TestRBAC(t *testing.T) {
 				"inference.networking.x-k8s.io:inferencepools", "inference.networking.x-k8s.io:inferencemodels", "inference.networking.x-k8s.io:inferenceobjectives",
 				"inference.networking.x-k8s.io:inferencemodelrewrites"), spread("", "list watch", "apiextensions.k8s.io:customresourcedefinitions")...)},
 			map[string][]call{"roundhouse-endpoint-picker team-a": append(append(never("team-a"), writes...), spread("team-b", "list", ":pods", ":services", "inference.networking.k8s.io:inferencepools")...)}},
+		{"no Reserves", "no-reserves",
+			map[string][]call{controller: spread("elsewhere", "list watch", "roundhouse.dev:reserves")},
+			map[string][]call{controller: append(spread("", "get list watch", ":nodes"), spread("elsewhere", "get list create delete", "batch:jobs")...)}},
 		{"two namespaces", "namespaces",
 			map[string][]call{
 				controller: append(append(controllerCalls("team-a"), controllerCalls("team-b")...), ownCalls(controller)...),

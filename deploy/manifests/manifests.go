@@ -178,6 +178,8 @@ func args(c *yaml.Node, o Options) {
 		switch flag, _, _ := strings.Cut(a.Value, "="); flag {
 		case "--image":
 			add("--image", o.Image)
+		case "--reserve-priority-class":
+			add(flag, o.Namespace+strings.TrimPrefix(a.Value, flag+"="+Namespace))
 		case "--namespace":
 			add("--namespace", o.Watch...)
 			o.Watch = nil // all at the first's place

@@ -78,7 +78,7 @@ func TestServerTakes(t *testing.T) {
 	for name, o := range sets {
 		t.Run(name, func(t *testing.T) {
 			for i, u := range kubetest.Parse(t, write(t, o)) {
-				if crd := u.GetKind() == "CustomResourceDefinition"; crd != (i < 5 && !o.NoCRDs) {
+				if crd := u.GetKind() == "CustomResourceDefinition"; crd != (i < 6 && !o.NoCRDs) {
 					t.Errorf("%d is the %s %s", i, u.GetKind(), u.GetName())
 				}
 				err := c.Create(t.Context(), u.DeepCopy(), client.DryRunAll, client.FieldValidation("Strict"))

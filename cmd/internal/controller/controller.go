@@ -49,6 +49,7 @@ type controllerOptions struct {
 	internalModels    bool
 	internalAddresses bool
 	pickers           string
+	priorityClass     string
 	models            string
 	verbose           bool
 	version           string
@@ -105,6 +106,7 @@ below it.`,
 	f.BoolVar(&o.internalModels, "allow-internal-models", false, "let the URIs of models lead to internal addresses (loopback, link-local, private), for the controller, which looks at models, and for pods, which fetch them")
 	f.BoolVar(&o.internalAddresses, "allow-internal-addresses", false, "say nothing of internal addresses that pools name: the gateways are started with the same flag, and use them")
 	f.StringVar(&o.pickers, "endpoint-pickers", incluster.PickersAsk, "what the gateways are told to do with the endpoint pickers that InferencePools name, for their status: ask or ignore")
+	f.StringVar(&o.priorityClass, "reserve-priority-class", "", "PriorityClass of the placeholders of Reserves; without one no Reserve is served")
 	f.StringVar(&o.models, "models-dir", "", "folder for what is read of models (default: a temporary one)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(newClusterGateway(version), newClusterPicker(version))

@@ -32,6 +32,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/internal/edge/kube/platform"
 	"roundhouse.dev/roundhouse/internal/edge/kube/records"
+	"roundhouse.dev/roundhouse/internal/edge/kube/reserves"
 	"roundhouse.dev/roundhouse/internal/edge/kube/status"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -52,6 +53,7 @@ type operator struct {
 	fleet    *fleet.Fleet
 	routes   *routeStatus
 	handover *handover
+	reserves *reserves.Keeper
 	calls    *kube.Calls
 	measures *measures
 	registry *prometheus.Registry
@@ -83,7 +85,7 @@ func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log
 	if err := op.installCRDs(ctx); err != nil {
 		return nil, err
 	}
-	for _, build := range []func(*rest.Config) error{op.connect, op.newTraffic, op.newFleet} {
+	for _, build := range []func(*rest.Config) error{op.connect, op.newTraffic, op.newFleet, op.newReserves} {
 		if err := build(cfg); err != nil {
 			return nil, errors.Join(err, op.close())
 		}
@@ -333,6 +335,7 @@ func (op *operator) lead(ctx context.Context) error {
 	close(op.led)
 	var others sync.WaitGroup
 	others.Go(func() { op.routes.run(ctx) })
+	others.Go(func() { op.keepReserves(ctx) })
 	op.fleet.Run(ctx, workers)
 	others.Wait()
 	return nil

@@ -48,6 +48,7 @@ const (
 	KindRuntime = manifest.KindRuntime
 	KindModel   = manifest.KindModel
 	KindRouting = manifest.KindRouting
+	KindReserve = manifest.KindReserve
 
 	AnyPlatform = manifest.AnyPlatform
 	Process     = manifest.Process

@@ -11,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -71,7 +72,7 @@ func Connect(cfg Config, userAgent string) (*rest.Config, error) {
 // registering all of them costs tens of megabytes.
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, policyv1.AddToScheme,
+	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, policyv1.AddToScheme,
 		discoveryv1.AddToScheme, coordinationv1.AddToScheme, eventsv1.AddToScheme, metav1.AddMetaToScheme, authenticationv1.AddToScheme} {
 		utilruntime.Must(add(s))
 	}

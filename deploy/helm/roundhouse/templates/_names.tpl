@@ -8,6 +8,11 @@
 {{- end -}}
 {{- end }}
 
+{{/* The PriorityClass of placeholders, which has no namespace of its own. */}}
+{{- define "roundhouse.reserveClass" -}}
+{{ .Release.Namespace }}-{{ include "roundhouse.name" . }}-reserve
+{{- end }}
+
 {{/* Labels of every object; the component is given in a dict with the root. */}}
 {{- define "roundhouse.labels" -}}
 {{ include "roundhouse.selector" . }}

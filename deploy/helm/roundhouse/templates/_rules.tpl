@@ -133,6 +133,19 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch, update]
+# What is to be kept ready. Its placeholders are a Deployment, above.
+- apiGroups: [roundhouse.dev]
+  resources: [reserves]
+  verbs: [get, list, watch]
+- apiGroups: [roundhouse.dev]
+  resources: [reserves/status]
+  verbs: [patch]
+{{- if .Values.reserves.enabled }}
+# Images are pulled by Jobs.
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [list, watch, create, delete]
+{{- end }}
 {{- end }}
 
 {{- define "roundhouse.rules.controller.cluster" -}}
@@ -150,6 +163,12 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [gateway.networking.k8s.io]
   resources: [gatewayclasses/status]
   verbs: [get, patch, update]
+{{- if .Values.reserves.enabled }}
+# Reserves go by how many nodes there are and which images they have.
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [list, watch]
+{{- end }}
 # Whose token a gateway's report shows.
 - apiGroups: [authentication.k8s.io]
   resources: [tokenreviews]

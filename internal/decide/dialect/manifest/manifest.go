@@ -25,6 +25,8 @@ const (
 	KindModel   Kind = "Model"
 	// KindRouting is every kind of package routing.
 	KindRouting Kind = "Routing"
+	// KindReserve is checked, and read into nothing.
+	KindReserve Kind = "Reserve"
 )
 
 // Object is one document read into the hub. Exactly one of Service,

@@ -133,6 +133,14 @@ func labelFault(key, value string) string {
 	return ""
 }
 
+// CheckLabelName checks a name of the form that labels' names have, as those of
+// resources.
+func CheckLabelName(r *Report, path, name string) {
+	if err := labelFault(name, ""); err != "" {
+		r.Errorf(path, "%q is not a name such as cpu or nvidia.com/gpu", Clip(name))
+	}
+}
+
 func CheckAtMost(r *Report, path string, n, limit int) {
 	if n > limit {
 		r.Errorf(path, "%d entries are more than there may be (%d)", n, limit)

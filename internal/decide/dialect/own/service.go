@@ -318,6 +318,7 @@ var Schemas = []manifest.Schema{
 	}),
 	manifest.SchemaOf(api.APIVersion, api.KindRoute, readRoute),
 	manifest.SchemaOf(api.APIVersion, api.KindPool, readPool),
+	manifest.SchemaOf(api.APIVersion, api.KindReserve, readReserve),
 }
 
 func readAdapters(r *manifest.Reader, path, own string, in []api.Adapter) []service.Adapter {

@@ -198,7 +198,7 @@ func corpus(t *testing.T) []string {
 			}
 		}
 	}
-	if own < 30 || len(byKind) != 5 {
+	if own < 30 || len(byKind) != 6 {
 		t.Fatalf("only %d documents of %d kinds", own, len(byKind))
 	}
 	return out
@@ -316,6 +316,31 @@ spec:
     balance: 2
     fresh: 1s
     stale: 30s
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Reserve
+metadata: {name: room}
+spec:
+  nodeSelector: {pool: gpu}
+  tolerations: [{key: nvidia.com/gpu, operator: Exists}]
+  imagePullSecrets: [registry]
+  placeholders:
+    ladder: [{fromNodes: 0, count: 1}, {fromNodes: 3, count: 2}]
+    max: 8
+    resources: {nvidia.com/gpu: 1, memory: 1.5Gi}
+  images: {from: [services, runtimes], names: [nginx], nodesAtOnce: 3}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Reserve
+metadata: {name: share}
+spec:
+  placeholders: {percent: 10, resources: {cpu: "2"}}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Reserve
+metadata: {name: fixed}
+spec:
+  placeholders: {count: 1, resources: {cpu: 500m}}
 ---
 apiVersion: roundhouse.dev/v1alpha1
 kind: Route

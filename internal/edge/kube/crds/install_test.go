@@ -147,7 +147,7 @@ func TestInstallGoesOn(t *testing.T) {
 			return w.Get(ctx, key, obj, opts...)
 		}})
 	changes, err := crds.Install(t.Context(), c, crds.Options{FieldManager: "test"})
-	if !errors.Is(err, fault) || len(changes) != 4 {
+	if !errors.Is(err, fault) || len(changes) != 5 {
 		t.Errorf("%d changes, %v", len(changes), err)
 	}
 }

@@ -81,6 +81,16 @@ var kinds = []kind{
 		column("Policy", ".spec.picker.preset", "string", 0),
 		age,
 	}},
+	{api.KindReserve, "reserves", "rhreserve", false, reflect.TypeFor[api.Reserve](), []apiext.CustomResourceColumnDefinition{
+		column("Ready", ready+".status", "string", 0),
+		column("Reason", ready+".reason", "string", 0),
+		column("Nodes", ".status.nodes", "integer", 0),
+		column("Wanted", ".status.placeholders.wanted", "integer", 0),
+		column("Running", ".status.placeholders.running", "integer", 0),
+		column("Images", ".status.images.wanted", "integer", 1),
+		column("Present", ".status.images.present", "integer", 1),
+		age,
+	}},
 }
 
 func main() {

@@ -11,6 +11,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
+	"roundhouse.dev/roundhouse/internal/decide/reserve"
 )
 
 // Bounds. Those that dialect has too bear its numbers; the others keep the
@@ -174,7 +175,7 @@ const bounds = `!has(self.scaling) || [[self.?engine.?scaling.?minReplicas.orVal
 // rules are by "Type" or "Type.field".
 func rules() map[string][]rule {
 	all := map[string][]rule{}
-	for _, part := range []map[string][]rule{serviceRules(), runtimeRules(), routingRules(), pickerRules(), statusRules()} {
+	for _, part := range []map[string][]rule{serviceRules(), runtimeRules(), routingRules(), pickerRules(), reserveRules(), statusRules()} {
 		for name, r := range part {
 			all[name] = r
 		}
@@ -327,6 +328,40 @@ func routingRules() map[string][]rule {
 		"PoolQueue.maxBytes": {form(quantity, maxWord),
 			cel("type(self) == int ? self > 0 : quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0")},
 		"PoolQueue.maxWait": duration,
+	}
+}
+
+func reserveRules() map[string][]rule {
+	return map[string][]rule{
+		"Reserve":     {labelNamed},
+		"ReserveSpec": {cel("has(self.placeholders) || has(self.images)", "asks for nothing: write placeholders, images or both")},
+		"ReserveSpec.nodeSelector": {func(p *props) {
+			p.MaxProperties = count(reserve.MaxNodeSelectors)
+			p.AdditionalProperties.Schema.Pattern = `^` + labelName + `?$`
+			p.AdditionalProperties.Schema.MaxLength = count(63)
+		}, cel(`self.all(k, k.matches(r'^([^/]{1,253}/)?`+labelName+`$'))`, "a key is not a label's name")},
+		"ReserveSpec.tolerations":      {func(p *props) { *p = list(free()) }},
+		"ReserveSpec.imagePullSecrets": {atMost(reserve.MaxPullSecrets), items(form(`^`+subdomain+`$`, maxName))},
+		"Placeholders": {require("resources"),
+			cel("[has(self.count), has(self.percent), "+some("self.ladder")+"].filter(stated, stated).size() == 1",
+				"write how many there are, as exactly one of count, percent and ladder")},
+		"Placeholders.count":   {between(0, reserve.MaxPlaceholders)},
+		"Placeholders.percent": {between(1, 100)},
+		"Placeholders.max":     {between(1, reserve.MaxPlaceholders)},
+		"Placeholders.ladder":  {atMost(reserve.MaxLadder)},
+		"Placeholders.resources": {func(p *props) {
+			p.MinProperties, p.MaxProperties = count(1), count(reserve.MaxResources)
+			p.AdditionalProperties.Schema.Pattern, p.AdditionalProperties.Schema.MaxLength = quantity, count(maxWord)
+		}, cel(`self.all(k, k.matches(r'^([^/]{1,253}/)?`+labelName+`$'))`, "a key is not a name such as cpu or nvidia.com/gpu"),
+			cel("self.all(k, type(self[k]) == int ? self[k] > 0 : quantity(string(self[k])).isGreaterThan(quantity('0')))", "must be more than 0")},
+		"LadderStep.fromNodes": {between(0, maxWeight)},
+		"LadderStep.count":     {between(0, reserve.MaxPlaceholders)},
+		"ReserveImages": {cel(some("self.from")+" || "+some("self.names"),
+			"names no images: write from: [services], from: [runtimes], or names")},
+		"ReserveImages.from":        {atMost(2), set, items(oneOf(reserve.FromServices, reserve.FromRuntimes), func(p *props) { p.Enum = p.Enum[1:] })},
+		"ReserveImages.names":       {atMost(reserve.MaxImages), set, items(form(`^[!-~]+$`, 1024))},
+		"ReserveImages.nodesAtOnce": {between(1, reserve.MaxNodesAtOnce)},
+		"ReserveStatus.conditions":  {keyed("type")},
 	}
 }
 

@@ -1,0 +1,55 @@
+// Command roundhouse-pause is the program of pods that do nothing: it waits for a
+// signal. `roundhouse-pause copy FILE` writes it to FILE, for a container of another
+// image to run, and `roundhouse-pause done` ends at once: so that image is pulled
+// and nothing of it runs.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "roundhouse-pause:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	switch {
+	case len(args) == 0:
+		ended := make(chan os.Signal, 1)
+		signal.Notify(ended, syscall.SIGINT, syscall.SIGTERM)
+		<-ended
+		return nil
+	case len(args) == 1 && args[0] == "done":
+		return nil
+	case len(args) == 2 && args[0] == "copy":
+		return replicate(args[1])
+	}
+	return errors.New("give no argument to wait for a signal, done to end at once, or copy FILE to write this program to FILE")
+}
+
+// replicate writes this program to a file.
+func replicate(file string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	from, err := os.Open(self)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }() // only read
+	to, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Close())
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMain has the test binary be the program, where a test runs it.
+func TestMain(m *testing.M) {
+	if args, ok := os.LookupEnv("ROUNDHOUSE_PAUSE_ARGS"); ok {
+		os.Args = append(os.Args[:1], strings.Fields(args)...)
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func program(file, args string) *exec.Cmd {
+	cmd := exec.Command(file)
+	cmd.Env = append(os.Environ(), "ROUNDHOUSE_PAUSE_ARGS="+args)
+	return cmd
+}
+
+// TestCopy: the copy runs, and ends at once when asked to.
+func TestCopy(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "pause")
+	if out, err := program(self, "copy "+file).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if out, err := program(file, "done").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// TestPause: it waits until it is told to end, and then ends without an error.
+func TestPause(t *testing.T) {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, os.Interrupt) // the test itself goes on
+	defer signal.Stop(caught)
+	ended := make(chan error, 1)
+	go func() { ended <- run(nil) }()
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for again := time.NewTicker(10 * time.Millisecond); ; { // it may not listen yet
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		case <-again.C:
+			if err := self.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestWrongUse names what may be written.
+func TestWrongUse(t *testing.T) {
+	for _, args := range [][]string{{"copy"}, {"wait"}, {"copy", "a", "b"}} {
+		if err := run(args); err == nil || !strings.Contains(err.Error(), "copy FILE") {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
