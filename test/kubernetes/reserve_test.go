@@ -113,7 +113,7 @@ func preempted(ctx context.Context, p *product) {
 	}
 	u := p.await(ctx, reserveKind, "apps", "room", "2 without room", func(u *unstructured.Unstructured) bool {
 		c := condition(u, "Ready")
-		return c["reason"] == "NoRoom" && strings.Contains(fmt.Sprint(c["message"]), "2 have no room and comes back when there is some")
+		return c["reason"] == "NoRoom" && strings.Contains(fmt.Sprint(c["message"]), "2 have no room and come back when there is some")
 	})
 	p.t.Logf("%v", condition(u, "Ready")["message"])
 	// While it waits nothing is started over and over, and nobody floods the events.

@@ -3,6 +3,7 @@ package controller
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -96,8 +97,9 @@ func TestAllowed(t *testing.T) {
 
 			o := options(t, printed.Watch...)
 			o.system, o.install, o.elect = system, []string{"kserve"}, true
-			o.lease = minLease
+			o.lease, o.priorityClass = minLease, "reserve"
 			r := begin(t, o, cfg)
+			reserved(t, c, ns)
 			for _, manifest := range []string{iris, kserveSklearn, looking} {
 				u := kubetest.Apply(t, c, ns, manifest)[0]
 				kubetest.Eventually(t, func() string {
@@ -130,6 +132,57 @@ func TestAllowed(t *testing.T) {
 			}
 			forbidden(t, us, elsewhere, watching)
 		})
+	}
+}
+
+// reserved has a Reserve kept: its placeholders, an image on a node, and no more of
+// either.
+func reserved(t *testing.T, c client.Client, ns string) {
+	t.Helper()
+	node := &corev1.Node{}
+	node.Name, node.Labels = ns, map[string]string{"pool": ns}
+	if err := c.Create(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Delete(context.Background(), node) }()
+	node.Spec.Taints = nil
+	if err := c.Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if err := c.Status().Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	const manifest = `{apiVersion: roundhouse.dev/v1alpha1, kind: Reserve, metadata: {name: room}, spec: {nodeSelector: {pool: NS}, %s}}`
+	u := kubetest.Apply(t, c, ns, strings.ReplaceAll(fmt.Sprintf(manifest, "placeholders: {percent: 100, resources: {cpu: 1}}, images: {names: [engine]}"), "NS", ns))[0]
+	count := func(jobs, deployments int) {
+		t.Helper()
+		kubetest.Eventually(t, func() string {
+			var j, d unstructured.UnstructuredList
+			j.SetAPIVersion("batch/v1")
+			j.SetKind("JobList")
+			d.SetAPIVersion("apps/v1")
+			d.SetKind("DeploymentList")
+			if err := errors.Join(c.List(t.Context(), &j, client.InNamespace(ns)), c.List(t.Context(), &d, client.InNamespace(ns))); err != nil {
+				return err.Error()
+			}
+			if len(j.Items) != jobs || len(d.Items) != deployments {
+				return fmt.Sprintf("%d Jobs of %d, %d Deployments of %d", len(j.Items), jobs, len(d.Items), deployments)
+			}
+			return ""
+		})
+	}
+	count(1, 1)
+	kubetest.Eventually(t, func() string {
+		if got := field(get(t, c, u), "status", "placeholders", "wanted"); got != "1" {
+			return "a status; it has " + got
+		}
+		return ""
+	})
+	kubetest.Apply(t, c, ns, strings.ReplaceAll(fmt.Sprintf(manifest, "images: {names: [another]}"), "NS", ns))
+	count(1, 0)
+	if err := c.Delete(t.Context(), u); err != nil {
+		t.Fatal(err)
 	}
 }
 

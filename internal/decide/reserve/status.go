@@ -49,6 +49,7 @@ func PlaceholderOf(p *corev1.Pod) Placeholder {
 		switch {
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
 			out.Unscheduled, _, _ = strings.Cut(c.Message, " preemption: ") // it preempts nothing
+			out.Unscheduled, _, _ = strings.Cut(out.Unscheduled, " no new claims to deallocate")
 		case c.Type == corev1.PodReady:
 			out.Ready = c.Status == corev1.ConditionTrue
 		}
@@ -158,7 +159,7 @@ func room(f Facts) (api.PlaceholderStatus, metav1.Condition) {
 		if noRoom == "" {
 			return is(false, ReasonStarting, "")
 		}
-		return is(false, ReasonNoRoom, fmt.Sprintf("%s no room and comes back when there is some: %s", has(s.Pending), noRoom))
+		return is(false, ReasonNoRoom, waits(s.Pending)+": "+noRoom)
 	case problem != "":
 		return is(false, ReasonNotStarted, problem)
 	case scheduled == 0:
@@ -167,11 +168,12 @@ func room(f Facts) (api.PlaceholderStatus, metav1.Condition) {
 	return is(false, ReasonStarting, "")
 }
 
-func has(n int) string {
+// waits tells how many placeholders have no room.
+func waits(n int) string {
 	if n == 1 {
-		return "1 has"
+		return "1 has no room and comes back when there is some"
 	}
-	return fmt.Sprintf("%d have", n)
+	return fmt.Sprintf("%d have no room and come back when there is some", n)
 }
 
 // images tells of images.
