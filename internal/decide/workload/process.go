@@ -225,6 +225,25 @@ func statedMemory(c *corev1.Container) int64 {
 	return 0
 }
 
+// GPUs is how many GPUs a replica asks for, with all its pods.
+func (c *Component) GPUs() int {
+	n := podGPUs(&c.Pod)
+	if c.Leader != nil {
+		n = podGPUs(&c.Leader.Pod)
+	}
+	if c.Worker != nil {
+		n += max(c.Worker.Size, 1) * podGPUs(&c.Worker.Pod)
+	}
+	return n
+}
+
+func podGPUs(p *corev1.PodSpec) (n int) {
+	for i := range p.Containers {
+		n += gpus(&p.Containers[i])
+	}
+	return n
+}
+
 // gpus is how many GPUs a container asks for.
 func gpus(c *corev1.Container) int {
 	n := 0

@@ -1,7 +1,7 @@
 // Package datadir is the data directory of `roundhouse up`: the applied
-// manifests and the pinned revisions as plain YAML, one file each, written
-// atomically; a lock, so that two never share it; a version, so that a newer
-// layout is never misread.
+// manifests and the pinned revisions as plain YAML, one file each, and what
+// services used, one file a day, written atomically; a lock, so that two never
+// share it; a version, so that a newer layout is never misread.
 package datadir
 
 import (
@@ -115,7 +115,7 @@ func OpenOn(disk Disk, path string) (*Dir, error) {
 	if err := present.check(abs); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	for _, sub := range []string{objectsDir, recordsDir} {
+	for _, sub := range []string{objectsDir, recordsDir, usageDir} {
 		if err := d.makeFolder(filepath.Join(abs, sub)); err != nil {
 			return nil, errors.Join(fmt.Errorf("data directory: %w", err), lock.Close())
 		}
@@ -132,7 +132,7 @@ func (d *Dir) sweep() error {
 	if err := d.disk.SyncDir(d.path); err != nil {
 		return err
 	}
-	for _, sub := range []string{objectsDir, recordsDir} {
+	for _, sub := range []string{objectsDir, recordsDir, usageDir} {
 		err := filepath.WalkDir(filepath.Join(d.path, sub), func(path string, e fs.DirEntry, err error) error {
 			switch {
 			case err != nil: // Load reports what cannot be read

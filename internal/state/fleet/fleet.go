@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/metering"
 )
 
 // Config is what a fleet needs to know. Platform, Store, Models and Traffic
@@ -36,6 +37,8 @@ type Config struct {
 	Cluster bool
 	// Image is this program's own, for pods; see workload.Input.
 	Image string
+	// Usage measures what replicas use; nil measures it for the status alone.
+	Usage *metering.Meter
 	// Report is called with a service after each reconcile, also one in which
 	// the platform refused something, which is in the status. An error has the
 	// service reconciled again; so does a time after which it is to be called
@@ -85,6 +88,9 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	if cfg.Jitter == nil {
 		cfg.Jitter = spread
+	}
+	if cfg.Usage == nil {
+		cfg.Usage = metering.New(metering.Config{Now: cfg.Now, Log: cfg.Log})
 	}
 	if cfg.URL == nil {
 		cfg.URL = func(service.Key) string { return "" }
@@ -180,7 +186,10 @@ func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, er
 	}
 	again, err := f.reconciler.converge(ctx, w)
 	w.platformErr = err
-	f.services.finish(w, statusOf(w, f.cfg.URL(k)), f.cfg.Traffic.InFlight)
+	f.services.finish(w, statusOf(w, f.cfg.URL(k)))
+	if err == nil {
+		f.cfg.Usage.Observe(k, w.samples(f.cfg.Cluster, f.cfg.Traffic.InFlight))
+	}
 	if f.cfg.Report != nil && !k.IsCanary() {
 		later, reportErr := f.report(ctx, k)
 		again, err = sooner(again, later), errors.Join(err, reportErr)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -39,7 +38,7 @@ func (f *Fleet) Get(ctx context.Context, k service.Key) (ServiceState, error) {
 		f.services.mu.Unlock()
 		return ServiceState{}, errNotFound("service", k)
 	}
-	st := e.state(f.cfg.Now(), f.cfg.Cluster)
+	st := e.state(&f.cfg)
 	f.services.mu.Unlock()
 	var err error
 	if st.Replicas, err = f.cfg.Platform.Observe(ctx, k); err != nil || st.Status.Canary == nil {
@@ -51,8 +50,9 @@ func (f *Fleet) Get(ctx context.Context, k service.Key) (ServiceState, error) {
 }
 
 // state is what people are told of a service; the lock of services is held.
-func (e *entry) state(now time.Time, cluster bool) ServiceState {
-	st := ServiceState{Object: e.object, Generation: e.generation, LastReplica: e.lastReplica, Status: e.usage.over(e.status, now), Scaling: map[service.Role]string{}}
+func (e *entry) state(cfg *Config) ServiceState {
+	now := cfg.Now()
+	st := ServiceState{Object: e.object, Generation: e.generation, LastReplica: e.lastReplica, Status: e.measured(cfg.Usage), Scaling: map[service.Role]string{}}
 	if e.record != nil {
 		rev := e.record.Revision
 		st.Revision = &rev
@@ -66,7 +66,7 @@ func (e *entry) state(now time.Time, cluster bool) ServiceState {
 		case c == nil:
 		case s.external != nil && *s.external > 0:
 			st.Scaling[r] = counter(c.Limits)
-		case c.Limits.Metric.Resource() && !cluster:
+		case c.Limits.Metric.Resource() && !cfg.Cluster:
 			st.Scaling[r] += fmt.Sprintf("; %s is not measured on one machine: %d requests in flight each count", c.Limits.Metric, service.DefaultScaleTarget)
 		}
 	}
@@ -78,7 +78,7 @@ func (e *entry) state(now time.Time, cluster bool) ServiceState {
 func (f *Fleet) List() []ServiceState {
 	var out []ServiceState
 	f.services.mu.Lock()
-	f.services.eachLocked(func(e *entry) { out = append(out, e.state(f.cfg.Now(), f.cfg.Cluster)) })
+	f.services.eachLocked(func(e *entry) { out = append(out, e.state(&f.cfg)) })
 	f.services.mu.Unlock()
 	slices.SortFunc(out, func(a, b ServiceState) int { return strings.Compare(a.Object.Key.String(), b.Object.Key.String()) })
 	return out

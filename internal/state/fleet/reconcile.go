@@ -136,6 +136,7 @@ func (r *reconciler) forget(ctx context.Context, k service.Key) error {
 		return fmt.Errorf("forget %s: %w", k, err)
 	}
 	r.services.forget(k)
+	r.cfg.Usage.Forget(k)
 	return nil
 }
 

@@ -208,8 +208,8 @@ func (s *services) residents() (out []resident) {
 			}
 			x.minimum = x.minimum || least > 0 && !x.stopped
 		}
-		for _, u := range e.usage {
-			x.startup = max(x.startup, time.Duration(u.startup*float64(time.Second)))
+		for _, rs := range e.roles {
+			x.startup = max(x.startup, rs.startup)
 		}
 		out = append(out, x)
 	}

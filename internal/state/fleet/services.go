@@ -54,7 +54,6 @@ type entry struct {
 	evicted string // why its replicas are to be ended once, if no request comes before
 	deleted bool
 	status  service.Status
-	usage   costs
 	retry   retry
 	canary  rollout.Canary // how far it has come, if it is one
 	files   string         // fingerprint of its model's as first seen, or as its replicas serve them
@@ -75,7 +74,8 @@ type retry struct {
 type roleState struct {
 	state    autoscale.State
 	decision autoscale.Decision
-	scaled   int // last count given to the platform; -1 before the first
+	scaled   int           // last count given to the platform; -1 before the first
+	startup  time.Duration // that the last start took; 0 where none was seen
 	// external is the count where somebody else sets it; nil where the fleet does.
 	external *int
 	// past are the last decisions, which finish adds made to; made is nil where the
@@ -85,7 +85,7 @@ type roleState struct {
 }
 
 func newEntry(o Object) *entry {
-	return &entry{object: o, generation: 1, stale: true, roles: map[service.Role]*roleState{}, usage: costs{}}
+	return &entry{object: o, generation: 1, stale: true, roles: map[service.Role]*roleState{}}
 }
 
 // renew has what is desired resolved anew, as a generation of its own: the
@@ -278,7 +278,7 @@ func (s *services) begin(k service.Key) *work {
 
 // finish stores what a reconcile found and how far it came, unless the service
 // was deleted meanwhile.
-func (s *services) finish(w *work, status service.Status, inFlight func(replica string) int) {
+func (s *services) finish(w *work, status service.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.presentLocked(w.key)
@@ -309,7 +309,7 @@ func (s *services) finish(w *work, status service.Status, inFlight func(replica 
 	if n := len(w.replicas); n > 0 {
 		e.lastReplica = w.replicas[n-1].ID
 	}
-	e.usage.account(w.replicas, s.now(), inFlight)
+	e.noteStarts(w.replicas)
 }
 
 // forget drops a deleted service.

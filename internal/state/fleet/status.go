@@ -1,14 +1,15 @@
 package fleet
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/usage"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/state/metering"
 )
 
 func ref(k service.Key, role service.Role) workload.Ref { return workload.Ref{Service: k, Role: role} }
@@ -342,79 +343,42 @@ func transitioned(before, now service.Status, at time.Time) service.Status {
 	return now
 }
 
-// usage integrates what a role's replicas have cost since this process
-// started.
-type usage struct {
-	last          time.Time
-	running, idle int // at last
-	replicaSecs   float64
-	idleSecs      float64
-	startup       float64 // seconds that the last start took
-}
-
-// add closes the interval since the last look.
-func (u *usage) add(now time.Time) {
-	if !u.last.IsZero() {
-		dt := now.Sub(u.last).Seconds()
-		u.replicaSecs += dt * float64(u.running)
-		u.idleSecs += dt * float64(u.idle)
-	}
-	u.last = now
-}
-
-// costs are the usage of each role of a service.
-type costs map[service.Role]*usage
-
-// account notes what runs now. Reconciles come at every change of a replica,
-// so between two of them the counts hold; idleness may change unseen within a
-// tick of the autoscaler.
-func (c costs) account(replicas []replica.Replica, now time.Time, inFlight func(string) int) {
-	counts := map[service.Role]*usage{}
-	for _, r := range replicas {
-		u := counts[r.Role]
-		if u == nil {
-			u = &usage{}
-			counts[r.Role] = u
-		}
-		if r.Started.IsZero() || r.Phase == replica.Failed || r.Phase == replica.Pending {
-			continue
-		}
-		u.running++
-		if d := r.ReadyAt.Sub(r.Started).Seconds(); r.Phase == replica.Ready && d > 0 {
-			u.startup = d
-		}
-		if r.Phase == replica.Ready && inFlight(r.ID) == 0 {
-			u.idle++
-		}
-	}
-	for _, role := range service.Roles {
-		u, present := c[role], counts[role]
-		if u == nil {
-			if present == nil {
-				continue
+// samples are what w's replicas use now.
+func (w *work) samples(cluster bool, inFlight func(replica string) int) []usage.Sample {
+	out := make([]usage.Sample, 0, len(w.replicas))
+	for _, r := range w.replicas {
+		gpus := len(r.GPUs)
+		if cluster && w.record != nil && !r.Started.IsZero() {
+			if c := w.record.Revision.Component(r.Role); c != nil {
+				gpus = c.GPUs()
 			}
-			u = &usage{}
-			c[role] = u
 		}
-		u.add(now)
-		u.running, u.idle = 0, 0
-		if present != nil {
-			u.running, u.idle = present.running, present.idle
-			u.startup = cmp.Or(present.startup, u.startup)
-		}
+		out = append(out, usage.SampleOf(r, gpus, inFlight(r.ID)))
 	}
+	return out
 }
 
-// over returns st with the costs up to now.
-func (c costs) over(st service.Status, now time.Time) service.Status {
+// measured returns st with what the components have used since this process
+// started, and how long their last starts took.
+func (e *entry) measured(m *metering.Meter) service.Status {
+	st := e.status
 	st.Components = slices.Clone(st.Components)
 	for i := range st.Components {
-		cs := &st.Components[i]
-		if u := c[cs.Role]; u != nil {
-			open := *u
-			open.add(now)
-			cs.ReplicaSeconds, cs.IdleSeconds, cs.StartupSeconds = open.replicaSecs, open.idleSecs, u.startup
+		c := &st.Components[i]
+		used := m.Total(usage.Account{Namespace: e.object.Key.Namespace, Service: e.object.Key.Name, Component: c.Role}).Replicas
+		c.ReplicaSeconds, c.IdleSeconds = used.Running(), used.Idle
+		if rs := e.roles[c.Role]; rs != nil {
+			c.StartupSeconds = rs.startup.Seconds()
 		}
 	}
 	return st
+}
+
+// noteStarts notes how long the last start of each role took.
+func (e *entry) noteStarts(replicas []replica.Replica) {
+	for _, r := range replicas {
+		if rs := e.roles[r.Role]; rs != nil && r.Phase == replica.Ready && !r.Started.IsZero() && r.ReadyAt.After(r.Started) {
+			rs.startup = r.ReadyAt.Sub(r.Started)
+		}
+	}
 }

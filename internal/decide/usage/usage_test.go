@@ -1,0 +1,300 @@
+package usage
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+var (
+	noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	iris = service.Key{Namespace: "default", Name: "iris"}
+)
+
+func account(k service.Key) Account { return Account{k.Namespace, k.Name, service.RoleEngine} }
+
+// engine is a replica that is idle, or busy.
+func engine(busy, gpus int) Sample {
+	return SampleOf(replica.Replica{Role: service.RoleEngine, Phase: replica.Ready, Started: noon.Add(-time.Hour)}, gpus, busy)
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) < 1e-6*max(1, math.Abs(b)) }
+
+func TestSampleOf(t *testing.T) {
+	for _, c := range []struct {
+		phase    replica.Phase
+		started  time.Time
+		inFlight int
+		want     Use
+	}{
+		{replica.Pending, time.Time{}, 0, Use{GPUs: ByState{Starting: 2}}},
+		{replica.Fetching, time.Time{}, 0, Use{GPUs: ByState{Starting: 2}}},
+		{replica.Starting, noon, 0, Use{ByState{Starting: 1}, ByState{Starting: 2}}},
+		{replica.Ready, noon, 0, Use{ByState{Idle: 1}, ByState{Idle: 2}}},
+		{replica.Ready, noon, 3, Use{ByState{Busy: 1}, ByState{Busy: 2}}},
+		{replica.Draining, noon, 1, Use{ByState{Busy: 1}, ByState{Busy: 2}}},
+		{replica.Failed, noon, 0, Use{GPUs: ByState{Starting: 2}}},
+	} {
+		if got := SampleOf(replica.Replica{Phase: c.phase, Started: c.started}, 2, c.inFlight).Use; got != c.want {
+			t.Errorf("%s, %d in flight: %+v, want %+v", c.phase, c.inFlight, got, c.want)
+		}
+	}
+}
+
+func TestMidnight(t *testing.T) {
+	var tally Tally
+	at := time.Date(2026, 11, 22, 23, 59, 0, 0, time.UTC)
+	tally.Observe(iris, []Sample{engine(0, 1)}, at.In(time.FixedZone("far", 7*3600)))
+	tally.Observe(iris.Canary(), []Sample{engine(1, 0)}, at)
+	tally.Advance(at.Add(3 * time.Minute))
+	want := Days{
+		"2026-11-22": {account(iris): {ByState{Idle: 60, Busy: 60}, ByState{Idle: 60}}},
+		"2026-11-23": {account(iris): {ByState{Idle: 120, Busy: 120}, ByState{Idle: 120}}},
+	}
+	if got := tally.Take(); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := tally.Take(); len(got) != 0 {
+		t.Errorf("taken twice: %v", got)
+	}
+}
+
+// TestClockJumps: a clock that is set back or ahead by days adds nothing negative
+// and no more than maxInterval for each replica.
+func TestClockJumps(t *testing.T) {
+	for _, jump := range []time.Duration{-400 * 24 * time.Hour, -time.Hour, -time.Nanosecond, 0, time.Hour, 3000 * 24 * time.Hour} {
+		var tally Tally
+		now := noon
+		for range 10 {
+			tally.Observe(iris, []Sample{engine(0, 0), engine(1, 0)}, now)
+			now = now.Add(10 * time.Second)
+		}
+		tally.Observe(iris, []Sample{engine(0, 0), engine(1, 0)}, now.Add(jump))
+		for i := range 10 {
+			tally.Advance(now.Add(jump).Add(time.Duration(i) * 10 * time.Second))
+		}
+		total := tally.Total(account(iris), now.Add(jump).Add(90*time.Second)).Replicas
+		if least, most := 2*180.0, 2*(190+maxInterval.Seconds()); total.Running() < least || total.Running() > most || total.Idle != total.Busy {
+			t.Errorf("a jump of %v: %+v, want %v to %v", jump, total, least, most)
+		}
+		sum := 0.0
+		for day, accounts := range tally.Take() {
+			for _, u := range accounts {
+				if sum += u.Replicas.Running(); u.Replicas.Idle < 0 || u.Replicas.Running() > 2*86400 {
+					t.Errorf("a jump of %v: %s has %+v", jump, day, u)
+				}
+			}
+		}
+		if !near(sum, total.Running()) {
+			t.Errorf("a jump of %v: the days add up to %v, the total is %v", jump, sum, total.Running())
+		}
+	}
+}
+
+// TestResume: replicas that a process before left count from when it counted last,
+// once, for at most maxInterval, as idle; those that started later do not.
+func TestResume(t *testing.T) {
+	old, young := engine(4, 1), engine(0, 1)
+	young.Started = noon.Add(time.Second)
+	for _, c := range []struct{ gap, want float64 }{{20, 20}, {3600, maxInterval.Seconds()}, {-3600, 0}, {0, 0}} {
+		var tally Tally
+		tally.Resume(noon)
+		now := noon.Add(time.Duration(c.gap) * time.Second)
+		tally.Observe(iris, []Sample{old, young}, now)
+		tally.Observe(iris, nil, now)
+		tally.Observe(iris, []Sample{old, young}, now)
+		if got := tally.Total(account(iris), now); !near(got.Replicas.Idle, c.want) || !near(got.GPUs.Idle, c.want) || got.Replicas.Busy != 0 {
+			t.Errorf("after %v s: %+v, want %v", c.gap, got, c.want)
+		}
+	}
+}
+
+// TestDeletedServices: what a deleted service used stays in its day, and for a day
+// in the totals; a service of its name goes on with them.
+func TestDeletedServices(t *testing.T) {
+	var tally Tally
+	tally.Observe(iris, []Sample{engine(0, 0)}, noon)
+	tally.Forget(iris, noon.Add(time.Minute))
+	tally.Advance(noon.Add(time.Hour))
+	if got := tally.Total(account(iris), noon.Add(time.Hour)); got.Replicas.Idle != 60 {
+		t.Errorf("an hour after: %+v", got)
+	}
+	tally.Observe(iris, []Sample{engine(0, 0)}, noon.Add(time.Hour))
+	tally.Advance(noon.Add(time.Hour + time.Second))
+	tally.Advance(noon.Add(26 * time.Hour))
+	if got := tally.Totals(); len(got) != 1 || got[0].Replicas.Idle != 61+maxInterval.Seconds() {
+		t.Errorf("a service of that name: %+v", got)
+	}
+	tally.Forget(iris, noon.Add(26*time.Hour))
+	tally.Advance(noon.Add(51 * time.Hour))
+	if got := tally.Totals(); len(got) != 0 || tally.Sum().Replicas.Idle != 61+maxInterval.Seconds() {
+		t.Errorf("a day after: %+v, in all %+v", got, tally.Sum())
+	}
+	if len(tally.Take()) != 2 {
+		t.Error("its days are lost")
+	}
+}
+
+// TestTooManyAccounts: no use is lost of services that a day has no account for.
+func TestTooManyAccounts(t *testing.T) {
+	var tally Tally
+	for i := range maxAccounts + 5 {
+		tally.Observe(service.Key{Namespace: "many", Name: fmt.Sprint("s", i)}, []Sample{engine(0, 0)}, noon)
+	}
+	tally.Advance(noon.Add(time.Second))
+	tally.Advance(noon.Add(2 * time.Second))
+	if n := len(tally.Totals()); n != maxAccounts+1 {
+		t.Errorf("%d totals", n)
+	}
+	sum := 0.0
+	for _, u := range tally.Take()[DayOf(noon)] {
+		sum += u.Replicas.Idle
+	}
+	if want := 2.0 * (maxAccounts + 5); sum != want || tally.Sum().Replicas.Idle != want {
+		t.Errorf("%v on the day and %v in all, want %v", sum, tally.Sum().Replicas.Idle, want)
+	}
+}
+
+func TestRowsAreJSON(t *testing.T) {
+	r := Row{Day: "2026-11-22", Account: account(iris), Use: Use{Replicas: ByState{Idle: 1.5}}}
+	data, err := json.Marshal(r)
+	if want := `{"day":"2026-11-22","namespace":"default","service":"iris","component":"engine","replicas":{"idle":1.5}}`; err != nil || string(data) != want {
+		t.Errorf("%s (%v), want %s", data, err, want)
+	}
+	var back Row
+	if err := json.Unmarshal(data, &back); err != nil || back != r {
+		t.Errorf("%+v (%v)", back, err)
+	}
+}
+
+// event is a change of one replica: how many requests it has in flight, or that it
+// is starting or gone.
+type event struct {
+	second  int
+	key     service.Key
+	replica int
+	state   string
+}
+
+// week draws the events of replicas of five services, a canary among them, in a
+// week, by second.
+func week(r *rand.Rand) (out []event) {
+	for i := range 5 {
+		k := service.Key{Namespace: "default", Name: fmt.Sprint("s", i/2)}
+		if i%2 == 1 {
+			k = k.Canary()
+		}
+		for n := range 3 {
+			state, at := "gone", r.IntN(86400)
+			for at < 7*86400 {
+				next := map[string][]string{"gone": {"starting"}, "starting": {"idle", "gone"}, "idle": {"busy", "gone"}, "busy": {"idle"}}[state]
+				state = next[r.IntN(len(next))]
+				out = append(out, event{at, k, n, state})
+				at += 1 + int(r.ExpFloat64()*[]float64{20, 600, 20000}[r.IntN(3)])
+			}
+		}
+	}
+	return out
+}
+
+// sampleIn is a replica in a state, which holds as many GPUs as its number.
+func sampleIn(state string, gpus int) (Sample, bool) {
+	v, busy := replica.Replica{Role: service.RoleEngine, Phase: replica.Ready, Started: noon}, 0
+	switch state {
+	case "", "gone":
+		return Sample{}, false
+	case "starting":
+		v.Phase = replica.Starting
+	case "busy":
+		busy = 2
+	}
+	return SampleOf(v, gpus, busy), true
+}
+
+// TestWeekAgainstNaiveCount: what a week's events add up to is what a count of each
+// second says.
+func TestWeekAgainstNaiveCount(t *testing.T) {
+	begin := time.Date(2026, 11, 20, 13, 7, 0, 0, time.UTC)
+	for seed := range uint64(2) {
+		events := week(rand.New(rand.NewPCG(seed, 0)))
+		at := map[int][]event{}
+		for _, e := range events {
+			at[e.second] = append(at[e.second], e)
+		}
+		var tally Tally
+		got, want := Days{}, Days{}
+		states, counts := map[service.Key]*[3]string{}, map[service.Key]map[string]*[3]float64{}
+		for second := range 7 * 86400 {
+			now := begin.Add(time.Duration(second) * time.Second)
+			changed := map[service.Key]bool{}
+			for _, e := range at[second] {
+				if states[e.key] == nil {
+					states[e.key] = &[3]string{}
+				}
+				states[e.key][e.replica] = e.state
+				changed[e.key] = true
+			}
+			for k := range changed {
+				var samples []Sample
+				for n, state := range states[k] {
+					if s, there := sampleIn(state, n); there {
+						samples = append(samples, s)
+					}
+				}
+				tally.Observe(k, samples, now)
+			}
+			if second%30 == 0 {
+				tally.Advance(now)
+				for day, accounts := range tally.Take() {
+					for a, u := range accounts {
+						got.Add(day, a, u)
+					}
+				}
+			}
+			for k, replicas := range states { // the naive count
+				for n, state := range replicas {
+					if counts[k] == nil {
+						counts[k] = map[string]*[3]float64{"gone": {}, "starting": {}, "idle": {}, "busy": {}, "": {}}
+					}
+					counts[k][state][n]++
+				}
+			}
+			if DayOf(now.Add(time.Second)) == DayOf(now) && second != 7*86400-1 {
+				continue
+			}
+			for k, seconds := range counts {
+				for n := range 3 {
+					g, starting, idle, busy := float64(n), seconds["starting"][n], seconds["idle"][n], seconds["busy"][n]
+					want.Add(DayOf(now), account(k), Use{ByState{starting, idle, busy, 0}, ByState{g * starting, g * idle, g * busy, 0}})
+				}
+			}
+			clear(counts)
+		}
+		tally.Advance(begin.Add(7 * 24 * time.Hour))
+		for day, accounts := range tally.Take() {
+			for a, u := range accounts {
+				got.Add(day, a, u)
+			}
+		}
+		if len(got) != 8 || len(want) != 8 {
+			t.Fatalf("%d days, and %d by the naive count", len(got), len(want))
+		}
+		for day := range want {
+			for a, w := range want[day] {
+				g := got[day][a]
+				for _, pair := range [][2]float64{{g.Replicas.Starting, w.Replicas.Starting}, {g.Replicas.Idle, w.Replicas.Idle}, {g.Replicas.Busy, w.Replicas.Busy},
+					{g.GPUs.Starting, w.GPUs.Starting}, {g.GPUs.Idle, w.GPUs.Idle}, {g.GPUs.Busy, w.GPUs.Busy}} {
+					if !near(pair[0], pair[1]) {
+						t.Fatalf("seed %d, %s %s: %+v, the naive count says %+v", seed, day, a.Service, g, w)
+					}
+				}
+			}
+		}
+	}
+}
