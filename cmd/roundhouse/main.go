@@ -48,7 +48,7 @@ scales them to zero and back, and routes each request to the best replica.`,
 	}
 	grouped("servers", newUpCommand(), newServeCommand(), newGatewayCommand(), newEndpointPickerCommand(), newHubCacheCommand(), newKeysCommand(), newSimulateCommand())
 	grouped("objects", newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(),
-		newExplainCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand())
+		newExplainCommand(), newUsageCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand())
 	grouped("cluster", controller.NewCommand(version), newManifestsCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
 	root.AddCommand(newVersionCommand())

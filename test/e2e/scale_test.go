@@ -3,11 +3,13 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -194,4 +196,57 @@ func TestExplainScale(t *testing.T) {
 		out := n.get(n.admin + "/metrics").body
 		return !strings.Contains(out, "_replicas{"), out
 	})
+}
+
+// TestUsage: what services used is reported, also over a restart and a kill of up,
+// and of deleted ones.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	n := onOneGPU(t, onDemand("sim", "", ""))
+	contains(t, n.do("usage"), "No replica has run since 20")
+	fails(t, n.run("usage", "nobody"), 1, "no service default/nobody")
+	fails(t, n.run("usage", "--since", "yesterday"), 2, "want 1d to 400d, or a date")
+	fails(t, n.run("usage", "-o", "yaml"), 2, "want table, csv or json")
+	wake := func() {
+		t.Helper()
+		if a := n.complete("sim", 4); a.status != http.StatusOK {
+			t.Fatal(a)
+		}
+	}
+	type row struct{ Service string }
+	used := func() (idle, gpus float64) {
+		var report struct {
+			Days, Components []row
+			Total            struct{ Replicas, GPUs struct{ Idle float64 } }
+		}
+		if out := n.do("usage", "-o", "json"); json.Unmarshal([]byte(out), &report) != nil || len(report.Components) > 1 {
+			t.Fatalf("as JSON: %s", out)
+		}
+		return report.Total.Replicas.Idle, report.Total.GPUs.Idle
+	}
+	least := func(seconds float64) {
+		t.Helper()
+		eventually(t, "its replica is counted", func() (bool, string) {
+			idle, gpus := used()
+			return idle >= seconds && gpus >= idle && gpus < idle+1, fmt.Sprint(idle, " of replicas, ", gpus, " of GPUs")
+		})
+	}
+	wake()
+	least(1)
+	before, _ := used()
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		n.signal(s)
+		n.up()
+		if now, _ := used(); now < before {
+			t.Errorf("%v s after %v, %v before", now, s, before)
+		}
+		wake()
+		least(before + 1)
+	}
+	n.do("delete", "service", "sim")
+	table := n.do("usage", "sim", "--since", "2d")
+	matches(t, table, `(?m)^DAY +NAMESPACE +SERVICE +COMPONENT +REPLICAS +STARTING +IDLE +ASLEEP +GPUS +GPUS IDLE$`)
+	matches(t, table, `(?m)^20\S+ +default +sim +engine +\S*\ds +\S+ +\S*\ds +- +\S*\ds +\S*\ds$`)
+	matches(t, n.do("usage", "-o", "csv"), `(?m)^20\S+,default,sim,engine,\d+\.\d{3},`)
+	matches(t, n.get(n.admin+"/metrics").body, `(?m)^roundhouse_gpu_seconds_total\{component="engine",namespace="default",service="sim",state="idle"\} [0-9.]+$`)
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -28,6 +29,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/edge/process"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
+	"roundhouse.dev/roundhouse/internal/state/metering"
 )
 
 // node is an `up`, put together.
@@ -74,7 +76,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	n.fleet, err = fleet.New(fleet.Config{Platform: n.platform, Store: cfg.dir, Models: Inspector{n.store}, Traffic: n.traffic, Routing: n.traffic,
-		Fingerprint: n.fingerprint, Catalog: runtimes, URL: n.url, Log: cfg.log})
+		Fingerprint: n.fingerprint, Catalog: runtimes, URL: n.url, Usage: metering.New(metering.Config{Store: cfg.dir.Usage(), Log: cfg.log}), Log: cfg.log})
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +89,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 func (n *node) servers() error {
 	metrics := prometheus.NewRegistry()
 	n.cfg.hub.start(metrics, n.log)
-	err := metrics.Register(newReplicaCounts(n.fleet))
+	err := errors.Join(metrics.Register(newReplicaCounts(n.fleet)), metrics.Register(newUsed(n.fleet)))
 	if err != nil {
 		return err
 	}
@@ -223,37 +225,6 @@ func (d *demands) Sleep(ctx context.Context, pool string) error {
 }
 
 func (d *demands) Report(pool string, _ autoscale.Demand) { d.fleet.Demanded(service.ParseKey(pool)) }
-
-// replicaCounts are the metrics of how many replicas services have. What a deleted
-// service had goes with it.
-type replicaCounts struct {
-	fleet          *fleet.Fleet
-	desired, ready *prometheus.Desc
-}
-
-func newReplicaCounts(f *fleet.Fleet) *replicaCounts {
-	labels := []string{"namespace", "service", "component"}
-	return &replicaCounts{fleet: f,
-		desired: prometheus.NewDesc("roundhouse_desired_replicas", "Replicas that a component of a service is to have.", labels, nil),
-		ready:   prometheus.NewDesc("roundhouse_ready_replicas", "Replicas of a component of a service that are ready.", labels, nil)}
-}
-
-// Describe implements prometheus.Collector.
-func (c *replicaCounts) Describe(to chan<- *prometheus.Desc) {
-	to <- c.desired
-	to <- c.ready
-}
-
-// Collect implements prometheus.Collector.
-func (c *replicaCounts) Collect(to chan<- prometheus.Metric) {
-	for _, st := range c.fleet.List() {
-		for _, s := range st.Status.Components {
-			labels := []string{st.Object.Key.Namespace, st.Object.Key.Name, string(s.Role)}
-			to <- prometheus.MustNewConstMetric(c.desired, prometheus.GaugeValue, float64(s.Desired), labels...)
-			to <- prometheus.MustNewConstMetric(c.ready, prometheus.GaugeValue, float64(s.Ready), labels...)
-		}
-	}
-}
 
 // fingerprint tells the files of a model from later ones.
 func (n *node) fingerprint(ctx context.Context, uri string) string {

@@ -36,6 +36,7 @@ type Backend interface {
 	ExplainRequest(context.Context, admin.InferenceRequest) (admin.Explanation, error)
 	ExplainWake(context.Context, service.Key) (admin.Explanation, error)
 	ExplainScale(context.Context, service.Key) ([]fleet.ScaleHistory, error)
+	Usage(ctx context.Context, since string, k *service.Key) (admin.UsageReport, error)
 	Services(ctx context.Context, namespace string, rendered bool) ([]admin.Service, error)
 	Service(context.Context, service.Key) (admin.Service, error)
 	// Describe is Service with the events of its manifest.

@@ -295,6 +295,11 @@ func (c *Cluster) ExplainScale(context.Context, service.Key) ([]fleet.ScaleHisto
 	return nil, fleet.ErrNoScaleHistory
 }
 
+// Usage implements Backend.
+func (c *Cluster) Usage(context.Context, string, *service.Key) (admin.UsageReport, error) {
+	return admin.UsageReport{}, errors.New("only a running `roundhouse up` stores what services use. In a cluster, status.components of a ModelService has its replicaSeconds since the controller started, and the metrics of the controller have the sums of all services")
+}
+
 // ExplainRequest implements Backend.
 func (c *Cluster) ExplainRequest(context.Context, admin.InferenceRequest) (admin.Explanation, error) {
 	return admin.Explanation{}, errors.New("only a running `roundhouse up` explains requests. In a cluster, the access log and the metrics of the gateway show which pod answered")

@@ -14,6 +14,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/incluster"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/usage"
 )
 
 // measures are the controller's own metrics. No label names a service: how one
@@ -23,6 +24,7 @@ type measures struct {
 	op                                             *operator
 	reconciles                                     *prometheus.HistogramVec
 	leading, waiting, active, oldest, states, kind *prometheus.Desc
+	used                                           [2]*prometheus.Desc // of replicas and GPUs
 }
 
 func newMeasures(op *operator) *measures {
@@ -39,7 +41,11 @@ func newMeasures(op *operator) *measures {
 		active:  desc(prefix+"reconciling", "Services that are being reconciled."),
 		oldest:  desc(prefix+"queue_oldest_seconds", "For how long the first of the services that wait has waited."),
 		states:  desc(prefix+"services", "Services by whether they are ready, and why.", "ready", "reason"),
-		kind:    desc(prefix+"kinds", "Kinds of manifests that are watched: read, or unread as long as their first list is waited for.", "state"),
+		used: [2]*prometheus.Desc{
+			desc(prefix+"replica_seconds_total", "Seconds that replicas were starting, idle, busy or asleep, summed over all services.", "state"),
+			desc(prefix+"gpu_seconds_total", "Seconds that replicas in each state held the GPUs that they ask for, summed over all services.", "state"),
+		},
+		kind: desc(prefix+"kinds", "Kinds of manifests that are watched: read, or unread as long as their first list is waited for.", "state"),
 	}
 }
 
@@ -59,7 +65,7 @@ func (m *measures) reconciled(took time.Duration, err error) {
 // Describe implements prometheus.Collector.
 func (m *measures) Describe(c chan<- *prometheus.Desc) {
 	m.reconciles.Describe(c)
-	for _, d := range []*prometheus.Desc{m.leading, m.waiting, m.active, m.oldest, m.states, m.kind} {
+	for _, d := range []*prometheus.Desc{m.leading, m.waiting, m.active, m.oldest, m.states, m.kind, m.used[0], m.used[1]} {
 		c <- d
 	}
 }
@@ -83,6 +89,12 @@ func (m *measures) Collect(c chan<- prometheus.Metric) {
 	gauge(m.waiting, float64(b.Waiting))
 	gauge(m.active, float64(b.Active))
 	gauge(m.oldest, b.Oldest.Seconds())
+	_, sum := m.op.fleet.UsageTotals()
+	for i, s := range []usage.ByState{sum.Replicas, sum.GPUs} {
+		for state, seconds := range s.Each() {
+			c <- prometheus.MustNewConstMetric(m.used[i], prometheus.CounterValue, seconds, state)
+		}
+	}
 	for s, n := range m.services() {
 		gauge(m.states, float64(n), s.ready, s.reason)
 	}

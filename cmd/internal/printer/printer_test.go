@@ -8,6 +8,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/usage"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -140,5 +141,45 @@ func TestScaleHistories(t *testing.T) {
 	var b strings.Builder
 	if err := ScaleHistories(&b, nil, "", true); err != nil || !strings.Contains(b.String(), "No decision") {
 		t.Errorf("none: %q (%v)", &b, err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	row := func(day usage.Day, name string, starting, idle, busy, asleep, gpus float64) usage.Row {
+		return usage.Row{Day: day, Account: usage.Account{Namespace: "default", Service: name, Component: service.RoleEngine},
+			Use: usage.Use{Replicas: usage.ByState{Starting: starting, Idle: idle, Busy: busy, Asleep: asleep}, GPUs: usage.ByState{Idle: gpus * idle, Busy: gpus * busy}}}
+	}
+	r := admin.UsageReport{Since: "2026-11-21", Days: []usage.Row{
+		row("2026-11-21", "chat", 0.25, 59.6, 0, 0, 0), row("2026-11-21", "llama", 90, 3600, 86400, 30, 4), row("2026-11-22", "llama", 0, 10, 0, 0, 4)}}
+	r.Components, r.Total = usage.Sum(r.Days)
+	for _, c := range []struct {
+		output string
+		byDay  bool
+		want   string
+	}{
+		{"table", false, `
+NAMESPACE  SERVICE  COMPONENT  REPLICAS  STARTING  IDLE   ASLEEP  GPUS     GPUS IDLE
+default    chat     engine     1m00s     <1s       1m00s  -       -        -
+default    llama    engine     25h01m    1m30s     1h00m  30s     100h00m  4h00m
+TOTAL                          25h02m    1m30s     1h01m  30s     100h00m  4h00m
+`},
+		{"table", true, `
+DAY         NAMESPACE  SERVICE  COMPONENT  REPLICAS  STARTING  IDLE   ASLEEP  GPUS     GPUS IDLE
+2026-11-21  default    chat     engine     1m00s     <1s       1m00s  -       -        -
+2026-11-21  default    llama    engine     25h01m    1m30s     1h00m  30s     100h00m  4h00m
+2026-11-22  default    llama    engine     10s       -         10s    -       40s      40s
+TOTAL                                      25h02m    1m30s     1h01m  30s     100h00m  4h00m
+`},
+		{"csv", false, `
+day,namespace,service,component,replica_seconds,starting_seconds,idle_seconds,busy_seconds,asleep_seconds,gpu_seconds,gpu_starting_seconds,gpu_idle_seconds,gpu_busy_seconds,gpu_asleep_seconds
+2026-11-21,default,chat,engine,59.850,0.250,59.600,0.000,0.000,0.000,0.000,0.000,0.000,0.000
+2026-11-21,default,llama,engine,90090.000,90.000,3600.000,86400.000,30.000,360000.000,0.000,14400.000,345600.000,0.000
+2026-11-22,default,llama,engine,10.000,0.000,10.000,0.000,0.000,40.000,0.000,40.000,0.000,0.000
+`},
+	} {
+		var out strings.Builder
+		if err := Usage(&out, r, c.output, c.byDay); err != nil || out.String() != c.want[1:] {
+			t.Errorf("%s, by day %v (%v):\n%s\nwant:%s", c.output, c.byDay, err, &out, c.want)
+		}
 	}
 }

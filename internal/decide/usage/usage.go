@@ -3,8 +3,12 @@ package usage
 
 import (
 	"cmp"
+	"fmt"
+	"iter"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -35,6 +39,22 @@ func ParseDay(s string) (Day, error) {
 	return DayOf(t), err
 }
 
+// maxSince is how many days back ParseSince goes; more are not kept.
+const maxSince = 400
+
+// ParseSince reads the first day of a report: a date, or so many days with today,
+// as "7d".
+func ParseSince(s string, now time.Time) (Day, error) {
+	if n, isDays := strings.CutSuffix(s, "d"); isDays {
+		if days, err := strconv.Atoi(n); err == nil && days >= 1 && days <= maxSince {
+			return DayOf(now.UTC().AddDate(0, 0, 1-days)), nil
+		}
+	} else if day, err := ParseDay(s); err == nil {
+		return day, nil
+	}
+	return "", fmt.Errorf("%q: want 1d to %dd, or a date as 2026-11-30", s, maxSince)
+}
+
 // Account is what is counted together: a component of a service, with that of the
 // service's canary.
 type Account struct {
@@ -58,6 +78,16 @@ type ByState struct {
 
 // Running is the sum over the states of a replica that runs.
 func (s ByState) Running() float64 { return s.Starting + s.Idle + s.Busy }
+
+// Each yields the name of each state and its number.
+func (s ByState) Each() iter.Seq2[string, float64] {
+	return func(yield func(string, float64) bool) {
+		_ = yield("starting", s.Starting) && yield("idle", s.Idle) && yield("busy", s.Busy) && yield("asleep", s.Asleep)
+	}
+}
+
+// unused has all that run idle.
+func (s ByState) unused() ByState { return ByState{Idle: s.Running(), Asleep: s.Asleep} }
 
 func (s ByState) plus(o ByState, times float64) ByState {
 	return ByState{s.Starting + o.Starting*times, s.Idle + o.Idle*times, s.Busy + o.Busy*times, s.Asleep + o.Asleep*times}
@@ -210,13 +240,11 @@ func (t *Tally) Observe(k service.Key, samples []Sample, now time.Time) {
 }
 
 // left is what replicas of a role have used that were there when the process before
-// counted last.
+// counted last. They were idle, also those that are not known to be ready yet.
 func (t *Tally) left(role service.Role, samples []Sample) (out use) {
 	for _, s := range samples {
 		if s.Role == role && !s.Started.IsZero() && s.Started.Before(t.resumed) {
-			s.Use.Replicas.Idle, s.Use.Replicas.Busy = s.Use.Replicas.Idle+s.Use.Replicas.Busy, 0
-			s.Use.GPUs.Idle, s.Use.GPUs.Busy = s.Use.GPUs.Idle+s.Use.GPUs.Busy, 0
-			out = use{t.resumed, out.now.Plus(s.Use)}
+			out = use{t.resumed, out.now.Plus(Use{s.Use.Replicas.unused(), s.Use.GPUs.unused()})}
 		}
 	}
 	return out

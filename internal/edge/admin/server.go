@@ -96,6 +96,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("DELETE /api/v1/runtimes/{namespace}/{name}", s.remove("runtime"))
 	mux.HandleFunc("DELETE /api/v1/models/{namespace}/{name}", s.remove("model"))
 	mux.HandleFunc("DELETE /api/v1/weights/{namespace}/{name}", s.remove("weight"))
+	mux.HandleFunc("GET /api/v1/usage", s.usage)
 	mux.HandleFunc("GET /api/v1/routing", s.routing)
 	mux.HandleFunc("DELETE /api/v1/routing/{kind}/{namespace}/{name}", s.removeRouting)
 	mux.HandleFunc("GET /api/v1/runtimes", s.runtimes)

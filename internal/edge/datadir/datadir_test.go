@@ -12,6 +12,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/usage"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -408,5 +409,46 @@ func TestHalfWrittenFilesAreSwept(t *testing.T) {
 				t.Errorf("%s/%s holds %v, %v", sub, c.folder, entries, err)
 			}
 		}
+	}
+}
+
+// TestUsageFiles: days are files that survive, a broken one is set aside and the day
+// counted anew, and other files are nobody's days.
+func TestUsageFiles(t *testing.T) {
+	dir := t.TempDir()
+	f := open(t, dir).Usage()
+	rows := []usage.Row{{Day: "2026-11-22", Account: usage.Account{Namespace: "default", Service: "iris", Component: service.RoleEngine},
+		Use: usage.Use{Replicas: usage.ByState{Idle: 1.25}, GPUs: usage.ByState{Idle: 2.5}}}}
+	counted := time.Date(2026, 11, 22, 10, 0, 0, 7, time.UTC)
+	for _, day := range []usage.Day{"2026-11-22", "2026-11-21"} {
+		if err := f.Save(day, rows, counted); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{".new-123", "2026-11-20.json.unreadable", "notes.txt", "2026-13-01.json"} {
+		write(t, filepath.Join(dir, "usage", name), "x")
+	}
+	days, err := f.Days()
+	if err != nil || !slices.Equal(days, []usage.Day{"2026-11-21", "2026-11-22"}) {
+		t.Errorf("days %v (%v)", days, err)
+	}
+	got, at, err := f.Load("2026-11-22")
+	if err != nil || !slices.Equal(got, rows) || !at.Equal(counted) {
+		t.Errorf("%+v, counted until %v (%v)", got, at, err)
+	}
+	write(t, filepath.Join(dir, "usage", "2026-11-22.json"), `{"rows": [{"day`)
+	if _, _, err = f.Load("2026-11-22"); err == nil {
+		t.Error("half a file was read")
+	} else {
+		wants(t, err, "2026-11-22.json", "counted anew")
+	}
+	if got, _, err := f.Load("2026-11-22"); err != nil || len(got) != 0 {
+		t.Errorf("then: %v, %v", got, err)
+	}
+	if err := errors.Join(f.Drop("2026-11-21"), f.Drop("2026-11-21")); err != nil {
+		t.Error(err)
+	}
+	if days, _ := f.Days(); len(days) != 0 {
+		t.Errorf("left: %v", days)
 	}
 }

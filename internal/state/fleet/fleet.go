@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -225,8 +226,14 @@ func (f *Fleet) Backlog() Backlog { return f.services.queue.backlog(time.Now()) 
 
 // Run reconciles until ctx ends: what is queued, what the platform says has
 // changed, and what asked to be looked at again. workers run at once; one
-// service is never reconciled twice at a time.
+// service is never reconciled twice at a time. What replicas use is stored
+// meanwhile, and at the end.
 func (f *Fleet) Run(ctx context.Context, workers int) {
+	metered, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var meter sync.WaitGroup
+	meter.Go(func() { f.cfg.Usage.Run(metered) })
+	defer meter.Wait()
+	defer stop()
 	loop{queue: f.services.queue, changed: f.cfg.Platform.Changed(), jitter: f.cfg.Jitter, log: f.cfg.Log,
 		reconcile: func(ctx context.Context, k service.Key) (time.Duration, error) {
 			began := time.Now()

@@ -11,6 +11,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
+	"roundhouse.dev/roundhouse/internal/decide/usage"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
@@ -132,6 +133,15 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 	}
 	return ex, nil
 }
+
+// Usage returns what was used each day since one, by the accounts that match.
+func (f *Fleet) Usage(since usage.Day, match func(usage.Account) bool) ([]usage.Row, error) {
+	return f.cfg.Usage.Report(since, match)
+}
+
+// UsageTotals returns what components have used since this process started, and
+// the sum of all.
+func (f *Fleet) UsageTotals() ([]usage.Row, usage.Use) { return f.cfg.Usage.Totals() }
 
 // Logs opens a replica's output; the caller closes it.
 func (f *Fleet) Logs(ctx context.Context, id string, o LogOptions) (io.ReadCloser, error) {

@@ -86,6 +86,9 @@ func (m *Meter) Observe(k service.Key, samples []usage.Sample) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.tally.Observe(k, samples, m.cfg.Now())
+	if m.cfg.Store == nil {
+		m.mu.tally.Take()
+	}
 }
 
 // Forget notes that a service, or its canary, was deleted. What it used stays in
