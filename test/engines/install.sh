@@ -12,7 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1" && dir=$(cd "$1" && pwd -P)
 python3 -m venv "$dir"
 pip() { "$dir/bin/pip" --quiet --disable-pip-version-check "$@"; }
-pip install -r "$here/requirements.txt"
+pip install --no-compile -r "$here/requirements.txt"
 for engine in llama triton; do
   rm -rf "${dir:?}/$engine"
   pip install --no-deps --no-compile --target "$dir/$engine" -r "$here/requirements-$engine.txt"
@@ -24,17 +24,17 @@ cat > "$dir/bin/llama-server" <<END
 LD_LIBRARY_PATH=$llama exec $llama/llama-server "\$@"
 END
 
-# The stub of Triton's Python backend is of one version of Python each, and has
-# numpy below 2.
+# The stub of Triton's Python backend is of one version of Python each, takes the
+# environment of the first python3 on PATH, and needs numpy below 2.
 server=$dir/triton/pytriton/tritonserver
 read -r version library < <("$dir/bin/python" -c 'import sys, sysconfig
 print("%d.%d" % sys.version_info[:2], sysconfig.get_config_var("LIBDIR"))')
 cp "$server/python_backend_stubs/$version/triton_python_backend_stub" "$server/backends/python/"
-pip install --no-deps --target "$dir/triton/python" numpy==1.26.4
+python3 -m venv "$dir/triton/python"
+"$dir/triton/python/bin/pip" --quiet --disable-pip-version-check install --no-compile numpy==1.26.4
 cat > "$dir/bin/tritonserver" <<END
 #!/bin/sh
-export PYTHONPATH=$dir/triton/python LD_LIBRARY_PATH=$library
-exec $server/bin/tritonserver --backend-directory $server/backends "\$@"
+PATH=$dir/triton/python/bin:\$PATH LD_LIBRARY_PATH=$library exec $server/bin/tritonserver --backend-directory $server/backends "\$@"
 END
 chmod +x "$dir/bin/llama-server" "$dir/bin/tritonserver"
 

@@ -280,7 +280,7 @@ func begin(ctx context.Context, method, url, body string, header ...string) (*ht
 	return client.Do(req)
 }
 
-var client = &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+var client = &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 
 // capture holds what a process writes; its bound is the test's length.
 type capture struct {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -106,10 +107,14 @@ func (n *node) figures(url string) map[string]float64 {
 func (n *node) figure(url, name string, want float64) {
 	n.t.Helper()
 	n.eventually(name+" is "+strconv.FormatFloat(want, 'g', -1, 64), func() (bool, string) {
-		got, ok := n.figures(url)[name]
-		return ok && got == want, strconv.FormatFloat(got, 'g', -1, 64)
+		all := n.figures(url)
+		got, ok := all[name]
+		if !ok {
+			return false, fmt.Sprintf("%s has no %s: %v", url, name, all)
+		}
+		return got == want, strconv.FormatFloat(got, 'g', -1, 64)
 	})
 }
 
 // metrics is the address of a replica's page of metrics.
-func (p part) metrics() string { return "http://" + cmp.Or(p.Metrics, p.HTTP) + "/metrics" }
+func (p part) metrics() string { return "http://" + cmp.Or(p.Metrics, p.HTTP+"/metrics") }

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,9 @@ var (
 	letters = []string{"i", "d", "w"}
 )
 
+// glog is how lines of Google's logger begin: level, month and day.
+var glog = regexp.MustCompile(`^[iwef][01]\d[0-3]\d$`)
+
 // frames are in the lines of a traceback above its error, which a logger may
 // have given a level; and in Python's warnings.
 var frames = []string{"traceback (most recent", "file \"", "^^^^", "~~~~", "]  ", "warning: "}
@@ -27,10 +31,14 @@ var frames = []string{"traceback (most recent", "file \"", "^^^^", "~~~~", "]  "
 // pointers are words of lines that refer to an error in earlier lines.
 var pointers = []string{"root cause", "see above", "the above", "error above", "error(s) above", "failed to start."}
 
+// options are words of lines that refuse an option, before the usage text.
+var options = []string{"option", "flag", "argument"}
+
 // Cause is of a process's last lines of output those that say best why it
-// ended, oldest first: the last that names an exception, and the last that looks
-// like an error; or the last that look like errors, with those of the kind just
-// before; where none does, so many of the last as otherwise says. Blank
+// ended, oldest first: the one that refuses an option, before the usage text; the
+// last that names an exception, and the last that looks like an error; or the
+// last that look like errors, with those of the kind just before; where none
+// does, so many of the last as otherwise says. Blank
 // lines do not count. A structured log line is given by its error or message,
 // and what one line says is not repeated by another.
 func Cause(lines []string, otherwise int) []string {
@@ -51,6 +59,11 @@ func telling(lines []string, otherwise int) []string {
 	for _, l := range lines {
 		if l = strings.TrimSpace(l); l != "" {
 			trimmed = append(trimmed, l)
+		}
+	}
+	for i := len(trimmed) - 1; i > 0; i-- {
+		if strings.HasPrefix(strings.ToLower(trimmed[i]), "usage") && contains(strings.ToLower(trimmed[i-1]), options) {
+			return trimmed[i-1 : i]
 		}
 	}
 	end := len(trimmed)
@@ -115,8 +128,9 @@ func lastThrown(lines []string) int {
 	return -1
 }
 
-// throws reports whether a line begins, after what a logger puts in front, with
-// an exception's name: "ValueError: …", "[core.py:1] torch.OutOfMemoryError: …".
+// throws reports whether a line has an exception's name, at its beginning or
+// after a colon: "ValueError: …", "[core.py:1] torch.OutOfMemoryError: …",
+// "model.cc:1] failed to load: ImportError: …".
 func throws(line string) bool {
 	if strings.HasPrefix(line, "panic: ") {
 		return true
@@ -124,18 +138,23 @@ func throws(line string) bool {
 	if _, rest, ok := strings.Cut(line, "] "); ok && !strings.HasPrefix(rest, " ") {
 		line = rest
 	}
-	name, _, ok := strings.Cut(line, ":")
-	return ok && !strings.Contains(name, " ") && name != "Error" && (strings.HasSuffix(name, "Error") || strings.HasSuffix(name, "Exception"))
+	names := strings.Split(line, ": ")
+	return slices.ContainsFunc(names[:len(names)-1], func(name string) bool {
+		return !strings.Contains(name, " ") && name != "Error" && (strings.HasSuffix(name, "Error") || strings.HasSuffix(name, "Exception"))
+	})
 }
 
 // explains reports whether a line by itself explains what went wrong.
 func explains(line string) bool {
 	low := strings.ToLower(line)
-	if contains(low, pointers) || contains(low, frames) || strings.HasPrefix(low, "raise ") {
+	if contains(low, pointers) || contains(low, frames) || strings.HasPrefix(low, "raise ") || strings.HasPrefix(low, "|") {
 		return false
 	}
 	fields := strings.FieldsFunc(low, func(r rune) bool { return strings.ContainsRune(" \t[]:|=()", r) })
 	for i, word := range fields {
+		if i == 0 && glog.MatchString(word) {
+			word = word[:1]
+		}
 		switch {
 		case word == "e" && i < 2, contains(word, errorWords):
 			return true

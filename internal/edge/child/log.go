@@ -90,7 +90,7 @@ func (l Log) Remove() error {
 }
 
 // lastLinesWindow is how much of the end of a file LastLines reads.
-const lastLinesWindow = 16 << 10
+const lastLinesWindow = 64 << 10
 
 // LastLines returns up to n last lines of the present process's output that
 // are not blank, oldest first, without control characters, each at most 400

@@ -130,7 +130,10 @@ func (w *supervisor) exited() *failure {
 		tr.message = fmt.Sprintf("used more than its memory limit of %d MiB: raise resources.limits.memory", w.r.spec.MemoryBytes>>20)
 	case killed && e.Known:
 		tr.reason = "Killed"
-		tr.message = withOutput(e.String()+", by a person or for want of memory on this machine", said)
+		tr.message = e.String() + ", by a person or for want of memory on this machine"
+		if !w.ever { // what a process wrote while it served does not explain why another ended it
+			tr.message = withOutput(tr.message, said)
+		}
 	case !w.ever && portTaken(lines):
 		tr.reason, tr.retryNow = "PortTaken", true
 	}
@@ -176,7 +179,7 @@ func (w *supervisor) end(reason, message string) *failure {
 
 // causeLines is how many lines of output are looked through for what went
 // wrong: engines end with a traceback or two.
-const causeLines = 200
+const causeLines = 600
 
 func withOutput(why string, lines []string) string {
 	if len(lines) == 0 {

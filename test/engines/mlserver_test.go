@@ -1,0 +1,39 @@
+package engines
+
+import (
+	"strings"
+	"testing"
+)
+
+// mlserverService is a service of MLServer: its format is sklearn, and its folder
+// may hold custom code.
+func mlserverService(name, folder, scaling string) string {
+	return predictor(name, scaling, `model: {modelFormat: {name: sklearn}, runtime: kserve-mlserver, protocolVersion: v2, storageUri: "file://`+folder+`"}`)
+}
+
+// TestMLServer asks MLServer for a model of scikit-learn and for custom code.
+func TestMLServer(t *testing.T) {
+	t.Parallel()
+	bin := mlserver.needs(t, "mlserver", "python")
+	n, folder := startNode(t, bin), models(t, bin)
+	const one = "minReplicas: 1\n    maxReplicas: 1"
+	n.apply(mlserverService("sorted", folder+"/sklearn", "minReplicas: 0") + "---\n" + mlserverService("double", folder+"/mlserver/double", one) + "---\n" +
+		mlserverService("count", folder+"/mlserver/count", one) + "---\n" + mlserverService("absent", folder+"/triton", one))
+	if a := n.post("/v2/models/sorted/infer", `{"inputs":[{"name":"x","datatype":"FP32","shape":[2,1],"data":[1,9]}]}`); a.status != 200 || !strings.Contains(a.body, `"data":[0,1]`) {
+		t.Errorf("the classes of 1 and 9: %s", a)
+	}
+	doubles(t, n.post("/v2/models/double/infer", vector))
+	n.overGRPCDoubles()
+	was := n.ready("count", 1)[0]
+	const ask = `{"inputs":[{"name":"N","datatype":"INT64","shape":[1],"data":[10000]}]}`
+	s := n.stream("/v2/models/count/infer_stream", ask)
+	kill(t, was.PID)
+	events := s.rest()
+	contains(t, events[len(events)-1], "event: error\ndata: {\"error\":")
+	n.restarted("count", was.PID)
+	n.eventually("get names the cause", func() (bool, string) {
+		out := n.do("get", "absent")
+		return strings.Contains(out, "Exited"), out
+	})
+	t.Log(n.do("get", "absent"))
+}
