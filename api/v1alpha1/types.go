@@ -73,6 +73,18 @@ type Residency struct {
 	// services may have the rest. Without a limit nvidia.com/gpu it takes one GPU.
 	// Default: its GPUs are its own.
 	GPUMemory *resource.Quantity `json:"gpuMemory,omitempty"`
+	// Preload starts a replica when `roundhouse up` starts, or when the service is
+	// first applied, if it fits beside what runs. Higher priorities come first.
+	Preload bool `json:"preload,omitempty"`
+	// Group is the name of services that may run together. An exclusive service
+	// leaves the others of its group running.
+	Group string `json:"group,omitempty"`
+	// Exclusive: before it starts, idle services outside of its group are stopped,
+	// and busy ones are waited for. Those that are pinned or have minReplicas stay.
+	Exclusive bool `json:"exclusive,omitempty"`
+	// OneOf is the name of alternatives, of which one runs at a time: one that is
+	// asked takes the place of the one that runs.
+	OneOf string `json:"oneOf,omitempty"`
 }
 
 // Model is a model by its files (URI) or by reference (Ref), not both. What

@@ -247,3 +247,88 @@ func TestKilledBetweenEvictionAndStart(t *testing.T) {
 		})
 	}
 }
+
+// TestServicesThatDoNotRunTogether: alternatives take each other's place although
+// there is room for both, an exclusive service has those stopped that are not of
+// its group, and what can never run beside a pinned one is refused at once.
+func TestServicesThatDoNotRunTogether(t *testing.T) {
+	t.Parallel()
+	cpu := func(name, residency string) string {
+		return strings.Replace(onDemand(name, residency, ""), "{nvidia.com/gpu: 1}", "{}", 1)
+	}
+	n := newNode(t)
+	n.up()
+	n.do("apply", "-f", write(t, t.TempDir(), "services.yaml", strings.Join([]string{
+		cpu("x", "  residency: {oneOf: chat}"), strings.Replace(cpu("y", ""), "{name: y}", "{name: y, annotations: {roundhouse.dev/residency-one-of: chat}}", 1),
+		cpu("big", "  residency: {group: large, exclusive: true}"), cpu("large", "  residency: {group: large}"), cpu("small", ""),
+		cpu("kept", "  residency: {oneOf: voice, pin: true}"), cpu("other", "  residency: {oneOf: voice}"),
+	}, "---\n")))
+	running := func(want ...string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%v run", want), func() (bool, string) {
+			var got []string
+			for _, name := range []string{"x", "y", "big", "large", "small"} {
+				if len(n.service("default/"+name).Replicas) > 0 {
+					got = append(got, name)
+				}
+			}
+			return fmt.Sprint(got) == fmt.Sprint(want), fmt.Sprint(got)
+		})
+	}
+	answers := func(models ...string) {
+		t.Helper()
+		for _, model := range models {
+			if a := n.complete(model, 4); a.status != 200 {
+				t.Fatalf("%s: %s", model, a)
+			}
+		}
+	}
+	answers("x", "large", "small")
+	running("x", "large", "small")
+	contains(t, n.do("explain", "wake", "y"), "stops    default/x: default/y and default/x are alternatives (residency.oneOf: chat)")
+	answers("y")
+	running("y", "large", "small")
+	answers("big")
+	running("big", "large")
+	answers("x") // beside an exclusive one that runs
+	running("x", "big", "large")
+	answers("kept")
+	if a := n.complete("other", 4); a.status != 503 || !strings.Contains(a.body, "default/kept is pinned") {
+		t.Errorf("other: %s", a)
+	}
+}
+
+// TestPreload: what is to be preloaded and fits runs before anybody asks for it,
+// the highest priority first, also after a restart.
+func TestPreload(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.env = []string{"ROUNDHOUSE_GPUS=2"}
+	n.up()
+	preloads := func(name string, priority int) string {
+		return onDemand(name, fmt.Sprintf("  residency: {preload: true, priority: %d}", priority), "")
+	}
+	n.do("apply", "-f", write(t, t.TempDir(), "services.yaml", preloads("low", 1)+"---\n"+preloads("high", 3)+"---\n"+preloads("middle", 2)))
+	loaded := func() {
+		t.Helper()
+		eventually(t, "high and middle are loaded", func() (bool, string) {
+			ready := map[string]int{}
+			for _, name := range []string{"low", "middle", "high"} {
+				for _, r := range n.service("default/" + name).Replicas {
+					if r.Phase == "Ready" {
+						ready[name]++
+					}
+				}
+			}
+			return ready["high"] == 1 && ready["middle"] == 1 && ready["low"] == 0 &&
+				strings.Contains(n.logs.String(), "not preloaded: it starts at its first request\" service=default/low"), fmt.Sprint(ready, n.logs)
+		})
+	}
+	loaded()
+	n.signal(syscall.SIGTERM)
+	n.up()
+	loaded()
+	if a := n.complete("low", 4); a.status != 200 {
+		t.Errorf("low: %s", a)
+	}
+}

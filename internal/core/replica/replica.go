@@ -100,6 +100,8 @@ const (
 	// Other services have what it needs.
 	ReasonInsufficientGPUs   = "InsufficientGPUs"
 	ReasonInsufficientMemory = "InsufficientMemory"
+	// It does not run with another service, which has not stopped yet.
+	ReasonNotTogether = "NotTogether"
 	// The machine is too small for it, or what pinned services leave of it is.
 	ReasonNoRoom = "NoRoom"
 

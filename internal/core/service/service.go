@@ -158,6 +158,10 @@ type Service struct {
 	Components Components `json:"components,omitzero"`
 }
 
+// AnnotationResidency begins the annotations by which manifests of other kinds
+// than Roundhouse's state Residency.
+const AnnotationResidency = "roundhouse.dev/residency-"
+
 // Residency is how a service shares one machine's GPUs and memory with others.
 type Residency struct {
 	// Pin: it is never stopped to make room for another.
@@ -168,6 +172,14 @@ type Residency struct {
 	// GPUMemory is what one replica takes of each of its GPUs, in bytes: the rest
 	// is left to others. 0 takes them whole.
 	GPUMemory int64 `json:"gpuMemory,omitempty"`
+	// Preload: it is started with the machine's owner, if it fits.
+	Preload bool `json:"preload,omitempty"`
+	// Group names services that an exclusive one of them leaves alone. Exclusive: it
+	// starts once no service outside of its group runs.
+	Group     string `json:"group,omitempty"`
+	Exclusive bool   `json:"exclusive,omitempty"`
+	// OneOf names alternatives, of which one runs at a time.
+	OneOf string `json:"oneOf,omitempty"`
 }
 
 // ObjectRef names another object. An empty Kind means "the namespaced kind

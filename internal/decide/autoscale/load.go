@@ -151,6 +151,15 @@ func (l Learned) startup(q float64) float64 {
 	return min(max(s[min(int(q*float64(len(s))), len(s)-1)], 0), longest)
 }
 
+// StartupQuantile returns the q-quantile of the startup times that have been seen,
+// and how many those are; 0 for none.
+func (l Learned) StartupQuantile(q float64) (d time.Duration, seen int) {
+	if len(l.Startups) == 0 {
+		return 0, 0
+	}
+	return time.Duration(l.startup(q) * float64(time.Second)), len(l.Startups)
+}
+
 // started learns from the replicas that have become ready, from each process
 // once: one that is ready again after a failed probe has not started again. seen
 // holds, by replica, when the process started that has taught already; the second

@@ -1,6 +1,8 @@
 package dialect
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,5 +121,52 @@ spec:
 	a, b := got.Objects[0].Service.Components.Engine.Scaling.Settled(), own.Objects[0].Service.Components.Engine.Scaling.Settled()
 	if !a.Equal(b) || len(a.Schedule) != 1 || a.Schedule[0].Name != "weekdays" || *a.Schedule[0].MinReplicas != 3 {
 		t.Errorf("KServe's is %+v, ours %+v", a, b)
+	}
+}
+
+// TestResidencyAnnotations: manifests of every kind state residency in annotations,
+// a value that cannot be read is an error at its own place, and a cluster is told
+// that it has no effect there.
+func TestResidencyAnnotations(t *testing.T) {
+	const annotations = `annotations: {roundhouse.dev/residency-pin: "true", roundhouse.dev/residency-priority: "-5", roundhouse.dev/residency-gpu-memory: 8Gi,
+    roundhouse.dev/residency-preload: "true", roundhouse.dev/residency-group: g, roundhouse.dev/residency-exclusive: "true", roundhouse.dev/residency-one-of: chat}`
+	want := service.Residency{Pin: true, Priority: -5, GPUMemory: 8 << 30, Preload: true, Group: "g", Exclusive: true, OneOf: "chat"}
+	kserve := `{apiVersion: serving.kserve.io/v1beta1, kind: InferenceService, metadata: {name: a, ANNOTATIONS},
+  spec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}}}}`
+	for name, manifest := range map[string]string{
+		"KServe": kserve,
+		"OME":    `{apiVersion: ome.io/v1beta1, kind: InferenceService, metadata: {name: a, ANNOTATIONS}, spec: {model: {name: m}, engine: {}}}`,
+		"Seldon": `{apiVersion: machinelearning.seldon.io/v1, kind: SeldonDeployment, metadata: {name: a, ANNOTATIONS},
+  spec: {protocol: v2, predictors: [{name: p, graph: {name: a, implementation: SKLEARN_SERVER, modelUri: s3://a/b}}]}}`,
+		"own": `{apiVersion: roundhouse.dev/v1alpha1, kind: ModelService, metadata: {name: a, ANNOTATIONS}, spec: {model: {uri: s3://a/b}}}`,
+		"own spec": `{apiVersion: roundhouse.dev/v1alpha1, kind: ModelService, metadata: {name: a},
+  spec: {model: {uri: s3://a/b}, residency: {pin: true, priority: -5, gpuMemory: 8Gi, preload: true, group: g, exclusive: true, oneOf: chat}}}`,
+	} {
+		got := Read("a.yaml", []byte(strings.Replace(manifest, "ANNOTATIONS", annotations, 1)))
+		if len(got.Objects) != 1 || got.Objects[0].Service == nil || got.Objects[0].Service.Residency != want {
+			t.Errorf("%s: %+v %v", name, got.Objects, got.Problems)
+		}
+		warned := 0
+		for _, p := range got.Problems {
+			if p.Platform == Kubernetes && p.Warning && strings.Contains(p.Message, "has no effect on a cluster") {
+				warned++
+			}
+		}
+		if warned != 1 {
+			t.Errorf("%s: %d warnings for a cluster: %v", name, warned, got.Problems)
+		}
+	}
+	for annotation, want := range map[string]string{
+		"pin: perhaps":     `a.yaml:1: metadata.annotations[roundhouse.dev/residency-pin]: "perhaps" is not read: write "true" or "false"`,
+		"priority: '2000'": "2000 is not between -1000 and 1000",
+		"priority: high":   `"high" is not read: write a whole number`,
+		"gpu-memory: '-1'": `"-1" is not read: write the memory`,
+		"group: A b":       `"A b" is not a name`,
+		"pinned: 'true'":   "is no annotation of residency and has no effect: there are exclusive, gpu-memory, group, one-of, pin, preload, priority",
+	} {
+		got := Read("a.yaml", []byte(strings.Replace(kserve, "ANNOTATIONS", "annotations: {roundhouse.dev/residency-"+annotation+"}", 1)))
+		if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return strings.Contains(p.String(), want) }) {
+			t.Errorf("%s: %v", annotation, got.Problems)
+		}
 	}
 }

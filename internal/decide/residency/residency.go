@@ -29,17 +29,19 @@ type Replica struct {
 type Service struct {
 	Name     string
 	Replicas []Replica
-	// Lacks: a replica of it waits for room, which takes Need.
-	Lacks bool
-	Need  Need
+	// Lacks is what the replicas take that wait for room, one of each role.
+	Lacks []Need
+	// Sharing is which services it runs with.
+	Sharing
 	// Waiting are its requests that wait for a replica and whose client is still
 	// there, Running those that are answered now. Since is when the oldest of
 	// those that wait came; Deadline when the last of them gives up, zero for
 	// never.
 	Waiting, Running int
 	Since, Deadline  time.Time
-	// Minimum: it is to have replicas without requests (minReplicas).
-	Minimum bool
+	// Minimum: it is to have replicas without requests (minReplicas). Preload: it is
+	// being started without requests, where there is room.
+	Minimum, Preload bool
 	// Pinned: it is never stopped for another.
 	Pinned bool
 	// Rolling: a new revision of it takes the place of the present one, and what
@@ -56,7 +58,8 @@ type Service struct {
 	IdleSince time.Time
 }
 
-// Plan names the services that stop, start, wait and are refused.
+// Plan names the services that stop, start, wait and are refused. To stop one is
+// to take back all that it holds.
 type Plan struct {
 	Start  []Start
 	Stop   []Stop
@@ -88,21 +91,27 @@ type Verdict struct{ Service, Why string }
 // expected requests would spend on its start, per GPU or machine's memory that
 // it holds.
 func (m Machine) Value(s Service) float64 {
-	held := 0.0
-	for _, r := range s.Replicas {
-		held += m.share(r.Need, r.GPUs)
-	}
+	held := m.held(s)
 	if held == 0 {
 		return 0
 	}
 	return s.Expected * s.Start.Seconds() / held
 }
 
+// held is the part of the machine that a service holds: 1 is a GPU, or all of the
+// main memory.
+func (m Machine) held(s Service) (sum float64) {
+	for _, r := range s.Replicas {
+		sum += m.share(r.Need, r.GPUs)
+	}
+	return sum
+}
+
 // Decide plans for the services that lack room, those of the highest priority
 // and those that have waited longest first. Services are stopped whole: they are
 // idle. It stops as few as possible of the most valuable ones.
 func Decide(f Facts) Plan {
-	d := decision{f: f, now: NewSpace(f.Machine), plan: Plan{Reserved: make([][]string, len(f.Machine.GPUs))}}
+	d := decision{f: f, now: NewSpace(f.Machine), plan: Plan{Reserved: make([][]string, len(f.Machine.GPUs))}, stopped: map[string]bool{}}
 	for _, s := range f.Services {
 		for _, r := range s.Replicas {
 			d.now.Take(r.Need, r.GPUs)
@@ -134,6 +143,9 @@ type decision struct {
 	later *Space    // once all that is stopping has stopped
 	idle  []Service // that may be stopped, the least valuable first
 	plan  Plan
+	// admitted start now, or once what is being freed for them is free.
+	admitted []Service
+	stopped  map[string]bool
 	// blocked: a service that waits for busy ones has reserved what it needs.
 	blocked bool
 }
@@ -152,10 +164,8 @@ func (s Service) succeeds() bool {
 	return s.Rolling && slices.ContainsFunc(s.Replicas, func(r Replica) bool { return r.Leaving })
 }
 
-// idle reports whether a service may be stopped for another.
-func (s Service) idle() bool {
-	return !s.Pinned && !s.Minimum && !s.Rolling && s.Waiting == 0 && s.Running == 0 && s.holds()
-}
+// idle reports whether a service may be stopped for another that lacks room.
+func (s Service) idle() bool { return s.stays() == "" && s.holds() }
 
 // holds reports whether a service has something that it is not giving back.
 func (s Service) holds() bool {
@@ -163,7 +173,7 @@ func (s Service) holds() bool {
 }
 
 // asks reports whether somebody wants the replica that a service lacks.
-func (s Service) asks() bool { return s.Lacks && (s.Waiting > 0 || s.Minimum) }
+func (s Service) asks() bool { return len(s.Lacks) > 0 && (s.Waiting > 0 || s.Minimum || s.Preload) }
 
 func (m Machine) leastValuable(a, b Service) int {
 	return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(m.Value(a), m.Value(b)),
@@ -177,6 +187,9 @@ func (f Facts) line() (out []Service) {
 	late := func(s Service) int {
 		if s.succeeds() {
 			return -1
+		}
+		if s.Waiting == 0 && !s.Minimum { // a preload
+			return 2
 		}
 		if s.Waiting > 0 && !s.Deadline.IsZero() && f.Now.Add(s.Start).After(s.Deadline) {
 			return 1
@@ -200,38 +213,67 @@ func (d *decision) admit(s Service) {
 		d.plan.Refuse = append(d.plan.Refuse, Verdict{s.Name, why})
 		return
 	}
-	if gpus, ok := d.free(s); ok {
-		d.now.Take(s.Need, gpus)
-		d.take(s, gpus)
-		d.plan.Start = append(d.plan.Start, Start{s.Name, gpus})
+	s.Lacks = d.f.clamped(s)
+	idle, leaving, busy := d.apart(s)
+	if len(busy) > 0 {
+		d.plan.Wait = append(d.plan.Wait, Verdict{s.Name, "it does not run with " + list(busy)})
 		return
 	}
-	if gpus, ok := d.later.Fit(s.Need, s.Name); ok {
+	if len(idle)+len(leaving) == 0 {
+		if gpus, ok := d.free(s); ok {
+			d.take(s, gpus)
+			d.plan.Start = append(d.plan.Start, Start{s.Name, flat(gpus)})
+			return
+		}
+	}
+	if gpus, ok := d.later.FitAll(s.Lacks, s.Name); ok && len(idle) == 0 {
 		d.take(s, gpus)
-		d.plan.Wait = append(d.plan.Wait, Verdict{s.Name, "room for it is being freed"})
+		why := "room for it is being freed"
+		if len(leaving) > 0 {
+			why = "it does not run with " + list(leaving) + ", which is stopping"
+		}
+		d.plan.Wait = append(d.plan.Wait, Verdict{s.Name, why})
 		return
 	}
-	if victims, ok := d.victims(s); ok {
+	if victims, ok := d.victims(s, idle); ok && (s.Waiting > 0 || s.Minimum) {
 		d.stop(s, victims)
 		return
 	}
 	d.wait(s)
 }
 
-// free chooses GPUs that are free now and that nobody before s waits for.
-func (d *decision) free(s Service) ([]int, bool) {
-	later := d.later.Open(s.Need, s.Name)
-	open := slices.DeleteFunc(d.now.Open(s.Need, s.Name), func(i int) bool { return !slices.Contains(later, i) })
-	if len(open) < s.Need.GPUs || !d.now.MemoryFits(s.Need) || !d.later.MemoryFits(s.Need) {
-		return nil, false
+// free chooses GPUs that are free now and that nobody before s waits for, and
+// takes them from those that are free now.
+func (d *decision) free(s Service) (out [][]int, ok bool) {
+	now, later := d.now.Clone(), d.later.Clone()
+	for _, n := range s.Lacks {
+		then := later.Open(n, s.Name)
+		open := slices.DeleteFunc(now.Open(n, s.Name), func(i int) bool { return !slices.Contains(then, i) })
+		if len(open) < n.GPUs || !now.MemoryFits(n) || !later.MemoryFits(n) {
+			return nil, false
+		}
+		now.Take(n, open[:n.GPUs])
+		later.Take(n, open[:n.GPUs])
+		out = append(out, open[:n.GPUs])
 	}
-	return open[:s.Need.GPUs], true
+	d.now = now
+	return out, true
 }
 
 // take gives s room, now or once it is free.
-func (d *decision) take(s Service, gpus []int) {
-	d.later.Take(s.Need, gpus)
-	d.reserve(s, gpus)
+func (d *decision) take(s Service, gpus [][]int) {
+	for i, n := range s.Lacks {
+		d.later.Take(n, gpus[i])
+	}
+	d.reserve(s, flat(gpus))
+	d.admitted = append(d.admitted, s)
+}
+
+// flat lists each GPU once.
+func flat(gpus [][]int) []int {
+	out := slices.Concat(gpus...)
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func (d *decision) reserve(s Service, gpus []int) {
@@ -240,30 +282,35 @@ func (d *decision) reserve(s Service, gpus []int) {
 	}
 }
 
-// victims chooses whom to stop: nobody whose stop would not be needed, and the
-// most valuable are spared first.
-func (d *decision) victims(s Service) (out []Service, ok bool) {
-	without := func(keep int) bool {
-		space := d.later.Clone()
-		for i, v := range d.idle {
-			if i != keep && v.Name != s.Name {
+// victims chooses whom to stop besides those that s does not run with: nobody
+// whose stop would not be needed, and the most valuable are spared first.
+func (d *decision) victims(s Service, apart []Service) (out []Service, ok bool) {
+	base := d.later.Clone()
+	for _, v := range apart {
+		d.release(base, v)
+	}
+	candidates := slices.DeleteFunc(slices.Clone(d.idle), func(v Service) bool {
+		return v.Name == s.Name || slices.ContainsFunc(apart, func(o Service) bool { return o.Name == v.Name })
+	})
+	fits := func(spared int) bool {
+		space := base.Clone()
+		for i, v := range candidates {
+			if i != spared {
 				d.release(space, v)
 			}
 		}
-		_, ok := space.Fit(s.Need, s.Name)
+		_, ok := space.FitAll(s.Lacks, s.Name)
 		return ok
 	}
-	if !without(-1) {
+	if !fits(-1) {
 		return nil, false
 	}
-	all := d.idle
-	defer func() { d.idle = all }()
-	for i := len(d.idle) - 1; i >= 0; i-- {
-		if without(i) {
-			d.idle = slices.Delete(slices.Clone(d.idle), i, i+1)
+	for i := len(candidates) - 1; i >= 0; i-- {
+		if fits(i) {
+			candidates = slices.Delete(candidates, i, i+1)
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(d.idle), func(v Service) bool { return v.Name == s.Name }), true
+	return append(slices.Clone(apart), candidates...), true
 }
 
 // release gives back what a service would if it were stopped.
@@ -280,26 +327,42 @@ func (d *decision) stop(s Service, victims []Service) {
 	var names []string
 	for _, v := range victims {
 		d.release(d.later, v)
-		value := d.f.Machine.Value(v)
-		d.plan.Stop = append(d.plan.Stop, Stop{Service: v.Name, For: s.Name, Value: value, Why: fmt.Sprintf(
-			"%s needs %s; %s is idle and the least valuable: %.3g requests expected × %s to start, over what it holds = %.3g",
-			s.Name, s.Need, v.Name, v.Expected, v.Start.Round(time.Millisecond), value)})
-		names = append(names, v.Name)
+		why := s.excludes(v)
+		if why == "" {
+			why = fmt.Sprintf("%s needs %s; %s is idle and the least valuable: %s", s.Name, needs(s.Lacks), v.Name, d.f.Machine.Worth(v))
+		}
+		d.plan.Stop = append(d.plan.Stop, Stop{Service: v.Name, For: s.Name, Value: d.f.Machine.Value(v), Why: why})
+		names, d.stopped[v.Name] = append(names, v.Name), true
 		d.idle = slices.DeleteFunc(slices.Clone(d.idle), func(o Service) bool { return o.Name == v.Name })
 	}
-	if gpus, ok := d.later.Fit(s.Need, s.Name); ok {
+	if gpus, ok := d.later.FitAll(s.Lacks, s.Name); ok {
 		d.take(s, gpus)
 	}
 	d.plan.Wait = append(d.plan.Wait, Verdict{s.Name, list(names) + " is stopped to make room for it"})
+}
+
+// Keeps is why a service is not stopped before others: that it must not be, else
+// its value; "" for one that holds nothing.
+func (m Machine) Keeps(s Service) string {
+	if !s.holds() {
+		return ""
+	}
+	return cmp.Or(s.stays(), m.Worth(s))
+}
+
+// Worth is a service's value as a sum.
+func (m Machine) Worth(s Service) string {
+	return fmt.Sprintf("%.3g requests an hour expected × %.3g s to start ÷ %.3g of the machine = %.3g",
+		s.Expected, s.Start.Seconds(), m.held(s), m.Value(s))
 }
 
 // wait leaves a service to wait for busy ones. The first that needs several GPUs
 // reserves what is free of them: otherwise smaller ones would take each that
 // comes free, for ever.
 func (d *decision) wait(s Service) {
-	if !d.blocked && s.Need.GPUs > 1 && s.Waiting > 0 {
-		open := d.later.Open(s.Need, s.Name)
-		open = open[:min(len(open), s.Need.GPUs)]
+	if most := slices.MaxFunc(s.Lacks, func(a, b Need) int { return cmp.Compare(a.GPUs, b.GPUs) }); !d.blocked && total(s.Lacks).GPUs > 1 && s.Waiting > 0 {
+		open := d.later.Open(most, s.Name)
+		open = open[:min(len(open), total(s.Lacks).GPUs)]
 		only := make([][]string, len(d.f.Machine.GPUs))
 		for _, i := range open {
 			only[i] = []string{s.Name}
@@ -315,7 +378,10 @@ func (d *decision) wait(s Service) {
 			held = append(held, o.Name+" ("+why+")")
 		}
 	}
-	why := "it needs " + s.Need.String() + ", of " + d.f.Machine.String()
+	why := "it needs " + needs(s.Lacks) + ", of " + d.f.Machine.String()
+	if o := d.f.Machine.Others; o > 0 && slices.ContainsFunc(s.Lacks, func(n Need) bool { return n.MemoryFrom != "" }) {
+		why += ", " + gibibytes(o) + " of it in use by other programs"
+	}
 	if len(held) > 0 {
 		why += "; these hold the rest: " + list(held)
 	}
@@ -333,16 +399,28 @@ func (s Service) stays() string {
 		return fmt.Sprintf("busy: %d running, %d waiting", s.Running, s.Waiting)
 	case s.Rolling:
 		return "rolling out"
+	case s.Preload:
+		return "preloading"
 	}
 	return ""
 }
 
 // never returns why a service cannot get room however long it waits: the machine
-// is too small, or what pinned services leave of it is.
+// is too small, or what pinned services leave of it is. Memory that is not stated
+// is no reason.
 func (d *decision) never(s Service) string {
+	if why := d.f.replaces(s); why != "" {
+		return why
+	}
+	stated := slices.Clone(s.Lacks)
+	for i := range stated {
+		if stated[i].MemoryFrom != "" {
+			stated[i].Memory, stated[i].MemoryFrom = 0, ""
+		}
+	}
 	space := NewSpace(d.f.Machine)
-	if _, ok := space.Fit(s.Need, s.Name); !ok {
-		return "it needs " + s.Need.String() + ", this machine has " + d.f.Machine.String()
+	if _, ok := space.FitAll(stated, s.Name); !ok {
+		return "it needs " + needs(stated) + ", this machine has " + d.f.Machine.String()
 	}
 	var pinned []string
 	for _, o := range d.f.Services {
@@ -350,17 +428,43 @@ func (d *decision) never(s Service) string {
 			continue
 		}
 		for _, r := range o.Replicas {
-			if !r.Leaving {
+			if !r.Leaving && r.Need.MemoryFrom == "" {
 				space.Take(r.Need, r.GPUs)
 			}
 		}
 		pinned = append(pinned, o.Name)
 	}
-	if _, ok := space.Fit(s.Need, s.Name); !ok {
-		return "it needs " + s.Need.String() + ", this machine has " + d.f.Machine.String() + ", and what is left beside the pinned " +
+	if _, ok := space.FitAll(stated, s.Name); !ok {
+		return "it needs " + needs(stated) + ", this machine has " + d.f.Machine.String() + ", and what is left beside the pinned " +
 			list(pinned) + " is too little; remove residency.pin there, or stop it"
 	}
 	return ""
+}
+
+// clamped is what a service lacks, with memory that is not stated reduced to the
+// most that it can be given: an estimate keeps nothing from running.
+func (f Facts) clamped(s Service) []Need {
+	most := f.Machine.Memory - f.Machine.Others
+	for _, o := range f.Services {
+		for _, r := range o.Replicas {
+			if o.Pinned && o.Name != s.Name {
+				most -= r.Need.Memory
+			}
+		}
+	}
+	for _, n := range s.Lacks {
+		if n.MemoryFrom == "" {
+			most -= n.Memory
+		}
+	}
+	out := slices.Clone(s.Lacks)
+	for i := range out {
+		if n := &out[i]; n.MemoryFrom != "" && f.Machine.Memory > 0 {
+			n.Memory = max(0, min(n.Memory, most))
+			most -= n.Memory
+		}
+	}
+	return out
 }
 
 // list joins at most four names.
@@ -371,51 +475,3 @@ func list(names []string) string {
 	}
 	return strings.Join(names, ", ")
 }
-
-// String is a need in words, such as "2 GPUs with 8 GiB each, 16 GiB of memory".
-func (n Need) String() string {
-	var parts []string
-	if n.GPUs > 0 {
-		p := gpus(n.GPUs)
-		if n.GPUMemory > 0 && n.GPUs > 1 {
-			p += " with " + gibibytes(n.GPUMemory) + " free each"
-		} else if n.GPUMemory > 0 {
-			p += " with " + gibibytes(n.GPUMemory) + " free"
-		}
-		parts = append(parts, p)
-	}
-	if n.Memory > 0 {
-		parts = append(parts, gibibytes(n.Memory)+" of memory")
-	}
-	if len(parts) == 0 {
-		return "nothing"
-	}
-	return strings.Join(parts, ", ")
-}
-
-// String is a machine in words, such as "2 GPUs (24 GiB, 24 GiB), 64 GiB of memory".
-func (m Machine) String() string {
-	out := gpus(len(m.GPUs))
-	var sizes []string
-	for _, g := range m.GPUs {
-		if g > 0 {
-			sizes = append(sizes, gibibytes(g))
-		}
-	}
-	if len(sizes) > 0 {
-		out += " (" + list(sizes) + ")"
-	}
-	if m.Memory > 0 {
-		out += ", " + gibibytes(m.Memory) + " of memory"
-	}
-	return out
-}
-
-func gpus(n int) string {
-	if n == 1 {
-		return "1 GPU"
-	}
-	return fmt.Sprintf("%d GPUs", n)
-}
-
-func gibibytes(n int64) string { return fmt.Sprintf("%.4g GiB", float64(n)/(1<<30)) }

@@ -17,12 +17,12 @@ const gib = 1 << 30
 // on is a service that holds whole GPUs and is idle.
 func on(name string, expected float64, gpus ...int) Service {
 	n := Need{GPUs: len(gpus)}
-	return Service{Name: name, Need: n, Replicas: []Replica{{Need: n, GPUs: gpus}}, Expected: expected, Start: 10 * time.Second}
+	return Service{Name: name, Replicas: []Replica{{Need: n, GPUs: gpus}}, Expected: expected, Start: 10 * time.Second}
 }
 
 // asked is a service that lacks room for requests that came some seconds ago.
 func asked(name string, n Need, ago int) Service {
-	return Service{Name: name, Need: n, Lacks: true, Waiting: 1, Since: now.Add(-time.Duration(ago) * time.Second), Start: 10 * time.Second}
+	return Service{Name: name, Lacks: []Need{n}, Waiting: 1, Since: now.Add(-time.Duration(ago) * time.Second), Start: 10 * time.Second}
 }
 
 func (s Service) with(f func(*Service)) Service { f(&s); return s }
@@ -75,7 +75,7 @@ func TestDecide(t *testing.T) {
 		{"rolling", one, []Service{on("a", 1, 0).with(func(s *Service) { s.Rolling = true }), asked("b", Need{GPUs: 1}, 0)},
 			"b waits: it needs 1 GPU, of 1 GPU (24 GiB); these hold the rest: a (rolling out)"},
 		{"its own new revision before one that has waited longer", one, []Service{on("a", 1, 0).with(func(s *Service) {
-			s.Rolling, s.Replicas[0].Leaving, s.Lacks, s.Minimum = true, true, true, true
+			s.Rolling, s.Replicas[0].Leaving, s.Lacks, s.Minimum = true, true, []Need{{GPUs: 1}}, true
 		}), asked("b", Need{GPUs: 1}, 9)},
 			"a waits: room for it is being freed\nb waits: it needs 1 GPU, of 1 GPU (24 GiB)\nGPU 0 for a"},
 		{"its own new revision that is not there yet", one, []Service{on("a", 1, 0).with(func(s *Service) { s.Rolling, s.Replicas[0].Leaving = true, true }), asked("b", Need{GPUs: 1}, 9)},
@@ -114,7 +114,7 @@ func facts(rng *rand.Rand) Facts {
 	space := NewSpace(f.Machine)
 	for i := range 1 + rng.IntN(8) {
 		need := Need{GPUs: rng.IntN(3), GPUMemory: int64(rng.IntN(3)) * 5 * gib, Memory: int64(rng.IntN(3)) * 8 * gib}
-		s := Service{Name: string(rune('a' + i)), Need: need, Expected: float64(rng.IntN(4)), Start: time.Duration(rng.IntN(3)) * time.Second,
+		s := Service{Name: string(rune('a' + i)), Expected: float64(rng.IntN(4)), Start: time.Duration(rng.IntN(3)) * time.Second,
 			Priority: rng.IntN(2), Pinned: rng.IntN(8) == 0, Rolling: rng.IntN(8) == 0, Minimum: rng.IntN(6) == 0}
 		if rng.IntN(3) == 0 {
 			s.Running, s.Waiting = rng.IntN(2), rng.IntN(2)
@@ -123,7 +123,7 @@ func facts(rng *rand.Rand) Facts {
 			space.Take(need, gpus)
 			s.Replicas = []Replica{{Need: need, GPUs: gpus, Leaving: rng.IntN(5) == 0}}
 		} else {
-			s.Lacks, s.Waiting, s.Since = true, rng.IntN(3), now.Add(-time.Duration(rng.IntN(5))*time.Second)
+			s.Lacks, s.Waiting, s.Since = []Need{need}, rng.IntN(3), now.Add(-time.Duration(rng.IntN(5))*time.Second)
 		}
 		f.Services = append(f.Services, s)
 	}
@@ -160,7 +160,7 @@ func check(t *testing.T, f Facts) {
 	}
 	for _, s := range p.Start {
 		verdicts[s.Service]++
-		need := byName[s.Service].Need
+		need := byName[s.Service].Lacks[0]
 		open := space.Open(need, s.Service)
 		for _, i := range s.GPUs {
 			if !slices.Contains(open, i) || !slices.Contains(p.Reserved[i], s.Service) {
@@ -173,7 +173,7 @@ func check(t *testing.T, f Facts) {
 		space.Take(need, s.GPUs)
 	}
 	for _, s := range f.Services {
-		if want := s.Lacks && (s.Waiting > 0 || s.Minimum); (verdicts[s.Name] == 1) != want || verdicts[s.Name] > 1 {
+		if want := len(s.Lacks) > 0 && (s.Waiting > 0 || s.Minimum); (verdicts[s.Name] == 1) != want || verdicts[s.Name] > 1 {
 			t.Fatalf("%s has %d verdicts:\n%s", s.Name, verdicts[s.Name], p)
 		}
 	}
@@ -243,14 +243,14 @@ func naive(f Facts) string {
 		for i, size := range f.Machine.GPUs {
 			holders, whole, bytes := held(i)
 			fits := holders == 0
-			if s.Need.GPUMemory > 0 && size > 0 {
-				fits = !whole && bytes+s.Need.GPUMemory <= size
+			if s.Lacks[0].GPUMemory > 0 && size > 0 {
+				fits = !whole && bytes+s.Lacks[0].GPUMemory <= size
 			}
 			if fits && (reserved[i] == "" || reserved[i] == s.Name) {
 				list = append(list, i)
 			}
 		}
-		used := s.Need.Memory
+		used := s.Lacks[0].Memory
 		for _, o := range f.Services {
 			for _, r := range o.Replicas {
 				if now || (!r.Leaving || kept[o.Name]) && !gone[o.Name] && !without[o.Name] {
@@ -263,14 +263,14 @@ func naive(f Facts) string {
 				used += g.need.Memory
 			}
 		}
-		if s.Need.GPUMemory > 0 {
+		if s.Lacks[0].GPUMemory > 0 {
 			slices.SortStableFunc(list, func(a, b int) int {
 				_, _, x := held(a)
 				_, _, y := held(b)
 				return cmp.Compare(f.Machine.GPUs[a]-x, f.Machine.GPUs[b]-y)
 			})
 		}
-		return list, memory == 0 || s.Need.Memory == 0 || used <= memory
+		return list, memory == 0 || s.Lacks[0].Memory == 0 || used <= memory
 	}
 	var idle []Service
 	for _, s := range f.Services {
@@ -288,8 +288,8 @@ func naive(f Facts) string {
 		at, fits := room(s, true, nil)
 		then, fitsThen := room(s, false, nil)
 		at = slices.DeleteFunc(at, func(i int) bool { return !slices.Contains(then, i) })
-		if fits && fitsThen && len(at) >= s.Need.GPUs {
-			given = append(given, taken{s.Need, at[:s.Need.GPUs], false})
+		if fits && fitsThen && len(at) >= s.Lacks[0].GPUs {
+			given = append(given, taken{s.Lacks[0], at[:s.Lacks[0].GPUs], false})
 			out = append(out, "start "+s.Name)
 			continue
 		}
@@ -302,19 +302,19 @@ func naive(f Facts) string {
 				}
 			}
 			then, fits := room(s, false, without)
-			if !fits || len(then) < s.Need.GPUs {
+			if !fits || len(then) < s.Lacks[0].GPUs {
 				continue
 			}
 			for name := range without {
 				gone[name] = true
 				out = append(out, s.Name+" stops "+name)
 			}
-			given, found = append(given, taken{s.Need, then[:s.Need.GPUs], true}), true
+			given, found = append(given, taken{s.Lacks[0], then[:s.Lacks[0].GPUs], true}), true
 			break
 		}
-		if !found && !blocked && s.Need.GPUs > 1 && s.Waiting > 0 {
+		if !found && !blocked && s.Lacks[0].GPUs > 1 && s.Waiting > 0 {
 			blocked = true
-			for _, i := range then[:min(len(then), s.Need.GPUs)] {
+			for _, i := range then[:min(len(then), s.Lacks[0].GPUs)] {
 				reserved[i] = s.Name
 			}
 		}

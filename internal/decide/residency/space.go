@@ -2,8 +2,10 @@ package residency
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -13,14 +15,28 @@ type Need struct {
 	// GPUMemory is what it takes of each of its GPUs, in bytes; 0 takes them
 	// whole, and shares them with nobody.
 	GPUMemory int64 `json:"gpuMemory,omitempty"`
-	// Memory is main memory in bytes; 0 is not counted.
-	Memory int64 `json:"memory,omitempty"`
+	// Memory is main memory in bytes; 0 is not counted. MemoryFrom is where it
+	// comes from if its service does not state it (Estimated, Measured).
+	Memory     int64  `json:"memory,omitempty"`
+	MemoryFrom string `json:"memoryFrom,omitempty"`
+	// Permit: it starts only once a plan starts it, since its service does not run
+	// with some others.
+	Permit bool `json:"permit,omitempty"`
 }
+
+// Where a need's memory comes from.
+const (
+	Estimated = "estimated from its files"
+	Measured  = "measured"
+)
 
 // Machine is what there is to share out.
 type Machine struct {
 	GPUs   []int64 // the memory of each in bytes; 0 where it is not known: such a GPU is only given whole
 	Memory int64   // main memory in bytes; 0 where it is not known, and not counted
+	// Others is the part of Memory that is used by programs other than replicas. It
+	// counts against needs that are not stated.
+	Others int64
 }
 
 // Space is a machine with what is taken of it.
@@ -123,9 +139,31 @@ func (s *Space) Fit(n Need, service string) (gpus []int, ok bool) {
 	return slices.Clip(open[:n.GPUs]), true
 }
 
+// FitAll chooses the GPUs for replicas of a service that start together, one list
+// for each; false where they do not fit.
+func (s *Space) FitAll(needs []Need, service string) (gpus [][]int, ok bool) {
+	space := s.Clone()
+	for _, n := range needs {
+		got, ok := space.Fit(n, service)
+		if !ok {
+			return nil, false
+		}
+		space.Take(n, got)
+		gpus = append(gpus, got)
+	}
+	return gpus, true
+}
+
+// Use notes how much memory programs other than replicas use.
+func (s *Space) Use(others int64) { s.machine.Others = others }
+
 // MemoryFits reports whether main memory is left for a replica.
 func (s *Space) MemoryFits(n Need) bool {
-	return n.Memory <= 0 || s.machine.Memory <= 0 || s.memory+n.Memory <= s.machine.Memory
+	taken := s.memory
+	if n.MemoryFrom != "" {
+		taken += s.machine.Others
+	}
+	return n.Memory <= 0 || s.machine.Memory <= 0 || taken+n.Memory <= s.machine.Memory
 }
 
 // share is the part of the machine that a replica takes: 1 is a whole GPU, or
@@ -170,3 +208,72 @@ func (r Rate) Seen(arrived uint64, now time.Time) Rate {
 	// Each arrival adds what makes a steady stream's rate its own.
 	return Rate{At: now, Arrived: arrived, Hourly: r.Hourly*decay + float64(fresh)*math.Ln2/halfLife.Hours()}
 }
+
+// String is a need in words, such as "2 GPUs with 8 GiB each, 16 GiB of memory".
+func (n Need) String() string {
+	var parts []string
+	if n.GPUs > 0 {
+		p := gpus(n.GPUs)
+		if n.GPUMemory > 0 && n.GPUs > 1 {
+			p += " with " + gibibytes(n.GPUMemory) + " free each"
+		} else if n.GPUMemory > 0 {
+			p += " with " + gibibytes(n.GPUMemory) + " free"
+		}
+		parts = append(parts, p)
+	}
+	if n.Memory > 0 {
+		p := gibibytes(n.Memory) + " of memory"
+		if n.MemoryFrom != "" {
+			p += " (" + n.MemoryFrom + ")"
+		}
+		parts = append(parts, p)
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// needs is what several replicas take, in words.
+func needs(list []Need) string {
+	var parts []string
+	for _, n := range list {
+		parts = append(parts, n.String())
+	}
+	return strings.Join(parts, " and ")
+}
+
+// total adds up what replicas take.
+func total(list []Need) (sum Need) {
+	for _, n := range list {
+		sum.GPUs, sum.Memory = sum.GPUs+n.GPUs, sum.Memory+n.Memory
+	}
+	return sum
+}
+
+// String is a machine in words, such as "2 GPUs (24 GiB, 24 GiB), 64 GiB of memory".
+func (m Machine) String() string {
+	out := gpus(len(m.GPUs))
+	var sizes []string
+	for _, g := range m.GPUs {
+		if g > 0 {
+			sizes = append(sizes, gibibytes(g))
+		}
+	}
+	if len(sizes) > 0 {
+		out += " (" + list(sizes) + ")"
+	}
+	if m.Memory > 0 {
+		out += ", " + gibibytes(m.Memory) + " of memory"
+	}
+	return out
+}
+
+func gpus(n int) string {
+	if n == 1 {
+		return "1 GPU"
+	}
+	return fmt.Sprintf("%d GPUs", n)
+}
+
+func gibibytes(n int64) string { return fmt.Sprintf("%.4g GiB", float64(n)/(1<<30)) }

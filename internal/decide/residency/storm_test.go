@@ -51,7 +51,7 @@ func newStorm(models, room int, patience time.Duration) *storm {
 	m := &storm{facts: Facts{Machine: Machine{GPUs: make([]int64, room)}, Now: now}, until: map[string]time.Time{},
 		phase: map[string]string{}, starts: map[string]int{}}
 	for i := range models {
-		m.facts.Services = append(m.facts.Services, Service{Name: fmt.Sprintf("m%03d", i), Lacks: true, Need: Need{GPUs: 1},
+		m.facts.Services = append(m.facts.Services, Service{Name: fmt.Sprintf("m%03d", i), Lacks: []Need{{GPUs: 1}},
 			Waiting: 1, Since: now.Add(time.Duration(i) * time.Millisecond), Deadline: now.Add(patience), Start: 8 * time.Second, Expected: 1})
 	}
 	return m
@@ -78,7 +78,7 @@ func (m *storm) run(t *testing.T, start, serve, stop time.Duration) {
 		}
 		for _, s := range p.Start {
 			v := m.service(s.Service)
-			v.Lacks, v.Replicas = false, []Replica{{Need: v.Need, GPUs: s.GPUs}}
+			v.Lacks, v.Replicas = nil, []Replica{{Need: Need{GPUs: 1}, GPUs: s.GPUs}}
 			m.phase[v.Name], m.until[v.Name] = "starting", m.facts.Now.Add(start)
 			m.starts[v.Name]++
 		}
@@ -91,7 +91,7 @@ func (m *storm) run(t *testing.T, start, serve, stop time.Duration) {
 func (m *storm) advance(s *Service, serve time.Duration) {
 	if s.Waiting > 0 && !m.facts.Now.Before(s.Deadline) {
 		m.lapsed += s.Waiting
-		s.Waiting, s.Lacks = 0, false
+		s.Waiting, s.Lacks = 0, nil
 	}
 	if m.facts.Now.Before(m.until[s.Name]) {
 		return

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/residency"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 )
 
@@ -197,17 +198,21 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 	return p
 }
 
-// share has a process take so much memory of its GPUs, and leave the rest to
-// others. An engine that states no GPUs takes one.
-func (p *Process) share(role service.Role, memory int64) {
-	if p == nil || memory <= 0 {
+// reside has a process share the machine as its service says. With gpuMemory it
+// takes so much of its GPUs, and an engine that states no GPUs takes one.
+func (p *Process) reside(role service.Role, r service.Residency) {
+	if p == nil {
+		return
+	}
+	p.Permit = residency.Sharing{Exclusive: r.Exclusive, OneOf: r.OneOf}.Permit()
+	if r.GPUMemory <= 0 {
 		return
 	}
 	if p.GPUs == 0 && role == service.RoleEngine {
 		p.GPUs = 1
 	}
 	if p.GPUs > 0 {
-		p.GPUMemory = memory
+		p.GPUMemory = r.GPUMemory
 	}
 }
 

@@ -74,11 +74,18 @@ func (in Input) Hash() string {
 // lastApplied is kubectl's copy of the whole manifest, counts and all.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// annotations are those of an object without the copies that tools keep in it.
+// annotations are those of an object without the copies that tools keep in it, and
+// those of residency, which are read into Service.Residency.
 func annotations(m map[string]string) map[string]string {
-	if _, ok := m[lastApplied]; ok {
-		m = maps.Clone(m)
-		delete(m, lastApplied)
+	drop := func(key, _ string) bool {
+		return key == lastApplied || strings.HasPrefix(key, service.AnnotationResidency)
+	}
+	for key := range m {
+		if drop(key, "") {
+			m = maps.Clone(m)
+			maps.DeleteFunc(m, drop)
+			return m
+		}
 	}
 	return m
 }
@@ -230,7 +237,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 			local = over.Local
 		}
 		c.Process = process(c, local, own)
-		c.Process.share(role, in.Service.Residency.GPUMemory)
+		c.Process.reside(role, in.Service.Residency)
 	}
 	if err := c.adapt(in, data); err != nil {
 		return Component{}, err

@@ -182,15 +182,28 @@ type Process struct {
 	// ReservedMemory is the main memory that the service states for one replica,
 	// in bytes: its request, else its limit.
 	ReservedMemory int64 `json:"reservedMemory,omitempty"`
+	// ExpectedMemory is what one replica is expected to take where the service
+	// states nothing, in bytes, and MemoryFrom where that comes from.
+	ExpectedMemory int64  `json:"expectedMemory,omitempty"`
+	MemoryFrom     string `json:"memoryFrom,omitempty"`
+	// Permit: a replica starts only once a plan for the machine starts it.
+	Permit bool `json:"permit,omitempty"`
 	// MemoryBytes limits one replica's memory; 0 is no limit.
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
 	// TerminationGrace is SIGTERM to SIGKILL; 0 means 30 s.
 	TerminationGrace time.Duration `json:"terminationGrace,omitempty"`
 }
 
-// Need is what one replica takes of its machine.
+// Need is what one replica takes of its machine; nothing where it is no process.
 func (p *Process) Need() residency.Need {
-	return residency.Need{GPUs: p.GPUs, GPUMemory: p.GPUMemory, Memory: p.ReservedMemory}
+	if p == nil {
+		return residency.Need{}
+	}
+	n := residency.Need{GPUs: p.GPUs, GPUMemory: p.GPUMemory, Memory: p.ReservedMemory, Permit: p.Permit}
+	if n.Memory == 0 && p.ExpectedMemory > 0 {
+		n.Memory, n.MemoryFrom = p.ExpectedMemory, p.MemoryFrom
+	}
+	return n
 }
 
 // Location is what a replica alone knows and its command line may name.

@@ -134,6 +134,7 @@ type gpus struct {
 	memory   map[service.Key]share
 	line     []*claim // oldest first
 	reserved [][]string
+	permits  []string      // services that the last plan starts
 	changed  chan struct{} // closed and replaced when some can be had
 }
 
@@ -205,7 +206,12 @@ func (g *gpus) counted(k service.Key, need residency.Need) residency.Need {
 // nil where it fits.
 func (g *gpus) fit(space *residency.Space, k service.Key, need residency.Need) ([]int, bool) {
 	open := g.open(space, k, need)
-	if len(open) < need.GPUs || !space.MemoryFits(g.counted(k, need)) {
+	permitted := slices.Contains(g.permits, k.String())
+	if len(open) < need.GPUs || need.Permit && !permitted {
+		return nil, false
+	}
+	// A plan that starts it has reduced an estimate to what there is.
+	if !space.MemoryFits(g.counted(k, need)) && (need.MemoryFrom == "" || !permitted) {
 		return nil, false
 	}
 	return append([]int{}, open[:need.GPUs]...), true
@@ -283,15 +289,27 @@ func (g *gpus) release(k service.Key) (released bool) {
 	return released
 }
 
-// reserve leaves what is free of each accelerator to the services listed for it.
-func (g *gpus) reserve(services [][]string) {
+// reserve leaves what is free of each accelerator to the services that a plan
+// reserves it for, and permits those to start that it starts.
+func (g *gpus) reserve(plan residency.Plan) {
+	var permits []string
+	for _, s := range plan.Start {
+		permits = append(permits, s.Service)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if slices.EqualFunc(g.reserved, services, func(a, b []string) bool { return slices.Equal(a, b) }) {
+	if slices.EqualFunc(g.reserved, plan.Reserved, func(a, b []string) bool { return slices.Equal(a, b) }) && slices.Equal(g.permits, permits) {
 		return
 	}
-	g.reserved = services
+	g.reserved, g.permits = plan.Reserved, permits
 	g.announce()
+}
+
+// awaits reports whether a replica has to wait for a plan although there is room.
+func (g *gpus) awaits(k service.Key, need residency.Need) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return need.Permit && !slices.Contains(g.permits, k.String())
 }
 
 // hold marks those an adopted replica holds.

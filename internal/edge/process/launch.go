@@ -203,6 +203,8 @@ func (u *unit) takeRoom(r *running, need residency.Need) error {
 			v.Phase, v.Progress = replica.Pending, nil
 			if v.Reason, v.Message = lacking(need, free, pool.machine); v.Reason == replica.ReasonInsufficientGPUs {
 				v.Message += u.yielding
+			} else if pool.awaits(u.o.key, need) && v.Reason == replica.ReasonInsufficientMemory {
+				v.Reason, v.Message = replica.ReasonNotTogether, "waits until services that it does not run with have stopped"
 			}
 			if v.Reason != replica.ReasonUnschedulable {
 				if v.Reason == replica.ReasonInsufficientGPUs {
@@ -225,7 +227,7 @@ func (u *unit) takeRoom(r *running, need residency.Need) error {
 // lacking is what a replica waits for, in a word and in words.
 func lacking(need residency.Need, free int, m residency.Machine) (reason, message string) {
 	if free >= need.GPUs {
-		return replica.ReasonInsufficientMemory, fmt.Sprintf("needs %s, which other services have set aside", need)
+		return replica.ReasonInsufficientMemory, fmt.Sprintf("needs %s, which other services hold", need)
 	}
 	what := count(need.GPUs, "GPU")
 	if need.GPUMemory > 0 {

@@ -126,9 +126,10 @@ func (p *Platform) Host(ctx context.Context, ask ...selection.Check) (selection.
 // Machine is what replicas share.
 func (p *Platform) Machine() residency.Machine { return p.gpus.machine }
 
-// Reserve leaves what is free of each GPU to the services listed for it; where
-// none is listed, to whoever has waited longest.
-func (p *Platform) Reserve(services [][]string) { p.gpus.reserve(services) }
+// Reserve leaves what is free of each GPU to the services that a plan reserves it
+// for; where it reserves it for none, to whoever has waited longest. Services that
+// have to wait for a plan start if it starts them.
+func (p *Platform) Reserve(plan residency.Plan) { p.gpus.reserve(plan) }
 
 // Apply makes r its service's revision. A replica that an earlier
 // process of Roundhouse started, and is of r, or of the revision before it, is adopted, and counts: its role's

@@ -24,6 +24,7 @@ type work struct {
 	wake       int
 	asleep     bool
 	evicted    string // why it is stopped now; "" where it is not
+	preload    preload
 	files      string
 	roles      map[service.Role]roleState
 	// platformErr is what the platform refused.
@@ -209,12 +210,12 @@ func (r *reconciler) fail(w *work, failure *service.Failure, again time.Duration
 }
 
 // runsAs reports whether next has the platform run what it runs: the same
-// revision, with the same counts and names of adapters.
+// revision, with the same counts, needs and names of adapters.
 func (w *work) runsAs(next *Record) bool {
 	return w.record != nil && w.record.Revision.Hash == next.Revision.Hash && w.record.Selection == next.Selection &&
 		slices.Equal(w.record.Revision.Model.Adapters, next.Revision.Model.Adapters) &&
 		slices.EqualFunc(w.record.Revision.Components, next.Revision.Components, func(x, y workload.Component) bool {
-			return x.Role == y.Role && x.Limits.Equal(y.Limits)
+			return x.Role == y.Role && x.Limits.Equal(y.Limits) && x.Process.Need() == y.Process.Need()
 		})
 }
 

@@ -3,11 +3,8 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,9 +19,9 @@ import (
 // machine. A service that lacks room has idle ones stopped for it.
 type SharedMachine interface {
 	Machine() residency.Machine
-	// Reserve leaves what is free of each GPU to the services listed for it, by
-	// name; where none is listed, to anybody.
-	Reserve(services [][]string)
+	// Reserve leaves what is free of each GPU to the services that the plan reserves
+	// it for, and lets services that need a permit start if the plan starts them.
+	Reserve(residency.Plan)
 }
 
 // residents decides who keeps the machine. It is safe for concurrent use.
@@ -73,6 +70,8 @@ const (
 	abandonedAfter = 2 * time.Second
 	// unknownStart is how long a start takes that has not been seen yet.
 	unknownStart = 30 * time.Second
+	// median and late are of the startup times that the autoscaler learns.
+	median, late = 0.5, 0.9
 )
 
 // settle makes a plan where replicas wait for room, w's or others', has it carried
@@ -93,6 +92,7 @@ func (r *residents) settle(ctx context.Context, w *work) time.Duration {
 			r.planLocked(ctx, now)
 		}
 	}
+	again = sooner(again, r.preloadLocked(ctx, w, now))
 	l := r.mu.lacking[w.key]
 	if l == nil {
 		return again
@@ -138,7 +138,7 @@ func (r *residents) noteLocked(w *work) bool {
 // lacksRoom reports whether a replica waits for room on the machine.
 func lacksRoom(v replica.Replica) bool {
 	return v.Phase == replica.Pending &&
-		(v.Reason == replica.ReasonInsufficientGPUs || v.Reason == replica.ReasonInsufficientMemory || v.Reason == replica.ReasonUnschedulable)
+		slices.Contains([]string{replica.ReasonInsufficientGPUs, replica.ReasonInsufficientMemory, replica.ReasonNotTogether, replica.ReasonUnschedulable}, v.Reason)
 }
 
 // planLocked decides for all that wait, and carries it out: what is free is
@@ -147,7 +147,7 @@ func (r *residents) planLocked(ctx context.Context, now time.Time) {
 	r.mu.last = now
 	facts, keys := r.factsLocked(ctx, now)
 	plan := residency.Decide(facts)
-	r.machine.Reserve(plan.Reserved)
+	r.machine.Reserve(plan)
 	for _, s := range plan.Stop {
 		r.stop(keys[s.Service], "stopped to make room for "+s.For, s.Why)
 	}
@@ -175,7 +175,7 @@ func (r *residents) stop(k service.Key, why, sum string) {
 		if e.evicted == "" && sum != "" {
 			r.cfg.Log.Info("an idle service makes room", "service", k.String(), "why", sum)
 		}
-		e.evicted = why
+		e.evicted, e.preload = why, preloadNone
 	})
 }
 
@@ -187,7 +187,8 @@ type resident struct {
 	rolling  bool
 	stopped  bool
 	minimum  bool // a component is to have a replica whatever the demand
-	startup  time.Duration
+	preload  preload
+	learned  map[service.Role]autoscale.Learned
 }
 
 // residents copies what plans look at; those without a revision hold nothing.
@@ -199,22 +200,35 @@ func (s *services) residents() (out []resident) {
 			continue
 		}
 		x := resident{key: k, revision: e.record.Revision, spec: e.object.Service.Residency, stopped: e.object.Service.Stopped || e.asleep || e.deleted,
-			rolling: e.record.Revision.Before != nil || k.IsCanary() || s.presentLocked(k.Canary()) != nil}
+			rolling: e.record.Revision.Before != nil || k.IsCanary() || s.presentLocked(k.Canary()) != nil, preload: e.preload,
+			learned: map[service.Role]autoscale.Learned{}}
 		for i := range e.record.Revision.Components {
-			c := &e.record.Revision.Components[i]
-			least := c.Limits.Min
-			if rs := e.roles[c.Role]; rs != nil && !rs.state.Last.IsZero() {
-				least = rs.decision.Least // by its schedule
-			}
-			x.minimum = x.minimum || least > 0 && !x.stopped
-		}
-		for _, rs := range e.roles {
-			x.startup = max(x.startup, rs.startup)
+			x.take(&e.record.Revision.Components[i], e)
 		}
 		out = append(out, x)
 	}
 	slices.SortFunc(out, func(a, b resident) int { return cmp.Compare(a.key.String(), b.key.String()) })
 	return out
+}
+
+// take takes in what an entry knows of one component.
+func (x *resident) take(c *workload.Component, e *entry) {
+	least, learned := c.Limits.Min, e.record.Learned[c.Role]
+	if rs := e.roles[c.Role]; rs != nil && !rs.state.Last.IsZero() {
+		least, learned = rs.decision.Least, rs.state.Learned // by its schedule
+	}
+	x.minimum, x.learned[c.Role] = x.minimum || least > 0 && !x.stopped, learned
+}
+
+// startup is how long the slowest of the service's roles takes to start, in q of
+// its starts, and how many starts that was seen in; 0 for none.
+func (x resident) startup(q float64) (d time.Duration, seen int) {
+	for _, l := range x.learned {
+		if took, n := l.StartupQuantile(q); n > 0 && took >= d {
+			d, seen = took, n
+		}
+	}
+	return d, seen
 }
 
 // factsLocked gathers what a plan looks at.
@@ -257,14 +271,17 @@ func (l *lack) look(s residency.Service, now time.Time) {
 
 // facts are what a plan knows of the service, but for its past.
 func (x resident) facts(replicas []replica.Replica, demand autoscale.Demand) residency.Service {
-	s := residency.Service{Name: x.key.String(), Waiting: demand.Queued, Running: demand.Running, Rolling: x.rolling,
-		Pinned: x.spec.Pin, Priority: x.spec.Priority, Start: cmp.Or(x.startup, unknownStart), IdleSince: demand.LastDone, Minimum: x.minimum}
+	startup, _ := x.startup(median)
+	s := residency.Service{Name: x.key.String(), Waiting: demand.Queued, Running: demand.Running, Rolling: x.rolling, Preload: x.preload == preloadBegun,
+		Pinned: x.spec.Pin, Priority: x.spec.Priority, Start: cmp.Or(startup, unknownStart), IdleSince: demand.LastDone, Minimum: x.minimum,
+		Sharing: residency.Sharing{Group: x.spec.Group, Exclusive: x.spec.Exclusive, OneOf: x.spec.OneOf, Stable: x.key.Stable().String()}}
 	memory := false
+	lacks := map[service.Role]residency.Need{}
 	for _, v := range replicas {
 		need, known := x.need(v)
 		switch {
 		case lacksRoom(v) && known && v.Revision == x.revision.Hash:
-			s.Lacks, s.Need = true, need
+			lacks[v.Role] = need
 		case v.Alive() && v.Revision != x.revision.Hash:
 			s.Rolling = true
 			fallthrough
@@ -279,8 +296,14 @@ func (x resident) facts(replicas []replica.Replica, demand autoscale.Demand) res
 			s.Replicas = append(s.Replicas, residency.Replica{Need: need, GPUs: v.GPUs, Leaving: !v.Alive()})
 		}
 	}
-	if s.Lacks && memory {
-		s.Need.Memory = 0
+	for _, role := range service.Roles {
+		if need, ok := lacks[role]; ok {
+			if memory {
+				need.Memory = 0
+			}
+			memory = true
+			s.Lacks = append(s.Lacks, need)
+		}
 	}
 	return s
 }
@@ -303,122 +326,4 @@ func (x resident) need(v replica.Replica) (residency.Need, bool) {
 // false where a request has come since.
 func (w *work) madeRoom(demand autoscale.Demand) bool {
 	return w.evicted != "" && demand.Queued+demand.Running == 0
-}
-
-// WakePlan is what a request to a service would have done now, for people and
-// programs.
-type WakePlan struct {
-	Service string `json:"service"`
-	// State: "running", "fits", "makes room", "waits" or "refused".
-	State string `json:"state"`
-	Why   string `json:"why"`
-	// Stops are the idle services that would be stopped, and why these.
-	Stops []residency.Stop `json:"stops,omitempty"`
-	Need  residency.Need   `json:"need"`
-	// Startup is how long its last start took; 0 where none has been seen.
-	Startup time.Duration `json:"startupNanoseconds,omitempty"`
-}
-
-// ErrNotShared is why there is no WakePlan on a cluster.
-var ErrNotShared = errors.New("a cluster places replicas itself: `kubectl describe pod` shows what a pod waits for")
-
-// ExplainWake returns what a request to a service would have done now. Nothing is
-// started or stopped.
-func (f *Fleet) ExplainWake(ctx context.Context, k service.Key) (WakePlan, error) {
-	r := f.reconciler.residents
-	if r == nil {
-		return WakePlan{}, ErrNotShared
-	}
-	all := f.services.residents()
-	i := slices.IndexFunc(all, func(x resident) bool { return x.key == k })
-	if i < 0 {
-		if _, err := f.Get(ctx, k); err != nil {
-			return WakePlan{}, err
-		}
-		return WakePlan{Service: k.String(), State: "refused", Why: "it has no revision to run: `roundhouse describe " + k.Name + "` shows what is missing"}, nil
-	}
-	r.mu.Lock()
-	facts, _ := r.factsLocked(ctx, r.cfg.Now())
-	r.mu.Unlock()
-	x := all[i]
-	p := WakePlan{Service: k.String(), Need: x.total(), Startup: x.startup}
-	at := slices.IndexFunc(facts.Services, func(s residency.Service) bool { return s.Name == p.Service })
-	if at < 0 {
-		return p, fmt.Errorf("the replicas of %s cannot be seen now; try again", k)
-	}
-	s := &facts.Services[at]
-	if slices.ContainsFunc(s.Replicas, func(r residency.Replica) bool { return !r.Leaving }) {
-		p.State, p.Why = "running", "it has a replica"
-		return p, nil
-	}
-	if p.Need == (residency.Need{}) {
-		p.State, p.Why = "fits", "it states no GPUs and no memory"
-		return p, nil
-	}
-	s.Lacks, s.Need, s.Waiting = true, p.Need, max(s.Waiting, 1)
-	if s.Since.IsZero() {
-		s.Since = facts.Now
-	}
-	p.judge(residency.Decide(facts))
-	return p, nil
-}
-
-// total is what one replica of each role takes together.
-func (x resident) total() (n residency.Need) {
-	for i := range x.revision.Components {
-		if p := x.revision.Components[i].Process; p != nil {
-			n.GPUs, n.Memory = n.GPUs+p.GPUs, n.Memory+p.ReservedMemory
-			n.GPUMemory = max(n.GPUMemory, p.GPUMemory)
-		}
-	}
-	return n
-}
-
-// judge reads what a plan has for the service.
-func (p *WakePlan) judge(plan residency.Plan) {
-	p.State, p.Why = "fits", "what it needs is free"
-	for _, v := range plan.Wait {
-		if v.Service == p.Service {
-			p.State, p.Why = "waits", v.Why
-		}
-	}
-	for _, v := range plan.Refuse {
-		if v.Service == p.Service {
-			p.State, p.Why = "refused", v.Why
-		}
-	}
-	for _, s := range plan.Stop {
-		if s.For == p.Service {
-			p.State, p.Stops = "makes room", append(p.Stops, s)
-		}
-	}
-}
-
-// String is the plan for people.
-func (p WakePlan) String() string {
-	var b strings.Builder
-	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	say("A request to %s now:", p.Service)
-	say("  needs    %s", p.Need)
-	switch p.State {
-	case "running":
-		say("  starts   nothing: %s", p.Why)
-		return b.String()
-	case "refused":
-		say("  refused  %s", p.Why)
-		return b.String()
-	case "waits":
-		say("  waits    %s", p.Why)
-	case "fits":
-		say("  stops    nothing: %s", p.Why)
-	}
-	for _, s := range p.Stops {
-		say("  stops    %s: %s", s.Service, s.Why)
-	}
-	if p.Startup > 0 {
-		say("  starts   in about %s, as long as its last start took", p.Startup.Round(100*time.Millisecond))
-	} else {
-		say("  starts   in a time that is not known: no start of it has been seen")
-	}
-	return b.String()
 }

@@ -52,6 +52,7 @@ type entry struct {
 	wake    int
 	asleep  bool   // put to sleep by hand until the next request
 	evicted string // why its replicas are to be ended once, if no request comes before
+	preload preload
 	deleted bool
 	status  service.Status
 	retry   retry
@@ -85,7 +86,11 @@ type roleState struct {
 }
 
 func newEntry(o Object) *entry {
-	return &entry{object: o, generation: 1, stale: true, roles: map[service.Role]*roleState{}}
+	e := &entry{object: o, generation: 1, stale: true, roles: map[service.Role]*roleState{}}
+	if o.Service.Residency.Preload {
+		e.preload = preloadDue
+	}
+	return e
 }
 
 // renew has what is desired resolved anew, as a generation of its own: the
@@ -241,7 +246,7 @@ func modelRef(o Object) string {
 func (s *services) workLocked(k service.Key, e *entry) *work {
 	w := &work{snapshot: snapshot{key: k, object: e.object, record: e.record, failure: e.failure, unplaced: e.unplaced},
 		generation: e.generation, stale: e.stale, reselect: e.reselect, chosen: e.chosen, applied: e.applied,
-		wake: e.wake, asleep: e.asleep, evicted: e.evicted, files: e.files, roles: map[service.Role]roleState{}}
+		wake: e.wake, asleep: e.asleep, evicted: e.evicted, preload: e.preload, files: e.files, roles: map[service.Role]roleState{}}
 	for r, rs := range e.roles {
 		w.roles[r] = *rs
 	}

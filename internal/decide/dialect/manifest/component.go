@@ -1,14 +1,18 @@
 package manifest
 
 import (
+	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
 )
 
 // CheckCanary reads how much of the traffic a changed manifest is to take.
@@ -78,6 +82,90 @@ func WithEnv(cs []corev1.Container, name string, env []corev1.EnvVar) []corev1.C
 		}
 	}
 	return cs
+}
+
+// maxPriority bounds residency.priority, up and down.
+const maxPriority = 1000
+
+// CheckResidency checks values of residency; at is where a field of it stands.
+func CheckResidency(r *Report, at func(field string) string, in service.Residency) {
+	if in.Priority < -maxPriority || in.Priority > maxPriority {
+		r.Errorf(at("priority"), "%d is not between %d and %d", in.Priority, -maxPriority, maxPriority)
+	}
+	if in.Group != "" {
+		CheckName(r, at("group"), in.Group, false)
+	}
+	if in.OneOf != "" {
+		CheckName(r, at("oneOf"), in.OneOf, false)
+	}
+}
+
+// WarnResidency warns that residency means nothing to a cluster.
+func WarnResidency(r *Report, path string) {
+	p := r.Problem(path, "has no effect on a cluster: Kubernetes places the pods. minReplicas keeps replicas, and a priorityClassName says which pods make room")
+	p.Warning, p.Platform = true, Kubernetes
+}
+
+// residencyFields are what annotations state of residency, by the end of their
+// names. Each reports what was expected where it cannot read a value.
+var residencyFields = map[string]struct {
+	field string
+	read  func(out *service.Residency, value string) (expected string)
+}{
+	"pin":       {"pin", func(out *service.Residency, v string) string { return readBool(&out.Pin, v) }},
+	"preload":   {"preload", func(out *service.Residency, v string) string { return readBool(&out.Preload, v) }},
+	"exclusive": {"exclusive", func(out *service.Residency, v string) string { return readBool(&out.Exclusive, v) }},
+	"group":     {"group", func(out *service.Residency, v string) string { out.Group = v; return "" }},
+	"one-of":    {"oneOf", func(out *service.Residency, v string) string { out.OneOf = v; return "" }},
+	"priority": {"priority", func(out *service.Residency, v string) string {
+		n, err := strconv.Atoi(v)
+		if out.Priority = n; err != nil {
+			return "a whole number"
+		}
+		return ""
+	}},
+	"gpu-memory": {"gpuMemory", func(out *service.Residency, v string) string {
+		q, err := resource.ParseQuantity(v)
+		if out.GPUMemory = q.Value(); err != nil || out.GPUMemory <= 0 {
+			return "the memory that a replica takes of a GPU, such as 8Gi"
+		}
+		return ""
+	}},
+}
+
+func readBool(out *bool, v string) (expected string) {
+	b, err := strconv.ParseBool(v)
+	if *out = b; err != nil {
+		return `"true" or "false"`
+	}
+	return ""
+}
+
+// readResidency reads the annotations of residency.
+func readResidency(r *Report, annotations map[string]string) (out service.Residency) {
+	paths := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		name, ok := strings.CutPrefix(key, service.AnnotationResidency)
+		if !ok {
+			continue
+		}
+		at := strict.Key("metadata.annotations", key)
+		f, known := residencyFields[name]
+		if !known {
+			r.Warnf(at, "is no annotation of residency and has no effect: there are %s", strings.Join(slices.Sorted(maps.Keys(residencyFields)), ", "))
+			continue
+		}
+		paths[f.field] = at
+		if expected := f.read(&out, annotations[key]); expected != "" {
+			r.Errorf(at, "%q is not read: write %s", Clip(annotations[key]), expected)
+		}
+	}
+	for _, at := range slices.Sorted(maps.Values(paths)) {
+		WarnResidency(r, at)
+		break
+	}
+	CheckResidency(r, func(field string) string { return paths[field] }, out)
+	return out
 }
 
 // WarnRuntimeLabels warns of a worker's labels and annotations, which have no

@@ -27,7 +27,7 @@ func readService(r *manifest.Reader, m *api.ModelService, o *manifest.Object) {
 	s.RuntimeVersion = spec.RuntimeVersion
 	s.Protocol = manifest.ReadProtocol(r.Report, "spec.protocol", spec.Protocol)
 	s.Stopped = spec.Stopped
-	s.Residency = readResidency(r, spec.Residency)
+	readResidency(r, spec.Residency, &s.Residency)
 	s.CanaryPercent = manifest.CheckCanary(r.Report, "spec", spec.CanaryTrafficPercent)
 	s.Disaggregation = manifest.ReadDisaggregation(r.Report, "spec.disaggregation", spec.Disaggregation)
 	if spec.Model != nil {
@@ -61,23 +61,19 @@ func readService(r *manifest.Reader, m *api.ModelService, o *manifest.Object) {
 	}
 }
 
-// maxPriority bounds residency.priority, up and down.
-const maxPriority = 1000
-
-func readResidency(r *manifest.Reader, in *api.Residency) (out service.Residency) {
+// readResidency reads spec.residency over what annotations state.
+func readResidency(r *manifest.Reader, in *api.Residency, out *service.Residency) {
 	if in == nil {
-		return out
+		return
 	}
-	out = service.Residency{Pin: in.Pin, Priority: in.Priority}
-	if in.Priority < -maxPriority || in.Priority > maxPriority {
-		r.Errorf("spec.residency.priority", "%d is not between %d and %d", in.Priority, -maxPriority, maxPriority)
-	}
+	*out = service.Residency{Pin: in.Pin, Priority: in.Priority, Preload: in.Preload, Group: in.Group, Exclusive: in.Exclusive, OneOf: in.OneOf}
 	if q := in.GPUMemory; q != nil {
 		if out.GPUMemory = q.Value(); out.GPUMemory <= 0 {
 			r.Errorf("spec.residency.gpuMemory", "%s is not more than 0: write the memory that a replica takes of a GPU, such as 8Gi", q)
 		}
 	}
-	return out
+	manifest.CheckResidency(r.Report, func(field string) string { return "spec.residency." + field }, *out)
+	manifest.WarnResidency(r.Report, "spec.residency")
 }
 
 func readRef(r *manifest.Reader, path string, in *api.ObjectRef) *service.ObjectRef {

@@ -195,6 +195,8 @@ func serviceRules() map[string][]rule {
 		},
 		"ModelServiceSpec.canaryTrafficPercent": {between(0, 100)},
 		"Residency.priority":                    {between(-1000, 1000)},
+		"Residency.group":                       {form(`^(`+label+`)?$`, 63)},
+		"Residency.oneOf":                       {form(`^(`+label+`)?$`, 63)},
 		"ModelServiceSpec.runtimeVersion":       {length(maxName)},
 		"ModelServiceSpec.protocol":             {protocolOf(service.Protocols...)},
 		"ModelServiceSpec.disaggregation":       {oneOf(service.Disaggregations...)},
