@@ -141,8 +141,15 @@ type Scaling struct {
 	TargetConcurrency *float64 `json:"targetConcurrency,omitempty"`
 	// ScaleTarget is the wanted value of ScaleMetric per replica.
 	ScaleTarget *float64 `json:"scaleTarget,omitempty"`
-	// ScaleMetric is concurrency, rps, cpu or memory.
+	// ScaleMetric is concurrency, rps, cpu, memory, queue, kv, tokens or external.
 	ScaleMetric string `json:"scaleMetric,omitempty"`
+	// External is what scaleMetric external reads.
+	External *External `json:"external,omitempty"`
+	// Metrics are measurements to scale on besides scaleMetric. The highest count
+	// wins.
+	Metrics []ScaleMetric `json:"metrics,omitempty"`
+	// Ratio keeps the number of replicas in a ratio to another component's.
+	Ratio *Ratio `json:"ratio,omitempty"`
 	// MaxConcurrency limits requests in flight per replica; 0 is no limit.
 	MaxConcurrency *int `json:"maxConcurrency,omitempty"`
 	// ScaleToZeroAfter is how long a service stays idle before it stops.
@@ -172,6 +179,32 @@ type ScheduleWindow struct {
 	TimeZone    string `json:"timeZone,omitempty"`
 	MinReplicas *int   `json:"minReplicas,omitempty"`
 	MaxReplicas *int   `json:"maxReplicas,omitempty"`
+}
+
+// External is a query that a Prometheus server answers with one number.
+type External struct {
+	// URL is the server's, such as http://prometheus.monitoring:9090.
+	URL string `json:"url"`
+	// Query is an expression whose result is a scalar or a vector of one.
+	Query string `json:"query"`
+}
+
+// ScaleMetric is a measurement to scale on.
+type ScaleMetric struct {
+	// Metric is cpu, memory, queue, kv, tokens or external.
+	Metric string `json:"metric"`
+	// Target is the wanted value per replica.
+	Target *float64 `json:"target,omitempty"`
+	// External is what metric external reads.
+	External *External `json:"external,omitempty"`
+}
+
+// Ratio is how many replicas there are for each of another component.
+type Ratio struct {
+	// Component is the other one: engine, decoder, router or transformer.
+	Component string `json:"component"`
+	// Replicas for each replica of the other component.
+	Replicas float64 `json:"replicas"`
 }
 
 // Component is one part of a service or of a runtime: a pod's fields, and

@@ -28,6 +28,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/edge/process"
+	"roundhouse.dev/roundhouse/internal/edge/promquery"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 	"roundhouse.dev/roundhouse/internal/state/metering"
 )
@@ -43,6 +44,7 @@ type node struct {
 	inner    *gateway.Gateway // for routers: it forwards to the other roles of their services
 	admin    *admin.Server
 	store    *artifact.Store
+	queries  *promquery.Reader
 }
 
 type nodeConfig struct {
@@ -75,7 +77,10 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.fleet, err = fleet.New(fleet.Config{Platform: n.platform, Store: cfg.dir, Models: Inspector{n.store}, Traffic: n.traffic, Routing: n.traffic,
+	if n.queries, err = promquery.New(promquery.DefaultConfig()); err != nil {
+		return nil, err
+	}
+	n.fleet, err = fleet.New(fleet.Config{Signals: &signals{n.traffic, n.platform, n.queries}, Platform: n.platform, Store: cfg.dir, Models: Inspector{n.store}, Traffic: n.traffic, Routing: n.traffic,
 		Fingerprint: n.fingerprint, Catalog: runtimes, URL: n.url, Usage: metering.New(metering.Config{Store: cfg.dir.Usage(), Log: cfg.log}), Log: cfg.log})
 	if err != nil {
 		return nil, err
@@ -126,6 +131,7 @@ func (n *node) close(hurry context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(hurry, front.DrainGrace+10*time.Second)
 	defer cancel()
 	n.traffic.Close()
+	n.queries.Close()
 	if err := n.platform.Close(ctx, keep); err != nil {
 		return fmt.Errorf("stop the replicas: %w", err)
 	}

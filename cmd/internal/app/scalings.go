@@ -200,8 +200,8 @@ func (s *Scalings) contestants() ([]scaling.Contestant, error) {
 			l = engine.Scaling.Settled()
 		}
 		name := o.Service.Key.String()
-		if l.Metric.Resource() {
-			return nil, fmt.Errorf("%s scales by %s, which a replay of requests does not have: want concurrency or rps", name, l.Metric)
+		if len(l.Measured()) > 0 {
+			return nil, fmt.Errorf("%s scales by %s, which a replay of requests does not have: want concurrency or rps", name, l.Measured()[0].Metric)
 		}
 		s.Pool.Max = max(s.Pool.Max, l.Max)
 		all = append(all, scaling.Contestant{Name: name, New: func(c scaling.Case) (scaling.Scaler, error) { return scaling.NewShipped(l, c.Trace.Begin), nil }})

@@ -42,9 +42,10 @@ func (s *scraping) pool(f *dispatch.PoolConfig, m routing.Metrics) {
 	parts := append(slices.Clone(f.Members), *f)
 	roles := strings.Contains(f.Key.Name, "/") // RolePool
 	for i := range parts {
+		scaled := slices.ContainsFunc(parts[i].Limits.Measured(), func(m service.MetricTarget) bool { return m.Metric.Engine() })
 		for _, r := range parts[i].Replicas {
 			at, apart := metricsAt(&r, m)
-			if at != "" && r.Serving() && (f.Shared && !roles || f.Protocol == service.ProtocolOpenAI || apart) {
+			if at != "" && r.Serving() && (f.Shared && !roles || f.Protocol == service.ProtocolOpenAI || apart || scaled) {
 				targets = append(targets, scrape.Target{ID: r.ID, URL: "http://" + at, Engine: m.Engine})
 			}
 		}
@@ -73,6 +74,14 @@ func metricsAt(r *replica.Replica, m routing.Metrics) (at string, apart bool) {
 
 // wake tells that a request came for a pool.
 func (s *scraping) wake(r routing.Ref) { s.Wake(r.String()) }
+
+// EngineLoad returns what a replica of a service has last told of its engine, nil where
+// nothing is known, and has the service's replicas read on: also those to which this
+// process sends no requests.
+func (t *Traffic) EngineLoad(k service.Key, replicaID string) *replica.Load {
+	t.scraping.wake(routing.Service(k))
+	return t.Load(replicaID)
+}
 
 // forget ends what pool began.
 func (s *scraping) forget(r routing.Ref) {

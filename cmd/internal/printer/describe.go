@@ -206,10 +206,18 @@ func scheduled(w service.ScheduleWindow) string {
 
 // target is the metric that the count follows, and its value per replica.
 func target(l admin.ScaleLimits) string {
-	if service.ScaleMetric(l.Metric).Resource() {
-		return fmt.Sprintf("%g %% %s", l.Target, l.Metric)
+	text := fmt.Sprintf("%g %s", l.Target, l.Metric)
+	if service.ScaleMetric(l.Metric).Percent() {
+		text = fmt.Sprintf("%g %% %s", l.Target, l.Metric)
 	}
-	return fmt.Sprintf("%g %s", l.Target, l.Metric)
+	for _, m := range l.Metrics {
+		unit := ""
+		if m.Metric.Percent() {
+			unit = " %"
+		}
+		text += fmt.Sprintf(", %g%s %s", m.Target, unit, m.Name())
+	}
+	return text
 }
 
 func describeReplica(w io.Writer, s admin.Service, r replica.Replica, process bool, now time.Time) {

@@ -92,13 +92,13 @@ func (r Report) Over(l *replica.Load, now time.Time) *replica.Load {
 	}
 	out.At = now
 	if r.Waiting >= 0 {
-		out.Waiting = r.Waiting
+		out.Waiting, out.Tells.Queue = r.Waiting, true
 	}
 	if r.Running >= 0 {
 		out.Running = r.Running
 	}
 	if r.KV >= 0 {
-		out.KV = r.KV
+		out.KV, out.Tells.KV = r.KV, true
 	}
 	return &out
 }

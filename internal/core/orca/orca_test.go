@@ -78,10 +78,10 @@ func TestOver(t *testing.T) {
 	now := time.Unix(100, 0)
 	before := &replica.Load{At: time.Unix(50, 0), Waiting: 1, Running: 2, KV: 0.5, Blocks: 10}
 	after := Report{Waiting: 3, Running: -1, KV: -1}.Over(before, now)
-	if *after != (replica.Load{At: now, Waiting: 3, Running: 2, KV: 0.5, Blocks: 10}) || before.Waiting != 1 {
+	if *after != (replica.Load{At: now, Waiting: 3, Running: 2, KV: 0.5, Blocks: 10, Tells: replica.Figures{Queue: true}}) || before.Waiting != 1 {
 		t.Errorf("%+v over %+v", after, before)
 	}
-	if first := (Report{-1, 4, 0.25}).Over(nil, now); *first != (replica.Load{At: now, Running: 4, KV: 0.25}) {
+	if first := (Report{-1, 4, 0.25}).Over(nil, now); *first != (replica.Load{At: now, Running: 4, KV: 0.25, Tells: replica.Figures{KV: true}}) {
 		t.Errorf("%+v", first)
 	}
 }

@@ -130,6 +130,19 @@ type Load struct {
 	// Adapters are LoRA's; nil when the replica has none or does not report
 	// them.
 	Adapters *Adapters
+	// Tells are the figures that the replica reports: of others the zero means
+	// nothing.
+	Tells Figures
+}
+
+// Figures are which figures of a Load a replica reports.
+type Figures struct{ Queue, KV bool }
+
+// Use is what a replica takes of a machine, in percent of its limits, or of what
+// the machine has where there is none.
+type Use struct {
+	At          time.Time
+	CPU, Memory float64
 }
 
 // Adapters are the LoRA adapters a replica works with now. An adapter that is

@@ -121,17 +121,68 @@ type Requirement struct {
 // ScaleMetric is what a scale target counts.
 type ScaleMetric string
 
-// The scale metrics of KServe and OME.
+// The scale metrics: those of KServe and OME, then those that engines tell of
+// themselves, then what a Prometheus server answers.
 const (
 	MetricConcurrency ScaleMetric = "concurrency" // requests in flight per replica
 	MetricRPS         ScaleMetric = "rps"         // requests per second per replica
-	MetricCPU         ScaleMetric = "cpu"         // percent of the request
-	MetricMemory      ScaleMetric = "memory"      // percent of the request
+	MetricCPU         ScaleMetric = "cpu"         // percent: of the request on a cluster, of the limit on one machine
+	MetricMemory      ScaleMetric = "memory"      // percent: likewise
+	MetricQueue       ScaleMetric = "queue"       // requests in the engine's own queue per replica
+	MetricKV          ScaleMetric = "kv"          // percent of the engine's KV cache
+	MetricTokens      ScaleMetric = "tokens"      // tokens in the engine's KV cache per replica
+	MetricExternal    ScaleMetric = "external"    // the answer to a query, per replica
 )
 
-// Resource reports whether m is what replicas use of a resource, rather than
-// requests. A cluster measures it; one machine does not.
+// ScaleMetrics are all scale metrics.
+var ScaleMetrics = []ScaleMetric{MetricConcurrency, MetricRPS, MetricCPU, MetricMemory, MetricQueue, MetricKV, MetricTokens, MetricExternal}
+
+// Resource reports whether m is what replicas use of a resource.
 func (m ScaleMetric) Resource() bool { return m == MetricCPU || m == MetricMemory }
+
+// Engine reports whether m is read from the engine's own metrics.
+func (m ScaleMetric) Engine() bool { return m == MetricQueue || m == MetricKV || m == MetricTokens }
+
+// Measured reports whether m is a measurement, rather than a count of requests.
+func (m ScaleMetric) Measured() bool { return m.Resource() || m.Engine() || m == MetricExternal }
+
+// Percent reports whether m is a percentage.
+func (m ScaleMetric) Percent() bool { return m.Resource() || m == MetricKV }
+
+// DefaultTarget is the target of m where none is stated; 0: one must be.
+func (m ScaleMetric) DefaultTarget() float64 {
+	switch {
+	case m.Percent():
+		return DefaultUtilization
+	case m == MetricQueue:
+		return DefaultQueue
+	case m == MetricTokens, m == MetricExternal:
+		return 0
+	}
+	return DefaultScaleTarget
+}
+
+// ExternalMetric is a query that a Prometheus server answers.
+type ExternalMetric struct {
+	// URL is the server's, without /api/v1/query.
+	URL   string `json:"url"`
+	Query string `json:"query"`
+}
+
+// MetricTarget is a metric, and what a replica is to have of it.
+type MetricTarget struct {
+	Metric   ScaleMetric     `json:"metric"`
+	Target   float64         `json:"target"`
+	External *ExternalMetric `json:"external,omitempty"`
+}
+
+// Name names the metric in messages, and among the metrics of a component.
+func (m MetricTarget) Name() string {
+	if m.External != nil {
+		return string(m.Metric) + " " + m.External.Query
+	}
+	return string(m.Metric)
+}
 
 // Scaling bounds and steers a component's replica count. Nil fields are
 // unset: the runtime's value, then the default of Settled, takes their place.
@@ -141,6 +192,12 @@ type Scaling struct {
 	// ScaleTarget is the wanted value of ScaleMetric per replica.
 	ScaleTarget *float64    `json:"scaleTarget,omitempty"`
 	ScaleMetric ScaleMetric `json:"scaleMetric,omitempty"`
+	// External is what ScaleMetric external reads.
+	External *ExternalMetric `json:"external,omitempty"`
+	// Metrics are scaled on besides ScaleMetric: the highest count wins.
+	Metrics []MetricTarget `json:"metrics,omitempty"`
+	// Ratio is how many replicas there are for each of another component.
+	Ratio *Ratio `json:"ratio,omitempty"`
 	// MaxConcurrency limits requests in flight per replica; nil or 0 is no limit.
 	MaxConcurrency *int `json:"maxConcurrency,omitempty"`
 	// ScaleToZeroAfter is how long a service stays idle before it stops.
@@ -189,7 +246,8 @@ func (s ScheduleWindow) Window() (cron.Window, error) {
 // figures of 3 and 10 minutes, the former lengthened to the quickstart's 5.
 const (
 	DefaultScaleTarget      = 10
-	DefaultUtilization      = 80 // percent, where a resource is the metric; KServe's
+	DefaultUtilization      = 80 // percent, where a resource or the KV cache is the metric; KServe's
+	DefaultQueue            = 2  // requests in an engine's own queue
 	DefaultScaleToZeroAfter = 5 * time.Minute
 	DefaultStartupTimeout   = 10 * time.Minute
 )
@@ -208,6 +266,15 @@ func (s Scaling) Over(base Scaling) Scaling {
 	}
 	if s.ScaleMetric != "" {
 		out.ScaleMetric = s.ScaleMetric
+	}
+	if s.External != nil {
+		out.External = s.External
+	}
+	if s.Metrics != nil {
+		out.Metrics = s.Metrics
+	}
+	if s.Ratio != nil {
+		out.Ratio = s.Ratio
 	}
 	if s.MaxConcurrency != nil {
 		out.MaxConcurrency = s.MaxConcurrency
@@ -232,15 +299,39 @@ type Limits struct {
 	Min, Max         int // 0 <= Min <= Max, Max >= 1
 	Target           float64
 	Metric           ScaleMetric
-	MaxConcurrency   int // 0: no limit
+	External         *ExternalMetric `json:",omitempty"` // of Metric external
+	Metrics          []MetricTarget  `json:",omitempty"` // besides Metric
+	Ratio            *Ratio          `json:",omitempty"`
+	MaxConcurrency   int             // 0: no limit
 	ScaleToZeroAfter time.Duration
 	StartupTimeout   time.Duration
 	AnswerTimeout    time.Duration    `json:",omitempty"` // 0: the gateway's
 	Schedule         []ScheduleWindow `json:",omitempty"`
 }
 
-// Equal reports whether l and other are the same.
-func (l Limits) Equal(other Limits) bool { return reflect.DeepEqual(l, other) }
+// Ratio is how many replicas of a component there are to be for so many of
+// another one of its service, at least.
+type Ratio struct {
+	Component Role    `json:"component"`
+	Replicas  float64 `json:"replicas"` // for each replica of Component
+}
+
+// Equal reports whether l and o are the same.
+func (l Limits) Equal(o Limits) bool { return reflect.DeepEqual(l, o) }
+
+// Measured are the metrics of l that are measurements, not counts of requests.
+func (l *Limits) Measured() []MetricTarget {
+	var out []MetricTarget
+	if l.Metric.Measured() {
+		out = append(out, MetricTarget{Metric: l.Metric, Target: l.Target, External: l.External})
+	}
+	for _, m := range l.Metrics {
+		if m.Metric.Measured() {
+			out = append(out, m)
+		}
+	}
+	return out
+}
 
 // Settled fills what is unset: min 1, max max(min, 1), target 10 concurrent
 // requests or 80 % of a resource, no concurrency limit, 5 minutes to zero, 10 minutes to start.
@@ -258,9 +349,13 @@ func (s Scaling) Settled() Limits {
 	if s.ScaleMetric != "" {
 		l.Metric = s.ScaleMetric
 	}
-	if l.Metric.Resource() {
-		l.Target = DefaultUtilization
+	if t := l.Metric.DefaultTarget(); t > 0 {
+		l.Target = t
 	}
+	if l.Metric == MetricExternal {
+		l.External = s.External
+	}
+	l.Metrics, l.Ratio = s.Metrics, s.Ratio
 	if s.ScaleTarget != nil && *s.ScaleTarget > 0 {
 		l.Target = *s.ScaleTarget
 	}

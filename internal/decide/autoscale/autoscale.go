@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -42,6 +43,10 @@ type Replica struct {
 	InFlight int
 	Started  time.Time // of the present process
 	ReadyAt  time.Time
+	// Load is what its engine last told, and Use what its process takes; nil
+	// where that is not known.
+	Load *replica.Load
+	Use  *replica.Use
 }
 
 // Input is everything one step looks at besides its state.
@@ -54,11 +59,17 @@ type Input struct {
 	// Stopped and Unloaded force zero: by the manifest, or by a request to
 	// unload the model.
 	Stopped, Unloaded bool
+	// External are the readings of Limits' external metrics, by their names.
+	External map[string]Reading
+	// AtLeast is the count that the ratio to another component asks for.
+	AtLeast int
 	// BeforeServes: none of Replicas serves yet, an older revision does.
 	BeforeServes bool
 
 	// least and most are why Limits are not the component's own: of the schedule.
 	least, most string
+	// active: measurements tell of work, whether gateways sent it or not.
+	active bool
 }
 
 // State is carried from step to step; the zero State is a fresh start.
@@ -76,6 +87,8 @@ type State struct {
 	Seen map[string]time.Time
 
 	schedule schedule
+	// signals are what measured metrics asked for, by their names.
+	signals map[string]confirmed
 }
 
 // Decision is what should happen and why.
@@ -90,6 +103,9 @@ type Decision struct {
 	IdleSince  time.Time
 	StopsAfter time.Duration
 	Numbers    Numbers
+	// Need is the count that the component itself asks for, within its limits,
+	// whatever its ratio to another.
+	Need int
 }
 
 // Reason is why the count is what it is, as of now.

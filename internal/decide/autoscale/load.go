@@ -252,6 +252,8 @@ type Numbers struct {
 	// in time as well.
 	Base   int `json:"base"`
 	Wanted int `json:"wanted"`
+	// Signals are the measured metrics.
+	Signals []Signal `json:"signals,omitempty"`
 }
 
 // plan is how replicas answer a load: what one takes, and when each is there.

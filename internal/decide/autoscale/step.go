@@ -71,6 +71,7 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 
 // step decides within the bounds of the limits.
 func step(s State, in Input, now time.Time) (State, Decision) {
+	in.active = in.working(now)
 	next := begin(s, in, now)
 	if why := forced(in); why != "" {
 		next.Count, next.Surplus = 0, nil
@@ -79,19 +80,14 @@ func step(s State, in Input, now time.Time) (State, Decision) {
 		next.Window.add(sampleOf(in.Demand, now))
 		return next, decide(next, in, 0, why)
 	}
-	want, why, num := wanted(s, &next, in, now)
+	need, want, why, num := wanted(s, &next, in, now)
 	if in.Demand.Unknown {
 		next.Count = held(next.Count, want, in)
 		d := decide(next, in, 0, "demand unknown until every gateway has told")
-		d.Numbers = num
+		d.Numbers, d.Need = num, next.Count
 		return next, d
 	}
-	wait := time.Duration(0)
-	// More than the least may be wanted for the average alone, of requests that
-	// are gone: nothing else would have it looked at again.
-	if busy(in) || want > in.Limits.Min || next.Count > max(in.Limits.Min, 1) || next.IdleSince.IsZero() || counting(in, now) {
-		wait = tick
-	}
+	wait := next.again(in, want, now)
 	idle, stops := want == 0 && next.Count > 0 && !next.IdleSince.IsZero(), stopsAfter(in)
 	if want == 0 && next.Count > 0 {
 		left := stops - now.Sub(next.IdleSince)
@@ -100,7 +96,7 @@ func step(s State, in Input, now time.Time) (State, Decision) {
 			want, why = 1, "starting"
 		case left <= 0:
 			next.Count, next.Surplus = 0, nil
-			d := decide(next, in, 0, "")
+			d := decide(next, in, next.again(in, 0, now), "")
 			d.Numbers = num
 			d.IdleSince = next.IdleSince
 			return next, d
@@ -113,11 +109,24 @@ func step(s State, in Input, now time.Time) (State, Decision) {
 	}
 	next.Count = min(fall(s, &next, want, now), in.Limits.Max) // a lower bound holds at once
 	d := decide(next, in, wait, why)
-	d.Numbers = num
+	d.Numbers, d.Need = num, need
 	if idle {
 		d.Why, d.IdleSince, d.StopsAfter = "", next.IdleSince, stops
 	}
 	return next, d
+}
+
+// again is when the next step is due, if nothing happens before; 0 for never.
+func (s *State) again(in Input, want int, now time.Time) time.Duration {
+	// More than the least may be wanted for the average alone, of requests that
+	// are gone: nothing else would have it looked at again.
+	if busy(in) || want > in.Limits.Min || s.Count > max(in.Limits.Min, 1) || s.IdleSince.IsZero() || counting(in, now) {
+		return tick
+	}
+	if len(in.Limits.Measured()) > 0 {
+		return scan
+	}
+	return 0
 }
 
 // begin is the state after a step that leaves the count as it is.
@@ -150,28 +159,39 @@ func stopsAfter(in Input) time.Duration {
 	return in.Limits.ScaleToZeroAfter
 }
 
-// wanted is the count the load calls for, within the limits.
-func wanted(s State, next *State, in Input, now time.Time) (int, string, Numbers) {
+// wanted is the count the load calls for, within the limits, by the component
+// itself and by its ratio to another.
+func wanted(s State, next *State, in Input, now time.Time) (need, n int, why string, num Numbers) {
 	l := in.Limits
-	if l.Metric.Resource() {
-		l.Target = service.DefaultScaleTarget // a percentage is no number of requests
+	num, why = measure(s, next.Learned, in, l, now)
+	n = num.Wanted
+	if l.Metric.Measured() {
+		n, why = slotted(in), "" // requests count by what may run at once alone
 	}
-	num, why := measure(s, next.Learned, in, l, now)
-	n := num.Wanted
 	if busy(in) {
 		n = max(n, 1)
 	} else if n <= 1 { // with nothing there now, its average is no reason to keep one awake
 		n = 0
 	}
-	switch bounded := min(max(n, l.Min, in.Wake), l.Max); {
+	var most int
+	if most, num.Signals = signals(s, next, in, now); busy(in) || most > 1 {
+		n = max(n, most)
+	}
+	if why = explained(num.Signals, n, why); why == "" {
+		why = "no measurement asks for more"
+	}
+	need = min(max(n, l.Min, in.Wake), l.Max)
+	switch n, bounded := max(n, in.AtLeast), min(max(need, in.AtLeast), l.Max); {
+	case bounded > need && bounded == in.AtLeast:
+		return need, bounded, fmt.Sprintf("%d for the ratio to another component", in.AtLeast), num
 	case bounded > n && in.Wake > max(n, l.Min):
-		return bounded, "asked to wake", num
+		return need, bounded, "asked to wake", num
 	case bounded > n:
-		return bounded, cmp.Or(in.least, fmt.Sprintf("minReplicas %d", l.Min)), num
+		return need, bounded, cmp.Or(in.least, fmt.Sprintf("minReplicas %d", l.Min)), num
 	case bounded < n:
-		return bounded, fmt.Sprintf("%s (%s)", cmp.Or(in.most, fmt.Sprintf("maxReplicas %d", l.Max)), why), num
+		return need, bounded, fmt.Sprintf("%s (%s)", cmp.Or(in.most, fmt.Sprintf("maxReplicas %d", l.Max)), why), num
 	default:
-		return bounded, why, num
+		return need, bounded, why, num
 	}
 }
 
@@ -278,7 +298,7 @@ func fall(s State, next *State, want int, now time.Time) int {
 	return count
 }
 
-func busy(in Input) bool { return in.Demand.Queued+in.Demand.Running > 0 }
+func busy(in Input) bool { return in.Demand.Queued+in.Demand.Running > 0 || in.active }
 
 // idleSince is when the pool fell idle; zero while it is busy or starting. The
 // clocks that replicas' times are by may be off from ours: they tell no later

@@ -77,6 +77,7 @@ type ScaleLimits struct {
 	Min, Max         int
 	Target           float64
 	Metric           string
+	Metrics          []service.MetricTarget `json:",omitempty"` // besides Metric
 	ScaleToZeroAfter string
 	StartupTimeout   string
 	Schedule         []service.ScheduleWindow `json:",omitempty"`

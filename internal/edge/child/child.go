@@ -71,6 +71,14 @@ type Process struct {
 	outside    error         // why it is not in the control group it was to be in
 }
 
+// Usage is what a process group takes: the CPU time of the processes that it has
+// now, and their resident memory in bytes, which counts what they share more than
+// once.
+type Usage struct {
+	CPU    time.Duration
+	Memory int64
+}
+
 // Start starts s as the leader of a new process group.
 func Start(s Spec) (*Process, error) {
 	null, err := os.Open(os.DevNull)

@@ -46,6 +46,7 @@ type Platform struct {
 	inner    addresses
 	programs programs
 	checks   checks
+	uses     uses
 	changes  *fleet.Changes
 
 	closing chan struct{} // closed by Close
@@ -222,17 +223,24 @@ func (p *Platform) Changed() <-chan service.Key { return p.changes.Changed() }
 // Suspect has a replica asked at once whether it is ready, since somebody could
 // not reach it. It does not block.
 func (p *Platform) Suspect(id string) {
+	if u := p.find(id); u != nil {
+		select {
+		case u.suspected <- struct{}{}:
+		default: // about to be asked
+		}
+	}
+}
+
+// find returns a replica's unit, nil for one that is not there.
+func (p *Platform) find(id string) *unit {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	for _, o := range p.owners {
 		if u := o.unit(id); u != nil {
-			select {
-			case u.suspected <- struct{}{}:
-			default: // about to be asked
-			}
-			return
+			return u
 		}
 	}
+	return nil
 }
 
 // Sweep ends what an earlier owner left and nobody applied since. Call it once

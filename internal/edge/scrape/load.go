@@ -187,7 +187,9 @@ func (g *gathering) load(at time.Time) (*replica.Load, *Engine, error) {
 	l := &replica.Load{At: at, Batches: e.Batches}
 	l.Waiting, l.Running = g.count(e.figures[waiting]), g.count(e.figures[running])
 	l.Blocks = g.count(e.figures[blocks])
+	_, l.Tells.Queue = g.figure(e.figures[waiting])
 	if s, ok := g.figure(e.figures[kv]); ok {
+		l.Tells.KV = true
 		l.KV = min(1, s.sum/float64(s.n))
 	}
 	if s, ok := g.figure(e.figures[blockTokens]); ok {

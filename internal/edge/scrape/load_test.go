@@ -61,10 +61,18 @@ func TestEnginesAreFoundOut(t *testing.T) {
 		{"no adapters", "vllm:num_requests_waiting 2\nvllm:lora_requests_info{max_lora=\"x\",running_lora_adapters=\" , \"} 1\n", "vllm", replica.Load{Waiting: 2, Adapters: &replica.Adapters{}}},
 	} {
 		got, engine, err := understand(everything, c.text)
+		var tells replica.Figures
+		if err == nil {
+			tells, got.Tells = got.Tells, replica.Figures{}
+		}
 		if err != nil || engine != c.engine || !reflect.DeepEqual(*got, c.want) {
 			t.Errorf("%s: %+v of %s, %v; want %+v", c.name, got, engine, err, c.want)
 			continue
 		}
+		if want := (replica.Figures{Queue: c.name != "both names: the newer counts" && c.name != "MLServer", KV: c.want.KV > 0}); tells != want {
+			t.Errorf("%s tells %+v, want %+v", c.name, tells, want)
+		}
+		got.Tells = tells
 		if again, _, err := understand(own[engine], c.text); err != nil || !reflect.DeepEqual(again, got) {
 			t.Errorf("%s, stated: %+v, %v", c.name, again, err)
 		}
@@ -96,7 +104,7 @@ func TestReadingAgain(t *testing.T) {
 		return l
 	}
 	first := read(everything, exposition(3, 1000))
-	if second := read(own["vllm"], "vllm:num_requests_waiting 1\n"); !reflect.DeepEqual(*second, replica.Load{Waiting: 1}) {
+	if second := read(own["vllm"], "vllm:num_requests_waiting 1\n"); !reflect.DeepEqual(*second, replica.Load{Waiting: 1, Tells: replica.Figures{Queue: true}}) {
 		t.Errorf("%+v", second)
 	}
 	if first.Waiting != 3 || first.Adapters.Running[1] != "chat" {

@@ -303,7 +303,7 @@ func TestHeard(t *testing.T) {
 		s.Heard("a", orca.Report{Waiting: 9, Running: -1, KV: 0.5})
 		s.Heard("nobody", orca.Report{Waiting: 9})
 		last := h.loads["a"][len(h.loads["a"])-1]
-		if *last != (replica.Load{At: time.Now(), Waiting: 9, KV: 0.5}) {
+		if *last != (replica.Load{At: time.Now(), Waiting: 9, KV: 0.5, Tells: replica.Figures{Queue: true, KV: true}}) {
 			t.Errorf("%+v", last)
 		}
 	})

@@ -332,6 +332,16 @@ func (d *Dispatcher) Demand(k service.Key) autoscale.Demand {
 	return a.demand(d.clock.Now())
 }
 
+// Load returns what a replica has last said of itself; nil where that is not known.
+func (d *Dispatcher) Load(replicaID string) *replica.Load {
+	if e := d.endpoints.get(replicaID); e != nil {
+		if r := e.report.Load(); r != nil {
+			return r.load
+		}
+	}
+	return nil
+}
+
 // SetLoad notes what a replica has said of itself; nil forgets it. A replica
 // that no pool has is ignored.
 func (d *Dispatcher) SetLoad(replicaID string, l *replica.Load) {

@@ -25,6 +25,9 @@ type Config struct {
 	Store    Store
 	Models   Models
 	Traffic  Traffic
+	// Signals measure what components scale on besides requests; nil measures
+	// nothing.
+	Signals Signals
 	// Routing is told of routing objects; nil tells nobody.
 	Routing Routing
 	// Catalog are the runtimes shipped with the product.

@@ -174,6 +174,17 @@ type Traffic interface {
 	InFlight(replicaID string) int
 }
 
+// Signals measure what components scale on besides requests. They answer at once,
+// with what was read last, and keep reading for as long as they are asked.
+type Signals interface {
+	// Load is what a replica's engine last told; nil where nothing is known.
+	Load(k service.Key, replicaID string) *replica.Load
+	// Use is what a replica takes of its limits; nil where nothing is known.
+	Use(replicaID string) *replica.Use
+	// External is the last answer to a query for a service.
+	External(service.Key, service.ExternalMetric) autoscale.Reading
+}
+
 // View is what the request path needs to know of one service.
 type View struct {
 	// Key is the service's, or its canary's.

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -63,12 +62,8 @@ func (e *entry) state(cfg *Config) ServiceState {
 		if st.Revision == nil {
 			continue
 		}
-		switch c := st.Revision.Component(r); {
-		case c == nil:
-		case s.external != nil && *s.external > 0:
+		if c := st.Revision.Component(r); c != nil && s.external != nil && *s.external > 0 {
 			st.Scaling[r] = counter(c.Limits)
-		case c.Limits.Metric.Resource() && !cfg.Cluster:
-			st.Scaling[r] += fmt.Sprintf("; %s is not measured on one machine: %d requests in flight each count", c.Limits.Metric, service.DefaultScaleTarget)
 		}
 	}
 	return st

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -80,8 +81,11 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 			rs.scaled = -1
 			rs.state.Learned = w.record.Learned[c.Role]
 		}
-		in := autoscale.Input{Demand: demand, Limits: c.Limits, Wake: w.wake, Stopped: w.object.Service.Stopped, Unloaded: w.asleep || w.madeRoom(demand),
+		in := autoscale.Input{Demand: demand, Limits: c.Limits, AtLeast: w.ratio(c), Wake: w.wake, Stopped: w.object.Service.Stopped, Unloaded: w.asleep || w.madeRoom(demand),
 			Replicas: w.alive(c.Role, r.cfg.Traffic.InFlight), BeforeServes: w.beforeServes(c.Role)}
+		if len(c.Limits.Measured()) > 0 {
+			r.measure(w.key, &in)
+		}
 		rs.state, rs.decision = autoscale.Step(rs.state, in, r.cfg.Now())
 		if in.Unloaded && !w.asleep {
 			rs.decision.Why = w.evicted
@@ -108,6 +112,51 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 		r.keep(w, c.Role, rs.state.Learned)
 	}
 	return again, nil
+}
+
+// measure adds to a step's input what is measured of the replicas.
+func (r *reconciler) measure(k service.Key, in *autoscale.Input) {
+	if r.cfg.Signals == nil {
+		return
+	}
+	metrics := in.Limits.Measured()
+	for _, m := range metrics {
+		if m.External == nil {
+			continue
+		}
+		if in.External == nil {
+			in.External = map[string]autoscale.Reading{}
+		}
+		in.External[m.Name()] = r.cfg.Signals.External(k, *m.External)
+	}
+	engine := slices.ContainsFunc(metrics, func(m service.MetricTarget) bool { return m.Metric.Engine() })
+	resource := slices.ContainsFunc(metrics, func(m service.MetricTarget) bool { return m.Metric.Resource() })
+	for i := range in.Replicas {
+		a := &in.Replicas[i]
+		if engine {
+			a.Load = r.cfg.Signals.Load(k, a.ID)
+		}
+		if resource {
+			a.Use = r.cfg.Signals.Use(a.ID)
+		}
+	}
+}
+
+// ratio is how many replicas of a component the others of its service ask for, by
+// what they needed at the last step.
+func (w *work) ratio(c *workload.Component) int {
+	most := 0
+	for i := range w.record.Revision.Components {
+		o := &w.record.Revision.Components[i]
+		need := float64(w.roles[o.Role].decision.Need)
+		if r := c.Limits.Ratio; r != nil && r.Component == o.Role {
+			most = max(most, int(math.Ceil(need*r.Replicas-1e-9)))
+		}
+		if r := o.Limits.Ratio; r != nil && r.Component == c.Role {
+			most = max(most, int(math.Ceil(need/r.Replicas-1e-9)))
+		}
+	}
+	return most
 }
 
 // keep stores what a role has shown where that changes what is known. What could not be

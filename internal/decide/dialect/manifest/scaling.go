@@ -18,11 +18,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
 )
 
-// metrics are what a component scales on.
-var metrics = []service.ScaleMetric{
-	service.MetricConcurrency, service.MetricRPS, service.MetricCPU, service.MetricMemory,
-}
-
 // CheckScaling checks a component's own scaling; path is the place of its fields.
 func CheckScaling(r *Report, path string, s service.Scaling) service.Scaling {
 	CheckNotNegative(r, path+".minReplicas", s.MinReplicas)
@@ -33,10 +28,10 @@ func CheckScaling(r *Report, path string, s service.Scaling) service.Scaling {
 	if s.ScaleTarget != nil && *s.ScaleTarget <= 0 {
 		r.Errorf(path+".scaleTarget", "%v is not more than 0", *s.ScaleTarget)
 	}
-	if s.ScaleMetric != "" && !slices.Contains(metrics, s.ScaleMetric) {
-		r.Errorf(path+".scaleMetric", "unknown metric %q: write one of %s", Clip(string(s.ScaleMetric)), Joined(metrics))
+	if s.ScaleMetric != "" && !slices.Contains(service.ScaleMetrics, s.ScaleMetric) {
+		r.Errorf(path+".scaleMetric", "unknown metric %q: write one of %s", Clip(string(s.ScaleMetric)), Joined(service.ScaleMetrics))
 	}
-	WarnUnmeasured(r, path+".scaleMetric", s.ScaleMetric)
+	checkMetrics(r, path, s)
 	checkSchedule(r, path+".schedule", s)
 	return s
 }
@@ -97,14 +92,6 @@ func checkTimes(r *Report, at string, w service.ScheduleWindow) {
 	}
 }
 
-// WarnUnmeasured warns of a metric that one machine does not have.
-func WarnUnmeasured(r *Report, path string, m service.ScaleMetric) {
-	if m == service.MetricCPU || m == service.MetricMemory {
-		p := r.Problem(path, fmt.Sprintf("%s is not measured on one machine: replicas are counted by %d requests in flight each", m, service.DefaultScaleTarget))
-		p.Warning, p.Platform = true, Process
-	}
-}
-
 // Crossed reports whether min is above max. A max of 0 is no stated bound.
 func Crossed(s service.Scaling) bool {
 	return s.MinReplicas != nil && s.MaxReplicas != nil && *s.MaxReplicas > 0 && *s.MinReplicas > *s.MaxReplicas
@@ -161,6 +148,9 @@ func ReadOperator(r *Report, path, s string) service.Operator {
 	return service.Operator(s)
 }
 
+// requestMetrics are those that annotations may name.
+var requestMetrics = []service.ScaleMetric{service.MetricConcurrency, service.MetricRPS, service.MetricCPU, service.MetricMemory}
+
 // knative is the prefix of Knative's annotations.
 const knative = "autoscaling.knative.dev/"
 
@@ -197,8 +187,8 @@ func ReadAnnotations(r *Report, path, prefix string, c *service.Component, annot
 	}
 	if a := find(knative+"metric", prefix+"metrics"); a != nil {
 		s.ScaleMetric = service.ScaleMetric(a.value)
-		if !slices.Contains(metrics, s.ScaleMetric) {
-			r.Errorf(a.path, "unknown metric %q: write one of %s", Clip(a.value), Joined(metrics))
+		if known := requestMetrics; !slices.Contains(known, s.ScaleMetric) {
+			r.Errorf(a.path, "unknown metric %q: write one of %s", Clip(a.value), Joined(known))
 		}
 	}
 	if a := find(knative + "scale-to-zero-pod-retention-period"); a != nil {

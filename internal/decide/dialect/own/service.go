@@ -120,13 +120,17 @@ func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scalin
 	}
 	out := service.Scaling{
 		MinReplicas: s.MinReplicas, MaxReplicas: s.MaxReplicas,
-		ScaleTarget: s.ScaleTarget, ScaleMetric: service.ScaleMetric(s.ScaleMetric),
+		ScaleTarget: s.ScaleTarget, ScaleMetric: service.ScaleMetric(s.ScaleMetric), External: readExternal(s.External),
+		Metrics:          readScaleMetrics(s.Metrics),
 		MaxConcurrency:   s.MaxConcurrency,
 		ScaleToZeroAfter: span(s.ScaleToZeroAfter), StartupTimeout: span(s.StartupTimeout),
 		AnswerTimeout: span(s.AnswerTimeout),
 	}
 	for _, w := range s.Schedule {
 		out.Schedule = append(out.Schedule, service.ScheduleWindow(w))
+	}
+	if s.Ratio != nil {
+		out.Ratio = &service.Ratio{Component: service.Role(s.Ratio.Component), Replicas: s.Ratio.Replicas}
 	}
 	manifest.CheckNotNegative(r.Report, path+".maxConcurrency", s.MaxConcurrency)
 	manifest.CheckDuration(r.Report, path+".scaleToZeroAfter", s.ScaleToZeroAfter)
@@ -141,6 +145,24 @@ func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scalin
 			r.Errorf(path+".targetConcurrency", "%v is not more than 0", *s.TargetConcurrency)
 		}
 		out.ScaleTarget, out.ScaleMetric = s.TargetConcurrency, service.MetricConcurrency
+	}
+	return out
+}
+
+func readExternal(e *api.External) *service.ExternalMetric {
+	if e == nil {
+		return nil
+	}
+	return &service.ExternalMetric{URL: e.URL, Query: e.Query}
+}
+
+func readScaleMetrics(in []api.ScaleMetric) (out []service.MetricTarget) {
+	for _, m := range in {
+		t := service.MetricTarget{Metric: service.ScaleMetric(m.Metric), External: readExternal(m.External)}
+		if t.Target = t.Metric.DefaultTarget(); m.Target != nil {
+			t.Target = *m.Target
+		}
+		out = append(out, t)
 	}
 	return out
 }

@@ -367,7 +367,6 @@ func readMetrics(r *manifest.Reader, path string, in []metric, out *service.Scal
 			r.Warnf(at, "has no effect: one metric is scaled on, and one is stated before it")
 		default:
 			manifest.CheckPositive(r.Report, at+".resource", target)
-			manifest.WarnUnmeasured(r.Report, at+".resource.name", service.ScaleMetric(m.Resource.Name))
 			f := float64(*target)
 			out.ScaleTarget, out.ScaleMetric = &f, service.ScaleMetric(m.Resource.Name)
 		}
