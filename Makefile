@@ -11,8 +11,6 @@ PEERS := .venv/peers
 MLSERVER := .venv/mlserver
 # Engines that run on any machine: llama.cpp, Triton, KServe's Python server.
 ENGINES := .venv/engines
-# And those that take gigabytes.
-ENGINES_VLLM := .venv/engines-vllm
 # Clients of the Hugging Face Hub: today's, and one from before Xet.
 HUB := .venv/hub
 HUB_OLD := .venv/hub-old
@@ -81,10 +79,6 @@ test-engines: $(ENGINES)/.installed $(MLSERVER)/.installed ## serve models with 
 	ROUNDHOUSE_ENGINES=$(abspath $(ENGINES)) ROUNDHOUSE_ENGINES_MLSERVER=$(abspath $(MLSERVER)) \
 	  go test -count=1 -timeout 20m ./test/engines
 
-.PHONY: test-engines-vllm
-test-engines-vllm: $(ENGINES_VLLM)/.installed ## serve a model with the real vLLM on CPUs; installs 6 GB
-	ROUNDHOUSE_ENGINES_VLLM=$(abspath $(ENGINES_VLLM)) go test -count=1 -v -timeout 40m -run VLLM ./test/engines
-
 .PHONY: test-torch
 test-torch: $(PEERS)/.installed ## serve models of PyTorch and Hugging Face with ROUNDHOUSE_TORCH_PYTHON, which has their libraries
 	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python go test -count=1 -v -timeout 10m -tags peers -run TestTorch ./test/peers/modelserver ./test/peers/safetensors
@@ -103,10 +97,6 @@ $(MLSERVER)/.installed: test/peers/requirements-mlserver.txt test/peers/requirem
 
 $(ENGINES)/.installed: test/engines/install.sh $(wildcard test/engines/requirements*.txt)
 	test/engines/install.sh $(ENGINES)
-	@touch $@
-
-$(ENGINES_VLLM)/.installed: test/engines/install-llm.sh test/engines/requirements-vllm.txt
-	test/engines/install-llm.sh vllm $(ENGINES_VLLM)
 	@touch $@
 
 $(HUB)/.installed: test/peers/requirements-hub.txt
@@ -196,6 +186,31 @@ e2e-image-before: ## build the release that e2e-kubernetes upgrades from, of the
 	  CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o image/$$arch/ $$(ls -d ./cmd/roundhouse ./cmd/roundhouse-{server,controller,kafka} 2>/dev/null) && \
 	  go run ./deploy/image -o $$out/image.tar -tag roundhouse.local/roundhouse:before image/$$arch
 
+DIST ?= dist
+# Where the files of the release will be published, for install.sh and the formula.
+RELEASE_URL ?=
+RELEASE := bin/release
+$(RELEASE): $(wildcard tools/release/*.go) tools/release/go.mod tools/release/go.sum
+	cd tools/release && CGO_ENABLED=0 go build -trimpath -o ../../$(RELEASE) .
+
+.PHONY: release
+release: $(RELEASE) ## write dist/: archives, deb, rpm, wheels, image, chart, SBOMs, checksums; of the commit's tag, or a snapshot
+	$(RELEASE) -root . -out $(DIST) $(if $(RELEASE_URL),-url $(RELEASE_URL))
+
+# A Debian to install the package in: made where debootstrap and root are, else
+# the test says that it does not install.
+DEBIAN := .cache/debian
+.PHONY: test-release
+test-release: release $(HELM) ## install what `make release` wrote: script, wheel, packages, image and chart in a registry
+	@if [ ! -d $(DEBIAN)/var/lib/dpkg ] && [ "$$(id -u)" = 0 ] && command -v debootstrap >/dev/null; then debootstrap --variant=minbase stable $(DEBIAN) >/dev/null || rm -rf $(DEBIAN); fi
+	if [ -d $(DEBIAN)/var/lib/dpkg ]; then export ROUNDHOUSE_DEBIAN_ROOT=$(abspath $(DEBIAN)); fi; \
+	  cd tools/release && ROUNDHOUSE_DIST=$(abspath $(DIST)) ROUNDHOUSE_HELM=$(abspath $(HELM)) go test -count=1 -v .
+
+.PHONY: push
+push: $(RELEASE) $(HELM) ## push the image and the chart in dist/ to REGISTRY
+	@test -n "$(REGISTRY)" || { echo "push: say where to: make push REGISTRY=127.0.0.1:5000"; exit 2; }
+	$(RELEASE) push -dist $(DIST) -helm $(HELM) $(REGISTRY)
+
 .PHONY: e2e-kubernetes
 e2e-kubernetes: published-crds $(K8S_NODE) $(K8S_ADDONS) $(HELM) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
 	go test -tags kubernetes -count=1 -v -timeout 30m ./test/kubernetes
@@ -276,4 +291,4 @@ sim-mutants: ## break the product in known ways and see that `make sim` would no
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin .venv
+	rm -rf bin .venv dist .cache

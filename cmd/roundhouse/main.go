@@ -15,6 +15,9 @@ import (
 // version is set by the build.
 var version = "dev"
 
+// atBuild makes the commands that only special builds have (man.go).
+var atBuild []func() *cobra.Command
+
 func main() { os.Exit(command.Run(newRootCommand(), os.Args[1:], os.Stdout, os.Stderr)) }
 
 func newRootCommand() *cobra.Command {
@@ -52,6 +55,9 @@ scales them to zero and back, and routes each request to the best replica.`,
 	grouped("cluster", controller.NewCommand(version), newManifestsCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
 	root.AddCommand(newVersionCommand())
+	for _, newCommand := range atBuild {
+		root.AddCommand(newCommand())
+	}
 	printVisibly(root)
 	command.Mark(root)
 	return root
