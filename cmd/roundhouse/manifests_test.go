@@ -29,7 +29,7 @@ func TestManifestsPrints(t *testing.T) {
 	}
 	docs := strings.Split(strings.TrimPrefix(out, "---\n"), "\n---\n")
 	for i, d := range docs {
-		if crd := strings.Contains(d, "kind: CustomResourceDefinition"); crd != (i < 5) {
+		if crd := strings.Contains(d, "kind: CustomResourceDefinition"); crd != (i < 6) {
 			t.Errorf("document %d: a CRD is %v", i, crd)
 		}
 	}

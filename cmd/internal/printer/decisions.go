@@ -1,6 +1,7 @@
 package printer
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -21,7 +22,9 @@ var sparks = []rune("▁▂▃▄▅▆▇█")
 // sparkline where the reader is at a terminal.
 func ScaleHistories(w io.Writer, list []fleet.ScaleHistory, output string, terminal bool) error {
 	if output == "json" {
-		return JSON(w, list)
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(list)
 	}
 	if len(list) == 0 {
 		_, err := fmt.Fprintln(w, "No decision has been made yet. `roundhouse describe SERVICE` shows what the service waits for.")

@@ -2,6 +2,7 @@ package printer
 
 import (
 	"encoding/csv"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -17,7 +18,9 @@ import (
 func Usage(w io.Writer, r admin.UsageReport, output string, byDay bool) error {
 	switch output {
 	case "json":
-		return JSON(w, r)
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
 	case "csv":
 		return usageCSV(w, r.Days)
 	}
