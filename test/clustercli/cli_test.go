@@ -363,3 +363,28 @@ func TestTwoOfAName(t *testing.T) {
 	c.run("delete", "-f", c.file(strings.ReplaceAll(kserve, "wine", "iris"))).want(0, "iris deleted")
 	c.run("get", "iris", "-o", "yaml").want(0, "kind: ModelService")
 }
+
+// TestReserve: a Reserve is checked, applied and deleted as other manifests are.
+func TestReserve(t *testing.T) {
+	c, api, ns := newCLI(t)
+	const manifest = `apiVersion: roundhouse.dev/v1alpha1
+kind: Reserve
+metadata:
+  name: room
+spec:
+  placeholders: {percent: %s, resources: {nvidia.com/gpu: 1}}
+`
+	good, bad := c.file(fmt.Sprintf(manifest, "10")), c.file(fmt.Sprintf(manifest, "200"))
+	c.run("validate", "--context", "test", good).want(0, "reserve default/room is valid")
+	c.run("apply", "-f", bad).want(1, "spec.placeholders.percent: 200 is not between 1 and 100")
+	c.run("apply", "-f", good).want(0, "reserve "+ns+"/room created")
+	c.run("apply", "-f", good).want(0, "reserve "+ns+"/room unchanged")
+	live := &unstructured.Unstructured{}
+	live.SetAPIVersion("roundhouse.dev/v1alpha1")
+	live.SetKind("Reserve")
+	if err := api.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "room"}, live); err != nil {
+		t.Error(err)
+	}
+	c.run("delete", "-f", good).want(0, "reserve "+ns+"/room deleted")
+	c.run("delete", "-f", good).want(1, "room")
+}

@@ -35,7 +35,7 @@ func (c *Pull) Run(ctx context.Context, uris []string, out, logs io.Writer) erro
 			return err
 		}
 		err = pull(uri, out, logs, func(progress func(artifact.Progress)) (string, error) {
-			return c.Out, artifact.Materialize(ctx, c.Out, artifact.Request{URI: uri}, artifact.Config{PublicOnly: c.PublicOnly}, nil, nil, progress)
+			return c.Out, artifact.Materialize(ctx, c.Out, artifact.Request{URI: uri}, artifact.Config{PublicOnly: c.PublicOnly, HubEndpoint: hubDefault()}, nil, nil, progress)
 		})
 		if from := os.Getenv("ROUNDHOUSE_CREDENTIALS"); from != "" && artifact.Denied(err) {
 			return fmt.Errorf("%w; the credentials are those of %s", err, from)
@@ -140,4 +140,13 @@ func setStorage(said map[string]string) error {
 		}
 	}
 	return nil
+}
+
+// hubDefault is the Hub that a cluster's controller names to the containers that
+// fetch, "" for none and where HF_ENDPOINT names another.
+func hubDefault() string {
+	if os.Getenv(hubVariable) != "" {
+		return ""
+	}
+	return os.Getenv("ROUNDHOUSE_HF_ENDPOINT")
 }

@@ -50,6 +50,7 @@ type controllerOptions struct {
 	internalAddresses bool
 	pickers           string
 	priorityClass     string
+	hubCache          string
 	models            string
 	verbose           bool
 	version           string
@@ -107,6 +108,7 @@ below it.`,
 	f.BoolVar(&o.internalAddresses, "allow-internal-addresses", false, "say nothing of internal addresses that pools name: the gateways are started with the same flag, and use them")
 	f.StringVar(&o.pickers, "endpoint-pickers", incluster.PickersAsk, "what the gateways are told to do with the endpoint pickers that InferencePools name, for their status: ask or ignore")
 	f.StringVar(&o.priorityClass, "reserve-priority-class", "", "PriorityClass of the placeholders of Reserves; without one no Reserve is served")
+	f.StringVar(&o.hubCache, "hub-cache", "", "URL of the cache of the Hugging Face Hub that new pods ask: their HF_ENDPOINT, unless they set it (default: none)")
 	f.StringVar(&o.models, "models-dir", "", "folder for what is read of models (default: a temporary one)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(newClusterGateway(version), newClusterPicker(version))
@@ -152,6 +154,9 @@ func (o *controllerOptions) complete() error {
 	}
 	if o.pickers = cmp.Or(o.pickers, incluster.PickersAsk); o.pickers != incluster.PickersAsk && o.pickers != incluster.PickersIgnore {
 		return command.Usagef("--endpoint-pickers %s: write %s or %s", o.pickers, incluster.PickersAsk, incluster.PickersIgnore)
+	}
+	if u, err := url.Parse(o.hubCache); o.hubCache != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return command.Usagef("--hub-cache %s: write a URL, such as http://hub-cache.models.svc:8083", o.hubCache)
 	}
 	if o.lease < minLease {
 		return command.Usagef("--lease-duration %v: write %v or more", o.lease, minLease)

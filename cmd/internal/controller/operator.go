@@ -171,9 +171,9 @@ func (op *operator) connect(cfg *rest.Config) error {
 	}
 	op.records.Use(op.source)
 	op.platform, err = platform.New(platform.Config{REST: cfg, Client: m.GetClient(), Reader: m.GetAPIReader(), Namespaces: o.namespaces, Owner: op.owner,
-		PublicModels: !o.internalModels,
-		Raised:       func(k service.Key, n int) { _ = op.fleet.Wake(context.Background(), k, n) }, // of a service that is gone: nothing to wake
-		Drifted:      func(k service.Key) { op.fleet.Drifted(k) }, Log: op.log})
+		PublicModels: !o.internalModels, HubEndpoint: o.hubCache,
+		Raised:  func(k service.Key, n int) { _ = op.fleet.Wake(context.Background(), k, n) }, // of a service that is gone: nothing to wake
+		Drifted: func(k service.Key) { op.fleet.Drifted(k) }, Log: op.log})
 	return err
 }
 

@@ -164,7 +164,7 @@ func (f *reader) document(p piece) {
 		p.File = f.file
 		f.add(p)
 	}
-	if !r.Failed() && o.Kind != manifest.KindReserve {
+	if !r.Failed() {
 		f.result.Objects = append(f.result.Objects, o)
 	}
 }

@@ -29,7 +29,7 @@ type Resource struct {
 	// are the same.
 	Versions []string
 	// ID is the kind in an object's identity: "service", "runtime", "model",
-	// "weight", or a routing kind in lower case.
+	// "weight", [ReserveID], or a routing kind in lower case.
 	ID     string
 	Status StatusForm
 }
@@ -44,6 +44,9 @@ const (
 	runtimeID = "runtime"
 	modelID   = "model"
 	weightID  = "weight"
+	// ReserveID is that of Reserves, which are no part of the desired state of
+	// services.
+	ReserveID = "reserve"
 )
 
 func kept(group, kind, plural, id string, status StatusForm, versions ...string) Resource {
@@ -61,6 +64,7 @@ var Resources = []Resource{
 	kept("roundhouse.dev", api.KindClusterServingRuntime, "clusterservingruntimes", runtimeID, OfRuntime, "v1alpha1"),
 	keptRoute("roundhouse.dev", api.KindRoute, "routes", routing.KindRoute, "v1alpha1"),
 	keptRoute("roundhouse.dev", api.KindPool, "pools", routing.KindPool, "v1alpha1"),
+	kept("roundhouse.dev", api.KindReserve, "reserves", ReserveID, WithoutStatus, "v1alpha1"),
 
 	kept("serving.kserve.io", "InferenceService", "inferenceservices", serviceID, OfService, "v1beta1"),
 	kept("serving.kserve.io", "ServingRuntime", "servingruntimes", runtimeID, WithoutStatus, "v1alpha1"),

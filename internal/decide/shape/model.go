@@ -286,3 +286,35 @@ func hostOf(uri string) (scheme, host string) {
 	}
 	return u.Scheme, u.Hostname()
 }
+
+// Variables that name the Hugging Face Hub: hubVariable to all of its clients, and
+// hubDefault to `roundhouse pull` where hubVariable is not set. It may be set in
+// secrets that the kubelet alone reads, and must count then.
+const (
+	hubVariable = "HF_ENDPOINT"
+	hubDefault  = "ROUNDHOUSE_HF_ENDPOINT"
+)
+
+// hub has the pod's containers ask the cluster's cache of the Hub, unless they name
+// another. What a container's envFrom sets is not known, so one that has it stays
+// as it is.
+func (r *renderer) hub(pod *corev1.PodSpec) {
+	if r.o.HubEndpoint == "" {
+		return
+	}
+	for _, list := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
+		for i := range list {
+			c := &list[i]
+			_, adapter := AdapterOf(c.Name)
+			name := hubVariable
+			if fetches := c.Image == r.rev.Image && (adapter || c.Name == Fetcher); fetches {
+				name = hubDefault
+			} else if len(c.EnvFrom) > 0 {
+				continue
+			}
+			if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name }) {
+				c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: r.o.HubEndpoint})
+			}
+		}
+	}
+}

@@ -48,6 +48,7 @@ func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1
 	}
 	r.environment(m, at)
 	r.wire(&pod, m)
+	r.hub(&pod)
 	lastWords(&pod)
 	if pod.EnableServiceLinks == nil {
 		// Variables named after every Service of the namespace: a Service named

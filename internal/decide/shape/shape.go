@@ -35,6 +35,9 @@ type Options struct {
 	// PublicModels refuses models at internal addresses, which a URI names or
 	// leads to.
 	PublicModels bool
+	// HubEndpoint is where pods find the Hugging Face Hub that name none: a cache;
+	// "" for the Hub itself.
+	HubEndpoint string
 }
 
 // Objects are what a revision is on a cluster, in the order of its roles.

@@ -124,3 +124,47 @@ func TestPublicModels(t *testing.T) {
 		t.Errorf("an adapter: %v", err)
 	}
 }
+
+// TestHub: every container asks the cluster's cache of the Hub, but those that name
+// another, or may; the container that fetches has a variable that its secrets
+// override.
+func TestHub(t *testing.T) {
+	const hub = "http://hub-cache.models.svc:8083"
+	with := func(change func(*corev1.Container), o Options) (fetches, serves corev1.Container) {
+		t.Helper()
+		rev := revision(t, "x.yaml", one("iris", "hf://org/iris", ""))
+		rev.Model.URI = "hf://org/iris"
+		if change != nil {
+			change(&rev.Components[0].Pod.Containers[0])
+		}
+		objects, err := Render(rev, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := objects.Deployments[0].Spec.Template.Spec
+		return pod.InitContainers[0], pod.Containers[0]
+	}
+	cached := everything
+	cached.HubEndpoint = hub
+	fetches, serves := with(nil, cached)
+	if e := variable(fetches, hubDefault); e == nil || e.Value != hub || variable(fetches, hubVariable) != nil {
+		t.Errorf("it fetches with %+v", fetches.Env)
+	}
+	if e := variable(serves, hubVariable); e == nil || e.Value != hub {
+		t.Errorf("it serves with %+v", serves.Env)
+	}
+	fetches, serves = with(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: hubVariable, Value: "https://mirror.example"}) }, cached)
+	for _, c := range []corev1.Container{fetches, serves} {
+		if e := variable(c, hubVariable); e == nil || e.Value != "https://mirror.example" {
+			t.Errorf("%s: the user's own endpoint is %+v", c.Name, e)
+		}
+	}
+	_, serves = with(func(c *corev1.Container) { c.EnvFrom = []corev1.EnvFromSource{{Prefix: "HF_"}} }, cached)
+	if e := variable(serves, hubVariable); e != nil {
+		t.Errorf("what envFrom may set is overridden by %+v", e)
+	}
+	fetches, serves = with(nil, everything)
+	if variable(fetches, hubDefault) != nil || variable(serves, hubVariable) != nil {
+		t.Error("without a cache a variable names one")
+	}
+}

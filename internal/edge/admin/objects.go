@@ -40,6 +40,9 @@ func ObjectsOn(platform dialect.Platform, files []File, source string) (objects 
 			warnings = append(warnings, p.String())
 		}
 		for _, o := range read.Objects {
+			if o.Kind == dialect.KindReserve && platform == dialect.Process {
+				continue // a warning says that it has no effect
+			}
 			obj := fleet.Object{Object: o, Source: source, URIs: f.URIs}
 			at := fmt.Sprintf("%s:%d", o.Origin.File, o.Origin.Line)
 			if first, twice := seen[obj.ID()]; twice {

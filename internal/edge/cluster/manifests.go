@@ -176,6 +176,8 @@ func unread(r *dialect.Resource, u *unstructured.Unstructured) dialect.Object {
 		o.Kind, o.Model = dialect.KindModel, &service.Model{Meta: common}
 	case "weight":
 		o.Kind, o.Model = dialect.KindModel, &service.Model{Meta: common, FineTuned: &service.FineTuned{}}
+	case dialect.ReserveID:
+		o.Kind = dialect.KindReserve
 	}
 	return o
 }

@@ -62,6 +62,8 @@ func (o Object) ID() ID {
 		return ID{Kind: "model", Key: o.Key}
 	case o.Routing != nil:
 		return ID{Kind: routingKind(o.Routing.RoutingKind()), Key: o.Key}
+	case o.Kind == dialect.KindReserve:
+		return ID{Kind: dialect.ReserveID, Key: o.Key}
 	default:
 		return ID{Kind: serviceKind, Key: o.Key}
 	}
@@ -76,8 +78,10 @@ func (o Object) meta() *service.Meta {
 		return &o.Model.Meta
 	case o.Routing != nil:
 		return o.Routing.Common()
-	default:
+	case o.Service != nil:
 		return &o.Service.Meta
+	default: // a Reserve, which has no part in the hub
+		return &service.Meta{}
 	}
 }
 

@@ -13,6 +13,15 @@
 {{ .Release.Namespace }}-{{ include "roundhouse.name" . }}-reserve
 {{- end }}
 
+{{/* The cache of the Hugging Face Hub that pods ask; nothing without one. */}}
+{{- define "roundhouse.hubCache" -}}
+{{- if .Values.hubCache.url }}
+{{- .Values.hubCache.url }}
+{{- else if .Values.hubCache.enabled -}}
+http://{{ include "roundhouse.name" . }}-hub-cache.{{ .Release.Namespace }}.svc:8083
+{{- end }}
+{{- end }}
+
 {{/* Labels of every object; the component is given in a dict with the root. */}}
 {{- define "roundhouse.labels" -}}
 {{ include "roundhouse.selector" . }}

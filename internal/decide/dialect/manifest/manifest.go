@@ -25,12 +25,12 @@ const (
 	KindModel   Kind = "Model"
 	// KindRouting is every kind of package routing.
 	KindRouting Kind = "Routing"
-	// KindReserve is checked, and read into nothing.
+	// KindReserve is checked, and has no part of an Object.
 	KindReserve Kind = "Reserve"
 )
 
 // Object is one document read into the hub. Exactly one of Service,
-// Runtime, Model and Routing is set.
+// Runtime, Model and Routing is set, or none for KindReserve.
 type Object struct {
 	Origin service.Origin
 	// Key has no namespace for cluster-scoped objects.

@@ -10,11 +10,11 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/reserve"
 )
 
-// readReserve checks a Reserve, which is read into nothing: the controller of a
+// readReserve checks a Reserve. It has no part in the hub: the controller of a
 // cluster takes it as it is in the API.
 func readReserve(r *manifest.Reader, m *api.Reserve, o *manifest.Object) {
 	o.Kind, o.Key = manifest.KindReserve, r.Meta(m.Metadata, false, false).Key
-	r.OneMachine("kind", true, "Reserve has no effect on one machine: it keeps the nodes of a cluster ready")
+	r.OneMachine("", true, "a Reserve has no effect on one machine: it keeps the nodes of a cluster ready")
 	spec := &m.Spec
 	if len(spec.NodeSelector) > 0 {
 		manifest.CheckSelector(r.Report, "spec.nodeSelector", spec.NodeSelector)

@@ -47,12 +47,15 @@ func (k *Kind) Requests() bool { return k.Status == ServiceStatus || k.Status ==
 // serviceID is the ID of kinds that are services.
 const serviceID = "service"
 
-// Kinds is every kind of manifest that is read.
+// Kinds is every kind of manifest that is read for a fleet.
 var Kinds = kinds()
 
 func kinds() []*Kind {
 	var out []*Kind
 	for _, r := range dialect.Resources {
+		if r.ID == dialect.ReserveID {
+			continue // package reserves has its own watch
+		}
 		out = append(out, &Kind{schema.GroupKind{Group: r.Group, Kind: r.Kind}, r.Plural, r.Versions, r.ID, r.Status})
 	}
 	return out

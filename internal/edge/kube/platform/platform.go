@@ -51,6 +51,9 @@ type Config struct {
 	// PublicModels makes pods refuse models at internal addresses. Pods that run
 	// already are not changed.
 	PublicModels bool
+	// HubEndpoint is the cache of the Hugging Face Hub that new pods ask; "" for
+	// none. Pods that run keep theirs.
+	HubEndpoint string
 	// Raised is called when another client raised a count to n: a gateway, for
 	// example, that has a request for a service at zero. nil is not called.
 	Raised func(k service.Key, n int)
@@ -122,7 +125,7 @@ func New(cfg Config) (*Platform, error) {
 	p := &Platform{cfg: cfg, pods: pods, notices: newNotices(), surged: workqueue.NewTypedRateLimitingQueue(tries), started: make(chan struct{})}
 	p.services = newServices(cfg.Now, p.notices, p.surged.Add)
 	p.watches = &watches{rest: cfg.REST, mapper: cfg.Client.RESTMapper(), reader: cfg.Reader, namespaces: cfg.Namespaces, services: p.services, log: cfg.Log}
-	p.renderer = &renderer{reader: cfg.Reader, watches: p.watches, owner: cfg.Owner, publicModels: cfg.PublicModels, log: cfg.Log}
+	p.renderer = &renderer{reader: cfg.Reader, watches: p.watches, owner: cfg.Owner, publicModels: cfg.PublicModels, hubEndpoint: cfg.HubEndpoint, log: cfg.Log}
 	p.writer = &writer{client: cfg.Client, reader: cfg.Reader, services: p.services}
 	return p, nil
 }

@@ -32,6 +32,7 @@ type renderer struct {
 	watches      *watches
 	owner        func(service.Key) *metav1.OwnerReference
 	publicModels bool
+	hubEndpoint  string
 	log          *slog.Logger
 }
 
@@ -99,7 +100,7 @@ func rendering(o *shape.Objects) (out []rendered, err error) {
 // options, even if they would be refused now. Secrets are not read. ok is false if
 // the objects need no other options than those they were rendered with.
 func (r *renderer) fetching(ctx context.Context, rev workload.Revision, todo []rendered) (o shape.Options, ok bool, err error) {
-	o = shape.Options{Accounts: map[string]shape.Account{}, PublicModels: r.publicModels}
+	o = shape.Options{Accounts: map[string]shape.Account{}, PublicModels: r.publicModels, HubEndpoint: r.hubEndpoint}
 	if !slices.ContainsFunc(todo, func(t rendered) bool { return t.kind.counted() }) {
 		return o, false, nil
 	}
@@ -118,7 +119,7 @@ func (r *renderer) fetching(ctx context.Context, rev workload.Revision, todo []r
 			o.Accounts[name] = a
 		}
 	}
-	return o, len(o.Accounts) > 0 || o.PublicModels, nil
+	return o, len(o.Accounts) > 0 || o.PublicModels || o.HubEndpoint != "", nil
 }
 
 // account reads a service account without a cache. An account that does not exist
