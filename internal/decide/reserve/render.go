@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -123,10 +124,12 @@ const (
 	ttlSeconds = 600
 )
 
-// JobName is that of one pull: a controller that starts again makes none twice.
+// JobName is that of one pull: a controller that starts again makes none twice. It
+// is the value of a label too, which has at most 63 bytes.
 func JobName(r *api.Reserve, p Pull) string {
-	sum := sha256.Sum256([]byte(p.Node + "\n" + Canonical(p.Image)))
-	return r.Metadata.Name + "-pull-" + hex.EncodeToString(sum[:])[:10]
+	sum := sha256.Sum256([]byte(r.Metadata.Name + "\n" + p.Node + "\n" + Canonical(p.Image)))
+	begin := r.Metadata.Name[:min(len(r.Metadata.Name), 40)]
+	return strings.TrimRight(begin, "-") + "-pull-" + hex.EncodeToString(sum[:])[:10]
 }
 
 // podOf is what all pods of a Reserve have: no rights, and no token.

@@ -167,6 +167,11 @@ func TestRender(t *testing.T) {
 	if a, b := JobName(sample(), Pull{"n", "nginx"}), JobName(sample(), Pull{"n", "docker.io/library/nginx:latest"}); a != b {
 		t.Errorf("one pull has two names: %s, %s", a, b)
 	}
+	long, other := sample(), sample()
+	long.Metadata.Name, other.Metadata.Name = strings.Repeat("a", 63), strings.Repeat("a", 62)
+	if a, b := JobName(long, Pull{"n", "nginx"}), JobName(other, Pull{"n", "nginx"}); len(a) > 63 || a == b {
+		t.Errorf("names of Jobs: %s, %s", a, b)
+	}
 	if a, b := Deployment(sample(), 1, env), Deployment(sample(), 2, env); a.Annotations[AnnotationApplied] == b.Annotations[AnnotationApplied] {
 		t.Error("another count, and the same digest")
 	}

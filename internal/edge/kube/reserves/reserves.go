@@ -66,6 +66,8 @@ const (
 	usedEvery = 30 * time.Second
 	// minRetry and maxRetry are between two attempts after a write has failed.
 	minRetry, maxRetry = 2 * time.Second, 5 * time.Minute
+	// firstLists is how long the first lists may take before a warning.
+	firstLists = 30 * time.Second
 )
 
 // Keeper keeps nodes ready.
@@ -118,7 +120,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	defer cancel()
 	watches := 1
 	go func() { ended <- k.watchReserves(ctx) }()
-	var timer <-chan time.Time
+	var timer, late <-chan time.Time
 	retry, settling := minRetry, false
 	for {
 		select {
@@ -128,6 +130,11 @@ func (k *Keeper) Run(ctx context.Context) error {
 			}
 			continue
 		case <-timer:
+		case <-late:
+			if !k.seen.ready(true) {
+				k.cfg.Log.Warn("no Reserve is kept yet: check that this account may list and watch nodes, and Deployments, pods and Jobs")
+			}
+			continue
 		case err := <-ended:
 			cancel()
 			for range watches - 1 {
@@ -143,7 +150,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if watches == 1 && k.cfg.PriorityClass != "" && k.seen.any() {
 			watches++
 			go func() { ended <- k.watchNodes(ctx) }()
-			timer = nil
+			timer, late = nil, time.After(firstLists)
 			continue
 		}
 		again, err := k.keep(ctx)
