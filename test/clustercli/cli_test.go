@@ -376,7 +376,7 @@ spec:
 `
 	good, bad := c.file(fmt.Sprintf(manifest, "10")), c.file(fmt.Sprintf(manifest, "200"))
 	c.run("validate", "--context", "test", good).want(0, "reserve default/room is valid")
-	c.run("apply", "-f", bad).want(1, "spec.placeholders.percent: 200 is not between 1 and 100")
+	c.run("apply", "-f", bad).fails("spec.placeholders.percent: 200 is not between 1 and 100")
 	c.run("apply", "-f", good).want(0, "reserve "+ns+"/room created")
 	c.run("apply", "-f", good).want(0, "reserve "+ns+"/room unchanged")
 	live := &unstructured.Unstructured{}
@@ -386,5 +386,5 @@ spec:
 		t.Error(err)
 	}
 	c.run("delete", "-f", good).want(0, "reserve "+ns+"/room deleted")
-	c.run("delete", "-f", good).want(1, "room")
+	c.run("delete", "-f", good).fails("no reserve "+ns+"/room: `kubectl get reserves -A` lists what there is")
 }

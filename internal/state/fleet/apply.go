@@ -96,7 +96,11 @@ type NotFoundError struct{ ID ID }
 
 // Error names the object and how to see what there is.
 func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("no %s: `roundhouse get %ss -A` lists what there is", e.ID, e.ID.Kind)
+	list := "roundhouse"
+	if e.ID.Kind == dialect.ReserveID {
+		list = "kubectl" // which alone lists them
+	}
+	return fmt.Sprintf("no %s: `%s get %ss -A` lists what there is", e.ID, list, e.ID.Kind)
 }
 
 func errNotFound(kind string, k service.Key) error {
