@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -59,6 +60,34 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 		f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(1000) })
 	},
 	"canary": (*FaultPlan).canary,
+	"partition": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		c, pair := w.cluster, fmt.Sprintf("%dcontroller-%d", rng.IntN(len(w.gateways)), rng.IntN(2))
+		c.uncalm(f.For)
+		f.lasting(w, func(on bool) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.partition[pair] = on
+		})
+	},
+	"watch cut": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		g := w.gateways[rng.IntN(len(w.gateways))]
+		w.cluster.uncalm(f.For)
+		f.lasting(w, func(on bool) {
+			if g.cut = on; !on && !g.dead {
+				g.restore(w.cluster)
+			}
+		})
+	},
+	"gateway": func(_ *FaultPlan, w *world, rng *rand.Rand) {
+		i := rng.IntN(len(w.gateways))
+		if old := w.gateways[i]; !old.dead {
+			old.crash()
+			w.calls.abandon(old)
+			w.cluster.uncalm(0)
+			w.cluster.alive()
+			w.loop.after(time.Duration(rng.Int64N(int64(10*time.Second))), func() { w.cluster.replace(w, i) })
+		}
+	},
 	"storm": func(f *FaultPlan, w *world, rng *rand.Rand) {
 		for range 10 {
 			w.loop.after(time.Duration(rng.Int64N(int64(10*time.Second))), func() { f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(4) }) })
@@ -192,7 +221,11 @@ func (w *world) crash(again time.Duration) {
 func (w *world) finish(p *process, again time.Duration, power bool) {
 	w.trace("crash")
 	p.crash()
-	w.calls.abandon()
+	if w.cluster == nil {
+		w.calls.abandon(w.gateways[0])
+	} else {
+		w.cluster.failover()
+	}
 	if power {
 		w.machine.reboot()
 		w.disk.lose()
@@ -215,6 +248,9 @@ func (w *world) finish(p *process, again time.Duration, power bool) {
 func (w *world) trouble() bool {
 	refused := false
 	w.machine.locked(func() { refused = w.machine.refuses != nil || time.Since(w.machine.refusedAt) < 6*time.Minute })
+	if c := w.cluster; c != nil && time.Now().Before(c.calm) {
+		return true
+	}
 	return refused || w.full || time.Since(w.emptied) < 90*time.Second && !w.emptied.IsZero()
 }
 
@@ -223,10 +259,13 @@ var errRefused = errors.New("the platform refuses")
 // eased is until when trouble that is over may have delayed the fleet.
 func (w *world) eased() (at time.Time) {
 	w.machine.locked(func() { at = w.machine.refusedAt })
-	if at.IsZero() {
-		return at
+	if !at.IsZero() {
+		at = at.Add(6 * time.Minute)
 	}
-	return at.Add(6 * time.Minute)
+	if c := w.cluster; c != nil && c.calm.After(at) {
+		at = c.calm
+	}
+	return at
 }
 
 func (m *machine) refuse(on bool) {

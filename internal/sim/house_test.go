@@ -26,48 +26,43 @@ import (
 // This file puts the product's parts together, as cmd/roundhouse does for `up`.
 // It is the only one that knows their seams.
 
-// process is one life of `roundhouse up`: from its start to its crash.
+// process is one life of `roundhouse up`, or of the controller that leads: from its
+// start to its crash.
 type process struct {
-	world      *world
-	number     uint64
-	fleet      *fleet.Fleet
-	dispatcher *dispatch.Dispatcher
-	scraper    *scrape.Scraper
-	store      *datadir.Dir
-	disk       *mount
-	cancel     context.CancelFunc
-	dead       bool
-	late       *source
+	world  *world
+	number uint64
+	fleet  *fleet.Fleet
+	store  *datadir.Dir
+	disk   *mount
+	cancel context.CancelFunc
+	dead   bool
 }
 
 // newProcess starts over what the disk and the machine hold.
 func newProcess(w *world, number uint64) (*process, error) {
-	p := &process{world: w, number: number, late: &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6c617465+number))}}
+	p := &process{world: w, number: number}
 	p.disk = w.disk.opened()
 	var err error
 	if p.store, err = datadir.OpenOn(p.disk, w.disk.root); err != nil {
 		return nil, err
 	}
-	random := &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x70726f63+number))}
-	cfg := dispatch.DefaultConfig()
-	cfg.Lost = func(string) {}
-	if p.dispatcher, err = dispatch.New(cfg, demands{p}, clock{w.loop.lane(3), w.now}, random.IntN); err != nil {
+	cfg := fleet.Config{Platform: w.machine, Store: p.store, Models: noModels{}, Jitter: (&source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6a697474+number))}).jitter,
+		Now: w.now, Log: slog.New(slog.DiscardHandler)}
+	if w.cluster != nil {
+		w.machine.adopted()
+		w.cluster.configure(&cfg, p)
+	} else {
+		g, err := newGateway(w, "up", number, [2]uint64{3, 4})
+		if err != nil {
+			return nil, err
+		}
+		g.process, w.gateways = p, []*gateway{g}
+		w.machine.adopted()
+		cfg.Traffic, cfg.Routing, w.machine.drain = traffic{g}, traffic{g}, g.dispatcher.Drain
+	}
+	if p.fleet, err = fleet.New(cfg); err != nil {
 		return nil, err
 	}
-	readingsRandom := &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x72656164+number))}
-	readings := scrape.DefaultConfig()
-	readings.Sink, readings.Traffic, readings.Clock, readings.Random = p.dispatcher, p.dispatcher, clock{w.loop.lane(4), w.now}, readingsRandom.Float64
-	readings.Transport, readings.Workers = metricsOf{w, rand.New(rand.NewPCG(w.plan.Seed, 0x73637261+number))}, 1
-	if p.scraper, err = scrape.New(readings); err != nil {
-		return nil, err
-	}
-	w.machine.adopted()
-	p.fleet, err = fleet.New(fleet.Config{Platform: w.machine, Store: p.store, Models: noModels{}, Traffic: traffic{p}, Routing: traffic{p}, Jitter: (&source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6a697474+number))}).jitter,
-		Now: w.now, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return nil, err
-	}
-	w.machine.drain = p.dispatcher.Drain
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	if err := p.fleet.Restore(ctx); err != nil && !errors.Is(err, errRefused) { // which it tries again
@@ -85,8 +80,47 @@ func (p *process) crash() {
 	p.world.machine.crash()
 	p.cancel()
 	_ = p.store.Close() // its lock goes with it
-	p.scraper.Close()
-	p.dispatcher.Close()
+	if p.world.cluster == nil {
+		p.world.gateways[0].crash()
+	}
+}
+
+// gateway is the request path of one life of a process: of `up`, or of one of a
+// cluster's gateways.
+type gateway struct {
+	world      *world
+	name       string
+	process    *process // of which it is a part; nil in a cluster
+	dispatcher *dispatch.Dispatcher
+	scraper    *scrape.Scraper
+	late       *source
+	dead       bool
+	*follower
+}
+
+func newGateway(w *world, name string, number uint64, lanes [2]uint64) (g *gateway, err error) {
+	g = &gateway{world: w, name: name, late: &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6c617465+number))}}
+	random := &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x70726f63+number))}
+	cfg := dispatch.DefaultConfig()
+	cfg.Lost = func(string) {}
+	if g.dispatcher, err = dispatch.New(cfg, demands{g}, clock{w.loop.lane(lanes[0]), w.now}, random.IntN); err != nil {
+		return nil, err
+	}
+	readingsRandom := &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x72656164+number))}
+	readings := scrape.DefaultConfig()
+	readings.Sink, readings.Traffic, readings.Clock, readings.Random = g.dispatcher, g.dispatcher, clock{w.loop.lane(lanes[1]), w.now}, readingsRandom.Float64
+	readings.Transport, readings.Workers = metricsOf{w, rand.New(rand.NewPCG(w.plan.Seed, 0x73637261+number))}, 1
+	g.scraper, err = scrape.New(readings)
+	return g, err
+}
+
+func (g *gateway) crash() {
+	g.dead = true
+	if g.follower != nil {
+		g.stop()
+	}
+	g.scraper.Close()
+	g.dispatcher.Close()
 }
 
 // apply applies a manifest, as `roundhouse apply` does.
@@ -100,74 +134,93 @@ func (p *process) apply(manifest string) error {
 		objects = append(objects, fleet.Object{Object: o})
 	}
 	_, err := p.fleet.Apply(context.Background(), objects, fleet.ApplyOptions{})
+	if err == nil && p.world.cluster != nil && !p.dead {
+		p.world.cluster.applied(objects)
+	}
 	return err
 }
 
 func (p *process) remove(k service.Key) error {
-	return p.fleet.Delete(context.Background(), fleet.ID{Kind: "service", Key: k})
+	id := fleet.ID{Kind: "service", Key: k}
+	err := p.fleet.Delete(context.Background(), id)
+	if err == nil && p.world.cluster != nil {
+		p.world.cluster.deleted(id)
+	}
+	return err
 }
 
-// demands carries what the dispatcher asks for to the fleet.
-type demands struct{ p *process }
+// demands carries what the dispatcher asks for to who decides.
+type demands struct{ g *gateway }
 
 func (d demands) Wake(ctx context.Context, pool string, n int) error {
-	if d.p.dead {
+	k := service.ParseKey(pool)
+	if d.g.dead {
 		return errDead
 	}
-	d.p.world.trace("wake %s %d", pool, n)
-	return d.p.fleet.Wake(ctx, service.ParseKey(pool), n)
+	d.g.world.trace("wake %s %d", pool, n)
+	if d.g.process == nil {
+		return d.g.wake(k)
+	}
+	return d.g.process.fleet.Wake(ctx, k, n)
 }
 
 func (d demands) Sleep(ctx context.Context, pool string) error {
-	return d.p.fleet.Sleep(ctx, service.ParseKey(pool))
+	return d.g.process.fleet.Sleep(ctx, service.ParseKey(pool))
 }
 
-func (d demands) Report(pool string, _ autoscale.Demand) {
-	if !d.p.dead {
-		d.p.fleet.Demanded(service.ParseKey(pool))
+func (d demands) Report(pool string, demand autoscale.Demand) {
+	switch {
+	case d.g.dead:
+	case d.g.process == nil:
+		d.g.reports(pool, demand)
+	default:
+		d.g.process.fleet.Demanded(service.ParseKey(pool))
 	}
 }
 
-// traffic tells the dispatcher and the scraper of the fleet's services.
-type traffic struct{ p *process }
+// traffic tells the dispatcher and the scraper of services.
+type traffic struct{ g *gateway }
 
 func (t traffic) Publish(v fleet.View) {
-	if t.p.dead {
+	if t.g.dead {
 		return
 	}
 	f := dispatch.PoolConfig{Key: v.Key, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Entry: v.Role, Needs: v.Needs,
 		Limits: v.Limits, CanaryPercent: v.CanaryPercent, Replicas: v.Replicas, Starting: v.Starting,
 		Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}
-	t.p.dispatcher.SetPool(f)
+	t.g.dispatcher.SetPool(f)
 	var targets []scrape.Target
 	for _, r := range v.Replicas {
 		if r.Serving() {
 			targets = append(targets, scrape.Target{ID: r.ID, URL: "http://" + r.HTTP, Engine: "vllm"})
 		}
 	}
-	if err := t.p.scraper.SetPool(f.Ref().String(), targets); err != nil {
-		t.p.world.violate("scrape", v.Key, err.Error())
+	if err := t.g.scraper.SetPool(f.Ref().String(), targets); err != nil {
+		t.g.world.violate("scrape", v.Key, err.Error())
 	}
 }
 
-func (t traffic) Route(v fleet.RoutingView) { t.p.dispatcher.SetObjects(v.Objects) }
+func (t traffic) Route(v fleet.RoutingView) { t.g.dispatcher.SetObjects(v.Objects) }
 
 func (t traffic) Withdraw(k service.Key) {
-	t.p.dispatcher.Remove(routing.Service(k))
-	_ = t.p.scraper.SetPool(k.String(), nil)
+	t.g.dispatcher.Remove(routing.Service(k))
+	_ = t.g.scraper.SetPool(k.String(), nil)
+	if t.g.process == nil {
+		t.g.client.Forget(k.String())
+	}
 }
 
 // Demand is read a moment before the fleet looks at its clock, and now and then
 // some milliseconds: whoever runs it was made to wait.
 func (t traffic) Demand(k service.Key) autoscale.Demand {
-	d := t.p.dispatcher.Demand(k)
-	if t.p.late.IntN(4) == 0 {
-		time.Sleep(time.Duration(t.p.late.IntN(5_000_000)))
+	d := t.g.dispatcher.Demand(k)
+	if t.g.late.IntN(4) == 0 {
+		time.Sleep(time.Duration(t.g.late.IntN(5_000_000)))
 	}
 	return d
 }
 
-func (t traffic) InFlight(id string) int { return t.p.dispatcher.InFlight(id) }
+func (t traffic) InFlight(id string) int { return t.g.dispatcher.InFlight(id) }
 
 // noModels knows nothing of any model but what its manifest says.
 type noModels struct{}

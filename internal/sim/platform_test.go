@@ -36,6 +36,10 @@ type machine struct {
 	ending func(u *unit)
 	told   func(k service.Key)
 	now    func() time.Time // by the machine's clock
+	// changed is told of what gateways of a cluster watch, raised of a count that one
+	// of them raised; nil on a single machine.
+	changed func(k service.Key)
+	raised  func(k service.Key)
 
 	mu        sync.Mutex
 	gpus      []string // who holds each; "" for nobody
@@ -66,6 +70,8 @@ type owner struct {
 	victims  map[service.Role][]string
 	units    []*unit // oldest first
 	scaled   []scaling
+	lifted   bool // a gateway raised the count, and the fleet has not observed it since
+	hearing  bool // the fleet has been told
 }
 
 // scaling is a count as the fleet set it.
@@ -221,6 +227,30 @@ func (m *machine) Apply(_ context.Context, r workload.Revision) error {
 	return nil
 }
 
+// raise sets a count of zero to one, as a gateway of a cluster does.
+func (m *machine) raise(k service.Key) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := m.owners[k]
+	if o == nil || o.revision == nil {
+		return fmt.Errorf("raise %s: it is not there", k)
+	}
+	for role, n := range o.want {
+		if c := o.revision.Component(role); n == 0 && c != nil && c.Limits.Max > 0 {
+			m.trace("raise %s", k)
+			o.want[role], o.lifted = 1, true
+			m.converge(o)
+			m.loop.after(5*time.Millisecond, func() {
+				m.locked(func() { o.hearing = true })
+				if !m.dead {
+					m.raised(k)
+				}
+			})
+		}
+	}
+	return nil
+}
+
 func (m *machine) refused() error {
 	if m.dead {
 		return errDead
@@ -241,6 +271,9 @@ func (m *machine) Scale(_ context.Context, ref workload.Ref, n int, victims []st
 	was, known := o.want[ref.Role]
 	if !known {
 		return fmt.Errorf("scale %s: the revision has no such role", ref)
+	}
+	if o.lifted && n < was {
+		return nil
 	}
 	if was != n || len(victims) > 0 {
 		m.trace("scale %s %d -> %d", ref, was, n)
@@ -319,6 +352,9 @@ func (m *machine) Observe(_ context.Context, k service.Key) (out []replica.Repli
 	defer m.mu.Unlock()
 	m.turn(k)
 	if o := m.owners[k]; o != nil {
+		if o.hearing {
+			o.lifted, o.hearing = false, false
+		}
 		for _, u := range o.units {
 			out = append(out, u.view)
 		}
@@ -350,6 +386,9 @@ func (m *machine) tell(k service.Key) {
 	}
 	m.pending[k] = true
 	m.told(k)
+	if m.changed != nil {
+		m.changed(k)
+	}
 	m.loop.after(100*time.Microsecond, func() {
 		m.locked(func() { delete(m.pending, k) })
 		m.changes <- k
@@ -612,12 +651,36 @@ func (m *machine) end(u *unit) {
 		u.next = nil
 	}
 	drain := m.drain
+	if drain == nil {
+		m.linger(u, time.Now().Add(grace))
+		return
+	}
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), grace+time.Duration(u.number))
 		defer cancel()
 		_ = drain(ctx, u.view.ID)
 		m.loop.post(1<<40+u.number, func() { m.locked(func() { m.vanish(u) }) })
 	}()
+}
+
+// lingers is how long a pod that goes still takes requests.
+const lingers = 3 * time.Second
+
+// linger waits for a pod's requests to end, and then takes it out.
+func (m *machine) linger(u *unit, until time.Time) {
+	wait := lingers
+	if time.Until(until) < grace {
+		wait = 250 * time.Millisecond
+	}
+	m.loop.after(wait, func() {
+		m.locked(func() {
+			if len(u.calls) == 0 || !time.Now().Before(until) {
+				m.vanish(u)
+				return
+			}
+			m.linger(u, until)
+		})
+	})
 }
 
 // vanish takes a replica out that is gone.

@@ -137,10 +137,39 @@ func outages(seed uint64) *Plan {
 	return p
 }
 
+// gateways is a cluster of which reports and watches are late, controllers and
+// gateways end, and services are asked all over.
+func gateways(seed uint64) *Plan {
+	rng := rand.New(rand.NewPCG(seed, 0x67617465))
+	between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a)+1)) }
+	p := &Plan{Seed: seed, GPUs: 0, Gateways: 2 + rng.IntN(2), Length: 2 * time.Hour}
+	for i := range 3 + rng.IntN(3) {
+		s := ServicePlan{Seed: rng.Uint64(), Name: fmt.Sprintf("svc-%d", i), Min: max(0, rng.IntN(3)-1), Target: float64(1 + rng.IntN(6)), ToZero: between(time.Minute, 5*time.Minute), Startup: between(time.Second, 40*time.Second)}
+		s.Max = max(1, s.Min) + rng.IntN(4)
+		if rng.IntN(2) == 0 {
+			s.MaxConcurrency = int(s.Target) + rng.IntN(4)
+		}
+		p.Services = append(p.Services, s)
+		for range 2 {
+			p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: s.Name, From: between(0, time.Minute), For: between(time.Second, 5*time.Minute), Pause: between(2*time.Minute, 20*time.Minute),
+				Every: between(300*time.Millisecond, 5*time.Second), Patience: between(20*time.Second, 5*time.Minute), Retries: rng.IntN(3), Tokens: 1 + rng.IntN(8), Priority: []string{"", "", "vip", "spot"}[rng.IntN(4)]})
+		}
+	}
+	for i, kind := range []string{"partition", "watch cut", "gateway", "crash", "kill", "edit", "scale", "fail", "slow start"} {
+		for range rng.IntN([]int{6, 4, 4, 4, 4, 4, 4, 3, 2}[i]) {
+			p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: kind, Service: p.Services[rng.IntN(len(p.Services))].Name, At: between(0, 100*time.Minute), For: between(time.Second, 3*time.Minute)})
+		}
+	}
+	return p
+}
+
 // newPlan draws a plan from a seed. The second eight of sixteen have rare faults
 // besides.
 func newPlan(seed uint64) *Plan {
 	p := planOf(seed)
+	if p.Gateways > 0 {
+		return p
+	}
 	rng := rand.New(rand.NewPCG(seed, 0x72617265))
 	for range int(seed/8%2) * (2 + rng.IntN(8)) {
 		s := &p.Services[rng.IntN(len(p.Services))]
@@ -150,13 +179,15 @@ func newPlan(seed uint64) *Plan {
 }
 
 // planOf draws a plan. Of sixteen, four are days of a cluster, four crowds, two
-// streams, two swaps, one outages and three busy machines.
+// streams, two swaps, one outages, one gateways and two busy machines.
 func planOf(seed uint64) *Plan {
 	switch {
 	case seed%4 == 1:
 		return crowd(seed)
 	case seed%16 == 10:
 		return outages(seed)
+	case seed%16 == 14:
+		return gateways(seed)
 	case seed%8 == 3:
 		return streams(seed)
 	case seed%8 == 7:
@@ -198,8 +229,8 @@ func planOf(seed uint64) *Plan {
 
 // TestSameSeedSameRun: a seed is a run, to the nanosecond.
 func TestSameSeedSameRun(t *testing.T) {
-	for seed := range uint64(3) {
-		p := newPlan(102 + seed)
+	for _, seed := range []uint64{102, 103, 104, 106, 110} {
+		p := newPlan(seed)
 		p.Length, p.Traced = 30*time.Minute, true
 		a, b := p.run(t), p.run(t)
 		if len(a.log) < 20 {

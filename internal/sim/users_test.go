@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -53,7 +54,7 @@ type call struct {
 	user    *UserPlan
 	watched *watched
 	rng     *rand.Rand
-	process *process
+	gateway *gateway
 	began   time.Time
 	waits   time.Time // since when, while it has no grant
 	retries int
@@ -99,19 +100,22 @@ func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 	b.number++
 	key := service.Key{Namespace: "default", Name: u.Service}
 	s := b.world.watch.of(key)
-	c := &call{book: b, id: b.number, key: key, user: u, watched: s, rng: rng, process: b.world.process,
+	c := &call{book: b, id: b.number, key: key, user: u, watched: s, rng: rng, gateway: b.world.gateways[0],
 		began: time.Now(), waits: time.Now(), retries: retries, since: s.made, tokens: 1 + rng.IntN(2*u.Tokens)}
 	c.prompt = [][]byte{fmt.Appendf(nil, "%0512d", u.Seed%7), fmt.Appendf(nil, "%0256d", rng.Uint32())}
+	if n := len(b.world.gateways); n > 1 {
+		c.gateway = b.world.gateways[rng.IntN(n)]
+	}
 	b.open[c.id] = c
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	b.world.machine.asked(key)
 	c.leaves = b.world.loop.after(u.Patience, c.leave)
 	s.asked()
-	if c.process.dead {
+	if c.gateway.dead {
 		c.end("refused: nobody listens")
 		return
 	}
-	d, model := c.process.dispatcher, c.key.Name
+	d, model := c.gateway.dispatcher, c.key.Name
 	if u.Priority != "" {
 		model += "-" + u.Priority
 	}
@@ -129,7 +133,7 @@ func (c *call) admitted(g *dispatch.Grant, err error) {
 	delete(c.book.asking, c.id)
 	switch {
 	case c.over != "":
-		if err == nil && !c.process.dead {
+		if err == nil && !c.gateway.dead {
 			g.Done(dispatch.Outcome{})
 		}
 	case err != nil:
@@ -266,7 +270,7 @@ func (c *call) retry(failed error) {
 			delete(c.book.asking, c.id)
 			switch {
 			case c.over != "":
-				if !c.process.dead {
+				if !c.gateway.dead {
 					g.Done(dispatch.Outcome{})
 				}
 			case err != nil:
@@ -368,11 +372,13 @@ func (c *call) end(how string) {
 	}
 }
 
-// abandon ends all requests with the process that had them.
-func (b *callBook) abandon() {
+// abandon ends all requests of a gateway that died.
+func (b *callBook) abandon(g *gateway) {
 	ids := make([]uint64, 0, len(b.open))
-	for id := range b.open {
-		ids = append(ids, id)
+	for id, c := range b.open {
+		if c.gateway == g {
+			ids = append(ids, id)
+		}
 	}
 	slices.Sort(ids)
 	for _, id := range ids {
@@ -381,5 +387,5 @@ func (b *callBook) abandon() {
 			c.end("gateway died")
 		}
 	}
-	clear(b.asking)
+	maps.DeleteFunc(b.asking, func(_ uint64, c *call) bool { return c.gateway == g })
 }

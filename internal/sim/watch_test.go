@@ -33,7 +33,7 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"a canary takes its share", "A canary gets no request before one of its replicas has been ready, and then the share that the manifest says.", "docs/manifests.md"},
 	{"waits are bounded", "No request waits for longer than the startup timeout.", "docs/limits.md"},
 	{"supply follows demand", "While requests wait, a replica is wanted within seconds, and as many as they call for unless they are gone soon after a start.", "docs/design/count.md"},
-	{"supply keeps to demand", "No more replicas are wanted than twice what the most requests call for that there were within a minute and a half and three starts.", "docs/design/count.md"},
+	{"supply keeps to demand", "No more replicas are wanted than twice what the most requests call for that there were within two minutes and three starts.", "docs/design/count.md"},
 	{"counts do not flap", "A count falls at most once in 30 s, unless the service is edited or idle.", "docs/limits.md"},
 	{"failures attract nobody", "A replica that fails at once gets no more than a fifth of the requests while two others work.", "docs/design/dispatch.md"},
 	{"a returning owner changes nothing", "A replica of the present revision does not end because its owner was started again.", "docs/design/adoption.md"},
@@ -285,7 +285,7 @@ func (w *watch) calls(now time.Time) map[string]int {
 	}
 	for _, c := range w.world.calls.open {
 		switch {
-		case c.process != w.world.process:
+		case c.gateway.dead:
 		case c.grant == nil:
 			if c.watched.waiting++; c.subset == nil {
 				c.watched.free++
@@ -393,7 +393,7 @@ func (w *watch) canaries(k service.Key, s *watched) {
 	}
 	ready, stable := 0, 0
 	w.world.machine.locked(func() { ready, stable = w.world.machine.ready(k.Canary()), w.world.machine.ready(k) })
-	if demand := w.world.process.dispatcher.Demand(k.Canary()); c.ready.IsZero() && ready == 0 && now.Sub(c.at) > settled && demand.Arrived > 0 && demand.Queued > 0 {
+	if demand := w.world.demand(k.Canary()); c.ready.IsZero() && ready == 0 && now.Sub(c.at) > settled && demand.Arrived > 0 && demand.Queued > 0 {
 		w.violate("a canary takes its share", k, "%d requests wait for a canary that was never ready", demand.Queued)
 	}
 	switch {
@@ -414,9 +414,8 @@ func (w *watch) canaries(k service.Key, s *watched) {
 }
 
 func (w *watch) reservations(k service.Key, waiting, running int, on map[string]int) {
-	d := w.world.process.dispatcher
-	demand := d.Demand(k)
-	if c := d.Demand(k.Canary()); c.Arrived > 0 {
+	demand := w.world.demand(k)
+	if c := w.world.demand(k.Canary()); c.Arrived > 0 {
 		demand.Queued, demand.Running, demand.Arrived, demand.Done = demand.Queued+c.Queued, demand.Running+c.Running, demand.Arrived+c.Arrived, demand.Done+c.Done
 	}
 	ended := w.of(k).canary // those that a canary had when it ended count for none
@@ -435,7 +434,7 @@ func (w *watch) reservations(k service.Key, waiting, running int, on map[string]
 		}
 	})
 	for _, id := range ids {
-		if n := d.InFlight(id); n != on[id] {
+		if n := w.world.inFlight(id); n != on[id] {
 			w.violate("reservations add up", k, "replica %s has %d requests, and the dispatcher counts %d", id, on[id], n)
 		}
 	}
@@ -494,7 +493,7 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 	case now.Sub(s.short) > soon:
 		w.violate("supply follows demand", k, "%d requests wait and %d run, and %d replicas are wanted, of %d needed for %v", waiting, running, want, need, soon)
 	}
-	kept := 95*time.Second + 3*p.Startup
+	kept := 125*time.Second + 3*p.Startup
 	if most := max(p.Min, 1, 2*int(math.Ceil(float64(s.peak(kept))/p.Target))); want > most && now.Sub(edited) > kept {
 		w.violate("supply keeps to demand", k, "%d replicas are wanted, and %d would have done for %v", want, most, kept)
 	}
@@ -504,7 +503,7 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 // state is what the product knows of a service, for a trace.
 func (w *watch) state(k service.Key) string {
 	st, err := w.world.process.fleet.Get(context.Background(), k)
-	return fmt.Sprintf("demand %+v, status %+v (%v)", w.world.process.dispatcher.Demand(k), st.Status, err)
+	return fmt.Sprintf("demand %+v, status %+v (%v)", w.world.demand(k), st.Status, err)
 }
 
 // idle looks at a service that nobody asks.
@@ -554,11 +553,7 @@ func (w *watch) flaps(k service.Key, s *watched, scaled []scaling) {
 func (w *watch) starving(k service.Key, s *watched, waiting int) {
 	idle := ""
 	if waiting > 0 && !s.canary.around() {
-		for _, e := range w.world.process.dispatcher.Endpoints(routing.Service(k)) {
-			if e.Phase == replica.Ready && e.Open && e.Ejected == "" && e.InFlight == 0 && (s.free > 0 || slices.Contains(s.limited, w.world.machine.address(e.ID))) {
-				idle = e.ID
-			}
-		}
+		idle = w.idleBeside(k, s)
 	}
 	switch now := time.Now(); {
 	case idle == "":
@@ -570,11 +565,37 @@ func (w *watch) starving(k service.Key, s *watched, waiting int) {
 	}
 }
 
+// idleBeside is a replica that has nothing to do, and that a request may go to which
+// waits at a gateway that knows of it.
+func (w *watch) idleBeside(k service.Key, s *watched) (idle string) {
+	for _, g := range w.world.gateways {
+		if g.dead || len(w.world.gateways) > 1 && !w.waitsAt(k, g) {
+			continue
+		}
+		for _, e := range g.dispatcher.Endpoints(routing.Service(k)) {
+			if e.Phase == replica.Ready && e.Open && e.Ejected == "" && w.world.inFlight(e.ID) == 0 && (s.free > 0 || slices.Contains(s.limited, w.world.machine.address(e.ID))) {
+				idle = e.ID
+			}
+		}
+	}
+	return idle
+}
+
+// waitsAt reports whether a request that may go anywhere waits at a gateway.
+func (w *watch) waitsAt(k service.Key, g *gateway) bool {
+	for _, c := range w.world.calls.open {
+		if c.key == k && c.gateway == g && c.grant == nil && c.subset == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // overtakes looks at the requests that go on waiting after c went on, and came
 // before it.
 func (w *watch) overtakes(c *call) {
 	for _, x := range w.world.calls.open {
-		if x.key != c.key || x.grant != nil || x.subset != nil || x.process != c.process || !x.waits.Before(c.waits) && x.user != c.user || x.retries > 0 || c.subset != nil {
+		if x.key != c.key || x.grant != nil || x.subset != nil || x.gateway != c.gateway || !x.waits.Before(c.waits) && x.user != c.user || x.retries > 0 || c.subset != nil {
 			continue
 		}
 		mine, its := rank(c), rank(x)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 )
 
 // Plan is all that a run consists of, drawn from a seed. Each part has
@@ -19,6 +20,7 @@ import (
 type Plan struct {
 	Seed     uint64
 	GPUs     int
+	Gateways int // of a cluster; 0 is a single machine
 	Length   time.Duration
 	Services []ServicePlan
 	Users    []UserPlan
@@ -109,13 +111,16 @@ type world struct {
 	plan    *Plan
 	loop    lane
 	machine *machine
-	process *process
-	lives   uint64
-	disk    *disk
-	clock   atomic.Int64 // how many seconds the wall clock was set by
-	begun   time.Time
-	calls   callBook
-	watch   watch
+	process *process // that decides
+	cluster *cluster // nil on a single machine
+	// gateways answer requests: the process itself on a single machine.
+	gateways []*gateway
+	lives    uint64
+	disk     *disk
+	clock    atomic.Int64 // how many seconds the wall clock was set by
+	begun    time.Time
+	calls    callBook
+	watch    watch
 
 	mu         sync.Mutex
 	log        []string
@@ -137,6 +142,27 @@ type Violation struct {
 
 func (v Violation) String() string {
 	return fmt.Sprintf("%s: %s: %s after %s", v.Name, v.Service, v.What, v.At.Round(time.Millisecond))
+}
+
+// demand is that of a service, at all gateways.
+func (w *world) demand(k service.Key) (d autoscale.Demand) {
+	for _, g := range w.gateways {
+		if !g.dead {
+			x := g.dispatcher.Demand(k)
+			d.Queued, d.Running, d.Arrived, d.Done = d.Queued+x.Queued, d.Running+x.Running, d.Arrived+x.Arrived, d.Done+x.Done
+		}
+	}
+	return d
+}
+
+// inFlight is how many requests gateways have sent to a replica.
+func (w *world) inFlight(id string) (n int) {
+	for _, g := range w.gateways {
+		if !g.dead {
+			n += g.dispatcher.InFlight(id)
+		}
+	}
+	return n
 }
 
 // now is the time by the machine's clock.
@@ -225,6 +251,11 @@ func newWorld(t *testing.T, p *Plan) (*world, error) {
 		return takes + time.Duration(starts[k].Int64N(int64(takes)))
 	}
 	var err error
+	if p.Gateways > 0 {
+		if w.cluster, err = newCluster(w); err != nil {
+			return nil, err
+		}
+	}
 	w.process, err = newProcess(w, w.lives)
 	return w, err
 }
@@ -261,7 +292,12 @@ func (w *world) live() {
 	}
 	w.loop.stopped = true
 	w.process.crash()
-	w.calls.abandon()
+	if w.cluster != nil {
+		w.cluster.close()
+	}
+	for _, g := range w.gateways {
+		w.calls.abandon(g)
+	}
 	synctest.Wait()
 	time.Sleep(time.Hour) // whoever waits for something ends
 }

@@ -24,7 +24,7 @@ import (
 // it is reached.
 const ServerName = "roundhouse-controller"
 
-// ClientConfig configures a Client. All fields but Log are required.
+// ClientConfig configures a Client. All fields but Transport and Log are required.
 type ClientConfig struct {
 	// Pod is this gateway's.
 	Pod string
@@ -41,7 +41,9 @@ type ClientConfig struct {
 	Every, Heartbeat time.Duration
 	// Timeout bounds one report, MaxBackoff the time to the next try.
 	Timeout, MaxBackoff time.Duration
-	Log                 *slog.Logger
+	// Transport carries the reports; nil is TLS to a controller that Roots know.
+	Transport http.RoundTripper
+	Log       *slog.Logger
 }
 
 // DefaultClientConfig reports changes each second.
@@ -103,8 +105,11 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	c := &Client{cfg: cfg, started: time.Now()}
 	c.mu.known, c.mu.targets = map[string]seen{}, map[string]*target{}
-	c.http = &http.Client{Timeout: cfg.Timeout, Transport: &http.Transport{DialTLSContext: c.dial, MaxIdleConnsPerHost: 1, IdleConnTimeout: idleTimeout,
-		DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes}}
+	if cfg.Transport == nil {
+		cfg.Transport = &http.Transport{DialTLSContext: c.dial, MaxIdleConnsPerHost: 1, IdleConnTimeout: idleTimeout,
+			DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes}
+	}
+	c.http = &http.Client{Timeout: cfg.Timeout, Transport: cfg.Transport}
 	return c, nil
 }
 
