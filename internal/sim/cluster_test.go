@@ -65,6 +65,7 @@ type follower struct {
 	changes *fleet.Changes
 	end     context.CancelFunc
 	cut     bool // its watches bring nothing
+	lie     *int // what it reports of all that wait and run, whatever there is; nil for the truth
 
 	mu    sync.Mutex
 	rng   *rand.Rand
@@ -489,6 +490,13 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := json.Unmarshal(body, &report); err != nil {
 		return nil, err
 	}
+	n.g.mu.Lock()
+	if lie := n.g.lie; lie != nil {
+		for i := range report.Services {
+			report.Services[i].Queued, report.Services[i].Running, report.Services[i].InFlight = *lie, *lie, nil
+		}
+	}
+	n.g.mu.Unlock()
 	slices.SortFunc(report.Services, func(a, b demand.Line) int { return strings.Compare(a.Service, b.Service) }) // else map order would order what follows
 	if body, err = json.Marshal(report); err != nil {
 		return nil, err

@@ -69,6 +69,17 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 			c.partition[pair] = on
 		})
 	},
+	"liar": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		g, says := w.gateways[rng.IntN(len(w.gateways))], rng.IntN(2)*200
+		w.cluster.uncalm(f.For)
+		f.lasting(w, func(on bool) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if g.lie = nil; on {
+				g.lie = &says
+			}
+		})
+	},
 	"watch cut": func(f *FaultPlan, w *world, rng *rand.Rand) {
 		g := w.gateways[rng.IntN(len(w.gateways))]
 		w.cluster.uncalm(f.For)
@@ -87,6 +98,15 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 			w.cluster.alive()
 			w.loop.after(time.Duration(rng.Int64N(int64(10*time.Second))), func() { w.cluster.replace(w, i) })
 		}
+	},
+	"edit when asleep": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		f.when(w, rng, 10*time.Minute, func(_, to int) bool { return to == 0 })
+	},
+	"edit when woken": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		f.when(w, rng, 10*time.Second, func(from, to int) bool { return from == 0 && to > 0 })
+	},
+	"edit when stopped": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		f.when(w, rng, 10*time.Millisecond, func(from, to int) bool { return from > 0 && to == 0 })
 	},
 	"storm": func(f *FaultPlan, w *world, rng *rand.Rand) {
 		for range 10 {
@@ -184,6 +204,17 @@ func (f *FaultPlan) canary(w *world, rng *rand.Rand) {
 			}
 		})
 	})
+}
+
+// when has somebody change the model soon after a change of the count. The machine's
+// lock is held there.
+func (f *FaultPlan) when(w *world, rng *rand.Rand, within time.Duration, is func(from, to int) bool) {
+	w.moments[f.key()] = func(from, to int) {
+		if is(from, to) {
+			delete(w.moments, f.key())
+			w.loop.after(time.Duration(rng.Int64N(int64(within))), func() { f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(1000) }) })
+		}
+	}
 }
 
 // edit has somebody change the manifest.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/scrape"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
+	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
 // This file puts the product's parts together, as cmd/roundhouse does for `up`.
@@ -94,6 +96,7 @@ type gateway struct {
 	dispatcher *dispatch.Dispatcher
 	scraper    *scrape.Scraper
 	late       *source
+	keys       *keys.Ring // nil where none are needed
 	dead       bool
 	*follower
 }
@@ -110,7 +113,12 @@ func newGateway(w *world, name string, number uint64, lanes [2]uint64) (g *gatew
 	readings := scrape.DefaultConfig()
 	readings.Sink, readings.Traffic, readings.Clock, readings.Random = g.dispatcher, g.dispatcher, clock{w.loop.lane(lanes[1]), w.now}, readingsRandom.Float64
 	readings.Transport, readings.Workers = metricsOf{w, rand.New(rand.NewPCG(w.plan.Seed, 0x73637261+number))}, 1
-	g.scraper, err = scrape.New(readings)
+	if g.scraper, err = scrape.New(readings); err == nil && w.plan.Keys {
+		cfg := keys.DefaultConfig()
+		cfg.Now = w.now
+		g.keys, err = keys.Open(cfg, datadir.KeyFile{Path: filepath.Join(w.disk.root, "keys")})
+		clear(w.watch.allowed)
+	}
 	return g, err
 }
 

@@ -69,6 +69,10 @@ var mutants = []mutant{
 	{"a removed file may come back", "records survive", "internal/edge/datadir/store.go", "err = d.disk.SyncDir(filepath.Dir(path))", "err = nil", "10", [2]string{}},
 	{"what is written is not forced to the disk", "records survive", datadirOf, "err = f.Sync()\n\t}\n\tif e", "err = nil\n\t}\n\tif e", "8", [2]string{}},
 	{"idle time goes by the wall clock", "idle services keep their time", step, "left := stops - now.Sub(next.IdleSince)", "left := stops - now.Round(0).Sub(next.IdleSince)", "10", [2]string{}},
+	{"a replica that goes is ended at once", "a replica that goes finishes", "internal/state/dispatch/dispatcher.go", "	case <-idle:\n\t\treturn nil", "	case <-idle:\n\t\treturn nil\n\tdefault:\n\t\treturn nil", "", [2]string{}},
+	{"services make room whose requests wait", "a start serves", "internal/state/fleet/residency.go", `return w.evicted != "" && demand.Queued+demand.Running == 0`, `return w.evicted != ""`, "22", [2]string{"wanted := s.Waiting+s.Running > 0 || s.Minimum || s.Rolling", "wanted := false"}},
+	{"a key's requests are refilled by the wall clock", "a key keeps to its limits", "internal/decide/quota/quota.go", "passed := now.Sub(b.at)", "passed := now.Round(0).Sub(b.at.Round(0))", "10", [2]string{}},
+	{"a key's requests at one time are not given back", "a key keeps to its limits", "internal/state/keys/pass.go", "\th.running--\n", "", "10", [2]string{}},
 }
 
 const (

@@ -57,8 +57,10 @@ type machine struct {
 	refusedAt time.Time                         // when that was last changed
 	instant   time.Time                         // of the first call of a second, and how many there were since
 	turns     map[service.Key]int
-	spins     func(service.Key) // is told of too many
-	dead      bool              // nobody listens: the owner's process is dead
+	spins     func(service.Key)                 // is told of too many
+	cuts      func(u *unit, n int)              // is told of a replica that ends while it answers
+	scaling   func(k service.Key, from, to int) // is told of each change of a count
+	dead      bool                              // nobody listens: the owner's process is dead
 }
 
 // owner is what is wanted of a service.
@@ -84,20 +86,22 @@ type scaling struct {
 
 // unit is one replica.
 type unit struct {
-	machine *machine
-	owner   *owner
-	number  uint64
-	view    replica.Replica
-	gpus    int // it needs
-	engine  *simulate.Scheduler
-	begun   time.Time // of the engine
-	tick    func() bool
-	calls   map[uint64]*call
-	backoff time.Duration
-	next    func() bool // the next step of its life
-	gone    bool
-	ready   time.Time // since when; zero while not
-	mood    mood
+	machine  *machine
+	owner    *owner
+	number   uint64
+	view     replica.Replica
+	gpus     int // it needs
+	engine   *simulate.Scheduler
+	begun    time.Time // of the engine
+	tick     func() bool
+	calls    map[uint64]*call
+	backoff  time.Duration
+	next     func() bool // the next step of its life
+	gone     bool
+	drained  time.Time // since when it is to go; zero while it is not
+	answered int       // requests, since it was created
+	ready    time.Time // since when; zero while not
+	mood     mood
 }
 
 // mood is what is wrong with a replica.
@@ -277,6 +281,7 @@ func (m *machine) Scale(_ context.Context, ref workload.Ref, n int, victims []st
 	}
 	if was != n || len(victims) > 0 {
 		m.trace("scale %s %d -> %d", ref, was, n)
+		m.scaling(ref.Service, was, n)
 		o.scaled = append(o.scaled, scaling{at: time.Now(), from: was, to: n, rolling: o.rolling(), ready: m.ready(ref.Service) > 0})
 		o.scaled = o.scaled[max(0, len(o.scaled)-64):]
 	}
@@ -645,6 +650,7 @@ func (m *machine) end(u *unit) {
 	}
 	m.trace("drain %s", u.view.ID)
 	m.ending(u)
+	u.drained = time.Now()
 	u.view.Phase, u.view.Restart = replica.Draining, time.Time{}
 	if u.next != nil {
 		u.next()
@@ -689,6 +695,9 @@ func (m *machine) vanish(u *unit) {
 		return
 	}
 	m.trace("gone %s", u.view.ID)
+	if n := len(u.calls); n > 0 && time.Since(u.drained) < grace {
+		m.cuts(u, n)
+	}
 	u.gone = true
 	u.stopEngine()
 	u.release()

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/apikey"
 )
 
 var (
@@ -122,12 +124,13 @@ func swaps(seed uint64) *Plan {
 func outages(seed uint64) *Plan {
 	rng := rand.New(rand.NewPCG(seed, 0x6f757461))
 	between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a)+1)) }
-	p := &Plan{Seed: seed, GPUs: 1, Length: 2 * time.Hour}
+	p := &Plan{Seed: seed, GPUs: 1, Length: 2 * time.Hour, Keys: true}
 	for i := range 4 {
 		s := ServicePlan{Seed: rng.Uint64(), Name: fmt.Sprintf("svc-%d", i), Max: 2, Target: 4, ToZero: between(time.Minute, 10*time.Minute), Startup: between(time.Second, 30*time.Second)}
 		p.Services = append(p.Services, s)
 		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: s.Name, From: between(0, time.Minute), For: between(time.Second, time.Minute), Pause: between(2*time.Minute, 15*time.Minute),
-			Every: between(time.Second, 5*time.Second), Patience: between(time.Minute, 5*time.Minute), Retries: rng.IntN(2), Tokens: 1 + rng.IntN(5)})
+			Every: between(time.Second, 5*time.Second), Patience: between(time.Minute, 5*time.Minute), Retries: rng.IntN(2), Tokens: 1 + rng.IntN(5), Slow: time.Duration(rng.IntN(2)) * 15 * time.Second,
+			Limits: apikey.Limits{RequestsPerMinute: int64(rng.IntN(3)) * 10, Concurrent: int64(rng.IntN(3)) * 4, TokensPerMinute: int64(i%4/3) * 50}})
 	}
 	for i, kind := range []string{"clock ahead", "clock back", "power", "power and delete", "scale"} {
 		for range []int{12, 6, 6, 6, 6}[i] {
@@ -155,10 +158,27 @@ func gateways(seed uint64) *Plan {
 				Every: between(300*time.Millisecond, 5*time.Second), Patience: between(20*time.Second, 5*time.Minute), Retries: rng.IntN(3), Tokens: 1 + rng.IntN(8), Priority: []string{"", "", "vip", "spot"}[rng.IntN(4)]})
 		}
 	}
-	for i, kind := range []string{"partition", "watch cut", "gateway", "crash", "kill", "edit", "scale", "fail", "slow start"} {
-		for range rng.IntN([]int{6, 4, 4, 4, 4, 4, 4, 3, 2}[i]) {
+	for i, kind := range []string{"partition", "watch cut", "gateway", "crash", "kill", "edit", "scale", "fail", "slow start", "liar"} {
+		for range rng.IntN([]int{6, 4, 4, 4, 4, 4, 4, 3, 2, 3}[i]) {
 			p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: kind, Service: p.Services[rng.IntN(len(p.Services))].Name, At: between(0, 100*time.Minute), For: between(time.Second, 3*time.Minute)})
 		}
+	}
+	return p
+}
+
+// wakes is a machine with few GPUs and many services that are asked at once, and
+// edited while they sleep, wake, or are stopped for others.
+func wakes(seed uint64) *Plan {
+	rng := rand.New(rand.NewPCG(seed, 0x77616b65))
+	between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a)+1)) }
+	p := &Plan{Seed: seed, GPUs: 2 + rng.IntN(3), Length: time.Hour}
+	for i := range 15 + rng.IntN(10) {
+		s := ServicePlan{Seed: rng.Uint64(), Name: fmt.Sprintf("svc-%d", i), Max: 1, Target: 4, ToZero: between(5*time.Minute, 10*time.Minute), Startup: between(time.Second, 15*time.Second), GPUs: 1}
+		p.Services = append(p.Services, s)
+		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: s.Name, From: 10*time.Second + between(0, time.Second), For: between(time.Second, 3*time.Second), Pause: 12 * time.Minute,
+			Every: between(time.Second, 2*time.Second), Patience: between(time.Minute, 6*time.Minute), Retries: rng.IntN(2), Tokens: 1 + rng.IntN(20), Slow: time.Duration(rng.IntN(2)) * 20 * time.Second})
+		kind := []string{"edit when asleep", "edit when woken", "edit when stopped"}[rng.IntN(3)]
+		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: kind, Service: s.Name, At: between(0, 50*time.Minute)})
 	}
 	return p
 }
@@ -178,14 +198,16 @@ func newPlan(seed uint64) *Plan {
 	return p
 }
 
-// planOf draws a plan. Of sixteen, four are days of a cluster, four crowds, two
-// streams, two swaps, one outages, one gateways and two busy machines.
+// planOf draws a plan. Of 32, eight are days of a cluster, eight crowds, four
+// streams, four swaps, two outages, two gateways, one wakes and three busy machines.
 func planOf(seed uint64) *Plan {
 	switch {
 	case seed%4 == 1:
 		return crowd(seed)
 	case seed%16 == 10:
 		return outages(seed)
+	case seed%32 == 22:
+		return wakes(seed)
 	case seed%16 == 14:
 		return gateways(seed)
 	case seed%8 == 3:

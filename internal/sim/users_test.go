@@ -9,11 +9,13 @@ import (
 	"slices"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/edge/simulate"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
 // UserPlan is somebody who asks a service: for a while, then not, then again.
@@ -29,6 +31,8 @@ type UserPlan struct {
 	Tokens   int           // mean length of an answer
 	Priority string        // "vip" or "spot" of those whose requests go before or after others
 	Subset   bool          // each request may go to one replica alone
+	Slow     time.Duration // how much longer than the engine they take to read an answer, at most
+	Limits   apikey.Limits // of their key, where there are keys
 	Left     bool          // out of the plan
 }
 
@@ -69,6 +73,7 @@ type call struct {
 
 	ctx    context.Context
 	cancel context.CancelFunc
+	pass   *keys.Pass
 	grant  *dispatch.Grant
 	unit   *unit // that has it; nil while none
 	first  bool  // the answer has begun
@@ -115,6 +120,9 @@ func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 		c.end("refused: nobody listens")
 		return
 	}
+	if !c.enter() {
+		return
+	}
 	d, model := c.gateway.dispatcher, c.key.Name
 	if u.Priority != "" {
 		model += "-" + u.Priority
@@ -125,6 +133,23 @@ func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 		g, err := d.Admit(c.ctx, dispatch.Request{Model: model, Subset: c.subset, Protocol: service.ProtocolOpenAI, Prompt: c.prompt, Bytes: 800, FairnessID: fmt.Sprint(u.Seed)})
 		b.world.loop.post(c.id, func() { c.admitted(g, err) })
 	}()
+}
+
+// enter shows the user's key.
+func (c *call) enter() bool {
+	ring := c.gateway.keys
+	if ring == nil {
+		return true
+	}
+	var err error
+	if c.pass, err = ring.Enter(c.book.world.secrets[c.user]); err != nil {
+		c.book.world.watch.limited(c, err)
+		c.end("429 key")
+		return false
+	}
+	c.pass.Expect(int64(c.tokens))
+	c.book.world.watch.entered(c)
+	return true
 }
 
 // admitted takes in what the dispatcher says. A request whose user left
@@ -195,6 +220,9 @@ func (c *call) send() {
 			c.timer = w.loop.after(c.latency(), func() { c.answer(500) })
 			return
 		}
+		if !u.drained.IsZero() && time.Since(u.drained) > settled && !w.trouble() {
+			w.violate("a replica that goes finishes", c.key, fmt.Sprintf("request %d is sent to %s, which is to go since %v", c.id, u.view.ID, time.Since(u.drained)))
+		}
 		c.unit = u
 		u.calls[c.id] = c
 		c.timer = w.loop.after(answerTimeout, c.slow)
@@ -221,11 +249,27 @@ func (c *call) effect(u *unit, x simulate.Effect) {
 			c.book.world.watch.answered(c, false)
 		}
 	case simulate.Finished:
-		c.detach()
-		c.grant.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: 192, Completion: int64(x.Tokens)}})
-		c.end("answered")
+		if c.user.Slow > 0 { // the connection stays as long as the user reads
+			c.timer()
+			c.timer = c.book.world.loop.after(time.Duration(c.rng.Int64N(int64(c.user.Slow))), func() { c.read(x.Tokens) })
+			return
+		}
+		c.read(x.Tokens)
 	default:
 	}
+}
+
+// read is the end of an answer.
+func (c *call) read(tokens int) {
+	if c.over != "" {
+		return
+	}
+	if c.unit != nil {
+		c.unit.answered++
+	}
+	c.detach()
+	c.grant.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: 192, Completion: int64(tokens)}})
+	c.end("answered")
 }
 
 // answer is one of a replica that did not do the work.
@@ -360,6 +404,10 @@ func (c *call) end(how string) {
 		return
 	}
 	c.over, c.left = how, time.Now()
+	if c.pass != nil {
+		c.pass.Leave(int64(c.tokens))
+		w.watch.allowance(c.user).running--
+	}
 	c.leaves()
 	c.cancel()
 	delete(c.book.open, c.id)

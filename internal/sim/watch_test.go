@@ -31,6 +31,9 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"priority goes first", "Of the requests that wait for a service, one in 20 at most goes before one of a higher priority.", "docs/design/dispatch.md"},
 	{"no caller starves", "While a request waits, no other caller of its priority has more than a few turns with requests that came later.", "docs/design/dispatch.md"},
 	{"a canary takes its share", "A canary gets no request before one of its replicas has been ready, and then the share that the manifest says.", "docs/manifests.md"},
+	{"a replica that goes finishes", "A replica that is to go gets no more requests, and answers those that it has, unless that takes longer than 30 s.", "docs/design/dispatch.md"},
+	{"a start serves", "A replica that requests wait for is not stopped for another service before it has answered one.", "docs/design/catalog-and-local.md"},
+	{"a key keeps to its limits", "No more requests enter with a key than twice its limit in a minute, nor more at one time; and none is refused with a key that was not used for a minute.", "docs/limits.md"},
 	{"waits are bounded", "No request waits for longer than the startup timeout.", "docs/limits.md"},
 	{"supply follows demand", "While requests wait, a replica is wanted within seconds, and as many as they call for unless they are gone soon after a start.", "docs/design/count.md"},
 	{"supply keeps to demand", "No more replicas are wanted than twice what the most requests call for that there were within two minutes and three starts.", "docs/design/count.md"},
@@ -53,6 +56,7 @@ type watch struct {
 	mu       sync.Mutex
 	services map[service.Key]*watched
 	restart  time.Time
+	allowed  map[*UserPlan]*allowance
 	lacking  service.Key // waits for GPUs that idle services have, since
 	lacks    time.Time
 }
@@ -88,7 +92,7 @@ type watched struct {
 }
 
 func (w *watch) init(world *world) {
-	w.world, w.services, w.restart = world, map[service.Key]*watched{}, world.begun
+	w.world, w.services, w.restart, w.allowed = world, map[service.Key]*watched{}, world.begun, map[*UserPlan]*allowance{}
 	for i := range world.plan.Services {
 		w.keys = append(w.keys, world.plan.Services[i].key())
 	}
@@ -168,6 +172,9 @@ func (w *watch) ending(u *unit) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s, o := w.services[u.owner.key], u.owner
+	if s != nil && u.view.Phase == replica.Ready && u.answered == 0 && u.gpus > 0 && s.waiting > 0 && o.want[u.view.Role] == 0 && time.Since(u.ready) > time.Second && !s.deleted && s.open > 0 {
+		w.violate("a start serves", o.key, "replica %s is stopped %v after it was ready, and %d requests wait", u.view.ID, time.Since(u.ready), s.waiting)
+	}
 	if s == nil || s.deleted || o.revision == nil || w.restart.Equal(w.world.begun) || time.Since(w.restart) > 20*time.Second || s.applied.After(w.restart) {
 		return
 	}
@@ -589,6 +596,40 @@ func (w *watch) waitsAt(k service.Key, g *gateway) bool {
 		}
 	}
 	return false
+}
+
+// allowance is what a user's key was used for.
+type allowance struct {
+	entries []time.Time // within the last minute
+	last    time.Time
+	running int
+}
+
+func (w *watch) allowance(u *UserPlan) *allowance {
+	a := w.allowed[u]
+	if a == nil {
+		a = &allowance{}
+		w.allowed[u] = a
+	}
+	return a
+}
+
+// entered is told of a request that entered with a key, limited of one that was
+// refused.
+func (w *watch) entered(c *call) {
+	a, now, l := w.allowance(c.user), time.Now(), c.user.Limits
+	a.entries = append(slices.DeleteFunc(a.entries, func(t time.Time) bool { return now.Sub(t) > time.Minute }), now)
+	a.last = now
+	a.running++
+	if n := int64(len(a.entries)); l.RequestsPerMinute > 0 && n > 2*l.RequestsPerMinute+1 || l.Concurrent > 0 && int64(a.running) > l.Concurrent {
+		w.violate("a key keeps to its limits", c.key, "%d requests have entered within a minute, and %d run: the limits are %+v", n, a.running, l)
+	}
+}
+
+func (w *watch) limited(c *call, why error) {
+	if a := w.allowance(c.user); a.running == 0 && time.Since(a.last) > time.Minute+time.Second && c.user.Limits.TokensPerMinute == 0 {
+		w.violate("a key keeps to its limits", c.key, "a request is refused %v after the last one: %v", time.Since(a.last), why)
+	}
 }
 
 // overtakes looks at the requests that go on waiting after c went on, and came

@@ -20,7 +20,8 @@ import (
 type Plan struct {
 	Seed     uint64
 	GPUs     int
-	Gateways int // of a cluster; 0 is a single machine
+	Gateways int  // of a cluster; 0 is a single machine
+	Keys     bool // users need keys
 	Length   time.Duration
 	Services []ServicePlan
 	Users    []UserPlan
@@ -121,6 +122,8 @@ type world struct {
 	begun    time.Time
 	calls    callBook
 	watch    watch
+	secrets  map[*UserPlan]string               // of keys
+	moments  map[service.Key]func(from, to int) // are told of changes of a count
 
 	mu         sync.Mutex
 	log        []string
@@ -228,6 +231,7 @@ func scratch(t *testing.T) string {
 
 func newWorld(t *testing.T, p *Plan) (*world, error) {
 	w := &world{plan: p, loop: newLoop().lane(1), disk: newDisk(scratch(t), p.Seed), begun: time.Now(), wanted: map[service.Key]*ServicePlan{}, slow: map[service.Key]bool{}, looping: map[service.Key]bool{}}
+	w.secrets, w.moments = map[*UserPlan]string{}, map[service.Key]func(from, to int){}
 	w.calls.init(w)
 	w.watch.init(w)
 	w.machine = newMachine(w.loop.loop, p.GPUs, p.Seed)
@@ -235,6 +239,14 @@ func newWorld(t *testing.T, p *Plan) (*world, error) {
 	w.machine.now = w.now
 	w.machine.told = func(k service.Key) { w.watch.of(k.Stable()).touched.Store(true) }
 	w.machine.ending, w.machine.loops = w.watch.ending, func(k service.Key) bool { return w.looping[k] }
+	w.machine.cuts = func(u *unit, n int) {
+		w.violate("a replica that goes finishes", u.owner.key, fmt.Sprintf("replica %s ends %v after it was told to, and has %d requests", u.view.ID, time.Since(u.drained), n))
+	}
+	w.machine.scaling = func(k service.Key, from, to int) {
+		if f := w.moments[k]; f != nil {
+			f(from, to)
+		}
+	}
 	w.machine.spins = func(k service.Key) {
 		w.violate("nothing spins", k, fmt.Sprintf("it is looked at %d times within a second", mostTurns))
 	}
@@ -256,7 +268,13 @@ func newWorld(t *testing.T, p *Plan) (*world, error) {
 			return nil, err
 		}
 	}
-	w.process, err = newProcess(w, w.lives)
+	if w.process, err = newProcess(w, w.lives); err == nil && p.Keys {
+		for i := range p.Users {
+			if _, w.secrets[&p.Users[i]], err = w.gateways[0].keys.Create(fmt.Sprintf("user-%d", i), p.Users[i].Limits, time.Time{}); err != nil {
+				break
+			}
+		}
+	}
 	return w, err
 }
 
