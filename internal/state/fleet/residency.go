@@ -158,7 +158,8 @@ func (r *residents) planLocked(ctx context.Context, now time.Time) {
 	for _, v := range plan.Refuse {
 		told[keys[v.Service]] = lack{why: v.Why, refused: true}
 	}
-	for k, l := range r.mu.lacking {
+	for _, k := range slices.SortedFunc(maps.Keys(r.mu.lacking), func(a, b service.Key) int { return cmp.Compare(a.String(), b.String()) }) {
+		l := r.mu.lacking[k]
 		if t := told[k]; l.why != t.why || l.refused != t.refused {
 			l.why, l.refused = t.why, t.refused
 			r.services.queue.add(k)
