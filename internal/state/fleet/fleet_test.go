@@ -82,6 +82,36 @@ func TestChoiceIsPinned(t *testing.T) {
 	}
 }
 
+// TestStartupTimesOutliveTheProcess: how long starts took is known after a restart,
+// to the status, to what clients are told, and to the autoscaler.
+func TestStartupTimesOutliveTheProcess(t *testing.T) {
+	r := newRig(t)
+	r.apply(serviceYAML("a", one))
+	r.reconcile("a")
+	v := replica.Replica{ID: "a-0", Service: key("a"), Role: service.RoleEngine, Revision: r.platform.revisions[key("a")].Hash, Phase: replica.Starting, Started: r.now, PID: 1}
+	see := func() {
+		r.platform.replicas[key("a")] = []replica.Replica{v}
+		r.reconcile("a")
+	}
+	see()
+	r.now = r.now.Add(40 * time.Second)
+	v.Phase, v.ReadyAt = replica.Ready, r.now
+	see()
+	r.platform.replicas[key("a")] = nil
+	r.restart()
+	r.reconcile("a")
+	st, err := r.Get(t.Context(), key("a"))
+	if err != nil || len(st.Status.Components) != 1 || st.Status.Components[0].StartupSeconds != 40 {
+		t.Errorf("the status has %+v (%v)", st.Status.Components, err)
+	}
+	if got := r.traffic.views[key("a")].Startup; got != 40*time.Second {
+		t.Errorf("clients are told that a start takes %v", got)
+	}
+	if got := r.store.records[key("a")].Learned[service.RoleEngine].Startups; !slices.Equal(got, []float64{40}) {
+		t.Errorf("the record has %v", got)
+	}
+}
+
 // TestRuntimeRenamed: a runtime that comes back under another name is another
 // one; the service keeps its revision until it has to be resolved again.
 func TestRuntimeRenamed(t *testing.T) {

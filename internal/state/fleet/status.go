@@ -367,8 +367,12 @@ func (e *entry) measured(m *metering.Meter) service.Status {
 		c := &st.Components[i]
 		used := m.Total(usage.Account{Namespace: e.object.Key.Namespace, Service: e.object.Key.Name, Component: c.Role}).Replicas
 		c.ReplicaSeconds, c.IdleSeconds = used.Running(), used.Idle
-		if rs := e.roles[c.Role]; rs != nil {
+		if rs := e.roles[c.Role]; rs != nil && rs.startup > 0 {
 			c.StartupSeconds = rs.startup.Seconds()
+		} else if e.record != nil { // by a process before this one
+			if starts := e.record.Learned[c.Role].Startups; len(starts) > 0 {
+				c.StartupSeconds = starts[len(starts)-1]
+			}
 		}
 	}
 	return st
