@@ -163,6 +163,9 @@ type Scaling struct {
 	// Schedule are times at which other bounds hold. Of several open windows the
 	// largest minReplicas and the largest maxReplicas hold.
 	Schedule []ScheduleWindow `json:"schedule,omitempty"`
+	// Prewarm auto learns how long the service is idle, and starts a replica ahead
+	// of the usual return of requests where that pays; default: off.
+	Prewarm string `json:"prewarm,omitempty"`
 }
 
 // ScheduleWindow gives a count other bounds at some times. A bound that it does

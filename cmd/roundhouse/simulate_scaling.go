@@ -32,6 +32,7 @@ func newSimulateScalingCommand() *cobra.Command {
 		policies = append(policies, c.Name)
 	}
 	var suggest bool
+	var prewarm string
 	var share float64
 	cmd := &cobra.Command{
 		Use:   "scaling",
@@ -49,6 +50,7 @@ input_length, output_length), or an access log of the gateway. The workloads:
 		Example: `  roundhouse simulate scaling
   roundhouse simulate scaling --workload diurnal --startup 30s,60s,120s --seeds 5 --svg diurnal.svg
   roundhouse simulate scaling --workload bursty --slots 16 --service 2s --startup lognormal:60s:0.4
+  roundhouse simulate scaling --workload cron,office-hours --prewarm auto
   roundhouse simulate scaling --trace access.log --model chat -f chat.yaml
   roundhouse simulate scaling --trace access.log --model chat --suggest --slo 5s --late 0.02`,
 		Args: command.FlagsOnly,
@@ -56,12 +58,8 @@ input_length, output_length), or an access log of the gateway. The workloads:
 			if output != "" && output != "json" {
 				return command.Usagef("--output is %q: want json", output)
 			}
-			s.Pool.Max = s.Limits.Max
-			if s.Limits.Target == 0 {
-				s.Limits.Target = float64(s.Pool.Slots)
-			}
-			if s.Read.Service = s.Asked.Service; s.Read.Service == 0 {
-				s.Read.Service = 4 * time.Second
+			if err := settleScaling(&s, prewarm); err != nil {
+				return err
 			}
 			if len(manifests) > 0 {
 				var err error
@@ -83,6 +81,7 @@ input_length, output_length), or an access log of the gateway. The workloads:
 	f := cmd.Flags()
 	f.StringSliceVar(&s.Policies, "policy", policies, "policies to compare")
 	f.StringArrayVarP(&manifests, "filename", "f", nil, "manifest, or - for standard input: the scaling of its services is compared too; may be repeated")
+	f.StringVar(&prewarm, "prewarm", string(service.PrewarmOff), "prewarm of the product's decision: auto or off")
 	f.IntVar(&s.Seeds, "seeds", 1, "replays of each policy, each with other traffic; the table shows medians")
 	f.DurationVar(&s.Goal, "slo", 2*time.Second, "longest wait that counts as in time")
 	f.BoolVar(&suggest, "suggest", false, "search target, least and most replicas and idle time for the fewest replica-seconds within --late")
@@ -90,6 +89,21 @@ input_length, output_length), or an access log of the gateway. The workloads:
 	f.StringVar(&svg, "svg", "", "file for a chart of the load and of each policy's replicas over time, of the first seed")
 	f.StringVarP(&output, "output", "o", "", "json, with the figures of every seed (default: a table)")
 	return cmd
+}
+
+// settleScaling fills in what follows from other flags.
+func settleScaling(s *app.Scalings, prewarm string) error {
+	if prewarm != string(service.PrewarmOff) && prewarm != string(service.PrewarmAuto) {
+		return command.Usagef("--prewarm is %q: want auto or off", prewarm)
+	}
+	s.Pool.Max, s.Limits.Prewarm = s.Limits.Max, prewarm == string(service.PrewarmAuto)
+	if s.Limits.Target == 0 {
+		s.Limits.Target = float64(s.Pool.Slots)
+	}
+	if s.Read.Service = s.Asked.Service; s.Read.Service == 0 {
+		s.Read.Service = 4 * time.Second
+	}
+	return nil
 }
 
 func addSimulateTrafficFlags(cmd *cobra.Command, s *app.Scalings) {

@@ -171,6 +171,9 @@ func describeComponent(w io.Writer, s admin.Service, c service.ComponentStatus) 
 		if l.Min == 0 && l.ScaleToZeroAfter != "0s" {
 			text += ", stops when idle for " + l.ScaleToZeroAfter
 		}
+		if l.Min == 0 && l.Prewarm {
+			text += ", prewarm auto"
+		}
 	}
 	_, _ = fmt.Fprintln(w, text)
 	for _, window := range s.Limits[c.Role].Schedule {

@@ -209,7 +209,18 @@ type Scaling struct {
 	AnswerTimeout *time.Duration `json:"answerTimeout,omitempty"`
 	// Schedule are times at which other bounds hold.
 	Schedule []ScheduleWindow `json:"schedule,omitempty"`
+	// Prewarm has a replica started ahead of the usual return of requests.
+	Prewarm Prewarm `json:"prewarm,omitempty"`
 }
+
+// Prewarm is whether a replica is started ahead of requests.
+type Prewarm string
+
+// The values of Prewarm.
+const (
+	PrewarmOff  Prewarm = "off"
+	PrewarmAuto Prewarm = "auto"
+)
 
 // ScheduleWindow gives a count other bounds from each match of one cron expression
 // to the next match of another. Of several open ones the largest minimum and the
@@ -291,6 +302,9 @@ func (s Scaling) Over(base Scaling) Scaling {
 	if s.Schedule != nil {
 		out.Schedule = s.Schedule
 	}
+	if s.Prewarm != "" {
+		out.Prewarm = s.Prewarm
+	}
 	return out
 }
 
@@ -307,6 +321,7 @@ type Limits struct {
 	StartupTimeout   time.Duration
 	AnswerTimeout    time.Duration    `json:",omitempty"` // 0: the gateway's
 	Schedule         []ScheduleWindow `json:",omitempty"`
+	Prewarm          bool             `json:",omitempty"`
 }
 
 // Ratio is how many replicas of a component there are to be for so many of
@@ -371,6 +386,6 @@ func (s Scaling) Settled() Limits {
 	if s.AnswerTimeout != nil {
 		l.AnswerTimeout = max(0, *s.AnswerTimeout)
 	}
-	l.Schedule = s.Schedule
+	l.Schedule, l.Prewarm = s.Schedule, s.Prewarm == PrewarmAuto
 	return l
 }

@@ -86,9 +86,17 @@ type State struct {
 	// Seen is, by replica, when the process started whose start Learned counts.
 	Seen map[string]time.Time
 
+	// Quiet is when the last request came, where Prewarm needs it, and
+	// Ahead reports whether the count is for requests that are yet to come.
+	Quiet time.Time
+	Ahead bool
+
 	schedule schedule
 	// signals are what measured metrics asked for, by their names.
 	signals map[string]confirmed
+	usual   returns
+	arrived uint64    // at the last step
+	done    time.Time // Demand.LastDone at the last step
 }
 
 // Decision is what should happen and why.
@@ -102,7 +110,10 @@ type Decision struct {
 	Why        string
 	IdleSince  time.Time
 	StopsAfter time.Duration
-	Numbers    Numbers
+	// Prewarm is when a replica is started ahead of requests, or why none is; ""
+	// where that is not asked for.
+	Prewarm string
+	Numbers Numbers
 	// Need is the count that the component itself asks for, within its limits,
 	// whatever its ratio to another.
 	Need int
@@ -113,6 +124,8 @@ func (d Decision) Reason(now time.Time) string {
 	switch idle := max(0, now.Sub(d.IdleSince)).Truncate(time.Second); {
 	case d.IdleSince.IsZero():
 		return d.Why
+	case d.StopsAfter == 0 && d.Prewarm != "":
+		return "stopped, idle since " + d.IdleSince.UTC().Format(time.RFC3339) + "; prewarm: " + d.Prewarm
 	case d.StopsAfter == 0:
 		return "stopped, idle since " + d.IdleSince.UTC().Format(time.RFC3339)
 	default:

@@ -132,6 +132,10 @@ type Learned struct {
 	// was seen of, as far as they count.
 	Service  float64 `json:"serviceSeconds,omitempty"`
 	Requests float64 `json:"requests,omitempty"`
+	// Gaps are how many seconds the last idle gaps lasted, oldest first, and Returns
+	// how many there have been.
+	Gaps    []float64 `json:"gapSeconds,omitempty"`
+	Returns uint64    `json:"returns,omitempty"`
 }
 
 // Startup returns how long a start usually takes; 0 where none was seen.
@@ -192,8 +196,11 @@ func (l Learned) started(rs []Replica, seen map[string]time.Time, first bool) (L
 
 // Differs reports whether l tells so much else than what was stored that it is
 // worth a write: there have been starts since, and the usual startup or service
-// time is another by a quarter.
+// time is another by a quarter; or an eighth of the idle gaps are new.
 func (l Learned) Differs(stored Learned) bool {
+	if l.Returns > stored.Returns+uint64(len(stored.Gaps)/8) { // after each of the first eight
+		return true
+	}
 	if l.Newest.Equal(stored.Newest) {
 		return false
 	}

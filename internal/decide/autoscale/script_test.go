@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write testdata anew")
 // TestScripts runs the scripts of testdata/*.txt: commands, each followed by the
 // changes of the count that it must bring, indented. Time passes in seconds.
 //
-//	config min=0 max=4 target=4 slots=4 service=2s startup=30s zero=60s metric=concurrency at=TIME
+//	config min=0 max=4 target=4 slots=4 service=2s startup=30s zero=60s metric=concurrency prewarm=off at=TIME
 //	window name=N start="0 8 * * *" end="0 18 * * *" zone=Z min=1 max=2
 //	arrive N          so many requests at once
 //	rate N DURATION   that many a second
@@ -184,14 +184,14 @@ func (s *script) run(command string, words []string) {
 
 func (s *script) config(words []string) {
 	o := s.options(words, map[string]string{"min": "0", "max": "4", "target": "4", "slots": "4", "service": "2s", "startup": "30s", "zero": "60s",
-		"metric": "concurrency", "at": "2026-03-06T00:00:00Z"})
+		"metric": "concurrency", "prewarm": "off", "at": "2026-03-06T00:00:00Z"})
 	at, err := time.Parse(time.RFC3339, o["at"])
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	*s = script{t: s.t, out: s.out, now: at, due: at, slots: s.number(o["slots"]), service: s.duration(o["service"]), startup: s.duration(o["startup"]), ready: map[string]time.Time{},
 		limits: service.Limits{Min: s.number(o["min"]), Max: s.number(o["max"]), Target: float64(s.number(o["target"])), Metric: service.ScaleMetric(o["metric"]),
-			ScaleToZeroAfter: s.duration(o["zero"])}}
+			ScaleToZeroAfter: s.duration(o["zero"]), Prewarm: o["prewarm"] == "auto"}}
 }
 
 func (s *script) window(words []string) {

@@ -63,8 +63,8 @@ func Step(s State, in Input, now time.Time) (State, Decision) {
 	in.Limits, in.least, in.most = open.bounds(in.Limits, now)
 	next, d := step(s, in, now)
 	next.schedule, d.Least = open, in.Limits.Min
-	if change := open.until.Sub(now); !open.until.IsZero() && (d.Again == 0 || change < d.Again) {
-		d.Again = change
+	if !open.until.IsZero() {
+		d.Again = sooner(d.Again, open.until.Sub(now))
 	}
 	return next, d
 }
@@ -75,31 +75,45 @@ func step(s State, in Input, now time.Time) (State, Decision) {
 	next := begin(s, in, now)
 	if why := forced(in); why != "" {
 		next.Count, next.Surplus = 0, nil
+		next.Quiet, next.Ahead = time.Time{}, false // what was stopped is not started ahead
 		// The load until now is no reason to start again.
 		next.Window = Window{}
 		next.Window.add(sampleOf(in.Demand, now))
 		return next, decide(next, in, 0, why)
 	}
 	need, want, why, num := wanted(s, &next, in, now)
+	soon := next.ahead(in, now)
+	if soon.want && want == 0 {
+		need, want, why, next.Ahead = 1, 1, soon.why, next.Ahead || next.Count == 0
+	}
+	var d Decision
 	if in.Demand.Unknown {
 		next.Count = held(next.Count, want, in)
-		d := decide(next, in, 0, "demand unknown until every gateway has told")
-		d.Numbers, d.Need = num, next.Count
-		return next, d
+		d = decide(next, in, 0, "demand unknown until every gateway has told")
+		need = next.Count
+	} else {
+		d = counted(s, &next, in, want, why, soon, now)
 	}
-	wait := next.again(in, want, now)
+	d.Numbers, d.Need = num, need
+	return next, d
+}
+
+// counted decides the count where want would do: when to go to zero, and how long
+// to keep a surplus. s is the state before.
+func counted(s State, next *State, in Input, want int, why string, soon ahead, now time.Time) Decision {
+	wait := sooner(next.again(in, want, now), soon.wait)
 	idle, stops := want == 0 && next.Count > 0 && !next.IdleSince.IsZero(), stopsAfter(in)
 	if want == 0 && next.Count > 0 {
 		left := stops - now.Sub(next.IdleSince)
 		switch {
 		case !idle:
 			want, why = 1, "starting"
-		case left <= 0:
+		case left <= 0 || soon.over:
+			next.Ahead = false
 			next.Count, next.Surplus = 0, nil
-			d := decide(next, in, next.again(in, 0, now), "")
-			d.Numbers = num
-			d.IdleSince = next.IdleSince
-			return next, d
+			d := decide(*next, in, sooner(next.again(in, 0, now), soon.wait), "")
+			d.IdleSince, d.Prewarm = next.IdleSince, soon.why
+			return d
 		default:
 			want = 1
 			if wait == 0 || left < wait {
@@ -107,13 +121,23 @@ func step(s State, in Input, now time.Time) (State, Decision) {
 			}
 		}
 	}
-	next.Count = min(fall(s, &next, want, now), in.Limits.Max) // a lower bound holds at once
-	d := decide(next, in, wait, why)
-	d.Numbers, d.Need = num, need
-	if idle {
+	next.Count = min(fall(s, next, want, now), in.Limits.Max) // a lower bound holds at once
+	d := decide(*next, in, wait, why)
+	switch {
+	case idle:
 		d.Why, d.IdleSince, d.StopsAfter = "", next.IdleSince, stops
+	case next.Count == 0 && soon.why != "":
+		d.Why, d.IdleSince, d.Prewarm = "", next.IdleSince, soon.why
 	}
-	return next, d
+	return d
+}
+
+// sooner is the shorter of two waits, of which 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // again is when the next step is due, if nothing happens before; 0 for never.
@@ -132,8 +156,12 @@ func (s *State) again(in Input, want int, now time.Time) time.Duration {
 // begin is the state after a step that leaves the count as it is.
 func begin(s State, in Input, now time.Time) State {
 	next := s
-	next.Last, next.Unknown, next.IdleSince = now, in.Demand.Unknown, idleSince(s, in, now)
-	next.Learned, next.Seen = s.Learned.started(in.Replicas, s.Seen, s.Last.IsZero())
+	next.rests(in, now)
+	next.Last, next.Unknown = now, in.Demand.Unknown
+	if !next.Ahead || busy(in) || in.Wake > 0 || s.IdleSince.IsZero() { // a start ahead of requests is no activity
+		next.IdleSince = idleSince(s, in, now)
+	}
+	next.Learned, next.Seen = next.Learned.started(in.Replicas, s.Seen, s.Last.IsZero())
 	if s.Last.IsZero() {
 		next.Count = len(in.Replicas) // a returning owner starts from what runs
 	}

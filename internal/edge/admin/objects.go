@@ -149,7 +149,7 @@ func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 		for _, c := range st.Revision.Components {
 			l := c.Limits
 			out.Limits[c.Role] = ScaleLimits{Min: l.Min, Max: l.Max, Target: l.Target, Metric: (service.MetricTarget{Metric: l.Metric, External: l.External}).Name(), Metrics: l.Metrics,
-				ScaleToZeroAfter: l.ScaleToZeroAfter.String(), StartupTimeout: l.StartupTimeout.String(), Schedule: l.Schedule}
+				ScaleToZeroAfter: l.ScaleToZeroAfter.String(), StartupTimeout: l.StartupTimeout.String(), Schedule: l.Schedule, Prewarm: l.Prewarm}
 		}
 	}
 	if rendered {

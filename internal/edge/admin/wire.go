@@ -81,6 +81,7 @@ type ScaleLimits struct {
 	ScaleToZeroAfter string
 	StartupTimeout   string
 	Schedule         []service.ScheduleWindow `json:",omitempty"`
+	Prewarm          bool                     `json:",omitempty"`
 }
 
 // Waiting is what a request to the service waits for that has waited since some

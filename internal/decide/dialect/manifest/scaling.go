@@ -33,7 +33,22 @@ func CheckScaling(r *Report, path string, s service.Scaling) service.Scaling {
 	}
 	checkMetrics(r, path, s)
 	checkSchedule(r, path+".schedule", s)
+	checkPrewarm(r, path+".prewarm", s)
 	return s
+}
+
+// checkPrewarm checks whether a replica is to be started ahead; path is that of
+// the field.
+func checkPrewarm(r *Report, path string, s service.Scaling) {
+	switch s.Prewarm {
+	case "", service.PrewarmOff:
+	case service.PrewarmAuto:
+		if s.MinReplicas != nil && *s.MinReplicas > 0 {
+			r.Warnf(path, "has no effect with minReplicas %d: a replica is always there", *s.MinReplicas)
+		}
+	default:
+		r.Errorf(path, "unknown value %q: write auto or off", Clip(string(s.Prewarm)))
+	}
 }
 
 // maxWindows bounds a schedule.
@@ -154,9 +169,12 @@ var requestMetrics = []service.ScaleMetric{service.MetricConcurrency, service.Me
 // knative is the prefix of Knative's annotations.
 const knative = "autoscaling.knative.dev/"
 
-// scheduleAnnotation has the windows of a schedule, as a ModelService's scaling
-// has them, as YAML.
-const scheduleAnnotation = "roundhouse.dev/schedule"
+// scheduleAnnotation has the windows of a schedule as YAML, and prewarmAnnotation
+// auto or off, as a ModelService's scaling has them.
+const (
+	scheduleAnnotation = "roundhouse.dev/schedule"
+	prewarmAnnotation  = "roundhouse.dev/prewarm"
+)
 
 // KServePrefix is the prefix of KServe's.
 const KServePrefix = "serving.kserve.io/"
@@ -200,13 +218,7 @@ func ReadAnnotations(r *Report, path, prefix string, c *service.Component, annot
 		}
 	}
 	checkAutoscalerClass(r, find(prefix+"autoscalerClass"))
-	if a := find(scheduleAnnotation); a != nil && c.Scaling.Schedule == nil {
-		if err := yaml.UnmarshalStrict([]byte(a.value), &s.Schedule); err != nil {
-			_, why, _ := strings.Cut(err.Error(), "json: ")
-			r.Errorf(a.path, "is no list of windows with start, end, timeZone, minReplicas and maxReplicas: %s", Clip(cmp.Or(why, err.Error())))
-		}
-		checkSchedule(r, a.path, c.Scaling.Over(s))
-	}
+	readOwn(r, &s, c.Scaling, find(scheduleAnnotation), find(prewarmAnnotation))
 	utilization := readUtilization(r, find(knative+"target-utilization-percentage", knative+"targetUtilizationPercentage"))
 	if m := cmp.Or(c.Scaling.ScaleMetric, s.ScaleMetric, service.MetricConcurrency); m == service.MetricConcurrency || m == service.MetricRPS {
 		s.ScaleTarget = soft(s.ScaleTarget, utilization)
@@ -222,6 +234,22 @@ func ReadAnnotations(r *Report, path, prefix string, c *service.Component, annot
 	apart := c.Scaling
 	c.Scaling = c.Scaling.Over(s)
 	CheckTogether(r, "metadata.annotations", c.Scaling, apart, s)
+}
+
+// readOwn reads the annotations that other dialects have for fields of ours; stated
+// is what the spec states.
+func readOwn(r *Report, s *service.Scaling, stated service.Scaling, schedule, prewarm *annotation) {
+	if schedule != nil {
+		if err := yaml.UnmarshalStrict([]byte(schedule.value), &s.Schedule); err != nil {
+			_, why, _ := strings.Cut(err.Error(), "json: ")
+			r.Errorf(schedule.path, "is no list of windows with start, end, timeZone, minReplicas and maxReplicas: %s", Clip(cmp.Or(why, err.Error())))
+		}
+		checkSchedule(r, schedule.path, stated.Over(*s))
+	}
+	if prewarm != nil {
+		s.Prewarm = service.Prewarm(prewarm.value)
+		checkPrewarm(r, prewarm.path, stated.Over(*s))
+	}
 }
 
 // knativeTarget is how much of a stated target Knative aims at, in percent.

@@ -124,7 +124,7 @@ func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scalin
 		Metrics:          readScaleMetrics(s.Metrics),
 		MaxConcurrency:   s.MaxConcurrency,
 		ScaleToZeroAfter: span(s.ScaleToZeroAfter), StartupTimeout: span(s.StartupTimeout),
-		AnswerTimeout: span(s.AnswerTimeout),
+		AnswerTimeout: span(s.AnswerTimeout), Prewarm: service.Prewarm(s.Prewarm),
 	}
 	for _, w := range s.Schedule {
 		out.Schedule = append(out.Schedule, service.ScheduleWindow(w))

@@ -240,8 +240,14 @@ func serviceRules() map[string][]rule {
 		"Ratio.component":          {oneOf(service.Roles...)},
 		"Ratio.replicas":           {above(0)},
 		"Scaling.scaleToZeroAfter": duration,
-		"Scaling.startupTimeout":   duration,
-		"Scaling.answerTimeout":    duration,
+		"Scaling.prewarm":          {oneOf(service.PrewarmAuto, service.PrewarmOff)},
+		"Scaling.schedule":         {atMost(32)},
+		"ScheduleWindow": {require("start", "end"), cel("has(self.minReplicas) || has(self.maxReplicas)", "changes nothing: write minReplicas, maxReplicas or both"),
+			cel("!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas", "minReplicas is more than maxReplicas")},
+		"ScheduleWindow.minReplicas": {atLeast(0)},
+		"ScheduleWindow.maxReplicas": {atLeast(1)},
+		"Scaling.startupTimeout":     duration,
+		"Scaling.answerTimeout":      duration,
 		"Component": {
 			cel("!"+some("self.containers")+" || !has(self.resources) && !"+stated("self.image")+" && !"+some("self.command")+" && !"+
 				some("self.args")+" && !"+some("self.env"),
