@@ -130,10 +130,10 @@ func outages(seed uint64) *Plan {
 		p.Services = append(p.Services, s)
 		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: s.Name, From: between(0, time.Minute), For: between(time.Second, time.Minute), Pause: between(2*time.Minute, 15*time.Minute),
 			Every: between(time.Second, 5*time.Second), Patience: between(time.Minute, 5*time.Minute), Retries: rng.IntN(2), Tokens: 1 + rng.IntN(5), Slow: time.Duration(rng.IntN(2)) * 15 * time.Second,
-			Limits: apikey.Limits{RequestsPerMinute: int64(rng.IntN(3)) * 10, Concurrent: int64(rng.IntN(3)) * 4, TokensPerMinute: int64(i%4/3) * 50}})
+			Limits: apikey.Limits{RequestsPerMinute: int64(rng.IntN(3)) * 5, Concurrent: int64(rng.IntN(3)) * 4, TokensPerMinute: int64(i%4/3) * 50}})
 	}
 	for i, kind := range []string{"clock ahead", "clock back", "power", "power and delete", "scale"} {
-		for range []int{12, 6, 6, 6, 6}[i] {
+		for range []int{12, 12, 6, 6, 6}[i] {
 			p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: kind, Service: p.Services[rng.IntN(4)].Name, At: between(0, 110*time.Minute)})
 		}
 	}
