@@ -63,6 +63,9 @@ type machine struct {
 	dead      bool                              // nobody listens: the owner's process is dead
 }
 
+// Without it, services would not make room for each other.
+var _ fleet.SharedMachine = (*machine)(nil)
+
 // owner is what is wanted of a service.
 type owner struct {
 	key      service.Key
@@ -184,14 +187,14 @@ func (m *machine) Machine() residency.Machine {
 	return residency.Machine{GPUs: make([]int64, len(m.gpus))}
 }
 
-func (m *machine) Reserve(services [][]string) {
+func (m *machine) Reserve(plan residency.Plan) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.dead {
 		return
 	}
-	m.space.Reserve(services)
-	m.reserved = services
+	m.space.Reserve(plan.Reserved)
+	m.reserved = plan.Reserved
 	m.loop.after(0, func() { m.locked(m.place) })
 }
 

@@ -59,6 +59,7 @@ type watch struct {
 	allowed  map[*UserPlan]*allowance
 	lacking  service.Key // waits for GPUs that idle services have, since
 	lacks    time.Time
+	crowded  time.Time // since when requests wait for GPUs at all
 }
 
 // watched is what the invariants need to remember of a service.
@@ -247,6 +248,7 @@ func (w *watch) check() {
 	w.devices()
 	on := w.calls(now)
 	w.room(now)
+	w.hoards(now)
 	for _, k := range w.keys {
 		s := w.services[k]
 		if s == nil || s.plan == nil || w.world.loop.stopped {
@@ -310,6 +312,41 @@ func (w *watch) calls(now time.Time) map[string]int {
 		}
 	}
 	return on
+}
+
+// hoards looks for a service that nobody asks and that keeps GPUs while requests for
+// others wait for no more than those.
+func (w *watch) hoards(now time.Time) {
+	idle, held, free, most := service.Key{}, 0, 0, 0
+	w.world.machine.locked(func() {
+		free = w.world.machine.free()
+		for _, k := range w.keys {
+			s, o := w.services[k], w.world.machine.owners[k]
+			if s == nil || s.plan == nil || o == nil {
+				continue
+			}
+			n, pending := 0, 0
+			for _, u := range o.units {
+				if n += len(u.view.GPUs); u.view.Phase == replica.Pending {
+					pending++
+				}
+			}
+			switch {
+			case pending > 0 && s.waiting > 0:
+				most = max(most, s.plan.GPUs)
+			case pending == 0 && n > held && s.open == 0 && s.plan.Min == 0 && now.Sub(s.lastUse) > 15*time.Second && now.Sub(s.applied) > startupTimeout && !s.canary.around():
+				idle, held = k, n
+			}
+		}
+	})
+	if most == 0 || held == 0 || w.world.trouble() || now.Sub(w.restart) < time.Minute || held+free < most {
+		w.crowded = time.Time{}
+	} else if w.crowded.IsZero() {
+		w.crowded = now
+	}
+	if d := now.Sub(w.crowded); !w.crowded.IsZero() && d > 15*time.Second {
+		w.violate("idle services make room", idle, "it has had no request for %v and holds %d GPUs, and for %v requests for others have waited for %d at most, of which %d are free", now.Sub(w.services[idle].lastUse), held, d, most, free)
+	}
 }
 
 // room looks at a service that waits for GPUs, if it is the only one.
