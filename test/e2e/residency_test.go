@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -331,4 +332,74 @@ func TestPreload(t *testing.T) {
 	if a := n.complete("low", 4); a.status != 200 {
 		t.Errorf("low: %s", a)
 	}
+}
+
+// TestMemoryOfFiles: a machine without GPUs makes room for a service that states
+// nothing, by the size of its model's files, until a replica has been measured.
+// What was measured outlives `up`.
+func TestMemoryOfFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	model, err := os.Create(filepath.Join(dir, "model.gguf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(model.Truncate(1<<30), model.Close()); err != nil {
+		t.Fatal(err)
+	}
+	const runtime = `apiVersion: roundhouse.dev/v1alpha1
+kind: ServingRuntime
+metadata: {name: simulated}
+spec:
+  supportedModelFormats: [{name: gguf, autoSelect: true, priority: 100}]
+  protocolVersions: [openAI]
+  local:
+    command: [roundhouse, simulate, engine, --port, "{{.Port}}", --model, "{{.Name}}"]
+    readinessProbe: {httpGet: {path: /health, port: 8080}}
+---
+`
+	files := func(name, more string) string {
+		return fmt.Sprintf(`apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: %s}
+spec:
+  model: {uri: "file://%s", format: {name: gguf}}
+  runtime: {name: simulated}
+  protocol: openAI
+  scaling: {minReplicas: 0, maxReplicas: 1, scaleToZeroAfter: 10m, startupTimeout: 60s}
+%s
+`, name, model.Name(), more)
+	}
+	n := newNode(t)
+	n.env = []string{"ROUNDHOUSE_MEMORY=2Gi"}
+	n.up()
+	n.do("apply", "-f", write(t, dir, "services.yaml", runtime+files("stated", "  engine: {resources: {requests: {memory: 1536Mi}}}")+"---\n"+files("guessed", "")))
+	if a := n.complete("stated", 4); a.status != 200 {
+		t.Fatalf("stated: %s", a)
+	}
+	contains(t, n.do("explain", "wake", "guessed"), "needs    1.2 GiB of memory (estimated from its files)",
+		"stops    default/stated: default/guessed needs 1.2 GiB of memory (estimated from its files); default/stated is idle")
+	if a := n.complete("guessed", 4); a.status != 200 {
+		t.Fatalf("guessed: %s", a)
+	}
+	contains(t, n.logs.String(), "an idle service makes room")
+	measured := func(what string) {
+		t.Helper()
+		eventually(t, what, func() (bool, string) {
+			out := n.do("explain", "wake", "guessed")
+			return strings.Contains(out, "of memory (measured)"), out
+		})
+	}
+	measured("guessed is measured")
+	if a := n.complete("stated", 4); a.status != 200 {
+		t.Fatalf("stated: %s", a)
+	}
+	for _, name := range []string{"stated", "guessed"} {
+		if rs := n.service("default/" + name).Replicas; len(rs) != 1 || rs[0].Phase != "Ready" {
+			t.Errorf("%s beside the other: %+v", name, rs)
+		}
+	}
+	n.signal(syscall.SIGTERM)
+	n.up()
+	measured("what was measured is known after a restart")
 }

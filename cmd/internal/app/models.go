@@ -54,7 +54,7 @@ func (i Inspector) Inspect(ctx context.Context, uri string) (service.Attributes,
 		f.From["framework.version"] = from
 	}
 	return service.Attributes{Format: service.NamedVersion{Name: f.Format}, Framework: service.NamedVersion{Name: f.Framework, Version: f.FrameworkVersion},
-		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, AdapterRank: f.AdapterRank, Environment: f.Environment, From: f.From}, nil
+		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, Bytes: f.Bytes, AdapterRank: f.AdapterRank, Environment: f.Environment, From: f.From}, nil
 }
 
 // Missing is the error for a model that certainly does not exist.

@@ -56,6 +56,10 @@ type Replica struct {
 	// FailedStarts counts, on one machine, the processes in a row that ended
 	// before they were ready.
 	FailedStarts int `json:"failedStarts,omitempty"`
+	// Memory is the most main memory that its processes were seen to use, and
+	// GPUMemory the most memory of GPUs, in bytes; 0 while neither was measured.
+	Memory    int64 `json:"memory,omitempty"`
+	GPUMemory int64 `json:"gpuMemory,omitempty"`
 	// GPUs are the indexes of the accelerators it holds.
 	GPUs     []int     `json:"gpus,omitempty"`
 	Progress *Progress `json:"progress,omitempty"` // of the fetch, while Fetching

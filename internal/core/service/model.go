@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -61,6 +62,8 @@ type Attributes struct {
 	Quantization string       `json:"quantization,omitempty"`
 	// Parameters is the parameter count; 0 means unknown.
 	Parameters int64 `json:"parameters,omitempty"`
+	// Bytes is the size of the files; 0 means unknown.
+	Bytes int64 `json:"bytes,omitempty"`
 	// AdapterRank is the rank of files that are a LoRA adapter's; 0 for others.
 	AdapterRank int `json:"adapterRank,omitempty"`
 	// Environment is the Python environment that the files bring with them, as
@@ -107,6 +110,7 @@ func (a Attributes) Fill(found Attributes, source string) Attributes {
 		a.Parameters = found.Parameters
 		note("parameters")
 	}
+	a.Bytes = cmp.Or(a.Bytes, found.Bytes)
 	if len(from) > 0 {
 		a.From = from
 	}

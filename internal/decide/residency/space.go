@@ -30,6 +30,26 @@ const (
 	Measured  = "measured"
 )
 
+// factors are how much more main memory engines take than the files of a model
+// have bytes: weights, the cache of keys and values of a small context, and what
+// the library makes of the file. They are rules of thumb, until a replica has been
+// measured.
+var factors = map[string]float64{"gguf": 1.2, "safetensors": 1.3, "huggingface": 1.3, "pytorch": 1.3, "onnx": 1.5, "tensorflow": 1.5}
+
+// Estimate is the main memory that a replica takes for a model, by the size of its
+// files, else by the number of its weights; 0 where both are unknown.
+func Estimate(format string, bytes, weights int64) int64 {
+	const otherwise, perWeight = 2, 2 // of formats that are parsed into objects; bytes of a half-precision number
+	if bytes <= 0 {
+		bytes = weights * perWeight
+	}
+	factor, ok := factors[strings.ToLower(format)]
+	if !ok {
+		factor = otherwise
+	}
+	return int64(float64(bytes) * factor)
+}
+
 // Machine is what there is to share out.
 type Machine struct {
 	GPUs   []int64 // the memory of each in bytes; 0 where it is not known: such a GPU is only given whole

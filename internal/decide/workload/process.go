@@ -216,6 +216,31 @@ func (p *Process) reside(role service.Role, r service.Residency) {
 	}
 }
 
+// expect estimates what a process takes that loads the model into main memory, if
+// its service does not state that.
+func (p *Process) expect(role service.Role, model service.Attributes) {
+	if p == nil || p.GPUs > 0 || role != service.RoleEngine && role != service.RoleDecoder {
+		return
+	}
+	if p.ExpectedMemory = residency.Estimate(model.Format.Name, model.Bytes, model.Parameters); p.ExpectedMemory > 0 {
+		p.MemoryFrom = residency.Estimated
+	}
+}
+
+// Measured returns the revision with what a replica of a role was seen to use, in
+// place of what was expected.
+func (r Revision) Measured(role service.Role, memory int64) Revision {
+	r.Components = slices.Clone(r.Components)
+	for i := range r.Components {
+		if c := &r.Components[i]; c.Role == role && c.Process != nil {
+			p := *c.Process
+			p.ExpectedMemory, p.MemoryFrom = memory, residency.Measured
+			c.Process = &p
+		}
+	}
+	return r
+}
+
 // statedMemory is the memory that a service states for its container. What a
 // runtime states limits each replica, but is no account of what a model takes.
 func statedMemory(c *corev1.Container) int64 {

@@ -20,8 +20,12 @@ import (
 // machines where they cannot be detected.
 const devicesVariable = "ROUNDHOUSE_GPUS"
 
-// memoryVariable, when set, says how much memory each of them has.
-const memoryVariable = "ROUNDHOUSE_GPU_MEMORY"
+// memoryVariable, when set, says how much memory each of them has, and
+// mainMemoryVariable how much main memory all replicas may have together.
+const (
+	memoryVariable     = "ROUNDHOUSE_GPU_MEMORY"
+	mainMemoryVariable = "ROUNDHOUSE_MEMORY"
+)
 
 // Discover names the machine's accelerators as CUDA_VISIBLE_DEVICES takes
 // them: as many as ROUNDHOUSE_GPUS says; else those this process was given in
@@ -225,6 +229,37 @@ func (g *gpus) open(space *residency.Space, k service.Key, need residency.Need) 
 		}
 		return g.promised(i, k)
 	})
+}
+
+// adjust has a service's account agree with what its replicas were seen to use.
+func (g *gpus) adjust(k service.Key, bytes int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	of := g.memory[k]
+	if of.replicas == 0 || of.bytes == bytes {
+		return
+	}
+	g.space.Take(residency.Need{Memory: bytes}, nil)
+	g.space.Give(residency.Need{Memory: of.bytes}, nil)
+	g.memory[k] = share{of.replicas, bytes}
+	if bytes < of.bytes {
+		g.announce()
+	}
+}
+
+// use notes how much main memory programs other than replicas use.
+func (g *gpus) use(others int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.machine.Others = others
+	g.space.Use(others)
+}
+
+// shared is what replicas share.
+func (g *gpus) shared() residency.Machine {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.machine
 }
 
 // promised reports whether an accelerator is reserved for others than a service.

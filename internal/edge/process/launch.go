@@ -201,7 +201,7 @@ func (u *unit) takeRoom(r *running, need residency.Need) error {
 				return
 			}
 			v.Phase, v.Progress = replica.Pending, nil
-			if v.Reason, v.Message = lacking(need, free, pool.machine); v.Reason == replica.ReasonInsufficientGPUs {
+			if v.Reason, v.Message = lacking(need, free, pool.shared()); v.Reason == replica.ReasonInsufficientGPUs {
 				v.Message += u.yielding
 			} else if pool.awaits(u.o.key, need) && v.Reason == replica.ReasonInsufficientMemory {
 				v.Reason, v.Message = replica.ReasonNotTogether, "waits until services that it does not run with have stopped"
@@ -360,6 +360,7 @@ func (u *unit) started(r *running) {
 	u.o.update(u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message, v.Progress = replica.Starting, "", r.note, nil
 		v.PID, v.Started, v.GPUs = r.proc.PID(), r.started, r.gpus
+		v.Memory, v.GPUMemory = 0, 0
 		v.HTTP = hostPort(u.p.cfg.Host, r.port)
 		if r.grpcPort > 0 {
 			v.GRPC = hostPort(u.p.cfg.Host, r.grpcPort)

@@ -17,6 +17,13 @@ func (memoryGroups) make(string, int64) (string, error) {
 func (memoryGroups) killed(string) int { return 0 }
 func (memoryGroups) remove(string)     {}
 
+// processTrees and memoryOf are not known on macOS: nothing is measured.
+func processTrees([]int) map[int]int { return nil }
+func memoryOf(int) int64             { return 0 }
+
+// availableMemory is not known.
+func availableMemory() (limit, available int64) { return machineMemory(), 0 }
+
 // machineMemory is the machine's memory in bytes; 0 means unknown.
 func machineMemory() int64 {
 	n, err := unix.SysctlUint64("hw.memsize")

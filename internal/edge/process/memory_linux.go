@@ -172,6 +172,119 @@ func (p memoryGroup) usable() bool {
 	return write(p.dir, "cgroup.subtree_control", "+memory") == nil && write(dir, p.limit, "1073741824") == nil
 }
 
+// processTrees maps each process to the one of roots whose group it is in, or that
+// it descends from.
+func processTrees(roots []int) map[int]int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	parent, out := map[int]int{}, map[int]int{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
+		if err != nil {
+			continue
+		}
+		// After the name, which is in parentheses and may contain any: state, parent, group.
+		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		if len(f) < 3 {
+			continue
+		}
+		parent[pid], _ = strconv.Atoi(f[1])
+		if group, _ := strconv.Atoi(f[2]); slices.Contains(roots, group) {
+			out[pid] = group
+		}
+	}
+	for pid := range parent {
+		for at, n := pid, 0; at > 1 && n < 64; at, n = parent[at], n+1 {
+			if slices.Contains(roots, at) {
+				out[pid] = at
+				break
+			}
+		}
+	}
+	return out
+}
+
+// memoryOf is what a process uses, of pages that it shares with others its part;
+// all of its resident pages where the kernel does not say.
+func memoryOf(pid int) int64 {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	if b, err := os.ReadFile(filepath.Join(dir, "smaps_rollup")); err == nil {
+		return field(string(b), "Pss:") << 10
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "statm"))
+	f := strings.Fields(string(b))
+	if err != nil || len(f) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(f[1], 10, 50)
+	return pages * int64(os.Getpagesize())
+}
+
+// field is the number after a name at the beginning of a line; 0 for none.
+func field(text, name string) int64 {
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			if f := strings.Fields(rest); len(f) > 0 {
+				n, _ := strconv.ParseInt(f[0], 10, 53)
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// availableMemory is what the machine has, or the control group of this process
+// may have, and what is left of it.
+func availableMemory() (limit, available int64) {
+	limit = machineMemory()
+	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
+		available = field(string(b), "MemAvailable:") << 10
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || err2 != nil {
+		return limit, available
+	}
+	unified, _ := cgroupMounts(string(mounts))
+	for line := range strings.Lines(string(own)) {
+		group, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		for at := filepath.Join(unified, group); ok && unified != "" && strings.HasPrefix(at, unified); at = filepath.Dir(at) {
+			most, used := groupMemory(at)
+			if most > 0 && most < limit {
+				limit = most
+			}
+			if most > 0 {
+				available = min(available, max(0, most-used))
+			}
+			if at == "/" || at == unified {
+				break
+			}
+		}
+	}
+	return limit, available
+}
+
+// groupMemory is the limit of a control group of version 2, 0 for none, and what
+// it uses but for pages that the kernel can drop.
+func groupMemory(dir string) (limit, used int64) {
+	read := func(file string) string {
+		b, _ := os.ReadFile(filepath.Join(dir, file))
+		return strings.TrimSpace(string(b))
+	}
+	limit, err := strconv.ParseInt(read("memory.max"), 10, 64)
+	if err != nil {
+		return 0, 0
+	}
+	used, _ = strconv.ParseInt(read("memory.current"), 10, 64)
+	return limit, used - field(read("memory.stat"), "inactive_file ")
+}
+
 // machineMemory is the machine's memory in bytes; 0 means unknown.
 func machineMemory() int64 {
 	var s unix.Sysinfo_t

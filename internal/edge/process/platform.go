@@ -81,7 +81,7 @@ func New(cfg Config) (*Platform, error) {
 	if cfg.Devices == nil {
 		cfg.Devices, cfg.DeviceMemory = Discover(context.Background())
 	}
-	p := &Platform{cfg: cfg, records: records(filepath.Join(cfg.Dir, "replicas")), gpus: newGPUs(cfg.Devices, cfg.DeviceMemory, machineMemory()),
+	p := &Platform{cfg: cfg, records: records(filepath.Join(cfg.Dir, "replicas")), gpus: newGPUs(cfg.Devices, cfg.DeviceMemory, mainMemory()),
 		fetches: fetches{fetcher: cfg.Fetcher}, memory: newMemoryGroups(), ports: ports{host: cfg.Host}, checks: checks{executable: cfg.Executable},
 		closing: make(chan struct{}), owners: map[service.Key]*owner{}}
 	for _, dir := range []string{string(p.records), p.logDir()} {
@@ -102,7 +102,9 @@ func New(cfg Config) (*Platform, error) {
 		p.changes.Close()
 		return nil, fmt.Errorf("process: %w", err)
 	}
+	p.measure(true)
 	go p.housekeeping()
+	go p.measuring()
 	return p, nil
 }
 
@@ -121,11 +123,11 @@ func writable(dir string) error {
 // Host tells what can run here, and answers what it is asked.
 func (p *Platform) Host(ctx context.Context, ask ...selection.Check) (selection.Host, error) {
 	return selection.Host{Programs: p.programs.list(p.cfg.Now()), Accelerators: len(p.gpus.names),
-		MemoryBytes: machineMemory(), Answers: p.checks.answer(ctx, ask)}, ctx.Err()
+		MemoryBytes: p.gpus.shared().Memory, Answers: p.checks.answer(ctx, ask)}, ctx.Err()
 }
 
 // Machine is what replicas share.
-func (p *Platform) Machine() residency.Machine { return p.gpus.machine }
+func (p *Platform) Machine() residency.Machine { return p.gpus.shared() }
 
 // Reserve leaves what is free of each GPU to the services that a plan reserves it
 // for; where it reserves it for none, to whoever has waited longest. Services that

@@ -223,6 +223,13 @@ type View struct {
 	Startup time.Duration
 }
 
+// Measured is the most memory that a replica was seen to use, in bytes.
+type Measured struct {
+	Revision  string `json:"revision"` // its hash
+	Memory    int64  `json:"memory"`
+	GPUMemory int64  `json:"gpuMemory,omitempty"`
+}
+
 // Record is the durable decision about one service.
 type Record struct {
 	Service service.Key `json:"service"`
@@ -237,4 +244,6 @@ type Record struct {
 	Inputs map[string]string `json:"inputs,omitempty"`
 	// Learned is what each role has shown of its startup and service times.
 	Learned map[service.Role]autoscale.Learned `json:"learned,omitempty"`
+	// Measured is what a replica of each role was seen to use, on one machine.
+	Measured map[service.Role]Measured `json:"measured,omitempty"`
 }

@@ -87,6 +87,9 @@ func (r *reconciler) converge(ctx context.Context, w *work) (time.Duration, erro
 	if err := r.settle(ctx, w); err != nil {
 		return 0, err
 	}
+	if err := r.measure(ctx, w); err != nil {
+		return 0, err
+	}
 	if err := r.recordReady(w); err != nil {
 		return 0, fmt.Errorf("store that %s has been ready: %w", w.key, err)
 	}

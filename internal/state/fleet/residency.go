@@ -190,6 +190,7 @@ type resident struct {
 	minimum  bool // a component is to have a replica whatever the demand
 	preload  preload
 	learned  map[service.Role]autoscale.Learned
+	measured map[service.Role]Measured
 }
 
 // residents copies what plans look at; those without a revision hold nothing.
@@ -202,7 +203,7 @@ func (s *services) residents() (out []resident) {
 		}
 		x := resident{key: k, revision: e.record.Revision, spec: e.object.Service.Residency, stopped: e.object.Service.Stopped || e.asleep || e.deleted,
 			rolling: e.record.Revision.Before != nil || k.IsCanary() || s.presentLocked(k.Canary()) != nil, preload: e.preload,
-			learned: map[service.Role]autoscale.Learned{}}
+			learned: map[service.Role]autoscale.Learned{}, measured: e.record.Measured}
 		for i := range e.record.Revision.Components {
 			x.take(&e.record.Revision.Components[i], e)
 		}

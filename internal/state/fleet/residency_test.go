@@ -24,7 +24,7 @@ func TestWakePlanReads(t *testing.T) {
 		"refused":    {residency.Plan{Refuse: []residency.Verdict{{Service: "d/b", Why: "too large"}}}, []string{"refused  too large"}},
 		"makes room": {residency.Plan{Stop: []residency.Stop{{Service: "d/a", For: "d/b", Why: "it is idle"}, {Service: "d/c", For: "d/d"}}}, []string{"stops    d/a: it is idle", "starts   in about 12s once that has stopped"}},
 	} {
-		p := WakePlan{Service: "d/b", Needs: []RoleNeed{{service.RoleEngine, residency.Need{GPUs: 1}}, {service.RoleDecoder, residency.Need{GPUs: 2}}},
+		p := WakePlan{Service: "d/b", Needs: []RoleNeed{{Role: service.RoleEngine, Need: residency.Need{GPUs: 1}}, {Role: service.RoleDecoder, Need: residency.Need{GPUs: 2}}},
 			Startup: 12 * time.Second, StartupLate: 15 * time.Second, Starts: 5}
 		p.judge(residency.Facts{Services: []residency.Service{{Name: "d/e", Pinned: true, Replicas: []residency.Replica{{GPUs: []int{0}}}}}}, c.plan)
 		if p.State != state {

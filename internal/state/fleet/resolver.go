@@ -140,6 +140,7 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 	next := &Record{Service: w.key, Selection: hash, Revision: rev, Inputs: r.inputs(w.object, rev.Runtime)}
 	if w.record != nil {
 		next.Learned = w.record.Learned
+		next.keepMeasured(w.record)
 	}
 	return next, 0, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -38,6 +39,8 @@ type WakePlan struct {
 type RoleNeed struct {
 	Role service.Role `json:"role"`
 	residency.Need
+	// Measured is the most memory of GPUs that a replica was seen to use, in bytes.
+	Measured int64 `json:"measuredGPUMemory,omitempty"`
 }
 
 // Kept is a service that keeps what it holds, and why.
@@ -101,7 +104,7 @@ func (f *Fleet) ExplainWake(ctx context.Context, k service.Key) (WakePlan, error
 func (x resident) needs() (out []RoleNeed) {
 	for i := range x.revision.Components {
 		c := &x.revision.Components[i]
-		out = append(out, RoleNeed{c.Role, c.Process.Need()})
+		out = append(out, RoleNeed{c.Role, c.Process.Need(), x.measured[c.Role].GPUMemory})
 	}
 	return out
 }
@@ -149,7 +152,11 @@ func (p WakePlan) String() string {
 		if len(p.Needs) > 1 {
 			role = string(n.Role) + ": "
 		}
-		say("  needs    %s%s", role, n.Need)
+		seen := ""
+		if n.Measured > 0 {
+			seen = fmt.Sprintf("; of GPUs %.4g GiB were measured", float64(n.Measured)/(1<<30))
+		}
+		say("  needs    %s%s%s", role, n.Need, seen)
 	}
 	switch p.State {
 	case "running":
@@ -185,6 +192,52 @@ func (p WakePlan) String() string {
 		say("  starts   in about %s%s, and in %s in 9 of 10 cases, by its last %d starts", seconds(p.Startup), once, seconds(p.StartupLate), p.Starts)
 	}
 	return b.String()
+}
+
+// measure takes in what replicas of the present revision use, where that is more
+// than was known by a twentieth, or is the first that is known of the revision. It
+// takes the place of an estimate.
+func (r *reconciler) measure(ctx context.Context, w *work) error {
+	if w.record == nil {
+		return nil
+	}
+	next, news := *w.record, false
+	next.Measured = maps.Clone(next.Measured)
+	for _, v := range w.replicas {
+		known := next.Measured[v.Role]
+		if known.Revision != next.Revision.Hash {
+			known = Measured{Revision: next.Revision.Hash}
+		}
+		if v.Revision != next.Revision.Hash || v.Memory <= known.Memory+known.Memory/20 && v.GPUMemory <= known.GPUMemory+known.GPUMemory/20 {
+			continue
+		}
+		if next.Measured == nil {
+			next.Measured = map[service.Role]Measured{}
+		}
+		known.Memory, known.GPUMemory, news = max(known.Memory, v.Memory), max(known.GPUMemory, v.GPUMemory), true
+		next.Measured[v.Role] = known
+		next.Revision = next.Revision.Measured(v.Role, known.Memory)
+	}
+	if !news {
+		return nil
+	}
+	if err := r.cfg.Store.PutRecord(next); err != nil {
+		return fmt.Errorf("store what %s uses: %w", w.key, err)
+	}
+	w.record, w.applied = &next, false
+	return r.applyRevision(ctx, w)
+}
+
+// keepMeasured keeps what replicas of the record before were seen to use, for as
+// long as the model is the same.
+func (next *Record) keepMeasured(was *Record) {
+	if was.Revision.Model.URI != next.Revision.Model.URI {
+		return
+	}
+	next.Measured = was.Measured
+	for role, m := range was.Measured {
+		next.Revision = next.Revision.Measured(role, m.Memory)
+	}
 }
 
 // preload is how far the start of a service is that is to run before anybody asks

@@ -1,0 +1,154 @@
+package process
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+)
+
+// mainMemory is what replicas may have together: what ROUNDHOUSE_MEMORY says, else
+// all of the machine's, or of the control group that this process is in.
+func mainMemory() int64 {
+	if n := givenMemory(); n > 0 {
+		return n
+	}
+	limit, _ := availableMemory()
+	return limit
+}
+
+// givenMemory is what ROUNDHOUSE_MEMORY says; 0 for nothing.
+func givenMemory() int64 {
+	if q, err := resource.ParseQuantity(os.Getenv(mainMemoryVariable)); err == nil {
+		return max(0, q.Value())
+	}
+	return 0
+}
+
+// measureEvery is how often new replicas are measured, and each fifth time all
+// are.
+const measureEvery = 2 * time.Second
+
+// measuring measures replicas until the platform closes.
+func (p *Platform) measuring() {
+	t := time.NewTicker(measureEvery)
+	defer t.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-t.C:
+			p.measure(n%5 == 0)
+		case <-p.closing:
+			return
+		}
+	}
+}
+
+// measured is a replica with a process.
+type measured struct {
+	u    *unit
+	view replica.Replica
+}
+
+// running lists the replicas with a process.
+func (p *Platform) running() (out []measured) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for _, o := range p.owners {
+		o.mu.Lock()
+		for _, u := range o.units {
+			if u.view.PID > 0 {
+				out = append(out, measured{u, u.view})
+			}
+		}
+		o.mu.Unlock()
+	}
+	return out
+}
+
+// measure notes the most memory that each replica was seen to use, and what the
+// rest of the machine uses. Without all it does so only where a replica that is
+// ready has not been measured yet.
+func (p *Platform) measure(all bool) {
+	list := p.running()
+	starting, fresh, devices := 0, false, false
+	var roots []int
+	for _, m := range list {
+		if roots = append(roots, m.view.PID); m.view.Phase != replica.Ready {
+			starting++
+		} else if m.view.Memory == 0 {
+			fresh = true
+		}
+		devices = devices || len(m.view.GPUs) > 0
+	}
+	if !all && !fresh {
+		return
+	}
+	memory, onGPUs, total := map[int]int64{}, map[int]int64{}, int64(0)
+	trees := processTrees(roots)
+	for pid, root := range trees {
+		n := memoryOf(pid)
+		memory[root], total = memory[root]+n, total+n
+	}
+	if devices && os.Getenv(devicesVariable) == "" {
+		for pid, n := range deviceMemory() {
+			onGPUs[trees[pid]] += n
+		}
+	}
+	for _, m := range list {
+		m.note(memory[m.view.PID], onGPUs[m.view.PID])
+	}
+	// What a replica takes while it starts has been counted with what it needs.
+	if limit, available := availableMemory(); available > 0 && givenMemory() == 0 && (starting == 0 || p.gpus.shared().Others == 0) {
+		p.gpus.use(max(0, limit-available-total))
+	}
+}
+
+// note publishes what a replica uses where that is a twentieth more than it was
+// seen to use before.
+func (m measured) note(memory, onGPUs int64) {
+	u, news := m.u, func(now, was int64) bool { return now > was+was/20 }
+	if m.view.Phase != replica.Ready || !news(memory, m.view.Memory) && !news(onGPUs, m.view.GPUMemory) {
+		return
+	}
+	same := false
+	u.o.update(u, func(v *replica.Replica) {
+		if same = v.PID == m.view.PID; same {
+			v.Memory, v.GPUMemory = max(v.Memory, memory), max(v.GPUMemory, onGPUs)
+		}
+	})
+	if c := u.component.Load(); same && c != nil && c.Process != nil && c.Process.ReservedMemory == 0 {
+		u.p.gpus.adjust(u.o.key, max(memory, m.view.Memory))
+	}
+}
+
+// deviceMemory is the memory of GPUs that each process uses, in bytes, as
+// nvidia-smi says.
+func deviceMemory() map[int]int64 {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits").Output()
+	if err != nil {
+		return nil
+	}
+	return parseDeviceMemory(string(out))
+}
+
+// parseDeviceMemory reads lines of "PID, MIB"; a process on two GPUs has two.
+func parseDeviceMemory(text string) map[int]int64 {
+	list := map[int]int64{}
+	for line := range strings.Lines(text) {
+		id, size, _ := strings.Cut(strings.TrimSpace(line), ", ")
+		pid, err := strconv.Atoi(id)
+		mib, err2 := strconv.ParseInt(size, 10, 40)
+		if err == nil && err2 == nil {
+			list[pid] += mib << 20
+		}
+	}
+	return list
+}
