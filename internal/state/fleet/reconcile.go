@@ -87,7 +87,7 @@ func (r *reconciler) converge(ctx context.Context, w *work) (time.Duration, erro
 	if err := r.settle(ctx, w); err != nil {
 		return 0, err
 	}
-	if err := r.measure(ctx, w); err != nil {
+	if err := r.learnMemory(ctx, w); err != nil {
 		return 0, err
 	}
 	if err := r.recordReady(w); err != nil {

@@ -194,10 +194,10 @@ func (p WakePlan) String() string {
 	return b.String()
 }
 
-// measure takes in what replicas of the present revision use, where that is more
+// learnMemory takes in what replicas of the present revision use, where that is more
 // than was known by a twentieth, or is the first that is known of the revision. It
 // takes the place of an estimate.
-func (r *reconciler) measure(ctx context.Context, w *work) error {
+func (r *reconciler) learnMemory(ctx context.Context, w *work) error {
 	if w.record == nil {
 		return nil
 	}
