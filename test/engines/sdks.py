@@ -31,6 +31,9 @@ WEATHER = {
         "additionalProperties": False,
     },
 }
+# What has a random model write JSON without blanks, of which it would write many.
+BARE = {"llama": {}, "vllm": {"bad_words": [" ", "\n", "\t", "\r"]}}
+
 # What has a random model begin a tool call, and end after it.
 BIAS = {"llama": {"267": 2000, "264": 4000}}
 
@@ -96,7 +99,8 @@ def json_schema(model):
     a = client.chat.completions.create(
         model=model,
         messages=HI,
-        max_tokens=40,
+        max_tokens=200,
+        extra_body=BARE[engine],
         response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
     )
     assert isinstance(json.loads(a.choices[0].message.content)["fits"], bool), a
@@ -172,6 +176,10 @@ CHECKS = {
         ("tiny", [refuses("/v1/embeddings", {"input": "x"}, "--embeddings"), refuses("/v1/rerank", {"query": "x", "documents": ["y"]}, "--reranking")]),
         ("embed", [embeddings]),
         ("rank", [rerank]),
+    ],
+    "vllm": [
+        ("tiny", [*TEXT, responses, messages, count_tokens]),
+        ("tiny", [refuses("/v1/embeddings", {"input": "x"}), refuses("/v1/rerank", {"query": "x", "documents": ["y"]})]),
     ],
 }
 

@@ -105,8 +105,12 @@ func (p part) lacks(h Host, model service.Attributes) string {
 	}
 	local := p.local()
 	if local == nil || len(local.Command) == 0 {
-		if image := p.image(); image != "" {
-			return "no command for image " + image + " on this machine"
+		if m := p.serving(); m != nil {
+			why := "no command for image " + repository(m.Image) + " on this machine"
+			if len(m.Command) > 0 && strings.HasPrefix(m.Command[0], "/") {
+				why += ": its command " + m.Command[0] + " is taken for a path in the image; name a program that is on PATH"
+			}
+			return why
 		}
 		return "no command for its " + string(p.role) + " on this machine"
 	}
@@ -186,17 +190,18 @@ func (p part) contained() bool {
 	return false
 }
 
-// image is the serving container's image without tag and digest.
-func (p part) image() string {
+// serving is the container that serves, of the service or of the runtime, nil for
+// none with an image.
+func (p part) serving() *corev1.Container {
 	for _, c := range []*service.Component{p.over, p.base} {
 		if c == nil {
 			continue
 		}
 		if m := container(c.Pod, c.Main); m != nil && m.Image != "" {
-			return repository(m.Image)
+			return m
 		}
 	}
-	return ""
+	return nil
 }
 
 // nodes is how many machines a multi-node part asks for, 0 for any other.

