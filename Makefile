@@ -11,6 +11,8 @@ PEERS := .venv/peers
 MLSERVER := .venv/mlserver
 # Engines that run on any machine: llama.cpp, Triton, KServe's Python server.
 ENGINES := .venv/engines
+# And those that take gigabytes.
+ENGINES_VLLM := .venv/engines-vllm
 # Clients of the Hugging Face Hub: today's, and one from before Xet.
 HUB := .venv/hub
 HUB_OLD := .venv/hub-old
@@ -79,6 +81,10 @@ test-engines: $(ENGINES)/.installed $(MLSERVER)/.installed ## serve models with 
 	ROUNDHOUSE_ENGINES=$(abspath $(ENGINES)) ROUNDHOUSE_ENGINES_MLSERVER=$(abspath $(MLSERVER)) \
 	  go test -count=1 -timeout 20m ./test/engines
 
+.PHONY: test-engines-vllm
+test-engines-vllm: $(ENGINES_VLLM)/.installed ## serve a model with the real vLLM on CPUs; installs 6 GB
+	ROUNDHOUSE_ENGINES_VLLM=$(abspath $(ENGINES_VLLM)) go test -count=1 -v -timeout 40m -run VLLM ./test/engines
+
 .PHONY: test-torch
 test-torch: $(PEERS)/.installed ## serve models of PyTorch and Hugging Face with ROUNDHOUSE_TORCH_PYTHON, which has their libraries
 	ROUNDHOUSE_PEERS_PYTHON=$(abspath $(PEERS))/bin/python go test -count=1 -v -timeout 10m -tags peers -run TestTorch ./test/peers/modelserver ./test/peers/safetensors
@@ -97,6 +103,10 @@ $(MLSERVER)/.installed: test/peers/requirements-mlserver.txt test/peers/requirem
 
 $(ENGINES)/.installed: test/engines/install.sh $(wildcard test/engines/requirements*.txt)
 	test/engines/install.sh $(ENGINES)
+	@touch $@
+
+$(ENGINES_VLLM)/.installed: test/engines/install-llm.sh test/engines/requirements-vllm.txt
+	test/engines/install-llm.sh vllm $(ENGINES_VLLM)
 	@touch $@
 
 $(HUB)/.installed: test/peers/requirements-hub.txt

@@ -18,9 +18,10 @@ type environment struct{ variable, target string }
 var (
 	small    = environment{"ROUNDHOUSE_ENGINES", "test-engines"}
 	mlserver = environment{"ROUNDHOUSE_ENGINES_MLSERVER", "test-engines"}
+	vllm     = environment{"ROUNDHOUSE_ENGINES_VLLM", "test-engines-vllm"}
 )
 
-var environments = []environment{small, mlserver}
+var environments = []environment{small, mlserver, vllm}
 
 func anyInstalled() bool {
 	for _, e := range environments {

@@ -64,6 +64,8 @@ func TestLlamaLeft(t *testing.T) {
 	page := n.ready("tiny", 1)[0].metrics()
 	s := n.stream("/v1/completions", llamaLong)
 	n.figure(page, "llamacpp:requests_processing", 1)
+	n.scraped()
+	n.reads("llamacpp", page)
 	s.cancel()
 	n.figure(page, "llamacpp:requests_processing", 0)
 	if made := n.figures(page)["llamacpp:tokens_predicted_total"]; made >= llamaTokens {

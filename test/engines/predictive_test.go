@@ -111,6 +111,8 @@ func TestTriton(t *testing.T) {
 	s := n.stream("/v2/models/count/generate_stream", `{"N":10000}`)
 	s.cancel()
 	n.figure(page, "nv_inference_request_success", before+1)
+	n.reads("triton", page)
+	n.scraped()
 	n.leaveOverGRPC("count")
 	n.figure(page, "nv_inference_request_success", before+2)
 }
