@@ -51,6 +51,7 @@ input_length, output_length), or an access log of the gateway. The workloads:
   roundhouse simulate scaling --workload diurnal --startup 30s,60s,120s --seeds 5 --svg diurnal.svg
   roundhouse simulate scaling --workload bursty --slots 16 --service 2s --startup lognormal:60s:0.4
   roundhouse simulate scaling --workload cron,office-hours --prewarm auto
+  roundhouse simulate scaling --policy roundhouse,knative/50/30s,knative/85/2m
   roundhouse simulate scaling --trace access.log --model chat -f chat.yaml
   roundhouse simulate scaling --trace access.log --model chat --suggest --slo 5s --late 0.02`,
 		Args: command.FlagsOnly,
@@ -79,7 +80,7 @@ input_length, output_length), or an access log of the gateway. The workloads:
 	addSimulateTrafficFlags(cmd, &s)
 	addSimulateReplicaFlags(cmd, &s)
 	f := cmd.Flags()
-	f.StringSliceVar(&s.Policies, "policy", policies, "policies to compare")
+	f.StringSliceVar(&s.Policies, "policy", policies, "policies to compare; knative/50/30s is Knative's with a utilization of 50 percent and a stable window of 30 s")
 	f.StringArrayVarP(&manifests, "filename", "f", nil, "manifest, or - for standard input: the scaling of its services is compared too; may be repeated")
 	f.StringVar(&prewarm, "prewarm", string(service.PrewarmOff), "prewarm of the product's decision: auto or off")
 	f.IntVar(&s.Seeds, "seeds", 1, "replays of each policy, each with other traffic; the table shows medians")

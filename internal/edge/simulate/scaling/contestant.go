@@ -2,6 +2,7 @@ package scaling
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -54,8 +55,33 @@ func Contestants() []Contestant {
 	}
 }
 
-// FindContestant finds one by its name.
+// knativeWith is Knative's KPA with another utilization, in percent, and another
+// stable window.
+func knativeWith(name string) (Contestant, error) {
+	wrong := fmt.Errorf("policy %q: write knative/UTILIZATION/WINDOW with 1 to 100 percent and 6s to 1h, for example knative/50/30s", name)
+	_, settings, _ := strings.Cut(name, "/")
+	percent, span, _ := strings.Cut(settings, "/")
+	utilization, err := strconv.ParseFloat(percent, 64)
+	if err != nil || !(utilization >= 1 && utilization <= 100) {
+		return Contestant{}, wrong
+	}
+	window, err := time.ParseDuration(span)
+	if err != nil || window < 6*time.Second || window > time.Hour {
+		return Contestant{}, wrong
+	}
+	return Contestant{Name: name, Summary: "Knative's KPA with these settings", New: func(c Case) (Scaler, error) {
+		cfg := DefaultKnative(float64(c.Pool.Slots), c.Limits.Min, c.Limits.Max)
+		cfg.Utilization, cfg.StableWindow = utilization/100, window
+		return NewKnative(cfg), nil
+	}}, nil
+}
+
+// FindContestant finds one by its name; knative/50/30s is Knative's with other
+// settings.
 func FindContestant(name string) (Contestant, error) {
+	if strings.HasPrefix(name, "knative/") {
+		return knativeWith(name)
+	}
 	var names []string
 	for _, c := range Contestants() {
 		if c.Name == name {
