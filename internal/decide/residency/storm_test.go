@@ -37,6 +37,30 @@ func TestStorm(t *testing.T) {
 	}
 }
 
+// TestStormThatPasses: of 100 models that are asked at once the clients of every
+// second one leave after a while. Nothing is started for them, and what they leave
+// is not waited for.
+func TestStormThatPasses(t *testing.T) {
+	const models, room = 100, 4
+	m := newStorm(models, room, time.Hour)
+	for i := range m.facts.Services {
+		if i%2 == 1 {
+			m.facts.Services[i].Deadline = now.Add(5 * time.Second)
+		}
+	}
+	m.run(t, 8*time.Second, 2*time.Second, time.Second)
+	slices.Sort(m.waits)
+	best := time.Duration(models/2/room+1) * 11 * time.Second
+	if longest := m.waits[len(m.waits)-1]; len(m.waits)+m.lapsed != models || m.lapsed < models/2-room || longest > 2*best {
+		t.Errorf("%d answered, %d left, the longest wait %s; the best schedule's is %s", len(m.waits), m.lapsed, longest, best)
+	}
+	for name, n := range m.starts {
+		if n > 1 {
+			t.Errorf("%s was started %d times", name, n)
+		}
+	}
+}
+
 // storm runs plans in virtual time, half a second a step.
 type storm struct {
 	facts  Facts
