@@ -18,6 +18,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
+	"roundhouse.dev/roundhouse/internal/state/metering"
 )
 
 // platform is a fleet.Platform whose replicas are ready as soon as they are
@@ -156,6 +157,7 @@ type traffic struct {
 	withdrawn []service.Key
 	demand    autoscale.Demand
 	routed    fleet.RoutingView
+	inFlight  map[string]int // by replica
 }
 
 func (t *traffic) Route(v fleet.RoutingView) { t.routed = v }
@@ -166,7 +168,7 @@ func (t *traffic) Withdraw(k service.Key) {
 	t.withdrawn = append(t.withdrawn, k)
 }
 func (t *traffic) Demand(service.Key) autoscale.Demand { return t.demand }
-func (t *traffic) InFlight(string) int                 { return 0 }
+func (t *traffic) InFlight(id string) int              { return t.inFlight[id] }
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -182,6 +184,8 @@ type rig struct {
 	cluster  bool // from the next restart on
 	reports  []fleet.ServiceState
 	retell   time.Duration // what Report returns
+	meter    *usageStore   // of what is used; nil for none
+	measures *metering.Meter
 	*fleet.Fleet
 }
 
@@ -192,7 +196,7 @@ func newRig(t *testing.T) *rig {
 		platform: &platform{programs: []string{"oak", "elm"}, revisions: map[service.Key]workload.Revision{}, counts: map[workload.Ref]int{},
 			replicas: map[service.Key][]replica.Replica{}},
 		store:   &store{objects: map[fleet.ID]fleet.Object{}, records: map[service.Key]fleet.Record{}},
-		traffic: &traffic{views: map[service.Key]fleet.View{}}}
+		traffic: &traffic{views: map[service.Key]fleet.View{}, inFlight: map[string]int{}}}
 	for _, o := range parse(t, runtimeYAML("oak", 2)+"---\n"+runtimeYAML("elm", 1)) {
 		o.Runtime.Scope = service.ScopeCatalog
 		r.catalog = append(r.catalog, *o.Runtime)
@@ -204,7 +208,7 @@ func newRig(t *testing.T) *rig {
 // restart is a new fleet over the same store and platform, restored.
 func (r *rig) restart() {
 	r.t.Helper()
-	f, err := fleet.New(fleet.Config{Platform: r.platform, Store: r.store, Models: r.models, Traffic: r.traffic, Routing: r.traffic, Catalog: r.catalog,
+	f, err := fleet.New(fleet.Config{Platform: r.platform, Store: r.store, Models: r.models, Traffic: r.traffic, Routing: r.traffic, Catalog: r.catalog, Usage: r.measured(),
 		Jitter: func(d time.Duration) time.Duration { return d },
 		Now:    func() time.Time { return r.now }, Cluster: r.cluster,
 		Report: func(_ context.Context, st fleet.ServiceState) (time.Duration, error) {
