@@ -149,13 +149,13 @@ func (o *controllerOptions) complete() error {
 			return command.Usagef("--install-crds %s: write some of %s, %s", p, ownCRDs, strings.Join(crds.Projects(), ", "))
 		}
 	}
-	if u, err := url.Parse(o.address(service.Key{Namespace: "namespace", Name: "name"})); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	if !webURL(o.address(service.Key{Namespace: "namespace", Name: "name"})) {
 		return command.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.gatewayURL)
 	}
 	if o.pickers = cmp.Or(o.pickers, incluster.PickersAsk); o.pickers != incluster.PickersAsk && o.pickers != incluster.PickersIgnore {
 		return command.Usagef("--endpoint-pickers %s: write %s or %s", o.pickers, incluster.PickersAsk, incluster.PickersIgnore)
 	}
-	if u, err := url.Parse(o.hubCache); o.hubCache != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+	if o.hubCache != "" && !webURL(o.hubCache) {
 		return command.Usagef("--hub-cache %s: write a URL, such as http://hub-cache.models.svc:8083", o.hubCache)
 	}
 	if o.lease < minLease {
@@ -165,6 +165,12 @@ func (o *controllerOptions) complete() error {
 		o.system = ownNamespace()
 	}
 	return nil
+}
+
+// webURL reports whether a text is a URL of HTTP with a host.
+func webURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
 }
 
 // ownCRDs is how --install-crds spells those of Roundhouse.
