@@ -96,6 +96,7 @@ gateway:
   corsOrigins: ["https://chat.example.com"]
   sessionHeader: X-Session-Id
   answerTimeout: 2m
+  waitingComments: 2s
   accessLog: true
   tracingServer: otel:4317
   allowInternalAddresses: true
