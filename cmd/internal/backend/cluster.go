@@ -297,7 +297,7 @@ func (c *Cluster) ExplainScale(context.Context, service.Key) ([]fleet.ScaleHisto
 
 // Usage implements Backend.
 func (c *Cluster) Usage(context.Context, string, *service.Key) (admin.UsageReport, error) {
-	return admin.UsageReport{}, errors.New("only a running `roundhouse up` stores what services use. In a cluster, status.components of a ModelService has its replicaSeconds since the controller started, and the metrics of the controller have the sums of all services")
+	return admin.UsageReport{}, errors.New("only a running `roundhouse up` stores what services use. In a cluster, status.components of a ModelService has its replicaSeconds since the controller began to lead, as of the last change of the status, and the metrics roundhouse_controller_replica_seconds_total and roundhouse_controller_gpu_seconds_total have the sums of all services")
 }
 
 // ExplainRequest implements Backend.
