@@ -84,6 +84,9 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 		in := autoscale.Input{Demand: demand, Limits: c.Limits, AtLeast: w.ratio(c), Wake: w.wake, Stopped: w.object.Service.Stopped, Unloaded: w.asleep || w.madeRoom(demand),
 			Replicas: w.alive(c.Role, r.cfg.Traffic.InFlight), BeforeServes: w.beforeServes(c.Role)}
 		if len(c.Limits.Measured()) > 0 {
+			if r.cfg.Cluster {
+				in.Limits = onCluster(in.Limits)
+			}
 			r.measure(w.key, &in)
 		}
 		rs.state, rs.decision = autoscale.Step(rs.state, in, r.cfg.Now())
@@ -112,6 +115,16 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 		r.keep(w, c.Role, rs.state.Learned)
 	}
 	return again, nil
+}
+
+// onCluster are the limits of a component in a cluster: resources are the business of a
+// HorizontalPodAutoscaler, which scales by nothing else.
+func onCluster(l service.Limits) service.Limits {
+	if l.Metric.Resource() {
+		l.Metric, l.Target, l.Metrics = service.MetricConcurrency, service.DefaultScaleTarget, nil
+	}
+	l.Metrics = slices.DeleteFunc(slices.Clone(l.Metrics), func(m service.MetricTarget) bool { return m.Metric.Resource() })
+	return l
 }
 
 // measure adds to a step's input what is measured of the replicas.

@@ -81,10 +81,12 @@ func readMode(r *manifest.Reader, s *service.Service) {
 // readComponent reads what predictor and transformer have in common.
 func readComponent(r *manifest.Reader, path string, pod corev1.PodSpec, e *extension) *service.Component {
 	manifest.CheckContainers(r.Report, path+".containers", pod.Containers)
-	return &service.Component{Pod: pod, Labels: e.Labels, Annotations: e.Annotations,
+	c := &service.Component{Pod: pod, Labels: e.Labels, Annotations: e.Annotations,
 		Scaling: manifest.ReadComponentScaling(r.Report, path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
 			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
 			Timeout: e.Timeout, TimeoutField: "timeout"})}
+	readAutoScaling(r.Report, path+".autoScaling", e.AutoScaling, &c.Scaling)
+	return c
 }
 
 // readModel reads what the predictor serves: its one model, or its

@@ -105,7 +105,7 @@ type extension struct {
 	Annotations          map[string]string `json:"annotations"`
 	Timeout              *int              `json:"timeout"`
 	ScaleMetricType      string            `json:"scaleMetricType"`
-	AutoScaling          any               `json:"autoScaling"`
+	AutoScaling          *autoScaling      `json:"autoScaling"`
 	Logger               any               `json:"logger"`
 	Batcher              any               `json:"batcher"`
 	DeploymentStrategy   any               `json:"deploymentStrategy"`
@@ -192,8 +192,10 @@ var Notes = manifest.Notes{
 		"logger":             manifest.Refused("is not supported yet: remove it; requests are logged by the gateway"),
 		"batcher":            manifest.Refused("is not supported yet: remove it, or batch in the model server's own settings"),
 		"scaleMetricType":    manifest.Never("has no effect: a target is always an average per replica"),
-		"autoScaling":        manifest.Never("has no effect yet: write scaleMetric and scaleTarget"),
 		"deploymentStrategy": manifest.OnProcess(manifest.NoPod),
+	},
+	reflect.TypeFor[autoScaling](): {
+		"behavior": manifest.Never("has no effect: Roundhouse's own autoscaler decides how fast the count changes"),
 	},
 	reflect.TypeFor[servingRuntimeSpec](): {
 		"grpcEndpoint": manifest.Never(noMesh), "grpcDataEndpoint": manifest.Never(noMesh),

@@ -29,12 +29,13 @@ func checkMetrics(r *Report, path string, s service.Scaling) {
 	case s.ScaleMetric != service.MetricExternal && s.External != nil:
 		r.Errorf(path+".external", "has no effect without scaleMetric: external")
 	case s.External != nil:
-		checkExternal(r, path+".external", *s.External)
+		CheckExternal(r, path+".external", "url", *s.External)
 	}
 	if s.ScaleMetric.Measured() && s.ScaleTarget == nil && s.ScaleMetric.DefaultTarget() == 0 {
 		r.Errorf(path+".scaleTarget", "is missing: say how much %s a replica is to have", what(s.ScaleMetric))
 	}
 	checkList(r, path+".metrics", s)
+	WarnMixed(r, path+".metrics", s)
 	if s.Ratio == nil {
 		return
 	}
@@ -56,6 +57,14 @@ func what(m service.ScaleMetric) string {
 	return "of the query's result"
 }
 
+// WarnMixed warns of metrics that do not count on a cluster, where a
+// HorizontalPodAutoscaler alone scales by resources.
+func WarnMixed(r *Report, path string, s service.Scaling) {
+	if slices.ContainsFunc(s.Metrics, func(m service.MetricTarget) bool { return m.Metric.Resource() || s.ScaleMetric.Resource() }) {
+		r.Warnf(path, "has no effect on a cluster as far as cpu or memory is scaled on: there a HorizontalPodAutoscaler scales by one of them, stated as scaleMetric, and by nothing else")
+	}
+}
+
 func checkList(r *Report, path string, s service.Scaling) {
 	if len(s.Metrics) > maxMetrics {
 		r.Errorf(path, "%d metrics are more than %d", len(s.Metrics), maxMetrics)
@@ -74,7 +83,7 @@ func checkList(r *Report, path string, s service.Scaling) {
 		case m.Metric != service.MetricExternal && m.External != nil:
 			r.Errorf(at+".external", "has no effect without metric: external")
 		case m.External != nil:
-			checkExternal(r, at+".external", *m.External)
+			CheckExternal(r, at+".external", "url", *m.External)
 		}
 		if known[m.Name()] {
 			r.Errorf(at, "%s is scaled on already: remove one", Clip(m.Name()))
@@ -86,26 +95,26 @@ func checkList(r *Report, path string, s service.Scaling) {
 	}
 }
 
-// checkExternal checks a query. A URL with a password would be shown with the
+// CheckExternal checks a query. A URL with a password would be shown with the
 // manifest.
-func checkExternal(r *Report, path string, m service.ExternalMetric) {
+func CheckExternal(r *Report, path, server string, m service.ExternalMetric) {
 	u, err := url.Parse(m.URL)
 	switch {
 	case m.URL == "":
-		r.Errorf(path+".url", "is missing: write the URL of a Prometheus server, such as http://127.0.0.1:9090")
+		r.Refuse(path+"."+server, "is missing: write the URL of a Prometheus server, such as http://127.0.0.1:9090")
 	case len(m.URL) > maxURLBytes:
-		r.Errorf(path+".url", "is longer than %d bytes", maxURLBytes)
+		r.Refuse(path+"."+server, "is longer than %d bytes", maxURLBytes)
 	case err == nil && u.User != nil:
-		r.Errorf(path+".url", "must have no user and no password")
+		r.Refuse(path+"."+server, "must have no user and no password")
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		r.Errorf(path+".url", "%q is no URL of a Prometheus server, such as http://127.0.0.1:9090", Clip(m.URL))
+		r.Refuse(path+"."+server, "%q is no URL of a Prometheus server, such as http://127.0.0.1:9090", Clip(m.URL))
 	case u.RawQuery != "" || u.Fragment != "":
-		r.Errorf(path+".url", "must end before the ? and the #: write the expression in query")
+		r.Refuse(path+"."+server, "must end before the ? and the #: write the expression in query")
 	}
 	switch {
 	case strings.TrimSpace(m.Query) == "":
-		r.Errorf(path+".query", "is missing: write an expression with one result, such as sum(rate(requests_total[1m]))")
+		r.Refuse(path+".query", "is missing: write an expression with one result, such as sum(rate(requests_total[1m]))")
 	case len(m.Query) > maxQueryBytes:
-		r.Errorf(path+".query", "is longer than %d bytes", maxQueryBytes)
+		r.Refuse(path+".query", "is longer than %d bytes", maxQueryBytes)
 	}
 }
