@@ -42,6 +42,7 @@ file with an error is not applied, and its objects stay as they were.`,
 	f.StringVar(&o.Hub, "hub-cache", "auto", "cache of the Hugging Face Hub for replicas: on, off, HOST:PORT to listen at, or the URL of another cache; auto is on unless HF_ENDPOINT is set")
 	f.StringVar(&o.HubBytes, "hub-cache-max-bytes", app.DefaultHubShare, "most that the cache may hold, as a size or a share of the disk; the least recently used is evicted first")
 	f.StringVar(&o.ModelBytes, "models-max-bytes", app.DefaultModelShare, "most that the models in the data directory may take, as a size or a share of the disk, 0 for no limit; of those not in use, the least recently used is evicted first")
+	o.Scaler.Flags(f)
 	o.Front.Flags(f)
 	o.Front.HostFlags(f)
 	f.BoolVar(&o.KeepReplicas, "keep-replicas", false, "leave replicas running at the end; the next up takes them over")

@@ -119,7 +119,7 @@ func TestScaleByCPU(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
 	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "hot.yaml", strings.Replace(measured("hot", "{minReplicas: 1, maxReplicas: 2, scaleMetric: cpu, scaleTarget: 50}", `    resources: {limits: {cpu: 100m}}
-`), "[roundhouse, simulate, engine", `[sh, -c, 'while kill -0 $$; do :; done & exec "$@"', sh, `+binary+`, simulate, engine, --speed, "0.1"`, 1)))
+`), "[roundhouse, simulate, engine", `[sh, -c, 'while kill -0 $PPID; do :; done & exec "$@"', sh, `+binary+`, simulate, engine, --speed, "0.1"`, 1)))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -7,37 +7,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// replicaCounts are the metrics of how many replicas services have. What a deleted
-// service had goes with it.
-type replicaCounts struct {
-	fleet          *fleet.Fleet
-	desired, ready *prometheus.Desc
-}
-
-func newReplicaCounts(f *fleet.Fleet) *replicaCounts {
-	labels := []string{"namespace", "service", "component"}
-	return &replicaCounts{fleet: f,
-		desired: prometheus.NewDesc("roundhouse_desired_replicas", "Replicas that a component of a service is to have.", labels, nil),
-		ready:   prometheus.NewDesc("roundhouse_ready_replicas", "Replicas of a component of a service that are ready.", labels, nil)}
-}
-
-// Describe implements prometheus.Collector.
-func (c *replicaCounts) Describe(to chan<- *prometheus.Desc) {
-	to <- c.desired
-	to <- c.ready
-}
-
-// Collect implements prometheus.Collector.
-func (c *replicaCounts) Collect(to chan<- prometheus.Metric) {
-	for _, st := range c.fleet.List() {
-		for _, s := range st.Status.Components {
-			labels := []string{st.Object.Key.Namespace, st.Object.Key.Name, string(s.Role)}
-			to <- prometheus.MustNewConstMetric(c.desired, prometheus.GaugeValue, float64(s.Desired), labels...)
-			to <- prometheus.MustNewConstMetric(c.ready, prometheus.GaugeValue, float64(s.Ready), labels...)
-		}
-	}
-}
-
 // used are the metrics of what replicas have used since this process started. Those
 // of a deleted service go a day later.
 type used struct {

@@ -45,6 +45,7 @@ type node struct {
 	admin    *admin.Server
 	store    *artifact.Store
 	queries  *promquery.Reader
+	scaler   *front.Scaler // nil for none
 }
 
 type nodeConfig struct {
@@ -94,7 +95,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 func (n *node) servers() error {
 	metrics := prometheus.NewRegistry()
 	n.cfg.hub.start(metrics, n.log)
-	err := errors.Join(metrics.Register(newReplicaCounts(n.fleet)), metrics.Register(newUsed(n.fleet)))
+	err := errors.Join(metrics.Register(front.NewReplicaCounts(n.fleet, 0)), metrics.Register(newUsed(n.fleet)))
 	if err != nil {
 		return err
 	}

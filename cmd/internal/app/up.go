@@ -42,6 +42,7 @@ type Up struct {
 	ModelBytes          string // as --models-max-bytes
 	KeepReplicas        bool
 	Verbose             bool
+	Scaler              front.ScalerOptions
 	Front               front.Options
 	Version             string
 }
@@ -107,6 +108,12 @@ func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	if err := n.fleet.Restore(ctx); err != nil {
 		log.Error("cannot restore all of the desired state", "error", err)
 	}
+	scaler, err := o.Scaler.Open(n.fleet, log)
+	if err != nil {
+		return err
+	}
+	defer scaler.Close()
+	n.scaler = scaler
 	src := &manifestfile.Source{Objects: n.fleet, Log: log, Roots: o.Files, Watched: o.Watch}
 	if err := src.First(ctx); err != nil {
 		return err
@@ -168,6 +175,9 @@ func (n *node) run(ctx, hurry context.Context, adminListener net.Listener, start
 		})
 	}
 	n.server.Serve(serving, serve)
+	if n.scaler != nil {
+		serve("external scaler", func() error { return n.scaler.Serve(serving) })
+	}
 	serve("admin", func() error { return n.admin.Serve(serving, adminListener, 2*time.Second) })
 	servers.Go(func() { started(serving) })
 	<-serving.Done()

@@ -22,6 +22,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/incluster"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
@@ -52,6 +53,8 @@ type controllerOptions struct {
 	priorityClass     string
 	hubCache          string
 	models            string
+	scaler            front.ScalerOptions
+	replicaMetrics    int
 	verbose           bool
 	version           string
 }
@@ -109,6 +112,8 @@ below it.`,
 	f.StringVar(&o.pickers, "endpoint-pickers", incluster.PickersAsk, "what the gateways are told to do with the endpoint pickers that InferencePools name, for their status: ask or ignore")
 	f.StringVar(&o.priorityClass, "reserve-priority-class", "", "PriorityClass of the placeholders of Reserves; without one no Reserve is served")
 	f.StringVar(&o.hubCache, "hub-cache", "", "URL of the cache of the Hugging Face Hub that new pods ask: their HF_ENDPOINT, unless they set it (default: none)")
+	o.scaler.Flags(f)
+	f.IntVar(&o.replicaMetrics, "replica-metrics", 0, "of how many services at most, by name, the metrics roundhouse_desired_replicas and roundhouse_ready_replicas are exported; 0 for none")
 	f.StringVar(&o.models, "models-dir", "", "folder for what is read of models (default: a temporary one)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(newClusterGateway(version), newClusterPicker(version))
@@ -160,6 +165,9 @@ func (o *controllerOptions) complete() error {
 	}
 	if o.lease < minLease {
 		return command.Usagef("--lease-duration %v: write %v or more", o.lease, minLease)
+	}
+	if o.replicaMetrics < 0 {
+		return command.Usagef("--replica-metrics %d: write 0 or more", o.replicaMetrics)
 	}
 	if o.system == "" {
 		o.system = ownNamespace()

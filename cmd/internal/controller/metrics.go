@@ -19,7 +19,7 @@ import (
 
 // measures are the controller's own metrics. No label names a service: how one
 // is doing is in its status, and as many series as services would cost more
-// than they tell.
+// than they tell. Who wants those of replicas says of how many services.
 type measures struct {
 	op                                             *operator
 	reconciles                                     *prometheus.HistogramVec
@@ -150,7 +150,11 @@ func (op *operator) registerMetrics() error {
 	if err := incluster.Measured(metrics.Registry); err != nil {
 		return fmt.Errorf("controller: %w", err)
 	}
-	for _, c := range []prometheus.Collector{metrics.Registry.(prometheus.Collector), op.calls, op.traffic, op.measures} {
+	all := []prometheus.Collector{metrics.Registry.(prometheus.Collector), op.calls, op.traffic, op.measures}
+	if n := op.opts.replicaMetrics; n > 0 {
+		all = append(all, front.NewReplicaCounts(op.fleet, n))
+	}
+	for _, c := range all {
 		if err := op.registry.Register(c); err != nil {
 			return fmt.Errorf("controller: %w", err)
 		}

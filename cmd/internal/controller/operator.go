@@ -331,11 +331,23 @@ func (op *operator) lead(ctx context.Context) error {
 		}
 		return err
 	}
+	// Those that do not lead know no counts: they do not listen, so that KEDA's calls
+	// reach the one that does.
+	scaler, err := op.opts.scaler.Open(op.fleet, op.log)
+	if err != nil {
+		return err
+	}
+	defer scaler.Close()
 	op.log.Info("leading", "services", len(op.fleet.List()))
 	close(op.led)
 	var others sync.WaitGroup
 	others.Go(func() { op.routes.run(ctx) })
 	others.Go(func() { op.keepReserves(ctx) })
+	others.Go(func() {
+		if err := scaler.Serve(ctx); err != nil {
+			op.log.Error("KEDA gets no more answers", "error", err)
+		}
+	})
 	op.fleet.Run(ctx, workers)
 	others.Wait()
 	return nil

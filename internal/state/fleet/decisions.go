@@ -75,6 +75,19 @@ func remember(past []ScaleDecision, d ScaleDecision) []ScaleDecision {
 	return append(past, d)
 }
 
+// Desired returns the count that was decided for a component of a service last, whoever
+// sets it; false where none was, or the service is unknown.
+func (f *Fleet) Desired(k service.Key, role service.Role) (int, bool) {
+	f.services.mu.Lock()
+	defer f.services.mu.Unlock()
+	if e := f.services.presentLocked(k); e != nil && e.record != nil && e.record.Revision.Component(role) != nil {
+		if rs := e.roles[role]; rs != nil && !rs.state.Last.IsZero() {
+			return rs.decision.Count, true
+		}
+	}
+	return 0, false
+}
+
 // ErrNoScaleHistory is why there is no history on a cluster.
 var ErrNoScaleHistory = errors.New("only a running `roundhouse up` keeps its scaling decisions. In a cluster, the events of a service show each change of a count and the reason: `roundhouse describe SERVICE`")
 
