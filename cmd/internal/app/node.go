@@ -56,6 +56,7 @@ type nodeConfig struct {
 	log       *slog.Logger
 	access    *front.Access
 	hub       *upHub
+	scaler    front.ScalerOptions
 	models    int64 // bytes that the store of models may have; 0: no bound
 }
 
@@ -88,6 +89,9 @@ func newNode(cfg nodeConfig) (*node, error) {
 	}
 	demands.fleet = n.fleet
 	n.traffic.Attach(n.fleet)
+	if n.scaler, err = cfg.scaler.Open(n.fleet, cfg.log); err != nil {
+		return nil, err
+	}
 	return n, n.servers()
 }
 
@@ -133,6 +137,7 @@ func (n *node) close(hurry context.Context, keep bool) error {
 	defer cancel()
 	n.traffic.Close()
 	n.queries.Close()
+	n.scaler.Close()
 	if err := n.platform.Close(ctx, keep); err != nil {
 		return fmt.Errorf("stop the replicas: %w", err)
 	}

@@ -98,7 +98,7 @@ func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	n, err := newNode(nodeConfig{version: o.Version, dir: dir, hub: hub, models: models, listeners: front.Listeners{Inference: inference, GRPC: grpcListener}, admin: adminListener.Addr().(*net.TCPAddr), log: log, access: access})
+	n, err := newNode(nodeConfig{version: o.Version, dir: dir, hub: hub, models: models, scaler: o.Scaler, listeners: front.Listeners{Inference: inference, GRPC: grpcListener}, admin: adminListener.Addr().(*net.TCPAddr), log: log, access: access})
 	if err != nil {
 		return err
 	}
@@ -108,12 +108,6 @@ func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	if err := n.fleet.Restore(ctx); err != nil {
 		log.Error("cannot restore all of the desired state", "error", err)
 	}
-	scaler, err := o.Scaler.Open(n.fleet, log)
-	if err != nil {
-		return err
-	}
-	defer scaler.Close()
-	n.scaler = scaler
 	src := &manifestfile.Source{Objects: n.fleet, Log: log, Roots: o.Files, Watched: o.Watch}
 	if err := src.First(ctx); err != nil {
 		return err

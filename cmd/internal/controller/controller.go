@@ -25,6 +25,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/incluster"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
@@ -55,6 +56,7 @@ type controllerOptions struct {
 	models            string
 	scaler            front.ScalerOptions
 	replicaMetrics    int
+	metricsServers    []string
 	verbose           bool
 	version           string
 }
@@ -114,6 +116,7 @@ below it.`,
 	f.StringVar(&o.hubCache, "hub-cache", "", "URL of the cache of the Hugging Face Hub that new pods ask: their HF_ENDPOINT, unless they set it (default: none)")
 	o.scaler.Flags(f)
 	f.IntVar(&o.replicaMetrics, "replica-metrics", 0, "of how many services at most, by name, the metrics roundhouse_desired_replicas and roundhouse_ready_replicas are exported; 0 for none")
+	f.StringSliceVar(&o.metricsServers, "metrics-server", nil, "Prometheus server that scaleMetric external of manifests may ask, such as http://prometheus.monitoring:9090; may be repeated. Without one no query is asked")
 	f.StringVar(&o.models, "models-dir", "", "folder for what is read of models (default: a temporary one)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(newClusterGateway(version), newClusterPicker(version))
@@ -168,6 +171,11 @@ func (o *controllerOptions) complete() error {
 	}
 	if o.replicaMetrics < 0 {
 		return command.Usagef("--replica-metrics %d: write 0 or more", o.replicaMetrics)
+	}
+	for _, s := range o.metricsServers {
+		if u, err := url.Parse(s); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+			return command.Usagef("--metrics-server %s: write a URL such as http://prometheus.monitoring:9090", artifact.Redact(s))
+		}
 	}
 	if o.system == "" {
 		o.system = ownNamespace()

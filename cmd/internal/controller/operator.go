@@ -53,6 +53,7 @@ type operator struct {
 	fleet    *fleet.Fleet
 	routes   *routeStatus
 	handover *handover
+	signals  *signals
 	reserves *reserves.Keeper
 	calls    *kube.Calls
 	measures *measures
@@ -216,7 +217,10 @@ func (op *operator) newFleet(cfg *rest.Config) error {
 	if op.routes, err = newRouteStatus(op.opts, cfg, op.manager, degraded, op.log); err != nil {
 		return err
 	}
-	op.fleet, err = fleet.New(fleet.Config{Platform: guarded{op.platform, op.records.OtherInstallation}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op.routes,
+	if op.signals, err = newSignals(op.opts.metricsServers); err != nil {
+		return err
+	}
+	op.fleet, err = fleet.New(fleet.Config{Signals: op.signals, Platform: guarded{op.platform, op.records.OtherInstallation}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op.routes,
 		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
 	op.routes.fleet, op.routes.writer, op.routes.source = op.fleet, op.writer, op.source
 	return err
@@ -376,6 +380,7 @@ func (op *operator) readRecords(ctx context.Context) error {
 func (op *operator) Run(ctx context.Context) error { return op.manager.Start(ctx) }
 
 func (op *operator) close() error {
+	op.signals.close()
 	if op.models == "" {
 		return nil
 	}

@@ -118,12 +118,16 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 }
 
 // onCluster are the limits of a component in a cluster: resources are the business of a
-// HorizontalPodAutoscaler, which scales by nothing else.
+// HorizontalPodAutoscaler, which scales by nothing else, and the controller does not
+// read engines' metrics. In their place requests count.
 func onCluster(l service.Limits) service.Limits {
 	if l.Metric.Resource() {
-		l.Metric, l.Target, l.Metrics = service.MetricConcurrency, service.DefaultScaleTarget, nil
+		l.Metrics = nil
 	}
-	l.Metrics = slices.DeleteFunc(slices.Clone(l.Metrics), func(m service.MetricTarget) bool { return m.Metric.Resource() })
+	if l.Metric.Resource() || l.Metric.Engine() {
+		l.Metric, l.Target = service.MetricConcurrency, service.DefaultScaleTarget
+	}
+	l.Metrics = slices.DeleteFunc(slices.Clone(l.Metrics), func(m service.MetricTarget) bool { return m.Metric.Resource() || m.Metric.Engine() })
 	return l
 }
 

@@ -98,7 +98,7 @@ func readAutoScaling(r *manifest.Report, path string, a *autoScaling, s *service
 			s.Metrics = append(s.Metrics, m)
 		}
 	}
-	manifest.WarnMixed(r, path+".metrics", *s)
+	manifest.WarnMixed(r, path, *s)
 }
 
 // readMetric reads one metric; false for one that has no effect.

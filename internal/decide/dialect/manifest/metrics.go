@@ -35,7 +35,7 @@ func checkMetrics(r *Report, path string, s service.Scaling) {
 		r.Errorf(path+".scaleTarget", "is missing: say how much %s a replica is to have", what(s.ScaleMetric))
 	}
 	checkList(r, path+".metrics", s)
-	WarnMixed(r, path+".metrics", s)
+	WarnMixed(r, path, s)
 	if s.Ratio == nil {
 		return
 	}
@@ -57,11 +57,19 @@ func what(m service.ScaleMetric) string {
 	return "of the query's result"
 }
 
-// WarnMixed warns of metrics that do not count on a cluster, where a
-// HorizontalPodAutoscaler alone scales by resources.
+// WarnMixed warns of metrics that do not count on a cluster: there a
+// HorizontalPodAutoscaler scales by a resource, and engines' metrics do not reach the
+// controller.
 func WarnMixed(r *Report, path string, s service.Scaling) {
+	warn := func(text string) {
+		p := r.Problem(path, text)
+		p.Warning, p.Platform = true, Kubernetes
+	}
+	if s.ScaleMetric.Engine() || slices.ContainsFunc(s.Metrics, func(m service.MetricTarget) bool { return m.Metric.Engine() }) {
+		warn("engines' metrics (queue, kv, tokens) do not count on a cluster yet: there requests in flight do, or an external metric")
+	}
 	if slices.ContainsFunc(s.Metrics, func(m service.MetricTarget) bool { return m.Metric.Resource() || s.ScaleMetric.Resource() }) {
-		r.Warnf(path, "has no effect on a cluster as far as cpu or memory is scaled on: there a HorizontalPodAutoscaler scales by one of them, stated as scaleMetric, and by nothing else")
+		warn("cpu and memory count on a cluster only as scaleMetric, and then alone: a HorizontalPodAutoscaler scales by them")
 	}
 }
 
