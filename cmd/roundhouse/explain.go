@@ -198,7 +198,8 @@ func newExplainWakeCommand() *cobra.Command {
 		Short: "Explain what a request to a service would start and stop now",
 		Long: `Show what a request to a service would do now on this machine: whether its replica
 fits, which idle services would be stopped for it and why these, whom it would wait
-for, or why it would be refused; and how long its last start took. Nothing is started
+for, or why it would be refused; what each role needs and where that is known from,
+and how long a start takes. Nothing is started
 or stopped. In a cluster Kubernetes places replicas, and there is nothing to explain.`,
 		Example: `  roundhouse explain wake llama
   roundhouse explain wake llama -o json`,
