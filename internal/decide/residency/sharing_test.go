@@ -66,7 +66,7 @@ func TestSharing(t *testing.T) {
 // TestNobodyStartsWhereItIsExcluded: whatever runs, a plan starts no service while
 // another stands that it does not run with, and stops none that is busy.
 func TestNobodyStartsWhereItIsExcluded(t *testing.T) {
-	for seed := range uint64(20000) {
+	for seed := range uint64(5000) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		f := facts(rng)
 		names := []string{"", "", "x", "y"}
