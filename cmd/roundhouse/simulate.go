@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -63,7 +64,7 @@ values, and DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_str
 			if port < 0 || port > 65535 {
 				return command.Usagef("--port is %d: want 0 to 65535", port)
 			}
-			cfg.Role, cfg.API = simulate.Role(role), simulate.API(api)
+			cfg.Role, cfg.API, cfg.Dev = simulate.Role(role), simulate.API(api), os.Getenv("VLLM_SERVER_DEV_MODE") == "1"
 			cfg.Address = net.JoinHostPort(host, strconv.Itoa(port))
 			if err := cfg.Validate(); err != nil {
 				return command.Usagef("%w", err)
@@ -111,6 +112,9 @@ func addSimulatePhysicsFlags(cmd *cobra.Command, p *simulate.Physics) {
 	flags.IntVar(&p.MaxBatchedTokens, "max-num-batched-tokens", p.MaxBatchedTokens, "tokens computed in one iteration")
 	flags.IntVar(&p.KVBlocks, "kv-blocks", p.KVBlocks, "KV memory in blocks of 16 tokens, which also bounds the context length")
 	flags.IntVar(&p.MaxAdapters, "max-loras", p.MaxAdapters, "LoRA adapters in one batch; 0 for no LoRA")
+	flags.DurationVar(&p.SleepTime, "sleep-time", p.SleepTime, "simulated time to fall asleep (POST /sleep, with VLLM_SERVER_DEV_MODE=1)")
+	flags.DurationVar(&p.WakeTime, "wake-time", p.WakeTime, "simulated time to put the weights back (POST /wake_up)")
+	flags.DurationVar(&p.ReloadTime, "reload-time", p.ReloadTime, "simulated time to read the weights again after level 2 (POST /collective_rpc)")
 	flags.DurationVar(&p.AdapterLoadTime, "lora-load-time", p.AdapterLoadTime, "simulated time to load an adapter into a slot")
 }
 

@@ -52,6 +52,9 @@ type Physics struct {
 	KVBlocks                int           // KV memory in blocks of BlockTokens
 	MaxAdapters             int           // LoRA adapters in one batch; 0: no LoRA
 	AdapterLoadTime         time.Duration // of one adapter into a free slot
+	// SleepTime is how long the engine takes to fall asleep, WakeTime to put its
+	// weights back, ReloadTime to read them again after level 2.
+	SleepTime, WakeTime, ReloadTime time.Duration
 }
 
 // DefaultPhysics is roughly an 8B model on one current data-centre GPU.
@@ -67,6 +70,9 @@ func DefaultPhysics() Physics {
 		KVBlocks:                8192,
 		MaxAdapters:             0,
 		AdapterLoadTime:         500 * time.Millisecond,
+		SleepTime:               time.Second,
+		WakeTime:                800 * time.Millisecond,
+		ReloadTime:              4 * time.Second,
 	}
 }
 
@@ -100,6 +106,9 @@ func (p Physics) Validate() error {
 	between("max-num-batched-tokens", p.MaxBatchedTokens, p.MaxSequences, 1<<24)
 	between("kv-blocks", p.KVBlocks, 1, 1<<26)
 	between("max-loras", p.MaxAdapters, 0, 1024)
+	if p.SleepTime < 0 || p.WakeTime < 0 || p.ReloadTime < 0 {
+		errs = append(errs, errors.New("sleep-time, wake-time and reload-time must be 0 or more"))
+	}
 	if p.AdapterLoadTime < 0 {
 		errs = append(errs, fmt.Errorf("lora-load-time is %v: want 0 or more", p.AdapterLoadTime))
 	}
@@ -120,6 +129,9 @@ type Config struct {
 	Address      string        // host:port to listen on; port 0 takes a free one
 	StartupDelay time.Duration // before listening: the loading of weights; simulated
 	Grace        time.Duration // real time that requests get to finish on shutdown
+
+	// Dev offers vLLM's calls of development mode, by which it sleeps.
+	Dev bool
 
 	Seed  uint64  // of answers and their lengths
 	Speed float64 // simulated seconds per real second

@@ -52,6 +52,7 @@ type Engine struct {
 	driver   *driver
 	adapters adapters
 	controls controls
+	standby  *standby
 	draining atomic.Bool
 }
 
@@ -104,6 +105,10 @@ func New(cfg Config, log *slog.Logger) (*Engine, error) {
 	e.adapters = adapters{models: cfg.Models, api: cfg.API, enabled: cfg.Physics.MaxAdapters > 0, names: slices.Clone(cfg.Adapters)}
 	e.metrics = newMetrics(&e.cfg, func() shownStats { return e.controls.shown(d.stats()) })
 	d.metrics = e.metrics
+	e.standby = newStandby(&e.cfg.Physics, d.realTime)
+	if cfg.Dev && cfg.API == APIvLLM {
+		e.metrics.registry.MustRegister(e.standby)
+	}
 	return e, nil
 }
 

@@ -41,11 +41,23 @@ func (e *Engine) Handler() http.Handler {
 	mux.HandleFunc("POST /simulate/pin", guarded(e.controls.servePin))
 	mux.HandleFunc("DELETE /simulate/pin", guarded(e.controls.serveUnpin))
 	mux.HandleFunc("POST /simulate/fail", guarded(e.controls.serveFail))
+	if e.cfg.Dev && e.cfg.API == APIvLLM {
+		e.standby.routes(mux)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &refusal{http.StatusNotFound, fmt.Sprintf("no %s %s here", r.Method, r.URL.Path), openai.TypeNotFound, "", "not_found"})
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(headerSimulated, "true")
+		if strings.HasPrefix(r.URL.Path, "/v1/") && r.Method == http.MethodPost {
+			if !e.standby.gate(r.Context()) {
+				return
+			}
+			if e.standby.useless() {
+				writeError(w, &refusal{http.StatusInternalServerError, "the weights were dropped (level 2) and not read again", openai.TypeServer, "", "stale_weights"})
+				return
+			}
+		}
 		mux.ServeHTTP(w, r)
 	})
 }
