@@ -160,6 +160,12 @@ type Scaling struct {
 	// that the client gets 504, or DEADLINE_EXCEEDED. The value of the component
 	// that takes requests counts; default: the gateway's.
 	AnswerTimeout *metav1.Duration `json:"answerTimeout,omitempty"`
+	// Standby is what becomes of the last replica of an idle component on one
+	// machine: never (default) stops it; auto, or level1, level2, … puts it to
+	// sleep, if its engine can sleep.
+	Standby string `json:"standby,omitempty"`
+	// StandbyFor is how long it sleeps before it stops; default: 1h.
+	StandbyFor *metav1.Duration `json:"standbyFor,omitempty"`
 	// Schedule are times at which other bounds hold. Of several open windows the
 	// largest minReplicas and the largest maxReplicas hold.
 	Schedule []ScheduleWindow `json:"schedule,omitempty"`
@@ -264,11 +270,43 @@ type Local struct {
 	Install        string        `json:"install,omitempty"`
 	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
 	LivenessProbe  *corev1.Probe `json:"livenessProbe,omitempty"`
+	// Standby is how the engine is put to sleep and woken; default: that of the
+	// catalog's runtime with the same program.
+	Standby *Standby `json:"standby,omitempty"`
 	// Requires lists what the command needs besides its program. A runtime is
 	// not chosen on a machine that lacks it.
 	Requires []Requirement `json:"requires,omitempty"`
 	// Fallback runs instead of the command if its program is missing.
 	Fallback *LocalFallback `json:"fallback,omitempty"`
+}
+
+// Standby is how an engine is put to sleep and woken, by calls to its port.
+type Standby struct {
+	// Args are added to the command of a replica with GPUs, Env to the environment
+	// of every replica that may be put to sleep.
+	Args []string        `json:"args,omitempty"`
+	Env  []corev1.EnvVar `json:"env,omitempty"`
+	// Levels are in the order of their depth: from each the engine wakes later, and
+	// takes less memory, than from the one before.
+	Levels []StandbyLevel `json:"levels"`
+}
+
+// StandbyLevel is one way to sleep.
+type StandbyLevel struct {
+	// Level is its number, from 1 to 9.
+	Level int `json:"level"`
+	// Sleep puts the engine to sleep; the calls of Wake, one after the other, wake
+	// it.
+	Sleep StandbyCall   `json:"sleep"`
+	Wake  []StandbyCall `json:"wake"`
+}
+
+// StandbyCall is a POST to the engine.
+type StandbyCall struct {
+	// Path may have a query.
+	Path string `json:"path"`
+	// Body is JSON; default: none.
+	Body string `json:"body,omitempty"`
 }
 
 // Requirement is something that a command needs besides its program: modules

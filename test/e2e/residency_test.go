@@ -432,3 +432,91 @@ spec:
 	n.up()
 	measured("what was measured is known after a restart")
 }
+
+// sleeper is onDemand with an engine that may sleep.
+func sleeper(name, standby, after string) string {
+	s := strings.Replace(onDemand(name, "", ", --startup-delay, 3s"), "scaleToZeroAfter: 10m", "scaleToZeroAfter: "+after+", standby: "+standby, 1)
+	return s
+}
+
+// asleepAt waits until the replica of a service sleeps at a level, and returns its
+// process.
+func (n *node) asleepAt(name string, level int) (pid int) {
+	n.t.Helper()
+	eventually(n.t, name+" sleeps", func() (bool, string) {
+		s := n.status(name)
+		return strings.Contains(s, fmt.Sprintf("Asleep (level %d", level)), s + n.logs.String()
+	})
+	rs := n.service("default/" + name).Replicas
+	if len(rs) != 1 || rs[0].Phase != "Asleep" || rs[0].PID == 0 || len(rs[0].GPUs) > 0 {
+		n.t.Fatalf("%s: asleep, its replicas are %+v", name, rs)
+	}
+	return rs[0].PID
+}
+
+// TestStandby: idle services sleep; a request wakes the process that sleeps, and
+// not another; on one GPU two services take turns without a start.
+func TestStandby(t *testing.T) {
+	t.Parallel()
+	n := onOneGPU(t, sleeper("a", "auto", "1s"), sleeper("b", "level2", "10m"))
+	wakes := func(name string) {
+		t.Helper()
+		began := time.Now()
+		if a := n.complete(name, 4); a.status != 200 || a.header.Get("X-Roundhouse-Waited-Ms") == "" {
+			t.Fatalf("%s: %s", name, a)
+		}
+		t.Logf("%s answered after %s", name, time.Since(began))
+	}
+	wakes("a")
+	first := n.asleepAt("a", 1)
+	if out := n.do("explain", "wake", "a"); !strings.Contains(out, "sleeps   at level 1") {
+		t.Errorf("explain wake:\n%s", out)
+	}
+	wakes("a")
+	if again := n.asleepAt("a", 1); again != first {
+		t.Errorf("the process was %d, and is %d: it was not woken", first, again)
+	}
+	contains(t, n.status("a"), "last woken in")
+	wakes("b")
+	wakes("a") // which has b put to sleep
+	second := n.asleepAt("b", 2)
+	wakes("b") // from level 2, with its weights read again
+	if rs := n.service("default/b").Replicas; len(rs) != 1 || rs[0].PID != second || rs[0].Woke.Level != 2 {
+		t.Errorf("b was started anew: %+v", rs)
+	}
+	contains(t, n.do("explain", "wake", "a"), "wakes    in about", "from level 1")
+	n.post("/v2/repository/models/a/unload", "{}")
+	eventually(t, "an unloaded model does not sleep", func() (bool, string) {
+		rs := n.service("default/a").Replicas
+		return len(rs) == 0, fmt.Sprintf("%+v", rs)
+	})
+}
+
+// TestStandbySurvivesItsOwner kills `up` while a replica sleeps, and then the
+// replica's process.
+func TestStandbySurvivesItsOwner(t *testing.T) {
+	t.Parallel()
+	n := onOneGPU(t, sleeper("a", "level1", "1s"))
+	if a := n.complete("a", 4); a.status != 200 {
+		t.Fatal(a)
+	}
+	before := n.asleepAt("a", 1)
+	n.signal(syscall.SIGKILL)
+	n.up()
+	if after := n.asleepAt("a", 1); after != before {
+		t.Fatalf("the process was %d, and is %d", before, after)
+	}
+	if a := n.complete("a", 4); a.status != 200 { // it would hang if the replica were taken for awake
+		t.Fatal(a)
+	}
+	pid := n.asleepAt("a", 1)
+	if pid != before {
+		t.Fatalf("the process was %d, and is %d", before, pid)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if a := n.complete("a", 4); a.status != 200 {
+		t.Fatalf("after the end of a process that slept: %s", a)
+	}
+}

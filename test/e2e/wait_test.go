@@ -88,6 +88,8 @@ type listed struct {
 		ID, Revision, Phase, Message string
 		HTTP, GRPC, Metrics          string
 		PID, Restarts                int
+		GPUs                         []int
+		Woke                         struct{ Level int }
 	}
 }
 

@@ -75,7 +75,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(cfg.version)}, Fetcher: fetcher{n.store}, Fingerprint: n.fingerprint,
-		Drain: n.traffic.Drain, Forward: n.forward, Env: cfg.hub.environment(), Logger: cfg.log})
+		Drain: n.traffic.Drain, Resume: n.traffic.Resume, Forward: n.forward, Env: cfg.hub.environment(), Logger: cfg.log})
 	if err != nil {
 		return nil, err
 	}

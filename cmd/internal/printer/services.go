@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
@@ -71,12 +72,35 @@ func shortStatus(s admin.Service) string {
 	ready := s.Ready()
 	switch {
 	case ready.Status == "True" && ready.Message == service.WakesAtRequest:
-		return ready.Reason
+		return ready.Reason + parenthesis(standby(s))
 	case ready.Message != "":
 		return ready.Reason + ": " + command.OneLine(ready.Message)
 	default:
 		return orDash(ready.Reason)
 	}
+}
+
+// standby is at which level a service's replica sleeps, and how long its last waking
+// took; "" where none sleeps.
+func standby(s admin.Service) string {
+	for _, r := range s.Replicas {
+		if r.Phase != replica.Asleep || r.Standby == 0 {
+			continue
+		}
+		text := fmt.Sprintf("level %d", r.Standby)
+		if r.Woke != nil {
+			text += fmt.Sprintf(", last woken in %s", time.Duration(r.Woke.Seconds*float64(time.Second)).Round(10*time.Millisecond))
+		}
+		return text
+	}
+	return ""
+}
+
+func parenthesis(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " (" + s + ")"
 }
 
 // replicas is ready/wanted of the component traffic enters by, and of each
@@ -130,7 +154,7 @@ func ServiceLine(s admin.Service) string {
 	case ready.Status == "True" && s.Canary() != "" && s.Canary() != service.UpToDate:
 		return on + "ready, but " + whyNot(s)
 	case ready.Status == "True" && ready.Reason == "Asleep":
-		return on + "asleep, " + service.WakesAtRequest
+		return on + "asleep" + parenthesis(standby(s)) + ", " + service.WakesAtRequest
 	case ready.Status == "True":
 		return on + "ready"
 	case ready.Message != "":

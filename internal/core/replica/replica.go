@@ -22,6 +22,7 @@ const (
 	Fetching Phase = "Fetching" // its model files are being fetched
 	Starting Phase = "Starting" // runs, not yet ready
 	Ready    Phase = "Ready"    // passes its readiness probe
+	Asleep   Phase = "Asleep"   // runs, and is to be woken before it takes requests
 	Draining Phase = "Draining" // takes no new requests; ends when idle or at its deadline
 	Failed   Phase = "Failed"   // ended or never started; Restart is when it is tried again
 )
@@ -64,6 +65,18 @@ type Replica struct {
 	GPUs     []int     `json:"gpus,omitempty"`
 	Progress *Progress `json:"progress,omitempty"` // of the fetch, while Fetching
 	Restart  time.Time `json:"restart,omitzero"`   // when a Failed replica is tried again
+	// Standby is the level at which it sleeps, or from which it is being woken, and
+	// AsleepSince since when; 0 while awake.
+	Standby     int       `json:"standby,omitempty"`
+	AsleepSince time.Time `json:"asleepSince,omitzero"`
+	Woke        *Woke     `json:"woke,omitempty"` // its last waking; nil without one
+}
+
+// Woke is a waking that made a replica ready.
+type Woke struct {
+	Level   int       `json:"level"` // from which
+	Seconds float64   `json:"seconds"`
+	At      time.Time `json:"at"`
 }
 
 // Progress counts bytes of a transfer; Total is 0 while unknown.
@@ -94,10 +107,11 @@ func (r Replica) Serving() bool { return r.Phase == Ready }
 
 // Alive reports whether the replica counts against the wanted number: it runs,
 // or will as soon as what it waits for is there.
-func (r Replica) Alive() bool { return r.Phase != Draining }
+func (r Replica) Alive() bool { return r.Phase != Draining && r.Phase != Asleep }
 
 // Reasons that others than the platform act on.
 const (
+	ReasonWaking         = "Waking"         // is being woken
 	ReasonProgramMissing = "ProgramMissing" // the command is not on PATH; Message has the install line
 	ReasonCannotExecute  = "CannotExecute"  // the command is there, and the machine does not run it
 	ReasonModelChanged   = "ModelChanged"   // the model's files are no longer those of the revision

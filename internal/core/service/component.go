@@ -94,6 +94,8 @@ type Local struct {
 	Install        string        `json:"install,omitempty"`
 	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
 	LivenessProbe  *corev1.Probe `json:"livenessProbe,omitempty"`
+	// Standby is how the engine sleeps; nil where it cannot.
+	Standby *Standby `json:"standby,omitempty"`
 	// Requires is what the command needs besides its program. It decides
 	// whether it can run, not what runs, and so is no part of a revision.
 	Requires []Requirement `json:"-"`
@@ -102,6 +104,63 @@ type Local struct {
 	// FallbackOf is set in a Fallback that was taken: the command in whose
 	// place it runs on the present host.
 	FallbackOf *Local `json:"-"`
+}
+
+// Standby is how an engine is put to sleep, and woken, by calls to its port.
+type Standby struct {
+	// Args are for the command of a replica with GPUs, Env for every one that may
+	// be put to sleep.
+	Args []string        `json:"args,omitempty"`
+	Env  []corev1.EnvVar `json:"env,omitempty"`
+	// Levels are in the order of their depth: from each the engine wakes later, and
+	// takes less memory, than from the one before.
+	Levels []StandbyLevel `json:"levels"`
+}
+
+// StandbyLevel is one way to sleep.
+type StandbyLevel struct {
+	Level int    `json:"level"` // from 1
+	Sleep Call   `json:"sleep"`
+	Wake  []Call `json:"wake"` // in this order
+}
+
+// Call is a POST to a replica.
+type Call struct {
+	Path string `json:"path"` // with its query
+	Body string `json:"body,omitempty"`
+}
+
+// Find returns the level of a number; nil without it.
+func (s *Standby) Find(level int) *StandbyLevel {
+	if s != nil {
+		for i := range s.Levels {
+			if s.Levels[i].Level == level {
+				return &s.Levels[i]
+			}
+		}
+	}
+	return nil
+}
+
+// StandbyPolicy is what becomes of the last replica of a component that is idle.
+type StandbyPolicy string
+
+// The policies. Those of one level are StandbyLevelPrefix and its number.
+const (
+	StandbyNever       StandbyPolicy = "never" // it stops
+	StandbyAuto        StandbyPolicy = "auto"  // it sleeps at the first level whose memory is there
+	StandbyLevelPrefix               = "level"
+)
+
+// ParseStandby reads a policy; level is 0 but for those of one level.
+func ParseStandby(s string) (p StandbyPolicy, level int, ok bool) {
+	switch p = StandbyPolicy(s); p {
+	case "", StandbyNever, StandbyAuto:
+		return p, 0, true
+	}
+	digits, found := strings.CutPrefix(s, StandbyLevelPrefix)
+	level, err := strconv.Atoi(digits)
+	return p, level, found && err == nil && level >= 1 && level <= 9 && len(digits) == 1
 }
 
 // Requirement is something a command needs besides its program.
@@ -207,6 +266,10 @@ type Scaling struct {
 	// AnswerTimeout is how long a replica may take to begin an answer; nil or 0
 	// leaves it to the gateway.
 	AnswerTimeout *time.Duration `json:"answerTimeout,omitempty"`
+	// Standby is what becomes of the last replica when the component is idle,
+	// StandbyFor how long it sleeps before it stops.
+	Standby    StandbyPolicy  `json:"standby,omitempty"`
+	StandbyFor *time.Duration `json:"standbyFor,omitempty"`
 	// Schedule are times at which other bounds hold.
 	Schedule []ScheduleWindow `json:"schedule,omitempty"`
 	// Prewarm has a replica started ahead of the usual return of requests.
@@ -261,6 +324,7 @@ const (
 	DefaultQueue            = 2  // requests in an engine's own queue
 	DefaultScaleToZeroAfter = 5 * time.Minute
 	DefaultStartupTimeout   = 10 * time.Minute
+	DefaultStandbyFor       = time.Hour
 )
 
 // Over lays s over base: what s states wins, field by field.
@@ -299,6 +363,12 @@ func (s Scaling) Over(base Scaling) Scaling {
 	if s.AnswerTimeout != nil {
 		out.AnswerTimeout = s.AnswerTimeout
 	}
+	if s.Standby != "" {
+		out.Standby = s.Standby
+	}
+	if s.StandbyFor != nil {
+		out.StandbyFor = s.StandbyFor
+	}
 	if s.Schedule != nil {
 		out.Schedule = s.Schedule
 	}
@@ -319,9 +389,12 @@ type Limits struct {
 	MaxConcurrency   int             // 0: no limit
 	ScaleToZeroAfter time.Duration
 	StartupTimeout   time.Duration
-	AnswerTimeout    time.Duration    `json:",omitempty"` // 0: the gateway's
-	Schedule         []ScheduleWindow `json:",omitempty"`
-	Prewarm          bool             `json:",omitempty"`
+	// Standby is "" for StandbyNever, and StandbyFor then 0.
+	Standby       StandbyPolicy    `json:",omitempty"`
+	StandbyFor    time.Duration    `json:",omitempty"`
+	AnswerTimeout time.Duration    `json:",omitempty"` // 0: the gateway's
+	Schedule      []ScheduleWindow `json:",omitempty"`
+	Prewarm       bool             `json:",omitempty"`
 }
 
 // Ratio is how many replicas of a component there are to be for so many of
@@ -385,6 +458,12 @@ func (s Scaling) Settled() Limits {
 	}
 	if s.AnswerTimeout != nil {
 		l.AnswerTimeout = max(0, *s.AnswerTimeout)
+	}
+	if s.Standby != "" && s.Standby != StandbyNever {
+		l.Standby, l.StandbyFor = s.Standby, DefaultStandbyFor
+		if s.StandbyFor != nil && *s.StandbyFor > 0 {
+			l.StandbyFor = *s.StandbyFor
+		}
 	}
 	l.Schedule, l.Prewarm = s.Schedule, s.Prewarm == PrewarmAuto
 	return l

@@ -47,6 +47,7 @@ type Replica struct {
 	// where that is not known.
 	Load *replica.Load
 	Use  *replica.Use
+	Woke *replica.Woke // its last waking; nil without one
 }
 
 // Input is everything one step looks at besides its state.

@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -128,6 +129,10 @@ type Learned struct {
 	Startups []float64 `json:"startups,omitempty"`
 	// Newest is when the replica of the last of them was ready.
 	Newest time.Time `json:"newest,omitzero"`
+	// Wakes are how many seconds the last wakings from each level took, oldest
+	// first, and LastWake when the last of them ended.
+	Wakes    map[int][]float64 `json:"wakes,omitempty"`
+	LastWake time.Time         `json:"lastWake,omitzero"`
 	// Service is how many seconds a request runs, and Requests how many that
 	// was seen of, as far as they count.
 	Service  float64 `json:"serviceSeconds,omitempty"`
@@ -144,6 +149,36 @@ func (l Learned) Startup() time.Duration {
 		return 0
 	}
 	return time.Duration(l.startup(median) * float64(time.Second))
+}
+
+// Wake returns how long waking from a level usually takes; 0 where none was seen.
+func (l Learned) Wake(level int) time.Duration {
+	s := slices.Sorted(slices.Values(l.Wakes[level]))
+	if len(s) == 0 {
+		return 0
+	}
+	return time.Duration(s[len(s)/2] * float64(time.Second))
+}
+
+// woken learns from the replicas that were woken since the last one that was.
+func (l Learned) woken(rs []Replica) Learned {
+	last := l.LastWake
+	for _, r := range rs {
+		w := r.Woke
+		if w == nil || !w.At.After(last) {
+			continue
+		}
+		kept := l.Wakes[w.Level][max(0, len(l.Wakes[w.Level])-startups+1):]
+		l.Wakes = maps.Clone(l.Wakes)
+		if l.Wakes == nil {
+			l.Wakes = map[int][]float64{}
+		}
+		l.Wakes[w.Level] = append(slices.Clone(kept), w.Seconds)
+		if w.At.After(l.LastWake) {
+			l.LastWake = w.At
+		}
+	}
+	return l
 }
 
 // startup returns the q-quantile of the startup times.
@@ -198,6 +233,11 @@ func (l Learned) started(rs []Replica, seen map[string]time.Time, first bool) (L
 // worth a write: there have been starts since, and the usual startup or service
 // time is another by a quarter; or an eighth of the idle gaps are new.
 func (l Learned) Differs(stored Learned) bool {
+	for level := range l.Wakes {
+		if other(l.Wake(level).Seconds(), stored.Wake(level).Seconds()) {
+			return true
+		}
+	}
 	if l.Returns > stored.Returns+uint64(len(stored.Gaps)/8) { // after each of the first eight
 		return true
 	}

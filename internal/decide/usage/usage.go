@@ -152,6 +152,8 @@ func SampleOf(r replica.Replica, gpus, inFlight int) Sample {
 	s := Sample{Role: r.Role, Started: r.Started}
 	state := ByState{Starting: 1}
 	switch serves := r.Phase == replica.Ready || r.Phase == replica.Draining; {
+	case r.Phase == replica.Asleep:
+		state = ByState{Asleep: 1}
 	case serves && inFlight > 0:
 		state = ByState{Busy: 1}
 	case serves:

@@ -35,7 +35,7 @@ func Localize(rt service.Runtime, catalog []service.Runtime, host selection.Host
 		if c.Local != nil {
 			filled.Local = present(installable(c.Local, role, catalog, host), host)
 		} else if l := localOf(*c, role, catalog, host); l != nil {
-			filled.Local, filled.LocalDerived = present(l, host), true
+			filled.Local, filled.LocalDerived = present(sleeping(l, role, catalog), host), true
 		}
 		if filled.Local != c.Local {
 			rt.Components.Set(role, &filled)
@@ -54,6 +54,7 @@ func LocalizeService(s service.Service, catalog []service.Runtime, host selectio
 // installable is l with the install line of the catalog's runtime whose command
 // is the same program, where l states none and the program is not on the host.
 func installable(l *service.Local, role service.Role, catalog []service.Runtime, host selection.Host) *service.Local {
+	l = sleeping(l, role, catalog)
 	program := selection.Program(l.Command)
 	if l.Install != "" || program == "" || host.Programs == nil || host.Programs[program] {
 		return l
@@ -63,6 +64,30 @@ func installable(l *service.Local, role service.Role, catalog []service.Runtime,
 		if c != nil && c.Local != nil && c.Local.Install != "" && selection.Program(c.Local.Command) == program {
 			filled := *l
 			filled.Install = c.Local.Install
+			return &filled
+		}
+	}
+	return l
+}
+
+// sleeping is l with the way to sleep of the catalog's runtime whose command
+// begins with the same words, where l states none.
+func sleeping(l *service.Local, role service.Role, catalog []service.Runtime) *service.Local {
+	if l.Standby != nil {
+		return l
+	}
+	for i := range catalog {
+		c := catalog[i].Components.Get(role)
+		if c == nil || c.Local == nil || c.Local.Standby == nil {
+			continue
+		}
+		words := c.Local.Command
+		if end := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") || strings.Contains(w, "{{") }); end >= 0 {
+			words = words[:end]
+		}
+		if len(words) > 0 && len(l.Command) >= len(words) && slices.Equal(l.Command[:len(words)], words) {
+			filled := *l
+			filled.Standby = c.Local.Standby
 			return &filled
 		}
 	}
@@ -196,6 +221,32 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 		p.TerminationGrace = time.Duration(*s) * time.Second
 	}
 	return p
+}
+
+// sleeps prepares a process to be put to sleep as the policy allows, where its
+// engine can sleep so.
+func (p *Process) sleeps(local *service.Local, policy service.StandbyPolicy) {
+	_, level, ok := service.ParseStandby(string(policy))
+	if p == nil || policy == "" || !ok || local.Standby == nil {
+		return
+	}
+	s := *local.Standby
+	if level > 0 {
+		only := s.Find(level)
+		if only == nil {
+			return
+		}
+		s.Levels = []service.StandbyLevel{*only}
+	}
+	if p.GPUs > 0 {
+		p.Command = append(p.Command[:1:1], MergeArgs(p.Command[1:], s.Args)...)
+	}
+	for _, e := range s.Env {
+		if !slices.ContainsFunc(p.Env, func(x corev1.EnvVar) bool { return x.Name == e.Name }) {
+			p.Env = append(p.Env[:len(p.Env):len(p.Env)], e)
+		}
+	}
+	p.Standby = &service.Standby{Levels: s.Levels} // the rest is in the command and the environment
 }
 
 // reside has a process share the machine as its service says. With gpuMemory it

@@ -239,6 +239,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 		c.Process = process(c, local, own)
 		c.Process.reside(role, in.Service.Residency)
 		c.Process.expect(role, in.Attributes)
+		c.Process.sleeps(local, c.Limits.Standby)
 	}
 	if err := c.adapt(in, data); err != nil {
 		return Component{}, err

@@ -175,6 +175,8 @@ type Process struct {
 	Install    string          `json:"install,omitempty"`
 	Readiness  *corev1.Probe   `json:"readiness,omitempty"` // nil: TCP connect to the port
 	Liveness   *corev1.Probe   `json:"liveness,omitempty"`
+	// Standby are the levels at which a replica may be put to sleep; nil for none.
+	Standby *service.Standby `json:"standby,omitempty"`
 	// GPUs is how many accelerators one replica holds: exclusively, or GPUMemory
 	// bytes of each.
 	GPUs      int   `json:"gpus,omitempty"`

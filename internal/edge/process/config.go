@@ -53,6 +53,8 @@ type Config struct {
 	// Drain sends a replica no more requests and waits until those it has are
 	// answered, or for ctx; nil means none ever come.
 	Drain func(ctx context.Context, id string) error
+	// Resume sends a replica requests again, after Drain; nil means none ever come.
+	Resume func(id string)
 	// Forward serves requests for a role on l until ctx ends or l is closed: each
 	// goes to a ready replica of the role. nil: routers are not told addresses.
 	Forward func(ctx context.Context, ref workload.Ref, l net.Listener)

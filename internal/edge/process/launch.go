@@ -45,6 +45,8 @@ type running struct {
 	started     time.Time
 	adopted     bool
 	note        string // a warning for people
+	asleep      int    // the level at which it sleeps; 0: awake
+	asleepSince time.Time
 }
 
 func (r *running) grace() time.Duration {
@@ -348,7 +350,8 @@ func (u *unit) record(r *running) record {
 	created, restarts, files := u.view.Created, u.view.Restarts, u.view.Files
 	u.o.mu.Unlock()
 	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort,
-		GPUs: r.gpus, Need: r.need, Model: r.model, Adapters: r.adapters, Files: files, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts}
+		GPUs: r.gpus, Need: r.need, Model: r.model, Adapters: r.adapters, Files: files, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts,
+		Asleep: r.asleep, AsleepSince: r.asleepSince}
 	if r.proc != nil {
 		rec.Process = r.proc.Identity()
 	}
@@ -358,8 +361,12 @@ func (u *unit) record(r *running) record {
 // started publishes a process that runs.
 func (u *unit) started(r *running) {
 	u.o.update(u, func(v *replica.Replica) {
-		v.Phase, v.Reason, v.Message, v.Progress = replica.Starting, "", r.note, nil
-		v.PID, v.Started, v.GPUs = r.proc.PID(), r.started, r.gpus
+		if v.PID, v.Started = r.proc.PID(), r.started; r.asleep == 0 {
+			v.Phase, v.Reason, v.Message, v.Progress, v.GPUs = replica.Starting, "", r.note, nil, r.gpus
+			v.Standby, v.AsleepSince = 0, time.Time{}
+		} else if v.Phase == replica.Asleep { // else it is to be woken
+			v.Reason, v.Message = "", fmt.Sprintf("asleep at level %d", r.asleep)
+		}
 		v.Memory, v.GPUMemory = 0, 0
 		v.HTTP = hostPort(u.p.cfg.Host, r.port)
 		if r.grpcPort > 0 {

@@ -26,6 +26,7 @@ type owner struct {
 	removed  bool
 	revision *workload.Revision // nil while only recovered replicas are known
 	want     map[service.Role]int
+	rest     map[service.Role]int // the level of the sleep of those that are not wanted; 0: they end
 	victims  map[service.Role][]string
 	units    []*unit // oldest first
 	// peers is where the roles that a router calls are reached; replaced, never
@@ -34,7 +35,7 @@ type owner struct {
 }
 
 func newOwner(p *Platform, k service.Key) *owner {
-	o := &owner{p: p, key: k, want: map[service.Role]int{}, victims: map[service.Role][]string{}}
+	o := &owner{p: p, key: k, want: map[service.Role]int{}, victims: map[service.Role][]string{}, rest: map[service.Role]int{}}
 	o.snapshot.Store(&[]replica.Replica{})
 	return o
 }
@@ -60,12 +61,15 @@ func (o *owner) apply(r workload.Revision) error {
 		switch {
 		case u.revision == r.Hash && c != nil:
 			if u.recovered() {
-				adopted[u.role]++
-				u.settle(c, r.Model)
+				if u.settle(c, r.Model); u.view.Phase == replica.Asleep {
+					o.rest[u.role] = u.level
+				} else {
+					adopted[u.role]++
+				}
 			}
 			u.component.Store(c) // limits may differ
 		case !u.recovered():
-		case c != nil && o.isBefore(u):
+		case c != nil && o.isBefore(u) && u.view.Phase != replica.Asleep:
 			before[u.role]++
 			u.settle(r.Before.Component(u.role), r.Before.Model)
 		default:
@@ -91,14 +95,15 @@ func (o *owner) isBefore(u *unit) bool {
 	return b != nil && u.revision == b.Hash && b.Component(u.role) != nil
 }
 
-// scale sets a role's count.
-func (o *owner) scale(role service.Role, n int, victims []string) error {
+// scale sets a role's count, and the level at which those sleep that are too many; 0
+// ends them.
+func (o *owner) scale(role service.Role, n, rest int, victims []string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if _, known := o.want[role]; !known || o.removed {
 		return fmt.Errorf("process: scale %s/%s: the applied revision has no such role", o.key, role)
 	}
-	o.want[role], o.victims[role] = n, slices.Clone(victims)
+	o.want[role], o.rest[role], o.victims[role] = n, rest, slices.Clone(victims)
 	o.converge()
 	o.publish()
 	return nil
@@ -148,7 +153,7 @@ func (o *owner) converge() {
 	}
 	byID := map[string]*unit{}
 	for _, u := range o.units {
-		if u.recovered() {
+		if u.recovered() || u.view.Phase == replica.Asleep {
 			continue
 		}
 		byID[u.id] = u
@@ -158,8 +163,11 @@ func (o *owner) converge() {
 	for role, members := range roles {
 		s := plan(o.want[role], members, o.victims[role], o.available(role), o.needs(role))
 		for _, id := range slices.Concat(s.drain, s.yield) {
-			byID[id].end()
+			if u := byID[id]; !u.sleep(o.rest[role]) {
+				u.end()
+			}
 		}
+		s.start -= o.wakeSleepers(role, s.start)
 		if len(s.yield) > 0 {
 			o.yields(members, byID, s.yield)
 		}
@@ -170,6 +178,7 @@ func (o *owner) converge() {
 			o.start(o.revision.Before, role)
 		}
 	}
+	o.endSleepers()
 }
 
 // available is how many accelerators a replica of a role could be given. The lock

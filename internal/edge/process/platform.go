@@ -168,7 +168,7 @@ func (p *Platform) Scale(_ context.Context, ref workload.Ref, n int, victims []s
 	if o == nil {
 		return fmt.Errorf("process: scale %s: the service was not applied", ref)
 	}
-	return o.scale(ref.Role, n, victims)
+	return o.scale(ref.Role, n, 0, victims)
 }
 
 // Remove ends everything of a service, its logs too.

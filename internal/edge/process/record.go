@@ -38,6 +38,9 @@ type record struct {
 	Created     time.Time               `json:"created"`
 	Started     time.Time               `json:"started"`
 	Restarts    int                     `json:"restarts,omitempty"`
+	// Asleep is the level at which the process sleeps, or is about to; 0: awake.
+	Asleep      int       `json:"asleep,omitempty"`
+	AsleepSince time.Time `json:"asleepSince,omitzero"`
 }
 
 // records is the folder of them.

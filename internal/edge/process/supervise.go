@@ -13,10 +13,11 @@ import (
 
 // supervisor watches over one process of a replica.
 type supervisor struct {
-	u     *unit
-	r     *running
-	ready time.Time // since when it is ready; zero while not
-	ever  bool      // it has been ready
+	u       *unit
+	r       *running
+	ready   time.Time // since when it is ready; zero while not
+	ever    bool      // it has been ready
+	watched bool      // the liveness probe is being asked
 	readyProbe,
 	liveProbe *prober
 	oom int // processes ended for want of memory before this one started
@@ -28,11 +29,8 @@ type supervisor struct {
 func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	w := &supervisor{u: u, r: r, readyProbe: newProber(u.p.cfg.Host, r, r.spec.Readiness, true, u.suspected), oom: u.p.memory.killed(r.memory)}
+	w := newSupervisor(u, r)
 	go w.readyProbe.watchReadiness(ctx)
-	if r.spec.Liveness != nil {
-		w.liveProbe = newProber(u.p.cfg.Host, r, r.spec.Liveness, false, nil)
-	}
 	limit := u.component.Load().Limits.StartupTimeout
 	if limit <= 0 {
 		limit = service.DefaultStartupTimeout
@@ -48,6 +46,10 @@ func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bo
 			return nil, w.lasted(), kept
 		case <-u.p.closing:
 			return nil, w.lasted(), w.closeDown()
+		case <-u.turned:
+			if tr, gone := w.rest(ctx); tr != nil || gone {
+				return tr, w.lasted(), false
+			}
 		case <-r.proc.Done():
 			return w.exited(), w.lasted(), false
 		case <-startup.C:
@@ -55,12 +57,9 @@ func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bo
 				return w.tooSlow(limit), 0, false
 			}
 		case ok := <-w.readyProbe.verdict:
-			if ok && !w.ever && !r.adopted {
-				if err := u.sameFiles(func(uri string) string { return u.files.fingerprint(u.ending, uri) }); err != nil { // what it has read may be of both
-					return w.end(replica.ReasonModelChanged, err.Error()), 0, false
-				}
+			if tr := w.judged(ctx, ok); tr != nil {
+				return tr, 0, false
 			}
-			w.turned(ctx, ok)
 		case <-quiet.C:
 			w.waits(begun, limit)
 		case <-w.readyProbe.said:
@@ -69,6 +68,34 @@ func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bo
 			return w.unhealthy(), w.lasted(), false
 		}
 	}
+}
+
+// newSupervisor is for a process that has just been started or adopted.
+func newSupervisor(u *unit, r *running) *supervisor {
+	w := &supervisor{u: u, r: r, readyProbe: newProber(u.p.cfg.Host, r, r.spec.Readiness, true, u.suspected), oom: u.p.memory.killed(r.memory)}
+	if r.spec.Liveness != nil {
+		w.liveProbe = newProber(u.p.cfg.Host, r, r.spec.Liveness, false, nil)
+	}
+	if r.asleep > 0 {
+		w.ever = true
+		u.turn() // it may be wanted already
+	}
+	return w
+}
+
+// judged takes in a verdict of the readiness probe. The failure is that of a process
+// that has read other files than those of its revision.
+func (w *supervisor) judged(ctx context.Context, ok bool) *failure {
+	u := w.u
+	if ok && !w.ever && !w.r.adopted {
+		if err := u.sameFiles(func(uri string) string { return u.files.fingerprint(u.ending, uri) }); err != nil { // what it has read may be of both
+			return w.end(replica.ReasonModelChanged, err.Error())
+		}
+	}
+	if w.r.asleep == 0 { // while it sleeps, its health says nothing
+		w.turned(ctx, ok)
+	}
+	return nil
 }
 
 // lasted is how long it has been ready.
@@ -89,14 +116,21 @@ func (w *supervisor) turned(ctx context.Context, ok bool) {
 		})
 		return
 	}
-	if !w.ever && w.liveProbe != nil {
-		go w.liveProbe.watchLiveness(ctx)
-	}
+	w.watchLiveness(ctx)
+	w.u.resume() // its process before may have been put to sleep
 	w.ready, w.ever = time.Now(), true
 	at := w.u.p.cfg.Now()
 	w.u.o.update(w.u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message, v.ReadyAt = replica.Ready, "", w.r.note, at
 	})
+}
+
+// watchLiveness begins to ask the liveness probe, once.
+func (w *supervisor) watchLiveness(ctx context.Context) {
+	if !w.watched && w.liveProbe != nil {
+		go w.liveProbe.watchLiveness(ctx)
+	}
+	w.watched = true
 }
 
 // waits publishes what a process waits for that takes long to start, and for
@@ -113,8 +147,12 @@ func (w *supervisor) waits(begun time.Time, limit time.Duration) {
 	w.u.o.update(w.u, func(v *replica.Replica) { v.Message = message })
 }
 
-// exited returns why a process ended that nobody asked to.
+// exited returns why a process ended that nobody asked to; nil of one that slept,
+// which nobody misses.
 func (w *supervisor) exited() *failure {
+	if w.sleeps() {
+		return nil
+	}
 	e := w.r.proc.Exit()
 	lines := w.u.log.LastLines(causeLines)
 	otherwise := 1

@@ -46,16 +46,18 @@ type unit struct {
 	gone   chan struct{} // closed when run has returned
 
 	suspected chan struct{} // somebody could not reach it; holds one
+	turned    chan struct{} // level has changed; holds one
 
 	// Guarded by the owner's lock.
 	view     replica.Replica
+	level    int    // of the sleep that it is to be in; 0: awake
 	waiting  int    // accelerators it waits for
 	yielding string // which replicas stop to free them, in words
 }
 
 func newUnit(o *owner, v replica.Replica) *unit {
 	u := &unit{p: o.p, o: o, id: v.ID, role: v.Role, revision: v.Revision, log: o.p.log(o.key, v.ID),
-		settled: make(chan struct{}), gone: make(chan struct{}), suspected: make(chan struct{}, 1), view: v,
+		settled: make(chan struct{}), gone: make(chan struct{}), suspected: make(chan struct{}, 1), turned: make(chan struct{}, 1), view: v,
 		files: modelFiles{fetches: &o.p.fetches, stamp: o.p.cfg.Fingerprint, fetched: map[string]string{}}}
 	u.ending, u.cancel = context.WithCancel(context.Background())
 	return u
@@ -331,14 +333,21 @@ func (p *Platform) take(rec record, proc *child.Process) {
 		o = newOwner(p, rec.Service)
 		p.owners[rec.Service] = o
 	}
-	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, metricsPort: rec.MetricsPort, gpus: rec.GPUs, need: rec.Need, took: true, memory: rec.Memory,
-		model: rec.Model, adapters: rec.Adapters, peers: rec.Peers, started: rec.Started, adopted: true}
-	p.gpus.hold(rec.Service, r.need, rec.GPUs)
+	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, metricsPort: rec.MetricsPort, gpus: rec.GPUs, need: rec.Need, memory: rec.Memory,
+		model: rec.Model, adapters: rec.Adapters, peers: rec.Peers, started: rec.Started, adopted: true, asleep: rec.Asleep, asleepSince: rec.AsleepSince}
+	if r.took = rec.Asleep == 0; r.took {
+		p.gpus.hold(rec.Service, r.need, rec.GPUs)
+	}
 	p.ports.hold(rec.Port, rec.GRPCPort, rec.MetricsPort)
 	u := newUnit(o, replica.Replica{ID: rec.ID, Service: rec.Service, Role: rec.Role, Revision: rec.Revision,
 		Phase: replica.Starting, Reason: "NotApplied", Message: "found running when Roundhouse started; its service has not been applied yet",
 		PID: proc.PID(), Created: rec.Created, Started: rec.Started, Restarts: rec.Restarts, GPUs: rec.GPUs, Files: rec.Files})
 	u.running = r
+	if rec.Asleep > 0 {
+		u.level = rec.Asleep
+		v := &u.view
+		v.Phase, v.Standby, v.AsleepSince, v.GPUs = replica.Asleep, rec.Asleep, rec.AsleepSince, nil
+	}
 	o.mu.Lock()
 	o.add(u)
 	o.publish()

@@ -361,8 +361,8 @@ func (d *Dispatcher) InFlight(replicaID string) int {
 	return 0
 }
 
-// Drain gives a replica no more requests, from this moment on and for good,
-// and waits until those it has are settled. An unknown replica is idle. The
+// Drain gives a replica no more requests, from this moment on until Resume, and
+// waits until those it has are settled. An unknown replica is idle. The
 // error is the context's.
 func (d *Dispatcher) Drain(ctx context.Context, replicaID string) error {
 	e := d.endpoints.get(replicaID)
@@ -379,6 +379,19 @@ func (d *Dispatcher) Drain(ctx context.Context, replicaID string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Resume gives a replica requests again, after a Drain.
+func (d *Dispatcher) Resume(replicaID string) {
+	e := d.endpoints.get(replicaID)
+	if e == nil {
+		return
+	}
+	e.draining.Store(false)
+	for _, p := range e.listedBy() {
+		p.recount()
+	}
+	e.notifyPools()
 }
 
 // sorted lists the pools by kind, namespace and name.

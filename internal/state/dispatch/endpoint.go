@@ -20,7 +20,7 @@ type endpoint struct {
 	// have not begun to answer.
 	tokens atomic.Int64
 	report atomic.Pointer[loadReport]
-	// draining stays set: a replica that drains never comes back.
+	// draining stays set unless the replica, put to sleep, is woken.
 	draining atomic.Bool
 	breaker  circuit
 	silence  silence
@@ -73,7 +73,7 @@ func (e *endpoint) release() {
 	}
 }
 
-// drain closes the endpoint for good. The channel is closed once it has
+// drain closes the endpoint. The channel is closed once it has
 // nothing in flight.
 func (e *endpoint) drain() <-chan struct{} {
 	e.draining.Store(true)

@@ -263,7 +263,7 @@ func (x *slot) accepts() bool { return x.serves() && x.endpoint.breaker.allows()
 
 // mayServe reports whether the endpoint serves, or will without anybody acting.
 func (x *slot) mayServe() bool {
-	if x.phase == replica.Draining || x.endpoint.draining.Load() {
+	if x.phase == replica.Draining || x.phase == replica.Asleep || x.endpoint.draining.Load() {
 		return false
 	}
 	permanent := (x.phase == replica.Failed || x.phase == replica.Pending) && x.config.Cause.Permanent

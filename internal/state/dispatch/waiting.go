@@ -13,6 +13,8 @@ type Wait struct {
 	// Phase is that of the replica which is the nearest to ready: Ready where all
 	// that are ready are at their limits; "" while there is none.
 	Phase replica.Phase
+	// Waking reports that the replica was asleep, and Expected is of that.
+	Waking bool
 	// NoRoom reports that the replica waits for an accelerator or for memory.
 	NoRoom bool
 	// Progress is that of a download; nil without.
@@ -41,7 +43,9 @@ func (w Wait) String() string {
 	case w.Phase == replica.Failed:
 		what = "restarting"
 	default:
-		what = "starting"
+		if what = "starting"; w.Waking {
+			what = "waking"
+		}
 		if w.Expected > 0 {
 			return fmt.Sprintf("%s, %d s of about %d s", what, seconds(w.Elapsed), max(1, seconds(w.Expected)))
 		}
@@ -56,15 +60,15 @@ func (f *PoolConfig) Wait(since, now time.Time) Wait {
 	if best == nil {
 		return w
 	}
-	w.Phase, w.Progress = best.Phase, best.Progress
+	w.Phase, w.Progress, w.Waking = best.Phase, best.Progress, best.Standby > 0
 	switch best.Phase {
 	case replica.Starting:
-		if !best.Started.IsZero() {
+		if !best.Started.IsZero() && !w.Waking {
 			w.Elapsed = max(0, now.Sub(best.Started))
 		}
 	case replica.Pending:
 		w.NoRoom = best.Reason == replica.ReasonInsufficientGPUs || best.Reason == replica.ReasonInsufficientMemory
-	case replica.Fetching, replica.Ready, replica.Draining, replica.Failed:
+	case replica.Fetching, replica.Ready, replica.Asleep, replica.Draining, replica.Failed:
 	}
 	return w
 }
@@ -95,7 +99,7 @@ func (f *PoolConfig) nearest() (best *replica.Replica) {
 func (p *pool) retryAfter(now time.Time) time.Duration {
 	if p.entry.ready == 0 && p.scalable != nil && p.scalable.Startup > 0 {
 		left := p.scalable.Startup
-		if r := p.config.Load().nearest(); r != nil && r.Phase == replica.Starting && !r.Started.IsZero() {
+		if r := p.config.Load().nearest(); r != nil && r.Phase == replica.Starting && r.Standby == 0 && !r.Started.IsZero() {
 			left -= now.Sub(r.Started)
 		}
 		return min(max(left.Round(time.Second), time.Second), maxRetryAfter)

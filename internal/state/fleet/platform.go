@@ -47,6 +47,17 @@ type Platform interface {
 	Changed() <-chan service.Key
 }
 
+// Sleeper is a Platform whose replicas can be put to sleep: they run on, hold no
+// accelerator, and take no requests.
+type Sleeper interface {
+	// Sleep is Scale to zero, but ready replicas of the present revision whose
+	// engines can are put to sleep at a level. Those that sleep already stay so.
+	// Scale wakes them before it starts others, and ends those that are too many.
+	Sleep(ctx context.Context, ref workload.Ref, level int) error
+	// Memory is main memory in bytes; 0 where it is not known.
+	Memory() (available, total int64)
+}
+
 // LogOptions select the part of a replica's output.
 type LogOptions struct {
 	Follow   bool

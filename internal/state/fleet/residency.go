@@ -288,7 +288,7 @@ func (x resident) facts(replicas []replica.Replica, demand autoscale.Demand) res
 			s.Rolling = true
 			fallthrough
 		default:
-			if len(v.GPUs) == 0 && v.PID == 0 {
+			if len(v.GPUs) == 0 && (v.PID == 0 || v.Phase == replica.Asleep) {
 				continue
 			}
 			if memory { // counted once for a service

@@ -96,11 +96,14 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 		if !r.cfg.Cluster { // with thousands of services they would take too much memory
 			rs.made = decisionOf(in, rs.decision, r.cfg.Now())
 		}
-		if rs.scaled != rs.decision.Count || len(rs.decision.Victims) > 0 {
+		rest := r.standby(w, c, &rs)
+		again = sooner(again, rest.Again)
+		if rs.scaled != rs.decision.Count || rs.level != rest.Level || len(rs.decision.Victims) > 0 {
 			ref := ref(w.key, c.Role)
-			if err := r.cfg.Platform.Scale(ctx, ref, rs.decision.Count, rs.decision.Victims); err != nil {
+			if err := r.give(ctx, ref, rs.decision, rest.Level); err != nil {
 				return 0, fmt.Errorf("scale %s to %d: %w", ref, rs.decision.Count, err)
 			}
+			rs.level = rest.Level
 			was := rs.scaled
 			if was < 0 { // since the start: what runs already was not started now
 				was = len(in.Replicas)
@@ -176,6 +179,62 @@ func (w *work) ratio(c *workload.Component) int {
 	return most
 }
 
+// standby decides at which level a role's last replica sleeps, and has the role's
+// decision say so.
+func (r *reconciler) standby(w *work, c *workload.Component, rs *roleState) autoscale.StandbyDecision {
+	sleeper, can := r.cfg.Platform.(Sleeper)
+	if !can || rs.decision.Count > 0 || c.Process == nil || c.Process.Standby == nil {
+		return autoscale.StandbyDecision{}
+	}
+	asleep := w.sleeper(c.Role)
+	if asleep == nil && len(rs.decision.Victims) == 0 {
+		return autoscale.StandbyDecision{} // there is nothing to put to sleep
+	}
+	in := autoscale.Standby{Policy: c.Limits.Standby, For: c.Limits.StandbyFor, Gone: w.object.Service.Stopped || w.asleep}
+	for _, l := range c.Process.Standby.Levels {
+		in.Levels = append(in.Levels, l.Level)
+	}
+	if asleep != nil {
+		in.Level, in.Since = asleep.Standby, asleep.AsleepSince
+		if in.Level == 0 { // it falls asleep
+			in.Level, in.Since = max(rs.level, 1), r.cfg.Now()
+		}
+	}
+	in.Free, in.Total = sleeper.Memory()
+	d := autoscale.DecideStandby(in, r.cfg.Now())
+	if d.Why == "" {
+		return d
+	}
+	switch {
+	case !rs.decision.IdleSince.IsZero():
+		d.Why += ", idle since " + rs.decision.IdleSince.UTC().Format(time.RFC3339)
+	case w.evicted != "":
+		d.Why += ", " + strings.TrimPrefix(w.evicted, "stopped ")
+	}
+	rs.decision.Why, rs.decision.IdleSince = d.Why, time.Time{}
+	return d
+}
+
+// sleeper is the replica of a role that sleeps, falls asleep, or is being woken; nil
+// for none.
+func (w *work) sleeper(role service.Role) *replica.Replica {
+	for i := range w.replicas {
+		if v := &w.replicas[i]; v.Role == role && (v.Phase == replica.Asleep || v.Standby > 0 && v.Phase != replica.Draining) {
+			return v
+		}
+	}
+	return nil
+}
+
+// give hands a role's count to the platform, with the level at which those sleep
+// that are too many.
+func (r *reconciler) give(ctx context.Context, ref workload.Ref, d autoscale.Decision, level int) error {
+	if level > 0 {
+		return r.cfg.Platform.(Sleeper).Sleep(ctx, ref, level)
+	}
+	return r.cfg.Platform.Scale(ctx, ref, d.Count, d.Victims)
+}
+
 // keep stores what a role has shown where that changes what is known. What could not be
 // stored is learned anew after a restart.
 func (r *reconciler) keep(w *work, role service.Role, learned autoscale.Learned) {
@@ -221,7 +280,7 @@ func (w *work) aliveOf(role service.Role, hash string, inFlight func(string) int
 		}
 		out = append(out, autoscale.Replica{ID: r.ID, Ready: r.Phase == replica.Ready, Started: r.Started, ReadyAt: r.ReadyAt,
 			Starting: r.Phase == replica.Starting || r.Phase == replica.Fetching,
-			Waiting:  r.Phase == replica.Pending && r.PID == 0, Failed: r.Restarts > 0, InFlight: inFlight(r.ID)})
+			Waiting:  r.Phase == replica.Pending && r.PID == 0, Failed: r.Restarts > 0, InFlight: inFlight(r.ID), Woke: r.Woke})
 	}
 	return out
 }

@@ -77,6 +77,7 @@ type roleState struct {
 	decision autoscale.Decision
 	scaled   int           // last count given to the platform; -1 before the first
 	startup  time.Duration // that the last start took; 0 where none was seen
+	level    int           // of the sleep given with it; 0 for none
 	// external is the count where somebody else sets it; nil where the fleet does.
 	external *int
 	// past are the last decisions, which finish adds made to; made is nil where the

@@ -48,7 +48,7 @@ func componentStatus(w *work, role service.Role) service.ComponentStatus {
 		if r.Role != role {
 			continue
 		}
-		if r.PID != 0 || r.Phase == replica.Starting || r.Phase == replica.Ready {
+		if r.PID != 0 && r.Phase != replica.Asleep || r.Phase == replica.Starting || r.Phase == replica.Ready {
 			cs.Running++
 		}
 		if r.Phase == replica.Ready {
@@ -381,7 +381,7 @@ func (e *entry) measured(m *metering.Meter) service.Status {
 // noteStarts notes how long the last start of each role took.
 func (e *entry) noteStarts(replicas []replica.Replica) {
 	for _, r := range replicas {
-		if rs := e.roles[r.Role]; rs != nil && r.Phase == replica.Ready && !r.Started.IsZero() && r.ReadyAt.After(r.Started) {
+		if rs := e.roles[r.Role]; rs != nil && r.Phase == replica.Ready && r.Woke == nil && !r.Started.IsZero() && r.ReadyAt.After(r.Started) {
 			rs.startup = r.ReadyAt.Sub(r.Started)
 		}
 	}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -56,6 +57,9 @@ func (w *work) view(cfg *Config) View {
 	}
 	if l := w.roles[v.Role].state.Learned; len(l.Startups) > 0 { // the record has it after a while
 		v.Startup = l.Startup()
+	}
+	if s := w.sleeper(v.Role); s != nil && s.Standby > 0 {
+		v.Startup = cmp.Or(w.roles[v.Role].state.Learned.Wake(s.Standby), v.Startup)
 	}
 	return v
 }

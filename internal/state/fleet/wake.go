@@ -12,6 +12,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/residency"
 )
 
@@ -33,6 +34,11 @@ type WakePlan struct {
 	Startup     time.Duration `json:"startupNanoseconds,omitempty"`
 	StartupLate time.Duration `json:"startupLateNanoseconds,omitempty"`
 	Starts      int           `json:"starts,omitempty"`
+	// Sleeps is the level at which a replica of the role that takes requests sleeps,
+	// and Wakes are how many seconds its last wakings from there took, oldest first;
+	// 0 for none.
+	Sleeps int       `json:"sleeps,omitempty"`
+	Wakes  []float64 `json:"wakeSeconds,omitempty"`
 }
 
 // RoleNeed is what one replica of a role takes.
@@ -74,6 +80,7 @@ func (f *Fleet) ExplainWake(ctx context.Context, k service.Key) (WakePlan, error
 	p := WakePlan{Service: k.String(), Needs: x.needs()}
 	p.Startup, p.Starts = x.startup(median)
 	p.StartupLate, _ = x.startup(late)
+	p.Sleeps, p.Wakes = f.sleepOf(ctx, x)
 	at := slices.IndexFunc(facts.Services, func(s residency.Service) bool { return s.Name == p.Service })
 	if at < 0 {
 		return p, fmt.Errorf("the replicas of %s cannot be seen now; try again", k)
@@ -98,6 +105,27 @@ func (f *Fleet) ExplainWake(ctx context.Context, k service.Key) (WakePlan, error
 	}
 	p.judge(facts, residency.Decide(facts))
 	return p, nil
+}
+
+// sleepOf is the level at which a service's replica sleeps, and how long its last
+// wakings from there took; 0 where none sleeps.
+func (f *Fleet) sleepOf(ctx context.Context, x resident) (level int, wakes []float64) {
+	role := entrance(&x.revision)
+	replicas, err := f.cfg.Platform.Observe(ctx, x.key)
+	if err != nil {
+		return 0, nil
+	}
+	for _, v := range replicas {
+		if v.Role == role && v.Phase == replica.Asleep {
+			level = v.Standby
+		}
+	}
+	f.services.mu.Lock()
+	defer f.services.mu.Unlock()
+	if e := f.services.presentLocked(x.key); e != nil && e.roles[role] != nil {
+		wakes = slices.Clone(e.roles[role].state.Learned.Wakes[level])
+	}
+	return level, wakes
 }
 
 // needs is what one replica of each role takes.
@@ -183,6 +211,10 @@ func (p WakePlan) String() string {
 	if len(p.Stops) > 0 {
 		once = " once that has stopped"
 	}
+	if p.Sleeps > 0 {
+		say("%s", p.waking())
+		return b.String()
+	}
 	switch seconds := func(d time.Duration) time.Duration { return d.Round(100 * time.Millisecond) }; p.Starts {
 	case 0:
 		say("  starts   in a time that is not known: no start of it has been seen")
@@ -208,7 +240,7 @@ func (r *reconciler) learnMemory(ctx context.Context, w *work) error {
 		if known.Revision != next.Revision.Hash {
 			known = Measured{Revision: next.Revision.Hash}
 		}
-		if v.Revision != next.Revision.Hash || v.Memory <= known.Memory+known.Memory/20 && v.GPUMemory <= known.GPUMemory+known.GPUMemory/20 {
+		if v.Phase == replica.Asleep || v.Revision != next.Revision.Hash || v.Memory <= known.Memory+known.Memory/20 && v.GPUMemory <= known.GPUMemory+known.GPUMemory/20 {
 			continue
 		}
 		if next.Measured == nil {
@@ -238,6 +270,20 @@ func (next *Record) keepMeasured(was *Record) {
 	for role, m := range was.Measured {
 		next.Revision = next.Revision.Measured(role, m.Memory)
 	}
+}
+
+// waking is what a service costs to wake that sleeps, for people.
+func (p WakePlan) waking() string {
+	out := fmt.Sprintf("  sleeps   at level %d, and is woken if it gets the same accelerators, else started", p.Sleeps)
+	if len(p.Wakes) == 0 {
+		return out + "\n  wakes    in a time that is not known: no waking from this level has been seen"
+	}
+	var took []string
+	for _, s := range p.Wakes[max(0, len(p.Wakes)-shownKept):] {
+		took = append(took, time.Duration(s*float64(time.Second)).Round(10*time.Millisecond).String())
+	}
+	usual := autoscale.Learned{Wakes: map[int][]float64{p.Sleeps: p.Wakes}}.Wake(p.Sleeps)
+	return fmt.Sprintf("%s\n  wakes    in about %s; the last wakings from level %d took %s", out, usual.Round(10*time.Millisecond), p.Sleeps, strings.Join(took, ", "))
 }
 
 // preload is how far the start of a service is that is to run before anybody asks

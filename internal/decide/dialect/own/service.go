@@ -125,7 +125,12 @@ func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scalin
 		MaxConcurrency:   s.MaxConcurrency,
 		ScaleToZeroAfter: span(s.ScaleToZeroAfter), StartupTimeout: span(s.StartupTimeout),
 		AnswerTimeout: span(s.AnswerTimeout), Prewarm: service.Prewarm(s.Prewarm),
+		Standby: service.StandbyPolicy(s.Standby), StandbyFor: span(s.StandbyFor),
 	}
+	if _, _, ok := service.ParseStandby(s.Standby); !ok {
+		r.Errorf(path+".standby", "%q is none of auto, never, level1, level2, … level9", s.Standby)
+	}
+	manifest.CheckDuration(r.Report, path+".standbyFor", s.StandbyFor)
 	for _, w := range s.Schedule {
 		out.Schedule = append(out.Schedule, service.ScheduleWindow(w))
 	}
@@ -233,7 +238,8 @@ func readLocal(r *manifest.Reader, path string, l *api.Local) *service.Local {
 		r.Errorf(path+".command", "is missing: name the program to run and its arguments")
 	}
 	out := &service.Local{Command: l.Command, Env: l.Env, WorkingDir: l.WorkingDir, Install: l.Install,
-		ReadinessProbe: l.ReadinessProbe, LivenessProbe: l.LivenessProbe, Requires: readRequirements(r, path+".requires", l.Requires)}
+		ReadinessProbe: l.ReadinessProbe, LivenessProbe: l.LivenessProbe, Standby: readStandby(r, path+".standby", l.Standby),
+		Requires: readRequirements(r, path+".requires", l.Requires)}
 	manifest.CheckTemplates(r.Report, path+".command", l.Command)
 	manifest.CheckVariables(r.Report, path+".env", l.Env)
 	manifest.CheckTemplate(r.Report, path+".workingDir", l.WorkingDir)
@@ -245,6 +251,46 @@ func readLocal(r *manifest.Reader, path string, l *api.Local) *service.Local {
 		}
 		out.Fallback = &service.Local{Command: f.Command, Env: f.Env, WorkingDir: l.WorkingDir, Install: f.Install,
 			ReadinessProbe: l.ReadinessProbe, LivenessProbe: l.LivenessProbe, Requires: readRequirements(r, path+".fallback.requires", f.Requires)}
+	}
+	return out
+}
+
+const (
+	// maxLevels bounds the levels of an engine, and maxWakeCalls the calls that
+	// wake it from one.
+	maxLevels    = 9
+	maxWakeCalls = 8
+)
+
+func readStandby(r *manifest.Reader, path string, in *api.Standby) *service.Standby {
+	if in == nil {
+		return nil
+	}
+	if len(in.Levels) == 0 || len(in.Levels) > maxLevels {
+		r.Errorf(path+".levels", "has %d entries, want 1 to %d", len(in.Levels), maxLevels)
+		return nil
+	}
+	out := &service.Standby{Args: in.Args, Env: in.Env}
+	manifest.CheckVariables(r.Report, path+".env", in.Env)
+	call := func(at string, c api.StandbyCall) service.Call {
+		if !strings.HasPrefix(c.Path, "/") || strings.ContainsFunc(c.Path, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			r.Errorf(at+".path", "%q is not a path: write it from the /, with escapes", c.Path)
+		}
+		return service.Call(c)
+	}
+	for i, l := range in.Levels {
+		at := fmt.Sprintf("%s.levels[%d]", path, i)
+		if l.Level < 1 || l.Level > maxLevels || out.Find(l.Level) != nil {
+			r.Errorf(at+".level", "is %d, want a number from 1 to %d that no other level has", l.Level, maxLevels)
+		}
+		if len(l.Wake) == 0 || len(l.Wake) > maxWakeCalls {
+			r.Errorf(at+".wake", "has %d calls, want 1 to %d", len(l.Wake), maxWakeCalls)
+		}
+		next := service.StandbyLevel{Level: l.Level, Sleep: call(at+".sleep", l.Sleep)}
+		for j, c := range l.Wake {
+			next.Wake = append(next.Wake, call(fmt.Sprintf("%s.wake[%d]", at, j), c))
+		}
+		out.Levels = append(out.Levels, next)
 	}
 	return out
 }

@@ -25,6 +25,8 @@ const (
 	maxModels       = 100
 	maxTargets      = 16
 	maxRequirements = 32
+	maxLevels       = 9
+	maxWakeCalls    = 8
 	maxAddresses    = 256
 	maxScorers      = 16
 	maxFilters      = 64
@@ -175,7 +177,7 @@ const bounds = `!has(self.scaling) || [[self.?engine.?scaling.?minReplicas.orVal
 // rules are by "Type" or "Type.field".
 func rules() map[string][]rule {
 	all := map[string][]rule{}
-	for _, part := range []map[string][]rule{serviceRules(), runtimeRules(), routingRules(), pickerRules(), reserveRules(), statusRules()} {
+	for _, part := range []map[string][]rule{serviceRules(), standbyRules(), runtimeRules(), routingRules(), pickerRules(), reserveRules(), statusRules()} {
 		for name, r := range part {
 			all[name] = r
 		}
@@ -267,6 +269,21 @@ func serviceRules() map[string][]rule {
 			cel("self[0] != ''", "is missing: name the program to run and its arguments")},
 		"LocalFallback.env": {func(p *props) { *p = list(free()) }},
 		"Requirement":       {cel(some("self.python")+" != "+some("self.command"), "must have either python or command")},
+	}
+}
+
+func standbyRules() map[string][]rule {
+	return map[string][]rule{
+		"Scaling.standbyFor": duration,
+		"Scaling.standby":    {form(`^(|auto|never|level[1-9])$`, 8)},
+		"Standby":            {require("levels")},
+		"Standby.env":        {func(p *props) { *p = list(free()) }},
+		"Standby.levels":     {atMost(maxLevels), func(p *props) { p.MinItems = count(1) }},
+		"StandbyLevel":       {require("level", "sleep", "wake")},
+		"StandbyLevel.level": {between(1, maxLevels)},
+		"StandbyLevel.wake":  {atMost(maxWakeCalls), func(p *props) { p.MinItems = count(1) }},
+		"StandbyCall":        {require("path")},
+		"StandbyCall.path":   {form(`^/[!-~]*$`, 4096)},
 	}
 }
 

@@ -1,0 +1,77 @@
+package autoscale
+
+import (
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+func TestDecideStandby(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	both := []int{1, 2}
+	for _, c := range []struct {
+		name  string
+		in    Standby
+		level int
+		again time.Duration
+	}{
+		{"no policy", Standby{Levels: both, For: time.Hour}, 0, 0},
+		{"never", Standby{Policy: service.StandbyNever, Levels: both, For: time.Hour}, 0, 0},
+		{"an engine that cannot", Standby{Policy: service.StandbyAuto, For: time.Hour}, 0, 0},
+		{"unloaded", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Gone: true}, 0, 0},
+		{"unloaded while asleep", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Gone: true, Level: 1, Since: now}, 0, 0},
+		{"falls asleep", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour}, 1, standbyLook},
+		{"with memory", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Free: 10, Total: 100}, 1, standbyLook},
+		{"with too little", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Free: 9, Total: 100}, 2, standbyLook},
+		{"with too little and one level", Standby{Policy: service.StandbyAuto, Levels: []int{1}, For: time.Hour, Free: 9, Total: 100}, 0, 0},
+		{"a level that is asked for", Standby{Policy: "level2", Levels: []int{2}, For: time.Hour, Free: 50, Total: 100}, 2, standbyLook},
+		{"and too little memory", Standby{Policy: "level2", Levels: []int{2}, For: time.Hour, Free: 9, Total: 100}, 0, 0},
+		{"sleeps on", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Level: 2, Since: now.Add(-time.Minute)}, 2, standbyLook},
+		{"not for long", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Level: 2, Since: now.Add(3*time.Second - time.Hour)}, 2, 3 * time.Second},
+		{"long enough", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Level: 1, Since: now.Add(-time.Hour)}, 0, 0},
+		{"the memory runs out", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Level: 1, Since: now, Free: 1, Total: 100}, 0, 0},
+	} {
+		if d := DecideStandby(c.in, now); d.Level != c.level || d.Again != c.again {
+			t.Errorf("%s: level %d again %v (%s), want %d, %v", c.name, d.Level, d.Again, d.Why, c.level, c.again)
+		}
+	}
+}
+
+// TestWakesAreLearned: each waking counts once, by its level, and is no start.
+func TestWakesAreLearned(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	var s State
+	in := Input{Limits: service.Scaling{}.Settled(), Replicas: []Replica{{ID: "a", Ready: true, Started: now.Add(-time.Hour), ReadyAt: now.Add(-50 * time.Minute)}}}
+	wake := func(level int, seconds float64) {
+		now = now.Add(time.Minute)
+		in.Replicas[0].ReadyAt, in.Replicas[0].Woke = now, &replica.Woke{Level: level, Seconds: seconds, At: now}
+		for range 3 {
+			now = now.Add(time.Second)
+			s, _ = Step(s, in, now)
+		}
+	}
+	s, _ = Step(s, in, now)
+	before := s.Learned
+	for _, seconds := range []float64{1, 3, 2} {
+		wake(1, seconds)
+	}
+	if !s.Learned.Differs(before) {
+		t.Error("what was learned is not stored")
+	}
+	wake(2, 9)
+	l := s.Learned
+	if l.Wake(1) != 2*time.Second || l.Wake(2) != 9*time.Second || l.Wake(3) != 0 || len(l.Wakes[1]) != 3 || len(l.Startups) != 0 {
+		t.Errorf("learned %+v", l)
+	}
+	if l.Differs(l) {
+		t.Error("what is stored is stored again")
+	}
+	for range 2 * startups {
+		wake(1, 5)
+	}
+	if n := len(s.Learned.Wakes[1]); n != startups {
+		t.Errorf("%d wakings are kept", n)
+	}
+}
