@@ -80,7 +80,7 @@ var mutants = []mutant{
 	{"idle services keep their GPUs", "idle services make room", "internal/state/fleet/residency.go", "e.evicted, e.preload = why, preloadNone", "e.preload = preloadNone", "7", also{}},
 	{"a service is stopped while it is edited", "an edit takes nothing", "internal/decide/residency/residency.go", "case s.Rolling:\n\t\treturn \"rolling out\"\n", "", "7", also{}},
 	{"files stay under their temporary names", "records survive", datadirOf, "err = disk.Rename(f.Name(), path)", "err = nil", "", also{}},
-	{"maxReplicas are forgotten", "counts keep to limits", step, "min(max(n, l.Min, in.Wake), l.Max)", "max(n, l.Min, in.Wake)", "", also{"", "min(fall(s, &next, want, now), in.Limits.Max)", "fall(s, &next, want, now)"}},
+	{"maxReplicas are forgotten", "counts keep to limits", step, "min(max(n, l.Min, in.Wake), l.Max)", "max(n, l.Min, in.Wake)", "", also{"", "min(fall(s, next, want, now), in.Limits.Max)", "fall(s, next, want, now)"}},
 	{"a canary gets half of its share", "a canary takes its share", "internal/state/dispatch/dispatcher.go", "d.random(100) < share", "d.random(200) < share", "9", also{}},
 	{"names of files are not forced to the disk", "records survive", datadirOf, "err = disk.SyncDir(filepath.Dir(path)) // else", "err = nil // else", "8", also{}},
 	{"a removed file may come back", "records survive", "internal/edge/datadir/store.go", "err = d.disk.SyncDir(filepath.Dir(path))", "err = nil", "10", also{}},
