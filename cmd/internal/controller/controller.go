@@ -169,6 +169,14 @@ func (o *controllerOptions) complete() error {
 	if o.lease < minLease {
 		return command.Usagef("--lease-duration %v: write %v or more", o.lease, minLease)
 	}
+	if o.system == "" {
+		o.system = ownNamespace()
+	}
+	return o.checkMetrics()
+}
+
+// checkMetrics refuses what metrics cannot be read from, or told of.
+func (o *controllerOptions) checkMetrics() error {
 	if o.replicaMetrics < 0 {
 		return command.Usagef("--replica-metrics %d: write 0 or more", o.replicaMetrics)
 	}
@@ -176,9 +184,6 @@ func (o *controllerOptions) complete() error {
 		if u, err := url.Parse(s); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 			return command.Usagef("--metrics-server %s: write a URL such as http://prometheus.monitoring:9090", artifact.Redact(s))
 		}
-	}
-	if o.system == "" {
-		o.system = ownNamespace()
 	}
 	return nil
 }
