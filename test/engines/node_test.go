@@ -328,3 +328,25 @@ func kill(t *testing.T, pid int) {
 		t.Fatal(err)
 	}
 }
+
+// children are the processes below another that have a name, of which the system
+// knows 15 letters; there is at least one.
+func children(t *testing.T, parent int, name string) (pids []int) {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		stat, _ := os.ReadFile(filepath.Join(dir, "stat")) // it may have ended
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(parent) && strings.Contains(string(stat), "("+name) {
+			pid, _ := strconv.Atoi(filepath.Base(dir))
+			pids = append(pids, pid)
+		}
+	}
+	if len(pids) == 0 {
+		t.Fatalf("process %d has no child %s", parent, name)
+	}
+	return pids
+}

@@ -147,7 +147,8 @@ func (n *node) leaveOverGRPC(model string) {
 	}
 }
 
-// TestTritonFails kills Triton within a stream and names why it does not start.
+// TestTritonFails kills Triton and the process of its model within streams, and
+// names why it does not start.
 func TestTritonFails(t *testing.T) {
 	t.Parallel()
 	bin := small.needs(t, "tritonserver", "python")
@@ -160,8 +161,17 @@ func TestTritonFails(t *testing.T) {
 		strings.Replace(tritonService("count", folder+"/triton/count", `, args: [--no-such-flag]`), "name: count", "name: flag", 1))
 	was := n.ready("count", 1)[0]
 	s := n.stream("/v2/models/count/generate_stream", `{"N":10000}`)
-	kill(t, was.PID)
+	for _, stub := range children(t, was.PID, "triton_python_b") {
+		kill(t, stub)
+	}
 	events := s.rest()
+	contains(t, events[len(events)-1], "Stub process 'count_0_", "is not healthy") // Triton's own error, which it answers from then on
+	kill(t, was.PID)
+	n.restarted("count", was.PID)
+	was = n.ready("count", 1)[0]
+	s = n.stream("/v2/models/count/generate_stream", `{"N":10000}`)
+	kill(t, was.PID)
+	events = s.rest()
 	contains(t, events[len(events)-1], "event: error\ndata: {\"error\":")
 	n.restarted("count", was.PID)
 	if a := n.post("/v2/models/count/generate_stream", `{"N":3}`); a.status != 200 {

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -60,7 +59,9 @@ func TestVLLM(t *testing.T) {
 	n.figure(was.metrics(), "vllm:num_requests_running", 0)
 
 	s = n.stream("/v1/completions", vllmLong)
-	kill(t, engineCore(t, was.PID))
+	for _, engine := range children(t, was.PID, "VLLM::EngineCor") {
+		kill(t, engine)
+	}
 	s.ends()
 	n.restarted("tiny", was.PID)
 	if a := n.post("/v1/completions", `{"model":"tiny","prompt":"hello","max_tokens":4}`); a.status != http.StatusOK {
@@ -82,25 +83,6 @@ func (s *stream) ends() {
 	}
 	contains(s.t, last, `"error":`)
 	s.t.Logf("the stream ends with %.300q", events[len(events)-1])
-}
-
-// engineCore is the process of vLLM's engine below that of its server.
-func engineCore(t *testing.T, server int) (pid int) {
-	t.Helper()
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range dirs {
-		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(server) && strings.Contains(string(stat), "VLLM::EngineCor") {
-			pid, _ = strconv.Atoi(filepath.Base(dir))
-			return pid
-		}
-	}
-	t.Fatalf("process %d has no child EngineCore", server)
-	return 0
 }
 
 // TestVLLMCannotStart: get names the cause that the engine printed.
@@ -127,10 +109,9 @@ func TestVLLMCannotStart(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(broken, "model", "model.safetensors"), raw[:len(raw)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.apply(vllmService(broken, ""))
-	n.eventually("get names the weights", func() (bool, string) {
-		out := n.do("get", "tiny")
-		return strings.Contains(out, "incomplete metadata, file not fully covered"), out
+	n.apply(strings.Replace(vllmService(broken, ""), "name: tiny", "name: broken", 1))
+	n.eventually("get names the weights, for which no engine is started", func() (bool, string) {
+		out := n.do("get", "broken")
+		return strings.Contains(out, "model.safetensors: ") && strings.Contains(out, "the file is cut"), out
 	})
-	t.Log(n.do("get", "tiny"))
 }
