@@ -177,7 +177,7 @@ const bounds = `!has(self.scaling) || [[self.?engine.?scaling.?minReplicas.orVal
 // rules are by "Type" or "Type.field".
 func rules() map[string][]rule {
 	all := map[string][]rule{}
-	for _, part := range []map[string][]rule{serviceRules(), standbyRules(), runtimeRules(), routingRules(), pickerRules(), reserveRules(), statusRules()} {
+	for _, part := range []map[string][]rule{serviceRules(), scalingRules(), standbyRules(), runtimeRules(), routingRules(), pickerRules(), reserveRules(), statusRules()} {
 		for name, r := range part {
 			all[name] = r
 		}
@@ -218,38 +218,16 @@ func serviceRules() map[string][]rule {
 		"Adapter.rank":     {between(1, 1<<16)},
 		"ObjectRef":        {require("name")},
 		"ObjectRef.name":   {form(`^`+subdomain+`$`, maxName)},
-		"Scaling": {
-			cel("!has(self.minReplicas) || !has(self.maxReplicas) || self.maxReplicas == 0 || self.minReplicas <= self.maxReplicas",
-				"minReplicas is more than maxReplicas"),
-			cel("!has(self.targetConcurrency) || !has(self.scaleTarget) && (!has(self.scaleMetric) || self.scaleMetric in ['', 'concurrency'])",
-				"targetConcurrency and scaleTarget or scaleMetric both say what to scale on: remove one"),
-		},
-		"Scaling.minReplicas":       {atLeast(0)},
-		"Scaling.maxReplicas":       {atLeast(0)},
-		"Scaling.maxConcurrency":    {atLeast(0)},
-		"Scaling.targetConcurrency": {above(0)},
-		"Scaling.scaleTarget":       {above(0)},
-		"Scaling.scaleMetric":       {oneOf(service.ScaleMetrics...)},
-		"Scaling.metrics":           {atMost(8)},
-		"External":                  {require("url", "query")},
-		"External.url":              {length(2048)},
-		"External.query":            {length(4096)},
-		"ScaleMetric":               {require("metric")},
+		"External":         {require("url", "query")},
+		"External.url":     {length(2048)},
+		"External.query":   {length(4096)},
+		"ScaleMetric":      {require("metric")},
 		"ScaleMetric.metric": {oneOf(service.MetricCPU, service.MetricMemory, service.MetricQueue, service.MetricKV, service.MetricTokens,
 			service.MetricExternal)},
-		"ScaleMetric.target":       {above(0)},
-		"Ratio":                    {require("component", "replicas")},
-		"Ratio.component":          {oneOf(service.Roles...)},
-		"Ratio.replicas":           {above(0)},
-		"Scaling.scaleToZeroAfter": duration,
-		"Scaling.prewarm":          {oneOf(service.PrewarmAuto, service.PrewarmOff)},
-		"Scaling.schedule":         {atMost(32)},
-		"ScheduleWindow": {require("start", "end"), cel("has(self.minReplicas) || has(self.maxReplicas)", "changes nothing: write minReplicas, maxReplicas or both"),
-			cel("!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas", "minReplicas is more than maxReplicas")},
-		"ScheduleWindow.minReplicas": {atLeast(0)},
-		"ScheduleWindow.maxReplicas": {atLeast(1)},
-		"Scaling.startupTimeout":     duration,
-		"Scaling.answerTimeout":      duration,
+		"ScaleMetric.target": {above(0)},
+		"Ratio":              {require("component", "replicas")},
+		"Ratio.component":    {oneOf(service.Roles...)},
+		"Ratio.replicas":     {above(0)},
 		"Component": {
 			cel("!"+some("self.containers")+" || !has(self.resources) && !"+stated("self.image")+" && !"+some("self.command")+" && !"+
 				some("self.args")+" && !"+some("self.env"),
@@ -269,6 +247,33 @@ func serviceRules() map[string][]rule {
 			cel("self[0] != ''", "is missing: name the program to run and its arguments")},
 		"LocalFallback.env": {func(p *props) { *p = list(free()) }},
 		"Requirement":       {cel(some("self.python")+" != "+some("self.command"), "must have either python or command")},
+	}
+}
+
+func scalingRules() map[string][]rule {
+	return map[string][]rule{
+		"Scaling": {
+			cel("!has(self.minReplicas) || !has(self.maxReplicas) || self.maxReplicas == 0 || self.minReplicas <= self.maxReplicas",
+				"minReplicas is more than maxReplicas"),
+			cel("!has(self.targetConcurrency) || !has(self.scaleTarget) && (!has(self.scaleMetric) || self.scaleMetric in ['', 'concurrency'])",
+				"targetConcurrency and scaleTarget or scaleMetric both say what to scale on: remove one"),
+		},
+		"Scaling.minReplicas":       {atLeast(0)},
+		"Scaling.maxReplicas":       {atLeast(0)},
+		"Scaling.maxConcurrency":    {atLeast(0)},
+		"Scaling.targetConcurrency": {above(0)},
+		"Scaling.scaleTarget":       {above(0)},
+		"Scaling.scaleMetric":       {oneOf(service.ScaleMetrics...)},
+		"Scaling.metrics":           {atMost(8)},
+		"Scaling.scaleToZeroAfter":  duration,
+		"Scaling.prewarm":           {oneOf(service.PrewarmAuto, service.PrewarmOff)},
+		"Scaling.schedule":          {atMost(32)},
+		"ScheduleWindow": {require("start", "end"), cel("has(self.minReplicas) || has(self.maxReplicas)", "changes nothing: write minReplicas, maxReplicas or both"),
+			cel("!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas", "minReplicas is more than maxReplicas")},
+		"ScheduleWindow.minReplicas": {atLeast(0)},
+		"ScheduleWindow.maxReplicas": {atLeast(1)},
+		"Scaling.startupTimeout":     duration,
+		"Scaling.answerTimeout":      duration,
 	}
 }
 
