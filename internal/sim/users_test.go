@@ -193,6 +193,7 @@ func (c *call) refused(err error) {
 	var e *dispatch.Error
 	switch {
 	case errors.Is(err, dispatch.ErrBusy):
+		c.watched.canary.all, c.watched.canary.canarys = 0, 0
 		c.end("429")
 	case errors.As(err, &e):
 		c.book.world.trace("refused %d: %v", c.id, e)

@@ -220,7 +220,7 @@ func (w *watch) answered(c *call, fails bool) {
 	if fails {
 		s.failing++
 	}
-	if s.answers >= 50 && s.failing > s.answers/5 {
+	if s.answers >= 50 && s.failing > s.answers/5+3 {
 		w.violate("failures attract nobody", c.key, "%d of %d answers were those of a replica that fails, beside %d that work", s.failing, s.answers, healthy)
 	}
 }
@@ -247,6 +247,7 @@ func (w *watch) check() {
 	w.next = now.Add(checkEvery)
 	w.devices()
 	on := w.calls(now)
+	var told []service.Key
 	w.room(now)
 	w.hoards(now)
 	for _, k := range w.keys {
@@ -255,7 +256,7 @@ func (w *watch) check() {
 			continue
 		}
 		if s.deleted {
-			w.stays(k, s, now)
+			told = append(told, k)
 			continue
 		}
 		touched := s.touched.Swap(false)
@@ -269,6 +270,15 @@ func (w *watch) check() {
 		w.starving(k, s, s.waiting)
 		w.canaries(k, s)
 		if !touched || s.looks%8 == 0 {
+			told = append(told, k)
+		}
+	}
+	for _, k := range told { // at the end: it takes time
+		switch s := w.services[k]; {
+		case w.world.loop.stopped:
+		case s.deleted:
+			w.stays(k, s, now)
+		default:
 			w.status(k, s)
 		}
 	}
@@ -420,7 +430,11 @@ func (s *canaryShare) around() bool {
 
 // admitted counts a request.
 func (s *canaryShare) admitted(c *call, g *dispatch.Grant) {
-	if s.percent == 0 || s.ready.IsZero() || g.Waited() > 0 || c.retries > 0 || c.subset != nil {
+	if s.percent == 0 || s.ready.IsZero() || c.retries > 0 || c.subset != nil {
+		return
+	}
+	if g.Waited() > 0 { // one of the two is full, and who goes on is no sample
+		s.all, s.canarys = 0, 0
 		return
 	}
 	if s.all++; g.Pool().Key.IsCanary() {
@@ -539,7 +553,7 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 	}
 	kept := 125*time.Second + 3*p.Startup
 	if most := max(p.Min, 1, 2*int(math.Ceil(float64(s.peak(kept))/p.Target))); want > most && now.Sub(edited) > kept {
-		w.violate("supply keeps to demand", k, "%d replicas are wanted, and %d would have done for %v", want, most, kept)
+		w.violate("supply keeps to demand", k, "%d replicas are wanted, and %d would have done for %v; %s", want, most, kept, w.state(k))
 	}
 	w.idle(k, s, want, alive, edited)
 }
@@ -547,7 +561,13 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 // state is what the product knows of a service, for a trace.
 func (w *watch) state(k service.Key) string {
 	st, err := w.world.process.fleet.Get(context.Background(), k)
-	return fmt.Sprintf("demand %+v, status %+v (%v)", w.world.demand(k), st.Status, err)
+	out := fmt.Sprintf("demand %+v, status %+v (%v)", w.world.demand(k), st.Status, err)
+	if h, err := w.world.process.fleet.ScaleHistory(k); err == nil && len(h) > 0 {
+		for _, d := range h[0].Decisions[max(0, len(h[0].Decisions)-5):] {
+			out += fmt.Sprintf("; %+v", d)
+		}
+	}
+	return out
 }
 
 // idle looks at a service that nobody asks.
