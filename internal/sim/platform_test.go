@@ -89,22 +89,21 @@ type scaling struct {
 
 // unit is one replica.
 type unit struct {
-	machine  *machine
-	owner    *owner
-	number   uint64
-	view     replica.Replica
-	gpus     int // it needs
-	engine   *simulate.Scheduler
-	begun    time.Time // of the engine
-	tick     func() bool
-	calls    map[uint64]*call
-	backoff  time.Duration
-	next     func() bool // the next step of its life
-	gone     bool
-	drained  time.Time // since when it is to go; zero while it is not
-	answered int       // requests, since it was created
-	ready    time.Time // since when; zero while not
-	mood     mood
+	machine *machine
+	owner   *owner
+	number  uint64
+	view    replica.Replica
+	gpus    int // it needs
+	engine  *simulate.Scheduler
+	begun   time.Time // of the engine
+	tick    func() bool
+	calls   map[uint64]*call
+	backoff time.Duration
+	next    func() bool // the next step of its life
+	gone    bool
+	drained time.Time // since when it is to go; zero while it is not
+	ready   time.Time // since when; zero while not
+	mood    mood
 }
 
 // mood is what is wrong with a replica.

@@ -115,12 +115,14 @@ func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	b.world.machine.asked(key)
 	c.leaves = b.world.loop.after(u.Patience, c.leave)
+	before := s.lastUse
 	s.asked()
 	if c.gateway.dead {
 		c.end("refused: nobody listens")
 		return
 	}
 	if !c.enter() {
+		s.lastUse = before // the service was not asked
 		return
 	}
 	d, model := c.gateway.dispatcher, c.key.Name
@@ -264,9 +266,6 @@ func (c *call) effect(u *unit, x simulate.Effect) {
 func (c *call) read(tokens int) {
 	if c.over != "" {
 		return
-	}
-	if c.unit != nil {
-		c.unit.answered++
 	}
 	c.detach()
 	c.grant.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: 192, Completion: int64(tokens)}})

@@ -32,7 +32,6 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"no caller starves", "While a request waits, no other caller of its priority has more than a few turns with requests that came later.", "docs/design/dispatch.md"},
 	{"a canary takes its share", "A canary gets no request before one of its replicas has been ready, and then the share that the manifest says.", "docs/manifests.md"},
 	{"a replica that goes finishes", "A replica that is to go gets no more requests, and answers those that it has, unless that takes longer than 30 s.", "docs/design/dispatch.md"},
-	{"a start serves", "A replica that has requests is not stopped for another service before it has answered one.", "docs/design/catalog-and-local.md"},
 	{"a key keeps to its limits", "No more requests enter with a key than twice its limit in a minute, nor more at one time; and none is refused with a key that was not used for a minute.", "docs/limits.md"},
 	{"waits are bounded", "No request waits for longer than the startup timeout.", "docs/limits.md"},
 	{"supply follows demand", "While requests wait, a replica is wanted within seconds, and as many as they call for unless they are gone soon after a start.", "docs/design/count.md"},
@@ -173,9 +172,6 @@ func (w *watch) ending(u *unit) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s, o := w.services[u.owner.key], u.owner
-	if n := len(u.calls); n > 0 && u.view.Phase == replica.Ready && u.answered == 0 && u.gpus > 0 && o.want[u.view.Role] == 0 && !o.removed && time.Since(u.ready) > time.Second {
-		w.violate("a start serves", o.key, "replica %s is stopped %v after it was ready, and %d requests run", u.view.ID, time.Since(u.ready), n)
-	}
 	if s == nil || s.deleted || o.revision == nil || w.restart.Equal(w.world.begun) || time.Since(w.restart) > 20*time.Second || s.applied.After(w.restart) {
 		return
 	}
@@ -209,6 +205,9 @@ func (w *watch) answered(c *call, fails bool) {
 			}
 		}
 	})
+	if s.canary.around() { // which has replicas of its own
+		healthy = 0
+	}
 	if failing != 1 || healthy < 2 || time.Since(s.failSeen) > time.Minute {
 		s.failing, s.answers = 0, 0
 	}

@@ -84,14 +84,12 @@ type State struct {
 	// Surplus are for how many seconds each of Count has not been needed.
 	Surplus []float64
 	Learned Learned
-	// Seen is, by replica, when the process started whose start Learned counts.
-	Seen map[string]time.Time
-
 	// Quiet is when the last request came, where Prewarm needs it, and
 	// Ahead reports whether the count is for requests that are yet to come.
 	Quiet time.Time
 	Ahead bool
 
+	seen     seen // by Learned
 	schedule schedule
 	// signals are what measured metrics asked for, by their names.
 	signals map[string]confirmed

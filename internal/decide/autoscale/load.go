@@ -199,18 +199,26 @@ func (l Learned) StartupQuantile(q float64) (d time.Duration, seen int) {
 	return time.Duration(l.startup(q) * float64(time.Second)), len(l.Startups)
 }
 
+// seen is which processes have taught a Learned, or cannot.
+type seen struct {
+	since time.Time            // of the owner's first step
+	at    map[string]time.Time // when the process of each replica started
+}
+
 // started learns from the replicas that have become ready, from each process
-// once: one that is ready again after a failed probe has not started again. seen
-// holds, by replica, when the process started that has taught already; the second
-// result takes its place. At first all that are there count as seen: an owner that
-// has come back finds them ready later than they were.
-func (l Learned) started(rs []Replica, seen map[string]time.Time, first bool) (Learned, map[string]time.Time) {
-	var next map[string]time.Time
+// once: one that is ready again after a failed probe has not started again. What
+// started before the owner's first step teaches nothing, whenever it comes to be
+// looked at: an owner that has come back finds it ready later than it was.
+func (l Learned) started(rs []Replica, before seen, now time.Time) (Learned, seen) {
+	next, first := seen{since: before.since}, before.since.IsZero()
+	if first {
+		next.since = now
+	}
 	for _, r := range rs {
 		if r.Started.IsZero() {
 			continue
 		}
-		known := first || seen[r.ID].Equal(r.Started)
+		known := first || r.Started.Before(next.since) || before.at[r.ID].Equal(r.Started)
 		if took := r.ReadyAt.Sub(r.Started); !known && r.Ready && took > 0 {
 			kept := l.Startups[max(0, len(l.Startups)-startups+1):]
 			l.Startups, known = append(slices.Clone(kept), took.Seconds()), true
@@ -221,10 +229,10 @@ func (l Learned) started(rs []Replica, seen map[string]time.Time, first bool) (L
 		if !known {
 			continue
 		}
-		if next == nil {
-			next = make(map[string]time.Time, len(rs))
+		if next.at == nil {
+			next.at = make(map[string]time.Time, len(rs))
 		}
-		next[r.ID] = r.Started
+		next.at[r.ID] = r.Started
 	}
 	return l, next
 }

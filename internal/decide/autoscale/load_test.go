@@ -140,34 +140,36 @@ func TestRateNeedsMoreThanChance(t *testing.T) {
 // each once; the service time is an average of the last hundred or so requests.
 func TestLearns(t *testing.T) {
 	var l Learned
-	var seen map[string]time.Time
+	var known seen
 	at := func(started, ready float64) Replica {
 		return Replica{ID: fmt.Sprint(started, ready), Ready: true, Started: t0.Add(time.Duration(started * 1e9)), ReadyAt: t0.Add(time.Duration(ready * 1e9))}
 	}
-	learn := func(first bool, rs ...Replica) { l, seen = l.started(rs, seen, first) }
+	learn := func(rs ...Replica) { l, known = l.started(rs, known, t0) }
 	if got := l.startup(median); got != unknownStartup {
 		t.Errorf("nothing is known: %v", got)
 	}
 	rs := []Replica{at(0, 20), at(0, 40), at(0, 30), {ID: "starting", Starting: true, Started: t0}, {ID: "found", Ready: true, ReadyAt: t0.Add(time.Hour)}}
-	learn(true, rs...)
+	learn(rs...)
 	// An owner that has come back finds replicas ready later than they were.
 	rs[0].ReadyAt = t0.Add(time.Hour)
-	learn(false, rs...)
+	learn(rs...)
+	// One of a revision that is desired again was not among them.
+	learn(at(-7200, 3600))
 	if len(l.Startups) > 0 || l.Differs(Learned{}) {
 		t.Errorf("what was there before taught %+v", l)
 	}
 	rs = []Replica{at(1, 21), at(1, 41), at(1, 31), {ID: "starting", Starting: true, Started: t0}}
 	for range 4 {
-		learn(false, rs...)
+		learn(rs...)
 	}
 	rs[0].Ready = false
-	learn(false, rs...)
+	learn(rs...)
 	rs[0].Ready, rs[0].ReadyAt = true, t0.Add(time.Hour)
-	learn(false, rs...) // ready again is not started again
+	learn(rs...) // ready again is not started again
 	if got := l.startup(median); len(l.Startups) != 3 || got != 30 {
 		t.Errorf("%+v: %v", l, got)
 	}
-	after := func(rs ...Replica) Learned { out, _ := l.started(rs, seen, false); return out }
+	after := func(rs ...Replica) Learned { out, _ := l.started(rs, known, t0); return out }
 	if stored := l; !l.Differs(Learned{}) || l.Differs(stored) || !after(at(100, 190), at(100, 191), at(100, 192)).Differs(stored) || after(at(100, 131)).Differs(stored) {
 		t.Error("what is worth a write")
 	}
@@ -177,7 +179,7 @@ func TestLearns(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for i := range 100 {
-		learn(false, at(float64(1000*(i+1)), float64(1000*(i+1)+5)))
+		learn(at(float64(1000*(i+1)), float64(1000*(i+1)+5)))
 	}
 	if got := l.startup(0.9); len(l.Startups) != startups || got != 5 {
 		t.Errorf("%+v: %v", l, got)

@@ -161,7 +161,7 @@ func begin(s State, in Input, now time.Time) State {
 	if !next.Ahead || busy(in) || in.Wake > 0 || s.IdleSince.IsZero() { // a start ahead of requests is no activity
 		next.IdleSince = idleSince(s, in, now)
 	}
-	next.Learned, next.Seen = next.Learned.woken(in.Replicas).started(in.Replicas, s.Seen, s.Last.IsZero())
+	next.Learned, next.seen = next.Learned.woken(in.Replicas).started(in.Replicas, s.seen, now)
 	if s.Last.IsZero() {
 		next.Count = len(in.Replicas) // a returning owner starts from what runs
 	}

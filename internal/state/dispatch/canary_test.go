@@ -42,6 +42,24 @@ func TestCanaryTakesItsShare(t *testing.T) {
 	if a, c := d.Demand(iris).Arrived, d.Demand(iris.Canary()).Arrived; a+c != 4000 || c < 300 {
 		t.Errorf("arrived %d and %d", a, c)
 	}
+	// A request that may go to some addresses alone goes to the canary if it has one
+	// of them.
+	for address, most := range map[string]int{"a:80": 0, "c:80": 1000} {
+		n := 0
+		for range 1000 {
+			g, err := d.Admit(t.Context(), Request{Model: "iris", Subset: []string{"b:80", address}})
+			if err != nil {
+				t.Fatalf("%s: %v", address, err)
+			}
+			if g.Replica() == "c" {
+				n++
+			}
+			g.Done(Outcome{})
+		}
+		if n > most || most > 0 && n == 0 {
+			t.Errorf("%d of 1000 requests limited to b and %s went to the canary", n, address)
+		}
+	}
 	stable.CanaryPercent = 0
 	d.SetPool(stable)
 	if n := share(); n != 0 {

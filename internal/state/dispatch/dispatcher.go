@@ -222,7 +222,7 @@ func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 		return v, nil, t, unavailable(id(t.Pool), "there is no such "+t.Pool.String(), nil)
 	}
 	if share := p.config.Load().CanaryPercent; share > 0 && d.random(100) < share {
-		if c := v.pools[routing.Service(t.Pool.Key.Canary())]; c != nil && (t.Adapter == "" || c.config.Load().adapter(t.Adapter) != nil) {
+		if c := v.pools[routing.Service(t.Pool.Key.Canary())]; c != nil && (t.Adapter == "" || c.config.Load().adapter(t.Adapter) != nil) && (r.Subset == nil || c.hasAny(r.Subset)) {
 			p = c
 		}
 	}

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -270,6 +271,13 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	p.reservePrefill(g, now)
 	p.entry.refresh(x)
 	g.tally.moveTo(running, now)
+}
+
+// hasAny reports whether one of the addresses is that of an endpoint of the pool.
+func (p *pool) hasAny(addresses []string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(addresses, func(a string) bool { return p.entry.lookup(a) != nil })
 }
 
 // startWaiting has g, already in the queue, wait, and wakes who can serve it.
