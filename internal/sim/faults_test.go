@@ -209,12 +209,15 @@ func (f *FaultPlan) canary(w *world, rng *rand.Rand) {
 // when has somebody change the model soon after a change of the count. The machine's
 // lock is held there.
 func (f *FaultPlan) when(w *world, rng *rand.Rand, within time.Duration, is func(from, to int) bool) {
-	w.moments[f.key()] = func(from, to int) {
-		if is(from, to) {
-			delete(w.moments, f.key())
-			w.loop.after(time.Duration(rng.Int64N(int64(within))), func() { f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(1000) }) })
+	edit := func() { f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(1000) }) }
+	w.machine.locked(func() {
+		w.moments[f.key()] = func(from, to int) {
+			if is(from, to) {
+				delete(w.moments, f.key())
+				w.loop.after(time.Duration(rng.Int64N(int64(within))), edit)
+			}
 		}
-	}
+	})
 }
 
 // edit has somebody change the manifest.
