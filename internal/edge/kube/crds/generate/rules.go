@@ -177,7 +177,7 @@ const bounds = `!has(self.scaling) || [[self.?engine.?scaling.?minReplicas.orVal
 // rules are by "Type" or "Type.field".
 func rules() map[string][]rule {
 	all := map[string][]rule{}
-	for _, part := range []map[string][]rule{serviceRules(), scalingRules(), standbyRules(), runtimeRules(), routingRules(), pickerRules(), reserveRules(), statusRules()} {
+	for _, part := range []map[string][]rule{serviceRules(), metricRules(), scalingRules(), standbyRules(), runtimeRules(), routingRules(), pickerRules(), reserveRules(), statusRules()} {
 		for name, r := range part {
 			all[name] = r
 		}
@@ -218,16 +218,6 @@ func serviceRules() map[string][]rule {
 		"Adapter.rank":     {between(1, 1<<16)},
 		"ObjectRef":        {require("name")},
 		"ObjectRef.name":   {form(`^`+subdomain+`$`, maxName)},
-		"External":         {require("url", "query")},
-		"External.url":     {length(2048)},
-		"External.query":   {length(4096)},
-		"ScaleMetric":      {require("metric")},
-		"ScaleMetric.metric": {oneOf(service.MetricCPU, service.MetricMemory, service.MetricQueue, service.MetricKV, service.MetricTokens,
-			service.MetricExternal)},
-		"ScaleMetric.target": {above(0)},
-		"Ratio":              {require("component", "replicas")},
-		"Ratio.component":    {oneOf(service.Roles...)},
-		"Ratio.replicas":     {above(0)},
 		"Component": {
 			cel("!"+some("self.containers")+" || !has(self.resources) && !"+stated("self.image")+" && !"+some("self.command")+" && !"+
 				some("self.args")+" && !"+some("self.env"),
@@ -247,6 +237,22 @@ func serviceRules() map[string][]rule {
 			cel("self[0] != ''", "is missing: name the program to run and its arguments")},
 		"LocalFallback.env": {func(p *props) { *p = list(free()) }},
 		"Requirement":       {cel(some("self.python")+" != "+some("self.command"), "must have either python or command")},
+	}
+}
+
+// metricRules are those of the signals that scale a component.
+func metricRules() map[string][]rule {
+	return map[string][]rule{
+		"External":       {require("url", "query")},
+		"External.url":   {length(2048)},
+		"External.query": {length(4096)},
+		"ScaleMetric":    {require("metric")},
+		"ScaleMetric.metric": {oneOf(service.MetricCPU, service.MetricMemory, service.MetricQueue, service.MetricKV, service.MetricTokens,
+			service.MetricExternal)},
+		"ScaleMetric.target": {above(0)},
+		"Ratio":              {require("component", "replicas")},
+		"Ratio.component":    {oneOf(service.Roles...)},
+		"Ratio.replicas":     {above(0)},
 	}
 }
 
