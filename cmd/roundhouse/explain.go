@@ -45,9 +45,6 @@ of a cluster and the catalog.`,
   roundhouse explain scale llama         # its last scaling decisions, and why`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "" && output != "json" {
-				return command.Usagef("-o %s: want json", output)
-			}
 			var names []string
 			for _, a := range args {
 				switch {
@@ -77,7 +74,7 @@ of a cluster and the catalog.`,
 	r.flags(cmd)
 	n.flags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "a manifest file or folder; may be repeated")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json, with every detail")
+	command.OutputFlag(cmd, &output, "json, with every detail", "json")
 	cmd.Flags().BoolVar(&all, "all", false, "show every runtime and every rule")
 	return cmd
 }
@@ -139,9 +136,6 @@ request; - reads standard input.`,
   roundhouse explain request rows.json --path /v2/models/iris/infer`,
 		Args: command.Wants(1, 1, "the file with the body of a request"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "" && output != "json" {
-				return command.Usagef("-o %s: want json", output)
-			}
 			body, err := requestBody("@"+args[0], command.Stdin(cmd))
 			if err != nil {
 				return err
@@ -185,7 +179,7 @@ request; - reads standard input.`,
 	f.StringVar(&in.Path, "path", "", "path of the request (default: the OpenAI path that fits the body)")
 	f.StringVar(&in.Host, "host", "", "host of the request")
 	f.StringArrayVarP(&headers, "header", "H", nil, `a header, "Name: value"; may be repeated`)
-	f.StringVarP(&output, "output", "o", "", "json")
+	command.OutputFlag(cmd, &output, "json", "json")
 	return cmd
 }
 
@@ -205,9 +199,6 @@ or stopped. In a cluster Kubernetes places replicas, and there is nothing to exp
   roundhouse explain wake llama -o json`,
 		Args: command.Wants(1, 1, "the name of a service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "" && output != "json" {
-				return command.Usagef("-o %s: want json", output)
-			}
 			c, err := r.open(cmd, &n)
 			if err != nil {
 				return err
@@ -225,7 +216,7 @@ or stopped. In a cluster Kubernetes places replicas, and there is nothing to exp
 	}
 	r.flags(cmd)
 	n.flags(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	command.OutputFlag(cmd, &output, "json", "json")
 	return cmd
 }
 
@@ -248,9 +239,6 @@ prints show each change.`,
   watch -n 2 roundhouse explain scale llama`,
 		Args: command.Wants(1, 1, "the name of a service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "" && output != "json" {
-				return command.Usagef("-o %s: want json", output)
-			}
 			c, err := r.open(cmd, &n)
 			if err != nil {
 				return err
@@ -266,7 +254,7 @@ prints show each change.`,
 	}
 	r.flags(cmd)
 	n.flags(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	command.OutputFlag(cmd, &output, "json", "json")
 	return cmd
 }
 

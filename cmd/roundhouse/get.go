@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -35,9 +34,6 @@ func newGetCommand() *cobra.Command {
   roundhouse get routes
   roundhouse get inferencepools -A`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !slices.Contains([]string{"", "wide", "json", "yaml", "name"}, output) {
-				return command.Usagef("-o %s: want wide, json, yaml or name", output)
-			}
 			c, err := r.open(cmd, &n)
 			if err != nil {
 				return err
@@ -69,7 +65,7 @@ func newGetCommand() *cobra.Command {
 	r.flags(cmd)
 	n.flags(cmd)
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list the objects of all namespaces")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "wide, json, yaml or name")
+	command.OutputFlag(cmd, &output, "wide, json, yaml or name", "wide", "json", "yaml", "name")
 	return cmd
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -74,9 +73,6 @@ func newModelListCommand() *cobra.Command {
   roundhouse model list -o json`,
 		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "" && output != "json" {
-				return command.Usagef("--output is %q: want json", output)
-			}
 			store, err := app.OpenCopies(dataDir)
 			if err != nil {
 				return err
@@ -88,7 +84,7 @@ func newModelListCommand() *cobra.Command {
 			return printer.Copies(cmd.OutOrStdout(), list, output, time.Now())
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	command.OutputFlag(cmd, &output, "json", "json")
 	cmd.Flags().StringVar(&dataDir, "data-dir", datadir.Default(), "folder for applied manifests, models and logs")
 	return cmd
 }
@@ -149,16 +145,13 @@ and the read rate is printed.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args[0]) },
 	}
 	f := cmd.Flags()
-	f.StringVarP(&c.output, "output", "o", "", "json")
+	command.OutputFlag(cmd, &c.output, "json", "json")
 	f.BoolVar(&c.read, "read", false, "read every tensor, not only headers")
 	f.StringVar(&c.dataDir, "data-dir", datadir.Default(), "folder for applied manifests, models and logs; models in it are not fetched again")
 	return cmd
 }
 
 func (c *modelInspectCommand) run(cmd *cobra.Command, uri string) error {
-	if c.output != "" && c.output != "json" {
-		return command.Usagef("--output is %q: want json", c.output)
-	}
 	ctx := cmd.Context()
 	store, err := app.OpenStore(c.dataDir)
 	if err != nil {
@@ -180,9 +173,7 @@ func (c *modelInspectCommand) run(cmd *cobra.Command, uri string) error {
 	}
 	out := cmd.OutOrStdout()
 	if c.output == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return printer.JSON(out, r)
 	}
 	block, width := '#', 40
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net"
@@ -143,9 +142,6 @@ input_length, output_length, hash_ids), or a synthetic workload:
   roundhouse simulate routing --workload identical --requests 1000 --concurrency 8 --engines 4`,
 		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "" && output != "json" {
-				return command.Usagef("--output is %q: want json", output)
-			}
 			var all []printer.Replay
 			err := s.Run(cmd.Context(), func(replays []printer.Replay) error {
 				all = append(all, replays...)
@@ -157,9 +153,7 @@ input_length, output_length, hash_ids), or a synthetic workload:
 			if err != nil || output == "" {
 				return err
 			}
-			encoder := json.NewEncoder(cmd.OutOrStdout())
-			encoder.SetIndent("", "  ")
-			return encoder.Encode(all)
+			return printer.JSON(cmd.OutOrStdout(), all)
 		},
 	}
 	f := cmd.Flags()
@@ -175,7 +169,7 @@ input_length, output_length, hash_ids), or a synthetic workload:
 	f.DurationVar(&s.Config.Scrape, "scrape", s.Config.Scrape, "interval between scrapes of the engines' metrics")
 	f.IntVar(&s.Seeds, "seeds", 5, "replays of each policy, each with other traffic; the table shows medians")
 	f.DurationVar(&s.Goal, "slo", 2*time.Second, "longest time to the first token of an answer that counts as good")
-	f.StringVarP(&output, "output", "o", "", "json, with every replay (default: a table)")
+	command.OutputFlag(cmd, &output, "json, with every replay (default: a table)", "json")
 	addSimulatePhysicsFlags(cmd, &s.Config.Physics)
 	return cmd
 }

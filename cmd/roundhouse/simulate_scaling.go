@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -56,9 +55,6 @@ input_length, output_length), or an access log of the gateway. The workloads:
   roundhouse simulate scaling --trace access.log --model chat --suggest --slo 5s --late 0.02`,
 		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "" && output != "json" {
-				return command.Usagef("--output is %q: want json", output)
-			}
 			if err := settleScaling(&s, prewarm); err != nil {
 				return err
 			}
@@ -88,7 +84,7 @@ input_length, output_length), or an access log of the gateway. The workloads:
 	f.BoolVar(&suggest, "suggest", false, "search target, least and most replicas and idle time for the fewest replica-seconds within --late")
 	f.Float64Var(&share, "late", 0.01, "share of requests that may wait longer than --slo, for --suggest")
 	f.StringVar(&svg, "svg", "", "file for a chart of the load and of each policy's replicas over time, of the first seed")
-	f.StringVarP(&output, "output", "o", "", "json, with the figures of every seed (default: a table)")
+	command.OutputFlag(cmd, &output, "json, with the figures of every seed (default: a table)", "json")
 	return cmd
 }
 
@@ -146,7 +142,7 @@ func compareScaling(cmd *cobra.Command, s *app.Scalings, output, svg string) err
 	if err != nil || output == "" {
 		return err
 	}
-	return indented(cmd, all)
+	return printer.JSON(cmd.OutOrStdout(), all)
 }
 
 func writeChart(file string, all []printer.Scaling) error {
@@ -172,11 +168,5 @@ func suggestScaling(cmd *cobra.Command, s *app.Scalings, share float64, output s
 	if err != nil || output == "" {
 		return err
 	}
-	return indented(cmd, all)
-}
-
-func indented(cmd *cobra.Command, value any) error {
-	encoder := json.NewEncoder(cmd.OutOrStdout())
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
+	return printer.JSON(cmd.OutOrStdout(), all)
 }

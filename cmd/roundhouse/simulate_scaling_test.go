@@ -130,7 +130,7 @@ spec:
 		{[]string{"--suggest", "--late", "1"}, true, "--late is 1"},
 		{[]string{"--suggest", "--svg", "a.svg"}, true, "--svg has no effect with --suggest"},
 		{[]string{"--svg", filepath.Join(missing, "a.svg")}, false, "a.svg: no such file"},
-		{[]string{"-o", "xml"}, true, `--output is "xml"`},
+		{[]string{"-o", "xml"}, true, `flag: want json`},
 		{[]string{"--trace", missing}, false, "--trace " + missing + ": no such file"},
 		{[]string{"-f", missing}, false, "no such file"},
 		{[]string{"-f", empty}, false, "the manifests have no service to compare"},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +15,8 @@ import (
 func newUsageCommand() *cobra.Command {
 	var r remote
 	var n namespaced
-	var since, output string
+	var since string
+	output := "table"
 	cmd := &cobra.Command{
 		Use:   "usage [SERVICE]",
 		Short: "Show how long replicas ran and held GPUs, by service and day",
@@ -33,9 +33,6 @@ line for each day and component.`,
   roundhouse usage -o json`,
 		Args: command.Wants(0, 1, "the name of a service, or none for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !slices.Contains([]string{"table", "csv", "json"}, output) {
-				return command.Usagef("-o %s: want table, csv or json", output)
-			}
 			if _, err := usage.ParseSince(since, time.Now()); err != nil {
 				return command.Usagef("--since %w", err)
 			}
@@ -58,6 +55,6 @@ line for each day and component.`,
 	r.flags(cmd)
 	n.flags(cmd)
 	cmd.Flags().StringVar(&since, "since", admin.DefaultSince, "first day: the last days as 7d, or a date as 2026-11-30")
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, csv or json")
+	command.OutputFlag(cmd, &output, "table, csv or json", "table", "csv", "json")
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -72,6 +73,41 @@ var flagTypes = map[string]string{
 	"int": "a whole number", "int64": "a whole number", "uint64": "a whole number, 0 or more", "float64": "a number",
 }
 
+// OutputFlag adds the flag --output, which sets to and takes one of formats.
+func OutputFlag(cmd *cobra.Command, to *string, help string, formats ...string) {
+	cmd.Flags().VarP(&choice{to, formats}, "output", "o", help)
+}
+
+// choice is the value of a flag that takes one of some words.
+type choice struct {
+	to      *string
+	formats []string
+}
+
+// String implements pflag.Value.
+func (c *choice) String() string { return *c.to }
+
+// Type implements pflag.Value.
+func (c *choice) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (c *choice) Set(s string) error {
+	if s != "" && !slices.Contains(c.formats, s) {
+		return errors.New("want " + c.among())
+	}
+	*c.to = s
+	return nil
+}
+
+// among lists the words.
+func (c *choice) among() string {
+	last := len(c.formats) - 1
+	if last == 0 {
+		return c.formats[0]
+	}
+	return strings.Join(c.formats[:last], ", ") + " or " + c.formats[last]
+}
+
 // flagError returns an error that names what a flag takes, in place of the words
 // of the function that parses its value.
 func flagError(_ *cobra.Command, err error) error {
@@ -80,6 +116,9 @@ func flagError(_ *cobra.Command, err error) error {
 		return err
 	}
 	want := flagTypes[bad.GetFlag().Value.Type()]
+	if c, ok := bad.GetFlag().Value.(*choice); ok {
+		want = c.among()
+	}
 	if want == "" {
 		return err
 	}

@@ -1,7 +1,6 @@
 package printer
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -22,9 +21,7 @@ var sparks = []rune("▁▂▃▄▅▆▇█")
 // sparkline where the reader is at a terminal.
 func ScaleHistories(w io.Writer, list []fleet.ScaleHistory, output string, terminal bool) error {
 	if output == "json" {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(list)
+		return JSON(w, list)
 	}
 	if len(list) == 0 {
 		_, err := fmt.Fprintln(w, "No decision has been made yet. `roundhouse describe SERVICE` shows what the service waits for.")

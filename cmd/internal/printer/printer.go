@@ -27,6 +27,13 @@ func orDash(s string) string {
 	return s
 }
 
+// JSON prints v as people read JSON.
+func JSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
 // documents prints one document, or all of them as a list (JSON) or as a
 // stream (YAML) that apply reads again.
 func documents(w io.Writer, docs []string, output string, single bool) error {
@@ -41,12 +48,10 @@ func documents(w io.Writer, docs []string, output string, single bool) error {
 			return err
 		}
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
 	if single && len(items) == 1 {
-		return enc.Encode(items[0])
+		return JSON(w, items[0])
 	}
-	return enc.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+	return JSON(w, map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 }
 
 // age is how long ago t was, as kubectl prints it; "" of the zero time.
@@ -105,16 +110,14 @@ func Keys(w io.Writer, list []apikey.Key, now time.Time) error {
 // and rule.
 func Explanations(w io.Writer, list []admin.Explanation, output string, all bool) error {
 	if output == "json" {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
 		if len(list) == 1 {
-			return enc.Encode(list[0].Facts)
+			return JSON(w, list[0].Facts)
 		}
 		facts := make([]json.RawMessage, len(list))
 		for i := range list {
 			facts[i] = list[i].Facts
 		}
-		return enc.Encode(facts)
+		return JSON(w, facts)
 	}
 	for i, e := range list {
 		if i > 0 {
@@ -165,9 +168,7 @@ func Objects(w io.Writer, list []admin.Object, kind, output string, single bool)
 // Copies prints the models that a data directory has.
 func Copies(w io.Writer, list []artifact.Copy, output string, now time.Time) error {
 	if output == "json" {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(list)
+		return JSON(w, list)
 	}
 	if len(list) == 0 {
 		_, err := fmt.Fprintln(w, "No downloaded models. `roundhouse pull URI` downloads one.")

@@ -2,7 +2,6 @@ package printer
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -18,9 +17,7 @@ import (
 func Usage(w io.Writer, r admin.UsageReport, output string, byDay bool) error {
 	switch output {
 	case "json":
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
+		return JSON(w, r)
 	case "csv":
 		return usageCSV(w, r.Days)
 	}
