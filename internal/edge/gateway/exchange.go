@@ -185,7 +185,7 @@ func (x *exchange) forward() error {
 	if err == nil || x.req.r.Context().Err() != nil {
 		return nil // the client is gone
 	}
-	x.gw.log.Warn("replica failed within its answer", x.proxy.attrs("error", err)...)
+	x.proxy.warn("replica failed within its answer", "error", err)
 	x.gw.metrics.Cut(x.service)
 	x.seen.Cut = err.Error()
 	g.Done(dispatch.Outcome{Failed: err})

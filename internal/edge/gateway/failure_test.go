@@ -239,6 +239,23 @@ func TestFailureWithinAnAnswer(t *testing.T) {
 	}
 }
 
+// TestFailuresWithinAnswersAreLoggedOnce: a replica that breaks off every answer does
+// not fill the log.
+func TestFailuresWithinAnswersAreLoggedOnce(t *testing.T) {
+	r := newRig(t, nil)
+	var logged bytes.Buffer
+	r.gw.warnings = observe.NewWarnings(slog.New(slog.NewTextHandler(&logged, nil)))
+	r.d.SetPool(pool("iris", replicaServer(t, hijack("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n9\r\ndata: 1\n\n\r\n"))))
+	for range 3 {
+		if a := r.send("POST", "/v1/completions", `{"model":"iris"}`); !strings.Contains(a.body, "failed within its answer") {
+			t.Fatalf("%d %q %v", a.code, a.body, a.err)
+		}
+	}
+	if n := strings.Count(logged.String(), "replica failed within its answer"); n != 1 {
+		t.Errorf("the log has %d lines of the same failure, want 1:\n%s", n, &logged)
+	}
+}
+
 func TestCancellationReachesTheReplica(t *testing.T) {
 	r := newRig(t, nil)
 	started, ended := make(chan struct{}), make(chan struct{})

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -163,7 +164,7 @@ func (f *prefill) first() {
 			f.grant.Prefilled(nil)
 		case err != nil:
 			outcome = prefillFailed
-			f.log.Warn("prefill failed: the decode replica computes the prompt",
+			f.warnings.Warn(time.Now(), "prefill failed: the decode replica computes the prompt", f.grant.Service()+" "+to,
 				"request", f.req.id, "service", f.grant.Service(), "replica", f.grant.Replica(), "prefill", to, "error", err)
 			f.grant.Prefilled(lost(err))
 		default:

@@ -182,7 +182,7 @@ func (c *streamed) cut(ctx context.Context, out grpc.ClientStream, cause error) 
 	// Only a status that comes with trailers is certainly the replica's.
 	trailer := out.Trailer()
 	if len(trailer) == 0 && status.Code(cause) == codes.Unavailable {
-		c.server.log.Warn("replica failed within its answer", c.attrs("error", cause)...)
+		c.warn("replica failed within its answer", "error", cause)
 		c.server.metrics.cut(c.service)
 		c.seen.cut = cause.Error()
 		c.grant.Done(dispatch.Outcome{Failed: cause})
