@@ -386,5 +386,5 @@ spec:
 		t.Error(err)
 	}
 	c.run("delete", "-f", good).want(0, "reserve "+ns+"/room deleted")
-	c.run("delete", "-f", good).fails("no reserve "+ns+"/room: `kubectl get reserves -A` lists what there is")
+	c.run("delete", "-f", good).fails("no reserve " + ns + "/room: `kubectl get reserves -A` lists what there is")
 }

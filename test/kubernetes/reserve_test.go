@@ -212,7 +212,9 @@ func (p *product) serve(ctx context.Context) (address string, r *registry) {
 			r.blobs["sha256:"+name] = content
 		}
 		if h.Name == "index.json" {
-			var index struct{ Manifests []struct{ MediaType, Digest string } }
+			var index struct {
+				Manifests []struct{ MediaType, Digest string }
+			}
 			p.do(json.Unmarshal(content, &index))
 			r.tag = index.Manifests[0]
 		}

@@ -153,7 +153,9 @@ func TestHub(t *testing.T) {
 	if e := variable(serves, hubVariable); e == nil || e.Value != hub {
 		t.Errorf("it serves with %+v", serves.Env)
 	}
-	fetches, serves = with(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: hubVariable, Value: "https://mirror.example"}) }, cached)
+	fetches, serves = with(func(c *corev1.Container) {
+		c.Env = append(c.Env, corev1.EnvVar{Name: hubVariable, Value: "https://mirror.example"})
+	}, cached)
 	for _, c := range []corev1.Container{fetches, serves} {
 		if e := variable(c, hubVariable); e == nil || e.Value != "https://mirror.example" {
 			t.Errorf("%s: the user's own endpoint is %+v", c.Name, e)
