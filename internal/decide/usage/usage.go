@@ -222,6 +222,9 @@ func (t *Tally) Observe(k service.Key, samples []Sample, now time.Time) {
 	next := map[service.Role]Use{}
 	for _, s := range samples {
 		next[s.Role] = next[s.Role].Plus(s.Use)
+		if sum := t.totals[Account{k.Namespace, k.Name, s.Role}]; sum != nil && !k.IsCanary() {
+			sum.gone = time.Time{} // there is a service of that name again
+		}
 	}
 	for _, role := range service.Roles {
 		w := workload{k, role}
@@ -298,7 +301,7 @@ func (t *Tally) count(w workload, u use, now time.Time) {
 		}
 	}
 	spent := Use{}.plus(u.now, took.Seconds())
-	t.totals[a].use, t.totals[a].gone = t.totals[a].use.Plus(spent), time.Time{}
+	t.totals[a].use = t.totals[a].use.Plus(spent)
 	t.sum = t.sum.Plus(spent)
 	until := now.UTC().Round(0) // by the clock on the wall, which may have been set since
 	for at := until.Add(-took); at.Before(until); {

@@ -141,6 +141,23 @@ func TestDeletedServices(t *testing.T) {
 	}
 }
 
+// TestDeletedCanaries: the total of a deleted service goes a day later, also where
+// its canary is deleted after it.
+func TestDeletedCanaries(t *testing.T) {
+	var tally Tally
+	tally.Observe(iris, []Sample{engine(0, 0)}, noon)
+	tally.Observe(iris.Canary(), []Sample{engine(0, 0)}, noon)
+	tally.Forget(iris, noon.Add(time.Minute))
+	tally.Forget(iris.Canary(), noon.Add(2*time.Minute))
+	if got := tally.Total(account(iris), noon.Add(time.Hour)); got.Replicas.Idle != 180 {
+		t.Errorf("an hour after: %+v", got)
+	}
+	tally.Advance(noon.Add(25 * time.Hour))
+	if got := tally.Totals(); len(got) != 0 {
+		t.Errorf("a day after: %+v", got)
+	}
+}
+
 // TestTooManyAccounts: no use is lost of services that a day has no account for.
 func TestTooManyAccounts(t *testing.T) {
 	var tally Tally
