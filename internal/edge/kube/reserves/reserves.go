@@ -110,8 +110,9 @@ var (
 
 const crdName = "reserves.roundhouse.dev"
 
-// Run keeps nodes ready until ctx ends.
+// Run keeps nodes ready until ctx ends. After an error it may be called once more.
 func (k *Keeper) Run(ctx context.Context) error {
+	k.seen.reset() // new watches do not tell of what was deleted before them
 	if err := k.awaitDefinition(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}

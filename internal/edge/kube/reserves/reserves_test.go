@@ -247,6 +247,37 @@ func TestDisabled(t *testing.T) {
 	}
 }
 
+// TestRunAgain: a Reserve that was deleted while nothing was watched is not kept
+// when Run is called once more.
+func TestRunAgain(t *testing.T) {
+	c := kubetest.Client(t)
+	ns := kubetest.Namespace(t, c, nil)
+	u := kubetest.Apply(t, c, ns, strings.ReplaceAll(room, "NS", ns))[0]
+	k, stop := begin(t, kubetest.Server(t), ns, func(o *Config) { o.PriorityClass = "" })
+	eventuallyReady(t, c, u, "False Disabled")
+	stop()
+	if err := c.Delete(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
+	shared, err := cache.New(kubetest.Server(t), kube.CacheOptions(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.cfg.Shared = shared
+	ctx, cancel := context.WithCancel(t.Context())
+	var parts sync.WaitGroup
+	parts.Go(func() { _ = shared.Start(ctx) })
+	parts.Go(func() { _ = k.Run(ctx) })
+	defer parts.Wait()
+	defer cancel()
+	kubetest.Eventually(t, func() string {
+		if !k.seen.ready(false) || k.seen.any() {
+			return "the list without the deleted Reserve"
+		}
+		return ""
+	})
+}
+
 // jobs are the pulls that are there, by "node image".
 func jobs(t *testing.T, c client.Client, ns string) map[string]*batchv1.Job {
 	t.Helper()

@@ -31,8 +31,18 @@ type seen struct {
 }
 
 func newSeen(changed func()) *seen {
-	return &seen{changed: changed, reserves: map[client.ObjectKey]*unstructured.Unstructured{}, nodes: map[string]reserve.Node{},
-		deployments: map[client.ObjectKey]*appsv1.Deployment{}, pods: map[client.ObjectKey]*corev1.Pod{}, jobs: map[client.ObjectKey]*batchv1.Job{}}
+	s := &seen{changed: changed}
+	s.reset()
+	return s
+}
+
+// reset forgets everything, before new watches begin.
+func (s *seen) reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listed = [2]bool{}
+	s.reserves, s.nodes = map[client.ObjectKey]*unstructured.Unstructured{}, map[string]reserve.Node{}
+	s.deployments, s.pods, s.jobs = map[client.ObjectKey]*appsv1.Deployment{}, map[client.ObjectKey]*corev1.Pod{}, map[client.ObjectKey]*batchv1.Job{}
 }
 
 // reserve notes a Reserve.
