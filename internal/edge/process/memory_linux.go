@@ -240,7 +240,7 @@ func field(text, name string) int64 {
 }
 
 // availableMemory is what the machine has, or the control group of this process
-// may have, and what is left of it.
+// may have, and what is left of it; 0 means unknown.
 func availableMemory() (limit, available int64) {
 	limit = machineMemory()
 	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
@@ -255,12 +255,8 @@ func availableMemory() (limit, available int64) {
 	for line := range strings.Lines(string(own)) {
 		group, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
 		for at := filepath.Join(unified, group); ok && unified != "" && strings.HasPrefix(at, unified); at = filepath.Dir(at) {
-			most, used := groupMemory(at)
-			if most > 0 && most < limit {
-				limit = most
-			}
-			if most > 0 {
-				available = min(available, max(0, most-used))
+			if most, used := groupMemory(at); most > 0 {
+				limit, available = withinGroup(limit, available, most, used)
 			}
 			if at == "/" || at == unified {
 				break
@@ -268,6 +264,12 @@ func availableMemory() (limit, available int64) {
 		}
 	}
 	return limit, available
+}
+
+// withinGroup lays the limit of a control group, and what it uses, over the memory that
+// is known. Of a group at its limit a byte is left: 0 would mean unknown.
+func withinGroup(limit, available, most, used int64) (int64, int64) {
+	return min(limit, most), min(available, max(1, most-used))
 }
 
 // groupMemory is the limit of a control group of version 2, 0 for none, and what

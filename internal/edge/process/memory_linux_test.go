@@ -3,8 +3,11 @@ package process
 import (
 	"errors"
 	"fmt"
+	"syscall"
 	"testing"
+	"time"
 
+	"roundhouse.dev/roundhouse/internal/edge/child"
 	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
 )
 
@@ -21,6 +24,36 @@ func TestCgroupCandidates(t *testing.T) {
 	} {
 		if got := fmt.Sprint(cgroupCandidates(c.own, c.mounts)); got != c.want {
 			t.Errorf("%q: %s, want %s", c.own, got, c.want)
+		}
+	}
+}
+
+// TestFullControlGroup: no memory left is not the same as memory that is unknown.
+func TestFullControlGroup(t *testing.T) {
+	for _, c := range []struct{ available, most, used, wantLimit, wantAvailable int64 }{
+		{900, 600, 100, 600, 500},
+		{900, 600, 600, 600, 1},
+		{900, 600, 650, 600, 1},
+		{300, 600, 100, 600, 300},
+		{900, 5000, 100, 1000, 900},
+		{0, 600, 100, 600, 0}, // the machine does not tell
+	} {
+		if limit, available := withinGroup(1000, c.available, c.most, c.used); limit != c.wantLimit || available != c.wantAvailable {
+			t.Errorf("%d of a group that has %d of %d: %d, %d; want %d, %d", c.available, c.used, c.most, limit, available, c.wantLimit, c.wantAvailable)
+		}
+	}
+}
+
+// TestUseAfterPause: CPU time is not averaged over a time in which nobody asked.
+func TestUseAfterPause(t *testing.T) {
+	begin, group := time.Now(), syscall.Getpgrp()
+	for _, c := range []struct {
+		pause time.Duration
+		known bool
+	}{{maxUseInterval, true}, {time.Hour, false}} {
+		u := uses{now: sampled{begin, map[int]child.Usage{group: {}}}}
+		if _, _, _, known := u.of(group, begin.Add(c.pause)); known != c.known {
+			t.Errorf("after %s: known is %v", c.pause, known)
 		}
 	}
 }

@@ -12,10 +12,15 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/child"
 )
 
-// useEvery is how long what replicas take counts as what they take now.
-const useEvery = time.Second
+const (
+	// useEvery is how long what replicas take counts as what they take now.
+	useEvery = time.Second
+	// maxUseInterval is the longest time over which CPU time is averaged: a replica
+	// that was not asked about for longer may have slept meanwhile.
+	maxUseInterval = 30 * time.Second
+)
 
-// uses measure what replicas take, while somebody asks.
+// uses measures what replicas take, while somebody asks.
 type uses struct {
 	mu          sync.Mutex
 	now, before sampled
@@ -36,7 +41,9 @@ func (u *uses) of(group int, now time.Time) (at time.Time, cpus float64, memory 
 		if err != nil {
 			return at, 0, 0, false
 		}
-		u.before, u.now = u.now, sampled{now, groups}
+		if u.before, u.now = u.now, (sampled{now, groups}); now.Sub(u.before.at) > maxUseInterval {
+			u.before = sampled{}
+		}
 	}
 	b, known := u.before.groups[group]
 	a, still := u.now.groups[group]
