@@ -53,7 +53,7 @@ func (o *ScalerOptions) Open(desired externalscaler.Desired, log *slog.Logger) (
 		return nil, nil
 	}
 	cfg := externalscaler.DefaultConfig()
-	cfg.Desired, cfg.Log = desired, log
+	cfg.Desired = desired
 	if secure > 0 {
 		var err error
 		if cfg.TLS, err = o.tls(log); err != nil {

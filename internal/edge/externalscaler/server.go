@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"time"
 
@@ -53,7 +52,6 @@ type Config struct {
 	Poll time.Duration
 	// MaxStreams is how many calls of a connection may be under way.
 	MaxStreams uint32
-	Log        *slog.Logger // nil: silent
 }
 
 // DefaultConfig looks every second.
@@ -78,9 +76,6 @@ type Server struct {
 func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(cfg.MaxStreams), grpc.MaxHeaderListSize(16 << 10),
 		grpc.ConnectionTimeout(10 * time.Second), grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// errRefused: a server did not evaluate an expression.
+// errRefused is the error of a server that did not evaluate an expression.
 var errRefused = errors.New("the server refuses the query")
 
 // answer is what Prometheus' API answers to an instant query.

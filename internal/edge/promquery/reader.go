@@ -86,9 +86,11 @@ func New(cfg Config) (*Reader, error) {
 	return r, nil
 }
 
-// Close ends the asking.
+// Close ends all requests and waits for them. Reads afterwards return no value.
 func (r *Reader) Close() {
+	r.mu.Lock() // so that no Read that has seen no end starts a goroutine during the wait
 	r.end()
+	r.mu.Unlock()
 	r.asking.Wait()
 	r.http.CloseIdleConnections()
 }
@@ -103,7 +105,7 @@ func (r *Reader) Read(m service.ExternalMetric) autoscale.Reading {
 	case r.ending.Err() != nil:
 		return autoscale.Reading{}
 	case len(r.queries) >= r.cfg.MaxQueries:
-		return autoscale.Reading{Problem: fmt.Sprintf("not asked: %d other queries are, which is the limit", r.cfg.MaxQueries)}
+		return autoscale.Reading{Problem: fmt.Sprintf("not asked: %d other queries are asked, the most at a time; let services use the same query, or fewer services scale on one", r.cfg.MaxQueries)}
 	default:
 		q = &query{}
 		r.queries[m] = q

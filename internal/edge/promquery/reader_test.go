@@ -140,7 +140,7 @@ func TestReadsWhileWanted(t *testing.T) {
 	if got := r.Read(m); !got.At.IsZero() {
 		t.Errorf("before the answer: %+v", got)
 	}
-	if got := r.Read(service.ExternalMetric{URL: server.URL, Query: "r"}); !strings.Contains(got.Problem, "which is the limit") {
+	if got := r.Read(service.ExternalMetric{URL: server.URL, Query: "r"}); !strings.Contains(got.Problem, "the most at a time") {
 		t.Errorf("beyond the limit: %+v", got)
 	}
 	<-asked
