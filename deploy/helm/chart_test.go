@@ -84,6 +84,9 @@ controller:
   affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}
   allowInternalModels: true
   leaseSeconds: 60
+  metricsServers: ["http://prometheus.monitoring:9090"]
+  replicaMetrics: 100
+  externalScaler: {secret: scaler}
   args: [--models-dir=/tmp]
   env: [{name: A, value: "1"}]
 gateway:

@@ -260,6 +260,21 @@ spec:
 `))
 	p.do(p.AwaitRollout(ctx, "default", "probe"))
 	p.t.Logf("Kubernetes itself runs pods again after %.1f s", time.Since(began).Seconds())
+	// A node that was taken for lost has no ready endpoints until its kubelet has
+	// reported, and kube-proxy refuses new connections until it has heard of it.
+	for {
+		c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", p.address)
+		if err == nil {
+			p.do(c.Close())
+			break
+		}
+		select {
+		case <-ctx.Done():
+			p.t.Fatalf("the gateway's Service: %v", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	p.t.Logf("its Services take connections again after %.1f s", time.Since(began).Seconds())
 	_, err := p.Kubectl(ctx, "delete", "deployment", "probe", "--namespace", "default", "--wait=false")
 	p.do(err)
 }

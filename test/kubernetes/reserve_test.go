@@ -283,8 +283,9 @@ func pulledAhead(ctx context.Context, p *product) {
 func nodeGone(ctx context.Context, p *product) {
 	ghost := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ghost"}}
 	p.do(p.Create(ctx, ghost))
+	bare := client.MergeFrom(ghost.DeepCopy()) // a patch: controllers write to the node too
 	ghost.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
-	p.do(p.Status().Update(ctx, ghost))
+	p.do(p.Status().Patch(ctx, ghost, bare))
 	mine := client.MatchingLabels{"roundhouse.dev/reserve": "images"}
 	p.do(node.Await(ctx, p, "a pod on the node", &corev1.PodList{}, func(l *corev1.PodList) bool {
 		return len(l.Items) == 1 && l.Items[0].Spec.NodeName == ghost.Name
