@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"testing/synctest"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -71,13 +72,24 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 	},
 	"liar": func(f *FaultPlan, w *world, rng *rand.Rand) {
 		g, says := w.gateways[rng.IntN(len(w.gateways))], rng.IntN(2)*200
-		w.cluster.uncalm(f.For)
+		w.cluster.uncalm(f.For + 2*time.Second)
 		f.lasting(w, func(on bool) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			if g.lie = nil; on {
 				g.lie = &says
+				return
 			}
+			// What it said before stands until it sends a full report, as it does to a
+			// controller that was not among its targets for a moment.
+			w.loop.after(0, func() { g.client.SetTargets(nil) })
+			w.loop.after(2*time.Second, func() {
+				if !g.dead {
+					g.client.SetTargets([]string{"controller-0"})
+					synctest.Wait()
+					g.client.SetTargets([]string{"controller-0", "controller-1"})
+				}
+			})
 		})
 	},
 	"watch cut": func(f *FaultPlan, w *world, rng *rand.Rand) {

@@ -548,7 +548,7 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 	case s.short.IsZero():
 		s.short = now
 	case now.Sub(s.short) > soon:
-		w.violate("supply follows demand", k, "%d requests wait and %d run, and %d replicas are wanted, of %d needed for %v", waiting, running, want, need, soon)
+		w.violate("supply follows demand", k, "%d requests wait and %d run, and %d replicas are wanted, of %d needed for %v; %s", waiting, running, want, need, soon, w.state(k))
 	}
 	kept := 125*time.Second + 3*p.Startup
 	if most := max(p.Min, 1, 2*int(math.Ceil(float64(s.peak(kept))/p.Target))); want > most && now.Sub(edited) > kept {

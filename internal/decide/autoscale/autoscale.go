@@ -19,6 +19,9 @@ type Demand struct {
 	// Arrived and Done count requests ever admitted and ever finished.
 	Arrived uint64 `json:"arrived"`
 	Done    uint64 `json:"done"`
+	// Left counts those of Done that ended without having run, such as those whose
+	// callers gave up.
+	Left uint64 `json:"left,omitempty"`
 	// LoadSeconds is the integral of queued + running over time.
 	LoadSeconds float64 `json:"loadSeconds"`
 	// BusySeconds is the integral of running over time.

@@ -52,17 +52,17 @@ type Window struct {
 }
 
 type sample struct {
-	at            time.Time
-	arrived, done uint64
-	busy, load    float64
-	running       int
+	at                  time.Time
+	arrived, done, left uint64
+	busy, load          float64
+	running             int
 }
 
 // Len returns how many samples there are.
 func (w *Window) Len() int { return w.n }
 
 func sampleOf(d Demand, now time.Time) sample {
-	return sample{at: now, arrived: d.Arrived, done: d.Done, busy: d.BusySeconds, load: d.LoadSeconds, running: d.Running}
+	return sample{at: now, arrived: d.Arrived, done: d.Done, left: d.Left, busy: d.BusySeconds, load: d.LoadSeconds, running: d.Running}
 }
 
 // due reports whether the next sample will be kept.
@@ -111,7 +111,7 @@ func (w *Window) since(d time.Duration, now sample) flow {
 
 // until is what happened from one sample to another.
 func (s *sample) until(now sample) flow {
-	return flow{seconds: now.at.Sub(s.at).Seconds(), arrived: grown(s.arrived, now.arrived), done: grown(s.done, now.done),
+	return flow{seconds: now.at.Sub(s.at).Seconds(), arrived: grown(s.arrived, now.arrived), done: max(0, grown(s.done, now.done)-grown(s.left, now.left)),
 		busy: max(0, now.busy-s.busy), load: max(0, now.load-s.load), grown: float64(now.running - s.running)}
 }
 

@@ -221,3 +221,27 @@ func TestDoesNotBuyTwice(t *testing.T) {
 		}
 	}
 }
+
+// TestWhoLeavesTeachesNothing: a request that ends without having run says nothing of
+// how long one runs, so those that wait go on to call for replicas.
+func TestWhoLeavesTeachesNothing(t *testing.T) {
+	d, s, now := Demand{}, State{}, t0
+	step := func(seconds int, change func(*Demand)) (out Decision) {
+		for range seconds {
+			now = now.Add(time.Second)
+			change(&d)
+			s, out = Step(s, Input{Limits: limits(0, 10, 1), Demand: d, Replicas: ready(0, "a")}, now)
+		}
+		return out
+	}
+	step(60, func(d *Demand) { // each runs for 10 s
+		d.Arrived, d.Done, d.Running, d.BusySeconds, d.LoadSeconds = d.Arrived+1, d.Done+1, 10, d.BusySeconds+10, d.LoadSeconds+10
+	})
+	known := s.Learned.Service
+	got := step(600, func(d *Demand) { // none runs, and one leaves each second
+		d.Arrived, d.Done, d.Left, d.Running, d.Queued, d.LoadSeconds = d.Arrived+1, d.Done+1, d.Left+1, 0, 60, d.LoadSeconds+60
+	})
+	if s.Learned.Service < known/2 || got.Need != 10 {
+		t.Errorf("a request is taken to run for %.3f s, and for %.3f s before; %d replicas are needed, want 10", s.Learned.Service, known, got.Need)
+	}
+}

@@ -62,6 +62,7 @@ type demandCounter struct {
 type counts struct {
 	queued, running int
 	arrived, done   uint64
+	left            uint64    // of those done, without having run
 	seconds, busy   float64   // integrals of queued + running and of running up to since
 	since           time.Time // of the last change
 	lastDone        time.Time
@@ -103,8 +104,11 @@ func (dc *demandCounter) move(from, to stage, now time.Time) {
 	if from == uncounted {
 		c.arrived++
 	}
-	if from == running && to == done { // one that gave up waiting used nothing
+	switch {
+	case from == running && to == done: // one that gave up waiting used nothing
 		c.lastDone = now
+	case from == queued && (to == done || to == transferred):
+		c.left++
 	}
 	dc.changed(now, from == uncounted && to == queued && c.queued == 1)
 }
@@ -140,7 +144,7 @@ func (dc *demandCounter) demand(now time.Time) autoscale.Demand {
 
 func (c *counts) demand(now time.Time) autoscale.Demand {
 	c.advance(now)
-	return autoscale.Demand{Queued: c.queued, Running: c.running, Arrived: c.arrived, Done: c.done,
+	return autoscale.Demand{Queued: c.queued, Running: c.running, Arrived: c.arrived, Done: c.done, Left: c.left,
 		LoadSeconds: c.seconds, BusySeconds: c.busy, LastDone: c.lastDone}
 }
 

@@ -440,7 +440,7 @@ func TestBurstIsToldAtOnce(t *testing.T) {
 			<-w
 		}
 		time.Sleep(2 * time.Second)
-		if got := last(rec.told()); got.Queued != 0 || !got.LastDone.IsZero() {
+		if got := last(rec.told()); got.Queued != 0 || got.Done == 0 || got.Left != got.Done || !got.LastDone.IsZero() {
 			t.Errorf("after all clients left: %+v, want none that waits and none that was answered", got)
 		}
 	})

@@ -36,9 +36,9 @@ type gateway struct {
 
 // sums are the totals of a service, after all growth has been added.
 type sums struct {
-	arrived, done uint64
-	load, busy    float64
-	lastDone      time.Time
+	arrived, done, left uint64
+	load, busy          float64
+	lastDone            time.Time
 }
 
 // entry is one service at one gateway.
@@ -117,7 +117,7 @@ func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 // service's demand.
 func (b *book) line(g *gateway, l *Line, number uint64, fresh bool, born, now time.Time) (changed bool) {
 	e := g.lines[l.Service]
-	raw := sums{arrived: l.Arrived, done: l.Done, load: l.Load, busy: l.Busy}
+	raw := sums{arrived: l.Arrived, done: l.Done, left: l.Left, load: l.Load, busy: l.Busy}
 	switch {
 	case e != nil && number <= e.number:
 		return false
@@ -144,6 +144,7 @@ func (b *book) line(g *gateway, l *Line, number uint64, fresh bool, born, now ti
 	e.span, e.at = min(now.Sub(e.at), maxSpan), now
 	e.total.arrived += growth(e.raw.arrived, raw.arrived)
 	e.total.done += growth(e.raw.done, raw.done)
+	e.total.left += growth(e.raw.left, raw.left)
 	e.total.load += growth(e.raw.load, raw.load)
 	e.total.busy += growth(e.raw.busy, raw.busy)
 	if l.Ago > 0 && (e.raw.done != raw.done || e.total.lastDone.IsZero()) {
@@ -194,6 +195,7 @@ func (e *entry) spread(now time.Time) sums {
 	s := e.total
 	s.arrived = e.before.arrived + uint64(part*float64(s.arrived-e.before.arrived))
 	s.done = e.before.done + uint64(part*float64(s.done-e.before.done))
+	s.left = e.before.left + uint64(part*float64(s.left-e.before.left))
 	if part < 1 { // else the total itself, which no rounding may miss
 		s.load = e.before.load + part*(s.load-e.before.load)
 		s.busy = e.before.busy + part*(s.busy-e.before.busy)
@@ -227,7 +229,7 @@ func (b *book) retire(pod string, g *gateway) {
 		b.quiet(e)
 		p := b.past[name]
 		p.arrived, p.done, p.load = p.arrived+e.total.arrived, p.done+e.total.done, p.load+e.total.load
-		p.busy += e.total.busy
+		p.left, p.busy = p.left+e.total.left, p.busy+e.total.busy
 		p.lastDone = later(p.lastDone, e.total.lastDone)
 		if _, known := b.past[name]; known || len(b.past) < maxServices {
 			b.past[name] = p
@@ -309,7 +311,7 @@ func (b *book) unheard() (pods []string) {
 // demand is the sum over gateways.
 func (b *book) demand(service string, now time.Time) autoscale.Demand {
 	p := b.past[service]
-	d := autoscale.Demand{Arrived: p.arrived, Done: p.done, LoadSeconds: p.load, BusySeconds: p.busy, LastDone: p.lastDone, Unknown: b.unknown()}
+	d := autoscale.Demand{Arrived: p.arrived, Done: p.done, Left: p.left, LoadSeconds: p.load, BusySeconds: p.busy, LastDone: p.lastDone, Unknown: b.unknown()}
 	for _, g := range b.gateways {
 		e := g.lines[service]
 		if e == nil {
@@ -318,7 +320,7 @@ func (b *book) demand(service string, now time.Time) autoscale.Demand {
 		s := e.spread(now)
 		d.Queued, d.Running = d.Queued+e.queued, d.Running+e.running
 		d.Arrived, d.Done, d.LoadSeconds = d.Arrived+s.arrived, d.Done+s.done, d.LoadSeconds+s.load
-		d.BusySeconds += s.busy
+		d.Left, d.BusySeconds = d.Left+s.left, d.BusySeconds+s.busy
 		d.LastDone = later(d.LastDone, s.lastDone)
 	}
 	return d

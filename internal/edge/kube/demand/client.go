@@ -70,7 +70,10 @@ type Client struct {
 		sync.Mutex
 		known   map[string]seen
 		targets map[string]*target
-		ctx     context.Context // of Run; nil before
+		// number is that of the last report to any target: a controller that is a
+		// target once more takes no report whose number is not above the last one's.
+		number uint64
+		ctx    context.Context // of Run; nil before
 	}
 	running sync.WaitGroup
 }
@@ -91,8 +94,7 @@ type target struct {
 	answered bool          // a report got an answer
 	wake     chan struct{} // there may be something to report
 	stop     context.CancelFunc
-	number   uint64 // used by its goroutine only
-	failing  bool
+	failing  bool // used by its goroutine only
 }
 
 // NewClient makes a client without targets.
@@ -301,7 +303,6 @@ func (c *Client) judge(ctx context.Context, t *target, err error, backoff time.D
 
 // send sends one report of what the target does not know yet.
 func (c *Client) send(ctx context.Context, t *target) error {
-	t.number++
 	r, sent := c.compose(t)
 	answer, err := c.post(ctx, t.address, r)
 	c.mu.Lock()
@@ -339,7 +340,8 @@ func (c *Client) reportedToAll(service string) bool {
 func (c *Client) compose(t *target) (Report, []string) {
 	c.mu.Lock()
 	now := time.Now()
-	r := Report{Pod: c.cfg.Pod, Instance: c.started.UnixNano(), Age: now.Sub(c.started).Milliseconds(), Number: t.number, Full: t.full}
+	c.mu.number++
+	r := Report{Pod: c.cfg.Pod, Instance: c.started.UnixNano(), Age: now.Sub(c.started).Milliseconds(), Number: c.mu.number, Full: t.full}
 	if t.full {
 		for name := range c.mu.known {
 			t.dirty[name] = struct{}{}

@@ -58,6 +58,7 @@ type Line struct {
 	Running int     `json:"r,omitempty"`
 	Arrived uint64  `json:"a,omitempty"`
 	Done    uint64  `json:"d,omitempty"`
+	Left    uint64  `json:"e,omitempty"` // of Done, without having run
 	Load    float64 `json:"l,omitempty"` // request-seconds
 	Busy    float64 `json:"b,omitempty"` // those of requests in flight
 	// Ago is how many milliseconds ago the last request ended, plus one; 0 if
@@ -70,7 +71,7 @@ type Line struct {
 }
 
 func line(service string, d autoscale.Demand, inFlight map[string]int, now time.Time) Line {
-	l := Line{Service: service, Queued: d.Queued, Running: d.Running, Arrived: d.Arrived, Done: d.Done, Load: d.LoadSeconds, Busy: d.BusySeconds, InFlight: inFlight}
+	l := Line{Service: service, Queued: d.Queued, Running: d.Running, Arrived: d.Arrived, Done: d.Done, Left: d.Left, Load: d.LoadSeconds, Busy: d.BusySeconds, InFlight: inFlight}
 	if !d.LastDone.IsZero() {
 		l.Ago = max(0, now.Sub(d.LastDone).Milliseconds()) + 1
 	}

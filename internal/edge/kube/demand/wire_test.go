@@ -191,6 +191,12 @@ func TestEveryControllerKnows(t *testing.T) {
 	c.SetTargets([]string{a.address, third.address})
 	third.until(t, iris, "a controller that came later", func(d autoscale.Demand) bool { return d.Running == 2 && !d.Unknown })
 
+	c.SetTargets([]string{third.address}) // for a moment the first is not ready
+	c.Report("ml/iris", autoscale.Demand{Running: 3, Arrived: 3, LoadSeconds: 3})
+	third.until(t, iris, "a third request", func(d autoscale.Demand) bool { return d.Running == 3 })
+	c.SetTargets([]string{a.address, third.address})
+	a.until(t, iris, "a target once more", func(d autoscale.Demand) bool { return d.Running == 3 })
+
 	a.stop()
 	again := serve(t, cert, a.address)
 	again.SetLive([]string{"gw"})
