@@ -99,6 +99,7 @@ type State struct {
 	usual   returns
 	arrived uint64    // at the last step
 	done    time.Time // Demand.LastDone at the last step
+	open    bool      // at the last step requests waited or ran
 }
 
 // Decision is what should happen and why.

@@ -218,7 +218,8 @@ func (l Learned) started(rs []Replica, before seen, now time.Time) (Learned, see
 		if r.Started.IsZero() {
 			continue
 		}
-		known := first || r.Started.Before(next.since) || before.at[r.ID].Equal(r.Started)
+		woken := r.Woke != nil && r.Woke.At.After(r.Started) // it was away while it slept
+		known := first || woken || r.Started.Before(next.since) || before.at[r.ID].Equal(r.Started)
 		if took := r.ReadyAt.Sub(r.Started); !known && r.Ready && took > 0 {
 			kept := l.Startups[max(0, len(l.Startups)-startups+1):]
 			l.Startups, known = append(slices.Clone(kept), took.Seconds()), true

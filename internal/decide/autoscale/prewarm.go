@@ -98,17 +98,24 @@ func seconds(s float64) time.Duration { return time.Duration(math.Round(s)) * ti
 // depends on whether it waited for a start.
 func (s *State) rests(in Input, now time.Time) {
 	if !in.Limits.Prewarm || in.Demand.Unknown || s.Unknown || s.Last.IsZero() {
-		s.Quiet, s.Ahead, s.arrived, s.done = time.Time{}, false, in.Demand.Arrived, in.Demand.LastDone
+		s.Quiet, s.Ahead = time.Time{}, false
+		s.met(in.Demand)
 		return
 	}
 	if grown(s.arrived, in.Demand.Arrived) > 0 {
-		// After less idle time its replica was there anyhow.
-		if !s.Quiet.IsZero() && !s.done.IsZero() && now.Sub(s.done) > in.Limits.ScaleToZeroAfter {
+		// After less idle time its replica was there anyhow. The requests of a burst
+		// that wait for the start end one gap, the first of them.
+		if !s.open && !s.Quiet.IsZero() && !s.done.IsZero() && min(now.Sub(s.done), now.Sub(s.Quiet)) > in.Limits.ScaleToZeroAfter {
 			s.Learned = s.Learned.idled(now.Sub(s.Quiet))
 		}
 		s.Quiet, s.Ahead = now, false
 	}
-	s.arrived, s.done = in.Demand.Arrived, in.Demand.LastDone
+	s.met(in.Demand)
+}
+
+// met keeps what the next step compares the demand with.
+func (s *State) met(d Demand) {
+	s.arrived, s.done, s.open = d.Arrived, d.LastDone, d.Queued+d.Running > 0
 }
 
 // ahead is what prewarming says of an idle service.

@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -73,5 +74,55 @@ func TestWakesAreLearned(t *testing.T) {
 	}
 	if n := len(s.Learned.Wakes[1]); n != startups {
 		t.Errorf("%d wakings are kept", n)
+	}
+}
+
+// TestWakingIsNoStart: a replica that was away while it slept has not started anew.
+func TestWakingIsNoStart(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	in := Input{Limits: service.Scaling{}.Settled()}
+	s, _ := Step(State{}, in, now)
+	started := now.Add(time.Second)
+	now = now.Add(7 * time.Second)
+	in.Replicas = []Replica{{ID: "a", Ready: true, Started: started, ReadyAt: now}}
+	s, _ = Step(s, in, now)
+	now = now.Add(time.Minute)
+	s, _ = Step(s, Input{Limits: in.Limits}, now)
+	now = now.Add(time.Minute)
+	in.Replicas[0].ReadyAt, in.Replicas[0].Woke = now, &replica.Woke{Level: 1, Seconds: 1, At: now}
+	s, _ = Step(s, in, now)
+	if !slices.Equal(s.Learned.Startups, []float64{6}) || s.Learned.Wake(1) != time.Second {
+		t.Errorf("learned %+v", s.Learned)
+	}
+	// Its process crashed and was started again: that is a start.
+	started, now = now.Add(time.Minute), now.Add(time.Minute+4*time.Second)
+	in.Replicas[0].Started, in.Replicas[0].ReadyAt = started, now
+	s, _ = Step(s, in, now)
+	if !slices.Equal(s.Learned.Startups, []float64{6, 4}) {
+		t.Errorf("startups are %v", s.Learned.Startups)
+	}
+}
+
+// TestGapOfBurst: requests that come one after the other while a replica starts
+// end one idle gap.
+func TestGapOfBurst(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	in := Input{Limits: service.Scaling{}.Settled()}
+	in.Limits.Min, in.Limits.ScaleToZeroAfter, in.Limits.Prewarm = 0, time.Minute, true
+	in.Demand = Demand{Arrived: 1, Done: 1, LastDone: now}
+	s, _ := Step(State{}, in, now)
+	in.Demand.Arrived, in.Demand.Done, in.Demand.LastDone = 2, 2, now.Add(time.Second)
+	s, _ = Step(s, in, now.Add(time.Second))
+	s, _ = Step(s, in, now.Add(3*time.Minute))
+	for now = now.Add(15 * time.Minute); in.Demand.Queued < 5; now = now.Add(time.Second) {
+		in.Demand.Arrived, in.Demand.Queued = in.Demand.Arrived+1, in.Demand.Queued+1
+		s, _ = Step(s, in, now)
+	}
+	// One that runs for long is no idle time either.
+	now = now.Add(10 * time.Minute)
+	in.Demand.Arrived, in.Demand.Queued = in.Demand.Arrived+1, in.Demand.Queued+1
+	s, _ = Step(s, in, now)
+	if !slices.Equal(s.Learned.Gaps, []float64{899}) {
+		t.Errorf("gaps are %v, want one of 899 s", s.Learned.Gaps)
 	}
 }
