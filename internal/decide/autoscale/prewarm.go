@@ -15,6 +15,9 @@ const (
 	// steady is the greatest coefficient of variation of the gaps for which a
 	// replica is started ahead. Random arrivals have 1.
 	steady = 0.25
+	// beyondChance is by how many standard deviations of a fair coin more than half
+	// of the gaps must agree: of a few random ones, half often do.
+	beyondChance = 1.5
 	// leadQuantile is the quantile of the startup times by which a replica is
 	// started ahead.
 	leadQuantile = 0.75
@@ -50,7 +53,7 @@ func (l Learned) idled(gap time.Duration) Learned {
 // saves most: each start that nobody waits for is worth what a surplus replica is
 // kept for, and costs the idle time until the request. Each gap that lasts longer
 // costs the start and the whole time. They hold only if most gaps end between
-// them, and if these vary little beyond the idle seconds that a replica is kept
+// them, more than chance explains, and if these vary little beyond the idle seconds that a replica is kept
 // for anyhow: else they are chance.
 func (l Learned) returns(before returns, idle float64) returns {
 	startup := l.startup(leadQuantile)
@@ -63,7 +66,7 @@ func (l Learned) returns(before returns, idle float64) returns {
 		return r
 	}
 	sorted := slices.Sorted(slices.Values(l.Gaps))
-	price, most := startup+settle.Seconds(), 0.0
+	price, most, majority := startup+settle.Seconds(), 0.0, float64(r.of)/2+beyondChance*math.Sqrt(float64(r.of))/2
 	for i, head := range sorted {
 		spent, sum, squares := 0.0, 0.0, 0.0
 		for j := i; j < len(sorted); j++ {
@@ -73,7 +76,7 @@ func (l Learned) returns(before returns, idle float64) returns {
 			saved := hits*price - spent - misses*(startup+tail-head)
 			mean := sum / hits
 			varies := math.Sqrt(max(0, squares/hits-mean*mean)) / max(mean-idle, 1)
-			if saved > most && 2*hits > float64(r.of) && varies <= steady {
+			if saved > most && hits > majority && varies <= steady {
 				most, r.head, r.tail, r.hits = saved, head, tail, j-i+1
 			}
 		}
