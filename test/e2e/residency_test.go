@@ -149,8 +149,8 @@ func TestExplainWakeAndSharing(t *testing.T) {
 			t.Errorf("%s beside the other: %+v", name, rs)
 		}
 	}
-	contains(t, n.do("explain", "wake", "whole"), "refused  it needs 1 GPU, this machine has 1 GPU (24 GiB)", "beside the pinned default/a is too little")
-	if a := n.complete("whole", 4); a.status != 503 || !strings.Contains(a.body, "beside the pinned default/a") {
+	contains(t, n.do("explain", "wake", "whole"), "refused  it needs 1 GPU, this machine has 1 GPU (24 GiB)", "of which pinned services (default/a) leave too little")
+	if a := n.complete("whole", 4); a.status != 503 || !strings.Contains(a.body, "pinned services (default/a) leave too little") {
 		t.Errorf("whole: %s", a)
 	}
 	contains(t, n.do("explain", "wake", "c"), "stops    default/b: default/c needs 1 GPU with 10 GiB free; default/b is idle and the least valuable")

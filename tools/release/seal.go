@@ -50,12 +50,13 @@ func signerFromEnv() (*signer, error) {
 	return &signer{ec}, nil
 }
 
-// Sign, KeyID make signer a dsse.Signer.
+// Sign implements dsse.Signer.
 func (s *signer) Sign(_ context.Context, data []byte) ([]byte, error) {
 	sum := sha256.Sum256(data)
 	return ecdsa.SignASN1(rand.Reader, s.key, sum[:])
 }
 
+// KeyID implements dsse.Signer.
 func (s *signer) KeyID() (string, error) { return dsse.SHA256KeyID(s.key.Public()) }
 
 // seal writes SHA256SUMS and the provenance and signs both, and every file

@@ -20,6 +20,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/inference"
 	"roundhouse.dev/roundhouse/cmd/internal/printer"
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
@@ -99,7 +100,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 func (n *node) servers() error {
 	metrics := prometheus.NewRegistry()
 	n.cfg.hub.start(metrics, n.log)
-	err := errors.Join(metrics.Register(front.NewReplicaCounts(n.fleet, 0)), metrics.Register(newUsed(n.fleet)))
+	err := errors.Join(metrics.Register(front.NewReplicaCounts(n.fleet, 0)), metrics.Register(front.NewReplicaSeconds(n.fleet)))
 	if err != nil {
 		return err
 	}
@@ -241,4 +242,25 @@ func (d *demands) Report(pool string, _ autoscale.Demand) { d.fleet.Demanded(ser
 // fingerprint tells the files of a model from later ones.
 func (n *node) fingerprint(ctx context.Context, uri string) string {
 	return n.store.Fingerprint(ctx, artifact.Request{URI: uri})
+}
+
+// signals measure what the services of one machine scale on besides requests: the
+// engines' own metrics, what processes take, and what Prometheus servers answer.
+type signals struct {
+	traffic  *front.Traffic
+	platform *process.Platform
+	queries  *promquery.Reader
+}
+
+// Load implements fleet.Signals.
+func (s *signals) Load(k service.Key, replicaID string) *replica.Load {
+	return s.traffic.EngineLoad(k, replicaID)
+}
+
+// Use implements fleet.Signals.
+func (s *signals) Use(replicaID string) *replica.Use { return s.platform.Use(replicaID) }
+
+// External implements fleet.Signals.
+func (s *signals) External(_ service.Key, m service.ExternalMetric) autoscale.Reading {
+	return s.queries.Read(m)
 }

@@ -200,7 +200,7 @@ func (e Expression) Next(t time.Time, zone *time.Location) time.Time {
 	return time.Time{}
 }
 
-// civil is a day of local time, as the begin of that day in UTC.
+// civil is the day of local time at t, as midnight of that date in UTC.
 func civil(t time.Time) time.Time {
 	y, m, d := t.Date()
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)

@@ -23,7 +23,7 @@ import (
 const (
 	// LabelReserve is the Reserve's name.
 	LabelReserve = "roundhouse.dev/reserve"
-	// AnnotationApplied is what a Deployment was rendered as.
+	// AnnotationApplied is the digest of a Deployment as it was rendered.
 	AnnotationApplied = "roundhouse.dev/applied"
 	// AnnotationNode and AnnotationImage say what a Job pulls.
 	AnnotationNode  = "roundhouse.dev/node"

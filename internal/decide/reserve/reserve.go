@@ -87,9 +87,9 @@ func tolerates(by corev1.Toleration, t corev1.Taint) bool {
 	return false
 }
 
-// Counted are the selected nodes that the number of placeholders goes by: all but
-// cordoned ones and those that have not been ready for long. again is when that
-// changes by itself; zero for never.
+// Counted returns how many of the selected nodes count for the number of
+// placeholders: all but cordoned ones and those that have not been ready for long.
+// again is when that changes by itself; zero for never.
 func Counted(spec *api.ReserveSpec, nodes []Node, now time.Time) (n int, again time.Time) {
 	for i := range nodes {
 		node := &nodes[i]

@@ -435,8 +435,8 @@ func (d *decision) never(s Service) string {
 		pinned = append(pinned, o.Name)
 	}
 	if _, ok := space.FitAll(stated, s.Name); !ok {
-		return "it needs " + needs(stated) + ", this machine has " + d.f.Machine.String() + ", and what is left beside the pinned " +
-			list(pinned) + " is too little; remove residency.pin there, or stop it"
+		return "it needs " + needs(stated) + ", this machine has " + d.f.Machine.String() + ", of which pinned services (" +
+			list(pinned) + ") leave too little; remove residency.pin there, or stop one"
 	}
 	return ""
 }

@@ -83,7 +83,7 @@ func TestDecide(t *testing.T) {
 		{"minReplicas", one, []Service{on("a", 1, 0).with(func(s *Service) { s.Minimum = true }), asked("b", Need{GPUs: 1}, 0)},
 			"b waits: it needs 1 GPU, of 1 GPU (24 GiB); these hold the rest: a (minReplicas)"},
 		{"pinned", one, []Service{on("a", 1, 0).with(func(s *Service) { s.Pinned = true }), asked("b", Need{GPUs: 1}, 0)},
-			"b refused: it needs 1 GPU, this machine has 1 GPU (24 GiB), and what is left beside the pinned a is too little; remove residency.pin there, or stop it"},
+			"b refused: it needs 1 GPU, this machine has 1 GPU (24 GiB), of which pinned services (a) leave too little; remove residency.pin there, or stop one"},
 		{"never", one, []Service{asked("b", Need{GPUs: 2}, 0)}, "b refused: it needs 2 GPUs, this machine has 1 GPU (24 GiB)"},
 		{"never, by memory", two, []Service{asked("b", Need{GPUs: 1, GPUMemory: 30 * gib, Memory: 4 * gib}, 0)},
 			"b refused: it needs 1 GPU with 30 GiB free, 4 GiB of memory, this machine has 2 GPUs (24 GiB, 24 GiB), 64 GiB of memory"},

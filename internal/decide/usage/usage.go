@@ -93,7 +93,7 @@ func (s ByState) plus(o ByState, times float64) ByState {
 	return ByState{s.Starting + o.Starting*times, s.Idle + o.Idle*times, s.Busy + o.Busy*times, s.Asleep + o.Asleep*times}
 }
 
-// Use is of replicas and of the GPUs that they hold.
+// Use is how many replicas and GPUs are used, or for how many seconds they were.
 type Use struct {
 	Replicas ByState `json:"replicas"`
 	GPUs     ByState `json:"gpus,omitzero"`
@@ -201,8 +201,8 @@ type use struct {
 	now   Use
 }
 
-// took is how much of the time since u is counted.
-func (u use) took(now time.Time) time.Duration {
+// counted is how much of the time since u counts.
+func (u use) counted(now time.Time) time.Duration {
 	return min(max(now.Sub(u.since), 0), maxInterval)
 }
 
@@ -212,8 +212,8 @@ type total struct {
 	gone time.Time // when its service was deleted
 }
 
-// Resume has the replicas that a process before left counted since it counted
-// last: nothing was sent to them meanwhile.
+// Resume has replicas that an earlier process left running counted from the time
+// when it counted last. Nothing was sent to them meanwhile.
 func (t *Tally) Resume(counted time.Time) { t.resumed = counted }
 
 // Observe notes all replicas of a service or of its canary. Until the next look
@@ -230,7 +230,7 @@ func (t *Tally) Observe(k service.Key, samples []Sample, now time.Time) {
 		w := workload{k, role}
 		was, open := t.open[w]
 		if !open {
-			was = t.left(role, samples)
+			was = t.adopted(role, samples)
 		}
 		u, present := next[role]
 		if !open && !present {
@@ -244,9 +244,10 @@ func (t *Tally) Observe(k service.Key, samples []Sample, now time.Time) {
 	}
 }
 
-// left is what replicas of a role have used that were there when the process before
-// counted last. They were idle, also those that are not known to be ready yet.
-func (t *Tally) left(role service.Role, samples []Sample) (out use) {
+// adopted is what replicas of a role have used that ran already when the process
+// before this one counted last. They were idle, also those that are not known to be
+// ready yet.
+func (t *Tally) adopted(role service.Role, samples []Sample) (out use) {
 	for _, s := range samples {
 		if s.Role == role && !s.Started.IsZero() && s.Started.Before(t.resumed) {
 			out = use{t.resumed, out.now.Plus(Use{s.Use.Replicas.unused(), s.Use.GPUs.unused()})}
@@ -284,7 +285,7 @@ func (t *Tally) Advance(now time.Time) {
 
 // count adds what w has used until now.
 func (t *Tally) count(w workload, u use, now time.Time) {
-	took := u.took(now)
+	took := u.counted(now)
 	if took == 0 || u.now == (Use{}) {
 		return
 	}
@@ -351,7 +352,7 @@ func (t *Tally) Total(a Account, now time.Time) (out Use) {
 	k := service.Key{Namespace: a.Namespace, Name: a.Service}
 	for _, k := range []service.Key{k, k.Canary()} {
 		u := t.open[workload{k, a.Component}]
-		out = out.plus(u.now, u.took(now).Seconds())
+		out = out.plus(u.now, u.counted(now).Seconds())
 	}
 	return out
 }

@@ -36,7 +36,7 @@ const (
 	drainTime  = time.Second
 )
 
-// Desired tells how many replicas components are to have.
+// Desired knows how many replicas components are to have.
 type Desired interface {
 	// Desired returns the count of a component; false where none is decided, or
 	// the service is unknown.
@@ -138,8 +138,8 @@ func (s *Server) isActive(ref *pb.ScaledObjectRef) (*pb.IsActiveResponse, error)
 	return &pb.IsActiveResponse{Result: n > 0}, err
 }
 
-// streamIsActive tells whether a component is to have replicas: now, and whenever that
-// changes. While it is not known nothing is told.
+// streamIsActive sends whether a component is to have replicas: now, and whenever that
+// changes. While that is not known it sends nothing.
 func (s *Server) streamIsActive(ref *pb.ScaledObjectRef, stream grpc.ServerStream) error {
 	if _, _, err := componentOf(ref); err != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 // machines where they cannot be detected.
 const devicesVariable = "ROUNDHOUSE_GPUS"
 
-// memoryVariable, when set, says how much memory each of them has, and
-// mainMemoryVariable how much main memory all replicas may have together.
+// memoryVariable names the variable with the memory of each of them, and
+// mainMemoryVariable that with the main memory that all replicas may have together.
 const (
 	memoryVariable     = "ROUNDHOUSE_GPU_MEMORY"
 	mainMemoryVariable = "ROUNDHOUSE_MEMORY"
@@ -30,7 +30,7 @@ const (
 // Discover names the machine's accelerators as CUDA_VISIBLE_DEVICES takes
 // them: as many as ROUNDHOUSE_GPUS says; else those this process was given in
 // CUDA_VISIBLE_DEVICES; else those the NVIDIA driver knows. The memory of each is
-// what ROUNDHOUSE_GPU_MEMORY says, such as 24Gi, else what nvidia-smi does.
+// the value of ROUNDHOUSE_GPU_MEMORY, such as 24Gi, else what nvidia-smi reports.
 func Discover(ctx context.Context) (names []string, memory []int64) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -13,8 +13,9 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 )
 
-// mainMemory is what replicas may have together: what ROUNDHOUSE_MEMORY says, else
-// all of the machine's, or of the control group that this process is in.
+// mainMemory is how many bytes replicas may have together: the value of
+// ROUNDHOUSE_MEMORY, else all of the machine's, or of the control group that this
+// process is in.
 func mainMemory() int64 {
 	if n := givenMemory(); n > 0 {
 		return n
@@ -23,7 +24,7 @@ func mainMemory() int64 {
 	return limit
 }
 
-// givenMemory is what ROUNDHOUSE_MEMORY says; 0 for nothing.
+// givenMemory is the value of ROUNDHOUSE_MEMORY in bytes; 0 where it has none.
 func givenMemory() int64 {
 	if q, err := resource.ParseQuantity(os.Getenv(mainMemoryVariable)); err == nil {
 		return max(0, q.Value())

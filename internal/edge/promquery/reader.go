@@ -81,7 +81,7 @@ func New(cfg Config) (*Reader, error) {
 			MaxIdleConns: cfg.MaxQueries, MaxIdleConnsPerHost: 2, IdleConnTimeout: 3 * cfg.Interval, MaxResponseHeaderBytes: 64 << 10}
 	}
 	r := &Reader{cfg: cfg, queries: map[service.ExternalMetric]*query{}}
-	r.http = &http.Client{Transport: cfg.Transport, Timeout: cfg.Timeout, CheckRedirect: stays}
+	r.http = &http.Client{Transport: cfg.Transport, Timeout: cfg.Timeout, CheckRedirect: sameHost}
 	r.ending, r.end = context.WithCancel(context.Background())
 	return r, nil
 }
@@ -141,13 +141,13 @@ func (r *Reader) ask(m service.ExternalMetric, q *query) {
 	}
 }
 
-// errElsewhere is why a redirect is not followed.
-var errElsewhere = errors.New("the server redirects to another host or another scheme, which is not asked: write the URL that it redirects to")
+// errOtherHost is why a redirect is not followed.
+var errOtherHost = errors.New("the server redirects to another host or another scheme, which is not asked: write the URL that it redirects to")
 
-// stays refuses a redirect to another server.
-func stays(next *http.Request, past []*http.Request) error {
+// sameHost refuses a redirect to another server.
+func sameHost(next *http.Request, past []*http.Request) error {
 	if from := past[0].URL; next.URL.Host != from.Host || next.URL.Scheme != from.Scheme {
-		return errElsewhere
+		return errOtherHost
 	}
 	if len(past) > 3 {
 		return errors.New("the server redirects more than 3 times")

@@ -324,8 +324,8 @@ func (x resident) need(v replica.Replica) (residency.Need, bool) {
 	return residency.Need{GPUs: len(v.GPUs)}, false
 }
 
-// madeRoom is how the decision of a service that is stopped for another reads;
-// false where a request has come since.
+// madeRoom reports whether a service is stopped for another, and no request has come
+// since.
 func (w *work) madeRoom(demand autoscale.Demand) bool {
 	return w.evicted != "" && demand.Queued+demand.Running == 0
 }

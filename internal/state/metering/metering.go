@@ -57,7 +57,7 @@ type Meter struct {
 	}
 }
 
-// New makes a meter that goes on where the store ends.
+// New makes a meter that continues from the last day of the store.
 func New(cfg Config) *Meter {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -163,7 +163,7 @@ func (m *Meter) store() {
 	m.mu.failed = len(errs) > 0
 }
 
-// add stores what accounts used on a day beside what is stored of it.
+// add adds what accounts used on a day to what is stored of it.
 func (m *Meter) add(day usage.Day, accounts map[usage.Account]usage.Use, now time.Time) error {
 	rows, _, err := m.cfg.Store.Load(day)
 	if err != nil {
@@ -172,7 +172,7 @@ func (m *Meter) add(day usage.Day, accounts map[usage.Account]usage.Use, now tim
 	return m.cfg.Store.Save(day, merged(day, rows, accounts), now)
 }
 
-// merged are a day's rows with what accounts used besides.
+// merged returns a day's rows with what accounts used added to them, sorted.
 func merged(day usage.Day, rows []usage.Row, accounts map[usage.Account]usage.Use) []usage.Row {
 	all := usage.Days{}
 	for _, r := range rows {

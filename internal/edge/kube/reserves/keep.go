@@ -28,7 +28,7 @@ import (
 // maxText bounds what a status quotes of others.
 const maxText = 1 << 10
 
-// defaultAtOnce is on how many nodes a Reserve pulls that does not say.
+// defaultAtOnce is on how many nodes a Reserve without nodesAtOnce pulls at a time.
 const defaultAtOnce = 2
 
 // disabled is the status of a Reserve that is not served.

@@ -260,7 +260,7 @@ func trimNode(o any) (any, error) {
 	return out, nil
 }
 
-// nodeOf is what is decided by of a node.
+// nodeOf returns what decisions need to know of a node.
 func nodeOf(n *corev1.Node) reserve.Node {
 	out := reserve.Node{Name: n.Name, UID: string(n.UID), Created: n.CreationTimestamp.Time, Labels: n.Labels, Taints: n.Spec.Taints,
 		Cordoned: n.Spec.Unschedulable || n.DeletionTimestamp != nil, Images: map[string]bool{}}
