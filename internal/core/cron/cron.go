@@ -41,6 +41,22 @@ var (
 // maxText bounds an expression.
 const maxText = 256
 
+// countFields returns what to write in place of a text without five fields.
+func countFields(text string, n int) error {
+	const five = `five fields (minute, hour, day of the month, month, day of the week), as in "0 8 * * mon-fri"`
+	switch {
+	case n == len(fields):
+		return nil
+	case n == 0:
+		return errors.New("is missing: write " + five)
+	case n == 1 && strings.HasPrefix(strings.TrimSpace(text), "@"):
+		return fmt.Errorf("%q is unknown: write @daily, @hourly, @monthly, @weekly, @yearly or %s", text, five)
+	case n == 1:
+		return fmt.Errorf("%q has 1 field: write %s", text, five)
+	}
+	return fmt.Errorf("%q has %d fields: write %s", text, n, five)
+}
+
 // Parse reads an expression such as "0 8 * * mon-fri" or "@daily".
 func Parse(text string) (Expression, error) {
 	var e Expression
@@ -52,8 +68,8 @@ func Parse(text string) (Expression, error) {
 		expanded = m
 	}
 	words := strings.Fields(expanded)
-	if len(words) != len(fields) {
-		return e, fmt.Errorf("%q has %d fields: write five (minute, hour, day of the month, month, day of the week), as in \"0 8 * * mon-fri\"", text, len(words))
+	if err := countFields(text, len(words)); err != nil {
+		return e, err
 	}
 	sets := [5]*uint64{&e.minute, &e.hour, &e.day, &e.month, &e.weekday}
 	for i, word := range words {

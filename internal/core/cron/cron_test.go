@@ -27,8 +27,10 @@ func parse(t *testing.T, text string) Expression {
 
 func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                         "has 0 fields: write five",
+		"":                         "is missing: write five fields",
+		"@dayly":                   `"@dayly" is unknown: write @daily, @hourly, @monthly, @weekly, @yearly or five fields`,
 		"0 8 * *":                  "has 4 fields",
+		"8":                        "has 1 field:",
 		"0 0 8 * * *":              "has 6 fields",
 		"60 8 * * *":               `minute "60": write 0 to 59`,
 		"0 24 * * *":               `hour "24": write 0 to 23`,
@@ -43,7 +45,7 @@ func TestParseRefuses(t *testing.T) {
 		"+1 * * * *":               `minute "+1"`,
 		"0 8 30 2 *":               "matches no date",
 		"0 8 31 apr,jun,9,11 *":    "matches no date",
-		"@reboot":                  "has 1 fields",
+		"@reboot":                  `"@reboot" is unknown`,
 		strings.Repeat("1,", 1000): "has 2000 characters",
 	} {
 		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {

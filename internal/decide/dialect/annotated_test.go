@@ -161,12 +161,46 @@ func TestResidencyAnnotations(t *testing.T) {
 		"priority: '2000'": "2000 is not between -1000 and 1000",
 		"priority: high":   `"high" is not read: write a whole number`,
 		"gpu-memory: '-1'": `"-1" is not read: write the memory`,
+		"gpu-memory: '8'":  `8 bytes are less than 1Mi: write the memory that a replica takes of a GPU with a unit, such as 8Gi`,
 		"group: A b":       `"A b" is not a name`,
 		"pinned: 'true'":   "is no annotation of residency and has no effect: there are exclusive, gpu-memory, group, one-of, pin, preload, priority",
 	} {
 		got := Read("a.yaml", []byte(strings.Replace(kserve, "ANNOTATIONS", "annotations: {roundhouse.dev/residency-"+annotation+"}", 1)))
 		if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return strings.Contains(p.String(), want) }) {
 			t.Errorf("%s: %v", annotation, got.Problems)
+		}
+	}
+}
+
+// TestScalingMessages: what is missing or cannot be is said in the words of a
+// manifest, with what to write.
+func TestScalingMessages(t *testing.T) {
+	const ours = "apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: a}\nspec: {model: {uri: s3://a/b}, scaling: {SCALING}}\n"
+	for scaling, want := range map[string]string{
+		"scaleMetric: tokens":                                            "scaleTarget: is missing: write how many tokens a replica is to have",
+		"scaleMetric: external":                                          "scaleTarget: is missing: write how much of the query's result a replica is to have",
+		"scaleMetric: kv, scaleTarget: 120":                              "scaleTarget: 120 percent of a KV cache are never used: write at most 100",
+		"metrics: [{metric: kv, target: 101}]":                           "metrics[0].target: 101 percent of a KV cache are never used: write at most 100",
+		"metrics: [{metric: tokens}]":                                    "metrics[0].target: is missing: write how many tokens a replica is to have",
+		"metrics: [{metric: kv, target: -1}]":                            "metrics[0].target: -1 is not a target above 0",
+		"schedule: [{start: '@dayly', end: 0 18 * * *, minReplicas: 1}]": `schedule[0].start: "@dayly" is unknown`,
+		"schedule: [{start: 0 8 * * *, minReplicas: 1}]":                 "schedule[0].end: is missing: write five fields",
+	} {
+		got := Read("a.yaml", []byte(strings.Replace(ours, "SCALING", scaling, 1)))
+		if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return strings.Contains(p.String(), want) }) {
+			t.Errorf("%s: %v, want %s", scaling, got.Problems, want)
+		}
+	}
+	const theirs = "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: a, annotations: {roundhouse.dev/schedule: 'VALUE'}}\nspec: {predictor: {model: {modelFormat: {name: xgboost}, storageUri: s3://a/b}}}\n"
+	for value, want := range map[string]string{
+		"nonsense":     "is no list of windows with start, end, timeZone, minReplicas and maxReplicas: write them as in [{start: 0 8 * * mon-fri, end: 0 18 * * mon-fri, minReplicas: 2}]",
+		"[{begin: 0}]": `unknown field "begin"`,
+	} {
+		got := Read("a.yaml", []byte(strings.Replace(theirs, "VALUE", value, 1)))
+		if !slices.ContainsFunc(got.Problems, func(p Problem) bool {
+			return strings.Contains(p.Message, want) && !strings.Contains(p.Message, "Go value")
+		}) {
+			t.Errorf("%s: %v, want %s", value, got.Problems, want)
 		}
 	}
 }

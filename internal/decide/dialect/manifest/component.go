@@ -92,6 +92,9 @@ func CheckResidency(r *Report, at func(field string) string, in service.Residenc
 	if in.Priority < -maxPriority || in.Priority > maxPriority {
 		r.Errorf(at("priority"), "%d is not between %d and %d", in.Priority, -maxPriority, maxPriority)
 	}
+	if in.GPUMemory > 0 && in.GPUMemory < 1<<20 {
+		r.Errorf(at("gpuMemory"), "%d bytes are less than 1Mi: write the memory that a replica takes of a GPU with a unit, such as 8Gi", in.GPUMemory)
+	}
 	if in.Group != "" {
 		CheckName(r, at("group"), in.Group, false)
 	}

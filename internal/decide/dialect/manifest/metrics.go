@@ -32,7 +32,10 @@ func checkMetrics(r *Report, path string, s service.Scaling) {
 		CheckExternal(r, path+".external", "url", *s.External)
 	}
 	if s.ScaleMetric.Measured() && s.ScaleTarget == nil && s.ScaleMetric.DefaultTarget() == 0 {
-		r.Errorf(path+".scaleTarget", "is missing: say how much %s a replica is to have", what(s.ScaleMetric))
+		r.Errorf(path+".scaleTarget", "is missing: write %s a replica is to have", what(s.ScaleMetric))
+	}
+	if s.ScaleTarget != nil {
+		checkPercent(r, path+".scaleTarget", s.ScaleMetric, *s.ScaleTarget)
 	}
 	checkList(r, path+".metrics", s)
 	WarnMixed(r, path, s)
@@ -52,9 +55,16 @@ func checkMetrics(r *Report, path string, s service.Scaling) {
 // what names the unit of a metric that has no default target.
 func what(m service.ScaleMetric) string {
 	if m == service.MetricTokens {
-		return "tokens"
+		return "how many tokens"
 	}
-	return "of the query's result"
+	return "how much of the query's result"
+}
+
+// checkPercent refuses a target that no KV cache reaches.
+func checkPercent(r *Report, path string, m service.ScaleMetric, target float64) {
+	if m == service.MetricKV && target > 100 {
+		r.Errorf(path, "%v percent of a KV cache are never used: write at most 100", target)
+	}
 }
 
 // WarnMixed warns of metrics that do not count on a cluster: there a
@@ -97,7 +107,10 @@ func checkList(r *Report, path string, s service.Scaling) {
 			r.Errorf(at, "%s is scaled on already: remove one", Clip(m.Name()))
 		}
 		known[m.Name()] = true
-		if !(m.Target > 0) || math.IsInf(m.Target, 0) {
+		checkPercent(r, at+".target", m.Metric, m.Target)
+		if m.Target == 0 && m.Metric.DefaultTarget() == 0 {
+			r.Errorf(at+".target", "is missing: write %s a replica is to have", what(m.Metric))
+		} else if !(m.Target > 0) || math.IsInf(m.Target, 0) {
 			r.Errorf(at+".target", "%v is not a target above 0", m.Target)
 		}
 	}

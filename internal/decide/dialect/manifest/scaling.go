@@ -242,7 +242,10 @@ func readOwn(r *Report, s *service.Scaling, stated service.Scaling, schedule, pr
 	if schedule != nil {
 		if err := yaml.UnmarshalStrict([]byte(schedule.value), &s.Schedule); err != nil {
 			_, why, _ := strings.Cut(err.Error(), "json: ")
-			r.Errorf(schedule.path, "is no list of windows with start, end, timeZone, minReplicas and maxReplicas: %s", Clip(cmp.Or(why, err.Error())))
+			if strings.Contains(why, "Go value") {
+				why = "write them as in [{start: 0 8 * * mon-fri, end: 0 18 * * mon-fri, minReplicas: 2}]"
+			}
+			r.Errorf(schedule.path, "is no list of windows with start, end, timeZone, minReplicas and maxReplicas: %s", cmp.Or(why, Clip(err.Error())))
 		}
 		checkSchedule(r, schedule.path, stated.Over(*s))
 	}
