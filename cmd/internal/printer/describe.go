@@ -169,7 +169,14 @@ func describeComponent(w io.Writer, s admin.Service, c service.ComponentStatus) 
 	if l, known := s.Limits[c.Role]; known {
 		text += fmt.Sprintf(", %d to %d replicas, %s each", l.Min, l.Max, target(l))
 		if l.Min == 0 && l.ScaleToZeroAfter != "0s" {
-			text += ", stops when idle for " + l.ScaleToZeroAfter
+			verb := "stops"
+			if l.StandbyFor != "" {
+				verb = "sleeps"
+			}
+			text += ", " + verb + " when idle for " + l.ScaleToZeroAfter
+			if l.StandbyFor != "" {
+				text += " and stops after " + l.StandbyFor + " of sleep"
+			}
 		}
 		if l.Min == 0 && l.Prewarm {
 			text += ", prewarm auto"

@@ -183,3 +183,15 @@ day,namespace,service,component,replica_seconds,starting_seconds,idle_seconds,bu
 		}
 	}
 }
+
+// TestDescribeStandby: a component whose last replica sleeps does not stop at once.
+func TestDescribeStandby(t *testing.T) {
+	for standby, want := range map[string]string{"": "stops when idle for 5m0s\n", "1h0m0s": "sleeps when idle for 5m0s and stops after 1h0m0s of sleep\n"} {
+		var out strings.Builder
+		Describe(&out, admin.Service{Name: "m", Limits: map[service.Role]admin.ScaleLimits{service.RoleEngine: {Max: 1, ScaleToZeroAfter: "5m0s", StandbyFor: standby}},
+			Status: service.Status{Components: []service.ComponentStatus{{Role: service.RoleEngine}}}}, time.Now())
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("standbyFor %q: no %q in\n%s", standby, want, &out)
+		}
+	}
+}

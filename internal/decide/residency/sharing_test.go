@@ -170,3 +170,12 @@ func TestPreload(t *testing.T) {
 		}
 	}
 }
+
+// TestSizesInWords: a size is in a unit in which it can be read.
+func TestSizesInWords(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 GiB", 1: "1 KiB", 108_000: "106 KiB", 7 << 20: "7 MiB", 23_459_840: "22.4 MiB", 1 << 26: "0.0625 GiB", 3 * gib / 2: "1.5 GiB", 24 * gib: "24 GiB"} {
+		if got := gibibytes(n); got != want {
+			t.Errorf("%d bytes are %q, want %q", n, got, want)
+		}
+	}
+}

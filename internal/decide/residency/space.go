@@ -296,4 +296,13 @@ func gpus(n int) string {
 	return fmt.Sprintf("%d GPUs", n)
 }
 
-func gibibytes(n int64) string { return fmt.Sprintf("%.4g GiB", float64(n)/(1<<30)) }
+// gibibytes is a size in words; one that is small beside a machine is in MiB or KiB.
+func gibibytes(n int64) string {
+	switch {
+	case n > 0 && n < 1<<20:
+		return fmt.Sprintf("%.0f KiB", math.Ceil(float64(n)/(1<<10)))
+	case n > 0 && n < 1<<26:
+		return fmt.Sprintf("%.3g MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.4g GiB", float64(n)/(1<<30))
+}

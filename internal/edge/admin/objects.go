@@ -148,8 +148,12 @@ func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 		out.Limits = map[service.Role]ScaleLimits{}
 		for _, c := range st.Revision.Components {
 			l := c.Limits
-			out.Limits[c.Role] = ScaleLimits{Min: l.Min, Max: l.Max, Target: l.Target, Metric: (service.MetricTarget{Metric: l.Metric, External: l.External}).Name(), Metrics: l.Metrics,
+			limits := ScaleLimits{Min: l.Min, Max: l.Max, Target: l.Target, Metric: (service.MetricTarget{Metric: l.Metric, External: l.External}).Name(), Metrics: l.Metrics,
 				ScaleToZeroAfter: l.ScaleToZeroAfter.String(), StartupTimeout: l.StartupTimeout.String(), Schedule: l.Schedule, Prewarm: l.Prewarm}
+			if l.Standby != "" && c.Process != nil && c.Process.Standby != nil {
+				limits.StandbyFor = l.StandbyFor.String()
+			}
+			out.Limits[c.Role] = limits
 		}
 	}
 	if rendered {

@@ -82,6 +82,8 @@ type ScaleLimits struct {
 	StartupTimeout   string
 	Schedule         []service.ScheduleWindow `json:",omitempty"`
 	Prewarm          bool                     `json:",omitempty"`
+	// StandbyFor is how long a replica sleeps before it stops; "" where none sleeps.
+	StandbyFor string `json:",omitempty"`
 }
 
 // Waiting is what a request to the service waits for that has waited since some
