@@ -61,6 +61,7 @@ func newProcess(w *world, number uint64) (*process, error) {
 		g.process, w.gateways = p, []*gateway{g}
 		w.machine.adopted()
 		cfg.Traffic, cfg.Routing, w.machine.drain = traffic{g}, traffic{g}, g.dispatcher.Drain
+		w.machine.resume = g.dispatcher.Resume
 	}
 	if p.fleet, err = fleet.New(cfg); err != nil {
 		return nil, err

@@ -77,6 +77,8 @@ var mutants = []mutant{
 	{"services without replicas are woken", "idle services stay at zero", "internal/state/dispatch/pool.go", "p.queue.Len() > 0 && p.entry.alive == 0", "p.entry.alive == 0", "", also{}},
 	{"a status is made once for each manifest", "status tells the truth", "internal/state/fleet/services.go", "\te.status = transitioned(e.status, status, s.now())\n", "\tif e.status.Generation != status.Generation {\n\t\te.status = transitioned(e.status, status, s.now())\n\t}\n", "", also{}},
 	{"GPUs are given twice", "a device has one holder", "internal/decide/residency/space.go", "} else if g.holders > 0 {", "} else if g.holders > 1 {", "", also{}},
+	{"a sleeper is taken for ready", "a sleeper gets no request", "internal/state/dispatch/endpoints.go", "return x.phase == replica.Ready && x.address != \"\" && !x.endpoint.draining.Load()", "return (x.phase == replica.Ready || x.phase == replica.Asleep) && x.address != \"\"", "32", also{}},
+	{"GPUs are not given back", "a sleeper frees its GPUs", "internal/decide/residency/space.go", "g.holders += sign", "g.holders += max(sign, 0)", "32", also{}},
 	{"idle services keep their GPUs", "idle services make room", "internal/state/fleet/residency.go", "e.evicted, e.preload = why, preloadNone", "e.preload = preloadNone", "7", also{}},
 	{"a service is stopped while it is edited", "an edit takes nothing", "internal/decide/residency/residency.go", "case s.Rolling:\n\t\treturn \"rolling out\"\n", "", "7", also{}},
 	{"files stay under their temporary names", "records survive", datadirOf, "err = disk.Rename(f.Name(), path)", "err = nil", "", also{}},

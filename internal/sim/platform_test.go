@@ -30,6 +30,9 @@ type machine struct {
 	trace func(format string, args ...any)
 	// drain gives a replica no more requests and waits for those it has.
 	drain func(ctx context.Context, id string) error
+	// resume gives requests again to one that was drained to sleep.
+	resume func(id string)
+	sleeps lane // of replicas that fall asleep
 	// lost is told of an engine that ended with requests on it.
 	ended func(u *unit)
 	// ending is told of one that is to go, told of each service that has changed.
@@ -58,6 +61,7 @@ type machine struct {
 	instant   time.Time                         // of the first call of a second, and how many there were since
 	turns     map[service.Key]int
 	spins     func(service.Key)                 // is told of too many
+	disturbs  func(u *unit, what string)        // is told of a replica that is to sleep and has requests
 	cuts      func(u *unit, n int)              // is told of a replica that ends while it answers
 	scaling   func(k service.Key, from, to int) // is told of each change of a count
 	dead      bool                              // nobody listens: the owner's process is dead
@@ -73,7 +77,8 @@ type owner struct {
 	removed  bool
 	want     map[service.Role]int
 	victims  map[service.Role][]string
-	units    []*unit // oldest first
+	rest     map[service.Role]int // the level at which those sleep that are not wanted; 0: they end
+	units    []*unit              // oldest first
 	scaled   []scaling
 	lifted   bool // a gateway raised the count, and the fleet has not observed it since
 	hearing  bool // the fleet has been told
@@ -104,6 +109,7 @@ type unit struct {
 	drained time.Time // since when it is to go; zero while it is not
 	ready   time.Time // since when; zero while not
 	mood    mood
+	sleep   sleeping
 }
 
 // mood is what is wrong with a replica.
@@ -122,7 +128,7 @@ const (
 )
 
 func newMachine(l *loop, gpus int, seed uint64) *machine {
-	return &machine{loop: l.lane(2), rng: rand.New(rand.NewPCG(seed, 0x6d616368)), gpus: make([]string, gpus), space: residency.NewSpace(residency.Machine{GPUs: make([]int64, gpus)}), kept: make([]service.Key, gpus),
+	return &machine{loop: l.lane(2), sleeps: l.lane(5), rng: rand.New(rand.NewPCG(seed, 0x6d616368)), gpus: make([]string, gpus), space: residency.NewSpace(residency.Machine{GPUs: make([]int64, gpus)}), kept: make([]service.Key, gpus),
 		owners: map[service.Key]*owner{}, units: map[string]*unit{}, changes: make(chan service.Key, 1<<12), pending: map[service.Key]bool{}, turns: map[service.Key]int{}}
 }
 
@@ -133,12 +139,13 @@ func (m *machine) adopted() {
 	defer m.mu.Unlock()
 	m.changes, m.dead = make(chan service.Key, 1<<12), false
 	for _, o := range m.owners {
-		o.revision, o.want, o.victims = nil, map[service.Role]int{}, map[service.Role][]string{}
+		o.revision, o.want, o.victims, o.rest = nil, map[service.Role]int{}, map[service.Role][]string{}, map[service.Role]int{}
 		for _, u := range o.units { // times come from files, and probes are made anew
 			u.view.Created, u.view.Started = u.view.Created.Round(0), u.view.Started.Round(0)
 			if !u.view.ReadyAt.IsZero() {
 				u.view.ReadyAt = m.now()
 			}
+			u.recovered()
 		}
 	}
 }
@@ -206,7 +213,7 @@ func (m *machine) Apply(_ context.Context, r workload.Revision) error {
 	}
 	o := m.owners[r.Service]
 	if o == nil {
-		o = &owner{key: r.Service, want: map[service.Role]int{}, victims: map[service.Role][]string{}}
+		o = &owner{key: r.Service, want: map[service.Role]int{}, victims: map[service.Role][]string{}, rest: map[service.Role]int{}}
 		m.owners[r.Service] = o
 	}
 	o.removed, o.revision = false, &r
@@ -216,6 +223,10 @@ func (m *machine) Apply(_ context.Context, r workload.Revision) error {
 		switch {
 		case u.view.Phase == replica.Draining:
 		case c == nil:
+			m.end(u)
+		case u.view.Phase == replica.Asleep && u.view.Revision == r.Hash:
+			o.rest[u.view.Role] = u.sleep.level
+		case u.view.Phase == replica.Asleep:
 			m.end(u)
 		case u.view.Revision == r.Hash || r.Before != nil && u.view.Revision == r.Before.Hash:
 			adopted[u.view.Role]++
@@ -265,6 +276,10 @@ func (m *machine) refused() error {
 }
 
 func (m *machine) Scale(_ context.Context, ref workload.Ref, n int, victims []string) error {
+	return m.scale(ref, n, 0, victims)
+}
+
+func (m *machine) scale(ref workload.Ref, n, rest int, victims []string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.refused(); err != nil {
@@ -287,7 +302,7 @@ func (m *machine) Scale(_ context.Context, ref workload.Ref, n int, victims []st
 		o.scaled = append(o.scaled, scaling{at: time.Now(), from: was, to: n, rolling: o.rolling(), ready: m.ready(ref.Service) > 0})
 		o.scaled = o.scaled[max(0, len(o.scaled)-64):]
 	}
-	o.want[ref.Role], o.victims[ref.Role] = n, slices.Clone(victims)
+	o.want[ref.Role], o.rest[ref.Role], o.victims[ref.Role] = n, rest, slices.Clone(victims)
 	m.converge(o)
 	return nil
 }
@@ -427,7 +442,7 @@ func (m *machine) convergeRole(o *owner, c *workload.Component) {
 	ready := 0
 	for _, u := range o.units {
 		switch {
-		case u.view.Role != c.Role || u.view.Phase == replica.Draining:
+		case u.view.Role != c.Role || !u.view.Alive():
 		case u.view.Revision == o.revision.Hash:
 			current = append(current, u)
 		default:
@@ -443,10 +458,12 @@ func (m *machine) convergeRole(o *owner, c *workload.Component) {
 	slices.SortStableFunc(old, worth)
 	want := o.want[c.Role]
 	for len(current) > want {
-		m.end(current[len(current)-1])
+		if u := current[len(current)-1]; !m.doze(u, o.rest[c.Role]) {
+			m.end(u)
+		}
 		current = current[:len(current)-1]
 	}
-	for range want - len(current) {
+	for range want - len(current) - m.wakeSleepers(o, c.Role, want-len(current)) {
 		m.start(o, c)
 	}
 	waits := false
@@ -521,7 +538,7 @@ func (m *machine) ready(k service.Key) (n int) {
 func (m *machine) place() {
 	var waiting []*unit
 	for _, u := range m.units {
-		if u.view.Phase == replica.Pending && u.next == nil {
+		if u.view.Phase == replica.Pending && u.next == nil && !u.sleep.busy {
 			waiting = append(waiting, u)
 		}
 	}
@@ -536,12 +553,18 @@ func (m *machine) place() {
 			u.view.Reason, u.view.Message = replica.ReasonInsufficientGPUs, fmt.Sprintf("waits for %d GPUs", u.gpus)
 			continue
 		}
-		u.view.GPUs = slices.Clone(open[:u.gpus])
+		if u.view.GPUs = slices.Clone(open[:u.gpus]); !slices.ContainsFunc(u.sleep.gpus, func(i int) bool { return !slices.Contains(open, i) }) && len(u.sleep.gpus) == u.gpus {
+			u.view.GPUs = slices.Clone(u.sleep.gpus)
+		}
 		m.space.Take(residency.Need{GPUs: u.gpus}, u.view.GPUs)
 		for _, i := range u.view.GPUs {
 			m.gpus[i], m.kept[i] = u.view.ID, service.Key{}
 		}
-		u.launch()
+		if u.sleep.asleep > 0 {
+			u.wake()
+		} else {
+			u.launch()
+		}
 		m.tell(u.owner.key)
 	}
 	for i, k := range m.kept {
@@ -603,7 +626,12 @@ func (u *unit) fail(reason string) {
 		return
 	}
 	m := u.machine
+	if u.view.Phase == replica.Asleep { // nobody misses it
+		m.end(u)
+		return
+	}
 	m.trace("failed %s %s", u.view.ID, reason)
+	u.rests()
 	if !u.ready.IsZero() && time.Since(u.ready) >= restartSettled {
 		u.backoff = restartMin
 	}
@@ -652,7 +680,10 @@ func (m *machine) end(u *unit) {
 	}
 	m.trace("drain %s", u.view.ID)
 	m.ending(u)
-	u.drained = time.Now()
+	if u.drained = time.Now(); u.sleep.cancel != nil {
+		u.sleep.cancel()
+	}
+	u.rests()
 	u.view.Phase, u.view.Restart = replica.Draining, time.Time{}
 	if u.next != nil {
 		u.next()

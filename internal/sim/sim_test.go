@@ -190,6 +190,11 @@ func newPlan(seed uint64) *Plan {
 	if p.Gateways > 0 {
 		return p
 	}
+	for i := range p.Services { // of 64 seeds, the later 32
+		if s := &p.Services[i]; seed/32%2 == 1 && s.Seed%2 == 0 {
+			s.Standby = time.Minute + time.Duration(s.Seed%1800)*time.Second
+		}
+	}
 	rng := rand.New(rand.NewPCG(seed, 0x72617265))
 	for range int(seed/8%2) * (2 + rng.IntN(8)) {
 		s := &p.Services[rng.IntN(len(p.Services))]

@@ -226,6 +226,9 @@ func (c *call) send() {
 		if !u.drained.IsZero() && time.Since(u.drained) > settled && !w.trouble() {
 			w.violate("a replica that goes finishes", c.key, fmt.Sprintf("request %d is sent to %s, which is to go since %v", c.id, u.view.ID, time.Since(u.drained)))
 		}
+		if u.sleep.asleep > 0 {
+			w.violate("a sleeper gets no request", c.key, fmt.Sprintf("request %d is sent to %s, which sleeps", c.id, u.view.ID))
+		}
 		c.unit = u
 		u.calls[c.id] = c
 		c.timer = w.loop.after(answerTimeout, c.slow)

@@ -24,6 +24,8 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"idle services make room", "A service whose requests wait for GPUs gets them while idle services with minReplicas 0 hold enough.", "docs/limits.md"},
 	{"an edit takes nothing", "A service that is edited is not stopped for another before its new revision is ready.", "docs/design/catalog-and-local.md"},
 	{"a device has one holder", "No GPU is held by two replicas.", "docs/design/catalog-and-local.md"},
+	{"a sleeper gets no request", "No request is sent to a replica that sleeps, and none is put to sleep while it has requests.", "docs/running-on-one-machine.md"},
+	{"a sleeper frees its GPUs", "While replicas sleep, nobody waits for GPUs that nobody holds, nor holds one with another.", "docs/running-on-one-machine.md"},
 	{"idle services reach zero", "A service with minReplicas 0 that nobody asks has no replica after scaleToZeroAfter.", "docs/limits.md"},
 	{"idle services keep their time", "A service that nobody asks keeps a replica for scaleToZeroAfter, unless others may need its GPUs.", "docs/limits.md"},
 	{"idle services stay at zero", "A service at zero that nobody asks or edits stays there.", "docs/limits.md"},
@@ -59,6 +61,7 @@ type watch struct {
 	lacking  service.Key // waits for GPUs that idle services have, since
 	lacks    time.Time
 	crowded  time.Time // since when requests wait for GPUs at all
+	denied   time.Time // since when a replica waits for GPUs that nobody holds, while others sleep
 }
 
 // watched is what the invariants need to remember of a service.
@@ -249,6 +252,7 @@ func (w *watch) check() {
 	var told []service.Key
 	w.room(now)
 	w.hoards(now)
+	w.sleepers(now)
 	for _, k := range w.keys {
 		s := w.services[k]
 		if s == nil || s.plan == nil || w.world.loop.stopped {
@@ -400,6 +404,34 @@ func (w *watch) room(now time.Time) {
 	}
 }
 
+// sleepers looks at the GPUs that replicas had before they fell asleep.
+func (w *watch) sleepers(now time.Time) {
+	key, waits, asleep, need, free := service.Key{}, 0, 0, 0, 0
+	w.world.machine.locked(func() {
+		free = w.world.machine.free()
+		for _, u := range w.world.machine.units {
+			switch {
+			case u.view.Phase == replica.Asleep && !u.sleep.busy:
+				asleep++
+				if len(u.view.GPUs) > 0 {
+					w.violate("a sleeper frees its GPUs", u.owner.key, "replica %s sleeps and holds %v", u.view.ID, u.view.GPUs)
+				}
+			case u.view.Phase == replica.Pending && u.gpus > 0 && !u.sleep.busy:
+				waits++
+				key, need = u.owner.key, u.gpus
+			}
+		}
+	})
+	if waits != 1 || asleep == 0 || free < need || w.world.trouble() || now.Sub(w.restart) < time.Minute {
+		w.denied = time.Time{}
+	} else if w.denied.IsZero() {
+		w.denied = now
+	}
+	if d := now.Sub(w.denied); !w.denied.IsZero() && d > 10*time.Second {
+		w.violate("a sleeper frees its GPUs", key, "a replica has waited for %d GPUs for %v, nobody holds %d, and %d replicas sleep", need, d, free, asleep)
+	}
+}
+
 func (w *watch) devices() {
 	holders := map[int]string{}
 	w.world.machine.locked(func() {
@@ -509,7 +541,7 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 		if o := w.world.machine.owners[k]; o != nil && o.revision != nil {
 			want, known = o.want[service.RoleEngine]
 			for _, u := range o.units {
-				if u.view.Phase != replica.Draining {
+				if u.view.Alive() {
 					alive++
 				}
 			}

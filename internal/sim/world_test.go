@@ -39,9 +39,10 @@ type ServicePlan struct {
 	ToZero         time.Duration
 	Startup        time.Duration // how long a replica takes
 	GPUs           int
-	Model          int  // changes with each edit
-	Canary         int  // percent of the requests that a changed model gets at first; 0 is none
-	Left           bool // out of the plan
+	Model          int           // changes with each edit
+	Standby        time.Duration // for how long its last replica sleeps before it stops; 0: it stops at once
+	Canary         int           // percent of the requests that a changed model gets at first; 0 is none
+	Left           bool          // out of the plan
 }
 
 func (s *ServicePlan) key() service.Key { return service.Key{Namespace: "default", Name: s.Name} }
@@ -56,6 +57,9 @@ func (s *ServicePlan) manifest() string {
 	canary := ""
 	if s.Canary > 0 {
 		canary = fmt.Sprintf("\n  canaryTrafficPercent: %d", s.Canary)
+	}
+	if s.Standby > 0 {
+		limit += fmt.Sprintf(", standby: auto, standbyFor: %s", s.Standby)
 	}
 	return fmt.Sprintf(`apiVersion: roundhouse.dev/v1alpha1
 kind: ModelService
@@ -85,7 +89,9 @@ spec:
   protocolVersions: [openai]
   engine:
     containers: [{name: main, image: example.com/engine, resources: {limits: {nvidia.com/gpu: "%d"}}}]
-  local: {command: [engine, "--port={{.Port}}"]}
+  local:
+    command: [engine, "--port={{.Port}}"]
+    standby: {levels: [{level: 1, sleep: {path: /sleep}, wake: [{path: /wake}]}]}
 `, n, n)
 	}
 	return b.String()
@@ -242,6 +248,7 @@ func newWorld(t *testing.T, p *Plan) (*world, error) {
 	w.machine.cuts = func(u *unit, n int) {
 		w.violate("a replica that goes finishes", u.owner.key, fmt.Sprintf("replica %s ends %v after it was told to, and has %d requests", u.view.ID, time.Since(u.drained), n))
 	}
+	w.machine.disturbs = func(u *unit, what string) { w.violate("a sleeper gets no request", u.owner.key, u.view.ID+": "+what) }
 	w.machine.scaling = func(k service.Key, from, to int) {
 		if f := w.moments[k]; f != nil {
 			f(from, to)
