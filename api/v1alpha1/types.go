@@ -172,6 +172,37 @@ type Scaling struct {
 	// Prewarm auto learns how long the service is idle, and starts a replica ahead
 	// of the usual return of requests where that pays; default: off.
 	Prewarm string `json:"prewarm,omitempty"`
+	// Preset is who decides the count: ours (default), or knative for the decision of
+	// Knative's autoscaler.
+	Preset string `json:"preset,omitempty"`
+	// Knative are the settings of preset knative.
+	Knative *Knative `json:"knative,omitempty"`
+}
+
+// Knative are the settings of Knative's autoscaler, with its defaults.
+type Knative struct {
+	// TargetUtilizationPercentage of the target is aimed at; default: 70.
+	TargetUtilizationPercentage *float64 `json:"targetUtilizationPercentage,omitempty"`
+	// Window is the stable window; default: 60s.
+	Window *metav1.Duration `json:"window,omitempty"`
+	// PanicWindowPercentage is the part of window that is the panic window; default: 10.
+	PanicWindowPercentage *float64 `json:"panicWindowPercentage,omitempty"`
+	// PanicThresholdPercentage of the ready replicas begins panic mode; default: 200.
+	PanicThresholdPercentage *float64 `json:"panicThresholdPercentage,omitempty"`
+	// ScaleDownDelay is how long fewer replicas must be wanted; default: 0s.
+	ScaleDownDelay *metav1.Duration `json:"scaleDownDelay,omitempty"`
+	// ScaleToZeroPodRetentionPeriod is for how long the last replica stays after
+	// zero was decided; default: 0s.
+	ScaleToZeroPodRetentionPeriod *metav1.Duration `json:"scaleToZeroPodRetentionPeriod,omitempty"`
+	// InitialScale is how many start when the component starts for the first time;
+	// default: 1.
+	InitialScale *int `json:"initialScale,omitempty"`
+	// ActivationScale is how many start from zero at least; default: 1.
+	ActivationScale *int `json:"activationScale,omitempty"`
+	// TargetBurstCapacity decides whether the last replica stays the grace period of
+	// 30s longer: with 0, and where the ready replicas take so many requests more
+	// than there are. -1 is never; default: 211.
+	TargetBurstCapacity *float64 `json:"targetBurstCapacity,omitempty"`
 }
 
 // ScheduleWindow gives a count other bounds at some times. A bound that it does

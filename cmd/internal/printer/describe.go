@@ -168,7 +168,10 @@ func describeComponent(w io.Writer, s admin.Service, c service.ComponentStatus) 
 	text := fmt.Sprintf("\n%s: %d of %d ready", c.Role, c.Ready, c.Desired)
 	if l, known := s.Limits[c.Role]; known {
 		text += fmt.Sprintf(", %d to %d replicas, %s each", l.Min, l.Max, target(l))
-		if l.Min == 0 && l.ScaleToZeroAfter != "0s" {
+		switch {
+		case l.Knative:
+			text += ", preset knative"
+		case l.Min == 0 && l.ScaleToZeroAfter != "0s":
 			verb := "stops"
 			if l.StandbyFor != "" {
 				verb = "sleeps"

@@ -274,6 +274,10 @@ type Scaling struct {
 	Schedule []ScheduleWindow `json:"schedule,omitempty"`
 	// Prewarm has a replica started ahead of the usual return of requests.
 	Prewarm Prewarm `json:"prewarm,omitempty"`
+	// Preset is who decides the count, and Knative are the settings of
+	// PresetKnative.
+	Preset  Preset   `json:"preset,omitempty"`
+	Knative *Knative `json:"knative,omitempty"`
 }
 
 // Prewarm is whether a replica is started ahead of requests.
@@ -375,6 +379,12 @@ func (s Scaling) Over(base Scaling) Scaling {
 	if s.Prewarm != "" {
 		out.Prewarm = s.Prewarm
 	}
+	if s.Preset != "" {
+		out.Preset = s.Preset
+	}
+	if s.Knative != nil {
+		out.Knative = s.Knative
+	}
 	return out
 }
 
@@ -395,6 +405,7 @@ type Limits struct {
 	AnswerTimeout time.Duration    `json:",omitempty"` // 0: the gateway's
 	Schedule      []ScheduleWindow `json:",omitempty"`
 	Prewarm       bool             `json:",omitempty"`
+	Knative       *Knative         `json:",omitempty"` // nil: Roundhouse's own autoscaler decides
 }
 
 // Ratio is how many replicas of a component there are to be for so many of
@@ -466,5 +477,11 @@ func (s Scaling) Settled() Limits {
 		}
 	}
 	l.Schedule, l.Prewarm = s.Schedule, s.Prewarm == PrewarmAuto
+	if s.Preset == PresetKnative {
+		l.Target, l.Prewarm, l.Knative = s.knativeTotal(), false, &Knative{}
+		if s.Knative != nil {
+			l.Knative = s.Knative
+		}
+	}
 	return l
 }

@@ -94,6 +94,7 @@ type State struct {
 
 	seen     seen // by Learned
 	schedule schedule
+	knative  knative
 	// signals are what measured metrics asked for, by their names.
 	signals map[string]confirmed
 	usual   returns

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/kpa"
 )
 
 const (
@@ -79,8 +80,13 @@ func step(s State, in Input, now time.Time) (State, Decision) {
 		// The load until now is no reason to start again.
 		next.Window = Window{}
 		next.Window.add(sampleOf(in.Demand, now))
+		next.knative = knative{state: kpa.Begin()}
 		return next, decide(next, in, 0, why)
 	}
+	if in.Limits.Knative != nil {
+		return next.byKnative(in, now)
+	}
+	next.knative = knative{}
 	need, want, why, num := wanted(s, &next, in, now)
 	soon := next.ahead(in, now)
 	if soon.want && want == 0 {

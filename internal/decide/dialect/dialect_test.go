@@ -173,3 +173,40 @@ spec:
 		}
 	}
 }
+
+// With the preset every annotation of Knative's counts; without it a service that
+// carries them keeps its own autoscaler, whatever their class.
+func TestKnativePreset(t *testing.T) {
+	const annotations = `
+    autoscaling.knative.dev/class: kpa.autoscaling.knative.dev
+    autoscaling.knative.dev/target: "20"
+    autoscaling.knative.dev/target-utilization-percentage: "80"
+    autoscaling.knative.dev/window: 40s
+    autoscaling.knative.dev/panic-window-percentage: "20"
+    autoscaling.knative.dev/panic-threshold-percentage: "150"
+    autoscaling.knative.dev/scale-down-delay: 15m
+    autoscaling.knative.dev/scale-to-zero-pod-retention-period: 2m
+    autoscaling.knative.dev/initial-scale: "2"
+    autoscaling.knative.dev/activation-scale: "3"
+    autoscaling.knative.dev/target-burst-capacity: "-1"
+`
+	read := func(more string, warnings int) service.Limits {
+		t.Helper()
+		res := Read("a.yaml", []byte("apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata:\n  name: a\n  annotations:"+more+annotations+
+			"spec: {predictor: {containerConcurrency: 16, model: {modelFormat: {name: xgboost}, storageUri: 's3://b/m'}}}\n"))
+		if len(res.Objects) != 1 || len(res.Problems) != warnings {
+			t.Fatalf("%d objects, %d problems, want %d: %v", len(res.Objects), len(res.Problems), warnings, res.Problems)
+		}
+		return res.Objects[0].Service.Components.Engine.Scaling.Settled()
+	}
+	if l := read("", 7); l.Knative != nil || l.Target != 16 || l.ScaleToZeroAfter != 2*time.Minute {
+		t.Errorf("without the preset: %+v", l)
+	}
+	l := read("\n    roundhouse.dev/scaling-preset: knative", 0)
+	got, err := json.Marshal(l.Knative)
+	want := `{"targetUtilizationPercentage":80,"window":40000000000,"panicWindowPercentage":20,"panicThresholdPercentage":150,"scaleDownDelay":900000000000,` +
+		`"scaleToZeroPodRetentionPeriod":120000000000,"initialScale":2,"activationScale":3,"targetBurstCapacity":-1}`
+	if err != nil || string(got) != want || l.Target != 16 {
+		t.Errorf("with the preset the target is %v, want 16, the containerConcurrency; the settings are %s, want %s (%v)", l.Target, got, want, err)
+	}
+}

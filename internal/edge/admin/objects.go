@@ -149,7 +149,7 @@ func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 		for _, c := range st.Revision.Components {
 			l := c.Limits
 			limits := ScaleLimits{Min: l.Min, Max: l.Max, Target: l.Target, Metric: (service.MetricTarget{Metric: l.Metric, External: l.External}).Name(), Metrics: l.Metrics,
-				ScaleToZeroAfter: l.ScaleToZeroAfter.String(), StartupTimeout: l.StartupTimeout.String(), Schedule: l.Schedule, Prewarm: l.Prewarm}
+				ScaleToZeroAfter: l.ScaleToZeroAfter.String(), StartupTimeout: l.StartupTimeout.String(), Schedule: l.Schedule, Prewarm: l.Prewarm, Knative: l.Knative != nil}
 			if l.Standby != "" && c.Process != nil && c.Process.Standby != nil {
 				limits.StandbyFor = l.StandbyFor.String()
 			}

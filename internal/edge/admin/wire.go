@@ -84,6 +84,8 @@ type ScaleLimits struct {
 	Prewarm          bool                     `json:",omitempty"`
 	// StandbyFor is how long a replica sleeps before it stops; "" where none sleeps.
 	StandbyFor string `json:",omitempty"`
+	// Knative: Knative's autoscaler decides, which has no ScaleToZeroAfter.
+	Knative bool `json:",omitempty"`
 }
 
 // Waiting is what a request to the service waits for that has waited since some

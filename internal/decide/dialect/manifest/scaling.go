@@ -3,7 +3,6 @@ package manifest
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -34,6 +33,7 @@ func CheckScaling(r *Report, path string, s service.Scaling) service.Scaling {
 	checkMetrics(r, path, s)
 	checkSchedule(r, path+".schedule", s)
 	checkPrewarm(r, path+".prewarm", s)
+	checkPreset(r, path, s)
 	return s
 }
 
@@ -166,9 +166,6 @@ func ReadOperator(r *Report, path, s string) service.Operator {
 // requestMetrics are those that annotations may name.
 var requestMetrics = []service.ScaleMetric{service.MetricConcurrency, service.MetricRPS, service.MetricCPU, service.MetricMemory}
 
-// knative is the prefix of Knative's annotations.
-const knative = "autoscaling.knative.dev/"
-
 // scheduleAnnotation has the windows of a schedule as YAML, and prewarmAnnotation
 // auto or off, as a ModelService's scaling has them.
 const (
@@ -209,7 +206,8 @@ func ReadAnnotations(r *Report, path, prefix string, c *service.Component, annot
 			r.Errorf(a.path, "unknown metric %q: write one of %s", Clip(a.value), Joined(known))
 		}
 	}
-	if a := find(knative + "scale-to-zero-pod-retention-period"); a != nil {
+	preset := readPreset(r, find, &s, c.Scaling)
+	if a := find(knative + "scale-to-zero-pod-retention-period"); a != nil && !preset {
 		switch d, err := time.ParseDuration(a.value); {
 		case err != nil || d < 0:
 			r.Errorf(a.path, "%q is not a duration such as 5m", Clip(a.value))
@@ -220,17 +218,17 @@ func ReadAnnotations(r *Report, path, prefix string, c *service.Component, annot
 	checkAutoscalerClass(r, find(prefix+"autoscalerClass"))
 	readOwn(r, &s, c.Scaling, find(scheduleAnnotation), find(prewarmAnnotation))
 	utilization := readUtilization(r, find(knative+"target-utilization-percentage", knative+"targetUtilizationPercentage"))
-	if m := cmp.Or(c.Scaling.ScaleMetric, s.ScaleMetric, service.MetricConcurrency); m == service.MetricConcurrency || m == service.MetricRPS {
+	if m := cmp.Or(c.Scaling.ScaleMetric, s.ScaleMetric, service.MetricConcurrency); !preset && (m == service.MetricConcurrency || m == service.MetricRPS) {
 		s.ScaleTarget = soft(s.ScaleTarget, utilization)
 		if prefix == KServePrefix { // which hands its scaleTarget to Knative
 			c.Scaling.ScaleTarget = soft(c.Scaling.ScaleTarget, utilization)
 		}
 	}
-	if s.ScaleTarget == nil {
+	if s.ScaleTarget == nil && !preset {
 		s.ScaleTarget = readTarget(r, find(prefix+"targetUtilizationPercentage"))
 	}
-	warnKnative(r, path, c.Annotations)
-	warnKnative(r, "metadata.annotations", annotations)
+	warnKnative(r, path, c.Annotations, preset)
+	warnKnative(r, "metadata.annotations", annotations, preset)
 	apart := c.Scaling
 	c.Scaling = c.Scaling.Over(s)
 	CheckTogether(r, "metadata.annotations", c.Scaling, apart, s)
@@ -293,39 +291,6 @@ func checkAutoscalerClass(r *Report, a *annotation) {
 		r.Warnf(a.path, "%q has no effect on one machine; on a cluster the count is left to your autoscaler, but for the start from 0", a.value)
 	case !slices.Contains(autoscalerClasses, a.value):
 		r.Refuse(a.path, "unknown class %q: write one of %s", Clip(a.value), Joined(autoscalerClasses))
-	}
-}
-
-// knativeRead are Knative's annotations that are read, knativeIdle those whose
-// work Roundhouse's own autoscaler does by settings of its own.
-var (
-	knativeRead = []string{"min-scale", "minScale", "max-scale", "maxScale", "target", "metric",
-		"target-utilization-percentage", "targetUtilizationPercentage", "scale-to-zero-pod-retention-period"}
-	knativeIdle = []string{"window", "panic-window-percentage", "panicWindowPercentage", "panic-threshold-percentage",
-		"panicThresholdPercentage", "scale-down-delay", "initial-scale", "initialScale", "activation-scale",
-		"target-burst-capacity", "targetBurstCapacity"}
-)
-
-// warnKnative warns of Knative's annotations that change nothing here.
-func warnKnative(r *Report, path string, annotations map[string]string) {
-	for _, key := range slices.Sorted(maps.Keys(annotations)) {
-		name, ok := strings.CutPrefix(key, knative)
-		at := strict.Key(path, key)
-		switch {
-		case !ok || slices.Contains(knativeRead, name):
-		case name == "class":
-			if v := annotations[key]; v != "kpa.autoscaling.knative.dev" {
-				r.Warnf(at, "%q has no effect: Roundhouse's own autoscaler decides the count", Clip(v))
-			}
-		case slices.Contains(knativeIdle, name):
-			r.Warnf(at, "has no effect: Roundhouse's own autoscaler decides the count")
-		default:
-			why := "is not one of Knative's annotations and has no effect"
-			if near := strict.Nearest(name, slices.Concat(knativeRead, knativeIdle)); near != "" {
-				why += fmt.Sprintf("; did you mean %q?", knative+near)
-			}
-			r.Warnf(at, "%s", why)
-		}
 	}
 }
 

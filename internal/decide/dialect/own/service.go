@@ -114,6 +114,15 @@ func readModel(r *manifest.Reader, m *api.Model, name string) *service.ModelSour
 	return out
 }
 
+func readKnative(k *api.Knative) *service.Knative {
+	if k == nil {
+		return nil
+	}
+	return &service.Knative{TargetUtilization: k.TargetUtilizationPercentage, Window: span(k.Window), PanicWindow: k.PanicWindowPercentage,
+		PanicThreshold: k.PanicThresholdPercentage, ScaleDownDelay: span(k.ScaleDownDelay), Retention: span(k.ScaleToZeroPodRetentionPeriod),
+		InitialScale: k.InitialScale, ActivationScale: k.ActivationScale, BurstCapacity: k.TargetBurstCapacity}
+}
+
 func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scaling {
 	if s == nil {
 		return service.Scaling{}
@@ -125,6 +134,7 @@ func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scalin
 		MaxConcurrency:   s.MaxConcurrency,
 		ScaleToZeroAfter: span(s.ScaleToZeroAfter), StartupTimeout: span(s.StartupTimeout),
 		AnswerTimeout: span(s.AnswerTimeout), Prewarm: service.Prewarm(s.Prewarm),
+		Preset: service.Preset(s.Preset), Knative: readKnative(s.Knative),
 		Standby: service.StandbyPolicy(s.Standby), StandbyFor: span(s.StandbyFor),
 	}
 	if _, _, ok := service.ParseStandby(s.Standby); !ok {

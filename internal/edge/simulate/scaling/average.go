@@ -140,3 +140,8 @@ func after(all []delayed, at time.Duration) []delayed {
 	}
 	return all
 }
+
+type delayed struct {
+	at    time.Duration
+	count int
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/kpa"
 )
 
 // Case is what a contestant is replayed on.
@@ -41,7 +42,7 @@ func Contestants() []Contestant {
 			return NewShipped(c.Limits, c.Trace.Begin), nil
 		}},
 		{Name: "knative", Summary: "Knative's KPA with its defaults, and the slots as containerConcurrency", New: func(c Case) (Scaler, error) {
-			return NewKnative(DefaultKnative(float64(c.Pool.Slots), c.Limits.Min, c.Limits.Max)), nil
+			return NewKnative(kpa.Default(float64(c.Pool.Slots), c.Limits.Min, c.Limits.Max)), nil
 		}},
 		{Name: "average", Summary: "the mean of the last ten minutes, as KubeAI's autoscaler, with the target below", New: func(c Case) (Scaler, error) {
 			return NewAverage(DefaultAverage(c.Limits.Target, c.Limits.Min, c.Limits.Max)), nil
@@ -70,7 +71,7 @@ func knativeWith(name string) (Contestant, error) {
 		return Contestant{}, wrong
 	}
 	return Contestant{Name: name, Summary: "Knative's KPA with these settings", New: func(c Case) (Scaler, error) {
-		cfg := DefaultKnative(float64(c.Pool.Slots), c.Limits.Min, c.Limits.Max)
+		cfg := kpa.Default(float64(c.Pool.Slots), c.Limits.Min, c.Limits.Max)
 		cfg.Utilization, cfg.StableWindow = utilization/100, window
 		return NewKnative(cfg), nil
 	}}, nil

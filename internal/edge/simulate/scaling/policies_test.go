@@ -9,6 +9,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/decide/kpa"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -75,7 +77,7 @@ func wake(t *testing.T, k *Knative) *driver {
 
 // Each count is computed by hand: containerConcurrency 10, so the target is 7.
 func TestKnativeByHand(t *testing.T) {
-	d := wake(t, NewKnative(DefaultKnative(10, 0, 64)))
+	d := wake(t, NewKnative(kpa.Default(10, 0, 64)))
 	d.view.LoadSeconds = 0
 	d.view.Now, d.view.Queued = 0, 0
 	d.play(t, []step{
@@ -96,7 +98,7 @@ func TestKnativeByHand(t *testing.T) {
 }
 
 func TestKnativeSettingsByHand(t *testing.T) {
-	cfg := DefaultKnative(10, 0, 64)
+	cfg := kpa.Default(10, 0, 64)
 	cfg.BurstCapacity = 0
 	d := wake(t, NewKnative(cfg))
 	d.play(t, []step{
@@ -107,7 +109,7 @@ func TestKnativeSettingsByHand(t *testing.T) {
 		{second: 96, load: 0, ready: 1, want: 0, why: "for 30 s"},
 	})
 
-	cfg = DefaultKnative(10, 0, 64)
+	cfg = kpa.Default(10, 0, 64)
 	cfg.MaxScaleUpRate = 2
 	d = wake(t, NewKnative(cfg))
 	d.play(t, []step{
@@ -115,7 +117,7 @@ func TestKnativeSettingsByHand(t *testing.T) {
 		{second: 4, load: 100, ready: 2, want: 4, why: "at most twice the two"},
 	})
 
-	cfg = DefaultKnative(10, 1, 3)
+	cfg = kpa.Default(10, 1, 3)
 	cfg.ScaleDownDelay = 20 * time.Second
 	cfg.StableWindow = 6 * time.Second
 	d = wake(t, NewKnative(cfg))

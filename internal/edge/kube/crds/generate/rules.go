@@ -177,7 +177,7 @@ const bounds = `!has(self.scaling) || [[self.?engine.?scaling.?minReplicas.orVal
 // rules are by "Type" or "Type.field".
 func rules() map[string][]rule {
 	all := map[string][]rule{}
-	for _, part := range []map[string][]rule{serviceRules(), metricRules(), scalingRules(), standbyRules(), runtimeRules(), routingRules(), pickerRules(), reserveRules(), statusRules()} {
+	for _, part := range []map[string][]rule{serviceRules(), metricRules(), scalingRules(), knativeRules(), standbyRules(), runtimeRules(), routingRules(), pickerRules(), reserveRules(), statusRules()} {
 		for name, r := range part {
 			all[name] = r
 		}
@@ -273,6 +273,7 @@ func scalingRules() map[string][]rule {
 		"Scaling.metrics":           {atMost(8)},
 		"Scaling.scaleToZeroAfter":  duration,
 		"Scaling.prewarm":           {oneOf(service.PrewarmAuto, service.PrewarmOff)},
+		"Scaling.preset":            {oneOf(service.Presets...)},
 		"Scaling.schedule":          {atMost(32)},
 		"ScheduleWindow": {require("start", "end"), cel("has(self.minReplicas) || has(self.maxReplicas)", "changes nothing: write minReplicas, maxReplicas or both"),
 			cel("!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas", "minReplicas is more than maxReplicas")},
@@ -280,6 +281,26 @@ func scalingRules() map[string][]rule {
 		"ScheduleWindow.maxReplicas": {atLeast(1)},
 		"Scaling.startupTimeout":     duration,
 		"Scaling.answerTimeout":      duration,
+	}
+}
+
+func knativeRules() map[string][]rule {
+	between := func(least, most string) []rule {
+		return []rule{cel(fmt.Sprintf("self >= %s.0 && self <= %s.0", least, most), fmt.Sprintf("is not within %s and %s", least, most))}
+	}
+	seconds := func(least string) []rule {
+		return []rule{form(span, maxWord), cel(fmt.Sprintf("duration(self) >= duration('%s') && duration(self) <= duration('1h')", least), fmt.Sprintf("is not within %s and 1h", least))}
+	}
+	return map[string][]rule{
+		"Knative.targetUtilizationPercentage":   between("1", "100"),
+		"Knative.panicWindowPercentage":         between("1", "100"),
+		"Knative.panicThresholdPercentage":      between("110", "1000"),
+		"Knative.targetBurstCapacity":           {cel("self == -1.0 || self >= 0.0", "is neither -1 nor 0 or more")},
+		"Knative.window":                        seconds("6s"),
+		"Knative.scaleDownDelay":                seconds("0s"),
+		"Knative.scaleToZeroPodRetentionPeriod": seconds("0s"),
+		"Knative.initialScale":                  {atLeast(0)},
+		"Knative.activationScale":               {atLeast(1)},
 	}
 }
 
