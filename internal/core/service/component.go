@@ -478,10 +478,7 @@ func (s Scaling) Settled() Limits {
 	}
 	l.Schedule, l.Prewarm = s.Schedule, s.Prewarm == PrewarmAuto
 	if s.Preset == PresetKnative {
-		l.Target, l.Prewarm, l.Knative = s.knativeTotal(), false, &Knative{}
-		if s.Knative != nil {
-			l.Knative = s.Knative
-		}
+		l.Target, l.Prewarm, l.Knative = s.knativeTotal(), false, cmp.Or(s.Knative, &Knative{})
 	}
 	return l
 }
