@@ -520,3 +520,32 @@ func TestStandbySurvivesItsOwner(t *testing.T) {
 		t.Fatalf("after the end of a process that slept: %s", a)
 	}
 }
+
+// TestOwnerDiesDuringWake: a process that was waking when `up` was killed may be
+// awake or not. It is ended, and another answers.
+func TestOwnerDiesDuringWake(t *testing.T) {
+	t.Parallel()
+	n := onOneGPU(t, sleeper("a", "level1", "1s"))
+	if a := n.complete("a", 4); a.status != 200 {
+		t.Fatal(a)
+	}
+	before := n.asleepAt("a", 1)
+	cut := make(chan struct{})
+	go func() {
+		defer close(cut)
+		_, _ = try(http.MethodPost, n.gateway+"/v1/completions", `{"model":"a","prompt":"hello"}`) // the kill cuts it
+	}()
+	eventually(t, "the replica is being woken", func() (bool, string) {
+		rs := n.service("default/a").Replicas
+		return len(rs) == 1 && rs[0].Message == "is being woken", fmt.Sprint(rs)
+	})
+	n.signal(syscall.SIGKILL)
+	<-cut
+	n.up()
+	if a := n.complete("a", 4); a.status != 200 {
+		t.Fatal(a)
+	}
+	if after := n.asleepAt("a", 1); after == before {
+		t.Errorf("the process %d was taken over", before)
+	}
+}

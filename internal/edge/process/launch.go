@@ -47,6 +47,7 @@ type running struct {
 	note        string // a warning for people
 	asleep      int    // the level at which it sleeps; 0: awake
 	asleepSince time.Time
+	turning     bool // falling asleep or waking
 }
 
 func (r *running) grace() time.Duration {
@@ -351,7 +352,7 @@ func (u *unit) record(r *running) record {
 	u.o.mu.Unlock()
 	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort,
 		GPUs: r.gpus, Need: r.need, Model: r.model, Adapters: r.adapters, Files: files, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts,
-		Asleep: r.asleep, AsleepSince: r.asleepSince}
+		Asleep: r.asleep, AsleepSince: r.asleepSince, Turning: r.turning}
 	if r.proc != nil {
 		rec.Process = r.proc.Identity()
 	}

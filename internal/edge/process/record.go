@@ -41,6 +41,9 @@ type record struct {
 	// Asleep is the level at which the process sleeps, or is about to; 0: awake.
 	Asleep      int       `json:"asleep,omitempty"`
 	AsleepSince time.Time `json:"asleepSince,omitzero"`
+	// Turning: the process is falling asleep or waking. Found so, nobody knows
+	// whether it answers and holds its GPUs, so it is ended.
+	Turning bool `json:"turning,omitempty"`
 }
 
 // records is the folder of them.

@@ -130,7 +130,7 @@ func (w *supervisor) fallAsleep(level int) (gone bool) {
 	}
 	// On record before it happens: whoever finds a process that sleeps, and takes it
 	// for one that is awake, sends it requests that hang.
-	r.asleep, r.asleepSince = level, u.p.cfg.Now()
+	r.asleep, r.asleepSince, r.turning = level, u.p.cfg.Now(), true
 	w.write()
 	err := w.calls(sleepTimeout, u.component.Load().Process.Standby.Find(level).Sleep)
 	if errors.Is(err, errEnding) {
@@ -155,6 +155,8 @@ func (w *supervisor) fallAsleep(level int) (gone bool) {
 			v.Reason, v.Message = "", fmt.Sprintf("asleep at level %d", level)
 		}
 	})
+	r.turning = false
+	w.write()
 	w.ready = time.Time{}
 	return false
 }
@@ -207,6 +209,8 @@ func (w *supervisor) wakeUp(ctx context.Context) *failure {
 	u.o.update(u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message = replica.Starting, replica.ReasonWaking, "is being woken"
 	})
+	r.turning = true
+	w.write()
 	began, level := time.Now(), r.asleep
 	limit := cmp.Or(c.Limits.StartupTimeout, service.DefaultStartupTimeout)
 	err := w.calls(limit, c.Process.Standby.Find(level).Wake...)
@@ -228,7 +232,7 @@ func (w *supervisor) wakeUp(ctx context.Context) *failure {
 // awake has the replica take requests again. woke is nil where it was not asleep
 // yet.
 func (w *supervisor) awake(ctx context.Context, woke *replica.Woke) {
-	w.r.asleep, w.r.asleepSince = 0, time.Time{}
+	w.r.asleep, w.r.asleepSince, w.r.turning = 0, time.Time{}, false
 	w.write()
 	w.u.resume()
 	w.ready = time.Now()

@@ -310,6 +310,11 @@ func (p *Platform) load() error {
 	slices.SortFunc(recs, func(a, b record) int { return a.Created.Compare(b.Created) })
 	var lost []record
 	for _, rec := range recs {
+		if rec.Turning {
+			p.cfg.Logger.Warn("a replica was falling asleep or waking when Roundhouse ended, and is stopped", "replica", rec.ID)
+			lost = append(lost, rec)
+			continue
+		}
 		proc, err := child.Adopt(rec.Process)
 		if err != nil {
 			lost = append(lost, rec)
