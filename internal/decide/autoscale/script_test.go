@@ -1,10 +1,7 @@
 package autoscale
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,9 +9,8 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/test/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 // TestScripts runs the scripts of testdata/*.txt: commands, each followed by the
 // changes of the count that it must bring, indented. Time passes in seconds.
@@ -29,36 +25,7 @@ var update = flag.Bool("update", false, "write testdata anew")
 //	ask N             a gateway wakes the service
 //	owner             another process takes over, with what is stored
 //	why               the present decision
-func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := runScript(t, string(text))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			want := strings.Split(string(text), "\n")
-			for i, line := range strings.Split(got, "\n") {
-				if i >= len(want) || line != want[i] {
-					t.Fatalf("%s:%d: got %q", file, i+1, line)
-				}
-			}
-			if got != string(text) {
-				t.Fatalf("%s: has more than was got", file)
-			}
-		})
-	}
-}
+func TestScripts(t *testing.T) { golden.Scripts(t, runScript) }
 
 // script is a service with its requests and replicas.
 type script struct {

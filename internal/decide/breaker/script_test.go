@@ -1,17 +1,14 @@
 package breaker
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "write testdata anew")
+	"roundhouse.dev/roundhouse/test/golden"
+)
 
 // TestScripts runs the scripts of testdata/*.txt: commands, each followed by
 // the indented decision it must have.
@@ -22,33 +19,7 @@ var update = flag.Bool("update", false, "write testdata anew")
 //	wait DURATION                ejections that are over by then end
 //
 // A decision is the endpoint's state and, where it is ejected, for how long.
-func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := runScript(t, string(text))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			want := strings.Split(string(text), "\n")
-			for i, line := range strings.Split(got, "\n") {
-				if i >= len(want) || line != want[i] {
-					t.Fatalf("%s:%d: got %q", file, i+1, line)
-				}
-			}
-		})
-	}
-}
+func TestScripts(t *testing.T) { golden.Scripts(t, runScript) }
 
 type script struct {
 	t        *testing.T

@@ -1,10 +1,7 @@
 package picker
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,9 +9,8 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/test/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 // TestScripts runs the scripts of testdata/*.txt: commands, each followed by
 // the indented decision it must have.
@@ -31,36 +27,7 @@ var update = flag.Bool("update", false, "write testdata anew")
 //
 // A prompt is NAME:BLOCKS, or several joined with "+". Without draws, the
 // random source draws 0.
-func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := runScript(t, string(text))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			want := strings.Split(string(text), "\n")
-			for i, line := range strings.Split(got, "\n") {
-				if i >= len(want) || line != want[i] {
-					t.Fatalf("%s:%d: got %q", file, i+1, line)
-				}
-			}
-			if got != string(text) {
-				t.Fatalf("%s: has more than was got", file)
-			}
-		})
-	}
-}
+func TestScripts(t *testing.T) { golden.Scripts(t, runScript) }
 
 // script is a script's state.
 type script struct {

@@ -3,10 +3,7 @@ package selection
 import (
 	"bufio"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,9 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/test/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the expected output in testdata/*.txt")
 
 // TestScripts runs testdata/*.txt. A script is lines of
 //
@@ -33,41 +29,13 @@ var update = flag.Bool("update", false, "rewrite the expected output in testdata
 //
 // and comments that begin with #. Values hold spaces when in double quotes.
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := (&script{}).run(string(want))
-			if err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(want) {
-				t.Errorf("%s: output differs; run with -update and read the diff\n%s", file, firstDifference(string(want), got))
-			}
-		})
-	}
-}
-
-func firstDifference(want, got string) string {
-	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
-	for i := 0; i < len(w) || i < len(g); i++ {
-		if at(w, i) != at(g, i) {
-			return fmt.Sprintf("line %d:\nwant %s\ngot  %s", i+1, at(w, i), at(g, i))
+	golden.Scripts(t, func(t *testing.T, text string) string {
+		got, err := (&script{}).run(text)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	return ""
+		return got
+	})
 }
 
 // script is the state that a script's lines build up.

@@ -3,10 +3,7 @@ package extproc
 import (
 	"bufio"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,9 +16,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/test/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 // TestScripts holds conversations in testdata against what they should be. Of
 // a script, lines that begin with "<" or a blank are written by the test;
@@ -35,33 +31,7 @@ var update = flag.Bool("update", false, "write testdata anew")
 //	> request_body TEXT [end]              subset-list=A,B among the words are
 //	…                                      metadata, as is served=ADDRESS
 //	end                                    Envoy ends the stream
-func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) < 5 {
-		t.Fatal(err, files)
-	}
-	for _, path := range files {
-		t.Run(filepath.Base(path), func(t *testing.T) {
-			before, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			after := runScript(t, string(before))
-			if *update {
-				if err := os.WriteFile(path, []byte(after), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			was, is := strings.Split(string(before), "\n"), strings.Split(after, "\n")
-			for i := range max(len(was), len(is)) {
-				if i >= len(was) || i >= len(is) || was[i] != is[i] {
-					t.Fatalf("line %d and on is now\n%s", i+1, strings.Join(is[min(i, len(is)):min(i+10, len(is))], "\n"))
-				}
-			}
-		})
-	}
-}
+func TestScripts(t *testing.T) { golden.Scripts(t, runScript) }
 
 // script is a script as it runs.
 type script struct {
