@@ -3,6 +3,7 @@ package admin
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -34,10 +35,13 @@ type NewKey struct {
 const maxKeyRequest = 1 << 20
 
 // keyring answers the paths of API keys.
-type keyring struct{ keys Keys }
+type keyring struct {
+	keys Keys
+	tell func(reason, message string)
+}
 
-func handleKeys(mux *http.ServeMux, k Keys) {
-	h := keyring{k}
+func handleKeys(mux *http.ServeMux, k Keys, tell func(reason, message string)) {
+	h := keyring{k, tell}
 	mux.HandleFunc("GET /api/v1/keys", func(w http.ResponseWriter, _ *http.Request) { answer(w, k.List()) })
 	mux.HandleFunc("POST /api/v1/keys", h.create)
 	mux.HandleFunc("DELETE /api/v1/keys/{id}", h.revoke)
@@ -56,6 +60,7 @@ func (h keyring) create(w http.ResponseWriter, r *http.Request) {
 		failError(w, err)
 		return
 	}
+	h.tell("KeyCreated", fmt.Sprintf("API key %s, %q", k.ID, k.Name))
 	w.Header().Set("Cache-Control", "no-store")
 	answer(w, NewKey{k, secret})
 }
@@ -70,5 +75,6 @@ func (h keyring) revoke(w http.ResponseWriter, r *http.Request) {
 		failError(w, err)
 		return
 	}
+	h.tell("KeyRevoked", fmt.Sprintf("API key %s, %q", k.ID, k.Name))
 	answer(w, k)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -83,7 +84,8 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_, tolerated := fleet.Conflicts(objects)
-	answer(w, ApplyResponse{Changes: wireChanges(changes), Warnings: append(warnings, tolerated...)})
+	warnings = slices.Concat(warnings, tolerated, s.cfg.Fleet.MissingLevels(objects))
+	answer(w, ApplyResponse{Changes: wireChanges(changes), Warnings: warnings})
 }
 
 func wireChanges(changes []fleet.Change) []Change {

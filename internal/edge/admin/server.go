@@ -19,6 +19,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
+	"roundhouse.dev/roundhouse/internal/state/journal"
 )
 
 // Config of the admin server. Fleet and Token are required.
@@ -36,6 +37,9 @@ type Config struct {
 	ExplainRequest func(*http.Request) (fmt.Stringer, error)
 	// Endpoints returns the endpoints of a pool; nil leaves them out.
 	Endpoints func(routing.Ref) []dispatch.Endpoint
+	// Requests and Events are what happened last; nil leaves their paths out.
+	Requests *journal.Requests
+	Events   *journal.Events
 	// Metrics serves GET /metrics; nil leaves the path out.
 	Metrics http.Handler
 	// Version and Gateway, the base URL of inference, are in the answer to GET /api/v1.
@@ -78,10 +82,16 @@ func (s *Server) Handler() http.Handler {
 		mux.Handle("GET /metrics", s.cfg.Metrics)
 	}
 	if s.cfg.Keys != nil {
-		handleKeys(mux, s.cfg.Keys)
+		handleKeys(mux, s.cfg.Keys, s.happened)
 	}
 	if s.cfg.ExplainRequest != nil {
 		mux.HandleFunc("POST /api/v1/explain-request", s.explainRequest)
+	}
+	if s.cfg.Requests != nil {
+		mux.HandleFunc("GET /api/v1/requests", s.requests)
+	}
+	if s.cfg.Events != nil {
+		mux.HandleFunc("GET /api/v1/events", s.events)
 	}
 	mux.HandleFunc("GET /api/v1", s.about)
 	mux.HandleFunc("POST /api/v1/apply", s.apply)

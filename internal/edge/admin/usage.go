@@ -47,9 +47,14 @@ func (s *Server) usage(w http.ResponseWriter, r *http.Request) {
 		failError(w, err)
 		return
 	}
-	report := UsageReport{Since: since, Days: rows}
-	report.Components, report.Total = usage.Sum(rows)
-	answer(w, report)
+	answer(w, NewUsageReport(since, rows))
+}
+
+// NewUsageReport makes the report of what was used on each day.
+func NewUsageReport(since usage.Day, rows []usage.Row) UsageReport {
+	out := UsageReport{Since: since, Days: rows}
+	out.Components, out.Total = usage.Sum(rows)
+	return out
 }
 
 // Usage returns what services used since "7d" or a date; with a key, what that one

@@ -82,7 +82,7 @@ const events = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n" +
 func TestUsage(t *testing.T) {
 	log := &lines{}
 	al := observe.NewAccessLog(log)
-	r, create := newKeyRig(t, func(c *Config, _ *dispatch.Config) { c.AccessLog = al })
+	r, create := newKeyRig(t, func(c *Config, _ *dispatch.Config) { c.Ended.AccessLog = al })
 	whole := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		_, _ = io.WriteString(w, `{"choices":[{"x":"`+strings.Repeat("y", 100_000)+`"}],"usage":{"prompt_tokens":5,"completion_tokens":6}}`)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/state/journal"
 )
 
 // Bounds of an access log.
@@ -22,23 +23,23 @@ const (
 	logClose = 2 * time.Second
 )
 
-// Entry is one request in the access log. It holds no body and no secret.
-type Entry struct {
-	Time                time.Time
-	Request, Trace      string // ids
-	Key                 string // id of the API key
-	Client              string // address
-	Method, Path        string // the path without its query
-	Model               string // as the request names it
-	Service, Replica    string
-	Status              int
-	Queued              time.Duration // waited for a replica
-	FirstByte, Duration time.Duration // since the request's header; FirstByte is 0 if none came
-	Usage               *openai.Usage // nil when the answer does not report it
-	Received, Sent      int64         // bytes of the bodies
-	Tries               int
-	Retried             string // why the last failed try did
-	Cut                 string // why the replica broke off its answer
+// Sinks are told of each request when it has ended. Either may be nil.
+type Sinks struct {
+	AccessLog *AccessLog
+	Requests  *journal.Requests
+}
+
+// Any reports whether anything is told.
+func (s Sinks) Any() bool { return s.AccessLog != nil || s.Requests != nil }
+
+// Write tells of a request that has ended. It never blocks.
+func (s Sinks) Write(q journal.Request) {
+	if s.AccessLog != nil {
+		s.AccessLog.Write(q)
+	}
+	if s.Requests != nil {
+		s.Requests.Add(q)
+	}
 }
 
 // AccessLog writes one line of JSON per request, and never makes a request wait
@@ -59,10 +60,10 @@ func NewAccessLog(w io.Writer) *AccessLog {
 	return l
 }
 
-// Write queues an entry. It never blocks.
-func (l *AccessLog) Write(e Entry) {
+// Write queues a request's line. It never blocks.
+func (l *AccessLog) Write(q journal.Request) {
 	select {
-	case l.lines <- e.append(nil):
+	case l.lines <- appendLine(nil, &q):
 	default:
 		l.dropped.Add(1)
 	}
@@ -114,9 +115,9 @@ func (l *AccessLog) run() {
 	}
 }
 
-// append writes the entry as one line of JSON. Fields without a value are left
+// appendLine writes a request as one line of JSON. Fields without a value are left
 // out.
-func (e *Entry) append(b []byte) []byte {
+func appendLine(b []byte, e *journal.Request) []byte {
 	text := func(name, value string) {
 		if value == "" {
 			return
@@ -134,7 +135,7 @@ func (e *Entry) append(b []byte) []byte {
 	}
 	b = append(b, `{"time":"`...)
 	b = append(e.Time.UTC().AppendFormat(b, "2006-01-02T15:04:05.000Z07:00"), '"')
-	text("request_id", e.Request)
+	text("request_id", e.ID)
 	text("trace_id", e.Trace)
 	text("key", e.Key)
 	text("client", e.Client)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/state/journal"
 )
 
 // TestWarnings: a warning that every request causes is written once in warnEvery
@@ -59,10 +60,10 @@ func (s stuck) Write(p []byte) (int, error) {
 func TestAccessLogNeverStalls(t *testing.T) {
 	w := stuck{make(chan struct{}, 1), make(chan struct{})}
 	l := NewAccessLog(w)
-	l.Write(Entry{})
+	l.Write(journal.Request{})
 	<-w.inside
 	for range maxLogLines + 10 {
-		l.Write(Entry{Model: strings.Repeat("\x00\"", 1000), Path: "\xff"})
+		l.Write(journal.Request{Model: strings.Repeat("\x00\"", 1000), Path: "\xff"})
 	}
 	if n := l.Dropped(); n != 10 {
 		t.Errorf("%d lines dropped", n)
@@ -72,7 +73,7 @@ func TestAccessLogNeverStalls(t *testing.T) {
 		t.Error(err)
 	}
 	full := NewAccessLog(failing{})
-	full.Write(Entry{})
+	full.Write(journal.Request{})
 	if err := full.Close(); err != nil || full.Dropped() != 1 {
 		t.Errorf("%v, %d dropped by a writer that fails", err, full.Dropped())
 	}
@@ -85,8 +86,8 @@ func (failing) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 func FuzzLogEntry(f *testing.F) {
 	f.Add("a", "b\xff", "\x00\"\\")
 	f.Fuzz(func(t *testing.T, model, path, why string) {
-		e := Entry{Time: time.Unix(0, 0), Model: model, Path: path, Retried: why, Replica: "r", FirstByte: 1, Usage: &openai.Usage{PromptTokens: 1}}
-		line := e.append(nil)
+		e := journal.Request{Time: time.Unix(0, 0), Model: model, Path: path, Retried: why, Replica: "r", FirstByte: 1, Usage: &openai.Usage{PromptTokens: 1}}
+		line := appendLine(nil, &e)
 		if !json.Valid(line) || bytes.Count(line, []byte("\n")) != 1 {
 			t.Fatalf("%q", line)
 		}

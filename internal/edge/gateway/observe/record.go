@@ -10,6 +10,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/state/journal"
 )
 
 // Record is what is observed of one request. One goroutine owns it.
@@ -138,23 +139,23 @@ func (r *Record) Cost(promptBytes int) int64 {
 	return tokens
 }
 
-// Write counts a request that has ended, ends its trace and, unless log is nil,
-// writes its line: e is what the record does not know of it.
-func Write(r *Record, m *Metrics, log *AccessLog, e Entry, now time.Time) {
+// Write counts a request that has ended, ends its trace and tells the sinks of it: e
+// is what the record does not know of it.
+func Write(r *Record, m *Metrics, sinks Sinks, e journal.Request, now time.Time) {
 	u, known := r.Usage()
 	m.observe(r, u, known, now)
 	r.endTrace(u, known)
-	if log == nil {
+	if !sinks.Any() {
 		return
 	}
-	e.Time, e.Request, e.Model, e.Service, e.Status, e.Duration = r.Begun, r.ID, r.Model, r.Service, r.Status, now.Sub(r.Begun)
+	e.Time, e.ID, e.Model, e.Service, e.Status, e.Duration = r.Begun, r.ID, r.Model, r.Service, r.Status, now.Sub(r.Begun)
 	e.Sent, e.Tries, e.Retried, e.Cut = r.Sent, r.Tries, r.Retried, r.Cut
 	if !r.FirstByte.IsZero() {
 		e.FirstByte = r.FirstByte.Sub(r.Begun)
 	}
 	if known {
-		cost := u // u stays on the stack where nothing is logged
+		cost := u // u stays on the stack where nothing is told
 		e.Usage = &cost
 	}
-	log.Write(e)
+	sinks.Write(e)
 }

@@ -237,7 +237,7 @@ func TestAccessLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.AccessLog, c.Keys = log, ring })
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.Ended.AccessLog, c.Keys = log, ring })
 	r.d.SetPool(pool("iris", startFake(t, nil).address))
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-request-id", "abc")
 	if _, err := r.ModelInfer(ctx, request("iris")); err != nil {

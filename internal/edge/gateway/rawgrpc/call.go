@@ -71,13 +71,13 @@ func (c *call) finish(err error) {
 	c.pass.Leave(0)
 	c.server.metrics.answered(c.service, c.method, status.Code(err))
 	c.seen.endSpan(err, c.model, c.id)
-	if log := c.server.cfg.AccessLog; log != nil {
+	if sinks := c.server.cfg.Ended; sinks.Any() {
 		e := c.seen.entry(err)
-		e.Request, e.Trace, e.Key, e.Client, e.Path, e.Model, e.Service = c.id, traceID(c.out), cmp.Or(c.pass.Key(), c.limitedKey), c.address, c.method, c.model, c.service
+		e.ID, e.Trace, e.Key, e.Client, e.Path, e.Model, e.Service = c.id, traceID(c.out), cmp.Or(c.pass.Key(), c.limitedKey), c.address, c.method, c.model, c.service
 		if c.grant != nil {
 			e.Replica, e.Queued = c.grant.Replica(), c.grant.Waited()
 		}
-		log.Write(e)
+		sinks.Write(e)
 	}
 }
 

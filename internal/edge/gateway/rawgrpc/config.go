@@ -62,8 +62,8 @@ type Config struct {
 	SessionKey string
 	// Keys are the API keys; with nil, calls need none.
 	Keys *keys.Ring
-	// AccessLog gets a line for every call for a model; nil for none.
-	AccessLog *observe.AccessLog
+	// Ended are told of every call for a model.
+	Ended observe.Sinks
 	// Tracer records a span of every call for a model and of its tries; nil for
 	// none.
 	Tracer trace.Tracer

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/journal"
 )
 
 // carrier is metadata as propagation knows headers.
@@ -104,9 +104,9 @@ func traceID(md metadata.MD) string {
 	return s.TraceID().String()
 }
 
-// entry is the record's part of the access log's line.
-func (r *record) entry(err error) observe.Entry {
-	e := observe.Entry{Time: r.begun, Method: "gRPC", Status: httpStatus(status.Code(err)), Duration: time.Since(r.begun),
+// entry is the record's part of what is told of the call.
+func (r *record) entry(err error) journal.Request {
+	e := journal.Request{Time: r.begun, Method: "gRPC", Status: httpStatus(status.Code(err)), Duration: time.Since(r.begun),
 		Received: r.received.Load(), Sent: r.sent, Tries: r.tries, Retried: r.retried, Cut: r.cut}
 	if !r.firstByte.IsZero() {
 		e.FirstByte = r.firstByte.Sub(r.begun)

@@ -1,0 +1,175 @@
+package journal
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/history"
+)
+
+const (
+	// keptEvents is how many events can be read; more of them are stored.
+	keptEvents = 4096
+	// maxMessage is how long an event's message is, in bytes.
+	maxMessage = 1024
+
+	reasonDeleted = "Deleted"
+)
+
+// Store keeps the lines of events over restarts.
+type Store interface {
+	// Append adds a line, without its newline.
+	Append(line []byte) error
+	// Lines returns the stored lines, the oldest first.
+	Lines() ([][]byte, error)
+}
+
+// Config of a journal of events. Store is required.
+type Config struct {
+	Store Store
+	Now   func() time.Time
+	Log   *slog.Logger
+}
+
+// Events keep the last events. They are safe for concurrent use.
+type Events struct {
+	*Ring[history.Event]
+	cfg Config
+	mu  struct {
+		sync.Mutex
+		seen   map[service.Key]history.Seen
+		told   map[service.Key]bool // of whom there are events of an earlier process
+		last   map[subject]told
+		failed bool // the last write did
+	}
+}
+
+// subject is a replica of a service, or the service itself.
+type subject struct {
+	service service.Key
+	object  string
+}
+
+// told is what was told last of how a subject is.
+type told struct{ reason, message string }
+
+// line is an event as it is stored.
+type line struct {
+	Number uint64 `json:"n"`
+	history.Event
+}
+
+// OpenEvents reads the stored events. The error is what could not be read; the
+// journal works all the same.
+func OpenEvents(cfg Config) (*Events, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	e := &Events{Ring: NewRing[history.Event](keptEvents), cfg: cfg}
+	e.mu.seen, e.mu.told, e.mu.last = map[service.Key]history.Seen{}, map[service.Key]bool{}, map[subject]told{}
+	stored, err := cfg.Store.Lines()
+	var lines []line
+	for _, data := range stored {
+		var l line
+		if json.Unmarshal(data, &l) == nil && l.Reason != "" { // a crash may leave half a line
+			lines = append(lines, l)
+		}
+	}
+	if n := len(lines); n > 0 {
+		e.begin(max(lines[n-1].Number, uint64(n)) - uint64(n))
+	}
+	for _, l := range lines {
+		if l.Service != "" {
+			e.mu.told[service.Key{Namespace: l.Namespace, Name: l.Service}] = l.Reason != reasonDeleted
+		}
+		e.newsLocked(l.Event)
+		e.add(l.Event)
+	}
+	return e, err
+}
+
+// Tell adds an event. Its time is set.
+func (e *Events) Tell(ev history.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tellLocked(ev)
+}
+
+// Observe adds what happened to a service since it was last observed. The first time
+// that a process observes a service of which there are events, it adds nothing: what
+// happened between two processes is not known. why is, by role, why its count is
+// what it is.
+func (e *Events) Observe(k service.Key, is history.Seen, why map[service.Role]string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	was, known := e.mu.seen[k]
+	e.mu.seen[k] = is
+	if !known && e.mu.told[k] {
+		return
+	}
+	for _, ev := range history.Changes(was, is, why) {
+		ev.Namespace, ev.Service = k.Namespace, k.Name
+		if e.newsLocked(ev) {
+			e.tellLocked(ev)
+		}
+	}
+}
+
+// newsLocked notes what an event tells of how a replica or a service is, and reports
+// whether that is new: a process that returns finds replicas ready again that an
+// earlier one has told of.
+func (e *Events) newsLocked(ev history.Event) bool {
+	of := subject{service.Key{Namespace: ev.Namespace, Name: ev.Service}, ev.Object}
+	is := told{ev.Reason, ev.Message}
+	if ev.Reason == history.ReplicaReady {
+		is.message = "" // a returning process counts the seconds until it asked
+	}
+	switch {
+	case ev.Reason == history.ReplicaStopped:
+		delete(e.mu.last, of)
+	case ev.Reason == history.Ready, ev.Reason == history.NotReady, strings.HasPrefix(ev.Object, history.ReplicaPrefix):
+		if e.mu.last[of] == is {
+			return false
+		}
+		e.mu.last[of] = is
+	}
+	return true
+}
+
+// Forget adds that a service was deleted.
+func (e *Events) Forget(k service.Key) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, known := e.mu.seen[k]; !known {
+		return
+	}
+	delete(e.mu.seen, k)
+	delete(e.mu.told, k)
+	maps.DeleteFunc(e.mu.last, func(s subject, _ told) bool { return s.service == k })
+	e.tellLocked(history.Event{Namespace: k.Namespace, Service: k.Name, Reason: reasonDeleted, Message: "deleted, its replicas have ended"})
+}
+
+// tellLocked adds an event and stores it. What cannot be stored can still be read
+// until this process ends.
+func (e *Events) tellLocked(ev history.Event) {
+	ev.Time, ev.Message = e.cfg.Now().UTC(), excerpt.Of(ev.Message, maxMessage)
+	n := e.add(ev)
+	data, err := json.Marshal(line{n, ev})
+	if err == nil {
+		err = e.cfg.Store.Append(data)
+	}
+	if err != nil && !e.mu.failed {
+		e.cfg.Log.Warn("events are not stored, and are lost when this process ends", "error", fmt.Errorf("store an event: %w", err))
+	}
+	e.mu.failed = err != nil
+}

@@ -1,0 +1,66 @@
+package journal
+
+import (
+	"strings"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/openai"
+)
+
+// keptRequests is how many requests are kept, about 1 MB of them.
+const keptRequests = 2000
+
+// maxWord is how much of a client's word is kept, in bytes.
+const maxWord = 256
+
+// Request is one request to a model, when it has ended. It holds no body and no
+// secret.
+type Request struct {
+	Time      time.Time     // of its header
+	ID, Trace string        // Trace is "" for none
+	Key       string        // id of the API key
+	Client    string        // address
+	Method    string        // "gRPC" for calls
+	Path      string        // without its query
+	Model     string        // as the request names it
+	Service   string        // a known service or ""
+	Replica   string        // that answered
+	Status    int           // of HTTP
+	Queued    time.Duration // waited for a replica
+	// FirstByte and Duration are since the request's header; FirstByte is 0 if none
+	// came.
+	FirstByte, Duration time.Duration
+	Usage               *openai.Usage // nil when the answer does not report it
+	Received, Sent      int64         // bytes of the bodies
+	Tries               int
+	Retried             string // why the last failed try did
+	Cut                 string // why the replica broke off its answer
+}
+
+// Failed reports whether the client did not get the answer it asked for.
+func (r *Request) Failed() bool { return r.Status >= 400 || r.Cut != "" }
+
+// Rate is how many tokens a second the answer brought after its first byte; 0 where
+// that is not known.
+func (r *Request) Rate() float64 {
+	took := r.Duration - r.FirstByte
+	if r.Usage == nil || r.FirstByte <= 0 || took <= 0 || r.Usage.CompletionTokens < 2 {
+		return 0
+	}
+	return float64(r.Usage.CompletionTokens-1) / took.Seconds()
+}
+
+// Requests keep the last requests, in memory.
+type Requests struct{ *Ring[Request] }
+
+// NewRequests makes an empty one.
+func NewRequests() *Requests { return &Requests{NewRing[Request](keptRequests)} }
+
+// Add adds a request. Its words are copied and cut to 256 bytes, so that neither a
+// body nor a hostile header stays in memory.
+func (r *Requests) Add(q Request) {
+	for _, word := range []*string{&q.ID, &q.Trace, &q.Client, &q.Path, &q.Model, &q.Retried, &q.Cut} {
+		*word = strings.Clone((*word)[:min(len(*word), maxWord)])
+	}
+	r.add(q)
+}
