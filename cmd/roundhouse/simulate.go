@@ -36,7 +36,7 @@ func newSimulateCommand() *cobra.Command {
 func newSimulateEngineCommand() *cobra.Command {
 	cfg := simulate.DefaultConfig()
 	var host, role, api, level string
-	var port int
+	var port, eventsPort, replayPort int
 	cmd := &cobra.Command{
 		Use:   "engine",
 		Short: "Run a simulated OpenAI-compatible engine: real timing, no model",
@@ -65,6 +65,9 @@ values, and DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_str
 			}
 			cfg.Role, cfg.API, cfg.Dev = simulate.Role(role), simulate.API(api), os.Getenv("VLLM_SERVER_DEV_MODE") == "1"
 			cfg.Address = net.JoinHostPort(host, strconv.Itoa(port))
+			if cfg.KVEvents, cfg.KVReplay = portAt(host, eventsPort), portAt(host, replayPort); replayPort > 0 && eventsPort == 0 {
+				return command.Usagef("--kv-replay-port has no effect without --kv-events-port: give both")
+			}
 			if err := cfg.Validate(); err != nil {
 				return command.Usagef("%w", err)
 			}
@@ -79,6 +82,8 @@ values, and DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_str
 	flags := cmd.Flags()
 	flags.StringVar(&host, "host", "127.0.0.1", "address to listen on")
 	flags.IntVar(&port, "port", 8000, "port to listen on; 0 takes a free one")
+	flags.IntVar(&eventsPort, "kv-events-port", 0, "port to publish KV events on, over ZeroMQ as vLLM does; 0 publishes none")
+	flags.IntVar(&replayPort, "kv-replay-port", 0, "port to replay missed KV events on; 0 replays none")
 	flags.StringVar(&role, "role", string(cfg.Role), "both, prefill or decode")
 	flags.StringVar(&api, "api", string(cfg.API), "engine whose API and metric names it has: vllm or sglang")
 	flags.StringVar(&level, "log-level", "info", "debug, info, warn or error")
@@ -87,9 +92,19 @@ values, and DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_str
 	return cmd
 }
 
+// portAt is the address of a port; "" for 0.
+func portAt(host string, port int) string {
+	if port == 0 {
+		return ""
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}
+
 func addSimulateServerFlags(cmd *cobra.Command, cfg *simulate.Config) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&cfg.Models, "model", cfg.Models, "served model name; may be repeated, for aliases")
+	flags.BoolVar(&cfg.MemorySaver, "enable-memory-saver", false, "as SGLang's: POST /release_memory_occupation releases memory, with --api sglang")
+	flags.BoolVar(&cfg.WeightsBackup, "enable-weights-cpu-backup", false, "as SGLang's: released weights are kept in main memory")
 	flags.StringArrayVar(&cfg.Adapters, "lora", nil, "name of a LoRA adapter; may be repeated")
 	flags.DurationVar(&cfg.StartupDelay, "startup-delay", cfg.StartupDelay, "simulated time before listening, as if weights were loaded")
 	flags.DurationVar(&cfg.Grace, "grace", cfg.Grace, "real time for requests to finish after SIGTERM")
@@ -111,8 +126,8 @@ func addSimulatePhysicsFlags(cmd *cobra.Command, p *simulate.Physics) {
 	flags.IntVar(&p.MaxBatchedTokens, "max-num-batched-tokens", p.MaxBatchedTokens, "tokens computed in one iteration")
 	flags.IntVar(&p.KVBlocks, "kv-blocks", p.KVBlocks, "KV memory in blocks of 16 tokens, which also bounds the context length")
 	flags.IntVar(&p.MaxAdapters, "max-loras", p.MaxAdapters, "LoRA adapters in one batch; 0 for no LoRA")
-	flags.DurationVar(&p.SleepTime, "sleep-time", p.SleepTime, "simulated time to fall asleep (POST /sleep, with VLLM_SERVER_DEV_MODE=1)")
-	flags.DurationVar(&p.WakeTime, "wake-time", p.WakeTime, "simulated time to put the weights back (POST /wake_up)")
+	flags.DurationVar(&p.SleepTime, "sleep-time", p.SleepTime, "simulated time to fall asleep (POST /sleep, with VLLM_SERVER_DEV_MODE=1; with --api sglang POST /release_memory_occupation)")
+	flags.DurationVar(&p.WakeTime, "wake-time", p.WakeTime, "simulated time to put the weights back (POST /wake_up, /resume_memory_occupation)")
 	flags.DurationVar(&p.ReloadTime, "reload-time", p.ReloadTime, "simulated time to read the weights again after level 2 (POST /collective_rpc)")
 	flags.DurationVar(&p.AdapterLoadTime, "lora-load-time", p.AdapterLoadTime, "simulated time to load an adapter into a slot")
 }
@@ -163,6 +178,7 @@ input_length, output_length, hash_ids), or a synthetic workload:
 	f.Float64SliceVar(&s.Rates, "rate", []float64{16, 24, 32}, "requests a second of a workload; several rates are replayed one after the other")
 	f.Float64Var(&s.Speed, "speed", 1, "factor by which a trace is replayed faster")
 	f.IntVar(&s.Config.Gateways, "gateways", s.Config.Gateways, "gateways that take requests in turn; each knows only its own requests")
+	f.BoolVar(&s.Config.Events, "kv-events", false, "have the engines tell the gateways which blocks of prompts they hold")
 	f.IntVar(&s.Config.Concurrency, "concurrency", 0, "clients that send a request after each answer; 0 follows the times of the trace")
 	f.IntVar(&s.Config.Engines, "engines", s.Config.Engines, "simulated engines")
 	f.StringSliceVar(&s.Policies, "policy", []string{"round-robin", "least-request", "seed-50", "v0.3-128", picker.Default}, "policies to compare")

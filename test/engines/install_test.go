@@ -19,9 +19,10 @@ var (
 	small    = environment{"ROUNDHOUSE_ENGINES", "test-engines"}
 	mlserver = environment{"ROUNDHOUSE_ENGINES_MLSERVER", "test-engines"}
 	vllm     = environment{"ROUNDHOUSE_ENGINES_VLLM", "test-engines-vllm"}
+	sglang   = environment{"ROUNDHOUSE_ENGINES_SGLANG", "test-engines-sglang"}
 )
 
-var environments = []environment{small, mlserver, vllm}
+var environments = []environment{small, mlserver, vllm, sglang}
 
 func anyInstalled() bool {
 	for _, e := range environments {

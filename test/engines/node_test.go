@@ -20,13 +20,17 @@ import (
 )
 
 // patience bounds every wait: engines start in seconds, on a busy machine in
-// tens of them.
-const patience = 3 * time.Minute
+// tens of them, and those of gigabytes in minutes.
+var patience = 3 * time.Minute
 
 // binary is the program under test.
 var binary string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(vllm.variable)+os.Getenv(sglang.variable) != "" {
+		patience = 20 * time.Minute
+		client.Timeout = patience
+	}
 	code, err := runWithBinary(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "engines:", err)
@@ -275,7 +279,9 @@ func begin(ctx context.Context, method, url, body string, header ...string) (*ht
 		return nil, err
 	}
 	for i := 0; i+1 < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
+		if req.Header.Set(header[i], header[i+1]); header[i] == "Host" {
+			req.Host = header[i+1]
+		}
 	}
 	return client.Do(req)
 }

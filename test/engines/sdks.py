@@ -95,7 +95,8 @@ def logprobs(model):
 def json_schema(model):
     # vLLM's grammar takes any number of blanks within an object, and a random
     # model writes nothing else there.
-    schema = {"type": "boolean"} if engine == "vllm" else SCHEMA
+    bare = engine == "vllm"
+    schema = {"type": "boolean"} if bare else SCHEMA
     a = client.chat.completions.create(
         model=model,
         messages=HI,
@@ -103,7 +104,7 @@ def json_schema(model):
         response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}},
     )
     got = json.loads(a.choices[0].message.content)
-    assert isinstance(got if engine == "vllm" else got["fits"], bool), a
+    assert isinstance(got if bare else got["fits"], bool), a
 
 
 def tools(model):
@@ -142,6 +143,13 @@ def count_tokens(model):
     assert 0 < few < more, (few, more)
 
 
+def tokenize(model):
+    status, a = post("/tokenize", {"model": model, "content": "hello there", "prompt": "hello there"})
+    assert status == 200 and len(a["tokens"]) > 1, a
+    status, b = post("/detokenize", {"model": model, "tokens": a["tokens"]})
+    assert status == 200 and "hello there" in json.dumps(b), b
+
+
 def embeddings(model):
     a = client.embeddings.create(model=model, input=["hello", "hello", "there"])
     v = [d.embedding for d in a.data]
@@ -172,7 +180,7 @@ def refuses(path, body, *words):
 TEXT = [models, completions, seeded, chat, stream, several, logprobs, json_schema]
 CHECKS = {
     "llama": [
-        ("tiny", [*TEXT, tools, responses, messages, count_tokens]),
+        ("tiny", [*TEXT, tools, responses, messages, count_tokens, tokenize]),
         ("tiny", [refuses("/v1/embeddings", {"input": "x"}, "--embeddings"), refuses("/v1/rerank", {"query": "x", "documents": ["y"]}, "--reranking")]),
         ("embed", [embeddings]),
         ("rank", [rerank]),

@@ -37,19 +37,7 @@ func TestVLLM(t *testing.T) {
 	was := n.ready("tiny", 1)[0]
 	t.Log(python(t, bin, "sdks.py", n.gateway, "vllm"))
 
-	said := map[string]string{}
-	for _, name := range []string{"tiny", "sql", "chat"} {
-		a := n.post("/v1/completions", `{"model":"`+name+`","prompt":"hello there","max_tokens":16,"temperature":0}`)
-		if a.status != http.StatusOK {
-			t.Fatalf("%s: %s", name, a)
-		}
-		_, text, _ := strings.Cut(a.body, `"text":"`)
-		text, _, _ = strings.Cut(text, `"`)
-		if other := said[text]; other != "" {
-			t.Errorf("%s and %s both answer %q", other, name, text)
-		}
-		said[text] = name
-	}
+	n.differ("tiny", "sql", "chat")
 
 	s := n.stream("/v1/completions", vllmLong)
 	n.figure(was.metrics(), "vllm:num_requests_running", 1)
@@ -114,4 +102,22 @@ func TestVLLMCannotStart(t *testing.T) {
 		out := n.do("get", "broken")
 		return strings.Contains(out, "model.safetensors: ") && strings.Contains(out, "the file is cut"), out
 	})
+}
+
+// differ fails unless the names are answered, each by another text.
+func (n *node) differ(names ...string) {
+	n.t.Helper()
+	said := map[string]string{}
+	for _, name := range names {
+		a := n.post("/v1/completions", `{"model":"`+name+`","prompt":"hello there","max_tokens":16,"temperature":0}`)
+		if a.status != http.StatusOK {
+			n.t.Fatalf("%s: %s", name, a)
+		}
+		_, text, _ := strings.Cut(a.body, `"text":"`)
+		text, _, _ = strings.Cut(text, `"`)
+		if other := said[text]; other != "" {
+			n.t.Errorf("%s and %s both answer %q", other, name, text)
+		}
+		said[text] = name
+	}
 }

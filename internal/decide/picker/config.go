@@ -238,9 +238,14 @@ func names[T any](m map[string]T) []string {
 // Default is the name of the policy for pools that name none.
 const Default = "default"
 
+// SharedPrefixes is the policy for replicas that share what they have computed of
+// prompts: it is read faster from a replica's own GPU than from the others' store,
+// which is worth no queue.
+const SharedPrefixes = "shared-prefixes"
+
 // Presets names the presets.
 func Presets() []string {
-	return []string{Default, "least-request", "round-robin", "seed-50", "v0.3-128"}
+	return []string{Default, SharedPrefixes, "least-request", "round-robin", "seed-50", "v0.3-128"}
 }
 
 // Preset is the configuration of that name; "" is Default's.
@@ -257,6 +262,16 @@ func Preset(name string) (Config, error) {
 			{Name: "prefix", Weight: 5},
 			{Name: "lora", Weight: 3},
 			{Name: "session", Weight: 10},
+		}
+	case SharedPrefixes:
+		c.Scorers = []Scorer{
+			{Name: "queue", Weight: 2},
+			{Name: "running", Weight: 1},
+			{Name: "tokens", Weight: 1.5},
+			{Name: "kv", Weight: 1},
+			{Name: "prefix", Weight: 1},
+			{Name: "lora", Weight: 3},
+			{Name: "session", Weight: 2},
 		}
 	case "round-robin":
 		c.Choice = choiceRoundRobin

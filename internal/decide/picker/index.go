@@ -65,7 +65,7 @@ type Index struct {
 	dense  sets
 	slots  []queue // by slot
 	pool   chunks
-	blocks int // pairs of block and endpoint; = Σ slots[i].n <= config.MaxBlocks
+	blocks int // pairs of block and endpoint; = Σ slots[i].held <= config.MaxBlocks
 }
 
 // NewIndex makes an empty index. It fails where Validate does.
@@ -84,7 +84,7 @@ func (ix *Index) Blocks(slot int) int {
 	if slot < 0 || slot >= len(ix.slots) {
 		return 0
 	}
-	return ix.slots[slot].n
+	return ix.slots[slot].held
 }
 
 // Len is how many blocks are held in all, and how many of them differ.
@@ -94,7 +94,7 @@ func (ix *Index) Len() (blocks, distinct int) { return ix.blocks, ix.table.n }
 func (ix *Index) Bytes() int {
 	return len(ix.table.cells)*4 + len(ix.nodes.pages)*int(nodePage*nodeBytes) +
 		cap(ix.dense.bits)*8 + cap(ix.dense.free)*4 +
-		len(ix.pool.chunks)*chunkBytes + cap(ix.slots)*32
+		len(ix.pool.chunks)*chunkBytes + cap(ix.slots)*slotBytes
 }
 
 // Matches is how many leading blocks of a prompt each slot holds.
@@ -255,17 +255,71 @@ func (ix *Index) Sent(slot int, blocks []uint64) (known int) {
 			continue
 		}
 		q := &ix.slots[slot]
-		if q.n >= limit {
-			ix.evict(slot)
-		} else if ix.blocks >= ix.config.MaxBlocks {
-			if rich < 0 || ix.slots[rich].n == 0 {
-				rich = ix.richest()
-			}
-			ix.evict(rich)
-		}
+		rich = ix.makeRoom(q, slot, limit, rich)
 		ix.add(slot, blocks[i])
 	}
 	return known
+}
+
+// makeRoom has a slot, and the index, hold one block less where they are full.
+// rich is the slot that held the most when that was last looked up, -1 before;
+// it is returned.
+func (ix *Index) makeRoom(q *queue, slot, limit, rich int) int {
+	if q.held >= limit {
+		ix.evict(slot)
+	} else if ix.blocks >= ix.config.MaxBlocks {
+		if rich < 0 || ix.slots[rich].held == 0 {
+			rich = ix.richest()
+		}
+		ix.evict(rich)
+	}
+	return rich
+}
+
+// Stored notes that a slot's endpoint has said that it holds these blocks.
+func (ix *Index) Stored(slot int, blocks []uint64) {
+	if slot < 0 || slot >= maxSlots || len(blocks) == 0 {
+		return
+	}
+	ix.grow(slot)
+	limit, rich := ix.limit(slot), -1
+	for _, h := range blocks {
+		if id, ok := ix.table.find(&ix.nodes, h); ok && ix.refer(ix.nodes.at(id), slot) {
+			continue
+		}
+		rich = ix.makeRoom(&ix.slots[slot], slot, limit, rich)
+		ix.add(slot, h)
+	}
+}
+
+// Removed notes that a slot's endpoint has said that it no longer holds these
+// blocks. What the queue has of them stays there, and is skipped later.
+func (ix *Index) Removed(slot int, blocks []uint64) {
+	if slot < 0 || slot >= len(ix.slots) {
+		return
+	}
+	q := &ix.slots[slot]
+	for _, h := range blocks {
+		if id, ok := ix.table.find(&ix.nodes, h); ok && ix.has(ix.nodes.at(id), slot) {
+			ix.remove(slot, id)
+		}
+	}
+	if q.n > 2*q.held+chunkLen {
+		ix.compact(slot)
+	}
+}
+
+// compact takes out of a slot's queue what the slot does not hold, and what is
+// there twice.
+func (ix *Index) compact(slot int) {
+	q := &ix.slots[slot]
+	kept := make(map[uint32]bool, q.held)
+	for range q.n {
+		if id := q.pop(&ix.pool); !kept[id] && ix.has(ix.nodes.at(id), slot) {
+			kept[id] = true
+			q.push(&ix.pool, id)
+		}
+	}
 }
 
 // Resize sets how many tokens of prompts a slot's endpoint can hold; 0 is
@@ -279,7 +333,7 @@ func (ix *Index) Resize(slot, tokens int) {
 	if q.limit = 0; tokens > 0 {
 		q.limit = max(1, min(tokens, 1<<40)*bytesPerToken/ix.config.BlockBytes)
 	}
-	for limit := ix.limit(slot); q.n > limit; {
+	for limit := ix.limit(slot); q.held > limit; {
 		ix.evict(slot)
 	}
 }
@@ -302,7 +356,9 @@ func (ix *Index) Forget(slot int) {
 	q := &ix.slots[slot]
 	q.limit = 0
 	for q.n > 0 {
-		ix.remove(slot, q.pop(&ix.pool))
+		if id := q.pop(&ix.pool); ix.has(ix.nodes.at(id), slot) {
+			ix.remove(slot, id)
+		}
 	}
 }
 
@@ -312,22 +368,10 @@ func (ix *Index) ForgetBlocks(slot int, blocks []uint64) {
 	if slot < 0 || slot >= len(ix.slots) || len(blocks) == 0 {
 		return
 	}
-	gone := make(map[uint32]bool, len(blocks))
-	for _, h := range blocks {
-		if id, ok := ix.table.find(&ix.nodes, h); ok && ix.has(ix.nodes.at(id), slot) {
-			gone[id] = true
-		}
-	}
-	if len(gone) == 0 {
-		return
-	}
-	q := &ix.slots[slot]
-	for range q.n { // the others keep their order
-		if id := q.pop(&ix.pool); gone[id] {
-			ix.remove(slot, id)
-		} else {
-			q.push(&ix.pool, id)
-		}
+	held := ix.slots[slot].held
+	ix.Removed(slot, blocks)
+	if ix.slots[slot].held < held { // what is sent again is the newest
+		ix.compact(slot)
 	}
 }
 
@@ -338,7 +382,9 @@ func (ix *Index) add(slot int, h uint64) {
 		ix.table.insert(&ix.nodes, h, id)
 	}
 	ix.include(ix.nodes.at(id), slot)
-	ix.slots[slot].push(&ix.pool, id)
+	q := &ix.slots[slot]
+	q.push(&ix.pool, id)
+	q.held++
 	ix.blocks++
 }
 
@@ -347,7 +393,11 @@ func (ix *Index) evict(slot int) {
 	q := &ix.slots[slot]
 	for q.n > 0 {
 		id := q.pop(&ix.pool)
-		if n := ix.nodes.at(id); ix.unrefer(n, slot) {
+		n := ix.nodes.at(id)
+		if !ix.has(n, slot) {
+			continue // it was Removed
+		}
+		if ix.unrefer(n, slot) {
 			q.push(&ix.pool, id)
 			continue
 		}
@@ -356,10 +406,11 @@ func (ix *Index) evict(slot int) {
 	}
 }
 
-// remove takes a block that has left its queue out of the table.
+// remove takes a block out of a slot that has it.
 func (ix *Index) remove(slot int, id uint32) {
 	n := ix.nodes.at(id)
 	ix.exclude(n, slot)
+	ix.slots[slot].held--
 	ix.blocks--
 	if n.set == 0 {
 		ix.table.remove(&ix.nodes, n.hash)
@@ -370,7 +421,7 @@ func (ix *Index) remove(slot int, id uint32) {
 func (ix *Index) richest() int {
 	best := 0
 	for i := range ix.slots {
-		if ix.slots[i].n > ix.slots[best].n {
+		if ix.slots[i].held > ix.slots[best].held {
 			best = i
 		}
 	}

@@ -94,17 +94,20 @@ func (ix *Index) check() error {
 	pairs := 0
 	for slot := range ix.slots {
 		q := ix.slots[slot]
-		pairs += q.n
-		if q.n > ix.limit(slot) {
-			return fmt.Errorf("slot %d holds %d blocks", slot, q.n)
+		pairs += q.held
+		if q.held > ix.limit(slot) || q.n > 2*q.held+chunkLen {
+			return fmt.Errorf("slot %d holds %d blocks, its queue has %d", slot, q.held, q.n)
 		}
-		n := q.n
+		held, n := map[uint32]bool{}, q.n
 		for range n {
 			id := q.pop(&ix.pool)
 			q.push(&ix.pool, id)
-			if !ix.has(ix.nodes.at(id), slot) {
-				return fmt.Errorf("slot %d has a block in its queue that is not in the set", slot)
+			if ix.has(ix.nodes.at(id), slot) {
+				held[id] = true
 			}
+		}
+		if len(held) != q.held {
+			return fmt.Errorf("slot %d has %d blocks in its queue, %d counted", slot, len(held), q.held)
 		}
 		ix.slots[slot] = q
 	}
@@ -332,5 +335,64 @@ func TestIndexTakesAnySlot(t *testing.T) {
 	}
 	if err := ix.check(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestIndexFollowsEngines: with random stores and removals besides prompts that
+// are sent, an index whose size is no bound holds exactly what it was told.
+func TestIndexFollowsEngines(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	ix, err := NewIndex(IndexConfig{BlockBytes: 64, PromptBlocks: 64, EndpointBlocks: 1 << 12, MaxBlocks: 1 << 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	naive := [8]map[uint64]bool{}
+	for i := range naive {
+		naive[i] = map[uint64]bool{}
+	}
+	var m Matches
+	for step := range 20_000 {
+		slot := random.IntN(len(naive))
+		blocks := make([]uint64, 1+random.IntN(12))
+		for i := range blocks {
+			blocks[i] = mix(uint64(random.IntN(300) + 1))
+		}
+		switch random.IntN(5) {
+		case 0:
+			ix.Sent(slot, blocks)
+		case 1, 2:
+			ix.Stored(slot, blocks)
+		default:
+			ix.Removed(slot, blocks)
+			for _, h := range blocks {
+				delete(naive[slot], h)
+			}
+			blocks = nil
+		}
+		for _, h := range blocks {
+			naive[slot][h] = true
+		}
+		probe := []uint64{mix(uint64(random.IntN(300) + 1)), mix(uint64(random.IntN(300) + 1))}
+		ix.Match(probe, &m)
+		for slot, held := range naive {
+			want := 0
+			for want < len(probe) && held[probe[want]] {
+				want++
+			}
+			if m.At(slot) != want || ix.Blocks(slot) != len(held) {
+				t.Fatalf("step %d: slot %d matches %d blocks and holds %d, want %d and %d", step, slot, m.At(slot), ix.Blocks(slot), want, len(held))
+			}
+		}
+		if step%1000 == 0 {
+			if err := ix.check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for slot := range naive {
+		ix.Forget(slot)
+	}
+	if blocks, distinct := ix.Len(); blocks+distinct > 0 {
+		t.Errorf("%d blocks remain, %d different", blocks, distinct)
 	}
 }

@@ -89,9 +89,12 @@ func (t *hashTable) remove(ns *nodes, h uint64) {
 type queue struct {
 	head, tail uint32 // chunk ids+1; 0 while empty
 	first, end uint16 // places in the head and the tail chunk
-	n          int
-	limit      int // of n; 0 is IndexConfig.EndpointBlocks
+	n          int    // of entries: those of blocks that were Removed stay a while
+	held       int    // blocks of the slot, <= n
+	limit      int    // of held; 0 is IndexConfig.EndpointBlocks
 }
+
+const slotBytes = 40 // of a queue
 
 const (
 	chunkLen   = 63

@@ -95,7 +95,7 @@ func TestConfigsThatAreWrong(t *testing.T) {
 	if _, err := Preset("seed50"); err == nil || !strings.Contains(err.Error(), `did you mean "seed-50"?`) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Preset("best"); err == nil || !strings.Contains(err.Error(), "default, least-request") {
+	if _, err := Preset("best"); err == nil || !strings.Contains(err.Error(), "default, shared-prefixes, least-request") {
 		t.Errorf("got %v", err)
 	}
 	for _, c := range []IndexConfig{{}, {BlockBytes: 15, PromptBlocks: 1, EndpointBlocks: 1, MaxBlocks: 1},

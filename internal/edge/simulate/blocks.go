@@ -32,6 +32,10 @@ type blockPool struct {
 
 	oldest, newest int32 // ends of the eviction list
 	cached         int   // its length
+
+	// watch is told of keys whose blocks come into the prefix cache and leave
+	// it; nil when nobody asks.
+	watch func(key uint64, stored bool)
 }
 
 func newBlockPool(size int) blockPool {
@@ -90,6 +94,9 @@ func (p *blockPool) take() (int32, bool) {
 	id := p.oldest
 	p.unlink(id)
 	delete(p.byKey, p.blocks[id].key)
+	if p.watch != nil {
+		p.watch(p.blocks[id].key, false)
+	}
 	p.blocks[id] = block{refs: 1, prev: none, next: none}
 	return id, true
 }
@@ -104,6 +111,9 @@ func (p *blockPool) name(id int32, key uint64) {
 	if _, taken := p.byKey[key]; !taken {
 		b.key, b.keyed = key, true
 		p.byKey[key] = id
+		if p.watch != nil {
+			p.watch(key, true)
+		}
 	}
 }
 

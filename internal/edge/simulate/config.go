@@ -130,8 +130,15 @@ type Config struct {
 	StartupDelay time.Duration // before listening: the loading of weights; simulated
 	Grace        time.Duration // real time that requests get to finish on shutdown
 
+	// KVEvents and KVReplay are the host:port at which KV events are published,
+	// and replayed; "" for nowhere. KVTopic is their topic.
+	KVEvents, KVReplay, KVTopic string
+
 	// Dev offers vLLM's calls of development mode, by which it sleeps.
 	Dev bool
+	// MemorySaver and WeightsBackup are SGLang's flags of these names: released
+	// memory is given back, and weights are kept in main memory meanwhile.
+	MemorySaver, WeightsBackup bool
 
 	Seed  uint64  // of answers and their lengths
 	Speed float64 // simulated seconds per real second

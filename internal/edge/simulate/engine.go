@@ -53,6 +53,8 @@ type Engine struct {
 	adapters adapters
 	controls controls
 	standby  *standby
+	saver    *memorySaver // nil: not SGLang
+	events   *publisher   // nil: it publishes none
 	draining atomic.Bool
 }
 
@@ -61,6 +63,7 @@ type driver struct {
 	speed   float64 // simulated seconds in one second
 	started time.Time
 	metrics *metrics
+	events  *publisher
 
 	mu        sync.Mutex
 	scheduler *Scheduler
@@ -79,6 +82,7 @@ type job struct {
 // by the driver's mutex.
 type call struct {
 	sequence Sequence
+	text     string // of the prompt and the answer
 	answer   answer
 	job      *job
 	arrived  time.Duration // simulated
@@ -105,9 +109,17 @@ func New(cfg Config, log *slog.Logger) (*Engine, error) {
 	e.adapters = adapters{models: cfg.Models, api: cfg.API, enabled: cfg.Physics.MaxAdapters > 0, names: slices.Clone(cfg.Adapters)}
 	e.metrics = newMetrics(&e.cfg, func() shownStats { return e.controls.shown(d.stats()) })
 	d.metrics = e.metrics
+	if cfg.KVEvents != "" {
+		e.events = newPublisher(cfg.KVTopic, log)
+		d.events = e.events
+		d.scheduler.Watch(e.events.change)
+	}
 	e.standby = newStandby(&e.cfg.Physics, d.realTime)
 	if cfg.Dev && cfg.API == APIvLLM {
 		e.metrics.registry.MustRegister(e.standby)
+	}
+	if cfg.API == APISGLang {
+		e.saver = e.newMemorySaver()
 	}
 	return e, nil
 }
@@ -134,6 +146,12 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // Serve is Run without startup delay, on a listener that it closes.
 func (e *Engine) Serve(ctx context.Context, listener net.Listener) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if err := e.publish(ctx); err != nil {
+		_ = listener.Close() // nothing was accepted
+		return err
+	}
 	server := &http.Server{
 		Handler:           e.Handler(),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -157,6 +175,24 @@ func (e *Engine) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 		return err
+	}
+	return nil
+}
+
+// publish opens the sockets for KV events; ctx closes them.
+func (e *Engine) publish(ctx context.Context) error {
+	for _, s := range []struct {
+		address, socket string
+		handle          func(net.Conn)
+	}{{e.cfg.KVEvents, "PUB", e.events.publish}, {e.cfg.KVReplay, "ROUTER", e.events.replay}} {
+		if s.address == "" || e.events == nil {
+			continue
+		}
+		l, err := net.Listen("tcp", s.address)
+		if err != nil {
+			return fmt.Errorf("simulate engine: %w", err)
+		}
+		go e.events.serve(ctx, l, s.socket, s.handle)
 	}
 	return nil
 }
@@ -215,6 +251,9 @@ func (d *driver) deliver(c *call, effect Effect) {
 		c.ended = true
 		c.rejected = effect.Kind == RejectedFull || effect.Kind == RejectedTooLong
 		delete(d.calls, effect.ID)
+		if d.events != nil {
+			d.events.withdraw(c.sequence.Keys)
+		}
 		d.metrics.end(c, effect)
 	}
 	select {
@@ -232,6 +271,9 @@ func (d *driver) submit(j *job) error {
 	defer d.mu.Unlock()
 	for _, c := range j.calls {
 		d.lastID++
+		if d.events != nil {
+			d.events.describe(c.sequence.Keys, c.text, c.sequence.Adapter)
+		}
 		c.sequence.ID = d.lastID
 		c.job = j
 		c.arrived = d.now()

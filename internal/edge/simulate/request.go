@@ -282,7 +282,7 @@ func (c *Config) newJob(in *inference, prompts []string) (*job, error) {
 		for range n {
 			rng := rand.New(rand.NewPCG(seed, xxhash.Sum64String(prompt)+uint64(len(j.calls))))
 			a := compose(rng, about, c.MeanOutputTokens, w)
-			j.calls = append(j.calls, &call{answer: a, sequence: Sequence{
+			j.calls = append(j.calls, &call{answer: a, text: prompt + a.text, sequence: Sequence{
 				PromptTokens: tokens, OutputTokens: a.tokens,
 				Keys:          BlockKeys(c.cacheSeed(in.adapter), prompt, a.text),
 				Adapter:       in.adapter,

@@ -129,6 +129,10 @@ func NewScheduler(p Physics) *Scheduler {
 	}
 }
 
+// Watch has f told, within Step, of every block's key that comes into the prefix
+// cache or leaves it. Blocks come in the order of their text.
+func (s *Scheduler) Watch(f func(key uint64, stored bool)) { s.pool.watch = f }
+
 // Step completes the iterations that ended by now, applies the event, begins
 // the next iteration if none is in flight, and returns what happened, in order.
 // The slice is valid until the next Step.

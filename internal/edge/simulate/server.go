@@ -29,6 +29,7 @@ func (e *Engine) Handler() http.Handler {
 	mux.HandleFunc("POST /v1/completions", e.serveText)
 	mux.HandleFunc("POST /v1/embeddings", e.serveEmbeddings)
 	mux.HandleFunc("GET /v1/models", e.serveModels)
+	mux.HandleFunc("POST /tokenize", e.serveTokenize)
 	mux.HandleFunc("POST /v1/load_lora_adapter", e.adapters.serveLoad)
 	mux.HandleFunc("POST /v1/unload_lora_adapter", e.serveUnload)
 	mux.HandleFunc("GET /health", e.serveHealth)
@@ -44,6 +45,9 @@ func (e *Engine) Handler() http.Handler {
 	if e.cfg.Dev && e.cfg.API == APIvLLM {
 		e.standby.routes(mux)
 	}
+	if e.saver != nil {
+		e.saver.routes(mux)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &refusal{http.StatusNotFound, fmt.Sprintf("no %s %s here", r.Method, r.URL.Path), openai.TypeNotFound, "", "not_found"})
 	})
@@ -57,13 +61,41 @@ func (e *Engine) Handler() http.Handler {
 				writeError(w, &refusal{http.StatusInternalServerError, "the weights were dropped (level 2) and not read again", openai.TypeServer, "", "stale_weights"})
 				return
 			}
+			if e.saver != nil {
+				if refused := e.saver.gate(); refused != nil {
+					writeError(w, refused)
+					return
+				}
+			}
 		}
 		mux.ServeHTTP(w, r)
 	})
 }
 
-func (e *Engine) serveHealth(w http.ResponseWriter, _ *http.Request) {
-	if e.draining.Load() {
+// serveTokenize answers with the tokens of a prompt or of messages.
+func (e *Engine) serveTokenize(w http.ResponseWriter, r *http.Request) {
+	in, err := e.read(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	var prompts []string
+	if in.params.Messages != nil {
+		prompts, err = in.params.chatPrompt()
+	} else {
+		prompts, err = texts("prompt", in.params.Prompt)
+	}
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	tokens := tokenIDs(prompts[0])
+	answer, _ := json.Marshal(map[string]any{"count": len(tokens), "max_model_len": e.cfg.Physics.KVBlocks * BlockTokens, "tokens": tokens})
+	writeJSON(w, http.StatusOK, answer)
+}
+
+func (e *Engine) serveHealth(w http.ResponseWriter, r *http.Request) {
+	if e.draining.Load() || e.saver != nil && !e.saver.healthy(r) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 }

@@ -15,6 +15,7 @@ import (
 type gateway struct {
 	r       *run
 	policy  *picker.Policy
+	seen    map[uint64]bool // blocks of prompts whose tokens are known
 	index   *picker.Index
 	in      picker.Input
 	choice  picker.Choice
@@ -37,7 +38,7 @@ func newGateway(r *run, random *rand.Rand) (*gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &gateway{r: r, policy: policy, index: index, machine: admission.New(admission.DefaultConfig())}
+	g := &gateway{r: r, policy: policy, index: index, machine: admission.New(admission.DefaultConfig()), seen: map[uint64]bool{}}
 	g.in.Random = func(n uint32) uint32 { return random.Uint32N(n) }
 	for i := range r.cfg.Engines {
 		g.in.Endpoints = append(g.in.Endpoints, picker.Endpoint{Name: fmt.Sprintf("engine-%d", i), Open: true, Resident: &picker.Residency{}})
@@ -49,7 +50,9 @@ func newGateway(r *run, random *rand.Rand) (*gateway, error) {
 func (g *gateway) said(engine int, load *replica.Load) {
 	ep := &g.in.Endpoints[engine]
 	ep.Load, ep.AtLoad = load, ep.InFlight
-	g.index.Resize(engine, load.Blocks*load.BlockTokens)
+	if !g.r.cfg.Events {
+		g.index.Resize(engine, load.Blocks*load.BlockTokens)
+	}
 	ep.Resident.Observe(load.Adapters)
 }
 
@@ -148,10 +151,29 @@ func (g *gateway) admit(n int, now time.Duration) bool {
 	slot := g.choice.Slot
 	ep := &g.in.Endpoints[slot]
 	g.index.Sent(slot, g.in.Blocks)
+	if g.r.cfg.Events {
+		g.learn(g.in.Blocks)
+	}
 	ep.Resident.Used(q.Adapter)
 	ep.InFlight++
 	ep.Tokens += g.choice.Uncached
 	g.r.flights[n].uncached = g.choice.Uncached
 	g.r.forward(n, slot, now)
 	return true
+}
+
+// learn has the gateway know the tokens of a prompt, and with that which engines
+// hold what of it.
+func (g *gateway) learn(blocks []uint64) {
+	for _, key := range blocks {
+		if g.seen[key] {
+			continue
+		}
+		g.seen[key] = true
+		for i, held := range g.r.held {
+			if held[key] {
+				g.index.Stored(i, []uint64{key})
+			}
+		}
+	}
 }

@@ -31,7 +31,9 @@ type Config struct {
 	// Gateways is how many take the requests by turns, each of which knows only
 	// what it sent itself.
 	Gateways int
-	Seed     uint64 // of the picker's draws
+	// Events has the engines tell which blocks they hold (KV events).
+	Events bool
+	Seed   uint64 // of the picker's draws
 }
 
 // DefaultConfig is eight engines, scraped ten times a second.
@@ -91,7 +93,8 @@ type run struct {
 	trace    *Trace
 	gateways []*gateway
 	engines  []*simulate.Scheduler
-	flights  []flight // by the request's place in the trace
+	held     []map[uint64]bool // keys, by engine, where engines tell
+	flights  []flight          // by the request's place in the trace
 	answers  []Answer
 	next     int // the next request to send
 	open     int // requests that wait or are on engines
@@ -133,7 +136,35 @@ func newRun(cfg Config, trace *Trace) (*run, error) {
 	for range cfg.Engines {
 		r.engines = append(r.engines, simulate.NewScheduler(cfg.Physics))
 	}
+	if cfg.Events {
+		r.watch()
+	}
 	return r, nil
+}
+
+// watch has every gateway's index follow what the engines hold, of the text
+// that the gateway has seen: of other text it does not know the tokens. Where a
+// block of the picker ends, so does one of the engine's, with the same key.
+func (r *run) watch() {
+	r.held = make([]map[uint64]bool, len(r.engines))
+	for i, e := range r.engines {
+		held := map[uint64]bool{}
+		r.held[i] = held
+		e.Watch(func(key uint64, stored bool) {
+			if held[key] = true; !stored {
+				delete(held, key)
+			}
+			for _, g := range r.gateways {
+				switch {
+				case !g.seen[key]:
+				case stored:
+					g.index.Stored(i, []uint64{key})
+				default:
+					g.index.Removed(i, []uint64{key})
+				}
+			}
+		})
+	}
 }
 
 // loop lives through the trace: at every step the earliest of what is due.
