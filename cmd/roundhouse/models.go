@@ -29,26 +29,40 @@ is resumed.
 
 With --out, the files of one model are written to a folder, which must be empty or
 hold that model. Init containers of pods do so; KServe's STORAGE_CONFIG and
-STORAGE_OVERRIDE_CONFIG then apply.`,
+STORAGE_OVERRIDE_CONFIG then apply.
+
+With --store and --place, one model is put into a folder that other processes share,
+such as the pods of a node, and the link FOLDER/places/NAME/model leads to its files.
+They stay while a process has that place. With --stay, the command creates the file
+"done" in a folder when the model is there, and waits until it is told to end.`,
 		Example: `  roundhouse pull hf://Qwen/Qwen2.5-0.5B-Instruct
   roundhouse pull s3://models/iris https://example.com/model.bst
-  roundhouse pull s3://models/iris --out /mnt/models`,
+  roundhouse pull s3://models/iris --out /mnt/models
+  roundhouse pull s3://models/iris --store /srv/models --place job-1 --store-max-bytes 500GiB`,
 		Args: command.Wants(1, -1, "the URIs of models"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch given := cmd.Flags().Changed; {
-			case c.Out != "" && given("data-dir"):
-				return command.Usagef("give --out or --data-dir, not both")
-			case c.Out == "" && given("public-only"):
-				return command.Usagef("--public-only needs --out")
+			case c.Out != "" && given("data-dir"), c.Store != "" && (c.Out != "" || given("data-dir")):
+				return command.Usagef("give one of --out, --store and --data-dir")
+			case (c.Store == "") != (c.Place == ""):
+				return command.Usagef("--store and --place need each other: the place names who uses the model")
+			case c.Store == "" && given("store-max-bytes"):
+				return command.Usagef("--store-max-bytes needs --store")
+			case c.Out == "" && c.Store == "" && (given("public-only") || c.Stay != ""):
+				return command.Usagef("--public-only and --stay need --out or --store")
 			}
 			return c.Run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().StringVar(&c.DataDir, "data-dir", datadir.Default(), "folder for applied manifests, models and logs")
 	cmd.Flags().StringVar(&c.Out, "out", "", "folder for the files of one model, in place of the data directory")
+	cmd.Flags().StringVar(&c.Store, "store", "", "folder of models that other processes share, in place of the data directory")
+	cmd.Flags().StringVar(&c.Place, "place", "", "with --store: name under which the model is used there, such as a pod's UID")
+	cmd.Flags().StringVar(&c.StoreBytes, "store-max-bytes", app.DefaultModelShare, "with --store: most that it may hold, as a size or a share of the disk; of those not in use, the least recently used is removed first")
+	cmd.Flags().StringVar(&c.Stay, "stay", "", "with --out or --store: folder for a file \"done\" when the model is there; the command then waits for a signal")
 	// Pods set the variable: an older release refuses a flag that it does not know.
 	cmd.Flags().BoolVar(&c.PublicOnly, "public-only", os.Getenv("ROUNDHOUSE_PUBLIC_ONLY") == "true",
-		"with --out: refuse a URI that leads to an internal address (loopback, link-local, private); endpoints that the environment names are exempt")
+		"with --out or --store: refuse a URI that leads to an internal address (loopback, link-local, private); endpoints that the environment names are exempt")
 	return cmd
 }
 

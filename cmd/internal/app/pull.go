@@ -6,10 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/progress"
@@ -20,27 +26,27 @@ import (
 type Pull struct {
 	DataDir string
 	// Out is the folder for the files of one model, in place of the data directory.
-	Out        string
-	PublicOnly bool // with Out: refuse URIs that lead to internal addresses
+	Out string
+	// Store is a folder that others share, and Place the name under which one model
+	// in it is used, in place of the data directory. StoreBytes bounds it, as a size
+	// or a share of the disk.
+	Store, Place, StoreBytes string
+	// Stay is a folder in which a file says that the model is there. Then Run waits
+	// until it is told to end.
+	Stay       string
+	PublicOnly bool // with Out or Store: refuse URIs that lead to internal addresses
 }
+
+// arrivedName is the file in Pull.Stay.
+const arrivedName = "done"
 
 // Run fetches models. It prints where each is on out, and the progress on logs.
 func (c *Pull) Run(ctx context.Context, uris []string, out, logs io.Writer) error {
-	if c.Out != "" {
+	if c.Out != "" || c.Store != "" {
 		if len(uris) > 1 {
-			return command.Usagef("--out takes one model, not %d", len(uris))
+			return command.Usagef("--out and --store take one model, not %d", len(uris))
 		}
-		uri, err := fromStorage(uris[0])
-		if err != nil {
-			return err
-		}
-		err = pull(uri, out, logs, func(progress func(artifact.Progress)) (string, error) {
-			return c.Out, artifact.Materialize(ctx, c.Out, artifact.Request{URI: uri}, artifact.Config{PublicOnly: c.PublicOnly, HubEndpoint: hubDefault()}, nil, nil, progress)
-		})
-		if from := os.Getenv("ROUNDHOUSE_CREDENTIALS"); from != "" && artifact.Denied(err) {
-			return fmt.Errorf("%w; the credentials are those of %s", err, from)
-		}
-		return err
+		return c.one(ctx, uris[0], out, logs)
 	}
 	store, done, err := openModels(c.DataDir, uris)
 	if err != nil {
@@ -55,6 +61,68 @@ func (c *Pull) Run(ctx context.Context, uris []string, out, logs io.Writer) erro
 			return err
 		}
 	}
+	return nil
+}
+
+// one fetches the model of a pod.
+func (c *Pull) one(ctx context.Context, uri string, out, logs io.Writer) error {
+	if c.Stay != "" { // an earlier run may have said so
+		if err := os.Remove(filepath.Join(c.Stay, arrivedName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	uri, err := fromStorage(uri)
+	if err != nil {
+		return err
+	}
+	cfg := artifact.Config{PublicOnly: c.PublicOnly, HubEndpoint: hubDefault()}
+	fetch := func(progress func(artifact.Progress)) (string, error) {
+		return c.Out, artifact.Materialize(ctx, c.Out, artifact.Request{URI: uri}, cfg, nil, nil, progress)
+	}
+	var held *os.File
+	if c.Store != "" {
+		cfg.Dir = c.Store
+		if cfg.StoreBytes, err = command.ParseShare("--store-max-bytes", c.StoreBytes, c.Store); err != nil {
+			return err
+		}
+		s, err := artifact.OpenShared(cfg, c.Place, nil, slog.New(slog.NewTextHandler(logs, nil)))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = s.Close() }()
+		held = s.Held()
+		fetch = func(progress func(artifact.Progress)) (string, error) {
+			return s.Fetch(ctx, artifact.Request{URI: uri}, progress)
+		}
+	}
+	err = pull(uri, out, logs, fetch)
+	if from := os.Getenv("ROUNDHOUSE_CREDENTIALS"); from != "" && artifact.Denied(err) {
+		return fmt.Errorf("%w; the credentials are those of %s", err, from)
+	}
+	if err != nil || c.Stay == "" {
+		return err
+	}
+	return c.stay(ctx, held)
+}
+
+// stay writes that the model is there, and waits to be told to end: as
+// roundhouse-pause where that is beside this program, which takes a tenth of the
+// memory. held stays open in it, and so locked.
+func (c *Pull) stay(ctx context.Context, held *os.File) error {
+	file := filepath.Join(c.Stay, arrivedName)
+	if err := errors.Join(os.WriteFile(file, nil, 0o644), os.Chmod(file, 0o644)); err != nil { //nolint:gosec // another user's program waits for it
+		return err
+	}
+	if self, err := os.Executable(); err == nil {
+		pause := filepath.Join(filepath.Dir(self), "roundhouse-pause")
+		if held != nil {
+			if _, err := unix.FcntlInt(held.Fd(), unix.F_SETFD, 0); err != nil {
+				return fmt.Errorf("keep %s held: %w", held.Name(), err)
+			}
+		}
+		_ = syscall.Exec(pause, []string{pause}, nil) // it is not there: this program waits
+	}
+	<-ctx.Done()
 	return nil
 }
 

@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,7 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
@@ -166,5 +169,64 @@ func TestFetchedSchemes(t *testing.T) {
 	_, err = store.Fetch(t.Context(), artifact.Request{URI: "foo://x"}, nil)
 	if want := "artifact: foo://x: nothing is fetched from foo://: use one of file://, " + strings.Join(want, "://, ") + "://"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestPullStays: a model that is put into a shared store stays there for whoever
+// reads it while the command stays, which says when the model is there.
+func TestPullStays(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "model") }))
+	t.Cleanup(server.Close)
+	store, stay := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(stay, arrivedName), nil, 0o600); err != nil { // of an earlier run
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	link := filepath.Join(store, "places", "pod", "model")
+	ended := make(chan error, 1)
+	out, printed := io.Pipe()
+	p := Pull{Store: store, Place: "pod", StoreBytes: "50%", Stay: stay}
+	go func() { ended <- p.Run(ctx, []string{server.URL + "/m.bin"}, printed, io.Discard) }()
+	line := make([]byte, 4096)
+	n, err := out.Read(line)
+	if err != nil || string(line[:n]) != link+"\n" {
+		t.Fatalf("%q, %v", line[:n], err)
+	}
+	for look := time.NewTicker(10 * time.Millisecond); ; <-look.C {
+		if info, err := os.Stat(filepath.Join(stay, arrivedName)); err == nil && info.Mode().Perm() == 0o644 {
+			break
+		}
+		select {
+		case err := <-ended:
+			t.Fatal("it did not stay:", err)
+		default:
+		}
+	}
+	if got, err := os.ReadFile(filepath.Join(link, "m.bin")); err != nil || string(got) != "model" {
+		t.Fatal(string(got), err)
+	}
+	f, err := os.Open(filepath.Dir(link))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+		t.Error("nobody holds the place")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		t.Error("the place is still held:", err)
+	}
+}
+
+// TestPullStoreSize refuses what is no size.
+func TestPullStoreSize(t *testing.T) {
+	p := Pull{Store: t.TempDir(), Place: "pod", StoreBytes: "much"}
+	if err := p.Run(t.Context(), []string{"https://example.com/m"}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "--store-max-bytes") {
+		t.Error(err)
 	}
 }

@@ -193,6 +193,9 @@ func (h seen) withWorkers(r *replica.Replica, leader *corev1.Pod, group string, 
 // LogContainer is the container whose output tells most.
 func LogContainer(pod *corev1.Pod, main string) string {
 	for _, c := range pod.Status.InitContainerStatuses {
+		if c.Name == shape.Waiter && !done(c) {
+			return shape.Fetcher
+		}
 		if sidecar(pod, c.Name) {
 			continue
 		}
@@ -209,4 +212,9 @@ func LogContainer(pod *corev1.Pod, main string) string {
 		return pod.Spec.Containers[0].Name
 	}
 	return ""
+}
+
+// done reports whether an init container has ended as it should.
+func done(c corev1.ContainerStatus) bool {
+	return c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
 }

@@ -130,7 +130,7 @@ func beginning(pod *corev1.Pod, main *corev1.ContainerStatus, r *replica.Replica
 	for _, c := range pod.Status.InitContainerStatuses {
 		if c.State.Running != nil && !sidecar(pod, c.Name) {
 			r.Reason, r.Message = reasonInitializing, ""
-			if _, adapter := shape.AdapterOf(c.Name); adapter || c.Name == shape.Fetcher {
+			if _, adapter := shape.AdapterOf(c.Name); adapter || c.Name == shape.Fetcher || c.Name == shape.Waiter {
 				r.Phase, r.Reason = replica.Fetching, ""
 			}
 			return
@@ -191,6 +191,9 @@ func faultOf(pod *corev1.Pod, role Role) *fault {
 func initName(name string) string {
 	if name == shape.Fetcher {
 		return "the model cannot be fetched: "
+	}
+	if name == shape.Waiter { // what it fails by is the server's image
+		return ""
 	}
 	if adapter, ok := shape.AdapterOf(name); ok {
 		return "adapter " + adapter + " cannot be fetched: "

@@ -96,3 +96,40 @@ func FuzzObserve(f *testing.F) {
 		LogContainer(&pod, "main"+strconv.Itoa(count))
 	})
 }
+
+// TestBeside: a pod whose model is fetched while its server's image is pulled is
+// fetching until both are there, and says which of them fails.
+func TestBeside(t *testing.T) {
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	waiting := func(reason, message string) corev1.ContainerState {
+		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+	}
+	over := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	failed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "artifact: 403"}}
+	for name, c := range map[string]struct {
+		fetcher, last, waiter, main corev1.ContainerState
+		phase                       replica.Phase
+		says, log                   string
+	}{
+		"image pulled, model fetched":   {running, over, waiting(reasonInitializing, ""), waiting(reasonInitializing, ""), replica.Starting, "", shape.Fetcher},
+		"model fetched":                 {running, over, running, waiting(reasonInitializing, ""), replica.Fetching, "", shape.Fetcher},
+		"no such image":                 {running, over, waiting(reasonImagePull, "manifest unknown"), waiting(reasonInitializing, ""), replica.Failed, `image "vllm:v1" cannot be pulled`, shape.Fetcher},
+		"no such model":                 {waiting(reasonCrashLoop, "back-off 20s restarting"), failed, running, waiting(reasonInitializing, ""), replica.Failed, "the model cannot be fetched: exit code 1: artifact: 403", shape.Fetcher},
+		"server starts":                 {running, over, over, running, replica.Starting, "", "main"},
+		"server starts, a fetcher fell": {running, failed, over, running, replica.Starting, "", "main"},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{shape.LabelRole: "engine", shape.LabelRevision: "r1"}},
+			Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "main"}}, InitContainers: []corev1.Container{
+				{Name: shape.Fetcher, RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}, {Name: shape.Waiter}}},
+			Status: corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{
+				{Name: shape.Fetcher, State: c.fetcher, LastTerminationState: c.last}, {Name: shape.Waiter, Image: "vllm:v1", State: c.waiter}},
+				ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: c.main}}}}
+		r := Observe(iris, []*corev1.Pod{pod}, []Set{{Role: service.RoleEngine, Count: 1, Revision: "r1"}}, map[service.Role]Role{service.RoleEngine: {Main: "main"}})
+		if len(r) != 1 || r[0].Phase != c.phase || !strings.Contains(r[0].Message, c.says) || c.says == "" && r[0].Message != "" {
+			t.Errorf("%s: %+v, want %s %q", name, r, c.phase, c.says)
+		}
+		if got := LogContainer(pod, "main"); got != c.log {
+			t.Errorf("%s: the log of %s, want %s", name, got, c.log)
+		}
+	}
+}

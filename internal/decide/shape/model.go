@@ -23,6 +23,9 @@ const (
 	modelVolume = "roundhouse-model"
 	// Fetcher is the init container that brings it.
 	Fetcher = "roundhouse-model"
+	// Waiter is the init container that waits for it, where it is brought while
+	// the image of the server is pulled.
+	Waiter = "roundhouse-await"
 )
 
 // model puts the revision's model into the pod, at modelPath of the main
@@ -91,10 +94,16 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 		return fmt.Errorf(f.what+" %s: the image that fetches it is not known: give the controller --image", service.RedactURI(f.uri))
 	}
 	mount := corev1.VolumeMount{Name: f.volume, MountPath: f.at}
-	if own := mountAt(main, f.at); own != nil {
+	own := mountAt(main, f.at)
+	shared := own == nil && f.fetcher == Fetcher && r.rev.Delivery.Store != ""
+	switch {
+	case own != nil:
 		mount = *own // a volume of the user's, such as a cache, takes the model
 		mount.ReadOnly = false
-	} else {
+	case shared:
+		mount.MountPath = storePath
+		r.share(pod, main)
+	default:
 		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: f.volume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: f.volume, MountPath: f.at, ReadOnly: true})
 	}
@@ -121,6 +130,13 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 	}
 	scheme, _, _ := strings.Cut(f.uri, "://")
 	r.grant(pod, &c, scheme)
+	if shared {
+		r.keep(&c, f.uri)
+	}
+	// An image of ours is on the node, since the program that fetches is in it.
+	if shared || f.fetcher == Fetcher && r.rev.Delivery.Beside && main.Image != r.rev.Image {
+		r.beside(pod, main, &c)
+	}
 	pod.InitContainers = append([]corev1.Container{c}, pod.InitContainers...)
 	return nil
 }
@@ -305,6 +321,9 @@ func (r *renderer) hub(pod *corev1.PodSpec) {
 	for _, list := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
 		for i := range list {
 			c := &list[i]
+			if c.Name == Waiter {
+				continue
+			}
 			_, adapter := AdapterOf(c.Name)
 			name := hubVariable
 			if fetches := c.Image == r.rev.Image && (adapter || c.Name == Fetcher); fetches {

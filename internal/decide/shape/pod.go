@@ -11,6 +11,10 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
+// kvEventsPort is the port at which a pod's engine publishes what its prefix
+// cache holds, if its command line asks for one.
+const kvEventsPort = 5557
+
 // pod completes a merged pod for a cluster: ports, probes, the model. answers
 // reports whether requests come to its main container.
 func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1.PodSpec, error) {
@@ -21,7 +25,7 @@ func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1
 		return merged, fmt.Errorf("there is no container to run: runtime %q is not made for a cluster: name another in spec.runtime, or give containers", r.rev.Runtime.Name)
 	}
 	http, grpc := portsOf(speaker(&merged, main), r.rev.Protocol)
-	at := workload.Location{Port: int(http), GRPCPort: int(grpc), MetricsPort: int(cmp.Or(r.c.Exports().Port, http)), ModelPath: modelPath}
+	at := workload.Location{Port: int(http), GRPCPort: int(grpc), MetricsPort: int(cmp.Or(r.c.Exports().Port, http)), KVEventsPort: kvEventsPort, ModelPath: modelPath}
 	if r.rev.Model.Verbatim {
 		at.ModelPath = r.rev.Model.URI
 	}

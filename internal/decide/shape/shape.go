@@ -256,7 +256,7 @@ func ExternallyScaled(annotations map[string]string) bool {
 // to zero, requests decide.
 func (r *renderer) scaler(out *Objects) {
 	l := r.c.Limits
-	if !l.Metric.Resource() || ExternallyScaled(r.rev.Annotations) || ExternallyScaled(r.c.Annotations) {
+	if !l.ByResource() || ExternallyScaled(r.rev.Annotations) || ExternallyScaled(r.c.Annotations) {
 		return
 	}
 	target := autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: Name(r.rev.Service, r.c.Role)}

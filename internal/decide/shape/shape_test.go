@@ -55,7 +55,7 @@ func revision(t testing.TB, file, manifest string) workload.Revision {
 			svc = o.Service
 		}
 	}
-	in := workload.Input{Service: svc, Cluster: true, Image: image, Protocol: svc.Protocol}
+	in := workload.Input{Service: svc, Cluster: true, Image: image, Protocol: svc.Protocol, Delivery: workload.Delivery{Beside: true, StoreSize: "80%"}}
 	if m := svc.Model; m != nil {
 		in.URI, in.Attributes = m.URI, m.Attributes
 		if m.Ref != nil {

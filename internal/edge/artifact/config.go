@@ -28,6 +28,12 @@ type Config struct {
 	// StoreBytes bounds everything in the store together; the least recently
 	// used goes when there is more. 0 is no bound.
 	StoreBytes int64
+	// BoundName names StoreBytes in errors. Default --models-max-bytes.
+	BoundName string
+	// Confirmed: a copy is used only once its source has said to this process
+	// that it is current. Others may have fetched it, from another endpoint or
+	// with rights that this one lacks.
+	Confirmed bool
 	// InUse lists what must stay: URIs, whose present copies it means, and
 	// paths that Fetch or Lookup returned. A store without it removes nothing.
 	InUse func() []string
@@ -59,6 +65,7 @@ type Config struct {
 
 // WithDefaults returns c with every zero field replaced by its default.
 func (c Config) WithDefaults() Config {
+	orDefault(&c.BoundName, "--models-max-bytes")
 	orDefault(&c.MaxBytes, 1<<40)
 	orDefault(&c.MaxFiles, 10_000)
 	orDefault(&c.MaxExpansion, 50)

@@ -20,9 +20,9 @@ func TestMain(m *testing.M) {
 
 // fetchAndDie kills its own process as soon as more than some bytes are here.
 func fetchAndDie(dir, uri string, at int64) {
-	s, err := New(Config{Dir: dir, PieceBytes: testPiece}, nil, nil)
+	fetch, err := fetcherOf(Config{Dir: dir, PieceBytes: testPiece})
 	if err == nil {
-		_, err = s.Fetch(context.Background(), Request{URI: uri}, func(p Progress) {
+		_, err = fetch(context.Background(), Request{URI: uri}, func(p Progress) {
 			if p.Done > at {
 				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 				select {}
@@ -33,6 +33,22 @@ func fetchAndDie(dir, uri string, at int64) {
 		_, _ = os.Stderr.WriteString(err.Error())
 	}
 	os.Exit(3)
+}
+
+// fetcherOf fetches into a store, for a place in it where the environment names one.
+func fetcherOf(cfg Config) (func(context.Context, Request, func(Progress)) (string, error), error) {
+	if name := os.Getenv("ARTIFACT_TEST_PLACE"); name != "" {
+		s, err := OpenShared(cfg, name, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		return s.Fetch, nil
+	}
+	s, err := New(cfg, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.Fetch, nil
 }
 
 func TestResumeAfterKill(t *testing.T) {

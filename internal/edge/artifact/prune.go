@@ -68,7 +68,9 @@ type retention struct {
 	blobs  *blobs.Store    // loses the files that only removed copies had; may be nil
 	bound  int64           // bytes of everything together; 0 is no bound
 	ask    func() []string // what is in use; nil: nothing is removed
-	log    *slog.Logger
+	// boundName is what errors call the bound.
+	boundName string
+	log       *slog.Logger
 
 	evicting sync.Mutex // held by whoever removes copies; taken before mu
 
@@ -111,8 +113,8 @@ func (k *retention) reserve(key, what string, need, here int64) (done func(), er
 	}
 	_, short, err := k.evict(need-here-onDisk(filepath.Join(k.folder.dir, "partial", key), false), false)
 	if err == nil && short > 0 {
-		err = fmt.Errorf("artifact: %s: %s needed, which is %s more than there is beside the models in use (of %s): delete services, or raise --models-max-bytes",
-			what, formatBytes(need), formatBytes(short), formatBytes(k.bound))
+		err = fmt.Errorf("artifact: %s: %s needed, which is %s more than there is beside the models in use (of %s): delete services, or raise %s",
+			what, formatBytes(need), formatBytes(short), formatBytes(k.bound), k.boundName)
 	}
 	if err != nil {
 		done()

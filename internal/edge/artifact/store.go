@@ -88,7 +88,7 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 	}
 	r := &requester{client: guardRedirects(client), most: cfg.Attempts, wait: cfg.RetryWait, stall: cfg.StallTimeout}
 	d := &folder{dir: cfg.Dir, disk: realDisk{}}
-	k := &retention{folder: d, blobs: cfg.Blobs, bound: cfg.StoreBytes, ask: cfg.InUse, log: log, locked: map[string]*os.File{}, reserved: map[string]int64{}}
+	k := &retention{folder: d, blobs: cfg.Blobs, bound: cfg.StoreBytes, boundName: cfg.BoundName, ask: cfg.InUse, log: log, locked: map[string]*os.File{}, reserved: map[string]int64{}}
 	n := &installer{folder: d, blobs: cfg.Blobs, limits: limits{cfg.MaxFiles, cfg.MaxBytes}, expansion: cfg.MaxExpansion}
 	if cfg.StoreBytes > 0 { // nothing unpacks to more than the store may hold
 		n.limits.bytes = min(cfg.MaxBytes, cfg.StoreBytes)
@@ -228,7 +228,7 @@ func (s *Store) fetchRemote(ctx context.Context, loc location, src source, m *me
 	if errors.Is(err, errChanged) {
 		path, err = s.refresh(ctx, loc, src, rec, m)
 	}
-	if err == nil || rec == nil || loc.sha256 != "" || ctx.Err() != nil || !errors.Is(err, errUnreachable) {
+	if err == nil || rec == nil || s.cfg.Confirmed || loc.sha256 != "" || ctx.Err() != nil || !errors.Is(err, errUnreachable) {
 		return path, err
 	}
 	s.log.WarnContext(ctx, "the source of a model cannot be reached; using the copy of an earlier download",

@@ -112,8 +112,8 @@ const mark = 271828182
 // Verified reports whether nobody has written to a blob since it was verified.
 func Verified(info fs.FileInfo) bool { return info.ModTime().Nanosecond() == mark }
 
-// touch notes that a verified blob was used.
-func touch(path string, at time.Time) error {
+// Touch notes that a verified blob was used.
+func Touch(path string, at time.Time) error {
 	at = time.Unix(at.Unix(), mark)
 	return os.Chtimes(path, at, at)
 }
@@ -170,7 +170,7 @@ func (s *Store) Open(ctx context.Context, hash string, size int64, now time.Time
 	}
 	// A model that links to the blob keeps its date: it is not evicted anyway.
 	if !ok || links(info) == 1 && now.Sub(info.ModTime()) > touchEvery {
-		_ = touch(f.Name(), now) // it only makes the blob look older
+		_ = Touch(f.Name(), now) // it only makes the blob look older
 	}
 	return f, nil
 }
@@ -232,7 +232,7 @@ func (s *Store) Install(f *os.File, hash string, now time.Time) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	if err := touch(f.Name(), now); err != nil {
+	if err := Touch(f.Name(), now); err != nil {
 		return err
 	}
 	if err := os.Rename(f.Name(), path); err != nil {
@@ -355,7 +355,7 @@ func (s *Store) Add(path, hash string, now time.Time) {
 	if _, err := os.Stat(to); err == nil {
 		return
 	}
-	if os.MkdirAll(filepath.Dir(to), 0o700) != nil || touch(path, now) != nil {
+	if os.MkdirAll(filepath.Dir(to), 0o700) != nil || Touch(path, now) != nil {
 		return
 	}
 	if os.Link(path, to) == nil {

@@ -300,7 +300,7 @@ func (s *Store) verify(ctx context.Context, e Entry) (ok bool, err error) {
 		return false, nil
 	}
 	if err == nil && !Verified(info) {
-		err = touch(f.Name(), info.ModTime())
+		err = Touch(f.Name(), info.ModTime())
 	}
 	return true, err
 }
