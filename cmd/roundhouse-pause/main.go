@@ -1,16 +1,18 @@
 // Command roundhouse-pause is the program of pods that do nothing: it waits for a
 // signal. `roundhouse-pause copy FILE` writes it to FILE, for a container of another
-// image to run, and `roundhouse-pause done` ends at once: so that image is pulled
-// and nothing of it runs.
+// image to run. There `roundhouse-pause done` ends at once, and `roundhouse-pause await
+// FILE` when FILE is there: so that image is pulled and nothing of it runs.
 package main
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -31,8 +33,29 @@ func run(args []string) error {
 		return nil
 	case len(args) == 2 && args[0] == "copy":
 		return replicate(args[1])
+	case len(args) == 2 && args[0] == "await":
+		return await(args[1])
 	}
-	return errors.New("give no argument to wait for a signal, done to end at once, or copy FILE to write this program to FILE")
+	return errors.New("give no argument to wait for a signal, done to end at once, copy FILE to write this program to FILE, or await FILE to wait until FILE is there")
+}
+
+// lookEvery is how often await looks.
+const lookEvery = 50 * time.Millisecond
+
+// await waits until a file is there, or a signal.
+func await(file string) error {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGINT, syscall.SIGTERM)
+	for look := time.NewTicker(lookEvery); ; {
+		if _, err := os.Stat(file); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		select {
+		case <-look.C:
+		case <-ended:
+			return errors.New("told to end before " + file + " was there")
+		}
+	}
 }
 
 // replicate writes this program to a file.

@@ -67,6 +67,36 @@ func TestPause(t *testing.T) {
 	}
 }
 
+// TestAwait: it ends when the file is there, and not before.
+func TestAwait(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "done")
+	cmd := program(self, "await "+file)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		t.Fatal("it ended without the file:", err)
+	case <-time.After(3 * lookEvery):
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	cmd = program(self, "await "+file+"/x") // below a file
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "not a directory") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // TestWrongUse names what may be written.
 func TestWrongUse(t *testing.T) {
 	for _, args := range [][]string{{"copy"}, {"wait"}, {"copy", "a", "b"}} {

@@ -201,6 +201,9 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) 
 	// Reading a model takes several times the memory it has then, and a replica
 	// that nobody asks has no other reason to collect it.
 	afterLoads(engines, returnDelay, debug.FreeOSMemory)
+	if os.Getenv(standbyVariable) == "1" {
+		c.config.Standby = c.standby
+	}
 	server, err := modelserver.New(c.config, repository, engines, c.log)
 	if err != nil {
 		return err
@@ -218,6 +221,19 @@ func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) 
 		c.greet(out, server.Addresses())
 	}
 	return server.Run(ctx)
+}
+
+// standbyVariable has the server offer the calls by which it sleeps: it is set where
+// a replica may.
+const standbyVariable = "ROUNDHOUSE_STANDBY"
+
+// standby has workers stay while the server sleeps without models.
+func (c *serveCommand) standby(asleep bool) {
+	c.python.keep(asleep)
+	c.onnx.keep(asleep)
+	if asleep {
+		time.AfterFunc(returnDelay, debug.FreeOSMemory)
+	}
 }
 
 // engines lists all engines, the native ones first.

@@ -194,6 +194,13 @@ func packageCache() (dir string, cleanup func(), err error) {
 	return dir, func() { _ = os.RemoveAll(dir) }, err
 }
 
+// keep has the workers, if there are any, stay without models or not.
+func (w *workers) keep(keep bool) {
+	if w.engine != nil {
+		w.engine.Keep(keep)
+	}
+}
+
 // close stops the workers, if there are any, within the time they have.
 func (w *workers) close() error {
 	w.once.Do(func() { w.err = errors.New("the server is shutting down") })

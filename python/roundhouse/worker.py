@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import ctypes
 import functools
+import gc
 import logging
 import os
 import platform
@@ -42,6 +44,15 @@ _PACKAGES = (
     "mlserver-mlflow mlserver-huggingface mlserver-mllib mlserver-alibi-detect "
     "mlserver-alibi-explain"
 ).split()
+
+
+def _give_back() -> None:
+    """Gives memory back to the system that a model has left."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):  # not the GNU library
+        pass
 
 
 class Worker:
@@ -196,6 +207,8 @@ class Worker:
     async def _unload(self, header: dict, _payload: Any, _raw: Payload) -> dict:
         grace = header.get("grace", self.grace)
         await self.host.unload(header.get("model"), float(grace))
+        if not self.host.models:
+            asyncio.get_running_loop().call_soon(_give_back)
         return {}
 
     async def _metadata(self, header: dict, _payload: Any, _raw: Payload) -> dict:

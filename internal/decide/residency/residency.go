@@ -412,11 +412,9 @@ func (d *decision) never(s Service) string {
 	if why := d.f.replaces(s); why != "" {
 		return why
 	}
-	stated := slices.Clone(s.Lacks)
-	for i := range stated {
-		if stated[i].MemoryFrom != "" {
-			stated[i].Memory, stated[i].MemoryFrom = 0, ""
-		}
+	var stated []Need
+	for _, n := range s.Lacks {
+		stated = append(stated, n.stated())
 	}
 	space := NewSpace(d.f.Machine)
 	if _, ok := space.FitAll(stated, s.Name); !ok {
@@ -428,8 +426,8 @@ func (d *decision) never(s Service) string {
 			continue
 		}
 		for _, r := range o.Replicas {
-			if !r.Leaving && r.Need.MemoryFrom == "" {
-				space.Take(r.Need, r.GPUs)
+			if !r.Leaving {
+				space.Take(r.Need.stated(), r.GPUs)
 			}
 		}
 		pinned = append(pinned, o.Name)

@@ -84,6 +84,21 @@ func TestDecide(t *testing.T) {
 			"b waits: it needs 1 GPU, of 1 GPU (24 GiB); these hold the rest: a (minReplicas)"},
 		{"pinned", one, []Service{on("a", 1, 0).with(func(s *Service) { s.Pinned = true }), asked("b", Need{GPUs: 1}, 0)},
 			"b refused: it needs 1 GPU, this machine has 1 GPU (24 GiB), of which pinned services (a) leave too little; remove residency.pin there, or stop one"},
+		{"two share by what is expected", one, []Service{
+			on("a", 1, 0).with(func(s *Service) { s.Replicas[0].Need = Need{GPUs: 1, GPUMemory: 8 * gib, GPUMemoryFrom: Measured} }),
+			asked("b", Need{GPUs: 1, GPUMemory: 16 * gib, GPUMemoryFrom: Estimated}, 1)}, "start b on [0]\nGPU 0 for b"},
+		{"an estimate above a GPU takes it whole", one, []Service{
+			on("a", 1, 0).with(func(s *Service) { s.Replicas[0].Need = Need{GPUs: 1, GPUMemory: gib} }),
+			asked("b", Need{GPUs: 1, GPUMemory: 30 * gib, GPUMemoryFrom: Estimated}, 1)},
+			"stop a for b\nb waits: a is stopped to make room for it\nGPU 0 for b"},
+		{"an estimate refuses nobody", one, []Service{
+			on("a", 1, 0).with(func(s *Service) { s.Pinned, s.Replicas[0].Need = true, Need{GPUs: 1, GPUMemory: 20 * gib} }),
+			asked("b", Need{GPUs: 1, GPUMemory: 8 * gib, GPUMemoryFrom: Estimated}, 1)},
+			"b waits: it needs 1 GPU with 8 GiB free (estimated from its files), of 1 GPU (24 GiB); these hold the rest: a (pinned)"},
+		{"pinned, of measured memory", one, []Service{on("a", 1, 0).with(func(s *Service) {
+			s.Pinned, s.Replicas[0].Need.Memory, s.Replicas[0].Need.MemoryFrom = true, gib, Measured
+		}), asked("b", Need{GPUs: 1}, 0)},
+			"b refused: it needs 1 GPU, this machine has 1 GPU (24 GiB), of which pinned services (a) leave too little; remove residency.pin there, or stop one"},
 		{"never", one, []Service{asked("b", Need{GPUs: 2}, 0)}, "b refused: it needs 2 GPUs, this machine has 1 GPU (24 GiB)"},
 		{"never, by memory", two, []Service{asked("b", Need{GPUs: 1, GPUMemory: 30 * gib, Memory: 4 * gib}, 0)},
 			"b refused: it needs 1 GPU with 30 GiB free, 4 GiB of memory, this machine has 2 GPUs (24 GiB, 24 GiB), 64 GiB of memory"},

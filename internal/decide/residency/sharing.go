@@ -104,11 +104,13 @@ func (f Facts) Preload(names []string) (start []string, not []Verdict) {
 		}
 		return ok
 	}
-	var asked []Service
-	for _, s := range f.Services {
+	for _, s := range f.Services { // before anything is placed beside them
 		for _, r := range s.Replicas {
 			space.Take(r.Need, r.GPUs)
 		}
+	}
+	var asked []Service
+	for _, s := range f.Services {
 		switch {
 		case len(s.Replicas) > 0:
 			standing = append(standing, s)

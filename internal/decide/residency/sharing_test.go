@@ -156,6 +156,10 @@ func TestPreload(t *testing.T) {
 		t.Error(got)
 	}
 	begun := f.Services[5]
+	two := Facts{Machine: Machine{GPUs: make([]int64, 2)}, Services: []Service{begun, wants("low", -1, Sharing{}), on("z", 1, 0)}}
+	if start, not := two.Preload([]string{"low"}); len(start) > 0 || len(not) != 1 {
+		t.Errorf("of two GPUs one is held, one is for a service that has not got it yet, and %v is started", start)
+	}
 	for _, c := range []struct {
 		services []Service
 		want     string

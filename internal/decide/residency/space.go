@@ -15,6 +15,9 @@ type Need struct {
 	// GPUMemory is what it takes of each of its GPUs, in bytes; 0 takes them
 	// whole, and shares them with nobody.
 	GPUMemory int64 `json:"gpuMemory,omitempty"`
+	// GPUMemoryFrom is where that comes from if its service does not state it. More
+	// than a GPU has then takes the GPU whole.
+	GPUMemoryFrom string `json:"gpuMemoryFrom,omitempty"`
 	// Memory is main memory in bytes; 0 is not counted. MemoryFrom is where it
 	// comes from if its service does not state it (Estimated, Measured).
 	Memory     int64  `json:"memory,omitempty"`
@@ -22,6 +25,17 @@ type Need struct {
 	// Permit: it starts only once a plan starts it, since its service does not run
 	// with some others.
 	Permit bool `json:"permit,omitempty"`
+}
+
+// stated is the need without what nobody stated.
+func (n Need) stated() Need {
+	if n.MemoryFrom != "" {
+		n.Memory, n.MemoryFrom = 0, ""
+	}
+	if n.GPUMemoryFrom != "" {
+		n.GPUMemory, n.GPUMemoryFrom = 1, "" // a part, however small
+	}
+	return n
 }
 
 // Where a need's memory comes from.
@@ -107,7 +121,11 @@ func (s *Space) add(n Need, gpus []int, sign int) {
 }
 
 // shares reports whether a replica leaves the rest of a GPU to others.
-func (s *Space) shares(n Need, i int) bool { return n.GPUMemory > 0 && s.machine.GPUs[i] > 0 }
+func (s *Space) shares(n Need, i int) bool { return s.machine.shares(n, i) }
+
+func (m Machine) shares(n Need, i int) bool {
+	return n.GPUMemory > 0 && m.GPUs[i] > 0 && (n.GPUMemoryFrom == "" || n.GPUMemory <= m.GPUs[i])
+}
 
 // Reserve leaves what is free of each GPU to the services listed for it; where
 // none is listed, to anybody.
@@ -191,7 +209,7 @@ func (s *Space) MemoryFits(n Need) bool {
 func (m Machine) share(n Need, gpus []int) float64 {
 	total := 0.0
 	for _, i := range gpus {
-		if i >= 0 && i < len(m.GPUs) && n.GPUMemory > 0 && m.GPUs[i] > 0 {
+		if i >= 0 && i < len(m.GPUs) && m.shares(n, i) {
 			total += min(1, float64(n.GPUMemory)/float64(m.GPUs[i]))
 		} else {
 			total++
@@ -238,6 +256,9 @@ func (n Need) String() string {
 			p += " with " + gibibytes(n.GPUMemory) + " free each"
 		} else if n.GPUMemory > 0 {
 			p += " with " + gibibytes(n.GPUMemory) + " free"
+		}
+		if n.GPUMemoryFrom != "" {
+			p += " (" + n.GPUMemoryFrom + ")"
 		}
 		parts = append(parts, p)
 	}

@@ -34,6 +34,9 @@ type Spec struct {
 	// Cgroup is the folder of the control group to start in; "" is that of the
 	// caller. On version 1 it lies below the caller's. Linux alone.
 	Cgroup string
+	// Session starts a session, and not a group in the caller's. Of a session's
+	// groups the kernel ends those with stopped processes when the caller ends.
+	Session bool
 }
 
 // Exit is how a process ended.
@@ -79,7 +82,7 @@ type Usage struct {
 	Memory int64
 }
 
-// Start starts s as the leader of a new process group.
+// Start starts s as the leader of a new process group, or session.
 func Start(s Spec) (*Process, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -92,7 +95,7 @@ func Start(s Spec) (*Process, error) {
 	}
 	defer func() { _ = out.Close() }()
 	p, outside, err := startIn(s.Cgroup, func(sys *syscall.SysProcAttr) (*os.Process, error) {
-		sys.Setpgid = true
+		sys.Setpgid, sys.Setsid = !s.Session, s.Session
 		return os.StartProcess(s.Path, s.Args, &os.ProcAttr{Dir: s.Dir, Env: s.Env, Files: []*os.File{null, out, out}, Sys: sys})
 	})
 	if err != nil {
@@ -201,6 +204,7 @@ func (c *Process) Signal(sig syscall.Signal) error {
 // makes it end with SIGKILL. It returns when nothing of the group is left.
 func (c *Process) Stop(ctx context.Context, grace time.Duration) Exit {
 	_ = c.Signal(syscall.SIGTERM)
+	_ = c.Signal(syscall.SIGCONT) // one that is stopped does not hear the first
 	t := time.NewTimer(grace)
 	defer t.Stop()
 	select {

@@ -17,6 +17,8 @@ type api struct {
 	models *service
 	wire   wire
 	ready  func() bool // of the server
+	// standby is the configuration's; nil: the server does not sleep.
+	standby func(asleep bool)
 }
 
 func (a *api) getLive(w http.ResponseWriter, _ *http.Request) {
@@ -149,6 +151,21 @@ func (a *api) postUnload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusOK)
+}
+
+// postSleep unloads all models until postWake, and keeps what they ran in.
+func (a *api) postSleep(w http.ResponseWriter, r *http.Request) {
+	liftReadDeadline(w)
+	if err := a.models.registry.sleep(r.Context(), func() { a.standby(true) }); err != nil {
+		writeError(w, err)
+	}
+}
+
+func (a *api) postWake(w http.ResponseWriter, r *http.Request) {
+	liftReadDeadline(w)
+	if err := a.models.registry.wake(r.Context(), func() { a.standby(false) }); err != nil {
+		writeError(w, err)
+	}
 }
 
 func (a *api) postInfer(w http.ResponseWriter, r *http.Request) {

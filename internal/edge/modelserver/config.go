@@ -44,6 +44,9 @@ type Config struct {
 	StrictShapes bool
 	// Strict ends Run when a model cannot be loaded at the start.
 	Strict bool
+	// Standby, where it is set, offers two calls that unload all models, and load
+	// them again. It is called before the one and after the other.
+	Standby func(asleep bool)
 }
 
 // HTTPConfig is the HTTP interface.

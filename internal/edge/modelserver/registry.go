@@ -438,14 +438,14 @@ func (r *registry) stop(name, reason string, gone func(version string) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.mu.models[name] {
-		if !gone(s.version) {
+		if !gone(s.version) || reason == sleeping && s.live == nil {
 			continue
 		}
 		if s.live != nil {
 			r.retire(s.live)
 			r.log.Info("model unloaded", "model", name, "version", s.version, "reason", reason)
 		}
-		s.live, s.state, s.reason, s.failed, s.gone = nil, StateUnavailable, reason, false, reason != shuttingDown
+		s.live, s.state, s.reason, s.failed, s.gone = nil, StateUnavailable, reason, reason == sleeping, reason != shuttingDown && reason != sleeping
 	}
 	if len(r.mu.routers) > 0 {
 		r.listRouters()
@@ -456,22 +456,55 @@ func (r *registry) stop(name, reason string, gone func(version string) bool) {
 // ready, so that balancers ask another server.
 const shuttingDown = "the server is shutting down"
 
+// sleeping is why a model is not there that wake loads.
+const sleeping = "the server is asleep"
+
+// sleep ends every model that serves, and returns once they have. before is called
+// before the first of them ends.
+func (r *registry) sleep(ctx context.Context, before func()) error {
+	return r.change(ctx, func() error {
+		before()
+		return r.stopAll(ctx, sleeping)
+	})
+}
+
+// wake loads what sleep ended; after is called once it has.
+func (r *registry) wake(ctx context.Context, after func()) error {
+	return r.change(ctx, func() error {
+		defer after()
+		entries, err := r.repository.Scan()
+		if err != nil {
+			return &RepositoryError{err}
+		}
+		r.mu.RLock()
+		entries = slices.DeleteFunc(entries, func(e Entry) bool {
+			s, err := r.find(e.Settings.Name, e.Settings.Parameters.Version)
+			return err != nil || s.reason != sleeping
+		})
+		r.mu.RUnlock()
+		return r.loadEntries(ctx, entries, true)
+	})
+}
+
 // close ends every model and waits for them.
 func (r *registry) close(ctx context.Context) error {
-	return r.change(ctx, func() error {
-		r.mu.RLock()
-		list := slices.Collect(maps.Keys(r.mu.models))
-		r.mu.RUnlock()
-		for _, name := range list {
-			r.stop(name, shuttingDown, func(string) bool { return true })
-		}
-		done := make(chan struct{})
-		go func() { r.retiring.Wait(); close(done) }()
-		select {
-		case <-done:
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("models did not close in time: %w", ctx.Err())
-		}
-	})
+	return r.change(ctx, func() error { return r.stopAll(ctx, shuttingDown) })
+}
+
+// stopAll ends all models, and waits for them.
+func (r *registry) stopAll(ctx context.Context, reason string) error {
+	r.mu.RLock()
+	list := slices.Collect(maps.Keys(r.mu.models))
+	r.mu.RUnlock()
+	for _, name := range list {
+		r.stop(name, reason, func(string) bool { return true })
+	}
+	done := make(chan struct{})
+	go func() { r.retiring.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("models did not close in time: %w", ctx.Err())
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -350,6 +351,43 @@ func TestSlowReader(t *testing.T) {
 	s.registry.retiring.Wait()
 	if s.closed.Load() != 1 {
 		t.Error("the model was not let go")
+	}
+}
+
+// TestSleepAndWake: asleep the server has no model; it wakes with those it had, and not
+// with one that was unloaded before.
+func TestSleepAndWake(t *testing.T) {
+	plain := loaded(t, map[string]string{"m.fake": "fake double"})
+	plain.want(t, "POST /v2/repository/sleep", "", 404, "")
+	var told []bool
+	s := loaded(t, map[string]string{
+		"a/model-settings.json": settings("test.Fake", "model.fake", ""), "a/model.fake": "fake double",
+		"b/model-settings.json": settings("test.Fake", "model.fake", ""), "b/model.fake": "fake triple",
+	}, func(c *Config) { c.Standby = func(asleep bool) { told = append(told, asleep) } })
+	s.want(t, "POST /v2/repository/models/b/unload", "", 200, "")
+	for range 2 { // the second time it is asleep already
+		s.want(t, "POST /v2/repository/sleep", "", 200, "")
+		s.want(t, "GET /v2/health/ready", "", 400, "")
+		s.want(t, "POST /v2/models/a/infer", ask, 400, "asleep")
+	}
+	if n := s.closed.Load(); n != 2 {
+		t.Errorf("%d models are closed", n)
+	}
+	for range 2 {
+		s.want(t, "POST /v2/repository/wake", "", 200, "")
+		s.want(t, "GET /v2/health/ready", "", 200, "")
+		s.want(t, "POST /v2/models/a/infer", ask, 200, "4.0")
+		s.want(t, "POST /v2/models/b/infer", ask, 404, "unloaded")
+	}
+	if n := s.loads.Load(); n != 3 {
+		t.Errorf("%d loads", n)
+	}
+	s.want(t, "POST /v2/repository/sleep", "", 200, "")
+	write(t, s.folder, map[string]string{"a/model.fake": "fake broken"})
+	s.want(t, "POST /v2/repository/wake", "", 400, "broken")
+	s.want(t, "GET /v2/health/ready", "", 400, "")
+	if want := []bool{true, true, false, false, true, false}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
 	}
 }
 

@@ -2,12 +2,14 @@ package process
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -32,8 +34,6 @@ const (
 // CUDA_VISIBLE_DEVICES; else those the NVIDIA driver knows. The memory of each is
 // the value of ROUNDHOUSE_GPU_MEMORY, such as 24Gi, else what nvidia-smi reports.
 func Discover(ctx context.Context) (names []string, memory []int64) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
 	names = devices(ctx)
 	if len(names) == 0 {
 		return nil, nil
@@ -48,32 +48,92 @@ func Discover(ctx context.Context) (names []string, memory []int64) {
 	if os.Getenv(devicesVariable) != "" { // made up: the driver knows nothing of them
 		return names, memory
 	}
-	for name, size := range sizes(ctx) {
-		if i := slices.Index(names, name); i >= 0 {
-			memory[i] = size
+	for _, d := range driverDevices(ctx) {
+		if i := d.among(names); i >= 0 {
+			memory[i] = d.memory
 		}
 	}
 	return names, memory
 }
 
-// sizes is the memory of each GPU in bytes, as nvidia-smi says, by index and by
-// UUID.
-func sizes(ctx context.Context) map[string]int64 {
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits").Output()
-	if err != nil {
-		return nil
+// driverTimeout bounds each question to nvidia-smi, and driverAnswer what it may
+// answer.
+const (
+	driverTimeout = 5 * time.Second
+	driverAnswer  = 1 << 20
+)
+
+// askDriver runs nvidia-smi, whose answer is CSV without units, in which sizes are in
+// MiB and what is not known is in brackets, as in [N/A]; "" where there is no answer.
+func askDriver(ctx context.Context, args ...string) string {
+	ctx, cancel := context.WithTimeout(ctx, driverTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "nvidia-smi", args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // what it left behind may keep its output open
+	var out driverOutput
+	cmd.Stdout = &out
+	if cmd.Run() != nil {
+		return ""
 	}
-	list := map[string]int64{}
-	for line := range strings.Lines(string(out)) {
-		fields := strings.Split(strings.TrimSpace(line), ", ")
-		if len(fields) != 3 {
-			continue
+	return out.String()
+}
+
+// driverOutput takes no more than driverAnswer bytes.
+type driverOutput struct{ strings.Builder }
+
+// Write fails once there is too much, which ends the program that writes.
+func (b *driverOutput) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > driverAnswer {
+		return 0, io.ErrShortWrite
+	}
+	return b.Builder.Write(p)
+}
+
+// csvRows are the rows of an answer that have so many fields.
+func csvRows(text string, fields int) (out [][]string) {
+	for line := range strings.Lines(text) {
+		row := strings.Split(strings.TrimSpace(line), ",")
+		for i := range row {
+			row[i] = strings.TrimSpace(row[i])
 		}
-		if mib, err := strconv.ParseInt(fields[2], 10, 40); err == nil && mib > 0 {
-			list[fields[0]], list[fields[1]] = mib<<20, mib<<20
+		if len(row) == fields {
+			out = append(out, row)
 		}
 	}
-	return list
+	return out
+}
+
+// mebibytes reads a size; false for one that is not known.
+func mebibytes(s string) (bytes int64, known bool) {
+	n, err := strconv.ParseInt(s, 10, 40)
+	return n << 20, err == nil && n > 0
+}
+
+// driverDevice is a GPU as the driver knows it.
+type driverDevice struct {
+	index, uuid string
+	memory      int64
+}
+
+// driverDevices lists the GPUs whose memory is known. The parts of a GPU that is
+// divided (MIG) are not among them.
+func driverDevices(ctx context.Context) (out []driverDevice) {
+	for _, row := range csvRows(askDriver(ctx, "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"), 3) {
+		if bytes, known := mebibytes(row[2]); known {
+			out = append(out, driverDevice{row[0], row[1], bytes})
+		}
+	}
+	return out
+}
+
+// among is where a GPU is in a list of names as CUDA_VISIBLE_DEVICES has them: by
+// index, or by UUID or the beginning of one; -1 for nowhere.
+func (d driverDevice) among(names []string) int {
+	return slices.IndexFunc(names, func(name string) bool {
+		return name == d.index || strings.HasPrefix(name, "GPU-") && strings.HasPrefix(d.uuid, name)
+	})
 }
 
 func devices(ctx context.Context) []string {
@@ -86,12 +146,8 @@ func devices(ctx context.Context) []string {
 	if dirs, err := os.ReadDir("/proc/driver/nvidia/gpus"); err == nil {
 		return numbered(len(dirs))
 	}
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "-L").Output()
-	if err != nil {
-		return nil
-	}
 	n := 0
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(askDriver(ctx, "-L")) {
 		if strings.HasPrefix(line, "GPU ") {
 			n++
 		}
@@ -136,6 +192,7 @@ type gpus struct {
 	waiting  map[service.Key]int // replicas that wait
 	expected map[service.Key]bool
 	memory   map[service.Key]share
+	held     []holding
 	line     []*claim // oldest first
 	reserved [][]string
 	permits  []string      // services that the last plan starts
@@ -147,6 +204,13 @@ type gpus struct {
 type share struct {
 	replicas int
 	bytes    int64
+}
+
+// holding is what a replica has of GPUs.
+type holding struct {
+	key  service.Key
+	need residency.Need // without main memory
+	gpus []int
 }
 
 // claim is what a replica that waits is to get.
@@ -194,6 +258,11 @@ func (g *gpus) take(k service.Key, need residency.Need) (got []int, free int, re
 func (g *gpus) occupy(k service.Key, need residency.Need, held []int) {
 	need = g.counted(k, need)
 	g.space.Take(need, held)
+	if len(held) > 0 {
+		onGPUs := need
+		onGPUs.Memory = 0
+		g.held = append(g.held, holding{k, onGPUs, held})
+	}
 	of := g.memory[k]
 	g.memory[k] = share{of.replicas + 1, of.bytes + need.Memory}
 }
@@ -245,6 +314,28 @@ func (g *gpus) adjust(k service.Key, bytes int64) {
 	if bytes < of.bytes {
 		g.announce()
 	}
+}
+
+// holding is where g.held has what a replica of a service has of these GPUs; -1 for
+// nowhere. The lock is held.
+func (g *gpus) holding(k service.Key, held []int) int {
+	return slices.IndexFunc(g.held, func(h holding) bool { return h.key == k && slices.Equal(h.gpus, held) })
+}
+
+// adjustGPUs has the account of GPUs agree with what a replica that states nothing of
+// them was seen to use of each.
+func (g *gpus) adjustGPUs(k service.Key, held []int, bytes int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at := g.holding(k, held)
+	if at < 0 || g.held[at].need.GPUMemory == bytes {
+		return
+	}
+	h := &g.held[at]
+	g.space.Give(h.need, held)
+	h.need.GPUMemory, h.need.GPUMemoryFrom = bytes, residency.Measured
+	g.space.Take(h.need, held)
+	g.announce()
 }
 
 // use notes how much main memory programs other than replicas use.
@@ -364,6 +455,10 @@ func (g *gpus) free(k service.Key, need residency.Need, held []int) {
 	} else {
 		delete(g.memory, k)
 		need.Memory = of.bytes
+	}
+	if at := g.holding(k, held); at >= 0 { // what was measured since
+		need.GPUMemory, need.GPUMemoryFrom = g.held[at].need.GPUMemory, g.held[at].need.GPUMemoryFrom
+		g.held = slices.Delete(g.held, at, at+1)
 	}
 	g.space.Give(need, held)
 	for _, i := range held {

@@ -29,25 +29,26 @@ const defaultGrace = 30 * time.Second
 
 // running is one process of a replica and what it holds.
 type running struct {
-	proc        *child.Process
-	spec        workload.Process // resolved
-	env         []string
-	port        int
-	grpcPort    int // 0 when the process is told none
-	metricsPort int // the same
-	gpus        []int
-	need        residency.Need          // what it holds
-	took        bool                    // it holds that
-	model       string                  // path
-	adapters    map[string]string       // paths, by name
-	peers       map[service.Role]string // addresses it was told
-	memory      string                  // control group, "" when none
-	started     time.Time
-	adopted     bool
-	note        string // a warning for people
-	asleep      int    // the level at which it sleeps; 0: awake
-	asleepSince time.Time
-	turning     bool // falling asleep or waking
+	proc         *child.Process
+	spec         workload.Process // resolved
+	env          []string
+	port         int
+	grpcPort     int // 0 when the process is told none
+	metricsPort  int // the same
+	kvEventsPort int // the same
+	gpus         []int
+	need         residency.Need          // what it holds
+	took         bool                    // it holds that
+	model        string                  // path
+	adapters     map[string]string       // paths, by name
+	peers        map[service.Role]string // addresses it was told
+	memory       string                  // control group, "" when none
+	started      time.Time
+	adopted      bool
+	note         string // a warning for people
+	asleep       int    // the level at which it sleeps; 0: awake
+	asleepSince  time.Time
+	turning      bool // falling asleep or waking
 }
 
 func (r *running) grace() time.Duration {
@@ -273,7 +274,7 @@ func (u *unit) start(r *running, s workload.Process) error {
 	r.started = u.p.cfg.Now()
 	args, env := u.p.cfg.invocation(r)
 	r.proc, err = child.Start(child.Spec{Path: program, Args: args, Env: env,
-		Dir: r.spec.WorkingDir, Output: u.log.Path, Cgroup: r.memory})
+		Dir: r.spec.WorkingDir, Output: u.log.Path, Cgroup: r.memory, Session: true})
 	if why := neverRuns(err); why != "" {
 		return failf(replica.ReasonCannotExecute, "%s cannot be executed: %s", program, why)
 	}
@@ -350,7 +351,7 @@ func (u *unit) record(r *running) record {
 	u.o.mu.Lock()
 	created, restarts, files := u.view.Created, u.view.Restarts, u.view.Files
 	u.o.mu.Unlock()
-	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort,
+	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort, KVEventsPort: r.kvEventsPort,
 		GPUs: r.gpus, Need: r.need, Model: r.model, Adapters: r.adapters, Files: files, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts,
 		Asleep: r.asleep, AsleepSince: r.asleepSince, Turning: r.turning}
 	if r.proc != nil {
@@ -366,7 +367,7 @@ func (u *unit) started(r *running) {
 			v.Phase, v.Reason, v.Message, v.Progress, v.GPUs = replica.Starting, "", r.note, nil, r.gpus
 			v.Standby, v.AsleepSince = 0, time.Time{}
 		} else if v.Phase == replica.Asleep { // else it is to be woken
-			v.Reason, v.Message = "", fmt.Sprintf("asleep at level %d", r.asleep)
+			v.Reason, v.Message = "", service.AsleepAt(r.asleep)
 		}
 		v.Memory, v.GPUMemory = 0, 0
 		v.HTTP = hostPort(u.p.cfg.Host, r.port)
@@ -378,6 +379,7 @@ func (u *unit) started(r *running) {
 		m := u.component.Load().Exports()
 		m.Port = int32(r.metricsPort)
 		v.Metrics = v.MetricsAt(m)
+		v.KVEvents = service.KVEventsOf(r.spec.Command)
 	})
 }
 
@@ -414,6 +416,9 @@ func (r *running) takePorts(p *ports, s workload.Process) error {
 	}
 	if names(s, "MetricsPort") {
 		wanted = append(wanted, &r.metricsPort)
+	}
+	if names(s, "KVEventsPort") {
+		wanted = append(wanted, &r.kvEventsPort)
 	}
 	ports, err := p.take(len(wanted))
 	if err != nil {

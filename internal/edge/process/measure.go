@@ -3,9 +3,7 @@ package process
 import (
 	"context"
 	"os"
-	"os/exec"
 	"strconv"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -90,16 +88,15 @@ func (p *Platform) measure(all bool) {
 	if !all && !fresh {
 		return
 	}
-	memory, onGPUs, total := map[int]int64{}, map[int]int64{}, int64(0)
+	memory, total := map[int]int64{}, int64(0)
 	trees := processTrees(roots)
 	for pid, root := range trees {
 		n := memoryOf(pid)
 		memory[root], total = memory[root]+n, total+n
 	}
+	onGPUs := map[int]int64{}
 	if devices && os.Getenv(devicesVariable) == "" {
-		for pid, n := range deviceMemory() {
-			onGPUs[trees[pid]] += n
-		}
+		onGPUs = mostOfOne(deviceMemory(), trees)
 	}
 	for _, m := range list {
 		m.note(memory[m.view.PID], onGPUs[m.view.PID])
@@ -123,33 +120,58 @@ func (m measured) note(memory, onGPUs int64) {
 			v.Memory, v.GPUMemory = max(v.Memory, memory), max(v.GPUMemory, onGPUs)
 		}
 	})
-	if c := u.component.Load(); same && c != nil && c.Process != nil && c.Process.ReservedMemory == 0 {
+	c := u.component.Load()
+	if !same || c == nil || c.Process == nil {
+		return
+	}
+	if c.Process.ReservedMemory == 0 {
 		u.p.gpus.adjust(u.o.key, max(memory, m.view.Memory))
 	}
-}
-
-// deviceMemory is the memory of GPUs that each process uses, in bytes, as
-// nvidia-smi says.
-func deviceMemory() map[int]int64 {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits").Output()
-	if err != nil {
-		return nil
+	if most := max(onGPUs, m.view.GPUMemory); c.Process.ShareGPU && most > 0 {
+		u.p.gpus.adjustGPUs(u.o.key, m.view.GPUs, most)
 	}
-	return parseDeviceMemory(string(out))
 }
 
-// parseDeviceMemory reads lines of "PID, MIB"; a process on two GPUs has two.
-func parseDeviceMemory(text string) map[int]int64 {
-	list := map[int]int64{}
-	for line := range strings.Lines(text) {
-		id, size, _ := strings.Cut(strings.TrimSpace(line), ", ")
-		pid, err := strconv.Atoi(id)
-		mib, err2 := strconv.ParseInt(size, 10, 40)
-		if err == nil && err2 == nil {
-			list[pid] += mib << 20
+// deviceUse is what a process uses of a GPU, in bytes.
+type deviceUse struct {
+	pid   int
+	uuid  string
+	bytes int64
+}
+
+// deviceMemory is what processes use of GPUs, as nvidia-smi says. It says nothing of
+// processes in other namespaces of ids than this one's, or in parts of a GPU that is
+// divided (MIG), whose memory is not known.
+func deviceMemory() []deviceUse {
+	return parseDeviceMemory(askDriver(context.Background(), "--query-compute-apps=gpu_uuid,pid,used_gpu_memory", "--format=csv,noheader,nounits"))
+}
+
+// parseDeviceMemory reads lines of "UUID, PID, MIB". A process has one for each GPU
+// that it uses.
+func parseDeviceMemory(text string) (out []deviceUse) {
+	for _, row := range csvRows(text, 3) {
+		pid, err := strconv.Atoi(row[1])
+		if bytes, known := mebibytes(row[2]); err == nil && known {
+			out = append(out, deviceUse{pid, row[0], bytes})
 		}
 	}
-	return list
+	return out
+}
+
+// mostOfOne is how much the processes of each root use of the GPU that they use most
+// of.
+func mostOfOne(uses []deviceUse, roots map[int]int) map[int]int64 {
+	type part struct {
+		root int
+		uuid string
+	}
+	sums, most := map[part]int64{}, map[int]int64{}
+	for _, u := range uses {
+		if root, known := roots[u.pid]; known {
+			at := part{root, u.uuid}
+			sums[at] += u.bytes
+			most[root] = max(most[root], sums[at])
+		}
+	}
+	return most
 }

@@ -1,12 +1,16 @@
 package process
 
 import (
+	"context"
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/residency"
@@ -53,10 +57,104 @@ func TestProcessTrees(t *testing.T) {
 	}
 }
 
-func TestParseDeviceMemory(t *testing.T) {
-	got := parseDeviceMemory("123, 1024\n123, 512\n7, [N/A]\nNo running processes found\n")
-	if want := map[int]int64{123: 1536 << 20}; !maps.Equal(got, want) {
+// TestMemoryOfGPUs reads what nvidia-smi prints: a line for each process and GPU,
+// sizes in MiB, and in brackets what is not known. What counts is the GPU of which a
+// replica's processes use the most.
+func TestMemoryOfGPUs(t *testing.T) {
+	uses := parseDeviceMemory("GPU-a, 10, 1024\nGPU-b, 10, 512\nGPU-b, 11, 700\nGPU-a, 20, [N/A]\nGPU-a, 21, [Insufficient Permissions]\nGPU-a, 99, 4096\n[Unknown Error]\nGPU-a, 20\n")
+	got := mostOfOne(uses, map[int]int{10: 10, 11: 10, 20: 20, 21: 20})
+	if want := map[int]int64{10: 1212 << 20}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := mostOfOne(uses, nil); len(got) > 0 {
+		t.Errorf("of processes that are no replica's: %v", got)
+	}
+}
+
+// driver puts a program in the place of nvidia-smi.
+func driver(t *testing.T, script string) {
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+}
+
+// TestDriverIsBounded: a driver that hangs, fails, or prints without end is no
+// answer.
+func TestDriverIsBounded(t *testing.T) {
+	for name, c := range map[string]struct{ script, want string }{
+		"answers":               {"echo \"$1\"", "-L\n"},
+		"fails":                 {"echo 'NVIDIA-SMI has failed'; exit 9", ""},
+		"prints without end":    {"while :; do echo 0123456789012345678901234567890123456789; done", ""},
+		"hangs":                 {"sleep 60", ""},
+		"leaves a child behind": {"sleep 9 & echo 'GPU 0'", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			driver(t, c.script)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			began := time.Now()
+			if got := askDriver(ctx, "-L"); got != c.want {
+				t.Errorf("%.80q, want %q", got, c.want)
+			}
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("after %s", took)
+			}
+		})
+	}
+}
+
+// TestDriversGPUs: their memory is found by index, by UUID, and by the beginning of a
+// UUID; that of a part of a GPU is not known.
+func TestDriversGPUs(t *testing.T) {
+	driver(t, `case "$1" in --query-gpu=*) printf '0, GPU-aa11, 24576\n1, GPU-bb22, [N/A]\n2, GPU-cc33, 81920\n';; esac`)
+	t.Setenv(devicesVariable, "")
+	t.Setenv(memoryVariable, "")
+	for visible, want := range map[string][]int64{"2,0,1": {80 << 30, 24 << 30, 0}, "GPU-cc33,GPU-a,GPU-x": {80 << 30, 24 << 30, 0}, "MIG-aa11": {0}} {
+		t.Setenv(visibleDevices, visible)
+		if _, got := Discover(t.Context()); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", visible, got, want)
+		}
+	}
+}
+
+// TestMeasuredGPUMemoryIsAccounted: what a replica was seen to use of a GPU that it
+// shares takes the place of what was expected, until it ends.
+func TestMeasuredGPUMemoryIsAccounted(t *testing.T) {
+	const gib = 1 << 30
+	g := newGPUs([]string{"0"}, []int64{24 * gib}, 0)
+	a, b := service.Key{Name: "a"}, service.Key{Name: "b"}
+	expected := func(n int64) residency.Need {
+		return residency.Need{GPUs: 1, GPUMemory: n * gib, GPUMemoryFrom: residency.Estimated}
+	}
+	take := func(k service.Key, n int64) bool { got, _, _ := g.take(k, expected(n)); return got != nil }
+	if !take(a, 16) || take(b, 12) {
+		t.Fatal("16 GiB and 12 of 24")
+	}
+	_, _, retry := g.take(b, expected(12))
+	g.adjustGPUs(a, []int{0}, 10*gib)
+	select {
+	case <-retry:
+	default:
+		t.Error("those that wait do not hear of it")
+	}
+	if !take(b, 12) {
+		t.Error("10 GiB and 12 of 24")
+	}
+	g.adjustGPUs(b, []int{0}, 20*gib) // more than there is
+	g.free(b, expected(12), []int{0})
+	if !take(b, 14) || take(b, 1) {
+		t.Error("what was given back is not what was taken")
+	}
+	g.free(b, expected(14), []int{0})
+	g.adjustGPUs(a, []int{0}, 30*gib) // more than the GPU has: it is whole
+	if take(b, 1) {
+		t.Error("beside one that takes all")
+	}
+	g.free(a, expected(16), []int{0})
+	if got, _, _ := g.take(a, whole(1)); got == nil {
+		t.Error("the GPU is not free")
 	}
 }
 

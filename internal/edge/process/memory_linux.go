@@ -45,9 +45,11 @@ func (m memoryGroups) make(id string, bytes int64) (string, error) {
 		return "", err
 	}
 	// One process of the group out of memory ends the group, and pages are not
-	// moved to swap instead. Not every kernel has both.
+	// moved to swap instead; version 1 limits the sum of both. Not every kernel has
+	// all of these.
 	_ = write(dir, "memory.oom.group", "1")
 	_ = write(dir, "memory.swap.max", "0")
+	_ = write(dir, "memory.memsw.limit_in_bytes", strconv.FormatInt(bytes, 10))
 	return dir, nil
 }
 

@@ -31,6 +31,7 @@ type prober struct {
 	why     atomic.Pointer[string]
 	suspect <-chan struct{} // readiness: somebody could not reach the process
 	said    chan struct{}   // readiness: why it is not ready has changed
+	paused  atomic.Bool     // the process sleeps: its answers say nothing, or do not come
 
 	delay, period, timeout time.Duration
 	successes, patience    int
@@ -149,6 +150,13 @@ func (b *prober) failures() <-chan struct{} {
 	return b.failed
 }
 
+// pause has the process not asked, or asked again; one that was woken is ready.
+func (b *prober) pause(paused bool) {
+	if b != nil {
+		b.paused.Store(paused)
+	}
+}
+
 // ask asks once. refused reports that nobody listens.
 func (b *prober) ask(ctx context.Context) (ok, refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
@@ -181,6 +189,10 @@ func (b *prober) watchReadiness(ctx context.Context) {
 		called, alive := rest(ctx, wait, suspect)
 		if !alive {
 			return
+		}
+		if b.paused.Load() {
+			ready, run, suspect, suspected, wait = true, 0, b.suspect, false, b.period
+			continue
 		}
 		suspected = suspected || called
 		ok, refused := b.ask(ctx)
@@ -229,7 +241,11 @@ func rest(ctx context.Context, d time.Duration, early <-chan struct{}) (called, 
 func (b *prober) watchLiveness(ctx context.Context) {
 	run := 0
 	for wait := max(b.delay, b.period); sleep(ctx, wait); wait = b.period {
-		if ok, _ := b.ask(ctx); ok {
+		if b.paused.Load() {
+			run = 0
+			continue
+		}
+		if ok, _ := b.ask(ctx); ok || b.paused.Load() { // it fell asleep meanwhile
 			run = 0
 			continue
 		}

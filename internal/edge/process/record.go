@@ -20,24 +20,25 @@ import (
 // record is what a returning owner needs to adopt a replica's process. A file
 // per replica, while it has a process.
 type record struct {
-	ID          string                  `json:"id"`
-	Service     service.Key             `json:"service"`
-	Role        service.Role            `json:"role"`
-	Revision    string                  `json:"revision"`
-	Process     child.Identity          `json:"process"`
-	Port        int                     `json:"port"`
-	GRPCPort    int                     `json:"grpcPort,omitempty"`
-	MetricsPort int                     `json:"metricsPort,omitempty"`
-	GPUs        []int                   `json:"gpus,omitempty"`
-	Need        residency.Need          `json:"need,omitzero"` // of which it holds these; zero in records of older versions
-	Model       string                  `json:"modelPath,omitempty"`
-	Adapters    map[string]string       `json:"adapterPaths,omitempty"`
-	Files       string                  `json:"files,omitempty"` // their fingerprint
-	Peers       map[service.Role]string `json:"peers,omitempty"`
-	Memory      string                  `json:"memoryGroup,omitempty"`
-	Created     time.Time               `json:"created"`
-	Started     time.Time               `json:"started"`
-	Restarts    int                     `json:"restarts,omitempty"`
+	ID           string                  `json:"id"`
+	Service      service.Key             `json:"service"`
+	Role         service.Role            `json:"role"`
+	Revision     string                  `json:"revision"`
+	Process      child.Identity          `json:"process"`
+	Port         int                     `json:"port"`
+	GRPCPort     int                     `json:"grpcPort,omitempty"`
+	MetricsPort  int                     `json:"metricsPort,omitempty"`
+	KVEventsPort int                     `json:"kvEventsPort,omitempty"`
+	GPUs         []int                   `json:"gpus,omitempty"`
+	Need         residency.Need          `json:"need,omitzero"` // of which it holds these; zero in records of older versions
+	Model        string                  `json:"modelPath,omitempty"`
+	Adapters     map[string]string       `json:"adapterPaths,omitempty"`
+	Files        string                  `json:"files,omitempty"` // their fingerprint
+	Peers        map[service.Role]string `json:"peers,omitempty"`
+	Memory       string                  `json:"memoryGroup,omitempty"`
+	Created      time.Time               `json:"created"`
+	Started      time.Time               `json:"started"`
+	Restarts     int                     `json:"restarts,omitempty"`
 	// Asleep is the level at which the process sleeps, or is about to; 0: awake.
 	Asleep      int       `json:"asleep,omitempty"`
 	AsleepSince time.Time `json:"asleepSince,omitzero"`

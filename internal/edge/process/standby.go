@@ -10,11 +10,13 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/child"
 )
 
 // sleepTimeout bounds the call that puts an engine to sleep.
@@ -42,6 +44,10 @@ func (p *Platform) Memory() (available, total int64) {
 	return available, total
 }
 
+// Swap is how many bytes of swap are free and there are, and why processes cannot be
+// moved there; "" where they can.
+func (p *Platform) Swap() (free, total int64, why string) { return swap() }
+
 // sleep has the replica put to sleep, if it can be. The owner's lock is held.
 func (u *unit) sleep(level int) bool {
 	c := u.component.Load()
@@ -49,7 +55,7 @@ func (u *unit) sleep(level int) bool {
 		return false
 	}
 	u.level = level
-	u.view.Phase, u.view.Message = replica.Asleep, fmt.Sprintf("is being put to sleep at level %d", level)
+	u.view.Phase, u.view.Message = replica.Asleep, "is to be "+service.AsleepAt(level)
 	u.turn()
 	return true
 }
@@ -132,7 +138,13 @@ func (w *supervisor) fallAsleep(level int) (gone bool) {
 	// for one that is awake, sends it requests that hang.
 	r.asleep, r.asleepSince, r.turning = level, u.p.cfg.Now(), true
 	w.write()
-	err := w.calls(sleepTimeout, u.component.Load().Process.Standby.Find(level).Sleep)
+	w.pause(true)
+	var err error
+	if level == service.LevelSuspended {
+		err = w.suspend()
+	} else {
+		err = w.calls(sleepTimeout, u.component.Load().Process.Standby.Find(level).Sleep)
+	}
 	if errors.Is(err, errEnding) {
 		return false // the loop sees why
 	}
@@ -152,7 +164,7 @@ func (w *supervisor) fallAsleep(level int) (gone bool) {
 		r.took = false
 		v.Standby, v.AsleepSince, v.GPUs, v.ReadyAt = level, r.asleepSince, nil, time.Time{}
 		if v.Phase == replica.Asleep {
-			v.Reason, v.Message = "", fmt.Sprintf("asleep at level %d", level)
+			v.Reason, v.Message = "", service.AsleepAt(level)
 		}
 	})
 	r.turning = false
@@ -213,7 +225,12 @@ func (w *supervisor) wakeUp(ctx context.Context) *failure {
 	w.write()
 	began, level := time.Now(), r.asleep
 	limit := cmp.Or(c.Limits.StartupTimeout, service.DefaultStartupTimeout)
-	err := w.calls(limit, c.Process.Standby.Find(level).Wake...)
+	var err error
+	if level == service.LevelSuspended {
+		err = w.resumeProcesses()
+	} else {
+		err = w.calls(limit, c.Process.Standby.Find(level).Wake...)
+	}
 	if err == nil {
 		err = w.answers(limit - time.Since(began))
 	}
@@ -234,6 +251,7 @@ func (w *supervisor) wakeUp(ctx context.Context) *failure {
 func (w *supervisor) awake(ctx context.Context, woke *replica.Woke) {
 	w.r.asleep, w.r.asleepSince, w.r.turning = 0, time.Time{}, false
 	w.write()
+	w.pause(false)
 	w.u.resume()
 	w.ready = time.Now()
 	w.watchLiveness(ctx)
@@ -270,6 +288,36 @@ func (w *supervisor) answers(limit time.Duration) error {
 		default:
 		}
 	}
+}
+
+// pause has the probes stopped while the process sleeps.
+func (w *supervisor) pause(paused bool) {
+	w.readyProbe.pause(paused)
+	w.liveProbe.pause(paused)
+}
+
+// suspend stops the processes of the replica and has their memory moved to swap.
+func (w *supervisor) suspend() error {
+	if err := w.r.proc.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	pids := append(child.Marked(replicaVariable)[w.u.id], w.r.proc.PID())
+	slices.Sort(pids)
+	moved, err := reclaim(slices.Compact(pids), w.r.memory)
+	if err == nil && moved == 0 {
+		err = errors.New("nothing of its memory was moved to swap")
+	}
+	if err != nil {
+		return fmt.Errorf("suspend: %w", err) // it is ended
+	}
+	w.u.p.cfg.Logger.Info("a replica is suspended", "replica", w.u.id, "swappedMiB", moved>>20)
+	return nil
+}
+
+// resumeProcesses is the end of suspend. Pages come back from swap as they are used.
+func (w *supervisor) resumeProcesses() error {
+	unlock(w.r.memory)
+	return w.r.proc.Signal(syscall.SIGCONT)
 }
 
 // sleeps reports whether the process sleeps, and nobody waits for it to wake.

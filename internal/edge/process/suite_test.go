@@ -78,7 +78,7 @@ func revision(k service.Key, s platformtest.Server) workload.Revision {
 	for _, role := range roles {
 		c := workload.Component{Role: service.Role(role), Process: &workload.Process{
 			Command: []string{program}, Env: s.Env(), Install: "pip install it", Readiness: s.Readiness,
-			Liveness: s.Liveness, GPUs: s.GPUs, MemoryBytes: s.Memory, TerminationGrace: s.Grace}}
+			Liveness: s.Liveness, Standby: s.Standby(), GPUs: s.GPUs, MemoryBytes: s.Memory, TerminationGrace: s.Grace}}
 		if s.GRPC {
 			c.Process.Env = append(c.Process.Env, corev1.EnvVar{Name: "LISTEN", Value: "{{.GRPCPort}}"})
 		}
@@ -96,6 +96,6 @@ func TestConformance(t *testing.T) {
 	platformtest.Run(t, platformtest.Harness{
 		New:      func(t *testing.T) fleet.Platform { return open(t, Config{}) },
 		Revision: revision,
-		Can:      platformtest.Capabilities{Runs: true, Reached: true, Logs: true, Kept: true, Fails: true},
+		Can:      platformtest.Capabilities{Runs: true, Reached: true, Logs: true, Kept: true, Fails: true, Sleeps: true},
 	})
 }

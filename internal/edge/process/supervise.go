@@ -78,6 +78,7 @@ func newSupervisor(u *unit, r *running) *supervisor {
 	}
 	if r.asleep > 0 {
 		w.ever = true
+		w.pause(true)
 		u.turn() // it may be wanted already
 	}
 	return w

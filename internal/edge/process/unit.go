@@ -281,9 +281,9 @@ func (u *unit) release(r *running) {
 		child.EndMarked(replicaVariable, u.id, !r.adopted)
 	}
 	u.p.memory.remove(r.memory)
-	u.p.ports.free(r.port, r.grpcPort, r.metricsPort)
+	u.p.ports.free(r.port, r.grpcPort, r.metricsPort, r.kvEventsPort)
 	u.o.update(u, func(v *replica.Replica) {
-		v.GPUs, v.PID, v.HTTP, v.GRPC, v.Metrics = nil, 0, "", "", ""
+		v.GPUs, v.PID, v.HTTP, v.GRPC, v.Metrics, v.KVEvents = nil, 0, "", "", "", service.KVEvents{}
 		if v.Phase == replica.Ready {
 			v.Phase = replica.Starting
 		}
@@ -338,12 +338,12 @@ func (p *Platform) take(rec record, proc *child.Process) {
 		o = newOwner(p, rec.Service)
 		p.owners[rec.Service] = o
 	}
-	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, metricsPort: rec.MetricsPort, gpus: rec.GPUs, need: rec.Need, memory: rec.Memory,
+	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, metricsPort: rec.MetricsPort, kvEventsPort: rec.KVEventsPort, gpus: rec.GPUs, need: rec.Need, memory: rec.Memory,
 		model: rec.Model, adapters: rec.Adapters, peers: rec.Peers, started: rec.Started, adopted: true, asleep: rec.Asleep, asleepSince: rec.AsleepSince}
 	if r.took = rec.Asleep == 0; r.took {
 		p.gpus.hold(rec.Service, r.need, rec.GPUs)
 	}
-	p.ports.hold(rec.Port, rec.GRPCPort, rec.MetricsPort)
+	p.ports.hold(rec.Port, rec.GRPCPort, rec.MetricsPort, rec.KVEventsPort)
 	u := newUnit(o, replica.Replica{ID: rec.ID, Service: rec.Service, Role: rec.Role, Revision: rec.Revision,
 		Phase: replica.Starting, Reason: "NotApplied", Message: "found running when Roundhouse started; its service has not been applied yet",
 		PID: proc.PID(), Created: rec.Created, Started: rec.Started, Restarts: rec.Restarts, GPUs: rec.GPUs, Files: rec.Files})

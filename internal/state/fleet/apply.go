@@ -13,6 +13,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // Object is one applied manifest with what is known of its origin.
@@ -222,6 +223,44 @@ func Conflicts(objects []Object) (refused, tolerated []string) {
 		}
 	}
 	return refused, tolerated
+}
+
+// MissingLevels is MissingLevels of the fleet's catalog.
+func (f *Fleet) MissingLevels(objects []Object) []string {
+	return MissingLevels(objects, f.cfg.Catalog)
+}
+
+// MissingLevels warns of services that are to sleep at a level that their engine does
+// not have. That of a service for which a runtime is yet to be chosen is not known.
+func MissingLevels(objects []Object, catalog []service.Runtime) (warnings []string) {
+	runtimes := slices.Clone(catalog)
+	for _, o := range objects {
+		if o.Runtime != nil {
+			runtimes = append(runtimes, *o.Runtime)
+		}
+	}
+	for _, o := range objects {
+		if o.Service == nil {
+			continue
+		}
+		svc := workload.LocalizeService(*o.Service, catalog, selection.Host{})
+		var named service.Runtime
+		for i := range runtimes {
+			if svc.Runtime != nil && runtimes[i].Name == svc.Runtime.Name {
+				named = workload.Localize(runtimes[i], catalog, selection.Host{})
+			}
+		}
+		for _, role := range service.Roles {
+			if why := workload.MissingLevel(svc.Components.Get(role), named.Components.Get(role)); why != "" {
+				at := fmt.Sprintf("%s: %s: scaling.standby: %s", o.ID(), role, why)
+				if o.Origin.File != "" {
+					at = fmt.Sprintf("%s:%d: warning: %s", o.Origin.File, o.Origin.Line, at)
+				}
+				warnings = append(warnings, at)
+			}
+		}
+	}
+	return warnings
 }
 
 func inWords(c selection.Conflict) string {

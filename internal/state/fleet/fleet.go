@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/state/metering"
 )
 
@@ -41,6 +42,8 @@ type Config struct {
 	Cluster bool
 	// Image is this program's own, for pods; see workload.Input.
 	Image string
+	// Delivery is how pods get their models; see workload.Input.
+	Delivery workload.Delivery
 	// Usage measures what replicas use; nil measures it for the status alone.
 	Usage *metering.Meter
 	// Report is called with a service after each reconcile, also one in which
@@ -48,6 +51,9 @@ type Config struct {
 	// service reconciled again; so does a time after which it is to be called
 	// again. nil: nothing is called.
 	Report func(context.Context, ServiceState) (again time.Duration, err error)
+	// Forgot is told of each deleted service after its replicas have ended; nil tells
+	// nobody.
+	Forgot func(service.Key)
 	// Reconciled is told how long each reconcile of Run took and what it failed
 	// with; nil tells nobody.
 	Reconciled func(took time.Duration, err error)
@@ -89,6 +95,9 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	if cfg.Reconciled == nil {
 		cfg.Reconciled = func(time.Duration, error) {}
+	}
+	if cfg.Forgot == nil {
+		cfg.Forgot = func(service.Key) {}
 	}
 	if cfg.Jitter == nil {
 		cfg.Jitter = spread

@@ -56,6 +56,9 @@ type Sleeper interface {
 	Sleep(ctx context.Context, ref workload.Ref, level int) error
 	// Memory is main memory in bytes; 0 where it is not known.
 	Memory() (available, total int64)
+	// Swap is swap in bytes, and why processes cannot be moved there; "" where they
+	// can.
+	Swap() (free, total int64, why string)
 }
 
 // LogOptions select the part of a replica's output.
@@ -191,7 +194,7 @@ type Signals interface {
 	// Load is what a replica's engine last told; nil where nothing is known.
 	Load(k service.Key, replicaID string) *replica.Load
 	// Use is what a replica takes of its limits; nil where nothing is known.
-	Use(replicaID string) *replica.Use
+	Use(k service.Key, replicaID string) *replica.Use
 	// External is the last answer to a query for a service.
 	External(service.Key, service.ExternalMetric) autoscale.Reading
 }

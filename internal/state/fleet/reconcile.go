@@ -141,6 +141,7 @@ func (r *reconciler) forget(ctx context.Context, k service.Key) error {
 	}
 	r.services.forget(k)
 	r.cfg.Usage.Forget(k)
+	r.cfg.Forgot(k)
 	return nil
 }
 

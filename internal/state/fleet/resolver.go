@@ -96,7 +96,7 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 	case err != nil:
 		return nil, retryAfter, &service.Failure{Reason: reasonModelLoadFailed, Message: err.Error()}
 	}
-	in := workload.Input{Service: svc, URI: m.uri, Attributes: m.attributes, Adapters: m.adapters, Cluster: r.cfg.Cluster, Image: r.cfg.Image}
+	in := workload.Input{Service: svc, URI: m.uri, Attributes: m.attributes, Adapters: m.adapters, Cluster: r.cfg.Cluster, Image: r.cfg.Image, Delivery: r.cfg.Delivery}
 	req := selection.Request{Service: svc, Attributes: m.attributes}
 	hash := selectionHash(w.object)
 	if svc.Custom {

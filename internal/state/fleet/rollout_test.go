@@ -38,6 +38,8 @@ func TestNewRevisionIsNotReady(t *testing.T) {
 		{"no node", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Pending, "no node")}, service.InProgress, service.ModelLoaded, old, "keeps serving: no node"},
 		{"failing", []replica.Replica{one(old, replica.Ready, ""), one(now, replica.Failed, "exit code 1")}, service.BlockedByFailedLoad, service.ModelFailedToLoad, old,
 			"keeps serving: exit code 1"},
+		{"tried again", []replica.Replica{one(old, replica.Ready, ""), {ID: now + "exit code 1", Service: k, Role: service.RoleEngine, Revision: now, Phase: replica.Starting}},
+			service.InProgress, service.ModelLoaded, old, "keeps serving; the last try failed: exit code 1"},
 		{"the old one fails", []replica.Replica{one(old, replica.Failed, "exit code 1"), one(now, replica.Ready, "")}, service.UpToDate, service.ModelLoaded, now, ""},
 	} {
 		r.platform.replicas[k] = c.replicas

@@ -48,7 +48,7 @@ func (w *work) externalScalers() string {
 	var out []string
 	for i := range w.record.Revision.Components {
 		c := &w.record.Revision.Components[i]
-		if w.roles[c.Role].external != nil && c.Limits.Metric.Resource() {
+		if w.roles[c.Role].external != nil && c.Limits.ByResource() {
 			out = append(out, string(c.Role)+": "+counter(c.Limits))
 		}
 	}
@@ -56,7 +56,7 @@ func (w *work) externalScalers() string {
 }
 
 func counter(l service.Limits) string {
-	if !l.Metric.Resource() {
+	if !l.ByResource() {
 		return "another autoscaler counts its replicas"
 	}
 	return fmt.Sprintf("a HorizontalPodAutoscaler counts its replicas by %s, %.0f %% each", l.Metric, l.Target)
@@ -93,10 +93,10 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 		if in.Unloaded && !w.asleep {
 			rs.decision.Why = w.evicted
 		}
+		rest := r.standby(w, c, &rs)
 		if !r.cfg.Cluster { // with thousands of services they would take too much memory
 			rs.made = decisionOf(in, rs.decision, r.cfg.Now())
 		}
-		rest := r.standby(w, c, &rs)
 		again = sooner(again, rest.Again)
 		if rs.scaled != rs.decision.Count || rs.level != rest.Level || len(rs.decision.Victims) > 0 {
 			ref := ref(w.key, c.Role)
@@ -120,17 +120,13 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 	return again, nil
 }
 
-// onCluster are the limits of a component in a cluster: resources are the business of a
-// HorizontalPodAutoscaler, which scales by nothing else, and the controller does not
-// read engines' metrics. In their place requests count.
+// onCluster are the limits of a component in a cluster: where a resource alone counts,
+// that is the business of a HorizontalPodAutoscaler, and requests say only whether
+// there is to be a replica.
 func onCluster(l service.Limits) service.Limits {
-	if l.Metric.Resource() {
-		l.Metrics = nil
-	}
-	if l.Metric.Resource() || l.Metric.Engine() {
+	if l.ByResource() {
 		l.Metric, l.Target = service.MetricConcurrency, service.DefaultScaleTarget
 	}
-	l.Metrics = slices.DeleteFunc(slices.Clone(l.Metrics), func(m service.MetricTarget) bool { return m.Metric.Resource() || m.Metric.Engine() })
 	return l
 }
 
@@ -157,7 +153,7 @@ func (r *reconciler) measure(k service.Key, in *autoscale.Input) {
 			a.Load = r.cfg.Signals.Load(k, a.ID)
 		}
 		if resource {
-			a.Use = r.cfg.Signals.Use(a.ID)
+			a.Use = r.cfg.Signals.Use(k, a.ID)
 		}
 	}
 }
@@ -183,7 +179,13 @@ func (w *work) ratio(c *workload.Component) int {
 // decision say so.
 func (r *reconciler) standby(w *work, c *workload.Component, rs *roleState) autoscale.StandbyDecision {
 	sleeper, can := r.cfg.Platform.(Sleeper)
-	if !can || rs.decision.Count > 0 || c.Process == nil || c.Process.Standby == nil {
+	if !can || rs.decision.Count > 0 || c.Process == nil {
+		return autoscale.StandbyDecision{}
+	}
+	if c.Process.Standby == nil {
+		if c.Limits.Standby != "" && len(rs.decision.Victims) > 0 {
+			rs.decision.Why += fmt.Sprintf("; its engine cannot sleep (standby: %s)", c.Limits.Standby)
+		}
 		return autoscale.StandbyDecision{}
 	}
 	asleep := w.sleeper(c.Role)
@@ -201,6 +203,12 @@ func (r *reconciler) standby(w *work, c *workload.Component, rs *roleState) auto
 		}
 	}
 	in.Free, in.Total = sleeper.Memory()
+	in.Swap.Free, in.Swap.Total, in.Swap.Why = sleeper.Swap()
+	for _, v := range w.replicas {
+		if v.Role == c.Role {
+			in.Swap.Holds, in.Swap.GPUs = max(in.Swap.Holds, v.Memory), max(in.Swap.GPUs, v.GPUMemory)
+		}
+	}
 	d := autoscale.DecideStandby(in, r.cfg.Now())
 	if d.Why == "" {
 		return d

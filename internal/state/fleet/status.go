@@ -112,12 +112,7 @@ func modelStatus(w *work) service.ModelStatus {
 		}
 	}
 	ms.Copies = ready
-	if ms.LastFailure == nil && ready == 0 && !sleeping(w) {
-		ms.LastFailure = w.past
-	}
-	if w.failure != nil {
-		ms.LastFailure = w.failure
-	}
+	ms.LastFailure = lastFailure(w, ms.LastFailure, ready)
 	switch {
 	case w.failure != nil && w.record == nil:
 		ms.Active = service.ModelFailedToLoad
@@ -139,6 +134,22 @@ func modelStatus(w *work) service.ModelStatus {
 		ms.Transition, ms.Target = blocked(w.failure), service.ModelFailedToLoad
 	}
 	return ms
+}
+
+// lastFailure is what there is to tell of failures: why the manifest cannot be run,
+// else what a replica says now, else what one of the past said.
+func lastFailure(w *work, present *service.Failure, ready int) *service.Failure {
+	switch late, _ := behind(w); {
+	case w.failure != nil:
+		return w.failure
+	case present != nil:
+		return present
+	case ready == 0 && !sleeping(w):
+		return w.past
+	case late:
+		return retried(w)
+	}
+	return nil
 }
 
 // blocked is KServe's word for a manifest that comes to no revision.
@@ -169,6 +180,17 @@ func behind(w *work) (late bool, bad *replica.Replica) {
 		}
 	}
 	return late, worst(present)
+}
+
+// retried returns why a replica of the present revision that is tried again
+// failed before, nil for none.
+func retried(w *work) *service.Failure {
+	if w.past == nil || !slices.ContainsFunc(w.replicas, func(r replica.Replica) bool {
+		return r.ID == w.past.Replica && r.Revision == w.record.Revision.Hash && r.Phase != replica.Ready
+	}) {
+		return nil
+	}
+	return w.past
 }
 
 // taking is how far the present revision is in taking over, while something
@@ -267,6 +289,8 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 		message = "revision " + w.record.Revision.Name + " is not ready, the previous one keeps serving"
 		if bad != nil {
 			message += ": " + bad.Message
+		} else if past := retried(w); past != nil {
+			message += "; the last try failed: " + past.Message
 		}
 	}
 	if message == "" {

@@ -151,6 +151,6 @@ func (r *rig) measured() *metering.Meter {
 	if r.meter == nil {
 		return nil
 	}
-	r.measures = metering.New(metering.Config{Store: r.meter, Now: func() time.Time { return r.now }})
+	r.measures = metering.New(metering.Config{Store: r.meter, Now: func() time.Time { return r.now }}).Resume()
 	return r.measures
 }

@@ -45,7 +45,8 @@ type WakePlan struct {
 type RoleNeed struct {
 	Role service.Role `json:"role"`
 	residency.Need
-	// Measured is the most memory of GPUs that a replica was seen to use, in bytes.
+	// Measured is the most memory that a replica was seen to use of one of its GPUs, in
+	// bytes.
 	Measured int64 `json:"measuredGPUMemory,omitempty"`
 }
 
@@ -68,10 +69,17 @@ func (f *Fleet) ExplainWake(ctx context.Context, k service.Key) (WakePlan, error
 	all := f.services.residents()
 	i := slices.IndexFunc(all, func(x resident) bool { return x.key == k })
 	if i < 0 {
-		if _, err := f.Get(ctx, k); err != nil {
+		st, err := f.Get(ctx, k)
+		if err != nil {
 			return WakePlan{}, err
 		}
-		return WakePlan{Service: k.String(), State: "refused", Why: "it has no revision to run: `roundhouse describe " + k.Name + "` shows what is missing"}, nil
+		why := "it has no revision to run"
+		for _, c := range st.Status.Conditions {
+			if c.Type == service.ConditionReady && c.Message != "" {
+				why += ": " + c.Message
+			}
+		}
+		return WakePlan{Service: k.String(), State: "refused", Why: why}, nil
 	}
 	r.mu.Lock()
 	facts, _ := r.factsLocked(ctx, r.cfg.Now())
@@ -181,8 +189,8 @@ func (p WakePlan) String() string {
 			role = string(n.Role) + ": "
 		}
 		seen := ""
-		if n.Measured > 0 {
-			seen = fmt.Sprintf("; of GPUs %.4g GiB were measured", float64(n.Measured)/(1<<30))
+		if n.Measured > 0 && n.GPUMemoryFrom == "" {
+			seen = fmt.Sprintf("; at most %.4g GiB of a GPU were measured", float64(n.Measured)/(1<<30))
 		}
 		say("  needs    %s%s%s", role, n.Need, seen)
 	}
@@ -248,7 +256,7 @@ func (r *reconciler) learnMemory(ctx context.Context, w *work) error {
 		}
 		known.Memory, known.GPUMemory, news = max(known.Memory, v.Memory), max(known.GPUMemory, v.GPUMemory), true
 		next.Measured[v.Role] = known
-		next.Revision = next.Revision.Measured(v.Role, known.Memory)
+		next.Revision = next.Revision.Measured(v.Role, known.Memory, known.GPUMemory)
 	}
 	if !news {
 		return nil
@@ -268,22 +276,27 @@ func (next *Record) keepMeasured(was *Record) {
 	}
 	next.Measured = was.Measured
 	for role, m := range was.Measured {
-		next.Revision = next.Revision.Measured(role, m.Memory)
+		next.Revision = next.Revision.Measured(role, m.Memory, m.GPUMemory)
 	}
 }
 
 // waking is what a service costs to wake that sleeps, for people.
 func (p WakePlan) waking() string {
-	out := fmt.Sprintf("  sleeps   at level %d, and is woken if it gets the same accelerators, else started", p.Sleeps)
+	from := fmt.Sprintf("level %d", p.Sleeps)
+	out := fmt.Sprintf("  sleeps   at %s, and is woken if it gets the same accelerators, else started", from)
+	if p.Sleeps == service.LevelSuspended {
+		from = "suspension"
+		out = "  sleeps   suspended: its processes are stopped, and their memory is in swap"
+	}
 	if len(p.Wakes) == 0 {
-		return out + "\n  wakes    in a time that is not known: no waking from this level has been seen"
+		return out + "\n  wakes    in a time that is not known: no waking from " + from + " has been seen"
 	}
 	var took []string
 	for _, s := range p.Wakes[max(0, len(p.Wakes)-shownKept):] {
 		took = append(took, time.Duration(s*float64(time.Second)).Round(10*time.Millisecond).String())
 	}
 	usual := autoscale.Learned{Wakes: map[int][]float64{p.Sleeps: p.Wakes}}.Wake(p.Sleeps)
-	return fmt.Sprintf("%s\n  wakes    in about %s; the last wakings from level %d took %s", out, usual.Round(10*time.Millisecond), p.Sleeps, strings.Join(took, ", "))
+	return fmt.Sprintf("%s\n  wakes    in about %s; the last wakings from %s took %s", out, usual.Round(10*time.Millisecond), from, strings.Join(took, ", "))
 }
 
 // preload is how far the start of a service is that is to run before anybody asks

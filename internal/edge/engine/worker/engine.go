@@ -60,6 +60,7 @@ type Engine struct {
 		pools   map[poolKey]*pool
 		number  int
 		closed  bool
+		keep    bool // pools without models
 		closing sync.WaitGroup
 	}
 }
@@ -230,12 +231,29 @@ func (e *Engine) acquire(ctx context.Context, key poolKey, m *Model) (*pool, err
 func (e *Engine) release(p *pool, m *Model) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if delete(p.models, m); len(p.models) > 0 {
-		return
+	if delete(p.models, m); !e.mu.keep {
+		e.endLocked(p)
 	}
-	if e.mu.pools[p.key] == p {
+}
+
+// endLocked stops the workers of a pool without models, in the background.
+func (e *Engine) endLocked(p *pool) {
+	if len(p.models) == 0 && e.mu.pools[p.key] == p {
 		delete(e.mu.pools, p.key)
 		e.mu.closing.Go(p.close)
+	}
+}
+
+// Keep has workers stay that have no model left, with the libraries that they have
+// imported: the next load takes its own time alone. Without it they end.
+func (e *Engine) Keep(keep bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.keep = keep; keep {
+		return
+	}
+	for _, p := range e.mu.pools {
+		e.endLocked(p)
 	}
 }
 

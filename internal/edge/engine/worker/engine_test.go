@@ -451,6 +451,37 @@ func TestPools(t *testing.T) {
 	pid(t, a)
 }
 
+// TestKeep: the worker of a pool without models stays while that is wanted, and loads
+// the next one.
+func TestKeep(t *testing.T) {
+	r := newRig(t, "good", nil)
+	a := r.load(t, "a", "")
+	first := pid(t, a)
+	r.Keep(true)
+	if err := a.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if list := r.Status(); len(list) != 1 || list[0].Models != 0 {
+		t.Errorf("workers %+v, want one without models", list)
+	}
+	a = r.load(t, "a", "")
+	if again := pid(t, a); again != first {
+		t.Errorf("worker %s, was %s", again, first)
+	}
+	r.Keep(false)
+	if n := len(r.Status()); n != 1 {
+		t.Errorf("%d workers, want that of a", n)
+	}
+	r.Keep(true)
+	if err := a.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.Keep(false)
+	if list := r.Status(); len(list) != 0 {
+		t.Errorf("workers %+v, want none", list)
+	}
+}
+
 func TestRoutes(t *testing.T) {
 	r := newRig(t, "good", nil)
 	m := r.load(t, "m", "")

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // Server is how a test's server behaves. The zero value listens on $PORT of
@@ -27,6 +30,7 @@ import (
 //	GET /healthz  200 when ready, else 503
 //	GET /livez    200 while alive, else 503
 //	GET /env?n=X  the value of the variable X
+//	POST /sleep   it is neither ready nor alive until POST /wake
 //	GET /         its host and process id
 type Server struct {
 	ReadyAfter   time.Duration // from its start
@@ -58,11 +62,28 @@ type Server struct {
 	Memory   int64         `json:"-"` // bytes
 	Grace    time.Duration `json:"-"`
 	Startup  time.Duration `json:"-"` // startup timeout
+	Sleeps   bool          `json:"-"` // at level 1, by /sleep and /wake
+	Suspends bool          `json:"-"` // at service.LevelSuspended
 	// Readiness is the probe; nil asks /healthz.
 	Readiness *corev1.Probe `json:"-"`
 	Liveness  *corev1.Probe `json:"-"`
 	// Roles of the service; nil is the engine alone.
 	Roles []string `json:"-"`
+}
+
+// Standby are the levels at which the server sleeps; nil for none.
+func (s Server) Standby() *service.Standby {
+	var out service.Standby
+	if s.Sleeps {
+		out.Levels = append(out.Levels, service.StandbyLevel{Level: 1, Sleep: service.Call{Path: "/sleep"}, Wake: []service.Call{{Path: "/wake"}}})
+	}
+	if s.Suspends {
+		out.Levels = append(out.Levels, service.StandbyLevel{Level: service.LevelSuspended})
+	}
+	if len(out.Levels) == 0 {
+		return nil
+	}
+	return &out
 }
 
 // variable carries a Server to the process that is to be one.
@@ -188,8 +209,9 @@ func (s Server) crash() {
 }
 
 func (s Server) handler(started time.Time) http.Handler {
+	var asleep atomic.Bool
 	answer := func(w http.ResponseWriter, ok bool) {
-		if !ok {
+		if !ok || asleep.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	}
@@ -199,6 +221,8 @@ func (s Server) handler(started time.Time) http.Handler {
 		answer(w, !s.NeverReady && time.Since(started) >= s.ReadyAfter && !past(s.UnreadyAfter))
 	})
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, !past(s.UnliveAfter)) })
+	mux.HandleFunc("POST /sleep", func(http.ResponseWriter, *http.Request) { asleep.Store(true) })
+	mux.HandleFunc("POST /wake", func(http.ResponseWriter, *http.Request) { asleep.Store(false) })
 	mux.HandleFunc("GET /env", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, os.Getenv(r.URL.Query().Get("n")))
 	})

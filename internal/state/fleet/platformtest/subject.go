@@ -47,6 +47,24 @@ func (s Subject) MustScaleRole(k service.Key, role service.Role, n int, victims 
 	}
 }
 
+// MustSleep puts the one replica of the service's engine to sleep, and waits until it
+// sleeps.
+func (s Subject) MustSleep(k service.Key, level int) replica.Replica {
+	s.t.Helper()
+	if err := s.Platform.(fleet.Sleeper).Sleep(s.t.Context(), workload.Ref{Service: k, Role: service.RoleEngine}, level); err != nil {
+		s.t.Fatalf("Sleep: %v", err)
+	}
+	return s.AwaitAsleep(k, level)
+}
+
+// AwaitAsleep waits until the one replica of the service sleeps.
+func (s Subject) AwaitAsleep(k service.Key, level int) replica.Replica {
+	s.t.Helper()
+	return s.Await(k, fmt.Sprintf("asleep at level %d", level), func(rs []replica.Replica) bool {
+		return len(rs) == 1 && rs[0].Phase == replica.Asleep && rs[0].Standby == level
+	})[0]
+}
+
 // See observes the service.
 func (s Subject) See(k service.Key) []replica.Replica {
 	s.t.Helper()

@@ -48,6 +48,7 @@ type Capabilities struct {
 	Logs    bool // their output can be read
 	Kept    bool // also once they are gone
 	Fails   bool // one that ends by itself is Failed, then tried again
+	Sleeps  bool // it is a fleet.Sleeper
 }
 
 // patience bounds every wait of the suite.
@@ -64,6 +65,7 @@ func Run(t *testing.T, h Harness) {
 		{"ApplyStartsNothing", true, testApplyStartsNothing},
 		{"UnknownIsNoError", true, testUnknown},
 		{"ScaleUpAndDown", h.Can.Runs, testScale},
+		{"SleepAndWake", h.Can.Runs && h.Can.Sleeps, testSleep},
 		{"VictimsGoFirst", h.Can.Runs, testVictims},
 		{"ApplyAgainChangesNothing", h.Can.Runs, testApplyAgain},
 		{"NewRevisionReplaces", h.Can.Runs, testReplace},
@@ -165,6 +167,46 @@ func testScale(t *testing.T, h Harness) {
 	s.AwaitNone(k)
 	s.MustScale(k, 1)
 	s.AwaitReady(k, 1)
+}
+
+func testSleep(t *testing.T, h Harness) {
+	s := On(t, h.New(t))
+	k := Key("sleeper")
+	r := h.Revision(k, Server{Sleeps: true})
+	engine := workload.Ref{Service: k, Role: service.RoleEngine}
+	if err := s.Platform.(fleet.Sleeper).Sleep(t.Context(), engine, 1); err == nil {
+		t.Error("to put an unknown service to sleep is no error")
+	}
+	s.MustApply(r)
+	s.MustScale(k, 1)
+	first := s.AwaitReady(k, 1)[0]
+	for n := 1; n <= 2; n++ {
+		asleep := s.MustSleep(k, 1)
+		if asleep.ID != first.ID || asleep.AsleepSince.IsZero() || !asleep.ReadyAt.IsZero() {
+			t.Errorf("asleep: %+v", asleep)
+		}
+		s.MustApply(r) // which changes nothing
+		s.MustScale(k, 1)
+		woken := s.AwaitReady(k, 1)[0]
+		if woken.ID != first.ID || woken.Woke == nil || woken.Woke.Level != 1 || woken.Standby != 0 || !woken.AsleepSince.IsZero() {
+			t.Errorf("woken: %+v", woken)
+		}
+	}
+	s.MustSleep(k, 1)
+	s.MustScale(k, 0)
+	s.AwaitNone(k)
+	s.MustScale(k, 1)
+	s.AwaitReady(k, 1)
+	s.MustSleep(k, 1)
+	s.MustApply(h.Revision(k, Server{Salt: "edited", Sleeps: true}))
+	s.AwaitNone(k)
+	// One that cannot sleep at the level ends.
+	s.MustScale(k, 1)
+	s.AwaitReady(k, 1)
+	if err := s.Platform.(fleet.Sleeper).Sleep(t.Context(), engine, 2); err != nil {
+		t.Fatal(err)
+	}
+	s.AwaitNone(k)
 }
 
 func testVictims(t *testing.T, h Harness) {
