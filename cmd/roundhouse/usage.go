@@ -26,11 +26,15 @@ standby, which is not in REPLICAS. GPUS is for how long they held GPUs: two repl
 with four GPUs each use eight hours of them in an hour, and a GPU that services share
 counts for each. With SERVICE there is a line for each day, of UTC. A deleted service
 stays in the report. Days are kept for 400 days. CSV and JSON are in seconds; CSV has a
-line for each day and component.`,
+line for each day and component.
+
+In a cluster the controller stores what services used in its own namespace, every 30 s;
+to read it you need the right to get ConfigMaps there.`,
 		Example: `  roundhouse usage
   roundhouse usage llama --since 30d
   roundhouse usage --since 2026-11-01 -o csv > november.csv
-  roundhouse usage -o json`,
+  roundhouse usage -o json
+  roundhouse usage --since 30d --context production`,
 		Args: command.Wants(0, 1, "the name of a service, or none for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := usage.ParseSince(since, time.Now()); err != nil {
@@ -54,6 +58,7 @@ line for each day and component.`,
 	}
 	r.flags(cmd)
 	n.flags(cmd)
+	r.gatewayServiceFlag(cmd)
 	cmd.Flags().StringVar(&since, "since", admin.DefaultSince, "first day: the last days as 7d, or a date as 2026-11-30")
 	command.OutputFlag(cmd, &output, "table, csv or json", "table", "csv", "json")
 	return cmd

@@ -18,6 +18,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/decide/usage"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 	"roundhouse.dev/roundhouse/internal/edge/kube/records"
@@ -385,6 +386,49 @@ spec:
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "room"}, live); err != nil {
 		t.Error(err)
 	}
+	c.run("get", "reserves").want(0, "room", "NotSeen")
+	if err := unstructured.SetNestedMap(live.Object, map[string]any{"nodes": int64(3), "placeholders": map[string]any{"wanted": int64(1), "running": int64(0), "pending": int64(1), "why": "10 % of 3 nodes"},
+		"images": map[string]any{"wanted": int64(3), "present": int64(2), "pulling": int64(0), "failed": int64(1), "names": []any{"vllm:1"},
+			"lastFailure": map[string]any{"image": "vllm:1", "node": "n3", "message": "not found"}},
+		"conditions": []any{map[string]any{"type": "Ready", "status": "False", "reason": "NoRoom", "message": "0/3 nodes are available", "lastTransitionTime": "2026-11-20T00:00:00Z"}}}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Status().Update(t.Context(), live); err != nil {
+		t.Fatal(err)
+	}
+	c.run("get", "reserves", "room").want(0, "0 of 1", "2 of 3", "NoRoom: 0/3 nodes are available")
+	c.run("get", "reserves", "-A", "-o", "name").want(0, "reserve/"+ns+"/room")
+	c.run("get", "reserve/room", "-o", "yaml").want(0, "percent: 10", "running: 0")
+	c.run("describe", "reserve", "room").want(0, "1 wanted (10 % of 3 nodes), 0 running, 1 pending", "every Linux node", "vllm:1 on n3: not found", "NoRoom")
+	c.run("describe", "reserve", "none").fails("no reserve " + ns + "/none: `roundhouse get reserves -A` lists them")
+	c.run("delete", "reserve", "room").want(0, "reserve "+ns+"/room deleted")
+	c.run("apply", "-f", good).want(0, "reserve "+ns+"/room created")
 	c.run("delete", "-f", good).want(0, "reserve "+ns+"/room deleted")
 	c.run("delete", "-f", good).fails("no reserve " + ns + "/room: `kubectl get reserves -A` lists what there is")
+}
+
+// TestUsage: what the controller stored of services is shown, found by the Service of
+// its gateway; without any, or without the right to read it, the error says so.
+func TestUsage(t *testing.T) {
+	c, api, ns := newCLI(t)
+	system := kubetest.Namespace(t, api, nil)
+	at := "--gateway-service=" + system + "/roundhouse-gateway"
+	c.run("usage", at).fails("namespace "+system, "no controller has stored")
+	store := records.NewUsage(api, system)
+	now := time.Now()
+	row := func(namespace, name string, idle float64) usage.Row {
+		return usage.Row{Account: usage.Account{Namespace: namespace, Service: name, Component: service.RoleEngine},
+			Use: usage.Use{Replicas: usage.ByState{Starting: 30, Idle: idle}, GPUs: usage.ByState{Starting: 60, Idle: 2 * idle}}}
+	}
+	for i, rows := range [][]usage.Row{{row(ns, "llama", 60), row("other", "iris", 5)}, {row(ns, "llama", 3600)}} {
+		if err := store.Save(usage.DayOf(now.AddDate(0, 0, -i)), rows, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.run("usage", at).want(0, "llama", "iris", "1h02m", "TOTAL")
+	c.run("usage", at, "--since", "1d").want(0, "1m30s")
+	c.run("usage", "llama", at).want(0, "DAY", string(usage.DayOf(now)), "1h00m")
+	c.run("usage", at, "-o", "csv").want(0, "replica_seconds", ",llama,engine,3630.000,30.000,3600.000")
+	c.run("usage", "nobody", at).fails("nobody")
+	c.run("usage", at, "--since", "soon").check(2, "stderr", "", nil)
 }

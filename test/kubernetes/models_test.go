@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -51,6 +53,8 @@ func TestModels(t *testing.T) {
 		{"GoogleEmulator", 0, with(fromGoogleEmulator)},
 		{"GoogleAccount", 0, with(fromGoogle)},
 		{"HuggingFace", 0, with(fromHub)},
+		{"BesideTheImage", 0, with(besideTheImage)},
+		{"SharedOnTheNode", 0, with(sharedOnTheNode)},
 		{"Internal", 0, with(fromInside)},
 		{"Uninstall", 0, with(modelsUninstall)},
 	})
@@ -348,6 +352,99 @@ spec:
 	}
 	_, err := m.Kubectl(ctx, "delete", "msvc", "hub", "-n", fetched)
 	m.do(err)
+}
+
+// otherImage is a name of our image that is not ours: what its pods get is what
+// those of any other server get.
+const otherImage = "roundhouse.local/other:e2e"
+
+// other is a service whose server has an image that is not ours, with metadata
+// and fields of its engine besides.
+func (m *models) other(ctx context.Context, name, metadata, engine string) *corev1.PodList {
+	m.t.Helper()
+	m.do(m.Tag(ctx, node.Image, otherImage))
+	var s corev1.Service
+	m.do(m.Get(ctx, client.ObjectKey{Namespace: fetched, Name: "hub-cache"}, &s))
+	m.do(m.ApplyYAML(ctx, `
+apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: `+name+`, namespace: `+fetched+metadata+`}
+spec:
+  model: {uri: "hf://org/iris", format: {name: xgboost}}
+  engine:
+`+engine+`    containers:
+    - name: main
+      image: `+otherImage+`
+      imagePullPolicy: Never
+      command: [roundhouse-server]
+      args: [/mnt/models, --name, "{{.Name}}", --format, xgboost, --host, 0.0.0.0, --http-port, "8080", --grpc-port, "8081"]
+      env: [{name: HF_ENDPOINT, value: "http://`+net.JoinHostPort(s.Spec.ClusterIP, "8083")+`"}]
+      ports: [{name: http, containerPort: 8080}, {name: grpc, containerPort: 8081}]
+      readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 1}
+`))
+	m.answers(ctx, modelService, name)
+	var pods corev1.PodList
+	m.do(m.List(ctx, &pods, client.InNamespace(fetched), client.MatchingLabels{"roundhouse.dev/service": name}))
+	return &pods
+}
+
+// restarted kills the server of a pod, and waits until it is ready again.
+func (m *models) restarted(ctx context.Context, name string, pod *corev1.Pod) {
+	m.t.Helper()
+	m.do(m.KillContainer(ctx, pod.Status.ContainerStatuses[0].ContainerID))
+	m.await(ctx, modelService, fetched, name, "the server was started again", func(*unstructured.Unstructured) bool {
+		var now corev1.Pod
+		return m.Get(ctx, client.ObjectKeyFromObject(pod), &now) == nil && now.Status.ContainerStatuses[0].RestartCount == 1 && now.Status.ContainerStatuses[0].Ready
+	})
+	m.answers(ctx, modelService, name)
+	_, err := m.Kubectl(ctx, "delete", "msvc", name, "-n", fetched)
+	m.do(err)
+}
+
+// besideTheImage: the model of a server whose image is not ours is fetched by a
+// sidecar while that image is pulled, and is still there when the server was killed.
+func besideTheImage(ctx context.Context, m *models) {
+	pods := m.other(ctx, "beside", "", "")
+	if len(pods.Items) != 1 || len(pods.Items[0].Status.InitContainerStatuses) != 2 {
+		m.t.Fatalf("%d pods: %+v", len(pods.Items), pods.Items)
+	}
+	began := map[string]time.Time{}
+	for _, c := range pods.Items[0].Status.InitContainerStatuses {
+		switch {
+		case c.State.Running != nil:
+			began[c.Name] = c.State.Running.StartedAt.Time
+		case c.State.Terminated != nil:
+			began[c.Name] = c.State.Terminated.StartedAt.Time
+		}
+	}
+	if began["roundhouse-model"].IsZero() || began["roundhouse-await"].IsZero() {
+		m.t.Errorf("init containers: %v", began)
+	}
+	m.restarted(ctx, "beside", &pods.Items[0])
+}
+
+// sharedOnTheNode: two pods of a node have the same files of a model.
+func sharedOnTheNode(ctx context.Context, m *models) {
+	store := m.t.TempDir()
+	pods := m.other(ctx, "shared", `, annotations: {roundhouse.dev/model-store: "`+store+`"}`, "    scaling: {minReplicas: 2, maxReplicas: 2}\n")
+	if len(pods.Items) != 2 {
+		m.t.Fatalf("%d pods", len(pods.Items))
+	}
+	files := map[uint64]int{}
+	m.do(filepath.WalkDir(store, func(path string, e os.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() || filepath.Base(path) != "iris.ubj" {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			files[info.Sys().(*syscall.Stat_t).Ino]++
+		}
+		return err
+	}))
+	if len(files) != 1 {
+		m.t.Errorf("files of the model: %v", files)
+	}
+	m.restarted(ctx, "shared", &pods.Items[0])
 }
 
 // fromInside: a URI leads nowhere inside, by what it says or by a redirect,

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/cmd/internal/app"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/inference"
@@ -36,6 +37,12 @@ type Backend interface {
 	ExplainRequest(context.Context, admin.InferenceRequest) (admin.Explanation, error)
 	ExplainWake(context.Context, service.Key) (admin.Explanation, error)
 	ExplainScale(context.Context, service.Key) ([]fleet.ScaleHistory, error)
+	// Requests and Events are what happened last, the oldest first; with a key the
+	// events are of one service. Follow… goes on with what happens, until ctx ends.
+	Requests(context.Context, admin.RequestQuery) ([]admin.Request, error)
+	FollowRequests(context.Context, admin.RequestQuery, func(admin.Request) error) error
+	Events(context.Context, *service.Key) ([]admin.NumberedEvent, error)
+	FollowEvents(context.Context, *service.Key, func(admin.NumberedEvent) error) error
 	Usage(ctx context.Context, since string, k *service.Key) (admin.UsageReport, error)
 	Services(ctx context.Context, namespace string, rendered bool) ([]admin.Service, error)
 	Service(context.Context, service.Key) (admin.Service, error)
@@ -47,6 +54,8 @@ type Backend interface {
 	DeleteObject(context.Context, fleet.Object) (admin.Change, error)
 	Routing(ctx context.Context, namespace string) ([]admin.RoutingObject, error)
 	DeleteRouting(ctx context.Context, kind string, k service.Key) (admin.Change, error)
+	// Reserves lists those of a namespace, "" for all. One machine has none.
+	Reserves(ctx context.Context, namespace string) ([]*api.Reserve, error)
 	Logs(context.Context, service.Key, admin.LogQuery) (io.ReadCloser, error)
 	Reads(ctx context.Context, path string, size int64, dir bool) (bool, error)
 	Upload(ctx context.Context, u artifact.Upload, open func() (io.ReadCloser, error)) (string, error)
@@ -63,7 +72,18 @@ func (Up) Pace() (first, most time.Duration) { return 5 * time.Millisecond, 200 
 
 // Describe implements Backend.
 func (u Up) Describe(ctx context.Context, k service.Key) (admin.Service, error) {
-	return u.Service(ctx, k)
+	s, err := u.Service(ctx, k)
+	if err != nil {
+		return s, err
+	}
+	list, err := u.Events(ctx, &k)
+	s.Events = admin.EventsOf(list)
+	return s, err
+}
+
+// Reserves implements Backend.
+func (Up) Reserves(context.Context, string) ([]*api.Reserve, error) {
+	return nil, errors.New("a Reserve keeps the nodes of a cluster ready: name a cluster with --context")
 }
 
 // DeleteObject implements Backend.
@@ -126,7 +146,7 @@ func (t *Target) Connect(namespace string) (string, error) {
 // Cluster is the cluster that Connect has connected to. Warnings are written to
 // warnings.
 func (t *Target) Cluster(warnings io.Writer) *Cluster {
-	return &Cluster{Client: t.cluster, warnings: warnings}
+	return &Cluster{Client: t.cluster, warnings: warnings, gatewayService: t.GatewayService}
 }
 
 // Proxied reports whether requests go to the gateway through the API server of a

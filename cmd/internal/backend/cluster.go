@@ -16,7 +16,9 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/decide/route"
+	"roundhouse.dev/roundhouse/internal/decide/usage"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/cluster"
@@ -26,7 +28,8 @@ import (
 // Cluster is a cluster, by its API server.
 type Cluster struct {
 	*cluster.Client
-	warnings io.Writer
+	warnings       io.Writer
+	gatewayService string // of Target
 
 	mu   sync.Mutex
 	said []string
@@ -98,8 +101,46 @@ func (c *Cluster) events(ctx context.Context, s admin.Service) []admin.Event {
 	return out
 }
 
+// Events implements Backend.
+func (c *Cluster) Events(ctx context.Context, k *service.Key) (out []admin.NumberedEvent, err error) {
+	var of []admin.Service
+	if k != nil {
+		s, err := c.Service(ctx, *k)
+		if err != nil {
+			return nil, err
+		}
+		of = []admin.Service{s}
+	} else if of, err = c.Services(ctx, "", false); err != nil {
+		return nil, err
+	}
+	for _, s := range of {
+		for _, e := range c.events(ctx, s) {
+			out = append(out, admin.NumberedEvent{Event: history.Event{Time: e.Time, Namespace: s.Namespace, Service: s.Name, Reason: e.Reason, Message: e.Message, Warning: e.Type == "Warning"}})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b admin.NumberedEvent) int { return a.Time.Compare(b.Time) })
+	return out, nil
+}
+
+// FollowEvents implements Backend.
+func (*Cluster) FollowEvents(context.Context, *service.Key, func(admin.NumberedEvent) error) error {
+	return errors.New("events of a cluster are not followed here: `kubectl get events --watch` does")
+}
+
+var errNoRequests = errors.New("only a running `roundhouse up` keeps the last requests. In a cluster the gateways write them with --access-log")
+
+// Requests implements Backend.
+func (*Cluster) Requests(context.Context, admin.RequestQuery) ([]admin.Request, error) {
+	return nil, errNoRequests
+}
+
+// FollowRequests implements Backend.
+func (*Cluster) FollowRequests(context.Context, admin.RequestQuery, func(admin.Request) error) error {
+	return errNoRequests
+}
+
 // ids are the IDs of kinds whose plurals commands use.
-var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight"}
+var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight", "reserves": dialect.ReserveID}
 
 // Objects implements Backend.
 func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, error) {
@@ -296,8 +337,20 @@ func (c *Cluster) ExplainScale(context.Context, service.Key) ([]fleet.ScaleHisto
 }
 
 // Usage implements Backend.
-func (c *Cluster) Usage(context.Context, string, *service.Key) (admin.UsageReport, error) {
-	return admin.UsageReport{}, errors.New("only a running `roundhouse up` stores what services use. In a cluster, status.components of a ModelService has its replicaSeconds since the controller began to lead, as of the last change of the status, and the metrics roundhouse_controller_replica_seconds_total and roundhouse_controller_gpu_seconds_total have the sums of all services")
+func (c *Cluster) Usage(ctx context.Context, since string, k *service.Key) (admin.UsageReport, error) {
+	now := time.Now()
+	first, err := usage.ParseSince(since, now)
+	if err != nil {
+		return admin.UsageReport{}, err
+	}
+	rows, err := c.Client.Usage(ctx, c.gatewayService, first, now)
+	if err == nil && k != nil {
+		rows = slices.DeleteFunc(rows, func(r usage.Row) bool { return r.Namespace != k.Namespace || r.Service != k.Name })
+		if len(rows) == 0 {
+			_, err = c.Client.Service(ctx, *k) // a name that nothing has ever had is a mistake
+		}
+	}
+	return admin.NewUsageReport(first, rows), err
 }
 
 // ExplainRequest implements Backend.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -22,6 +23,7 @@ var kinds = map[string]string{
 	"model": "models", "models": "models", "basemodel": "models", "basemodels": "models",
 	"clusterbasemodel": "models", "clusterbasemodels": "models",
 	"weight": "weights", "weights": "weights", "finetunedweight": "weights", "finetunedweights": "weights",
+	"reserve": "reserves", "reserves": "reserves",
 	"route": "routes", "routes": "routes", "pool": "pools", "pools": "pools",
 	"inferencepool": "inferencepools", "inferencepools": "inferencepools", "infpool": "inferencepools",
 	"httproute": "httproutes", "httproutes": "httproutes",
@@ -56,7 +58,7 @@ var foreign = map[string]string{
 
 const (
 	podsHint   = "`roundhouse describe NAME` shows the replicas of a service"
-	eventsHint = "`roundhouse describe NAME` shows what happened to a service"
+	eventsHint = "`roundhouse events NAME` shows what happened to a service"
 )
 
 // unknownKind returns an error that lists the kinds if the first name, for which
@@ -70,7 +72,7 @@ func (s Selection) unknownKind(err error) error {
 	if hint != "" {
 		hint = "; " + hint
 	}
-	return fmt.Errorf("there is no kind %s and no service of that name; kinds are services, runtimes, models, weights, routes and pools%s", name, hint)
+	return fmt.Errorf("there is no kind %s and no service of that name; kinds are services, runtimes, models, weights, routes, pools and reserves%s", name, hint)
 }
 
 // notFound reports whether an error is of an object that does not exist.
@@ -187,6 +189,38 @@ func (s Selection) Routing(ctx context.Context, b Backend) ([]admin.RoutingObjec
 	return out, nil
 }
 
+// Reserves returns the selected Reserves.
+func (s Selection) Reserves(ctx context.Context, b Backend) ([]*api.Reserve, error) {
+	namespaces := []string{s.listed()}
+	for i, name := range s.Names {
+		if ns := s.Key(name).Namespace; i == 0 {
+			namespaces[0] = ns
+		} else if !slices.Contains(namespaces, ns) {
+			namespaces = append(namespaces, ns)
+		}
+	}
+	var list, out []*api.Reserve
+	for _, ns := range namespaces {
+		in, err := b.Reserves(ctx, ns)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, in...)
+	}
+	if len(s.Names) == 0 {
+		return list, nil
+	}
+	for _, name := range s.Names {
+		k := s.Key(name)
+		i := slices.IndexFunc(list, func(r *api.Reserve) bool { return r.Metadata.Namespace == k.Namespace && r.Metadata.Name == k.Name })
+		if i < 0 {
+			return nil, fmt.Errorf("no reserve %s: `roundhouse get reserves -A` lists them", k)
+		}
+		out = append(out, list[i])
+	}
+	return out, nil
+}
+
 // Delete deletes the selected objects and tells deleted of each. The error joins
 // those of all objects that are not deleted.
 func (s Selection) Delete(ctx context.Context, b Backend, deleted func(admin.Change)) error {
@@ -206,7 +240,7 @@ func (s Selection) delete(ctx context.Context, b Backend, name string) (admin.Ch
 		return s.deleteRouting(ctx, b, name)
 	}
 	k, err := s.Key(name), error(nil)
-	if s.Kind != "services" {
+	if s.Kind != "services" && s.Kind != "reserves" {
 		k, err = s.scoped(ctx, b, k)
 	}
 	if err != nil {

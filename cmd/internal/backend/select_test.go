@@ -36,10 +36,10 @@ func TestUnknownKind(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	up := Up{&admin.Client{Base: server.URL}}
-	const kinds = "kinds are services, runtimes, models, weights, routes and pools"
+	const kinds = "kinds are services, runtimes, models, weights, routes, pools and reserves"
 	for name, want := range map[string]string{
 		"pods":   "there is no kind pods and no service of that name; " + kinds + "; `roundhouse describe NAME` shows the replicas of a service",
-		"Events": "there is no kind Events and no service of that name; " + kinds + "; `roundhouse describe NAME` shows what happened to a service",
+		"Events": "there is no kind Events and no service of that name; " + kinds + "; `roundhouse events NAME` shows what happened to a service",
 		"wide":   "there is no kind wide and no service of that name; " + kinds + "; did you mean -o wide?",
 		"nodes":  "there is no kind nodes and no service of that name; " + kinds,
 		"iris":   "no service iris",

@@ -25,6 +25,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/incluster"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
@@ -53,6 +54,7 @@ type controllerOptions struct {
 	pickers           string
 	priorityClass     string
 	hubCache          string
+	delivery          workload.Delivery
 	models            string
 	scaler            front.ScalerOptions
 	replicaMetrics    int
@@ -114,8 +116,10 @@ below it.`,
 	f.StringVar(&o.pickers, "endpoint-pickers", incluster.PickersAsk, "what the gateways are told to do with the endpoint pickers that InferencePools name, for their status: ask or ignore")
 	f.StringVar(&o.priorityClass, "reserve-priority-class", "", "PriorityClass of the placeholders of Reserves; without one no Reserve is served")
 	f.StringVar(&o.hubCache, "hub-cache", "", "URL of the cache of the Hugging Face Hub that new pods ask: their HF_ENDPOINT, unless they set it (default: none)")
+	f.StringVar(&o.delivery.Store, "model-store", "", "folder of each node in which the pods of a namespace share the files of models, such as /var/lib/roundhouse/models (default: each pod has a copy); the namespaces must admit hostPath volumes")
+	f.StringVar(&o.delivery.StoreSize, "model-store-max-bytes", defaultStoreSize, "with a model store: most that a namespace's models may take on a node, as a size or a share of the disk")
 	o.scaler.Flags(f)
-	f.IntVar(&o.replicaMetrics, "replica-metrics", 0, "of how many services at most, by name, the metrics roundhouse_desired_replicas and roundhouse_ready_replicas are exported; 0 for none")
+	f.IntVar(&o.replicaMetrics, "replica-metrics", 0, "of how many services at most, by name, the metrics roundhouse_desired_replicas, roundhouse_ready_replicas, roundhouse_replica_seconds_total and roundhouse_gpu_seconds_total are exported; 0 for none")
 	f.StringSliceVar(&o.metricsServers, "metrics-server", nil, "Prometheus server that scaleMetric external of manifests may ask, such as http://prometheus.monitoring:9090; may be repeated. Without one no query is asked")
 	f.StringVar(&o.models, "models-dir", "", "folder for what is read of models (default: a temporary one)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
@@ -165,6 +169,9 @@ func (o *controllerOptions) complete() error {
 	}
 	if o.hubCache != "" && !webURL(o.hubCache) {
 		return command.Usagef("--hub-cache %s: write a URL, such as http://hub-cache.models.svc:8083", o.hubCache)
+	}
+	if err := o.completeDelivery(); err != nil {
+		return err
 	}
 	if o.lease < minLease {
 		return command.Usagef("--lease-duration %v: write %v or more", o.lease, minLease)
@@ -299,4 +306,22 @@ func logLibraries(h slog.Handler) {
 		ctrllog.SetLogger(l)
 		klog.SetLogger(l)
 	})
+}
+
+// defaultStoreSize is how much of a node's disk the models of a namespace may take.
+const defaultStoreSize = "80%"
+
+// completeDelivery checks how pods get their models.
+func (o *controllerOptions) completeDelivery() error {
+	d := &o.delivery
+	d.Beside = true
+	if bad := service.ModelStoreError(d.Store); d.Store != "" && bad != "" {
+		return command.Usagef("--model-store %s: %s", d.Store, bad)
+	}
+	if d.Store == service.NoModelStore {
+		d.Store = ""
+	}
+	d.StoreSize = cmp.Or(d.StoreSize, defaultStoreSize)
+	_, err := command.ParseShare("--model-store-max-bytes", d.StoreSize, "/")
+	return err
 }

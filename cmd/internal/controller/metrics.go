@@ -150,9 +150,9 @@ func (op *operator) registerMetrics() error {
 	if err := incluster.Measured(metrics.Registry); err != nil {
 		return fmt.Errorf("controller: %w", err)
 	}
-	all := []prometheus.Collector{metrics.Registry.(prometheus.Collector), op.calls, op.traffic, op.measures}
+	all := []prometheus.Collector{metrics.Registry.(prometheus.Collector), op.calls, op.traffic, op.measures, op.reserves}
 	if n := op.opts.replicaMetrics; n > 0 {
-		all = append(all, front.NewReplicaCounts(op.fleet, n))
+		all = append(all, front.NewReplicaCounts(op.fleet, n), front.NewReplicaSeconds(op.fleet, n))
 	}
 	for _, c := range all {
 		if err := op.registry.Register(c); err != nil {

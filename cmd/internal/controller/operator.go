@@ -31,10 +31,12 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube/demand"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/internal/edge/kube/platform"
+	"roundhouse.dev/roundhouse/internal/edge/kube/podmetrics"
 	"roundhouse.dev/roundhouse/internal/edge/kube/records"
 	"roundhouse.dev/roundhouse/internal/edge/kube/reserves"
 	"roundhouse.dev/roundhouse/internal/edge/kube/status"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
+	"roundhouse.dev/roundhouse/internal/state/metering"
 )
 
 type logger = *slog.Logger
@@ -54,6 +56,8 @@ type operator struct {
 	routes   *routeStatus
 	handover *handover
 	signals  *signals
+	podUse   *podmetrics.Reader
+	meter    *metering.Meter
 	reserves *reserves.Keeper
 	calls    *kube.Calls
 	measures *measures
@@ -217,11 +221,21 @@ func (op *operator) newFleet(cfg *rest.Config) error {
 	if op.routes, err = newRouteStatus(op.opts, cfg, op.manager, degraded, op.log); err != nil {
 		return err
 	}
-	if op.signals, err = newSignals(op.opts.metricsServers); err != nil {
+	pods := podmetrics.DefaultConfig()
+	pods.Client, pods.Log = op.manager.GetAPIReader(), op.log
+	if op.podUse, err = podmetrics.New(pods); err != nil {
 		return err
 	}
-	op.fleet, err = fleet.New(fleet.Config{Signals: op.signals, Platform: guarded{op.platform, op.records.OtherInstallation}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op.routes,
-		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
+	if op.signals, err = newSignals(op.opts.metricsServers, op.traffic, op.podUse); err != nil {
+		return err
+	}
+	direct, err := client.New(cfg, client.Options{Scheme: kube.Scheme(), Mapper: op.manager.GetRESTMapper()})
+	if err != nil {
+		return err
+	}
+	op.meter = metering.New(metering.Config{Store: records.NewUsage(direct, op.opts.system), Log: op.log})
+	op.fleet, err = fleet.New(fleet.Config{Usage: op.meter, Signals: op.signals, Platform: guarded{op.platform, op.records.OtherInstallation}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op.routes,
+		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Delivery: op.opts.delivery, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
 	op.routes.fleet, op.routes.writer, op.routes.source = op.fleet, op.writer, op.source
 	return err
 }
@@ -323,6 +337,7 @@ func (op *operator) lead(ctx context.Context) error {
 	if err := op.readRecords(ctx); err != nil {
 		return err
 	}
+	op.meter.Resume()
 	err := op.source.Attach(ctx, op.fleet, func(ctx context.Context) error {
 		if err := op.fleet.Restore(ctx); err != nil {
 			op.log.Error("not everything could be restored, retrying", "error", err)
@@ -347,6 +362,7 @@ func (op *operator) lead(ctx context.Context) error {
 	var others sync.WaitGroup
 	others.Go(func() { op.routes.run(ctx) })
 	others.Go(func() { op.keepReserves(ctx) })
+	others.Go(func() { op.podUse.Run(ctx) })
 	others.Go(func() {
 		if err := scaler.Serve(ctx); err != nil {
 			op.log.Error("KEDA gets no more answers", "error", err)

@@ -21,7 +21,7 @@ func TestSignalsAskKnownServers(t *testing.T) {
 	defer known.Close()
 	unknown := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("asked %s", r.URL) }))
 	defer unknown.Close()
-	s, err := newSignals([]string{known.URL + "/"})
+	s, err := newSignals([]string{known.URL + "/"}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

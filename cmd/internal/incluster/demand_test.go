@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/kube/demand"
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 )
@@ -66,6 +67,47 @@ func (r *rig) account(name string, audiences ...string) (user, token string) {
 		r.t.Fatal(err)
 	}
 	return "system:serviceaccount:" + r.ns + ":" + name, req.Status.Token
+}
+
+// TestControllersHearOfEngines: of a service that scales by its engines' queue the real
+// gateway reads every pod, though it sends none a request, and each controller hears;
+// of another service nothing is told.
+func TestControllersHearOfEngines(t *testing.T) {
+	r := newRig(t)
+	m := newModel(t)
+	say := func(waiting int) {
+		text := fmt.Sprintf("# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name=\"m\"} 8.0\n# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{model_name=\"m\"} %d.0\n# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{model_name=\"m\"} 0.5\n", waiting)
+		m.metrics.Store(&text)
+	}
+	say(12)
+	chat := r.serve("chat", m.port(), 1, func(l *service.Limits) { l.Metric, l.Target = service.MetricQueue, 2 })
+	iris := r.serve("iris", m.port(), 1)
+	r.endpoint(chat, "chat-engine-1", m.port(), true)
+	r.endpoint(iris, "iris-engine-1", m.port(), true)
+	user, token := r.account("gateway", demand.Audience)
+	leader, _ := r.controller("leader", user)
+	other, _ := r.controller("other", user)
+	if err := os.WriteFile(r.path("token"), []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.gateway(nil)
+	for _, waiting := range []int{12, 3} {
+		say(waiting)
+		for _, s := range []*demand.Server{leader, other} {
+			kubetest.Eventually(t, func() string {
+				if l := s.Engine(chat, "chat-engine-1"); l == nil || l.Waiting != waiting || l.Running != 8 || l.KV != 0.5 || !l.Tells.Queue || !l.Tells.KV {
+					return fmt.Sprintf("%d waiting; told %+v", waiting, l)
+				}
+				return ""
+			})
+		}
+	}
+	if l := leader.Engine(iris, "iris-engine-1"); l != nil {
+		t.Errorf("of a service that scales by requests: %+v", l)
+	}
+	if n := m.answered.Load(); n != 0 {
+		t.Errorf("%d requests", n)
+	}
 }
 
 // TestControllersHear: the real gateway reports to every controller pod, with

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -23,6 +24,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/demand"
@@ -51,6 +53,7 @@ type Gateway struct {
 	source   *objects.Source
 	reporter *demand.Client
 	targeted chan struct{} // closed when reporter knows the controller pods
+	scaled   scaledByEngines
 	routes   *attached
 }
 
@@ -129,12 +132,13 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 		External: g.external, Log: g.log}); err != nil {
 		return err
 	}
-	following := withdrawing{g.traffic, g.reporter}
+	g.scaled.revision = g.view.Revision
+	publisher := following{g.traffic, g.reporter, &g.scaled}
 	metrics := prometheus.NewRegistry()
 	if err := g.route(metrics); err != nil {
 		return err
 	}
-	g.follower, err = fleet.NewFollower(fleet.FollowerConfig{Replicas: g.view, Traffic: following, Routing: g.routes, URL: g.o.address, Log: g.log})
+	g.follower, err = fleet.NewFollower(fleet.FollowerConfig{Replicas: g.view, Traffic: publisher, Routing: g.routes, URL: g.o.address, Log: g.log})
 	if err != nil {
 		return err
 	}
@@ -185,8 +189,58 @@ func (g *Gateway) demand(direct client.Client) (err error) {
 		}
 		return out
 	}
+	cfg.Engines = g.engines
 	g.reporter, err = demand.NewClient(cfg)
 	return err
+}
+
+// engines are what the engines last told of the services that scale by it. It has
+// them read on, also where this gateway sends no requests.
+func (g *Gateway) engines(now time.Time) (out []demand.Engine) {
+	for _, k := range g.scaled.list() {
+		for _, e := range g.traffic.Dispatcher.Endpoints(routing.Service(k)) {
+			if l := g.traffic.EngineLoad(k, e.ID); l != nil {
+				if told, ok := demand.EngineOf(k, live.PodName(e.ID), l, now); ok {
+					out = append(out, told)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// scaledByEngines are the services a component of which scales by what its engine
+// tells.
+type scaledByEngines struct {
+	revision func(service.Key) *workload.Revision
+	mu       sync.Mutex
+	services map[service.Key]bool
+}
+
+func (s *scaledByEngines) list() []service.Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.services))
+}
+
+// note takes in a service that was published, or is gone.
+func (s *scaledByEngines) note(k service.Key, there bool) {
+	scaled := false
+	if r := s.revision(k); there && r != nil {
+		scaled = slices.ContainsFunc(r.Components, func(c workload.Component) bool {
+			return slices.ContainsFunc(c.Limits.Measured(), func(m service.MetricTarget) bool { return m.Metric.Engine() })
+		})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !scaled {
+		delete(s.services, k)
+		return
+	}
+	if s.services == nil {
+		s.services = map[service.Key]bool{}
+	}
+	s.services[k] = true
 }
 
 // watchControllers keeps the reporter's targets: the pods of the controller.
@@ -340,16 +394,25 @@ func (asking) Sleep(context.Context, string) error { return errFollows }
 // Report implements dispatch.Demand.
 func (a asking) Report(name string, d autoscale.Demand) { a.reporter.Report(name, d) }
 
-// withdrawing tells the controller, too, that a service is gone.
-type withdrawing struct {
+// following tells the request path which services there are, and the controller
+// which are gone.
+type following struct {
 	*front.Traffic
 	reporter *demand.Client
+	scaled   *scaledByEngines
+}
+
+// Publish implements fleet.Publisher.
+func (f following) Publish(v fleet.View) {
+	f.Traffic.Publish(v)
+	f.scaled.note(v.Key, true)
 }
 
 // Withdraw implements fleet.Publisher.
-func (w withdrawing) Withdraw(k service.Key) {
-	w.Traffic.Withdraw(k)
-	w.reporter.Forget(k.String())
+func (f following) Withdraw(k service.Key) {
+	f.Traffic.Withdraw(k)
+	f.scaled.note(k, false)
+	f.reporter.Forget(k.String())
 }
 
 var errFollows = errors.New("a gateway in a cluster decides nothing: the controller does")

@@ -205,11 +205,14 @@ func toLoopback(raw any) (any, error) {
 
 // serve writes what the controller would of a service: its manifest, the
 // record of its revision, and a Deployment of a count.
-func (r *rig) serve(name string, port, count int32) service.Key {
+func (r *rig) serve(name string, port, count int32, change ...func(*service.Limits)) service.Key {
 	r.t.Helper()
 	k := service.Key{Namespace: r.ns, Name: name}
 	kubetest.Apply(r.t, r.api, r.ns, fmt.Sprintf("apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: %s}\nspec: {model: {uri: \"https://models.test/iris.ubj\", format: {name: xgboost}}}\n", name))
 	limits := service.Limits{Max: 5, Target: 10, Metric: service.MetricConcurrency, ScaleToZeroAfter: time.Minute, StartupTimeout: time.Minute}
+	for _, f := range change {
+		f(&limits)
+	}
 	record := fleet.Record{Service: k, Revision: workload.Revision{Service: k, Name: name + "-1", Hash: "h1", Protocol: service.ProtocolV2, Components: []workload.Component{{
 		Role: service.RoleEngine, Main: "main", Limits: limits,
 		Pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "roundhouse", Ports: []corev1.ContainerPort{{ContainerPort: port}}}}}}}}}
@@ -267,6 +270,7 @@ type model struct {
 	answered atomic.Int64
 	probed   atomic.Int64
 	hold     chan struct{} // nil, or what an answer waits for
+	metrics  atomic.Pointer[string]
 }
 
 func newModel(t *testing.T) *model {
@@ -277,6 +281,10 @@ func newModel(t *testing.T) *model {
 			if m.starting.Load() {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
+			return
+		}
+		if text := m.metrics.Load(); text != nil && req.URL.Path == "/metrics" {
+			_, _ = io.WriteString(w, *text)
 			return
 		}
 		_, _ = io.Copy(io.Discard, req.Body)

@@ -238,6 +238,13 @@ func describeReplica(w io.Writer, s admin.Service, r replica.Replica, process bo
 	if r.Reason != "" && message != "" {
 		message = r.Reason + ": " + message
 	}
+	if len(r.GPUs) > 0 {
+		holds := "GPU " + strings.Trim(strings.ReplaceAll(fmt.Sprint(r.GPUs), " ", ", "), "[]")
+		if r.GPUMemory > 0 {
+			holds += fmt.Sprintf(" (%.3g GiB at most)", float64(r.GPUMemory)/(1<<30))
+		}
+		message = strings.TrimSuffix(holds+"; "+message, "; ")
+	}
 	columns := []string{"  " + r.ID, string(r.Role), orDash(revisionOf(s, r)), string(r.Phase)}
 	if process {
 		columns = append(columns, strconv.Itoa(r.PID))

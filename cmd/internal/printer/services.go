@@ -87,7 +87,7 @@ func standby(s admin.Service) string {
 		if r.Phase != replica.Asleep || r.Standby == 0 {
 			continue
 		}
-		text := fmt.Sprintf("level %d", r.Standby)
+		text := strings.TrimPrefix(service.AsleepAt(r.Standby), "asleep at ")
 		if r.Woke != nil {
 			text += fmt.Sprintf(", last woken in %s", time.Duration(r.Woke.Seconds*float64(time.Second)).Round(10*time.Millisecond))
 		}

@@ -325,3 +325,58 @@ func TestWeekAgainstNaiveCount(t *testing.T) {
 		}
 	}
 }
+
+// TestEncode: a day comes back as it was, to milliseconds, in a ConfigMap however many
+// accounts it has, and no second is lost: what does not fit is that of Others.
+func TestEncode(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	for _, n := range []int{0, 1, 2, 3, 300, maxAccounts} {
+		for _, limit := range []int{MaxEncoded, 20_000, 0} {
+			var rows []Row
+			for range n {
+				name := fmt.Sprintf("%x-%x", r.Uint64(), r.Uint64())
+				rows = append(rows, Row{Day: "2026-11-22", Account: Account{"ns-" + name, name, service.RoleEngine},
+					Use: Use{Replicas: ByState{r.Float64() * 9, r.Float64() * 86400, r.Float64() * 86400, r.Float64()}, GPUs: ByState{Busy: r.Float64() * 86400}}})
+			}
+			counted := time.Date(2026, 11, 22, 13, 14, 15, 0, time.UTC)
+			data, err := Encode(rows, counted, limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, at, err := Decode("2026-11-22", data)
+			if err != nil || !at.Equal(counted) {
+				t.Fatalf("%d rows: %v, counted %v", n, err, at)
+			}
+			if len(data) > limit && len(got) > 2 {
+				t.Errorf("%d rows: %d bytes are more than %d, with %d rows left", n, len(data), limit, len(got))
+			}
+			_, want := Sum(rows)
+			_, sum := Sum(got)
+			if d := math.Abs(sum.Replicas.Running()+sum.GPUs.Busy-want.Replicas.Running()-want.GPUs.Busy) / float64(max(n, 1)); d > 0.003 {
+				t.Errorf("%d rows in %d bytes: %v s differ by row", n, limit, d)
+			}
+			if limit == MaxEncoded && n <= 300 && len(got) != n {
+				t.Errorf("%d rows came back as %d", n, len(got))
+			}
+		}
+	}
+}
+
+// FuzzDecode: whatever a ConfigMap has, it is an error or rows of the day.
+func FuzzDecode(f *testing.F) {
+	good, err := Encode([]Row{{Account: Others, Use: Use{Replicas: ByState{Busy: 1}}}}, time.Unix(1, 0), MaxEncoded)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte("{}"))
+	f.Add(good[:len(good)/2])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		rows, _, err := Decode("2026-11-22", data)
+		for _, r := range rows {
+			if err != nil || r.Day != "2026-11-22" {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		}
+	})
+}

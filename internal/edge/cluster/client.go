@@ -274,12 +274,14 @@ func (r resource) words(namespace string) string {
 // The resources besides manifests.
 var (
 	podsAt        = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("pods")}
+	configMapsAt  = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("configmaps")}
 	servicesAt    = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services")}
 	eventsAt      = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("events")}
 	namespacesAt  = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("namespaces"), clusterScoped: true}
 	deploymentsAt = resource{GroupVersionResource: appsv1.SchemeGroupVersion.WithResource("deployments")}
 	recordsAt     = resource{GroupVersionResource: appsv1.SchemeGroupVersion.WithResource("controllerrevisions")}
 	groupsAt      = resource{GroupVersionResource: schema.GroupVersionResource{Group: "leaderworkerset.x-k8s.io", Version: "v1", Resource: "leaderworkersets"}}
+	reservesAt    = resource{GroupVersionResource: schema.GroupVersionResource{Group: "roundhouse.dev", Version: "v1alpha1", Resource: "reserves"}}
 )
 
 // output opens a pod's output, which the caller closes.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/yaml"
 
+	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
@@ -306,4 +307,9 @@ func (c *Client) Delete(ctx context.Context, origin service.Origin, k service.Ke
 		return &fleet.NotFoundError{ID: fleet.ID{Kind: r.ID, Key: k}}
 	}
 	return err
+}
+
+// Reserves lists the Reserves of a namespace or, with "", of all.
+func (c *Client) Reserves(ctx context.Context, namespace string) ([]*api.Reserve, error) {
+	return listed[api.Reserve](ctx, c, reservesAt, namespace, metav1.ListOptions{})
 }

@@ -57,7 +57,7 @@ type Meter struct {
 	}
 }
 
-// New makes a meter that continues from the last day of the store.
+// New makes a meter. It does not read the store.
 func New(cfg Config) *Meter {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -65,18 +65,24 @@ func New(cfg Config) *Meter {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Meter{cfg: cfg}
-	if cfg.Store == nil {
-		return m
-	}
-	days, err := cfg.Store.Days()
+	return &Meter{cfg: cfg}
+}
+
+// Resume continues from the last day of the store. Call it before the first replica
+// is observed.
+func (m *Meter) Resume() *Meter {
+	m.storing.Lock()
+	defer m.storing.Unlock()
+	days, err := m.cfg.Store.Days()
 	if err == nil && len(days) > 0 {
 		var counted time.Time
-		_, counted, err = cfg.Store.Load(days[len(days)-1])
+		_, counted, err = m.cfg.Store.Load(days[len(days)-1])
+		m.mu.Lock()
 		m.mu.tally.Resume(counted)
+		m.mu.Unlock()
 	}
 	if err != nil {
-		cfg.Log.Error("what services used before cannot be read", "error", err)
+		m.cfg.Log.Error("what services used before cannot be read", "error", err)
 	}
 	return m
 }
@@ -122,17 +128,17 @@ func (m *Meter) Run(ctx context.Context) {
 	for {
 		select {
 		case <-tick.C:
-			m.store()
+			m.Store()
 		case <-ctx.Done():
-			m.store()
+			m.Store()
 			return
 		}
 	}
 }
 
-// store adds what was used since the last time to the days of the store. What
+// Store adds what was used since the last time to the days of the store. What
 // cannot be stored is tried again with the next.
-func (m *Meter) store() {
+func (m *Meter) Store() {
 	m.storing.Lock()
 	defer m.storing.Unlock()
 	m.mu.Lock()

@@ -71,7 +71,7 @@ func idle(t *testing.T, m *Meter, since usage.Day) float64 {
 func TestKilledAnyTime(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s, now := newStore(), noon
-	m := New(Config{Store: s, Now: func() time.Time { return now }})
+	m := New(Config{Store: s, Now: func() time.Time { return now }}).Resume()
 	used, lost, replicas, written := 0.0, 0.0, 0, now
 	for now.Before(noon.Add(7 * 24 * time.Hour)) {
 		step := time.Duration(r.Int64N(int64(20 * time.Second)))
@@ -81,14 +81,14 @@ func TestKilledAnyTime(t *testing.T) {
 		case r.IntN(2000) == 0: // a crash, with all that ran
 			lost += 3 * now.Sub(written).Seconds()
 			now, replicas = now.Add(time.Duration(r.Int64N(int64(time.Hour)))), 0
-			m = New(Config{Store: s, Now: func() time.Time { return now }})
+			m = New(Config{Store: s, Now: func() time.Time { return now }}).Resume()
 			m.Observe(iris, nil)
 			written = now
 		case r.IntN(3) == 0:
 			replicas = r.IntN(4)
 			m.Observe(iris, ready(replicas, now))
 		case now.Sub(written) >= writeEvery:
-			m.store()
+			m.Store()
 			written = now
 		}
 	}
@@ -104,12 +104,12 @@ func TestKilledAnyTime(t *testing.T) {
 // TestKeptReplicas: replicas that outlive the process count through a restart.
 func TestKeptReplicas(t *testing.T) {
 	s, now := newStore(), noon
-	m := New(Config{Store: s, Now: func() time.Time { return now }})
+	m := New(Config{Store: s, Now: func() time.Time { return now }}).Resume()
 	m.Observe(iris, ready(2, noon))
 	now = now.Add(45 * time.Second)
-	m.store()
+	m.Store()
 	now = now.Add(20 * time.Second)
-	m = New(Config{Store: s, Now: func() time.Time { return now }})
+	m = New(Config{Store: s, Now: func() time.Time { return now }}).Resume()
 	m.Observe(iris, ready(2, noon))
 	now = now.Add(10 * time.Second)
 	if got := idle(t, m, ""); got != 2*75 {
@@ -123,22 +123,22 @@ func TestKeptReplicas(t *testing.T) {
 // TestDiskIsFull: what cannot be stored is kept and stored later, once.
 func TestDiskIsFull(t *testing.T) {
 	s, now := newStore(), noon.Add(12*time.Hour-time.Minute)
-	m := New(Config{Store: s, Now: func() time.Time { return now }})
+	m := New(Config{Store: s, Now: func() time.Time { return now }}).Resume()
 	m.Observe(iris, ready(1, noon))
 	s.fail = errors.New("no space left on device")
 	for range 6 {
 		now = now.Add(30 * time.Second)
-		m.store()
+		m.Store()
 	}
 	if got := idle(t, m, ""); got != 180 || len(s.days) != 0 {
 		t.Errorf("%v replica-seconds while the disk is full; stored: %v", got, s.days)
 	}
 	s.fail = nil
-	m.store()
-	if got := idle(t, New(Config{Store: s}), ""); got != 180 || len(s.days) != 2 {
+	m.Store()
+	if got := idle(t, New(Config{Store: s}).Resume(), ""); got != 180 || len(s.days) != 2 {
 		t.Errorf("%v replica-seconds stored, want 180 on two days: %v", got, s.days)
 	}
-	if m.store(); s.saves != 2 {
+	if m.Store(); s.saves != 2 {
 		t.Errorf("%d writes for two days", s.saves)
 	}
 }
@@ -147,12 +147,12 @@ func TestDiskIsFull(t *testing.T) {
 // a while costs one day.
 func TestDaysExpire(t *testing.T) {
 	s, now := newStore(), noon
-	m := New(Config{Store: s, Now: func() time.Time { return now }})
+	m := New(Config{Store: s, Now: func() time.Time { return now }}).Resume()
 	use := func() {
 		m.Observe(iris, ready(1, noon))
 		now = now.Add(time.Second)
 		m.Observe(iris, nil)
-		m.store()
+		m.Store()
 	}
 	for range keptDays {
 		use()
@@ -173,7 +173,7 @@ func TestDaysExpire(t *testing.T) {
 func TestRunStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore()
-		m := New(Config{Store: s})
+		m := New(Config{Store: s}).Resume()
 		done := make(chan struct{})
 		ctx, stop := context.WithCancel(t.Context())
 		go func() { m.Run(ctx); close(done) }()
@@ -208,7 +208,7 @@ func TestReportIsBounded(t *testing.T) {
 			s.days[day] = append(s.days[day], usage.Row{Day: day, Account: usage.Account{Namespace: "many", Service: fmt.Sprint(i)}})
 		}
 	}
-	m := New(Config{Store: s})
+	m := New(Config{Store: s}).Resume()
 	if _, err := m.Report("", all); !errors.Is(err, ErrTooMany) {
 		t.Errorf("41 days of 5000 services: %v", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 )
 
@@ -32,6 +33,7 @@ type gateway struct {
 	silent   bool
 	full     bool // all its services are known
 	lines    map[string]*entry
+	engines  map[engineID]replica.Load
 }
 
 // sums are the totals of a service, after all growth has been added.
@@ -79,10 +81,11 @@ func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 		if len(b.gateways) >= maxGateways {
 			b.forgetOldest()
 		}
-		g = &gateway{instance: r.Instance, lines: map[string]*entry{}}
+		g = &gateway{instance: r.Instance, lines: map[string]*entry{}, engines: map[engineID]replica.Load{}}
 		b.gateways[r.Pod] = g
 	}
 	g.heard = now
+	g.tell(r.Engines, now)
 	if g.silent {
 		g.silent, g.full = false, false
 	}
@@ -261,6 +264,7 @@ const keep = time.Hour
 // are gone. It returns the services whose demand changed.
 func (b *book) sweep(now time.Time) (changed []string) {
 	for pod, g := range b.gateways {
+		g.expire(now)
 		quiet := now.Sub(g.heard)
 		if !g.silent && (quiet > b.silence || b.live != nil && !b.live[pod] && quiet > b.silence/3) {
 			g.silent = true

@@ -35,6 +35,9 @@ type ClientConfig struct {
 	Roots func(context.Context) (*x509.CertPool, error)
 	// InFlight counts a service's requests by pod.
 	InFlight func(service string) map[string]int
+	// Engines are what the engines told of the services that scale by it; nil tells
+	// of none. It is called for every report, and may keep engines read.
+	Engines func(now time.Time) []Engine
 	// Every is the least time between two reports of changes. Heartbeat is the
 	// time between two reports when nothing changes. A service that becomes busy
 	// is reported at once.
@@ -362,6 +365,10 @@ func (c *Client) compose(t *target) (Report, []string) {
 		if l := &r.Services[i]; l.Running > 0 {
 			l.InFlight = c.cfg.InFlight(l.Service)
 		}
+	}
+	if c.cfg.Engines != nil {
+		r.Engines = c.cfg.Engines(now)
+		r.Engines = r.Engines[:min(len(r.Engines), maxEngines)]
 	}
 	return r, sent
 }

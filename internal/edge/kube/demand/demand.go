@@ -1,11 +1,14 @@
 // Package demand reports from gateways to the controller: the requests for each
-// service, and those in flight on each pod. Every gateway reports to every
-// controller pod, so that a new leader knows the demand at once.
+// service, those in flight on each pod, and what the engines of services that scale
+// by it tell. Every gateway reports to every controller pod, so that a new leader
+// knows the demand at once.
 //
 // A report is JSON over HTTPS, authenticated by the gateway's ServiceAccount
 // token. Counters are cumulative, so that a lost report loses nothing. A report
 // holds the services that changed since the last report that this controller pod
-// answered, or all services if the pod asked for them.
+// answered, or all services if the pod asked for them. Gateways and controllers of
+// two releases meet in every upgrade: a field that is added is left out by the older
+// one, and ignored by it; any other change needs another Path.
 package demand
 
 import (
@@ -49,6 +52,8 @@ type Report struct {
 	// Full: services that are not listed have nothing waiting or in flight.
 	Full     bool   `json:"full,omitempty"`
 	Services []Line `json:"services,omitempty"`
+	// Engines are those of services that scale by their metrics.
+	Engines []Engine `json:"engines,omitempty"`
 }
 
 // Line is one service in a report. Keys are short because there are thousands.
@@ -87,6 +92,13 @@ func (r *Report) Validate() error {
 		return errors.New("instance and number must be above 0, age no less")
 	case len(r.Services) > maxServices:
 		return fmt.Errorf("%d services are more than %d", len(r.Services), maxServices)
+	case len(r.Engines) > maxEngines:
+		return fmt.Errorf("%d engines are more than %d", len(r.Engines), maxEngines)
+	}
+	for i := range r.Engines {
+		if err := r.Engines[i].validate(); err != nil {
+			return fmt.Errorf("engines[%d] (%.40q): %w", i, r.Engines[i].Pod, err)
+		}
 	}
 	for i := range r.Services {
 		if err := r.Services[i].validate(); err != nil {

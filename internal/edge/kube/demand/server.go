@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -149,6 +150,14 @@ func (s *Server) Demand(k service.Key) autoscale.Demand {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.book.demand(k.String(), s.cfg.Now())
+}
+
+// Engine is what the engine of a service's pod last told any gateway; nil where
+// nothing is known.
+func (s *Server) Engine(k service.Key, pod string) *replica.Load {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.book.engine(k.String(), pod)
 }
 
 // InFlight implements fleet.Traffic. The id is a pod's name; pods of the same name

@@ -189,7 +189,7 @@ func (s *services) want(r workload.Revision, objects []rendered) {
 		}
 		h.roles[c.Role] = role{Role: pods.Role{HTTP: http, GRPC: grpc, Metrics: c.Exports(), Main: main, Startup: c.Limits.StartupTimeout},
 			external: shape.ExternallyScaled(r.Annotations) || shape.ExternallyScaled(c.Annotations),
-			resource: c.Limits.Metric.Resource(),
+			resource: c.Limits.ByResource(),
 			measured: h.wanted[id{kindScaler, shape.Name(r.Service, c.Role)}]}
 	}
 }

@@ -64,6 +64,7 @@ func takesUsed(u *unstructured.Unstructured) bool {
 // forget drops what is known of nodes, images, Jobs and Reserves that are gone.
 func (k *Keeper) forget(p *pass) {
 	k.history.Forget(p.w.nodes, p.wanted)
+	k.tallies.keep(&p.w)
 	for uid := range k.noted {
 		if !slices.ContainsFunc(p.w.jobs, func(j *batchv1.Job) bool { return string(j.UID) == uid }) {
 			delete(k.noted, uid)
@@ -103,6 +104,7 @@ func (p *pass) note() {
 		pull := pullOf(j)
 		if i := slices.IndexFunc(p.w.nodes, func(n reserve.Node) bool { return n.Name == pull.Node }); i >= 0 {
 			p.history.Note(&p.w.nodes[i], pull.Image, state == reserve.Done, p.now)
+			p.tallies.pulled(pull.Node, state == reserve.Done)
 			if state == reserve.Failed {
 				p.last[client.ObjectKey{Namespace: j.Namespace, Name: j.Labels[reserve.LabelReserve]}] =
 					&api.ImageFailure{Image: pull.Image, Node: pull.Node, Message: excerpt.Of(message, maxText)}
@@ -166,7 +168,9 @@ func (p *pass) reserve(ctx context.Context, u *unstructured.Unstructured) error 
 	} else {
 		f, err = p.serve(ctx, r)
 	}
-	if err := errors.Join(err, p.status(ctx, u, reserve.Status(r, f))); err != nil {
+	now := reserve.Status(r, f)
+	p.tallies.status(client.ObjectKeyFromObject(u), now)
+	if err := errors.Join(err, p.status(ctx, u, now)); err != nil {
 		return fmt.Errorf("reserve %s/%s: %w", u.GetNamespace(), u.GetName(), err)
 	}
 	return nil

@@ -72,9 +72,10 @@ const (
 
 // Keeper keeps nodes ready.
 type Keeper struct {
-	cfg   Config
-	seen  *seen
-	dirty chan struct{} // capacity 1
+	cfg     Config
+	seen    *seen
+	tallies *tallies
+	dirty   chan struct{} // capacity 1
 
 	// One goroutine uses what follows.
 	history reserve.History
@@ -93,13 +94,13 @@ func New(cfg Config) (*Keeper, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &Keeper{cfg: cfg, dirty: make(chan struct{}, 1), noted: map[string]bool{}, last: map[client.ObjectKey]*api.ImageFailure{}}
+	k := &Keeper{cfg: cfg, tallies: newTallies(), dirty: make(chan struct{}, 1), noted: map[string]bool{}, last: map[client.ObjectKey]*api.ImageFailure{}}
 	k.seen = newSeen(func() {
 		select {
 		case k.dirty <- struct{}{}:
 		default: // it will be looked at
 		}
-	})
+	}, k.tallies.placeholder)
 	return k, nil
 }
 

@@ -20,6 +20,7 @@ import (
 // change; others take their place.
 type seen struct {
 	changed func()
+	pod     func(before, now *corev1.Pod) // before is nil of one that is new
 
 	mu          sync.Mutex
 	listed      [2]bool // the Reserves, and the other objects
@@ -30,8 +31,8 @@ type seen struct {
 	jobs        map[client.ObjectKey]*batchv1.Job
 }
 
-func newSeen(changed func()) *seen {
-	s := &seen{changed: changed}
+func newSeen(changed func(), pod func(before, now *corev1.Pod)) *seen {
+	s := &seen{changed: changed, pod: pod}
 	s.reset()
 	return s
 }
@@ -69,6 +70,7 @@ func (s *seen) object(o any, exists bool) {
 	case *appsv1.Deployment:
 		put(s.deployments, client.ObjectKeyFromObject(o), o, exists)
 	case *corev1.Pod:
+		s.pod(s.pods[client.ObjectKeyFromObject(o)], o)
 		put(s.pods, client.ObjectKeyFromObject(o), o, exists)
 	case *batchv1.Job:
 		put(s.jobs, client.ObjectKeyFromObject(o), o, exists)

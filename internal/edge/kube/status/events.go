@@ -10,77 +10,33 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// seen is what events have reported of a service.
-type seen struct {
-	uid      types.UID
-	runtime  service.RuntimeChoice
-	revision string
-	canary   string
-	counts   map[service.Role]int
-	failure  string
-}
-
 // tell records events for what changed since the last report. It records none
 // for what an earlier process has reported: a service whose status was already
-// the same when this process first saw it.
+// the same when this process first saw it. Pods have events of their own.
 func (w *Writer) tell(u *unstructured.Unstructured, st fleet.ServiceState, told bool) {
 	k := st.Object.Key
-	reason, message := failing(st.Status)
-	now := seeing(u, st.Status, message)
+	now := history.See(string(u.GetUID()), 0, st.Status, nil)
 	w.mu.Lock()
 	before, known := w.mu.seen[k]
-	if known && before.uid != now.uid {
-		before, known = seen{}, false
-	}
 	w.mu.seen[k] = now
 	w.mu.Unlock()
+	if known && before.Identity != now.Identity {
+		known = false
+	}
 	if !known && told {
 		return
 	}
-	if r, was := now.runtime, before.runtime; r.Name != "" && (r.Name != was.Name || r.Namespace != was.Namespace || r.Scope != was.Scope) {
-		w.event(u, false, "RuntimeSelected", fmt.Sprintf("%s (%s): %s", r.Name, r.Scope, r.Why))
-	}
-	for reason, of := range map[string][2]string{"RevisionMade": {now.revision, before.revision}, "CanaryMade": {now.canary, before.canary}} {
-		if of[0] != "" && of[0] != of[1] {
-			w.event(u, false, reason, of[0])
+	for _, e := range history.Changes(before, now, st.Scaling) {
+		text := e.Message
+		if e.Object != "" {
+			text = e.Object + ": " + text
 		}
+		w.event(u, e.Warning, e.Reason, text)
 	}
-	for _, role := range service.Roles {
-		if n, was := now.counts[role], before.counts[role]; n != was {
-			w.event(u, false, "Scaled", fmt.Sprintf("%s: %d to %d replicas: %s", role, was, n, st.Scaling[role]))
-		}
-	}
-	if message != "" && message != before.failure {
-		w.event(u, true, reason, message)
-	}
-}
-
-// seeing returns what events report of a service.
-func seeing(u *unstructured.Unstructured, st service.Status, failure string) seen {
-	out := seen{uid: u.GetUID(), runtime: st.Runtime, revision: st.Revision, failure: failure, counts: map[service.Role]int{}}
-	for _, c := range st.Components {
-		out.counts[c.Role] = c.Desired
-	}
-	if st.Canary != nil {
-		out.canary = st.Canary.Revision
-	}
-	return out
-}
-
-// failing returns what is wrong with a service, beyond its not being ready yet.
-func failing(st service.Status) (reason, message string) {
-	for _, c := range st.Conditions {
-		if c.Type == service.ConditionPredictorReady && c.Status == "False" && c.Reason == "PlatformFailed" {
-			return c.Reason, c.Message
-		}
-	}
-	if f := st.Model.LastFailure; f != nil && f.Message != "" {
-		return f.Reason, f.Message
-	}
-	return "", ""
 }
 
 // maxNote is the maximum length of an event's note, in bytes; the API server
@@ -93,9 +49,6 @@ func (w *Writer) event(u *unstructured.Unstructured, warning bool, reason, text 
 	kind := corev1.EventTypeNormal
 	if warning {
 		kind = corev1.EventTypeWarning
-	}
-	if reason == "" {
-		reason = "Failed"
 	}
 	w.cfg.Events.Eventf(u, nil, kind, reason, "Reconcile", "%s", cut(text, maxNote))
 }
@@ -126,6 +79,6 @@ func gist(st service.Status) string {
 	if c := st.Canary; c != nil {
 		fmt.Fprint(&b, ";", c.Revision, c.Wanted, c.Percent)
 	}
-	reason, message := failing(st)
+	reason, message := history.Failing(st)
 	return b.String() + ";" + reason + message
 }

@@ -23,6 +23,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
@@ -54,7 +55,7 @@ type Writer struct {
 		sync.Mutex
 		refused map[types.UID]objects.Refusal
 		written map[types.UID]written
-		seen    map[service.Key]seen
+		seen    map[service.Key]history.Seen
 		noticed map[types.UID]string // the other manager that our notice names
 	}
 }
@@ -85,7 +86,7 @@ func New(cfg Config) (*Writer, error) {
 	w := &Writer{cfg: cfg}
 	w.mu.refused = map[types.UID]objects.Refusal{}
 	w.mu.written = map[types.UID]written{}
-	w.mu.seen = map[service.Key]seen{}
+	w.mu.seen = map[service.Key]history.Seen{}
 	w.mu.noticed = map[types.UID]string{}
 	return w, nil
 }
@@ -305,7 +306,7 @@ func (w *Writer) Forget(r objects.Ref) {
 	delete(w.mu.refused, r.UID)
 	delete(w.mu.written, r.UID)
 	delete(w.mu.noticed, r.UID)
-	if w.mu.seen[r.Key].uid == r.UID {
+	if w.mu.seen[r.Key].Identity == string(r.UID) {
 		delete(w.mu.seen, r.Key)
 	}
 }

@@ -202,6 +202,10 @@ func serviceRules() map[string][]rule {
 		"ModelServiceSpec.runtimeVersion":       {length(maxName)},
 		"ModelServiceSpec.protocol":             {protocolOf(service.Protocols...)},
 		"ModelServiceSpec.disaggregation":       {oneOf(service.Disaggregations...)},
+		"KVCache":                               {require("connector")},
+		"KVCache.connector":                     {oneOf(service.Connectors...)},
+		"KVCache.remote":                        {length(4096)},
+		"KVCache.memory":                        {cel("type(self) == int ? self >= 1073741824 : quantity(string(self)).compareTo(quantity('1Gi')) >= 0", "must be at least 1Gi")},
 		"Model": {
 			cel("!has(self.ref) || !"+stated("self.uri"), "uri and ref both say where the model is: remove one"),
 			cel("has(self.ref) || "+stated("self.uri")+" || has(self.format) && "+stated("self.format.name"),
@@ -307,7 +311,7 @@ func knativeRules() map[string][]rule {
 func standbyRules() map[string][]rule {
 	return map[string][]rule{
 		"Scaling.standbyFor": duration,
-		"Scaling.standby":    {form(`^(|auto|never|level[1-9])$`, 8)},
+		"Scaling.standby":    {form(`^(|auto|never|suspend|level[1-9])$`, 8)},
 		"Standby":            {require("levels")},
 		"Standby.env":        {func(p *props) { *p = list(free()) }},
 		"Standby.levels":     {atMost(maxLevels), func(p *props) { p.MinItems = count(1) }},
