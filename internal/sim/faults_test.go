@@ -61,6 +61,8 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 		f.edit(w, func(s *ServicePlan) { s.Model = rng.IntN(1000) })
 	},
 	"canary": (*FaultPlan).canary,
+	"names":  (*FaultPlan).flap,
+	"server": (*FaultPlan).away,
 	"partition": func(f *FaultPlan, w *world, rng *rand.Rand) {
 		c, pair := w.cluster, fmt.Sprintf("%dcontroller-%d", rng.IntN(len(w.gateways)), rng.IntN(2))
 		c.uncalm(f.For)

@@ -98,6 +98,7 @@ type gateway struct {
 	scraper    *scrape.Scraper
 	late       *source
 	keys       *keys.Ring // nil where none are needed
+	pools      *pools     // nil where there are none but those of services
 	dead       bool
 	*follower
 }
@@ -120,6 +121,9 @@ func newGateway(w *world, name string, number uint64, lanes [2]uint64) (g *gatew
 		g.keys, err = keys.Open(cfg, datadir.KeyFile{Path: filepath.Join(w.disk.root, "keys")})
 		clear(w.watch.allowed)
 	}
+	if err == nil && len(w.plan.Pools) > 0 {
+		g.pools, err = newPools(g)
+	}
 	return g, err
 }
 
@@ -127,6 +131,9 @@ func (g *gateway) crash() {
 	g.dead = true
 	if g.follower != nil {
 		g.stop()
+	}
+	if g.pools != nil {
+		g.pools.end()
 	}
 	g.scraper.Close()
 	g.dispatcher.Close()
@@ -197,7 +204,11 @@ func (t traffic) Publish(v fleet.View) {
 	f := dispatch.PoolConfig{Key: v.Key, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Entry: v.Role, Needs: v.Needs,
 		Limits: v.Limits, CanaryPercent: v.CanaryPercent, Replicas: v.Replicas, Starting: v.Starting,
 		Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}
-	t.g.dispatcher.SetPool(f)
+	if t.g.pools != nil {
+		t.g.pools.set(t.g, f)
+	} else {
+		t.g.dispatcher.SetPool(f)
+	}
 	var targets []scrape.Target
 	for _, r := range v.Replicas {
 		if r.Serving() {
@@ -209,7 +220,13 @@ func (t traffic) Publish(v fleet.View) {
 	}
 }
 
-func (t traffic) Route(v fleet.RoutingView) { t.g.dispatcher.SetObjects(v.Objects) }
+func (t traffic) Route(v fleet.RoutingView) {
+	if t.g.pools != nil {
+		t.g.pools.route(t.g, v)
+		return
+	}
+	t.g.dispatcher.SetObjects(v.Objects)
+}
 
 func (t traffic) Withdraw(k service.Key) {
 	t.g.dispatcher.Remove(routing.Service(k))

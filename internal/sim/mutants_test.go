@@ -56,11 +56,12 @@ func (m *mutant) sources(root string) (map[string]string, error) {
 // product come first.
 var mutants = []mutant{
 	{"a backlog is counted four times", "supply keeps to demand", step, "num.Wanted = num.Base", "num.Wanted = 4 * num.Base", "", also{}},
+	{"who leaves while it waits teaches a service time", "supply follows demand", loadOf, "done: max(0, grown(s.done, now.done)-grown(s.left, now.left))", "done: grown(s.done, now.done)", "40052", also{}},
 	{"endpoints that fail are not ejected", "failures attract nobody", "internal/decide/breaker/breaker.go", "Failures: 3,", "Failures: 1 << 30,", "", also{}},
 	{"a request for one replica blocks those behind it", "no waiter starves", "internal/state/dispatch/queue.go", "func(w *admission.Waiter) bool { return q.entry.canReach(w.Owner.(*Grant)) },\n\t\t\tfunc(w *admission.Waiter) admission.Trial {\n\t\t\t\tg := w.Owner.(*Grant)\n\t\t\t\tvar dropped bool\n\t\t\t\tswitch x, dropped = q.entry.pick(g, nil, now); {\n\t\t\t\tcase x != nil:\n\t\t\t\t\treturn admission.Done\n\t\t\t\tcase dropped:\n\t\t\t\t\tshed = g\n\t\t\t\tcase g.subset != nil:\n\t\t\t\t\treturn admission.Blocked", "func(w *admission.Waiter) bool { return true },\n\t\t\tfunc(w *admission.Waiter) admission.Trial {\n\t\t\t\tg := w.Owner.(*Grant)\n\t\t\t\tvar dropped bool\n\t\t\t\tswitch x, dropped = q.entry.pick(g, nil, now); {\n\t\t\t\tcase x != nil:\n\t\t\t\t\treturn admission.Done\n\t\t\t\tcase dropped:\n\t\t\t\t\tshed = g\n\t\t\t\tcase g.subset != nil:\n\t\t\t\t\treturn admission.Full", "", also{}},
 	{"crashes reset the idle clock", "idle services reach zero", step, "if r.Failed { // else", "if false { // else", "7", also{}},
 	{"nobody looks again after a burst", "idle services reach zero", step, "busy(in) || want > in.Limits.Min ||", "busy(in) ||", "", also{}},
-	{"counts fall at once", "counts do not flap", step, "settle = 30 * time.Second", "settle = 3 * time.Second", "", also{}},
+	{"counts fall at once", "counts do not flap", "internal/decide/autoscale/surplus.go", "settle = 30 * time.Second", "settle = 3 * time.Second", "", also{}},
 	{"counts fall below minReplicas", "counts keep to limits", step, "min(max(n, l.Min, in.Wake), l.Max)", "min(max(n, in.Wake), l.Max)", "", also{}},
 	{"minReplicas are forgotten", "minReplicas are there", step, "min(max(n, l.Min, in.Wake), l.Max)", "min(max(n, in.Wake), l.Max)", "", also{}},
 	{"a busy service is looked at without a pause", "nothing spins", step, "\ttick = time.Second\n", "\ttick = time.Millisecond\n", "", also{}},
@@ -82,7 +83,7 @@ var mutants = []mutant{
 	{"idle services keep their GPUs", "idle services make room", "internal/state/fleet/residency.go", "e.evicted, e.preload = why, preloadNone", "e.preload = preloadNone", "7", also{}},
 	{"a service is stopped while it is edited", "an edit takes nothing", "internal/decide/residency/residency.go", "case s.Rolling:\n\t\treturn \"rolling out\"\n", "", "7", also{}},
 	{"files stay under their temporary names", "records survive", datadirOf, "err = disk.Rename(f.Name(), path)", "err = nil", "", also{}},
-	{"maxReplicas are forgotten", "counts keep to limits", step, "need = min(max(n, l.Min, in.Wake), l.Max)\n\tswitch n, bounded := max(n, in.AtLeast), min(max(need, in.AtLeast), l.Max); {", "need = max(n, l.Min, in.Wake)\n\tswitch n, bounded := max(n, in.AtLeast), max(need, in.AtLeast); {", "", also{"", "min(fall(s, next, want, now), in.Limits.Max)", "fall(s, next, want, now)"}},
+	{"maxReplicas are forgotten", "counts keep to limits", step, "need = min(max(n, l.Min, in.Wake), l.Max)\n\tswitch n, bounded := max(n, in.AtLeast), min(max(need, in.AtLeast), l.Max); {", "need = max(n, l.Min, in.Wake)\n\tswitch n, bounded := max(n, in.AtLeast), max(need, in.AtLeast); {", "", also{"", "min(fall(next, need, want, in, now), in.Limits.Max)", "fall(next, need, want, in, now)"}},
 	{"a canary gets half of its share", "a canary takes its share", "internal/state/dispatch/dispatcher.go", "d.random(100) < share", "d.random(200) < share", "9", also{}},
 	{"names of files are not forced to the disk", "records survive", datadirOf, "err = disk.SyncDir(filepath.Dir(path)) // else", "err = nil // else", "8", also{}},
 	{"a removed file may come back", "records survive", "internal/edge/datadir/store.go", "err = d.disk.SyncDir(filepath.Dir(path))", "err = nil", "10", also{}},
@@ -90,12 +91,20 @@ var mutants = []mutant{
 	{"idle time goes by the wall clock", "idle services keep their time", step, "left := stops - now.Sub(next.IdleSince)", "left := stops - now.Round(0).Sub(next.IdleSince)", "10", also{}},
 	{"a replica that goes is ended at once", "a replica that goes finishes", "internal/state/dispatch/dispatcher.go", "	case <-idle:\n\t\treturn nil", "	case <-idle:\n\t\treturn nil\n\tdefault:\n\t\treturn nil", "", also{}},
 	{"a key's requests are refilled by the wall clock", "a key keeps to its limits", "internal/decide/quota/quota.go", "passed := now.Sub(b.at)", "passed := now.Round(0).Sub(b.at.Round(0))", "10", also{}},
+	{"services that are waited for may be stopped", "a start serves", "internal/decide/residency/residency.go", "case s.Running+s.Waiting > 0:", "case s.Running > 0:", "22", also{"internal/state/fleet/residency.go", "demand.Queued+demand.Running == 0", "demand.Running == 0"}},
+	{"weights are forgotten", "a route splits by weight", "internal/decide/route/why.go", "n = random(total)", "n = s.ends[random(len(s.ends))] - 1", "18", also{}},
+	{"a look-up that fails empties the pool", "names keep their servers", lookupOf, "\t\tn.err = text\n", "\t\tn.err, n.found = text, nil\n", "18", also{}},
+	{"a name is asked less and less", "names keep their servers", lookupOf, "for ; failures > 1 && wait < l.cfg.Every; failures-- {\n\t\twait *= 2\n\t}\n\treturn min(wait, l.cfg.Every)", "for ; failures > 0; failures-- {\n\t\twait *= 4\n\t}\n\treturn wait", "18", also{}},
+	{"a shared pool forgets maxConcurrency", "a replica keeps to its limit", "internal/state/dispatch/endpoints.go", "limit := part.Limits.MaxConcurrency\n", "limit := part.Limits.MaxConcurrency\n\t\tif c.Shared {\n\t\t\tlimit = 0\n\t\t}\n", "50", also{}},
 	{"a key's requests at one time are not given back", "a key keeps to its limits", "internal/state/keys/pass.go", "\th.running--\n", "", "10", also{}},
 }
 
 const (
 	step    = "internal/decide/autoscale/step.go"
 	queueOf = "internal/decide/admission/machine.go"
+
+	loadOf   = "internal/decide/autoscale/load.go"
+	lookupOf = "internal/edge/endpoints/lookup.go"
 
 	datadirOf = "internal/edge/datadir/datadir.go"
 )
@@ -130,6 +139,9 @@ func TestMutantsAreSeen(t *testing.T) {
 	}
 	failed := regexp.MustCompile(`seed (\d+): ([^:]+): .* after (\S+)`)
 	for _, m := range mutants {
+		if *only != "" && m.breaks != *only { // -invariant names the one that is looked at
+			continue
+		}
 		t.Run(m.name, func(t *testing.T) {
 			sources, err := m.sources(root)
 			if err != nil {

@@ -34,6 +34,9 @@ func (m *machine) Sleep(_ context.Context, ref workload.Ref, level int) error {
 // Memory implements fleet.Sleeper: there is always enough.
 func (m *machine) Memory() (available, total int64) { return 0, 0 }
 
+// Swap implements fleet.Sleeper: there is none.
+func (m *machine) Swap() (free, total int64, why string) { return 0, 0, "no swap is simulated" }
+
 // doze has a replica put to sleep once it has answered its requests, if it can be. The
 // lock is held, as in all of these.
 func (m *machine) doze(u *unit, level int) bool {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 type UserPlan struct {
 	Seed     uint64
 	Service  string
+	Route    string        // by which they ask instead
 	From     time.Duration // when they begin
 	For      time.Duration // how long they ask
 	Pause    time.Duration // how long they then rest; 0: they never come again
@@ -54,7 +56,8 @@ func (b *callBook) init(w *world) {
 type call struct {
 	book    *callBook
 	id      uint64
-	key     service.Key
+	key     service.Key // its service; the name of its route, where it has one
+	pool    service.Key // where its route led
 	user    *UserPlan
 	watched *watched
 	rng     *rand.Rand
@@ -103,7 +106,7 @@ func (b *callBook) user(u *UserPlan) {
 
 func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 	b.number++
-	key := service.Key{Namespace: "default", Name: u.Service}
+	key := service.Key{Namespace: "default", Name: cmp.Or(u.Route, u.Service)}
 	s := b.world.watch.of(key)
 	c := &call{book: b, id: b.number, key: key, user: u, watched: s, rng: rng, gateway: b.world.gateways[0],
 		began: time.Now(), waits: time.Now(), retries: retries, since: s.made, tokens: 1 + rng.IntN(2*u.Tokens)}
@@ -129,10 +132,14 @@ func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 	if u.Priority != "" {
 		model += "-" + u.Priority
 	}
+	var led func(service.Key) error
+	if u.Route != "" {
+		led = func(to service.Key) error { c.pool = to; return nil }
+	}
 	c.chooseSubset()
 	b.asking[c.id] = c
 	go func() {
-		g, err := d.Admit(c.ctx, dispatch.Request{Model: model, Subset: c.subset, Protocol: service.ProtocolOpenAI, Prompt: c.prompt, Bytes: 800, FairnessID: fmt.Sprint(u.Seed)})
+		g, err := d.Admit(c.ctx, dispatch.Request{Model: model, Subset: c.subset, Protocol: service.ProtocolOpenAI, Prompt: c.prompt, Bytes: 800, FairnessID: fmt.Sprint(u.Seed), May: led})
 		b.world.loop.post(c.id, func() { c.admitted(g, err) })
 	}()
 }
@@ -158,6 +165,9 @@ func (c *call) enter() bool {
 // meanwhile gives back what it was given.
 func (c *call) admitted(g *dispatch.Grant, err error) {
 	delete(c.book.asking, c.id)
+	if c.user.Route != "" && c.pool.Name != "" {
+		c.book.world.watch.led(c)
+	}
 	switch {
 	case c.over != "":
 		if err == nil && !c.gateway.dead {

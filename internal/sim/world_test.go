@@ -24,6 +24,8 @@ type Plan struct {
 	Keys     bool // users need keys
 	Length   time.Duration
 	Services []ServicePlan
+	Pools    []PoolPlan
+	Routes   []RoutePlan // by which users ask, where there are any
 	Users    []UserPlan
 	Faults   []FaultPlan
 	Traced   bool // the run keeps a log
@@ -42,6 +44,7 @@ type ServicePlan struct {
 	Model          int           // changes with each edit
 	Standby        time.Duration // for how long its last replica sleeps before it stops; 0: it stops at once
 	Canary         int           // percent of the requests that a changed model gets at first; 0 is none
+	Pool           string        // that it belongs to; "" for none
 	Left           bool          // out of the plan
 }
 
@@ -63,12 +66,12 @@ func (s *ServicePlan) manifest() string {
 	}
 	return fmt.Sprintf(`apiVersion: roundhouse.dev/v1alpha1
 kind: ModelService
-metadata: {name: %s}
+metadata: {name: %s, labels: {pool: "%s"}}
 spec:%s
   model: {uri: "%s", format: {name: sim}}
   runtime: {name: engine-%d}
   scaling: {minReplicas: %d, maxReplicas: %d, targetConcurrency: %g%s, scaleToZeroAfter: %s, startupTimeout: %s, answerTimeout: %s}
-`, s.Name, canary, s.model(), s.GPUs, s.Min, s.Max, s.Target, limit, s.ToZero, startupTimeout, answerTimeout)
+`, s.Name, s.Pool, canary, s.model(), s.GPUs, s.Min, s.Max, s.Target, limit, s.ToZero, startupTimeout, answerTimeout)
 }
 
 const (
@@ -130,6 +133,8 @@ type world struct {
 	watch    watch
 	secrets  map[*UserPlan]string               // of keys
 	moments  map[service.Key]func(from, to int) // are told of changes of a count
+	names    names
+	outside  []string // servers of others, by ID
 
 	mu         sync.Mutex
 	log        []string
@@ -269,6 +274,7 @@ func newWorld(t *testing.T, p *Plan) (*world, error) {
 		}
 		return takes + time.Duration(starts[k].Int64N(int64(takes)))
 	}
+	w.serve()
 	var err error
 	if p.Gateways > 0 {
 		if w.cluster, err = newCluster(w); err != nil {
@@ -296,7 +302,7 @@ func (w *world) live() {
 		}
 		w.loop.after(time.Duration(i)*time.Millisecond, func() { s := w.plan.Services[i]; w.apply(&s) })
 	}
-	if err := w.process.apply(w.plan.routes()); err != nil {
+	if err := w.process.apply(w.plan.routes() + w.plan.routing()); err != nil {
 		w.violate("routes can be applied", service.Key{}, err.Error())
 	}
 	for i := range w.plan.Users {
