@@ -37,7 +37,7 @@ func runtimes(t testing.TB) map[string]service.Runtime {
 // tables, and our own.
 var folders = map[string][]string{
 	"builtin": {"llama-cpp", "roundhouse-catboost", "roundhouse-lightgbm", "roundhouse-mlflow", "roundhouse-onnx", "roundhouse-paddle", "roundhouse-pmml", "roundhouse-pytorch",
-		"roundhouse-simulator", "roundhouse-sklearn", "roundhouse-tensorflow", "roundhouse-xgboost", "sglang", "vllm", "vllm-streamer"},
+		"roundhouse-simulator", "roundhouse-sklearn", "roundhouse-tensorflow", "roundhouse-xgboost", "sglang", "sglang-streamer", "vllm", "vllm-streamer", "vllm-tensorizer"},
 	"kserve": {"kserve-huggingfaceserver", "kserve-lgbserver", "kserve-mlserver", "kserve-paddleserver", "kserve-pmmlserver", "kserve-sklearnserver",
 		"kserve-tensorflow-serving", "kserve-torchserve", "kserve-tritonserver", "kserve-xgbserver"},
 	"ome": append(rows("srt-", `

@@ -62,8 +62,10 @@ type PoolSpec struct {
 	Addresses []string `json:"addresses,omitempty"`
 	// Protocol the servers speak: v1, v2, grpc-v2, openAI or cohere; absent is
 	// openAI.
-	Protocol    string           `json:"protocol,omitempty"`
-	Metrics     *PoolMetrics     `json:"metrics,omitempty"`
+	Protocol string       `json:"protocol,omitempty"`
+	Metrics  *PoolMetrics `json:"metrics,omitempty"`
+	// KVEvents is where endpoints publish what their prefix caches hold.
+	KVEvents    *PoolKVEvents    `json:"kvEvents,omitempty"`
 	HealthCheck *PoolHealthCheck `json:"healthCheck,omitempty"`
 	Picker      *PoolPicker      `json:"picker,omitempty"`
 	Queue       *PoolQueue       `json:"queue,omitempty"`
@@ -84,6 +86,17 @@ type PoolMetrics struct {
 	// Port of the metrics, if it is not the endpoint's own: 8082 of roundhouse
 	// serve and MLServer, 8002 of Triton.
 	Port *int32 `json:"port,omitempty"`
+}
+
+// PoolKVEvents is where the engines of a pool publish which blocks of KV they
+// hold (vLLM's and SGLang's --kv-events-config).
+type PoolKVEvents struct {
+	// Port of the publisher at each endpoint's host.
+	Port int32 `json:"port"`
+	// ReplayPort is where missed events can be asked for; absent means nowhere.
+	ReplayPort *int32 `json:"replayPort,omitempty"`
+	// Topic of the events; absent means all.
+	Topic string `json:"topic,omitempty"`
 }
 
 // PoolHealthCheck is how the servers at Addresses are checked. An unhealthy

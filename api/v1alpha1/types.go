@@ -60,6 +60,24 @@ type ModelServiceSpec struct {
 	// Residency is how the service shares the GPUs and the memory of one machine
 	// with others. On a cluster it has no effect.
 	Residency *Residency `json:"residency,omitempty"`
+	// KVCache has the engine keep what it has computed of prompts in another
+	// memory than its GPU's, which its replicas may share.
+	KVCache *KVCache `json:"kvCache,omitempty"`
+}
+
+// KVCache is where an engine keeps the keys and values of prompts besides its GPU.
+type KVCache struct {
+	// Connector is lmcache (vLLM, SGLang) or hicache (SGLang). Its package must be
+	// in the engine's image.
+	Connector string `json:"connector"`
+	// Remote is what all replicas share: with lmcache the URL of a store, such as
+	// redis://HOST:PORT or lm://HOST:PORT; with hicache the name of a storage
+	// backend, such as mooncake or hf3fs. Without it each replica has a cache of its
+	// own. With it requests are sent by load more than by prompt.
+	Remote string `json:"remote,omitempty"`
+	// Memory is what a replica may take of its machine's memory, such as 20Gi;
+	// default: the connector's own.
+	Memory *resource.Quantity `json:"memory,omitempty"`
 }
 
 // Residency is how a service shares one machine with others.
@@ -73,6 +91,10 @@ type Residency struct {
 	// services may have the rest. Without a limit nvidia.com/gpu it takes one GPU.
 	// Default: its GPUs are its own.
 	GPUMemory *resource.Quantity `json:"gpuMemory,omitempty"`
+	// ShareGPU is for where gpuMemory is not known: a replica takes of each of its GPUs
+	// what the size of its model's files lets expect, and once one was measured what
+	// that took. Without a limit nvidia.com/gpu it takes one GPU.
+	ShareGPU bool `json:"shareGPU,omitempty"`
 	// Preload starts a replica when `roundhouse up` starts, or when the service is
 	// first applied, if it fits beside what runs. Higher priorities come first.
 	Preload bool `json:"preload,omitempty"`
@@ -290,7 +312,7 @@ type Metrics struct {
 }
 
 // Local is how a component runs as a process on one machine. Strings are
-// templates over {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}}, {{.ModelPath}},
+// templates over {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}}, {{.KVEventsPort}}, {{.ModelPath}},
 // {{.Name}} and the service's metadata.
 type Local struct {
 	// Command is the program and its arguments; "roundhouse" is this binary.
@@ -317,6 +339,9 @@ type Standby struct {
 	// of every replica that may be put to sleep.
 	Args []string        `json:"args,omitempty"`
 	Env  []corev1.EnvVar `json:"env,omitempty"`
+	// KeepsGPUs: asleep the engine keeps memory of its GPUs, so a replica that has
+	// any is stopped instead.
+	KeepsGPUs bool `json:"keepsGPUs,omitempty"`
 	// Levels are in the order of their depth: from each the engine wakes later, and
 	// takes less memory, than from the one before.
 	Levels []StandbyLevel `json:"levels"`

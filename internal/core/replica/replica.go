@@ -44,6 +44,9 @@ type Replica struct {
 	// Metrics is the "host:port/path" of its metrics where its manifest or its
 	// command line says; "" means the HTTP address, and the engine's own path.
 	Metrics string `json:"metrics,omitempty"`
+	// KVEvents is where its engine publishes what its prefix cache holds, where
+	// its command line says.
+	KVEvents service.KVEvents `json:"kvEvents,omitzero"`
 	// PID is the process's id on one machine, 0 in a cluster.
 	PID      int       `json:"pid,omitempty"`
 	Created  time.Time `json:"created,omitzero"`
@@ -58,7 +61,7 @@ type Replica struct {
 	// before they were ready.
 	FailedStarts int `json:"failedStarts,omitempty"`
 	// Memory is the most main memory that its processes were seen to use, and
-	// GPUMemory the most memory of GPUs, in bytes; 0 while neither was measured.
+	// GPUMemory the most of one of its GPUs, in bytes; 0 while neither was measured.
 	Memory    int64 `json:"memory,omitempty"`
 	GPUMemory int64 `json:"gpuMemory,omitempty"`
 	// GPUs are the indexes of the accelerators it holds.
@@ -157,10 +160,12 @@ type Load struct {
 type Figures struct{ Queue, KV bool }
 
 // Use is what a replica takes of a machine, in percent of its limits, or of what
-// the machine has where there is none.
+// the machine has where there is none; in a cluster, of its requests.
 type Use struct {
 	At          time.Time
 	CPU, Memory float64
+	// Problem is why there is no newer one, "" where that is not known.
+	Problem string
 }
 
 // Adapters are the LoRA adapters a replica works with now. An adapter that is

@@ -22,6 +22,7 @@ type Pool struct {
 	Addresses []string         `json:"addresses,omitempty"`
 	Protocol  service.Protocol `json:"protocol,omitempty"`
 	Metrics   Metrics          `json:"metrics,omitzero"`
+	KVEvents  service.KVEvents `json:"kvEvents,omitzero"`
 	Health    HealthCheck      `json:"healthCheck,omitzero"`
 	Picker    Picker           `json:"picker,omitzero"`
 	Bounds    Bounds           `json:"bounds,omitzero"`

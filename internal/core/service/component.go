@@ -2,15 +2,12 @@ package service
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
-	"reflect"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"roundhouse.dev/roundhouse/internal/core/cron"
 )
 
 // Component is one part of a service (engine, decoder, router, transformer):
@@ -44,6 +41,55 @@ type Component struct {
 type Metrics struct {
 	Port int32  `json:"port,omitempty"` // 0 means that of its requests
 	Path string `json:"path,omitempty"` // "" means the engine's own
+}
+
+// KVEvents is where engines publish which blocks of KV they hold.
+type KVEvents struct {
+	Port int32 `json:"port,omitempty"` // 0 means nowhere
+	// ReplayPort is where missed events are asked for; 0 means nowhere.
+	ReplayPort int32  `json:"replayPort,omitempty"`
+	Topic      string `json:"topic,omitempty"`
+}
+
+// KVEventsOf reads that from an engine's command line: the --kv-events-config of
+// vLLM and SGLang. It is zero where the engine publishes nothing over TCP.
+func KVEventsOf(command []string) KVEvents {
+	text := ""
+	for i, word := range command {
+		if value, ok := strings.CutPrefix(word, "--kv-events-config="); ok {
+			text = value
+		} else if word == "--kv-events-config" && i+1 < len(command) {
+			text = command[i+1]
+		}
+	}
+	var c struct {
+		Enable    *bool  `json:"enable_kv_cache_events"`
+		Publisher string `json:"publisher"`
+		Endpoint  string `json:"endpoint"`
+		Replay    string `json:"replay_endpoint"`
+		Topic     string `json:"topic"`
+	}
+	c.Endpoint = "tcp://*:5557" // what the engines take without one
+	if text == "" || json.Unmarshal([]byte(text), &c) != nil || c.Publisher != "zmq" && c.Publisher != "" {
+		return KVEvents{}
+	}
+	if c.Enable == nil && c.Publisher == "" || c.Enable != nil && !*c.Enable {
+		return KVEvents{}
+	}
+	if portOf(c.Endpoint) == 0 {
+		return KVEvents{}
+	}
+	return KVEvents{Port: portOf(c.Endpoint), ReplayPort: portOf(c.Replay), Topic: c.Topic}
+}
+
+// portOf is the port of "tcp://HOST:PORT"; 0 for anything else.
+func portOf(endpoint string) int32 {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	n, err := strconv.ParseUint(rest[strings.LastIndexByte(rest, ':')+1:], 10, 16)
+	if !ok || err != nil {
+		return 0
+	}
+	return int32(n)
 }
 
 // metricsAnnotations are the pairs, port and path, that people tell Prometheus
@@ -81,7 +127,7 @@ type Node struct {
 }
 
 // Local is how a runtime's component runs as a process on one machine.
-// Strings are templates over {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}},
+// Strings are templates over {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}}, {{.KVEventsPort}},
 // {{.ModelPath}}, {{.Name}} and the object's metadata.
 type Local struct {
 	// Command is the program and its arguments; the program is looked up on
@@ -112,6 +158,9 @@ type Standby struct {
 	// be put to sleep.
 	Args []string        `json:"args,omitempty"`
 	Env  []corev1.EnvVar `json:"env,omitempty"`
+	// KeepsGPUs: asleep the engine keeps memory of its GPUs, so a replica that has
+	// any is stopped instead.
+	KeepsGPUs bool `json:"keepsGPUs,omitempty"`
 	// Levels are in the order of their depth: from each the engine wakes later, and
 	// takes less memory, than from the one before.
 	Levels []StandbyLevel `json:"levels"`
@@ -142,13 +191,27 @@ func (s *Standby) Find(level int) *StandbyLevel {
 	return nil
 }
 
+// LevelSuspended is the number of the level at which no engine takes part: the
+// processes are stopped (SIGSTOP) and their memory is in swap. It is deeper than
+// those of engines.
+const LevelSuspended = 10
+
+// AsleepAt is a level at which a replica sleeps, for people.
+func AsleepAt(level int) string {
+	if level == LevelSuspended {
+		return "suspended"
+	}
+	return fmt.Sprintf("asleep at level %d", level)
+}
+
 // StandbyPolicy is what becomes of the last replica of a component that is idle.
 type StandbyPolicy string
 
 // The policies. Those of one level are StandbyLevelPrefix and its number.
 const (
-	StandbyNever       StandbyPolicy = "never" // it stops
-	StandbyAuto        StandbyPolicy = "auto"  // it sleeps at the first level whose memory is there
+	StandbyNever       StandbyPolicy = "never"   // it stops
+	StandbyAuto        StandbyPolicy = "auto"    // it sleeps at the first level whose memory is there
+	StandbySuspend     StandbyPolicy = "suspend" // its processes stop, and their memory goes to swap
 	StandbyLevelPrefix               = "level"
 )
 
@@ -157,6 +220,8 @@ func ParseStandby(s string) (p StandbyPolicy, level int, ok bool) {
 	switch p = StandbyPolicy(s); p {
 	case "", StandbyNever, StandbyAuto:
 		return p, 0, true
+	case StandbySuspend:
+		return p, LevelSuspended, true
 	}
 	digits, found := strings.CutPrefix(s, StandbyLevelPrefix)
 	level, err := strconv.Atoi(digits)
@@ -175,310 +240,4 @@ type Requirement struct {
 	Command []string
 	// Install is the line a person types to get it; empty means Local's.
 	Install string
-}
-
-// ScaleMetric is what a scale target counts.
-type ScaleMetric string
-
-// The scale metrics: those of KServe and OME, then those that engines tell of
-// themselves, then what a Prometheus server answers.
-const (
-	MetricConcurrency ScaleMetric = "concurrency" // requests in flight per replica
-	MetricRPS         ScaleMetric = "rps"         // requests per second per replica
-	MetricCPU         ScaleMetric = "cpu"         // percent: of the request on a cluster, of the limit on one machine
-	MetricMemory      ScaleMetric = "memory"      // percent: likewise
-	MetricQueue       ScaleMetric = "queue"       // requests in the engine's own queue per replica
-	MetricKV          ScaleMetric = "kv"          // percent of the engine's KV cache
-	MetricTokens      ScaleMetric = "tokens"      // tokens in the engine's KV cache per replica
-	MetricExternal    ScaleMetric = "external"    // the answer to a query, per replica
-)
-
-// ScaleMetrics are all scale metrics.
-var ScaleMetrics = []ScaleMetric{MetricConcurrency, MetricRPS, MetricCPU, MetricMemory, MetricQueue, MetricKV, MetricTokens, MetricExternal}
-
-// Resource reports whether m is what replicas use of a resource.
-func (m ScaleMetric) Resource() bool { return m == MetricCPU || m == MetricMemory }
-
-// Engine reports whether m is read from the engine's own metrics.
-func (m ScaleMetric) Engine() bool { return m == MetricQueue || m == MetricKV || m == MetricTokens }
-
-// Measured reports whether m is a measurement, rather than a count of requests.
-func (m ScaleMetric) Measured() bool { return m.Resource() || m.Engine() || m == MetricExternal }
-
-// Percent reports whether m is a percentage.
-func (m ScaleMetric) Percent() bool { return m.Resource() || m == MetricKV }
-
-// DefaultTarget is the target of m where none is stated; 0: one must be.
-func (m ScaleMetric) DefaultTarget() float64 {
-	switch {
-	case m.Percent():
-		return DefaultUtilization
-	case m == MetricQueue:
-		return DefaultQueue
-	case m == MetricTokens, m == MetricExternal:
-		return 0
-	}
-	return DefaultScaleTarget
-}
-
-// ExternalMetric is a query that a Prometheus server answers.
-type ExternalMetric struct {
-	// URL is the server's, without /api/v1/query.
-	URL   string `json:"url"`
-	Query string `json:"query"`
-}
-
-// MetricTarget is a metric, and what a replica is to have of it.
-type MetricTarget struct {
-	Metric   ScaleMetric     `json:"metric"`
-	Target   float64         `json:"target"`
-	External *ExternalMetric `json:"external,omitempty"`
-}
-
-// Name names the metric in messages, and among the metrics of a component.
-func (m MetricTarget) Name() string {
-	if m.External != nil {
-		return string(m.Metric) + " " + m.External.Query
-	}
-	return string(m.Metric)
-}
-
-// Scaling bounds and steers a component's replica count. Nil fields are
-// unset: the runtime's value, then the default of Settled, takes their place.
-type Scaling struct {
-	MinReplicas *int `json:"minReplicas,omitempty"`
-	MaxReplicas *int `json:"maxReplicas,omitempty"`
-	// ScaleTarget is the wanted value of ScaleMetric per replica.
-	ScaleTarget *float64    `json:"scaleTarget,omitempty"`
-	ScaleMetric ScaleMetric `json:"scaleMetric,omitempty"`
-	// External is what ScaleMetric external reads.
-	External *ExternalMetric `json:"external,omitempty"`
-	// Metrics are scaled on besides ScaleMetric: the highest count wins.
-	Metrics []MetricTarget `json:"metrics,omitempty"`
-	// Ratio is how many replicas there are for each of another component.
-	Ratio *Ratio `json:"ratio,omitempty"`
-	// MaxConcurrency limits requests in flight per replica; nil or 0 is no limit.
-	MaxConcurrency *int `json:"maxConcurrency,omitempty"`
-	// ScaleToZeroAfter is how long a service stays idle before it stops.
-	ScaleToZeroAfter *time.Duration `json:"scaleToZeroAfter,omitempty"`
-	// StartupTimeout is the budget from start to ready of one replica.
-	StartupTimeout *time.Duration `json:"startupTimeout,omitempty"`
-	// AnswerTimeout is how long a replica may take to begin an answer; nil or 0
-	// leaves it to the gateway.
-	AnswerTimeout *time.Duration `json:"answerTimeout,omitempty"`
-	// Standby is what becomes of the last replica when the component is idle,
-	// StandbyFor how long it sleeps before it stops.
-	Standby    StandbyPolicy  `json:"standby,omitempty"`
-	StandbyFor *time.Duration `json:"standbyFor,omitempty"`
-	// Schedule are times at which other bounds hold.
-	Schedule []ScheduleWindow `json:"schedule,omitempty"`
-	// Prewarm has a replica started ahead of the usual return of requests.
-	Prewarm Prewarm `json:"prewarm,omitempty"`
-	// Preset is who decides the count, and Knative are the settings of
-	// PresetKnative.
-	Preset  Preset   `json:"preset,omitempty"`
-	Knative *Knative `json:"knative,omitempty"`
-}
-
-// Prewarm is whether a replica is started ahead of requests.
-type Prewarm string
-
-// The values of Prewarm.
-const (
-	PrewarmOff  Prewarm = "off"
-	PrewarmAuto Prewarm = "auto"
-)
-
-// ScheduleWindow gives a count other bounds from each match of one cron expression
-// to the next match of another. Of several open ones the largest minimum and the
-// largest maximum hold; what one does not state is the component's own.
-type ScheduleWindow struct {
-	Name string `json:"name,omitempty"`
-	// Start and End are cron expressions of five fields.
-	Start string `json:"start"`
-	End   string `json:"end"`
-	// TimeZone is an IANA time zone; empty is UTC.
-	TimeZone    string `json:"timeZone,omitempty"`
-	MinReplicas *int   `json:"minReplicas,omitempty"`
-	MaxReplicas *int   `json:"maxReplicas,omitempty"`
-}
-
-// Window parses the window's times.
-func (s ScheduleWindow) Window() (cron.Window, error) {
-	start, err := cron.Parse(s.Start)
-	if err != nil {
-		return cron.Window{}, fmt.Errorf("start %w", err)
-	}
-	end, err := cron.Parse(s.End)
-	if err != nil {
-		return cron.Window{}, fmt.Errorf("end %w", err)
-	}
-	zone, err := cron.Zone(s.TimeZone)
-	if err != nil {
-		return cron.Window{}, fmt.Errorf("timeZone %w", err)
-	}
-	return cron.NewWindow(start, end, zone), nil
-}
-
-// Defaults of Settled. ScaleToZeroAfter and StartupTimeout follow ModelZ's
-// figures of 3 and 10 minutes, the former lengthened to the quickstart's 5.
-const (
-	DefaultScaleTarget      = 10
-	DefaultUtilization      = 80 // percent, where a resource or the KV cache is the metric; KServe's
-	DefaultQueue            = 2  // requests in an engine's own queue
-	DefaultScaleToZeroAfter = 5 * time.Minute
-	DefaultStartupTimeout   = 10 * time.Minute
-	DefaultStandbyFor       = time.Hour
-)
-
-// Over lays s over base: what s states wins, field by field.
-func (s Scaling) Over(base Scaling) Scaling {
-	out := base
-	if s.MinReplicas != nil {
-		out.MinReplicas = s.MinReplicas
-	}
-	if s.MaxReplicas != nil {
-		out.MaxReplicas = s.MaxReplicas
-	}
-	if s.ScaleTarget != nil {
-		out.ScaleTarget = s.ScaleTarget
-	}
-	if s.ScaleMetric != "" {
-		out.ScaleMetric = s.ScaleMetric
-	}
-	if s.External != nil {
-		out.External = s.External
-	}
-	if s.Metrics != nil {
-		out.Metrics = s.Metrics
-	}
-	if s.Ratio != nil {
-		out.Ratio = s.Ratio
-	}
-	if s.MaxConcurrency != nil {
-		out.MaxConcurrency = s.MaxConcurrency
-	}
-	if s.ScaleToZeroAfter != nil {
-		out.ScaleToZeroAfter = s.ScaleToZeroAfter
-	}
-	if s.StartupTimeout != nil {
-		out.StartupTimeout = s.StartupTimeout
-	}
-	if s.AnswerTimeout != nil {
-		out.AnswerTimeout = s.AnswerTimeout
-	}
-	if s.Standby != "" {
-		out.Standby = s.Standby
-	}
-	if s.StandbyFor != nil {
-		out.StandbyFor = s.StandbyFor
-	}
-	if s.Schedule != nil {
-		out.Schedule = s.Schedule
-	}
-	if s.Prewarm != "" {
-		out.Prewarm = s.Prewarm
-	}
-	if s.Preset != "" {
-		out.Preset = s.Preset
-	}
-	if s.Knative != nil {
-		out.Knative = s.Knative
-	}
-	return out
-}
-
-// Limits is a Scaling with every field settled.
-type Limits struct {
-	Min, Max         int // 0 <= Min <= Max, Max >= 1
-	Target           float64
-	Metric           ScaleMetric
-	External         *ExternalMetric `json:",omitempty"` // of Metric external
-	Metrics          []MetricTarget  `json:",omitempty"` // besides Metric
-	Ratio            *Ratio          `json:",omitempty"`
-	MaxConcurrency   int             // 0: no limit
-	ScaleToZeroAfter time.Duration
-	StartupTimeout   time.Duration
-	// Standby is "" for StandbyNever, and StandbyFor then 0.
-	Standby       StandbyPolicy    `json:",omitempty"`
-	StandbyFor    time.Duration    `json:",omitempty"`
-	AnswerTimeout time.Duration    `json:",omitempty"` // 0: the gateway's
-	Schedule      []ScheduleWindow `json:",omitempty"`
-	Prewarm       bool             `json:",omitempty"`
-	Knative       *Knative         `json:",omitempty"` // nil: Roundhouse's own autoscaler decides
-}
-
-// Ratio is how many replicas of a component there are to be for so many of
-// another one of its service, at least.
-type Ratio struct {
-	Component Role    `json:"component"`
-	Replicas  float64 `json:"replicas"` // for each replica of Component
-}
-
-// Equal reports whether l and o are the same.
-func (l Limits) Equal(o Limits) bool { return reflect.DeepEqual(l, o) }
-
-// Measured are the metrics of l that are measurements, not counts of requests.
-func (l *Limits) Measured() []MetricTarget {
-	var out []MetricTarget
-	if l.Metric.Measured() {
-		out = append(out, MetricTarget{Metric: l.Metric, Target: l.Target, External: l.External})
-	}
-	for _, m := range l.Metrics {
-		if m.Metric.Measured() {
-			out = append(out, m)
-		}
-	}
-	return out
-}
-
-// Settled fills what is unset: min 1, max max(min, 1), target 10 concurrent
-// requests or 80 % of a resource, no concurrency limit, 5 minutes to zero, 10 minutes to start.
-// A stated max of 0 means no stated bound above min, as in Knative.
-func (s Scaling) Settled() Limits {
-	l := Limits{Min: 1, Target: DefaultScaleTarget, Metric: MetricConcurrency,
-		ScaleToZeroAfter: DefaultScaleToZeroAfter, StartupTimeout: DefaultStartupTimeout}
-	if s.MinReplicas != nil {
-		l.Min = max(0, *s.MinReplicas)
-	}
-	if s.MaxReplicas != nil {
-		l.Max = *s.MaxReplicas
-	}
-	l.Max = max(l.Max, l.Min, 1)
-	if s.ScaleMetric != "" {
-		l.Metric = s.ScaleMetric
-	}
-	if t := l.Metric.DefaultTarget(); t > 0 {
-		l.Target = t
-	}
-	if l.Metric == MetricExternal {
-		l.External = s.External
-	}
-	l.Metrics, l.Ratio = s.Metrics, s.Ratio
-	if s.ScaleTarget != nil && *s.ScaleTarget > 0 {
-		l.Target = *s.ScaleTarget
-	}
-	if s.MaxConcurrency != nil {
-		l.MaxConcurrency = max(0, *s.MaxConcurrency)
-	}
-	if s.ScaleToZeroAfter != nil {
-		l.ScaleToZeroAfter = *s.ScaleToZeroAfter
-	}
-	if s.StartupTimeout != nil && *s.StartupTimeout > 0 {
-		l.StartupTimeout = *s.StartupTimeout
-	}
-	if s.AnswerTimeout != nil {
-		l.AnswerTimeout = max(0, *s.AnswerTimeout)
-	}
-	if s.Standby != "" && s.Standby != StandbyNever {
-		l.Standby, l.StandbyFor = s.Standby, DefaultStandbyFor
-		if s.StandbyFor != nil && *s.StandbyFor > 0 {
-			l.StandbyFor = *s.StandbyFor
-		}
-	}
-	l.Schedule, l.Prewarm = s.Schedule, s.Prewarm == PrewarmAuto
-	if s.Preset == PresetKnative {
-		l.Target, l.Prewarm, l.Knative = s.knativeTotal(), false, cmp.Or(s.Knative, &Knative{})
-	}
-	return l
 }

@@ -5,6 +5,7 @@
 package service
 
 import (
+	"path"
 	"strings"
 	"time"
 )
@@ -155,7 +156,51 @@ type Service struct {
 	Stopped bool `json:"stopped,omitempty"`
 	// Residency is how it shares one machine with others.
 	Residency  Residency  `json:"residency,omitzero"`
+	KVCache    *KVCache   `json:"kvCache,omitempty"`
 	Components Components `json:"components,omitzero"`
+}
+
+// KVCache is where engines keep the keys and values of prompts besides the GPU.
+type KVCache struct {
+	Connector string `json:"connector"`
+	// Remote is what all replicas share; "" for a cache of each replica's own.
+	Remote string `json:"remote,omitempty"`
+	// Memory is what a replica may take, in bytes; 0 is the connector's own default.
+	Memory int64 `json:"memory,omitempty"`
+}
+
+// The connectors of a KVCache.
+const (
+	ConnectorLMCache = "lmcache"
+	ConnectorHiCache = "hicache"
+)
+
+// Connectors lists them.
+var Connectors = []string{ConnectorLMCache, ConnectorHiCache}
+
+// SharesPrefixes reports whether what one replica has computed of a prompt is
+// there for all.
+func (s *Service) SharesPrefixes() bool {
+	return s != nil && s.KVCache != nil && s.KVCache.Remote != ""
+}
+
+// AnnotationModelStore is the annotation of a service for the folder of each node
+// in which its pods share the files of models: an absolute path, or
+// [NoModelStore] where the operator's choice is not wanted.
+const AnnotationModelStore = "roundhouse.dev/model-store"
+
+// NoModelStore as a model store: every pod has its own copy.
+const NoModelStore = "none"
+
+// ModelStoreError returns what is wrong with a model store; "" is nothing.
+func ModelStoreError(store string) string {
+	switch {
+	case store == NoModelStore:
+		return ""
+	case !path.IsAbs(store), path.Clean(store) != store, store == "/", strings.ContainsAny(store, ":\x00"):
+		return "write the absolute path of a folder of the nodes, such as /var/lib/roundhouse/models, or " + NoModelStore
+	}
+	return ""
 }
 
 // AnnotationResidency begins the annotations by which manifests of other kinds
@@ -172,6 +217,8 @@ type Residency struct {
 	// GPUMemory is what one replica takes of each of its GPUs, in bytes: the rest
 	// is left to others. 0 takes them whole.
 	GPUMemory int64 `json:"gpuMemory,omitempty"`
+	// ShareGPU: it takes what its files let expect, then what was measured.
+	ShareGPU bool `json:"shareGPU,omitempty"`
 	// Preload: it is started with the machine's owner, if it fits.
 	Preload bool `json:"preload,omitempty"`
 	// Group names services that an exclusive one of them leaves alone. Exclusive: it

@@ -84,15 +84,15 @@ type State struct {
 	IdleSince time.Time // when nothing was queued, in flight or starting any more; zero while busy
 	Unknown   bool      // Demand.Unknown at the last step
 	Fell      time.Time // when the count last fell
-	// Surplus are for how many seconds each of Count has not been needed.
-	Surplus []float64
-	Learned Learned
+	Learned   Learned
 	// Quiet is when the last request came, where Prewarm needs it, and
 	// Ahead reports whether the count is for requests that are yet to come.
 	Quiet time.Time
 	Ahead bool
 
 	seen     seen // by Learned
+	pausing  pausing
+	rises    rises
 	schedule schedule
 	knative  knative
 	// signals are what measured metrics asked for, by their names.

@@ -54,7 +54,7 @@ func (s State) byKnative(in Input, now time.Time) (State, Decision) {
 			view.Ready++
 		}
 	}
-	s.Quiet, s.Ahead, s.Surplus = time.Time{}, false, nil
+	s.Quiet, s.Ahead, s.pausing = time.Time{}, false, pausing{}
 	if in.Demand.Unknown {
 		s.knative.state = s.knative.state.Anew()
 		s.Count = min(max(held(s.Count, 0, in), in.Limits.Min, in.Wake, in.AtLeast), in.Limits.Max)

@@ -34,14 +34,17 @@ const (
 const (
 	// spare is how many standard deviations of the load are kept free, or less
 	// where requests are so short that a slot is soon free: with patience
-	// mean waits a second is rarely exceeded. At least a tenth is free.
-	spare    = 1.6
-	patience = 4
-	tenth    = 0.1
-	// drainPart of a startup time, but no less than drainLeast seconds, is within
-	// which a backlog is to be gone after a start.
-	drainPart  = 0.1
+	// mean waits a second is rarely exceeded. At least leastFree of the load is free, as
+	// its average lags behind it.
+	spare     = 1.5
+	patience  = 4
+	leastFree = 0.35
+	// drainPart of a startup time, but no less than drainLeast seconds and than a
+	// request takes, is within which a backlog is to be gone after a start.
+	drainPart  = 0.12
 	drainLeast = 2
+	// forget is what part of what was learned of rises stays when another is seen.
+	forget = 0.9
 )
 
 // Window holds what was counted at some times of the last minute.
@@ -186,7 +189,8 @@ func (l Learned) startup(q float64) float64 {
 	if len(l.Startups) == 0 {
 		return unknownStartup
 	}
-	s := slices.Sorted(slices.Values(l.Startups))
+	s := append(make([]float64, 0, startups), l.Startups...)
+	slices.Sort(s)
 	return min(max(s[min(int(q*float64(len(s))), len(s)-1)], 0), longest)
 }
 
@@ -293,6 +297,45 @@ func rate(short, lasting flow) float64 {
 	return short.arrived / short.seconds
 }
 
+// rises are what becomes of arrivals above the usual rate by the time at which a
+// replica would be ready that was started for them.
+type rises struct {
+	open []rise // not older than a startup time, oldest first
+	// above is the sum of how many more came per second, and left that of how many of
+	// these still did a startup time later. Old ones count less.
+	above, left float64
+}
+
+type rise struct {
+	at           time.Time
+	usual, above float64 // per second
+}
+
+// lasting is what part of a rise is usually left after a startup time; of what is not
+// known, all.
+func (r rises) lasting() float64 {
+	if r.above <= 0 {
+		return 1
+	}
+	return r.left / r.above
+}
+
+// seen is r after the arrivals of a step.
+func (r rises) seen(short, lasting flow, startup float64, now time.Time) rises {
+	present, usual := short.arrived/short.seconds, lasting.arrived/lasting.seconds
+	for len(r.open) > 0 && now.Sub(r.open[0].at).Seconds() >= startup {
+		first := r.open[0]
+		r.open = r.open[1:]
+		r.above = forget*r.above + first.above
+		r.left = forget*r.left + min(max(0, present-first.usual), first.above)
+	}
+	above, n := rate(short, lasting)-usual, len(r.open)
+	if above > 0 && n < samples && (n == 0 || now.Sub(r.open[n-1].at) >= max(window/2, seconds(startup)/samples)) {
+		r.open = append(slices.Clone(r.open), rise{at: now, usual: usual, above: above})
+	}
+	return r
+}
+
 // Numbers are what a count was made of.
 type Numbers struct {
 	// Rate is of arrivals per second, Service how many seconds one runs, 0 while
@@ -317,6 +360,8 @@ type plan struct {
 	target  float64 // units of load that a replica is to have
 	slots   float64 // units of load that a replica takes at most
 	load    float64
+	rise    float64   // of the load, above the usual
+	lasting float64   // what part of it is left when a start is over
 	service float64   // seconds that a request takes a unit for
 	backlog float64   // requests beyond the load
 	ready   []float64 // seconds until each that exists is ready, soonest first
@@ -327,7 +372,7 @@ type plan struct {
 // free is how many units are to be free for the load's variation. Utilization
 // rises with size.
 func (p *plan) free() float64 {
-	return max(tenth*p.load, min(spare*math.Sqrt(p.load), patience*p.service))
+	return max(leastFree*p.load, min(spare*math.Sqrt(p.load), patience*p.service))
 }
 
 // base is how many the load needs.
@@ -343,7 +388,9 @@ func (p *plan) wanted() int {
 		return n
 	}
 	end := p.start + p.drain
-	work := p.backlog*p.service + p.load*end
+	left := min(max(p.lasting, 1e-3), 1-1e-3)
+	// A rise fades exponentially, so its mean until the end is this part of it.
+	work := p.backlog*p.service + (p.load-p.rise)*end + p.rise*end*(1-left)/-math.Log(left)
 	for i, r := range p.ready {
 		if i >= n && work <= 0 {
 			return i

@@ -278,13 +278,21 @@ func (r *Replica) value(m service.ScaleMetric) (float64, time.Time, string) {
 	const untold = "its engine does not tell it"
 	switch {
 	case m.Resource():
-		if r.Use == nil {
-			return 0, time.Time{}, "not measured"
+		if r.Use == nil || r.Use.At.IsZero() {
+			problem := ""
+			if r.Use != nil {
+				problem = r.Use.Problem
+			}
+			return 0, time.Time{}, cmp.Or(problem, "not measured")
 		}
+		x := r.Use.Memory
 		if m == service.MetricCPU {
-			return r.Use.CPU, r.Use.At, ""
+			x = r.Use.CPU
 		}
-		return r.Use.Memory, r.Use.At, ""
+		if x < 0 { // of this resource nothing is known
+			return 0, time.Time{}, cmp.Or(r.Use.Problem, "not measured")
+		}
+		return x, r.Use.At, ""
 	case r.Load == nil:
 		return 0, time.Time{}, "its engine's metrics are not read"
 	case m == service.MetricQueue && r.Load.Tells.Queue:

@@ -11,7 +11,8 @@ import (
 
 func TestDecideStandby(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	both := []int{1, 2}
+	both, one, suspend := []int{1, 2}, []int{1, service.LevelSuspended}, []int{service.LevelSuspended}
+	swap := Swap{Free: 90, Total: 100, Holds: 10}
 	for _, c := range []struct {
 		name  string
 		in    Standby
@@ -32,6 +33,15 @@ func TestDecideStandby(t *testing.T) {
 		{"sleeps on", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Level: 2, Since: now.Add(-time.Minute)}, 2, standbyLook},
 		{"not for long", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Level: 2, Since: now.Add(3*time.Second - time.Hour)}, 2, 3 * time.Second},
 		{"long enough", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Level: 1, Since: now.Add(-time.Hour)}, 0, 0},
+		{"suspended, where the engine cannot sleep", Standby{Policy: service.StandbyAuto, Levels: suspend, For: time.Hour, Swap: swap}, service.LevelSuspended, standbyLook},
+		{"not while the engine can", Standby{Policy: service.StandbyAuto, Levels: one, For: time.Hour, Swap: swap}, 1, standbyLook},
+		{"but with too little memory", Standby{Policy: service.StandbyAuto, Levels: one, For: time.Hour, Swap: swap, Free: 9, Total: 100}, service.LevelSuspended, standbyLook},
+		{"not without swap", Standby{Policy: service.StandbySuspend, Levels: suspend, For: time.Hour, Swap: Swap{Why: "this machine has no swap"}}, 0, 0},
+		{"not with too little", Standby{Policy: service.StandbySuspend, Levels: suspend, For: time.Hour, Swap: Swap{Free: 30, Total: 100, Holds: 21}}, 0, 0},
+		{"just enough", Standby{Policy: service.StandbySuspend, Levels: suspend, For: time.Hour, Swap: Swap{Free: 30, Total: 100, Holds: 20}}, service.LevelSuspended, standbyLook},
+		{"not with memory of a GPU", Standby{Policy: service.StandbySuspend, Levels: suspend, For: time.Hour, Swap: Swap{Free: 90, Total: 100, GPUs: 1}}, 0, 0},
+		{"stays, whatever main memory is", Standby{Policy: service.StandbySuspend, Levels: suspend, For: time.Hour, Level: service.LevelSuspended, Since: now, Free: 1, Total: 100, Swap: Swap{Free: 30, Total: 100, Holds: 50}}, service.LevelSuspended, standbyLook},
+		{"until the swap is full", Standby{Policy: service.StandbySuspend, Levels: suspend, For: time.Hour, Level: service.LevelSuspended, Since: now, Swap: Swap{Free: 9, Total: 100}}, 0, 0},
 		{"the memory runs out", Standby{Policy: service.StandbyAuto, Levels: both, For: time.Hour, Level: 1, Since: now, Free: 1, Total: 100}, 0, 0},
 	} {
 		if d := DecideStandby(c.in, now); d.Level != c.level || d.Again != c.again {

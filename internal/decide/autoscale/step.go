@@ -15,14 +15,6 @@ import (
 const (
 	// tick is how often a busy pool is looked at again.
 	tick = time.Second
-	// settle is the least time between two falls of a count, and for how much longer
-	// than a start takes a replica is kept that is not needed.
-	settle = 30 * time.Second
-	// regain is how much of the time in which it was not needed a replica gets
-	// back per second in which it is.
-	regain = 3
-	// lapse is the longest time between two steps that counts.
-	lapse = 10 * time.Second
 	// median is the quantile of the startup times that is reckoned with.
 	median = 0.5
 	// measured is what counts of an average: one that is a hundredth over what the
@@ -50,7 +42,8 @@ func forced(in Input) string {
 // arrivals of the last window, per second, and no less than what would have the
 // requests that wait gone within a window.
 //
-// A replica that is not needed stays as long as a start takes and settle more. To zero a count
+// A replica that the load does not need stays as long as is cheaper than a new start,
+// by the pauses after which it was needed again. To zero a count
 // falls only when the pool has been idle for ScaleToZeroAfter, counted from the
 // last completion, wake or first readiness of a replica, never during a first
 // startup; replicas that only wait for what they need, or have failed, go after
@@ -75,7 +68,7 @@ func step(s State, in Input, now time.Time) (State, Decision) {
 	in.active = in.working(now)
 	next := begin(s, in, now)
 	if why := forced(in); why != "" {
-		next.Count, next.Surplus = 0, nil
+		next.Count, next.pausing = 0, pausing{}
 		next.Quiet, next.Ahead = time.Time{}, false // what was stopped is not started ahead
 		// The load until now is no reason to start again.
 		next.Window = Window{}
@@ -98,15 +91,15 @@ func step(s State, in Input, now time.Time) (State, Decision) {
 		d = decide(next, in, 0, "demand unknown until every gateway has told")
 		need = next.Count
 	} else {
-		d = counted(s, &next, in, want, why, soon, now)
+		d = counted(&next, in, want, forLoad(in, num, want), why, soon, now)
 	}
 	d.Numbers, d.Need = num, need
 	return next, d
 }
 
 // counted decides the count where want would do: when to go to zero, and how long
-// to keep a surplus. s is the state before.
-func counted(s State, next *State, in Input, want int, why string, soon ahead, now time.Time) Decision {
+// to keep a surplus. The load needs some of want.
+func counted(next *State, in Input, want, need int, why string, soon ahead, now time.Time) Decision {
 	wait := sooner(next.again(in, want, now), soon.wait)
 	idle, stops := want == 0 && next.Count > 0 && !next.IdleSince.IsZero(), stopsAfter(in)
 	if want == 0 && next.Count > 0 {
@@ -116,7 +109,7 @@ func counted(s State, next *State, in Input, want int, why string, soon ahead, n
 			want, why = 1, "starting"
 		case left <= 0 || soon.over:
 			next.Ahead = false
-			next.Count, next.Surplus = 0, nil
+			next.Count = 0
 			d := decide(*next, in, sooner(next.again(in, 0, now), soon.wait), "")
 			d.IdleSince, d.Prewarm = next.IdleSince, soon.why
 			return d
@@ -127,7 +120,7 @@ func counted(s State, next *State, in Input, want int, why string, soon ahead, n
 			}
 		}
 	}
-	next.Count = min(fall(s, next, want, now), in.Limits.Max) // a lower bound holds at once
+	next.Count = min(fall(next, need, want, in, now), in.Limits.Max) // a lower bound holds at once
 	d := decide(*next, in, wait, why)
 	switch {
 	case idle:
@@ -179,6 +172,7 @@ func begin(s State, in Input, now time.Time) State {
 		next.Learned = next.Learned.served(before.until(here))
 	}
 	next.Window.add(here)
+	next.rises = next.rises.seen(next.Window.since(window, here), next.Window.since(long, here), next.Learned.startup(median), now)
 	return next
 }
 
@@ -254,11 +248,14 @@ func measure(s State, known Learned, in Input, l service.Limits, now time.Time) 
 	}
 	num.Load = num.Rate * num.Service
 	num.Backlog = max(0, total-num.Load)
+	usual := lasting.arrived / lasting.seconds * num.Service
 	p := plan{target: l.Target, slots: max(l.Target, float64(l.MaxConcurrency)), load: num.Load, service: num.Service, backlog: num.Backlog,
-		ready: supply(in.Replicas, num.Startup, now), start: num.Startup, drain: max(drainLeast, drainPart*num.Startup)}
+		rise: max(0, num.Load-usual), lasting: s.rises.lasting(),
+		ready: supply(in.Replicas, num.Startup, now), start: num.Startup, drain: max(drainLeast, drainPart*num.Startup, num.Service)}
 	num.Base = p.base()
-	// One slot for each request is enough, however late a start comes.
-	num.Wanted = min(p.wanted(), max(num.Base, ceil(total/l.Target)))
+	// While replicas start there may come as many requests as are there, but a rate that
+	// a handful of arrivals tell is no reason to start for more.
+	num.Wanted = min(p.wanted(), max(num.Base, ceil(2*total/l.Target)))
 	why := fmt.Sprintf("%s per second of %s s each are %s in flight, target %s each", number(num.Rate), number(num.Service), number(num.Load), number(l.Target))
 	if num.Backlog >= 1 {
 		why += fmt.Sprintf("; %s more wait", number(math.Floor(num.Backlog)))
@@ -300,36 +297,6 @@ func held(count, want int, in Input) int {
 		count = min(1, in.Limits.Max)
 	}
 	return max(count, want)
-}
-
-// fall is the count where want would do: each replica that is not needed stays
-// until it has cost, unneeded, what a start costs, and settle more.
-func fall(s State, next *State, want int, now time.Time) int {
-	dt := 0.0
-	if !s.Last.IsZero() {
-		dt = min(max(now.Sub(s.Last), 0), lapse).Seconds()
-	}
-	surplus := make([]float64, max(next.Count, want))
-	copy(surplus, s.Surplus)
-	count, hold := want, settle.Seconds()+next.Learned.startup(median)
-	for i := range surplus {
-		if i < want {
-			surplus[i] = max(0, surplus[i]-regain*dt)
-			continue
-		}
-		if surplus[i] += dt; surplus[i] < hold {
-			count = i + 1
-		}
-	}
-	if count < next.Count {
-		if now.Sub(next.Fell) < settle {
-			count = next.Count
-		} else {
-			next.Fell = now
-		}
-	}
-	next.Surplus = surplus[:count]
-	return count
 }
 
 func busy(in Input) bool { return in.Demand.Queued+in.Demand.Running > 0 || in.active }

@@ -115,15 +115,18 @@ func TestReturningOwnerHoldsTheClock(t *testing.T) {
 	}
 }
 
-// TestKeepsASurplusAsLongAsAStartTakes: replicas that are not needed stay for the learned
-// startup time and settle, and longer if they are needed in between.
-func TestKeepsASurplusAsLongAsAStartTakes(t *testing.T) {
+// TestKeepsASurplus: replicas that are not needed stay for half a startup time and 15 s
+// more, as long as nothing is known of their pauses, and longer if they are needed in
+// between. While requests wait they stay for a startup time and 30 s more.
+func TestKeepsASurplus(t *testing.T) {
 	for _, c := range []struct {
 		startup  float64
 		needed   int // seconds for which three are needed, 15 s after five were
+		waits    int // requests
 		at, left int // when the count falls, and to what
 	}{
-		{0.2, 0, 31, 2}, {20, 0, 50, 2}, {60, 0, 90, 2}, {60, 1, 90, 3}, {400, 0, 430, 2},
+		{0.2, 0, 0, 16, 2}, {20, 0, 0, 25, 2}, {60, 0, 0, 45, 2}, {60, 1, 0, 45, 3}, {400, 0, 0, 215, 2},
+		{0.2, 0, 1, 47, 3}, {60, 0, 1, 135, 3},
 	} {
 		s, d := State{Learned: Learned{Startups: []float64{c.startup}}}, Decision{}
 		in := Input{Limits: limits(1, 10, 1), Replicas: ready(0, "a", "b", "c", "d", "e"), Demand: Demand{Running: 5}}
@@ -134,22 +137,38 @@ func TestKeepsASurplusAsLongAsAStartTakes(t *testing.T) {
 			case at > 15 && at <= 15+c.needed:
 				in.Demand.Running = 3
 			case at > 0:
-				in.Demand.Running = 2
+				in.Demand.Running, in.Demand.Queued = 2, c.waits
 			}
-			in.Demand.LoadSeconds += float64(in.Demand.Running)
+			in.Demand.LoadSeconds += float64(in.Demand.Running + in.Demand.Queued)
 			s, d = Step(s, in, t0.Add(time.Duration(at)*time.Second))
 		}
 		if at-1 < c.at || at-1 > c.at+1 || d.Count != c.left || len(d.Victims) != 5-c.left {
-			t.Errorf("a start takes %v s: after %d s %+v, want %d after %d s", c.startup, at-1, d, c.left, c.at)
+			t.Errorf("a start takes %v s, %d wait: after %d s %+v, want %d after %d s", c.startup, c.waits, at-1, d, c.left, c.at)
 		}
 		for _, v := range d.Victims {
 			if v == "a" || v == "b" {
 				t.Errorf("a busy replica is a victim: %v", d.Victims)
 			}
 		}
-		in.Demand.Running = 9
+		in.Demand.Running, in.Demand.Queued = 9, 0
 		if _, d = Step(s, in, t0.Add(time.Duration(at)*time.Second)); d.Count != 9 {
 			t.Errorf("growth waits: %+v", d)
+		}
+	}
+}
+
+// TestFirstArrivals: a handful of requests that wake a service, and as many in each
+// second of a long start, start no more than two slots for each that is there.
+func TestFirstArrivals(t *testing.T) {
+	s, _ := Step(State{Learned: Learned{Startups: []float64{120}, Service: 5, Requests: 50}}, Input{Limits: limits(0, 50, 5)}, t0)
+	in := Input{Limits: limits(0, 50, 5)}
+	for second := 1; second <= 6; second++ {
+		in.Demand.Queued += 5
+		in.Demand.Arrived += 5
+		var d Decision
+		s, d = Step(s, in, t0.Add(time.Duration(second)*time.Second))
+		if most := 2 * second; d.Count > most || second > 1 && d.Count < most/2 {
+			t.Errorf("%d wait: %d replicas of 5 slots", in.Demand.Queued, d.Count)
 		}
 	}
 }

@@ -128,9 +128,9 @@ spec:
 // a value that cannot be read is an error at its own place, and a cluster is told
 // that it has no effect there.
 func TestResidencyAnnotations(t *testing.T) {
-	const annotations = `annotations: {roundhouse.dev/residency-pin: "true", roundhouse.dev/residency-priority: "-5", roundhouse.dev/residency-gpu-memory: 8Gi,
+	const annotations = `annotations: {roundhouse.dev/residency-pin: "true", roundhouse.dev/residency-priority: "-5", roundhouse.dev/residency-gpu-memory: 8Gi, roundhouse.dev/residency-share-gpu: "true",
     roundhouse.dev/residency-preload: "true", roundhouse.dev/residency-group: g, roundhouse.dev/residency-exclusive: "true", roundhouse.dev/residency-one-of: chat}`
-	want := service.Residency{Pin: true, Priority: -5, GPUMemory: 8 << 30, Preload: true, Group: "g", Exclusive: true, OneOf: "chat"}
+	want := service.Residency{Pin: true, Priority: -5, GPUMemory: 8 << 30, ShareGPU: true, Preload: true, Group: "g", Exclusive: true, OneOf: "chat"}
 	kserve := `{apiVersion: serving.kserve.io/v1beta1, kind: InferenceService, metadata: {name: a, ANNOTATIONS},
   spec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}}}}`
 	for name, manifest := range map[string]string{
@@ -140,7 +140,7 @@ func TestResidencyAnnotations(t *testing.T) {
   spec: {protocol: v2, predictors: [{name: p, graph: {name: a, implementation: SKLEARN_SERVER, modelUri: s3://a/b}}]}}`,
 		"own": `{apiVersion: roundhouse.dev/v1alpha1, kind: ModelService, metadata: {name: a, ANNOTATIONS}, spec: {model: {uri: s3://a/b}}}`,
 		"own spec": `{apiVersion: roundhouse.dev/v1alpha1, kind: ModelService, metadata: {name: a},
-  spec: {model: {uri: s3://a/b}, residency: {pin: true, priority: -5, gpuMemory: 8Gi, preload: true, group: g, exclusive: true, oneOf: chat}}}`,
+  spec: {model: {uri: s3://a/b}, residency: {pin: true, priority: -5, gpuMemory: 8Gi, shareGPU: true, preload: true, group: g, exclusive: true, oneOf: chat}}}`,
 	} {
 		got := Read("a.yaml", []byte(strings.Replace(manifest, "ANNOTATIONS", annotations, 1)))
 		if len(got.Objects) != 1 || got.Objects[0].Service == nil || got.Objects[0].Service.Residency != want {

@@ -24,7 +24,7 @@ func TestAutoScalingOfKServe(t *testing.T) {
 			[]service.MetricTarget{{Metric: service.MetricExternal, Target: 2.5, External: external}}, nil},
 		{"an engine's metrics", `{type: PodMetric, podmetric: {metric: {metricNames: ["vllm:num_requests_waiting"]}, target: {averageValue: "3"}}}, {type: PodMetric, podmetric: {metric: {query: "vllm:kv_cache_usage_perc", operationOverTime: avg}, target: {averageValue: "0.8"}}}`,
 			[]service.MetricTarget{{Metric: service.MetricQueue, Target: 3}, {Metric: service.MetricKV, Target: 80}},
-			[]string{"warning: spec.predictor.autoScaling.metrics[1].podmetric.metric.operationOverTime: has no effect", "do not count on a cluster yet"}},
+			[]string{"warning: spec.predictor.autoScaling.metrics[1].podmetric.metric.operationOverTime: has no effect"}},
 		{"without effect", `{type: External, external: {metric: {backend: graphite, query: a}, target: {value: 1}}}, {type: PodMetric, podmetric: {metric: {query: "my:metric"}, target: {value: 1}}}, {type: Resource, resource: {name: memory, target: {averageValue: 2Gi}}}`, nil,
 			[]string{`metrics[0].external.metric.backend: "graphite" is not asked`, `metrics[1].podmetric.metric: "my:metric" has no effect`, "metrics[2].resource.target: has no effect without averageUtilization"}},
 		{"half without effect", `{type: External, external: {metric: {serverAddress: "http://prometheus:9090", query: sum(jobs), namespace: x}, authenticationRef: {name: a}, target: {type: Value, value: 4}}}`,

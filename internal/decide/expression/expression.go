@@ -37,7 +37,7 @@ func Fill(s string, data map[string]any, keep []string) (string, error) {
 // replica alone knows.
 var (
 	ObjectFields  = []string{"Name", "Namespace", "Labels", "Annotations"}
-	ReplicaFields = []string{"Port", "GRPCPort", "MetricsPort", "ModelPath", "AdapterPaths"}
+	ReplicaFields = []string{"Port", "GRPCPort", "MetricsPort", "KVEventsPort", "ModelPath", "AdapterPaths"}
 )
 
 // Check reports what Fill would refuse in a text whatever the object: what no

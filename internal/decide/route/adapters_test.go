@@ -115,3 +115,29 @@ func TestAdapterNamesChangeNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesThatWouldBeAnsweredByTheBaseModel: a service whose replicas answer any
+// name by the model without an adapter takes its own name and its adapters'
+// alone, at its host and from a route.
+func TestNamesThatWouldBeAnsweredByTheBaseModel(t *testing.T) {
+	k := service.ParseKey("llama")
+	for _, loose := range []bool{false, true} {
+		e := Entry{Key: k, Adapters: []string{"sql", "chat"}}
+		if loose {
+			e.Served = []string{"llama:sql", "llama:chat", "llama"}
+		}
+		table := NewTable([]Entry{e}, "")
+		for model, known := range map[string]bool{"": true, "llama": true, "default/llama": true, "sql": true, "default/chat": true, "slq": false, "llama:sql": true, "llama:none": false} {
+			_, err := table.Resolve(Query{Host: "llama.default.localhost", Model: model}, nil)
+			if (err == nil) != (known || !loose) {
+				t.Errorf("answers any %v, %q: %v", loose, model, err)
+			}
+			if _, in := table.ResolveIn(routing.Service(k), Query{Model: model}, nil); (in == nil) != (err == nil) {
+				t.Errorf("answers any %v, %q: %v, but settled %v", loose, model, err, in)
+			}
+		}
+		if _, err := table.Resolve(Query{Host: "llama.default.localhost", Model: "slq"}, nil); loose && err.Error() != `model "slq" is not served by service default/llama; the models are llama, sql, chat` {
+			t.Error(err)
+		}
+	}
+}

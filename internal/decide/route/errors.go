@@ -24,6 +24,8 @@ type NotFoundError struct {
 	Model string
 	// Pool is the pool that was asked, "namespace/name"; "" when none was.
 	Pool string
+	// Service is the service that was asked, "namespace/name"; "" when none was.
+	Service string
 	// Near are names that differ from Model by few letters, nearest first;
 	// Known are the first names there are, and Total how many there are.
 	Near  []string
@@ -37,6 +39,8 @@ func (e *NotFoundError) Error() string {
 	where := "here"
 	if e.Pool != "" {
 		where = "by pool " + e.Pool
+	} else if e.Service != "" {
+		where = "by service " + e.Service
 	}
 	fmt.Fprintf(&b, "model %q is not served %s", excerpt.Of(e.Model, maxQuoted), where)
 	switch {

@@ -339,7 +339,10 @@ func (t *Table) forward(m *httpMatch, q *Query, random func(n int) int) (Target,
 		out.Named = out.Named || !backends[j].Pool && names(backends[j].Key, q.Model)
 	}
 	if !out.Named {
-		at := t.at(b.Key, q)
+		at, err := t.at(b.Key, q)
+		if err != nil {
+			return Target{}, err
+		}
 		out.Adapter, out.Model = at.Adapter, at.Model
 	}
 	return out, nil

@@ -221,19 +221,27 @@ func (t *Table) addAdapters() {
 	}
 }
 
-// at is a service that a request has been found to be for.
-func (t *Table) at(k service.Key, q *Query) Target {
+// at is a service that a request has been found to be for. The error is a
+// *NotFoundError.
+func (t *Table) at(k service.Key, q *Query) (Target, error) {
 	out := Target{Pool: routing.Service(k), Named: q.Model == "" || names(k, q.Model)}
 	if out.Named {
-		return out
+		return out, nil
 	}
 	name := strings.TrimPrefix(q.Model, k.Namespace+"/")
 	if own := t.adapters[k.Stable()]; slices.Contains(own, name) {
 		out.Adapter, out.Model = name, name
 	} else if k.IsCanary() && slices.Contains(t.adapters[k], name) {
 		out.Adapter, out.Model = name, name
+	} else if served := slices.Concat(t.served[k], t.served[k.Stable()]); len(served) > 0 && !slices.Contains(served, name) {
+		known := append([]string{k.Name}, t.adapters[k.Stable()]...)
+		e := &NotFoundError{Model: q.Model, Service: k.String(), Known: known[:min(len(known), maxListed)], Total: len(known)}
+		for _, i := range nearest(q.Model, known) {
+			e.Near = append(e.Near, known[i])
+		}
+		return Target{}, e
 	}
-	return out.leave(q)
+	return out.leave(q), nil
 }
 
 // Adapter is a name that requests can give an adapter of a service.

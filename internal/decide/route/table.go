@@ -29,6 +29,10 @@ type Entry struct {
 	// Adapters are names of LoRA adapters that the service's replicas have;
 	// requests may name each as a model.
 	Adapters []string
+	// Served are the replicas' own names of the model and its adapters, where
+	// they answer every other name by the model without an adapter, as SGLang
+	// does: such names are refused.
+	Served []string
 }
 
 // Query is what a request says of where it wants to go.
@@ -76,6 +80,7 @@ type Table struct {
 	pools map[service.Key]*pool
 	// adapters are services', and canaries', names of theirs.
 	adapters map[service.Key][]string
+	served   map[service.Key][]string // see Entry.Served
 	hostOf   map[service.Key]string
 	http     httpTable
 	all      []*claim // every name, sorted
@@ -129,6 +134,12 @@ func NewTable(entries []Entry, domain string, objects ...routing.Object) *Table 
 			}
 			t.adapters[e.Key] = e.Adapters
 		}
+		if len(e.Served) > 0 {
+			if t.served == nil {
+				t.served = map[service.Key][]string{}
+			}
+			t.served[e.Key] = e.Served
+		}
 	}
 	for k, host := range t.hostOf {
 		if !k.IsCanary() { // reached through its service, or by its host
@@ -166,7 +177,7 @@ func (t *Table) Resolve(q Query, random func(n int) int) (Target, error) {
 	case ref.Pool:
 		return t.pools[ref.Key].resolve(&q, q.Model, random, Target{})
 	case ref.Name != "":
-		return t.at(ref.Key, &q), nil
+		return t.at(ref.Key, &q)
 	case match != nil:
 		return t.forward(match, &q, random)
 	case len(claims) == 1:
@@ -347,7 +358,7 @@ func accept(objects []routing.Object) *accepted {
 // are left to find. The errors are those of Resolve.
 func (t *Table) ResolveIn(ref routing.Ref, q Query, random func(n int) int) (Target, error) {
 	if !ref.Pool {
-		return t.at(ref.Key, &q), nil
+		return t.at(ref.Key, &q)
 	}
 	if p := t.pools[ref.Key]; p != nil {
 		return p.resolve(&q, q.Model, random, Target{})

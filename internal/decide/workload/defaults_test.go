@@ -194,3 +194,42 @@ func sizes(c *Component) string {
 	}
 	return strings.Join(out, " ")
 }
+
+func TestMissingLevel(t *testing.T) {
+	levels := func(n ...int) *service.Standby {
+		var s service.Standby
+		for _, l := range n {
+			s.Levels = append(s.Levels, service.StandbyLevel{Level: l})
+		}
+		return &s
+	}
+	keeps := levels(1)
+	keeps.KeepsGPUs = true
+	gpu := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}}
+	for _, c := range []struct {
+		policy  service.StandbyPolicy
+		standby *service.Standby
+		pod     corev1.PodSpec
+		says    string
+	}{
+		{"", nil, gpu, ""},
+		{"auto", nil, gpu, ""},
+		{"never", nil, gpu, ""},
+		{"level1", levels(1, 2), gpu, ""},
+		{"level3", levels(1, 2), gpu, "the engine has level1 and level2"},
+		{"level1", nil, gpu, "no levels to sleep at"},
+		{"level1", keeps, gpu, "this engine keeps"},
+		{"level1", keeps, corev1.PodSpec{}, ""},
+		{"suspend", nil, corev1.PodSpec{}, ""},
+		{"suspend", levels(1), gpu, "a stopped process keeps"},
+	} {
+		over := &service.Component{Pod: c.pod, Main: "main", Local: &service.Local{Command: []string{"x"}, Standby: c.standby}}
+		over.Scaling.Standby = c.policy
+		if got := MissingLevel(over, nil); (got == "") != (c.says == "") || !strings.Contains(got, c.says) {
+			t.Errorf("%s: %q, want %q", c.policy, got, c.says)
+		}
+	}
+	if got := MissingLevel(nil, nil); got != "" {
+		t.Errorf("of nothing: %q", got)
+	}
+}

@@ -13,180 +13,10 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/residency"
-	"roundhouse.dev/roundhouse/internal/decide/selection"
 )
 
 // mountPath is where KServe and OME put a model inside a container.
 const mountPath = "/mnt/models"
-
-// Localize fills in how a runtime's components run as processes: by the
-// fallback of what the runtime says, where its program is not on this host; and
-// where the runtime does not say, by the main container's own command, if its program is
-// on this host; else as the catalog runtime with the same image repository
-// does. A component that stays without Local cannot run here; selection rejects
-// it with that reason. The runtime given is not changed.
-func Localize(rt service.Runtime, catalog []service.Runtime, host selection.Host) service.Runtime {
-	for _, role := range service.Roles {
-		c := rt.Components.Get(role)
-		if c == nil {
-			continue
-		}
-		filled := *c
-		if c.Local != nil {
-			filled.Local = present(installable(c.Local, role, catalog, host), host)
-		} else if l := localOf(*c, role, catalog, host); l != nil {
-			filled.Local, filled.LocalDerived = present(sleeping(l, role, catalog), host), true
-		}
-		if filled.Local != c.Local {
-			rt.Components.Set(role, &filled)
-		}
-	}
-	return rt
-}
-
-// LocalizeService does the same for a service that brings its own containers.
-func LocalizeService(s service.Service, catalog []service.Runtime, host selection.Host) service.Service {
-	rt := Localize(service.Runtime{Components: s.Components}, catalog, host)
-	s.Components = rt.Components
-	return s
-}
-
-// installable is l with the install line of the catalog's runtime whose command
-// is the same program, where l states none and the program is not on the host.
-func installable(l *service.Local, role service.Role, catalog []service.Runtime, host selection.Host) *service.Local {
-	l = sleeping(l, role, catalog)
-	program := selection.Program(l.Command)
-	if l.Install != "" || program == "" || host.Programs == nil || host.Programs[program] {
-		return l
-	}
-	for i := range catalog {
-		c := catalog[i].Components.Get(role)
-		if c != nil && c.Local != nil && c.Local.Install != "" && selection.Program(c.Local.Command) == program {
-			filled := *l
-			filled.Install = c.Local.Install
-			return &filled
-		}
-	}
-	return l
-}
-
-// sleeping is l with the way to sleep of the catalog's runtime whose command
-// begins with the same words, where l states none.
-func sleeping(l *service.Local, role service.Role, catalog []service.Runtime) *service.Local {
-	if l.Standby != nil {
-		return l
-	}
-	for i := range catalog {
-		c := catalog[i].Components.Get(role)
-		if c == nil || c.Local == nil || c.Local.Standby == nil {
-			continue
-		}
-		words := c.Local.Command
-		if end := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") || strings.Contains(w, "{{") }); end >= 0 {
-			words = words[:end]
-		}
-		if len(words) > 0 && len(l.Command) >= len(words) && slices.Equal(l.Command[:len(words)], words) {
-			filled := *l
-			filled.Standby = c.Local.Standby
-			return &filled
-		}
-	}
-	return l
-}
-
-// present is l, or its fallback where the program of l is not on the host. A
-// host that is not known changes nothing.
-func present(l *service.Local, host selection.Host) *service.Local {
-	program := selection.Program(l.Command)
-	if l.Fallback == nil || program == "" || host.Programs == nil || host.Programs[program] {
-		return l
-	}
-	fallback := *l.Fallback
-	fallback.FallbackOf = l
-	return &fallback
-}
-
-func localOf(c service.Component, role service.Role, catalog []service.Runtime, host selection.Host) *service.Local {
-	m := container(c.Pod, c.Main)
-	if m == nil {
-		return nil
-	}
-	if len(m.Command) > 0 && (host.Programs[m.Command[0]] || strings.Contains(m.Command[0], "/") && !inImage(m.Command[0])) {
-		return fromContainer(m, c.Metrics.Over(c.Annotations).Port)
-	}
-	if m.Image == "" {
-		return nil
-	}
-	for i := range catalog {
-		other := catalog[i].Components.Get(role)
-		if other == nil || other.Local == nil {
-			continue
-		}
-		if o := container(other.Pod, other.Main); o != nil && Repository(o.Image) == Repository(m.Image) {
-			l := *other.Local
-			// Arguments belong to the image's program; where this binary stands
-			// in for it, they would mean nothing to it.
-			if l.Command[0] != "roundhouse" {
-				l.Command = MergeArgs(l.Command, portable(m.Args))
-			}
-			return &l
-		}
-	}
-	return nil
-}
-
-// inImage reports whether an absolute program path means a place inside an image
-// rather than on this machine. Relative paths and paths below a home or /opt
-// could be either; only the well-known shells and interpreters are certain to
-// be here too, and those a host lists by name.
-func inImage(program string) bool {
-	return strings.HasPrefix(program, "/") && !strings.HasPrefix(program, "/bin/") && !strings.HasPrefix(program, "/usr/bin/")
-}
-
-// fromContainer reads a container's command line as a process: the model's
-// mount path, the declared port and that of the metrics become the replica's
-// own.
-func fromContainer(m *corev1.Container, metrics int32) *service.Local {
-	words := slices.Concat(m.Command, m.Args)
-	var http int32
-	if len(m.Ports) > 0 {
-		http = m.Ports[0].ContainerPort
-	}
-	for i, w := range words {
-		w = strings.ReplaceAll(w, mountPath, "{{.ModelPath}}")
-		if there, ok := withoutPort(w, http); ok {
-			w = there + "{{.Port}}"
-		} else if there, ok := withoutPort(w, metrics); ok {
-			w = there + "{{.MetricsPort}}"
-		}
-		words[i] = w
-	}
-	return &service.Local{Command: words, WorkingDir: m.WorkingDir}
-}
-
-// withoutPort is what stands before a port in a word that is one, or ends in
-// "=" and one.
-func withoutPort(word string, port int32) (before string, ok bool) {
-	before, ok = strings.CutSuffix(word, strconv.Itoa(int(port)))
-	return before, ok && port > 0 && (before == "" || strings.HasSuffix(before, "="))
-}
-
-// portable keeps of a container's arguments those that mean the same outside
-// the container: not ports, hosts and paths, which the replica's own replace.
-func portable(args []string) []string {
-	var out []string
-	for _, f := range parseArgs(args) {
-		name := strings.TrimLeft(f.name, "-")
-		switch {
-		case f.name == "", strings.HasSuffix(name, "port"), name == "host", name == "model-dir", name == "model", name == "model-path":
-			continue
-		case strings.Contains(strings.Join(f.words, " "), mountPath):
-			continue
-		}
-		out = append(out, f.words...)
-	}
-	return out
-}
 
 // process derives how a merged component runs on one machine. own is the
 // service's part of it, whose arguments go over the local command's.
@@ -224,19 +54,32 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 }
 
 // sleeps prepares a process to be put to sleep as the policy allows, where its
-// engine can sleep so.
+// engine can sleep so. One without GPUs can be suspended, whatever its engine is: a
+// stopped process would keep its GPUs' memory.
 func (p *Process) sleeps(local *service.Local, policy service.StandbyPolicy) {
 	_, level, ok := service.ParseStandby(string(policy))
-	if p == nil || policy == "" || !ok || local.Standby == nil {
+	if p == nil || policy == "" || policy == service.StandbyNever || !ok {
 		return
 	}
-	s := *local.Standby
+	var s service.Standby
+	if local.Standby != nil && (p.GPUs == 0 || !local.Standby.KeepsGPUs) {
+		s = *local.Standby
+	}
+	if p.GPUs == 0 {
+		s.Levels = append(s.Levels[:len(s.Levels):len(s.Levels)], service.StandbyLevel{Level: service.LevelSuspended})
+	}
 	if level > 0 {
 		only := s.Find(level)
 		if only == nil {
 			return
 		}
 		s.Levels = []service.StandbyLevel{*only}
+	}
+	if len(s.Levels) == 0 {
+		return
+	}
+	if level == service.LevelSuspended {
+		s.Args, s.Env = nil, nil
 	}
 	if p.GPUs > 0 {
 		p.Command = append(p.Command[:1:1], MergeArgs(p.Command[1:], s.Args)...)
@@ -249,43 +92,99 @@ func (p *Process) sleeps(local *service.Local, policy service.StandbyPolicy) {
 	p.Standby = &service.Standby{Levels: s.Levels} // the rest is in the command and the environment
 }
 
+// MissingLevel returns what is wrong with the level at which a component is to sleep, where
+// its engine has no such level; "" where it has, or where none is named. over is the
+// service's part of the component, base that of its runtime, localized; either may be
+// nil.
+func MissingLevel(over, base *service.Component) string {
+	if over == nil {
+		over = &service.Component{}
+	}
+	if base == nil {
+		base = &service.Component{}
+	}
+	policy := over.Scaling.Over(base.Scaling).Settled().Standby
+	_, level, ok := service.ParseStandby(string(policy))
+	local := base.Local
+	if over.Local != nil {
+		local = over.Local
+	}
+	if !ok || level == 0 || local == nil {
+		return ""
+	}
+	used := 0
+	for _, c := range []*service.Component{base, over} {
+		if m := container(c.Pod, c.Main); m != nil {
+			used = max(used, gpus(m))
+		}
+	}
+	switch {
+	case level == service.LevelSuspended && used > 0:
+		return string(policy) + " has no effect with GPUs, whose memory a stopped process keeps: replicas stop"
+	case level == service.LevelSuspended:
+		return ""
+	case local.Standby == nil:
+		return string(policy) + " has no effect: the engine has no levels to sleep at, so replicas stop; suspend needs none"
+	case used > 0 && local.Standby.KeepsGPUs:
+		return string(policy) + " has no effect with GPUs, whose memory this engine keeps while it sleeps: replicas stop"
+	case local.Standby.Find(level) != nil:
+		return ""
+	}
+	var has []string
+	for _, l := range local.Standby.Levels {
+		has = append(has, service.StandbyLevelPrefix+strconv.Itoa(l.Level))
+	}
+	return fmt.Sprintf("%s has no effect: the engine has %s, so replicas stop", policy, strings.Join(has, " and "))
+}
+
 // reside has a process share the machine as its service says. With gpuMemory it
-// takes so much of its GPUs, and an engine that states no GPUs takes one.
+// or shareGPU it takes a part of its GPUs, and an engine that states no GPUs takes
+// one.
 func (p *Process) reside(role service.Role, r service.Residency) {
 	if p == nil {
 		return
 	}
 	p.Permit = residency.Sharing{Exclusive: r.Exclusive, OneOf: r.OneOf}.Permit()
-	if r.GPUMemory <= 0 {
+	if r.GPUMemory <= 0 && !r.ShareGPU {
 		return
 	}
 	if p.GPUs == 0 && role == service.RoleEngine {
 		p.GPUs = 1
 	}
 	if p.GPUs > 0 {
-		p.GPUMemory = r.GPUMemory
+		p.GPUMemory, p.ShareGPU = r.GPUMemory, r.GPUMemory <= 0
 	}
 }
 
-// expect estimates what a process takes that loads the model into main memory, if
-// its service does not state that.
+// expect estimates what a process takes of main memory, or of GPUs that it shares,
+// for the model that it loads, if its service does not state that.
 func (p *Process) expect(role service.Role, model service.Attributes) {
-	if p == nil || p.GPUs > 0 || role != service.RoleEngine && role != service.RoleDecoder {
+	if p == nil || p.GPUs > 0 && !p.ShareGPU || role != service.RoleEngine && role != service.RoleDecoder {
 		return
 	}
-	if p.ExpectedMemory = residency.Estimate(model.Format.Name, model.Bytes, model.Parameters); p.ExpectedMemory > 0 {
-		p.MemoryFrom = residency.Estimated
+	switch bytes := residency.Estimate(model.Format.Name, model.Bytes, model.Parameters); {
+	case bytes <= 0:
+	case p.GPUs > 0:
+		p.GPUMemory, p.GPUMemoryFrom = (bytes+int64(p.GPUs)-1)/int64(p.GPUs), residency.Estimated
+	default:
+		p.ExpectedMemory, p.MemoryFrom = bytes, residency.Estimated
 	}
 }
 
 // Measured returns the revision with what a replica of a role was seen to use, in
-// place of what was expected.
-func (r Revision) Measured(role service.Role, memory int64) Revision {
+// place of what was expected: of main memory, and of each of its GPUs. 0 was not
+// measured.
+func (r Revision) Measured(role service.Role, memory, onGPU int64) Revision {
 	r.Components = slices.Clone(r.Components)
 	for i := range r.Components {
 		if c := &r.Components[i]; c.Role == role && c.Process != nil {
 			p := *c.Process
-			p.ExpectedMemory, p.MemoryFrom = memory, residency.Measured
+			if memory > 0 {
+				p.ExpectedMemory, p.MemoryFrom = memory, residency.Measured
+			}
+			if p.ShareGPU && onGPU > 0 {
+				p.GPUMemory, p.GPUMemoryFrom = onGPU, residency.Measured
+			}
 			c.Process = &p
 		}
 	}

@@ -33,6 +33,24 @@ type Input struct {
 	Fingerprint string
 	// Image is this program's own, for pods; it takes the place of ownImage.
 	Image string
+	// Delivery is how pods get their models, but for what the service says itself.
+	Delivery Delivery
+}
+
+// delivery is how the service's pods get their models.
+func (in Input) delivery() Delivery {
+	if !in.Cluster {
+		return Delivery{}
+	}
+	d := in.Delivery
+	switch store := in.Service.Annotations[service.AnnotationModelStore]; store {
+	case "":
+	case service.NoModelStore:
+		d.Store = ""
+	default:
+		d.Store = store
+	}
+	return d
 }
 
 // Hash covers the inputs that call for a new revision when they change. A
@@ -43,7 +61,7 @@ func (in Input) Hash() string {
 	svc := *in.Service
 	svc.Meta = service.Meta{Key: svc.Key, Labels: svc.Labels, Annotations: annotations(svc.Annotations)}
 	svc.Components = in.unscaled(svc.Components)
-	svc.Residency = service.Residency{GPUMemory: svc.Residency.GPUMemory}
+	svc.Residency = service.Residency{GPUMemory: svc.Residency.GPUMemory, ShareGPU: svc.Residency.ShareGPU}
 	if in.Cluster {
 		svc.Residency = service.Residency{}
 	}
@@ -132,7 +150,7 @@ func RevisionName(service, hash string) string {
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol, Protocols: in.speaks(),
-		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image,
+		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Delivery: in.delivery(),
 		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = RevisionName(s.Name, rev.Hash)
 	if in.Cluster && s.Model != nil {
@@ -242,6 +260,9 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 		c.Process.sleeps(local, c.Limits.Standby)
 	}
 	if err := c.adapt(in, data); err != nil {
+		return Component{}, err
+	}
+	if err := c.remember(s.KVCache); err != nil {
 		return Component{}, err
 	}
 	return expandAll(c, data, expression.ReplicaFields, string(role))

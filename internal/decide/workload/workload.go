@@ -41,6 +41,9 @@ type Revision struct {
 	// Image is this program's own when the revision was rendered, for pods; ""
 	// on one machine. It is no input of the hash: a newer program restarts nothing.
 	Image string `json:"image,omitempty"`
+	// Delivery is how pods get the model, as the image's program can bring it. It
+	// is no input of the hash either.
+	Delivery Delivery `json:"delivery,omitzero"`
 	// Disaggregation is the service's, else the runtime's.
 	Disaggregation service.Disaggregation `json:"disaggregation,omitempty"`
 	// Components in the order of service.Roles.
@@ -51,6 +54,19 @@ type Revision struct {
 	Before      *Revision         `json:"before,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// Delivery is how the pods of a cluster get their models. The zero value fetches
+// a model into a volume of the pod, before the image of the server is pulled.
+type Delivery struct {
+	// Beside fetches the model while the image is pulled.
+	Beside bool `json:"beside,omitempty"`
+	// Store is a folder of each node in which the pods of a namespace share the
+	// files of models; "" for none.
+	Store string `json:"store,omitempty"`
+	// StoreSize is the most that one namespace's may take there: a size, or a share
+	// of the disk such as 80%.
+	StoreSize string `json:"storeSize,omitempty"`
 }
 
 // Component returns the component of a role, nil when absent.
@@ -157,6 +173,20 @@ type Component struct {
 // read here, and not when the revision is rendered, for revisions of before.
 func (c *Component) Exports() service.Metrics { return c.Metrics.Over(c.Annotations) }
 
+// KVEvents is where the component's pods publish what their prefix caches hold.
+func (c *Component) KVEvents() service.KVEvents {
+	pod, main := &c.Pod, c.Main
+	if c.Leader != nil {
+		pod, main = &c.Leader.Pod, c.Leader.Main
+	}
+	for i := range pod.Containers {
+		if m := &pod.Containers[i]; main == "" || m.Name == main {
+			return service.KVEventsOf(slices.Concat(m.Command, m.Args))
+		}
+	}
+	return service.KVEvents{}
+}
+
 // Node is one side of a multi-node component.
 type Node struct {
 	Pod  corev1.PodSpec `json:"pod"`
@@ -165,7 +195,7 @@ type Node struct {
 }
 
 // Process is a component as a child process. Object templates are resolved;
-// {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}}, {{.ModelPath}} and
+// {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}}, {{.KVEventsPort}}, {{.ModelPath}} and
 // {{.AdapterPaths}} remain, since they are the replica's: Process.Resolve fills
 // them.
 type Process struct {
@@ -181,6 +211,10 @@ type Process struct {
 	// bytes of each.
 	GPUs      int   `json:"gpus,omitempty"`
 	GPUMemory int64 `json:"gpuMemory,omitempty"`
+	// ShareGPU: GPUMemory is not stated, but expected. GPUMemoryFrom is where it
+	// comes from; "" while nothing is known of it, and the GPUs are taken whole.
+	ShareGPU      bool   `json:"shareGPU,omitempty"`
+	GPUMemoryFrom string `json:"gpuMemoryFrom,omitempty"`
 	// ReservedMemory is the main memory that the service states for one replica,
 	// in bytes: its request, else its limit.
 	ReservedMemory int64 `json:"reservedMemory,omitempty"`
@@ -201,7 +235,7 @@ func (p *Process) Need() residency.Need {
 	if p == nil {
 		return residency.Need{}
 	}
-	n := residency.Need{GPUs: p.GPUs, GPUMemory: p.GPUMemory, Memory: p.ReservedMemory, Permit: p.Permit}
+	n := residency.Need{GPUs: p.GPUs, GPUMemory: p.GPUMemory, GPUMemoryFrom: p.GPUMemoryFrom, Memory: p.ReservedMemory, Permit: p.Permit}
 	if n.Memory == 0 && p.ExpectedMemory > 0 {
 		n.Memory, n.MemoryFrom = p.ExpectedMemory, p.MemoryFrom
 	}
@@ -210,9 +244,9 @@ func (p *Process) Need() residency.Need {
 
 // Location is what a replica alone knows and its command line may name.
 type Location struct {
-	Port, GRPCPort, MetricsPort int
-	ModelPath                   string
-	AdapterPaths                map[string]string // by the adapters' names
+	Port, GRPCPort, MetricsPort, KVEventsPort int
+	ModelPath                                 string
+	AdapterPaths                              map[string]string // by the adapters' names
 	// Addresses are the "host:port" at which the other roles of the service are
 	// reached; nil where the replica is told none.
 	Addresses map[service.Role]string
@@ -226,5 +260,5 @@ func AddressVariable(role service.Role) string {
 
 func (pl Location) data() map[string]any {
 	return map[string]any{"Port": strconv.Itoa(pl.Port), "GRPCPort": strconv.Itoa(pl.GRPCPort),
-		"MetricsPort": strconv.Itoa(pl.MetricsPort), "ModelPath": pl.ModelPath, "AdapterPaths": pl.AdapterPaths}
+		"MetricsPort": strconv.Itoa(pl.MetricsPort), "KVEventsPort": strconv.Itoa(pl.KVEventsPort), "ModelPath": pl.ModelPath, "AdapterPaths": pl.AdapterPaths}
 }

@@ -125,9 +125,11 @@ func TestAdapterOfOneRevision(t *testing.T) {
 
 // TestAdapterByTheReplicasName: the replica is asked for an adapter as its
 // engine knows it, by whatever name the request found it; a replica whose
-// service has no such adapter, and a name that is none, stay as they are.
+// service has no such adapter, and the engine's own name, stay as they are. A name
+// that is none is refused, because such an engine answers it by the model.
 func TestAdapterByTheReplicasName(t *testing.T) {
 	d, _ := start(t, nil)
+	d.SetPool(lora("sql")) // before its runtime is chosen
 	p := lora("sql")
 	p.Adapters[0].ServedName = "iris:sql"
 	d.SetPool(p)
@@ -136,10 +138,13 @@ func TestAdapterByTheReplicasName(t *testing.T) {
 			t.Errorf("%s is asked for as %q, not %q", model, g.Model(), want)
 		}
 	}
-	for model, want := range map[string]string{"sql": "iris:sql", "iris:sql": "", "other": ""} {
+	for model, want := range map[string]string{"sql": "iris:sql", "iris:sql": ""} {
 		if g := grantOf(t, d, Request{To: routing.Service(p.Key), Model: model}); g.Model() != want {
 			t.Errorf("%s at the service is asked for as %q, not %q", model, g.Model(), want)
 		}
+	}
+	if _, err := d.Resolve(Request{To: routing.Service(p.Key), Model: "other"}); err == nil {
+		t.Error("a name that is none is taken")
 	}
 }
 

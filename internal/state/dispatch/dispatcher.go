@@ -27,6 +27,7 @@ type Dispatcher struct {
 	clock     Clock
 	random    func(n int) int // in [0, n)
 	endpoints registry
+	caches    caches
 
 	view atomic.Pointer[view] // what Admit reads without a lock
 	mu   sync.Mutex           // serializes changes of the view
@@ -80,7 +81,7 @@ func (d *Dispatcher) SetPool(f PoolConfig) {
 	f.setDefaults()
 	ref := f.Ref()
 	if p := old.pools[ref]; p != nil {
-		if c := p.config.Load(); c.Host == f.Host && slices.Equal(c.adapterNames(), f.adapterNames()) {
+		if c := p.config.Load(); c.Host == f.Host && slices.Equal(c.adapterNames(), f.adapterNames()) && slices.Equal(c.served(), f.served()) {
 			d.put(old.pools, &f)
 			return
 		}
@@ -171,7 +172,7 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 	for r, p := range pools {
 		if !r.Pool {
 			c := p.config.Load()
-			entries = append(entries, route.Entry{Key: r.Key, Host: c.Host, Adapters: c.adapterNames()})
+			entries = append(entries, route.Entry{Key: r.Key, Host: c.Host, Adapters: c.adapterNames(), Served: c.served()})
 		}
 	}
 	table := sync.OnceValue(func() *route.Table { return route.NewTable(entries, d.cfg.Domain, objects...) })

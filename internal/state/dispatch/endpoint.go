@@ -24,6 +24,8 @@ type endpoint struct {
 	draining atomic.Bool
 	breaker  circuit
 	silence  silence
+	// events: its engine tells what its prefix cache holds.
+	events atomic.Bool
 	// pools are those that list it. The slice is replaced, not changed.
 	pools atomic.Pointer[[]*pool]
 	turn  atomic.Uint32 // which pool is told of a change first

@@ -385,7 +385,7 @@ func (s *endpointSet) refresh(x *slot) {
 		}
 		ep.Load, ep.AtLoad = l, now.inFlight
 		if l != nil {
-			s.memory.observe(x.number, l)
+			s.memory.observe(x.number, l, x.endpoint.events.Load())
 		}
 	}
 	ep.Resident = s.memory.residency[x.number]

@@ -42,10 +42,15 @@ func (m *memory) forget(n int) {
 // maxKnown is how many adapters' names a set knows at a time.
 const maxKnown = 4096
 
-// observe notes what an endpoint reports of its cache and its adapters.
-func (m *memory) observe(n int, l *replica.Load) {
+// observe notes what an endpoint reports of its cache and its adapters. If its
+// engine tells what it evicts, the size is only a bound.
+func (m *memory) observe(n int, l *replica.Load, evicts bool) {
 	if m.prompts != nil && l.Blocks > 0 {
-		m.prompts.Resize(n, l.Blocks*l.BlockTokens)
+		tokens := l.Blocks * l.BlockTokens
+		if evicts {
+			tokens *= 2 // tokens are shorter in some languages
+		}
+		m.prompts.Resize(n, tokens)
 	}
 	if l.Adapters == nil {
 		return

@@ -148,9 +148,9 @@ func (p *pool) grant(r *Request, t route.Target) *Grant {
 	g.hash = scratch.Get().(*hashes)
 	g.hash.blocks, g.hash.generation = g.hash.blocks[:0], 0
 	for _, part := range r.Prompt {
-		g.tokens += int64(len(part))
+		g.bytes += len(part)
 	}
-	g.tokens /= bytesPerToken
+	g.tokens = int64(g.bytes / bytesPerToken)
 	if p.hashesPrompts.Load() && len(r.Prompt) > 0 {
 		model := g.adapter
 		if model == "" {

@@ -363,6 +363,21 @@ func (f *PoolConfig) adapterNames() []string {
 	return out
 }
 
+// served are the replicas' own names of the model and its adapters, where they
+// answer every other name by the model without an adapter: that an adapter has
+// another name there is the sign of it.
+func (f *PoolConfig) served() (names []string) {
+	for _, a := range f.Adapters {
+		if a.ServedName != "" && a.ServedName != a.Name {
+			names = append(names, a.ServedName)
+		}
+	}
+	if len(names) > 0 {
+		names = append(names, f.ServedName)
+	}
+	return names
+}
+
 // adapter is the one of a name, nil for none.
 func (f *PoolConfig) adapter(name string) *Adapter {
 	for i := range f.Adapters {

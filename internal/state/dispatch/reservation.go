@@ -28,6 +28,7 @@ type Grant struct {
 	adapter    string
 	session    string
 	subset     []string
+	bytes      int   // of the prompt
 	tokens     int64 // of the prompt, estimated
 	hash       *hashes
 	waiting    func(Wait) time.Duration // Request.Waiting

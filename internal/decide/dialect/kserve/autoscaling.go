@@ -98,7 +98,6 @@ func readAutoScaling(r *manifest.Report, path string, a *autoScaling, s *service
 			s.Metrics = append(s.Metrics, m)
 		}
 	}
-	manifest.WarnMixed(r, path, *s)
 }
 
 // readMetric reads one metric; false for one that has no effect.

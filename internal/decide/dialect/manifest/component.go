@@ -109,6 +109,21 @@ func WarnResidency(r *Report, path string) {
 	p.Warning, p.Platform = true, Kubernetes
 }
 
+// checkModelStore checks the annotation of a model store.
+func checkModelStore(r *Report, annotations map[string]string) {
+	store, stated := annotations[service.AnnotationModelStore]
+	if !stated {
+		return
+	}
+	at := strict.Key("metadata.annotations", service.AnnotationModelStore)
+	if bad := service.ModelStoreError(store); bad != "" {
+		r.Errorf(at, "%q is not read: %s", Clip(store), bad)
+		return
+	}
+	p := r.Problem(at, "has no effect on one machine: the data directory has the models of all services")
+	p.Warning, p.Platform = true, Process
+}
+
 // residencyFields are what annotations state of residency, by the end of their
 // names. Each reports what was expected where it cannot read a value.
 var residencyFields = map[string]struct {
@@ -118,6 +133,7 @@ var residencyFields = map[string]struct {
 	"pin":       {"pin", func(out *service.Residency, v string) string { return readBool(&out.Pin, v) }},
 	"preload":   {"preload", func(out *service.Residency, v string) string { return readBool(&out.Preload, v) }},
 	"exclusive": {"exclusive", func(out *service.Residency, v string) string { return readBool(&out.Exclusive, v) }},
+	"share-gpu": {"shareGPU", func(out *service.Residency, v string) string { return readBool(&out.ShareGPU, v) }},
 	"group":     {"group", func(out *service.Residency, v string) string { out.Group = v; return "" }},
 	"one-of":    {"oneOf", func(out *service.Residency, v string) string { out.OneOf = v; return "" }},
 	"priority": {"priority", func(out *service.Residency, v string) string {

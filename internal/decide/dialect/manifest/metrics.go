@@ -38,7 +38,6 @@ func checkMetrics(r *Report, path string, s service.Scaling) {
 		checkPercent(r, path+".scaleTarget", s.ScaleMetric, *s.ScaleTarget)
 	}
 	checkList(r, path+".metrics", s)
-	WarnMixed(r, path, s)
 	if s.Ratio == nil {
 		return
 	}
@@ -64,22 +63,6 @@ func what(m service.ScaleMetric) string {
 func checkPercent(r *Report, path string, m service.ScaleMetric, target float64) {
 	if m == service.MetricKV && target > 100 {
 		r.Errorf(path, "%v percent of a KV cache are never used: write at most 100", target)
-	}
-}
-
-// WarnMixed warns of metrics that do not count on a cluster: there a
-// HorizontalPodAutoscaler scales by a resource, and engines' metrics do not reach the
-// controller.
-func WarnMixed(r *Report, path string, s service.Scaling) {
-	warn := func(text string) {
-		p := r.Problem(path, text)
-		p.Warning, p.Platform = true, Kubernetes
-	}
-	if s.ScaleMetric.Engine() || slices.ContainsFunc(s.Metrics, func(m service.MetricTarget) bool { return m.Metric.Engine() }) {
-		warn("engines' metrics (queue, kv, tokens) do not count on a cluster yet: there requests in flight do, or an external metric")
-	}
-	if slices.ContainsFunc(s.Metrics, func(m service.MetricTarget) bool { return m.Metric.Resource() || s.ScaleMetric.Resource() }) {
-		warn("cpu and memory count on a cluster only as scaleMetric, and then alone: a HorizontalPodAutoscaler scales by them")
 	}
 }
 

@@ -60,7 +60,7 @@ func checkSchedule(r *Report, path string, s service.Scaling) {
 		r.Errorf(path, "has %d windows: write at most %d", len(s.Schedule), maxWindows)
 		return
 	}
-	if len(s.Schedule) > 0 && s.ScaleMetric.Resource() {
+	if len(s.Schedule) > 0 && s.ScaleMetric.Resource() && len(s.Metrics) == 0 {
 		r.Warnf(path, "has no effect on a cluster with the metric %s: a HorizontalPodAutoscaler counts the replicas", s.ScaleMetric)
 	}
 	for i, w := range s.Schedule {

@@ -109,6 +109,9 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 	if pm := m.Spec.Metrics; pm != nil {
 		out.Metrics = readPoolMetrics(r, pm)
 	}
+	if e := m.Spec.KVEvents; e != nil {
+		out.KVEvents = readPoolKVEvents(r, e)
+	}
 	if h := m.Spec.HealthCheck; h != nil {
 		out.Health = readPoolHealth(r, h)
 	}
@@ -142,6 +145,26 @@ func checkAddress(r *manifest.Reader, path, a string) {
 		r.Errorf(path, "%q is not a host's name or address", manifest.Clip(host))
 	}
 }
+
+func readPoolKVEvents(r *manifest.Reader, in *api.PoolKVEvents) service.KVEvents {
+	out := service.KVEvents{Port: in.Port, Topic: in.Topic}
+	if in.ReplayPort != nil {
+		out.ReplayPort = *in.ReplayPort
+	}
+	if out.Port < 1 || out.Port > 65535 {
+		r.Errorf("spec.kvEvents.port", "%d is no port: write 1 to 65535", out.Port)
+	}
+	if in.ReplayPort != nil && (out.ReplayPort < 1 || out.ReplayPort > 65535) {
+		r.Errorf("spec.kvEvents.replayPort", "%d is no port: write 1 to 65535, or leave it out", out.ReplayPort)
+	}
+	if len(out.Topic) > maxTopicBytes {
+		r.Errorf("spec.kvEvents.topic", "it has %d bytes; at most %d are allowed", len(out.Topic), maxTopicBytes)
+	}
+	return out
+}
+
+// maxTopicBytes bounds a topic of KV events.
+const maxTopicBytes = 256
 
 func readPoolMetrics(r *manifest.Reader, in *api.PoolMetrics) routing.Metrics {
 	if in.Engine != "" && !slices.Contains(routing.Engines, in.Engine) {

@@ -14,6 +14,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // mainContainer is the serving container of a component of ours that names none. In
@@ -28,6 +29,7 @@ func readService(r *manifest.Reader, m *api.ModelService, o *manifest.Object) {
 	s.Protocol = manifest.ReadProtocol(r.Report, "spec.protocol", spec.Protocol)
 	s.Stopped = spec.Stopped
 	readResidency(r, spec.Residency, &s.Residency)
+	s.KVCache = readKVCache(r, spec)
 	s.CanaryPercent = manifest.CheckCanary(r.Report, "spec", spec.CanaryTrafficPercent)
 	s.Disaggregation = manifest.ReadDisaggregation(r.Report, "spec.disaggregation", spec.Disaggregation)
 	if spec.Model != nil {
@@ -66,7 +68,7 @@ func readResidency(r *manifest.Reader, in *api.Residency, out *service.Residency
 	if in == nil {
 		return
 	}
-	*out = service.Residency{Pin: in.Pin, Priority: in.Priority, Preload: in.Preload, Group: in.Group, Exclusive: in.Exclusive, OneOf: in.OneOf}
+	*out = service.Residency{Pin: in.Pin, Priority: in.Priority, ShareGPU: in.ShareGPU, Preload: in.Preload, Group: in.Group, Exclusive: in.Exclusive, OneOf: in.OneOf}
 	if q := in.GPUMemory; q != nil {
 		if out.GPUMemory = q.Value(); out.GPUMemory <= 0 {
 			r.Errorf("spec.residency.gpuMemory", "%s is not more than 0: write the memory that a replica takes of a GPU, such as 8Gi", q)
@@ -74,6 +76,64 @@ func readResidency(r *manifest.Reader, in *api.Residency, out *service.Residency
 	}
 	manifest.CheckResidency(r.Report, func(field string) string { return "spec.residency." + field }, *out)
 	manifest.WarnResidency(r.Report, "spec.residency")
+}
+
+// readKVCache reads spec.kvCache, and reports what the engine's own arguments and
+// variables say of the same.
+func readKVCache(r *manifest.Reader, spec *api.ModelServiceSpec) *service.KVCache {
+	const at = "spec.kvCache"
+	in := spec.KVCache
+	if in == nil {
+		return nil
+	}
+	out := &service.KVCache{Connector: in.Connector, Remote: in.Remote}
+	if in.Memory != nil {
+		if out.Memory = in.Memory.Value(); out.Memory < 1<<30 {
+			r.Errorf(at+".memory", "%s is less than 1Gi: write the memory that a replica may take, such as 20Gi", in.Memory)
+		}
+	}
+	switch {
+	case !slices.Contains(service.Connectors, in.Connector):
+		r.Errorf(at+".connector", "%q is none: write %s", manifest.Clip(in.Connector), strings.Join(service.Connectors, " or "))
+	case in.Connector == service.ConnectorLMCache && in.Remote != "":
+		if scheme, rest, ok := strings.Cut(in.Remote, "://"); !ok || scheme == "" || rest == "" || strings.ContainsAny(in.Remote, " \n") {
+			r.Errorf(at+".remote", "%q is no URL of a store: write one such as redis://HOST:PORT or lm://HOST:PORT", service.RedactURI(in.Remote))
+		}
+	case in.Connector == service.ConnectorHiCache && strings.Trim(in.Remote, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "":
+		r.Errorf(at+".remote", "%q is no name of a storage backend of SGLang's: write one such as mooncake, hf3fs, nixl or file", service.RedactURI(in.Remote))
+	}
+	checkKVCache(r, in.Connector, "spec.engine", spec.Engine)
+	checkKVCache(r, in.Connector, "spec.decoder", spec.Decoder)
+	return out
+}
+
+// checkKVCache reports the arguments and variables of a component that say what
+// spec.kvCache does.
+func checkKVCache(r *manifest.Reader, connector, at string, c *api.Component) {
+	if c == nil {
+		return
+	}
+	const both = "%s and spec.kvCache both say where prompts are kept: remove one"
+	words := func(path string, list []string) {
+		for n, w := range list {
+			if flag := workload.KVCacheFlag(w); flag != "" {
+				r.Errorf(fmt.Sprintf("%s[%d]", path, n), both, flag)
+			}
+		}
+	}
+	for i := range c.Containers {
+		path := fmt.Sprintf("%s.containers[%d]", at, i)
+		words(path+".command", c.Containers[i].Command)
+		words(path+".args", c.Containers[i].Args)
+		for n, e := range c.Containers[i].Env {
+			if workload.KVCacheVariable(connector, e.Name) {
+				r.Errorf(fmt.Sprintf("%s.env[%d]", path, n), both, e.Name)
+			}
+		}
+	}
+	if c.Local != nil {
+		words(at+".local.command", c.Local.Command)
+	}
 }
 
 func readRef(r *manifest.Reader, path string, in *api.ObjectRef) *service.ObjectRef {
@@ -138,7 +198,7 @@ func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scalin
 		Standby: service.StandbyPolicy(s.Standby), StandbyFor: span(s.StandbyFor),
 	}
 	if _, _, ok := service.ParseStandby(s.Standby); !ok {
-		r.Errorf(path+".standby", "%q is none of auto, never, level1, level2, … level9", s.Standby)
+		r.Errorf(path+".standby", "%q is none of auto, never, suspend, level1, level2, … level9", s.Standby)
 	}
 	manifest.CheckDuration(r.Report, path+".standbyFor", s.StandbyFor)
 	for _, w := range s.Schedule {
@@ -280,7 +340,7 @@ func readStandby(r *manifest.Reader, path string, in *api.Standby) *service.Stan
 		r.Errorf(path+".levels", "has %d entries, want 1 to %d", len(in.Levels), maxLevels)
 		return nil
 	}
-	out := &service.Standby{Args: in.Args, Env: in.Env}
+	out := &service.Standby{Args: in.Args, Env: in.Env, KeepsGPUs: in.KeepsGPUs}
 	manifest.CheckVariables(r.Report, path+".env", in.Env)
 	call := func(at string, c api.StandbyCall) service.Call {
 		if !strings.HasPrefix(c.Path, "/") || strings.ContainsFunc(c.Path, func(r rune) bool { return r <= ' ' || r > '~' }) {
