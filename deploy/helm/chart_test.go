@@ -116,6 +116,7 @@ gateway:
   env: [{name: A, value: "1"}]
 gatewayClass: {create: true, anyHost: [infra, platform]}
 hubCache: {enabled: true, replicas: 3, ringSecret: ring, storage: {size: 1Ti, className: fast}, maxSize: 900GiB, upstream: "https://mirror.example", args: [--verbose]}
+modelStore: {hostPath: /var/lib/roundhouse/models, maxSize: 500GiB}
 endpointPicker: {namespaces: [team-a, team-b], args: [--fallbacks=2]}
 metrics:
   serviceMonitor: {create: true, labels: {release: prometheus}}

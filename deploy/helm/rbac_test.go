@@ -63,6 +63,7 @@ func controllerCalls(ns string) []call {
 	out = append(out, spread(ns, "list watch patch", ":pods")...)
 	out = append(out, spread(ns, "get", ":pods/log")...)
 	out = append(out, spread(ns, "list watch", "autoscaling:horizontalpodautoscalers")...)
+	out = append(out, spread(ns, "list", "metrics.k8s.io:pods")...)
 	out = append(out, spread(ns, "get list watch create patch delete", ":serviceaccounts", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings")...)
 	out = append(out, spread(ns, "create patch", "events.k8s.io:events")...)
 	out = append(out, spread(ns, "patch", "gateway.networking.k8s.io:gateways/status", "roundhouse.dev:reserves/status")...)
@@ -103,7 +104,7 @@ func ownCalls(name string) []call {
 			out = append(out, call{verb, group, resource, namespace, name})
 		}
 	}
-	return out
+	return append(out, spread(namespace, "get list update delete", ":configmaps")...) // what services used
 }
 
 func gatewayCalls(ns string) []call {
@@ -130,7 +131,7 @@ func TestRBAC(t *testing.T) {
 		out = append(out, spread(ns, "deletecollection", "apps:deployments", ":services")...)
 		return append(out, spread("", "delete update patch", "apiextensions.k8s.io:customresourcedefinitions", ":namespaces", "roundhouse.dev:modelservices")...)
 	}
-	own := spread(namespace, "list watch", ":secrets", ":configmaps")
+	own := append(spread(namespace, "list watch", ":secrets"), spread(namespace, "watch", ":configmaps")...)
 	own = append(own, call{"get", "", "secrets", namespace, "somebody-elses"}, call{"update", "coordination.k8s.io", "leases", namespace, "somebody-elses"})
 	writes := spread("team-a", "create patch update delete", "apps:deployments", ":services", "apps:controllerrevisions", "policy:poddisruptionbudgets", ":pods",
 		":serviceaccounts", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings")

@@ -130,6 +130,11 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
   verbs: [get, list, watch, create, patch, delete]
+# A service that scales by them and by something else is counted by what
+# metrics-server measures.
+- apiGroups: [metrics.k8s.io]
+  resources: [pods]
+  verbs: [list]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch, update]
@@ -204,9 +209,13 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   resources: [secrets, configmaps]
   verbs: [create]
 - apiGroups: [""]
-  resources: [secrets, configmaps]
+  resources: [secrets]
   resourceNames: [roundhouse-controller]
   verbs: [get, update]
+# What services used, a ConfigMap for each day.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, update, delete]
 # Which gateways there are.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
