@@ -13,6 +13,7 @@ MLSERVER := .venv/mlserver
 ENGINES := .venv/engines
 # And those that take gigabytes.
 ENGINES_VLLM := .venv/engines-vllm
+ENGINES_SGLANG := .venv/engines-sglang
 # Clients of the Hugging Face Hub: today's, and one from before Xet.
 HUB := .venv/hub
 HUB_OLD := .venv/hub-old
@@ -83,7 +84,11 @@ test-engines: $(ENGINES)/.installed $(MLSERVER)/.installed ## serve models with 
 
 .PHONY: test-engines-vllm
 test-engines-vllm: $(ENGINES_VLLM)/.installed ## serve a model with the real vLLM on CPUs; installs 6 GB
-	ROUNDHOUSE_ENGINES_VLLM=$(abspath $(ENGINES_VLLM)) go test -count=1 -v -timeout 40m -run VLLM ./test/engines
+	ROUNDHOUSE_ENGINES_VLLM=$(abspath $(ENGINES_VLLM)) go test -count=1 -v -timeout 90m -run VLLM ./test/engines
+
+.PHONY: test-engines-sglang
+test-engines-sglang: $(ENGINES_SGLANG)/.installed ## serve a model with the real SGLang on CPUs; installs 6 GB
+	ROUNDHOUSE_ENGINES_SGLANG=$(abspath $(ENGINES_SGLANG)) go test -count=1 -v -timeout 90m -run SGLang ./test/engines
 
 .PHONY: test-torch
 test-torch: $(PEERS)/.installed ## serve models of PyTorch and Hugging Face with ROUNDHOUSE_TORCH_PYTHON, which has their libraries
@@ -107,6 +112,10 @@ $(ENGINES)/.installed: test/engines/install.sh $(wildcard test/engines/requireme
 
 $(ENGINES_VLLM)/.installed: test/engines/install-llm.sh test/engines/requirements-vllm.txt
 	test/engines/install-llm.sh vllm $(ENGINES_VLLM)
+	@touch $@
+
+$(ENGINES_SGLANG)/.installed: test/engines/install-llm.sh test/engines/requirements-sglang.txt
+	test/engines/install-llm.sh sglang $(ENGINES_SGLANG)
 	@touch $@
 
 $(HUB)/.installed: test/peers/requirements-hub.txt

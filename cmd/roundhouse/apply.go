@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"roundhouse.dev/roundhouse/catalog"
 	"roundhouse.dev/roundhouse/cmd/internal/backend"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/manifestfile"
@@ -300,6 +301,13 @@ func checked(cmd *cobra.Command, platform dialect.Platform, manifests []admin.Fi
 		var tolerated []string
 		problems, tolerated = fleet.Conflicts(objects)
 		warnings = append(warnings, tolerated...)
+		if platform == dialect.Process {
+			runtimes, err := catalog.Runtimes()
+			if err != nil {
+				return nil, err
+			}
+			warnings = append(warnings, fleet.MissingLevels(objects, runtimes)...)
+		}
 	}
 	for _, line := range manifestfile.InOrder(manifests, append(warnings, problems...)) {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), line)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/cmd/internal/backend"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/printer"
@@ -24,15 +25,16 @@ func newGetCommand() *cobra.Command {
 	var all bool
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get [services|runtimes|models|weights|routes|pools] [NAME…]",
-		Short: "List services, runtimes, models, routes and pools",
+		Use:   "get [services|runtimes|models|weights|routes|pools|reserves] [NAME…]",
+		Short: "List services, runtimes, models, routes, pools and reserves",
 		Example: `  roundhouse get
   roundhouse get iris -o yaml
   roundhouse get -o wide
   roundhouse get runtimes
   roundhouse get -A --context production
   roundhouse get routes
-  roundhouse get inferencepools -A`,
+  roundhouse get inferencepools -A
+  roundhouse get reserves -A --context production`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := r.open(cmd, &n)
 			if err != nil {
@@ -48,6 +50,12 @@ func newGetCommand() *cobra.Command {
 					return err
 				}
 				return printer.Routing(out, list, selected.Kind, output, single)
+			case selected.Kind == "reserves":
+				list, err := selected.Reserves(cmd.Context(), c)
+				if err != nil {
+					return err
+				}
+				return printer.Reserves(out, list, output, single)
 			case selected.Kind == "services":
 				list, err := selected.Services(cmd.Context(), c)
 				if err != nil {
@@ -73,12 +81,13 @@ func newDescribeCommand() *cobra.Command {
 	var r remote
 	var n namespaced
 	cmd := &cobra.Command{
-		Use:   "describe [services|routes|pools] NAME…",
-		Short: "Show a service, route or pool in detail: runtime, scaling, replicas, problems",
+		Use:   "describe [services|routes|pools|reserves] NAME…",
+		Short: "Show a service, route, pool or reserve in detail: runtime, scaling, replicas, problems",
 		Example: `  roundhouse describe iris
   roundhouse describe pool llama
-  roundhouse describe iris --context production   # in a cluster: with events`,
-		Args: command.Wants(1, -1, "the name of a service, route or pool"),
+  roundhouse describe iris --context production   # in a cluster: with events
+  roundhouse describe reserve gpus --context production`,
+		Args: command.Wants(1, -1, "the name of a service, route, pool or reserve"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := r.open(cmd, &n)
 			if err != nil {
@@ -99,8 +108,20 @@ func newDescribeCommand() *cobra.Command {
 					printer.DescribeRouting(out, o, time.Now())
 					return nil
 				})
+			case selected.Kind == "reserves":
+				list, err := selected.Reserves(cmd.Context(), c)
+				if err == nil && len(list) == 0 {
+					return printer.None(out, selected.Kind)
+				}
+				if err != nil {
+					return err
+				}
+				return each(out, list, func(r *api.Reserve) error {
+					printer.DescribeReserve(out, r, time.Now())
+					return nil
+				})
 			case selected.Kind != "services":
-				return command.Usagef("describe shows services, routes and pools: use `roundhouse get %s -o yaml`", strings.Join(append([]string{selected.Kind}, selected.Names...), " "))
+				return command.Usagef("describe shows services, routes, pools and reserves: use `roundhouse get %s -o yaml`", strings.Join(append([]string{selected.Kind}, selected.Names...), " "))
 			case len(selected.Names) == 0:
 				return command.Usagef("give the name of a service: `roundhouse get` lists them")
 			}

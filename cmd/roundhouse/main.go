@@ -51,7 +51,7 @@ scales them to zero and back, and routes each request to the best replica.`,
 	}
 	grouped("servers", newUpCommand(), newServeCommand(), newGatewayCommand(), newEndpointPickerCommand(), newHubCacheCommand(), newKeysCommand(), newSimulateCommand())
 	grouped("objects", newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(),
-		newExplainCommand(), newUsageCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand())
+		newExplainCommand(), newEventsCommand(), newRequestsCommand(), newUsageCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand())
 	grouped("cluster", controller.NewCommand(version), newManifestsCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
 	root.AddCommand(newVersionCommand())
@@ -78,7 +78,7 @@ func newVersionCommand() *cobra.Command {
 
 // printing are the commands that print text of manifests, replicas and other
 // programs.
-var printing = []string{"apply", "delete", "describe", "explain", "get", "validate"}
+var printing = []string{"apply", "delete", "describe", "events", "explain", "get", "requests", "validate"}
 
 // printVisibly has these of root's commands print through command.Visible.
 func printVisibly(root *cobra.Command) {

@@ -33,6 +33,10 @@ func (r *remote) clusterFlags(cmd *cobra.Command) {
 
 func (r *remote) gatewayFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&r.Gateway, "gateway", os.Getenv("ROUNDHOUSE_GATEWAY"), "inference address of the running roundhouse up (default: the one that --server reports, else http://"+app.DefaultListen+")")
+	r.gatewayServiceFlag(cmd)
+}
+
+func (r *remote) gatewayServiceFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&r.GatewayService, "gateway-service", os.Getenv("ROUNDHOUSE_GATEWAY_SERVICE"), "NAMESPACE/NAME of the gateway's Service in a cluster, reached through the API server (default: the only one)")
 }
 

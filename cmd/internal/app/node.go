@@ -23,6 +23,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
@@ -31,6 +32,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/process"
 	"roundhouse.dev/roundhouse/internal/edge/promquery"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
+	"roundhouse.dev/roundhouse/internal/state/journal"
 	"roundhouse.dev/roundhouse/internal/state/metering"
 )
 
@@ -57,6 +59,7 @@ type nodeConfig struct {
 	log       *slog.Logger
 	access    *front.Access
 	hub       *upHub
+	events    *journal.Events
 	scaler    front.ScalerOptions
 	models    int64 // bytes that the store of models may have; 0: no bound
 }
@@ -84,7 +87,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	n.fleet, err = fleet.New(fleet.Config{Signals: &signals{n.traffic, n.platform, n.queries}, Platform: n.platform, Store: cfg.dir, Models: Inspector{n.store}, Traffic: n.traffic, Routing: n.traffic,
-		Fingerprint: n.fingerprint, Catalog: runtimes, URL: n.url, Usage: metering.New(metering.Config{Store: cfg.dir.Usage(), Log: cfg.log}), Log: cfg.log})
+		Fingerprint: n.fingerprint, Catalog: runtimes, URL: n.url, Report: n.report, Forgot: cfg.events.Forget, Usage: metering.New(metering.Config{Store: cfg.dir.Usage(), Log: cfg.log}).Resume(), Log: cfg.log})
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +103,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 func (n *node) servers() error {
 	metrics := prometheus.NewRegistry()
 	n.cfg.hub.start(metrics, n.log)
-	err := errors.Join(metrics.Register(front.NewReplicaCounts(n.fleet, 0)), metrics.Register(front.NewReplicaSeconds(n.fleet)))
+	err := errors.Join(metrics.Register(front.NewReplicaCounts(n.fleet, 0)), metrics.Register(front.NewReplicaSeconds(n.fleet, 0)))
 	if err != nil {
 		return err
 	}
@@ -120,9 +123,17 @@ func (n *node) servers() error {
 	}
 	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: n.store, Version: n.cfg.version, Gateway: n.base(), Keys: n.cfg.access.Keys,
 		ExplainRequest: func(r *http.Request) (fmt.Stringer, error) { return n.server.Gateway.Explain(r) },
+		Requests:       n.cfg.access.Requests,
+		Events:         n.cfg.events,
 		Endpoints:      n.traffic.Dispatcher.Endpoints,
 		Metrics:        promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})})
 	return err
+}
+
+// report has the journal tell what happened to a service.
+func (n *node) report(_ context.Context, st fleet.ServiceState) (time.Duration, error) {
+	n.cfg.events.Observe(st.Object.Key, history.See(st.Object.Created().String(), st.Generation, st.Status, st.Replicas), st.Scaling)
+	return 0, nil
 }
 
 // forward sends the requests at the address of a role to its replicas.
@@ -258,7 +269,9 @@ func (s *signals) Load(k service.Key, replicaID string) *replica.Load {
 }
 
 // Use implements fleet.Signals.
-func (s *signals) Use(replicaID string) *replica.Use { return s.platform.Use(replicaID) }
+func (s *signals) Use(_ service.Key, replicaID string) *replica.Use {
+	return s.platform.Use(replicaID)
+}
 
 // External implements fleet.Signals.
 func (s *signals) External(_ service.Key, m service.ExternalMetric) autoscale.Reading {

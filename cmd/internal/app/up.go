@@ -17,7 +17,9 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/manifestfile"
+	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
+	"roundhouse.dev/roundhouse/internal/state/journal"
 )
 
 // reconcilers is how many services are reconciled at once. Most of the time they
@@ -62,23 +64,12 @@ func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	inference, err := front.Listen(o.Listen, "--listen")
+	listeners, err := front.OpenListeners(o.Listen, o.GRPC, "", "")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = inference.Close() }()
-	grpcListener, err := front.ListenGRPC(o.GRPC)
-	if err != nil {
-		return err
-	}
-	if grpcListener != nil {
-		defer func() { _ = grpcListener.Close() }()
-	}
-	adminListener, err := front.Listen(o.Admin, "--admin-listen")
-	if err == nil && !adminListener.Addr().(*net.TCPAddr).IP.IsLoopback() {
-		// It starts processes, and its token would travel in the clear.
-		return errors.Join(command.Usagef("--admin-listen %s: the admin API listens on loopback only: name a loopback address, and use a tunnel such as ssh -L to reach it from another machine", o.Admin), adminListener.Close())
-	}
+	defer listeners.Close()
+	adminListener, err := listenAdmin(o.Admin)
 	if err != nil {
 		return err
 	}
@@ -88,17 +79,24 @@ func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, access.Close()) }()
-	access.Warn(log, inference, grpcListener)
+	access.Requests = journal.NewRequests()
+	access.Warn(log, listeners.Inference, listeners.GRPC)
 	hub, err := openHub(o.Hub, o.HubBytes, dir, log)
 	if err != nil {
 		return err
 	}
 	defer hub.close()
+	stored := dir.Events()
+	defer func() { err = errors.Join(err, stored.Close()) }()
+	events, err := journal.OpenEvents(journal.Config{Store: stored, Log: log})
+	if err != nil {
+		log.Warn("not all events of the past can be read", "error", err)
+	}
 	models, err := o.modelBound(dir)
 	if err != nil {
 		return err
 	}
-	n, err := newNode(nodeConfig{version: o.Version, dir: dir, hub: hub, models: models, scaler: o.Scaler, listeners: front.Listeners{Inference: inference, GRPC: grpcListener}, admin: adminListener.Addr().(*net.TCPAddr), log: log, access: access})
+	n, err := newNode(nodeConfig{version: o.Version, dir: dir, hub: hub, events: events, models: models, scaler: o.Scaler, listeners: listeners, admin: adminListener.Addr().(*net.TCPAddr), log: log, access: access})
 	if err != nil {
 		return err
 	}
@@ -113,6 +111,8 @@ func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
 		return err
 	}
 	n.platform.Sweep()
+	events.Tell(history.Event{Reason: "UpStarted", Message: "roundhouse " + o.Version + " is up"})
+	defer events.Tell(history.Event{Reason: "UpStopped", Message: "asked to stop"})
 	return n.run(ctx, hurry, adminListener, func(ctx context.Context) {
 		n.greet(ctx, out)
 		n.tidy(ctx)
@@ -120,6 +120,19 @@ func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
 			src.Watch(ctx)
 		}
 	})
+}
+
+// listenAdmin opens the port of the admin API.
+func listenAdmin(address string) (net.Listener, error) {
+	l, err := front.Listen(address, "--admin-listen")
+	if err != nil {
+		return nil, err
+	}
+	if !l.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		// It starts processes, and its token would travel in the clear.
+		return nil, errors.Join(command.Usagef("--admin-listen %s: the admin API listens on loopback only: name a loopback address, and use a tunnel such as ssh -L to reach it from another machine", address), l.Close())
+	}
+	return l, nil
 }
 
 // modelBound is how many bytes the models may take; 0 is no bound.

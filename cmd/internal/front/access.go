@@ -26,6 +26,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
 	"roundhouse.dev/roundhouse/internal/edge/tracing"
+	"roundhouse.dev/roundhouse/internal/state/journal"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
@@ -67,7 +68,9 @@ func (o *Options) AllowAnyHost() { o.allowedHosts = []string{"*"} }
 // Access is what the options opened: who may ask, and how it is noted.
 type Access struct {
 	// Keys is nil where there is no file of keys.
-	Keys      *keys.Ring
+	Keys *keys.Ring
+	// Requests keep the last requests; nil keeps none.
+	Requests  *journal.Requests
 	tls       *tls.Config
 	cors      []string
 	hosts     []string
@@ -189,16 +192,21 @@ func (fr *Access) openTracer(ctx context.Context, version string, log *slog.Logg
 	return nil
 }
 
+// ended are told of every request.
+func (fr *Access) ended() observe.Sinks {
+	return observe.Sinks{AccessLog: fr.accessLog, Requests: fr.Requests}
+}
+
 // Configure puts what was opened into the gateway's configuration.
 func (fr *Access) Configure(c *gateway.Config) {
-	c.Keys, c.TLS, c.CORSOrigins, c.AccessLog, c.Tracer, c.SessionHeader = fr.Keys, fr.tls, fr.cors, fr.accessLog, fr.tracer, fr.session
+	c.Keys, c.TLS, c.CORSOrigins, c.Ended, c.Tracer, c.SessionHeader = fr.Keys, fr.tls, fr.cors, fr.ended(), fr.tracer, fr.session
 	c.AllowedHosts, c.WaitingComments = fr.hosts, fr.comments
 	c.AnswerTimeout = cmp.Or(fr.answer, c.AnswerTimeout)
 }
 
 // ConfigureGRPC does so for gRPC.
 func (fr *Access) ConfigureGRPC(c *rawgrpc.Config) {
-	c.Keys, c.TLS, c.AccessLog, c.Tracer, c.SessionKey = fr.Keys, fr.tls, fr.accessLog, fr.tracer, strings.ToLower(fr.session)
+	c.Keys, c.TLS, c.Ended, c.Tracer, c.SessionKey = fr.Keys, fr.tls, fr.ended(), fr.tracer, strings.ToLower(fr.session)
 	c.AnswerTimeout = cmp.Or(fr.answer, c.AnswerTimeout)
 }
 

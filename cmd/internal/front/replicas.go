@@ -3,6 +3,7 @@ package front
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/usage"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -58,13 +59,15 @@ func (c *ReplicaCounts) Collect(to chan<- prometheus.Metric) {
 // of a deleted service go a day later.
 type ReplicaSeconds struct {
 	fleet          *fleet.Fleet
+	most           int
 	replicas, gpus *prometheus.Desc
 }
 
-// NewReplicaSeconds makes the metrics of all services.
-func NewReplicaSeconds(f *fleet.Fleet) *ReplicaSeconds {
+// NewReplicaSeconds makes the metrics of the first services by name, of most at most;
+// 0 is of all.
+func NewReplicaSeconds(f *fleet.Fleet, most int) *ReplicaSeconds {
 	labels := []string{"namespace", "service", "component", "state"}
-	return &ReplicaSeconds{fleet: f,
+	return &ReplicaSeconds{fleet: f, most: most,
 		replicas: prometheus.NewDesc("roundhouse_replica_seconds_total", "Seconds that replicas were starting, idle, busy or asleep, summed over the replicas of a component.", labels, nil),
 		gpus:     prometheus.NewDesc("roundhouse_gpu_seconds_total", "Seconds that replicas in each state held GPUs, summed over the GPUs.", labels, nil)}
 }
@@ -78,7 +81,11 @@ func (c *ReplicaSeconds) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *ReplicaSeconds) Collect(to chan<- prometheus.Metric) {
 	rows, _ := c.fleet.UsageTotals()
+	services := map[service.Key]bool{}
 	for _, r := range rows {
+		if services[service.Key{Namespace: r.Namespace, Name: r.Service}] = true; c.most > 0 && len(services) > c.most {
+			return
+		}
 		for state, seconds := range r.Replicas.Each() {
 			to <- prometheus.MustNewConstMetric(c.replicas, prometheus.CounterValue, seconds, r.Namespace, r.Service, string(r.Component), state)
 		}

@@ -12,33 +12,50 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/kvevents"
 	"roundhouse.dev/roundhouse/internal/edge/scrape"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
-// scraping reads the metrics of the endpoints of shared pools, of services that
+// scraping reads the metrics and follows the KV events of the endpoints of shared pools, of services that
 // speak OpenAI's protocol, and of those that have a port for them, for the
 // pickers.
 type scraping struct {
 	*scrape.Scraper
-	log *slog.Logger
+	events    *kvevents.Subscriber
+	tokenizer *kvevents.Tokenizer
+	log       *slog.Logger
 }
 
 // newScraping reports the load of endpoints to d.
-func newScraping(d *dispatch.Dispatcher, log *slog.Logger) (*scraping, error) {
+func newScraping(d *dispatch.Dispatcher, t *kvevents.Tokenizer, log *slog.Logger) (*scraping, error) {
 	cfg := scrape.DefaultConfig()
 	cfg.Sink, cfg.Traffic, cfg.Log = d, d, log
 	s, err := scrape.New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &scraping{s, log}, nil
+	follow := kvevents.DefaultConfig()
+	follow.Sink, follow.Log = d, log
+	events, err := kvevents.New(follow)
+	if err != nil {
+		return nil, err
+	}
+	return &scraping{s, events, t, log}, nil
 }
 
-// pool follows a pool: its facts have changed. m is what its manifest says of
-// its metrics.
-func (s *scraping) pool(f *dispatch.PoolConfig, m routing.Metrics) {
+// Close ends both.
+func (s *scraping) Close() {
+	s.tokenizer.Close()
+	s.events.Close()
+	s.Scraper.Close()
+}
+
+// pool follows a pool: its facts have changed. m and e are what its manifest
+// says of its metrics and its KV events.
+func (s *scraping) pool(f *dispatch.PoolConfig, m routing.Metrics, e service.KVEvents) {
 	var targets []scrape.Target
+	var sources []kvevents.Source
 	parts := append(slices.Clone(f.Members), *f)
 	roles := strings.Contains(f.Key.Name, "/") // RolePool
 	for i := range parts {
@@ -48,11 +65,35 @@ func (s *scraping) pool(f *dispatch.PoolConfig, m routing.Metrics) {
 			if at != "" && r.Serving() && (f.Shared && !roles || f.Protocol == service.ProtocolOpenAI || apart || scaled) {
 				targets = append(targets, scrape.Target{ID: r.ID, URL: "http://" + at, Engine: m.Engine})
 			}
+			if source, ok := eventsOf(&r, e); ok && r.Serving() {
+				sources = append(sources, source)
+			}
 		}
 	}
 	if err := s.SetPool(f.Ref().String(), targets); err != nil {
 		s.log.Warn("an endpoint's metrics are not read", slog.Any("error", err))
 	}
+	if err := s.events.SetPool(f.Ref().String(), sources); err != nil {
+		s.log.Warn("an endpoint's KV events are not followed", slog.Any("error", err))
+	}
+}
+
+// eventsOf is where a replica publishes its KV events. As with metrics, what a
+// pool says goes over what the replica's command line does, but for processes.
+func eventsOf(r *replica.Replica, pool service.KVEvents) (kvevents.Source, bool) {
+	e := r.KVEvents
+	if pool.Port > 0 && r.PID == 0 {
+		e = pool
+	}
+	host, _, err := net.SplitHostPort(r.HTTP)
+	if err != nil || e.Port == 0 {
+		return kvevents.Source{}, false
+	}
+	out := kvevents.Source{ID: r.ID, Address: net.JoinHostPort(host, strconv.Itoa(int(e.Port))), Topic: e.Topic}
+	if e.ReplayPort > 0 {
+		out.Replay = net.JoinHostPort(host, strconv.Itoa(int(e.ReplayPort)))
+	}
+	return out, true
 }
 
 // metricsAt is where a replica's metrics are, and whether that is another port
@@ -86,6 +127,7 @@ func (t *Traffic) EngineLoad(k service.Key, replicaID string) *replica.Load {
 // forget ends what pool began.
 func (s *scraping) forget(r routing.Ref) {
 	_ = s.SetPool(r.String(), nil) // there is nothing to be wrong with no targets
+	_ = s.events.SetPool(r.String(), nil)
 }
 
 // The three methods below stand before the Dispatcher's own, so that what
@@ -98,10 +140,11 @@ func (t *Traffic) SetPool(f dispatch.PoolConfig) {
 		return
 	}
 	var m routing.Metrics
+	var e service.KVEvents
 	if p := t.mu.pools[f.Key]; p != nil && f.Shared {
-		m = p.Metrics
+		m, e = p.Metrics, p.KVEvents
 	}
-	t.scraping.pool(&f, m)
+	t.scraping.pool(&f, m, e)
 }
 
 // Remove tells it that a pool is gone.

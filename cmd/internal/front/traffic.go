@@ -21,7 +21,9 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
 	"roundhouse.dev/roundhouse/internal/edge/endpoints"
+	"roundhouse.dev/roundhouse/internal/edge/kvevents"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -96,13 +98,15 @@ func NewTraffic(cfg TrafficConfig) (*Traffic, error) {
 	of.Domain, of.Lost = cfg.Domain, cfg.Lost
 	var t *Traffic // set before the first request
 	of.Asked = func(r routing.Ref) { t.scraping.wake(r) }
+	tokenizer := kvevents.NewTokenizer()
+	of.Tokenize = tokenizer.Tokenize
 	d, err := dispatch.New(of, cfg.Demand, dispatch.SystemClock{}, rand.IntN)
 	if err != nil {
 		return nil, err
 	}
 	t = newTraffic(d)
 	t.poolRoles, t.mu.public, t.mu.external = cfg.PoolRoles, cfg.PublicOnly, cfg.External
-	if t.scraping, err = newScraping(d, cfg.Log); err != nil {
+	if t.scraping, err = newScraping(d, tokenizer, cfg.Log); err != nil {
 		return nil, err
 	}
 	health := endpoints.DefaultHealthConfig()
@@ -221,6 +225,9 @@ func (t *Traffic) Publish(v fleet.View) {
 		Needs: v.Needs, Disaggregation: v.Disaggregation, Limits: v.Limits,
 		Adapters: adapters(v), Replicas: v.Replicas, Starting: v.Starting, Startup: v.Startup,
 		Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}
+	if v.Service.SharesPrefixes() {
+		f.Picker.Preset = picker.SharedPrefixes
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.services[f.Key] = f

@@ -66,6 +66,9 @@ type Grant interface {
 	// Answered tells, before FirstByte, of an answer that did not do the work.
 	Answered(a dispatch.Answer) (moved bool)
 	FirstByte()
+	// Tokenize has the endpoint's engine tell the tokens of the prompt, where
+	// that is of use; parts are the body.
+	Tokenize(path string, parts ...[]byte)
 	Done(dispatch.Outcome)
 }
 

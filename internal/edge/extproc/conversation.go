@@ -244,6 +244,9 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*admitted, erro
 	if isJSON && name != "" && name != string(parsed.Model) {
 		p.changed, p.head, p.tail = true, parsed.RenamedHead(c.body, name), c.body[parsed.ModelSpan.End:]
 	}
+	if isJSON {
+		g.Tokenize(c.head.path, p.head, p.tail)
+	}
 	return p, nil
 }
 

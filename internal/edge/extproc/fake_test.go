@@ -117,6 +117,8 @@ func (g *grant) Answered(a dispatch.Answer) bool {
 	return false
 }
 
+func (g *grant) Tokenize(string, ...[]byte) {}
+
 func (g *grant) FirstByte() {
 	if g.firstBytes++; g.firstBytes > 1 || g.settled > 0 {
 		panic("FirstByte twice or after Done")

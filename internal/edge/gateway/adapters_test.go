@@ -97,3 +97,16 @@ func TestAdapterSeries(t *testing.T) {
 		t.Log(got)
 	}
 }
+
+// TestUnknownAdapters: where an engine would answer a misspelled adapter by the
+// model without one, the gateway refuses the name.
+func TestUnknownAdapters(t *testing.T) {
+	r := newRig(t, nil)
+	p := lora("llama", replicaServer(t, echo), "sql hf://a")
+	p.Adapters[0].ServedName = "llama:sql"
+	r.d.SetPools([]dispatch.PoolConfig{p})
+	for _, host := range []string{"", "llama.default.localhost"} {
+		r.send("POST", "/v1/completions", `{"model":"sql"}`, "Host", host).want(t, 200, `"model":"llama:sql"`)
+		r.send("POST", "/v1/completions", `{"model":"slq"}`, "Host", host).want(t, 404, `the models are llama, sql`)
+	}
+}

@@ -97,9 +97,10 @@ type Config struct {
 	Heard func(replica string, r orca.Report)
 	// Picker asks the endpoint pickers that pools name; nil asks none.
 	Picker Picker
-	// AccessLog is told of every request; nil for none. Tracer likewise.
-	AccessLog *observe.AccessLog
-	Tracer    trace.Tracer
+	// Ended are told of every request.
+	Ended observe.Sinks
+	// Tracer records spans; nil records none.
+	Tracer trace.Tracer
 	// Version is told by GET /v2.
 	Version string
 }

@@ -18,6 +18,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
+	"roundhouse.dev/roundhouse/internal/state/journal"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
@@ -151,6 +152,11 @@ func (x *exchange) admit() error {
 		return err
 	}
 	x.service = g.Service()
+	if x.req.parsed != nil && x.req.body.tail == nil {
+		var parts [3][]byte
+		body, _ := x.req.appendBody(parts[:0], g.Model())
+		g.Tokenize(x.req.r.URL.Path, body...)
+	}
 	t := &x.gw.transport
 	x.proxy.transport, x.proxy.grant, x.proxy.req, x.proxy.seen = t, g, &x.req, &x.seen
 	x.proxy.prefill = prefill{transport: t, grant: g, req: &x.req}
@@ -248,17 +254,17 @@ func (x *exchange) settle() {
 		x.seen.MaxTokens = x.req.parsed.MaxTokens
 	}
 	x.pass.Leave(x.seen.Cost(length(x.req.prompt)))
-	var e observe.Entry
-	if x.gw.cfg.AccessLog != nil {
+	var e journal.Request
+	if x.gw.cfg.Ended.Any() {
 		r := x.req.r
-		e = observe.Entry{Key: cmp.Or(x.pass.Key(), x.refusedKey), Method: r.Method, Path: r.URL.EscapedPath(),
+		e = journal.Request{Key: cmp.Or(x.pass.Key(), x.refusedKey), Method: r.Method, Path: r.URL.EscapedPath(),
 			Received: max(x.req.body.length, int64(len(x.req.body.head))), Trace: x.seen.TraceID(r.Header)}
 		e.Client, _, _ = net.SplitHostPort(r.RemoteAddr)
 		if g := x.proxy.grant; g != nil {
 			e.Replica, e.Queued = g.Replica(), g.Waited()
 		}
 	}
-	observe.Write(&x.seen, x.gw.metrics, x.gw.cfg.AccessLog, e, time.Now())
+	observe.Write(&x.seen, x.gw.metrics, x.gw.cfg.Ended, e, time.Now())
 }
 
 // reportLoad tells heard, if it is not nil, what a replica says of its load in its

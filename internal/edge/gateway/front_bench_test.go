@@ -62,8 +62,8 @@ func BenchmarkFront(b *testing.B) {
 					cfg.Keys = ring
 				}
 				if c.log {
-					cfg.AccessLog = observe.NewAccessLog(io.Discard)
-					b.Cleanup(func() { _ = cfg.AccessLog.Close() })
+					cfg.Ended.AccessLog = observe.NewAccessLog(io.Discard)
+					b.Cleanup(func() { _ = cfg.Ended.AccessLog.Close() })
 				}
 			})
 			r.d.SetPool(pool("bench", "127.0.0.1:1"))

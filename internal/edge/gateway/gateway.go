@@ -43,7 +43,7 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{transport: transport{cfg: cfg, log: log, warnings: observe.NewWarnings(log), metrics: observe.NewMetrics(d, cfg.AccessLog), upstream: up},
+	g := &Gateway{transport: transport{cfg: cfg, log: log, warnings: observe.NewWarnings(log), metrics: observe.NewMetrics(d, cfg.Ended.AccessLog), upstream: up},
 		dispatch: d, loopback: onLoopback(cfg.Listen),
 		pages: network.Guard{Hosts: cfg.AllowedHosts, Origins: cfg.CORSOrigins, KnowsHost: d.KnowsHost},
 		cors:  corsOf(cfg.CORSOrigins)}
@@ -153,7 +153,7 @@ func (g *Gateway) Explain(r *http.Request) (dispatch.Explanation, error) {
 		return dispatch.Explanation{}, own // it would load and unload
 	}
 	cfg := g.cfg
-	cfg.Keys, cfg.AccessLog, cfg.Tracer, cfg.CORSOrigins = nil, nil, nil, nil
+	cfg.Keys, cfg.Ended, cfg.Tracer, cfg.CORSOrigins = nil, observe.Sinks{}, nil, nil
 	apart := &Gateway{transport: transport{cfg: cfg, log: g.log, warnings: g.warnings, metrics: observe.NewMetrics(g.dispatch, nil)}, dispatch: g.dispatch}
 	apart.buffered.Limit = cfg.MaxBodyBytes
 	w := &explained{header: http.Header{}}

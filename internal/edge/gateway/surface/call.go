@@ -147,6 +147,9 @@ var calls = map[string]Call{
 	"/v2/chat":                  inBody(Cohere, "/v2/chat", "chat"),
 	"/v2/embed":                 inBody(Cohere, "/v2/embed", "embeddings"),
 	"/v2/rerank":                inBody(Cohere, "/v2/rerank", "rerank"),
+	// Of vLLM, SGLang and llama.cpp, beside OpenAI's.
+	"/tokenize":   inBody(OpenAI, "/tokenize", OperationOther),
+	"/detokenize": inBody(OpenAI, "/detokenize", OperationOther),
 }
 
 // Find returns the call of a path: escaped as it came, plain without escapes.
