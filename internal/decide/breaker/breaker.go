@@ -21,7 +21,8 @@
 //
 // Each ejection in a row is twice as long as the one before. When it is over
 // one request is sent to see whether the endpoint is well again: its answer
-// closes the circuit or ejects the endpoint again.
+// closes the circuit or ejects the endpoint again. It is over early, after
+// [Config.Rest], where another endpoint fails and is spared for its sake.
 package breaker
 
 import (
@@ -229,6 +230,13 @@ func (c Circuit) After(r Result, asked time.Duration, p Peers, cfg Config) (next
 		return c, 0
 	}
 	return c.eject(r, cfg.Rest, cfg.MaxRest)
+}
+
+// Spared reports whether only the bound on ejections keeps c closed: it fails,
+// and half of its pool rests. An endpoint that rests and is well by now then leaves
+// all requests to one that fails, so those that rest should be tried at once.
+func (c Circuit) Spared(p Peers, cfg Config) bool {
+	return c.State == Closed && c.Failures >= cfg.Failures && p.Ejected > 0
 }
 
 // Rested is the circuit when its time is over.

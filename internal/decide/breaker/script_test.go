@@ -18,7 +18,8 @@ import (
 //	         RESULT is a status code, lost or silent; after is its Retry-After
 //	wait DURATION                ejections that are over by then end
 //
-// A decision is the endpoint's state and, where it is ejected, for how long.
+// A decision is the endpoint's state and, where it is ejected, for how long; spared
+// where it fails and others rest.
 func TestScripts(t *testing.T) { golden.Scripts(t, runScript) }
 
 type script struct {
@@ -94,6 +95,9 @@ func (s *script) do(words []string) string {
 	}
 	if c.Failures > 0 {
 		said += fmt.Sprintf(", %d failures", c.Failures)
+	}
+	if c.Spared(s.peers(i), DefaultConfig()) {
+		said += ", spared"
 	}
 	return said
 }

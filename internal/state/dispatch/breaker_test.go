@@ -68,6 +68,34 @@ func TestFailingEndpointLosesItsTraffic(t *testing.T) {
 	}
 }
 
+// TestRecoveredEndpointIsTriedForASecondFailure: of three endpoints one fails, is
+// ejected for half a minute and recovers; then a second one fails. No more than half
+// of a pool is ejected, so the second keeps its traffic only until the first has
+// been tried.
+func TestRecoveredEndpointIsTriedForASecondFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, err := New(DefaultConfig(), &recorder{}, nil, rand.New(rand.NewPCG(1, 2)).IntN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.SetPool(pool1(0, ready("a", "b", "c")...))
+		failures := func(bad string, n int) (failed int) {
+			for range n {
+				if id, _ := ask(t, d, bad, Answer{Result: breaker.Failed}, ""); id == bad {
+					failed++
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			return failed
+		}
+		failures("a", 6300) // until a's ejections last half a minute
+		failures("b", 130)
+		if got := failures("b", 1000); got > 10 {
+			t.Errorf("%d of 1,000 requests failed although a was well", got)
+		}
+	})
+}
+
 // TestNoPromptSticksToAFailure: what an endpoint did not compute is not looked
 // for there.
 func TestNoPromptSticksToAFailure(t *testing.T) {

@@ -19,6 +19,8 @@ type circuit struct {
 	tendency atomic.Int32
 	well     atomic.Bool
 
+	recalls atomic.Bool // a timer to try the ejected others runs
+
 	mu    sync.Mutex
 	state breaker.Circuit
 	round uint64 // of its ejections and trials
@@ -72,6 +74,22 @@ func (c *circuit) endEjection(round uint64) {
 	if c.round == round {
 		c.setState(c.state.Rested())
 	}
+}
+
+// recall ends an ejection, unless the endpoint asked for it.
+func (c *circuit) recall() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state.Last != breaker.Busy {
+		c.setState(c.state.Rested())
+	}
+}
+
+// spared reports whether the endpoint fails and is not ejected.
+func (c *circuit) spared(p breaker.Peers, cfg breaker.Config) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.Spared(p, cfg)
 }
 
 // reset gives a process that has just become ready a clean record.
@@ -128,6 +146,9 @@ func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duratio
 	c.setState(next)
 	gate, round := c.gate.Load(), c.round
 	c.mu.Unlock()
+	if next.Spared(peers, s.d.cfg.Breaker) {
+		s.recallOthers(x)
+	}
 	if gate == before {
 		return
 	}
@@ -141,6 +162,37 @@ func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duratio
 	case c.allows():
 		s.d.clock.AfterFunc(0, e.notifyPools) // which takes pools' mutexes
 	}
+}
+
+// recallOthers tries the ejected others, a while from now, if x is spared for their
+// sake then too.
+func (s *endpointSet) recallOthers(x *slot) {
+	c := &x.endpoint.breaker
+	if !c.recalls.CompareAndSwap(false, true) {
+		return
+	}
+	s.d.clock.AfterFunc(s.d.cfg.Breaker.Rest, func() {
+		c.recalls.Store(false)
+		for _, e := range s.ejectedBeside(x) {
+			e.breaker.recall()
+			e.notifyPools()
+		}
+	})
+}
+
+// ejectedBeside are the ejected endpoints for whose sake x is spared.
+func (s *endpointSet) ejectedBeside(x *slot) (es []*endpoint) {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if !x.endpoint.breaker.spared(s.peers(x), s.d.cfg.Breaker) {
+		return nil
+	}
+	for _, y := range s.slots {
+		if y != nil && y.serves() && y.endpoint.breaker.gate.Load() == gateOpen {
+			es = append(es, y.endpoint)
+		}
+	}
+	return es
 }
 
 // peers are the endpoints of the set that serve, apart from x's.
