@@ -152,6 +152,49 @@ func each[T any](w io.Writer, list []T, describe func(T) error) error {
 	return nil
 }
 
+func newPsCommand() *cobra.Command {
+	var r remote
+	var n namespaced
+	var all bool
+	output := "table"
+	cmd := &cobra.Command{
+		Use:   "ps [SERVICE…]",
+		Short: "List the replicas that run, with their memory, GPUs and requests",
+		Long: `List the replicas that run: their state or standby level, the requests in flight, the
+most main memory and the most memory of one GPU that each was seen to use, the GPUs it
+holds, how often it was restarted, since when its process runs, and how long ago a request of its service
+finished. In a cluster what only one machine knows is "-".`,
+		Example: `  roundhouse ps
+  roundhouse ps llama -o json
+  roundhouse ps -A --context production`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := r.open(cmd, &n)
+			if err != nil {
+				return err
+			}
+			var list []admin.Service
+			if len(args) > 0 {
+				selected := n.selection(nil)
+				selected.Names = args
+				list, err = selected.Services(cmd.Context(), c)
+			} else if all || !r.InCluster && !cmd.Flags().Changed("namespace") {
+				list, err = c.Detailed(cmd.Context(), "")
+			} else {
+				list, err = c.Detailed(cmd.Context(), n.namespace)
+			}
+			if err != nil {
+				return err
+			}
+			return printer.Replicas(cmd.OutOrStdout(), list, output, time.Now())
+		},
+	}
+	r.flags(cmd)
+	n.flags(cmd)
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list the replicas of all namespaces")
+	command.OutputFlag(cmd, &output, "table or json", "table", "json")
+	return cmd
+}
+
 func newLogsCommand() *cobra.Command {
 	var r remote
 	var n namespaced

@@ -5,6 +5,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/url"
@@ -45,11 +46,17 @@ type Backend interface {
 	FollowEvents(context.Context, *service.Key, func(admin.NumberedEvent) error) error
 	Usage(ctx context.Context, since string, k *service.Key) (admin.UsageReport, error)
 	Services(ctx context.Context, namespace string, rendered bool) ([]admin.Service, error)
+	// Detailed is Services with their replicas.
+	Detailed(ctx context.Context, namespace string) ([]admin.Service, error)
 	Service(context.Context, service.Key) (admin.Service, error)
 	// Describe is Service with the events of its manifest.
 	Describe(context.Context, service.Key) (admin.Service, error)
 	Objects(ctx context.Context, kinds string) ([]admin.Object, error)
 	Delete(ctx context.Context, kinds string, k service.Key) (admin.Change, error)
+	// Edit changes the manifest of a service by a command's edit.
+	Edit(context.Context, service.Key, dialect.Edit) (admin.Change, error)
+	// Wake starts a replica of a service that has none.
+	Wake(context.Context, service.Key) (admin.Change, error)
 	// DeleteObject deletes the object of a manifest.
 	DeleteObject(context.Context, fleet.Object) (admin.Change, error)
 	Routing(ctx context.Context, namespace string) ([]admin.RoutingObject, error)
@@ -79,6 +86,23 @@ func (u Up) Describe(ctx context.Context, k service.Key) (admin.Service, error) 
 	list, err := u.Events(ctx, &k)
 	s.Events = admin.EventsOf(list)
 	return s, err
+}
+
+// Edit implements Backend.
+func (u Up) Edit(ctx context.Context, k service.Key, e dialect.Edit) (admin.Change, error) {
+	s, err := u.Service(ctx, k)
+	if err != nil {
+		return admin.Change{}, err
+	}
+	read := dialect.Read(s.File, []byte(s.Rendered))
+	if len(read.Objects) != 1 {
+		return admin.Change{}, fmt.Errorf("%s: its manifest cannot be read: apply it again", k)
+	}
+	patch, err := e.Patch(read.Objects[0])
+	if err != nil {
+		return admin.Change{}, err
+	}
+	return u.Client.Edit(ctx, k, patch)
 }
 
 // Reserves implements Backend.

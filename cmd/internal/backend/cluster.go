@@ -67,6 +67,17 @@ func (c *Cluster) Services(ctx context.Context, namespace string, rendered bool)
 	return out, err
 }
 
+// Detailed implements Backend.
+func (c *Cluster) Detailed(ctx context.Context, namespace string) ([]admin.Service, error) {
+	list, err := c.Services(ctx, namespace, false)
+	for i := range list {
+		if err == nil {
+			list[i], err = c.Service(ctx, service.Key{Namespace: list[i].Namespace, Name: list[i].Name})
+		}
+	}
+	return list, err
+}
+
 // Service implements Backend.
 func (c *Cluster) Service(ctx context.Context, k service.Key) (admin.Service, error) {
 	s, err := c.Client.Service(ctx, k)
@@ -289,18 +300,46 @@ func (c *Cluster) DeleteRouting(ctx context.Context, kind string, k service.Key)
 }
 
 func (c *Cluster) deleteOne(ctx context.Context, id string, k service.Key) (admin.Change, error) {
-	found, err := c.Find(ctx, id, k)
+	m, err := c.findOne(ctx, id, k, "delete one of them by its manifest, with -f")
 	if err != nil {
 		return admin.Change{}, err
+	}
+	return c.deleteManifest(ctx, m.Object)
+}
+
+// findOne finds the only manifest of a name; mend says what to do where there are
+// several.
+func (c *Cluster) findOne(ctx context.Context, id string, k service.Key, mend string) (*cluster.Manifest, error) {
+	found, err := c.Find(ctx, id, k)
+	if err != nil {
+		return nil, err
 	}
 	if len(found) > 1 {
 		var kinds []string
 		for _, m := range found {
 			kinds = append(kinds, m.Origin.Kind+" of "+m.Origin.APIVersion)
 		}
-		return admin.Change{}, fmt.Errorf("%s %s exists as %s: delete one of them by its manifest, with -f", id, k, strings.Join(kinds, " and as "))
+		return nil, fmt.Errorf("%s %s exists as %s: %s", id, k, strings.Join(kinds, " and as "), mend)
 	}
-	return c.deleteManifest(ctx, found[0].Object)
+	return found[0], nil
+}
+
+// Edit implements Backend.
+func (c *Cluster) Edit(ctx context.Context, k service.Key, e dialect.Edit) (admin.Change, error) {
+	m, err := c.findOne(ctx, "service", k, "delete one of them by its manifest first")
+	if err != nil {
+		return admin.Change{}, err
+	}
+	patch, err := e.Patch(m.Object.Object)
+	if err != nil {
+		return admin.Change{}, err
+	}
+	return admin.Change{Kind: "service", Namespace: k.Namespace, Name: k.Name, Action: "configured"}, c.Client.Edit(ctx, m.Object.Object, patch)
+}
+
+// Wake implements Backend: in a cluster the first request wakes a service.
+func (c *Cluster) Wake(_ context.Context, k service.Key) (admin.Change, error) {
+	return admin.Change{Kind: "service", Namespace: k.Namespace, Name: k.Name, Action: "unchanged"}, nil
 }
 
 // DeleteObject implements Backend: it deletes exactly the kind of the manifest.

@@ -165,3 +165,63 @@ func ServiceLine(s admin.Service) string {
 		return on + "not ready: " + ready.Reason
 	}
 }
+
+// Replicas prints a table of the replicas of services, or JSON.
+func Replicas(w io.Writer, list []admin.Service, output string, now time.Time) error {
+	if output == "json" {
+		items := []replica.Replica{}
+		for _, s := range list {
+			items = append(items, s.Replicas...)
+		}
+		return JSON(w, items)
+	}
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	_, _ = fmt.Fprintln(tw, "SERVICE\tREPLICA\tSTATE\tREQUESTS\tMEMORY\tGPUS\tGPU-MEMORY\tPID\tADDRESS\tRESTARTS\tSINCE\tLAST-USED")
+	n := 0
+	for _, s := range list {
+		for _, r := range s.Replicas {
+			n++
+			requests := "-"
+			if r.PID > 0 {
+				requests = strconv.Itoa(s.InFlight[r.ID])
+			}
+			_, _ = fmt.Fprintln(tw, strings.Join([]string{s.Namespace + "/" + s.Name, r.ID, state(r), requests, size(r.Memory), gpus(r.GPUs), size(r.GPUMemory),
+				number(r.PID), orDash(cmp.Or(r.HTTP, r.GRPC)), strconv.Itoa(r.Restarts), orDash(age(r.Started, now)), orDash(age(s.LastDone, now))}, "\t"))
+		}
+	}
+	if n == 0 {
+		_, err := fmt.Fprintln(w, "No replica runs: a request to a service, or `roundhouse start`, starts one.")
+		return err
+	}
+	return tw.Flush()
+}
+
+// state is a replica's phase, or the level at which it sleeps.
+func state(r replica.Replica) string {
+	if r.Phase == replica.Asleep && r.Standby > 0 {
+		return "Asleep (" + strings.TrimPrefix(service.AsleepAt(r.Standby), "asleep at ") + ")"
+	}
+	return string(r.Phase)
+}
+
+func size(bytes int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return command.SizeText(bytes)
+}
+
+func number(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
+}
+
+func gpus(indexes []int) string {
+	var out []string
+	for _, i := range indexes {
+		out = append(out, strconv.Itoa(i))
+	}
+	return orDash(strings.Join(out, ","))
+}

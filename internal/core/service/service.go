@@ -152,7 +152,8 @@ type Service struct {
 	// CanaryPercent is how much of the traffic a changed manifest is to take
 	// while the revision before it goes on serving; nil, or 100, replaces that.
 	CanaryPercent *int `json:"canaryPercent,omitempty"`
-	// Stopped is a service its owner has switched off (KServe force-stop).
+	// Stopped is a service its owner has switched off: by AnnotationStop, KServe's
+	// force-stop, or a field.
 	Stopped bool `json:"stopped,omitempty"`
 	// Residency is how it shares one machine with others.
 	Residency  Residency  `json:"residency,omitzero"`
@@ -188,6 +189,17 @@ func (s *Service) SharesPrefixes() bool {
 // in which its pods share the files of models: an absolute path, or
 // [NoModelStore] where the operator's choice is not wanted.
 const AnnotationModelStore = "roundhouse.dev/model-store"
+
+// AnnotationStop is the annotation of a service that is switched off: "true".
+// KServe's kinds have one of their own as well.
+const (
+	AnnotationStop       = "roundhouse.dev/stop"
+	AnnotationKServeStop = "serving.kserve.io/stop"
+)
+
+// AnnotationRestarted is the annotation of a service for when all its replicas were
+// last to be replaced. Whatever changes there makes a new revision.
+const AnnotationRestarted = "roundhouse.dev/restarted-at"
 
 // NoModelStore as a model store: every pod has its own copy.
 const NoModelStore = "none"

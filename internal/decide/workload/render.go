@@ -60,6 +60,7 @@ func (in Input) delivery() Delivery {
 func (in Input) Hash() string {
 	svc := *in.Service
 	svc.Meta = service.Meta{Key: svc.Key, Labels: svc.Labels, Annotations: annotations(svc.Annotations)}
+	svc.Stopped = false // what starts again is what was stopped
 	svc.Components = in.unscaled(svc.Components)
 	svc.Residency = service.Residency{GPUMemory: svc.Residency.GPUMemory, ShareGPU: svc.Residency.ShareGPU}
 	if in.Cluster {
@@ -92,11 +93,11 @@ func (in Input) Hash() string {
 // lastApplied is kubectl's copy of the whole manifest, counts and all.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// annotations are those of an object without the copies that tools keep in it, and
-// those of residency, which are read into Service.Residency.
+// annotations are those of an object without the copies that tools keep in it, those
+// of residency, which are read into Service.Residency, and those that stop it.
 func annotations(m map[string]string) map[string]string {
 	drop := func(key, _ string) bool {
-		return key == lastApplied || strings.HasPrefix(key, service.AnnotationResidency)
+		return key == lastApplied || key == service.AnnotationStop || key == service.AnnotationKServeStop || strings.HasPrefix(key, service.AnnotationResidency)
 	}
 	for key := range m {
 		if drop(key, "") {

@@ -134,6 +134,16 @@ func (c *Client) Apply(ctx context.Context, req ApplyRequest) (out ApplyResponse
 	return out, c.call(ctx, http.MethodPost, "/api/v1/apply", req, &out)
 }
 
+// Edit changes the manifest of a service by a JSON merge patch.
+func (c *Client) Edit(ctx context.Context, k service.Key, patch map[string]any) (out Change, err error) {
+	return out, c.call(ctx, http.MethodPatch, servicePath(k), patch, &out)
+}
+
+// Wake starts a replica of a service, as a request to it does.
+func (c *Client) Wake(ctx context.Context, k service.Key) (out Change, err error) {
+	return out, c.call(ctx, http.MethodPost, servicePath(k)+"/wake", nil, &out)
+}
+
 // ExplainFiles explains the services of manifests that are not applied.
 func (c *Client) ExplainFiles(ctx context.Context, req ApplyRequest) (out []Explanation, err error) {
 	return out, c.call(ctx, http.MethodPost, "/api/v1/explain", req, &out)
@@ -167,6 +177,15 @@ func (c *Client) Services(ctx context.Context, namespace string, rendered bool) 
 	}
 	if rendered {
 		q.Set("rendered", "")
+	}
+	return out, c.call(ctx, http.MethodGet, "/api/v1/services?"+q.Encode(), nil, &out)
+}
+
+// Detailed is Services with their replicas.
+func (c *Client) Detailed(ctx context.Context, namespace string) (out []Service, err error) {
+	q := url.Values{"replicas": {""}}
+	if namespace != "" {
+		q.Set("namespace", namespace)
 	}
 	return out, c.call(ctx, http.MethodGet, "/api/v1/services?"+q.Encode(), nil, &out)
 }

@@ -88,6 +88,34 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	answer(w, ApplyResponse{Changes: wireChanges(changes), Warnings: warnings})
 }
 
+// maxPatchBytes bounds the body of one edit.
+const maxPatchBytes = 64 << 10
+
+// edit changes a service's manifest by a JSON merge patch.
+func (s *Server) edit(w http.ResponseWriter, r *http.Request) {
+	var patch map[string]any
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPatchBytes)).Decode(&patch); err != nil {
+		failError(w, fmt.Errorf("the body is no JSON merge patch: %w", err))
+		return
+	}
+	c, err := s.cfg.Fleet.Edit(r.Context(), key(r), patch)
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, Change{Kind: c.ID.Kind, Namespace: c.ID.Namespace, Name: c.ID.Name, Action: c.Action})
+}
+
+// wake starts a replica of a service, as a request to it does.
+func (s *Server) wake(w http.ResponseWriter, r *http.Request) {
+	k := key(r)
+	if err := s.cfg.Fleet.Wake(r.Context(), k, 1); err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, Change{Kind: "service", Namespace: k.Namespace, Name: k.Name, Action: "woken"})
+}
+
 func wireChanges(changes []fleet.Change) []Change {
 	out := make([]Change, len(changes))
 	for i, c := range changes {
@@ -118,9 +146,17 @@ func (s *Server) services(w http.ResponseWriter, r *http.Request) {
 	namespace := r.URL.Query().Get("namespace")
 	out := []Service{}
 	for _, st := range s.cfg.Fleet.List() {
-		if namespace == "" || st.Object.Key.Namespace == namespace {
-			out = append(out, ServiceOf(st, r.URL.Query().Has("rendered")))
+		if namespace != "" && st.Object.Key.Namespace != namespace {
+			continue
 		}
+		if r.URL.Query().Has("replicas") {
+			full, err := s.cfg.Fleet.Get(r.Context(), st.Object.Key)
+			if err != nil {
+				continue // deleted meanwhile, or not to be seen now
+			}
+			st = full
+		}
+		out = append(out, ServiceOf(st, r.URL.Query().Has("rendered")))
 	}
 	answer(w, out)
 }
@@ -138,7 +174,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 func ServiceOf(st fleet.ServiceState, rendered bool) Service {
 	o := st.Object
 	out := Service{Namespace: o.Key.Namespace, Name: o.Key.Name, APIVersion: o.Origin.APIVersion, Kind: o.Origin.Kind,
-		File: o.Origin.File, Created: o.Created(), Generation: st.Generation, Status: st.Status, Scaling: st.Scaling, Replicas: st.Replicas}
+		File: o.Origin.File, Created: o.Created(), Generation: st.Generation, Status: st.Status, Scaling: st.Scaling, Replicas: st.Replicas, InFlight: st.InFlight, LastDone: st.LastDone}
 	if m := o.Service.Model; m != nil {
 		out.Model = artifact.Redact(o.FileURI(m.URI))
 		if m.Ref != nil {

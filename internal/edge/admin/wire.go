@@ -33,7 +33,7 @@ type Change struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	Action    string `json:"action"` // created, configured, unchanged, deleted
+	Action    string `json:"action"` // created, configured, unchanged, deleted, woken
 }
 
 // ApplyResponse lists the changes, and warnings.
@@ -57,6 +57,10 @@ type Service struct {
 	Scaling    map[service.Role]string      `json:"scaling,omitempty"`
 	Limits     map[service.Role]ScaleLimits `json:"limits,omitempty"`
 	Replicas   []replica.Replica            `json:"replicas,omitempty"`
+	// InFlight is how many requests each replica has, by id, and LastDone when the
+	// last request of all finished: on one machine.
+	InFlight map[string]int `json:"inFlight,omitempty"`
+	LastDone time.Time      `json:"lastDone,omitzero"`
 	// Events are the last of a cluster's about the manifest, oldest first.
 	Events []Event `json:"events,omitempty"`
 	// Rendered is the manifest as written, in YAML, with its status in the

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/yaml"
 
@@ -305,6 +306,27 @@ func (c *Client) Delete(ctx context.Context, origin service.Origin, k service.Ke
 	})
 	if Missing(err) {
 		return &fleet.NotFoundError{ID: fleet.ID{Kind: r.ID, Key: k}}
+	}
+	return err
+}
+
+// Edit changes an object by a JSON merge patch.
+func (c *Client) Edit(ctx context.Context, o dialect.Object, patch map[string]any) error {
+	r := dialect.ResourceOf(o.Origin.APIVersion, o.Origin.Kind)
+	if r == nil {
+		return fmt.Errorf("change %s: %s %s is no kind that is read", o.Key, o.Origin.APIVersion, o.Origin.Kind)
+	}
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	_, version, _ := strings.Cut(o.Origin.APIVersion, "/")
+	at := resourceOf(r, version)
+	_, err = call(ctx, c, "patch", at.words(o.Key.Namespace), func(ctx context.Context) (any, error) {
+		return c.on(at, o.Key.Namespace).Patch(ctx, o.Key.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: FieldManager})
+	})
+	if Missing(err) {
+		return &fleet.NotFoundError{ID: fleet.ID{Kind: r.ID, Key: o.Key}}
 	}
 	return err
 }

@@ -29,12 +29,13 @@ type stored struct {
 	File     string            `yaml:"file,omitempty"`
 	Source   string            `yaml:"source,omitempty"`
 	URIs     map[string]string `yaml:"uris,omitempty"`
+	Patch    map[string]any    `yaml:"patch,omitempty"` // of edits, which are in Manifest
 	Manifest string            `yaml:"manifest"`
 }
 
 // PutObject implements fleet.Store.
 func (d *Dir) PutObject(o fleet.Object) error {
-	data, err := yaml.Marshal(stored{Created: o.Created(), File: o.Origin.File, Source: o.Source, URIs: o.URIs, Manifest: string(o.Original)})
+	data, err := yaml.Marshal(stored{Created: o.Created(), File: o.Origin.File, Source: o.Source, URIs: o.URIs, Patch: o.Patch, Manifest: string(o.Original)})
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.ID(), err)
 	}
@@ -104,7 +105,7 @@ func readObject(data []byte) (fleet.Object, error) {
 		}
 		return fleet.Object{}, fmt.Errorf("the manifest kept here is not one object any more: %s: apply it again", strings.Join(why, "; "))
 	}
-	o := fleet.Object{Object: read.Objects[0], Source: s.Source, URIs: s.URIs}
+	o := fleet.Object{Object: read.Objects[0], Source: s.Source, URIs: s.URIs, Patch: s.Patch}
 	o.SetCreated(s.Created)
 	return o, nil
 }

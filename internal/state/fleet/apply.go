@@ -25,6 +25,9 @@ type Object struct {
 	// URIs maps model URIs as written to where they are: a relative file URI
 	// to its absolute one, or a local file to its upload.
 	URIs map[string]string
+	// Patch is the merge patch of edits, which Original has in it. What of it a
+	// manifest that is applied later does not state stays.
+	Patch map[string]any
 }
 
 // ID names an object among all kinds.
@@ -134,7 +137,7 @@ func compare(now *Object, before Object, known bool, at time.Time) Change {
 	change := Change{ID: now.ID(), Action: actionCreated}
 	switch {
 	case !known:
-	case bytes.Equal(before.Original, now.Original) && maps.Equal(before.URIs, now.URIs) && before.Source == now.Source:
+	case bytes.Equal(before.Original, now.Original) && maps.Equal(before.URIs, now.URIs) && before.Source == now.Source && fmt.Sprint(before.Patch) == fmt.Sprint(now.Patch):
 		change.Action = actionUnchanged
 	default:
 		change.Action = actionConfigured
@@ -274,9 +277,76 @@ func inWords(c selection.Conflict) string {
 	return at + c.Field + ": " + c.Message
 }
 
+// Edit changes the manifest of a service by a JSON merge patch, or refuses that with
+// the problems of what would come of it. What the patch sets stays when the manifest
+// is applied again without it.
+func (f *Fleet) Edit(_ context.Context, k service.Key, patch map[string]any) (Change, error) {
+	f.services.mu.Lock()
+	defer f.services.mu.Unlock()
+	e := f.services.presentLocked(k)
+	if e == nil {
+		return Change{}, errNotFound(serviceKind, k)
+	}
+	obj, err := e.object.patched(patch)
+	if err != nil {
+		return Change{}, err
+	}
+	obj.Patch = dialect.Combine(e.object.Patch, patch)
+	change, err := f.put(obj, ApplyOptions{})
+	if err == nil && change.Action != actionUnchanged {
+		f.routes.publish(f.services.membersLocked())
+	}
+	return change, err
+}
+
+// patched is the object with a merge patch made in its manifest.
+func (o Object) patched(patch map[string]any) (Object, error) {
+	text, err := dialect.Merge(o.Original, patch)
+	if err != nil {
+		return o, fmt.Errorf("%s: %w", o.ID(), err)
+	}
+	read := dialect.Read("", text)
+	if bad := read.Errors(dialect.Process); len(bad) > 0 || len(read.Objects) != 1 {
+		errs := []error{fmt.Errorf("%s cannot be changed so", o.ID())}
+		for _, p := range bad {
+			p.Line = 0 // of a text that nobody has seen
+			errs = append(errs, errors.New(p.String()))
+		}
+		return o, errors.Join(errs...)
+	}
+	next := read.Objects[0]
+	if next.Key != o.Key || next.Service == nil {
+		return o, fmt.Errorf("%s: a patch does not change what the manifest is called", o.ID())
+	}
+	next.Origin.File, next.Origin.Line = o.Origin.File, o.Origin.Line
+	next.Service.Origin = next.Origin
+	created := o.Created()
+	o.Object = next
+	o.SetCreated(created)
+	return o, nil
+}
+
+// edited is the object with what stays of the edits of the one before.
+func (o Object) edited(before Object) (Object, error) {
+	if o.Patch != nil || before.Patch == nil || o.Service == nil {
+		return o, nil
+	}
+	rest := dialect.Unstated(o.Original, before.Patch)
+	if rest == nil {
+		return o, nil
+	}
+	out, err := o.patched(rest)
+	out.Patch = rest
+	return out, err
+}
+
 func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 	id := obj.ID()
 	before, known := f.object(id)
+	obj, err := obj.edited(before)
+	if err != nil {
+		return Change{ID: id}, err
+	}
 	change := compare(&obj, before, known, f.cfg.Now())
 	if change.Action == actionUnchanged && !o.Reselect {
 		if id.Kind == serviceKind { // who applies it again has often just mended what it lacked

@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -24,6 +25,10 @@ type ServiceState struct {
 	Revision   *workload.Revision // nil before the first
 	// Replicas are the service's, then its canary's.
 	Replicas []replica.Replica
+	// InFlight is how many requests each of them has, by id, and LastDone when the
+	// service's last request finished; zero where none has.
+	InFlight map[string]int
+	LastDone time.Time
 	// LastReplica is the newest replica there has been, whose logs may remain.
 	LastReplica string
 	// Scaling is, by role, why the count is what it is.
@@ -41,11 +46,20 @@ func (f *Fleet) Get(ctx context.Context, k service.Key) (ServiceState, error) {
 	st := e.state(&f.cfg)
 	f.services.mu.Unlock()
 	var err error
-	if st.Replicas, err = f.cfg.Platform.Observe(ctx, k); err != nil || st.Status.Canary == nil {
+	if st.Replicas, err = f.cfg.Platform.Observe(ctx, k); err != nil {
 		return st, err
 	}
-	canary, err := f.cfg.Platform.Observe(ctx, k.Canary())
-	st.Replicas = append(st.Replicas, canary...)
+	if st.Status.Canary != nil {
+		var canary []replica.Replica
+		canary, err = f.cfg.Platform.Observe(ctx, k.Canary())
+		st.Replicas = append(st.Replicas, canary...)
+	}
+	st.InFlight, st.LastDone = map[string]int{}, f.cfg.Traffic.Demand(k).LastDone
+	for i := range st.Replicas {
+		if n := f.cfg.Traffic.InFlight(st.Replicas[i].ID); n > 0 {
+			st.InFlight[st.Replicas[i].ID] = n
+		}
+	}
 	return st, err
 }
 

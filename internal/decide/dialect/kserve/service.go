@@ -23,11 +23,8 @@ const (
 	workerContainer      = "worker-container"
 )
 
-// KServe's annotations that are acted upon.
-const (
-	stopAnnotation = "serving.kserve.io/stop"
-	mode           = "serving.kserve.io/deploymentMode"
-)
+// mode is KServe's annotation of the deployment mode.
+const mode = "serving.kserve.io/deploymentMode"
 
 // readService reads a v1beta1 InferenceService: a predictor that is a
 // model (new or legacy schema) or only containers, and a transformer, which
@@ -35,7 +32,7 @@ const (
 func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
 	s := r.Service(m.Metadata, o)
 	s.ProtocolDefault = service.ProtocolV1
-	s.Stopped = strings.EqualFold(s.Annotations[stopAnnotation], "true")
+	s.Stopped = s.Stopped || strings.EqualFold(s.Annotations[service.AnnotationKServeStop], "true")
 	readMode(r, s)
 	p := m.Spec.Predictor
 	if p == nil {

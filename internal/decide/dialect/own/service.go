@@ -27,7 +27,7 @@ func readService(r *manifest.Reader, m *api.ModelService, o *manifest.Object) {
 	s.Runtime = readRef(r, "spec.runtime", spec.Runtime)
 	s.RuntimeVersion = spec.RuntimeVersion
 	s.Protocol = manifest.ReadProtocol(r.Report, "spec.protocol", spec.Protocol)
-	s.Stopped = spec.Stopped
+	s.Stopped = s.Stopped || spec.Stopped
 	readResidency(r, spec.Residency, &s.Residency)
 	s.KVCache = readKVCache(r, spec)
 	s.CanaryPercent = manifest.CheckCanary(r.Report, "spec", spec.CanaryTrafficPercent)

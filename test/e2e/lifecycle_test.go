@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestStopAndStart: a stopped service refuses requests and starts nothing, over a
+// restart of `up` with the same manifest, until it is started.
+func TestStopAndStart(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "-f", "examples/quickstart")
+	contains(t, n.do("ps"), "No replica runs")
+	matches(t, n.do("start", "iris", "--wait"), `service default/iris .*: on roundhouse-xgboost, ready`)
+	matches(t, n.do("ps"), `(?m)^default/iris +iris-engine-\w+ +Ready +0 .* 127.0.0.1:\d+ +0 `)
+	var replicas []struct{ ID, Phase string }
+	if err := json.Unmarshal([]byte(n.do("ps", "iris", "-o", "json")), &replicas); err != nil || len(replicas) != 1 || replicas[0].Phase != "Ready" {
+		t.Errorf("%+v, %v", replicas, err)
+	}
+
+	contains(t, n.do("stop", "iris", "--wait"), "service default/iris stopped")
+	contains(t, n.do("ps"), "No replica runs")
+	refused := func() {
+		t.Helper()
+		if a := n.post("/v2/models/iris/infer", irisTensor); a.status != 503 || !strings.Contains(a.body, "Stopped") {
+			t.Errorf("%+v", a)
+		}
+		contains(t, n.do("get", "iris"), "Stopped")
+	}
+	refused()
+	contains(t, n.do("get", "iris", "-o", "yaml"), "stopped: true", "# Irises by their measurements")
+	if code := n.signal(syscall.SIGTERM); code != 0 {
+		t.Fatal(code)
+	}
+	n.up() // applies the manifest again, which says nothing of it
+	refused()
+	contains(t, n.do("apply", "-f", "examples/quickstart/iris.yaml"), "default/iris")
+	refused()
+	matches(t, n.do("start", "iris", "--wait"), `service default/iris started: on roundhouse-xgboost, ready`)
+	n.infer("/v2/models/iris/infer", irisTensor)
+}
+
+// TestRestart: all replicas are replaced, and no request is lost meanwhile.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "-f", "examples/quickstart")
+	n.do("start", "iris", "--wait")
+	before := n.do("ps", "-o", "json")
+	answered, stop := n.load(4, func(int) (answer, error) {
+		return try("POST", n.gateway+"/v2/models/iris/infer", irisTensor, "Content-Type", "application/json")
+	}, ok)
+	n.reach(answered, 10)
+	contains(t, n.do("restart", "iris", "--wait"), "service default/iris restarted: on roundhouse-xgboost, ready")
+	n.reach(answered, 10)
+	if bad := stop(); len(bad) > 0 {
+		t.Errorf("%d of %d requests failed: %s", len(bad), answered.Load(), bad[0])
+	}
+	if after := n.do("ps", "-o", "json"); after == before {
+		t.Error("the same replica runs still: ", after)
+	}
+}
+
+// TestScale: bounds by a command hold until the manifest states them itself.
+func TestScale(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "-f", "examples/quickstart")
+	contains(t, n.do("scale", "iris", "--replicas", "2", "--wait"), "service default/iris scaled")
+	if got := n.do("ps"); strings.Count(got, "default/iris") != 2 {
+		t.Error(got)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "examples/quickstart/iris.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(t.TempDir(), "iris.yaml")
+	stated := strings.ReplaceAll(string(text), "models/iris.ubj", filepath.Join(root, "examples/quickstart/models/iris.ubj")) + "  engine: {scaling: {minReplicas: 1, maxReplicas: 1}}\n"
+	if err := os.WriteFile(own, []byte(stated), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.do("apply", "-f", own)
+	eventually(t, "the manifest's count holds", func() (bool, string) {
+		got := n.do("ps")
+		return strings.Count(got, "default/iris") == 1, got
+	})
+	for args, want := range map[string]string{
+		"scale iris":                             "say how many",
+		"scale iris --replicas 0":                "ambiguous",
+		"scale iris --replicas 1 --min 1":        "give it alone",
+		"scale iris --min -1":                    "below 0",
+		"scale iris --min 5 --max 2":             "minReplicas: 5 is more than maxReplicas 2",
+		"scale iris --component decoder --max 2": "has no component decoder",
+		"stop nosuch":                            "no service default/nosuch",
+		"restart":                                "the name of a service",
+	} {
+		if r := n.run(strings.Fields(args)...); r.code == 0 || !strings.Contains(r.err, want) {
+			t.Errorf("%s: %s", args, r)
+		}
+	}
+}
