@@ -49,7 +49,7 @@ func TestWrongCommandLines(t *testing.T) {
 		usage bool
 		says  []string
 	}{
-		{[]string{"ups"}, true, []string{`no command "ups"`, "did you mean up?"}},
+		{[]string{"ups"}, true, []string{`no command "ups"`, "did you mean ps or up?"}},
 		{[]string{"keys", "lst"}, true, []string{`no command "lst"`, "did you mean list?"}},
 		{[]string{"simulate", "weather"}, true, []string{`no command "weather"`}},
 		{[]string{"apply", "iris.yaml"}, true, []string{"-f iris.yaml"}},
