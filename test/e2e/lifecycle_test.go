@@ -101,3 +101,36 @@ func TestScale(t *testing.T) {
 		}
 	}
 }
+
+// TestRun: a model's address is enough, and what comes of it is a service like any.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	const model = "examples/quickstart/models/iris.ubj"
+	n := newNode(t)
+	if r := n.run("run", model, "--server", "127.0.0.1:1"); r.code != 1 || !strings.Contains(r.err, "start `roundhouse up`") {
+		t.Error(r)
+	}
+	n.up()
+	contains(t, n.do("run", model), "/v1/models/iris:predict")
+	contains(t, n.do("ps"), "default/iris")
+	n.infer("/v2/models/iris/infer", irisTensor)
+	n.do("run", model) // again: nothing changes
+
+	text := n.do("run", model, "--as", "other", "--format", "xgboost", "--dry-run")
+	contains(t, text, "name: other", "uri: \"file://", "minReplicas: 0")
+	file := filepath.Join(t.TempDir(), "other.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.do("apply", "-f", file, "--wait")
+	for args, want := range map[string]string{
+		"run " + model + " --as other": "there is a service default/other already, from " + file,
+		"run ./nosuch":                 "give a file, a folder, a URI",
+		"run":                          "the address of a model",
+		"run /":                        "give one with --as",
+	} {
+		if r := n.run(strings.Fields(args)...); r.code == 0 || !strings.Contains(r.err, want) {
+			t.Errorf("%s: %s", args, r)
+		}
+	}
+}

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -205,21 +204,8 @@ func (n *node) resolved(ctx context.Context, k service.Key) (st fleet.ServiceSta
 func greetService(say func(string, ...any), base string, st fleet.ServiceState) {
 	k := st.Object.Key
 	say("\n%s: %s", k, printer.ServiceLine(admin.Service{Status: st.Status}))
-	switch st.Status.Protocol {
-	case service.ProtocolOpenAI:
-		say(`  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello"}]}'`, base, inference.ModelName(k))
-	case service.ProtocolV1, service.ProtocolV2:
-		name := strings.ReplaceAll(inference.ModelName(k), "/", "%2F")
-		switch sample := sampleRequest(st.Object); {
-		case sample != "":
-			say("  curl %s/v2/models/%s/infer -H 'Content-Type: application/json' -d @%s", base, name, sample)
-		case st.Status.Protocol == service.ProtocolV1:
-			say("  with the inputs of one instance in place of ROW, such as [5.1, 3.5]:")
-			say(`  curl %s/v1/models/%s:predict -H 'Content-Type: application/json' -d '{"instances": [ROW]}'`, base, name)
-		default:
-			say("  with one row of N numbers in place of ROW, such as 5.1, 3.5; %s/v2/models/%s tells what it takes:", base, name)
-			say(`  curl %s/v2/models/%s/infer -H 'Content-Type: application/json' -d '{"inputs": [{"name": "input-0", "shape": [1, N], "datatype": "FP32", "data": [ROW]}]}'`, base, name)
-		}
+	for _, line := range inference.Example(base, k, st.Status.Protocol, sampleRequest(st.Object)) {
+		say("  %s", line)
 	}
 }
 

@@ -163,3 +163,23 @@ func fromAPIServer(raw []byte) bool {
 	}
 	return json.Unmarshal(raw, &status) == nil && status.Kind == "Status" && status.Status == "Failure"
 }
+
+// Example returns lines that show a request that a service answers. sample is a file
+// with a body for it, "" for none.
+func Example(base string, k service.Key, p service.Protocol, sample string) []string {
+	name := strings.ReplaceAll(ModelName(k), "/", "%2F")
+	const asJSON = "-H 'Content-Type: application/json'"
+	switch {
+	case p == service.ProtocolOpenAI:
+		return []string{fmt.Sprintf(`curl -N %s/v1/chat/completions %s -d '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello"}]}'`, base, asJSON, ModelName(k))}
+	case p != service.ProtocolV1 && p != service.ProtocolV2:
+		return nil
+	case sample != "":
+		return []string{fmt.Sprintf("curl %s/v2/models/%s/infer %s -d @%s", base, name, asJSON, sample)}
+	case p == service.ProtocolV1:
+		return []string{"with the inputs of one instance in place of ROW, such as [5.1, 3.5]:",
+			fmt.Sprintf(`curl %s/v1/models/%s:predict %s -d '{"instances": [ROW]}'`, base, name, asJSON)}
+	}
+	return []string{fmt.Sprintf("with one row of N numbers in place of ROW, such as 5.1, 3.5; %s/v2/models/%s tells what it takes:", base, name),
+		fmt.Sprintf(`curl %s/v2/models/%s/infer %s -d '{"inputs": [{"name": "input-0", "shape": [1, N], "datatype": "FP32", "data": [ROW]}]}'`, base, name, asJSON)}
+}
