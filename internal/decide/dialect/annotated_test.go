@@ -163,7 +163,7 @@ func TestResidencyAnnotations(t *testing.T) {
 		"gpu-memory: '-1'": `"-1" is not read: write the memory`,
 		"gpu-memory: '8'":  `8 bytes are less than 1Mi: write the memory that a replica takes of a GPU with a unit, such as 8Gi`,
 		"group: A b":       `"A b" is not a name`,
-		"pinned: 'true'":   "is no annotation of residency and has no effect: there are exclusive, gpu-memory, group, one-of, pin, preload, priority",
+		"pinned: 'true'":   `is none of Roundhouse's annotations and has no effect; did you mean "roundhouse.dev/residency-pin"?`,
 	} {
 		got := Read("a.yaml", []byte(strings.Replace(kserve, "ANNOTATIONS", "annotations: {roundhouse.dev/residency-"+annotation+"}", 1)))
 		if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return strings.Contains(p.String(), want) }) {
@@ -201,6 +201,79 @@ func TestScalingMessages(t *testing.T) {
 			return strings.Contains(p.Message, want) && !strings.Contains(p.Message, "Go value")
 		}) {
 			t.Errorf("%s: %v, want %s", value, got.Problems, want)
+		}
+	}
+}
+
+// TestOwnAnnotations: an annotation of ours that is not read is warned of wherever it
+// stands, with its line, and with what was probably meant.
+func TestOwnAnnotations(t *testing.T) {
+	for _, c := range []struct {
+		kind, manifest string
+		want           []string
+	}{
+		{"ModelService", `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata:
+  name: a
+  annotations:
+    roundhouse.dev/stpo: "true"
+    roundhouse.dev/stop: "false"
+    roundhouse.dev/prewarm: auto
+    example.com/stpo: "true"
+spec:
+  model: {uri: s3://a/b, format: {name: xgboost}}
+  engine: {annotations: {roundhouse.dev/model-store: /srv, roundhouse.dev/autoscalerClass: external}}
+`, []string{
+			`a.yaml:6: warning: metadata.annotations[roundhouse.dev/stpo]: is none of Roundhouse's annotations and has no effect; did you mean "roundhouse.dev/stop"?`,
+			`a.yaml:8: warning: metadata.annotations[roundhouse.dev/prewarm]: has no effect on a ModelService: write spec.scaling.prewarm`,
+			`a.yaml:12: warning: spec.engine.annotations[roundhouse.dev/model-store]: has no effect on a component: write it into metadata.annotations`}},
+		{"KServe's service", `apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: a, annotations: {roundhouse.dev/prewarm: auto, roundhouse.dev/residency-gpu-mem: 8Gi}}
+spec:
+  predictor:
+    minReplicas: 0
+    annotations: {roundhouse.dev/shedule: "[]"}
+    model: {modelFormat: {name: xgboost}, storageUri: s3://a/b}
+`, []string{
+			`a.yaml:3: warning: metadata.annotations[roundhouse.dev/residency-gpu-mem]: is none of Roundhouse's annotations and has no effect; did you mean "roundhouse.dev/residency-gpu-memory"?`,
+			`a.yaml:7: warning: spec.predictor.annotations[roundhouse.dev/shedule]: is none of Roundhouse's annotations and has no effect; did you mean "roundhouse.dev/schedule"?`}},
+		{"OME's service", `apiVersion: ome.io/v1beta1
+kind: InferenceService
+metadata: {name: a, annotations: {roundhouse.dev/nonsense-of-mine: x}}
+spec: {model: {name: m}, runtime: {name: r}, engine: {}}
+`, []string{`a.yaml:3: warning: metadata.annotations[roundhouse.dev/nonsense-of-mine]: is none of Roundhouse's annotations and has no effect`}},
+		{"Seldon's service", `apiVersion: machinelearning.seldon.io/v1
+kind: SeldonDeployment
+metadata: {name: a, annotations: {roundhouse.dev/schedule: "[]"}}
+spec: {protocol: v2, predictors: [{name: d, graph: {name: a, implementation: SKLEARN_SERVER, modelUri: s3://a/b}}]}
+`, []string{`a.yaml:3: warning: metadata.annotations[roundhouse.dev/schedule]: has no effect on a SeldonDeployment`}},
+		{"a runtime", `apiVersion: serving.kserve.io/v1alpha1
+kind: ClusterServingRuntime
+metadata: {name: a, annotations: {roundhouse.dev/stop: "true"}}
+spec: {containers: [{name: kserve-container, image: example.com/r}]}
+`, []string{`a.yaml:3: warning: metadata.annotations[roundhouse.dev/stop]: has no effect on a ClusterServingRuntime`}},
+		{"a pool", `apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: a, annotations: {roundhouse.dev/take-ovr: x}}
+spec: {addresses: ["127.0.0.1:8000"]}
+`, []string{`a.yaml:3: warning: metadata.annotations[roundhouse.dev/take-ovr]: is none of Roundhouse's annotations and has no effect; did you mean "roundhouse.dev/take-over"?`}},
+		{"a route", `apiVersion: roundhouse.dev/v1alpha1
+kind: Route
+metadata: {name: a, annotations: {roundhouse.dev/take-over: "2026-01-01T00:00:00Z", roundhouse.dev/residency-pin: "true"}}
+spec: {targets: [{service: s}]}
+`, []string{`a.yaml:3: warning: metadata.annotations[roundhouse.dev/residency-pin]: has no effect on a Route`}},
+	} {
+		var got []string
+		read := Read("a.yaml", []byte(c.manifest))
+		for _, p := range read.Problems {
+			if strings.Contains(p.Path, "[roundhouse.dev/") && p.Platform == AnyPlatform {
+				got = append(got, p.String())
+			}
+		}
+		if !slices.Equal(got, c.want) || len(read.Objects) != 1 {
+			t.Errorf("%s: got\n%s\nwant\n%s\nof %v", c.kind, strings.Join(got, "\n"), strings.Join(c.want, "\n"), read.Problems)
 		}
 	}
 }

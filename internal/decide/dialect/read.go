@@ -155,6 +155,7 @@ func (f *reader) document(p piece) {
 	r.Note(notes)
 	o := Object{Origin: origin, Original: bytes.TrimRight(p.data, " \t\r\n")}
 	k.Read(r, into.Interface(), &o)
+	r.CheckAnnotations(o.Kind)
 	if first, twice := f.seen[identity(o)]; twice {
 		r.Errorf("metadata.name", "%s %s is already defined on line %d", strings.ToLower(o.HubKind()), o.Key.Name, first)
 	} else {

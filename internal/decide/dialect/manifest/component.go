@@ -171,8 +171,7 @@ func readResidency(r *Report, annotations map[string]string) (out service.Reside
 		at := strict.Key("metadata.annotations", key)
 		f, known := residencyFields[name]
 		if !known {
-			r.Warnf(at, "is no annotation of residency and has no effect: there are %s", strings.Join(slices.Sorted(maps.Keys(residencyFields)), ", "))
-			continue
+			continue // CheckAnnotations warns of it
 		}
 		paths[f.field] = at
 		if expected := f.read(&out, annotations[key]); expected != "" {

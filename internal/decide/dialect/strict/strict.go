@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -71,6 +73,19 @@ func (d *Document) At(path string) Position {
 
 // Has reports whether the document states a value at path.
 func (d *Document) Has(path string) bool { _, ok := d.positions[path]; return ok }
+
+// Keys are the paths of stated map keys with a prefix, in no order of the text but
+// always in the same.
+func (d *Document) Keys(prefix string) []string {
+	var out []string
+	for path := range d.positions {
+		if i := strings.LastIndexByte(path, '['); i >= 0 && strings.HasSuffix(path, "]") && strings.HasPrefix(path[i+1:], prefix) {
+			out = append(out, path)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
 
 // Parent is the path without its last step; "" has no parent but itself.
 func Parent(path string) string {
